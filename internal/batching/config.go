@@ -1,0 +1,47 @@
+package batching
+
+import "time"
+
+// Config says how a model's requests are queued and combined. The zero Config
+// runs each request alone, in the order of arrival.
+type Config struct {
+	// Policy decides when a lane's requests run, and how many together. Nil
+	// means [None].
+	Policy Policy
+
+	// MaxRows is the most rows that a batch, and so a request, may have. Zero
+	// means no limit.
+	MaxRows int
+
+	// Levels are the priority levels, the highest first. Empty means one level
+	// without limits. DefaultLevel, from 1, is that of requests which name none.
+	Levels       []Level
+	DefaultLevel int
+
+	// KeepOrder delivers outcomes in the order of arrival. Requests that are
+	// turned away do not wait for their turn.
+	KeepOrder bool
+
+	// LanesApart lets a request of one shape overtake those of another. Without
+	// it a request closes the batch of every other shape before it, as in Triton.
+	LanesApart bool
+
+	// TakeTurns makes the model ask the device for a turn before each batch.
+	TakeTurns bool
+}
+
+// A Level is the queue policy of one priority. The zero Level has no limits.
+type Level struct {
+	MaxQueue      int           // requests that may wait; 0 means any number
+	Timeout       time.Duration // longest time in the queue; 0 means any
+	AllowOverride bool          // a request may ask for a shorter timeout, if there is one to shorten
+	DelayLate     bool          // those that time out stand behind the others instead of being turned away
+}
+
+// timeout returns how long it may wait in the queue; 0 means any time.
+func (l *Level) timeout(it *Item) time.Duration {
+	if l.AllowOverride && it.Timeout > 0 && it.Timeout < l.Timeout {
+		return it.Timeout
+	}
+	return l.Timeout
+}

@@ -1,0 +1,120 @@
+package batching
+
+import (
+	"slices"
+	"time"
+)
+
+// A Policy says how many of the waiting requests an idle instance takes.
+//
+// Decide must depend on its arguments alone: asked twice, it answers the same.
+// The line is not empty, and holds nothing that has expired. What a policy learns
+// about its model, it keeps in values that are set from outside.
+type Policy interface {
+	Decide(now Time, line Line) Decision
+}
+
+// A Decision is a policy's answer: take so many from the front now, or, if Take
+// is zero, ask again at Until or when something has changed.
+type Decision struct {
+	Take  int
+	Why   Reason
+	Until Time
+}
+
+// None never combines requests.
+type None struct{}
+
+// Decide implements [Policy].
+func (None) Decide(Time, Line) Decision { return Decision{Take: 1, Why: Alone} }
+
+// Triton is the rule of Triton's dynamic batcher, for a batch whose members are
+// settled when an instance takes it.
+//
+// A preferred size that can be formed leaves at once; any other number of
+// requests is held until its oldest has waited for MaxDelay, and then leaves
+// with all that fits, preferred or not. A request that would not fit closes the
+// batch before it, and nobody overtakes it.
+type Triton struct {
+	MaxRows   int           // rows of the largest batch, at least 1
+	Preferred []int         // sizes that leave at once, ascending, none above MaxRows; empty means MaxRows
+	MaxDelay  time.Duration // how long the oldest request may be held; 0 holds none
+}
+
+// Decide implements [Policy].
+func (p Triton) Decide(now Time, line Line) Decision {
+	fit := p.fit(line)
+	leave := fit.oldest + p.MaxDelay
+	waited := p.MaxDelay > 0 && now >= leave
+	switch {
+	case fit.best > 0 && !waited:
+		return Decision{Take: fit.best, Why: fit.bestWhy}
+	case fit.rows >= p.MaxRows:
+		return Decision{Take: fit.items, Why: Full}
+	case fit.rows >= p.largest():
+		return Decision{Take: fit.items, Why: Preferred}
+	case fit.closed:
+		return Decision{Take: fit.items, Why: Unfit}
+	case waited:
+		return Decision{Take: fit.items, Why: Waited}
+	case p.MaxDelay == 0:
+		return Decision{Take: fit.items, Why: Idle}
+	case line.Closing():
+		return Decision{Take: fit.items, Why: Closing}
+	}
+	return Decision{Until: leave}
+}
+
+// A fit is what the front of a line amounts to.
+type fit struct {
+	items, rows int
+	oldest      Time // arrival of the oldest of them
+	closed      bool // nothing more can join
+	best        int  // items that make the largest preferred size; 0 if none does
+	bestWhy     Reason
+}
+
+func (p Triton) fit(line Line) fit {
+	f := fit{oldest: Never}
+	for it := line.First(); it != nil; it = line.After(it) {
+		if f.items > 0 {
+			if f.best == 0 && f.rows+it.Rows > p.largest() {
+				f.best, f.bestWhy = f.items, Unfit // the best that there will be
+			}
+			if f.rows+it.Rows > p.MaxRows {
+				f.closed = true
+				return f
+			}
+		}
+		f.items++
+		f.rows += it.Rows
+		f.oldest = min(f.oldest, it.arrived)
+		if why, ok := p.prefers(f.rows); ok {
+			f.best, f.bestWhy = f.items, why
+		}
+	}
+	f.closed = line.Cut()
+	return f
+}
+
+// prefers reports whether a batch of so many rows leaves at once, and why.
+func (p Triton) prefers(rows int) (Reason, bool) {
+	switch {
+	case len(p.Preferred) == 0:
+		return Full, rows == p.MaxRows
+	case slices.Contains(p.Preferred, rows):
+		if rows == p.MaxRows {
+			return Full, true
+		}
+		return Preferred, true
+	}
+	return 0, false
+}
+
+// largest returns the largest preferred size.
+func (p Triton) largest() int {
+	if len(p.Preferred) == 0 {
+		return p.MaxRows
+	}
+	return p.Preferred[len(p.Preferred)-1]
+}

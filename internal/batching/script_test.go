@@ -1,0 +1,250 @@
+package batching_test
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/batching"
+	"github.com/shoal-serving/shoal/internal/leak"
+	"github.com/shoal-serving/shoal/internal/script"
+	"github.com/shoal-serving/shoal/internal/simulate"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+// TestScripts plays the stories in testdata. Each block is a world of its own:
+// what is there, what happens, and below the dashes what the core made of it.
+//
+//	device slots=1 slowdown=1,1.4     batches that may run at once, for models that take turns;
+//	                                  how many times longer one takes while 1, 2, … run
+//	model NAME max=8 takes=300ms      a model; each of these may be left out:
+//	      policy=none                 requests are never combined (without it: Triton's rule)
+//	      preferred=4,8 delay=5ms     sizes that leave at once; how long others are held
+//	      instances=2                 how many there are from the start (1)
+//	      levels=2 default=2          priority levels, and that of requests which name none
+//	      order=kept lanes=apart      deliver by arrival; let shapes overtake each other
+//	      turns=taken                 ask the device before each batch
+//	level N max=2 timeout=100ms       the queue policy of a level of the model above;
+//	      override=yes late=behind    requests may shorten it; the late stand behind instead of being turned away
+//	at T NAME arrives rows=2          a request; rows=1 shape=0 priority= timeout= deadline= on=INSTANCE model=
+//	at T NAME leaves                  its client is gone
+//	at T instance N joins|leaves      of the first model, or model=
+//	at T closes                       nothing more arrives
+func TestScripts(t *testing.T) {
+	script.Run(t, "testdata/*.txt", func(*testing.T) func([]string) string {
+		return func(lines []string) string {
+			s := story{items: map[string]*batching.Item{}, models: map[string]*simulate.Model{}}
+			return s.play(lines)
+		}
+	})
+}
+
+type story struct {
+	world  *simulate.World
+	models map[string]*simulate.Model
+	first  *simulate.Model
+	items  map[string]*batching.Item
+	tell   strings.Builder
+	said   string // how the line begins that is being written, so that deliveries share it
+}
+
+func (s *story) play(lines []string) string {
+	s.world = simulate.NewWorld(nil, 1)
+	s.world.Trace = s.trace
+	for len(lines) > 0 {
+		n := 1
+		for n < len(lines) && strings.HasPrefix(lines[n], "level ") {
+			n++
+		}
+		if err := s.line(lines[0], lines[1:n]); err != nil {
+			return fmt.Sprintf("%s: %v", lines[0], err)
+		}
+		lines = lines[n:]
+	}
+	s.world.Run(batching.Never)
+	s.end()
+	return s.tell.String()
+}
+
+func (s *story) line(line string, levels []string) error {
+	f := strings.Fields(line)
+	switch {
+	case f[0] == "device":
+		opt, err := options(f[1:], "slots", "slowdown")
+		var slow []float64
+		for v := range strings.SplitSeq(opt["slowdown"], ",") {
+			x, _ := strconv.ParseFloat(v, 64)
+			slow = append(slow, x)
+		}
+		s.world = simulate.NewWorld(slow, number(opt["slots"]))
+		s.world.Trace = s.trace
+		return err
+	case f[0] == "model":
+		return s.model(f[1], f[2:], levels)
+	case f[0] == "at" && len(f) > 2:
+		at, err := time.ParseDuration(f[1])
+		if err != nil {
+			return err
+		}
+		return s.happens(at, f[2:])
+	}
+	return fmt.Errorf("not a command; see TestScripts")
+}
+
+func (s *story) model(name string, words, levels []string) error {
+	opt, err := options(words, "max", "takes", "policy", "preferred", "delay", "instances", "levels", "default", "order", "lanes", "turns")
+	if err != nil {
+		return err
+	}
+	cfg := batching.Config{
+		MaxRows: number(opt["max"]), KeepOrder: opt["order"] == "kept", LanesApart: opt["lanes"] == "apart", TakeTurns: opt["turns"] == "taken",
+		Levels: make([]batching.Level, max(1, number(opt["levels"]))), DefaultLevel: max(1, number(opt["default"])),
+	}
+	if opt["policy"] != "none" {
+		p := batching.Triton{MaxRows: cfg.MaxRows, MaxDelay: duration(opt["delay"])}
+		for v := range strings.SplitSeq(opt["preferred"], ",") {
+			if v != "" {
+				p.Preferred = append(p.Preferred, number(v))
+			}
+		}
+		cfg.Policy = p
+	}
+	for _, line := range levels {
+		f := strings.Fields(line)
+		opt, err := options(f[2:], "max", "timeout", "override", "late")
+		if err != nil {
+			return err
+		}
+		cfg.Levels[number(f[1])-1] = batching.Level{
+			MaxQueue: number(opt["max"]), Timeout: duration(opt["timeout"]), AllowOverride: opt["override"] == "yes", DelayLate: opt["late"] == "behind",
+		}
+	}
+	takes := duration(opt["takes"])
+	m := s.world.Add(name, cfg, func([]*batching.Item) time.Duration { return takes })
+	s.models[name] = m
+	if s.first == nil {
+		s.first = m
+	}
+	n := 1
+	if opt["instances"] != "" {
+		n = number(opt["instances"])
+	}
+	for i := range n {
+		m.Up(i + 1)
+	}
+	return nil
+}
+
+func (s *story) happens(at time.Duration, f []string) error {
+	opt, err := options(f[2:], "rows", "shape", "priority", "timeout", "deadline", "on", "model", "joins", "leaves")
+	if err != nil {
+		return err
+	}
+	m := s.first
+	if opt["model"] != "" {
+		m = s.models[opt["model"]]
+	}
+	name := f[0]
+	switch {
+	case name == "instance" && len(f) > 2 && f[2] == "joins":
+		s.world.At(at, func() { m.Up(number(f[1])) })
+	case name == "instance" && len(f) > 2 && f[2] == "leaves":
+		s.world.At(at, func() { m.Down(number(f[1])) })
+	case f[0] == "model" && f[1] == "closes":
+		s.world.At(at, m.Close)
+	case f[1] == "arrives":
+		rows := 1
+		if opt["rows"] != "" {
+			rows = number(opt["rows"])
+		}
+		it := &batching.Item{
+			Rows: rows, Shape: uint64(number(opt["shape"])), Priority: uint64(number(opt["priority"])),
+			Timeout: duration(opt["timeout"]), Deadline: duration(opt["deadline"]), Instance: number(opt["on"]), Owner: name,
+		}
+		s.items[name] = it
+		s.world.At(at, func() { m.Arrive(it) })
+	case f[1] == "leaves":
+		s.world.At(at, func() { m.Cancel(s.items[name]) })
+	default:
+		return fmt.Errorf("nothing known can happen here; see TestScripts")
+	}
+	return nil
+}
+
+func (s *story) trace(o simulate.Occurrence) {
+	who := strconv.Itoa(o.Action.Instance)
+	if len(s.models) > 1 {
+		who = o.Model.Name + "/" + who
+	}
+	switch a := o.Action; {
+	case o.Ended:
+	case a.Do == batching.Run:
+		rows := 0
+		s.say(o.At, who+" takes")
+		for _, it := range a.Items {
+			rows += it.Rows
+			fmt.Fprintf(&s.tell, " %s", it.Owner)
+		}
+		fmt.Fprintf(&s.tell, " (%d rows, %v)", rows, a.Why)
+		s.end()
+	case a.Do == batching.Deliver:
+		s.say(o.At, "delivered:")
+		fmt.Fprintf(&s.tell, " %s", a.Item.Owner)
+	case a.Do == batching.Answer:
+		s.say(o.At, fmt.Sprintf("%s is turned away: %v", a.Item.Owner, a.Verdict))
+		s.end()
+	case a.Do == batching.Stop:
+		s.say(o.At, who+" is stopped")
+		s.end()
+	case a.Do == batching.Leave:
+		s.say(o.At, who+" has left")
+		s.end()
+	}
+}
+
+// say begins a line, or goes on with the one that began with the same words.
+func (s *story) say(at time.Duration, words string) {
+	begin := fmt.Sprintf("%-6v %s", at, words)
+	if begin == s.said {
+		return
+	}
+	s.end()
+	s.said = begin
+	s.tell.WriteString(begin)
+}
+
+func (s *story) end() {
+	if s.said != "" {
+		s.tell.WriteByte('\n')
+	}
+	s.said = ""
+}
+
+func options(words []string, known ...string) (map[string]string, error) {
+	opt := map[string]string{}
+	for _, w := range words {
+		k, v, _ := strings.Cut(w, "=")
+		found := false
+		for _, name := range known {
+			found = found || name == k
+		}
+		if !found {
+			return nil, fmt.Errorf("%q is not known here; known are %v", k, known)
+		}
+		opt[k] = v
+	}
+	return opt, nil
+}
+
+func number(s string) int {
+	n, _ := strconv.Atoi(s)
+	return n
+}
+
+func duration(s string) time.Duration {
+	d, _ := time.ParseDuration(s)
+	return d
+}

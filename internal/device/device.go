@@ -1,0 +1,109 @@
+// Package device is a model of something that computes: how long a batch takes
+// alone, and how much slower it gets beside others. Time comes in as an argument,
+// so that the simulator uses it in virtual time and the simulated engine in real
+// time.
+package device
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+)
+
+// Time is the time since a start that the caller chose.
+type Time = time.Duration
+
+// Never is later than any other time.
+const Never Time = math.MaxInt64
+
+// A Curve says how long a batch takes when nothing runs beside it: a fixed time
+// and a time for each row, or, where the table has points, what lies on the
+// straight lines between them.
+type Curve struct {
+	Fixed  time.Duration
+	PerRow time.Duration
+	Table  []Point // ascending; empty means Fixed and PerRow
+}
+
+// A Point is one measured size.
+type Point struct {
+	Rows  int
+	Takes time.Duration
+}
+
+// Takes returns how long a batch of so many rows takes.
+func (c Curve) Takes(rows int) time.Duration {
+	if len(c.Table) == 0 {
+		return c.Fixed + time.Duration(rows)*c.PerRow
+	}
+	i, found := slices.BinarySearchFunc(c.Table, rows, func(p Point, rows int) int { return cmp.Compare(p.Rows, rows) })
+	switch {
+	case found:
+		return c.Table[i].Takes
+	case i == 0:
+		return c.Table[0].Takes // no model runs faster on less than the smallest measured size
+	case len(c.Table) == 1:
+		return c.Table[0].Takes * time.Duration(rows) / time.Duration(c.Table[0].Rows)
+	case i == len(c.Table):
+		i-- // beyond the table its last line goes on
+	}
+	a, b := c.Table[i-1], c.Table[i]
+	return a.Takes + (b.Takes-a.Takes)*time.Duration(rows-a.Rows)/time.Duration(b.Rows-a.Rows)
+}
+
+// A Device runs batches side by side, each slower the more there are. It is not
+// safe for concurrent use.
+type Device struct {
+	// Slowdown[n-1] is how many times longer a batch takes while n run. Beyond
+	// its end the last value holds; empty means that batches do not disturb each
+	// other.
+	Slowdown []float64
+
+	now  Time
+	jobs []job // in the order in which they started
+}
+
+type job struct {
+	id   int
+	left float64 // nanoseconds of work, as it would take alone
+}
+
+// Start begins a batch that would take so long alone. The id must not be in use.
+func (d *Device) Start(now Time, id int, alone time.Duration) {
+	d.advance(now)
+	d.jobs = append(d.jobs, job{id, float64(alone)})
+}
+
+// Next returns the batch that ends next, and when, if nothing else starts or
+// stops before. It returns Never if nothing runs.
+func (d *Device) Next() (id int, at Time) {
+	at = Never
+	for _, j := range d.jobs {
+		if t := d.now + time.Duration(math.Ceil(j.left*d.slowdown())); t < at {
+			id, at = j.id, t
+		}
+	}
+	return id, at
+}
+
+// End takes a batch off the device, because it has ended or was stopped.
+func (d *Device) End(now Time, id int) {
+	d.advance(now)
+	d.jobs = slices.DeleteFunc(d.jobs, func(j job) bool { return j.id == id })
+}
+
+func (d *Device) advance(now Time) {
+	did := float64(now-d.now) / d.slowdown()
+	for i := range d.jobs {
+		d.jobs[i].left = max(0, d.jobs[i].left-did)
+	}
+	d.now = now
+}
+
+func (d *Device) slowdown() float64 {
+	if len(d.Slowdown) == 0 || len(d.jobs) == 0 {
+		return 1
+	}
+	return d.Slowdown[min(len(d.jobs), len(d.Slowdown))-1]
+}
