@@ -94,6 +94,7 @@ type Action struct {
 	Instance int
 	Item     *Item
 	Items    []*Item // the core's memory, unchanged until the instance is Done
+	Batch    uint64  // for Run and Stop: the batch's number, from 1
 	Why      Reason  // for Run
 	Verdict  Verdict // for Answer
 

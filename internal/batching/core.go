@@ -22,6 +22,7 @@ type Core struct {
 	parked    int
 	awake     int
 	running   int
+	batches   uint64 // that ever ran
 
 	turns   int  // granted by the device and not used yet
 	asked   bool // for a turn that has not come yet
@@ -36,12 +37,13 @@ type Core struct {
 
 // An instance is a place where one batch can run at a time.
 type instance struct {
-	number  int
-	state   instanceState
-	leaving bool
-	batch   []*Item
-	began   Time
-	members int // items of the batch whose clients still wait
+	number      int
+	state       instanceState
+	leaving     bool
+	batch       []*Item
+	batchNumber uint64
+	began       Time
+	members     int // items of the batch whose clients still wait
 }
 
 type instanceState uint8
@@ -245,7 +247,7 @@ func (c *Core) leave(it *Item, v Verdict) {
 		in := it.running
 		in.members--
 		if in.members == 0 {
-			c.do(Action{Do: Stop, Instance: in.number})
+			c.do(Action{Do: Stop, Instance: in.number, Batch: in.batchNumber})
 		}
 	case finished:
 	default:
@@ -335,13 +337,14 @@ func (c *Core) run(in *instance, line Line, d Decision) {
 		it = next
 	}
 	in.members, in.began = len(in.batch), c.now
-	in.state = running
+	c.batches++
+	in.state, in.batchNumber = running, c.batches
 	c.parked--
 	c.running++
 	if c.cfg.TakeTurns {
 		c.turns--
 	}
-	c.do(Action{Do: Run, Instance: in.number, Items: in.batch, Why: d.Why})
+	c.do(Action{Do: Run, Instance: in.number, Items: in.batch, Batch: in.batchNumber, Why: d.Why})
 }
 
 func (c *Core) done(in *instance) {

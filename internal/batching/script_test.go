@@ -30,13 +30,14 @@ func TestMain(m *testing.M) { leak.Main(m) }
 //	level N max=2 timeout=100ms       the queue policy of a level of the model above;
 //	      override=yes late=behind    requests may shorten it; the late stand behind instead of being turned away
 //	at T NAME arrives rows=2          a request; rows=1 shape=0 priority= timeout= deadline= on=INSTANCE model=
+//	      slow=500ms                  its batch takes so much longer
 //	at T NAME leaves                  its client is gone
 //	at T instance N joins|leaves      of the first model, or model=
-//	at T closes                       nothing more arrives
+//	at T closes                       nothing more arrives; model=
 func TestScripts(t *testing.T) {
 	script.Run(t, "testdata/*.txt", func(*testing.T) func([]string) string {
 		return func(lines []string) string {
-			s := story{items: map[string]*batching.Item{}, models: map[string]*simulate.Model{}}
+			s := story{items: map[string]*batching.Item{}, models: map[string]*simulate.Model{}, slow: map[*batching.Item]time.Duration{}}
 			return s.play(lines)
 		}
 	})
@@ -47,6 +48,7 @@ type story struct {
 	models map[string]*simulate.Model
 	first  *simulate.Model
 	items  map[string]*batching.Item
+	slow   map[*batching.Item]time.Duration // those that make their batch take longer
 	tell   strings.Builder
 	said   string // how the line begins that is being written, so that deliveries share it
 }
@@ -123,7 +125,13 @@ func (s *story) model(name string, words, levels []string) error {
 		}
 	}
 	takes := duration(opt["takes"])
-	m := s.world.Add(name, cfg, func([]*batching.Item) time.Duration { return takes })
+	m := s.world.Add(name, cfg, func(batch []*batching.Item) time.Duration {
+		sum := takes
+		for _, it := range batch {
+			sum += s.slow[it]
+		}
+		return sum
+	})
 	s.models[name] = m
 	if s.first == nil {
 		s.first = m
@@ -139,7 +147,11 @@ func (s *story) model(name string, words, levels []string) error {
 }
 
 func (s *story) happens(at time.Duration, f []string) error {
-	opt, err := options(f[2:], "rows", "shape", "priority", "timeout", "deadline", "on", "model", "joins", "leaves")
+	words := f[min(2, len(f)):]
+	if f[0] == "closes" {
+		words = f[1:]
+	}
+	opt, err := options(words, "rows", "shape", "priority", "timeout", "deadline", "on", "model", "slow", "joins", "leaves")
 	if err != nil {
 		return err
 	}
@@ -153,8 +165,10 @@ func (s *story) happens(at time.Duration, f []string) error {
 		s.world.At(at, func() { m.Up(number(f[1])) })
 	case name == "instance" && len(f) > 2 && f[2] == "leaves":
 		s.world.At(at, func() { m.Down(number(f[1])) })
-	case f[0] == "model" && f[1] == "closes":
+	case name == "closes":
 		s.world.At(at, m.Close)
+	case len(f) < 2:
+		return fmt.Errorf("nothing known can happen here; see TestScripts")
 	case f[1] == "arrives":
 		rows := 1
 		if opt["rows"] != "" {
@@ -164,7 +178,7 @@ func (s *story) happens(at time.Duration, f []string) error {
 			Rows: rows, Shape: uint64(number(opt["shape"])), Priority: uint64(number(opt["priority"])),
 			Timeout: duration(opt["timeout"]), Deadline: duration(opt["deadline"]), Instance: number(opt["on"]), Owner: name,
 		}
-		s.items[name] = it
+		s.items[name], s.slow[it] = it, duration(opt["slow"])
 		s.world.At(at, func() { m.Arrive(it) })
 	case f[1] == "leaves":
 		s.world.At(at, func() { m.Cancel(s.items[name]) })

@@ -68,3 +68,11 @@ type Timeline struct {
 	Batch  int       // rows of the batch that it ran in
 	Why    string    // why that batch closed
 }
+
+// IDOrUnknown returns the request's id as error texts quote it.
+func (r *Request) IDOrUnknown() string {
+	if r.ID == "" {
+		return "<id_unknown>"
+	}
+	return r.ID
+}

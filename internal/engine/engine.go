@@ -1,0 +1,68 @@
+// Package engine is the seam between the server and whatever computes.
+//
+// Three steps make the life of a model. An [Engine] loads a version of it once,
+// the [Model] that it returns opens as many instances as batches shall run at the
+// same time, and an [Instance] runs one batch after the other. The server needs no
+// more than this; what only some engines can do is a small interface of its own
+// that the server looks for.
+//
+// Package enginetest has the suite that every engine passes.
+package engine
+
+import (
+	"context"
+
+	"github.com/shoal-serving/shoal/internal/buf"
+	"github.com/shoal-serving/shoal/internal/modelconfig"
+	"github.com/shoal-serving/shoal/tensor"
+)
+
+// An Engine loads models. Its methods may be called concurrently.
+type Engine interface {
+	// Load reads a version of a model. It may take minutes, and gives up when ctx
+	// ends. The caller closes the model.
+	Load(ctx context.Context, src Source) (Model, error)
+}
+
+// A Source says what to load.
+type Source struct {
+	Config  *modelconfig.Config
+	Version int64
+	Dir     string // the version's directory
+}
+
+// A Model is a loaded version of a model. Its instances share what they can,
+// such as its weights.
+type Model interface {
+	// Instance opens a place where batches run. The caller closes it.
+	Instance(ctx context.Context) (Instance, error)
+	// Close gives back what the model holds. All its instances have been closed.
+	Close() error
+}
+
+// An Instance runs batches, one at a time. The caller does not call Run and Close
+// concurrently.
+type Instance interface {
+	// Run computes one batch: inputs in the order of the model's configuration,
+	// joined along the batch dimension, and outputs likewise, with as many rows.
+	//
+	// The inputs belong to the caller: Run does not change them, nor keep them
+	// after it returns. The outputs are written to out; see there. When ctx ends,
+	// nobody waits for the outputs any more, and Run returns ctx's error as soon
+	// as it can.
+	Run(ctx context.Context, in []tensor.Tensor, out *Outputs) error
+	Close() error
+}
+
+// Outputs are what a batch produced.
+type Outputs struct {
+	// Tensors is the caller's slice, for Run to append to and to use again next
+	// time. Names and shapes in it may belong to the instance, and are good until
+	// its next Run.
+	Tensors []tensor.Tensor
+
+	// Memory is what the tensors' data are views of, with one count, which is the
+	// caller's. It outlives the instance. Nil means that the data are left to the
+	// garbage collector.
+	Memory *buf.Buf
+}

@@ -1,0 +1,90 @@
+package simulated
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/device"
+)
+
+// A Speed is how fast a simulated model runs.
+type Speed struct {
+	Curve    device.Curve
+	Slowdown []float64
+}
+
+// ParseSpeed reads a speed from a model's parameters:
+//
+//	fixed_us      microseconds that every batch takes
+//	per_row_us    microseconds that each of its rows adds
+//	table_us      instead of these two: measured sizes, such as "1:1980, 8:2396"
+//	slowdown      how many times longer a batch takes while 1, 2, … run at once, such as "1, 1.39"
+//
+// What is left out is zero, or no slowdown.
+func ParseSpeed(parameters map[string]string) (Speed, error) {
+	var s Speed
+	for name, value := range parameters {
+		var err error
+		switch name {
+		case "fixed_us":
+			s.Curve.Fixed, err = microseconds(value)
+		case "per_row_us":
+			s.Curve.PerRow, err = microseconds(value)
+		case "table_us":
+			s.Curve.Table, err = parseTable(value)
+		case "slowdown":
+			s.Slowdown, err = parseSlowdown(value)
+		default:
+			err = fmt.Errorf("a simulated model has no such parameter; it has fixed_us, per_row_us, table_us and slowdown")
+		}
+		if err != nil {
+			return Speed{}, fmt.Errorf("parameter %s: %w", name, err)
+		}
+	}
+	if len(s.Curve.Table) > 0 && s.Curve.Fixed+s.Curve.PerRow > 0 {
+		return Speed{}, fmt.Errorf("parameter table_us: found beside fixed_us or per_row_us, expected one or the other")
+	}
+	return s, nil
+}
+
+func microseconds(value string) (time.Duration, error) {
+	us, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
+	if err != nil || us < 0 || us > 1e12 {
+		return 0, fmt.Errorf("found %q, expected microseconds, such as 59.3", value)
+	}
+	return time.Duration(us * 1e3), nil
+}
+
+func parseTable(value string) ([]device.Point, error) {
+	var table []device.Point
+	for pair := range strings.SplitSeq(value, ",") {
+		rows, takes, _ := strings.Cut(pair, ":")
+		n, err := strconv.Atoi(strings.TrimSpace(rows))
+		if err != nil || n < 1 {
+			return nil, fmt.Errorf("found %q, expected ROWS:MICROSECONDS", pair)
+		}
+		d, err := microseconds(takes)
+		if err != nil {
+			return nil, err
+		}
+		if len(table) > 0 && n <= table[len(table)-1].Rows {
+			return nil, fmt.Errorf("found %q, expected ascending sizes", value)
+		}
+		table = append(table, device.Point{Rows: n, Takes: d})
+	}
+	return table, nil
+}
+
+func parseSlowdown(value string) ([]float64, error) {
+	var slowdown []float64
+	for f := range strings.SplitSeq(value, ",") {
+		x, err := strconv.ParseFloat(strings.TrimSpace(f), 64)
+		if err != nil || !(x >= 1) || x > 1e6 {
+			return nil, fmt.Errorf("found %q, expected factors of at least 1, such as \"1, 1.39\"", value)
+		}
+		slowdown = append(slowdown, x)
+	}
+	return slowdown, nil
+}

@@ -1,0 +1,5 @@
+//go:build !linux
+
+package pacer
+
+func newClock() clock { return newTimerClock() }

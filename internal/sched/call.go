@@ -1,0 +1,121 @@
+package sched
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/batching"
+	"github.com/shoal-serving/shoal/internal/buf"
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/tensor"
+)
+
+// A call is one request on its way through a scheduler. See the package comment
+// for who holds it.
+type call struct {
+	item    batching.Item
+	pool    *sync.Pool
+	req     *infer.Request
+	holders atomic.Int32
+	done    chan struct{} // size 1, so that whoever answers never waits for the caller
+	out     batching.Actions
+
+	taken bool // into a batch, which is then the core's holder. Guarded by the scheduler's lock
+
+	// The outcome, written before done is told.
+	turnedAway bool
+	verdict    batching.Verdict
+	err        error
+	outputs    []tensor.Tensor
+	shapes     []int64 // of outputs
+	memory     *buf.Buf
+	times      infer.Timeline
+}
+
+func callOf(it *batching.Item) *call { return it.Owner.(*call) }
+
+// newCall returns a call for req with its two holders: the caller and the core.
+func (s *Scheduler) newCall(req *infer.Request) *call {
+	c, ok := s.calls.Get().(*call)
+	if !ok {
+		c = &call{pool: &s.calls, done: make(chan struct{}, 1)}
+		c.item.Owner = c
+	}
+	c.req = req
+	c.item.Rows, c.item.Shape = req.Rows, req.Shape
+	c.item.Priority, c.item.Timeout = req.Priority, req.Timeout
+	c.item.Deadline = 0
+	c.taken, c.turnedAway, c.err = false, false, nil
+	c.holders.Store(2)
+	req.Memory.Retain()
+	return c
+}
+
+// letGo gives up one holder's claim. The last one returns the call to the pool.
+func (c *call) letGo() {
+	if c.holders.Add(-1) > 0 {
+		return
+	}
+	c.req.Memory.Release()
+	c.memory.Release() // of an outcome that nobody took
+	c.req, c.memory = nil, nil
+	c.pool.Put(c)
+}
+
+// answer tells the caller that its outcome is there.
+func (c *call) answer() { c.done <- struct{}{} }
+
+// outcome moves the outcome to resp.
+func (c *call) outcome(ctx context.Context, resp *infer.Response) error {
+	if c.turnedAway {
+		return turnedAway(ctx, c.verdict, c.req)
+	}
+	resp.Times = c.times
+	if c.err != nil {
+		return c.err
+	}
+	resp.Outputs, c.outputs = c.outputs, resp.Outputs[:0]
+	resp.Shapes, c.shapes = c.shapes, resp.Shapes[:0]
+	resp.Memory, c.memory = c.memory, nil
+	return nil
+}
+
+// turnedAway says in words why a request did not run. The words that Triton has
+// for it are kept, because clients look for them.
+func turnedAway(ctx context.Context, v batching.Verdict, req *infer.Request) error {
+	switch v {
+	case batching.TooLarge:
+		return infer.Errorf(infer.Invalid, "[request id: %s] the request has %d rows, which is none or more than the model takes", req.IDOrUnknown(), req.Rows)
+	case batching.QueueFull:
+		return infer.Errorf(infer.Overloaded, "[request id: %s] Exceeds maximum queue size", req.IDOrUnknown())
+	case batching.TimedOut:
+		return infer.Errorf(infer.QueueTimeout, "Request timeout expired")
+	case batching.Expired:
+		return infer.Errorf(infer.Deadline, "[request id: %s] the deadline passed before the answer was there", req.IDOrUnknown())
+	case batching.Cancelled:
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			return turnedAway(ctx, batching.Expired, req)
+		}
+		return infer.Errorf(infer.Cancelled, "[request id: %s] the client left", req.IDOrUnknown())
+	case batching.Refused:
+		return infer.Errorf(infer.Unavailable, "Server is stopping, scheduler for model has stopped accepting new inference requests")
+	case batching.Unbound:
+		return infer.Errorf(infer.Unavailable, "[request id: %s] the instance that holds the request's sequence has left", req.IDOrUnknown())
+	}
+	panic("sched: unknown verdict")
+}
+
+// deadline returns when ctx ends, on the scheduler's clock; 0 if it never does.
+func (s *Scheduler) deadline(ctx context.Context) batching.Time {
+	t, ok := ctx.Deadline()
+	if !ok {
+		return 0
+	}
+	return max(1, t.Sub(s.began))
+}
+
+// at returns the time on the wall of a time on the scheduler's clock.
+func (s *Scheduler) at(t batching.Time) time.Time { return s.began.Add(t) }

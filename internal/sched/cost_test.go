@@ -1,0 +1,104 @@
+package sched
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/shoal-serving/shoal/internal/batching"
+	"github.com/shoal-serving/shoal/internal/engine/enginetest"
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/pacer"
+	"github.com/shoal-serving/shoal/tensor"
+)
+
+// costs are the ways of queueing whose price is held.
+var costs = map[string]batching.Config{
+	"plain": {MaxRows: 64, Policy: batching.Triton{MaxRows: 64}},
+	"levels": {
+		MaxRows: 64, Policy: batching.Triton{MaxRows: 64},
+		Levels: []batching.Level{{Timeout: 1e9}, {Timeout: 2e9, AllowOverride: true, MaxQueue: 10000}}, DefaultLevel: 2,
+	},
+}
+
+func startNoOp(tb testing.TB, cfg batching.Config) *Scheduler {
+	p := pacer.New()
+	s := New(open(tb, &enginetest.Echo{NoOp: true}, 1), Options{Pacer: p, Batching: cfg})
+	tb.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			tb.Error(err)
+		}
+		p.Close()
+	})
+	return s
+}
+
+func smallRequest() *infer.Request {
+	in := tensor.Tensor{Name: "x", Type: tensor.FP32, Shape: []int64{1, 4}, Data: make([]byte, 16)}
+	return &infer.Request{Rows: 1, Inputs: []tensor.Tensor{in}}
+}
+
+// run lets so many callers share n requests.
+func run(tb testing.TB, s *Scheduler, callers, n int) {
+	var left atomic.Int64
+	left.Store(int64(n))
+	var wg sync.WaitGroup
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	for i := range callers {
+		wg.Go(func() {
+			req := smallRequest()
+			req.Priority = uint64(i % 3)
+			var resp infer.Response
+			for left.Add(-1) >= 0 {
+				if err := s.Submit(ctx, req, &resp); err != nil {
+					tb.Error(err)
+					return
+				}
+				resp.Release()
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func BenchmarkSubmit(b *testing.B) {
+	for name, cfg := range costs {
+		for _, callers := range []int{1, 2, 16, 64, 512, 4096} {
+			b.Run(fmt.Sprintf("%s/%d", name, callers), func(b *testing.B) {
+				s := startNoOp(b, cfg)
+				run(b, s, callers, 10*callers)
+				b.ReportAllocs()
+				b.ResetTimer()
+				run(b, s, callers, b.N)
+			})
+		}
+	}
+}
+
+// TestARequestDoesNotAllocate counts the allocations of many requests, so that
+// those of starting the callers do not matter.
+func TestARequestDoesNotAllocate(t *testing.T) {
+	for name, cfg := range costs {
+		for _, callers := range []int{2, 64, 4096} {
+			t.Run(fmt.Sprintf("%s/%d", name, callers), func(t *testing.T) {
+				s := startNoOp(t, cfg)
+				n := 50 * callers
+				run(t, s, callers, n)
+				r := testing.Benchmark(func(b *testing.B) {
+					for b.Loop() {
+						run(b, s, callers, n)
+					}
+				})
+				perRequest := float64(r.AllocsPerOp()) / float64(n)
+				// A caller allocates its request, its goroutine and a few channels of
+				// waiting once, not once a request.
+				if perRequest > 0.25 {
+					t.Errorf("%.2f allocations per request, want none", perRequest)
+				}
+			})
+		}
+	}
+}

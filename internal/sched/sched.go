@@ -1,0 +1,213 @@
+package sched
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/batching"
+	"github.com/shoal-serving/shoal/internal/engine"
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/pacer"
+)
+
+// Options configure a [Scheduler].
+type Options struct {
+	// Batching says how requests are queued and combined.
+	Batching batching.Config
+
+	// Pacer wakes the scheduler at exact times. It is required.
+	Pacer *pacer.Pacer
+
+	// Device, if not nil, is shared with other models.
+	Device *Device
+
+	// Whole says that the model has no batch dimension: its requests are never
+	// joined, and its outputs are handed out as they are.
+	Whole bool
+
+	// Observe, if not nil, is told of each batch after it has run. It is called on
+	// the instance's goroutine and must be short.
+	Observe func(Batch)
+}
+
+// A Batch is what there is to know of one that has run.
+type Batch struct {
+	Instance int
+	Requests int
+	Rows     int
+	Why      batching.Reason
+	Err      error
+}
+
+// A Scheduler runs one model. Its methods may be called concurrently.
+type Scheduler struct {
+	opts    Options
+	began   time.Time // where the core's clock starts
+	alarm   *pacer.Alarm
+	workers []*worker // by instance number, from 1
+	running sync.WaitGroup
+	share   batching.Share
+	calls   sync.Pool // of *call
+
+	mu      sync.Mutex // guards the following
+	core    *batching.Core
+	alarmAt batching.Time
+	closing bool
+	drained chan struct{} // closed when nothing waits or runs any more after closing
+
+	alarmOut batching.Actions // of the alarm, which only ever rings once at a time
+}
+
+// New starts running the model on the given instances, which are the scheduler's
+// from now on.
+func New(instances []engine.Instance, opts Options) *Scheduler {
+	s := &Scheduler{
+		opts:    opts,
+		began:   time.Now(),
+		core:    batching.New(opts.Batching),
+		alarmAt: batching.Never,
+		drained: make(chan struct{}),
+	}
+	s.share.Owner = s
+	s.alarm = opts.Pacer.Alarm(s.ring)
+	for i, inst := range instances {
+		w := newWorker(s, i+1, inst)
+		s.workers = append(s.workers, w)
+		s.step(batching.Event{Kind: batching.Up, Instance: w.number}, &w.out)
+	}
+	for _, w := range s.workers {
+		s.running.Go(w.loop)
+	}
+	return s
+}
+
+// Submit runs req with others of its kind and fills in resp, which the caller
+// releases if the error is nil. It returns when the outcome is there, or when ctx
+// ends, if that is sooner. req is kept no longer than its inputs are being read;
+// see [infer.Request].
+func (s *Scheduler) Submit(ctx context.Context, req *infer.Request, resp *infer.Response) error {
+	c := s.newCall(req)
+	c.item.Deadline = s.deadline(ctx)
+	c.times.Queued = s.at(s.step(batching.Event{Kind: batching.Arrive, Item: &c.item}, &c.out))
+	s.carryOut(&c.out)
+	select {
+	case <-c.done:
+	case <-ctx.Done():
+		// Either this answers the call, or its answer is on the way already.
+		s.step(batching.Event{Kind: batching.Cancel, Item: &c.item}, &c.out)
+		s.carryOut(&c.out)
+		<-c.done
+	}
+	err := c.outcome(ctx, resp)
+	c.letGo()
+	return err
+}
+
+// Close refuses new requests, lets those run that are here, and returns when
+// everything that the scheduler started has ended. Callers that shall not be
+// waited for end their contexts.
+func (s *Scheduler) Close() error {
+	var out batching.Actions
+	s.mu.Lock()
+	s.closing = true
+	s.mu.Unlock()
+	s.step(batching.Event{Kind: batching.Close}, &out)
+	s.carryOut(&out)
+	<-s.drained
+	for _, w := range s.workers {
+		s.step(batching.Event{Kind: batching.Down, Instance: w.number}, &out)
+		s.carryOut(&out)
+	}
+	s.running.Wait()
+	s.alarm.Stop()
+	if s.opts.Device != nil {
+		s.opts.Device.forget(s)
+	}
+	var errs []error
+	for _, w := range s.workers {
+		errs = append(errs, w.inst.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// step tells the core what happened, now, and returns when that was. The caller
+// carries out what the core writes to out.
+func (s *Scheduler) step(ev batching.Event, out *batching.Actions) batching.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stepLocked(ev, out)
+}
+
+func (s *Scheduler) stepLocked(ev batching.Event, out *batching.Actions) batching.Time {
+	now := time.Since(s.began) // inside the lock, so that time never runs backwards for the core
+	s.core.Step(now, ev, out)
+	if out.Wake < s.alarmAt {
+		s.alarmAt = out.Wake
+		s.alarm.Set(s.at(out.Wake))
+	}
+	if s.opts.Batching.KeepOrder {
+		// Outcomes must not overtake each other between here and carrying out.
+		s.deliverLocked(out)
+	}
+	if s.closing && s.core.Waiting() == 0 && s.core.Running() == 0 {
+		s.closing = false
+		close(s.drained)
+	}
+	return now
+}
+
+func (s *Scheduler) deliverLocked(out *batching.Actions) {
+	kept := out.List[:0]
+	for _, a := range out.List {
+		if a.Do == batching.Deliver {
+			callOf(a.Item).answer()
+		} else {
+			kept = append(kept, a)
+		}
+	}
+	out.List = kept
+}
+
+// ring is called by the pacer.
+func (s *Scheduler) ring() {
+	s.mu.Lock()
+	s.alarmAt = batching.Never
+	s.stepLocked(batching.Event{Kind: batching.Wake}, &s.alarmOut)
+	s.mu.Unlock()
+	s.carryOut(&s.alarmOut)
+}
+
+// carryOut does what the core asked for, all but Run, which the worker that takes
+// does itself. The caller does not hold the lock.
+func (s *Scheduler) carryOut(out *batching.Actions) {
+	for i := range out.List {
+		switch a := &out.List[i]; a.Do {
+		case batching.Deliver:
+			callOf(a.Item).answer()
+		case batching.Answer:
+			s.turnAway(callOf(a.Item), a.Verdict)
+		case batching.Call:
+			s.workers[a.Instance-1].orders <- take
+		case batching.Leave:
+			s.workers[a.Instance-1].orders <- leave
+		case batching.Stop:
+			s.workers[a.Instance-1].stop.end(a.Batch)
+		case batching.Ask:
+			s.opts.Device.ask(s)
+		case batching.Yield:
+			s.opts.Device.yield(s, a.Ran)
+		case batching.Run:
+		}
+	}
+}
+
+func (s *Scheduler) turnAway(c *call, v batching.Verdict) {
+	c.turnedAway, c.verdict = true, v
+	taken := c.taken
+	c.answer()
+	if !taken {
+		c.letGo() // for the core; a batch would let go itself
+	}
+}

@@ -1,0 +1,231 @@
+package sched
+
+import (
+	"errors"
+	"runtime/debug"
+	"slices"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/batching"
+	"github.com/shoal-serving/shoal/internal/engine"
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/tensor"
+)
+
+// A worker runs the batches of one instance, on one goroutine.
+type worker struct {
+	s      *Scheduler
+	number int
+	inst   engine.Instance
+	orders chan order // size 1: the core gives a parked instance one order at a time
+
+	// The batch that runs. The slices are kept for the next one.
+	calls   []*call
+	rows    int
+	why     batching.Reason
+	stop    *stopContext
+	inputs  []tensor.Tensor
+	joined  [][]byte // memory of inputs
+	shapes  []int64  // of inputs
+	outputs engine.Outputs
+
+	last []*call // the batch before, until its calls are let go
+	done batching.Actions
+	out  batching.Actions
+}
+
+// An order wakes a parked worker.
+type order int
+
+const (
+	take order = iota
+	leave
+)
+
+func newWorker(s *Scheduler, number int, inst engine.Instance) *worker {
+	return &worker{s: s, number: number, inst: inst, orders: make(chan order, 1), stop: newStopContext()}
+}
+
+func (w *worker) loop() {
+	for w.next() {
+		w.run()
+	}
+}
+
+// next ends the last batch and takes the next one, for which it waits if need be.
+// It returns false when the instance has left.
+func (w *worker) next() bool {
+	w.s.mu.Lock()
+	if len(w.calls) > 0 {
+		w.s.stepLocked(batching.Event{Kind: batching.Done, Instance: w.number}, &w.done)
+		w.last, w.calls = w.calls, w.last[:0]
+	}
+	for {
+		// Done and Take are one hold of the lock, so that the next batch is settled
+		// before the outcomes of the last one are handed out.
+		now := w.s.stepLocked(batching.Event{Kind: batching.Take, Instance: w.number}, &w.out)
+		w.tookLocked(now)
+		w.s.mu.Unlock()
+		w.handOut()
+		w.s.carryOut(&w.out)
+		if len(w.calls) > 0 {
+			return true
+		}
+		if <-w.orders == leave {
+			return false
+		}
+		w.s.mu.Lock()
+	}
+}
+
+// tookLocked notes the batch that the core gave to this instance, if it did.
+func (w *worker) tookLocked(now batching.Time) {
+	for _, a := range w.out.List {
+		if a.Do != batching.Run {
+			continue
+		}
+		w.rows, w.why = 0, a.Why
+		for _, it := range a.Items {
+			c := callOf(it)
+			c.taken = true
+			c.times.Taken = w.s.at(now)
+			w.calls = append(w.calls, c)
+			w.rows += it.Rows
+		}
+		w.stop.begin(a.Batch) // before anybody can ask to stop it
+	}
+}
+
+// handOut answers the callers of the last batch.
+func (w *worker) handOut() {
+	w.s.carryOut(&w.done)
+	w.done.List = w.done.List[:0]
+	for _, c := range w.last {
+		c.letGo() // for the batch
+	}
+	w.last = w.last[:0]
+}
+
+// run computes the batch and gives each call its outcome. Nobody is told yet:
+// that is for the core to say.
+func (w *worker) run() {
+	inputs := w.join()
+	ran := time.Now()
+	err := w.compute(inputs)
+	ended := time.Now()
+	for _, c := range w.calls {
+		c.times.Run, c.times.Ran = ran, ended
+		c.times.Batch, c.times.Why = w.rows, w.why.String()
+	}
+	if err == nil {
+		err = w.split()
+		w.outputs.Memory.Release() // each call has its own count
+		w.outputs.Memory = nil
+	}
+	if err != nil {
+		for _, c := range w.calls {
+			c.err = err
+		}
+	}
+	if w.s.opts.Observe != nil {
+		w.s.opts.Observe(Batch{Instance: w.number, Requests: len(w.calls), Rows: w.rows, Why: w.why, Err: err})
+	}
+}
+
+// compute calls the engine. A panic in it costs one batch, not the server.
+func (w *worker) compute(inputs []tensor.Tensor) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = infer.Errorf(infer.Internal, "the engine panicked: %v\n%s", p, debug.Stack())
+		}
+	}()
+	if d := w.s.opts.Device; d != nil && !w.s.opts.Batching.TakeTurns {
+		d.began()
+		defer d.ended()
+	}
+	err = w.inst.Run(w.stop, inputs, &w.outputs)
+	if err == nil {
+		return nil
+	}
+	if _, ok := errors.AsType[*infer.Error](err); ok {
+		return err
+	}
+	return infer.Errorf(infer.Internal, "the model failed: %w", err)
+}
+
+// join puts the rows of all calls one behind the other. A call that is alone is
+// passed on as it is.
+func (w *worker) join() []tensor.Tensor {
+	first := w.calls[0].req.Inputs
+	if len(w.calls) == 1 {
+		return first
+	}
+	w.inputs, w.shapes = w.inputs[:0], w.shapes[:0]
+	for len(w.joined) < len(first) {
+		w.joined = append(w.joined, nil)
+	}
+	for k := range first {
+		size := 0
+		for _, c := range w.calls {
+			size += len(c.req.Inputs[k].Data)
+		}
+		data := slices.Grow(w.joined[k][:0], size)
+		for _, c := range w.calls {
+			data = append(data, c.req.Inputs[k].Data...)
+		}
+		w.joined[k] = data
+
+		x := first[k]
+		from := len(w.shapes)
+		w.shapes = append(w.shapes, x.Shape...)
+		w.shapes[from] = int64(w.rows)
+		x.Shape, x.Data = w.shapes[from:len(w.shapes):len(w.shapes)], data
+		w.inputs = append(w.inputs, x)
+	}
+	return w.inputs
+}
+
+// split gives each call a view of its rows.
+func (w *worker) split() error {
+	for _, c := range w.calls {
+		c.outputs, c.shapes = c.outputs[:0], c.shapes[:0]
+	}
+	for k := range w.outputs.Tensors {
+		x := &w.outputs.Tensors[k]
+		if err := w.checkOutput(x); err != nil {
+			return err
+		}
+		if w.s.opts.Whole {
+			w.calls[0].addOutput(x, x.Data)
+			continue
+		}
+		cut := tensor.Split(x)
+		for _, c := range w.calls {
+			c.addOutput(x, cut.Next(c.item.Rows))
+			c.shapes[len(c.shapes)-len(x.Shape)] = int64(c.item.Rows)
+		}
+	}
+	for _, c := range w.calls {
+		w.outputs.Memory.Retain()
+		c.memory = w.outputs.Memory
+	}
+	return nil
+}
+
+// checkOutput makes sure that every row is there before rows are handed out.
+func (w *worker) checkOutput(x *tensor.Tensor) error {
+	if err := x.Check(); err != nil {
+		return infer.Errorf(infer.Internal, "output %s of the model: %w", x.Name, err)
+	}
+	if !w.s.opts.Whole && (len(x.Shape) == 0 || x.Rows() != w.rows) {
+		return infer.Errorf(infer.Internal, "output %s of the model has shape %v, expected %d rows", x.Name, x.Shape, w.rows)
+	}
+	return nil
+}
+
+// addOutput appends a view of x with the given data, and a shape of its own.
+func (c *call) addOutput(x *tensor.Tensor, data []byte) {
+	from := len(c.shapes)
+	c.shapes = append(c.shapes, x.Shape...)
+	c.outputs = append(c.outputs, tensor.Tensor{Name: x.Name, Type: x.Type, Shape: c.shapes[from:len(c.shapes):len(c.shapes)], Data: data})
+}
