@@ -1,0 +1,148 @@
+package simulated
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/engine"
+	"github.com/shoal-serving/shoal/internal/engine/enginetest"
+	"github.com/shoal-serving/shoal/internal/leak"
+	"github.com/shoal-serving/shoal/internal/modelconfig"
+	"github.com/shoal-serving/shoal/internal/pacer"
+	"github.com/shoal-serving/shoal/tensor"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+func config(parameters map[string]string) *modelconfig.Config {
+	return &modelconfig.Config{
+		Name: "sim", Backend: Name, MaxBatchSize: 8, Parameters: parameters,
+		Inputs:  []modelconfig.Tensor{{Name: "in", Type: tensor.FP32, Dims: []int64{3}}, {Name: "more", Type: tensor.Int64, Dims: []int64{-1}}},
+		Outputs: []modelconfig.Tensor{{Name: "out", Type: tensor.FP32, Dims: []int64{2, 4}}, {Name: "flag", Type: tensor.Bool, Dims: []int64{1}}},
+	}
+}
+
+func TestConforms(t *testing.T) {
+	p := pacer.New()
+	defer p.Close()
+	enginetest.Conform(t, &Engine{Pacer: p}, engine.Source{Config: config(map[string]string{"fixed_us": "500", "per_row_us": "100"})})
+}
+
+// load opens instances of a model in fake time.
+func load(t *testing.T, n int, parameters map[string]string) []engine.Instance {
+	t.Helper()
+	p := pacer.NewPortable()
+	t.Cleanup(p.Close)
+	m, err := (&Engine{Pacer: p}).Load(t.Context(), engine.Source{Config: config(parameters)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Close() })
+	var all []engine.Instance
+	for range n {
+		inst, err := m.Instance(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, inst)
+	}
+	return all
+}
+
+func rows(n int64, fill byte) []tensor.Tensor {
+	return []tensor.Tensor{
+		{Name: "in", Type: tensor.FP32, Shape: []int64{n, 3}, Data: bytes.Repeat([]byte{fill}, int(n)*12)},
+		{Name: "more", Type: tensor.Int64, Shape: []int64{n, 1}, Data: make([]byte, n*8)},
+	}
+}
+
+func run(t *testing.T, inst engine.Instance, n int64, want time.Duration) {
+	t.Helper()
+	began := time.Now()
+	var out engine.Outputs
+	if err := inst.Run(t.Context(), rows(n, 1), &out); err != nil {
+		t.Error(err)
+		return
+	}
+	out.Memory.Release()
+	if took := time.Since(began); took != want {
+		t.Errorf("%d rows took %v, want %v", n, took, want)
+	}
+}
+
+func TestABatchTakesTheTimeThatIsWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		line := load(t, 1, map[string]string{"fixed_us": "1921", "per_row_us": "59.3"})[0]
+		run(t, line, 1, 1980300*time.Nanosecond)
+		run(t, line, 8, 2395400*time.Nanosecond)
+		table := load(t, 1, map[string]string{"table_us": "1:100, 4:130"})[0]
+		run(t, table, 3, 120*time.Microsecond)
+	})
+}
+
+func TestInstancesOfAModelSlowEachOtherDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		insts := load(t, 2, map[string]string{"fixed_us": "1000", "slowdown": "1, 1.5"})
+		var wg sync.WaitGroup
+		for _, inst := range insts {
+			wg.Go(func() { run(t, inst, 1, 1500*time.Microsecond) })
+		}
+		wg.Wait()
+		run(t, insts[0], 1, time.Millisecond)
+	})
+}
+
+func TestAStoppedBatchMakesWayAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		insts := load(t, 2, map[string]string{"fixed_us": "1000", "slowdown": "1, 2"})
+		var wg sync.WaitGroup
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Microsecond)
+		defer cancel()
+		wg.Go(func() {
+			var out engine.Outputs
+			if err := insts[0].Run(ctx, rows(1, 1), &out); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("a stopped batch ended with %v", err)
+			}
+		})
+		// Half speed for 500µs leaves 750µs of work for full speed.
+		wg.Go(func() { run(t, insts[1], 1, 1250*time.Microsecond) })
+		wg.Wait()
+	})
+}
+
+func TestEachRowOfAnOutputRepeatsItsRowOfTheInput(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inst := load(t, 1, nil)[0]
+		in := rows(2, 1)
+		copy(in[0].Data[12:], bytes.Repeat([]byte{2}, 12))
+		var out engine.Outputs
+		if err := inst.Run(t.Context(), in, &out); err != nil {
+			t.Fatal(err)
+		}
+		defer out.Memory.Release()
+		want := append(bytes.Repeat([]byte{1}, 32), bytes.Repeat([]byte{2}, 32)...)
+		if !bytes.Equal(out.Tensors[0].Data, want) {
+			t.Errorf("output is %v", out.Tensors[0].Data)
+		}
+	})
+}
+
+func TestParametersThatMakeNoSenseAreRefusedByName(t *testing.T) {
+	for name, value := range map[string]string{
+		"fixed_us": "-1", "per_row_us": "x", "table_us": "4:1, 4:2", "slowdown": "0.5", "speed": "1",
+	} {
+		_, err := ParseSpeed(map[string]string{name: value})
+		if err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s %q: %v", name, value, err)
+		}
+	}
+	if _, err := ParseSpeed(map[string]string{"fixed_us": "1", "table_us": "1:1"}); err == nil {
+		t.Error("a line and a table were taken together")
+	}
+}

@@ -1,0 +1,94 @@
+// Package server answers requests with the models of this process. It is what
+// the faces see of a [repository.Repository].
+package server
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"sync/atomic"
+
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/kserve"
+	"github.com/shoal-serving/shoal/internal/modelconfig"
+	"github.com/shoal-serving/shoal/internal/repository"
+	"github.com/shoal-serving/shoal/tensor"
+)
+
+// A Server implements [kserve.Backend] and [kserve.Catalog].
+type Server struct {
+	models   *repository.Repository
+	stopping atomic.Bool
+}
+
+var (
+	_ kserve.Backend = (*Server)(nil)
+	_ kserve.Catalog = (*Server)(nil)
+)
+
+// New returns a server over models, which stay the caller's to close.
+func New(models *repository.Repository) *Server { return &Server{models: models} }
+
+// Stop makes the server tell that it is not ready, so that whoever spreads the
+// load goes elsewhere. Requests are answered all the same.
+func (s *Server) Stop() { s.stopping.Store(true) }
+
+// Infer implements [kserve.Backend].
+func (s *Server) Infer(ctx context.Context, req *infer.Request, resp *infer.Response) error {
+	v, err := s.models.Find(req.Model, req.Version)
+	if err != nil {
+		return err
+	}
+	if err := v.Config.Check(req); err != nil {
+		return err
+	}
+	if err := v.Scheduler.Submit(ctx, req, resp); err != nil {
+		return err
+	}
+	resp.Model, resp.Version = req.Model, strconv.FormatInt(v.Number, 10)
+	resp.Outputs = choose(resp.Outputs, req.Outputs)
+	return nil
+}
+
+// choose keeps the outputs that were asked for, in place.
+func choose(outputs []tensor.Tensor, names []string) []tensor.Tensor {
+	if len(names) == 0 {
+		return outputs
+	}
+	return slices.DeleteFunc(outputs, func(t tensor.Tensor) bool { return !slices.Contains(names, t.Name) })
+}
+
+// Ready implements [kserve.Catalog].
+func (s *Server) Ready() bool { return !s.stopping.Load() }
+
+// ModelReady implements [kserve.Catalog].
+func (s *Server) ModelReady(model, version string) bool {
+	_, err := s.models.Find(model, version)
+	return err == nil && s.Ready()
+}
+
+// Model implements [kserve.Catalog].
+func (s *Server) Model(model, version string) (*kserve.Metadata, error) {
+	v, err := s.models.Find(model, version)
+	if err != nil {
+		return nil, err
+	}
+	m := &kserve.Metadata{Name: model, Platform: v.Config.Backend}
+	for _, n := range s.models.Versions(model) {
+		m.Versions = append(m.Versions, strconv.FormatInt(n, 10))
+	}
+	m.Inputs = describe(v.Config, v.Config.Inputs)
+	m.Outputs = describe(v.Config, v.Config.Outputs)
+	return m, nil
+}
+
+func describe(cfg *modelconfig.Config, specs []modelconfig.Tensor) []kserve.TensorMetadata {
+	all := make([]kserve.TensorMetadata, len(specs))
+	for i, spec := range specs {
+		all[i] = kserve.TensorMetadata{Name: spec.Name, Type: spec.Type, Shape: slices.Clone(spec.Dims)}
+		if cfg.MaxBatchSize > 0 {
+			all[i].Shape = slices.Insert(all[i].Shape, 0, -1)
+		}
+	}
+	return all
+}
