@@ -1,13 +1,16 @@
 package batching
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // An Arbiter shares one device among models: no more batches of those that take
-// turns run at once than the device has slots. It is deficit round-robin. Each
-// model that asks is granted a turn while it has credit; one without credit gets
-// a quantum and goes to the back; and what a turn really took is charged when it
-// ends, since nobody knows it before. So models share the device's time evenly,
-// and not its turns.
+// turns run at once than the device has slots. It is deficit round-robin. Of the
+// models that ask, the first that has credit is granted a turn; when none has any
+// left, each gets a quantum; and what a turn really took is charged when it ends,
+// since nobody knows it before. So models share the device's time evenly, and not
+// its turns.
 //
 // Models whose instances were set by hand do not ask. They always run, and the
 // slots they use are counted against the others.
@@ -47,8 +50,8 @@ func (a *Arbiter) Ask(s *Share, granted []*Share) []*Share {
 func (a *Arbiter) Yield(s *Share, ran time.Duration, granted []*Share) []*Share {
 	a.busy--
 	s.credit -= ran
-	// With a quantum as long as the longest batch nobody is passed over for many
-	// rounds, so that granting stays cheap.
+	// With a quantum as long as the longest batch, one that has overdrawn its
+	// credit has some again after few refills, so that granting stays cheap.
 	a.quantum = max(a.quantum, ran)
 	return a.grant(granted)
 }
@@ -77,19 +80,23 @@ func (a *Arbiter) Forget(s *Share) {
 }
 
 func (a *Arbiter) grant(granted []*Share) []*Share {
-	quantum := max(a.quantum, minQuantum)
 	for a.busy < max(a.Slots, 1) && len(a.ring) > 0 {
-		s := a.ring[0]
-		copy(a.ring, a.ring[1:])
-		if s.credit <= 0 {
-			s.credit = min(s.credit+quantum, quantum) // no hoarding
-			a.ring[len(a.ring)-1] = s
+		i := slices.IndexFunc(a.ring, func(s *Share) bool { return s.credit > 0 })
+		if i < 0 {
+			a.refill()
 			continue
 		}
-		a.ring[len(a.ring)-1] = nil
-		a.ring = a.ring[:len(a.ring)-1]
+		granted = append(granted, a.ring[i])
+		a.ring = slices.Delete(a.ring, i, i+1)
 		a.busy++
-		granted = append(granted, s)
 	}
 	return granted
+}
+
+// refill gives a quantum to all that ask. It is called when none of them has
+// credit, so that nobody ever has more than one.
+func (a *Arbiter) refill() {
+	for _, s := range a.ring {
+		s.credit += max(a.quantum, minQuantum)
+	}
 }

@@ -40,6 +40,9 @@ type Item struct {
 	orderPrev, orderNext *Item // of all items that are not answered yet, by arrival
 }
 
+// Waits reports whether the item stands in a queue.
+func (it *Item) Waits() bool { return it.state == waiting }
+
 type state uint8
 
 const (

@@ -352,6 +352,12 @@ func (c *Core) done(in *instance) {
 	c.running--
 	c.awake++
 	if c.cfg.TakeTurns {
+		// Ask for the next turn before this one goes back. If it asked only when
+		// it takes, the device would find the others alone and never weigh them
+		// against this model.
+		if _, d := c.decide(in.number); d.Take > 0 && !in.leaving {
+			c.ask()
+		}
 		c.do(Action{Do: Yield, Ran: c.now - in.began})
 	}
 	for _, it := range in.batch {
@@ -439,16 +445,20 @@ func (c *Core) hasBound(number int) bool {
 
 func (c *Core) call(in *instance) {
 	if c.cfg.TakeTurns && c.turns == 0 {
-		if !c.asked {
-			c.asked = true
-			c.do(Action{Do: Ask})
-		}
+		c.ask()
 		return
 	}
 	in.state = awake
 	c.parked--
 	c.awake++
 	c.do(Action{Do: Call, Instance: in.number})
+}
+
+func (c *Core) ask() {
+	if !c.asked {
+		c.asked = true
+		c.do(Action{Do: Ask})
+	}
 }
 
 // decide returns the line that the instance would take from now and what its

@@ -78,8 +78,9 @@ func (s *story) line(line string, levels []string) error {
 		opt, err := options(f[1:], "slots", "slowdown")
 		var slow []float64
 		for v := range strings.SplitSeq(opt["slowdown"], ",") {
-			x, _ := strconv.ParseFloat(v, 64)
-			slow = append(slow, x)
+			if x, _ := strconv.ParseFloat(v, 64); x > 0 {
+				slow = append(slow, x)
+			}
 		}
 		s.world = simulate.NewWorld(slow, number(opt["slots"]))
 		s.world.Trace = s.trace

@@ -23,6 +23,8 @@ type call struct {
 	done    chan struct{} // size 1, so that whoever answers never waits for the caller
 	out     batching.Actions
 
+	place place // on the stage
+
 	taken bool // into a batch, which is then the core's holder. Guarded by the scheduler's lock
 
 	// The outcome, written before done is told.
@@ -49,6 +51,7 @@ func (s *Scheduler) newCall(req *infer.Request) *call {
 	c.item.Priority, c.item.Timeout = req.Priority, req.Timeout
 	c.item.Deadline = 0
 	c.taken, c.turnedAway, c.err = false, false, nil
+	c.place.state.Store(unstaged)
 	c.holders.Store(2)
 	req.Memory.Retain()
 	return c

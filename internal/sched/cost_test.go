@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/shoal-serving/shoal/internal/batching"
 	"github.com/shoal-serving/shoal/internal/engine/enginetest"
@@ -19,7 +20,7 @@ var costs = map[string]batching.Config{
 	"plain": {MaxRows: 64, Policy: batching.Triton{MaxRows: 64}},
 	"levels": {
 		MaxRows: 64, Policy: batching.Triton{MaxRows: 64},
-		Levels: []batching.Level{{Timeout: 1e9}, {Timeout: 2e9, AllowOverride: true, MaxQueue: 10000}}, DefaultLevel: 2,
+		Levels: []batching.Level{{Timeout: time.Hour}, {Timeout: 2 * time.Hour, AllowOverride: true, MaxQueue: 10000}}, DefaultLevel: 2,
 	},
 }
 
@@ -73,31 +74,6 @@ func BenchmarkSubmit(b *testing.B) {
 				b.ReportAllocs()
 				b.ResetTimer()
 				run(b, s, callers, b.N)
-			})
-		}
-	}
-}
-
-// TestARequestDoesNotAllocate counts the allocations of many requests, so that
-// those of starting the callers do not matter.
-func TestARequestDoesNotAllocate(t *testing.T) {
-	for name, cfg := range costs {
-		for _, callers := range []int{2, 64, 4096} {
-			t.Run(fmt.Sprintf("%s/%d", name, callers), func(t *testing.T) {
-				s := startNoOp(t, cfg)
-				n := 50 * callers
-				run(t, s, callers, n)
-				r := testing.Benchmark(func(b *testing.B) {
-					for b.Loop() {
-						run(b, s, callers, n)
-					}
-				})
-				perRequest := float64(r.AllocsPerOp()) / float64(n)
-				// A caller allocates its request, its goroutine and a few channels of
-				// waiting once, not once a request.
-				if perRequest > 0.25 {
-					t.Errorf("%.2f allocations per request, want none", perRequest)
-				}
 			})
 		}
 	}

@@ -43,18 +43,20 @@ type Batch struct {
 
 // A Scheduler runs one model. Its methods may be called concurrently.
 type Scheduler struct {
-	opts    Options
-	began   time.Time // where the core's clock starts
-	alarm   *pacer.Alarm
-	workers []*worker // by instance number, from 1
-	running sync.WaitGroup
-	share   batching.Share
-	calls   sync.Pool // of *call
+	opts     Options
+	began    time.Time // where the core's clock starts
+	alarm    *pacer.Alarm
+	workers  []*worker // by instance number, from 1
+	running  sync.WaitGroup
+	share    batching.Share
+	combines bool      // requests may share a batch
+	calls    sync.Pool // of *call
 
 	mu      sync.Mutex // guards the following
 	core    *batching.Core
 	alarmAt batching.Time
 	closing bool
+	stage   stage
 	drained chan struct{} // closed when nothing waits or runs any more after closing
 
 	alarmOut batching.Actions // of the alarm, which only ever rings once at a time
@@ -71,6 +73,8 @@ func New(instances []engine.Instance, opts Options) *Scheduler {
 		drained: make(chan struct{}),
 	}
 	s.share.Owner = s
+	_, none := opts.Batching.Policy.(batching.None)
+	s.combines = opts.Batching.Policy != nil && !none && opts.Batching.MaxRows > 1 && !opts.Whole
 	s.alarm = opts.Pacer.Alarm(s.ring)
 	for i, inst := range instances {
 		w := newWorker(s, i+1, inst)
@@ -90,8 +94,9 @@ func New(instances []engine.Instance, opts Options) *Scheduler {
 func (s *Scheduler) Submit(ctx context.Context, req *infer.Request, resp *infer.Response) error {
 	c := s.newCall(req)
 	c.item.Deadline = s.deadline(ctx)
-	c.times.Queued = s.at(s.step(batching.Event{Kind: batching.Arrive, Item: &c.item}, &c.out))
+	s.arrive(c)
 	s.carryOut(&c.out)
+	c.fill()
 	select {
 	case <-c.done:
 	case <-ctx.Done():
@@ -103,6 +108,14 @@ func (s *Scheduler) Submit(ctx context.Context, req *infer.Request, resp *infer.
 	err := c.outcome(ctx, resp)
 	c.letGo()
 	return err
+}
+
+func (s *Scheduler) arrive(c *call) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.stepLocked(batching.Event{Kind: batching.Arrive, Item: &c.item}, &c.out)
+	c.times.Queued = s.at(now)
+	s.reserveLocked(c)
 }
 
 // Close refuses new requests, lets those run that are here, and returns when
@@ -122,6 +135,7 @@ func (s *Scheduler) Close() error {
 	}
 	s.running.Wait()
 	s.alarm.Stop()
+	s.stage.memory.Release() // of those who left before their batch was taken
 	if s.opts.Device != nil {
 		s.opts.Device.forget(s)
 	}

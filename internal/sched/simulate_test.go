@@ -143,4 +143,3 @@ func scheduled(t *testing.T, arrivals []arrival, cfg batching.Config, instances 
 	})
 	return answered
 }
-

@@ -24,6 +24,7 @@ type worker struct {
 	rows    int
 	why     batching.Reason
 	stop    *stopContext
+	stage   stage // that it was claimed from; without memory if it was not
 	inputs  []tensor.Tensor
 	joined  [][]byte // memory of inputs
 	shapes  []int64  // of inputs
@@ -92,6 +93,7 @@ func (w *worker) tookLocked(now batching.Time) {
 			w.calls = append(w.calls, c)
 			w.rows += it.Rows
 		}
+		w.stage = w.s.claimLocked(w.calls)
 		w.stop.begin(a.Batch) // before anybody can ask to stop it
 	}
 }
@@ -109,19 +111,7 @@ func (w *worker) handOut() {
 // run computes the batch and gives each call its outcome. Nobody is told yet:
 // that is for the core to say.
 func (w *worker) run() {
-	inputs := w.join()
-	ran := time.Now()
-	err := w.compute(inputs)
-	ended := time.Now()
-	for _, c := range w.calls {
-		c.times.Run, c.times.Ran = ran, ended
-		c.times.Batch, c.times.Why = w.rows, w.why.String()
-	}
-	if err == nil {
-		err = w.split()
-		w.outputs.Memory.Release() // each call has its own count
-		w.outputs.Memory = nil
-	}
+	err := w.outcome()
 	if err != nil {
 		for _, c := range w.calls {
 			c.err = err
@@ -130,6 +120,28 @@ func (w *worker) run() {
 	if w.s.opts.Observe != nil {
 		w.s.opts.Observe(Batch{Instance: w.number, Requests: len(w.calls), Rows: w.rows, Why: w.why, Err: err})
 	}
+}
+
+func (w *worker) outcome() error {
+	inputs, err := w.join()
+	began := time.Now()
+	if err == nil {
+		err = w.compute(inputs)
+	}
+	ended := time.Now()
+	w.stage.memory.Release()
+	w.stage = stage{}
+	for _, c := range w.calls {
+		c.times.Run, c.times.Ran = began, ended
+		c.times.Batch, c.times.Why = w.rows, w.why.String()
+	}
+	if err != nil {
+		return err
+	}
+	err = w.split()
+	w.outputs.Memory.Release() // each call has a count of its own
+	w.outputs.Memory = nil
+	return err
 }
 
 // compute calls the engine. A panic in it costs one batch, not the server.
@@ -155,34 +167,62 @@ func (w *worker) compute(inputs []tensor.Tensor) (err error) {
 
 // join puts the rows of all calls one behind the other. A call that is alone is
 // passed on as it is.
-func (w *worker) join() []tensor.Tensor {
+func (w *worker) join() ([]tensor.Tensor, error) {
 	first := w.calls[0].req.Inputs
 	if len(w.calls) == 1 {
-		return first
+		return first, nil
+	}
+	if err := w.joinable(); err != nil {
+		return nil, err
+	}
+	staged := w.stage.memory != nil
+	if staged {
+		w.stage.finish(w.calls)
 	}
 	w.inputs, w.shapes = w.inputs[:0], w.shapes[:0]
-	for len(w.joined) < len(first) {
-		w.joined = append(w.joined, nil)
-	}
-	for k := range first {
-		size := 0
-		for _, c := range w.calls {
-			size += len(c.req.Inputs[k].Data)
-		}
-		data := slices.Grow(w.joined[k][:0], size)
-		for _, c := range w.calls {
-			data = append(data, c.req.Inputs[k].Data...)
-		}
-		w.joined[k] = data
-
-		x := first[k]
+	for k, x := range first {
 		from := len(w.shapes)
 		w.shapes = append(w.shapes, x.Shape...)
 		w.shapes[from] = int64(w.rows)
-		x.Shape, x.Data = w.shapes[from:len(w.shapes):len(w.shapes)], data
+		x.Shape = w.shapes[from:len(w.shapes):len(w.shapes)]
+		if staged {
+			x.Data = w.stage.input(k, w.rows)
+		} else {
+			x.Data = w.concatenate(k)
+		}
 		w.inputs = append(w.inputs, x)
 	}
-	return w.inputs
+	return w.inputs, nil
+}
+
+// joinable makes sure of what equal shapes should mean. A shape is a hash, and a
+// batch with rows of different sizes would give clients each other's rows.
+func (w *worker) joinable() error {
+	first := w.calls[0].req.Inputs
+	for _, c := range w.calls[1:] {
+		for k := range first {
+			if err := tensor.Joinable(&first[k], &c.req.Inputs[k]); err != nil {
+				return infer.Errorf(infer.Internal, "requests that do not go together were put in one batch: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+func (w *worker) concatenate(k int) []byte {
+	for len(w.joined) <= k {
+		w.joined = append(w.joined, nil)
+	}
+	size := 0
+	for _, c := range w.calls {
+		size += len(c.req.Inputs[k].Data)
+	}
+	data := slices.Grow(w.joined[k][:0], size)
+	for _, c := range w.calls {
+		data = append(data, c.req.Inputs[k].Data...)
+	}
+	w.joined[k] = data
+	return data
 }
 
 // split gives each call a view of its rows.

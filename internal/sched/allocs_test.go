@@ -1,0 +1,35 @@
+//go:build !race
+
+// Under the race detector pools lose things on purpose, so nothing can be said
+// about allocations.
+
+package sched
+
+import (
+	"fmt"
+	"runtime"
+	"testing"
+)
+
+// TestARequestDoesNotAllocate counts the allocations of so many requests that
+// those of starting the callers do not matter.
+func TestARequestDoesNotAllocate(t *testing.T) {
+	for name, cfg := range costs {
+		for _, callers := range []int{2, 64, 4096} {
+			t.Run(fmt.Sprintf("%s/%d", name, callers), func(t *testing.T) {
+				s := startNoOp(t, cfg)
+				n := max(20_000, 20*callers)
+				run(t, s, callers, n)
+				var before, after runtime.MemStats
+				runtime.ReadMemStats(&before)
+				run(t, s, callers, n)
+				runtime.ReadMemStats(&after)
+				// A caller allocates its request, its goroutine and its response once.
+				perRequest := (float64(after.Mallocs-before.Mallocs) - 8*float64(callers)) / float64(n)
+				if perRequest > 0.01 {
+					t.Errorf("%.3f allocations per request, want none", perRequest)
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,186 @@
+package sched
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/batching"
+	"github.com/shoal-serving/shoal/internal/buf"
+	"github.com/shoal-serving/shoal/internal/engine"
+	"github.com/shoal-serving/shoal/internal/engine/enginetest"
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/pacer"
+	"github.com/shoal-serving/shoal/tensor"
+)
+
+// largeRequest makes one whose rows are worth staging. Each is filled with its
+// name.
+func largeRequest(name string, rows int) *infer.Request {
+	const perRow = 4 * minStaged
+	memory := buf.Get(rows * perRow)
+	for i := 0; i < len(memory.B); {
+		i += copy(memory.B[i:], name)
+	}
+	in := tensor.Tensor{Name: "x", Type: tensor.Uint8, Shape: []int64{int64(rows), perRow}, Data: memory.B}
+	return &infer.Request{ID: name, Rows: rows, Inputs: []tensor.Tensor{in}, Memory: memory}
+}
+
+func staged(s *Scheduler) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var names []string
+	for _, c := range s.stage.calls {
+		names = append(names, c.req.ID)
+	}
+	return names
+}
+
+func TestRowsOfTheNextBatchAreStagedWhileOneRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := &enginetest.Echo{Takes: constant(10 * ms)}
+		b := start(t, eng, 1, Options{Batching: batching.Config{MaxRows: 8, Policy: batching.Triton{MaxRows: 8}}})
+		b.submit(0, largeRequest("z", 8), 10*ms)
+		b.submit(1*ms, largeRequest("a", 2), 20*ms)
+		b.submit(2*ms, largeRequest("b", 3), 20*ms)
+		other := request("other", 1) // of another shape, and not worth a place
+		other.Shape = 1
+		b.submit(3*ms, other, 30*ms)
+		time.Sleep(5 * ms)
+		if got, want := staged(b.Scheduler), []string{"a", "b"}; !slices.Equal(got, want) {
+			t.Errorf("on the stage are %v, want %v", got, want)
+		}
+		b.Scheduler.mu.Lock()
+		for _, c := range b.Scheduler.stage.calls {
+			if c.place.state.Load() != copied {
+				t.Errorf("%s has a place, but its rows are not there", c.req.ID)
+			}
+		}
+		b.Scheduler.mu.Unlock()
+		b.finish()
+	})
+}
+
+func TestAStageThatSomebodyLeftIsDropped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := &enginetest.Echo{Takes: constant(10 * ms)}
+		b := start(t, eng, 1, Options{Batching: batching.Config{MaxRows: 8, Policy: batching.Triton{MaxRows: 8}}})
+		b.submit(0, largeRequest("z", 8), 10*ms)
+		ctx, cancel := context.WithCancel(t.Context())
+		b.submitContext(ctx, 1*ms, largeRequest("a", 1), 4*ms, infer.Cancelled)
+		b.submit(2*ms, largeRequest("b", 1), 20*ms)
+		b.submit(3*ms, largeRequest("c", 1), 20*ms)
+		time.Sleep(4 * ms)
+		cancel()
+		b.finish()
+		if got, want := eng.Batches(), []int{8, 2}; !slices.Equal(got, want) {
+			t.Errorf("batches of %v rows, want %v", got, want)
+		}
+	})
+}
+
+func TestWhoOvertakesTheStageRunsFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := &enginetest.Echo{Takes: constant(10 * ms)}
+		b := start(t, eng, 1, Options{Batching: batching.Config{
+			MaxRows: 4, Policy: batching.Triton{MaxRows: 4}, Levels: make([]batching.Level, 2), DefaultLevel: 2,
+		}})
+		b.submit(0, largeRequest("z", 4), 10*ms)
+		b.submit(1*ms, largeRequest("low", 2), 30*ms)
+		b.submit(2*ms, largeRequest("low2", 2), 30*ms)
+		high := largeRequest("high", 4)
+		high.Priority = 1
+		b.submit(3*ms, high, 20*ms)
+		b.finish()
+	})
+}
+
+// TestStagedRowsReachTheirOwners looks for races between callers that come, go
+// and copy, and workers that take.
+func TestStagedRowsReachTheirOwners(t *testing.T) {
+	p := pacer.New()
+	defer p.Close()
+	eng := &enginetest.Echo{Takes: constant(50 * time.Microsecond)}
+	s := New(open(t, eng, 2), Options{Pacer: p, Batching: batching.Config{MaxRows: 6, Policy: batching.Triton{MaxRows: 6, Preferred: []int{4}}}})
+	var callers sync.WaitGroup
+	for n := range 16 {
+		callers.Go(func() {
+			for i := range 60 {
+				req := largeRequest(fmt.Sprintf("%d.%d,", n, i), 1+(n+i)%3)
+				ctx, cancel := context.WithCancel(context.Background())
+				if i%4 == 0 {
+					ctx, cancel = context.WithTimeout(ctx, time.Duration(50+7*i)*time.Microsecond)
+				}
+				var resp infer.Response
+				if s.Submit(ctx, req, &resp) == nil {
+					if !bytes.Equal(resp.Outputs[0].Data, req.Inputs[0].Data) {
+						t.Errorf("%s got somebody else's rows", req.ID)
+					}
+					resp.Release()
+				}
+				cancel()
+				req.Memory.Release()
+			}
+		})
+	}
+	callers.Wait()
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A gapEngine takes a millisecond for each batch, and adds up how long it had
+// nothing to do between two.
+type gapEngine struct {
+	pacer *pacer.Pacer
+	last  time.Time
+	idle  time.Duration
+	runs  int
+}
+
+func (e *gapEngine) Run(ctx context.Context, in []tensor.Tensor, out *engine.Outputs) error {
+	now := time.Now()
+	if !e.last.IsZero() {
+		e.idle += now.Sub(e.last)
+		e.runs++
+	}
+	if err := e.pacer.Sleep(ctx, now.Add(time.Millisecond)); err != nil {
+		return err
+	}
+	out.Tensors = append(out.Tensors[:0], in...)
+	e.last = time.Now()
+	return nil
+}
+
+func (e *gapEngine) Close() error { return nil }
+
+// BenchmarkGapBetweenLargeBatches tells how long an instance waits for its next
+// batch of 8 rows of 600 KB when there are always enough callers.
+func BenchmarkGapBetweenLargeBatches(b *testing.B) {
+	p := pacer.New()
+	defer p.Close()
+	eng := &gapEngine{pacer: p}
+	s := New([]engine.Instance{eng}, Options{Pacer: p, Batching: batching.Config{MaxRows: 8, Policy: batching.Triton{MaxRows: 8}}})
+	var wg sync.WaitGroup
+	for range 16 {
+		wg.Go(func() {
+			in := tensor.Tensor{Name: "x", Type: tensor.Uint8, Shape: []int64{1, 600_000}, Data: make([]byte, 600_000)}
+			req := &infer.Request{Rows: 1, Inputs: []tensor.Tensor{in}}
+			var resp infer.Response
+			for range b.N / 2 {
+				if err := s.Submit(context.Background(), req, &resp); err != nil {
+					b.Error(err)
+				}
+				resp.Release()
+			}
+		})
+	}
+	wg.Wait()
+	s.Close()
+	b.ReportMetric(float64(eng.idle.Microseconds())/float64(max(eng.runs, 1)), "µs-gap")
+}
