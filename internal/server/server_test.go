@@ -1,0 +1,137 @@
+package server
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/shoal-serving/shoal/internal/engine"
+	"github.com/shoal-serving/shoal/internal/engine/enginetest"
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/leak"
+	"github.com/shoal-serving/shoal/internal/pacer"
+	"github.com/shoal-serving/shoal/internal/repository"
+	"github.com/shoal-serving/shoal/tensor"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+const config = `
+backend: "echo"
+max_batch_size: 4
+input [ { name: "x" data_type: TYPE_FP32 dims: [ 2 ] }, { name: "y" data_type: TYPE_INT64 dims: [ -1 ] } ]
+output [ { name: "x" data_type: TYPE_FP32 dims: [ 2 ] }, { name: "y" data_type: TYPE_INT64 dims: [ -1 ] } ]
+dynamic_batching { }
+`
+
+func start(t *testing.T) *Server {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "echo", "3"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "echo", "config.pbtxt"), []byte(config), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	p := pacer.New()
+	t.Cleanup(p.Close)
+	models, err := repository.Open(t.Context(), dir, repository.Options{
+		Engines: map[string]engine.Engine{"echo": &enginetest.Echo{}}, Pacer: p, Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { models.Close() })
+	return New(models)
+}
+
+func request() *infer.Request {
+	return &infer.Request{Model: "echo", Inputs: []tensor.Tensor{
+		{Name: "y", Type: tensor.Int64, Shape: []int64{2, 1}, Data: tensor.Data([]int64{5, 6})},
+		{Name: "x", Type: tensor.FP32, Shape: []int64{2, 2}, Data: tensor.Data([]float32{1, 2, 3, 4})},
+	}}
+}
+
+func names(outputs []tensor.Tensor) (all []string) {
+	for _, o := range outputs {
+		all = append(all, o.Name)
+	}
+	return all
+}
+
+func TestARequestIsAnsweredByItsModel(t *testing.T) {
+	s := start(t)
+	var resp infer.Response
+	if err := s.Infer(t.Context(), request(), &resp); err != nil {
+		t.Fatal(err)
+	}
+	if resp.Model != "echo" || resp.Version != "3" || !slices.Equal(names(resp.Outputs), []string{"x", "y"}) {
+		t.Errorf("answered by %s %s with %v", resp.Model, resp.Version, names(resp.Outputs))
+	}
+	resp.Release()
+}
+
+func TestOnlyTheOutputsAskedForAreGiven(t *testing.T) {
+	s := start(t)
+	req := request()
+	req.Outputs = []string{"y"}
+	var resp infer.Response
+	if err := s.Infer(t.Context(), req, &resp); err != nil {
+		t.Fatal(err)
+	}
+	if got := names(resp.Outputs); !slices.Equal(got, []string{"y"}) {
+		t.Errorf("got %v, want y", got)
+	}
+	resp.Release()
+}
+
+func TestABadRequestIsRefusedBeforeItIsQueued(t *testing.T) {
+	s := start(t)
+	unknown, wrong := request(), request()
+	unknown.Model = "nobody"
+	wrong.Inputs[0].Type = tensor.Int32
+	var resp infer.Response
+	if err := s.Infer(t.Context(), unknown, &resp); infer.CodeOf(err) != infer.NotFound {
+		t.Errorf("an unknown model: %v", err)
+	}
+	if err := s.Infer(t.Context(), wrong, &resp); infer.CodeOf(err) != infer.Invalid {
+		t.Errorf("an input of the wrong type: %v", err)
+	}
+}
+
+func TestTheCatalogTellsWhatThereIs(t *testing.T) {
+	s := start(t)
+	m, err := s.Model("echo", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.Platform != "echo" || !slices.Equal(m.Versions, []string{"3"}) || !slices.Equal(m.Inputs[0].Shape, []int64{-1, 2}) {
+		t.Errorf("the catalog tells %+v", m)
+	}
+	if _, err := s.Model("echo", "1"); infer.CodeOf(err) != infer.NotFound {
+		t.Errorf("an unknown version: %v", err)
+	}
+	for _, tt := range []struct {
+		model, version string
+		want           bool
+	}{{"echo", "", true}, {"echo", "3", true}, {"echo", "1", false}, {"nobody", "", false}} {
+		if got := s.ModelReady(tt.model, tt.version); got != tt.want {
+			t.Errorf("%s %q is ready: %v", tt.model, tt.version, got)
+		}
+	}
+}
+
+func TestAServerThatStopsIsNotReadyButAnswers(t *testing.T) {
+	s := start(t)
+	s.Stop()
+	if s.Ready() || s.ModelReady("echo", "") {
+		t.Error("a server that stops says that it is ready")
+	}
+	var resp infer.Response
+	if err := s.Infer(t.Context(), request(), &resp); err != nil {
+		t.Errorf("a request that was on its way: %v", err)
+	}
+	resp.Release()
+}
