@@ -1,0 +1,97 @@
+# Plain `make` prints what there is to make.
+
+# Tools are pinned here, and live in ./bin under a name that has the version in
+# it: a new pin installs a new tool, whatever an older checkout left behind.
+LINT_VERSION            := v2.14.0
+PROTOC_GEN_GO_VERSION   := v1.36.12
+PROTOC_GEN_GRPC_VERSION := v1.6.2
+
+LINT            := bin/golangci-lint-$(LINT_VERSION)
+PROTOC_GEN_GO   := bin/protoc-gen-go-$(PROTOC_GEN_GO_VERSION)
+PROTOC_GEN_GRPC := bin/protoc-gen-go-grpc-$(PROTOC_GEN_GRPC_VERSION)
+
+MODULE   := github.com/shoal-serving/shoal
+FUZZTIME ?= 20s
+
+# install builds tool $(1) at version $(2) and gives it its name in ./bin. It
+# compiles in a folder of its own, so that two of them cannot meet.
+install = GOBIN=$(CURDIR)/bin/$(notdir $@).tmp go install $(1)@$(2) && mv bin/$(notdir $@).tmp/* $@ && rmdir bin/$(notdir $@).tmp
+
+# tests prints "package test" for each test whose name starts with $(1).
+tests = go test -list '^$(1)' ./... | awk '/^$(1)/ { names[n++] = $$1 } /^ok/ { for (i = 0; i < n; i++) print $$2, names[i]; n = 0 }'
+
+.PHONY: help
+help: ## print this list
+	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: deps
+deps: $(LINT) ## download the modules and install the linter
+	go mod download
+
+.PHONY: build
+build: ## build bin/shoal
+	go build -trimpath -o bin/shoal ./cmd/shoal
+
+.PHONY: check
+check: lint test race ## what a commit must pass; quick the second time, since Go remembers what it tested
+
+.PHONY: test
+test: ## run the tests
+	go test ./...
+
+.PHONY: race
+race: ## run the tests with the race detector
+	go test -race ./...
+
+.PHONY: fuzz
+fuzz: ## fuzz each target for FUZZTIME (20s)
+	@$(call tests,Fuzz) | while read -r package target; do \
+		echo "== $$package $$target"; \
+		go test $$package -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) || exit 1; \
+	done
+
+# Not in the list: for .ci/run, which counts each target.
+.PHONY: fuzz-targets
+fuzz-targets:
+	@$(call tests,Fuzz)
+
+.PHONY: lint
+lint: $(LINT) ## lint and check the formatting; installs the pinned linter first if it is missing
+	$(LINT) run
+
+.PHONY: e2e
+e2e: build ## test the built binary from outside
+	go test -tags e2e -count 1 ./test/e2e/...
+
+.PHONY: bench
+bench: ## run the benchmarks
+	@packages=$$($(call tests,Benchmark) | cut -d ' ' -f 1 | sort -u); \
+	test -z "$$packages" || go test -run '^$$' -bench . -benchmem $$packages
+
+.PHONY: proto
+proto: $(PROTOC_GEN_GO) $(PROTOC_GEN_GRPC) ## generate Go from proto/*.proto; needs protoc (Debian: protobuf-compiler)
+	protoc -I proto \
+		--plugin=protoc-gen-go=$(PROTOC_GEN_GO) --go_out=. --go_opt=module=$(MODULE) \
+		--plugin=protoc-gen-go-grpc=$(PROTOC_GEN_GRPC) --go-grpc_out=. --go-grpc_opt=module=$(MODULE) \
+		proto/*.proto
+
+.PHONY: cover
+cover: ## measure how much of the code the tests run
+	@mkdir -p bin
+	go test -coverpkg ./... -coverprofile bin/cover.all ./...
+	@grep -v '\.pb\.go:' bin/cover.all > bin/cover.out
+	go tool cover -func bin/cover.out | tail -n 1
+	@echo "line by line: go tool cover -html bin/cover.out"
+
+.PHONY: clean
+clean: ## remove bin and dist
+	rm -rf bin dist
+
+$(LINT):
+	$(call install,github.com/golangci/golangci-lint/v2/cmd/golangci-lint,$(LINT_VERSION))
+
+$(PROTOC_GEN_GO):
+	$(call install,google.golang.org/protobuf/cmd/protoc-gen-go,$(PROTOC_GEN_GO_VERSION))
+
+$(PROTOC_GEN_GRPC):
+	$(call install,google.golang.org/grpc/cmd/protoc-gen-go-grpc,$(PROTOC_GEN_GRPC_VERSION))

@@ -1,0 +1,107 @@
+package archtest
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// layers lists every package of the module, lowest first. A package imports
+// from the layers below its own, and from no other.
+var layers = [][]string{
+	{"tensor", "internal/buf", "internal/script", "internal/device", "internal/pacer"},
+	{"internal/infer", "internal/batching", "internal/modelconfig/configpb", "internal/kserve/kservepb", "internal/leak"},
+	{"internal/modelconfig"},
+	{"internal/engine"},
+	{"internal/engine/enginetest", "internal/engine/simulated", "internal/sched", "internal/kserve", "internal/simulate", "internal/batching/batchingtest"},
+	{"internal/repository"},
+	{"internal/server"},
+	{"internal/kserve/kservehttp", "internal/kserve/kservegrpc"},
+	{"cmd/shoal"},
+	{"internal/archtest", "test/e2e"},
+}
+
+// forTests lists the packages that only test files import, and each other.
+var forTests = []string{
+	"internal/script", "internal/leak", "internal/engine/enginetest", "internal/archtest", "test/e2e",
+}
+
+func layerOf(pkg string) int {
+	return slices.IndexFunc(layers, func(l []string) bool { return slices.Contains(l, pkg) })
+}
+
+// importsDownwards checks the files that end up in the binary. Tests may import
+// from anywhere: they bring the neighbours of a package along.
+func importsDownwards(folders []folder) (breaches []string) {
+	for _, f := range folders {
+		at := layerOf(f.path)
+		if at < 0 {
+			breaches = append(breaches, fmt.Sprintf("%s is in no layer: give it a place in internal/archtest and in ARCHITECTURE.md.", f.path))
+			continue
+		}
+		for _, dep := range importsOf(f) {
+			switch {
+			case layerOf(dep) >= at:
+				breaches = append(breaches, fmt.Sprintf(
+					"%s imports %s, which is not below it: move what both need to a lower layer, or take it as an argument.", f.path, dep))
+			case slices.Contains(forTests, dep) && !slices.Contains(forTests, f.path):
+				breaches = append(breaches, fmt.Sprintf("%s imports %s, which is for tests: import it from a test file.", f.path, dep))
+			}
+		}
+	}
+	return breaches
+}
+
+// importsOf returns the packages of this module that the code of f imports.
+func importsOf(f folder) []string {
+	var deps []string
+	for _, file := range f.code() {
+		for _, p := range file.importPaths() {
+			if dep, ok := strings.CutPrefix(p, module+"/"); ok {
+				deps = append(deps, dep)
+			}
+		}
+	}
+	slices.Sort(deps)
+	return slices.Compact(deps)
+}
+
+func TestPackagesImportDownwards(t *testing.T) { keeps(t, importsDownwards) }
+
+func TestPackagesImportDownwardsBites(t *testing.T) {
+	const tensor, sched, leak = `"` + module + `/tensor"`, `"` + module + `/internal/sched"`, `"` + module + `/internal/leak"`
+	bites(t, importsDownwards, []bite{
+		{"down", files{"internal/sched/a.go": "package sched; import " + tensor}, ""},
+		{"test file", files{"tensor/a_test.go": "package tensor; import " + sched}, ""},
+		{
+			"up",
+			files{"tensor/a.go": "package tensor; import " + sched, "tensor/b.go": "package tensor; import " + sched},
+			"tensor imports internal/sched, which is not below it: move what both need to a lower layer, or take it as an argument.",
+		},
+		{
+			"sideways, on another platform",
+			files{"internal/engine/simulated/a.go": "//go:build plan9\n\npackage simulated; import " + sched},
+			"internal/engine/simulated imports internal/sched, which is not below it: move what both need to a lower layer, or take it as an argument.",
+		},
+		{
+			"for tests",
+			files{"internal/sched/a.go": "package sched; import " + leak},
+			"internal/sched imports internal/leak, which is for tests: import it from a test file.",
+		},
+		{
+			"no layer",
+			files{"internal/util/a.go": "package util"},
+			"internal/util is in no layer: give it a place in internal/archtest and in ARCHITECTURE.md.",
+		},
+	})
+}
+
+func TestEachPackageIsInOneLayer(t *testing.T) {
+	all := slices.Sorted(slices.Values(slices.Concat(layers...)))
+	for i, pkg := range all[1:] {
+		if pkg == all[i] {
+			t.Errorf("%s is in the list of layers twice: leave it in one.", pkg)
+		}
+	}
+}

@@ -1,0 +1,53 @@
+package leak
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/shoal-serving/shoal/internal/buf"
+)
+
+func TestMain(m *testing.M) { Main(m) }
+
+func TestAGoroutineThatStaysIsFound(t *testing.T) {
+	before := goleak.IgnoreCurrent()
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		<-stop
+	}()
+	found := await(0, before)
+	if !strings.HasPrefix(found, "The tests left goroutines running: have whoever starts one wait for it.") ||
+		!strings.Contains(found, "TestAGoroutineThatStaysIsFound") {
+		t.Errorf("got %q, want a sentence that names the test which started it", found)
+	}
+	close(stop)
+	<-stopped
+	if found := await(patience, before); found != "" {
+		t.Errorf("after it has ended: %s", found)
+	}
+}
+
+func TestAGoroutineThatIsAboutToEndIsWaitedFor(t *testing.T) {
+	before := goleak.IgnoreCurrent()
+	go time.Sleep(patience / 2)
+	if found := await(patience, before); found != "" {
+		t.Error(found)
+	}
+}
+
+func TestABufferThatIsKeptIsFound(t *testing.T) {
+	before := goleak.IgnoreCurrent()
+	b := buf.Get(1)
+	want := "The tests left pooled buffers in use (1): have the last owner of each release it."
+	if found := await(0, before); found != want {
+		t.Errorf("got %q, want %q", found, want)
+	}
+	b.Release()
+	if found := await(0, before); found != "" {
+		t.Errorf("after its release: %s", found)
+	}
+}

@@ -1,0 +1,172 @@
+//go:build e2e
+
+// Package e2e tests the built binary as its users meet it: started from a shell,
+// asked over HTTP and gRPC, and ended by signals.
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
+)
+
+// A server is one run of the binary.
+type server struct {
+	t    testing.TB
+	cmd  *exec.Cmd
+	http string // http://host:port
+	grpc string // host:port
+
+	ended chan struct{}
+	err   error // of the process, once ended is closed
+
+	mu  sync.Mutex // guards the following
+	log strings.Builder
+}
+
+// root is the top of the repository.
+const root = "../.."
+
+var listening = regexp.MustCompile(`msg=listening protocol=(\w+) address=(\S+)`)
+
+// start runs the binary on free ports of the loopback interface.
+func start(t testing.TB, repository string) *server {
+	t.Helper()
+	s := &server{t: t, ended: make(chan struct{})}
+	binary, err := filepath.Abs(filepath.Join(root, "bin", "shoal"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.cmd = exec.Command(binary, "serve", "--model-repository", repository, "--http-port", "0", "--grpc-port", "0")
+	out, err := s.cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.cmd.Start(); err != nil {
+		t.Fatalf("%v; run make build first", err)
+	}
+	addresses := make(chan [2]string, 2) // one for each protocol
+	go s.read(out, addresses)            // ends with the process
+	t.Cleanup(func() { s.kill() })
+	for range 2 {
+		select {
+		case a := <-addresses:
+			if a[0] == "http" {
+				s.http = "http://" + a[1]
+			} else {
+				s.grpc = a[1]
+			}
+		case <-s.ended:
+			t.Fatalf("the server ended: %v\n%s", s.err, s.logged())
+		case <-time.After(20 * time.Second):
+			t.Fatalf("the server does not listen after 20 s\n%s", s.logged())
+		}
+	}
+	return s
+}
+
+func (s *server) read(out io.Reader, addresses chan<- [2]string) {
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		s.mu.Lock()
+		s.log.WriteString(lines.Text() + "\n")
+		s.mu.Unlock()
+		if m := listening.FindStringSubmatch(lines.Text()); m != nil {
+			addresses <- [2]string{m[1], m[2]}
+		}
+	}
+	s.err = s.cmd.Wait()
+	close(s.ended)
+}
+
+func (s *server) logged() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.log.String()
+}
+
+// signal sends SIGTERM.
+func (s *server) signal() {
+	s.t.Helper()
+	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		s.t.Error(err)
+	}
+}
+
+func (s *server) kill() {
+	s.cmd.Process.Kill() //nolint:errcheck // it may have ended by itself
+	<-s.ended
+}
+
+// client connects to the server over gRPC.
+func (s *server) client() kservepb.GRPCInferenceServiceClient {
+	s.t.Helper()
+	conn, err := grpc.NewClient(s.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { conn.Close() })
+	return kservepb.NewGRPCInferenceServiceClient(conn)
+}
+
+// get returns the status and the body of a page.
+func (s *server) get(path string) (int, string) {
+	s.t.Helper()
+	resp, err := http.Get(s.http + path)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return resp.StatusCode, string(body)
+}
+
+// repositoryOf writes a model repository with one version of each model.
+func repositoryOf(t testing.TB, configs map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, config := range configs {
+		if err := os.MkdirAll(filepath.Join(dir, name, "1"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name, "config.pbtxt"), []byte(config), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// config writes the configuration of a small simulated model.
+func config(takes time.Duration, instances, scheduling string) string {
+	return `backend: "simulated"
+max_batch_size: 8
+input [ { name: "INPUT" data_type: TYPE_FP32 dims: [ 4 ] } ]
+output [ { name: "OUTPUT" data_type: TYPE_FP32 dims: [ 4 ] } ]
+instance_group [ { count: ` + instances + ` } ]
+parameters { key: "fixed_us" value { string_value: "` + us(takes) + `" } }
+` + scheduling
+}
+
+// ask sends rows of one number to a small model over gRPC.
+func ask(ctx context.Context, c kservepb.GRPCInferenceServiceClient, model string, rows int, priority int64) error {
+	_, err := c.ModelInfer(ctx, smallRequest(model, rows, priority))
+	return err
+}
