@@ -20,6 +20,7 @@ type call struct {
 	pool    *sync.Pool
 	req     *infer.Request
 	holders atomic.Int32
+	before  *call         // in the intake
 	done    chan struct{} // size 1, so that whoever answers never waits for the caller
 	out     batching.Actions
 

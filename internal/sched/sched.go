@@ -51,10 +51,12 @@ type Scheduler struct {
 	share    batching.Share
 	combines bool      // requests may share a batch
 	calls    sync.Pool // of *call
+	intake   intake
 
 	mu      sync.Mutex // guards the following
 	core    *batching.Core
 	alarmAt batching.Time
+	out     batching.Actions // of one step
 	closing bool
 	stage   stage
 	drained chan struct{} // closed when nothing waits or runs any more after closing
@@ -94,7 +96,8 @@ func New(instances []engine.Instance, opts Options) *Scheduler {
 func (s *Scheduler) Submit(ctx context.Context, req *infer.Request, resp *infer.Response) error {
 	c := s.newCall(req)
 	c.item.Deadline = s.deadline(ctx)
-	s.arrive(c)
+	s.intake.push(c)
+	s.admit(c, &c.out)
 	s.carryOut(&c.out)
 	c.fill()
 	select {
@@ -110,14 +113,6 @@ func (s *Scheduler) Submit(ctx context.Context, req *infer.Request, resp *infer.
 	return err
 }
 
-func (s *Scheduler) arrive(c *call) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := s.stepLocked(batching.Event{Kind: batching.Arrive, Item: &c.item}, &c.out)
-	c.times.Queued = s.at(now)
-	s.reserveLocked(c)
-}
-
 // Close refuses new requests, lets those run that are here, and returns when
 // everything that the scheduler started has ended. Callers that shall not be
 // waited for end their contexts.
@@ -125,8 +120,9 @@ func (s *Scheduler) Close() error {
 	var out batching.Actions
 	s.mu.Lock()
 	s.closing = true
-	s.mu.Unlock()
-	s.step(batching.Event{Kind: batching.Close}, &out)
+	s.admitLocked(nil, &out)
+	s.stepLocked(s.nowLocked(), batching.Event{Kind: batching.Close}, &out)
+	s.unlock(&out)
 	s.carryOut(&out)
 	<-s.drained
 	for _, w := range s.workers {
@@ -146,30 +142,34 @@ func (s *Scheduler) Close() error {
 	return errors.Join(errs...)
 }
 
-// step tells the core what happened, now, and returns when that was. The caller
-// carries out what the core writes to out.
-func (s *Scheduler) step(ev batching.Event, out *batching.Actions) batching.Time {
+// step tells the core what happened, now, and adds to out what is to be carried
+// out.
+func (s *Scheduler) step(ev batching.Event, out *batching.Actions) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.stepLocked(ev, out)
+	s.admitLocked(nil, out) // what is told may be about one of them
+	s.stepLocked(s.nowLocked(), ev, out)
+	s.unlock(out)
 }
 
-func (s *Scheduler) stepLocked(ev batching.Event, out *batching.Actions) batching.Time {
-	now := time.Since(s.began) // inside the lock, so that time never runs backwards for the core
-	s.core.Step(now, ev, out)
-	if out.Wake < s.alarmAt {
-		s.alarmAt = out.Wake
-		s.alarm.Set(s.at(out.Wake))
+// nowLocked reads the core's clock. It is read under the lock, so that time never
+// runs backwards for the core.
+func (s *Scheduler) nowLocked() batching.Time { return time.Since(s.began) }
+
+func (s *Scheduler) stepLocked(now batching.Time, ev batching.Event, out *batching.Actions) {
+	s.core.Step(now, ev, &s.out)
+	if s.out.Wake < s.alarmAt {
+		s.alarmAt = s.out.Wake
+		s.alarm.Set(s.at(s.out.Wake))
 	}
 	if s.opts.Batching.KeepOrder {
 		// Outcomes must not overtake each other between here and carrying out.
-		s.deliverLocked(out)
+		s.deliverLocked(&s.out)
 	}
+	out.List = append(out.List, s.out.List...)
 	if s.closing && s.core.Waiting() == 0 && s.core.Running() == 0 {
 		s.closing = false
 		close(s.drained)
 	}
-	return now
 }
 
 func (s *Scheduler) deliverLocked(out *batching.Actions) {
@@ -188,8 +188,8 @@ func (s *Scheduler) deliverLocked(out *batching.Actions) {
 func (s *Scheduler) ring() {
 	s.mu.Lock()
 	s.alarmAt = batching.Never
-	s.stepLocked(batching.Event{Kind: batching.Wake}, &s.alarmOut)
-	s.mu.Unlock()
+	s.stepLocked(s.nowLocked(), batching.Event{Kind: batching.Wake}, &s.alarmOut)
+	s.unlock(&s.alarmOut)
 	s.carryOut(&s.alarmOut)
 }
 
@@ -215,6 +215,7 @@ func (s *Scheduler) carryOut(out *batching.Actions) {
 		case batching.Run:
 		}
 	}
+	out.List = out.List[:0]
 }
 
 func (s *Scheduler) turnAway(c *call, v batching.Verdict) {

@@ -23,6 +23,7 @@ type worker struct {
 	calls   []*call
 	rows    int
 	why     batching.Reason
+	taken   batching.Time
 	stop    *stopContext
 	stage   stage // that it was claimed from; without memory if it was not
 	inputs  []tensor.Tensor
@@ -30,8 +31,7 @@ type worker struct {
 	shapes  []int64  // of inputs
 	outputs engine.Outputs
 
-	last []*call // the batch before, until its calls are let go
-	done batching.Actions
+	last []*call // the batch before, until its outcomes are handed out
 	out  batching.Actions
 }
 
@@ -56,40 +56,45 @@ func (w *worker) loop() {
 // next ends the last batch and takes the next one, for which it waits if need be.
 // It returns false when the instance has left.
 func (w *worker) next() bool {
-	w.s.mu.Lock()
-	if len(w.calls) > 0 {
-		w.s.stepLocked(batching.Event{Kind: batching.Done, Instance: w.number}, &w.done)
+	ended := len(w.calls) > 0
+	if ended {
 		w.last, w.calls = w.calls, w.last[:0]
 	}
 	for {
-		// Done and Take are one hold of the lock, so that the next batch is settled
-		// before the outcomes of the last one are handed out.
-		now := w.s.stepLocked(batching.Event{Kind: batching.Take, Instance: w.number}, &w.out)
-		w.tookLocked(now)
-		w.s.mu.Unlock()
-		w.handOut()
+		w.s.mu.Lock()
+		// All in one hold of the lock, so that the next batch is settled, with
+		// everybody who is here, before the outcomes of the last are handed out.
+		w.s.admitLocked(nil, &w.out)
+		now := w.s.nowLocked()
+		if ended {
+			w.s.stepLocked(now, batching.Event{Kind: batching.Done, Instance: w.number}, &w.out)
+			ended = false
+		}
+		from := len(w.out.List)
+		w.s.stepLocked(now, batching.Event{Kind: batching.Take, Instance: w.number}, &w.out)
+		w.tookLocked(now, w.out.List[from:])
+		w.s.unlock(&w.out)
 		w.s.carryOut(&w.out)
+		w.letGo()
 		if len(w.calls) > 0 {
 			return true
 		}
 		if <-w.orders == leave {
 			return false
 		}
-		w.s.mu.Lock()
 	}
 }
 
 // tookLocked notes the batch that the core gave to this instance, if it did.
-func (w *worker) tookLocked(now batching.Time) {
-	for _, a := range w.out.List {
+func (w *worker) tookLocked(now batching.Time, actions []batching.Action) {
+	for _, a := range actions {
 		if a.Do != batching.Run {
 			continue
 		}
-		w.rows, w.why = 0, a.Why
+		w.rows, w.why, w.taken = 0, a.Why, now
 		for _, it := range a.Items {
 			c := callOf(it)
 			c.taken = true
-			c.times.Taken = w.s.at(now)
 			w.calls = append(w.calls, c)
 			w.rows += it.Rows
 		}
@@ -98,12 +103,10 @@ func (w *worker) tookLocked(now batching.Time) {
 	}
 }
 
-// handOut answers the callers of the last batch.
-func (w *worker) handOut() {
-	w.s.carryOut(&w.done)
-	w.done.List = w.done.List[:0]
+// letGo lets go of the calls of the last batch.
+func (w *worker) letGo() {
 	for _, c := range w.last {
-		c.letGo() // for the batch
+		c.letGo()
 	}
 	w.last = w.last[:0]
 }
@@ -124,16 +127,22 @@ func (w *worker) run() {
 
 func (w *worker) outcome() error {
 	inputs, err := w.join()
-	began := time.Now()
+	began := w.taken
+	if len(w.calls) > 1 {
+		began = time.Since(w.s.began) // joining took time
+	}
 	if err == nil {
 		err = w.compute(inputs)
 	}
-	ended := time.Now()
 	w.stage.memory.Release()
 	w.stage = stage{}
+	times := infer.Timeline{
+		Taken: w.s.at(w.taken), Run: w.s.at(began), Ran: w.s.at(time.Since(w.s.began)),
+		Batch: w.rows, Why: w.why.String(),
+	}
 	for _, c := range w.calls {
-		c.times.Run, c.times.Ran = began, ended
-		c.times.Batch, c.times.Why = w.rows, w.why.String()
+		times.Queued = c.times.Queued
+		c.times = times
 	}
 	if err != nil {
 		return err

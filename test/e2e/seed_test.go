@@ -166,7 +166,7 @@ func TestSeedDeviceAgreesWithTheSimulator(t *testing.T) {
 				travel := closedLoop(t, s, "probe", clients, 100*time.Millisecond, measure/2).mean - probeTakes
 				loop := simulate.ClosedLoop{
 					Config: batching.Config{MaxRows: 8, Policy: m.policy}, Curve: seedCurve, Slowdown: seedSlowdown,
-					Instances: m.instances, Clients: clients, Rows: 2, Think: simulate.Span{Min: travel, Max: travel}, Duration: 5 * time.Second,
+					Instances: m.instances, Clients: clients, Rows: 2, Think: simulate.Span{From: travel, To: travel}, Duration: 5 * time.Second,
 				}
 				want, err := loop.Run()
 				if err != nil {
