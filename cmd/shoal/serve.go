@@ -103,8 +103,11 @@ func listen(backend *server.Server, opts serveOptions, log *slog.Logger) (*faces
 		return nil, errors.Join(fmt.Errorf("grpc: %w; choose another with --grpc-port", err), httpListener.Close())
 	}
 	f := &faces{
-		http:   &http.Server{Handler: kservehttp.New(backend, backend, kservehttp.Options{Version: version, Log: log})},
-		grpc:   kservegrpc.NewServer(backend, backend, kservegrpc.Options{Version: version, Log: log}),
+		http: &http.Server{
+			Handler:           kservehttp.New(backend, backend, kservehttp.Options{Version: version, Log: log}),
+			ReadHeaderTimeout: 10 * time.Second, // a connection that says nothing is not kept for ever
+		},
+		grpc:   kservegrpc.New(backend, backend, kservegrpc.Options{Version: version, Log: log}),
 		failed: make(chan error, 2),
 	}
 	f.all.Go(func() {

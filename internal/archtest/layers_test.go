@@ -17,14 +17,15 @@ var layers = [][]string{
 	{"internal/engine/enginetest", "internal/engine/simulated", "internal/sched", "internal/kserve", "internal/simulate", "internal/batching/batchingtest"},
 	{"internal/repository"},
 	{"internal/server"},
-	{"internal/kserve/kservehttp", "internal/kserve/kservegrpc"},
+	{"internal/kserve/kservehttp", "internal/kserve/kservegrpc", "internal/kserve/kservetest"},
 	{"cmd/shoal"},
 	{"internal/archtest", "test/e2e"},
 }
 
 // forTests lists the packages that only test files import, and each other.
 var forTests = []string{
-	"internal/script", "internal/leak", "internal/engine/enginetest", "internal/archtest", "test/e2e",
+	"internal/script", "internal/leak", "internal/engine/enginetest",
+	"internal/batching/batchingtest", "internal/kserve/kservetest", "internal/archtest", "test/e2e",
 }
 
 func layerOf(pkg string) int {

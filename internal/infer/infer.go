@@ -19,6 +19,8 @@ type Request struct {
 	Model   string
 	Version string // "" means the version that the model's policy serves
 
+	// Inputs are in any order until the request has been checked. A single one
+	// without name, type and shape is data alone; the check gives it the three.
 	Inputs  []tensor.Tensor
 	Outputs []string // names of the outputs asked for; empty means all
 

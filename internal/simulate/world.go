@@ -17,7 +17,8 @@ import (
 // timers fire. An instance that is called takes at once, but only after all that
 // was planned for the instant.
 type World struct {
-	// Trace, if not nil, is told of everything that happens, as it happens.
+	// Trace, if not nil, is told of everything that happens, as it happens. What
+	// it wants to happen next it plans with At: the step is not finished yet.
 	Trace func(Occurrence)
 
 	now     batching.Time

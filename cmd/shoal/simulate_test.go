@@ -1,0 +1,126 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	_ "github.com/shoal-serving/shoal/internal/script" // for its flag -rewrite
+	"github.com/shoal-serving/shoal/internal/simulate"
+)
+
+func simulateCommand(t *testing.T, args ...string) (out string, err error) {
+	t.Helper()
+	var buf bytes.Buffer
+	cmd := newSimulateCommand()
+	cmd.SetArgs(append([]string{}, args...)) // with nil it would take those of the test
+	cmd.SetOut(&buf)
+	cmd.SetErr(&buf)
+	err = cmd.ExecuteContext(t.Context())
+	return buf.String(), err
+}
+
+const aToE = "../../examples/scenarios/a-to-e.yaml"
+
+func TestSimulateWritesTextPictureAndFigures(t *testing.T) {
+	dir := t.TempDir()
+	svg, figures := filepath.Join(dir, "a.svg"), filepath.Join(dir, "a.json")
+	out, err := simulateCommand(t, aToE, "--svg", svg, "--json", figures, "--width", "80")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(out, "│ A C") || !strings.Contains(out, "── one at a time ────") {
+		t.Errorf("the timeline is missing:\n%s", out)
+	}
+	for _, file := range []string{svg, figures} {
+		if info, err := os.Stat(file); err != nil || info.Size() == 0 {
+			t.Errorf("%s was not written: %v", file, err)
+		}
+	}
+}
+
+func TestSimulateGivesFiguresToOtherPrograms(t *testing.T) {
+	out, err := simulateCommand(t, aToE, "--setting", "dynamic batching", "--json", "-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var report simulate.Report
+	if err := json.Unmarshal([]byte(out), &report); err != nil {
+		t.Fatalf("the output is not JSON alone: %v", err)
+	}
+	if len(report.Runs) != 1 || report.Runs[0].Total.Batches != 3 {
+		t.Errorf("got %+v", report.Runs)
+	}
+}
+
+func TestSimulateSaysWhatIsWrong(t *testing.T) {
+	wrong := filepath.Join(t.TempDir(), "wrong.yaml")
+	if err := os.WriteFile(wrong, []byte("model: {takes: 1ms, max_batch_size: 2}\narivals: []\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{wrong}, `wrong.yaml:2: a scenario has no field "arivals"`},
+		{[]string{"no-such.yaml"}, "no-such.yaml: no such file"},
+		{[]string{aToE, "--setting", "none"}, `no setting "none"; it has "one at a time"`},
+		{[]string{aToE, "--svg", "no/such/folder/a.svg"}, "no/such/folder/a.svg"},
+		{nil, "accepts 1 arg"},
+	} {
+		if _, err := simulateCommand(t, c.args...); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("simulate %v: %v, want %q", c.args, err, c.want)
+		}
+	}
+}
+
+// rewrite reports whether the tests were asked to bring files up to date.
+func rewrite() bool { return flag.Lookup("rewrite").Value.String() == "true" }
+
+func TestThePictureInTheDocumentationIsUpToDate(t *testing.T) {
+	const file = "../../docs/pictures/a-to-e.svg"
+	want, err := simulateCommand(t, aToE, "--svg", "-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rewrite() {
+		if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(got) != want {
+		t.Errorf("%s is not what the command draws now: run this test with -rewrite, and look at the picture", file)
+	}
+}
+
+var yamlBlock = regexp.MustCompile("(?s)```yaml\n(.*?)```")
+
+func TestTheScenariosInTheDocumentationRun(t *testing.T) {
+	text, err := os.ReadFile("../../docs/simulate.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := yamlBlock.FindAllSubmatch(text, -1)
+	if len(blocks) == 0 {
+		t.Fatal("docs/simulate.md has no scenario")
+	}
+	for _, block := range blocks {
+		scenario, err := simulate.Read("docs/simulate.md", block[1])
+		if err != nil {
+			t.Errorf("this does not load: %v\n%s", err, block[1])
+			continue
+		}
+		if _, err := scenario.Run(); err != nil {
+			t.Errorf("this does not run: %v\n%s", err, block[1])
+		}
+	}
+}

@@ -1,0 +1,302 @@
+package batchingtest
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/shoal-serving/shoal/internal/batching"
+)
+
+// A Referee watches one core. It trusts the caller to report only what can
+// happen: an instance takes when it is awake, and a turn comes when it was asked
+// for.
+//
+// Of the policies [batching.None] and [batching.Triton] it knows when a batch is
+// due and how large it has to be. Of any other it asks only what holds for all.
+type Referee struct {
+	cfg  batching.Config
+	rule rule // nil if the policy is not known
+
+	now       batching.Time
+	requests  map[*batching.Item]*request
+	open      []*request // admitted and not answered yet, by arrival
+	queue     []*request // those of them that wait, in the order in which they are to run
+	joins     int        // how often a request joined the queue
+	instances []*instance
+	batches   uint64 // the highest number of a batch
+	closing   bool
+
+	turns          int // granted and not used yet
+	asked          bool
+	granted, given int // turns that came, and that went back
+
+	// For the length of one Check.
+	event    batching.Event
+	newcomer *request           // that arrives
+	refusals []batching.Verdict // what it has to be turned away for; empty if it must not
+	leaver   *request           // whose client left
+	ended    *instance          // whose batch ended, until its turn is given back
+}
+
+type request struct {
+	item    *batching.Item
+	state   state
+	level   int
+	arrived batching.Time
+	expires batching.Time // when its time in the queue ends
+	late    bool
+	joined  int       // in the order of all that joined the queue
+	on      *instance // that runs it
+}
+
+type state int
+
+const (
+	arriving state = iota // and has to be turned away
+	waiting
+	running
+	ready // its batch has ended
+	delivered
+	answered
+)
+
+type instance struct {
+	number  int
+	state   instanceState
+	leaving bool
+
+	lent    []*batching.Item // the batch, in the core's memory
+	batch   []*request
+	serial  uint64 // of the batch
+	began   batching.Time
+	stopped bool
+}
+
+type instanceState int
+
+const (
+	away instanceState = iota
+	awake
+	parked
+	busy
+)
+
+// New returns a referee for a core that was just made from cfg.
+func New(cfg batching.Config) *Referee {
+	if len(cfg.Levels) == 0 {
+		cfg.Levels, cfg.DefaultLevel = []batching.Level{{}}, 1
+	}
+	return &Referee{cfg: cfg, rule: ruleOf(cfg.Policy), requests: map[*batching.Item]*request{}}
+}
+
+// Check takes in one step: what happened, and what the core answered. The error
+// says which promise the answer breaks; after one the referee is of no use.
+func (r *Referee) Check(now batching.Time, ev batching.Event, out *batching.Actions) error {
+	r.now, r.event = now, ev
+	r.newcomer, r.refusals, r.leaver, r.ended = nil, r.refusals[:0], nil, nil
+	r.moveBehind()
+	breach := r.happens()
+	for i := 0; breach == "" && i < len(out.List); i++ {
+		breach = r.action(&out.List[i])
+	}
+	if breach == "" {
+		breach = r.owed()
+	}
+	if breach == "" {
+		breach = r.wake(out.Wake)
+	}
+	if breach != "" {
+		return fmt.Errorf("at %v, on %s: %s", now, kinds[ev.Kind], breach)
+	}
+	return nil
+}
+
+var kinds = [...]string{"Wake", "Arrive", "Cancel", "Up", "Take", "Done", "Down", "Turn", "Close"}
+
+// Waiting returns how many requests wait for an instance.
+func (r *Referee) Waiting() int { return len(r.queue) }
+
+// Running returns how many batches run.
+func (r *Referee) Running() int { return r.count(busy) }
+
+// Finish says what is left over when everything was to be done.
+func (r *Referee) Finish() error {
+	switch {
+	case len(r.open) > 0:
+		return fmt.Errorf("%v was never answered", r.open[0])
+	case r.granted != r.given:
+		return fmt.Errorf("%d turns were granted, but %d were given back", r.granted, r.given)
+	}
+	return nil
+}
+
+func (q *request) String() string { return fmt.Sprintf("request %v", q.item.Owner) }
+
+func (q *request) deadline() batching.Time {
+	if q.item.Deadline == 0 {
+		return batching.Never
+	}
+	return q.item.Deadline
+}
+
+// over reports whether it has to leave the queue by now.
+func (q *request) over(now batching.Time) bool { return min(q.expires, q.deadline()) <= now }
+
+func (q *request) isOpen() bool { return q.state == waiting || q.state == running || q.state == ready }
+
+// inOrder compares two requests that wait: the higher level first, in a level
+// those in time before the late, and then whoever joined first.
+func inOrder(a, b *request) int {
+	return cmp.Or(cmp.Compare(a.level, b.level), cmp.Compare(a.behind(), b.behind()), cmp.Compare(a.joined, b.joined))
+}
+
+func (q *request) behind() int {
+	if q.late {
+		return 1
+	}
+	return 0
+}
+
+func (r *Referee) join(q *request) {
+	r.joins++
+	q.joined = r.joins
+	i, _ := slices.BinarySearchFunc(r.queue, q, inOrder)
+	r.queue = slices.Insert(r.queue, i, q)
+}
+
+func without(list []*request, q *request) []*request {
+	i := slices.Index(list, q)
+	return slices.Delete(list, i, i+1)
+}
+
+func (r *Referee) instance(number int) *instance {
+	for len(r.instances) < number {
+		r.instances = append(r.instances, &instance{number: len(r.instances) + 1})
+	}
+	return r.instances[number-1]
+}
+
+func (r *Referee) count(s instanceState) (n int) {
+	for _, in := range r.instances {
+		if in.state == s {
+			n++
+		}
+	}
+	return n
+}
+
+// serves reports whether the instance takes batches, now or later.
+func (in *instance) serves() bool { return in.state != away && !in.leaving }
+
+// moveBehind puts those behind the others whose time in the queue is over, where
+// that is what the level does with them.
+func (r *Referee) moveBehind() {
+	var late []*request
+	for _, q := range r.queue {
+		if q.expires <= r.now && q.deadline() > r.now && r.cfg.Levels[q.level].DelayLate {
+			late = append(late, q)
+		}
+	}
+	slices.SortFunc(late, func(a, b *request) int {
+		return cmp.Or(cmp.Compare(a.expires, b.expires), cmp.Compare(a.joined, b.joined))
+	})
+	for _, q := range late {
+		r.queue = without(r.queue, q)
+		q.late, q.expires = true, batching.Never
+		r.join(q)
+	}
+}
+
+// happens takes in the event.
+func (r *Referee) happens() (breach string) {
+	switch ev := r.event; ev.Kind {
+	case batching.Wake:
+	case batching.Arrive:
+		r.arrive(ev.Item)
+	case batching.Cancel:
+		if q := r.requests[ev.Item]; q != nil && q.isOpen() {
+			r.leaver = q
+		}
+	case batching.Up:
+		in := r.instance(ev.Instance)
+		in.state, in.leaving = awake, false
+	case batching.Take:
+		if in := r.instance(ev.Instance); !in.leaving {
+			in.state = parked // unless it is given a batch
+		}
+	case batching.Done:
+		return r.end(r.instance(ev.Instance))
+	case batching.Down:
+		r.instance(ev.Instance).leaving = true
+	case batching.Turn:
+		r.asked = false
+		r.turns++
+		r.granted++
+	case batching.Close:
+		r.closing = true
+	}
+	return ""
+}
+
+func (r *Referee) arrive(it *batching.Item) {
+	q := &request{item: it, level: r.cfg.DefaultLevel - 1, arrived: r.now, expires: batching.Never}
+	if it.Priority >= 1 && it.Priority <= uint64(len(r.cfg.Levels)) {
+		q.level = int(it.Priority) - 1
+	}
+	r.requests[it], r.newcomer = q, q
+	level := r.cfg.Levels[q.level]
+	r.refusals = r.refusalsOf(q, level)
+	if len(r.refusals) > 0 {
+		return
+	}
+	if level.Timeout > 0 {
+		q.expires = r.now + level.Timeout
+		if level.AllowOverride && it.Timeout > 0 {
+			q.expires = min(q.expires, r.now+it.Timeout)
+		}
+	}
+	q.state = waiting
+	r.open = append(r.open, q)
+	r.join(q)
+}
+
+func (r *Referee) refusalsOf(q *request, level batching.Level) []batching.Verdict {
+	list := r.refusals[:0]
+	ahead := 0
+	for _, other := range r.queue {
+		if other.level == q.level && !other.over(r.now) {
+			ahead++
+		}
+	}
+	if r.closing {
+		list = append(list, batching.Refused)
+	}
+	if q.item.Rows < 1 || r.cfg.MaxRows > 0 && q.item.Rows > r.cfg.MaxRows {
+		list = append(list, batching.TooLarge)
+	}
+	if q.deadline() <= r.now {
+		list = append(list, batching.Expired)
+	}
+	if q.item.Instance != 0 && !r.instance(q.item.Instance).serves() {
+		list = append(list, batching.Unbound)
+	}
+	if level.MaxQueue > 0 && ahead >= level.MaxQueue {
+		list = append(list, batching.QueueFull)
+	}
+	return list
+}
+
+func (r *Referee) end(in *instance) (breach string) {
+	for i, q := range in.batch {
+		if in.lent[i] != q.item {
+			return fmt.Sprintf("the batch of instance %d was changed while it ran", in.number)
+		}
+		if q.isOpen() {
+			q.state = ready
+		}
+		q.on = nil
+	}
+	in.state, r.ended = awake, in
+	return ""
+}

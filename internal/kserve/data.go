@@ -1,0 +1,119 @@
+package kserve
+
+import (
+	"encoding/binary"
+	"errors"
+	"math"
+
+	"github.com/shoal-serving/shoal/tensor"
+)
+
+var (
+	errCount = errors.New("another number of elements than the shape has")
+	errRange = errors.New("a number does not fit the datatype")
+)
+
+// appendData appends the elements of a JSON array to dst, as they are in a
+// tensor. There must be as many as the tensor has.
+func appendData(dst []byte, t tensor.Type, elements int64, text []byte) ([]byte, error) {
+	s := scanner{text: text}
+	for range elements {
+		more, err := s.next()
+		if err == nil && !more {
+			err = errCount
+		}
+		if err == nil {
+			dst, err = s.appendElement(dst, t)
+		}
+		if err != nil {
+			return dst, unparsable("data", explain(err, t))
+		}
+	}
+	more, err := s.next()
+	if more {
+		err = errCount
+	}
+	if err != nil {
+		return dst, unparsable("data", explain(err, t))
+	}
+	return dst, nil
+}
+
+func (s *scanner) appendElement(dst []byte, t tensor.Type) ([]byte, error) {
+	switch t {
+	case tensor.Bool:
+		b, err := s.boolean()
+		return append(dst, b), err
+	case tensor.Bytes:
+		start := len(dst)
+		dst, err := s.appendString(append(dst, 0, 0, 0, 0))
+		binary.LittleEndian.PutUint32(dst[start:], uint32(len(dst)-start-4))
+		return dst, err
+	}
+	var n number
+	if err := s.number(&n); err != nil {
+		return dst, err
+	}
+	return n.append(dst, t)
+}
+
+func (n *number) append(dst []byte, t tensor.Type) ([]byte, error) {
+	var bits uint64
+	var fits bool
+	switch t {
+	case tensor.FP32:
+		f, ok := n.float32()
+		bits, fits = uint64(math.Float32bits(f)), ok
+	case tensor.FP64:
+		f, ok := n.float64()
+		bits, fits = math.Float64bits(f), ok
+	case tensor.Int8, tensor.Int16, tensor.Int32, tensor.Int64:
+		v, ok := n.int(8 * t.Size())
+		bits, fits = uint64(v), ok
+	default:
+		bits, fits = n.uint(8 * t.Size())
+	}
+	if !fits {
+		return dst, n.misfit(t)
+	}
+	switch t.Size() {
+	case 1:
+		return append(dst, byte(bits)), nil
+	case 2:
+		return binary.LittleEndian.AppendUint16(dst, uint16(bits)), nil
+	case 4:
+		return binary.LittleEndian.AppendUint32(dst, uint32(bits)), nil
+	}
+	return binary.LittleEndian.AppendUint64(dst, bits), nil
+}
+
+// misfit tells a number of another kind from one that is only too large.
+func (n *number) misfit(t tensor.Type) error {
+	float := t == tensor.FP32 || t == tensor.FP64
+	unsigned := t >= tensor.Uint8 && t <= tensor.Uint64
+	if !float && !n.integer || unsigned && n.negative {
+		return errMismatch
+	}
+	return errRange
+}
+
+// explain returns Triton's words for what is wrong, where it has some.
+func explain(err error, t tensor.Type) string {
+	switch {
+	case errors.Is(err, errCount):
+		return "Shape does not match true shape of 'data' field"
+	case !errors.Is(err, errMismatch):
+		return err.Error()
+	}
+	switch t {
+	case tensor.Bool:
+		return "attempt to access JSON non-boolean as boolean"
+	case tensor.Bytes:
+		return "attempt to access JSON non-string as string"
+	case tensor.FP32, tensor.FP64:
+		return "attempt to access JSON non-number as double"
+	case tensor.Int8, tensor.Int16, tensor.Int32, tensor.Int64:
+		return "attempt to access JSON non-signed-integer as signed-integer"
+	}
+	return "attempt to access JSON non-unsigned-integer as unsigned-integer"
+}

@@ -1,0 +1,186 @@
+package kserve
+
+import (
+	"bytes"
+	"cmp"
+	"strconv"
+
+	"github.com/shoal-serving/shoal/internal/buf"
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/tensor"
+)
+
+// A Request is an inference request that came over HTTP: what to run, and in
+// which form to answer.
+type Request struct {
+	infer.Request
+
+	binary        bool   // whether outputs are sent as binary data if none is listed
+	binaryOutputs []bool // the same for each of Outputs, if some are
+}
+
+// DecodeOptions say what is known of a request besides its body.
+type DecodeOptions struct {
+	Model   string
+	Version string
+
+	// JSONLength is the value of [JSONLengthHeader]. "" means that it was not
+	// sent, and the whole body is JSON; "0" that none is, and the whole body is
+	// the data of the model's only input.
+	JSONLength string
+
+	// MaxBytes bounds what tensors that were sent as JSON take in memory. Zero
+	// means [DefaultMaxBytes].
+	MaxBytes int64
+}
+
+// DecodeRequest reads the body of an inference request. Tensors that were sent
+// as binary data become views of body, and the others are put into memory of
+// their own.
+//
+// The caller keeps its count of body. If the error is nil, it also owns the one
+// count of the request's Memory.
+func DecodeRequest(body *buf.Buf, o DecodeOptions) (*Request, error) {
+	req := &Request{Request: infer.Request{Model: o.Model, Version: o.Version}}
+	length, err := jsonLength(o.JSONLength, len(body.B))
+	if err != nil {
+		return nil, err
+	}
+	if length == 0 && o.JSONLength != "" {
+		return req.raw(body), nil
+	}
+	d := decoder{
+		document: openDocument(body.B[:length]),
+		req:      req,
+		rest:     body.B[length:],
+		maxBytes: cmp.Or(o.MaxBytes, DefaultMaxBytes),
+	}
+	defer d.close()
+	if err := d.request(); err != nil {
+		return nil, err
+	}
+	if err := d.data(body); err != nil {
+		return nil, err
+	}
+	return req, nil
+}
+
+func jsonLength(header string, size int) (int, error) {
+	if header == "" {
+		return size, nil
+	}
+	n, err := strconv.Atoi(header)
+	if err != nil || n < 0 || n > size {
+		return 0, infer.Errorf(infer.Invalid, "inference header size should be in range (0, %d), got: %s", size, header)
+	}
+	return n, nil
+}
+
+// raw makes the whole body the data of the one input. What its name, type and
+// shape are follows from the model's configuration.
+func (r *Request) raw(body *buf.Buf) *Request {
+	body.Retain()
+	r.Memory = body
+	r.Inputs = []tensor.Tensor{{Data: body.B}}
+	r.binary = true
+	return r
+}
+
+// A decoder reads one request.
+type decoder struct {
+	document
+	req      *Request
+	rest     []byte // binary data that no input has taken yet
+	maxBytes int64
+
+	pending []pending
+	size    int64 // bytes that the pending inputs take
+}
+
+// pending is an input whose data was sent as JSON. The data is read when all
+// the document has been, because only then it is known how much memory it takes.
+type pending struct {
+	input    int // its index
+	text     []byte
+	elements int64
+	at, size int64 // its place in memory
+}
+
+// request reads the JSON part of the body.
+func (d *decoder) request() error {
+	hasInputs := false
+	err := d.members("request", func(name []byte) (err error) {
+		switch string(name) {
+		case "id":
+			d.req.ID, err = d.string("id")
+		case "parameters":
+			err = d.members("parameters", d.parameter)
+		case "inputs":
+			hasInputs = true
+			err = d.elements("inputs", d.input)
+		case "outputs":
+			err = d.elements("outputs", d.output)
+		default:
+			err = d.skip()
+		}
+		return err
+	})
+	switch {
+	case err != nil:
+		return err
+	case !hasInputs:
+		return missing("inputs")
+	case len(d.rest) > 0:
+		return infer.Errorf(infer.Invalid, "unexpected additional input data for model '%s'", d.req.Model)
+	}
+	return d.end()
+}
+
+// parameter reads a parameter of the request. Those that are not known here
+// are custom ones, for models that look at them.
+func (d *decoder) parameter(name []byte) (err error) {
+	switch string(name) {
+	case "priority":
+		d.req.Priority, err = d.uint("priority")
+	case "timeout":
+		var n uint64
+		n, err = d.uint("timeout")
+		d.req.Timeout = Microseconds(n)
+	case "binary_data_output":
+		d.req.binary, err = d.bool("binary_data_output")
+	default:
+		if bytes.HasPrefix(name, []byte("triton_")) {
+			return infer.Errorf(infer.Invalid, "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified.")
+		}
+		err = d.skip()
+	}
+	return err
+}
+
+// data reads the pending inputs into memory, and settles what the memory of
+// the request is.
+func (d *decoder) data(body *buf.Buf) error {
+	if len(d.pending) == 0 {
+		body.Retain()
+		d.req.Memory = body
+		return nil
+	}
+	memory := buf.Get(int(d.size))
+	for _, p := range d.pending {
+		in := &d.req.Inputs[p.input]
+		var err error
+		if in.Data, err = appendData(memory.B[p.at:p.at:p.at+p.size], in.Type, p.elements, p.text); err != nil {
+			memory.Release()
+			return err
+		}
+	}
+	d.req.Memory = memory
+	if len(d.pending) < len(d.req.Inputs) {
+		body.Retain()
+		d.req.Memory = buf.Wrap(nil, func() {
+			memory.Release()
+			body.Release()
+		})
+	}
+	return nil
+}

@@ -1,0 +1,201 @@
+package kserve
+
+import (
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/tensor"
+)
+
+// An inputReader collects the members of an input, which come in any order.
+type inputReader struct {
+	tensor.Tensor
+	hasName bool
+	hasType bool
+	text    []byte // the data as JSON; nil if there was none
+	binary  bool
+	bytes   uint64 // of binary data
+	region  string
+}
+
+func (d *decoder) input() error {
+	var in inputReader
+	err := d.members("inputs", func(name []byte) (err error) {
+		switch string(name) {
+		case "name":
+			in.hasName = true
+			in.Name, err = d.string("name")
+		case "shape":
+			in.Shape, err = d.shape()
+		case "datatype":
+			in.hasType = true
+			in.Type, err = d.datatype()
+		case "data":
+			in.text, err = d.value()
+		case "parameters":
+			err = d.members("parameters", func(name []byte) error { return d.inputParameter(&in, name) })
+		default:
+			err = d.skip()
+		}
+		return err
+	})
+	if err == nil {
+		err = d.addInput(&in)
+	}
+	return err
+}
+
+func (d *decoder) inputParameter(in *inputReader, name []byte) (err error) {
+	switch string(name) {
+	case "binary_data_size":
+		in.binary = true
+		in.bytes, err = d.uint("binary_data_size")
+	case "shared_memory_region":
+		in.region, err = d.string("shared_memory_region")
+	default:
+		err = d.skip()
+	}
+	return err
+}
+
+func (d *decoder) addInput(in *inputReader) error {
+	switch {
+	case !in.hasName:
+		return missing("name")
+	case in.Shape == nil:
+		return missing("shape")
+	case !in.hasType:
+		return missing("datatype")
+	case in.Type == tensor.Invalid:
+		return infer.Errorf(infer.Invalid, "invalid datatype for input %s", in.Name)
+	}
+	err := in.checkSource()
+	switch {
+	case err != nil:
+	case in.binary:
+		err = d.takeBinary(in)
+	default:
+		err = d.place(in)
+	}
+	d.req.Inputs = append(d.req.Inputs, in.Tensor)
+	return err
+}
+
+// checkSource refuses an input unless its data comes from exactly one place
+// that there is.
+func (in *inputReader) checkSource() error {
+	set := ""
+	for _, source := range []struct {
+		name string
+		set  bool
+	}{
+		{"'data'", in.text != nil},
+		{"'binary_data_size'", in.binary},
+		{"'shared_memory_region'", in.region != ""},
+	} {
+		if source.set {
+			set += " " + source.name
+		}
+	}
+	switch set {
+	case " 'data'", " 'binary_data_size'":
+		return nil
+	case " 'shared_memory_region'":
+		return NoRegion(in.region)
+	case "":
+		set = "no field is set"
+	default:
+		set = "set" + set
+	}
+	return infer.Errorf(infer.Invalid, "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "+
+		"'shared_memory_region' in 'parameters'. But %s", set)
+}
+
+// takeBinary gives an input its part of the binary data.
+func (d *decoder) takeBinary(in *inputReader) error {
+	if in.bytes > uint64(len(d.rest)) {
+		return infer.Errorf(infer.Invalid, "unexpected size for input '%s', expecting %d additional bytes for model '%s'",
+			in.Name, in.bytes-uint64(len(d.rest)), d.req.Model)
+	}
+	in.Data = d.rest[:in.bytes:in.bytes]
+	d.rest = d.rest[in.bytes:]
+	return nil
+}
+
+// place finds out how much memory an input that was sent as JSON takes, and
+// where it goes, without taking any.
+func (d *decoder) place(in *inputReader) error {
+	if in.Type == tensor.FP16 || in.Type == tensor.BF16 {
+		return infer.Errorf(infer.Invalid, "receiving %v data via JSON is not supported. Please use the binary data format for input %s",
+			in.Type, in.Name)
+	}
+	n, err := tensor.Elements(in.Shape)
+	if err != nil {
+		return unparsable("shape", err.Error())
+	}
+	// An element takes one character at least, and one more to part it from the next.
+	if n > int64(len(in.text))/2 {
+		return unparsable("data", explain(errCount, in.Type))
+	}
+	size := n * int64(in.Type.Size())
+	if in.Type == tensor.Bytes {
+		size = n*4 + int64(len(in.text)) // no string is longer than its text
+	}
+	p := pending{input: len(d.req.Inputs), text: in.text, elements: n, at: d.size, size: size}
+	d.pending = append(d.pending, p)
+	d.size += (size + 7) &^ 7 // so that the next one is aligned for any type
+	if d.size > d.maxBytes {
+		return infer.Errorf(infer.Invalid, "request JSON tensors exceed the maximum allowed value of %d bytes", d.maxBytes)
+	}
+	return nil
+}
+
+// An outputReader collects the members of an output that is asked for.
+type outputReader struct {
+	name    string
+	hasName bool
+	binary  bool
+	classes uint64
+	region  string
+}
+
+func (d *decoder) output() error {
+	var out outputReader
+	err := d.members("outputs", func(name []byte) (err error) {
+		switch string(name) {
+		case "name":
+			out.hasName = true
+			out.name, err = d.string("name")
+		case "parameters":
+			err = d.members("parameters", func(name []byte) error { return d.outputParameter(&out, name) })
+		default:
+			err = d.skip()
+		}
+		return err
+	})
+	switch {
+	case err != nil:
+		return err
+	case !out.hasName:
+		return missing("name")
+	case out.classes > 0:
+		return NoClassification(out.name)
+	case out.region != "":
+		return NoRegion(out.region)
+	}
+	d.req.Outputs = append(d.req.Outputs, out.name)
+	d.req.binaryOutputs = append(d.req.binaryOutputs, out.binary)
+	return nil
+}
+
+func (d *decoder) outputParameter(out *outputReader, name []byte) (err error) {
+	switch string(name) {
+	case "binary_data":
+		out.binary, err = d.bool("binary_data")
+	case "classification":
+		out.classes, err = d.uint("classification")
+	case "shared_memory_region":
+		out.region, err = d.string("shared_memory_region")
+	default:
+		err = d.skip()
+	}
+	return err
+}

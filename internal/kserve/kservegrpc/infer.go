@@ -1,0 +1,160 @@
+package kservegrpc
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/kserve"
+	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
+	"github.com/shoal-serving/shoal/tensor"
+)
+
+var responses = sync.Pool{New: func() any { return new(infer.Response) }}
+
+func (s *service) ModelInfer(ctx context.Context, in *kservepb.ModelInferRequest) (*kservepb.ModelInferResponse, error) {
+	req, err := decode(in)
+	if err != nil {
+		return nil, err
+	}
+	resp := responses.Get().(*infer.Response)
+	defer responses.Put(resp)
+	if err := s.backend.Infer(ctx, req, resp); err != nil {
+		return nil, err
+	}
+	defer resp.Release()
+	return encode(in.GetId(), resp), nil
+}
+
+// encode copies the outputs. The message is written after the call has
+// returned, when nobody is left to give their memory back.
+func encode(id string, resp *infer.Response) *kservepb.ModelInferResponse {
+	out := &kservepb.ModelInferResponse{
+		ModelName:         resp.Model,
+		ModelVersion:      resp.Version,
+		Id:                id,
+		Outputs:           make([]*kservepb.ModelInferResponse_InferOutputTensor, 0, len(resp.Outputs)),
+		RawOutputContents: make([][]byte, 0, len(resp.Outputs)),
+	}
+	for i := range resp.Outputs {
+		t := &resp.Outputs[i]
+		out.Outputs = append(out.Outputs, &kservepb.ModelInferResponse_InferOutputTensor{
+			Name: t.Name, Datatype: t.Type.String(), Shape: slices.Clone(t.Shape),
+		})
+		out.RawOutputContents = append(out.RawOutputContents, bytes.Clone(t.Data))
+	}
+	return out
+}
+
+// decode makes a request of a message. Its inputs are views of the message,
+// which is left to the garbage collector.
+func decode(in *kservepb.ModelInferRequest) (*infer.Request, error) {
+	req := &infer.Request{Model: in.GetModelName(), Version: in.GetModelVersion(), ID: in.GetId()}
+	if err := checkVersion(req.Version); err != nil {
+		return nil, err
+	}
+	if err := decodeParameters(req, in.GetParameters()); err != nil {
+		return nil, err
+	}
+	if err := decodeInputs(req, in); err != nil {
+		return nil, err
+	}
+	if err := decodeOutputs(req, in.GetOutputs()); err != nil {
+		return nil, err
+	}
+	return req, nil
+}
+
+// decodeParameters reads what is known here. The other parameters are custom
+// ones, for models that look at them.
+func decodeParameters(req *infer.Request, parameters map[string]*kservepb.InferParameter) error {
+	if p, ok := parameters["priority"]; ok {
+		n, err := natural("priority", p)
+		if err != nil {
+			return err
+		}
+		req.Priority = n
+	}
+	if p, ok := parameters["timeout"]; ok {
+		n, err := natural("timeout", p)
+		if err != nil {
+			return err
+		}
+		req.Timeout = kserve.Microseconds(n)
+	}
+	return nil
+}
+
+func natural(name string, p *kservepb.InferParameter) (uint64, error) {
+	switch v := p.GetParameterChoice().(type) {
+	case *kservepb.InferParameter_Uint64Param:
+		return v.Uint64Param, nil
+	case *kservepb.InferParameter_Int64Param:
+		if v.Int64Param < 0 {
+			return 0, infer.Errorf(infer.Invalid, "invalid value for '%s', expected value >= 0.", name)
+		}
+		return uint64(v.Int64Param), nil
+	}
+	return 0, infer.Errorf(infer.Invalid, "invalid value type for '%s' parameter, expected int64_param.", name)
+}
+
+func decodeInputs(req *infer.Request, in *kservepb.ModelInferRequest) error {
+	req.Inputs = make([]tensor.Tensor, 0, len(in.GetInputs()))
+	for i, input := range in.GetInputs() {
+		if p, ok := input.GetParameters()["shared_memory_region"]; ok {
+			return kserve.NoRegion(p.GetStringParam())
+		}
+		t := tensor.Tensor{Name: input.GetName(), Shape: input.GetShape()}
+		t.Type, _ = tensor.ParseType(input.GetDatatype()) // one that there is not matches no model's
+		var err error
+		if t.Data, err = data(in, i, t.Type); err != nil {
+			return err
+		}
+		req.Inputs = append(req.Inputs, t)
+	}
+	return nil
+}
+
+// data returns the data of an input. More raw contents than inputs are let
+// pass, as in Triton.
+func data(in *kservepb.ModelInferRequest, i int, t tensor.Type) ([]byte, error) {
+	input, raw := in.GetInputs()[i], in.GetRawInputContents()
+	switch {
+	case len(raw) > 0 && input.GetContents() != nil:
+		return nil, infer.Errorf(infer.Invalid, "contents field must not be specified when using raw_input_contents for '%s' for model '%s'",
+			input.GetName(), in.GetModelName())
+	case i < len(raw):
+		return raw[i], nil
+	case input.GetContents() == nil:
+		return nil, infer.Errorf(infer.Invalid, "unable to find data for input tensor '%s' for model '%s' in request.",
+			input.GetName(), in.GetModelName())
+	}
+	if got := mismatch(input.GetContents(), t); got != tensor.Invalid {
+		return nil, infer.Errorf(infer.Invalid, "unexpected explicit tensor data for input tensor '%s' for model '%s' of type '%v', expected datatype '%s'",
+			input.GetName(), in.GetModelName(), got, input.GetDatatype())
+	}
+	b, ok := typed(input.GetContents(), t)
+	if !ok {
+		return nil, infer.Errorf(infer.Invalid, "a number of input tensor '%s' for model '%s' does not fit datatype '%v'",
+			input.GetName(), in.GetModelName(), t)
+	}
+	return b, nil
+}
+
+func decodeOutputs(req *infer.Request, outputs []*kservepb.ModelInferRequest_InferRequestedOutputTensor) error {
+	for _, o := range outputs {
+		if p, ok := o.GetParameters()["shared_memory_region"]; ok {
+			return kserve.NoRegion(p.GetStringParam())
+		}
+		if p, ok := o.GetParameters()["classification"]; ok {
+			if n, err := natural("classification", p); err != nil || n > 0 {
+				return cmp.Or(err, kserve.NoClassification(o.GetName()))
+			}
+		}
+		req.Outputs = append(req.Outputs, o.GetName())
+	}
+	return nil
+}

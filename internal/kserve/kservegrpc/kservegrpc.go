@@ -1,0 +1,101 @@
+// Package kservegrpc is the KServe v2 inference protocol over gRPC.
+//
+// It knows methods and messages. What runs a model is behind [kserve.Backend].
+// Messages are read and written by the plain codec of grpc: tensors are copied
+// once out of the network buffers and once into the answer.
+package kservegrpc
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"math"
+	"runtime/debug"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/kserve"
+	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
+)
+
+// Options of a server. The zero Options work.
+type Options struct {
+	// Version is what the server's metadata calls its version.
+	Version string
+
+	// MaxBytes is the most bytes of a message, either way. Zero means as many
+	// as the protocol can count, as in Triton.
+	MaxBytes int
+
+	// Log takes what is wrong with the server itself. Nil means [slog.Default].
+	Log *slog.Logger
+}
+
+const (
+	// Requests are served by goroutines that stay, whose stacks have grown
+	// already: a new one for each costs a fifth of all the work. More requests
+	// at once than this get new ones.
+	streamWorkers = 64
+
+	// Tensors are larger than what grpc reads at once by default.
+	readBuffer = 128 << 10
+
+	// Clients may ask as often as this whether the connection still stands,
+	// which is as often as most of them can.
+	minPing = 10 * time.Second
+)
+
+// New returns a server that is ready to serve, with extra options such as
+// credentials. Its Stop waits for the requests that still run.
+func New(backend kserve.Backend, catalog kserve.Catalog, opts Options, extra ...grpc.ServerOption) *grpc.Server {
+	opts.MaxBytes = cmp.Or(opts.MaxBytes, math.MaxInt32)
+	opts.Log = cmp.Or(opts.Log, slog.Default())
+	s := &service{backend: backend, catalog: catalog, opts: opts}
+	server := grpc.NewServer(append([]grpc.ServerOption{
+		grpc.NumStreamWorkers(streamWorkers),
+		grpc.ReadBufferSize(readBuffer),
+		grpc.MaxRecvMsgSize(opts.MaxBytes),
+		grpc.MaxSendMsgSize(opts.MaxBytes),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
+		grpc.WaitForHandlers(true),
+		grpc.ChainUnaryInterceptor(s.intercept),
+	}, extra...)...)
+	kservepb.RegisterGRPCInferenceServiceServer(server, s)
+	grpc_health_v1.RegisterHealthServer(server, &health{catalog: catalog})
+	return server
+}
+
+type service struct {
+	kservepb.UnimplementedGRPCInferenceServiceServer
+
+	backend kserve.Backend
+	catalog kserve.Catalog
+	opts    Options
+}
+
+// intercept stands around every call. It gives errors their codes, and makes a
+// panic cost no more than the call.
+func (s *service) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			s.opts.Log.Error("a request panicked", "method", info.FullMethod, "cause", cause, "stack", string(debug.Stack()))
+			resp, err = nil, status.Error(codes.Internal, "internal error")
+		}
+	}()
+	resp, err = handler(ctx, req)
+	return resp, withCode(err)
+}
+
+// withCode makes err one of grpc's, unless it is one.
+func withCode(err error) error {
+	if _, ok := status.FromError(err); ok {
+		return err
+	}
+	return status.Error(kserve.GRPCCode(infer.CodeOf(err)), err.Error())
+}

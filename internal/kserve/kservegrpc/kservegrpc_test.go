@@ -1,0 +1,314 @@
+package kservegrpc_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/dynamicpb"
+
+	"github.com/shoal-serving/shoal/internal/buf"
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/kserve/kservegrpc"
+	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
+	"github.com/shoal-serving/shoal/internal/kserve/kservetest"
+	"github.com/shoal-serving/shoal/internal/leak"
+	"github.com/shoal-serving/shoal/internal/script"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+// The models of the server whose answers are recorded in testdata.
+var models = []string{
+	`name: "failing" max_batch_size: 8 backend: "python"
+	 input { name: "INPUT" data_type: TYPE_FP32 dims: 4 } output { name: "OUTPUT" data_type: TYPE_FP32 dims: 4 }`,
+	`name: "identity" max_batch_size: 64 backend: "python"
+	 input { name: "INPUT" data_type: TYPE_FP32 dims: 16 } output { name: "OUTPUT" data_type: TYPE_FP32 dims: 16 }`,
+	`name: "alltypes" backend: "python"`,
+}
+
+func newServer(t testing.TB, opts kservegrpc.Options) (*kservetest.Server, *grpc.ClientConn) {
+	t.Helper()
+	backend := kservetest.New(t, models...)
+	server := kservegrpc.New(backend, backend, opts)
+	listener := bufconn.Listen(1 << 20)
+	served := make(chan error, 1) // so that Serve never waits for the test
+	go func() { served <- server.Serve(listener) }()
+	conn, err := grpc.NewClient("passthrough:///test",
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		err := conn.Close()
+		server.Stop()
+		if err := errors.Join(err, <-served); err != nil {
+			t.Error(err)
+		}
+	})
+	return backend, conn
+}
+
+// The scripts were recorded from Triton 2.51.0, and changed where their
+// comments say so. A block is a method and its message, and what is answered: the
+// code, and a message or the reason.
+func TestClientsOfTritonGetTheSameAnswers(t *testing.T) {
+	script.Run(t, "testdata/*.txt", func(t *testing.T) func([]string) string {
+		_, conn := newServer(t, kservegrpc.Options{Version: "1.2.3"})
+		return func(lines []string) string { return exchange(t, conn, lines[0], lines[1]) }
+	})
+}
+
+func exchange(t *testing.T, conn *grpc.ClientConn, method, message string) string {
+	service := kservepb.File_grpc_service_proto.Services().ByName("GRPCInferenceService")
+	desc := service.Methods().ByName(protoreflect.Name(method))
+	if desc == nil {
+		t.Fatalf("there is no method %s", method)
+	}
+	in, out := dynamicpb.NewMessage(desc.Input()), dynamicpb.NewMessage(desc.Output())
+	if err := protojson.Unmarshal([]byte(message), in); err != nil {
+		t.Fatalf("%s: %v", message, err)
+	}
+	if err := conn.Invoke(t.Context(), fmt.Sprintf("/%s/%s", service.FullName(), method), in, out); err != nil {
+		return fmt.Sprintf("%v\n%s", status.Code(err), status.Convert(err).Message())
+	}
+	return "OK\n" + text(t, out)
+}
+
+// text writes a message in one line. protojson puts in spaces at random, so that
+// nobody relies on where they are.
+func text(t *testing.T, m proto.Message) string {
+	loose, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var compact bytes.Buffer
+	if err := json.Compact(&compact, loose); err != nil {
+		t.Fatal(err)
+	}
+	return compact.String()
+}
+
+func request() *kservepb.ModelInferRequest {
+	return &kservepb.ModelInferRequest{
+		ModelName:        "failing",
+		Inputs:           []*kservepb.ModelInferRequest_InferInputTensor{{Name: "INPUT", Datatype: "FP32", Shape: []int64{1, 4}}},
+		RawInputContents: [][]byte{make([]byte, 16)},
+	}
+}
+
+func TestErrorsOfTheBackendHaveTheirCode(t *testing.T) {
+	backend, conn := newServer(t, kservegrpc.Options{})
+	client := kservepb.NewGRPCInferenceServiceClient(conn)
+	for code, want := range map[infer.Code]codes.Code{
+		infer.Internal: codes.Internal, infer.Invalid: codes.InvalidArgument, infer.NotFound: codes.NotFound,
+		infer.Unsupported: codes.Unimplemented, infer.Unavailable: codes.Unavailable, infer.Overloaded: codes.ResourceExhausted,
+		infer.QueueTimeout: codes.Unavailable, infer.Deadline: codes.DeadlineExceeded, infer.Cancelled: codes.Canceled,
+	} {
+		backend.Before = func(context.Context, *infer.Request) error {
+			return fmt.Errorf("wrapped: %w", infer.Errorf(code, "the %v reason", code))
+		}
+		_, err := client.ModelInfer(t.Context(), request())
+		if text := fmt.Sprintf("wrapped: the %v reason", code); status.Code(err) != want || status.Convert(err).Message() != text {
+			t.Errorf("%v: %v, want %v, %s", code, err, want, text)
+		}
+	}
+}
+
+func TestEveryTypeTravelsAsTypedContents(t *testing.T) {
+	_, conn := newServer(t, kservegrpc.Options{})
+	client := kservepb.NewGRPCInferenceServiceClient(conn)
+	for _, c := range []struct {
+		datatype string
+		contents *kservepb.InferTensorContents
+		want     string
+	}{
+		{"BOOL", &kservepb.InferTensorContents{BoolContents: []bool{true, false}}, "\x01\x00"},
+		{"INT8", &kservepb.InferTensorContents{IntContents: []int32{-128, 127}}, "\x80\x7f"},
+		{"INT16", &kservepb.InferTensorContents{IntContents: []int32{-2, 258}}, "\xfe\xff\x02\x01"},
+		{"INT32", &kservepb.InferTensorContents{IntContents: []int32{-2, 1}}, "\xfe\xff\xff\xff\x01\x00\x00\x00"},
+		{"INT64", &kservepb.InferTensorContents{Int64Contents: []int64{-2, 1}}, "\xfe\xff\xff\xff\xff\xff\xff\xff\x01\x00\x00\x00\x00\x00\x00\x00"},
+		{"UINT8", &kservepb.InferTensorContents{UintContents: []uint32{0, 255}}, "\x00\xff"},
+		{"UINT16", &kservepb.InferTensorContents{UintContents: []uint32{1, 65535}}, "\x01\x00\xff\xff"},
+		{"UINT32", &kservepb.InferTensorContents{UintContents: []uint32{1, 4294967295}}, "\x01\x00\x00\x00\xff\xff\xff\xff"},
+		{"UINT64", &kservepb.InferTensorContents{Uint64Contents: []uint64{1, 2}}, "\x01\x00\x00\x00\x00\x00\x00\x00\x02\x00\x00\x00\x00\x00\x00\x00"},
+		{"FP32", &kservepb.InferTensorContents{Fp32Contents: []float32{1, -2}}, "\x00\x00\x80\x3f\x00\x00\x00\xc0"},
+		{"FP64", &kservepb.InferTensorContents{Fp64Contents: []float64{1, -2}}, "\x00\x00\x00\x00\x00\x00\xf0\x3f\x00\x00\x00\x00\x00\x00\x00\xc0"},
+		{"BYTES", &kservepb.InferTensorContents{BytesContents: [][]byte{[]byte("a\x00b"), nil}}, "\x03\x00\x00\x00a\x00b\x00\x00\x00\x00"},
+	} {
+		in := &kservepb.ModelInferRequest{ModelName: "alltypes", Inputs: []*kservepb.ModelInferRequest_InferInputTensor{
+			{Name: "IN", Datatype: c.datatype, Shape: []int64{2}, Contents: c.contents},
+		}}
+		out, err := client.ModelInfer(t.Context(), in)
+		if err != nil {
+			t.Errorf("%s: %v", c.datatype, err)
+			continue
+		}
+		if got := out.GetOutputs()[0]; got.GetDatatype() != c.datatype || string(out.GetRawOutputContents()[0]) != c.want {
+			t.Errorf("%s: %s %q, want %q", c.datatype, got.GetDatatype(), out.GetRawOutputContents()[0], c.want)
+		}
+	}
+}
+
+func TestNumbersThatDoNotFitAreRefused(t *testing.T) {
+	_, conn := newServer(t, kservegrpc.Options{})
+	client := kservepb.NewGRPCInferenceServiceClient(conn)
+	for datatype, contents := range map[string]*kservepb.InferTensorContents{
+		"INT8":   {IntContents: []int32{128}},
+		"INT16":  {IntContents: []int32{-32769}},
+		"UINT8":  {UintContents: []uint32{256}},
+		"UINT16": {UintContents: []uint32{65536}},
+		"FP16":   {Fp32Contents: []float32{1}},
+	} {
+		_, err := client.ModelInfer(t.Context(), &kservepb.ModelInferRequest{ModelName: "alltypes", Inputs: []*kservepb.ModelInferRequest_InferInputTensor{
+			{Name: "IN", Datatype: datatype, Shape: []int64{1}, Contents: contents},
+		}})
+		if status.Code(err) != codes.InvalidArgument {
+			t.Errorf("%s: %v", datatype, err)
+		}
+	}
+}
+
+func TestParametersReachTheBackend(t *testing.T) {
+	backend, conn := newServer(t, kservegrpc.Options{})
+	backend.Before = func(_ context.Context, req *infer.Request) error {
+		if req.Priority != 2 || req.Timeout != 3*time.Millisecond || req.ID != "x" || req.Version != "1" {
+			t.Errorf("request %+v", req)
+		}
+		return nil
+	}
+	in := request()
+	in.Id, in.ModelVersion = "x", "1"
+	in.Parameters = map[string]*kservepb.InferParameter{
+		"priority": {ParameterChoice: &kservepb.InferParameter_Uint64Param{Uint64Param: 2}},
+		"timeout":  {ParameterChoice: &kservepb.InferParameter_Int64Param{Int64Param: 3000}},
+	}
+	out, err := kservepb.NewGRPCInferenceServiceClient(conn).ModelInfer(t.Context(), in)
+	if err != nil || out.GetId() != "x" {
+		t.Errorf("%v, %v", out, err)
+	}
+}
+
+func TestHealthIsReadiness(t *testing.T) {
+	backend, conn := newServer(t, kservegrpc.Options{})
+	client := grpc_health_v1.NewHealthClient(conn)
+	for notReady, want := range map[bool]grpc_health_v1.HealthCheckResponse_ServingStatus{
+		false: grpc_health_v1.HealthCheckResponse_SERVING,
+		true:  grpc_health_v1.HealthCheckResponse_NOT_SERVING,
+	} {
+		backend.NotReady = notReady
+		for _, service := range []string{"", "inference.GRPCInferenceService", "nosuch"} {
+			got, err := client.Check(t.Context(), &grpc_health_v1.HealthCheckRequest{Service: service})
+			if err != nil || got.GetStatus() != want {
+				t.Errorf("not ready %t, service %q: %v, %v, want %v", notReady, service, got, err, want)
+			}
+		}
+	}
+}
+
+func TestAMethodThatIsNotServedIsUnimplemented(t *testing.T) {
+	_, conn := newServer(t, kservegrpc.Options{})
+	var in, out kservepb.ServerLiveRequest
+	err := conn.Invoke(t.Context(), "/inference.GRPCInferenceService/Nope", &in, &out)
+	if status.Code(err) != codes.Unimplemented {
+		t.Error(err)
+	}
+}
+
+func TestAPanicCostsOneRequest(t *testing.T) {
+	var log bytes.Buffer
+	backend, conn := newServer(t, kservegrpc.Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+	client := kservepb.NewGRPCInferenceServiceClient(conn)
+	backend.Before = func(context.Context, *infer.Request) error { panic("a bug") }
+	if _, err := client.ModelInfer(t.Context(), request()); status.Code(err) != codes.Internal {
+		t.Errorf("error %v", err)
+	}
+	if !strings.Contains(log.String(), "a bug") || !strings.Contains(log.String(), "kservegrpc_test.go") {
+		t.Errorf("the log does not say what happened and where: %s", log.String())
+	}
+	backend.Before = nil
+	if _, err := client.ModelInfer(t.Context(), request()); err != nil {
+		t.Errorf("the next request: %v", err)
+	}
+}
+
+// The deadline is the client's, and so is the decision to leave.
+func TestAClientThatLeavesCancels(t *testing.T) {
+	backend, conn := newServer(t, kservegrpc.Options{})
+	client := kservepb.NewGRPCInferenceServiceClient(conn)
+	arrived, cancelled := make(chan bool, 1), make(chan error, 1) // so that the handler never waits for the test
+	backend.Before = func(ctx context.Context, _ *infer.Request) error {
+		_, hasDeadline := ctx.Deadline()
+		arrived <- hasDeadline
+		<-ctx.Done()
+		cancelled <- ctx.Err()
+		return ctx.Err()
+	}
+	ctx, leave := context.WithTimeout(t.Context(), time.Hour)
+	done := make(chan error, 1) // so that the client never waits for the test
+	go func() {
+		_, err := client.ModelInfer(ctx, request())
+		done <- err
+	}()
+	if !<-arrived {
+		t.Error("the backend saw no deadline")
+	}
+	leave()
+	if err := <-done; status.Code(err) != codes.Canceled {
+		t.Errorf("the client got %v", err)
+	}
+	if err := <-cancelled; err == nil {
+		t.Error("the backend saw no cancellation")
+	}
+}
+
+// Answers are written after their memory has been given back, so they must not
+// be views of it.
+func TestAnswersDoNotShareMemoryThatWasGivenBack(t *testing.T) {
+	_, conn := newServer(t, kservegrpc.Options{})
+	client := kservepb.NewGRPCInferenceServiceClient(conn)
+	done := make(chan error, 8) // one for each, so that none waits for the test
+	for worker := range cap(done) {
+		go func() {
+			in := request()
+			in.RawInputContents[0] = bytes.Repeat([]byte{byte(worker)}, 16)
+			for range 200 {
+				out, err := client.ModelInfer(t.Context(), in)
+				if err == nil && !bytes.Equal(out.GetRawOutputContents()[0], in.RawInputContents[0]) {
+					err = fmt.Errorf("%d was answered with %x", worker, out.GetRawOutputContents()[0])
+				}
+				if err != nil {
+					done <- err
+					return
+				}
+			}
+			done <- nil
+		}()
+	}
+	for range cap(done) {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	if live := buf.Live(); live != 0 {
+		t.Errorf("%d buffers in use", live)
+	}
+}

@@ -1,0 +1,80 @@
+package kservegrpc
+
+import (
+	"context"
+
+	"google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/kserve"
+	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
+)
+
+func (s *service) ServerLive(context.Context, *kservepb.ServerLiveRequest) (*kservepb.ServerLiveResponse, error) {
+	return &kservepb.ServerLiveResponse{Live: true}, nil
+}
+
+func (s *service) ServerReady(context.Context, *kservepb.ServerReadyRequest) (*kservepb.ServerReadyResponse, error) {
+	return &kservepb.ServerReadyResponse{Ready: s.catalog.Ready()}, nil
+}
+
+func (s *service) ModelReady(_ context.Context, in *kservepb.ModelReadyRequest) (*kservepb.ModelReadyResponse, error) {
+	if err := checkVersion(in.GetVersion()); err != nil {
+		return nil, err
+	}
+	return &kservepb.ModelReadyResponse{Ready: s.catalog.ModelReady(in.GetName(), in.GetVersion())}, nil
+}
+
+func (s *service) ServerMetadata(context.Context, *kservepb.ServerMetadataRequest) (*kservepb.ServerMetadataResponse, error) {
+	return &kservepb.ServerMetadataResponse{Name: kserve.ServerName, Version: s.opts.Version, Extensions: kserve.Extensions}, nil
+}
+
+func (s *service) ModelMetadata(_ context.Context, in *kservepb.ModelMetadataRequest) (*kservepb.ModelMetadataResponse, error) {
+	if err := checkVersion(in.GetVersion()); err != nil {
+		return nil, err
+	}
+	m, err := s.catalog.Model(in.GetName(), in.GetVersion())
+	if err != nil {
+		return nil, err
+	}
+	return &kservepb.ModelMetadataResponse{
+		Name:     m.Name,
+		Versions: m.Versions,
+		Platform: m.Platform,
+		Inputs:   describe(m.Inputs),
+		Outputs:  describe(m.Outputs),
+	}, nil
+}
+
+func describe(tensors []kserve.TensorMetadata) []*kservepb.ModelMetadataResponse_TensorMetadata {
+	var described []*kservepb.ModelMetadataResponse_TensorMetadata
+	for _, t := range tensors {
+		described = append(described, &kservepb.ModelMetadataResponse_TensorMetadata{
+			Name: t.Name, Datatype: t.Type.String(), Shape: t.Shape,
+		})
+	}
+	return described
+}
+
+func checkVersion(version string) error {
+	if kserve.ValidVersion(version) {
+		return nil
+	}
+	return infer.Errorf(infer.Invalid, "failed to get model version from specified version string '%s', version should be an integral value > 0", version)
+}
+
+// health tells load balancers whether the server takes requests, whatever
+// service they name.
+type health struct {
+	grpc_health_v1.UnimplementedHealthServer
+
+	catalog kserve.Catalog
+}
+
+func (h *health) Check(context.Context, *grpc_health_v1.HealthCheckRequest) (*grpc_health_v1.HealthCheckResponse, error) {
+	status := grpc_health_v1.HealthCheckResponse_NOT_SERVING
+	if h.catalog.Ready() {
+		status = grpc_health_v1.HealthCheckResponse_SERVING
+	}
+	return &grpc_health_v1.HealthCheckResponse{Status: status}, nil
+}

@@ -1,0 +1,320 @@
+package kservehttp_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/shoal-serving/shoal/internal/buf"
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/kserve"
+	"github.com/shoal-serving/shoal/internal/kserve/kservehttp"
+	"github.com/shoal-serving/shoal/internal/kserve/kservetest"
+	"github.com/shoal-serving/shoal/internal/leak"
+	"github.com/shoal-serving/shoal/internal/script"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+// The models of the server whose answers are recorded in testdata.
+var models = []string{
+	`name: "failing" max_batch_size: 8 backend: "python"
+	 input { name: "INPUT" data_type: TYPE_FP32 dims: 4 } output { name: "OUTPUT" data_type: TYPE_FP32 dims: 4 }`,
+	`name: "identity" max_batch_size: 64 backend: "python"
+	 input { name: "INPUT" data_type: TYPE_FP32 dims: 16 } output { name: "OUTPUT" data_type: TYPE_FP32 dims: 16 }`,
+	`name: "two" max_batch_size: 4 backend: "python"
+	 input { name: "INa" data_type: TYPE_INT32 dims: 2 } input { name: "INb" data_type: TYPE_STRING dims: 1 }
+	 output { name: "OUTa" data_type: TYPE_INT32 dims: 2 } output { name: "OUTb" data_type: TYPE_STRING dims: 1 }`,
+	`name: "repeat" backend: "python"
+	 input { name: "COUNT" data_type: TYPE_INT32 dims: 1 } output { name: "INDEX" data_type: TYPE_INT32 dims: 1 }`,
+	`name: "alltypes" backend: "python"`,
+}
+
+func newServer(t testing.TB, opts kservehttp.Options) (*kservetest.Server, *httptest.Server) {
+	t.Helper()
+	backend := kservetest.New(t, models...)
+	server := httptest.NewServer(kservehttp.New(backend, backend, opts))
+	t.Cleanup(server.Close)
+	return backend, server
+}
+
+// The scripts were recorded from Triton 2.51.0, and changed where their
+// comments say so. A block is a request, and what is answered: the status, the
+// headers that matter, and the body. A body that is not plain text is written as
+// a Go string.
+func TestClientsOfTritonGetTheSameAnswers(t *testing.T) {
+	script.Run(t, "testdata/*.txt", func(t *testing.T) func([]string) string {
+		_, server := newServer(t, kservehttp.Options{Version: "1.2.3"})
+		return func(lines []string) string { return exchange(t, server, lines) }
+	})
+}
+
+func exchange(t *testing.T, server *httptest.Server, lines []string) string {
+	method, path, _ := strings.Cut(lines[0], " ")
+	header, body := http.Header{}, ""
+	for _, line := range lines[1:] {
+		name, value, ok := strings.Cut(line, ": ")
+		if !ok || strings.ContainsAny(name, `{["`) {
+			body = plain(t, line)
+			continue
+		}
+		header.Set(name, value)
+	}
+	return describe(do(t, server, method, path, header, strings.NewReader(body)))
+}
+
+func plain(t *testing.T, line string) string {
+	if !strings.HasPrefix(line, `"`) {
+		return line
+	}
+	s, err := strconv.Unquote(line)
+	if err != nil {
+		t.Fatalf("%s: %v", line, err)
+	}
+	return s
+}
+
+func describe(a answer) string {
+	text := fmt.Sprintf("%d\n", a.status)
+	for _, name := range []string{"Allow", "Content-Type", kserve.JSONLengthHeader, "Retry-After"} {
+		if value := a.header.Get(name); value != "" {
+			text += name + ": " + value + "\n"
+		}
+	}
+	if strings.ContainsFunc(a.body, func(r rune) bool { return r < ' ' || r == utf8.RuneError }) {
+		return text + strconv.Quote(a.body)
+	}
+	return text + a.body
+}
+
+const (
+	inferPath = "/v2/models/failing/infer"
+	inferBody = `{"inputs":[{"name":"INPUT","shape":[1,4],"datatype":"FP32","data":[1,2,3,4]}]}`
+)
+
+// An answer is a response that has been read.
+type answer struct {
+	status int
+	header http.Header
+	body   string
+}
+
+func do(t *testing.T, server *httptest.Server, method, path string, header http.Header, body io.Reader) answer {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, server.URL+path, body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header = header
+	resp, err := server.Client().Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer{resp.StatusCode, resp.Header, string(text)}
+}
+
+func post(t *testing.T, server *httptest.Server, body io.Reader) answer {
+	t.Helper()
+	return do(t, server, http.MethodPost, inferPath, http.Header{}, body)
+}
+
+func TestErrorsOfTheBackendHaveTheirStatus(t *testing.T) {
+	backend, server := newServer(t, kservehttp.Options{})
+	for code, want := range map[infer.Code]int{
+		infer.Internal: 500, infer.Invalid: 400, infer.NotFound: 404, infer.Unsupported: 501, infer.Unavailable: 503,
+		infer.Overloaded: 429, infer.QueueTimeout: 503, infer.Deadline: 504, infer.Cancelled: 499,
+	} {
+		backend.Before = func(context.Context, *infer.Request) error {
+			return fmt.Errorf("wrapped: %w", infer.Errorf(code, "the %v reason", code))
+		}
+		a := post(t, server, strings.NewReader(inferBody))
+		if text := fmt.Sprintf(`{"error":"wrapped: the %v reason"}`, code); a.status != want || a.body != text {
+			t.Errorf("%v: status %d, %s, want %d, %s", code, a.status, a.body, want, text)
+		}
+	}
+}
+
+func TestAnOverloadedServerSaysWhenToComeBack(t *testing.T) {
+	backend, server := newServer(t, kservehttp.Options{})
+	for wait, want := range map[time.Duration]string{0: "1", time.Millisecond: "1", 1500 * time.Millisecond: "2", time.Minute: "60"} {
+		backend.Before = func(context.Context, *infer.Request) error {
+			err := infer.Errorf(infer.Overloaded, "full")
+			err.RetryAfter = wait
+			return err
+		}
+		a := post(t, server, strings.NewReader(inferBody))
+		if got := a.header.Get("Retry-After"); a.status != http.StatusTooManyRequests || got != want {
+			t.Errorf("%v: status %d, Retry-After %s, want %s", wait, a.status, got, want)
+		}
+	}
+}
+
+func TestReadinessIsThatOfTheCatalog(t *testing.T) {
+	backend, server := newServer(t, kservehttp.Options{})
+	for notReady, want := range map[bool]int{false: 200, true: 400} {
+		backend.NotReady = notReady
+		if a := do(t, server, http.MethodGet, "/v2/health/ready", nil, nil); a.status != want {
+			t.Errorf("not ready %t: status %d, want %d", notReady, a.status, want)
+		}
+	}
+}
+
+func TestParametersReachTheBackend(t *testing.T) {
+	backend, server := newServer(t, kservehttp.Options{})
+	backend.Before = func(_ context.Context, req *infer.Request) error {
+		if req.Priority != 2 || req.Timeout != 3*time.Millisecond || req.ID != "x" || req.Version != "1" {
+			t.Errorf("request %+v", req)
+		}
+		return nil
+	}
+	do(t, server, http.MethodPost, "/v2/models/failing/versions/1/infer", nil,
+		strings.NewReader(`{"id":"x","parameters":{"priority":2,"timeout":3000},`+inferBody[1:]))
+}
+
+func TestAPanicCostsOneRequest(t *testing.T) {
+	var log bytes.Buffer
+	backend, server := newServer(t, kservehttp.Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+	backend.Before = func(context.Context, *infer.Request) error { panic("a bug") }
+	a := post(t, server, strings.NewReader(inferBody))
+	if a.status != http.StatusInternalServerError || a.body != `{"error":"internal error"}` {
+		t.Errorf("status %d, %s", a.status, a.body)
+	}
+	if !strings.Contains(log.String(), "a bug") || !strings.Contains(log.String(), "kservehttp_test.go") {
+		t.Errorf("the log does not say what happened and where: %s", log.String())
+	}
+	backend.Before = nil
+	if a := post(t, server, strings.NewReader(inferBody)); a.status != http.StatusOK {
+		t.Errorf("the next request: status %d, %s", a.status, a.body)
+	}
+}
+
+func TestAClientThatLeavesCancels(t *testing.T) {
+	backend, server := newServer(t, kservehttp.Options{})
+	arrived, cancelled := make(chan struct{}), make(chan error, 1) // so that the handler never waits for the test
+	backend.Before = func(ctx context.Context, _ *infer.Request) error {
+		close(arrived)
+		<-ctx.Done()
+		cancelled <- ctx.Err()
+		return ctx.Err()
+	}
+	ctx, leave := context.WithCancel(t.Context())
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL+inferPath, strings.NewReader(inferBody))
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1) // so that the client never waits for the test
+	go func() {
+		resp, err := server.Client().Do(req)
+		if err == nil {
+			resp.Body.Close()
+		}
+		done <- err
+	}()
+	<-arrived
+	leave()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("the client got %v", err)
+	}
+	if err := <-cancelled; !errors.Is(err, context.Canceled) {
+		t.Errorf("the backend saw %v", err)
+	}
+}
+
+func TestBodiesAreLimitedBeforeTheyAreRead(t *testing.T) {
+	_, server := newServer(t, kservehttp.Options{MaxBytes: 100_000})
+	for size, want := range map[int]int{90_000: 200, 100_000: 200, 100_001: 400, 1_000_000: 400} {
+		body := inferBody + strings.Repeat(" ", size-len(inferBody))
+		for kind, r := range map[string]io.Reader{
+			"known":   strings.NewReader(body),
+			"unknown": io.MultiReader(strings.NewReader(body)), // hides its length, so it is sent in chunks
+		} {
+			if a := post(t, server, r); a.status != want {
+				t.Errorf("%d bytes, length %s: status %d, %s, want %d", size, kind, a.status, a.body, want)
+			}
+		}
+	}
+}
+
+// What a client says last is not what it meant if it does not say all of it.
+func TestABodyThatIsCutShortIsNotRun(t *testing.T) {
+	backend, server := newServer(t, kservehttp.Options{})
+	backend.Before = func(context.Context, *infer.Request) error {
+		t.Error("it was run")
+		return nil
+	}
+	for name, rest := range map[string]string{
+		"known":   "Content-Length: 500\r\n\r\n" + inferBody,
+		"unknown": "Transfer-Encoding: chunked\r\n\r\n" + fmt.Sprintf("%x\r\n%s\r\n", len(inferBody), inferBody),
+	} {
+		conn, err := net.Dial("tcp", server.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\n%s", inferPath, rest)
+		if err = errors.Join(err, conn.(*net.TCPConn).CloseWrite()); err != nil {
+			t.Fatal(err)
+		}
+		answer, err := io.ReadAll(conn)
+		if err = errors.Join(err, conn.Close()); err != nil || strings.Contains(string(answer), "200 OK") {
+			t.Errorf("%s: %s, %v", name, answer, err)
+		}
+	}
+}
+
+func TestLargeBinaryTensorsGoThereAndBack(t *testing.T) {
+	backend := kservetest.New(t, `name: "large" max_batch_size: 1
+		input { name: "INPUT" data_type: TYPE_UINT8 dims: -1 } output { name: "OUTPUT" data_type: TYPE_UINT8 dims: -1 }`)
+	server := httptest.NewServer(kservehttp.New(backend, backend, kservehttp.Options{}))
+	defer server.Close()
+	data := bytes.Repeat([]byte("0123456789abcdef"), 1<<16)
+	doc := fmt.Sprintf(`{"parameters":{"binary_data_output":true},"inputs":[{"name":"INPUT","shape":[1,%d],"datatype":"UINT8","parameters":{"binary_data_size":%[1]d}}]}`, len(data))
+	for _, hideLength := range []bool{false, true} {
+		var body io.Reader = strings.NewReader(doc + string(data))
+		if hideLength {
+			body = io.MultiReader(body)
+		}
+		header := http.Header{kserve.JSONLengthHeader: {strconv.Itoa(len(doc))}}
+		a := do(t, server, http.MethodPost, "/v2/models/large/infer", header, body)
+		if !strings.HasSuffix(a.body, "]}"+string(data)) {
+			t.Errorf("status %d, %.200s", a.status, a.body)
+		}
+	}
+}
+
+func TestEveryBufferIsGivenBack(t *testing.T) {
+	backend, server := newServer(t, kservehttp.Options{Log: slog.New(slog.DiscardHandler)})
+	before := buf.Live()
+	for i := range 30 {
+		backend.Before = func(context.Context, *infer.Request) error {
+			switch i % 3 {
+			case 0:
+				return infer.Errorf(infer.Overloaded, "full")
+			case 1:
+				panic("a bug")
+			}
+			return nil
+		}
+		post(t, server, strings.NewReader(inferBody))
+		post(t, server, strings.NewReader(inferBody[1:]))
+		post(t, server, strings.NewReader(`{"outputs":[{"name":"NOPE"}],`+inferBody[1:]))
+	}
+	if after := buf.Live(); after != before {
+		t.Errorf("%d buffers in use, %d before", after, before)
+	}
+}

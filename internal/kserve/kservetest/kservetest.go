@@ -1,0 +1,137 @@
+// Package kservetest is a server without models, for the tests of faces: it
+// answers a request with its own inputs, as outputs.
+package kservetest
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/shoal-serving/shoal/internal/buf"
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/kserve"
+	"github.com/shoal-serving/shoal/internal/modelconfig"
+	"github.com/shoal-serving/shoal/tensor"
+)
+
+// A Server has one version, 1, of each of its models.
+type Server struct {
+	// NotReady makes the server say that it is not.
+	NotReady bool
+
+	// Before, if not nil, is called before a request is answered. It may wait,
+	// panic, or return an error to be answered instead.
+	Before func(ctx context.Context, req *infer.Request) error
+
+	models map[string]*modelconfig.Config
+}
+
+// New returns a server for models with the given configurations. A model whose
+// configuration has no inputs takes any.
+func New(t testing.TB, configs ...string) *Server {
+	t.Helper()
+	s := &Server{models: map[string]*modelconfig.Config{}}
+	for _, text := range configs {
+		c, err := modelconfig.Parse("config.pbtxt", []byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.models[c.Name] = c
+	}
+	return s
+}
+
+// Infer checks req, and answers it with its inputs. The output that an input
+// becomes has OUT in its name where the input has IN: INPUT becomes OUTPUT.
+func (s *Server) Infer(ctx context.Context, req *infer.Request, resp *infer.Response) error {
+	c, err := s.find(req.Model, req.Version)
+	if err != nil {
+		return err
+	}
+	if len(c.Inputs) > 0 {
+		if err := c.Check(req); err != nil {
+			return err
+		}
+	}
+	if s.Before != nil {
+		if err := s.Before(ctx, req); err != nil {
+			return err
+		}
+	}
+	resp.Model, resp.Version = req.Model, "1"
+	echo(req, resp)
+	return nil
+}
+
+// echo copies the inputs, so that a face that uses an answer after it gave it
+// back, or never gives it back, is found out.
+func echo(req *infer.Request, resp *infer.Response) {
+	var size int
+	for i := range req.Inputs {
+		size += len(req.Inputs[i].Data)
+	}
+	resp.Memory = buf.Get(size)
+	resp.Shapes = resp.Shapes[:0]
+	free := resp.Memory.B
+	for _, in := range req.Inputs {
+		name := "OUT" + strings.TrimPrefix(in.Name, "IN")
+		if len(req.Outputs) > 0 && !slices.Contains(req.Outputs, name) {
+			continue
+		}
+		n := copy(free, in.Data)
+		first := len(resp.Shapes)
+		resp.Shapes = append(resp.Shapes, in.Shape...)
+		resp.Outputs = append(resp.Outputs, tensor.Tensor{
+			Name: name, Type: in.Type, Shape: resp.Shapes[first:len(resp.Shapes):len(resp.Shapes)], Data: free[:n:n],
+		})
+		free = free[n:]
+	}
+}
+
+// Ready is part of [kserve.Catalog].
+func (s *Server) Ready() bool { return !s.NotReady }
+
+// ModelReady is part of [kserve.Catalog].
+func (s *Server) ModelReady(model, version string) bool {
+	_, err := s.find(model, version)
+	return err == nil
+}
+
+// Model is part of [kserve.Catalog].
+func (s *Server) Model(model, version string) (*kserve.Metadata, error) {
+	c, err := s.find(model, version)
+	if err != nil {
+		return nil, err
+	}
+	return &kserve.Metadata{
+		Name:     c.Name,
+		Versions: []string{"1"},
+		Platform: c.Backend,
+		Inputs:   describe(c, c.Inputs),
+		Outputs:  describe(c, c.Outputs),
+	}, nil
+}
+
+func describe(c *modelconfig.Config, tensors []modelconfig.Tensor) []kserve.TensorMetadata {
+	var described []kserve.TensorMetadata
+	for _, t := range tensors {
+		shape := t.Dims
+		if c.MaxBatchSize > 0 {
+			shape = append([]int64{-1}, shape...)
+		}
+		described = append(described, kserve.TensorMetadata{Name: t.Name, Type: t.Type, Shape: shape})
+	}
+	return described
+}
+
+func (s *Server) find(model, version string) (*modelconfig.Config, error) {
+	c, ok := s.models[model]
+	switch {
+	case !ok:
+		return nil, infer.Errorf(infer.NotFound, "Request for unknown model: '%s' is not found", model)
+	case version != "" && version != "1":
+		return nil, infer.Errorf(infer.NotFound, "Request for unknown model: '%s' version %s is not found", model, version)
+	}
+	return c, nil
+}

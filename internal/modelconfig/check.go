@@ -1,0 +1,265 @@
+package modelconfig
+
+import (
+	"encoding/binary"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/tensor"
+)
+
+// Check returns an error unless the model can run req, and completes req: its
+// inputs are put into the order of the configuration, so that all requests of a
+// batch agree, and Rows and Shape are set. Shape tells apart inputs that cannot
+// be rows of one tensor; it is a hash, so who joins them looks once more.
+//
+// A single input without name, type and shape is a raw one, whose data is all
+// that the client sent. It gets the three if the configuration leaves no choice.
+//
+// The errors are worded as Triton's, because clients look for parts of them.
+// Nothing is allocated for a good request whose inputs are in order.
+func (c *Config) Check(req *infer.Request) error {
+	if err := c.arrange(req); err != nil {
+		return err
+	}
+	for _, name := range req.Outputs { // one may be named twice
+		if !slices.ContainsFunc(c.Outputs, func(t Tensor) bool { return t.Name == name }) {
+			return infer.Errorf(infer.Invalid, "unexpected inference output '%s' for model '%s'", name, c.Name)
+		}
+	}
+	rows, err := c.rows(req)
+	if err != nil {
+		return err
+	}
+	shape := shapeHash(0)
+	for i := range c.Inputs {
+		want, in := &c.Inputs[i], &req.Inputs[i]
+		if err := c.checkInput(req, want, in); err != nil {
+			return err
+		}
+		shape.add(want.Dims, in.Shape[len(in.Shape)-len(want.Dims):])
+	}
+	req.Rows, req.Shape = rows, uint64(shape)
+	return nil
+}
+
+// arrange makes the inputs of req those of the configuration, one for one.
+func (c *Config) arrange(req *infer.Request) error {
+	switch {
+	case isRaw(req.Inputs):
+		return c.completeRaw(req)
+	case c.inOrder(req.Inputs):
+		return nil
+	}
+	return c.reorder(req)
+}
+
+func (c *Config) inOrder(inputs []tensor.Tensor) bool {
+	if len(inputs) != len(c.Inputs) {
+		return false
+	}
+	for i := range inputs {
+		if inputs[i].Name != c.Inputs[i].Name {
+			return false
+		}
+	}
+	return true
+}
+
+func (c *Config) reorder(req *infer.Request) error {
+	given := make(map[string]tensor.Tensor, len(req.Inputs))
+	for _, in := range req.Inputs {
+		if _, twice := given[in.Name]; twice {
+			return refuse(req, "input '%s' already exists in request", in.Name)
+		}
+		given[in.Name] = in
+	}
+	if len(req.Inputs) != len(c.Inputs) {
+		return c.miscounted(req, given)
+	}
+	inputs := make([]tensor.Tensor, 0, len(c.Inputs))
+	for i := range c.Inputs {
+		if in, ok := given[c.Inputs[i].Name]; ok {
+			inputs = append(inputs, in)
+			delete(given, in.Name)
+		}
+	}
+	for _, in := range req.Inputs {
+		if _, left := given[in.Name]; left {
+			return infer.Errorf(infer.Invalid, "unexpected inference input '%s' for model '%s'", in.Name, c.Name)
+		}
+	}
+	req.Inputs = inputs
+	return nil
+}
+
+// miscounted says which inputs came and which are missing. Triton lists those
+// that came last first, and forgets a bracket when none is missing.
+func (c *Config) miscounted(req *infer.Request, given map[string]tensor.Tensor) error {
+	var got, missing []string
+	for _, in := range slices.Backward(req.Inputs) {
+		got = append(got, "'"+in.Name+"'")
+	}
+	for _, want := range c.Inputs {
+		if _, ok := given[want.Name]; !ok {
+			missing = append(missing, "'"+want.Name+"'")
+		}
+	}
+	open := "["
+	if missing == nil {
+		open = ""
+	}
+	return refuse(req, "expected %d inputs but got %d inputs for model '%s'. Got input(s) [%s], but missing required input(s) %s%s]. "+
+		"Please provide all required input(s).",
+		len(c.Inputs), len(req.Inputs), c.Name, strings.Join(got, ","), open, strings.Join(missing, ","))
+}
+
+// rows returns the size of the batch dimension, on which all inputs agree. The
+// last one sets it, as in Triton, so that errors name the same input.
+func (c *Config) rows(req *infer.Request) (int, error) {
+	if c.MaxBatchSize == 0 || len(req.Inputs) == 0 {
+		return 1, nil
+	}
+	rows := int64(-1)
+	for i := len(req.Inputs) - 1; i >= 0; i-- {
+		in := &req.Inputs[i]
+		switch {
+		case len(in.Shape) == 0:
+			return 0, refuse(req, "input '%s' has no shape but model requires batch dimension for '%s'", in.Name, c.Name)
+		case rows < 0:
+			rows = in.Shape[0]
+		case rows != in.Shape[0]:
+			return 0, refuse(req, "input '%s' batch size does not match other inputs for '%s'", in.Name, c.Name)
+		}
+		if in.Shape[0] < 1 {
+			return 0, refuse(req, "inference request batch-size must be >= 1 for '%s'", c.Name)
+		}
+	}
+	if rows > int64(c.MaxBatchSize) {
+		return 0, refuse(req, "inference request batch-size must be <= %d for '%s'", c.MaxBatchSize, c.Name)
+	}
+	return int(rows), nil
+}
+
+func (c *Config) checkInput(req *infer.Request, want *Tensor, in *tensor.Tensor) error {
+	if in.Type != want.Type {
+		got := in.Type.String()
+		if in.Type == tensor.Invalid {
+			got = "<invalid>"
+		}
+		return refuse(req, "inference input '%s' data-type is '%s', but model '%s' expects '%s'", in.Name, got, c.Name, want.Type)
+	}
+	if !c.fits(in.Shape, want.Dims) {
+		return c.misshapen(req, want, in)
+	}
+	if in.Check() != nil {
+		return c.missized(req, in)
+	}
+	return nil
+}
+
+// fits reports whether a shape is that of the dims, with any number of rows
+// before them if the model has a batch dimension.
+func (c *Config) fits(shape, dims []int64) bool {
+	if c.MaxBatchSize > 0 {
+		shape = shape[1:] // rows has looked at the first
+	}
+	if len(shape) != len(dims) {
+		return false
+	}
+	for i, d := range dims {
+		if shape[i] < 0 || d != -1 && shape[i] != d {
+			return false
+		}
+	}
+	return true
+}
+
+func (c *Config) misshapen(req *infer.Request, want *Tensor, in *tensor.Tensor) error {
+	dims, note := want.Dims, ""
+	if c.MaxBatchSize > 0 {
+		dims = append([]int64{-1}, dims...)
+		note = " NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended to each input shape." +
+			" If you want to specify the full shape including the batch dim in your input dims config, try setting max_batch_size to zero." +
+			" See the model configuration docs for more info on max_batch_size."
+	}
+	return refuse(req, "unexpected shape for input '%s' for model '%s'. Expected %s, got %s.%s",
+		in.Name, c.Name, shapeText(dims), shapeText(in.Shape), note)
+}
+
+func shapeText(shape []int64) string {
+	text := []byte("[")
+	for i, d := range shape {
+		if i > 0 {
+			text = append(text, ',')
+		}
+		text = strconv.AppendInt(text, d, 10)
+	}
+	return string(append(text, ']'))
+}
+
+// missized says how the data of an input differs from its shape.
+func (c *Config) missized(req *infer.Request, in *tensor.Tensor) error {
+	if in.Type == tensor.Bytes {
+		return c.miscountedStrings(req, in)
+	}
+	want, err := tensor.ByteSize(in.Type, in.Shape)
+	if err != nil {
+		return refuse(req, "input '%s' for model '%s': %w", in.Name, c.Name, err)
+	}
+	return refuse(req, "input byte size mismatch for input '%s' for model '%s'. Expected %d, got %d", in.Name, c.Name, want, len(in.Data))
+}
+
+func (c *Config) miscountedStrings(req *infer.Request, in *tensor.Tensor) error {
+	want, err := tensor.Elements(in.Shape)
+	if err != nil {
+		return refuse(req, "input '%s' for model '%s': %w", in.Name, c.Name, err)
+	}
+	got, rest := int64(0), in.Data
+	for len(rest) > 0 {
+		if len(rest) < 4 {
+			return infer.Errorf(infer.Invalid, "incomplete string length indicator for inference input '%s', expecting 4 bytes but only %d bytes available",
+				in.Name, len(rest))
+		}
+		size := binary.LittleEndian.Uint32(rest)
+		rest = rest[4:]
+		if int64(size) > int64(len(rest)) {
+			return infer.Errorf(infer.Invalid, "incomplete string data for inference input '%s', expecting string of length %d but only %d bytes available",
+				in.Name, size, len(rest))
+		}
+		rest = rest[size:]
+		got++
+	}
+	return refuse(req, "expected %d string elements for inference input '%s' for model '%s', got %d", want, in.Name, c.Name, got)
+}
+
+// refuse makes an error that tells the client which of its requests it is about.
+func refuse(req *infer.Request, format string, args ...any) error {
+	id := req.ID
+	if id == "" {
+		id = "<id_unknown>"
+	}
+	return infer.Errorf(infer.Invalid, "[request id: %s] "+format, append([]any{id}, args...)...)
+}
+
+// A shapeHash is FNV-1a over the sizes of variable dimensions, a word at a time
+// instead of a byte. It is 0 if there are none. One size is told apart exactly,
+// and so are two below 2^24: the prime is 2^40 and a little, so what the first
+// changes in the upper bits cannot be undone by the second.
+type shapeHash uint64
+
+// add takes in those sizes whose dimension is variable.
+func (h *shapeHash) add(dims, shape []int64) {
+	const offset, prime = 14695981039346656037, 1099511628211
+	for i, d := range dims {
+		if d != -1 {
+			continue
+		}
+		if *h == 0 {
+			*h = offset
+		}
+		*h = (*h ^ shapeHash(shape[i])) * prime
+	}
+}

@@ -1,0 +1,84 @@
+// Package modelconfig reads what is written about a model in its config.pbtxt,
+// and checks requests against it.
+//
+// It knows the file and nothing else. Whether the name is that of the model's
+// directory, which versions there are and what the model's own file says is for
+// others to find out. It starts no goroutine and reads no clock.
+package modelconfig
+
+import (
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/modelconfig/configpb"
+	"github.com/shoal-serving/shoal/tensor"
+)
+
+// A Config says what a model takes and gives, and how its requests are queued
+// and combined. It is not changed once requests are checked against it.
+type Config struct {
+	Name    string // "" means that the file does not say
+	Backend string // what runs the model; "" means that the file does not say
+
+	// MaxBatchSize is the most rows of a batch. Above 0, every input and output
+	// has a batch dimension before its Dims; 0 means that the model has none.
+	MaxBatchSize int
+
+	Inputs  []Tensor
+	Outputs []Tensor
+
+	Instances     int // how many batches may run at once; 0 means that the file does not say
+	Parameters    map[string]string
+	VersionPolicy VersionPolicy
+	Dynamic       *Dynamic // nil means that requests are never combined
+
+	// Proto is the file as it was written, for what the fields above do not
+	// tell: whether a 0 was written or left out.
+	Proto *configpb.ModelConfig
+}
+
+// A Tensor is an input or an output of a model. A dimension of -1 may have any
+// size.
+type Tensor struct {
+	Name string
+	Type tensor.Type
+	Dims []int64
+}
+
+// A VersionPolicy says which of a model's versions are served. Exactly one of
+// its fields is set.
+type VersionPolicy struct {
+	Latest   int // how many, those with the highest numbers
+	All      bool
+	Specific []int64
+}
+
+// Dynamic is how requests are combined into batches.
+type Dynamic struct {
+	Preferred        []int          // rows at which a batch runs at once, in the order of the file
+	MaxDelay         *time.Duration // how long the oldest request may be held for others; nil means that the file does not say
+	PreserveOrdering bool           // answers leave in the order in which requests came
+
+	Levels       int // priority levels, of which 1 is the highest; 0 means that there are none
+	DefaultLevel int // of requests that name none
+	Default      QueuePolicy
+	PerLevel     map[int]QueuePolicy // for levels that differ from Default
+}
+
+// A QueuePolicy says what happens to requests that wait. The zero QueuePolicy
+// lets any number wait for any time.
+type QueuePolicy struct {
+	Action        Action        // what is done with requests that have waited for Timeout
+	Timeout       time.Duration // 0 means any time
+	AllowOverride bool          // a request may ask for less than Timeout
+	MaxSize       int           // requests that may wait; 0 means any number
+}
+
+// An Action is what is done with a request that has waited too long.
+type Action uint8
+
+// Reject answers it with an error, and Delay lets it wait behind those that
+// have not waited too long.
+const (
+	Reject Action = iota
+	Delay
+)

@@ -1,0 +1,294 @@
+package modelconfig
+
+import (
+	"fmt"
+	"math"
+	"regexp"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/encoding/prototext"
+
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/modelconfig/configpb"
+	"github.com/shoal-serving/shoal/tensor"
+)
+
+// Parse reads the text of a config.pbtxt. file is what errors call it.
+func Parse(file string, text []byte) (*Config, error) {
+	c := &Config{Proto: &configpb.ModelConfig{}}
+	if err := prototext.Unmarshal(text, c.Proto); err != nil {
+		return nil, unreadable(file, err)
+	}
+	for _, read := range []func() error{c.readNames, c.readTensors, c.readInstances, c.readVersions, c.readDynamic} {
+		if err := read(); err != nil {
+			return nil, infer.Errorf(infer.Invalid, "%s: %w", file, err)
+		}
+	}
+	return c, nil
+}
+
+// The parser of the text format says where it stopped inside its error's text,
+// and nowhere else.
+var located = regexp.MustCompile(`\(line (\d+:\d+)\): (.*)`)
+
+func unreadable(file string, err error) error {
+	found := located.FindStringSubmatch(err.Error())
+	if found == nil {
+		return infer.Errorf(infer.Invalid, "%s: %w", file, err)
+	}
+	what := found[2]
+	if field, ok := strings.CutPrefix(what, "unknown field: "); ok {
+		what = fmt.Sprintf("%s: this field is unknown, or not supported here", field)
+	}
+	return infer.Errorf(infer.Invalid, "%s:%s: %s", file, found[1], what)
+}
+
+func bad(field string, found any, expected string, args ...any) error {
+	return fmt.Errorf("%s: found %v, expected %s", field, found, fmt.Sprintf(expected, args...))
+}
+
+// Names become parts of paths, addresses and metrics, so what they may hold is
+// narrow.
+var validName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
+
+// The backends that a platform, the older of the two words, may stand for.
+var platforms = map[string]string{
+	"onnxruntime_onnx":      "onnxruntime",
+	"tensorrt_plan":         "tensorrt",
+	"pytorch_libtorch":      "pytorch",
+	"tensorflow_graphdef":   "tensorflow",
+	"tensorflow_savedmodel": "tensorflow",
+}
+
+func (c *Config) readNames() error {
+	c.Name, c.Backend = c.Proto.GetName(), c.Proto.GetBackend()
+	if c.Name != "" && !validName.MatchString(c.Name) {
+		return bad("name", fmt.Sprintf("%q", c.Name), "up to 128 letters, digits, dots, dashes and underscores, the first a letter or a digit")
+	}
+	if file := c.Proto.GetDefaultModelFilename(); strings.ContainsAny(file, `/\`) || file == "." || file == ".." {
+		return bad("default_model_filename", fmt.Sprintf("%q", file), "a name without a path")
+	}
+	c.Parameters = make(map[string]string, len(c.Proto.GetParameters()))
+	for key, value := range c.Proto.GetParameters() {
+		c.Parameters[key] = value.GetStringValue()
+	}
+	return c.readPlatform()
+}
+
+func (c *Config) readPlatform() error {
+	platform := c.Proto.GetPlatform()
+	if platform == "" {
+		return nil
+	}
+	backend, ok := platforms[platform]
+	switch {
+	case !ok:
+		return bad("platform", fmt.Sprintf("%q", platform), "a known platform, or a backend instead")
+	case c.Backend != "" && c.Backend != backend:
+		return bad("backend", fmt.Sprintf("%q", c.Backend), "%q, which runs platform %q", backend, platform)
+	}
+	c.Backend = backend
+	return nil
+}
+
+func (c *Config) readTensors() (err error) {
+	if n := c.Proto.GetMaxBatchSize(); n < 0 {
+		return bad("max_batch_size", n, "at least 0")
+	}
+	c.MaxBatchSize = int(c.Proto.GetMaxBatchSize())
+	if c.Inputs, err = tensors("input", c.Proto.GetInput()); err != nil {
+		return err
+	}
+	c.Outputs, err = tensors("output", c.Proto.GetOutput())
+	return err
+}
+
+// described is what inputs and outputs have in common.
+type described interface {
+	GetName() string
+	GetDataType() configpb.DataType
+	GetDims() []int64
+}
+
+func tensors[T described](field string, protos []T) ([]Tensor, error) {
+	names := make(map[string]bool, len(protos))
+	var ts []Tensor
+	for i, p := range protos {
+		field := fmt.Sprintf("%s[%d]", field, i)
+		name, dataType := p.GetName(), p.GetDataType()
+		_, known := configpb.DataType_name[int32(dataType)]
+		switch {
+		case name == "":
+			return nil, bad(field+".name", "none", "a name")
+		case names[name]:
+			return nil, bad(field+".name", fmt.Sprintf("%q again", name), "each name once")
+		case !known || dataType == configpb.DataType_TYPE_INVALID:
+			return nil, bad(field+".data_type", dataType, "a type such as TYPE_FP32")
+		case len(p.GetDims()) == 0:
+			return nil, bad(field+".dims", "none", "at least one dimension")
+		}
+		for _, d := range p.GetDims() {
+			if d < 1 && d != -1 {
+				return nil, bad(field+".dims", d, "at least 1, or -1 for any size")
+			}
+		}
+		names[name] = true
+		// The two enumerations have the same values.
+		ts = append(ts, Tensor{Name: name, Type: tensor.Type(dataType), Dims: p.GetDims()})
+	}
+	return ts, nil
+}
+
+// readInstances adds up the counts of all groups. As in Triton, a count of 0 is
+// the same as none; beside a group that has a count, it stands for one.
+func (c *Config) readInstances() error {
+	uncounted := 0
+	for i, g := range c.Proto.GetInstanceGroup() {
+		field := fmt.Sprintf("instance_group[%d]", i)
+		if _, ok := configpb.ModelInstanceGroup_Kind_name[int32(g.GetKind())]; !ok {
+			return bad(field+".kind", g.GetKind(), "a kind such as KIND_CPU")
+		}
+		switch n := g.GetCount(); {
+		case n < 0:
+			return bad(field+".count", n, "at least 0")
+		case n == 0:
+			uncounted++
+		default:
+			c.Instances += int(n)
+		}
+	}
+	if c.Instances > 0 {
+		c.Instances += uncounted
+	}
+	return nil
+}
+
+func (c *Config) readVersions() error {
+	switch p := c.Proto.GetVersionPolicy().GetPolicyChoice().(type) {
+	case *configpb.ModelVersionPolicy_Latest_:
+		if p.Latest.GetNumVersions() == 0 {
+			return bad("version_policy.latest.num_versions", 0, "at least 1")
+		}
+		c.VersionPolicy.Latest = int(p.Latest.GetNumVersions())
+	case *configpb.ModelVersionPolicy_All_:
+		c.VersionPolicy.All = true
+	case *configpb.ModelVersionPolicy_Specific_:
+		c.VersionPolicy.Specific = p.Specific.GetVersions()
+		if len(c.VersionPolicy.Specific) == 0 {
+			return bad("version_policy.specific.versions", "none", "at least one version")
+		}
+		for _, v := range c.VersionPolicy.Specific {
+			if v < 0 {
+				return bad("version_policy.specific.versions", v, "at least 0")
+			}
+		}
+	default:
+		c.VersionPolicy.Latest = 1
+	}
+	return nil
+}
+
+func (c *Config) readDynamic() error {
+	p := c.Proto.GetDynamicBatching()
+	if p == nil {
+		return nil
+	}
+	d := &Dynamic{PreserveOrdering: p.GetPreserveOrdering()}
+	for _, n := range p.GetPreferredBatchSize() {
+		switch {
+		case n < 1:
+			return bad("dynamic_batching.preferred_batch_size", n, "at least 1")
+		case int(n) > c.MaxBatchSize:
+			return bad("dynamic_batching.preferred_batch_size", n, "at most max_batch_size (%d)", c.MaxBatchSize)
+		}
+		d.Preferred = append(d.Preferred, int(n))
+	}
+	if p.MaxQueueDelayMicroseconds != nil {
+		delay, err := microseconds("dynamic_batching.max_queue_delay_microseconds", p.GetMaxQueueDelayMicroseconds())
+		if err != nil {
+			return err
+		}
+		d.MaxDelay = &delay
+	}
+	c.Dynamic = d
+	if err := d.readQueues(p); err != nil {
+		return err
+	}
+	return d.checkOrdering()
+}
+
+// maxLevels is the most priority levels of a model. Each has a queue of its own,
+// and nobody has named more than a handful.
+const maxLevels = 1000
+
+func (d *Dynamic) readQueues(p *configpb.ModelDynamicBatching) (err error) {
+	if d.Default, err = queuePolicy("dynamic_batching.default_queue_policy", p.GetDefaultQueuePolicy()); err != nil {
+		return err
+	}
+	levels, level := p.GetPriorityLevels(), p.GetDefaultPriorityLevel()
+	switch {
+	case levels == 0:
+		return nil // what is said of single levels has no meaning then, as in Triton
+	case levels > maxLevels:
+		return bad("dynamic_batching.priority_levels", levels, "at most %d", maxLevels)
+	case level < 1 || level > levels:
+		return bad("dynamic_batching.default_priority_level", level, "1 to priority_levels (%d)", levels)
+	}
+	d.Levels, d.DefaultLevel = int(levels), int(level)
+	d.PerLevel = make(map[int]QueuePolicy, len(p.GetPriorityQueuePolicy()))
+	for level, policy := range p.GetPriorityQueuePolicy() {
+		if level < 1 || level > levels {
+			return bad("dynamic_batching.priority_queue_policy.key", level, "1 to priority_levels (%d)", levels)
+		}
+		field := fmt.Sprintf("dynamic_batching.priority_queue_policy[%d]", level)
+		if d.PerLevel[int(level)], err = queuePolicy(field, policy); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func queuePolicy(field string, p *configpb.ModelQueuePolicy) (QueuePolicy, error) {
+	q := QueuePolicy{AllowOverride: p.GetAllowTimeoutOverride(), MaxSize: int(p.GetMaxQueueSize())}
+	switch p.GetTimeoutAction() {
+	case configpb.ModelQueuePolicy_REJECT:
+	case configpb.ModelQueuePolicy_DELAY:
+		q.Action = Delay
+	default:
+		return q, bad(field+".timeout_action", p.GetTimeoutAction(), "REJECT or DELAY")
+	}
+	var err error
+	q.Timeout, err = microseconds(field+".default_timeout_microseconds", p.GetDefaultTimeoutMicroseconds())
+	return q, err
+}
+
+// checkOrdering refuses settings that let requests overtake each other while
+// answers are to leave in order.
+func (d *Dynamic) checkOrdering() error {
+	const field = "dynamic_batching.preserve_ordering"
+	if !d.PreserveOrdering {
+		return nil
+	}
+	if d.Levels > 1 {
+		return bad(field, true, "false, because there are %d priority levels", d.Levels)
+	}
+	delays := d.Default.delays()
+	for _, q := range d.PerLevel {
+		delays = delays || q.delays()
+	}
+	if delays {
+		return bad(field, true, "false, because a queue policy has timeout_action DELAY")
+	}
+	return nil
+}
+
+func (q QueuePolicy) delays() bool { return q.Action == Delay && q.Timeout > 0 }
+
+func microseconds(field string, n uint64) (time.Duration, error) {
+	const most = math.MaxInt64 / uint64(time.Microsecond)
+	if n > most {
+		return 0, bad(field, n, "at most %d", most)
+	}
+	return time.Duration(n) * time.Microsecond, nil
+}

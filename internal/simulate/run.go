@@ -1,0 +1,430 @@
+package simulate
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strconv"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/batching"
+)
+
+// varied returns what the setting is tried with several numbers of, and with how
+// many.
+func (set *Setting) varied() (name string, points int) {
+	points = 1
+	for _, t := range set.Traffic {
+		if len(t.Clients) > points {
+			name, points = "clients", len(t.Clients)
+		}
+		if len(t.Rate) > points {
+			name, points = "rate", len(t.Rate)
+		}
+	}
+	return name, points
+}
+
+func (set *Setting) check() error {
+	_, points := set.varied()
+	for _, t := range set.Traffic {
+		if n := max(len(t.Clients), len(t.Rate)); n != 1 && n != points {
+			return fmt.Errorf("one load has %d numbers to be tried, another %d: give both as many, or one of them a single number", n, points)
+		}
+	}
+	return nil
+}
+
+// at returns the traffic of one point. Of several, only those with a list differ.
+func (t Traffic) at(point int) Traffic {
+	if len(t.Clients) > 1 {
+		t.Clients = t.Clients[point : point+1]
+	}
+	if len(t.Rate) > 1 {
+		t.Rate = t.Rate[point : point+1]
+	}
+	return t
+}
+
+// number returns how much the traffic has of what is varied, or zero.
+func (t Traffic) number(varied string) float64 {
+	switch {
+	case varied == "clients" && len(t.Clients) == 1:
+		return float64(t.Clients[0])
+	case varied == "rate" && len(t.Rate) == 1:
+		return t.Rate[0]
+	}
+	return 0
+}
+
+// try runs one setting at one point of those that are varied.
+func (s *Scenario) try(set Setting, varied string, point int) (*Run, error) {
+	t := newTrial(set)
+	for _, m := range set.Models {
+		t.add(m)
+	}
+	for i := range s.Arrivals {
+		t.arrive(&s.Arrivals[i])
+	}
+	for i, traffic := range set.Traffic {
+		listed := max(len(traffic.Clients), len(traffic.Rate)) > 1
+		traffic = traffic.at(point)
+		if listed || t.run.Point == 0 {
+			t.run.Point = traffic.number(varied)
+		}
+		t.send(traffic, i)
+	}
+	return t.finish()
+}
+
+// What a run keeps for its timeline. Its statistics are of all.
+const (
+	keptBatches  = 512
+	keptRequests = 4096
+)
+
+// A trial is one setting while it runs.
+type trial struct {
+	world   *World
+	models  []*Model
+	lane    map[*Model]int // of its first instance
+	tallies map[*Model]*tally
+	working []working // by lane
+	free    []*request
+	clients int // of all loads
+	sent    int // requests of open loops
+	run     *Run
+	err     error
+}
+
+// working is the batch that a lane runs.
+type working struct {
+	began batching.Time
+	index int // in the run's batches; -1 if it is not kept
+	items []*batching.Item
+}
+
+// A request is one that is on its way. If it was made up, it may be used again
+// when it is answered and its batch has ended.
+type request struct {
+	item     batching.Item
+	model    *Model
+	client   *client // who waits for the answer; nil if nobody does
+	arrived  batching.Time
+	began    batching.Time
+	ended    batching.Time
+	index    int // in the run's requests; -1 if it is not kept
+	madeUp   bool
+	runs     bool
+	answered bool
+}
+
+func newTrial(set Setting) *trial {
+	t := &trial{
+		world:   NewWorld(set.Slowdown, set.Slots),
+		lane:    map[*Model]int{},
+		tallies: map[*Model]*tally{},
+		run:     &Run{Setting: set.Name},
+	}
+	t.world.Trace = t.trace
+	return t
+}
+
+func (t *trial) add(set ModelSetting) {
+	m := t.world.Add(set.Name, set.Config, func(items []*batching.Item) time.Duration {
+		rows := 0
+		for _, it := range items {
+			rows += it.Rows
+		}
+		return set.Curve.Takes(rows)
+	})
+	t.models = append(t.models, m)
+	t.lane[m] = len(t.run.Lanes)
+	t.tallies[m] = newTally()
+	for i := range set.Instances {
+		m.Up(i + 1)
+		t.run.Lanes = append(t.run.Lanes, Lane{Model: set.Name, Instance: i + 1, MaxRows: set.Config.MaxRows})
+		t.working = append(t.working, working{})
+	}
+}
+
+// arrive plans a request that has a time of its own.
+func (t *trial) arrive(a *Arrival) {
+	r := &request{model: t.models[a.Model]}
+	r.item = batching.Item{
+		Rows: a.Rows, Shape: a.Shape, Priority: a.Priority, Timeout: a.Timeout, Deadline: a.Deadline, Owner: r,
+	}
+	t.world.At(a.At, func() { t.submit(r, a.ID) })
+	if a.CancelAt > 0 {
+		t.world.At(a.CancelAt, func() { r.model.Cancel(&r.item) })
+	}
+}
+
+func (t *trial) submit(r *request, name string) {
+	r.arrived = t.world.Now()
+	r.runs, r.answered, r.index = false, false, -1
+	if name == "" && len(t.run.Batches) < keptBatches && len(t.run.Requests) < keptRequests {
+		name = t.nameOf(r)
+	}
+	if name != "" {
+		r.index = len(t.run.Requests)
+		t.run.Requests = append(t.run.Requests, Request{
+			ID: name, Model: r.model.Name, Rows: r.item.Rows, Arrived: r.arrived, Batch: -1,
+		})
+	}
+	t.tallies[r.model].requests++
+	r.model.Arrive(&r.item)
+}
+
+// nameOf returns the number of the client, since that is who is seen again, or
+// else the number of the request.
+func (t *trial) nameOf(r *request) string {
+	if r.client != nil {
+		return strconv.Itoa(r.client.number)
+	}
+	return strconv.Itoa(t.sent)
+}
+
+// trace writes down what happens in the world.
+func (t *trial) trace(o Occurrence) {
+	switch a := o.Action; {
+	case o.Ended:
+		t.ended(o)
+	case a.Do == batching.Run:
+		t.began(o)
+	case a.Do == batching.Deliver:
+		t.answered(o, a.Item.Owner.(*request))
+	case a.Do == batching.Answer:
+		t.turnedAway(o, a.Item.Owner.(*request))
+	}
+}
+
+func (t *trial) began(o Occurrence) {
+	lane := t.lane[o.Model] + o.Action.Instance - 1
+	w := &t.working[lane]
+	w.began, w.index, w.items = o.At, -1, o.Action.Items
+	rows := 0
+	for _, it := range w.items {
+		r := it.Owner.(*request)
+		r.began, r.runs = o.At, true
+		if r.index >= 0 {
+			t.run.Requests[r.index].Began = o.At
+		}
+		rows += it.Rows
+	}
+	tally := t.tallies[o.Model]
+	tally.batches++
+	tally.rows += rows
+	tally.closed[o.Action.Why]++
+	if len(t.run.Batches) == keptBatches {
+		return
+	}
+	w.index = len(t.run.Batches)
+	b := Batch{Lane: lane, Began: o.At, Rows: rows, Why: o.Action.Why.String()}
+	for _, it := range w.items {
+		if i := it.Owner.(*request).index; i >= 0 {
+			b.Requests = append(b.Requests, i)
+			t.run.Requests[i].Batch = w.index
+		}
+	}
+	t.run.Batches = append(t.run.Batches, b)
+}
+
+func (t *trial) ended(o Occurrence) {
+	w := &t.working[t.lane[o.Model]+o.Action.Instance-1]
+	t.tallies[o.Model].busy += o.At - w.began
+	if w.index >= 0 {
+		t.run.Batches[w.index].Ended = o.At
+	}
+	for _, it := range w.items {
+		r := it.Owner.(*request)
+		r.ended, r.runs = o.At, false
+		if r.index >= 0 {
+			t.run.Requests[r.index].Ended = o.At
+		}
+		if r.answered { // while the batch ran
+			t.release(r)
+		}
+	}
+	w.items = nil
+}
+
+func (t *trial) answered(o Occurrence, r *request) {
+	tally := t.tallies[o.Model]
+	tally.delivered += r.item.Rows
+	tally.latency = append(tally.latency, o.At-r.arrived)
+	tally.queue = append(tally.queue, r.began-r.arrived)
+	tally.compute = append(tally.compute, r.ended-r.began)
+	t.over(o, r)
+}
+
+func (t *trial) turnedAway(o Occurrence, r *request) {
+	t.tallies[o.Model].turned[o.Action.Verdict]++
+	if r.index >= 0 {
+		t.run.Requests[r.index].Refusal = o.Action.Verdict.String()
+	}
+	t.over(o, r)
+}
+
+func (t *trial) over(o Occurrence, r *request) {
+	t.tallies[o.Model].last = o.At
+	if r.index >= 0 {
+		t.run.Requests[r.index].Answered = o.At
+	}
+	r.answered = true
+	if r.client != nil {
+		r.client.answered(o.At, r)
+	}
+	if !r.runs {
+		t.release(r)
+	}
+}
+
+// release lets a request be used again. One with a time of its own may still be
+// cancelled, and is left alone.
+func (t *trial) release(r *request) {
+	if r.madeUp {
+		t.free = append(t.free, r)
+	}
+}
+
+// acquire returns a request that nobody uses.
+func (t *trial) acquire() *request {
+	if len(t.free) == 0 {
+		return &request{madeUp: true}
+	}
+	r := t.free[len(t.free)-1]
+	t.free = t.free[:len(t.free)-1]
+	return r
+}
+
+// A load is traffic while it runs.
+type load struct {
+	Traffic
+
+	trial *trial
+	model *Model
+	rand  *rand.Rand
+	sent  int
+	think int     // pauses that were taken
+	at    float64 // nanoseconds, of the next request of an open loop
+	tick  func()
+}
+
+// send plans the first requests of a load.
+func (t *trial) send(traffic Traffic, number int) {
+	l := &load{
+		Traffic: traffic, trial: t, model: t.models[traffic.Model],
+		// Settings see the same chance events, so that they differ by their merits.
+		rand: rand.New(rand.NewPCG(traffic.Seed, uint64(number))),
+	}
+	if traffic.Rate != nil {
+		l.tick = l.sendAndPlan
+		l.plan()
+		return
+	}
+	for range traffic.Clients[0] {
+		t.clients++
+		c := &client{load: l, number: t.clients}
+		c.send = c.sendNext
+		t.world.At(0, c.send)
+	}
+}
+
+// ends reports whether the load sends no more at the given time.
+func (l *load) ends(at batching.Time) bool {
+	return l.Requests > 0 && l.sent >= l.Requests || l.Duration > 0 && at >= l.Duration || l.trial.err != nil
+}
+
+// request returns the next one of the load.
+func (l *load) request(c *client) *request {
+	r := l.trial.acquire()
+	r.model, r.client = l.model, c
+	it := &r.item
+	it.Rows, it.Shape, it.Priority, it.Timeout, it.Owner = l.Rows[l.sent%len(l.Rows)], l.Shape, l.Priority, l.Timeout, r
+	it.Deadline = 0
+	if l.Within > 0 {
+		it.Deadline = l.trial.world.Now() + l.Within
+	}
+	l.sent++
+	return r
+}
+
+// sendAndPlan sends a request of an open loop.
+func (l *load) sendAndPlan() {
+	l.trial.sent++
+	l.trial.submit(l.request(nil), "")
+	l.plan()
+}
+
+// plan plans the next request of an open loop.
+func (l *load) plan() {
+	distance := float64(time.Second) / l.Rate[0]
+	if l.Even {
+		l.at = float64(l.sent) * distance
+	} else {
+		l.at += l.rand.ExpFloat64() * distance
+	}
+	if at := batching.Time(math.Round(l.at)); !l.ends(at) {
+		l.trial.world.At(at, l.tick)
+	}
+}
+
+// pause returns how long the next client thinks.
+func (l *load) pause() time.Duration {
+	if len(l.Think) == 0 {
+		return 0
+	}
+	s := l.Think[l.think%len(l.Think)]
+	l.think++
+	if s.To == s.From {
+		return s.From
+	}
+	return s.From + time.Duration(l.rand.Int64N(int64(s.To-s.From)+1))
+}
+
+// A client of a closed loop.
+type client struct {
+	load   *load
+	number int // from 1
+	send   func()
+}
+
+func (c *client) sendNext() {
+	if l := c.load; !l.ends(l.trial.world.Now()) {
+		l.trial.submit(l.request(c), "")
+	}
+}
+
+func (c *client) answered(now batching.Time, r *request) {
+	l := c.load
+	think := l.pause()
+	if think == 0 && r.arrived == now && l.Requests == 0 {
+		l.trial.err = errors.New("a client has its answer in no time, and asks again in no time, for ever: give the load a think time or a number of requests")
+	}
+	// Also without a pause the next one is planned, and not sent from here: the
+	// core is not finished with this step.
+	l.trial.world.At(now+think, c.send)
+}
+
+// finish lets the time pass and sums up.
+func (t *trial) finish() (*Run, error) {
+	t.world.Run(batching.Never)
+	if t.err != nil {
+		return nil, t.err
+	}
+	all := newTally()
+	for _, m := range t.models {
+		tally := t.tallies[m]
+		all.add(tally)
+		if len(t.models) > 1 {
+			t.run.Models = append(t.run.Models, ModelSummary{m.Name, tally.summary()})
+		}
+	}
+	t.run.Total = all.summary()
+	if lost := all.requests - len(all.latency) - all.refused(); lost != 0 {
+		return nil, fmt.Errorf("%d requests were never answered", lost)
+	}
+	return t.run, nil
+}

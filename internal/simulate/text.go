@@ -1,0 +1,368 @@
+package simulate
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// WriteText draws the report for a terminal of so many columns: a timeline of
+// each setting, and then the figures side by side.
+func (r *Report) WriteText(w io.Writer, columns int) error {
+	v := textView{Report: r, columns: max(columns, 60)}
+	v.header()
+	v.timelines()
+	if r.Varied != "" {
+		v.matrices()
+	} else {
+		v.table()
+	}
+	_, err := w.Write(v.out.Bytes())
+	return err
+}
+
+type textView struct {
+	*Report
+	out     bytes.Buffer
+	columns int
+
+	end    time.Duration
+	cut    bool // the timelines do not show everything
+	margin int  // columns before the timelines
+
+	// So many columns stand for so much time.
+	scale int64
+	per   time.Duration
+}
+
+func (v *textView) header() {
+	if v.Title != "" {
+		fmt.Fprintf(&v.out, "%s\n", v.Title)
+	}
+	if v.Text != "" {
+		for _, line := range wrap(v.Text, v.columns) {
+			fmt.Fprintln(&v.out, line)
+		}
+	}
+	if v.Title+v.Text != "" {
+		fmt.Fprintln(&v.out)
+	}
+}
+
+// A batch needs this many columns for its frame to be told from the next, and
+// this many to say who is in it.
+const (
+	narrowBatch = 4
+	wideBatch   = 11
+)
+
+func (v *textView) timelines() {
+	runs := v.drawn()
+	v.margin = 3
+	for _, run := range runs {
+		for lane := range run.Lanes {
+			v.margin = max(v.margin, width(run.label(lane))+2)
+		}
+	}
+	v.margin = min(v.margin, v.columns/3)
+	plot := v.columns - v.margin
+	v.end, v.cut = v.horizon(plot/narrowBatch, plot/wideBatch)
+	v.setScale(int64(plot - 1))
+	if v.cut {
+		fmt.Fprintf(&v.out, "The timelines show the first %s; the figures are of all.\n\n", v.Unit.rough(v.end))
+	}
+	for _, run := range runs {
+		v.heading(run)
+		fmt.Fprintf(&v.out, "%s\n", v.timeline(run))
+	}
+}
+
+// heading writes a rule with the name of the setting and what it comes to.
+func (v *textView) heading(run *Run) {
+	name := v.nameOf(run)
+	sums := fmt.Sprintf(" busy %s, last answer %s ──", v.Unit.rough(run.Total.Busy), v.Unit.rough(run.Total.Last))
+	name = "── " + clip(name, v.columns-width(sums)-8) + " "
+	fmt.Fprintln(&v.out, name+strings.Repeat("─", v.columns-width(name)-width(sums))+sums)
+}
+
+// setScale makes the timelines as wide as the plot, or a little less: if there is
+// a unit, its halves and thirds shall fall on whole columns.
+func (v *textView) setScale(plot int64) {
+	v.scale, v.per = plot, v.end
+	perUnit := int64(float64(plot) * float64(v.Unit.Length) / float64(v.end))
+	for _, parts := range []int64{6, 3, 1} {
+		if perUnit >= 2*parts {
+			v.scale, v.per = perUnit-perUnit%parts, v.Unit.Length
+			return
+		}
+	}
+}
+
+// column returns where a moment is on the timelines.
+func (v *textView) column(t time.Duration) int {
+	return v.margin + int(math.Round(float64(t)*float64(v.scale)/float64(v.per)))
+}
+
+func (v *textView) timeline(run *Run) string {
+	c := &canvas{width: v.columns}
+	y := v.arrivals(c, run)
+	for lane := range run.Lanes {
+		c.write(0, y+1, clip(run.label(lane), v.margin-1))
+		for _, b := range run.Batches {
+			if b.Lane == lane && b.Began < v.end {
+				v.batch(c, y, run, b)
+			}
+		}
+		y += 4
+	}
+	y += v.refusals(c, y, run)
+	v.axis(c, y)
+	return c.String()
+}
+
+// A mark is the names of requests that come at about the same time.
+type mark struct {
+	from, to int
+	names    []string
+}
+
+// marks returns when requests come. Those that are no further apart than gap
+// share a mark.
+func (v *textView) marks(run *Run, gap int) []mark {
+	var all []mark
+	for _, q := range run.Requests {
+		x := v.column(q.Arrived)
+		if q.Arrived > v.end {
+			break // they stand in the order of their arrival
+		}
+		if n := len(all); n == 0 || x > all[n-1].to+gap || x > all[n-1].from+longestMark {
+			all = append(all, mark{from: x})
+		}
+		m := &all[len(all)-1]
+		m.to = x
+		m.names = append(m.names, q.ID)
+	}
+	return all
+}
+
+// longestMark is how many columns a mark and its names may have.
+const longestMark = 15
+
+// arrivals draws when requests come, and returns the first row below.
+func (v *textView) arrivals(c *canvas, run *Run) int {
+	const labelRows = 3
+	for _, m := range v.marks(run, 0) {
+		c.write(m.from, labelRows, "▼")
+	}
+	gap := 0
+	if v.cut {
+		gap = 3 // there are so many that a name above each would be a clutter
+	}
+	top := labelRows - 1 // the highest row that is used
+	for _, m := range v.marks(run, gap) {
+		label := short(m.names, longestMark)
+		for y := labelRows - 1; y >= 0; y-- {
+			if x := min(m.from, c.width-width(label)); c.free(x, y, width(label)) {
+				c.write(x, y, label)
+				top = min(top, y)
+				break
+			}
+		}
+	}
+	c.cut(labelRows + 1)
+	c.rows = c.rows[top:]
+	return labelRows + 1 - top
+}
+
+// batch draws a frame with the names in it, how full the batch is, and below why
+// it closed.
+func (v *textView) batch(c *canvas, y int, run *Run, b Batch) {
+	x1 := v.column(b.Began)
+	x2 := min(max(v.column(b.Ended), x1+1), c.width) // one that goes on beyond the edge stays open
+	c.box(x1, y, x2, y+3)
+	inside := x2 - x1 - 1
+	pad := 0
+	if inside > narrowBatch {
+		pad = 1
+	}
+	c.write(x1+1+pad, y+1, short(run.namesOf(b), inside-pad))
+	c.write(x1+1+pad, y+2, gauge(b.Rows, run.capacity(b.Lane), inside-2*pad))
+	if why := b.Why; width(why) <= inside-4 {
+		c.write(x1+2, y+3, " "+why+" ")
+	} else if width(why) <= inside {
+		c.write(x1+1, y+3, why)
+	}
+}
+
+// gauge draws how many of the rows are used, one cell for each if there is room.
+func gauge(rows, capacity, room int) string {
+	cells := min(capacity, room)
+	if cells < 1 {
+		return ""
+	}
+	full := min(cells, max(1, rows*cells/capacity))
+	bar := strings.Repeat("█", full) + strings.Repeat("░", cells-full)
+	if figures := fmt.Sprintf(" %d/%d", rows, capacity); len(figures) <= room-cells {
+		bar += figures
+	}
+	return bar
+}
+
+// refusals draws who was turned away, when and why, and returns how many rows it
+// took.
+func (v *textView) refusals(c *canvas, y int, run *Run) int {
+	used := 0
+	for _, q := range run.Requests {
+		if q.Refusal == "" || q.Answered > v.end {
+			continue
+		}
+		for _, label := range []string{"✕ " + q.ID + " " + q.Refusal, "✕ " + q.ID, "✕"} {
+			row := 0
+			x := min(v.column(q.Answered), c.width-width(label))
+			for row < 3 && !c.free(x, y+row, width(label)) {
+				row++
+			}
+			if row < 3 {
+				c.write(x, y+row, label)
+				used = max(used, row+1)
+				break
+			}
+		}
+	}
+	c.cut(y + used) // rows that were looked at, and not written on
+	return used
+}
+
+func (v *textView) axis(c *canvas, y int) {
+	for x := v.margin; x < v.column(v.end); x++ {
+		c.line(x, y, right)
+		c.line(x+1, y, left)
+	}
+	for _, t := range v.Unit.ticks(v.end, (c.width-v.margin)/9) {
+		x, label := v.column(t), v.Unit.exact(t)
+		c.line(x, y, down)
+		if x = min(x-(width(label)-1)/2, c.width-width(label)); c.free(x, y+1, width(label)) {
+			c.write(x, y+1, label)
+		}
+	}
+}
+
+// A grid is a table whose columns are as wide as they must be.
+type grid struct {
+	rows [][]string
+	left []int // columns that are aligned to the left, and not to the right
+}
+
+func (g *grid) add(cells ...string) { g.rows = append(g.rows, cells) }
+
+// write writes the table. If it is wider than it may be, the texts of its first
+// column are broken into lines.
+func (g *grid) write(out *bytes.Buffer, columns int) {
+	widths := g.widths()
+	others := 0
+	for _, w := range widths[1:] {
+		others += w + 2
+	}
+	rows := g.rows
+	if first := max(20, columns-others); first < widths[0] {
+		rows = nil
+		for _, row := range g.rows {
+			if width(row[0]) <= first {
+				rows = append(rows, row)
+				continue
+			}
+			lines := wrap(row[0], first-2)
+			rows = append(rows, append(lines[:1:1], row[1:]...))
+			for _, line := range lines[1:] {
+				rows = append(rows, append([]string{"  " + line}, make([]string, len(row)-1)...))
+			}
+		}
+		widths = (&grid{rows: rows}).widths()
+	}
+	for _, row := range rows {
+		var line strings.Builder
+		for i, cell := range row {
+			pad := strings.Repeat(" ", widths[i]-width(cell))
+			if i > 0 {
+				line.WriteString("  ")
+			}
+			if slices.Contains(g.left, i) {
+				line.WriteString(cell + pad)
+			} else {
+				line.WriteString(pad + cell)
+			}
+		}
+		fmt.Fprintln(out, strings.TrimRight(line.String(), " "))
+	}
+}
+
+func (g *grid) widths() []int {
+	widths := make([]int, len(g.rows[0]))
+	for _, row := range g.rows {
+		for i, cell := range row {
+			widths[i] = max(widths[i], width(cell))
+		}
+	}
+	return widths
+}
+
+// table sets the settings side by side.
+func (v *textView) table() {
+	g := grid{left: []int{0}}
+	g.add("", "", "rows per", "", "last", "rows per", "mean", "p95", "max")
+	g.add("setting", "batches", "batch", "busy", "answer", "second", "latency", "latency", "latency")
+	closed := grid{left: []int{0, 1, 2}}
+	refused := ""
+	if v.refuses() {
+		refused = "turned away"
+	}
+	closed.add("setting", "batches closed", refused)
+	line := func(name string, s Summary) {
+		u := v.Unit
+		g.add(name, strconv.Itoa(s.Batches), trimZeros(strconv.FormatFloat(s.MeanBatch, 'f', 1, 64)), u.rough(s.Busy), u.rough(s.Last),
+			perSecond(s.RowsPerSecond), u.rough(s.Latency.Mean), u.rough(s.Latency.P95), u.rough(s.Latency.Max))
+		closed.add(name, counts(s.Closed), counts(s.Refused))
+	}
+	for _, run := range v.Runs {
+		line(run.Setting, run.Total)
+		for _, m := range run.Models {
+			line("  "+m.Model, m.Summary)
+		}
+	}
+	g.write(&v.out, v.columns)
+	fmt.Fprintln(&v.out)
+	closed.write(&v.out, v.columns)
+}
+
+// matrices sets the settings side by side at each point that was tried.
+func (v *textView) matrices() {
+	points := v.points()
+	for i, m := range v.measures() {
+		if i > 0 {
+			fmt.Fprintln(&v.out)
+		}
+		g := grid{left: []int{0}}
+		head := []string{m.name + ", by " + v.Varied}
+		for _, point := range points {
+			head = append(head, perSecond(point))
+		}
+		g.add(head...)
+		for _, group := range v.groups() {
+			row := []string{group.setting}
+			for _, point := range points {
+				cell := ""
+				if run := group.at(point); run != nil {
+					cell = threeDigits(m.of(run))
+				}
+				row = append(row, cell)
+			}
+			g.add(row...)
+		}
+		g.write(&v.out, v.columns)
+	}
+}

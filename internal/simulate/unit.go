@@ -1,0 +1,172 @@
+package simulate
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// A Unit is a length of time with a name, such as the X of a drawing in which
+// every batch takes X. The zero Unit has no name: times are then written in
+// seconds and their parts.
+type Unit struct {
+	Name   string        `json:"name"`
+	Length time.Duration `json:"length_ns"`
+}
+
+// longest is the longest time that a scenario may name. It leaves room to add
+// many of them up.
+const longest = 1000 * time.Hour
+
+// parse reads a time: 0, a duration such as 150ms, or a multiple of the unit such
+// as X, 2X, X/3, 2X/3 or 0.5X.
+func (u Unit) parse(s string) (time.Duration, error) {
+	d, err := u.parseAny(s)
+	switch {
+	case err != nil:
+		return 0, err
+	case d < 0:
+		return 0, fmt.Errorf("%q is before the start: times begin at 0", s)
+	case d > longest:
+		return 0, fmt.Errorf("%q is too long: times may have up to %v", s, longest)
+	}
+	return d, nil
+}
+
+func (u Unit) parseAny(s string) (time.Duration, error) {
+	if s == "0" {
+		return 0, nil
+	}
+	if before, after, ok := strings.Cut(s, u.Name); ok && u.Name != "" {
+		factor, err1 := number(before)
+		divisor, err2 := number(strings.TrimPrefix(after, "/"))
+		if err1 != nil || err2 != nil || divisor == 0 || after != "" && after[0] != '/' {
+			return 0, fmt.Errorf("%q is not a multiple of %s: write it as %s, 2%s or 2%s/3", s, u.Name, u.Name, u.Name, u.Name)
+		}
+		return whole(float64(u.Length) * factor / divisor), nil
+	}
+	d, err := time.ParseDuration(s)
+	switch {
+	case err != nil && u.Name != "":
+		return 0, fmt.Errorf("%q is not a time: write a duration such as 150ms, or a multiple of %s such as %s/3", s, u.Name, u.Name)
+	case err != nil:
+		return 0, fmt.Errorf("%q is not a time: write a duration such as 150ms or 0.4ms", s)
+	}
+	return d, nil
+}
+
+// whole rounds to nanoseconds. What does not fit becomes longer than longest.
+func whole(ns float64) time.Duration {
+	if !(math.Abs(ns) < math.MaxInt64) {
+		return math.MaxInt64
+	}
+	return time.Duration(math.Round(ns))
+}
+
+// number reads a factor; the empty one is 1.
+func number(s string) (float64, error) {
+	if s == "" {
+		return 1, nil
+	}
+	return strconv.ParseFloat(s, 64)
+}
+
+// exact writes a moment as it would stand in a drawing: as a fraction of the
+// unit if it is a simple one.
+func (u Unit) exact(d time.Duration) string {
+	if u.Length == 0 || d == 0 {
+		return brief(d)
+	}
+	for divisor := int64(1); divisor <= 6; divisor++ {
+		length, parts := int64(u.Length), int64(d)*divisor
+		factor := (parts + length/2) / length
+		// A third of the unit need not be a whole number of nanoseconds.
+		if miss := parts - factor*length; factor == 0 || max(miss, -miss) > divisor {
+			continue
+		}
+		s := u.Name
+		if factor != 1 {
+			s = strconv.FormatInt(factor, 10) + s
+		}
+		if divisor != 1 {
+			s += "/" + strconv.FormatInt(divisor, 10)
+		}
+		return s
+	}
+	return u.rough(d)
+}
+
+// rough writes a length of time to be compared with others: as a decimal, with
+// no more digits than a reader can use.
+func (u Unit) rough(d time.Duration) string {
+	if d < u.Length/100 || u.Length == 0 {
+		return brief(d) // two digits would not show it
+	}
+	return trimZeros(strconv.FormatFloat(float64(d)/float64(u.Length), 'f', 2, 64)) + u.Name
+}
+
+// brief writes a duration with three digits.
+func brief(d time.Duration) string {
+	if d == 0 {
+		return "0"
+	}
+	for _, part := range []struct {
+		name   string
+		length time.Duration
+	}{{"s", time.Second}, {"ms", time.Millisecond}, {"µs", time.Microsecond}} {
+		if v := float64(d) / float64(part.length); v >= 0.9995 {
+			return trimZeros(strconv.FormatFloat(v, 'f', digitsAfterPoint(v), 64)) + part.name
+		}
+	}
+	return strconv.FormatInt(int64(d), 10) + "ns"
+}
+
+// digitsAfterPoint returns how many it takes to show three digits of v.
+func digitsAfterPoint(v float64) int {
+	switch {
+	case v >= 99.95:
+		return 0
+	case v >= 9.995:
+		return 1
+	}
+	return 2
+}
+
+func trimZeros(s string) string {
+	if !strings.Contains(s, ".") {
+		return s
+	}
+	return strings.TrimSuffix(strings.TrimRight(s, "0"), ".")
+}
+
+// ticks returns moments to mark on an axis that ends at the given time, no more
+// than most of them, at a distance that reads well.
+func (u Unit) ticks(end time.Duration, most int) []time.Duration {
+	length, divisor := u.step(int64(end), int64(most))
+	var at []time.Duration
+	for i := int64(0); i*length/divisor <= int64(end); i++ {
+		at = append(at, time.Duration(i*length/divisor))
+	}
+	return at
+}
+
+// step returns the distance of ticks in nanoseconds, as a fraction, so that thirds
+// of the unit do not drift.
+func (u Unit) step(end, most int64) (length, divisor int64) {
+	least := max(1, end/max(1, most-1))
+	unit := int64(u.Length)
+	for _, divisor := range []int64{12, 6, 3, 2} {
+		if unit/divisor >= least {
+			return unit, divisor
+		}
+	}
+	for power := max(unit, 1); ; power *= 10 {
+		for _, n := range []int64{1, 2, 5} {
+			if n*power >= least {
+				return n * power, 1
+			}
+		}
+	}
+}

@@ -1,0 +1,235 @@
+package simulate
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/batching"
+)
+
+// What the text and the picture have in common.
+
+// A group is what came of one setting, at each of the points that were tried.
+type group struct {
+	setting string
+	runs    []*Run
+}
+
+func (r *Report) groups() []group {
+	var all []group
+	for _, run := range r.Runs {
+		if n := len(all); n == 0 || all[n-1].setting != run.Setting {
+			all = append(all, group{setting: run.Setting})
+		}
+		g := &all[len(all)-1]
+		g.runs = append(g.runs, run)
+	}
+	return all
+}
+
+// drawn returns the runs that have a timeline: of each setting the last point,
+// where most goes on.
+func (r *Report) drawn() []*Run {
+	var runs []*Run
+	for _, g := range r.groups() {
+		runs = append(runs, g.runs[len(g.runs)-1])
+	}
+	return runs
+}
+
+// nameOf names a run by its setting, and by the point if that is varied.
+func (r *Report) nameOf(run *Run) string {
+	if r.Varied == "" {
+		return run.Setting
+	}
+	return run.Setting + ", " + r.pointOf(run)
+}
+
+// pointOf says what was varied, and how much of it the run has.
+func (r *Report) pointOf(run *Run) string {
+	of := "client"
+	if r.Varied == "rate" {
+		of = "request a second"
+	}
+	if run.Point == 1 {
+		return "1 " + of
+	}
+	return perSecond(run.Point) + " " + strings.Replace(of, "t", "ts", 1)
+}
+
+// points returns what was varied, over all settings.
+func (r *Report) points() []float64 {
+	var points []float64
+	for _, run := range r.Runs {
+		points = append(points, run.Point)
+	}
+	slices.Sort(points)
+	return slices.Compact(points)
+}
+
+// at returns the run of the group at a point, or nil.
+func (g group) at(point float64) *Run {
+	for _, run := range g.runs {
+		if run.Point == point {
+			return run
+		}
+	}
+	return nil
+}
+
+// refuses reports whether any request was turned away.
+func (r *Report) refuses() bool {
+	return slices.ContainsFunc(r.Runs, func(run *Run) bool { return len(run.Total.Refused) > 0 })
+}
+
+// horizon returns when the timelines end: with the last answer, or, if not all
+// batches can be shown, after so many of the shortest.
+func (r *Report) horizon(all, some int) (end batching.Time, cut bool) {
+	shortest := batching.Never
+	long := false
+	for _, run := range r.drawn() {
+		end = max(end, run.Total.Last)
+		for _, q := range run.Requests {
+			end = max(end, q.Arrived)
+		}
+		long = long || run.Total.Sent > len(run.Requests) || run.Total.Batches > all
+		if n := len(run.Batches); n > 0 {
+			var sum time.Duration
+			for _, b := range run.Batches {
+				sum += b.Ended - b.Began
+			}
+			shortest = min(shortest, sum/time.Duration(n))
+		}
+	}
+	switch {
+	case shortest == batching.Never, shortest == 0:
+		return max(end, 1), false
+	case long || end > time.Duration(all)*shortest:
+		if limit := time.Duration(some) * shortest; limit < end {
+			return limit, true
+		}
+	}
+	return max(end, 1), false
+}
+
+// capacity returns the rows that a full batch of the lane has, for its picture.
+func (run *Run) capacity(lane int) int {
+	if rows := run.Lanes[lane].MaxRows; rows > 0 {
+		return rows
+	}
+	most := 1
+	for _, b := range run.Batches {
+		if b.Lane == lane {
+			most = max(most, b.Rows)
+		}
+	}
+	return most
+}
+
+// label names a lane. A single model has no need of its name.
+func (run *Run) label(lane int) string {
+	l := run.Lanes[lane]
+	if len(run.Models) == 0 {
+		return strconv.Itoa(l.Instance)
+	}
+	return fmt.Sprintf("%s %d", l.Model, l.Instance)
+}
+
+// namesOf returns the names of a batch's requests.
+func (run *Run) namesOf(b Batch) []string {
+	var names []string
+	for _, i := range b.Requests {
+		names = append(names, run.Requests[i].ID)
+	}
+	return names
+}
+
+// short writes names in so many columns: all of them, or those that follow each
+// other as one, or how many there are, or nothing.
+func short(names []string, most int) string {
+	if len(names) == 1 {
+		return clip(names[0], most)
+	}
+	for _, text := range []string{strings.Join(names, " "), ranges(names), "×" + strconv.Itoa(len(names))} {
+		if len(names) > 0 && width(text) <= most {
+			return text
+		}
+	}
+	return ""
+}
+
+// ranges writes numbers that follow each other as one: 1–4 7.
+func ranges(names []string) string {
+	var numbers []int
+	for _, name := range names {
+		n, err := strconv.Atoi(name)
+		if err != nil {
+			return strings.Join(names, " ")
+		}
+		numbers = append(numbers, n)
+	}
+	slices.Sort(numbers)
+	var parts []string
+	for i := 0; i < len(numbers); {
+		last := i
+		for last+1 < len(numbers) && numbers[last+1] == numbers[last]+1 {
+			last++
+		}
+		if part := strconv.Itoa(numbers[i]); last == i {
+			parts = append(parts, part)
+		} else {
+			parts = append(parts, part+"–"+strconv.Itoa(numbers[last]))
+		}
+		i = last + 1
+	}
+	return strings.Join(parts, " ")
+}
+
+// counts writes how often each thing happened, the most frequent first.
+func counts(of map[string]int) string {
+	var names []string
+	for name := range of {
+		names = append(names, name)
+	}
+	slices.SortFunc(names, func(a, b string) int { return cmp.Or(cmp.Compare(of[b], of[a]), strings.Compare(a, b)) })
+	for i, name := range names {
+		names[i] = fmt.Sprintf("%d %s", of[name], name)
+	}
+	return strings.Join(names, ", ")
+}
+
+// perSecond writes a throughput.
+func perSecond(v float64) string {
+	if v < 100 {
+		return trimZeros(strconv.FormatFloat(v, 'f', 1, 64))
+	}
+	return strconv.FormatFloat(v, 'f', 0, 64)
+}
+
+// A measure is what the points of a group are compared by.
+type measure struct {
+	name string // with its unit
+	of   func(*Run) float64
+}
+
+// measures returns what is worth comparing, in one unit each.
+func (r *Report) measures() []measure {
+	unit := r.Unit
+	if unit.Length == 0 {
+		unit = Unit{"ms", time.Millisecond}
+	}
+	in := func(d time.Duration) float64 { return float64(d) / float64(unit.Length) }
+	return []measure{
+		{"rows per second", func(run *Run) float64 { return run.Total.RowsPerSecond }},
+		{"p95 latency in " + unit.Name, func(run *Run) float64 { return in(run.Total.Latency.P95) }},
+		{"mean latency in " + unit.Name, func(run *Run) float64 { return in(run.Total.Latency.Mean) }},
+		{"mean batch in rows", func(run *Run) float64 { return run.Total.MeanBatch }},
+	}
+}
+
+// threeDigits writes a number with as many digits after the point as it takes.
+func threeDigits(v float64) string { return strconv.FormatFloat(v, 'f', digitsAfterPoint(v), 64) }
