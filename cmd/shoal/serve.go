@@ -134,7 +134,7 @@ func (f *faces) stop(timeout time.Duration) {
 	f.all.Go(f.grpc.GracefulStop)
 	f.all.Go(func() {
 		if f.http.Shutdown(ctx) != nil {
-			f.http.Close()
+			_ = f.http.Close() // its connections are cut off, and that is all there is to do
 		}
 	})
 	f.all.Wait()

@@ -221,7 +221,7 @@ func (g *game) arrive() error {
 	case shapes:
 		it.Shape = uint64(g.choose(3))
 	case manyShapes:
-		it.Shape = uint64(g.choose(256))
+		it.Shape = uint64(g.choose(48))
 	}
 	if g.spice&has&priorities != 0 {
 		it.Priority = uint64(g.choose(len(g.cfg.Levels) + 2))

@@ -41,4 +41,6 @@ func (c *fdClock) wait() bool {
 	return binary.NativeEndian.Uint64(expirations[:]) > 0
 }
 
-func (c *fdClock) close() { c.file.Close() }
+func (c *fdClock) close() {
+	_ = c.file.Close() // it only fails if it has been closed before
+}

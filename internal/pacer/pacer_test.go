@@ -20,8 +20,8 @@ func TestAlarmsGoOffInTheOrderOfTheirTimes(t *testing.T) {
 		defer p.Close()
 		began := time.Now()
 		var got []time.Duration
-		for _, d := range []time.Duration{30, 10, 20} {
-			p.Alarm(func() { got = append(got, time.Since(began)) }).Set(began.Add(d * time.Millisecond))
+		for _, d := range []int{30, 10, 20} {
+			p.Alarm(func() { got = append(got, time.Since(began)) }).Set(began.Add(time.Duration(d) * time.Millisecond))
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()

@@ -74,6 +74,13 @@ func openDir(t *testing.T, dir string, eng engine.Engine) (*Repository, error) {
 	return Open(t.Context(), dir, Options{Engines: map[string]engine.Engine{"echo": eng}, Pacer: p, Log: slog.New(slog.DiscardHandler)})
 }
 
+func closeRepository(t *testing.T, r *Repository) {
+	t.Helper()
+	if err := r.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestEveryModelOfADirectoryIsLoaded(t *testing.T) {
 	eng := &tracked{}
 	r, err := openDir(t, write(t, map[string]string{"a": echoConfig, "b": echoConfig}, "1", "3", "2", "notes"), eng)
@@ -106,7 +113,7 @@ func TestTheVersionPolicyPicksTheVersions(t *testing.T) {
 		if got := r.Versions("a"); !slices.Equal(got, want) {
 			t.Errorf("%s: versions %v, want %v", policy, got, want)
 		}
-		r.Close()
+		closeRepository(t, r)
 	}
 }
 
@@ -115,7 +122,7 @@ func TestAnUnknownModelOrVersionIsNotFound(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer r.Close()
+	defer closeRepository(t, r)
 	for _, tt := range []struct{ name, version, text string }{
 		{"b", "", "Request for unknown model: 'b' is not found"},
 		{"a", "7", "Request for unknown model: 'a' version 7 is not found"},

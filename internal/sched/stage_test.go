@@ -181,6 +181,8 @@ func BenchmarkGapBetweenLargeBatches(b *testing.B) {
 		})
 	}
 	wg.Wait()
-	s.Close()
+	if err := s.Close(); err != nil {
+		b.Error(err)
+	}
 	b.ReportMetric(float64(eng.idle.Microseconds())/float64(max(eng.runs, 1)), "µs-gap")
 }

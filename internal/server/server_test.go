@@ -43,7 +43,11 @@ func start(t *testing.T) *Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { models.Close() })
+	t.Cleanup(func() {
+		if err := models.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 	return New(models)
 }
 

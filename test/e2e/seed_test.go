@@ -264,7 +264,7 @@ func TestAToE(t *testing.T) {
 			}{{0, 4}, {0, 2}, {x / 3, 2}, {2 * x / 3, 6}, {2 * x / 3, 2}} {
 				wg.Go(func() {
 					time.Sleep(r.at)
-					if err := ask(context.Background(), c, names[name], r.rows, 0); err != nil {
+					if err := ask(context.Background(), c, names[name], r.rows); err != nil {
 						t.Error(err)
 					}
 				})

@@ -7,7 +7,6 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
-	"io"
 	"math"
 	"net/http"
 	"os"
@@ -36,22 +35,29 @@ func floats(values ...float32) []byte {
 }
 
 // smallRequest asks a model of config; each row holds its own number.
-func smallRequest(model string, rows int, priority int64) *kservepb.ModelInferRequest {
+func smallRequest(model string, rows int) *kservepb.ModelInferRequest {
 	var data []byte
 	for i := range rows {
 		data = append(data, floats(float32(i), float32(i), float32(i), float32(i))...)
 	}
-	req := &kservepb.ModelInferRequest{
+	return &kservepb.ModelInferRequest{
 		ModelName: model,
 		Inputs: []*kservepb.ModelInferRequest_InferInputTensor{
 			{Name: "INPUT", Datatype: "FP32", Shape: []int64{int64(rows), 4}},
 		},
 		RawInputContents: [][]byte{data},
 	}
-	if priority > 0 {
-		req.Parameters = map[string]*kservepb.InferParameter{"priority": {ParameterChoice: &kservepb.InferParameter_Int64Param{Int64Param: priority}}}
+}
+
+// oneRow asks a model of config for one row over HTTP.
+func oneRow(ctx context.Context, s *server) (int, error) {
+	body := `{"inputs":[{"name":"INPUT","datatype":"FP32","shape":[1,4],"data":[1,2,3,4]}]}`
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.http+"/v2/models/m/infer", strings.NewReader(body))
+	if err != nil {
+		return 0, err
 	}
-	return req
+	status, _, _, err := fetch(req)
+	return status, err
 }
 
 // TestTheReadmesCommandsAnswer runs the fenced shell commands of the README that
@@ -106,7 +112,7 @@ func TestHealthAndMetadataOverHTTP(t *testing.T) {
 
 func TestJSONAndBinaryTensorsOverHTTP(t *testing.T) {
 	s := start(t, repositoryOf(t, map[string]string{"m": config(time.Millisecond, "1", "dynamic_batching { }")}))
-	post := func(body []byte, header int) (*http.Response, []byte) {
+	post := func(body []byte, header int) (http.Header, []byte) {
 		t.Helper()
 		req, err := http.NewRequest(http.MethodPost, s.http+"/v2/models/m/infer", bytes.NewReader(body))
 		if err != nil {
@@ -115,16 +121,11 @@ func TestJSONAndBinaryTensorsOverHTTP(t *testing.T) {
 		if header > 0 {
 			req.Header.Set("Inference-Header-Content-Length", strconv.Itoa(header))
 		}
-		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
+		status, answered, answer, err := fetch(req)
+		if err != nil || status != http.StatusOK {
+			t.Fatalf("%d %v: %s", status, err, answer)
 		}
-		defer resp.Body.Close()
-		answer, err := io.ReadAll(resp.Body)
-		if err != nil || resp.StatusCode != 200 {
-			t.Fatalf("%d %v: %s", resp.StatusCode, err, answer)
-		}
-		return resp, answer
+		return answered, answer
 	}
 	_, answer := post([]byte(`{"id":"7","inputs":[{"name":"INPUT","datatype":"FP32","shape":[2,4],"data":[[1,2,3,4],[5,6,7,8.5]]}]}`), 0)
 	want := `{"id":"7","model_name":"m","model_version":"1","outputs":[{"name":"OUTPUT","datatype":"FP32","shape":[2,4],"data":[1.0,2.0,3.0,4.0,5.0,6.0,7.0,8.5]}]}`
@@ -134,10 +135,10 @@ func TestJSONAndBinaryTensorsOverHTTP(t *testing.T) {
 
 	head := `{"inputs":[{"name":"INPUT","datatype":"FP32","shape":[1,4],"parameters":{"binary_data_size":16}}],"outputs":[{"name":"OUTPUT","parameters":{"binary_data":true}}]}`
 	data := floats(1, 2, 3, 4)
-	resp, answer := post(append([]byte(head), data...), len(head))
-	n, err := strconv.Atoi(resp.Header.Get("Inference-Header-Content-Length"))
+	header, answer := post(append([]byte(head), data...), len(head))
+	n, err := strconv.Atoi(header.Get("Inference-Header-Content-Length"))
 	if err != nil || !bytes.Equal(answer[n:], data) {
-		t.Errorf("binary is answered with header %v and %q (%v)", resp.Header, answer, err)
+		t.Errorf("binary is answered with header %v and %q (%v)", header, answer, err)
 	}
 }
 
@@ -148,7 +149,7 @@ func TestEachClientGetsItsOwnRows(t *testing.T) {
 		c := s.client()
 		wg.Go(func() {
 			for i := range 20 {
-				req := smallRequest("m", 1+(n+i)%3, 0)
+				req := smallRequest("m", 1+(n+i)%3)
 				for k := range req.RawInputContents[0] {
 					req.RawInputContents[0][k] = byte(n*20 + i + k/16)
 				}
@@ -171,23 +172,23 @@ func TestErrorsOverGRPC(t *testing.T) {
 		"m": config(200*time.Millisecond, "1", "dynamic_batching { default_queue_policy { max_queue_size: 1 } }"),
 	}))
 	c := s.client()
-	if err := ask(t.Context(), c, "nobody", 1, 0); status.Code(err) != codes.NotFound {
+	if err := ask(t.Context(), c, "nobody", 1); status.Code(err) != codes.NotFound {
 		t.Errorf("an unknown model: %v", err)
 	}
-	if err := ask(t.Context(), c, "m", 9, 0); status.Code(err) != codes.InvalidArgument {
+	if err := ask(t.Context(), c, "m", 9); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("too many rows: %v", err)
 	}
 	var wg sync.WaitGroup
 	for range 2 { // one runs, one waits
 		wg.Go(func() {
-			if err := ask(t.Context(), c, "m", 8, 0); err != nil {
+			if err := ask(t.Context(), c, "m", 8); err != nil {
 				t.Error(err)
 			}
 		})
 		time.Sleep(50 * time.Millisecond)
 	}
 	began := time.Now()
-	err := ask(t.Context(), c, "m", 8, 0)
+	err := ask(t.Context(), c, "m", 8)
 	if status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "Exceeds maximum queue size") {
 		t.Errorf("a full queue: %v", err)
 	}
@@ -204,7 +205,7 @@ func TestTimeoutsAreAnsweredAtTheirDeadline(t *testing.T) {
 	c := s.client()
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if err := ask(t.Context(), c, "m", 8, 0); err != nil {
+		if err := ask(t.Context(), c, "m", 8); err != nil {
 			t.Error(err)
 		}
 	})
@@ -221,11 +222,11 @@ func TestTimeoutsAreAnsweredAtTheirDeadline(t *testing.T) {
 			t.Errorf("%s: answered after %v, want %v", name, took, want)
 		}
 	}
-	late("queue timeout", 100*time.Millisecond, codes.Unavailable, func() error { return ask(t.Context(), c, "m", 1, 0) })
+	late("queue timeout", 100*time.Millisecond, codes.Unavailable, func() error { return ask(t.Context(), c, "m", 1) })
 	late("deadline", 50*time.Millisecond, codes.DeadlineExceeded, func() error {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
-		return ask(ctx, c, "m", 1, 0)
+		return ask(ctx, c, "m", 1)
 	})
 	wg.Wait()
 }
@@ -241,35 +242,28 @@ func TestAClientThatLeavesFreesItsPlace(t *testing.T) {
 			c := s.client()
 			var wg sync.WaitGroup
 			wg.Go(func() {
-				if err := ask(t.Context(), c, "m", 8, 0); err != nil {
+				if err := ask(t.Context(), c, "m", 8); err != nil {
 					t.Error(err)
 				}
 			})
 			time.Sleep(50 * time.Millisecond)
 			ctx, leave := context.WithCancel(t.Context())
 			wg.Go(func() {
+				// Whatever comes of it: it leaves.
 				if protocol == "grpc" {
-					ask(ctx, c, "m", 8, 0) //nolint:errcheck // it leaves
-					return
-				}
-				body := `{"inputs":[{"name":"INPUT","datatype":"FP32","shape":[1,4],"data":[1,2,3,4]}]}`
-				req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.http+"/v2/models/m/infer", strings.NewReader(body))
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				if resp, err := http.DefaultClient.Do(req); err == nil {
-					resp.Body.Close()
+					_ = ask(ctx, c, "m", 8)
+				} else {
+					_, _ = oneRow(ctx, s)
 				}
 			})
 			time.Sleep(50 * time.Millisecond)
-			if err := ask(t.Context(), c, "m", 8, 0); status.Code(err) != codes.ResourceExhausted {
+			if err := ask(t.Context(), c, "m", 8); status.Code(err) != codes.ResourceExhausted {
 				t.Errorf("the queue should be full: %v", err)
 			}
 			leave()
 			time.Sleep(50 * time.Millisecond)
 			began := time.Now()
-			if err := ask(t.Context(), c, "m", 8, 0); err != nil {
+			if err := ask(t.Context(), c, "m", 8); err != nil {
 				t.Errorf("the place of one who left was not free: %v", err)
 			}
 			if took := time.Since(began); took > 1100*time.Millisecond {
@@ -286,43 +280,36 @@ func TestSIGTERMDrains(t *testing.T) {
 	for n := range 6 {
 		c := s.client()
 		wg.Go(func() {
-			if err := ask(t.Context(), c, "m", 8, 0); n < 2 && err != nil {
+			if err := ask(t.Context(), c, "m", 8); n < 2 && err != nil {
 				t.Errorf("a request that was here: %v", err)
 			}
 		})
 	}
 	wg.Go(func() {
-		body := `{"inputs":[{"name":"INPUT","datatype":"FP32","shape":[1,4],"data":[1,2,3,4]}]}`
-		resp, err := http.Post(s.http+"/v2/models/m/infer", "application/json", strings.NewReader(body))
-		if err != nil || resp.StatusCode != 200 {
-			t.Errorf("a request over HTTP that was here: %v %v", resp, err)
-			return
+		if status, err := oneRow(t.Context(), s); err != nil || status != http.StatusOK {
+			t.Errorf("a request over HTTP that was here: %d %v", status, err)
 		}
-		resp.Body.Close()
 	})
 	time.Sleep(200 * time.Millisecond)
 	s.signal()
 	wg.Wait()
-	select {
-	case <-s.ended:
-		if s.err != nil {
-			t.Errorf("ended with %v\n%s", s.err, s.logged())
-		}
-	case <-time.After(10 * time.Second):
+	switch {
+	case !s.endsWithin(10 * time.Second):
 		t.Errorf("still there 10 s after its last request\n%s", s.logged())
+	case s.err != nil:
+		t.Errorf("ended with %v\n%s", s.err, s.logged())
 	}
 }
 
 func TestASecondSignalEndsAtOnce(t *testing.T) {
 	s := start(t, repositoryOf(t, map[string]string{"m": config(20*time.Second, "1", "")}))
-	go ask(t.Context(), s.client(), "m", 1, 0) //nolint:errcheck // it is cut off
+	c := s.client()
+	go func() { _ = ask(context.Background(), c, "m", 1) }() // it is cut off
 	time.Sleep(200 * time.Millisecond)
 	s.signal()
 	time.Sleep(200 * time.Millisecond)
 	s.signal()
-	select {
-	case <-s.ended:
-	case <-time.After(5 * time.Second):
+	if !s.endsWithin(5 * time.Second) {
 		t.Error("still there 5 s after a second signal")
 	}
 }

@@ -7,6 +7,7 @@ package e2e
 import (
 	"bufio"
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"os"
@@ -60,6 +61,8 @@ func start(t testing.TB, repository string) *server {
 	if err := s.cmd.Start(); err != nil {
 		t.Fatalf("%v; run make build first", err)
 	}
+	patience := time.NewTimer(20 * time.Second)
+	defer patience.Stop()
 	addresses := make(chan [2]string, 2) // one for each protocol
 	go s.read(out, addresses)            // ends with the process
 	t.Cleanup(func() { s.kill() })
@@ -73,7 +76,7 @@ func start(t testing.TB, repository string) *server {
 			}
 		case <-s.ended:
 			t.Fatalf("the server ended: %v\n%s", s.err, s.logged())
-		case <-time.After(20 * time.Second):
+		case <-patience.C:
 			t.Fatalf("the server does not listen after 20 s\n%s", s.logged())
 		}
 	}
@@ -109,7 +112,7 @@ func (s *server) signal() {
 }
 
 func (s *server) kill() {
-	s.cmd.Process.Kill() //nolint:errcheck // it may have ended by itself
+	_ = s.cmd.Process.Kill() // it may have ended by itself
 	<-s.ended
 }
 
@@ -120,23 +123,50 @@ func (s *server) client() kservepb.GRPCInferenceServiceClient {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.t.Cleanup(func() { conn.Close() })
+	s.t.Cleanup(func() {
+		if err := conn.Close(); err != nil {
+			s.t.Error(err)
+		}
+	})
 	return kservepb.NewGRPCInferenceServiceClient(conn)
 }
 
 // get returns the status and the body of a page.
 func (s *server) get(path string) (int, string) {
 	s.t.Helper()
-	resp, err := http.Get(s.http + path)
+	req, err := http.NewRequest(http.MethodGet, s.http+path, nil)
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
+	status, _, body, err := fetch(req)
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	return resp.StatusCode, string(body)
+	return status, string(body)
+}
+
+var httpClient = &http.Client{Timeout: 30 * time.Second}
+
+// fetch sends a request and returns what is answered.
+func fetch(req *http.Request) (status int, header http.Header, body []byte, err error) {
+	resp, err := httpClient.Do(req)
+	if err != nil {
+		return 0, nil, nil, err
+	}
+	body, err = io.ReadAll(resp.Body)
+	return resp.StatusCode, resp.Header, body, errors.Join(err, resp.Body.Close())
+}
+
+// endsWithin waits for the process to end, and reports whether it did.
+func (s *server) endsWithin(d time.Duration) bool {
+	patience := time.NewTimer(d)
+	defer patience.Stop()
+	select {
+	case <-s.ended:
+		return true
+	case <-patience.C:
+		return false
+	}
 }
 
 // repositoryOf writes a model repository with one version of each model.
@@ -166,7 +196,7 @@ parameters { key: "fixed_us" value { string_value: "` + us(takes) + `" } }
 }
 
 // ask sends rows of one number to a small model over gRPC.
-func ask(ctx context.Context, c kservepb.GRPCInferenceServiceClient, model string, rows int, priority int64) error {
-	_, err := c.ModelInfer(ctx, smallRequest(model, rows, priority))
+func ask(ctx context.Context, c kservepb.GRPCInferenceServiceClient, model string, rows int) error {
+	_, err := c.ModelInfer(ctx, smallRequest(model, rows))
 	return err
 }

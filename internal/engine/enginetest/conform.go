@@ -37,14 +37,12 @@ func Conform(t *testing.T, eng engine.Engine, src engine.Source) {
 	t.Run("instances run at the same time", s.instancesTogether)
 	t.Run("a run ends with its context", s.runEndsWithContext)
 	t.Run("an instance works after a stopped run", s.worksAfterStop)
-	if err := model.Close(); err != nil {
-		t.Errorf("close: %v", err)
-	}
+	closeModel(t, model)
 	t.Run("loading gives up when its context ends", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		if m, err := eng.Load(ctx, src); err == nil {
-			m.Close() // fast engines may finish; that is no fault
+			closeModel(t, m) // fast engines may finish; that is no fault
 		}
 	})
 }
@@ -62,6 +60,13 @@ func (s *suite) open(t *testing.T) engine.Instance {
 	}
 	t.Cleanup(func() { closeInstance(t, inst) })
 	return inst
+}
+
+func closeModel(t *testing.T, m engine.Model) {
+	t.Helper()
+	if err := m.Close(); err != nil {
+		t.Errorf("close: %v", err)
+	}
 }
 
 func closeInstance(t *testing.T, inst engine.Instance) {

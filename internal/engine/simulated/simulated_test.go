@@ -43,7 +43,11 @@ func load(t *testing.T, n int, parameters map[string]string) []engine.Instance {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { m.Close() })
+	t.Cleanup(func() {
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 	var all []engine.Instance
 	for range n {
 		inst, err := m.Instance(t.Context())
