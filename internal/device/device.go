@@ -80,20 +80,32 @@ func (d *Device) Start(now Time, id int, alone time.Duration) {
 func (d *Device) Next() (id int, at Time) {
 	at = Never
 	for _, j := range d.jobs {
-		if t := d.now + time.Duration(math.Ceil(j.left*d.slowdown())); t < at {
+		if t := d.endOf(j); t < at {
 			id, at = j.id, t
 		}
 	}
 	return id, at
 }
 
-// End takes a batch off the device, because it has ended or was stopped.
+// EndOf returns when a batch ends, if nothing else starts or stops before.
+func (d *Device) EndOf(id int) Time {
+	i := slices.IndexFunc(d.jobs, func(j job) bool { return j.id == id })
+	return d.endOf(d.jobs[i])
+}
+
+func (d *Device) endOf(j job) Time {
+	return d.now + time.Duration(math.Ceil(j.left*d.slowdown()))
+}
+
+// End takes a batch off the device, because it has ended or was stopped. It may
+// be told late, as long as nothing else was told meanwhile.
 func (d *Device) End(now Time, id int) {
 	d.advance(now)
 	d.jobs = slices.DeleteFunc(d.jobs, func(j job) bool { return j.id == id })
 }
 
 func (d *Device) advance(now Time) {
+	now = max(now, d.now)
 	did := float64(now-d.now) / d.slowdown()
 	for i := range d.jobs {
 		d.jobs[i].left = max(0, d.jobs[i].left-did)

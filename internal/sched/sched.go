@@ -58,7 +58,8 @@ type Scheduler struct {
 	alarmAt batching.Time
 	out     batching.Actions // of one step
 	closing bool
-	stage   stage
+	stages  []stage       // of the next batches
+	opened  uint64        // stages so far
 	drained chan struct{} // closed when nothing waits or runs any more after closing
 
 	alarmOut batching.Actions // of the alarm, which only ever rings once at a time
@@ -131,7 +132,9 @@ func (s *Scheduler) Close() error {
 	}
 	s.running.Wait()
 	s.alarm.Stop()
-	s.stage.memory.Release() // of those who left before their batch was taken
+	for _, st := range s.stages {
+		st.memory.Release() // of those who left before their batch was taken
+	}
 	if s.opts.Device != nil {
 		s.opts.Device.forget(s)
 	}

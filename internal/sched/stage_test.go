@@ -35,8 +35,13 @@ func staged(s *Scheduler) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var names []string
-	for _, c := range s.stage.calls {
-		names = append(names, c.req.ID)
+	for i, st := range s.stages {
+		for _, c := range st.calls {
+			names = append(names, fmt.Sprint(i+1, c.req.ID))
+			if c.place.state.Load() != copied {
+				names = append(names, "not there yet")
+			}
+		}
 	}
 	return names
 }
@@ -52,16 +57,25 @@ func TestRowsOfTheNextBatchAreStagedWhileOneRuns(t *testing.T) {
 		other.Shape = 1
 		b.submit(3*ms, other, 30*ms)
 		time.Sleep(5 * ms)
-		if got, want := staged(b.Scheduler), []string{"a", "b"}; !slices.Equal(got, want) {
-			t.Errorf("on the stage are %v, want %v", got, want)
+		if got, want := staged(b.Scheduler), []string{"1a", "1b"}; !slices.Equal(got, want) {
+			t.Errorf("on the stages are %v, want %v", got, want)
 		}
-		b.Scheduler.mu.Lock()
-		for _, c := range b.Scheduler.stage.calls {
-			if c.place.state.Load() != copied {
-				t.Errorf("%s has a place, but its rows are not there", c.req.ID)
-			}
+		b.finish()
+	})
+}
+
+func TestThoseWhoDoNotFitTheNextBatchAreStagedForTheOneAfter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := &enginetest.Echo{Takes: constant(10 * ms)}
+		b := start(t, eng, 1, Options{Batching: batching.Config{MaxRows: 4, Policy: batching.Triton{MaxRows: 4}}})
+		b.submit(0, largeRequest("z", 4), 10*ms)
+		b.submit(1*ms, largeRequest("a", 3), 20*ms)
+		b.submit(2*ms, largeRequest("b", 2), 30*ms)
+		b.submit(3*ms, largeRequest("c", 1), 30*ms)
+		time.Sleep(5 * ms)
+		if got, want := staged(b.Scheduler), []string{"1a", "2b", "2c"}; !slices.Equal(got, want) {
+			t.Errorf("on the stages are %v, want %v", got, want)
 		}
-		b.Scheduler.mu.Unlock()
 		b.finish()
 	})
 }

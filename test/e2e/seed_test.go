@@ -37,8 +37,9 @@ type load struct {
 
 // closedLoop runs clients that each send a request of two rows, wait for the
 // answer, and send the next.
-func closedLoop(t *testing.T, s *server, model string, clients int, warm, measure time.Duration) load {
+func closedLoop(t *testing.T, s *server, model string, clients int, measure time.Duration) load {
 	t.Helper()
+	const warm = 200 * time.Millisecond
 	var latencies [][]time.Duration
 	var done sync.WaitGroup
 	var stop atomic.Bool
@@ -101,35 +102,56 @@ func median(values []float64) (mid, low, high float64) {
 	return v[len(v)/2], at(n/2 - half - 0.5), at(n/2 + half - 0.5)
 }
 
+// tries measures a ratio so often that it can be told from noise, or, if the test
+// is not strict, until it is between low and high, five times at the most: other
+// work on the machine makes a ratio worse now and then, a defect always.
+func tries(low, high float64, measure func() float64) []float64 {
+	var ratios []float64
+	for range 7 {
+		ratios = append(ratios, measure())
+		last := ratios[len(ratios)-1]
+		if !*strict && (low <= last && last <= high || len(ratios) == 5) {
+			return []float64{last}
+		}
+	}
+	return ratios
+}
+
+// hold measures a ratio and fails unless it is between low and high.
+func hold(t *testing.T, name string, low, high float64, measure func() float64) {
+	t.Helper()
+	mid, from, to := median(tries(low, high, measure))
+	t.Logf("%s: %.3f [%.3f, %.3f], want %.2f to %.2f", name, mid, from, to, low, high)
+	if to < low || from > high {
+		t.Errorf("%s: %.3f, want %.2f to %.2f", name, mid, low, high)
+	}
+}
+
+// choose returns the first value if the test is strict, and the second if not.
+func choose[T any](whenStrict, otherwise T) T {
+	if *strict {
+		return whenStrict
+	}
+	return otherwise
+}
+
 // TestSeedDeviceAtFullLoad holds the throughput of 16 clients against what the
 // device can do at the most.
 func TestSeedDeviceAtFullLoad(t *testing.T) {
 	s := start(t, root+"/examples/seed-device")
-	repeats, warm, measure, room := 1, 300*time.Millisecond, time.Second, 0.85
-	if *strict {
-		repeats, warm, measure, room = 7, 500*time.Millisecond, 3*time.Second, 1
-	}
-	goals := []struct {
+	room, measure := choose(1, 0.85), choose(3*time.Second, time.Second)
+	for _, g := range []struct {
 		model string
-		limit float64 // of the device
+		limit float64 // of the device, in infer/s
 		share float64 // of it that is promised
 	}{
 		{"seed_dynamic", 8 / seedCurve.Takes(8).Seconds(), 0.97},
 		{"seed_two", 16 / (seedSlowdown[1] * seedCurve.Takes(8).Seconds()), 0.95},
 		{"seed_none", 2 / seedCurve.Takes(2).Seconds(), 950 / (2 / seedCurve.Takes(2).Seconds())},
-	}
-	got := make([][]float64, len(goals))
-	for range repeats {
-		for i, g := range goals {
-			got[i] = append(got[i], closedLoop(t, s, g.model, 16, warm, measure).infersPerSecond)
-		}
-	}
-	for i, g := range goals {
-		mid, low, high := median(got[i])
-		t.Logf("%s: %.0f infer/s [%.0f, %.0f] of %.0f: %.1f %%", g.model, mid, low, high, g.limit, 100*mid/g.limit)
-		if high < room*g.share*g.limit {
-			t.Errorf("%s: %.0f infer/s, want %.0f", g.model, mid, room*g.share*g.limit)
-		}
+	} {
+		hold(t, fmt.Sprintf("%s, share of %.0f infer/s", g.model, g.limit), room*g.share, 1.01, func() float64 {
+			return closedLoop(t, s, g.model, 16, measure).infersPerSecond / g.limit
+		})
 	}
 }
 
@@ -146,24 +168,19 @@ func TestSeedDeviceAgreesWithTheSimulator(t *testing.T) {
 		"two":     seedConfig(2, "dynamic_batching { max_queue_delay_microseconds: 0 }", seedSpeed),
 		"probe":   seedConfig(16, "", `parameters { key: "fixed_us" value { string_value: "2000" } }`),
 	}))
-	counts, repeats, measure, room := []int{1, 4, 8}, 1, 700*time.Millisecond, 0.25
-	if *strict {
-		counts, repeats, measure, room = []int{1, 2, 4, 6, 8, 10, 12, 14}, 7, 1500*time.Millisecond, 0.05
-	}
-	models := []struct {
-		name      string
-		policy    batching.Policy
-		instances int
-	}{
-		{"none", batching.None{}, 1},
-		{"dynamic", batching.Triton{MaxRows: 8}, 1},
-		{"two", batching.Triton{MaxRows: 8}, 2},
-	}
-	for _, clients := range counts {
-		for _, m := range models {
-			var rates, ratios []float64
-			for range repeats {
-				travel := closedLoop(t, s, "probe", clients, 100*time.Millisecond, measure/2).mean - probeTakes
+	room, measure := choose(0.05, 0.2), choose(1500*time.Millisecond, 500*time.Millisecond)
+	for _, clients := range choose([]int{1, 2, 4, 6, 8, 10, 12, 14}, []int{1, 8}) {
+		for _, m := range []struct {
+			name      string
+			policy    batching.Policy
+			instances int
+		}{
+			{"none", batching.None{}, 1},
+			{"dynamic", batching.Triton{MaxRows: 8}, 1},
+			{"two", batching.Triton{MaxRows: 8}, 2},
+		} {
+			hold(t, fmt.Sprintf("%s with %d clients, share of the simulator's", m.name, clients), 1-room, 1+room, func() float64 {
+				travel := closedLoop(t, s, "probe", clients, measure/2).mean - probeTakes
 				loop := simulate.ClosedLoop{
 					Config: batching.Config{MaxRows: 8, Policy: m.policy}, Curve: seedCurve, Slowdown: seedSlowdown,
 					Instances: m.instances, Clients: clients, Rows: 2, Think: simulate.Span{From: travel, To: travel}, Duration: 5 * time.Second,
@@ -172,16 +189,27 @@ func TestSeedDeviceAgreesWithTheSimulator(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				got := closedLoop(t, s, m.name, clients, 100*time.Millisecond, measure).infersPerSecond
-				rates = append(rates, got)
-				ratios = append(ratios, got/want.RowsPerSecond)
-			}
-			mid, low, high := median(ratios)
-			rate, _, _ := median(rates)
-			t.Logf("%-8s %2d clients: %5.0f infer/s, %.3f [%.3f, %.3f] of the simulator", m.name, clients, rate, mid, low, high)
-			if high < 1-room || low > 1+room {
-				t.Errorf("%s with %d clients: %.3f of what the simulator gives", m.name, clients, mid)
-			}
+				return closedLoop(t, s, m.name, clients, measure).infersPerSecond / want.RowsPerSecond
+			})
+		}
+	}
+}
+
+// TestQueuePoliciesCostNoThroughput compares the seed device with and without a
+// queue policy and priorities, in turn.
+func TestQueuePoliciesCostNoThroughput(t *testing.T) {
+	s := start(t, repositoryOf(t, map[string]string{
+		"plain":      seedConfig(1, "dynamic_batching { }", seedSpeed),
+		"policy":     seedConfig(1, "dynamic_batching { default_queue_policy { max_queue_size: 1000 default_timeout_microseconds: 5000000 } }", seedSpeed),
+		"priorities": seedConfig(1, "dynamic_batching { priority_levels: 2 default_priority_level: 2 }", seedSpeed),
+	}))
+	room, measure := choose(0.03, 0.15), choose(1500*time.Millisecond, 500*time.Millisecond)
+	for _, name := range []string{"policy", "priorities"} {
+		for _, clients := range choose([]int{1, 4, 16}, []int{16}) {
+			hold(t, fmt.Sprintf("%s with %d clients, share of the throughput without", name, clients), 1-room, 1.2, func() float64 {
+				plain := closedLoop(t, s, "plain", clients, measure)
+				return closedLoop(t, s, name, clients, measure).infersPerSecond / plain.infersPerSecond
+			})
 		}
 	}
 }
@@ -199,35 +227,6 @@ input [ { name: "input.1" data_type: TYPE_FP32 dims: [ 1, 32, 100 ] } ]
 output [ { name: "308" data_type: TYPE_FP32 dims: [ 26, 37 ] } ]
 instance_group [ { count: %d } ]
 %s %s`, instances, scheduling, speed)
-}
-
-// TestQueuePoliciesCostNoThroughput compares the seed device with and without a
-// queue policy and priorities, in turn.
-func TestQueuePoliciesCostNoThroughput(t *testing.T) {
-	s := start(t, repositoryOf(t, map[string]string{
-		"plain":      seedConfig(1, "dynamic_batching { }", seedSpeed),
-		"policy":     seedConfig(1, "dynamic_batching { default_queue_policy { max_queue_size: 1000 default_timeout_microseconds: 5000000 } }", seedSpeed),
-		"priorities": seedConfig(1, "dynamic_batching { priority_levels: 2 default_priority_level: 2 }", seedSpeed),
-	}))
-	repeats, measure, room := 1, 700*time.Millisecond, 0.15
-	if *strict {
-		repeats, measure, room = 7, 1500*time.Millisecond, 0.03
-	}
-	for _, name := range []string{"policy", "priorities"} {
-		for _, clients := range []int{1, 4, 16} {
-			var ratios []float64
-			for range repeats {
-				plain := closedLoop(t, s, "plain", clients, 200*time.Millisecond, measure)
-				other := closedLoop(t, s, name, clients, 200*time.Millisecond, measure)
-				ratios = append(ratios, other.infersPerSecond/plain.infersPerSecond)
-			}
-			mid, low, high := median(ratios)
-			t.Logf("%-10s %2d clients: %.3f [%.3f, %.3f] of the throughput without", name, clients, mid, low, high)
-			if high < 1-room {
-				t.Errorf("%s with %d clients: %.3f of the throughput without", name, clients, mid)
-			}
-		}
-	}
 }
 
 // TestAToE plays the tutorials' scenario for real, with a model that takes X for

@@ -10,6 +10,8 @@ package simulated
 import (
 	"context"
 	"fmt"
+	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -34,7 +36,7 @@ type Engine struct {
 var _ engine.Engine = (*Engine)(nil)
 
 // Load implements [engine.Engine]. The speed is read from the model's
-// parameters; see [Speed].
+// parameters; see [ParseSpeed].
 func (e *Engine) Load(_ context.Context, src engine.Source) (engine.Model, error) {
 	speed, err := ParseSpeed(src.Config.Parameters)
 	if err != nil {
@@ -45,9 +47,8 @@ func (e *Engine) Load(_ context.Context, src engine.Source) (engine.Model, error
 			return nil, fmt.Errorf("output %s: a simulated model has no outputs of type BYTES", spec.Name)
 		}
 	}
-	m := &model{cfg: src.Config, curve: speed.Curve, began: time.Now(), waiting: map[int]chan struct{}{}}
+	m := &model{cfg: src.Config, curve: speed.Curve, pacer: e.Pacer, began: time.Now()}
 	m.device.Slowdown = speed.Slowdown
-	m.alarm = e.Pacer.Alarm(m.wake)
 	return m, nil
 }
 
@@ -56,94 +57,137 @@ func (e *Engine) Load(_ context.Context, src engine.Source) (engine.Model, error
 type model struct {
 	cfg   *modelconfig.Config
 	curve device.Curve
+	pacer *pacer.Pacer
 	began time.Time
-	alarm *pacer.Alarm
 
-	mu      sync.Mutex // guards the following
-	device  device.Device
-	jobs    int                   // how many there ever were
-	waiting map[int]chan struct{} // by job; each is told once when its job has ended
+	mu        sync.Mutex // guards the following
+	device    device.Device
+	instances int // how many there ever were
+	busy      []*instance
 }
 
 // Instance implements [engine.Model].
 func (m *model) Instance(context.Context) (engine.Instance, error) {
-	return &instance{model: m, ended: make(chan struct{}, 1)}, nil
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.instances++
+	i := &instance{model: m, number: m.instances, poked: make(chan struct{}, 1)}
+	i.alarm = m.pacer.Alarm(i.poke)
+	return i, nil
 }
 
 // Close implements [engine.Model].
-func (m *model) Close() error {
-	m.alarm.Stop()
-	return nil
-}
+func (m *model) Close() error { return nil }
 
-// wake ends the jobs whose time has come.
-func (m *model) wake() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	now := time.Since(m.began)
-	for id, at := m.device.Next(); at <= now; id, at = m.device.Next() {
-		// It ended when it should have, however late the alarm was: lateness must
-		// not add up over those that run beside it.
-		m.endLocked(at, id)
-	}
-	m.setAlarmLocked()
-}
+func (m *model) now() device.Time { return time.Since(m.began) }
 
-func (m *model) endLocked(at device.Time, id int) {
-	m.device.End(at, id)
-	m.waiting[id] <- struct{}{}
-	delete(m.waiting, id)
-}
-
-func (m *model) setAlarmLocked() {
-	if _, at := m.device.Next(); at != device.Never {
-		m.alarm.Set(m.began.Add(at))
-	}
-}
-
-// compute takes the time of a batch.
-func (m *model) compute(ctx context.Context, rows int, ended chan struct{}) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	m.mu.Lock()
-	m.jobs++
-	id := m.jobs
-	m.waiting[id] = ended
-	m.device.Start(time.Since(m.began), id, m.curve.Takes(rows))
-	m.setAlarmLocked()
-	m.mu.Unlock()
-	select {
-	case <-ended:
-		return nil
-	case <-ctx.Done():
-	}
-	m.mu.Lock()
-	if _, ok := m.waiting[id]; ok {
-		m.endLocked(time.Since(m.began), id)
-		m.setAlarmLocked()
-	}
-	m.mu.Unlock()
-	<-ended
-	return ctx.Err()
-}
-
+// An instance runs one batch at a time, and waits until the device would have
+// computed it.
 type instance struct {
-	model *model
-	ended chan struct{} // size 1, so that nobody waits who tells that a job has ended
-	shape []int64
+	model  *model
+	number int
+	alarm  *pacer.Alarm
+	poked  chan struct{} // size 1: time to look at the device again
+	shape  []int64
+
+	// late is how late alarms have been, smoothed. They are set so much earlier,
+	// and the rest is waited for without sleeping.
+	late time.Duration
 }
 
 // Run implements [engine.Instance].
 func (i *instance) Run(ctx context.Context, in []tensor.Tensor, out *engine.Outputs) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	rows := 1
 	if i.model.cfg.MaxBatchSize > 0 {
 		rows = in[0].Rows()
 	}
-	if err := i.model.compute(ctx, rows, i.ended); err != nil {
-		return err
+	i.start(rows)
+	// What has to be done for real is done while the device computes.
+	err := i.repeat(in[0].Data, rows, out)
+	if err == nil {
+		err = i.wait(ctx)
 	}
-	return i.repeat(in[0].Data, rows, out)
+	i.end()
+	if err != nil {
+		out.Memory.Release()
+		out.Memory = nil
+	}
+	return err
+}
+
+func (i *instance) start(rows int) {
+	m := i.model
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.device.Start(m.now(), i.number, m.curve.Takes(rows))
+	m.busy = append(m.busy, i)
+}
+
+// end takes the batch off the device. The others may be done sooner now.
+func (i *instance) end() {
+	m := i.model
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	// One that has ended did so at its time, however late that was noticed.
+	m.device.End(min(m.now(), m.device.EndOf(i.number)), i.number)
+	m.busy = slices.DeleteFunc(m.busy, func(other *instance) bool { return other == i })
+	for _, other := range m.busy {
+		other.poke()
+	}
+}
+
+// poke makes wait look at the device again.
+func (i *instance) poke() {
+	select {
+	case i.poked <- struct{}{}:
+	default: // it will look anyway
+	}
+}
+
+// wait returns when the device has computed the batch, or ctx has ended.
+func (i *instance) wait(ctx context.Context) error {
+	defer i.alarm.Stop()
+	for {
+		end := i.endOf()
+		left := end - i.model.now()
+		switch {
+		case left <= 0:
+			return nil
+		case left <= i.late:
+			// Too short to sleep. Somebody else may run meanwhile, and may have
+			// changed when this ends.
+			runtime.Gosched()
+			continue
+		}
+		wake := end - i.late
+		i.alarm.Set(i.model.began.Add(wake))
+		select {
+		case <-i.poked:
+			i.learn(i.model.now() - wake)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// maxLate bounds how long an instance waits without sleeping.
+const maxLate = 200 * time.Microsecond
+
+// learn takes in how late an alarm was. One that has not gone off yet, because
+// something else woke the instance, says nothing.
+func (i *instance) learn(late time.Duration) {
+	if late >= 0 {
+		i.late = min(maxLate, i.late+(2*late-i.late)/8)
+	}
+}
+
+func (i *instance) endOf() device.Time {
+	i.model.mu.Lock()
+	defer i.model.mu.Unlock()
+	return i.model.device.EndOf(i.number)
 }
 
 // repeat fills the outputs with the rows of the first input, over and over.

@@ -1,0 +1,133 @@
+package batching_test
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/batching"
+)
+
+// A sharer is a share, with what the test knows of it.
+type sharer struct {
+	batching.Share
+	asks, turns int           // that it asked for, and that it holds
+	used        time.Duration // for how long it had the device
+}
+
+func sharers(n int) []*sharer {
+	all := make([]*sharer, n)
+	for i := range all {
+		all[i] = &sharer{}
+		all[i].Owner = all[i]
+	}
+	return all
+}
+
+// TestTurnsAreGrantedUpToTheSlots lets models ask and yield at random. Whoever
+// asks gets a turn as long as slots are free, and nobody gets one after that or
+// without asking. Models that do not ask may take more slots than there are.
+func TestTurnsAreGrantedUpToTheSlots(t *testing.T) {
+	for seed := range uint64(500) {
+		r := rand.New(rand.NewPCG(3, seed))
+		slots := r.IntN(4)
+		arbiter := batching.Arbiter{Slots: slots}
+		slots = max(slots, 1)
+		all := sharers(1 + r.IntN(5))
+		busy, unasked, asks := 0, 0, 0
+		var granted []*batching.Share
+		for range 300 {
+			s := all[r.IntN(len(all))]
+			granted = granted[:0]
+			switch r.IntN(6) {
+			case 0, 1:
+				s.asks++
+				asks++
+				granted = arbiter.Ask(&s.Share, granted)
+			case 2, 3:
+				if s.turns == 0 {
+					continue
+				}
+				s.turns--
+				busy--
+				granted = arbiter.Yield(&s.Share, time.Duration(r.IntN(50))*time.Millisecond, granted)
+			case 4:
+				if r.IntN(2) == 0 {
+					unasked++
+					busy++
+					arbiter.Began()
+				} else if unasked > 0 {
+					unasked--
+					busy--
+					granted = arbiter.Ended(granted)
+				}
+			case 5:
+				arbiter.Forget(&s.Share)
+				asks -= s.asks
+				s.asks = 0
+			}
+			for _, g := range granted {
+				of := g.Owner.(*sharer)
+				of.asks--
+				of.turns++
+				asks--
+				busy++
+				if of.asks < 0 || busy > slots {
+					t.Fatalf("seed %d: a turn was granted with %d of %d slots in use; the model has %d turns to come", seed, busy, slots, of.asks)
+				}
+			}
+			if asks > 0 && busy < slots {
+				t.Fatalf("seed %d: %d of %d slots are in use, and %d turns are asked for", seed, busy, slots, asks)
+			}
+		}
+	}
+}
+
+// TestTimeIsSharedEvenly lets models with batches of different lengths use one
+// slot all the time. Each asks for its next turn before it gives one back, as the
+// core does. However long they go on, nobody gets ahead of another by more than
+// two of the longest batches: the quantum, and one turn more.
+func TestTimeIsSharedEvenly(t *testing.T) {
+	for seed := range uint64(200) {
+		r := rand.New(rand.NewPCG(4, seed))
+		arbiter := batching.Arbiter{Slots: 1}
+		all := sharers(2 + r.IntN(4))
+		takes, longest := make([]time.Duration, len(all)), time.Duration(0)
+		for i := range takes {
+			takes[i] = time.Duration(1+r.IntN(100)) * time.Millisecond
+			longest = max(longest, takes[i])
+		}
+		var granted []*batching.Share
+		for _, s := range all {
+			granted = arbiter.Ask(&s.Share, granted)
+		}
+		for range 5_000 {
+			s := granted[0].Owner.(*sharer)
+			ran := takes[slices.Index(all, s)]
+			s.used += ran
+			granted = arbiter.Ask(&s.Share, granted[:0])
+			granted = arbiter.Yield(&s.Share, ran, granted)
+			for _, other := range all {
+				if ahead := s.used - other.used; ahead > 2*longest {
+					t.Fatalf("seed %d: one model is ahead of another by %v, and the longest batch takes %v", seed, ahead, longest)
+				}
+			}
+		}
+	}
+}
+
+// TestAModelThatIsAloneHasTheDevice shows that time is shared only with those who
+// want it.
+func TestAModelThatIsAloneHasTheDevice(t *testing.T) {
+	arbiter := batching.Arbiter{Slots: 1}
+	s := sharers(1)[0]
+	granted := arbiter.Ask(&s.Share, nil)
+	for range 100 {
+		if len(granted) != 1 {
+			t.Fatalf("%d turns were granted, want 1", len(granted))
+		}
+		granted = arbiter.Ask(&s.Share, granted[:0])
+		granted = arbiter.Yield(&s.Share, time.Second, granted)
+	}
+}
