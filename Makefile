@@ -22,7 +22,7 @@ tests = go test -list '^$(1)' ./... | awk '/^$(1)/ { names[n++] = $$1 } /^ok/ { 
 
 .PHONY: help
 help: ## print this list
-	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: deps
 deps: $(LINT) ## download the modules and install the linter
@@ -67,6 +67,16 @@ e2e: build ## test the built binary from outside
 bench: ## run the benchmarks
 	@packages=$$($(call tests,Benchmark) | cut -d ' ' -f 1 | sort -u); \
 	test -z "$$packages" || go test -run '^$$' -bench . -benchmem $$packages
+
+.PHONY: figures
+figures: build ## measure what docs/measured.md promises; wants a quiet machine for 20 minutes
+	go test -run '^$$' -bench 'Submit|Gap' -benchmem ./internal/sched
+	go test -run '^$$' -bench . -benchmem ./internal/batching ./internal/simulate
+	go test -tags e2e -count 1 -timeout 40m -v -run 'Seed|Queue|AToE|Timeouts' ./test/e2e -strict
+
+.PHONY: sequences
+sequences: ## play a million random event sequences against the batching core and its referee
+	go test -count 1 -timeout 60m -run TestRandomSequences ./internal/batching -sequences 1000000
 
 .PHONY: proto
 proto: $(PROTOC_GEN_GO) $(PROTOC_GEN_GRPC) ## generate Go from proto/*.proto; needs protoc (Debian: protobuf-compiler)

@@ -2,7 +2,6 @@ package batching_test
 
 import (
 	"math/rand/v2"
-	"slices"
 	"testing"
 	"time"
 
@@ -13,6 +12,8 @@ import (
 type sharer struct {
 	batching.Share
 	asks, turns int           // that it asked for, and that it holds
+	takes       time.Duration // that a turn of it does
+	ends        time.Duration // when its turn does
 	used        time.Duration // for how long it had the device
 }
 
@@ -84,37 +85,58 @@ func TestTurnsAreGrantedUpToTheSlots(t *testing.T) {
 	}
 }
 
-// TestTimeIsSharedEvenly lets models with batches of different lengths use one
-// slot all the time. Each asks for its next turn before it gives one back, as the
-// core does. However long they go on, nobody gets ahead of another by more than
-// two of the longest batches: the quantum, and one turn more.
+// TestTimeIsSharedEvenly lets models with batches of different lengths use a
+// device all the time. Each asks for its next turn before it gives one back, as
+// the core does. However long they go on, nobody gets ahead of another by more
+// than two of the longest batches: the quantum, and one turn more.
 func TestTimeIsSharedEvenly(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(4, seed))
 		arbiter := batching.Arbiter{Slots: 1}
-		all := sharers(2 + r.IntN(4))
-		takes, longest := make([]time.Duration, len(all)), time.Duration(0)
-		for i := range takes {
-			takes[i] = time.Duration(1+r.IntN(100)) * time.Millisecond
-			longest = max(longest, takes[i])
-		}
+		all := sharers(arbiter.Slots + 1 + r.IntN(4))
+		longest := time.Duration(0)
 		var granted []*batching.Share
 		for _, s := range all {
+			s.takes = time.Duration(1+r.IntN(100)) * time.Millisecond
+			longest = max(longest, s.takes)
 			granted = arbiter.Ask(&s.Share, granted)
 		}
+		now := time.Duration(0)
 		for range 5_000 {
-			s := granted[0].Owner.(*sharer)
-			ran := takes[slices.Index(all, s)]
-			s.used += ran
+			for _, g := range granted {
+				s := g.Owner.(*sharer)
+				s.turns, s.ends = 1, now+s.takes
+			}
+			s := firstToEnd(all)
+			now, s.turns = s.ends, 0
+			s.used += s.takes
 			granted = arbiter.Ask(&s.Share, granted[:0])
-			granted = arbiter.Yield(&s.Share, ran, granted)
+			granted = arbiter.Yield(&s.Share, s.takes, granted)
 			for _, other := range all {
-				if ahead := s.used - other.used; ahead > 2*longest {
+				if ahead := s.used - other.usedBy(now); ahead > 2*longest {
 					t.Fatalf("seed %d: one model is ahead of another by %v, and the longest batch takes %v", seed, ahead, longest)
 				}
 			}
 		}
 	}
+}
+
+func firstToEnd(all []*sharer) *sharer {
+	var first *sharer
+	for _, s := range all {
+		if s.turns > 0 && (first == nil || s.ends < first.ends) {
+			first = s
+		}
+	}
+	return first
+}
+
+// usedBy counts the part of a turn that has passed.
+func (s *sharer) usedBy(now time.Duration) time.Duration {
+	if s.turns == 0 {
+		return s.used
+	}
+	return s.used + s.takes - (s.ends - now)
 }
 
 // TestAModelThatIsAloneHasTheDevice shows that time is shared only with those who

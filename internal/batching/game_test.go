@@ -3,6 +3,7 @@ package batching_test
 import (
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"slices"
 
 	"github.com/shoal-serving/shoal/internal/batching"
@@ -63,7 +64,12 @@ const (
 
 // play plays the game to its end: until chance is used up, and then until
 // everybody is answered.
-func (g *game) play() error {
+func (g *game) play() (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("panic: %v\n%s", r, debug.Stack())
+		}
+	}()
 	g.unit = max(g.unit, 1)
 	g.configure()
 	for range 1 + g.choose(3) {

@@ -156,7 +156,7 @@ func open(ctx context.Context, eng engine.Engine, src engine.Source, opts Option
 		opened = append(opened, inst)
 	}
 	v.Scheduler = sched.New(opened, sched.Options{
-		Batching: batchingOf(src.Config),
+		Batching: src.Config.Batching(),
 		Pacer:    opts.Pacer,
 		Whole:    src.Config.MaxBatchSize == 0,
 	})
@@ -197,3 +197,6 @@ func (r *Repository) Close() error {
 	}
 	return errors.Join(errs...)
 }
+
+// instances returns how many batches of a model may run at once.
+func instances(cfg *modelconfig.Config) int { return max(1, cfg.Instances) }

@@ -6,18 +6,14 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/shoal-serving/shoal/internal/batching"
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/engine/enginetest"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/leak"
-	"github.com/shoal-serving/shoal/internal/modelconfig"
 	"github.com/shoal-serving/shoal/internal/pacer"
 )
 
@@ -159,33 +155,5 @@ func TestALoadThatFailsSaysWhyAndKeepsNothing(t *testing.T) {
 	refused(map[string]string{"a": "max_batch_size: what"}, &tracked{}, one, "a/config.pbtxt")
 	if _, err := openDir(t, filepath.Join(t.TempDir(), "nowhere"), &tracked{}); err == nil {
 		t.Error("a directory was read that is not there")
-	}
-}
-
-func TestWhatTheConfigurationSaysOfBatchingIsKept(t *testing.T) {
-	delay := 5 * time.Millisecond
-	dynamic := &modelconfig.Dynamic{
-		Preferred: []int{8, 4}, MaxDelay: &delay, PreserveOrdering: true, Levels: 2, DefaultLevel: 2,
-		Default:  modelconfig.QueuePolicy{MaxSize: 10},
-		PerLevel: map[int]modelconfig.QueuePolicy{1: {Action: modelconfig.Delay, Timeout: time.Second, AllowOverride: true}},
-	}
-	for _, tt := range []struct {
-		name string
-		cfg  modelconfig.Config
-		want batching.Config
-	}{
-		{"no batch dimension", modelconfig.Config{Dynamic: &modelconfig.Dynamic{}}, batching.Config{MaxRows: 1}},
-		{"no scheduling block", modelconfig.Config{MaxBatchSize: 8}, batching.Config{MaxRows: 8}},
-		{"all unset", modelconfig.Config{MaxBatchSize: 8, Dynamic: &modelconfig.Dynamic{}}, batching.Config{
-			MaxRows: 8, Policy: batching.Triton{MaxRows: 8}, Levels: []batching.Level{{}}, DefaultLevel: 1,
-		}},
-		{"all set", modelconfig.Config{MaxBatchSize: 8, Dynamic: dynamic}, batching.Config{
-			MaxRows: 8, Policy: batching.Triton{MaxRows: 8, Preferred: []int{4, 8}, MaxDelay: delay}, KeepOrder: true,
-			Levels: []batching.Level{{Timeout: time.Second, AllowOverride: true, DelayLate: true}, {MaxQueue: 10}}, DefaultLevel: 2,
-		}},
-	} {
-		if got := batchingOf(&tt.cfg); !reflect.DeepEqual(got, tt.want) {
-			t.Errorf("%s: %+v, want %+v", tt.name, got, tt.want)
-		}
 	}
 }

@@ -26,19 +26,6 @@ type Options struct {
 	// Whole says that the model has no batch dimension: its requests are never
 	// joined, and its outputs are handed out as they are.
 	Whole bool
-
-	// Observe, if not nil, is told of each batch after it has run. It is called on
-	// the instance's goroutine and must be short.
-	Observe func(Batch)
-}
-
-// A Batch is what there is to know of one that has run.
-type Batch struct {
-	Instance int
-	Requests int
-	Rows     int
-	Why      batching.Reason
-	Err      error
 }
 
 // A Scheduler runs one model. Its methods may be called concurrently.
@@ -53,14 +40,14 @@ type Scheduler struct {
 	calls    sync.Pool // of *call
 	intake   intake
 
-	mu      sync.Mutex // guards the following
-	core    *batching.Core
-	alarmAt batching.Time
-	out     batching.Actions // of one step
-	closing bool
-	stages  []stage       // of the next batches
-	opened  uint64        // stages so far
-	drained chan struct{} // closed when nothing waits or runs any more after closing
+	mu       sync.Mutex // guards the following
+	core     *batching.Core
+	alarmAt  batching.Time
+	out      batching.Actions // of one step
+	draining bool             // Close waits for drained
+	stages   []stage          // of the next batches
+	opened   uint64           // stages so far
+	drained  chan struct{}    // closed when nothing waits or runs any more
 
 	alarmOut batching.Actions // of the alarm, which only ever rings once at a time
 }
@@ -120,7 +107,7 @@ func (s *Scheduler) Submit(ctx context.Context, req *infer.Request, resp *infer.
 func (s *Scheduler) Close() error {
 	var out batching.Actions
 	s.mu.Lock()
-	s.closing = true
+	s.draining = true
 	s.admitLocked(nil, &out)
 	s.stepLocked(s.nowLocked(), batching.Event{Kind: batching.Close}, &out)
 	s.unlock(&out)
@@ -169,8 +156,8 @@ func (s *Scheduler) stepLocked(now batching.Time, ev batching.Event, out *batchi
 		s.deliverLocked(&s.out)
 	}
 	out.List = append(out.List, s.out.List...)
-	if s.closing && s.core.Waiting() == 0 && s.core.Running() == 0 {
-		s.closing = false
+	if s.draining && s.core.Waiting() == 0 && s.core.Running() == 0 {
+		s.draining = false
 		close(s.drained)
 	}
 }

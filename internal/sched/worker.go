@@ -120,9 +120,6 @@ func (w *worker) run() {
 			c.err = err
 		}
 	}
-	if w.s.opts.Observe != nil {
-		w.s.opts.Observe(Batch{Instance: w.number, Requests: len(w.calls), Rows: w.rows, Why: w.why, Err: err})
-	}
 }
 
 func (w *worker) outcome() error {

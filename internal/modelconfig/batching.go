@@ -1,0 +1,49 @@
+package modelconfig
+
+import (
+	"slices"
+
+	"github.com/shoal-serving/shoal/internal/batching"
+)
+
+// Batching returns how the model's requests are queued and combined. What the
+// configuration does not say is as in Triton.
+func (c *Config) Batching() batching.Config {
+	b := batching.Config{MaxRows: max(1, c.MaxBatchSize)}
+	d := c.Dynamic
+	if d == nil || c.MaxBatchSize == 0 {
+		return b // without a batch dimension there is nothing to combine
+	}
+	policy := batching.Triton{MaxRows: c.MaxBatchSize, Preferred: slices.Sorted(slices.Values(d.Preferred))}
+	if d.MaxDelay != nil {
+		policy.MaxDelay = *d.MaxDelay
+	}
+	b.Policy = policy
+	b.KeepOrder = d.PreserveOrdering
+	b.Levels, b.DefaultLevel = d.levels()
+	return b
+}
+
+func (d *Dynamic) levels() ([]batching.Level, int) {
+	if d.Levels == 0 {
+		return []batching.Level{d.Default.level()}, 1
+	}
+	all := make([]batching.Level, d.Levels)
+	for i := range all {
+		q, ok := d.PerLevel[i+1]
+		if !ok {
+			q = d.Default
+		}
+		all[i] = q.level()
+	}
+	return all, d.DefaultLevel
+}
+
+func (q QueuePolicy) level() batching.Level {
+	return batching.Level{
+		MaxQueue:      q.MaxSize,
+		Timeout:       q.Timeout,
+		AllowOverride: q.AllowOverride,
+		DelayLate:     q.Action == Delay,
+	}
+}
