@@ -6,11 +6,14 @@ import (
 )
 
 // An Arbiter shares one device among models: no more batches of those that take
-// turns run at once than the device has slots. It is deficit round-robin. Of the
-// models that ask, the first that has credit is granted a turn; when none has any
-// left, each gets a quantum; and what a turn really took is charged when it ends,
-// since nobody knows it before. So models share the device's time evenly, and not
-// its turns.
+// turns run at once than the device has slots. A turn goes to the model that has
+// used the device for the shortest time, and what the turn really took is charged
+// when it ends, since nobody knows it before. So models share the device's time
+// evenly, and not its turns. This is start-time fair queueing, with as many in
+// service as there are slots.
+//
+// A model that did not ask for a while does not make up for it: when it asks
+// again, it counts as having used as much as the one whose turn it was last.
 //
 // Models whose instances were set by hand do not ask. They always run, and the
 // slots they use are counted against the others.
@@ -21,9 +24,9 @@ type Arbiter struct {
 	// Slots is how many batches may run at once. Zero means 1.
 	Slots int
 
-	busy    int      // batches that run, turns that were granted and not yielded
-	ring    []*Share // those that ask, the next one first
-	quantum time.Duration
+	busy  int           // batches that run, turns that were granted and not yielded
+	asks  []*Share      // those that ask, in the order in which they did
+	clock time.Duration // what the share had used whose turn it was last
 }
 
 // A Share is one model's part in a device. The zero Share is ready for use. Its
@@ -32,16 +35,17 @@ type Share struct {
 	// Owner is the caller's own; the arbiter never looks at it.
 	Owner any
 
-	credit time.Duration
+	turns int           // that it holds
+	used  time.Duration // for how long it has used the device, as far as that still counts
 }
 
-// minQuantum keeps the first rounds short, before any batch has been timed.
-const minQuantum = 100 * time.Microsecond
-
-// Ask puts s in the ring for one turn, and returns the shares that are granted
-// one now, appended to granted.
+// Ask asks for one turn of s, and returns the shares that are granted one now,
+// appended to granted.
 func (a *Arbiter) Ask(s *Share, granted []*Share) []*Share {
-	a.ring = append(a.ring, s)
+	if s.turns == 0 {
+		s.used = max(s.used, a.clock)
+	}
+	a.asks = append(a.asks, s)
 	return a.grant(granted)
 }
 
@@ -49,10 +53,8 @@ func (a *Arbiter) Ask(s *Share, granted []*Share) []*Share {
 // are granted one now, appended to granted.
 func (a *Arbiter) Yield(s *Share, ran time.Duration, granted []*Share) []*Share {
 	a.busy--
-	s.credit -= ran
-	// With a quantum as long as the longest batch, one that has overdrawn its
-	// credit has some again after few refills, so that granting stays cheap.
-	a.quantum = max(a.quantum, ran)
+	s.turns--
+	s.used += ran
 	return a.grant(granted)
 }
 
@@ -69,34 +71,23 @@ func (a *Arbiter) Ended(granted []*Share) []*Share {
 // Forget drops whatever s asked for. Turns that it holds are still to be
 // yielded.
 func (a *Arbiter) Forget(s *Share) {
-	kept := a.ring[:0]
-	for _, other := range a.ring {
-		if other != s {
-			kept = append(kept, other)
-		}
-	}
-	clear(a.ring[len(kept):])
-	a.ring = kept
+	a.asks = slices.DeleteFunc(a.asks, func(other *Share) bool { return other == s })
 }
 
 func (a *Arbiter) grant(granted []*Share) []*Share {
-	for a.busy < max(a.Slots, 1) && len(a.ring) > 0 {
-		i := slices.IndexFunc(a.ring, func(s *Share) bool { return s.credit > 0 })
-		if i < 0 {
-			a.refill()
-			continue
+	for a.busy < max(a.Slots, 1) && len(a.asks) > 0 {
+		next := 0
+		for i, s := range a.asks {
+			if s.used < a.asks[next].used {
+				next = i
+			}
 		}
-		granted = append(granted, a.ring[i])
-		a.ring = slices.Delete(a.ring, i, i+1)
+		s := a.asks[next]
+		a.asks = slices.Delete(a.asks, next, next+1)
+		a.clock = max(a.clock, s.used)
 		a.busy++
+		s.turns++
+		granted = append(granted, s)
 	}
 	return granted
-}
-
-// refill gives a quantum to all that ask. It is called when none of them has
-// credit, so that nobody ever has more than one.
-func (a *Arbiter) refill() {
-	for _, s := range a.ring {
-		s.credit += max(a.quantum, minQuantum)
-	}
 }

@@ -8,6 +8,7 @@ package sched
 import (
 	"fmt"
 	"runtime"
+	"runtime/debug"
 	"testing"
 )
 
@@ -17,6 +18,8 @@ func TestARequestDoesNotAllocate(t *testing.T) {
 	for name, cfg := range costs {
 		for _, callers := range []int{2, 64, 4096} {
 			t.Run(fmt.Sprintf("%s/%d", name, callers), func(t *testing.T) {
+				// The collector empties pools, which would have to be filled again.
+				defer debug.SetGCPercent(debug.SetGCPercent(-1))
 				s := startNoOp(t, cfg)
 				n := max(20_000, 20*callers)
 				run(t, s, callers, n)
