@@ -17,7 +17,7 @@ type ClosedLoop struct {
 	Instances int       // 0 means 1
 	Clients   int       // 0 means 1
 	Rows      int       // of each request; 0 means 1
-	Think     Span      // time from an answer to the client's next request
+	Think     []Span    // time from an answer to the client's next request, in turn
 	Seed      uint64    // of the choice within Think
 	Duration  time.Duration
 }
@@ -28,7 +28,7 @@ func (c ClosedLoop) Run() (Summary, error) {
 	t := newTrial(Setting{Slowdown: c.Slowdown})
 	t.add(ModelSetting{Config: c.Config, Curve: c.Curve, Instances: max(1, c.Instances)})
 	t.send(Traffic{
-		Clients: []int{max(1, c.Clients)}, Rows: []int{max(1, c.Rows)}, Think: []Span{c.Think}, Seed: c.Seed, Duration: c.Duration,
+		Clients: []int{max(1, c.Clients)}, Rows: []int{max(1, c.Rows)}, Think: c.Think, Seed: c.Seed, Duration: c.Duration,
 	}, 0)
 	run, err := t.finish()
 	if err != nil {

@@ -136,11 +136,11 @@ func TestAClosedLoopOfTheSeedDevice(t *testing.T) {
 		loop ClosedLoop
 		want float64 // rows per second
 	}{
-		{"one client", ClosedLoop{Config: dynamic, Clients: 1, Think: Span{300 * us, 300 * us}}, 2 / 2339.6e-6},
-		{"nothing is combined", ClosedLoop{Clients: 16, Think: Span{200 * us, 400 * us}}, 2 / 2039.6e-6},
-		{"two groups take turns", ClosedLoop{Config: dynamic, Clients: 4, Think: Span{200 * us, 400 * us}}, 4 / 2158.2e-6},
-		{"one instance is full", ClosedLoop{Config: dynamic, Clients: 16, Think: Span{200 * us, 400 * us}}, 8 / 2395.4e-6},
-		{"two are full", ClosedLoop{Config: dynamic, Clients: 16, Instances: 2, Think: Span{200 * us, 400 * us}}, 16 / 3332e-6},
+		{"one client", ClosedLoop{Config: dynamic, Clients: 1, Think: []Span{{300 * us, 300 * us}}}, 2 / 2339.6e-6},
+		{"nothing is combined", ClosedLoop{Clients: 16, Think: []Span{{200 * us, 400 * us}}}, 2 / 2039.6e-6},
+		{"two groups take turns", ClosedLoop{Config: dynamic, Clients: 4, Think: []Span{{200 * us, 400 * us}}}, 4 / 2158.2e-6},
+		{"one instance is full", ClosedLoop{Config: dynamic, Clients: 16, Think: []Span{{200 * us, 400 * us}}}, 8 / 2395.4e-6},
+		{"two are full", ClosedLoop{Config: dynamic, Clients: 16, Instances: 2, Think: []Span{{200 * us, 400 * us}}}, 16 / 3332e-6},
 	} {
 		c.loop.Curve, c.loop.Slowdown, c.loop.Rows, c.loop.Duration = curve, []float64{1, 1.391}, 2, 5*time.Second
 		got, err := c.loop.Run()

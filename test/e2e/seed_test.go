@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -32,7 +33,7 @@ var (
 // A load is what a closed loop of clients got out of a server.
 type load struct {
 	infersPerSecond float64
-	mean, p95       time.Duration // of a request, as its client sees it
+	latencies       []time.Duration // of all requests, as their clients see them, in the order of the answers
 }
 
 // closedLoop runs clients that each send a request of two rows, wait for the
@@ -40,14 +41,15 @@ type load struct {
 func closedLoop(t *testing.T, s *server, model string, clients int, measure time.Duration) load {
 	t.Helper()
 	const warm = 200 * time.Millisecond
-	var latencies [][]time.Duration
+	type answer struct{ at, latency time.Duration }
+	var answers [][]answer
 	var done sync.WaitGroup
 	var stop atomic.Bool
 	began := time.Now()
 	for range clients {
-		mine := make([]time.Duration, 0, 1<<14)
-		latencies = append(latencies, nil)
-		n := len(latencies) - 1
+		mine := make([]answer, 0, 1<<14)
+		answers = append(answers, nil)
+		n := len(answers) - 1
 		c := s.client()
 		req := seedRequest(model, 2)
 		done.Go(func() {
@@ -58,29 +60,25 @@ func closedLoop(t *testing.T, s *server, model string, clients int, measure time
 					return
 				}
 				if now := time.Now(); sent.Sub(began) > warm {
-					mine = append(mine, now.Sub(sent))
+					mine = append(mine, answer{now.Sub(began), now.Sub(sent)})
 				}
 			}
-			latencies[n] = mine
+			answers[n] = mine
 		})
 	}
 	time.Sleep(warm + measure)
 	stop.Store(true)
 	done.Wait()
-	all := slices.Concat(latencies...)
-	slices.Sort(all)
+	all := slices.Concat(answers...)
 	if len(all) == 0 {
 		t.Fatal("nothing was answered")
 	}
-	var sum time.Duration
-	for _, d := range all {
-		sum += d
+	slices.SortFunc(all, func(a, b answer) int { return cmp.Compare(a.at, b.at) })
+	l := load{infersPerSecond: float64(2*len(all)) / measure.Seconds()}
+	for _, a := range all {
+		l.latencies = append(l.latencies, a.latency)
 	}
-	return load{
-		infersPerSecond: float64(2*len(all)) / measure.Seconds(),
-		mean:            sum / time.Duration(len(all)),
-		p95:             all[len(all)*95/100],
-	}
+	return l
 }
 
 func seedRequest(model string, rows int) *kservepb.ModelInferRequest {
@@ -168,7 +166,7 @@ func TestSeedDeviceAgreesWithTheSimulator(t *testing.T) {
 		"two":     seedConfig(2, "dynamic_batching { max_queue_delay_microseconds: 0 }", seedSpeed),
 		"probe":   seedConfig(16, "", `parameters { key: "fixed_us" value { string_value: "2000" } }`),
 	}))
-	room, measure := choose(0.05, 0.2), choose(1500*time.Millisecond, 500*time.Millisecond)
+	room, measure := choose(0.05, 0.2), choose(time.Second, 500*time.Millisecond)
 	for _, clients := range choose([]int{1, 2, 4, 6, 8, 10, 12, 14}, []int{1, 8}) {
 		for _, m := range []struct {
 			name      string
@@ -180,10 +178,13 @@ func TestSeedDeviceAgreesWithTheSimulator(t *testing.T) {
 			{"two", batching.Triton{MaxRows: 8}, 2},
 		} {
 			hold(t, fmt.Sprintf("%s with %d clients, share of the simulator's", m.name, clients), 1-room, 1+room, func() float64 {
-				travel := closedLoop(t, s, "probe", clients, measure/2).mean - probeTakes
+				var think []simulate.Span
+				for _, d := range closedLoop(t, s, "probe", clients, measure/2).latencies {
+					think = append(think, simulate.Span{From: d - probeTakes, To: d - probeTakes})
+				}
 				loop := simulate.ClosedLoop{
 					Config: batching.Config{MaxRows: 8, Policy: m.policy}, Curve: seedCurve, Slowdown: seedSlowdown,
-					Instances: m.instances, Clients: clients, Rows: 2, Think: simulate.Span{From: travel, To: travel}, Duration: 5 * time.Second,
+					Instances: m.instances, Clients: clients, Rows: 2, Think: think, Duration: 5 * time.Second,
 				}
 				want, err := loop.Run()
 				if err != nil {
