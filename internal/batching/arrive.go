@@ -1,0 +1,153 @@
+package batching
+
+func (c *Core) arrive(it *Item) {
+	it.arrived = c.now
+	it.level = c.levelOf(it)
+	level := &c.cfg.Levels[it.level]
+	switch {
+	case c.closing:
+		c.refuse(it, Refused)
+		return
+	case it.Rows < 1, c.cfg.MaxRows > 0 && it.Rows > c.cfg.MaxRows:
+		c.refuse(it, TooLarge)
+		return
+	case it.Deadline != 0 && it.Deadline <= c.now:
+		c.refuse(it, Expired)
+		return
+	case it.Instance != 0 && !c.serves(it.Instance):
+		c.refuse(it, Unbound)
+		return
+	case level.MaxQueue > 0 && c.perLevel[it.level] >= level.MaxQueue:
+		c.refuse(it, QueueFull)
+		return
+	}
+	it.late, it.expires = false, Never
+	if timeout := level.timeout(it); timeout > 0 {
+		it.expires = c.now + timeout
+	}
+	it.state = waiting
+	c.enqueue(it)
+	c.alarms.set(it, min(it.expires, deadline(it)))
+	if c.cfg.KeepOrder {
+		last := c.unanswered.orderPrev
+		it.orderPrev, it.orderNext = last, &c.unanswered
+		last.orderNext, c.unanswered.orderPrev = it, it
+	}
+}
+
+func (c *Core) refuse(it *Item, v Verdict) {
+	it.state = answered
+	c.do(Action{Do: Answer, Item: it, Verdict: v})
+}
+
+func (c *Core) levelOf(it *Item) int {
+	if it.Priority == 0 || it.Priority > uint64(len(c.cfg.Levels)) {
+		return c.cfg.DefaultLevel - 1
+	}
+	return int(it.Priority) - 1
+}
+
+func deadline(it *Item) Time {
+	if it.Deadline == 0 {
+		return Never
+	}
+	return it.Deadline
+}
+
+func (c *Core) enqueue(it *Item) {
+	c.arrivals++
+	it.number = c.arrivals
+	c.laneOf(it).push(it)
+	c.waiting++
+	c.perLevel[it.level]++
+	if it.Instance != 0 {
+		c.bound++
+	}
+}
+
+func (c *Core) dequeue(it *Item) {
+	it.lane.remove(it)
+	c.waiting--
+	c.perLevel[it.level]--
+	if it.Instance != 0 {
+		c.bound--
+	}
+}
+
+// Lanes that are empty are kept for the next request of their shape, until there
+// are so many that looking through them would cost.
+const maxLanes = 32
+
+func (c *Core) laneOf(it *Item) *lane {
+	key := laneKey{it.Shape, it.Instance}
+	if c.recent != nil && c.recent.key == key {
+		return c.recent
+	}
+	l := c.byKey[key]
+	if l == nil {
+		if len(c.lanes) >= maxLanes {
+			c.dropEmptyLanes()
+		}
+		l = &lane{key: key, levels: make([]level, len(c.cfg.Levels))}
+		c.byKey[key] = l
+		c.lanes = append(c.lanes, l)
+	}
+	c.recent = l
+	return l
+}
+
+func (c *Core) dropEmptyLanes() {
+	kept := c.lanes[:0]
+	for _, l := range c.lanes {
+		if l.items > 0 {
+			kept = append(kept, l)
+		} else {
+			delete(c.byKey, l.key)
+		}
+	}
+	clear(c.lanes[len(kept):])
+	c.lanes = kept
+}
+
+// expire deals with the items whose timeouts and deadlines have come.
+func (c *Core) expire() {
+	for c.alarms.next() <= c.now {
+		it := c.alarms[0]
+		switch {
+		case deadline(it) <= c.now:
+			c.leave(it, Expired)
+		case c.cfg.Levels[it.level].DelayLate:
+			c.dequeue(it)
+			it.late, it.expires = true, Never
+			c.enqueue(it)
+			c.alarms.set(it, deadline(it))
+		default:
+			c.leave(it, TimedOut)
+		}
+	}
+}
+
+// leave answers it without an outcome, wherever it is. An item that has its
+// answer already is left alone: its client was slower than the answer.
+func (c *Core) leave(it *Item, v Verdict) {
+	switch it.state {
+	case waiting:
+		c.dequeue(it)
+	case taken:
+		in := it.running
+		in.members--
+		if in.members == 0 {
+			c.do(Action{Do: Stop, Instance: in.number, Batch: in.batchNumber})
+		}
+	case finished:
+	default:
+		return
+	}
+	c.alarms.set(it, Never)
+	it.state = answered
+	c.do(Action{Do: Answer, Item: it, Verdict: v})
+	if c.cfg.KeepOrder {
+		unlinkOrder(it)
+		c.deliverInOrder()
+	}
+}
