@@ -146,16 +146,22 @@ func (s *Scheduler) step(ev batching.Event, out *batching.Actions) {
 func (s *Scheduler) nowLocked() batching.Time { return time.Since(s.began) }
 
 func (s *Scheduler) stepLocked(now batching.Time, ev batching.Event, out *batching.Actions) {
-	s.core.Step(now, ev, &s.out)
-	if s.out.Wake < s.alarmAt {
-		s.alarmAt = s.out.Wake
-		s.alarm.Set(s.at(s.out.Wake))
+	step := out
+	if len(out.List) > 0 {
+		step = &s.out // Step writes over what is there
+	}
+	s.core.Step(now, ev, step)
+	if step.Wake < s.alarmAt {
+		s.alarmAt = step.Wake
+		s.alarm.Set(s.at(step.Wake))
 	}
 	if s.opts.Batching.KeepOrder {
 		// Outcomes must not overtake each other between here and carrying out.
-		s.deliverLocked(&s.out)
+		s.deliverLocked(step)
 	}
-	out.List = append(out.List, s.out.List...)
+	if step != out {
+		out.List = append(out.List, step.List...)
+	}
 	if s.draining && s.core.Waiting() == 0 && s.core.Running() == 0 {
 		s.draining = false
 		close(s.drained)
