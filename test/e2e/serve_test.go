@@ -203,32 +203,34 @@ func TestTimeoutsAreAnsweredAtTheirDeadline(t *testing.T) {
 		"m": config(400*time.Millisecond, "1", "dynamic_batching { default_queue_policy { default_timeout_microseconds: 100000 } }"),
 	}))
 	c := s.client()
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		if err := ask(t.Context(), c, "m", 8); err != nil {
-			t.Error(err)
-		}
-	})
-	time.Sleep(50 * time.Millisecond)
-	late := func(name string, want time.Duration, code codes.Code, f func() error) {
+	// late returns how many milliseconds after its time an answer comes, while the
+	// instance is busy.
+	late := func(want time.Duration, code codes.Code, f func() error) float64 {
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		wg.Go(func() {
+			if err := ask(t.Context(), c, "m", 8); err != nil {
+				t.Error(err)
+			}
+		})
+		time.Sleep(100 * time.Millisecond)
 		began := time.Now()
-		err := f()
-		took := time.Since(began)
-		if status.Code(err) != code {
-			t.Errorf("%s: %v, want %v", name, err, code)
+		if err := f(); status.Code(err) != code {
+			t.Errorf("answered with %v, want %v", err, code)
 		}
-		t.Logf("%s: answered %v after its time", name, took-want)
-		if took < want || took > want+50*time.Millisecond { // with room for a busy machine; the log tells the real figure
-			t.Errorf("%s: answered after %v, want %v", name, took, want)
-		}
+		return float64(time.Since(began)-want) / float64(time.Millisecond)
 	}
-	late("queue timeout", 100*time.Millisecond, codes.Unavailable, func() error { return ask(t.Context(), c, "m", 1) })
-	late("deadline", 50*time.Millisecond, codes.DeadlineExceeded, func() error {
-		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-		defer cancel()
-		return ask(ctx, c, "m", 1)
+	most := choose(5.0, 20.0)
+	hold(t, "queue timeout, ms late", 0, most, func() float64 {
+		return late(100*time.Millisecond, codes.Unavailable, func() error { return ask(t.Context(), c, "m", 1) })
 	})
-	wg.Wait()
+	hold(t, "deadline, ms late", 0, most, func() float64 {
+		return late(50*time.Millisecond, codes.DeadlineExceeded, func() error {
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			defer cancel()
+			return ask(ctx, c, "m", 1)
+		})
+	})
 }
 
 // TestAClientThatLeavesFreesItsPlace fills a queue of one, lets the one who waits
@@ -237,7 +239,7 @@ func TestAClientThatLeavesFreesItsPlace(t *testing.T) {
 	for _, protocol := range []string{"grpc", "http"} {
 		t.Run(protocol, func(t *testing.T) {
 			s := start(t, repositoryOf(t, map[string]string{
-				"m": config(500*time.Millisecond, "1", "dynamic_batching { default_queue_policy { max_queue_size: 1 } }"),
+				"m": config(700*time.Millisecond, "1", "dynamic_batching { default_queue_policy { max_queue_size: 1 } }"),
 			}))
 			c := s.client()
 			var wg sync.WaitGroup
@@ -246,7 +248,7 @@ func TestAClientThatLeavesFreesItsPlace(t *testing.T) {
 					t.Error(err)
 				}
 			})
-			time.Sleep(50 * time.Millisecond)
+			time.Sleep(100 * time.Millisecond)
 			ctx, leave := context.WithCancel(t.Context())
 			wg.Go(func() {
 				// Whatever comes of it: it leaves.
@@ -256,17 +258,17 @@ func TestAClientThatLeavesFreesItsPlace(t *testing.T) {
 					_, _ = oneRow(ctx, s)
 				}
 			})
-			time.Sleep(50 * time.Millisecond)
+			time.Sleep(100 * time.Millisecond)
 			if err := ask(t.Context(), c, "m", 8); status.Code(err) != codes.ResourceExhausted {
 				t.Errorf("the queue should be full: %v", err)
 			}
 			leave()
-			time.Sleep(50 * time.Millisecond)
+			time.Sleep(100 * time.Millisecond)
 			began := time.Now()
 			if err := ask(t.Context(), c, "m", 8); err != nil {
 				t.Errorf("the place of one who left was not free: %v", err)
 			}
-			if took := time.Since(began); took > 1100*time.Millisecond {
+			if took := time.Since(began); took > 1500*time.Millisecond {
 				t.Errorf("answered after %v: the one who left has run", took)
 			}
 			wg.Wait()
