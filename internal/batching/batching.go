@@ -43,6 +43,9 @@ type Item struct {
 // Waits reports whether the item stands in a queue.
 func (it *Item) Waits() bool { return it.state == waiting }
 
+// Runs reports whether the item is in a batch that runs, and has no answer yet.
+func (it *Item) Runs() bool { return it.state == taken }
+
 type state uint8
 
 const (

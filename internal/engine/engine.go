@@ -11,11 +11,16 @@ package engine
 
 import (
 	"context"
+	"errors"
 
 	"github.com/shoal-serving/shoal/internal/buf"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
 	"github.com/shoal-serving/shoal/tensor"
 )
+
+// ErrExhausted is in the chain of a Run's error if memory ran out. Trying again
+// with less would only take longer to fail.
+var ErrExhausted = errors.New("out of memory")
 
 // An Engine loads models. Its methods may be called concurrently.
 type Engine interface {

@@ -159,6 +159,7 @@ func open(ctx context.Context, eng engine.Engine, src engine.Source, opts Option
 		Batching: src.Config.Batching(),
 		Pacer:    opts.Pacer,
 		Whole:    src.Config.MaxBatchSize == 0,
+		Bisect:   true, // all engines there are run in this process, and keep nothing from one batch to the next
 	})
 	return v, nil
 }

@@ -26,6 +26,10 @@ type Options struct {
 	// Whole says that the model has no batch dimension: its requests are never
 	// joined, and its outputs are handed out as they are.
 	Whole bool
+
+	// Bisect cuts a batch that failed in halves, so that only those fail who are
+	// the reason. It is for engines that may be asked again without harm.
+	Bisect bool
 }
 
 // A Scheduler runs one model. Its methods may be called concurrently.

@@ -21,7 +21,6 @@ type worker struct {
 
 	// The batch that runs. The slices are kept for the next one.
 	calls   []*call
-	rows    int
 	why     batching.Reason
 	taken   batching.Time
 	stop    *stopContext
@@ -91,12 +90,11 @@ func (w *worker) tookLocked(now batching.Time, actions []batching.Action) {
 		if a.Do != batching.Run {
 			continue
 		}
-		w.rows, w.why, w.taken = 0, a.Why, now
+		w.why, w.taken = a.Why, now
 		for _, it := range a.Items {
 			c := callOf(it)
 			c.taken = true
 			w.calls = append(w.calls, c)
-			w.rows += it.Rows
 		}
 		w.stage = w.s.claimLocked(w.calls)
 		w.stop.begin(a.Batch) // before anybody can ask to stop it
@@ -114,40 +112,52 @@ func (w *worker) letGo() {
 // run computes the batch and gives each call its outcome. Nobody is told yet:
 // that is for the core to say.
 func (w *worker) run() {
-	err := w.outcome()
-	if err != nil {
-		for _, c := range w.calls {
-			c.err = err
-		}
+	err := w.attempt(w.calls)
+	w.stage.memory.Release()
+	w.stage = stage{}
+	switch {
+	case err == nil:
+	case w.s.opts.Bisect && bisectable(w.calls, err):
+		w.bisect(err)
+	default:
+		fail(w.calls, err)
 	}
 }
 
-func (w *worker) outcome() error {
-	inputs, err := w.join()
-	began := w.taken
-	if len(w.calls) > 1 {
-		began = time.Since(w.s.began) // joining took time
+// attempt computes calls together and, if that works, gives each its outcome.
+func (w *worker) attempt(calls []*call) error {
+	rows := 0
+	for _, c := range calls {
+		rows += c.item.Rows
 	}
-	if err == nil {
-		err = w.compute(inputs)
+	inputs, err := w.join(calls, rows)
+	if err != nil {
+		return err
 	}
-	w.stage.memory.Release()
-	w.stage = stage{}
+	began := time.Since(w.s.began)
+	err = w.compute(inputs)
 	times := infer.Timeline{
 		Taken: w.s.at(w.taken), Run: w.s.at(began), Ran: w.s.at(time.Since(w.s.began)),
-		Batch: w.rows, Why: w.why.String(),
+		Batch: rows, Why: w.why.String(),
 	}
-	for _, c := range w.calls {
+	for _, c := range calls {
 		times.Queued = c.times.Queued
 		c.times = times
 	}
 	if err != nil {
 		return err
 	}
-	err = w.split()
+	err = w.split(calls, rows)
 	w.outputs.Memory.Release() // each call has a count of its own
 	w.outputs.Memory = nil
 	return err
+}
+
+// fail gives calls an error as their outcome.
+func fail(calls []*call, err error) {
+	for _, c := range calls {
+		c.err = err
+	}
 }
 
 // compute calls the engine. A panic in it costs one batch, not the server.
@@ -173,28 +183,28 @@ func (w *worker) compute(inputs []tensor.Tensor) (err error) {
 
 // join puts the rows of all calls one behind the other. A call that is alone is
 // passed on as it is.
-func (w *worker) join() ([]tensor.Tensor, error) {
-	first := w.calls[0].req.Inputs
-	if len(w.calls) == 1 {
+func (w *worker) join(calls []*call, rows int) ([]tensor.Tensor, error) {
+	first := calls[0].req.Inputs
+	if len(calls) == 1 {
 		return first, nil
 	}
-	if err := w.joinable(); err != nil {
+	if err := joinable(calls); err != nil {
 		return nil, err
 	}
 	staged := w.stage.memory != nil
 	if staged {
-		w.stage.finish(w.calls)
+		w.stage.finish(calls)
 	}
 	w.inputs, w.shapes = w.inputs[:0], w.shapes[:0]
 	for k, x := range first {
 		from := len(w.shapes)
 		w.shapes = append(w.shapes, x.Shape...)
-		w.shapes[from] = int64(w.rows)
+		w.shapes[from] = int64(rows)
 		x.Shape = w.shapes[from:len(w.shapes):len(w.shapes)]
 		if staged {
-			x.Data = w.stage.input(k, w.rows)
+			x.Data = w.stage.input(k, rows)
 		} else {
-			x.Data = w.concatenate(k)
+			x.Data = w.concatenate(calls, k)
 		}
 		w.inputs = append(w.inputs, x)
 	}
@@ -203,9 +213,9 @@ func (w *worker) join() ([]tensor.Tensor, error) {
 
 // joinable makes sure of what equal shapes should mean. A shape is a hash, and a
 // batch with rows of different sizes would give clients each other's rows.
-func (w *worker) joinable() error {
-	first := w.calls[0].req.Inputs
-	for _, c := range w.calls[1:] {
+func joinable(calls []*call) error {
+	first := calls[0].req.Inputs
+	for _, c := range calls[1:] {
 		for k := range first {
 			if err := tensor.Joinable(&first[k], &c.req.Inputs[k]); err != nil {
 				return infer.Errorf(infer.Internal, "requests that do not go together were put in one batch: %w", err)
@@ -215,16 +225,16 @@ func (w *worker) joinable() error {
 	return nil
 }
 
-func (w *worker) concatenate(k int) []byte {
+func (w *worker) concatenate(calls []*call, k int) []byte {
 	for len(w.joined) <= k {
 		w.joined = append(w.joined, nil)
 	}
 	size := 0
-	for _, c := range w.calls {
+	for _, c := range calls {
 		size += len(c.req.Inputs[k].Data)
 	}
 	data := slices.Grow(w.joined[k][:0], size)
-	for _, c := range w.calls {
+	for _, c := range calls {
 		data = append(data, c.req.Inputs[k].Data...)
 	}
 	w.joined[k] = data
@@ -232,26 +242,26 @@ func (w *worker) concatenate(k int) []byte {
 }
 
 // split gives each call a view of its rows.
-func (w *worker) split() error {
-	for _, c := range w.calls {
+func (w *worker) split(calls []*call, rows int) error {
+	for _, c := range calls {
 		c.outputs, c.shapes = c.outputs[:0], c.shapes[:0]
 	}
 	for k := range w.outputs.Tensors {
 		x := &w.outputs.Tensors[k]
-		if err := w.checkOutput(x); err != nil {
+		if err := w.checkOutput(x, rows); err != nil {
 			return err
 		}
 		if w.s.opts.Whole {
-			w.calls[0].addOutput(x, x.Data)
+			calls[0].addOutput(x, x.Data)
 			continue
 		}
 		cut := tensor.Split(x)
-		for _, c := range w.calls {
+		for _, c := range calls {
 			c.addOutput(x, cut.Next(c.item.Rows))
 			c.shapes[len(c.shapes)-len(x.Shape)] = int64(c.item.Rows)
 		}
 	}
-	for _, c := range w.calls {
+	for _, c := range calls {
 		w.outputs.Memory.Retain()
 		c.memory = w.outputs.Memory
 	}
@@ -259,12 +269,12 @@ func (w *worker) split() error {
 }
 
 // checkOutput makes sure that every row is there before rows are handed out.
-func (w *worker) checkOutput(x *tensor.Tensor) error {
+func (w *worker) checkOutput(x *tensor.Tensor, rows int) error {
 	if err := x.Check(); err != nil {
 		return infer.Errorf(infer.Internal, "output %s of the model: %w", x.Name, err)
 	}
-	if !w.s.opts.Whole && (len(x.Shape) == 0 || x.Rows() != w.rows) {
-		return infer.Errorf(infer.Internal, "output %s of the model has shape %v, expected %d rows", x.Name, x.Shape, w.rows)
+	if !w.s.opts.Whole && (len(x.Shape) == 0 || x.Rows() != rows) {
+		return infer.Errorf(infer.Internal, "output %s of the model has shape %v, expected %d rows", x.Name, x.Shape, rows)
 	}
 	return nil
 }
