@@ -31,9 +31,32 @@ type Config struct {
 	VersionPolicy VersionPolicy
 	Dynamic       *Dynamic // nil means that requests are never combined
 
+	// Warnings are about settings that have no effect here, in the order of the
+	// file. Whoever loads the model says so once.
+	Warnings []Warning
+
 	// Proto is the file as it was written, for what the fields above do not
 	// tell: whether a 0 was written or left out.
 	Proto *configpb.ModelConfig
+
+	file   string // what errors call the file; "" means that there is none
+	places *place // where in the file things are; nil means that there is none
+}
+
+// A Warning is about a setting that is read and then left alone.
+type Warning struct {
+	Where string // FILE:LINE, or FILE if the setting is not in it
+	Field string // such as optimization.cuda
+	Why   string // it has no effect
+}
+
+// String returns the warning as one line, worded as errors are.
+func (w Warning) String() string {
+	text := w.Field + ": has no effect: " + w.Why
+	if w.Where == "" {
+		return text
+	}
+	return w.Where + ": " + text
 }
 
 // A Tensor is an input or an output of a model. A dimension of -1 may have any
