@@ -1,9 +1,10 @@
 // Package modelconfig reads what is written about a model in its config.pbtxt,
-// and checks requests against it.
+// completes it with what the model says of itself, and checks requests against
+// it.
 //
-// It knows the file and nothing else. Whether the name is that of the model's
-// directory, which versions there are and what the model's own file says is for
-// others to find out. It starts no goroutine and reads no clock.
+// It is given both and looks for nothing. Whether the name is that of the
+// model's directory, which versions there are and what the model's own file says
+// is for others to find out. It starts no goroutine and reads no clock.
 package modelconfig
 
 import (
@@ -31,8 +32,8 @@ type Config struct {
 	VersionPolicy VersionPolicy
 	Dynamic       *Dynamic // nil means that requests are never combined
 
-	// Warnings are about settings that have no effect here, in the order of the
-	// file. Whoever loads the model says so once.
+	// Warnings are in the order of the file. Whoever loads the model logs them
+	// once.
 	Warnings []Warning
 
 	// Proto is the file as it was written, for what the fields above do not
@@ -43,20 +44,19 @@ type Config struct {
 	places *place // where in the file things are; nil means that there is none
 }
 
-// A Warning is about a setting that is read and then left alone.
+// A Warning is about a setting that does not do what its author may think.
 type Warning struct {
-	Where string // FILE:LINE, or FILE if the setting is not in it
+	Where string // FILE:LINE, or FILE if the setting is not in it, or nothing if there is no file
 	Field string // such as optimization.cuda
-	Why   string // it has no effect
+	Text  string // such as "has no effect: nothing runs on a GPU here"
 }
 
 // String returns the warning as one line, worded as errors are.
 func (w Warning) String() string {
-	text := w.Field + ": has no effect: " + w.Why
 	if w.Where == "" {
-		return text
+		return w.Field + ": " + w.Text
 	}
-	return w.Where + ": " + text
+	return w.Where + ": " + w.Field + ": " + w.Text
 }
 
 // A Tensor is an input or an output of a model. A dimension of -1 may have any

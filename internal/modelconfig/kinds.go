@@ -171,14 +171,14 @@ func (c *Config) sortFields() error {
 		if s.rule.kind == refused {
 			return bad(s.field, describeValue(s.desc, s.value), "%s", s.rule.says)
 		}
-		c.warn(s.field, s.rule.says)
+		c.warn(s.field, "has no effect: "+s.rule.says)
 	}
 	return nil
 }
 
-func (c *Config) warn(field, why string) {
+func (c *Config) warn(field, text string) {
 	where := strings.TrimSuffix(c.where(field), ": ")
-	c.Warnings = append(c.Warnings, Warning{Where: where, Field: field, Why: why})
+	c.Warnings = append(c.Warnings, Warning{Where: where, Field: field, Text: text})
 }
 
 // A step is where visit is: the path of a message with indices and keys, for

@@ -278,7 +278,7 @@ func (c *Config) readDynamic() error {
 		switch {
 		case n < 1:
 			return bad(field, n, "at least 1")
-		case int(n) > c.MaxBatchSize:
+		case int(n) > c.MaxBatchSize && !c.sizeLeftOut():
 			return bad(field, n, "at most max_batch_size (%d)", c.MaxBatchSize)
 		}
 		d.Preferred = append(d.Preferred, int(n))

@@ -73,7 +73,7 @@ func (r *Repository) load(ctx context.Context, dir string, opts Options) error {
 		return err
 	}
 	for _, w := range cfg.Warnings {
-		opts.Log.Warn("setting has no effect", "model", name, "at", w.Where, "field", w.Field, "why", w.Why)
+		opts.Log.Warn("model configuration", "model", name, "at", w.Where, "field", w.Field, "warning", w.Text)
 	}
 	eng := opts.Engines[cfg.Backend]
 	if eng == nil {
