@@ -1,6 +1,7 @@
 package modelconfig_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
@@ -129,6 +130,9 @@ func FuzzParse(f *testing.F) {
 			if in.Name == "" || in.Type.Size() == 0 && in.Type != tensor.Bytes || len(in.Dims) == 0 {
 				t.Fatalf("accepted %+v", in)
 			}
+		}
+		if text := c.JSON(); !json.Valid(text) {
+			t.Fatalf("not JSON: %s", text)
 		}
 		if d := c.Dynamic; d != nil && d.Levels > 0 && (d.DefaultLevel < 1 || d.DefaultLevel > d.Levels) {
 			t.Fatalf("accepted default level %d of %d", d.DefaultLevel, d.Levels)
