@@ -77,8 +77,11 @@ func (p *place) fieldAt(m protoreflect.MessageDescriptor, offset int) (protorefl
 		}
 		for i, v := range all.values {
 			path := name
-			if fd.IsList() || fd.IsMap() {
+			switch {
+			case fd.IsList():
 				path = fmt.Sprintf("%s[%d]", name, i)
+			case fd.IsMap():
+				path = fmt.Sprintf("%s[%s]", name, v.key())
 			}
 			if v.offset == offset {
 				return fd, path
@@ -87,6 +90,9 @@ func (p *place) fieldAt(m protoreflect.MessageDescriptor, offset int) (protorefl
 				continue
 			}
 			if inner, rest := v.fieldAt(fd.Message(), offset); inner != nil {
+				if fd.IsMap() {
+					rest = strings.TrimPrefix(rest, "value.") // the key stands for the entry
+				}
 				return inner, path + "." + rest
 			}
 		}
@@ -110,11 +116,19 @@ func (o *occurrences) at(index string) *place {
 	}
 	var found *place
 	for _, v := range o.values {
-		if key := v.fields["key"]; key != nil && len(key.values) > 0 && sameKey(key.values[0].text, index) {
+		if sameKey(v.key(), index) {
 			found = v // the last one counts
 		}
 	}
 	return found
+}
+
+// key returns the key of a map's entry as it was written.
+func (p *place) key() string {
+	if key := p.fields["key"]; key != nil && len(key.values) > 0 {
+		return key.values[0].text
+	}
+	return ""
 }
 
 // sameKey compares a key as it was written, which may be 0x10, with 16.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"math"
 	"regexp"
@@ -40,24 +41,37 @@ func Parse(file string, text []byte) (*Config, error) {
 // error's text and nowhere else.
 var (
 	located    = regexp.MustCompile(`\(line (\d+):(\d+)\): (.*)`)
-	wrongValue = regexp.MustCompile(`^invalid value for (\w+) type: (.*)`)
+	wrongValue = regexp.MustCompile(`^invalid value for \w+ type: (.*)`)
+	rewordings = []struct {
+		from *regexp.Regexp
+		to   string
+	}{
+		{regexp.MustCompile(`^unknown field: (.*)`), "$1: found a field of this name, expected one of a model's configuration"},
+		{regexp.MustCompile(`^non-repeated field "(\w+)" is repeated`), "$1: found again, expected once"},
+		{regexp.MustCompile(`^error parsing "(\w+)", oneof \S+ is already set`), "$1: found beside a field that excludes it, expected one of the two"},
+	}
 )
 
+// unreadable words an error of the parser as our own are.
 func unreadable(file string, text []byte, err error) error {
+	if strings.HasSuffix(err.Error(), io.ErrUnexpectedEOF.Error()) {
+		last := 1 + bytes.Count(bytes.TrimSpace(text), []byte("\n"))
+		return infer.Errorf(infer.Invalid, "%s:%d: found the end of the file, expected that of a string, a list or a block before it", file, last)
+	}
 	found := located.FindStringSubmatch(err.Error())
 	if found == nil {
 		return infer.Errorf(infer.Invalid, "%s: %w", file, err)
 	}
 	what := found[3]
-	if field, ok := strings.CutPrefix(what, "unknown field: "); ok {
-		what = field + ": found a field of this name, expected one of a model's configuration"
+	for _, r := range rewordings {
+		what = r.from.ReplaceAllString(what, r.to)
 	}
 	if value := wrongValue.FindStringSubmatch(what); value != nil {
 		line, _ := strconv.Atoi(found[1])
 		column, _ := strconv.Atoi(found[2])
 		field, path := locate(text).fieldAt(new(configpb.ModelConfig).ProtoReflect().Descriptor(), offsetOf(text, line, column))
 		if field != nil {
-			what = fmt.Sprintf("%s: found %s, expected %s", path, value[2], valuesOf(field))
+			what = fmt.Sprintf("%s: found %s, expected %s", path, value[1], valuesOf(field))
 		}
 	}
 	return infer.Errorf(infer.Invalid, "%s:%s:%s: %s", file, found[1], found[2], what)
