@@ -128,7 +128,7 @@ var refusedFields = map[string]string{
 	"23-order-preserved-with-priority-config":     "dynamic_batching.preserve_ordering",
 	"24-order-preserved-with-delay-policy-config": "dynamic_batching.preserve_ordering",
 	"31-priority-default-missing-config":          "dynamic_batching.default_priority_level",
-	"32-priority-policy-key-out-of-range-config":  "dynamic_batching.priority_queue_policy.key",
+	"32-priority-policy-key-out-of-range-config":  "dynamic_batching.priority_queue_policy[5]",
 	"52-preferred-above-max-config":               "dynamic_batching.preferred_batch_size",
 	"53-preferred-zero-config":                    "dynamic_batching.preferred_batch_size",
 }
@@ -176,7 +176,7 @@ func milliseconds(x float64) time.Duration { return time.Duration(x * float64(ti
 
 func (c recordedCase) checkRefused(t *testing.T) {
 	_, err := modelconfig.Parse("config.pbtxt", []byte(strings.Join(c.Config, "\n")))
-	if field := refusedFields[c.Name]; err == nil || !strings.Contains(err.Error(), field+":") {
+	if field := refusedFields[c.Name]; err == nil || !strings.Contains(err.Error(), ": "+field) {
 		t.Errorf("Triton refuses it (%s); here the error is: %v\nwant one about %s", c.LoadError, err, field)
 	}
 }

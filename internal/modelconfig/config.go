@@ -1,9 +1,10 @@
 // Package modelconfig reads what is written about a model in its config.pbtxt,
-// and checks requests against it.
+// completes it with what the model says of itself, and checks requests against
+// it.
 //
-// It knows the file and nothing else. Whether the name is that of the model's
-// directory, which versions there are and what the model's own file says is for
-// others to find out. It starts no goroutine and reads no clock.
+// It is given both and looks for nothing. Whether the name is that of the
+// model's directory, which versions there are and what the model's own file says
+// is for others to find out. It starts no goroutine and reads no clock.
 package modelconfig
 
 import (
@@ -31,9 +32,31 @@ type Config struct {
 	VersionPolicy VersionPolicy
 	Dynamic       *Dynamic // nil means that requests are never combined
 
+	// Warnings are in the order of the file. Whoever loads the model logs them
+	// once.
+	Warnings []Warning
+
 	// Proto is the file as it was written, for what the fields above do not
 	// tell: whether a 0 was written or left out.
 	Proto *configpb.ModelConfig
+
+	file   string // what errors call the file; "" means that there is none
+	places *place // where in the file things are; nil means that there is none
+}
+
+// A Warning is about a setting that does not do what its author may think.
+type Warning struct {
+	Where string // FILE:LINE, or FILE if the setting is not in it, or nothing if there is no file
+	Field string // such as optimization.cuda
+	Text  string // such as "has no effect: nothing runs on a GPU here"
+}
+
+// String returns the warning as one line, worded as errors are.
+func (w Warning) String() string {
+	if w.Where == "" {
+		return w.Field + ": " + w.Text
+	}
+	return w.Where + ": " + w.Field + ": " + w.Text
 }
 
 // A Tensor is an input or an output of a model. A dimension of -1 may have any

@@ -1,13 +1,21 @@
 package modelconfig
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
+	"io"
+	"maps"
 	"math"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/prototext"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/modelconfig/configpb"
@@ -16,36 +24,120 @@ import (
 
 // Parse reads the text of a config.pbtxt. file is what errors call it.
 func Parse(file string, text []byte) (*Config, error) {
-	c := &Config{Proto: &configpb.ModelConfig{}}
+	c := &Config{Proto: &configpb.ModelConfig{}, file: file}
 	if err := prototext.Unmarshal(text, c.Proto); err != nil {
-		return nil, unreadable(file, err)
+		return nil, unreadable(file, text, err)
 	}
-	for _, read := range []func() error{c.readNames, c.readTensors, c.readInstances, c.readVersions, c.readDynamic} {
+	c.places = locate(text)
+	for _, read := range []func() error{c.sortFields, c.readNames, c.readTensors, c.readInstances, c.readVersions, c.readDynamic} {
 		if err := read(); err != nil {
-			return nil, infer.Errorf(infer.Invalid, "%s: %w", file, err)
+			return nil, c.placed(err)
 		}
 	}
 	return c, nil
 }
 
-// The parser of the text format says where it stopped inside its error's text,
-// and nowhere else.
-var located = regexp.MustCompile(`\(line (\d+:\d+)\): (.*)`)
+// The parser of the text format says where it stopped, and at what, inside its
+// error's text and nowhere else.
+var (
+	located    = regexp.MustCompile(`\(line (\d+):(\d+)\): (.*)`)
+	wrongValue = regexp.MustCompile(`^invalid value for \w+ type: (.*)`)
+	rewordings = []struct {
+		from *regexp.Regexp
+		to   string
+	}{
+		{regexp.MustCompile(`^unknown field: (.*)`), "$1: found a field of this name, expected one of a model's configuration"},
+		{regexp.MustCompile(`^non-repeated field "(\w+)" is repeated`), "$1: found again, expected once"},
+		{regexp.MustCompile(`^error parsing "(\w+)", oneof \S+ is already set`), "$1: found beside a field that excludes it, expected one of the two"},
+	}
+)
 
-func unreadable(file string, err error) error {
+// unreadable words an error of the parser as our own are.
+func unreadable(file string, text []byte, err error) error {
+	if strings.HasSuffix(err.Error(), io.ErrUnexpectedEOF.Error()) {
+		last := 1 + bytes.Count(bytes.TrimSpace(text), []byte("\n"))
+		return infer.Errorf(infer.Invalid, "%s:%d: found the end of the file, expected that of a string, a list or a block before it", file, last)
+	}
 	found := located.FindStringSubmatch(err.Error())
 	if found == nil {
 		return infer.Errorf(infer.Invalid, "%s: %w", file, err)
 	}
-	what := found[2]
-	if field, ok := strings.CutPrefix(what, "unknown field: "); ok {
-		what = fmt.Sprintf("%s: this field is unknown, or not supported here", field)
+	what := found[3]
+	for _, r := range rewordings {
+		what = r.from.ReplaceAllString(what, r.to)
 	}
-	return infer.Errorf(infer.Invalid, "%s:%s: %s", file, found[1], what)
+	if value := wrongValue.FindStringSubmatch(what); value != nil {
+		line, _ := strconv.Atoi(found[1])
+		column, _ := strconv.Atoi(found[2])
+		field, path := locate(text).fieldAt(new(configpb.ModelConfig).ProtoReflect().Descriptor(), offsetOf(text, line, column))
+		if field != nil {
+			what = fmt.Sprintf("%s: found %s, expected %s", path, value[1], valuesOf(field))
+		}
+	}
+	return infer.Errorf(infer.Invalid, "%s:%s:%s: %s", file, found[1], found[2], what)
 }
 
+// valuesOf says what may be written as the value of a field.
+func valuesOf(field protoreflect.FieldDescriptor) string {
+	if field.Enum() == nil {
+		return "a value of type " + field.Kind().String()
+	}
+	values := field.Enum().Values()
+	names := make([]string, values.Len())
+	for i := range names {
+		names[i] = string(values.Get(i).Name())
+	}
+	return "one of " + strings.Join(names, ", ")
+}
+
+// offsetOf returns the bytes before a line and a column, both counted from 1,
+// the column in characters.
+func offsetOf(text []byte, line, column int) int {
+	offset := 0
+	for ; line > 1; line-- {
+		offset += bytes.IndexByte(text[offset:], '\n') + 1
+	}
+	for ; column > 1 && offset < len(text); column-- {
+		_, size := utf8.DecodeRune(text[offset:])
+		offset += size
+	}
+	return offset
+}
+
+// A mistake is what is wrong with a field, before its line is known.
+type mistake struct{ field, text string }
+
+func (m *mistake) Error() string { return m.field + ": " + m.text }
+
 func bad(field string, found any, expected string, args ...any) error {
-	return fmt.Errorf("%s: found %v, expected %s", field, found, fmt.Sprintf(expected, args...))
+	return &mistake{field, fmt.Sprintf("found %v, expected %s", found, fmt.Sprintf(expected, args...))}
+}
+
+// placed says where in the file a mistake is.
+func (c *Config) placed(err error) error {
+	m, ok := errors.AsType[*mistake](err)
+	if !ok {
+		return err
+	}
+	return infer.Errorf(infer.Invalid, "%s%w", c.where(m.field), err)
+}
+
+// where returns what comes before the name of a field: FILE:LINE and a colon.
+func (c *Config) where(field string) string {
+	switch line := c.places.lineOf(field); {
+	case c.file == "":
+		return ""
+	case line == 0:
+		return c.file + ": "
+	default:
+		return fmt.Sprintf("%s:%d: ", c.file, line)
+	}
+}
+
+// Wrong returns an error about a field of the file, such as input[0].dims, with
+// the line of the field, or of the closest one around it. expected is a format.
+func (c *Config) Wrong(field string, found any, expected string, args ...any) error {
+	return c.placed(bad(field, found, expected, args...))
 }
 
 // Names become parts of paths, addresses and metrics, so what they may hold is
@@ -128,9 +220,9 @@ func tensors[T described](field string, protos []T) ([]Tensor, error) {
 		case len(p.GetDims()) == 0:
 			return nil, bad(field+".dims", "none", "at least one dimension")
 		}
-		for _, d := range p.GetDims() {
+		for i, d := range p.GetDims() {
 			if d < 1 && d != -1 {
-				return nil, bad(field+".dims", d, "at least 1, or -1 for any size")
+				return nil, bad(fmt.Sprintf("%s.dims[%d]", field, i), d, "at least 1, or -1 for any size")
 			}
 		}
 		names[name] = true
@@ -178,9 +270,9 @@ func (c *Config) readVersions() error {
 		if len(c.VersionPolicy.Specific) == 0 {
 			return bad("version_policy.specific.versions", "none", "at least one version")
 		}
-		for _, v := range c.VersionPolicy.Specific {
+		for i, v := range c.VersionPolicy.Specific {
 			if v < 0 {
-				return bad("version_policy.specific.versions", v, "at least 0")
+				return bad(fmt.Sprintf("version_policy.specific.versions[%d]", i), v, "at least 0")
 			}
 		}
 	default:
@@ -195,12 +287,13 @@ func (c *Config) readDynamic() error {
 		return nil
 	}
 	d := &Dynamic{PreserveOrdering: p.GetPreserveOrdering()}
-	for _, n := range p.GetPreferredBatchSize() {
+	for i, n := range p.GetPreferredBatchSize() {
+		field := fmt.Sprintf("dynamic_batching.preferred_batch_size[%d]", i)
 		switch {
 		case n < 1:
-			return bad("dynamic_batching.preferred_batch_size", n, "at least 1")
-		case int(n) > c.MaxBatchSize:
-			return bad("dynamic_batching.preferred_batch_size", n, "at most max_batch_size (%d)", c.MaxBatchSize)
+			return bad(field, n, "at least 1")
+		case int(n) > c.MaxBatchSize && !c.sizeLeftOut():
+			return bad(field, n, "at most max_batch_size (%d)", c.MaxBatchSize)
 		}
 		d.Preferred = append(d.Preferred, int(n))
 	}
@@ -237,11 +330,12 @@ func (d *Dynamic) readQueues(p *configpb.ModelDynamicBatching) (err error) {
 	}
 	d.Levels, d.DefaultLevel = int(levels), int(level)
 	d.PerLevel = make(map[int]QueuePolicy, len(p.GetPriorityQueuePolicy()))
-	for level, policy := range p.GetPriorityQueuePolicy() {
-		if level < 1 || level > levels {
-			return bad("dynamic_batching.priority_queue_policy.key", level, "1 to priority_levels (%d)", levels)
-		}
+	for _, level := range slices.Sorted(maps.Keys(p.GetPriorityQueuePolicy())) {
+		policy := p.GetPriorityQueuePolicy()[level]
 		field := fmt.Sprintf("dynamic_batching.priority_queue_policy[%d]", level)
+		if level < 1 || level > levels {
+			return bad(field, fmt.Sprintf("level %d", level), "1 to priority_levels (%d)", levels)
+		}
 		if d.PerLevel[int(level)], err = queuePolicy(field, policy); err != nil {
 			return err
 		}

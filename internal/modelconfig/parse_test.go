@@ -1,6 +1,7 @@
 package modelconfig_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
@@ -70,6 +71,9 @@ func describe(c *modelconfig.Config) string {
 			fmt.Fprintf(&out, "  level %d: %s\n", level, policyText(d.PerLevel[level]))
 		}
 	}
+	for _, w := range c.Warnings {
+		fmt.Fprintf(&out, "warning: %v\n", w)
+	}
 	return out.String()
 }
 
@@ -100,8 +104,8 @@ func TestADelayOfZeroIsNotTheSameAsNone(t *testing.T) {
 
 // The text format says where it stopped in words that are not meant to last.
 func TestErrorsOfTheTextFormatNameTheLine(t *testing.T) {
-	_, err := modelconfig.Parse(filepath.Join("models", "a", "config.pbtxt"), []byte("name: \"a\"\n\nensemble_scheduling { }\n"))
-	if want := "models/a/config.pbtxt:3:1: ensemble_scheduling: this field"; err == nil || !strings.HasPrefix(err.Error(), want) {
+	_, err := modelconfig.Parse(filepath.Join("models", "a", "config.pbtxt"), []byte("name: \"a\"\n\nensemble { }\n"))
+	if want := "models/a/config.pbtxt:3:1: ensemble: found"; err == nil || !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("error %v, want one that starts with %q", err, want)
 	}
 }
@@ -126,6 +130,9 @@ func FuzzParse(f *testing.F) {
 			if in.Name == "" || in.Type.Size() == 0 && in.Type != tensor.Bytes || len(in.Dims) == 0 {
 				t.Fatalf("accepted %+v", in)
 			}
+		}
+		if text := c.JSON(); !json.Valid(text) {
+			t.Fatalf("not JSON: %s", text)
 		}
 		if d := c.Dynamic; d != nil && d.Levels > 0 && (d.DefaultLevel < 1 || d.DefaultLevel > d.Levels) {
 			t.Fatalf("accepted default level %d of %d", d.DefaultLevel, d.Levels)

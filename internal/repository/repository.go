@@ -72,9 +72,12 @@ func (r *Repository) load(ctx context.Context, dir string, opts Options) error {
 	if err != nil {
 		return err
 	}
+	for _, w := range cfg.Warnings {
+		opts.Log.Warn("model configuration", "model", name, "at", w.Where, "field", w.Field, "warning", w.Text)
+	}
 	eng := opts.Engines[cfg.Backend]
 	if eng == nil {
-		return fmt.Errorf("%s: backend: found %q, expected one of %q", filepath.Join(dir, "config.pbtxt"), cfg.Backend, slices.Sorted(maps.Keys(opts.Engines)))
+		return cfg.Wrong("backend", fmt.Sprintf("%q", cfg.Backend), "one of %q", slices.Sorted(maps.Keys(opts.Engines)))
 	}
 	numbers, err := versions(dir, cfg.VersionPolicy)
 	if err != nil {
@@ -104,7 +107,7 @@ func readConfig(dir string) (*modelconfig.Config, error) {
 	}
 	name := filepath.Base(dir)
 	if cfg.Name != "" && cfg.Name != name {
-		return nil, fmt.Errorf("%s: name: found %q, expected %q, the name of its directory", file, cfg.Name, name)
+		return nil, cfg.Wrong("name", fmt.Sprintf("%q", cfg.Name), "%q, the name of its directory", name)
 	}
 	cfg.Name = name
 	return cfg, nil

@@ -1,6 +1,7 @@
 package repository
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -94,6 +95,26 @@ func TestEveryModelOfADirectoryIsLoaded(t *testing.T) {
 	}
 }
 
+func TestASettingWithoutEffectIsLoggedOnce(t *testing.T) {
+	var log bytes.Buffer
+	p := pacer.New()
+	defer p.Close()
+	dir := write(t, map[string]string{"a": echoConfig + "version_policy { all { } }\noptimization { eager_batching: true }"}, "1", "2")
+	r, err := Open(t.Context(), dir, Options{
+		Engines: map[string]engine.Engine{"echo": &tracked{}}, Pacer: p,
+		Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn})),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeRepository(t, r)
+	got := log.String()
+	want := "model=a at=" + filepath.Join(dir, "a", "config.pbtxt") + ":7 field=optimization.eager_batching"
+	if strings.Count(got, "\n") != 1 || !strings.Contains(got, want) {
+		t.Errorf("logged %q, want one line with %q", got, want)
+	}
+}
+
 func TestTheVersionPolicyPicksTheVersions(t *testing.T) {
 	for policy, want := range map[string][]int64{
 		"": {10},
@@ -148,8 +169,8 @@ func TestALoadThatFailsSaysWhyAndKeepsNothing(t *testing.T) {
 		}
 	}
 	one := []string{"1"}
-	refused(map[string]string{"a": echoConfig, "b": `name: "c"` + echoConfig}, &tracked{}, one, "b/config.pbtxt", `found "c"`, `expected "b"`)
-	refused(map[string]string{"a": strings.Replace(echoConfig, `"echo"`, `"none"`, 1)}, &tracked{}, one, `found "none"`, `["echo"]`)
+	refused(map[string]string{"a": echoConfig, "b": `name: "c"` + echoConfig}, &tracked{}, one, "b/config.pbtxt:1: name", `found "c"`, `expected "b"`)
+	refused(map[string]string{"a": strings.Replace(echoConfig, `"echo"`, `"none"`, 1)}, &tracked{}, one, `a/config.pbtxt:2: backend: found "none"`, `["echo"]`)
 	refused(map[string]string{"a": echoConfig}, &tracked{}, []string{"x"}, "found versions []")
 	refused(map[string]string{"a": echoConfig}, &tracked{fail: errors.New("no weights")}, one, `model "a" version 1: no weights`)
 	refused(map[string]string{"a": "max_batch_size: what"}, &tracked{}, one, "a/config.pbtxt")

@@ -1,0 +1,81 @@
+package modelconfig_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/modelconfig"
+	"github.com/shoal-serving/shoal/internal/script"
+	"github.com/shoal-serving/shoal/tensor"
+)
+
+// A block that starts with "model" says what a model is like: whether it can be
+// batched, the default of its engine, and a line for each input and output. The
+// others are configurations, which the model completes; "bare" is none at all.
+func TestConfigurationsAreCompletedFromTheModel(t *testing.T) {
+	script.Run(t, "testdata/complete.txt", func(t *testing.T) func([]string) string {
+		var model modelconfig.Description
+		return func(lines []string) string {
+			switch f := strings.Fields(lines[0]); f[0] {
+			case "model":
+				model = describeModel(t, f[1:], lines[1:])
+				return ""
+			case "bare":
+				return describe(modelconfig.Default(f[1], model))
+			}
+			c := parse(t, strings.Join(lines, "\n"))
+			if err := c.Complete(model); err != nil {
+				return fmt.Sprintf("%v: %v", infer.CodeOf(err), err)
+			}
+			if err := c.Complete(model); err != nil {
+				t.Errorf("completed, and then refused: %v", err)
+			}
+			return describe(c)
+		}
+	})
+}
+
+func describeModel(t *testing.T, settings, tensors []string) (m modelconfig.Description) {
+	for _, s := range settings {
+		switch name, value, _ := strings.Cut(s, "="); name {
+		case "batchable":
+			m.Batchable = true
+		case "max":
+			var err error
+			if m.MaxBatch, err = strconv.Atoi(value); err != nil {
+				t.Fatal(err)
+			}
+		default:
+			t.Fatalf("what is %s?", s)
+		}
+	}
+	for _, line := range tensors {
+		f := strings.Fields(line)
+		one := modelconfig.Tensor{Name: f[1]}
+		one.Type, _ = tensor.ParseType(f[2])
+		if err := json.Unmarshal([]byte(f[3]), &one.Dims); err != nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+		if f[0] == "input" {
+			m.Inputs = append(m.Inputs, one)
+		} else {
+			m.Outputs = append(m.Outputs, one)
+		}
+	}
+	return m
+}
+
+func TestCompletingLeavesTheModelsDimensionsAlone(t *testing.T) {
+	model := modelconfig.Description{
+		Batchable: true,
+		Inputs:    []modelconfig.Tensor{{Name: "X", Type: tensor.FP32, Dims: []int64{-1, 3}}},
+	}
+	modelconfig.Default("a", model).Inputs[0].Dims[0] = 7
+	if got := model.Inputs[0].Dims[1]; got != 3 {
+		t.Errorf("the model's dimension became %d", got)
+	}
+}

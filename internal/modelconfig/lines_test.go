@@ -1,0 +1,100 @@
+package modelconfig
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/encoding/prototext"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/shoal-serving/shoal/internal/modelconfig/configpb"
+	"github.com/shoal-serving/shoal/internal/script"
+)
+
+// A block is a text, and fields that are looked for, each after a question mark.
+// The script leaves out comments at the start of a line, and blank lines.
+func TestFieldsAreFoundOnTheirLines(t *testing.T) {
+	script.Run(t, "testdata/lines.txt", func(*testing.T) func([]string) string {
+		return func(lines []string) string {
+			var text, fields []string
+			for _, line := range lines {
+				if field, ok := strings.CutPrefix(line, "? "); ok {
+					fields = append(fields, field)
+				} else {
+					text = append(text, line)
+				}
+			}
+			root := locate([]byte(strings.Join(text, "\n")))
+			var out strings.Builder
+			for _, field := range fields {
+				line, exact := root.find(field)
+				around := ""
+				if !exact {
+					around = " (around it)"
+				}
+				fmt.Fprintf(&out, "%s %d%s\n", field, line, around)
+			}
+			return out.String()
+		}
+	})
+}
+
+// eachSet calls f with the path of each field of m that is set. Maps are looked
+// into if their keys are numbers: no other is ever looked for.
+func eachSet(m protoreflect.Message, prefix string, f func(path string)) {
+	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		path := prefix + string(fd.Name())
+		f(path)
+		switch {
+		case fd.IsMap():
+			v.Map().Range(func(key protoreflect.MapKey, v protoreflect.Value) bool {
+				if fd.MapKey().Kind() == protoreflect.Uint64Kind && key.Uint() > 0 {
+					f(fmt.Sprintf("%s[%v]", path, key))
+					eachSet(v.Message(), fmt.Sprintf("%s[%v].", path, key), f)
+				}
+				return true
+			})
+		case fd.IsList():
+			for i := range v.List().Len() {
+				element := fmt.Sprintf("%s[%d]", path, i)
+				f(element)
+				if fd.Message() != nil {
+					eachSet(v.List().Get(i).Message(), element+".", f)
+				}
+			}
+		case fd.Message() != nil:
+			eachSet(v.Message(), path+".", f)
+		}
+		return true
+	})
+}
+
+// Whatever text the parser takes, the scanner finds every field that it set.
+func FuzzLines(f *testing.F) {
+	for _, file := range []string{"testdata/parse.txt", "testdata/lines.txt"} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			f.Fatal(err)
+		}
+		for block := range strings.SplitSeq(string(text), "\n\n") {
+			input, _, _ := strings.Cut(block, "----")
+			input, _, _ = strings.Cut(input, "? ")
+			f.Add([]byte(input))
+		}
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		root := locate(text)
+		var m configpb.ModelConfig
+		if prototext.Unmarshal(text, &m) != nil {
+			return
+		}
+		last := 1 + strings.Count(string(text), "\n")
+		eachSet(m.ProtoReflect(), "", func(path string) {
+			if line, exact := root.find(path); !exact || line < 1 || line > last {
+				t.Errorf("%s: line %d, exact %t", path, line, exact)
+			}
+		})
+	})
+}
