@@ -32,8 +32,8 @@ const Name = "onnxruntime"
 // defaultFile is the model's file, if its configuration names no other.
 const defaultFile = "model.onnx"
 
-// defaultNice is below the server's own threads by enough that these get a core
-// at once, and above what cron jobs usually run at.
+// defaultNice is half of the way down: clearly below the server's own threads, and
+// not below everything else on the machine.
 const defaultNice = 10
 
 // Options say how models run. The zero Options work.

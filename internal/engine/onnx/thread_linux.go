@@ -14,8 +14,7 @@ import (
 // Only a process with CAP_SYS_NICE, or with a limit on niceness, may raise a
 // thread again. Where that is refused, the goroutine keeps the thread for itself
 // for good: it does little else than run batches, and when it ends, Go ends the
-// thread with it. That costs a switch of threads each time the goroutine waits,
-// some microseconds.
+// thread with it. That costs a switch of threads each time the goroutine waits.
 type thread struct {
 	nice int // 0 means that threads are left as they are
 	from int // the niceness to return to

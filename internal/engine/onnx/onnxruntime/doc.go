@@ -4,7 +4,7 @@
 // The library is opened when it is needed, by its path, and not linked, so that
 // everything builds and most tests run without it. A [Runtime] is the opened
 // library, a [Session] a loaded model that any number of goroutines may run, and a
-// [Call] what one of them needs to run it again and again without allocating.
+// [Call] what one of them needs to run it again and again with little to allocate.
 //
 // It knows tensors and their memory and nothing of models' configurations; that
 // is for package onnx.

@@ -238,7 +238,7 @@ static OrtStatus *look(struct ort *ort, OrtValue *value, struct output *out) {
 	return out->element == ELEMENT_STRING ? ort->GetStringTensorDataLength(value, &out->text) : ort->GetTensorMutableData(value, &out->data);
 }
 
-// One call from Go does it all, because each costs as much as a small model.
+// One call from Go does it all, so that a run crosses between the two once.
 OrtStatus *shoal_run(struct ort *ort, OrtSession *session, struct call *call) {
 	OrtStatus *status = NULL;
 	for (size_t i = 0; i < call->inputs && !status; i++) status = bring(ort, &call->in[i], &call->values[i]);
