@@ -25,8 +25,14 @@ help: ## print this list
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: deps
-deps: $(LINT) ## download the modules and install the linter
+deps: linter onnxruntime ## download the modules, install the linter, and bring ONNX Runtime to ./lib
 	go mod download
+
+# Not in the list: parts of deps, for .ci/run.
+.PHONY: linter onnxruntime
+linter: $(LINT)
+onnxruntime:
+	tools/get-onnxruntime lib
 
 .PHONY: build
 build: ## build bin/shoal
@@ -94,8 +100,8 @@ cover: ## measure how much of the code the tests run
 	@echo "line by line: go tool cover -html bin/cover.out"
 
 .PHONY: clean
-clean: ## remove bin and dist
-	rm -rf bin dist
+clean: ## remove bin, dist and lib
+	rm -rf bin dist lib
 
 $(LINT):
 	$(call install,github.com/golangci/golangci-lint/v2/cmd/golangci-lint,$(LINT_VERSION))

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/shoal-serving/shoal/internal/engine"
+	"github.com/shoal-serving/shoal/internal/engine/onnx"
 	"github.com/shoal-serving/shoal/internal/engine/simulated"
 	"github.com/shoal-serving/shoal/internal/kserve/kservegrpc"
 	"github.com/shoal-serving/shoal/internal/kserve/kservehttp"
@@ -32,6 +33,7 @@ type serveOptions struct {
 	httpPort    int
 	grpcPort    int
 	exitTimeout int
+	onnxLibrary string
 }
 
 func newServeCommand() *cobra.Command {
@@ -48,6 +50,7 @@ func newServeCommand() *cobra.Command {
 	f.IntVar(&opts.httpPort, "http-port", 8000, "port for HTTP; 0 picks a free one")
 	f.IntVar(&opts.grpcPort, "grpc-port", 8001, "port for gRPC; 0 picks a free one")
 	f.IntVar(&opts.exitTimeout, "exit-timeout-secs", 30, "how long requests may take to end after SIGTERM, in seconds")
+	f.StringVar(&opts.onnxLibrary, "onnxruntime-library", "", "`path` of the ONNX Runtime library; without it SHOAL_ONNXRUNTIME says, or it lies beside the program or in ../lib")
 	if err := cmd.MarkFlagRequired("model-repository"); err != nil {
 		panic(err)
 	}
@@ -59,18 +62,22 @@ func serve(ctx context.Context, opts serveOptions) error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	pace := pacer.New()
 	defer pace.Close()
+	onnxEngine := onnx.New(onnx.Options{Library: opts.onnxLibrary, Log: log})
 	models, err := repository.Open(ctx, opts.repository, repository.Options{
-		Engines: map[string]engine.Engine{simulated.Name: &simulated.Engine{Pacer: pace}},
-		Pacer:   pace,
-		Log:     log,
+		Engines: map[string]engine.Engine{
+			simulated.Name: &simulated.Engine{Pacer: pace},
+			onnx.Name:      onnxEngine,
+		},
+		Pacer: pace,
+		Log:   log,
 	})
 	if err != nil {
-		return err
+		return errors.Join(err, onnxEngine.Close())
 	}
 	backend := server.New(models)
 	faces, err := listen(backend, opts, log)
 	if err != nil {
-		return errors.Join(err, models.Close())
+		return errors.Join(err, models.Close(), onnxEngine.Close())
 	}
 	var failed error
 	select {
@@ -80,7 +87,7 @@ func serve(ctx context.Context, opts serveOptions) error {
 	}
 	backend.Stop()
 	faces.stop(time.Duration(opts.exitTimeout) * time.Second)
-	err = errors.Join(failed, models.Close())
+	err = errors.Join(failed, models.Close(), onnxEngine.Close())
 	log.Info("stopped")
 	return err
 }

@@ -54,3 +54,33 @@ func TestImportsHaveNoAliasBites(t *testing.T) {
 		},
 	})
 }
+
+// binding is the one package that is written with cgo: elsewhere memory is Go's,
+// and a mistake costs a request and not the process.
+const binding = "internal/engine/onnx/onnxruntime"
+
+func onlyTheBindingUsesC(folders []folder) (breaches []string) {
+	for _, f := range folders {
+		for _, file := range f.files {
+			for _, spec := range file.Imports {
+				if spec.Path.Value == `"C"` && f.path != binding {
+					breaches = append(breaches, fmt.Sprintf("%s: %s uses cgo: leave that to %s.", f.at(spec), f.path, binding))
+				}
+			}
+		}
+	}
+	return breaches
+}
+
+func TestOnlyTheBindingUsesC(t *testing.T) { keeps(t, onlyTheBindingUsesC) }
+
+func TestOnlyTheBindingUsesCBites(t *testing.T) {
+	bites(t, onlyTheBindingUsesC, []bite{
+		{"the binding", files{binding + "/a.go": `package onnxruntime; import "C"`}, ""},
+		{
+			"another",
+			files{"internal/sched/a.go": `package sched; import "C"`},
+			"internal/sched/a.go:1:23: internal/sched uses cgo: leave that to internal/engine/onnx/onnxruntime.",
+		},
+	})
+}

@@ -11,10 +11,10 @@ import (
 // from the layers below its own, and from no other.
 var layers = [][]string{
 	{"tensor", "internal/buf", "internal/script", "internal/device", "internal/pacer"},
-	{"internal/infer", "internal/batching", "internal/modelconfig/configpb", "internal/kserve/kservepb", "internal/leak"},
-	{"internal/modelconfig"},
+	{"internal/infer", "internal/batching", "internal/modelconfig/configpb", "internal/kserve/kservepb", "internal/leak", "internal/engine/onnx/onnxruntime"},
+	{"internal/modelconfig", "internal/engine/onnx/onnxtest"},
 	{"internal/engine"},
-	{"internal/engine/enginetest", "internal/engine/simulated", "internal/sched", "internal/kserve", "internal/simulate", "internal/batching/batchingtest"},
+	{"internal/engine/enginetest", "internal/engine/simulated", "internal/engine/onnx", "internal/sched", "internal/kserve", "internal/simulate", "internal/batching/batchingtest"},
 	{"internal/repository"},
 	{"internal/server"},
 	{"internal/kserve/kservehttp", "internal/kserve/kservegrpc", "internal/kserve/kservetest"},
@@ -24,7 +24,7 @@ var layers = [][]string{
 
 // forTests lists the packages that only test files import, and each other.
 var forTests = []string{
-	"internal/script", "internal/leak", "internal/engine/enginetest",
+	"internal/script", "internal/leak", "internal/engine/enginetest", "internal/engine/onnx/onnxtest",
 	"internal/batching/batchingtest", "internal/kserve/kservetest", "internal/archtest", "test/e2e",
 }
 

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,6 +22,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/shoal-serving/shoal/internal/engine/onnx/onnxtest"
 	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
 )
 
@@ -60,24 +62,38 @@ func oneRow(ctx context.Context, s *server) (int, error) {
 	return status, err
 }
 
+var served = regexp.MustCompile(`shoal serve --model-repository (\S+)`)
+
 // TestTheReadmesCommandsAnswer runs the fenced shell commands of the README that
-// ask a server, as they are written but for the address.
+// ask a server, as they are written but for the address. The server is the one
+// that the README has started last.
 func TestTheReadmesCommandsAnswer(t *testing.T) {
-	s := start(t, root+"/examples/seed-device")
 	readme, err := os.ReadFile(root + "/README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	ran := 0
+	repository, ran := "", 0
 	for i, block := range strings.Split(string(readme), "```") {
-		if i%2 == 0 || !strings.HasPrefix(block, "sh\n") || !strings.Contains(block, "curl") {
+		if i%2 == 0 || !strings.HasPrefix(block, "sh\n") {
 			continue
 		}
-		script := strings.ReplaceAll(strings.TrimPrefix(block, "sh\n"), "localhost:8000", strings.TrimPrefix(s.http, "http://"))
-		out, err := exec.Command("bash", "-euo", "pipefail", "-c", script).CombinedOutput()
-		if err != nil || !bytes.Contains(out, []byte(`"308"`)) {
-			t.Errorf("%s\nanswers %v:\n%s", script, err, out)
+		if found := served.FindStringSubmatch(block); found != nil {
+			repository = found[1]
 		}
+		if !strings.Contains(block, "curl") {
+			continue
+		}
+		t.Run(repository, func(t *testing.T) {
+			if strings.HasSuffix(repository, "onnx") {
+				onnxtest.Library(t)
+			}
+			s := start(t, root+"/"+repository)
+			script := strings.ReplaceAll(strings.TrimPrefix(block, "sh\n"), "localhost:8000", strings.TrimPrefix(s.http, "http://"))
+			out, err := exec.Command("bash", "-euo", "pipefail", "-c", script).CombinedOutput()
+			if err != nil || !bytes.Contains(out, []byte(`"outputs"`)) {
+				t.Errorf("%s\nanswers %v:\n%s", script, err, out)
+			}
+		})
 		ran++
 	}
 	if ran == 0 {

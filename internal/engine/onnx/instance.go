@@ -1,0 +1,163 @@
+package onnx
+
+import (
+	"context"
+	"sync"
+
+	"github.com/shoal-serving/shoal/internal/engine"
+	"github.com/shoal-serving/shoal/internal/engine/onnx/onnxruntime"
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/modelconfig"
+	"github.com/shoal-serving/shoal/tensor"
+)
+
+// A model is one session, which all its instances run.
+type model struct {
+	cfg             *modelconfig.Config
+	session         *onnxruntime.Session
+	call            onnxruntime.CallOptions
+	inputs, outputs []bool // which of them are scalars for the model; see isScalar
+	nice            int
+}
+
+// Instance implements [engine.Model].
+func (m *model) Instance(context.Context) (engine.Instance, error) {
+	call, err := m.session.NewCall(names(m.cfg.Inputs), names(m.cfg.Outputs), m.call)
+	if err != nil {
+		return nil, coded(err)
+	}
+	return &instance{model: m, call: call, thread: thread{nice: m.nice}}, nil
+}
+
+func names(tensors []modelconfig.Tensor) []string {
+	var all []string
+	for _, t := range tensors {
+		all = append(all, t.Name)
+	}
+	return all
+}
+
+// Close implements [engine.Model].
+func (m *model) Close() error {
+	m.session.Close()
+	return nil
+}
+
+// An instance is the right to run one batch at a time.
+type instance struct {
+	model  *model
+	call   *onnxruntime.Call
+	thread thread
+	in     []tensor.Tensor // the batch as the model wants it
+	shapes []int64         // of outputs that the model has no dimensions for
+
+	mu      sync.Mutex // guards the following
+	watched int        // how many contexts have been watched
+	stopped bool       // the one that is watched has ended, and the call been told so
+
+	// A context that comes again, as that of the scheduler does for each batch, is
+	// watched once, which saves its allocations; its channel tells it from others.
+	done    <-chan struct{}
+	unwatch func() bool
+}
+
+// Run implements [engine.Instance].
+func (i *instance) Run(ctx context.Context, in []tensor.Tensor, out *engine.Outputs) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	i.watch(ctx)
+	in = i.arrange(in)
+	i.thread.lower()
+	tensors, memory, err := i.call.Run(in, out.Tensors[:0])
+	i.thread.raise()
+	clear(i.in) // they are the caller's
+	if err != nil {
+		if ended := ctx.Err(); ended != nil {
+			return ended
+		}
+		return coded(err)
+	}
+	if err := i.complete(tensors); err != nil {
+		memory.Release()
+		return err
+	}
+	out.Tensors, out.Memory = tensors, memory
+	return nil
+}
+
+// arrange takes the dimensions of size 1 away that the model does not have.
+func (i *instance) arrange(in []tensor.Tensor) []tensor.Tensor {
+	i.in = append(i.in[:0], in...)
+	for k, scalar := range i.model.inputs {
+		if shape := i.in[k].Shape; scalar && len(shape) > 0 {
+			i.in[k].Shape = shape[:len(shape)-1]
+		}
+	}
+	return i.in
+}
+
+// complete makes the outputs of the model those of the configuration.
+func (i *instance) complete(out []tensor.Tensor) error {
+	i.shapes = i.shapes[:0]
+	for k := range out {
+		t, want := &out[k], &i.model.cfg.Outputs[k]
+		if t.Type != want.Type {
+			return infer.Errorf(infer.Internal, "output %s of the model has type %v, expected %v", t.Name, t.Type, want.Type)
+		}
+		if i.model.outputs[k] && len(t.Shape) < 2 {
+			from := len(i.shapes)
+			i.shapes = append(append(i.shapes, t.Shape...), 1)
+			t.Shape = i.shapes[from:len(i.shapes):len(i.shapes)]
+		}
+	}
+	return nil
+}
+
+// watch sees to it that the call is told when ctx ends, and not when another one
+// does.
+func (i *instance) watch(ctx context.Context) {
+	done := ctx.Done()
+	if done == i.done {
+		return
+	}
+	i.forget()
+	if done == nil {
+		return
+	}
+	i.mu.Lock()
+	number := i.watched
+	i.mu.Unlock()
+	i.done = done
+	i.unwatch = context.AfterFunc(ctx, func() {
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		if number == i.watched {
+			i.stopped = true
+			i.call.Terminate(true)
+		}
+	})
+}
+
+// forget ends the watch of a context. If it has ended, the next run may start all
+// the same.
+func (i *instance) forget() {
+	if i.unwatch != nil {
+		i.unwatch()
+	}
+	i.done, i.unwatch = nil, nil
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.watched++ // one that is ending just now comes too late
+	if i.stopped {
+		i.stopped = false
+		i.call.Terminate(false)
+	}
+}
+
+// Close implements [engine.Instance].
+func (i *instance) Close() error {
+	i.forget()
+	i.call.Close()
+	return nil
+}

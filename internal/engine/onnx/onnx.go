@@ -1,0 +1,281 @@
+// Package onnx runs ONNX models with ONNX Runtime, on CPUs.
+//
+// A model is loaded once, however many instances it has: the library lets any
+// number of threads run a session, so an instance is the right to run one batch
+// on it, and weights are in memory once. A batch is computed by the thread that
+// calls for it, unless the configuration asks for more.
+//
+// What the library is and where it comes from is for package onnxruntime.
+package onnx
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/shoal-serving/shoal/internal/engine"
+	"github.com/shoal-serving/shoal/internal/engine/onnx/onnxruntime"
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/modelconfig"
+	"github.com/shoal-serving/shoal/tensor"
+)
+
+// Name is the backend that a model's configuration asks for.
+const Name = "onnxruntime"
+
+// defaultFile is the model's file, if its configuration names no other.
+const defaultFile = "model.onnx"
+
+// defaultNice is half of the way down: clearly below the server's own threads, and
+// not below everything else on the machine.
+const defaultNice = 10
+
+// Options say how models run. The zero Options work.
+type Options struct {
+	// Library is the path of ONNX Runtime; "" means that it is looked for, as
+	// onnxruntime.Find says.
+	Library string
+
+	// Threads is the size of a pool that all models compute with, except those
+	// whose configuration has an intra_op_thread_count. 0 means that there is
+	// none, and each batch is computed by one thread.
+	Threads int
+
+	// Nice is the niceness of threads that compute: while all cores are busy with
+	// batches, the server's own threads shall not wait for them. 0 means 10, and a
+	// negative number leaves threads as they are.
+	Nice int
+
+	Log *slog.Logger // nil means nobody
+}
+
+// An Engine implements [engine.Engine]. It opens the library when the first model
+// is loaded, so that a server without ONNX models does not need it.
+type Engine struct {
+	opts Options
+	nice int // 0 means that threads are left as they are
+
+	mu      sync.Mutex // guards the following
+	runtime *onnxruntime.Runtime
+}
+
+var _ engine.Engine = (*Engine)(nil)
+
+// New makes an engine. The caller closes it after all its models.
+func New(opts Options) *Engine {
+	if opts.Log == nil {
+		opts.Log = slog.New(slog.DiscardHandler)
+	}
+	e := &Engine{opts: opts}
+	switch {
+	case opts.Nice == 0:
+		e.nice = defaultNice
+	case opts.Nice > 0:
+		e.nice = opts.Nice
+	}
+	return e
+}
+
+// Close gives back what the engine holds.
+func (e *Engine) Close() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.runtime != nil {
+		e.runtime.Close()
+		e.runtime = nil
+	}
+	return nil
+}
+
+// open opens the library, if that is not done yet. A failure is not remembered:
+// the library may be there next time.
+func (e *Engine) open() (*onnxruntime.Runtime, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.runtime != nil {
+		return e.runtime, nil
+	}
+	library, err := onnxruntime.Find(e.opts.Library)
+	if err != nil {
+		return nil, infer.Errorf(infer.Unavailable, "%w", err)
+	}
+	r, err := onnxruntime.Open(onnxruntime.Options{Library: library, Threads: e.opts.Threads, Log: e.opts.Log})
+	if err != nil {
+		return nil, infer.Errorf(infer.Unavailable, "%w", err)
+	}
+	e.opts.Log.Info("ONNX Runtime opened", "version", r.Version(), "library", library)
+	e.runtime = r
+	return r, nil
+}
+
+// Load implements [engine.Engine]. It reads the file that the configuration
+// names, and refuses a configuration that says other things of the model than
+// its file. Of the configuration's parameters it knows those of Triton that make
+// sense here; see [sessionOptions].
+func (e *Engine) Load(ctx context.Context, src engine.Source) (engine.Model, error) {
+	session, call, err := sessionOptions(src.Config.Parameters)
+	if err != nil {
+		return nil, err
+	}
+	file := src.Config.Proto.GetDefaultModelFilename()
+	if file == "" {
+		file = defaultFile
+	}
+	file = filepath.Join(src.Dir, file)
+	s, err := e.load(ctx, file, session)
+	if err != nil {
+		return nil, err
+	}
+	m := &model{cfg: src.Config, session: s, call: call, nice: e.nice}
+	if err := m.check(); err != nil {
+		s.Close()
+		return nil, infer.Errorf(infer.Invalid, "%s: %w", file, err)
+	}
+	return m, nil
+}
+
+// load reads a model's file on a thread of low priority, which it also gives to
+// the threads that the library starts for the model.
+func (e *Engine) load(ctx context.Context, file string, opts onnxruntime.SessionOptions) (s *onnxruntime.Session, err error) {
+	if _, err := os.Stat(file); err != nil {
+		return nil, infer.Errorf(infer.NotFound, "the model's file cannot be read: %w", err)
+	}
+	lowered(e.nice, func() {
+		var r *onnxruntime.Runtime
+		if r, err = e.open(); err == nil {
+			s, err = r.Load(ctx, file, opts)
+		}
+	})
+	if err != nil {
+		return nil, coded(fmt.Errorf("%s: %w", file, err))
+	}
+	return s, nil
+}
+
+// sessionOptions reads a model's parameters:
+//
+//	intra_op_thread_count                  threads that compute one batch; 0 or nothing means one, or the shared pool
+//	enable_mem_arena, enable_mem_pattern   "0" switches them off
+//	memory.enable_memory_arena_shrinkage   "cpu:0" gives memory back after each batch
+//	session.KEY                            any setting of ONNX Runtime whose key begins so
+//
+// Others are left alone: they may be meant for somebody else.
+func sessionOptions(parameters map[string]string) (opts onnxruntime.SessionOptions, call onnxruntime.CallOptions, err error) {
+	opts.Config, call.Config = map[string]string{}, map[string]string{}
+	for key, value := range parameters {
+		switch {
+		case key == "intra_op_thread_count":
+			opts.Threads, err = strconv.Atoi(value)
+			if err != nil || opts.Threads < 0 {
+				return opts, call, badParameter(key, value, "a number of threads")
+			}
+		case key == "enable_mem_arena":
+			opts.NoArena, err = isOff(key, value)
+		case key == "enable_mem_pattern":
+			opts.NoPattern, err = isOff(key, value)
+		case key == "memory.enable_memory_arena_shrinkage":
+			call.Config[key] = value
+		case strings.HasPrefix(key, "session."):
+			opts.Config[key] = value
+		}
+		if err != nil {
+			return opts, call, err
+		}
+	}
+	return opts, call, nil
+}
+
+func isOff(key, value string) (bool, error) {
+	if value != "0" && value != "1" {
+		return false, badParameter(key, value, "0 or 1")
+	}
+	return value == "0", nil
+}
+
+func badParameter(key, value, expected string) error {
+	return infer.Errorf(infer.Invalid, "parameter %s: found %q, expected %s", key, value, expected)
+}
+
+// coded gives an error of the library the code that says what a client should do.
+// Others stay as they are.
+func coded(err error) error {
+	e, ok := errors.AsType[*onnxruntime.Error](err)
+	if !ok {
+		return err
+	}
+	code := infer.Internal
+	switch e.Code {
+	case onnxruntime.InvalidArgument: // an input's shape or content: also from within the model
+		code = infer.Invalid
+	case onnxruntime.NoSuchFile:
+		code = infer.NotFound
+	case onnxruntime.InvalidProtobuf, onnxruntime.InvalidGraph, onnxruntime.NoModel:
+		code = infer.Invalid
+	case onnxruntime.NotImplemented:
+		code = infer.Unsupported
+	}
+	return infer.Errorf(code, "%w", err)
+}
+
+// A Description is what a model's file says of it.
+type Description struct {
+	// Inputs and Outputs are all that the model has, with the batch dimension left
+	// out if Batches.
+	Inputs, Outputs []modelconfig.Tensor
+
+	// Batches says that the first dimension of every input and output may have
+	// any size, so that it can be the batch dimension.
+	Batches bool
+}
+
+// Describe reads what a model's file says of its inputs and outputs.
+func (e *Engine) Describe(ctx context.Context, file string) (*Description, error) {
+	s, err := e.load(ctx, file, onnxruntime.SessionOptions{Optimise: onnxruntime.OptimiseNothing})
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	d := &Description{Batches: batches(s.Inputs) && batches(s.Outputs)}
+	if d.Inputs, err = d.tensors("input", s.Inputs); err == nil {
+		d.Outputs, err = d.tensors("output", s.Outputs)
+	}
+	if err != nil {
+		return nil, infer.Errorf(infer.Unsupported, "%s: %w", file, err)
+	}
+	return d, nil
+}
+
+func batches(ports []onnxruntime.Port) bool {
+	for _, p := range ports {
+		if len(p.Dims) == 0 || p.Dims[0] != -1 {
+			return false
+		}
+	}
+	return true
+}
+
+func (d *Description) tensors(what string, ports []onnxruntime.Port) (tensors []modelconfig.Tensor, err error) {
+	for _, p := range ports {
+		if p.Type == tensor.Invalid {
+			return nil, fmt.Errorf("%s %q: found %s, expected a tensor of a type that can be served", what, p.Name, p.Kind)
+		}
+		if p.AnyShape {
+			return nil, fmt.Errorf("%s %q: the model does not say how many dimensions it has", what, p.Name)
+		}
+		t := modelconfig.Tensor{Name: p.Name, Type: p.Type, Dims: p.Dims}
+		switch {
+		case d.Batches && len(p.Dims) > 1:
+			t.Dims = p.Dims[1:]
+		case d.Batches || len(p.Dims) == 0:
+			t.Dims = []int64{1} // a configuration has at least one; see isScalar
+		}
+		tensors = append(tensors, t)
+	}
+	return tensors, nil
+}

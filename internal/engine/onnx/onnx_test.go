@@ -1,0 +1,339 @@
+package onnx
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/buf"
+	"github.com/shoal-serving/shoal/internal/engine"
+	"github.com/shoal-serving/shoal/internal/engine/enginetest"
+	"github.com/shoal-serving/shoal/internal/engine/onnx/onnxruntime"
+	"github.com/shoal-serving/shoal/internal/engine/onnx/onnxtest"
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/leak"
+	"github.com/shoal-serving/shoal/internal/modelconfig"
+	"github.com/shoal-serving/shoal/internal/modelconfig/configpb"
+	"github.com/shoal-serving/shoal/tensor"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+func newEngine(t *testing.T, opts Options) *Engine {
+	t.Helper()
+	opts.Library = onnxtest.Library(t)
+	e := New(opts)
+	t.Cleanup(func() {
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return e
+}
+
+// source is a version of a model whose file is one of the test models.
+func source(model string, cfg *modelconfig.Config) engine.Source {
+	cfg.Name, cfg.Backend = model, Name
+	cfg.Proto = &configpb.ModelConfig{DefaultModelFilename: model + ".onnx"}
+	return engine.Source{Config: cfg, Version: 1, Dir: filepath.Dir(onnxtest.Model(model))}
+}
+
+func floats(name string, dims ...int64) modelconfig.Tensor {
+	return modelconfig.Tensor{Name: name, Type: tensor.FP32, Dims: dims}
+}
+
+func config(rows int, inputs, outputs []modelconfig.Tensor) *modelconfig.Config {
+	return &modelconfig.Config{MaxBatchSize: rows, Inputs: inputs, Outputs: outputs}
+}
+
+type tensors = []modelconfig.Tensor
+
+var sources = map[string]func() engine.Source{
+	"mlp": func() engine.Source {
+		return source("mlp", config(8, tensors{floats("x", 32)}, tensors{floats("y", 4)}))
+	},
+	"add_sub": func() engine.Source {
+		// Not in the model's order, and an output less.
+		return source("add_sub", config(8, tensors{floats("INPUT1", 16), floats("INPUT0", 16)}, tensors{floats("OUTPUT1", 16)}))
+	},
+	"strings": func() engine.Source {
+		return source("strings", config(8, tensors{{Name: "in", Type: tensor.Bytes, Dims: []int64{1}}}, tensors{{Name: "out", Type: tensor.Bytes, Dims: []int64{1}}}))
+	},
+	"types": func() engine.Source {
+		cfg := config(8, nil, nil)
+		for typ := tensor.Bool; typ <= tensor.BF16; typ++ {
+			cfg.Inputs = append(cfg.Inputs, modelconfig.Tensor{Name: "in_" + typ.String(), Type: typ, Dims: []int64{-1}})
+			cfg.Outputs = append(cfg.Outputs, modelconfig.Tensor{Name: "out_" + typ.String(), Type: typ, Dims: []int64{-1}})
+		}
+		return source("types", cfg)
+	},
+	"rows": func() engine.Source {
+		return source("rows", config(8, tensors{floats("x", 1)}, tensors{floats("y", 1)}))
+	},
+	"anyshape": func() engine.Source {
+		return source("anyshape", config(8, tensors{floats("x", 3)}, tensors{floats("y", 3)}))
+	},
+	"passthrough": func() engine.Source {
+		return source("passthrough", config(8, tensors{floats("x", 4)}, tensors{floats("x", 4)}))
+	},
+	"spin": func() engine.Source {
+		return source("spin", config(8, tensors{floats("x", 64), {Name: "steps", Type: tensor.Int64, Dims: []int64{1}}}, tensors{floats("y", 64)}))
+	},
+	"fail_if": func() engine.Source {
+		return source("fail_if", config(8, tensors{{Name: "index", Type: tensor.Int64, Dims: []int64{1}}}, tensors{floats("value", 1)}))
+	},
+}
+
+func TestConforms(t *testing.T) {
+	for _, model := range []string{"mlp", "add_sub", "strings", "types", "rows", "anyshape", "passthrough"} {
+		t.Run(model, func(t *testing.T) { enginetest.Conform(t, newEngine(t, Options{}), sources[model]()) })
+	}
+}
+
+func TestConformsWithASharedPool(t *testing.T) {
+	enginetest.Conform(t, newEngine(t, Options{Threads: 2, Nice: -1}), sources["mlp"]())
+}
+
+// open loads a model and opens an instance of it.
+func open(t *testing.T, src engine.Source) engine.Instance {
+	t.Helper()
+	m, err := newEngine(t, Options{}).Load(t.Context(), src)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inst, err := m.Instance(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(inst.Close(), m.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return inst
+}
+
+func run(t *testing.T, inst engine.Instance, in ...tensor.Tensor) engine.Outputs {
+	t.Helper()
+	var out engine.Outputs
+	if err := inst.Run(t.Context(), in, &out); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(out.Memory.Release)
+	return out
+}
+
+func TestInputsGoToTheModelByName(t *testing.T) {
+	shape := []int64{1, 16}
+	three, one := tensor.Data(slices.Repeat([]float32{3}, 16)), tensor.Data(slices.Repeat([]float32{1}, 16))
+	out := run(t, open(t, sources["add_sub"]()),
+		tensor.Tensor{Name: "INPUT1", Type: tensor.FP32, Shape: shape, Data: three},
+		tensor.Tensor{Name: "INPUT0", Type: tensor.FP32, Shape: shape, Data: one})
+	if want := tensor.Data(slices.Repeat([]float32{-2}, 16)); len(out.Tensors) != 1 || !bytes.Equal(out.Tensors[0].Data, want) {
+		t.Errorf("1 less 3 is %v", out.Tensors)
+	}
+}
+
+func TestOutputsOfUnknownShapeAreTakenAsTheyCome(t *testing.T) {
+	src := source("nonzero", config(0, tensors{floats("x", -1, 2)}, tensors{{Name: "at", Type: tensor.Int64, Dims: []int64{2, -1}}}))
+	out := run(t, open(t, src), tensor.Tensor{Name: "x", Type: tensor.FP32, Shape: []int64{2, 2}, Data: tensor.Data([]float32{0, 1, 0, 1})})
+	if x := out.Tensors[0]; !slices.Equal(x.Shape, []int64{2, 2}) || !bytes.Equal(x.Data, tensor.Data([]int64{0, 1, 1, 1})) {
+		t.Errorf("got %v", x)
+	}
+}
+
+func TestAScalarIsOneNumberInTheConfiguration(t *testing.T) {
+	src := source("scalar", config(0, tensors{floats("x", 1)}, tensors{floats("y", 1)}))
+	out := run(t, open(t, src), tensor.Tensor{Name: "x", Type: tensor.FP32, Shape: []int64{1}, Data: tensor.Data([]float32{21})})
+	if x := out.Tensors[0]; !slices.Equal(x.Shape, []int64{1}) || !bytes.Equal(x.Data, tensor.Data([]float32{42})) {
+		t.Errorf("got %v", x)
+	}
+}
+
+func spin(steps int64) []tensor.Tensor {
+	return []tensor.Tensor{
+		{Name: "x", Type: tensor.FP32, Shape: []int64{1, 64}, Data: make([]byte, 256)},
+		{Name: "steps", Type: tensor.Int64, Shape: []int64{1, 1}, Data: tensor.Data([]int64{steps})},
+	}
+}
+
+func TestALongBatchStopsWhenItsContextEnds(t *testing.T) {
+	inst := open(t, sources["spin"]())
+	live := buf.Live()
+	for range 3 { // a stopped one leaves nothing behind that stops the next
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		var out engine.Outputs
+		if err := inst.Run(ctx, spin(1<<40), &out); !errors.Is(err, context.DeadlineExceeded) || infer.CodeOf(err) != infer.Deadline {
+			t.Errorf("ended with %v", err)
+		}
+		cancel()
+		if err := inst.Run(t.Context(), spin(10), &out); err != nil {
+			t.Errorf("the next batch: %v", err)
+		}
+		out.Memory.Release()
+	}
+	if now := buf.Live(); now != live {
+		t.Errorf("%d buffers are left behind", now-live)
+	}
+}
+
+// The scheduler uses one context for all batches, and it must end each of them.
+func TestAContextThatComesAgainStopsALaterBatch(t *testing.T) {
+	inst := open(t, sources["spin"]())
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	for range 3 {
+		var out engine.Outputs
+		if err := inst.Run(ctx, spin(1), &out); err != nil {
+			t.Fatal(err)
+		}
+		out.Memory.Release()
+	}
+	timer := time.AfterFunc(20*time.Millisecond, cancel)
+	defer timer.Stop()
+	var out engine.Outputs
+	if err := inst.Run(ctx, spin(1<<40), &out); !errors.Is(err, context.Canceled) {
+		t.Errorf("ended with %v", err)
+	}
+	if err := inst.Run(ctx, spin(1), &out); !errors.Is(err, context.Canceled) {
+		t.Errorf("a batch after the end: %v", err)
+	}
+}
+
+func TestABatchAllocatesOnce(t *testing.T) {
+	inst := open(t, sources["mlp"]())
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	in := []tensor.Tensor{{Name: "x", Type: tensor.FP32, Shape: []int64{1, 32}, Data: make([]byte, 128)}}
+	var out engine.Outputs
+	allocs := testing.AllocsPerRun(1000, func() {
+		if err := inst.Run(ctx, in, &out); err != nil {
+			t.Fatal(err)
+		}
+		out.Memory.Release()
+	})
+	if allocs > 1 {
+		t.Errorf("a batch allocates %v times, want once: the count of its outputs' users", allocs)
+	}
+}
+
+func TestAFailureInTheModelIsTheRequestsFault(t *testing.T) {
+	inst := open(t, sources["fail_if"]())
+	index := func(i int64) []tensor.Tensor {
+		return []tensor.Tensor{{Name: "index", Type: tensor.Int64, Shape: []int64{1, 1}, Data: tensor.Data([]int64{i})}}
+	}
+	var out engine.Outputs
+	err := inst.Run(t.Context(), index(8), &out)
+	if infer.CodeOf(err) != infer.Invalid || out.Memory != nil {
+		t.Errorf("an index outside of the table: %v", err)
+	}
+	if e, ok := errors.AsType[*onnxruntime.Error](err); !ok || e.Code != onnxruntime.InvalidArgument {
+		t.Errorf("the library's code is lost: %v", err)
+	}
+	run(t, inst, index(7)...)
+}
+
+func TestAConfigurationThatIsNotTheModelsIsRefused(t *testing.T) {
+	e := newEngine(t, Options{})
+	x, y := floats("x", 32), floats("y", 4)
+	for want, cfg := range map[string]*modelconfig.Config{
+		`the configuration has no input "x", expected one for each of the model's: "x"`:                                                       config(8, nil, tensors{y}),
+		`input "z": the model has none of that name, only "x"`:                                                                                config(8, tensors{x, floats("z", 32)}, tensors{y}),
+		`output "z": the model has none of that name, only "y"`:                                                                               config(8, tensors{x}, tensors{floats("z", 4)}),
+		`input "x": the configuration says INT64, but the model has FP32`:                                                                     config(8, tensors{{Name: "x", Type: tensor.Int64, Dims: []int64{32}}}, tensors{y}),
+		`input "x": the configuration's dims, with the batch dimension that max_batch_size adds, are [-1 31], but the model has [-1 (N) 32]`:  config(8, tensors{floats("x", 31)}, tensors{y}),
+		`input "x": the configuration's dims, with the batch dimension that max_batch_size adds, are [-1 -1], but the model has [-1 (N) 32]`:  config(8, tensors{floats("x", -1)}, tensors{y}),
+		`input "x": the configuration's dims are [32], but the model has [-1 (N) 32]`:                                                         config(0, tensors{x}, tensors{y}),
+		`output "y": the configuration's dims, with the batch dimension that max_batch_size adds, are [-1 4 1], but the model has [-1 (N) 4]`: config(8, tensors{x}, tensors{floats("y", 4, 1)}),
+	} {
+		_, err := e.Load(t.Context(), source("mlp", cfg))
+		if err == nil || infer.CodeOf(err) != infer.Invalid || !strings.HasSuffix(err.Error(), "mlp.onnx: "+want) {
+			t.Errorf("got  %v\nwant %s", err, want)
+		}
+	}
+	if _, err := e.Load(t.Context(), source("fixed", config(8, tensors{floats("x", 4)}, tensors{floats("y", 4)}))); err == nil || !strings.Contains(err.Error(), "[1 4]") {
+		t.Errorf("a batch of one row at most was taken for eight: %v", err)
+	}
+	parts := modelconfig.Tensor{Name: "parts", Type: tensor.FP32, Dims: []int64{1}}
+	if _, err := e.Load(t.Context(), source("sequence", config(8, tensors{floats("x", 4)}, tensors{parts}))); err == nil || !strings.Contains(err.Error(), "has sequence, which cannot be served") {
+		t.Errorf("an output that is no tensor: %v", err)
+	}
+}
+
+func TestWhatCannotBeLoadedSaysWhy(t *testing.T) {
+	e := newEngine(t, Options{})
+	dir := t.TempDir()
+	src := sources["mlp"]()
+	src.Dir, src.Config.Proto = dir, nil
+	if _, err := e.Load(t.Context(), src); infer.CodeOf(err) != infer.NotFound || !strings.Contains(err.Error(), filepath.Join(dir, "model.onnx")) {
+		t.Errorf("no file: %v", err)
+	}
+	model, err := os.ReadFile(onnxtest.Model("mlp"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, data := range map[string][]byte{"half a model": model[:len(model)/2], "a text": []byte("no model"), "nothing": {}} {
+		if err := os.WriteFile(filepath.Join(dir, "model.onnx"), data, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := e.Load(t.Context(), src); err == nil || !strings.Contains(err.Error(), filepath.Join(dir, "model.onnx")) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	for key, value := range map[string]string{"intra_op_thread_count": "-1", "enable_mem_arena": "yes", "enable_mem_pattern": ""} {
+		src := sources["mlp"]()
+		src.Config.Parameters = map[string]string{key: value}
+		if _, err := e.Load(t.Context(), src); infer.CodeOf(err) != infer.Invalid || !strings.Contains(err.Error(), key) {
+			t.Errorf("parameter %s %q: %v", key, value, err)
+		}
+	}
+}
+
+func TestParametersAreTheModels(t *testing.T) {
+	src := sources["mlp"]()
+	src.Config.Parameters = map[string]string{
+		"intra_op_thread_count": "2", "enable_mem_pattern": "0", "session.disable_prepacking": "1",
+		"memory.enable_memory_arena_shrinkage": "cpu:0", "owner": "somebody",
+	}
+	run(t, open(t, src), tensor.Tensor{Name: "x", Type: tensor.FP32, Shape: []int64{1, 32}, Data: make([]byte, 128)})
+}
+
+func TestWithoutTheLibraryLoadingSaysWhatToDo(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "libonnxruntime.so.1")
+	e := New(Options{Library: missing})
+	_, err := e.Load(t.Context(), sources["mlp"]())
+	if infer.CodeOf(err) != infer.Unavailable || !strings.Contains(err.Error(), missing) || !strings.Contains(err.Error(), "make deps") {
+		t.Errorf("got %v", err)
+	}
+	if err := e.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestDescribeTellsWhatTheFileSays(t *testing.T) {
+	e := newEngine(t, Options{})
+	for model, want := range map[string]Description{
+		"mlp":     {tensors{floats("x", 32)}, tensors{floats("y", 4)}, true},
+		"rows":    {tensors{floats("x", 1)}, tensors{floats("y", 1)}, true},
+		"scalar":  {tensors{floats("x", 1)}, tensors{floats("y", 1)}, false},
+		"fixed":   {tensors{floats("x", 1, 4)}, tensors{floats("y", 1, 4)}, false},
+		"nonzero": {tensors{floats("x", -1, -1)}, tensors{{Name: "at", Type: tensor.Int64, Dims: []int64{2, -1}}}, false},
+	} {
+		got, err := e.Describe(t.Context(), onnxtest.Model(model))
+		if err != nil || !reflect.DeepEqual(*got, want) {
+			t.Errorf("%s is %+v, %v; want %+v", model, got, err, want)
+		}
+	}
+	for _, model := range []string{"sequence", "anyshape"} {
+		if _, err := e.Describe(t.Context(), onnxtest.Model(model)); infer.CodeOf(err) != infer.Unsupported {
+			t.Errorf("%s: %v", model, err)
+		}
+	}
+}

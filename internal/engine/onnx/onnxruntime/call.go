@@ -1,0 +1,304 @@
+package onnxruntime
+
+/*
+#include <stdlib.h>
+#include "shim.h"
+*/
+import "C"
+
+import (
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"runtime"
+	"slices"
+	"sync"
+	"unsafe"
+
+	"github.com/shoal-serving/shoal/internal/buf"
+	"github.com/shoal-serving/shoal/tensor"
+)
+
+// A Call runs a session, one run at a time.
+type Call struct {
+	session *Session
+	call    *C.struct_call
+	inputs  []C.struct_input  // call's own arrays, seen from Go
+	outputs []C.struct_output // likewise
+	values  []*C.OrtValue     // likewise: the results of a run
+	names   []string          // of the outputs
+	shapes  []int64           // of the outputs of the last run, one behind the other
+	offsets []C.size_t        // for reading strings
+	pinner  runtime.Pinner
+	aligned []*buf.Buf // copies of inputs that could not be read where they are
+
+	mu     sync.Mutex // guards the following; Terminate may be called by anybody
+	closed bool
+}
+
+// NewCall prepares runs that take the named inputs, and give the named outputs, in
+// that order. The caller closes the call.
+func (s *Session) NewCall(inputs, outputs []string, opts CallOptions) (*Call, error) {
+	for _, name := range inputs {
+		if !has(s.Inputs, name) {
+			return nil, fmt.Errorf("the model has no input %q", name)
+		}
+	}
+	for _, name := range outputs {
+		if !has(s.Outputs, name) {
+			return nil, fmt.Errorf("the model has no output %q", name)
+		}
+	}
+	r := s.runtime
+	var status *C.OrtStatus
+	call := C.shoal_call(r.ort, C.size_t(len(inputs)), C.size_t(len(outputs)), &status)
+	if err := r.error(status); err != nil {
+		return nil, err
+	}
+	c := &Call{
+		session: s, call: call, names: slices.Clone(outputs),
+		inputs:  unsafe.Slice(call.in, len(inputs)),
+		outputs: unsafe.Slice(call.out, len(outputs)),
+		values:  unsafe.Slice(call.results, len(outputs)),
+	}
+	names := unsafe.Slice(call.names, len(inputs)+len(outputs))
+	for i, name := range slices.Concat(inputs, outputs) {
+		names[i] = C.CString(name) // freed with the call
+	}
+	for _, key := range slices.Sorted(maps.Keys(opts.Config)) {
+		err := withStrings(key, opts.Config[key], func(k, v *C.char) error { return r.error(C.shoal_call_set(r.ort, call, k, v)) })
+		if err != nil {
+			c.Close()
+			return nil, fmt.Errorf("%s: %w", key, err)
+		}
+	}
+	return c, nil
+}
+
+func has(ports []Port, name string) bool {
+	return slices.ContainsFunc(ports, func(p Port) bool { return p.Name == name })
+}
+
+// Run computes once. The inputs belong to the caller and are not used after Run
+// has returned. Outputs are appended to out; their names and shapes are good until
+// the next Run, their data as long as somebody holds the memory, of which the
+// caller gets one count.
+func (c *Call) Run(in, out []tensor.Tensor) ([]tensor.Tensor, *buf.Buf, error) {
+	if len(in) != len(c.inputs) {
+		return out, nil, fmt.Errorf("found %d inputs, expected %d", len(in), len(c.inputs))
+	}
+	defer c.letGo()
+	for i := range in {
+		c.bring(&in[i], &c.inputs[i])
+	}
+	r := c.session.runtime
+	err := r.error(C.shoal_run(r.ort, c.session.session, c.call))
+	runtime.KeepAlive(in)
+	if err != nil {
+		return out, nil, err
+	}
+	res := takeResults(r, c.values)
+	before := len(out)
+	if out, err = c.read(out, res); err != nil {
+		res.free()
+		return out[:before], nil, err
+	}
+	return out, buf.Wrap(nil, res.free), nil
+}
+
+// nothing is what stands for the address of data or of a shape without elements,
+// where the library wants one that is not NULL.
+var nothing = C.calloc(1, 16)
+
+// bring shows an input to the library: where it lies, if it can be read there.
+func (c *Call) bring(t *tensor.Tensor, in *C.struct_input) {
+	data := t.Data
+	if size := t.Type.Size(); size > 1 && len(data) > 0 && uintptr(unsafe.Pointer(&data[0]))%uintptr(size) != 0 {
+		// Data cut out of a network buffer may lie anywhere. The library is
+		// compiled for numbers that lie on multiples of their size.
+		b := buf.Get(len(data))
+		copy(b.B, data)
+		c.aligned = append(c.aligned, b)
+		data = b.B
+	}
+	in.element = elementOf[t.Type]
+	in.data, in.size = nothing, C.size_t(len(data))
+	if len(data) > 0 {
+		in.data = c.pinned(unsafe.Pointer(&data[0]))
+	}
+	in.shape, in.rank = (*C.int64_t)(nothing), C.size_t(len(t.Shape))
+	if len(t.Shape) > 0 {
+		in.shape = (*C.int64_t)(c.pinned(unsafe.Pointer(&t.Shape[0])))
+	}
+}
+
+// pinned keeps Go's memory where it is, so that its address may stand in C's.
+// Other memory, such as the outputs of another model or a file's, does not move;
+// Pin cannot be asked which it is, and panics.
+func (c *Call) pinned(p unsafe.Pointer) (same unsafe.Pointer) {
+	same = p
+	defer func() { _ = recover() }()
+	c.pinner.Pin(p)
+	return same
+}
+
+// letGo ends what a run held of its inputs.
+func (c *Call) letGo() {
+	c.pinner.Unpin()
+	for i := range c.inputs { // C's memory must not hold what is no longer pinned
+		c.inputs[i].data, c.inputs[i].shape = nil, nil
+	}
+	for _, b := range c.aligned {
+		b.Release()
+	}
+	c.aligned = c.aligned[:0]
+}
+
+// read appends the outputs to out, as views of the library's own memory.
+func (c *Call) read(out []tensor.Tensor, res *results) ([]tensor.Tensor, error) {
+	c.shapes = c.shapes[:0]
+	for i := range c.outputs {
+		o := &c.outputs[i]
+		from := len(c.shapes)
+		for _, d := range unsafe.Slice(o.shape, o.rank) {
+			c.shapes = append(c.shapes, int64(d))
+		}
+		t := tensor.Tensor{Name: c.names[i], Type: typeOf(o.element), Shape: c.shapes[from:len(c.shapes):len(c.shapes)]}
+		var err error
+		if t.Type == tensor.Bytes {
+			t.Data, err = c.readStrings(&t, int(o.text), res, i)
+		} else {
+			t.Data, err = readNumbers(&t, o.data)
+		}
+		if err != nil {
+			return out, fmt.Errorf("output %s: %w", t.Name, err)
+		}
+		if c.isInput(t.Data) {
+			// The graph hands an input through, and the library does not copy it.
+			kept := res.keep(len(t.Data))
+			copy(kept, t.Data)
+			t.Data = kept
+		}
+		out = append(out, t)
+	}
+	return out, nil
+}
+
+func readNumbers(t *tensor.Tensor, data unsafe.Pointer) ([]byte, error) {
+	size, err := tensor.ByteSize(t.Type, t.Shape)
+	if err != nil || size == 0 {
+		return nil, err
+	}
+	return unsafe.Slice((*byte)(data), size), nil
+}
+
+// isInput reports whether data is in the memory of an input: the caller's, or the
+// copy that was made of it.
+func (c *Call) isInput(data []byte) bool {
+	if len(data) == 0 {
+		return false
+	}
+	at := uintptr(unsafe.Pointer(&data[0]))
+	for i := range c.inputs {
+		if from := uintptr(c.inputs[i].data); at >= from && at < from+uintptr(c.inputs[i].size) {
+			return true
+		}
+	}
+	return false
+}
+
+// readStrings returns the strings of an output with the length of each before it.
+// The library writes them without, one behind the other; they are written to the
+// end of the memory, and moved forward, each by the lengths that follow it.
+func (c *Call) readStrings(t *tensor.Tensor, text int, res *results, i int) ([]byte, error) {
+	n, err := tensor.Elements(t.Shape)
+	if err != nil || n == 0 {
+		return nil, err
+	}
+	c.offsets = slices.Grow(c.offsets[:0], int(n))[:n]
+	r := c.session.runtime
+	head := 4 * int(n)
+	data := res.keep(head + text)
+	content := nothing
+	if text > 0 {
+		content = unsafe.Pointer(&data[head])
+	}
+	if err := r.error(C.shoal_strings(r.ort, res.values[i], content, C.size_t(text), &c.offsets[0], C.size_t(n))); err != nil {
+		return nil, err
+	}
+	at := 0
+	for k, from := range c.offsets {
+		end := text
+		if k+1 < len(c.offsets) {
+			end = int(c.offsets[k+1])
+		}
+		size := end - int(from)
+		copy(data[at+4:at+4+size], data[head+int(from):head+end])
+		binary.LittleEndian.PutUint32(data[at:], uint32(size))
+		at += 4 + size
+	}
+	return data, nil
+}
+
+// Terminate stops the run that is under way, and each one after it, until it is
+// called with false. A run stops between two of the model's operators.
+func (c *Call) Terminate(stop bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.closed {
+		C.shoal_call_terminate(c.session.runtime.ort, c.call, C.bool(stop))
+	}
+}
+
+// Close gives back what the call holds. Its outputs are not affected.
+func (c *Call) Close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.closed {
+		c.closed = true
+		C.shoal_call_release(c.session.runtime.ort, c.call)
+	}
+}
+
+// results are the outputs of one run, in the library's memory. They are used
+// again, with the function that frees them, so that a run makes no garbage.
+type results struct {
+	runtime *Runtime
+	values  []*C.OrtValue
+	kept    []*buf.Buf // what had to be copied
+	free    func()
+}
+
+var spare sync.Pool
+
+// takeResults takes over the values of a run.
+func takeResults(r *Runtime, values []*C.OrtValue) *results {
+	res, ok := spare.Get().(*results)
+	if !ok {
+		res = &results{}
+		res.free = res.release
+	}
+	res.runtime = r
+	res.values = append(res.values[:0], values...)
+	clear(values)
+	return res
+}
+
+// keep returns memory that is freed with the rest.
+func (res *results) keep(size int) []byte {
+	b := buf.Get(size)
+	res.kept = append(res.kept, b)
+	return b.B
+}
+
+func (res *results) release() {
+	if len(res.values) > 0 {
+		C.shoal_values_release(res.runtime.ort, &res.values[0], C.size_t(len(res.values)))
+	}
+	for _, b := range res.kept {
+		b.Release()
+	}
+	clear(res.kept)
+	res.values, res.kept, res.runtime = res.values[:0], res.kept[:0], nil
+	spare.Put(res)
+}

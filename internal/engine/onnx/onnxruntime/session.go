@@ -1,0 +1,200 @@
+package onnxruntime
+
+/*
+#include <stdlib.h>
+#include "shim.h"
+*/
+import "C"
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"unsafe"
+
+	"github.com/shoal-serving/shoal/tensor"
+)
+
+// A Session is a loaded model. Any number of calls may run it at the same time.
+type Session struct {
+	Inputs, Outputs []Port
+
+	runtime *Runtime
+	session *C.OrtSession
+}
+
+// Load reads a model from a file, and gives up when ctx ends. The caller closes
+// the session after all its calls.
+func (r *Runtime) Load(ctx context.Context, file string, opts SessionOptions) (*Session, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	options, err := r.options(opts)
+	if err != nil {
+		return nil, err
+	}
+	defer C.shoal_options_release(r.ort, options)
+	session, err := r.create(ctx, file, options)
+	if err != nil {
+		return nil, err
+	}
+	s := &Session{runtime: r, session: session}
+	if s.Inputs, err = s.ports(false); err == nil {
+		s.Outputs, err = s.ports(true)
+	}
+	if err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (r *Runtime) create(ctx context.Context, file string, options *C.OrtSessionOptions) (*C.OrtSession, error) {
+	var cancelling sync.WaitGroup // the options must be there as long as somebody may set the flag in them
+	cancelling.Add(1)
+	stop := context.AfterFunc(ctx, func() {
+		defer cancelling.Done()
+		C.shoal_options_cancel(r.ort, options)
+	})
+	name := C.CString(file)
+	var session *C.OrtSession
+	err := r.error(C.shoal_session(r.ort, name, options, &session))
+	C.free(unsafe.Pointer(name))
+	if stop() {
+		cancelling.Done()
+	}
+	cancelling.Wait()
+	if err != nil && ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	return session, err
+}
+
+func (r *Runtime) options(opts SessionOptions) (*C.OrtSessionOptions, error) {
+	var options *C.OrtSessionOptions
+	level := C.int(optimiseLevels[opts.Optimise])
+	threads := C.int(opts.Threads)
+	if threads == 0 && !r.pooled {
+		threads = 1
+	}
+	if err := r.error(C.shoal_options(r.ort, level, threads, C.bool(!opts.NoArena), C.bool(!opts.NoPattern), &options)); err != nil {
+		return nil, err
+	}
+	// A thread that spins for work takes the core from the server, which has
+	// something else to do in the meantime.
+	config := map[string]string{"session.intra_op.allow_spinning": "0", "session.inter_op.allow_spinning": "0"}
+	maps.Copy(config, opts.Config)
+	for _, key := range slices.Sorted(maps.Keys(config)) {
+		err := withStrings(key, config[key], func(k, v *C.char) error { return r.error(C.shoal_options_set(r.ort, options, k, v)) })
+		if err != nil {
+			C.shoal_options_release(r.ort, options)
+			return nil, fmt.Errorf("%s: %w", key, err)
+		}
+	}
+	return options, nil
+}
+
+func withStrings(a, b string, do func(a, b *C.char) error) error {
+	ca, cb := C.CString(a), C.CString(b)
+	defer C.free(unsafe.Pointer(ca))
+	defer C.free(unsafe.Pointer(cb))
+	return do(ca, cb)
+}
+
+func (s *Session) ports(output bool) ([]Port, error) {
+	r := s.runtime
+	var n C.size_t
+	if err := r.error(C.shoal_count(r.ort, s.session, C.bool(output), &n)); err != nil {
+		return nil, err
+	}
+	ports := make([]Port, 0, n)
+	for i := range n {
+		var p C.struct_port
+		if err := r.error(C.shoal_port_open(r.ort, s.session, C.bool(output), i, &p)); err != nil {
+			return nil, err
+		}
+		ports = append(ports, readPort(&p))
+		C.shoal_port_close(r.ort, &p)
+	}
+	return ports, nil
+}
+
+func readPort(p *C.struct_port) Port {
+	port := Port{Name: C.GoString(p.name), Kind: kindName(int(p.kind), int(p.element))}
+	if p.kind == kindTensor {
+		port.Type, port.AnyShape = typeOf(p.element), !bool(p.shaped)
+	}
+	for _, d := range unsafe.Slice(p.dims, p.rank) {
+		port.Dims = append(port.Dims, int64(d))
+	}
+	for _, symbol := range unsafe.Slice(p.symbols, p.rank) {
+		port.Symbols = append(port.Symbols, C.GoString(symbol))
+	}
+	return port
+}
+
+const kindTensor = 1
+
+var kindNames = [...]string{"unknown", "tensor", "sequence", "map", "opaque", "sparse tensor", "optional"}
+
+// elements are the library's types of elements, in the order of their numbers.
+var elements = [...]struct {
+	name string
+	typ  tensor.Type
+}{
+	{"undefined", tensor.Invalid},
+	{"float", tensor.FP32},
+	{"uint8", tensor.Uint8},
+	{"int8", tensor.Int8},
+	{"uint16", tensor.Uint16},
+	{"int16", tensor.Int16},
+	{"int32", tensor.Int32},
+	{"int64", tensor.Int64},
+	{"string", tensor.Bytes},
+	{"bool", tensor.Bool},
+	{"float16", tensor.FP16},
+	{"double", tensor.FP64},
+	{"uint32", tensor.Uint32},
+	{"uint64", tensor.Uint64},
+	{"complex64", tensor.Invalid},
+	{"complex128", tensor.Invalid},
+	{"bfloat16", tensor.BF16},
+}
+
+// elementOf has the library's number of each type, 0 for those that it has not.
+var elementOf = func() (of [tensor.BF16 + 1]C.int) {
+	for i, e := range elements {
+		of[e.typ] = C.int(i)
+	}
+	of[tensor.Invalid] = 0
+	return of
+}()
+
+func typeOf(element C.int) tensor.Type {
+	if element < 0 || int(element) >= len(elements) {
+		return tensor.Invalid
+	}
+	return elements[element].typ
+}
+
+func kindName(kind, element int) string {
+	if kind < 0 || kind >= len(kindNames) {
+		return fmt.Sprintf("kind %d", kind)
+	}
+	if kind != kindTensor {
+		return kindNames[kind]
+	}
+	if element < 0 || element >= len(elements) {
+		return fmt.Sprintf("tensor(element %d)", element)
+	}
+	return "tensor(" + elements[element].name + ")"
+}
+
+// Close unloads the model and gives its memory back to the system. Outputs of its
+// calls stay what they are until they are released.
+func (s *Session) Close() {
+	C.shoal_session_release(s.runtime.ort, s.session)
+	C.shoal_malloc_trim()
+}

@@ -1,0 +1,274 @@
+#include "shim.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
+#include "_cgo_export.h"
+
+enum { LOG_WARNING = 2, CODE_FAIL = 1, CODE_INVALID_ARGUMENT = 2, KIND_TENSOR = 1, ARENA_ALLOCATOR = 1, MEMORY_DEFAULT = 0 };
+
+// struct base is what the library gives first: the way to the table.
+struct base {
+	void *const *(*api)(uint32_t version);
+	const char *(*version)(void);
+};
+
+const char *shoal_open(struct ort *ort, const char *library) {
+	void *handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+	if (!handle) return dlerror();
+	const struct base *(*get)(void);
+	*(void **)&get = dlsym(handle, "OrtGetApiBase");
+	if (!get) return "it has no function OrtGetApiBase, so it is not ONNX Runtime";
+	const struct base *base = get();
+	void *const *table = base->api(API_VERSION);
+	if (!table) return "it is older than 1.24";
+#define X(position, name, result, arguments) *(void **)&ort->name = table[position];
+	ENTRIES(X)
+#undef X
+	ort->version = base->version();
+	return NULL;
+}
+
+static void forward(void *param, int level, const char *category, const char *id, const char *location, const char *message) {
+	(void)id; // the same for all
+	shoalLog((uintptr_t)param, level, (char *)category, (char *)location, (char *)message);
+}
+
+static OrtStatus *start_env(struct ort *ort, void *log, int threads) {
+	if (threads == 0) return ort->CreateEnvWithCustomLogger(forward, log, LOG_WARNING, "shoal", &ort->env);
+	OrtThreadingOptions *options;
+	OrtStatus *status = ort->CreateThreadingOptions(&options);
+	if (status) return status;
+	status = ort->SetGlobalIntraOpNumThreads(options, threads);
+	if (!status) status = ort->SetGlobalInterOpNumThreads(options, 1);
+	if (!status) status = ort->SetGlobalSpinControl(options, 0);
+	if (!status) status = ort->CreateEnvWithCustomLoggerAndGlobalThreadPools(forward, log, LOG_WARNING, "shoal", options, &ort->env);
+	ort->ReleaseThreadingOptions(options);
+	return status;
+}
+
+OrtStatus *shoal_start(struct ort *ort, uintptr_t log, int threads) {
+	OrtStatus *status = start_env(ort, (void *)log, threads);
+	if (!status) status = ort->CreateCpuMemoryInfo(ARENA_ALLOCATOR, MEMORY_DEFAULT, &ort->memory);
+	if (!status) status = ort->GetAllocatorWithDefaultOptions(&ort->allocator);
+	return status;
+}
+
+void shoal_stop(struct ort *ort) {
+	if (ort->memory) ort->ReleaseMemoryInfo(ort->memory);
+	if (ort->env) ort->ReleaseEnv(ort->env);
+	ort->memory = NULL;
+	ort->env = NULL;
+}
+
+int shoal_status_code(struct ort *ort, OrtStatus *status) { return ort->GetErrorCode(status); }
+const char *shoal_status_text(struct ort *ort, OrtStatus *status) { return ort->GetErrorMessage(status); }
+void shoal_status_release(struct ort *ort, OrtStatus *status) { ort->ReleaseStatus(status); }
+
+// ignore is for what cannot fail, or leaves nothing to be done if it does.
+static void ignore(struct ort *ort, OrtStatus *status) {
+	if (status) ort->ReleaseStatus(status);
+}
+
+OrtStatus *shoal_options(struct ort *ort, int level, int threads, bool arena, bool pattern, OrtSessionOptions **out) {
+	OrtStatus *status = ort->CreateSessionOptions(out);
+	if (status) return status;
+	status = ort->SetSessionGraphOptimizationLevel(*out, level);
+	if (!status) status = threads == 0 ? ort->DisablePerSessionThreads(*out) : ort->SetIntraOpNumThreads(*out, threads);
+	if (!status && !arena) status = ort->DisableCpuMemArena(*out);
+	if (!status && !pattern) status = ort->DisableMemPattern(*out);
+	if (status) ort->ReleaseSessionOptions(*out);
+	return status;
+}
+
+OrtStatus *shoal_options_set(struct ort *ort, OrtSessionOptions *options, const char *key, const char *value) {
+	return ort->AddSessionConfigEntry(options, key, value);
+}
+
+void shoal_options_cancel(struct ort *ort, OrtSessionOptions *options) {
+	ignore(ort, ort->SessionOptionsSetLoadCancellationFlag(options, true));
+}
+
+void shoal_options_release(struct ort *ort, OrtSessionOptions *options) { ort->ReleaseSessionOptions(options); }
+
+OrtStatus *shoal_session(struct ort *ort, const char *path, OrtSessionOptions *options, OrtSession **out) {
+	return ort->CreateSession(ort->env, path, options, out);
+}
+
+void shoal_session_release(struct ort *ort, OrtSession *session) { ort->ReleaseSession(session); }
+
+OrtStatus *shoal_count(struct ort *ort, OrtSession *session, bool output, size_t *out) {
+	return output ? ort->SessionGetOutputCount(session, out) : ort->SessionGetInputCount(session, out);
+}
+
+static OrtStatus *read_dims(struct ort *ort, struct port *port) {
+	const OrtTensorTypeAndShapeInfo *info;
+	OrtStatus *status = ort->CastTypeInfoToTensorInfo(port->type, &info);
+	if (!status) status = ort->GetTensorElementType(info, &port->element);
+	if (!status) status = ort->GetDimensionsCount(info, &port->rank);
+	if (!status) port->shaped = ort->TensorTypeAndShape_HasShape(info);
+	if (status || port->rank == 0) return status;
+	port->dims = calloc(port->rank, sizeof *port->dims);
+	port->symbols = calloc(port->rank, sizeof *port->symbols);
+	if (!port->dims || !port->symbols) return ort->CreateStatus(CODE_FAIL, "out of memory");
+	status = ort->GetDimensions(info, port->dims, port->rank);
+	if (!status) status = ort->GetSymbolicDimensions(info, port->symbols, port->rank);
+	return status;
+}
+
+OrtStatus *shoal_port_open(struct ort *ort, OrtSession *session, bool output, size_t index, struct port *port) {
+	memset(port, 0, sizeof *port);
+	OrtStatus *status = output ? ort->SessionGetOutputName(session, index, ort->allocator, &port->name)
+	                           : ort->SessionGetInputName(session, index, ort->allocator, &port->name);
+	if (!status) status = output ? ort->SessionGetOutputTypeInfo(session, index, &port->type)
+	                             : ort->SessionGetInputTypeInfo(session, index, &port->type);
+	if (!status) status = ort->GetOnnxTypeFromTypeInfo(port->type, &port->kind);
+	if (!status && port->kind == KIND_TENSOR) status = read_dims(ort, port);
+	if (status) shoal_port_close(ort, port);
+	return status;
+}
+
+void shoal_port_close(struct ort *ort, struct port *port) {
+	free(port->dims);
+	free(port->symbols);
+	if (port->type) ort->ReleaseTypeInfo(port->type);
+	if (port->name) ignore(ort, ort->AllocatorFree(ort->allocator, port->name));
+	memset(port, 0, sizeof *port);
+}
+
+struct call *shoal_call(struct ort *ort, size_t inputs, size_t outputs, OrtStatus **status) {
+	struct call *call = calloc(1, sizeof *call);
+	if (call) {
+		call->inputs = inputs;
+		call->outputs = outputs;
+		// One more of each, so that none of them is empty: calloc may return NULL then.
+		call->names = calloc(inputs + outputs + 1, sizeof *call->names);
+		call->in = calloc(inputs + 1, sizeof *call->in);
+		call->out = calloc(outputs + 1, sizeof *call->out);
+		call->values = calloc(inputs + 1, sizeof *call->values);
+		call->results = calloc(outputs + 1, sizeof *call->results);
+	}
+	if (!call || !call->names || !call->in || !call->out || !call->values || !call->results)
+		*status = ort->CreateStatus(CODE_FAIL, "out of memory");
+	else
+		*status = ort->CreateRunOptions(&call->options);
+	if (*status && call) {
+		shoal_call_release(ort, call);
+		call = NULL;
+	}
+	return call;
+}
+
+OrtStatus *shoal_call_set(struct ort *ort, struct call *call, const char *key, const char *value) {
+	return ort->AddRunConfigEntry(call->options, key, value);
+}
+
+void shoal_call_terminate(struct ort *ort, struct call *call, bool terminate) {
+	ignore(ort, terminate ? ort->RunOptionsSetTerminate(call->options) : ort->RunOptionsUnsetTerminate(call->options));
+}
+
+void shoal_call_release(struct ort *ort, struct call *call) {
+	if (call->names)
+		for (size_t i = 0; i < call->inputs + call->outputs; i++) free((char *)call->names[i]);
+	if (call->out)
+		for (size_t i = 0; i < call->outputs; i++) free(call->out[i].shape);
+	if (call->options) ort->ReleaseRunOptions(call->options);
+	free(call->names);
+	free(call->in);
+	free(call->out);
+	free(call->values);
+	free(call->results);
+	free(call);
+}
+
+// fill makes the elements of a tensor of strings from data that has the length
+// of each before it, in four bytes, the lowest first.
+static OrtStatus *fill(struct ort *ort, const struct input *in, OrtValue *value) {
+	const unsigned char *p = in->data, *end = p + in->size;
+	for (size_t i = 0; p < end; i++) {
+		if (end - p < 4) return ort->CreateStatus(CODE_INVALID_ARGUMENT, "the strings of an input end within a length");
+		size_t size = p[0] | (size_t)p[1] << 8 | (size_t)p[2] << 16 | (size_t)p[3] << 24;
+		p += 4;
+		if ((size_t)(end - p) < size) return ort->CreateStatus(CODE_INVALID_ARGUMENT, "the strings of an input end within a string");
+		char *text;
+		OrtStatus *status = ort->GetResizedStringTensorElementBuffer(value, i, size, &text);
+		if (status) return status;
+		memcpy(text, p, size);
+		p += size;
+	}
+	return NULL;
+}
+
+static OrtStatus *bring(struct ort *ort, const struct input *in, OrtValue **value) {
+	if (in->element != ELEMENT_STRING)
+		return ort->CreateTensorWithDataAsOrtValue(ort->memory, in->data, in->size, in->shape, in->rank, in->element, value);
+	OrtStatus *status = ort->CreateTensorAsOrtValue(ort->allocator, in->shape, in->rank, ELEMENT_STRING, value);
+	return status ? status : fill(ort, in, *value);
+}
+
+static OrtStatus *read_shape(struct ort *ort, const OrtTensorTypeAndShapeInfo *info, struct output *out) {
+	OrtStatus *status = ort->GetTensorElementType(info, &out->element);
+	if (!status) status = ort->GetDimensionsCount(info, &out->rank);
+	if (status) return status;
+	if (out->rank > out->room) {
+		int64_t *shape = realloc(out->shape, out->rank * sizeof *shape);
+		if (!shape) return ort->CreateStatus(CODE_FAIL, "out of memory");
+		out->shape = shape;
+		out->room = out->rank;
+	}
+	return out->rank ? ort->GetDimensions(info, out->shape, out->rank) : NULL;
+}
+
+static OrtStatus *look(struct ort *ort, OrtValue *value, struct output *out) {
+	int tensor = 0;
+	OrtStatus *status = ort->IsTensor(value, &tensor);
+	if (status) return status;
+	if (!tensor) return ort->CreateStatus(CODE_FAIL, "an output is not a tensor");
+	OrtTensorTypeAndShapeInfo *info;
+	status = ort->GetTensorTypeAndShape(value, &info);
+	if (status) return status;
+	status = read_shape(ort, info, out);
+	ort->ReleaseTensorTypeAndShapeInfo(info);
+	if (status) return status;
+	out->data = NULL;
+	return out->element == ELEMENT_STRING ? ort->GetStringTensorDataLength(value, &out->text) : ort->GetTensorMutableData(value, &out->data);
+}
+
+// One call from Go does it all, so that a run crosses between the two once.
+OrtStatus *shoal_run(struct ort *ort, OrtSession *session, struct call *call) {
+	OrtStatus *status = NULL;
+	for (size_t i = 0; i < call->inputs && !status; i++) status = bring(ort, &call->in[i], &call->values[i]);
+	if (!status)
+		status = ort->Run(session, call->options, call->names, (const OrtValue *const *)call->values, call->inputs,
+		                  call->names + call->inputs, call->outputs, call->results);
+	shoal_values_release(ort, call->values, call->inputs);
+	for (size_t i = 0; i < call->outputs && !status; i++) status = look(ort, call->results[i], &call->out[i]);
+	if (status) shoal_values_release(ort, call->results, call->outputs);
+	return status;
+}
+
+OrtStatus *shoal_strings(struct ort *ort, OrtValue *value, void *data, size_t size, size_t *offsets, size_t n) {
+	return ort->GetStringTensorContent(value, data, size, offsets, n);
+}
+
+void shoal_values_release(struct ort *ort, OrtValue **values, size_t n) {
+	for (size_t i = 0; i < n; i++) {
+		if (values[i]) ort->ReleaseValue(values[i]);
+		values[i] = NULL;
+	}
+}
+
+#ifdef __GLIBC__
+void shoal_malloc_tune(void) {
+	mallopt(M_MMAP_THRESHOLD, 1 << 20);
+	mallopt(M_ARENA_MAX, 2);
+}
+void shoal_malloc_trim(void) { malloc_trim(0); }
+#else
+void shoal_malloc_tune(void) {}
+void shoal_malloc_trim(void) {}
+#endif

@@ -1,0 +1,38 @@
+// Package onnxtest finds what the tests of the ONNX engine need: the library,
+// which not everybody has, and the small models that are kept beside the engine.
+package onnxtest
+
+import (
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+
+	"github.com/shoal-serving/shoal/internal/engine/onnx/onnxruntime"
+)
+
+// Library returns the path of the ONNX Runtime library: what the environment
+// says, or the one in ./lib. Without either, the test is skipped.
+func Library(t testing.TB) string {
+	t.Helper()
+	if !onnxruntime.Built {
+		t.Skip("Without cgo there is no binding to ONNX Runtime: install a C compiler.")
+	}
+	path := os.Getenv(onnxruntime.Variable)
+	if path == "" {
+		path = filepath.Join(engineDir(), "..", "..", "..", "lib", "libonnxruntime.so.1")
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Skipf("The ONNX Runtime library is not at %s: run `make deps`, or name it in %s.", path, onnxruntime.Variable)
+	}
+	return path
+}
+
+// Model returns the path of a test model, such as "mlp".
+func Model(name string) string { return filepath.Join(engineDir(), "testdata", name+".onnx") }
+
+// engineDir is the folder of package onnx, whichever package is being tested.
+func engineDir() string {
+	_, file, _, _ := runtime.Caller(0)
+	return filepath.Join(filepath.Dir(file), "..")
+}

@@ -1,0 +1,67 @@
+package onnx
+
+import (
+	"errors"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestAThreadIsLowOnlyWhileItComputes(t *testing.T) {
+	base := niceOf(unix.Gettid())
+	var seen []int
+	th := thread{nice: base + 3, set: func(_, nice int) error {
+		seen = append(seen, nice)
+		return nil
+	}}
+	th.lower()
+	th.raise()
+	if len(seen) != 2 || seen[0] != base+3 || seen[1] != base || th.kept != 0 {
+		t.Errorf("set niceness %v, want %d and then %d", seen, base+3, base)
+	}
+}
+
+// A goroutine whose thread cannot be raised keeps it, and is the only one that
+// runs on it.
+func TestAThreadThatCannotBeRaisedIsKept(t *testing.T) {
+	done := make(chan struct{})
+	go func() { // it ends with its thread
+		defer close(done)
+		sets := 0
+		th := thread{nice: 15, set: func(tid, nice int) error {
+			sets++
+			if nice < 15 {
+				return errors.New("refused")
+			}
+			return setNice(tid, nice)
+		}}
+		var first int
+		for n := range 100 {
+			th.lower()
+			tid := unix.Gettid()
+			if n == 0 {
+				first = tid
+			}
+			if nice := niceOf(tid); nice < 15 || tid != first {
+				t.Errorf("run %d was on thread %d at niceness %d, want thread %d at 15", n, tid, nice, first)
+			}
+			th.raise()
+		}
+		if sets != 2 || th.kept != first {
+			t.Errorf("niceness was set %d times, and thread %d kept; want twice, and %d", sets, th.kept, first)
+		}
+	}()
+	<-done
+}
+
+func TestWhatIsLoweredRunsLow(t *testing.T) {
+	var inside int
+	lowered(7, func() { inside = niceOf(unix.Gettid()) })
+	if inside < 7 {
+		t.Errorf("niceness was %d, want 7", inside)
+	}
+	lowered(0, func() { inside = 0 })
+	if inside != 0 {
+		t.Error("it did not run")
+	}
+}

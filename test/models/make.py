@@ -1,0 +1,145 @@
+#!/usr/bin/env python3
+"""Makes the small ONNX models of the tests and of examples/onnx.
+
+    pip install -r test/models/requirements.txt
+    python3 test/models/make.py
+
+It writes them to where they are used, the same bytes each time, so that they can
+be committed and nobody needs Python to run the tests.
+"""
+
+import pathlib
+
+import numpy
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TESTDATA = ROOT / "internal/engine/onnx/testdata"
+EXAMPLE = ROOT / "examples/onnx/add_sub/1/model.onnx"
+
+FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+
+# The types that a tensor can have, by their names in the KServe v2 protocol.
+TYPES = {
+    "BOOL": BOOL, "UINT8": TensorProto.UINT8, "UINT16": TensorProto.UINT16, "UINT32": TensorProto.UINT32,
+    "UINT64": TensorProto.UINT64, "INT8": TensorProto.INT8, "INT16": TensorProto.INT16, "INT32": TensorProto.INT32,
+    "INT64": INT64, "FP16": TensorProto.FLOAT16, "FP32": FLOAT, "FP64": TensorProto.DOUBLE,
+    "BYTES": TensorProto.STRING, "BF16": TensorProto.BFLOAT16,
+}
+
+
+def port(name, element, shape):
+    return helper.make_tensor_value_info(name, element, shape)
+
+
+def weights(name, *shape):
+    """Numbers that look arbitrary and are the same everywhere."""
+    count = int(numpy.prod(shape))
+    values = numpy.sin(numpy.arange(count, dtype=numpy.float64) * 12.9898) / 4
+    return numpy_helper.from_array(values.astype(numpy.float32).reshape(shape), name)
+
+
+def write(path, doc, nodes, inputs, outputs, initializers=(), check=True):
+    graph = helper.make_graph(nodes, path.stem, inputs, outputs, list(initializers))
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8, doc_string=doc)
+    if check:
+        onnx.checker.check_model(model)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(model.SerializeToString(deterministic=True))
+    print(f"{path.relative_to(ROOT)}: {path.stat().st_size} bytes")
+
+
+def add_sub(path):
+    ports = {name: port(name, FLOAT, ["N", 16]) for name in ("INPUT0", "INPUT1", "OUTPUT0", "OUTPUT1")}
+    write(path, "The sum and the difference of two inputs.",
+          [helper.make_node("Add", ["INPUT0", "INPUT1"], ["OUTPUT0"]),
+           helper.make_node("Sub", ["INPUT0", "INPUT1"], ["OUTPUT1"])],
+          [ports["INPUT0"], ports["INPUT1"]], [ports["OUTPUT0"], ports["OUTPUT1"]])
+
+
+def mlp(path):
+    write(path, "A perceptron of two layers.",
+          [helper.make_node("Gemm", ["x", "w1", "b1"], ["a"]), helper.make_node("Relu", ["a"], ["h"]),
+           helper.make_node("Gemm", ["h", "w2", "b2"], ["y"])],
+          [port("x", FLOAT, ["N", 32])], [port("y", FLOAT, ["N", 4])],
+          [weights("w1", 32, 64), weights("b1", 64), weights("w2", 64, 4), weights("b2", 4)])
+
+
+def types(path):
+    write(path, "Each type, handed through by an operator.",
+          [helper.make_node("Identity", ["in_" + t], ["out_" + t]) for t in TYPES],
+          [port("in_" + t, element, ["N", "D"]) for t, element in TYPES.items()],
+          [port("out_" + t, element, ["N", "D"]) for t, element in TYPES.items()])
+
+
+def strings(path):
+    write(path, "Strings, handed through by an operator.",
+          [helper.make_node("Identity", ["in"], ["out"])],
+          [port("in", TensorProto.STRING, ["N", 1])], [port("out", TensorProto.STRING, ["N", 1])])
+
+
+def scalar(path):
+    write(path, "Twice a number that has no dimensions.",
+          [helper.make_node("Add", ["x", "x"], ["y"])], [port("x", FLOAT, [])], [port("y", FLOAT, [])])
+
+
+def anyshape(path):
+    write(path, "The numbers with their signs changed, whatever dimensions they have.",
+          [helper.make_node("Neg", ["x"], ["y"])], [port("x", FLOAT, None)], [port("y", FLOAT, None)],
+          check=False)  # the checker wants a shape; the engine, and models out there, do without
+
+
+def rows(path):
+    write(path, "Twice the one number of each row.",
+          [helper.make_node("Add", ["x", "x"], ["y"])], [port("x", FLOAT, ["N"])], [port("y", FLOAT, ["N"])])
+
+
+def nonzero(path):
+    write(path, "Where the elements are that are not zero: as many as there are.",
+          [helper.make_node("NonZero", ["x"], ["at"])],
+          [port("x", FLOAT, ["N", "D"])], [port("at", INT64, [2, "K"])])
+
+
+def passthrough(path):
+    write(path, "An output that is the input itself, and one that is a constant, beside one that is computed.",
+          [helper.make_node("Neg", ["x"], ["y"])],
+          [port("x", FLOAT, ["N", 4])], [port("x", FLOAT, ["N", 4]), port("y", FLOAT, ["N", 4]), port("c", FLOAT, [8])],
+          [weights("c", 8)])
+
+
+def fixed(path):
+    write(path, "A batch dimension of one row, and no other.",
+          [helper.make_node("Neg", ["x"], ["y"])], [port("x", FLOAT, [1, 4])], [port("y", FLOAT, [1, 4])])
+
+
+def sequence(path):
+    out = helper.make_tensor_sequence_value_info("parts", FLOAT, None)
+    write(path, "An output that is no tensor.",
+          [helper.make_node("SplitToSequence", ["x"], ["parts"], axis=1)], [port("x", FLOAT, ["N", 4])], [out])
+
+
+def fail_if(path):
+    write(path, "An element of a table of eight; an index outside of it fails.",
+          [helper.make_node("Gather", ["table", "index"], ["value"], axis=0)],
+          [port("index", INT64, ["N", 1])], [port("value", FLOAT, ["N", 1])], [weights("table", 8)])
+
+
+def spin(path):
+    """Runs as long as it is told, in steps between which it can be stopped."""
+    body = helper.make_graph(
+        [helper.make_node("MatMul", ["state", "w"], ["product"]), helper.make_node("Tanh", ["product"], ["next"]),
+         helper.make_node("Identity", ["go"], ["goes"])],
+        "step", [port("i", INT64, []), port("go", BOOL, []), port("state", FLOAT, None)],
+        [port("goes", BOOL, []), port("next", FLOAT, None)])
+    write(path, "As many steps as the largest number of them asked for.",
+          [helper.make_node("ReduceMax", ["steps"], ["most"], keepdims=0),
+           helper.make_node("Loop", ["most", "true", "x"], ["y"], body=body)],
+          [port("x", FLOAT, ["N", 64]), port("steps", INT64, ["N", 1])], [port("y", FLOAT, ["N", 64])],
+          [weights("w", 64, 64), numpy_helper.from_array(numpy.array(True), "true")])
+
+
+if __name__ == "__main__":
+    for make in (add_sub, mlp, types, strings, scalar, anyshape, rows, nonzero, passthrough, fixed, sequence, fail_if, spin):
+        make(TESTDATA / (make.__name__ + ".onnx"))
+    add_sub(EXAMPLE)
