@@ -72,6 +72,10 @@ func TestTheReadmesCommandsAnswer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	wants := map[string]string{
+		"examples/seed-device": `"name":"308","datatype":"FP32","shape":[1,26,37],"data":[0.5,`,
+		"examples/onnx":        `"name":"OUTPUT0","datatype":"FP32","shape":[1,16],"data":[4.0,`,
+	}
 	repository, ran := "", 0
 	for i, block := range strings.Split(string(readme), "```") {
 		if i%2 == 0 || !strings.HasPrefix(block, "sh\n") {
@@ -90,14 +94,14 @@ func TestTheReadmesCommandsAnswer(t *testing.T) {
 			s := start(t, root+"/"+repository)
 			script := strings.ReplaceAll(strings.TrimPrefix(block, "sh\n"), "localhost:8000", strings.TrimPrefix(s.http, "http://"))
 			out, err := exec.Command("bash", "-euo", "pipefail", "-c", script).CombinedOutput()
-			if err != nil || !bytes.Contains(out, []byte(`"outputs"`)) {
-				t.Errorf("%s\nanswers %v:\n%s", script, err, out)
+			if err != nil || !bytes.Contains(out, []byte(wants[repository])) {
+				t.Errorf("%s\nanswers %v:\n%s\nwant %s", script, err, out, wants[repository])
 			}
 		})
 		ran++
 	}
-	if ran == 0 {
-		t.Error("the README has no command that asks a server")
+	if ran != len(wants) {
+		t.Errorf("the README asks a server %d times, want %d", ran, len(wants))
 	}
 }
 
