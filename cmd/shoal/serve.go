@@ -34,6 +34,7 @@ type serveOptions struct {
 	grpcPort    int
 	exitTimeout int
 	onnxLibrary string
+	computeNice int
 }
 
 func newServeCommand() *cobra.Command {
@@ -51,6 +52,7 @@ func newServeCommand() *cobra.Command {
 	f.IntVar(&opts.grpcPort, "grpc-port", 8001, "port for gRPC; 0 picks a free one")
 	f.IntVar(&opts.exitTimeout, "exit-timeout-secs", 30, "how long requests may take to end after SIGTERM, in seconds")
 	f.StringVar(&opts.onnxLibrary, "onnxruntime-library", "", "`path` of the ONNX Runtime library; without it SHOAL_ONNXRUNTIME says, or it lies beside the program or in ../lib")
+	f.IntVar(&opts.computeNice, "compute-nice", 10, "niceness of threads that compute, so that the network does not wait for them; 0 leaves threads as they are")
 	if err := cmd.MarkFlagRequired("model-repository"); err != nil {
 		panic(err)
 	}
@@ -62,7 +64,7 @@ func serve(ctx context.Context, opts serveOptions) error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	pace := pacer.New()
 	defer pace.Close()
-	onnxEngine := onnx.New(onnx.Options{Library: opts.onnxLibrary, Log: log})
+	onnxEngine := onnx.New(onnx.Options{Library: opts.onnxLibrary, Nice: opts.computeNice, Log: log})
 	models, err := repository.Open(ctx, opts.repository, repository.Options{
 		Engines: map[string]engine.Engine{
 			simulated.Name: &simulated.Engine{Pacer: pace},

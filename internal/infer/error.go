@@ -41,10 +41,11 @@ type Error struct {
 	cause error
 }
 
-// Errorf makes an [Error]. Its format takes %w, as [fmt.Errorf] does.
+// Errorf makes an [Error]. Its format takes %w, as [fmt.Errorf] does, also more
+// than once.
 func Errorf(code Code, format string, args ...any) *Error {
 	err := fmt.Errorf(format, args...)
-	return &Error{Code: code, Text: err.Error(), cause: errors.Unwrap(err)}
+	return &Error{Code: code, Text: err.Error(), cause: err}
 }
 
 func (e *Error) Error() string { return e.Text }

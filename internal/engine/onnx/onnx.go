@@ -32,10 +32,6 @@ const Name = "onnxruntime"
 // defaultFile is the model's file, if its configuration names no other.
 const defaultFile = "model.onnx"
 
-// defaultNice is half of the way down: clearly below the server's own threads, and
-// not below everything else on the machine.
-const defaultNice = 10
-
 // Options say how models run. The zero Options work.
 type Options struct {
 	// Library is the path of ONNX Runtime; "" means that it is looked for, as
@@ -48,8 +44,8 @@ type Options struct {
 	Threads int
 
 	// Nice is the niceness of threads that compute: while all cores are busy with
-	// batches, the server's own threads shall not wait for them. 0 means 10, and a
-	// negative number leaves threads as they are.
+	// batches, the server's own threads shall not wait for them. 0 leaves threads
+	// as they are.
 	Nice int
 
 	Log *slog.Logger // nil means nobody
@@ -59,7 +55,6 @@ type Options struct {
 // is loaded, so that a server without ONNX models does not need it.
 type Engine struct {
 	opts Options
-	nice int // 0 means that threads are left as they are
 
 	mu      sync.Mutex // guards the following
 	runtime *onnxruntime.Runtime
@@ -72,14 +67,7 @@ func New(opts Options) *Engine {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
-	e := &Engine{opts: opts}
-	switch {
-	case opts.Nice == 0:
-		e.nice = defaultNice
-	case opts.Nice > 0:
-		e.nice = opts.Nice
-	}
-	return e
+	return &Engine{opts: opts}
 }
 
 // Close gives back what the engine holds.
@@ -132,7 +120,7 @@ func (e *Engine) Load(ctx context.Context, src engine.Source) (engine.Model, err
 	if err != nil {
 		return nil, err
 	}
-	m := &model{cfg: src.Config, session: s, call: call, nice: e.nice}
+	m := &model{cfg: src.Config, session: s, call: call, nice: e.opts.Nice}
 	if err := m.check(); err != nil {
 		s.Close()
 		return nil, infer.Errorf(infer.Invalid, "%s: %w", file, err)
@@ -146,7 +134,7 @@ func (e *Engine) load(ctx context.Context, file string, opts onnxruntime.Session
 	if _, err := os.Stat(file); err != nil {
 		return nil, infer.Errorf(infer.NotFound, "the model's file cannot be read: %w", err)
 	}
-	lowered(e.nice, func() {
+	lowered(e.opts.Nice, func() {
 		var r *onnxruntime.Runtime
 		if r, err = e.open(); err == nil {
 			s, err = r.Load(ctx, file, opts)
@@ -220,7 +208,16 @@ func coded(err error) error {
 	case onnxruntime.NotImplemented:
 		code = infer.Unsupported
 	}
+	if exhausted(e.Text) {
+		return infer.Errorf(infer.Internal, "%w: %w", engine.ErrExhausted, err)
+	}
 	return infer.Errorf(code, "%w", err)
+}
+
+// exhausted reports whether a text of the library says that memory ran out. It has
+// no code for that.
+func exhausted(text string) bool {
+	return strings.Contains(text, "bad_alloc") || strings.Contains(text, "bad allocation") || strings.Contains(text, "Failed to allocate memory")
 }
 
 // A Description is what a model's file says of it.

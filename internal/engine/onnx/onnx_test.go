@@ -93,18 +93,18 @@ var sources = map[string]func() engine.Source{
 
 func TestConforms(t *testing.T) {
 	for _, model := range []string{"mlp", "add_sub", "strings", "types", "rows", "anyshape", "passthrough"} {
-		t.Run(model, func(t *testing.T) { enginetest.Conform(t, newEngine(t, Options{}), sources[model]()) })
+		t.Run(model, func(t *testing.T) { enginetest.Conform(t, newEngine(t, Options{Nice: 10}), sources[model]()) })
 	}
 }
 
 func TestConformsWithASharedPool(t *testing.T) {
-	enginetest.Conform(t, newEngine(t, Options{Threads: 2, Nice: -1}), sources["mlp"]())
+	enginetest.Conform(t, newEngine(t, Options{Threads: 2}), sources["mlp"]())
 }
 
 // open loads a model and opens an instance of it.
 func open(t *testing.T, src engine.Source) engine.Instance {
 	t.Helper()
-	m, err := newEngine(t, Options{}).Load(t.Context(), src)
+	m, err := newEngine(t, Options{Nice: 10}).Load(t.Context(), src)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -240,8 +240,21 @@ func TestAFailureInTheModelIsTheRequestsFault(t *testing.T) {
 	run(t, inst, index(7)...)
 }
 
+func TestMemoryThatRanOutIsToldApart(t *testing.T) {
+	for text, want := range map[string]bool{
+		"Non-zero status code returned while running Conv node. bfc_arena.cc:376 Failed to allocate memory for requested buffer of size 8589934592": true,
+		"std::bad_alloc":                      true,
+		"Got invalid dimensions for input: x": false,
+	} {
+		err := coded(&onnxruntime.Error{Code: onnxruntime.Fail, Text: text})
+		if errors.Is(err, engine.ErrExhausted) != want {
+			t.Errorf("%q: memory ran out: %v, want %v", text, !want, want)
+		}
+	}
+}
+
 func TestAConfigurationThatIsNotTheModelsIsRefused(t *testing.T) {
-	e := newEngine(t, Options{})
+	e := newEngine(t, Options{Nice: 10})
 	x, y := floats("x", 32), floats("y", 4)
 	for want, cfg := range map[string]*modelconfig.Config{
 		`the configuration has no input "x", expected one for each of the model's: "x"`:                                                       config(8, nil, tensors{y}),
@@ -268,7 +281,7 @@ func TestAConfigurationThatIsNotTheModelsIsRefused(t *testing.T) {
 }
 
 func TestWhatCannotBeLoadedSaysWhy(t *testing.T) {
-	e := newEngine(t, Options{})
+	e := newEngine(t, Options{Nice: 10})
 	dir := t.TempDir()
 	src := sources["mlp"]()
 	src.Dir, src.Config.Proto = dir, nil
@@ -318,7 +331,7 @@ func TestWithoutTheLibraryLoadingSaysWhatToDo(t *testing.T) {
 }
 
 func TestDescribeTellsWhatTheFileSays(t *testing.T) {
-	e := newEngine(t, Options{})
+	e := newEngine(t, Options{Nice: 10})
 	for model, want := range map[string]Description{
 		"mlp":     {tensors{floats("x", 32)}, tensors{floats("y", 4)}, true},
 		"rows":    {tensors{floats("x", 1)}, tensors{floats("y", 1)}, true},
