@@ -31,6 +31,8 @@ type Engine interface {
 
 // A Source says what to load.
 type Source struct {
+	// Config is what is known of the model. Where it leaves inputs and outputs to
+	// the model, Load completes it, if the model's own file tells.
 	Config  *modelconfig.Config
 	Version int64
 	Dir     string // the version's directory

@@ -67,11 +67,14 @@ func (c *Config) Complete(model Description) error {
 	return c.compare("output", c.Outputs, model.Outputs) // some outputs may be left out
 }
 
+// Incomplete reports whether the file leaves inputs or outputs to the model.
+func (c *Config) Incomplete() bool { return len(c.Inputs) == 0 || len(c.Outputs) == 0 }
+
 // sizeLeftOut reports whether max_batch_size is for the model to say. If the
 // file names inputs and outputs it is not: their dims are whole shapes then.
 func (c *Config) sizeLeftOut() bool {
 	written := c.MaxBatchSize > 0 || c.Proto != nil && c.Proto.MaxBatchSize != nil
-	return !written && (len(c.Inputs) == 0 || len(c.Outputs) == 0)
+	return !written && c.Incomplete()
 }
 
 // chooseSize sets a max_batch_size that the file leaves out. A preferred size

@@ -1,7 +1,7 @@
 // Package repository loads the models of a directory in Triton's layout and
 // keeps them until they are closed.
 //
-//	DIR/NAME/config.pbtxt     what the model takes and gives
+//	DIR/NAME/config.pbtxt     what the model takes and gives; may be left out if its file tells
 //	DIR/NAME/VERSION/         a number, with what the model's engine needs
 package repository
 
@@ -72,16 +72,16 @@ func (r *Repository) load(ctx context.Context, dir string, opts Options) error {
 	if err != nil {
 		return err
 	}
-	for _, w := range cfg.Warnings {
-		opts.Log.Warn("model configuration", "model", name, "at", w.Where, "field", w.Field, "warning", w.Text)
+	numbers, err := versions(dir, cfg.VersionPolicy)
+	if err != nil {
+		return err
+	}
+	if cfg.Backend == "" {
+		cfg.Backend = backendOf(filepath.Join(dir, strconv.FormatInt(numbers[0], 10)))
 	}
 	eng := opts.Engines[cfg.Backend]
 	if eng == nil {
 		return cfg.Wrong("backend", fmt.Sprintf("%q", cfg.Backend), "one of %q", slices.Sorted(maps.Keys(opts.Engines)))
-	}
-	numbers, err := versions(dir, cfg.VersionPolicy)
-	if err != nil {
-		return err
 	}
 	r.models[name] = map[int64]*Version{}
 	for _, n := range numbers {
@@ -92,13 +92,18 @@ func (r *Repository) load(ctx context.Context, dir string, opts Options) error {
 		r.models[name][n] = v
 		opts.Log.Info("model loaded", "model", name, "version", n, "backend", cfg.Backend, "instances", instances(cfg))
 	}
+	for _, w := range cfg.Warnings {
+		opts.Log.Warn("model configuration", "model", name, "at", w.Where, "field", w.Field, "warning", w.Text)
+	}
 	return nil
 }
 
+// readConfig reads a model's config.pbtxt. One that is not there says nothing, and
+// leaves all to the model.
 func readConfig(dir string) (*modelconfig.Config, error) {
 	file := filepath.Join(dir, "config.pbtxt")
 	text, err := os.ReadFile(file)
-	if err != nil {
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("model %q: %w", filepath.Base(dir), err)
 	}
 	cfg, err := modelconfig.Parse(file, text)
@@ -111,6 +116,15 @@ func readConfig(dir string) (*modelconfig.Config, error) {
 	}
 	cfg.Name = name
 	return cfg, nil
+}
+
+// backendOf returns the backend that the files of a version are for; "" if none is
+// known.
+func backendOf(dir string) string {
+	if _, err := os.Stat(filepath.Join(dir, "model.onnx")); err == nil {
+		return "onnxruntime"
+	}
+	return ""
 }
 
 // versions returns the numbers of the versions in dir that the policy names,

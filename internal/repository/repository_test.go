@@ -115,6 +115,26 @@ func TestASettingWithoutEffectIsLoggedOnce(t *testing.T) {
 	}
 }
 
+func TestAModelFileIsEnough(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "bare", "1"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "bare", "1", "model.onnx"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	p := pacer.New()
+	defer p.Close()
+	r, err := Open(t.Context(), dir, Options{Engines: map[string]engine.Engine{"onnxruntime": &tracked{}}, Pacer: p, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeRepository(t, r)
+	if v, err := r.Find("bare", ""); err != nil || v.Config.Backend != "onnxruntime" {
+		t.Errorf("found %+v, %v", v, err)
+	}
+}
+
 func TestTheVersionPolicyPicksTheVersions(t *testing.T) {
 	for policy, want := range map[string][]int64{
 		"": {10},

@@ -15,6 +15,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -121,7 +122,13 @@ func (e *Engine) Load(ctx context.Context, src engine.Source) (engine.Model, err
 		return nil, err
 	}
 	m := &model{cfg: src.Config, session: s, call: call, nice: e.opts.Nice}
-	if err := m.check(); err != nil {
+	if src.Config.Incomplete() {
+		err = complete(src.Config, s)
+	}
+	if err == nil {
+		err = m.check()
+	}
+	if err != nil {
 		s.Close()
 		return nil, infer.Errorf(infer.Invalid, "%s: %w", file, err)
 	}
@@ -220,59 +227,34 @@ func exhausted(text string) bool {
 	return strings.Contains(text, "bad_alloc") || strings.Contains(text, "bad allocation") || strings.Contains(text, "Failed to allocate memory")
 }
 
-// A Description is what a model's file says of it.
-type Description struct {
-	// Inputs and Outputs are all that the model has, with the batch dimension left
-	// out if Batches.
-	Inputs, Outputs []modelconfig.Tensor
-
-	// Batches says that the first dimension of every input and output may have
-	// any size, so that it can be the batch dimension.
-	Batches bool
+// complete takes what a configuration leaves out from the model itself.
+func complete(cfg *modelconfig.Config, s *onnxruntime.Session) error {
+	d := modelconfig.Description{Batchable: batches(s.Inputs) && batches(s.Outputs)}
+	var err error
+	if d.Inputs, err = describe("input", s.Inputs); err != nil {
+		return err
+	}
+	if d.Outputs, err = describe("output", s.Outputs); err != nil {
+		return err
+	}
+	return cfg.Complete(d)
 }
 
-// Describe reads what a model's file says of its inputs and outputs.
-func (e *Engine) Describe(ctx context.Context, file string) (*Description, error) {
-	s, err := e.load(ctx, file, onnxruntime.SessionOptions{Optimise: onnxruntime.OptimiseNothing})
-	if err != nil {
-		return nil, err
-	}
-	defer s.Close()
-	d := &Description{Batches: batches(s.Inputs) && batches(s.Outputs)}
-	if d.Inputs, err = d.tensors("input", s.Inputs); err == nil {
-		d.Outputs, err = d.tensors("output", s.Outputs)
-	}
-	if err != nil {
-		return nil, infer.Errorf(infer.Unsupported, "%s: %w", file, err)
-	}
-	return d, nil
-}
-
+// batches reports whether the first dimension may have any size everywhere, so
+// that it can be the batch dimension.
 func batches(ports []onnxruntime.Port) bool {
-	for _, p := range ports {
-		if len(p.Dims) == 0 || p.Dims[0] != -1 {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(ports, func(p onnxruntime.Port) bool { return len(p.Dims) == 0 || p.Dims[0] != -1 })
 }
 
-func (d *Description) tensors(what string, ports []onnxruntime.Port) (tensors []modelconfig.Tensor, err error) {
+func describe(what string, ports []onnxruntime.Port) (tensors []modelconfig.Tensor, err error) {
 	for _, p := range ports {
-		if p.Type == tensor.Invalid {
-			return nil, fmt.Errorf("%s %q: found %s, expected a tensor of a type that can be served", what, p.Name, p.Kind)
-		}
-		if p.AnyShape {
-			return nil, fmt.Errorf("%s %q: the model does not say how many dimensions it has", what, p.Name)
-		}
-		t := modelconfig.Tensor{Name: p.Name, Type: p.Type, Dims: p.Dims}
 		switch {
-		case d.Batches && len(p.Dims) > 1:
-			t.Dims = p.Dims[1:]
-		case d.Batches || len(p.Dims) == 0:
-			t.Dims = []int64{1} // a configuration has at least one; see isScalar
+		case p.Type == tensor.Invalid:
+			return nil, fmt.Errorf("%s %q: found %s, expected a tensor of a type that can be served", what, p.Name, p.Kind)
+		case p.AnyShape:
+			return nil, fmt.Errorf("%s %q: the model does not say how many dimensions it has, so the configuration must", what, p.Name)
 		}
-		tensors = append(tensors, t)
+		tensors = append(tensors, modelconfig.Tensor{Name: p.Name, Type: p.Type, Dims: p.Dims})
 	}
 	return tensors, nil
 }

@@ -257,7 +257,7 @@ func TestAConfigurationThatIsNotTheModelsIsRefused(t *testing.T) {
 	e := newEngine(t, Options{Nice: 10})
 	x, y := floats("x", 32), floats("y", 4)
 	for want, cfg := range map[string]*modelconfig.Config{
-		`the configuration has no input "x", expected one for each of the model's: "x"`:                                                       config(8, nil, tensors{y}),
+		`the configuration has no input "x", expected one for each of the model's: "x"`:                                                       config(8, tensors{floats("z", 32)}, tensors{y}),
 		`input "z": the model has none of that name, only "x"`:                                                                                config(8, tensors{x, floats("z", 32)}, tensors{y}),
 		`output "z": the model has none of that name, only "y"`:                                                                               config(8, tensors{x}, tensors{floats("z", 4)}),
 		`input "x": the configuration says INT64, but the model has FP32`:                                                                     config(8, tensors{{Name: "x", Type: tensor.Int64, Dims: []int64{32}}}, tensors{y}),
@@ -330,22 +330,36 @@ func TestWithoutTheLibraryLoadingSaysWhatToDo(t *testing.T) {
 	}
 }
 
-func TestDescribeTellsWhatTheFileSays(t *testing.T) {
-	e := newEngine(t, Options{Nice: 10})
-	for model, want := range map[string]Description{
-		"mlp":     {tensors{floats("x", 32)}, tensors{floats("y", 4)}, true},
-		"rows":    {tensors{floats("x", 1)}, tensors{floats("y", 1)}, true},
-		"scalar":  {tensors{floats("x", 1)}, tensors{floats("y", 1)}, false},
-		"fixed":   {tensors{floats("x", 1, 4)}, tensors{floats("y", 1, 4)}, false},
-		"nonzero": {tensors{floats("x", -1, -1)}, tensors{{Name: "at", Type: tensor.Int64, Dims: []int64{2, -1}}}, false},
+func TestWhatTheConfigurationLeavesOutIsTakenFromTheModel(t *testing.T) {
+	e := newEngine(t, Options{})
+	load := func(model string) (*modelconfig.Config, error) {
+		cfg, err := modelconfig.Parse("config.pbtxt", []byte(`backend: "onnxruntime" default_model_filename: "`+model+`.onnx"`))
+		if err != nil {
+			return nil, err
+		}
+		m, err := e.Load(t.Context(), engine.Source{Config: cfg, Dir: filepath.Dir(onnxtest.Model(model))})
+		if err != nil {
+			return nil, err
+		}
+		return cfg, m.Close()
+	}
+	for model, want := range map[string]modelconfig.Config{
+		"mlp":     {Inputs: tensors{floats("x", 32)}, Outputs: tensors{floats("y", 4)}, MaxBatchSize: modelconfig.DefaultMaxBatch},
+		"fixed":   {Inputs: tensors{floats("x", 1, 4)}, Outputs: tensors{floats("y", 1, 4)}},
+		"nonzero": {Inputs: tensors{floats("x", -1, -1)}, Outputs: tensors{{Name: "at", Type: tensor.Int64, Dims: []int64{2, -1}}}},
 	} {
-		got, err := e.Describe(t.Context(), onnxtest.Model(model))
-		if err != nil || !reflect.DeepEqual(*got, want) {
-			t.Errorf("%s is %+v, %v; want %+v", model, got, err, want)
+		got, err := load(model)
+		if err != nil {
+			t.Errorf("%s: %v", model, err)
+			continue
+		}
+		if !reflect.DeepEqual(got.Inputs, want.Inputs) || !reflect.DeepEqual(got.Outputs, want.Outputs) || got.MaxBatchSize != want.MaxBatchSize {
+			t.Errorf("%s is completed to %v, %v and %d rows, want %v, %v and %d", model,
+				got.Inputs, got.Outputs, got.MaxBatchSize, want.Inputs, want.Outputs, want.MaxBatchSize)
 		}
 	}
 	for _, model := range []string{"sequence", "anyshape"} {
-		if _, err := e.Describe(t.Context(), onnxtest.Model(model)); infer.CodeOf(err) != infer.Unsupported {
+		if _, err := load(model); infer.CodeOf(err) != infer.Invalid {
 			t.Errorf("%s: %v", model, err)
 		}
 	}

@@ -42,6 +42,9 @@ func (e *Engine) Load(_ context.Context, src engine.Source) (engine.Model, error
 	if err != nil {
 		return nil, err
 	}
+	if src.Config.Incomplete() {
+		return nil, src.Config.Wrong("input", "no inputs or no outputs", "both, because a simulated model has no file that says them")
+	}
 	for _, spec := range src.Config.Outputs {
 		if spec.Type == tensor.Bytes {
 			return nil, fmt.Errorf("output %s: a simulated model has no outputs of type BYTES", spec.Name)

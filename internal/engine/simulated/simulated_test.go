@@ -137,6 +137,14 @@ func TestEachRowOfAnOutputRepeatsItsRowOfTheInput(t *testing.T) {
 	})
 }
 
+func TestAModelThatTakesOrGivesNothingIsRefused(t *testing.T) {
+	cfg := config(nil)
+	cfg.Inputs = nil
+	if _, err := (&Engine{}).Load(t.Context(), engine.Source{Config: cfg}); err == nil || !strings.Contains(err.Error(), "input") {
+		t.Errorf("a model without inputs: %v", err)
+	}
+}
+
 func TestParametersThatMakeNoSenseAreRefusedByName(t *testing.T) {
 	for name, value := range map[string]string{
 		"fixed_us": "-1", "per_row_us": "x", "table_us": "4:1, 4:2", "slowdown": "0.5", "speed": "1",
