@@ -133,9 +133,6 @@ var reasons = [...]string{"alone", "full", "preferred", "unfit", "waited", "idle
 
 func (r Reason) String() string { return reasons[r] }
 
-// Reasons lists every reason a batch can close for.
-func Reasons() []Reason { return []Reason{Alone, Full, Preferred, Unfit, Waited, Idle, Closing} }
-
 // A Verdict says why a request did not get an outcome.
 type Verdict uint8
 

@@ -26,25 +26,11 @@ type Description struct {
 // DefaultMaxBatch is the most rows of a batch if nobody says, as in Triton.
 const DefaultMaxBatch = 4
 
-// Default returns the configuration of a model that has no file of its own: its
-// inputs and outputs are the model's, and its requests are combined if it can be
-// batched. Nobody is held for others to come.
-func Default(name string, model Description) *Config {
-	c := &Config{
-		Name:          name,
-		Parameters:    map[string]string{},
-		VersionPolicy: VersionPolicy{Latest: 1},
-		Proto:         &configpb.ModelConfig{},
-	}
-	c.chooseSize(model)
-	c.fill(model)
-	return c
-}
-
 // Complete sets what the file leaves out from the model itself, and checks what
 // it says against the model. As in Triton, a file that names inputs and outputs
 // is complete: requests are not combined unless it says so. One that leaves
-// either to the model leaves batching to it, too.
+// either to the model leaves batching to it, too, as does an empty one: nobody is
+// held for others to come then.
 //
 // A second version of a model may be given to the same Config; it is then
 // checked against the first one.

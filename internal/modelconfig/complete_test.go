@@ -15,19 +15,23 @@ import (
 
 // A block that starts with "model" says what a model is like: whether it can be
 // batched, the default of its engine, and a line for each input and output. The
-// others are configurations, which the model completes; "bare" is none at all.
+// others are configurations, which the model completes; "bare" is an empty one.
 func TestConfigurationsAreCompletedFromTheModel(t *testing.T) {
 	script.Run(t, "testdata/complete.txt", func(t *testing.T) func([]string) string {
 		var model modelconfig.Description
 		return func(lines []string) string {
+			file, text := "config.pbtxt", strings.Join(lines, "\n")
 			switch f := strings.Fields(lines[0]); f[0] {
 			case "model":
 				model = describeModel(t, f[1:], lines[1:])
 				return ""
 			case "bare":
-				return describe(modelconfig.Default(f[1], model))
+				file, text = "", `name: "`+f[1]+`"`
 			}
-			c := parse(t, strings.Join(lines, "\n"))
+			c, err := modelconfig.Parse(file, []byte(text))
+			if err != nil {
+				t.Fatalf("%s: %v", text, err)
+			}
 			if err := c.Complete(model); err != nil {
 				return fmt.Sprintf("%v: %v", infer.CodeOf(err), err)
 			}
@@ -74,7 +78,11 @@ func TestCompletingLeavesTheModelsDimensionsAlone(t *testing.T) {
 		Batchable: true,
 		Inputs:    []modelconfig.Tensor{{Name: "X", Type: tensor.FP32, Dims: []int64{-1, 3}}},
 	}
-	modelconfig.Default("a", model).Inputs[0].Dims[0] = 7
+	c := parse(t, "")
+	if err := c.Complete(model); err != nil {
+		t.Fatal(err)
+	}
+	c.Inputs[0].Dims[0] = 7
 	if got := model.Inputs[0].Dims[1]; got != 3 {
 		t.Errorf("the model's dimension became %d", got)
 	}

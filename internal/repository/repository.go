@@ -33,7 +33,7 @@ type Options struct {
 
 // A Repository holds loaded models. Its methods may be called concurrently.
 type Repository struct {
-	models map[string]map[int64]*Version // by name and version; not changed after Open
+	models map[string][]*Version // by name, the versions ascending; not changed after Open
 }
 
 // A Version is one loaded version of a model, ready to run.
@@ -52,7 +52,7 @@ func Open(ctx context.Context, dir string, opts Options) (*Repository, error) {
 	if err != nil {
 		return nil, fmt.Errorf("model repository: %w", err)
 	}
-	r := &Repository{models: map[string]map[int64]*Version{}}
+	r := &Repository{models: map[string][]*Version{}}
 	var errs []error
 	for _, e := range entries {
 		if e.IsDir() {
@@ -83,13 +83,12 @@ func (r *Repository) load(ctx context.Context, dir string, opts Options) error {
 	if eng == nil {
 		return cfg.Wrong("backend", fmt.Sprintf("%q", cfg.Backend), "one of %q", slices.Sorted(maps.Keys(opts.Engines)))
 	}
-	r.models[name] = map[int64]*Version{}
 	for _, n := range numbers {
 		v, err := open(ctx, eng, engine.Source{Config: cfg, Version: n, Dir: filepath.Join(dir, strconv.FormatInt(n, 10))}, opts)
 		if err != nil {
 			return fmt.Errorf("model %q version %d: %w", name, n, err)
 		}
-		r.models[name][n] = v
+		r.models[name] = append(r.models[name], v)
 		opts.Log.Info("model loaded", "model", name, "version", n, "backend", cfg.Backend, "instances", instances(cfg))
 	}
 	for _, w := range cfg.Warnings {
@@ -190,18 +189,25 @@ func (r *Repository) Find(name, version string) (*Version, error) {
 		return nil, infer.Errorf(infer.NotFound, "Request for unknown model: '%s' is not found", name)
 	}
 	if version == "" {
-		return versions[slices.Max(slices.Collect(maps.Keys(versions)))], nil
+		return versions[len(versions)-1], nil
 	}
-	n, err := strconv.ParseInt(version, 10, 64)
-	if v := versions[n]; err == nil && v != nil {
-		return v, nil
+	if n, err := strconv.ParseInt(version, 10, 64); err == nil {
+		for _, v := range versions {
+			if v.Number == n {
+				return v, nil
+			}
+		}
 	}
 	return nil, infer.Errorf(infer.NotFound, "Request for unknown model: '%s' version %s is not found", name, version)
 }
 
 // Versions returns the numbers of a model's loaded versions, ascending.
 func (r *Repository) Versions(name string) []int64 {
-	return slices.Sorted(maps.Keys(r.models[name]))
+	var numbers []int64
+	for _, v := range r.models[name] {
+		numbers = append(numbers, v.Number)
+	}
+	return numbers
 }
 
 // Close lets all requests run that are here, refuses others, and unloads every

@@ -34,18 +34,9 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// The models of the server whose answers are recorded in testdata.
-var models = []string{
-	`name: "failing" max_batch_size: 8 backend: "python"
-	 input { name: "INPUT" data_type: TYPE_FP32 dims: 4 } output { name: "OUTPUT" data_type: TYPE_FP32 dims: 4 }`,
-	`name: "identity" max_batch_size: 64 backend: "python"
-	 input { name: "INPUT" data_type: TYPE_FP32 dims: 16 } output { name: "OUTPUT" data_type: TYPE_FP32 dims: 16 }`,
-	`name: "alltypes" backend: "python"`,
-}
-
 func newServer(t testing.TB, opts kservegrpc.Options) (*kservetest.Server, *grpc.ClientConn) {
 	t.Helper()
-	backend := kservetest.New(t, models...)
+	backend := kservetest.New(t, kservetest.Recorded...)
 	server := kservegrpc.New(backend, backend, opts)
 	listener := bufconn.Listen(1 << 20)
 	served := make(chan error, 1) // so that Serve never waits for the test

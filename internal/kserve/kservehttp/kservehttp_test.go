@@ -27,23 +27,9 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// The models of the server whose answers are recorded in testdata.
-var models = []string{
-	`name: "failing" max_batch_size: 8 backend: "python"
-	 input { name: "INPUT" data_type: TYPE_FP32 dims: 4 } output { name: "OUTPUT" data_type: TYPE_FP32 dims: 4 }`,
-	`name: "identity" max_batch_size: 64 backend: "python"
-	 input { name: "INPUT" data_type: TYPE_FP32 dims: 16 } output { name: "OUTPUT" data_type: TYPE_FP32 dims: 16 }`,
-	`name: "two" max_batch_size: 4 backend: "python"
-	 input { name: "INa" data_type: TYPE_INT32 dims: 2 } input { name: "INb" data_type: TYPE_STRING dims: 1 }
-	 output { name: "OUTa" data_type: TYPE_INT32 dims: 2 } output { name: "OUTb" data_type: TYPE_STRING dims: 1 }`,
-	`name: "repeat" backend: "python"
-	 input { name: "COUNT" data_type: TYPE_INT32 dims: 1 } output { name: "INDEX" data_type: TYPE_INT32 dims: 1 }`,
-	`name: "alltypes" backend: "python"`,
-}
-
 func newServer(t testing.TB, opts kservehttp.Options) (*kservetest.Server, *httptest.Server) {
 	t.Helper()
-	backend := kservetest.New(t, models...)
+	backend := kservetest.New(t, kservetest.Recorded...)
 	server := httptest.NewServer(kservehttp.New(backend, backend, opts))
 	t.Cleanup(server.Close)
 	return backend, server

@@ -15,6 +15,21 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
+// Recorded are the models of the server whose answers are recorded in the faces'
+// testdata.
+var Recorded = []string{
+	`name: "failing" max_batch_size: 8 backend: "python"
+	 input { name: "INPUT" data_type: TYPE_FP32 dims: 4 } output { name: "OUTPUT" data_type: TYPE_FP32 dims: 4 }`,
+	`name: "identity" max_batch_size: 64 backend: "python"
+	 input { name: "INPUT" data_type: TYPE_FP32 dims: 16 } output { name: "OUTPUT" data_type: TYPE_FP32 dims: 16 }`,
+	`name: "two" max_batch_size: 4 backend: "python"
+	 input { name: "INa" data_type: TYPE_INT32 dims: 2 } input { name: "INb" data_type: TYPE_STRING dims: 1 }
+	 output { name: "OUTa" data_type: TYPE_INT32 dims: 2 } output { name: "OUTb" data_type: TYPE_STRING dims: 1 }`,
+	`name: "repeat" backend: "python"
+	 input { name: "COUNT" data_type: TYPE_INT32 dims: 1 } output { name: "INDEX" data_type: TYPE_INT32 dims: 1 }`,
+	`name: "alltypes" backend: "python"`,
+}
+
 // A Server has one version, 1, of each of its models.
 type Server struct {
 	// NotReady makes the server say that it is not.
