@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"runtime"
 	"strconv"
 	"sync"
 	"time"
@@ -15,13 +16,13 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 
-	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/engine/onnx"
 	"github.com/shoal-serving/shoal/internal/engine/simulated"
 	"github.com/shoal-serving/shoal/internal/kserve/kservegrpc"
 	"github.com/shoal-serving/shoal/internal/kserve/kservehttp"
 	"github.com/shoal-serving/shoal/internal/pacer"
 	"github.com/shoal-serving/shoal/internal/repository"
+	"github.com/shoal-serving/shoal/internal/sched"
 	"github.com/shoal-serving/shoal/internal/server"
 )
 
@@ -65,21 +66,24 @@ func serve(ctx context.Context, opts serveOptions) error {
 	pace := pacer.New()
 	defer pace.Close()
 	onnxEngine := onnx.New(onnx.Options{Library: opts.onnxLibrary, Nice: opts.computeNice, Log: log})
-	models, err := repository.Open(ctx, opts.repository, repository.Options{
-		Engines: map[string]engine.Engine{
-			simulated.Name: &simulated.Engine{Pacer: pace},
-			onnx.Name:      onnxEngine,
+	cores := runtime.GOMAXPROCS(0)
+	models := repository.New(repository.Options{
+		Paths: []string{opts.repository},
+		Runners: map[string]repository.Runner{
+			simulated.Name: {Engine: &simulated.Engine{Pacer: pace}},
+			onnx.Name:      {Engine: onnxEngine, Device: sched.NewDevice(cores), Instances: onnx.Instances},
 		},
+		Cores: cores,
 		Pacer: pace,
 		Log:   log,
 	})
-	if err != nil {
-		return errors.Join(err, onnxEngine.Close())
-	}
 	backend := server.New(models)
 	faces, err := listen(backend, opts, log)
 	if err != nil {
 		return errors.Join(err, models.Close(), onnxEngine.Close())
+	}
+	if err := models.Start(ctx); err != nil {
+		faces.failed <- err
 	}
 	var failed error
 	select {
@@ -98,7 +102,7 @@ func serve(ctx context.Context, opts serveOptions) error {
 type faces struct {
 	http   *http.Server
 	grpc   *grpc.Server
-	failed chan error // size 2: each face fails once at most
+	failed chan error // size 3: each face fails once at most, and the first load
 	all    sync.WaitGroup
 }
 
@@ -117,7 +121,7 @@ func listen(backend *server.Server, opts serveOptions, log *slog.Logger) (*faces
 			ReadHeaderTimeout: 10 * time.Second, // a connection that says nothing is not kept for ever
 		},
 		grpc:   kservegrpc.New(backend, backend, kservegrpc.Options{Version: version, Log: log}),
-		failed: make(chan error, 2),
+		failed: make(chan error, 3),
 	}
 	f.all.Go(func() {
 		if err := f.http.Serve(httpListener); !errors.Is(err, http.ErrServerClosed) {

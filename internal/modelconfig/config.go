@@ -31,6 +31,7 @@ type Config struct {
 	Parameters    map[string]string
 	VersionPolicy VersionPolicy
 	Dynamic       *Dynamic // nil means that requests are never combined
+	Warmup        []Sample // what is run on each instance before requests are
 
 	// Warnings are in the order of the file. Whoever loads the model logs them
 	// once.
@@ -105,3 +106,19 @@ const (
 	Reject Action = iota
 	Delay
 )
+
+// A Sample is a request that a model is warmed up with.
+type Sample struct {
+	Name   string
+	Rows   int // of each input, if the model has a batch dimension
+	Count  int // how many times it is run
+	Inputs []SampleInput
+}
+
+// A SampleInput is an input of a sample. Its data is that of File, or random, or
+// zero.
+type SampleInput struct {
+	Tensor
+	File   string // in the model's directory warmup
+	Random bool
+}

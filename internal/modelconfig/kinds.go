@@ -132,7 +132,17 @@ var rules = map[string]rule{
 	"metric_tags":             {kind: hint, says: noMetrics},
 	"parameters":              {kind: carriedOut},
 	"parameters.string_value": {kind: carriedOut},
-	"model_warmup":            {kind: hint, says: "the model is ready as soon as it is loaded"},
+
+	"model_warmup":                        {kind: carriedOut},
+	"model_warmup.name":                   {kind: carriedOut},
+	"model_warmup.batch_size":             {kind: carriedOut},
+	"model_warmup.inputs":                 {kind: carriedOut},
+	"model_warmup.inputs.data_type":       {kind: carriedOut},
+	"model_warmup.inputs.dims":            {kind: carriedOut},
+	"model_warmup.inputs.zero_data":       {kind: carriedOut},
+	"model_warmup.inputs.random_data":     {kind: carriedOut},
+	"model_warmup.inputs.input_data_file": {kind: carriedOut},
+	"model_warmup.count":                  {kind: carriedOut},
 
 	"model_operations":                     {kind: carriedOut},
 	"model_operations.op_library_filename": {kind: refused, says: "none, because an engine has only its own operations"},

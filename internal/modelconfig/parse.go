@@ -14,6 +14,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/encoding/prototext"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
@@ -29,12 +30,27 @@ func Parse(file string, text []byte) (*Config, error) {
 		return nil, unreadable(file, text, err)
 	}
 	c.places = locate(text)
-	for _, read := range []func() error{c.sortFields, c.readNames, c.readTensors, c.readInstances, c.readVersions, c.readDynamic} {
+	return c, c.read()
+}
+
+// ParseJSON reads a configuration that a client sends as JSON, under the names of
+// a config.pbtxt.
+func ParseJSON(text []byte) (*Config, error) {
+	c := &Config{Proto: &configpb.ModelConfig{}}
+	if err := protojson.Unmarshal(text, c.Proto); err != nil {
+		return nil, infer.Errorf(infer.Invalid, "the configuration that was sent: %w", err)
+	}
+	return c, c.read()
+}
+
+// read makes of Proto all the rest.
+func (c *Config) read() error {
+	for _, read := range []func() error{c.sortFields, c.readNames, c.readTensors, c.readInstances, c.readVersions, c.readDynamic, c.readWarmup} {
 		if err := read(); err != nil {
-			return nil, c.placed(err)
+			return c.placed(err)
 		}
 	}
-	return c, nil
+	return nil
 }
 
 // The parser of the text format says where it stopped, and at what, inside its
@@ -144,6 +160,12 @@ func (c *Config) Wrong(field string, found any, expected string, args ...any) er
 // narrow.
 var validName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
 
+// NameRule is what errors say is expected of a name.
+const NameRule = "up to 128 letters, digits, dots, dashes and underscores, the first a letter or a digit"
+
+// ValidName reports whether a model may be called so.
+func ValidName(name string) bool { return validName.MatchString(name) }
+
 // The backends that a platform, the older of the two words, may stand for.
 var platforms = map[string]string{
 	"onnxruntime_onnx":      "onnxruntime",
@@ -155,8 +177,8 @@ var platforms = map[string]string{
 
 func (c *Config) readNames() error {
 	c.Name, c.Backend = c.Proto.GetName(), c.Proto.GetBackend()
-	if c.Name != "" && !validName.MatchString(c.Name) {
-		return bad("name", fmt.Sprintf("%q", c.Name), "up to 128 letters, digits, dots, dashes and underscores, the first a letter or a digit")
+	if c.Name != "" && !ValidName(c.Name) {
+		return bad("name", fmt.Sprintf("%q", c.Name), NameRule)
 	}
 	if file := c.Proto.GetDefaultModelFilename(); strings.ContainsAny(file, `/\`) || file == "." || file == ".." {
 		return bad("default_model_filename", fmt.Sprintf("%q", file), "a name without a path")

@@ -1,20 +1,28 @@
-// Package repository loads the models of a directory in Triton's layout and
-// keeps them until they are closed.
+// Package repository keeps the models of some directories loaded: which there
+// are, which of their versions serve, and the steps from what is served to what
+// is wanted.
 //
 //	DIR/NAME/config.pbtxt     what the model takes and gives; may be left out if its file tells
 //	DIR/NAME/VERSION/         a number, with what the model's engine needs
+//	DIR/NAME.onnx             a model with nothing but its file; it is version 1
+//
+// A model is changed beside the one that serves: the new version is loaded, warmed
+// up, put in the place of the old one, and only then the old one is drained. If
+// any of it fails, the old one stays. Requests see none of it: [Repository.Find]
+// reads a table that is replaced as a whole.
 package repository
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/infer"
@@ -23,17 +31,81 @@ import (
 	"github.com/shoal-serving/shoal/internal/sched"
 )
 
-// Options say what models run on.
+// Options say where models are, which of them are loaded, and what they run on.
 type Options struct {
-	// Engines by the name that a model's configuration gives as its backend.
-	Engines map[string]engine.Engine
-	Pacer   *pacer.Pacer
-	Log     *slog.Logger
+	// Paths are directories of models, and files that are models by themselves.
+	Paths []string
+
+	Mode Mode
+	// Models are loaded at the start in mode Explicit; "*" stands for all.
+	Models []string
+	// Poll is how often mode Poll looks for changes. Zero means [DefaultPoll].
+	Poll time.Duration
+
+	// Loads is how many models are loaded at once. Zero means [DefaultLoads].
+	Loads int
+	// Retries is how many more times a load is tried that failed.
+	Retries int
+	// Timeout ends a load that takes longer, warming up included. Zero means none.
+	Timeout time.Duration
+
+	// Lenient makes the server ready although a model is not that should be.
+	Lenient bool
+
+	// Runners by the name that a model's configuration gives as its backend.
+	Runners map[string]Runner
+	// Cores are those that may be used.
+	Cores int
+
+	Pacer *pacer.Pacer
+	Log   *slog.Logger
 }
+
+// A Runner is an engine, and what its models get that do not say.
+type Runner struct {
+	Engine engine.Engine
+
+	// Device is shared by the models whose number of instances is not written
+	// down: they take turns, so that ten models do not run twenty threads on two
+	// cores. Nil means that nothing is shared.
+	Device *sched.Device
+
+	// Instances of a model whose configuration names no number. Zero means one.
+	Instances int
+}
+
+// A Mode says who decides which models are loaded.
+type Mode uint8
+
+// How models come and go.
+const (
+	None     Mode = iota // all models of the paths, for as long as the server runs
+	Poll                 // all models of the paths, as they come, change and go
+	Explicit             // those that clients ask for
+)
+
+// What is used where Options do not say; both are Triton's.
+const (
+	DefaultPoll  = 15 * time.Second
+	DefaultLoads = 4
+)
 
 // A Repository holds loaded models. Its methods may be called concurrently.
 type Repository struct {
-	models map[string][]*Version // by name, the versions ascending; not changed after Open
+	opts  Options
+	loads chan struct{} // one token for each load at a time
+
+	// What takes requests, by name, the versions ascending. It is replaced, never
+	// changed.
+	serving atomic.Pointer[map[string][]*Version]
+
+	closing chan struct{}  // closed by Close
+	work    sync.WaitGroup // loads, drains and the poll
+
+	mu      sync.Mutex // guards the following
+	models  map[string]*model
+	started bool // the first loads have been tried
+	closed  bool
 }
 
 // A Version is one loaded version of a model, ready to run.
@@ -41,154 +113,58 @@ type Version struct {
 	Config    *modelconfig.Config
 	Number    int64
 	Scheduler *sched.Scheduler
+	Took      time.Duration // to load
 
 	model engine.Model
+	stamp stamp
 }
 
-// Open loads every model of a directory. If one cannot be loaded, none is kept,
-// and the error says what is wrong with each that failed.
-func Open(ctx context.Context, dir string, opts Options) (*Repository, error) {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return nil, fmt.Errorf("model repository: %w", err)
-	}
-	r := &Repository{models: map[string][]*Version{}}
-	var errs []error
-	for _, e := range entries {
-		if e.IsDir() {
-			errs = append(errs, r.load(ctx, filepath.Join(dir, e.Name()), opts))
-		}
-	}
-	if err := errors.Join(errs...); err != nil {
-		return nil, errors.Join(err, r.Close())
-	}
-	return r, nil
-}
-
-// load loads the versions of one model that its policy names.
-func (r *Repository) load(ctx context.Context, dir string, opts Options) error {
-	name := filepath.Base(dir)
-	cfg, err := readConfig(dir)
-	if err != nil {
-		return err
-	}
-	numbers, err := versions(dir, cfg.VersionPolicy)
-	if err != nil {
-		return err
-	}
-	if cfg.Backend == "" {
-		cfg.Backend = backendOf(filepath.Join(dir, strconv.FormatInt(numbers[0], 10)))
-	}
-	eng := opts.Engines[cfg.Backend]
-	if eng == nil {
-		return cfg.Wrong("backend", fmt.Sprintf("%q", cfg.Backend), "one of %q", slices.Sorted(maps.Keys(opts.Engines)))
-	}
-	for _, n := range numbers {
-		v, err := open(ctx, eng, engine.Source{Config: cfg, Version: n, Dir: filepath.Join(dir, strconv.FormatInt(n, 10))}, opts)
-		if err != nil {
-			return fmt.Errorf("model %q version %d: %w", name, n, err)
-		}
-		r.models[name] = append(r.models[name], v)
-		opts.Log.Info("model loaded", "model", name, "version", n, "backend", cfg.Backend, "instances", instances(cfg))
-	}
-	for _, w := range cfg.Warnings {
-		opts.Log.Warn("model configuration", "model", name, "at", w.Where, "field", w.Field, "warning", w.Text)
-	}
-	return nil
-}
-
-// readConfig reads a model's config.pbtxt. One that is not there says nothing, and
-// leaves all to the model.
-func readConfig(dir string) (*modelconfig.Config, error) {
-	file := filepath.Join(dir, "config.pbtxt")
-	text, err := os.ReadFile(file)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("model %q: %w", filepath.Base(dir), err)
-	}
-	cfg, err := modelconfig.Parse(file, text)
-	if err != nil {
-		return nil, err
-	}
-	name := filepath.Base(dir)
-	if cfg.Name != "" && cfg.Name != name {
-		return nil, cfg.Wrong("name", fmt.Sprintf("%q", cfg.Name), "%q, the name of its directory", name)
-	}
-	cfg.Name = name
-	return cfg, nil
-}
-
-// backendOf returns the backend that the files of a version are for; "" if none is
-// known.
-func backendOf(dir string) string {
-	if _, err := os.Stat(filepath.Join(dir, "model.onnx")); err == nil {
-		return "onnxruntime"
-	}
-	return ""
-}
-
-// versions returns the numbers of the versions in dir that the policy names,
-// ascending.
-func versions(dir string, policy modelconfig.VersionPolicy) ([]int64, error) {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return nil, err
-	}
-	var all []int64
-	for _, e := range entries {
-		if n, err := strconv.ParseInt(e.Name(), 10, 64); err == nil && n >= 0 && e.IsDir() {
-			all = append(all, n)
-		}
-	}
-	slices.Sort(all)
-	served := all
-	switch {
-	case policy.All:
-	case len(policy.Specific) > 0:
-		served = slices.DeleteFunc(slices.Clone(all), func(n int64) bool { return !slices.Contains(policy.Specific, n) })
-	default:
-		served = all[max(0, len(all)-policy.Latest):]
-	}
-	if len(served) == 0 {
-		return nil, fmt.Errorf("%s: found versions %v, expected one that the version policy names, as a directory such as %s", dir, all, filepath.Join(dir, "1"))
-	}
-	return served, nil
-}
-
-func open(ctx context.Context, eng engine.Engine, src engine.Source, opts Options) (*Version, error) {
-	model, err := eng.Load(ctx, src)
-	if err != nil {
-		return nil, err
-	}
-	v := &Version{Config: src.Config, Number: src.Version, model: model}
-	var opened []engine.Instance
-	for range instances(src.Config) {
-		inst, err := model.Instance(ctx)
-		if err != nil {
-			for _, other := range opened {
-				err = errors.Join(err, other.Close())
-			}
-			return nil, errors.Join(err, model.Close())
-		}
-		opened = append(opened, inst)
-	}
-	v.Scheduler = sched.New(opened, sched.Options{
-		Batching: src.Config.Batching(),
-		Pacer:    opts.Pacer,
-		Whole:    src.Config.MaxBatchSize == 0,
-		Bisect:   true, // all engines there are run in this process, and keep nothing from one batch to the next
-	})
-	return v, nil
-}
-
+// close lets the requests run that are here, and unloads the version.
 func (v *Version) close() error { return errors.Join(v.Scheduler.Close(), v.model.Close()) }
 
-// Find returns a version of a model; version "" means the newest one.
-func (r *Repository) Find(name, version string) (*Version, error) {
-	versions := r.models[name]
-	if len(versions) == 0 {
-		return nil, infer.Errorf(infer.NotFound, "Request for unknown model: '%s' is not found", name)
+// New returns a repository in which nothing is loaded. The caller closes it.
+func New(opts Options) *Repository {
+	opts.Poll = cmp.Or(opts.Poll, DefaultPoll)
+	opts.Loads = cmp.Or(opts.Loads, DefaultLoads)
+	opts.Cores = max(1, opts.Cores)
+	r := &Repository{opts: opts, loads: make(chan struct{}, opts.Loads), closing: make(chan struct{}), models: map[string]*model{}}
+	r.serving.Store(&map[string][]*Version{})
+	return r
+}
+
+// Start loads the models that are to be there from the start, and returns when
+// each has been tried. The error says what is wrong with those that failed; the
+// others serve.
+func (r *Repository) Start(ctx context.Context) error {
+	names, err := r.first()
+	var all sync.WaitGroup
+	errs := make([]error, len(names))
+	for i, name := range names {
+		all.Go(func() { errs[i] = r.load(ctx, name, Override{}) })
 	}
-	if version == "" {
+	all.Wait()
+	r.mu.Lock()
+	r.started = true
+	r.mu.Unlock()
+	if r.opts.Mode == Poll {
+		r.work.Go(r.poll)
+	}
+	return errors.Join(append([]error{err}, errs...)...)
+}
+
+// first returns the names of the models that are loaded at the start.
+func (r *Repository) first() ([]string, error) {
+	if r.opts.Mode == Explicit && !slices.Equal(r.opts.Models, []string{"*"}) {
+		return r.opts.Models, nil
+	}
+	found, err := scan(r.opts.Paths)
+	return slices.Sorted(maps.Keys(found)), err
+}
+
+// Find returns a version of a model; version "" means the newest one that serves.
+func (r *Repository) Find(name, version string) (*Version, error) {
+	versions := (*r.serving.Load())[name]
+	if version == "" && len(versions) > 0 {
 		return versions[len(versions)-1], nil
 	}
 	if n, err := strconv.ParseInt(version, 10, 64); err == nil {
@@ -198,29 +174,91 @@ func (r *Repository) Find(name, version string) (*Version, error) {
 			}
 		}
 	}
-	return nil, infer.Errorf(infer.NotFound, "Request for unknown model: '%s' version %s is not found", name, version)
+	return nil, r.missing(name, version)
 }
 
-// Versions returns the numbers of a model's loaded versions, ascending.
-func (r *Repository) Versions(name string) []int64 {
-	var numbers []int64
-	for _, v := range r.models[name] {
-		numbers = append(numbers, v.Number)
+// missing says why a version does not serve. What is wrong with it is for those
+// who look after the server, and in the index.
+func (r *Repository) missing(name, version string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m := r.models[name]
+	if m == nil {
+		return infer.Errorf(infer.NotFound, "Request for unknown model: '%s' is not found", name)
 	}
-	return numbers
+	if version == "" {
+		if m.loading() {
+			return infer.Errorf(infer.Unavailable, "Request for unknown model: '%s' is not at ready state, it is being loaded", name)
+		}
+		return infer.Errorf(infer.NotFound, "Request for unknown model: '%s' has no available versions", name)
+	}
+	n, err := strconv.ParseInt(version, 10, 64)
+	if _, known := m.states[n]; err != nil || !known {
+		return infer.Errorf(infer.NotFound, "Request for unknown model: '%s' version %s is not found", name, version)
+	}
+	return infer.Errorf(infer.Unavailable, "Request for unknown model: '%s' version %s is not at ready state", name, version)
 }
 
-// Close lets all requests run that are here, refuses others, and unloads every
-// model.
+// Versions returns those of a model that serve, ascending.
+func (r *Repository) Versions(name string) []*Version { return (*r.serving.Load())[name] }
+
+// All calls f for every version that serves, in the order of names and numbers.
+func (r *Repository) All(f func(name string, v *Version)) {
+	serving := *r.serving.Load()
+	for _, name := range slices.Sorted(maps.Keys(serving)) {
+		for _, v := range serving[name] {
+			f(name, v)
+		}
+	}
+}
+
+// Ready reports whether every model that should serve does, and the first ones
+// have been loaded.
+func (r *Repository) Ready() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.started || r.closed {
+		return false
+	}
+	serving := *r.serving.Load()
+	for name, m := range r.models {
+		if m.wanted && len(serving[name]) == 0 && !r.opts.Lenient {
+			return false
+		}
+	}
+	return true
+}
+
+// publish puts versions in the place of a model's.
+func (r *Repository) publishLocked(name string, versions []*Version) {
+	next := maps.Clone(*r.serving.Load())
+	if len(versions) > 0 {
+		next[name] = versions
+	} else {
+		delete(next, name)
+	}
+	r.serving.Store(&next)
+}
+
+// Close ends loads, lets all requests run that are here, refuses others, and
+// unloads every model.
 func (r *Repository) Close() error {
+	r.mu.Lock()
+	r.closed = true
+	for _, m := range r.models {
+		if m.halt != nil {
+			m.halt(errClosing)
+		}
+	}
+	r.mu.Unlock()
+	close(r.closing)
+	r.work.Wait() // nothing is loaded or polled any more
+	last := *r.serving.Swap(&map[string][]*Version{})
 	var errs []error
-	for _, versions := range r.models {
+	for _, versions := range last {
 		for _, v := range versions {
 			errs = append(errs, v.close())
 		}
 	}
 	return errors.Join(errs...)
 }
-
-// instances returns how many batches of a model may run at once.
-func instances(cfg *modelconfig.Config) int { return max(1, cfg.Instances) }

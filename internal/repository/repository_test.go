@@ -9,13 +9,16 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/engine/enginetest"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/leak"
+	"github.com/shoal-serving/shoal/internal/modelconfig"
 	"github.com/shoal-serving/shoal/internal/pacer"
+	"github.com/shoal-serving/shoal/tensor"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -27,111 +30,179 @@ input [ { name: "x" data_type: TYPE_FP32 dims: [ 2 ] } ]
 output [ { name: "x" data_type: TYPE_FP32 dims: [ 2 ] } ]
 `
 
-// write makes a repository of models with one configuration and some versions.
-func write(t *testing.T, models map[string]string, versions ...string) string {
-	t.Helper()
-	dir := t.TempDir()
-	for name, config := range models {
-		for _, v := range versions {
-			if err := os.MkdirAll(filepath.Join(dir, name, v), 0o755); err != nil {
-				t.Fatal(err)
-			}
+// A disk is a repository's directory that a test changes.
+type disk struct {
+	t   *testing.T
+	dir string
+}
+
+func newDisk(t *testing.T) disk { return disk{t, t.TempDir()} }
+
+// write writes files by their paths. A path that ends in a slash is a directory.
+func (d disk) write(files map[string]string) disk {
+	d.t.Helper()
+	for path, text := range files {
+		whole := filepath.Join(d.dir, path)
+		dir := filepath.Dir(whole)
+		if strings.HasSuffix(path, "/") {
+			dir = whole
 		}
-		if err := os.WriteFile(filepath.Join(dir, name, "config.pbtxt"), []byte(config), 0o644); err != nil {
-			t.Fatal(err)
+		err := os.MkdirAll(dir, 0o755)
+		if err == nil && dir != whole {
+			err = os.WriteFile(whole, []byte(text), 0o644)
+		}
+		if err != nil {
+			d.t.Fatal(err)
 		}
 	}
-	return dir
+	return d
+}
+
+// model writes a model with one configuration and some versions.
+func (d disk) model(name, config string, versions ...string) disk {
+	d.t.Helper()
+	d.write(map[string]string{name + "/config.pbtxt": config})
+	for _, v := range versions {
+		d.write(map[string]string{name + "/" + v + "/": ""})
+	}
+	return d
+}
+
+func (d disk) remove(path string) {
+	d.t.Helper()
+	if err := os.RemoveAll(filepath.Join(d.dir, path)); err != nil {
+		d.t.Fatal(err)
+	}
 }
 
 // tracked is an engine that counts what is open.
 type tracked struct {
 	enginetest.Echo
-	fail error
-	open int
+
+	mu      sync.Mutex // guards the following
+	fail    error
+	open    int
+	loading chan struct{} // if not nil, loads wait here until their context ends
+	sources []engine.Source
 }
 
-func (e *tracked) Load(context.Context, engine.Source) (engine.Model, error) {
+func (e *tracked) Load(ctx context.Context, src engine.Source) (engine.Model, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.loading != nil {
+		e.loading <- struct{}{}
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
 	if e.fail != nil {
 		return nil, e.fail
 	}
 	e.open++
+	e.sources = append(e.sources, src)
 	return e, nil
 }
 
 func (e *tracked) Close() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	e.open--
 	return nil
 }
 
-func openDir(t *testing.T, dir string, eng engine.Engine) (*Repository, error) {
+func (e *tracked) breaks(err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.fail = err
+}
+
+// start starts a repository over a disk, and closes it at the end, when nothing
+// may be open any more.
+func start(t *testing.T, d disk, eng *tracked, opts Options) (*Repository, error) {
 	t.Helper()
 	p := pacer.New()
 	t.Cleanup(p.Close)
-	return Open(t.Context(), dir, Options{Engines: map[string]engine.Engine{"echo": eng}, Pacer: p, Log: slog.New(slog.DiscardHandler)})
-}
-
-func closeRepository(t *testing.T, r *Repository) {
-	t.Helper()
-	if err := r.Close(); err != nil {
-		t.Error(err)
+	if opts.Log == nil {
+		opts.Log = slog.New(slog.DiscardHandler)
 	}
+	if opts.Paths == nil {
+		opts.Paths = []string{d.dir}
+	}
+	opts.Pacer, opts.Cores = p, 3
+	opts.Runners = map[string]Runner{"echo": {Engine: eng}, "onnxruntime": {Engine: eng}}
+	r := New(opts)
+	t.Cleanup(func() {
+		if err := r.Close(); err != nil || eng.open != 0 {
+			t.Errorf("close: %v; %d models are still open", err, eng.open)
+		}
+	})
+	return r, r.Start(t.Context())
 }
 
-func TestEveryModelOfADirectoryIsLoaded(t *testing.T) {
-	eng := &tracked{}
-	r, err := openDir(t, write(t, map[string]string{"a": echoConfig, "b": echoConfig}, "1", "3", "2", "notes"), eng)
+func mustStart(t *testing.T, d disk, eng *tracked, opts Options) *Repository {
+	t.Helper()
+	r, err := start(t, d, eng, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return r
+}
+
+// serving returns the numbers of the versions that serve.
+func serving(r *Repository, name string) (numbers []int64) {
+	for _, v := range r.Versions(name) {
+		numbers = append(numbers, v.Number)
+	}
+	return numbers
+}
+
+func index(r *Repository) string {
+	var lines []string
+	for _, e := range r.Index(false) {
+		lines = append(lines, strings.Join(strings.Fields(strings.Join([]string{e.Name, e.Version, string(e.State), e.Reason}, " ")), " "))
+	}
+	return strings.Join(lines, "; ")
+}
+
+func TestEveryModelOfADirectoryIsLoaded(t *testing.T) {
+	d := newDisk(t).model("a", echoConfig, "1", "3", "2", "notes", "04").model("b", echoConfig, "1", "3").write(map[string]string{".git/x": ""})
+	r := mustStart(t, d, &tracked{}, Options{})
 	for _, name := range []string{"a", "b"} {
 		v, err := r.Find(name, "")
 		if err != nil || v.Number != 3 || v.Config.Name != name {
 			t.Errorf("model %s: found %+v, %v; want version 3", name, v, err)
 		}
 	}
-	if err := r.Close(); err != nil || eng.open != 0 {
-		t.Errorf("close: %v; %d models are still open", err, eng.open)
+	if got, want := index(r), "a 3 READY; b 3 READY"; got != want {
+		t.Errorf("index %q, want %q", got, want)
 	}
 }
 
-func TestASettingWithoutEffectIsLoggedOnce(t *testing.T) {
+func TestASettingWithoutEffectIsLogged(t *testing.T) {
 	var log bytes.Buffer
-	p := pacer.New()
-	defer p.Close()
-	dir := write(t, map[string]string{"a": echoConfig + "version_policy { all { } }\noptimization { eager_batching: true }"}, "1", "2")
-	r, err := Open(t.Context(), dir, Options{
-		Engines: map[string]engine.Engine{"echo": &tracked{}}, Pacer: p,
-		Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn})),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer closeRepository(t, r)
+	d := newDisk(t).model("a", echoConfig+"optimization { eager_batching: true }", "1")
+	mustStart(t, d, &tracked{}, Options{Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))})
 	got := log.String()
-	want := "model=a at=" + filepath.Join(dir, "a", "config.pbtxt") + ":7 field=optimization.eager_batching"
+	want := "model=a version=1 at=" + filepath.Join(d.dir, "a", "config.pbtxt") + ":6 field=optimization.eager_batching"
 	if strings.Count(got, "\n") != 1 || !strings.Contains(got, want) {
 		t.Errorf("logged %q, want one line with %q", got, want)
 	}
 }
 
 func TestAModelFileIsEnough(t *testing.T) {
-	dir := t.TempDir()
-	if err := os.MkdirAll(filepath.Join(dir, "bare", "1"), 0o755); err != nil {
-		t.Fatal(err)
+	d := newDisk(t).write(map[string]string{"in.dir/1/model.onnx": "", "alone.onnx": "", "notes.txt": ""})
+	lone := filepath.Join(newDisk(t).write(map[string]string{"elsewhere.onnx": ""}).dir, "elsewhere.onnx")
+	eng := &tracked{}
+	r := mustStart(t, d, eng, Options{Paths: []string{d.dir, lone}})
+	for name, file := range map[string]string{"in.dir": "", "alone": "alone.onnx", "elsewhere": "elsewhere.onnx"} {
+		v, err := r.Find(name, "1")
+		if err != nil || v.Config.Backend != "onnxruntime" || v.Config.Proto.GetDefaultModelFilename() != file {
+			t.Errorf("%s: found %+v, %v", name, v, err)
+		}
 	}
-	if err := os.WriteFile(filepath.Join(dir, "bare", "1", "model.onnx"), nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	p := pacer.New()
-	defer p.Close()
-	r, err := Open(t.Context(), dir, Options{Engines: map[string]engine.Engine{"onnxruntime": &tracked{}}, Pacer: p, Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer closeRepository(t, r)
-	if v, err := r.Find("bare", ""); err != nil || v.Config.Backend != "onnxruntime" {
-		t.Errorf("found %+v, %v", v, err)
+	for _, src := range eng.sources {
+		if src.Config.Name == "elsewhere" && src.Dir != filepath.Dir(lone) {
+			t.Errorf("loaded from %s", src.Dir)
+		}
 	}
 }
 
@@ -142,59 +213,403 @@ func TestTheVersionPolicyPicksTheVersions(t *testing.T) {
 		"version_policy { all { } }":                         {1, 2, 10},
 		"version_policy { specific { versions: [ 1, 7 ] } }": {1},
 	} {
-		r, err := openDir(t, write(t, map[string]string{"a": echoConfig + policy}, "1", "2", "10"), &tracked{})
-		if err != nil {
-			t.Errorf("%s: %v", policy, err)
-			continue
-		}
-		if got := r.Versions("a"); !slices.Equal(got, want) {
+		r := mustStart(t, newDisk(t).model("a", echoConfig+policy, "1", "2", "10"), &tracked{}, Options{})
+		if got := serving(r, "a"); !slices.Equal(got, want) {
 			t.Errorf("%s: versions %v, want %v", policy, got, want)
 		}
-		closeRepository(t, r)
 	}
 }
 
-func TestAnUnknownModelOrVersionIsNotFound(t *testing.T) {
-	r, err := openDir(t, write(t, map[string]string{"a": echoConfig}, "1"), &tracked{})
-	if err != nil {
+func TestAVersionThatDoesNotServeIsNotFound(t *testing.T) {
+	r := mustStart(t, newDisk(t).model("a", echoConfig, "1").model("b", echoConfig, "1"), &tracked{}, Options{Mode: Explicit, Models: []string{"a", "b"}})
+	if err := r.Unload("b"); err != nil {
 		t.Fatal(err)
 	}
-	defer closeRepository(t, r)
-	for _, tt := range []struct{ name, version, text string }{
-		{"b", "", "Request for unknown model: 'b' is not found"},
-		{"a", "7", "Request for unknown model: 'a' version 7 is not found"},
-		{"a", "x", "Request for unknown model: 'a' version x is not found"},
+	for _, tt := range []struct {
+		name, version string
+		code          infer.Code
+		text          string
+	}{
+		{"c", "", infer.NotFound, "Request for unknown model: 'c' is not found"},
+		{"a", "7", infer.NotFound, "Request for unknown model: 'a' version 7 is not found"},
+		{"a", "x", infer.NotFound, "Request for unknown model: 'a' version x is not found"},
+		{"b", "", infer.NotFound, "Request for unknown model: 'b' has no available versions"},
+		{"b", "1", infer.Unavailable, "Request for unknown model: 'b' version 1 is not at ready state"},
 	} {
-		if _, err := r.Find(tt.name, tt.version); infer.CodeOf(err) != infer.NotFound || err.Error() != tt.text {
+		if _, err := r.Find(tt.name, tt.version); infer.CodeOf(err) != tt.code || err.Error() != tt.text {
 			t.Errorf("%s %s: %v, want %q", tt.name, tt.version, err, tt.text)
 		}
 	}
 }
 
-func TestALoadThatFailsSaysWhyAndKeepsNothing(t *testing.T) {
-	refused := func(models map[string]string, eng *tracked, versions []string, want ...string) {
-		t.Helper()
-		_, err := openDir(t, write(t, models, versions...), eng)
-		if err == nil {
-			t.Errorf("%v was loaded", models)
-			return
-		}
-		for _, w := range want {
-			if !strings.Contains(err.Error(), w) {
-				t.Errorf("error is %q, want it to tell %q", err, w)
+// Every case says what is wrong, where, and what was expected, to whoever asked for
+// the load.
+func TestALoadThatFailsSaysWhy(t *testing.T) {
+	for name, tt := range map[string]struct {
+		disk func(disk) disk
+		fail error
+		code infer.Code
+		want []string
+	}{
+		"another name": {
+			func(d disk) disk { return d.model("m", `name: "c"`+echoConfig, "1") }, nil, infer.Invalid,
+			[]string{"failed to load 'm'", "m/config.pbtxt:1: name", `found "c"`, `expected "m"`},
+		},
+		"no such backend": {
+			func(d disk) disk { return d.model("m", strings.Replace(echoConfig, `"echo"`, `"none"`, 1), "1") }, nil, infer.Invalid,
+			[]string{`m/config.pbtxt:2: backend: found "none"`, `"echo"`},
+		},
+		"no versions": {
+			func(d disk) disk { return d.model("m", echoConfig, "x") }, nil, infer.Invalid,
+			[]string{"at least one version must be available under the version policy of model 'm'", "found []"},
+		},
+		"a broken model": {
+			func(d disk) disk { return d.model("m", echoConfig, "1") }, errors.New("no weights"), infer.Invalid,
+			[]string{"load failed for model 'm': version 1 is at UNAVAILABLE state: no weights;"},
+		},
+		"no library": {
+			func(d disk) disk { return d.model("m", echoConfig, "1") }, infer.Errorf(infer.Unavailable, "no library"), infer.Unavailable,
+			[]string{"no library"},
+		},
+		"preferred above max": { // cases 52 to 54 of those recorded from Triton, which tells clients nothing
+			func(d disk) disk {
+				return d.model("m", echoConfig+"dynamic_batching { preferred_batch_size: [ 16 ] }", "1")
+			}, nil, infer.Invalid,
+			[]string{"failed to load 'm', failed to poll from model repository", "m/config.pbtxt:6: dynamic_batching.preferred_batch_size[0]: found 16, expected at most max_batch_size (4)"},
+		},
+		"preferred zero": {
+			func(d disk) disk {
+				return d.model("m", echoConfig+"dynamic_batching { preferred_batch_size: [ 0 ] }", "1")
+			}, nil, infer.Invalid,
+			[]string{"dynamic_batching.preferred_batch_size[0]: found 0, expected at least 1"},
+		},
+		"not a configuration": {
+			func(d disk) disk { return d.model("m", "max_batch_size: what", "1") }, nil, infer.Invalid, []string{"m/config.pbtxt:1"},
+		},
+		"nothing there": {
+			func(d disk) disk { return d }, nil, infer.NotFound, []string{"failed to load 'm'", "found no directory m and no file m.onnx"},
+		},
+		"twice": {
+			func(d disk) disk { return d.model("m", echoConfig, "1").write(map[string]string{"m.onnx": ""}) }, nil, infer.Invalid,
+			[]string{"in two places"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDisk(t).model("other", echoConfig, "1")
+			eng := &tracked{}
+			r := mustStart(t, d, eng, Options{Mode: Explicit, Models: []string{"other"}})
+			tt.disk(d)
+			eng.breaks(tt.fail)
+			err := r.Load(t.Context(), "m", Override{})
+			if infer.CodeOf(err) != tt.code {
+				t.Errorf("code %v, want %v", infer.CodeOf(err), tt.code)
 			}
-		}
-		if eng.open != 0 {
-			t.Errorf("%d models are still open", eng.open)
+			for _, w := range tt.want {
+				if err == nil || !strings.Contains(err.Error(), w) {
+					t.Errorf("error is %q, want it to tell %q", err, w)
+				}
+			}
+			if !r.Ready() || len(serving(r, "other")) != 1 {
+				t.Error("a model that never served has stopped the others")
+			}
+		})
+	}
+}
+
+func TestAPathThatIsNoRepositorySaysWhatIsExpected(t *testing.T) {
+	d := newDisk(t).model("a", echoConfig, "1").write(map[string]string{"notes.txt": ""})
+	for path, want := range map[string]string{
+		"nowhere":   "no such file",
+		"a":         "found a model's own directory, expected one that has a directory for each model",
+		"notes.txt": "expected a directory of models or a file that ends in .onnx",
+	} {
+		_, err := start(t, d, &tracked{}, Options{Paths: []string{filepath.Join(d.dir, path)}})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want it to tell %q", path, err, want)
 		}
 	}
-	one := []string{"1"}
-	refused(map[string]string{"a": echoConfig, "b": `name: "c"` + echoConfig}, &tracked{}, one, "b/config.pbtxt:1: name", `found "c"`, `expected "b"`)
-	refused(map[string]string{"a": strings.Replace(echoConfig, `"echo"`, `"none"`, 1)}, &tracked{}, one, `a/config.pbtxt:2: backend: found "none"`, `["echo"]`)
-	refused(map[string]string{"a": echoConfig}, &tracked{}, []string{"x"}, "found versions []")
-	refused(map[string]string{"a": echoConfig}, &tracked{fail: errors.New("no weights")}, one, `model "a" version 1: no weights`)
-	refused(map[string]string{"a": "max_batch_size: what"}, &tracked{}, one, "a/config.pbtxt")
-	if _, err := openDir(t, filepath.Join(t.TempDir(), "nowhere"), &tracked{}); err == nil {
-		t.Error("a directory was read that is not there")
+}
+
+func TestModelsThatFailAtTheStartLeaveTheOthersAndAreNotReady(t *testing.T) {
+	d := newDisk(t).model("bad", "max_batch_size: what", "1").model("good", echoConfig, "1")
+	r, err := start(t, d, &tracked{}, Options{Mode: Explicit, Models: []string{"*"}})
+	if err == nil || len(serving(r, "good")) != 1 {
+		t.Fatalf("%v; good serves %v", err, serving(r, "good"))
+	}
+	if r.Ready() {
+		t.Error("ready, although a model that should serve does not")
+	}
+	// Who gives up on it has a server that is ready.
+	if err := r.Unload("bad"); err != nil || !r.Ready() {
+		t.Errorf("%v; ready %t", err, r.Ready())
+	}
+}
+
+func TestAReloadThatFailsKeepsWhatServes(t *testing.T) {
+	d := newDisk(t).model("a", echoConfig, "1")
+	eng := &tracked{}
+	r := mustStart(t, d, eng, Options{Mode: Explicit, Models: []string{"a"}})
+	before, _ := r.Find("a", "")
+	eng.breaks(errors.New("no weights"))
+	d.model("a", echoConfig+"\n", "1")
+	if err := r.Load(t.Context(), "a", Override{}); err == nil {
+		t.Fatal("loaded")
+	}
+	after, err := r.Find("a", "")
+	if after != before || err != nil || !r.Ready() {
+		t.Errorf("%v; ready %t", err, r.Ready())
+	}
+	if got, want := index(r), "a 1 READY the version that was loaded before still serves, because the last load failed: no weights"; got != want {
+		t.Errorf("index %q, want %q", got, want)
+	}
+	eng.breaks(nil)
+	if err := r.Load(t.Context(), "a", Override{}); err != nil || index(r) != "a 1 READY" {
+		t.Errorf("%v; index %q", err, index(r))
+	}
+	if after, _ := r.Find("a", ""); after == before {
+		t.Error("the old version still serves")
+	}
+}
+
+func TestALoadOfWhatHasNotChangedDoesNothing(t *testing.T) {
+	d := newDisk(t).model("a", echoConfig+"version_policy { latest { num_versions: 2 } }", "1")
+	eng := &tracked{}
+	r := mustStart(t, d, eng, Options{Mode: Explicit, Models: []string{"a"}})
+	if err := r.Load(t.Context(), "a", Override{}); err != nil || len(eng.sources) != 1 {
+		t.Errorf("%v; loaded %d times", err, len(eng.sources))
+	}
+	// A version that is added is loaded, and the one beside it is left alone.
+	d.write(map[string]string{"a/2/": ""})
+	if err := r.Load(t.Context(), "a", Override{}); err != nil || len(eng.sources) != 2 || !slices.Equal(serving(r, "a"), []int64{1, 2}) {
+		t.Errorf("%v; loaded %d times, serving %v", err, len(eng.sources), serving(r, "a"))
+	}
+	d.write(map[string]string{"a/3/": ""})
+	if err := r.Load(t.Context(), "a", Override{}); err != nil || !slices.Equal(serving(r, "a"), []int64{2, 3}) {
+		t.Errorf("%v; serving %v", err, serving(r, "a"))
+	}
+}
+
+func TestARunningRequestEndsWhenItsModelIsUnloaded(t *testing.T) {
+	eng := &tracked{}
+	running, end := make(chan struct{}), make(chan struct{})
+	eng.Fails = func([]tensor.Tensor) error {
+		close(running)
+		<-end
+		return nil
+	}
+	r := mustStart(t, newDisk(t).model("a", echoConfig, "1"), eng, Options{Mode: Explicit, Models: []string{"a"}})
+	v, _ := r.Find("a", "")
+	done := make(chan error, 1)
+	go func() {
+		var resp infer.Response
+		req := &infer.Request{Rows: 1, Inputs: []tensor.Tensor{{Name: "x", Type: tensor.FP32, Shape: []int64{1, 2}, Data: tensor.Data([]float32{1, 2})}}}
+		err := v.Scheduler.Submit(t.Context(), req, &resp)
+		if err == nil {
+			resp.Release()
+		}
+		done <- err
+	}()
+	<-running
+	if err := r.Unload("a"); err != nil || index(r) != "a 1 UNLOADING" {
+		t.Errorf("%v; index %q", err, index(r))
+	}
+	close(end)
+	if err := <-done; err != nil {
+		t.Errorf("the request got %v", err)
+	}
+	if err := r.Unload("never heard of"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestUnloadingEndsALoad(t *testing.T) {
+	d := newDisk(t).model("a", echoConfig, "1")
+	eng := &tracked{loading: make(chan struct{})}
+	r := mustStart(t, d, eng, Options{Mode: Explicit})
+	done := make(chan error, 1)
+	go func() { done <- r.Load(t.Context(), "a", Override{}) }()
+	<-eng.loading
+	if _, err := r.Find("a", ""); infer.CodeOf(err) != infer.Unavailable || index(r) != "a 1 LOADING" {
+		t.Errorf("%v; index %q", err, index(r))
+	}
+	if err := r.Unload("a"); err != nil {
+		t.Error(err)
+	}
+	if err := <-done; !errors.Is(err, errUnloaded) {
+		t.Errorf("the load got %v", err)
+	}
+}
+
+func TestOnlyInModeExplicitClientsChangeModels(t *testing.T) {
+	for _, mode := range []Mode{None, Poll} {
+		r := mustStart(t, newDisk(t).model("a", echoConfig, "1"), &tracked{}, Options{Mode: mode})
+		for _, err := range []error{r.Load(t.Context(), "a", Override{}), r.Unload("a")} {
+			if infer.CodeOf(err) != infer.Unavailable {
+				t.Errorf("mode %d: %v", mode, err)
+			}
+		}
+	}
+}
+
+func TestAClientMaySendTheConfigurationAndTheFiles(t *testing.T) {
+	d := newDisk(t).model("a", echoConfig, "1")
+	eng := &tracked{}
+	r := mustStart(t, d, eng, Options{Mode: Explicit, Models: []string{"a"}})
+	const config = `{"backend":"echo","max_batch_size":2,
+		"input":[{"name":"x","data_type":"TYPE_FP32","dims":[2]}],"output":[{"name":"x","data_type":"TYPE_FP32","dims":[2]}]}`
+	load := func(with Override) *Version {
+		t.Helper()
+		if err := r.Load(t.Context(), "a", with); err != nil {
+			t.Fatal(err)
+		}
+		v, err := r.Find("a", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	if v := load(Override{Config: config}); v.Config.MaxBatchSize != 2 {
+		t.Errorf("max_batch_size %d, want that of the client", v.Config.MaxBatchSize)
+	}
+	if v := load(Override{}); v.Config.MaxBatchSize != 2 {
+		t.Errorf("max_batch_size %d after a plain load of the same files, want that of the client", v.Config.MaxBatchSize)
+	}
+	v := load(Override{Config: config, Files: map[string][]byte{"7/model.bin": []byte("weights")}})
+	if v.Number != 7 || !slices.Equal(serving(r, "a"), []int64{7}) {
+		t.Errorf("serving %v, want the version of the client alone", serving(r, "a"))
+	}
+	if dir := eng.sources[len(eng.sources)-1].Dir; exists(dir) {
+		t.Errorf("%s was left behind", dir)
+	}
+	if v := load(Override{}); v.Number != 1 || v.Config.MaxBatchSize != 4 {
+		t.Errorf("version %d, max_batch_size %d after a plain load, want those on disk", v.Number, v.Config.MaxBatchSize)
+	}
+	for text, with := range map[string]Override{
+		"'config' must be specified":   {Files: map[string][]byte{"7/x": nil}},
+		"expected a path below":        {Config: config, Files: map[string][]byte{"../../etc/x": nil}},
+		"the configuration that was":   {Config: `{"no_such_field": 1}`},
+		"at least one version must be": {Config: config, Files: map[string][]byte{"x": nil}},
+	} {
+		if err := r.Load(t.Context(), "a", with); err == nil || !strings.Contains(err.Error(), text) {
+			t.Errorf("%+v: %v, want it to tell %q", with, err, text)
+		}
+	}
+}
+
+// waitForLoads returns when nothing is being loaded or drained any more.
+func waitForLoads(t *testing.T, r *Repository) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		r.work.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-t.Context().Done():
+	}
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+func TestAPollFollowsTheDisk(t *testing.T) {
+	d := newDisk(t).model("a", echoConfig, "1")
+	eng := &tracked{}
+	r := mustStart(t, d, eng, Options{Mode: Explicit, Models: []string{"*"}}) // no timer polls here
+	poll := func() {
+		t.Helper()
+		for range 2 { // a change counts when it is seen twice
+			if _, err := r.lookAround(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		waitForLoads(t, r)
+	}
+	poll()
+	if len(eng.sources) != 1 {
+		t.Errorf("loaded %d times, although nothing has changed", len(eng.sources))
+	}
+	d.model("b", echoConfig, "1").write(map[string]string{"a/2/": ""})
+	poll()
+	if got, want := index(r), "a 1 UNAVAILABLE unloaded; a 2 READY; b 1 READY"; got != want {
+		t.Errorf("index %q, want %q", got, want)
+	}
+	d.model("a", "max_batch_size: what")
+	poll()
+	poll()
+	if !slices.Equal(serving(r, "a"), []int64{2}) || !r.Ready() {
+		t.Errorf("serving %v after a bad change, want what served before", serving(r, "a"))
+	}
+	d.remove("a")
+	poll()
+	if got, want := index(r), "b 1 READY"; got != want || !r.Ready() {
+		t.Errorf("index %q, want %q; ready %t", got, want, r.Ready())
+	}
+}
+
+func TestARepositoryThatVanishesLeavesItsModels(t *testing.T) {
+	d := newDisk(t).model("a", echoConfig, "1")
+	r := mustStart(t, d, &tracked{}, Options{Mode: Explicit, Models: []string{"*"}})
+	d.remove("")
+	for range 3 {
+		if _, err := r.lookAround(); err == nil {
+			t.Error("nobody noticed")
+		}
+	}
+	if len(serving(r, "a")) != 1 || !r.Ready() {
+		t.Errorf("serving %v, ready %t", serving(r, "a"), r.Ready())
+	}
+}
+
+func TestAModelIsWarmedUpBeforeItServes(t *testing.T) {
+	warmup := func(text string) string { return echoConfig + "model_warmup { name: \"w\" " + text + " }" }
+	input := func(data string) string {
+		return `inputs { key: "x" value { data_type: TYPE_FP32 dims: 2 ` + data + ` } }`
+	}
+	eng := &tracked{}
+	d := newDisk(t).model("a", warmup("batch_size: 3 count: 2 "+input(`input_data_file: "w"`))+"instance_group { count: 2 }", "1").
+		write(map[string]string{"a/warmup/w": "12345678"})
+	r := mustStart(t, d, eng, Options{Mode: Explicit, Models: []string{"a"}})
+	if got := eng.Batches(); !slices.Equal(got, []int{3, 3, 3, 3}) {
+		t.Errorf("warmed up with %v rows, want 3 two times on each of two instances", got)
+	}
+	for text, want := range map[string]string{
+		warmup("batch_size: 1 " + input(`input_data_file: "none"`)):                         "no such file",
+		warmup("batch_size: 1 " + input(``)):                                                "expected zero_data, random_data or input_data_file",
+		warmup("batch_size: 9 " + input(`zero_data: true`)):                                 "batch-size must be <= 4",
+		warmup("batch_size: 1"):                                                             "expected 1 inputs but got 0",
+		strings.Replace(warmup("batch_size: 1 "+input(`zero_data: true`)), "2 z", "3 z", 1): "unexpected shape for input 'x'",
+	} {
+		d.model("a", text, "1")
+		if err := r.Load(t.Context(), "a", Override{}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want it to tell %q", text, err, want)
+		}
+	}
+	eng.Fails = func([]tensor.Tensor) error { return errors.New("cold") }
+	d.model("a", warmup("batch_size: 1 "+input(`random_data: true`)), "1")
+	if err := r.Load(t.Context(), "a", Override{}); err == nil || !strings.Contains(err.Error(), `model_warmup "w": the model failed: cold`) {
+		t.Errorf("%v", err)
+	}
+	if len(serving(r, "a")) != 1 || !r.Ready() {
+		t.Error("what was loaded before does not serve any more")
+	}
+}
+
+func TestInstancesThatAreNotWrittenDownAreChosen(t *testing.T) {
+	for config, want := range map[string]int{
+		"": 2, "instance_group { }": 2, "instance_group { } instance_group { }": 4,
+		"instance_group { count: 5 }": 5, "instance_group { count: 5 } instance_group { }": 6,
+	} {
+		r := New(Options{Cores: 3})
+		cfg, err := modelconfig.Parse("", []byte(config))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, automatic := r.instances(cfg, Runner{Instances: 2}, false); got != want || automatic == strings.Contains(config, "count") {
+			t.Errorf("%s: %d instances, automatic %t, want %d", config, got, automatic, want)
+		}
 	}
 }

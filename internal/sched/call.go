@@ -87,6 +87,9 @@ func (c *call) outcome(ctx context.Context, resp *infer.Response) error {
 	return nil
 }
 
+// ErrClosed is what requests get that come after Close.
+var ErrClosed = infer.Errorf(infer.Unavailable, "Server is stopping, scheduler for model has stopped accepting new inference requests")
+
 // turnedAway says in words why a request did not run. The words that Triton has
 // for it are kept, because clients look for them.
 func turnedAway(ctx context.Context, v batching.Verdict, req *infer.Request) error {
@@ -105,7 +108,7 @@ func turnedAway(ctx context.Context, v batching.Verdict, req *infer.Request) err
 		}
 		return infer.Errorf(infer.Cancelled, "[request id: %s] the client left", req.IDOrUnknown())
 	case batching.Refused:
-		return infer.Errorf(infer.Unavailable, "Server is stopping, scheduler for model has stopped accepting new inference requests")
+		return ErrClosed
 	case batching.Unbound:
 		return infer.Errorf(infer.Unavailable, "[request id: %s] the instance that holds the request's sequence has left", req.IDOrUnknown())
 	}

@@ -18,6 +18,7 @@ type worker struct {
 	number int
 	inst   engine.Instance
 	orders chan order // size 1: the core gives a parked instance one order at a time
+	sample sample     // for the order warm
 
 	// The batch that runs. The slices are kept for the next one.
 	calls   []*call
@@ -40,6 +41,7 @@ type order int
 const (
 	take order = iota
 	leave
+	warm
 )
 
 func newWorker(s *Scheduler, number int, inst engine.Instance) *worker {
@@ -78,9 +80,20 @@ func (w *worker) next() bool {
 		if len(w.calls) > 0 {
 			return true
 		}
-		if <-w.orders == leave {
+		if w.wait() == leave {
 			return false
 		}
+	}
+}
+
+// wait returns the next order that the core has for the instance.
+func (w *worker) wait() order {
+	for {
+		o := <-w.orders
+		if o != warm {
+			return o
+		}
+		w.warm() // of which the core knows nothing
 	}
 }
 

@@ -4,6 +4,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strconv"
 	"sync/atomic"
@@ -12,6 +13,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
 	"github.com/shoal-serving/shoal/internal/repository"
+	"github.com/shoal-serving/shoal/internal/sched"
 	"github.com/shoal-serving/shoal/tensor"
 )
 
@@ -35,19 +37,30 @@ func (s *Server) Stop() { s.stopping.Store(true) }
 
 // Infer implements [kserve.Backend].
 func (s *Server) Infer(ctx context.Context, req *infer.Request, resp *infer.Response) error {
-	v, err := s.models.Find(req.Model, req.Version)
+	v, err := s.submit(ctx, req, resp)
 	if err != nil {
-		return err
-	}
-	if err := v.Config.Check(req); err != nil {
-		return err
-	}
-	if err := v.Scheduler.Submit(ctx, req, resp); err != nil {
 		return err
 	}
 	resp.Model, resp.Version = req.Model, strconv.FormatInt(v.Number, 10)
 	resp.Outputs = choose(resp.Outputs, req.Outputs)
 	return nil
+}
+
+// submit runs req with the version that it asks for. One that was replaced between
+// finding and asking it refuses; then there is another to find, or none.
+func (s *Server) submit(ctx context.Context, req *infer.Request, resp *infer.Response) (*repository.Version, error) {
+	for {
+		v, err := s.models.Find(req.Model, req.Version)
+		if err != nil {
+			return nil, err
+		}
+		if err := v.Config.Check(req); err != nil {
+			return nil, err
+		}
+		if err := v.Scheduler.Submit(ctx, req, resp); !errors.Is(err, sched.ErrClosed) {
+			return v, err
+		}
+	}
 }
 
 // choose keeps the outputs that were asked for, in place.
@@ -59,12 +72,12 @@ func choose(outputs []tensor.Tensor, names []string) []tensor.Tensor {
 }
 
 // Ready implements [kserve.Catalog].
-func (s *Server) Ready() bool { return !s.stopping.Load() }
+func (s *Server) Ready() bool { return !s.stopping.Load() && s.models.Ready() }
 
 // ModelReady implements [kserve.Catalog].
 func (s *Server) ModelReady(model, version string) bool {
 	_, err := s.models.Find(model, version)
-	return err == nil && s.Ready()
+	return err == nil && !s.stopping.Load()
 }
 
 // Model implements [kserve.Catalog].
@@ -74,8 +87,8 @@ func (s *Server) Model(model, version string) (*kserve.Metadata, error) {
 		return nil, err
 	}
 	m := &kserve.Metadata{Name: model, Platform: v.Config.Backend}
-	for _, n := range s.models.Versions(model) {
-		m.Versions = append(m.Versions, strconv.FormatInt(n, 10))
+	for _, v := range s.models.Versions(model) {
+		m.Versions = append(m.Versions, strconv.FormatInt(v.Number, 10))
 	}
 	m.Inputs = describe(v.Config, v.Config.Inputs)
 	m.Outputs = describe(v.Config, v.Config.Outputs)

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/engine/enginetest"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/leak"
@@ -37,10 +36,10 @@ func start(t *testing.T) *Server {
 	}
 	p := pacer.New()
 	t.Cleanup(p.Close)
-	models, err := repository.Open(t.Context(), dir, repository.Options{
-		Engines: map[string]engine.Engine{"echo": &enginetest.Echo{}}, Pacer: p, Log: slog.New(slog.DiscardHandler),
+	models := repository.New(repository.Options{
+		Paths: []string{dir}, Runners: map[string]repository.Runner{"echo": {Engine: &enginetest.Echo{}}}, Pacer: p, Log: slog.New(slog.DiscardHandler),
 	})
-	if err != nil {
+	if err := models.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

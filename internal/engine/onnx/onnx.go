@@ -30,6 +30,10 @@ import (
 // Name is the backend that a model's configuration asks for.
 const Name = "onnxruntime"
 
+// Instances is how many batches of a model may run at once if its configuration
+// does not say, as in Triton.
+const Instances = 2
+
 // defaultFile is the model's file, if its configuration names no other.
 const defaultFile = "model.onnx"
 

@@ -1,0 +1,71 @@
+package repository
+
+import (
+	"fmt"
+	"hash/fnv"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/shoal-serving/shoal/internal/infer"
+)
+
+// An Override is what a client sends to be loaded instead of what is on disk. The
+// zero Override is nothing.
+type Override struct {
+	Config string            // as JSON; "" means the file's
+	Files  map[string][]byte // by their paths below the model's directory; empty means those on disk
+}
+
+// stamp is 0 for nothing.
+func (o Override) stamp() stamp {
+	if o.Config == "" && len(o.Files) == 0 {
+		return 0
+	}
+	h := fnv.New64a()
+	_, _ = io.WriteString(h, o.Config)
+	for _, path := range slices.Sorted(maps.Keys(o.Files)) {
+		_, _ = io.WriteString(h, path)
+		_, _ = h.Write(o.Files[path])
+	}
+	return stamp(h.Sum64())
+}
+
+// unpack writes the files to a directory of their own, where the engine finds them.
+// The caller removes it.
+func (o Override) unpack(name string) (*found, error) {
+	if o.Config == "" {
+		return nil, infer.Errorf(infer.Invalid, "Load parameter 'config' must be specified for model file override")
+	}
+	dir, err := os.MkdirTemp("", "shoal-")
+	if err != nil {
+		return nil, fmt.Errorf("the files of the model have no place: %w", err)
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = root.Close() }() // nothing was written through it alone
+	for path, content := range o.Files {
+		if err := writeFile(root, path, content); err != nil {
+			_ = os.RemoveAll(dir) // the first error is the one to tell
+			return nil, infer.Errorf(infer.Invalid, "file:%s: %w; expected a path below the model's directory, such as 1/model.onnx, and room for it in %s", path, err, os.TempDir())
+		}
+	}
+	f, err := scanEntry(dir)
+	if err != nil {
+		return nil, err
+	}
+	f.name = name
+	return f, f.err
+}
+
+// writeFile writes a file below root, and nowhere else.
+func writeFile(root *os.Root, path string, content []byte) error {
+	if err := root.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	return root.WriteFile(path, content, 0o644)
+}

@@ -1,0 +1,85 @@
+package repository
+
+import "time"
+
+// settling is how soon a poll looks again when something has changed: a file that
+// is still being written is larger or younger then.
+const settling = time.Second
+
+// poll loads, reloads and unloads models as their files come, change and go.
+func (r *Repository) poll() {
+	wait := r.opts.Poll
+	trouble := ""
+	for {
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-r.closing:
+			timer.Stop()
+			return
+		}
+		unsettled, err := r.lookAround()
+		wait = r.opts.Poll
+		if unsettled {
+			wait = min(wait, settling)
+		}
+		trouble = r.tell(trouble, err)
+	}
+}
+
+// tell logs what is wrong with the repository when it begins and when it ends.
+func (r *Repository) tell(before string, err error) string {
+	now := ""
+	if err != nil {
+		now = err.Error()
+	}
+	switch {
+	case now == before:
+	case now == "":
+		r.opts.Log.Info("the model repository can be read again")
+	default:
+		r.opts.Log.Error("the model repository cannot be read; models that are loaded stay, and nothing is loaded or unloaded until it can", "error", err)
+	}
+	return now
+}
+
+// lookAround compares what is on disk with what was there last time, and reports
+// whether something has changed that may be changing still. If part of the disk
+// cannot be read, nothing is done: a model that cannot be seen has not gone.
+func (r *Repository) lookAround() (unsettled bool, err error) {
+	there, err := scan(r.opts.Paths)
+	if err != nil {
+		return false, err
+	}
+	var load, drop []string
+	r.mu.Lock()
+	for name := range r.models {
+		if there[name] == nil && r.models[name].wanted {
+			switch r.models[name].over.judge(false, 0) {
+			case settle:
+				unsettled = true
+			case unload:
+				drop = append(drop, name)
+			}
+		}
+	}
+	r.mu.Unlock()
+	for name, f := range there {
+		m := r.claim(name)
+		r.mu.Lock()
+		switch m.over.judge(true, f.whole()) {
+		case settle:
+			unsettled = true
+		case reload:
+			load = append(load, name)
+		}
+		r.mu.Unlock()
+	}
+	for _, name := range drop {
+		r.begin(func() { r.unload(name) })
+	}
+	for _, name := range load {
+		r.begin(func() { _ = r.change(name, Override{}) }) // the log and the index say what is wrong
+	}
+	return unsettled, nil
+}

@@ -1,0 +1,209 @@
+package repository
+
+import (
+	"errors"
+	"fmt"
+	"hash"
+	"hash/fnv"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/shoal-serving/shoal/internal/modelconfig"
+)
+
+// found is one model as it lies on disk.
+type found struct {
+	name string
+	dir  string // the model's own, or that of its file
+	file string // the model's only file, without its directory; "" if it has versions
+
+	config   stamp           // of config.pbtxt and what else belongs to all versions
+	versions map[int64]stamp // by number
+
+	err error // why it cannot be told what is there
+}
+
+// A stamp is equal for files that have not changed: a hash of their names, sizes
+// and times.
+type stamp uint64
+
+const bareVersion = 1 // the number of a model that is only a file
+
+// scan returns the models of all paths by name. The error tells of paths that
+// cannot be read; what is in the others is returned all the same.
+func scan(paths []string) (map[string]*found, error) {
+	all := map[string]*found{}
+	var errs []error
+	for _, path := range paths {
+		models, err := scanPath(path)
+		errs = append(errs, err)
+		for _, m := range models {
+			if other := all[m.name]; other != nil {
+				m.err = fmt.Errorf("model %q is in two places, %s and %s, expected one", m.name, other.place(), m.place())
+			}
+			all[m.name] = m
+		}
+	}
+	return all, errors.Join(errs...)
+}
+
+// place returns where the model is.
+func (f *found) place() string { return filepath.Join(f.dir, f.file) }
+
+func scanPath(path string) ([]*found, error) {
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("model repository: %w", err)
+	case !info.IsDir():
+		return scanFile(path, info)
+	}
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return nil, fmt.Errorf("model repository: %w", err)
+	}
+	if isModel(entries) {
+		return nil, fmt.Errorf("model repository: %s: found a model's own directory, expected one that has a directory for each model, such as %s", path, filepath.Dir(path))
+	}
+	var models []*found
+	for _, e := range entries {
+		m, err := scanEntry(filepath.Join(path, e.Name()))
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // it has just gone, or is a link to nowhere
+		case err != nil:
+			return nil, fmt.Errorf("model repository: %w", err)
+		case m != nil:
+			models = append(models, m)
+		}
+	}
+	return models, nil
+}
+
+// isModel reports whether a directory is that of one model.
+func isModel(entries []fs.DirEntry) bool {
+	for _, e := range entries {
+		if _, version := versionOf(e.Name()); e.Name() == "config.pbtxt" || version {
+			return true
+		}
+	}
+	return false
+}
+
+// scanFile is for a path that is a model's file.
+func scanFile(path string, info fs.FileInfo) ([]*found, error) {
+	m := bare(path, info)
+	switch {
+	case m == nil:
+		return nil, fmt.Errorf("model repository: %s: found a file, expected a directory of models or a file that ends in .onnx", path)
+	case m.err != nil:
+		return nil, m.err
+	}
+	return []*found{m}, nil
+}
+
+// scanEntry returns the model of an entry in a repository, or nil if it is none.
+// Hidden entries are not: the tools that leave them there mean no model.
+func scanEntry(path string) (*found, error) {
+	name := filepath.Base(path)
+	if strings.HasPrefix(name, ".") {
+		return nil, nil
+	}
+	info, err := os.Stat(path) // also what a link leads to
+	switch {
+	case err != nil:
+		return nil, err
+	case !info.IsDir():
+		return bare(path, info), nil
+	}
+	m := &found{name: name, dir: path, versions: map[int64]stamp{}}
+	if !modelconfig.ValidName(name) {
+		m.err = badName(path, name)
+		return m, nil
+	}
+	var entries []fs.DirEntry
+	entries, m.err = os.ReadDir(path)
+	for _, e := range entries {
+		whole := stampOf(filepath.Join(path, e.Name()))
+		if n, ok := versionOf(e.Name()); ok {
+			m.versions[n] = whole
+		} else {
+			m.config = m.config*31 + whole
+		}
+	}
+	return m, nil
+}
+
+// bare returns the model that is only a file, or nil if the file is something else.
+func bare(path string, info fs.FileInfo) *found {
+	name, ok := strings.CutSuffix(filepath.Base(path), ".onnx")
+	if !ok {
+		return nil
+	}
+	m := &found{
+		name: name, dir: filepath.Dir(path), file: filepath.Base(path),
+		versions: map[int64]stamp{bareVersion: stampFile(info)},
+	}
+	if !modelconfig.ValidName(name) {
+		m.err = badName(path, name)
+	}
+	return m
+}
+
+func badName(path, name string) error {
+	return fmt.Errorf("%s: found %q as a model's name, expected %s", path, name, modelconfig.NameRule)
+}
+
+// versionOf returns the number of a version's directory.
+func versionOf(name string) (int64, bool) {
+	n, err := strconv.ParseInt(name, 10, 64)
+	return n, err == nil && n >= 0 && strconv.FormatInt(n, 10) == name
+}
+
+// maxDepth ends the walk through links that lead in circles.
+const maxDepth = 8
+
+// stampOf returns the stamp of a file, or of all files below a directory. What
+// cannot be read adds nothing.
+func stampOf(path string) stamp {
+	h := fnv.New64a()
+	walk(h, path, maxDepth)
+	return stamp(h.Sum64())
+}
+
+func walk(h hash.Hash64, path string, depth int) {
+	info, err := os.Stat(path)
+	if err != nil || depth == 0 {
+		return
+	}
+	if !info.IsDir() {
+		add(h, path, info)
+		return
+	}
+	_, _ = h.Write([]byte(path))
+	entries, _ := os.ReadDir(path)
+	for _, e := range entries {
+		walk(h, filepath.Join(path, e.Name()), depth-1)
+	}
+}
+
+func stampFile(info fs.FileInfo) stamp {
+	h := fnv.New64a()
+	add(h, "", info)
+	return stamp(h.Sum64())
+}
+
+func add(h hash.Hash64, path string, info fs.FileInfo) {
+	_, _ = h.Write(fmt.Appendf(nil, "%s %d %d\n", path, info.Size(), info.ModTime().UnixNano())) // a hash takes everything
+}
+
+// whole returns the stamp of all that belongs to the model.
+func (f *found) whole() stamp {
+	all := f.config
+	for n, s := range f.versions {
+		all += (s ^ stamp(n)) * 1099511628211 // in any order
+	}
+	return all
+}

@@ -1,0 +1,110 @@
+package repository
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/modelconfig"
+	"github.com/shoal-serving/shoal/tensor"
+)
+
+// warm runs the samples of a model's configuration on each of its instances. dir
+// has the files that they name.
+func warm(ctx context.Context, v *Version, dir string) error {
+	for _, s := range v.Config.Warmup {
+		req, err := sampleRequest(v.Config, s, dir)
+		if err == nil {
+			err = v.Config.Check(req)
+		}
+		if err == nil {
+			err = v.Scheduler.Warm(ctx, req, s.Count)
+		}
+		if err != nil {
+			return infer.Errorf(infer.CodeOf(err), "model_warmup %q: %w", s.Name, err)
+		}
+	}
+	return nil
+}
+
+// sampleRequest makes a request of a sample.
+func sampleRequest(cfg *modelconfig.Config, s modelconfig.Sample, dir string) (*infer.Request, error) {
+	req := &infer.Request{Model: cfg.Name}
+	for _, in := range s.Inputs {
+		rows, shape := 1, in.Dims
+		if cfg.MaxBatchSize > 0 {
+			rows, shape = s.Rows, append([]int64{int64(s.Rows)}, in.Dims...)
+		}
+		data, err := sampleData(in, rows, dir)
+		if err != nil {
+			return nil, fmt.Errorf("input %q: %w", in.Name, err)
+		}
+		req.Inputs = append(req.Inputs, tensor.Tensor{Name: in.Name, Type: in.Type, Shape: shape, Data: data})
+	}
+	return req, nil
+}
+
+// sampleData returns the data of one row, as many times as there are rows.
+func sampleData(in modelconfig.SampleInput, rows int, dir string) ([]byte, error) {
+	elements, err := tensor.Elements(in.Dims)
+	if err != nil {
+		return nil, err
+	}
+	row := make([]byte, 4*elements) // empty strings
+	if in.Type != tensor.Bytes {
+		size, err := tensor.ByteSize(in.Type, in.Dims)
+		if err != nil {
+			return nil, err
+		}
+		row = make([]byte, size)
+	}
+	switch {
+	case in.File != "":
+		content, err := os.ReadFile(filepath.Join(dir, in.File))
+		if err != nil {
+			return nil, err
+		}
+		if in.Type != tensor.Bytes && len(content) != len(row) {
+			return nil, fmt.Errorf("%s: found %d bytes, expected %d", filepath.Join(dir, in.File), len(content), len(row))
+		}
+		row = content
+	case in.Random && in.Type != tensor.Bytes:
+		randomise(row, in)
+	}
+	all := make([]byte, 0, rows*len(row))
+	for range rows {
+		all = append(all, row...)
+	}
+	return all, nil
+}
+
+// randomise fills a row with values that suit nearly every model: floating-point
+// numbers from 0.5 to 1, and integers and truth values that are 0 or 1, since
+// larger ones may be indices beyond a table's end. The same input is given the
+// same data each time.
+func randomise(row []byte, in modelconfig.SampleInput) {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(in.Name))
+	random := rand.New(rand.NewPCG(h.Sum64(), uint64(len(row))))
+	size := in.Type.Size()
+	for at := 0; at < len(row); at += size {
+		bits := random.Uint64() & 1
+		switch in.Type { // the exponent of 0.5, and any fraction
+		case tensor.FP16:
+			bits = 0x3800 | random.Uint64()&(1<<10-1)
+		case tensor.BF16:
+			bits = 0x3F00 | random.Uint64()&(1<<7-1)
+		case tensor.FP32:
+			bits = 0x3F00_0000 | random.Uint64()&(1<<23-1)
+		case tensor.FP64:
+			bits = 0x3FE0_0000_0000_0000 | random.Uint64()&(1<<52-1)
+		}
+		for i := range size {
+			row[at+i] = byte(bits >> (8 * i))
+		}
+	}
+}
