@@ -201,6 +201,9 @@ func (r *Repository) Find(name, version string) (*Version, error) {
 	return nil, infer.Errorf(infer.NotFound, "Request for unknown model: '%s' version %s is not found", name, version)
 }
 
+// Names returns the names of the loaded models, in their order.
+func (r *Repository) Names() []string { return slices.Sorted(maps.Keys(r.models)) }
+
 // Versions returns the numbers of a model's loaded versions, ascending.
 func (r *Repository) Versions(name string) []int64 {
 	var numbers []int64
