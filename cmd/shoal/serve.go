@@ -117,10 +117,10 @@ func listen(backend *server.Server, opts serveOptions, log *slog.Logger) (*faces
 	}
 	f := &faces{
 		http: &http.Server{
-			Handler:           kservehttp.New(backend, backend, kservehttp.Options{Version: version, Log: log}),
+			Handler:           kservehttp.New(backend, backend, backend, kservehttp.Options{Version: version, Log: log}),
 			ReadHeaderTimeout: 10 * time.Second, // a connection that says nothing is not kept for ever
 		},
-		grpc:   kservegrpc.New(backend, backend, kservegrpc.Options{Version: version, Log: log}),
+		grpc:   kservegrpc.New(backend, backend, backend, kservegrpc.Options{Version: version, Log: log}),
 		failed: make(chan error, 3),
 	}
 	f.all.Go(func() {

@@ -10,8 +10,8 @@ import (
 // layers lists every package of the module, lowest first. A package imports
 // from the layers below its own, and from no other.
 var layers = [][]string{
-	{"tensor", "internal/buf", "internal/script", "internal/device", "internal/pacer"},
-	{"internal/infer", "internal/batching", "internal/modelconfig/configpb", "internal/kserve/kservepb", "internal/leak", "internal/engine/onnx/onnxruntime"},
+	{"tensor", "internal/buf", "internal/script", "internal/device", "internal/pacer", "internal/plainjson", "internal/modelconfig/configpb"},
+	{"internal/infer", "internal/batching", "internal/kserve/kservepb", "internal/leak", "internal/engine/onnx/onnxruntime"},
 	{"internal/modelconfig", "internal/engine/onnx/onnxtest"},
 	{"internal/engine"},
 	{"internal/engine/enginetest", "internal/engine/simulated", "internal/engine/onnx", "internal/sched", "internal/kserve", "internal/simulate", "internal/batching/batchingtest"},

@@ -4,6 +4,8 @@ import (
 	"context"
 
 	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
+	"github.com/shoal-serving/shoal/internal/modelconfig/configpb"
 	"github.com/shoal-serving/shoal/tensor"
 )
 
@@ -16,7 +18,8 @@ type Backend interface {
 	Infer(ctx context.Context, req *infer.Request, resp *infer.Response) error
 }
 
-// A Catalog tells which models there are and whether they can be asked.
+// A Catalog tells which models there are, whether they can be asked, and what
+// they have done.
 type Catalog interface {
 	// Ready reports whether the server takes requests: all its models are
 	// loaded and it is not shutting down.
@@ -26,6 +29,57 @@ type Catalog interface {
 	ModelReady(model, version string) bool
 	// Model describes a model. Version "" means the one its policy serves.
 	Model(model, version string) (*Metadata, error)
+	// Config returns the configuration that is in effect for a version of a
+	// model, complete. Version "" means the one its policy serves. The caller
+	// does not change it.
+	Config(model, version string) (*configpb.ModelConfig, error)
+	// Statistics returns what was counted for the versions that are named: model
+	// "" means all models, version "" all its versions. Clients expect every
+	// duration of the inference statistics, also where nothing was counted.
+	Statistics(model, version string) ([]*kservepb.ModelStatistics, error)
+}
+
+// A Control changes which models are loaded, where the server was started so
+// that clients may. Names of models are the client's word: they may be none, or
+// paths. Errors are for the client who asked: they say what is wrong with a
+// model, and where.
+type Control interface {
+	// Index lists every model that the repository has or had, and the state of
+	// its versions. Ready leaves out those that take no requests.
+	Index(ready bool) []IndexEntry
+	// Load loads a model, or what has changed of one that is loaded, and returns
+	// when it takes requests. If it fails, what was loaded before stays.
+	Load(ctx context.Context, model string, opts LoadOptions) error
+	// Unload takes a model away. One that is not loaded is no error.
+	Unload(ctx context.Context, model string, opts UnloadOptions) error
+}
+
+// An IndexEntry is the state of a version of a model. Of a model that was never
+// loaded only the name is known, and the rest is "".
+type IndexEntry struct {
+	Name    string
+	Version string
+	State   string // READY, UNAVAILABLE, LOADING or UNLOADING
+	Reason  string // why the version is in that state, if there is more to say
+}
+
+// LoadOptions say what a model is loaded from, where that is not its directory.
+// The zero LoadOptions take all from there.
+type LoadOptions struct {
+	// Config is the configuration, as JSON. "" means the one of the directory.
+	Config string
+
+	// Files are the files of the model by their path below its directory, such
+	// as 1/model.onnx. They are there instead of those of the directory, and not
+	// beside them. Paths have slashes and lead nowhere else; see
+	// [LoadOptions.AddFile].
+	Files map[string][]byte
+}
+
+// UnloadOptions say what else is unloaded with a model.
+type UnloadOptions struct {
+	// Dependents also unloads the models that the model is made of.
+	Dependents bool
 }
 
 // Metadata describes a model to its clients. Shapes include the batch

@@ -11,8 +11,11 @@ import (
 // ServerName is what a server calls itself in its metadata.
 const ServerName = "shoal"
 
-// Extensions are the parts of the protocol beyond its core that are served.
-var Extensions = []string{"binary_tensor_data", "schedule_policy"}
+// Extensions are the parts of the protocol beyond its core that are served, in
+// Triton's order.
+var Extensions = []string{
+	"model_repository", "model_repository(unload_dependents)", "schedule_policy", "model_configuration", "binary_tensor_data", "statistics",
+}
 
 // JSONLengthHeader is the HTTP header that says how many bytes at the start of
 // a body are JSON. Binary tensor data follows them.

@@ -27,7 +27,7 @@ type Config struct {
 	Inputs  []Tensor
 	Outputs []Tensor
 
-	Instances     int // how many batches may run at once; 0 means that the file does not say
+	Instances     int // how many batches may run at once; 0 means that the file does not say, and nobody has chosen yet
 	Parameters    map[string]string
 	VersionPolicy VersionPolicy
 	Dynamic       *Dynamic // nil means that requests are never combined

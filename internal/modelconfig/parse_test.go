@@ -14,6 +14,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/leak"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
+	"github.com/shoal-serving/shoal/internal/plainjson"
 	"github.com/shoal-serving/shoal/internal/script"
 	"github.com/shoal-serving/shoal/tensor"
 )
@@ -131,7 +132,7 @@ func FuzzParse(f *testing.F) {
 				t.Fatalf("accepted %+v", in)
 			}
 		}
-		if text := c.JSON(); !json.Valid(text) {
+		if text := plainjson.Append(nil, c.Effective()); !json.Valid(text) {
 			t.Fatalf("not JSON: %s", text)
 		}
 		if d := c.Dynamic; d != nil && d.Levels > 0 && (d.DefaultLevel < 1 || d.DefaultLevel > d.Levels) {

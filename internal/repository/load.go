@@ -371,6 +371,7 @@ func (w *wish) bare() bool {
 
 func (r *Repository) schedule(ctx context.Context, v *Version, runner Runner, bare bool) (*sched.Scheduler, error) {
 	count, automatic := r.instances(v.Config, runner, bare)
+	v.Config.Instances = count // for those who ask
 	var opened []engine.Instance
 	for range count {
 		inst, err := v.model.Instance(ctx)

@@ -17,7 +17,7 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// A Server implements [kserve.Backend] and [kserve.Catalog].
+// A Server implements [kserve.Backend], [kserve.Catalog] and [kserve.Control].
 type Server struct {
 	models   *repository.Repository
 	stopping atomic.Bool
@@ -26,6 +26,7 @@ type Server struct {
 var (
 	_ kserve.Backend = (*Server)(nil)
 	_ kserve.Catalog = (*Server)(nil)
+	_ kserve.Control = (*Server)(nil)
 )
 
 // New returns a server over models, which stay the caller's to close.

@@ -98,7 +98,7 @@ func natural(name string, p *kservepb.InferParameter) (uint64, error) {
 		}
 		return uint64(v.Int64Param), nil
 	}
-	return 0, infer.Errorf(infer.Invalid, "invalid value type for '%s' parameter, expected int64_param.", name)
+	return 0, mistyped(name, "int64_param")
 }
 
 func decodeInputs(req *infer.Request, in *kservepb.ModelInferRequest) error {

@@ -1,6 +1,7 @@
 // Package kservegrpc is the KServe v2 inference protocol over gRPC.
 //
-// It knows methods and messages. What runs a model is behind [kserve.Backend].
+// It knows methods and messages. What runs a model is behind [kserve.Backend], and
+// what loads one behind [kserve.Control].
 // Messages are read and written by the plain codec of grpc: tensors are copied
 // once out of the network buffers and once into the answer.
 package kservegrpc
@@ -53,10 +54,10 @@ const (
 
 // New returns a server that is ready to serve, with extra options such as
 // credentials. Its Stop waits for the requests that still run.
-func New(backend kserve.Backend, catalog kserve.Catalog, opts Options, extra ...grpc.ServerOption) *grpc.Server {
+func New(backend kserve.Backend, catalog kserve.Catalog, control kserve.Control, opts Options, extra ...grpc.ServerOption) *grpc.Server {
 	opts.MaxBytes = cmp.Or(opts.MaxBytes, math.MaxInt32)
 	opts.Log = cmp.Or(opts.Log, slog.Default())
-	s := &service{backend: backend, catalog: catalog, opts: opts}
+	s := &service{backend: backend, catalog: catalog, control: control, opts: opts}
 	server := grpc.NewServer(append([]grpc.ServerOption{
 		grpc.NumStreamWorkers(streamWorkers),
 		grpc.ReadBufferSize(readBuffer),
@@ -76,6 +77,7 @@ type service struct {
 
 	backend kserve.Backend
 	catalog kserve.Catalog
+	control kserve.Control
 	opts    Options
 }
 

@@ -37,7 +37,8 @@ func TestMain(m *testing.M) { leak.Main(m) }
 func newServer(t testing.TB, opts kservegrpc.Options) (*kservetest.Server, *grpc.ClientConn) {
 	t.Helper()
 	backend := kservetest.New(t, kservetest.Recorded...)
-	server := kservegrpc.New(backend, backend, opts)
+	backend.Entries, backend.Counted = kservetest.RecordedIndex, kservetest.RecordedStatistics
+	server := kservegrpc.New(backend, backend, backend, opts)
 	listener := bufconn.Listen(1 << 20)
 	served := make(chan error, 1) // so that Serve never waits for the test
 	go func() { served <- server.Serve(listener) }()

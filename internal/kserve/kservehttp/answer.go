@@ -17,11 +17,16 @@ func sendJSON(w http.ResponseWriter, status int, v any) error {
 	if err != nil {
 		return err
 	}
+	sendDocument(w, status, body)
+	return nil
+}
+
+// sendDocument answers with JSON.
+func sendDocument(w http.ResponseWriter, status int, body []byte) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)
 	_, _ = w.Write(body) // fails only if the client has left
-	return nil
 }
 
 func sendError(w http.ResponseWriter, status int, text string) {

@@ -2,8 +2,8 @@
 // tensors as binary data where the client likes.
 //
 // It knows routes, headers and bodies. What runs a model is behind
-// [kserve.Backend], and how requests and answers are written is in package
-// kserve.
+// [kserve.Backend], what loads one behind [kserve.Control], and how requests and
+// answers are written is in package kserve.
 package kservehttp
 
 import (
@@ -33,21 +33,26 @@ type Options struct {
 type handler struct {
 	backend kserve.Backend
 	catalog kserve.Catalog
+	control kserve.Control
 	opts    Options
 	mux     http.ServeMux
 }
 
 // New returns a handler for all that is below /v2, and for nothing else.
-func New(backend kserve.Backend, catalog kserve.Catalog, opts Options) http.Handler {
+func New(backend kserve.Backend, catalog kserve.Catalog, control kserve.Control, opts Options) http.Handler {
 	opts.MaxBytes = cmp.Or(opts.MaxBytes, kserve.DefaultMaxBytes)
 	opts.Log = cmp.Or(opts.Log, slog.Default())
-	h := &handler{backend: backend, catalog: catalog, opts: opts}
+	h := &handler{backend: backend, catalog: catalog, control: control, opts: opts}
 	h.handle(http.MethodGet, "/v2", h.serverMetadata)
 	h.handle(http.MethodGet, "/v2/health/live", h.live)
 	h.handle(http.MethodGet, "/v2/health/ready", h.ready)
 	h.handleModel(http.MethodGet, "", h.modelMetadata)
 	h.handleModel(http.MethodGet, "/ready", h.modelReady)
 	h.handleModel(http.MethodPost, "/infer", h.infer)
+	h.handleModel(http.MethodGet, "/config", h.modelConfig)
+	h.handleModel(http.MethodGet, "/stats", h.statistics)
+	h.handle(http.MethodGet, "/v2/models/stats", h.statistics)
+	h.handleRepository()
 	h.mux.HandleFunc("/", notFound)
 	return h
 }

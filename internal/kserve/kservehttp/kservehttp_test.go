@@ -30,7 +30,8 @@ func TestMain(m *testing.M) { leak.Main(m) }
 func newServer(t testing.TB, opts kservehttp.Options) (*kservetest.Server, *httptest.Server) {
 	t.Helper()
 	backend := kservetest.New(t, kservetest.Recorded...)
-	server := httptest.NewServer(kservehttp.New(backend, backend, opts))
+	backend.Entries, backend.Counted = kservetest.RecordedIndex, kservetest.RecordedStatistics
+	server := httptest.NewServer(kservehttp.New(backend, backend, backend, opts))
 	t.Cleanup(server.Close)
 	return backend, server
 }
@@ -266,7 +267,7 @@ func TestABodyThatIsCutShortIsNotRun(t *testing.T) {
 func TestLargeBinaryTensorsGoThereAndBack(t *testing.T) {
 	backend := kservetest.New(t, `name: "large" max_batch_size: 1
 		input { name: "INPUT" data_type: TYPE_UINT8 dims: -1 } output { name: "OUTPUT" data_type: TYPE_UINT8 dims: -1 }`)
-	server := httptest.NewServer(kservehttp.New(backend, backend, kservehttp.Options{}))
+	server := httptest.NewServer(kservehttp.New(backend, backend, backend, kservehttp.Options{}))
 	defer server.Close()
 	data := bytes.Repeat([]byte("0123456789abcdef"), 1<<16)
 	doc := fmt.Sprintf(`{"parameters":{"binary_data_output":true},"inputs":[{"name":"INPUT","shape":[1,%d],"datatype":"UINT8","parameters":{"binary_data_size":%[1]d}}]}`, len(data))

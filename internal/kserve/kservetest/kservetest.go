@@ -11,20 +11,22 @@ import (
 	"github.com/shoal-serving/shoal/internal/buf"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
+	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
+	"github.com/shoal-serving/shoal/internal/modelconfig/configpb"
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// Recorded are the models of the server whose answers are recorded in the faces'
+// Recorded are models of the server whose answers are recorded in the faces'
 // testdata.
 var Recorded = []string{
 	`name: "failing" max_batch_size: 8 backend: "python"
 	 input { name: "INPUT" data_type: TYPE_FP32 dims: 4 } output { name: "OUTPUT" data_type: TYPE_FP32 dims: 4 }`,
-	`name: "identity" max_batch_size: 64 backend: "python"
+	`name: "identity" max_batch_size: 64 backend: "python" dynamic_batching { }
 	 input { name: "INPUT" data_type: TYPE_FP32 dims: 16 } output { name: "OUTPUT" data_type: TYPE_FP32 dims: 16 }`,
 	`name: "two" max_batch_size: 4 backend: "python"
 	 input { name: "INa" data_type: TYPE_INT32 dims: 2 } input { name: "INb" data_type: TYPE_STRING dims: 1 }
-	 output { name: "OUTa" data_type: TYPE_INT32 dims: 2 } output { name: "OUTb" data_type: TYPE_STRING dims: 1 }`,
+	 output { name: "OUTa" data_type: TYPE_INT32 dims: 2 label_filename: "labels.txt" } output { name: "OUTb" data_type: TYPE_STRING dims: 1 }`,
 	`name: "repeat" backend: "python"
 	 input { name: "COUNT" data_type: TYPE_INT32 dims: 1 } output { name: "INDEX" data_type: TYPE_INT32 dims: 1 }`,
 	`name: "alltypes" backend: "python"`,
@@ -38,6 +40,16 @@ type Server struct {
 	// Before, if not nil, is called before a request is answered. It may wait,
 	// panic, or return an error to be answered instead.
 	Before func(ctx context.Context, req *infer.Request) error
+
+	// Entries are the index, and Counted the statistics. Their models need not be
+	// those of the server.
+	Entries []kserve.IndexEntry
+	Counted []*kservepb.ModelStatistics
+
+	// Loading and Unloading, if not nil, are called when a model is to be loaded
+	// or unloaded. The server does nothing then but to answer with their error.
+	Loading   func(model string, opts kserve.LoadOptions) error
+	Unloading func(model string, opts kserve.UnloadOptions) error
 
 	models map[string]*modelconfig.Config
 }
@@ -126,6 +138,53 @@ func (s *Server) Model(model, version string) (*kserve.Metadata, error) {
 		Inputs:   describe(c, c.Inputs),
 		Outputs:  describe(c, c.Outputs),
 	}, nil
+}
+
+// Config is part of [kserve.Catalog].
+func (s *Server) Config(model, version string) (*configpb.ModelConfig, error) {
+	c, err := s.find(model, version)
+	if err != nil {
+		return nil, err
+	}
+	return c.Effective(), nil
+}
+
+// Statistics is part of [kserve.Catalog].
+func (s *Server) Statistics(model, version string) ([]*kservepb.ModelStatistics, error) {
+	var named []*kservepb.ModelStatistics
+	for _, m := range s.Counted {
+		if (model == "" || model == m.GetName()) && (version == "" || version == m.GetVersion()) {
+			named = append(named, m)
+		}
+	}
+	switch {
+	case len(named) > 0 || model == "":
+		return named, nil
+	case version != "":
+		return nil, infer.Errorf(infer.Invalid, "requested model version is not available for model '%s'", model)
+	}
+	return nil, infer.Errorf(infer.Invalid, "requested model '%s' is not available", model)
+}
+
+// Index is part of [kserve.Control].
+func (s *Server) Index(ready bool) []kserve.IndexEntry {
+	return slices.DeleteFunc(slices.Clone(s.Entries), func(e kserve.IndexEntry) bool { return ready && e.State != "READY" })
+}
+
+// Load is part of [kserve.Control].
+func (s *Server) Load(_ context.Context, model string, opts kserve.LoadOptions) error {
+	if s.Loading == nil {
+		return nil
+	}
+	return s.Loading(model, opts)
+}
+
+// Unload is part of [kserve.Control].
+func (s *Server) Unload(_ context.Context, model string, opts kserve.UnloadOptions) error {
+	if s.Unloading == nil {
+		return nil
+	}
+	return s.Unloading(model, opts)
 }
 
 func describe(c *modelconfig.Config, tensors []modelconfig.Tensor) []kserve.TensorMetadata {

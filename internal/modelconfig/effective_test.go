@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/shoal-serving/shoal/internal/modelconfig/configpb"
+	"github.com/shoal-serving/shoal/internal/plainjson"
 	"github.com/shoal-serving/shoal/internal/script"
 	"github.com/shoal-serving/shoal/tensor"
 )
@@ -28,7 +29,7 @@ func TestTheConfigurationIsPrintedAsTritonPrintsIt(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := c.JSON(); string(got) != strings.TrimSpace(string(want)) {
+		if got := plainjson.Append(nil, c.Effective()); string(got) != strings.TrimSpace(string(want)) {
 			t.Errorf("%s:\n%s\nwant\n%s", name, got, want)
 		}
 	}
@@ -37,7 +38,7 @@ func TestTheConfigurationIsPrintedAsTritonPrintsIt(t *testing.T) {
 // Each block is a configuration. It is printed with a field of the top level
 // on each line.
 func TestConfigurationsArePrinted(t *testing.T) {
-	script.Run(t, "testdata/json.txt", func(t *testing.T) func([]string) string {
+	script.Run(t, "testdata/effective.txt", func(t *testing.T) func([]string) string {
 		return func(lines []string) string {
 			c, err := Parse("config.pbtxt", []byte(strings.Join(lines, "\n")))
 			if err != nil {
@@ -53,7 +54,7 @@ func TestConfigurationsArePrinted(t *testing.T) {
 					return err.Error()
 				}
 			}
-			printed := c.JSON()
+			printed := plainjson.Append(nil, c.Effective())
 			checkReadable(t, printed)
 			return topLevel(printed)
 		}
@@ -67,7 +68,7 @@ func checkReadable(t *testing.T, printed []byte) {
 	if err := protojson.Unmarshal(printed, &read); err != nil {
 		t.Errorf("%v in %s", err, printed)
 	}
-	if again := appendMessage(nil, read.ProtoReflect()); !bytes.Equal(again, printed) {
+	if again := plainjson.Append(nil, &read); !bytes.Equal(again, printed) {
 		t.Errorf("read as\n%s\nwant\n%s", again, printed)
 	}
 }

@@ -1,0 +1,134 @@
+package kserve
+
+import (
+	"encoding/base64"
+	"io/fs"
+	"strings"
+
+	"github.com/shoal-serving/shoal/internal/infer"
+)
+
+// The parameters of requests that load and unload models.
+const (
+	ConfigParameter           = "config"
+	UnloadDependentsParameter = "unload_dependents"
+
+	filePrefix = "file:"
+)
+
+// FileParameter returns the path of the file that is in the parameter of that
+// name, if one is.
+func FileParameter(name string) (path string, ok bool) { return strings.CutPrefix(name, filePrefix) }
+
+// AddFile adds a file of a model. Its path is the client's word, and may not
+// lead out of the model's directory. content is the options' from now on.
+func (o *LoadOptions) AddFile(path string, content []byte) error {
+	if !fs.ValidPath(path) || path == "." {
+		return infer.Errorf(infer.Invalid, "parameter '%s%s': found path '%[2]s', expected one below the model's directory, such as 1/model.onnx", filePrefix, path)
+	}
+	if o.Files == nil {
+		o.Files = map[string][]byte{}
+	}
+	o.Files[path] = content
+	return nil
+}
+
+// UnknownLoadParameter answers a client that loads a model with a parameter that
+// there is not.
+func UnknownLoadParameter(name string) error {
+	return infer.Errorf(infer.Invalid, "found parameter '%s', expected '%s', or '%s' and a path", name, ConfigParameter, filePrefix)
+}
+
+// UnknownUnloadParameter answers a client that unloads a model with a parameter
+// that there is not.
+func UnknownUnloadParameter(name string) error {
+	return infer.Errorf(infer.Invalid, "found parameter '%s', expected '%s'", name, UnloadDependentsParameter)
+}
+
+// NoRepositoryName answers a client that names one of several repositories.
+func NoRepositoryName() error {
+	return infer.Errorf(infer.Unsupported, "'repository_name' specification is not supported")
+}
+
+// DecodeIndex reads the body of an HTTP request for the index: whether only
+// what is ready is asked for. An empty body asks for all.
+func DecodeIndex(body []byte) (ready bool, err error) {
+	err = decodeMembers(body, func(d *document, name string) (err error) {
+		if name != "ready" {
+			return d.skip()
+		}
+		ready, err = d.bool("ready")
+		return err
+	})
+	return ready, err
+}
+
+// DecodeLoad reads the body of an HTTP request to load a model. It keeps nothing
+// of body.
+func DecodeLoad(body []byte) (o LoadOptions, err error) {
+	err = decodeParameters(body, func(d *document, name string) (err error) {
+		path, isFile := FileParameter(name)
+		switch {
+		case name == ConfigParameter:
+			o.Config, err = d.string(name)
+		case isFile:
+			var content []byte
+			if content, err = d.base64(name); err == nil {
+				err = o.AddFile(path, content)
+			}
+		default:
+			err = UnknownLoadParameter(name)
+		}
+		return err
+	})
+	return o, err
+}
+
+// DecodeUnload reads the body of an HTTP request to unload a model.
+func DecodeUnload(body []byte) (o UnloadOptions, err error) {
+	err = decodeParameters(body, func(d *document, name string) (err error) {
+		if name != UnloadDependentsParameter {
+			return UnknownUnloadParameter(name)
+		}
+		o.Dependents, err = d.bool(name)
+		return err
+	})
+	return o, err
+}
+
+// decodeMembers calls each for every member of the object that a body is. An
+// empty body has none.
+func decodeMembers(body []byte, each func(d *document, name string) error) error {
+	if len(body) == 0 {
+		return nil
+	}
+	d := openDocument(body)
+	defer d.close()
+	if err := d.members("request", func(name []byte) error { return each(&d, string(name)) }); err != nil {
+		return err
+	}
+	return d.end()
+}
+
+// decodeParameters calls each for every parameter.
+func decodeParameters(body []byte, each func(d *document, name string) error) error {
+	return decodeMembers(body, func(d *document, name string) error {
+		if name != "parameters" {
+			return d.skip()
+		}
+		return d.members(name, func(name []byte) error { return each(d, string(name)) })
+	})
+}
+
+// base64 reads a string that stands for bytes, into memory of their own.
+func (d *document) base64(field string) ([]byte, error) {
+	text, err := d.unquoted(field)
+	if err != nil {
+		return nil, err
+	}
+	content, err := base64.StdEncoding.AppendDecode(nil, text)
+	if err != nil {
+		return nil, unparsable(field, err.Error())
+	}
+	return content, nil
+}

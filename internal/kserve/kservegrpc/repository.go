@@ -1,0 +1,97 @@
+package kservegrpc
+
+import (
+	"context"
+	"maps"
+	"slices"
+
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/kserve"
+	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
+)
+
+func (s *service) RepositoryIndex(_ context.Context, in *kservepb.RepositoryIndexRequest) (*kservepb.RepositoryIndexResponse, error) {
+	if in.GetRepositoryName() != "" {
+		return nil, kserve.NoRepositoryName()
+	}
+	out := &kservepb.RepositoryIndexResponse{}
+	for _, e := range s.control.Index(in.GetReady()) {
+		out.Models = append(out.Models, &kservepb.RepositoryIndexResponse_ModelIndex{
+			Name: e.Name, Version: e.Version, State: e.State, Reason: e.Reason,
+		})
+	}
+	return out, nil
+}
+
+func (s *service) RepositoryModelLoad(ctx context.Context, in *kservepb.RepositoryModelLoadRequest) (*kservepb.RepositoryModelLoadResponse, error) {
+	if in.GetRepositoryName() != "" {
+		return nil, kserve.NoRepositoryName()
+	}
+	opts, err := loadOptions(in.GetParameters())
+	if err != nil {
+		return nil, err
+	}
+	if err := s.control.Load(ctx, in.GetModelName(), opts); err != nil {
+		return nil, err
+	}
+	return &kservepb.RepositoryModelLoadResponse{}, nil
+}
+
+func (s *service) RepositoryModelUnload(ctx context.Context, in *kservepb.RepositoryModelUnloadRequest) (*kservepb.RepositoryModelUnloadResponse, error) {
+	if in.GetRepositoryName() != "" {
+		return nil, kserve.NoRepositoryName()
+	}
+	opts, err := unloadOptions(in.GetParameters())
+	if err != nil {
+		return nil, err
+	}
+	if err := s.control.Unload(ctx, in.GetModelName(), opts); err != nil {
+		return nil, err
+	}
+	return &kservepb.RepositoryModelUnloadResponse{}, nil
+}
+
+// loadOptions takes parameters in the order of their names, so that of two
+// mistakes a client always hears of the same one first.
+func loadOptions(params map[string]*kservepb.ModelRepositoryParameter) (o kserve.LoadOptions, err error) {
+	for _, name := range slices.Sorted(maps.Keys(params)) {
+		path, isFile := kserve.FileParameter(name)
+		switch {
+		case name == kserve.ConfigParameter:
+			p, ok := params[name].GetParameterChoice().(*kservepb.ModelRepositoryParameter_StringParam)
+			if !ok {
+				return o, mistyped(name, "string_param")
+			}
+			o.Config = p.StringParam
+		case isFile:
+			p, ok := params[name].GetParameterChoice().(*kservepb.ModelRepositoryParameter_BytesParam)
+			if !ok {
+				return o, mistyped(name, "bytes_param")
+			}
+			if err := o.AddFile(path, p.BytesParam); err != nil {
+				return o, err
+			}
+		default:
+			return o, kserve.UnknownLoadParameter(name)
+		}
+	}
+	return o, nil
+}
+
+func unloadOptions(params map[string]*kservepb.ModelRepositoryParameter) (o kserve.UnloadOptions, err error) {
+	for _, name := range slices.Sorted(maps.Keys(params)) {
+		if name != kserve.UnloadDependentsParameter {
+			return o, kserve.UnknownUnloadParameter(name)
+		}
+		p, ok := params[name].GetParameterChoice().(*kservepb.ModelRepositoryParameter_BoolParam)
+		if !ok {
+			return o, mistyped(name, "bool_param")
+		}
+		o.Dependents = p.BoolParam
+	}
+	return o, nil
+}
+
+func mistyped(name, expected string) error {
+	return infer.Errorf(infer.Invalid, "invalid value type for '%s' parameter, expected %s.", name, expected)
+}

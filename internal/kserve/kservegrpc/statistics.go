@@ -1,0 +1,29 @@
+package kservegrpc
+
+import (
+	"context"
+
+	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
+)
+
+func (s *service) ModelConfig(_ context.Context, in *kservepb.ModelConfigRequest) (*kservepb.ModelConfigResponse, error) {
+	if err := checkVersion(in.GetVersion()); err != nil {
+		return nil, err
+	}
+	config, err := s.catalog.Config(in.GetName(), in.GetVersion())
+	if err != nil {
+		return nil, err
+	}
+	return &kservepb.ModelConfigResponse{Config: config}, nil
+}
+
+func (s *service) ModelStatistics(_ context.Context, in *kservepb.ModelStatisticsRequest) (*kservepb.ModelStatisticsResponse, error) {
+	if err := checkVersion(in.GetVersion()); err != nil {
+		return nil, err
+	}
+	stats, err := s.catalog.Statistics(in.GetName(), in.GetVersion())
+	if err != nil {
+		return nil, err
+	}
+	return &kservepb.ModelStatisticsResponse{ModelStats: stats}, nil
+}

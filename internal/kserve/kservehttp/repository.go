@@ -1,0 +1,69 @@
+package kservehttp
+
+import (
+	"net/http"
+
+	"github.com/shoal-serving/shoal/internal/kserve"
+)
+
+// handleRepository adds the routes that lead to the repository. Those that name
+// one are there to be answered with a reason.
+func (h *handler) handleRepository() {
+	for suffix, do := range map[string]action{
+		"/index":                 h.repositoryIndex,
+		"/models/{model}/load":   h.load,
+		"/models/{model}/unload": h.unload,
+	} {
+		h.handle(http.MethodPost, "/v2/repository"+suffix, do)
+		h.handle(http.MethodPost, "/v2/repository/{repository}"+suffix, namedRepository)
+	}
+}
+
+func namedRepository(http.ResponseWriter, *http.Request) error { return kserve.NoRepositoryName() }
+
+type indexEntry struct {
+	Name    string `json:"name"`
+	Version string `json:"version,omitzero"`
+	State   string `json:"state,omitzero"`
+	Reason  string `json:"reason,omitzero"`
+}
+
+func (h *handler) repositoryIndex(w http.ResponseWriter, r *http.Request) error {
+	ready, err := read(r, h.opts.MaxBytes, kserve.DecodeIndex)
+	if err != nil {
+		return err
+	}
+	var entries []indexEntry
+	for _, e := range h.control.Index(ready) {
+		entries = append(entries, indexEntry(e))
+	}
+	return sendJSON(w, http.StatusOK, entries)
+}
+
+func (h *handler) load(_ http.ResponseWriter, r *http.Request) error {
+	opts, err := read(r, h.opts.MaxBytes, kserve.DecodeLoad)
+	if err != nil {
+		return err
+	}
+	return h.control.Load(r.Context(), r.PathValue("model"), opts)
+}
+
+func (h *handler) unload(_ http.ResponseWriter, r *http.Request) error {
+	opts, err := read(r, h.opts.MaxBytes, kserve.DecodeUnload)
+	if err != nil {
+		return err
+	}
+	return h.control.Unload(r.Context(), r.PathValue("model"), opts)
+}
+
+// read returns what decode makes of the body of a request, of which it keeps
+// nothing.
+func read[T any](r *http.Request, most int64, decode func(body []byte) (T, error)) (T, error) {
+	body, err := readBody(r, most)
+	if err != nil {
+		var none T
+		return none, err
+	}
+	defer body.Release()
+	return decode(body.B)
+}

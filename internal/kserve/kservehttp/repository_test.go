@@ -1,0 +1,87 @@
+package kservehttp_test
+
+import (
+	"fmt"
+	"net/http"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/shoal-serving/shoal/internal/buf"
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/kserve"
+	"github.com/shoal-serving/shoal/internal/kserve/kservehttp"
+)
+
+const loadPath, unloadPath = "/v2/repository/models/failing/load", "/v2/repository/models/failing/unload"
+
+func TestParametersReachTheControl(t *testing.T) {
+	backend, server := newServer(t, kservehttp.Options{})
+	var loaded []kserve.LoadOptions
+	backend.Loading = func(model string, opts kserve.LoadOptions) error {
+		if model != "failing" {
+			t.Errorf("model %q", model)
+		}
+		loaded = append(loaded, opts)
+		return nil
+	}
+	var unloaded []kserve.UnloadOptions
+	backend.Unloading = func(model string, opts kserve.UnloadOptions) error {
+		if model != "failing" {
+			t.Errorf("model %q", model)
+		}
+		unloaded = append(unloaded, opts)
+		return nil
+	}
+	for _, body := range []string{"", `{"parameters":{"config":"{\"backend\":\"x\"}","file:1/model.onnx":"AP8B","file:1/empty":""}}`} {
+		do(t, server, http.MethodPost, loadPath, nil, strings.NewReader(body))
+	}
+	for _, body := range []string{"", `{"parameters":{"unload_dependents":true}}`} {
+		do(t, server, http.MethodPost, unloadPath, nil, strings.NewReader(body))
+	}
+	if want := []kserve.LoadOptions{{}, {
+		Config: `{"backend":"x"}`,
+		Files:  map[string][]byte{"1/model.onnx": {0, 255, 1}, "1/empty": nil},
+	}}; !reflect.DeepEqual(loaded, want) {
+		t.Errorf("loaded with %v, want %v", loaded, want)
+	}
+	if want := []kserve.UnloadOptions{{}, {Dependents: true}}; !reflect.DeepEqual(unloaded, want) {
+		t.Errorf("unloaded with %v, want %v", unloaded, want)
+	}
+}
+
+func TestTheReasonOfAFailedLoadReachesTheClient(t *testing.T) {
+	backend, server := newServer(t, kservehttp.Options{})
+	const reason = "DIR/failing/config.pbtxt:3: max_batch_size: found -1, expected at least 0"
+	err := fmt.Errorf("load failed for model 'failing': %w", infer.Errorf(infer.Invalid, reason))
+	backend.Loading = func(string, kserve.LoadOptions) error { return err }
+	backend.Unloading = func(string, kserve.UnloadOptions) error { return err }
+	for _, path := range []string{loadPath, unloadPath} {
+		a := do(t, server, http.MethodPost, path, nil, nil)
+		if want := `{"error":"load failed for model 'failing': ` + reason + `"}`; a.status != http.StatusBadRequest || a.body != want {
+			t.Errorf("%s: status %d, %s, want %s", path, a.status, a.body, want)
+		}
+	}
+}
+
+func TestAnIndexWithoutModelsIsAList(t *testing.T) {
+	backend, server := newServer(t, kservehttp.Options{})
+	backend.Entries = nil
+	if a := do(t, server, http.MethodPost, "/v2/repository/index", nil, nil); a.status != http.StatusOK || a.body != "[]" {
+		t.Errorf("status %d, %s", a.status, a.body)
+	}
+}
+
+func TestBodiesOfLoadsAreLimitedAndGivenBack(t *testing.T) {
+	_, server := newServer(t, kservehttp.Options{MaxBytes: 100})
+	before := buf.Live()
+	for size, want := range map[int]int{2: 200, 100: 200, 101: 400} {
+		a := do(t, server, http.MethodPost, loadPath, nil, strings.NewReader("{}"+strings.Repeat(" ", size-2)))
+		if a.status != want {
+			t.Errorf("%d bytes: status %d, %s, want %d", size, a.status, a.body, want)
+		}
+	}
+	if after := buf.Live(); after != before {
+		t.Errorf("%d buffers in use, %d before", after, before)
+	}
+}

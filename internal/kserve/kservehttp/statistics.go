@@ -1,0 +1,27 @@
+package kservehttp
+
+import (
+	"net/http"
+
+	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
+	"github.com/shoal-serving/shoal/internal/plainjson"
+)
+
+func (h *handler) modelConfig(w http.ResponseWriter, r *http.Request) error {
+	config, err := h.catalog.Config(r.PathValue("model"), r.PathValue("version"))
+	if err != nil {
+		return err
+	}
+	sendDocument(w, http.StatusOK, plainjson.Append(nil, config))
+	return nil
+}
+
+// statistics are of all models, if the path names none.
+func (h *handler) statistics(w http.ResponseWriter, r *http.Request) error {
+	stats, err := h.catalog.Statistics(r.PathValue("model"), r.PathValue("version"))
+	if err != nil {
+		return err
+	}
+	sendDocument(w, http.StatusOK, plainjson.Append(nil, &kservepb.ModelStatisticsResponse{ModelStats: stats}))
+	return nil
+}

@@ -1,0 +1,97 @@
+package modelconfig
+
+import (
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/shoal-serving/shoal/internal/modelconfig/configpb"
+)
+
+// The platform and the file of a backend, where it has only one of a kind.
+var (
+	platformOf = map[string]string{"onnxruntime": "onnxruntime_onnx", "tensorrt": "tensorrt_plan", "pytorch": "pytorch_libtorch"}
+	fileOf     = map[string]string{
+		"onnxruntime": "model.onnx", "python": "model.py", "tensorrt": "model.plan", "pytorch": "model.pt", "openvino": "model.xml",
+	}
+)
+
+// Effective returns the file as it would be if it left out nothing, for the caller
+// to keep. Defaults of what has no effect here are Triton's.
+func (c *Config) Effective() *configpb.ModelConfig {
+	p := &configpb.ModelConfig{}
+	if c.Proto != nil {
+		p = proto.CloneOf(c.Proto)
+	}
+	p.Name, p.Backend = c.Name, c.Backend
+	if p.GetPlatform() == "" {
+		p.Platform = platformOf[c.Backend]
+	}
+	if p.GetDefaultModelFilename() == "" {
+		p.DefaultModelFilename = fileOf[c.Backend]
+	}
+	if p.GetVersionPolicy().GetPolicyChoice() == nil {
+		latest := &configpb.ModelVersionPolicy_Latest{NumVersions: 1}
+		p.VersionPolicy = &configpb.ModelVersionPolicy{PolicyChoice: &configpb.ModelVersionPolicy_Latest_{Latest: latest}}
+	}
+	p.MaxBatchSize = new(int32(c.MaxBatchSize))
+	c.effectiveTensors(p)
+	c.effectiveBatching(p)
+	c.effectiveInstances(p)
+	effectiveOptimization(p)
+	return p
+}
+
+func (c *Config) effectiveTensors(p *configpb.ModelConfig) {
+	if len(p.GetInput()) == 0 {
+		for _, t := range c.Inputs {
+			p.Input = append(p.Input, &configpb.ModelInput{Name: t.Name, DataType: configpb.DataType(t.Type), Dims: t.Dims})
+		}
+	}
+	if len(p.GetOutput()) == 0 {
+		for _, t := range c.Outputs {
+			p.Output = append(p.Output, &configpb.ModelOutput{Name: t.Name, DataType: configpb.DataType(t.Type), Dims: t.Dims})
+		}
+	}
+}
+
+func (c *Config) effectiveBatching(p *configpb.ModelConfig) {
+	if c.Dynamic == nil {
+		return
+	}
+	d := p.GetDynamicBatching()
+	if d == nil {
+		d = &configpb.ModelDynamicBatching{}
+		p.SchedulingChoice = &configpb.ModelConfig_DynamicBatching{DynamicBatching: d}
+	}
+	if len(d.GetPreferredBatchSize()) == 0 && c.MaxBatchSize > 0 {
+		d.PreferredBatchSize = []int32{int32(c.MaxBatchSize)}
+	}
+}
+
+func (c *Config) effectiveInstances(p *configpb.ModelConfig) {
+	if len(p.GetInstanceGroup()) == 0 {
+		p.InstanceGroup = []*configpb.ModelInstanceGroup{{Count: new(int32(c.Instances))}}
+	}
+	for i, g := range p.GetInstanceGroup() {
+		if g.GetName() == "" {
+			g.Name = fmt.Sprintf("%s_%d", c.Name, i)
+		}
+		if g.GetKind() == configpb.ModelInstanceGroup_KIND_AUTO {
+			g.Kind = configpb.ModelInstanceGroup_KIND_CPU
+		}
+		g.Count = new(max(1, g.GetCount()))
+	}
+}
+
+func effectiveOptimization(p *configpb.ModelConfig) {
+	if p.GetOptimization() == nil {
+		p.Optimization = &configpb.ModelOptimizationPolicy{}
+	}
+	if p.GetOptimization().GetInputPinnedMemory() == nil {
+		p.Optimization.InputPinnedMemory = &configpb.ModelOptimizationPolicy_PinnedMemoryBuffer{Enable: true}
+	}
+	if p.GetOptimization().GetOutputPinnedMemory() == nil {
+		p.Optimization.OutputPinnedMemory = &configpb.ModelOptimizationPolicy_PinnedMemoryBuffer{Enable: true}
+	}
+}

@@ -1,0 +1,58 @@
+package server
+
+import (
+	"context"
+	"strconv"
+
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/kserve"
+	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
+	"github.com/shoal-serving/shoal/internal/modelconfig/configpb"
+	"github.com/shoal-serving/shoal/internal/repository"
+)
+
+// Config implements [kserve.Catalog].
+func (s *Server) Config(model, version string) (*configpb.ModelConfig, error) {
+	v, err := s.models.Find(model, version)
+	if err != nil {
+		return nil, err
+	}
+	return v.Config.Effective(), nil
+}
+
+// Statistics implements [kserve.Catalog]. Nothing is counted yet.
+func (s *Server) Statistics(model, version string) ([]*kservepb.ModelStatistics, error) {
+	var stats []*kservepb.ModelStatistics
+	s.models.All(func(name string, v *repository.Version) {
+		number := strconv.FormatInt(v.Number, 10)
+		if (model == "" || model == name) && (version == "" || version == number) {
+			stats = append(stats, &kservepb.ModelStatistics{Name: name, Version: number})
+		}
+	})
+	switch {
+	case len(stats) > 0 || model == "":
+		return stats, nil
+	case len(s.models.Versions(model)) == 0:
+		return nil, infer.Errorf(infer.Invalid, "requested model '%s' is not available", model)
+	}
+	return nil, infer.Errorf(infer.Invalid, "requested model version is not available for model '%s'", model)
+}
+
+// Index implements [kserve.Control].
+func (s *Server) Index(ready bool) []kserve.IndexEntry {
+	var entries []kserve.IndexEntry
+	for _, e := range s.models.Index(ready) {
+		entries = append(entries, kserve.IndexEntry{Name: e.Name, Version: e.Version, State: string(e.State), Reason: e.Reason})
+	}
+	return entries
+}
+
+// Load implements [kserve.Control].
+func (s *Server) Load(ctx context.Context, model string, opts kserve.LoadOptions) error {
+	return s.models.Load(ctx, model, repository.Override{Config: opts.Config, Files: opts.Files})
+}
+
+// Unload implements [kserve.Control]. No model is made of others yet.
+func (s *Server) Unload(_ context.Context, model string, _ kserve.UnloadOptions) error {
+	return s.models.Unload(model)
+}
