@@ -17,7 +17,7 @@ func (c *Core) arrive(it *Item) {
 	case it.Instance != 0 && !c.serves(it.Instance):
 		c.refuse(it, Unbound)
 		return
-	case level.MaxQueue > 0 && c.perLevel[it.level] >= level.MaxQueue:
+	case c.full(level, it):
 		c.refuse(it, QueueFull)
 		return
 	}
@@ -33,6 +33,16 @@ func (c *Core) arrive(it *Item) {
 		it.orderPrev, it.orderNext = last, &c.unanswered
 		last.orderNext, c.unanswered.orderPrev = it, it
 	}
+}
+
+// full reports whether the queue of a level has no room for it.
+func (c *Core) full(level *Level, it *Item) bool {
+	if !level.Shares {
+		return level.MaxQueue > 0 && c.perLevel[it.level] >= level.MaxQueue
+	}
+	most, now := c.cfg.Shared, c.sharing
+	return most.Requests > 0 && now.Requests >= most.Requests ||
+		most.Bytes > 0 && now.Requests > 0 && now.Bytes+it.Bytes > most.Bytes
 }
 
 func (c *Core) refuse(it *Item, v Verdict) {
@@ -60,6 +70,10 @@ func (c *Core) enqueue(it *Item) {
 	c.laneOf(it).push(it)
 	c.waiting++
 	c.perLevel[it.level]++
+	if c.cfg.Levels[it.level].Shares {
+		c.sharing.Requests++
+		c.sharing.Bytes += it.Bytes
+	}
 	if it.Instance != 0 {
 		c.bound++
 	}
@@ -69,6 +83,10 @@ func (c *Core) dequeue(it *Item) {
 	it.lane.remove(it)
 	c.waiting--
 	c.perLevel[it.level]--
+	if c.cfg.Levels[it.level].Shares {
+		c.sharing.Requests--
+		c.sharing.Bytes -= it.Bytes
+	}
 	if it.Instance != 0 {
 		c.bound--
 	}

@@ -16,6 +16,7 @@ const Never Time = math.MaxInt64
 // fields and leaves all of it alone until the core lets go.
 type Item struct {
 	Rows     int           // rows of the batch that it fills, at least 1
+	Bytes    int64         // that it keeps in memory while it waits
 	Shape    uint64        // requests of different shapes never share a batch
 	Priority uint64        // 1 is the highest; 0 and unknown levels mean the default
 	Timeout  time.Duration // longest time in the queue the client asks for, where the level allows; 0 means none
@@ -139,7 +140,7 @@ type Verdict uint8
 // Why requests are turned away.
 const (
 	TooLarge  Verdict = iota // more rows than a batch may have, or none
-	QueueFull                // its level holds as many as it may
+	QueueFull                // as many wait as may
 	TimedOut                 // it waited longer than its level allows
 	Expired                  // its own deadline passed
 	Cancelled                // its client left

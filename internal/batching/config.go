@@ -18,6 +18,10 @@ type Config struct {
 	Levels       []Level
 	DefaultLevel int
 
+	// Shared bounds the queue of all levels together that have no bound of their
+	// own; see [Level]. The zero Bound is none.
+	Shared Bound
+
 	// KeepOrder delivers outcomes in the order of arrival. Requests that are
 	// turned away do not wait for their turn.
 	KeepOrder bool
@@ -30,9 +34,16 @@ type Config struct {
 	TakeTurns bool
 }
 
+// A Bound is how much may wait. Zeros mean any number.
+type Bound struct {
+	Requests int
+	Bytes    int64 // of inputs; one request may wait however large it is
+}
+
 // A Level is the queue policy of one priority. The zero Level has no limits.
 type Level struct {
 	MaxQueue      int           // requests that may wait; 0 means any number
+	Shares        bool          // the bound that counts is Config.Shared instead
 	Timeout       time.Duration // longest time in the queue; 0 means any
 	AllowOverride bool          // a request may ask for a shorter timeout, if there is one to shorten
 	DelayLate     bool          // those that time out stand behind the others instead of being turned away

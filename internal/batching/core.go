@@ -12,6 +12,7 @@ type Core struct {
 	waiting    int   // items in all lanes
 	bound      int   // of those, items in lanes of one instance
 	perLevel   []int // of those, items of each level
+	sharing    Bound // of those, items of levels that share a bound
 	arrivals   uint64
 	alarms     alarms
 	unanswered Item // its order links are the ends of the list of unanswered items, if order is kept

@@ -123,10 +123,11 @@ func (g *game) configure() {
 	for i := range g.cfg.Levels {
 		if how := g.choose(16); how > 7 {
 			g.cfg.Levels[i] = batching.Level{
-				MaxQueue: g.choose(4), Timeout: g.time(16), AllowOverride: how&1 == 1, DelayLate: how&2 == 2,
+				MaxQueue: g.choose(4), Timeout: g.time(16), AllowOverride: how&1 == 1, DelayLate: how&2 == 2, Shares: how&4 == 4,
 			}
 		}
 	}
+	g.cfg.Shared = batching.Bound{Requests: g.choose(8), Bytes: int64(g.choose(32))}
 	how := g.choose(256)
 	g.cfg.KeepOrder, g.cfg.LanesApart, g.cfg.TakeTurns = how&3 == 3, how&12 == 12, how&48 == 48
 	g.punctual, g.brisk = how&64 == 0, how&128 == 0
@@ -223,6 +224,7 @@ func (g *game) arrive() error {
 	if has&1 == 1 {
 		it.Rows += g.choose(g.maxRows)
 	}
+	it.Bytes = int64(it.Rows)
 	switch has >>= 1; g.spice & has & (shapes | manyShapes) {
 	case shapes:
 		it.Shape = uint64(g.choose(3))

@@ -305,7 +305,7 @@ func (c recordedCase) replay(t *testing.T) replayed {
 	ours := replayed{verdicts: make([]string, len(c.Scenario))}
 	index := map[*batching.Item]int{}
 	world := simulate.NewWorld(nil, 1)
-	model := world.Add("recorder", cfg.Batching(), takes(cfg))
+	model := world.Add("recorder", cfg.Batching(batching.Bound{}), takes(cfg))
 	join := func() {
 		for i := range max(1, cfg.Instances) {
 			model.Up(i + 1)

@@ -27,10 +27,12 @@ func TestMain(m *testing.M) { leak.Main(m) }
 //	      levels=2 default=2          priority levels, and that of requests which name none
 //	      order=kept lanes=apart      deliver by arrival; let shapes overtake each other
 //	      turns=taken                 ask the device before each batch
+//	      shared=10 bytes=1000        the bound of levels that share one
 //	level N max=2 timeout=100ms       the queue policy of a level of the model above;
+//	      shares=yes                  its bound is the shared one
 //	      override=yes late=behind    requests may shorten it; the late stand behind instead of being turned away
 //	at T NAME arrives rows=2          a request; rows=1 shape=0 priority= timeout= deadline= on=INSTANCE model=
-//	      slow=500ms                  its batch takes so much longer
+//	      slow=500ms bytes=100        its batch takes so much longer; what it keeps in memory
 //	at T NAME leaves                  its client is gone
 //	at T instance N joins|leaves      of the first model, or model=
 //	at T closes                       nothing more arrives; model=
@@ -98,13 +100,14 @@ func (s *story) line(line string, levels []string) error {
 }
 
 func (s *story) model(name string, words, levels []string) error {
-	opt, err := options(words, "max", "takes", "policy", "preferred", "delay", "instances", "levels", "default", "order", "lanes", "turns")
+	opt, err := options(words, "max", "takes", "policy", "preferred", "delay", "instances", "levels", "default", "order", "lanes", "turns", "shared", "bytes")
 	if err != nil {
 		return err
 	}
 	cfg := batching.Config{
 		MaxRows: number(opt["max"]), KeepOrder: opt["order"] == "kept", LanesApart: opt["lanes"] == "apart", TakeTurns: opt["turns"] == "taken",
 		Levels: make([]batching.Level, max(1, number(opt["levels"]))), DefaultLevel: max(1, number(opt["default"])),
+		Shared: batching.Bound{Requests: number(opt["shared"]), Bytes: int64(number(opt["bytes"]))},
 	}
 	if opt["policy"] != "none" {
 		p := batching.Triton{MaxRows: cfg.MaxRows, MaxDelay: duration(opt["delay"])}
@@ -117,12 +120,13 @@ func (s *story) model(name string, words, levels []string) error {
 	}
 	for _, line := range levels {
 		f := strings.Fields(line)
-		opt, err := options(f[2:], "max", "timeout", "override", "late")
+		opt, err := options(f[2:], "max", "timeout", "override", "late", "shares")
 		if err != nil {
 			return err
 		}
 		cfg.Levels[number(f[1])-1] = batching.Level{
 			MaxQueue: number(opt["max"]), Timeout: duration(opt["timeout"]), AllowOverride: opt["override"] == "yes", DelayLate: opt["late"] == "behind",
+			Shares: opt["shares"] == "yes",
 		}
 	}
 	takes := duration(opt["takes"])
@@ -152,7 +156,7 @@ func (s *story) happens(at time.Duration, f []string) error {
 	if f[0] == "closes" {
 		words = f[1:]
 	}
-	opt, err := options(words, "rows", "shape", "priority", "timeout", "deadline", "on", "model", "slow", "joins", "leaves")
+	opt, err := options(words, "rows", "shape", "priority", "timeout", "deadline", "on", "model", "slow", "joins", "leaves", "bytes")
 	if err != nil {
 		return err
 	}
@@ -178,6 +182,7 @@ func (s *story) happens(at time.Duration, f []string) error {
 		it := &batching.Item{
 			Rows: rows, Shape: uint64(number(opt["shape"])), Priority: uint64(number(opt["priority"])),
 			Timeout: duration(opt["timeout"]), Deadline: duration(opt["deadline"]), Instance: number(opt["on"]), Owner: name,
+			Bytes: int64(number(opt["bytes"])),
 		}
 		s.items[name], s.slow[it] = it, duration(opt["slow"])
 		s.world.At(at, func() { m.Arrive(it) })

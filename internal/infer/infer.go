@@ -29,6 +29,10 @@ type Request struct {
 	// counts of their own. Nil means that Inputs are left to the garbage collector.
 	Memory *buf.Buf
 
+	// Client tells those apart who send requests: it is equal for requests that
+	// came over one connection. 0 means that nobody knows.
+	Client uint64
+
 	Priority uint64        // 1 is the highest; 0 means the model's default
 	Timeout  time.Duration // longest time in the queue that the client asks for; 0 means none
 

@@ -7,9 +7,12 @@ import (
 )
 
 // Batching returns how the model's requests are queued and combined. What the
-// configuration does not say is as in Triton.
-func (c *Config) Batching() batching.Config {
-	b := batching.Config{MaxRows: max(1, c.MaxBatchSize)}
+// configuration does not say is as in Triton, except that the queue has a bound.
+func (c *Config) Batching(unless batching.Bound) batching.Config {
+	b := batching.Config{
+		MaxRows: max(1, c.MaxBatchSize), Shared: unless,
+		Levels: []batching.Level{{Shares: true}}, DefaultLevel: 1,
+	}
 	d := c.Dynamic
 	if d == nil || c.MaxBatchSize == 0 {
 		return b // without a batch dimension there is nothing to combine
@@ -40,10 +43,14 @@ func (d *Dynamic) levels() ([]batching.Level, int) {
 }
 
 func (q QueuePolicy) level() batching.Level {
-	return batching.Level{
-		MaxQueue:      q.MaxSize,
+	l := batching.Level{
 		Timeout:       q.Timeout,
 		AllowOverride: q.AllowOverride,
 		DelayLate:     q.Action == Delay,
+		Shares:        q.MaxSize == nil,
 	}
+	if q.MaxSize != nil {
+		l.MaxQueue = *q.MaxSize
+	}
+	return l
 }

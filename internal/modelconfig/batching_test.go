@@ -9,10 +9,12 @@ import (
 )
 
 func TestWhatTheConfigurationSaysOfBatchingIsKept(t *testing.T) {
-	delay := 5 * time.Millisecond
+	delay, ten, none := 5*time.Millisecond, 10, 0
+	bound := batching.Bound{Requests: 7, Bytes: 9}
+	shared := []batching.Level{{Shares: true}}
 	dynamic := &Dynamic{
 		Preferred: []int{8, 4}, MaxDelay: &delay, PreserveOrdering: true, Levels: 2, DefaultLevel: 2,
-		Default:  QueuePolicy{MaxSize: 10},
+		Default:  QueuePolicy{MaxSize: &ten},
 		PerLevel: map[int]QueuePolicy{1: {Action: Delay, Timeout: time.Second, AllowOverride: true}},
 	}
 	for _, tt := range []struct {
@@ -20,17 +22,20 @@ func TestWhatTheConfigurationSaysOfBatchingIsKept(t *testing.T) {
 		cfg  Config
 		want batching.Config
 	}{
-		{"no batch dimension", Config{Dynamic: &Dynamic{}}, batching.Config{MaxRows: 1}},
-		{"no scheduling block", Config{MaxBatchSize: 8}, batching.Config{MaxRows: 8}},
+		{"no batch dimension", Config{Dynamic: &Dynamic{}}, batching.Config{MaxRows: 1, Shared: bound, Levels: shared, DefaultLevel: 1}},
+		{"no scheduling block", Config{MaxBatchSize: 8}, batching.Config{MaxRows: 8, Shared: bound, Levels: shared, DefaultLevel: 1}},
 		{"all unset", Config{MaxBatchSize: 8, Dynamic: &Dynamic{}}, batching.Config{
-			MaxRows: 8, Policy: batching.Triton{MaxRows: 8}, Levels: []batching.Level{{}}, DefaultLevel: 1,
+			MaxRows: 8, Shared: bound, Policy: batching.Triton{MaxRows: 8}, Levels: shared, DefaultLevel: 1,
+		}},
+		{"a written 0", Config{MaxBatchSize: 8, Dynamic: &Dynamic{Default: QueuePolicy{MaxSize: &none}}}, batching.Config{
+			MaxRows: 8, Shared: bound, Policy: batching.Triton{MaxRows: 8}, Levels: []batching.Level{{}}, DefaultLevel: 1,
 		}},
 		{"all set", Config{MaxBatchSize: 8, Dynamic: dynamic}, batching.Config{
-			MaxRows: 8, Policy: batching.Triton{MaxRows: 8, Preferred: []int{4, 8}, MaxDelay: delay}, KeepOrder: true,
-			Levels: []batching.Level{{Timeout: time.Second, AllowOverride: true, DelayLate: true}, {MaxQueue: 10}}, DefaultLevel: 2,
+			MaxRows: 8, Shared: bound, Policy: batching.Triton{MaxRows: 8, Preferred: []int{4, 8}, MaxDelay: delay}, KeepOrder: true,
+			Levels: []batching.Level{{Timeout: time.Second, AllowOverride: true, DelayLate: true, Shares: true}, {MaxQueue: 10}}, DefaultLevel: 2,
 		}},
 	} {
-		if got := tt.cfg.Batching(); !reflect.DeepEqual(got, tt.want) {
+		if got := tt.cfg.Batching(bound); !reflect.DeepEqual(got, tt.want) {
 			t.Errorf("%s: %+v, want %+v", tt.name, got, tt.want)
 		}
 	}

@@ -89,12 +89,12 @@ type Dynamic struct {
 }
 
 // A QueuePolicy says what happens to requests that wait. The zero QueuePolicy
-// lets any number wait for any time.
+// lets them wait for any time.
 type QueuePolicy struct {
 	Action        Action        // what is done with requests that have waited for Timeout
 	Timeout       time.Duration // 0 means any time
 	AllowOverride bool          // a request may ask for less than Timeout
-	MaxSize       int           // requests that may wait; 0 means any number
+	MaxSize       *int          // requests that may wait, of which 0 means any number; nil means that the file does not say
 }
 
 // An Action is what is done with a request that has waited too long.

@@ -366,7 +366,11 @@ func (d *Dynamic) readQueues(p *configpb.ModelDynamicBatching) (err error) {
 }
 
 func queuePolicy(field string, p *configpb.ModelQueuePolicy) (QueuePolicy, error) {
-	q := QueuePolicy{AllowOverride: p.GetAllowTimeoutOverride(), MaxSize: int(p.GetMaxQueueSize())}
+	q := QueuePolicy{AllowOverride: p.GetAllowTimeoutOverride()}
+	if p != nil && p.MaxQueueSize != nil {
+		size := int(p.GetMaxQueueSize())
+		q.MaxSize = &size
+	}
 	switch p.GetTimeoutAction() {
 	case configpb.ModelQueuePolicy_REJECT:
 	case configpb.ModelQueuePolicy_DELAY:

@@ -83,7 +83,11 @@ func policyText(q modelconfig.QueuePolicy) string {
 		return ""
 	}
 	action := map[modelconfig.Action]string{modelconfig.Reject: "reject", modelconfig.Delay: "delay"}[q.Action]
-	return fmt.Sprintf("%s after %v, override %t, at most %d", action, q.Timeout, q.AllowOverride, q.MaxSize)
+	most := "no word of how many"
+	if q.MaxSize != nil {
+		most = fmt.Sprintf("at most %d", *q.MaxSize)
+	}
+	return fmt.Sprintf("%s after %v, override %t, %s", action, q.Timeout, q.AllowOverride, most)
 }
 
 func TestADelayOfZeroIsNotTheSameAsNone(t *testing.T) {

@@ -383,7 +383,7 @@ func (r *Repository) schedule(ctx context.Context, v *Version, runner Runner, ba
 		}
 		opened = append(opened, inst)
 	}
-	batching := v.Config.Batching()
+	batching := v.Config.Batching(r.opts.Queue)
 	batching.TakeTurns = automatic && runner.Device != nil
 	return sched.New(opened, sched.Options{
 		Batching: batching,

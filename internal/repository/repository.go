@@ -24,6 +24,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/shoal-serving/shoal/internal/batching"
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
@@ -48,6 +49,10 @@ type Options struct {
 	Retries int
 	// Timeout ends a load that takes longer, warming up included. Zero means none.
 	Timeout time.Duration
+
+	// Queue is how much may wait for a model whose configuration does not say. Zeros
+	// mean [DefaultQueue].
+	Queue batching.Bound
 
 	// Lenient makes the server ready although a model is not that should be.
 	Lenient bool
@@ -90,6 +95,10 @@ const (
 	DefaultLoads = 4
 )
 
+// DefaultQueue is how much may wait for a model: enough for any burst that can be
+// answered in time, and no more than the memory of a small server.
+var DefaultQueue = batching.Bound{Requests: 1000, Bytes: 256 << 20}
+
 // A Repository holds loaded models. Its methods may be called concurrently.
 type Repository struct {
 	opts  Options
@@ -127,6 +136,8 @@ func New(opts Options) *Repository {
 	opts.Poll = cmp.Or(opts.Poll, DefaultPoll)
 	opts.Loads = cmp.Or(opts.Loads, DefaultLoads)
 	opts.Cores = max(1, opts.Cores)
+	opts.Queue.Requests = cmp.Or(opts.Queue.Requests, DefaultQueue.Requests)
+	opts.Queue.Bytes = cmp.Or(opts.Queue.Bytes, DefaultQueue.Bytes)
 	r := &Repository{opts: opts, loads: make(chan struct{}, opts.Loads), closing: make(chan struct{}), models: map[string]*model{}}
 	r.serving.Store(&map[string][]*Version{})
 	return r

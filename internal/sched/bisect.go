@@ -13,7 +13,12 @@ import (
 // failed. It does not if nobody waits any more, or if memory ran out: then parts
 // would fail as well, only later.
 func bisectable(calls []*call, err error) bool {
-	return len(calls) > 1 && !errors.Is(err, context.Canceled) && !errors.Is(err, engine.ErrExhausted)
+	return len(calls) > 1 && blamable(err)
+}
+
+// blamable reports whether an error may be the fault of somebody in the batch.
+func blamable(err error) bool {
+	return !errors.Is(err, context.Canceled) && !errors.Is(err, engine.ErrExhausted)
 }
 
 // A bisection looks for the calls that make a batch fail.
@@ -46,7 +51,7 @@ func (b *bisection) try(calls []*call, err error) {
 	case len(calls) == 0:
 		return
 	case b.left == 0:
-		fail(calls, err)
+		b.w.fail(calls, err)
 		return
 	}
 	b.left--
@@ -56,7 +61,7 @@ func (b *bisection) try(calls []*call, err error) {
 	case bisectable(calls, err):
 		b.halve(calls, err)
 	default:
-		fail(calls, err)
+		b.w.fail(calls, err)
 	}
 }
 

@@ -49,6 +49,10 @@ func (s *Scheduler) newCall(req *infer.Request) *call {
 	}
 	c.req = req
 	c.item.Rows, c.item.Shape = req.Rows, req.Shape
+	c.item.Bytes = 0
+	for i := range req.Inputs {
+		c.item.Bytes += int64(len(req.Inputs[i].Data))
+	}
 	c.item.Priority, c.item.Timeout = req.Priority, req.Timeout
 	c.item.Deadline = 0
 	c.taken, c.turnedAway, c.err = false, false, nil

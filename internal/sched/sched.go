@@ -43,6 +43,7 @@ type Scheduler struct {
 	combines bool      // requests may share a batch
 	calls    sync.Pool // of *call
 	intake   intake
+	bad      offenders
 
 	mu       sync.Mutex // guards the following
 	core     *batching.Core
@@ -88,6 +89,9 @@ func New(instances []engine.Instance, opts Options) *Scheduler {
 func (s *Scheduler) Submit(ctx context.Context, req *infer.Request, resp *infer.Response) error {
 	c := s.newCall(req)
 	c.item.Deadline = s.deadline(ctx)
+	if shape, alone := s.bad.alone(req.Client, time.Since(s.began)); alone {
+		c.item.Shape = shape
+	}
 	s.intake.push(c)
 	s.admit(c, &c.out)
 	s.carryOut(&c.out)

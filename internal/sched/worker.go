@@ -133,7 +133,7 @@ func (w *worker) run() {
 	case w.s.opts.Bisect && bisectable(w.calls, err):
 		w.bisect(err)
 	default:
-		fail(w.calls, err)
+		w.fail(w.calls, err)
 	}
 }
 
@@ -166,10 +166,14 @@ func (w *worker) attempt(calls []*call) error {
 	return err
 }
 
-// fail gives calls an error as their outcome.
-func fail(calls []*call, err error) {
+// fail gives calls an error as their outcome. One that fails alone is its own
+// reason, unless it was stopped or memory ran out.
+func (w *worker) fail(calls []*call, err error) {
 	for _, c := range calls {
 		c.err = err
+	}
+	if len(calls) == 1 && w.s.combines && blamable(err) {
+		w.s.bad.strike(calls[0].req.Client, time.Since(w.s.began))
 	}
 }
 

@@ -263,12 +263,6 @@ func (r *Referee) arrive(it *batching.Item) {
 
 func (r *Referee) refusalsOf(q *request, level batching.Level) []batching.Verdict {
 	list := r.refusals[:0]
-	ahead := 0
-	for _, other := range r.queue {
-		if other.level == q.level && !other.over(r.now) {
-			ahead++
-		}
-	}
 	if r.closing {
 		list = append(list, batching.Refused)
 	}
@@ -281,10 +275,27 @@ func (r *Referee) refusalsOf(q *request, level batching.Level) []batching.Verdic
 	if q.item.Instance != 0 && !r.instance(q.item.Instance).serves() {
 		list = append(list, batching.Unbound)
 	}
-	if level.MaxQueue > 0 && ahead >= level.MaxQueue {
+	if r.full(q, level) {
 		list = append(list, batching.QueueFull)
 	}
 	return list
+}
+
+// full counts who is ahead of q, and compares that with the bound of its level.
+func (r *Referee) full(q *request, level batching.Level) bool {
+	ahead, bytes := 0, q.item.Bytes
+	for _, other := range r.queue {
+		same := other.level == q.level || level.Shares && r.cfg.Levels[other.level].Shares
+		if same && !other.over(r.now) {
+			ahead++
+			bytes += other.item.Bytes
+		}
+	}
+	if !level.Shares {
+		return level.MaxQueue > 0 && ahead >= level.MaxQueue
+	}
+	most := r.cfg.Shared
+	return most.Requests > 0 && ahead >= most.Requests || most.Bytes > 0 && ahead > 0 && bytes > most.Bytes
 }
 
 func (r *Referee) end(in *instance) (breach string) {

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 
+	"google.golang.org/grpc/peer"
+
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
@@ -19,6 +21,9 @@ func (s *service) ModelInfer(ctx context.Context, in *kservepb.ModelInferRequest
 	req, err := decode(in)
 	if err != nil {
 		return nil, err
+	}
+	if p, ok := peer.FromContext(ctx); ok {
+		req.Client = kserve.ClientAt(p.Addr)
 	}
 	resp := responses.Get().(*infer.Response)
 	defer responses.Put(resp)

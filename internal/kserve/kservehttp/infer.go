@@ -19,6 +19,7 @@ func (h *handler) infer(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer req.Memory.Release()
+	req.Client = kserve.ClientOf(r.RemoteAddr)
 	resp := responses.Get().(*infer.Response)
 	defer responses.Put(resp)
 	if err := h.backend.Infer(r.Context(), &req.Request, resp); err != nil {
