@@ -217,7 +217,7 @@ var inInstances = []saboteur{
 		return a.Instance > 0
 	}), `instance \d was given a batch while it still runs another`},
 	{"forgets to run", func(g *game, ev batching.Event) bool {
-		return g.nobodyElseComes(ev) && g.drop(g.find(batching.Run))
+		return g.nobodyElseComes(ev) && g.find(batching.Call) < 0 && g.drop(g.find(batching.Run))
 	}, `request \d+ is due and instance \d is parked, but was not called`},
 	{"forgets to call", func(g *game, ev batching.Event) bool {
 		return g.nobodyElseComes(ev) && g.find(batching.Run) < 0 && g.find(batching.Call) == g.findLast(batching.Call) && g.drop(g.find(batching.Call))
