@@ -77,7 +77,7 @@ func serve(ctx context.Context, opts serveOptions) error {
 		Pacer: pace,
 		Log:   log,
 	})
-	backend := server.New(models)
+	backend := server.New(models, server.Options{Log: log})
 	faces, err := listen(backend, opts, log)
 	if err != nil {
 		return errors.Join(err, models.Close(), onnxEngine.Close())
