@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,9 +9,11 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/signal"
 	"runtime"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -26,49 +29,55 @@ import (
 	"github.com/shoal-serving/shoal/internal/server"
 )
 
-// serveOptions are the flags of "shoal serve". Where Triton has a flag for the
-// same thing, its name is Triton's.
-type serveOptions struct {
-	repository  string
-	address     string
-	httpPort    int
-	grpcPort    int
-	exitTimeout int
-	onnxLibrary string
-	computeNice int
-}
-
 func newServeCommand() *cobra.Command {
 	var opts serveOptions
 	cmd := &cobra.Command{
-		Use:   "serve --model-repository DIR",
-		Short: "Serve the models of a repository over HTTP and gRPC",
-		Args:  cobra.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return serve(cmd.Context(), opts) },
+		Use:   "serve [PATH...]",
+		Short: "Serve models over HTTP and gRPC",
+		Long: `Serve the models that the paths lead to: directories with a folder for each model, and .onnx files.
+
+What a flag does not say, the environment may: --http-port is SHOAL_HTTP_PORT there. What neither says may stand in the
+file that --settings names, as "http-port: 8000". The log begins with every setting and where it comes from.
+
+Triton's flags that are not in this list are known, too: docs/flags.md says what becomes of each.`,
+		RunE: func(cmd *cobra.Command, paths []string) error {
+			settings, err := readSettings(cmd.Flags(), paths, os.Environ())
+			if err != nil {
+				return err
+			}
+			if err := opts.check(); err != nil {
+				return err
+			}
+			// Whoever reads stderr may leave. Without this the next record would end
+			// the process.
+			signal.Ignore(syscall.SIGPIPE)
+			log, closeLog, err := openLog(opts.log, os.Stderr)
+			if err != nil {
+				return err
+			}
+			settings.tell(cmd.Context(), log)
+			return errors.Join(serve(cmd.Context(), opts, log), closeLog())
+		},
 	}
-	f := cmd.Flags()
-	f.StringVar(&opts.repository, "model-repository", "", "directory with a folder for each model")
-	f.StringVar(&opts.address, "address", "127.0.0.1", "address to listen on")
-	f.IntVar(&opts.httpPort, "http-port", 8000, "port for HTTP; 0 picks a free one")
-	f.IntVar(&opts.grpcPort, "grpc-port", 8001, "port for gRPC; 0 picks a free one")
-	f.IntVar(&opts.exitTimeout, "exit-timeout-secs", 30, "how long requests may take to end after SIGTERM, in seconds")
-	f.StringVar(&opts.onnxLibrary, "onnxruntime-library", "", "`path` of the ONNX Runtime library; without it SHOAL_ONNXRUNTIME says, or it lies beside the program or in ../lib")
-	f.IntVar(&opts.computeNice, "compute-nice", 10, "niceness of threads that compute, so that the network does not wait for them; 0 leaves threads as they are")
-	if err := cmd.MarkFlagRequired("model-repository"); err != nil {
-		panic(err)
-	}
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return flagError(err) })
+	opts.define(cmd.Flags())
 	return cmd
 }
 
 // serve runs until ctx ends, and then until everything has ended that it started.
-func serve(ctx context.Context, opts serveOptions) error {
-	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+func serve(ctx context.Context, opts serveOptions, log *slog.Logger) error {
 	pace := pacer.New()
 	defer pace.Close()
 	onnxEngine := onnx.New(onnx.Options{Library: opts.onnxLibrary, Nice: opts.computeNice, Log: log})
 	cores := runtime.GOMAXPROCS(0)
 	models := repository.New(repository.Options{
-		Paths: []string{opts.repository},
+		Paths:   opts.repositories,
+		Mode:    modes[opts.controlMode],
+		Models:  opts.loadModels,
+		Poll:    time.Duration(opts.pollSeconds) * time.Second,
+		Loads:   opts.loadThreads,
+		Retries: opts.loadRetries,
+		Lenient: !opts.strictReadiness,
 		Runners: map[string]repository.Runner{
 			simulated.Name: {Engine: &simulated.Engine{Pacer: pace}},
 			onnx.Name:      {Engine: onnxEngine, Device: sched.NewDevice(cores), Instances: onnx.Instances},
@@ -77,13 +86,17 @@ func serve(ctx context.Context, opts serveOptions) error {
 		Pacer: pace,
 		Log:   log,
 	})
-	backend := server.New(models)
+	backend := server.New(models, server.Options{Log: log})
 	faces, err := listen(backend, opts, log)
 	if err != nil {
 		return errors.Join(err, models.Close(), onnxEngine.Close())
 	}
-	if err := models.Start(ctx); err != nil {
+	switch err := models.Start(ctx); {
+	case err == nil || ctx.Err() != nil: // all are there, or nobody wants them any more
+	case opts.exitOnError:
 		faces.failed <- err
+	default:
+		log.Error("serving without some models", "error", err)
 	}
 	var failed error
 	select {
@@ -107,35 +120,42 @@ type faces struct {
 }
 
 func listen(backend *server.Server, opts serveOptions, log *slog.Logger) (*faces, error) {
-	httpListener, err := net.Listen("tcp", net.JoinHostPort(opts.address, strconv.Itoa(opts.httpPort)))
-	if err != nil {
-		return nil, fmt.Errorf("http: %w; choose another with --http-port", err)
-	}
-	grpcListener, err := net.Listen("tcp", net.JoinHostPort(opts.address, strconv.Itoa(opts.grpcPort)))
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("grpc: %w; choose another with --grpc-port", err), httpListener.Close())
-	}
 	f := &faces{
 		http: &http.Server{
-			Handler:           kservehttp.New(backend, backend, backend, kservehttp.Options{Version: version, Log: log}),
+			Handler:           kservehttp.New(backend, backend, backend, kservehttp.Options{Version: version, MaxBytes: opts.maxInputSize, Log: log}),
 			ReadHeaderTimeout: 10 * time.Second, // a connection that says nothing is not kept for ever
+			ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 		},
-		grpc:   kservegrpc.New(backend, backend, backend, kservegrpc.Options{Version: version, Log: log}),
+		grpc:   kservegrpc.New(backend, backend, backend, kservegrpc.Options{Version: version, Log: log}, opts.keepalive()),
 		failed: make(chan error, 3),
 	}
-	f.all.Go(func() {
-		if err := f.http.Serve(httpListener); !errors.Is(err, http.ErrServerClosed) {
-			f.failed <- fmt.Errorf("http: %w", err)
-		}
-	})
-	f.all.Go(func() {
-		if err := f.grpc.Serve(grpcListener); err != nil {
-			f.failed <- fmt.Errorf("grpc: %w", err)
-		}
-	})
-	log.Info("listening", "protocol", "http", "address", httpListener.Addr())
-	log.Info("listening", "protocol", "grpc", "address", grpcListener.Addr())
+	var err error
+	if opts.allowHTTP {
+		err = f.serve("http", cmp.Or(opts.httpAddress, opts.address), opts.httpPort, f.http.Serve, log)
+	}
+	if err == nil && opts.allowGRPC {
+		err = f.serve("grpc", cmp.Or(opts.grpcAddress, opts.address), opts.grpcPort, f.grpc.Serve, log)
+	}
+	if err != nil {
+		f.stop(0)
+		return nil, err
+	}
 	return f, nil
+}
+
+// serve begins to listen, and to answer who connects until the face is stopped.
+func (f *faces) serve(protocol, address string, port int, answer func(net.Listener) error, log *slog.Logger) error {
+	listener, err := net.Listen("tcp", net.JoinHostPort(address, strconv.Itoa(port)))
+	if err != nil {
+		return fmt.Errorf("%s: %w; choose another with --%[1]s-port", protocol, err)
+	}
+	f.all.Go(func() {
+		if err := answer(listener); err != nil && !errors.Is(err, http.ErrServerClosed) {
+			f.failed <- fmt.Errorf("%s: %w", protocol, err)
+		}
+	})
+	log.Info("listening", "protocol", protocol, "address", listener.Addr().String())
+	return nil
 }
 
 // stop lets the requests end that are here. Those that have not ended after the

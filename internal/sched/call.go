@@ -55,6 +55,7 @@ func (s *Scheduler) newCall(req *infer.Request) *call {
 	}
 	c.item.Priority, c.item.Timeout = req.Priority, req.Timeout
 	c.item.Deadline = 0
+	c.times = infer.Timeline{}
 	c.taken, c.turnedAway, c.err = false, false, nil
 	c.place.state.Store(unstaged)
 	c.holders.Store(2)

@@ -3,8 +3,10 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"strconv"
 	"sync/atomic"
@@ -20,6 +22,7 @@ import (
 // A Server implements [kserve.Backend], [kserve.Catalog] and [kserve.Control].
 type Server struct {
 	models   *repository.Repository
+	log      *slog.Logger
 	stopping atomic.Bool
 }
 
@@ -29,8 +32,17 @@ var (
 	_ kserve.Control = (*Server)(nil)
 )
 
+// Options of a server. The zero Options work.
+type Options struct {
+	// Log takes requests that fail for no fault of the client's, and at debug level
+	// all of them. Nil means [slog.Default].
+	Log *slog.Logger
+}
+
 // New returns a server over models, which stay the caller's to close.
-func New(models *repository.Repository) *Server { return &Server{models: models} }
+func New(models *repository.Repository, opts Options) *Server {
+	return &Server{models: models, log: cmp.Or(opts.Log, slog.Default())}
+}
 
 // Stop makes the server tell that it is not ready, so that whoever spreads the
 // load goes elsewhere. Requests are answered all the same.
@@ -38,28 +50,30 @@ func (s *Server) Stop() { s.stopping.Store(true) }
 
 // Infer implements [kserve.Backend].
 func (s *Server) Infer(ctx context.Context, req *infer.Request, resp *infer.Response) error {
-	v, err := s.submit(ctx, req, resp)
-	if err != nil {
-		return err
+	// The response may have been another's.
+	resp.Model, resp.Version, resp.Times = req.Model, req.Version, infer.Timeline{}
+	err := s.submit(ctx, req, resp)
+	if err == nil {
+		resp.Outputs = choose(resp.Outputs, req.Outputs)
 	}
-	resp.Model, resp.Version = req.Model, strconv.FormatInt(v.Number, 10)
-	resp.Outputs = choose(resp.Outputs, req.Outputs)
-	return nil
+	s.tell(ctx, req, resp, err)
+	return err
 }
 
 // submit runs req with the version that it asks for. One that was replaced between
 // finding and asking it refuses; then there is another to find, or none.
-func (s *Server) submit(ctx context.Context, req *infer.Request, resp *infer.Response) (*repository.Version, error) {
+func (s *Server) submit(ctx context.Context, req *infer.Request, resp *infer.Response) error {
 	for {
 		v, err := s.models.Find(req.Model, req.Version)
 		if err != nil {
-			return nil, err
+			return err
 		}
+		resp.Version = strconv.FormatInt(v.Number, 10)
 		if err := v.Config.Check(req); err != nil {
-			return nil, err
+			return err
 		}
 		if err := v.Scheduler.Submit(ctx, req, resp); !errors.Is(err, sched.ErrClosed) {
-			return v, err
+			return err
 		}
 	}
 }

@@ -47,7 +47,7 @@ func start(t *testing.T) *Server {
 			t.Error(err)
 		}
 	})
-	return New(models)
+	return New(models, Options{Log: slog.New(slog.DiscardHandler)})
 }
 
 func request() *infer.Request {

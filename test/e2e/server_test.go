@@ -33,6 +33,8 @@ type server struct {
 	http string // http://host:port
 	grpc string // host:port
 
+	stderr io.Closer // our end of it
+
 	ended chan struct{}
 	err   error // of the process, once ended is closed
 
@@ -58,6 +60,7 @@ func start(t testing.TB, repository string) *server {
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.stderr = out
 	if err := s.cmd.Start(); err != nil {
 		t.Fatalf("%v; run make build first", err)
 	}
@@ -80,7 +83,31 @@ func start(t testing.TB, repository string) *server {
 			t.Fatalf("the server does not listen after 20 s\n%s", s.logged())
 		}
 	}
+	s.awaitReady(patience.C)
 	return s
+}
+
+// awaitReady returns when the models are loaded.
+func (s *server) awaitReady(patience <-chan time.Time) {
+	s.t.Helper()
+	again := time.NewTicker(5 * time.Millisecond)
+	defer again.Stop()
+	for {
+		req, err := http.NewRequest(http.MethodGet, s.http+"/v2/health/ready", nil)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		if status, _, _, err := fetch(req); err == nil && status == http.StatusOK {
+			return
+		}
+		select {
+		case <-again.C:
+		case <-s.ended:
+			s.t.Fatalf("the server ended: %v\n%s", s.err, s.logged())
+		case <-patience:
+			s.t.Fatalf("the server is not ready after 20 s\n%s", s.logged())
+		}
+	}
 }
 
 func (s *server) read(out io.Reader, addresses chan<- [2]string) {

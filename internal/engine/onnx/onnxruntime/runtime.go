@@ -37,6 +37,9 @@ var tune = sync.OnceFunc(func() { C.shoal_malloc_tune() })
 // Open opens the library. The caller closes the Runtime after all its sessions.
 func Open(opts Options) (*Runtime, error) {
 	tune()
+	if err := silence(); err != nil {
+		return nil, err
+	}
 	// Absolute, because dlopen looks for a name without a slash in the system's
 	// folders.
 	library, err := filepath.Abs(opts.Library)

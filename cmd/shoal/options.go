@@ -1,0 +1,185 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
+
+	"github.com/shoal-serving/shoal/internal/kserve"
+	"github.com/shoal-serving/shoal/internal/repository"
+)
+
+// serveOptions are the flags of "shoal serve". Where Triton has a flag for the
+// same thing, its name, unit and default are Triton's.
+type serveOptions struct {
+	settings     string
+	repositories []string
+
+	controlMode         string
+	pollSeconds         int
+	loadModels          []string
+	exitOnError         bool
+	strictReadiness     bool
+	disableAutoComplete bool
+	loadThreads         int
+	loadRetries         int
+
+	address      string
+	allowHTTP    bool
+	httpAddress  string
+	httpPort     int
+	maxInputSize int64
+
+	allowGRPC         bool
+	grpcAddress       string
+	grpcPort          int
+	keepaliveTime     int
+	keepaliveTimeout  int
+	connectionAge     int
+	connectionAgeLeft int
+
+	exitTimeout int
+	onnxLibrary string
+	computeNice int
+
+	log logOptions
+}
+
+func (o *serveOptions) define(f *pflag.FlagSet) {
+	f.StringVar(&o.settings, settingsFlag, "", "`file` in YAML with the names of flags as keys, for what neither a flag nor the environment says")
+
+	f.StringSliceVar(&o.repositories, repositoryFlag, nil, "`path` of a directory with a folder for each model, or of an .onnx file; may be repeated, and --model-repository left out")
+	choiceVar(f, &o.controlMode, "model-control-mode", []string{"none", "poll", "explicit"}, "none loads all models at the start, poll looks for changes now and then, explicit loads what --load-model and clients name")
+	f.IntVar(&o.pollSeconds, "repository-poll-secs", 15, "how often to look for changes in mode poll, in seconds")
+	f.StringSliceVar(&o.loadModels, "load-model", nil, "`name` of a model to load at the start in mode explicit; may be repeated; * alone is all")
+	trueVar(f, &o.exitOnError, "exit-on-error", "end if a model cannot be loaded at the start")
+	trueVar(f, &o.strictReadiness, "strict-readiness", "ready means that all models are; otherwise that the server answers")
+	f.BoolVar(&o.disableAutoComplete, "disable-auto-complete-config", false, "take nothing from a model that its config.pbtxt leaves out")
+	f.IntVar(&o.loadThreads, "model-load-thread-count", 4, "how many models may be loaded at once")
+	f.IntVar(&o.loadRetries, "model-load-retry-count", 0, "how often to try again if a model cannot be loaded")
+
+	f.StringVar(&o.address, "address", "127.0.0.1", "address to listen on")
+	trueVar(f, &o.allowHTTP, "allow-http", "answer over HTTP")
+	f.StringVar(&o.httpAddress, "http-address", "", "address to listen on for HTTP, if it is not --address")
+	f.IntVar(&o.httpPort, "http-port", 8000, "port for HTTP; 0 picks a free one")
+	f.Int64Var(&o.maxInputSize, "http-max-input-size", kserve.DefaultMaxBytes, "the most bytes of an HTTP request's body, and of its tensors in memory")
+	trueVar(f, &o.allowGRPC, "allow-grpc", "answer over gRPC")
+	f.StringVar(&o.grpcAddress, "grpc-address", "", "address to listen on for gRPC, if it is not --address")
+	f.IntVar(&o.grpcPort, "grpc-port", 8001, "port for gRPC; 0 picks a free one")
+	f.IntVar(&o.keepaliveTime, "grpc-keepalive-time", 7200000, "after how long a silent gRPC client is asked whether it is there, in milliseconds")
+	f.IntVar(&o.keepaliveTimeout, "grpc-keepalive-timeout", 20000, "how long it may take to answer that, in milliseconds")
+	f.IntVar(&o.connectionAge, "grpc-max-connection-age", 0, "after how long a gRPC client is asked to connect anew, in milliseconds; 0 is never")
+	f.IntVar(&o.connectionAgeLeft, "grpc-max-connection-age-grace", 0, "how long its requests may then take to end, in milliseconds; 0 is any time")
+
+	f.IntVar(&o.exitTimeout, "exit-timeout-secs", 30, "how long requests may take to end after SIGTERM, in seconds")
+	f.StringVar(&o.onnxLibrary, "onnxruntime-library", "", "`path` of the ONNX Runtime library; without it SHOAL_ONNXRUNTIME says, or it lies beside the program or in ../lib")
+	f.IntVar(&o.computeNice, "compute-nice", 10, "niceness of threads that compute, so that the network does not wait for them; 0 leaves threads as they are")
+
+	choiceVar(f, &o.log.format, "log-format", []string{"text", "json", "default", "ISO8601"}, "how a log record is written; Triton's default and ISO8601 are text")
+	f.IntVar(&o.log.verbose, "log-verbose", 0, "more than 0 logs every request")
+	trueVar(f, &o.log.info, "log-info", "log what happens")
+	trueVar(f, &o.log.warning, "log-warning", "log warnings")
+	trueVar(f, &o.log.err, "log-error", "log errors")
+	f.StringVar(&o.log.file, "log-file", "", "`file` to append the log to; without it the log goes to stderr")
+
+	defineForeign(f)
+}
+
+// modes are the values of --model-control-mode.
+var modes = map[string]repository.Mode{"none": repository.None, "poll": repository.Poll, "explicit": repository.Explicit}
+
+// check returns what is wrong with settings that are of the right type.
+func (o *serveOptions) check() error {
+	const most = math.MaxInt32
+	var errs []error
+	for _, n := range []struct {
+		flag             string
+		value, low, high int
+	}{
+		{"repository-poll-secs", o.pollSeconds, 1, most},
+		{"model-load-thread-count", o.loadThreads, 1, most},
+		{"model-load-retry-count", o.loadRetries, 0, most},
+		{"http-port", o.httpPort, 0, math.MaxUint16},
+		{"http-max-input-size", int(o.maxInputSize), 1, math.MaxInt},
+		{"grpc-port", o.grpcPort, 0, math.MaxUint16},
+		{"grpc-keepalive-time", o.keepaliveTime, 1, most},
+		{"grpc-keepalive-timeout", o.keepaliveTimeout, 1, most},
+		{"grpc-max-connection-age", o.connectionAge, 0, most},
+		{"grpc-max-connection-age-grace", o.connectionAgeLeft, 0, most},
+		{"exit-timeout-secs", o.exitTimeout, 0, most},
+	} {
+		if n.value < n.low || n.value > n.high {
+			errs = append(errs, fmt.Errorf("%s: found %d, expected %d to %d", n.flag, n.value, n.low, n.high))
+		}
+	}
+	if len(o.repositories) == 0 {
+		errs = append(errs, errors.New(`model-repository: found nothing, expected the path of models, as in "shoal serve models"`))
+	}
+	if len(o.loadModels) > 0 && o.controlMode != "explicit" {
+		errs = append(errs, fmt.Errorf("load-model: found in mode %s, in which all models are loaded, expected --model-control-mode=explicit", o.controlMode))
+	}
+	if o.disableAutoComplete {
+		errs = append(errs, errors.New("disable-auto-complete-config: found true, expected false, because what a config.pbtxt leaves out is always taken from the model"))
+	}
+	return errors.Join(errs...)
+}
+
+// keepalive is what gRPC shall know of connections.
+func (o *serveOptions) keepalive() grpc.ServerOption {
+	ms := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
+	return grpc.KeepaliveParams(keepalive.ServerParameters{
+		Time: ms(o.keepaliveTime), Timeout: ms(o.keepaliveTimeout),
+		MaxConnectionAge: ms(o.connectionAge), MaxConnectionAgeGrace: ms(o.connectionAgeLeft),
+	})
+}
+
+// A truth is the value of a flag that is true or false. It is always written, as in
+// Triton: if the flag could stand alone, the false of "--exit-on-error false" would be
+// taken for the path of a model.
+type truth bool
+
+// trueVar defines a flag that is true unless it is said to be false.
+func trueVar(f *pflag.FlagSet, p *bool, name, usage string) {
+	*p = true
+	f.Var((*truth)(p), name, usage)
+}
+
+func (v *truth) String() string { return strconv.FormatBool(bool(*v)) }
+func (v *truth) Type() string   { return "true|false" }
+
+func (v *truth) Set(s string) error {
+	b, err := strconv.ParseBool(s)
+	*v = truth(b)
+	return err
+}
+
+// A choice is the value of a flag that is one of a few words.
+type choice struct {
+	p  *string
+	of []string
+}
+
+// choiceVar defines a flag whose default is the first of its words.
+func choiceVar(f *pflag.FlagSet, p *string, name string, of []string, usage string) {
+	*p = of[0]
+	f.Var(&choice{p, of}, name, usage)
+}
+
+func (c *choice) String() string { return *c.p }
+func (c *choice) Type() string   { return strings.Join(c.of, "|") }
+
+func (c *choice) Set(s string) error {
+	if !slices.Contains(c.of, s) {
+		return errUnfit
+	}
+	*c.p = s
+	return nil
+}

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/leak"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+// listeners takes from a log who listens where.
+type listeners struct {
+	slog.Handler
+
+	all chan [2]string // size 2: one for each protocol
+}
+
+func (l listeners) Handle(_ context.Context, r slog.Record) error {
+	if r.Message == "listening" {
+		var found []string
+		r.Attrs(func(a slog.Attr) bool {
+			found = append(found, a.Value.String())
+			return true
+		})
+		l.all <- [2]string(found)
+	}
+	return nil
+}
+
+// running serves the example with two faces, or as many as args leave, and returns
+// their addresses. It logs to log, too.
+func running(t *testing.T, faces int, log slog.Handler, args ...string) map[string]string {
+	t.Helper()
+	opts, _, err := serveFlags(nil, append(args, "--http-port=0", "--grpc-port=0", "../../examples/seed-device")...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := listeners{slog.NewTextHandler(io.Discard, nil), make(chan [2]string, 2)}
+	ctx, stop := context.WithCancel(t.Context())
+	var done sync.WaitGroup
+	var served error
+	done.Go(func() { served = serve(ctx, opts, slog.New(slog.NewMultiHandler(l, log))) })
+	t.Cleanup(func() {
+		stop()
+		done.Wait()
+		if served != nil {
+			t.Error(served)
+		}
+		close(l.all)
+		for one := range l.all {
+			t.Errorf("somebody else listens: %v", one)
+		}
+	})
+	addresses := map[string]string{}
+	for range faces {
+		one := <-l.all
+		addresses[one[0]] = one[1]
+	}
+	return addresses
+}
+
+func getStatus(t *testing.T, url string) int {
+	t.Helper()
+	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := resp.Body.Close(); err != nil {
+		t.Error(err)
+	}
+	return resp.StatusCode
+}
+
+func TestAServerOnAFullDiskAnswers(t *testing.T) {
+	opts := allLevels
+	opts.file = "/dev/full"
+	if _, err := os.Stat(opts.file); err != nil {
+		t.Skip("no /dev/full here")
+	}
+	log, closeLog, err := openLog(opts, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := closeLog(); err != nil {
+			t.Error(err)
+		}
+	})
+	at := running(t, 2, log.Handler())
+	if status := getStatus(t, "http://"+at["http"]+"/v2/health/live"); status != http.StatusOK {
+		t.Errorf("status %d", status)
+	}
+}
+
+func TestAFaceThatIsNotAllowedDoesNotListen(t *testing.T) {
+	at := running(t, 1, slog.DiscardHandler, "--allow-grpc=false", "--http-address=127.0.0.2")
+	if !strings.HasPrefix(at["http"], "127.0.0.2:") {
+		t.Errorf("listens at %v", at)
+	}
+	if status := getStatus(t, "http://"+at["http"]+"/v2/health/live"); status != http.StatusOK {
+		t.Errorf("status %d", status)
+	}
+}
+
+func TestSettingsThatMakeNoSenseAreRefused(t *testing.T) {
+	for _, tt := range []struct {
+		args []string
+		want string
+	}{
+		{nil, `model-repository: found nothing, expected the path of models, as in "shoal serve models"`},
+		{[]string{"models", "--http-port=70000"}, "http-port: found 70000, expected 0 to 65535"},
+		{[]string{"models", "--model-load-thread-count=-1"}, "model-load-thread-count: found -1, expected 1 to 2147483647"},
+		{[]string{"models", "--load-model=a"}, "load-model: found in mode none, in which all models are loaded, expected --model-control-mode=explicit"},
+		{[]string{"models", "--load-model=a", "--model-control-mode=explicit"}, ""},
+	} {
+		opts, _, err := serveFlags(nil, tt.args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := opts.check(); err == nil && tt.want != "" || err != nil && err.Error() != tt.want {
+			t.Errorf("%q: got %v, want %s", tt.args, err, tt.want)
+		}
+	}
+}
+
+func TestAServerMayStartWithoutSomeModels(t *testing.T) {
+	at := running(t, 2, slog.DiscardHandler, "--exit-on-error=false", "no/such/folder")
+	if status := getStatus(t, "http://"+at["http"]+"/v2/health/live"); status != http.StatusOK {
+		t.Errorf("status %d", status)
+	}
+}
