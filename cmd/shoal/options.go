@@ -31,6 +31,9 @@ type serveOptions struct {
 	disableAutoComplete bool
 	loadThreads         int
 	loadRetries         int
+	loadTimeout         int
+	maxQueue            int
+	maxQueueBytes       int64
 
 	address      string
 	allowHTTP    bool
@@ -65,6 +68,10 @@ func (o *serveOptions) define(f *pflag.FlagSet) {
 	f.BoolVar(&o.disableAutoComplete, "disable-auto-complete-config", false, "take nothing from a model that its config.pbtxt leaves out")
 	f.IntVar(&o.loadThreads, "model-load-thread-count", 4, "how many models may be loaded at once")
 	f.IntVar(&o.loadRetries, "model-load-retry-count", 0, "how often to try again if a model cannot be loaded")
+
+	f.IntVar(&o.loadTimeout, "model-load-timeout-secs", 600, "how long loading and warming up a version may take, in seconds; 0 is any time")
+	f.IntVar(&o.maxQueue, "max-queue-size", repository.DefaultQueue.Requests, "how many requests may wait for a model whose config.pbtxt has no max_queue_size")
+	f.Int64Var(&o.maxQueueBytes, "max-queue-byte-size", repository.DefaultQueue.Bytes, "how many bytes of input may wait for such a model")
 
 	f.StringVar(&o.address, "address", "127.0.0.1", "address to listen on")
 	trueVar(f, &o.allowHTTP, "allow-http", "answer over HTTP")
@@ -107,6 +114,9 @@ func (o *serveOptions) check() error {
 		{"repository-poll-secs", o.pollSeconds, 1, most},
 		{"model-load-thread-count", o.loadThreads, 1, most},
 		{"model-load-retry-count", o.loadRetries, 0, most},
+		{"model-load-timeout-secs", o.loadTimeout, 0, most},
+		{"max-queue-size", o.maxQueue, 1, most},
+		{"max-queue-byte-size", int(o.maxQueueBytes), 1, math.MaxInt},
 		{"http-port", o.httpPort, 0, math.MaxUint16},
 		{"http-max-input-size", int(o.maxInputSize), 1, math.MaxInt},
 		{"grpc-port", o.grpcPort, 0, math.MaxUint16},
@@ -125,9 +135,6 @@ func (o *serveOptions) check() error {
 	}
 	if len(o.loadModels) > 0 && o.controlMode != "explicit" {
 		errs = append(errs, fmt.Errorf("load-model: found in mode %s, in which all models are loaded, expected --model-control-mode=explicit", o.controlMode))
-	}
-	if o.disableAutoComplete {
-		errs = append(errs, errors.New("disable-auto-complete-config: found true, expected false, because what a config.pbtxt leaves out is always taken from the model"))
 	}
 	return errors.Join(errs...)
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 
+	"github.com/shoal-serving/shoal/internal/batching"
 	"github.com/shoal-serving/shoal/internal/engine/onnx"
 	"github.com/shoal-serving/shoal/internal/engine/simulated"
 	"github.com/shoal-serving/shoal/internal/kserve/kservegrpc"
@@ -77,7 +78,10 @@ func serve(ctx context.Context, opts serveOptions, log *slog.Logger) error {
 		Poll:    time.Duration(opts.pollSeconds) * time.Second,
 		Loads:   opts.loadThreads,
 		Retries: opts.loadRetries,
+		Timeout: time.Duration(opts.loadTimeout) * time.Second,
+		Queue:   batching.Bound{Requests: opts.maxQueue, Bytes: opts.maxQueueBytes},
 		Lenient: !opts.strictReadiness,
+		Strict:  opts.disableAutoComplete,
 		Runners: map[string]repository.Runner{
 			simulated.Name: {Engine: &simulated.Engine{Pacer: pace}},
 			onnx.Name:      {Engine: onnxEngine, Device: sched.NewDevice(cores), Instances: onnx.Instances},

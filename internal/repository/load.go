@@ -342,6 +342,9 @@ func (r *Repository) open(ctx context.Context, w *wish, n int64) (*Version, erro
 	if !ok {
 		return nil, cfg.Wrong("backend", fmt.Sprintf("%q", cfg.Backend), "one of %q", slices.Sorted(maps.Keys(r.opts.Runners)))
 	}
+	if r.opts.Strict && cfg.Incomplete() {
+		return nil, cfg.Wrong("input", "none, or no output", "both, because --disable-auto-complete-config takes nothing from the model")
+	}
 	loaded, err := runner.Engine.Load(ctx, engine.Source{Config: cfg, Version: n, Dir: w.dir(n)})
 	if err != nil {
 		return nil, err

@@ -57,6 +57,9 @@ type Options struct {
 	// Lenient makes the server ready although a model is not that should be.
 	Lenient bool
 
+	// Strict refuses models whose configuration leaves inputs or outputs to them.
+	Strict bool
+
 	// Runners by the name that a model's configuration gives as its backend.
 	Runners map[string]Runner
 	// Cores are those that may be used.
