@@ -156,16 +156,6 @@ func (c *Config) Wrong(field string, found any, expected string, args ...any) er
 	return c.placed(bad(field, found, expected, args...))
 }
 
-// Names become parts of paths, addresses and metrics, so what they may hold is
-// narrow.
-var validName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
-
-// NameRule is what errors say is expected of a name.
-const NameRule = "up to 128 letters, digits, dots, dashes and underscores, the first a letter or a digit"
-
-// ValidName reports whether a model may be called so.
-func ValidName(name string) bool { return validName.MatchString(name) }
-
 // The backends that a platform, the older of the two words, may stand for.
 var platforms = map[string]string{
 	"onnxruntime_onnx":      "onnxruntime",
