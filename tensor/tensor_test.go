@@ -3,6 +3,7 @@ package tensor
 import (
 	"bytes"
 	"math"
+	"math/big"
 	"slices"
 	"testing"
 )
@@ -185,6 +186,32 @@ func FuzzCheck(f *testing.F) {
 		}
 		if total != len(data) {
 			t.Errorf("the rows have %d bytes together, the tensor %d", total, len(data))
+		}
+	})
+}
+
+// Sizes are those of numbers that cannot overflow, or there are none.
+func FuzzSizesDoNotOverflow(f *testing.F) {
+	f.Add(uint8(FP64), int64(1)<<31, int64(1)<<32, int64(0))
+	f.Add(uint8(Int8), int64(math.MaxInt64), int64(2), int64(-1))
+	f.Add(uint8(BF16), int64(3037000500), int64(3037000500), int64(1))
+	f.Add(uint8(Bytes), int64(1), int64(1), int64(1))
+	f.Fuzz(func(t *testing.T, kind uint8, a, b, c int64) {
+		shape := []int64{a, b, c}
+		want := big.NewInt(1)
+		for _, d := range shape {
+			want.Mul(want, big.NewInt(d))
+		}
+		negative := a < 0 || b < 0 || c < 0
+		// A dimension of 0 makes the others count for nothing, but for their sign.
+		elements, err := Elements(shape)
+		if ok := !negative && want.IsInt64(); err == nil && (!ok || elements != want.Int64()) || err != nil && ok && want.Sign() != 0 {
+			t.Errorf("%v: %d elements, %v, want %v", shape, elements, err, want)
+		}
+		size, err := ByteSize(Type(kind), shape)
+		want.Mul(want, big.NewInt(int64(Type(kind).Size())))
+		if err == nil && (negative || Type(kind).Size() == 0 || !want.IsInt64() || size != want.Int64()) {
+			t.Errorf("%v of %v: %d bytes, want %v", shape, Type(kind), size, want)
 		}
 	})
 }
