@@ -77,7 +77,7 @@ func (o *serveOptions) define(f *pflag.FlagSet) {
 	trueVar(f, &o.allowHTTP, "allow-http", "answer over HTTP")
 	f.StringVar(&o.httpAddress, "http-address", "", "address to listen on for HTTP, if it is not --address")
 	f.IntVar(&o.httpPort, "http-port", 8000, "port for HTTP; 0 picks a free one")
-	f.Int64Var(&o.maxInputSize, "http-max-input-size", kserve.DefaultMaxBytes, "the most bytes of an HTTP request's body, and of its tensors in memory")
+	f.Int64Var(&o.maxInputSize, "http-max-input-size", kserve.Limits{}.WithDefaults().Body, "the most bytes of an HTTP request's body, and of its tensors in memory")
 	trueVar(f, &o.allowGRPC, "allow-grpc", "answer over gRPC")
 	f.StringVar(&o.grpcAddress, "grpc-address", "", "address to listen on for gRPC, if it is not --address")
 	f.IntVar(&o.grpcPort, "grpc-port", 8001, "port for gRPC; 0 picks a free one")

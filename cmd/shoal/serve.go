@@ -22,6 +22,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/batching"
 	"github.com/shoal-serving/shoal/internal/engine/onnx"
 	"github.com/shoal-serving/shoal/internal/engine/simulated"
+	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/kserve/kservegrpc"
 	"github.com/shoal-serving/shoal/internal/kserve/kservehttp"
 	"github.com/shoal-serving/shoal/internal/pacer"
@@ -124,13 +125,17 @@ type faces struct {
 }
 
 func listen(backend *server.Server, opts serveOptions, log *slog.Logger) (*faces, error) {
+	limits := kserve.Limits{}.WithDefaults()
+	httpLimits := limits
+	httpLimits.Body, httpLimits.Decoded = opts.maxInputSize, opts.maxInputSize
 	f := &faces{
 		http: &http.Server{
-			Handler:           kservehttp.New(backend, backend, backend, kservehttp.Options{Version: version, MaxBytes: opts.maxInputSize, Log: log}),
+			Handler:           kservehttp.New(backend, backend, backend, kservehttp.Options{Version: version, Limits: httpLimits, Log: log}),
+			MaxHeaderBytes:    limits.Header,
 			ReadHeaderTimeout: 10 * time.Second, // a connection that says nothing is not kept for ever
 			ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 		},
-		grpc:   kservegrpc.New(backend, backend, backend, kservegrpc.Options{Version: version, Log: log}, opts.keepalive()),
+		grpc:   kservegrpc.New(backend, backend, backend, kservegrpc.Options{Version: version, Limits: limits, Log: log}, opts.keepalive()),
 		failed: make(chan error, 3),
 	}
 	var err error

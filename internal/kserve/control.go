@@ -26,6 +26,9 @@ func (o *LoadOptions) AddFile(path string, content []byte) error {
 	if !fs.ValidPath(path) || path == "." {
 		return infer.Errorf(infer.Invalid, "parameter '%s%s': found path '%[2]s', expected one below the model's directory, such as 1/model.onnx", filePrefix, path)
 	}
+	if _, twice := o.Files[path]; twice {
+		return infer.Errorf(infer.Invalid, "parameter '%s%s': found again, expected once", filePrefix, path)
+	}
 	if o.Files == nil {
 		o.Files = map[string][]byte{}
 	}
@@ -51,9 +54,10 @@ func NoRepositoryName() error {
 }
 
 // DecodeIndex reads the body of an HTTP request for the index: whether only
-// what is ready is asked for. An empty body asks for all.
-func DecodeIndex(body []byte) (ready bool, err error) {
-	err = decodeMembers(body, func(d *document, name string) (err error) {
+// what is ready is asked for. An empty body asks for all. The limits of the three
+// functions have their defaults already.
+func DecodeIndex(body []byte, limits *Limits) (ready bool, err error) {
+	err = decodeMembers(body, limits, func(d *document, name string) (err error) {
 		if name != "ready" {
 			return d.skip()
 		}
@@ -65,12 +69,14 @@ func DecodeIndex(body []byte) (ready bool, err error) {
 
 // DecodeLoad reads the body of an HTTP request to load a model. It keeps nothing
 // of body.
-func DecodeLoad(body []byte) (o LoadOptions, err error) {
-	err = decodeParameters(body, func(d *document, name string) (err error) {
+func DecodeLoad(body []byte, limits *Limits) (o LoadOptions, err error) {
+	err = decodeParameters(body, limits, func(d *document, name string) (err error) {
 		path, isFile := FileParameter(name)
 		switch {
 		case name == ConfigParameter:
-			o.Config, err = d.string(name)
+			var text []byte
+			text, err = d.content(name)
+			o.Config = string(text)
 		case isFile:
 			var content []byte
 			if content, err = d.base64(name); err == nil {
@@ -85,8 +91,8 @@ func DecodeLoad(body []byte) (o LoadOptions, err error) {
 }
 
 // DecodeUnload reads the body of an HTTP request to unload a model.
-func DecodeUnload(body []byte) (o UnloadOptions, err error) {
-	err = decodeParameters(body, func(d *document, name string) (err error) {
+func DecodeUnload(body []byte, limits *Limits) (o UnloadOptions, err error) {
+	err = decodeParameters(body, limits, func(d *document, name string) (err error) {
 		if name != UnloadDependentsParameter {
 			return UnknownUnloadParameter(name)
 		}
@@ -98,11 +104,11 @@ func DecodeUnload(body []byte) (o UnloadOptions, err error) {
 
 // decodeMembers calls each for every member of the object that a body is. An
 // empty body has none.
-func decodeMembers(body []byte, each func(d *document, name string) error) error {
+func decodeMembers(body []byte, limits *Limits, each func(d *document, name string) error) error {
 	if len(body) == 0 {
 		return nil
 	}
-	d := openDocument(body)
+	d := openDocument(body, limits)
 	defer d.close()
 	if err := d.members("request", func(name []byte) error { return each(&d, string(name)) }); err != nil {
 		return err
@@ -111,18 +117,25 @@ func decodeMembers(body []byte, each func(d *document, name string) error) error
 }
 
 // decodeParameters calls each for every parameter.
-func decodeParameters(body []byte, each func(d *document, name string) error) error {
-	return decodeMembers(body, func(d *document, name string) error {
+func decodeParameters(body []byte, limits *Limits, each func(d *document, name string) error) error {
+	parameters := 0
+	return decodeMembers(body, limits, func(d *document, name string) error {
 		if name != "parameters" {
 			return d.skip()
 		}
-		return d.members(name, func(name []byte) error { return each(d, string(name)) })
+		return d.members(name, func(name []byte) error {
+			parameters++
+			if err := limits.CheckParameters(parameters); err != nil {
+				return err
+			}
+			return each(d, string(name))
+		})
 	})
 }
 
 // base64 reads a string that stands for bytes, into memory of their own.
 func (d *document) base64(field string) ([]byte, error) {
-	text, err := d.unquoted(field)
+	text, err := d.content(field)
 	if err != nil {
 		return nil, err
 	}

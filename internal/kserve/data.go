@@ -15,8 +15,8 @@ var (
 
 // appendData appends the elements of a JSON array to dst, as they are in a
 // tensor. There must be as many as the tensor has.
-func appendData(dst []byte, t tensor.Type, elements int64, text []byte) ([]byte, error) {
-	s := scanner{text: text}
+func appendData(dst []byte, t tensor.Type, elements int64, text []byte, limits *Limits) ([]byte, error) {
+	s := scanner{text: text, limits: limits}
 	for range elements {
 		more, err := s.next()
 		if err == nil && !more {
@@ -47,7 +47,11 @@ func (s *scanner) appendElement(dst []byte, t tensor.Type) ([]byte, error) {
 	case tensor.Bytes:
 		start := len(dst)
 		dst, err := s.appendString(append(dst, 0, 0, 0, 0))
-		binary.LittleEndian.PutUint32(dst[start:], uint32(len(dst)-start-4))
+		size := len(dst) - start - 4
+		if err == nil {
+			err = s.limits.CheckString(int64(size)) // and so it fits the four bytes
+		}
+		binary.LittleEndian.PutUint32(dst[start:], uint32(size))
 		return dst, err
 	}
 	var n number

@@ -2,7 +2,6 @@ package kserve
 
 import (
 	"bytes"
-	"cmp"
 	"strconv"
 
 	"github.com/shoal-serving/shoal/internal/buf"
@@ -29,9 +28,8 @@ type DecodeOptions struct {
 	// the data of the model's only input.
 	JSONLength string
 
-	// MaxBytes bounds what tensors that were sent as JSON take in memory. Zero
-	// means [DefaultMaxBytes].
-	MaxBytes int64
+	// Limits bound the request. The length of the body is for whoever read it.
+	Limits Limits
 }
 
 // DecodeRequest reads the body of an inference request. Tensors that were sent
@@ -49,11 +47,11 @@ func DecodeRequest(body *buf.Buf, o DecodeOptions) (*Request, error) {
 	if length == 0 && o.JSONLength != "" {
 		return req.raw(body), nil
 	}
+	limits := o.Limits.WithDefaults()
 	d := decoder{
-		document: openDocument(body.B[:length]),
+		document: openDocument(body.B[:length], &limits),
 		req:      req,
 		rest:     body.B[length:],
-		maxBytes: cmp.Or(o.MaxBytes, DefaultMaxBytes),
 	}
 	defer d.close()
 	if err := d.request(); err != nil {
@@ -89,9 +87,10 @@ func (r *Request) raw(body *buf.Buf) *Request {
 // A decoder reads one request.
 type decoder struct {
 	document
-	req      *Request
-	rest     []byte // binary data that no input has taken yet
-	maxBytes int64
+	req  *Request
+	rest []byte // binary data that no input has taken yet
+
+	parameters int // of the request and its tensors so far
 
 	pending []pending
 	size    int64 // bytes that the pending inputs take
@@ -114,7 +113,7 @@ func (d *decoder) request() error {
 		case "id":
 			d.req.ID, err = d.string("id")
 		case "parameters":
-			err = d.members("parameters", d.parameter)
+			err = d.eachParameter(d.parameter)
 		case "inputs":
 			hasInputs = true
 			err = d.elements("inputs", d.input)
@@ -134,6 +133,17 @@ func (d *decoder) request() error {
 		return infer.Errorf(infer.Invalid, "unexpected additional input data for model '%s'", d.req.Model)
 	}
 	return d.end()
+}
+
+// eachParameter calls each for the parameters of a request or of a tensor.
+func (d *decoder) eachParameter(each func(name []byte) error) error {
+	return d.members("parameters", func(name []byte) error {
+		d.parameters++
+		if err := d.limits.CheckParameters(d.parameters); err != nil {
+			return err
+		}
+		return each(name)
+	})
 }
 
 // parameter reads a parameter of the request. Those that are not known here
@@ -169,7 +179,7 @@ func (d *decoder) data(body *buf.Buf) error {
 	for _, p := range d.pending {
 		in := &d.req.Inputs[p.input]
 		var err error
-		if in.Data, err = appendData(memory.B[p.at:p.at:p.at+p.size], in.Type, p.elements, p.text); err != nil {
+		if in.Data, err = appendData(memory.B[p.at:p.at:p.at+p.size], in.Type, p.elements, p.text, d.limits); err != nil {
 			memory.Release()
 			return err
 		}

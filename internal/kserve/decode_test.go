@@ -23,9 +23,9 @@ func body(doc, data string) (*buf.Buf, DecodeOptions) {
 	return b, DecodeOptions{Model: "m", JSONLength: strconv.Itoa(len(doc))}
 }
 
-func decode(t *testing.T, doc, data string) *Request {
+func decode(t *testing.T, doc string) *Request {
 	t.Helper()
-	b, o := body(doc, data)
+	b, o := body(doc, "")
 	defer b.Release()
 	req, err := DecodeRequest(b, o)
 	if err != nil {
@@ -101,11 +101,11 @@ func TestInputsOfBothKindsHoldBothMemories(t *testing.T) {
 }
 
 func TestParametersOfARequestAreRead(t *testing.T) {
-	req := decode(t, `{"id":"a\u0062","parameters":{"priority":3,"timeout":1500,"sequence_id":7,"mine":{"deep":[1]}},"inputs":[]}`, "")
+	req := decode(t, `{"id":"a\u0062","parameters":{"priority":3,"timeout":1500,"sequence_id":7,"mine":{"deep":[1]}},"inputs":[]}`)
 	if req.ID != "ab" || req.Priority != 3 || req.Timeout != 1500*time.Microsecond {
 		t.Errorf("id %q, priority %d, timeout %v, want ab, 3, 1.5ms", req.ID, req.Priority, req.Timeout)
 	}
-	req = decode(t, `{"parameters":{"timeout":18446744073709551615},"inputs":[]}`, "")
+	req = decode(t, `{"parameters":{"timeout":18446744073709551615},"inputs":[]}`)
 	if req.Timeout < 290*365*24*time.Hour {
 		t.Errorf("the longest timeout is %v", req.Timeout)
 	}
@@ -129,7 +129,7 @@ func TestARawBodyIsTheDataOfAnInputThatSaysNothingElse(t *testing.T) {
 
 func TestWhatAClientCanChooseIsLimited(t *testing.T) {
 	numbers := strings.Repeat("1,", 999) + "1"
-	deep := strings.Repeat("[", maxDepth+1) + strings.Repeat("]", maxDepth+1)
+	deep := strings.Repeat("[", defaults.Depth) + strings.Repeat("]", defaults.Depth) // and the document around it
 	for name, doc := range map[string]string{
 		"the memory of tensors":       `{"inputs":[{"name":"A","shape":[1000],"datatype":"FP64","data":[` + numbers + `]}]}`,
 		"the memory of all tensors":   `{"inputs":[` + strings.Repeat(`{"name":"A","shape":[10],"datatype":"FP64","data":[1,1,1,1,1,1,1,1,1,1]},`, 60) + `{}]}`,
@@ -142,7 +142,7 @@ func TestWhatAClientCanChooseIsLimited(t *testing.T) {
 		"depth of parameters":         `{"parameters":{"x":` + deep + `},"inputs":[]}`,
 	} {
 		b, o := body(doc, "")
-		o.MaxBytes = 4096
+		o.Limits.Decoded = 4096
 		req, err := DecodeRequest(b, o)
 		if infer.CodeOf(err) != infer.Invalid {
 			t.Errorf("%s: error %v", name, err)
@@ -164,7 +164,7 @@ func FuzzDecodeRequest(f *testing.F) {
 	f.Fuzz(func(t *testing.T, doc []byte, data, length string) {
 		before := buf.Live()
 		b := buf.Wrap(append(bytes.Clone(doc), data...), nil)
-		req, err := DecodeRequest(b, DecodeOptions{Model: "m", JSONLength: length, MaxBytes: 1 << 16})
+		req, err := DecodeRequest(b, DecodeOptions{Model: "m", JSONLength: length, Limits: Limits{Decoded: 1 << 16}})
 		b.Release()
 		if err == nil {
 			checkDecoded(t, req, length == "")
@@ -214,7 +214,7 @@ func TestAnswersAreWrittenInTheFormAskedFor(t *testing.T) {
 		{`"outputs":[{"name":"B","parameters":{"binary_data":true}},{"name":"A"}],`, "{" + head + aJSON + "," + bBinary + "]}", "\x04\x00\x00\x00é\"\n\x00\x00\x00\x00"},
 		{`"parameters":{"binary_data_output":true},"outputs":[{"name":"A"},{"name":"B"}],`, "{" + head + aJSON + "," + bJSON + "]}", ""},
 	} {
-		req := decode(t, "{"+c.asked+`"inputs":[]}`, "")
+		req := decode(t, "{"+c.asked+`"inputs":[]}`)
 		got, err := req.AppendResponse(nil, resp)
 		if err != nil || string(got) != c.want {
 			t.Errorf("%s\n got %s, %v\nwant %s", c.asked, got, err, c.want)
@@ -281,7 +281,10 @@ func TestEveryErrorHasAStatus(t *testing.T) {
 }
 
 func TestVersionsAreNumbers(t *testing.T) {
-	for version, want := range map[string]bool{"": true, "1": true, "20260101": true, "abc": false, "-1": false, "1.0": false, "1a2": false, "..": false} {
+	for version, want := range map[string]bool{
+		"": true, "1": true, "20260101": true, "abc": false, "-1": false, "1.0": false, "1a2": false, "..": false,
+		"9223372036854775807": true, "09223372036854775807": false, strings.Repeat("1", 5000): false,
+	} {
 		if got := ValidVersion(version); got != want {
 			t.Errorf("%q: %t", version, got)
 		}

@@ -17,6 +17,9 @@ type inputReader struct {
 }
 
 func (d *decoder) input() error {
+	if err := d.limits.CheckInputs(len(d.req.Inputs) + 1); err != nil {
+		return err
+	}
 	var in inputReader
 	err := d.members("inputs", func(name []byte) (err error) {
 		switch string(name) {
@@ -31,7 +34,7 @@ func (d *decoder) input() error {
 		case "data":
 			in.text, err = d.value()
 		case "parameters":
-			err = d.members("parameters", func(name []byte) error { return d.inputParameter(&in, name) })
+			err = d.eachParameter(func(name []byte) error { return d.inputParameter(&in, name) })
 		default:
 			err = d.skip()
 		}
@@ -117,7 +120,7 @@ func (d *decoder) takeBinary(in *inputReader) error {
 	}
 	in.Data = d.rest[:in.bytes:in.bytes]
 	d.rest = d.rest[in.bytes:]
-	return nil
+	return d.limits.CheckStrings(&in.Tensor)
 }
 
 // place finds out how much memory an input that was sent as JSON takes, and
@@ -135,17 +138,16 @@ func (d *decoder) place(in *inputReader) error {
 	if n > int64(len(in.text))/2 {
 		return unparsable("data", explain(errCount, in.Type))
 	}
-	size := n * int64(in.Type.Size())
-	if in.Type == tensor.Bytes {
-		size = n*4 + int64(len(in.text)) // no string is longer than its text
+	size := n*4 + int64(len(in.text)) // no string is longer than its text
+	if in.Type != tensor.Bytes {
+		if size, err = tensor.ByteSize(in.Type, in.Shape); err != nil {
+			return unparsable("shape", err.Error())
+		}
 	}
 	p := pending{input: len(d.req.Inputs), text: in.text, elements: n, at: d.size, size: size}
 	d.pending = append(d.pending, p)
 	d.size += (size + 7) &^ 7 // so that the next one is aligned for any type
-	if d.size > d.maxBytes {
-		return infer.Errorf(infer.Invalid, "request JSON tensors exceed the maximum allowed value of %d bytes", d.maxBytes)
-	}
-	return nil
+	return d.limits.CheckDecoded(d.size)
 }
 
 // An outputReader collects the members of an output that is asked for.
@@ -158,6 +160,9 @@ type outputReader struct {
 }
 
 func (d *decoder) output() error {
+	if err := d.limits.CheckOutputs(len(d.req.Outputs) + 1); err != nil {
+		return err
+	}
 	var out outputReader
 	err := d.members("outputs", func(name []byte) (err error) {
 		switch string(name) {
@@ -165,7 +170,7 @@ func (d *decoder) output() error {
 			out.hasName = true
 			out.name, err = d.string("name")
 		case "parameters":
-			err = d.members("parameters", func(name []byte) error { return d.outputParameter(&out, name) })
+			err = d.eachParameter(func(name []byte) error { return d.outputParameter(&out, name) })
 		default:
 			err = d.skip()
 		}

@@ -3,6 +3,9 @@
 // written in JSON and in the binary tensor extension, and which status an error
 // has.
 //
+// It holds the limits of what a client may send, too, so that all faces keep the
+// same ones.
+//
 // It reads and writes bytes that it is given. Sockets, routes and methods belong
 // to the faces themselves, in the packages below this one. It starts no
 // goroutine and reads no clock.

@@ -3,6 +3,7 @@ package kserve
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"math"
 	"strconv"
@@ -18,19 +19,25 @@ import (
 // A document is read value by value, in the order in which they stand. Each
 // method reads one, and names the field in its error if it is of another kind.
 type document struct {
-	text []byte
-	json *jsontext.Decoder
+	text   []byte
+	json   *jsontext.Decoder
+	limits *Limits
 }
 
 // Decoders are large, and keep their stacks from one use to the next.
 var jsonDecoders = sync.Pool{New: func() any { return jsontext.NewDecoder(new(bytes.Buffer)) }}
 
 // openDocument starts to read text, in place. The caller closes the document.
-func openDocument(text []byte) document {
-	d := document{text: text, json: jsonDecoders.Get().(*jsontext.Decoder)}
-	d.json.Reset(bytes.NewBuffer(text)) // from a Buffer it reads without copying
+func openDocument(text []byte, limits *Limits) document {
+	d := document{text: text, json: jsonDecoders.Get().(*jsontext.Decoder), limits: limits}
+	d.json.Reset(bytes.NewBuffer(text), jsonOptions...) // from a Buffer it reads without copying
 	return d
 }
+
+// The decoder would remember the names of all members, to find one that comes
+// twice, and take ten times the memory of the document for it. Only names that
+// are known here matter, and members looks for those.
+var jsonOptions = []jsontext.Options{jsontext.AllowDuplicateNames(true)}
 
 func (d *document) close() { jsonDecoders.Put(d.json) }
 
@@ -45,17 +52,37 @@ func (d *document) end() error {
 	return malformed(errors.New("the document is followed by another"))
 }
 
+// known has a bit for the name of each member that is read somewhere.
+var known = bits("id", "parameters", "inputs", "outputs", "name", "shape", "datatype", "data", "priority", "timeout",
+	"binary_data", "binary_data_output", "binary_data_size", "classification", "shared_memory_region",
+	"ready", ConfigParameter, UnloadDependentsParameter)
+
+func bits(names ...string) map[string]uint {
+	m := make(map[string]uint, len(names))
+	for i, name := range names {
+		m[name] = 1 << i
+	}
+	return m
+}
+
 // members calls each with the name of every member of an object. each must
-// read the member's value, and may not look at the name once it has begun to.
+// read the member's value, and may not look at the name once it has begun to. A
+// known name that comes twice is an error: which of the two is meant?
 func (d *document) members(field string, each func(name []byte) error) error {
 	if err := d.open(field, '{', "object"); err != nil {
 		return err
 	}
+	var seen uint
 	for d.json.PeekKind() == '"' {
 		name, err := d.unquoted(field)
 		if err != nil {
 			return err
 		}
+		bit := known[string(name)]
+		if seen&bit != 0 {
+			return malformed(fmt.Errorf("member '%s' of an object comes twice", name))
+		}
+		seen |= bit
 		if err := each(name); err != nil {
 			return err
 		}
@@ -80,11 +107,11 @@ func (d *document) elements(field string, each func() error) error {
 }
 
 func (d *document) open(field string, kind jsontext.Kind, name string) error {
-	switch got := d.json.PeekKind(); {
-	case got != kind && got != jsontext.KindInvalid:
+	if got := d.json.PeekKind(); got != kind && got != jsontext.KindInvalid {
 		return mistyped(field, name)
-	case d.json.StackDepth() >= maxDepth:
-		return malformed(errTooDeep)
+	}
+	if err := d.limits.CheckDepth(d.json.StackDepth() + 1); err != nil {
+		return err
 	}
 	return d.token()
 }
@@ -99,14 +126,21 @@ func (d *document) token() error {
 // skip reads a value that nobody asks for.
 func (d *document) skip() error {
 	for depth := d.json.StackDepth(); ; {
-		if err := d.token(); err != nil {
+		var err error
+		if d.json.PeekKind() == '"' {
+			_, err = d.unquoted("") // whose length is limited
+		} else {
+			err = d.token()
+		}
+		if err != nil {
 			return err
 		}
-		switch now := d.json.StackDepth(); {
-		case now == depth:
+		now := d.json.StackDepth()
+		if now == depth {
 			return nil
-		case now > maxDepth:
-			return malformed(errTooDeep)
+		}
+		if err := d.limits.CheckDepth(now); err != nil {
+			return err
 		}
 	}
 }
@@ -121,18 +155,44 @@ func (d *document) value() ([]byte, error) {
 	return d.text[end-int64(len(v)) : end], nil
 }
 
-// unquoted returns what a string stands for.
+// unquoted returns what a string stands for, which is a text and not long.
 func (d *document) unquoted(field string) ([]byte, error) {
-	v, err := d.value()
-	switch {
-	case err != nil:
+	v, err := d.quoted(field)
+	if err != nil {
 		return nil, err
-	case v[0] != '"':
-		return nil, mistyped(field, "string")
-	case bytes.IndexByte(v, '\\') < 0:
+	}
+	// At most six characters stand for one byte.
+	if err := d.limits.CheckText((len(v) - 2) / 6); err != nil {
+		return nil, err
+	}
+	if v, err = unquote(v); err != nil {
+		return nil, err
+	}
+	return v, d.limits.CheckText(len(v))
+}
+
+// content returns what a string stands for, of any length.
+func (d *document) content(field string) ([]byte, error) {
+	v, err := d.quoted(field)
+	if err != nil {
+		return nil, err
+	}
+	return unquote(v)
+}
+
+func (d *document) quoted(field string) ([]byte, error) {
+	v, err := d.value()
+	if err == nil && v[0] != '"' {
+		err = mistyped(field, "string")
+	}
+	return v, err
+}
+
+func unquote(v []byte) ([]byte, error) {
+	if bytes.IndexByte(v, '\\') < 0 {
 		return v[1 : len(v)-1], nil
 	}
-	v, err = jsontext.AppendUnquote(nil, v)
+	v, err := jsontext.AppendUnquote(nil, v)
 	if err != nil {
 		return nil, malformed(err)
 	}
@@ -163,7 +223,7 @@ func (d *document) uint(field string) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	n, err := strconv.ParseUint(string(v), 10, 64)
+	n, err := strconv.ParseUint(string(v[:min(len(v), 21)]), 10, 64) // none has more digits
 	if err != nil {
 		return 0, mistyped(field, "unsigned-integer")
 	}
@@ -177,6 +237,9 @@ func (d *document) shape() ([]int64, error) {
 		n, err := d.uint("shape")
 		if err == nil && n > math.MaxInt64 {
 			err = mistyped("shape", "signed-integer")
+		}
+		if err == nil {
+			err = d.limits.CheckDims(len(shape) + 1)
 		}
 		shape = append(shape, int64(n))
 		return err

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/modelconfig"
 )
 
 // ServerName is what a server calls itself in its metadata.
@@ -21,14 +22,20 @@ var Extensions = []string{
 // a body are JSON. Binary tensor data follows them.
 const JSONLengthHeader = "Inference-Header-Content-Length"
 
-// DefaultMaxBytes bounds the body of an HTTP request, and what its tensors take
-// in memory, unless something else is set.
-const DefaultMaxBytes = 64 << 20
+// CheckName returns an error unless a model may be called so. It is the one for
+// a model that is not known, which such a model can never be.
+func CheckName(model string) error {
+	if modelconfig.ValidName(model) {
+		return nil
+	}
+	return infer.Errorf(infer.NotFound, "Request for unknown model: '%.128s' is not found", model)
+}
 
 // ValidVersion reports whether a client may ask for a version so: by its
 // number, or by "" for the one that the model's policy serves.
 func ValidVersion(version string) bool {
-	return strings.Trim(version, "0123456789") == ""
+	const digits = 19 // of the largest number that a version has
+	return len(version) <= digits && strings.Trim(version, "0123456789") == ""
 }
 
 // Microseconds returns the time that a client gave as a number of microseconds.

@@ -7,12 +7,12 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// maxDepth is how deep arrays and objects of a request may be nested.
-const maxDepth = 100
+// dataDepth is how deep an input's data lies in the document: inside the request,
+// its inputs, and the input.
+const dataDepth = 3
 
 var (
 	errSyntax   = errors.New("not an array in JSON")
-	errTooDeep  = errors.New("arrays are nested too deeply")
 	errMismatch = errors.New("an element has another type")
 )
 
@@ -20,10 +20,11 @@ var (
 // order in which they stand. It is for arrays of numbers, where a general
 // parser takes several times as long, and is as strict as one.
 type scanner struct {
-	text  []byte
-	pos   int
-	depth int
-	state state
+	text   []byte
+	limits *Limits
+	pos    int
+	depth  int
+	state  state
 }
 
 type state uint8
@@ -62,8 +63,8 @@ func (s *scanner) next() (bool, error) {
 		switch {
 		case !ok:
 			return false, errSyntax
-		case s.depth > maxDepth:
-			return false, errTooDeep
+		case s.depth > s.limits.Depth-dataDepth:
+			return false, s.limits.CheckDepth(s.depth + dataDepth)
 		}
 	}
 	if s.depth > 0 || s.state != ended {

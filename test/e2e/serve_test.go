@@ -162,6 +162,20 @@ func TestJSONAndBinaryTensorsOverHTTP(t *testing.T) {
 	}
 }
 
+func TestHeadersAreLimited(t *testing.T) {
+	s := start(t, root+"/examples/seed-device")
+	for size, want := range map[int]int{30 << 10: http.StatusOK, 40 << 10: http.StatusRequestHeaderFieldsTooLarge} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.http+"/v2/health/live", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("X", strings.Repeat("x", size))
+		if status, _, body, err := fetch(req); err != nil || status != want {
+			t.Errorf("%d bytes: status %d, %s, %v, want %d", size, status, body, err, want)
+		}
+	}
+}
+
 func TestEachClientGetsItsOwnRows(t *testing.T) {
 	s := start(t, repositoryOf(t, map[string]string{"m": config(2*time.Millisecond, "2", "dynamic_batching { }")}))
 	var wg sync.WaitGroup

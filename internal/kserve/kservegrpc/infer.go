@@ -18,7 +18,7 @@ import (
 var responses = sync.Pool{New: func() any { return new(infer.Response) }}
 
 func (s *service) ModelInfer(ctx context.Context, in *kservepb.ModelInferRequest) (*kservepb.ModelInferResponse, error) {
-	req, err := decode(in)
+	req, err := decode(in, &s.opts.Limits)
 	if err != nil {
 		return nil, err
 	}
@@ -54,9 +54,9 @@ func encode(id string, resp *infer.Response) *kservepb.ModelInferResponse {
 	return out
 }
 
-// decode makes a request of a message. Its inputs are views of the message,
-// which is left to the garbage collector.
-func decode(in *kservepb.ModelInferRequest) (*infer.Request, error) {
+// decode makes a request of a message that was read by the codec. Its inputs are
+// views of the message, which is left to the garbage collector.
+func decode(in *kservepb.ModelInferRequest, limits *kserve.Limits) (*infer.Request, error) {
 	req := &infer.Request{Model: in.GetModelName(), Version: in.GetModelVersion(), ID: in.GetId()}
 	if err := checkVersion(req.Version); err != nil {
 		return nil, err
@@ -64,7 +64,7 @@ func decode(in *kservepb.ModelInferRequest) (*infer.Request, error) {
 	if err := decodeParameters(req, in.GetParameters()); err != nil {
 		return nil, err
 	}
-	if err := decodeInputs(req, in); err != nil {
+	if err := decodeInputs(req, in, limits); err != nil {
 		return nil, err
 	}
 	if err := decodeOutputs(req, in.GetOutputs()); err != nil {
@@ -106,7 +106,7 @@ func natural(name string, p *kservepb.InferParameter) (uint64, error) {
 	return 0, mistyped(name, "int64_param")
 }
 
-func decodeInputs(req *infer.Request, in *kservepb.ModelInferRequest) error {
+func decodeInputs(req *infer.Request, in *kservepb.ModelInferRequest, limits *kserve.Limits) error {
 	req.Inputs = make([]tensor.Tensor, 0, len(in.GetInputs()))
 	for i, input := range in.GetInputs() {
 		if p, ok := input.GetParameters()["shared_memory_region"]; ok {
@@ -116,6 +116,9 @@ func decodeInputs(req *infer.Request, in *kservepb.ModelInferRequest) error {
 		t.Type, _ = tensor.ParseType(input.GetDatatype()) // one that there is not matches no model's
 		var err error
 		if t.Data, err = data(in, i, t.Type); err != nil {
+			return err
+		}
+		if err := limits.CheckStrings(&t); err != nil {
 			return err
 		}
 		req.Inputs = append(req.Inputs, t)

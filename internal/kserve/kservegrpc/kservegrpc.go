@@ -2,8 +2,9 @@
 //
 // It knows methods and messages. What runs a model is behind [kserve.Backend], and
 // what loads one behind [kserve.Control].
-// Messages are read and written by the plain codec of grpc: tensors are copied
-// once out of the network buffers and once into the answer.
+// Messages are read and written by the plain codec of grpc, once it is known that
+// they are within the limits: tensors are copied once out of the network buffers
+// and once into the answer. Messages may be compressed with gzip.
 package kservegrpc
 
 import (
@@ -16,6 +17,8 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
+	_ "google.golang.org/grpc/encoding/gzip" // clients may compress with it
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
@@ -30,9 +33,8 @@ type Options struct {
 	// Version is what the server's metadata calls its version.
 	Version string
 
-	// MaxBytes is the most bytes of a message, either way. Zero means as many
-	// as the protocol can count, as in Triton.
-	MaxBytes int
+	// Limits bound what a client can send. Answers have no limit.
+	Limits kserve.Limits
 
 	// Log takes what is wrong with the server itself. Nil means [slog.Default].
 	Log *slog.Logger
@@ -55,19 +57,21 @@ const (
 // New returns a server that is ready to serve, with extra options such as
 // credentials. Its Stop waits for the requests that still run.
 func New(backend kserve.Backend, catalog kserve.Catalog, control kserve.Control, opts Options, extra ...grpc.ServerOption) *grpc.Server {
-	opts.MaxBytes = cmp.Or(opts.MaxBytes, math.MaxInt32)
+	opts.Limits = opts.Limits.WithDefaults()
 	opts.Log = cmp.Or(opts.Log, slog.Default())
 	s := &service{backend: backend, catalog: catalog, control: control, opts: opts}
 	server := grpc.NewServer(append([]grpc.ServerOption{
 		grpc.NumStreamWorkers(streamWorkers),
 		grpc.ReadBufferSize(readBuffer),
-		grpc.MaxRecvMsgSize(opts.MaxBytes),
-		grpc.MaxSendMsgSize(opts.MaxBytes),
+		grpc.MaxRecvMsgSize(int(min(opts.Limits.Body, opts.Limits.Decoded))), // before decompression and after
+		grpc.MaxSendMsgSize(math.MaxInt32),
+		grpc.MaxHeaderListSize(uint32(min(opts.Limits.Header, math.MaxUint32))),
+		grpc.ForceServerCodecV2(&codec{CodecV2: encoding.GetCodecV2("proto"), limits: &s.opts.Limits}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
 		grpc.WaitForHandlers(true),
 		grpc.ChainUnaryInterceptor(s.intercept),
 	}, extra...)...)
-	kservepb.RegisterGRPCInferenceServiceServer(server, s)
+	server.RegisterService(withReasons(&kservepb.GRPCInferenceService_ServiceDesc), s)
 	grpc_health_v1.RegisterHealthServer(server, &health{catalog: catalog})
 	return server
 }
@@ -90,8 +94,27 @@ func (s *service) intercept(ctx context.Context, req any, info *grpc.UnaryServer
 			resp, err = nil, status.Error(codes.Internal, "internal error")
 		}
 	}()
+	if err := checkName(req); err != nil {
+		return nil, withCode(err)
+	}
 	resp, err = handler(ctx, req)
 	return resp, withCode(err)
+}
+
+// checkName looks at the name of a model before anything else does. None is for
+// the method to judge.
+func checkName(req any) error {
+	var name string
+	switch req := req.(type) {
+	case interface{ GetModelName() string }:
+		name = req.GetModelName()
+	case interface{ GetName() string }:
+		name = req.GetName()
+	}
+	if name == "" {
+		return nil
+	}
+	return kserve.CheckName(name)
 }
 
 // withCode makes err one of grpc's, unless it is one.

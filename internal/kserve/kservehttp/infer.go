@@ -1,12 +1,15 @@
 package kservehttp
 
 import (
+	"io"
+	"iter"
 	"net/http"
 	"strconv"
 	"sync"
 
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
+	"github.com/shoal-serving/shoal/tensor"
 )
 
 var responses = sync.Pool{New: func() any { return new(infer.Response) }}
@@ -14,26 +17,29 @@ var responses = sync.Pool{New: func() any { return new(infer.Response) }}
 // infer runs a model. The context of r ends when the client leaves, and so
 // does the request then.
 func (h *handler) infer(w http.ResponseWriter, r *http.Request) error {
-	req, err := h.decode(r)
+	req, err := h.decode(w, r)
 	if err != nil {
 		return err
 	}
 	defer req.Memory.Release()
 	req.Client = kserve.ClientOf(r.RemoteAddr)
+	if err := h.checkRaw(req); err != nil {
+		return err
+	}
 	resp := responses.Get().(*infer.Response)
 	defer responses.Put(resp)
 	if err := h.backend.Infer(r.Context(), &req.Request, resp); err != nil {
 		return err
 	}
 	defer resp.Release()
-	return send(w, req, resp)
+	return send(w, answerEncoding(r.Header.Values("Accept-Encoding")), req, resp)
 }
 
-func (h *handler) decode(r *http.Request) (*kserve.Request, error) {
-	if encoding := r.Header.Get("Content-Encoding"); encoding != "" && encoding != "identity" {
-		return nil, infer.Errorf(infer.Unsupported, "Unsupported compression type")
+func (h *handler) decode(w http.ResponseWriter, r *http.Request) (*kserve.Request, error) {
+	body, err := readBody(r, &h.opts.Limits)
+	if infer.CodeOf(err) == infer.Unsupported {
+		w.Header().Set("Accept-Encoding", "gzip, deflate")
 	}
-	body, err := readBody(r, h.opts.MaxBytes)
 	if err != nil {
 		return nil, err
 	}
@@ -42,8 +48,25 @@ func (h *handler) decode(r *http.Request) (*kserve.Request, error) {
 		Model:      r.PathValue("model"),
 		Version:    r.PathValue("version"),
 		JSONLength: r.Header.Get(kserve.JSONLengthHeader),
-		MaxBytes:   h.opts.MaxBytes,
+		Limits:     h.opts.Limits,
 	})
+}
+
+// checkRaw looks at a body without JSON, which is one string if the model's input
+// has strings. Only the model tells.
+func (h *handler) checkRaw(req *kserve.Request) error {
+	if len(req.Inputs) != 1 || req.Inputs[0].Type != tensor.Invalid {
+		return nil
+	}
+	over := h.opts.Limits.CheckString(int64(len(req.Inputs[0].Data)))
+	if over == nil {
+		return nil
+	}
+	m, err := h.catalog.Model(req.Model, req.Version)
+	if err == nil && len(m.Inputs) == 1 && m.Inputs[0].Type == tensor.Bytes {
+		return over
+	}
+	return err
 }
 
 // scratch is memory for the JSON part of answers.
@@ -52,7 +75,7 @@ var scratch = sync.Pool{New: func() any { return new([]byte) }}
 // maxScratch is the most that is kept for the next answer.
 const maxScratch = 1 << 20
 
-func send(w http.ResponseWriter, req *kserve.Request, resp *infer.Response) error {
+func send(w http.ResponseWriter, encoding string, req *kserve.Request, resp *infer.Response) error {
 	memory := scratch.Get().(*[]byte)
 	defer scratch.Put(memory)
 	doc, err := req.AppendResponse((*memory)[:0], resp)
@@ -73,11 +96,23 @@ func send(w http.ResponseWriter, req *kserve.Request, resp *infer.Response) erro
 		header.Set("Content-Type", "application/octet-stream")
 		header.Set(kserve.JSONLengthHeader, strconv.Itoa(len(doc)))
 	}
-	header.Set("Content-Length", strconv.Itoa(size))
-	// Errors of Write mean that the client has left, and nobody is to be told.
-	_, _ = w.Write(doc)
-	for data := range req.Binary(resp) {
-		_, _ = w.Write(data)
+	// Errors of writing mean that the client has left, and nobody is to be told.
+	if encoding == "" {
+		header.Set("Content-Length", strconv.Itoa(size))
+		_ = write(w, doc, req.Binary(resp))
+		return nil
 	}
+	header.Set("Content-Encoding", encoding)
+	_ = deflate(w, encoding, func(w io.Writer) error { return write(w, doc, req.Binary(resp)) })
 	return nil
+}
+
+func write(w io.Writer, doc []byte, binary iter.Seq[[]byte]) error {
+	_, err := w.Write(doc)
+	for data := range binary {
+		if err == nil {
+			_, err = w.Write(data)
+		}
+	}
+	return err
 }

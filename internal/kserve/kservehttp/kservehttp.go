@@ -22,9 +22,9 @@ type Options struct {
 	// Version is what the server's metadata calls its version.
 	Version string
 
-	// MaxBytes is the most bytes of a body, and the most that its tensors take
-	// in memory. Zero means [kserve.DefaultMaxBytes].
-	MaxBytes int64
+	// Limits bound what a client can send. That of the header is for the
+	// http.Server.
+	Limits kserve.Limits
 
 	// Log takes what is wrong with the server itself. Nil means [slog.Default].
 	Log *slog.Logger
@@ -40,7 +40,7 @@ type handler struct {
 
 // New returns a handler for all that is below /v2, and for nothing else.
 func New(backend kserve.Backend, catalog kserve.Catalog, control kserve.Control, opts Options) http.Handler {
-	opts.MaxBytes = cmp.Or(opts.MaxBytes, kserve.DefaultMaxBytes)
+	opts.Limits = opts.Limits.WithDefaults()
 	opts.Log = cmp.Or(opts.Log, slog.Default())
 	h := &handler{backend: backend, catalog: catalog, control: control, opts: opts}
 	h.handle(http.MethodGet, "/v2", h.serverMetadata)
@@ -69,10 +69,20 @@ func (h *handler) handle(method, pattern string, do action) {
 			sendError(w, http.StatusMethodNotAllowed, "Method Not Allowed")
 			return
 		}
-		if err := do(w, r); err != nil {
+		if err := checked(w, r, do); err != nil {
 			h.fail(w, err)
 		}
 	})
+}
+
+// checked looks at the name of a model before anything else does.
+func checked(w http.ResponseWriter, r *http.Request, do action) error {
+	if model := r.PathValue("model"); model != "" {
+		if err := kserve.CheckName(model); err != nil {
+			return err
+		}
+	}
+	return do(w, r)
 }
 
 // handleModel adds the two routes that lead to something of a model: one that

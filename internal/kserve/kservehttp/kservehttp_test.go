@@ -32,14 +32,15 @@ func newServer(t testing.TB, opts kservehttp.Options) (*kservetest.Server, *http
 	backend := kservetest.New(t, kservetest.Recorded...)
 	backend.Entries, backend.Counted = kservetest.RecordedIndex, kservetest.RecordedStatistics
 	server := httptest.NewServer(kservehttp.New(backend, backend, backend, opts))
+	server.Client().Transport.(*http.Transport).DisableCompression = true // answers are seen as they are sent
 	t.Cleanup(server.Close)
 	return backend, server
 }
 
 // The scripts were recorded from Triton 2.51.0, and changed where their
 // comments say so. A block is a request, and what is answered: the status, the
-// headers that matter, and the body. A body that is not plain text is written as
-// a Go string.
+// headers that matter, and the body, decompressed. A body that is not plain text
+// is written as a Go string.
 func TestClientsOfTritonGetTheSameAnswers(t *testing.T) {
 	script.Run(t, "testdata/*.txt", func(t *testing.T) func([]string) string {
 		_, server := newServer(t, kservehttp.Options{Version: "1.2.3"})
@@ -58,7 +59,9 @@ func exchange(t *testing.T, server *httptest.Server, lines []string) string {
 		}
 		header.Set(name, value)
 	}
-	return describe(do(t, server, method, path, header, strings.NewReader(body)))
+	a := do(t, server, method, path, header, strings.NewReader(body))
+	a.body = decompressed(t, a.header.Get("Content-Encoding"), a.body)
+	return describe(a)
 }
 
 func plain(t *testing.T, line string) string {
@@ -74,7 +77,7 @@ func plain(t *testing.T, line string) string {
 
 func describe(a answer) string {
 	text := fmt.Sprintf("%d\n", a.status)
-	for _, name := range []string{"Allow", "Content-Type", kserve.JSONLengthHeader, "Retry-After"} {
+	for _, name := range []string{"Accept-Encoding", "Allow", "Content-Encoding", "Content-Type", kserve.JSONLengthHeader, "Retry-After"} {
 		if value := a.header.Get(name); value != "" {
 			text += name + ": " + value + "\n"
 		}
@@ -224,7 +227,7 @@ func TestAClientThatLeavesCancels(t *testing.T) {
 }
 
 func TestBodiesAreLimitedBeforeTheyAreRead(t *testing.T) {
-	_, server := newServer(t, kservehttp.Options{MaxBytes: 100_000})
+	_, server := newServer(t, kservehttp.Options{Limits: kserve.Limits{Body: 100_000}})
 	for size, want := range map[int]int{90_000: 200, 100_000: 200, 100_001: 400, 1_000_000: 400} {
 		body := inferBody + strings.Repeat(" ", size-len(inferBody))
 		for kind, r := range map[string]io.Reader{

@@ -29,7 +29,7 @@ type indexEntry struct {
 }
 
 func (h *handler) repositoryIndex(w http.ResponseWriter, r *http.Request) error {
-	ready, err := read(r, h.opts.MaxBytes, kserve.DecodeIndex)
+	ready, err := read(r, &h.opts.Limits, kserve.DecodeIndex)
 	if err != nil {
 		return err
 	}
@@ -41,7 +41,7 @@ func (h *handler) repositoryIndex(w http.ResponseWriter, r *http.Request) error 
 }
 
 func (h *handler) load(_ http.ResponseWriter, r *http.Request) error {
-	opts, err := read(r, h.opts.MaxBytes, kserve.DecodeLoad)
+	opts, err := read(r, &h.opts.Limits, kserve.DecodeLoad)
 	if err != nil {
 		return err
 	}
@@ -49,7 +49,7 @@ func (h *handler) load(_ http.ResponseWriter, r *http.Request) error {
 }
 
 func (h *handler) unload(_ http.ResponseWriter, r *http.Request) error {
-	opts, err := read(r, h.opts.MaxBytes, kserve.DecodeUnload)
+	opts, err := read(r, &h.opts.Limits, kserve.DecodeUnload)
 	if err != nil {
 		return err
 	}
@@ -58,12 +58,12 @@ func (h *handler) unload(_ http.ResponseWriter, r *http.Request) error {
 
 // read returns what decode makes of the body of a request, of which it keeps
 // nothing.
-func read[T any](r *http.Request, most int64, decode func(body []byte) (T, error)) (T, error) {
-	body, err := readBody(r, most)
+func read[T any](r *http.Request, limits *kserve.Limits, decode func(body []byte, limits *kserve.Limits) (T, error)) (T, error) {
+	body, err := readBody(r, limits)
 	if err != nil {
 		var none T
 		return none, err
 	}
 	defer body.Release()
-	return decode(body.B)
+	return decode(body.B, limits)
 }

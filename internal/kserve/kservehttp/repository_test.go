@@ -73,7 +73,7 @@ func TestAnIndexWithoutModelsIsAList(t *testing.T) {
 }
 
 func TestBodiesOfLoadsAreLimitedAndGivenBack(t *testing.T) {
-	_, server := newServer(t, kservehttp.Options{MaxBytes: 100})
+	_, server := newServer(t, kservehttp.Options{Limits: kserve.Limits{Body: 100}})
 	before := buf.Live()
 	for size, want := range map[int]int{2: 200, 100: 200, 101: 400} {
 		a := do(t, server, http.MethodPost, loadPath, nil, strings.NewReader("{}"+strings.Repeat(" ", size-2)))
