@@ -3,6 +3,7 @@ package sched
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -30,6 +31,8 @@ type Options struct {
 	// Bisect cuts a batch that failed in halves, so that only those fail who are
 	// the reason. It is for engines that may be asked again without harm.
 	Bisect bool
+
+	Log *slog.Logger // gets what clients are not told, such as an engine's panic; nil means nobody
 }
 
 // A Scheduler runs one model. Its methods may be called concurrently.
@@ -60,6 +63,9 @@ type Scheduler struct {
 // New starts running the model on the given instances, which are the scheduler's
 // from now on.
 func New(instances []engine.Instance, opts Options) *Scheduler {
+	if opts.Log == nil {
+		opts.Log = slog.New(slog.DiscardHandler)
+	}
 	s := &Scheduler{
 		opts:    opts,
 		began:   time.Now(),

@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -245,6 +247,28 @@ func TestAFailureReachesEveryMemberOfItsBatch(t *testing.T) {
 			b.submit(ms/5, request(name+"3", 1), 2*ms, infer.Internal)
 			b.calls.Wait()
 			b.finish()
+		}
+	})
+}
+
+func TestAPanicIsForTheLogAndNotForTheClient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		eng := &enginetest.Echo{Fails: func([]tensor.Tensor) error { panic("a secret of the engine") }}
+		s := start(t, eng, 1, Options{Batching: batching.Config{MaxRows: 8}, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		req := request("a", 1)
+		defer req.Memory.Release()
+		err := s.Submit(t.Context(), req, new(infer.Response))
+		if infer.CodeOf(err) != infer.Internal || !strings.HasPrefix(err.Error(), "the engine failed") || strings.Contains(err.Error(), "secret") {
+			t.Errorf("the client is told: %v", err)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		for _, want := range []string{"a secret of the engine", "worker.go", "instance=1"} {
+			if !strings.Contains(log.String(), want) {
+				t.Errorf("the log lacks %q: %s", want, &log)
+			}
 		}
 	})
 }

@@ -181,7 +181,9 @@ func (w *worker) fail(calls []*call, err error) {
 func (w *worker) compute(inputs []tensor.Tensor) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = infer.Errorf(infer.Internal, "the engine panicked: %v\n%s", p, debug.Stack())
+			// A stack tells clients nothing, and others what the server is made of.
+			w.s.opts.Log.Error("the engine panicked", "panic", p, "instance", w.number, "stack", string(debug.Stack()))
+			err = infer.Errorf(infer.Internal, "the engine failed in a way that it should not; the server's log has the details")
 		}
 	}()
 	if d := w.s.opts.Device; d != nil && !w.s.opts.Batching.TakeTurns {
