@@ -22,7 +22,8 @@ func TestAModelWithoutRoomIsRefusedWithBothFigures(t *testing.T) {
 			"the model needs about 101 MiB of memory, and of the container's 512 MiB only 100 MiB are free: raise the container's limit, or unload another model",
 		},
 		{
-			40 << 30, machine.Memory{Limit: 16 << 30, Free: 12 << 30},
+			40 << 30,
+			machine.Memory{Limit: 16 << 30, Free: 12 << 30},
 			"the model needs about 40960 MiB of memory, and of the machine's 16384 MiB only 12288 MiB are free: run it on a larger one, or unload another model",
 		},
 	} {

@@ -192,7 +192,7 @@ func (m mount) inside(p string) string {
 
 // quota returns how many cores a group may use, rounded up; 0 means any number.
 func (g group) quota() int {
-	quota, period := "", ""
+	var quota, period string
 	if g.unified {
 		quota, period, _ = strings.Cut(g.read("cpu.max"), " ")
 	} else {

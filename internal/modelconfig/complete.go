@@ -6,13 +6,13 @@ import (
 	"strings"
 
 	"github.com/shoal-serving/shoal/internal/modelconfig/configpb"
+	"github.com/shoal-serving/shoal/tensor"
 )
 
 // A Description is what a model's own file says of it. Engines give it.
 type Description struct {
-	// Inputs and Outputs have their whole shapes. If the model has a batch
-	// dimension, it is the first one of each, and is -1.
-	Inputs, Outputs []Tensor
+	// If the model has a batch dimension, it is the first one of each, and is -1.
+	Inputs, Outputs []Port
 
 	// Batchable says that the first dimension, where it is -1 everywhere, is
 	// that of the batch: each row is computed by itself.
@@ -21,6 +21,15 @@ type Description struct {
 	// MaxBatch is the most rows of a batch if the configuration does not say.
 	// Zero means DefaultMaxBatch.
 	MaxBatch int
+}
+
+// A Port is an input or an output as the model's own file has it.
+type Port struct {
+	Name     string
+	Type     tensor.Type // Invalid means that it cannot be served, and Kind what it is
+	Kind     string
+	Dims     []int64 // its whole shape; a scalar has none
+	AnyShape bool    // the model does not even say how many dimensions it has
 }
 
 // DefaultMaxBatch is the most rows of a batch if nobody says, as in Triton.
@@ -32,6 +41,10 @@ const DefaultMaxBatch = 4
 // either to the model leaves batching to it, too, as does an empty one: nobody is
 // held for others to come then.
 //
+// A scalar, which has no dimension besides that of the batch, has dims [1] in a
+// configuration, also if there is no batch: engines take the dimension away, and
+// add it to what comes out.
+//
 // A second version of a model may be given to the same Config; it is then
 // checked against the first one.
 func (c *Config) Complete(model Description) error {
@@ -41,17 +54,23 @@ func (c *Config) Complete(model Description) error {
 	if err := c.checkSize(model); err != nil {
 		return err
 	}
-	c.fill(model)
+	if err := c.fill(model); err != nil {
+		return err
+	}
 	if err := c.compare("input", c.Inputs, model.Inputs); err != nil {
 		return err
 	}
 	for _, in := range model.Inputs {
-		if !slices.Contains(namesOf(c.Inputs), in.Name) {
-			return c.Wrong("input", quoted(c.Inputs), "all inputs of the model, %s", quoted(model.Inputs))
+		if !slices.ContainsFunc(c.Inputs, func(t Tensor) bool { return t.Name == in.Name }) {
+			return c.Wrong("input", quoted(c.Inputs, tensorName), "all inputs of the model, %s", quoted(model.Inputs, portName))
 		}
 	}
 	return c.compare("output", c.Outputs, model.Outputs) // some outputs may be left out
 }
+
+// Scalar reports whether a port is one number for each row, or for all if there
+// are no rows.
+func (c *Config) Scalar(p Port) bool { return !p.AnyShape && len(c.rowOf(p.Dims)) == 0 }
 
 // Incomplete reports whether the file leaves inputs or outputs to the model.
 func (c *Config) Incomplete() bool { return len(c.Inputs) == 0 || len(c.Outputs) == 0 }
@@ -66,11 +85,7 @@ func (c *Config) sizeLeftOut() bool {
 // chooseSize sets a max_batch_size that the file leaves out. A preferred size
 // that is larger than the default is reason enough for a larger one.
 func (c *Config) chooseSize(model Description) {
-	if model.unbatchable() != "" {
-		return
-	}
-	if lone := c.missing(model).withoutRow(); lone != "" {
-		c.warn("max_batch_size", "is left at 0, because "+lone)
+	if c.used(model).unbatchable() != "" {
 		return
 	}
 	c.MaxBatchSize = model.MaxBatch
@@ -84,11 +99,7 @@ func (c *Config) chooseSize(model Description) {
 
 // checkSize returns an error if batches are asked of a model that has none.
 func (c *Config) checkSize(model Description) error {
-	why := c.used(model).unbatchable()
-	if why == "" {
-		why = c.missing(model).withoutRow()
-	}
-	switch {
+	switch why := c.used(model).unbatchable(); {
 	case why == "":
 		return nil
 	case c.MaxBatchSize > 0:
@@ -103,84 +114,101 @@ func (c *Config) checkSize(model Description) error {
 // it names.
 func (c *Config) used(model Description) Description {
 	if len(c.Outputs) > 0 {
-		model.Outputs = slices.DeleteFunc(slices.Clone(model.Outputs), func(t Tensor) bool {
-			return !slices.Contains(namesOf(c.Outputs), t.Name)
+		model.Outputs = slices.DeleteFunc(slices.Clone(model.Outputs), func(p Port) bool {
+			return !slices.ContainsFunc(c.Outputs, func(t Tensor) bool { return t.Name == p.Name })
 		})
 	}
 	return model
 }
 
-// missing returns of the model what fill will take from it.
-func (c *Config) missing(model Description) Description {
-	if len(c.Inputs) > 0 {
-		model.Inputs = nil
-	}
-	if len(c.Outputs) > 0 {
-		model.Outputs = nil
-	}
-	return model
-}
-
 // fill takes inputs and outputs from the model where the file has none.
-func (c *Config) fill(model Description) {
+func (c *Config) fill(model Description) (err error) {
 	if len(c.Inputs) > 0 && len(c.Outputs) > 0 {
-		return
+		return nil
 	}
 	if c.MaxBatchSize > 1 && c.Dynamic == nil {
 		c.Dynamic = &Dynamic{}
 	}
 	if len(c.Inputs) == 0 {
-		c.Inputs = c.rowsOf(model.Inputs)
+		if c.Inputs, err = c.tensorsOf("input", model.Inputs); err != nil {
+			return err
+		}
 	}
 	if len(c.Outputs) == 0 {
-		c.Outputs = c.rowsOf(model.Outputs)
+		c.Outputs, err = c.tensorsOf("output", model.Outputs)
 	}
+	return err
 }
 
-// rowsOf returns tensors without the batch dimension, if there is one.
-func (c *Config) rowsOf(whole []Tensor) []Tensor {
-	rows := slices.Clone(whole)
-	for i := range rows {
-		rows[i].Dims = slices.Clone(c.rowOf(rows[i].Dims))
+// tensorsOf returns the model's ports as a file would have them.
+func (c *Config) tensorsOf(kind string, ports []Port) ([]Tensor, error) {
+	var ts []Tensor
+	for _, p := range ports {
+		switch {
+		case p.Type == tensor.Invalid:
+			return nil, c.Wrong(kind, "none", "those that can be served, because %s %q of the model is a %s", kind, p.Name, p.Kind)
+		case p.AnyShape:
+			return nil, c.Wrong(kind, "none", "its dims, because the model does not say how many dimensions %s %q has", kind, p.Name)
+		}
+		ts = append(ts, Tensor{Name: p.Name, Type: p.Type, Dims: c.dimsOf(p)})
 	}
-	return rows
+	return ts, nil
 }
 
+// dimsOf returns the dims of a port as a file would have them, in memory of their
+// own.
+func (c *Config) dimsOf(p Port) []int64 {
+	if c.Scalar(p) {
+		return []int64{1}
+	}
+	return slices.Clone(c.rowOf(p.Dims))
+}
+
+// rowOf returns a shape without the batch dimension, if there is one.
 func (c *Config) rowOf(shape []int64) []int64 {
-	if c.MaxBatchSize > 0 {
+	if c.MaxBatchSize > 0 && len(shape) > 0 {
 		return shape[1:]
 	}
 	return shape
 }
 
 // compare checks the inputs or the outputs of the file against the model's.
-func (c *Config) compare(kind string, written, whole []Tensor) error {
+func (c *Config) compare(kind string, written []Tensor, ports []Port) error {
 	for i, w := range written {
 		field := fmt.Sprintf("%s[%d]", kind, i)
-		at := slices.Index(namesOf(whole), w.Name)
+		at := slices.IndexFunc(ports, func(p Port) bool { return p.Name == w.Name })
 		if at < 0 {
-			return c.Wrong(field+".name", fmt.Sprintf("%q", w.Name), "one of the model's, %s", quoted(whole))
+			return c.Wrong(field+".name", fmt.Sprintf("%q", w.Name), "one of the model's, %s", quoted(ports, portName))
 		}
-		if m := whole[at]; w.Type != m.Type {
-			return c.Wrong(field+".data_type", typeName(w), "%s, which the model has", typeName(m))
+		switch p := ports[at]; {
+		case p.Type == tensor.Invalid:
+			return c.Wrong(field+".data_type", typeName(w.Type), "no such %s, because the model's is a %s, which cannot be served", kind, p.Kind)
+		case w.Type != p.Type:
+			return c.Wrong(field+".data_type", typeName(w.Type), "%s, which the model has", typeName(p.Type))
 		}
 		// An input may be narrower than the model's, and an output may not: the
 		// answer has whichever shape the model gives it.
-		if err := c.compareDims(field+".dims", w.Dims, whole[at].Dims, kind == "output"); err != nil {
+		if err := c.compareDims(field+".dims", w.Dims, ports[at], kind == "output"); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (c *Config) compareDims(field string, dims, whole []int64, exact bool) error {
-	model := c.rowOf(whole)
+func (c *Config) compareDims(field string, dims []int64, p Port, exact bool) error {
+	if p.AnyShape {
+		return nil
+	}
+	model := c.dimsOf(p)
 	if len(dims) != len(model) {
-		after := ""
-		if c.MaxBatchSize > 0 {
-			after = " after that of the batch"
+		batch := ""
+		switch {
+		case c.MaxBatchSize > 0:
+			batch = ", and max_batch_size stands for the first of them"
+		case len(dims)+1 == len(model) && model[0] == -1:
+			batch = ", unless max_batch_size stands for the first of them"
 		}
-		return c.Wrong(field, shapeText(dims), "as many dimensions as the model's %s has%s", shapeText(whole), after)
+		return c.Wrong(field, shapeText(dims), "%s, because the model has %s%s", shapeText(model), shapeText(p.Dims), batch)
 	}
 	for i, d := range dims {
 		if d != model[i] && (exact || model[i] != -1) {
@@ -193,7 +221,10 @@ func (c *Config) compareDims(field string, dims, whole []int64, exact bool) erro
 // unbatchable says why rows of several requests cannot be run together, or
 // nothing if they can.
 func (m Description) unbatchable() string {
-	if why := m.find(func(t Tensor) bool { return len(t.Dims) == 0 || t.Dims[0] != -1 }); why != "" {
+	fixed := func(p Port) bool { // what cannot be served is for others to find
+		return p.Type != tensor.Invalid && !p.AnyShape && (len(p.Dims) == 0 || p.Dims[0] != -1)
+	}
+	if why := m.find(fixed); why != "" {
 		return why + ", where a batch needs a first dimension of any size"
 	}
 	if !m.Batchable {
@@ -202,17 +233,7 @@ func (m Description) unbatchable() string {
 	return ""
 }
 
-// withoutRow says which tensor is nothing but its batch dimension, or nothing.
-// Triton gives such a tensor a dimension of 1 and a reshape that takes it away
-// again; there is no reshape here.
-func (m Description) withoutRow() string {
-	if why := m.find(func(t Tensor) bool { return len(t.Dims) == 1 }); why != "" {
-		return why + ", where a batch needs one more dimension"
-	}
-	return ""
-}
-
-func (m Description) find(is func(Tensor) bool) string {
+func (m Description) find(is func(Port) bool) string {
 	if i := slices.IndexFunc(m.Inputs, is); i >= 0 {
 		return fmt.Sprintf("input %q of the model has shape %s", m.Inputs[i].Name, shapeText(m.Inputs[i].Dims))
 	}
@@ -222,22 +243,17 @@ func (m Description) find(is func(Tensor) bool) string {
 	return ""
 }
 
-func namesOf(ts []Tensor) []string {
-	names := make([]string, len(ts))
-	for i, t := range ts {
-		names[i] = t.Name
-	}
-	return names
-}
+func tensorName(t Tensor) string { return t.Name }
+func portName(p Port) string     { return p.Name }
 
-func quoted(ts []Tensor) string {
-	names := namesOf(ts)
-	for i, name := range names {
-		names[i] = fmt.Sprintf("%q", name)
+func quoted[T any](all []T, name func(T) string) string {
+	names := make([]string, len(all))
+	for i, one := range all {
+		names[i] = fmt.Sprintf("%q", name(one))
 	}
 	return strings.Join(names, ", ")
 }
 
-// typeName returns the type of a tensor as a file has it. The two enumerations
-// have the same values.
-func typeName(t Tensor) string { return configpb.DataType(t.Type).String() }
+// typeName returns a type as a file has it. The two enumerations have the same
+// values.
+func typeName(t tensor.Type) string { return configpb.DataType(t).String() }

@@ -59,10 +59,15 @@ func describeModel(t *testing.T, settings, tensors []string) (m modelconfig.Desc
 	}
 	for _, line := range tensors {
 		f := strings.Fields(line)
-		one := modelconfig.Tensor{Name: f[1]}
-		one.Type, _ = tensor.ParseType(f[2])
-		if err := json.Unmarshal([]byte(f[3]), &one.Dims); err != nil {
-			t.Fatalf("%s: %v", line, err)
+		one := modelconfig.Port{Name: f[1]}
+		var known bool
+		if one.Type, known = tensor.ParseType(f[2]); !known {
+			one.Kind = f[2]
+		}
+		if one.AnyShape = f[3] == "any"; !one.AnyShape {
+			if err := json.Unmarshal([]byte(f[3]), &one.Dims); err != nil {
+				t.Fatalf("%s: %v", line, err)
+			}
 		}
 		if f[0] == "input" {
 			m.Inputs = append(m.Inputs, one)
@@ -76,7 +81,7 @@ func describeModel(t *testing.T, settings, tensors []string) (m modelconfig.Desc
 func TestCompletingLeavesTheModelsDimensionsAlone(t *testing.T) {
 	model := modelconfig.Description{
 		Batchable: true,
-		Inputs:    []modelconfig.Tensor{{Name: "X", Type: tensor.FP32, Dims: []int64{-1, 3}}},
+		Inputs:    []modelconfig.Port{{Name: "X", Type: tensor.FP32, Dims: []int64{-1, 3}}},
 	}
 	c := parse(t, "")
 	if err := c.Complete(model); err != nil {

@@ -48,8 +48,8 @@ type Config struct {
 // A Warning is about a setting that does not do what its author may think.
 type Warning struct {
 	Where string // FILE:LINE, or FILE if the setting is not in it, or nothing if there is no file
-	Field string // such as optimization.cuda
-	Text  string // such as "has no effect: nothing runs on a GPU here"
+	Field string // such as optimization.eager_batching
+	Text  string // such as "has no effect: the next batch is always prepared while one runs"
 }
 
 // String returns the warning as one line, worded as errors are.

@@ -47,8 +47,8 @@ func TestConfigurationsArePrinted(t *testing.T) {
 			if len(c.Inputs) == 0 {
 				model := Description{
 					Batchable: true,
-					Inputs:    []Tensor{{Name: "X", Type: tensor.FP32, Dims: []int64{-1, 3}}},
-					Outputs:   []Tensor{{Name: "Y", Type: tensor.Bytes, Dims: []int64{-1, 1}}},
+					Inputs:    []Port{{Name: "X", Type: tensor.FP32, Dims: []int64{-1, 3}}},
+					Outputs:   []Port{{Name: "Y", Type: tensor.Bytes, Dims: []int64{-1, 1}}},
 				}
 				if err := c.Complete(model); err != nil {
 					return err.Error()

@@ -35,7 +35,7 @@ type rule struct {
 
 // Reasons that several fields share.
 const (
-	noGPU     = "nothing runs on a GPU here"
+	copied    = "tensors are in the memory they came in, and are copied to a GPU by its engine"
 	onlyRT    = "only TensorRT looks at it, and it is not here"
 	noMetrics = "metrics have the labels and buckets of all models"
 	noRagged  = "none, because requests of different shapes do not share a batch"
@@ -82,13 +82,14 @@ var rules = map[string]rule{
 	"batch_output": {kind: refused, says: noRagged},
 
 	"optimization":                                {kind: carriedOut},
-	"optimization.graph":                          {kind: hint, says: "an engine improves the graph as far as it can"},
+	"optimization.graph":                          {kind: carriedOut},
+	"optimization.graph.level":                    {kind: carriedOut},
 	"optimization.priority":                       {kind: hint, says: onlyRT},
-	"optimization.cuda":                           {kind: hint, says: noGPU},
-	"optimization.execution_accelerators":         {kind: hint, says: "an engine runs the whole graph by itself"},
-	"optimization.input_pinned_memory":            {kind: hint, says: noGPU},
-	"optimization.output_pinned_memory":           {kind: hint, says: noGPU},
-	"optimization.gather_kernel_buffer_threshold": {kind: hint, says: noGPU},
+	"optimization.cuda":                           {kind: hint, says: "a GPU is used as its engine does by itself"},
+	"optimization.execution_accelerators":         {kind: hint, says: "instance_group.kind says what computes, and nothing else does"},
+	"optimization.input_pinned_memory":            {kind: hint, says: copied},
+	"optimization.output_pinned_memory":           {kind: hint, says: copied},
+	"optimization.gather_kernel_buffer_threshold": {kind: hint, says: copied},
 	"optimization.eager_batching":                 {kind: hint, says: "the next batch is always prepared while one runs"},
 
 	"dynamic_batching":                                                    {kind: carriedOut},
@@ -121,7 +122,7 @@ var rules = map[string]rule{
 		kind: refused, says: "1, because the instances of all models have the same right to run",
 		harmless: func(v protoreflect.Value) bool { return v.Uint() <= 1 },
 	},
-	"instance_group.gpus":              {kind: refused, says: "none, because count is for each of them and " + noGPU},
+	"instance_group.gpus":              {kind: carriedOut},
 	"instance_group.secondary_devices": {kind: hint, says: onlyRT},
 	"instance_group.profile":           {kind: hint, says: onlyRT},
 	"instance_group.passive":           {kind: refused, says: "false, because every instance is given requests"},

@@ -245,7 +245,8 @@ func tensors[T described](field string, protos []T) ([]Tensor, error) {
 }
 
 // readInstances adds up the counts of all groups. As in Triton, a count of 0 is
-// the same as none; beside a group that has a count, it stands for one.
+// the same as none; beside a group that has a count, it stands for one. A count is
+// for each of the group's GPUs.
 func (c *Config) readInstances() error {
 	uncounted := 0
 	for i, g := range c.Proto.GetInstanceGroup() {
@@ -253,17 +254,35 @@ func (c *Config) readInstances() error {
 		if _, ok := configpb.ModelInstanceGroup_Kind_name[int32(g.GetKind())]; !ok {
 			return bad(field+".kind", g.GetKind(), "a kind such as KIND_CPU")
 		}
+		if err := checkGPUs(field, g); err != nil {
+			return err
+		}
+		places := max(1, len(g.GetGpus()))
 		switch n := g.GetCount(); {
 		case n < 0:
 			return bad(field+".count", n, "at least 0")
 		case n == 0:
-			uncounted++
+			uncounted += places
 		default:
-			c.Instances += int(n)
+			c.Instances += int(n) * places
 		}
 	}
 	if c.Instances > 0 {
 		c.Instances += uncounted
+	}
+	return nil
+}
+
+func checkGPUs(field string, g *configpb.ModelInstanceGroup) error {
+	kind := g.GetKind()
+	runsOn := kind == configpb.ModelInstanceGroup_KIND_GPU || kind == configpb.ModelInstanceGroup_KIND_AUTO
+	if len(g.GetGpus()) > 0 && !runsOn {
+		return bad(field+".gpus", g.GetGpus(), "none, because its kind is %v", kind)
+	}
+	for i, gpu := range g.GetGpus() {
+		if gpu < 0 {
+			return bad(fmt.Sprintf("%s.gpus[%d]", field, i), gpu, "at least 0, the first of the machine's GPUs")
+		}
 	}
 	return nil
 }

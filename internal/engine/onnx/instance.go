@@ -2,6 +2,7 @@ package onnx
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"github.com/shoal-serving/shoal/internal/engine"
@@ -16,8 +17,21 @@ type model struct {
 	cfg             *modelconfig.Config
 	session         *onnxruntime.Session
 	call            onnxruntime.CallOptions
-	inputs, outputs []bool // which of them are scalars for the model; see isScalar
+	inputs, outputs []bool // which of them are scalars for the model
 	nice            int
+	largest         peak // of the batches that used the session's memory
+}
+
+// scalars says which of the configuration's tensors have a dimension of size 1
+// there that the model does not have.
+func (m *model) scalars(tensors []modelconfig.Tensor, ports []onnxruntime.Port) []bool {
+	var all []bool
+	for _, t := range tensors {
+		at := slices.IndexFunc(ports, func(p onnxruntime.Port) bool { return p.Name == t.Name })
+		p := ports[at] // it is there: the configuration was checked
+		all = append(all, m.cfg.Scalar(modelconfig.Port{Dims: p.Dims, AnyShape: p.AnyShape}))
+	}
+	return all
 }
 
 // Instance implements [engine.Model].
@@ -67,6 +81,9 @@ func (i *instance) Run(ctx context.Context, in []tensor.Tensor, out *engine.Outp
 		return err
 	}
 	i.watch(ctx)
+	if i.model.call.CanShrink && i.model.largest.passed(size(in)) {
+		i.call.Shrink()
+	}
 	in = i.arrange(in)
 	i.thread.lower()
 	tensors, memory, err := i.call.Run(in, out.Tensors[:0])

@@ -1,4 +1,5 @@
-// Package onnx runs ONNX models with ONNX Runtime, on CPUs.
+// Package onnx runs ONNX models with ONNX Runtime, on CPUs, and on a GPU where the
+// library can.
 //
 // A model is loaded once, however many instances it has: the library lets any
 // number of threads run a session, so an instance is the right to run one batch
@@ -15,16 +16,14 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
-	"strconv"
 	"strings"
 	"sync"
 
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/engine/onnx/onnxruntime"
 	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/machine"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
-	"github.com/shoal-serving/shoal/tensor"
 )
 
 // Name is the backend that a model's configuration asks for.
@@ -65,7 +64,10 @@ type Engine struct {
 	runtime *onnxruntime.Runtime
 }
 
-var _ engine.Engine = (*Engine)(nil)
+var (
+	_ engine.Engine = (*Engine)(nil)
+	_ engine.Sizer  = (*Engine)(nil)
+)
 
 // New makes an engine. The caller closes it after all its models.
 func New(opts Options) *Engine {
@@ -110,95 +112,80 @@ func (e *Engine) open() (*onnxruntime.Runtime, error) {
 // Load implements [engine.Engine]. It reads the file that the configuration
 // names, and refuses a configuration that says other things of the model than
 // its file. Of the configuration's parameters it knows those of Triton that make
-// sense here; see [sessionOptions].
+// sense here; see [readSettings].
 func (e *Engine) Load(ctx context.Context, src engine.Source) (engine.Model, error) {
-	session, call, err := sessionOptions(src.Config.Parameters)
+	set, err := readSettings(src.Config, machine.Cores(machine.Root()))
 	if err != nil {
 		return nil, err
 	}
+	s, err := e.load(ctx, src, set.session)
+	if err != nil {
+		return nil, err
+	}
+	if err := src.Config.Complete(modelconfig.Description{Inputs: ports(s.Inputs), Outputs: ports(s.Outputs), Batchable: true}); err != nil {
+		s.Close()
+		return nil, err
+	}
+	m := &model{cfg: src.Config, session: s, call: set.call, nice: e.opts.Nice}
+	m.inputs = m.scalars(src.Config.Inputs, s.Inputs)
+	m.outputs = m.scalars(src.Config.Outputs, s.Outputs)
+	return m, nil
+}
+
+// fileOf returns the path of a model's file.
+func fileOf(src engine.Source) string {
 	file := src.Config.Proto.GetDefaultModelFilename()
 	if file == "" {
 		file = defaultFile
 	}
-	file = filepath.Join(src.Dir, file)
-	s, err := e.load(ctx, file, session)
-	if err != nil {
-		return nil, err
-	}
-	m := &model{cfg: src.Config, session: s, call: call, nice: e.opts.Nice}
-	if src.Config.Incomplete() {
-		err = complete(src.Config, s)
-	}
-	if err == nil {
-		err = m.check()
-	}
-	if err != nil {
-		s.Close()
-		return nil, infer.Errorf(infer.Invalid, "%s: %w", file, err)
-	}
-	return m, nil
+	return filepath.Join(src.Dir, file)
+}
+
+// missing says that a model's file is not there.
+func missing(err error) error {
+	return infer.Errorf(infer.NotFound, "the model's file cannot be read: %w", err)
 }
 
 // load reads a model's file on a thread of low priority, which it also gives to
-// the threads that the library starts for the model.
-func (e *Engine) load(ctx context.Context, file string, opts onnxruntime.SessionOptions) (s *onnxruntime.Session, err error) {
+// the threads that the library starts for the model. No lock is held meanwhile:
+// other models go on.
+func (e *Engine) load(ctx context.Context, src engine.Source, opts onnxruntime.SessionOptions) (s *onnxruntime.Session, err error) {
+	file := fileOf(src)
 	if _, err := os.Stat(file); err != nil {
-		return nil, infer.Errorf(infer.NotFound, "the model's file cannot be read: %w", err)
+		return nil, missing(err)
 	}
 	lowered(e.opts.Nice, func() {
 		var r *onnxruntime.Runtime
 		if r, err = e.open(); err == nil {
-			s, err = r.Load(ctx, file, opts)
+			s, err = e.place(ctx, r, src.Config, file, opts)
 		}
 	})
+	return s, err
+}
+
+// place loads a model where its configuration says.
+func (e *Engine) place(ctx context.Context, r *onnxruntime.Runtime, cfg *modelconfig.Config, file string, opts onnxruntime.SessionOptions) (*onnxruntime.Session, error) {
+	where, err := placement(cfg, r.CUDA(), r.Library())
+	if err != nil {
+		return nil, err
+	}
+	opts.CUDA = where.gpu
+	s, err := r.Load(ctx, file, opts)
+	switch {
+	case err == nil:
+		return s, nil
+	case where.gpu != nil && where.field == "" && ctx.Err() == nil:
+		// The library may be built for GPUs on a machine that has none.
+		e.opts.Log.Warn("the model is computed by the CPU, because a GPU cannot be used", "model", cfg.Name, "gpu", *where.gpu, "error", err)
+		opts.CUDA = nil
+		s, err = r.Load(ctx, file, opts)
+	case errors.Is(err, onnxruntime.ErrCUDA):
+		return nil, cfg.Wrong(where.field, "KIND_GPU", "KIND_CPU, because the GPU cannot be used: %v", err)
+	}
 	if err != nil {
 		return nil, coded(fmt.Errorf("%s: %w", file, err))
 	}
 	return s, nil
-}
-
-// sessionOptions reads a model's parameters:
-//
-//	intra_op_thread_count                  threads that compute one batch; 0 or nothing means one, or the shared pool
-//	enable_mem_arena, enable_mem_pattern   "0" switches them off
-//	memory.enable_memory_arena_shrinkage   "cpu:0" gives memory back after each batch
-//	session.KEY                            any setting of ONNX Runtime whose key begins so
-//
-// Others are left alone: they may be meant for somebody else.
-func sessionOptions(parameters map[string]string) (opts onnxruntime.SessionOptions, call onnxruntime.CallOptions, err error) {
-	opts.Config, call.Config = map[string]string{}, map[string]string{}
-	for key, value := range parameters {
-		switch {
-		case key == "intra_op_thread_count":
-			opts.Threads, err = strconv.Atoi(value)
-			if err != nil || opts.Threads < 0 {
-				return opts, call, badParameter(key, value, "a number of threads")
-			}
-		case key == "enable_mem_arena":
-			opts.NoArena, err = isOff(key, value)
-		case key == "enable_mem_pattern":
-			opts.NoPattern, err = isOff(key, value)
-		case key == "memory.enable_memory_arena_shrinkage":
-			call.Config[key] = value
-		case strings.HasPrefix(key, "session."):
-			opts.Config[key] = value
-		}
-		if err != nil {
-			return opts, call, err
-		}
-	}
-	return opts, call, nil
-}
-
-func isOff(key, value string) (bool, error) {
-	if value != "0" && value != "1" {
-		return false, badParameter(key, value, "0 or 1")
-	}
-	return value == "0", nil
-}
-
-func badParameter(key, value, expected string) error {
-	return infer.Errorf(infer.Invalid, "parameter %s: found %q, expected %s", key, value, expected)
 }
 
 // coded gives an error of the library the code that says what a client should do.
@@ -231,34 +218,11 @@ func exhausted(text string) bool {
 	return strings.Contains(text, "bad_alloc") || strings.Contains(text, "bad allocation") || strings.Contains(text, "Failed to allocate memory")
 }
 
-// complete takes what a configuration leaves out from the model itself.
-func complete(cfg *modelconfig.Config, s *onnxruntime.Session) error {
-	d := modelconfig.Description{Batchable: batches(s.Inputs) && batches(s.Outputs)}
-	var err error
-	if d.Inputs, err = describe("input", s.Inputs); err != nil {
-		return err
+// ports returns what the library tells of a model's inputs or outputs.
+func ports(from []onnxruntime.Port) []modelconfig.Port {
+	var all []modelconfig.Port
+	for _, p := range from {
+		all = append(all, modelconfig.Port{Name: p.Name, Type: p.Type, Kind: p.Kind, Dims: p.Dims, AnyShape: p.AnyShape})
 	}
-	if d.Outputs, err = describe("output", s.Outputs); err != nil {
-		return err
-	}
-	return cfg.Complete(d)
-}
-
-// batches reports whether the first dimension may have any size everywhere, so
-// that it can be the batch dimension.
-func batches(ports []onnxruntime.Port) bool {
-	return !slices.ContainsFunc(ports, func(p onnxruntime.Port) bool { return len(p.Dims) == 0 || p.Dims[0] != -1 })
-}
-
-func describe(what string, ports []onnxruntime.Port) (tensors []modelconfig.Tensor, err error) {
-	for _, p := range ports {
-		switch {
-		case p.Type == tensor.Invalid:
-			return nil, fmt.Errorf("%s %q: found %s, expected a tensor of a type that can be served", what, p.Name, p.Kind)
-		case p.AnyShape:
-			return nil, fmt.Errorf("%s %q: the model does not say how many dimensions it has, so the configuration must", what, p.Name)
-		}
-		tensors = append(tensors, modelconfig.Tensor{Name: p.Name, Type: p.Type, Dims: p.Dims})
-	}
-	return tensors, nil
+	return all
 }

@@ -253,31 +253,40 @@ func TestMemoryThatRanOutIsToldApart(t *testing.T) {
 	}
 }
 
+// What is compared, and how it is worded, is for package modelconfig to test.
 func TestAConfigurationThatIsNotTheModelsIsRefused(t *testing.T) {
 	e := newEngine(t, Options{Nice: 10})
-	x, y := floats("x", 32), floats("y", 4)
-	for want, cfg := range map[string]*modelconfig.Config{
-		`the configuration has no input "x", expected one for each of the model's: "x"`:                                                       config(8, tensors{floats("z", 32)}, tensors{y}),
-		`input "z": the model has none of that name, only "x"`:                                                                                config(8, tensors{x, floats("z", 32)}, tensors{y}),
-		`output "z": the model has none of that name, only "y"`:                                                                               config(8, tensors{x}, tensors{floats("z", 4)}),
-		`input "x": the configuration says INT64, but the model has FP32`:                                                                     config(8, tensors{{Name: "x", Type: tensor.Int64, Dims: []int64{32}}}, tensors{y}),
-		`input "x": the configuration's dims, with the batch dimension that max_batch_size adds, are [-1 31], but the model has [-1 (N) 32]`:  config(8, tensors{floats("x", 31)}, tensors{y}),
-		`input "x": the configuration's dims, with the batch dimension that max_batch_size adds, are [-1 -1], but the model has [-1 (N) 32]`:  config(8, tensors{floats("x", -1)}, tensors{y}),
-		`input "x": the configuration's dims are [32], but the model has [-1 (N) 32]`:                                                         config(0, tensors{x}, tensors{y}),
-		`output "y": the configuration's dims, with the batch dimension that max_batch_size adds, are [-1 4 1], but the model has [-1 (N) 4]`: config(8, tensors{x}, tensors{floats("y", 4, 1)}),
+	for _, tt := range []struct{ model, text, want string }{
+		{
+			"mlp", "input { name: \"x\" data_type: TYPE_FP32 dims: 32 }\noutput { name: \"z\" data_type: TYPE_FP32 dims: 4 }",
+			`config.pbtxt:3: output[0].name: found "z", expected one of the model's, "y"`,
+		},
+		{
+			"mlp", "input { name: \"x\"\ndata_type: TYPE_INT64 dims: 32 }\noutput { name: \"y\" data_type: TYPE_FP32 dims: 4 }",
+			`config.pbtxt:3: input[0].data_type: found TYPE_INT64, expected TYPE_FP32, which the model has`,
+		},
+		{"fixed", "", `config.pbtxt:1: max_batch_size: found 8, expected 0, because input "x" of the model has shape [1,4], where a batch needs a first dimension of any size`},
+		{
+			"sequence", "output { name: \"parts\" data_type: TYPE_FP32 dims: 1 }",
+			`config.pbtxt:2: output[0].data_type: found TYPE_FP32, expected no such output, because the model's is a sequence, which cannot be served`,
+		},
 	} {
-		_, err := e.Load(t.Context(), source("mlp", cfg))
-		if err == nil || infer.CodeOf(err) != infer.Invalid || !strings.HasSuffix(err.Error(), "mlp.onnx: "+want) {
-			t.Errorf("got  %v\nwant %s", err, want)
+		_, err := e.Load(t.Context(), parsed(t, tt.model, "max_batch_size: 8\n"+tt.text))
+		if err == nil || infer.CodeOf(err) != infer.Invalid || err.Error() != tt.want {
+			t.Errorf("%s: got  %v\nwant %s", tt.model, err, tt.want)
 		}
 	}
-	if _, err := e.Load(t.Context(), source("fixed", config(8, tensors{floats("x", 4)}, tensors{floats("y", 4)}))); err == nil || !strings.Contains(err.Error(), "[1 4]") {
-		t.Errorf("a batch of one row at most was taken for eight: %v", err)
+}
+
+// parsed is a version of a test model with the text of a config.pbtxt.
+func parsed(t *testing.T, model, text string) engine.Source {
+	t.Helper()
+	cfg, err := modelconfig.Parse("config.pbtxt", []byte(text))
+	if err != nil {
+		t.Fatal(err)
 	}
-	parts := modelconfig.Tensor{Name: "parts", Type: tensor.FP32, Dims: []int64{1}}
-	if _, err := e.Load(t.Context(), source("sequence", config(8, tensors{floats("x", 4)}, tensors{parts}))); err == nil || !strings.Contains(err.Error(), "has sequence, which cannot be served") {
-		t.Errorf("an output that is no tensor: %v", err)
-	}
+	cfg.Proto.DefaultModelFilename = model + ".onnx"
+	return engine.Source{Config: cfg, Dir: filepath.Dir(onnxtest.Model(model))}
 }
 
 func TestWhatCannotBeLoadedSaysWhy(t *testing.T) {
@@ -300,19 +309,12 @@ func TestWhatCannotBeLoadedSaysWhy(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	for key, value := range map[string]string{"intra_op_thread_count": "-1", "enable_mem_arena": "yes", "enable_mem_pattern": ""} {
-		src := sources["mlp"]()
-		src.Config.Parameters = map[string]string{key: value}
-		if _, err := e.Load(t.Context(), src); infer.CodeOf(err) != infer.Invalid || !strings.Contains(err.Error(), key) {
-			t.Errorf("parameter %s %q: %v", key, value, err)
-		}
-	}
 }
 
 func TestParametersAreTheModels(t *testing.T) {
 	src := sources["mlp"]()
 	src.Config.Parameters = map[string]string{
-		"intra_op_thread_count": "2", "enable_mem_pattern": "0", "session.disable_prepacking": "1",
+		"intra_op_thread_count": "2", "execution_mode": "1", "enable_mem_pattern": "0", "session.disable_prepacking": "1",
 		"memory.enable_memory_arena_shrinkage": "cpu:0", "owner": "somebody",
 	}
 	run(t, open(t, src), tensor.Tensor{Name: "x", Type: tensor.FP32, Shape: []int64{1, 32}, Data: make([]byte, 128)})
@@ -333,19 +335,18 @@ func TestWithoutTheLibraryLoadingSaysWhatToDo(t *testing.T) {
 func TestWhatTheConfigurationLeavesOutIsTakenFromTheModel(t *testing.T) {
 	e := newEngine(t, Options{})
 	load := func(model string) (*modelconfig.Config, error) {
-		cfg, err := modelconfig.Parse("config.pbtxt", []byte(`backend: "onnxruntime" default_model_filename: "`+model+`.onnx"`))
+		src := parsed(t, model, "")
+		m, err := e.Load(t.Context(), src)
 		if err != nil {
 			return nil, err
 		}
-		m, err := e.Load(t.Context(), engine.Source{Config: cfg, Dir: filepath.Dir(onnxtest.Model(model))})
-		if err != nil {
-			return nil, err
-		}
-		return cfg, m.Close()
+		return src.Config, m.Close()
 	}
 	for model, want := range map[string]modelconfig.Config{
 		"mlp":     {Inputs: tensors{floats("x", 32)}, Outputs: tensors{floats("y", 4)}, MaxBatchSize: modelconfig.DefaultMaxBatch},
 		"fixed":   {Inputs: tensors{floats("x", 1, 4)}, Outputs: tensors{floats("y", 1, 4)}},
+		"scalar":  {Inputs: tensors{floats("x", 1)}, Outputs: tensors{floats("y", 1)}},
+		"rows":    {Inputs: tensors{floats("x", 1)}, Outputs: tensors{floats("y", 1)}, MaxBatchSize: modelconfig.DefaultMaxBatch},
 		"nonzero": {Inputs: tensors{floats("x", -1, -1)}, Outputs: tensors{{Name: "at", Type: tensor.Int64, Dims: []int64{2, -1}}}},
 	} {
 		got, err := load(model)

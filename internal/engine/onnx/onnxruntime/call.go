@@ -31,6 +31,7 @@ type Call struct {
 	offsets []C.size_t        // for reading strings
 	pinner  runtime.Pinner
 	aligned []*buf.Buf // copies of inputs that could not be read where they are
+	shrink  bool       // the next run gives memory back
 
 	mu     sync.Mutex // guards the following; Terminate may be called by anybody
 	closed bool
@@ -65,6 +66,12 @@ func (s *Session) NewCall(inputs, outputs []string, opts CallOptions) (*Call, er
 	for i, name := range slices.Concat(inputs, outputs) {
 		names[i] = C.CString(name) // freed with the call
 	}
+	if opts.CanShrink {
+		if err := r.error(C.shoal_call_shrinking(r.ort, call)); err != nil {
+			c.Close()
+			return nil, err
+		}
+	}
 	for _, key := range slices.Sorted(maps.Keys(opts.Config)) {
 		err := withStrings(key, opts.Config[key], func(k, v *C.char) error { return r.error(C.shoal_call_set(r.ort, call, k, v)) })
 		if err != nil {
@@ -92,7 +99,8 @@ func (c *Call) Run(in, out []tensor.Tensor) ([]tensor.Tensor, *buf.Buf, error) {
 		c.bring(&in[i], &c.inputs[i])
 	}
 	r := c.session.runtime
-	err := r.error(C.shoal_run(r.ort, c.session.session, c.call))
+	err := r.error(C.shoal_run(r.ort, c.session.session, c.call, C.bool(c.shrink)))
+	c.shrink = false
 	runtime.KeepAlive(in)
 	if err != nil {
 		return out, nil, err
@@ -239,6 +247,10 @@ func (c *Call) readStrings(t *tensor.Tensor, text int, res *results, i int) ([]b
 	}
 	return data, nil
 }
+
+// Shrink lets the next run, when it ends, give memory back that the session keeps
+// and does not use. It has no effect unless the call was made for it.
+func (c *Call) Shrink() { c.shrink = true }
 
 // Terminate stops the run that is under way, and each one after it, until it is
 // called with false. A run stops between two of the model's operators.

@@ -11,6 +11,7 @@
 package onnxruntime
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 
@@ -36,6 +37,13 @@ type SessionOptions struct {
 	// those of the shared pool if there is one.
 	Threads int
 
+	// Parallel runs operators of one run side by side where the graph has
+	// branches, on that many threads. 0 means one operator after the other.
+	Parallel int
+
+	// CUDA is the number of the GPU that computes. Nil means the CPU.
+	CUDA *int
+
 	// Optimise is how much the graph is rewritten. The zero value is all that the
 	// library knows.
 	Optimise Optimise
@@ -50,6 +58,9 @@ type SessionOptions struct {
 
 // CallOptions are further settings.
 type CallOptions struct {
+	// CanShrink prepares for [Call.Shrink]. The session must have an arena.
+	CanShrink bool
+
 	// Config are settings of each run by the library's own keys, such as
 	// "memory.enable_memory_arena_shrinkage".
 	Config map[string]string
@@ -116,6 +127,10 @@ func (c Code) String() string {
 	}
 	return fmt.Sprintf("Code(%d)", int(c))
 }
+
+// ErrCUDA is in the chain of a Load's error if the GPU that was asked for cannot
+// be used.
+var ErrCUDA = errors.New("CUDA device")
 
 // An Error is what the library answered instead of a result.
 type Error struct {

@@ -420,6 +420,7 @@ func TestSettingsReachTheLibrary(t *testing.T) {
 	for _, opts := range []onnxruntime.SessionOptions{
 		{},
 		{Threads: 2, Optimise: onnxruntime.OptimiseNothing},
+		{Parallel: 2, Optimise: onnxruntime.OptimiseExtended},
 		{NoArena: true, NoPattern: true, Optimise: onnxruntime.OptimiseBasic, Config: map[string]string{"session.use_env_allocators": "0"}},
 	} {
 		s, err := r.Load(t.Context(), onnxtest.Model("mlp"), opts)
@@ -438,6 +439,17 @@ func TestSettingsReachTheLibrary(t *testing.T) {
 	}
 	if _, err := r.Load(t.Context(), onnxtest.Model("mlp"), onnxruntime.SessionOptions{Config: map[string]string{"": "1"}}); err == nil {
 		t.Error("an empty key was taken")
+	}
+}
+
+func TestAGPUThatTheLibraryCannotUseIsAnError(t *testing.T) {
+	r := open(t, onnxruntime.Options{})
+	if r.CUDA() {
+		t.Skip("The library can compute on GPUs.")
+	}
+	_, err := r.Load(t.Context(), onnxtest.Model("mlp"), onnxruntime.SessionOptions{CUDA: new(int)})
+	if !errors.Is(err, onnxruntime.ErrCUDA) || !strings.Contains(err.Error(), "CUDA device 0") {
+		t.Errorf("ended with %v", err)
 	}
 }
 

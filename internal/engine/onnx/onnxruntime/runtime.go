@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"runtime/cgo"
+	"slices"
 	"sync"
 	"unsafe"
 )
@@ -25,8 +26,9 @@ const Built = true
 // The library itself has one pool of threads and one log for a process. What a
 // second Runtime asks for while another is open has no effect.
 type Runtime struct {
-	ort    *C.struct_ort // never freed: outputs are given back through it, and may outlive the Runtime
-	pooled bool          // there is a pool of threads that sessions share
+	ort     *C.struct_ort // never freed: outputs are given back through it, and may outlive the Runtime
+	library string
+	pooled  bool // there is a pool of threads that sessions share
 }
 
 // tune sets up the C library's memory, once, before the engine asks for any.
@@ -48,7 +50,7 @@ func Open(opts Options) (*Runtime, error) {
 	}
 	name := C.CString(library)
 	defer C.free(unsafe.Pointer(name))
-	r := &Runtime{ort: (*C.struct_ort)(C.calloc(1, C.sizeof_struct_ort)), pooled: opts.Threads > 0}
+	r := &Runtime{ort: (*C.struct_ort)(C.calloc(1, C.sizeof_struct_ort)), library: library, pooled: opts.Threads > 0}
 	if text := C.shoal_open(r.ort, name); text != nil {
 		C.free(unsafe.Pointer(r.ort))
 		return nil, fmt.Errorf("ONNX Runtime cannot be opened from %s: %s", library, C.GoString(text))
@@ -69,6 +71,28 @@ func Open(opts Options) (*Runtime, error) {
 
 // Version returns the version of the library, such as "1.30.0".
 func (r *Runtime) Version() string { return C.GoString(r.ort.version) }
+
+// Library returns the path of the library.
+func (r *Runtime) Library() string { return r.library }
+
+// CUDA reports whether the library was built to compute on NVIDIA's GPUs. Whether
+// there is one, and the driver for it, shows when a model is loaded on it.
+func (r *Runtime) CUDA() bool { return slices.Contains(r.providers(), "CUDAExecutionProvider") }
+
+// providers returns the library's names for what it can compute on.
+func (r *Runtime) providers() []string {
+	var list **C.char
+	var n C.int
+	if r.error(C.shoal_providers(r.ort, &list, &n)) != nil {
+		return nil
+	}
+	defer C.shoal_providers_release(r.ort, list, n)
+	var names []string
+	for _, name := range unsafe.Slice(list, n) {
+		names = append(names, C.GoString(name))
+	}
+	return names
+}
 
 // Close ends the library's threads. The library stays in memory: it cannot be
 // taken out of a running process safely.

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"sync"
 	"unsafe"
 
@@ -25,8 +26,8 @@ type Session struct {
 	session *C.OrtSession
 }
 
-// Load reads a model from a file, and gives up when ctx ends. The caller closes
-// the session after all its calls.
+// Load reads a model from a file, and gives up when ctx ends, between two of the
+// model's operators. The caller closes the session after all its calls.
 func (r *Runtime) Load(ctx context.Context, file string, opts SessionOptions) (*Session, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -74,14 +75,28 @@ func (r *Runtime) create(ctx context.Context, file string, options *C.OrtSession
 
 func (r *Runtime) options(opts SessionOptions) (*C.OrtSessionOptions, error) {
 	var options *C.OrtSessionOptions
-	level := C.int(optimiseLevels[opts.Optimise])
-	threads := C.int(opts.Threads)
-	if threads == 0 && !r.pooled {
-		threads = 1
+	settings := C.struct_settings{
+		level: C.int(optimiseLevels[opts.Optimise]), threads: C.int(opts.Threads),
+		branches: C.int(opts.Parallel), parallel: C.bool(opts.Parallel > 0),
+		arena: C.bool(!opts.NoArena), pattern: C.bool(!opts.NoPattern),
 	}
-	if err := r.error(C.shoal_options(r.ort, level, threads, C.bool(!opts.NoArena), C.bool(!opts.NoPattern), &options)); err != nil {
+	// The shared pool has one thread for branches; who wants more has threads of
+	// its own.
+	if opts.Threads == 0 && (!r.pooled || opts.Parallel > 0) {
+		settings.threads = 1
+	}
+	if err := r.error(C.shoal_options(r.ort, settings, &options)); err != nil {
 		return nil, err
 	}
+	if err := r.set(options, opts); err != nil {
+		C.shoal_options_release(r.ort, options)
+		return nil, err
+	}
+	return options, nil
+}
+
+// set adds to the options what has a call of its own.
+func (r *Runtime) set(options *C.OrtSessionOptions, opts SessionOptions) error {
 	// A thread that spins for work takes the core from the server, which has
 	// something else to do in the meantime.
 	config := map[string]string{"session.intra_op.allow_spinning": "0", "session.inter_op.allow_spinning": "0"}
@@ -89,11 +104,18 @@ func (r *Runtime) options(opts SessionOptions) (*C.OrtSessionOptions, error) {
 	for _, key := range slices.Sorted(maps.Keys(config)) {
 		err := withStrings(key, config[key], func(k, v *C.char) error { return r.error(C.shoal_options_set(r.ort, options, k, v)) })
 		if err != nil {
-			C.shoal_options_release(r.ort, options)
-			return nil, fmt.Errorf("%s: %w", key, err)
+			return fmt.Errorf("%s: %w", key, err)
 		}
 	}
-	return options, nil
+	if opts.CUDA == nil {
+		return nil
+	}
+	device := C.CString(strconv.Itoa(*opts.CUDA))
+	defer C.free(unsafe.Pointer(device))
+	if err := r.error(C.shoal_options_cuda(r.ort, options, device)); err != nil {
+		return fmt.Errorf("%w %d: %w", ErrCUDA, *opts.CUDA, err)
+	}
+	return nil
 }
 
 func withStrings(a, b string, do func(a, b *C.char) error) error {

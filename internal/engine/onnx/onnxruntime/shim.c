@@ -9,7 +9,7 @@
 
 #include "_cgo_export.h"
 
-enum { LOG_WARNING = 2, CODE_FAIL = 1, CODE_INVALID_ARGUMENT = 2, KIND_TENSOR = 1, ARENA_ALLOCATOR = 1, MEMORY_DEFAULT = 0 };
+enum { LOG_WARNING = 2, CODE_FAIL = 1, CODE_INVALID_ARGUMENT = 2, KIND_TENSOR = 1, ARENA_ALLOCATOR = 1, MEMORY_DEFAULT = 0, EXECUTION_PARALLEL = 1 };
 
 // struct base is what the library gives first: the way to the table.
 struct base {
@@ -74,14 +74,30 @@ static void ignore(struct ort *ort, OrtStatus *status) {
 	if (status) ort->ReleaseStatus(status);
 }
 
-OrtStatus *shoal_options(struct ort *ort, int level, int threads, bool arena, bool pattern, OrtSessionOptions **out) {
+OrtStatus *shoal_providers(struct ort *ort, char ***out, int *n) { return ort->GetAvailableProviders(out, n); }
+void shoal_providers_release(struct ort *ort, char **providers, int n) { ignore(ort, ort->ReleaseAvailableProviders(providers, n)); }
+
+OrtStatus *shoal_options(struct ort *ort, struct settings s, OrtSessionOptions **out) {
 	OrtStatus *status = ort->CreateSessionOptions(out);
 	if (status) return status;
-	status = ort->SetSessionGraphOptimizationLevel(*out, level);
-	if (!status) status = threads == 0 ? ort->DisablePerSessionThreads(*out) : ort->SetIntraOpNumThreads(*out, threads);
-	if (!status && !arena) status = ort->DisableCpuMemArena(*out);
-	if (!status && !pattern) status = ort->DisableMemPattern(*out);
+	status = ort->SetSessionGraphOptimizationLevel(*out, s.level);
+	if (!status) status = s.threads == 0 ? ort->DisablePerSessionThreads(*out) : ort->SetIntraOpNumThreads(*out, s.threads);
+	if (!status && s.branches > 0) status = ort->SetInterOpNumThreads(*out, s.branches);
+	if (!status && s.parallel) status = ort->SetSessionExecutionMode(*out, EXECUTION_PARALLEL);
+	if (!status && !s.arena) status = ort->DisableCpuMemArena(*out);
+	if (!status && !s.pattern) status = ort->DisableMemPattern(*out);
 	if (status) ort->ReleaseSessionOptions(*out);
+	return status;
+}
+
+OrtStatus *shoal_options_cuda(struct ort *ort, OrtSessionOptions *options, const char *device) {
+	OrtCUDAProviderOptionsV2 *cuda;
+	OrtStatus *status = ort->CreateCUDAProviderOptions(&cuda);
+	if (status) return status;
+	const char *key = "device_id";
+	status = ort->UpdateCUDAProviderOptions(cuda, &key, &device, 1);
+	if (!status) status = ort->SessionOptionsAppendExecutionProvider_CUDA_V2(options, cuda);
+	ort->ReleaseCUDAProviderOptions(cuda);
 	return status;
 }
 
@@ -164,11 +180,22 @@ struct call *shoal_call(struct ort *ort, size_t inputs, size_t outputs, OrtStatu
 }
 
 OrtStatus *shoal_call_set(struct ort *ort, struct call *call, const char *key, const char *value) {
-	return ort->AddRunConfigEntry(call->options, key, value);
+	OrtStatus *status = ort->AddRunConfigEntry(call->options, key, value);
+	return status || !call->shrinking ? status : ort->AddRunConfigEntry(call->shrinking, key, value);
+}
+
+OrtStatus *shoal_call_shrinking(struct ort *ort, struct call *call) {
+	OrtStatus *status = ort->CreateRunOptions(&call->shrinking);
+	return status ? status : ort->AddRunConfigEntry(call->shrinking, "memory.enable_memory_arena_shrinkage", "cpu:0");
+}
+
+static void set_terminate(struct ort *ort, OrtRunOptions *options, bool terminate) {
+	if (options) ignore(ort, terminate ? ort->RunOptionsSetTerminate(options) : ort->RunOptionsUnsetTerminate(options));
 }
 
 void shoal_call_terminate(struct ort *ort, struct call *call, bool terminate) {
-	ignore(ort, terminate ? ort->RunOptionsSetTerminate(call->options) : ort->RunOptionsUnsetTerminate(call->options));
+	set_terminate(ort, call->options, terminate);
+	set_terminate(ort, call->shrinking, terminate);
 }
 
 void shoal_call_release(struct ort *ort, struct call *call) {
@@ -177,6 +204,7 @@ void shoal_call_release(struct ort *ort, struct call *call) {
 	if (call->out)
 		for (size_t i = 0; i < call->outputs; i++) free(call->out[i].shape);
 	if (call->options) ort->ReleaseRunOptions(call->options);
+	if (call->shrinking) ort->ReleaseRunOptions(call->shrinking);
 	free(call->names);
 	free(call->in);
 	free(call->out);
@@ -239,11 +267,11 @@ static OrtStatus *look(struct ort *ort, OrtValue *value, struct output *out) {
 }
 
 // One call from Go does it all, so that a run crosses between the two once.
-OrtStatus *shoal_run(struct ort *ort, OrtSession *session, struct call *call) {
+OrtStatus *shoal_run(struct ort *ort, OrtSession *session, struct call *call, bool shrink) {
 	OrtStatus *status = NULL;
 	for (size_t i = 0; i < call->inputs && !status; i++) status = bring(ort, &call->in[i], &call->values[i]);
 	if (!status)
-		status = ort->Run(session, call->options, call->names, (const OrtValue *const *)call->values, call->inputs,
+		status = ort->Run(session, shrink && call->shrinking ? call->shrinking : call->options, call->names, (const OrtValue *const *)call->values, call->inputs,
 		                  call->names + call->inputs, call->outputs, call->results);
 	shoal_values_release(ort, call->values, call->inputs);
 	for (size_t i = 0; i < call->outputs && !status; i++) status = look(ort, call->results[i], &call->out[i]);

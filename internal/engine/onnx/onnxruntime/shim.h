@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 typedef struct OrtAllocator OrtAllocator;
+typedef struct OrtCUDAProviderOptionsV2 OrtCUDAProviderOptionsV2;
 typedef struct OrtEnv OrtEnv;
 typedef struct OrtMemoryInfo OrtMemoryInfo;
 typedef struct OrtRunOptions OrtRunOptions;
@@ -38,10 +39,12 @@ typedef void (*shoal_log)(void *param, int level, const char *category, const ch
 	X(7, CreateSession, OrtStatus *, (const OrtEnv *env, const char *path, const OrtSessionOptions *options, OrtSession **out)) \
 	X(9, Run, OrtStatus *, (OrtSession *session, const OrtRunOptions *options, const char *const *names, const OrtValue *const *inputs, size_t n, const char *const *output_names, size_t output_n, OrtValue **outputs)) \
 	X(10, CreateSessionOptions, OrtStatus *, (OrtSessionOptions **out)) \
+	X(13, SetSessionExecutionMode, OrtStatus *, (OrtSessionOptions *options, int mode)) \
 	X(17, DisableMemPattern, OrtStatus *, (OrtSessionOptions *options)) \
 	X(19, DisableCpuMemArena, OrtStatus *, (OrtSessionOptions *options)) \
 	X(23, SetSessionGraphOptimizationLevel, OrtStatus *, (OrtSessionOptions *options, int level)) \
 	X(24, SetIntraOpNumThreads, OrtStatus *, (OrtSessionOptions *options, int threads)) \
+	X(25, SetInterOpNumThreads, OrtStatus *, (OrtSessionOptions *options, int threads)) \
 	X(30, SessionGetInputCount, OrtStatus *, (const OrtSession *session, size_t *out)) \
 	X(31, SessionGetOutputCount, OrtStatus *, (const OrtSession *session, size_t *out)) \
 	X(33, SessionGetInputTypeInfo, OrtStatus *, (const OrtSession *session, size_t index, OrtTypeInfo **out)) \
@@ -79,12 +82,18 @@ typedef void (*shoal_log)(void *param, int level, const char *category, const ch
 	X(120, DisablePerSessionThreads, OrtStatus *, (OrtSessionOptions *options)) \
 	X(121, CreateThreadingOptions, OrtStatus *, (OrtThreadingOptions **out)) \
 	X(122, ReleaseThreadingOptions, void, (OrtThreadingOptions *options)) \
+	X(125, GetAvailableProviders, OrtStatus *, (char ***out, int *n)) \
+	X(126, ReleaseAvailableProviders, OrtStatus *, (char **providers, int n)) \
 	X(130, AddSessionConfigEntry, OrtStatus *, (OrtSessionOptions *options, const char *key, const char *value)) \
 	X(147, SetGlobalIntraOpNumThreads, OrtStatus *, (OrtThreadingOptions *options, int threads)) \
 	X(148, SetGlobalInterOpNumThreads, OrtStatus *, (OrtThreadingOptions *options, int threads)) \
 	X(149, SetGlobalSpinControl, OrtStatus *, (OrtThreadingOptions *options, int spin)) \
 	X(151, CreateEnvWithCustomLoggerAndGlobalThreadPools, OrtStatus *, (shoal_log log, void *param, int level, const char *id, const OrtThreadingOptions *options, OrtEnv **out)) \
 	X(165, AddRunConfigEntry, OrtStatus *, (OrtRunOptions *options, const char *key, const char *value)) \
+	X(204, SessionOptionsAppendExecutionProvider_CUDA_V2, OrtStatus *, (OrtSessionOptions *options, const OrtCUDAProviderOptionsV2 *cuda)) \
+	X(205, CreateCUDAProviderOptions, OrtStatus *, (OrtCUDAProviderOptionsV2 **out)) \
+	X(206, UpdateCUDAProviderOptions, OrtStatus *, (OrtCUDAProviderOptionsV2 *cuda, const char *const *keys, const char *const *values, size_t n)) \
+	X(208, ReleaseCUDAProviderOptions, void, (OrtCUDAProviderOptionsV2 *cuda)) \
 	X(252, GetResizedStringTensorElementBuffer, OrtStatus *, (OrtValue *value, size_t index, size_t size, char **out)) \
 	X(293, SessionOptionsSetLoadCancellationFlag, OrtStatus *, (OrtSessionOptions *options, bool cancel)) \
 	X(390, TensorTypeAndShape_HasShape, bool, (const OrtTensorTypeAndShapeInfo *info))
@@ -98,6 +107,16 @@ struct ort {
 	OrtEnv *env;
 	OrtMemoryInfo *memory;
 	OrtAllocator *allocator;
+};
+
+// struct settings say how a session computes.
+struct settings {
+	int level;   // of optimisation
+	int threads; // that share the work of an operator; 0 means those of all sessions
+	int branches; // threads that run operators side by side; 0 means as many as there are cores
+	bool parallel; // run operators side by side at all
+	bool arena;
+	bool pattern;
 };
 
 // The type of a tensor of strings, whose memory is not one piece.
@@ -145,6 +164,7 @@ struct call {
 	OrtValue **values; // of the inputs, while it runs
 	OrtValue **results;
 	OrtRunOptions *options;
+	OrtRunOptions *shrinking; // the same, for runs that give memory back; NULL if none does
 };
 
 // A function that returns a string returns NULL if all went well; one that
@@ -157,7 +177,11 @@ int shoal_status_code(struct ort *ort, OrtStatus *status);
 const char *shoal_status_text(struct ort *ort, OrtStatus *status);
 void shoal_status_release(struct ort *ort, OrtStatus *status);
 
-OrtStatus *shoal_options(struct ort *ort, int level, int threads, bool arena, bool pattern, OrtSessionOptions **out);
+OrtStatus *shoal_providers(struct ort *ort, char ***out, int *n);
+void shoal_providers_release(struct ort *ort, char **providers, int n);
+
+OrtStatus *shoal_options(struct ort *ort, struct settings settings, OrtSessionOptions **out);
+OrtStatus *shoal_options_cuda(struct ort *ort, OrtSessionOptions *options, const char *device);
 OrtStatus *shoal_options_set(struct ort *ort, OrtSessionOptions *options, const char *key, const char *value);
 void shoal_options_cancel(struct ort *ort, OrtSessionOptions *options);
 void shoal_options_release(struct ort *ort, OrtSessionOptions *options);
@@ -169,9 +193,10 @@ void shoal_port_close(struct ort *ort, struct port *port);
 
 struct call *shoal_call(struct ort *ort, size_t inputs, size_t outputs, OrtStatus **status);
 OrtStatus *shoal_call_set(struct ort *ort, struct call *call, const char *key, const char *value);
+OrtStatus *shoal_call_shrinking(struct ort *ort, struct call *call);
 void shoal_call_terminate(struct ort *ort, struct call *call, bool terminate);
 void shoal_call_release(struct ort *ort, struct call *call);
-OrtStatus *shoal_run(struct ort *ort, OrtSession *session, struct call *call);
+OrtStatus *shoal_run(struct ort *ort, OrtSession *session, struct call *call, bool shrink);
 OrtStatus *shoal_strings(struct ort *ort, OrtValue *value, void *data, size_t size, size_t *offsets, size_t n);
 void shoal_values_release(struct ort *ort, OrtValue **values, size_t n);
 

@@ -27,6 +27,12 @@ func Open(Options) (*Runtime, error) { return nil, errWithout }
 // Version returns the version of the library.
 func (*Runtime) Version() string { return "" }
 
+// Library returns the path of the library.
+func (*Runtime) Library() string { return "" }
+
+// CUDA reports whether the library was built to compute on NVIDIA's GPUs.
+func (*Runtime) CUDA() bool { return false }
+
 // Close ends the library's threads.
 func (*Runtime) Close() {}
 
@@ -51,6 +57,9 @@ func (*Session) NewCall([]string, []string, CallOptions) (*Call, error) { return
 func (*Call) Run(_, out []tensor.Tensor) ([]tensor.Tensor, *buf.Buf, error) {
 	return out, nil, errWithout
 }
+
+// Shrink lets the next run give memory back.
+func (*Call) Shrink() {}
 
 // Terminate stops the run that is under way.
 func (*Call) Terminate(bool) {}

@@ -1,0 +1,116 @@
+package onnx
+
+import (
+	"fmt"
+	"reflect"
+	"testing"
+
+	"github.com/shoal-serving/shoal/internal/engine/onnx/onnxruntime"
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/modelconfig"
+)
+
+func parameter(key, value string) string {
+	return fmt.Sprintf("parameters { key: %q value { string_value: %q } }\n", key, value)
+}
+
+func read(t *testing.T, text string) *modelconfig.Config {
+	t.Helper()
+	cfg, err := modelconfig.Parse("config.pbtxt", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cfg
+}
+
+func TestSettingsAreThoseOfTriton(t *testing.T) {
+	type session = onnxruntime.SessionOptions
+	for text, want := range map[string]settings{
+		"": {call: onnxruntime.CallOptions{CanShrink: true}},
+		parameter("intra_op_thread_count", "3") + parameter("owner", "somebody"):   {session{Threads: 3}, onnxruntime.CallOptions{CanShrink: true}},
+		parameter("inter_op_thread_count", "3"):                                    {call: onnxruntime.CallOptions{CanShrink: true}}, // one operator after the other
+		parameter("execution_mode", "1") + parameter("inter_op_thread_count", "3"): {session{Parallel: 3}, onnxruntime.CallOptions{CanShrink: true}},
+		parameter("execution_mode", "1"):                                           {session{Parallel: 7}, onnxruntime.CallOptions{CanShrink: true}},
+		parameter("enable_mem_arena", "0") + parameter("enable_mem_pattern", "0"):  {session: session{NoArena: true, NoPattern: true}},
+		parameter(shrinkage, "cpu:0"):                                              {call: onnxruntime.CallOptions{Config: map[string]string{shrinkage: "cpu:0"}}},
+		"optimization { graph { level: -1 } }":                                     {session{Optimise: onnxruntime.OptimiseBasic}, onnxruntime.CallOptions{CanShrink: true}},
+		"optimization { graph { level: 1 } }":                                      {session{Optimise: onnxruntime.OptimiseExtended}, onnxruntime.CallOptions{CanShrink: true}},
+		"optimization { graph { level: 2 } }":                                      {session{Optimise: onnxruntime.OptimiseNothing}, onnxruntime.CallOptions{CanShrink: true}},
+		parameter("session.disable_cpu", "yes"):                                    {session{Config: map[string]string{"session.disable_cpu": "yes"}}, onnxruntime.CallOptions{CanShrink: true}},
+		parameter("intra_op_thread_count", "0"):                                    {call: onnxruntime.CallOptions{CanShrink: true}},
+		"optimization { eager_batching: true }":                                    {call: onnxruntime.CallOptions{CanShrink: true}},
+		"optimization { graph { level: 0 } }\n":                                    {call: onnxruntime.CallOptions{CanShrink: true}},
+	} {
+		got, err := readSettings(read(t, text), 7)
+		for _, s := range []*settings{&got, &want} { // no settings are as good as none
+			if len(s.session.Config) == 0 {
+				s.session.Config = nil
+			}
+			if len(s.call.Config) == 0 {
+				s.call.Config = nil
+			}
+		}
+		if err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %+v, %v, want %+v", text, got, err, want)
+		}
+	}
+}
+
+func TestASettingThatMakesNoSenseIsRefusedWithItsLine(t *testing.T) {
+	for text, want := range map[string]string{
+		parameter("owner", "x") + parameter("intra_op_thread_count", "-1"): `config.pbtxt:2: parameters[intra_op_thread_count]: found "-1", expected a number of threads`,
+		parameter("inter_op_thread_count", "two"):                          `config.pbtxt:1: parameters[inter_op_thread_count]: found "two", expected a number of threads`,
+		parameter("execution_mode", "2"):                                   `config.pbtxt:1: parameters[execution_mode]: found "2", expected 0 or 1`,
+		parameter("enable_mem_arena", "yes"):                               `config.pbtxt:1: parameters[enable_mem_arena]: found "yes", expected 0 or 1`,
+		parameter("enable_mem_pattern", ""):                                `config.pbtxt:1: parameters[enable_mem_pattern]: found "", expected 0 or 1`,
+		"optimization {\n graph {\n level: 3 } }":                          `config.pbtxt:3: optimization.graph.level: found 3, expected 0 for all that can be done to the graph, 1 for the extended, -1 for the basic, or 2 for nothing`,
+	} {
+		if _, err := readSettings(read(t, text), 1); err == nil || err.Error() != want || infer.CodeOf(err) != infer.Invalid {
+			t.Errorf("got  %v\nwant %s", err, want)
+		}
+	}
+}
+
+func TestAModelIsPlacedWhereItsGroupsSay(t *testing.T) {
+	for _, tt := range []struct {
+		text string
+		cuda bool
+		want string // the place, and the field that insists on it; or the error
+	}{
+		{"", false, "the CPU "},
+		{"", true, "GPU 0 "},
+		{"instance_group { kind: KIND_AUTO }", true, "GPU 0 "},
+		{"instance_group { kind: KIND_AUTO gpus: 3 }", true, "GPU 3 "},
+		{"instance_group { kind: KIND_AUTO gpus: 3 }", false, "the CPU "},
+		{"instance_group { kind: KIND_CPU }", true, "the CPU "},
+		{"instance_group { kind: KIND_MODEL }", true, "the CPU "},
+		{"instance_group { kind: KIND_GPU }", true, "GPU 0 instance_group[0].kind"},
+		{"instance_group [ { count: 2 }, { kind: KIND_GPU gpus: [ 0, 0 ] } ]", true, "GPU 0 instance_group[1].kind"},
+		{
+			"instance_group [ { kind: KIND_CPU },\n{\nkind: KIND_GPU } ]", false,
+			"config.pbtxt:3: instance_group[1].kind: found KIND_GPU, expected KIND_CPU, because the ONNX Runtime at lib/libonnxruntime.so.1 has no CUDA provider; " +
+				"install the library of onnxruntime-gpu, and name it with --onnxruntime-library",
+		},
+		{
+			"instance_group { kind: KIND_GPU gpus: [ 0, 1 ] }", true,
+			"config.pbtxt:1: instance_group[0].gpus: found [0 1], expected one, because all instances of a model share its weights; serve it a second time under another name",
+		},
+		{
+			"instance_group [ { kind: KIND_GPU gpus: 1 }, { kind: KIND_GPU gpus: 2 } ]", true,
+			"config.pbtxt:1: instance_group[1].kind: found GPU 2, expected GPU 1, as in instance_group[0], because all instances of a model share its weights",
+		},
+		{
+			"instance_group [ { kind: KIND_CPU }, { kind: KIND_GPU } ]", true,
+			"config.pbtxt:1: instance_group[1].kind: found GPU 0, expected the CPU, as in instance_group[0], because all instances of a model share its weights",
+		},
+	} {
+		p, err := placement(read(t, tt.text), tt.cuda, "lib/libonnxruntime.so.1")
+		got := fmt.Sprintf("%v %s", p, p.field)
+		if err != nil {
+			got = err.Error()
+		}
+		if got != tt.want {
+			t.Errorf("%s: %s\nwant %s", tt.text, got, tt.want)
+		}
+	}
+}
