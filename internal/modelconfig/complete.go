@@ -146,9 +146,9 @@ func (c *Config) tensorsOf(kind string, ports []Port) ([]Tensor, error) {
 	for _, p := range ports {
 		switch {
 		case p.Type == tensor.Invalid:
-			return nil, c.Wrong(kind, "none", "those that can be served, because %s %q of the model is a %s", kind, p.Name, p.Kind)
+			return nil, c.Wrong(kind, "none", "those that can be served to be in a config.pbtxt, because %s %q of the model is a %s", kind, p.Name, p.Kind)
 		case p.AnyShape:
-			return nil, c.Wrong(kind, "none", "its dims, because the model does not say how many dimensions %s %q has", kind, p.Name)
+			return nil, c.Wrong(kind, "none", "its dims to be in a config.pbtxt, because the model does not say how many dimensions %s %q has", kind, p.Name)
 		}
 		ts = append(ts, Tensor{Name: p.Name, Type: p.Type, Dims: c.dimsOf(p)})
 	}

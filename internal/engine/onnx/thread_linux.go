@@ -12,9 +12,11 @@ import (
 // client's request, and those it starts would be low as well.
 //
 // Only a process with CAP_SYS_NICE, or with a limit on niceness, may raise a
-// thread again. Where that is refused, the goroutine keeps the thread for itself
-// for good: it does little else than run batches, and when it ends, Go ends the
-// thread with it. That costs a switch of threads each time the goroutine waits.
+// thread again, and containers have neither unless they ask. Where it is refused,
+// the goroutine keeps the thread for itself for good: it does little else than run
+// batches, and when it ends, Go ends the thread with it. Go starts no others from
+// a thread that is kept. That costs a switch of threads each time the goroutine
+// waits, and what it does between batches is done at low priority, too.
 type thread struct {
 	nice int // 0 means that threads are left as they are
 	from int // the niceness to return to

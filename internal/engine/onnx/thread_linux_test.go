@@ -2,6 +2,8 @@ package onnx
 
 import (
 	"errors"
+	"runtime"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -50,6 +52,37 @@ func TestAThreadThatCannotBeRaisedIsKept(t *testing.T) {
 		if sets != 2 || th.kept != first {
 			t.Errorf("niceness was set %d times, and thread %d kept; want twice, and %d", sets, th.kept, first)
 		}
+	}()
+	<-done
+}
+
+// A new thread is as low as the one that starts it.
+func TestAThreadThatIsKeptMakesNoOthersLow(t *testing.T) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		th := thread{nice: 15, set: func(tid, nice int) error {
+			if nice < 15 {
+				return errors.New("refused")
+			}
+			return setNice(tid, nice)
+		}}
+		th.lower()
+		th.raise()
+		var all, together sync.WaitGroup
+		together.Add(20)
+		for range 20 { // each wants a thread of its own, more than there are
+			all.Go(func() {
+				runtime.LockOSThread()
+				defer runtime.UnlockOSThread()
+				together.Done()
+				together.Wait()
+				if tid := unix.Gettid(); tid == th.kept || niceOf(tid) >= 15 {
+					t.Errorf("thread %d has niceness %d, and thread %d is kept", tid, niceOf(tid), th.kept)
+				}
+			})
+		}
+		all.Wait()
 	}()
 	<-done
 }
