@@ -163,8 +163,15 @@ func (e *Engine) load(ctx context.Context, src engine.Source, opts onnxruntime.S
 	return s, err
 }
 
+// A loader is the opened library.
+type loader interface {
+	CUDA() bool
+	Library() string
+	Load(ctx context.Context, file string, opts onnxruntime.SessionOptions) (*onnxruntime.Session, error)
+}
+
 // place loads a model where its configuration says.
-func (e *Engine) place(ctx context.Context, r *onnxruntime.Runtime, cfg *modelconfig.Config, file string, opts onnxruntime.SessionOptions) (*onnxruntime.Session, error) {
+func (e *Engine) place(ctx context.Context, r loader, cfg *modelconfig.Config, file string, opts onnxruntime.SessionOptions) (*onnxruntime.Session, error) {
 	where, err := placement(cfg, r.CUDA(), r.Library())
 	if err != nil {
 		return nil, err

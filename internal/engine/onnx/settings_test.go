@@ -1,8 +1,11 @@
 package onnx
 
 import (
+	"context"
 	"fmt"
 	"reflect"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/shoal-serving/shoal/internal/engine/onnx/onnxruntime"
@@ -112,5 +115,65 @@ func TestAModelIsPlacedWhereItsGroupsSay(t *testing.T) {
 		if got != tt.want {
 			t.Errorf("%s: %s\nwant %s", tt.text, got, tt.want)
 		}
+	}
+}
+
+// gpus is a library that was built for GPUs, and loads nothing.
+type gpus struct {
+	broken error // what comes of loading on one
+	loaded []string
+}
+
+func (*gpus) CUDA() bool      { return true }
+func (*gpus) Library() string { return "lib/libonnxruntime.so.1" }
+
+func (g *gpus) Load(_ context.Context, _ string, opts onnxruntime.SessionOptions) (*onnxruntime.Session, error) {
+	g.loaded = append(g.loaded, place{gpu: opts.CUDA}.String())
+	if opts.CUDA != nil && g.broken != nil {
+		return nil, g.broken
+	}
+	return &onnxruntime.Session{}, nil
+}
+
+func TestWithoutAGPUOnlyThoseModelsLoadThatDoNotInsist(t *testing.T) {
+	noDriver := fmt.Errorf("%w 0: no driver", onnxruntime.ErrCUDA)
+	for _, tt := range []struct {
+		text   string
+		broken error
+		loaded []string
+		err    string
+	}{
+		{"", nil, []string{"GPU 0"}, ""},
+		{"", noDriver, []string{"GPU 0", "the CPU"}, ""},
+		{"instance_group { kind: KIND_CPU }", noDriver, []string{"the CPU"}, ""},
+		{
+			"instance_group {\n kind: KIND_GPU }", noDriver, []string{"GPU 0"},
+			"config.pbtxt:2: instance_group[0].kind: found KIND_GPU, expected KIND_CPU, because the GPU cannot be used: CUDA device 0: no driver",
+		},
+		{
+			"instance_group { kind: KIND_GPU }", &onnxruntime.Error{Code: onnxruntime.InvalidGraph, Text: "a loop"}, []string{"GPU 0"},
+			"model.onnx: ONNX Runtime: INVALID_GRAPH: a loop",
+		},
+	} {
+		library := &gpus{broken: tt.broken}
+		_, err := New(Options{}).place(t.Context(), library, read(t, tt.text), "model.onnx", onnxruntime.SessionOptions{})
+		text := ""
+		if err != nil {
+			text = err.Error()
+		}
+		if text != tt.err || !slices.Equal(library.loaded, tt.loaded) || err != nil && infer.CodeOf(err) != infer.Invalid {
+			t.Errorf("%s, %v: loaded %q, %v; want %q, %q", tt.text, tt.broken, library.loaded, err, tt.loaded, tt.err)
+		}
+	}
+}
+
+func TestTheLibraryIsAskedForItsGPUs(t *testing.T) {
+	e := newEngine(t, Options{})
+	m, err := e.Load(t.Context(), parsed(t, "mlp", "instance_group { kind: KIND_GPU }"))
+	if err == nil {
+		t.Skip("There is a GPU.", m.Close())
+	}
+	if infer.CodeOf(err) != infer.Invalid || !strings.HasPrefix(err.Error(), "config.pbtxt:1: instance_group[0].kind: found KIND_GPU, expected KIND_CPU, because ") {
+		t.Errorf("got %v", err)
 	}
 }
