@@ -143,6 +143,43 @@ func TestTheSizeOfAModelIsThatOfItsFiles(t *testing.T) {
 	}
 }
 
+func TestLoadingTakesAboutWhatTheSizeSays(t *testing.T) {
+	e := newEngine(t, Options{})
+	_, unload := load(t, e, sources["mlp"]())
+	unload()
+	for _, external := range []bool{false, true} {
+		src := dense(t, onnxtest.Dense{Rows: 4096, Columns: 4096, External: external})
+		size, err := e.Size(src)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := resident(t)
+		if err := os.WriteFile("/proc/self/clear_refs", []byte("5"), 0); err != nil {
+			t.Skipf("The peak cannot be set back: %v.", err)
+		}
+		_, unload := load(t, e, src)
+		took, want := highest(t)-before, int(size/mib)
+		unload()
+		if took > want+8 || took < want/2 {
+			t.Errorf("external weights %v: loading took %d MiB, said were %d", external, took, want)
+		}
+	}
+}
+
+// highest returns the most memory that the process has had, in MiB.
+func highest(t *testing.T) (n int) {
+	t.Helper()
+	text, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, line, _ := strings.Cut(string(text), "VmHWM:")
+	if n, err = strconv.Atoi(strings.Fields(line)[0]); err != nil {
+		t.Fatal(err)
+	}
+	return n / 1024
+}
+
 func TestTheSizeOfWhatIsNoModelIsNotKnown(t *testing.T) {
 	e := New(Options{})
 	src := engine.Source{Config: &modelconfig.Config{}, Dir: t.TempDir()}

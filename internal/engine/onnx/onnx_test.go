@@ -320,6 +320,12 @@ func TestParametersAreTheModels(t *testing.T) {
 	run(t, open(t, src), tensor.Tensor{Name: "x", Type: tensor.FP32, Shape: []int64{1, 32}, Data: make([]byte, 128)})
 }
 
+func TestMemoryIsNeverGivenBackIfTheModelSaysSo(t *testing.T) {
+	src := sources["mlp"]()
+	src.Config.Parameters = map[string]string{shrinkage: ""}
+	run(t, open(t, src), tensor.Tensor{Name: "x", Type: tensor.FP32, Shape: []int64{1, 32}, Data: make([]byte, 128)})
+}
+
 func TestWithoutTheLibraryLoadingSaysWhatToDo(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "libonnxruntime.so.1")
 	e := New(Options{Library: missing})

@@ -147,11 +147,13 @@ func TestWithoutAGPUOnlyThoseModelsLoadThatDoNotInsist(t *testing.T) {
 		{"", noDriver, []string{"GPU 0", "the CPU"}, ""},
 		{"instance_group { kind: KIND_CPU }", noDriver, []string{"the CPU"}, ""},
 		{
-			"instance_group {\n kind: KIND_GPU }", noDriver, []string{"GPU 0"},
+			"instance_group {\n kind: KIND_GPU }", noDriver,
+			[]string{"GPU 0"},
 			"config.pbtxt:2: instance_group[0].kind: found KIND_GPU, expected KIND_CPU, because the GPU cannot be used: CUDA device 0: no driver",
 		},
 		{
-			"instance_group { kind: KIND_GPU }", &onnxruntime.Error{Code: onnxruntime.InvalidGraph, Text: "a loop"}, []string{"GPU 0"},
+			"instance_group { kind: KIND_GPU }", &onnxruntime.Error{Code: onnxruntime.InvalidGraph, Text: "a loop"},
+			[]string{"GPU 0"},
 			"model.onnx: ONNX Runtime: INVALID_GRAPH: a loop",
 		},
 	} {
