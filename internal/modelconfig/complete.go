@@ -35,6 +35,10 @@ const DefaultMaxBatch = 4
 // A second version of a model may be given to the same Config; it is then
 // checked against the first one.
 func (c *Config) Complete(model Description) error {
+	if err := c.compareBatchInputs(model.Inputs); err != nil {
+		return err
+	}
+	model.Inputs = c.sent(model.Inputs)
 	if c.sizeLeftOut() {
 		c.chooseSize(model)
 	}
@@ -51,6 +55,13 @@ func (c *Config) Complete(model Description) error {
 		}
 	}
 	return c.compare("output", c.Outputs, model.Outputs) // some outputs may be left out
+}
+
+// sent returns the inputs of a model that requests bring, without batch inputs.
+func (c *Config) sent(inputs []Tensor) []Tensor {
+	return slices.DeleteFunc(slices.Clone(inputs), func(t Tensor) bool {
+		return slices.ContainsFunc(c.BatchInputs, func(b BatchInput) bool { return b.Name == t.Name })
+	})
 }
 
 // Incomplete reports whether the file leaves inputs or outputs to the model.
@@ -166,11 +177,29 @@ func (c *Config) compare(kind string, written, whole []Tensor) error {
 		}
 		// An input may be narrower than the model's, and an output may not: the
 		// answer has whichever shape the model gives it.
-		if err := c.compareDims(field+".dims", w.Dims, whole[at].Dims, kind == "output"); err != nil {
+		if err := c.compareShape(field, w, whole[at].Dims, kind == "output"); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func (c *Config) compareShape(field string, t Tensor, whole []int64, output bool) error {
+	switch {
+	case t.Ragged && !slices.Equal(whole, []int64{-1}):
+		return c.Wrong(field+".allow_ragged_batch", true, "false, because the model has shape %s, and not one dimension of any size", shapeText(whole))
+	case t.Ragged || output && c.scattered(t.Name):
+		return nil
+	case t.Reshape != nil:
+		return c.compareDims(field+".reshape.shape", t.Reshape, whole, output)
+	}
+	return c.compareDims(field+".dims", t.Dims, whole, output)
+}
+
+// scattered reports whether an output is handed out by the sizes of an input. The
+// model may then give it in any shape.
+func (c *Config) scattered(output string) bool {
+	return slices.ContainsFunc(c.BatchOutputs, func(b BatchOutput) bool { return c.Outputs[b.Output].Name == output })
 }
 
 func (c *Config) compareDims(field string, dims, whole []int64, exact bool) error {
@@ -204,7 +233,7 @@ func (m Description) unbatchable() string {
 
 // withoutRow says which tensor is nothing but its batch dimension, or nothing.
 // Triton gives such a tensor a dimension of 1 and a reshape that takes it away
-// again; there is no reshape here.
+// again; here that is for the file to say.
 func (m Description) withoutRow() string {
 	if why := m.find(func(t Tensor) bool { return len(t.Dims) == 1 }); why != "" {
 		return why + ", where a batch needs one more dimension"

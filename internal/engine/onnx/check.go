@@ -14,12 +14,15 @@ import (
 // tensors of one become those of the other.
 func (m *model) check() error {
 	for _, p := range m.session.Inputs {
-		if !slices.ContainsFunc(m.cfg.Inputs, func(t modelconfig.Tensor) bool { return t.Name == p.Name }) {
+		if !slices.Contains(m.inputNames(), p.Name) {
 			return fmt.Errorf("the configuration has no input %q, expected one for each of the model's: %s", p.Name, portNames(m.session.Inputs))
 		}
 	}
 	var err error
 	if m.inputs, err = m.checkAll("input", m.cfg.Inputs, m.session.Inputs); err != nil {
+		return err
+	}
+	if err := m.checkBatchInputs(); err != nil {
 		return err
 	}
 	m.outputs, err = m.checkAll("output", m.cfg.Outputs, m.session.Outputs)
@@ -29,7 +32,7 @@ func (m *model) check() error {
 // checkAll returns for each tensor of the configuration whether the model's has no
 // dimension where the configuration has one of size 1.
 func (m *model) checkAll(what string, configured []modelconfig.Tensor, ports []onnxruntime.Port) (scalars []bool, err error) {
-	for _, t := range configured {
+	for i, t := range configured {
 		at := slices.IndexFunc(ports, func(p onnxruntime.Port) bool { return p.Name == t.Name })
 		if at < 0 {
 			return nil, fmt.Errorf("%s %q: the model has none of that name, only %s", what, t.Name, portNames(ports))
@@ -39,8 +42,8 @@ func (m *model) checkAll(what string, configured []modelconfig.Tensor, ports []o
 			return nil, fmt.Errorf("%s %q: the configuration says %v, but the model has %s", what, t.Name, t.Type, typeText(p))
 		}
 		scalar := m.isScalar(t, p)
-		if !scalar && !m.fits(t, p) {
-			return nil, fmt.Errorf("%s %q: the configuration's dims%s are %v, but the model has %s", what, t.Name, m.withBatch(), m.full(t), dimsText(p))
+		if !scalar && !m.fits(t, p) && !(what == "output" && m.scattered(i)) {
+			return nil, fmt.Errorf("%s %q: the configuration's dims%s are %v, but the model has %s", what, t.Name, m.withBatch(), m.cfg.ModelShape(t), dimsText(p))
 		}
 		scalars = append(scalars, scalar)
 	}
@@ -51,7 +54,7 @@ func (m *model) checkAll(what string, configured []modelconfig.Tensor, ports []o
 // if there are no rows. A configuration cannot say so, because its tensors have
 // at least one dimension; it says [1] then.
 func (m *model) isScalar(t modelconfig.Tensor, p onnxruntime.Port) bool {
-	if !slices.Equal(t.Dims, []int64{1}) {
+	if !slices.Equal(t.Dims, []int64{1}) || t.Reshape != nil || t.Ragged {
 		return false
 	}
 	if m.cfg.MaxBatchSize == 0 {
@@ -67,7 +70,7 @@ func (m *model) fits(t modelconfig.Tensor, p onnxruntime.Port) bool {
 	if p.AnyShape {
 		return true
 	}
-	dims := m.full(t)
+	dims := m.cfg.ModelShape(t)
 	if len(dims) != len(p.Dims) {
 		return false
 	}
@@ -79,12 +82,23 @@ func (m *model) fits(t modelconfig.Tensor, p onnxruntime.Port) bool {
 	return true
 }
 
-// full returns the dims of a tensor behind its batch dimension, if it has one.
-func (m *model) full(t modelconfig.Tensor) []int64 {
-	if m.cfg.MaxBatchSize == 0 {
-		return t.Dims
+// scattered reports whether an output is handed out by the sizes of an input. The
+// model may then give it in any shape.
+func (m *model) scattered(output int) bool {
+	return slices.ContainsFunc(m.cfg.BatchOutputs, func(b modelconfig.BatchOutput) bool { return b.Output == output })
+}
+
+func (m *model) checkBatchInputs() error {
+	for _, b := range m.cfg.BatchInputs {
+		at := slices.IndexFunc(m.session.Inputs, func(p onnxruntime.Port) bool { return p.Name == b.Name })
+		if at < 0 {
+			return fmt.Errorf("batch_input %q: the model has no input of that name, only %s", b.Name, portNames(m.session.Inputs))
+		}
+		if p := m.session.Inputs[at]; p.Type != b.Type {
+			return fmt.Errorf("batch_input %q: the configuration says %v, but the model has %s", b.Name, b.Type, typeText(p))
+		}
 	}
-	return append([]int64{-1}, t.Dims...)
+	return nil
 }
 
 func (m *model) withBatch() string {

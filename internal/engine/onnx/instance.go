@@ -22,11 +22,21 @@ type model struct {
 
 // Instance implements [engine.Model].
 func (m *model) Instance(context.Context) (engine.Instance, error) {
-	call, err := m.session.NewCall(names(m.cfg.Inputs), names(m.cfg.Outputs), m.call)
+	call, err := m.session.NewCall(m.inputNames(), names(m.cfg.Outputs), m.call)
 	if err != nil {
 		return nil, coded(err)
 	}
 	return &instance{model: m, call: call, thread: thread{nice: m.nice}}, nil
+}
+
+// inputNames returns the inputs as Run gets them: those of requests, then those of
+// the batch.
+func (m *model) inputNames() []string {
+	all := names(m.cfg.Inputs)
+	for _, b := range m.cfg.BatchInputs {
+		all = append(all, b.Name)
+	}
+	return all
 }
 
 func names(tensors []modelconfig.Tensor) []string {
