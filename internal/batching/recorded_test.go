@@ -292,15 +292,11 @@ func verdictOf(status string) string {
 // replay plays the scenario in virtual time.
 func (c recordedCase) replay(t *testing.T) replayed {
 	t.Helper()
-	text := strings.Join(c.Config, "\n")
-	// A model that takes ragged batches cannot be configured yet. The core knows
-	// nothing of it: such requests have one shape.
-	plain := strings.ReplaceAll(text, "allow_ragged_batch: true", "")
-	cfg, err := modelconfig.Parse("config.pbtxt", []byte(plain))
+	cfg, err := modelconfig.Parse("config.pbtxt", []byte(strings.Join(c.Config, "\n")))
 	if err != nil {
 		t.Fatal(err)
 	}
-	variable := cfg.Inputs[0].Dims[0] == -1 && plain == text
+	variable := cfg.Inputs[0].Dims[0] == -1 && !cfg.Inputs[0].Ragged
 
 	ours := replayed{verdicts: make([]string, len(c.Scenario))}
 	index := map[*batching.Item]int{}

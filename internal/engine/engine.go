@@ -50,8 +50,9 @@ type Model interface {
 // An Instance runs batches, one at a time. The caller does not call Run and Close
 // concurrently.
 type Instance interface {
-	// Run computes one batch: inputs in the order of the model's configuration,
-	// joined along the batch dimension, and outputs likewise, with as many rows.
+	// Run computes one batch: inputs in the order of the model's configuration, then
+	// its batch inputs, in the shapes of [modelconfig.Config.ModelShape], joined
+	// along the batch dimension, and outputs likewise, with as many rows.
 	//
 	// The inputs belong to the caller: Run does not change them, nor keep them
 	// after it returns. The outputs are written to out; see there. When ctx ends,

@@ -12,14 +12,17 @@ import (
 
 // Check returns an error unless the model can run req, and completes req: its
 // inputs are put into the order of the configuration, so that all requests of a
-// batch agree, and Rows and Shape are set. Shape tells apart inputs that cannot
+// batch agree, and get the shapes that the model has for them, and Rows and Shape
+// are set. Shape tells apart inputs that cannot
 // be rows of one tensor; it is a hash, so who joins them looks once more.
 //
 // A single input without name, type and shape is a raw one, whose data is all
 // that the client sent. It gets the three if the configuration leaves no choice.
 //
 // The errors are worded as Triton's, because clients look for parts of them.
-// Nothing is allocated for a good request whose inputs are in order.
+// The inputs that came are not written to: what differs is in a slice of its own.
+// Nothing is allocated for a good request whose inputs are in order and keep their
+// shapes.
 func (c *Config) Check(req *infer.Request) error {
 	if err := c.arrange(req); err != nil {
 		return err
@@ -39,8 +42,11 @@ func (c *Config) Check(req *infer.Request) error {
 		if err := c.checkInput(req, want, in); err != nil {
 			return err
 		}
-		shape.add(want.Dims, in.Shape[len(in.Shape)-len(want.Dims):])
+		if !want.Ragged {
+			shape.add(want.Dims, in.Shape[len(in.Shape)-len(want.Dims):])
+		}
 	}
+	c.reshapeInputs(req)
 	req.Rows, req.Shape = rows, uint64(shape)
 	return nil
 }
@@ -164,7 +170,10 @@ func (c *Config) checkInput(req *infer.Request, want *Tensor, in *tensor.Tensor)
 // before them if the model has a batch dimension.
 func (c *Config) fits(shape, dims []int64) bool {
 	if c.MaxBatchSize > 0 {
-		shape = shape[1:] // rows has looked at the first
+		if len(shape) == 0 {
+			return false
+		}
+		shape = shape[1:]
 	}
 	if len(shape) != len(dims) {
 		return false

@@ -19,7 +19,7 @@ import (
 // A block that starts with "config" sets the configuration. Any other is a
 // request, one line for each input (name, type, shape, and its bytes or its
 // strings) or setting (id, outputs), and is answered with its rows, the lane
-// that its shape belongs to, and its inputs if their order has changed.
+// that its shape belongs to, and its inputs if their order or shape has changed.
 func TestRequestsAreCheckedAgainstTheConfiguration(t *testing.T) {
 	script.Run(t, "testdata/check.txt", func(t *testing.T) func([]string) string {
 		var config *modelconfig.Config
@@ -39,7 +39,7 @@ func TestRequestsAreCheckedAgainstTheConfiguration(t *testing.T) {
 			}
 			answer := fmt.Sprintf("rows %d lane %s", req.Rows, lanes[req.Shape])
 			for i, in := range req.Inputs {
-				if in.Name != before[i].Name {
+				if in.Name != before[i].Name || !slices.Equal(in.Shape, before[i].Shape) {
 					answer += fmt.Sprintf("\n%s %v %v", in.Name, in.Type, in.Shape)
 				}
 			}

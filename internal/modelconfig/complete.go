@@ -48,6 +48,10 @@ const DefaultMaxBatch = 4
 // A second version of a model may be given to the same Config; it is then
 // checked against the first one.
 func (c *Config) Complete(model Description) error {
+	if err := c.compareBatchInputs(model.Inputs); err != nil {
+		return err
+	}
+	model.Inputs = c.sent(model.Inputs)
 	if c.sizeLeftOut() {
 		c.chooseSize(model)
 	}
@@ -71,6 +75,13 @@ func (c *Config) Complete(model Description) error {
 // Scalar reports whether a port is one number for each row, or for all if there
 // are no rows.
 func (c *Config) Scalar(p Port) bool { return !p.AnyShape && len(c.rowOf(p.Dims)) == 0 }
+
+// sent returns the inputs of a model that requests bring, without batch inputs.
+func (c *Config) sent(inputs []Port) []Port {
+	return slices.DeleteFunc(slices.Clone(inputs), func(p Port) bool {
+		return slices.ContainsFunc(c.BatchInputs, func(b BatchInput) bool { return b.Name == p.Name })
+	})
+}
 
 // Incomplete reports whether the file leaves inputs or outputs to the model.
 func (c *Config) Incomplete() bool { return len(c.Inputs) == 0 || len(c.Outputs) == 0 }
@@ -188,18 +199,34 @@ func (c *Config) compare(kind string, written []Tensor, ports []Port) error {
 		}
 		// An input may be narrower than the model's, and an output may not: the
 		// answer has whichever shape the model gives it.
-		if err := c.compareDims(field+".dims", w.Dims, ports[at], kind == "output"); err != nil {
+		if err := c.compareShape(field, w, ports[at], kind == "output"); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (c *Config) compareDims(field string, dims []int64, p Port, exact bool) error {
-	if p.AnyShape {
+func (c *Config) compareShape(field string, t Tensor, p Port, output bool) error {
+	switch {
+	case p.AnyShape:
 		return nil
+	case t.Ragged && !slices.Equal(p.Dims, []int64{-1}):
+		return c.Wrong(field+".allow_ragged_batch", true, "false, because the model has shape %s, and not one dimension of any size", shapeText(p.Dims))
+	case t.Ragged || output && c.scattered(t.Name):
+		return nil
+	case t.Reshape != nil:
+		return c.compareDims(field+".reshape.shape", t.Reshape, c.rowOf(p.Dims), p, output)
 	}
-	model := c.dimsOf(p)
+	return c.compareDims(field+".dims", t.Dims, c.dimsOf(p), p, output)
+}
+
+// scattered reports whether an output is handed out by the sizes of an input. The
+// model may then give it in any shape.
+func (c *Config) scattered(output string) bool {
+	return slices.ContainsFunc(c.BatchOutputs, func(b BatchOutput) bool { return c.Outputs[b.Output].Name == output })
+}
+
+func (c *Config) compareDims(field string, dims, model []int64, p Port, exact bool) error {
 	if len(dims) != len(model) {
 		batch := ""
 		switch {

@@ -27,6 +27,9 @@ type Config struct {
 	Inputs  []Tensor
 	Outputs []Tensor
 
+	BatchInputs  []BatchInput // of the model, behind Inputs
+	BatchOutputs []BatchOutput
+
 	Instances     int // how many batches may run at once; 0 means that the file does not say, and nobody has chosen yet
 	Parameters    map[string]string
 	VersionPolicy VersionPolicy
@@ -65,7 +68,13 @@ func (w Warning) String() string {
 type Tensor struct {
 	Name string
 	Type tensor.Type
-	Dims []int64
+	Dims []int64 // as clients see it
+
+	// Reshape is what the model has in place of Dims. Nil means Dims; one that is
+	// empty means one element for each row.
+	Reshape []int64
+
+	Ragged bool // requests of different sizes share a batch; see [Ragged]
 }
 
 // A VersionPolicy says which of a model's versions are served. Exactly one of

@@ -38,7 +38,6 @@ const (
 	copied    = "tensors are in the memory they came in, and are copied to a GPU by its engine"
 	onlyRT    = "only TensorRT looks at it, and it is not here"
 	noMetrics = "metrics have the labels and buckets of all models"
-	noRagged  = "none, because requests of different shapes do not share a batch"
 )
 
 // rules has every field of a configuration by its path. What is inside a field
@@ -63,9 +62,10 @@ var rules = map[string]rule{
 	"input.data_type":               {kind: carriedOut},
 	"input.format":                  {kind: refused, says: "FORMAT_NONE, because dimensions have no meaning of their own"},
 	"input.dims":                    {kind: carriedOut},
-	"input.reshape":                 {kind: refused, says: "none, because the model is given the shape of the request"},
+	"input.reshape":                 {kind: carriedOut},
+	"input.reshape.shape":           {kind: carriedOut},
 	"input.is_shape_tensor":         {kind: refused, says: "false, because every input has rows"},
-	"input.allow_ragged_batch":      {kind: refused, says: "false, because requests of different shapes do not share a batch"},
+	"input.allow_ragged_batch":      {kind: carriedOut},
 	"input.optional":                {kind: refused, says: "false, because a request gives all inputs"},
 	"input.is_non_linear_format_io": {kind: refused, says: "false, because bytes are in the order of the inference protocol"},
 
@@ -73,13 +73,21 @@ var rules = map[string]rule{
 	"output.name":                    {kind: carriedOut},
 	"output.data_type":               {kind: carriedOut},
 	"output.dims":                    {kind: carriedOut},
-	"output.reshape":                 {kind: refused, says: "none, because the answer has the shape that the model gives"},
+	"output.reshape":                 {kind: carriedOut},
+	"output.reshape.shape":           {kind: carriedOut},
 	"output.label_filename":          {kind: hint, says: "requests for classification are refused, and nothing else reads the labels"},
 	"output.is_shape_tensor":         {kind: refused, says: "false, because every output has rows"},
 	"output.is_non_linear_format_io": {kind: refused, says: "false, because bytes are in the order of the inference protocol"},
 
-	"batch_input":  {kind: refused, says: noRagged},
-	"batch_output": {kind: refused, says: noRagged},
+	"batch_input":               {kind: carriedOut},
+	"batch_input.kind":          {kind: carriedOut},
+	"batch_input.target_name":   {kind: carriedOut},
+	"batch_input.data_type":     {kind: carriedOut},
+	"batch_input.source_input":  {kind: carriedOut},
+	"batch_output":              {kind: carriedOut},
+	"batch_output.kind":         {kind: carriedOut},
+	"batch_output.target_name":  {kind: carriedOut},
+	"batch_output.source_input": {kind: carriedOut},
 
 	"optimization":                                {kind: carriedOut},
 	"optimization.graph":                          {kind: carriedOut},

@@ -45,7 +45,7 @@ func ParseJSON(text []byte) (*Config, error) {
 
 // read makes of Proto all the rest.
 func (c *Config) read() error {
-	for _, read := range []func() error{c.sortFields, c.readNames, c.readTensors, c.readInstances, c.readVersions, c.readDynamic, c.readWarmup} {
+	for _, read := range []func() error{c.sortFields, c.readNames, c.readTensors, c.readRagged, c.readInstances, c.readVersions, c.readDynamic, c.readWarmup} {
 		if err := read(); err != nil {
 			return c.placed(err)
 		}
@@ -201,10 +201,10 @@ func (c *Config) readTensors() (err error) {
 		return bad("max_batch_size", n, "at least 0")
 	}
 	c.MaxBatchSize = int(c.Proto.GetMaxBatchSize())
-	if c.Inputs, err = tensors("input", c.Proto.GetInput()); err != nil {
+	if c.Inputs, err = tensors("input", c.Proto.GetInput(), c.MaxBatchSize); err != nil {
 		return err
 	}
-	c.Outputs, err = tensors("output", c.Proto.GetOutput())
+	c.Outputs, err = tensors("output", c.Proto.GetOutput(), c.MaxBatchSize)
 	return err
 }
 
@@ -213,9 +213,10 @@ type described interface {
 	GetName() string
 	GetDataType() configpb.DataType
 	GetDims() []int64
+	GetReshape() *configpb.ModelTensorReshape
 }
 
-func tensors[T described](field string, protos []T) ([]Tensor, error) {
+func tensors[T described](field string, protos []T, maxBatch int) ([]Tensor, error) {
 	names := make(map[string]bool, len(protos))
 	var ts []Tensor
 	for i, p := range protos {
@@ -237,9 +238,13 @@ func tensors[T described](field string, protos []T) ([]Tensor, error) {
 				return nil, bad(fmt.Sprintf("%s.dims[%d]", field, i), d, "at least 1, or -1 for any size")
 			}
 		}
+		reshape, err := reshapeOf(field, p.GetDims(), p.GetReshape(), maxBatch)
+		if err != nil {
+			return nil, err
+		}
 		names[name] = true
 		// The two enumerations have the same values.
-		ts = append(ts, Tensor{Name: name, Type: tensor.Type(dataType), Dims: p.GetDims()})
+		ts = append(ts, Tensor{Name: name, Type: tensor.Type(dataType), Dims: p.GetDims(), Reshape: reshape})
 	}
 	return ts, nil
 }

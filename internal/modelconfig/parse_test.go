@@ -23,15 +23,17 @@ func TestMain(m *testing.M) { leak.Main(m) }
 
 // Each block of the script is the text of a configuration, and what comes of it.
 func TestConfigurationsAreReadOrRefusedWithAReason(t *testing.T) {
-	script.Run(t, "testdata/parse.txt", func(*testing.T) func([]string) string {
-		return func(lines []string) string {
-			c, err := modelconfig.Parse("config.pbtxt", []byte(strings.Join(lines, "\n")))
-			if err != nil {
-				return fmt.Sprintf("%v: %v", infer.CodeOf(err), err)
+	for _, file := range []string{"testdata/parse.txt", "testdata/ragged.txt"} {
+		script.Run(t, file, func(*testing.T) func([]string) string {
+			return func(lines []string) string {
+				c, err := modelconfig.Parse("config.pbtxt", []byte(strings.Join(lines, "\n")))
+				if err != nil {
+					return fmt.Sprintf("%v: %v", infer.CodeOf(err), err)
+				}
+				return describe(c)
 			}
-			return describe(c)
-		}
-	})
+		})
+	}
 }
 
 // describe prints what is not zero, one setting a line.
@@ -46,10 +48,16 @@ func describe(c *modelconfig.Config) string {
 	say("backend", c.Backend)
 	say("max batch", c.MaxBatchSize)
 	for _, in := range c.Inputs {
-		say("input", fmt.Sprintf("%s %v %v", in.Name, in.Type, in.Dims))
+		say("input", tensorText(in))
 	}
 	for _, o := range c.Outputs {
-		say("output", fmt.Sprintf("%s %v %v", o.Name, o.Type, o.Dims))
+		say("output", tensorText(o))
+	}
+	for _, b := range c.BatchInputs {
+		say("batch input", fmt.Sprintf("%s %v kind %d of %s", b.Name, b.Type, b.Kind, c.Inputs[b.Source].Name))
+	}
+	for _, b := range c.BatchOutputs {
+		say("batch output", fmt.Sprintf("%s %v by %s", c.Outputs[b.Output].Name, b.Dims, c.Inputs[b.Source].Name))
 	}
 	say("instances", c.Instances)
 	for _, key := range slices.Sorted(maps.Keys(c.Parameters)) {
@@ -76,6 +84,17 @@ func describe(c *modelconfig.Config) string {
 		fmt.Fprintf(&out, "warning: %v\n", w)
 	}
 	return out.String()
+}
+
+func tensorText(t modelconfig.Tensor) string {
+	text := fmt.Sprintf("%s %v %v", t.Name, t.Type, t.Dims)
+	if t.Reshape != nil {
+		text += fmt.Sprintf(" as %v", t.Reshape)
+	}
+	if t.Ragged {
+		text += " ragged"
+	}
+	return text
 }
 
 func policyText(q modelconfig.QueuePolicy) string {

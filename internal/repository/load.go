@@ -393,6 +393,7 @@ func (r *Repository) schedule(ctx context.Context, v *Version, runner Runner, ba
 		Pacer:    r.opts.Pacer,
 		Device:   runner.Device,
 		Whole:    v.Config.MaxBatchSize == 0,
+		Ragged:   v.Config.Ragged(),
 		Bisect:   true, // all engines there are run in this process, and keep nothing from one batch to the next
 		Log:      r.opts.Log.With("model", v.Config.Name, "version", v.Number),
 	}), nil

@@ -10,6 +10,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/batching"
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/modelconfig"
 	"github.com/shoal-serving/shoal/internal/pacer"
 )
 
@@ -27,6 +28,9 @@ type Options struct {
 	// Whole says that the model has no batch dimension: its requests are never
 	// joined, and its outputs are handed out as they are.
 	Whole bool
+
+	// Ragged, if not nil, says how requests of different sizes share a batch.
+	Ragged *modelconfig.Ragged
 
 	// Bisect cuts a batch that failed in halves, so that only those fail who are
 	// the reason. It is for engines that may be asked again without harm.

@@ -27,8 +27,9 @@ type worker struct {
 	stop    *stopContext
 	stage   stage // that it was claimed from; without memory if it was not
 	inputs  []tensor.Tensor
-	joined  [][]byte // memory of inputs
-	shapes  []int64  // of inputs
+	joined  [][]byte  // memory of inputs
+	shapes  []int64   // of inputs
+	sources [][]int64 // shapes that a batch input is about
 	outputs engine.Outputs
 
 	last []*call // the batch before, until its outcomes are handed out
@@ -203,11 +204,14 @@ func (w *worker) compute(inputs []tensor.Tensor) (err error) {
 // join puts the rows of all calls one behind the other. A call that is alone is
 // passed on as it is.
 func (w *worker) join(calls []*call, rows int) ([]tensor.Tensor, error) {
+	if w.s.opts.Ragged != nil {
+		return w.joinRagged(calls, rows)
+	}
 	first := calls[0].req.Inputs
 	if len(calls) == 1 {
 		return first, nil
 	}
-	if err := joinable(calls); err != nil {
+	if err := joinable(calls, nil); err != nil {
 		return nil, err
 	}
 	staged := w.stage.memory != nil
@@ -231,11 +235,15 @@ func (w *worker) join(calls []*call, rows int) ([]tensor.Tensor, error) {
 }
 
 // joinable makes sure of what equal shapes should mean. A shape is a hash, and a
-// batch with rows of different sizes would give clients each other's rows.
-func joinable(calls []*call) error {
+// batch with rows of different sizes would give clients each other's rows. Inputs
+// that are flat have none.
+func joinable(calls []*call, flat []bool) error {
 	first := calls[0].req.Inputs
 	for _, c := range calls[1:] {
 		for k := range first {
+			if k < len(flat) && flat[k] {
+				continue
+			}
 			if err := tensor.Joinable(&first[k], &c.req.Inputs[k]); err != nil {
 				return infer.Errorf(infer.Internal, "requests that do not go together were put in one batch: %w", err)
 			}
@@ -245,9 +253,7 @@ func joinable(calls []*call) error {
 }
 
 func (w *worker) concatenate(calls []*call, k int) []byte {
-	for len(w.joined) <= k {
-		w.joined = append(w.joined, nil)
-	}
+	w.makeRoom(k)
 	size := 0
 	for _, c := range calls {
 		size += len(c.req.Inputs[k].Data)
@@ -260,6 +266,13 @@ func (w *worker) concatenate(calls []*call, k int) []byte {
 	return data
 }
 
+// makeRoom sees to it that there is memory for input k, if only none.
+func (w *worker) makeRoom(k int) {
+	for len(w.joined) <= k {
+		w.joined = append(w.joined, nil)
+	}
+}
+
 // split gives each call a view of its rows.
 func (w *worker) split(calls []*call, rows int) error {
 	for _, c := range calls {
@@ -267,6 +280,12 @@ func (w *worker) split(calls []*call, rows int) error {
 	}
 	for k := range w.outputs.Tensors {
 		x := &w.outputs.Tensors[k]
+		if b := w.scattered(k); b != nil {
+			if err := scatter(calls, x, b); err != nil {
+				return err
+			}
+			continue
+		}
 		if err := w.checkOutput(x, rows); err != nil {
 			return err
 		}

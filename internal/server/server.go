@@ -61,9 +61,10 @@ func (s *Server) Infer(ctx context.Context, req *infer.Request, resp *infer.Resp
 }
 
 // submit runs req with the version that it asks for. One that was replaced between
-// finding and asking it refuses; then there is another to find, or none.
+// finding and asking it refuses; then there is another to find, or none, and it
+// gets the inputs as they came.
 func (s *Server) submit(ctx context.Context, req *infer.Request, resp *infer.Response) error {
-	for {
+	for came := req.Inputs; ; req.Inputs = came {
 		v, err := s.models.Find(req.Model, req.Version)
 		if err != nil {
 			return err
@@ -72,7 +73,11 @@ func (s *Server) submit(ctx context.Context, req *infer.Request, resp *infer.Res
 		if err := v.Config.Check(req); err != nil {
 			return err
 		}
-		if err := v.Scheduler.Submit(ctx, req, resp); !errors.Is(err, sched.ErrClosed) {
+		err = v.Scheduler.Submit(ctx, req, resp)
+		switch {
+		case err == nil:
+			return v.Config.Restore(resp)
+		case !errors.Is(err, sched.ErrClosed):
 			return err
 		}
 	}

@@ -66,11 +66,13 @@ def mlp(path):
           [weights("w1", 32, 64), weights("b1", 64), weights("w2", 64, 4), weights("b2", 4)])
 
 
-def types(path):
-    write(path, "Each type, handed through by an operator.",
-          [helper.make_node("Identity", ["in_" + t], ["out_" + t]) for t in TYPES],
-          [port("in_" + t, element, ["N", "D"]) for t, element in TYPES.items()],
-          [port("out_" + t, element, ["N", "D"]) for t, element in TYPES.items()])
+def types(path, doc="Each type, handed through by an operator.", names=TYPES):
+    write(path, doc, [helper.make_node("Identity", ["in_" + t], ["out_" + t]) for t in names],
+          [port("in_" + t, TYPES[t], ["N", "D"]) for t in names], [port("out_" + t, TYPES[t], ["N", "D"]) for t in names])
+
+
+def types_spelled(path):
+    types(path, "The types that can be written as numbers and text, handed through.", [t for t in TYPES if t not in ("FP16", "BF16")])
 
 
 def strings(path):
@@ -139,7 +141,51 @@ def spin(path):
           [weights("w", 64, 64), numpy_helper.from_array(numpy.array(True), "true")])
 
 
+def ragged(path):
+    """Requests of different sizes in one batch. Elements are added up one by one, so
+    that a request gives the same bits alone and among others."""
+    write(path, "The sum of each request's numbers, and what each number is less than its request's sum.",
+          [helper.make_node("Shape", ["x"], ["size"]), helper.make_node("Squeeze", ["size"], ["elements"]),
+           helper.make_node("Range", ["zero", "elements", "one"], ["at"]),
+           helper.make_node("Unsqueeze", ["at", "axis1"], ["column"]),
+           helper.make_node("Cast", ["ends"], ["ends64"], to=INT64),
+           helper.make_node("GreaterOrEqual", ["column", "ends64"], ["behind"]),
+           helper.make_node("Cast", ["behind"], ["behind64"], to=INT64),
+           helper.make_node("ReduceSum", ["behind64", "axis1"], ["request"], keepdims=0),
+           helper.make_node("Shape", ["ends"], ["requests"]),
+           helper.make_node("ConstantOfShape", ["requests"], ["zeros"]),
+           helper.make_node("ScatterElements", ["zeros", "request", "x"], ["sums"], reduction="add"),
+           helper.make_node("Unsqueeze", ["sums", "axis1"], ["sum"]),
+           helper.make_node("Gather", ["sums", "request"], ["own"]),
+           helper.make_node("Sub", ["own", "x"], ["rest"])],
+          [port("x", FLOAT, ["E"]), port("ends", TensorProto.INT32, ["R"])],
+          [port("sum", FLOAT, ["R", 1]), port("rest", FLOAT, ["E"])],
+          [numpy_helper.from_array(numpy.array(0), "zero"), numpy_helper.from_array(numpy.array(1), "one"),
+           numpy_helper.from_array(numpy.array([1]), "axis1")])
+
+
+def batch_inputs(path):
+    """Every kind of batch input, with a row for each request."""
+    int32 = TensorProto.INT32
+    write(path, "What a model is told of the requests in its batch.",
+          [helper.make_node("Unsqueeze", ["COUNT", "axis1"], ["count"]),
+           helper.make_node("Unsqueeze", ["ENDS", "axis1"], ["ends"]),
+           helper.make_node("Slice", ["BOUNDS", "first", "last"], ["begins"]),
+           helper.make_node("Unsqueeze", ["begins", "axis1"], ["begin"]),
+           helper.make_node("Shape", ["MOST"], ["size"]), helper.make_node("Shape", ["count"], ["rows"]),
+           helper.make_node("Expand", ["size", "rows"], ["most"]),
+           helper.make_node("Identity", ["SHAPE"], ["shape"]),
+           helper.make_node("Shape", ["SHAPE"], ["same"]), helper.make_node("Reshape", ["FLAT", "same"], ["flat"])],
+          [port("x", FLOAT, ["E"]), port("COUNT", FLOAT, ["R"]), port("ENDS", int32, ["R"]), port("BOUNDS", int32, ["B"]),
+           port("MOST", FLOAT, ["M"]), port("SHAPE", int32, ["N", "K"]), port("FLAT", int32, ["F"])],
+          [port("count", FLOAT, ["R", 1]), port("ends", int32, ["R", 1]), port("begin", int32, ["R", 1]),
+           port("most", INT64, ["R", 1]), port("shape", int32, ["N", "K"]), port("flat", int32, ["N", "K"])],
+          [numpy_helper.from_array(numpy.array([1]), "axis1"), numpy_helper.from_array(numpy.array([0]), "first"),
+           numpy_helper.from_array(numpy.array([-1]), "last")])
+
+
 if __name__ == "__main__":
-    for make in (add_sub, mlp, types, strings, scalar, anyshape, rows, nonzero, passthrough, fixed, sequence, fail_if, spin):
+    for make in (add_sub, mlp, types, types_spelled, strings, scalar, anyshape, rows, nonzero, passthrough, fixed, sequence, fail_if, spin,
+                 ragged, batch_inputs):
         make(TESTDATA / (make.__name__ + ".onnx"))
     add_sub(EXAMPLE)

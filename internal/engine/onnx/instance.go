@@ -28,19 +28,30 @@ func (m *model) scalars(tensors []modelconfig.Tensor, ports []onnxruntime.Port) 
 	var all []bool
 	for _, t := range tensors {
 		at := slices.IndexFunc(ports, func(p onnxruntime.Port) bool { return p.Name == t.Name })
-		p := ports[at] // it is there: the configuration was checked
-		all = append(all, m.cfg.Scalar(modelconfig.Port{Dims: p.Dims, AnyShape: p.AnyShape}))
+		p := ports[at]                                              // it is there: the configuration was checked
+		one := slices.Equal(t.Dims, []int64{1}) && t.Reshape == nil // otherwise the shape is the model's already
+		all = append(all, one && m.cfg.Scalar(modelconfig.Port{Dims: p.Dims, AnyShape: p.AnyShape}))
 	}
 	return all
 }
 
 // Instance implements [engine.Model].
 func (m *model) Instance(context.Context) (engine.Instance, error) {
-	call, err := m.session.NewCall(names(m.cfg.Inputs), names(m.cfg.Outputs), m.call)
+	call, err := m.session.NewCall(m.inputNames(), names(m.cfg.Outputs), m.call)
 	if err != nil {
 		return nil, coded(err)
 	}
 	return &instance{model: m, call: call, thread: thread{nice: m.nice}}, nil
+}
+
+// inputNames returns the inputs as Run gets them: those of requests, then those of
+// the batch.
+func (m *model) inputNames() []string {
+	all := names(m.cfg.Inputs)
+	for _, b := range m.cfg.BatchInputs {
+		all = append(all, b.Name)
+	}
+	return all
 }
 
 func names(tensors []modelconfig.Tensor) []string {

@@ -371,3 +371,49 @@ func TestWhatTheConfigurationLeavesOutIsTakenFromTheModel(t *testing.T) {
 		}
 	}
 }
+
+// raggedConfig is the configuration of the model ragged, whose two outputs are a row
+// and as many elements as its input for each request.
+func raggedConfig() *modelconfig.Config {
+	x := floats("x", -1)
+	x.Ragged = true
+	cfg := config(8, tensors{x}, tensors{floats("sum", 1), floats("rest", -1)})
+	cfg.BatchInputs = []modelconfig.BatchInput{{Name: "ends", Type: tensor.Int32, Kind: modelconfig.AccumulatedCount}}
+	cfg.BatchOutputs = []modelconfig.BatchOutput{{Output: 1, Dims: []int64{-1, -1}}}
+	return cfg
+}
+
+func TestBatchInputsComeBehindThoseOfRequests(t *testing.T) {
+	out := run(t, open(t, source("ragged", raggedConfig())),
+		tensor.Tensor{Name: "x", Type: tensor.FP32, Shape: []int64{7}, Data: tensor.Data([]float32{1, 2, 3, 4, 5, 6, 7})},
+		tensor.Tensor{Name: "ends", Type: tensor.Int32, Shape: []int64{3}, Data: tensor.Data([]int32{2, 6, 7})})
+	if x := out.Tensors[0]; !slices.Equal(x.Shape, []int64{3, 1}) || !bytes.Equal(x.Data, tensor.Data([]float32{3, 18, 7})) {
+		t.Errorf("sums of 1 2 | 3 4 5 6 | 7 are %v", x)
+	}
+	if x := out.Tensors[1]; !slices.Equal(x.Shape, []int64{7}) || !bytes.Equal(x.Data, tensor.Data([]float32{2, 1, 15, 14, 13, 12, 0})) {
+		t.Errorf("the rest of 1 2 | 3 4 5 6 | 7 is %v", x)
+	}
+}
+
+func TestARaggedModelIsComparedWithItsConfiguration(t *testing.T) {
+	e := newEngine(t, Options{})
+	for want, change := range map[string]func(*modelconfig.Config){
+		`input: found "x", expected all`: func(c *modelconfig.Config) { c.BatchInputs = nil },
+		`target_name: found "starts"`: func(c *modelconfig.Config) {
+			c.BatchInputs = append(c.BatchInputs, modelconfig.BatchInput{Name: "starts"})
+		},
+		`batch_input[0].data_type`: func(c *modelconfig.Config) { c.BatchInputs[0].Type = tensor.FP32 },
+		`input[0].dims`:            func(c *modelconfig.Config) { c.Inputs[0].Ragged = false },
+		`output[1].dims`:           func(c *modelconfig.Config) { c.BatchOutputs = nil },
+	} {
+		cfg := raggedConfig()
+		change(cfg)
+		m, err := e.Load(t.Context(), source("ragged", cfg))
+		if err == nil {
+			_ = m.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want one with %q", err, want)
+		}
+	}
+}

@@ -45,6 +45,9 @@ func (e *Engine) Load(_ context.Context, src engine.Source) (engine.Model, error
 	if src.Config.Incomplete() {
 		return nil, src.Config.Wrong("input", "no inputs or no outputs", "both, because a simulated model has no file that says them")
 	}
+	if src.Config.Ragged() != nil {
+		return nil, src.Config.Wrong("input", "allow_ragged_batch, batch_input or batch_output", "none, because a simulated model knows requests only by their rows")
+	}
 	for _, spec := range src.Config.Outputs {
 		if spec.Type == tensor.Bytes {
 			return nil, fmt.Errorf("output %s: a simulated model has no outputs of type BYTES", spec.Name)
@@ -203,7 +206,7 @@ func (i *instance) repeat(data []byte, rows int, out *engine.Outputs) error {
 		if i.model.cfg.MaxBatchSize > 0 {
 			i.shape = append(i.shape, int64(rows))
 		}
-		for _, d := range spec.Dims {
+		for _, d := range spec.RowDims() {
 			i.shape = append(i.shape, max(d, 1)) // a dimension that may have any size has size 1
 		}
 		x := tensor.Tensor{Name: spec.Name, Type: spec.Type, Shape: i.shape[from:len(i.shape):len(i.shape)]}

@@ -1,0 +1,125 @@
+package modelconfig
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/modelconfig/configpb"
+	"github.com/shoal-serving/shoal/tensor"
+)
+
+// RowDims returns the dims of a row as the model has it.
+func (t *Tensor) RowDims() []int64 {
+	if t.Reshape != nil {
+		return t.Reshape
+	}
+	return t.Dims
+}
+
+// ModelShape returns the whole shape that the model has for a tensor of the
+// configuration.
+func (c *Config) ModelShape(t Tensor) []int64 {
+	switch {
+	case t.Ragged:
+		return []int64{-1} // all elements of all requests
+	case c.MaxBatchSize > 0:
+		return append([]int64{-1}, t.RowDims()...)
+	}
+	return t.RowDims()
+}
+
+// reshapeOf reads the shape that the model has for a tensor instead of its dims;
+// nil means that it has the dims. What is reshaped keeps its elements: between
+// dimensions of any size, which stay in their order, there are as many as before.
+func reshapeOf(field string, dims []int64, p *configpb.ModelTensorReshape, maxBatch int) ([]int64, error) {
+	if p == nil {
+		return nil, nil
+	}
+	shape := append([]int64{}, p.GetShape()...)
+	field += ".reshape"
+	if len(shape) == 0 && maxBatch == 0 {
+		return nil, bad(field, "an empty shape", "at least one dimension, because max_batch_size is 0")
+	}
+	for i, d := range shape {
+		if d < 1 && d != -1 {
+			return nil, bad(fmt.Sprintf("%s.shape[%d]", field, i), d, "at least 1, or -1 for any size")
+		}
+	}
+	have, ok := parts(shape)
+	want, counted := parts(dims)
+	if !ok || !counted || !slices.Equal(have, want) {
+		return nil, bad(field+".shape", shapeText(shape), "as many elements as dims %s, also between dimensions of any size", shapeText(dims))
+	}
+	return shape, nil
+}
+
+// parts counts the elements before, between and behind the dimensions of any
+// size, and reports whether they can be counted.
+func parts(dims []int64) (counts []int64, ok bool) {
+	from := 0
+	for i := 0; i <= len(dims); i++ {
+		if i < len(dims) && dims[i] != -1 {
+			continue
+		}
+		n, err := tensor.Elements(dims[from:i])
+		if err != nil {
+			return nil, false
+		}
+		counts, from = append(counts, n), i+1
+	}
+	return counts, true
+}
+
+// reshape returns a shape whose rows are of the dims from as one whose rows are of
+// the dims to. The batch dimension, if there is one, stays.
+func (c *Config) reshape(shape, from, to []int64) []int64 {
+	out := make([]int64, 0, 1+len(to))
+	if c.MaxBatchSize > 0 {
+		out, shape = append(out, shape[0]), shape[1:]
+	}
+	next := 0 // in from, behind the last dimension of any size
+	for _, d := range to {
+		if d == -1 {
+			next += slices.Index(from[next:], -1) + 1
+			d = shape[next-1]
+		}
+		out = append(out, d)
+	}
+	return out
+}
+
+// reshapeInputs gives the inputs of a request the shapes that the model has.
+func (c *Config) reshapeInputs(req *infer.Request) {
+	copied := false
+	for i := range c.Inputs {
+		t := &c.Inputs[i]
+		if t.Reshape == nil {
+			continue
+		}
+		if !copied {
+			req.Inputs, copied = slices.Clone(req.Inputs), true
+		}
+		req.Inputs[i].Shape = c.reshape(req.Inputs[i].Shape, t.Dims, t.Reshape)
+	}
+}
+
+// Restore gives the outputs of a response the shapes that clients expect, where
+// the model has others. If it cannot, it releases the response.
+func (c *Config) Restore(resp *infer.Response) error {
+	for i := range c.Outputs {
+		t := &c.Outputs[i]
+		if t.Reshape == nil {
+			continue
+		}
+		out := &resp.Outputs[i]
+		if !c.fits(out.Shape, t.Reshape) {
+			err := infer.Errorf(infer.Internal, "output %s of the model has shape %s, expected %s",
+				t.Name, shapeText(out.Shape), shapeText(c.ModelShape(*t)))
+			resp.Release()
+			return err
+		}
+		out.Shape = c.reshape(out.Shape, t.Reshape, t.Dims)
+	}
+	return nil
+}
