@@ -15,6 +15,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
 	"github.com/shoal-serving/shoal/internal/sched"
+	"github.com/shoal-serving/shoal/internal/stats"
 )
 
 // Load brings a model to what is on disk, or to what the client sent instead. If
@@ -349,7 +350,7 @@ func (r *Repository) open(ctx context.Context, w *wish, n int64) (*Version, erro
 	if err != nil {
 		return nil, err
 	}
-	v := &Version{Config: cfg, Number: n, model: loaded, stamp: w.versions[n]}
+	v := &Version{Config: cfg, Number: n, Stats: stats.New(cfg.MaxBatchSize), model: loaded, stamp: w.versions[n]}
 	if v.Scheduler, err = r.schedule(ctx, v, runner, w.bare()); err != nil {
 		return nil, errors.Join(err, loaded.Close())
 	}
@@ -395,6 +396,7 @@ func (r *Repository) schedule(ctx context.Context, v *Version, runner Runner, ba
 		Whole:    v.Config.MaxBatchSize == 0,
 		Bisect:   true, // all engines there are run in this process, and keep nothing from one batch to the next
 		Log:      r.opts.Log.With("model", v.Config.Name, "version", v.Number),
+		Stats:    v.Stats,
 	}), nil
 }
 

@@ -30,6 +30,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/modelconfig"
 	"github.com/shoal-serving/shoal/internal/pacer"
 	"github.com/shoal-serving/shoal/internal/sched"
+	"github.com/shoal-serving/shoal/internal/stats"
 )
 
 // Options say where models are, which of them are loaded, and what they run on.
@@ -125,6 +126,7 @@ type Version struct {
 	Config    *modelconfig.Config
 	Number    int64
 	Scheduler *sched.Scheduler
+	Stats     *stats.Counters
 	Took      time.Duration // to load
 
 	model engine.Model
