@@ -17,7 +17,7 @@ var layers = [][]string{
 	{"internal/engine/enginetest", "internal/engine/simulated", "internal/engine/onnx", "internal/sched", "internal/kserve", "internal/simulate", "internal/batching/batchingtest"},
 	{"internal/repository"},
 	{"internal/server"},
-	{"internal/kserve/kservehttp", "internal/kserve/kservegrpc", "internal/kserve/kservetest"},
+	{"internal/kserve/kservehttp", "internal/kserve/kservegrpc", "internal/metrics", "internal/kserve/kservetest"},
 	{"cmd/shoal"},
 	{"internal/archtest", "test/e2e"},
 }

@@ -128,6 +128,7 @@ type Version struct {
 	Scheduler *sched.Scheduler
 	Stats     *stats.Counters
 	Took      time.Duration // to load
+	Memory    int64         // bytes that the model holds, as far as its engine tells; 0 means unknown
 
 	model engine.Model
 	stamp stamp

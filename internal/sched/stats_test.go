@@ -13,9 +13,9 @@ import (
 	"github.com/shoal-serving/shoal/internal/stats"
 )
 
-// ran is what the engine did in runs of one size.
-func ran(rows int, runs uint64, took time.Duration) stats.Size {
-	return stats.Size{Rows: rows, Input: stats.Sum{Count: runs}, Infer: stats.Sum{Count: runs, Nanos: uint64(took)}, Output: stats.Sum{Count: runs}}
+// once is what one run of so many rows adds.
+func once(rows int, took time.Duration) stats.Size {
+	return stats.Size{Rows: rows, Input: stats.Sum{Count: 1}, Infer: stats.Sum{Count: 1, Nanos: uint64(took)}, Output: stats.Sum{Count: 1}}
 }
 
 // within returns a histogram of these durations.
@@ -55,7 +55,7 @@ func TestWhatRunsIsCountedExactly(t *testing.T) {
 		}
 		b.finish()
 		got := counters.Snapshot()
-		if want := []stats.Size{ran(6, 1, 10*ms), ran(8, 1, 10*ms)}; got.Runs != 2 || !slices.Equal(got.Sizes, want) {
+		if want := []stats.Size{once(6, 10*ms), once(8, 10*ms)}; got.Runs != 2 || !slices.Equal(got.Sizes, want) {
 			t.Errorf("%d runs, %+v, want 2, %+v", got.Runs, got.Sizes, want)
 		}
 		if want := within(0, 9*ms, 8*ms, 7*ms); got.Waits != want {
@@ -101,7 +101,7 @@ func TestABatchThatIsCutCountsOnceAndEachOfItsRuns(t *testing.T) {
 		b.submit(1*ms, request("bad", 1), 8*ms, infer.Internal)
 		b.finish()
 		got := counters.Snapshot()
-		if want := []stats.Size{ran(1, 1, ms), ran(3, 1, ms), ran(4, 1, ms)}; got.Runs != 3 || !slices.Equal(got.Sizes, want) {
+		if want := []stats.Size{once(1, ms), once(3, ms), once(4, ms)}; got.Runs != 3 || !slices.Equal(got.Sizes, want) {
 			t.Errorf("%d runs, %+v, want 3, %+v", got.Runs, got.Sizes, want)
 		}
 		if got.Closed != closed(batching.Waited) || got.Batches.Total != 4 || got.Waits != within(5*ms, 4*ms) || got.Took != within(ms, ms, ms) {

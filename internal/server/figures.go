@@ -15,6 +15,7 @@ type Figures struct {
 	Counted  stats.Snapshot
 	Waiting  int           // requests in the queue now
 	LoadTook time.Duration // warming up included
+	Memory   int64         // bytes that the model holds; 0 means unknown
 }
 
 // Figures returns those of every loaded version, by name and number.
@@ -23,7 +24,7 @@ func (s *Server) Figures() []Figures {
 	s.models.All(func(name string, v *repository.Version) {
 		all = append(all, Figures{
 			Model: name, Version: v.Number,
-			Counted: v.Stats.Snapshot(), Waiting: v.Scheduler.Waiting(), LoadTook: v.Took,
+			Counted: v.Stats.Snapshot(), Waiting: v.Scheduler.Waiting(), LoadTook: v.Took, Memory: v.Memory,
 		})
 	})
 	return all

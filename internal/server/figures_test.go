@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -73,10 +74,8 @@ func sum(count uint64, d time.Duration) stats.Sum { return stats.Sum{Count: coun
 const bad = 13
 
 func failsForBad(in []tensor.Tensor) error {
-	for _, v := range in[0].Data {
-		if v == bad {
-			return errors.New("bad")
-		}
+	if slices.Contains(in[0].Data, bad) {
+		return errors.New("bad")
 	}
 	return nil
 }
