@@ -13,9 +13,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/engine/enginetest"
 	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
 	"github.com/shoal-serving/shoal/internal/pacer"
 	"github.com/shoal-serving/shoal/internal/repository"
 	"github.com/shoal-serving/shoal/internal/stats"
@@ -153,6 +156,35 @@ func TestEachRequestIsCountedOnceWithWhatItWasTold(t *testing.T) {
 		if parts := got.Queue.Nanos + got.Input.Nanos + got.Infer.Nanos + got.Output.Nanos; parts > got.Success.Nanos {
 			t.Errorf("the parts took %dns, and all of it %dns", parts, got.Success.Nanos)
 		}
+	})
+}
+
+func TestStatisticsHaveTheProtocolsForm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, stop := serve(t, &enginetest.Echo{Takes: func(int) time.Duration { return 100 * ms }})
+		defer stop()
+		none := func() *kservepb.StatisticDuration { return &kservepb.StatisticDuration{} }
+		want := &kservepb.ModelStatistics{Name: "m", Version: "1", InferenceStats: &kservepb.InferStatistics{
+			Success: none(), Fail: none(), Queue: none(), ComputeInput: none(), ComputeInfer: none(), ComputeOutput: none(), CacheHit: none(), CacheMiss: none(),
+		}}
+		check := func(when string) {
+			t.Helper()
+			if got, err := s.Statistics("m", ""); err != nil || len(got) != 1 || !proto.Equal(got[0], want) {
+				t.Errorf("%s: %v, %v, want %v", when, got, err, want)
+			}
+		}
+		check("before the first request")
+		var resp infer.Response
+		if err := s.Infer(t.Context(), rows(2, 1), &resp); err != nil {
+			t.Fatal(err)
+		}
+		resp.Release()
+		once, ran := &kservepb.StatisticDuration{Count: 1}, &kservepb.StatisticDuration{Count: 1, Ns: uint64(100 * ms)}
+		want.LastInference, want.InferenceCount, want.ExecutionCount = uint64(time.Now().UnixMilli()), 2, 1
+		want.InferenceStats.Success, want.InferenceStats.Queue, want.InferenceStats.ComputeInput = ran, once, once
+		want.InferenceStats.ComputeInfer, want.InferenceStats.ComputeOutput = ran, once
+		want.BatchStats = []*kservepb.InferBatchStatistics{{BatchSize: 2, ComputeInput: once, ComputeInfer: ran, ComputeOutput: once}}
+		check("after it")
 	})
 }
 
