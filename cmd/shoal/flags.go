@@ -104,7 +104,7 @@ var tritonFlags = map[string]rule{
 
 	"allow-metrics":       {kind: carriedOut},
 	"allow-gpu-metrics":   {kind: hint, says: noGPU},
-	"allow-cpu-metrics":   {kind: hint, says: "the processor and memory of the process are always told"},
+	"allow-cpu-metrics":   {kind: carriedOut},
 	"metrics-address":     {kind: carriedOut},
 	"metrics-port":        {kind: carriedOut},
 	"metrics-interval-ms": {kind: hint, says: "figures are read when they are asked for"},

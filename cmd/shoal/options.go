@@ -49,9 +49,10 @@ type serveOptions struct {
 	connectionAge     int
 	connectionAgeLeft int
 
-	allowMetrics   bool
-	metricsAddress string
-	metricsPort    int
+	allowMetrics    bool
+	allowCPUMetrics bool
+	metricsAddress  string
+	metricsPort     int
 
 	exitTimeout int
 	onnxLibrary string
@@ -91,6 +92,7 @@ func (o *serveOptions) define(f *pflag.FlagSet) {
 	f.IntVar(&o.connectionAgeLeft, "grpc-max-connection-age-grace", 0, "how long its requests may then take to end, in milliseconds; 0 is any time")
 
 	trueVar(f, &o.allowMetrics, "allow-metrics", "answer Prometheus")
+	trueVar(f, &o.allowCPUMetrics, "allow-cpu-metrics", "tell Prometheus of cores and memory, too")
 	f.StringVar(&o.metricsAddress, "metrics-address", "", "address to listen on for Prometheus, if it is not that of HTTP")
 	f.IntVar(&o.metricsPort, "metrics-port", 8002, "port for Prometheus; 0 picks a free one")
 

@@ -25,6 +25,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/kserve/kservegrpc"
 	"github.com/shoal-serving/shoal/internal/kserve/kservehttp"
+	"github.com/shoal-serving/shoal/internal/machine"
 	"github.com/shoal-serving/shoal/internal/metrics"
 	"github.com/shoal-serving/shoal/internal/pacer"
 	"github.com/shoal-serving/shoal/internal/repository"
@@ -130,6 +131,10 @@ func listen(backend *server.Server, opts serveOptions, log *slog.Logger) (*faces
 	limits := kserve.Limits{}.WithDefaults()
 	httpLimits := limits
 	httpLimits.Body, httpLimits.Decoded = opts.maxInputSize, opts.maxInputSize
+	figures := metrics.Options{Version: version, Log: log}
+	if opts.allowCPUMetrics {
+		figures.Machine = machine.Root()
+	}
 	f := &faces{
 		http: &http.Server{
 			Handler:           kservehttp.New(backend, backend, backend, kservehttp.Options{Version: version, Limits: httpLimits, Log: log}),
@@ -139,7 +144,7 @@ func listen(backend *server.Server, opts serveOptions, log *slog.Logger) (*faces
 		},
 		grpc: kservegrpc.New(backend, backend, backend, kservegrpc.Options{Version: version, Limits: limits, Log: log}, opts.keepalive()),
 		metrics: &http.Server{
-			Handler:           metrics.New(backend, metrics.Options{Version: version, Log: log}),
+			Handler:           metrics.New(backend, figures),
 			ReadHeaderTimeout: 10 * time.Second,
 			ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 		},

@@ -7,6 +7,7 @@
 package metrics
 
 import (
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"runtime"
@@ -31,6 +32,7 @@ type Source interface {
 // Options configure [New].
 type Options struct {
 	Version string // of the program
+	Machine fs.FS  // the machine's files; nil means that nothing is told of its cores and memory
 	Log     *slog.Logger
 }
 
@@ -42,6 +44,9 @@ func New(src Source, opts Options) http.Handler {
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
+	if opts.Machine != nil {
+		registry.MustRegister(newHost(opts.Machine))
+	}
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{
 		ErrorLog: slog.NewLogLogger(opts.Log.Handler(), slog.LevelWarn),

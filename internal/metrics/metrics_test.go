@@ -59,7 +59,7 @@ func busy() *fake {
 func scrape(t *testing.T, src Source) string {
 	t.Helper()
 	rec := httptest.NewRecorder()
-	New(src, Options{Version: "1.2.3", Log: slog.New(slog.DiscardHandler)}).ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	New(src, Options{Version: "1.2.3", Machine: linux(0, 0), Log: slog.New(slog.DiscardHandler)}).ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	if rec.Code != http.StatusOK {
 		t.Fatalf("status %d: %s", rec.Code, rec.Body)
 	}
@@ -103,6 +103,9 @@ shoal_requests_refused_total{model="m",reason="invalid",version="2"} 2
 shoal_requests_refused_total{model="m",reason="overloaded",version="2"} 6
 shoal_requests_refused_total{model="m",reason="queue_timeout",version="2"} 7
 shoal_requests_refused_total{model="",reason="not_found",version=""} 7
+nv_cpu_utilization 0
+nv_cpu_memory_total_bytes 8.388608e+06
+nv_cpu_memory_used_bytes 2.097152e+06
 `), "\n") {
 		if !slices.Contains(got, want) {
 			t.Errorf("missing: %s", want)

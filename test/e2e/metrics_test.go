@@ -30,6 +30,7 @@ func TestMetricsTellWhatWasAsked(t *testing.T) {
 		`shoal_batch_close_total{model="m",reason="alone",version="1"} 3`,
 		`shoal_build_info{`,
 		`process_cpu_seconds_total`,
+		`nv_cpu_utilization`,
 	} {
 		if !strings.Contains(string(body), "\n"+want) {
 			t.Errorf("missing: %s", want)
