@@ -49,6 +49,11 @@ type serveOptions struct {
 	connectionAge     int
 	connectionAgeLeft int
 
+	allowMetrics    bool
+	allowCPUMetrics bool
+	metricsAddress  string
+	metricsPort     int
+
 	exitTimeout int
 	onnxLibrary string
 	computeNice int
@@ -85,6 +90,11 @@ func (o *serveOptions) define(f *pflag.FlagSet) {
 	f.IntVar(&o.keepaliveTimeout, "grpc-keepalive-timeout", 20000, "how long it may take to answer that, in milliseconds")
 	f.IntVar(&o.connectionAge, "grpc-max-connection-age", 0, "after how long a gRPC client is asked to connect anew, in milliseconds; 0 is never")
 	f.IntVar(&o.connectionAgeLeft, "grpc-max-connection-age-grace", 0, "how long its requests may then take to end, in milliseconds; 0 is any time")
+
+	trueVar(f, &o.allowMetrics, "allow-metrics", "answer Prometheus")
+	trueVar(f, &o.allowCPUMetrics, "allow-cpu-metrics", "tell Prometheus of cores and memory, too")
+	f.StringVar(&o.metricsAddress, "metrics-address", "", "address to listen on for Prometheus, if it is not that of HTTP")
+	f.IntVar(&o.metricsPort, "metrics-port", 8002, "port for Prometheus; 0 picks a free one")
 
 	f.IntVar(&o.exitTimeout, "exit-timeout-secs", 30, "how long requests may take to end after SIGTERM, in seconds")
 	f.StringVar(&o.onnxLibrary, "onnxruntime-library", "", "`path` of the ONNX Runtime library; without it SHOAL_ONNXRUNTIME says, or it lies beside the program or in ../lib")
@@ -124,6 +134,7 @@ func (o *serveOptions) check() error {
 		{"grpc-keepalive-timeout", o.keepaliveTimeout, 1, most},
 		{"grpc-max-connection-age", o.connectionAge, 0, most},
 		{"grpc-max-connection-age-grace", o.connectionAgeLeft, 0, most},
+		{"metrics-port", o.metricsPort, 0, math.MaxUint16},
 		{"exit-timeout-secs", o.exitTimeout, 0, most},
 	} {
 		if n.value < n.low || n.value > n.high {

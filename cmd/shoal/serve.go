@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
-	"runtime"
 	"strconv"
 	"sync"
 	"syscall"
@@ -25,6 +24,8 @@ import (
 	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/kserve/kservegrpc"
 	"github.com/shoal-serving/shoal/internal/kserve/kservehttp"
+	"github.com/shoal-serving/shoal/internal/machine"
+	"github.com/shoal-serving/shoal/internal/metrics"
 	"github.com/shoal-serving/shoal/internal/pacer"
 	"github.com/shoal-serving/shoal/internal/repository"
 	"github.com/shoal-serving/shoal/internal/sched"
@@ -71,7 +72,7 @@ func serve(ctx context.Context, opts serveOptions, log *slog.Logger) error {
 	pace := pacer.New()
 	defer pace.Close()
 	onnxEngine := onnx.New(onnx.Options{Library: opts.onnxLibrary, Nice: opts.computeNice, Log: log})
-	cores := runtime.GOMAXPROCS(0)
+	cores := machine.Cores(machine.Root())
 	models := repository.New(repository.Options{
 		Paths:   opts.repositories,
 		Mode:    modes[opts.controlMode],
@@ -87,9 +88,10 @@ func serve(ctx context.Context, opts serveOptions, log *slog.Logger) error {
 			simulated.Name: {Engine: &simulated.Engine{Pacer: pace}},
 			onnx.Name:      {Engine: onnxEngine, Device: sched.NewDevice(cores), Instances: onnx.Instances},
 		},
-		Cores: cores,
-		Pacer: pace,
-		Log:   log,
+		Cores:  cores,
+		Memory: func() machine.Memory { return machine.ReadMemory(machine.Root()) },
+		Pacer:  pace,
+		Log:    log,
 	})
 	backend := server.New(models, server.Options{Log: log})
 	faces, err := listen(backend, opts, log)
@@ -118,16 +120,21 @@ func serve(ctx context.Context, opts serveOptions, log *slog.Logger) error {
 
 // faces are the protocols that the server speaks.
 type faces struct {
-	http   *http.Server
-	grpc   *grpc.Server
-	failed chan error // size 3: each face fails once at most, and the first load
-	all    sync.WaitGroup
+	http    *http.Server
+	grpc    *grpc.Server
+	metrics *http.Server
+	failed  chan error // size 4: each face fails once at most, and the first load
+	all     sync.WaitGroup
 }
 
 func listen(backend *server.Server, opts serveOptions, log *slog.Logger) (*faces, error) {
 	limits := kserve.Limits{}.WithDefaults()
 	httpLimits := limits
 	httpLimits.Body, httpLimits.Decoded = opts.maxInputSize, opts.maxInputSize
+	figures := metrics.Options{Version: version, Log: log}
+	if opts.allowCPUMetrics {
+		figures.Machine = machine.Root()
+	}
 	f := &faces{
 		http: &http.Server{
 			Handler:           kservehttp.New(backend, backend, backend, kservehttp.Options{Version: version, Limits: httpLimits, Log: log}),
@@ -135,8 +142,13 @@ func listen(backend *server.Server, opts serveOptions, log *slog.Logger) (*faces
 			ReadHeaderTimeout: 10 * time.Second, // a connection that says nothing is not kept for ever
 			ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 		},
-		grpc:   kservegrpc.New(backend, backend, backend, kservegrpc.Options{Version: version, Limits: limits, Log: log}, opts.keepalive()),
-		failed: make(chan error, 3),
+		grpc: kservegrpc.New(backend, backend, backend, kservegrpc.Options{Version: version, Limits: limits, Log: log}, opts.keepalive()),
+		metrics: &http.Server{
+			Handler:           metrics.New(backend, figures),
+			ReadHeaderTimeout: 10 * time.Second,
+			ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+		},
+		failed: make(chan error, 4),
 	}
 	var err error
 	if opts.allowHTTP {
@@ -144,6 +156,9 @@ func listen(backend *server.Server, opts serveOptions, log *slog.Logger) (*faces
 	}
 	if err == nil && opts.allowGRPC {
 		err = f.serve("grpc", cmp.Or(opts.grpcAddress, opts.address), opts.grpcPort, f.grpc.Serve, log)
+	}
+	if err == nil && opts.allowMetrics {
+		err = f.serve("metrics", cmp.Or(opts.metricsAddress, opts.httpAddress, opts.address), opts.metricsPort, f.metrics.Serve, log)
 	}
 	if err != nil {
 		f.stop(0)
@@ -178,6 +193,7 @@ func (f *faces) stop(timeout time.Duration) {
 		if f.http.Shutdown(ctx) != nil {
 			_ = f.http.Close() // its connections are cut off, and that is all there is to do
 		}
+		_ = f.metrics.Close() // nothing is lost that the next scrape would not have missed
 	})
 	f.all.Wait()
 	giveUp()

@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { leak.Main(m) }
 type listeners struct {
 	slog.Handler
 
-	all chan [2]string // size 2: one for each protocol
+	all chan [2]string // size 3: one for each protocol
 }
 
 func (l listeners) Handle(_ context.Context, r slog.Record) error {
@@ -35,15 +35,15 @@ func (l listeners) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// running serves the example with two faces, or as many as args leave, and returns
+// running serves the example with three faces, or as many as args leave, and returns
 // their addresses. It logs to log, too.
 func running(t *testing.T, faces int, log slog.Handler, args ...string) map[string]string {
 	t.Helper()
-	opts, _, err := serveFlags(nil, append(args, "--http-port=0", "--grpc-port=0", "../../examples/seed-device")...)
+	opts, _, err := serveFlags(nil, append(args, "--http-port=0", "--grpc-port=0", "--metrics-port=0", "../../examples/seed-device")...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := listeners{slog.NewTextHandler(io.Discard, nil), make(chan [2]string, 2)}
+	l := listeners{slog.NewTextHandler(io.Discard, nil), make(chan [2]string, 3)}
 	ctx, stop := context.WithCancel(t.Context())
 	var done sync.WaitGroup
 	var served error
@@ -95,18 +95,28 @@ func TestAServerOnAFullDiskAnswers(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	at := running(t, 2, log.Handler())
+	at := running(t, 3, log.Handler())
 	if status := getStatus(t, "http://"+at["http"]+"/v2/health/live"); status != http.StatusOK {
 		t.Errorf("status %d", status)
 	}
 }
 
 func TestAFaceThatIsNotAllowedDoesNotListen(t *testing.T) {
-	at := running(t, 1, slog.DiscardHandler, "--allow-grpc=false", "--http-address=127.0.0.2")
+	at := running(t, 1, slog.DiscardHandler, "--allow-grpc=false", "--allow-metrics=false", "--http-address=127.0.0.2")
 	if !strings.HasPrefix(at["http"], "127.0.0.2:") {
 		t.Errorf("listens at %v", at)
 	}
 	if status := getStatus(t, "http://"+at["http"]+"/v2/health/live"); status != http.StatusOK {
+		t.Errorf("status %d", status)
+	}
+}
+
+func TestPrometheusIsAnsweredWhereHTTPIs(t *testing.T) {
+	at := running(t, 3, slog.DiscardHandler, "--http-address=127.0.0.2")
+	if !strings.HasPrefix(at["metrics"], "127.0.0.2:") {
+		t.Errorf("listens at %v", at)
+	}
+	if status := getStatus(t, "http://"+at["metrics"]+"/metrics"); status != http.StatusOK {
 		t.Errorf("status %d", status)
 	}
 }
@@ -133,7 +143,7 @@ func TestSettingsThatMakeNoSenseAreRefused(t *testing.T) {
 }
 
 func TestAServerMayStartWithoutSomeModels(t *testing.T) {
-	at := running(t, 2, slog.DiscardHandler, "--exit-on-error=false", "no/such/folder")
+	at := running(t, 3, slog.DiscardHandler, "--exit-on-error=false", "no/such/folder")
 	if status := getStatus(t, "http://"+at["http"]+"/v2/health/live"); status != http.StatusOK {
 		t.Errorf("status %d", status)
 	}

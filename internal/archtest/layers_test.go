@@ -12,12 +12,12 @@ import (
 var layers = [][]string{
 	{"tensor", "internal/buf", "internal/script", "internal/device", "internal/pacer", "internal/machine", "internal/plainjson", "internal/modelconfig/configpb"},
 	{"internal/infer", "internal/batching", "internal/kserve/kservepb", "internal/leak", "internal/engine/onnx/onnxruntime"},
-	{"internal/modelconfig", "internal/engine/onnx/onnxtest"},
+	{"internal/modelconfig", "internal/stats", "internal/engine/onnx/onnxtest"},
 	{"internal/engine"},
 	{"internal/engine/enginetest", "internal/engine/simulated", "internal/engine/onnx", "internal/sched", "internal/kserve", "internal/simulate", "internal/batching/batchingtest"},
 	{"internal/repository"},
 	{"internal/server"},
-	{"internal/kserve/kservehttp", "internal/kserve/kservegrpc", "internal/kserve/kservetest"},
+	{"internal/kserve/kservehttp", "internal/kserve/kservegrpc", "internal/metrics", "internal/kserve/kservetest"},
 	{"cmd/shoal"},
 	{"internal/archtest", "test/e2e"},
 }

@@ -132,6 +132,9 @@ const (
 
 var reasons = [...]string{"alone", "full", "preferred", "unfit", "waited", "idle", "closing"}
 
+// Reasons is how many there are.
+const Reasons = len(reasons)
+
 func (r Reason) String() string { return reasons[r] }
 
 // A Verdict says why a request did not get an outcome.

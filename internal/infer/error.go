@@ -28,6 +28,9 @@ var codeNames = [...]string{
 	"internal", "invalid", "not found", "unsupported", "unavailable", "overloaded", "queue timeout", "deadline", "cancelled",
 }
 
+// Codes is how many there are.
+const Codes = len(codeNames)
+
 func (c Code) String() string { return codeNames[c] }
 
 // An Error is a failure with its code and the sentence that the client sees.

@@ -69,8 +69,9 @@ func (r *Response) Release() {
 type Timeline struct {
 	Queued time.Time // the scheduler had it
 	Taken  time.Time // an instance took it into a batch
-	Run    time.Time // its batch was joined and the engine was called
+	Run    time.Time // its batch was joined and the engine was called, for the first time if it was called again for parts
 	Ran    time.Time // the engine returned
+	Split  time.Time // its rows were cut out of the outputs
 	Batch  int       // rows of the batch that it ran in
 	Why    string    // why that batch closed
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
 	"github.com/shoal-serving/shoal/internal/sched"
+	"github.com/shoal-serving/shoal/internal/stats"
 )
 
 // Load brings a model to what is on disk, or to what the client sent instead. If
@@ -345,11 +346,17 @@ func (r *Repository) open(ctx context.Context, w *wish, n int64) (*Version, erro
 	if r.opts.Strict && cfg.Incomplete() {
 		return nil, cfg.Wrong("input", "none, or no output", "both, because --disable-auto-complete-config takes nothing from the model")
 	}
-	loaded, err := runner.Engine.Load(ctx, engine.Source{Config: cfg, Version: n, Dir: w.dir(n)})
+	src := engine.Source{Config: cfg, Version: n, Dir: w.dir(n)}
+	need, err := r.claimMemory(runner.Engine, src)
 	if err != nil {
 		return nil, err
 	}
-	v := &Version{Config: cfg, Number: n, model: loaded, stamp: w.versions[n]}
+	defer r.releaseMemory(need) // what it takes by then is not free any more
+	loaded, err := runner.Engine.Load(ctx, src)
+	if err != nil {
+		return nil, err
+	}
+	v := &Version{Config: cfg, Number: n, Stats: stats.New(cfg.MaxBatchSize), Memory: need, model: loaded, stamp: w.versions[n]}
 	if v.Scheduler, err = r.schedule(ctx, v, runner, w.bare()); err != nil {
 		return nil, errors.Join(err, loaded.Close())
 	}
@@ -361,6 +368,34 @@ func (r *Repository) open(ctx context.Context, w *wish, n int64) (*Version, erro
 	}
 	v.Took = time.Since(began)
 	return v, nil
+}
+
+// claimMemory makes sure that a version has room, beside those that are loaded at
+// the same time, and returns about how many bytes it will take.
+func (r *Repository) claimMemory(eng engine.Engine, src engine.Source) (int64, error) {
+	sizer, ok := eng.(engine.Sizer)
+	if !ok || r.opts.Memory == nil {
+		return 0, nil
+	}
+	need, err := sizer.Size(src)
+	if err != nil {
+		return 0, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	there := r.opts.Memory()
+	there.Free = max(0, there.Free-r.claimed)
+	if err := engine.Room(need, there); err != nil {
+		return 0, err
+	}
+	r.claimed += need
+	return need, nil
+}
+
+func (r *Repository) releaseMemory(n int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.claimed -= n
 }
 
 // bare reports whether nothing is known of the model but its file.
@@ -396,6 +431,7 @@ func (r *Repository) schedule(ctx context.Context, v *Version, runner Runner, ba
 		Ragged:   v.Config.Ragged(),
 		Bisect:   true, // all engines there are run in this process, and keep nothing from one batch to the next
 		Log:      r.opts.Log.With("model", v.Config.Name, "version", v.Number),
+		Stats:    v.Stats,
 	}), nil
 }
 

@@ -27,9 +27,11 @@ import (
 	"github.com/shoal-serving/shoal/internal/batching"
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/machine"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
 	"github.com/shoal-serving/shoal/internal/pacer"
 	"github.com/shoal-serving/shoal/internal/sched"
+	"github.com/shoal-serving/shoal/internal/stats"
 )
 
 // Options say where models are, which of them are loaded, and what they run on.
@@ -64,6 +66,8 @@ type Options struct {
 	Runners map[string]Runner
 	// Cores are those that may be used.
 	Cores int
+	// Memory returns what there is, and is free. Nil means that nobody knows.
+	Memory func() machine.Memory
 
 	Pacer *pacer.Pacer
 	Log   *slog.Logger
@@ -116,7 +120,8 @@ type Repository struct {
 
 	mu      sync.Mutex // guards the following
 	models  map[string]*model
-	started bool // the first loads have been tried
+	claimed int64 // bytes for versions that are being loaded
+	started bool  // the first loads have been tried
 	closed  bool
 }
 
@@ -125,7 +130,9 @@ type Version struct {
 	Config    *modelconfig.Config
 	Number    int64
 	Scheduler *sched.Scheduler
+	Stats     *stats.Counters
 	Took      time.Duration // to load
+	Memory    int64         // about how many bytes loading it took, at its peak; 0 means unknown
 
 	model engine.Model
 	stamp stamp

@@ -16,6 +16,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/engine/enginetest"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/leak"
+	"github.com/shoal-serving/shoal/internal/machine"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
 	"github.com/shoal-serving/shoal/internal/pacer"
 	"github.com/shoal-serving/shoal/tensor"
@@ -83,6 +84,7 @@ type tracked struct {
 	fail    error
 	open    int
 	loading chan struct{} // if not nil, loads wait here until their context ends
+	size    int64         // that versions are said to take
 	sources []engine.Source
 }
 
@@ -108,6 +110,8 @@ func (e *tracked) Close() error {
 	e.open--
 	return nil
 }
+
+func (e *tracked) Size(engine.Source) (int64, error) { return e.size, nil }
 
 func (e *tracked) breaks(err error) {
 	e.mu.Lock()
@@ -611,5 +615,25 @@ func TestInstancesThatAreNotWrittenDownAreChosen(t *testing.T) {
 		if got, automatic := r.instances(cfg, Runner{Instances: 2}, false); got != want || automatic == strings.Contains(config, "count") {
 			t.Errorf("%s: %d instances, automatic %t, want %d", config, got, automatic, want)
 		}
+	}
+}
+
+func TestAModelThatDoesNotFitIsRefusedWithBothFigures(t *testing.T) {
+	const mib = 1 << 20
+	eng := &tracked{size: 240 * mib}
+	free := int64(300 * mib)
+	r := mustStart(t, newDisk(t).model("a", echoConfig, "1").model("b", echoConfig, "1"), eng, Options{
+		Mode: Explicit, Models: []string{"a"}, Memory: func() machine.Memory { return machine.Memory{Limit: 512 * mib, Free: free, Contained: true} },
+	})
+	if v, err := r.Find("a", ""); err != nil || v.Memory != eng.size {
+		t.Errorf("%+v, %v", v, err)
+	}
+	free = 100 * mib
+	err := r.Load(t.Context(), "b", Override{})
+	if want := "needs about 240 MiB of memory, and of the container's 512 MiB only 100 MiB are free"; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v, want it to tell %q", err, want)
+	}
+	if len(serving(r, "a")) != 1 || r.claimed != 0 {
+		t.Errorf("a serves %v; %d bytes are claimed", serving(r, "a"), r.claimed)
 	}
 }

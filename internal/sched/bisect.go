@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/bits"
 	"slices"
+	"time"
 
 	"github.com/shoal-serving/shoal/internal/engine"
 )
@@ -55,7 +56,7 @@ func (b *bisection) try(calls []*call, err error) {
 		return
 	}
 	b.left--
-	err = b.w.attempt(calls)
+	err = b.w.attempt(calls, time.Since(b.w.s.began))
 	switch {
 	case err == nil:
 	case bisectable(calls, err):

@@ -12,6 +12,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/engine/enginetest"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/pacer"
+	"github.com/shoal-serving/shoal/internal/stats"
 	"github.com/shoal-serving/shoal/tensor"
 )
 
@@ -26,7 +27,7 @@ var costs = map[string]batching.Config{
 
 func startNoOp(tb testing.TB, cfg batching.Config) *Scheduler {
 	p := pacer.New()
-	s := New(open(tb, &enginetest.Echo{NoOp: true}, 1), Options{Pacer: p, Batching: cfg})
+	s := New(open(tb, &enginetest.Echo{NoOp: true}, 1), Options{Pacer: p, Batching: cfg, Stats: stats.New(cfg.MaxRows)})
 	tb.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			tb.Error(err)

@@ -12,6 +12,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
 	"github.com/shoal-serving/shoal/internal/pacer"
+	"github.com/shoal-serving/shoal/internal/stats"
 )
 
 // Options configure a [Scheduler].
@@ -35,6 +36,9 @@ type Options struct {
 	// Bisect cuts a batch that failed in halves, so that only those fail who are
 	// the reason. It is for engines that may be asked again without harm.
 	Bisect bool
+
+	// Stats counts what runs. Nil means that nobody does.
+	Stats *stats.Counters
 
 	Log *slog.Logger // gets what clients are not told, such as an engine's panic; nil means nobody
 }
@@ -117,6 +121,17 @@ func (s *Scheduler) Submit(ctx context.Context, req *infer.Request, resp *infer.
 	err := c.outcome(ctx, resp)
 	c.letGo()
 	return err
+}
+
+// Waiting returns how many requests are in the queue.
+func (s *Scheduler) Waiting() int {
+	var out batching.Actions
+	s.mu.Lock()
+	s.admitLocked(nil, &out)
+	n := s.core.Waiting()
+	s.unlock(&out)
+	s.carryOut(&out)
+	return n
 }
 
 // Close refuses new requests, lets those run that are here, and returns when

@@ -44,7 +44,7 @@ func (w *worker) warm() {
 	var err error
 	for range s.count {
 		c := w.s.newCall(s.req)
-		err = w.attempt([]*call{c})
+		_, err = w.together([]*call{c}, w.taken) // not counted: no client asked for it
 		c.letGo()
 		c.letGo()
 		if err != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/batching"
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/stats"
 	"github.com/shoal-serving/shoal/tensor"
 )
 
@@ -24,6 +25,8 @@ type worker struct {
 	calls   []*call
 	why     batching.Reason
 	taken   batching.Time
+	runs    int           // of it or parts of it, so far
+	began   batching.Time // the first of them
 	stop    *stopContext
 	stage   stage // that it was claimed from; without memory if it was not
 	inputs  []tensor.Tensor
@@ -31,6 +34,8 @@ type worker struct {
 	shapes  []int64   // of inputs
 	sources [][]int64 // shapes that a batch input is about
 	outputs engine.Outputs
+
+	waits []time.Duration // for statistics
 
 	last []*call // the batch before, until its outcomes are handed out
 	out  batching.Actions
@@ -104,7 +109,7 @@ func (w *worker) tookLocked(now batching.Time, actions []batching.Action) {
 		if a.Do != batching.Run {
 			continue
 		}
-		w.why, w.taken = a.Why, now
+		w.why, w.taken, w.runs = a.Why, now, 0
 		for _, it := range a.Items {
 			c := callOf(it)
 			c.taken = true
@@ -126,7 +131,7 @@ func (w *worker) letGo() {
 // run computes the batch and gives each call its outcome. Nobody is told yet:
 // that is for the core to say.
 func (w *worker) run() {
-	err := w.attempt(w.calls)
+	err := w.attempt(w.calls, w.taken)
 	w.stage.memory.Release()
 	w.stage = stage{}
 	switch {
@@ -138,33 +143,53 @@ func (w *worker) run() {
 	}
 }
 
-// attempt computes calls together and, if that works, gives each its outcome.
-func (w *worker) attempt(calls []*call) error {
+// attempt computes calls together and counts that. It has been at it since from.
+func (w *worker) attempt(calls []*call, from batching.Time) error {
+	ran, err := w.together(calls, from)
+	if ran.Rows > 0 && w.s.opts.Stats != nil {
+		w.s.opts.Stats.Ran(&ran)
+	}
+	return err
+}
+
+// together computes calls together and, if that works, gives each its outcome. What
+// it returns has no rows if the engine was not called.
+func (w *worker) together(calls []*call, from batching.Time) (stats.Run, error) {
 	rows := 0
 	for _, c := range calls {
 		rows += c.item.Rows
 	}
 	inputs, err := w.join(calls, rows)
 	if err != nil {
-		return err
+		return stats.Run{}, err
 	}
-	began := time.Since(w.s.began)
+	run := time.Since(w.s.began)
+	if w.runs++; w.runs == 1 {
+		w.began = run
+	}
 	err = w.compute(inputs)
+	ran := time.Since(w.s.began)
+	split := ran
+	if err == nil {
+		err = w.split(calls, rows)
+		w.outputs.Memory.Release() // each call has a count of its own
+		w.outputs.Memory = nil
+		split = time.Since(w.s.began)
+	}
 	times := infer.Timeline{
-		Taken: w.s.at(w.taken), Run: w.s.at(began), Ran: w.s.at(time.Since(w.s.began)),
+		Taken: w.s.at(w.taken), Run: w.s.at(w.began), Ran: w.s.at(ran), Split: w.s.at(split),
 		Batch: rows, Why: w.why.String(),
 	}
+	w.waits = w.waits[:0]
 	for _, c := range calls {
 		times.Queued = c.times.Queued
 		c.times = times
+		w.waits = append(w.waits, times.Taken.Sub(times.Queued))
 	}
-	if err != nil {
-		return err
-	}
-	err = w.split(calls, rows)
-	w.outputs.Memory.Release() // each call has a count of its own
-	w.outputs.Memory = nil
-	return err
+	return stats.Run{
+		Rows: rows, Input: run - from, Infer: ran - run, Output: split - ran, Ended: times.Ran,
+		Again: w.runs > 1, Why: w.why, Waits: w.waits,
+	}, err
 }
 
 // fail gives calls an error as their outcome. One that fails alone is its own

@@ -2,11 +2,8 @@ package server
 
 import (
 	"context"
-	"strconv"
 
-	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
-	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
 	"github.com/shoal-serving/shoal/internal/modelconfig/configpb"
 	"github.com/shoal-serving/shoal/internal/repository"
 )
@@ -18,24 +15,6 @@ func (s *Server) Config(model, version string) (*configpb.ModelConfig, error) {
 		return nil, err
 	}
 	return v.Config.Effective(), nil
-}
-
-// Statistics implements [kserve.Catalog]. Nothing is counted yet.
-func (s *Server) Statistics(model, version string) ([]*kservepb.ModelStatistics, error) {
-	var stats []*kservepb.ModelStatistics
-	s.models.All(func(name string, v *repository.Version) {
-		number := strconv.FormatInt(v.Number, 10)
-		if (model == "" || model == name) && (version == "" || version == number) {
-			stats = append(stats, &kservepb.ModelStatistics{Name: name, Version: number})
-		}
-	})
-	switch {
-	case len(stats) > 0 || model == "":
-		return stats, nil
-	case len(s.models.Versions(model)) == 0:
-		return nil, infer.Errorf(infer.Invalid, "requested model '%s' is not available", model)
-	}
-	return nil, infer.Errorf(infer.Invalid, "requested model version is not available for model '%s'", model)
 }
 
 // Index implements [kserve.Control].

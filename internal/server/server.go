@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"sync/atomic"
+	"time"
 
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
@@ -24,6 +25,7 @@ type Server struct {
 	models   *repository.Repository
 	log      *slog.Logger
 	stopping atomic.Bool
+	strays   [infer.Codes]atomic.Uint64 // requests for which there was no version, by what they were told
 }
 
 var (
@@ -48,37 +50,53 @@ func New(models *repository.Repository, opts Options) *Server {
 // load goes elsewhere. Requests are answered all the same.
 func (s *Server) Stop() { s.stopping.Store(true) }
 
-// Infer implements [kserve.Backend].
+// Infer implements [kserve.Backend]. Each request is counted once, with what it was
+// told.
 func (s *Server) Infer(ctx context.Context, req *infer.Request, resp *infer.Response) error {
+	began := time.Now()
 	// The response may have been another's.
 	resp.Model, resp.Version, resp.Times = req.Model, req.Version, infer.Timeline{}
-	err := s.submit(ctx, req, resp)
+	v, err := s.submit(ctx, req, resp)
 	if err == nil {
 		resp.Outputs = choose(resp.Outputs, req.Outputs)
 	}
+	s.count(v, req, resp, time.Since(began), err)
 	s.tell(ctx, req, resp, err)
 	return err
 }
 
-// submit runs req with the version that it asks for. One that was replaced between
-// finding and asking it refuses; then there is another to find, or none, and it
-// gets the inputs as they came.
-func (s *Server) submit(ctx context.Context, req *infer.Request, resp *infer.Response) error {
+// count counts a request that was answered. Without a version, nobody ran it.
+func (s *Server) count(v *repository.Version, req *infer.Request, resp *infer.Response, took time.Duration, err error) {
+	switch {
+	case err == nil:
+		v.Stats.Succeeded(req.Rows, took, &resp.Times)
+	case v != nil:
+		v.Stats.Failed(infer.CodeOf(err), took)
+	default:
+		s.strays[infer.CodeOf(err)].Add(1)
+	}
+}
+
+// submit runs req with the version that it asks for, and returns that, if there is
+// one, whatever came of it. One that was replaced between finding and asking it
+// refuses; then there is another to find, or none, and it gets the inputs as they
+// came.
+func (s *Server) submit(ctx context.Context, req *infer.Request, resp *infer.Response) (*repository.Version, error) {
 	for came := req.Inputs; ; req.Inputs = came {
 		v, err := s.models.Find(req.Model, req.Version)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		resp.Version = strconv.FormatInt(v.Number, 10)
 		if err := v.Config.Check(req); err != nil {
-			return err
+			return v, err
 		}
 		err = v.Scheduler.Submit(ctx, req, resp)
 		switch {
 		case err == nil:
-			return v.Config.Restore(resp)
+			return v, v.Config.Restore(resp)
 		case !errors.Is(err, sched.ErrClosed):
-			return err
+			return v, err
 		}
 	}
 }

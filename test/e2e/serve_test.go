@@ -352,7 +352,7 @@ func TestASecondSignalEndsAtOnce(t *testing.T) {
 
 func TestARepositoryThatCannotBeLoadedEndsWithTheReason(t *testing.T) {
 	dir := repositoryOf(t, map[string]string{"m": strings.Replace(config(0, "1", ""), "max_batch_size: 8", "max_batch_size: 8 max_batch_sise: 4", 1)})
-	out, err := exec.Command(root+"/bin/shoal", "serve", "--model-repository", dir, "--http-port", "0", "--grpc-port", "0").CombinedOutput()
+	out, err := exec.Command(root+"/bin/shoal", "serve", "--model-repository", dir, "--http-port", "0", "--grpc-port", "0", "--metrics-port", "0").CombinedOutput()
 	if err == nil || !bytes.Contains(out, []byte("max_batch_sise")) || !bytes.Contains(out, []byte("config.pbtxt")) {
 		t.Errorf("ended with %v:\n%s", err, out)
 	}

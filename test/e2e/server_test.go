@@ -28,10 +28,11 @@ import (
 
 // A server is one run of the binary.
 type server struct {
-	t    testing.TB
-	cmd  *exec.Cmd
-	http string // http://host:port
-	grpc string // host:port
+	t       testing.TB
+	cmd     *exec.Cmd
+	http    string // http://host:port
+	grpc    string // host:port
+	metrics string // http://host:port
 
 	stderr io.Closer // our end of it
 
@@ -55,7 +56,7 @@ func start(t testing.TB, repository string) *server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.cmd = exec.Command(binary, "serve", "--model-repository", repository, "--http-port", "0", "--grpc-port", "0")
+	s.cmd = exec.Command(binary, "serve", "--model-repository", repository, "--http-port", "0", "--grpc-port", "0", "--metrics-port", "0")
 	out, err := s.cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -66,16 +67,19 @@ func start(t testing.TB, repository string) *server {
 	}
 	patience := time.NewTimer(20 * time.Second)
 	defer patience.Stop()
-	addresses := make(chan [2]string, 2) // one for each protocol
+	addresses := make(chan [2]string, 3) // one for each protocol
 	go s.read(out, addresses)            // ends with the process
 	t.Cleanup(func() { s.kill() })
-	for range 2 {
+	for range 3 {
 		select {
 		case a := <-addresses:
-			if a[0] == "http" {
+			switch a[0] {
+			case "http":
 				s.http = "http://" + a[1]
-			} else {
+			case "grpc":
 				s.grpc = a[1]
+			case "metrics":
+				s.metrics = "http://" + a[1]
 			}
 		case <-s.ended:
 			t.Fatalf("the server ended: %v\n%s", s.err, s.logged())

@@ -1,0 +1,192 @@
+package metrics
+
+import (
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/shoal-serving/shoal/internal/batching"
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/server"
+	"github.com/shoal-serving/shoal/internal/stats"
+)
+
+// byModel are the labels of everything that belongs to a version.
+var byModel = []string{"model", "version"}
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(name, help, labels, nil)
+}
+
+func modelDesc(name, help string, labels ...string) *prometheus.Desc {
+	return desc(name, help, append(labels, byModel...)...)
+}
+
+// single are the metrics of a version that are one number.
+var single = []struct {
+	desc  *prometheus.Desc
+	kind  prometheus.ValueType
+	value func(*server.Figures) float64
+}{
+	{
+		modelDesc("nv_inference_request_success", "Requests that were answered with outputs"),
+		prometheus.CounterValue, func(f *server.Figures) float64 { return float64(f.Counted.Success.Count) },
+	},
+	{
+		modelDesc("nv_inference_count", "Rows of requests that were answered with outputs"),
+		prometheus.CounterValue, func(f *server.Figures) float64 { return float64(f.Counted.Rows) },
+	},
+	{
+		modelDesc("nv_inference_exec_count", "Runs of the model, one for each batch and for each part of a batch that failed"),
+		prometheus.CounterValue, func(f *server.Figures) float64 { return float64(f.Counted.Runs) },
+	},
+	{
+		modelDesc("nv_inference_request_duration_us", "Microseconds from request to answer, of requests that were answered with outputs"),
+		prometheus.CounterValue, func(f *server.Figures) float64 { return micros(f.Counted.Success) },
+	},
+	{
+		modelDesc("nv_inference_queue_duration_us", "Microseconds in the queue, of those requests"),
+		prometheus.CounterValue, func(f *server.Figures) float64 { return micros(f.Counted.Queue) },
+	},
+	{
+		modelDesc("nv_inference_compute_input_duration_us", "Microseconds in which the batches of those requests were joined"),
+		prometheus.CounterValue, func(f *server.Figures) float64 { return micros(f.Counted.Input) },
+	},
+	{
+		modelDesc("nv_inference_compute_infer_duration_us", "Microseconds in which the model ran for those requests"),
+		prometheus.CounterValue, func(f *server.Figures) float64 { return micros(f.Counted.Infer) },
+	},
+	{
+		modelDesc("nv_inference_compute_output_duration_us", "Microseconds in which the outputs of those requests were split"),
+		prometheus.CounterValue, func(f *server.Figures) float64 { return micros(f.Counted.Output) },
+	},
+	{
+		modelDesc("nv_inference_pending_request_count", "Requests in the queue"),
+		prometheus.GaugeValue, func(f *server.Figures) float64 { return float64(f.Waiting) },
+	},
+	{
+		modelDesc("nv_model_load_duration_secs", "Seconds that it took to load the model"),
+		prometheus.GaugeValue, func(f *server.Figures) float64 { return f.LoadTook.Seconds() },
+	},
+}
+
+var (
+	failure     = modelDesc("nv_inference_request_failure", "Requests that were answered with an error", "reason")
+	refused     = modelDesc("shoal_requests_refused_total", "Requests that the model has not answered; without a model, those for models that are not there or not ready", "reason")
+	batchSize   = modelDesc("shoal_batch_size", "Rows of the batches that ran")
+	batchClosed = modelDesc("shoal_batch_close_total", "Batches that ran, by why they were not made larger", "reason")
+	queueTime   = modelDesc("shoal_queue_seconds", "Time in the queue, of requests that a batch took")
+	memory      = modelDesc("shoal_model_memory_bytes", "Bytes that the model holds, where its engine tells")
+	computeTime = modelDesc("shoal_compute_seconds", "Time of the model's runs")
+	buildInfo   = desc("shoal_build_info", "1, for its labels", "version", "goversion")
+)
+
+// micros returns whole microseconds, as Triton does.
+func micros(s stats.Sum) float64 { return float64(s.Nanos / 1000) }
+
+// A collector reads the figures whenever it is asked.
+type collector struct {
+	src   Source
+	build prometheus.Metric
+}
+
+// Describe implements [prometheus.Collector].
+func (c collector) Describe(out chan<- *prometheus.Desc) {
+	for _, m := range single {
+		out <- m.desc
+	}
+	for _, d := range []*prometheus.Desc{failure, refused, batchSize, batchClosed, queueTime, computeTime, memory, buildInfo} {
+		out <- d
+	}
+}
+
+// Collect implements [prometheus.Collector].
+func (c collector) Collect(out chan<- prometheus.Metric) {
+	out <- c.build
+	for code, n := range c.src.Strays() {
+		if code := infer.Code(code); n > 0 || code == infer.NotFound {
+			out <- counter(refused, n, codeLabel(code), "", "")
+		}
+	}
+	for _, f := range c.src.Figures() {
+		collectModel(&f, out)
+	}
+}
+
+func collectModel(f *server.Figures, out chan<- prometheus.Metric) {
+	version := strconv.FormatInt(f.Version, 10)
+	for _, m := range single {
+		out <- prometheus.MustNewConstMetric(m.desc, m.kind, m.value(f), f.Model, version)
+	}
+	for reason, n := range failures(&f.Counted.Failed) {
+		out <- counter(failure, n, reason, f.Model, version)
+	}
+	for code, n := range f.Counted.Failed {
+		if code := infer.Code(code); refuses(code) {
+			out <- counter(refused, n, codeLabel(code), f.Model, version)
+		}
+	}
+	for reason, n := range f.Counted.Closed {
+		out <- counter(batchClosed, n, batching.Reason(reason).String(), f.Model, version)
+	}
+	if f.Memory > 0 {
+		out <- prometheus.MustNewConstMetric(memory, prometheus.GaugeValue, float64(f.Memory), f.Model, version)
+	}
+	out <- sizes(&f.Counted.Batches, f.Model, version)
+	out <- durations(queueTime, &f.Counted.Waits, f.Model, version)
+	out <- durations(computeTime, &f.Counted.Took, f.Model, version)
+}
+
+func counter(d *prometheus.Desc, n uint64, labels ...string) prometheus.Metric {
+	return prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), labels...)
+}
+
+// failures sums up the codes under Triton's four reasons.
+func failures(byCode *[infer.Codes]uint64) map[string]uint64 {
+	sums := map[string]uint64{"REJECTED": 0, "CANCELED": 0, "BACKEND": 0, "OTHER": 0}
+	for code, n := range byCode {
+		sums[tritonReason(infer.Code(code))] += n
+	}
+	return sums
+}
+
+// tritonReason returns what Triton would call it. A deadline that passed is to it a
+// client that left.
+func tritonReason(code infer.Code) string {
+	switch code {
+	case infer.Overloaded, infer.QueueTimeout, infer.Unavailable:
+		return "REJECTED"
+	case infer.Cancelled, infer.Deadline:
+		return "CANCELED"
+	case infer.Internal:
+		return "BACKEND"
+	case infer.Invalid, infer.NotFound, infer.Unsupported:
+	}
+	return "OTHER"
+}
+
+// refuses reports whether a code can be told to a request of a model that is there,
+// without the model having failed.
+func refuses(code infer.Code) bool { return code != infer.Internal && code != infer.NotFound }
+
+func sizes(r *stats.Rows, labels ...string) prometheus.Metric {
+	buckets := map[float64]uint64{}
+	count := uint64(0)
+	for i, n := range r.Buckets {
+		count += n
+		buckets[float64(uint64(1)<<i)] = count
+	}
+	return prometheus.MustNewConstHistogram(batchSize, count, float64(r.Total), buckets, labels...)
+}
+
+func durations(d *prometheus.Desc, t *stats.Durations, labels ...string) prometheus.Metric {
+	buckets := map[float64]uint64{}
+	count := uint64(0)
+	for i, n := range t.Buckets {
+		count += n
+		if i < stats.Bounds {
+			buckets[stats.Bound(i).Seconds()] = count
+		}
+	}
+	return prometheus.MustNewConstHistogram(d, count, float64(t.Nanos)/1e9, buckets, labels...)
+}

@@ -1,0 +1,252 @@
+package metrics
+
+import (
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/batching"
+	"github.com/shoal-serving/shoal/internal/engine/enginetest"
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/leak"
+	"github.com/shoal-serving/shoal/internal/pacer"
+	"github.com/shoal-serving/shoal/internal/repository"
+	"github.com/shoal-serving/shoal/internal/server"
+	"github.com/shoal-serving/shoal/internal/stats"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+const ms = time.Millisecond
+
+// fake is a source with the figures that it is given.
+type fake struct {
+	figures []server.Figures
+	strays  [infer.Codes]uint64
+}
+
+func (f *fake) Figures() []server.Figures   { return f.figures }
+func (f *fake) Strays() [infer.Codes]uint64 { return f.strays }
+
+// busy returns a source with one model, which has a little of everything.
+func busy() *fake {
+	c := stats.New(8)
+	c.Ran(&stats.Run{Rows: 3, Infer: 2 * ms, Why: batching.Waited, Waits: []time.Duration{ms, 0}})
+	c.Ran(&stats.Run{Rows: 1, Infer: 3 * ms, Again: true})
+	queued := time.Now()
+	c.Succeeded(2, 20*ms, &infer.Timeline{
+		Queued: queued, Taken: queued.Add(1234567), Run: queued.Add(2 * ms), Ran: queued.Add(7 * ms), Split: queued.Add(10 * ms),
+	})
+	for code := range infer.Code(infer.Codes) {
+		for range code + 1 {
+			c.Failed(code, ms)
+		}
+	}
+	f := &fake{figures: []server.Figures{{Model: "m", Version: 2, Counted: c.Snapshot(), Waiting: 5, LoadTook: 1500 * ms, Memory: 4096}}}
+	f.strays[infer.NotFound] = 7
+	return f
+}
+
+func scrape(t *testing.T, src Source) string {
+	t.Helper()
+	rec := httptest.NewRecorder()
+	New(src, Options{Version: "1.2.3", Machine: linux(0, 0), Log: slog.New(slog.DiscardHandler)}).ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	if rec.Code != http.StatusOK {
+		t.Fatalf("status %d: %s", rec.Code, rec.Body)
+	}
+	return rec.Body.String()
+}
+
+func TestTheFiguresAreToldUnderTritonsNamesAndOurs(t *testing.T) {
+	got := strings.Split(scrape(t, busy()), "\n")
+	for want := range strings.SplitSeq(strings.TrimSpace(`
+nv_inference_request_success{model="m",version="2"} 1
+nv_inference_request_failure{model="m",reason="BACKEND",version="2"} 1
+nv_inference_request_failure{model="m",reason="CANCELED",version="2"} 17
+nv_inference_request_failure{model="m",reason="OTHER",version="2"} 9
+nv_inference_request_failure{model="m",reason="REJECTED",version="2"} 18
+nv_inference_count{model="m",version="2"} 2
+nv_inference_exec_count{model="m",version="2"} 2
+nv_inference_request_duration_us{model="m",version="2"} 20000
+nv_inference_queue_duration_us{model="m",version="2"} 1234
+nv_inference_compute_input_duration_us{model="m",version="2"} 765
+nv_inference_compute_infer_duration_us{model="m",version="2"} 5000
+nv_inference_compute_output_duration_us{model="m",version="2"} 3000
+nv_inference_pending_request_count{model="m",version="2"} 5
+nv_model_load_duration_secs{model="m",version="2"} 1.5
+shoal_model_memory_bytes{model="m",version="2"} 4096
+shoal_batch_close_total{model="m",reason="waited",version="2"} 1
+shoal_batch_close_total{model="m",reason="full",version="2"} 0
+shoal_batch_size_bucket{model="m",version="2",le="2"} 0
+shoal_batch_size_bucket{model="m",version="2",le="4"} 1
+shoal_batch_size_bucket{model="m",version="2",le="8"} 1
+shoal_batch_size_bucket{model="m",version="2",le="+Inf"} 1
+shoal_batch_size_sum{model="m",version="2"} 3
+shoal_batch_size_count{model="m",version="2"} 1
+shoal_queue_seconds_bucket{model="m",version="2",le="5e-05"} 1
+shoal_queue_seconds_bucket{model="m",version="2",le="0.0008"} 1
+shoal_queue_seconds_bucket{model="m",version="2",le="0.0016"} 2
+shoal_queue_seconds_sum{model="m",version="2"} 0.001
+shoal_compute_seconds_bucket{model="m",version="2",le="52.4288"} 2
+shoal_compute_seconds_sum{model="m",version="2"} 0.005
+shoal_compute_seconds_count{model="m",version="2"} 2
+shoal_requests_refused_total{model="m",reason="invalid",version="2"} 2
+shoal_requests_refused_total{model="m",reason="overloaded",version="2"} 6
+shoal_requests_refused_total{model="m",reason="queue_timeout",version="2"} 7
+shoal_requests_refused_total{model="",reason="not_found",version=""} 7
+nv_cpu_utilization 0
+nv_cpu_memory_total_bytes 8.388608e+06
+nv_cpu_memory_used_bytes 2.097152e+06
+`), "\n") {
+		if !slices.Contains(got, want) {
+			t.Errorf("missing: %s", want)
+		}
+	}
+	if t.Failed() {
+		t.Log(strings.Join(got, "\n"))
+	}
+}
+
+func TestMemoryThatIsUnknownIsNotTold(t *testing.T) {
+	src := busy()
+	src.figures[0].Memory = 0
+	if got := scrape(t, src); strings.Contains(got, "shoal_model_memory_bytes") {
+		t.Error("the memory of a model is told although its engine does not tell")
+	}
+}
+
+func TestNamesThatNobodyHasAddNoSeries(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "m", "1"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	config := `backend: "echo" max_batch_size: 4 input [ { name: "x" data_type: TYPE_FP32 dims: [ 1 ] } ] output [ { name: "x" data_type: TYPE_FP32 dims: [ 1 ] } ]`
+	if err := os.WriteFile(filepath.Join(dir, "m", "config.pbtxt"), []byte(config), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	p := pacer.New()
+	defer p.Close()
+	models := repository.New(repository.Options{
+		Paths: []string{dir}, Runners: map[string]repository.Runner{"echo": {Engine: &enginetest.Echo{}}}, Pacer: p, Log: slog.New(slog.DiscardHandler),
+	})
+	if err := models.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := models.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	s := server.New(models, server.Options{Log: slog.New(slog.DiscardHandler)})
+	before := len(series(scrape(t, s)))
+	const n = 100_000
+	for i := range n {
+		model, version := "bogus"+strconv.Itoa(i), ""
+		if i%2 == 0 {
+			model, version = "m", strconv.Itoa(i+2)
+		}
+		if err := s.Infer(t.Context(), &infer.Request{Model: model, Version: version}, &infer.Response{}); infer.CodeOf(err) != infer.NotFound {
+			t.Fatal(err)
+		}
+	}
+	text := scrape(t, s)
+	if after := len(series(text)); after != before {
+		t.Errorf("%d series, want %d as before", after, before)
+	}
+	if want := `shoal_requests_refused_total{model="",reason="not_found",version=""} 100000`; !strings.Contains(text, want) {
+		t.Errorf("missing: %s", want)
+	}
+}
+
+func TestOnlyGetMetricsIsAnswered(t *testing.T) {
+	h := New(busy(), Options{Log: slog.New(slog.DiscardHandler)})
+	for target, want := range map[string]int{"GET /metrics": 200, "POST /metrics": 405, "GET /v2": 404} {
+		method, path, _ := strings.Cut(target, " ")
+		rec := httptest.NewRecorder()
+		h.ServeHTTP(rec, httptest.NewRequest(method, path, nil))
+		if rec.Code != want {
+			t.Errorf("%s answers %d, want %d", target, rec.Code, want)
+		}
+	}
+}
+
+// series returns the lines of ours that are not comments.
+func series(text string) (all []string) {
+	for line := range strings.SplitSeq(text, "\n") {
+		if strings.HasPrefix(line, "nv_") || strings.HasPrefix(line, "shoal_") {
+			all = append(all, line)
+		}
+	}
+	return all
+}
+
+var (
+	typeLine = regexp.MustCompile(`(?m)^# TYPE ((?:nv|shoal)_\w+) (\w+)$`)
+	label    = regexp.MustCompile(`(\w+)="`)
+	row      = regexp.MustCompile("(?m)^\\| `((?:nv|shoal)_\\w+)` \\| (\\w+) \\| ([^|]*) \\| [^|]+ \\|$")
+)
+
+// TestTheDocumentListsEveryMetric compares docs/metrics.md with what is told of a
+// model that has a little of everything.
+func TestTheDocumentListsEveryMetric(t *testing.T) {
+	document, err := os.ReadFile(filepath.Join("..", "..", "docs", "metrics.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, value := range slices.Concat(values(batching.Reasons, func(i int) string { return batching.Reason(i).String() }),
+		values(infer.Codes, func(i int) string { return codeLabel(infer.Code(i)) })) {
+		if !strings.Contains(string(document), "`"+value+"`") && value != codeLabel(infer.Internal) {
+			t.Errorf("docs/metrics.md does not say what the reason %s means", value)
+		}
+	}
+	documented := map[string]string{}
+	for _, m := range row.FindAllStringSubmatch(string(document), -1) {
+		documented[m[1]] = m[2] + " " + strings.ReplaceAll(strings.TrimSpace(m[3]), "`", "")
+	}
+	text := scrape(t, busy())
+	told := map[string]string{}
+	for _, m := range typeLine.FindAllStringSubmatch(text, -1) {
+		told[m[1]] = m[2] + " " + strings.Join(labels(text, m[1]), ", ")
+	}
+	if !maps.Equal(documented, told) {
+		for _, name := range slices.Sorted(maps.Keys(told)) {
+			if documented[name] != told[name] {
+				t.Errorf("docs/metrics.md has %s as %q, want %q", name, documented[name], told[name])
+			}
+			delete(documented, name)
+		}
+		for name := range documented {
+			t.Errorf("docs/metrics.md has %s, which is not told", name)
+		}
+	}
+}
+
+func values(n int, name func(int) string) (all []string) {
+	for i := range n {
+		all = append(all, name(i))
+	}
+	return all
+}
+
+// labels returns the names of a metric's labels, but for the buckets' own.
+func labels(text, name string) (names []string) {
+	for _, line := range series(text) {
+		if !strings.HasPrefix(strings.TrimPrefix(line, name), "{") && !strings.HasPrefix(line, name+"_count{") {
+			continue
+		}
+		for _, m := range label.FindAllStringSubmatch(line, -1) {
+			names = append(names, m[1])
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}

@@ -1,0 +1,127 @@
+package sched
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/batching"
+	"github.com/shoal-serving/shoal/internal/engine/enginetest"
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/stats"
+)
+
+// once is what one run of so many rows adds.
+func once(rows int, took time.Duration) stats.Size {
+	return stats.Size{Rows: rows, Input: stats.Sum{Count: 1}, Infer: stats.Sum{Count: 1, Nanos: uint64(took)}, Output: stats.Sum{Count: 1}}
+}
+
+// within returns a histogram of these durations.
+func within(all ...time.Duration) (d stats.Durations) {
+	for _, t := range all {
+		i := 0
+		for i < stats.Bounds && t > stats.Bound(i) {
+			i++
+		}
+		d.Buckets[i]++
+		d.Nanos += uint64(t)
+	}
+	return d
+}
+
+func closed(reasons ...batching.Reason) (n [batching.Reasons]uint64) {
+	for _, r := range reasons {
+		n[r]++
+	}
+	return n
+}
+
+func TestWhatRunsIsCountedExactly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		counters := stats.New(8)
+		eng := &enginetest.Echo{Takes: constant(10 * ms)}
+		b := start(t, eng, 1, Options{Stats: counters, Batching: batching.Config{MaxRows: 8, Policy: batching.Triton{MaxRows: 8}}})
+		b.submit(0, request("a", 8), 10*ms)
+		b.submit(1*ms, request("b", 2), 20*ms)
+		b.submit(2*ms, request("c", 3), 20*ms)
+		ctx, cancel := context.WithTimeout(t.Context(), 15*ms)
+		defer cancel()
+		b.submitContext(ctx, 3*ms, request("leaves", 1), 15*ms, infer.Deadline)
+		time.Sleep(4 * ms)
+		if got := b.Waiting(); got != 3 {
+			t.Errorf("%d requests wait, want 3", got)
+		}
+		b.finish()
+		got := counters.Snapshot()
+		if want := []stats.Size{once(6, 10*ms), once(8, 10*ms)}; got.Runs != 2 || !slices.Equal(got.Sizes, want) {
+			t.Errorf("%d runs, %+v, want 2, %+v", got.Runs, got.Sizes, want)
+		}
+		if want := within(0, 9*ms, 8*ms, 7*ms); got.Waits != want {
+			t.Errorf("waited %v, want %v", got.Waits, want)
+		}
+		if want := within(10*ms, 10*ms); got.Took != want {
+			t.Errorf("the engine took %v, want %v", got.Took, want)
+		}
+		if want := closed(batching.Full, batching.Idle); got.Closed != want {
+			t.Errorf("closed for %v, want %v", got.Closed, want)
+		}
+		if want := []uint64{0, 0, 0, 2}; !slices.Equal(got.Batches.Buckets, want) || got.Batches.Total != 14 {
+			t.Errorf("batch sizes %v with %d rows, want %v with 14", got.Batches.Buckets, got.Batches.Total, want)
+		}
+		if last := got.Last.Sub(b.began); last != 20*ms {
+			t.Errorf("the last run ended at %v, want 20ms", last)
+		}
+	})
+}
+
+func TestABatchThatIsCutCountsOnceAndEachOfItsRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		counters := stats.New(8)
+		eng := &enginetest.Echo{Fails: poisoned, Takes: constant(ms)}
+		b := start(t, eng, 1, Options{
+			Bisect: true, Stats: counters,
+			Batching: batching.Config{MaxRows: 8, Policy: batching.Triton{MaxRows: 8, MaxDelay: 5 * ms}},
+		})
+		req := request("good", 3)
+		b.calls.Go(func() {
+			defer req.Memory.Release()
+			var resp infer.Response
+			if err := b.Submit(t.Context(), req, &resp); err != nil {
+				t.Error(err)
+			}
+			at := func(u time.Time) time.Duration { return u.Sub(b.began) }
+			// Both run from 5ms to 6ms, "good" by itself until 7ms.
+			if x := resp.Times; at(x.Queued) != 0 || at(x.Taken) != 5*ms || at(x.Run) != 5*ms || at(x.Ran) != 7*ms || at(x.Split) != 7*ms {
+				t.Errorf("the request's times are %+v", x)
+			}
+			resp.Release()
+		})
+		b.submit(1*ms, request("bad", 1), 8*ms, infer.Internal)
+		b.finish()
+		got := counters.Snapshot()
+		if want := []stats.Size{once(1, ms), once(3, ms), once(4, ms)}; got.Runs != 3 || !slices.Equal(got.Sizes, want) {
+			t.Errorf("%d runs, %+v, want 3, %+v", got.Runs, got.Sizes, want)
+		}
+		if got.Closed != closed(batching.Waited) || got.Batches.Total != 4 || got.Waits != within(5*ms, 4*ms) || got.Took != within(ms, ms, ms) {
+			t.Errorf("closed %v with %d rows, waited %v, took %v; want one batch of 4", got.Closed, got.Batches.Total, got.Waits, got.Took)
+		}
+	})
+}
+
+func TestWarmingUpIsNotCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		counters := stats.New(8)
+		b := start(t, &enginetest.Echo{Takes: constant(ms)}, 2, Options{Stats: counters, Batching: batching.Config{MaxRows: 8}})
+		req := request("warm", 8)
+		if err := b.Warm(t.Context(), req, 3); err != nil {
+			t.Error(err)
+		}
+		req.Memory.Release()
+		b.finish()
+		if got := counters.Snapshot(); got.Runs != 0 || got.Sizes != nil {
+			t.Errorf("counted %+v, want nothing", got)
+		}
+	})
+}
