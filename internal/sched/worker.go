@@ -277,11 +277,18 @@ func joinable(calls []*call, flat []bool) error {
 	return nil
 }
 
+// keptMemory is what an instance may keep for an input from batch to batch,
+// whatever the batches' sizes.
+const keptMemory = 1 << 20
+
 func (w *worker) concatenate(calls []*call, k int) []byte {
 	w.makeRoom(k)
 	size := 0
 	for _, c := range calls {
 		size += len(c.req.Inputs[k].Data)
+	}
+	if cap(w.joined[k]) > max(keptMemory, 4*size) {
+		w.joined[k] = nil // one large batch shall not hold its memory for good
 	}
 	data := slices.Grow(w.joined[k][:0], size)
 	for _, c := range calls {
