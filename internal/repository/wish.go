@@ -1,0 +1,155 @@
+package repository
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/modelconfig"
+)
+
+// source finds a model on disk, or in what the client sent. A plain load keeps the
+// configuration that a client sent before, as long as the files are the same.
+func (r *Repository) source(m *model, with Override) (*found, Override, error) {
+	if len(with.Files) > 0 {
+		f, err := with.unpack(m.name)
+		return f, with, err
+	}
+	f, err := lookup(r.opts.Paths, m.name)
+	if err != nil {
+		return nil, with, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if with.Config == "" && len(m.with.Files) == 0 && m.at == f.whole() {
+		with = m.with
+	}
+	return f, with, nil
+}
+
+// lookup finds one model on disk.
+func lookup(paths []string, name string) (*found, error) {
+	if !modelconfig.ValidName(name) {
+		return nil, infer.Errorf(infer.NotFound, "found %q as a model's name, expected %s", name, modelconfig.NameRule)
+	}
+	var all []*found
+	for _, path := range paths {
+		candidates := []string{filepath.Join(path, name), filepath.Join(path, name+".onnx")}
+		if filepath.Base(path) == name+".onnx" {
+			candidates = []string{path}
+		}
+		for _, c := range candidates {
+			m, err := scanEntry(c)
+			if err == nil && m != nil {
+				all = append(all, m)
+			}
+		}
+	}
+	switch len(all) {
+	case 0:
+		return nil, infer.Errorf(infer.NotFound, "found no directory %s and no file %s.onnx in %v", name, name, paths)
+	case 1:
+		return all[0], all[0].err
+	}
+	return nil, infer.Errorf(infer.Invalid, "it is in two places, %s and %s, expected one", all[0].place(), all[1].place())
+}
+
+// A wish is what a model's files ask for.
+type wish struct {
+	found    *found
+	with     Override
+	versions map[int64]stamp
+}
+
+func newWish(f *found, with Override) (*wish, error) {
+	w := &wish{found: f, with: with, versions: map[int64]stamp{}}
+	cfg, err := w.config()
+	if err != nil {
+		return nil, err
+	}
+	all := slices.Collect(maps.Keys(f.versions))
+	served := choose(slices.Clone(all), cfg.VersionPolicy)
+	if len(served) == 0 {
+		slices.Sort(all)
+		return nil, fmt.Errorf("at least one version must be available under the version policy of model '%s': found %v in %s, expected a directory such as %s",
+			f.name, all, f.dir, filepath.Join(f.dir, "1"))
+	}
+	for _, n := range served {
+		w.versions[n] = f.versions[n] + f.config*31 + with.stamp()
+	}
+	return w, nil
+}
+
+// config reads the configuration. Each version has one of its own, because what
+// is left out is completed from the version itself.
+func (w *wish) config() (*modelconfig.Config, error) {
+	cfg, err := w.parse()
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Name != "" && cfg.Name != w.found.name {
+		return nil, cfg.Wrong("name", fmt.Sprintf("%q", cfg.Name), "%q, the name of its directory", w.found.name)
+	}
+	cfg.Name = w.found.name
+	if w.found.file != "" {
+		cfg.Proto.DefaultModelFilename = w.found.file
+	}
+	if cfg.Backend == "" {
+		cfg.Backend = w.backend(cfg)
+	}
+	return cfg, nil
+}
+
+func (w *wish) parse() (*modelconfig.Config, error) {
+	if w.with.Config != "" {
+		return modelconfig.ParseJSON([]byte(w.with.Config))
+	}
+	if w.found.file != "" {
+		return modelconfig.Parse("", nil)
+	}
+	file := filepath.Join(w.found.dir, "config.pbtxt")
+	text, err := os.ReadFile(file)
+	if errors.Is(err, os.ErrNotExist) {
+		return modelconfig.Parse("", nil) // all is left to the model
+	}
+	if err != nil {
+		return nil, err
+	}
+	return modelconfig.Parse(file, text)
+}
+
+// backend returns the one that the files of the first version are for; "" if none
+// is known.
+func (w *wish) backend(cfg *modelconfig.Config) string {
+	first := slices.Min(append(slices.Collect(maps.Keys(w.found.versions)), bareVersion))
+	file := cfg.Proto.GetDefaultModelFilename()
+	if file == "" {
+		file = "model.onnx"
+	}
+	if _, err := os.Stat(filepath.Join(w.dir(first), file)); err == nil && filepath.Ext(file) == ".onnx" {
+		return "onnxruntime"
+	}
+	return ""
+}
+
+// dir returns the directory of a version.
+func (w *wish) dir(version int64) string {
+	if w.found.file != "" {
+		return w.found.dir
+	}
+	return filepath.Join(w.found.dir, strconv.FormatInt(version, 10))
+}
+
+// bare reports whether nothing is known of the model but its file.
+func (w *wish) bare() bool {
+	if w.with.Config != "" {
+		return false
+	}
+	_, err := os.Stat(filepath.Join(w.found.dir, "config.pbtxt"))
+	return w.found.file != "" || err != nil
+}
