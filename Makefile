@@ -22,7 +22,7 @@ tests = go test -list '^$(1)' ./... | awk '/^$(1)/ { names[n++] = $$1 } /^ok/ { 
 
 .PHONY: help
 help: ## print this list
-	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: deps
 deps: linter onnxruntime ## download the modules, install the linter, and bring ONNX Runtime to ./lib
@@ -33,6 +33,10 @@ deps: linter onnxruntime ## download the modules, install the linter, and bring 
 linter: $(LINT)
 onnxruntime:
 	tools/get-onnxruntime lib
+
+.PHONY: models
+models: ## bring models of real size to ./models, some generated and some downloaded: 260 MB
+	tools/get-models models
 
 .PHONY: build
 build: ## build bin/shoal
@@ -100,8 +104,8 @@ cover: ## measure how much of the code the tests run
 	@echo "line by line: go tool cover -html bin/cover.out"
 
 .PHONY: clean
-clean: ## remove bin, dist and lib
-	rm -rf bin dist lib
+clean: ## remove bin, dist, lib and models
+	rm -rf bin dist lib models
 
 $(LINT):
 	$(call install,github.com/golangci/golangci-lint/v2/cmd/golangci-lint,$(LINT_VERSION))

@@ -8,6 +8,7 @@ It writes them to where they are used, the same bytes each time, so that they ca
 be committed and nobody needs Python to run the tests.
 """
 
+import os
 import pathlib
 
 import numpy
@@ -45,9 +46,15 @@ def write(path, doc, nodes, inputs, outputs, initializers=(), check=True):
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8, doc_string=doc)
     if check:
         onnx.checker.check_model(model)
+    save(path, model.SerializeToString(deterministic=True))
+
+
+def save(path, content):
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(model.SerializeToString(deterministic=True))
-    print(f"{path.relative_to(ROOT)}: {path.stat().st_size} bytes")
+    part = path.with_suffix(".part")  # so that what has the name is never half of it
+    part.write_bytes(content)
+    part.rename(path)
+    print(f"{os.path.relpath(path)}: {len(content)} bytes")
 
 
 def add_sub(path):
@@ -141,6 +148,18 @@ def spin(path):
           [weights("w", 64, 64), numpy_helper.from_array(numpy.array(True), "true")])
 
 
+def endless(path):
+    """Never ends by itself, in steps between which it can be stopped."""
+    body = helper.make_graph(
+        [helper.make_node("Tanh", ["state"], ["next"]), helper.make_node("Identity", ["go"], ["goes"])],
+        "step", [port("i", INT64, []), port("go", BOOL, []), port("state", FLOAT, None)],
+        [port("goes", BOOL, []), port("next", FLOAT, None)])
+    write(path, "Steps without end.",
+          [helper.make_node("Loop", ["", "true", "x"], ["y"], body=body)],
+          [port("x", FLOAT, ["N", 64])], [port("y", FLOAT, ["N", 64])],
+          [numpy_helper.from_array(numpy.array(True), "true")])
+
+
 def ragged(path):
     """Requests of different sizes in one batch. Elements are added up one by one, so
     that a request gives the same bits alone and among others."""
@@ -185,7 +204,7 @@ def batch_inputs(path):
 
 
 if __name__ == "__main__":
-    for make in (add_sub, mlp, types, types_spelled, strings, scalar, anyshape, rows, nonzero, passthrough, fixed, sequence, fail_if, spin,
+    for make in (add_sub, mlp, types, types_spelled, strings, scalar, anyshape, rows, nonzero, passthrough, fixed, sequence, fail_if, spin, endless,
                  ragged, batch_inputs):
         make(TESTDATA / (make.__name__ + ".onnx"))
     add_sub(EXAMPLE)
