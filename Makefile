@@ -78,6 +78,10 @@ bench: ## run the benchmarks
 	@packages=$$($(call tests,Benchmark) | cut -d ' ' -f 1 | sort -u); \
 	test -z "$$packages" || go test -run '^$$' -bench . -benchmem $$packages
 
+.PHONY: bench-bare
+bench-bare: ## measure the bare engine with the models of `make models`, without the server
+	go test -tags e2e -count 1 -timeout 30m -v -run TestTheBareEngine ./test/bare
+
 .PHONY: figures
 figures: build ## measure what docs/measured.md promises; wants a quiet machine for 20 minutes
 	go test -run '^$$' -bench 'Submit|Gap' -benchmem ./internal/sched

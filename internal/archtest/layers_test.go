@@ -19,13 +19,13 @@ var layers = [][]string{
 	{"internal/server"},
 	{"internal/kserve/kservehttp", "internal/kserve/kservegrpc", "internal/metrics", "internal/kserve/kservetest"},
 	{"cmd/shoal"},
-	{"internal/archtest", "test/e2e"},
+	{"internal/archtest", "test/e2e", "test/bare"},
 }
 
 // forTests lists the packages that only test files import, and each other.
 var forTests = []string{
 	"internal/script", "internal/leak", "internal/engine/enginetest", "internal/engine/onnx/onnxtest",
-	"internal/batching/batchingtest", "internal/kserve/kservetest", "internal/archtest", "test/e2e",
+	"internal/batching/batchingtest", "internal/kserve/kservetest", "internal/archtest", "test/e2e", "test/bare",
 }
 
 func layerOf(pkg string) int {
