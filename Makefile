@@ -82,6 +82,10 @@ bench: ## run the benchmarks
 bench-bare: ## measure the bare engine with the models of `make models`, without the server
 	go test -tags e2e -count 1 -timeout 30m -v -run TestTheBareEngine ./test/bare
 
+.PHONY: proofs
+proofs: build ## prove with real models what docs/measured.md says of them; wants `make models` and a quiet machine for 10 minutes
+	go test -tags e2e,proofs -count 1 -timeout 60m -v -run '^TestProof' ./test/e2e -strict
+
 .PHONY: figures
 figures: build ## measure what docs/measured.md promises; wants a quiet machine for 20 minutes
 	go test -run '^$$' -bench 'Submit|Gap' -benchmem ./internal/sched

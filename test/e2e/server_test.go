@@ -34,10 +34,10 @@ type server struct {
 	grpc    string // host:port
 	metrics string // http://host:port
 
-	stderr io.Closer // our end of it
-
-	ended chan struct{}
-	err   error // of the process, once ended is closed
+	stderr    io.Closer      // our end of it
+	addresses chan [2]string // protocol and address; size 3, one for each
+	ended     chan struct{}
+	err       error // of the process, once ended is closed
 
 	mu  sync.Mutex // guards the following
 	log strings.Builder
@@ -46,33 +46,22 @@ type server struct {
 // root is the top of the repository.
 const root = "../.."
 
+// startPatience is how long a server may take to load its models and to listen:
+// long, since some tests load hundreds.
+const startPatience = time.Minute
+
 var listening = regexp.MustCompile(`msg=listening protocol=(\w+) address=(\S+)`)
 
-// start runs the binary on free ports of the loopback interface.
-func start(t testing.TB, repository string) *server {
+// start runs the binary on free ports of the loopback interface, with further
+// flags if there are any, and waits until its models are loaded.
+func start(t testing.TB, repository string, flags ...string) *server {
 	t.Helper()
-	s := &server{t: t, ended: make(chan struct{})}
-	binary, err := filepath.Abs(filepath.Join(root, "bin", "shoal"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.cmd = exec.Command(binary, "serve", "--model-repository", repository, "--http-port", "0", "--grpc-port", "0", "--metrics-port", "0")
-	out, err := s.cmd.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.stderr = out
-	if err := s.cmd.Start(); err != nil {
-		t.Fatalf("%v; run make build first", err)
-	}
-	patience := time.NewTimer(20 * time.Second)
+	s := launch(t, repository, append([]string{"--http-port=0", "--grpc-port=0", "--metrics-port=0"}, flags...)...)
+	patience := time.NewTimer(startPatience)
 	defer patience.Stop()
-	addresses := make(chan [2]string, 3) // one for each protocol
-	go s.read(out, addresses)            // ends with the process
-	t.Cleanup(func() { s.kill() })
 	for range 3 {
 		select {
-		case a := <-addresses:
+		case a := <-s.addresses:
 			switch a[0] {
 			case "http":
 				s.http = "http://" + a[1]
@@ -84,19 +73,40 @@ func start(t testing.TB, repository string) *server {
 		case <-s.ended:
 			t.Fatalf("the server ended: %v\n%s", s.err, s.logged())
 		case <-patience.C:
-			t.Fatalf("the server does not listen after 20 s\n%s", s.logged())
+			t.Fatalf("the server does not listen after %v\n%s", startPatience, s.logged())
 		}
 	}
-	s.awaitReady(patience.C)
+	s.awaitReady()
 	return s
 }
 
-// awaitReady returns when the models are loaded.
-func (s *server) awaitReady(patience <-chan time.Time) {
+// launch runs the binary, and waits for nothing.
+func launch(t testing.TB, repository string, flags ...string) *server {
+	t.Helper()
+	s := &server{t: t, ended: make(chan struct{}), addresses: make(chan [2]string, 3)}
+	binary, err := filepath.Abs(filepath.Join(root, "bin", "shoal"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.cmd = exec.Command(binary, append([]string{"serve", "--model-repository", repository}, flags...)...)
+	out, err := s.cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.stderr = out
+	if err := s.cmd.Start(); err != nil {
+		t.Fatalf("%v; run make build first", err)
+	}
+	go s.read(out) // ends with the process
+	t.Cleanup(func() { s.kill() })
+	return s
+}
+
+// awaitReady waits until the models are loaded, which begins when the server
+// listens.
+func (s *server) awaitReady() {
 	s.t.Helper()
-	again := time.NewTicker(5 * time.Millisecond)
-	defer again.Stop()
-	for {
+	for began := time.Now(); time.Since(began) < startPatience; time.Sleep(5 * time.Millisecond) {
 		req, err := http.NewRequest(http.MethodGet, s.http+"/v2/health/ready", nil)
 		if err != nil {
 			s.t.Fatal(err)
@@ -104,24 +114,21 @@ func (s *server) awaitReady(patience <-chan time.Time) {
 		if status, _, _, err := fetch(req); err == nil && status == http.StatusOK {
 			return
 		}
-		select {
-		case <-again.C:
-		case <-s.ended:
+		if s.endsWithin(0) {
 			s.t.Fatalf("the server ended: %v\n%s", s.err, s.logged())
-		case <-patience:
-			s.t.Fatalf("the server is not ready after 20 s\n%s", s.logged())
 		}
 	}
+	s.t.Fatalf("the server is not ready after %v\n%s", startPatience, s.logged())
 }
 
-func (s *server) read(out io.Reader, addresses chan<- [2]string) {
+func (s *server) read(out io.Reader) {
 	lines := bufio.NewScanner(out)
 	for lines.Scan() {
 		s.mu.Lock()
 		s.log.WriteString(lines.Text() + "\n")
 		s.mu.Unlock()
 		if m := listening.FindStringSubmatch(lines.Text()); m != nil {
-			addresses <- [2]string{m[1], m[2]}
+			s.addresses <- [2]string{m[1], m[2]}
 		}
 	}
 	s.err = s.cmd.Wait()

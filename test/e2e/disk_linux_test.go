@@ -1,0 +1,53 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/shoal-serving/shoal/internal/engine/onnx/onnxtest"
+)
+
+// TestProofAFullDiskIsSaid gives the server a place for temporary files that is as
+// good as full, and sends it a model.
+func TestProofAFullDiskIsSaid(t *testing.T) {
+	onnxtest.Library(t)
+	tiny := t.TempDir()
+	err := syscall.Mount("tmpfs", tiny, "tmpfs", 0, "size=4k")
+	if errors.Is(err, fs.ErrPermission) {
+		t.Skip("Only root can mount a small disk.")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(tiny, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Setenv("TMPDIR", tiny)
+	s := start(t, onnxRepository(t, map[string]onnxModel{"good": {file: onnxtest.Model("mlp")}}), "--model-control-mode=explicit", "--load-model=good")
+	model, err := os.ReadFile(onnxtest.Model("spin"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := json.Marshal(map[string]any{"parameters": map[string]string{
+		"config": `{"backend":"onnxruntime","max_batch_size":8}`, "file:1/model.onnx": base64.StdEncoding.EncodeToString(model),
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	meanwhile(t, s, func() {
+		within(t, "the answer", refusal(t, s, "sent", string(body)), "sent", "1/model.onnx", "no space left on device", tiny)
+	})
+	if left, err := filepath.Glob(filepath.Join(tiny, "shoal-*")); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v %v", left, err)
+	}
+}
