@@ -156,6 +156,14 @@ void shoal_port_close(struct ort *ort, struct port *port) {
 	memset(port, 0, sizeof *port);
 }
 
+// run_options makes options of a run that logs nothing but what ends the process: an
+// error of a run is returned, and would be logged as often as a client likes.
+static OrtStatus *run_options(struct ort *ort, OrtRunOptions **out) {
+	enum { FATAL = 4 };
+	OrtStatus *status = ort->CreateRunOptions(out);
+	return status ? status : ort->RunOptionsSetRunLogSeverityLevel(*out, FATAL);
+}
+
 struct call *shoal_call(struct ort *ort, size_t inputs, size_t outputs, OrtStatus **status) {
 	struct call *call = calloc(1, sizeof *call);
 	if (call) {
@@ -171,7 +179,7 @@ struct call *shoal_call(struct ort *ort, size_t inputs, size_t outputs, OrtStatu
 	if (!call || !call->names || !call->in || !call->out || !call->values || !call->results)
 		*status = ort->CreateStatus(CODE_FAIL, "out of memory");
 	else
-		*status = ort->CreateRunOptions(&call->options);
+		*status = run_options(ort, &call->options);
 	if (*status && call) {
 		shoal_call_release(ort, call);
 		call = NULL;
@@ -185,7 +193,7 @@ OrtStatus *shoal_call_set(struct ort *ort, struct call *call, const char *key, c
 }
 
 OrtStatus *shoal_call_shrinking(struct ort *ort, struct call *call) {
-	OrtStatus *status = ort->CreateRunOptions(&call->shrinking);
+	OrtStatus *status = run_options(ort, &call->shrinking);
 	return status ? status : ort->AddRunConfigEntry(call->shrinking, "memory.enable_memory_arena_shrinkage", "cpu:0");
 }
 

@@ -52,6 +52,7 @@ typedef void (*shoal_log)(void *param, int level, const char *category, const ch
 	X(36, SessionGetInputName, OrtStatus *, (const OrtSession *session, size_t index, OrtAllocator *allocator, char **out)) \
 	X(37, SessionGetOutputName, OrtStatus *, (const OrtSession *session, size_t index, OrtAllocator *allocator, char **out)) \
 	X(39, CreateRunOptions, OrtStatus *, (OrtRunOptions **out)) \
+	X(41, RunOptionsSetRunLogSeverityLevel, OrtStatus *, (OrtRunOptions *options, int level)) \
 	X(46, RunOptionsSetTerminate, OrtStatus *, (OrtRunOptions *options)) \
 	X(47, RunOptionsUnsetTerminate, OrtStatus *, (OrtRunOptions *options)) \
 	X(48, CreateTensorAsOrtValue, OrtStatus *, (OrtAllocator *allocator, const int64_t *shape, size_t rank, int type, OrtValue **out)) \
