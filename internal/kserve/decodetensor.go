@@ -181,12 +181,11 @@ func (d *decoder) output() error {
 		return err
 	case !out.hasName:
 		return missing("name")
-	case out.classes > 0:
-		return NoClassification(out.name)
 	case out.region != "":
 		return NoRegion(out.region)
 	}
 	d.req.Outputs = append(d.req.Outputs, out.name)
+	d.req.Classes = append(d.req.Classes, out.classes)
 	d.req.binaryOutputs = append(d.req.binaryOutputs, out.binary)
 	return nil
 }

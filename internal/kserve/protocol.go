@@ -15,7 +15,8 @@ const ServerName = "shoal"
 // Extensions are the parts of the protocol beyond its core that are served, in
 // Triton's order.
 var Extensions = []string{
-	"model_repository", "model_repository(unload_dependents)", "schedule_policy", "model_configuration", "binary_tensor_data", "statistics",
+	"classification", "model_repository", "model_repository(unload_dependents)", "schedule_policy", "model_configuration",
+	"binary_tensor_data", "statistics",
 }
 
 // JSONLengthHeader is the HTTP header that says how many bytes at the start of
@@ -48,9 +49,4 @@ func Microseconds(n uint64) time.Duration {
 // such region, because none can be registered.
 func NoRegion(region string) error {
 	return infer.Errorf(infer.NotFound, "Unable to find shared memory region: '%s'", region)
-}
-
-// NoClassification answers a client that wants the classes of an output.
-func NoClassification(output string) error {
-	return infer.Errorf(infer.Unsupported, "output '%s' asks for classification, which is not supported", output)
 }

@@ -57,9 +57,6 @@ func (s *Server) Infer(ctx context.Context, req *infer.Request, resp *infer.Resp
 	// The response may have been another's.
 	resp.Model, resp.Version, resp.Times = req.Model, req.Version, infer.Timeline{}
 	v, err := s.submit(ctx, req, resp)
-	if err == nil {
-		resp.Outputs = choose(resp.Outputs, req.Outputs)
-	}
 	s.count(v, req, resp, time.Since(began), err)
 	s.tell(ctx, req, resp, err)
 	return err
@@ -94,11 +91,23 @@ func (s *Server) submit(ctx context.Context, req *infer.Request, resp *infer.Res
 		err = v.Scheduler.Submit(ctx, req, resp)
 		switch {
 		case err == nil:
-			return v, v.Config.Restore(resp)
+			return v, finish(v, req, resp)
 		case !errors.Is(err, sched.ErrClosed):
 			return v, err
 		}
 	}
+}
+
+// finish makes of what the model gave what the client asked for.
+func finish(v *repository.Version, req *infer.Request, resp *infer.Response) error {
+	if err := v.Config.Restore(resp); err != nil {
+		return err
+	}
+	if err := kserve.Classify(req, resp, v.Config.MaxBatchSize > 0, v.Labels); err != nil {
+		return err
+	}
+	resp.Outputs = choose(resp.Outputs, req.Outputs)
+	return nil
 }
 
 // choose keeps the outputs that were asked for, in place.
