@@ -16,7 +16,7 @@ const ServerName = "shoal"
 // Triton's order.
 var Extensions = []string{
 	"classification", "model_repository", "model_repository(unload_dependents)", "schedule_policy", "model_configuration",
-	"binary_tensor_data", "statistics",
+	"binary_tensor_data", "statistics", "logging",
 }
 
 // JSONLengthHeader is the HTTP header that says how many bytes at the start of
@@ -49,4 +49,21 @@ func Microseconds(n uint64) time.Duration {
 // such region, because none can be registered.
 func NoRegion(region string) error {
 	return infer.Errorf(infer.NotFound, "Unable to find shared memory region: '%s'", region)
+}
+
+// NoRegionStatus answers a client that asks for a region of a kind of shared
+// memory.
+func NoRegionStatus(kind, region string) error {
+	return infer.Errorf(infer.NotFound, "Unable to find %s shared memory region: '%s'", kind, region)
+}
+
+// NoSharedMemory answers a client that wants to share memory with the server, or
+// to end that.
+func NoSharedMemory() error {
+	return infer.Errorf(infer.Unsupported, "Client shared memory is disabled. Send tensors in the request instead.")
+}
+
+// NoGenerate answers a client that wants text generated.
+func NoGenerate() error {
+	return infer.Errorf(infer.Unsupported, "generate is not supported. Send tensors to infer instead.")
 }

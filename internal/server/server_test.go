@@ -147,6 +147,8 @@ func TestTheCatalogTellsWhatThereIs(t *testing.T) {
 func TestAServerThatStopsIsNotReadyButAnswers(t *testing.T) {
 	s := start(t)
 	s.Stop()
+	s.Stop() // once more does nothing
+	<-s.Stopping()
 	if s.Ready() || s.ModelReady("echo", "") {
 		t.Error("a server that stops says that it is ready")
 	}
