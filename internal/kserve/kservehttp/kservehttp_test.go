@@ -157,6 +157,17 @@ func TestAnOverloadedServerSaysWhenToComeBack(t *testing.T) {
 	}
 }
 
+func TestALogThatIsNotForClientsIsNotTold(t *testing.T) {
+	backend := kservetest.New(t)
+	for _, method := range []string{http.MethodGet, http.MethodPost} {
+		w := httptest.NewRecorder()
+		kservehttp.New(backend, backend, backend, kservehttp.Options{}).ServeHTTP(w, httptest.NewRequest(method, "/v2/logging", nil))
+		if w.Code != http.StatusNotImplemented {
+			t.Errorf("%s: status %d, %s", method, w.Code, w.Body)
+		}
+	}
+}
+
 func TestReadinessIsThatOfTheCatalog(t *testing.T) {
 	backend, server := newServer(t, kservehttp.Options{})
 	for notReady, want := range map[bool]int{false: 200, true: 400} {
