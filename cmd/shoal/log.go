@@ -5,7 +5,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"os"
+	"sync"
+	"sync/atomic"
+
+	"github.com/shoal-serving/shoal/internal/kserve"
 )
 
 type logOptions struct {
@@ -36,29 +41,62 @@ func newLog(opts logOptions, w io.Writer) *slog.Logger {
 	if opts.format == "json" {
 		h = slog.NewJSONHandler(w, all)
 	}
-	return slog.New(levels{h, opts})
+	c := &logControl{}
+	c.now.Store(&kserve.LogSettings{
+		File: opts.file, Info: opts.info, Warning: opts.warning, Error: opts.err,
+		Verbose: uint32(min(max(0, opts.verbose), math.MaxUint32)), Format: opts.format,
+	})
+	return slog.New(levels{h, c})
+}
+
+// A logControl says what is logged. Clients may change it while the log is in use.
+type logControl struct {
+	changing sync.Mutex // one change at a time, so that none is lost
+	now      atomic.Pointer[kserve.LogSettings]
+}
+
+// ChangeLog implements [kserve.Logging].
+func (c *logControl) ChangeLog(change kserve.LogChange) (kserve.LogSettings, error) {
+	c.changing.Lock()
+	defer c.changing.Unlock()
+	s, err := c.now.Load().With(change)
+	if err == nil {
+		c.now.Store(&s)
+	}
+	return s, err
+}
+
+// loggingOf returns what changes the log, or nil if newLog did not make it.
+func loggingOf(log *slog.Logger) kserve.Logging {
+	if h, ok := log.Handler().(levels); ok {
+		return h.control
+	}
+	return nil
 }
 
 // levels turns levels on and off one by one, as Triton does.
 type levels struct {
 	slog.Handler
-	opts logOptions
+	control *logControl
 }
 
 func (h levels) Enabled(_ context.Context, level slog.Level) bool {
+	now := h.control.now.Load()
 	switch {
 	case level >= slog.LevelError:
-		return h.opts.err
+		return now.Error
 	case level >= slog.LevelWarn:
-		return h.opts.warning
+		return now.Warning
 	case level >= slog.LevelInfo:
-		return h.opts.info
+		return now.Info
 	}
-	return h.opts.verbose > 0
+	return now.Verbose > 0
 }
 
 func (h levels) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return levels{h.Handler.WithAttrs(attrs), h.opts}
+	return levels{h.Handler.WithAttrs(attrs), h.control}
 }
 
-func (h levels) WithGroup(name string) slog.Handler { return levels{h.Handler.WithGroup(name), h.opts} }
+func (h levels) WithGroup(name string) slog.Handler {
+	return levels{h.Handler.WithGroup(name), h.control}
+}

@@ -7,6 +7,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/kserve"
 )
 
 var allLevels = logOptions{format: "text", verbose: 1, info: true, warning: true, err: true}
@@ -50,6 +53,31 @@ func TestLevelsAreTurnedOnOneByOne(t *testing.T) {
 		if strings.Join(got, " ") != tt.want {
 			t.Errorf("%+v: got %q, want %q", tt.opts, got, tt.want)
 		}
+	}
+}
+
+func TestWhatIsLoggedChangesWhileTheLogIsInUse(t *testing.T) {
+	var out bytes.Buffer
+	log := newLog(logOptions{format: "text", info: true, file: "x.log"}, &out)
+	part := log.With("part", 1) // made before the change, as most are
+	logging := loggingOf(log)
+	yes, no, level := true, false, uint32(1)
+	now, err := logging.ChangeLog(kserve.LogChange{Info: &no, Warning: &yes, Verbose: &level})
+	if want := (kserve.LogSettings{File: "x.log", Warning: true, Verbose: 1, Format: "text"}); err != nil || now != want {
+		t.Errorf("%+v, %v, want %+v", now, err, want)
+	}
+	part.Info("info")
+	part.Warn("warning")
+	part.Debug("debug")
+	if got := out.String(); strings.Contains(got, "msg=info") || !strings.Contains(got, "msg=warning") || !strings.Contains(got, "msg=debug") {
+		t.Errorf("logged %s", got)
+	}
+	json := "json"
+	if after, err := logging.ChangeLog(kserve.LogChange{Info: &yes, Format: &json}); infer.CodeOf(err) != infer.Unsupported || after != now {
+		t.Errorf("to another format: %+v, %v, want it as before", after, err)
+	}
+	if loggingOf(slog.New(slog.DiscardHandler)) != nil {
+		t.Error("a log of another kind can be changed")
 	}
 }
 

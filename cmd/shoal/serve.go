@@ -137,12 +137,12 @@ func listen(backend *server.Server, opts serveOptions, log *slog.Logger) (*faces
 	}
 	f := &faces{
 		http: &http.Server{
-			Handler:           kservehttp.New(backend, backend, backend, kservehttp.Options{Version: version, Limits: httpLimits, Log: log}),
+			Handler:           kservehttp.New(backend, backend, backend, kservehttp.Options{Version: version, Limits: httpLimits, Logging: loggingOf(log), Log: log}),
 			MaxHeaderBytes:    limits.Header,
 			ReadHeaderTimeout: 10 * time.Second, // a connection that says nothing is not kept for ever
 			ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 		},
-		grpc: kservegrpc.New(backend, backend, backend, kservegrpc.Options{Version: version, Limits: limits, Log: log}, opts.keepalive()),
+		grpc: kservegrpc.New(backend, backend, backend, kservegrpc.Options{Version: version, Limits: limits, Logging: loggingOf(log), Log: log}, opts.keepalive()),
 		metrics: &http.Server{
 			Handler:           metrics.New(backend, figures),
 			ReadHeaderTimeout: 10 * time.Second,

@@ -11,6 +11,12 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+
 	"github.com/shoal-serving/shoal/internal/leak"
 )
 
@@ -119,6 +125,42 @@ func TestPrometheusIsAnsweredWhereHTTPIs(t *testing.T) {
 	if status := getStatus(t, "http://"+at["metrics"]+"/metrics"); status != http.StatusOK {
 		t.Errorf("status %d", status)
 	}
+}
+
+// Load balancers watch for as long as there is something to see.
+func TestWhoWatchesDoesNotKeepTheServerFromStopping(t *testing.T) {
+	var watching sync.WaitGroup
+	var stopped time.Time
+	t.Cleanup(func() {
+		watching.Wait()
+		if took := time.Since(stopped); took > 30*time.Second {
+			t.Errorf("the server took %v to stop", took)
+		}
+	})
+	at := running(t, 3, slog.DiscardHandler, "--exit-timeout-secs=60")
+	t.Cleanup(func() { stopped = time.Now() })
+	conn, err := grpc.NewClient(at["grpc"], grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	watch, err := grpc_health_v1.NewHealthClient(conn).Watch(context.Background(), &grpc_health_v1.HealthCheckRequest{})
+	if err == nil {
+		_, err = watch.Recv()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	watching.Go(func() {
+		for err == nil {
+			_, err = watch.Recv()
+		}
+		if status.Code(err) != codes.Unavailable {
+			t.Errorf("the watch ended with %v", err)
+		}
+		if err := conn.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 func TestSettingsThatMakeNoSenseAreRefused(t *testing.T) {

@@ -23,6 +23,7 @@ type Request struct {
 	// without name, type and shape is data alone; the check gives it the three.
 	Inputs  []tensor.Tensor
 	Outputs []string // names of the outputs asked for; empty means all
+	Classes []uint64 // for each of Outputs, how many classes are asked for in its place; 0 means none, and nil none of any
 
 	// Memory is what Inputs are views of. The maker keeps its own count and
 	// releases it when the call has returned; others who read the inputs take

@@ -39,6 +39,13 @@ type Catalog interface {
 	Statistics(model, version string) ([]*kservepb.ModelStatistics, error)
 }
 
+// A Stopper is a Catalog that tells when its server begins to stop, so that nobody
+// is kept who only watches.
+type Stopper interface {
+	// Stopping is closed then.
+	Stopping() <-chan struct{}
+}
+
 // A Control changes which models are loaded, where the server was started so
 // that clients may. Names of models are the client's word: they may be none, or
 // paths. Errors are for the client who asked: they say what is wrong with a

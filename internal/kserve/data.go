@@ -3,6 +3,7 @@ package kserve
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"math"
 
 	"github.com/shoal-serving/shoal/tensor"
@@ -14,19 +15,21 @@ var (
 )
 
 // appendData appends the elements of a JSON array to dst, as they are in a
-// tensor. There must be as many as the tensor has.
-func appendData(dst []byte, t tensor.Type, elements int64, text []byte, limits *Limits) ([]byte, error) {
+// tensor. There must be as many as the tensor has. offset is where in the document
+// the array begins, for the error.
+func appendData(dst []byte, t tensor.Type, elements int64, text []byte, offset int64, limits *Limits) ([]byte, error) {
 	s := scanner{text: text, limits: limits}
 	for range elements {
 		more, err := s.next()
 		if err == nil && !more {
 			err = errCount
 		}
+		at := s.pos
 		if err == nil {
 			dst, err = s.appendElement(dst, t)
 		}
 		if err != nil {
-			return dst, unparsable("data", explain(err, t))
+			return dst, unreadable(err, t, offset+int64(at))
 		}
 	}
 	more, err := s.next()
@@ -34,9 +37,17 @@ func appendData(dst []byte, t tensor.Type, elements int64, text []byte, limits *
 		err = errCount
 	}
 	if err != nil {
-		return dst, unparsable("data", explain(err, t))
+		return dst, unreadable(err, t, offset+int64(s.pos))
 	}
 	return dst, nil
+}
+
+// unreadable says what is wrong with an element, and where it begins.
+func unreadable(err error, t tensor.Type, offset int64) error {
+	if errors.Is(err, errCount) {
+		return unparsable("data", explain(err, t)) // no element is to blame
+	}
+	return unparsable("data", fmt.Sprintf("%s at offset %d", explain(err, t), offset))
 }
 
 func (s *scanner) appendElement(dst []byte, t tensor.Type) ([]byte, error) {

@@ -101,6 +101,7 @@ type decoder struct {
 type pending struct {
 	input    int // its index
 	text     []byte
+	offset   int64 // of text in the document
 	elements int64
 	at, size int64 // its place in memory
 }
@@ -179,7 +180,7 @@ func (d *decoder) data(body *buf.Buf) error {
 	for _, p := range d.pending {
 		in := &d.req.Inputs[p.input]
 		var err error
-		if in.Data, err = appendData(memory.B[p.at:p.at:p.at+p.size], in.Type, p.elements, p.text, d.limits); err != nil {
+		if in.Data, err = appendData(memory.B[p.at:p.at:p.at+p.size], in.Type, p.elements, p.text, p.offset, d.limits); err != nil {
 			memory.Release()
 			return err
 		}

@@ -179,8 +179,8 @@ func FuzzDecodeRequest(f *testing.F) {
 }
 
 func checkDecoded(t *testing.T, req *Request, allJSON bool) {
-	if len(req.Outputs) != len(req.binaryOutputs) {
-		t.Errorf("%d outputs, %d forms", len(req.Outputs), len(req.binaryOutputs))
+	if len(req.Outputs) != len(req.binaryOutputs) || len(req.Outputs) != len(req.Classes) {
+		t.Errorf("%d outputs, %d forms, %d classes", len(req.Outputs), len(req.binaryOutputs), len(req.Classes))
 	}
 	for i := range req.Inputs {
 		in := &req.Inputs[i]

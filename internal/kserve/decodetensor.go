@@ -11,6 +11,7 @@ type inputReader struct {
 	hasName bool
 	hasType bool
 	text    []byte // the data as JSON; nil if there was none
+	offset  int64  // of text in the document
 	binary  bool
 	bytes   uint64 // of binary data
 	region  string
@@ -33,6 +34,7 @@ func (d *decoder) input() error {
 			in.Type, err = d.datatype()
 		case "data":
 			in.text, err = d.value()
+			in.offset = d.json.InputOffset() - int64(len(in.text))
 		case "parameters":
 			err = d.eachParameter(func(name []byte) error { return d.inputParameter(&in, name) })
 		default:
@@ -144,7 +146,7 @@ func (d *decoder) place(in *inputReader) error {
 			return unparsable("shape", err.Error())
 		}
 	}
-	p := pending{input: len(d.req.Inputs), text: in.text, elements: n, at: d.size, size: size}
+	p := pending{input: len(d.req.Inputs), text: in.text, offset: in.offset, elements: n, at: d.size, size: size}
 	d.pending = append(d.pending, p)
 	d.size += (size + 7) &^ 7 // so that the next one is aligned for any type
 	return d.limits.CheckDecoded(d.size)
@@ -181,12 +183,11 @@ func (d *decoder) output() error {
 		return err
 	case !out.hasName:
 		return missing("name")
-	case out.classes > 0:
-		return NoClassification(out.name)
 	case out.region != "":
 		return NoRegion(out.region)
 	}
 	d.req.Outputs = append(d.req.Outputs, out.name)
+	d.req.Classes = append(d.req.Classes, out.classes)
 	d.req.binaryOutputs = append(d.req.binaryOutputs, out.binary)
 	return nil
 }

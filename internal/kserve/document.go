@@ -55,7 +55,9 @@ func (d *document) end() error {
 // known has a bit for the name of each member that is read somewhere.
 var known = bits("id", "parameters", "inputs", "outputs", "name", "shape", "datatype", "data", "priority", "timeout",
 	"binary_data", "binary_data_output", "binary_data_size", "classification", "shared_memory_region",
-	"ready", ConfigParameter, UnloadDependentsParameter)
+	"ready", ConfigParameter, UnloadDependentsParameter,
+	LogFile, LogInfo, LogWarning, LogError, LogVerbose, LogFormat,
+	TraceLevel, "trace_rate", "trace_count", "log_frequency", traceFile, "trace_mode")
 
 func bits(names ...string) map[string]uint {
 	m := make(map[string]uint, len(names))

@@ -79,7 +79,7 @@ func TestNoDocumentTakesMuchMoreMemoryThanItsBytes(t *testing.T) {
 // one. Names that nobody reads are free.
 func TestAMemberThatIsReadComesOnce(t *testing.T) {
 	const in = `{"name":"A","shape":[1],"datatype":"INT8","data":[1]`
-	for name, doc := range map[string]string{
+	docs := map[string]string{
 		"id":                   `{"id":"1","id":"2","inputs":[]}`,
 		"escaped":              `{"id":"1","\u0069d":"2","inputs":[]}`,
 		"inputs":               `{"inputs":[],"inputs":[]}`,
@@ -99,7 +99,14 @@ func TestAMemberThatIsReadComesOnce(t *testing.T) {
 		"ready":                `{"ready":true,"ready":true,"inputs":[]}`,
 		"config":               `{"inputs":[],"parameters":{"config":"","config":""}}`,
 		"unload_dependents":    `{"inputs":[],"parameters":{"unload_dependents":true,"unload_dependents":true}}`,
+	}
+	for _, setting := range []string{
+		"log_file", "log_info", "log_warning", "log_error", "log_verbose_level", "log_format",
+		"trace_level", "trace_rate", "trace_count", "log_frequency", "trace_file", "trace_mode",
 	} {
+		docs[setting] = fmt.Sprintf(`{"%s":null,"%[1]s":null,"inputs":[]}`, setting)
+	}
+	for name, doc := range docs {
 		b, o := body(doc, "")
 		_, err := DecodeRequest(b, o)
 		b.Release()
@@ -107,7 +114,7 @@ func TestAMemberThatIsReadComesOnce(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if len(known) != 18 {
+	if len(known) != 30 {
 		t.Errorf("known names are %v: is there a line above for each?", slices.Sorted(maps.Keys(known)))
 	}
 	const load = `{"parameters":{"file:1/a":"","file:1/a":""}}`

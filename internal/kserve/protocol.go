@@ -15,7 +15,8 @@ const ServerName = "shoal"
 // Extensions are the parts of the protocol beyond its core that are served, in
 // Triton's order.
 var Extensions = []string{
-	"model_repository", "model_repository(unload_dependents)", "schedule_policy", "model_configuration", "binary_tensor_data", "statistics",
+	"classification", "model_repository", "model_repository(unload_dependents)", "schedule_policy", "model_configuration",
+	"binary_tensor_data", "statistics", "logging",
 }
 
 // JSONLengthHeader is the HTTP header that says how many bytes at the start of
@@ -50,7 +51,19 @@ func NoRegion(region string) error {
 	return infer.Errorf(infer.NotFound, "Unable to find shared memory region: '%s'", region)
 }
 
-// NoClassification answers a client that wants the classes of an output.
-func NoClassification(output string) error {
-	return infer.Errorf(infer.Unsupported, "output '%s' asks for classification, which is not supported", output)
+// NoRegionStatus answers a client that asks for a region of a kind of shared
+// memory.
+func NoRegionStatus(kind, region string) error {
+	return infer.Errorf(infer.NotFound, "Unable to find %s shared memory region: '%s'", kind, region)
+}
+
+// NoSharedMemory answers a client that wants to share memory with the server, or
+// to end that.
+func NoSharedMemory() error {
+	return infer.Errorf(infer.Unsupported, "Client shared memory is disabled. Send tensors in the request instead.")
+}
+
+// NoGenerate answers a client that wants text generated.
+func NoGenerate() error {
+	return infer.Errorf(infer.Unsupported, "generate is not supported. Send tensors to infer instead.")
 }

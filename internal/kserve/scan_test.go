@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -66,7 +68,7 @@ func FuzzArraysOfNumbersAreReadAsEncodingJSONReadsThem(f *testing.F) {
 func compareWithEncodingJSON(t *testing.T, kind tensor.Type, text []byte) {
 	t.Helper()
 	want, elements, ok := referenceArray(kind, text)
-	got, err := appendData(nil, kind, elements, text, &defaults)
+	got, err := appendData(nil, kind, elements, text, 0, &defaults)
 	if tooDeep := err != nil && strings.Contains(err.Error(), "limit of JSON depth"); tooDeep {
 		return // a limit of ours
 	}
@@ -138,10 +140,111 @@ func referenceOf[T tensor.Number](dst, text []byte) ([]byte, error) {
 	return binary.Append(dst, binary.LittleEndian, v)
 }
 
+// jsonNumber is the grammar of numbers in JSON.
+var jsonNumber = regexp.MustCompile(`^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$`)
+
+func FuzzNumbersAreReadAsStrconvReadsThem(f *testing.F) {
+	for _, text := range trickyArrays {
+		f.Add(strings.Trim(text[:min(len(text), 1000)], "[] "))
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		if strings.ContainsAny(text, " \t\r\n,[]") {
+			return // that is another number of elements, perhaps
+		}
+		for _, kind := range numberTypes {
+			want, err := strconvNumber(kind, text)
+			ok := err == nil && jsonNumber.MatchString(text)
+			got, err := appendData(nil, kind, 1, []byte("["+text+"]"), 0, &defaults)
+			switch {
+			case ok != (err == nil):
+				t.Errorf("%v %q: strconv reads it: %t, and we: %v", kind, text, ok, err)
+			case ok && !bytes.Equal(got, want):
+				t.Errorf("%v %q: %x, want %x", kind, text, got, want)
+			}
+		}
+	})
+}
+
+func strconvNumber(kind tensor.Type, text string) ([]byte, error) {
+	size := kind.Size()
+	var bits uint64
+	var err error
+	switch kind {
+	case tensor.FP32:
+		var v float64
+		v, err = strconv.ParseFloat(text, 32)
+		bits = uint64(math.Float32bits(float32(v)))
+	case tensor.FP64:
+		var v float64
+		v, err = strconv.ParseFloat(text, 64)
+		bits = math.Float64bits(v)
+	case tensor.Int8, tensor.Int16, tensor.Int32, tensor.Int64:
+		var v int64
+		v, err = strconv.ParseInt(text, 10, 8*size)
+		bits = uint64(v)
+	default:
+		bits, err = strconv.ParseUint(text, 10, 8*size)
+	}
+	return binary.LittleEndian.AppendUint64(nil, bits)[:size], err
+}
+
+// What an answer says is what a request with the same text means, and what strconv
+// makes of it, to the last bit.
+func FuzzNumbersGoThereAndBack(f *testing.F) {
+	for _, bits := range []uint64{0, 1, 1 << 31, 1 << 63, math.MaxUint64, math.Float64bits(0.1), uint64(math.Float32bits(0.1)), 0x7f800000, 0x807fffff, 0x000fffffffffffff} {
+		f.Add(bits)
+	}
+	f.Fuzz(func(t *testing.T, bits uint64) {
+		for _, kind := range numberTypes {
+			data := binary.LittleEndian.AppendUint64(nil, bits)[:kind.Size()]
+			text, ok := appendElement(nil, kind, data)
+			if !ok {
+				continue // JSON has no infinity
+			}
+			parsed, err := strconvNumber(kind, string(text))
+			if err != nil || !bytes.Equal(parsed, data) {
+				t.Errorf("%v %x is written as %s, which strconv reads as %x, %v", kind, data, text, parsed, err)
+			}
+			read, err := appendData(nil, kind, 1, fmt.Appendf(nil, "[%s]", text), 0, &defaults)
+			if err != nil || !bytes.Equal(read, data) {
+				t.Errorf("%v %x is written as %s and read as %x, %v", kind, data, text, read, err)
+			}
+		}
+	})
+}
+
+func TestANumberThatCannotBeReadIsRefusedWithItsPlace(t *testing.T) {
+	for _, c := range []struct{ kind, data string }{ // the place has a ^ before it
+		{"FP32", `[1, ^x, 3]`},
+		{"FP32", `[1, 0^2, 3]`},
+		{"FP32", `[1, 2.^, 3]`},
+		{"FP32", `[1, ^+2, 3]`},
+		{"FP32", `[1, ^.5, 3]`},
+		{"FP32", `[1, 2e^, 3]`},
+		{"FP32", `[1, ^NaN, 3]`},
+		{"FP32", `[1, ^"2", 3]`},
+		{"FP32", `[1, ^1e39, 3]`},
+		{"FP64", `[[1, 2], [^-1e309]]`},
+		{"INT8", `[1, ^128, 3]`},
+		{"INT8", `[1, 2, ^3.5]`},
+		{"UINT64", `[1,2,^-3]`},
+		{"BOOL", `[true,^1,true]`},
+		{"FP32", `^1234567`},
+	} {
+		marked := fmt.Sprintf(`{"inputs":[{"name":"A", "shape":[3], "datatype":"%s", "data": %s}]}`, c.kind, c.data)
+		b, o := body(strings.ReplaceAll(marked, "^", ""), "")
+		_, err := DecodeRequest(b, o)
+		b.Release()
+		if want := fmt.Sprintf(" offset %d", strings.Index(marked, "^")); infer.CodeOf(err) != infer.Invalid || !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("%s %s: %v, want it to end in%s", c.kind, c.data, err, want)
+		}
+	}
+}
+
 func TestArraysNestedTooDeeplyAreRefused(t *testing.T) {
 	for depth, ok := range map[int]bool{1: true, 61: true, 62: false, 5000: false} { // inside 3 more
 		text := strings.Repeat("[", depth) + "7" + strings.Repeat("]", depth)
-		if _, err := appendData(nil, tensor.Int32, 1, []byte(text), &defaults); (err == nil) != ok {
+		if _, err := appendData(nil, tensor.Int32, 1, []byte(text), 0, &defaults); (err == nil) != ok {
 			t.Errorf("depth %d: error %v", depth, err)
 		}
 	}
@@ -155,7 +258,7 @@ func TestEveryFloat32IsReadBackAsItWasWritten(t *testing.T) {
 		if !ok {
 			continue
 		}
-		got, err := appendData(nil, tensor.FP32, 1, append(text, ']'), &defaults)
+		got, err := appendData(nil, tensor.FP32, 1, append(text, ']'), 0, &defaults)
 		if err != nil || binary.LittleEndian.Uint32(got) != bits {
 			t.Fatalf("%x was written as %s and read as %x: %v", bits, text, got, err)
 		}
@@ -173,18 +276,18 @@ func TestStringsAndBooleansAreReadFromArrays(t *testing.T) {
 		{tensor.Bytes, `["a","","\u00e9\"\\\n"]`, 3, "\x01\x00\x00\x00a\x00\x00\x00\x00\x05\x00\x00\x00é\"\\\n"},
 		{tensor.Bytes, `["]",["[,"]]`, 2, "\x01\x00\x00\x00]\x02\x00\x00\x00[,"},
 	} {
-		got, err := appendData(nil, c.kind, c.n, []byte(c.text), &defaults)
+		got, err := appendData(nil, c.kind, c.n, []byte(c.text), 0, &defaults)
 		if err != nil || string(got) != c.want {
 			t.Errorf("%s: %q, %v, want %q", c.text, got, err, c.want)
 		}
 	}
 	for _, text := range []string{`["a]`, `["a\"]`, `["a\`, `["`, `[a]`, `["\x"]`, `["\ud800"]`, "[\"\xff\"]", `[1]`, `[true]`, `["a""b"]`} {
-		if got, err := appendData(nil, tensor.Bytes, 1, []byte(text), &defaults); infer.CodeOf(err) != infer.Invalid {
+		if got, err := appendData(nil, tensor.Bytes, 1, []byte(text), 0, &defaults); infer.CodeOf(err) != infer.Invalid {
 			t.Errorf("%s: %q, %v, want an error", text, got, err)
 		}
 	}
 	for _, text := range []string{`[tru]`, `[t]`, `[truefalse]`, `[1]`, `["true"]`, `[null]`} {
-		if got, err := appendData(nil, tensor.Bool, 1, []byte(text), &defaults); infer.CodeOf(err) != infer.Invalid {
+		if got, err := appendData(nil, tensor.Bool, 1, []byte(text), 0, &defaults); infer.CodeOf(err) != infer.Invalid {
 			t.Errorf("%s: %q, %v, want an error", text, got, err)
 		}
 	}
@@ -204,7 +307,7 @@ func BenchmarkReadingNumbers(b *testing.B) {
 	b.SetBytes(int64(len(text)))
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := appendData(dst, tensor.FP32, n, text, &defaults); err != nil {
+		if _, err := appendData(dst, tensor.FP32, n, text, 0, &defaults); err != nil {
 			b.Fatal(err)
 		}
 	}

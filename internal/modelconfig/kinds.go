@@ -75,7 +75,7 @@ var rules = map[string]rule{
 	"output.dims":                    {kind: carriedOut},
 	"output.reshape":                 {kind: carriedOut},
 	"output.reshape.shape":           {kind: carriedOut},
-	"output.label_filename":          {kind: hint, says: "requests for classification are refused, and nothing else reads the labels"},
+	"output.label_filename":          {kind: carriedOut},
 	"output.is_shape_tensor":         {kind: refused, says: "false, because every output has rows"},
 	"output.is_non_linear_format_io": {kind: refused, says: "false, because bytes are in the order of the inference protocol"},
 

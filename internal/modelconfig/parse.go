@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"math"
 	"regexp"
@@ -204,8 +205,21 @@ func (c *Config) readTensors() (err error) {
 	if c.Inputs, err = tensors("input", c.Proto.GetInput(), c.MaxBatchSize); err != nil {
 		return err
 	}
-	c.Outputs, err = tensors("output", c.Proto.GetOutput(), c.MaxBatchSize)
-	return err
+	if c.Outputs, err = tensors("output", c.Proto.GetOutput(), c.MaxBatchSize); err != nil {
+		return err
+	}
+	return c.checkLabels()
+}
+
+// checkLabels keeps files of labels in the model's directory. A client may send a
+// configuration, and then read as labels what is in such a file.
+func (c *Config) checkLabels() error {
+	for i, out := range c.Proto.GetOutput() {
+		if file := out.GetLabelFilename(); file != "" && (!fs.ValidPath(file) || file == ".") {
+			return bad(fmt.Sprintf("output[%d].label_filename", i), fmt.Sprintf("%q", file), "a path below the model's directory, such as labels.txt")
+		}
+	}
+	return nil
 }
 
 // described is what inputs and outputs have in common.

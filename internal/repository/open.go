@@ -103,6 +103,10 @@ func (r *Repository) open(ctx context.Context, w *wish, n int64) (*Version, erro
 	if r.opts.Strict && cfg.Incomplete() {
 		return nil, cfg.Wrong("input", "none, or no output", "both, because --disable-auto-complete-config takes nothing from the model")
 	}
+	labels, err := readLabels(cfg, w.found.dir)
+	if err != nil {
+		return nil, err
+	}
 	src := engine.Source{Config: cfg, Version: n, Dir: w.dir(n)}
 	need, err := r.claimMemory(runner.Engine, src)
 	if err != nil {
@@ -113,7 +117,7 @@ func (r *Repository) open(ctx context.Context, w *wish, n int64) (*Version, erro
 	if err != nil {
 		return nil, err
 	}
-	v := &Version{Config: cfg, Number: n, Stats: stats.New(cfg.MaxBatchSize), Memory: need, model: loaded, stamp: w.versions[n]}
+	v := &Version{Config: cfg, Labels: labels, Number: n, Stats: stats.New(cfg.MaxBatchSize), Memory: need, model: loaded, stamp: w.versions[n]}
 	if v.Scheduler, err = r.schedule(ctx, v, runner, w.bare()); err != nil {
 		return nil, errors.Join(err, loaded.Close())
 	}

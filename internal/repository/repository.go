@@ -128,6 +128,7 @@ type Repository struct {
 // A Version is one loaded version of a model, ready to run.
 type Version struct {
 	Config    *modelconfig.Config
+	Labels    map[string][]string // the names of classes, by output
 	Number    int64
 	Scheduler *sched.Scheduler
 	Stats     *stats.Counters

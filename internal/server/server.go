@@ -25,6 +25,7 @@ type Server struct {
 	models   *repository.Repository
 	log      *slog.Logger
 	stopping atomic.Bool
+	stopped  chan struct{}              // closed when stopping becomes true
 	strays   [infer.Codes]atomic.Uint64 // requests for which there was no version, by what they were told
 }
 
@@ -32,6 +33,7 @@ var (
 	_ kserve.Backend = (*Server)(nil)
 	_ kserve.Catalog = (*Server)(nil)
 	_ kserve.Control = (*Server)(nil)
+	_ kserve.Stopper = (*Server)(nil)
 )
 
 // Options of a server. The zero Options work.
@@ -43,12 +45,19 @@ type Options struct {
 
 // New returns a server over models, which stay the caller's to close.
 func New(models *repository.Repository, opts Options) *Server {
-	return &Server{models: models, log: cmp.Or(opts.Log, slog.Default())}
+	return &Server{models: models, log: cmp.Or(opts.Log, slog.Default()), stopped: make(chan struct{})}
 }
 
 // Stop makes the server tell that it is not ready, so that whoever spreads the
 // load goes elsewhere. Requests are answered all the same.
-func (s *Server) Stop() { s.stopping.Store(true) }
+func (s *Server) Stop() {
+	if !s.stopping.Swap(true) {
+		close(s.stopped)
+	}
+}
+
+// Stopping implements [kserve.Stopper].
+func (s *Server) Stopping() <-chan struct{} { return s.stopped }
 
 // Infer implements [kserve.Backend]. Each request is counted once, with what it was
 // told.
@@ -57,9 +66,6 @@ func (s *Server) Infer(ctx context.Context, req *infer.Request, resp *infer.Resp
 	// The response may have been another's.
 	resp.Model, resp.Version, resp.Times = req.Model, req.Version, infer.Timeline{}
 	v, err := s.submit(ctx, req, resp)
-	if err == nil {
-		resp.Outputs = choose(resp.Outputs, req.Outputs)
-	}
 	s.count(v, req, resp, time.Since(began), err)
 	s.tell(ctx, req, resp, err)
 	return err
@@ -94,11 +100,23 @@ func (s *Server) submit(ctx context.Context, req *infer.Request, resp *infer.Res
 		err = v.Scheduler.Submit(ctx, req, resp)
 		switch {
 		case err == nil:
-			return v, v.Config.Restore(resp)
+			return v, finish(v, req, resp)
 		case !errors.Is(err, sched.ErrClosed):
 			return v, err
 		}
 	}
+}
+
+// finish makes of what the model gave what the client asked for.
+func finish(v *repository.Version, req *infer.Request, resp *infer.Response) error {
+	if err := v.Config.Restore(resp); err != nil {
+		return err
+	}
+	if err := kserve.Classify(req, resp, v.Config.MaxBatchSize > 0, v.Labels); err != nil {
+		return err
+	}
+	resp.Outputs = choose(resp.Outputs, req.Outputs)
+	return nil
 }
 
 // choose keeps the outputs that were asked for, in place.

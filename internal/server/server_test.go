@@ -21,7 +21,7 @@ const config = `
 backend: "echo"
 max_batch_size: 4
 input [ { name: "x" data_type: TYPE_FP32 dims: [ 2 ] }, { name: "y" data_type: TYPE_INT64 dims: [ -1 ] } ]
-output [ { name: "x" data_type: TYPE_FP32 dims: [ 2 ] }, { name: "y" data_type: TYPE_INT64 dims: [ -1 ] } ]
+output [ { name: "x" data_type: TYPE_FP32 dims: [ 2 ] label_filename: "labels.txt" }, { name: "y" data_type: TYPE_INT64 dims: [ -1 ] } ]
 dynamic_batching { }
 `
 
@@ -31,8 +31,10 @@ func start(t *testing.T) *Server {
 	if err := os.MkdirAll(filepath.Join(dir, "echo", "3"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "echo", "config.pbtxt"), []byte(config), 0o644); err != nil {
-		t.Fatal(err)
+	for name, text := range map[string]string{"config.pbtxt": config, "labels.txt": "first\nsecond\n"} {
+		if err := os.WriteFile(filepath.Join(dir, "echo", name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
 	p := pacer.New()
 	t.Cleanup(p.Close)
@@ -90,6 +92,22 @@ func TestOnlyTheOutputsAskedForAreGiven(t *testing.T) {
 	resp.Release()
 }
 
+func TestClassesAreGivenInThePlaceOfAnOutput(t *testing.T) {
+	s := start(t)
+	req := request()
+	req.Outputs, req.Classes = []string{"x"}, []uint64{1}
+	var resp infer.Response
+	if err := s.Infer(t.Context(), req, &resp); err != nil {
+		t.Fatal(err)
+	}
+	out := &resp.Outputs[0]
+	if got := slices.Collect(out.Strings()); out.Type != tensor.Bytes || !slices.Equal(out.Shape, []int64{2, 1}) ||
+		string(got[0]) != "2.000000:1:second" || string(got[1]) != "4.000000:1:second" {
+		t.Errorf("%v %v %q", out.Type, out.Shape, got)
+	}
+	resp.Release()
+}
+
 func TestABadRequestIsRefusedBeforeItIsQueued(t *testing.T) {
 	s := start(t)
 	unknown, wrong := request(), request()
@@ -129,6 +147,8 @@ func TestTheCatalogTellsWhatThereIs(t *testing.T) {
 func TestAServerThatStopsIsNotReadyButAnswers(t *testing.T) {
 	s := start(t)
 	s.Stop()
+	s.Stop() // once more does nothing
+	<-s.Stopping()
 	if s.Ready() || s.ModelReady("echo", "") {
 		t.Error("a server that stops says that it is ready")
 	}

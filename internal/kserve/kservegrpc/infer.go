@@ -2,7 +2,6 @@ package kservegrpc
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -157,12 +156,15 @@ func decodeOutputs(req *infer.Request, outputs []*kservepb.ModelInferRequest_Inf
 		if p, ok := o.GetParameters()["shared_memory_region"]; ok {
 			return kserve.NoRegion(p.GetStringParam())
 		}
+		var classes uint64
 		if p, ok := o.GetParameters()["classification"]; ok {
-			if n, err := natural("classification", p); err != nil || n > 0 {
-				return cmp.Or(err, kserve.NoClassification(o.GetName()))
+			var err error
+			if classes, err = natural("classification", p); err != nil {
+				return err
 			}
 		}
 		req.Outputs = append(req.Outputs, o.GetName())
+		req.Classes = append(req.Classes, classes)
 	}
 	return nil
 }

@@ -36,6 +36,9 @@ type Options struct {
 	// Limits bound what a client can send. Answers have no limit.
 	Limits kserve.Limits
 
+	// Logging is what clients see and change of the log. Nil means nothing.
+	Logging kserve.Logging
+
 	// Log takes what is wrong with the server itself. Nil means [slog.Default].
 	Log *slog.Logger
 }
@@ -106,6 +109,9 @@ func (s *service) intercept(ctx context.Context, req any, info *grpc.UnaryServer
 func checkName(req any) error {
 	var name string
 	switch req := req.(type) {
+	case *kservepb.SystemSharedMemoryStatusRequest, *kservepb.SystemSharedMemoryRegisterRequest, *kservepb.SystemSharedMemoryUnregisterRequest,
+		*kservepb.CudaSharedMemoryStatusRequest, *kservepb.CudaSharedMemoryRegisterRequest, *kservepb.CudaSharedMemoryUnregisterRequest:
+		return nil // theirs are names of regions
 	case interface{ GetModelName() string }:
 		name = req.GetModelName()
 	case interface{ GetName() string }:

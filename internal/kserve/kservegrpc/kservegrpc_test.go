@@ -38,6 +38,7 @@ func newServer(t testing.TB, opts kservegrpc.Options) (*kservetest.Server, *grpc
 	t.Helper()
 	backend := kservetest.New(t, kservetest.Recorded...)
 	backend.Entries, backend.Counted = kservetest.RecordedIndex, kservetest.RecordedStatistics
+	opts.Logging = backend
 	server := kservegrpc.New(backend, backend, backend, opts)
 	listener := bufconn.Listen(1 << 20)
 	served := make(chan error, 1) // so that Serve never waits for the test
@@ -64,7 +65,8 @@ func newServer(t testing.TB, opts kservegrpc.Options) (*kservetest.Server, *grpc
 // code, and a message or the reason.
 func TestClientsOfTritonGetTheSameAnswers(t *testing.T) {
 	script.Run(t, "testdata/*.txt", func(t *testing.T) func([]string) string {
-		_, conn := newServer(t, kservegrpc.Options{Version: "1.2.3"})
+		backend, conn := newServer(t, kservegrpc.Options{Version: "1.2.3"})
+		backend.Before, backend.Unloaded = kservetest.RecordedFailure, []string{"recorder"}
 		return func(lines []string) string { return exchange(t, conn, lines[0], lines[1]) }
 	})
 }
@@ -206,7 +208,7 @@ func TestHealthIsReadiness(t *testing.T) {
 		false: grpc_health_v1.HealthCheckResponse_SERVING,
 		true:  grpc_health_v1.HealthCheckResponse_NOT_SERVING,
 	} {
-		backend.NotReady = notReady
+		backend.NotReady.Store(notReady)
 		for _, service := range []string{"", "inference.GRPCInferenceService", "nosuch"} {
 			got, err := client.Check(t.Context(), &grpc_health_v1.HealthCheckRequest{Service: service})
 			if err != nil || got.GetStatus() != want {

@@ -3,8 +3,6 @@ package kservegrpc
 import (
 	"context"
 
-	"google.golang.org/grpc/health/grpc_health_v1"
-
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
@@ -61,20 +59,4 @@ func checkVersion(version string) error {
 		return nil
 	}
 	return infer.Errorf(infer.Invalid, "failed to get model version from specified version string '%s', version should be an integral value > 0", version)
-}
-
-// health tells load balancers whether the server takes requests, whatever
-// service they name.
-type health struct {
-	grpc_health_v1.UnimplementedHealthServer
-
-	catalog kserve.Catalog
-}
-
-func (h *health) Check(context.Context, *grpc_health_v1.HealthCheckRequest) (*grpc_health_v1.HealthCheckResponse, error) {
-	status := grpc_health_v1.HealthCheckResponse_NOT_SERVING
-	if h.catalog.Ready() {
-		status = grpc_health_v1.HealthCheckResponse_SERVING
-	}
-	return &grpc_health_v1.HealthCheckResponse{Status: status}, nil
 }

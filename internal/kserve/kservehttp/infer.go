@@ -69,6 +69,13 @@ func (h *handler) checkRaw(req *kserve.Request) error {
 	return err
 }
 
+func (h *handler) generate(_ http.ResponseWriter, r *http.Request) error {
+	if _, err := h.catalog.Model(r.PathValue("model"), r.PathValue("version")); err != nil {
+		return err
+	}
+	return kserve.NoGenerate()
+}
+
 // scratch is memory for the JSON part of answers.
 var scratch = sync.Pool{New: func() any { return new([]byte) }}
 

@@ -10,9 +10,12 @@ import (
 	"cmp"
 	"errors"
 	"log/slog"
+	"maps"
 	"net/http"
 	"path"
 	"runtime/debug"
+	"slices"
+	"strings"
 
 	"github.com/shoal-serving/shoal/internal/kserve"
 )
@@ -25,6 +28,9 @@ type Options struct {
 	// Limits bound what a client can send. That of the header is for the
 	// http.Server.
 	Limits kserve.Limits
+
+	// Logging is what clients see and change of the log. Nil means nothing.
+	Logging kserve.Logging
 
 	// Log takes what is wrong with the server itself. Nil means [slog.Default].
 	Log *slog.Logger
@@ -52,7 +58,11 @@ func New(backend kserve.Backend, catalog kserve.Catalog, control kserve.Control,
 	h.handleModel(http.MethodGet, "/config", h.modelConfig)
 	h.handleModel(http.MethodGet, "/stats", h.statistics)
 	h.handle(http.MethodGet, "/v2/models/stats", h.statistics)
+	h.handleModel(http.MethodPost, "/generate", h.generate)
+	h.handleModel(http.MethodPost, "/generate_stream", h.generate)
 	h.handleRepository()
+	h.handleSettings()
+	h.handleSharedMemory()
 	h.mux.HandleFunc("/", notFound)
 	return h
 }
@@ -60,12 +70,19 @@ func New(backend kserve.Backend, catalog kserve.Catalog, control kserve.Control,
 // An action answers a request, or returns the error to answer with.
 type action func(w http.ResponseWriter, r *http.Request) error
 
-// handle adds a route. Methods are not left to the mux, which would answer HEAD
-// where GET is meant, and others with a text of its own.
+// handle adds a route that has one method.
 func (h *handler) handle(method, pattern string, do action) {
+	h.handleAll(pattern, map[string]action{method: do})
+}
+
+// handleAll adds a route with all its methods. They are not left to the mux, which
+// would answer HEAD where GET is meant, and others with a text of its own.
+func (h *handler) handleAll(pattern string, methods map[string]action) {
+	allowed := strings.Join(slices.Sorted(maps.Keys(methods)), ", ")
 	h.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
-		if r.Method != method {
-			w.Header().Set("Allow", method)
+		do, ok := methods[r.Method]
+		if !ok {
+			w.Header().Set("Allow", allowed)
 			sendError(w, http.StatusMethodNotAllowed, "Method Not Allowed")
 			return
 		}

@@ -31,6 +31,7 @@ func newServer(t testing.TB, opts kservehttp.Options) (*kservetest.Server, *http
 	t.Helper()
 	backend := kservetest.New(t, kservetest.Recorded...)
 	backend.Entries, backend.Counted = kservetest.RecordedIndex, kservetest.RecordedStatistics
+	opts.Logging = backend
 	server := httptest.NewServer(kservehttp.New(backend, backend, backend, opts))
 	server.Client().Transport.(*http.Transport).DisableCompression = true // answers are seen as they are sent
 	t.Cleanup(server.Close)
@@ -43,7 +44,8 @@ func newServer(t testing.TB, opts kservehttp.Options) (*kservetest.Server, *http
 // is written as a Go string.
 func TestClientsOfTritonGetTheSameAnswers(t *testing.T) {
 	script.Run(t, "testdata/*.txt", func(t *testing.T) func([]string) string {
-		_, server := newServer(t, kservehttp.Options{Version: "1.2.3"})
+		backend, server := newServer(t, kservehttp.Options{Version: "1.2.3"})
+		backend.Before, backend.Unloaded = kservetest.RecordedFailure, []string{"recorder"}
 		return func(lines []string) string { return exchange(t, server, lines) }
 	})
 }
@@ -155,10 +157,21 @@ func TestAnOverloadedServerSaysWhenToComeBack(t *testing.T) {
 	}
 }
 
+func TestALogThatIsNotForClientsIsNotTold(t *testing.T) {
+	backend := kservetest.New(t)
+	for _, method := range []string{http.MethodGet, http.MethodPost} {
+		w := httptest.NewRecorder()
+		kservehttp.New(backend, backend, backend, kservehttp.Options{}).ServeHTTP(w, httptest.NewRequest(method, "/v2/logging", nil))
+		if w.Code != http.StatusNotImplemented {
+			t.Errorf("%s: status %d, %s", method, w.Code, w.Body)
+		}
+	}
+}
+
 func TestReadinessIsThatOfTheCatalog(t *testing.T) {
 	backend, server := newServer(t, kservehttp.Options{})
 	for notReady, want := range map[bool]int{false: 200, true: 400} {
-		backend.NotReady = notReady
+		backend.NotReady.Store(notReady)
 		if a := do(t, server, http.MethodGet, "/v2/health/ready", nil, nil); a.status != want {
 			t.Errorf("not ready %t: status %d, want %d", notReady, a.status, want)
 		}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/shoal-serving/shoal/internal/buf"
@@ -30,12 +31,17 @@ var Recorded = []string{
 	`name: "repeat" backend: "python"
 	 input { name: "COUNT" data_type: TYPE_INT32 dims: 1 } output { name: "INDEX" data_type: TYPE_INT32 dims: 1 }`,
 	`name: "alltypes" backend: "python"`,
+	`name: "strings" backend: "python"
+	 input { name: "IN_STRING" data_type: TYPE_STRING dims: -1 } output { name: "OUT_STRING" data_type: TYPE_STRING dims: -1 }`,
 }
 
 // A Server has one version, 1, of each of its models.
 type Server struct {
 	// NotReady makes the server say that it is not.
-	NotReady bool
+	NotReady atomic.Bool
+
+	// Unloaded are models that have no version any more.
+	Unloaded []string
 
 	// Before, if not nil, is called before a request is answered. It may wait,
 	// panic, or return an error to be answered instead.
@@ -51,6 +57,12 @@ type Server struct {
 	Loading   func(model string, opts kserve.LoadOptions) error
 	Unloading func(model string, opts kserve.UnloadOptions) error
 
+	// Stop, if not nil, is closed when the server begins to stop.
+	Stop chan struct{}
+
+	// Log is what the server says that it logs.
+	Log kserve.LogSettings
+
 	models map[string]*modelconfig.Config
 }
 
@@ -58,7 +70,10 @@ type Server struct {
 // configuration has no inputs takes any.
 func New(t testing.TB, configs ...string) *Server {
 	t.Helper()
-	s := &Server{models: map[string]*modelconfig.Config{}}
+	s := &Server{
+		models: map[string]*modelconfig.Config{},
+		Log:    kserve.LogSettings{Info: true, Warning: true, Error: true, Format: "default"},
+	}
 	for _, text := range configs {
 		c, err := modelconfig.Parse("config.pbtxt", []byte(text))
 		if err != nil {
@@ -88,8 +103,11 @@ func (s *Server) Infer(ctx context.Context, req *infer.Request, resp *infer.Resp
 	}
 	resp.Model, resp.Version = req.Model, "1"
 	echo(req, resp)
-	return nil
+	return kserve.Classify(req, resp, c.MaxBatchSize > 0, labels)
 }
+
+// labels are those of the recorded server's file labels.txt.
+var labels = map[string][]string{"OUTa": {"zero", "one"}}
 
 // echo copies the inputs, so that a face that uses an answer after it gave it
 // back, or never gives it back, is found out.
@@ -117,7 +135,10 @@ func echo(req *infer.Request, resp *infer.Response) {
 }
 
 // Ready is part of [kserve.Catalog].
-func (s *Server) Ready() bool { return !s.NotReady }
+func (s *Server) Ready() bool { return !s.NotReady.Load() }
+
+// Stopping is part of [kserve.Stopper].
+func (s *Server) Stopping() <-chan struct{} { return s.Stop }
 
 // ModelReady is part of [kserve.Catalog].
 func (s *Server) ModelReady(model, version string) bool {
@@ -166,6 +187,12 @@ func (s *Server) Statistics(model, version string) ([]*kservepb.ModelStatistics,
 	return nil, infer.Errorf(infer.Invalid, "requested model '%s' is not available", model)
 }
 
+// ChangeLog is part of [kserve.Logging].
+func (s *Server) ChangeLog(c kserve.LogChange) (_ kserve.LogSettings, err error) {
+	s.Log, err = s.Log.With(c)
+	return s.Log, err
+}
+
 // Index is part of [kserve.Control].
 func (s *Server) Index(ready bool) []kserve.IndexEntry {
 	return slices.DeleteFunc(slices.Clone(s.Entries), func(e kserve.IndexEntry) bool { return ready && e.State != "READY" })
@@ -202,6 +229,8 @@ func describe(c *modelconfig.Config, tensors []modelconfig.Tensor) []kserve.Tens
 func (s *Server) find(model, version string) (*modelconfig.Config, error) {
 	c, ok := s.models[model]
 	switch {
+	case slices.Contains(s.Unloaded, model):
+		return nil, infer.Errorf(infer.NotFound, "Request for unknown model: '%s' has no available versions", model)
 	case !ok:
 		return nil, infer.Errorf(infer.NotFound, "Request for unknown model: '%s' is not found", model)
 	case version != "" && version != "1":

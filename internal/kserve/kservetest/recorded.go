@@ -1,6 +1,11 @@
 package kservetest
 
 import (
+	"context"
+	"encoding/binary"
+	"math"
+
+	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
 )
@@ -15,6 +20,23 @@ var RecordedIndex = []kserve.IndexEntry{
 	{Name: "recorder", Version: "1", State: "READY"},
 	{Name: "repeat", Version: "1", State: "READY"},
 	{Name: "two", Version: "1", State: "READY"},
+}
+
+// RecordedFailure is what the recorded model "failing" made of negative numbers.
+// It is for [Server.Before].
+func RecordedFailure(_ context.Context, req *infer.Request) error {
+	if req.Model != "failing" || len(req.Inputs[0].Data) < 4 {
+		return nil
+	}
+	switch f := math.Float32frombits(binary.LittleEndian.Uint32(req.Inputs[0].Data)); {
+	case f <= -100:
+		return infer.Errorf(infer.Unavailable, "busy: %v", f)
+	case f <= -10:
+		return infer.Errorf(infer.Invalid, "bad argument: %v", f)
+	case f < 0:
+		return infer.Errorf(infer.Internal, "negative input: %v", f)
+	}
+	return nil
 }
 
 // RecordedStatistics are those of two of its models, of which one had not run.

@@ -1,0 +1,139 @@
+package kserve
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/tensor"
+)
+
+// mostRanked is the most elements that are put in order for one row, as in
+// Triton.
+const mostRanked = 1_000_000
+
+// Classify puts classes in the place of those outputs of which req asks for them:
+// for each row the largest elements, as "value:index", or "value:index:label" if
+// labels has one for that index. labels are those of each output by its name.
+// batched says that the first dimension of outputs counts rows.
+//
+// The classes are left to the garbage collector; the memory of resp stays what it
+// is. If it cannot, it releases resp.
+func Classify(req *infer.Request, resp *infer.Response, batched bool, labels map[string][]string) error {
+	for i := range resp.Outputs {
+		out := &resp.Outputs[i]
+		n := slices.Index(req.Outputs, out.Name)
+		if n < 0 || n >= len(req.Classes) || req.Classes[n] == 0 {
+			continue
+		}
+		if err := classify(out, req.Classes[n], batched, labels[out.Name]); err != nil {
+			resp.Release()
+			return err
+		}
+	}
+	return nil
+}
+
+func classify(out *tensor.Tensor, most uint64, batched bool, labels []string) error {
+	appendRow := rankers[out.Type]
+	if appendRow == nil {
+		return infer.Errorf(infer.Invalid, "class result not available for output '%s' due to unsupported type '%v'", out.Name, out.Type)
+	}
+	if err := out.Check(); err != nil {
+		return err
+	}
+	shape, rows := out.Shape, int64(1)
+	batched = batched && len(shape) > 0
+	if batched {
+		rows, shape = shape[0], shape[1:]
+	}
+	elements, err := tensor.Elements(shape)
+	if err != nil {
+		return err
+	}
+	if elements > mostRanked {
+		return infer.Errorf(infer.Invalid, "output '%s' has %d elements in a row, of which at most %d can be classified", out.Name, elements, mostRanked)
+	}
+	count := int64(min(most, uint64(elements)))
+	size := elements * int64(out.Type.Size())
+	var data []byte
+	for row := range rows {
+		data = appendRow(data, out.Data[row*size:(row+1)*size], int(count), labels)
+	}
+	out.Type, out.Data = tensor.Bytes, data
+	out.Shape = []int64{count}
+	if batched {
+		out.Shape = []int64{rows, count}
+	}
+	return nil
+}
+
+// rankers are for the types whose elements have an order and a text.
+var rankers = map[tensor.Type]func(dst, row []byte, count int, labels []string) []byte{
+	tensor.Uint8:  appendClasses[uint8],
+	tensor.Uint16: appendClasses[uint16],
+	tensor.Uint32: appendClasses[uint32],
+	tensor.Uint64: appendClasses[uint64],
+	tensor.Int8:   appendClasses[int8],
+	tensor.Int16:  appendClasses[int16],
+	tensor.Int32:  appendClasses[int32],
+	tensor.Int64:  appendClasses[int64],
+	tensor.FP32:   appendClasses[float32],
+	tensor.FP64:   appendClasses[float64],
+}
+
+// rankable are the Go types of those.
+type rankable interface {
+	uint8 | uint16 | uint32 | uint64 | int8 | int16 | int32 | int64 | float32 | float64
+}
+
+// appendClasses appends the largest elements of a row, as elements of a BYTES
+// tensor. Of equal ones the first comes first, and what is no number comes last.
+func appendClasses[T rankable](dst, row []byte, count int, labels []string) []byte {
+	values := make([]T, len(row)/binary.Size(T(0)))
+	_, _ = binary.Decode(row, binary.LittleEndian, values) // there are exactly as many
+	order := make([]int, len(values))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int {
+		return cmp.Or(cmp.Compare(values[b], values[a]), cmp.Compare(a, b))
+	})
+	var class []byte
+	for _, i := range order[:count] {
+		class = append(appendValue(class[:0], values[i]), ':')
+		class = strconv.AppendInt(class, int64(i), 10)
+		if i < len(labels) && labels[i] != "" {
+			class = append(append(class, ':'), labels[i]...)
+		}
+		dst = tensor.AppendString(dst, class)
+	}
+	return dst
+}
+
+// appendValue appends a number as C prints it: integers without a point, others
+// with six digits after it.
+func appendValue[T rankable](dst []byte, v T) []byte {
+	var f float64
+	switch v := any(v).(type) {
+	case float32:
+		f = float64(v)
+	case float64:
+		f = v
+	default:
+		return fmt.Append(dst, v)
+	}
+	switch {
+	case math.IsNaN(f):
+		return append(dst, "nan"...)
+	case math.IsInf(f, 1):
+		return append(dst, "inf"...)
+	case math.IsInf(f, -1):
+		return append(dst, "-inf"...)
+	}
+	return strconv.AppendFloat(dst, f, 'f', 6, 64)
+}

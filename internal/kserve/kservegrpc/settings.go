@@ -1,0 +1,91 @@
+package kservegrpc
+
+import (
+	"context"
+	"maps"
+	"slices"
+
+	"github.com/shoal-serving/shoal/internal/kserve"
+	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
+)
+
+func (s *service) TraceSetting(_ context.Context, in *kservepb.TraceSettingRequest) (*kservepb.TraceSettingResponse, error) {
+	wanted := map[string][]string{}
+	for name, value := range in.GetSettings() {
+		wanted[name] = value.GetValue()
+	}
+	if err := kserve.CheckTrace(wanted); err != nil {
+		return nil, err
+	}
+	if model := in.GetModelName(); model != "" && !s.catalog.ModelReady(model, "") {
+		return nil, kserve.UntracedModel(model)
+	}
+	out := &kservepb.TraceSettingResponse{Settings: map[string]*kservepb.TraceSettingResponse_SettingValue{}}
+	for _, t := range kserve.TraceSettings {
+		out.Settings[t.Name] = &kservepb.TraceSettingResponse_SettingValue{Value: []string{t.Value}}
+	}
+	return out, nil
+}
+
+func (s *service) LogSettings(_ context.Context, in *kservepb.LogSettingsRequest) (*kservepb.LogSettingsResponse, error) {
+	if s.opts.Logging == nil {
+		return nil, kserve.NoLogging()
+	}
+	change, err := logChange(in.GetSettings())
+	if err != nil {
+		return nil, err
+	}
+	l, err := s.opts.Logging.ChangeLog(change)
+	if err != nil {
+		return nil, err
+	}
+	return &kservepb.LogSettingsResponse{Settings: map[string]*kservepb.LogSettingsResponse_SettingValue{
+		kserve.LogFile:    {ParameterChoice: &kservepb.LogSettingsResponse_SettingValue_StringParam{StringParam: l.File}},
+		kserve.LogInfo:    {ParameterChoice: &kservepb.LogSettingsResponse_SettingValue_BoolParam{BoolParam: l.Info}},
+		kserve.LogWarning: {ParameterChoice: &kservepb.LogSettingsResponse_SettingValue_BoolParam{BoolParam: l.Warning}},
+		kserve.LogError:   {ParameterChoice: &kservepb.LogSettingsResponse_SettingValue_BoolParam{BoolParam: l.Error}},
+		kserve.LogVerbose: {ParameterChoice: &kservepb.LogSettingsResponse_SettingValue_Uint32Param{Uint32Param: l.Verbose}},
+		kserve.LogFormat:  {ParameterChoice: &kservepb.LogSettingsResponse_SettingValue_StringParam{StringParam: l.Format}},
+	}}, nil
+}
+
+// logChange takes settings in the order of their names, as loadOptions does, and
+// lets those pass that are not known, as Triton does.
+func logChange(settings map[string]*kservepb.LogSettingsRequest_SettingValue) (c kserve.LogChange, err error) {
+	for _, name := range slices.Sorted(maps.Keys(settings)) {
+		switch name {
+		case kserve.LogFile:
+			err = kserve.NoLogFile()
+		case kserve.LogInfo:
+			c.Info, err = boolSetting(name, settings[name])
+		case kserve.LogWarning:
+			c.Warning, err = boolSetting(name, settings[name])
+		case kserve.LogError:
+			c.Error, err = boolSetting(name, settings[name])
+		case kserve.LogVerbose:
+			p, ok := settings[name].GetParameterChoice().(*kservepb.LogSettingsRequest_SettingValue_Uint32Param)
+			if !ok {
+				return c, mistyped(name, "uint32_param")
+			}
+			c.Verbose = &p.Uint32Param
+		case kserve.LogFormat:
+			p, ok := settings[name].GetParameterChoice().(*kservepb.LogSettingsRequest_SettingValue_StringParam)
+			if !ok {
+				return c, mistyped(name, "string_param")
+			}
+			c.Format = &p.StringParam
+		}
+		if err != nil {
+			return c, err
+		}
+	}
+	return c, nil
+}
+
+func boolSetting(name string, value *kservepb.LogSettingsRequest_SettingValue) (*bool, error) {
+	p, ok := value.GetParameterChoice().(*kservepb.LogSettingsRequest_SettingValue_BoolParam)
+	if !ok {
+		return nil, mistyped(name, "bool_param")
+	}
+	return &p.BoolParam, nil
+}

@@ -1,0 +1,41 @@
+package kservegrpc
+
+import (
+	"context"
+
+	"github.com/shoal-serving/shoal/internal/kserve"
+	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
+)
+
+// There is no memory that clients share with the server, and that is what these
+// methods say.
+
+func (s *service) SystemSharedMemoryStatus(_ context.Context, in *kservepb.SystemSharedMemoryStatusRequest) (*kservepb.SystemSharedMemoryStatusResponse, error) {
+	if in.GetName() != "" {
+		return nil, kserve.NoRegionStatus("system", in.GetName())
+	}
+	return &kservepb.SystemSharedMemoryStatusResponse{}, nil
+}
+
+func (s *service) SystemSharedMemoryRegister(context.Context, *kservepb.SystemSharedMemoryRegisterRequest) (*kservepb.SystemSharedMemoryRegisterResponse, error) {
+	return nil, kserve.NoSharedMemory()
+}
+
+func (s *service) SystemSharedMemoryUnregister(context.Context, *kservepb.SystemSharedMemoryUnregisterRequest) (*kservepb.SystemSharedMemoryUnregisterResponse, error) {
+	return nil, kserve.NoSharedMemory()
+}
+
+func (s *service) CudaSharedMemoryStatus(_ context.Context, in *kservepb.CudaSharedMemoryStatusRequest) (*kservepb.CudaSharedMemoryStatusResponse, error) {
+	if in.GetName() != "" {
+		return nil, kserve.NoRegionStatus("cuda", in.GetName())
+	}
+	return &kservepb.CudaSharedMemoryStatusResponse{}, nil
+}
+
+func (s *service) CudaSharedMemoryRegister(context.Context, *kservepb.CudaSharedMemoryRegisterRequest) (*kservepb.CudaSharedMemoryRegisterResponse, error) {
+	return nil, kserve.NoSharedMemory()
+}
+
+func (s *service) CudaSharedMemoryUnregister(context.Context, *kservepb.CudaSharedMemoryUnregisterRequest) (*kservepb.CudaSharedMemoryUnregisterResponse, error) {
+	return nil, kserve.NoSharedMemory()
+}

@@ -1,0 +1,83 @@
+package kservehttp
+
+import (
+	"net/http"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/shoal-serving/shoal/internal/kserve"
+)
+
+// handleSettings adds the routes that tell settings of the server, and change
+// them.
+func (h *handler) handleSettings() {
+	for _, path := range []string{"/v2/trace/setting", "/v2/models/{model}/trace/setting"} {
+		h.handleAll(path, map[string]action{http.MethodGet: h.traceSettings, http.MethodPost: h.changeTrace})
+	}
+	h.handleAll("/v2/logging", map[string]action{http.MethodGet: h.logSettings, http.MethodPost: h.changeLog})
+}
+
+// traceSettings are of all models, if the path names none.
+func (h *handler) traceSettings(w http.ResponseWriter, r *http.Request) error {
+	if model := r.PathValue("model"); model != "" && !h.catalog.ModelReady(model, "") {
+		return kserve.UntracedModel(model)
+	}
+	body := []byte{'{'}
+	for i, s := range kserve.TraceSettings {
+		if i > 0 {
+			body = append(body, ',')
+		}
+		body, _ = jsontext.AppendQuote(body, s.Name) // cannot fail for what is written here
+		body = append(body, ':')
+		if s.Name == kserve.TraceLevel {
+			body = append(body, '[')
+		}
+		body, _ = jsontext.AppendQuote(body, s.Value)
+		if s.Name == kserve.TraceLevel {
+			body = append(body, ']')
+		}
+	}
+	sendDocument(w, http.StatusOK, append(body, '}'))
+	return nil
+}
+
+func (h *handler) changeTrace(w http.ResponseWriter, r *http.Request) error {
+	wanted, err := read(r, &h.opts.Limits, kserve.DecodeTrace)
+	if err == nil {
+		err = kserve.CheckTrace(wanted)
+	}
+	if err != nil {
+		return err
+	}
+	return h.traceSettings(w, r)
+}
+
+func (h *handler) logSettings(w http.ResponseWriter, _ *http.Request) error {
+	return h.sendLog(w, kserve.LogChange{})
+}
+
+func (h *handler) changeLog(w http.ResponseWriter, r *http.Request) error {
+	change, err := read(r, &h.opts.Limits, kserve.DecodeLogChange)
+	if err != nil {
+		return err
+	}
+	return h.sendLog(w, change)
+}
+
+func (h *handler) sendLog(w http.ResponseWriter, change kserve.LogChange) error {
+	if h.opts.Logging == nil {
+		return kserve.NoLogging()
+	}
+	s, err := h.opts.Logging.ChangeLog(change)
+	if err != nil {
+		return err
+	}
+	return sendJSON(w, http.StatusOK, struct {
+		File    string `json:"log_file"`
+		Info    bool   `json:"log_info"`
+		Warning bool   `json:"log_warning"`
+		Error   bool   `json:"log_error"`
+		Verbose uint32 `json:"log_verbose_level"`
+		Format  string `json:"log_format"`
+	}(s))
+}

@@ -1,0 +1,28 @@
+package kservehttp
+
+import (
+	"net/http"
+
+	"github.com/shoal-serving/shoal/internal/kserve"
+)
+
+// handleSharedMemory adds the routes of memory that clients share with the
+// server. There is none, and that is what they say.
+func (h *handler) handleSharedMemory() {
+	for _, kind := range []string{"system", "cuda"} {
+		for _, region := range []string{"", "/region/{region}"} {
+			path := "/v2/" + kind + "sharedmemory" + region
+			h.handle(http.MethodGet, path+"/status", func(w http.ResponseWriter, r *http.Request) error {
+				if region := r.PathValue("region"); region != "" {
+					return kserve.NoRegionStatus(kind, region)
+				}
+				sendDocument(w, http.StatusOK, []byte("[]"))
+				return nil
+			})
+			h.handle(http.MethodPost, path+"/register", noSharedMemory)
+			h.handle(http.MethodPost, path+"/unregister", noSharedMemory)
+		}
+	}
+}
+
+func noSharedMemory(http.ResponseWriter, *http.Request) error { return kserve.NoSharedMemory() }

@@ -1,0 +1,77 @@
+package kserve
+
+import (
+	"slices"
+
+	"github.com/shoal-serving/shoal/internal/infer"
+)
+
+// A TraceSetting is one of those that say what is traced of requests.
+type TraceSetting struct {
+	Name  string
+	Value string
+}
+
+// The trace settings that have rules of their own.
+const (
+	TraceLevel = "trace_level" // the only one that is a list
+	traceFile  = "trace_file"
+)
+
+// TraceSettings are those of a server that traces nothing, in Triton's order.
+var TraceSettings = []TraceSetting{
+	{TraceLevel, "OFF"}, {"trace_rate", "1000"}, {"trace_count", "-1"}, {"log_frequency", "0"}, {traceFile, ""}, {"trace_mode", "triton"},
+}
+
+// CheckTrace returns why trace settings cannot be changed so. Those that stay what
+// they are can, and so can those that are cleared, which have no values. Names and
+// levels that are not known are let pass, as in Triton.
+func CheckTrace(wanted map[string][]string) error {
+	if _, ok := wanted[traceFile]; ok {
+		return infer.Errorf(infer.Unsupported, "trace file location can not be updated through network protocol")
+	}
+	for _, level := range wanted[TraceLevel] {
+		if slices.Contains([]string{"TIMESTAMPS", "TENSORS", "MIN", "MAX"}, level) {
+			return infer.Errorf(infer.Invalid, "Attempting to set invalid trace setting :trace file name is not given")
+		}
+	}
+	for _, s := range TraceSettings[1:] {
+		for _, value := range wanted[s.Name] {
+			if value != s.Value {
+				return infer.Errorf(infer.Unsupported, "%s can not be updated: found '%s', expected '%s', because nothing is traced", s.Name, value, s.Value)
+			}
+		}
+	}
+	return nil
+}
+
+// UntracedModel answers a client that asks for the trace settings of a model that
+// takes no requests.
+func UntracedModel(model string) error {
+	return infer.Errorf(infer.Invalid, "Request for unknown model : %s", model)
+}
+
+// DecodeTrace reads the body of an HTTP request that changes trace settings: the
+// values of each.
+func DecodeTrace(body []byte, limits *Limits) (wanted map[string][]string, err error) {
+	wanted = map[string][]string{}
+	err = decodeMembers(body, limits, func(d *document, name string) error {
+		if !slices.ContainsFunc(TraceSettings, func(s TraceSetting) bool { return s.Name == name }) {
+			return d.skip()
+		}
+		wanted[name] = nil
+		if d.json.PeekKind() == 'n' {
+			return d.skip() // null clears it
+		}
+		add := func() error {
+			value, err := d.string(name)
+			wanted[name] = append(wanted[name], value)
+			return err
+		}
+		if name == TraceLevel {
+			return d.elements(name, add)
+		}
+		return add()
+	})
+	return wanted, err
+}

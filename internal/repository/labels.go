@@ -1,0 +1,30 @@
+package repository
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/shoal-serving/shoal/internal/modelconfig"
+)
+
+// readLabels returns the names of classes of those outputs that have a file of
+// them in the model's directory: the first line is the name of class 0.
+func readLabels(cfg *modelconfig.Config, dir string) (map[string][]string, error) {
+	labels := map[string][]string{}
+	for i, out := range cfg.Proto.GetOutput() {
+		file := out.GetLabelFilename()
+		if file == "" {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join(dir, file))
+		if err != nil {
+			return nil, cfg.Wrong(fmt.Sprintf("output[%d].label_filename", i), fmt.Sprintf("%q", file), "a file in the model's directory with the name of a class in each line (%v)", err)
+		}
+		for line := range strings.Lines(string(text)) {
+			labels[out.GetName()] = append(labels[out.GetName()], strings.TrimRight(line, "\r\n"))
+		}
+	}
+	return labels, nil
+}
