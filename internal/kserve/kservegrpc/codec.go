@@ -1,19 +1,15 @@
 package kservegrpc
 
 import (
-	"context"
-
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
-	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
 )
 
-// A codec is the plain one, but for reading: a message beyond the limits is not
+// A codec reads and writes inferences itself, so that tensors are not copied, and
+// leaves all other messages to the plain codec. A message beyond the limits is not
 // read, because its bytes can become a hundred times as many in memory.
 type codec struct {
 	encoding.CodecV2
@@ -21,62 +17,47 @@ type codec struct {
 	limits *kserve.Limits
 }
 
-// received is a message that is being read, and what is wrong with it.
+// received is a message of any other kind, and what is wrong with it.
 type received struct {
 	message any
 	err     error
 }
 
+// Unmarshal tells what is wrong with a message in the message, where it can be.
+// What it returns, grpc answers as a fault of the server.
 func (c *codec) Unmarshal(data mem.BufferSlice, v any) error {
-	m, ok := v.(*received)
-	if !ok {
-		return c.unmarshal(data, v)
+	switch m := v.(type) {
+	case *request:
+		// grpc reads on, into the same request, to see that there is one message alone.
+		m.release()
+		*m = request{}
+		m.read(data, c.limits)
+		return nil
+	case *received:
+		m.err = c.unmarshal(data, m.message)
+		return nil
 	}
-	m.err = c.unmarshal(data, m.message)
-	return nil
+	return c.unmarshal(data, v)
 }
 
 func (c *codec) unmarshal(data mem.BufferSlice, message any) error {
 	flat := data.MaterializeToBuffer(mem.DefaultBufferPool())
 	defer flat.Free()
-	if err := c.check(flat.ReadOnlyData(), message); err != nil {
+	t := tally{limits: c.limits}
+	if err := t.other(flat.ReadOnlyData()); err != nil {
 		return err
 	}
-	if err := unmarshal.Unmarshal(flat.ReadOnlyData(), message.(proto.Message)); err != nil {
-		return infer.Errorf(infer.Invalid, "the message cannot be read: %w", err)
-	}
-	return nil
+	return merge(flat.ReadOnlyData(), message.(proto.Message))
 }
 
-// Nobody asks for fields that are not known, and keeping them takes five times
-// their bytes.
-var unmarshal = proto.UnmarshalOptions{DiscardUnknown: true}
-
-func (c *codec) check(data []byte, message any) error {
-	t := tally{limits: c.limits}
-	if _, ok := message.(*kservepb.ModelInferRequest); ok {
-		return t.request(data)
+// Marshal takes the outputs of an answer over: grpc writes them after the call has
+// returned, and gives them back then.
+func (c *codec) Marshal(v any) (mem.BufferSlice, error) {
+	switch m := v.(type) {
+	case *answer:
+		return m.marshal(), nil
+	case *streamAnswer:
+		return m.marshal(), nil
 	}
-	return t.other(data)
-}
-
-// withReasons returns the service with methods that answer with the code of what
-// is wrong with a message. By itself grpc says that the server is to blame.
-func withReasons(service *grpc.ServiceDesc) *grpc.ServiceDesc {
-	changed := *service
-	changed.Methods = make([]grpc.MethodDesc, 0, len(service.Methods))
-	for _, m := range service.Methods {
-		handler := m.Handler
-		m.Handler = func(srv any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
-			return handler(srv, ctx, func(message any) error {
-				m := received{message: message}
-				if err := decode(&m); err != nil {
-					return err
-				}
-				return withCode(m.err)
-			}, interceptor)
-		}
-		changed.Methods = append(changed.Methods, m)
-	}
-	return &changed
+	return c.CodecV2.Marshal(v)
 }

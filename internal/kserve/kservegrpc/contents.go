@@ -66,7 +66,7 @@ func typed(c *kservepb.InferTensorContents, t tensor.Type) ([]byte, bool) {
 	case tensor.FP64:
 		return tensor.Data(c.GetFp64Contents()), true
 	case tensor.Bytes:
-		return strings(c.GetBytesContents()), true
+		return joined(c.GetBytesContents()), true
 	}
 	return nil, true // FP16 and BF16 travel only as raw contents
 }
@@ -81,7 +81,7 @@ func narrow[To int8 | int16 | uint8 | uint16, From int32 | uint32](values []From
 	return tensor.Data(narrowed), true
 }
 
-func strings(elements [][]byte) []byte {
+func joined(elements [][]byte) []byte {
 	size := 0
 	for _, e := range elements {
 		size += 4 + len(e)

@@ -1,10 +1,7 @@
 package kservegrpc
 
 import (
-	"bytes"
 	"context"
-	"slices"
-	"sync"
 
 	"google.golang.org/grpc/peer"
 
@@ -14,47 +11,35 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-var responses = sync.Pool{New: func() any { return new(infer.Response) }}
-
-func (s *service) ModelInfer(ctx context.Context, in *kservepb.ModelInferRequest) (*kservepb.ModelInferResponse, error) {
-	req, err := decode(in, &s.opts.Limits)
-	if err != nil {
-		return nil, err
-	}
-	if p, ok := peer.FromContext(ctx); ok {
-		req.Client = kserve.ClientAt(p.Addr)
-	}
+// answer runs a model once. in stays the caller's.
+func (s *service) answer(ctx context.Context, in *request) (any, error) {
 	resp := responses.Get().(*infer.Response)
-	defer responses.Put(resp)
-	if err := s.backend.Infer(ctx, req, resp); err != nil {
+	if err := s.infer(ctx, in, clientOf(ctx), resp); err != nil {
+		responses.Put(resp)
 		return nil, err
 	}
-	defer resp.Release()
-	return encode(in.GetId(), resp), nil
+	return &answer{model: resp.Model, version: resp.Version, id: in.GetId(), response: resp}, nil
 }
 
-// encode copies the outputs. The message is written after the call has
-// returned, when nobody is left to give their memory back.
-func encode(id string, resp *infer.Response) *kservepb.ModelInferResponse {
-	out := &kservepb.ModelInferResponse{
-		ModelName:         resp.Model,
-		ModelVersion:      resp.Version,
-		Id:                id,
-		Outputs:           make([]*kservepb.ModelInferResponse_InferOutputTensor, 0, len(resp.Outputs)),
-		RawOutputContents: make([][]byte, 0, len(resp.Outputs)),
+// infer runs a model once, and fills in resp if the error is nil.
+func (s *service) infer(ctx context.Context, in *request, client uint64, resp *infer.Response) error {
+	req, err := decode(&in.ModelInferRequest, &s.opts.Limits)
+	if err != nil {
+		return err
 	}
-	for i := range resp.Outputs {
-		t := &resp.Outputs[i]
-		out.Outputs = append(out.Outputs, &kservepb.ModelInferResponse_InferOutputTensor{
-			Name: t.Name, Datatype: t.Type.String(), Shape: slices.Clone(t.Shape),
-		})
-		out.RawOutputContents = append(out.RawOutputContents, bytes.Clone(t.Data))
+	req.Memory, req.Client = in.memory, client
+	return s.backend.Infer(ctx, req, resp)
+}
+
+func clientOf(ctx context.Context) uint64 {
+	if p, ok := peer.FromContext(ctx); ok {
+		return kserve.ClientAt(p.Addr)
 	}
-	return out
+	return 0
 }
 
 // decode makes a request of a message that was read by the codec. Its inputs are
-// views of the message, which is left to the garbage collector.
+// views of the message, and of the memory that the message's raw contents are in.
 func decode(in *kservepb.ModelInferRequest, limits *kserve.Limits) (*infer.Request, error) {
 	req := &infer.Request{Model: in.GetModelName(), Version: in.GetModelVersion(), ID: in.GetId()}
 	if err := checkVersion(req.Version); err != nil {
@@ -88,6 +73,13 @@ func decodeParameters(req *infer.Request, parameters map[string]*kservepb.InferP
 			return err
 		}
 		req.Timeout = kserve.Microseconds(n)
+	}
+	// Every answer here says that it is the final one, so that none follows which
+	// says only that.
+	if p, ok := parameters["triton_enable_empty_final_response"]; ok {
+		if _, ok := p.GetParameterChoice().(*kservepb.InferParameter_BoolParam); !ok {
+			return mistyped("triton_enable_empty_final_response", "bool_param")
+		}
 	}
 	return nil
 }

@@ -2,9 +2,9 @@
 //
 // It knows methods and messages. What runs a model is behind [kserve.Backend], and
 // what loads one behind [kserve.Control].
-// Messages are read and written by the plain codec of grpc, once it is known that
-// they are within the limits: tensors are copied once out of the network buffers
-// and once into the answer. Messages may be compressed with gzip.
+// Inferences are read and written by a codec of our own, which leaves inputs in the
+// buffers that grpc received them in; all other messages by grpc's plain one. Messages may
+// be compressed with gzip.
 package kservegrpc
 
 import (
@@ -74,11 +74,13 @@ func New(backend kserve.Backend, catalog kserve.Catalog, control kserve.Control,
 		grpc.WaitForHandlers(true),
 		grpc.ChainUnaryInterceptor(s.intercept),
 	}, extra...)...)
-	server.RegisterService(withReasons(&kservepb.GRPCInferenceService_ServiceDesc), s)
+	server.RegisterService(desc(), s)
 	grpc_health_v1.RegisterHealthServer(server, &health{catalog: catalog})
 	return server
 }
 
+// A service has the methods of the generated interface, but for those that [desc]
+// gives other handlers.
 type service struct {
 	kservepb.UnimplementedGRPCInferenceServiceServer
 
@@ -91,17 +93,20 @@ type service struct {
 // intercept stands around every call. It gives errors their codes, and makes a
 // panic cost no more than the call.
 func (s *service) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
-	defer func() {
-		if cause := recover(); cause != nil {
-			s.opts.Log.Error("a request panicked", "method", info.FullMethod, "cause", cause, "stack", string(debug.Stack()))
-			resp, err = nil, status.Error(codes.Internal, "internal error")
-		}
-	}()
+	defer s.survive(info.FullMethod, &err)
 	if err := checkName(req); err != nil {
 		return nil, withCode(err)
 	}
 	resp, err = handler(ctx, req)
 	return resp, withCode(err)
+}
+
+// survive is deferred around what may panic, and makes an error of it.
+func (s *service) survive(method string, err *error) {
+	if cause := recover(); cause != nil {
+		s.opts.Log.Error("a request panicked", "method", method, "cause", cause, "stack", string(debug.Stack()))
+		*err = status.Error(codes.Internal, "internal error")
+	}
 }
 
 // checkName looks at the name of a model before anything else does. None is for

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -34,12 +36,12 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-func newServer(t testing.TB, opts kservegrpc.Options) (*kservetest.Server, *grpc.ClientConn) {
+func newServer(t testing.TB, opts kservegrpc.Options, extra ...grpc.ServerOption) (*kservetest.Server, *grpc.ClientConn) {
 	t.Helper()
 	backend := kservetest.New(t, kservetest.Recorded...)
 	backend.Entries, backend.Counted = kservetest.RecordedIndex, kservetest.RecordedStatistics
 	opts.Logging = backend
-	server := kservegrpc.New(backend, backend, backend, opts)
+	server := kservegrpc.New(backend, backend, backend, opts, extra...)
 	listener := bufconn.Listen(1 << 20)
 	served := make(chan error, 1) // so that Serve never waits for the test
 	go func() { served <- server.Serve(listener) }()
@@ -67,8 +69,49 @@ func TestClientsOfTritonGetTheSameAnswers(t *testing.T) {
 	script.Run(t, "testdata/*.txt", func(t *testing.T) func([]string) string {
 		backend, conn := newServer(t, kservegrpc.Options{Version: "1.2.3"})
 		backend.Before, backend.Unloaded = kservetest.RecordedFailure, []string{"recorder"}
-		return func(lines []string) string { return exchange(t, conn, lines[0], lines[1]) }
+		return func(lines []string) string {
+			method, header, _ := strings.Cut(lines[0], " ")
+			if method == "ModelStreamInfer" {
+				return streamed(t, conn, header, lines[1:])
+			}
+			return exchange(t, conn, method, lines[1])
+		}
 	})
+}
+
+// streamed sends all messages, and then reads what is answered.
+func streamed(t *testing.T, conn *grpc.ClientConn, header string, messages []string) string {
+	ctx := t.Context()
+	if key, value, ok := strings.Cut(header, ": "); ok {
+		ctx = metadata.AppendToOutgoingContext(ctx, key, value)
+	}
+	stream, err := kservepb.NewGRPCInferenceServiceClient(conn).ModelStreamInfer(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range messages {
+		in := &kservepb.ModelInferRequest{}
+		if err := protojson.Unmarshal([]byte(m), in); err != nil {
+			t.Fatalf("%s: %v", m, err)
+		}
+		if err := stream.Send(in); err != nil && !errors.Is(err, io.EOF) { // EOF: the reason is received
+			t.Fatal(err)
+		}
+	}
+	if err := stream.CloseSend(); err != nil {
+		t.Fatal(err)
+	}
+	var answered strings.Builder
+	for {
+		out, err := stream.Recv()
+		switch {
+		case errors.Is(err, io.EOF):
+			return answered.String() + "OK"
+		case err != nil:
+			return fmt.Sprintf("%s%v\n%s", answered.String(), status.Code(err), status.Convert(err).Message())
+		}
+		fmt.Fprintln(&answered, text(t, out))
+	}
 }
 
 func exchange(t *testing.T, conn *grpc.ClientConn, method, message string) string {

@@ -76,10 +76,11 @@ func TestNoMessageTakesMuchMoreMemoryThanItsBytes(t *testing.T) {
 	for name, data := range hostile(size) {
 		var err error
 		took := allocated(func() {
-			m := &kservepb.ModelInferRequest{}
-			if err = c.Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, m); err == nil {
-				_, err = decode(m, c.limits)
+			m := &request{}
+			if err = c.Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, m); err == nil && m.err == nil {
+				_, err = decode(&m.ModelInferRequest, c.limits)
 			}
+			m.release()
 		})
 		if took > 3*size { // one for the message, one for the tensors, and what a slice leaves behind when it grows
 			t.Errorf("%s: %d bytes of memory for %d of the message; %v", name, took, len(data), err)
@@ -115,13 +116,14 @@ func FuzzDecodeMessage(f *testing.F) {
 	limits := kserve.Limits{Decoded: 1 << 10, Inputs: 3, Outputs: 2, Dims: 3, Parameters: 4, String: 9, Text: 16}
 	c := newCodec(limits)
 	f.Fuzz(func(t *testing.T, data []byte) {
-		m := received{message: &kservepb.ModelInferRequest{}}
-		if err := c.Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, &m); err != nil {
+		m := &request{}
+		if err := c.Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, m); err != nil {
 			t.Fatal(err)
 		}
+		defer m.release()
 		var req *infer.Request
 		if m.err == nil {
-			req, m.err = decode(m.message.(*kservepb.ModelInferRequest), c.limits)
+			req, m.err = decode(&m.ModelInferRequest, c.limits)
 		}
 		if m.err != nil {
 			if code := infer.CodeOf(m.err); code != infer.Invalid && code != infer.NotFound && code != infer.Unsupported {
@@ -129,7 +131,7 @@ func FuzzDecodeMessage(f *testing.F) {
 			}
 			return
 		}
-		checkLimits(t, req, m.message.(*kservepb.ModelInferRequest), &limits)
+		checkLimits(t, req, &m.ModelInferRequest, &limits)
 	})
 }
 

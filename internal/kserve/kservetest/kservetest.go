@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/shoal-serving/shoal/internal/buf"
 	"github.com/shoal-serving/shoal/internal/infer"
@@ -43,8 +44,9 @@ type Server struct {
 	// Unloaded are models that have no version any more.
 	Unloaded []string
 
-	// Before, if not nil, is called before a request is answered. It may wait,
-	// panic, or return an error to be answered instead.
+	// Before, if not nil, is called before a request is answered, as if by the
+	// instance that took it. It may wait, panic, or return an error to be answered
+	// instead.
 	Before func(ctx context.Context, req *infer.Request) error
 
 	// Entries are the index, and Counted the statistics. Their models need not be
@@ -87,6 +89,7 @@ func New(t testing.TB, configs ...string) *Server {
 // Infer checks req, and answers it with its inputs. The output that an input
 // becomes has OUT in its name where the input has IN: INPUT becomes OUTPUT.
 func (s *Server) Infer(ctx context.Context, req *infer.Request, resp *infer.Response) error {
+	resp.Times = infer.Timeline{}
 	c, err := s.find(req.Model, req.Version)
 	if err != nil {
 		return err
@@ -96,6 +99,7 @@ func (s *Server) Infer(ctx context.Context, req *infer.Request, resp *infer.Resp
 			return err
 		}
 	}
+	resp.Times.Taken = time.Now()
 	if s.Before != nil {
 		if err := s.Before(ctx, req); err != nil {
 			return err

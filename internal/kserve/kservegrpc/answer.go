@@ -1,0 +1,199 @@
+package kservegrpc
+
+import (
+	"runtime"
+	"sync"
+
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/shoal-serving/shoal/internal/buf"
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/tensor"
+)
+
+// responses are used again once their outputs have been handed on.
+var responses = sync.Pool{New: func() any { return new(infer.Response) }}
+
+// An answer is a ModelInferResponse that is to be written.
+type answer struct {
+	model, version, id string
+
+	// response has the outputs, and is the answer's. Nil means that there are none.
+	response *infer.Response
+
+	// final adds that no other answer to the request will come. Streams say so.
+	final bool
+}
+
+// A streamAnswer is a ModelStreamInferResponse that is to be written.
+type streamAnswer struct {
+	answer
+
+	failure string
+}
+
+// release gives back an answer that is not going to be written.
+func (a *answer) release() {
+	if a.response == nil {
+		return
+	}
+	a.response.Release()
+	responses.Put(a.response)
+	a.response = nil
+}
+
+const (
+	// Outputs from this size on are written from where they are. Copying a smaller
+	// one costs less than seeing to it that it is given back.
+	lendFrom = 32 << 10
+
+	// What a tensor and a message take at the most besides their texts, shapes and
+	// data.
+	tensorOverhead  = 64
+	messageOverhead = 64
+)
+
+// finalParameter is the field parameters with triton_final_response, true.
+var finalParameter = protowire.AppendBytes(protowire.AppendTag(nil, 4, protowire.BytesType),
+	append(appendText(nil, 1, "triton_final_response"), 2<<3|2, 2, 1<<3, 1))
+
+// marshal returns the message. It has been released then: what is lent to grpc
+// has counts of its own.
+func (a *answer) marshal() mem.BufferSlice {
+	defer a.release()
+	memory, pool := a.head()
+	b := *memory
+	b = appendText(b, 1, a.model)
+	b = appendText(b, 2, a.version)
+	b = appendText(b, 3, a.id)
+	if a.final {
+		b = append(b, finalParameter...)
+	}
+	var lent mem.BufferSlice
+	var cuts []int // of b, where the lent ones go
+	if a.response != nil {
+		outputs := a.response.Outputs
+		for i := range outputs {
+			b = appendOutput(b, &outputs[i])
+		}
+		for i := range outputs {
+			data := outputs[i].Data
+			b = protowire.AppendTag(b, 6, protowire.BytesType)
+			b = protowire.AppendVarint(b, uint64(len(data)))
+			if len(data) < lendFrom {
+				b = append(b, data...)
+				continue
+			}
+			lent, cuts = append(lent, lend(data, a.response.Memory)), append(cuts, len(b))
+		}
+	}
+	*memory = b
+	return interleave(mem.NewBuffer(memory, pool), cuts, lent)
+}
+
+// head returns room for all that is not lent, and the pool that it goes back to.
+func (a *answer) head() (*[]byte, mem.BufferPool) {
+	size := messageOverhead + len(a.model) + len(a.version) + len(a.id)
+	if a.response != nil {
+		for i := range a.response.Outputs {
+			t := &a.response.Outputs[i]
+			size += tensorOverhead + len(t.Name) + protowire.SizeVarint(1<<63)*len(t.Shape)
+			if len(t.Data) < lendFrom {
+				size += len(t.Data)
+			}
+		}
+	}
+	if mem.IsBelowBufferPoolingThreshold(size) {
+		b := make([]byte, 0, size)
+		return &b, nil
+	}
+	pool := mem.DefaultBufferPool()
+	b := pool.Get(size)
+	*b = (*b)[:0]
+	return b, pool
+}
+
+func appendText(b []byte, number protowire.Number, text string) []byte {
+	if text == "" {
+		return b
+	}
+	return protowire.AppendString(protowire.AppendTag(b, number, protowire.BytesType), text)
+}
+
+// appendOutput appends what describes an output.
+func appendOutput(b []byte, t *tensor.Tensor) []byte {
+	datatype, shape, size := t.Type.String(), 0, 0
+	for _, d := range t.Shape {
+		shape += protowire.SizeVarint(uint64(d))
+	}
+	for _, n := range []int{len(t.Name), len(datatype), shape} {
+		if n > 0 {
+			size += 1 + protowire.SizeBytes(n)
+		}
+	}
+	b = protowire.AppendTag(b, 5, protowire.BytesType)
+	b = protowire.AppendVarint(b, uint64(size))
+	b = appendText(b, 1, t.Name)
+	b = appendText(b, 2, datatype)
+	if shape > 0 {
+		b = protowire.AppendTag(b, 3, protowire.BytesType)
+		b = protowire.AppendVarint(b, uint64(shape))
+		for _, d := range t.Shape {
+			b = protowire.AppendVarint(b, uint64(d))
+		}
+	}
+	return b
+}
+
+// interleave puts what is lent between the parts of head, which is taken over.
+func interleave(head mem.Buffer, cuts []int, lent mem.BufferSlice) mem.BufferSlice {
+	if len(cuts) == 0 {
+		return mem.BufferSlice{head}
+	}
+	defer head.Free() // its parts have counts of their own
+	message := make(mem.BufferSlice, 0, 2*len(cuts)+1)
+	from := 0
+	for i, cut := range cuts {
+		message = append(message, head.Slice(from, cut), lent[i])
+		from = cut
+	}
+	if from < head.Len() {
+		message = append(message, head.Slice(from, head.Len()))
+	}
+	return message
+}
+
+// A loan is memory of outputs that grpc writes from. It is the pool of a
+// [mem.Buffer], which goes back there when grpc has written it.
+type loan struct {
+	memory    *buf.Buf
+	forgotten runtime.Cleanup
+}
+
+// lend takes a count of memory for grpc. When a connection breaks, grpc forgets
+// what it has not written yet, and only the garbage collector notices. Memory that
+// Go did not allocate would be lost.
+func lend(data []byte, memory *buf.Buf) mem.Buffer {
+	memory.Retain()
+	l := &loan{memory: memory}
+	l.forgotten = runtime.AddCleanup(l, (*buf.Buf).Release, memory)
+	return mem.NewBuffer(&data, l)
+}
+
+// Put implements [mem.BufferPool].
+func (l *loan) Put(*[]byte) {
+	l.forgotten.Stop()
+	l.memory.Release()
+}
+
+// Get implements [mem.BufferPool], and is never called.
+func (l *loan) Get(int) *[]byte { panic("kservegrpc: a loan has nothing to give") }
+
+func (a *streamAnswer) marshal() mem.BufferSlice {
+	message := a.answer.marshal()
+	before := appendText(nil, 1, a.failure)
+	before = protowire.AppendTag(before, 2, protowire.BytesType)
+	before = protowire.AppendVarint(before, uint64(message.Len()))
+	return append(mem.BufferSlice{mem.SliceBuffer(before)}, message...)
+}

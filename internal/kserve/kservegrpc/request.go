@@ -1,0 +1,275 @@
+package kservegrpc
+
+import (
+	"bytes"
+	"math"
+	"unicode/utf8"
+
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/shoal-serving/shoal/internal/buf"
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/kserve"
+	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
+	"github.com/shoal-serving/shoal/tensor"
+)
+
+// A request is a message that asks for an inference, read by [codec]. Its raw
+// contents are views of memory; all else is its own.
+type request struct {
+	kservepb.ModelInferRequest
+
+	memory *buf.Buf // with one count, that of whoever received the message; nil if there is none
+	err    error    // what is wrong with the message
+
+	// What the memory is: pieces that grpc received, and copies of what was spread
+	// over several.
+	pieces []mem.Buffer
+	copies []*buf.Buf
+}
+
+// read fills in an empty request. data stays the caller's.
+func (r *request) read(data mem.BufferSlice, limits *kserve.Limits) {
+	rd := reader{wire: newWire(data), tally: tally{limits: limits}, message: r}
+	r.err = rd.request()
+	if len(r.pieces)+len(r.copies) > 0 {
+		r.memory = buf.Wrap(nil, r.free)
+	}
+	if r.err != nil {
+		r.release()
+	}
+}
+
+// release gives the memory back, unless that was done already. Others may still
+// have counts of it.
+func (r *request) release() {
+	r.memory.Release()
+	r.memory = nil
+}
+
+func (r *request) free() {
+	for _, p := range r.pieces {
+		p.Free()
+	}
+	for _, c := range r.copies {
+		c.Release()
+	}
+}
+
+// A reader makes a request of a message as it was received, and counts what it
+// finds. It looks at a limit before it takes memory for what that bounds.
+type reader struct {
+	wire    wire
+	tally   tally
+	message *request
+}
+
+func (r *reader) request() error {
+	for r.wire.left > 0 {
+		number, kind, size, err := r.wire.next()
+		if err == nil {
+			err = r.field(number, kind, size)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *reader) field(number protowire.Number, kind protowire.Type, size int) error {
+	switch {
+	case kind != protowire.BytesType:
+		return r.wire.passValue(number, kind)
+	case number == 7:
+		return r.raw(size)
+	case number > 7:
+		r.wire.pass(size)
+		return nil
+	}
+	return r.wire.lend(size, func(value []byte) (err error) {
+		switch m := r.message; number {
+		case 1:
+			m.ModelName, err = r.text(value)
+		case 2:
+			m.ModelVersion, err = r.text(value)
+		case 3:
+			m.Id, err = r.text(value)
+		case 4:
+			err = r.parameter(&m.Parameters, value)
+		case 5:
+			err = r.input(value)
+		case 6:
+			err = r.output(value)
+		}
+		return err
+	})
+}
+
+// raw keeps the data of a tensor where it is. Only what is spread over several
+// pieces is copied.
+func (r *reader) raw(size int) error {
+	if err := r.tally.raw(); err != nil {
+		return err
+	}
+	data, ok := r.wire.view(size)
+	switch {
+	case !ok:
+		copied := buf.Get(size)
+		r.message.copies = append(r.message.copies, copied)
+		r.wire.read(copied.B)
+		data = copied.B
+	case !r.wire.held && size > 0:
+		r.wire.piece.Ref()
+		r.wire.held = true
+		r.message.pieces = append(r.message.pieces, r.wire.piece)
+	}
+	r.message.RawInputContents = append(r.message.RawInputContents, data)
+	return nil
+}
+
+func (r *reader) text(value []byte) (string, error) {
+	if err := r.tally.limits.CheckText(len(value)); err != nil {
+		return "", err
+	}
+	return utf8Text(value)
+}
+
+func utf8Text(value []byte) (string, error) {
+	if !utf8.Valid(value) {
+		return "", infer.Errorf(infer.Invalid, "the message cannot be read: a text is not UTF-8")
+	}
+	return string(value), nil
+}
+
+// parameter adds an entry of a map.
+func (r *reader) parameter(to *map[string]*kservepb.InferParameter, entry []byte) error {
+	if err := r.tally.parameter(entry); err != nil {
+		return err
+	}
+	key, value := "", &kservepb.InferParameter{}
+	err := fields(entry, func(f field) (err error) {
+		switch {
+		case f.kind != protowire.BytesType:
+		case f.number == 1:
+			key, err = utf8Text(f.value)
+		case f.number == 2:
+			err = merge(f.value, value)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if *to == nil {
+		*to = map[string]*kservepb.InferParameter{}
+	}
+	(*to)[key] = value
+	return nil
+}
+
+func (r *reader) input(message []byte) error {
+	if err := r.tally.input(); err != nil {
+		return err
+	}
+	room, err := r.tally.contents(message)
+	if err != nil {
+		return err
+	}
+	in := &kservepb.ModelInferRequest_InferInputTensor{}
+	r.message.Inputs = append(r.message.Inputs, in)
+	return fields(message, func(f field) (err error) {
+		switch {
+		case f.number == 3:
+			in.Shape, err = r.shape(in.Shape, f)
+		case f.kind != protowire.BytesType:
+		case f.number == 1:
+			in.Name, err = r.text(f.value)
+		case f.number == 2:
+			in.Datatype, err = r.datatype(f.value)
+		case f.number == 4:
+			err = r.parameter(&in.Parameters, f.value)
+		case f.number == 5:
+			if in.Contents == nil {
+				in.Contents = &kservepb.InferTensorContents{}
+			}
+			err = r.contents(in.Contents, f.value, &room)
+		}
+		return err
+	})
+}
+
+func (r *reader) shape(shape []int64, f field) ([]int64, error) {
+	n := f.count()
+	if err := r.tally.limits.CheckDims(len(shape) + n); err != nil {
+		return nil, err
+	}
+	return varints(shape, f, n, func(v uint64) int64 { return int64(v) })
+}
+
+func (r *reader) datatype(value []byte) (string, error) {
+	if t, ok := tensor.ParseType(string(value)); ok {
+		return t.String(), nil // which needs no memory
+	}
+	return r.text(value)
+}
+
+// contents adds typed contents, or a part of them: a message may hold them in
+// many, for which the plain codec takes a time that grows with their square.
+func (r *reader) contents(to *kservepb.InferTensorContents, message []byte, room *elements) error {
+	return fields(message, func(f field) (err error) {
+		switch f.number {
+		case 1:
+			to.BoolContents, err = varints(to.BoolContents, f, room[1], protowire.DecodeBool)
+		case 2:
+			to.IntContents, err = varints(to.IntContents, f, room[2], func(v uint64) int32 { return int32(v) })
+		case 3:
+			to.Int64Contents, err = varints(to.Int64Contents, f, room[3], func(v uint64) int64 { return int64(v) })
+		case 4:
+			to.UintContents, err = varints(to.UintContents, f, room[4], func(v uint64) uint32 { return uint32(v) })
+		case 5:
+			to.Uint64Contents, err = varints(to.Uint64Contents, f, room[5], func(v uint64) uint64 { return v })
+		case 6:
+			to.Fp32Contents, err = fixed(to.Fp32Contents, f, room[6], protowire.Fixed32Type, protowire.ConsumeFixed32, math.Float32frombits)
+		case 7:
+			to.Fp64Contents, err = fixed(to.Fp64Contents, f, room[7], protowire.Fixed64Type, protowire.ConsumeFixed64, math.Float64frombits)
+		case 8:
+			if f.kind == protowire.BytesType {
+				to.BytesContents = append(withRoom(to.BytesContents, room[8]), bytes.Clone(f.value))
+			}
+		}
+		return err
+	})
+}
+
+func (r *reader) output(message []byte) error {
+	if err := r.tally.output(); err != nil {
+		return err
+	}
+	out := &kservepb.ModelInferRequest_InferRequestedOutputTensor{}
+	r.message.Outputs = append(r.message.Outputs, out)
+	return fields(message, func(f field) (err error) {
+		switch {
+		case f.kind != protowire.BytesType:
+		case f.number == 1:
+			out.Name, err = r.text(f.value)
+		case f.number == 2:
+			err = r.parameter(&out.Parameters, f.value)
+		}
+		return err
+	})
+}
+
+// merge adds to a message what another part of it holds.
+func merge(part []byte, to proto.Message) error {
+	if err := unmarshal.Unmarshal(part, to); err != nil {
+		return infer.Errorf(infer.Invalid, "the message cannot be read: %w", err)
+	}
+	return nil
+}
+
+// Nobody asks for fields that are not known, and keeping them takes five times
+// their bytes.
+var unmarshal = proto.UnmarshalOptions{DiscardUnknown: true, Merge: true}

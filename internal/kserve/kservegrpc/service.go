@@ -1,0 +1,64 @@
+package kservegrpc
+
+import (
+	"context"
+	"slices"
+
+	"google.golang.org/grpc"
+
+	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
+)
+
+// desc returns the generated description of the service with handlers of our own:
+// those of the inferences take the messages that [codec] reads and writes, and all
+// answer with the code of what is wrong with a message. By itself grpc says that
+// the server is to blame.
+func desc() *grpc.ServiceDesc {
+	d := kservepb.GRPCInferenceService_ServiceDesc
+	d.Methods = slices.Clone(d.Methods)
+	for i := range d.Methods {
+		m := &d.Methods[i]
+		if m.MethodName == "ModelInfer" {
+			m.Handler = modelInfer
+		} else {
+			m.Handler = withReasons(m.Handler)
+		}
+	}
+	d.Streams = slices.Clone(d.Streams)
+	for i := range d.Streams { // there is one
+		d.Streams[i].Handler = modelStreamInfer
+	}
+	return &d
+}
+
+func withReasons(handler grpc.MethodHandler) grpc.MethodHandler {
+	return func(srv any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
+		return handler(srv, ctx, func(message any) error {
+			m := received{message: message}
+			if err := decode(&m); err != nil {
+				return err
+			}
+			return withCode(m.err)
+		}, interceptor)
+	}
+}
+
+func modelInfer(srv any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
+	in := &request{}
+	// Also when decode fails: it does so after a second message has been read.
+	defer in.release()
+	if err := decode(in); err != nil {
+		return nil, err
+	}
+	if in.err != nil {
+		return nil, withCode(in.err)
+	}
+	info := &grpc.UnaryServerInfo{Server: srv, FullMethod: kservepb.GRPCInferenceService_ModelInfer_FullMethodName}
+	return interceptor(ctx, in, info, func(ctx context.Context, in any) (any, error) {
+		return srv.(*service).answer(ctx, in.(*request))
+	})
+}
+
+func modelStreamInfer(srv any, messages grpc.ServerStream) error {
+	return srv.(*service).stream(messages)
+}

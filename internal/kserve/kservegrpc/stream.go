@@ -1,0 +1,220 @@
+package kservegrpc
+
+import (
+	"context"
+	"errors"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
+)
+
+const (
+	// A stream has so many requests at once, received and not yet answered. The next
+	// one is not received before there is room.
+	maxInFlight = 256
+
+	// A client that sends this header with "true" wants an error of execution to
+	// end the stream, with its code.
+	errorHeader = "triton_grpc_error"
+)
+
+// A stream answers the requests of one client in their order, while they run at
+// the same time. Each is the business of one worker from beginning to end, which
+// receives it, runs it, waits for its turn and writes the answer. While it does so
+// another worker receives the next request; there are as many as were needed at
+// once.
+type stream struct {
+	service  *service
+	messages grpc.ServerStream
+	client   uint64
+	strict   bool // see errorHeader
+
+	ended chan error // size 1: the first reason counts, and nobody waits to tell another
+
+	waiting   atomic.Int32 // workers that wait to receive
+	receiving sync.Mutex   // held by the one that does; guards the following
+	over      bool         // there will be no more requests
+	workers   int
+	last      <-chan struct{} // is closed when the request received last is answered
+
+	mu      sync.Mutex // guards the following
+	closed  bool       // no more requests begin
+	running sync.WaitGroup
+}
+
+// A turn is a request of a stream, and its place in the order.
+type turn struct {
+	in     *request
+	before <-chan struct{} // is closed when the one before is answered
+	after  chan struct{}   // is to be closed when this one is
+}
+
+// stream serves one stream. It returns when no request runs any more. A worker may
+// then still wait to receive, which nothing but the end of the stream can stop; it
+// ends at once, and touches nothing but the stream.
+func (s *service) stream(messages grpc.ServerStream) error {
+	ctx, cancel := context.WithCancel(messages.Context())
+	defer cancel()
+	first := make(chan struct{})
+	close(first)
+	st := &stream{
+		service:  s,
+		messages: messages,
+		client:   clientOf(ctx),
+		strict:   slices.Contains(metadata.ValueFromIncomingContext(ctx, errorHeader), "true"),
+		ended:    make(chan error, 1),
+		workers:  1,
+		last:     first,
+	}
+	go st.work(ctx)
+	err := <-st.ended
+	cancel()
+	st.close()
+	return err
+}
+
+// close lets no more requests begin, and waits for those that have.
+func (st *stream) close() {
+	st.mu.Lock()
+	st.closed = true
+	st.mu.Unlock()
+	st.running.Wait()
+}
+
+// begin counts a request that was received, unless it is too late.
+func (st *stream) begin() bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if !st.closed {
+		st.running.Add(1)
+	}
+	return !st.closed
+}
+
+// end ends the stream.
+func (st *stream) end(err error) {
+	select {
+	case st.ended <- err:
+	default:
+	}
+}
+
+func (st *stream) work(ctx context.Context) {
+	for {
+		t := st.receive(ctx)
+		if t == nil {
+			return
+		}
+		st.serve(ctx, t)
+	}
+}
+
+// receive returns the next request, or nil if there are no more.
+func (st *stream) receive(ctx context.Context) *turn {
+	st.waiting.Add(1)
+	st.receiving.Lock()
+	defer st.receiving.Unlock()
+	st.waiting.Add(-1)
+	if st.over {
+		return nil
+	}
+	in := &request{}
+	if err := st.messages.RecvMsg(in); err != nil {
+		st.over = true
+		st.finish(ctx, err)
+		return nil
+	}
+	if !st.begin() {
+		in.release()
+		st.over = true
+		return nil
+	}
+	t := &turn{in: in, before: st.last, after: make(chan struct{})}
+	st.last = t.after
+	if st.waiting.Load() == 0 && st.workers < maxInFlight {
+		st.workers++
+		go st.work(ctx)
+	}
+	return t
+}
+
+// finish ends the stream after what could be received. A client that has no more
+// requests still gets all its answers.
+func (st *stream) finish(ctx context.Context, err error) {
+	if !errors.Is(err, io.EOF) {
+		st.end(err)
+		return
+	}
+	select {
+	case <-st.last:
+		st.end(nil)
+	case <-ctx.Done():
+		st.end(withCode(ctx.Err()))
+	}
+}
+
+// serve runs a request, and writes its answer when it is its turn. Where the stream
+// ends instead, those behind have no turn.
+func (st *stream) serve(ctx context.Context, t *turn) {
+	defer st.running.Done()
+	a, err := st.ask(ctx, t.in)
+	t.in.release()
+	select {
+	case <-t.before:
+	case <-ctx.Done():
+		a.release()
+		return
+	}
+	if err != nil {
+		st.end(err)
+		return
+	}
+	if err := st.messages.SendMsg(a); err != nil {
+		st.end(err)
+		return
+	}
+	close(t.after)
+}
+
+// ask runs a request. It returns an error if that is to end the stream.
+func (st *stream) ask(ctx context.Context, in *request) (*streamAnswer, error) {
+	a := &streamAnswer{answer: answer{id: in.GetId()}}
+	resp := responses.Get().(*infer.Response)
+	resp.Times = infer.Timeline{} // it may have been another's
+	err := st.run(ctx, in, resp)
+	if err == nil {
+		a.model, a.version, a.response, a.final = resp.Model, resp.Version, resp, true
+		return a, nil
+	}
+	executed := !resp.Times.Taken.IsZero()
+	responses.Put(resp)
+	if executed && st.strict {
+		return a, err
+	}
+	if executed {
+		a.model, a.final = in.GetModelName(), true
+	}
+	a.failure = strings.ToValidUTF8(status.Convert(err).Message(), "�")
+	return a, nil
+}
+
+// run runs a request. A panic costs no more than that.
+func (st *stream) run(ctx context.Context, in *request, resp *infer.Response) (err error) {
+	defer st.service.survive(kservepb.GRPCInferenceService_ModelStreamInfer_FullMethodName, &err)
+	if in.err != nil {
+		return withCode(in.err)
+	}
+	if err := checkName(in); err != nil {
+		return withCode(err)
+	}
+	return withCode(st.service.infer(ctx, in, st.client, resp))
+}
