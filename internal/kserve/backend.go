@@ -14,8 +14,8 @@ import (
 type Backend interface {
 	// Infer runs req and fills in resp, which the caller owns, and releases if the
 	// error is nil. Its times say how far the request came also if there is one.
-	// Nothing touches resp after Infer has returned, whereas req may
-	// still be read; see there.
+	// Nothing touches resp after Infer has returned, whereas req may still be read;
+	// see there.
 	Infer(ctx context.Context, req *infer.Request, resp *infer.Response) error
 }
 

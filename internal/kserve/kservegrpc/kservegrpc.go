@@ -93,7 +93,11 @@ type service struct {
 // intercept stands around every call. It gives errors their codes, and makes a
 // panic cost no more than the call.
 func (s *service) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
-	defer s.survive(info.FullMethod, &err)
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = s.panicked(info.FullMethod, cause)
+		}
+	}()
 	if err := checkName(req); err != nil {
 		return nil, withCode(err)
 	}
@@ -101,12 +105,11 @@ func (s *service) intercept(ctx context.Context, req any, info *grpc.UnaryServer
 	return resp, withCode(err)
 }
 
-// survive is deferred around what may panic, and makes an error of it.
-func (s *service) survive(method string, err *error) {
-	if cause := recover(); cause != nil {
-		s.opts.Log.Error("a request panicked", "method", method, "cause", cause, "stack", string(debug.Stack()))
-		*err = status.Error(codes.Internal, "internal error")
-	}
+// panicked logs the cause of a panic, where it happened, and returns what the
+// client is told.
+func (s *service) panicked(method string, cause any) error {
+	s.opts.Log.Error("a request panicked", "method", method, "cause", cause, "stack", string(debug.Stack()))
+	return status.Error(codes.Internal, "internal error")
 }
 
 // checkName looks at the name of a model before anything else does. None is for

@@ -43,7 +43,7 @@ func withReasons(handler grpc.MethodHandler) grpc.MethodHandler {
 	}
 }
 
-func modelInfer(srv any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
+var modelInfer grpc.MethodHandler = func(srv any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
 	in := &request{}
 	// Also when decode fails: it does so after a second message has been read.
 	defer in.release()

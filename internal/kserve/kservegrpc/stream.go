@@ -209,7 +209,11 @@ func (st *stream) ask(ctx context.Context, in *request) (*streamAnswer, error) {
 
 // run runs a request. A panic costs no more than that.
 func (st *stream) run(ctx context.Context, in *request, resp *infer.Response) (err error) {
-	defer st.service.survive(kservepb.GRPCInferenceService_ModelStreamInfer_FullMethodName, &err)
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = st.service.panicked(kservepb.GRPCInferenceService_ModelStreamInfer_FullMethodName, cause)
+		}
+	}()
 	if in.err != nil {
 		return withCode(in.err)
 	}

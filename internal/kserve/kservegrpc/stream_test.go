@@ -1,0 +1,282 @@
+package kservegrpc_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/shoal-serving/shoal/internal/buf"
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/kserve"
+	"github.com/shoal-serving/shoal/internal/kserve/kservegrpc"
+	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
+	"github.com/shoal-serving/shoal/internal/kserve/kservetest"
+)
+
+type streamClient = grpc.BidiStreamingClient[kservepb.ModelInferRequest, kservepb.ModelStreamInferResponse]
+
+func openStream(ctx context.Context, t *testing.T, conn *grpc.ClientConn) streamClient {
+	t.Helper()
+	stream, err := kservepb.NewGRPCInferenceServiceClient(conn).ModelStreamInfer(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stream
+}
+
+func send(t *testing.T, stream streamClient, ids ...string) {
+	t.Helper()
+	for _, id := range ids {
+		in := request()
+		in.Id = id
+		if err := stream.Send(in); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// expect reads answers: an id, with a word behind it if it failed.
+func expect(t *testing.T, stream streamClient, want ...string) {
+	t.Helper()
+	for _, want := range want {
+		out, err := stream.Recv()
+		if err != nil {
+			t.Fatalf("%v, want %s", err, want)
+		}
+		id, failed, _ := strings.Cut(want, " ")
+		if out.GetInferResponse().GetId() != id || !strings.Contains(out.GetErrorMessage(), failed) || failed == "" && out.GetErrorMessage() != "" {
+			t.Errorf("answer %v, want %s", out, want)
+		}
+	}
+}
+
+func expectEnd(t *testing.T, stream streamClient, want codes.Code) {
+	t.Helper()
+	out, err := stream.Recv()
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	if status.Code(err) != want {
+		t.Errorf("%v, %v, want the end with %v", out, err, want)
+	}
+}
+
+func TestRequestsOfAStreamRunAtOnceAndAreAnsweredInOrder(t *testing.T) {
+	backend, conn := newServer(t, kservegrpc.Options{})
+	last := make(chan struct{})
+	backend.Before = func(_ context.Context, req *infer.Request) error {
+		if req.ID == "c" {
+			close(last)
+		}
+		<-last // all wait for the last one
+		return nil
+	}
+	stream := openStream(t.Context(), t, conn)
+	send(t, stream, "a", "b", "c")
+	if err := stream.CloseSend(); err != nil { // and still get their answers
+		t.Fatal(err)
+	}
+	expect(t, stream, "a", "b", "c")
+	expectEnd(t, stream, codes.OK)
+}
+
+func TestAStreamReceivesNoMoreThanItHasRoomFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		backend, conn := newServer(t, kservegrpc.Options{})
+		const room, more = 256, 20
+		var running atomic.Int32
+		proceed := make(chan struct{})
+		backend.Before = func(context.Context, *infer.Request) error {
+			running.Add(1)
+			<-proceed
+			return nil
+		}
+		stream := openStream(t.Context(), t, conn)
+		ids := make([]string, room+more)
+		for i := range ids {
+			ids[i] = fmt.Sprint(i)
+		}
+		send(t, stream, ids...)
+		synctest.Wait()
+		if n := running.Load(); n != room {
+			t.Errorf("%d requests run, want %d", n, room)
+		}
+		proceed <- struct{}{} // which need not be the first one
+		synctest.Wait()
+		if n := running.Load(); n > room+1 {
+			t.Errorf("%d requests have run although at most one is answered", n)
+		}
+		close(proceed)
+		expect(t, stream, ids...)
+		if err := stream.CloseSend(); err != nil {
+			t.Error(err)
+		}
+		expectEnd(t, stream, codes.OK)
+	})
+}
+
+func TestAClientThatLeavesAStreamCancelsAllOfIt(t *testing.T) {
+	backend, conn := newServer(t, kservegrpc.Options{})
+	arrived, left := make(chan struct{}, 5), make(chan error, 5) // one for each, so that none waits for the test
+	backend.Before = func(ctx context.Context, _ *infer.Request) error {
+		arrived <- struct{}{}
+		<-ctx.Done()
+		left <- ctx.Err()
+		return ctx.Err()
+	}
+	ctx, leave := context.WithCancel(t.Context())
+	stream := openStream(ctx, t, conn)
+	send(t, stream, "a", "b", "c", "d", "e")
+	for range cap(arrived) {
+		<-arrived
+	}
+	leave()
+	for range cap(left) {
+		if err := <-left; err == nil {
+			t.Error("a request went on")
+		}
+	}
+	expectEnd(t, stream, codes.Canceled)
+}
+
+func TestAPanicCostsOneRequestOfAStream(t *testing.T) {
+	var log bytes.Buffer
+	backend, conn := newServer(t, kservegrpc.Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+	backend.Before = func(_ context.Context, req *infer.Request) error {
+		if req.ID == "b" {
+			panic("a bug")
+		}
+		return nil
+	}
+	stream := openStream(t.Context(), t, conn)
+	send(t, stream, "a", "b", "c")
+	expect(t, stream, "a", "b internal error", "c")
+	if !strings.Contains(log.String(), "a bug") || !strings.Contains(log.String(), "stream_test.go") {
+		t.Errorf("the log does not say what happened and where: %s", log.String())
+	}
+}
+
+func TestLimitsHoldOnAStream(t *testing.T) {
+	_, conn := newServer(t, kservegrpc.Options{Limits: kserve.Limits{Text: 32, Body: 1000}})
+	stream := openStream(t.Context(), t, conn)
+	for _, id := range []string{strings.Repeat("i", 32), strings.Repeat("i", 33)} {
+		in := request()
+		in.Id = id
+		if err := stream.Send(in); err != nil {
+			t.Fatal(err)
+		}
+	}
+	unknown := request()
+	unknown.ModelName = "../etc"
+	if err := stream.Send(unknown); err != nil {
+		t.Fatal(err)
+	}
+	send(t, stream, "last")
+	expect(t, stream, strings.Repeat("i", 32), " limit of bytes of a text exceeded: found at least 33", " unknown model", "last")
+	if err := stream.Send(bytesInput(1000)); err != nil {
+		t.Fatal(err)
+	}
+	expectEnd(t, stream, codes.ResourceExhausted) // which is grpc's
+}
+
+func TestAStreamIsTheSameClientAsItsConnection(t *testing.T) {
+	backend, conn := newServer(t, kservegrpc.Options{})
+	clients := make(chan uint64, 2) // one for each request
+	backend.Before = func(_ context.Context, req *infer.Request) error {
+		clients <- req.Client
+		return nil
+	}
+	stream := openStream(t.Context(), t, conn)
+	send(t, stream, "a")
+	expect(t, stream, "a")
+	if _, err := kservepb.NewGRPCInferenceServiceClient(conn).ModelInfer(t.Context(), request()); err != nil {
+		t.Error(err)
+	}
+	if a, b := <-clients, <-clients; a != b || a == 0 {
+		t.Errorf("clients %d and %d", a, b)
+	}
+}
+
+// Three requests one behind the other, of which the second fails, from a client that
+// wants the error to end the stream: this exchange brings Triton 2.51 down after a
+// few tries.
+func TestAnErrorBetweenTwoAnswersEndsTheStreamAndNoMore(t *testing.T) {
+	backend, conn := newServer(t, kservegrpc.Options{})
+	backend.Before = kservetest.RecordedFailure
+	negative := request()
+	negative.Id = "e"
+	binary.LittleEndian.PutUint32(negative.RawInputContents[0], math.Float32bits(-1))
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "triton_grpc_error", "true")
+	var clients sync.WaitGroup
+	for range 4 {
+		clients.Go(func() {
+			for range 100 {
+				stream, err := kservepb.NewGRPCInferenceServiceClient(conn).ModelStreamInfer(ctx)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				for _, in := range []*message{request(), negative, request()} {
+					// The stream may have ended already; what is received tells why.
+					if err := stream.Send(in); err != nil && !errors.Is(err, io.EOF) {
+						t.Error(err)
+					}
+				}
+				out, err := stream.Recv()
+				if err != nil || out.GetErrorMessage() != "" {
+					t.Errorf("the first: %v, %v", out, err)
+				}
+				_, err = stream.Recv()
+				if status.Code(err) != codes.Internal || status.Convert(err).Message() != "negative input: -1" {
+					t.Errorf("the second: %v", err)
+				}
+			}
+		})
+	}
+	clients.Wait()
+	if _, err := kservepb.NewGRPCInferenceServiceClient(conn).ModelInfer(t.Context(), request()); err != nil {
+		t.Errorf("after it: %v", err)
+	}
+	awaitBuffers(t)
+}
+
+// A stream whose client reads nothing ends when the client does, whatever it holds.
+func TestAnswersThatNobodyReadsAreGivenBack(t *testing.T) {
+	backend, conn := newServer(t, kservegrpc.Options{})
+	ran := make(chan struct{}, 20) // one for each request
+	backend.Before = func(context.Context, *infer.Request) error {
+		ran <- struct{}{}
+		return nil
+	}
+	stream := openStream(t.Context(), t, conn)
+	for range cap(ran) {
+		if err := stream.Send(bytesInput(200_000)); err != nil { // more than can be on the way
+			t.Fatal(err)
+		}
+	}
+	for range cap(ran) {
+		<-ran
+	}
+	if buf.Live() == 0 {
+		t.Error("nothing is held, so that nothing is tested")
+	}
+	if err := conn.Close(); err != nil {
+		t.Error(err)
+	}
+	awaitBuffers(t)
+}
