@@ -31,16 +31,25 @@ func (h *health) now() *grpc_health_v1.HealthCheckResponse {
 	return &grpc_health_v1.HealthCheckResponse{Status: grpc_health_v1.HealthCheckResponse_NOT_SERVING}
 }
 
+// errStopping is what those are told who would keep the server from stopping.
+var errStopping = status.Error(codes.Unavailable, "the server is shutting down")
+
+// stoppingOf returns what is closed when the server begins to stop, if it tells:
+// nil never ends a wait.
+func stoppingOf(catalog kserve.Catalog) <-chan struct{} {
+	if s, ok := catalog.(kserve.Stopper); ok {
+		return s.Stopping()
+	}
+	return nil
+}
+
 // watchEvery is how often those who watch are told of a change.
 const watchEvery = time.Second
 
 // Watch tells the same as Check, at once and after each change, until the client
 // leaves or the server begins to stop.
 func (h *health) Watch(_ *grpc_health_v1.HealthCheckRequest, stream grpc.ServerStreamingServer[grpc_health_v1.HealthCheckResponse]) error {
-	var stopping <-chan struct{} // nil never ends a wait
-	if s, ok := h.catalog.(kserve.Stopper); ok {
-		stopping = s.Stopping()
-	}
+	stopping := stoppingOf(h.catalog)
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
 	for told := grpc_health_v1.HealthCheckResponse_UNKNOWN; ; {
@@ -58,7 +67,7 @@ func (h *health) Watch(_ *grpc_health_v1.HealthCheckRequest, stream grpc.ServerS
 			if told == grpc_health_v1.HealthCheckResponse_SERVING {
 				_ = stream.Send(h.now()) // it ends in any case
 			}
-			return status.Error(codes.Unavailable, "the server is shutting down")
+			return errStopping
 		}
 	}
 }

@@ -38,7 +38,8 @@ type stream struct {
 	client   uint64
 	strict   bool // see errorHeader
 
-	ended chan error // size 1: the first reason counts, and nobody waits to tell another
+	ended  chan error // size 1: the first reason counts, and nobody waits to tell another
+	cancel context.CancelFunc
 
 	waiting   atomic.Int32 // workers that wait to receive
 	receiving sync.Mutex   // held by the one that does; guards the following
@@ -72,12 +73,17 @@ func (s *service) stream(messages grpc.ServerStream) error {
 		client:   clientOf(ctx),
 		strict:   slices.Contains(metadata.ValueFromIncomingContext(ctx, errorHeader), "true"),
 		ended:    make(chan error, 1),
+		cancel:   cancel,
 		workers:  1,
 		last:     first,
 	}
 	go st.work(ctx)
-	err := <-st.ended
-	cancel()
+	var err error
+	select {
+	case err = <-st.ended:
+	case <-stoppingOf(s.catalog):
+		err = errStopping // once what was received is answered: a silent client keeps nobody
+	}
 	st.close()
 	return err
 }
@@ -100,12 +106,13 @@ func (st *stream) begin() bool {
 	return !st.closed
 }
 
-// end ends the stream.
+// end ends the stream. Requests that still run have nobody to answer.
 func (st *stream) end(err error) {
 	select {
 	case st.ended <- err:
 	default:
 	}
+	st.cancel()
 }
 
 func (st *stream) work(ctx context.Context) {

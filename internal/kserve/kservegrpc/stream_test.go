@@ -255,6 +255,25 @@ func TestAnErrorBetweenTwoAnswersEndsTheStreamAndNoMore(t *testing.T) {
 	awaitBuffers(t)
 }
 
+func TestAServerThatStopsEndsItsStreamsAfterTheirAnswers(t *testing.T) {
+	backend, conn := newServer(t, kservegrpc.Options{})
+	backend.Stop = make(chan struct{})
+	arrived, proceed := make(chan struct{}), make(chan struct{})
+	backend.Before = func(context.Context, *infer.Request) error {
+		close(arrived)
+		<-proceed
+		return nil
+	}
+	silent, busy := openStream(t.Context(), t, conn), openStream(t.Context(), t, conn)
+	send(t, busy, "a")
+	<-arrived
+	close(backend.Stop)
+	expectEnd(t, silent, codes.Unavailable)
+	close(proceed)
+	expect(t, busy, "a")
+	expectEnd(t, busy, codes.Unavailable)
+}
+
 // A stream whose client reads nothing ends when the client does, whatever it holds.
 func TestAnswersThatNobodyReadsAreGivenBack(t *testing.T) {
 	backend, conn := newServer(t, kservegrpc.Options{})
