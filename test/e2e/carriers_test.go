@@ -6,10 +6,14 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strconv"
+
+	"google.golang.org/grpc"
 
 	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
 	"github.com/shoal-serving/shoal/tensor"
@@ -28,13 +32,16 @@ func (s *server) carriers() (spelled, raw map[string]carrier) {
 	spelled = map[string]carrier{
 		"HTTP with JSON": s.sendJSON,
 		"gRPC with contents": func(ctx context.Context, model string, in []tensor.Tensor) ([]tensor.Tensor, error) {
-			return sendGRPC(ctx, c, model, in, true)
+			return sendGRPC(ctx, c.ModelInfer, model, in, true)
 		},
 	}
 	raw = map[string]carrier{
 		"HTTP with binary data": s.sendBinary,
 		"gRPC with raw contents": func(ctx context.Context, model string, in []tensor.Tensor) ([]tensor.Tensor, error) {
-			return sendGRPC(ctx, c, model, in, false)
+			return sendGRPC(ctx, c.ModelInfer, model, in, false)
+		},
+		"gRPC on a stream": func(ctx context.Context, model string, in []tensor.Tensor) ([]tensor.Tensor, error) {
+			return sendGRPC(ctx, onStream(c), model, in, false)
 		},
 	}
 	return spelled, raw
@@ -141,7 +148,34 @@ func (s *server) post(ctx context.Context, model string, body []byte, header int
 	return out, nil
 }
 
-func sendGRPC(ctx context.Context, c kservepb.GRPCInferenceServiceClient, model string, in []tensor.Tensor, spelled bool) ([]tensor.Tensor, error) {
+// A call asks one request over gRPC.
+type call func(context.Context, *kservepb.ModelInferRequest, ...grpc.CallOption) (*kservepb.ModelInferResponse, error)
+
+// onStream asks a request on a stream of its own.
+func onStream(c kservepb.GRPCInferenceServiceClient) call {
+	return func(ctx context.Context, req *kservepb.ModelInferRequest, opts ...grpc.CallOption) (*kservepb.ModelInferResponse, error) {
+		stream, err := c.ModelStreamInfer(ctx, opts...)
+		if err != nil {
+			return nil, err
+		}
+		if err := errors.Join(stream.Send(req), stream.CloseSend()); err != nil {
+			return nil, err
+		}
+		out, err := stream.Recv()
+		if err != nil {
+			return nil, err
+		}
+		if out.GetErrorMessage() != "" {
+			return nil, errors.New(out.GetErrorMessage())
+		}
+		if _, err := stream.Recv(); !errors.Is(err, io.EOF) {
+			return nil, fmt.Errorf("the stream ended with %w", err)
+		}
+		return out.GetInferResponse(), nil
+	}
+}
+
+func sendGRPC(ctx context.Context, ask call, model string, in []tensor.Tensor, spelled bool) ([]tensor.Tensor, error) {
 	req := &kservepb.ModelInferRequest{ModelName: model}
 	for i := range in {
 		input := &kservepb.ModelInferRequest_InferInputTensor{Name: in[i].Name, Datatype: in[i].Type.String(), Shape: in[i].Shape}
@@ -152,7 +186,7 @@ func sendGRPC(ctx context.Context, c kservepb.GRPCInferenceServiceClient, model 
 		}
 		req.Inputs = append(req.Inputs, input)
 	}
-	resp, err := c.ModelInfer(ctx, req)
+	resp, err := ask(ctx, req)
 	if err != nil {
 		return nil, err
 	}

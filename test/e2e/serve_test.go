@@ -326,6 +326,10 @@ func TestSIGTERMDrains(t *testing.T) {
 			t.Errorf("a request over HTTP that was here: %d %v", status, err)
 		}
 	})
+	// A client that has a stream and asks nothing keeps nobody.
+	if _, err := s.client().ModelStreamInfer(t.Context()); err != nil {
+		t.Error(err)
+	}
 	time.Sleep(200 * time.Millisecond)
 	s.signal()
 	wg.Wait()
