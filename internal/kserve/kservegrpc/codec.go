@@ -73,7 +73,7 @@ func withReasons(service *grpc.ServiceDesc) *grpc.ServiceDesc {
 				if err := decode(&m); err != nil {
 					return err
 				}
-				return withCode(m.err)
+				return withCode(infer.CodeOf(m.err), m.err)
 			}, interceptor)
 		}
 		changed.Methods = append(changed.Methods, m)
