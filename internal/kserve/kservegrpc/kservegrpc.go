@@ -142,19 +142,21 @@ func (s *service) fail(ctx context.Context, err error) error {
 	if after := kserve.RetryAfter(err); after != "" {
 		_ = grpc.SetTrailer(ctx, metadata.Pairs("retry-after", after)) // fails only outside a call
 	}
-	code := infer.CodeOf(err)
-	if s.opts.TritonStatus {
-		code = kserve.TritonCode(code)
-	}
-	return coded(code, err)
+	return s.withCode(err)
 }
 
-// withCode is fail for what has nothing to do with how busy the server is.
-func withCode(err error) error { return coded(infer.CodeOf(err), err) }
+// withCode is [withCode], in Triton's way if that is asked for.
+func (s *service) withCode(err error) error {
+	if code := infer.CodeOf(err); s.opts.TritonStatus && kserve.TritonCode(code) != code {
+		return status.Error(kserve.GRPCCode(kserve.TritonCode(code)), err.Error())
+	}
+	return withCode(err)
+}
 
-func coded(code infer.Code, err error) error {
+// withCode makes err one of grpc's, unless it is one.
+func withCode(err error) error {
 	if _, ok := status.FromError(err); ok {
 		return err
 	}
-	return status.Error(kserve.GRPCCode(code), err.Error())
+	return status.Error(kserve.GRPCCode(infer.CodeOf(err)), err.Error())
 }
