@@ -4,6 +4,7 @@ func (c *Core) arrive(it *Item) {
 	it.arrived = c.now
 	it.level = c.levelOf(it)
 	level := &c.cfg.Levels[it.level]
+	it.ends = level.ends(it, c.now)
 	switch {
 	case c.closing:
 		c.refuse(it, Refused)
@@ -11,7 +12,7 @@ func (c *Core) arrive(it *Item) {
 	case it.Rows < 1, c.cfg.MaxRows > 0 && it.Rows > c.cfg.MaxRows:
 		c.refuse(it, TooLarge)
 		return
-	case it.Deadline != 0 && it.Deadline <= c.now:
+	case it.ends <= c.now:
 		c.refuse(it, Expired)
 		return
 	case it.Instance != 0 && !c.serves(it.Instance):
@@ -27,7 +28,7 @@ func (c *Core) arrive(it *Item) {
 	}
 	it.state = waiting
 	c.enqueue(it)
-	c.alarms.set(it, min(it.expires, deadline(it)))
+	c.alarms.set(it, min(it.expires, it.ends))
 	if c.cfg.KeepOrder {
 		last := c.unanswered.orderPrev
 		it.orderPrev, it.orderNext = last, &c.unanswered
@@ -55,13 +56,6 @@ func (c *Core) levelOf(it *Item) int {
 		return c.cfg.DefaultLevel - 1
 	}
 	return int(it.Priority) - 1
-}
-
-func deadline(it *Item) Time {
-	if it.Deadline == 0 {
-		return Never
-	}
-	return it.Deadline
 }
 
 func (c *Core) enqueue(it *Item) {
@@ -132,13 +126,13 @@ func (c *Core) expire() {
 	for c.alarms.next() <= c.now {
 		it := c.alarms[0]
 		switch {
-		case deadline(it) <= c.now:
+		case it.ends <= c.now:
 			c.leave(it, Expired)
 		case c.cfg.Levels[it.level].DelayLate:
 			c.dequeue(it)
 			it.late, it.expires = true, Never
 			c.enqueue(it)
-			c.alarms.set(it, deadline(it))
+			c.alarms.set(it, it.ends)
 		default:
 			c.leave(it, TimedOut)
 		}

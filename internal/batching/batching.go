@@ -19,7 +19,7 @@ type Item struct {
 	Bytes    int64         // that it keeps in memory while it waits
 	Shape    uint64        // requests of different shapes never share a batch
 	Priority uint64        // 1 is the highest; 0 and unknown levels mean the default
-	Timeout  time.Duration // longest time in the queue the client asks for, where the level allows; 0 means none
+	Timeout  time.Duration // longest time the client asks for, in the queue or in all, as the level says; 0 means none
 	Deadline Time          // answered by then, whatever happens; 0 means none
 	Instance int           // the only instance that may run it; 0 means any
 
@@ -31,6 +31,7 @@ type Item struct {
 	arrived    Time
 	number     uint64 // in the order in which items joined their lists
 	expires    Time   // when its level's timeout ends its place in the queue
+	ends       Time   // when it is answered at the latest
 	lane       *lane
 	prev, next *Item // in the lane's list
 

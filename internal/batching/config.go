@@ -47,6 +47,20 @@ type Level struct {
 	Timeout       time.Duration // longest time in the queue; 0 means any
 	AllowOverride bool          // a request may ask for a shorter timeout, if there is one to shorten
 	DelayLate     bool          // those that time out stand behind the others instead of being turned away
+	Ends          bool          // the timeout that a request asks for is a deadline, which ends it also while it runs
+}
+
+// ends returns when a request that arrives now has to be answered, whatever
+// happens.
+func (l *Level) ends(it *Item, now Time) Time {
+	end := Never
+	if it.Deadline != 0 {
+		end = it.Deadline
+	}
+	if l.Ends && it.Timeout > 0 && it.Timeout < Never-now {
+		end = min(end, now+it.Timeout)
+	}
+	return end
 }
 
 // timeout returns how long it may wait in the queue; 0 means any time.

@@ -121,9 +121,9 @@ func (g *game) configure() {
 		g.cfg.Levels, g.cfg.DefaultLevel = make([]batching.Level, n), 1+g.choose(n)
 	}
 	for i := range g.cfg.Levels {
-		if how := g.choose(16); how > 7 {
+		if how := g.choose(32); how > 15 {
 			g.cfg.Levels[i] = batching.Level{
-				MaxQueue: g.choose(4), Timeout: g.time(16), AllowOverride: how&1 == 1, DelayLate: how&2 == 2, Shares: how&4 == 4,
+				MaxQueue: g.choose(4), Timeout: g.time(16), AllowOverride: how&1 == 1, DelayLate: how&2 == 2, Shares: how&4 == 4, Ends: how&8 == 8,
 			}
 		}
 	}

@@ -90,7 +90,7 @@ func (c *Core) run(in *instance, line Line, d Decision) {
 		next := line.After(it)
 		c.dequeue(it)
 		it.state, it.running = taken, in
-		c.alarms.set(it, deadline(it))
+		c.alarms.set(it, it.ends)
 		in.batch = append(in.batch, it)
 		it = next
 	}

@@ -84,6 +84,14 @@ var differences = map[string]struct{ why, ours string }{
 0s     1 takes Z (8 rows, full)
 120ms  a is turned away: timed out
 300ms  delivered: Z`},
+	"44-timeout-without-policy": {asksForATime, `
+0s     1 takes Z (8 rows, full)
+70ms   a is turned away: expired
+300ms  delivered: Z`},
+	"45-timeout-no-dynamic-batcher": {asksForATime, `
+0s     1 takes Z (8 rows, alone)
+70ms   a is turned away: expired
+300ms  delivered: Z`},
 	"55-cancel-queued-prefetch": {"a client that left takes no room in a batch", `
 0s     1 takes Z (8 rows, full)
 120ms  b is turned away: cancelled
@@ -110,6 +118,7 @@ var differences = map[string]struct{ why, ours string }{
 
 const (
 	turnedAwayInTime = "who waits too long is told at that moment, and not when the queue is next looked at"
+	asksForATime     = "where no queue policy is written, the time that a client asks for is its deadline"
 	settledLate      = "who is in a batch is settled when an instance takes it"
 )
 

@@ -415,6 +415,9 @@ func forgets(v batching.Verdict) func(*game, batching.Event) bool {
 		if i < 0 || g.cfg.KeepOrder || g.find(batching.Run) >= 0 || g.find(batching.Call) >= 0 {
 			return false
 		}
+		if leaver := ev.Kind == batching.Cancel && ev.Item == g.out.List[i].Item; leaver && v != batching.Cancelled {
+			return false
+		}
 		return ev.Kind != batching.Arrive && g.drop(i)
 	}
 }

@@ -31,6 +31,7 @@ func TestMain(m *testing.M) { leak.Main(m) }
 //	level N max=2 timeout=100ms       the queue policy of a level of the model above;
 //	      shares=yes                  its bound is the shared one
 //	      override=yes late=behind    requests may shorten it; the late stand behind instead of being turned away
+//	      ends=yes                    the timeout of a request is its deadline
 //	at T NAME arrives rows=2          a request; rows=1 shape=0 priority= timeout= deadline= on=INSTANCE model=
 //	      slow=500ms bytes=100        its batch takes so much longer; what it keeps in memory
 //	at T NAME leaves                  its client is gone
@@ -120,13 +121,13 @@ func (s *story) model(name string, words, levels []string) error {
 	}
 	for _, line := range levels {
 		f := strings.Fields(line)
-		opt, err := options(f[2:], "max", "timeout", "override", "late", "shares")
+		opt, err := options(f[2:], "max", "timeout", "override", "late", "shares", "ends")
 		if err != nil {
 			return err
 		}
 		cfg.Levels[number(f[1])-1] = batching.Level{
 			MaxQueue: number(opt["max"]), Timeout: duration(opt["timeout"]), AllowOverride: opt["override"] == "yes", DelayLate: opt["late"] == "behind",
-			Shares: opt["shares"] == "yes",
+			Shares: opt["shares"] == "yes", Ends: opt["ends"] == "yes",
 		}
 	}
 	takes := duration(opt["takes"])

@@ -35,7 +35,7 @@ type Request struct {
 	Client uint64
 
 	Priority uint64        // 1 is the highest; 0 means the model's default
-	Timeout  time.Duration // longest time in the queue that the client asks for; 0 means none
+	Timeout  time.Duration // longest time that the client asks for, in the queue or to the answer, as the model says; 0 means none
 
 	// Rows is how many rows of a batch the request fills, and Shape is equal for
 	// requests that may share a batch. Both are set by the check against the

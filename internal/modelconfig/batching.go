@@ -7,11 +7,12 @@ import (
 )
 
 // Batching returns how the model's requests are queued and combined. What the
-// configuration does not say is as in Triton, except that the queue has a bound.
+// configuration does not say is as in Triton, except that the queue has a bound,
+// and that without a queue policy the timeout of a request is its deadline.
 func (c *Config) Batching(unless batching.Bound) batching.Config {
 	b := batching.Config{
 		MaxRows: max(1, c.MaxBatchSize), Shared: unless,
-		Levels: []batching.Level{{Shares: true}}, DefaultLevel: 1,
+		Levels: []batching.Level{QueuePolicy{}.level()}, DefaultLevel: 1,
 	}
 	d := c.Dynamic
 	if d == nil || c.MaxBatchSize == 0 {
@@ -48,6 +49,7 @@ func (q QueuePolicy) level() batching.Level {
 		AllowOverride: q.AllowOverride,
 		DelayLate:     q.Action == Delay,
 		Shares:        q.MaxSize == nil,
+		Ends:          !q.Written,
 	}
 	if q.MaxSize != nil {
 		l.MaxQueue = *q.MaxSize

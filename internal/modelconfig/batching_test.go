@@ -11,11 +11,11 @@ import (
 func TestWhatTheConfigurationSaysOfBatchingIsKept(t *testing.T) {
 	delay, ten, none := 5*time.Millisecond, 10, 0
 	bound := batching.Bound{Requests: 7, Bytes: 9}
-	shared := []batching.Level{{Shares: true}}
+	shared := []batching.Level{{Shares: true, Ends: true}}
 	dynamic := &Dynamic{
 		Preferred: []int{8, 4}, MaxDelay: &delay, PreserveOrdering: true, Levels: 2, DefaultLevel: 2,
-		Default:  QueuePolicy{MaxSize: &ten},
-		PerLevel: map[int]QueuePolicy{1: {Action: Delay, Timeout: time.Second, AllowOverride: true}},
+		Default:  QueuePolicy{Written: true, MaxSize: &ten},
+		PerLevel: map[int]QueuePolicy{1: {Written: true, Action: Delay, Timeout: time.Second, AllowOverride: true}},
 	}
 	for _, tt := range []struct {
 		name string
@@ -27,7 +27,7 @@ func TestWhatTheConfigurationSaysOfBatchingIsKept(t *testing.T) {
 		{"all unset", Config{MaxBatchSize: 8, Dynamic: &Dynamic{}}, batching.Config{
 			MaxRows: 8, Shared: bound, Policy: batching.Triton{MaxRows: 8}, Levels: shared, DefaultLevel: 1,
 		}},
-		{"a written 0", Config{MaxBatchSize: 8, Dynamic: &Dynamic{Default: QueuePolicy{MaxSize: &none}}}, batching.Config{
+		{"a written 0", Config{MaxBatchSize: 8, Dynamic: &Dynamic{Default: QueuePolicy{Written: true, MaxSize: &none}}}, batching.Config{
 			MaxRows: 8, Shared: bound, Policy: batching.Triton{MaxRows: 8}, Levels: []batching.Level{{}}, DefaultLevel: 1,
 		}},
 		{"all set", Config{MaxBatchSize: 8, Dynamic: dynamic}, batching.Config{

@@ -100,6 +100,7 @@ type Dynamic struct {
 // A QueuePolicy says what happens to requests that wait. The zero QueuePolicy
 // lets them wait for any time.
 type QueuePolicy struct {
+	Written       bool          // the file has it, and be it empty
 	Action        Action        // what is done with requests that have waited for Timeout
 	Timeout       time.Duration // 0 means any time
 	AllowOverride bool          // a request may ask for less than Timeout

@@ -394,7 +394,7 @@ func (d *Dynamic) readQueues(p *configpb.ModelDynamicBatching) (err error) {
 }
 
 func queuePolicy(field string, p *configpb.ModelQueuePolicy) (QueuePolicy, error) {
-	q := QueuePolicy{AllowOverride: p.GetAllowTimeoutOverride()}
+	q := QueuePolicy{Written: p != nil, AllowOverride: p.GetAllowTimeoutOverride()}
 	if p != nil && p.MaxQueueSize != nil {
 		size := int(p.GetMaxQueueSize())
 		q.MaxSize = &size

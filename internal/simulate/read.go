@@ -172,7 +172,7 @@ type served struct {
 }
 
 func (r *reader) model(n *yaml.Node) served {
-	m := served{instances: 1}
+	m := served{instances: 1, policy: batching.Level{Ends: true}}
 	var takes, table, parts *yaml.Node
 	r.object(n, "a model", append(fields{
 		{"name", func(n *yaml.Node) { m.name = r.text(n) }},

@@ -45,6 +45,7 @@ type request struct {
 	level   int
 	arrived batching.Time
 	expires batching.Time // when its time in the queue ends
+	asked   batching.Time // when the time ends that it asked for, in the queue and after
 	late    bool
 	joined  int       // in the order of all that joined the queue
 	on      *instance // that runs it
@@ -135,9 +136,9 @@ func (q *request) String() string { return fmt.Sprintf("request %v", q.item.Owne
 
 func (q *request) deadline() batching.Time {
 	if q.item.Deadline == 0 {
-		return batching.Never
+		return q.asked
 	}
-	return q.item.Deadline
+	return min(q.asked, q.item.Deadline)
 }
 
 // over reports whether it has to leave the queue by now.
@@ -240,12 +241,15 @@ func (r *Referee) happens() (breach string) {
 }
 
 func (r *Referee) arrive(it *batching.Item) {
-	q := &request{item: it, level: r.cfg.DefaultLevel - 1, arrived: r.now, expires: batching.Never}
+	q := &request{item: it, level: r.cfg.DefaultLevel - 1, arrived: r.now, expires: batching.Never, asked: batching.Never}
 	if it.Priority >= 1 && it.Priority <= uint64(len(r.cfg.Levels)) {
 		q.level = int(it.Priority) - 1
 	}
 	r.requests[it], r.newcomer = q, q
 	level := r.cfg.Levels[q.level]
+	if level.Ends && it.Timeout > 0 {
+		q.asked = r.now + it.Timeout
+	}
 	r.refusals = r.refusalsOf(q, level)
 	if len(r.refusals) > 0 {
 		return
