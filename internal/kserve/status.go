@@ -1,7 +1,10 @@
 package kserve
 
 import (
+	"errors"
 	"net/http"
+	"strconv"
+	"time"
 
 	"google.golang.org/grpc/codes"
 
@@ -25,6 +28,26 @@ var statuses = [...]struct {
 	infer.QueueTimeout: {http.StatusServiceUnavailable, codes.Unavailable},
 	infer.Deadline:     {http.StatusGatewayTimeout, codes.DeadlineExceeded},
 	infer.Cancelled:    {statusClientLeft, codes.Canceled},
+}
+
+// TritonCode returns the code whose statuses a client of Triton expects. Triton
+// does not tell a full queue from a server that cannot serve.
+func TritonCode(c infer.Code) infer.Code {
+	if c == infer.Overloaded {
+		return infer.Unavailable
+	}
+	return c
+}
+
+// RetryAfter returns how long a client should wait that was told err, in whole
+// seconds, and at least one: a client that is told 0 comes back at once. It is ""
+// for errors that waiting does not mend.
+func RetryAfter(err error) string {
+	e, ok := errors.AsType[*infer.Error](err)
+	if !ok || e.Code != infer.Overloaded {
+		return ""
+	}
+	return strconv.Itoa(int(max(1, (e.RetryAfter+time.Second-1)/time.Second)))
 }
 
 // HTTPStatus returns the status of an HTTP answer that tells of an error.

@@ -21,6 +21,7 @@ import (
 	_ "google.golang.org/grpc/encoding/gzip" // clients may compress with it
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/shoal-serving/shoal/internal/infer"
@@ -35,6 +36,10 @@ type Options struct {
 
 	// Limits bound what a client can send. Answers have no limit.
 	Limits kserve.Limits
+
+	// TritonStatus answers a full queue with Triton's code, UNAVAILABLE, and not
+	// with RESOURCE_EXHAUSTED.
+	TritonStatus bool
 
 	// Logging is what clients see and change of the log. Nil means nothing.
 	Logging kserve.Logging
@@ -99,10 +104,10 @@ func (s *service) intercept(ctx context.Context, req any, info *grpc.UnaryServer
 		}
 	}()
 	if err := checkName(req); err != nil {
-		return nil, withCode(err)
+		return nil, s.fail(ctx, err)
 	}
 	resp, err = handler(ctx, req)
-	return resp, withCode(err)
+	return resp, s.fail(ctx, err)
 }
 
 // panicked logs the cause of a panic, where it happened, and returns what the
@@ -129,6 +134,23 @@ func checkName(req any) error {
 		return nil
 	}
 	return kserve.CheckName(name)
+}
+
+// fail makes err one of grpc's, unless it is one. When to come back is told in the
+// trailer, in the words of HTTP.
+func (s *service) fail(ctx context.Context, err error) error {
+	if after := kserve.RetryAfter(err); after != "" {
+		_ = grpc.SetTrailer(ctx, metadata.Pairs("retry-after", after)) // fails only outside a call
+	}
+	return s.withCode(err)
+}
+
+// withCode is [withCode], in Triton's way if that is asked for.
+func (s *service) withCode(err error) error {
+	if code := infer.CodeOf(err); s.opts.TritonStatus && kserve.TritonCode(code) != code {
+		return status.Error(kserve.GRPCCode(kserve.TritonCode(code)), err.Error())
+	}
+	return withCode(err)
 }
 
 // withCode makes err one of grpc's, unless it is one.

@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -168,6 +169,27 @@ func TestErrorsOfTheBackendHaveTheirCode(t *testing.T) {
 		_, err := client.ModelInfer(t.Context(), request())
 		if text := fmt.Sprintf("wrapped: the %v reason", code); status.Code(err) != want || status.Convert(err).Message() != text {
 			t.Errorf("%v: %v, want %v, %s", code, err, want, text)
+		}
+	}
+}
+
+func TestAnOverloadedServerSaysWhenToComeBack(t *testing.T) {
+	for triton, want := range map[bool]codes.Code{false: codes.ResourceExhausted, true: codes.Unavailable} {
+		backend, conn := newServer(t, kservegrpc.Options{TritonStatus: triton})
+		client := kservepb.NewGRPCInferenceServiceClient(conn)
+		for _, code := range []infer.Code{infer.Overloaded, infer.NotFound} {
+			backend.Before = func(context.Context, *infer.Request) error {
+				err := infer.Errorf(code, "no")
+				err.RetryAfter = 1500 * time.Millisecond
+				return err
+			}
+			var trailer metadata.MD
+			_, err := client.ModelInfer(t.Context(), request(), grpc.Trailer(&trailer))
+			got := trailer.Get("retry-after")
+			if code == infer.Overloaded && (status.Code(err) != want || !slices.Equal(got, []string{"2"})) ||
+				code == infer.NotFound && (status.Code(err) != codes.NotFound || len(got) > 0) {
+				t.Errorf("%v: %v, %v", code, err, trailer)
+			}
 		}
 	}
 }

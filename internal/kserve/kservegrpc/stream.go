@@ -227,5 +227,5 @@ func (st *stream) run(ctx context.Context, in *request, resp *infer.Response) (e
 	if err := checkName(in); err != nil {
 		return withCode(err)
 	}
-	return withCode(st.service.infer(ctx, in, st.client, resp))
+	return st.service.withCode(st.service.infer(ctx, in, st.client, resp))
 }

@@ -1,10 +1,8 @@
 package kservehttp
 
 import (
-	"errors"
 	"net/http"
 	"strconv"
-	"time"
 
 	"github.com/go-json-experiment/json"
 
@@ -38,20 +36,13 @@ func sendError(w http.ResponseWriter, status int, text string) {
 // fail answers with an error.
 func (h *handler) fail(w http.ResponseWriter, err error) {
 	code := infer.CodeOf(err)
-	if code == infer.Overloaded {
-		w.Header().Set("Retry-After", retryAfter(err))
+	if after := kserve.RetryAfter(err); after != "" {
+		w.Header().Set("Retry-After", after)
+	}
+	if h.opts.TritonStatus {
+		code = kserve.TritonCode(code)
 	}
 	sendError(w, kserve.HTTPStatus(code), err.Error())
-}
-
-// retryAfter is in whole seconds, and at least one: a client that is told 0
-// comes back at once.
-func retryAfter(err error) string {
-	var wait time.Duration
-	if e, ok := errors.AsType[*infer.Error](err); ok {
-		wait = e.RetryAfter
-	}
-	return strconv.Itoa(int(max(1, (wait+time.Second-1)/time.Second)))
 }
 
 func notFound(w http.ResponseWriter, _ *http.Request) {

@@ -1,8 +1,11 @@
 package kservehttp
 
 import (
+	"errors"
 	"io"
 	"net/http"
+	"os"
+	"time"
 
 	"github.com/shoal-serving/shoal/internal/buf"
 	"github.com/shoal-serving/shoal/internal/infer"
@@ -11,6 +14,27 @@ import (
 
 // firstChunk is the memory that a body of unknown length starts with.
 const firstChunk = 64 << 10
+
+// readBody returns the body of a request, with one count that is the caller's. A
+// client that is too slow is not waited for.
+func (h *handler) readBody(w http.ResponseWriter, r *http.Request) (*buf.Buf, error) {
+	if h.opts.BodyTimeout == 0 || r.ContentLength == 0 {
+		return readBody(r, &h.opts.Limits)
+	}
+	conn := http.NewResponseController(w)
+	// A writer that has no connection has no deadlines either.
+	_ = conn.SetReadDeadline(time.Now().Add(h.opts.BodyTimeout))
+	body, err := readBody(r, &h.opts.Limits)
+	switch {
+	case err == nil:
+		// Whether the client is still there is found out by reading on.
+		_ = conn.SetReadDeadline(time.Time{})
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		// The deadline stays, so that nobody waits for the rest of the body.
+		return nil, infer.Errorf(infer.Invalid, "the body of the request was not here after %v; send it faster, or let the server wait for longer", h.opts.BodyTimeout)
+	}
+	return body, err
+}
 
 // readBody returns the body of a request, decompressed, with one count that is
 // the caller's. Nothing is read of a body that says it is longer than allowed.

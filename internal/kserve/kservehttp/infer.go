@@ -36,7 +36,7 @@ func (h *handler) infer(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (h *handler) decode(w http.ResponseWriter, r *http.Request) (*kserve.Request, error) {
-	body, err := readBody(r, &h.opts.Limits)
+	body, err := h.readBody(w, r)
 	if infer.CodeOf(err) == infer.Unsupported {
 		w.Header().Set("Accept-Encoding", "gzip, deflate")
 	}

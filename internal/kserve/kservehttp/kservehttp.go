@@ -16,6 +16,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/shoal-serving/shoal/internal/kserve"
 )
@@ -28,6 +29,13 @@ type Options struct {
 	// Limits bound what a client can send. That of the header is for the
 	// http.Server.
 	Limits kserve.Limits
+
+	// TritonStatus answers a full queue with Triton's status, 503, and not with 429.
+	TritonStatus bool
+
+	// BodyTimeout is how long the body of a request may take to come. Zero means
+	// any time.
+	BodyTimeout time.Duration
 
 	// Logging is what clients see and change of the log. Nil means nothing.
 	Logging kserve.Logging

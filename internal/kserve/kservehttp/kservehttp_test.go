@@ -168,6 +168,53 @@ func TestALogThatIsNotForClientsIsNotTold(t *testing.T) {
 	}
 }
 
+func TestAFullQueueMayHaveTritonsStatus(t *testing.T) {
+	backend, server := newServer(t, kservehttp.Options{TritonStatus: true})
+	for code, want := range map[infer.Code]int{infer.Overloaded: 503, infer.Unavailable: 503, infer.Deadline: 504} {
+		backend.Before = func(context.Context, *infer.Request) error { return infer.Errorf(code, "no") }
+		a := post(t, server, strings.NewReader(inferBody))
+		if again := a.header.Get("Retry-After") != ""; a.status != want || again != (code == infer.Overloaded) {
+			t.Errorf("%v: status %d, %v, want %d", code, a.status, a.header, want)
+		}
+	}
+}
+
+func TestABodyThatDoesNotComeIsNotWaitedFor(t *testing.T) {
+	_, server := newServer(t, kservehttp.Options{BodyTimeout: 50 * time.Millisecond})
+	before := buf.Live()
+	for _, header := range []string{"Content-Length: 100", "Transfer-Encoding: chunked", "Content-Encoding: gzip\r\nContent-Length: 100"} {
+		conn, err := net.Dial("tcp", server.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\n%s\r\n\r\n", inferPath, header); err != nil {
+			t.Fatal(err)
+		}
+		answer, err := io.ReadAll(conn) // until the server closes
+		if want := "the body of the request was not here after 50ms"; err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 400") || !strings.Contains(string(answer), want) {
+			t.Errorf("%s: %s, %v", header, answer, err)
+		}
+		if err := conn.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if after := buf.Live(); after != before {
+		t.Errorf("%d buffers in use, %d before", after, before)
+	}
+}
+
+func TestAModelMayTakeLongerThanABody(t *testing.T) {
+	const wait = 500 * time.Millisecond
+	backend, server := newServer(t, kservehttp.Options{BodyTimeout: wait})
+	backend.Before = func(ctx context.Context, _ *infer.Request) error {
+		time.Sleep(wait + 50*time.Millisecond)
+		return ctx.Err()
+	}
+	if a := post(t, server, strings.NewReader(inferBody)); a.status != http.StatusOK {
+		t.Errorf("status %d, %s", a.status, a.body)
+	}
+}
+
 func TestReadinessIsThatOfTheCatalog(t *testing.T) {
 	backend, server := newServer(t, kservehttp.Options{})
 	for notReady, want := range map[bool]int{false: 200, true: 400} {

@@ -29,7 +29,7 @@ type indexEntry struct {
 }
 
 func (h *handler) repositoryIndex(w http.ResponseWriter, r *http.Request) error {
-	ready, err := read(r, &h.opts.Limits, kserve.DecodeIndex)
+	ready, err := read(h, w, r, kserve.DecodeIndex)
 	if err != nil {
 		return err
 	}
@@ -40,16 +40,16 @@ func (h *handler) repositoryIndex(w http.ResponseWriter, r *http.Request) error 
 	return sendJSON(w, http.StatusOK, entries)
 }
 
-func (h *handler) load(_ http.ResponseWriter, r *http.Request) error {
-	opts, err := read(r, &h.opts.Limits, kserve.DecodeLoad)
+func (h *handler) load(w http.ResponseWriter, r *http.Request) error {
+	opts, err := read(h, w, r, kserve.DecodeLoad)
 	if err != nil {
 		return err
 	}
 	return h.control.Load(r.Context(), r.PathValue("model"), opts)
 }
 
-func (h *handler) unload(_ http.ResponseWriter, r *http.Request) error {
-	opts, err := read(r, &h.opts.Limits, kserve.DecodeUnload)
+func (h *handler) unload(w http.ResponseWriter, r *http.Request) error {
+	opts, err := read(h, w, r, kserve.DecodeUnload)
 	if err != nil {
 		return err
 	}
@@ -58,12 +58,12 @@ func (h *handler) unload(_ http.ResponseWriter, r *http.Request) error {
 
 // read returns what decode makes of the body of a request, of which it keeps
 // nothing.
-func read[T any](r *http.Request, limits *kserve.Limits, decode func(body []byte, limits *kserve.Limits) (T, error)) (T, error) {
-	body, err := readBody(r, limits)
+func read[T any](h *handler, w http.ResponseWriter, r *http.Request, decode func(body []byte, limits *kserve.Limits) (T, error)) (T, error) {
+	body, err := h.readBody(w, r)
 	if err != nil {
 		var none T
 		return none, err
 	}
 	defer body.Release()
-	return decode(body.B, limits)
+	return decode(body.B, &h.opts.Limits)
 }

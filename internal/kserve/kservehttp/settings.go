@@ -42,7 +42,7 @@ func (h *handler) traceSettings(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (h *handler) changeTrace(w http.ResponseWriter, r *http.Request) error {
-	wanted, err := read(r, &h.opts.Limits, kserve.DecodeTrace)
+	wanted, err := read(h, w, r, kserve.DecodeTrace)
 	if err == nil {
 		err = kserve.CheckTrace(wanted)
 	}
@@ -57,7 +57,7 @@ func (h *handler) logSettings(w http.ResponseWriter, _ *http.Request) error {
 }
 
 func (h *handler) changeLog(w http.ResponseWriter, r *http.Request) error {
-	change, err := read(r, &h.opts.Limits, kserve.DecodeLogChange)
+	change, err := read(h, w, r, kserve.DecodeLogChange)
 	if err != nil {
 		return err
 	}
