@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -22,8 +23,20 @@ func main() {
 	context.AfterFunc(ctx, stop)
 	if err := newRootCommand().ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "shoal:", err)
-		os.Exit(1)
+		os.Exit(exitStatus(err))
 	}
+}
+
+// A misuse is an error in what was asked for, and not in doing it.
+type misuse struct{ error }
+
+func (m misuse) Unwrap() error { return m.error }
+
+func exitStatus(err error) int {
+	if _, ok := errors.AsType[misuse](err); ok {
+		return 2
+	}
+	return 1
 }
 
 func newRootCommand() *cobra.Command {
@@ -34,6 +47,6 @@ func newRootCommand() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(newServeCommand(), newSimulateCommand())
+	root.AddCommand(newServeCommand(), newSimulateCommand(), newDoctorCommand())
 	return root
 }

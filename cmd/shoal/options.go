@@ -35,7 +35,12 @@ type serveOptions struct {
 	maxQueue            int
 	maxQueueBytes       int64
 
-	address      string
+	address       string
+	headerTimeout int
+	bodyTimeout   int
+	idleTimeout   int
+	tritonStatus  bool
+
 	allowHTTP    bool
 	httpAddress  string
 	httpPort     int
@@ -48,15 +53,17 @@ type serveOptions struct {
 	keepaliveTimeout  int
 	connectionAge     int
 	connectionAgeLeft int
+	maxStreams        int
 
 	allowMetrics    bool
 	allowCPUMetrics bool
 	metricsAddress  string
 	metricsPort     int
 
-	exitTimeout int
-	onnxLibrary string
-	computeNice int
+	exitTimeout   int
+	shutdownDelay int
+	onnxLibrary   string
+	computeNice   int
 
 	log logOptions
 }
@@ -79,6 +86,11 @@ func (o *serveOptions) define(f *pflag.FlagSet) {
 	f.Int64Var(&o.maxQueueBytes, "max-queue-byte-size", repository.DefaultQueue.Bytes, "how many bytes of input may wait for such a model")
 
 	f.StringVar(&o.address, "address", "127.0.0.1", "address to listen on")
+	f.Bool(insecureFlag, false, "listen for other machines, too, which may then do everything that this one may")
+	f.IntVar(&o.headerTimeout, "header-timeout-secs", 5, "how long the header of an HTTP request or the greeting of a gRPC client may take to come, in seconds")
+	f.IntVar(&o.bodyTimeout, "body-timeout-secs", 60, "how long the body of an HTTP request may take to come, in seconds; 0 is any time")
+	f.IntVar(&o.idleTimeout, "idle-timeout-secs", 120, "after how long a connection without requests is closed, in seconds; 0 is never")
+	f.BoolVar(&o.tritonStatus, "triton-status", false, "answer a full queue as Triton does, with 503 and UNAVAILABLE, and not with 429 and RESOURCE_EXHAUSTED")
 	trueVar(f, &o.allowHTTP, "allow-http", "answer over HTTP")
 	f.StringVar(&o.httpAddress, "http-address", "", "address to listen on for HTTP, if it is not --address")
 	f.IntVar(&o.httpPort, "http-port", 8000, "port for HTTP; 0 picks a free one")
@@ -90,12 +102,14 @@ func (o *serveOptions) define(f *pflag.FlagSet) {
 	f.IntVar(&o.keepaliveTimeout, "grpc-keepalive-timeout", 20000, "how long it may take to answer that, in milliseconds")
 	f.IntVar(&o.connectionAge, "grpc-max-connection-age", 0, "after how long a gRPC client is asked to connect anew, in milliseconds; 0 is never")
 	f.IntVar(&o.connectionAgeLeft, "grpc-max-connection-age-grace", 0, "how long its requests may then take to end, in milliseconds; 0 is any time")
+	f.IntVar(&o.maxStreams, "grpc-max-concurrent-streams", 256, "how many requests a gRPC connection may have at once")
 
 	trueVar(f, &o.allowMetrics, "allow-metrics", "answer Prometheus")
 	trueVar(f, &o.allowCPUMetrics, "allow-cpu-metrics", "tell Prometheus of cores and memory, too")
 	f.StringVar(&o.metricsAddress, "metrics-address", "", "address to listen on for Prometheus, if it is not that of HTTP")
 	f.IntVar(&o.metricsPort, "metrics-port", 8002, "port for Prometheus; 0 picks a free one")
 
+	f.IntVar(&o.shutdownDelay, "shutdown-delay", 0, "how long requests are still taken after SIGTERM, while the server is not ready, in seconds")
 	f.IntVar(&o.exitTimeout, "exit-timeout-secs", 30, "how long requests may take to end after SIGTERM, in seconds")
 	f.StringVar(&o.onnxLibrary, "onnxruntime-library", "", "`path` of the ONNX Runtime library; without it SHOAL_ONNXRUNTIME says, or it lies beside the program or in ../lib")
 	f.IntVar(&o.computeNice, "compute-nice", 10, "niceness of threads that compute, so that the network does not wait for them; 0 leaves threads as they are")
@@ -135,7 +149,12 @@ func (o *serveOptions) check() error {
 		{"grpc-max-connection-age", o.connectionAge, 0, most},
 		{"grpc-max-connection-age-grace", o.connectionAgeLeft, 0, most},
 		{"metrics-port", o.metricsPort, 0, math.MaxUint16},
+		{"grpc-max-concurrent-streams", o.maxStreams, 1, most},
+		{"header-timeout-secs", o.headerTimeout, 1, most},
+		{"body-timeout-secs", o.bodyTimeout, 0, most},
+		{"idle-timeout-secs", o.idleTimeout, 0, most},
 		{"exit-timeout-secs", o.exitTimeout, 0, most},
+		{"shutdown-delay", o.shutdownDelay, 0, most},
 	} {
 		if n.value < n.low || n.value > n.high {
 			errs = append(errs, fmt.Errorf("%s: found %d, expected %d to %d", n.flag, n.value, n.low, n.high))
@@ -150,13 +169,17 @@ func (o *serveOptions) check() error {
 	return errors.Join(errs...)
 }
 
-// keepalive is what gRPC shall know of connections.
-func (o *serveOptions) keepalive() grpc.ServerOption {
+// connections is what gRPC shall know of connections.
+func (o *serveOptions) connections() []grpc.ServerOption {
 	ms := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
-	return grpc.KeepaliveParams(keepalive.ServerParameters{
-		Time: ms(o.keepaliveTime), Timeout: ms(o.keepaliveTimeout),
-		MaxConnectionAge: ms(o.connectionAge), MaxConnectionAgeGrace: ms(o.connectionAgeLeft),
-	})
+	return []grpc.ServerOption{
+		grpc.KeepaliveParams(keepalive.ServerParameters{
+			Time: ms(o.keepaliveTime), Timeout: ms(o.keepaliveTimeout), MaxConnectionIdle: seconds(o.idleTimeout),
+			MaxConnectionAge: ms(o.connectionAge), MaxConnectionAgeGrace: ms(o.connectionAgeLeft),
+		}),
+		grpc.ConnectionTimeout(seconds(o.headerTimeout)),
+		grpc.MaxConcurrentStreams(uint32(o.maxStreams)),
+	}
 }
 
 // A truth is the value of a flag that is true or false. It is always written, as in

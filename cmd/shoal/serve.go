@@ -46,10 +46,10 @@ Triton's flags that are not in this list are known, too: docs/flags.md says what
 		RunE: func(cmd *cobra.Command, paths []string) error {
 			settings, err := readSettings(cmd.Flags(), paths, os.Environ())
 			if err != nil {
-				return err
+				return misuse{err}
 			}
-			if err := opts.check(); err != nil {
-				return err
+			if err := errors.Join(opts.check(), checkAddresses(settings.settings)); err != nil {
+				return misuse{err}
 			}
 			// Whoever reads stderr may leave. Without this the next record would end
 			// the process.
@@ -62,7 +62,7 @@ Triton's flags that are not in this list are known, too: docs/flags.md says what
 			return errors.Join(serve(cmd.Context(), opts, log), closeLog())
 		},
 	}
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return flagError(err) })
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return misuse{flagError(err)} })
 	opts.define(cmd.Flags())
 	return cmd
 }
@@ -77,21 +77,18 @@ func serve(ctx context.Context, opts serveOptions, log *slog.Logger) error {
 		Paths:   opts.repositories,
 		Mode:    modes[opts.controlMode],
 		Models:  opts.loadModels,
-		Poll:    time.Duration(opts.pollSeconds) * time.Second,
+		Poll:    seconds(opts.pollSeconds),
 		Loads:   opts.loadThreads,
 		Retries: opts.loadRetries,
-		Timeout: time.Duration(opts.loadTimeout) * time.Second,
+		Timeout: seconds(opts.loadTimeout),
 		Queue:   batching.Bound{Requests: opts.maxQueue, Bytes: opts.maxQueueBytes},
 		Lenient: !opts.strictReadiness,
 		Strict:  opts.disableAutoComplete,
-		Runners: map[string]repository.Runner{
-			simulated.Name: {Engine: &simulated.Engine{Pacer: pace}},
-			onnx.Name:      {Engine: onnxEngine, Device: sched.NewDevice(cores), Instances: onnx.Instances},
-		},
-		Cores:  cores,
-		Memory: func() machine.Memory { return machine.ReadMemory(machine.Root()) },
-		Pacer:  pace,
-		Log:    log,
+		Runners: runners(pace, onnxEngine, cores),
+		Cores:   cores,
+		Memory:  func() machine.Memory { return machine.ReadMemory(machine.Root()) },
+		Pacer:   pace,
+		Log:     log,
 	})
 	backend := server.New(models, server.Options{Log: log})
 	faces, err := listen(backend, opts, log)
@@ -108,21 +105,60 @@ func serve(ctx context.Context, opts serveOptions, log *slog.Logger) error {
 	var failed error
 	select {
 	case <-ctx.Done():
-		log.Info("stopping", "reason", context.Cause(ctx), "seconds", opts.exitTimeout)
+		// Not ready from now on, so that no more is sent here. Whoever sends it may
+		// need some time to notice.
+		backend.Stop()
+		log.Info("stopping", "reason", context.Cause(ctx), "delay", opts.shutdownDelay, "seconds", opts.exitTimeout)
+		time.Sleep(seconds(opts.shutdownDelay))
 	case failed = <-faces.failed:
 	}
-	backend.Stop()
-	faces.stop(time.Duration(opts.exitTimeout) * time.Second)
-	err = errors.Join(failed, models.Close(), onnxEngine.Close())
+	cut := faces.stop(seconds(opts.exitTimeout))
+	end := func() error { return errors.Join(models.Close(), onnxEngine.Close()) }
+	if cut != nil {
+		err = within(patience, end)
+	} else {
+		err = end()
+	}
 	log.Info("stopped")
-	return err
+	return errors.Join(failed, cut, err)
 }
+
+// patience is for engines that still compute when their requests have been cut off:
+// they have been told to stop, but not all can.
+const patience = 5 * time.Second
+
+// within waits for f, but for no longer than it may take. What f has not done by
+// then ends with the process.
+func within(limit time.Duration, f func() error) error {
+	done := make(chan error, 1) // so that f ends although nobody waits any more
+	go func() { done <- f() }()
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-timer.C:
+		return fmt.Errorf("models that still computed %v after their requests had been cut off were left to it", limit)
+	}
+}
+
+// runners are the engines that there are, by what a config.pbtxt calls them.
+func runners(pace *pacer.Pacer, onnxEngine *onnx.Engine, cores int) map[string]repository.Runner {
+	return map[string]repository.Runner{
+		simulated.Name: {Engine: &simulated.Engine{Pacer: pace}},
+		onnx.Name:      {Engine: onnxEngine, Device: sched.NewDevice(cores), Instances: onnx.Instances},
+	}
+}
+
+func seconds(n int) time.Duration { return time.Duration(n) * time.Second }
 
 // faces are the protocols that the server speaks.
 type faces struct {
+	backend *server.Server
 	http    *http.Server
 	grpc    *grpc.Server
 	metrics *http.Server
+	log     *slog.Logger
 	failed  chan error // size 4: each face fails once at most, and the first load
 	all     sync.WaitGroup
 }
@@ -136,39 +172,47 @@ func listen(backend *server.Server, opts serveOptions, log *slog.Logger) (*faces
 		figures.Machine = machine.Root()
 	}
 	f := &faces{
+		backend: backend,
 		http: &http.Server{
-			Handler:           kservehttp.New(backend, backend, backend, kservehttp.Options{Version: version, Limits: httpLimits, Logging: loggingOf(log), Log: log}),
+			Handler: kservehttp.New(backend, backend, backend, kservehttp.Options{
+				Version: version, Limits: httpLimits, TritonStatus: opts.tritonStatus, BodyTimeout: seconds(opts.bodyTimeout),
+				Logging: loggingOf(log), Log: log,
+			}),
 			MaxHeaderBytes:    limits.Header,
-			ReadHeaderTimeout: 10 * time.Second, // a connection that says nothing is not kept for ever
+			ReadHeaderTimeout: seconds(opts.headerTimeout),
+			IdleTimeout:       seconds(opts.idleTimeout),
 			ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 		},
-		grpc: kservegrpc.New(backend, backend, backend, kservegrpc.Options{Version: version, Limits: limits, Logging: loggingOf(log), Log: log}, opts.keepalive()),
+		grpc: kservegrpc.New(backend, backend, backend, kservegrpc.Options{
+			Version: version, Limits: limits, TritonStatus: opts.tritonStatus, Logging: loggingOf(log), Log: log,
+		}, opts.connections()...),
 		metrics: &http.Server{
 			Handler:           metrics.New(backend, figures),
-			ReadHeaderTimeout: 10 * time.Second,
+			ReadHeaderTimeout: seconds(opts.headerTimeout),
+			IdleTimeout:       seconds(opts.idleTimeout),
 			ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 		},
+		log:    log,
 		failed: make(chan error, 4),
 	}
 	var err error
 	if opts.allowHTTP {
-		err = f.serve("http", cmp.Or(opts.httpAddress, opts.address), opts.httpPort, f.http.Serve, log)
+		err = f.serve("http", cmp.Or(opts.httpAddress, opts.address), opts.httpPort, f.http.Serve)
 	}
 	if err == nil && opts.allowGRPC {
-		err = f.serve("grpc", cmp.Or(opts.grpcAddress, opts.address), opts.grpcPort, f.grpc.Serve, log)
+		err = f.serve("grpc", cmp.Or(opts.grpcAddress, opts.address), opts.grpcPort, f.grpc.Serve)
 	}
 	if err == nil && opts.allowMetrics {
-		err = f.serve("metrics", cmp.Or(opts.metricsAddress, opts.httpAddress, opts.address), opts.metricsPort, f.metrics.Serve, log)
+		err = f.serve("metrics", cmp.Or(opts.metricsAddress, opts.httpAddress, opts.address), opts.metricsPort, f.metrics.Serve)
 	}
 	if err != nil {
-		f.stop(0)
-		return nil, err
+		return nil, errors.Join(err, f.stop(0))
 	}
 	return f, nil
 }
 
 // serve begins to listen, and to answer who connects until the face is stopped.
-func (f *faces) serve(protocol, address string, port int, answer func(net.Listener) error, log *slog.Logger) error {
+func (f *faces) serve(protocol, address string, port int, answer func(net.Listener) error) error {
 	listener, err := net.Listen("tcp", net.JoinHostPort(address, strconv.Itoa(port)))
 	if err != nil {
 		return fmt.Errorf("%s: %w; choose another with --%[1]s-port", protocol, err)
@@ -178,17 +222,24 @@ func (f *faces) serve(protocol, address string, port int, answer func(net.Listen
 			f.failed <- fmt.Errorf("%s: %w", protocol, err)
 		}
 	})
-	log.Info("listening", "protocol", protocol, "address", listener.Addr().String())
+	f.log.Info("listening", "protocol", protocol, "address", listener.Addr().String())
 	return nil
 }
 
-// stop lets the requests end that are here. Those that have not ended after the
-// timeout are cancelled.
-func (f *faces) stop(timeout time.Duration) {
+// stop lets the inferences end that are here, refuses others, and ends the faces.
+// Those that have not ended after the timeout are cut off, and counted in the
+// error.
+func (f *faces) stop(timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
+	f.backend.Drain()
+	f.all.Go(f.grpc.GracefulStop) // tells clients to connect elsewhere
+	// Over HTTP the port stays open meanwhile: who comes late is told so, and
+	// every answer asks the client to connect anew.
+	f.http.SetKeepAlivesEnabled(false)
+	cut := f.await(ctx) // counted before they are: then they are gone
 	giveUp := context.AfterFunc(ctx, f.grpc.Stop)
-	f.all.Go(f.grpc.GracefulStop)
+	defer giveUp()
 	f.all.Go(func() {
 		if f.http.Shutdown(ctx) != nil {
 			_ = f.http.Close() // its connections are cut off, and that is all there is to do
@@ -196,5 +247,30 @@ func (f *faces) stop(timeout time.Duration) {
 		_ = f.metrics.Close() // nothing is lost that the next scrape would not have missed
 	})
 	f.all.Wait()
-	giveUp()
+	if cut > 0 {
+		return fmt.Errorf("requests that were cut off: %d, because they had not ended after %v; --exit-timeout-secs allows more", cut, timeout)
+	}
+	return nil
+}
+
+// await returns when no inference is inside any more, or when ctx ends, and how
+// many are left. Each second it says for how many it waits.
+func (f *faces) await(ctx context.Context) int {
+	look, tell := time.NewTicker(10*time.Millisecond), time.NewTicker(time.Second)
+	defer look.Stop()
+	defer tell.Stop()
+	for {
+		left := f.backend.Inside()
+		if left == 0 {
+			return 0
+		}
+		select {
+		case <-look.C:
+		case <-tell.C:
+			until, _ := ctx.Deadline()
+			f.log.Info("waiting for requests to end", "requests", left, "seconds", int(time.Until(until).Seconds()))
+		case <-ctx.Done():
+			return f.backend.Inside()
+		}
+	}
 }

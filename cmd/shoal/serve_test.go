@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -9,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -189,4 +192,51 @@ func TestAServerMayStartWithoutSomeModels(t *testing.T) {
 	if status := getStatus(t, "http://"+at["http"]+"/v2/health/live"); status != http.StatusOK {
 		t.Errorf("status %d", status)
 	}
+}
+
+func TestOtherMachinesAreLetInOnlyByName(t *testing.T) {
+	const expected = "expected an address of this machine alone, such as 127.0.0.1, because whoever connects may do everything; --insecure-bind lets the network in all the same"
+	for _, tt := range []struct {
+		args []string
+		want string
+	}{
+		{nil, ""},
+		{[]string{"--address=localhost", "--http-address=127.8.9.10", "--grpc-address=::1"}, ""},
+		{[]string{"--address=0.0.0.0"}, `address: found "0.0.0.0", ` + expected},
+		{[]string{"--http-address=::", "--metrics-address=10.0.0.1"}, `http-address: found "::", ` + expected + "\n" + `metrics-address: found "10.0.0.1", ` + expected},
+		{[]string{"--grpc-address=example.com"}, `grpc-address: found "example.com", ` + expected},
+		{[]string{"--address=0.0.0.0", "--metrics-address=::", "--insecure-bind"}, ""},
+		{[]string{"--address=0.0.0.0", "--insecure-bind=false"}, `address: found "0.0.0.0", ` + expected},
+	} {
+		_, s, err := serveFlags(nil, append(tt.args, "models")...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := checkAddresses(s.settings); err == nil && tt.want != "" || err != nil && err.Error() != tt.want {
+			t.Errorf("%q: got %v, want %s", tt.args, err, tt.want)
+		}
+	}
+}
+
+func TestWhoAsksForNonsenseGetsAnotherExitStatus(t *testing.T) {
+	for want, err := range map[int]error{1: io.EOF, 2: fmt.Errorf("serve: %w", misuse{io.EOF})} {
+		if got := exitStatus(err); got != want {
+			t.Errorf("%v: %d, want %d", err, got, want)
+		}
+	}
+}
+
+func TestAnEngineThatDoesNotStopIsNotWaitedForForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		hang := make(chan struct{})
+		err := within(patience, func() error { <-hang; return nil })
+		if took := time.Since(began); err == nil || took != patience {
+			t.Errorf("%v after %v", err, took)
+		}
+		close(hang)
+		if err := within(patience, func() error { return io.EOF }); !errors.Is(err, io.EOF) {
+			t.Error(err)
+		}
+	})
 }

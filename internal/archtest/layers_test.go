@@ -16,7 +16,7 @@ var layers = [][]string{
 	{"internal/engine"},
 	{"internal/engine/enginetest", "internal/engine/simulated", "internal/engine/onnx", "internal/sched", "internal/kserve", "internal/simulate", "internal/batching/batchingtest"},
 	{"internal/repository"},
-	{"internal/server"},
+	{"internal/server", "internal/doctor"},
 	{"internal/kserve/kservehttp", "internal/kserve/kservegrpc", "internal/metrics", "internal/kserve/kservetest"},
 	{"cmd/shoal"},
 	{"internal/archtest", "test/e2e", "test/bare"},

@@ -27,6 +27,8 @@ type Server struct {
 	stopping atomic.Bool
 	stopped  chan struct{}              // closed when stopping becomes true
 	strays   [infer.Codes]atomic.Uint64 // requests for which there was no version, by what they were told
+	draining atomic.Bool
+	inside   atomic.Int64 // inferences
 }
 
 var (
@@ -59,12 +61,26 @@ func (s *Server) Stop() {
 // Stopping implements [kserve.Stopper].
 func (s *Server) Stopping() <-chan struct{} { return s.stopped }
 
+// Drain refuses inferences from now on, with the advice to go elsewhere. Those that
+// are inside go on.
+func (s *Server) Drain() {
+	s.Stop()
+	s.draining.Store(true)
+}
+
+// Inside returns how many inferences are inside. Those that are refused count for as
+// long as that takes.
+func (s *Server) Inside() int { return int(s.inside.Load()) }
+
 // Infer implements [kserve.Backend]. Each request is counted once, with what it was
 // told.
 func (s *Server) Infer(ctx context.Context, req *infer.Request, resp *infer.Response) error {
 	began := time.Now()
 	// The response may have been another's.
 	resp.Model, resp.Version, resp.Times = req.Model, req.Version, infer.Timeline{}
+	// Counted first, so that Drain leaves out nobody who came before it.
+	s.inside.Add(1)
+	defer s.inside.Add(-1)
 	v, err := s.submit(ctx, req, resp)
 	s.count(v, req, resp, time.Since(began), err)
 	s.tell(ctx, req, resp, err)
@@ -88,6 +104,9 @@ func (s *Server) count(v *repository.Version, req *infer.Request, resp *infer.Re
 // refuses; then there is another to find, or none, and it gets the inputs as they
 // came.
 func (s *Server) submit(ctx context.Context, req *infer.Request, resp *infer.Response) (*repository.Version, error) {
+	if s.draining.Load() {
+		return nil, sched.ErrClosed
+	}
 	for came := req.Inputs; ; req.Inputs = came {
 		v, err := s.models.Find(req.Model, req.Version)
 		if err != nil {

@@ -158,3 +158,18 @@ func TestAServerThatStopsIsNotReadyButAnswers(t *testing.T) {
 	}
 	resp.Release()
 }
+
+func TestAServerThatDrainsSendsNewRequestsElsewhere(t *testing.T) {
+	s := start(t)
+	s.Drain()
+	if s.Ready() || s.ModelReady("echo", "") {
+		t.Error("a server that drains says that it is ready")
+	}
+	var resp infer.Response
+	if err := s.Infer(t.Context(), request(), &resp); infer.CodeOf(err) != infer.Unavailable {
+		t.Errorf("a request that came late: %v", err)
+	}
+	if n := s.Inside(); n != 0 {
+		t.Errorf("%d requests are inside", n)
+	}
+}

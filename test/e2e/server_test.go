@@ -191,6 +191,9 @@ func fetch(req *http.Request) (status int, header http.Header, body []byte, err 
 	if err != nil {
 		return 0, nil, nil, err
 	}
+	if resp.Close {
+		resp.Header.Set("Connection", "close") // which net/http has taken out
+	}
 	body, err = io.ReadAll(resp.Body)
 	return resp.StatusCode, resp.Header, body, errors.Join(err, resp.Body.Close())
 }

@@ -1,0 +1,89 @@
+package doctor
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/shoal-serving/shoal/internal/engine/onnx"
+	"github.com/shoal-serving/shoal/internal/leak"
+	"github.com/shoal-serving/shoal/internal/machine"
+	"github.com/shoal-serving/shoal/internal/modelconfig"
+	"github.com/shoal-serving/shoal/internal/repository"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+func TestEachFactIsJudged(t *testing.T) {
+	gone := errors.New("it is gone")
+	model := repository.Inspection{Name: "m", Backend: onnx.Name, Versions: []int64{1, 3}}
+	warned, broken := model, model
+	warned.Warnings = []modelconfig.Warning{{Where: "config.pbtxt:3", Field: "optimization", Text: "has no effect"}}
+	broken.Err = errors.Join(gone, gone)
+	for _, tt := range []struct {
+		facts Facts
+		want  string // a line of what is judged
+	}{
+		{Facts{Library: Library{Path: "/lib/a.so", Version: "1.30.0"}}, "ok    ONNX Runtime: 1.30.0 at /lib/a.so"},
+		{Facts{Library: Library{Err: gone}}, "warn  ONNX Runtime: it is gone; ONNX models cannot run without it"},
+		{Facts{Library: Library{Err: gone}, Models: []repository.Inspection{model}}, `fail  ONNX Runtime: it is gone; model "m" cannot run without it`},
+		{Facts{Cores: 2}, "ok    cores: 2"},
+		{Facts{}, "warn  memory: unknown on this system; see to it yourself that the models fit"},
+		{Facts{Memory: machine.Memory{Limit: 2 << 30, Free: 1 << 30}}, "ok    memory: 1024 MB free of the machine's 2048 MB"},
+		{Facts{Memory: machine.Memory{Limit: 512 << 20, Free: 1 << 20, Contained: true}}, "warn  memory: 1 MB free of the container's 512 MB; give it more, or end something else"},
+		{Facts{Ports: []Port{{Protocol: "http", Number: 8000}}}, "ok    port 8000: free for http"},
+		{Facts{Ports: []Port{{"grpc", 8001, gone}}}, "warn  port 8001: it is gone; if that is not Shoal itself, choose another with --grpc-port"},
+		{Facts{Paths: gone}, "fail  models: it is gone; name a directory with a folder for each model, or an .onnx file"},
+		{Facts{Models: []repository.Inspection{model}}, "ok    model m: version 1, 3 for onnxruntime"},
+		{Facts{Models: []repository.Inspection{warned}}, "warn  model m: version 1, 3 for onnxruntime; config.pbtxt:3: optimization: has no effect; take out what has no effect, or leave it"},
+		{Facts{Models: []repository.Inspection{broken}}, "fail  model m: it is gone; it is gone; mend it, or take the model out of the repository"},
+	} {
+		var lines []string
+		for _, f := range tt.facts.Judge() {
+			lines = append(lines, f.String())
+		}
+		if all := strings.Join(lines, "\n") + "\n"; !strings.Contains(all, tt.want+"\n") {
+			t.Errorf("got\n%swant the line\n%s", all, tt.want)
+		}
+	}
+}
+
+func TestLookingLoadsNothing(t *testing.T) {
+	dir := t.TempDir()
+	for path, text := range map[string]string{
+		"good/config.pbtxt":    `backend: "onnxruntime"`,
+		"good/1/model.onnx":    "no model at all",
+		"empty/config.pbtxt":   `backend: "onnxruntime"`,
+		"empty/1/notes.txt":    "",
+		"wrong/config.pbtxt":   `max_batch_sise: 8`,
+		"wrong/1/model.onnx":   "",
+		"strange/1/model.plan": "",
+		"none/config.pbtxt":    `backend: "onnxruntime"`,
+	} {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, path)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, path), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f := Look(t.Context(), Options{Paths: []string{dir, "no/such/folder"}, Backends: []string{onnx.Name}, Library: "no/such/library"})
+	if f.Library.Err == nil || f.Cores < 1 || f.Paths == nil || len(f.Ports) != 3 {
+		t.Errorf("found %+v", f)
+	}
+	wants := map[string]string{
+		"good": "", "empty": "the model's file cannot be read", "wrong": "max_batch_sise", "strange": `backend: found "", expected one of ["onnxruntime"]`,
+		"none": "at least one version must be available",
+	}
+	for _, m := range f.Models {
+		if want := wants[m.Name]; (m.Err == nil) != (want == "") || m.Err != nil && !strings.Contains(m.Err.Error(), want) {
+			t.Errorf("%s: %v, want %q", m.Name, m.Err, want)
+		}
+		delete(wants, m.Name)
+	}
+	if len(wants) > 0 {
+		t.Errorf("not found: %v", wants)
+	}
+}

@@ -1,0 +1,61 @@
+package repository
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/shoal-serving/shoal/internal/modelconfig"
+)
+
+// An Inspection is what can be told of a model without loading it.
+type Inspection struct {
+	Name     string
+	Backend  string
+	Versions []int64               // that would serve, ascending
+	Warnings []modelconfig.Warning // what of its configuration has no effect
+	Err      error                 // why it cannot be loaded
+}
+
+// Inspect looks at the models of some paths, by name, and loads none. Backends are
+// those that there are. The error tells of paths that cannot be read.
+func Inspect(paths, backends []string) ([]Inspection, error) {
+	models, err := scan(paths)
+	var all []Inspection
+	for _, name := range slices.Sorted(maps.Keys(models)) {
+		all = append(all, inspect(models[name], backends))
+	}
+	return all, err
+}
+
+func inspect(f *found, backends []string) Inspection {
+	i := Inspection{Name: f.name, Err: f.err}
+	if i.Err != nil {
+		return i
+	}
+	w, err := newWish(f, Override{})
+	if err != nil {
+		i.Err = err
+		return i
+	}
+	cfg, err := w.config()
+	if err != nil {
+		i.Err = err
+		return i
+	}
+	i.Backend, i.Warnings, i.Versions = cfg.Backend, cfg.Warnings, slices.Sorted(maps.Keys(w.versions))
+	if !slices.Contains(backends, cfg.Backend) {
+		i.Err = cfg.Wrong("backend", fmt.Sprintf("%q", cfg.Backend), "one of %q", backends)
+		return i
+	}
+	file := cfg.Effective().GetDefaultModelFilename()
+	for _, n := range i.Versions {
+		if _, err := os.Stat(filepath.Join(w.dir(n), file)); err != nil { // without a file, the directory
+			i.Err = fmt.Errorf("the model's file cannot be read: %w", err)
+			return i
+		}
+	}
+	return i
+}
