@@ -73,6 +73,10 @@ lint: $(LINT) ## lint and check the formatting; installs the pinned linter first
 e2e: build ## test the built binary from outside
 	go test -tags e2e -count 1 ./test/e2e/...
 
+.PHONY: dist
+dist: ## pack a server with all that it needs into ./dist, and serve an example from that
+	tools/check-dist "$$(tools/dist dist)"
+
 .PHONY: bench
 bench: ## run the benchmarks
 	@packages=$$($(call tests,Benchmark) | cut -d ' ' -f 1 | sort -u); \
@@ -90,7 +94,7 @@ proofs: build ## prove with real models what docs/measured.md says of them; want
 figures: build ## measure what docs/measured.md promises; wants a quiet machine for 20 minutes
 	go test -run '^$$' -bench 'Submit|Gap' -benchmem ./internal/sched
 	go test -run '^$$' -bench . -benchmem ./internal/batching ./internal/simulate
-	go test -tags e2e -count 1 -timeout 40m -v -run 'Seed|Queue|AToE|Timeouts' ./test/e2e -strict
+	go test -tags e2e -count 1 -timeout 40m -v -run 'Seed|QueuePolicies|AToE|Timeouts|Idle' ./test/e2e -strict
 
 .PHONY: sequences
 sequences: ## play a million random event sequences against the batching core and its referee
