@@ -40,8 +40,8 @@ type Catalog interface {
 	Statistics(model, version string) ([]*kservepb.ModelStatistics, error)
 }
 
-// A Stopper is a Catalog that tells when its server begins to stop, so that nobody
-// is kept who only watches.
+// A Stopper is a Catalog that tells when its server takes no more requests, so that
+// nobody is kept who only watches.
 type Stopper interface {
 	// Stopping is closed then.
 	Stopping() <-chan struct{}

@@ -25,10 +25,10 @@ type Server struct {
 	models   *repository.Repository
 	log      *slog.Logger
 	stopping atomic.Bool
-	stopped  chan struct{}              // closed when stopping becomes true
-	strays   [infer.Codes]atomic.Uint64 // requests for which there was no version, by what they were told
 	draining atomic.Bool
-	inside   atomic.Int64 // inferences
+	drains   chan struct{}              // closed when draining becomes true
+	inside   atomic.Int64               // inferences
+	strays   [infer.Codes]atomic.Uint64 // requests for which there was no version, by what they were told
 }
 
 var (
@@ -47,26 +47,25 @@ type Options struct {
 
 // New returns a server over models, which stay the caller's to close.
 func New(models *repository.Repository, opts Options) *Server {
-	return &Server{models: models, log: cmp.Or(opts.Log, slog.Default()), stopped: make(chan struct{})}
+	return &Server{models: models, log: cmp.Or(opts.Log, slog.Default()), drains: make(chan struct{})}
 }
 
 // Stop makes the server tell that it is not ready, so that whoever spreads the
 // load goes elsewhere. Requests are answered all the same.
-func (s *Server) Stop() {
-	if !s.stopping.Swap(true) {
-		close(s.stopped)
-	}
-}
-
-// Stopping implements [kserve.Stopper].
-func (s *Server) Stopping() <-chan struct{} { return s.stopped }
+func (s *Server) Stop() { s.stopping.Store(true) }
 
 // Drain refuses inferences from now on, with the advice to go elsewhere. Those that
 // are inside go on.
 func (s *Server) Drain() {
 	s.Stop()
-	s.draining.Store(true)
+	if !s.draining.Swap(true) {
+		close(s.drains)
+	}
 }
+
+// Stopping implements [kserve.Stopper]. It is closed by Drain, and not by Stop: until
+// then streams are answered, too.
+func (s *Server) Stopping() <-chan struct{} { return s.drains }
 
 // Inside returns how many inferences are inside. Those that are refused count for as
 // long as that takes.

@@ -147,8 +147,6 @@ func TestTheCatalogTellsWhatThereIs(t *testing.T) {
 func TestAServerThatStopsIsNotReadyButAnswers(t *testing.T) {
 	s := start(t)
 	s.Stop()
-	s.Stop() // once more does nothing
-	<-s.Stopping()
 	if s.Ready() || s.ModelReady("echo", "") {
 		t.Error("a server that stops says that it is ready")
 	}
@@ -162,6 +160,8 @@ func TestAServerThatStopsIsNotReadyButAnswers(t *testing.T) {
 func TestAServerThatDrainsSendsNewRequestsElsewhere(t *testing.T) {
 	s := start(t)
 	s.Drain()
+	s.Drain() // once more does nothing
+	<-s.Stopping()
 	if s.Ready() || s.ModelReady("echo", "") {
 		t.Error("a server that drains says that it is ready")
 	}
