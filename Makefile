@@ -22,7 +22,7 @@ tests = go test -list '^$(1)' ./... | awk '/^$(1)/ { names[n++] = $$1 } /^ok/ { 
 
 .PHONY: help
 help: ## print this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: deps
 deps: linter onnxruntime ## download the modules, install the linter, and bring ONNX Runtime to ./lib
@@ -76,6 +76,10 @@ e2e: build ## test the built binary from outside
 .PHONY: dist
 dist: ## pack a server with all that it needs into ./dist, and serve an example from that
 	tools/check-dist "$$(tools/dist dist)"
+
+.PHONY: clients
+clients: build ## test the built binary with Triton's own Python clients, which it installs to bin/clients
+	python3 test/clients/run.py
 
 .PHONY: bench
 bench: ## run the benchmarks

@@ -1,6 +1,6 @@
 // Gotest runs go test with its arguments and prints what did not pass: the
 // output of tests that failed, and of those that were skipped, which say why.
-// The last line has three numbers: passed, failed and skipped. A test with
+// The last line says how many passed, failed and were skipped. A test with
 // subtests is not counted, only they are.
 package main
 
@@ -39,7 +39,7 @@ func main() {
 	}
 	if err != nil {
 		fmt.Println(err)
-		fmt.Println(0, 1, 0)
+		fmt.Println("0 passed, 1 failed, 0 skipped")
 		return
 	}
 	r := results{output: map[test]*bytes.Buffer{}, inner: map[test]bool{}}
@@ -56,7 +56,7 @@ func main() {
 		fmt.Printf("%sgo test: %v\n", &stderr, err)
 		r.failed++
 	}
-	fmt.Println(r.passed, r.failed, r.skipped)
+	fmt.Printf("%d passed, %d failed, %d skipped\n", r.passed, r.failed, r.skipped)
 }
 
 func (r *results) read(line []byte) {

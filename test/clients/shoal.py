@@ -1,0 +1,117 @@
+"""Starts bin/shoal for a test, on free ports of the loopback interface."""
+
+import pathlib
+import queue
+import re
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BINARY = ROOT / "bin/shoal"
+TESTDATA = ROOT / "internal/engine/onnx/testdata"
+
+LISTENING = re.compile(r"msg=listening protocol=(\w+) address=(\S+)")
+
+
+def library():
+    """Whether ONNX models can run: `make onnxruntime` brings their library."""
+    return any((ROOT / "lib").glob("libonnxruntime.so*"))
+
+
+def simulated(name, *, fixed_us=1000, dims="[ 4 ]", scheduling="dynamic_batching { }", count=1):
+    """The configuration of a model that only takes time, and answers with its input's rows."""
+    return f"""
+name: "{name}"
+backend: "simulated"
+max_batch_size: 8
+input [ {{ name: "IN" data_type: TYPE_FP32 dims: {dims} }} ]
+output [ {{ name: "OUT" data_type: TYPE_FP32 dims: {dims} }} ]
+instance_group [ {{ count: {count} }} ]
+{scheduling}
+parameters {{ key: "fixed_us" value {{ string_value: "{fixed_us}" }} }}
+"""
+
+
+class Repository:
+    """A model repository in a temporary directory."""
+
+    def __init__(self):
+        self.path = pathlib.Path(tempfile.mkdtemp(prefix="shoal-clients-"))
+
+    def add(self, name, config=None, onnx=None):
+        version = self.path / name / "1"
+        version.mkdir(parents=True)
+        if config:
+            (self.path / name / "config.pbtxt").write_text(config)
+        if onnx:
+            shutil.copy(onnx, version / "model.onnx")
+
+    def remove(self):
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+class Server:
+    """One run of the binary. http and grpc are host:port once it is ready."""
+
+    def __init__(self, *arguments):
+        command = [BINARY, "serve", *map(str, arguments), "--http-port", "0", "--grpc-port", "0", "--allow-metrics=false"]
+        self.log = []
+        self._addresses = queue.Queue()
+        self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, errors="replace")
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        try:
+            self._await(time.monotonic() + 30)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _read(self):
+        for line in self._process.stderr:
+            self.log.append(line)
+            if match := LISTENING.search(line):
+                self._addresses.put(match.groups())
+        self._addresses.put(None)  # the process has ended
+
+    def _await(self, patience):
+        addresses = {}
+        while not {"http", "grpc"} <= addresses.keys():
+            try:
+                found = self._addresses.get(timeout=patience - time.monotonic())
+            except (queue.Empty, ValueError):
+                raise RuntimeError("the server does not listen\n" + self.text()) from None
+            if found is None:
+                raise RuntimeError("the server ended\n" + self.text())
+            addresses[found[0]] = found[1]
+        self.http, self.grpc = addresses["http"], addresses["grpc"]
+        while not self._ready():
+            if self._process.poll() is not None or time.monotonic() > patience:
+                raise RuntimeError("the server does not become ready\n" + self.text())
+            time.sleep(0.01)
+
+    def _ready(self):
+        try:
+            with urllib.request.urlopen(f"http://{self.http}/v2/health/ready", timeout=5) as answer:
+                return answer.status == 200
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def text(self):
+        return "".join(self.log)
+
+    def stop(self):
+        """Ends the server and returns its exit status."""
+        self._process.terminate()
+        try:
+            status = self._process.wait(timeout=40)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            status = self._process.wait()
+        self._reader.join()
+        self._process.stderr.close()
+        return status
