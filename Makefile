@@ -81,6 +81,11 @@ dist: ## pack a server with all that it needs into ./dist, and serve an example 
 clients: build ## test the built binary with Triton's own Python clients, which it installs to bin/clients
 	python3 test/clients/run.py
 
+.PHONY: perf-analyzer
+perf-analyzer: build ## run Triton's perf_analyzer, and print its table for the seed device; wants a quiet machine for 5 minutes
+	tools/get-perf-analyzer
+	python3 test/clients/perf_analyzer.py
+
 .PHONY: bench
 bench: ## run the benchmarks
 	@packages=$$($(call tests,Benchmark) | cut -d ' ' -f 1 | sort -u); \
