@@ -25,9 +25,9 @@ POLICY = """dynamic_batching {
   default_queue_policy { timeout_action: REJECT default_timeout_microseconds: 60000000 allow_timeout_override: true max_queue_size: 2 }
 }"""
 
-# How long the model `busy` takes for a batch, in seconds: long enough that what is
-# sent while it runs arrives while it runs.
-BUSY = 0.6
+# How long the models called busy take for a batch, in seconds: long enough that what
+# is sent while one runs arrives while it runs.
+BUSY = 1.0
 
 server = None  # the Server that runs, while serving() does
 
@@ -115,6 +115,13 @@ class Common:
     def executions(self, statistics):
         """How many batches the one model of the statistics ran."""
         return int(self.plain(statistics)["model_stats"][0].get("execution_count", 0))
+
+    def await_pending(self, model, count):
+        """Returns when that many requests wait for the model."""
+        patience = time.monotonic() + 10
+        while server.pending(model) != count:
+            self.assertLess(time.monotonic(), patience, f"{model} never had {count} requests waiting")
+            time.sleep(0.005)
 
     def in_background(self, pool, model, inputs, **options):
         """Sends a request from another thread, with a client of its own."""

@@ -56,10 +56,10 @@ class Repository:
 
 
 class Server:
-    """One run of the binary. http and grpc are host:port once it is ready."""
+    """One run of the binary. http, grpc and metrics are host:port once it is ready."""
 
     def __init__(self, *arguments):
-        command = [BINARY, "serve", *map(str, arguments), "--http-port", "0", "--grpc-port", "0", "--allow-metrics=false"]
+        command = [BINARY, "serve", *map(str, arguments), "--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
         self.log = []
         self._addresses = queue.Queue()
         self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, errors="replace")
@@ -80,7 +80,7 @@ class Server:
 
     def _await(self, patience):
         addresses = {}
-        while not {"http", "grpc"} <= addresses.keys():
+        while not {"http", "grpc", "metrics"} <= addresses.keys():
             try:
                 found = self._addresses.get(timeout=patience - time.monotonic())
             except (queue.Empty, ValueError):
@@ -88,7 +88,7 @@ class Server:
             if found is None:
                 raise RuntimeError("the server ended\n" + self.text())
             addresses[found[0]] = found[1]
-        self.http, self.grpc = addresses["http"], addresses["grpc"]
+        self.http, self.grpc, self.metrics = addresses["http"], addresses["grpc"], addresses["metrics"]
         while not self._ready():
             if self._process.poll() is not None or time.monotonic() > patience:
                 raise RuntimeError("the server does not become ready\n" + self.text())
@@ -100,6 +100,12 @@ class Server:
                 return answer.status == 200
         except (urllib.error.URLError, OSError):
             return False
+
+    def pending(self, model):
+        """How many requests wait in the model's queue."""
+        with urllib.request.urlopen(f"http://{self.metrics}/metrics", timeout=5) as answer:
+            text = answer.read().decode()
+        return int(re.search(rf'^nv_inference_pending_request_count{{model="{model}",version="1"}} (\d+)', text, re.MULTILINE)[1])
 
     def text(self):
         return "".join(self.log)

@@ -117,26 +117,24 @@ class Infer(fixture.Sync):
                 call()
         self.client.infer("echo", self.rows(1))
 
-    def test_what_waits_too_long_or_in_vain(self):
-        """On one batch of a busy model: its queue fills up, priorities overtake, a timeout is kept."""
+    def test_priorities_timeouts_and_full_queues(self):
+        """While one batch of a busy model runs; its queue has two places for each priority."""
         model = f"busy_{self.protocol}"
         full = self.rows(*range(8))  # a batch for itself
         with fixture.pool(4) as pool:
-            running = self.in_background(pool, model, full)
-            time.sleep(fixture.BUSY / 4)
-            late = self.in_background(pool, model, full, priority=2)
-            time.sleep(fixture.BUSY / 8)
-            first = self.in_background(pool, model, full, priority=1)
+            low = [self.in_background(pool, model, full, priority=2) for _ in range(2)]
+            self.await_pending(model, 1)  # so the other one runs
             began = time.monotonic()
-            with self.refused("UNAVAILABLE", "imeout"):
-                self.client.infer(model, full, priority=2, timeout=20_000)
-            self.assertLess(time.monotonic() - began, fixture.BUSY / 2, "answered at its time, and not when an instance is free")
-            waiting = self.in_background(pool, model, full, priority=2)
-            time.sleep(fixture.BUSY / 8)
+            late = self.in_background(pool, model, full, priority=2, timeout=200_000)
+            self.await_pending(model, 2)
             with self.refused("RESOURCE_EXHAUSTED", "xceeds maximum queue size"):
                 self.client.infer(model, full, priority=2)
-            ends = [call.result()[1] for call in (running, first, late, waiting)]
-        self.assertEqual(ends, sorted(ends), "the higher priority was answered before the lower one that came before it")
+            with self.refused("UNAVAILABLE", "imeout"):
+                late.result()
+            self.assertLess(time.monotonic() - began, 0.8 * fixture.BUSY, "at its time, and not when an instance is free")
+            high = self.in_background(pool, model, full, priority=1).result()[1]
+            low = sorted(call.result()[1] for call in low)
+        self.assertEqual([low[0], high, low[1]], sorted([*low, high]), "the higher priority overtakes what waits")
 
     @fixture.awaits("classification")
     def test_classification(self):
