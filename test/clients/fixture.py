@@ -2,7 +2,6 @@
 
 import concurrent.futures
 import contextlib
-import functools
 import time
 import unittest
 
@@ -59,24 +58,6 @@ def serving():
 
 
 onnx = unittest.skipUnless(shoal.library(), "there is no ONNX Runtime in ./lib; make deps brings it")
-
-
-def awaits(part):
-    """Skips a test as long as the server answers that it does not have that part."""
-
-    def decorate(test):
-        @functools.wraps(test)
-        def wrapped(self):
-            try:
-                return test(self)
-            except InferenceServerException as error:
-                if not any(mark in str(error) for mark in ("UNIMPLEMENTED", "[501]", "[404] Not Found")):
-                    raise
-                self.skipTest(f"the server does not have {part} yet: {error}")
-
-        return wrapped
-
-    return decorate
 
 
 def need_streams(test):

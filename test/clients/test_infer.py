@@ -136,7 +136,6 @@ class Infer(fixture.Sync):
             low = sorted(call.result()[1] for call in low)
         self.assertEqual([low[0], high, low[1]], sorted([*low, high]), "the higher priority overtakes what waits")
 
-    @fixture.awaits("classification")
     def test_classification(self):
         outputs = [self.lib.InferRequestedOutput("OUT", class_count=2)]
         result = self.client.infer("echo", self.rows(3, 5), outputs=outputs)

@@ -6,18 +6,15 @@ import fixture
 
 
 class Settings(fixture.Sync):
-    @fixture.awaits("log settings")
     def test_log_settings(self):
         before = self.plain(self.client.get_log_settings())
         self.assertIn("log_verbose_level", before.get("settings", before))
         self.client.update_log_settings({"log_verbose_level": 0})
 
-    @fixture.awaits("trace settings")
     def test_trace_settings(self):
         found = self.plain(self.client.get_trace_settings())
         self.assertIn("trace_level", found.get("settings", found))
 
-    @fixture.awaits("the methods of shared memory")
     def test_shared_memory_is_refused(self):
         self.client.get_system_shared_memory_status()
         with self.assertRaisesRegex(fixture.InferenceServerException, "(?i)shared memory is disabled"):
