@@ -107,8 +107,9 @@ def run(arguments, limit=300):
     return done.returncode, done.stdout
 
 
-def measure(model, where, *arguments, rows=2, window=300, stability=999):
-    """The levels that perf_analyzer measures, each of them checked."""
+def measure(model, where, *arguments, rows=2, window=300, stability=100_000):
+    """The levels that perf_analyzer measures, each of them checked. Windows of which one is that
+    many per cent above another are unstable; unless told, none are, since figures do not matter."""
     call = ["-m", model, *where, "-p", str(window), "-s", str(stability), "-r", "10", *arguments]
     status, text = run(call)
     if status == 2:
