@@ -5,7 +5,6 @@ import contextlib
 import time
 import unittest
 
-import grpc
 import numpy
 import tritonclient.grpc
 import tritonclient.grpc.aio
@@ -58,18 +57,6 @@ def serving():
 
 
 onnx = unittest.skipUnless(shoal.library(), "there is no ONNX Runtime in ./lib; make deps brings it")
-
-
-def need_streams(test):
-    """Skips a test unless the server has the method."""
-    with grpc.insecure_channel(server.grpc) as channel:
-        stub = tritonclient.grpc.service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        try:
-            list(stub.ModelStreamInfer(iter(())))
-        except grpc.RpcError as error:
-            if error.code() != grpc.StatusCode.UNIMPLEMENTED:
-                raise
-            test.skipTest(f"the server does not have streams yet: {error.details()}")
 
 
 class Common:

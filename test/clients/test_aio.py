@@ -53,8 +53,6 @@ class AioGRPC(Aio, fixture.GRPC, unittest.IsolatedAsyncioTestCase):
     compression = {"compression_algorithm": "gzip"}
 
     async def test_stream(self):
-        fixture.need_streams(self)
-
         async def requests():
             for i in range(8):
                 yield {"model_name": "echo", "inputs": self.rows(i), "request_id": str(i)}
