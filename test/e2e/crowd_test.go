@@ -24,11 +24,11 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// A crowd is a closed loop of gRPC clients in the process of the test, each with a
-// connection of its own: it sends a request, waits for the answer, and sends it
-// again.
+// A crowd is a closed loop of gRPC clients in the process of the test: each sends a
+// request, waits for the answer, and sends it again.
 type crowd struct {
 	clients int
+	sharing int // clients that share a connection; 0 means that each has its own
 	request func(client int) *kservepb.ModelInferRequest
 	// check says what is wrong with an answer; nil means that it must not be an
 	// error. It is called by all clients at once.
@@ -67,18 +67,24 @@ func (c crowd) run(t *testing.T, s *server) tally {
 	var stop atomic.Bool
 	var wrong atomic.Int32
 	var running, answered sync.WaitGroup
-	defer running.Wait() // also if what happens during it ends the test
-	defer stop.Store(true)
+	var client kservepb.GRPCInferenceServiceClient
 	for n := range c.clients {
 		req := c.request(n)
-		conn, err := grpc.NewClient(s.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
-		if err != nil {
-			t.Fatal(err)
+		if n%max(1, c.sharing) == 0 {
+			conn, err := grpc.NewClient(s.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				stop.Store(true)
+				running.Wait() // until nothing is sent any more
+				_ = conn.Close()
+			}()
+			client = kservepb.NewGRPCInferenceServiceClient(conn)
 		}
-		client := kservepb.NewGRPCInferenceServiceClient(conn)
+		client := client
 		answered.Add(1)
 		running.Go(func() {
-			defer func() { _ = conn.Close() }() // nothing is sent any more
 			for i := 0; !stop.Load(); i++ {
 				sent := time.Now()
 				resp, err := client.ModelInfer(context.Background(), req)
