@@ -1,5 +1,7 @@
 package repository
 
+import "runtime/debug"
+
 // drain lets the requests of versions run that are here, and unloads them, beside
 // everything else.
 func (r *Repository) drain(m *model, versions []*Version) {
@@ -8,6 +10,7 @@ func (r *Repository) drain(m *model, versions []*Version) {
 			if err := v.close(); err != nil {
 				r.opts.Log.Error("model unloaded with an error", "model", m.name, "version", v.Number, "error", err)
 			}
+			debug.FreeOSMemory() // its own memory is given back; what Go kept for its requests is, too
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			if m.states[v.Number].state == Unloading {

@@ -146,21 +146,31 @@ func missing(err error) error {
 	return infer.Errorf(infer.NotFound, "the model's file cannot be read: %w", err)
 }
 
-// load reads a model's file on a thread of low priority, which it also gives to
-// the threads that the library starts for the model. No lock is held meanwhile:
+// load reads a model's file on a thread of low priority. No lock is held meanwhile:
 // other models go on.
 func (e *Engine) load(ctx context.Context, src engine.Source, opts onnxruntime.SessionOptions) (s *onnxruntime.Session, err error) {
 	file := fileOf(src)
 	if _, err := os.Stat(file); err != nil {
 		return nil, missing(err)
 	}
-	lowered(e.opts.Nice, func() {
+	lowered(e.loadNice(opts), func() {
 		var r *onnxruntime.Runtime
 		if r, err = e.open(); err == nil {
 			s, err = e.place(ctx, r, src.Config, file, opts)
 		}
 	})
 	return s, err
+}
+
+// loadNice returns the niceness of a thread that loads a model. It lets those go
+// first that compute, unless the library starts threads for the model: they compute
+// later, and are as low as the one that starts them.
+func (e *Engine) loadNice(opts onnxruntime.SessionOptions) int {
+	const lowest = 19
+	if e.opts.Nice == 0 || e.opts.Threads > 0 || opts.Threads > 1 || opts.Parallel > 1 {
+		return e.opts.Nice
+	}
+	return lowest
 }
 
 // A loader is the opened library.
