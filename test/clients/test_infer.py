@@ -206,8 +206,9 @@ class InferGRPC(Infer, fixture.GRPC, unittest.TestCase):
             yield i, result
 
     def test_compressed_messages(self):
-        result = self.client.infer("echo", self.rows(1, 2), compression_algorithm="gzip")
-        numpy.testing.assert_array_equal(result.as_numpy("OUT"), fixture.rows_of(1, 2))
+        for algorithm in ("gzip", "deflate"):
+            result = self.client.infer("echo", self.rows(1, 2), compression_algorithm=algorithm)
+            numpy.testing.assert_array_equal(result.as_numpy("OUT"), fixture.rows_of(1, 2))
 
     def test_a_deadline_is_kept(self):
         began = time.monotonic()

@@ -67,6 +67,7 @@ const (
 func New(backend kserve.Backend, catalog kserve.Catalog, control kserve.Control, opts Options, extra ...grpc.ServerOption) *grpc.Server {
 	opts.Limits = opts.Limits.WithDefaults()
 	opts.Log = cmp.Or(opts.Log, slog.Default())
+	registerDeflate()
 	s := &service{backend: backend, catalog: catalog, control: control, opts: opts}
 	server := grpc.NewServer(append([]grpc.ServerOption{
 		grpc.NumStreamWorkers(streamWorkers),

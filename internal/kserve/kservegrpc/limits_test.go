@@ -138,7 +138,7 @@ func TestMessagesAreLimitedCompressedOrNot(t *testing.T) {
 		for _, limits := range []kserve.Limits{{Body: limit}, {Decoded: limit}} {
 			_, conn := newServer(t, kservegrpc.Options{Limits: limits})
 			client := kservepb.NewGRPCInferenceServiceClient(conn)
-			for _, options := range [][]grpc.CallOption{nil, {grpc.UseCompressor(gzip.Name)}} {
+			for _, options := range [][]grpc.CallOption{nil, {grpc.UseCompressor(gzip.Name)}, {grpc.UseCompressor("deflate")}} {
 				_, err := client.ModelInfer(t.Context(), in, options...)
 				if told := status.Convert(err).Message(); status.Code(err) != want || want != codes.OK && !strings.Contains(told, fmt.Sprint(limit)) {
 					t.Errorf("%+v, options %v: %v, want %v", limits, options, err, want)

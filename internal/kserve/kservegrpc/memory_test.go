@@ -81,6 +81,7 @@ func TestEveryEndOfARequestGivesItsMemoryBack(t *testing.T) {
 		{name: "a small one", in: small},
 		{name: "a large one", in: bytesInput(1 << 20)},
 		{name: "compressed", in: bytesInput(size), opts: []grpc.CallOption{grpc.UseCompressor(gzip.Name)}},
+		{name: "deflated", in: bytesInput(size), opts: []grpc.CallOption{grpc.UseCompressor("deflate")}},
 		{name: "an error", in: small, before: fails(infer.Internal), want: codes.Internal},
 		{name: "an error of a large one", in: bytesInput(size), before: fails(infer.Internal), want: codes.Internal},
 		{name: "a panic", in: small, before: func(context.Context, *infer.Request) error { panic("a bug") }, want: codes.Internal},
