@@ -68,6 +68,14 @@ func (c crowd) run(t *testing.T, s *server) tally {
 	var wrong atomic.Int32
 	var running, answered sync.WaitGroup
 	var client kservepb.GRPCInferenceServiceClient
+	var connections []*grpc.ClientConn
+	defer func() { // also if what happens during it ends the test
+		stop.Store(true)
+		running.Wait()
+		for _, conn := range connections {
+			_ = conn.Close() // nothing is sent any more
+		}
+	}()
 	for n := range c.clients {
 		req := c.request(n)
 		if n%max(1, c.sharing) == 0 {
@@ -75,19 +83,15 @@ func (c crowd) run(t *testing.T, s *server) tally {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer func() {
-				stop.Store(true)
-				running.Wait() // until nothing is sent any more
-				_ = conn.Close()
-			}()
+			connections = append(connections, conn)
 			client = kservepb.NewGRPCInferenceServiceClient(conn)
 		}
-		client := client
+		mine := client
 		answered.Add(1)
 		running.Go(func() {
 			for i := 0; !stop.Load(); i++ {
 				sent := time.Now()
-				resp, err := client.ModelInfer(context.Background(), req)
+				resp, err := mine.ModelInfer(context.Background(), req)
 				answers[n] = append(answers[n], answer{time.Now(), time.Since(sent)})
 				if c.check != nil {
 					err = c.check(n, resp, err)

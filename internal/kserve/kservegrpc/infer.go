@@ -2,6 +2,7 @@ package kservegrpc
 
 import (
 	"context"
+	"time"
 
 	"google.golang.org/grpc/peer"
 
@@ -28,8 +29,33 @@ func (s *service) infer(ctx context.Context, in *request, client uint64, resp *i
 		return err
 	}
 	req.Memory, req.Client = in.memory, client
-	return s.backend.Infer(ctx, req, resp)
+	return s.backend.Infer(punctual(ctx), req, resp)
 }
+
+// headStart is how long before its deadline a call is answered, or a tenth of the
+// time that is left, if that is less. At the deadline itself grpc resets the stream,
+// and the client may see that first: its call was cancelled then, and not late.
+const headStart = time.Millisecond
+
+// punctual returns a context whose deadline is soon enough for the answer to arrive.
+func punctual(ctx context.Context) context.Context {
+	at, ok := ctx.Deadline()
+	if !ok {
+		return ctx
+	}
+	left := time.Until(at)
+	return &early{ctx, at.Add(-min(headStart, left/10))}
+}
+
+// early is a context that says it ends sooner than it does. Whoever answers goes by
+// that, and it needs no timer.
+type early struct {
+	context.Context
+
+	at time.Time
+}
+
+func (e *early) Deadline() (time.Time, bool) { return e.at, true }
 
 func clientOf(ctx context.Context) uint64 {
 	if p, ok := peer.FromContext(ctx); ok {
