@@ -91,7 +91,8 @@ class Level:
         slack = 4 * clients + 0.05 * self.requests
         expect(abs(self.requests - self.successes) <= slack, "client and server count differently")
         expect(self.inferences == rows * self.successes, f"found other than {rows} inferences for each request")
-        expect(0 < self.executions <= self.successes, "found more executions than requests, or none")
+        # A batch counts when it has run, and its requests when they are answered.
+        expect(0 < self.executions <= self.successes + clients, "found more executions than requests, or none")
         expect(self.queue + sum(self.compute) <= self.server_us, "queue and compute take longer than the request")
         # Each part was rounded down by itself.
         expect(0 <= self.server_us - self.overhead - self.queue - sum(self.compute) <= 5, "the parts do not add up")

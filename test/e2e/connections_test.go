@@ -15,6 +15,11 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
 )
 
 // connect opens a connection to the server, which ends with the test.
@@ -62,27 +67,55 @@ func TestSilentClientsAreNotWaitedFor(t *testing.T) {
 
 // TestIdleConnectionsAreCheap keeps connections open that have been used once.
 func TestIdleConnectionsAreCheap(t *testing.T) {
-	const most = 50 // KB
 	connections := choose(10_000, 500)
-	s := start(t, root+"/examples/seed-device")
-	before := s.resident()
-	for range connections {
-		conn := connect(t, s)
-		if _, err := io.WriteString(conn, live); err != nil {
-			t.Fatal(err)
-		}
-		resp, err := http.ReadResponse(bufio.NewReaderSize(conn, 256), nil)
-		if err != nil || resp.StatusCode != http.StatusOK {
-			t.Fatalf("%v, %v", resp, err)
-		}
-		if err := resp.Body.Close(); err != nil {
-			t.Fatal(err)
-		}
+	for _, p := range []struct {
+		protocol string
+		most     float64 // KB
+		use      func(t *testing.T, s *server)
+	}{
+		{"HTTP", 50, useHTTP},
+		{"gRPC", 250, useGRPC},
+	} {
+		t.Run(p.protocol, func(t *testing.T) {
+			s := start(t, root+"/examples/seed-device")
+			before := s.resident()
+			for range connections {
+				p.use(t, s)
+			}
+			each := float64(s.resident()-before) / float64(connections)
+			t.Logf("each of %d idle connections: %.1f KB, want at most %.0f", connections, each, p.most)
+			if each > p.most {
+				t.Errorf("each of %d idle connections takes %.1f KB, want at most %.0f", connections, each, p.most)
+			}
+		})
 	}
-	each := float64(s.resident()-before) / float64(connections)
-	t.Logf("each of %d idle connections: %.1f KB, want at most %d", connections, each, most)
-	if each > most {
-		t.Errorf("each of %d idle connections takes %.1f KB, want at most %d", connections, each, most)
+}
+
+// useHTTP opens a connection, and asks once.
+func useHTTP(t *testing.T, s *server) {
+	conn := connect(t, s)
+	if _, err := io.WriteString(conn, live); err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.ReadResponse(bufio.NewReaderSize(conn, 256), nil)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		t.Fatalf("%v, %v", resp, err)
+	}
+	if err := resp.Body.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// useGRPC opens a connection, and asks once.
+func useGRPC(t *testing.T, s *server) {
+	conn, err := grpc.NewClient(s.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithReadBufferSize(1<<10), grpc.WithWriteBufferSize(1<<10))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	if _, err := kservepb.NewGRPCInferenceServiceClient(conn).ServerLive(t.Context(), &kservepb.ServerLiveRequest{}); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -52,7 +52,7 @@ func TestProofTheWayCostsLittle(t *testing.T) {
 			var more []float64
 			hold(t, "throughput, times that of the bare server", choose(0.6, 0.3), 2, func() float64 {
 				b, m := drive(t, bare, echoed, one), drive(t, s, served, one)
-				more = append(more, (m.cpu - b.cpu).Seconds()*1e6)
+				more = append(more, (m.cpu-b.cpu).Seconds()*1e6)
 				t.Logf("bare %.0f calls a second for %v of CPU each, served %.0f for %v", b.perSecond, b.cpu, m.perSecond, m.cpu)
 				return m.perSecond / b.perSecond
 			})
@@ -194,7 +194,7 @@ func TestTheBareServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fmt.Println(grpcListener.Addr(), httpListener.Addr())
+	_, _ = fmt.Fprintln(os.Stdout, grpcListener.Addr(), httpListener.Addr()) // whoever started it reads that
 	s := grpc.NewServer()
 	kservepb.RegisterGRPCInferenceServiceServer(s, bareServer{})
 	go func() { _ = s.Serve(grpcListener) }() // until the process is ended

@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"net/http"
 	"os"
 	"slices"
 	"sync"
@@ -226,5 +227,36 @@ func TestProofManyModelsInOneServer(t *testing.T) {
 		len(models), ready.Round(time.Millisecond), after.memory>>20, after.threads, used, idle)
 	if share := used.Seconds() / idle.Seconds(); share > choose(0.01, 0.1) {
 		t.Errorf("an idle server uses %.1f %% of a core", 100*share)
+	}
+}
+
+// TestProofTheNetworkDoesNotWaitForComputing asks whether the server lives, again and
+// again, while all cores compute.
+func TestProofTheNetworkDoesNotWaitForComputing(t *testing.T) {
+	onnxtest.Library(t)
+	model, request := onnxtest.Model("mlp"), vector
+	if *strict {
+		model, request = realModel(t, "text_recognition"), black
+	}
+	s := start(t, onnxRepository(t, map[string]onnxModel{"busy": {file: model}}))
+	var pings []time.Duration
+	crowd{
+		clients: 16, sharing: 6,
+		request: func(int) *kservepb.ModelInferRequest { return request("busy") },
+		during: func() {
+			for began := time.Now(); time.Since(began) < choose(10*time.Second, 300*time.Millisecond); time.Sleep(2 * time.Millisecond) {
+				sent := time.Now()
+				if code, _ := s.get("/v2/health/live"); code != http.StatusOK {
+					t.Errorf("answered with %d", code)
+				}
+				pings = append(pings, time.Since(sent))
+			}
+		},
+	}.run(t, s)
+	slices.Sort(pings)
+	p99 := pings[len(pings)*99/100]
+	t.Logf("of %d pings, half took %v at the most, and 99 %% %v", len(pings), pings[len(pings)/2], p99)
+	if *strict && p99 > time.Millisecond {
+		t.Errorf("99 %% of pings took %v at the most, want 1ms", p99)
 	}
 }

@@ -50,7 +50,7 @@ func punctual(ctx context.Context) context.Context {
 // early is a context that says it ends sooner than it does. Whoever answers goes by
 // that, and it needs no timer.
 type early struct {
-	context.Context
+	context.Context //nolint:containedctx // it is one
 
 	at time.Time
 }
