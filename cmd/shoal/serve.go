@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"runtime"
 	"strconv"
 	"sync"
 	"syscall"
@@ -73,6 +74,12 @@ func serve(ctx context.Context, opts serveOptions, log *slog.Logger) error {
 	defer pace.Close()
 	onnxEngine := onnx.New(onnx.Options{Library: opts.onnxLibrary, Nice: opts.computeNice, Log: log})
 	cores := machine.Cores(machine.Root())
+	if os.Getenv("GOMAXPROCS") == "" {
+		// A thread that computes keeps its place in Go's scheduler until that takes it
+		// back, which may be milliseconds. With a place more for each core, the network
+		// does not wait for it.
+		runtime.GOMAXPROCS(2 * cores)
+	}
 	models := repository.New(repository.Options{
 		Paths:   opts.repositories,
 		Mode:    modes[opts.controlMode],

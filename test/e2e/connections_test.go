@@ -74,7 +74,7 @@ func TestIdleConnectionsAreCheap(t *testing.T) {
 		use      func(t *testing.T, s *server)
 	}{
 		{"HTTP", 50, useHTTP},
-		{"gRPC", 250, useGRPC},
+		{"gRPC", 50, useGRPC},
 	} {
 		t.Run(p.protocol, func(t *testing.T) {
 			s := start(t, root+"/examples/seed-device")

@@ -239,24 +239,21 @@ func TestProofTheNetworkDoesNotWaitForComputing(t *testing.T) {
 		model, request = realModel(t, "text_recognition"), black
 	}
 	s := start(t, onnxRepository(t, map[string]onnxModel{"busy": {file: model}}))
-	var pings []time.Duration
-	crowd{
-		clients: 16, sharing: 6,
-		request: func(int) *kservepb.ModelInferRequest { return request("busy") },
-		during: func() {
-			for began := time.Now(); time.Since(began) < choose(10*time.Second, 300*time.Millisecond); time.Sleep(2 * time.Millisecond) {
+	ping := crowd{clients: 16, sharing: 6, request: func(int) *kservepb.ModelInferRequest { return request("busy") }}
+	hold(t, "99th percentile of the time that a ping takes, ms", 0, choose(1, math.Inf(1)), func() float64 {
+		var pings []time.Duration
+		ping.during = func() {
+			for began := time.Now(); time.Since(began) < choose(2*time.Second, 300*time.Millisecond); time.Sleep(2 * time.Millisecond) {
 				sent := time.Now()
 				if code, _ := s.get("/v2/health/live"); code != http.StatusOK {
 					t.Errorf("answered with %d", code)
 				}
 				pings = append(pings, time.Since(sent))
 			}
-		},
-	}.run(t, s)
-	slices.Sort(pings)
-	p99 := pings[len(pings)*99/100]
-	t.Logf("of %d pings, half took %v at the most, and 99 %% %v", len(pings), pings[len(pings)/2], p99)
-	if *strict && p99 > time.Millisecond {
-		t.Errorf("99 %% of pings took %v at the most, want 1ms", p99)
-	}
+		}
+		ping.run(t, s)
+		slices.Sort(pings)
+		t.Logf("of %d pings, half took %v at the most, and 99 %% %v", len(pings), pings[len(pings)/2], pings[len(pings)*99/100])
+		return pings[len(pings)*99/100].Seconds() * 1000
+	})
 }
