@@ -39,20 +39,55 @@ type DecodeOptions struct {
 // The caller keeps its count of body. If the error is nil, it also owns the one
 // count of the request's Memory.
 func DecodeRequest(body *buf.Buf, o DecodeOptions) (*Request, error) {
-	req := &Request{Request: infer.Request{Model: o.Model, Version: o.Version}}
 	length, err := jsonLength(o.JSONLength, len(body.B))
 	if err != nil {
 		return nil, err
 	}
 	if length == 0 && o.JSONLength != "" {
-		return req.raw(body), nil
+		return o.request().raw(body), nil
 	}
 	limits := o.Limits.WithDefaults()
-	d := decoder{
-		document: openDocument(body.B[:length], &limits),
-		req:      req,
-		rest:     body.B[length:],
+	memory := remains.Get().(*[]byte)
+	defer remains.Put(memory)
+	short, cuts := cutArrays((*memory)[:0], body.B[:length])
+	if cap(short) <= maxRemains {
+		*memory = short
 	}
+	if cuts != nil {
+		// A document that is wrong is read as it was sent, so that errors say where.
+		if req, ok := o.decodeCut(body, length, short, cuts, &limits); ok {
+			return req, nil
+		}
+	}
+	d := decoder{document: openDocument(body.B[:length], &limits), req: o.request(), rest: body.B[length:]}
+	return d.decode(body)
+}
+
+// maxRemains is how much memory is kept for what is left of the next document.
+const maxRemains = 64 << 10
+
+func (o *DecodeOptions) request() *Request {
+	return &Request{Request: infer.Request{Model: o.Model, Version: o.Version}}
+}
+
+// decodeCut reads a document without its long arrays. It fails unless each of them is
+// the data of an input.
+func (o *DecodeOptions) decodeCut(body *buf.Buf, length int, short []byte, cuts []cut, limits *Limits) (*Request, bool) {
+	d := decoder{document: openDocument(short, limits), req: o.request(), rest: body.B[length:]}
+	d.cuts = cuts
+	req, err := d.decode(body)
+	switch {
+	case err != nil:
+		return nil, false
+	case len(d.cuts) > 0:
+		req.Memory.Release()
+		return nil, false
+	}
+	return req, true
+}
+
+// decode reads the document, and closes it.
+func (d *decoder) decode(body *buf.Buf) (*Request, error) {
 	defer d.close()
 	if err := d.request(); err != nil {
 		return nil, err
@@ -60,7 +95,7 @@ func DecodeRequest(body *buf.Buf, o DecodeOptions) (*Request, error) {
 	if err := d.data(body); err != nil {
 		return nil, err
 	}
-	return req, nil
+	return d.req, nil
 }
 
 func jsonLength(header string, size int) (int, error) {

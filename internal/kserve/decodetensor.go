@@ -33,8 +33,7 @@ func (d *decoder) input() error {
 			in.hasType = true
 			in.Type, err = d.datatype()
 		case "data":
-			in.text, err = d.value()
-			in.offset = d.json.InputOffset() - int64(len(in.text))
+			in.text, in.offset, err = d.array()
 		case "parameters":
 			err = d.eachParameter(func(name []byte) error { return d.inputParameter(&in, name) })
 		default:

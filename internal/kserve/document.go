@@ -22,6 +22,7 @@ type document struct {
 	text   []byte
 	json   *jsontext.Decoder
 	limits *Limits
+	cuts   []cut // arrays that are not in text, and have not been read yet
 }
 
 // Decoders are large, and keep their stacks from one use to the next.
