@@ -64,6 +64,7 @@ type serveOptions struct {
 	shutdownDelay int
 	onnxLibrary   string
 	computeNice   int
+	record        string
 
 	log logOptions
 }
@@ -113,6 +114,8 @@ func (o *serveOptions) define(f *pflag.FlagSet) {
 	f.IntVar(&o.exitTimeout, "exit-timeout-secs", 30, "how long requests may take to end after SIGTERM, in seconds")
 	f.StringVar(&o.onnxLibrary, "onnxruntime-library", "", "`path` of the ONNX Runtime library; without it SHOAL_ONNXRUNTIME says, or it lies beside the program or in ../lib")
 	f.IntVar(&o.computeNice, "compute-nice", 10, "niceness of threads that compute, so that the network does not wait for them; 0 leaves threads as they are")
+
+	f.StringVar(&o.record, "record-arrivals", "", "`file` to record to when requests arrive, for which model, of how many rows and at which priority; a file that is there is replaced")
 
 	choiceVar(f, &o.log.format, "log-format", []string{"text", "json", "default", "ISO8601"}, "how a log record is written; Triton's default and ISO8601 are text")
 	f.IntVar(&o.log.verbose, "log-verbose", 0, "more than 0 logs every request")

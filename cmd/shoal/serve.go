@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 
+	"github.com/shoal-serving/shoal/internal/arrivals"
 	"github.com/shoal-serving/shoal/internal/batching"
 	"github.com/shoal-serving/shoal/internal/engine/onnx"
 	"github.com/shoal-serving/shoal/internal/engine/simulated"
@@ -60,7 +61,11 @@ Triton's flags that are not in this list are known, too: docs/flags.md says what
 				return err
 			}
 			settings.tell(cmd.Context(), log)
-			return errors.Join(serve(cmd.Context(), opts, log), closeLog())
+			recorder, err := openRecorder(opts.record, log)
+			if err != nil {
+				return errors.Join(err, closeLog())
+			}
+			return errors.Join(serve(cmd.Context(), opts, recorder, log), recorder.Close(), closeLog())
 		},
 	}
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return misuse{flagError(err)} })
@@ -68,8 +73,20 @@ Triton's flags that are not in this list are known, too: docs/flags.md says what
 	return cmd
 }
 
+// openRecorder returns what records arrivals, or nil if no file is named.
+func openRecorder(file string, log *slog.Logger) (*arrivals.Writer, error) {
+	if file == "" {
+		return nil, nil
+	}
+	w, err := arrivals.Create(file, arrivals.Options{Log: log})
+	if err != nil {
+		return nil, fmt.Errorf("record-arrivals: %w", err)
+	}
+	return w, nil
+}
+
 // serve runs until ctx ends, and then until everything has ended that it started.
-func serve(ctx context.Context, opts serveOptions, log *slog.Logger) error {
+func serve(ctx context.Context, opts serveOptions, recorder *arrivals.Writer, log *slog.Logger) error {
 	pace := pacer.New()
 	defer pace.Close()
 	onnxEngine := onnx.New(onnx.Options{Library: opts.onnxLibrary, Nice: opts.computeNice, Log: log})
@@ -97,7 +114,7 @@ func serve(ctx context.Context, opts serveOptions, log *slog.Logger) error {
 		Pacer:   pace,
 		Log:     log,
 	})
-	backend := server.New(models, server.Options{Log: log})
+	backend := server.New(models, server.Options{Log: log, Arrivals: recorder})
 	faces, err := listen(backend, opts, log)
 	if err != nil {
 		return errors.Join(err, models.Close(), onnxEngine.Close())

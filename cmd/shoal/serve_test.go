@@ -56,7 +56,7 @@ func running(t *testing.T, faces int, log slog.Handler, args ...string) map[stri
 	ctx, stop := context.WithCancel(t.Context())
 	var done sync.WaitGroup
 	var served error
-	done.Go(func() { served = serve(ctx, opts, slog.New(slog.NewMultiHandler(l, log))) })
+	done.Go(func() { served = serve(ctx, opts, nil, slog.New(slog.NewMultiHandler(l, log))) })
 	t.Cleanup(func() {
 		stop()
 		done.Wait()

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/shoal-serving/shoal/internal/arrivals"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
@@ -24,6 +25,7 @@ import (
 type Server struct {
 	models   *repository.Repository
 	log      *slog.Logger
+	arrivals *arrivals.Writer // nil if they are not recorded
 	stopping atomic.Bool
 	draining atomic.Bool
 	drains   chan struct{}              // closed when draining becomes true
@@ -43,11 +45,14 @@ type Options struct {
 	// Log takes requests that fail for no fault of the client's, and at debug level
 	// all of them. Nil means [slog.Default].
 	Log *slog.Logger
+	// Arrivals takes when requests came that a model can run. It stays the caller's to
+	// close. Nil means that nobody wants to know.
+	Arrivals *arrivals.Writer
 }
 
 // New returns a server over models, which stay the caller's to close.
 func New(models *repository.Repository, opts Options) *Server {
-	return &Server{models: models, log: cmp.Or(opts.Log, slog.Default()), drains: make(chan struct{})}
+	return &Server{models: models, log: cmp.Or(opts.Log, slog.Default()), arrivals: opts.Arrivals, drains: make(chan struct{})}
 }
 
 // Stop makes the server tell that it is not ready, so that whoever spreads the
@@ -80,7 +85,7 @@ func (s *Server) Infer(ctx context.Context, req *infer.Request, resp *infer.Resp
 	// Counted first, so that Drain leaves out nobody who came before it.
 	s.inside.Add(1)
 	defer s.inside.Add(-1)
-	v, err := s.submit(ctx, req, resp)
+	v, err := s.submit(ctx, began, req, resp)
 	s.count(v, req, resp, time.Since(began), err)
 	s.tell(ctx, req, resp, err)
 	return err
@@ -102,11 +107,11 @@ func (s *Server) count(v *repository.Version, req *infer.Request, resp *infer.Re
 // one, whatever came of it. One that was replaced between finding and asking it
 // refuses; then there is another to find, or none, and it gets the inputs as they
 // came.
-func (s *Server) submit(ctx context.Context, req *infer.Request, resp *infer.Response) (*repository.Version, error) {
+func (s *Server) submit(ctx context.Context, began time.Time, req *infer.Request, resp *infer.Response) (*repository.Version, error) {
 	if s.draining.Load() {
 		return nil, sched.ErrClosed
 	}
-	for came := req.Inputs; ; req.Inputs = came {
+	for came, again := req.Inputs, false; ; req.Inputs, again = came, true {
 		v, err := s.models.Find(req.Model, req.Version)
 		if err != nil {
 			return nil, err
@@ -114,6 +119,10 @@ func (s *Server) submit(ctx context.Context, req *infer.Request, resp *infer.Res
 		resp.Version = strconv.FormatInt(v.Number, 10)
 		if err := v.Config.Check(req); err != nil {
 			return v, err
+		}
+		if s.arrivals != nil && !again {
+			// Under the model's own name: the request's ends with the request.
+			s.arrivals.Note(began, v.Config.Name, req.Rows, req.Priority)
 		}
 		err = v.Scheduler.Submit(ctx, req, resp)
 		switch {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/shoal-serving/shoal/internal/arrivals"
 	"github.com/shoal-serving/shoal/internal/engine/enginetest"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/leak"
@@ -26,6 +27,11 @@ dynamic_batching { }
 `
 
 func start(t *testing.T) *Server {
+	t.Helper()
+	return startWith(t, Options{Log: slog.New(slog.DiscardHandler)})
+}
+
+func startWith(t *testing.T, opts Options) *Server {
 	t.Helper()
 	dir := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(dir, "echo", "3"), 0o755); err != nil {
@@ -49,7 +55,7 @@ func start(t *testing.T) *Server {
 			t.Error(err)
 		}
 	})
-	return New(models, Options{Log: slog.New(slog.DiscardHandler)})
+	return New(models, opts)
 }
 
 func request() *infer.Request {
@@ -171,5 +177,38 @@ func TestAServerThatDrainsSendsNewRequestsElsewhere(t *testing.T) {
 	}
 	if n := s.Inside(); n != 0 {
 		t.Errorf("%d requests are inside", n)
+	}
+}
+
+func TestRequestsThatAModelCanRunAreRecorded(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "trace.txt")
+	log := slog.New(slog.DiscardHandler)
+	w, err := arrivals.Create(file, arrivals.Options{Log: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := startWith(t, Options{Log: log, Arrivals: w})
+	urgent, unfit, stray := request(), request(), request()
+	urgent.Priority = 1
+	unfit.Inputs = unfit.Inputs[:1]
+	stray.Model = "nobody"
+	for _, req := range []*infer.Request{request(), unfit, stray, urgent} {
+		var resp infer.Response
+		if err := s.Infer(t.Context(), req, &resp); err == nil {
+			resp.Release()
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	got, err := arrivals.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range got {
+		got[i].At = 0
+	}
+	if want := []arrivals.Arrival{{Model: "echo", Rows: 2}, {Model: "echo", Rows: 2, Priority: 1}}; !slices.Equal(got, want) {
+		t.Errorf("recorded %+v, want %+v", got, want)
 	}
 }
