@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/shoal-serving/shoal/internal/arrivals"
 	"github.com/shoal-serving/shoal/internal/batching"
 	"github.com/shoal-serving/shoal/internal/device"
 )
@@ -102,7 +104,7 @@ func (r *reader) scenario(n *yaml.Node) {
 		r.wrong(n, "a scenario needs a model: write model with max_batch_size and takes")
 	}
 	r.object(n, "", fields{
-		{"arrivals", func(n *yaml.Node) { r.list(n, "arrivals", r.arrival) }},
+		{"arrivals", r.arrivals},
 		{"load", r.load},
 	})
 	switch {
@@ -322,6 +324,68 @@ func (r *reader) modelNamed(n *yaml.Node) int {
 	return i
 }
 
+// arrivals reads a list of requests, or the recording that has them.
+func (r *reader) arrivals(n *yaml.Node) {
+	if follow(n).Kind == yaml.MappingNode {
+		r.recording(n)
+		return
+	}
+	r.list(n, "arrivals", r.arrival)
+}
+
+func (r *reader) recording(n *yaml.Node) {
+	var file string
+	var names []string // of the models whose requests are taken; empty means all
+	r.object(n, "a recording", fields{
+		{"file", func(n *yaml.Node) { file = r.text(n) }},
+		{"model", func(n *yaml.Node) { r.some(n, func(n *yaml.Node) { names = append(names, r.text(n)) }) }},
+	})
+	if file == "" {
+		r.wrong(n, "arrivals are a list, or a recording that has a file: {file: trace.txt}")
+		return
+	}
+	if !filepath.IsAbs(file) {
+		file = filepath.Join(filepath.Dir(r.file), file)
+	}
+	all, err := arrivals.ReadFile(file)
+	if err != nil {
+		r.wrong(n, "%w", err)
+		return
+	}
+	chosen := all[:0]
+	for _, a := range all {
+		if len(names) == 0 || slices.Contains(names, a.Model) {
+			chosen = append(chosen, a)
+		}
+	}
+	if len(chosen) == 0 {
+		r.wrong(n, "%s has no arrivals for %s", file, cmp.Or(strings.Join(names, ", "), "any model"))
+	}
+	r.record(n, file, chosen)
+}
+
+// record takes the arrivals of a recording, each for the model of its name. If there
+// is one model, it may have another name, or none.
+func (r *reader) record(n *yaml.Node, file string, all []arrivals.Arrival) {
+	for _, a := range all {
+		model := slices.IndexFunc(r.models, func(m served) bool { return r.single || m.name == a.Model })
+		switch {
+		case r.single && a.Model != all[0].Model:
+			r.wrong(n, "%s has arrivals for %q and %q, but the scenario has one model: say whose requests it gets, such as model: %[2]s",
+				file, all[0].Model, a.Model)
+			return
+		case model < 0:
+			r.wrong(n, "%s has arrivals for %q, but no model is called that: add it, or say whose requests are taken, such as model: NAME", file, a.Model)
+			return
+		}
+		if m := &r.models[model]; m.maxRows > 0 && a.Rows > m.maxRows {
+			r.wrong(n, "%s has a request of %d rows, but %shas max_batch_size %d", file, a.Rows, m.called(), m.maxRows)
+			return
+		}
+		r.out.Recorded = append(r.out.Recorded, Arrival{At: a.At, Model: model, Rows: a.Rows, Priority: a.Priority})
+	}
+}
+
 func (r *reader) arrival(n *yaml.Node) {
 	a := Arrival{ID: fmt.Sprint(len(r.out.Arrivals) + 1), Rows: 1}
 	fields := fields{
@@ -469,7 +533,7 @@ func (r *reader) setting(n *yaml.Node) {
 	for i, t := range set.Traffic {
 		r.checkTraffic(loads[i], t, &models[t.Model])
 	}
-	if len(set.Traffic)+len(r.out.Arrivals) == 0 {
+	if len(set.Traffic)+len(r.out.Arrivals)+len(r.out.Recorded) == 0 {
 		r.wrong(n, "nothing arrives: write arrivals or load")
 	}
 	if err := set.check(); err != nil {

@@ -67,6 +67,7 @@ func (s *Scenario) try(set Setting, varied string, point int) (*Run, error) {
 	for i := range s.Arrivals {
 		t.arrive(&s.Arrivals[i])
 	}
+	t.replay(s.Recorded)
 	for i, traffic := range set.Traffic {
 		listed := max(len(traffic.Clients), len(traffic.Rate)) > 1
 		traffic = traffic.at(point)
@@ -93,7 +94,7 @@ type trial struct {
 	working []working // by lane
 	free    []*request
 	clients int // of all loads
-	sent    int // requests of open loops
+	sent    int // requests of open loops and recordings
 	run     *Run
 	err     error
 }
@@ -159,6 +160,28 @@ func (t *trial) arrive(a *Arrival) {
 	if a.CancelAt > 0 {
 		t.world.At(a.CancelAt, func() { r.model.Cancel(&r.item) })
 	}
+}
+
+// replay sends the requests of a recording. Each plans the next, so that a long one
+// takes little memory.
+func (t *trial) replay(left []Arrival) {
+	var send func()
+	plan := func() {
+		if len(left) > 0 {
+			t.world.At(left[0].At, send)
+		}
+	}
+	send = func() {
+		a := &left[0]
+		left = left[1:]
+		r := t.acquire()
+		r.model, r.client = t.models[a.Model], nil
+		r.item.Rows, r.item.Shape, r.item.Priority, r.item.Timeout, r.item.Deadline, r.item.Owner = a.Rows, 0, a.Priority, 0, 0, r
+		t.sent++
+		t.submit(r, "")
+		plan()
+	}
+	plan()
 }
 
 func (t *trial) submit(r *request, name string) {

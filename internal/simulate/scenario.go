@@ -20,6 +20,7 @@ type Scenario struct {
 	Text     string // what a reader should know about it
 	Unit     Unit   // that times are shown in
 	Arrivals []Arrival
+	Recorded []Arrival // requests of a recording, by time and without ids
 	Settings []Setting
 }
 
