@@ -1,0 +1,255 @@
+package bench
+
+import (
+	"encoding/csv"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+	"time"
+)
+
+// A Report is what came of a run.
+type Report struct {
+	Model      string        `json:"model"`
+	Protocol   string        `json:"protocol"` // "gRPC" or "HTTP"
+	Address    string        `json:"address"`
+	Rows       int           `json:"rows"`                 // of a request
+	Percentile float64       `json:"percentile,omitempty"` // that windows are compared by; 0 means the mean
+	Interval   time.Duration `json:"interval_ns"`          // of a window
+	Levels     []Level       `json:"levels"`
+}
+
+// A Level is what came of one load.
+type Level struct {
+	Concurrency int         `json:"concurrency,omitempty"`  // of a closed loop
+	Rate        float64     `json:"request_rate,omitempty"` // of an open loop, in requests a second
+	Stable      bool        `json:"stable"`                 // the windows agree
+	Interrupted bool        `json:"interrupted,omitempty"`  // it was ended from outside
+	Client      Summary     `json:"client"`
+	Server      *Statistics `json:"server,omitempty"` // meanwhile; nil if it does not tell
+}
+
+// A Summary is what the clients saw in the windows that are reported.
+type Summary struct {
+	Took            time.Duration `json:"took_ns"`
+	Requests        int           `json:"requests"` // that were answered without an error
+	Failed          int           `json:"failed"`
+	Error           string        `json:"error,omitempty"` // of the first that failed
+	Late            int           `json:"late"`            // sent more than a millisecond after they were due
+	InfersPerSecond float64       `json:"infers_per_second"`
+	Mean            time.Duration `json:"mean_ns"`
+	Deviation       time.Duration `json:"standard_deviation_ns"`
+	Percentiles     []Percentile  `json:"percentiles"` // ascending
+}
+
+// A Percentile is the latency that so many percent are not above.
+type Percentile struct {
+	Percent float64       `json:"percent"`
+	Latency time.Duration `json:"latency_ns"`
+}
+
+// Summarize returns the figures of a window of requests of so many rows, with
+// another percentile beside the usual ones unless it is 0.
+func (w *Window) Summarize(rows int, percentile float64) Summary {
+	s := Summary{
+		Took: w.Took, Requests: w.Requests(), Failed: w.Failed, Late: w.Late,
+		InfersPerSecond: w.Rate() * float64(rows),
+		Mean:            w.Latency(0),
+		Deviation:       time.Duration(math.Round(w.latencies.StdDev())),
+	}
+	if w.Err != nil {
+		s.Error = w.Err.Error()
+	}
+	percents := []float64{50, 90, 95, 99}
+	if percentile != 0 && !slices.Contains(percents, percentile) {
+		percents = append(percents, percentile)
+		slices.Sort(percents)
+	}
+	for _, p := range percents {
+		s.Percentiles = append(s.Percentiles, Percentile{p, w.Latency(p)})
+	}
+	return s
+}
+
+// latency returns the mean or the percentile.
+func (s Summary) latency(percentile float64) time.Duration {
+	for _, p := range s.Percentiles {
+		if p.Percent == percentile {
+			return p.Latency
+		}
+	}
+	return s.Mean
+}
+
+func (b *Bench) level(l Load, windows []counted, interrupted bool) Level {
+	reported := last(windows)
+	level := Level{
+		Concurrency: l.Concurrency, Rate: l.Rate,
+		Stable:      b.Rule.Stable(plainWindows(windows)),
+		Interrupted: interrupted,
+		Client:      Merge(plainWindows(reported)).Summarize(max(1, b.Rows), b.Rule.Percentile),
+	}
+	before, after := reported[0].before, reported[len(reported)-1].after
+	if before != nil && after != nil {
+		meanwhile := after.Since(*before)
+		level.Server = &meanwhile
+	}
+	return level
+}
+
+// load says what the level is about, such as "Concurrency: 4".
+func (l Level) load() string { return l.kind() + ": " + l.amount() }
+
+func (l Level) kind() string {
+	if l.Concurrency > 0 {
+		return "Concurrency"
+	}
+	return "Request Rate"
+}
+
+func (l Level) amount() string {
+	if l.Concurrency > 0 {
+		return strconv.Itoa(l.Concurrency)
+	}
+	return strconv.FormatFloat(l.Rate, 'f', -1, 64)
+}
+
+// compared says by which latency windows are compared, such as "p95".
+func (r *Report) compared() string {
+	if r.Percentile == 0 {
+		return "average"
+	}
+	return percentName(r.Percentile)
+}
+
+func percentName(p float64) string { return "p" + strconv.FormatFloat(p, 'f', -1, 64) }
+
+// WriteHead writes what is about to be measured.
+func (r *Report) WriteHead(w io.Writer) error {
+	_, err := fmt.Fprintf(w, `*** Measurement Settings ***
+  Model: %s at %s, over %s
+  Batch size: %d
+  Measurement window: %d msec
+  Stabilizing using %s latency and throughput
+
+`, r.Model, r.Address, r.Protocol, r.Rows, r.Interval.Milliseconds(), r.compared())
+	return err
+}
+
+// WriteText writes the level as lines, in the form of Triton's perf_analyzer.
+func (l Level) WriteText(w io.Writer) error {
+	p := &printer{w: w}
+	if l.Concurrency > 0 {
+		p.line("Request concurrency: %d", l.Concurrency)
+	} else {
+		p.line("Request Rate: %s inference requests per seconds", l.amount())
+	}
+	c := l.Client
+	p.line("  Client:")
+	p.line("    Request count: %d", c.Requests)
+	if c.Failed > 0 {
+		p.line("    Failed request count: %d, the first with: %s", c.Failed, c.Error)
+	}
+	p.line("    Throughput: %.2f infer/sec", c.InfersPerSecond)
+	p.line("    Avg latency: %d usec (standard deviation %d usec)", c.Mean.Microseconds(), c.Deviation.Microseconds())
+	for _, q := range c.Percentiles {
+		p.line("    %s latency: %d usec", percentName(q.Percent), q.Latency.Microseconds())
+	}
+	if c.Late*100 > c.Requests+c.Failed {
+		p.line("    Late request count: %d; this machine could not keep up with the rate, and latencies have that in them", c.Late)
+	}
+	if s := l.Server; s != nil {
+		each := s.Each()
+		p.line("  Server:")
+		p.line("    Inference count: %d", s.Inferences)
+		p.line("    Execution count: %d", s.Executions)
+		p.line("    Successful request count: %d", s.Requests)
+		p.line("    Avg request latency: %d usec (overhead %d usec + queue %d usec + compute input %d usec + compute infer %d usec + compute output %d usec)",
+			each.Total.Microseconds(), each.Overhead.Microseconds(), each.Queue.Microseconds(),
+			each.Input.Microseconds(), each.Infer.Microseconds(), each.Output.Microseconds())
+	}
+	switch {
+	case l.Interrupted:
+		p.line("  Interrupted: these figures are of %d msec.", c.Took.Milliseconds())
+	case !l.Stable:
+		p.line("  Not stable: the last windows differ by more than was allowed.")
+	}
+	p.line("")
+	return p.err
+}
+
+// WriteTable writes a line for each level.
+func (r *Report) WriteTable(w io.Writer) error {
+	p := &printer{w: w}
+	name := "Avg"
+	if r.Percentile != 0 {
+		name = percentName(r.Percentile)
+	}
+	p.line("Inferences/Second vs. Client %s Batch Latency", name)
+	for _, l := range r.Levels {
+		p.line("%s, throughput: %.2f infer/sec, latency %d usec", l.load(), l.Client.InfersPerSecond, l.Client.latency(r.Percentile).Microseconds())
+	}
+	return p.err
+}
+
+// A printer remembers the first error.
+type printer struct {
+	w   io.Writer
+	err error
+}
+
+func (p *printer) line(format string, args ...any) {
+	if p.err == nil {
+		_, p.err = fmt.Fprintf(p.w, format+"\n", args...)
+	}
+}
+
+// WriteCSV writes a row for each level, under the names that perf_analyzer gives
+// to its columns. Times are in microseconds; what a server does not tell is empty.
+func (r *Report) WriteCSV(w io.Writer) error {
+	if len(r.Levels) == 0 {
+		return nil
+	}
+	out := csv.NewWriter(w)
+	head := []string{
+		r.Levels[0].kind(), "Inferences/Second", "Network+Server Send/Recv", "Server Queue",
+		"Server Compute Input", "Server Compute Infer", "Server Compute Output",
+	}
+	for _, q := range r.Levels[0].Client.Percentiles {
+		head = append(head, percentName(q.Percent)+" latency")
+	}
+	rows := [][]string{append(head, "Avg latency")}
+	for _, l := range r.Levels {
+		rows = append(rows, l.row())
+	}
+	if err := out.WriteAll(rows); err != nil {
+		return err
+	}
+	return out.Error()
+}
+
+func (l Level) row() []string {
+	us := func(d time.Duration) string { return strconv.FormatInt(d.Microseconds(), 10) }
+	row := []string{l.amount(), strconv.FormatFloat(l.Client.InfersPerSecond, 'f', 2, 64)}
+	if l.Server == nil {
+		row = append(row, "", "", "", "", "")
+	} else {
+		each := l.Server.Each()
+		outside := l.Client.Mean - each.Queue - each.Input - each.Infer - each.Output
+		row = append(row, us(max(0, outside)), us(each.Queue), us(each.Input), us(each.Infer), us(each.Output))
+	}
+	for _, q := range l.Client.Percentiles {
+		row = append(row, us(q.Latency))
+	}
+	return append(row, us(l.Client.Mean))
+}
+
+// WriteJSON writes all figures.
+func (r *Report) WriteJSON(w io.Writer) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(r)
+}

@@ -1,0 +1,69 @@
+package bench
+
+import (
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
+)
+
+// Statistics are what a server counts of a model. Times are sums over requests.
+type Statistics struct {
+	Inferences int           `json:"inferences"` // rows
+	Executions int           `json:"executions"` // batches
+	Requests   int           `json:"requests"`   // that succeeded
+	Total      time.Duration `json:"total_ns"`   // from arrival to answer
+	Queue      time.Duration `json:"queue_ns"`
+	Input      time.Duration `json:"compute_input_ns"`
+	Infer      time.Duration `json:"compute_infer_ns"`
+	Output     time.Duration `json:"compute_output_ns"`
+}
+
+// Since returns what was counted after earlier.
+func (s Statistics) Since(earlier Statistics) Statistics {
+	return Statistics{
+		Inferences: s.Inferences - earlier.Inferences,
+		Executions: s.Executions - earlier.Executions,
+		Requests:   s.Requests - earlier.Requests,
+		Total:      s.Total - earlier.Total,
+		Queue:      s.Queue - earlier.Queue,
+		Input:      s.Input - earlier.Input,
+		Infer:      s.Infer - earlier.Infer,
+		Output:     s.Output - earlier.Output,
+	}
+}
+
+// Each returns the averages of a request.
+func (s Statistics) Each() Parts {
+	n := time.Duration(max(1, s.Requests))
+	p := Parts{Total: s.Total / n, Queue: s.Queue / n, Input: s.Input / n, Infer: s.Infer / n, Output: s.Output / n}
+	// Below zero it would be if requests that failed have waited and computed.
+	p.Overhead = max(0, p.Total-p.Queue-p.Input-p.Infer-p.Output)
+	return p
+}
+
+// Parts say where the time of a request went in the server, on average.
+type Parts struct {
+	Total    time.Duration `json:"total_ns"`
+	Overhead time.Duration `json:"overhead_ns"` // what is left of the total
+	Queue    time.Duration `json:"queue_ns"`
+	Input    time.Duration `json:"compute_input_ns"`
+	Infer    time.Duration `json:"compute_infer_ns"`
+	Output   time.Duration `json:"compute_output_ns"`
+}
+
+// statisticsOf sums the versions of a model up.
+func statisticsOf(versions []*kservepb.ModelStatistics) Statistics {
+	var sum Statistics
+	for _, v := range versions {
+		of := v.GetInferenceStats()
+		sum.Inferences += int(v.GetInferenceCount())
+		sum.Executions += int(v.GetExecutionCount())
+		sum.Requests += int(of.GetSuccess().GetCount())
+		sum.Total += time.Duration(of.GetSuccess().GetNs())
+		sum.Queue += time.Duration(of.GetQueue().GetNs())
+		sum.Input += time.Duration(of.GetComputeInput().GetNs())
+		sum.Infer += time.Duration(of.GetComputeInfer().GetNs())
+		sum.Output += time.Duration(of.GetComputeOutput().GetNs())
+	}
+	return sum
+}

@@ -1,0 +1,84 @@
+package bench
+
+import (
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+)
+
+// Latencies are kept to three digits, from a nanosecond to an hour. What takes
+// longer counts as an hour.
+const (
+	longest = time.Hour
+	digits  = 3
+)
+
+// A Window is what was answered in a span of time. A request belongs to the
+// window in which it ends.
+type Window struct {
+	Took   time.Duration
+	Failed int   // requests that were answered with an error
+	Late   int   // requests that we sent later than their schedule says
+	Err    error // that of the first that failed
+
+	total     time.Duration // of the latencies; the histogram's own is rounded
+	latencies *hdrhistogram.Histogram
+}
+
+// NewWindow returns a window in which nothing was answered.
+func NewWindow() *Window {
+	return &Window{latencies: hdrhistogram.New(1, int64(longest), digits)}
+}
+
+// Answer counts a request that was answered after the latency.
+func (w *Window) Answer(latency time.Duration) {
+	latency = max(0, min(latency, longest))
+	w.total += latency
+	if err := w.latencies.RecordValue(int64(latency)); err != nil {
+		panic("bench: a latency within the range was refused: " + err.Error())
+	}
+}
+
+// Fail counts a request that was answered with an error.
+func (w *Window) Fail(err error) {
+	if w.Failed == 0 {
+		w.Err = err
+	}
+	w.Failed++
+}
+
+// Requests returns how many requests were answered without an error.
+func (w *Window) Requests() int { return int(w.latencies.TotalCount()) }
+
+// Rate returns the requests that were answered in a second.
+func (w *Window) Rate() float64 {
+	if w.Took <= 0 {
+		return 0
+	}
+	return float64(w.Requests()) / w.Took.Seconds()
+}
+
+// Latency returns the one that a percentage of requests is not above, or their
+// mean if percentile is 0.
+func (w *Window) Latency(percentile float64) time.Duration {
+	if percentile == 0 {
+		return w.total / time.Duration(max(1, w.Requests()))
+	}
+	return time.Duration(w.latencies.ValueAtPercentile(percentile))
+}
+
+// Merge returns one window in place of several that follow each other.
+func Merge(windows []*Window) *Window {
+	all := NewWindow()
+	for _, w := range windows {
+		if all.Err == nil {
+			all.Err = w.Err
+		}
+		all.Took += w.Took
+		all.Failed += w.Failed
+		all.Late += w.Late
+		all.total += w.total
+		all.latencies.Merge(w.latencies)
+	}
+	return all
+}
