@@ -75,8 +75,8 @@ func (b *Bench) measure(ctx context.Context, l Load) (Level, error) {
 	defer abandon()
 	sending, stop := context.WithCancel(requests)
 	defer stop()
-	r := &recorder{window: NewWindow(), began: time.Now()}
 	before := b.statistics(ctx)
+	r := &recorder{window: NewWindow(), began: time.Now()}
 	var running sync.WaitGroup
 	running.Go(func() { b.drive(requests, sending, l, r) })
 	windows, err := b.observe(ctx, r, before)
@@ -108,7 +108,6 @@ func (b *Bench) observe(ctx context.Context, r *recorder, before *Statistics) ([
 	}
 	tick := time.NewTicker(b.interval())
 	defer tick.Stop()
-	r.cut(time.Now()) // what came before the first window is not in it
 	for len(all) < trials && ctx.Err() == nil {
 		select {
 		case <-tick.C:

@@ -45,7 +45,7 @@ func always(takes time.Duration) func(time.Duration) (time.Duration, error) {
 }
 
 // run measures a fake in fake time.
-func run(t *testing.T, ctx context.Context, b Bench, answer func(time.Duration) (time.Duration, error), loads ...Load) ([]Level, error) {
+func run(ctx context.Context, t *testing.T, b Bench, answer func(time.Duration) (time.Duration, error), loads ...Load) ([]Level, error) {
 	t.Helper()
 	b.Caller = &fake{began: time.Now(), answer: answer}
 	b.Pacer = pacer.NewPortable()
@@ -61,7 +61,7 @@ const interval = 1003 * time.Millisecond
 func TestAClosedLoopKeepsItsRequestsWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
-		levels, err := run(t, t.Context(), Bench{Rows: 2, Interval: interval, Rule: Rule{Percent: 1}}, always(10*time.Millisecond),
+		levels, err := run(t.Context(), t, Bench{Rows: 2, Interval: interval, Rule: Rule{Percent: 1}}, always(10*time.Millisecond),
 			Load{Concurrency: 1}, Load{Concurrency: 4})
 		if err != nil || len(levels) != 2 {
 			t.Fatal(levels, err)
@@ -95,7 +95,7 @@ func TestAnOpenLoopShowsAStall(t *testing.T) {
 		return 0, nil
 	}
 	synctest.Test(t, func(t *testing.T) {
-		levels, err := run(t, t.Context(), Bench{Interval: 4003 * time.Millisecond, MaxTrials: 1}, stall, Load{Rate: 100})
+		levels, err := run(t.Context(), t, Bench{Interval: 4003 * time.Millisecond, MaxTrials: 1}, stall, Load{Rate: 100})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -119,7 +119,7 @@ func TestAnOpenLoopShowsAStall(t *testing.T) {
 func TestPoissonArrivalsAreSentWhenTheyAreDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		load := Load{Rate: 1000, Poisson: true, Seed: 3}
-		levels, err := run(t, t.Context(), Bench{Interval: interval, MaxTrials: 1}, always(0), load)
+		levels, err := run(t.Context(), t, Bench{Interval: interval, MaxTrials: 1}, always(0), load)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -138,9 +138,9 @@ func TestPoissonArrivalsAreSentWhenTheyAreDue(t *testing.T) {
 
 func TestWindowsThatDifferAreNotStable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		// Each second requests take a millisecond longer.
-		slower := func(at time.Duration) (time.Duration, error) { return time.Millisecond * (at/time.Second + 1), nil }
-		levels, err := run(t, t.Context(), Bench{Interval: interval, MaxTrials: 4, Rule: Rule{Percent: 10}}, slower, Load{Concurrency: 1})
+		// Each second makes requests a millisecond slower.
+		slower := func(at time.Duration) (time.Duration, error) { return time.Millisecond + at/1000, nil }
+		levels, err := run(t.Context(), t, Bench{Interval: interval, MaxTrials: 4, Rule: Rule{Percent: 10}}, slower, Load{Concurrency: 1})
 		if err != nil || levels[0].Stable || levels[0].Client.Took != 3*interval {
 			t.Errorf("got %+v, %v", levels, err)
 		}
@@ -151,7 +151,7 @@ func TestAnInterruptedRunHasWhatWasMeasured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 515*time.Millisecond)
 		defer cancel()
-		levels, err := run(t, ctx, Bench{Interval: interval}, always(10*time.Millisecond), Load{Concurrency: 1}, Load{Concurrency: 2})
+		levels, err := run(ctx, t, Bench{Interval: interval}, always(10*time.Millisecond), Load{Concurrency: 1}, Load{Concurrency: 2})
 		if err != nil || len(levels) != 1 {
 			t.Fatal(levels, err)
 		}
@@ -170,7 +170,7 @@ func TestRequestsThatFailAreCountedApart(t *testing.T) {
 			}
 			return 10 * time.Millisecond, nil
 		}
-		levels, err := run(t, t.Context(), Bench{Interval: interval, MaxTrials: 1}, some, Load{Concurrency: 1})
+		levels, err := run(t.Context(), t, Bench{Interval: interval, MaxTrials: 1}, some, Load{Concurrency: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -202,7 +202,7 @@ func TestAServerThatIsNoUseIsAnError(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				levels, err := run(t, t.Context(), Bench{Interval: interval, MaxTrials: 3}, c.answer, Load{Concurrency: 1})
+				levels, err := run(t.Context(), t, Bench{Interval: interval, MaxTrials: 3}, c.answer, Load{Concurrency: 1})
 				if err == nil || !strings.Contains(err.Error(), c.want) || len(levels) > 0 {
 					t.Errorf("got %v, %v, want %s", levels, err, c.want)
 				}
