@@ -1,6 +1,7 @@
 package repository
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"os"
@@ -40,10 +41,8 @@ var (
 
 // change is Load, one at a time for each model.
 func (r *Repository) change(name string, with Override) error {
-	m := r.claim(name)
-	select {
-	case m.turn <- struct{}{}:
-	case <-r.closing:
+	m := r.take(name)
+	if m == nil {
 		return errClosing
 	}
 	ctx, cancel := context.WithCancelCause(context.Background()) // a load ends by itself, or is ended
@@ -131,7 +130,7 @@ func (r *Repository) replace(m *model, c change, loaded []*Version) {
 		}
 	}
 	next = append(next, loaded...)
-	slices.SortFunc(next, func(a, b *Version) int { return int(a.Number - b.Number) })
+	slices.SortFunc(next, func(a, b *Version) int { return cmp.Compare(a.Number, b.Number) })
 	m.wanted = true
 	for _, v := range old {
 		m.states[v.Number] = status{state: Unloading}

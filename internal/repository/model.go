@@ -50,10 +50,35 @@ func (m *model) loading() bool {
 	return false
 }
 
-// claim returns what is remembered of a name, which is nothing at first.
-func (r *Repository) claim(name string) *model {
+// take waits for the caller's turn to change a model, which the caller ends, and
+// returns what is remembered of the name; nil if the repository is closing. What was
+// forgotten while it waited is remembered anew.
+func (r *Repository) take(name string) *model {
+	for {
+		r.mu.Lock()
+		m := r.claimLocked(name)
+		r.mu.Unlock()
+		select {
+		case m.turn <- struct{}{}:
+		case <-r.closing:
+			return nil
+		}
+		if r.remembers(m) {
+			return m
+		}
+		<-m.turn
+	}
+}
+
+// remembers reports whether m has not been forgotten; see refuse.
+func (r *Repository) remembers(m *model) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	return r.models[m.name] == m
+}
+
+// claimLocked returns what is remembered of a name, which is nothing at first.
+func (r *Repository) claimLocked(name string) *model {
 	m := r.models[name]
 	if m == nil {
 		m = &model{name: name, turn: make(chan struct{}, 1), states: map[int64]status{}}

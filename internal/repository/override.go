@@ -34,8 +34,8 @@ func (o Override) stamp() stamp {
 }
 
 // unpack writes the files to a directory of their own, where the engine finds them.
-// The caller removes it.
-func (o Override) unpack(name string) (*found, error) {
+// The caller removes it if the error is nil.
+func (o Override) unpack(name string) (f *found, err error) {
 	if o.Config == "" {
 		return nil, infer.Errorf(infer.Invalid, "Load parameter 'config' must be specified for model file override")
 	}
@@ -43,6 +43,11 @@ func (o Override) unpack(name string) (*found, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the files of the model have no place: %w", err)
 	}
+	defer func() {
+		if err != nil {
+			_ = os.RemoveAll(dir) // the first error is the one to tell
+		}
+	}()
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return nil, err
@@ -50,12 +55,10 @@ func (o Override) unpack(name string) (*found, error) {
 	defer func() { _ = root.Close() }() // nothing was written through it alone
 	for path, content := range o.Files {
 		if err := writeFile(root, path, content); err != nil {
-			_ = os.RemoveAll(dir) // the first error is the one to tell
 			return nil, infer.Errorf(infer.Invalid, "file:%s: %w; expected a path below the model's directory, such as 1/model.onnx, and room for it in %s", path, err, os.TempDir())
 		}
 	}
-	f, err := scanEntry(dir)
-	if err != nil {
+	if f, err = scanEntry(dir); err != nil {
 		return nil, err
 	}
 	f.name = name

@@ -51,35 +51,32 @@ func (r *Repository) lookAround() (unsettled bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	var load, drop []string
+	var todo []func()
 	r.mu.Lock()
-	for name := range r.models {
-		if there[name] == nil && r.models[name].wanted {
-			switch r.models[name].over.judge(false, 0) {
-			case settle:
-				unsettled = true
-			case unload:
-				drop = append(drop, name)
-			}
-		}
+	for name := range there {
+		r.claimLocked(name)
 	}
-	r.mu.Unlock()
-	for name, f := range there {
-		m := r.claim(name)
-		r.mu.Lock()
-		switch m.over.judge(true, f.whole()) {
+	for name, m := range r.models {
+		f, now := there[name], stamp(0)
+		switch {
+		case f != nil:
+			now = f.whole()
+		case !m.wanted:
+			continue // it has not served, or was unloaded
+		}
+		switch m.over.judge(f != nil, now) {
+		case leave:
 		case settle:
 			unsettled = true
 		case reload:
-			load = append(load, name)
+			todo = append(todo, func() { _ = r.change(name, Override{}) }) // the log and the index say what is wrong
+		case unload:
+			todo = append(todo, func() { r.unload(name) })
 		}
-		r.mu.Unlock()
 	}
-	for _, name := range drop {
-		r.begin(func() { r.unload(name) })
-	}
-	for _, name := range load {
-		r.begin(func() { _ = r.change(name, Override{}) }) // the log and the index say what is wrong
+	r.mu.Unlock()
+	for _, do := range todo {
+		r.begin(do)
 	}
 	return unsettled, nil
 }

@@ -251,7 +251,7 @@ func (r *Repository) Ready() bool {
 	return true
 }
 
-// publish puts versions in the place of a model's.
+// publishLocked puts versions in the place of a model's.
 func (r *Repository) publishLocked(name string, versions []*Version) {
 	next := maps.Clone(*r.serving.Load())
 	if len(versions) > 0 {

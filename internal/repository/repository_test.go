@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/engine/enginetest"
@@ -635,5 +636,27 @@ func TestAModelThatDoesNotFitIsRefusedWithBothFigures(t *testing.T) {
 	}
 	if len(serving(r, "a")) != 1 || r.claimed != 0 {
 		t.Errorf("a serves %v; %d bytes are claimed", serving(r, "a"), r.claimed)
+	}
+}
+
+// The first of two loads finds nothing, and the model is forgotten while the second
+// one waits for its turn.
+func TestALoadThatWaitedForOneThatFailedIsRemembered(t *testing.T) {
+	d := newDisk(t)
+	r := mustStart(t, d, &tracked{}, Options{Mode: Explicit})
+	first := r.take("a")
+	d.model("a", echoConfig, "1")
+	done := make(chan error, 1)
+	go func() { done <- r.Load(t.Context(), "a", Override{}) }()
+	time.Sleep(10 * time.Millisecond) // the second one waits by now, or comes later: it ends the same
+	if err := r.refuse(first, errors.New("nothing there")); err == nil {
+		t.Error("not refused")
+	}
+	<-first.turn
+	if err := <-done; err != nil || index(r) != "a 1 READY" {
+		t.Fatalf("%v; index %q", err, index(r))
+	}
+	if err := r.Unload("a"); err != nil || len(serving(r, "a")) != 0 {
+		t.Errorf("%v; serving %v after it was unloaded", err, serving(r, "a"))
 	}
 }

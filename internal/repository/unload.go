@@ -48,6 +48,9 @@ func (r *Repository) unload(name string) {
 	r.mu.Unlock()
 	m.turn <- struct{}{} // soon: a load that was halted is ending
 	defer func() { <-m.turn }()
+	if !r.remembers(m) {
+		return // its load failed, and there was nothing else
+	}
 	r.mu.Lock()
 	old := r.Versions(name)
 	for _, v := range old {

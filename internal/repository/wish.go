@@ -63,6 +63,7 @@ func lookup(paths []string, name string) (*found, error) {
 type wish struct {
 	found    *found
 	with     Override
+	bare     bool // nothing is known of the model but its file
 	versions map[int64]stamp
 }
 
@@ -109,12 +110,14 @@ func (w *wish) parse() (*modelconfig.Config, error) {
 	if w.with.Config != "" {
 		return modelconfig.ParseJSON([]byte(w.with.Config))
 	}
-	if w.found.file != "" {
+	w.bare = w.found.file != ""
+	if w.bare {
 		return modelconfig.Parse("", nil)
 	}
 	file := filepath.Join(w.found.dir, "config.pbtxt")
 	text, err := os.ReadFile(file)
 	if errors.Is(err, os.ErrNotExist) {
+		w.bare = true
 		return modelconfig.Parse("", nil) // all is left to the model
 	}
 	if err != nil {
@@ -143,13 +146,4 @@ func (w *wish) dir(version int64) string {
 		return w.found.dir
 	}
 	return filepath.Join(w.found.dir, strconv.FormatInt(version, 10))
-}
-
-// bare reports whether nothing is known of the model but its file.
-func (w *wish) bare() bool {
-	if w.with.Config != "" {
-		return false
-	}
-	_, err := os.Stat(filepath.Join(w.found.dir, "config.pbtxt"))
-	return w.found.file != "" || err != nil
 }
