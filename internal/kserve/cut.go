@@ -30,6 +30,7 @@ var remains = sync.Pool{New: func() any { return new([]byte) }}
 func cutArrays(short, text []byte) ([]byte, []cut) {
 	var cuts []cut
 	done := 0 // how much of text is in short, or cut
+	end := -1 // where a bracket closes; looked for only when it is passed, since many may open before it
 	for at := 0; ; {
 		i := bytes.Index(text[at:], []byte(`"data"`))
 		if i < 0 {
@@ -40,18 +41,24 @@ func cutArrays(short, text []byte) ([]byte, []cut) {
 		if begin < 0 {
 			continue
 		}
-		size := bytes.IndexByte(text[begin:], ']') + 1
-		if size < minCut {
+		if end < begin {
+			i := bytes.IndexByte(text[begin:], ']')
+			if i < 0 {
+				break
+			}
+			end = begin + i
+		}
+		array := text[begin : end+1]
+		if len(array) < minCut {
 			continue
 		}
-		array := text[begin : begin+size]
 		if bytes.IndexByte(array[1:], '[') >= 0 || bytes.IndexByte(array, '"') >= 0 {
 			continue
 		}
 		short = append(short, text[done:begin]...)
 		cuts = append(cuts, cut{len(short), array, int64(begin)})
 		short = append(short, standIn...)
-		at, done = begin+size, begin+size
+		at, done = end+1, end+1
 	}
 	if cuts != nil {
 		short = append(short, text[done:]...)

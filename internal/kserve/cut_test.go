@@ -77,3 +77,14 @@ func TestLongArraysAreCutOut(t *testing.T) {
 		t.Errorf("left %s, and %d cuts", short, len(cuts))
 	}
 }
+
+// Each of a million brackets opens, and the one that closes is far away: whoever
+// looked for it each time would be at it for minutes.
+func TestCuttingLooksAtADocumentOnce(t *testing.T) {
+	open := strings.Repeat(`"data":[`, 1<<20)
+	for _, text := range []string{open, open + "]", strings.Repeat(`"data":[1 `, 1<<20) + `"]`} {
+		if _, cuts := cutArrays(nil, []byte(text)); cuts != nil {
+			t.Errorf("%d cuts", len(cuts))
+		}
+	}
+}
