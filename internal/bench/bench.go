@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -76,10 +77,12 @@ func (b *Bench) measure(ctx context.Context, l Load) (Level, error) {
 	sending, stop := context.WithCancel(requests)
 	defer stop()
 	before := b.statistics(ctx)
-	r := &recorder{window: NewWindow(), began: time.Now()}
+	began := time.Now()
+	r := &recorder{began: began, window: NewWindow(), opened: began}
 	var running sync.WaitGroup
 	running.Go(func() { b.drive(requests, sending, l, r) })
 	windows, err := b.observe(ctx, r, before)
+	timeline := r.end(time.Now())
 	stop()
 	// Who waits in the server now would be in the way of the next load. A server
 	// that stalls is not waited for.
@@ -89,7 +92,7 @@ func (b *Bench) measure(ctx context.Context, l Load) (Level, error) {
 	if err != nil {
 		return Level{}, err
 	}
-	return b.level(l, windows, ctx.Err() != nil), nil
+	return b.level(l, windows, timeline, ctx.Err() != nil), nil
 }
 
 // A counted window is one with what the server had counted at both its ends, or
@@ -206,27 +209,34 @@ func (b *Bench) call(ctx context.Context, r *recorder, due time.Time) {
 	if ctx.Err() != nil {
 		return // it was given up, not answered
 	}
-	r.record(ended.Sub(due), sent.Sub(due) > lateness, err)
+	r.record(ended, ended.Sub(due), sent.Sub(due) > lateness, err)
 }
 
 // A recorder collects what is answered in the window that is open.
 type recorder struct {
-	mu     sync.Mutex // guards the following
-	window *Window
-	began  time.Time
+	began time.Time // of the load
+
+	mu       sync.Mutex // guards the following
+	window   *Window
+	opened   time.Time // when the window was
+	timeline timeline
 }
 
-func (r *recorder) record(latency time.Duration, late bool, err error) {
+func (r *recorder) record(now time.Time, latency time.Duration, late bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	// Another one that ended later may have been here before.
+	second := r.timeline.at(now.Sub(r.began))
 	if late {
 		r.window.Late++
 	}
 	if err != nil {
 		r.window.Fail(err)
+		second.Fail(err)
 		return
 	}
 	r.window.Answer(latency)
+	second.Answer(latency)
 }
 
 // cut closes the window and opens the next. The caller owns the closed one.
@@ -235,7 +245,14 @@ func (r *recorder) cut(now time.Time) *Window {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	w := r.window
-	w.Took = now.Sub(r.began)
-	r.window, r.began = next, now
+	w.Took = now.Sub(r.opened)
+	r.window, r.opened = next, now
 	return w
+}
+
+// end returns the seconds until now. What is answered later is in none.
+func (r *recorder) end(now time.Time) []Second {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.timeline.end(now.Sub(r.began)))
 }

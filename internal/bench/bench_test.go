@@ -78,11 +78,24 @@ func TestAClosedLoopKeepsItsRequestsWaiting(t *testing.T) {
 				t.Errorf("the server's side is %+v", l.Server)
 			}
 		}
+		if want := (Second{At: 2 * time.Second, Requests: 400, P50: 10 * time.Millisecond, P99: 10 * time.Millisecond, Max: 10 * time.Millisecond}); len(levels[1].Timeline) != 4 || !near(levels[1].Timeline[2], want) {
+			t.Errorf("the time line is %+v", levels[1].Timeline)
+		}
 		// The first request, and for each load three windows and the rest of a request.
 		if took := time.Since(began); took != 10*time.Millisecond+2*(3010*time.Millisecond) {
 			t.Errorf("took %v", took)
 		}
 	})
+}
+
+// near reports whether two seconds are the same to the digits that are kept.
+func near(a, b Second) bool {
+	for _, d := range []struct{ a, b time.Duration }{{a.P50, b.P50}, {a.P99, b.P99}, {a.Max, b.Max}} {
+		if d.a < d.b-d.b/1000 || d.a > d.b+d.b/1000 {
+			return false
+		}
+	}
+	return a.At == b.At && a.Requests == b.Requests && a.Failed == b.Failed
 }
 
 func TestAnOpenLoopShowsAStall(t *testing.T) {
@@ -102,6 +115,10 @@ func TestAnOpenLoopShowsAStall(t *testing.T) {
 		c := levels[0].Client
 		if c.Requests != 401 || c.Failed != 0 {
 			t.Fatalf("got %+v", c)
+		}
+		// What is due in the stall is answered at its end.
+		if got := levels[0].Timeline; len(got) != 5 || got[1].Requests != 0 || got[2].Requests != 200 || got[2].Max < 999*time.Millisecond {
+			t.Errorf("the time line is %+v", got)
 		}
 		for _, p := range []struct {
 			percent float64
@@ -215,7 +232,7 @@ func TestReportsHaveTheFiguresOfEachLevel(t *testing.T) {
 	server := &Statistics{Inferences: 20, Executions: 5, Requests: 10, Total: 2000 * 1000, Queue: 500 * 1000, Input: 100 * 1000, Infer: 1000 * 1000, Output: 50 * 1000}
 	client := Summary{
 		Took: time.Second, Requests: 10, Failed: 1, Error: "too busy", Late: 2, InfersPerSecond: 20, Mean: 250 * time.Microsecond, Deviation: 30 * time.Microsecond,
-		Percentiles: []Percentile{{50, 240 * time.Microsecond}, {95, 300 * time.Microsecond}},
+		Percentiles: []Percentile{{50, 240 * time.Microsecond}, {90, 280 * time.Microsecond}, {95, 300 * time.Microsecond}, {99, 310 * time.Microsecond}},
 	}
 	r := &Report{Percentile: 95, Levels: []Level{
 		{Concurrency: 4, Stable: true, Client: client, Server: server},
@@ -233,7 +250,9 @@ func TestReportsHaveTheFiguresOfEachLevel(t *testing.T) {
     Throughput: 20.00 infer/sec
     Avg latency: 250 usec (standard deviation 30 usec)
     p50 latency: 240 usec
+    p90 latency: 280 usec
     p95 latency: 300 usec
+    p99 latency: 310 usec
     Late request count: 2; this machine could not keep up with the rate, and latencies have that in them
 `
 	wantText := "Request concurrency: 4\n" + clientLines + `  Server:
@@ -250,9 +269,9 @@ Request concurrency: 5
 Concurrency: 4, throughput: 20.00 infer/sec, latency 300 usec
 Concurrency: 5, throughput: 20.00 infer/sec, latency 300 usec
 `
-	const wantCSV = `Concurrency,Inferences/Second,Network+Server Send/Recv,Server Queue,Server Compute Input,Server Compute Infer,Server Compute Output,p50 latency,p95 latency,Avg latency
-4,20.00,85,50,10,100,5,240,300,250
-5,20.00,,,,,,240,300,250
+	const wantCSV = `Concurrency,Inferences/Second,Network+Server Send/Recv,Server Queue,Server Compute Input,Server Compute Infer,Server Compute Output,p50 latency,p90 latency,p95 latency,p99 latency,Avg latency
+4,20.00,85,50,10,100,5,240,280,300,310,250
+5,20.00,,,,,,240,280,300,310,250
 `
 	for _, c := range [][2]string{{text.String(), wantText}, {table.String(), wantTable}, {csv.String(), wantCSV}} {
 		if !slices.Equal(strings.Split(c[0], "\n"), strings.Split(c[1], "\n")) {

@@ -28,8 +28,20 @@ type Level struct {
 	Rate        float64     `json:"request_rate,omitempty"` // of an open loop, in requests a second
 	Stable      bool        `json:"stable"`                 // the windows agree
 	Interrupted bool        `json:"interrupted,omitempty"`  // it was ended from outside
+	Repeat      int         `json:"repeat,omitempty"`       // from 1, if the loads are put on several times over
 	Client      Summary     `json:"client"`
 	Server      *Statistics `json:"server,omitempty"` // meanwhile; nil if it does not tell
+	Timeline    []Second    `json:"timeline"`         // of all windows, also those before the reported ones
+}
+
+// A Second of a load is what was answered in it.
+type Second struct {
+	At       time.Duration `json:"at_ns"`    // its begin, since the load's
+	Requests int           `json:"requests"` // that were answered without an error
+	Failed   int           `json:"failed"`
+	P50      time.Duration `json:"p50_ns"`
+	P99      time.Duration `json:"p99_ns"`
+	Max      time.Duration `json:"max_ns"`
 }
 
 // A Summary is what the clients saw in the windows that are reported.
@@ -63,7 +75,7 @@ func (w *Window) Summarize(rows int, percentile float64) Summary {
 	if w.Err != nil {
 		s.Error = w.Err.Error()
 	}
-	percents := []float64{50, 90, 95, 99}
+	percents := []float64{50, 75, 90, 95, 99, 99.9, 100}
 	if percentile != 0 && !slices.Contains(percents, percentile) {
 		percents = append(percents, percentile)
 		slices.Sort(percents)
@@ -84,12 +96,13 @@ func (s Summary) latency(percentile float64) time.Duration {
 	return s.Mean
 }
 
-func (b *Bench) level(l Load, windows []counted, interrupted bool) Level {
+func (b *Bench) level(l Load, windows []counted, timeline []Second, interrupted bool) Level {
 	reported := last(windows)
 	level := Level{
 		Concurrency: l.Concurrency, Rate: l.Rate,
 		Stable:      b.Rule.Stable(plainWindows(windows)),
 		Interrupted: interrupted,
+		Timeline:    timeline,
 		Client:      Merge(plainWindows(reported)).Summarize(max(1, b.Rows), b.Rule.Percentile),
 	}
 	before, after := reported[0].before, reported[len(reported)-1].after
@@ -218,12 +231,17 @@ func (r *Report) WriteCSV(w io.Writer) error {
 		r.Levels[0].kind(), "Inferences/Second", "Network+Server Send/Recv", "Server Queue",
 		"Server Compute Input", "Server Compute Infer", "Server Compute Output",
 	}
-	for _, q := range r.Levels[0].Client.Percentiles {
-		head = append(head, percentName(q.Percent)+" latency")
+	percents := []float64{50, 90, 95, 99}
+	if r.Percentile != 0 && !slices.Contains(percents, r.Percentile) {
+		percents = append(percents, r.Percentile)
+		slices.Sort(percents)
+	}
+	for _, p := range percents {
+		head = append(head, percentName(p)+" latency")
 	}
 	rows := [][]string{append(head, "Avg latency")}
 	for _, l := range r.Levels {
-		rows = append(rows, l.row())
+		rows = append(rows, l.row(percents))
 	}
 	if err := out.WriteAll(rows); err != nil {
 		return err
@@ -231,7 +249,7 @@ func (r *Report) WriteCSV(w io.Writer) error {
 	return out.Error()
 }
 
-func (l Level) row() []string {
+func (l Level) row(percents []float64) []string {
 	us := func(d time.Duration) string { return strconv.FormatInt(d.Microseconds(), 10) }
 	row := []string{l.amount(), strconv.FormatFloat(l.Client.InfersPerSecond, 'f', 2, 64)}
 	if l.Server == nil {
@@ -241,8 +259,8 @@ func (l Level) row() []string {
 		outside := l.Client.Mean - each.Queue - each.Input - each.Infer - each.Output
 		row = append(row, us(max(0, outside)), us(each.Queue), us(each.Input), us(each.Infer), us(each.Output))
 	}
-	for _, q := range l.Client.Percentiles {
-		row = append(row, us(q.Latency))
+	for _, p := range percents {
+		row = append(row, us(l.Client.latency(p)))
 	}
 	return append(row, us(l.Client.Mean))
 }

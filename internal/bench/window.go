@@ -82,3 +82,41 @@ func Merge(windows []*Window) *Window {
 	}
 	return all
 }
+
+// A timeline tells a load second by second. A request belongs to the second in
+// which it ends. The zero value is one that has not begun.
+type timeline struct {
+	done []Second
+	open *Window // the second after those
+}
+
+// at returns the second that a time since the load's begin belongs to, and
+// closes those before it. Times may only go on.
+func (t *timeline) at(now time.Duration) *Window {
+	if t.open == nil {
+		t.open = NewWindow()
+	}
+	for time.Duration(len(t.done)+1)*time.Second <= now {
+		t.close()
+	}
+	return t.open
+}
+
+func (t *timeline) close() {
+	w := t.open
+	t.done = append(t.done, Second{
+		At: time.Duration(len(t.done)) * time.Second, Requests: w.Requests(), Failed: w.Failed,
+		P50: w.Latency(50), P99: w.Latency(99), Max: w.Latency(100),
+	})
+	w.Failed = 0
+	w.latencies.Reset()
+}
+
+// end closes the last second, in which nothing may have been answered if it has
+// just begun.
+func (t *timeline) end(now time.Duration) []Second {
+	if w := t.at(now); now%time.Second > 0 || w.Requests()+w.Failed > 0 {
+		t.close()
+	}
+	return t.done
+}

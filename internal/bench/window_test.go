@@ -35,8 +35,8 @@ func TestPercentilesAreOfWhatWasAnswered(t *testing.T) {
 	w.Took = 4 * time.Second
 	w.Fail(errors.New("first"))
 	w.Fail(errors.New("second"))
-	got := w.Summarize(2, 99.9)
-	want := []Percentile{{50, 500}, {90, 900}, {95, 950}, {99, 990}, {99.9, 999}}
+	got := w.Summarize(2, 42)
+	want := []Percentile{{42, 420}, {50, 500}, {75, 750}, {90, 900}, {95, 950}, {99, 990}, {99.9, 999}, {100, 1000}}
 	if !slices.Equal(got.Percentiles, want) {
 		t.Errorf("got %v, want %v", got.Percentiles, want)
 	}
@@ -56,6 +56,20 @@ func TestLongLatenciesKeepThreeDigits(t *testing.T) {
 	}
 	if got := windowOf(24 * time.Hour).Latency(0); got != time.Hour {
 		t.Errorf("a day counts as %v, want an hour", got)
+	}
+}
+
+func TestATimelineHasASecondWithoutAnswers(t *testing.T) {
+	var l timeline
+	l.at(100 * time.Millisecond).Answer(7)
+	l.at(2 * time.Second).Answer(9)
+	l.at(2 * time.Second).Fail(errors.New("gone"))
+	want := []Second{{0, 1, 0, 7, 7, 7}, {time.Second, 0, 0, 0, 0, 0}, {2 * time.Second, 1, 1, 9, 9, 9}}
+	if got := l.end(2 * time.Second); !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	if got := (&timeline{}).end(2 * time.Second); len(got) != 2 {
+		t.Errorf("of two seconds without answers: %v", got)
 	}
 }
 
