@@ -3,6 +3,9 @@
 // lists and maps also if they are empty, and 64-bit integers as numbers, which is
 // why protojson does not do. A message is there if it is set.
 //
+// Fields that are Shoal's own, with numbers from 1000 on, are left out if they are
+// empty.
+//
 // It only prints. What it has printed, protojson reads.
 package plainjson
 
@@ -42,9 +45,15 @@ func appendMessage(b []byte, m protoreflect.Message) []byte {
 	return append(b, '}')
 }
 
-// left reports whether a field that is not set is left out: messages, and all
-// of which there is one at most.
+// ownFields is the first number of those that Triton does not have.
+const ownFields = 1000
+
+// left reports whether a field that is not set is left out: messages, all of
+// which there is one at most, and those that Triton's clients do not look for.
 func left(fd protoreflect.FieldDescriptor) bool {
+	if fd.Number() >= ownFields {
+		return true
+	}
 	if fd.IsList() || fd.IsMap() {
 		return false
 	}

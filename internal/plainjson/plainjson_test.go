@@ -26,6 +26,10 @@ func TestMessagesArePrinted(t *testing.T) {
 			&kservepb.MemoryUsage{Type: "CPU", Id: math.MinInt64, ByteSize: math.MaxUint64},
 			`{"type":"CPU","id":-9223372036854775808,"byte_size":18446744073709551615}`,
 		},
+		"what Triton does not have": {
+			&kservepb.ModelStatistics{CloseStats: map[string]uint64{"waited": 2, "full": 1}},
+			`{"name":"","version":"","last_inference":0,"inference_count":0,"execution_count":0,"response_stats":{},"batch_stats":[],"memory_usage":[],"close_stats":{"full":1,"waited":2}}`,
+		},
 		"maps, in the order of their keys": {
 			&kservepb.ModelStatistics{ResponseStats: map[string]*kservepb.InferResponseStatistics{
 				"b": {Cancel: &kservepb.StatisticDuration{Count: 1}}, "a": {},

@@ -183,6 +183,7 @@ func TestStatisticsHaveTheProtocolsForm(t *testing.T) {
 		want.LastInference, want.InferenceCount, want.ExecutionCount = uint64(time.Now().UnixMilli()), 2, 1
 		want.InferenceStats.Success, want.InferenceStats.Queue, want.InferenceStats.ComputeInput = ran, once, once
 		want.InferenceStats.ComputeInfer, want.InferenceStats.ComputeOutput = ran, once
+		want.CloseStats = map[string]uint64{"idle": 1}
 		want.BatchStats = []*kservepb.InferBatchStatistics{{BatchSize: 2, ComputeInput: once, ComputeInfer: ran, ComputeOutput: once}}
 		check("after it")
 	})

@@ -3,6 +3,7 @@ package server
 import (
 	"strconv"
 
+	"github.com/shoal-serving/shoal/internal/batching"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
 	"github.com/shoal-serving/shoal/internal/repository"
@@ -53,6 +54,15 @@ func statistics(name string, v *repository.Version) *kservepb.ModelStatistics {
 			ComputeInfer:  duration(size.Infer),
 			ComputeOutput: duration(size.Output),
 		})
+	}
+	for reason, n := range counted.Closed {
+		if n == 0 {
+			continue
+		}
+		if m.CloseStats == nil {
+			m.CloseStats = map[string]uint64{}
+		}
+		m.CloseStats[batching.Reason(reason).String()] = n
 	}
 	if v.Memory > 0 {
 		m.MemoryUsage = []*kservepb.MemoryUsage{{Type: "CPU", ByteSize: uint64(v.Memory)}}

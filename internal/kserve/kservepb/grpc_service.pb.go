@@ -1228,6 +1228,9 @@ type ModelStatistics struct {
 	ResponseStats map[string]*InferResponseStatistics `protobuf:"bytes,9,rep,name=response_stats,json=responseStats,proto3" json:"response_stats,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	BatchStats    []*InferBatchStatistics             `protobuf:"bytes,7,rep,name=batch_stats,json=batchStats,proto3" json:"batch_stats,omitempty"` // one for each size that ran
 	MemoryUsage   []*MemoryUsage                      `protobuf:"bytes,8,rep,name=memory_usage,json=memoryUsage,proto3" json:"memory_usage,omitempty"`
+	// Shoal's own: batches that ran, by why they were not made larger. Triton's
+	// numbers are far below, and its clients skip what they do not know.
+	CloseStats    map[string]uint64 `protobuf:"bytes,1000,rep,name=close_stats,json=closeStats,proto3" json:"close_stats,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1321,6 +1324,13 @@ func (x *ModelStatistics) GetBatchStats() []*InferBatchStatistics {
 func (x *ModelStatistics) GetMemoryUsage() []*MemoryUsage {
 	if x != nil {
 		return x.MemoryUsage
+	}
+	return nil
+}
+
+func (x *ModelStatistics) GetCloseStats() map[string]uint64 {
+	if x != nil {
+		return x.CloseStats
 	}
 	return nil
 }
@@ -3049,7 +3059,7 @@ type RepositoryIndexResponse_ModelIndex struct {
 
 func (x *RepositoryIndexResponse_ModelIndex) Reset() {
 	*x = RepositoryIndexResponse_ModelIndex{}
-	mi := &file_grpc_service_proto_msgTypes[58]
+	mi := &file_grpc_service_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3061,7 +3071,7 @@ func (x *RepositoryIndexResponse_ModelIndex) String() string {
 func (*RepositoryIndexResponse_ModelIndex) ProtoMessage() {}
 
 func (x *RepositoryIndexResponse_ModelIndex) ProtoReflect() protoreflect.Message {
-	mi := &file_grpc_service_proto_msgTypes[58]
+	mi := &file_grpc_service_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3117,7 +3127,7 @@ type SystemSharedMemoryStatusResponse_RegionStatus struct {
 
 func (x *SystemSharedMemoryStatusResponse_RegionStatus) Reset() {
 	*x = SystemSharedMemoryStatusResponse_RegionStatus{}
-	mi := &file_grpc_service_proto_msgTypes[61]
+	mi := &file_grpc_service_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3129,7 +3139,7 @@ func (x *SystemSharedMemoryStatusResponse_RegionStatus) String() string {
 func (*SystemSharedMemoryStatusResponse_RegionStatus) ProtoMessage() {}
 
 func (x *SystemSharedMemoryStatusResponse_RegionStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_grpc_service_proto_msgTypes[61]
+	mi := &file_grpc_service_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3184,7 +3194,7 @@ type CudaSharedMemoryStatusResponse_RegionStatus struct {
 
 func (x *CudaSharedMemoryStatusResponse_RegionStatus) Reset() {
 	*x = CudaSharedMemoryStatusResponse_RegionStatus{}
-	mi := &file_grpc_service_proto_msgTypes[63]
+	mi := &file_grpc_service_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3196,7 +3206,7 @@ func (x *CudaSharedMemoryStatusResponse_RegionStatus) String() string {
 func (*CudaSharedMemoryStatusResponse_RegionStatus) ProtoMessage() {}
 
 func (x *CudaSharedMemoryStatusResponse_RegionStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_grpc_service_proto_msgTypes[63]
+	mi := &file_grpc_service_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3242,7 +3252,7 @@ type TraceSettingRequest_SettingValue struct {
 
 func (x *TraceSettingRequest_SettingValue) Reset() {
 	*x = TraceSettingRequest_SettingValue{}
-	mi := &file_grpc_service_proto_msgTypes[65]
+	mi := &file_grpc_service_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3254,7 +3264,7 @@ func (x *TraceSettingRequest_SettingValue) String() string {
 func (*TraceSettingRequest_SettingValue) ProtoMessage() {}
 
 func (x *TraceSettingRequest_SettingValue) ProtoReflect() protoreflect.Message {
-	mi := &file_grpc_service_proto_msgTypes[65]
+	mi := &file_grpc_service_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3286,7 +3296,7 @@ type TraceSettingResponse_SettingValue struct {
 
 func (x *TraceSettingResponse_SettingValue) Reset() {
 	*x = TraceSettingResponse_SettingValue{}
-	mi := &file_grpc_service_proto_msgTypes[67]
+	mi := &file_grpc_service_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3298,7 +3308,7 @@ func (x *TraceSettingResponse_SettingValue) String() string {
 func (*TraceSettingResponse_SettingValue) ProtoMessage() {}
 
 func (x *TraceSettingResponse_SettingValue) ProtoReflect() protoreflect.Message {
-	mi := &file_grpc_service_proto_msgTypes[67]
+	mi := &file_grpc_service_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3335,7 +3345,7 @@ type LogSettingsRequest_SettingValue struct {
 
 func (x *LogSettingsRequest_SettingValue) Reset() {
 	*x = LogSettingsRequest_SettingValue{}
-	mi := &file_grpc_service_proto_msgTypes[69]
+	mi := &file_grpc_service_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3347,7 +3357,7 @@ func (x *LogSettingsRequest_SettingValue) String() string {
 func (*LogSettingsRequest_SettingValue) ProtoMessage() {}
 
 func (x *LogSettingsRequest_SettingValue) ProtoReflect() protoreflect.Message {
-	mi := &file_grpc_service_proto_msgTypes[69]
+	mi := &file_grpc_service_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3436,7 +3446,7 @@ type LogSettingsResponse_SettingValue struct {
 
 func (x *LogSettingsResponse_SettingValue) Reset() {
 	*x = LogSettingsResponse_SettingValue{}
-	mi := &file_grpc_service_proto_msgTypes[71]
+	mi := &file_grpc_service_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3448,7 +3458,7 @@ func (x *LogSettingsResponse_SettingValue) String() string {
 func (*LogSettingsResponse_SettingValue) ProtoMessage() {}
 
 func (x *LogSettingsResponse_SettingValue) ProtoReflect() protoreflect.Message {
-	mi := &file_grpc_service_proto_msgTypes[71]
+	mi := &file_grpc_service_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3650,7 +3660,7 @@ const file_grpc_service_proto_rawDesc = "" +
 	"modelStats\"9\n" +
 	"\x11StatisticDuration\x12\x14\n" +
 	"\x05count\x18\x01 \x01(\x04R\x05count\x12\x0e\n" +
-	"\x02ns\x18\x02 \x01(\x04R\x02ns\"\xb6\x04\n" +
+	"\x02ns\x18\x02 \x01(\x04R\x02ns\"\xc3\x05\n" +
 	"\x0fModelStatistics\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12%\n" +
@@ -3661,10 +3671,15 @@ const file_grpc_service_proto_rawDesc = "" +
 	"\x0eresponse_stats\x18\t \x03(\v2-.inference.ModelStatistics.ResponseStatsEntryR\rresponseStats\x12@\n" +
 	"\vbatch_stats\x18\a \x03(\v2\x1f.inference.InferBatchStatisticsR\n" +
 	"batchStats\x129\n" +
-	"\fmemory_usage\x18\b \x03(\v2\x16.inference.MemoryUsageR\vmemoryUsage\x1ad\n" +
+	"\fmemory_usage\x18\b \x03(\v2\x16.inference.MemoryUsageR\vmemoryUsage\x12L\n" +
+	"\vclose_stats\x18\xe8\a \x03(\v2*.inference.ModelStatistics.CloseStatsEntryR\n" +
+	"closeStats\x1ad\n" +
 	"\x12ResponseStatsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x128\n" +
-	"\x05value\x18\x02 \x01(\v2\".inference.InferResponseStatisticsR\x05value:\x028\x01\"\xf2\x03\n" +
+	"\x05value\x18\x02 \x01(\v2\".inference.InferResponseStatisticsR\x05value:\x028\x01\x1a=\n" +
+	"\x0fCloseStatsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"\xf2\x03\n" +
 	"\x0fInferStatistics\x126\n" +
 	"\asuccess\x18\x01 \x01(\v2\x1c.inference.StatisticDurationR\asuccess\x120\n" +
 	"\x04fail\x18\x02 \x01(\v2\x1c.inference.StatisticDurationR\x04fail\x122\n" +
@@ -3851,7 +3866,7 @@ func file_grpc_service_proto_rawDescGZIP() []byte {
 	return file_grpc_service_proto_rawDescData
 }
 
-var file_grpc_service_proto_msgTypes = make([]protoimpl.MessageInfo, 73)
+var file_grpc_service_proto_msgTypes = make([]protoimpl.MessageInfo, 74)
 var file_grpc_service_proto_goTypes = []any{
 	(*ServerLiveRequest)(nil),                            // 0: inference.ServerLiveRequest
 	(*ServerLiveResponse)(nil),                           // 1: inference.ServerLiveResponse
@@ -3911,22 +3926,23 @@ var file_grpc_service_proto_goTypes = []any{
 	nil, // 55: inference.ModelInferResponse.ParametersEntry
 	nil, // 56: inference.ModelInferResponse.InferOutputTensor.ParametersEntry
 	nil, // 57: inference.ModelStatistics.ResponseStatsEntry
-	(*RepositoryIndexResponse_ModelIndex)(nil), // 58: inference.RepositoryIndexResponse.ModelIndex
-	nil, // 59: inference.RepositoryModelLoadRequest.ParametersEntry
-	nil, // 60: inference.RepositoryModelUnloadRequest.ParametersEntry
-	(*SystemSharedMemoryStatusResponse_RegionStatus)(nil), // 61: inference.SystemSharedMemoryStatusResponse.RegionStatus
-	nil, // 62: inference.SystemSharedMemoryStatusResponse.RegionsEntry
-	(*CudaSharedMemoryStatusResponse_RegionStatus)(nil), // 63: inference.CudaSharedMemoryStatusResponse.RegionStatus
-	nil,                                      // 64: inference.CudaSharedMemoryStatusResponse.RegionsEntry
-	(*TraceSettingRequest_SettingValue)(nil), // 65: inference.TraceSettingRequest.SettingValue
-	nil,                                      // 66: inference.TraceSettingRequest.SettingsEntry
-	(*TraceSettingResponse_SettingValue)(nil), // 67: inference.TraceSettingResponse.SettingValue
-	nil,                                      // 68: inference.TraceSettingResponse.SettingsEntry
-	(*LogSettingsRequest_SettingValue)(nil),  // 69: inference.LogSettingsRequest.SettingValue
-	nil,                                      // 70: inference.LogSettingsRequest.SettingsEntry
-	(*LogSettingsResponse_SettingValue)(nil), // 71: inference.LogSettingsResponse.SettingValue
-	nil,                                      // 72: inference.LogSettingsResponse.SettingsEntry
-	(*configpb.ModelConfig)(nil),             // 73: inference.ModelConfig
+	nil, // 58: inference.ModelStatistics.CloseStatsEntry
+	(*RepositoryIndexResponse_ModelIndex)(nil), // 59: inference.RepositoryIndexResponse.ModelIndex
+	nil, // 60: inference.RepositoryModelLoadRequest.ParametersEntry
+	nil, // 61: inference.RepositoryModelUnloadRequest.ParametersEntry
+	(*SystemSharedMemoryStatusResponse_RegionStatus)(nil), // 62: inference.SystemSharedMemoryStatusResponse.RegionStatus
+	nil, // 63: inference.SystemSharedMemoryStatusResponse.RegionsEntry
+	(*CudaSharedMemoryStatusResponse_RegionStatus)(nil), // 64: inference.CudaSharedMemoryStatusResponse.RegionStatus
+	nil,                                      // 65: inference.CudaSharedMemoryStatusResponse.RegionsEntry
+	(*TraceSettingRequest_SettingValue)(nil), // 66: inference.TraceSettingRequest.SettingValue
+	nil,                                      // 67: inference.TraceSettingRequest.SettingsEntry
+	(*TraceSettingResponse_SettingValue)(nil), // 68: inference.TraceSettingResponse.SettingValue
+	nil,                                      // 69: inference.TraceSettingResponse.SettingsEntry
+	(*LogSettingsRequest_SettingValue)(nil),  // 70: inference.LogSettingsRequest.SettingValue
+	nil,                                      // 71: inference.LogSettingsRequest.SettingsEntry
+	(*LogSettingsResponse_SettingValue)(nil), // 72: inference.LogSettingsResponse.SettingValue
+	nil,                                      // 73: inference.LogSettingsResponse.SettingsEntry
+	(*configpb.ModelConfig)(nil),             // 74: inference.ModelConfig
 }
 var file_grpc_service_proto_depIdxs = []int32{
 	48, // 0: inference.ModelMetadataResponse.inputs:type_name -> inference.ModelMetadataResponse.TensorMetadata
@@ -3937,102 +3953,103 @@ var file_grpc_service_proto_depIdxs = []int32{
 	55, // 5: inference.ModelInferResponse.parameters:type_name -> inference.ModelInferResponse.ParametersEntry
 	54, // 6: inference.ModelInferResponse.outputs:type_name -> inference.ModelInferResponse.InferOutputTensor
 	13, // 7: inference.ModelStreamInferResponse.infer_response:type_name -> inference.ModelInferResponse
-	73, // 8: inference.ModelConfigResponse.config:type_name -> inference.ModelConfig
+	74, // 8: inference.ModelConfigResponse.config:type_name -> inference.ModelConfig
 	20, // 9: inference.ModelStatisticsResponse.model_stats:type_name -> inference.ModelStatistics
 	21, // 10: inference.ModelStatistics.inference_stats:type_name -> inference.InferStatistics
 	57, // 11: inference.ModelStatistics.response_stats:type_name -> inference.ModelStatistics.ResponseStatsEntry
 	23, // 12: inference.ModelStatistics.batch_stats:type_name -> inference.InferBatchStatistics
 	24, // 13: inference.ModelStatistics.memory_usage:type_name -> inference.MemoryUsage
-	19, // 14: inference.InferStatistics.success:type_name -> inference.StatisticDuration
-	19, // 15: inference.InferStatistics.fail:type_name -> inference.StatisticDuration
-	19, // 16: inference.InferStatistics.queue:type_name -> inference.StatisticDuration
-	19, // 17: inference.InferStatistics.compute_input:type_name -> inference.StatisticDuration
-	19, // 18: inference.InferStatistics.compute_infer:type_name -> inference.StatisticDuration
-	19, // 19: inference.InferStatistics.compute_output:type_name -> inference.StatisticDuration
-	19, // 20: inference.InferStatistics.cache_hit:type_name -> inference.StatisticDuration
-	19, // 21: inference.InferStatistics.cache_miss:type_name -> inference.StatisticDuration
-	19, // 22: inference.InferResponseStatistics.compute_infer:type_name -> inference.StatisticDuration
-	19, // 23: inference.InferResponseStatistics.compute_output:type_name -> inference.StatisticDuration
-	19, // 24: inference.InferResponseStatistics.success:type_name -> inference.StatisticDuration
-	19, // 25: inference.InferResponseStatistics.fail:type_name -> inference.StatisticDuration
-	19, // 26: inference.InferResponseStatistics.empty_response:type_name -> inference.StatisticDuration
-	19, // 27: inference.InferResponseStatistics.cancel:type_name -> inference.StatisticDuration
-	19, // 28: inference.InferBatchStatistics.compute_input:type_name -> inference.StatisticDuration
-	19, // 29: inference.InferBatchStatistics.compute_infer:type_name -> inference.StatisticDuration
-	19, // 30: inference.InferBatchStatistics.compute_output:type_name -> inference.StatisticDuration
-	58, // 31: inference.RepositoryIndexResponse.models:type_name -> inference.RepositoryIndexResponse.ModelIndex
-	59, // 32: inference.RepositoryModelLoadRequest.parameters:type_name -> inference.RepositoryModelLoadRequest.ParametersEntry
-	60, // 33: inference.RepositoryModelUnloadRequest.parameters:type_name -> inference.RepositoryModelUnloadRequest.ParametersEntry
-	62, // 34: inference.SystemSharedMemoryStatusResponse.regions:type_name -> inference.SystemSharedMemoryStatusResponse.RegionsEntry
-	64, // 35: inference.CudaSharedMemoryStatusResponse.regions:type_name -> inference.CudaSharedMemoryStatusResponse.RegionsEntry
-	66, // 36: inference.TraceSettingRequest.settings:type_name -> inference.TraceSettingRequest.SettingsEntry
-	68, // 37: inference.TraceSettingResponse.settings:type_name -> inference.TraceSettingResponse.SettingsEntry
-	70, // 38: inference.LogSettingsRequest.settings:type_name -> inference.LogSettingsRequest.SettingsEntry
-	72, // 39: inference.LogSettingsResponse.settings:type_name -> inference.LogSettingsResponse.SettingsEntry
-	52, // 40: inference.ModelInferRequest.InferInputTensor.parameters:type_name -> inference.ModelInferRequest.InferInputTensor.ParametersEntry
-	11, // 41: inference.ModelInferRequest.InferInputTensor.contents:type_name -> inference.InferTensorContents
-	53, // 42: inference.ModelInferRequest.InferRequestedOutputTensor.parameters:type_name -> inference.ModelInferRequest.InferRequestedOutputTensor.ParametersEntry
-	10, // 43: inference.ModelInferRequest.ParametersEntry.value:type_name -> inference.InferParameter
-	10, // 44: inference.ModelInferRequest.InferInputTensor.ParametersEntry.value:type_name -> inference.InferParameter
-	10, // 45: inference.ModelInferRequest.InferRequestedOutputTensor.ParametersEntry.value:type_name -> inference.InferParameter
-	56, // 46: inference.ModelInferResponse.InferOutputTensor.parameters:type_name -> inference.ModelInferResponse.InferOutputTensor.ParametersEntry
-	11, // 47: inference.ModelInferResponse.InferOutputTensor.contents:type_name -> inference.InferTensorContents
-	10, // 48: inference.ModelInferResponse.ParametersEntry.value:type_name -> inference.InferParameter
-	10, // 49: inference.ModelInferResponse.InferOutputTensor.ParametersEntry.value:type_name -> inference.InferParameter
-	22, // 50: inference.ModelStatistics.ResponseStatsEntry.value:type_name -> inference.InferResponseStatistics
-	25, // 51: inference.RepositoryModelLoadRequest.ParametersEntry.value:type_name -> inference.ModelRepositoryParameter
-	25, // 52: inference.RepositoryModelUnloadRequest.ParametersEntry.value:type_name -> inference.ModelRepositoryParameter
-	61, // 53: inference.SystemSharedMemoryStatusResponse.RegionsEntry.value:type_name -> inference.SystemSharedMemoryStatusResponse.RegionStatus
-	63, // 54: inference.CudaSharedMemoryStatusResponse.RegionsEntry.value:type_name -> inference.CudaSharedMemoryStatusResponse.RegionStatus
-	65, // 55: inference.TraceSettingRequest.SettingsEntry.value:type_name -> inference.TraceSettingRequest.SettingValue
-	67, // 56: inference.TraceSettingResponse.SettingsEntry.value:type_name -> inference.TraceSettingResponse.SettingValue
-	69, // 57: inference.LogSettingsRequest.SettingsEntry.value:type_name -> inference.LogSettingsRequest.SettingValue
-	71, // 58: inference.LogSettingsResponse.SettingsEntry.value:type_name -> inference.LogSettingsResponse.SettingValue
-	0,  // 59: inference.GRPCInferenceService.ServerLive:input_type -> inference.ServerLiveRequest
-	2,  // 60: inference.GRPCInferenceService.ServerReady:input_type -> inference.ServerReadyRequest
-	4,  // 61: inference.GRPCInferenceService.ModelReady:input_type -> inference.ModelReadyRequest
-	6,  // 62: inference.GRPCInferenceService.ServerMetadata:input_type -> inference.ServerMetadataRequest
-	8,  // 63: inference.GRPCInferenceService.ModelMetadata:input_type -> inference.ModelMetadataRequest
-	12, // 64: inference.GRPCInferenceService.ModelInfer:input_type -> inference.ModelInferRequest
-	12, // 65: inference.GRPCInferenceService.ModelStreamInfer:input_type -> inference.ModelInferRequest
-	15, // 66: inference.GRPCInferenceService.ModelConfig:input_type -> inference.ModelConfigRequest
-	17, // 67: inference.GRPCInferenceService.ModelStatistics:input_type -> inference.ModelStatisticsRequest
-	26, // 68: inference.GRPCInferenceService.RepositoryIndex:input_type -> inference.RepositoryIndexRequest
-	28, // 69: inference.GRPCInferenceService.RepositoryModelLoad:input_type -> inference.RepositoryModelLoadRequest
-	30, // 70: inference.GRPCInferenceService.RepositoryModelUnload:input_type -> inference.RepositoryModelUnloadRequest
-	32, // 71: inference.GRPCInferenceService.SystemSharedMemoryStatus:input_type -> inference.SystemSharedMemoryStatusRequest
-	34, // 72: inference.GRPCInferenceService.SystemSharedMemoryRegister:input_type -> inference.SystemSharedMemoryRegisterRequest
-	36, // 73: inference.GRPCInferenceService.SystemSharedMemoryUnregister:input_type -> inference.SystemSharedMemoryUnregisterRequest
-	38, // 74: inference.GRPCInferenceService.CudaSharedMemoryStatus:input_type -> inference.CudaSharedMemoryStatusRequest
-	40, // 75: inference.GRPCInferenceService.CudaSharedMemoryRegister:input_type -> inference.CudaSharedMemoryRegisterRequest
-	42, // 76: inference.GRPCInferenceService.CudaSharedMemoryUnregister:input_type -> inference.CudaSharedMemoryUnregisterRequest
-	44, // 77: inference.GRPCInferenceService.TraceSetting:input_type -> inference.TraceSettingRequest
-	46, // 78: inference.GRPCInferenceService.LogSettings:input_type -> inference.LogSettingsRequest
-	1,  // 79: inference.GRPCInferenceService.ServerLive:output_type -> inference.ServerLiveResponse
-	3,  // 80: inference.GRPCInferenceService.ServerReady:output_type -> inference.ServerReadyResponse
-	5,  // 81: inference.GRPCInferenceService.ModelReady:output_type -> inference.ModelReadyResponse
-	7,  // 82: inference.GRPCInferenceService.ServerMetadata:output_type -> inference.ServerMetadataResponse
-	9,  // 83: inference.GRPCInferenceService.ModelMetadata:output_type -> inference.ModelMetadataResponse
-	13, // 84: inference.GRPCInferenceService.ModelInfer:output_type -> inference.ModelInferResponse
-	14, // 85: inference.GRPCInferenceService.ModelStreamInfer:output_type -> inference.ModelStreamInferResponse
-	16, // 86: inference.GRPCInferenceService.ModelConfig:output_type -> inference.ModelConfigResponse
-	18, // 87: inference.GRPCInferenceService.ModelStatistics:output_type -> inference.ModelStatisticsResponse
-	27, // 88: inference.GRPCInferenceService.RepositoryIndex:output_type -> inference.RepositoryIndexResponse
-	29, // 89: inference.GRPCInferenceService.RepositoryModelLoad:output_type -> inference.RepositoryModelLoadResponse
-	31, // 90: inference.GRPCInferenceService.RepositoryModelUnload:output_type -> inference.RepositoryModelUnloadResponse
-	33, // 91: inference.GRPCInferenceService.SystemSharedMemoryStatus:output_type -> inference.SystemSharedMemoryStatusResponse
-	35, // 92: inference.GRPCInferenceService.SystemSharedMemoryRegister:output_type -> inference.SystemSharedMemoryRegisterResponse
-	37, // 93: inference.GRPCInferenceService.SystemSharedMemoryUnregister:output_type -> inference.SystemSharedMemoryUnregisterResponse
-	39, // 94: inference.GRPCInferenceService.CudaSharedMemoryStatus:output_type -> inference.CudaSharedMemoryStatusResponse
-	41, // 95: inference.GRPCInferenceService.CudaSharedMemoryRegister:output_type -> inference.CudaSharedMemoryRegisterResponse
-	43, // 96: inference.GRPCInferenceService.CudaSharedMemoryUnregister:output_type -> inference.CudaSharedMemoryUnregisterResponse
-	45, // 97: inference.GRPCInferenceService.TraceSetting:output_type -> inference.TraceSettingResponse
-	47, // 98: inference.GRPCInferenceService.LogSettings:output_type -> inference.LogSettingsResponse
-	79, // [79:99] is the sub-list for method output_type
-	59, // [59:79] is the sub-list for method input_type
-	59, // [59:59] is the sub-list for extension type_name
-	59, // [59:59] is the sub-list for extension extendee
-	0,  // [0:59] is the sub-list for field type_name
+	58, // 14: inference.ModelStatistics.close_stats:type_name -> inference.ModelStatistics.CloseStatsEntry
+	19, // 15: inference.InferStatistics.success:type_name -> inference.StatisticDuration
+	19, // 16: inference.InferStatistics.fail:type_name -> inference.StatisticDuration
+	19, // 17: inference.InferStatistics.queue:type_name -> inference.StatisticDuration
+	19, // 18: inference.InferStatistics.compute_input:type_name -> inference.StatisticDuration
+	19, // 19: inference.InferStatistics.compute_infer:type_name -> inference.StatisticDuration
+	19, // 20: inference.InferStatistics.compute_output:type_name -> inference.StatisticDuration
+	19, // 21: inference.InferStatistics.cache_hit:type_name -> inference.StatisticDuration
+	19, // 22: inference.InferStatistics.cache_miss:type_name -> inference.StatisticDuration
+	19, // 23: inference.InferResponseStatistics.compute_infer:type_name -> inference.StatisticDuration
+	19, // 24: inference.InferResponseStatistics.compute_output:type_name -> inference.StatisticDuration
+	19, // 25: inference.InferResponseStatistics.success:type_name -> inference.StatisticDuration
+	19, // 26: inference.InferResponseStatistics.fail:type_name -> inference.StatisticDuration
+	19, // 27: inference.InferResponseStatistics.empty_response:type_name -> inference.StatisticDuration
+	19, // 28: inference.InferResponseStatistics.cancel:type_name -> inference.StatisticDuration
+	19, // 29: inference.InferBatchStatistics.compute_input:type_name -> inference.StatisticDuration
+	19, // 30: inference.InferBatchStatistics.compute_infer:type_name -> inference.StatisticDuration
+	19, // 31: inference.InferBatchStatistics.compute_output:type_name -> inference.StatisticDuration
+	59, // 32: inference.RepositoryIndexResponse.models:type_name -> inference.RepositoryIndexResponse.ModelIndex
+	60, // 33: inference.RepositoryModelLoadRequest.parameters:type_name -> inference.RepositoryModelLoadRequest.ParametersEntry
+	61, // 34: inference.RepositoryModelUnloadRequest.parameters:type_name -> inference.RepositoryModelUnloadRequest.ParametersEntry
+	63, // 35: inference.SystemSharedMemoryStatusResponse.regions:type_name -> inference.SystemSharedMemoryStatusResponse.RegionsEntry
+	65, // 36: inference.CudaSharedMemoryStatusResponse.regions:type_name -> inference.CudaSharedMemoryStatusResponse.RegionsEntry
+	67, // 37: inference.TraceSettingRequest.settings:type_name -> inference.TraceSettingRequest.SettingsEntry
+	69, // 38: inference.TraceSettingResponse.settings:type_name -> inference.TraceSettingResponse.SettingsEntry
+	71, // 39: inference.LogSettingsRequest.settings:type_name -> inference.LogSettingsRequest.SettingsEntry
+	73, // 40: inference.LogSettingsResponse.settings:type_name -> inference.LogSettingsResponse.SettingsEntry
+	52, // 41: inference.ModelInferRequest.InferInputTensor.parameters:type_name -> inference.ModelInferRequest.InferInputTensor.ParametersEntry
+	11, // 42: inference.ModelInferRequest.InferInputTensor.contents:type_name -> inference.InferTensorContents
+	53, // 43: inference.ModelInferRequest.InferRequestedOutputTensor.parameters:type_name -> inference.ModelInferRequest.InferRequestedOutputTensor.ParametersEntry
+	10, // 44: inference.ModelInferRequest.ParametersEntry.value:type_name -> inference.InferParameter
+	10, // 45: inference.ModelInferRequest.InferInputTensor.ParametersEntry.value:type_name -> inference.InferParameter
+	10, // 46: inference.ModelInferRequest.InferRequestedOutputTensor.ParametersEntry.value:type_name -> inference.InferParameter
+	56, // 47: inference.ModelInferResponse.InferOutputTensor.parameters:type_name -> inference.ModelInferResponse.InferOutputTensor.ParametersEntry
+	11, // 48: inference.ModelInferResponse.InferOutputTensor.contents:type_name -> inference.InferTensorContents
+	10, // 49: inference.ModelInferResponse.ParametersEntry.value:type_name -> inference.InferParameter
+	10, // 50: inference.ModelInferResponse.InferOutputTensor.ParametersEntry.value:type_name -> inference.InferParameter
+	22, // 51: inference.ModelStatistics.ResponseStatsEntry.value:type_name -> inference.InferResponseStatistics
+	25, // 52: inference.RepositoryModelLoadRequest.ParametersEntry.value:type_name -> inference.ModelRepositoryParameter
+	25, // 53: inference.RepositoryModelUnloadRequest.ParametersEntry.value:type_name -> inference.ModelRepositoryParameter
+	62, // 54: inference.SystemSharedMemoryStatusResponse.RegionsEntry.value:type_name -> inference.SystemSharedMemoryStatusResponse.RegionStatus
+	64, // 55: inference.CudaSharedMemoryStatusResponse.RegionsEntry.value:type_name -> inference.CudaSharedMemoryStatusResponse.RegionStatus
+	66, // 56: inference.TraceSettingRequest.SettingsEntry.value:type_name -> inference.TraceSettingRequest.SettingValue
+	68, // 57: inference.TraceSettingResponse.SettingsEntry.value:type_name -> inference.TraceSettingResponse.SettingValue
+	70, // 58: inference.LogSettingsRequest.SettingsEntry.value:type_name -> inference.LogSettingsRequest.SettingValue
+	72, // 59: inference.LogSettingsResponse.SettingsEntry.value:type_name -> inference.LogSettingsResponse.SettingValue
+	0,  // 60: inference.GRPCInferenceService.ServerLive:input_type -> inference.ServerLiveRequest
+	2,  // 61: inference.GRPCInferenceService.ServerReady:input_type -> inference.ServerReadyRequest
+	4,  // 62: inference.GRPCInferenceService.ModelReady:input_type -> inference.ModelReadyRequest
+	6,  // 63: inference.GRPCInferenceService.ServerMetadata:input_type -> inference.ServerMetadataRequest
+	8,  // 64: inference.GRPCInferenceService.ModelMetadata:input_type -> inference.ModelMetadataRequest
+	12, // 65: inference.GRPCInferenceService.ModelInfer:input_type -> inference.ModelInferRequest
+	12, // 66: inference.GRPCInferenceService.ModelStreamInfer:input_type -> inference.ModelInferRequest
+	15, // 67: inference.GRPCInferenceService.ModelConfig:input_type -> inference.ModelConfigRequest
+	17, // 68: inference.GRPCInferenceService.ModelStatistics:input_type -> inference.ModelStatisticsRequest
+	26, // 69: inference.GRPCInferenceService.RepositoryIndex:input_type -> inference.RepositoryIndexRequest
+	28, // 70: inference.GRPCInferenceService.RepositoryModelLoad:input_type -> inference.RepositoryModelLoadRequest
+	30, // 71: inference.GRPCInferenceService.RepositoryModelUnload:input_type -> inference.RepositoryModelUnloadRequest
+	32, // 72: inference.GRPCInferenceService.SystemSharedMemoryStatus:input_type -> inference.SystemSharedMemoryStatusRequest
+	34, // 73: inference.GRPCInferenceService.SystemSharedMemoryRegister:input_type -> inference.SystemSharedMemoryRegisterRequest
+	36, // 74: inference.GRPCInferenceService.SystemSharedMemoryUnregister:input_type -> inference.SystemSharedMemoryUnregisterRequest
+	38, // 75: inference.GRPCInferenceService.CudaSharedMemoryStatus:input_type -> inference.CudaSharedMemoryStatusRequest
+	40, // 76: inference.GRPCInferenceService.CudaSharedMemoryRegister:input_type -> inference.CudaSharedMemoryRegisterRequest
+	42, // 77: inference.GRPCInferenceService.CudaSharedMemoryUnregister:input_type -> inference.CudaSharedMemoryUnregisterRequest
+	44, // 78: inference.GRPCInferenceService.TraceSetting:input_type -> inference.TraceSettingRequest
+	46, // 79: inference.GRPCInferenceService.LogSettings:input_type -> inference.LogSettingsRequest
+	1,  // 80: inference.GRPCInferenceService.ServerLive:output_type -> inference.ServerLiveResponse
+	3,  // 81: inference.GRPCInferenceService.ServerReady:output_type -> inference.ServerReadyResponse
+	5,  // 82: inference.GRPCInferenceService.ModelReady:output_type -> inference.ModelReadyResponse
+	7,  // 83: inference.GRPCInferenceService.ServerMetadata:output_type -> inference.ServerMetadataResponse
+	9,  // 84: inference.GRPCInferenceService.ModelMetadata:output_type -> inference.ModelMetadataResponse
+	13, // 85: inference.GRPCInferenceService.ModelInfer:output_type -> inference.ModelInferResponse
+	14, // 86: inference.GRPCInferenceService.ModelStreamInfer:output_type -> inference.ModelStreamInferResponse
+	16, // 87: inference.GRPCInferenceService.ModelConfig:output_type -> inference.ModelConfigResponse
+	18, // 88: inference.GRPCInferenceService.ModelStatistics:output_type -> inference.ModelStatisticsResponse
+	27, // 89: inference.GRPCInferenceService.RepositoryIndex:output_type -> inference.RepositoryIndexResponse
+	29, // 90: inference.GRPCInferenceService.RepositoryModelLoad:output_type -> inference.RepositoryModelLoadResponse
+	31, // 91: inference.GRPCInferenceService.RepositoryModelUnload:output_type -> inference.RepositoryModelUnloadResponse
+	33, // 92: inference.GRPCInferenceService.SystemSharedMemoryStatus:output_type -> inference.SystemSharedMemoryStatusResponse
+	35, // 93: inference.GRPCInferenceService.SystemSharedMemoryRegister:output_type -> inference.SystemSharedMemoryRegisterResponse
+	37, // 94: inference.GRPCInferenceService.SystemSharedMemoryUnregister:output_type -> inference.SystemSharedMemoryUnregisterResponse
+	39, // 95: inference.GRPCInferenceService.CudaSharedMemoryStatus:output_type -> inference.CudaSharedMemoryStatusResponse
+	41, // 96: inference.GRPCInferenceService.CudaSharedMemoryRegister:output_type -> inference.CudaSharedMemoryRegisterResponse
+	43, // 97: inference.GRPCInferenceService.CudaSharedMemoryUnregister:output_type -> inference.CudaSharedMemoryUnregisterResponse
+	45, // 98: inference.GRPCInferenceService.TraceSetting:output_type -> inference.TraceSettingResponse
+	47, // 99: inference.GRPCInferenceService.LogSettings:output_type -> inference.LogSettingsResponse
+	80, // [80:100] is the sub-list for method output_type
+	60, // [60:80] is the sub-list for method input_type
+	60, // [60:60] is the sub-list for extension type_name
+	60, // [60:60] is the sub-list for extension extendee
+	0,  // [0:60] is the sub-list for field type_name
 }
 
 func init() { file_grpc_service_proto_init() }
@@ -4053,12 +4070,12 @@ func file_grpc_service_proto_init() {
 		(*ModelRepositoryParameter_StringParam)(nil),
 		(*ModelRepositoryParameter_BytesParam)(nil),
 	}
-	file_grpc_service_proto_msgTypes[69].OneofWrappers = []any{
+	file_grpc_service_proto_msgTypes[70].OneofWrappers = []any{
 		(*LogSettingsRequest_SettingValue_BoolParam)(nil),
 		(*LogSettingsRequest_SettingValue_Uint32Param)(nil),
 		(*LogSettingsRequest_SettingValue_StringParam)(nil),
 	}
-	file_grpc_service_proto_msgTypes[71].OneofWrappers = []any{
+	file_grpc_service_proto_msgTypes[72].OneofWrappers = []any{
 		(*LogSettingsResponse_SettingValue_BoolParam)(nil),
 		(*LogSettingsResponse_SettingValue_Uint32Param)(nil),
 		(*LogSettingsResponse_SettingValue_StringParam)(nil),
@@ -4069,7 +4086,7 @@ func file_grpc_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_grpc_service_proto_rawDesc), len(file_grpc_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   73,
+			NumMessages:   74,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
