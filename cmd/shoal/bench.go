@@ -1,17 +1,23 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
+	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
+	"github.com/shoal-serving/shoal/internal/arrivals"
 	"github.com/shoal-serving/shoal/internal/bench"
 	"github.com/shoal-serving/shoal/internal/pacer"
 )
@@ -24,15 +30,30 @@ const benchPatience = 10 * time.Second
 
 // benchOptions are the flags of `shoal bench`, as they are written.
 type benchOptions struct {
-	model, version, address, protocol string
-	rows                              int
-	shapes                            []string
-	data                              string
-	concurrency, rate, distribution   string
-	percentile, stability             float64
-	interval, trials                  int
-	seed                              uint64
-	csv, json                         string
+	models                     []string
+	version, address, protocol string
+	streaming                  bool
+	rows                       int
+	shapes                     []string
+	data, text                 string
+	stringLength               int
+	concurrency, rate          string
+	clients                    int
+	distribution               string
+	burst                      int
+	intervals                  string
+	trace, traceModel          string
+	count, warmUp, repeats     int
+	percentile, stability      float64
+	mode                       string
+	interval, windowRequests   int
+	trials                     int
+	seed                       uint64
+	csv, json                  string
+	verbose                    bool
+	sharedMemory               string
+	serviceKind                string
+	refused                    []string // names of flags that are perf_analyzer's alone
 }
 
 // newBenchCommand returns `shoal bench`.
@@ -45,84 +66,251 @@ func newBenchCommand() *cobra.Command {
 the throughput, the latencies, and where the server says that the time went.
 A range of concurrencies keeps so many requests waiting; a range of request rates
 sends so many a second, whether they are answered or not, and latencies count from
-when a request was due. Options have the names of Triton's perf_analyzer.`,
+when a request was due; a trace sends requests as a server has recorded them.
+Options have the names of Triton's perf_analyzer.`,
 		Example: `  shoal bench -m seed_dynamic -b 2 --concurrency-range 2:16:2
   shoal bench -m seed_dynamic -i grpc --request-rate-range 100:500:100 --request-distribution poisson --percentile 99
+  shoal bench -m seed_dynamic --request-trace arrivals.txt
   shoal bench -m bert --shape input_ids:128 --shape attention_mask:128 --json -`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			shapes, loads, err := o.check(cmd.Flags().Changed("percentile"))
+			w, err := o.check(cmd.Flags())
 			if err != nil {
 				return misuse{err}
 			}
-			return o.run(cmd.Context(), shapes, loads, cmd.OutOrStdout())
+			return o.run(cmd.Context(), w, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	f := cmd.Flags()
-	f.StringVarP(&o.model, "model", "m", "", "`name` of the model")
+	o.addFlags(cmd.Flags())
+	cmd.MarkFlagsMutuallyExclusive("concurrency-range", "request-rate-range", "request-intervals", "request-trace", "concurrent")
+	cmd.MarkFlagsMutuallyExclusive("request-trace", "request-count")
+	cmd.MarkFlagsMutuallyExclusive("request-trace", "batch-size")
+	return cmd
+}
+
+func (o *benchOptions) addFlags(f *pflag.FlagSet) {
+	f.StringSliceVarP(&o.models, "model", "m", nil, "`name` of the model; several have every load at the same time")
 	f.StringVarP(&o.version, "model-version", "x", "", "`version` of the model; the server chooses if it is not given")
 	f.StringVarP(&o.address, "url", "u", "", "`host:port` of the server (default localhost:8000, and with -i grpc localhost:8001)")
 	f.StringVarP(&o.protocol, "protocol", "i", "http", "`protocol`: http or grpc")
+	f.BoolVar(&o.streaming, "streaming", false, "send requests over streams of gRPC, and not each in a call of its own")
 	f.IntVarP(&o.rows, "batch-size", "b", 1, "`rows` of a request")
 	f.StringArrayVar(&o.shapes, "shape", nil, "shape of an input without its rows, as `NAME:d,d`; may be given several times")
-	f.StringVar(&o.data, "input-data", "random", "what requests hold: zero or random")
+	f.StringVar(&o.data, "input-data", "random", "what requests hold: zero, random, a `folder` with a file for each input, or a JSON file of samples")
+	f.IntVar(&o.stringLength, "string-length", 128, "`characters` of random strings")
+	f.StringVar(&o.text, "string-data", "", "`text` of all strings, in place of random ones")
 	f.StringVar(&o.concurrency, "concurrency-range", "1", "requests that wait at a time, as `start:end:step`")
 	f.StringVar(&o.rate, "request-rate-range", "", "requests sent in a second, as `start:end:step`, in place of a concurrency")
-	f.StringVar(&o.distribution, "request-distribution", "constant", "distances between requests that are sent at a rate: constant or poisson")
+	f.StringVar(&o.distribution, "request-distribution", "constant", "distances between requests that are sent at a rate: constant, poisson, burst (bursts at random distances) or constant-burst")
+	f.IntVar(&o.burst, "burst-size", 8, "`requests` of a burst")
+	f.StringVar(&o.intervals, "request-intervals", "", "`file` of distances between requests, a line with microseconds for each, used over and over, in place of a rate")
+	f.StringVar(&o.trace, "request-trace", "", "`file` that shoal serve --record-arrivals has written: send requests as they came, once, in place of a rate")
+	f.StringVar(&o.traceModel, "request-trace-model", "", "`name` that the model has in the trace, if it is another one")
+	f.IntVar(&o.count, "request-count", 0, "`requests` of a load, which is one window; 0 means that windows end it")
+	f.IntVar(&o.warmUp, "warmup-request-count", 1, "`requests` before the first load, one after the other")
+	f.IntVar(&o.repeats, "repeats", 1, "how many `times` the loads are put on, one range after the other")
 	f.Uint64Var(&o.seed, "seed", 1, "of random data and distances; the same one gives the same")
 	f.Float64Var(&o.percentile, "percentile", 0, "compare windows by this percentile of the latency; by the average if it is not given")
+	f.StringVar(&o.mode, "measurement-mode", "time_windows", "what ends a window: time_windows or count_windows")
 	f.IntVarP(&o.interval, "measurement-interval", "p", 5000, "length of a window in `milliseconds`")
+	f.IntVar(&o.windowRequests, "measurement-request-count", 50, "`answers` that end a window of count_windows")
 	f.Float64VarP(&o.stability, "stability-percentage", "s", 10, "by how much three windows in a row may differ, in `percent`")
 	f.IntVarP(&o.trials, "max-trials", "r", 10, "`windows` in which a load has to become stable")
 	f.StringVarP(&o.csv, "latency-report-file", "f", "", "write a table to this CSV `file`; - is the standard output, in place of the text")
 	f.StringVar(&o.json, "json", "", "write all figures to this `file`; - is the standard output, in place of the text")
-	cmd.MarkFlagsMutuallyExclusive("concurrency-range", "request-rate-range")
-	return cmd
+	f.BoolVarP(&o.verbose, "verbose", "v", false, "tell every second how far a load is, also where that is no terminal")
+	o.addPerfAnalyzers(f)
+}
+
+// addPerfAnalyzers adds flags that perf_analyzer has, and that mean nothing here or
+// only one thing. They are not in the help.
+func (o *benchOptions) addPerfAnalyzers(f *pflag.FlagSet) {
+	before := map[string]bool{}
+	f.VisitAll(func(flag *pflag.Flag) { before[flag.Name] = true })
+	f.IntVarP(&o.clients, "concurrent", "t", 0, "")
+	f.BoolP("async", "a", false, "")
+	f.Bool("sync", false, "")
+	f.Int("max-threads", 0, "")
+	f.StringVar(&o.sharedMemory, "shared-memory", "none", "")
+	f.StringVar(&o.serviceKind, "service-kind", "triton", "")
+	for _, name := range refusedOptions {
+		short := map[string]string{"latency-threshold": "l", "header": "H"}[name]
+		flag := f.VarPF(refusedFlag{name, &o.refused}, name, short, "")
+		if slices.Contains([]string{"binary-search", "collect-metrics", "verbose-csv", "serial-sequences", "fixed-schedule"}, name) {
+			flag.NoOptDefVal = "true"
+		}
+	}
+	f.VisitAll(func(flag *pflag.Flag) { flag.Hidden = flag.Hidden || !before[flag.Name] })
+}
+
+// refusedOptions are those of perf_analyzer that would change what is measured or
+// written, and are not there. docs/benchmarking.md has the list.
+var refusedOptions = []string{
+	"latency-threshold", "binary-search", "periodic-concurrency-range", "request-period", "session-concurrency", "fixed-schedule",
+	"num-of-sequences", "sequence-length", "sequence-length-variation", "sequence-id-range", "serial-sequences",
+	"input-tensor-format", "output-tensor-format", "output-shared-memory-size", "request-parameter",
+	"header", "grpc-compression-algorithm", "grpc-method", "proto",
+	"verbose-csv", "profile-export-file", "collect-metrics", "metrics-url", "metrics-interval",
+	"trace-level", "trace-rate", "trace-count", "log-frequency",
+	"model-signature-name", "bls-composing-models", "triton-server-directory", "model-repository",
+}
+
+// A refusedFlag remembers that it was given.
+type refusedFlag struct {
+	name string
+	all  *[]string
+}
+
+// String implements [pflag.Value].
+func (refusedFlag) String() string { return "" }
+
+// Type implements [pflag.Value].
+func (refusedFlag) Type() string { return "string" }
+
+// Set implements [pflag.Value].
+func (f refusedFlag) Set(string) error {
+	*f.all = append(*f.all, f.name)
+	return nil
+}
+
+// benchWork is what the flags come to.
+type benchWork struct {
+	shapes map[string][]int64
+	loads  []bench.Load
+	// recorded has what each model is sent, if there is a trace, and zero is the time
+	// at which the first of them came.
+	recorded map[string][]arrivals.Arrival
+	zero     time.Duration
 }
 
 // check reads what is more than a word, and says what is wrong with the rest.
-func (o *benchOptions) check(withPercentile bool) (map[string][]int64, []bench.Load, error) {
+func (o *benchOptions) check(given *pflag.FlagSet) (w benchWork, err error) {
 	switch {
-	case o.model == "":
-		return nil, nil, errors.New("which model? Name it with -m")
+	case len(o.refused) > 0:
+		return w, fmt.Errorf("--%s is perf_analyzer's, and shoal bench has nothing like it; docs/benchmarking.md has what there is", o.refused[0])
+	case len(o.models) == 0 || slices.Contains(o.models, ""):
+		return w, errors.New("which model? Name it with -m")
 	case o.protocol != "http" && o.protocol != "grpc":
-		return nil, nil, fmt.Errorf("-i is %q, but there are http and grpc", o.protocol)
-	case o.data != "zero" && o.data != "random":
-		return nil, nil, fmt.Errorf("--input-data is %q, but there are zero and random", o.data)
-	case o.distribution != "constant" && o.distribution != "poisson":
-		return nil, nil, fmt.Errorf("--request-distribution is %q, but there are constant and poisson", o.distribution)
-	case o.rows < 1:
-		return nil, nil, fmt.Errorf("-b is %d, but a request has at least one row", o.rows)
-	case withPercentile && !(o.percentile > 0 && o.percentile < 100):
-		return nil, nil, fmt.Errorf("--percentile is %v, but has to be between 0 and 100", o.percentile)
-	case o.interval < 1:
-		return nil, nil, fmt.Errorf("--measurement-interval is %d, but a window has at least a millisecond", o.interval)
+		return w, fmt.Errorf("-i is %q, but there are http and grpc", o.protocol)
+	case o.streaming && o.protocol != "grpc":
+		return w, errors.New("--streaming needs -i grpc: requests over HTTP have no stream")
+	case o.sharedMemory != "none":
+		return w, fmt.Errorf("--shared-memory is %q, but requests carry their data, which is none", o.sharedMemory)
+	case o.serviceKind != "triton":
+		return w, fmt.Errorf("--service-kind is %q, but servers are spoken to in KServe v2, which is triton", o.serviceKind)
+	case !slices.Contains([]string{"constant", "poisson", "burst", "constant-burst"}, o.distribution):
+		return w, fmt.Errorf("--request-distribution is %q, but there are constant, poisson, burst and constant-burst", o.distribution)
+	case o.mode != "time_windows" && o.mode != "count_windows":
+		return w, fmt.Errorf("--measurement-mode is %q, but there are time_windows and count_windows", o.mode)
+	case given.Changed("percentile") && !(o.percentile > 0 && o.percentile < 100):
+		return w, fmt.Errorf("--percentile is %v, but has to be between 0 and 100", o.percentile)
 	case !(o.stability > 0):
-		return nil, nil, fmt.Errorf("--stability-percentage is %v, but has to be above 0: no two windows are the same", o.stability)
-	case o.trials < 1:
-		return nil, nil, fmt.Errorf("--max-trials is %d, but there has to be at least one window", o.trials)
+		return w, fmt.Errorf("--stability-percentage is %v, but has to be above 0: no two windows are the same", o.stability)
+	}
+	for _, c := range []struct {
+		name  string
+		value int
+		least int
+	}{
+		{"-b", o.rows, 1},
+		{"--measurement-interval", o.interval, 1},
+		{"--measurement-request-count", o.windowRequests, 1},
+		{"--max-trials", o.trials, 1},
+		{"--burst-size", o.burst, 1},
+		{"--string-length", o.stringLength, 1},
+		{"--repeats", o.repeats, 1},
+		{"--request-count", o.count, 0},
+		{"--warmup-request-count", o.warmUp, 0},
+		{"-t", o.clients, 0},
+	} {
+		if c.value < c.least {
+			return w, fmt.Errorf("%s is %d, but has to be at least %d", c.name, c.value, c.least)
+		}
 	}
 	if o.address == "" {
 		o.address = map[string]string{"http": "localhost:8000", "grpc": "localhost:8001"}[o.protocol]
 	}
-	shapes, err := parseShapes(o.shapes)
-	if err != nil {
-		return nil, nil, err
+	if w.shapes, err = parseShapes(o.shapes); err != nil {
+		return w, err
 	}
-	loads, err := o.loads()
-	return shapes, loads, err
+	if o.trace != "" {
+		if err := o.readTrace(&w); err != nil {
+			return w, fmt.Errorf("--request-trace: %w", err)
+		}
+	}
+	once, err := o.loads()
+	for n := range o.repeats {
+		for _, l := range once {
+			if o.repeats > 1 {
+				l.Repeat = n + 1
+			}
+			w.loads = append(w.loads, l)
+		}
+	}
+	return w, err
+}
+
+// readTrace finds what each model was sent: under its own name, under the one that is
+// given, or as the only one there is.
+func (o *benchOptions) readTrace(w *benchWork) error {
+	all, err := arrivals.ReadFile(o.trace)
+	if err != nil {
+		return err
+	}
+	byModel := map[string][]arrivals.Arrival{}
+	for _, a := range all {
+		byModel[a.Model] = append(byModel[a.Model], a)
+	}
+	names := slices.Sorted(maps.Keys(byModel))
+	if o.traceModel != "" && len(o.models) > 1 {
+		return errors.New("--request-trace-model is for one model; several are found under their names")
+	}
+	w.recorded = map[string][]arrivals.Arrival{}
+	for _, model := range o.models {
+		recorded := byModel[cmp.Or(o.traceModel, model)]
+		if recorded == nil && o.traceModel == "" && len(o.models) == 1 && len(names) == 1 {
+			recorded = byModel[names[0]]
+		}
+		if recorded == nil {
+			return fmt.Errorf("%s has no request for %q; it has some for %q: choose with --request-trace-model", o.trace, cmp.Or(o.traceModel, model), names)
+		}
+		if len(w.recorded) == 0 || recorded[0].At < w.zero {
+			w.zero = recorded[0].At
+		}
+		w.recorded[model] = recorded
+	}
+	return nil
 }
 
 func (o *benchOptions) loads() (loads []bench.Load, err error) {
-	if o.rate != "" {
+	switch {
+	case o.trace != "":
+		return []bench.Load{{Plan: true}}, nil
+	case o.intervals != "":
+		distances, err := readIntervals(o.intervals)
+		if err != nil {
+			return nil, fmt.Errorf("--request-intervals: %w", err)
+		}
+		var sum time.Duration
+		for _, d := range distances {
+			sum += d
+		}
+		return []bench.Load{{Intervals: distances, Rate: float64(len(distances)) / sum.Seconds(), Count: o.count}}, nil
+	case o.rate != "":
 		values, err := parseRange(o.rate)
 		if err != nil {
 			return nil, fmt.Errorf("--request-rate-range: %w", err)
 		}
 		for _, v := range values {
-			loads = append(loads, bench.Load{Rate: v, Poisson: o.distribution == "poisson", Seed: o.seed})
+			l := bench.Load{Rate: v, Poisson: o.distribution == "poisson" || o.distribution == "burst", Seed: o.seed, Count: o.count}
+			if strings.HasSuffix(o.distribution, "burst") {
+				l.Burst = o.burst
+			}
+			loads = append(loads, l)
 		}
 		return loads, nil
+	case o.clients > 0:
+		return []bench.Load{{Concurrency: o.clients, Count: o.count}}, nil
 	}
 	values, err := parseRange(o.concurrency)
 	if err != nil {
@@ -132,9 +320,29 @@ func (o *benchOptions) loads() (loads []bench.Load, err error) {
 		if v != math.Trunc(v) {
 			return nil, fmt.Errorf("--concurrency-range: %v is not a number of requests", v)
 		}
-		loads = append(loads, bench.Load{Concurrency: int(v)})
+		loads = append(loads, bench.Load{Concurrency: int(v), Count: o.count})
 	}
 	return loads, nil
+}
+
+// readIntervals reads a number of microseconds from each line.
+func readIntervals(name string) ([]time.Duration, error) {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	var all []time.Duration
+	for n, line := range strings.Split(strings.TrimSpace(string(text)), "\n") {
+		us, err := strconv.ParseUint(strings.TrimSpace(line), 10, 40)
+		if err != nil {
+			return nil, fmt.Errorf("%s:%d: found %q, expected a whole number of microseconds", name, n+1, line)
+		}
+		all = append(all, time.Duration(us)*time.Microsecond)
+	}
+	if !slices.ContainsFunc(all, func(d time.Duration) bool { return d > 0 }) {
+		return nil, fmt.Errorf("%s: found only zeroes, expected a distance above 0", name)
+	}
+	return all, nil
 }
 
 // parseRange reads start:end:step, of which the last two may be missing.
@@ -191,59 +399,157 @@ func parseShapes(texts []string) (map[string][]int64, error) {
 }
 
 // run measures, and writes what was measured even if that ended early.
-func (o *benchOptions) run(ctx context.Context, shapes map[string][]int64, loads []bench.Load, out io.Writer) (err error) {
+func (o *benchOptions) run(ctx context.Context, w benchWork, out, errs io.Writer) error {
+	p := pacer.New()
+	defer p.Close()
+	b := &bench.Bench{
+		Pacer: p, WarmUp: o.warmUp, Interval: time.Duration(o.interval) * time.Millisecond, MaxTrials: o.trials,
+		Rule: bench.Rule{Percent: o.stability, Percentile: o.percentile},
+	}
+	if o.mode == "count_windows" {
+		b.Requests = o.windowRequests
+	}
 	connect, protocol := bench.NewHTTP, "HTTP"
-	if o.protocol == "grpc" {
+	switch {
+	case o.streaming:
+		connect, protocol = bench.NewGRPCStreaming, "gRPC streams"
+	case o.protocol == "grpc":
 		connect, protocol = bench.NewGRPC, "gRPC"
 	}
-	caller, err := connect(o.address, o.model, o.version)
-	if err != nil {
-		return misuse{err}
-	}
-	defer func() { err = errors.Join(err, caller.Close()) }()
-	if err := o.prepare(ctx, caller, shapes); err != nil {
-		return fmt.Errorf("model %q at %s over %s: %w", o.model, o.address, protocol, err)
+	defer func() {
+		for _, t := range b.Targets {
+			_ = t.Caller.Close() // all that was answered is read
+		}
+	}()
+	for _, model := range o.models {
+		caller, err := connect(o.address, model, o.version)
+		if err != nil {
+			return misuse{err}
+		}
+		b.Targets = append(b.Targets, bench.Target{Model: model, Caller: caller})
+		if err := o.prepare(ctx, w, &b.Targets[len(b.Targets)-1]); err != nil {
+			return fmt.Errorf("model %q at %s over %s: %w", model, o.address, protocol, err)
+		}
 	}
 	text := out
 	if o.csv == "-" || o.json == "-" {
 		text = io.Discard // the output is for another program
 	}
-	p := pacer.New()
-	defer p.Close()
-	b := &bench.Bench{
-		Caller: caller, Pacer: p, Rows: o.rows, Interval: time.Duration(o.interval) * time.Millisecond, MaxTrials: o.trials,
-		Rule: bench.Rule{Percent: o.stability, Percentile: o.percentile},
-	}
+	name := strings.Join(o.models, ",")
 	report := &bench.Report{
-		Model: o.model, Protocol: protocol, Address: o.address, Rows: o.rows, Percentile: o.percentile, Interval: b.Interval,
+		Model: name, Protocol: protocol, Address: o.address, Rows: o.rows, Percentile: o.percentile, Interval: b.Interval,
 		Levels: []bench.Level{},
+	}
+	live := &liveLine{out: errs, terminal: isTerminal(errs)}
+	if o.verbose || live.terminal {
+		b.Progress = live.show
 	}
 	var wrote error
 	failed := report.WriteHead(text)
 	if failed == nil {
-		failed = b.Run(ctx, loads, func(l bench.Level) {
+		failed = b.Run(ctx, w.loads, func(l bench.Level) {
+			live.clear()
 			report.Levels = append(report.Levels, l)
 			wrote = errors.Join(wrote, l.WriteText(text))
 		})
 	}
+	live.clear()
 	if failed != nil {
-		failed = fmt.Errorf("model %q at %s over %s: %w", o.model, o.address, protocol, failed)
+		failed = fmt.Errorf("model %q at %s over %s: %w", name, o.address, protocol, failed)
 	}
 	return errors.Join(failed, wrote, o.write(report, out, text), unstable(report))
 }
 
-func (o *benchOptions) prepare(ctx context.Context, caller bench.Caller, shapes map[string][]int64) error {
+// prepare asks what a model takes, and makes the requests that are sent to it.
+func (o *benchOptions) prepare(ctx context.Context, w benchWork, t *bench.Target) error {
 	ctx, cancel := context.WithTimeout(ctx, benchPatience)
 	defer cancel()
-	model, err := caller.Model(ctx)
+	model, err := t.Caller.Model(ctx)
 	if err != nil {
 		return err
 	}
-	inputs, err := model.Fill(bench.Data{Rows: o.rows, Shapes: shapes, Random: o.data == "random", Seed: o.seed})
-	if err != nil {
-		return err
+	data := bench.Data{Shapes: w.shapes, Random: o.data == "random", Seed: o.seed, StringLength: o.stringLength}
+	if o.text != "" {
+		data.Text = &o.text
 	}
-	return caller.Prepare(inputs)
+	if data.Samples, err = o.samples(model); err != nil {
+		return fmt.Errorf("--input-data: %w", err)
+	}
+	kinds := []bench.Kind{{Rows: o.rows}}
+	if w.recorded != nil {
+		t.Plan, kinds = bench.Replay(w.recorded[t.Model], w.zero, max(1, len(data.Samples)))
+	}
+	var all []bench.Request
+	for _, k := range kinds {
+		data.Rows = k.Rows
+		requests, err := model.Requests(data, k.Priority)
+		if err != nil {
+			return err
+		}
+		for range requests {
+			t.Rows = append(t.Rows, k.Rows)
+		}
+		all = append(all, requests...)
+	}
+	return t.Caller.Prepare(all)
+}
+
+// samples reads what requests hold, unless it is made up.
+func (o *benchOptions) samples(model bench.Model) ([]bench.Sample, error) {
+	if o.data == "zero" || o.data == "random" {
+		return nil, nil
+	}
+	info, err := os.Stat(o.data)
+	if err != nil {
+		return nil, fmt.Errorf("it is %q, which is neither zero nor random, nor a folder or a file: %w", o.data, err)
+	}
+	if info.IsDir() {
+		return model.ReadFolder(os.DirFS(o.data))
+	}
+	text, err := os.ReadFile(o.data)
+	if err != nil {
+		return nil, err
+	}
+	samples, err := model.ReadJSON(text)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", o.data, err)
+	}
+	return samples, nil
+}
+
+// lineWidth is what fits on one line of any terminal.
+const lineWidth = 79
+
+// A liveLine is rewritten as a load goes on; where there is no terminal, it is
+// written again.
+type liveLine struct {
+	out      io.Writer
+	terminal bool
+}
+
+// show and clear do without an error: nobody would see it.
+func (l *liveLine) show(p bench.Progress) {
+	text := p.String()
+	if !l.terminal {
+		_, _ = fmt.Fprintln(l.out, text)
+		return
+	}
+	_, _ = fmt.Fprint(l.out, "\r\x1b[K"+text[:min(len(text), lineWidth)])
+}
+
+func (l *liveLine) clear() {
+	if l.terminal {
+		_, _ = fmt.Fprint(l.out, "\r\x1b[K")
+	}
+}
+
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
 // write writes the ends of the text and the files, if anything was measured.

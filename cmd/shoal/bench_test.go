@@ -2,9 +2,19 @@ package main
 
 import (
 	"bytes"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/shoal-serving/shoal/internal/arrivals"
+	"github.com/shoal-serving/shoal/internal/bench"
 )
 
 func TestRangesOfLoadsAreRead(t *testing.T) {
@@ -48,7 +58,16 @@ func TestBenchSaysWhatIsWrong(t *testing.T) {
 		{"", "which model? Name it with -m", 2},
 		{"-m a -i smoke", `-i is "smoke", but there are http and grpc`, 2},
 		{"-m a -b 0", "-b is 0", 2},
-		{"-m a --input-data file", `--input-data is "file"`, 2},
+		{"-m a,", "which model? Name it with -m", 2},
+		{"-m a --streaming", "--streaming needs -i grpc", 2},
+		{"-m a --shared-memory system", `--shared-memory is "system"`, 2},
+		{"-m a --service-kind openai", `--service-kind is "openai"`, 2},
+		{"-m a --measurement-mode forever", `--measurement-mode is "forever"`, 2},
+		{"-m a -l 5", "--latency-threshold is perf_analyzer's, and shoal bench has nothing like it", 2},
+		{"-m a --binary-search", "--binary-search is perf_analyzer's", 2},
+		{"-m a --burst-size 0", "--burst-size is 0, but has to be at least 1", 2},
+		{"-m a --request-trace nowhere", "--request-trace: open nowhere", 2},
+		{"-m a --request-intervals nowhere", "--request-intervals: open nowhere", 2},
 		{"-m a --request-distribution even", `--request-distribution is "even"`, 2},
 		{"-m a --percentile 100", "--percentile is 100", 2},
 		{"-m a --percentile 0", "--percentile is 0", 2},
@@ -70,6 +89,81 @@ func TestBenchSaysWhatIsWrong(t *testing.T) {
 		err := cmd.ExecuteContext(t.Context())
 		if err == nil || !strings.Contains(err.Error(), c.want) || exitStatus(err) != c.status {
 			t.Errorf("%s: got %v, want %s", c.args, err, c.want)
+		}
+	}
+}
+
+func TestPerfAnalyzersOptionsBecomeLoads(t *testing.T) {
+	distances := filepath.Join(t.TempDir(), "distances")
+	if err := os.WriteFile(distances, []byte("1000\n3000\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for args, want := range map[string][]bench.Load{
+		"-t 4 --sync --max-threads 3 --shared-memory none":                             {{Concurrency: 4}},
+		"--concurrency-range 2 --request-count 9 -a":                                   {{Concurrency: 2, Count: 9}},
+		"--request-rate-range 80 --request-distribution burst":                         {{Rate: 80, Poisson: true, Burst: 8, Seed: 1}},
+		"--request-rate-range 80 --request-distribution constant-burst --burst-size 2": {{Rate: 80, Burst: 2, Seed: 1}},
+		"--request-intervals " + distances:                                             {{Rate: 500, Intervals: []time.Duration{time.Millisecond, 3 * time.Millisecond}}},
+		"--concurrency-range 1:2 --repeats 2":                                          {{Concurrency: 1, Repeat: 1}, {Concurrency: 2, Repeat: 1}, {Concurrency: 1, Repeat: 2}, {Concurrency: 2, Repeat: 2}},
+	} {
+		o, f := parsedBench(t, "-m a "+args)
+		w, err := o.check(f)
+		if err != nil || !reflect.DeepEqual(w.loads, want) {
+			t.Errorf("%s: got %+v, %v, want %+v", args, w.loads, err, want)
+		}
+	}
+}
+
+// parsedBench returns the options that arguments set.
+func parsedBench(t *testing.T, args string) (*benchOptions, *pflag.FlagSet) {
+	t.Helper()
+	var o benchOptions
+	f := pflag.NewFlagSet("bench", pflag.ContinueOnError)
+	o.addFlags(f)
+	if err := f.Parse(strings.Fields(args)); err != nil {
+		t.Fatal(err)
+	}
+	return &o, f
+}
+
+func TestATraceIsFoundUnderTheModelsName(t *testing.T) {
+	write := func(lines ...string) string {
+		name := filepath.Join(t.TempDir(), "trace")
+		if err := os.WriteFile(name, []byte(arrivals.Header+"\n"+strings.Join(lines, "\n")), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	two, one := write("1.0 x 1 0", "2.0 y 2 0", "3.0 x 3 0"), write("1.0 x 1 0")
+	for _, c := range []struct {
+		args string
+		want map[string]int // requests of each model
+		zero time.Duration
+		err  string
+	}{
+		{"-m x --request-trace " + two, map[string]int{"x": 2}, time.Second, ""},
+		{"-m y --request-trace " + two, map[string]int{"y": 1}, 2 * time.Second, ""},
+		{"-m y,x --request-trace " + two, map[string]int{"x": 2, "y": 1}, time.Second, ""},
+		{"-m z --request-trace " + two + " --request-trace-model y", map[string]int{"z": 1}, 2 * time.Second, ""},
+		{"-m z --request-trace " + one, map[string]int{"z": 1}, time.Second, ""},
+		{"-m z --request-trace " + two, nil, 0, `has no request for "z"; it has some for ["x" "y"]: choose with --request-trace-model`},
+		{"-m x,z --request-trace " + one, nil, 0, `has no request for "z"`},
+	} {
+		o, f := parsedBench(t, c.args)
+		w, err := o.check(f)
+		if (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
+			t.Errorf("%s: got %v, want %s", c.args, err, c.err)
+			continue
+		}
+		if err != nil {
+			continue
+		}
+		got := map[string]int{}
+		for model, all := range w.recorded {
+			got[model] = len(all)
+		}
+		if !maps.Equal(got, c.want) || w.zero != c.zero {
+			t.Errorf("%s: got %v from %v, want %v from %v", c.args, got, w.zero, c.want, c.zero)
 		}
 	}
 }

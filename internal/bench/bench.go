@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/pacer"
@@ -18,121 +19,265 @@ const (
 	// lateness is how much later than due a request may be sent before it counts as
 	// late.
 	lateness = time.Millisecond
-	// patience is how long a server may take for an answer while nothing is measured.
+	// patience is how long a server may take for an answer where no window ends.
 	patience = time.Minute
 )
 
 // A Load is what is put on a server: so many requests at a time, each sent when
-// one was answered, or so many a second, whether they are answered or not.
+// one was answered, or requests that are sent when they are due, whether those
+// before are answered or not.
 type Load struct {
-	Concurrency int     // 0 means that there is a rate
-	Rate        float64 // requests a second
-	Poisson     bool    // at random distances, and not at equal ones
-	Seed        uint64  // of chance
+	Concurrency int // 0 means that requests are due
+	Rate        float64
+	Poisson     bool            // at random distances, and not at equal ones
+	Burst       int             // requests that are due at once; 0 means 1
+	Intervals   []time.Duration // distances, over and over, in place of a rate
+	Seed        uint64          // of chance
+	Plan        bool            // as each target's own plan says, once, in place of a rate
+	Count       int             // requests to send; 0 means that windows end a load
+	Repeat      int             // which time it is that this load is put on, from 1; 0 means the only one
 }
 
-func (l Load) schedule() Schedule {
-	if l.Poisson {
-		return Poisson(l.Rate, l.Seed)
+// String returns what the load is, such as "Concurrency: 4".
+func (l Load) String() string {
+	if l.Plan {
+		return "As planned"
 	}
-	return Constant(l.Rate)
+	return Level{Concurrency: l.Concurrency, Rate: l.Rate}.load()
 }
 
-// A Bench measures a model under one load after another.
+// finite reports whether the load ends by itself. Then it is one window.
+func (l Load) finite() bool { return l.Plan || l.Count > 0 }
+
+// schedule returns when requests are due that are not planned.
+func (l Load) schedule() Schedule {
+	if l.Intervals != nil {
+		return Repeating(l.Intervals)
+	}
+	burst := max(1, l.Burst)
+	s := Constant(l.Rate / float64(burst))
+	if l.Poisson {
+		s = Poisson(l.Rate/float64(burst), l.Seed)
+	}
+	if burst > 1 {
+		s = Bursts(s, burst)
+	}
+	return s
+}
+
+// A Target is a model under load.
+type Target struct {
+	Model  string
+	Caller Caller // prepared
+	// Rows of each request that the caller prepared, at least one. Without a plan
+	// they are sent one after the other, and again from the first.
+	Rows []int
+	Plan []Planned // by time; for loads that are put on as planned
+}
+
+// A Bench measures models under one load after another.
 type Bench struct {
-	Caller    Caller        // prepared
-	Pacer     *pacer.Pacer  // wakes who sends at a rate
-	Rows      int           // of a request
+	Targets   []Target      // each has every load, at the same time
+	Pacer     *pacer.Pacer  // wakes who sends when requests are due
+	WarmUp    int           // requests before the first load, one after the other; 0 means 1
 	Interval  time.Duration // of a window; 0 means 5 seconds
+	Requests  int           // answers that end a window, in place of the interval; 0 means that the interval does
 	MaxTrials int           // windows, in which a load has to become stable; 0 means 10
 	Rule      Rule
+	Progress  func(Progress) // is told every second, unless it is nil
 }
 
-// Run measures under each load and tells done of it. When ctx ends, it returns
-// with what was measured until then, and without an error.
+// Run measures under each load and tells done of it, once for each target. When
+// ctx ends, it returns with what was measured until then, and without an error.
 func (b *Bench) Run(ctx context.Context, loads []Load, done func(Level)) error {
-	// It also makes the connection, and what else a first request pays for.
-	first, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	if err := b.Caller.Infer(first); err != nil && ctx.Err() == nil {
-		return fmt.Errorf("the first request failed: %w", err)
-	}
-	for _, l := range loads {
-		if ctx.Err() != nil {
-			return nil
+	for _, t := range b.Targets {
+		if err := b.warmUp(ctx, t); err != nil {
+			return err
 		}
-		level, err := b.measure(ctx, l)
+	}
+	for i := 0; i < len(loads) && ctx.Err() == nil; i++ {
+		levels, err := b.measure(ctx, loads[i])
 		if err != nil {
 			return err
 		}
-		done(level)
+		for _, level := range levels {
+			done(level)
+		}
+	}
+	return nil
+}
+
+// warmUp makes a connection, and what else a first request pays for. It is no
+// failure if ctx ends.
+func (b *Bench) warmUp(ctx context.Context, t Target) error {
+	for n := range max(1, b.WarmUp) {
+		each, cancel := context.WithTimeout(ctx, patience)
+		err := t.Caller.Infer(each, n%len(t.Rows))
+		cancel()
+		if err != nil && ctx.Err() == nil {
+			return fmt.Errorf("the first request failed: %w", err)
+		}
 	}
 	return nil
 }
 
 // measure holds the load from the first window to the last.
-func (b *Bench) measure(ctx context.Context, l Load) (Level, error) {
+func (b *Bench) measure(ctx context.Context, l Load) ([]Level, error) {
 	requests, abandon := context.WithCancel(ctx)
 	defer abandon()
 	sending, stop := context.WithCancel(requests)
 	defer stop()
-	before := b.statistics(ctx)
+	m := &measurement{Bench: b, load: l, sent: make(chan struct{})}
+	for _, t := range b.Targets {
+		m.drivers = append(m.drivers, &driver{Target: t, load: l, pacer: b.Pacer, before: b.statistics(ctx, t)})
+	}
 	began := time.Now()
-	r := &recorder{began: began, window: NewWindow(), opened: began}
 	var running sync.WaitGroup
-	running.Go(func() { b.drive(requests, sending, l, r) })
-	windows, err := b.observe(ctx, r, before)
-	timeline := r.end(time.Now())
+	for _, d := range m.drivers {
+		d.begin(began, b.Requests)
+		running.Go(func() { d.drive(requests, sending) })
+	}
+	go func() { // ended by running, which is waited for below
+		running.Wait()
+		close(m.sent)
+	}()
+	var err error
+	m.whileTelling(func() { err = m.observe(ctx) })
+	timelines := m.end(time.Now())
 	stop()
 	// Who waits in the server now would be in the way of the next load. A server
 	// that stalls is not waited for.
 	end := time.AfterFunc(b.interval(), abandon)
-	running.Wait()
+	<-m.sent
 	end.Stop()
 	if err != nil {
-		return Level{}, err
+		return nil, err
 	}
-	return b.level(l, windows, timeline, ctx.Err() != nil), nil
+	var levels []Level
+	for i, d := range m.drivers {
+		level := b.level(l, d, ctx.Err() != nil)
+		level.Timeline = timelines[i]
+		levels = append(levels, level)
+	}
+	return levels, nil
 }
 
-// A counted window is one with what the server had counted at both its ends, or
-// nil if it does not count.
+// A measurement is one load while it is put on.
+type measurement struct {
+	*Bench
+	load    Load
+	drivers []*driver     // one for each target
+	sent    chan struct{} // closed when all have sent all and are answered
+	window  atomic.Int32  // which is open, from 0
+}
+
+// A counted window is one with what the server had counted at both its ends.
 type counted struct {
 	*Window
-	before, after *Statistics
+	before, after told
 }
 
-// observe cuts windows until they are stable, there are enough, or ctx ends.
-func (b *Bench) observe(ctx context.Context, r *recorder, before *Statistics) ([]counted, error) {
-	var all []counted
-	trials := b.MaxTrials
-	if trials == 0 {
-		trials = 10
-	}
-	tick := time.NewTicker(b.interval())
+// told is what a server says of a model, or why it does not.
+type told struct {
+	Statistics
+	err error
+}
+
+// observe cuts windows until they are stable, there are enough, the load ends by
+// itself, or ctx ends.
+func (m *measurement) observe(ctx context.Context) error {
+	trials := m.trials(m.load)
+	tick := time.NewTicker(m.interval())
 	defer tick.Stop()
-	for len(all) < trials && ctx.Err() == nil {
+	for n := range trials {
+		m.wait(ctx, tick.C)
+		now := time.Now()
+		stable := true
+		for _, d := range m.drivers {
+			w := d.cut(now)
+			if err := answered(w, n+1 == trials); err != nil && ctx.Err() == nil {
+				return m.named(d, err)
+			}
+			after := m.statistics(ctx, d.Target)
+			d.windows = append(d.windows, counted{w, d.before, after})
+			d.before = after
+			stable = stable && m.Rule.Stable(plainWindows(d.windows))
+		}
+		m.window.Add(1)
+		if stable || ctx.Err() != nil {
+			return nil
+		}
+	}
+	return nil
+}
+
+// named adds the model's name if there are several.
+func (m *measurement) named(d *driver, err error) error {
+	if len(m.drivers) == 1 {
+		return err
+	}
+	return fmt.Errorf("%s: %w", d.Model, err)
+}
+
+// wait returns when the window is over.
+func (m *measurement) wait(ctx context.Context, tick <-chan time.Time) {
+	switch {
+	case m.load.finite():
+		m.untilSent(ctx)
+	case m.Requests > 0:
+		late := time.NewTimer(patience)
+		defer late.Stop()
+		for _, d := range m.drivers {
+			select {
+			case <-d.enough:
+			case <-late.C:
+				return
+			case <-ctx.Done():
+				return
+			}
+		}
+	default:
 		select {
-		case <-tick.C:
+		case <-tick:
 		case <-ctx.Done():
 		}
-		w := r.cut(time.Now())
-		if w.Requests() == 0 && ctx.Err() == nil {
-			if w.Failed > 0 {
-				return nil, fmt.Errorf("all %d requests of a window failed, the first with: %w", w.Failed, w.Err)
-			}
-			if len(all)+1 == trials {
-				return nil, errors.New("nothing was answered in the last window: the measurement interval has to be longer than a request takes")
-			}
-		}
-		after := b.statistics(ctx)
-		all = append(all, counted{w, before, after})
-		before = after
-		if b.Rule.Stable(plainWindows(all)) {
-			break
-		}
 	}
-	return all, nil
+}
+
+// untilSent waits for a load that ends by itself, as long as it gets anywhere.
+func (m *measurement) untilSent(ctx context.Context) {
+	look := time.NewTicker(patience)
+	defer look.Stop()
+	for before := -1; ; {
+		select {
+		case <-m.sent:
+			return
+		case <-ctx.Done():
+			return
+		case <-look.C:
+		}
+		calls := 0
+		for _, d := range m.drivers {
+			calls += int(d.calls.Load())
+		}
+		if calls == before {
+			return
+		}
+		before = calls
+	}
+}
+
+// answered says what is wrong with a window in which nothing was.
+func answered(w *Window, last bool) error {
+	switch {
+	case w.Requests() > 0:
+		return nil
+	case w.Failed > 0:
+		return fmt.Errorf("all %d requests of a window failed, the first with: %w", w.Failed, w.Err)
+	case last:
+		return errors.New("nothing was answered in the last window: the measurement interval has to be longer than a request takes")
+	}
+	return nil
 }
 
 func plainWindows(all []counted) []*Window {
@@ -143,16 +288,12 @@ func plainWindows(all []counted) []*Window {
 	return windows
 }
 
-// statistics returns nil if the server has none to tell. It asks even when ctx
-// has ended, for the sake of what was measured.
-func (b *Bench) statistics(ctx context.Context) *Statistics {
+// statistics asks even when ctx has ended, for the sake of what was measured.
+func (b *Bench) statistics(ctx context.Context, t Target) told {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.interval())
 	defer cancel()
-	s, err := b.Caller.Statistics(ctx)
-	if err != nil {
-		return nil // an extension that not all servers have
-	}
-	return &s
+	s, err := t.Caller.Statistics(ctx)
+	return told{s, err}
 }
 
 func (b *Bench) interval() time.Duration {
@@ -162,97 +303,133 @@ func (b *Bench) interval() time.Duration {
 	return b.Interval
 }
 
-// drive sends requests until sending ends, and returns when all are answered or
-// requests has ended.
-func (b *Bench) drive(requests, sending context.Context, l Load, r *recorder) {
+// trials returns how many windows a load has at most.
+func (b *Bench) trials(l Load) int {
+	switch {
+	case l.finite():
+		return 1
+	case b.MaxTrials == 0:
+		return 10
+	}
+	return b.MaxTrials
+}
+
+// end returns the seconds of each target until now.
+func (m *measurement) end(now time.Time) [][]Second {
+	var all [][]Second
+	for _, d := range m.drivers {
+		all = append(all, d.end(now))
+	}
+	return all
+}
+
+// A driver puts a load on one target.
+type driver struct {
+	Target
+	load    Load
+	pacer   *pacer.Pacer
+	before  told // at the begin of the window that is open
+	windows []counted
+	calls   atomic.Int64 // that have begun or ended
+	next    atomic.Int64 // how many requests have been sent, in a closed loop
+
+	recorder
+}
+
+// A job is a request that is due.
+type job struct {
+	request int // which of those that the caller prepared
+	due     time.Time
+}
+
+// drive sends requests until sending ends or the load does, and returns when all
+// are answered or requests has ended.
+func (d *driver) drive(requests, sending context.Context) {
 	var clients sync.WaitGroup
 	defer clients.Wait()
-	for range l.Concurrency {
+	if d.load.Concurrency == 0 {
+		d.open(requests, sending, &clients)
+		return
+	}
+	for range d.load.Concurrency {
 		clients.Go(func() {
 			for sending.Err() == nil {
-				b.call(requests, r, time.Now())
+				n := int(d.next.Add(1) - 1)
+				if d.load.Count > 0 && n >= d.load.Count {
+					return
+				}
+				d.call(requests, job{request: n % len(d.Rows)})
 			}
 		})
 	}
-	if l.Concurrency > 0 {
-		return
-	}
-	began := time.Now()
-	places := make(chan struct{}, maxInFlight) // holds one for each request that waits
-	for at := range l.schedule() {
-		due := began.Add(at)
-		if time.Until(due) > 0 && b.Pacer.Sleep(sending, due) != nil {
+}
+
+// open sends each request when it is due. A client that is answered takes the
+// next one; there are as many clients as have waited at a time.
+func (d *driver) open(requests, sending context.Context, clients *sync.WaitGroup) {
+	jobs := make(chan job) // without room: a job goes to a client that waits for it
+	defer close(jobs)
+	began, n := d.began, 0
+	for p := range d.plan() {
+		j := job{p.Request, began.Add(p.At)}
+		if time.Until(j.due) > 0 && d.pacer.Sleep(sending, j.due) != nil || sending.Err() != nil {
 			return
 		}
 		select {
-		case places <- struct{}{}:
+		case jobs <- j:
+			continue
+		default:
+		}
+		if n < maxInFlight {
+			n++
+			clients.Go(func() {
+				d.call(requests, j)
+				for j := range jobs {
+					d.call(requests, j)
+				}
+			})
+			continue
+		}
+		select {
+		case jobs <- j:
 		case <-sending.Done():
 			return
 		}
-		if sending.Err() != nil {
-			return
+	}
+}
+
+// plan returns the requests of an open loop.
+func (d *driver) plan() Plan {
+	if d.load.Plan {
+		return slices.Values(d.Plan)
+	}
+	return func(yield func(Planned) bool) {
+		n := 0
+		for at := range d.load.schedule() {
+			if d.load.Count > 0 && n >= d.load.Count || !yield(Planned{at, n % len(d.Rows)}) {
+				return
+			}
+			n++
 		}
-		clients.Go(func() {
-			b.call(requests, r, due)
-			<-places
-		})
 	}
 }
 
 // call sends one request. Its latency counts from when it was due: a server that
 // stalls makes those late that should have been sent meanwhile, and that is what
-// their clients would see.
-func (b *Bench) call(ctx context.Context, r *recorder, due time.Time) {
-	sent := time.Now()
-	err := b.Caller.Infer(ctx)
-	ended := time.Now()
+// their clients would see. A request that is not due at a time is so now.
+func (d *driver) call(ctx context.Context, j job) {
+	a := answer{rows: d.Rows[j.request], due: j.due, sent: time.Now()}
+	if j.due.IsZero() {
+		a.due = a.sent
+	}
+	d.calls.Add(1)
+	d.waiting.Add(1)
+	a.err = d.Caller.Infer(ctx, j.request)
+	a.ended = time.Now()
+	d.waiting.Add(-1)
+	d.calls.Add(1)
 	if ctx.Err() != nil {
 		return // it was given up, not answered
 	}
-	r.record(ended, ended.Sub(due), sent.Sub(due) > lateness, err)
-}
-
-// A recorder collects what is answered in the window that is open.
-type recorder struct {
-	began time.Time // of the load
-
-	mu       sync.Mutex // guards the following
-	window   *Window
-	opened   time.Time // when the window was
-	timeline timeline
-}
-
-func (r *recorder) record(now time.Time, latency time.Duration, late bool, err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	// Another one that ended later may have been here before.
-	second := r.timeline.at(now.Sub(r.began))
-	if late {
-		r.window.Late++
-	}
-	if err != nil {
-		r.window.Fail(err)
-		second.Fail(err)
-		return
-	}
-	r.window.Answer(latency)
-	second.Answer(latency)
-}
-
-// cut closes the window and opens the next. The caller owns the closed one.
-func (r *recorder) cut(now time.Time) *Window {
-	next := NewWindow()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	w := r.window
-	w.Took = now.Sub(r.opened)
-	r.window, r.opened = next, now
-	return w
-}
-
-// end returns the seconds until now. What is answered later is in none.
-func (r *recorder) end(now time.Time) []Second {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return slices.Clone(r.timeline.end(now.Sub(r.began)))
+	d.record(a, !j.due.IsZero())
 }

@@ -1,16 +1,19 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/shoal-serving/shoal/internal/arrivals"
 	"github.com/shoal-serving/shoal/internal/pacer"
-	"github.com/shoal-serving/shoal/tensor"
 )
 
 // A fake answers each request when answer says, counted from the first one.
@@ -18,11 +21,15 @@ type fake struct {
 	Caller
 	began  time.Time
 	answer func(at time.Duration) (takes time.Duration, err error)
+
+	mu   sync.Mutex // guards the following
+	sent []Planned
 }
 
-func (*fake) Prepare([]tensor.Tensor) error { return nil }
-
-func (f *fake) Infer(ctx context.Context) error {
+func (f *fake) Infer(ctx context.Context, request int) error {
+	f.mu.Lock()
+	f.sent = append(f.sent, Planned{time.Since(f.began), request})
+	f.mu.Unlock()
 	takes, err := f.answer(time.Since(f.began))
 	wait := time.NewTimer(takes)
 	defer wait.Stop()
@@ -47,7 +54,12 @@ func always(takes time.Duration) func(time.Duration) (time.Duration, error) {
 // run measures a fake in fake time.
 func run(ctx context.Context, t *testing.T, b Bench, answer func(time.Duration) (time.Duration, error), loads ...Load) ([]Level, error) {
 	t.Helper()
-	b.Caller = &fake{began: time.Now(), answer: answer}
+	b.Targets = []Target{{Model: "m", Caller: &fake{began: time.Now(), answer: answer}, Rows: []int{2}}}
+	return runTargets(ctx, b, loads...)
+}
+
+// runTargets measures the targets of a bench in fake time.
+func runTargets(ctx context.Context, b Bench, loads ...Load) ([]Level, error) {
 	b.Pacer = pacer.NewPortable()
 	defer b.Pacer.Close()
 	var levels []Level
@@ -61,7 +73,7 @@ const interval = 1003 * time.Millisecond
 func TestAClosedLoopKeepsItsRequestsWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
-		levels, err := run(t.Context(), t, Bench{Rows: 2, Interval: interval, Rule: Rule{Percent: 1}}, always(10*time.Millisecond),
+		levels, err := run(t.Context(), t, Bench{Interval: interval, Rule: Rule{Percent: 1}}, always(10*time.Millisecond),
 			Load{Concurrency: 1}, Load{Concurrency: 4})
 		if err != nil || len(levels) != 2 {
 			t.Fatal(levels, err)
@@ -116,6 +128,16 @@ func TestAnOpenLoopShowsAStall(t *testing.T) {
 		if c.Requests != 401 || c.Failed != 0 {
 			t.Fatalf("got %+v", c)
 		}
+		// One client is enough when nothing stalls. It has one slow request, and that
+		// is not among a hundredth of 401.
+		if got := levels[0].ClosedLoop; *got != (ClosedLoop{Clients: 1, Max: time.Second}) {
+			t.Errorf("a closed loop would have seen %+v", got)
+		}
+		var text strings.Builder
+		const want = "A closed loop would have missed this: its p99 would have been 0 usec (1 waiting at a time, counted from when they could be sent); here it is 96"
+		if err := levels[0].WriteText(&text); err != nil || !strings.Contains(text.String(), want) {
+			t.Errorf("the report is %s", text.String())
+		}
 		// What is due in the stall is answered at its end.
 		if got := levels[0].Timeline; len(got) != 5 || got[1].Requests != 0 || got[2].Requests != 200 || got[2].Max < 999*time.Millisecond {
 			t.Errorf("the time line is %+v", got)
@@ -151,6 +173,132 @@ func TestPoissonArrivalsAreSentWhenTheyAreDue(t *testing.T) {
 			t.Errorf("%d requests are due, got %+v", want, c)
 		}
 	})
+}
+
+func TestARecordingIsPlayedAsItWas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const ms = time.Millisecond
+		recorded := []arrivals.Arrival{
+			{At: 1000 * ms, Model: "m", Rows: 1},
+			{At: 1002 * ms, Model: "m", Rows: 4, Priority: 2},
+			{At: 1002 * ms, Model: "m", Rows: 1},
+			{At: 1500 * ms, Model: "m", Rows: 4, Priority: 2},
+		}
+		plan, kinds := Replay(recorded, 1000*ms, 2)
+		if want := []Kind{{1, 0}, {4, 2}}; !slices.Equal(kinds, want) {
+			t.Fatalf("got the kinds %v, want %v", kinds, want)
+		}
+		f := &fake{began: time.Now(), answer: always(10 * ms)}
+		b := Bench{Targets: []Target{{Caller: f, Rows: []int{1, 1, 4, 4}, Plan: plan}}, Interval: ms}
+		levels, err := runTargets(t.Context(), b, Load{Plan: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		// After the first request, which took 10 ms. Those of one time go in any order.
+		got := f.sent[1:]
+		slices.SortFunc(got, func(a, b Planned) int { return cmp.Or(cmp.Compare(a.At, b.At), b.Request-a.Request) })
+		if want := []Planned{{10 * ms, 0}, {12 * ms, 3}, {12 * ms, 0}, {510 * ms, 3}}; !slices.Equal(got, want) {
+			t.Errorf("sent %v, want %v", got, want)
+		}
+		l := levels[0]
+		if c := l.Client; c.Requests != 4 || c.Took != 510*ms || c.Late != 0 || c.late(100) != 0 || math.Abs(c.InfersPerSecond-10/0.51) > 1e-6 || !l.Stable || l.Rate != 6 {
+			t.Errorf("got %+v", l)
+		}
+	})
+}
+
+func TestTheReportSaysHowLateRequestsWereSent(t *testing.T) {
+	w := NewWindow()
+	for us := range 1000 {
+		w.Sent(time.Duration(us+1) * time.Microsecond)
+	}
+	w.Sent(2 * time.Millisecond)
+	s := w.Summarize(0)
+	if s.Late != 1 || s.late(50)/time.Microsecond != 501 || s.late(99)/time.Microsecond != 991 || s.late(100).Round(10*time.Microsecond) != 2*time.Millisecond {
+		t.Errorf("got %+v", s)
+	}
+	var text strings.Builder
+	if err := (Level{Client: s}).WriteText(&text); err != nil || !strings.Contains(text.String(), "Sent later than due: p50 501 usec, p99 991 usec, at most 2000 usec") {
+		t.Errorf("got %s", text.String())
+	}
+}
+
+func TestALoadOfSoManyRequestsIsOneWindow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		levels, err := run(t.Context(), t, Bench{Interval: interval, WarmUp: 3}, always(10*time.Millisecond),
+			Load{Concurrency: 3, Count: 8}, Load{Rate: 1000, Count: 8})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, took := range []time.Duration{30 * time.Millisecond, 17 * time.Millisecond} {
+			if c := levels[i].Client; c.Requests != 8 || c.Took != took || !levels[i].Stable {
+				t.Errorf("got %+v", levels[i])
+			}
+		}
+	})
+}
+
+func TestWindowsMayEndWithTheirAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		levels, err := run(t.Context(), t, Bench{Interval: interval, Requests: 20, Rule: Rule{Percent: 1}}, always(10*time.Millisecond), Load{Concurrency: 1})
+		if err != nil || levels[0].Client.Requests != 60 || levels[0].Client.Took != 600*time.Millisecond {
+			t.Errorf("got %+v, %v", levels, err)
+		}
+	})
+}
+
+func TestSeveralModelsHaveALoadAtTheSameTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		quick, slow := &fake{began: time.Now(), answer: always(10 * time.Millisecond)}, &fake{began: time.Now(), answer: always(50 * time.Millisecond)}
+		b := Bench{Interval: interval, Rule: Rule{Percent: 10}, Targets: []Target{
+			{Model: "quick", Caller: quick, Rows: []int{1, 1}}, {Model: "slow", Caller: slow, Rows: []int{1}},
+		}}
+		levels, err := runTargets(t.Context(), b, Load{Concurrency: 2})
+		if err != nil || len(levels) != 2 {
+			t.Fatal(levels, err)
+		}
+		if levels[0].Model != "quick" || levels[0].Client.Requests != 600 || levels[1].Model != "slow" || levels[1].Client.Requests != 120 {
+			t.Errorf("got %+v", levels)
+		}
+		if sent := quick.sent[1:5]; sent[0].Request+sent[1].Request != 1 || sent[2].Request+sent[3].Request != 1 {
+			t.Errorf("requests are not sent in turn: %v", sent)
+		}
+	})
+}
+
+func TestProgressIsToldEverySecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var lines []string
+		b := Bench{Interval: 1400 * time.Millisecond, MaxTrials: 2, Progress: func(p Progress) { lines = append(lines, p.String()) }}
+		if _, err := run(t.Context(), t, b, always(7*time.Millisecond), Load{Concurrency: 2}); err != nil {
+			t.Fatal(err)
+		}
+		want := "Concurrency: 2, window 1 of 2: 284/s, p50 7000 usec, p99 7000 usec, 2 waiting"
+		if len(lines) != 2 || lines[0] != want || !strings.HasPrefix(lines[1], "Concurrency: 2, window 2 of 2: ") {
+			t.Errorf("got %q, want first %s", lines, want)
+		}
+	})
+}
+
+func TestAServerWithoutStatisticsSaysWhy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := Bench{Interval: interval, MaxTrials: 1, Targets: []Target{{Caller: &silent{fake{began: time.Now(), answer: always(time.Millisecond)}}, Rows: []int{1}}}}
+		levels, err := runTargets(t.Context(), b, Load{Concurrency: 1})
+		if err != nil || levels[0].Server != nil {
+			t.Fatal(levels, err)
+		}
+		var text strings.Builder
+		if err := levels[0].WriteText(&text); err != nil || !strings.Contains(text.String(), "\n  Server: no statistics: never heard of them\n") {
+			t.Errorf("got %s", text.String())
+		}
+	})
+}
+
+// silent is a fake without statistics.
+type silent struct{ fake }
+
+func (*silent) Statistics(context.Context) (Statistics, error) {
+	return Statistics{}, errors.New("never heard of them")
 }
 
 func TestWindowsThatDifferAreNotStable(t *testing.T) {
@@ -229,7 +377,10 @@ func TestAServerThatIsNoUseIsAnError(t *testing.T) {
 }
 
 func TestReportsHaveTheFiguresOfEachLevel(t *testing.T) {
-	server := &Statistics{Inferences: 20, Executions: 5, Requests: 10, Total: 2000 * 1000, Queue: 500 * 1000, Input: 100 * 1000, Infer: 1000 * 1000, Output: 50 * 1000}
+	server := &Statistics{
+		Inferences: 20, Executions: 5, Requests: 10, Total: 2000 * 1000, Queue: 500 * 1000, Input: 100 * 1000, Infer: 1000 * 1000, Output: 50 * 1000,
+		BatchSizes: map[int]int{8: 1, 3: 4}, Closed: map[string]int{"waited": 4, "full": 1},
+	}
 	client := Summary{
 		Took: time.Second, Requests: 10, Failed: 1, Error: "too busy", Late: 2, InfersPerSecond: 20, Mean: 250 * time.Microsecond, Deviation: 30 * time.Microsecond,
 		Percentiles: []Percentile{{50, 240 * time.Microsecond}, {90, 280 * time.Microsecond}, {95, 300 * time.Microsecond}, {99, 310 * time.Microsecond}},
@@ -260,6 +411,8 @@ func TestReportsHaveTheFiguresOfEachLevel(t *testing.T) {
     Execution count: 5
     Successful request count: 10
     Avg request latency: 200 usec (overhead 35 usec + queue 50 usec + compute input 10 usec + compute infer 100 usec + compute output 5 usec)
+    Batch sizes: 4.00 rows on average; 3: 80 %, 8: 20 %
+    Batches closed: full: 20 %, waited: 80 %
 
 Request concurrency: 5
 ` + clientLines + `  Not stable: the last windows differ by more than was allowed.

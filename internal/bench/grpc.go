@@ -1,9 +1,14 @@
 package bench
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -16,24 +21,78 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// grpcCaller sends unary requests over one connection.
+// A connection has one goroutine that writes and one that reads, which many
+// requests keep busy: with so many at a time on each, the connection is not what
+// limits. perf_analyzer shares one among six.
+const perConnection = 16
+
+// maxConnections bounds them, for open loops whose requests pile up.
+const maxConnections = 64
+
+// grpcCaller sends requests over as many connections as they need.
 type grpcCaller struct {
-	name, version string
-	conn          *grpc.ClientConn
-	client        kservepb.GRPCInferenceServiceClient
-	request       mem.BufferSlice // encoded
+	address, name, version string
+	streaming              bool
+	client                 kservepb.GRPCInferenceServiceClient // for all but requests, on the first connection
+	requests               []mem.BufferSlice                   // encoded
+	options                []grpc.CallOption
+	waiting                atomic.Int64
+
+	links atomic.Pointer[[]*link] // replaced by a longer one, with mu held
+	mu    sync.Mutex
 }
 
-// NewGRPC returns a caller of a model over gRPC. version is empty for the one
-// that the server chooses. It connects when it is first used.
+// A link is one connection, and the stream over it if requests are streamed.
+type link struct {
+	*grpc.ClientConn
+	stream
+	users atomic.Int64 // requests that wait
+}
+
+// NewGRPC returns a caller of a model over gRPC, which sends each request in a call
+// of its own. version is empty for the one that the server chooses. It connects when
+// it is first used.
 func NewGRPC(address, name, version string) (Caller, error) {
-	conn, err := grpc.NewClient(address,
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32), grpc.MaxCallSendMsgSize(math.MaxInt32)))
+	return newGRPC(address, name, version, false)
+}
+
+// NewGRPCStreaming is [NewGRPC] with all requests of a connection in one stream.
+// The model has to answer each of them once.
+func NewGRPCStreaming(address, name, version string) (Caller, error) {
+	return newGRPC(address, name, version, true)
+}
+
+func newGRPC(address, name, version string, streaming bool) (Caller, error) {
+	c := &grpcCaller{address: address, name: name, version: version, streaming: streaming}
+	c.options = []grpc.CallOption{grpc.ForceCodecV2(encoded{})} // made once
+	c.links.Store(&[]*link{})
+	links, err := c.connect(1)
 	if err != nil {
 		return nil, fmt.Errorf("%q is not an address for gRPC, such as localhost:8001: %w", address, err)
 	}
-	return &grpcCaller{name: name, version: version, conn: conn, client: kservepb.NewGRPCInferenceServiceClient(conn)}, nil
+	c.client = kservepb.NewGRPCInferenceServiceClient(links[0])
+	return c, nil
+}
+
+// connect returns so many connections, or more if there are.
+func (c *grpcCaller) connect(want int) ([]*link, error) {
+	if links := *c.links.Load(); len(links) >= want {
+		return links, nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	links := slices.Clone(*c.links.Load())
+	for len(links) < want {
+		conn, err := grpc.NewClient(c.address,
+			grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32), grpc.MaxCallSendMsgSize(math.MaxInt32)))
+		if err != nil {
+			return nil, err
+		}
+		links = append(links, &link{ClientConn: conn})
+	}
+	c.links.Store(&links)
+	return links, nil
 }
 
 // Model implements [Caller].
@@ -54,23 +113,42 @@ func (c *grpcCaller) Model(ctx context.Context) (Model, error) {
 }
 
 // Prepare implements [Caller].
-func (c *grpcCaller) Prepare(inputs []tensor.Tensor) error {
-	req := &kservepb.ModelInferRequest{ModelName: c.name, ModelVersion: c.version}
-	for _, t := range inputs {
-		req.Inputs = append(req.Inputs, &kservepb.ModelInferRequest_InferInputTensor{Name: t.Name, Datatype: t.Type.String(), Shape: t.Shape})
-		req.RawInputContents = append(req.RawInputContents, t.Data)
+func (c *grpcCaller) Prepare(requests []Request) error {
+	for _, r := range requests {
+		req := &kservepb.ModelInferRequest{ModelName: c.name, ModelVersion: c.version}
+		if r.Priority > 0 {
+			req.Parameters = map[string]*kservepb.InferParameter{
+				"priority": {ParameterChoice: &kservepb.InferParameter_Uint64Param{Uint64Param: r.Priority}},
+			}
+		}
+		for _, t := range r.Inputs {
+			req.Inputs = append(req.Inputs, &kservepb.ModelInferRequest_InferInputTensor{Name: t.Name, Datatype: t.Type.String(), Shape: t.Shape})
+			req.RawInputContents = append(req.RawInputContents, t.Data)
+		}
+		raw, err := proto.Marshal(req)
+		if err != nil {
+			return err
+		}
+		c.requests = append(c.requests, mem.BufferSlice{mem.SliceBuffer(raw)})
 	}
-	encoded, err := proto.Marshal(req)
-	if err != nil {
-		return err
-	}
-	c.request = mem.BufferSlice{mem.SliceBuffer(encoded)}
 	return nil
 }
 
 // Infer implements [Caller].
-func (c *grpcCaller) Infer(ctx context.Context) error {
-	return plain(c.conn.Invoke(ctx, kservepb.GRPCInferenceService_ModelInfer_FullMethodName, c.request, nil, grpc.ForceCodecV2(encoded{})))
+func (c *grpcCaller) Infer(ctx context.Context, request int) error {
+	waiting := int(c.waiting.Add(1))
+	defer c.waiting.Add(-1)
+	links, err := c.connect(min((waiting+perConnection-1)/perConnection, maxConnections))
+	if err != nil {
+		return err
+	}
+	l := slices.MinFunc(links, func(a, b *link) int { return cmp.Compare(a.users.Load(), b.users.Load()) })
+	l.users.Add(1)
+	defer l.users.Add(-1)
+	if c.streaming {
+		return plain(l.infer(ctx, l.ClientConn, c.requests[request]))
+	}
+	return plain(l.Invoke(ctx, kservepb.GRPCInferenceService_ModelInfer_FullMethodName, c.requests[request], nil, c.options...))
 }
 
 // Statistics implements [Caller].
@@ -83,17 +161,32 @@ func (c *grpcCaller) Statistics(ctx context.Context) (Statistics, error) {
 }
 
 // Close implements [Caller].
-func (c *grpcCaller) Close() error { return c.conn.Close() }
+func (c *grpcCaller) Close() error {
+	var all error
+	for _, l := range *c.links.Load() {
+		all = errors.Join(all, l.Close())
+		l.wait()
+	}
+	return all
+}
 
-// encoded is a codec that sends what has been encoded before, and does not decode
-// what comes back: the time for both would count as the server's.
+// encoded is a codec that sends what has been encoded before, and decodes no more of
+// what comes back than whose it is: the time for both would count as the server's.
 type encoded struct{}
 
 // Marshal implements [encoding.CodecV2].
 func (encoded) Marshal(v any) (mem.BufferSlice, error) { return v.(mem.BufferSlice), nil }
 
 // Unmarshal implements [encoding.CodecV2].
-func (encoded) Unmarshal(mem.BufferSlice, any) error { return nil }
+func (encoded) Unmarshal(data mem.BufferSlice, v any) error {
+	r, ok := v.(*reply)
+	if !ok {
+		return nil
+	}
+	whole := data.MaterializeToBuffer(mem.DefaultBufferPool())
+	defer whole.Free()
+	return r.read(whole.ReadOnlyData())
+}
 
 // Name implements [encoding.CodecV2].
 func (encoded) Name() string { return "proto" }

@@ -1,14 +1,13 @@
 package bench
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
-	"strconv"
+	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/encoding/protojson"
@@ -16,7 +15,6 @@ import (
 
 	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
 	"github.com/shoal-serving/shoal/internal/modelconfig/configpb"
-	"github.com/shoal-serving/shoal/tensor"
 )
 
 // maxSentence is how much is read of an error's text.
@@ -25,10 +23,10 @@ const maxSentence = 64 << 10
 // httpCaller sends tensors as the binary extension has them, over as many
 // connections as there are requests at a time.
 type httpCaller struct {
-	client *http.Client
-	model  string // the address of the model
-	header http.Header
-	body   []byte
+	client   *http.Client // for all but requests
+	model    *url.URL
+	requests [][]byte // as they go over the wire, with their headers
+	wires    wires
 }
 
 // NewHTTP returns a caller of a model over HTTP. version is empty for the one
@@ -38,18 +36,19 @@ func NewHTTP(address, name, version string) (Caller, error) {
 		address = "http://" + address
 	}
 	u, err := url.Parse(address)
-	if err != nil || u.Host == "" {
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 		return nil, fmt.Errorf("%q is not an address for HTTP, such as localhost:8000", address)
 	}
-	u = u.JoinPath("v2", "models", url.PathEscape(name))
+	c := &httpCaller{client: &http.Client{Transport: &http.Transport{DisableCompression: true}}}
+	c.wires.to = u
+	if u.Path == "" {
+		u.Path = "/" // or what is joined would be relative
+	}
+	c.model = u.JoinPath("v2", "models", url.PathEscape(name))
 	if version != "" {
-		u = u.JoinPath("versions", url.PathEscape(version))
+		c.model = c.model.JoinPath("versions", url.PathEscape(version))
 	}
-	transport := &http.Transport{
-		MaxIdleConnsPerHost: maxInFlight, // a new connection for each request would be measured as well
-		DisableCompression:  true,
-	}
-	return &httpCaller{client: &http.Client{Transport: transport}, model: u.String()}, nil
+	return c, nil
 }
 
 // Model implements [Caller].
@@ -70,7 +69,22 @@ func (c *httpCaller) Model(ctx context.Context) (Model, error) {
 }
 
 // Prepare implements [Caller].
-func (c *httpCaller) Prepare(inputs []tensor.Tensor) error {
+func (c *httpCaller) Prepare(requests []Request) error {
+	for _, r := range requests {
+		head, data, err := httpBody(r)
+		if err != nil {
+			return err
+		}
+		// The header and the body in one piece, which is one packet if it is small.
+		raw := fmt.Appendf(nil, "POST %s/infer HTTP/1.1\r\nHost: %s\r\nUser-Agent: shoal-bench\r\nContent-Type: application/octet-stream\r\n"+
+			"Inference-Header-Content-Length: %d\r\nContent-Length: %d\r\n\r\n", c.model.EscapedPath(), c.model.Host, len(head), len(head)+len(data))
+		c.requests = append(c.requests, slices.Concat(raw, head, data))
+	}
+	return nil
+}
+
+// httpBody returns the two parts of a body.
+func httpBody(r Request) (head, data []byte, err error) {
 	type parameters map[string]any
 	type input struct {
 		Name       string     `json:"name"`
@@ -83,40 +97,20 @@ func (c *httpCaller) Prepare(inputs []tensor.Tensor) error {
 		Inputs     []input    `json:"inputs"`
 	}
 	doc.Parameters = parameters{"binary_data_output": true}
-	var data []byte
-	for _, t := range inputs {
+	if r.Priority > 0 {
+		doc.Parameters["priority"] = r.Priority
+	}
+	for _, t := range r.Inputs {
 		doc.Inputs = append(doc.Inputs, input{t.Name, t.Type.String(), t.Shape, parameters{"binary_data_size": len(t.Data)}})
 		data = append(data, t.Data...)
 	}
-	head, err := json.Marshal(doc)
-	if err != nil {
-		return err
-	}
-	c.body = append(head, data...)
-	c.header = http.Header{
-		"Content-Type":                    {"application/octet-stream"},
-		"Inference-Header-Content-Length": {strconv.Itoa(len(head))},
-	}
-	return nil
+	head, err = json.Marshal(doc)
+	return head, data, err
 }
 
 // Infer implements [Caller].
-func (c *httpCaller) Infer(ctx context.Context) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.model+"/infer", bytes.NewReader(c.body))
-	if err != nil {
-		return err
-	}
-	req.Header = c.header // which the client only reads
-	resp, err := c.client.Do(req)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return sentence(resp)
-	}
-	_, err = io.Copy(io.Discard, resp.Body) // to its end, so that the connection can be used again
-	return err
+func (c *httpCaller) Infer(ctx context.Context, request int) error {
+	return c.wires.exchange(ctx, c.requests[request])
 }
 
 // Statistics implements [Caller].
@@ -131,13 +125,13 @@ func (c *httpCaller) Statistics(ctx context.Context) (Statistics, error) {
 // Close implements [Caller].
 func (c *httpCaller) Close() error {
 	c.client.CloseIdleConnections()
-	return nil
+	return c.wires.close()
 }
 
 // get reads a page of the model into a message. found is false if the server has
 // no such page.
 func (c *httpCaller) get(ctx context.Context, page string, into proto.Message) (found bool, err error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.model+page, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.model.String()+page, nil)
 	if err != nil {
 		return true, err
 	}
@@ -147,7 +141,7 @@ func (c *httpCaller) get(ctx context.Context, page string, into proto.Message) (
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return resp.StatusCode != http.StatusNotFound, sentence(resp)
+		return resp.StatusCode != http.StatusNotFound, sentence(resp.Status, resp.Body)
 	}
 	body, err := io.ReadAll(resp.Body)
 	if err != nil {
@@ -160,15 +154,15 @@ func (c *httpCaller) get(ctx context.Context, page string, into proto.Message) (
 	return true, nil
 }
 
-// sentence returns the error that a response carries.
-func sentence(resp *http.Response) error {
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxSentence))
+// sentence returns the error that an answer carries.
+func sentence(status string, body io.Reader) error {
+	text, err := io.ReadAll(io.LimitReader(body, maxSentence))
 	if err != nil {
 		return err
 	}
 	var doc struct{ Error string }
-	if json.Unmarshal(body, &doc) != nil || doc.Error == "" {
-		return fmt.Errorf("answered with %s", resp.Status)
+	if json.Unmarshal(text, &doc) != nil || doc.Error == "" {
+		return fmt.Errorf("answered with %s", status)
 	}
-	return fmt.Errorf("%s (%s)", doc.Error, resp.Status)
+	return fmt.Errorf("%s (%s)", doc.Error, status)
 }

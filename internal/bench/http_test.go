@@ -1,9 +1,13 @@
 package bench
 
 import (
+	"bufio"
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -39,7 +43,7 @@ func serveModel(t *testing.T, infer http.HandlerFunc) Caller {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Prepare(inputs); err != nil {
+	if err := c.Prepare([]Request{{inputs, 0}}); err != nil {
 		t.Fatal(err)
 	}
 	return c
@@ -54,7 +58,7 @@ func TestOverHTTPTensorsAreBinary(t *testing.T) {
 			http.Error(w, fmt.Sprintf(`{"error":"%d %q"}`, n, body), http.StatusBadRequest)
 		}
 	})
-	if err := c.Infer(t.Context()); err != nil {
+	if err := c.Infer(t.Context(), 0); err != nil {
 		t.Error(err)
 	}
 }
@@ -65,7 +69,7 @@ func TestOverHTTPAnErrorIsItsSentence(t *testing.T) {
 		`<html>`:                        "answered with 503 Service Unavailable",
 	} {
 		c := serveModel(t, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, body, http.StatusServiceUnavailable) })
-		if err := c.Infer(t.Context()); err == nil || err.Error() != want {
+		if err := c.Infer(t.Context(), 0); err == nil || err.Error() != want {
 			t.Errorf("got %v, want %s", err, want)
 		}
 	}
@@ -87,7 +91,7 @@ func TestAServerThatStallsIsSeenByThoseWhoWouldHaveCome(t *testing.T) {
 	})
 	p := pacer.New()
 	defer p.Close()
-	b := Bench{Caller: c, Pacer: p, Rows: 3, Interval: 3 * stall, MaxTrials: 1}
+	b := Bench{Targets: []Target{{Caller: c, Rows: []int{3}}}, Pacer: p, Interval: 3 * stall, MaxTrials: 1}
 	var got []Level
 	if err := b.Run(t.Context(), []Load{{Rate: 200}}, func(l Level) { got = append(got, l) }); err != nil {
 		t.Fatal(err)
@@ -97,5 +101,101 @@ func TestAServerThatStallsIsSeenByThoseWhoWouldHaveCome(t *testing.T) {
 	}
 	if got[0].Server != nil {
 		t.Errorf("the server told nothing, but the report says %+v", got[0].Server)
+	}
+	if want := "answered with 404 Not Found"; got[0].ServerError != want {
+		t.Errorf("the server told nothing because %q, want %s", got[0].ServerError, want)
+	}
+}
+
+func TestOverHTTPConnectionsAreUsedAgain(t *testing.T) {
+	answers := map[string]http.HandlerFunc{
+		"of known length": func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "{}") },
+		"in chunks": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Trailer", "After")
+			for range 3 {
+				_, _ = io.WriteString(w, strings.Repeat("x", 10_000))
+				w.(http.Flusher).Flush()
+			}
+			w.Header().Set("After", "all")
+		},
+		"of errors": func(w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, `{"error":"busy"}`, http.StatusServiceUnavailable)
+		},
+	}
+	for name, answer := range answers {
+		from := map[string]int{}
+		c := serveModel(t, func(w http.ResponseWriter, r *http.Request) {
+			from[r.RemoteAddr]++
+			answer(w, r)
+		})
+		for range 5 {
+			_ = c.Infer(t.Context(), 0)
+		}
+		if len(from) != 1 {
+			t.Errorf("five answers %s came over %d connections", name, len(from))
+		}
+	}
+}
+
+func TestOverHTTPAConnectionThatWasClosedIsReplaced(t *testing.T) {
+	c := serveModel(t, func(w http.ResponseWriter, _ *http.Request) {
+		// It says nothing of it in the header.
+		conn, _, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+		_ = conn.Close()
+	})
+	for range 3 {
+		if err := c.Infer(t.Context(), 0); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestOverHTTPARequestIsGivenUp(t *testing.T) {
+	release := make(chan struct{})
+	c := serveModel(t, func(http.ResponseWriter, *http.Request) { <-release })
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	if err := c.Infer(ctx, 0); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v", err)
+	}
+	close(release)
+	if err := c.Infer(t.Context(), 0); err != nil {
+		t.Errorf("the next one: %v", err)
+	}
+}
+
+func TestOverHTTPSendingAllocatesLittle(t *testing.T) {
+	c := serveModel(t, func(http.ResponseWriter, *http.Request) {})
+	w := c.(*httpCaller)
+	if err := c.Infer(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	// Against a peer that does not allocate in this process.
+	near, far := net.Pipe()
+	defer func() { _ = far.Close() }()
+	go func() { // ended by the end of the pipe
+		buf := make([]byte, 4096)
+		for {
+			if _, err := far.Read(buf); err != nil {
+				return
+			}
+			if _, err := io.WriteString(far, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Type: application/json\r\n\r\n{}"); err != nil {
+				return
+			}
+		}
+	}()
+	own := &wire{Conn: near, in: bufio.NewReaderSize(near, wireBuffer), used: true}
+	defer func() { _ = near.Close() }()
+	if n := testing.AllocsPerRun(100, func() {
+		if _, err := own.exchange(w.requests[0]); err != nil {
+			t.Fatal(err)
+		}
+	}); n > 4 {
+		t.Errorf("a request allocates %v times", n)
 	}
 }

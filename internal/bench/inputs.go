@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -36,6 +37,11 @@ type Data struct {
 	Shapes map[string][]int64 // without the rows, of inputs that have no fixed shape
 	Random bool               // in place of zeroes and empty strings
 	Seed   uint64             // the same one gives the same data
+
+	StringLength int     // of random strings; 0 means 128
+	Text         *string // what all strings are, in place of random ones
+
+	Samples []Sample // in place of all that
 }
 
 // batched reports whether the first dimension of each input counts rows. If the
@@ -47,41 +53,80 @@ func (m Model) batched() bool {
 	return !slices.ContainsFunc(m.Inputs, func(in Input) bool { return len(in.Shape) == 0 || in.Shape[0] != -1 })
 }
 
-// Fill returns the inputs of a request.
-func (m Model) Fill(d Data) ([]tensor.Tensor, error) {
+// Requests returns those that are sent in turn: one that begins with each sample,
+// or the one that is made up.
+func (m Model) Requests(d Data, priority uint64) ([]Request, error) {
+	if d.Samples == nil {
+		inputs, err := m.Fill(d)
+		return []Request{{inputs, priority}}, err
+	}
+	if err := m.check(d); err != nil {
+		return nil, err
+	}
+	var all []Request
+	for n := range d.Samples {
+		inputs, err := m.join(d, n)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, Request{inputs, priority})
+	}
+	return all, nil
+}
+
+// check says what the model cannot take.
+func (m Model) check(d Data) error {
 	rows := max(1, d.Rows)
 	switch {
 	case !m.batched() && rows > 1:
-		return nil, fmt.Errorf("model %q has no batch dimension, but requests of %d rows are asked for: leave the batch size at 1", m.Name, rows)
+		return fmt.Errorf("model %q has no batch dimension, but requests of %d rows are asked for: leave the batch size at 1", m.Name, rows)
 	case m.MaxBatch > 0 && rows > m.MaxBatch:
-		return nil, fmt.Errorf("model %q takes %d rows in a request at the most, but %d are asked for", m.Name, m.MaxBatch, rows)
+		return fmt.Errorf("model %q takes %d rows in a request at the most, but %d are asked for", m.Name, m.MaxBatch, rows)
 	}
 	for name := range d.Shapes {
 		if !slices.ContainsFunc(m.Inputs, func(in Input) bool { return in.Name == name }) {
-			return nil, fmt.Errorf("a shape is given for %q, but model %q has the inputs %s", name, m.Name, m.names())
+			return fmt.Errorf("a shape is given for %q, but model %q has the inputs %s", name, m.Name, m.names())
 		}
+	}
+	return nil
+}
+
+// Fill returns the inputs of a request that is made up.
+func (m Model) Fill(d Data) ([]tensor.Tensor, error) {
+	if err := m.check(d); err != nil {
+		return nil, err
 	}
 	chance := rand.New(rand.NewPCG(d.Seed, 0))
 	var all []tensor.Tensor
 	for _, in := range m.Inputs {
-		shape := in.Shape
-		if m.batched() {
-			shape = shape[1:]
-		}
-		shape, err := in.settle(shape, d.Shapes[in.Name])
+		shape, err := m.shape(in, d.Shapes[in.Name])
 		if err != nil {
 			return nil, err
 		}
-		if m.batched() {
-			shape = append([]int64{int64(rows)}, shape...)
-		}
-		t := tensor.Tensor{Name: in.Name, Type: in.Type, Shape: shape}
-		if t.Data, err = fill(in.Type, shape, d.Random, chance); err != nil {
+		t := tensor.Tensor{Name: in.Name, Type: in.Type, Shape: m.withRows(shape, d.Rows)}
+		if t.Data, err = d.fill(in.Type, t.Shape, chance); err != nil {
 			return nil, fmt.Errorf("input %q: %w", in.Name, err)
 		}
 		all = append(all, t)
 	}
 	return all, nil
+}
+
+// shape returns that of an input without its rows.
+func (m Model) shape(in Input, given []int64) ([]int64, error) {
+	own := in.Shape
+	if m.batched() {
+		own = own[1:]
+	}
+	return in.settle(own, given)
+}
+
+// withRows returns the shape of an input with its rows, if the model has them.
+func (m Model) withRows(shape []int64, rows int) []int64 {
+	if !m.batched() {
+		return shape
+	}
+	return append([]int64{int64(max(1, rows))}, shape...)
 }
 
 func (m Model) names() string {
@@ -111,7 +156,7 @@ func (in Input) settle(own, given []int64) ([]int64, error) {
 	return given, nil
 }
 
-func fill(t tensor.Type, shape []int64, random bool, chance *rand.Rand) ([]byte, error) {
+func (d Data) fill(t tensor.Type, shape []int64, chance *rand.Rand) ([]byte, error) {
 	n, err := tensor.Elements(shape)
 	if err != nil {
 		return nil, err
@@ -119,11 +164,7 @@ func fill(t tensor.Type, shape []int64, random bool, chance *rand.Rand) ([]byte,
 	if t == tensor.Bytes {
 		var data []byte
 		for range n {
-			s := ""
-			if random {
-				s = randomString(chance)
-			}
-			data = tensor.AppendString(data, s)
+			data = tensor.AppendString(data, d.text(chance))
 		}
 		return data, nil
 	}
@@ -132,7 +173,7 @@ func fill(t tensor.Type, shape []int64, random bool, chance *rand.Rand) ([]byte,
 		return nil, err
 	}
 	data := make([]byte, 0, size)
-	if !random {
+	if !d.Random {
 		return data[:size], nil
 	}
 	for range n {
@@ -159,8 +200,15 @@ func appendRandom(data []byte, t tensor.Type, chance *rand.Rand) []byte {
 	return append(data, make([]byte, t.Size()-1)...)
 }
 
-func randomString(chance *rand.Rand) string {
-	s := make([]byte, stringLength)
+// text returns a string for a request.
+func (d Data) text(chance *rand.Rand) string {
+	switch {
+	case d.Text != nil:
+		return *d.Text
+	case !d.Random:
+		return ""
+	}
+	s := make([]byte, cmp.Or(d.StringLength, stringLength))
 	for i := range s {
 		s[i] = byte('a' + chance.IntN(26))
 	}

@@ -1,13 +1,16 @@
 package bench
 
 import (
+	"cmp"
 	"encoding/csv"
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -24,14 +27,17 @@ type Report struct {
 
 // A Level is what came of one load.
 type Level struct {
+	Model       string      `json:"model,omitempty"`        // if there are several
 	Concurrency int         `json:"concurrency,omitempty"`  // of a closed loop
 	Rate        float64     `json:"request_rate,omitempty"` // of an open loop, in requests a second
 	Stable      bool        `json:"stable"`                 // the windows agree
 	Interrupted bool        `json:"interrupted,omitempty"`  // it was ended from outside
 	Repeat      int         `json:"repeat,omitempty"`       // from 1, if the loads are put on several times over
 	Client      Summary     `json:"client"`
-	Server      *Statistics `json:"server,omitempty"` // meanwhile; nil if it does not tell
-	Timeline    []Second    `json:"timeline"`         // of all windows, also those before the reported ones
+	ClosedLoop  *ClosedLoop `json:"closed_loop,omitempty"`  // what it would have seen in place of an open one
+	Server      *Statistics `json:"server,omitempty"`       // meanwhile; nil if it does not tell
+	ServerError string      `json:"server_error,omitempty"` // why it does not
+	Timeline    []Second    `json:"timeline"`               // of all windows, also those before the reported ones
 }
 
 // A Second of a load is what was answered in it.
@@ -55,6 +61,8 @@ type Summary struct {
 	Mean            time.Duration `json:"mean_ns"`
 	Deviation       time.Duration `json:"standard_deviation_ns"`
 	Percentiles     []Percentile  `json:"percentiles"` // ascending
+	// How much later than due requests were sent, in an open loop.
+	SendLateness []Percentile `json:"send_lateness,omitempty"`
 }
 
 // A Percentile is the latency that so many percent are not above.
@@ -63,27 +71,36 @@ type Percentile struct {
 	Latency time.Duration `json:"latency_ns"`
 }
 
-// Summarize returns the figures of a window of requests of so many rows, with
-// another percentile beside the usual ones unless it is 0.
-func (w *Window) Summarize(rows int, percentile float64) Summary {
+// Summarize returns the figures of a window, with another percentile beside the
+// usual ones unless it is 0.
+func (w *Window) Summarize(percentile float64) Summary {
 	s := Summary{
 		Took: w.Took, Requests: w.Requests(), Failed: w.Failed, Late: w.Late,
-		InfersPerSecond: w.Rate() * float64(rows),
-		Mean:            w.Latency(0),
-		Deviation:       time.Duration(math.Round(w.latencies.StdDev())),
+		Mean:      w.Latency(0),
+		Deviation: time.Duration(math.Round(w.latencies.StdDev())),
+	}
+	if w.Took > 0 {
+		s.InfersPerSecond = float64(w.Rows) / w.Took.Seconds()
 	}
 	if w.Err != nil {
 		s.Error = w.Err.Error()
 	}
-	percents := []float64{50, 75, 90, 95, 99, 99.9, 100}
-	if percentile != 0 && !slices.Contains(percents, percentile) {
-		percents = append(percents, percentile)
-		slices.Sort(percents)
-	}
-	for _, p := range percents {
+	for _, p := range with([]float64{50, 75, 90, 95, 99, 99.9, 100}, percentile) {
 		s.Percentiles = append(s.Percentiles, Percentile{p, w.Latency(p)})
+		if w.behind != nil {
+			s.SendLateness = append(s.SendLateness, Percentile{p, time.Duration(w.behind.ValueAtPercentile(p))})
+		}
 	}
 	return s
+}
+
+// with returns percentages with another one in its place, unless it is 0.
+func with(percents []float64, another float64) []float64 {
+	if another != 0 && !slices.Contains(percents, another) {
+		percents = append(percents, another)
+		slices.Sort(percents)
+	}
+	return percents
 }
 
 // latency returns the mean or the percentile.
@@ -96,20 +113,36 @@ func (s Summary) latency(percentile float64) time.Duration {
 	return s.Mean
 }
 
-func (b *Bench) level(l Load, windows []counted, timeline []Second, interrupted bool) Level {
-	reported := last(windows)
+// late returns the percentile of how late requests were sent.
+func (s Summary) late(percentile float64) time.Duration {
+	i := slices.IndexFunc(s.SendLateness, func(p Percentile) bool { return p.Percent == percentile })
+	return s.SendLateness[i].Latency
+}
+
+func (b *Bench) level(l Load, d *driver, interrupted bool) Level {
+	reported := last(d.windows)
+	all := Merge(plainWindows(reported))
 	level := Level{
-		Concurrency: l.Concurrency, Rate: l.Rate,
-		Stable:      b.Rule.Stable(plainWindows(windows)),
+		Concurrency: l.Concurrency, Rate: l.Rate, Repeat: l.Repeat,
+		// One window, if that is what was asked for, has none to agree with.
+		Stable:      l.finite() || b.Rule.Stable(plainWindows(d.windows)),
 		Interrupted: interrupted,
-		Timeline:    timeline,
-		Client:      Merge(plainWindows(reported)).Summarize(max(1, b.Rows), b.Rule.Percentile),
+		Client:      all.Summarize(b.Rule.Percentile),
+		ClosedLoop:  all.closedLoop(),
+	}
+	if len(b.Targets) > 1 {
+		level.Model = d.Model
+	}
+	if l.Plan {
+		level.Rate = planned(d.Plan)
 	}
 	before, after := reported[0].before, reported[len(reported)-1].after
-	if before != nil && after != nil {
-		meanwhile := after.Since(*before)
-		level.Server = &meanwhile
+	if err := cmp.Or(before.err, after.err); err != nil {
+		level.ServerError = err.Error()
+		return level
 	}
+	meanwhile := after.Since(before.Statistics)
+	level.Server = &meanwhile
 	return level
 }
 
@@ -127,7 +160,7 @@ func (l Level) amount() string {
 	if l.Concurrency > 0 {
 		return strconv.Itoa(l.Concurrency)
 	}
-	return strconv.FormatFloat(l.Rate, 'f', -1, 64)
+	return strconv.FormatFloat(math.Round(l.Rate*1000)/1000, 'f', -1, 64)
 }
 
 // compared says by which latency windows are compared, such as "p95".
@@ -155,6 +188,12 @@ func (r *Report) WriteHead(w io.Writer) error {
 // WriteText writes the level as lines, in the form of Triton's perf_analyzer.
 func (l Level) WriteText(w io.Writer) error {
 	p := &printer{w: w}
+	if l.Model != "" {
+		p.line("Model: %s", l.Model)
+	}
+	if l.Repeat > 0 {
+		p.line("Repeat: %d", l.Repeat)
+	}
 	if l.Concurrency > 0 {
 		p.line("Request concurrency: %d", l.Concurrency)
 	} else {
@@ -171,8 +210,19 @@ func (l Level) WriteText(w io.Writer) error {
 	for _, q := range c.Percentiles {
 		p.line("    %s latency: %d usec", percentName(q.Percent), q.Latency.Microseconds())
 	}
+	if c.SendLateness != nil {
+		p.line("    Sent later than due: p50 %d usec, p99 %d usec, at most %d usec",
+			c.late(50).Microseconds(), c.late(99).Microseconds(), c.late(100).Microseconds())
+	}
 	if c.Late*100 > c.Requests+c.Failed {
 		p.line("    Late request count: %d; this machine could not keep up with the rate, and latencies have that in them", c.Late)
+	}
+	if o := l.ClosedLoop; o != nil && c.latency(99) > missed*o.P99 {
+		p.line("    A closed loop would have missed this: its p99 would have been %d usec (%d waiting at a time, counted from when they could be sent); here it is %d usec",
+			o.P99.Microseconds(), o.Clients, c.latency(99).Microseconds())
+	}
+	if l.ServerError != "" {
+		p.line("  Server: no statistics: %s", l.ServerError)
 	}
 	if s := l.Server; s != nil {
 		each := s.Each()
@@ -183,6 +233,12 @@ func (l Level) WriteText(w io.Writer) error {
 		p.line("    Avg request latency: %d usec (overhead %d usec + queue %d usec + compute input %d usec + compute infer %d usec + compute output %d usec)",
 			each.Total.Microseconds(), each.Overhead.Microseconds(), each.Queue.Microseconds(),
 			each.Input.Microseconds(), each.Infer.Microseconds(), each.Output.Microseconds())
+		if len(s.BatchSizes) > 0 {
+			p.line("    Batch sizes: %.2f rows on average; %s", s.BatchRows(), shares(s.BatchSizes))
+		}
+		if len(s.Closed) > 0 {
+			p.line("    Batches closed: %s", shares(s.Closed))
+		}
 	}
 	switch {
 	case l.Interrupted:
@@ -194,6 +250,19 @@ func (l Level) WriteText(w io.Writer) error {
 	return p.err
 }
 
+// shares tells how much of a whole each is, such as "1: 25 %, 2: 75 %".
+func shares[K cmp.Ordered](counts map[K]int) string {
+	sum := 0
+	for _, n := range counts {
+		sum += n
+	}
+	var all []string
+	for _, k := range slices.Sorted(maps.Keys(counts)) {
+		all = append(all, fmt.Sprintf("%v: %.0f %%", k, 100*float64(counts[k])/float64(max(1, sum))))
+	}
+	return strings.Join(all, ", ")
+}
+
 // WriteTable writes a line for each level.
 func (r *Report) WriteTable(w io.Writer) error {
 	p := &printer{w: w}
@@ -203,7 +272,11 @@ func (r *Report) WriteTable(w io.Writer) error {
 	}
 	p.line("Inferences/Second vs. Client %s Batch Latency", name)
 	for _, l := range r.Levels {
-		p.line("%s, throughput: %.2f infer/sec, latency %d usec", l.load(), l.Client.InfersPerSecond, l.Client.latency(r.Percentile).Microseconds())
+		model := ""
+		if l.Model != "" {
+			model = l.Model + ": "
+		}
+		p.line("%s%s, throughput: %.2f infer/sec, latency %d usec", model, l.load(), l.Client.InfersPerSecond, l.Client.latency(r.Percentile).Microseconds())
 	}
 	return p.err
 }
@@ -231,11 +304,7 @@ func (r *Report) WriteCSV(w io.Writer) error {
 		r.Levels[0].kind(), "Inferences/Second", "Network+Server Send/Recv", "Server Queue",
 		"Server Compute Input", "Server Compute Infer", "Server Compute Output",
 	}
-	percents := []float64{50, 90, 95, 99}
-	if r.Percentile != 0 && !slices.Contains(percents, r.Percentile) {
-		percents = append(percents, r.Percentile)
-		slices.Sort(percents)
-	}
+	percents := with([]float64{50, 90, 95, 99}, r.Percentile)
 	for _, p := range percents {
 		head = append(head, percentName(p)+" latency")
 	}

@@ -3,7 +3,10 @@ package bench
 import (
 	"iter"
 	"math/rand/v2"
+	"slices"
 	"time"
+
+	"github.com/shoal-serving/shoal/internal/arrivals"
 )
 
 // A Schedule says when requests are due, counted from the begin of the load, in
@@ -35,6 +38,80 @@ func Poisson(rate float64, seed uint64) Schedule {
 			}
 		}
 	}
+}
+
+// Bursts returns a schedule in which so many requests are due at each time of
+// another one.
+func Bursts(s Schedule, size int) Schedule {
+	return func(yield func(time.Duration) bool) {
+		for at := range s {
+			for range size {
+				if !yield(at) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Repeating returns a schedule with the given distances, over and over. There is
+// at least one above zero.
+func Repeating(distances []time.Duration) Schedule {
+	return func(yield func(time.Duration) bool) {
+		for at := time.Duration(0); ; {
+			for _, d := range distances {
+				if !yield(at) {
+					return
+				}
+				at += d
+			}
+		}
+	}
+}
+
+// A Planned request is due so long after the begin of the load.
+type Planned struct {
+	At      time.Duration
+	Request int // which of those that are prepared
+}
+
+// A Plan is requests by time.
+type Plan = iter.Seq[Planned]
+
+// A Kind of requests is what a recording tells of them.
+type Kind struct {
+	Rows     int
+	Priority uint64
+}
+
+// Replay returns the plan that sends requests as they came, and the kinds that
+// are among them. Of each kind so many requests are prepared, one kind after the
+// other, and sent in turn. Time begins with the recording's time zero.
+func Replay(recorded []arrivals.Arrival, zero time.Duration, each int) ([]Planned, []Kind) {
+	var plan []Planned
+	var kinds []Kind
+	for n, a := range recorded {
+		kind := Kind{a.Rows, a.Priority}
+		k := slices.Index(kinds, kind)
+		if k < 0 {
+			k = len(kinds)
+			kinds = append(kinds, kind)
+		}
+		plan = append(plan, Planned{a.At - zero, k*each + n%each})
+	}
+	return plan, kinds
+}
+
+// planned returns how many requests a second a plan has on average.
+func planned(plan []Planned) float64 {
+	if len(plan) == 0 {
+		return 0
+	}
+	span := plan[len(plan)-1].At - plan[0].At
+	if span <= 0 {
+		return float64(len(plan))
+	}
+	return float64(len(plan)-1) / span.Seconds()
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }

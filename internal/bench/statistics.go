@@ -16,6 +16,11 @@ type Statistics struct {
 	Input      time.Duration `json:"compute_input_ns"`
 	Infer      time.Duration `json:"compute_infer_ns"`
 	Output     time.Duration `json:"compute_output_ns"`
+	// BatchSizes is how many batches had so many rows, where the server tells.
+	BatchSizes map[int]int `json:"batch_sizes,omitempty"`
+	// Closed is how many batches were not made larger for a reason, which Shoal
+	// tells.
+	Closed map[string]int `json:"close_reasons,omitempty"`
 }
 
 // Since returns what was counted after earlier.
@@ -29,7 +34,29 @@ func (s Statistics) Since(earlier Statistics) Statistics {
 		Input:      s.Input - earlier.Input,
 		Infer:      s.Infer - earlier.Infer,
 		Output:     s.Output - earlier.Output,
+		BatchSizes: since(s.BatchSizes, earlier.BatchSizes),
+		Closed:     since(s.Closed, earlier.Closed),
 	}
+}
+
+// since returns what is more than before. What is not is left out.
+func since[K comparable](now, before map[K]int) map[K]int {
+	more := map[K]int{}
+	for k, n := range now {
+		if n > before[k] {
+			more[k] = n - before[k]
+		}
+	}
+	return more
+}
+
+// BatchRows returns how many rows a batch had on average.
+func (s Statistics) BatchRows() float64 {
+	batches, rows := 0, 0
+	for size, n := range s.BatchSizes {
+		batches, rows = batches+n, rows+n*size
+	}
+	return float64(rows) / float64(max(1, batches))
 }
 
 // Each returns the averages of a request.
@@ -53,7 +80,7 @@ type Parts struct {
 
 // statisticsOf sums the versions of a model up.
 func statisticsOf(versions []*kservepb.ModelStatistics) Statistics {
-	var sum Statistics
+	sum := Statistics{BatchSizes: map[int]int{}, Closed: map[string]int{}}
 	for _, v := range versions {
 		of := v.GetInferenceStats()
 		sum.Inferences += int(v.GetInferenceCount())
@@ -64,6 +91,12 @@ func statisticsOf(versions []*kservepb.ModelStatistics) Statistics {
 		sum.Input += time.Duration(of.GetComputeInput().GetNs())
 		sum.Infer += time.Duration(of.GetComputeInfer().GetNs())
 		sum.Output += time.Duration(of.GetComputeOutput().GetNs())
+		for _, b := range v.GetBatchStats() {
+			sum.BatchSizes[int(b.GetBatchSize())] += int(b.GetComputeInfer().GetCount())
+		}
+		for why, n := range v.GetCloseStats() {
+			sum.Closed[why] += int(n)
+		}
 	}
 	return sum
 }

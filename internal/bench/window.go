@@ -17,25 +17,45 @@ const (
 // window in which it ends.
 type Window struct {
 	Took   time.Duration
+	Rows   int   // of the requests that were answered without an error
 	Failed int   // requests that were answered with an error
 	Late   int   // requests that we sent later than their schedule says
 	Err    error // that of the first that failed
 
 	total     time.Duration // of the latencies; the histogram's own is rounded
 	latencies *hdrhistogram.Histogram
+	behind    *hdrhistogram.Histogram // how late requests were sent; nil if none was due at a time
+	spans     []Span                  // of requests that were due at a time, and were answered without an error
 }
 
 // NewWindow returns a window in which nothing was answered.
 func NewWindow() *Window {
-	return &Window{latencies: hdrhistogram.New(1, int64(longest), digits)}
+	return &Window{latencies: newHistogram()}
 }
 
 // Answer counts a request that was answered after the latency.
 func (w *Window) Answer(latency time.Duration) {
 	latency = max(0, min(latency, longest))
 	w.total += latency
-	if err := w.latencies.RecordValue(int64(latency)); err != nil {
-		panic("bench: a latency within the range was refused: " + err.Error())
+	count(w.latencies, latency)
+}
+
+// Sent counts a request that was sent so much later than it was due.
+func (w *Window) Sent(late time.Duration) {
+	if late > lateness {
+		w.Late++
+	}
+	if w.behind == nil {
+		w.behind = newHistogram()
+	}
+	count(w.behind, max(0, min(late, longest)))
+}
+
+func newHistogram() *hdrhistogram.Histogram { return hdrhistogram.New(1, int64(longest), digits) }
+
+func count(h *hdrhistogram.Histogram, d time.Duration) {
+	if err := h.RecordValue(int64(d)); err != nil {
+		panic("bench: a duration within the range was refused: " + err.Error())
 	}
 }
 
@@ -75,10 +95,18 @@ func Merge(windows []*Window) *Window {
 			all.Err = w.Err
 		}
 		all.Took += w.Took
+		all.Rows += w.Rows
 		all.Failed += w.Failed
 		all.Late += w.Late
 		all.total += w.total
 		all.latencies.Merge(w.latencies)
+		all.spans = append(all.spans, w.spans...)
+		if w.behind != nil {
+			if all.behind == nil {
+				all.behind = newHistogram()
+			}
+			all.behind.Merge(w.behind)
+		}
 	}
 	return all
 }

@@ -3,6 +3,7 @@ package bench
 import (
 	"errors"
 	"math"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -33,9 +34,10 @@ func upTo(n time.Duration) (all []time.Duration) {
 func TestPercentilesAreOfWhatWasAnswered(t *testing.T) {
 	w := windowOf(upTo(1000)...)
 	w.Took = 4 * time.Second
+	w.Rows = 2000
 	w.Fail(errors.New("first"))
 	w.Fail(errors.New("second"))
-	got := w.Summarize(2, 42)
+	got := w.Summarize(42)
 	want := []Percentile{{42, 420}, {50, 500}, {75, 750}, {90, 900}, {95, 950}, {99, 990}, {99.9, 999}, {100, 1000}}
 	if !slices.Equal(got.Percentiles, want) {
 		t.Errorf("got %v, want %v", got.Percentiles, want)
@@ -74,7 +76,7 @@ func TestATimelineHasASecondWithoutAnswers(t *testing.T) {
 }
 
 func TestAnEmptyWindowHasZeroes(t *testing.T) {
-	got := NewWindow().Summarize(1, 0)
+	got := NewWindow().Summarize(0)
 	if got.InfersPerSecond != 0 || got.Mean != 0 || got.Deviation != 0 || got.latency(99) != 0 {
 		t.Errorf("got %+v", got)
 	}
@@ -84,7 +86,8 @@ func TestMergedWindowsAreOne(t *testing.T) {
 	a, b := windowOf(100, 200), windowOf(300)
 	b.Fail(errors.New("b"))
 	b.Late = 3
-	got := Merge([]*Window{a, b}).Summarize(1, 0)
+	a.Rows, b.Rows = 2, 1
+	got := Merge([]*Window{a, b}).Summarize(0)
 	if got.Took != 2*time.Second || got.Requests != 3 || got.Failed != 1 || got.Late != 3 || got.Error != "b" || got.Mean != 200 || got.InfersPerSecond != 1.5 {
 		t.Errorf("got %+v", got)
 	}
@@ -156,11 +159,32 @@ func TestPoissonArrivalsComeFromTheirSeed(t *testing.T) {
 	}
 }
 
+func TestBurstsAndDistancesKeepTheirRate(t *testing.T) {
+	const ms = time.Millisecond
+	if got, want := take(Load{Rate: 300, Burst: 3}.schedule(), 7), []time.Duration{0, 0, 0, 10 * ms, 10 * ms, 10 * ms, 20 * ms}; !slices.Equal(got, want) {
+		t.Errorf("bursts at %v, want %v", got, want)
+	}
+	single := take(Poisson(100, 7), 2)
+	if got, want := take(Load{Rate: 300, Burst: 3, Poisson: true, Seed: 7}.schedule(), 4), []time.Duration{single[0], single[0], single[0], single[1]}; !slices.Equal(got, want) {
+		t.Errorf("bursts at %v, want %v", got, want)
+	}
+	if got, want := take(Load{Intervals: []time.Duration{ms, 3 * ms}}.schedule(), 5), []time.Duration{0, ms, 4 * ms, 5 * ms, 8 * ms}; !slices.Equal(got, want) {
+		t.Errorf("distances gave %v, want %v", got, want)
+	}
+}
+
 func TestStatisticsAreOfTheTimeBetween(t *testing.T) {
-	before := Statistics{Inferences: 10, Executions: 5, Requests: 5, Total: 500, Queue: 100, Input: 50, Infer: 200, Output: 50}
-	after := Statistics{Inferences: 30, Executions: 10, Requests: 15, Total: 2500, Queue: 600, Input: 150, Infer: 1200, Output: 100}
+	before := Statistics{
+		Inferences: 10, Executions: 5, Requests: 5, Total: 500, Queue: 100, Input: 50, Infer: 200, Output: 50,
+		BatchSizes: map[int]int{1: 3, 2: 1}, Closed: map[string]int{"full": 4},
+	}
+	after := Statistics{
+		Inferences: 30, Executions: 10, Requests: 15, Total: 2500, Queue: 600, Input: 150, Infer: 1200, Output: 100,
+		BatchSizes: map[int]int{1: 3, 2: 2, 8: 1}, Closed: map[string]int{"full": 5, "waited": 2},
+	}
 	got := after.Since(before)
-	if want := (Statistics{20, 5, 10, 2000, 500, 100, 1000, 50}); got != want {
+	want := Statistics{20, 5, 10, 2000, 500, 100, 1000, 50, map[int]int{2: 1, 8: 1}, map[string]int{"full": 1, "waited": 2}}
+	if !reflect.DeepEqual(got, want) || got.BatchRows() != 5 {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	if got, want := got.Each(), (Parts{Total: 200, Overhead: 35, Queue: 50, Input: 10, Infer: 100, Output: 5}); got != want {

@@ -1,0 +1,168 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/peer"
+
+	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
+	"github.com/shoal-serving/shoal/tensor"
+)
+
+// A grpcServer answers as a test says.
+type grpcServer struct {
+	kservepb.UnimplementedGRPCInferenceServiceServer
+	infer  func(ctx context.Context, in *kservepb.ModelInferRequest) error
+	stream func(grpc.BidiStreamingServer[kservepb.ModelInferRequest, kservepb.ModelStreamInferResponse]) error
+}
+
+func (s *grpcServer) ModelInfer(ctx context.Context, in *kservepb.ModelInferRequest) (*kservepb.ModelInferResponse, error) {
+	return &kservepb.ModelInferResponse{}, s.infer(ctx, in)
+}
+
+func (s *grpcServer) ModelStreamInfer(stream grpc.BidiStreamingServer[kservepb.ModelInferRequest, kservepb.ModelStreamInferResponse]) error {
+	return s.stream(stream)
+}
+
+// serve starts a server, and returns its caller with requests of 0, 1, … as values
+// and priorities.
+func (s *grpcServer) serve(t *testing.T, connect func(address, name, version string) (Caller, error), requests int) Caller {
+	t.Helper()
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := grpc.NewServer()
+	kservepb.RegisterGRPCInferenceServiceServer(g, s)
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = g.Serve(l) })
+	t.Cleanup(func() { g.Stop(); serving.Wait() })
+	c, err := connect(l.Addr().String(), "m", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	var all []Request
+	for n := range requests {
+		all = append(all, Request{[]tensor.Tensor{{Name: "x", Type: tensor.Uint8, Shape: []int64{1}, Data: []byte{byte(n)}}}, uint64(n)})
+	}
+	if err := c.Prepare(all); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestOverGRPCConnectionsGrowWithTheRequests(t *testing.T) {
+	const clients = perConnection*2 + 1
+	var mu sync.Mutex
+	from := map[string]int{} // guarded by mu
+	all := make(chan struct{})
+	waiting := 0
+	s := &grpcServer{infer: func(ctx context.Context, in *kservepb.ModelInferRequest) error {
+		p, _ := peer.FromContext(ctx)
+		mu.Lock()
+		from[p.Addr.String()]++
+		if waiting++; waiting == clients {
+			close(all)
+		}
+		mu.Unlock()
+		<-all
+		if got := in.GetParameters()["priority"].GetUint64Param(); got != 1 || in.GetRawInputContents()[0][0] != 1 {
+			return fmt.Errorf("got the priority %d", got)
+		}
+		return nil
+	}}
+	c := s.serve(t, NewGRPC, 2)
+	var running sync.WaitGroup
+	for range clients {
+		running.Go(func() {
+			if err := c.Infer(t.Context(), 1); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	running.Wait()
+	if len(from) != 3 {
+		t.Errorf("%d requests came over %v", clients, from)
+	}
+}
+
+func TestAnswersOfAStreamAreFoundByTheirIDs(t *testing.T) {
+	const requests = 8
+	s := &grpcServer{stream: func(stream grpc.BidiStreamingServer[kservepb.ModelInferRequest, kservepb.ModelStreamInferResponse]) error {
+		var all []*kservepb.ModelInferRequest
+		for range requests {
+			in, err := stream.Recv()
+			if err != nil {
+				return err
+			}
+			all = append(all, in)
+		}
+		slices.Reverse(all)
+		for _, in := range all {
+			answer := &kservepb.ModelStreamInferResponse{InferResponse: &kservepb.ModelInferResponse{Id: in.GetId(), RawOutputContents: [][]byte{make([]byte, 1000)}}}
+			if n := in.GetRawInputContents()[0][0]; n%2 == 1 {
+				answer.ErrorMessage = fmt.Sprintf("%d is odd", n)
+			}
+			if err := stream.Send(answer); err != nil {
+				return err
+			}
+		}
+		return nil
+	}}
+	c := s.serve(t, NewGRPCStreaming, requests)
+	for range 2 { // the server ends the first stream
+		errs := make([]error, requests)
+		var running sync.WaitGroup
+		for n := range requests {
+			running.Go(func() { errs[n] = c.Infer(t.Context(), n) })
+		}
+		running.Wait()
+		for n, err := range errs {
+			if want := fmt.Sprintf("%d is odd", n); n%2 == 0 && err != nil || n%2 == 1 && (err == nil || !strings.Contains(err.Error(), want)) {
+				t.Errorf("request %d: got %v", n, err)
+			}
+		}
+	}
+}
+
+func TestTheEndOfAStreamIsToldToAllThatWait(t *testing.T) {
+	s := &grpcServer{stream: func(stream grpc.BidiStreamingServer[kservepb.ModelInferRequest, kservepb.ModelStreamInferResponse]) error {
+		_, _ = stream.Recv()
+		_, _ = stream.Recv()
+		return nil
+	}}
+	c := s.serve(t, NewGRPCStreaming, 1)
+	var running sync.WaitGroup
+	for range 2 {
+		running.Go(func() {
+			if err := c.Infer(t.Context(), 0); err == nil || !strings.Contains(err.Error(), "the server ended the stream") {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+	running.Wait()
+}
+
+func TestARequestOfAStreamIsGivenUp(t *testing.T) {
+	got := make(chan struct{})
+	s := &grpcServer{stream: func(stream grpc.BidiStreamingServer[kservepb.ModelInferRequest, kservepb.ModelStreamInferResponse]) error {
+		_, _ = stream.Recv()
+		close(got)
+		<-stream.Context().Done()
+		return nil
+	}}
+	c := s.serve(t, NewGRPCStreaming, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { <-got; cancel() }()
+	if err := c.Infer(ctx, 0); err == nil || !strings.Contains(err.Error(), "canceled") {
+		t.Errorf("got %v", err)
+	}
+}

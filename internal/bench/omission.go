@@ -1,0 +1,78 @@
+package bench
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+)
+
+// missed is how many times as high the p99 of an open loop has to be as that of a
+// closed one for the report to say so.
+const missed = 2
+
+// A Span is one request of an open loop, since the begin of the load.
+type Span struct {
+	Due, Ended time.Duration
+}
+
+// A ClosedLoop is what clients that wait for their answers would have seen of the
+// server that an open loop has measured.
+type ClosedLoop struct {
+	Clients int           `json:"clients"`
+	P50     time.Duration `json:"p50_ns"`
+	P99     time.Duration `json:"p99_ns"`
+	Max     time.Duration `json:"max_ns"`
+}
+
+// Closed returns the latencies that so many clients, at least one, would have
+// seen, in the order of the requests. They share out the same requests, and the
+// server answers at the same moments, oldest first. A client sends a request when
+// it is due and the client is free, that is, when the request that came so many
+// before it has been answered, and it counts from then. What it could not send in
+// time it does not see: while a server stalls, each client has one slow request.
+func Closed(spans []Span, clients int) []time.Duration {
+	due := make([]time.Duration, len(spans))
+	ended := make([]time.Duration, len(spans))
+	for i, s := range spans {
+		due[i], ended[i] = s.Due, s.Ended
+	}
+	slices.Sort(due)
+	slices.Sort(ended)
+	latencies := make([]time.Duration, len(spans))
+	for i := range spans {
+		sent := due[i]
+		if i >= clients {
+			sent = max(sent, ended[i-clients])
+		}
+		latencies[i] = ended[i] - sent
+	}
+	return latencies
+}
+
+// clients returns how many requests wait at a time when nothing stalls: as many
+// as come while one is answered (Little's law), where the median stands for how
+// long that takes because a stall does not change it.
+func clients(spans []Span, median time.Duration) int {
+	first := slices.MinFunc(spans, func(a, b Span) int { return cmp.Compare(a.Due, b.Due) }).Due
+	last := slices.MaxFunc(spans, func(a, b Span) int { return cmp.Compare(a.Due, b.Due) }).Due
+	if last <= first {
+		return len(spans)
+	}
+	rate := float64(len(spans)-1) / float64(last-first)
+	return max(1, int(math.Ceil(rate*float64(median)-1e-9)))
+}
+
+// closedLoop returns nil if no request was due at a time.
+func (w *Window) closedLoop() *ClosedLoop {
+	if len(w.spans) == 0 {
+		return nil
+	}
+	n := clients(w.spans, w.Latency(50))
+	latencies := Closed(w.spans, n)
+	slices.Sort(latencies)
+	at := func(percent float64) time.Duration {
+		return latencies[max(0, int(math.Ceil(percent/100*float64(len(latencies))))-1)]
+	}
+	return &ClosedLoop{Clients: n, P50: at(50), P99: at(99), Max: at(100)}
+}

@@ -1,0 +1,63 @@
+package bench
+
+import (
+	"fmt"
+	"sync"
+	"time"
+)
+
+// Progress is how far a load is, in the window that is open.
+type Progress struct {
+	Load            string // such as "Concurrency: 4"
+	Window, Windows int    // which, from 1, and how many there are at most
+	Waiting         int    // requests that are sent and not answered
+	Rate            float64
+	P50, P99        time.Duration
+}
+
+// String returns one line.
+func (p Progress) String() string {
+	return fmt.Sprintf("%s, window %d of %d: %.0f/s, p50 %d usec, p99 %d usec, %d waiting",
+		p.Load, p.Window, p.Windows, p.Rate, p.P50.Microseconds(), p.P99.Microseconds(), p.Waiting)
+}
+
+// whileTelling runs f, and tells every second how far the load is.
+func (m *measurement) whileTelling(f func()) {
+	if m.Progress == nil {
+		f()
+		return
+	}
+	done := make(chan struct{})
+	var telling sync.WaitGroup
+	telling.Go(func() {
+		tick := time.NewTicker(time.Second)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				m.Progress(m.progress(time.Now()))
+			case <-done:
+				return
+			}
+		}
+	})
+	f()
+	close(done)
+	telling.Wait()
+}
+
+func (m *measurement) progress(now time.Time) Progress {
+	p := Progress{
+		Load:   m.load.String(),
+		Window: int(m.window.Load()) + 1, Windows: m.trials(m.load),
+	}
+	var open []*Window
+	for _, d := range m.drivers {
+		p.Waiting += int(d.waiting.Load())
+		open = append(open, d.soFar(now))
+	}
+	all := Merge(open)
+	all.Took = open[0].Took // they are of the same time
+	p.Rate, p.P50, p.P99 = all.Rate(), all.Latency(50), all.Latency(99)
+	return p
+}

@@ -1,0 +1,176 @@
+package bench
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
+)
+
+// A stream sends requests over one call, and finds out by their ids which answer is
+// whose. It begins with its first request, and again with the next one after an
+// error that ended it.
+type stream struct {
+	reading sync.WaitGroup // one goroutine for each stream that was begun
+
+	mu      sync.Mutex // guards the following, and sending
+	open    grpc.ClientStream
+	sent    uint64
+	waiting map[string]chan error // by id; each has room for its one answer
+}
+
+// infer sends a request with an id of its own, and waits for the answer.
+func (s *stream) infer(ctx context.Context, conn *grpc.ClientConn, request mem.BufferSlice) error {
+	answered, id, err := s.send(conn, request)
+	if err != nil {
+		return err
+	}
+	select {
+	case err := <-answered:
+		return err
+	case <-ctx.Done():
+		s.mu.Lock()
+		delete(s.waiting, id)
+		s.mu.Unlock()
+		return ctx.Err()
+	}
+}
+
+var streamDesc = &kservepb.GRPCInferenceService_ServiceDesc.Streams[0]
+
+func (s *stream) send(conn *grpc.ClientConn, request mem.BufferSlice) (<-chan error, string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.open == nil {
+		// It outlives the request that begins it, and ends with the connection.
+		open, err := conn.NewStream(context.Background(), streamDesc, kservepb.GRPCInferenceService_ModelStreamInfer_FullMethodName, grpc.ForceCodecV2(encoded{}))
+		if err != nil {
+			return nil, "", err
+		}
+		s.open, s.waiting = open, map[string]chan error{}
+		s.reading.Go(func() { s.read(open) })
+	}
+	s.sent++
+	head, id := requestID(s.sent)
+	answered := make(chan error, 1)
+	s.waiting[id] = answered
+	// An error is told by who reads, to all that wait.
+	if err := s.open.SendMsg(append(mem.BufferSlice{mem.SliceBuffer(head)}, request...)); err != nil && !errors.Is(err, io.EOF) {
+		delete(s.waiting, id)
+		return nil, "", err
+	}
+	return answered, id, nil
+}
+
+// requestID returns an id and its encoding, which stands before a request's own: the
+// fields of a message may come in any order.
+func requestID(n uint64) (head []byte, id string) {
+	const field = 3 // ModelInferRequest.id
+	var raw [8]byte
+	for i := range raw {
+		raw[i] = byte(n >> (56 - 8*i))
+	}
+	id = hex.EncodeToString(raw[:])
+	head = protowire.AppendTag(make([]byte, 0, 2+len(id)), field, protowire.BytesType)
+	return protowire.AppendString(head, id), id
+}
+
+// read hands the answers of a stream out until it ends.
+func (s *stream) read(open grpc.ClientStream) {
+	for {
+		var r reply
+		if err := open.RecvMsg(&r); err != nil {
+			s.end(open, err)
+			return
+		}
+		s.mu.Lock()
+		if r.id == "" && r.err != nil {
+			// Nobody knows whose it is, so it is everybody's.
+			for id, answered := range s.waiting {
+				answered <- r.err
+				delete(s.waiting, id)
+			}
+		}
+		if answered := s.waiting[r.id]; answered != nil {
+			answered <- r.err
+			delete(s.waiting, r.id)
+		}
+		s.mu.Unlock()
+	}
+}
+
+// end tells those who wait, and lets the next request begin a new stream.
+func (s *stream) end(open grpc.ClientStream, err error) {
+	if errors.Is(err, io.EOF) {
+		err = errors.New("the server ended the stream")
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.open != open {
+		return
+	}
+	for _, answered := range s.waiting {
+		answered <- err
+	}
+	s.open, s.waiting = nil, nil
+}
+
+// wait returns when nobody reads any more. The connection has been closed before.
+func (s *stream) wait() { s.reading.Wait() }
+
+// A reply is what matters of a ModelStreamInferResponse.
+type reply struct {
+	id  string
+	err error
+}
+
+// read looks at the fields of a message, and of the one in it, and skips the rest.
+func (r *reply) read(message []byte) error {
+	const errorMessage, inferResponse, id = 1, 2, 3
+	return fields(message, func(number protowire.Number, value []byte) error {
+		switch number {
+		case errorMessage:
+			if len(value) > 0 {
+				r.err = errors.New(string(value))
+			}
+		case inferResponse:
+			return fields(value, func(number protowire.Number, value []byte) error {
+				if number == id {
+					r.id = string(value)
+				}
+				return nil
+			})
+		}
+		return nil
+	})
+}
+
+// fields calls f with each field of a message that is text, bytes or a message.
+func fields(message []byte, f func(protowire.Number, []byte) error) error {
+	for len(message) > 0 {
+		number, kind, n := protowire.ConsumeTag(message)
+		if n < 0 {
+			return fmt.Errorf("a message of the stream: %w", protowire.ParseError(n))
+		}
+		message = message[n:]
+		if n = protowire.ConsumeFieldValue(number, kind, message); n < 0 {
+			return fmt.Errorf("a message of the stream: %w", protowire.ParseError(n))
+		}
+		if kind == protowire.BytesType {
+			value, _ := protowire.ConsumeBytes(message)
+			if err := f(number, value); err != nil {
+				return err
+			}
+		}
+		message = message[n:]
+	}
+	return nil
+}
