@@ -440,6 +440,9 @@ func (o *benchOptions) run(ctx context.Context, w benchWork, out, errs io.Writer
 		Model: name, Protocol: protocol, Address: o.address, Rows: o.rows, Percentile: o.percentile, Interval: b.Interval,
 		Levels: []bench.Level{},
 	}
+	if w.recorded != nil {
+		report.Rows = 0 // each request has its own
+	}
 	live := &liveLine{out: errs, terminal: isTerminal(errs)}
 	if o.verbose || live.terminal {
 		b.Progress = live.show

@@ -190,7 +190,9 @@ func (m *measurement) observe(ctx context.Context) error {
 	tick := time.NewTicker(m.interval())
 	defer tick.Stop()
 	for n := range trials {
-		m.wait(ctx, tick.C)
+		if err := m.wait(ctx, tick.C); err != nil {
+			return err
+		}
 		now := time.Now()
 		stable := true
 		for _, d := range m.drivers {
@@ -220,48 +222,51 @@ func (m *measurement) named(d *driver, err error) error {
 }
 
 // wait returns when the window is over.
-func (m *measurement) wait(ctx context.Context, tick <-chan time.Time) {
-	switch {
-	case m.load.finite():
-		m.untilSent(ctx)
-	case m.Requests > 0:
-		late := time.NewTimer(patience)
-		defer late.Stop()
-		for _, d := range m.drivers {
-			select {
-			case <-d.enough:
-			case <-late.C:
-				return
-			case <-ctx.Done():
-				return
-			}
-		}
-	default:
+func (m *measurement) wait(ctx context.Context, tick <-chan time.Time) error {
+	if m.load.finite() {
+		return m.untilSent(ctx)
+	}
+	if m.Requests == 0 {
 		select {
 		case <-tick:
 		case <-ctx.Done():
 		}
+		return nil
 	}
+	late := time.NewTimer(patience)
+	defer late.Stop()
+	for _, d := range m.drivers {
+		select {
+		case <-d.enough:
+		case <-late.C:
+			return nil // with fewer
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	return nil
 }
 
 // untilSent waits for a load that ends by itself, as long as it gets anywhere.
-func (m *measurement) untilSent(ctx context.Context) {
+func (m *measurement) untilSent(ctx context.Context) error {
 	look := time.NewTicker(patience)
 	defer look.Stop()
-	for before := -1; ; {
+	var before int64
+	for {
 		select {
 		case <-m.sent:
-			return
+			return nil
 		case <-ctx.Done():
-			return
+			return nil
 		case <-look.C:
 		}
-		calls := 0
+		var calls, waiting int64
 		for _, d := range m.drivers {
-			calls += int(d.calls.Load())
+			calls += d.calls.Load()
+			waiting += d.waiting.Load()
 		}
-		if calls == before {
-			return
+		if waiting > 0 && calls == before {
+			return fmt.Errorf("%d requests wait, and for %v none was sent or answered", waiting, patience)
 		}
 		before = calls
 	}

@@ -238,6 +238,27 @@ func TestALoadOfSoManyRequestsIsOneWindow(t *testing.T) {
 	})
 }
 
+func TestALoadThatGetsNowhereIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stuck := func(at time.Duration) (time.Duration, error) {
+			if at < 30*time.Millisecond {
+				return 10 * time.Millisecond, nil
+			}
+			return 24 * time.Hour, nil
+		}
+		_, err := run(t.Context(), t, Bench{Interval: interval}, stuck, Load{Concurrency: 2, Count: 100})
+		if want := "2 requests wait, and for 1m0s none was sent or answered"; err == nil || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
+		// One that has a long time to wait does get somewhere.
+		f := &fake{began: time.Now(), answer: always(time.Millisecond)}
+		b := Bench{Targets: []Target{{Caller: f, Rows: []int{1}, Plan: []Planned{{0, 0}, {time.Hour, 0}}}}}
+		if levels, err := runTargets(t.Context(), b, Load{Plan: true}); err != nil || levels[0].Client.Requests != 2 {
+			t.Errorf("got %+v, %v", levels, err)
+		}
+	})
+}
+
 func TestWindowsMayEndWithTheirAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		levels, err := run(t.Context(), t, Bench{Interval: interval, Requests: 20, Rule: Rule{Percent: 1}}, always(10*time.Millisecond), Load{Concurrency: 1})
@@ -426,6 +447,12 @@ Concurrency: 5, throughput: 20.00 infer/sec, latency 300 usec
 4,20.00,85,50,10,100,5,240,280,300,310,250
 5,20.00,,,,,,240,280,300,310,250
 `
+	r.Levels = r.Levels[:1]
+	r.Levels[0].Model = "m"
+	var named strings.Builder
+	if err := r.WriteCSV(&named); err != nil || !strings.HasPrefix(named.String(), "Model,Concurrency,") || !strings.Contains(named.String(), "\nm,4,20.00,") {
+		t.Errorf("of several models: %v, %s", err, named.String())
+	}
 	for _, c := range [][2]string{{text.String(), wantText}, {table.String(), wantTable}, {csv.String(), wantCSV}} {
 		if !slices.Equal(strings.Split(c[0], "\n"), strings.Split(c[1], "\n")) {
 			t.Errorf("got\n%s\nwant\n%s", c[0], c[1])

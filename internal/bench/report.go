@@ -17,9 +17,9 @@ import (
 // A Report is what came of a run.
 type Report struct {
 	Model      string        `json:"model"`
-	Protocol   string        `json:"protocol"` // "gRPC" or "HTTP"
+	Protocol   string        `json:"protocol"` // "gRPC", "gRPC streams" or "HTTP"
 	Address    string        `json:"address"`
-	Rows       int           `json:"rows"`                 // of a request
+	Rows       int           `json:"rows"`                 // of a request; 0 means as recorded
 	Percentile float64       `json:"percentile,omitempty"` // that windows are compared by; 0 means the mean
 	Interval   time.Duration `json:"interval_ns"`          // of a window
 	Levels     []Level       `json:"levels"`
@@ -175,13 +175,17 @@ func percentName(p float64) string { return "p" + strconv.FormatFloat(p, 'f', -1
 
 // WriteHead writes what is about to be measured.
 func (r *Report) WriteHead(w io.Writer) error {
+	rows := "as recorded"
+	if r.Rows > 0 {
+		rows = strconv.Itoa(r.Rows)
+	}
 	_, err := fmt.Fprintf(w, `*** Measurement Settings ***
   Model: %s at %s, over %s
-  Batch size: %d
+  Batch size: %s
   Measurement window: %d msec
   Stabilizing using %s latency and throughput
 
-`, r.Model, r.Address, r.Protocol, r.Rows, r.Interval.Milliseconds(), r.compared())
+`, r.Model, r.Address, r.Protocol, rows, r.Interval.Milliseconds(), r.compared())
 	return err
 }
 
@@ -311,6 +315,12 @@ func (r *Report) WriteCSV(w io.Writer) error {
 	rows := [][]string{append(head, "Avg latency")}
 	for _, l := range r.Levels {
 		rows = append(rows, l.row(percents))
+	}
+	if r.Levels[0].Model != "" {
+		rows[0] = append([]string{"Model"}, rows[0]...)
+		for i, l := range r.Levels {
+			rows[i+1] = append([]string{l.Model}, rows[i+1]...)
+		}
 	}
 	if err := out.WriteAll(rows); err != nil {
 		return err
