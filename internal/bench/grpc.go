@@ -21,9 +21,9 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// A connection has one goroutine that writes and one that reads, which many
-// requests keep busy: with so many at a time on each, the connection is not what
-// limits. perf_analyzer shares one among six.
+// perConnection is how many requests wait on a connection before there is another
+// one. A connection has one goroutine that writes and one that reads, so at some
+// number of clients it is what limits; the number is chosen, not measured.
 const perConnection = 16
 
 // maxConnections bounds them, for open loops whose requests pile up.
