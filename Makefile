@@ -102,6 +102,14 @@ bench-agreement: build ## compare shoal bench with perf_analyzer, on Shoal and o
 	tools/get-models models text_recognition
 	python3 test/clients/agreement.py
 
+.PHONY: bench-stall
+bench-stall: build ## hold what shoal bench says of a server that stalls for a second; wants a quiet machine for 8 minutes
+	go test -tags e2e -count 1 -timeout 30m -v -run TestBenchSeesAStall ./test/e2e -strict
+
+.PHONY: bench-replay
+bench-replay: build ## record a minute, replay it twice, and hold it against the simulator; wants a quiet machine for 4 minutes
+	go test -tags e2e -count 1 -timeout 30m -v -run TestBenchReplaysARecording ./test/e2e -strict
+
 .PHONY: proofs
 proofs: build ## prove with real models what docs/measured.md says of them; wants `make models` and a quiet machine for 10 minutes
 	go test -tags e2e,proofs -count 1 -timeout 60m -v -run '^TestProof' ./test/e2e -strict
