@@ -58,7 +58,7 @@ func TestBenchSeesAStall(t *testing.T) {
 	const rows, clients = 4, 4
 	// A busy machine has less than the device's capacity.
 	share := choose(0.8, 0.5)
-	stall, window := choose(time.Second, 400*time.Millisecond), choose(5*time.Second, 2*time.Second)
+	stall, window := choose(time.Second, 400*time.Millisecond), choose(5*time.Second, time.Second)
 	rate := share * 8 / seedCurve.Takes(8).Seconds() / rows
 	s := start(t, smallSeed(t))
 	// measure stops the server when a fifth of the time is over.
