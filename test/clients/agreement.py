@@ -37,6 +37,7 @@ CLIENTS = [1, 4, 16, 64]
 PROTOCOLS = ["http", "grpc"]
 THROUGHPUT, P95 = 0.05, 0.10  # by how much the tools may differ
 
+MODEL = shoal.ROOT / "models/text_recognition/1/model.onnx"
 # Two instances and batches of 4: what is best for it on two cores.
 TEXT_RECOGNITION = """
 max_batch_size: 4
@@ -50,7 +51,7 @@ class ShoalServer(shoal.Server):
 
     def __init__(self):
         self._repository = shoal.Repository()
-        self._repository.add("text_recognition", TEXT_RECOGNITION, shoal.ROOT / "models/text_recognition/1/model.onnx")
+        self._repository.add("text_recognition", TEXT_RECOGNITION, MODEL)
         seed = (shoal.ROOT / "examples/seed-device/seed_dynamic/config.pbtxt").read_text()
         self._repository.add("seed_dynamic", seed)
         try:
@@ -219,6 +220,9 @@ def main():
     parser.add_argument("--keep", type=pathlib.Path, default=shoal.ROOT / "bin/bench-agreement.jsonl", metavar="FILE", help="where pairs are kept (%(default)s)")
     arguments = parser.parse_args()
 
+    for needed in (shoal.BINARY, perf_analyzer.PERF_ANALYZER, triton.BINARY, MODEL):
+        if not needed.exists():
+            sys.exit(f"found no {needed}: run make bench-agreement, which brings it")
     cells = [
         Cell(server, model, rows, protocol, clients)
         for server, _, models in SERVERS for model, rows in models for protocol in PROTOCOLS for clients in CLIENTS

@@ -111,10 +111,10 @@ func TestBenchSeesAStall(t *testing.T) {
 
 // smallSeed returns a repository with the seed device for requests of some bytes, as the
 // model small: what comes at once is in the queue at once, in the order in which it was
-// sent.
+// sent, and nothing is refused.
 func smallSeed(t *testing.T) string {
 	return repositoryOf(t, map[string]string{"small": config(seedCurve.Fixed, "1", `
-		dynamic_batching { max_queue_delay_microseconds: 0 }
+		dynamic_batching { max_queue_delay_microseconds: 0 default_queue_policy { max_queue_size: 10000 } }
 		parameters { key: "per_row_us" value { string_value: "59.3" } }
 	`)})
 }
