@@ -22,7 +22,7 @@ tests = go test -list '^$(1)' ./... | awk '/^$(1)/ { names[n++] = $$1 } /^ok/ { 
 
 .PHONY: help
 help: ## print this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: deps
 deps: linter onnxruntime ## download the modules, install the linter, and bring ONNX Runtime to ./lib
@@ -94,6 +94,21 @@ bench: ## run the benchmarks
 .PHONY: bench-bare
 bench-bare: ## measure the bare engine with the models of `make models`, without the server
 	go test -tags e2e -count 1 -timeout 30m -v -run TestTheBareEngine ./test/bare
+
+.PHONY: bench-agreement
+bench-agreement: build ## compare shoal bench with perf_analyzer, on Shoal and on a real Triton; wants a quiet machine for 25 minutes
+	tools/get-perf-analyzer
+	tools/get-tritonserver
+	tools/get-models models text_recognition
+	python3 test/clients/agreement.py
+
+.PHONY: bench-stall
+bench-stall: build ## hold what shoal bench says of a server that stalls for a second; wants a quiet machine for 8 minutes
+	go test -tags e2e -count 1 -timeout 30m -v -run TestBenchSeesAStall ./test/e2e -strict
+
+.PHONY: bench-replay
+bench-replay: build ## record a minute, replay it twice, and hold it against the simulator; wants a quiet machine for 4 minutes
+	go test -tags e2e -count 1 -timeout 30m -v -run TestBenchReplaysARecording ./test/e2e -strict
 
 .PHONY: proofs
 proofs: build ## prove with real models what docs/measured.md says of them; wants `make models` and a quiet machine for 10 minutes

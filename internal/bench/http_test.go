@@ -195,7 +195,7 @@ func TestOverHTTPSendingAllocatesLittle(t *testing.T) {
 		if _, err := own.exchange(w.requests[0]); err != nil {
 			t.Fatal(err)
 		}
-	}); n > 4 {
+	}); n > 12 {
 		t.Errorf("a request allocates %v times", n)
 	}
 }

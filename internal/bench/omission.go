@@ -51,16 +51,15 @@ func Closed(spans []Span, clients int) []time.Duration {
 }
 
 // clients returns how many requests wait at a time when nothing stalls: as many
-// as come while one is answered (Little's law), where the median stands for how
-// long that takes because a stall does not change it.
-func clients(spans []Span, median time.Duration) int {
+// as come while one is answered (Little's law), where usual is how long that takes.
+func clients(spans []Span, usual time.Duration) int {
 	first := slices.MinFunc(spans, func(a, b Span) int { return cmp.Compare(a.Due, b.Due) }).Due
 	last := slices.MaxFunc(spans, func(a, b Span) int { return cmp.Compare(a.Due, b.Due) }).Due
 	if last <= first {
 		return len(spans)
 	}
 	rate := float64(len(spans)-1) / float64(last-first)
-	return max(1, int(math.Ceil(rate*float64(median)-1e-9)))
+	return max(1, int(math.Ceil(rate*float64(usual)-1e-9)))
 }
 
 // closedLoop returns nil if no request was due at a time.
@@ -68,7 +67,9 @@ func (w *Window) closedLoop() *ClosedLoop {
 	if len(w.spans) == 0 {
 		return nil
 	}
-	n := clients(w.spans, w.Latency(50))
+	// A quarter of the requests are answered as fast as when nothing stalls, even if
+	// the server takes most of the time to make up for the stall.
+	n := clients(w.spans, w.Latency(25))
 	latencies := Closed(w.spans, n)
 	slices.Sort(latencies)
 	at := func(percent float64) time.Duration {

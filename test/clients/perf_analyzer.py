@@ -108,9 +108,10 @@ def run(arguments, limit=300):
     return done.returncode, done.stdout
 
 
-def measure(model, where, *arguments, rows=2, window=300, stability=100_000):
+def measure(model, where, *arguments, rows=2, clients=16, window=300, stability=100_000):
     """The levels that perf_analyzer measures, each of them checked. Windows of which one is that
-    many per cent above another are unstable; unless told, none are, since figures do not matter."""
+    many per cent above another are unstable; unless told, none are, since figures do not matter. clients
+    is the most that wait at a time."""
     call = ["-m", model, *where, "-p", str(window), "-s", str(stability), "-r", "10", *arguments]
     status, text = run(call)
     if status == 2:
@@ -122,7 +123,7 @@ def measure(model, where, *arguments, rows=2, window=300, stability=100_000):
     if not levels:
         raise Wrong(f"perf_analyzer {' '.join(call)}: found no report\n{text}")
     for level in levels:
-        level.check(rows, clients=16)
+        level.check(rows, clients)
     return levels
 
 

@@ -66,6 +66,23 @@ func TestProofArrivalsAreRecordedAndReplayed(t *testing.T) {
 // replays simulates a recording of the seed device.
 func replays(t *testing.T, trace string, requests int) {
 	t.Helper()
+	// The pauses are longer than the device takes.
+	if total := simulateSeed(t, trace); total.Answered != requests || total.Batches != requests {
+		t.Errorf("simulated %+v, want %d requests, each alone", total, requests)
+	}
+}
+
+// A total is what the simulator says of all requests.
+type total struct {
+	Answered, Batches int
+	Latency           struct {
+		Mean time.Duration `json:"mean_ns"`
+	}
+}
+
+// simulateSeed plays a recording again in the simulator of the seed device.
+func simulateSeed(t *testing.T, trace string) total {
+	t.Helper()
 	scenario := filepath.Join(filepath.Dir(trace), "scenario.yaml")
 	text := strings.Join([]string{
 		"model: {max_batch_size: 8, fixed: " + seedCurve.Fixed.String() + ", per_row: " + seedCurve.PerRow.String() + "}",
@@ -78,16 +95,9 @@ func replays(t *testing.T, trace string, requests int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var report struct {
-		Runs []struct {
-			Total struct{ Answered, Batches int }
-		}
+	var report struct{ Runs []struct{ Total total } }
+	if err := json.Unmarshal(out, &report); err != nil || len(report.Runs) != 1 {
+		t.Fatalf("%v: %d runs, want one", err, len(report.Runs))
 	}
-	if err := json.Unmarshal(out, &report); err != nil {
-		t.Fatal(err)
-	}
-	// The pauses are longer than the device takes.
-	if len(report.Runs) != 1 || report.Runs[0].Total.Answered != requests || report.Runs[0].Total.Batches != requests {
-		t.Errorf("simulated %+v, want %d requests, each alone", report.Runs, requests)
-	}
+	return report.Runs[0].Total
 }

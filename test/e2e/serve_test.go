@@ -62,6 +62,16 @@ func oneRow(ctx context.Context, s *server) (int, error) {
 	return status, err
 }
 
+// shellBlocks returns the fenced shell commands of a page.
+func shellBlocks(page string) (blocks []string) {
+	for i, block := range strings.Split(page, "```") {
+		if commands, ok := strings.CutPrefix(block, "sh\n"); ok && i%2 == 1 {
+			blocks = append(blocks, commands)
+		}
+	}
+	return blocks
+}
+
 var served = regexp.MustCompile(`shoal serve --model-repository (\S+)`)
 
 // TestTheReadmesCommandsAnswer runs the fenced shell commands of the README that
@@ -77,10 +87,7 @@ func TestTheReadmesCommandsAnswer(t *testing.T) {
 		"examples/onnx":        `"name":"OUTPUT0","datatype":"FP32","shape":[1,16],"data":[4.0,`,
 	}
 	repository, ran := "", 0
-	for i, block := range strings.Split(string(readme), "```") {
-		if i%2 == 0 || !strings.HasPrefix(block, "sh\n") {
-			continue
-		}
+	for _, block := range shellBlocks(string(readme)) {
 		if found := served.FindStringSubmatch(block); found != nil {
 			repository = found[1]
 		}
@@ -92,7 +99,7 @@ func TestTheReadmesCommandsAnswer(t *testing.T) {
 				onnxtest.Library(t)
 			}
 			s := start(t, root+"/"+repository)
-			script := strings.ReplaceAll(strings.TrimPrefix(block, "sh\n"), "localhost:8000", strings.TrimPrefix(s.http, "http://"))
+			script := strings.ReplaceAll(block, "localhost:8000", strings.TrimPrefix(s.http, "http://"))
 			out, err := exec.Command("bash", "-euo", "pipefail", "-c", script).CombinedOutput()
 			if err != nil || !bytes.Contains(out, []byte(wants[repository])) {
 				t.Errorf("%s\nanswers %v:\n%s\nwant %s", script, err, out, wants[repository])

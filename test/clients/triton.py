@@ -1,0 +1,69 @@
+"""Starts the real Triton server that tools/get-tritonserver brings to bin/tritonserver."""
+
+import pathlib
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+
+import shoal
+
+BINARY = shoal.ROOT / "bin/tritonserver/tritonserver"
+MODELS = pathlib.Path(__file__).resolve().parent / "triton"
+
+
+def free_ports(count):
+    """Ports that nobody listens on. Triton cannot be told to find its own."""
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [s.getsockname()[1] for s in held]
+    for s in held:
+        s.close()
+    return ports
+
+
+class Server:
+    """One run of tritonserver. http and grpc are host:port once it is ready."""
+
+    def __init__(self):
+        http, grpc, metrics = free_ports(3)
+        self.http, self.grpc = f"127.0.0.1:{http}", f"127.0.0.1:{grpc}"
+        self._folder = pathlib.Path(tempfile.mkdtemp(prefix="shoal-triton-"))
+        shutil.copytree(MODELS, self._folder / "models")  # Python writes beside its files
+        self._log = open(self._folder / "log", "w+")
+        command = [BINARY, f"--model-repository={self._folder / 'models'}", "--disable-auto-complete-config", "--allow-gpu-metrics=false"]
+        for name, port in (("http", http), ("grpc", grpc), ("metrics", metrics)):
+            command += [f"--{name}-address=127.0.0.1", f"--{name}-port={port}"]
+        self._process = subprocess.Popen(command, stdout=self._log, stderr=subprocess.STDOUT)
+        try:
+            self._await(time.monotonic() + 60)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _await(self, patience):
+        while not self._ready():
+            if self._process.poll() is not None or time.monotonic() > patience:
+                self._log.seek(0)
+                raise RuntimeError("tritonserver does not become ready\n" + self._log.read())
+            time.sleep(0.05)
+
+    def _ready(self):
+        try:
+            with urllib.request.urlopen(f"http://{self.http}/v2/health/ready", timeout=5) as answer:
+                return answer.status == 200
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def stop(self):
+        """Ends the server, with its models' processes."""
+        self._process.terminate()
+        try:
+            self._process.wait(timeout=40)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._log.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
