@@ -40,7 +40,7 @@ func TestClientsAreAsManyAsWaitWithoutAStall(t *testing.T) {
 	}
 	for usual, want := range map[time.Duration]int{0: 1, 5: 1, 10: 1, 11: 2, 25: 3, 30: 3} {
 		if got := clients(spans, usual); got != want {
-			t.Errorf("a usual latency of %d gives %d clients, want %d", median, got, want)
+			t.Errorf("a usual latency of %d gives %d clients, want %d", usual, got, want)
 		}
 	}
 	if got := clients([]Span{{5, 6}, {5, 7}}, 1); got != 2 {
