@@ -10,7 +10,7 @@ import (
 // layers lists every package of the module, lowest first. A package imports
 // from the layers below its own, and from no other.
 var layers = [][]string{
-	{"tensor", "internal/buf", "internal/script", "internal/device", "internal/pacer", "internal/machine", "internal/plainjson", "internal/arrivals", "internal/modelconfig/configpb"},
+	{"tensor", "internal/buf", "internal/script", "internal/device", "internal/pacer", "internal/machine", "internal/plainjson", "internal/arrivals", "internal/plot", "internal/modelconfig/configpb"},
 	{"internal/infer", "internal/batching", "internal/kserve/kservepb", "internal/leak", "internal/engine/onnx/onnxruntime"},
 	{"internal/modelconfig", "internal/stats", "internal/engine/onnx/onnxtest"},
 	{"internal/engine"},

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+
+	"github.com/shoal-serving/shoal/internal/plot"
 )
 
 // A chart is the place where lines are drawn.
@@ -35,7 +37,7 @@ func (p *picture) key() {
 	p.y += 24
 	x := edge
 	for i, g := range p.groups() {
-		width := 34 + textWidth(g.setting, 14)
+		width := 34 + plot.TextWidth(g.setting, 14)
 		if x > edge && x+width > pictureWidth-edge {
 			x = edge
 			p.y += 22
@@ -52,7 +54,7 @@ func (p *picture) chart(c chart, m measure) {
 	for _, run := range p.Runs {
 		c.mostY = max(c.mostY, m.of(run))
 	}
-	step := niceStep(c.mostY / 5)
+	step := plot.Step(c.mostY / 5)
 	c.mostY = max(step, math.Ceil(c.mostY/step)*step)
 	p.text(c.left-40, c.top-14, `class="name"`, m.name)
 	for i := range int(math.Round(c.mostY/step)) + 1 {
@@ -63,7 +65,7 @@ func (p *picture) chart(c chart, m measure) {
 	end := -1e9 // of the last label, so that labels do not touch
 	for _, point := range points {
 		label := perSecond(point)
-		if half := textWidth(label, 12) / 2; c.x(point)-half > end+6 {
+		if half := plot.TextWidth(label, 12) / 2; c.x(point)-half > end+6 {
 			p.text(c.x(point), c.top+c.height+18, `class="soft" font-size="12" text-anchor="middle"`, label)
 			end = c.x(point) + half
 		}
@@ -77,25 +79,11 @@ func (p *picture) chart(c chart, m measure) {
 func (p *picture) curve(c chart, m measure, g group, colour string) {
 	p.body.WriteString(`<polyline fill="none" stroke-width="2.5" stroke-linejoin="round" stroke="` + colour + `" points="`)
 	for _, run := range g.runs {
-		fmt.Fprintf(&p.body, "%s,%s ", px(c.x(run.Point)), px(c.y(m.of(run))))
+		fmt.Fprintf(&p.body, "%s,%s ", plot.Px(c.x(run.Point)), plot.Px(c.y(m.of(run))))
 	}
 	p.body.WriteString(`"/>` + "\n")
 	for _, run := range g.runs {
-		fmt.Fprintf(&p.body, `<circle cx="%s" cy="%s" r="3.6" fill="%s"><title>%s</title></circle>`+"\n", px(c.x(run.Point)), px(c.y(m.of(run))), colour,
-			escape(fmt.Sprintf("%s: %s %s", p.nameOf(run), threeDigits(m.of(run)), m.name)))
+		fmt.Fprintf(&p.body, `<circle cx="%s" cy="%s" r="3.6" fill="%s"><title>%s</title></circle>`+"\n", plot.Px(c.x(run.Point)), plot.Px(c.y(m.of(run))), colour,
+			plot.Escape(fmt.Sprintf("%s: %s %s", p.nameOf(run), threeDigits(m.of(run)), m.name)))
 	}
-}
-
-// niceStep returns a round number that is at least v.
-func niceStep(v float64) float64 {
-	if v <= 0 {
-		return 1
-	}
-	power := math.Pow(10, math.Floor(math.Log10(v)))
-	for _, n := range []float64{1, 2, 2.5, 5} {
-		if n*power >= v {
-			return n * power
-		}
-	}
-	return 10 * power
 }

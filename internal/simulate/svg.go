@@ -2,13 +2,13 @@ package simulate
 
 import (
 	"bytes"
-	"encoding/xml"
 	"fmt"
 	"io"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
+
+	"github.com/shoal-serving/shoal/internal/plot"
 )
 
 // WriteSVG draws the report as a picture that stands alone: no scripts, no fonts
@@ -102,12 +102,12 @@ func (p *picture) gutter() float64 {
 	for _, run := range p.drawn() {
 		if len(run.Lanes) > 1 {
 			for lane := range run.Lanes {
-				width = max(width, textWidth(run.label(lane), 12)+24)
+				width = max(width, plot.TextWidth(run.label(lane), 12)+24)
 			}
 		}
 		for _, q := range run.Requests {
 			if !p.cut {
-				width = max(width, textWidth(q.ID, 11)+20-(p.x(q.Arrived)-p.left))
+				width = max(width, plot.TextWidth(q.ID, 11)+20-(p.x(q.Arrived)-p.left))
 			}
 		}
 	}
@@ -159,9 +159,9 @@ func (p *picture) finish() []byte {
 	var out bytes.Buffer
 	height := p.y + edge - 12
 	fmt.Fprintf(&out, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %s %s" width="%s" height="%s" role="img">`+"\n",
-		px(pictureWidth), px(height), px(pictureWidth), px(height))
-	fmt.Fprintf(&out, "<title>%s</title>\n<style>%s</style>\n", escape(p.Title), style)
-	fmt.Fprintf(&out, `<rect class="page" width="%s" height="%s" rx="10"/>`+"\n", px(pictureWidth), px(height))
+		plot.Px(pictureWidth), plot.Px(height), plot.Px(pictureWidth), plot.Px(height))
+	fmt.Fprintf(&out, "<title>%s</title>\n<style>%s</style>\n", plot.Escape(p.Title), style)
+	fmt.Fprintf(&out, `<rect class="page" width="%s" height="%s" rx="10"/>`+"\n", plot.Px(pictureWidth), plot.Px(height))
 	out.Write(p.body.Bytes())
 	out.WriteString("</svg>\n")
 	return out.Bytes()
@@ -170,14 +170,14 @@ func (p *picture) finish() []byte {
 func (p *picture) header() {
 	if p.Title != "" {
 		p.y -= 12
-		for _, line := range wrapBy(p.Title, pictureWidth-2*edge, func(s string) float64 { return textWidth(s, 28) }) {
+		for _, line := range wrapBy(p.Title, pictureWidth-2*edge, func(s string) float64 { return plot.TextWidth(s, 28) }) {
 			p.y += 32
 			p.text(edge, p.y, `class="title"`, line)
 		}
 		p.y += 12
 	}
 	if p.Text != "" {
-		for _, line := range wrapBy(p.Text, 960, func(s string) float64 { return textWidth(s, 14) }) {
+		for _, line := range wrapBy(p.Text, 960, func(s string) float64 { return plot.TextWidth(s, 14) }) {
 			p.y += 20
 			p.text(edge, p.y, `class="soft" font-size="14"`, line)
 		}
@@ -261,7 +261,7 @@ func (p *picture) describe(run *Run, y float64) float64 {
 	if p.shared() == "" {
 		name = p.nameOf(run)
 	}
-	lines := wrapBy(name, nameWidth, func(s string) float64 { return textWidth(s, 16.5) }) // bold is wider
+	lines := wrapBy(name, nameWidth, func(s string) float64 { return plot.TextWidth(s, 16.5) }) // bold is wider
 	if len(lines) > 4 {
 		lines = append(lines[:3], "…")
 	}
@@ -275,7 +275,7 @@ func (p *picture) describe(run *Run, y float64) float64 {
 		if i == 0 {
 			class = "sum"
 		}
-		for _, part := range wrapBy(line, nameWidth, func(s string) float64 { return textWidth(s, 13) }) {
+		for _, part := range wrapBy(line, nameWidth, func(s string) float64 { return plot.TextWidth(s, 13) }) {
 			p.text(edge, y, `class="`+class+`" font-size="13"`, part)
 			y += 18
 		}
@@ -354,9 +354,9 @@ func (p *picture) packed(run *Run, tight bool) waits {
 		}
 		begin, end := one.from-4, one.to+8
 		if !tight {
-			begin -= textWidth(q.ID, 11) + 6
+			begin -= plot.TextWidth(q.ID, 11) + 6
 			if q.Refusal != "" && q.Batch < 0 {
-				end += textWidth(q.Refusal, 11) + 10
+				end += plot.TextWidth(q.Refusal, 11) + 10
 			}
 		}
 		one.row = slices.IndexFunc(ends, func(e float64) bool { return e <= begin })
@@ -383,13 +383,13 @@ func (p *picture) waits(w waits, top float64) {
 		q := one.request
 		y := top + (float64(one.row)+0.5)*w.rowHeight()
 		colour := p.colour[q.ID]
-		fmt.Fprintf(&p.body, `<g><title>%s</title>`, escape(p.story(q)))
+		fmt.Fprintf(&p.body, `<g><title>%s</title>`, plot.Escape(p.story(q)))
 		if one.to > one.from {
-			p.line(one.from, y, one.to, y, fmt.Sprintf(`stroke="%s" stroke-width="%s" stroke-opacity="0.6"`, colour, px(thick)))
+			p.line(one.from, y, one.to, y, fmt.Sprintf(`stroke="%s" stroke-width="%s" stroke-opacity="0.6"`, colour, plot.Px(thick)))
 		}
-		fmt.Fprintf(&p.body, `<circle cx="%s" cy="%s" r="%s" fill="%s"/>`, px(one.from), px(y), px(size), colour)
+		fmt.Fprintf(&p.body, `<circle cx="%s" cy="%s" r="%s" fill="%s"/>`, plot.Px(one.from), plot.Px(y), plot.Px(size), colour)
 		if !w.tight {
-			name := clipBy(q.ID, one.from-p.left+mostGutter-14, func(s string) float64 { return textWidth(s, 11) })
+			name := clipBy(q.ID, one.from-p.left+mostGutter-14, func(s string) float64 { return plot.TextWidth(s, 11) })
 			p.text(one.from-7, y+4, `font-size="11" font-weight="600" text-anchor="end"`, name)
 		}
 		if q.Refusal != "" && q.Batch < 0 && q.Answered <= p.end {
@@ -440,7 +440,7 @@ func (p *picture) batch(run *Run, i int, top float64) {
 	b := run.Batches[i]
 	x1, x2 := p.x(b.Began), p.x(min(b.Ended, p.end))
 	width := max(1, x2-x1)
-	fmt.Fprintf(&p.body, `<g class="batch"><rect class="room" x="%s" y="%s" width="%s" height="%s"/>`+"\n", px(x1), px(top), px(width), px(laneHeight))
+	fmt.Fprintf(&p.body, `<g class="batch"><rect class="room" x="%s" y="%s" width="%s" height="%s"/>`+"\n", plot.Px(x1), plot.Px(top), plot.Px(width), plot.Px(laneHeight))
 	perRow := laneHeight / float64(run.capacity(b.Lane))
 	y := top + laneHeight
 	for _, index := range b.Requests {
@@ -451,10 +451,10 @@ func (p *picture) batch(run *Run, i int, top float64) {
 	}
 	if rest := float64(b.Rows)*perRow - (top + laneHeight - y); rest > 0.01 { // requests that are not kept
 		y -= rest
-		fmt.Fprintf(&p.body, `<rect x="%s" y="%s" width="%s" height="%s" fill="%s" fill-opacity="0.5"/>`, px(x1), px(y), px(width), px(rest), palette[0])
+		fmt.Fprintf(&p.body, `<rect x="%s" y="%s" width="%s" height="%s" fill="%s" fill-opacity="0.5"/>`, plot.Px(x1), plot.Px(y), plot.Px(width), plot.Px(rest), palette[0])
 	}
-	fmt.Fprintf(&p.body, `<rect class="frame" x="%s" y="%s" width="%s" height="%s"/>`, px(x1), px(y), px(width), px(top+laneHeight-y))
-	if textWidth(b.Why, 11.5) <= width {
+	fmt.Fprintf(&p.body, `<rect class="frame" x="%s" y="%s" width="%s" height="%s"/>`, plot.Px(x1), plot.Px(y), plot.Px(width), plot.Px(top+laneHeight-y))
+	if plot.TextWidth(b.Why, 11.5) <= width {
 		p.text(x1+2, top+laneHeight+13.5, `class="soft" font-size="11.5"`, b.Why)
 	}
 	p.body.WriteString("</g>\n")
@@ -466,13 +466,13 @@ func (p *picture) segment(q Request, x, y, width, height float64) {
 		opacity = ` fill-opacity="0.45"`
 	}
 	fmt.Fprintf(&p.body, `<g class="request"><title>%s</title><rect x="%s" y="%s" width="%s" height="%s" fill="%s"%s/>`,
-		escape(p.story(q)), px(x), px(y), px(width), px(height), p.colour[q.ID], opacity)
+		plot.Escape(p.story(q)), plot.Px(x), plot.Px(y), plot.Px(width), plot.Px(height), p.colour[q.ID], opacity)
 	if height >= 5 {
 		p.line(x, y, x+width, y, `class="frame"`)
 	}
 	if size := min(15, height-2); size >= 7 {
-		if room := width - 6; textWidth(q.ID, size) <= room {
-			p.text(x+width/2, y+height/2+size*0.36, fmt.Sprintf(`class="in" font-size="%s" text-anchor="middle"`, px(size)), q.ID)
+		if room := width - 6; plot.TextWidth(q.ID, size) <= room {
+			p.text(x+width/2, y+height/2+size*0.36, fmt.Sprintf(`class="in" font-size="%s" text-anchor="middle"`, plot.Px(size)), q.ID)
 		}
 	}
 	p.body.WriteString("</g>\n")
@@ -490,7 +490,7 @@ func (p *picture) legend() {
 	p.y += 18
 	x, y := edge, p.y
 	item := func(text string, draw func()) {
-		width := 34 + textWidth(text, 12)
+		width := 34 + plot.TextWidth(text, 12)
 		if x+width > pictureWidth-edge {
 			x, y = edge, y+20
 		}
@@ -499,13 +499,13 @@ func (p *picture) legend() {
 		x += width + 18
 	}
 	box := func(class string, height float64) {
-		fmt.Fprintf(&p.body, `<rect %s x="%s" y="%s" width="18" height="%s"/>`+"\n", class, px(x), px(y+2-height), px(height))
+		fmt.Fprintf(&p.body, `<rect %s x="%s" y="%s" width="18" height="%s"/>`+"\n", class, plot.Px(x), plot.Px(y+2-height), plot.Px(height))
 	}
 	item("a request in a batch, as high as its rows", func() { box(`fill="`+palette[0]+`"`, 9) })
 	item("room for more rows", func() { box(`class="room"`, 14) })
 	item("arrives, and waits", func() {
 		p.line(x+3, y-4, x+20, y-4, `stroke="`+palette[0]+`" stroke-width="2.4" stroke-opacity="0.6"`)
-		fmt.Fprintf(&p.body, `<circle cx="%s" cy="%s" r="3.6" fill="%s"/>`+"\n", px(x+3), px(y-4), palette[0])
+		fmt.Fprintf(&p.body, `<circle cx="%s" cy="%s" r="3.6" fill="%s"/>`+"\n", plot.Px(x+3), plot.Px(y-4), palette[0])
 	})
 	if p.refuses() {
 		item("is turned away", func() { p.cross(x+10, y-4, 4) })
@@ -517,22 +517,11 @@ func (p *picture) legend() {
 // Elements.
 
 func (p *picture) text(x, y float64, attributes, text string) {
-	fmt.Fprintf(&p.body, `<text x="%s" y="%s" %s>%s</text>`+"\n", px(x), px(y), attributes, escape(text))
+	fmt.Fprintf(&p.body, `<text x="%s" y="%s" %s>%s</text>`+"\n", plot.Px(x), plot.Px(y), attributes, plot.Escape(text))
 }
 
 func (p *picture) line(x1, y1, x2, y2 float64, attributes string) {
-	fmt.Fprintf(&p.body, `<line x1="%s" y1="%s" x2="%s" y2="%s" %s/>`+"\n", px(x1), px(y1), px(x2), px(y2), attributes)
-}
-
-// px writes a length. A tenth of a pixel is finer than anybody sees.
-func px(v float64) string { return trimZeros(strconv.FormatFloat(v, 'f', 1, 64)) }
-
-func escape(text string) string {
-	var out strings.Builder
-	if err := xml.EscapeText(&out, []byte(text)); err != nil {
-		panic(err) // a builder takes everything
-	}
-	return out.String()
+	fmt.Fprintf(&p.body, `<line x1="%s" y1="%s" x2="%s" y2="%s" %s/>`+"\n", plot.Px(x1), plot.Px(y1), plot.Px(x2), plot.Px(y2), attributes)
 }
 
 func plural(n int, of string) string {
@@ -540,24 +529,4 @@ func plural(n int, of string) string {
 		return "1 " + of
 	}
 	return fmt.Sprintf("%d %ss", n, of)
-}
-
-// textWidth estimates how wide a text is. Nobody knows which font it will be
-// shown in, so it takes a wide one.
-func textWidth(text string, size float64) (width float64) {
-	for _, char := range text {
-		switch {
-		case strings.ContainsRune("iljtfI.,:;'|!()[] ", char):
-			width += 0.36
-		case strings.ContainsRune("mwMW", char):
-			width += 0.95
-		case columns(char) == 2:
-			width++
-		case char >= 'A' && char <= 'Z':
-			width += 0.7
-		default:
-			width += 0.61
-		}
-	}
-	return width * size
 }
