@@ -49,7 +49,7 @@ type benchOptions struct {
 	interval, windowRequests   int
 	trials                     int
 	seed                       uint64
-	csv, json                  string
+	csv, json, html            string
 	verbose                    bool
 	sharedMemory               string
 	serviceKind                string
@@ -82,6 +82,7 @@ Options have the names of Triton's perf_analyzer.`,
 		},
 	}
 	o.addFlags(cmd.Flags())
+	cmd.AddCommand(newBenchCompareCommand())
 	cmd.MarkFlagsMutuallyExclusive("concurrency-range", "request-rate-range", "request-intervals", "request-trace", "concurrent")
 	cmd.MarkFlagsMutuallyExclusive("request-trace", "request-count")
 	cmd.MarkFlagsMutuallyExclusive("request-trace", "batch-size")
@@ -118,6 +119,7 @@ func (o *benchOptions) addFlags(f *pflag.FlagSet) {
 	f.IntVarP(&o.trials, "max-trials", "r", 10, "`windows` in which a load has to become stable")
 	f.StringVarP(&o.csv, "latency-report-file", "f", "", "write a table to this CSV `file`; - is the standard output, in place of the text")
 	f.StringVar(&o.json, "json", "", "write all figures to this `file`; - is the standard output, in place of the text")
+	f.StringVar(&o.html, "html", "", "write a page with charts to this `file`; - is the standard output, in place of the text")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "tell every second how far a load is, also where that is no terminal")
 	o.addPerfAnalyzers(f)
 }
@@ -432,7 +434,7 @@ func (o *benchOptions) run(ctx context.Context, w benchWork, out, errs io.Writer
 		}
 	}
 	text := out
-	if o.csv == "-" || o.json == "-" {
+	if o.csv == "-" || o.json == "-" || o.html == "-" {
 		text = io.Discard // the output is for another program
 	}
 	name := strings.Join(o.models, ",")
@@ -566,6 +568,9 @@ func (o *benchOptions) write(report *bench.Report, out, text io.Writer) error {
 	}
 	if o.json != "" {
 		err = errors.Join(err, writeTo(o.json, out, report.WriteJSON))
+	}
+	if o.html != "" {
+		err = errors.Join(err, writeTo(o.html, out, report.WriteHTML))
 	}
 	return err
 }

@@ -218,10 +218,10 @@ func (l Level) WriteText(w io.Writer) error {
 		p.line("    Sent later than due: p50 %d usec, p99 %d usec, at most %d usec",
 			c.late(50).Microseconds(), c.late(99).Microseconds(), c.late(100).Microseconds())
 	}
-	if c.Late*100 > c.Requests+c.Failed {
+	if l.late() {
 		p.line("    Late request count: %d; this machine could not keep up with the rate, and latencies have that in them", c.Late)
 	}
-	if o := l.ClosedLoop; o != nil && c.latency(99) > missed*o.P99 {
+	if o := l.ClosedLoop; l.closedMisses() {
 		p.line("    A closed loop would have missed this: its p99 would have been %d usec (%d waiting at a time, counted from when they could be sent); here it is %d usec",
 			o.P99.Microseconds(), o.Clients, c.latency(99).Microseconds())
 	}
