@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/shoal-serving/shoal/internal/bench"
 	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
 )
 
@@ -56,7 +57,7 @@ func TestProofTheWayCostsLittle(t *testing.T) {
 				t.Logf("bare %.0f calls a second for %v of CPU each, served %.0f for %v", b.perSecond, b.cpu, m.perSecond, m.cpu)
 				return m.perSecond / b.perSecond
 			})
-			mid, from, to := median(more)
+			mid, from, to := bench.Median(more)
 			t.Logf("the server takes %.1f [%.1f, %.1f] µs of CPU more for each request, want 30 at the most", mid, from, to)
 			if *strict && from > 30 {
 				t.Errorf("%.1f µs more", mid)

@@ -7,7 +7,6 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -15,6 +14,7 @@ import (
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/batching"
+	"github.com/shoal-serving/shoal/internal/bench"
 	"github.com/shoal-serving/shoal/internal/device"
 	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
 	"github.com/shoal-serving/shoal/internal/simulate"
@@ -91,15 +91,6 @@ func seedRequest(model string, rows int) *kservepb.ModelInferRequest {
 	}
 }
 
-// median returns the median of values and the 95 % interval of it, by rank.
-func median(values []float64) (mid, low, high float64) {
-	v := slices.Sorted(slices.Values(values))
-	n := float64(len(v))
-	half := 1.96 * math.Sqrt(n) / 2
-	at := func(rank float64) float64 { return v[max(0, min(len(v)-1, int(math.Round(rank))))] }
-	return v[len(v)/2], at(n/2 - half - 0.5), at(n/2 + half - 0.5)
-}
-
 // tries measures a ratio so often that it can be told from noise, or, if the test
 // is not strict, until it is between low and high, five times at the most: other
 // work on the machine makes a ratio worse now and then, a defect always.
@@ -118,7 +109,7 @@ func tries(low, high float64, measure func() float64) []float64 {
 // hold measures a ratio and fails unless it is between low and high.
 func hold(t *testing.T, name string, low, high float64, measure func() float64) {
 	t.Helper()
-	mid, from, to := median(tries(low, high, measure))
+	mid, from, to := bench.Median(tries(low, high, measure))
 	t.Logf("%s: %.3f [%.3f, %.3f], want %.2f to %.2f", name, mid, from, to, low, high)
 	if to < low || from > high {
 		t.Errorf("%s: %.3f, want %.2f to %.2f", name, mid, low, high)
