@@ -73,6 +73,10 @@ lint: $(LINT) ## lint and check the formatting; installs the pinned linter first
 e2e: build ## test the built binary from outside
 	go test -tags e2e -count 1 ./test/e2e/...
 
+.PHONY: picture
+picture: build ## measure the seed device, and take the picture of the report that is in docs/benchmarking.md; needs chromium
+	go test -tags e2e -count 1 -run 'TestReportsOpenInABrowser/^report$$' ./test/e2e -picture ../../docs/pictures/bench-report.png
+
 .PHONY: dist
 dist: ## pack a server with all that it needs into ./dist, and serve an example from that
 	tools/check-dist "$$(tools/dist dist)"

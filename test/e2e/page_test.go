@@ -31,13 +31,13 @@ var pictureFile = flag.String("picture", "", "measure longer, and write a pictur
 // TestReportsOpenInABrowser opens what `shoal bench --html` and `shoal bench compare
 // --html` write as their readers do.
 func TestReportsOpenInABrowser(t *testing.T) {
-	b := openBrowser(t)
+	browser := openBrowser(t)
 	s := start(t, root+"/examples/seed-device")
 	folder := t.TempDir()
 	measured := measureForPage(t, s, folder)
 
 	t.Run("report", func(t *testing.T) {
-		light := b.inspect(t, filepath.Join(folder, "base.html"), "seed_dynamic", "Throughput and latency", "Percentiles", "Where the time went", "compute infer", "Second by second")
+		light := inspect(browser, t, filepath.Join(folder, "base.html"), "seed_dynamic", "Throughput and latency", "Percentiles", "Where the time went", "compute infer", "Second by second")
 		if *pictureFile != "" {
 			if err := os.WriteFile(*pictureFile, light, 0o644); err != nil {
 				t.Fatal(err)
@@ -47,7 +47,7 @@ func TestReportsOpenInABrowser(t *testing.T) {
 	t.Run("troubled report", func(t *testing.T) {
 		file := filepath.Join(folder, "troubled.html")
 		writePage(t, file, troubled(measured).WriteHTML)
-		b.inspect(t, file, "<script>alert(1)</script>", "not stable", "40 of 1,040 requests failed", `"</title><img src=x onerror=alert(2)>"`, "interrupted")
+		inspect(browser, t, file, "<script>alert(1)</script>", "not stable", "40 of 1,040 requests failed", `"</title><img src=x onerror=alert(2)>"`, "interrupted")
 	})
 	t.Run("comparison", func(t *testing.T) {
 		file := filepath.Join(folder, "compare.html")
@@ -56,7 +56,7 @@ func TestReportsOpenInABrowser(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
-		b.inspect(t, file, "base and <b>new", "not enough repeats to say", "Throughput and p99")
+		inspect(browser, t, file, "base and <b>new", "not enough repeats to say", "Throughput and p99")
 	})
 }
 
@@ -114,12 +114,10 @@ func writePage(t *testing.T, file string, write func(io.Writer) error) {
 	}
 }
 
-// A browser is a Chromium without a window.
-type browser struct{ ctx context.Context }
-
-// openBrowser starts the one that CHROMIUM names, and then there has to be one, or
-// that of the PATH, without which the test is skipped.
-func openBrowser(t *testing.T) browser {
+// openBrowser starts the Chromium that the variable CHROMIUM names, and then there has
+// to be one, or that of the PATH, without which the test is skipped. It is the
+// context's, and ends with the test.
+func openBrowser(t *testing.T) context.Context {
 	t.Helper()
 	path := os.Getenv("CHROMIUM")
 	if path == "" {
@@ -142,19 +140,19 @@ func openBrowser(t *testing.T) browser {
 	if err := chromedp.Do(ctx); err != nil {
 		t.Fatalf("%s does not start: %v", path, err)
 	}
-	return browser{ctx}
+	return ctx
 }
 
 // inspect opens a page in the light and in the dark. It fails if the page asks for
 // anything, has an error, or cannot be read, and returns a picture of its top.
-func (b browser) inspect(t *testing.T, file string, texts ...string) []byte {
+func inspect(browser context.Context, t *testing.T, file string, texts ...string) []byte {
 	t.Helper()
 	file, err := filepath.Abs(file)
 	if err != nil {
 		t.Fatal(err)
 	}
 	address := (&url.URL{Scheme: "file", Path: file}).String()
-	ctx, closeTab := chromedp.NewContext(b.ctx)
+	ctx, closeTab := chromedp.NewContext(browser)
 	defer closeTab()
 	act(ctx, t, command(network.Enable, network.EnableParams{})) // opens the tab, which a timeout would close
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
