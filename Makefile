@@ -74,7 +74,7 @@ e2e: build ## test the built binary from outside
 	go test -tags e2e -count 1 ./test/e2e/...
 
 .PHONY: picture
-picture: build ## measure the seed device, and take the picture of the report that is in docs/benchmarking.md; needs chromium
+picture: build ## measure the seed device, and take the picture of the report that is in docs/benchmarking.md; needs chromium and a quiet machine
 	go test -tags e2e -count 1 -run 'TestReportsOpenInABrowser/^report$$' ./test/e2e -picture ../../docs/pictures/bench-report.png
 
 .PHONY: dist
