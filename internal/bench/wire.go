@@ -127,5 +127,6 @@ func (w *wire) exchange(request []byte) (keep bool, err error) {
 		err = sentence(answer.Status, answer.Body)
 	}
 	_, unread := io.Copy(io.Discard, answer.Body)
+	unread = errors.Join(unread, answer.Body.Close())
 	return unread == nil && !answer.Close, errors.Join(err, unread)
 }
