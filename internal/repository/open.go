@@ -175,15 +175,20 @@ func (r *Repository) schedule(ctx context.Context, v *Version, runner Runner, ba
 	}
 	batching := v.Config.Batching(r.opts.Queue)
 	batching.TakeTurns = automatic && runner.Device != nil
+	apart, died := true, false // engines that run in this process keep nothing from one batch to the next
+	if careful, ok := v.model.(engine.Careful); ok {
+		apart, died = careful.Retries()
+	}
 	return sched.New(opened, sched.Options{
-		Batching: batching,
-		Pacer:    r.opts.Pacer,
-		Device:   runner.Device,
-		Whole:    v.Config.MaxBatchSize == 0,
-		Ragged:   v.Config.Ragged(),
-		Bisect:   true, // all engines there are run in this process, and keep nothing from one batch to the next
-		Log:      r.opts.Log.With("model", v.Config.Name, "version", v.Number),
-		Stats:    v.Stats,
+		Batching:  batching,
+		Pacer:     r.opts.Pacer,
+		Device:    runner.Device,
+		Whole:     v.Config.MaxBatchSize == 0,
+		Ragged:    v.Config.Ragged(),
+		Bisect:    apart,
+		RetryDied: died,
+		Log:       r.opts.Log.With("model", v.Config.Name, "version", v.Number),
+		Stats:     v.Stats,
 	}), nil
 }
 

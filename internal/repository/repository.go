@@ -234,8 +234,8 @@ func (r *Repository) All(f func(name string, v *Version)) {
 	}
 }
 
-// Ready reports whether every model that should serve does, and the first ones
-// have been loaded.
+// Ready reports whether every model that should serve does, and can, and the first
+// ones have been loaded.
 func (r *Repository) Ready() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -244,11 +244,17 @@ func (r *Repository) Ready() bool {
 	}
 	serving := *r.serving.Load()
 	for name, m := range r.models {
-		if m.wanted && len(serving[name]) == 0 && !r.opts.Lenient {
+		if m.wanted && !ready(serving[name]) && !r.opts.Lenient {
 			return false
 		}
 	}
 	return true
+}
+
+// ready reports whether there are versions, and each has an instance that lives.
+func ready(versions []*Version) bool {
+	dead := func(v *Version) bool { return !v.Scheduler.Ready() }
+	return len(versions) > 0 && !slices.ContainsFunc(versions, dead)
 }
 
 // publishLocked puts versions in the place of a model's.

@@ -12,14 +12,14 @@ import (
 
 // bisectable reports whether it makes sense to run parts of a batch again that
 // failed. It does not if nobody waits any more, or if memory ran out: then parts
-// would fail as well, only later.
+// would fail as well, only later. Nor does it if the instance died.
 func bisectable(calls []*call, err error) bool {
 	return len(calls) > 1 && blamable(err)
 }
 
 // blamable reports whether an error may be the fault of somebody in the batch.
 func blamable(err error) bool {
-	return !errors.Is(err, context.Canceled) && !errors.Is(err, engine.ErrExhausted)
+	return !errors.Is(err, context.Canceled) && !errors.Is(err, engine.ErrExhausted) && !errors.Is(err, engine.ErrDied)
 }
 
 // A bisection looks for the calls that make a batch fail.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/batching"
@@ -37,6 +38,9 @@ type Options struct {
 	// the reason. It is for engines that may be asked again without harm.
 	Bisect bool
 
+	// RetryDied runs a batch once more whose instance died, when that is back.
+	RetryDied bool
+
 	// Stats counts what runs. Nil means that nobody does.
 	Stats *stats.Counters
 
@@ -51,8 +55,12 @@ type Scheduler struct {
 	workers  []*worker // by instance number, from 1
 	running  sync.WaitGroup
 	share    batching.Share
-	combines bool      // requests may share a batch
-	calls    sync.Pool // of *call
+	combines bool // requests may share a batch
+	joins    bool // their rows are joined for it
+	closing  context.Context
+	close    context.CancelFunc // ends closing
+	alive    atomic.Int64       // instances that are not away
+	calls    sync.Pool          // of *call
 	intake   intake
 	bad      offenders
 
@@ -85,8 +93,12 @@ func New(instances []engine.Instance, opts Options) *Scheduler {
 	_, none := opts.Batching.Policy.(batching.None)
 	s.combines = opts.Batching.Policy != nil && !none && opts.Batching.MaxRows > 1 && !opts.Whole
 	s.alarm = opts.Pacer.Alarm(s.ring)
+	s.closing, s.close = context.WithCancel(context.Background())
+	s.joins = s.combines
+	s.alive.Store(int64(len(instances)))
 	for i, inst := range instances {
 		w := newWorker(s, i+1, inst)
+		s.joins = s.joins && w.each == nil
 		s.workers = append(s.workers, w)
 		s.step(batching.Event{Kind: batching.Up, Instance: w.number}, &w.out)
 	}
@@ -134,11 +146,15 @@ func (s *Scheduler) Waiting() int {
 	return n
 }
 
+// Ready reports whether there is an instance that can run requests.
+func (s *Scheduler) Ready() bool { return s.alive.Load() > 0 }
+
 // Close refuses new requests, lets those run that are here, and returns when
 // everything that the scheduler started has ended. Callers that shall not be
 // waited for end their contexts.
 func (s *Scheduler) Close() error {
 	var out batching.Actions
+	s.close() // those who wait for the dead to come back need not any more
 	s.mu.Lock()
 	s.draining = true
 	s.admitLocked(nil, &out)
@@ -147,7 +163,7 @@ func (s *Scheduler) Close() error {
 	s.carryOut(&out)
 	<-s.drained
 	for _, w := range s.workers {
-		s.step(batching.Event{Kind: batching.Down, Instance: w.number}, &out)
+		w.dismiss(&out)
 		s.carryOut(&out)
 	}
 	s.running.Wait()

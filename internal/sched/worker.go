@@ -18,7 +18,7 @@ type worker struct {
 	s      *Scheduler
 	number int
 	inst   engine.Instance
-	orders chan order // size 1: the core gives a parked instance one order at a time
+	orders chan order // size 2: the core gives a parked instance one order at a time, and Warm one more
 	sample sample     // for the order warm
 
 	// The batch that runs. The slices are kept for the next one.
@@ -34,6 +34,13 @@ type worker struct {
 	shapes  []int64   // of inputs
 	sources [][]int64 // shapes that a batch input is about
 	outputs engine.Outputs
+
+	each  engine.Each   // inst, if it takes requests one by one; nil if not
+	batch []engine.Call // for it
+
+	mortal    engine.Mortal // inst, if it can die; nil if not
+	away      bool          // the core was told that it is down. Guarded by the scheduler's lock
+	dismissed bool          // it need not come back. Guarded by the scheduler's lock
 
 	waits []time.Duration // for statistics
 
@@ -51,12 +58,20 @@ const (
 )
 
 func newWorker(s *Scheduler, number int, inst engine.Instance) *worker {
-	return &worker{s: s, number: number, inst: inst, orders: make(chan order, 1), stop: newStopContext()}
+	w := &worker{s: s, number: number, inst: inst, orders: make(chan order, 2), stop: newStopContext()}
+	w.each, _ = inst.(engine.Each)
+	w.mortal, _ = inst.(engine.Mortal)
+	return w
 }
 
 func (w *worker) loop() {
-	for w.next() {
-		w.run()
+	for {
+		for w.next() {
+			w.run()
+		}
+		if !w.comeBack() {
+			return
+		}
 	}
 }
 
@@ -77,6 +92,7 @@ func (w *worker) next() bool {
 			w.s.stepLocked(now, batching.Event{Kind: batching.Done, Instance: w.number}, &w.out)
 			ended = false
 		}
+		w.mournLocked(now)
 		from := len(w.out.List)
 		w.s.stepLocked(now, batching.Event{Kind: batching.Take, Instance: w.number}, &w.out)
 		w.tookLocked(now, w.out.List[from:])
@@ -95,11 +111,15 @@ func (w *worker) next() bool {
 // wait returns the next order that the core has for the instance.
 func (w *worker) wait() order {
 	for {
-		o := <-w.orders
-		if o != warm {
-			return o
+		select {
+		case o := <-w.orders:
+			if o != warm {
+				return o
+			}
+			w.warm() // of which the core knows nothing
+		case <-w.died():
+			w.mourn()
 		}
-		w.warm() // of which the core knows nothing
 	}
 }
 
@@ -132,6 +152,9 @@ func (w *worker) letGo() {
 // that is for the core to say.
 func (w *worker) run() {
 	err := w.attempt(w.calls, w.taken)
+	if w.s.opts.RetryDied && errors.Is(err, engine.ErrDied) {
+		err = w.again(err)
+	}
 	w.stage.memory.Release()
 	w.stage = stage{}
 	switch {
@@ -159,7 +182,13 @@ func (w *worker) together(calls []*call, from batching.Time) (stats.Run, error) 
 	for _, c := range calls {
 		rows += c.item.Rows
 	}
-	inputs, err := w.join(calls, rows)
+	var inputs []tensor.Tensor
+	var err error
+	if w.each == nil {
+		inputs, err = w.join(calls, rows)
+	} else {
+		w.list(calls)
+	}
 	if err != nil {
 		return stats.Run{}, err
 	}
@@ -171,9 +200,7 @@ func (w *worker) together(calls []*call, from batching.Time) (stats.Run, error) 
 	ran := time.Since(w.s.began)
 	split := ran
 	if err == nil {
-		err = w.split(calls, rows)
-		w.outputs.Memory.Release() // each call has a count of its own
-		w.outputs.Memory = nil
+		err = w.handOut(calls, rows)
 		split = time.Since(w.s.began)
 	}
 	times := infer.Timeline{
@@ -190,6 +217,18 @@ func (w *worker) together(calls []*call, from batching.Time) (stats.Run, error) 
 		Rows: rows, Input: run - from, Infer: ran - run, Output: split - ran, Ended: times.Ran,
 		Again: w.runs > 1, Why: w.why, Waits: w.waits,
 	}, err
+}
+
+// handOut gives each call its part of what was computed.
+func (w *worker) handOut(calls []*call, rows int) error {
+	if w.each != nil {
+		w.settle(calls)
+		return nil
+	}
+	err := w.split(calls, rows)
+	w.outputs.Memory.Release() // each call has a count of its own
+	w.outputs.Memory = nil
+	return err
 }
 
 // fail gives calls an error as their outcome. One that fails alone is its own
@@ -216,7 +255,16 @@ func (w *worker) compute(inputs []tensor.Tensor) (err error) {
 		d.began()
 		defer d.ended()
 	}
-	err = w.inst.Run(w.stop, inputs, &w.outputs)
+	if w.each != nil {
+		err = w.each.RunEach(w.stop, w.batch)
+	} else {
+		err = w.inst.Run(w.stop, inputs, &w.outputs)
+	}
+	return coded(err)
+}
+
+// coded gives an engine's error a code, if it has none.
+func coded(err error) error {
 	if err == nil {
 		return nil
 	}

@@ -159,8 +159,8 @@ func (s *Server) Ready() bool { return !s.stopping.Load() && s.models.Ready() }
 
 // ModelReady implements [kserve.Catalog].
 func (s *Server) ModelReady(model, version string) bool {
-	_, err := s.models.Find(model, version)
-	return err == nil && !s.stopping.Load()
+	v, err := s.models.Find(model, version)
+	return err == nil && v.Scheduler.Ready() && !s.stopping.Load()
 }
 
 // Model implements [kserve.Catalog].

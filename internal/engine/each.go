@@ -1,0 +1,55 @@
+package engine
+
+import (
+	"context"
+	"errors"
+
+	"github.com/shoal-serving/shoal/internal/infer"
+)
+
+// An Each is an instance whose model takes the requests of a batch one by one, as
+// they came, and answers each by itself: with as many rows as it likes, or with an
+// error. What runs such an instance calls RunEach, and joins nothing.
+type Each interface {
+	Instance
+	// RunEach computes the requests of one batch together, and writes to each Call
+	// what became of it. An error is that of all of them. The requests belong to the
+	// caller, as inputs do in Run, and ctx is as there.
+	RunEach(ctx context.Context, calls []Call) error
+}
+
+// A Call is one request of a batch, and what became of it.
+type Call struct {
+	// Request has been checked: its inputs are in the order of the configuration.
+	Request *infer.Request
+
+	// Outputs are as in Run, with a count of their own, except that those may be
+	// missing that the model did not give. They are empty if Err is not nil.
+	Outputs Outputs
+	Err     error
+}
+
+// A Mortal is an instance that can die, such as one that is a process, and be
+// brought back. While it is dead its batches fail at once, with ErrDied in the
+// chain.
+type Mortal interface {
+	Instance
+	// Died returns a channel that is closed when the instance dies. After Revive
+	// there is another.
+	Died() <-chan struct{}
+	// Revive returns when the instance lives again, or with an error when ctx has
+	// ended. It is called on a dead instance, by whoever else calls Run.
+	Revive(ctx context.Context) error
+}
+
+// ErrDied is in the chain of a Run's error if the instance died of it, or was dead.
+var ErrDied = errors.New("the instance died")
+
+// A Careful is a model that says what may be done with a batch that failed. Others
+// may be asked again without harm.
+type Careful interface {
+	// Retries says whether parts of a batch that failed may be run again, to find
+	// those that are the reason, and whether a batch whose instance died may be run
+	// once more.
+	Retries() (apart, died bool)
+}

@@ -1,0 +1,136 @@
+package sched
+
+import (
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/batching"
+	"github.com/shoal-serving/shoal/internal/engine"
+	"github.com/shoal-serving/shoal/internal/infer"
+)
+
+// list makes a batch of calls for an instance that takes them one by one. The
+// slices of outputs are kept from batch to batch.
+func (w *worker) list(calls []*call) {
+	for len(w.batch) < len(calls) {
+		w.batch = append(w.batch, engine.Call{})
+	}
+	w.batch = w.batch[:len(calls)]
+	for i, c := range calls {
+		b := &w.batch[i]
+		b.Request, b.Err = c.req, nil
+		b.Outputs.Tensors, b.Outputs.Memory = b.Outputs.Tensors[:0], nil
+	}
+}
+
+// settle moves to each call what became of it.
+func (w *worker) settle(calls []*call) {
+	for i, c := range calls {
+		b := &w.batch[i]
+		c.outputs, c.shapes = c.outputs[:0], c.shapes[:0]
+		c.err = b.Err
+		if b.Err == nil {
+			c.err = w.own(c, &b.Outputs)
+		}
+		if c.err != nil {
+			b.Outputs.Memory.Release()
+			b.Outputs.Memory = nil
+			c.err = coded(c.err)
+		}
+		b.Request = nil // nobody may look at it once the call is over
+	}
+}
+
+// own makes outputs those of the call, if they are whole.
+func (w *worker) own(c *call, out *engine.Outputs) error {
+	for k := range out.Tensors {
+		x := &out.Tensors[k]
+		if err := x.Check(); err != nil {
+			return infer.Errorf(infer.Internal, "output %s of the model: %w", x.Name, err)
+		}
+		c.addOutput(x, x.Data)
+	}
+	c.memory, out.Memory = out.Memory, nil
+	return nil
+}
+
+// died returns what is closed when the instance dies. It is nil if it cannot, or if
+// the core knows already, or if the scheduler closes: then the instance stays, dead,
+// to fail those who wait.
+func (w *worker) died() <-chan struct{} {
+	if w.mortal == nil || w.away || w.s.closing.Err() != nil { // only this goroutine sets away
+		return nil
+	}
+	return w.mortal.Died()
+}
+
+// mourn tells the core if the instance has died, so that it is given no batches.
+func (w *worker) mourn() {
+	w.s.mu.Lock()
+	w.s.admitLocked(nil, &w.out)
+	w.mournLocked(w.s.nowLocked())
+	w.s.unlock(&w.out)
+	w.s.carryOut(&w.out)
+}
+
+func (w *worker) mournLocked(now batching.Time) {
+	select {
+	case <-w.died():
+	default:
+		return
+	}
+	w.away = true
+	w.s.alive.Add(-1)
+	w.s.stepLocked(now, batching.Event{Kind: batching.Down, Instance: w.number}, &w.out)
+}
+
+// comeBack revives the instance that has left, and tells the core that it is there
+// again. It returns false if that is not wanted.
+func (w *worker) comeBack() bool {
+	if !w.away {
+		return false
+	}
+	w.revive() // or the scheduler closes: then it comes back dead, to fail those who wait
+	w.s.mu.Lock()
+	w.s.admitLocked(nil, &w.out)
+	back := !w.dismissed
+	if back {
+		w.away = false
+		w.s.alive.Add(1)
+		w.s.stepLocked(w.s.nowLocked(), batching.Event{Kind: batching.Up, Instance: w.number}, &w.out)
+	}
+	w.s.unlock(&w.out)
+	w.s.carryOut(&w.out)
+	return back
+}
+
+// again runs the batch once more with the instance that died of it, if that comes
+// back. If not, err stays what became of the batch.
+func (w *worker) again(err error) error {
+	w.s.alive.Add(-1)
+	back := w.revive()
+	w.s.alive.Add(1)
+	if !back {
+		return err
+	}
+	return w.attempt(w.calls, time.Since(w.s.began))
+}
+
+// revive reports whether the instance lives again.
+func (w *worker) revive() bool {
+	err := w.mortal.Revive(w.s.closing)
+	if err != nil && w.s.closing.Err() == nil {
+		w.s.opts.Log.Error("the instance does not come back", "instance", w.number, "error", err)
+	}
+	return err == nil
+}
+
+// dismiss lets the instance leave for good, when it has run its batch.
+func (w *worker) dismiss(out *batching.Actions) {
+	w.s.mu.Lock()
+	w.s.admitLocked(nil, out)
+	w.dismissed = true
+	if !w.away {
+		w.s.stepLocked(w.s.nowLocked(), batching.Event{Kind: batching.Down, Instance: w.number}, out)
+	}
+	w.s.unlock(out)
+}

@@ -1,0 +1,195 @@
+package sched
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/batching"
+	"github.com/shoal-serving/shoal/internal/buf"
+	"github.com/shoal-serving/shoal/internal/engine"
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/pacer"
+	"github.com/shoal-serving/shoal/tensor"
+)
+
+// A mortal takes requests one by one, 1ms for a batch. A request that begins with
+// "bad" gets an error of its own, one with "die" is the death of it, and it takes
+// 5ms to come back.
+type mortal struct {
+	mu      sync.Mutex // guards the following
+	died    chan struct{}
+	batches []string
+}
+
+func (m *mortal) Run(context.Context, []tensor.Tensor, *engine.Outputs) error { panic("joined") }
+func (m *mortal) Close() error                                                { return nil }
+
+func (m *mortal) RunEach(_ context.Context, calls []engine.Call) error {
+	select {
+	case <-m.Died():
+		return engine.ErrDied
+	default:
+	}
+	time.Sleep(ms)
+	var names []string
+	for i := range calls {
+		names = append(names, calls[i].Request.ID)
+	}
+	m.mu.Lock()
+	m.batches = append(m.batches, strings.Join(names, " "))
+	m.mu.Unlock()
+	for i := range calls {
+		c := &calls[i]
+		switch {
+		case strings.HasPrefix(c.Request.ID, "die"):
+			m.kill()
+			return infer.Errorf(infer.Unavailable, "it is gone: %w", engine.ErrDied)
+		case strings.HasPrefix(c.Request.ID, "bad"):
+			c.Err = infer.Errorf(infer.Invalid, "bad")
+			continue
+		}
+	}
+	for i := range calls {
+		c := &calls[i]
+		if c.Err == nil {
+			x := c.Request.Inputs[0]
+			c.Outputs.Memory = buf.Get(len(x.Data))
+			copy(c.Outputs.Memory.B, x.Data)
+			x.Data = c.Outputs.Memory.B
+			c.Outputs.Tensors = append(c.Outputs.Tensors, x)
+		}
+	}
+	return nil
+}
+
+func (m *mortal) Died() <-chan struct{} {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.died
+}
+
+func (m *mortal) kill() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	close(m.died)
+}
+
+func (m *mortal) Revive(ctx context.Context) error {
+	select {
+	case <-time.After(5 * ms):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.died = make(chan struct{})
+	return nil
+}
+
+func (m *mortal) ran() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.batches)
+}
+
+func startMortal(t *testing.T, opts Options) (*bench, *mortal) {
+	t.Helper()
+	m := &mortal{died: make(chan struct{})}
+	opts.Pacer = pacer.NewPortable()
+	opts.Batching = batching.Config{MaxRows: 8, Policy: batching.Triton{MaxRows: 8}}
+	t.Cleanup(opts.Pacer.Close)
+	return &bench{Scheduler: New([]engine.Instance{m}, opts), t: t, began: time.Now()}, m
+}
+
+func (b *bench) end() {
+	b.calls.Wait()
+	if err := b.Close(); err != nil {
+		b.t.Error(err)
+	}
+}
+
+func TestRequestsThatAreTakenOneByOneFailAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, m := startMortal(t, Options{})
+		b.submit(0, request("z", 8), ms)
+		for i, name := range []string{"a", "bad", "c"} {
+			at := time.Duration(i+1) * 100 * time.Microsecond
+			if name == "bad" {
+				b.submit(at, request(name, 1), 2*ms, infer.Invalid)
+			} else {
+				b.submit(at, request(name, i+1), 2*ms)
+			}
+		}
+		b.end()
+		if want := []string{"z", "a bad c"}; !slices.Equal(m.ran(), want) {
+			t.Errorf("batches %q, want %q", m.ran(), want)
+		}
+	})
+}
+
+func TestWhileAnInstanceIsDeadRequestsWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, _ := startMortal(t, Options{})
+		b.submit(0, request("die", 1), ms, infer.Unavailable)
+		b.submit(2*ms, request("a", 1), 7*ms)
+		b.submit(3*ms, request("b", 1), 7*ms)
+		for _, tt := range []struct {
+			at   time.Duration
+			want bool
+		}{{0, true}, {2 * ms, false}, {5 * ms, false}, {8 * ms, true}} {
+			time.Sleep(tt.at - time.Since(b.began))
+			synctest.Wait()
+			if got := b.Ready(); got != tt.want {
+				t.Errorf("after %v it is ready: %v", tt.at, got)
+			}
+		}
+		b.end()
+	})
+}
+
+func TestAnInstanceThatDiesIdleIsRevivedBeforeItIsNeeded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, m := startMortal(t, Options{})
+		time.Sleep(10 * ms)
+		m.kill()
+		time.Sleep(ms)
+		if b.Ready() {
+			t.Error("ready with nobody there")
+		}
+		time.Sleep(4 * ms)
+		b.submit(15*ms, request("a", 1), 16*ms)
+		b.end()
+	})
+}
+
+func TestABatchIsRunOnceMoreIfItsModelAllows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, m := startMortal(t, Options{RetryDied: true})
+		b.submit(0, request("die", 1), 7*ms, infer.Unavailable) // dies, is back after 5ms, dies again
+		b.end()
+		if want := []string{"die", "die"}; !slices.Equal(m.ran(), want) {
+			t.Errorf("batches %q, want %q", m.ran(), want)
+		}
+	})
+}
+
+func TestClosingDoesNotWaitForTheDead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, _ := startMortal(t, Options{})
+		b.submit(0, request("die", 1), ms, infer.Unavailable)
+		b.submit(2*ms, request("a", 1), 3*ms, infer.Internal) // the dead instance fails it
+		time.Sleep(3 * ms)
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+		b.calls.Wait()
+		if took := time.Since(b.began); took != 3*ms {
+			t.Errorf("closed after %v", took)
+		}
+	})
+}
