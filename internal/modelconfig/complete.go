@@ -72,6 +72,28 @@ func (c *Config) Complete(model Description) error {
 	return c.compare("output", c.Outputs, model.Outputs) // some outputs may be left out
 }
 
+// Adopt is Complete for a model that gives a whole configuration: told is taken
+// where the file says nothing.
+func (c *Config) Adopt(told *Config) error {
+	written := c.MaxBatchSize > 0 || c.Proto != nil && c.Proto.MaxBatchSize != nil
+	if !written {
+		c.MaxBatchSize = told.MaxBatchSize
+	}
+	if c.MaxBatchSize != told.MaxBatchSize {
+		return c.Wrong("max_batch_size", c.MaxBatchSize, "%d, which the model has", told.MaxBatchSize)
+	}
+	if len(c.Inputs) == 0 {
+		c.Inputs = told.Inputs
+	}
+	if len(c.Outputs) == 0 {
+		c.Outputs = told.Outputs
+	}
+	if c.Dynamic == nil && c.Proto.GetSchedulingChoice() == nil {
+		c.Dynamic = told.Dynamic
+	}
+	return nil
+}
+
 // Scalar reports whether a port is one number for each row, or for all if there
 // are no rows.
 func (c *Config) Scalar(p Port) bool { return !p.AnyShape && len(c.rowOf(p.Dims)) == 0 }

@@ -112,7 +112,11 @@ func (c *Config) Restore(resp *infer.Response) error {
 		if t.Reshape == nil {
 			continue
 		}
-		out := &resp.Outputs[i]
+		at := slices.IndexFunc(resp.Outputs, func(x tensor.Tensor) bool { return x.Name == t.Name })
+		if at < 0 {
+			continue // a model that answers requests one by one need not give all
+		}
+		out := &resp.Outputs[at]
 		if !c.fits(out.Shape, t.Reshape) {
 			err := infer.Errorf(infer.Internal, "output %s of the model has shape %s, expected %s",
 				t.Name, shapeText(out.Shape), shapeText(c.ModelShape(*t)))

@@ -16,7 +16,7 @@ func TestOutputsGetTheShapeThatClientsExpect(t *testing.T) {
 		output { name: "SQUARE" data_type: TYPE_FP32 dims: [ 4, -1 ] reshape { shape: [ 2, 2, -1 ] } }
 		output { name: "SCALAR" data_type: TYPE_FP32 dims: [ 1, 1 ] reshape { } }`)
 	answer := func(square, scalar []int64) *infer.Response {
-		return &infer.Response{Outputs: []tensor.Tensor{{Shape: []int64{3, 4}}, {Shape: square}, {Shape: scalar}}}
+		return &infer.Response{Outputs: []tensor.Tensor{{Name: "PLAIN", Shape: []int64{3, 4}}, {Name: "SQUARE", Shape: square}, {Name: "SCALAR", Shape: scalar}}}
 	}
 	resp := answer([]int64{3, 2, 2, 5}, []int64{3})
 	if err := c.Restore(resp); err != nil {
@@ -26,6 +26,10 @@ func TestOutputsGetTheShapeThatClientsExpect(t *testing.T) {
 		if got := resp.Outputs[i].Shape; !slices.Equal(got, want) {
 			t.Errorf("%s has shape %v, want %v", c.Outputs[i].Name, got, want)
 		}
+	}
+	some := &infer.Response{Outputs: []tensor.Tensor{{Name: "SCALAR", Shape: []int64{2}}}}
+	if err := c.Restore(some); err != nil || !slices.Equal(some.Outputs[0].Shape, []int64{2, 1, 1}) {
+		t.Errorf("where others are missing, an output has shape %v: %v", some.Outputs[0].Shape, err)
 	}
 	for _, wrong := range []*infer.Response{answer([]int64{3, 4, 5}, []int64{3}), answer([]int64{3, 2, 2, 5}, []int64{3, 1}), answer(nil, nil)} {
 		if err := c.Restore(wrong); infer.CodeOf(err) != infer.Internal || err == nil {

@@ -126,6 +126,9 @@ func scanEntry(path string) (*found, error) {
 	var entries []fs.DirEntry
 	entries, m.err = os.ReadDir(path)
 	for _, e := range entries {
+		if derived[e.Name()] {
+			continue
+		}
 		whole := stampOf(filepath.Join(path, e.Name()))
 		if n, ok := versionOf(e.Name()); ok {
 			m.versions[n] = whole
@@ -165,6 +168,11 @@ func versionOf(name string) (int64, bool) {
 // maxDepth ends the walk through links that lead in circles.
 const maxDepth = 8
 
+// derived are directories that Python and its tools fill, with thousands of files
+// that are none of the model's author's. Looking at them would take long, and a
+// model that is imported would seem to have changed.
+var derived = map[string]bool{"__pycache__": true, "venv": true, ".venv": true}
+
 // stampOf returns the stamp of a file, or of all files below a directory. What
 // cannot be read adds nothing.
 func stampOf(path string) stamp {
@@ -185,7 +193,9 @@ func walk(h hash.Hash64, path string, depth int) {
 	_, _ = h.Write([]byte(path))
 	entries, _ := os.ReadDir(path)
 	for _, e := range entries {
-		walk(h, filepath.Join(path, e.Name()), depth-1)
+		if !derived[e.Name()] {
+			walk(h, filepath.Join(path, e.Name()), depth-1)
+		}
 	}
 }
 

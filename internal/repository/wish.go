@@ -126,16 +126,21 @@ func (w *wish) parse() (*modelconfig.Config, error) {
 	return modelconfig.Parse(file, text)
 }
 
+// backends by the endings of their models' files.
+var backends = map[string]string{".onnx": "onnxruntime", ".py": "python"}
+
 // backend returns the one that the files of the first version are for; "" if none
 // is known.
 func (w *wish) backend(cfg *modelconfig.Config) string {
 	first := slices.Min(append(slices.Collect(maps.Keys(w.found.versions)), bareVersion))
-	file := cfg.Proto.GetDefaultModelFilename()
-	if file == "" {
-		file = "model.onnx"
+	files := []string{"model.onnx", "model.py"}
+	if file := cfg.Proto.GetDefaultModelFilename(); file != "" {
+		files = []string{file}
 	}
-	if _, err := os.Stat(filepath.Join(w.dir(first), file)); err == nil && filepath.Ext(file) == ".onnx" {
-		return "onnxruntime"
+	for _, file := range files {
+		if _, err := os.Stat(filepath.Join(w.dir(first), file)); err == nil {
+			return backends[filepath.Ext(file)]
+		}
 	}
 	return ""
 }
