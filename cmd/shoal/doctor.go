@@ -14,7 +14,7 @@ import (
 
 // newDoctorCommand returns `shoal doctor`.
 func newDoctorCommand() *cobra.Command {
-	opts := doctor.Options{Backends: slices.Sorted(maps.Keys(runners(nil, nil, 1)))}
+	opts := doctor.Options{Backends: slices.Sorted(maps.Keys(runners(nil, nil, nil, 1)))}
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "doctor [PATH...]",

@@ -22,6 +22,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/arrivals"
 	"github.com/shoal-serving/shoal/internal/batching"
 	"github.com/shoal-serving/shoal/internal/engine/onnx"
+	"github.com/shoal-serving/shoal/internal/engine/python"
 	"github.com/shoal-serving/shoal/internal/engine/simulated"
 	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/kserve/kservegrpc"
@@ -91,6 +92,7 @@ func serve(ctx context.Context, opts serveOptions, recorder *arrivals.Writer, lo
 	defer pace.Close()
 	onnxEngine := onnx.New(onnx.Options{Library: opts.onnxLibrary, Nice: opts.computeNice, Log: log})
 	cores := machine.Cores(machine.Root())
+	pythonEngine := python.New(python.Options{Cores: cores, Nice: opts.computeNice, Log: log})
 	if os.Getenv("GOMAXPROCS") == "" {
 		// A thread that computes keeps its place in Go's scheduler until that takes it
 		// back, which may be milliseconds. With a place more for each core, the network
@@ -108,7 +110,7 @@ func serve(ctx context.Context, opts serveOptions, recorder *arrivals.Writer, lo
 		Queue:   batching.Bound{Requests: opts.maxQueue, Bytes: opts.maxQueueBytes},
 		Lenient: !opts.strictReadiness,
 		Strict:  opts.disableAutoComplete,
-		Runners: runners(pace, onnxEngine, cores),
+		Runners: runners(pace, onnxEngine, pythonEngine, cores),
 		Cores:   cores,
 		Memory:  func() machine.Memory { return machine.ReadMemory(machine.Root()) },
 		Pacer:   pace,
@@ -117,7 +119,7 @@ func serve(ctx context.Context, opts serveOptions, recorder *arrivals.Writer, lo
 	backend := server.New(models, server.Options{Log: log, Arrivals: recorder})
 	faces, err := listen(backend, opts, log)
 	if err != nil {
-		return errors.Join(err, models.Close(), onnxEngine.Close())
+		return errors.Join(err, models.Close(), onnxEngine.Close(), pythonEngine.Close())
 	}
 	switch err := models.Start(ctx); {
 	case err == nil || ctx.Err() != nil: // all are there, or nobody wants them any more
@@ -137,7 +139,7 @@ func serve(ctx context.Context, opts serveOptions, recorder *arrivals.Writer, lo
 	case failed = <-faces.failed:
 	}
 	cut := faces.stop(seconds(opts.exitTimeout))
-	end := func() error { return errors.Join(models.Close(), onnxEngine.Close()) }
+	end := func() error { return errors.Join(models.Close(), onnxEngine.Close(), pythonEngine.Close()) }
 	if cut != nil {
 		err = within(patience, end)
 	} else {
@@ -167,10 +169,11 @@ func within(limit time.Duration, f func() error) error {
 }
 
 // runners are the engines that there are, by what a config.pbtxt calls them.
-func runners(pace *pacer.Pacer, onnxEngine *onnx.Engine, cores int) map[string]repository.Runner {
+func runners(pace *pacer.Pacer, onnxEngine *onnx.Engine, pythonEngine *python.Engine, cores int) map[string]repository.Runner {
 	return map[string]repository.Runner{
 		simulated.Name: {Engine: &simulated.Engine{Pacer: pace}},
 		onnx.Name:      {Engine: onnxEngine, Device: sched.NewDevice(cores), Instances: onnx.Instances},
+		python.Name:    {Engine: pythonEngine},
 	}
 }
 

@@ -1,0 +1,208 @@
+package python
+
+import (
+	"context"
+	"encoding/json"
+	"math/rand/v2"
+	"strconv"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/buf"
+	"github.com/shoal-serving/shoal/internal/engine"
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/plainjson"
+	"github.com/shoal-serving/shoal/tensor"
+)
+
+// An instance runs batches in a worker, and in another when that has died.
+type instance struct {
+	model    *model
+	name     string
+	worker   *worker
+	comeback comeback
+	answered bool // the worker has answered a batch
+
+	one       [1]engine.Call // for Run
+	request   infer.Request
+	cancelled []int
+	places    []answer
+}
+
+var (
+	_ engine.Each   = (*instance)(nil)
+	_ engine.Mortal = (*instance)(nil)
+)
+
+// initialize makes the worker that of this instance.
+func (i *instance) initialize(ctx context.Context, w *worker) error {
+	cfg := i.model.cfg
+	// The keys are Triton's, and all values are strings.
+	document, err := json.Marshal(map[string]string{
+		"model_config":             string(plainjson.Append(nil, cfg.Effective())),
+		"model_instance_kind":      "CPU",
+		"model_instance_name":      i.name,
+		"model_instance_device_id": "0",
+		"model_repository":         i.model.dir,
+		"model_version":            strconv.FormatInt(i.model.version, 10),
+		"model_name":               cfg.Name,
+	})
+	if err == nil {
+		_, err = w.ask(ctx, kindInit, document)
+	}
+	return loadError(err)
+}
+
+// Run implements [engine.Instance]: the batch is one request to the model.
+func (i *instance) Run(ctx context.Context, in []tensor.Tensor, out *engine.Outputs) error {
+	i.request.Inputs = in
+	i.one[0] = engine.Call{Request: &i.request, Outputs: engine.Outputs{Tensors: out.Tensors[:0]}}
+	err := i.RunEach(ctx, i.one[:])
+	if err == nil {
+		err = i.one[0].Err
+	}
+	*out = i.one[0].Outputs
+	i.request.Inputs = nil
+	return err
+}
+
+// RunEach implements [engine.Each]. When ctx ends, the requests are told that they
+// are cancelled; the worker is waited for all the same, because it can do nothing
+// else meanwhile.
+func (i *instance) RunEach(ctx context.Context, calls []engine.Call) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	w := i.worker
+	if w.dead() {
+		return i.death("had died before the batch began")
+	}
+	l := layOut(calls)
+	if err := w.prepare(l.size); err != nil {
+		if w.dead() {
+			return i.death("died before the batch began")
+		}
+		return infer.Errorf(infer.Internal, "%w: %w", engine.ErrExhausted, err)
+	}
+	i.cancelled = writeBatch(w.in, l, calls, i.model.cfg, i.cancelled[:0])
+	w.send(frame{kind: kindRun, a: uint64(l.table), b: uint64(l.size - l.table)})
+	f, err := w.await(kindRan, i.model.set.limit, ctx.Done(), func() {
+		for _, at := range i.cancelled {
+			w.in[at] = 1
+		}
+	})
+	switch {
+	case err != nil:
+		return i.death("died while it ran the batch")
+	case f.kind == kindFailed:
+		return infer.Errorf(infer.Internal, "%s", f.text)
+	}
+	if err := i.take(f, calls); err != nil {
+		return err
+	}
+	i.answered = true
+	return nil
+}
+
+// take copies the outputs of a batch out of the worker's memory, and looks at them
+// then.
+func (i *instance) take(f frame, calls []engine.Call) error {
+	w := i.worker
+	table, err := w.copyOut(f)
+	if err != nil {
+		return i.death("broke the protocol")
+	}
+	i.places, err = readAnswers(table, len(w.out), calls, i.model.cfg, i.places[:0])
+	if err != nil {
+		for k := range calls {
+			calls[k].Err, calls[k].Outputs.Tensors = nil, calls[k].Outputs.Tensors[:0]
+		}
+		w.kill("it broke the protocol: it sent " + err.Error())
+		<-w.died
+		return i.death("broke the protocol")
+	}
+	total := 0
+	for _, p := range i.places {
+		total += p.length
+	}
+	memory := buf.Get(total)
+	defer memory.Release() // each call has a count of its own
+	rest, places := memory.B, i.places
+	for k := range calls {
+		c := &calls[k]
+		for n := range c.Outputs.Tensors {
+			x, p := &c.Outputs.Tensors[n], places[0]
+			copy(rest, w.out[p.offset:p.offset+p.length])
+			x.Data, rest, places = rest[:p.length:p.length], rest[p.length:], places[1:]
+			if err := x.Check(); err != nil && c.Err == nil {
+				c.Err = infer.Errorf(infer.Internal, "output %s of the model: %w", x.Name, err)
+			}
+		}
+		if c.Err != nil {
+			c.Outputs.Tensors = c.Outputs.Tensors[:0]
+			continue
+		}
+		memory.Retain()
+		c.Outputs.Memory = memory
+	}
+	return nil
+}
+
+// death is the error of a batch whose worker is gone.
+func (i *instance) death(when string) error {
+	return infer.Errorf(infer.Unavailable, "Failed to process the request(s) for model '%s', message: %w: its worker %s: %s",
+		i.name, engine.ErrDied, when, i.worker.reason())
+}
+
+// Died implements [engine.Mortal].
+func (i *instance) Died() <-chan struct{} { return i.worker.died }
+
+// Revive implements [engine.Mortal].
+func (i *instance) Revive(ctx context.Context) error {
+	for {
+		pause := i.comeback.died(time.Now(), i.answered, rand.Float64())
+		i.answered = false
+		log := i.model.log.With("instance", i.name, "reason", i.worker.reason(), "pause", pause)
+		if i.comeback.loops() {
+			log.Error("the model's worker dies whenever it is started")
+		} else {
+			log.Warn("the model's worker died, and is started again")
+		}
+		i.worker.end()
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		}
+		if err := i.restart(ctx); err == nil {
+			log.Info("the model's worker is back")
+			return nil
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+}
+
+// restart starts another worker, which is dead if it fails.
+func (i *instance) restart(ctx context.Context) error {
+	w, _, err := i.model.load(ctx, i.name)
+	if err != nil {
+		i.worker.cause.Store(new(err.Error()))
+		return err
+	}
+	i.worker = w
+	if err := i.initialize(ctx, w); err != nil {
+		w.because(err.Error())
+		w.end()
+		return err
+	}
+	return nil
+}
+
+// Close implements [engine.Instance].
+func (i *instance) Close() error {
+	i.worker.end()
+	return nil
+}

@@ -1,0 +1,335 @@
+package python
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/engine"
+	"github.com/shoal-serving/shoal/internal/engine/enginetest"
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/leak"
+	"github.com/shoal-serving/shoal/internal/modelconfig"
+	"github.com/shoal-serving/shoal/tensor"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+// interpreterForTests returns an interpreter that has numpy.
+func interpreterForTests(t testing.TB) string {
+	t.Helper()
+	here, err := filepath.Abs("../../../bin/worker/bin/python")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{here, "python3"} {
+		if exec.Command(path, "-c", "import numpy").Run() == nil {
+			return path
+		}
+	}
+	t.Skip("no interpreter has numpy: run make numpy")
+	return ""
+}
+
+// A fixture is a model on disk and the engine that runs it.
+type fixture struct {
+	engine *Engine
+	src    engine.Source
+	log    *lockedBuffer
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+const identityConfig = `
+	max_batch_size: 8
+	input { name: "INPUT" data_type: TYPE_FP32 dims: 4 }
+	output { name: "OUTPUT" data_type: TYPE_FP32 dims: 4 }
+	dynamic_batching { }
+`
+
+// newFixture writes a model. The body is that of its execute, or all of the file if
+// it has a class.
+func newFixture(t testing.TB, config, text string) *fixture {
+	t.Helper()
+	if !strings.Contains(text, "class TritonPythonModel") {
+		text = "class TritonPythonModel:\n    def execute(self, requests):\n        " + strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n        ") + "\n"
+	}
+	text = "import os, signal, sys, time, json\nimport numpy as np\nimport triton_python_backend_utils as pb_utils\n" + text
+	dir := filepath.Join(t.TempDir(), "m")
+	if err := os.MkdirAll(filepath.Join(dir, "1"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "1", "model.py"), []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := modelconfig.Parse("config.pbtxt", []byte(`backend: "python" `+config+` parameters { key: "python" value { string_value: "`+interpreterForTests(t)+`" } }`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Name, cfg.Instances = "m", 1
+	f := &fixture{log: &lockedBuffer{}, src: engine.Source{Config: cfg, Version: 1, Dir: filepath.Join(dir, "1")}}
+	f.engine = New(Options{Log: slog.New(slog.NewTextHandler(f.log, nil))})
+	t.Cleanup(func() { _ = f.engine.Close() })
+	return f
+}
+
+// open loads the model, and returns an instance of it.
+func (f *fixture) open(t testing.TB) *instance {
+	t.Helper()
+	m, err := f.engine.Load(t.Context(), f.src)
+	if err != nil {
+		t.Fatalf("load: %v\n%s", err, f.log)
+	}
+	inst, err := m.Instance(t.Context())
+	if err != nil {
+		_ = m.Close()
+		t.Fatalf("instance: %v\n%s", err, f.log)
+	}
+	t.Cleanup(func() {
+		_ = inst.Close()
+		_ = m.Close()
+	})
+	return inst.(*instance)
+}
+
+// calls makes a request of one row for each value.
+func calls(values ...float32) []engine.Call {
+	var all []engine.Call
+	for _, v := range values {
+		all = append(all, engine.Call{Request: &infer.Request{ID: "id", Rows: 1, Timeout: 7 * time.Microsecond, Inputs: []tensor.Tensor{
+			{Name: "INPUT", Type: tensor.FP32, Shape: []int64{1, 4}, Data: tensor.Data([]float32{v, v, v, v})},
+		}}})
+	}
+	return all
+}
+
+func release(all []engine.Call) {
+	for i := range all {
+		all[i].Outputs.Memory.Release()
+	}
+}
+
+// first returns the first number of a call's first output.
+func first(t testing.TB, c *engine.Call) float32 {
+	t.Helper()
+	if c.Err != nil || len(c.Outputs.Tensors) == 0 {
+		t.Fatalf("error %v, %d outputs", c.Err, len(c.Outputs.Tensors))
+	}
+	values, err := tensor.View[float32](&c.Outputs.Tensors[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return values[0]
+}
+
+const identity = `
+return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", pb_utils.get_input_tensor_by_name(r, "INPUT").as_numpy())]) for r in requests]
+`
+
+func TestPythonConforms(t *testing.T) {
+	f := newFixture(t, `
+		max_batch_size: 8
+		input { name: "numbers" data_type: TYPE_INT16 dims: [ -1, 2 ] }
+		input { name: "texts" data_type: TYPE_STRING dims: 2 }
+		output { name: "twice" data_type: TYPE_INT16 dims: [ -1, 2 ] }
+		output { name: "loud" data_type: TYPE_STRING dims: 2 }`, `
+out = []
+for r in requests:
+    numbers, texts = [t.as_numpy() for t in r.inputs()]
+    loud = np.array([s.upper() for s in texts.ravel()], dtype=object).reshape(texts.shape)
+    out.append(pb_utils.InferenceResponse([pb_utils.Tensor("twice", 2 * numbers), pb_utils.Tensor("loud", loud)]))
+return out`)
+	enginetest.Conform(t, f.engine, f.src)
+}
+
+func TestEachRequestIsAnsweredByItself(t *testing.T) {
+	f := newFixture(t, identityConfig, `
+out = []
+for k, r in enumerate(requests):
+    a = r.inputs()[0].as_numpy()
+    if a[0, 0] < 0:
+        out.append(pb_utils.InferenceResponse(error=pb_utils.TritonError("negative", pb_utils.TritonError.INVALID_ARG)))
+    else:
+        out.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", np.repeat(a, k + 1, axis=0)), pb_utils.Tensor("OTHER", a)]))
+return out`)
+	inst := f.open(t)
+	batch := calls(1, -1, 3)
+	if err := inst.RunEach(t.Context(), batch); err != nil {
+		t.Fatal(err)
+	}
+	defer release(batch)
+	if a, b := first(t, &batch[0]), first(t, &batch[2]); a != 1 || b != 3 {
+		t.Errorf("answers %v and %v", a, b)
+	}
+	if rows := batch[2].Outputs.Tensors[0].Rows(); rows != 3 || len(batch[2].Outputs.Tensors) != 1 {
+		t.Errorf("%d rows, want as many as the model gave; %d outputs", rows, len(batch[2].Outputs.Tensors))
+	}
+	if err := batch[1].Err; infer.CodeOf(err) != infer.Invalid || err.Error() != "negative" {
+		t.Errorf("the bad request got %v", err)
+	}
+}
+
+func TestAnExceptionIsToldInTritonsWords(t *testing.T) {
+	f := newFixture(t, identityConfig, `raise ValueError("boom")`)
+	err := f.open(t).RunEach(t.Context(), calls(1, 2))
+	const want = "Failed to process the request(s) for model 'm_0_0', message: ValueError: boom\n\nAt:\n  m/1/model.py(6): execute\n"
+	if err == nil || err.Error() != want || infer.CodeOf(err) != infer.Internal {
+		t.Errorf("error %q, want %q", err, want)
+	}
+	f = newFixture(t, identityConfig, `return []`)
+	err = f.open(t).RunEach(t.Context(), calls(1))
+	if want := "InferenceRequest(s) size is:1, and InferenceResponse(s) size is:0\n"; err == nil || !strings.HasSuffix(err.Error(), want) {
+		t.Errorf("error %q, want one that ends in %q", err, want)
+	}
+}
+
+func TestWhatAModelPrintsIsInTheLog(t *testing.T) {
+	f := newFixture(t, identityConfig, `
+print("printed"); print("complained", file=sys.stderr); pb_utils.Logger.log_warn("logged")
+raise KeyError("lost")`)
+	inst := f.open(t)
+	if err := inst.RunEach(t.Context(), calls(1)); err == nil {
+		t.Fatal("no error")
+	}
+	inst.worker.end() // all has been read then
+	for _, want := range []string{`msg=printed model=m`, `msg=complained model=m`, `level=WARN msg=logged`, `Traceback`} {
+		if !strings.Contains(f.log.String(), want) {
+			t.Errorf("the log has no %q:\n%s", want, f.log)
+		}
+	}
+}
+
+func TestArraysThatAModelKeepsStayAsTheyWere(t *testing.T) {
+	f := newFixture(t, identityConfig, `
+class TritonPythonModel:
+    def initialize(self, args):
+        self.kept = []
+    def execute(self, requests):
+        self.kept += [r.inputs()[0].as_numpy() for r in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", self.kept[0])]) for r in requests]`)
+	inst := f.open(t)
+	for n := range 5 {
+		batch := calls(float32(n) + 1)
+		if err := inst.RunEach(t.Context(), batch); err != nil {
+			t.Fatal(err)
+		}
+		if got := first(t, &batch[0]); got != 1 {
+			t.Fatalf("after %d batches the first input is %v, want 1", n, got)
+		}
+		release(batch)
+	}
+}
+
+func TestMemoryIsNotReplacedWithoutNeed(t *testing.T) {
+	inst := newFixture(t, identityConfig, identity).open(t)
+	var before *byte
+	for n := range 4 {
+		batch := calls(1, 2, 3)
+		if err := inst.RunEach(t.Context(), batch); err != nil {
+			t.Fatal(err)
+		}
+		release(batch)
+		if now := &inst.worker.in[0]; n > 0 && now != before {
+			t.Error("the inputs' memory was replaced")
+		} else {
+			before = now
+		}
+	}
+}
+
+func TestLargeBatchesGetLargerMemory(t *testing.T) {
+	f := newFixture(t, strings.ReplaceAll(identityConfig, "dims: 4", "dims: -1"), identity)
+	inst := f.open(t)
+	for _, n := range []int{1, minMemory, 3 * minMemory, 8 << 20, 2} {
+		data := make([]float32, n)
+		data[n-1] = float32(n)
+		batch := calls(0)
+		batch[0].Request.Inputs[0].Shape = []int64{1, int64(n)}
+		batch[0].Request.Inputs[0].Data = tensor.Data(data)
+		if err := inst.RunEach(t.Context(), batch); err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(batch[0].Outputs.Tensors[0].Data, tensor.Data(data)) {
+			t.Errorf("%d numbers came back as others", n)
+		}
+		release(batch)
+	}
+	if len(inst.worker.in) > keptMemory || len(inst.worker.out) > keptMemory {
+		t.Errorf("memory of %d and %d bytes is held for a small batch", len(inst.worker.in), len(inst.worker.out))
+	}
+}
+
+func TestAModelCompletesItsConfiguration(t *testing.T) {
+	f := newFixture(t, "", `
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(c):
+        c.set_max_batch_size(5)
+        c.set_dynamic_batching()
+        c.add_input({"name": "INPUT", "data_type": "TYPE_FP32", "dims": [4]})
+        c.add_output({"name": "OUTPUT", "data_type": "TYPE_FP32", "dims": [4]})
+        return c
+    def execute(self, requests):
+        `+strings.TrimSpace(identity))
+	inst := f.open(t)
+	cfg := f.src.Config
+	if cfg.MaxBatchSize != 5 || cfg.Dynamic == nil || len(cfg.Inputs) != 1 || cfg.Outputs[0].Name != "OUTPUT" {
+		t.Errorf("the configuration is %+v", cfg)
+	}
+	batch := calls(3)
+	if err := inst.RunEach(t.Context(), batch); err != nil || first(t, &batch[0]) != 3 {
+		t.Error(err)
+	}
+	release(batch)
+}
+
+func TestAModelThatCannotBeLoadedSaysWhy(t *testing.T) {
+	for _, tt := range []struct{ config, text, want string }{
+		{identityConfig, "class TritonPythonModel:\n    def initialize(self, args):\n        raise RuntimeError('no weights')\n    def execute(self, r): pass", "RuntimeError: no weights"},
+		{identityConfig, "import missing_module\nclass TritonPythonModel: pass", "No module named 'missing_module'"},
+		{identityConfig, "class TritonPythonModel: pass", "TritonPythonModel has no method execute"},
+		{identityConfig, "os._exit(7)\nclass TritonPythonModel: pass", "its process ended with exit code 7"},
+		{"", "class TritonPythonModel:\n    def execute(self, r): pass", "an auto_complete_config in model.py that adds them"},
+	} {
+		f := newFixture(t, tt.config, tt.text)
+		m, err := f.engine.Load(t.Context(), f.src)
+		if err == nil {
+			_, err = m.Instance(t.Context())
+			_ = m.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), tt.want) || infer.CodeOf(err) != infer.Invalid && infer.CodeOf(err) != infer.Internal {
+			t.Errorf("error %v, want one that says %q", err, tt.want)
+		}
+	}
+}
+
+func TestALoadEndsWithItsContext(t *testing.T) {
+	f := newFixture(t, identityConfig, "while True: time.sleep(1)\nclass TritonPythonModel: pass")
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	if _, err := f.engine.Load(ctx, f.src); err != ctx.Err() {
+		t.Errorf("error %v, want the context's", err)
+	}
+}

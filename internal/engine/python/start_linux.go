@@ -1,0 +1,144 @@
+package python
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// A starter starts processes, all from one thread. The kernel ends a worker when
+// the thread ends that started it, which is how no worker outlives the server,
+// however that ends; Go's other threads come and go. The thread has the niceness
+// that the workers shall have.
+type starter struct {
+	starts chan func() // without room: whoever starts a process waits for it
+	ended  chan struct{}
+}
+
+func newStarter(nice int) *starter {
+	s := &starter{make(chan func()), make(chan struct{})}
+	go func() {
+		defer close(s.ended)
+		runtime.LockOSThread() // for good: the thread ends with the goroutine
+		if nice > 0 {
+			_ = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), nice) // if it is refused, workers run all the same
+		}
+		for start := range s.starts {
+			start()
+		}
+	}()
+	return s
+}
+
+// start starts a process in a group of its own.
+func (s *starter) start(cmd *exec.Cmd) error {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	done := make(chan error)
+	s.starts <- func() { done <- cmd.Start() }
+	return <-done
+}
+
+// close ends the thread, and with it whatever still runs that it started.
+func (s *starter) close() {
+	close(s.starts)
+	<-s.ended
+}
+
+// killGroup ends a process and those that it started.
+func killGroup(pid int) {
+	_ = unix.Kill(-pid, unix.SIGKILL) // they may all have ended
+}
+
+// socketPair returns the two ends of a connection: the server's, and that which the
+// worker inherits.
+func socketPair() (*net.UnixConn, *os.File, error) {
+	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, os.NewSyscallError("socketpair", err)
+	}
+	ours, theirs := os.NewFile(uintptr(ends[0]), "worker"), os.NewFile(uintptr(ends[1]), "server")
+	conn, err := net.FileConn(ours) // of a copy
+	_ = ours.Close()
+	if err != nil {
+		_ = theirs.Close()
+		return nil, nil, err
+	}
+	return conn.(*net.UnixConn), theirs, nil
+}
+
+// newMemory returns memory that can be passed to a worker by its descriptor, which
+// the caller closes, and unmaps. It has no name that others could open, and all its
+// pages, so that no write fails later. Nobody can make it smaller, which would end
+// the server at its next read.
+func newMemory(size int) ([]byte, int, error) {
+	fd, err := unix.MemfdCreate("shoal", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, -1, os.NewSyscallError("memfd_create", err)
+	}
+	b, err := mapped(fd, size)
+	if err != nil {
+		_ = unix.Close(fd)
+		return nil, -1, fmt.Errorf("%d bytes of memory for a worker: %w", size, err)
+	}
+	return b, fd, nil
+}
+
+func mapped(fd, size int) ([]byte, error) {
+	if err := unix.Fallocate(fd, 0, 0, int64(size)); err != nil {
+		return nil, os.NewSyscallError("fallocate", err)
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL); err != nil {
+		return nil, os.NewSyscallError("fcntl", err)
+	}
+	b, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	return b, os.NewSyscallError("mmap", err)
+}
+
+func unmap(b []byte) {
+	if b != nil {
+		_ = unix.Munmap(b) // it was mapped
+	}
+}
+
+// pass sends a frame with a descriptor, and closes that.
+func pass(conn *net.UnixConn, message []byte, fd int) error {
+	_, _, err := conn.WriteMsgUnix(message, unix.UnixRights(fd), nil)
+	return errors.Join(err, unix.Close(fd))
+}
+
+// codeFile returns a file without a name that has the worker's code, for the worker
+// to inherit.
+func codeFile(code []byte) (*os.File, error) {
+	fd, err := unix.MemfdCreate("shoal-worker", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, os.NewSyscallError("memfd_create", err)
+	}
+	f := os.NewFile(uintptr(fd), "shoal-worker")
+	if _, err := f.Write(code); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// look returns whether a process is stopped, and how many bytes of memory it has.
+func look(pid int) (stopped bool, resident int64) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false, 0
+	}
+	fields := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:]) // before it is a name of any characters
+	const state, rss = 0, 21
+	if len(fields) <= rss {
+		return false, 0
+	}
+	pages, _ := strconv.ParseInt(string(fields[rss]), 10, 64)
+	return string(fields[state]) == "T", pages * int64(os.Getpagesize())
+}

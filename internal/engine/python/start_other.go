@@ -1,0 +1,26 @@
+//go:build !linux
+
+package python
+
+import (
+	"net"
+	"os"
+	"os/exec"
+
+	"github.com/shoal-serving/shoal/internal/infer"
+)
+
+var errNotHere = infer.Errorf(infer.Unsupported, "Python models run on Linux only, because they need memory that is passed by descriptor")
+
+type starter struct{}
+
+func newStarter(int) *starter                      { return &starter{} }
+func (s *starter) start(*exec.Cmd) error           { return errNotHere }
+func (s *starter) close()                          {}
+func killGroup(int)                                {}
+func socketPair() (*net.UnixConn, *os.File, error) { return nil, nil, errNotHere }
+func newMemory(int) ([]byte, int, error)           { return nil, -1, errNotHere }
+func unmap([]byte)                                 {}
+func pass(*net.UnixConn, []byte, int) error        { return errNotHere }
+func codeFile([]byte) (*os.File, error)            { return nil, errNotHere }
+func look(int) (stopped bool, resident int64)      { return false, 0 }

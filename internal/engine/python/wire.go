@@ -1,0 +1,327 @@
+package python
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+
+	"github.com/shoal-serving/shoal/internal/engine"
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/modelconfig"
+	"github.com/shoal-serving/shoal/tensor"
+)
+
+// The server and a worker send each other frames over a socket, and share two pieces
+// of memory: one that the server writes and the worker reads, and one for the other
+// way. worker/shoal_wire.py has the same numbers.
+//
+// A frame is of fixed size, and may have a text behind it. The socket keeps frames
+// apart (SOCK_SEQPACKET), so that none is ever torn in two or glued to the next, and
+// threads of the worker may send without a lock. Whatever can be long is in memory,
+// and the frame says where: the table of a batch, and its tensors.
+//
+//	server                     worker
+//	MEMORY (descriptor)  ───▶            input or output memory, in place of the one before
+//	LOAD   (document)    ───▶            import model.py, auto_complete_config
+//	                     ◀───  LOADED (document)
+//	INIT   (document)    ───▶            initialize
+//	                     ◀───  READY
+//	RUN    (table)       ───▶            execute
+//	                     ◀───  NEED      more output memory: MEMORY follows
+//	                     ◀───  RAN    (table)
+//	                     ◀───  FAILED (text), in place of any answer
+//	FINISH               ───▶            finalize, and the process ends
+//	                     ◀───  LOG    (text), at any time
+//
+// A request that is cancelled while it runs is told so by a word of its table.
+type frame struct {
+	kind   kind
+	flags  uint16
+	number uint32 // of what is answered; answers repeat it
+	a, b   uint64 // for LOAD, INIT, RUN, LOADED and RAN: where, and how long; for MEMORY and NEED: how long
+	text   string // for FAILED and LOG
+}
+
+type kind uint16
+
+const (
+	kindMemory kind = iota + 1
+	kindLoad
+	kindInit
+	kindRun
+	kindFinish
+
+	kindLoaded kind = iota + 11
+	kindReady
+	kindRan
+	kindFailed
+	kindNeed
+	kindLog
+)
+
+// Flags.
+const (
+	inputMemory  = 0 // of MEMORY
+	outputMemory = 1
+	inputsKept   = 1 // of RAN and FAILED: the model still uses arrays of the inputs
+)
+
+const (
+	frameSize = 32
+	maxText   = 16 << 10
+
+	countSize     = 8
+	requestSize   = 48
+	cancelledAt   = 44 // in a request
+	tensorSize    = 32
+	responseSize  = 16
+	maxDimensions = 64 // as many as numpy has
+
+	alignment = 64 // of tensors: a line of the cache
+)
+
+func (f *frame) append(b []byte) []byte {
+	b = binary.LittleEndian.AppendUint16(b, uint16(f.kind))
+	b = binary.LittleEndian.AppendUint16(b, f.flags)
+	b = binary.LittleEndian.AppendUint32(b, f.number)
+	b = binary.LittleEndian.AppendUint64(b, f.a)
+	b = binary.LittleEndian.AppendUint64(b, f.b)
+	b = binary.LittleEndian.AppendUint64(b, 0)
+	return append(b, f.text...)
+}
+
+func readFrame(b []byte) (f frame, err error) {
+	if len(b) < frameSize {
+		return f, fmt.Errorf("a frame of %d bytes, expected at least %d", len(b), frameSize)
+	}
+	f.kind, f.flags = kind(binary.LittleEndian.Uint16(b)), binary.LittleEndian.Uint16(b[2:])
+	f.number = binary.LittleEndian.Uint32(b[4:])
+	f.a, f.b = binary.LittleEndian.Uint64(b[8:]), binary.LittleEndian.Uint64(b[16:])
+	switch f.kind {
+	case kindFailed, kindLog:
+		f.text = string(b[frameSize:])
+	case kindLoaded, kindReady, kindRan, kindNeed:
+		if len(b) > frameSize {
+			return f, fmt.Errorf("a frame of kind %d with %d bytes, expected %d", f.kind, len(b), frameSize)
+		}
+	default:
+		return f, fmt.Errorf("a frame of kind %d, which is none of a worker's", f.kind)
+	}
+	return f, nil
+}
+
+func align(n, to int) int { return (n + to - 1) &^ (to - 1) }
+
+// A layout says where the parts of a batch go in the inputs' memory: its tensors,
+// one behind the other, and its table behind them.
+type layout struct {
+	table int // where it begins
+	size  int // of all
+}
+
+func layOut(calls []engine.Call) (l layout) {
+	table := countSize
+	for i := range calls {
+		req := calls[i].Request
+		table += requestSize + 4*len(req.Outputs)
+		for k := range req.Inputs {
+			l.table = align(l.table+len(req.Inputs[k].Data), alignment)
+			table += tensorSize + 8*len(req.Inputs[k].Shape)
+		}
+		table = align(table+len(req.ID), 8)
+	}
+	l.size = l.table + table
+	return l
+}
+
+// A writer writes a table to memory that is large enough.
+type writer struct {
+	b  []byte
+	at int
+}
+
+func (w *writer) u32(values ...uint32) {
+	for _, v := range values {
+		binary.LittleEndian.PutUint32(w.b[w.at:], v)
+		w.at += 4
+	}
+}
+
+func (w *writer) u64(values ...uint64) {
+	for _, v := range values {
+		binary.LittleEndian.PutUint64(w.b[w.at:], v)
+		w.at += 8
+	}
+}
+
+// writeBatch writes a batch to memory, and returns where in it the words are that
+// say that a request was cancelled.
+func writeBatch(memory []byte, l layout, calls []engine.Call, cfg *modelconfig.Config, cancelled []int) []int {
+	w := writer{memory, l.table}
+	w.u32(uint32(len(calls)), 0)
+	offset := 0
+	for i := range calls {
+		req := calls[i].Request
+		cancelled = append(cancelled, w.at+cancelledAt)
+		w.u32(uint32(len(req.Inputs)), uint32(len(req.Outputs)), uint32(len(req.ID)), 0)
+		w.u64(uint64(req.Timeout.Microseconds()), req.Priority, 0)
+		w.u32(0, 0)
+		for k := range req.Inputs {
+			x := &req.Inputs[k]
+			w.u32(uint32(k), uint32(x.Type), uint32(len(x.Shape)), 0)
+			w.u64(uint64(offset), uint64(len(x.Data)))
+			for _, d := range x.Shape {
+				w.u64(uint64(d))
+			}
+			copy(memory[offset:], x.Data)
+			offset = align(offset+len(x.Data), alignment)
+		}
+		for _, name := range req.Outputs {
+			w.u32(uint32(outputIndex(cfg, name)))
+		}
+		w.at = align(w.at-l.table+copy(w.b[w.at:], req.ID), 8) + l.table
+	}
+	return cancelled
+}
+
+// outputIndex returns the place of an output in the configuration. The request has
+// been checked: it is there.
+func outputIndex(cfg *modelconfig.Config, name string) int {
+	for i := range cfg.Outputs {
+		if cfg.Outputs[i].Name == name {
+			return i
+		}
+	}
+	return 0
+}
+
+// A reader reads a table that a worker wrote. It believes nothing: what does not
+// add up is remembered as an error, after which it reads zeros.
+type reader struct {
+	b   []byte
+	at  int
+	err error
+}
+
+func (r *reader) fail(format string, args ...any) {
+	if r.err == nil {
+		r.err = fmt.Errorf(format, args...)
+	}
+}
+
+// next returns the next n bytes, or nil.
+func (r *reader) next(n int) []byte {
+	if r.err != nil {
+		return nil
+	}
+	if n < 0 || n > len(r.b)-r.at {
+		r.fail("a table that ends after %d bytes, expected %d more", len(r.b), n)
+		return nil
+	}
+	r.at += n
+	return r.b[r.at-n : r.at]
+}
+
+func (r *reader) u32() uint32 {
+	if b := r.next(4); b != nil {
+		return binary.LittleEndian.Uint32(b)
+	}
+	return 0
+}
+
+func (r *reader) u64() uint64 {
+	if b := r.next(8); b != nil {
+		return binary.LittleEndian.Uint64(b)
+	}
+	return 0
+}
+
+// An answer is where an output of a response is in the outputs' memory.
+type answer struct {
+	offset, length int
+}
+
+// readAnswers reads the table of a worker's answer, which is a copy that the worker
+// cannot change any more. It sets errors, and outputs without their data, and appends
+// to places where that is, for one output after the other. size is that of the
+// outputs' memory.
+func readAnswers(table []byte, size int, calls []engine.Call, cfg *modelconfig.Config, places []answer) ([]answer, error) {
+	r := reader{b: table}
+	if n := r.u32(); r.err == nil && int64(n) != int64(len(calls)) {
+		r.fail("%d responses for %d requests", n, len(calls))
+	}
+	r.u32()
+	for i := range calls {
+		failed, code, count := r.u32(), r.u32(), r.u32()
+		r.u32()
+		switch {
+		case r.err != nil:
+		case failed == 1 && count > maxText:
+			r.fail("an error with a text of %d bytes, expected at most %d", count, maxText)
+		case failed == 1:
+			text := r.next(align(int(count), 8))
+			if r.err == nil {
+				calls[i].Err = infer.Errorf(codeOf(code), "%s", text[:count])
+			}
+		case failed != 0:
+			r.fail("a response that has %d where 0 or 1 belongs", failed)
+		default:
+			places = r.outputs(&calls[i], int64(count), size, cfg, places)
+		}
+	}
+	if r.err == nil && r.at != len(table) {
+		r.fail("a table of %d bytes of which %d are used", len(table), r.at)
+	}
+	return places, r.err
+}
+
+func (r *reader) outputs(c *engine.Call, count int64, size int, cfg *modelconfig.Config, places []answer) []answer {
+	if count > int64(len(cfg.Outputs)) {
+		r.fail("a response with %d outputs of %d", count, len(cfg.Outputs))
+	}
+	for k := int64(0); k < count && r.err == nil; k++ {
+		index, code, dims := r.u32(), r.u32(), r.u32()
+		r.u32()
+		offset, length := r.u64(), r.u64()
+		switch {
+		case r.err != nil:
+			return places
+		case int64(index) >= int64(len(cfg.Outputs)):
+			r.fail("output %d, of which the model has %d", index, len(cfg.Outputs))
+			return places
+		case code == uint32(tensor.Invalid) || code > uint32(tensor.BF16):
+			r.fail("output %s of a type with number %d, which there is not", cfg.Outputs[index].Name, code)
+			return places
+		case dims > maxDimensions:
+			r.fail("output %s of %d dimensions, expected at most %d", cfg.Outputs[index].Name, dims, maxDimensions)
+			return places
+		case offset > uint64(size) || length > uint64(size)-offset:
+			r.fail("output %s of %d bytes from %d on in a memory of %d", cfg.Outputs[index].Name, length, offset, size)
+			return places
+		}
+		x := tensor.Tensor{Name: cfg.Outputs[index].Name, Type: tensor.Type(code), Shape: make([]int64, dims)}
+		for d := range x.Shape {
+			x.Shape[d] = int64(min(r.u64(), math.MaxInt64)) // a size that is not true is found when the tensor is checked
+		}
+		for _, other := range c.Outputs.Tensors {
+			if other.Name == x.Name {
+				r.fail("output %s twice", x.Name)
+			}
+		}
+		c.Outputs.Tensors = append(c.Outputs.Tensors, x)
+		places = append(places, answer{int(offset), int(length)})
+	}
+	return places
+}
+
+// Triton's codes of errors, in its order.
+var codes = [...]infer.Code{
+	infer.Internal, infer.Internal, infer.NotFound, infer.Invalid, infer.Unavailable, infer.Unsupported, infer.Invalid, infer.Cancelled,
+}
+
+func codeOf(code uint32) infer.Code {
+	if int64(code) >= int64(len(codes)) {
+		return infer.Internal
+	}
+	return codes[code]
+}

@@ -1,0 +1,366 @@
+package python
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/infer"
+)
+
+// A worker is one process. All but kill and died are for one goroutine at a time.
+type worker struct {
+	cmd    *exec.Cmd
+	conn   *net.UnixConn
+	log    *slog.Logger
+	memory int64 // bytes that it may have; 0 means any number
+
+	in, out []byte // the memory of both directions
+	kept    bool   // in belongs to the model's arrays, and the next batch has another
+	number  uint32 // of the last question
+	message []byte // room for a frame
+
+	answers chan frame    // size 1: a worker that says more than it was asked has broken the protocol
+	died    chan struct{} // closed when the process has ended and all of it was read
+	cause   atomic.Pointer[string]
+	over    sync.WaitGroup // its last goroutine
+}
+
+const (
+	// Less memory is not worth asking again for.
+	minMemory = 256 << 10
+	// One large batch shall not hold more than this for good.
+	keptMemory = 16 << 20
+	// An answer that needs more memory than this is not taken.
+	maxMemory = 1 << 30
+
+	// How often a worker is looked at.
+	glance = 500 * time.Millisecond
+	// How long a worker may take to end by itself.
+	goodbye = 5 * time.Second
+)
+
+// start starts a process. The caller ends it.
+func (m *model) start(name string) (_ *worker, err error) {
+	var opened closers
+	defer func() {
+		if err != nil {
+			opened.close()
+		}
+	}()
+	archive, err := code()
+	if err != nil {
+		return nil, err
+	}
+	file, err := codeFile(archive)
+	if err != nil {
+		return nil, err
+	}
+	conn, theirs, err := socketPair()
+	passed := closers{file} // the worker has its own
+	defer func() { passed.close() }()
+	if err != nil {
+		return nil, err
+	}
+	opened, passed = append(opened, conn), append(passed, theirs)
+	var pipes [2]*os.File
+	// Descriptors 3 and 4. The name is for those who look at the list of processes.
+	cmd := exec.Command(m.set.interpreter, "/proc/self/fd/4", name)
+	cmd.ExtraFiles = []*os.File{theirs, file}
+	cmd.Env = m.environment()
+	for i, to := range []*io.Writer{&cmd.Stdout, &cmd.Stderr} {
+		r, w, err := os.Pipe()
+		if err != nil {
+			return nil, err
+		}
+		opened, passed = append(opened, r), append(passed, w)
+		pipes[i], *to = r, w
+	}
+	if err := m.engine.open().start(cmd); err != nil {
+		return nil, infer.Errorf(infer.Invalid, "the interpreter cannot be started: %w", err)
+	}
+	w := &worker{
+		cmd: cmd, conn: conn, log: m.log, memory: m.set.memory,
+		answers: make(chan frame, 1), died: make(chan struct{}),
+	}
+	w.over.Go(func() { w.accompany(pipes) })
+	return w, nil
+}
+
+// closers are closed together.
+type closers []interface{ Close() error }
+
+func (c closers) close() {
+	for _, one := range c {
+		_ = one.Close() // nothing was written to it
+	}
+}
+
+// environment is the server's own, with how many threads a worker may compute with,
+// where that does not say.
+func (m *model) environment() []string {
+	threads := strconv.Itoa(max(1, m.engine.opts.Cores/max(1, m.cfg.Instances)))
+	env := append(os.Environ(), "PYTHONUNBUFFERED=1") // what it prints is in the log at once
+	for _, name := range []string{"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"} {
+		if _, ok := os.LookupEnv(name); !ok {
+			env = append(env, name+"="+threads)
+		}
+	}
+	return env
+}
+
+// accompany reads all that the process says until it has ended.
+func (w *worker) accompany(pipes [2]*os.File) {
+	var readers, watch sync.WaitGroup
+	lines := [2]pen{{log: w.log.With("stream", "stdout")}, {log: w.log.With("stream", "stderr")}}
+	for i := range pipes {
+		readers.Go(func() { lines[i].copyLines(pipes[i], slog.LevelInfo) })
+	}
+	readers.Go(w.listen)
+	ended := make(chan struct{})
+	watch.Go(func() { w.watch(ended) })
+	err := w.cmd.Wait()
+	close(ended)
+	watch.Wait()
+	killGroup(w.cmd.Process.Pid) // what it started and left behind
+	last := time.Now().Add(tailOfWriters)
+	_ = w.conn.SetReadDeadline(last) // those who are left may hold them open
+	for _, p := range pipes {
+		_ = p.SetReadDeadline(last)
+	}
+	readers.Wait()
+	_ = w.conn.Close()
+	w.because(ending(w.cmd.ProcessState, err))
+	close(w.died)
+}
+
+// ending says how a process ended.
+func ending(state *os.ProcessState, err error) string {
+	if state == nil {
+		return fmt.Sprintf("its process is lost: %v", err)
+	}
+	status, ok := state.Sys().(syscall.WaitStatus)
+	if ok && status.Signaled() {
+		return fmt.Sprintf("its process was ended by signal %d (%s)", status.Signal(), status.Signal())
+	}
+	return fmt.Sprintf("its process ended with exit code %d", state.ExitCode())
+}
+
+// because notes why the worker dies. The first reason counts.
+func (w *worker) because(reason string) { w.cause.CompareAndSwap(nil, &reason) }
+
+// kill ends the process for a reason. Soon after, died is closed.
+func (w *worker) kill(reason string) {
+	w.because(reason)
+	killGroup(w.cmd.Process.Pid)
+}
+
+// reason returns why the worker died.
+func (w *worker) reason() string { return *w.cause.Load() }
+
+// watch looks at the process now and then until it has ended.
+func (w *worker) watch(ended <-chan struct{}) {
+	ticker := time.NewTicker(glance)
+	defer ticker.Stop()
+	wasStopped := false
+	for {
+		select {
+		case <-ended:
+			return
+		case <-ticker.C:
+		}
+		stopped, resident := look(w.cmd.Process.Pid)
+		switch {
+		case stopped && wasStopped:
+			w.kill("its process was stopped by a signal, and did not go on")
+		case w.memory > 0 && resident > w.memory:
+			w.kill(fmt.Sprintf("it had %d MiB of memory, and memory_limit_mib allows %d", resident>>20, w.memory>>20))
+		}
+		wasStopped = stopped
+	}
+}
+
+// listen receives frames until the connection is closed.
+func (w *worker) listen() {
+	logs := pen{log: w.log}
+	message := make([]byte, frameSize+maxText+1)
+	for {
+		n, err := w.conn.Read(message)
+		if err != nil || n == 0 {
+			return // it has left, and its process ends or has ended
+		}
+		f, err := readFrame(message[:n])
+		if err != nil {
+			w.kill("it broke the protocol: it sent " + err.Error())
+			return
+		}
+		if f.kind == kindLog {
+			logs.write(levels[min(int(f.flags), len(levels)-1)], f.text)
+			continue
+		}
+		select {
+		case w.answers <- f:
+		default:
+			w.kill("it broke the protocol: it sent an answer that nobody asked for")
+			return
+		}
+	}
+}
+
+// levels of the log by Triton's numbers.
+var levels = [...]slog.Level{slog.LevelError, slog.LevelWarn, slog.LevelInfo, slog.LevelDebug}
+
+// send sends a frame that asks something, with the next number. That the worker is
+// gone is for await to find.
+func (w *worker) send(f frame) {
+	w.number++
+	f.number = w.number
+	w.message = f.append(w.message[:0])
+	_, _ = w.conn.Write(w.message)
+}
+
+// errDied is what await returns. Why is for reason to say.
+var errDied = errors.New("the worker died")
+
+// await returns the answer to the last question. If limit is not 0, it ends a worker
+// that takes longer. When done is closed, it calls left once, and goes on.
+func (w *worker) await(expected kind, limit time.Duration, done <-chan struct{}, left func()) (frame, error) {
+	var late <-chan time.Time
+	if limit > 0 {
+		timer := time.NewTimer(limit)
+		defer timer.Stop()
+		late = timer.C
+	}
+	for {
+		select {
+		case f := <-w.answers:
+			switch {
+			case f.kind == kindNeed:
+				if err := w.give(f.a); err != nil {
+					w.kill(err.Error())
+				}
+				continue
+			case f.kind == kindFailed && (f.number == w.number || f.number == 0), f.kind == expected && f.number == w.number:
+				w.kept = f.flags&inputsKept != 0
+				return f, nil
+			}
+			w.kill(fmt.Sprintf("it broke the protocol: it sent frame %d of kind %d, expected %d of kind %d", f.number, f.kind, w.number, expected))
+		case <-w.died:
+			return frame{}, errDied
+		case <-late:
+			late = nil
+			w.kill(fmt.Sprintf("it ran for longer than execute_timeout_seconds allows, which is %v", limit))
+		case <-done:
+			done = nil
+			left()
+		}
+	}
+}
+
+// give passes the worker memory for an answer of n bytes, or for as much as there may
+// be.
+func (w *worker) give(n uint64) error {
+	return w.replace(&w.out, outputMemory, int(min(n, maxMemory)))
+}
+
+// replace passes memory to the worker in place of what it has.
+func (w *worker) replace(memory *[]byte, which uint16, need int) error {
+	size := minMemory
+	for size < need {
+		size *= 2
+	}
+	b, fd, err := newMemory(size)
+	if err != nil {
+		return err
+	}
+	unmap(*memory)
+	*memory = b
+	f := frame{kind: kindMemory, flags: which, a: uint64(size)}
+	return pass(w.conn, f.append(nil), fd)
+}
+
+// prepare sees to it that both memories are there, and that the inputs' has n bytes,
+// which nobody uses any more.
+func (w *worker) prepare(n int) error {
+	if w.out == nil || len(w.out) > keptMemory {
+		if err := w.replace(&w.out, outputMemory, minMemory); err != nil {
+			return err
+		}
+	}
+	if w.kept || n > len(w.in) || len(w.in) > max(keptMemory, 4*n) {
+		return w.replace(&w.in, inputMemory, n)
+	}
+	return nil
+}
+
+// ask sends a document, and returns the one that answers it; nil if there is none. If
+// ctx ends, it ends the worker.
+func (w *worker) ask(ctx context.Context, what kind, document []byte) ([]byte, error) {
+	if err := w.prepare(len(document)); err != nil && !w.dead() {
+		return nil, err
+	}
+	copy(w.in, document)
+	w.send(frame{kind: what, b: uint64(len(document))})
+	expected := kindLoaded
+	if what == kindInit {
+		expected = kindReady
+	}
+	f, err := w.await(expected, 0, ctx.Done(), func() { w.kill("it was not waited for any more") })
+	switch {
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case err != nil:
+		return nil, infer.Errorf(infer.Invalid, "the worker died while it loaded the model: %s; the log has what it printed", w.reason())
+	case f.kind == kindFailed:
+		return nil, infer.Errorf(infer.Invalid, "%s", f.text)
+	}
+	return w.copyOut(f)
+}
+
+// copyOut returns a copy of what a frame says of the outputs' memory: what a worker
+// can change while it is looked at cannot be checked.
+func (w *worker) copyOut(f frame) ([]byte, error) {
+	size := uint64(len(w.out))
+	if f.a > size || f.b > size-f.a {
+		w.kill(fmt.Sprintf("it broke the protocol: it sent a table of %d bytes from %d on in a memory of %d", f.b, f.a, size))
+		<-w.died
+		return nil, errDied
+	}
+	return append([]byte(nil), w.out[f.a:f.a+f.b]...), nil
+}
+
+// dead reports whether the worker has died.
+func (w *worker) dead() bool {
+	select {
+	case <-w.died:
+		return true
+	default:
+		return false
+	}
+}
+
+// end lets the model finish, ends the process, and gives back what it held.
+func (w *worker) end() {
+	timer := time.NewTimer(goodbye)
+	defer timer.Stop()
+	w.send(frame{kind: kindFinish})
+	select {
+	case <-w.died:
+	case <-timer.C:
+		w.kill("it did not end when it should")
+	}
+	w.over.Wait()
+	unmap(w.in)
+	unmap(w.out)
+	w.in, w.out = nil, nil
+}

@@ -1,0 +1,20 @@
+import faulthandler
+import sys
+
+DESCRIPTOR = 3
+
+faulthandler.enable()
+try:
+    import numpy
+except ImportError as e:
+    import socket
+
+    import shoal_wire as wire
+
+    message = "%s has no numpy (%s): install it with %s -m pip install numpy, or name another interpreter" % (sys.executable, e, sys.executable)
+    socket.socket(fileno=DESCRIPTOR).send(wire.FRAME.pack(wire.FAILED, 0, 0, 0, 0, 0) + wire.text(message))
+    sys.exit(1)
+
+import shoal_worker
+
+shoal_worker.main(DESCRIPTOR)

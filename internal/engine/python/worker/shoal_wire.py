@@ -1,0 +1,35 @@
+"""What the server and the worker say to each other; wire.go has the same from the other side, and says why.
+
+A frame is 32 bytes, and after them a text, if its kind has one. Tables and tensors are in memory that both have mapped: one piece that the server
+writes and the worker reads, and one for the other way.
+"""
+
+import struct
+
+FRAME = struct.Struct("<HHIQQQ")  # kind, flags, number, a, b, c
+MAX_TEXT = 16 << 10
+
+# From the server.
+MEMORY, LOAD, INIT, RUN, FINISH = 1, 2, 3, 4, 5
+# From the worker.
+LOADED, READY, RAN, FAILED, NEED, LOG = 16, 17, 18, 19, 20, 21
+
+INPUT, OUTPUT = 0, 1  # flags of MEMORY
+KEPT = 1  # flag of RAN: arrays of the inputs are still in use
+
+COUNT = struct.Struct("<II")  # how many requests or responses follow
+REQUEST = struct.Struct("<IIIIQQQII")  # inputs, outputs, length of id, of parameters, timeout, priority, correlation, flags, cancelled
+CANCELLED = 44  # where in it that flag is
+TENSOR = struct.Struct("<IIIIQQ")  # index, type, dimensions, 0, offset, length
+RESPONSE = struct.Struct("<IIII")  # failed, code, outputs or length of the text, 0
+U32 = struct.Struct("<I")
+SHAPES = [struct.Struct("<%dq" % n) for n in range(65)]  # more dimensions than numpy has
+
+
+def text(message):
+    """A text as bytes, cut to what fits into a frame."""
+    return message.encode("utf-8", "replace")[:MAX_TEXT]
+
+
+def aligned(n, to):
+    return (n + to - 1) & -to

@@ -1,0 +1,284 @@
+"""Runs one instance of a model for the server that started this process."""
+
+import asyncio
+import importlib
+import inspect
+import json
+import mmap
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import traceback
+
+import numpy as np
+
+import shoal_wire as wire
+import triton_python_backend_utils as pb_utils
+
+
+class Memory:
+    """A piece of memory that both sides have mapped. Arrays of a piece that was replaced keep it."""
+
+    def __init__(self, descriptor, size):
+        self.size = size
+        self.map = mmap.mmap(descriptor, size)
+        self.base = np.frombuffer(self.map, dtype=np.uint8)
+        # Whoever uses an array of the memory holds base. So many do when nobody else is there.
+        self.holders = sys.getrefcount(self.base)
+
+    def kept(self):
+        return sys.getrefcount(self.base) > self.holders
+
+
+class Failure(Exception):
+    """What the server is told, in one text."""
+
+
+class Worker:
+    def __init__(self, connection):
+        self.connection = connection
+        self.memory = [None, None]
+        self.model = None
+        self.inputs, self.outputs, self.output_names = [], {}, []
+        pb_utils.Logger._send = lambda level, message: self.send(wire.LOG, flags=level, text=message)
+
+    def send(self, kind, flags=0, number=0, a=0, b=0, c=0, text=""):
+        self.connection.send(wire.FRAME.pack(kind, flags, number, a, b, c) + (wire.text(text) if text else b""))
+
+    def receive(self):
+        """The next frame that is not about memory; None if the server has left."""
+        while True:
+            data, ancillary, _, _ = self.connection.recvmsg(wire.FRAME.size, 64)
+            if not data:
+                return None
+            frame = wire.FRAME.unpack(data)
+            if frame[0] != wire.MEMORY:
+                return frame
+            self.map(frame[1], frame[3], ancillary)
+            if frame[1] == wire.OUTPUT:
+                return frame
+
+    def map(self, which, size, ancillary):
+        descriptor = int.from_bytes(ancillary[0][2][:4], sys.byteorder)
+        self.memory[which] = None  # before the next, so that both are there only if arrays are kept
+        self.memory[which] = Memory(descriptor, size)
+        os.close(descriptor)
+
+    def room(self, n):
+        """Sees to it that the answer's memory has n bytes, or as many as the server allows."""
+        if n <= self.memory[wire.OUTPUT].size:
+            return
+        self.send(wire.NEED, a=n)
+        self.receive()
+        if n > self.memory[wire.OUTPUT].size:
+            raise Failure("the answer has %d bytes, of which the server takes %d" % (n, self.memory[wire.OUTPUT].size))
+
+    def serve(self):
+        handlers = {wire.LOAD: self.load, wire.INIT: self.initialize, wire.RUN: self.run}
+        while True:
+            frame = self.receive()
+            if frame is None or frame[0] == wire.FINISH:
+                break
+            kind, _, number, a, b, _ = frame
+            if kind not in handlers:  # MEMORY that was not waited for
+                continue
+            failure = ""
+            try:
+                handlers[kind](number, a, b)
+            except Failure as e:
+                failure = str(e)  # e itself holds what the model held
+            if failure:
+                self.send(wire.FAILED, wire.KEPT if self.memory[wire.INPUT].kept() else 0, number, text=failure)
+        if hasattr(self.model, "finalize"):
+            self.model.finalize()
+
+    def document(self, a, b):
+        return json.loads(self.memory[wire.INPUT].map[a:a + b])
+
+    def load(self, number, a, b):
+        args = self.document(a, b)
+        folder, version, file = args["directory"], args["version"], args["file"]
+        sys.path[:0] = [folder, os.path.join(folder, version)]
+        self.folder = os.path.dirname(folder)
+        config = pb_utils.ModelConfig(args["config"])
+        with self.telling("model '%s'" % args["name"]):
+            # Under the name that it has in Triton, where versions are packages: it may import from its own.
+            module = importlib.import_module(version + "." + file[:-len(".py")])
+            if not hasattr(module, "TritonPythonModel"):
+                raise Failure("%s has no class TritonPythonModel" % file)
+            self.kind = module.TritonPythonModel
+            if hasattr(self.kind, "auto_complete_config"):
+                config = self.kind.auto_complete_config(config)
+                if not isinstance(config, pb_utils.ModelConfig):
+                    raise Failure("auto_complete_config of %s returned %s, expected the configuration that it was given" % (file, type(config).__name__))
+        answer = json.dumps(config.as_dict()).encode()
+        self.room(len(answer))
+        self.memory[wire.OUTPUT].map[:len(answer)] = answer
+        self.send(wire.LOADED, number=number, a=0, b=len(answer))
+
+    def initialize(self, number, a, b):
+        args = self.document(a, b)
+        config = json.loads(args["model_config"])
+        self.name = args["model_instance_name"]
+        self.model_name, self.version = args["model_name"], int(args["model_version"])
+        self.inputs = [t["name"] for t in config["input"]]
+        self.output_names = [t["name"] for t in config["output"]]
+        self.outputs = {name: i for i, name in enumerate(self.output_names)}
+        with self.telling("model '%s'" % self.name):
+            self.model = self.kind()
+            if hasattr(self.model, "initialize"):
+                self.model.initialize(args)
+            if not hasattr(self.model, "execute"):
+                raise Failure("TritonPythonModel has no method execute")
+            self.is_async = inspect.iscoroutinefunction(self.model.execute)
+        self.send(wire.READY, number=number)
+
+    def run(self, number, a, b):
+        at, size = self.execute(a)
+        # Nobody but the model can hold an array of the inputs by now.
+        self.send(wire.RAN, wire.KEPT if self.memory[wire.INPUT].kept() else 0, number, at, size)
+
+    def execute(self, a):
+        requests = self.requests(a)
+        with self.telling("model '%s'" % self.name):
+            responses = self.model.execute(requests)
+            if self.is_async:
+                responses = asyncio.run(responses)
+        return self.answer(requests, responses)
+
+    def requests(self, at):
+        """The requests of the table that begins at a place of the inputs' memory."""
+        memory = self.memory[wire.INPUT]
+        table, base = memory.map, memory.base
+        count, _ = wire.COUNT.unpack_from(table, at)
+        at += wire.COUNT.size
+        all_outputs, names = self.output_names, self.inputs
+        request, tensor = wire.REQUEST, wire.TENSOR
+        requests = []
+        for _ in range(count):
+            r = pb_utils.InferenceRequest.__new__(pb_utils.InferenceRequest)
+            r._cancelled = base, at + wire.CANCELLED
+            inputs, outputs, id_size, parameters_size, r._timeout, r._priority, r._correlation, r._flags, _ = request.unpack_from(table, at)
+            at += request.size
+            r._model, r._version = self.model_name, self.version
+            r._inputs = tensors = []
+            for _ in range(inputs):
+                index, code, dims, _, offset, length = tensor.unpack_from(table, at)
+                at += tensor.size
+                tensors.append(pb_utils.Tensor._view(names[index], code, wire.SHAPES[dims].unpack_from(table, at), base, offset, length))
+                at += 8 * dims
+            r._outputs = all_outputs
+            if outputs:
+                r._outputs = [all_outputs[wire.U32.unpack_from(table, at + 4 * i)[0]] for i in range(outputs)]
+                at += 4 * outputs
+            r._id = table[at:at + id_size].decode("utf-8", "replace") if id_size else ""
+            at += id_size
+            r._parameters = table[at:at + parameters_size].decode("utf-8", "replace") if parameters_size else "{}"
+            at = wire.aligned(at + parameters_size, 8)
+            requests.append(r)
+        return requests
+
+    def answer(self, requests, responses):
+        """Writes the responses to the outputs' memory: tensors, and behind them the table. Returns where that is."""
+        if not isinstance(responses, (list, tuple)):
+            raise self.failed("Expected a list in the execute return, found type '%s'." % type(responses).__name__)
+        if len(responses) != len(requests):
+            raise self.failed("Number of InferenceResponse objects do not match the number of InferenceRequest objects. "
+                              "InferenceRequest(s) size is:%d, and InferenceResponse(s) size is:%d\n" % (len(requests), len(responses)))
+        table, data, end = [wire.COUNT.pack(len(responses), 0)], [], 0
+        for r, request in zip(responses, requests):
+            if not isinstance(r, pb_utils.InferenceResponse):
+                raise self.failed("Expected an 'InferenceResponse' object in the execute function return list, found type '%s'." % type(r).__name__)
+            if r._error is not None:
+                text = wire.text(str(r._error))
+                code = r._error.code() if isinstance(r._error, pb_utils.TritonError) else pb_utils.TritonError.INTERNAL
+                table.append(wire.RESPONSE.pack(1, code, len(text), 0))
+                table.append(text.ljust(wire.aligned(len(text), 8), b"\0"))
+                continue
+            # As in Triton, what nobody asked for is left out.
+            wanted = [t for t in r._tensors if t._name in request._outputs]
+            table.append(wire.RESPONSE.pack(0, 0, len(wanted), 0))
+            for t in wanted:
+                array, shape, code = t.as_numpy(), t.shape(), t._code
+                if code == 13:
+                    array = np.frombuffer(pb_utils.serialize_byte_tensor(array), dtype=np.uint8)
+                elif not array.dtype.isnative:
+                    array = array.astype(array.dtype.newbyteorder("="))
+                table.append(wire.TENSOR.pack(self.outputs[t._name], code, len(shape), 0, end, array.nbytes))
+                table.append(wire.SHAPES[len(shape)].pack(*shape))
+                data.append((array, end))
+                end = wire.aligned(end + array.nbytes, 64)
+        table = b"".join(table)
+        self.room(end + len(table))
+        memory = self.memory[wire.OUTPUT]
+        for array, at in data:
+            np.copyto(np.ndarray(array.shape, array.dtype, memory.map, at), array)
+        memory.map[end:end + len(table)] = table
+        return end, len(table)
+
+    def failed(self, message):
+        return Failure("Failed to process the request(s) for model '%s', message: %s" % (self.name, message))
+
+    def telling(self, whose):
+        return Telling(self, whose)
+
+    def place(self, file):
+        """A file as clients are told of it: not where it is on this machine."""
+        inside = os.path.relpath(file, self.folder) if os.path.isabs(file) else file
+        return os.path.basename(file) if inside.startswith("..") else inside
+
+
+class Telling:
+    """Makes of an exception of the model a Failure in Triton's words. The log gets the traceback."""
+
+    def __init__(self, worker, whose):
+        self.worker, self.whose = worker, whose
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        if kind is None or issubclass(kind, Failure):
+            return False
+        if issubclass(kind, SystemExit):
+            error = RuntimeError("the model called sys.exit(%s)" % error.code)
+            kind = RuntimeError
+        traceback.print_exception(kind, error, trace)
+        sys.stderr.flush()
+        frames = [f for f in traceback.extract_tb(trace) if f.filename != __file__]
+        lines = ["  %s(%d): %s\n" % (self.worker.place(f.filename), f.lineno, f.name) for f in reversed(frames)]
+        at = "\n\nAt:\n" + "".join(lines) if lines else ""
+        name = kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else kind.__module__ + "." + kind.__qualname__
+        raise Failure("Failed to process the request(s) for %s, message: %s: %s%s" % (self.whose, name, error, at)) from None
+
+
+def leave_with_the_server(descriptor):
+    """Ends this process and those that it started when the server has left, whatever the model is doing. The kernel ends this process, too, but only
+    this one."""
+    poll = select.poll()
+    poll.register(descriptor, 0)  # only that the other side is closed
+    poll.poll()
+    os.killpg(0, signal.SIGKILL)
+
+
+def volunteer():
+    """If memory runs out, this process shall end, and not the server."""
+    try:
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write("500")
+    except OSError:
+        pass
+
+
+def main(descriptor):
+    volunteer()
+    connection = socket.socket(fileno=descriptor)
+    connection.setblocking(True)
+    connection.set_inheritable(False)
+    # The server ends the process with FINISH. Ctrl-C in a terminal is meant for the server.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=leave_with_the_server, args=(descriptor,), daemon=True).start()
+    Worker(connection).serve()
