@@ -25,14 +25,16 @@ help: ## print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: deps
-deps: linter onnxruntime ## download the modules, install the linter, and bring ONNX Runtime to ./lib
+deps: linter onnxruntime numpy ## download the modules, install the linter, and bring ONNX Runtime to ./lib and numpy to ./bin
 	go mod download
 
 # Not in the list: parts of deps, for .ci/run.
-.PHONY: linter onnxruntime
+.PHONY: linter onnxruntime numpy
 linter: $(LINT)
 onnxruntime:
 	tools/get-onnxruntime lib
+numpy:
+	tools/get-numpy bin/worker
 
 .PHONY: models
 models: ## bring models of real size to ./models, some generated and some downloaded: 260 MB

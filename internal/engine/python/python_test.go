@@ -22,20 +22,23 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// interpreterForTests returns an interpreter that has numpy.
-func interpreterForTests(t testing.TB) string {
-	t.Helper()
-	here, err := filepath.Abs("../../../bin/worker/bin/python")
-	if err != nil {
-		t.Fatal(err)
-	}
+// found is an interpreter that has numpy, or nothing.
+var found = sync.OnceValue(func() string {
+	here, _ := filepath.Abs("../../../bin/worker/bin/python")
 	for _, path := range []string{here, "python3"} {
 		if exec.Command(path, "-c", "import numpy").Run() == nil {
 			return path
 		}
 	}
-	t.Skip("no interpreter has numpy: run make numpy")
 	return ""
+})
+
+func interpreterForTests(t testing.TB) string {
+	t.Helper()
+	if found() == "" {
+		t.Skip("no interpreter has numpy: run make numpy")
+	}
+	return found()
 }
 
 // A fixture is a model on disk and the engine that runs it.
@@ -331,5 +334,13 @@ func TestALoadEndsWithItsContext(t *testing.T) {
 	defer cancel()
 	if _, err := f.engine.Load(ctx, f.src); err != ctx.Err() {
 		t.Errorf("error %v, want the context's", err)
+	}
+}
+
+func TestTheWorkersOwnTestsPass(t *testing.T) {
+	cmd := exec.Command(interpreterForTests(t), "testdata/test_worker.py")
+	cmd.Env = append(os.Environ(), "PYTHONPATH=worker", "PYTHONDONTWRITEBYTECODE=1")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
 	}
 }

@@ -20,10 +20,11 @@ KEPT = 1  # flag of RAN: arrays of the inputs are still in use
 COUNT = struct.Struct("<II")  # how many requests or responses follow
 REQUEST = struct.Struct("<IIIIQQQII")  # inputs, outputs, length of id, of parameters, timeout, priority, correlation, flags, cancelled
 CANCELLED = 44  # where in it that flag is
-TENSOR = struct.Struct("<IIIIQQ")  # index, type, dimensions, 0, offset, length
+TENSOR = struct.Struct("<IIIIQQ")  # index, type, dimensions, 0, offset, length, and behind it the shape
 RESPONSE = struct.Struct("<IIII")  # failed, code, outputs or length of the text, 0
 U32 = struct.Struct("<I")
-SHAPES = [struct.Struct("<%dq" % n) for n in range(65)]  # more dimensions than numpy has
+SHAPES = [struct.Struct("<%dq" % n) for n in range(65)]  # as many dimensions as numpy has
+TENSORS = [struct.Struct("<IIIIQQ%dq" % n) for n in range(65)]  # with the shape
 
 
 def text(message):

@@ -1,8 +1,7 @@
 """Runs one instance of a model for the server that started this process."""
 
-import asyncio
+import gc
 import importlib
-import inspect
 import json
 import mmap
 import os
@@ -133,7 +132,9 @@ class Worker:
                 self.model.initialize(args)
             if not hasattr(self.model, "execute"):
                 raise Failure("TritonPythonModel has no method execute")
-            self.is_async = inspect.iscoroutinefunction(self.model.execute)
+        # What is there now stays. The collector need not look at it again and again.
+        gc.collect()
+        gc.freeze()
         self.send(wire.READY, number=number)
 
     def run(self, number, a, b):
@@ -145,7 +146,9 @@ class Worker:
         requests = self.requests(a)
         with self.telling("model '%s'" % self.name):
             responses = self.model.execute(requests)
-            if self.is_async:
+            if hasattr(responses, "__await__"):
+                import asyncio  # takes long, and few models need it
+
                 responses = asyncio.run(responses)
         return self.answer(requests, responses)
 
@@ -189,8 +192,9 @@ class Worker:
             raise self.failed("Number of InferenceResponse objects do not match the number of InferenceRequest objects. "
                               "InferenceRequest(s) size is:%d, and InferenceResponse(s) size is:%d\n" % (len(requests), len(responses)))
         table, data, end = [wire.COUNT.pack(len(responses), 0)], [], 0
+        tensors, indices, response_type = wire.TENSORS, self.outputs, pb_utils.InferenceResponse
         for r, request in zip(responses, requests):
-            if not isinstance(r, pb_utils.InferenceResponse):
+            if not isinstance(r, response_type):
                 raise self.failed("Expected an 'InferenceResponse' object in the execute function return list, found type '%s'." % type(r).__name__)
             if r._error is not None:
                 text = wire.text(str(r._error))
@@ -202,21 +206,23 @@ class Worker:
             wanted = [t for t in r._tensors if t._name in request._outputs]
             table.append(wire.RESPONSE.pack(0, 0, len(wanted), 0))
             for t in wanted:
-                array, shape, code = t.as_numpy(), t.shape(), t._code
-                if code == 13:
+                array, code = t.as_numpy(), t._code
+                shape = array.shape
+                if code == pb_utils._BYTES:
                     array = np.frombuffer(pb_utils.serialize_byte_tensor(array), dtype=np.uint8)
-                elif not array.dtype.isnative:
-                    array = array.astype(array.dtype.newbyteorder("="))
-                table.append(wire.TENSOR.pack(self.outputs[t._name], code, len(shape), 0, end, array.nbytes))
-                table.append(wire.SHAPES[len(shape)].pack(*shape))
-                data.append((array, end))
-                end = wire.aligned(end + array.nbytes, 64)
+                size = array.nbytes
+                table.append(tensors[len(shape)].pack(indices[t._name], code, len(shape), 0, end, size, *shape))
+                data.append((array, end, size))
+                end = (end + size + 63) & -64
         table = b"".join(table)
         self.room(end + len(table))
-        memory = self.memory[wire.OUTPUT]
-        for array, at in data:
-            np.copyto(np.ndarray(array.shape, array.dtype, memory.map, at), array)
-        memory.map[end:end + len(table)] = table
+        memory = self.memory[wire.OUTPUT].map
+        for array, at, size in data:
+            if array.flags.c_contiguous:
+                memory[at:at + size] = array.data
+            else:
+                np.copyto(np.ndarray(array.shape, array.dtype, memory, at), array)
+        memory[end:end + len(table)] = table
         return end, len(table)
 
     def failed(self, message):

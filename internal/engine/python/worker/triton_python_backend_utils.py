@@ -54,8 +54,12 @@ class Tensor:
     def __init__(self, name, array):
         if not isinstance(array, np.ndarray):
             raise TritonModelException("Tensor %r: found %s, expected a numpy array" % (name, type(array).__name__))
-        self._name, self._array = name, array
-        self._code = _code_of(name, array.dtype)
+        code = _CODES.get(array.dtype)
+        if code is None:
+            code = _code_of(name, array.dtype)
+            if code != _BYTES:
+                array = array.astype(_DTYPES[code])  # it has the other byte order
+        self._name, self._array, self._code = name, array, code
 
     @classmethod
     def _view(cls, name, code, shape, memory, offset, length):

@@ -1,0 +1,45 @@
+package python
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/engine"
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/tensor"
+)
+
+// BenchmarkRoundTrip is a batch of 8 requests of 12.8 KB each to a worker that only
+// answers, with 4 KB each.
+func BenchmarkRoundTrip(b *testing.B) {
+	f := newFixture(b, `
+		max_batch_size: 8
+		input { name: "INPUT" data_type: TYPE_FP32 dims: 3200 }
+		output { name: "OUTPUT" data_type: TYPE_FP32 dims: 1024 }
+		dynamic_batching { }`, `
+return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", pb_utils.get_input_tensor_by_name(r, "INPUT").as_numpy()[:, :1024])]) for r in requests]`)
+	inst := f.open(b)
+	batch := make([]engine.Call, 8)
+	for i := range batch {
+		batch[i].Request = &infer.Request{Rows: 1, Inputs: []tensor.Tensor{
+			{Name: "INPUT", Type: tensor.FP32, Shape: []int64{1, 3200}, Data: tensor.Data(make([]float32, 3200))},
+		}}
+	}
+	var took []time.Duration
+	for b.Loop() {
+		began := time.Now()
+		if err := inst.RunEach(b.Context(), batch); err != nil {
+			b.Fatal(err)
+		}
+		took = append(took, time.Since(began))
+		release(batch)
+		for i := range batch {
+			batch[i].Outputs.Tensors = batch[i].Outputs.Tensors[:0]
+			batch[i].Outputs.Memory = nil
+		}
+	}
+	slices.Sort(took)
+	b.ReportMetric(float64(took[len(took)/2].Nanoseconds())/1e3, "p50-µs")
+	b.ReportMetric(float64(took[len(took)/10].Nanoseconds())/1e3, "p10-µs")
+}

@@ -1,0 +1,80 @@
+package python
+
+import (
+	"slices"
+	"testing"
+	"time"
+)
+
+var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// pauses returns how long a worker is left alone that dies so often, each time so
+// long after it was started.
+func pauses(deaths int, lives time.Duration, answered bool, random float64) (all []time.Duration) {
+	var c comeback
+	for now, n := epoch, 0; n < deaths; n++ {
+		now = now.Add(lives)
+		pause := c.died(now, answered, random)
+		all = append(all, pause)
+		now = now.Add(pause)
+	}
+	return all
+}
+
+func TestAWorkerComesBackTheLaterTheMoreOftenItDies(t *testing.T) {
+	const ms, s = time.Millisecond, time.Second
+	for _, tt := range []struct {
+		name     string
+		lives    time.Duration
+		answered bool
+		want     []time.Duration
+	}{
+		{"now and then", time.Minute, true, []time.Duration{0, 0, 0}},
+		{"some requests kill it", s, true, []time.Duration{0, 100 * ms, 200 * ms, 400 * ms, 800 * ms, s, s}},
+		{"it cannot even start", s, false, []time.Duration{0, 100 * ms, 200 * ms, 400 * ms, 800 * ms, 1600 * ms, 3200 * ms, 6400 * ms, 12800 * ms, 25600 * ms, 30 * s, 30 * s, 30 * s}},
+		{"it starts for long and in vain", 2 * time.Minute, false, []time.Duration{0, 100 * ms, 200 * ms}},
+	} {
+		if got := pauses(len(tt.want), tt.lives, tt.answered, 1); !slices.Equal(got, tt.want) {
+			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
+		}
+	}
+}
+
+func TestWorkersThatDiedTogetherComeBackApart(t *testing.T) {
+	early, late := pauses(3, time.Second, true, 0), pauses(3, time.Second, true, 1)
+	if early[2] != 100*time.Millisecond || late[2] != 200*time.Millisecond {
+		t.Errorf("pauses from %v to %v, want from half to all of 200ms", early[2], late[2])
+	}
+}
+
+func TestACrashLoopIsCalledSo(t *testing.T) {
+	var c comeback
+	for n := 1; n <= crashLoop; n++ {
+		if c.loops() {
+			t.Errorf("a loop after %d deaths", n-1)
+		}
+		c.died(epoch, false, 0)
+	}
+	if !c.loops() {
+		t.Error("no loop")
+	}
+	if c.died(epoch, true, 0); c.loops() {
+		t.Error("a loop of a worker that answered")
+	}
+}
+
+func TestAFloodOfLinesIsCutShort(t *testing.T) {
+	var b budget
+	written := 0
+	for range 10 * linesInBurst {
+		if ok, _ := b.spend(epoch); ok {
+			written++
+		}
+	}
+	if written != linesInBurst {
+		t.Errorf("%d lines were written at once, want %d", written, linesInBurst)
+	}
+	if ok, lost := b.spend(epoch.Add(time.Second)); !ok || lost != 9*linesInBurst {
+		t.Errorf("a second later: written %v, %d lost", ok, lost)
+	}
+}

@@ -1,0 +1,183 @@
+package python
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/engine"
+	"github.com/shoal-serving/shoal/internal/infer"
+)
+
+// trouble is a model that does to itself what the first number of a request says.
+const trouble = `
+class TritonPythonModel:
+    def execute(self, requests):
+        what = int(requests[0].inputs()[0].as_numpy()[0, 0])
+        w = [f for f in iter_frames() if "self" in f.f_locals and type(f.f_locals["self"]).__name__ == "Worker"][0].f_locals["self"]
+        import shoal_wire as wire
+        if what == 1: os.kill(os.getpid(), signal.SIGKILL)
+        if what == 2: os.kill(os.getpid(), signal.SIGSTOP)
+        if what == 3:
+            while True: pass
+        if what == 4: os._exit(3)
+        if what == 5: w.connection.send(b"torn")
+        if what == 6: w.send(wire.RAN, number=10_000)
+        if what == 7: w.send(wire.RAN, number=w_number(w), a=1 << 60, b=16)
+        if what == 9:
+            table(w, wire.COUNT.pack(1, 0) + wire.RESPONSE.pack(0, 0, 1, 0) + wire.TENSOR.pack(0, 11, 1, 0, 0, 1 << 40) + wire.SHAPES[1].pack(4))
+        if what == 14: self.garbage = bytearray(400 << 20); time.sleep(30)
+        if what == 15:
+            for _ in range(3): w.send(wire.READY, number=w_number(w))
+        if what >= 5: time.sleep(30)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", r.inputs()[0].as_numpy())]) for r in requests]
+
+def iter_frames():
+    f = sys._getframe()
+    while f:
+        yield f
+        f = f.f_back
+
+def w_number(w):
+    return [f for f in iter_frames() if f.f_code.co_name == "run"][0].f_locals["number"]
+
+def table(w, b):
+    w.memory[1].map[:len(b)] = b
+    w.send(18, number=w_number(w), a=0, b=len(b))
+`
+
+func TestAWorkerInTroubleFailsItsBatchAndComesBack(t *testing.T) {
+	for _, tt := range []struct {
+		what    float32
+		reasons string
+	}{
+		{1, "its process was ended by signal 9 (killed)"},
+		{2, "its process was stopped by a signal, and did not go on"},
+		{3, "it ran for longer than execute_timeout_seconds allows, which is 3s"},
+		{4, "its process ended with exit code 3"},
+		{5, "a frame of 4 bytes, expected at least 32"},
+		{6, "it sent frame 10000 of kind 18"},
+		{7, "a table of 16 bytes from 1152921504606846976 on"},
+		{9, "output OUTPUT of 1099511627776 bytes"},
+		{14, "MiB of memory, and memory_limit_mib allows 300"},
+		{15, "it broke the protocol"},
+	} {
+		t.Run(tt.reasons, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t, identityConfig+`
+				parameters { key: "execute_timeout_seconds" value { string_value: "3" } }
+				parameters { key: "memory_limit_mib" value { string_value: "300" } }`, trouble)
+			inst := f.open(t)
+			good := func() {
+				t.Helper()
+				batch := calls(0, 0)
+				if err := inst.RunEach(t.Context(), batch); err != nil {
+					t.Fatal(err)
+				}
+				release(batch)
+			}
+			good()
+			pid := inst.worker.cmd.Process.Pid
+			err := inst.RunEach(t.Context(), calls(tt.what))
+			if !errors.Is(err, engine.ErrDied) || infer.CodeOf(err) != infer.Unavailable || !strings.Contains(err.Error(), tt.reasons) {
+				t.Errorf("error %v, want one that says %q", err, tt.reasons)
+			}
+			<-inst.Died()
+			if err := inst.RunEach(t.Context(), calls(0)); !errors.Is(err, engine.ErrDied) {
+				t.Errorf("a batch of a dead worker: %v", err)
+			}
+			if err := inst.Revive(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			good()
+			if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
+				t.Errorf("process %d is still there: %v", pid, err)
+			}
+		})
+	}
+}
+
+func TestAWrongLengthIsAnErrorOfItsRequest(t *testing.T) {
+	f := newFixture(t, identityConfig, strings.ReplaceAll(trouble, "what = int", `
+        if requests[0].inputs()[0].as_numpy()[0, 0] == 16:
+            import shoal_wire as wire
+            b = wire.COUNT.pack(1, 0) + wire.RESPONSE.pack(0, 0, 1, 0) + wire.TENSOR.pack(0, 11, 1, 0, 64, 12) + wire.SHAPES[1].pack(4)
+            w = [f for f in iter_frames() if "self" in f.f_locals and type(f.f_locals["self"]).__name__ == "Worker"][0].f_locals["self"]
+            w.memory[1].map[:len(b)] = b
+            w.answer = lambda *_: (0, len(b))
+            return []
+        what = int`))
+	inst := f.open(t)
+	batch := calls(16)
+	if err := inst.RunEach(t.Context(), batch); err != nil {
+		t.Fatal(err)
+	}
+	if err := batch[0].Err; err == nil || !strings.Contains(err.Error(), "output OUTPUT of the model") {
+		t.Errorf("error %v", err)
+	}
+	if inst.worker.dead() {
+		t.Error("the worker was ended for a tensor of the wrong length")
+	}
+}
+
+func TestAModelThatDiesWheneverItIsStartedIsNotRevived(t *testing.T) {
+	marker := t.TempDir() + "/marker"
+	f := newFixture(t, identityConfig, fmt.Sprintf(`
+if os.path.exists(%[1]q): os._exit(5)
+class TritonPythonModel:
+    def execute(self, requests):
+        open(%[1]q, "w").close()
+        os._exit(4)`, marker))
+	inst := f.open(t)
+	if err := inst.RunEach(t.Context(), calls(1)); !errors.Is(err, engine.ErrDied) {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	if err := inst.Revive(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("revived: %v", err)
+	}
+	if err := inst.RunEach(t.Context(), calls(1)); !errors.Is(err, engine.ErrDied) {
+		t.Errorf("a batch of a dead worker: %v", err)
+	}
+	if err := os.Remove(marker); err != nil {
+		t.Fatal(err)
+	}
+	if err := inst.Revive(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestARequestIsToldThatItWasCancelled(t *testing.T) {
+	f := newFixture(t, identityConfig, `
+while not requests[0].is_cancelled(): time.sleep(0.001)
+`+identity)
+	inst := f.open(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	batch := calls(1, 2)
+	if err := inst.RunEach(ctx, batch); err != nil {
+		t.Error(err)
+	}
+	release(batch)
+}
+
+// The kernel ends a worker with the thread that started it.
+func TestWorkersEndWithTheirStarter(t *testing.T) {
+	f := newFixture(t, identityConfig, `
+while True: pass`)
+	inst := f.open(t)
+	go func() { _ = inst.RunEach(context.Background(), calls(1)) }()
+	time.Sleep(50 * time.Millisecond)
+	_ = f.engine.Close()
+	select {
+	case <-inst.Died():
+	case <-time.After(5 * time.Second):
+		t.Error("a worker outlived its starter")
+	}
+}

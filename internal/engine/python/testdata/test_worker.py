@@ -1,0 +1,116 @@
+"""Tests of what needs no server: python -m unittest, with the worker's modules in PYTHONPATH."""
+
+import json
+import mmap
+import unittest
+
+import numpy as np
+
+import shoal_wire as wire
+import shoal_worker
+import triton_python_backend_utils as pb_utils
+
+
+class Tensors(unittest.TestCase):
+    def test_every_type_is_known_by_name_number_and_numpy(self):
+        for code, name in enumerate(pb_utils._NAMES):
+            if name in ("", "BF16"):
+                continue
+            kind = pb_utils.triton_string_to_numpy("TYPE_" + name)
+            self.assertEqual(pb_utils.triton_to_numpy_type(code), kind)
+            self.assertEqual(pb_utils.numpy_to_triton_type(kind), code)
+        with self.assertRaises(pb_utils.TritonModelException):
+            pb_utils.triton_string_to_numpy("TYPE_COMPLEX")
+
+    def test_a_tensor_knows_its_array(self):
+        t = pb_utils.Tensor("x", np.zeros((2, 3), np.int16))
+        self.assertEqual((t.name(), t.shape(), t.triton_dtype(), t.is_cpu()), ("x", [2, 3], 7, True))
+
+    def test_an_array_of_the_other_byte_order_is_turned(self):
+        t = pb_utils.Tensor("x", np.array([1, 2], dtype=">i4"))
+        self.assertTrue(t.as_numpy().dtype.isnative)
+        self.assertEqual(t.as_numpy().tolist(), [1, 2])
+
+    def test_what_is_no_array_or_of_no_type_is_refused(self):
+        for wrong in ([1, 2], np.zeros(1, np.complex64)):
+            with self.assertRaises(pb_utils.TritonModelException):
+                pb_utils.Tensor("x", wrong)
+
+    def test_strings_keep_every_byte(self):
+        texts = np.array([[b"a\0b", b""], ["grün", b"\xff"]], dtype=object)
+        back = pb_utils.deserialize_bytes_tensor(pb_utils.serialize_byte_tensor(texts))
+        self.assertEqual(back.tolist(), [b"a\0b", b"", "grün".encode(), b"\xff"])
+
+    def test_strings_that_are_cut_off_are_refused(self):
+        with self.assertRaises(pb_utils.TritonModelException):
+            pb_utils.deserialize_bytes_tensor(b"\x05\0\0\0abc")
+
+
+class Requests(unittest.TestCase):
+    def test_inputs_are_found_by_name(self):
+        r = pb_utils.InferenceRequest(request_id="7", inputs=[pb_utils.Tensor("x", np.zeros(1))], requested_output_names=["y"], timeout=5,
+                                      parameters={"a": 1})
+        self.assertEqual(pb_utils.get_input_tensor_by_name(r, "x").name(), "x")
+        self.assertIsNone(pb_utils.get_input_tensor_by_name(r, "z"))
+        self.assertEqual((r.request_id(), r.requested_output_names(), r.timeout(), json.loads(r.parameters())), ("7", ["y"], 5, {"a": 1}))
+        self.assertFalse(r.is_cancelled())
+
+    def test_a_response_has_tensors_or_an_error(self):
+        r = pb_utils.InferenceResponse(error=pb_utils.TritonError("why", pb_utils.TritonError.NOT_FOUND))
+        self.assertTrue(r.has_error())
+        self.assertEqual((r.error().message(), r.error().code()), ("why", 2))
+        self.assertFalse(pb_utils.InferenceResponse([]).has_error())
+
+
+class Config(unittest.TestCase):
+    def test_what_is_written_stays(self):
+        c = pb_utils.ModelConfig({"max_batch_size": 4, "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [2]}], "output": []})
+        c.set_max_batch_size(8)
+        c.add_input({"name": "x", "data_type": "TYPE_FP32", "dims": [2]})
+        c.add_output({"name": "y", "data_type": "TYPE_FP32", "dims": [2]})
+        c.set_dynamic_batching()
+        d = c.as_dict()
+        self.assertEqual((d["max_batch_size"], len(d["input"]), len(d["output"]), d["dynamic_batching"]), (4, 1, 1, {}))
+        self.assertEqual(pb_utils.get_output_config_by_name(d, "y")["dims"], [2])
+        self.assertFalse(pb_utils.using_decoupled_model_transaction_policy(d))
+
+    def test_what_contradicts_the_file_is_refused(self):
+        c = pb_utils.ModelConfig({"max_batch_size": 4, "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [2]}]})
+        for wrong in (
+            lambda: c.set_max_batch_size(2),
+            lambda: c.add_input({"name": "x", "data_type": "TYPE_INT8", "dims": [2]}),
+            lambda: c.add_input({"name": "y", "dims": [2]}),
+            lambda: c.add_output({"name": "y", "data_type": "TYPE_INT8", "dims": [2], "colour": 1}),
+        ):
+            with self.assertRaises(ValueError):
+                wrong()
+
+
+class Kept(unittest.TestCase):
+    def test_arrays_that_are_still_used_are_noticed(self):
+        with mmap.mmap(-1, 4096) as there:
+            m = shoal_worker.Memory.__new__(shoal_worker.Memory)
+            m.base = np.frombuffer(there, dtype=np.uint8)
+            m.holders = 2  # the memory, and whoever asks
+            self.assertFalse(m.kept())
+            view = pb_utils.Tensor._view("x", 11, (2,), m.base, 64, 8).as_numpy()
+            self.assertTrue(m.kept())
+            part = view[:1]
+            del view
+            self.assertTrue(m.kept())
+            del part
+            self.assertFalse(m.kept())
+            del m.base
+
+
+class Wire(unittest.TestCase):
+    def test_sizes_are_those_of_the_server(self):
+        sizes = [s.size for s in (wire.FRAME, wire.COUNT, wire.REQUEST, wire.TENSOR, wire.RESPONSE)]
+        self.assertEqual(sizes, [32, 8, 48, 32, 16])
+
+    def test_long_texts_are_cut(self):
+        self.assertEqual(len(wire.text("x" * 100_000)), wire.MAX_TEXT)
+
+
+if __name__ == "__main__":
+    unittest.main()

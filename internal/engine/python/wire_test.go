@@ -1,0 +1,129 @@
+package python
+
+import (
+	"bytes"
+	"encoding/binary"
+	"strings"
+	"testing"
+
+	"github.com/shoal-serving/shoal/internal/engine"
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/modelconfig"
+	"github.com/shoal-serving/shoal/tensor"
+)
+
+var wireConfig = &modelconfig.Config{Outputs: []modelconfig.Tensor{{Name: "A", Type: tensor.FP32}, {Name: "B", Type: tensor.Bytes}}}
+
+// words are the bytes of a table, 4 of each number; one in 8 bytes is two of them.
+func words(numbers ...uint32) (b []byte) {
+	for _, n := range numbers {
+		b = binary.LittleEndian.AppendUint32(b, n)
+	}
+	return b
+}
+
+func TestATableIsReadOnlyIfAllOfItAddsUp(t *testing.T) {
+	one := func(output ...uint32) []byte { return words(append([]uint32{1, 0, 0, 0, 1, 0}, output...)...) }
+	for _, tt := range []struct {
+		name  string
+		table []byte
+		want  string // in the error; "" means none
+	}{
+		{"an output", one(0, 11, 1, 0, 64, 0, 8, 0, 2, 0), ""},
+		{"none", words(1, 0, 0, 0, 0, 0), ""},
+		{"an error", append(words(1, 0, 1, 3, 4, 0), "oops\x00\x00\x00\x00"...), ""},
+		{"nothing", nil, "a table that ends after 0 bytes"},
+		{"half", one(0, 11, 1, 0, 64), "a table that ends after"},
+		{"more", append(words(1, 0, 0, 0, 0, 0), 1, 2, 3), "of which 24 are used"},
+		{"two responses", words(2, 0, 0, 0, 0, 0, 0, 0, 0, 0), "2 responses for 1 requests"},
+		{"neither", words(1, 0, 2, 0, 0, 0), "2 where 0 or 1 belongs"},
+		{"a long text", words(1, 0, 1, 0, 1<<31, 0), "a text of 2147483648 bytes"},
+		{"an unknown output", one(2, 11, 0, 0, 0, 0, 4, 0), "output 2, of which the model has 2"},
+		{"many outputs", words(1, 0, 0, 0, 3, 0), "3 outputs of 2"},
+		{"a type of none", one(0, 0, 0, 0, 0, 0, 4, 0), "a type with number 0"},
+		{"an unknown type", one(0, 15, 0, 0, 0, 0, 4, 0), "a type with number 15"},
+		{"many dimensions", one(0, 11, 65, 0, 0, 0, 4, 0), "of 65 dimensions"},
+		{"beyond the memory", one(0, 11, 0, 0, 1000, 0, 100, 0), "100 bytes from 1000 on"},
+		{"far beyond", one(0, 11, 0, 0, 0xffffffff, 0xffffffff, 2, 0), "from 18446744073709551615 on"},
+		{"too long", one(0, 11, 0, 0, 8, 0, 0xffffffff, 0xffffffff), "of 18446744073709551615 bytes"},
+		{"twice", words(1, 0, 0, 0, 2, 0, 0, 11, 0, 0, 0, 0, 4, 0, 0, 11, 0, 0, 0, 0, 4, 0), "output A twice"},
+	} {
+		calls := make([]engine.Call, 1)
+		_, err := readAnswers(tt.table, 1024, calls, wireConfig, nil)
+		switch {
+		case tt.want == "" && err != nil, tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)):
+			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
+		case tt.name == "an error" && (infer.CodeOf(calls[0].Err) != infer.Invalid || calls[0].Err.Error() != "oops"):
+			t.Errorf("the request's error is %v", calls[0].Err)
+		}
+	}
+}
+
+func TestAFrameIsReadOnlyIfAWorkerSendsSuch(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		frame []byte
+		want  string
+	}{
+		{"torn", make([]byte, 31), "a frame of 31 bytes"},
+		{"of the server", (&frame{kind: kindRun}).append(nil), "which is none of a worker's"},
+		{"with too much", append((&frame{kind: kindRan}).append(nil), 1), "with 33 bytes"},
+		{"good", (&frame{kind: kindFailed, number: 7, a: 1, b: 2, text: "why"}).append(nil), ""},
+	} {
+		f, err := readFrame(tt.frame)
+		switch {
+		case tt.want == "" && (err != nil || f.number != 7 || f.a != 1 || f.b != 2 || f.text != "why"):
+			t.Errorf("%s: %+v, %v", tt.name, f, err)
+		case tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)):
+			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
+		}
+	}
+}
+
+func TestTensorsOfABatchAreApartAndAligned(t *testing.T) {
+	var batch []engine.Call
+	for _, text := range []string{"one", "", strings.Repeat("long", 50)} {
+		batch = append(batch, engine.Call{Request: &infer.Request{ID: text, Outputs: []string{"B"}, Inputs: []tensor.Tensor{
+			{Type: tensor.Uint8, Shape: []int64{int64(len(text))}, Data: []byte(text)},
+		}}})
+	}
+	l := layOut(batch)
+	memory := bytes.Repeat([]byte{0xaa}, l.size)
+	writeBatch(memory, l, batch, wireConfig, nil)
+	if l.table%alignment != 0 || !bytes.HasPrefix(memory, []byte("one")) || !bytes.HasPrefix(memory[64:], []byte("longlong")) {
+		t.Errorf("table at %d, tensors %q", l.table, memory[:80])
+	}
+	if got := binary.LittleEndian.Uint32(memory[l.table:]); got != 3 {
+		t.Errorf("%d requests, want 3", got)
+	}
+}
+
+// FuzzAnswers gives readAnswers what a worker may write. Whatever it takes is inside
+// the memory.
+func FuzzAnswers(f *testing.F) {
+	f.Add(words(1, 0, 0, 0, 1, 0, 0, 11, 1, 0, 64, 0, 8, 0, 2, 0), 1)
+	f.Add(append(words(2, 0, 1, 3, 4, 0), "oops\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"...), 2)
+	f.Fuzz(func(t *testing.T, table []byte, requests int) {
+		const size = 4096
+		calls := make([]engine.Call, max(0, min(requests, 16)))
+		places, err := readAnswers(table, size, calls, wireConfig, nil)
+		if err != nil {
+			return
+		}
+		outputs := 0
+		for i := range calls {
+			outputs += len(calls[i].Outputs.Tensors)
+			if calls[i].Err != nil && len(calls[i].Outputs.Tensors) > 0 {
+				t.Error("both an error and outputs")
+			}
+		}
+		if outputs != len(places) {
+			t.Errorf("%d outputs in %d places", outputs, len(places))
+		}
+		for _, p := range places {
+			if p.offset < 0 || p.length < 0 || p.offset+p.length > size {
+				t.Errorf("place %+v is outside", p)
+			}
+		}
+	})
+}
