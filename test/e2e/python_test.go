@@ -1,0 +1,165 @@
+//go:build e2e && linux
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// pythonRepository writes a model of Triton's kind.
+func pythonRepository(t *testing.T, config, model string) string {
+	t.Helper()
+	interpreter, err := filepath.Abs(filepath.Join(root, "bin", "worker", "bin", "python"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if exec.Command(interpreter, "-c", "import numpy").Run() != nil {
+		t.Skip("no interpreter has numpy: run make numpy")
+	}
+	dir := repositoryOf(t, map[string]string{"m": `backend: "python"
+max_batch_size: 8
+input [ { name: "INPUT" data_type: TYPE_FP32 dims: [ 4 ] } ]
+output [ { name: "OUTPUT" data_type: TYPE_FP32 dims: [ 4 ] } ]
+dynamic_batching { }
+parameters { key: "python" value { string_value: "` + interpreter + `" } }
+` + config})
+	text := "import os, time\nimport triton_python_backend_utils as pb_utils\n" + model
+	if err := os.WriteFile(filepath.Join(dir, "m", "1", "model.py"), []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+const pythonIdentity = `
+class TritonPythonModel:
+    def execute(self, requests):
+        out = []
+        for r in requests:
+            a = pb_utils.get_input_tensor_by_name(r, "INPUT").as_numpy()
+            error = pb_utils.TritonError("bad", pb_utils.TritonError.INVALID_ARG) if a.flat[0] < 0 else None
+            out.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", a)], error))
+        return out
+`
+
+// children returns the processes that a process has started and that live.
+func children(pid int) (all []int) {
+	files, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, file := range files {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			continue // it has just ended
+		}
+		fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
+		if fields[1] == strconv.Itoa(pid) && fields[0] != "Z" {
+			child, _ := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+			all = append(all, child)
+		}
+	}
+	return all
+}
+
+func alive(pid int) bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err == nil && !bytes.Contains(b, []byte(") Z "))
+}
+
+// TestAKilledWorkerCostsItsBatchAlone kills workers with kill -9 while clients ask.
+// Requests get their own rows back, or are told that the worker died; after each
+// kill the model is not ready until it has a worker again.
+func TestAKilledWorkerCostsItsBatchAlone(t *testing.T) {
+	s := start(t, pythonRepository(t, "", pythonIdentity+"\n"))
+	const clients, kills = 16, 3
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var asking sync.WaitGroup
+	var good, died atomic.Int64
+	for range clients {
+		c := s.client()
+		asking.Go(func() {
+			for ctx.Err() == nil {
+				switch resp, err := c.ModelInfer(ctx, smallRequest("m", 2)); {
+				case ctx.Err() != nil:
+				case err == nil && bytes.Equal(resp.GetRawOutputContents()[0], smallRequest("m", 2).GetRawInputContents()[0]):
+					good.Add(1)
+				case status.Code(err) == codes.Unavailable && strings.Contains(err.Error(), "ended by signal 9"):
+					died.Add(1)
+				default:
+					t.Errorf("a request got %v", err)
+				}
+			}
+		})
+	}
+	for range kills {
+		before := good.Load()
+		until(t, "answers", func() bool { return good.Load() > before+100 })
+		pid := children(s.cmd.Process.Pid)[0]
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		until(t, "not ready", func() bool { code, _ := s.get("/v2/health/ready"); return code != http.StatusOK })
+		if code, _ := s.get("/v2/models/m/ready"); code == http.StatusOK && len(children(s.cmd.Process.Pid)) == 0 {
+			t.Error("the model is ready without a worker")
+		}
+		until(t, "ready again", func() bool { code, _ := s.get("/v2/health/ready"); return code == http.StatusOK })
+	}
+	cancel()
+	asking.Wait()
+	if died.Load() > 8*kills {
+		t.Errorf("%d requests died in %d batches of at most 4", died.Load(), kills)
+	}
+	s.signal()
+	if !s.endsWithin(30 * time.Second) {
+		t.Error("the server does not end")
+	}
+}
+
+func TestNoWorkerOutlivesTheServer(t *testing.T) {
+	s := start(t, pythonRepository(t, `instance_group [ { count: 2 } ]`, `
+class TritonPythonModel:
+    def execute(self, requests):
+        while True: pass
+`))
+	c := s.client()
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	_ = ask(ctx, c, "m", 1) // one worker is in a loop, and one waits
+	workers := children(s.cmd.Process.Pid)
+	if len(workers) != 2 {
+		t.Fatalf("%d workers, want 2", len(workers))
+	}
+	s.kill()
+	until(t, "workers have ended", func() bool { return !alive(workers[0]) && !alive(workers[1]) })
+}
+
+func TestAModelOfTritonsKindAnswers(t *testing.T) {
+	s := start(t, pythonRepository(t, "", pythonIdentity))
+	c := s.client()
+	req := smallRequest("m", 3)
+	resp, err := c.ModelInfer(t.Context(), req)
+	if err != nil || !bytes.Equal(resp.GetRawOutputContents()[0], req.GetRawInputContents()[0]) {
+		t.Errorf("answer %v, %v", resp, err)
+	}
+	req.RawInputContents[0] = floats(-1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0)
+	if _, err := c.ModelInfer(t.Context(), req); status.Code(err) != codes.InvalidArgument || status.Convert(err).Message() != "bad" {
+		t.Errorf("a request that the model refuses got %v", err)
+	}
+	if code, body := s.get("/v2/models/m/config"); code != http.StatusOK || !strings.Contains(body, `"default_model_filename":"model.py"`) {
+		t.Errorf("%d %s", code, body)
+	}
+}
