@@ -117,7 +117,7 @@ func (w *worker) again(err error) error {
 
 // revive reports whether the instance lives again.
 func (w *worker) revive() bool {
-	err := w.mortal.Revive(w.s.closing)
+	err := w.mortal.Revive(&w.s.closing)
 	if err != nil && w.s.closing.Err() == nil {
 		w.s.opts.Log.Error("the instance does not come back", "instance", w.number, "error", err)
 	}

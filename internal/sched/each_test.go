@@ -80,8 +80,10 @@ func (m *mortal) kill() {
 }
 
 func (m *mortal) Revive(ctx context.Context) error {
+	timer := time.NewTimer(5 * ms)
+	defer timer.Stop()
 	select {
-	case <-time.After(5 * ms):
+	case <-timer.C:
 	case <-ctx.Done():
 		return ctx.Err()
 	}

@@ -55,12 +55,11 @@ type Scheduler struct {
 	workers  []*worker // by instance number, from 1
 	running  sync.WaitGroup
 	share    batching.Share
-	combines bool // requests may share a batch
-	joins    bool // their rows are joined for it
-	closing  context.Context
-	close    context.CancelFunc // ends closing
-	alive    atomic.Int64       // instances that are not away
-	calls    sync.Pool          // of *call
+	combines bool         // requests may share a batch
+	joins    bool         // their rows are joined for it
+	closing  stopContext  // ended by Close
+	alive    atomic.Int64 // instances that are not away
+	calls    sync.Pool    // of *call
 	intake   intake
 	bad      offenders
 
@@ -93,7 +92,7 @@ func New(instances []engine.Instance, opts Options) *Scheduler {
 	_, none := opts.Batching.Policy.(batching.None)
 	s.combines = opts.Batching.Policy != nil && !none && opts.Batching.MaxRows > 1 && !opts.Whole
 	s.alarm = opts.Pacer.Alarm(s.ring)
-	s.closing, s.close = context.WithCancel(context.Background())
+	s.closing.done = make(chan struct{})
 	s.joins = s.combines
 	s.alive.Store(int64(len(instances)))
 	for i, inst := range instances {
@@ -154,7 +153,7 @@ func (s *Scheduler) Ready() bool { return s.alive.Load() > 0 }
 // waited for end their contexts.
 func (s *Scheduler) Close() error {
 	var out batching.Actions
-	s.close() // those who wait for the dead to come back need not any more
+	s.closing.end(0) // those who wait for the dead to come back need not any more
 	s.mu.Lock()
 	s.draining = true
 	s.admitLocked(nil, &out)

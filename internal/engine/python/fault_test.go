@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -172,12 +173,15 @@ func TestWorkersEndWithTheirStarter(t *testing.T) {
 	f := newFixture(t, identityConfig, `
 while True: pass`)
 	inst := f.open(t)
-	go func() { _ = inst.RunEach(context.Background(), calls(1)) }()
-	time.Sleep(50 * time.Millisecond)
+	var running sync.WaitGroup
+	defer running.Wait()
+	running.Go(func() { _ = inst.RunEach(context.Background(), calls(1)) }) // fails when the worker ends
 	_ = f.engine.Close()
+	patience := time.NewTimer(10 * time.Second)
+	defer patience.Stop()
 	select {
 	case <-inst.Died():
-	case <-time.After(5 * time.Second):
+	case <-patience.C:
 		t.Error("a worker outlived its starter")
 	}
 }
