@@ -18,6 +18,9 @@ import shoal_wire as wire
 import triton_python_backend_utils as pb_utils
 
 
+BYTES = pb_utils._BYTES
+
+
 class Memory:
     """A piece of memory that both sides have mapped. Arrays of a piece that was replaced keep it."""
 
@@ -103,7 +106,7 @@ class Worker:
         sys.path[:0] = [folder, os.path.join(folder, version)]
         self.folder = os.path.dirname(folder)
         config = pb_utils.ModelConfig(args["config"])
-        with self.telling("model '%s'" % args["name"]):
+        with Telling(self, args["name"]):
             # Under the name that it has in Triton, where versions are packages: it may import from its own.
             module = importlib.import_module(version + "." + file[:-len(".py")])
             if not hasattr(module, "TritonPythonModel"):
@@ -126,7 +129,8 @@ class Worker:
         self.inputs = [t["name"] for t in config["input"]]
         self.output_names = [t["name"] for t in config["output"]]
         self.outputs = {name: i for i, name in enumerate(self.output_names)}
-        with self.telling("model '%s'" % self.name):
+        self.telling = Telling(self, self.name)
+        with self.telling:
             self.model = self.kind()
             if hasattr(self.model, "initialize"):
                 self.model.initialize(args)
@@ -144,7 +148,7 @@ class Worker:
 
     def execute(self, a):
         requests = self.requests(a)
-        with self.telling("model '%s'" % self.name):
+        with self.telling:
             responses = self.model.execute(requests)
             if hasattr(responses, "__await__"):
                 import asyncio  # takes long, and few models need it
@@ -159,28 +163,34 @@ class Worker:
         count, _ = wire.COUNT.unpack_from(table, at)
         at += wire.COUNT.size
         all_outputs, names = self.output_names, self.inputs
-        request, tensor = wire.REQUEST, wire.TENSOR
+        request, tensor, shapes, cancelled = wire.REQUEST, wire.TENSOR, wire.SHAPES, wire.CANCELLED
+        make, view, model, version = pb_utils.InferenceRequest.__new__, pb_utils.Tensor._view, self.model_name, self.version
+        kind = pb_utils.InferenceRequest
         requests = []
         for _ in range(count):
-            r = pb_utils.InferenceRequest.__new__(pb_utils.InferenceRequest)
-            r._cancelled = base, at + wire.CANCELLED
+            r = make(kind)
+            r._cancelled = base, at + cancelled
             inputs, outputs, id_size, parameters_size, r._timeout, r._priority, r._correlation, r._flags, _ = request.unpack_from(table, at)
             at += request.size
-            r._model, r._version = self.model_name, self.version
+            r._model, r._version = model, version
             r._inputs = tensors = []
             for _ in range(inputs):
                 index, code, dims, _, offset, length = tensor.unpack_from(table, at)
                 at += tensor.size
-                tensors.append(pb_utils.Tensor._view(names[index], code, wire.SHAPES[dims].unpack_from(table, at), base, offset, length))
+                tensors.append(view(names[index], code, shapes[dims].unpack_from(table, at), base, offset, length))
                 at += 8 * dims
             r._outputs = all_outputs
             if outputs:
                 r._outputs = [all_outputs[wire.U32.unpack_from(table, at + 4 * i)[0]] for i in range(outputs)]
                 at += 4 * outputs
-            r._id = table[at:at + id_size].decode("utf-8", "replace") if id_size else ""
-            at += id_size
-            r._parameters = table[at:at + parameters_size].decode("utf-8", "replace") if parameters_size else "{}"
-            at = wire.aligned(at + parameters_size, 8)
+            r._id, r._parameters = "", "{}"
+            if id_size:
+                r._id = table[at:at + id_size].decode("utf-8", "replace")
+                at += id_size
+            if parameters_size:
+                r._parameters = table[at:at + parameters_size].decode("utf-8", "replace")
+                at += parameters_size
+            at = (at + 7) & -8
             requests.append(r)
         return requests
 
@@ -202,34 +212,36 @@ class Worker:
                 table.append(wire.RESPONSE.pack(1, code, len(text), 0))
                 table.append(text.ljust(wire.aligned(len(text), 8), b"\0"))
                 continue
-            # As in Triton, what nobody asked for is left out.
-            wanted = [t for t in r._tensors if t._name in request._outputs]
-            table.append(wire.RESPONSE.pack(0, 0, len(wanted), 0))
-            for t in wanted:
-                array, code = t.as_numpy(), t._code
+            head = len(table)
+            table.append(b"")  # until they are counted
+            names = request._outputs
+            for t in r._tensors:
+                if t._name not in names:
+                    continue  # as in Triton, what nobody asked for is left out
+                array, code = t._array, t._code
+                if array is None:
+                    array = t.as_numpy()
                 shape = array.shape
-                if code == pb_utils._BYTES:
+                if code == BYTES:
                     array = np.frombuffer(pb_utils.serialize_byte_tensor(array), dtype=np.uint8)
                 size = array.nbytes
                 table.append(tensors[len(shape)].pack(indices[t._name], code, len(shape), 0, end, size, *shape))
                 data.append((array, end, size))
                 end = (end + size + 63) & -64
+            table[head] = wire.RESPONSE.pack(0, 0, len(table) - head - 1, 0)
         table = b"".join(table)
         self.room(end + len(table))
         memory = self.memory[wire.OUTPUT].map
         for array, at, size in data:
-            if array.flags.c_contiguous:
-                memory[at:at + size] = array.data
-            else:
+            try:
+                memory[at:at + size] = array
+            except ValueError:  # it is not in one piece
                 np.copyto(np.ndarray(array.shape, array.dtype, memory, at), array)
         memory[end:end + len(table)] = table
         return end, len(table)
 
     def failed(self, message):
         return Failure("Failed to process the request(s) for model '%s', message: %s" % (self.name, message))
-
-    def telling(self, whose):
-        return Telling(self, whose)
 
     def place(self, file):
         """A file as clients are told of it: not where it is on this machine."""
@@ -258,7 +270,7 @@ class Telling:
         lines = ["  %s(%d): %s\n" % (self.worker.place(f.filename), f.lineno, f.name) for f in reversed(frames)]
         at = "\n\nAt:\n" + "".join(lines) if lines else ""
         name = kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else kind.__module__ + "." + kind.__qualname__
-        raise Failure("Failed to process the request(s) for %s, message: %s: %s%s" % (self.whose, name, error, at)) from None
+        raise Failure("Failed to process the request(s) for model '%s', message: %s: %s%s" % (self.whose, name, error, at)) from None
 
 
 def leave_with_the_server(descriptor):

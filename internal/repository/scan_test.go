@@ -1,0 +1,41 @@
+package repository
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func TestWhatPythonLeavesBehindIsNoChangeOfAModel(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "m")
+	write := func(file string) {
+		t.Helper()
+		path := filepath.Join(dir, file)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte("x"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stamp := func() stamp {
+		t.Helper()
+		f, err := scanEntry(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f.whole()
+	}
+	write("1/model.py")
+	before := stamp()
+	for _, file := range []string{"1/__pycache__/model.pyc", "venv/bin/python", ".venv/lib/numpy.py"} {
+		write(file)
+		if stamp() != before {
+			t.Errorf("%s changes the model", file)
+		}
+	}
+	write("1/helper.py")
+	if stamp() == before {
+		t.Error("a file of the model's own changes nothing")
+	}
+}
