@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"os"
 	"slices"
 	"time"
 
@@ -77,8 +76,10 @@ func (r *Repository) bring(ctx context.Context, m *model, with Override) (change
 	if err != nil {
 		return change{}, r.refuse(m, err)
 	}
+	var sent *upload
 	if len(with.Files) > 0 {
-		defer func() { _ = os.RemoveAll(f.dir) }() // once a model is loaded, its files are not needed
+		sent = newUpload(f.dir)
+		defer sent.letGo()
 	}
 	r.mu.Lock()
 	m.over = look{tried: f.whole(), seen: f.whole()}
@@ -95,6 +96,9 @@ func (r *Repository) bring(ctx context.Context, m *model, with Override) (change
 	loaded, err := r.openAll(ctx, m, w, c.load)
 	if err != nil {
 		return c, err
+	}
+	for _, v := range loaded {
+		v.keep(sent)
 	}
 	r.replace(m, c, loaded)
 	r.mu.Lock()

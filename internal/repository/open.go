@@ -173,6 +173,7 @@ func (r *Repository) schedule(ctx context.Context, v *Version, runner Runner, ba
 		}
 		opened = append(opened, inst)
 	}
+	_, v.rereads = opened[0].(engine.Mortal)
 	batching := v.Config.Batching(r.opts.Queue)
 	batching.TakeTurns = automatic && runner.Device != nil
 	apart, died := true, false // engines that run in this process keep nothing from one batch to the next

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 
 	"github.com/shoal-serving/shoal/internal/infer"
 )
@@ -63,6 +64,35 @@ func (o Override) unpack(name string) (f *found, err error) {
 	}
 	f.name = name
 	return f, f.err
+}
+
+// An upload is the directory of files that a client sent. It is removed when nobody
+// needs it any more.
+type upload struct {
+	dir   string
+	users atomic.Int64
+}
+
+// newUpload returns an upload with one user, the caller.
+func newUpload(dir string) *upload {
+	u := &upload{dir: dir}
+	u.users.Store(1)
+	return u
+}
+
+func (u *upload) letGo() {
+	if u != nil && u.users.Add(-1) == 0 {
+		_ = os.RemoveAll(u.dir) // what stays is swept with the directory it is in
+	}
+}
+
+// keep keeps the files that a client sent for as long as the version is loaded, if it
+// reads them again: an instance that can die does when it is revived.
+func (v *Version) keep(sent *upload) {
+	if sent != nil && v.rereads {
+		sent.users.Add(1)
+		v.sent = sent
+	}
 }
 
 // writeFile writes a file below root, and nowhere else.

@@ -135,12 +135,17 @@ type Version struct {
 	Took      time.Duration // to load
 	Memory    int64         // about how many bytes loading it took, at its peak; 0 means unknown
 
-	model engine.Model
-	stamp stamp
+	model   engine.Model
+	stamp   stamp
+	rereads bool    // its instances may read its files again
+	sent    *upload // where they are, if a client sent them; nil if not
 }
 
 // close lets the requests run that are here, and unloads the version.
-func (v *Version) close() error { return errors.Join(v.Scheduler.Close(), v.model.Close()) }
+func (v *Version) close() error {
+	defer v.sent.letGo()
+	return errors.Join(v.Scheduler.Close(), v.model.Close())
+}
 
 // New returns a repository in which nothing is loaded. The caller closes it.
 func New(opts Options) *Repository {

@@ -39,3 +39,27 @@ func TestWhatPythonLeavesBehindIsNoChangeOfAModel(t *testing.T) {
 		t.Error("a file of the model's own changes nothing")
 	}
 }
+
+func TestFilesThatAClientSentStayForThoseWhoReadThemAgain(t *testing.T) {
+	for _, rereads := range []bool{false, true} {
+		dir := filepath.Join(t.TempDir(), "sent")
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		there := func() bool {
+			_, err := os.Stat(dir)
+			return err == nil
+		}
+		sent := newUpload(dir)
+		v := &Version{rereads: rereads}
+		v.keep(sent)
+		sent.letGo()
+		if there() != rereads {
+			t.Errorf("after the load the files are there: %v, want %v", there(), rereads)
+		}
+		v.sent.letGo()
+		if there() {
+			t.Error("the files are left behind")
+		}
+	}
+}

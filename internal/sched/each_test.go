@@ -2,6 +2,7 @@ package sched
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"sync"
@@ -18,8 +19,8 @@ import (
 )
 
 // A mortal takes requests one by one, 1ms for a batch. A request that begins with
-// "bad" gets an error of its own, one with "die" is the death of it, and it takes
-// 5ms to come back.
+// "bad" gets an error of its own, one with "all" fails the batch, one with "die" is
+// the death of it, and it takes 5ms to come back.
 type mortal struct {
 	mu      sync.Mutex // guards the following
 	died    chan struct{}
@@ -49,6 +50,8 @@ func (m *mortal) RunEach(_ context.Context, calls []engine.Call) error {
 		case strings.HasPrefix(c.Request.ID, "die"):
 			m.kill()
 			return infer.Errorf(infer.Unavailable, "it is gone: %w", engine.ErrDied)
+		case strings.HasPrefix(c.Request.ID, "all"):
+			return errors.New("an exception")
 		case strings.HasPrefix(c.Request.ID, "bad"):
 			c.Err = infer.Errorf(infer.Invalid, "bad")
 			continue
@@ -132,6 +135,25 @@ func TestRequestsThatAreTakenOneByOneFailAlone(t *testing.T) {
 			t.Errorf("batches %q, want %q", m.ran(), want)
 		}
 	})
+}
+
+func TestABatchThatIsTakenOneByOneIsRunInPartsIfItsModelAllows(t *testing.T) {
+	for _, apart := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			b, m := startMortal(t, Options{Bisect: apart})
+			b.submit(0, request("z", 8), ms)
+			want, ends, code := []string{"z", "a all"}, 2*ms, []infer.Code{infer.Internal}
+			if apart {
+				want, ends, code = append(want, "a", "all"), 4*ms, nil
+			}
+			b.submit(100*time.Microsecond, request("a", 1), ends, code...)
+			b.submit(200*time.Microsecond, request("all", 1), ends, infer.Internal)
+			b.end()
+			if !slices.Equal(m.ran(), want) {
+				t.Errorf("batches %q, want %q", m.ran(), want)
+			}
+		})
+	}
 }
 
 func TestWhileAnInstanceIsDeadRequestsWait(t *testing.T) {

@@ -168,6 +168,37 @@ while not requests[0].is_cancelled(): time.sleep(0.001)
 	release(batch)
 }
 
+func TestDeathsLeaveNothingBehind(t *testing.T) {
+	inst := newFixture(t, identityConfig, identity).open(t)
+	descriptors := func() int {
+		t.Helper()
+		all, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(all)
+	}
+	before := 0
+	for n := range 4 {
+		batch := calls(1)
+		if err := inst.RunEach(t.Context(), batch); err != nil {
+			t.Fatal(err)
+		}
+		release(batch)
+		if n == 0 {
+			before = descriptors()
+		}
+		killGroup(inst.worker.cmd.Process.Pid)
+		<-inst.Died()
+		if err := inst.Revive(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if now := descriptors(); now > before {
+		t.Errorf("%d descriptors, before the first death %d", now, before)
+	}
+}
+
 // The kernel ends a worker with the thread that started it.
 func TestWorkersEndWithTheirStarter(t *testing.T) {
 	f := newFixture(t, identityConfig, `

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -36,6 +37,9 @@ var found = sync.OnceValue(func() string {
 
 func interpreterForTests(t testing.TB) string {
 	t.Helper()
+	if runtime.GOOS != "linux" {
+		t.Skip("Python models run on Linux only")
+	}
 	if found() == "" {
 		t.Skip("no interpreter has numpy: run make numpy")
 	}
@@ -326,6 +330,19 @@ func TestAModelThatCannotBeLoadedSaysWhy(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), tt.want) || infer.CodeOf(err) != infer.Invalid && infer.CodeOf(err) != infer.Internal {
 			t.Errorf("error %v, want one that says %q", err, tt.want)
 		}
+	}
+}
+
+func TestWithoutNumpyTheInterpreterIsNamed(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "numpy.py"), []byte("raise ImportError('none')"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	f := newFixture(t, identityConfig, identity)
+	t.Setenv("PYTHONPATH", dir)
+	_, err := f.engine.Load(t.Context(), f.src)
+	if err == nil || !strings.Contains(err.Error(), "has no numpy (none): install it with") {
+		t.Errorf("error %v", err)
 	}
 }
 
