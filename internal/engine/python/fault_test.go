@@ -35,6 +35,7 @@ class TritonPythonModel:
         if what == 14: self.garbage = bytearray(400 << 20); time.sleep(30)
         if what == 15:
             for _ in range(3): w.send(wire.READY, number=w_number(w))
+        if what == 16: w.connection.shutdown(1)
         if what >= 5: time.sleep(30)
         return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", r.inputs()[0].as_numpy())]) for r in requests]
 
@@ -67,6 +68,7 @@ func TestAWorkerInTroubleFailsItsBatchAndComesBack(t *testing.T) {
 		{9, "output OUTPUT of 1099511627776 bytes"},
 		{14, "MiB of memory, and memory_limit_mib allows 300"},
 		{15, "it broke the protocol"},
+		{16, "it closed its connection to the server"},
 	} {
 		t.Run(tt.reasons, func(t *testing.T) {
 			t.Parallel()

@@ -16,8 +16,8 @@ import (
 
 // An instance runs batches in a worker, and in another when that has died.
 type instance struct {
-	model    *model
-	name     string
+	model *model
+	place
 	worker   *worker
 	comeback comeback
 	answered bool // the worker has answered a batch
@@ -39,9 +39,9 @@ func (i *instance) initialize(ctx context.Context, w *worker) error {
 	// The keys are Triton's, and all values are strings.
 	document, err := json.Marshal(map[string]string{
 		"model_config":             string(plainjson.Append(nil, cfg.Effective())),
-		"model_instance_kind":      "CPU",
+		"model_instance_kind":      i.place.kind,
 		"model_instance_name":      i.name,
-		"model_instance_device_id": "0",
+		"model_instance_device_id": strconv.Itoa(i.place.device),
 		"model_repository":         i.model.dir,
 		"model_version":            strconv.FormatInt(i.model.version, 10),
 		"model_name":               cfg.Name,
@@ -78,9 +78,6 @@ func (i *instance) RunEach(ctx context.Context, calls []engine.Call) error {
 	}
 	l := layOut(calls)
 	if err := w.prepare(l.size); err != nil {
-		if w.dead() {
-			return i.death("died before the batch began")
-		}
 		return infer.Errorf(infer.Internal, "%w: %w", engine.ErrExhausted, err)
 	}
 	i.cancelled = writeBatch(w.in, l, calls, i.model.cfg, i.cancelled[:0])

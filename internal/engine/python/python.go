@@ -25,6 +25,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
+	"github.com/shoal-serving/shoal/internal/modelconfig/configpb"
 	"github.com/shoal-serving/shoal/internal/plainjson"
 )
 
@@ -167,7 +168,7 @@ func (m *model) Instance(ctx context.Context) (engine.Instance, error) {
 	m.mu.Lock()
 	w := m.spare
 	m.spare = nil
-	i := &instance{model: m, name: m.instanceName(m.instances)}
+	i := &instance{model: m, place: m.placeOf(m.instances)}
 	m.instances++
 	m.mu.Unlock()
 	var err error
@@ -184,16 +185,32 @@ func (m *model) Instance(ctx context.Context) (engine.Instance, error) {
 	return i, nil
 }
 
-// instanceName returns the name that Triton gives to an instance.
-func (m *model) instanceName(n int) string {
+// A place is what an instance is told of where it is. The model itself uses a GPU or
+// not.
+type place struct {
+	name, kind string // as Triton has them
+	device     int    // the number of the GPU
+}
+
+// placeOf returns the place of the instance with a number, from 0 on.
+func (m *model) placeOf(n int) place {
 	groups := m.cfg.Effective().GetInstanceGroup()
 	for k, g := range groups {
-		if count := int(g.GetCount()); n < count || k == len(groups)-1 {
-			return g.GetName() + "_" + strconv.Itoa(n)
+		count, gpus := int(g.GetCount()), g.GetGpus()
+		if all := count * max(1, len(gpus)); n >= all && k < len(groups)-1 {
+			n -= all
+			continue
 		}
-		n -= int(g.GetCount())
+		p := place{name: g.GetName() + "_" + strconv.Itoa(n), kind: "CPU"}
+		if g.GetKind() == configpb.ModelInstanceGroup_KIND_GPU {
+			p.kind = "GPU"
+		}
+		if len(gpus) > 0 {
+			p.device = int(gpus[min(n/count, len(gpus)-1)])
+		}
+		return p
 	}
-	return m.cfg.Name
+	return place{name: m.cfg.Name, kind: "CPU"}
 }
 
 // Close implements [engine.Model].

@@ -213,6 +213,40 @@ func TestAnExceptionIsToldInTritonsWords(t *testing.T) {
 	}
 }
 
+func TestAnswersThatCannotBeSentAreExceptions(t *testing.T) {
+	f := newFixture(t, identityConfig, `
+class Bad:
+    def __str__(self): raise ValueError("no text")
+class TritonPythonModel:
+    def execute(self, requests):
+        a = requests[0].inputs()[0].as_numpy()
+        out = np.array([[Bad()]], dtype=object) if a[0, 0] == 1 else np.zeros((4, 1, 2), np.float32).T
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", out)])]`)
+	inst := f.open(t)
+	if err := inst.RunEach(t.Context(), calls(1)); err == nil || !strings.Contains(err.Error(), "message: ValueError: no text") {
+		t.Errorf("error %v", err)
+	}
+	batch := calls(2) // an array that is not in one piece
+	if err := inst.RunEach(t.Context(), batch); err != nil || len(batch[0].Outputs.Tensors[0].Data) != 32 {
+		t.Errorf("error %v", err)
+	}
+	release(batch)
+}
+
+func TestInputsMayBeAnsweredAsTheyAre(t *testing.T) {
+	f := newFixture(t, strings.ReplaceAll(identityConfig, "TYPE_FP32", "TYPE_STRING"), `
+return [pb_utils.InferenceResponse([pb_utils.Tensor._view("OUTPUT", t._code, t._shape, t._memory, t._offset, t._length)]) for t in [r.inputs()[0] for r in requests]]`)
+	inst := f.open(t)
+	batch := calls(0)
+	in := &batch[0].Request.Inputs[0]
+	in.Type, in.Shape = tensor.Bytes, []int64{1, 2}
+	in.Data = tensor.AppendString(tensor.AppendString(nil, "one"), "")
+	if err := inst.RunEach(t.Context(), batch); err != nil || !bytes.Equal(batch[0].Outputs.Tensors[0].Data, in.Data) {
+		t.Errorf("error %v, answer %+v", err, batch[0].Outputs)
+	}
+	release(batch)
+}
+
 func TestWhatAModelPrintsIsInTheLog(t *testing.T) {
 	f := newFixture(t, identityConfig, `
 print("printed"); print("complained", file=sys.stderr); pb_utils.Logger.log_warn("logged")
@@ -270,7 +304,7 @@ func TestMemoryIsNotReplacedWithoutNeed(t *testing.T) {
 func TestLargeBatchesGetLargerMemory(t *testing.T) {
 	f := newFixture(t, strings.ReplaceAll(identityConfig, "dims: 4", "dims: -1"), identity)
 	inst := f.open(t)
-	for _, n := range []int{1, minMemory, 3 * minMemory, 8 << 20, 2} {
+	for _, n := range []int{1, minMemory, 3 * minMemory, 8 << 20, 2, 3} {
 		data := make([]float32, n)
 		data[n-1] = float32(n)
 		batch := calls(0)
@@ -285,7 +319,7 @@ func TestLargeBatchesGetLargerMemory(t *testing.T) {
 		release(batch)
 	}
 	if len(inst.worker.in) > keptMemory || len(inst.worker.out) > keptMemory {
-		t.Errorf("memory of %d and %d bytes is held for a small batch", len(inst.worker.in), len(inst.worker.out))
+		t.Errorf("memory of %d and %d bytes is held for small batches", len(inst.worker.in), len(inst.worker.out))
 	}
 }
 

@@ -1,9 +1,11 @@
 package python
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"math"
+	"strings"
 
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/infer"
@@ -99,7 +101,7 @@ func readFrame(b []byte) (f frame, err error) {
 	f.a, f.b = binary.LittleEndian.Uint64(b[8:]), binary.LittleEndian.Uint64(b[16:])
 	switch f.kind {
 	case kindFailed, kindLog:
-		f.text = string(b[frameSize:])
+		f.text = strings.ToValidUTF8(string(b[frameSize:]), "?") // protocols would not send it otherwise
 	case kindLoaded, kindReady, kindRan, kindNeed:
 		if len(b) > frameSize {
 			return f, fmt.Errorf("a frame of kind %d with %d bytes, expected %d", f.kind, len(b), frameSize)
@@ -261,7 +263,7 @@ func readAnswers(table []byte, size int, calls []engine.Call, cfg *modelconfig.C
 		case failed == 1:
 			text := r.next(align(int(count), 8))
 			if r.err == nil {
-				calls[i].Err = infer.Errorf(codeOf(code), "%s", text[:count])
+				calls[i].Err = infer.Errorf(codeOf(code), "%s", bytes.ToValidUTF8(text[:count], []byte("?")))
 			}
 		case failed != 0:
 			r.fail("a response that has %d where 0 or 1 belongs", failed)

@@ -26,12 +26,14 @@ type worker struct {
 	memory int64 // bytes that it may have; 0 means any number
 
 	in, out []byte // the memory of both directions
+	used    int    // of out, by the last answer
 	kept    bool   // in belongs to the model's arrays, and the next batch has another
 	number  uint32 // of the last question
 	message []byte // room for a frame
 
 	answers chan frame    // size 1: a worker that says more than it was asked has broken the protocol
-	died    chan struct{} // closed when the process has ended and all of it was read
+	ended   chan struct{} // closed when the process has ended
+	died    chan struct{} // closed when all of it was read, too
 	cause   atomic.Pointer[string]
 	over    sync.WaitGroup // its last goroutine
 }
@@ -91,7 +93,7 @@ func (m *model) start(name string) (_ *worker, err error) {
 	}
 	w := &worker{
 		cmd: cmd, conn: conn, log: m.log, memory: m.set.memory,
-		answers: make(chan frame, 1), died: make(chan struct{}),
+		answers: make(chan frame, 1), ended: make(chan struct{}), died: make(chan struct{}),
 	}
 	w.over.Go(func() { w.accompany(pipes) })
 	return w, nil
@@ -127,10 +129,9 @@ func (w *worker) accompany(pipes [2]*os.File) {
 		readers.Go(func() { lines[i].copyLines(pipes[i], slog.LevelInfo) })
 	}
 	readers.Go(w.listen)
-	ended := make(chan struct{})
-	watch.Go(func() { w.watch(ended) })
+	watch.Go(w.watch)
 	err := w.cmd.Wait()
-	close(ended)
+	close(w.ended)
 	watch.Wait()
 	killGroup(w.cmd.Process.Pid) // what it started and left behind
 	last := time.Now().Add(tailOfWriters)
@@ -169,13 +170,13 @@ func (w *worker) kill(reason string) {
 func (w *worker) reason() string { return *w.cause.Load() }
 
 // watch looks at the process now and then until it has ended.
-func (w *worker) watch(ended <-chan struct{}) {
+func (w *worker) watch() {
 	ticker := time.NewTicker(glance)
 	defer ticker.Stop()
 	wasStopped := false
 	for {
 		select {
-		case <-ended:
+		case <-w.ended:
 			return
 		case <-ticker.C:
 		}
@@ -197,7 +198,8 @@ func (w *worker) listen() {
 	for {
 		n, err := w.conn.Read(message)
 		if err != nil || n == 0 {
-			return // it has left, and its process ends or has ended
+			w.severed()
+			return
 		}
 		f, err := readFrame(message[:n])
 		if err != nil {
@@ -217,11 +219,23 @@ func (w *worker) listen() {
 	}
 }
 
+// severed is called when the connection is closed, which it is when the process ends.
+// One that goes on is of no use.
+func (w *worker) severed() {
+	timer := time.NewTimer(glance)
+	defer timer.Stop()
+	select {
+	case <-w.ended:
+	case <-timer.C:
+		w.kill("it closed its connection to the server")
+	}
+}
+
 // levels of the log by Triton's numbers.
 var levels = [...]slog.Level{slog.LevelError, slog.LevelWarn, slog.LevelInfo, slog.LevelDebug}
 
-// send sends a frame that asks something, with the next number. That the worker is
-// gone is for await to find.
+// send sends a frame that asks something, with the next number. It fails only if the
+// worker is gone or closed its connection, which is for await to find.
 func (w *worker) send(f frame) {
 	w.number++
 	f.number = w.number
@@ -286,14 +300,15 @@ func (w *worker) replace(memory *[]byte, which uint16, need int) error {
 	unmap(*memory)
 	*memory = b
 	f := frame{kind: kindMemory, flags: which, a: uint64(size)}
-	return pass(w.conn, f.append(nil), fd)
+	_ = pass(w.conn, f.append(nil), fd) // as for send
+	return nil
 }
 
 // prepare sees to it that both memories are there, and that the inputs' has n bytes,
 // which nobody uses any more.
 func (w *worker) prepare(n int) error {
-	if w.out == nil || len(w.out) > keptMemory {
-		if err := w.replace(&w.out, outputMemory, minMemory); err != nil {
+	if w.out == nil || len(w.out) > max(keptMemory, 4*w.used) {
+		if err := w.replace(&w.out, outputMemory, w.used); err != nil {
 			return err
 		}
 	}
@@ -306,7 +321,7 @@ func (w *worker) prepare(n int) error {
 // ask sends a document, and returns the one that answers it; nil if there is none. If
 // ctx ends, it ends the worker.
 func (w *worker) ask(ctx context.Context, what kind, document []byte) ([]byte, error) {
-	if err := w.prepare(len(document)); err != nil && !w.dead() {
+	if err := w.prepare(len(document)); err != nil {
 		return nil, err
 	}
 	copy(w.in, document)
@@ -336,6 +351,7 @@ func (w *worker) copyOut(f frame) ([]byte, error) {
 		<-w.died
 		return nil, errDied
 	}
+	w.used = int(f.a + f.b)
 	return append([]byte(nil), w.out[f.a:f.a+f.b]...), nil
 }
 

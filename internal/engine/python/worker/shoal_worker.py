@@ -154,7 +154,7 @@ class Worker:
                 import asyncio  # takes long, and few models need it
 
                 responses = asyncio.run(responses)
-        return self.answer(requests, responses)
+            return self.answer(requests, responses)
 
     def requests(self, at):
         """The requests of the table that begins at a place of the inputs' memory."""
@@ -219,10 +219,11 @@ class Worker:
                 if t._name not in names:
                     continue  # as in Triton, what nobody asked for is left out
                 array, code = t._array, t._code
-                if array is None:
-                    array = t.as_numpy()
-                shape = array.shape
-                if code == BYTES:
+                if array is None:  # an input that nobody looked at
+                    shape, array = t._shape, t._memory[t._offset:t._offset + t._length]
+                else:
+                    shape = array.shape
+                if code == BYTES and array.dtype != np.uint8:
                     array = np.frombuffer(pb_utils.serialize_byte_tensor(array), dtype=np.uint8)
                 size = array.nbytes
                 table.append(tensors[len(shape)].pack(indices[t._name], code, len(shape), 0, end, size, *shape))
