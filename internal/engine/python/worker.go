@@ -197,6 +197,9 @@ func (w *worker) listen() {
 	message := make([]byte, frameSize+maxText+1)
 	for {
 		n, err := w.conn.Read(message)
+		if errors.Is(err, syscall.ECONNRESET) {
+			continue // said once, of what it will not read any more. What it sent comes after
+		}
 		if err != nil || n == 0 {
 			w.severed()
 			return
@@ -258,18 +261,17 @@ func (w *worker) await(expected kind, limit time.Duration, done <-chan struct{},
 	for {
 		select {
 		case f := <-w.answers:
-			switch {
-			case f.kind == kindNeed:
-				if err := w.give(f.a); err != nil {
-					w.kill(err.Error())
-				}
-				continue
-			case f.kind == kindFailed && (f.number == w.number || f.number == 0), f.kind == expected && f.number == w.number:
-				w.kept = f.flags&inputsKept != 0
+			if w.answer(f, expected) {
 				return f, nil
 			}
-			w.kill(fmt.Sprintf("it broke the protocol: it sent frame %d of kind %d, expected %d of kind %d", f.number, f.kind, w.number, expected))
 		case <-w.died:
+			select {
+			case f := <-w.answers: // its last word, such as why it cannot run
+				if w.answer(f, expected) {
+					return f, nil
+				}
+			default:
+			}
 			return frame{}, errDied
 		case <-late:
 			late = nil
@@ -279,6 +281,24 @@ func (w *worker) await(expected kind, limit time.Duration, done <-chan struct{},
 			left()
 		}
 	}
+}
+
+// answer reports whether a frame is the answer that was asked for. Others it does
+// something about.
+func (w *worker) answer(f frame, expected kind) bool {
+	switch {
+	case f.kind == kindNeed:
+		if err := w.give(f.a); err != nil {
+			w.kill(err.Error())
+		}
+	case f.kind == kindFailed && f.number == 0, // before it could be asked
+		(f.kind == kindFailed || f.kind == expected) && f.number == w.number:
+		w.kept = f.flags&inputsKept != 0
+		return true
+	default:
+		w.kill(fmt.Sprintf("it broke the protocol: it sent frame %d of kind %d, expected %d of kind %d", f.number, f.kind, w.number, expected))
+	}
+	return false
 }
 
 // give passes the worker memory for an answer of n bytes, or for as much as there may
