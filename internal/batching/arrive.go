@@ -29,6 +29,9 @@ func (c *Core) arrive(it *Item) {
 	it.state = waiting
 	c.enqueue(it)
 	c.alarms.set(it, min(it.expires, it.ends))
+	if c.watcher != nil {
+		c.watcher.Arrived(c.now, it)
+	}
 	if c.cfg.KeepOrder {
 		last := c.unanswered.orderPrev
 		it.orderPrev, it.orderNext = last, &c.unanswered
@@ -145,6 +148,9 @@ func (c *Core) leave(it *Item, v Verdict) {
 	switch it.state {
 	case waiting:
 		c.dequeue(it)
+		if c.watcher != nil {
+			c.watcher.Left(c.now, it)
+		}
 	case taken:
 		in := it.running
 		in.members--

@@ -42,6 +42,9 @@ type Item struct {
 	orderPrev, orderNext *Item // of all items that are not answered yet, by arrival
 }
 
+// Arrived returns when the item arrived.
+func (it *Item) Arrived() Time { return it.arrived }
+
 // Waits reports whether the item stands in a queue.
 func (it *Item) Waits() bool { return it.state == waiting }
 
@@ -129,9 +132,16 @@ const (
 	Waited                  // its oldest request has waited as long as it may
 	Idle                    // an instance was free, and the policy does not wait
 	Closing                 // nothing more will come
+	Efficient               // it has reached the size at which the model does most in its time
+	Gathered                // those came back that it was held for, or will not come any more
+	Burst                   // it was held for requests that come close together, and they have come
+	Shared                  // other instances take the rest
+	Cut                     // less than all, because the rest does better in a batch of its own
 )
 
-var reasons = [...]string{"alone", "full", "preferred", "unfit", "waited", "idle", "closing"}
+var reasons = [...]string{
+	"alone", "full", "preferred", "unfit", "waited", "idle", "closing", "efficient", "gathered", "burst", "shared", "cut",
+}
 
 // Reasons is how many there are.
 const Reasons = len(reasons)

@@ -2,8 +2,9 @@ package batching
 
 // A Core decides for one model. It is not safe for concurrent use.
 type Core struct {
-	policy Policy
-	cfg    Config
+	policy  Policy
+	watcher Watcher // the policy, if it is one
+	cfg     Config
 
 	lanes  []*lane // in the order in which they were made; some may be empty
 	byKey  map[laneKey]*lane
@@ -40,6 +41,7 @@ func New(cfg Config) *Core {
 	if c.policy == nil {
 		c.policy = None{}
 	}
+	c.watcher, _ = c.policy.(Watcher)
 	if len(c.cfg.Levels) == 0 {
 		c.cfg.Levels, c.cfg.DefaultLevel = []Level{{}}, 1
 	}

@@ -102,6 +102,9 @@ func (c *Core) run(in *instance, line Line, d Decision) {
 	if c.cfg.TakeTurns {
 		c.turns--
 	}
+	if c.watcher != nil {
+		c.watcher.Began(c.now, in.number, in.batch)
+	}
 	c.do(Action{Do: Run, Instance: in.number, Items: in.batch, Batch: in.batchNumber, Why: d.Why})
 }
 
@@ -109,6 +112,9 @@ func (c *Core) done(in *instance) {
 	in.state = awake
 	c.running--
 	c.awake++
+	if c.watcher != nil {
+		c.watcher.Ended(c.now, in.number, in.batch, in.members == 0)
+	}
 	if c.cfg.TakeTurns {
 		// Ask for the next turn before this one goes back. If it asked only when
 		// it takes, the device would find the others alone and never weigh them
