@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/batching"
+	"github.com/shoal-serving/shoal/internal/batching/automatic"
 )
 
 // varied returns what the setting is tried with several numbers of, and with how
@@ -133,6 +134,13 @@ func newTrial(set Setting) *trial {
 }
 
 func (t *trial) add(set ModelSetting) {
+	if set.Automatic {
+		opt := automatic.Options{MaxRows: set.Config.MaxRows, Instances: set.Instances}
+		if set.Calibrated {
+			opt.Profile = Calibrated(set.Curve, t.world.device.Slowdown, opt.MaxRows, opt.Instances)
+		}
+		set.Config.Policy = automatic.New(opt)
+	}
 	m := t.world.Add(set.Name, set.Config, func(items []*batching.Item) time.Duration {
 		rows := 0
 		for _, it := range items {
