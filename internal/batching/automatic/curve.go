@@ -164,9 +164,10 @@ func (c *curve) build() {
 		longest = max(longest, takes)
 		cell := &c.cells[rows]
 		cell.takes = longest
-		longestSlow = max(longestSlow, longest*max(cell.tail, tail))
 		if cell.tail > 0 {
 			longestSlow = max(longestSlow, longest*cell.tail)
+		} else {
+			longestSlow = max(longestSlow, longest*tail)
 		}
 		cell.slow = longestSlow
 	}
