@@ -29,7 +29,7 @@ func TestTheRefereeSeesEachBreach(t *testing.T) {
 					t.Fatalf("in %d games there was opportunity for %d strikes; want 10", seed, strikes)
 				}
 				struck := false
-				g := game{chance: chance(seed)}
+				g := game{chance: chance(seed), plain: true}
 				g.spoil = func(g *game, ev batching.Event) { struck = struck || s.spoil(g, ev) }
 				err := g.play()
 				switch {

@@ -1,6 +1,7 @@
 package automatic
 
 import (
+	"math"
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/batching"
@@ -27,14 +28,38 @@ type Options struct {
 // concurrent use.
 type Policy struct {
 	opt   Options
-	curve curve
+	sizes sizes
 
+	// What is learned.
+	curve      curve
+	contention contention
+	rate       rate
+	gaps       gaps
+	returns    returns
+	drift      drift
+	unit       float64 // nanoseconds of the smallest bin; 0 while the model is not known
+	cycle      cycle
+	frozen     uint64 // the batch until which rules rest, since the model's speed has changed
+
+	// What is going on.
 	waiting int // requests
 	rows    int // that they have
 	running int // batches
+	runs    []run
+	changed batching.Time // when the number of running batches last did
+	began   batching.Time // the last batch
+	hold    hold
+	cutting bool // the batch that was decided on leaves some behind that could go
 
-	sizes sizes
-	runs  []run // by instance
+	// What came of it.
+	ledger ledger
+	closed [batching.Reasons]uint64
+}
+
+// A hold is a batch that could run and does not.
+type hold struct {
+	rule  rule // none if nothing is held
+	since batching.Time
 }
 
 var _ batching.Watcher = (*Policy)(nil)
@@ -43,16 +68,24 @@ var _ batching.Watcher = (*Policy)(nil)
 // traffic.
 func New(opt Options) *Policy {
 	opt.MaxRows, opt.Instances = max(1, opt.MaxRows), max(1, opt.Instances)
-	p := &Policy{opt: opt, curve: newCurve(opt.MaxRows)}
+	p := &Policy{opt: opt, curve: newCurve(opt.MaxRows), contention: newContention(opt.Instances), runs: make([]run, opt.Instances)}
 	p.Calibrated(opt.Profile)
 	return p
 }
 
 // Calibrated takes in what was measured meanwhile.
 func (p *Policy) Calibrated(profile Profile) {
-	p.opt.Profile = profile
 	p.curve.pin(profile.Sizes)
+	p.contention.pin(profile.Slowdown, p.opt.Instances)
+	p.resize()
+}
+
+// resize settles what follows from the curve.
+func (p *Policy) resize() {
 	p.sizes = sizesOf(&p.curve, p.opt.Objective)
+	if p.unit == 0 {
+		p.unit = p.curve.at(1) / finest
+	}
 }
 
 // Takes returns how long a batch of so many rows is expected to take alone; 0 if
@@ -62,3 +95,12 @@ func (p *Policy) Takes(rows int) time.Duration { return time.Duration(p.curve.at
 // Slow returns what 19 of 20 batches of so many rows keep to; 0 if nothing is
 // known.
 func (p *Policy) Slow(rows int) time.Duration { return time.Duration(p.curve.slowAt(rows)) }
+
+// Longest returns for how long requests are held at most while nothing runs.
+func (p *Policy) Longest() time.Duration {
+	rows := p.curve.max()
+	return time.Duration(math.Ceil(max(p.curve.at(rows), p.curve.smooth(rows))))
+}
+
+// Slowdown returns how many times longer a batch takes while n run.
+func (p *Policy) Slowdown(n int) float64 { return p.contention.by(n) }

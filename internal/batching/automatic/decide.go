@@ -2,42 +2,172 @@ package automatic
 
 import "github.com/shoal-serving/shoal/internal/batching"
 
+const (
+	backlog = 6    // efficient batches; if more waits, only throughput counts
+	crumb   = 0.97 // of the efficient speed is good enough to leave nothing behind
+)
+
 // Decide implements [batching.Policy].
-func (p *Policy) Decide(_ batching.Time, line batching.Line) batching.Decision {
-	items, rows := line.Fit(p.target(p.rows))
-	return batching.Decision{Take: items, Why: p.why(line, items, rows)}
+func (p *Policy) Decide(now batching.Time, line batching.Line) batching.Decision {
+	most := p.parallel(p.rows)
+	if p.running >= most {
+		return batching.Decision{Until: batching.Never} // the next batch to end asks again
+	}
+	target := p.target(p.rows)
+	items, rows := line.Fit(target)
+	s := situation{
+		now: now, items: items, rows: rows, target: target, places: most - p.running,
+		// Nothing can join: whoever is in the way closes the line.
+		closed: line.Cut() || line.Closing() || items < p.waiting && rows+1 >= target,
+	}
+	if rows < target && p.curve.known() && p.frozen <= p.ledger.batch {
+		if p.hold.rule != none {
+			s.waited = float64(now - p.hold.since)
+		}
+		if r, until := p.holds(&s); r != none {
+			return p.keep(r, now, until)
+		}
+	}
+	take, why := p.size(&s, line)
+	p.cutting = why == batching.Cut
+	return batching.Decision{Take: take, Why: why}
+}
+
+// A situation is what there is to decide about.
+type situation struct {
+	now         batching.Time
+	items, rows int     // that could go now
+	target      int     // rows that a batch is worth to have
+	places      int     // batches that could begin
+	waited      float64 // nanoseconds for which they could have gone
+	closed      bool    // nothing can join them
+}
+
+// parallel returns how many batches are worth running at once, while so many rows
+// wait.
+func (p *Policy) parallel(rows int) int {
+	if p.opt.Instances == 1 {
+		return 1
+	}
+	if p.cycle.rows > 0 {
+		return p.cycle.places
+	}
+	if rows >= p.sizes.efficient {
+		return max(p.contention.useful, p.contention.backlog)
+	}
+	return p.contention.useful
 }
 
 // target returns how large a batch is worth to be, when so many rows wait.
 func (p *Policy) target(rows int) int {
-	size := p.sizes.efficient
 	if !p.curve.known() {
-		return p.opt.MaxRows
+		return p.curve.max()
 	}
-	if rows >= 6*size {
-		return p.sizes.peak // a queue that long is a matter of throughput
+	size := p.sizes.efficient
+	if p.cycle.rows > 0 {
+		return min(p.cycle.rows, grow*p.curve.largest)
 	}
-	// Leave no crumb behind that would need a batch of its own.
-	if rows > size && rows <= min(size+size/3, p.curve.max()) {
-		speed := func(rows int) float64 { return float64(rows) / p.curve.smooth(rows) }
-		if speed(rows) > 0.97*speed(size) {
-			return rows
-		}
+	if rows >= backlog*size {
+		size = p.sizes.peak
+	} else if rows > size && rows <= min(size+size/3, p.curve.max()) && p.speed(rows) > crumb*p.speed(size) {
+		size = rows
 	}
-	return size
+	// A size that was never seen is not trusted beyond what is near to one that was.
+	return min(size, grow*p.curve.largest)
 }
 
-// why returns the reason of a batch that was not held.
-func (p *Policy) why(line batching.Line, items, rows int) batching.Reason {
+func (p *Policy) speed(rows int) float64 { return float64(rows) / p.curve.smooth(rows) }
+
+// saved returns how much less time one batch takes than two.
+func (p *Policy) saved(rows, more int) float64 {
+	return p.curve.smooth(rows) + p.curve.smooth(more) - p.curve.smooth(rows+more)
+}
+
+// keep holds a batch back.
+func (p *Policy) keep(r rule, now, until batching.Time) batching.Decision {
+	if p.hold.rule == none {
+		p.startReplay(r, now, p.sizes.efficient)
+		p.hold.since = now
+	}
+	p.hold.rule = r
+	return batching.Decision{Until: until}
+}
+
+// holds returns the rule that holds the requests back, and until when.
+func (p *Policy) holds(s *situation) (rule, batching.Time) {
+	if s.closed {
+		return none, 0
+	}
+	loops := p.returns.loops()
+	if !loops && p.ledger.on(burst) {
+		if until := p.holdForBurst(s); until > s.now {
+			return burst, until
+		}
+	}
+	if loops && p.ledger.on(gather) {
+		if until := p.holdForReturns(s); until > s.now {
+			return gather, until
+		}
+	}
+	if p.running > 0 && !loops {
+		return p.holdForOthers(s)
+	}
+	return none, 0
+}
+
+// oneMore returns how many rows one more request has.
+func (p *Policy) oneMore() int { return p.rowsOf(1) }
+
+// size returns how many of those that could go do, and why.
+func (p *Policy) size(s *situation, line batching.Line) (items int, why batching.Reason) {
+	rows := s.rows
+	why = p.why(s, line)
+	if !p.curve.known() || p.frozen > p.ledger.batch {
+		return s.items, why
+	}
+	if p.cycle.rows > 0 {
+		return s.items, why
+	}
+	if s.places > 1 || p.running > 0 && p.contention.useful > 1 {
+		rows = min(rows, p.portion(s))
+		if rows < s.rows {
+			why = batching.Shared
+		}
+	}
+	if rows == s.rows && rows < s.target && rows > 1 && s.places == 1 && p.ledger.on(cut) {
+		rows = p.cutTo(s)
+		if rows < s.rows {
+			why = batching.Cut
+		}
+	}
+	if rows == s.rows {
+		return s.items, why
+	}
+	items, _ = line.Fit(max(1, rows))
+	return items, why
+}
+
+// why returns the reason of a batch that takes all that it can.
+func (p *Policy) why(s *situation, line batching.Line) batching.Reason {
 	switch {
-	case rows >= p.opt.MaxRows:
+	case s.rows >= p.opt.MaxRows:
 		return batching.Full
-	case rows >= p.sizes.efficient:
+	case s.rows >= s.target && p.hold.rule == gather:
+		return batching.Gathered
+	case s.rows >= s.target && p.curve.known():
 		return batching.Efficient
-	case line.Cut() || items < p.waiting:
+	case line.Cut() || s.items < p.waiting:
 		return batching.Unfit
 	case line.Closing():
 		return batching.Closing
+	}
+	switch p.hold.rule {
+	case gather:
+		return batching.Gathered
+	case burst:
+		return batching.Burst
+	case pace, share:
+		return batching.Waited
 	}
 	return batching.Idle
 }

@@ -1,6 +1,7 @@
 package automatic
 
 import (
+	"slices"
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/batching"
@@ -61,7 +62,19 @@ func (p *Policy) Explain() Explanation {
 		MaxRows: p.opt.MaxRows, Instances: p.opt.Instances, Objective: p.opt.Objective,
 		Fixed: time.Duration(p.curve.fixed), PerRow: time.Duration(p.curve.perRow), Bent: p.curve.bent,
 		Efficient: p.sizes.efficient, Peak: p.sizes.peak,
+		Useful: p.contention.useful, Backlog: p.contention.backlog, Slowdown: slices.Clone(p.contention.slow[1 : min(p.opt.Instances, most)+1]),
+		Rate: p.rate.over(p.changed, lasting) * float64(time.Second), Returns: p.returns.share,
+		Batches: p.ledger.batch, Drifts: p.drift.seen,
 		Waiting: p.waiting, Running: p.running,
+	}
+	for r := gather; r < numbers; r++ {
+		a := &p.ledger.of[r]
+		cost, gain := a.sums()
+		rule := Rule{Name: ruleNames[r], On: p.ledger.on(r), Held: a.held, Cost: time.Duration(cost), Gain: time.Duration(gain), Stops: a.stops}
+		if !rule.On {
+			rule.Off = a.off - p.ledger.batch
+		}
+		e.Rules = append(e.Rules, rule)
 	}
 	for rows := 1; rows <= p.curve.max(); rows++ {
 		c := &p.curve.cells[rows]

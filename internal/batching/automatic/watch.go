@@ -2,8 +2,25 @@ package automatic
 
 import "github.com/shoal-serving/shoal/internal/batching"
 
+// settling is for how many batches rules rest when the model's speed has changed.
+const settling = 16
+
+// A run is the batch that an instance runs.
+type run struct {
+	busy           bool
+	began          batching.Time
+	rows, requests int
+	beside         [most + 1]float64 // nanoseconds that it ran while n did, from 1
+}
+
 // Arrived implements [batching.Watcher].
-func (p *Policy) Arrived(_ batching.Time, it *batching.Item) {
+func (p *Policy) Arrived(now batching.Time, it *batching.Item) {
+	p.rate.arrived(now, it.Rows)
+	p.gaps.arrived(now, p.unit)
+	if p.unit > 0 {
+		p.returns.arrived(now, p.unit)
+	}
+	p.replayArrived(now, it.Rows)
 	p.waiting++
 	p.rows += it.Rows
 }
@@ -12,43 +29,86 @@ func (p *Policy) Arrived(_ batching.Time, it *batching.Item) {
 func (p *Policy) Left(_ batching.Time, it *batching.Item) {
 	p.waiting--
 	p.rows -= it.Rows
+	p.replayLeft(it.Rows)
+	if p.waiting == 0 {
+		p.hold.rule = none
+	}
 }
 
 // Began implements [batching.Watcher].
 func (p *Policy) Began(now batching.Time, instance int, items []*batching.Item) {
-	r := p.runOf(instance)
-	*r = run{busy: true, began: now, requests: len(items), alone: p.running == 0}
+	rows := 0
 	for _, it := range items {
-		r.rows += it.Rows
+		rows += it.Rows
 	}
-	p.waiting -= r.requests
-	p.rows -= r.rows
-	if p.running++; p.running > 1 {
-		for i := range p.runs {
-			p.runs[i].alone = false
-		}
+	if p.cutting {
+		p.startReplay(cut, now, p.opt.MaxRows)
 	}
+	p.replayBegan(now, len(items), rows)
+	p.pass(now)
+	r := p.runOf(instance)
+	*r = run{busy: true, began: now, rows: rows, requests: len(items)}
+	p.waiting -= len(items)
+	p.rows -= rows
+	p.running++
+	p.began = now
+	p.hold.rule = none
 }
 
 // Ended implements [batching.Watcher].
-func (p *Policy) Ended(now batching.Time, instance int, _ []*batching.Item, stopped bool) {
+func (p *Policy) Ended(now batching.Time, instance int, items []*batching.Item, stopped bool) {
+	p.pass(now)
 	r := p.runOf(instance)
 	r.busy = false
 	p.running--
-	if r.alone && !stopped {
-		p.curve.measured(r.rows, float64(now-r.began))
-		if p.curve.fresh == 0 {
-			p.sizes = sizesOf(&p.curve, p.opt.Objective)
+	p.returns.batchEnded(now, len(items), p.unit)
+	all := 0.0
+	for _, it := range items {
+		all += float64(now - it.Arrived())
+	}
+	p.ledger.took(all)
+	if !stopped {
+		p.learn(r, float64(now-r.began))
+	}
+	if p.returns.loops() {
+		p.observe(now)
+	} else {
+		p.cycle = cycle{}
+	}
+	p.replayTo(now)
+}
+
+// learn takes in how long a batch took.
+func (p *Policy) learn(r *run, took float64) {
+	expected := p.curve.at(r.rows)
+	if r.beside[1] < 0.95*took {
+		if expected > 0 {
+			p.contention.learn(expected, &r.beside, p.opt.Instances)
 		}
+		return
+	}
+	if expected > 0 && took > 0 && p.curve.solo > 2*own {
+		if by := p.drift.measured(took / expected); by != 1 {
+			p.curve.rescale(by)
+			p.frozen = p.ledger.batch + settling
+			p.resize()
+		}
+	}
+	p.curve.measured(r.rows, took)
+	if p.curve.fresh == 0 {
+		p.resize()
 	}
 }
 
-// A run is the batch that an instance runs.
-type run struct {
-	busy           bool
-	alone          bool // nothing has run beside it
-	began          batching.Time
-	rows, requests int
+// pass notes how long how many batches have run.
+func (p *Policy) pass(now batching.Time) {
+	ran, n := float64(now-p.changed), min(p.running, most)
+	p.changed = now
+	for i := range p.runs {
+		if p.runs[i].busy {
+			p.runs[i].beside[n] += ran
+		}
+	}
 }
 
 // runOf returns the batch of an instance, which may have come after the start.

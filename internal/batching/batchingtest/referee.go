@@ -13,10 +13,15 @@ import (
 // for.
 //
 // Of the policies [batching.None] and [batching.Triton] it knows when a batch is
-// due and how large it has to be. Of any other it asks only what holds for all.
+// due and how large it has to be. Of any other it asks only what holds for all,
+// and of one with a method Longest, that it holds nobody longer than that while
+// nothing runs.
 type Referee struct {
 	cfg  batching.Config
 	rule rule // nil if the policy is not known
+
+	patience patience      // nil if the policy says nothing of how long it holds
+	idle     batching.Time // since when somebody waits while nothing runs; negative if that is not so
 
 	now       batching.Time
 	requests  map[*batching.Item]*request
@@ -88,7 +93,7 @@ func New(cfg batching.Config) *Referee {
 	if len(cfg.Levels) == 0 {
 		cfg.Levels, cfg.DefaultLevel = []batching.Level{{}}, 1
 	}
-	return &Referee{cfg: cfg, rule: ruleOf(cfg.Policy), requests: map[*batching.Item]*request{}}
+	return &Referee{cfg: cfg, rule: ruleOf(cfg.Policy), patience: patienceOf(cfg.Policy), idle: -1, requests: map[*batching.Item]*request{}}
 }
 
 // Check takes in one step: what happened, and what the core answered. The error
@@ -106,6 +111,9 @@ func (r *Referee) Check(now batching.Time, ev batching.Event, out *batching.Acti
 	}
 	if breach == "" {
 		breach = r.wake(out.Wake)
+	}
+	if breach == "" && r.patience != nil {
+		breach = r.held(out.Wake)
 	}
 	if breach != "" {
 		return fmt.Errorf("at %v, on %s: %s", now, kinds[ev.Kind], breach)
