@@ -49,7 +49,7 @@ type Policy struct {
 	changed batching.Time // when the number of running batches last did
 	began   batching.Time // the last batch
 	hold    hold
-	cutting bool // the batch that was decided on leaves some behind that could go
+	why     batching.Reason // of the batch that was decided on last
 
 	// What came of it.
 	ledger ledger
@@ -60,6 +60,8 @@ type Policy struct {
 type hold struct {
 	rule  rule // none if nothing is held
 	since batching.Time
+	until batching.Time
+	full  int // requests that are waited for to be there; 0 if no number is
 }
 
 var _ batching.Watcher = (*Policy)(nil)

@@ -29,7 +29,7 @@ func (p *Policy) Decide(now batching.Time, line batching.Line) batching.Decision
 		}
 	}
 	take, why := p.size(&s, line)
-	p.cutting = why == batching.Cut
+	p.why = why
 	return batching.Decision{Take: take, Why: why}
 }
 
@@ -89,7 +89,7 @@ func (p *Policy) keep(r rule, now, until batching.Time) batching.Decision {
 		p.startReplay(r, now, p.sizes.efficient)
 		p.hold.since = now
 	}
-	p.hold.rule = r
+	p.hold.rule, p.hold.until = r, until
 	return batching.Decision{Until: until}
 }
 
@@ -121,7 +121,7 @@ func (p *Policy) oneMore() int { return p.rowsOf(1) }
 // size returns how many of those that could go do, and why.
 func (p *Policy) size(s *situation, line batching.Line) (items int, why batching.Reason) {
 	rows := s.rows
-	why = p.why(s, line)
+	why = p.reason(s, line)
 	if !p.curve.known() || p.frozen > p.ledger.batch {
 		return s.items, why
 	}
@@ -147,14 +147,12 @@ func (p *Policy) size(s *situation, line batching.Line) (items int, why batching
 	return items, why
 }
 
-// why returns the reason of a batch that takes all that it can.
-func (p *Policy) why(s *situation, line batching.Line) batching.Reason {
+// reason returns that of a batch that takes all that it can.
+func (p *Policy) reason(s *situation, line batching.Line) batching.Reason {
 	switch {
 	case s.rows >= p.opt.MaxRows:
 		return batching.Full
-	case s.rows >= s.target && p.hold.rule == gather:
-		return batching.Gathered
-	case s.rows >= s.target && p.curve.known():
+	case s.rows >= s.target && p.curve.known() && (s.items < p.waiting || s.rows >= p.sizes.efficient):
 		return batching.Efficient
 	case line.Cut() || s.items < p.waiting:
 		return batching.Unfit

@@ -31,7 +31,6 @@ type Explanation struct {
 	Closed  [batching.Reasons]uint64 `json:"closed"` // batches, by why they closed
 	Batches uint64                   `json:"batches"`
 	Drifts  uint64                   `json:"drifts"` // times that the model's speed changed
-	Faults  uint64                   `json:"faults"` // times that what was measured made no sense
 	Waiting int                      `json:"waiting"`
 	Running int                      `json:"running"`
 }
@@ -64,7 +63,7 @@ func (p *Policy) Explain() Explanation {
 		Efficient: p.sizes.efficient, Peak: p.sizes.peak,
 		Useful: p.contention.useful, Backlog: p.contention.backlog, Slowdown: slices.Clone(p.contention.slow[1 : min(p.opt.Instances, most)+1]),
 		Rate: p.rate.over(p.changed, lasting) * float64(time.Second), Returns: p.returns.share,
-		Batches: p.ledger.batch, Drifts: p.drift.seen,
+		Closed: p.closed, Batches: p.ledger.batch, Drifts: p.drift.seen,
 		Waiting: p.waiting, Running: p.running,
 	}
 	for r := gather; r < numbers; r++ {

@@ -10,6 +10,9 @@ import (
 // many as fill the batch. Without those that are missing, the batch that they need
 // is not saved, so it goes by the chance that all are back.
 func (p *Policy) holdForReturns(s *situation) batching.Time {
+	if p.hold.rule == gather && p.waiting < p.hold.full && s.now < p.hold.until {
+		return p.hold.until // nothing has changed but that some are back
+	}
 	var back awaited
 	p.returns.expected(s.now, p.unit, &back)
 	if back.left < 0.5 {
@@ -36,5 +39,6 @@ func (p *Policy) holdForReturns(s *situation) batching.Time {
 			best, bestWait = value, w
 		}
 	}
+	p.hold.full = p.waiting + need
 	return s.now + batching.Time(math.Ceil(bestWait))
 }

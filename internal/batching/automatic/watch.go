@@ -31,7 +31,7 @@ func (p *Policy) Left(_ batching.Time, it *batching.Item) {
 	p.rows -= it.Rows
 	p.replayLeft(it.Rows)
 	if p.waiting == 0 {
-		p.hold.rule = none
+		p.hold = hold{}
 	}
 }
 
@@ -41,7 +41,8 @@ func (p *Policy) Began(now batching.Time, instance int, items []*batching.Item) 
 	for _, it := range items {
 		rows += it.Rows
 	}
-	if p.cutting {
+	p.closed[p.why]++
+	if p.why == batching.Cut {
 		p.startReplay(cut, now, p.opt.MaxRows)
 	}
 	p.replayBegan(now, len(items), rows)
@@ -52,7 +53,7 @@ func (p *Policy) Began(now batching.Time, instance int, items []*batching.Item) 
 	p.rows -= rows
 	p.running++
 	p.began = now
-	p.hold.rule = none
+	p.hold = hold{}
 }
 
 // Ended implements [batching.Watcher].
