@@ -131,20 +131,21 @@ func (l Line) within(it *Item) *Item {
 func (l Line) Cut() bool { return l.end != nil }
 
 // Fit returns how many items from the front have no more than the given rows
-// together, and how many rows those have. The first is counted however many it
-// has. Only if not all fit does it walk along the line.
-func (l Line) Fit(most int) (items, rows int) {
+// together, how many rows those have, and whether that is the whole line. The first
+// is counted however many rows it has. Only if not all fit does it walk along the
+// line.
+func (l Line) Fit(most int) (items, rows int, all bool) {
 	if l.end == nil && l.lane.rows <= most {
-		return l.lane.items, l.lane.rows
+		return l.lane.items, l.lane.rows, true
 	}
 	for it := l.First(); it != nil; it = l.After(it) {
 		if items > 0 && rows+it.Rows > most {
-			break
+			return items, rows, false
 		}
 		items++
 		rows += it.Rows
 	}
-	return items, rows
+	return items, rows, true
 }
 
 // Closing reports whether nothing more will arrive at all.

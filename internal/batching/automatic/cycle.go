@@ -11,8 +11,10 @@ type cycle struct {
 	places  int
 }
 
-// better is by how much another cycle has to be better than the one that is.
-const better = 1.02
+const (
+	better = 1.02 // times the throughput makes another cycle worth a change, or one more batch at once
+	apart  = 1.05 // times the throughput makes it worth to serve clients in more batches than can run at once
+)
 
 // observe takes in how many requests are on their way, at the end of a batch:
 // waiting, running, or soon to come back.
@@ -39,15 +41,22 @@ func (p *Policy) observe(now batching.Time) {
 func (p *Policy) plan() {
 	all := max(1, int(p.cycle.clients+0.5))
 	bestRows, bestPlaces, best := 0, 0, 0.0
-	try := func(rows, places int) {
-		if rows > p.curve.max() {
-			return
+	try := func(rows, places, parts int) {
+		if rows > p.curve.max() || rows > p.sizes.efficient+p.sizes.efficient/3 && rows != p.sizes.peak {
+			return // larger than brings anything
 		}
 		x := p.throughput(rows, places)
+		if rows > p.sizes.efficient {
+			x *= enough // more rows than that have to bring something
+		}
 		if rows == p.cycle.rows && places == p.cycle.places {
 			x *= better
 		}
-		if x > 1.001*best {
+		need := better
+		if parts > places {
+			need = apart
+		}
+		if x > need*best {
 			best, bestRows, bestPlaces = x, rows, places
 		}
 	}
@@ -57,11 +66,11 @@ func (p *Policy) plan() {
 			if requests*(parts-1) >= all && parts > 1 {
 				continue // fewer parts would do
 			}
-			try(p.rowsOf(requests), places)
+			try(p.rowsOf(requests), places, parts)
 		}
 		if p.rowsOf(all) > places*p.sizes.efficient {
-			try(p.sizes.efficient, places)
-			try(p.sizes.peak, places)
+			try(p.sizes.efficient, places, places)
+			try(p.sizes.peak, places, places)
 		}
 	}
 	if bestRows > 0 {

@@ -14,11 +14,10 @@ func (p *Policy) Decide(now batching.Time, line batching.Line) batching.Decision
 		return batching.Decision{Until: batching.Never} // the next batch to end asks again
 	}
 	target := p.target(p.rows)
-	items, rows := line.Fit(target)
+	items, rows, all := line.Fit(target)
 	s := situation{
 		now: now, items: items, rows: rows, target: target, places: most - p.running,
-		// Nothing can join: whoever is in the way closes the line.
-		closed: line.Cut() || line.Closing() || items < p.waiting && rows+1 >= target,
+		more: !all, closed: !all || line.Cut() || line.Closing(),
 	}
 	if rows < target && p.curve.known() && p.frozen <= p.ledger.batch {
 		if p.hold.rule != none {
@@ -40,6 +39,7 @@ type situation struct {
 	target      int     // rows that a batch is worth to have
 	places      int     // batches that could begin
 	waited      float64 // nanoseconds for which they could have gone
+	more        bool    // somebody waits behind them who could go as well
 	closed      bool    // nothing can join them
 }
 
@@ -63,10 +63,10 @@ func (p *Policy) target(rows int) int {
 	if !p.curve.known() {
 		return p.curve.max()
 	}
-	size := p.sizes.efficient
-	if p.cycle.rows > 0 {
+	if p.cycle.rows > 0 && p.ledger.on(cut) {
 		return min(p.cycle.rows, grow*p.curve.largest)
 	}
+	size := p.sizes.efficient
 	if rows >= backlog*size {
 		size = p.sizes.peak
 	} else if rows > size && rows <= min(size+size/3, p.curve.max()) && p.speed(rows) > crumb*p.speed(size) {
@@ -128,13 +128,13 @@ func (p *Policy) size(s *situation, line batching.Line) (items int, why batching
 	if p.cycle.rows > 0 {
 		return s.items, why
 	}
-	if s.places > 1 || p.running > 0 && p.contention.useful > 1 {
+	if p.ledger.on(cut) && (s.places > 1 || p.running > 0 && p.contention.useful > 1) {
 		rows = min(rows, p.portion(s))
 		if rows < s.rows {
 			why = batching.Shared
 		}
 	}
-	if rows == s.rows && rows < s.target && rows > 1 && s.places == 1 && p.ledger.on(cut) {
+	if rows == s.rows && rows > 1 && s.places == 1 && p.ledger.on(cut) {
 		rows = p.cutTo(s)
 		if rows < s.rows {
 			why = batching.Cut
@@ -143,7 +143,7 @@ func (p *Policy) size(s *situation, line batching.Line) (items int, why batching
 	if rows == s.rows {
 		return s.items, why
 	}
-	items, _ = line.Fit(max(1, rows))
+	items, _, _ = line.Fit(max(1, rows))
 	return items, why
 }
 
@@ -152,9 +152,15 @@ func (p *Policy) reason(s *situation, line batching.Line) batching.Reason {
 	switch {
 	case s.rows >= p.opt.MaxRows:
 		return batching.Full
-	case s.rows >= s.target && p.curve.known() && (s.items < p.waiting || s.rows >= p.sizes.efficient):
-		return batching.Efficient
-	case line.Cut() || s.items < p.waiting:
+	case p.curve.known() && s.rows >= min(s.target, p.sizes.efficient) && (s.more || s.rows >= p.sizes.efficient):
+		if s.rows >= p.sizes.efficient {
+			return batching.Efficient
+		}
+		if p.opt.Instances > 1 {
+			return batching.Shared
+		}
+		return batching.Cut
+	case line.Cut() || s.more:
 		return batching.Unfit
 	case line.Closing():
 		return batching.Closing

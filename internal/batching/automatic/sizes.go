@@ -27,7 +27,8 @@ func sizesOf(c *curve, objective time.Duration) sizes {
 	s := sizes{peak: 1}
 	best := 0.0
 	for rows := 1; rows <= most; rows++ {
-		if speed := float64(rows) / c.smooth(rows); speed > best {
+		// A size that is hardly better is not worth to be larger.
+		if speed := float64(rows) / c.smooth(rows); speed > 1.003*best {
 			best, s.peak = speed, rows
 		}
 	}

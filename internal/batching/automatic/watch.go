@@ -42,7 +42,7 @@ func (p *Policy) Began(now batching.Time, instance int, items []*batching.Item) 
 		rows += it.Rows
 	}
 	p.closed[p.why]++
-	if p.why == batching.Cut {
+	if p.why == batching.Cut || p.why == batching.Shared {
 		p.startReplay(cut, now, p.opt.MaxRows)
 	}
 	p.replayBegan(now, len(items), rows)
