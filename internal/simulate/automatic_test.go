@@ -3,6 +3,7 @@ package simulate
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/shoal-serving/shoal/internal/batching/automatic"
 	"github.com/shoal-serving/shoal/internal/device"
@@ -10,12 +11,10 @@ import (
 
 func TestCalibrationMeasuresTheDevice(t *testing.T) {
 	got := Calibrated(device.Curve{Fixed: 2 * ms, PerRow: ms}, []float64{1, 1.5}, 10, 3)
-	want := []automatic.Timing{
-		{Rows: 1, Took: 3 * ms}, {Rows: 2, Took: 4 * ms}, {Rows: 3, Took: 5 * ms}, {Rows: 4, Took: 6 * ms}, {Rows: 5, Took: 7 * ms},
-		{Rows: 6, Took: 8 * ms}, {Rows: 7, Took: 9 * ms}, {Rows: 8, Took: 10 * ms}, {Rows: 9, Took: 11 * ms}, {Rows: 10, Took: 12 * ms},
-	}
-	for i := range want {
-		want[i].Slow, want[i].Runs = want[i].Took, 5
+	var want []automatic.Timing
+	for rows := range 10 {
+		took := time.Duration(3+rows) * ms
+		want = append(want, automatic.Timing{Rows: rows + 1, Took: took, Slow: took, Runs: 5})
 	}
 	if !slices.Equal(got.Sizes, want) {
 		t.Errorf("the sizes are %v, want %v", got.Sizes, want)

@@ -16,6 +16,10 @@ type Options struct {
 	// many do. Zero means 1.
 	Instances int
 
+	// Preferred are sizes that leave at once, ascending, where the user set them but
+	// no delay. No other batch is larger than the largest of them.
+	Preferred []int
+
 	// Profile is what was measured of the model so far.
 	Profile Profile
 

@@ -1,6 +1,10 @@
 package automatic
 
-import "github.com/shoal-serving/shoal/internal/batching"
+import (
+	"slices"
+
+	"github.com/shoal-serving/shoal/internal/batching"
+)
 
 const (
 	backlog = 6    // efficient batches; if more waits, only throughput counts
@@ -12,6 +16,10 @@ func (p *Policy) Decide(now batching.Time, line batching.Line) batching.Decision
 	most := p.parallel(p.rows)
 	if p.running >= most {
 		return batching.Decision{Until: batching.Never} // the next batch to end asks again
+	}
+	if n := p.preferred(line); n > 0 {
+		p.why = batching.Preferred
+		return batching.Decision{Take: n, Why: batching.Preferred}
 	}
 	target := p.target(p.rows)
 	items, rows, all := line.Fit(target)
@@ -30,6 +38,17 @@ func (p *Policy) Decide(now batching.Time, line batching.Line) batching.Decision
 	take, why := p.size(&s, line)
 	p.why = why
 	return batching.Decision{Take: take, Why: why}
+}
+
+// preferred returns how many requests make the largest of the sizes that the user
+// prefers; 0 if they make none.
+func (p *Policy) preferred(line batching.Line) int {
+	for _, size := range slices.Backward(p.opt.Preferred) {
+		if items, rows, _ := line.Fit(size); rows == size {
+			return items
+		}
+	}
+	return 0
 }
 
 // A situation is what there is to decide about.
@@ -60,6 +79,9 @@ func (p *Policy) parallel(rows int) int {
 
 // target returns how large a batch is worth to be, when so many rows wait.
 func (p *Policy) target(rows int) int {
+	if n := len(p.opt.Preferred); n > 0 {
+		return p.opt.Preferred[n-1]
+	}
 	if !p.curve.known() {
 		return p.curve.max()
 	}
@@ -125,7 +147,7 @@ func (p *Policy) size(s *situation, line batching.Line) (items int, why batching
 	if !p.curve.known() || p.frozen > p.ledger.batch {
 		return s.items, why
 	}
-	if p.cycle.rows > 0 {
+	if p.cycle.rows > 0 || len(p.opt.Preferred) > 0 {
 		return s.items, why
 	}
 	if p.ledger.on(cut) && (s.places > 1 || p.running > 0 && p.contention.useful > 1) {

@@ -33,17 +33,18 @@ func (d *drift) measured(ratio float64) float64 {
 	x := max(-farOff, min(farOff, math.Log(ratio)))
 	d.slower.add(x)
 	d.faster.add(-x)
-	by := 1.0
+	by := 0.0
 	switch {
 	case d.slower.tooMuch():
-		by = math.Exp(d.slower.all / d.slower.n)
+		by = d.slower.all / d.slower.n
 	case d.faster.tooMuch():
-		by = math.Exp(-d.faster.all / d.faster.n)
-	default:
+		by = -d.faster.all / d.faster.n
+	}
+	if by == 0 {
 		return 1
 	}
 	*d = drift{seen: d.seen + 1}
-	return by
+	return math.Exp(by)
 }
 
 func (e *excess) add(x float64) {

@@ -21,9 +21,8 @@ const (
 type trial struct {
 	policy batching.Policy
 	curve  device.Curve
-	most   int     // rows of a batch
 	slower float64 // how many times longer batches take from half of the requests on; 0 means 1
-	scale  batching.Time
+	scale  int     // microseconds of a unit; 0 means 1
 
 	requests int
 	gap      func(*rand.Rand) float64 // units from one request to the next; nil for a closed loop
@@ -36,11 +35,11 @@ type trial struct {
 }
 
 func (t *trial) run() {
-	unit := us * max(1, t.scale)
+	unit := us * batching.Time(max(1, t.scale))
 	w := simulate.NewWorld(nil, 1)
 	chance := rand.New(rand.NewPCG(1, 2))
 	sent, answered := 0, 0
-	m := w.Add("m", batching.Config{Policy: t.policy, MaxRows: t.most}, func(items []*batching.Item) time.Duration {
+	m := w.Add("m", batching.Config{Policy: t.policy, MaxRows: 8}, func(items []*batching.Item) time.Duration {
 		takes := t.curve.Takes(len(items))
 		if t.slower > 0 && sent > t.requests/2 {
 			takes = time.Duration(t.slower * float64(takes))
@@ -106,8 +105,8 @@ func poisson(mean float64) func(*rand.Rand) float64 {
 	return func(r *rand.Rand) float64 { return r.ExpFloat64() * mean }
 }
 
-func calibrated(curve device.Curve, most int) *automatic.Policy {
-	return automatic.New(automatic.Options{MaxRows: most, Profile: simulate.Calibrated(curve, nil, most, 1)})
+func calibrated(curve device.Curve) *automatic.Policy {
+	return automatic.New(automatic.Options{MaxRows: 8, Profile: simulate.Calibrated(curve, nil, 8, 1)})
 }
 
 func TestNobodyWaitsWhereBatchingSavesNothing(t *testing.T) {
@@ -122,7 +121,7 @@ func TestNobodyWaitsWhereBatchingSavesNothing(t *testing.T) {
 			return 10_000
 		}},
 	} {
-		traffic.policy, traffic.curve, traffic.most, traffic.requests = calibrated(curve, 8), curve, 8, 2_000
+		traffic.policy, traffic.curve, traffic.requests = calibrated(curve), curve, 2_000
 		traffic.run()
 		if traffic.held != 0 {
 			t.Errorf("%s: requests waited for %v while nothing ran", name, traffic.held)
@@ -140,10 +139,10 @@ func TestDecisionsDoNotDependOnTheSpeedOfTheModel(t *testing.T) {
 		"by chance": {gap: poisson(900)},
 	} {
 		var want []int
-		for _, scale := range []time.Duration{1, 64, 4096} {
-			curve := device.Curve{Fixed: 3 * ms * scale, PerRow: ms / 2 * scale}
+		for _, scale := range []int{1, 64, 4096} {
+			curve := device.Curve{Fixed: time.Duration(3_000*scale) * us, PerRow: time.Duration(500*scale) * us}
 			tr := traffic
-			tr.policy, tr.curve, tr.most, tr.scale, tr.requests = calibrated(curve, 8), curve, 8, scale, 3_000
+			tr.policy, tr.curve, tr.scale, tr.requests = calibrated(curve), curve, scale, 3_000
 			tr.run()
 			if want == nil {
 				want = tr.sizes
@@ -158,8 +157,8 @@ func TestDecisionsDoNotDependOnTheSpeedOfTheModel(t *testing.T) {
 func TestModelThatChangesItsSpeedIsFollowed(t *testing.T) {
 	for _, slower := range []float64{2, 0.5} {
 		curve := device.Curve{Fixed: 4 * ms, PerRow: ms / 2}
-		p := calibrated(curve, 8)
-		tr := trial{policy: p, curve: curve, most: 8, slower: slower, requests: 4_000, clients: 4, think: [2]int{100, 300}}
+		p := calibrated(curve)
+		tr := trial{policy: p, curve: curve, slower: slower, requests: 4_000, clients: 4, think: [2]int{100, 300}}
 		tr.run()
 		if got, want := p.Takes(4).Seconds(), slower*curve.Takes(4).Seconds(); got < 0.95*want || got > 1.05*want {
 			t.Errorf("a batch of 4 is said to take %vs, want %vs", got, want)
@@ -192,10 +191,10 @@ func TestRuleThatCostsIsSwitchedOff(t *testing.T) {
 		}
 		return 20_000
 	}
-	greedy := trial{policy: batching.Triton{MaxRows: 8}, curve: curve, most: 8, requests: 20_000, gap: burst}
+	greedy := trial{policy: batching.Triton{MaxRows: 8}, curve: curve, requests: 20_000, gap: burst}
 	greedy.run()
-	p := calibrated(curve, 8)
-	auto := trial{policy: p, curve: curve, most: 8, requests: 20_000, gap: burst}
+	p := calibrated(curve)
+	auto := trial{policy: p, curve: curve, requests: 20_000, gap: burst}
 	auto.run()
 	if auto.latency > greedy.latency*102/100 {
 		t.Errorf("requests take %v, and %v with the greedy rule: more than 2 %% longer\n%+v", auto.latency, greedy.latency, p.Explain().Rules)
@@ -204,8 +203,8 @@ func TestRuleThatCostsIsSwitchedOff(t *testing.T) {
 
 func TestWhatIsKnownIsTold(t *testing.T) {
 	curve := device.Curve{Fixed: 4 * ms, PerRow: ms / 2}
-	p := calibrated(curve, 8)
-	tr := trial{policy: p, curve: curve, most: 8, requests: 1_000, clients: 4, think: [2]int{100, 300}}
+	p := calibrated(curve)
+	tr := trial{policy: p, curve: curve, requests: 1_000, clients: 4, think: [2]int{100, 300}}
 	tr.run()
 	e := p.Explain()
 	if len(e.Curve) != 8 || e.Curve[3].Rows != 4 || e.Curve[3].Live < 50 || !e.Curve[3].Calibrated {
@@ -223,5 +222,18 @@ func TestWhatIsKnownIsTold(t *testing.T) {
 	gather := e.Rules[0]
 	if gather.Name != "gather" || !gather.On || gather.Held < e.Batches*8/10 || gather.Gain <= gather.Cost {
 		t.Errorf("the rule is %+v", gather)
+	}
+}
+
+func TestPreferredSizesLeaveAtOnce(t *testing.T) {
+	curve := device.Curve{Fixed: 4 * ms, PerRow: ms / 2}
+	p := automatic.New(automatic.Options{MaxRows: 8, Preferred: []int{2, 4}, Profile: simulate.Calibrated(curve, nil, 8, 1)})
+	tr := trial{policy: p, curve: curve, requests: 2_000, clients: 12, think: [2]int{100, 300}}
+	tr.run()
+	if most := slices.Max(tr.sizes); most != 4 {
+		t.Errorf("batches have up to %d rows, want 4", most)
+	}
+	if e := p.Explain(); e.Closed[batching.Preferred] < e.Batches*9/10 {
+		t.Errorf("%d batches of %d have a preferred size", e.Closed[batching.Preferred], e.Batches)
 	}
 }
