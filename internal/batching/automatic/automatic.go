@@ -43,6 +43,7 @@ type Policy struct {
 	drift      drift
 	unit       float64 // nanoseconds of the smallest bin; 0 while the model is not known
 	cycle      cycle
+	tried      int    // batches while it was tried how many at once are worth it
 	frozen     uint64 // the batch until which rules rest, since the model's speed has changed
 
 	// What is going on.

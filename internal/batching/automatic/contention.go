@@ -11,6 +11,7 @@ type contention struct {
 	measured [most + 1]float64 // batches that it rests on
 	useful   int               // batches at once that are worth it for latency
 	backlog  int               // the same while more waits than they can take
+	pinned   bool              // calibration has measured it
 }
 
 const (
@@ -34,7 +35,7 @@ func newContention(instances int) contention {
 func (c *contention) pin(slowdown []float64, instances int) {
 	for i, s := range slowdown {
 		if n := i + 1; n > 1 && n <= most && s >= 1 && !math.IsInf(s, 0) {
-			c.slow[n], c.measured[n] = s, 30
+			c.slow[n], c.measured[n], c.pinned = s, 30, true
 		}
 	}
 	c.choose(instances)
@@ -79,6 +80,18 @@ func (c *contention) learn(alone float64, ran *[most + 1]float64, instances int)
 	c.choose(instances)
 }
 
+// alone returns how long a batch would have taken alone; 0 if that cannot be said.
+func (c *contention) alone(ran *[most + 1]float64) float64 {
+	sum := ran[1]
+	for n := 2; n <= most; n++ {
+		if ran[n] > 0 && c.measured[n] < trusted {
+			return 0
+		}
+		sum += ran[n] / c.slow[n]
+	}
+	return sum
+}
+
 // choose settles how many batches are worth running at once. It goes up only for
 // what was measured, and down at once.
 func (c *contention) choose(instances int) {
@@ -95,6 +108,29 @@ func (c *contention) choose(instances int) {
 		best = max(best, c.hoped(n))
 	}
 	for c.backlog = 1; c.hoped(c.backlog) < nearly*best; c.backlog++ {
+	}
+}
+
+// untried returns the number of batches at once that is to be tried next: one more
+// than is known to be worth it, if it was not measured. It is 0 if there is none.
+func (c *contention) untried(instances int) int {
+	n := 2
+	for n <= min(instances, most) && c.measured[n] >= trusted {
+		if c.speed(n) < still*c.speed(n-1) {
+			return 0
+		}
+		n++
+	}
+	if n > min(instances, most) {
+		return 0
+	}
+	return n
+}
+
+// tire lets what was measured be tried again.
+func (c *contention) tire() {
+	for n := range c.measured {
+		c.measured[n] = min(c.measured[n], trusted-2)
 	}
 }
 

@@ -97,6 +97,11 @@ func (c *curve) pin(sizes []Timing) {
 	c.build()
 }
 
+// needs reports whether little is known of a size.
+func (c *curve) needs(rows int) bool {
+	return rows <= c.max() && c.cells[rows].weight+c.cells[rows].pinned < own
+}
+
 // measured takes in a batch that ran alone.
 func (c *curve) measured(rows int, took float64) {
 	if rows < 1 || rows > c.max() || !(took > 0) {

@@ -27,7 +27,7 @@ func (p *Policy) Decide(now batching.Time, line batching.Line) batching.Decision
 		now: now, items: items, rows: rows, target: target, places: most - p.running,
 		more: !all, closed: !all || line.Cut() || line.Closing(),
 	}
-	if rows < target && p.curve.known() && p.frozen <= p.ledger.batch {
+	if rows < target && p.curve.known() && p.frozen <= p.ledger.batch && p.tries() == 0 {
 		if p.hold.rule != none {
 			s.waited = float64(now - p.hold.since)
 		}
@@ -68,6 +68,9 @@ func (p *Policy) parallel(rows int) int {
 	if p.opt.Instances == 1 {
 		return 1
 	}
+	if n := p.tries(); n > 0 {
+		return n
+	}
 	if p.cycle.rows > 0 {
 		return p.cycle.places
 	}
@@ -75,6 +78,15 @@ func (p *Policy) parallel(rows int) int {
 		return max(p.contention.useful, p.contention.backlog)
 	}
 	return p.contention.useful
+}
+
+// tries returns how many batches at once are being tried, since nobody has measured
+// them; 0 if none are. The policy is greedy meanwhile, for some batches.
+func (p *Policy) tries() int {
+	if p.contention.pinned || p.curve.solo < 2*own || p.tried > tryFor {
+		return 0
+	}
+	return p.contention.untried(p.opt.Instances)
 }
 
 // target returns how large a batch is worth to be, when so many rows wait.
@@ -85,7 +97,7 @@ func (p *Policy) target(rows int) int {
 	if !p.curve.known() {
 		return p.curve.max()
 	}
-	if p.cycle.rows > 0 && p.ledger.on(cut) {
+	if p.cycle.rows > 0 && p.ledger.on(cut) && p.tries() == 0 {
 		return min(p.cycle.rows, grow*p.curve.largest)
 	}
 	size := p.sizes.efficient
@@ -144,7 +156,7 @@ func (p *Policy) oneMore() int { return p.rowsOf(1) }
 func (p *Policy) size(s *situation, line batching.Line) (items int, why batching.Reason) {
 	rows := s.rows
 	why = p.reason(s, line)
-	if !p.curve.known() || p.frozen > p.ledger.batch {
+	if !p.curve.known() || p.frozen > p.ledger.batch || p.tries() > 0 {
 		return s.items, why
 	}
 	if p.cycle.rows > 0 || len(p.opt.Preferred) > 0 {

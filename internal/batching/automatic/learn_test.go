@@ -313,3 +313,33 @@ func TestChanceOfKOfN(t *testing.T) {
 		near(t, "the chance", atLeast(test.k, test.n, test.f), test.want, 0.01)
 	}
 }
+
+func TestOneMoreAtOnceIsTriedWhileItPays(t *testing.T) {
+	c := newContention(3)
+	if n := c.untried(3); n != 2 {
+		t.Errorf("%d at once are tried first, want 2", n)
+	}
+	for range 20 {
+		c.learn(10, &[most + 1]float64{2: 11}, 3)
+	}
+	if n := c.untried(3); n != 3 {
+		t.Errorf("%d at once are tried next, want 3", n)
+	}
+	near(t, "what it would have taken alone", c.alone(&[most + 1]float64{2: 11}), 10, 0.02)
+	if alone := c.alone(&[most + 1]float64{3: 11}); alone != 0 {
+		t.Errorf("it would have taken %v alone, but nobody knows what three at once take", alone)
+	}
+	for range 20 {
+		c.learn(10, &[most + 1]float64{3: 30}, 3)
+	}
+	if n := c.untried(3); n != 0 {
+		t.Errorf("%d at once are tried, want none: all are measured", n)
+	}
+	if c.useful != 2 {
+		t.Errorf("%d at once are useful, want 2", c.useful)
+	}
+	c.tire()
+	if n := c.untried(3); n != 2 {
+		t.Errorf("after a while %d at once are tried, want 2", n)
+	}
+}

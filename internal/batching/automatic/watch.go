@@ -2,8 +2,11 @@ package automatic
 
 import "github.com/shoal-serving/shoal/internal/batching"
 
-// settling is for how many batches rules rest when the model's speed has changed.
-const settling = 16
+const (
+	settling = 16   // batches for which rules rest when the model's speed has changed
+	tryFor   = 64   // batches for which it is tried how many at once are worth it
+	again    = 2048 // batches after which it is tried again how many at once are worth it, if that was not calibrated
+)
 
 // A run is the batch that an instance runs.
 type run struct {
@@ -68,6 +71,15 @@ func (p *Policy) Ended(now batching.Time, instance int, items []*batching.Item, 
 		all += float64(now - it.Arrived())
 	}
 	p.ledger.took(all)
+	if p.tries() > 0 {
+		p.tried++
+	}
+	if p.ledger.batch%again == 0 {
+		p.tried = 0
+		if !p.contention.pinned {
+			p.contention.tire()
+		}
+	}
 	if !stopped {
 		p.learn(r, float64(now-r.began))
 	}
@@ -85,6 +97,11 @@ func (p *Policy) learn(r *run, took float64) {
 	if r.beside[1] < 0.95*took {
 		if expected > 0 {
 			p.contention.learn(expected, &r.beside, p.opt.Instances)
+		}
+		// A size that never runs alone is known by what it would have taken.
+		if alone := p.contention.alone(&r.beside); alone > 0 && p.curve.needs(r.rows) {
+			p.curve.measured(r.rows, alone)
+			p.resize()
 		}
 		return
 	}
