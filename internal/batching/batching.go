@@ -32,6 +32,7 @@ type Item struct {
 	number     uint64 // in the order in which items joined their lists
 	expires    Time   // when its level's timeout ends its place in the queue
 	ends       Time   // when it is answered at the latest
+	due        Time   // when it should be answered; Never if nobody can say or wants it
 	lane       *lane
 	prev, next *Item // in the lane's list
 
@@ -110,6 +111,8 @@ type Action struct {
 	Verdict  Verdict // for Answer
 
 	Ran time.Duration // for Yield: how long the turn was used
+
+	RetryAfter time.Duration // for Answer with QueueFull or Late: when another try is worth it; 0 means unknown
 }
 
 // Actions are what one Step asks for. The zero value is ready for use, and is
@@ -160,8 +163,9 @@ const (
 	Cancelled                // its client left
 	Refused                  // the model is closing
 	Unbound                  // the instance it is bound to has left
+	Late                     // it would be answered too late
 )
 
-var verdicts = [...]string{"too large", "queue full", "timed out", "expired", "cancelled", "refused", "unbound"}
+var verdicts = [...]string{"too large", "queue full", "timed out", "expired", "cancelled", "refused", "unbound", "would be late"}
 
 func (v Verdict) String() string { return verdicts[v] }

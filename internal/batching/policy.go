@@ -77,6 +77,9 @@ func (p Triton) Decide(now Time, line Line) Decision {
 	return Decision{Until: leave}
 }
 
+// Backlog says what it makes of a long queue.
+func (p Triton) Backlog() (rows, running int) { return p.largest(), 0 }
+
 // A fit is what the front of a line amounts to.
 type fit struct {
 	items, rows int
