@@ -13,11 +13,11 @@ type Learner struct {
 
 const (
 	learnt  = 8   // numbers of batches at once that are told apart
-	enough  = 8   // batches that have to be seen before anything is said
+	enough  = 5   // batches that have to be seen before anything is said
 	memory  = 32  // batches that a line is drawn through, about
 	forgets = 256 // batches after which those of another number at once are forgotten
 	outlier = 2   // a batch that took so many times as long counts as if it had not taken longer
-	quicker = 0.05
+	quicker = 0.03 // how far the slow ones move with each batch
 )
 
 // trend is a line through durations by rows, in nanoseconds, fitted by least squares
@@ -50,9 +50,12 @@ func (l *Learner) Ran(rows, running int, took time.Duration) {
 }
 
 func (s *trend) add(rows, took float64) {
-	if s.count++; s.count == 1 {
+	switch s.count++; s.count {
+	case 1:
+		return // engines take longer for the first than for those that follow
+	case 2:
 		s.slow = 1
-	} else {
+	default:
 		usual := s.at(rows)
 		// The quantile is where those above it, which are one in twenty, push up as
 		// much as the others push down.

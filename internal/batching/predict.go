@@ -9,6 +9,15 @@ type Predictor interface {
 	Predict(rows, running int) time.Duration
 }
 
+// PredictorFor returns the policy, if it is a [Predictor], and otherwise one that
+// learns from what runs.
+func PredictorFor(p Policy) Predictor {
+	if predictor, ok := p.(Predictor); ok {
+		return predictor
+	}
+	return &Learner{}
+}
+
 // A backlogger is a policy that says what it makes of a long queue: how many rows
 // go together, and how many batches run at once. Zeros mean as many as may.
 type backlogger interface {
@@ -26,12 +35,13 @@ const (
 	// Of the objective, one part in so many is for what the core does not see: the
 	// way of a request to it, and of the answer to the client.
 	unseen = 20
-	// One batch in twenty takes longer than predicted, and some a little longer
-	// yet; so each is given one part in so many more.
+	// Whoever is let in has one part in so many of its batch's time to spare. The
+	// batch before may take longer than predicted, as one in twenty does, and it
+	// would only wait to be turned away later.
 	margin = 25
-	// Timers may be so late. Whoever waits for company is called so much before it
-	// would be too late for it.
-	timers = time.Millisecond
+	// Timers may be late. Whoever is held for company is let go one part in so many
+	// of its batch's time before it would be too late for it.
+	timers = 8
 	// What a predictor knows may be out of date, and nothing new is learnt while all
 	// are turned away. So a model that has been idle for so many times as long as a
 	// request would take lets it in, whatever is known.
@@ -173,8 +183,8 @@ func (c *Core) largest(rows, side int) int {
 		return c.bounded.most
 	}
 	fits := func(n int) bool {
-		takes := withMargin(c.cfg.Predictor.Predict(n, side))
-		return takes+takes/time.Duration(side) <= c.cfg.Objective-c.cfg.Objective/unseen
+		takes := c.cfg.Predictor.Predict(n, side)
+		return takes+takes/time.Duration(side) <= c.cfg.Objective
 	}
 	most, not := 1, rows+1 // the first always runs
 	for not-most > 1 {
@@ -225,7 +235,8 @@ func (c *Core) inTime(line Line, d Decision) Decision {
 	case due == Never:
 		return d
 	}
-	last := due - withMargin(c.cfg.Predictor.Predict(min(rows+1, most), c.running+1)) - timers
+	takes := c.cfg.Predictor.Predict(min(rows+1, most), c.running+1)
+	last := due - takes - takes/timers
 	if last <= c.now {
 		return Decision{Take: items, Why: Waited}
 	}
@@ -244,10 +255,10 @@ func (c *Core) hopeless(line Line, take int) (late *Item, by time.Duration) {
 		rows += it.Rows
 		n++
 	}
-	end := c.now + withMargin(c.cfg.Predictor.Predict(rows, c.running+1))
+	end := c.now + c.cfg.Predictor.Predict(rows, c.running+1)
 	n = 0
 	for it := line.First(); n < take; it = line.After(it) {
-		if it.due < end {
+		if it.due <= end { // at its deadline is too late, too
 			return it, end - it.due
 		}
 		n++

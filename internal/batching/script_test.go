@@ -32,6 +32,7 @@ func TestMain(m *testing.M) { leak.Main(m) }
 //	      order=kept lanes=apart      deliver by arrival; let shapes overtake each other
 //	      turns=taken                 ask the device before each batch
 //	      shared=10 bytes=1000        the bound of levels that share one
+//	      predicts=yes slo=50ms       it is known how long batches take; when requests should be answered
 //	level N max=2 timeout=100ms       the queue policy of a level of the model above;
 //	      shares=yes                  its bound is the shared one
 //	      override=yes late=behind    requests may shorten it; the late stand behind instead of being turned away
@@ -120,7 +121,7 @@ func (s *story) line(line string, levels []string) error {
 }
 
 func (s *story) model(name string, words, levels []string) error {
-	opt, err := options(words, "max", "takes", "row", "policy", "preferred", "delay", "instances", "levels", "default", "order", "lanes", "turns", "shared", "bytes")
+	opt, err := options(words, "max", "takes", "row", "policy", "preferred", "delay", "instances", "levels", "default", "order", "lanes", "turns", "shared", "bytes", "predicts", "slo")
 	if err != nil {
 		return err
 	}
@@ -161,6 +162,9 @@ func (s *story) model(name string, words, levels []string) error {
 			MaxQueue: number(opt["max"]), Timeout: duration(opt["timeout"]), AllowOverride: opt["override"] == "yes", DelayLate: opt["late"] == "behind",
 			Shares: opt["shares"] == "yes", Ends: opt["ends"] == "yes",
 		}
+	}
+	if opt["predicts"] == "yes" {
+		cfg.Predictor, cfg.Objective = exactly{curve.Fixed, curve.PerRow}, duration(opt["slo"])
 	}
 	m := s.world.Add(name, cfg, func(batch []*batching.Item) time.Duration {
 		rows, slow := 0, time.Duration(0)
@@ -273,6 +277,9 @@ func (s *story) trace(o simulate.Occurrence) {
 		s.write(o.At, " %s", a.Item.Owner)
 	case a.Do == batching.Answer:
 		s.say(o.At, fmt.Sprintf("%s is turned away: %v", a.Item.Owner, a.Verdict))
+		if a.RetryAfter > 0 {
+			s.write(o.At, ", again in %v", a.RetryAfter)
+		}
 		s.end()
 	case a.Do == batching.Stop:
 		s.say(o.At, who+" is stopped")
@@ -282,6 +289,11 @@ func (s *story) trace(o simulate.Occurrence) {
 		s.end()
 	}
 }
+
+// exactly predicts what batches take that are not slowed down.
+type exactly struct{ takes, row time.Duration }
+
+func (e exactly) Predict(rows, _ int) time.Duration { return e.takes + time.Duration(rows)*e.row }
 
 // say begins a line, or goes on with the one that began with the same words.
 func (s *story) say(at time.Duration, words string) {

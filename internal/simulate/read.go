@@ -169,6 +169,9 @@ type served struct {
 	preferred []int
 	delay     time.Duration
 
+	objective time.Duration
+	admission bool
+
 	levels, defaultLevel int
 	policy               batching.Level
 	policies             map[int]batching.Level
@@ -176,7 +179,7 @@ type served struct {
 }
 
 func (r *reader) model(n *yaml.Node) served {
-	m := served{instances: 1, batching: "triton", calibrated: true, policy: batching.Level{Ends: true}}
+	m := served{instances: 1, batching: "triton", calibrated: true, admission: true, policy: batching.Level{Ends: true}}
 	var takes, table, parts *yaml.Node
 	r.object(n, "a model", append(fields{
 		{"name", func(n *yaml.Node) { m.name = r.text(n) }},
@@ -241,6 +244,8 @@ func (r *reader) serving(m *served) fields {
 			slices.Sort(m.preferred)
 		}},
 		{"max_queue_delay", func(n *yaml.Node) { m.delay = r.time(n) }},
+		{"slo", func(n *yaml.Node) { m.objective = r.time(n) }},
+		{"admission", func(n *yaml.Node) { m.admission = r.yes(n) }},
 		{"instances", func(n *yaml.Node) { m.instances = r.whole(n, 1, maxInstances) }},
 		{"priority_levels", func(n *yaml.Node) { m.levels = r.whole(n, 0, maxLevels) }},
 		{"default_priority_level", func(n *yaml.Node) { m.defaultLevel = r.whole(n, 1, maxLevels) }},
@@ -309,6 +314,7 @@ func (m *served) setting(n *yaml.Node, r *reader) ModelSetting {
 	return ModelSetting{
 		Name: m.name, Config: cfg, Curve: m.curve, Instances: m.instances,
 		Automatic: m.batching == "automatic", Calibrated: m.calibrated,
+		Objective: m.objective, Admission: m.admission,
 	}
 }
 

@@ -57,6 +57,12 @@ type ModelSetting struct {
 	// the config's. Calibrated says that it knows from the start how long the model
 	// takes.
 	Automatic, Calibrated bool
+
+	// Objective is how long requests may take to count as answered in time. With
+	// Admission, each run learns how long batches take, and turns away who would be
+	// answered later than that, or after its deadline. Zero means any time.
+	Objective time.Duration
+	Admission bool
 }
 
 // Traffic is requests that are made up. It is a closed loop if it has Clients:
