@@ -135,6 +135,9 @@ func (g *game) configure() {
 	g.cfg.KeepOrder, g.cfg.LanesApart, g.cfg.TakeTurns = how&3 == 3, how&12 == 12, how&48 == 48
 	g.punctual, g.brisk = how&64 == 0, how&128 == 0
 	g.spice = g.choose(256)
+	if g.choose(4) == 1 {
+		g.cfg.Predictor, g.cfg.Objective = exactly{g.unit + g.time(8), g.time(3)}, g.time(64)
+	}
 	if g.masked && g.cfg.Policy != nil {
 		g.cfg.Policy = mask{g.cfg.Policy}
 	}

@@ -12,11 +12,11 @@ type Learner struct {
 }
 
 const (
-	learnt  = 8   // numbers of batches at once that are told apart
-	enough  = 5   // batches that have to be seen before anything is said
-	memory  = 32  // batches that a line is drawn through, about
-	forgets = 256 // batches after which those of another number at once are forgotten
-	outlier = 2   // a batch that took so many times as long counts as if it had not taken longer
+	learnt  = 8    // numbers of batches at once that are told apart
+	enough  = 5    // batches that have to be seen before anything is said
+	memory  = 32   // batches that a line is drawn through, about
+	forgets = 256  // batches after which those of another number at once are forgotten
+	outlier = 2    // a batch that took so many times as long counts as if it had not taken longer
 	quicker = 0.03 // how far the slow ones move with each batch
 )
 
@@ -59,7 +59,7 @@ func (s *trend) add(rows, took float64) {
 		usual := s.at(rows)
 		// The quantile is where those above it, which are one in twenty, push up as
 		// much as the others push down.
-		if took > usual*s.slow {
+		if took > usual*s.slow+1 { // but not by less than a clock can tell
 			s.slow += quicker * s.slow * 0.95
 		} else {
 			s.slow = max(1, s.slow-quicker*s.slow*0.05)

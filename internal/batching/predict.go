@@ -1,6 +1,10 @@
 package batching
 
-import "time"
+import (
+	"math"
+	"math/bits"
+	"time"
+)
 
 // A Predictor says how long batches take.
 type Predictor interface {
@@ -308,5 +312,10 @@ func (r *recent) expect(now Time, in time.Duration) int {
 	if r.before.items == 0 || took <= 0 {
 		return 0
 	}
-	return int(float64(r.before.rows+r.since.rows) * float64(in) / float64(took))
+	high, low := bits.Mul64(uint64(r.before.rows+r.since.rows), uint64(in))
+	if high >= uint64(took) {
+		return math.MaxInt32 // more than any batch has
+	}
+	rows, _ := bits.Div64(high, low, uint64(took))
+	return int(rows)
 }

@@ -51,6 +51,7 @@ func (r *Referee) due(in *instance) (take []*request, until batching.Time) {
 	}
 	for _, l := range r.lines(in) {
 		n, at := r.rule(r.now, l, r.closing)
+		n, at = r.inTime(l, n, at)
 		if n > 0 {
 			return l.requests[:n], until
 		}
