@@ -66,6 +66,16 @@ func (c *Core) dueAt(it *Item) Time {
 	return min(it.ends, c.now+c.cfg.Objective-c.cfg.Objective/unseen)
 }
 
+// lostAt returns from when on it is of no use to answer a request that is due. That
+// is later than it was promised when the request was let in: turned away now, it
+// would have waited for nothing.
+func (c *Core) lostAt(it *Item) Time {
+	if it.due == Never {
+		return Never
+	}
+	return min(it.ends, it.due+c.cfg.Objective/(2*unseen))
+}
+
 // tooLate reports whether a request that arrives now would be answered too late,
 // and by how much.
 func (c *Core) tooLate(it *Item) (by time.Duration, late bool) {
@@ -262,8 +272,8 @@ func (c *Core) hopeless(line Line, take int) (late *Item, by time.Duration) {
 	end := c.now + c.cfg.Predictor.Predict(rows, c.running+1)
 	n = 0
 	for it := line.First(); n < take; it = line.After(it) {
-		if it.due <= end { // at its deadline is too late, too
-			return it, end - it.due
+		if lost := c.lostAt(it); lost <= end { // at its deadline is too late, too
+			return it, end - lost
 		}
 		n++
 	}

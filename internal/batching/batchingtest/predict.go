@@ -128,7 +128,8 @@ func rowsOf(list []*request) (rows int) {
 // hopeless reports whether a batch of so many rows that begins now answers q too
 // late.
 func (r *Referee) hopeless(q *request, rows int) bool {
-	return q.due != batching.Never && q.due <= r.now+r.cfg.Predictor.Predict(rows, r.count(busy)+1)
+	lost := min(q.deadline(), q.due+r.cfg.Objective/40) // half of what was left of the objective
+	return q.due != batching.Never && lost <= r.now+r.cfg.Predictor.Predict(rows, r.count(busy)+1)
 }
 
 // inTime restates how what a policy wants is changed so that nobody is late: n from
