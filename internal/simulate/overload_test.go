@@ -49,20 +49,27 @@ func TestOverloadCostsNoGoodput(t *testing.T) {
 	for name, set := range overloaded {
 		set.Admission = true
 		for _, times := range []float64{0.95, 1.2, 2, 4} {
-			t.Run(fmt.Sprintf("%s, %g times", name, times), func(t *testing.T) {
-				got, capacity := overload(t, set, times, 0)
-				t.Logf("%.1f %% of %.0f a second in time, %.2f %% late, turned away after %v, 99 %% of them after %v", 100*got.Goodput/capacity/min(1, times), capacity, percent(got.Late, got.Answered), got.Refusal.Mean, got.Refusal.P99)
-				if least := min(0.97, 0.95*times) * capacity; got.Goodput < least { // below its capacity it turns some away that come in a crowd
-					t.Errorf("%.0f a second are answered in time, want %.0f", got.Goodput, least)
-				}
-				if late := percent(got.Late, got.Answered); late > 0.5 {
-					t.Errorf("%.2f %% are late, want 0.5", late)
-				}
-				if most := set.Objective * 3 / 10; times >= 2 && got.Refusal.Mean > most {
-					t.Errorf("who is turned away is told after %v, want %v", got.Refusal.Mean, most)
-				}
-			})
+			t.Run(fmt.Sprintf("%s, %g times", name, times), func(t *testing.T) { holdGoodput(t, set, times) })
 		}
+		set.Automatic, set.Calibrated = true, true
+		for _, times := range []float64{1.2, 4} {
+			t.Run(fmt.Sprintf("%s by itself, %g times", name, times), func(t *testing.T) { holdGoodput(t, set, times) })
+		}
+	}
+}
+
+func holdGoodput(t *testing.T, set ModelSetting, times float64) {
+	t.Helper()
+	got, capacity := overload(t, set, times, 0)
+	t.Logf("%.1f %% of %.0f a second in time, %.2f %% late, turned away after %v, 99 %% of them after %v", 100*got.Goodput/capacity/min(1, times), capacity, percent(got.Late, got.Answered), got.Refusal.Mean, got.Refusal.P99)
+	if least := min(0.97, 0.95*times) * capacity; got.Goodput < least { // below its capacity it turns some away that come in a crowd
+		t.Errorf("%.0f a second are answered in time, want %.0f", got.Goodput, least)
+	}
+	if late := percent(got.Late, got.Answered); late > 0.5 {
+		t.Errorf("%.2f %% are late, want 0.5", late)
+	}
+	if most := set.Objective * 3 / 10; times >= 2 && got.Refusal.Mean > most {
+		t.Errorf("who is turned away is told after %v, want %v", got.Refusal.Mean, most)
 	}
 }
 

@@ -23,7 +23,18 @@ func (r *Referee) side() (n int) {
 			n++
 		}
 	}
+	if _, running := r.backlog(); running > 0 {
+		n = min(n, running)
+	}
 	return n
+}
+
+// backlog asks a policy that the referee does not know what it makes of a long queue.
+func (r *Referee) backlog() (rows, running int) {
+	if p, ok := r.cfg.Policy.(interface{ Backlog() (rows, running int) }); ok && r.rule == nil {
+		return p.Backlog()
+	}
+	return 0, 0
 }
 
 // most returns how many rows go together while the queue is long.
@@ -31,6 +42,9 @@ func (r *Referee) most() int {
 	most := r.cfg.MaxRows
 	if p, ok := r.cfg.Policy.(batching.Triton); ok && len(p.Preferred) > 0 {
 		most = p.Preferred[len(p.Preferred)-1]
+	}
+	if rows, _ := r.backlog(); rows > 0 {
+		most = rows
 	}
 	side := time.Duration(r.side())
 	if r.cfg.Objective == 0 || !r.combines() || side == 0 {
