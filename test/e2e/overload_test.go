@@ -51,7 +51,7 @@ func (t toll) refusedWithin(share float64) time.Duration {
 }
 
 func (t toll) String() string {
-	return fmt.Sprintf("%.0f a second in time, %.2f %% late, %.0f %% refused, half of them within %v, 99 %% within %v, all within %v",
+	return fmt.Sprintf("%.1f a second in time, %.2f %% late, %.0f %% refused, half of them within %v, 99 %% within %v, all within %v",
 		t.perSecond(), 100*t.lateShare(), 100*float64(len(t.refused))/float64(max(1, t.sent)),
 		t.refusedWithin(0.5).Round(10*time.Microsecond), t.refusedWithin(0.99).Round(10*time.Microsecond), t.refusedWithin(1).Round(10*time.Microsecond))
 }
@@ -172,7 +172,10 @@ func holdUnderOverload(t *testing.T, s *server, request func(model string) *kser
 	lasts := choose(max(10*time.Second, 20*within), 2*time.Second)
 	c := crowd{clients: 16, sharing: 2, request: func(int) *kservepb.ModelInferRequest { return request("plain") }, during: lasting(lasts)}
 	capacity := c.run(t, s).perSecond()
-	t.Logf("it can do %.0f requests a second", capacity)
+	t.Logf("it can do %.1f requests a second", capacity)
+	if capacity == 0 {
+		t.Fatal("nothing is left to be a multiple of")
+	}
 	for _, times := range choose([]float64{1.2, 2, 4}, []float64{2}) {
 		f := flood{rate: times * capacity, within: within, warm: max(lasts/10, 2*within), lasts: lasts}
 		f.request = request("bounded")
