@@ -120,6 +120,10 @@ bench-replay: build ## record a minute, replay it twice, and hold it against the
 proofs: build ## prove with real models what docs/measured.md says of them; wants `make models` and a quiet machine for 10 minutes
 	go test -tags e2e,proofs -count 1 -timeout 60m -v -run '^TestProof' ./test/e2e -strict
 
+.PHONY: slo
+slo: build ## prove that overload costs no goodput, with the seed device and ResNet-50; wants `make models` and a quiet machine for 15 minutes
+	go test -tags e2e,proofs -count 1 -timeout 60m -v -run '^TestProofOverload' ./test/e2e -strict
+
 .PHONY: figures
 figures: build ## measure what docs/measured.md promises; wants a quiet machine for 20 minutes
 	go test -run '^$$' -bench 'Submit|Gap' -benchmem ./internal/sched

@@ -13,12 +13,12 @@ import (
 // argument and start nothing, so that the server, the simulator, the fuzzer and
 // the scripts get the same answer from them.
 var pure = []string{
-	"tensor", "internal/infer", "internal/device", "internal/plainjson", "internal/batching", "internal/modelconfig", "internal/simulate",
+	"tensor", "internal/infer", "internal/device", "internal/plainjson", "internal/batching", "internal/batching/automatic", "internal/modelconfig", "internal/simulate",
 }
 
 // noChannels lists those of them that are state machines, where even a channel
 // would hide an order of events. The others may carry one in a type.
-var noChannels = []string{"internal/device", "internal/batching"}
+var noChannels = []string{"internal/device", "internal/batching", "internal/batching/automatic"}
 
 // impure says what to do instead of importing a package.
 var impure = map[string]string{

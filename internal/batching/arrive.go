@@ -1,5 +1,7 @@
 package batching
 
+import "time"
+
 func (c *Core) arrive(it *Item) {
 	it.arrived = c.now
 	it.level = c.levelOf(it)
@@ -19,7 +21,13 @@ func (c *Core) arrive(it *Item) {
 		c.refuse(it, Unbound)
 		return
 	case c.full(level, it):
-		c.refuse(it, QueueFull)
+		c.refuseFor(it, QueueFull, c.untilRoom(it))
+		return
+	}
+	c.recently.note(c.now, it.Rows)
+	it.due = c.dueAt(it)
+	if by, late := c.tooLate(it); late {
+		c.refuseFor(it, Late, by)
 		return
 	}
 	it.late, it.expires = false, Never
@@ -29,6 +37,9 @@ func (c *Core) arrive(it *Item) {
 	it.state = waiting
 	c.enqueue(it)
 	c.alarms.set(it, min(it.expires, it.ends))
+	if c.watcher != nil {
+		c.watcher.Arrived(c.now, it)
+	}
 	if c.cfg.KeepOrder {
 		last := c.unanswered.orderPrev
 		it.orderPrev, it.orderNext = last, &c.unanswered
@@ -46,9 +57,12 @@ func (c *Core) full(level *Level, it *Item) bool {
 		most.Bytes > 0 && now.Requests > 0 && now.Bytes+it.Bytes > most.Bytes
 }
 
-func (c *Core) refuse(it *Item, v Verdict) {
+func (c *Core) refuse(it *Item, v Verdict) { c.refuseFor(it, v, 0) }
+
+// refuseFor refuses it, with the advice to come back after so long.
+func (c *Core) refuseFor(it *Item, v Verdict, retry time.Duration) {
 	it.state = answered
-	c.do(Action{Do: Answer, Item: it, Verdict: v})
+	c.do(Action{Do: Answer, Item: it, Verdict: v, RetryAfter: retry})
 }
 
 func (c *Core) levelOf(it *Item) int {
@@ -64,6 +78,10 @@ func (c *Core) enqueue(it *Item) {
 	c.laneOf(it).push(it)
 	c.waiting++
 	c.perLevel[it.level]++
+	c.rowsPerLevel[it.level] += it.Rows
+	if it.due != Never {
+		c.dated++
+	}
 	if c.cfg.Levels[it.level].Shares {
 		c.sharing.Requests++
 		c.sharing.Bytes += it.Bytes
@@ -77,6 +95,10 @@ func (c *Core) dequeue(it *Item) {
 	it.lane.remove(it)
 	c.waiting--
 	c.perLevel[it.level]--
+	c.rowsPerLevel[it.level] -= it.Rows
+	if it.due != Never {
+		c.dated--
+	}
 	if c.cfg.Levels[it.level].Shares {
 		c.sharing.Requests--
 		c.sharing.Bytes -= it.Bytes
@@ -127,24 +149,28 @@ func (c *Core) expire() {
 		it := c.alarms[0]
 		switch {
 		case it.ends <= c.now:
-			c.leave(it, Expired)
+			c.leave(it, Expired, 0)
 		case c.cfg.Levels[it.level].DelayLate:
 			c.dequeue(it)
 			it.late, it.expires = true, Never
 			c.enqueue(it)
 			c.alarms.set(it, it.ends)
 		default:
-			c.leave(it, TimedOut)
+			c.leave(it, TimedOut, 0)
 		}
 	}
 }
 
-// leave answers it without an outcome, wherever it is. An item that has its
-// answer already is left alone: its client was slower than the answer.
-func (c *Core) leave(it *Item, v Verdict) {
+// leave answers it without an outcome, wherever it is, with the advice to come back
+// after retry, if that is known. An item that has its answer already is left alone:
+// its client was slower than the answer.
+func (c *Core) leave(it *Item, v Verdict, retry time.Duration) {
 	switch it.state {
 	case waiting:
 		c.dequeue(it)
+		if c.watcher != nil {
+			c.watcher.Left(c.now, it)
+		}
 	case taken:
 		in := it.running
 		in.members--
@@ -157,7 +183,7 @@ func (c *Core) leave(it *Item, v Verdict) {
 	}
 	c.alarms.set(it, Never)
 	it.state = answered
-	c.do(Action{Do: Answer, Item: it, Verdict: v})
+	c.do(Action{Do: Answer, Item: it, Verdict: v, RetryAfter: retry})
 	if c.cfg.KeepOrder {
 		unlinkOrder(it)
 		c.deliverInOrder()

@@ -32,6 +32,7 @@ type Item struct {
 	number     uint64 // in the order in which items joined their lists
 	expires    Time   // when its level's timeout ends its place in the queue
 	ends       Time   // when it is answered at the latest
+	due        Time   // when it should be answered; Never if nobody can say or wants it
 	lane       *lane
 	prev, next *Item // in the lane's list
 
@@ -41,6 +42,9 @@ type Item struct {
 	running              *instance
 	orderPrev, orderNext *Item // of all items that are not answered yet, by arrival
 }
+
+// Arrived returns when the item arrived.
+func (it *Item) Arrived() Time { return it.arrived }
 
 // Waits reports whether the item stands in a queue.
 func (it *Item) Waits() bool { return it.state == waiting }
@@ -107,6 +111,8 @@ type Action struct {
 	Verdict  Verdict // for Answer
 
 	Ran time.Duration // for Yield: how long the turn was used
+
+	RetryAfter time.Duration // for Answer with QueueFull or Late: when another try is worth it; 0 means unknown
 }
 
 // Actions are what one Step asks for. The zero value is ready for use, and is
@@ -129,9 +135,16 @@ const (
 	Waited                  // its oldest request has waited as long as it may
 	Idle                    // an instance was free, and the policy does not wait
 	Closing                 // nothing more will come
+	Efficient               // it has reached the size at which the model does most in its time
+	Gathered                // those came back that it was held for, or will not come any more
+	Burst                   // it was held for requests that come close together, and they have come
+	Shared                  // other instances take the rest
+	Cut                     // less than all, because the rest does better in a batch of its own
 )
 
-var reasons = [...]string{"alone", "full", "preferred", "unfit", "waited", "idle", "closing"}
+var reasons = [...]string{
+	"alone", "full", "preferred", "unfit", "waited", "idle", "closing", "efficient", "gathered", "burst", "shared", "cut",
+}
 
 // Reasons is how many there are.
 const Reasons = len(reasons)
@@ -150,8 +163,9 @@ const (
 	Cancelled                // its client left
 	Refused                  // the model is closing
 	Unbound                  // the instance it is bound to has left
+	Late                     // it would be answered too late
 )
 
-var verdicts = [...]string{"too large", "queue full", "timed out", "expired", "cancelled", "refused", "unbound"}
+var verdicts = [...]string{"too large", "queue full", "timed out", "expired", "cancelled", "refused", "unbound", "would be late"}
 
 func (v Verdict) String() string { return verdicts[v] }

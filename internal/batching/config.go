@@ -32,6 +32,15 @@ type Config struct {
 
 	// TakeTurns makes the model ask the device for a turn before each batch.
 	TakeTurns bool
+
+	// Predictor says how long batches take. With it, requests that would be answered
+	// after their deadline, or later than the objective, are turned away as soon as
+	// that is clear. Nil means that nothing is predicted.
+	Predictor Predictor
+
+	// Objective is how long after its arrival a request should be answered. Unlike a
+	// deadline it does not end what runs. Zero means any time; it needs a Predictor.
+	Objective time.Duration
 }
 
 // A Bound is how much may wait. Zeros mean any number.

@@ -1,27 +1,42 @@
 package batching
 
+import "time"
+
 // A Core decides for one model. It is not safe for concurrent use.
 type Core struct {
-	policy Policy
-	cfg    Config
+	policy   Policy
+	watcher  Watcher // the policy, if it is one
+	learner  learner // the predictor, if it is one
+	combines bool    // requests may share a batch
+	cfg      Config
 
 	lanes  []*lane // in the order in which they were made; some may be empty
 	byKey  map[laneKey]*lane
 	recent *lane // the one that was used last; nearly all models have only one
 
-	waiting    int   // items in all lanes
-	bound      int   // of those, items in lanes of one instance
-	perLevel   []int // of those, items of each level
-	sharing    Bound // of those, items of levels that share a bound
-	arrivals   uint64
-	alarms     alarms
-	unanswered Item // its order links are the ends of the list of unanswered items, if order is kept
+	waiting      int   // items in all lanes
+	bound        int   // of those, items in lanes of one instance
+	perLevel     []int // of those, items of each level
+	rowsPerLevel []int
+	dated        int   // of those, items that are due at some time
+	sharing      Bound // of those, items of levels that share a bound
+	arrivals     uint64
+	alarms       alarms
+	unanswered   Item // its order links are the ends of the list of unanswered items, if order is kept
 
 	instances []*instance // by number, from 1
 	parked    int
 	awake     int
 	running   int
 	batches   uint64 // that ever ran
+	serving   int    // instances that are there and shall not leave
+	ended     Time   // when the last batch did
+
+	// For predictions.
+	recently recent
+	bounded  bounded
+	ran      time.Duration // of all batches together
+	changed  Time          // when their number did
 
 	turns   int  // granted by the device and not used yet
 	asked   bool // for a turn that has not come yet
@@ -40,10 +55,14 @@ func New(cfg Config) *Core {
 	if c.policy == nil {
 		c.policy = None{}
 	}
+	c.watcher, _ = c.policy.(Watcher)
 	if len(c.cfg.Levels) == 0 {
 		c.cfg.Levels, c.cfg.DefaultLevel = []Level{{}}, 1
 	}
-	c.perLevel = make([]int, len(c.cfg.Levels))
+	_, alone := c.policy.(None)
+	c.combines = !alone
+	c.learner, _ = cfg.Predictor.(learner)
+	c.perLevel, c.rowsPerLevel = make([]int, len(c.cfg.Levels)), make([]int, len(c.cfg.Levels))
 	c.unanswered.orderPrev, c.unanswered.orderNext = &c.unanswered, &c.unanswered
 	return c
 }
@@ -65,7 +84,7 @@ func (c *Core) Step(now Time, ev Event, out *Actions) {
 	case Arrive:
 		c.arrive(ev.Item)
 	case Cancel:
-		c.leave(ev.Item, Cancelled)
+		c.leave(ev.Item, Cancelled, 0)
 	case Up:
 		c.up(ev.Instance)
 	case Take:

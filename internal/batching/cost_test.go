@@ -86,6 +86,7 @@ func costs() map[string]*mill {
 		"order kept":              newMill(batching.Config{Policy: policy, MaxRows: 8, KeepOrder: true}, 64, some...),
 		"turns taken":             newMill(batching.Config{Policy: policy, MaxRows: 8, TakeTurns: true}, 64, some...),
 		"shapes":                  newMill(batching.Config{Policy: policy, MaxRows: 8}, 64, batching.Item{Rows: 1}, batching.Item{Rows: 1, Shape: 1}, batching.Item{Rows: 1, Shape: 2}),
+		"predicted":               newMill(batching.Config{Policy: policy, MaxRows: 8, Predictor: &batching.Learner{}, Objective: 40 * time.Microsecond}, 64, some...),
 		"lanes apart":             newMill(batching.Config{Policy: policy, MaxRows: 8, LanesApart: true}, 64, batching.Item{Rows: 1}, batching.Item{Rows: 1, Shape: 1}),
 		"bound":                   newMill(batching.Config{Policy: policy, MaxRows: 8}, 64, batching.Item{Rows: 1, Instance: 1}, batching.Item{Rows: 1}),
 	}
@@ -115,6 +116,9 @@ func BenchmarkStep(b *testing.B) {
 	limited := plain
 	limited.Levels, limited.DefaultLevel = []batching.Level{{Timeout: time.Hour}, {Timeout: 2 * time.Hour}}, 2
 	for _, depth := range []int{1, 64, 4096} {
+		predicted := plain
+		predicted.Predictor, predicted.Objective = &batching.Learner{}, time.Minute
+		b.Run(fmt.Sprintf("waiting=%d/predicted", depth), func(b *testing.B) { benchmarkStep(b, newMill(predicted, depth)) })
 		b.Run(fmt.Sprintf("waiting=%d", depth), func(b *testing.B) { benchmarkStep(b, newMill(plain, depth)) })
 		b.Run(fmt.Sprintf("waiting=%d/timeouts", depth), func(b *testing.B) {
 			benchmarkStep(b, newMill(limited, depth, batching.Item{Rows: 1, Priority: 1}, batching.Item{Rows: 1}))

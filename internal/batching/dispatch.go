@@ -90,7 +90,7 @@ func (c *Core) decide(number int) (Line, Decision) {
 		return line, Decision{Until: Never}
 	}
 	line.closing = c.closing
-	return line, c.policy.Decide(c.now, line)
+	return line, c.inTime(line, c.policy.Decide(c.now, line))
 }
 
 // decideApart asks the policy about each lane by itself, and takes the due one
@@ -103,7 +103,7 @@ func (c *Core) decideApart(number int) (Line, Decision) {
 			continue
 		}
 		alone := Line{lane: l, closing: c.closing}
-		switch d := c.policy.Decide(c.now, alone); {
+		switch d := c.inTime(alone, c.policy.Decide(c.now, alone)); {
 		case d.Take == 0:
 			best.Until = min(best.Until, d.Until)
 		case best.Take == 0 || before(l.first(), line.lane.first()):

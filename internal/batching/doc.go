@@ -34,6 +34,13 @@
 //	              │  └───────────────────┼────┼── Done ───┘
 //	              └── Take ──────────────┴────┘
 //
+// # Who would be late
+//
+// With a [Predictor] the core knows about when a request will be answered, and turns
+// away who would be late: most of them when they arrive, and those with whom it went
+// otherwise than predicted when a batch is formed. docs/service-levels.md has the
+// rules.
+//
 // # Who owns what
 //
 // An [Item] belongs to the core from its Arrive until an Answer or a Deliver

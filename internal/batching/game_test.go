@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/shoal-serving/shoal/internal/batching"
+	"github.com/shoal-serving/shoal/internal/batching/automatic"
 	"github.com/shoal-serving/shoal/internal/batching/batchingtest"
 )
 
@@ -21,6 +22,8 @@ type game struct {
 	chance []byte        // what is left of it; once there is none, every choice is the first
 	unit   batching.Time // of all times; zero means 1
 	masked bool          // the referee does not know the policy
+	plain  bool          // no policy that learns
+	learns bool          // the policy is one that learns
 
 	spoil func(*game, batching.Event) // changes the actions before the referee sees them
 	note  func(*game, batching.Event) // is told of each step
@@ -112,7 +115,7 @@ const (
 func (g *game) configure() {
 	g.maxRows = 1 + g.choose(8)
 	g.cfg = batching.Config{MaxRows: g.maxRows}
-	if kind := g.choose(8); kind > 0 {
+	if kind := g.choose(9); kind > 0 {
 		g.cfg.Policy = g.policy(kind)
 	} else if g.choose(2) == 1 {
 		g.cfg.MaxRows = 0
@@ -132,6 +135,9 @@ func (g *game) configure() {
 	g.cfg.KeepOrder, g.cfg.LanesApart, g.cfg.TakeTurns = how&3 == 3, how&12 == 12, how&48 == 48
 	g.punctual, g.brisk = how&64 == 0, how&128 == 0
 	g.spice = g.choose(256)
+	if g.choose(4) == 1 {
+		g.cfg.Predictor, g.cfg.Objective = exactly{g.unit + g.time(8), g.time(3)}, g.time(64)
+	}
 	if g.masked && g.cfg.Policy != nil {
 		g.cfg.Policy = mask{g.cfg.Policy}
 	}
@@ -142,6 +148,10 @@ func (g *game) configure() {
 type mask struct{ batching.Policy }
 
 func (g *game) policy(kind int) batching.Policy {
+	if kind == 8 && !g.plain {
+		g.learns = true
+		return g.automatic()
+	}
 	p := batching.Triton{MaxRows: g.maxRows}
 	if kind > 3 {
 		p.MaxDelay = g.time(16)
@@ -154,6 +164,20 @@ func (g *game) policy(kind int) batching.Policy {
 		}
 	}
 	return p
+}
+
+// automatic returns a policy that learns. It may know some sizes from the start.
+func (g *game) automatic() batching.Policy {
+	opt := automatic.Options{MaxRows: g.maxRows, Instances: 1 + g.choose(4), Objective: g.time(64)}
+	for rows := 1; rows <= g.maxRows; rows++ {
+		if took := g.time(32); took > 0 {
+			opt.Profile.Sizes = append(opt.Profile.Sizes, automatic.Timing{Rows: rows, Took: took, Runs: g.choose(6)})
+		}
+	}
+	for n := range g.choose(5) {
+		opt.Profile.Slowdown = append(opt.Profile.Slowdown, 1+float64(n*g.choose(5))/4)
+	}
+	return automatic.New(opt)
 }
 
 // move lets time pass, and then something happen.

@@ -1,6 +1,9 @@
 package batching
 
-import "fmt"
+import (
+	"fmt"
+	"time"
+)
 
 // An instance is a place where one batch can run at a time.
 type instance struct {
@@ -10,7 +13,9 @@ type instance struct {
 	batch       []*Item
 	batchNumber uint64
 	began       Time
-	members     int // items of the batch whose clients still wait
+	rows        int
+	members     int           // items of the batch whose clients still wait
+	ran         time.Duration // of all batches together, when it began
 }
 
 type instanceState uint8
@@ -41,10 +46,14 @@ func (c *Core) up(number int) {
 	in := c.instance(number, away)
 	in.state, in.leaving = awake, false
 	c.awake++
+	c.serving++
 }
 
 func (c *Core) down(number int) {
 	in := c.instances[number-1]
+	if !in.leaving {
+		c.serving--
+	}
 	in.leaving = true
 	if in.state == parked {
 		c.parked--
@@ -61,7 +70,7 @@ func (c *Core) unbind(number int) {
 	for _, l := range c.lanes {
 		if l.key.instance == number {
 			for it := l.first(); it != nil; it = l.first() {
-				c.leave(it, Unbound)
+				c.leave(it, Unbound, 0)
 			}
 		}
 	}
@@ -79,19 +88,30 @@ func (c *Core) take(in *instance) {
 	if c.waiting == 0 || c.cfg.TakeTurns && c.turns == 0 {
 		return
 	}
-	if line, d := c.decide(in.number); d.Take > 0 {
-		c.run(in, line, d)
+	for {
+		line, d := c.decide(in.number)
+		if d.Take == 0 {
+			return
+		}
+		late, by := c.hopeless(line, d.Take)
+		if late == nil {
+			c.run(in, line, d)
+			return
+		}
+		c.leave(late, Late, by) // and somebody else may take the place
 	}
 }
 
 func (c *Core) run(in *instance, line Line, d Decision) {
-	in.batch = in.batch[:0]
+	c.passed()
+	in.batch, in.rows, in.ran = in.batch[:0], 0, c.ran
 	for it := line.First(); len(in.batch) < d.Take; {
 		next := line.After(it)
 		c.dequeue(it)
 		it.state, it.running = taken, in
 		c.alarms.set(it, it.ends)
 		in.batch = append(in.batch, it)
+		in.rows += it.Rows
 		it = next
 	}
 	in.members, in.began = len(in.batch), c.now
@@ -102,13 +122,22 @@ func (c *Core) run(in *instance, line Line, d Decision) {
 	if c.cfg.TakeTurns {
 		c.turns--
 	}
+	if c.watcher != nil {
+		c.watcher.Began(c.now, in.number, in.batch)
+	}
 	c.do(Action{Do: Run, Instance: in.number, Items: in.batch, Batch: in.batchNumber, Why: d.Why})
 }
 
 func (c *Core) done(in *instance) {
+	c.passed()
+	c.learn(in)
+	c.ended = c.now
 	in.state = awake
 	c.running--
 	c.awake++
+	if c.watcher != nil {
+		c.watcher.Ended(c.now, in.number, in.batch, in.members == 0)
+	}
 	if c.cfg.TakeTurns {
 		// Ask for the next turn before this one goes back. If it asked only when
 		// it takes, the device would find the others alone and never weigh them

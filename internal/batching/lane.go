@@ -6,6 +6,7 @@ type lane struct {
 	key    laneKey
 	levels []level
 	items  int
+	rows   int // of the items
 }
 
 type laneKey struct {
@@ -56,12 +57,14 @@ func (l *lane) push(it *Item) {
 	l.listOf(it).push(it)
 	it.lane = l
 	l.items++
+	l.rows += it.Rows
 }
 
 func (l *lane) remove(it *Item) {
 	l.listOf(it).remove(it)
 	it.lane = nil
 	l.items--
+	l.rows -= it.Rows
 }
 
 // first returns the item that is to run next, or nil if the lane is empty.
@@ -126,6 +129,24 @@ func (l Line) within(it *Item) *Item {
 // Cut reports whether a request of another shape stands behind the line, so
 // that nothing can join it any more.
 func (l Line) Cut() bool { return l.end != nil }
+
+// Fit returns how many items from the front have no more than the given rows
+// together, how many rows those have, and whether that is the whole line. The first
+// is counted however many rows it has. Only if not all fit does it walk along the
+// line.
+func (l Line) Fit(most int) (items, rows int, all bool) {
+	if l.end == nil && l.lane.rows <= most {
+		return l.lane.items, l.lane.rows, true
+	}
+	for it := l.First(); it != nil; it = l.After(it) {
+		if items > 0 && rows+it.Rows > most {
+			return items, rows, false
+		}
+		items++
+		rows += it.Rows
+	}
+	return items, rows, true
+}
 
 // Closing reports whether nothing more will arrive at all.
 func (l Line) Closing() bool { return l.closing }

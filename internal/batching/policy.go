@@ -7,11 +7,23 @@ import (
 
 // A Policy says how many of the waiting requests an idle instance takes.
 //
-// Decide must depend on its arguments alone: asked twice, it answers the same.
-// The line is not empty, and holds nothing that has expired. What a policy learns
-// about its model, it keeps in values that are set from outside.
+// Decide must depend on its arguments alone, and, if it is a [Watcher], on what
+// it was told: asked twice, it answers the same. The line is not empty, and holds
+// nothing that has expired.
 type Policy interface {
 	Decide(now Time, line Line) Decision
+}
+
+// A Watcher is a policy that learns from what happens. The core tells it in the
+// order in which it happens, and before it asks it to decide. Nothing that it is
+// told of may be kept beyond the call.
+type Watcher interface {
+	Policy
+
+	Arrived(now Time, it *Item)                                // it has joined the queue
+	Left(now Time, it *Item)                                   // it has left the queue without having run
+	Began(now Time, instance int, items []*Item)               // an instance has taken a batch
+	Ended(now Time, instance int, items []*Item, stopped bool) // its batch is done; stopped if nobody waited for it any more
 }
 
 // A Decision is a policy's answer: take so many from the front now, or, if Take
@@ -64,6 +76,9 @@ func (p Triton) Decide(now Time, line Line) Decision {
 	}
 	return Decision{Until: leave}
 }
+
+// Backlog says what it makes of a long queue.
+func (p Triton) Backlog() (rows, running int) { return p.largest(), 0 }
 
 // A fit is what the front of a line amounts to.
 type fit struct {

@@ -29,7 +29,7 @@ func TestTheRefereeSeesEachBreach(t *testing.T) {
 					t.Fatalf("in %d games there was opportunity for %d strikes; want 10", seed, strikes)
 				}
 				struck := false
-				g := game{chance: chance(seed)}
+				g := game{chance: chance(seed), plain: true}
 				g.spoil = func(g *game, ev batching.Event) { struck = struck || s.spoil(g, ev) }
 				err := g.play()
 				switch {
@@ -94,14 +94,8 @@ var inBatches = []saboteur{
 		a.Items = append(a.Items, a.Items[0])
 		return true
 	}), `request \d+ was put into a batch twice`},
-	{"runs one whose time is over", onRun(func(g *game, a *batching.Action) bool {
-		i := g.find(batching.Answer)
-		if i < 0 || g.holds(g.out.List[i].Item) {
-			return false
-		}
-		a.Items = []*batching.Item{g.out.List[i].Item}
-		return (a.Items[0].Instance == 0 || a.Items[0].Instance == a.Instance) && g.drop(i)
-	}), `request \d+ was put into a batch although its time was over`},
+	{"runs one whose time is over", runsOneThat(func(v batching.Verdict) bool { return v != batching.Late }), `request \d+ was put into a batch although its time was over`},
+	{"runs one that would be late", runsOneThat(func(v batching.Verdict) bool { return v == batching.Late }), `request \d+ was put into a batch that answers it too late`},
 	{"takes the second first", onRun(func(_ *game, a *batching.Action) bool {
 		if len(a.Items) > 1 {
 			a.Items[0], a.Items[1] = a.Items[1], a.Items[0]
@@ -202,6 +196,9 @@ var inAnswers = []saboteur{
 	}, `request \d+ was turned away without cause: cancelled`},
 	{"turns away before the time", onWaiting(batching.Action{Do: batching.Answer, Verdict: batching.TimedOut}), `request \d+ was turned away without cause: timed out`},
 	{"turns away before the deadline", onWaiting(batching.Action{Do: batching.Answer, Verdict: batching.Expired}), `request \d+ was turned away without cause: expired`},
+	{"turns away who would not be late", func(g *game, ev batching.Event) bool {
+		return g.cfg.Predictor == nil && onWaiting(batching.Action{Do: batching.Answer, Verdict: batching.Late})(g, ev)
+	}, `request \d+ was turned away without cause: would be late`},
 	{"turns nobody away", func(g *game, _ batching.Event) bool {
 		return g.add(batching.Action{Do: batching.Answer, Item: &batching.Item{}})
 	}, `nobody was turned away`},
@@ -474,4 +471,16 @@ func (g *game) nobodyElseComes(ev batching.Event) bool {
 		}
 	}
 	return ev.Kind != batching.Up && ev.Kind != batching.Done
+}
+
+// runsOneThat puts one into a batch that was turned away for such a reason.
+func runsOneThat(why func(batching.Verdict) bool) func(*game, batching.Event) bool {
+	return onRun(func(g *game, a *batching.Action) bool {
+		i := g.find(batching.Answer)
+		if i < 0 || !why(g.out.List[i].Verdict) || g.holds(g.out.List[i].Item) {
+			return false
+		}
+		a.Items = []*batching.Item{g.out.List[i].Item}
+		return (a.Items[0].Instance == 0 || a.Items[0].Instance == a.Instance) && g.drop(i)
+	})
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/batching"
+	"github.com/shoal-serving/shoal/internal/batching/automatic"
+	"github.com/shoal-serving/shoal/internal/device"
 	"github.com/shoal-serving/shoal/internal/leak"
 	"github.com/shoal-serving/shoal/internal/script"
 	"github.com/shoal-serving/shoal/internal/simulate"
@@ -21,13 +23,16 @@ func TestMain(m *testing.M) { leak.Main(m) }
 //	device slots=1 slowdown=1,1.4     batches that may run at once, for models that take turns;
 //	                                  how many times longer one takes while 1, 2, … run
 //	model NAME max=8 takes=300ms      a model; each of these may be left out:
+//	      row=5ms                     each row takes so much longer
 //	      policy=none                 requests are never combined (without it: Triton's rule)
+//	      policy=automatic            what is not set is measured; policy=cold begins without calibration
 //	      preferred=4,8 delay=5ms     sizes that leave at once; how long others are held
 //	      instances=2                 how many there are from the start (1)
 //	      levels=2 default=2          priority levels, and that of requests which name none
 //	      order=kept lanes=apart      deliver by arrival; let shapes overtake each other
 //	      turns=taken                 ask the device before each batch
 //	      shared=10 bytes=1000        the bound of levels that share one
+//	      predicts=yes slo=50ms       it is known how long batches take; when requests should be answered
 //	level N max=2 timeout=100ms       the queue policy of a level of the model above;
 //	      shares=yes                  its bound is the shared one
 //	      override=yes late=behind    requests may shorten it; the late stand behind instead of being turned away
@@ -37,10 +42,13 @@ func TestMain(m *testing.M) { leak.Main(m) }
 //	at T NAME leaves                  its client is gone
 //	at T instance N joins|leaves      of the first model, or model=
 //	at T closes                       nothing more arrives; model=
+//	clients NAME 4 think=1ms,2ms      clients NAME1, NAME2, … that send a request, wait for the answer, think so long in
+//	      until=1s rows=2             turn, and send the next; none is sent from the given time on
+//	told from=90ms                    what happens before is not told
 func TestScripts(t *testing.T) {
 	script.Run(t, "testdata/*.txt", func(*testing.T) func([]string) string {
 		return func(lines []string) string {
-			s := story{items: map[string]*batching.Item{}, models: map[string]*simulate.Model{}, slow: map[*batching.Item]time.Duration{}}
+			s := story{items: map[string]*batching.Item{}, models: map[string]*simulate.Model{}, slow: map[*batching.Item]time.Duration{}, back: map[*batching.Item]func(){}}
 			return s.play(lines)
 		}
 	})
@@ -50,10 +58,15 @@ type story struct {
 	world  *simulate.World
 	models map[string]*simulate.Model
 	first  *simulate.Model
-	items  map[string]*batching.Item
-	slow   map[*batching.Item]time.Duration // those that make their batch take longer
-	tell   strings.Builder
-	said   string // how the line begins that is being written, so that deliveries share it
+
+	slowdown []float64 // of the device
+
+	items map[string]*batching.Item
+	slow  map[*batching.Item]time.Duration // those that make their batch take longer
+	tell  strings.Builder
+	from  time.Duration             // what happens before is not told
+	back  map[*batching.Item]func() // clients that send again when they are answered
+	said  string                    // how the line begins that is being written, so that deliveries share it
 }
 
 func (s *story) play(lines []string) string {
@@ -87,7 +100,14 @@ func (s *story) line(line string, levels []string) error {
 		}
 		s.world = simulate.NewWorld(slow, number(opt["slots"]))
 		s.world.Trace = s.trace
+		s.slowdown = slow
 		return err
+	case f[0] == "told":
+		opt, err := options(f[1:], "from")
+		s.from = duration(opt["from"])
+		return err
+	case f[0] == "clients" && len(f) > 2:
+		return s.clients(f[1], number(f[2]), f[3:])
 	case f[0] == "model":
 		return s.model(f[1], f[2:], levels)
 	case f[0] == "at" && len(f) > 2:
@@ -101,7 +121,7 @@ func (s *story) line(line string, levels []string) error {
 }
 
 func (s *story) model(name string, words, levels []string) error {
-	opt, err := options(words, "max", "takes", "policy", "preferred", "delay", "instances", "levels", "default", "order", "lanes", "turns", "shared", "bytes")
+	opt, err := options(words, "max", "takes", "row", "policy", "preferred", "delay", "instances", "levels", "default", "order", "lanes", "turns", "shared", "bytes", "predicts", "slo")
 	if err != nil {
 		return err
 	}
@@ -110,7 +130,20 @@ func (s *story) model(name string, words, levels []string) error {
 		Levels: make([]batching.Level, max(1, number(opt["levels"]))), DefaultLevel: max(1, number(opt["default"])),
 		Shared: batching.Bound{Requests: number(opt["shared"]), Bytes: int64(number(opt["bytes"]))},
 	}
-	if opt["policy"] != "none" {
+	n := 1
+	if opt["instances"] != "" {
+		n = number(opt["instances"])
+	}
+	curve := device.Curve{Fixed: duration(opt["takes"]), PerRow: duration(opt["row"])}
+	switch opt["policy"] {
+	case "none":
+	case "automatic", "cold":
+		learns := automatic.Options{MaxRows: cfg.MaxRows, Instances: n}
+		if opt["policy"] == "automatic" {
+			learns.Profile = simulate.Calibrated(curve, s.slowdown, cfg.MaxRows, n)
+		}
+		cfg.Policy = automatic.New(learns)
+	default:
 		p := batching.Triton{MaxRows: cfg.MaxRows, MaxDelay: duration(opt["delay"])}
 		for v := range strings.SplitSeq(opt["preferred"], ",") {
 			if v != "" {
@@ -130,26 +163,51 @@ func (s *story) model(name string, words, levels []string) error {
 			Shares: opt["shares"] == "yes", Ends: opt["ends"] == "yes",
 		}
 	}
-	takes := duration(opt["takes"])
+	if opt["predicts"] == "yes" {
+		cfg.Predictor, cfg.Objective = exactly{curve.Fixed, curve.PerRow}, duration(opt["slo"])
+	}
 	m := s.world.Add(name, cfg, func(batch []*batching.Item) time.Duration {
-		sum := takes
+		rows, slow := 0, time.Duration(0)
 		for _, it := range batch {
-			sum += s.slow[it]
+			rows += it.Rows
+			slow += s.slow[it]
 		}
-		return sum
+		return curve.Takes(rows) + slow
 	})
 	s.models[name] = m
 	if s.first == nil {
 		s.first = m
 	}
-	n := 1
-	if opt["instances"] != "" {
-		n = number(opt["instances"])
-	}
 	for i := range n {
 		m.Up(i + 1)
 	}
 	return nil
+}
+
+// clients are a closed loop of the first model.
+func (s *story) clients(name string, n int, words []string) error {
+	opt, err := options(words, "think", "until", "rows")
+	var think []time.Duration
+	for v := range strings.SplitSeq(opt["think"], ",") {
+		think = append(think, duration(v))
+	}
+	pauses := 0
+	for i := range n {
+		it := &batching.Item{}
+		send := func() {
+			*it = batching.Item{Rows: max(1, number(opt["rows"])), Owner: name + strconv.Itoa(i+1)}
+			s.first.Arrive(it)
+		}
+		s.back[it] = func() {
+			pause := think[pauses%len(think)]
+			pauses++
+			if at := s.world.Now() + pause; at < duration(opt["until"]) {
+				s.world.At(at, send)
+			}
+		}
+		s.world.At(0, send)
+	}
+	return err
 }
 
 func (s *story) happens(at time.Duration, f []string) error {
@@ -207,15 +265,21 @@ func (s *story) trace(o simulate.Occurrence) {
 		s.say(o.At, who+" takes")
 		for _, it := range a.Items {
 			rows += it.Rows
-			fmt.Fprintf(&s.tell, " %s", it.Owner)
+			s.write(o.At, " %s", it.Owner)
 		}
-		fmt.Fprintf(&s.tell, " (%d rows, %v)", rows, a.Why)
+		s.write(o.At, " (%d rows, %v)", rows, a.Why)
 		s.end()
 	case a.Do == batching.Deliver:
+		if again := s.back[a.Item]; again != nil {
+			again()
+		}
 		s.say(o.At, "delivered:")
-		fmt.Fprintf(&s.tell, " %s", a.Item.Owner)
+		s.write(o.At, " %s", a.Item.Owner)
 	case a.Do == batching.Answer:
 		s.say(o.At, fmt.Sprintf("%s is turned away: %v", a.Item.Owner, a.Verdict))
+		if a.RetryAfter > 0 {
+			s.write(o.At, ", again in %v", a.RetryAfter)
+		}
 		s.end()
 	case a.Do == batching.Stop:
 		s.say(o.At, who+" is stopped")
@@ -226,15 +290,26 @@ func (s *story) trace(o simulate.Occurrence) {
 	}
 }
 
+// exactly predicts what batches take that are not slowed down.
+type exactly struct{ takes, row time.Duration }
+
+func (e exactly) Predict(rows, _ int) time.Duration { return e.takes + time.Duration(rows)*e.row }
+
 // say begins a line, or goes on with the one that began with the same words.
 func (s *story) say(at time.Duration, words string) {
 	begin := fmt.Sprintf("%-6v %s", at, words)
-	if begin == s.said {
+	if begin == s.said || at < s.from {
 		return
 	}
 	s.end()
 	s.said = begin
 	s.tell.WriteString(begin)
+}
+
+func (s *story) write(at time.Duration, format string, words ...any) {
+	if at >= s.from {
+		fmt.Fprintf(&s.tell, format, words...)
+	}
 }
 
 func (s *story) end() {

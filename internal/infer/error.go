@@ -19,13 +19,14 @@ const (
 	Unsupported              // the server cannot do this: ask for something else
 	Unavailable              // the model is not ready, or is going away: try elsewhere or later
 	Overloaded               // the queue is full: back off
+	Late                     // would be answered after its deadline, or later than the model should: back off, or allow more time
 	QueueTimeout             // waited longer than the model's queue policy allows: back off
 	Deadline                 // the client's own deadline passed
 	Cancelled                // the client left
 )
 
 var codeNames = [...]string{
-	"internal", "invalid", "not found", "unsupported", "unavailable", "overloaded", "queue timeout", "deadline", "cancelled",
+	"internal", "invalid", "not found", "unsupported", "unavailable", "overloaded", "would be late", "queue timeout", "deadline", "cancelled",
 }
 
 // Codes is how many there are.
@@ -38,7 +39,7 @@ type Error struct {
 	Code Code
 	Text string
 	// RetryAfter is how long the client should wait before it tries again, for
-	// Overloaded. Zero means unknown.
+	// Overloaded and Late. Zero means unknown.
 	RetryAfter time.Duration
 
 	cause error

@@ -25,6 +25,7 @@ var statuses = [...]struct {
 	infer.Unsupported:  {http.StatusNotImplemented, codes.Unimplemented},
 	infer.Unavailable:  {http.StatusServiceUnavailable, codes.Unavailable},
 	infer.Overloaded:   {http.StatusTooManyRequests, codes.ResourceExhausted},
+	infer.Late:         {http.StatusTooManyRequests, codes.ResourceExhausted},
 	infer.QueueTimeout: {http.StatusServiceUnavailable, codes.Unavailable},
 	infer.Deadline:     {http.StatusGatewayTimeout, codes.DeadlineExceeded},
 	infer.Cancelled:    {statusClientLeft, codes.Canceled},
@@ -33,21 +34,33 @@ var statuses = [...]struct {
 // TritonCode returns the code whose statuses a client of Triton expects. Triton
 // does not tell a full queue from a server that cannot serve.
 func TritonCode(c infer.Code) infer.Code {
-	if c == infer.Overloaded {
+	if backsOff(c) {
 		return infer.Unavailable
 	}
 	return c
+}
+
+// backsOff reports whether a client that is told so should come back later.
+func backsOff(c infer.Code) bool { return c == infer.Overloaded || c == infer.Late }
+
+// RetryIn returns how long a client should wait that was told err; 0 if that is not
+// known, or if waiting does not mend it.
+func RetryIn(err error) time.Duration {
+	e, ok := errors.AsType[*infer.Error](err)
+	if !ok || !backsOff(e.Code) {
+		return 0
+	}
+	return e.RetryAfter
 }
 
 // RetryAfter returns how long a client should wait that was told err, in whole
 // seconds, and at least one: a client that is told 0 comes back at once. It is ""
 // for errors that waiting does not mend.
 func RetryAfter(err error) string {
-	e, ok := errors.AsType[*infer.Error](err)
-	if !ok || e.Code != infer.Overloaded {
+	if !backsOff(infer.CodeOf(err)) {
 		return ""
 	}
-	return strconv.Itoa(int(max(1, (e.RetryAfter+time.Second-1)/time.Second)))
+	return strconv.Itoa(int(max(1, (RetryIn(err)+time.Second-1)/time.Second)))
 }
 
 // HTTPStatus returns the status of an HTTP answer that tells of an error.

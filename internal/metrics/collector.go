@@ -76,6 +76,8 @@ var (
 	batchSize   = modelDesc("shoal_batch_size", "Rows of the batches that ran")
 	batchClosed = modelDesc("shoal_batch_close_total", "Batches that ran, by why they were not made larger", "reason")
 	queueTime   = modelDesc("shoal_queue_seconds", "Time in the queue, of requests that a batch took")
+	late        = modelDesc("shoal_requests_late_total", "Requests that were answered with outputs, but later than the model's objective")
+	objective   = modelDesc("shoal_objective_seconds", "Time in which requests should be answered, where the model has one")
 	memory      = modelDesc("shoal_model_memory_bytes", "Bytes that the model holds, where its engine tells")
 	computeTime = modelDesc("shoal_compute_seconds", "Time of the model's runs")
 	buildInfo   = desc("shoal_build_info", "1, for its labels", "version", "goversion")
@@ -95,7 +97,7 @@ func (c collector) Describe(out chan<- *prometheus.Desc) {
 	for _, m := range single {
 		out <- m.desc
 	}
-	for _, d := range []*prometheus.Desc{failure, refused, batchSize, batchClosed, queueTime, computeTime, memory, buildInfo} {
+	for _, d := range []*prometheus.Desc{failure, refused, batchSize, batchClosed, queueTime, computeTime, late, objective, memory, buildInfo} {
 		out <- d
 	}
 }
@@ -129,6 +131,10 @@ func collectModel(f *server.Figures, out chan<- prometheus.Metric) {
 	for reason, n := range f.Counted.Closed {
 		out <- counter(batchClosed, n, batching.Reason(reason).String(), f.Model, version)
 	}
+	if o := f.Counted.Objective; o > 0 {
+		out <- counter(late, f.Counted.Late, f.Model, version)
+		out <- prometheus.MustNewConstMetric(objective, prometheus.GaugeValue, o.Seconds(), f.Model, version)
+	}
 	if f.Memory > 0 {
 		out <- prometheus.MustNewConstMetric(memory, prometheus.GaugeValue, float64(f.Memory), f.Model, version)
 	}
@@ -154,7 +160,7 @@ func failures(byCode *[infer.Codes]uint64) map[string]uint64 {
 // client that left.
 func tritonReason(code infer.Code) string {
 	switch code {
-	case infer.Overloaded, infer.QueueTimeout, infer.Unavailable:
+	case infer.Overloaded, infer.Late, infer.QueueTimeout, infer.Unavailable:
 		return "REJECTED"
 	case infer.Cancelled, infer.Deadline:
 		return "CANCELED"

@@ -40,6 +40,7 @@ func (f *fake) Strays() [infer.Codes]uint64 { return f.strays }
 // busy returns a source with one model, which has a little of everything.
 func busy() *fake {
 	c := stats.New(8)
+	c.Objective = 15 * ms
 	c.Ran(&stats.Run{Rows: 3, Infer: 2 * ms, Why: batching.Waited, Waits: []time.Duration{ms, 0}})
 	c.Ran(&stats.Run{Rows: 1, Infer: 3 * ms, Again: true})
 	queued := time.Now()
@@ -71,9 +72,9 @@ func TestTheFiguresAreToldUnderTritonsNamesAndOurs(t *testing.T) {
 	for want := range strings.SplitSeq(strings.TrimSpace(`
 nv_inference_request_success{model="m",version="2"} 1
 nv_inference_request_failure{model="m",reason="BACKEND",version="2"} 1
-nv_inference_request_failure{model="m",reason="CANCELED",version="2"} 17
+nv_inference_request_failure{model="m",reason="CANCELED",version="2"} 19
 nv_inference_request_failure{model="m",reason="OTHER",version="2"} 9
-nv_inference_request_failure{model="m",reason="REJECTED",version="2"} 18
+nv_inference_request_failure{model="m",reason="REJECTED",version="2"} 26
 nv_inference_count{model="m",version="2"} 2
 nv_inference_exec_count{model="m",version="2"} 2
 nv_inference_request_duration_us{model="m",version="2"} 20000
@@ -101,7 +102,10 @@ shoal_compute_seconds_sum{model="m",version="2"} 0.005
 shoal_compute_seconds_count{model="m",version="2"} 2
 shoal_requests_refused_total{model="m",reason="invalid",version="2"} 2
 shoal_requests_refused_total{model="m",reason="overloaded",version="2"} 6
-shoal_requests_refused_total{model="m",reason="queue_timeout",version="2"} 7
+shoal_requests_refused_total{model="m",reason="would_be_late",version="2"} 7
+shoal_requests_refused_total{model="m",reason="queue_timeout",version="2"} 8
+shoal_requests_late_total{model="m",version="2"} 1
+shoal_objective_seconds{model="m",version="2"} 0.015
 shoal_requests_refused_total{model="",reason="not_found",version=""} 7
 nv_cpu_utilization 0
 nv_cpu_memory_total_bytes 8.388608e+06

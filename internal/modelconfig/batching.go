@@ -13,6 +13,7 @@ func (c *Config) Batching(unless batching.Bound) batching.Config {
 	b := batching.Config{
 		MaxRows: max(1, c.MaxBatchSize), Shared: unless,
 		Levels: []batching.Level{QueuePolicy{}.level()}, DefaultLevel: 1,
+		Objective: c.Objective,
 	}
 	d := c.Dynamic
 	if d == nil || c.MaxBatchSize == 0 {

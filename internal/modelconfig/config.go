@@ -30,8 +30,9 @@ type Config struct {
 	BatchInputs  []BatchInput // of the model, behind Inputs
 	BatchOutputs []BatchOutput
 
-	Instances     int // how many batches may run at once; 0 means that the file does not say, and nobody has chosen yet
-	Parameters    map[string]string
+	Instances     int               // how many batches may run at once; 0 means that the file does not say, and nobody has chosen yet
+	Parameters    map[string]string // for the engine
+	Objective     time.Duration     // how long after it came a request should be answered; 0 means any time
 	VersionPolicy VersionPolicy
 	Dynamic       *Dynamic // nil means that requests are never combined
 	Warmup        []Sample // what is run on each instance before requests are

@@ -178,7 +178,29 @@ func (c *Config) readNames() error {
 	for key, value := range c.Proto.GetParameters() {
 		c.Parameters[key] = value.GetStringValue()
 	}
+	if err := c.readObjective(); err != nil {
+		return err
+	}
 	return c.readPlatform()
+}
+
+// objectiveKey is the parameter that says how long requests may take. Triton has
+// no field for it, and leaves parameters alone that it does not know.
+const objectiveKey = "slo_milliseconds"
+
+func (c *Config) readObjective() error {
+	value, ok := c.Parameters[objectiveKey]
+	if !ok {
+		return nil
+	}
+	const longest = 24 * 60 * 60 * 1000
+	n, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
+	if err != nil || !(n > 0 && n <= longest) {
+		return bad("parameters["+objectiveKey+"]", fmt.Sprintf("%q", value), "milliseconds above 0, such as 50")
+	}
+	c.Objective = time.Duration(n * float64(time.Millisecond))
+	delete(c.Parameters, objectiveKey) // it is not for the engine
+	return nil
 }
 
 func (c *Config) readPlatform() error {

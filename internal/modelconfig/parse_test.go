@@ -47,6 +47,7 @@ func describe(c *modelconfig.Config) string {
 	say("name", c.Name)
 	say("backend", c.Backend)
 	say("max batch", c.MaxBatchSize)
+	say("objective", c.Objective)
 	for _, in := range c.Inputs {
 		say("input", tensorText(in))
 	}

@@ -118,6 +118,7 @@ func (r *Repository) open(ctx context.Context, w *wish, n int64) (*Version, erro
 		return nil, err
 	}
 	v := &Version{Config: cfg, Labels: labels, Number: n, Stats: stats.New(cfg.MaxBatchSize), Memory: need, model: loaded, stamp: w.versions[n]}
+	v.Stats.Objective = cfg.Objective
 	if v.Scheduler, err = r.schedule(ctx, v, runner, w.bare); err != nil {
 		return nil, errors.Join(err, loaded.Close())
 	}

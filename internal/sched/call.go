@@ -31,6 +31,7 @@ type call struct {
 	// The outcome, written before done is told.
 	turnedAway bool
 	verdict    batching.Verdict
+	retry      time.Duration // after which another try is worth it; 0 means unknown
 	err        error
 	outputs    []tensor.Tensor
 	shapes     []int64 // of outputs
@@ -80,7 +81,9 @@ func (c *call) answer() { c.done <- struct{}{} }
 // outcome moves the outcome to resp.
 func (c *call) outcome(ctx context.Context, resp *infer.Response) error {
 	if c.turnedAway {
-		return turnedAway(ctx, c.verdict, c.req)
+		err := turnedAway(ctx, c.verdict, c.req)
+		err.RetryAfter = c.retry
+		return err
 	}
 	resp.Times = c.times
 	if c.err != nil {
@@ -97,12 +100,14 @@ var ErrClosed = infer.Errorf(infer.Unavailable, "Server is stopping, scheduler f
 
 // turnedAway says in words why a request did not run. The words that Triton has
 // for it are kept, because clients look for them.
-func turnedAway(ctx context.Context, v batching.Verdict, req *infer.Request) error {
+func turnedAway(ctx context.Context, v batching.Verdict, req *infer.Request) *infer.Error {
 	switch v {
 	case batching.TooLarge:
 		return infer.Errorf(infer.Invalid, "[request id: %s] the request has %d rows, which is none or more than the model takes", req.IDOrUnknown(), req.Rows)
 	case batching.QueueFull:
 		return infer.Errorf(infer.Overloaded, "[request id: %s] Exceeds maximum queue size", req.IDOrUnknown())
+	case batching.Late:
+		return infer.Errorf(infer.Late, "[request id: %s] the model is so busy that the answer would come too late", req.IDOrUnknown())
 	case batching.TimedOut:
 		return infer.Errorf(infer.QueueTimeout, "Request timeout expired")
 	case batching.Expired:

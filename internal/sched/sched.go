@@ -18,7 +18,8 @@ import (
 
 // Options configure a [Scheduler].
 type Options struct {
-	// Batching says how requests are queued and combined.
+	// Batching says how requests are queued and combined. Without a Predictor, the
+	// policy is one, or what runs is learnt from.
 	Batching batching.Config
 
 	// Pacer wakes the scheduler at exact times. It is required.
@@ -80,6 +81,9 @@ type Scheduler struct {
 func New(instances []engine.Instance, opts Options) *Scheduler {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
+	}
+	if opts.Batching.Predictor == nil {
+		opts.Batching.Predictor = batching.PredictorFor(opts.Batching.Policy)
 	}
 	s := &Scheduler{
 		opts:    opts,
@@ -245,7 +249,7 @@ func (s *Scheduler) carryOut(out *batching.Actions) {
 		case batching.Deliver:
 			callOf(a.Item).answer()
 		case batching.Answer:
-			s.turnAway(callOf(a.Item), a.Verdict)
+			s.turnAway(callOf(a.Item), a.Verdict, a.RetryAfter)
 		case batching.Call:
 			s.workers[a.Instance-1].orders <- take
 		case batching.Leave:
@@ -262,8 +266,8 @@ func (s *Scheduler) carryOut(out *batching.Actions) {
 	out.List = out.List[:0]
 }
 
-func (s *Scheduler) turnAway(c *call, v batching.Verdict) {
-	c.turnedAway, c.verdict = true, v
+func (s *Scheduler) turnAway(c *call, v batching.Verdict, retry time.Duration) {
+	c.turnedAway, c.verdict, c.retry = true, v, retry
 	taken := c.taken
 	c.answer()
 	if !taken {

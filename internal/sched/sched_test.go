@@ -215,6 +215,31 @@ func TestAFullQueueRefusesAtOnce(t *testing.T) {
 	})
 }
 
+func TestWhoWouldBeLateIsToldAtOnceAndWhenToComeBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := &enginetest.Echo{Takes: constant(100 * ms)}
+		b := start(t, eng, 1, Options{Batching: batching.Config{MaxRows: 8, Policy: batching.Triton{MaxRows: 8}, Objective: 150 * ms}})
+		for i := range 5 { // until it is known how long batches take
+			b.submit(time.Duration(i)*100*ms, request("warm", 8), time.Duration(i+1)*100*ms)
+			time.Sleep(100 * ms)
+		}
+		b.submit(0, request("runs", 8), 600*ms)
+		time.Sleep(10 * ms)
+		// It would be answered after 90 ms and 104 ms, and has 142.5 ms.
+		req := request("late", 1)
+		defer req.Memory.Release()
+		err := b.Submit(t.Context(), req, &infer.Response{})
+		e, ok := errors.AsType[*infer.Error](err)
+		if !ok || e.Code != infer.Late || e.RetryAfter != 51500*time.Microsecond || time.Since(b.began) != 510*ms {
+			t.Errorf("%v after %v: come back in %v", err, time.Since(b.began), e.RetryAfter)
+		}
+		time.Sleep(e.RetryAfter)
+		b.submit(0, request("again", 1), 700*ms)
+		b.calls.Wait()
+		b.finish()
+	})
+}
+
 func TestCloseLetsThoseRunThatAreHere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := &enginetest.Echo{Takes: constant(100 * ms)}

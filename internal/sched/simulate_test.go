@@ -86,6 +86,7 @@ func TestTheSimulatorAndTheSchedulerAgree(t *testing.T) {
 func simulated(arrivals []arrival, cfg batching.Config, instances int) []time.Duration {
 	answered := make([]time.Duration, len(arrivals))
 	w := simulate.NewWorld(nil, 0)
+	cfg.Predictor = batching.PredictorFor(cfg.Policy) // as the scheduler has
 	w.Trace = func(o simulate.Occurrence) {
 		if o.Action.Do == batching.Deliver && !o.Ended || o.Action.Do == batching.Answer {
 			answered[o.Action.Item.Owner.(int)] = o.At

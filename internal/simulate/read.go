@@ -163,9 +163,14 @@ type served struct {
 	curve     device.Curve
 	instances int
 
-	none      bool
+	batching   string // triton, automatic or none
+	calibrated bool   // the automatic policy knows the model from the start
+
 	preferred []int
 	delay     time.Duration
+
+	objective time.Duration
+	admission bool
 
 	levels, defaultLevel int
 	policy               batching.Level
@@ -174,7 +179,7 @@ type served struct {
 }
 
 func (r *reader) model(n *yaml.Node) served {
-	m := served{instances: 1, policy: batching.Level{Ends: true}}
+	m := served{instances: 1, batching: "triton", calibrated: true, admission: true, policy: batching.Level{Ends: true}}
 	var takes, table, parts *yaml.Node
 	r.object(n, "a model", append(fields{
 		{"name", func(n *yaml.Node) { m.name = r.text(n) }},
@@ -231,13 +236,16 @@ func (r *reader) table(n *yaml.Node) (points []device.Point) {
 // or in a setting.
 func (r *reader) serving(m *served) fields {
 	return fields{
-		{"batching", func(n *yaml.Node) { m.none = r.choice(n, "triton", "none") == "none" }},
+		{"batching", func(n *yaml.Node) { m.batching = r.choice(n, "triton", "automatic", "none") }},
+		{"calibrated", func(n *yaml.Node) { m.calibrated = r.yes(n) }},
 		{"preferred_batch_size", func(n *yaml.Node) {
 			m.preferred = nil
 			r.some(n, func(n *yaml.Node) { m.preferred = append(m.preferred, r.whole(n, 1, maxRows)) })
 			slices.Sort(m.preferred)
 		}},
 		{"max_queue_delay", func(n *yaml.Node) { m.delay = r.time(n) }},
+		{"slo", func(n *yaml.Node) { m.objective = r.time(n) }},
+		{"admission", func(n *yaml.Node) { m.admission = r.yes(n) }},
 		{"instances", func(n *yaml.Node) { m.instances = r.whole(n, 1, maxInstances) }},
 		{"priority_levels", func(n *yaml.Node) { m.levels = r.whole(n, 0, maxLevels) }},
 		{"default_priority_level", func(n *yaml.Node) { m.defaultLevel = r.whole(n, 1, maxLevels) }},
@@ -276,12 +284,14 @@ func (r *reader) queuePolicy(n *yaml.Node) (l batching.Level) {
 func (m *served) setting(n *yaml.Node, r *reader) ModelSetting {
 	cfg := batching.Config{MaxRows: m.maxRows, KeepOrder: m.keepOrder, LanesApart: m.apart}
 	switch largest := slices.Max(append([]int{0}, m.preferred...)); {
-	case m.none:
+	case m.batching == "none":
 	case m.maxRows == 0:
 		r.wrong(n, "%scannot be batched without max_batch_size: give it one, or write batching: none", m.called())
 	case largest > m.maxRows:
 		r.wrong(n, "%sprefers batches of %d rows, but has max_batch_size %d", m.called(), largest, m.maxRows)
-	default:
+	case m.batching == "automatic" && (m.delay > 0 || largest > 0):
+		r.wrong(n, "%shas max_queue_delay or preferred_batch_size, which the automatic policy chooses: leave them out, or write batching: triton", m.called())
+	case m.batching == "triton":
 		cfg.Policy = batching.Triton{MaxRows: m.maxRows, Preferred: m.preferred, MaxDelay: m.delay}
 	}
 	if m.levels > 0 && (m.defaultLevel < 1 || m.defaultLevel > m.levels) {
@@ -301,7 +311,11 @@ func (m *served) setting(n *yaml.Node, r *reader) ModelSetting {
 			r.wrong(n, "%shas a queue policy for priority %d, but %d priority levels", m.called(), level, m.levels)
 		}
 	}
-	return ModelSetting{Name: m.name, Config: cfg, Curve: m.curve, Instances: m.instances}
+	return ModelSetting{
+		Name: m.name, Config: cfg, Curve: m.curve, Instances: m.instances,
+		Automatic: m.batching == "automatic", Calibrated: m.calibrated,
+		Objective: m.objective, Admission: m.admission,
+	}
 }
 
 // called begins a sentence about the model.

@@ -72,9 +72,12 @@ type Summary struct {
 	Busy          time.Duration  `json:"busy_ns"`    // of all instances together
 	Last          batching.Time  `json:"last_ns"`    // the last answer
 	RowsPerSecond float64        `json:"rows_per_second"`
-	Latency       Distribution   `json:"latency"` // from arrival to answer, of the requests with an outcome
-	Queue         Distribution   `json:"queue"`   // from arrival to the begin of the batch
-	Compute       Distribution   `json:"compute"` // of the batch that it was in
+	Late          int            `json:"late,omitempty"`    // answered with an outcome, but later than the objective
+	Goodput       float64        `json:"goodput,omitempty"` // rows a second that were answered in time; if there is an objective
+	Latency       Distribution   `json:"latency"`           // from arrival to answer, of the requests with an outcome
+	Queue         Distribution   `json:"queue"`             // from arrival to the begin of the batch
+	Compute       Distribution   `json:"compute"`           // of the batch that it was in
+	Refusal       Distribution   `json:"refusal,omitzero"`  // from arrival to answer, of those that were turned away
 }
 
 // A ModelSummary is the sums of one model.
@@ -107,10 +110,15 @@ type tally struct {
 	closed    map[batching.Reason]int
 	rows      int // in batches
 	delivered int // rows
+	inTime    int // rows of those
+	late      int // requests
 	busy      time.Duration
 	last      batching.Time
 
+	objective time.Duration // 0 means any time
+
 	latency, queue, compute []time.Duration // of the requests with an outcome
+	refusal                 []time.Duration // of the others
 }
 
 func newTally() *tally {
@@ -128,11 +136,15 @@ func (t *tally) add(o *tally) {
 	}
 	t.rows += o.rows
 	t.delivered += o.delivered
+	t.inTime += o.inTime
+	t.late += o.late
+	t.objective = max(t.objective, o.objective)
 	t.busy += o.busy
 	t.last = max(t.last, o.last)
 	t.latency = append(t.latency, o.latency...)
 	t.queue = append(t.queue, o.queue...)
 	t.compute = append(t.compute, o.compute...)
+	t.refusal = append(t.refusal, o.refusal...)
 }
 
 func (t *tally) refused() (n int) {
@@ -145,8 +157,8 @@ func (t *tally) refused() (n int) {
 // summary sums up. It sorts what the tally has noted.
 func (t *tally) summary() Summary {
 	s := Summary{
-		Sent: t.requests, Answered: len(t.latency), Batches: t.batches, Busy: t.busy, Last: t.last, Closed: map[string]int{},
-		Latency: distribution(t.latency), Queue: distribution(t.queue), Compute: distribution(t.compute),
+		Sent: t.requests, Answered: len(t.latency), Batches: t.batches, Busy: t.busy, Last: t.last, Closed: map[string]int{}, Late: t.late,
+		Latency: distribution(t.latency), Queue: distribution(t.queue), Compute: distribution(t.compute), Refusal: distribution(t.refusal),
 	}
 	for why, n := range t.closed {
 		s.Closed[why.String()] = n
@@ -162,6 +174,9 @@ func (t *tally) summary() Summary {
 	}
 	if t.last > 0 {
 		s.RowsPerSecond = float64(t.delivered) / t.last.Seconds()
+		if t.objective > 0 {
+			s.Goodput = float64(t.inTime) / t.last.Seconds()
+		}
 	}
 	return s
 }

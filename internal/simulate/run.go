@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/batching"
+	"github.com/shoal-serving/shoal/internal/batching/automatic"
 )
 
 // varied returns what the setting is tried with several numbers of, and with how
@@ -133,6 +134,16 @@ func newTrial(set Setting) *trial {
 }
 
 func (t *trial) add(set ModelSetting) {
+	if set.Automatic {
+		opt := automatic.Options{MaxRows: set.Config.MaxRows, Instances: set.Instances, Objective: set.Objective}
+		if set.Calibrated {
+			opt.Profile = Calibrated(set.Curve, t.world.device.Slowdown, opt.MaxRows, opt.Instances)
+		}
+		set.Config.Policy = automatic.New(opt)
+	}
+	if set.Admission {
+		set.Config.Predictor, set.Config.Objective = batching.PredictorFor(set.Config.Policy), set.Objective
+	}
 	m := t.world.Add(set.Name, set.Config, func(items []*batching.Item) time.Duration {
 		rows := 0
 		for _, it := range items {
@@ -143,6 +154,7 @@ func (t *trial) add(set ModelSetting) {
 	t.models = append(t.models, m)
 	t.lane[m] = len(t.run.Lanes)
 	t.tallies[m] = newTally()
+	t.tallies[m].objective = set.Objective
 	for i := range set.Instances {
 		m.Up(i + 1)
 		t.run.Lanes = append(t.run.Lanes, Lane{Model: set.Name, Instance: i + 1, MaxRows: set.Config.MaxRows})
@@ -276,6 +288,11 @@ func (t *trial) ended(o Occurrence) {
 func (t *trial) answered(o Occurrence, r *request) {
 	tally := t.tallies[o.Model]
 	tally.delivered += r.item.Rows
+	if tally.objective == 0 || o.At-r.arrived <= tally.objective {
+		tally.inTime += r.item.Rows
+	} else {
+		tally.late++
+	}
 	tally.latency = append(tally.latency, o.At-r.arrived)
 	tally.queue = append(tally.queue, r.began-r.arrived)
 	tally.compute = append(tally.compute, r.ended-r.began)
@@ -283,7 +300,9 @@ func (t *trial) answered(o Occurrence, r *request) {
 }
 
 func (t *trial) turnedAway(o Occurrence, r *request) {
-	t.tallies[o.Model].turned[o.Action.Verdict]++
+	tally := t.tallies[o.Model]
+	tally.turned[o.Action.Verdict]++
+	tally.refusal = append(tally.refusal, o.At-r.arrived)
 	if r.index >= 0 {
 		t.run.Requests[r.index].Refusal = o.Action.Verdict.String()
 	}

@@ -52,6 +52,17 @@ type ModelSetting struct {
 	Config    batching.Config
 	Curve     device.Curve
 	Instances int // at least 1
+
+	// Automatic has each run begin with an automatic policy of its own in place of
+	// the config's. Calibrated says that it knows from the start how long the model
+	// takes.
+	Automatic, Calibrated bool
+
+	// Objective is how long requests may take to count as answered in time. With
+	// Admission, each run learns how long batches take, and turns away who would be
+	// answered later than that, or after its deadline. Zero means any time.
+	Objective time.Duration
+	Admission bool
 }
 
 // Traffic is requests that are made up. It is a closed loop if it has Clients:

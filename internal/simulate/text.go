@@ -322,11 +322,15 @@ func (v *textView) table() {
 		refused = "turned away"
 	}
 	closed.add("setting", "batches closed", refused)
+	served := grid{left: []int{0}}
+	served.add("", "in time", "answered", "turned", "mean time", "max time")
+	served.add("setting", "per second", "late", "away", "to that", "to that")
 	line := func(name string, s Summary) {
 		u := v.Unit
 		g.add(name, strconv.Itoa(s.Batches), trimZeros(strconv.FormatFloat(s.MeanBatch, 'f', 1, 64)), u.rough(s.Busy), u.rough(s.Last),
 			perSecond(s.RowsPerSecond), u.rough(s.Latency.Mean), u.rough(s.Latency.P95), u.rough(s.Latency.Max))
 		closed.add(name, counts(s.Closed), counts(s.Refused))
+		served.add(name, perSecond(s.Goodput), strconv.Itoa(s.Late), strconv.Itoa(s.Sent-s.Answered), u.rough(s.Refusal.Mean), u.rough(s.Refusal.Max))
 	}
 	for _, run := range v.Runs {
 		line(run.Setting, run.Total)
@@ -337,6 +341,10 @@ func (v *textView) table() {
 	g.write(&v.out, v.columns)
 	fmt.Fprintln(&v.out)
 	closed.write(&v.out, v.columns)
+	if v.objective() {
+		fmt.Fprintln(&v.out)
+		served.write(&v.out, v.columns)
+	}
 }
 
 // matrices sets the settings side by side at each point that was tried.

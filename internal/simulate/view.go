@@ -86,6 +86,11 @@ func (r *Report) refuses() bool {
 	return slices.ContainsFunc(r.Runs, func(run *Run) bool { return len(run.Total.Refused) > 0 })
 }
 
+// objective reports whether any model has one.
+func (r *Report) objective() bool {
+	return slices.ContainsFunc(r.Runs, func(run *Run) bool { return run.Total.Goodput > 0 || run.Total.Late > 0 })
+}
+
 // horizon returns when the timelines end: with the last answer, or, if not all
 // batches can be shown, after so many of the shortest.
 func (r *Report) horizon(all, some int) (end batching.Time, cut bool) {
@@ -223,13 +228,24 @@ func (r *Report) measures() []measure {
 		unit = Unit{"ms", time.Millisecond}
 	}
 	in := func(d time.Duration) float64 { return float64(d) / float64(unit.Length) }
-	return []measure{
+	all := []measure{
 		{"rows per second", func(run *Run) float64 { return run.Total.RowsPerSecond }},
 		{"p95 latency in " + unit.Name, func(run *Run) float64 { return in(run.Total.Latency.P95) }},
 		{"mean latency in " + unit.Name, func(run *Run) float64 { return in(run.Total.Latency.Mean) }},
 		{"mean batch in rows", func(run *Run) float64 { return run.Total.MeanBatch }},
 	}
+	if r.objective() {
+		all = append(all,
+			measure{"rows in time per second", func(run *Run) float64 { return run.Total.Goodput }},
+			measure{"late answers in %", func(run *Run) float64 { return percent(run.Total.Late, run.Total.Answered) }},
+			measure{"turned away in %", func(run *Run) float64 { return percent(run.Total.Sent-run.Total.Answered, run.Total.Sent) }},
+			measure{"mean time to be turned away in " + unit.Name, func(run *Run) float64 { return in(run.Total.Refusal.Mean) }},
+		)
+	}
+	return all
 }
+
+func percent(part, of int) float64 { return 100 * float64(part) / float64(max(1, of)) }
 
 // threeDigits writes a number with as many digits after the point as it takes.
 func threeDigits(v float64) string { return strconv.FormatFloat(v, 'f', digitsAfterPoint(v), 64) }

@@ -20,6 +20,10 @@ import (
 // Counters belong to one loaded version, and start at 0 with it. Their methods may
 // be called concurrently, and allocate nothing once each batch size has been seen.
 type Counters struct {
+	// Objective is how long a request may take to count as answered in time. It is
+	// set before anything is counted; 0 means any time.
+	Objective time.Duration
+
 	requests [shards]shard
 
 	mu      sync.Mutex // guards the following
@@ -46,6 +50,7 @@ const shards = 8
 // requests are the figures of requests that have been answered.
 type requests struct {
 	success                     Sum
+	late                        uint64 // of those
 	queue, input, infer, output uint64 // nanoseconds of those
 	rows                        uint64
 	failed                      [infer.Codes]uint64
@@ -114,6 +119,9 @@ func (c *Counters) sizeLocked(rows int) *Size {
 func (c *Counters) Succeeded(rows int, total time.Duration, t *infer.Timeline) {
 	s := c.lock()
 	s.success.add(total)
+	if c.Objective > 0 && total > c.Objective {
+		s.late++
+	}
 	s.rows += uint64(rows)
 	s.queue += uint64(t.Taken.Sub(t.Queued))
 	s.input += uint64(t.Run.Sub(t.Taken))
@@ -138,6 +146,10 @@ type Snapshot struct {
 	Success                     Sum
 	Queue, Input, Infer, Output Sum
 	Rows                        uint64 // of those requests
+
+	// Those of them that took longer than Objective, if that is not 0.
+	Objective time.Duration
+	Late      uint64
 
 	// Requests that were answered with an error, in all and by code.
 	Fail   Sum
@@ -181,7 +193,7 @@ func (s *Sum) add(d time.Duration) {
 // Snapshot returns what has been counted so far. A request's figures are all in it
 // or not at all, and so are a run's; a run is counted before its requests.
 func (c *Counters) Snapshot() Snapshot {
-	var s Snapshot
+	s := Snapshot{Objective: c.Objective}
 	for i := range c.requests {
 		c.requests[i].addTo(&s)
 	}
@@ -207,6 +219,7 @@ func (sh *shard) addTo(s *Snapshot) {
 	sh.mu.Unlock()
 	s.Success.Count += r.success.Count
 	s.Success.Nanos += r.success.Nanos
+	s.Late += r.late
 	s.Rows += r.rows
 	s.Queue.Nanos += r.queue
 	s.Input.Nanos += r.input

@@ -25,12 +25,16 @@ func sum(count uint64, d time.Duration) Sum { return Sum{Count: count, Nanos: ui
 
 func TestRequestsAreCountedWithTheirTimes(t *testing.T) {
 	c := New(8)
+	c.Objective = 15 * ms
 	c.Succeeded(2, 12*ms, timeline(1*ms, 2*ms, 4*ms, 3*ms))
 	c.Succeeded(3, 20*ms, timeline(10*ms, 0, 4*ms, 0))
 	c.Failed(infer.Overloaded, ms)
 	c.Failed(infer.Overloaded, 2*ms)
 	c.Failed(infer.Cancelled, 5*ms)
 	got := c.Snapshot()
+	if got.Late != 1 || got.Objective != 15*ms {
+		t.Errorf("%d are late, want the one that took longer than 15ms", got.Late)
+	}
 	if got.Success != sum(2, 32*ms) || got.Queue != sum(2, 11*ms) || got.Input != sum(2, 2*ms) || got.Infer != sum(2, 8*ms) || got.Output != sum(2, 3*ms) || got.Rows != 5 {
 		t.Errorf("of successes there are %+v", got)
 	}

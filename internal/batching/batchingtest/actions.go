@@ -92,6 +92,11 @@ func (r *Referee) batchOf(items []*batching.Item, in *instance) (batch []*reques
 	if r.cfg.MaxRows > 0 && rows > r.cfg.MaxRows {
 		return nil, fmt.Sprintf("instance %d was given %d rows, and may be given %d", in.number, rows, r.cfg.MaxRows)
 	}
+	for _, q := range batch {
+		if r.hopeless(q, rows) {
+			return nil, fmt.Sprintf("%v was put into a batch that answers it too late", q)
+		}
+	}
 	return batch, ""
 }
 
@@ -221,6 +226,9 @@ func (r *Referee) mayTurnAway(q *request, v batching.Verdict) bool {
 		return q == r.leaver
 	case batching.Unbound:
 		return q.state == waiting && r.event.Kind == batching.Down && q.item.Instance == r.event.Instance
+	case batching.Late:
+		return q == r.newcomer && r.mayRefuse ||
+			q.state == waiting && r.event.Kind == batching.Take && r.hopeless(q, max(r.cfg.MaxRows, q.item.Rows))
 	case batching.TooLarge, batching.QueueFull, batching.Refused:
 	}
 	return false

@@ -1,7 +1,10 @@
 package batchingtest
 
 import (
+	"cmp"
+	"fmt"
 	"slices"
+	"time"
 
 	"github.com/shoal-serving/shoal/internal/batching"
 )
@@ -48,6 +51,7 @@ func (r *Referee) due(in *instance) (take []*request, until batching.Time) {
 	}
 	for _, l := range r.lines(in) {
 		n, at := r.rule(r.now, l, r.closing)
+		n, at = r.inTime(l, n, at)
 		if n > 0 {
 			return l.requests[:n], until
 		}
@@ -68,6 +72,33 @@ func ruleOf(p batching.Policy) rule {
 		return func(now batching.Time, l line, closing bool) (int, batching.Time) { return triton(p, now, l, closing) }
 	}
 	return nil
+}
+
+// patience is a policy that holds requests, but for so long at most while nothing
+// runs.
+type patience interface{ Longest() time.Duration }
+
+func patienceOf(p batching.Policy) patience {
+	patient, _ := p.(patience)
+	return patient
+}
+
+// held says when the core holds a batch for longer than its policy allows.
+func (r *Referee) held(wake batching.Time) (breach string) {
+	could := slices.ContainsFunc(r.instances, func(in *instance) bool { return in.state == parked && len(r.lines(in)) > 0 })
+	if !could || r.count(busy) > 0 || r.count(awake) > 0 || r.asked {
+		r.idle = -1
+		return ""
+	}
+	if r.idle < 0 {
+		r.idle = r.now
+	}
+	oldest := slices.MinFunc(r.queue, func(a, b *request) int { return cmp.Compare(a.arrived, b.arrived) })
+	r.idle = max(r.idle, oldest.arrived)
+	if longest := r.patience.Longest(); wake > r.idle+longest {
+		return fmt.Sprintf("nothing runs since %v, and the core holds what waits until %v, for longer than %v", r.idle, wake, longest)
+	}
+	return ""
 }
 
 // triton restates the rule of [batching.Triton] from the largest batch downwards.

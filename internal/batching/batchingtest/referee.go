@@ -13,10 +13,15 @@ import (
 // for.
 //
 // Of the policies [batching.None] and [batching.Triton] it knows when a batch is
-// due and how large it has to be. Of any other it asks only what holds for all.
+// due and how large it has to be. Of any other it asks only what holds for all,
+// and of one with a method Longest, that it holds nobody longer than that while
+// nothing runs.
 type Referee struct {
 	cfg  batching.Config
 	rule rule // nil if the policy is not known
+
+	patience patience      // nil if the policy says nothing of how long it holds
+	idle     batching.Time // since when somebody waits while nothing runs; negative if that is not so
 
 	now       batching.Time
 	requests  map[*batching.Item]*request
@@ -26,17 +31,19 @@ type Referee struct {
 	instances []*instance
 	batches   uint64 // the highest number of a batch
 	closing   bool
+	lastEnd   batching.Time // of a batch
 
 	turns          int // granted and not used yet
 	asked          bool
 	granted, given int // turns that came, and that went back
 
 	// For the length of one Check.
-	event    batching.Event
-	newcomer *request           // that arrives
-	refusals []batching.Verdict // what it has to be turned away for; empty if it must not
-	leaver   *request           // whose client left
-	ended    *instance          // whose batch ended, until its turn is given back
+	event     batching.Event
+	newcomer  *request           // that arrives
+	refusals  []batching.Verdict // what it has to be turned away for; empty if it must not
+	mayRefuse bool               // it may be turned away because it would be late, or not
+	leaver    *request           // whose client left
+	ended     *instance          // whose batch ended, until its turn is given back
 }
 
 type request struct {
@@ -46,6 +53,7 @@ type request struct {
 	arrived batching.Time
 	expires batching.Time // when its time in the queue ends
 	asked   batching.Time // when the time ends that it asked for, in the queue and after
+	due     batching.Time // when it should be answered
 	late    bool
 	joined  int       // in the order of all that joined the queue
 	on      *instance // that runs it
@@ -88,14 +96,14 @@ func New(cfg batching.Config) *Referee {
 	if len(cfg.Levels) == 0 {
 		cfg.Levels, cfg.DefaultLevel = []batching.Level{{}}, 1
 	}
-	return &Referee{cfg: cfg, rule: ruleOf(cfg.Policy), requests: map[*batching.Item]*request{}}
+	return &Referee{cfg: cfg, rule: ruleOf(cfg.Policy), patience: patienceOf(cfg.Policy), idle: -1, requests: map[*batching.Item]*request{}}
 }
 
 // Check takes in one step: what happened, and what the core answered. The error
 // says which promise the answer breaks; after one the referee is of no use.
 func (r *Referee) Check(now batching.Time, ev batching.Event, out *batching.Actions) error {
 	r.now, r.event = now, ev
-	r.newcomer, r.refusals, r.leaver, r.ended = nil, r.refusals[:0], nil, nil
+	r.newcomer, r.refusals, r.mayRefuse, r.leaver, r.ended = nil, r.refusals[:0], false, nil, nil
 	r.moveBehind()
 	breach := r.happens()
 	for i := 0; breach == "" && i < len(out.List); i++ {
@@ -106,6 +114,9 @@ func (r *Referee) Check(now batching.Time, ev batching.Event, out *batching.Acti
 	}
 	if breach == "" {
 		breach = r.wake(out.Wake)
+	}
+	if breach == "" && r.patience != nil {
+		breach = r.held(out.Wake)
 	}
 	if breach != "" {
 		return fmt.Errorf("at %v, on %s: %s", now, kinds[ev.Kind], breach)
@@ -251,6 +262,13 @@ func (r *Referee) arrive(it *batching.Item) {
 		q.asked = r.now + it.Timeout
 	}
 	r.refusals = r.refusalsOf(q, level)
+	certain := false
+	if len(r.refusals) == 0 {
+		certain, r.mayRefuse = r.foresee(q)
+	}
+	if certain {
+		r.refusals = append(r.refusals, batching.Late)
+	}
 	if len(r.refusals) > 0 {
 		return
 	}
@@ -312,6 +330,6 @@ func (r *Referee) end(in *instance) (breach string) {
 		}
 		q.on = nil
 	}
-	in.state, r.ended = awake, in
+	in.state, r.ended, r.lastEnd = awake, in, r.now
 	return ""
 }

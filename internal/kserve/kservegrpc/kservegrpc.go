@@ -15,6 +15,7 @@ import (
 	"runtime/debug"
 	"time"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
@@ -23,6 +24,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
@@ -137,13 +139,26 @@ func checkName(req any) error {
 	return kserve.CheckName(name)
 }
 
-// fail makes err one of grpc's, unless it is one. When to come back is told in the
-// trailer, in the words of HTTP.
+// fail makes err one of grpc's, unless it is one. When to come back is told twice: in
+// the trailer, in the words of HTTP, and exactly, where it was predicted, in grpc's
+// own words.
 func (s *service) fail(ctx context.Context, err error) error {
 	if after := kserve.RetryAfter(err); after != "" {
 		_ = grpc.SetTrailer(ctx, metadata.Pairs("retry-after", after)) // fails only outside a call
 	}
+	if in := kserve.RetryIn(err); in > 0 {
+		return withRetry(s.withCode(err), in)
+	}
 	return s.withCode(err)
+}
+
+// withRetry adds to an error of grpc when to come back.
+func withRetry(err error, in time.Duration) error {
+	detailed, failed := status.Convert(err).WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(in)})
+	if failed != nil {
+		return err // it is still told in the trailer
+	}
+	return detailed.Err()
 }
 
 // withCode is [withCode], in Triton's way if that is asked for.

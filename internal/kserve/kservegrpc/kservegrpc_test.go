@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -161,6 +162,7 @@ func TestErrorsOfTheBackendHaveTheirCode(t *testing.T) {
 	for code, want := range map[infer.Code]codes.Code{
 		infer.Internal: codes.Internal, infer.Invalid: codes.InvalidArgument, infer.NotFound: codes.NotFound,
 		infer.Unsupported: codes.Unimplemented, infer.Unavailable: codes.Unavailable, infer.Overloaded: codes.ResourceExhausted,
+		infer.Late:         codes.ResourceExhausted,
 		infer.QueueTimeout: codes.Unavailable, infer.Deadline: codes.DeadlineExceeded, infer.Cancelled: codes.Canceled,
 	} {
 		backend.Before = func(context.Context, *infer.Request) error {
@@ -177,7 +179,7 @@ func TestAnOverloadedServerSaysWhenToComeBack(t *testing.T) {
 	for triton, want := range map[bool]codes.Code{false: codes.ResourceExhausted, true: codes.Unavailable} {
 		backend, conn := newServer(t, kservegrpc.Options{TritonStatus: triton})
 		client := kservepb.NewGRPCInferenceServiceClient(conn)
-		for _, code := range []infer.Code{infer.Overloaded, infer.NotFound} {
+		for _, code := range []infer.Code{infer.Overloaded, infer.Late, infer.NotFound} {
 			backend.Before = func(context.Context, *infer.Request) error {
 				err := infer.Errorf(code, "no")
 				err.RetryAfter = 1500 * time.Millisecond
@@ -186,9 +188,18 @@ func TestAnOverloadedServerSaysWhenToComeBack(t *testing.T) {
 			var trailer metadata.MD
 			_, err := client.ModelInfer(t.Context(), request(), grpc.Trailer(&trailer))
 			got := trailer.Get("retry-after")
-			if code == infer.Overloaded && (status.Code(err) != want || !slices.Equal(got, []string{"2"})) ||
-				code == infer.NotFound && (status.Code(err) != codes.NotFound || len(got) > 0) {
-				t.Errorf("%v: %v, %v", code, err, trailer)
+			var exactly time.Duration
+			for _, detail := range status.Convert(err).Details() {
+				exactly = detail.(*errdetails.RetryInfo).GetRetryDelay().AsDuration()
+			}
+			if code == infer.NotFound {
+				if status.Code(err) != codes.NotFound || len(got) > 0 || exactly != 0 {
+					t.Errorf("%v: %v, %v, %v", code, err, trailer, exactly)
+				}
+				continue
+			}
+			if status.Code(err) != want || !slices.Equal(got, []string{"2"}) || exactly != 1500*time.Millisecond {
+				t.Errorf("%v: %v, %v, %v", code, err, trailer, exactly)
 			}
 		}
 	}

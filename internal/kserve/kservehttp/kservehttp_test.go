@@ -130,7 +130,7 @@ func TestErrorsOfTheBackendHaveTheirStatus(t *testing.T) {
 	backend, server := newServer(t, kservehttp.Options{})
 	for code, want := range map[infer.Code]int{
 		infer.Internal: 500, infer.Invalid: 400, infer.NotFound: 404, infer.Unsupported: 501, infer.Unavailable: 503,
-		infer.Overloaded: 429, infer.QueueTimeout: 503, infer.Deadline: 504, infer.Cancelled: 499,
+		infer.Overloaded: 429, infer.Late: 429, infer.QueueTimeout: 503, infer.Deadline: 504, infer.Cancelled: 499,
 	} {
 		backend.Before = func(context.Context, *infer.Request) error {
 			return fmt.Errorf("wrapped: %w", infer.Errorf(code, "the %v reason", code))
@@ -170,10 +170,10 @@ func TestALogThatIsNotForClientsIsNotTold(t *testing.T) {
 
 func TestAFullQueueMayHaveTritonsStatus(t *testing.T) {
 	backend, server := newServer(t, kservehttp.Options{TritonStatus: true})
-	for code, want := range map[infer.Code]int{infer.Overloaded: 503, infer.Unavailable: 503, infer.Deadline: 504} {
+	for code, want := range map[infer.Code]int{infer.Overloaded: 503, infer.Late: 503, infer.Unavailable: 503, infer.Deadline: 504} {
 		backend.Before = func(context.Context, *infer.Request) error { return infer.Errorf(code, "no") }
 		a := post(t, server, strings.NewReader(inferBody))
-		if again := a.header.Get("Retry-After") != ""; a.status != want || again != (code == infer.Overloaded) {
+		if again := a.header.Get("Retry-After") != ""; a.status != want || again != (code == infer.Overloaded || code == infer.Late) {
 			t.Errorf("%v: status %d, %v, want %d", code, a.status, a.header, want)
 		}
 	}

@@ -1,0 +1,113 @@
+package automatic
+
+import (
+	"math"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/batching"
+)
+
+// Options are what a policy may do, and what is known from the start.
+type Options struct {
+	// MaxRows is the most rows that a batch may have. Zero means 1.
+	MaxRows int
+
+	// Instances is the most batches that may run at once; the policy says how
+	// many do. Zero means 1.
+	Instances int
+
+	// Preferred are sizes that leave at once, ascending, where the user set them but
+	// no delay. No other batch is larger than the largest of them.
+	Preferred []int
+
+	// Profile is what was measured of the model so far.
+	Profile Profile
+
+	// Objective is how long a request may take in all, where the user set that.
+	// Batches are then no larger than leaves room for waiting. Zero means any time.
+	Objective time.Duration
+}
+
+// A Policy decides for one model. Like the core that asks it, it is not safe for
+// concurrent use.
+type Policy struct {
+	opt   Options
+	sizes sizes
+
+	// What is learned.
+	curve      curve
+	contention contention
+	rate       rate
+	gaps       gaps
+	returns    returns
+	drift      drift
+	unit       float64 // nanoseconds of the smallest bin; 0 while the model is not known
+	cycle      cycle
+	tried      int    // batches while it was tried how many at once are worth it
+	frozen     uint64 // the batch until which rules rest, since the model's speed has changed
+
+	// What is going on.
+	waiting int // requests
+	rows    int // that they have
+	running int // batches
+	runs    []run
+	changed batching.Time // when the number of running batches last did
+	began   batching.Time // the last batch
+	hold    hold
+	why     batching.Reason // of the batch that was decided on last
+
+	// What came of it.
+	ledger ledger
+	closed [batching.Reasons]uint64
+}
+
+// A hold is a batch that could run and does not.
+type hold struct {
+	rule  rule // none if nothing is held
+	since batching.Time
+	until batching.Time
+	full  int // requests that are waited for to be there; 0 if no number is
+}
+
+var _ batching.Watcher = (*Policy)(nil)
+
+// New returns a policy that knows what the options tell, and nothing of the
+// traffic.
+func New(opt Options) *Policy {
+	opt.MaxRows, opt.Instances = max(1, opt.MaxRows), max(1, opt.Instances)
+	p := &Policy{opt: opt, curve: newCurve(opt.MaxRows), contention: newContention(opt.Instances), runs: make([]run, opt.Instances)}
+	p.Calibrated(opt.Profile)
+	return p
+}
+
+// Calibrated takes in what was measured meanwhile.
+func (p *Policy) Calibrated(profile Profile) {
+	p.curve.pin(profile.Sizes)
+	p.contention.pin(profile.Slowdown, p.opt.Instances)
+	p.resize()
+}
+
+// resize settles what follows from the curve.
+func (p *Policy) resize() {
+	p.sizes = sizesOf(&p.curve, p.opt.Objective)
+	if p.unit == 0 {
+		p.unit = p.curve.at(1) / finest
+	}
+}
+
+// Takes returns how long a batch of so many rows is expected to take alone; 0 if
+// nothing is known.
+func (p *Policy) Takes(rows int) time.Duration { return time.Duration(p.curve.at(rows)) }
+
+// Slow returns what 19 of 20 batches of so many rows keep to; 0 if nothing is
+// known.
+func (p *Policy) Slow(rows int) time.Duration { return time.Duration(p.curve.slowAt(rows)) }
+
+// Longest returns for how long requests are held at most while nothing runs.
+func (p *Policy) Longest() time.Duration {
+	rows := p.curve.max()
+	return time.Duration(math.Ceil(max(p.curve.at(rows), p.curve.smooth(rows))))
+}
+
+// Slowdown returns how many times longer a batch takes while n run.
+func (p *Policy) Slowdown(n int) float64 { return p.contention.by(n) }

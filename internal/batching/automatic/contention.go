@@ -1,0 +1,144 @@
+package automatic
+
+import "math"
+
+// most is how many batches at once are told apart. More count as that many.
+const most = 16
+
+// A contention is how much longer a batch takes while others run beside it.
+type contention struct {
+	slow     [most + 1]float64 // how many times longer, while n run; from 1
+	measured [most + 1]float64 // batches that it rests on
+	useful   int               // batches at once that are worth it for latency
+	backlog  int               // the same while more waits than they can take
+	pinned   bool              // calibration has measured it
+}
+
+const (
+	worth   = 1.10 // times as much work in the same time makes one more batch at once worth it
+	still   = 1.04 // and this keeps it so
+	nearly  = 0.97 // of the most work in a time is as good as the most
+	trusted = 8    // batches from which on a measured slowdown counts
+)
+
+func newContention(instances int) contention {
+	// Until something is measured, batches are taken to slow each other down in
+	// full: then nothing is lost but what was never proven.
+	c := contention{useful: 1, backlog: min(instances, most)}
+	for n := range c.slow {
+		c.slow[n] = max(1, float64(n))
+	}
+	return c
+}
+
+// pin takes over what was calibrated.
+func (c *contention) pin(slowdown []float64, instances int) {
+	for i, s := range slowdown {
+		if n := i + 1; n > 1 && n <= most && s >= 1 && !math.IsInf(s, 0) {
+			c.slow[n], c.measured[n], c.pinned = s, 30, true
+		}
+	}
+	c.choose(instances)
+}
+
+// by returns how many times longer a batch takes while n run.
+func (c *contention) by(n int) float64 {
+	if n <= 1 {
+		return 1
+	}
+	return c.slow[min(n, most)]
+}
+
+// speed returns how much work gets done while n batches run, relative to one.
+func (c *contention) speed(n int) float64 { return float64(n) / c.by(n) }
+
+// learn takes in a batch that would have taken alone nanoseconds, and that spent
+// ran[n] of them while n batches ran. Since work is done at the rate 1/slow[n],
+// alone is the sum of ran[n]/slow[n], exactly; what is missing is spread over the
+// rates, by how much of the time each had (normalised least mean squares).
+func (c *contention) learn(alone float64, ran *[most + 1]float64, instances int) {
+	missing, all, sum := alone-ran[1], ran[1], 0.0
+	for n := 2; n <= most; n++ {
+		missing -= ran[n] / c.slow[n]
+		all += ran[n]
+		sum += ran[n] * ran[n]
+	}
+	if sum == 0 {
+		return
+	}
+	missing = max(-alone/2, min(alone/2, missing))
+	for n := 2; n <= most; n++ {
+		if ran[n] > 0.05*alone {
+			step := max(0.03, 1/(1.5+c.measured[n]))
+			rate := 1/c.slow[n] + step*missing*ran[n]/sum
+			c.slow[n] = 1 / max(0.05, min(1, rate))
+		}
+		if ran[n] > 0.3*all {
+			c.measured[n]++
+		}
+	}
+	c.choose(instances)
+}
+
+// alone returns how long a batch would have taken alone; 0 if that cannot be said.
+func (c *contention) alone(ran *[most + 1]float64) float64 {
+	sum := ran[1]
+	for n := 2; n <= most; n++ {
+		if ran[n] > 0 && c.measured[n] < trusted {
+			return 0
+		}
+		sum += ran[n] / c.slow[n]
+	}
+	return sum
+}
+
+// choose settles how many batches are worth running at once. It goes up only for
+// what was measured, and down at once.
+func (c *contention) choose(instances int) {
+	instances = min(instances, most)
+	c.useful = min(c.useful, instances)
+	for c.useful < instances && c.measured[c.useful+1] >= trusted && c.speed(c.useful+1) > worth*c.speed(c.useful) {
+		c.useful++
+	}
+	for c.useful > 1 && c.speed(c.useful) < still*c.speed(c.useful-1) {
+		c.useful--
+	}
+	best := 0.0
+	for n := 1; n <= instances; n++ {
+		best = max(best, c.hoped(n))
+	}
+	for c.backlog = 1; c.hoped(c.backlog) < nearly*best; c.backlog++ {
+	}
+}
+
+// untried returns the number of batches at once that is to be tried next: one more
+// than is known to be worth it, if it was not measured. It is 0 if there is none.
+func (c *contention) untried(instances int) int {
+	n := 2
+	for n <= min(instances, most) && c.measured[n] >= trusted {
+		if c.speed(n) < still*c.speed(n-1) {
+			return 0
+		}
+		n++
+	}
+	if n > min(instances, most) {
+		return 0
+	}
+	return n
+}
+
+// tire lets what was measured be tried again.
+func (c *contention) tire() {
+	for n := range c.measured {
+		c.measured[n] = min(c.measured[n], trusted-2)
+	}
+}
+
+// hoped returns the speed of n batches at once, which is taken to be the best that
+// it can be while it was not measured: a backlog is the time to find out.
+func (c *contention) hoped(n int) float64 {
+	if n > 1 && c.measured[n] < trusted {
+		return float64(n)
+	}
+	return c.speed(n)
+}

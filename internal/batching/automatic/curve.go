@@ -1,0 +1,266 @@
+package automatic
+
+import "math"
+
+// maxCells is the largest size that has a cell of its own. Larger batches are not
+// formed: no model gains from them what the longer wait costs.
+const maxCells = 1024
+
+// How cells forget, and how much of a calibrated size is never forgotten. Without
+// that a closed loop that only ever shows one size would bend the line through the
+// others, and then justify itself by it.
+const (
+	keep     = 0.98915 // of a cell's weight with each batch of its size: half of it is from the last 64
+	pinned   = 10      // the most that a calibrated size weighs, in batches
+	own      = 4       // batches from which on a size is known by itself
+	straight = 0.08    // sizes decide by the line if no cell is further from it, relative to it
+	outlier  = 3       // times as long as expected; what is longer counts as that long
+	grow     = 4       // times the largest size seen; a batch is no larger while sizes are guessed
+)
+
+// A curve is how long batches take alone, by rows. Each size has a cell with what
+// was measured, and a line goes through all of them.
+type curve struct {
+	cells   []cell // by rows; the first is not used
+	fixed   float64
+	perRow  float64
+	bent    bool // some cell is further from the line than noise explains
+	solo    int  // batches that ran alone and were measured
+	largest int  // size that was measured
+	fresh   int  // batches since the tables were made
+}
+
+type cell struct {
+	weight, mean float64 // of live batches
+	pin, pinned  float64 // what calibration said, and how much that weighs
+	tail         float64 // the 95th percentile of live batches, relative to the mean; 0 if not known
+	takes, slow  float64 // the tables: what is expected, and what 19 of 20 keep to
+}
+
+func newCurve(rows int) curve {
+	return curve{cells: make([]cell, min(rows, maxCells)+1)}
+}
+
+func (c *curve) max() int { return len(c.cells) - 1 }
+
+// known reports whether anything was measured.
+func (c *curve) known() bool { return c.largest > 0 }
+
+// at returns how long a batch of so many rows takes alone, in nanoseconds; 0 if
+// nothing is known.
+func (c *curve) at(rows int) float64 {
+	switch {
+	case rows <= 0:
+		return 0
+	case rows < len(c.cells):
+		return c.cells[rows].takes
+	}
+	last := c.max()
+	return c.cells[last].takes * float64(rows) / float64(last)
+}
+
+// slowAt returns what 19 of 20 batches of so many rows keep to.
+func (c *curve) slowAt(rows int) float64 {
+	if rows <= 0 {
+		return 0
+	}
+	if rows < len(c.cells) {
+		return c.cells[rows].slow
+	}
+	last := c.max()
+	return c.cells[last].slow * float64(rows) / float64(last)
+}
+
+// smooth returns how long a batch takes for a choice between sizes: by the line if
+// the model is close to it, since a noisy table would pick sizes by its noise.
+func (c *curve) smooth(rows int) float64 {
+	if c.bent {
+		return c.at(rows)
+	}
+	return c.fixed + c.perRow*float64(rows)
+}
+
+// pin takes over what was calibrated. It stays for good.
+func (c *curve) pin(sizes []Timing) {
+	for _, s := range sizes {
+		if s.Rows < 1 || s.Rows > c.max() || s.Took <= 0 {
+			continue
+		}
+		cell := &c.cells[s.Rows]
+		cell.pin, cell.pinned = float64(s.Took), float64(max(1, min(s.Runs, pinned)))
+		if s.Slow > s.Took {
+			cell.tail = float64(s.Slow) / float64(s.Took)
+		}
+		c.largest = max(c.largest, s.Rows)
+		c.solo += max(1, s.Runs)
+	}
+	c.build()
+}
+
+// needs reports whether little is known of a size.
+func (c *curve) needs(rows int) bool {
+	return rows <= c.max() && c.cells[rows].weight+c.cells[rows].pinned < own
+}
+
+// measured takes in a batch that ran alone.
+func (c *curve) measured(rows int, took float64) {
+	if rows < 1 || rows > c.max() || !(took > 0) {
+		return
+	}
+	cell := &c.cells[rows]
+	if expected := c.at(rows); expected > 0 && c.solo >= 2*own {
+		took = min(took, outlier*expected)
+	}
+	cell.weight = cell.weight*keep + 1
+	cell.mean += (took - cell.mean) / cell.weight
+	cell.learnTail(took)
+	c.solo++
+	c.fresh++
+	first := rows > c.largest
+	c.largest = max(c.largest, rows)
+	if first || c.solo < 32 || c.fresh >= 16 {
+		c.build()
+	}
+}
+
+// learnTail moves the 95th percentile: much up for each batch above it, little
+// down for each below, so that they are even when one in twenty is above.
+func (cell *cell) learnTail(took float64) {
+	const step = 0.05
+	if cell.tail == 0 {
+		cell.tail = 1.1
+	}
+	if took > cell.tail*cell.mean {
+		cell.tail *= 1 + 0.95*step
+	} else {
+		cell.tail = max(1, cell.tail*(1-0.05*step))
+	}
+}
+
+// value is what the cell says of its size, and how much that weighs.
+func (cell *cell) value() (mean, weight float64) {
+	weight = cell.weight + cell.pinned
+	if weight == 0 {
+		return 0, 0
+	}
+	return (cell.weight*cell.mean + cell.pinned*cell.pin) / weight, weight
+}
+
+// build makes the tables: the line, and for each size its own cell where it has
+// enough, or else the line with what the neighbours differ from it.
+func (c *curve) build() {
+	c.fresh = 0
+	c.fit()
+	c.bent = false
+	longest, longestSlow := 0.0, 0.0
+	tail := c.tails()
+	var near window
+	for rows := 1; rows <= c.max(); rows++ {
+		line := c.fixed + c.perRow*float64(rows)
+		takes := line
+		mean, weight := c.cells[rows].value()
+		if weight >= own {
+			takes += weight / (weight + 1) * (mean - line)
+			c.bent = c.bent || math.Abs(mean-line) > straight*line
+		} else if w, off := near.around(c, rows); w > 0 {
+			takes += w / (w + 3) * off
+		}
+		// Nothing is faster for being larger.
+		longest = max(longest, takes)
+		cell := &c.cells[rows]
+		cell.takes = longest
+		if cell.tail > 0 {
+			longestSlow = max(longestSlow, longest*cell.tail)
+		} else {
+			longestSlow = max(longestSlow, longest*tail)
+		}
+		cell.slow = longestSlow
+	}
+}
+
+// tails returns what tail a size has that has none of its own: the mean of the
+// others.
+func (c *curve) tails() float64 {
+	sum, n := 0.0, 0.0
+	for i := range c.cells {
+		if t := c.cells[i].tail; t > 0 {
+			sum += t
+			n++
+		}
+	}
+	if n == 0 {
+		return 1
+	}
+	return sum / n
+}
+
+// fit draws the line. Each size weighs by how often it was seen, up to a bound so
+// that the usual one does not decide alone, and relative to its own length.
+func (c *curve) fit() {
+	const most = 10
+	var sw, sx, sy, sxx, sxy float64
+	for rows := 1; rows <= c.max(); rows++ {
+		y, w := c.cells[rows].value()
+		if w == 0 {
+			continue
+		}
+		x := float64(rows)
+		w = min(w, most) / (y * y)
+		sw, sx, sy, sxx, sxy = sw+w, sx+w*x, sy+w*y, sxx+w*x*x, sxy+w*x*y
+	}
+	if sw == 0 {
+		return
+	}
+	c.fixed, c.perRow = sy/sw, 0
+	if den := sw*sxx - sx*sx; den > 1e-9*sw*sxx {
+		c.perRow = (sw*sxy - sx*sy) / den
+		c.fixed = (sy - c.perRow*sx) / sw
+	}
+	switch {
+	case c.perRow < 0:
+		c.fixed, c.perRow = sy/sw, 0
+	case c.fixed < 0:
+		c.fixed, c.perRow = 0, sxy/sxx
+	}
+}
+
+// rescale takes in that the model has become slower or faster by a factor.
+func (c *curve) rescale(by float64) {
+	for i := range c.cells {
+		c.cells[i].mean *= by
+		c.cells[i].pin *= by
+		c.cells[i].weight = min(c.cells[i].weight, 1)
+	}
+	c.build()
+}
+
+// A window sums up how far the cells around a size are from the line: those
+// within an eighth of it. It only moves forward, so that all of them together cost
+// no more than a walk along the cells.
+type window struct {
+	from, to    int // cells from..to-1 are summed
+	weight, off float64
+}
+
+func (w *window) around(c *curve, rows int) (weight, off float64) {
+	if w.to == 0 {
+		w.from, w.to = 1, 1
+	}
+	reach := rows / 8
+	for ; w.to <= min(rows+reach, c.max()); w.to++ {
+		w.add(c, w.to, 1)
+	}
+	for ; w.from < rows-reach; w.from++ {
+		w.add(c, w.from, -1)
+	}
+	if w.weight < 1e-9 {
+		return 0, 0
+	}
+	return w.weight, w.off / w.weight
+}
+
+func (w *window) add(c *curve, rows int, sign float64) {
+	mean, weight := c.cells[rows].value()
+	w.weight += sign * weight
+	w.off += sign * weight * (mean - c.fixed - c.perRow*float64(rows))
+}

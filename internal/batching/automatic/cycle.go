@@ -1,0 +1,98 @@
+package automatic
+
+import "github.com/shoal-serving/shoal/internal/batching"
+
+// A cycle is how a closed loop is served best: batches of so many rows, on so many
+// instances at once. Everybody waits for somebody there, so the best throughput is
+// also the shortest latency.
+type cycle struct {
+	clients float64 // requests that are on their way at once, on average
+	rows    int     // of a batch; 0 if there is no cycle
+	places  int
+}
+
+const (
+	better = 1.02 // times the throughput makes another cycle worth a change, or one more batch at once
+	apart  = 1.05 // times the throughput makes it worth to serve clients in more batches than can run at once
+)
+
+// observe takes in how many requests are on their way, at the end of a batch:
+// waiting, running, or soon to come back.
+func (p *Policy) observe(now batching.Time) {
+	var back awaited
+	p.returns.expected(now, p.unit, &back)
+	n := float64(p.waiting) + back.left/p.returns.share
+	for i := range p.runs {
+		if p.runs[i].busy {
+			n += float64(p.runs[i].requests)
+		}
+	}
+	if p.cycle.clients == 0 {
+		p.cycle.clients = n
+	}
+	p.cycle.clients += (n - p.cycle.clients) / 8
+	if p.ledger.batch%returnsEach == 0 || p.cycle.rows == 0 {
+		p.plan()
+	}
+}
+
+// plan chooses the cycle: all clients in one batch, or in as many as there are
+// places, or in more, so that some think while others are served.
+func (p *Policy) plan() {
+	all := max(1, int(p.cycle.clients+0.5))
+	bestRows, bestPlaces, best := 0, 0, 0.0
+	try := func(rows, places, parts int) {
+		if rows > p.curve.max() || rows > p.sizes.efficient+p.sizes.efficient/3 && rows != p.sizes.peak {
+			return // larger than brings anything
+		}
+		x := p.throughput(rows, places)
+		if rows > p.sizes.efficient {
+			x *= enough // more rows than that have to bring something
+		}
+		if rows == p.cycle.rows && places == p.cycle.places {
+			x *= better
+		}
+		need := better
+		if parts > places {
+			need = apart
+		}
+		if x > need*best {
+			best, bestRows, bestPlaces = x, rows, places
+		}
+	}
+	for places := 1; places <= max(p.contention.useful, p.contention.backlog); places++ {
+		for parts := places; parts <= 3*places+1; parts++ {
+			requests := (all + parts - 1) / parts
+			if requests*(parts-1) >= all && parts > 1 {
+				continue // fewer parts would do
+			}
+			try(p.rowsOf(requests), places, parts)
+		}
+		if p.rowsOf(all) > places*p.sizes.efficient {
+			try(p.sizes.efficient, places, places)
+			try(p.sizes.peak, places, places)
+		}
+	}
+	if bestRows > 0 {
+		p.cycle.rows, p.cycle.places = bestRows, bestPlaces
+	}
+}
+
+// rowsOf returns how many rows so many requests have.
+func (p *Policy) rowsOf(requests int) int { return max(1, int(float64(requests)*p.rate.rows+0.5)) }
+
+// throughput returns rows per nanosecond, if batches have so many rows and so many
+// run at once.
+func (p *Policy) throughput(rows, places int) float64 {
+	takes := p.contention.by(places) * p.curve.smooth(rows)
+	size, all := float64(rows), p.cycle.clients*p.rate.rows
+	// Those that do not run are back already when a batch ends, or come back first;
+	// the rest of the next batch has to be waited for.
+	missing := max(0, min(1, (size-(all-float64(places)*size))/size))
+	wait := 0.0
+	if missing > 0 {
+		wait = p.returns.within(missing) * p.unit
+	}
+	n := min(float64(places), all/size)
+	return min(n*size/(takes+wait), all/(takes+p.returns.within(0.5)*p.unit))
+}

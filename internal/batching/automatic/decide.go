@@ -1,0 +1,211 @@
+package automatic
+
+import (
+	"slices"
+
+	"github.com/shoal-serving/shoal/internal/batching"
+)
+
+const (
+	backlog = 6    // efficient batches; if more waits, only throughput counts
+	crumb   = 0.97 // of the efficient speed is good enough to leave nothing behind
+)
+
+// Decide implements [batching.Policy].
+func (p *Policy) Decide(now batching.Time, line batching.Line) batching.Decision {
+	most := p.parallel(p.rows)
+	if p.running >= most {
+		return batching.Decision{Until: batching.Never} // the next batch to end asks again
+	}
+	if n := p.preferred(line); n > 0 {
+		p.why = batching.Preferred
+		return batching.Decision{Take: n, Why: batching.Preferred}
+	}
+	target := p.target(p.rows)
+	items, rows, all := line.Fit(target)
+	s := situation{
+		now: now, items: items, rows: rows, target: target, places: most - p.running,
+		more: !all, closed: !all || line.Cut() || line.Closing(),
+	}
+	if rows < target && p.curve.known() && p.frozen <= p.ledger.batch && p.tries() == 0 {
+		if p.hold.rule != none {
+			s.waited = float64(now - p.hold.since)
+		}
+		if r, until := p.holds(&s); r != none {
+			return p.keep(r, now, until)
+		}
+	}
+	take, why := p.size(&s, line)
+	p.why = why
+	return batching.Decision{Take: take, Why: why}
+}
+
+// preferred returns how many requests make the largest of the sizes that the user
+// prefers; 0 if they make none.
+func (p *Policy) preferred(line batching.Line) int {
+	for _, size := range slices.Backward(p.opt.Preferred) {
+		if items, rows, _ := line.Fit(size); rows == size {
+			return items
+		}
+	}
+	return 0
+}
+
+// A situation is what there is to decide about.
+type situation struct {
+	now         batching.Time
+	items, rows int     // that could go now
+	target      int     // rows that a batch is worth to have
+	places      int     // batches that could begin
+	waited      float64 // nanoseconds for which they could have gone
+	more        bool    // somebody waits behind them who could go as well
+	closed      bool    // nothing can join them
+}
+
+// parallel returns how many batches are worth running at once, while so many rows
+// wait.
+func (p *Policy) parallel(rows int) int {
+	if p.opt.Instances == 1 {
+		return 1
+	}
+	if n := p.tries(); n > 0 {
+		return n
+	}
+	if p.cycle.rows > 0 {
+		return p.cycle.places
+	}
+	if rows >= p.sizes.efficient {
+		return max(p.contention.useful, p.contention.backlog)
+	}
+	return p.contention.useful
+}
+
+// tries returns how many batches at once are being tried, since nobody has measured
+// them; 0 if none are. The policy is greedy meanwhile, for some batches.
+func (p *Policy) tries() int {
+	if p.contention.pinned || p.curve.solo < 2*own || p.tried > tryFor {
+		return 0
+	}
+	return p.contention.untried(p.opt.Instances)
+}
+
+// target returns how large a batch is worth to be, when so many rows wait.
+func (p *Policy) target(rows int) int {
+	if n := len(p.opt.Preferred); n > 0 {
+		return p.opt.Preferred[n-1]
+	}
+	if !p.curve.known() {
+		return p.curve.max()
+	}
+	if p.cycle.rows > 0 && p.ledger.on(cut) && p.tries() == 0 {
+		return min(p.cycle.rows, grow*p.curve.largest)
+	}
+	size := p.sizes.efficient
+	if rows >= backlog*size {
+		size = p.sizes.peak
+	} else if rows > size && rows <= min(size+size/3, p.curve.max()) && p.speed(rows) > crumb*p.speed(size) {
+		size = rows
+	}
+	// A size that was never seen is not trusted beyond what is near to one that was.
+	return min(size, grow*p.curve.largest)
+}
+
+func (p *Policy) speed(rows int) float64 { return float64(rows) / p.curve.smooth(rows) }
+
+// saved returns how much less time one batch takes than two.
+func (p *Policy) saved(rows, more int) float64 {
+	return p.curve.smooth(rows) + p.curve.smooth(more) - p.curve.smooth(rows+more)
+}
+
+// keep holds a batch back.
+func (p *Policy) keep(r rule, now, until batching.Time) batching.Decision {
+	if p.hold.rule == none {
+		p.startReplay(r, now, p.sizes.efficient)
+		p.hold.since = now
+	}
+	p.hold.rule, p.hold.until = r, until
+	return batching.Decision{Until: until}
+}
+
+// holds returns the rule that holds the requests back, and until when.
+func (p *Policy) holds(s *situation) (rule, batching.Time) {
+	if s.closed {
+		return none, 0
+	}
+	loops := p.returns.loops()
+	if !loops && p.ledger.on(burst) {
+		if until := p.holdForBurst(s); until > s.now {
+			return burst, until
+		}
+	}
+	if loops && p.ledger.on(gather) {
+		if until := p.holdForReturns(s); until > s.now {
+			return gather, until
+		}
+	}
+	if p.running > 0 && !loops {
+		return p.holdForOthers(s)
+	}
+	return none, 0
+}
+
+// oneMore returns how many rows one more request has.
+func (p *Policy) oneMore() int { return p.rowsOf(1) }
+
+// size returns how many of those that could go do, and why.
+func (p *Policy) size(s *situation, line batching.Line) (items int, why batching.Reason) {
+	rows := s.rows
+	why = p.reason(s, line)
+	if !p.curve.known() || p.frozen > p.ledger.batch || p.tries() > 0 {
+		return s.items, why
+	}
+	if p.cycle.rows > 0 || len(p.opt.Preferred) > 0 {
+		return s.items, why
+	}
+	if p.ledger.on(cut) && (s.places > 1 || p.running > 0 && p.contention.useful > 1) {
+		rows = min(rows, p.portion(s))
+		if rows < s.rows {
+			why = batching.Shared
+		}
+	}
+	if rows == s.rows && rows > 1 && s.places == 1 && p.ledger.on(cut) {
+		rows = p.cutTo(s)
+		if rows < s.rows {
+			why = batching.Cut
+		}
+	}
+	if rows == s.rows {
+		return s.items, why
+	}
+	items, _, _ = line.Fit(max(1, rows))
+	return items, why
+}
+
+// reason returns that of a batch that takes all that it can.
+func (p *Policy) reason(s *situation, line batching.Line) batching.Reason {
+	switch {
+	case s.rows >= p.opt.MaxRows:
+		return batching.Full
+	case p.curve.known() && s.rows >= min(s.target, p.sizes.efficient) && (s.more || s.rows >= p.sizes.efficient):
+		if s.rows >= p.sizes.efficient {
+			return batching.Efficient
+		}
+		if p.opt.Instances > 1 {
+			return batching.Shared
+		}
+		return batching.Cut
+	case line.Cut() || s.more:
+		return batching.Unfit
+	case line.Closing():
+		return batching.Closing
+	}
+	switch p.hold.rule {
+	case gather:
+		return batching.Gathered
+	case burst:
+		return batching.Burst
+	case pace, share:
+		return batching.Waited
+	}
+	return batching.Idle
+}

@@ -1,0 +1,59 @@
+package automatic
+
+import "math"
+
+// drift finds out when the model has become slower or faster than it was, by the
+// test of Page and Hinkley on the logarithm of measured over expected: what goes
+// beyond a tolerance is added up in both directions, and a sum that has grown too
+// large means that the speed is another one. One batch that is far off is not
+// enough for that.
+type drift struct {
+	slower, faster excess
+	seen           uint64 // times that it was found
+}
+
+// An excess is how far batches have been off in one direction, since they last
+// were not.
+type excess struct {
+	beyond float64 // the tolerance, summed up
+	all    float64 // without the tolerance
+	n      float64
+}
+
+const (
+	tolerance = 0.10 // of the logarithm: a model may be off by so much for ever
+	tooMuch   = 2.5  // of the sum: 5 batches at twice the time, 20 at a quarter more
+	farOff    = 1.0  // of the logarithm; what is further counts as that
+	evidence  = 4    // batches that it takes at least
+)
+
+// measured returns by which factor the model has changed its speed; 1 if it has
+// not.
+func (d *drift) measured(ratio float64) float64 {
+	x := max(-farOff, min(farOff, math.Log(ratio)))
+	d.slower.add(x)
+	d.faster.add(-x)
+	by := 0.0
+	switch {
+	case d.slower.tooMuch():
+		by = d.slower.all / d.slower.n
+	case d.faster.tooMuch():
+		by = -d.faster.all / d.faster.n
+	}
+	if by == 0 {
+		return 1
+	}
+	*d = drift{seen: d.seen + 1}
+	return math.Exp(by)
+}
+
+func (e *excess) add(x float64) {
+	e.beyond += x - tolerance
+	e.all += x
+	e.n++
+	if e.beyond <= 0 {
+		*e = excess{}
+	}
+}
+
+func (e *excess) tooMuch() bool { return e.beyond > tooMuch && e.n >= evidence }

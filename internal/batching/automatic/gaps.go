@@ -1,0 +1,77 @@
+package automatic
+
+import "github.com/shoal-serving/shoal/internal/batching"
+
+// gaps are the times between one arrival and the next, as often as each was seen.
+// They tell bursts: many short gaps among long ones.
+type gaps struct {
+	count [bins]float64
+	all   float64 // also of those beyond the last bin
+	last  batching.Time
+	began bool
+}
+
+const (
+	gapsKept   = 400 // gaps from which on old ones are forgotten, a tenth at a time
+	gapsNeeded = 50  // gaps before anything is made of them
+	crowded    = 4   // times as likely as chance makes it; less is not a burst
+)
+
+func (g *gaps) arrived(now batching.Time, unit float64) {
+	if g.began && unit > 0 {
+		if k := binOf(float64(now-g.last) / unit); k < bins {
+			g.count[k]++
+		}
+		if g.all++; g.all > gapsKept {
+			for k := range g.count {
+				g.count[k] *= 0.9
+			}
+			g.all *= 0.9
+		}
+	}
+	g.last, g.began = now, true
+}
+
+// wait returns how long to wait for the next request of a burst, in nanoseconds, or
+// 0 if that does not pay: with gain as what its coming saves, and x requests that
+// are held for it. rate is that of all requests; longest bounds the answer.
+func (g *gaps) wait(now batching.Time, unit, rate, gain, x, longest float64) float64 {
+	if g.all < gapsNeeded || unit <= 0 {
+		return 0
+	}
+	since := float64(now-g.last) / unit
+	first := binOf(since)
+	if first >= bins {
+		return 0
+	}
+	left := g.all // gaps that are longer than what has passed of this one
+	for k := range first {
+		left -= g.count[k]
+	}
+	within := (edges[first+1] - since) / (edges[first+1] - edges[first])
+	left -= g.count[first] * (1 - within)
+	if left < 5 {
+		return 0
+	}
+	var seen, waited, at, best, bestWait float64
+	still := 1.0 // the chance that it has not come
+	for k := first; k < bins; k++ {
+		n := g.count[k]
+		if k == first {
+			n *= within
+		}
+		seen += n
+		w := (edges[k+1] - since) * unit
+		if w > longest {
+			break
+		}
+		p := seen / left
+		waited += (w - at) * (still + 1 - p) / 2
+		at, still = w, 1-p
+		chance := rate * w / (1 + rate*w/2) // close to 1-exp(-rate*w), and never less
+		if value := p*gain - x*waited; value > best && p >= crowded*min(chance, 1) {
+			best, bestWait = value, w
+		}
+	}
+	return bestWait
+}

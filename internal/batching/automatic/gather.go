@@ -1,0 +1,44 @@
+package automatic
+
+import (
+	"math"
+
+	"github.com/shoal-serving/shoal/internal/batching"
+)
+
+// holdForReturns waits for the clients that were just answered: all of them, or as
+// many as fill the batch. Without those that are missing, the batch that they need
+// is not saved, so it goes by the chance that all are back.
+func (p *Policy) holdForReturns(s *situation) batching.Time {
+	if p.hold.rule == gather && p.waiting < p.hold.full && s.now < p.hold.until {
+		return p.hold.until // nothing has changed but that some are back
+	}
+	var back awaited
+	p.returns.expected(s.now, p.unit, &back)
+	if back.left < 0.5 {
+		return 0
+	}
+	come := max(1, int(back.left+0.5))
+	need := min(come, max(1, (s.target-s.rows)/p.oneMore()))
+	more := min(need*p.oneMore(), s.target-s.rows)
+	if more < 1 {
+		return 0
+	}
+	saved := p.saved(s.rows, more)
+	best, bestWait := 0.0, 0.0
+	waits, at, still := 0.0, 0.0, 1.0
+	for k := binOf(0.02 * saved / p.unit); k < bins; k++ {
+		w := edges[k+1] * p.unit
+		if w+s.waited > saved {
+			break
+		}
+		all := atLeast(need, come, back.by(&p.returns, edges[k+1]))
+		waits += (w - at) * (still + 1 - all) / 2
+		at, still = w, 1-all
+		if value := saved*all - waits; value > best {
+			best, bestWait = value, w
+		}
+	}
+	p.hold.full = p.waiting + need
+	return s.now + batching.Time(math.Ceil(bestWait))
+}

@@ -1,0 +1,345 @@
+package automatic
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/batching"
+)
+
+const (
+	us = time.Microsecond
+	ms = time.Millisecond
+)
+
+// line is a profile of a model that takes fixed and perRow, at some sizes.
+func line(fixed, perRow time.Duration, sizes ...int) (p Profile) {
+	for _, rows := range sizes {
+		took := fixed + time.Duration(rows)*perRow
+		p.Sizes = append(p.Sizes, Timing{Rows: rows, Took: took, Slow: took, Runs: 5})
+	}
+	return p
+}
+
+func near(t *testing.T, what string, got, want, tolerance float64) {
+	t.Helper()
+	if math.Abs(got-want) > tolerance*math.Abs(want) {
+		t.Errorf("%s is %v, want %v", what, got, want)
+	}
+}
+
+func TestFewSizesTellTheOthers(t *testing.T) {
+	c := newCurve(64)
+	c.pin(line(5*ms, ms/2, 1, 8, 64).Sizes)
+	for _, rows := range []int{1, 2, 5, 8, 30, 64} {
+		near(t, "a size", c.at(rows), 5e6+0.5e6*float64(rows), 1e-6)
+	}
+	if c.bent {
+		t.Error("a straight line is taken to be bent")
+	}
+	near(t, "beyond the largest", c.at(128), 2*c.at(64), 1e-9)
+}
+
+func TestLiveBatchesOverrideCalibration(t *testing.T) {
+	c := newCurve(8)
+	c.pin(line(10*ms, 0, 1, 2, 4, 8).Sizes)
+	for range 200 {
+		c.measured(4, 11e6)
+	}
+	near(t, "the size that was seen", c.at(4), 11e6, 0.01)
+	near(t, "another size", c.at(1), 10e6, 0.03)
+}
+
+func TestOneSizeAloneDoesNotBendTheLine(t *testing.T) {
+	c := newCurve(64)
+	c.pin(line(5*ms, ms/2, 1, 2, 4, 8, 16, 32, 64).Sizes)
+	for i := range 1_000 {
+		c.measured(4, 7e6*(1+0.03*float64(i%3-1)))
+	}
+	near(t, "what is fixed", c.fixed, 5e6, 0.02)
+	near(t, "what a row takes", c.perRow, 0.5e6, 0.02)
+}
+
+func TestStepIsSeen(t *testing.T) {
+	c := newCurve(16)
+	var sizes []Timing
+	for rows := 1; rows <= 16; rows++ {
+		took := time.Duration(2+2*((rows+7)/8)) * ms
+		sizes = append(sizes, Timing{Rows: rows, Took: took, Runs: 5})
+	}
+	c.pin(sizes)
+	if !c.bent {
+		t.Error("a step is taken for a line")
+	}
+	if c.smooth(9) < 1.2*c.smooth(8) {
+		t.Errorf("8 rows take %v and 9 rows %v: there is no step", c.smooth(8), c.smooth(9))
+	}
+}
+
+func TestLargerBatchesAreNotFaster(t *testing.T) {
+	c := newCurve(8)
+	for range 20 {
+		c.measured(2, 5e6)
+		c.measured(6, 4e6)
+	}
+	for rows := 2; rows <= 8; rows++ {
+		if c.at(rows) < c.at(rows-1) {
+			t.Errorf("%d rows take %v, and %d rows %v", rows-1, c.at(rows-1), rows, c.at(rows))
+		}
+	}
+}
+
+func TestOneBatchThatIsFarOffCountsLittle(t *testing.T) {
+	c := newCurve(4)
+	for range 100 {
+		c.measured(1, 1e6)
+	}
+	c.measured(1, 1e9)
+	c.build()
+	near(t, "the size", c.at(1), 1e6, 0.04)
+}
+
+func TestSlowestOfTwentyIsTold(t *testing.T) {
+	c := newCurve(1)
+	for i := range 10_000 {
+		took := 1e6
+		if i%10 == 0 {
+			took = 1.4e6
+		}
+		c.measured(1, took)
+	}
+	c.build()
+	if slow := c.slowAt(1); slow < 1.35e6 || slow > 1.5e6 {
+		t.Errorf("19 of 20 are within %v, want about 1.4e6", slow)
+	}
+}
+
+func TestContentionIsTheOneThatExplainsTheTimes(t *testing.T) {
+	c := newContention(3)
+	// Two at once take 1.4 times as long. A batch of 10 runs half of its work alone.
+	for range 300 {
+		c.learn(10, &[most + 1]float64{1: 5, 2: 7}, 3)
+	}
+	near(t, "the slowdown of two", c.by(2), 1.4, 0.001)
+	if c.useful != 2 {
+		t.Errorf("%d at once are useful, want 2: a third was never tried", c.useful)
+	}
+	if c.backlog != 3 {
+		t.Errorf("%d at once are tried in a backlog, want 3", c.backlog)
+	}
+}
+
+func TestSerialDeviceIsUsedOnce(t *testing.T) {
+	c := newContention(4)
+	c.pin([]float64{1, 2, 3, 4}, 4)
+	if c.useful != 1 || c.backlog != 1 {
+		t.Errorf("%d at once are useful and %d in a backlog, want 1 and 1", c.useful, c.backlog)
+	}
+	c.pin([]float64{1, 1, 1, 1}, 4)
+	if c.useful != 4 || c.backlog != 4 {
+		t.Errorf("%d at once are useful and %d in a backlog, want 4 and 4", c.useful, c.backlog)
+	}
+}
+
+func TestRateFallsInSilence(t *testing.T) {
+	var r rate
+	for i := range 100 {
+		r.arrived(batching.Time(i)*ms, 2)
+	}
+	near(t, "the rate", r.of(100*ms)*1e6, 1, 0.02)
+	near(t, "the rate after as long a silence", r.of(200*ms)*1e6, 0.4, 0.3)
+	near(t, "the rows", r.rows, 2, 0)
+}
+
+func TestRateFollowsAChange(t *testing.T) {
+	var r rate
+	now := batching.Time(0)
+	for range 1_000 {
+		now += ms
+		r.arrived(now, 1)
+	}
+	for range 64 {
+		now += ms / 4
+		r.arrived(now, 1)
+	}
+	near(t, "the rate", r.of(now)*1e6, 4, 0.05)
+}
+
+func TestSpeedThatDoublesIsFollowed(t *testing.T) {
+	for _, by := range []float64{2, 0.5} {
+		var d drift
+		for i := range 1_000 {
+			if f := d.measured(1 + 0.05*float64(i%3-1)); f != 1 {
+				t.Fatalf("a steady model is said to have changed by %v", f)
+			}
+		}
+		batches, f := 0, 1.0
+		for f == 1 {
+			batches++
+			f = d.measured(by)
+		}
+		if batches > 8 {
+			t.Errorf("a change by %v was noticed after %d batches, want at most 8", by, batches)
+		}
+		near(t, "the change", f, by, 0.1)
+	}
+}
+
+func TestOneSlowBatchIsNoChange(t *testing.T) {
+	var d drift
+	for i := range 1_000 {
+		ratio := 1.0
+		if i%20 == 0 {
+			ratio = 10
+		}
+		if f := d.measured(ratio); f != 1 {
+			t.Fatalf("batch %d: the speed is said to have changed by %v", i, f)
+		}
+	}
+}
+
+func TestBinsHoldTheirTimes(t *testing.T) {
+	for k := range bins {
+		middle := (edges[k] + edges[k+1]) / 2
+		for _, units := range []float64{edges[k], middle} {
+			if got := binOf(units); got != k {
+				t.Errorf("%v units are in bin %d, want %d", units, got, k)
+			}
+		}
+	}
+	if got := binOf(edges[bins]); got != bins {
+		t.Errorf("what is beyond the last bin is in bin %d", got)
+	}
+}
+
+// A burst of 8 with gaps of 10 units, then a long pause.
+func TestBurstIsWaitedForWithinItsGaps(t *testing.T) {
+	var g gaps
+	now := batching.Time(0)
+	for range 50 {
+		for range 8 {
+			now += 10
+			g.arrived(now, 1)
+		}
+		now += 5_000
+	}
+	g.arrived(now, 1)
+	const rate = 8.0 / 5_080
+	wait := g.wait(now+1, 1, rate, 500, 1, 250)
+	if wait < 9 || wait > 16 {
+		t.Errorf("it waits %v for a request that comes 10 after the last, want about as long", wait)
+	}
+	if wait := g.wait(now+100, 1, rate, 500, 1, 250); wait != 0 {
+		t.Errorf("it waits %v although the burst is over", wait)
+	}
+	if wait := g.wait(now+1, 1, rate, 5, 8, 250); wait != 0 {
+		t.Errorf("it waits %v although that costs more than it saves", wait)
+	}
+}
+
+func TestEvenTrafficIsNoBurst(t *testing.T) {
+	var g gaps
+	for i := range 500 {
+		g.arrived(batching.Time(i)*100, 1)
+	}
+	if wait := g.wait(499*100+1, 1, 1.0/100, 500, 1, 250); wait != 0 {
+		t.Errorf("it waits %v for even traffic", wait)
+	}
+}
+
+// serve has batches of n end every period; each of the n comes back after its
+// delay.
+func serve(r *returns, batches int, period batching.Time, delays ...batching.Time) batching.Time {
+	now := batching.Time(0)
+	for range batches {
+		now += period
+		r.batchEnded(now, len(delays), 1)
+		for _, d := range delays {
+			r.arrived(now+d, 1)
+		}
+	}
+	return now
+}
+
+func TestClientsThatComeBackAreExpected(t *testing.T) {
+	var r returns
+	now := serve(&r, 100, 600, 20, 25, 30, 35)
+	near(t, "the share", r.share, 1, 0.05)
+	if !r.loops() {
+		t.Error("the traffic is not taken for a closed loop")
+	}
+	now += 600
+	r.batchEnded(now, 4, 1)
+	var back awaited
+	r.expected(now+1, 1, &back)
+	near(t, "who is expected", back.left, 4, 0.05)
+	r.arrived(now+20, 1)
+	r.arrived(now+25, 1)
+	r.expected(now+26, 1, &back)
+	near(t, "who is expected when two are back", back.left, 2, 0.1)
+	if by := back.by(&r, 40); by < 0.95 {
+		t.Errorf("the chance that one is back by 40 more is %v", by)
+	}
+	r.expected(now+500, 1, &back)
+	if back.left > 0 {
+		t.Errorf("%v are still expected long after", back.left)
+	}
+}
+
+func TestRequestsByChanceAreNoReturns(t *testing.T) {
+	var r returns
+	now, next := batching.Time(0), batching.Time(0)
+	for range 300 {
+		now += 600
+		for ; next < now; next += 97 { // at no fixed distance from the end of a batch
+			r.arrived(next, 1)
+		}
+		r.batchEnded(now, 6, 1)
+	}
+	if r.share > 0.2 {
+		t.Errorf("%v of them are taken for returns", r.share)
+	}
+}
+
+func TestChanceOfKOfN(t *testing.T) {
+	for _, test := range []struct {
+		k, n int
+		f    float64
+		want float64
+	}{
+		{1, 1, 0.3, 0.3}, {3, 3, 0.5, 0.125}, {1, 2, 0.5, 0.75}, {2, 4, 0.5, 11.0 / 16}, {2, 4, 0, 0}, {2, 4, 1, 1}, {30, 60, 0.5, 0.55},
+	} {
+		near(t, "the chance", atLeast(test.k, test.n, test.f), test.want, 0.01)
+	}
+}
+
+func TestOneMoreAtOnceIsTriedWhileItPays(t *testing.T) {
+	c := newContention(3)
+	if n := c.untried(3); n != 2 {
+		t.Errorf("%d at once are tried first, want 2", n)
+	}
+	for range 20 {
+		c.learn(10, &[most + 1]float64{2: 11}, 3)
+	}
+	if n := c.untried(3); n != 3 {
+		t.Errorf("%d at once are tried next, want 3", n)
+	}
+	near(t, "what it would have taken alone", c.alone(&[most + 1]float64{2: 11}), 10, 0.02)
+	if alone := c.alone(&[most + 1]float64{3: 11}); alone != 0 {
+		t.Errorf("it would have taken %v alone, but nobody knows what three at once take", alone)
+	}
+	for range 20 {
+		c.learn(10, &[most + 1]float64{3: 30}, 3)
+	}
+	if n := c.untried(3); n != 0 {
+		t.Errorf("%d at once are tried, want none: all are measured", n)
+	}
+	if c.useful != 2 {
+		t.Errorf("%d at once are useful, want 2", c.useful)
+	}
+	c.tire()
+	if n := c.untried(3); n != 2 {
+		t.Errorf("after a while %d at once are tried, want 2", n)
+	}
+}

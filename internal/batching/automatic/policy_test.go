@@ -1,0 +1,239 @@
+package automatic_test
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/batching"
+	"github.com/shoal-serving/shoal/internal/batching/automatic"
+	"github.com/shoal-serving/shoal/internal/device"
+	"github.com/shoal-serving/shoal/internal/simulate"
+)
+
+const (
+	us = time.Microsecond
+	ms = time.Millisecond
+)
+
+// A trial is one model in virtual time, and what came of it.
+type trial struct {
+	policy batching.Policy
+	curve  device.Curve
+	slower float64 // how many times longer batches take from half of the requests on; 0 means 1
+	scale  int     // microseconds of a unit; 0 means 1
+
+	requests int
+	gap      func(*rand.Rand) float64 // units from one request to the next; nil for a closed loop
+	clients  int
+	think    [2]int // units, from and to
+
+	sizes   []int
+	latency time.Duration // mean
+	held    time.Duration // for which requests waited while nothing ran
+}
+
+func (t *trial) run() {
+	unit := us * batching.Time(max(1, t.scale))
+	w := simulate.NewWorld(nil, 1)
+	chance := rand.New(rand.NewPCG(1, 2))
+	sent, answered := 0, 0
+	m := w.Add("m", batching.Config{Policy: t.policy, MaxRows: 8}, func(items []*batching.Item) time.Duration {
+		takes := t.curve.Takes(len(items))
+		if t.slower > 0 && sent > t.requests/2 {
+			takes = time.Duration(t.slower * float64(takes))
+		}
+		return takes
+	})
+	m.Up(1)
+	waiting, running, since, sum := 0, false, batching.Time(0), time.Duration(0)
+	passed := func() {
+		if waiting > 0 && !running {
+			t.held += w.Now() - since
+		}
+		since = w.Now()
+	}
+	send := func() {
+		if sent == t.requests {
+			return
+		}
+		sent++
+		passed()
+		waiting++
+		at := w.Now()
+		m.Arrive(&batching.Item{Rows: 1, Owner: at})
+	}
+	w.Trace = func(o simulate.Occurrence) {
+		switch {
+		case o.Ended:
+			running = false
+			since = o.At
+		case o.Action.Do == batching.Run:
+			passed()
+			running = true
+			waiting -= len(o.Action.Items)
+			t.sizes = append(t.sizes, len(o.Action.Items))
+		case o.Action.Do == batching.Deliver:
+			sum += o.At - o.Action.Item.Owner.(batching.Time)
+			answered++
+			if t.gap == nil {
+				w.At(o.At+batching.Time(t.think[0]+chance.IntN(t.think[1]-t.think[0]+1))*unit, send)
+			}
+		}
+	}
+	for range t.clients {
+		w.At(0, send)
+	}
+	var tick func()
+	at := 0.0
+	tick = func() {
+		send()
+		if sent < t.requests {
+			at += t.gap(chance)
+			w.At(batching.Time(at)*unit, tick)
+		}
+	}
+	if t.gap != nil {
+		w.At(0, tick)
+	}
+	w.Run(batching.Never)
+	t.latency = sum / time.Duration(answered)
+}
+
+func poisson(mean float64) func(*rand.Rand) float64 {
+	return func(r *rand.Rand) float64 { return r.ExpFloat64() * mean }
+}
+
+func calibrated(curve device.Curve) *automatic.Policy {
+	return automatic.New(automatic.Options{MaxRows: 8, Profile: simulate.Calibrated(curve, nil, 8, 1)})
+}
+
+func TestNobodyWaitsWhereBatchingSavesNothing(t *testing.T) {
+	curve := device.Curve{PerRow: ms}
+	for name, traffic := range map[string]trial{
+		"clients":   {clients: 4, think: [2]int{100, 300}},
+		"by chance": {gap: poisson(1500)},
+		"bursts": {gap: func(r *rand.Rand) float64 {
+			if r.IntN(8) > 0 {
+				return 10
+			}
+			return 10_000
+		}},
+	} {
+		traffic.policy, traffic.curve, traffic.requests = calibrated(curve), curve, 2_000
+		traffic.run()
+		if traffic.held != 0 {
+			t.Errorf("%s: requests waited for %v while nothing ran", name, traffic.held)
+		}
+		if most := slices.Max(traffic.sizes); most != 1 {
+			t.Errorf("%s: batches have up to %d rows, want 1: rows cost the same in any", name, most)
+		}
+	}
+}
+
+// All times are multiplied by a power of two, so that nothing is rounded otherwise.
+func TestDecisionsDoNotDependOnTheSpeedOfTheModel(t *testing.T) {
+	for name, traffic := range map[string]trial{
+		"clients":   {clients: 5, think: [2]int{100, 900}},
+		"by chance": {gap: poisson(900)},
+	} {
+		var want []int
+		for _, scale := range []int{1, 64, 4096} {
+			curve := device.Curve{Fixed: time.Duration(3_000*scale) * us, PerRow: time.Duration(500*scale) * us}
+			tr := traffic
+			tr.policy, tr.curve, tr.scale, tr.requests = calibrated(curve), curve, scale, 3_000
+			tr.run()
+			if want == nil {
+				want = tr.sizes
+			}
+			if !slices.Equal(tr.sizes, want) {
+				t.Errorf("%s: with all times multiplied by %d the batches are others", name, scale)
+			}
+		}
+	}
+}
+
+func TestModelThatChangesItsSpeedIsFollowed(t *testing.T) {
+	for _, slower := range []float64{2, 0.5} {
+		curve := device.Curve{Fixed: 4 * ms, PerRow: ms / 2}
+		p := calibrated(curve)
+		tr := trial{policy: p, curve: curve, slower: slower, requests: 4_000, clients: 4, think: [2]int{100, 300}}
+		tr.run()
+		if got, want := p.Takes(4).Seconds(), slower*curve.Takes(4).Seconds(); got < 0.95*want || got > 1.05*want {
+			t.Errorf("a batch of 4 is said to take %vs, want %vs", got, want)
+		}
+		if n := p.Explain().Drifts; n != 1 {
+			t.Errorf("the speed is said to have changed %d times, want 1", n)
+		}
+		// Also of a size that was not seen since.
+		if got, want := p.Takes(8).Seconds(), slower*curve.Takes(8).Seconds(); got < 0.9*want || got > 1.1*want {
+			t.Errorf("a batch of 8 is said to take %vs, want %vs", got, want)
+		}
+		if last := tr.sizes[len(tr.sizes)-20]; last != 4 {
+			t.Errorf("at the end a batch has %d rows, want all 4 clients", last)
+		}
+	}
+}
+
+// The gaps are always the same few, so that requests seem to follow answers, and
+// half of what looks like a burst is none.
+func TestRuleThatCostsIsSwitchedOff(t *testing.T) {
+	curve := device.Curve{Fixed: 4 * ms, PerRow: ms}
+	burst := func(r *rand.Rand) float64 {
+		// Pairs that come close together, half of which are no pairs: the second
+		// comes just too late.
+		switch r.IntN(4) {
+		case 0:
+			return 100
+		case 1:
+			return 2_500
+		}
+		return 20_000
+	}
+	greedy := trial{policy: batching.Triton{MaxRows: 8}, curve: curve, requests: 20_000, gap: burst}
+	greedy.run()
+	p := calibrated(curve)
+	auto := trial{policy: p, curve: curve, requests: 20_000, gap: burst}
+	auto.run()
+	if auto.latency > greedy.latency*102/100 {
+		t.Errorf("requests take %v, and %v with the greedy rule: more than 2 %% longer\n%+v", auto.latency, greedy.latency, p.Explain().Rules)
+	}
+}
+
+func TestWhatIsKnownIsTold(t *testing.T) {
+	curve := device.Curve{Fixed: 4 * ms, PerRow: ms / 2}
+	p := calibrated(curve)
+	tr := trial{policy: p, curve: curve, requests: 1_000, clients: 4, think: [2]int{100, 300}}
+	tr.run()
+	e := p.Explain()
+	if len(e.Curve) != 8 || e.Curve[3].Rows != 4 || e.Curve[3].Live < 50 || !e.Curve[3].Calibrated {
+		t.Errorf("the curve is %+v", e.Curve)
+	}
+	if e.Fixed < 39*ms/10 || e.Fixed > 41*ms/10 || e.Efficient != 8 || e.Useful != 1 {
+		t.Errorf("fixed %v, efficient %d, useful %d; want 4ms, 8 and 1", e.Fixed, e.Efficient, e.Useful)
+	}
+	if e.Returns < 0.9 {
+		t.Errorf("%v of the clients come back, want nearly all", e.Returns)
+	}
+	if e.Batches != uint64(len(tr.sizes)) || e.Closed[batching.Gathered] < e.Batches*8/10 {
+		t.Errorf("%d batches of %d were gathered", e.Closed[batching.Gathered], e.Batches)
+	}
+	gather := e.Rules[0]
+	if gather.Name != "gather" || !gather.On || gather.Held < e.Batches*8/10 || gather.Gain <= gather.Cost {
+		t.Errorf("the rule is %+v", gather)
+	}
+}
+
+func TestPreferredSizesLeaveAtOnce(t *testing.T) {
+	curve := device.Curve{Fixed: 4 * ms, PerRow: ms / 2}
+	p := automatic.New(automatic.Options{MaxRows: 8, Preferred: []int{2, 4}, Profile: simulate.Calibrated(curve, nil, 8, 1)})
+	tr := trial{policy: p, curve: curve, requests: 2_000, clients: 12, think: [2]int{100, 300}}
+	tr.run()
+	if most := slices.Max(tr.sizes); most != 4 {
+		t.Errorf("batches have up to %d rows, want 4", most)
+	}
+	if e := p.Explain(); e.Closed[batching.Preferred] < e.Batches*9/10 {
+		t.Errorf("%d batches of %d have a preferred size", e.Closed[batching.Preferred], e.Batches)
+	}
+}

@@ -1,0 +1,190 @@
+package automatic
+
+import "github.com/shoal-serving/shoal/internal/batching"
+
+// A replay compares what happens with what greedy would have done, from the moment
+// on at which they part. Times are nanoseconds since then.
+type replay struct {
+	rule rule // none if there is no replay
+	from batching.Time
+	left int // batches that are still taken in
+	size int // rows that greedy fills a batch up to
+
+	actual float64 // when the requests are answered that have begun, summed up
+	done   float64 // when the last of them is
+
+	greedy   float64       // when the requests are answered that greedy has begun, summed up
+	busy     [most]virtual // the batches that greedy runs
+	requests int           // that wait for greedy
+	rows     int           // that they have
+	ready    float64       // when the first of them came
+}
+
+// A virtual batch is one that greedy would run. Its instance is free when it is
+// over.
+type virtual struct {
+	until    float64
+	requests int
+}
+
+// start begins a replay, if none is under way. Greedy would now run up to size
+// rows of what waits.
+func (p *Policy) startReplay(r rule, now batching.Time, size int) {
+	p.ledger.of[r].held++
+	rp := &p.ledger.replay
+	if rp.rule != none {
+		return
+	}
+	*rp = replay{rule: r, from: now, left: 1 + follows, size: size, requests: p.waiting, rows: p.rows}
+	n := 0
+	for i := range p.runs {
+		if b := &p.runs[i]; b.busy && n < most {
+			rp.busy[n] = virtual{max(0, float64(b.began-now)+p.contention.by(p.running)*p.curve.at(b.rows)), b.requests}
+			n++
+		}
+	}
+	p.replayTo(now)
+}
+
+// replayTo lets greedy run what it would have run by now, and says who was better
+// when it is time.
+func (p *Policy) replayTo(now batching.Time) {
+	rp := &p.ledger.replay
+	if rp.rule == none {
+		return
+	}
+	at := float64(now - rp.from)
+	places := rp.busy[:p.parallel(rp.rows)]
+	for rp.requests > 0 {
+		first := 0
+		for i := range places {
+			if places[i].until < places[first].until {
+				first = i
+			}
+		}
+		begin := max(places[first].until, rp.ready)
+		if begin > at {
+			break
+		}
+		p.greedyRuns(places, first, begin)
+	}
+	switch {
+	case rp.left == 0:
+		p.settle(at)
+	case p.waiting == 0 && rp.done <= at && rp.requests == 0 && rp.idle(at):
+		p.settle(at)
+	}
+}
+
+func (rp *replay) idle(at float64) bool {
+	for i := range rp.busy {
+		if rp.busy[i].until > at {
+			return false
+		}
+	}
+	return true
+}
+
+// greedyRuns begins a batch of greedy's.
+func (p *Policy) greedyRuns(places []virtual, place int, begin float64) {
+	rp := &p.ledger.replay
+	requests, rows := rp.requests, rp.rows
+	if rows > rp.size {
+		requests = max(1, rp.requests*rp.size/rp.rows)
+		rows = max(1, rp.rows*requests/rp.requests)
+	}
+	rp.requests -= requests
+	rp.rows -= rows
+	beside := 0
+	for i := range places {
+		if places[i].until > begin {
+			beside++
+		}
+	}
+	takes := p.contention.by(beside+1) * p.curve.at(rows)
+	more := p.contention.by(beside+1)/p.contention.by(beside) - 1
+	for i := range places {
+		if left := places[i].until - begin; left > 0 && more > 0 {
+			late := more * min(left, takes)
+			places[i].until += late
+			rp.greedy += late * float64(places[i].requests)
+		}
+	}
+	places[place] = virtual{begin + takes, requests}
+	rp.greedy += (begin + takes) * float64(requests)
+}
+
+// replayArrived gives a request to greedy as well.
+func (p *Policy) replayArrived(now batching.Time, rows int) {
+	rp := &p.ledger.replay
+	if rp.rule == none {
+		return
+	}
+	p.replayTo(now)
+	if rp.requests == 0 {
+		rp.ready = float64(now - rp.from)
+	}
+	rp.requests++
+	rp.rows += rows
+	p.replayTo(now)
+}
+
+// replayLeft takes one from greedy that did not wait to be run. If greedy has run
+// it already, the comparison is off by one, and is dropped.
+func (p *Policy) replayLeft(rows int) {
+	rp := &p.ledger.replay
+	if rp.requests > 0 {
+		rp.requests--
+		rp.rows = max(rp.requests, rp.rows-rows)
+		return
+	}
+	rp.rule = none
+}
+
+// replayBegan takes in a batch that really began, and which is not counted as
+// running yet.
+func (p *Policy) replayBegan(now batching.Time, requests, rows int) {
+	rp := &p.ledger.replay
+	if rp.rule == none {
+		return
+	}
+	p.replayTo(now)
+	if rp.rule == none {
+		return
+	}
+	begin := float64(now - rp.from)
+	takes := p.contention.by(p.running+1) * p.curve.at(rows)
+	more := p.contention.by(p.running+1)/p.contention.by(p.running) - 1
+	for i := range p.runs {
+		if b := &p.runs[i]; b.busy && more > 0 {
+			left := float64(b.began-now) + p.contention.by(p.running)*p.curve.at(b.rows)
+			rp.actual += more * max(0, min(left, takes)) * float64(b.requests)
+		}
+	}
+	rp.actual += (begin + takes) * float64(requests)
+	rp.done = max(rp.done, begin+takes)
+	rp.left--
+}
+
+// settle enters the difference. What still waits on either side is taken to run
+// next.
+func (p *Policy) settle(at float64) {
+	rp := &p.ledger.replay
+	if p.waiting > 0 {
+		rp.actual += float64(p.waiting) * (max(at, rp.done) + p.curve.at(p.rows))
+	}
+	if rp.requests > 0 {
+		until := rp.busy[0].until
+		for _, v := range rp.busy[:p.parallel(rp.rows)] {
+			until = min(until, v.until)
+		}
+		rp.greedy += float64(rp.requests) * (max(at, until) + p.curve.at(rp.rows))
+	}
+	a := &p.ledger.of[rp.rule]
+	if d := rp.actual - rp.greedy; d > 0 {
+		a.cost[p.ledger.at] += d
+	} else {
+		a.gain[p.ledger.at] -= d
+	}
+	rp.rule = none
+}

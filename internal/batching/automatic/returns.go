@@ -1,0 +1,251 @@
+package automatic
+
+import (
+	"math"
+
+	"github.com/shoal-serving/shoal/internal/batching"
+)
+
+const (
+	cohorts     = 8     // batches whose clients may still come back
+	returnsKeep = 0.985 // of what was counted, with each batch
+	returnsEach = 8     // batches between two looks at the counts
+	loop        = 0.6   // share of clients that come back, from which on the traffic is a closed loop
+	dense       = 1.5   // times the usual rate; less is not a return
+	longLag     = 19    // the bin from which on arrivals have nothing to do with the answer: one row's time
+)
+
+// returns are what comes after an answer: in a closed loop each client that was
+// answered sends its next request soon. Arrivals are counted by the time since each
+// of the last batches ended. Where they come much faster than they usually do,
+// they are returns, until all that were answered are back.
+type returns struct {
+	arrivals [bins]float64
+	time     [bins]float64 // that was spent in the bin
+	released [bins]float64 // requests that were answered, of batches that the bin was reached after
+	back     [bins]float64 // returns per released request
+	tail     [bins + 1]float64
+	share    float64 // of released requests that come back: the sum of back
+
+	ended   int // batches
+	pending [cohorts]cohort
+}
+
+// A cohort is the requests that one batch has answered.
+type cohort struct {
+	at       batching.Time
+	released float64 // 0 if there was no such batch yet
+	came     float64 // arrivals that are taken for its
+}
+
+// loops reports whether the traffic is mostly clients that wait for their answers.
+func (r *returns) loops() bool { return r.share > loop }
+
+// arrived counts an arrival, and takes it for a return of the cohort from which
+// one is most likely now.
+func (r *returns) arrived(now batching.Time, unit float64) {
+	var best *cohort
+	most := 0.0
+	for i := range r.pending {
+		c := &r.pending[i]
+		if c.released == 0 {
+			continue
+		}
+		k := binOf(float64(now-c.at) / unit)
+		if k >= bins {
+			continue
+		}
+		r.arrivals[k]++
+		left := r.share*c.released - c.came
+		if left <= 0 {
+			continue
+		}
+		if h := left * (r.back[k] + 1e-4) / (edges[k+1] - edges[k]); h > most {
+			best, most = c, h
+		}
+	}
+	if best != nil {
+		best.came++
+	}
+}
+
+// batchEnded takes in that a batch has answered so many requests.
+func (r *returns) batchEnded(now batching.Time, requests int, unit float64) {
+	if unit == 0 {
+		return
+	}
+	c := &r.pending[r.ended%cohorts]
+	if c.released > 0 {
+		r.spend(float64(now-c.at)/unit, c.released)
+	}
+	*c = cohort{at: now, released: float64(requests)}
+	r.ended++
+	if r.ended > cohorts && (r.ended < 4*returnsEach || r.ended%returnsEach == 0) {
+		r.learn()
+	}
+}
+
+// spend adds the time since a batch ended to the bins that it went through.
+func (r *returns) spend(units, released float64) {
+	for k := 0; k < bins && edges[k] < units; k++ {
+		width := edges[k+1] - edges[k]
+		part := min(1, (units-edges[k])/width)
+		r.time[k] += part * width
+		r.released[k] += part * released
+	}
+}
+
+func (r *returns) learn() {
+	if r.ended%returnsEach == 0 {
+		const keep = 0.886 // returnsKeep, for returnsEach batches at once
+		for k := range bins {
+			r.arrivals[k] *= keep
+			r.time[k] *= keep
+			r.released[k] *= keep
+		}
+	}
+	usual := r.rateOf(longLag, bins, -1)
+	// What does not stand out before even one row could be answered is the rate of
+	// requests that follow no answer.
+	other := min(usual, r.rateOf(0, longLag, usual))
+	r.share = 0
+	for k := range bins {
+		r.back[k] = 0
+		more := r.arrivals[k] - other*r.time[k]
+		// What is next to a peak belongs to it. When nearly all are back, another
+		// peak is the returns of another batch.
+		if r.released[k] > 1 && more > 0 && r.nearPeak(k, usual) && (r.share < 0.9 || r.back[k-1] > 0) {
+			r.back[k] = min(1-r.share, more/r.released[k])
+			r.share += r.back[k]
+		}
+	}
+	for k := bins - 1; k >= 0; k-- {
+		r.tail[k] = r.tail[k+1] + r.back[k]
+	}
+}
+
+// rateOf returns arrivals per unit of time in some bins, without those that stand
+// out against a rate.
+func (r *returns) rateOf(from, to int, against float64) float64 {
+	count, time := 0.0, 0.0
+	for k := from; k < to; k++ {
+		if against < 0 || !r.nearPeak(k, against) {
+			count += r.arrivals[k]
+			time += r.time[k]
+		}
+	}
+	if time == 0 {
+		return 0
+	}
+	return count / time
+}
+
+// nearPeak reports whether a bin or one next to it stands out.
+func (r *returns) nearPeak(k int, rate float64) bool {
+	return r.standsOut(k, rate) || k > 0 && r.standsOut(k-1, rate) || k+1 < bins && r.standsOut(k+1, rate)
+}
+
+// standsOut reports whether more came in a bin than the rate and its noise
+// explain.
+func (r *returns) standsOut(k int, rate float64) bool {
+	expected := rate * r.time[k]
+	more := r.arrivals[k] - dense*expected
+	return more > 0 && more*more > 4*(expected+0.25)
+}
+
+// after returns the share of released requests that come back later than the
+// given time.
+func (r *returns) after(units float64) float64 {
+	k := binOf(units)
+	if k >= bins {
+		return 0
+	}
+	part := (edges[k+1] - units) / (edges[k+1] - edges[k])
+	return r.tail[k+1] + r.back[k]*part
+}
+
+// within returns by when the given part of those that come back is back, in units.
+func (r *returns) within(part float64) float64 {
+	later := (1 - min(part, 0.95)) * r.share
+	for k := range bins {
+		if r.tail[k+1] <= later {
+			if r.back[k] == 0 {
+				return edges[k]
+			}
+			return edges[k+1] - (edges[k+1]-edges[k])*(later-r.tail[k+1])/r.back[k]
+		}
+	}
+	return edges[bins]
+}
+
+// expected returns how many requests will still come back.
+func (r *returns) expected(now batching.Time, unit float64, out *awaited) {
+	out.n, out.left = 0, 0
+	for i := range r.pending {
+		c := &r.pending[i]
+		left := r.share*c.released - c.came
+		if left < 0.3 {
+			continue
+		}
+		since := float64(now-c.at) / unit
+		tail := r.after(since)
+		if tail < 0.01*r.share {
+			continue
+		}
+		out.of[out.n] = part{since, left, tail}
+		out.n++
+		out.left += left
+	}
+}
+
+// awaited are the requests that will still come back.
+type awaited struct {
+	of   [cohorts]part
+	n    int
+	left float64 // of all parts
+}
+
+type part struct{ since, left, tail float64 }
+
+// by returns the share of them that is back after so many more units.
+func (a *awaited) by(r *returns, units float64) float64 {
+	back := 0.0
+	for _, p := range a.of[:a.n] {
+		back += p.left * (1 - r.after(p.since+units)/p.tail)
+	}
+	return back / a.left
+}
+
+// atLeast returns the chance that k or more of n happen, each with the chance f.
+func atLeast(k, n int, f float64) float64 {
+	switch {
+	case f <= 0:
+		return 0
+	case f >= 1:
+		return 1
+	case k == n:
+		p := 1.0
+		for ; n > 0; n >>= 1 {
+			if n&1 == 1 {
+				p *= f
+			}
+			f *= f
+		}
+		return p
+	case n > 40:
+		// Close to the normal distribution, and that to the logistic one.
+		z := (float64(n)*f - float64(k) + 0.5) / math.Sqrt(float64(n)*f*(1-f))
+		return 1 / (1 + math.Exp(-1.7*z))
+	}
+	// The sum of the chances of fewer than k.
+	q, odds := 1.0, f/(1-f)
+	for range n {
+		q *= 1 - f
+	}
+	sum := 0.0
+	for i := range k {
+		sum += q
+		q *= odds * float64(n-i) / float64(i+1)
+	}
+	return max(0, 1-sum)
+}

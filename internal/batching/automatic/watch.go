@@ -1,0 +1,138 @@
+package automatic
+
+import "github.com/shoal-serving/shoal/internal/batching"
+
+const (
+	settling = 16   // batches for which rules rest when the model's speed has changed
+	tryFor   = 64   // batches for which it is tried how many at once are worth it
+	again    = 2048 // batches after which it is tried again how many at once are worth it, if that was not calibrated
+)
+
+// A run is the batch that an instance runs.
+type run struct {
+	busy           bool
+	began          batching.Time
+	rows, requests int
+	beside         [most + 1]float64 // nanoseconds that it ran while n did, from 1
+}
+
+// Arrived implements [batching.Watcher].
+func (p *Policy) Arrived(now batching.Time, it *batching.Item) {
+	p.rate.arrived(now, it.Rows)
+	p.gaps.arrived(now, p.unit)
+	if p.unit > 0 {
+		p.returns.arrived(now, p.unit)
+	}
+	p.replayArrived(now, it.Rows)
+	p.waiting++
+	p.rows += it.Rows
+}
+
+// Left implements [batching.Watcher].
+func (p *Policy) Left(_ batching.Time, it *batching.Item) {
+	p.waiting--
+	p.rows -= it.Rows
+	p.replayLeft(it.Rows)
+	if p.waiting == 0 {
+		p.hold = hold{}
+	}
+}
+
+// Began implements [batching.Watcher].
+func (p *Policy) Began(now batching.Time, instance int, items []*batching.Item) {
+	rows := 0
+	for _, it := range items {
+		rows += it.Rows
+	}
+	p.closed[p.why]++
+	if p.why == batching.Cut || p.why == batching.Shared {
+		p.startReplay(cut, now, p.opt.MaxRows)
+	}
+	p.replayBegan(now, len(items), rows)
+	p.pass(now)
+	r := p.runOf(instance)
+	*r = run{busy: true, began: now, rows: rows, requests: len(items)}
+	p.waiting -= len(items)
+	p.rows -= rows
+	p.running++
+	p.began = now
+	p.hold = hold{}
+}
+
+// Ended implements [batching.Watcher].
+func (p *Policy) Ended(now batching.Time, instance int, items []*batching.Item, stopped bool) {
+	p.pass(now)
+	r := p.runOf(instance)
+	r.busy = false
+	p.running--
+	p.returns.batchEnded(now, len(items), p.unit)
+	all := 0.0
+	for _, it := range items {
+		all += float64(now - it.Arrived())
+	}
+	p.ledger.took(all)
+	if p.tries() > 0 {
+		p.tried++
+	}
+	if p.ledger.batch%again == 0 {
+		p.tried = 0
+		if !p.contention.pinned {
+			p.contention.tire()
+		}
+	}
+	if !stopped {
+		p.learn(r, float64(now-r.began))
+	}
+	if p.returns.loops() {
+		p.observe(now)
+	} else {
+		p.cycle = cycle{}
+	}
+	p.replayTo(now)
+}
+
+// learn takes in how long a batch took.
+func (p *Policy) learn(r *run, took float64) {
+	expected := p.curve.at(r.rows)
+	if r.beside[1] < 0.95*took {
+		if expected > 0 {
+			p.contention.learn(expected, &r.beside, p.opt.Instances)
+		}
+		// A size that never runs alone is known by what it would have taken.
+		if alone := p.contention.alone(&r.beside); alone > 0 && p.curve.needs(r.rows) {
+			p.curve.measured(r.rows, alone)
+			p.resize()
+		}
+		return
+	}
+	if expected > 0 && took > 0 && p.curve.solo > 2*own {
+		if by := p.drift.measured(took / expected); by != 1 {
+			p.curve.rescale(by)
+			p.frozen = p.ledger.batch + settling
+			p.resize()
+		}
+	}
+	p.curve.measured(r.rows, took)
+	if p.curve.fresh == 0 {
+		p.resize()
+	}
+}
+
+// pass notes how long how many batches have run.
+func (p *Policy) pass(now batching.Time) {
+	ran, n := float64(now-p.changed), min(p.running, most)
+	p.changed = now
+	for i := range p.runs {
+		if p.runs[i].busy {
+			p.runs[i].beside[n] += ran
+		}
+	}
+}
+
+// runOf returns the batch of an instance, which may have come after the start.
+func (p *Policy) runOf(instance int) *run {
+	for len(p.runs) < instance {
+		p.runs = append(p.runs, run{})
+	}
+	return &p.runs[instance-1]
+}

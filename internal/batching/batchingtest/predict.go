@@ -1,0 +1,183 @@
+package batchingtest
+
+import (
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/batching"
+)
+
+// What the core predicts, said again. How many rows will yet join the batch of a
+// request nobody can know; so of the end of that batch the referee knows the
+// earliest and the latest, and in between it lets the core decide.
+
+// combines reports whether requests may share a batch.
+func (r *Referee) combines() bool {
+	_, alone := r.cfg.Policy.(batching.None)
+	return r.cfg.Policy != nil && !alone
+}
+
+// side returns how many batches may run at once.
+func (r *Referee) side() (n int) {
+	for _, in := range r.instances {
+		if in.serves() {
+			n++
+		}
+	}
+	if _, running := r.backlog(); running > 0 {
+		n = min(n, running)
+	}
+	return n
+}
+
+// backlog asks a policy that the referee does not know what it makes of a long queue.
+func (r *Referee) backlog() (rows, running int) {
+	if p, ok := r.cfg.Policy.(interface{ Backlog() (rows, running int) }); ok && r.rule == nil {
+		return p.Backlog()
+	}
+	return 0, 0
+}
+
+// most returns how many rows go together while the queue is long.
+func (r *Referee) most() int {
+	most := r.cfg.MaxRows
+	if p, ok := r.cfg.Policy.(batching.Triton); ok && len(p.Preferred) > 0 {
+		most = p.Preferred[len(p.Preferred)-1]
+	}
+	if rows, _ := r.backlog(); rows > 0 {
+		most = rows
+	}
+	side := time.Duration(r.side())
+	if r.cfg.Objective == 0 || !r.combines() || side == 0 {
+		return most
+	}
+	for n := most; n > 1; n-- {
+		if takes := r.cfg.Predictor.Predict(n, int(side)); takes+takes/side <= r.cfg.Objective {
+			return n
+		}
+	}
+	return 1
+}
+
+// due returns when q, which arrives, should be answered.
+func (r *Referee) dueOf(q *request) batching.Time {
+	if r.cfg.Predictor == nil || q.item.Instance != 0 {
+		return batching.Never
+	}
+	due := q.deadline()
+	if o := r.cfg.Objective; o > 0 {
+		due = min(due, r.now+o-o/20)
+	}
+	return due
+}
+
+// foresee sets when q should be answered, and returns whether it would be too late,
+// for certain or perhaps.
+func (r *Referee) foresee(q *request) (certain, perhaps bool) {
+	q.due = r.dueOf(q)
+	if q.due == batching.Never || r.side() == 0 {
+		return false, false
+	}
+	items, rows, idle := 1, q.item.Rows, r.count(busy) == 0
+	for _, other := range r.queue {
+		if other.over(r.now) {
+			continue
+		}
+		idle = false
+		// Those of its level that are behind because they were late count as well.
+		if other.level <= q.level {
+			items++
+			rows += other.item.Rows
+		}
+	}
+	together := 1
+	if r.combines() {
+		together = max(1, r.most()*items/rows)
+	}
+	before := (items - 1) / together
+	start, beside := r.firstFree(), r.count(busy)+1
+	if before > 0 || r.count(parked)+r.count(awake) == 0 {
+		beside = r.side()
+	}
+	if before > 0 {
+		start += time.Duration(before) * r.cfg.Predictor.Predict(together*rows/items, r.side()) / time.Duration(r.side())
+	}
+	least, most := q.item.Rows, q.item.Rows
+	if r.combines() {
+		most = max(most, r.most())
+		least = max(least, min((items-before*together)*rows/items, most))
+	}
+	if start == r.now {
+		most = least // nobody can join it
+	}
+	end := func(rows int) batching.Time {
+		takes := r.cfg.Predictor.Predict(rows, beside)
+		return start + takes + takes/25
+	}
+	if idle && end(most) > q.due && r.now-r.lastEnd >= 10*(end(most)-r.now) {
+		q.due = batching.Never
+	}
+	return end(least) > q.due, end(most) > q.due
+}
+
+func (r *Referee) firstFree() batching.Time {
+	if r.count(parked)+r.count(awake) > 0 {
+		return r.now
+	}
+	first := batching.Never
+	for _, in := range r.instances {
+		if in.state == busy && !in.leaving {
+			first = min(first, max(r.now, in.began+r.cfg.Predictor.Predict(rowsOf(in.batch), r.count(busy))))
+		}
+	}
+	return first
+}
+
+func rowsOf(list []*request) (rows int) {
+	for _, q := range list {
+		rows += q.item.Rows
+	}
+	return rows
+}
+
+// hopeless reports whether a batch of so many rows that begins now answers q too
+// late.
+func (r *Referee) hopeless(q *request, rows int) bool {
+	lost := min(q.deadline(), q.due+r.cfg.Objective/40) // half of what was left of the objective
+	return q.due != batching.Never && lost <= r.now+r.cfg.Predictor.Predict(rows, r.count(busy)+1)
+}
+
+// inTime restates how what a policy wants is changed so that nobody is late: n from
+// the front of a line, or none until at.
+func (r *Referee) inTime(l line, n int, at batching.Time) (int, batching.Time) {
+	dated := false
+	for _, q := range r.queue {
+		dated = dated || q.due != batching.Never
+	}
+	if !dated || n == 0 && at == batching.Never {
+		return n, at
+	}
+	most, due := r.most(), batching.Never
+	fit := 1
+	for fit < len(l.requests) && rowsOf(l.requests[:fit+1]) <= most {
+		fit++
+	}
+	switch {
+	case n > 0 && r.cfg.Objective > 0 && r.combines():
+		return min(n, fit), at
+	case n > 0:
+		return n, at
+	case fit < len(l.requests) || rowsOf(l.requests) >= most:
+		return fit, 0
+	}
+	for _, q := range l.requests {
+		due = min(due, q.due)
+	}
+	if due == batching.Never {
+		return n, at
+	}
+	takes := r.cfg.Predictor.Predict(min(rowsOf(l.requests)+1, most), r.count(busy)+1)
+	if last := due - takes - takes/8; last > r.now {
+		return 0, min(at, last)
+	}
+	return fit, 0
+}

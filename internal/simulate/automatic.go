@@ -1,0 +1,33 @@
+package simulate
+
+import (
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/batching/automatic"
+	"github.com/shoal-serving/shoal/internal/device"
+)
+
+// Calibrated returns what calibration would measure of a model on a device that
+// nothing else uses, if no measurement were off: some sizes, and how much batches
+// disturb each other.
+func Calibrated(curve device.Curve, slowdown []float64, rows, instances int) automatic.Profile {
+	const runs = 5
+	var p automatic.Profile
+	size := func(rows int) {
+		if took := curve.Takes(rows); took > 0 {
+			p.Sizes = append(p.Sizes, automatic.Timing{Rows: rows, Took: took, Slow: took, Runs: runs})
+		}
+	}
+	for n := 1; n <= rows; n += max(1, n/8) {
+		size(n)
+	}
+	if last := len(p.Sizes); last > 0 && p.Sizes[last-1].Rows < rows {
+		size(rows)
+	}
+	d := device.Device{Slowdown: slowdown}
+	for n := range instances {
+		d.Start(0, n, time.Hour)
+		p.Slowdown = append(p.Slowdown, float64(d.EndOf(0))/float64(time.Hour))
+	}
+	return p
+}

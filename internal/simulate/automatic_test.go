@@ -1,0 +1,43 @@
+package simulate
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/batching/automatic"
+	"github.com/shoal-serving/shoal/internal/device"
+)
+
+func TestCalibrationMeasuresTheDevice(t *testing.T) {
+	got := Calibrated(device.Curve{Fixed: 2 * ms, PerRow: ms}, []float64{1, 1.5}, 10, 3)
+	var want []automatic.Timing
+	for rows := range 10 {
+		took := time.Duration(3+rows) * ms
+		want = append(want, automatic.Timing{Rows: rows + 1, Took: took, Slow: took, Runs: 5})
+	}
+	if !slices.Equal(got.Sizes, want) {
+		t.Errorf("the sizes are %v, want %v", got.Sizes, want)
+	}
+	if want := []float64{1, 1.5, 1.5}; !slices.Equal(got.Slowdown, want) {
+		t.Errorf("the slowdown is %v, want %v", got.Slowdown, want)
+	}
+}
+
+func TestEachRunOfASettingLearnsAnew(t *testing.T) {
+	load := func(clients string) *Run {
+		s, err := Read("scenario.yaml", []byte("model: {max_batch_size: 8, fixed: 2ms, per_row: 1ms, batching: automatic, calibrated: false}\n"+
+			"load: {clients: "+clients+", think: {from: 0.1ms, to: 0.3ms}, requests: 1000}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		report, err := s.Run()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return report.Runs[len(report.Runs)-1]
+	}
+	if alone, after := load("4"), load("[64, 4]"); alone.Total.Latency != after.Total.Latency {
+		t.Errorf("4 clients see %v by themselves, and %v in a run that follows another", alone.Total.Latency, after.Total.Latency)
+	}
+}

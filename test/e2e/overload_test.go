@@ -1,0 +1,201 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/shoal-serving/shoal/internal/bench"
+	"github.com/shoal-serving/shoal/internal/engine/onnx/onnxtest"
+	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
+)
+
+// A flood sends requests at a rate, whether or not they are answered.
+type flood struct {
+	rate    float64 // requests a second, at random distances
+	request *kservepb.ModelInferRequest
+	within  time.Duration // that an answer is in time
+	warm    time.Duration // at the begin, of which nothing is counted
+	lasts   time.Duration // after that
+}
+
+// A toll is what came of a flood.
+type toll struct {
+	sent, inTime, late int
+	refused            []time.Duration // how long after they were sent those were told, ascending
+	without            int             // of those, how many were not told when to come back
+	lasts              time.Duration
+}
+
+// perSecond returns how many were answered in time.
+func (t toll) perSecond() float64 { return float64(t.inTime) / t.lasts.Seconds() }
+
+func (t toll) lateShare() float64 { return float64(t.late) / float64(max(1, t.inTime+t.late)) }
+
+// refusedWithin returns how long it took to tell those who were told soonest, of
+// which there is such a share.
+func (t toll) refusedWithin(share float64) time.Duration {
+	if len(t.refused) == 0 {
+		return 0
+	}
+	return t.refused[min(len(t.refused)-1, int(share*float64(len(t.refused))))]
+}
+
+func (t toll) String() string {
+	return fmt.Sprintf("%.1f a second in time, %.2f %% late, %.0f %% refused, half of them within %v, 99 %% within %v, all within %v",
+		t.perSecond(), 100*t.lateShare(), 100*float64(len(t.refused))/float64(max(1, t.sent)),
+		t.refusedWithin(0.5).Round(10*time.Microsecond), t.refusedWithin(0.99).Round(10*time.Microsecond), t.refusedWithin(1).Round(10*time.Microsecond))
+}
+
+// run floods the server. Who has no answer when it is over is not waited for, and
+// is late.
+func (f flood) run(t *testing.T, s *server) toll {
+	t.Helper()
+	// Not a timeout, which the server would be told of.
+	ctx, abandon := context.WithCancel(t.Context())
+	defer time.AfterFunc(f.warm+f.lasts+f.within, abandon).Stop()
+	var clients []kservepb.GRPCInferenceServiceClient
+	for range 8 {
+		clients = append(clients, s.client())
+	}
+	var mu sync.Mutex // guards the following
+	got := toll{lasts: f.lasts}
+	var running sync.WaitGroup
+	began := time.Now()
+	n := 0
+	for at := range bench.Poisson(f.rate, 1) {
+		if at > f.warm+f.lasts {
+			break
+		}
+		time.Sleep(at - time.Since(began))
+		i := n
+		n++
+		running.Go(func() {
+			sent := time.Now()
+			_, err := clients[i%len(clients)].ModelInfer(ctx, f.request)
+			took := time.Since(sent)
+			if at < f.warm {
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			got.sent++
+			switch {
+			case status.Code(err) == codes.ResourceExhausted:
+				got.refused = append(got.refused, took)
+				if !slices.ContainsFunc(status.Convert(err).Details(), func(d any) bool { _, ok := d.(*errdetails.RetryInfo); return ok }) {
+					got.without++
+				}
+			case err != nil && ctx.Err() == nil:
+				t.Errorf("request %d: %v", i, err)
+			case err == nil && time.Since(began)-at <= f.within: // also what it was sent too late counts
+				got.inTime++
+			default:
+				got.late++
+			}
+		})
+	}
+	running.Wait()
+	slices.Sort(got.refused)
+	return got
+}
+
+// TestProofOverloadCostsNoGoodput floods models with more than they can do, with an
+// objective and without one.
+func TestProofOverloadCostsNoGoodput(t *testing.T) {
+	t.Run("seed device", func(t *testing.T) {
+		// Where other work goes on, the device is slow, so that it and nothing else has
+		// too much to do.
+		slower := choose(1, 20)
+		within := time.Duration(slower) * 20 * time.Millisecond
+		settings := func(more string) string {
+			// The inputs are smaller than the seed device's, for the same reason.
+			return fmt.Sprintf(`
+				backend: "simulated"
+				max_batch_size: 8
+				input [ { name: "x" data_type: TYPE_FP32 dims: [ 16 ] } ]
+				output [ { name: "y" data_type: TYPE_FP32 dims: [ 16 ] } ]
+				instance_group [ { count: 1 } ]
+				dynamic_batching { max_queue_delay_microseconds: 0 }
+				parameters { key: "fixed_us" value { string_value: "%g" } }
+				parameters { key: "per_row_us" value { string_value: "%g" } }
+			`, 1921*float64(slower), 59.3*float64(slower)) + more
+		}
+		s := start(t, repositoryOf(t, map[string]string{"plain": settings(""), "bounded": settings(objective(within))}))
+		request := func(model string) *kservepb.ModelInferRequest {
+			return &kservepb.ModelInferRequest{
+				ModelName:        model,
+				Inputs:           []*kservepb.ModelInferRequest_InferInputTensor{{Name: "x", Datatype: "FP32", Shape: []int64{2, 16}}},
+				RawInputContents: [][]byte{make([]byte, 2*16*4)},
+			}
+		}
+		holdUnderOverload(t, s, request, within)
+	})
+	t.Run("ResNet-50", func(t *testing.T) {
+		if !*strict {
+			t.Skip("it takes its time")
+		}
+		onnxtest.Library(t)
+		file := realModel(t, "resnet50")
+		settings := func(more string) string {
+			return `
+				max_batch_size: 8
+				instance_group [ { count: 1 } ]
+				dynamic_batching { max_queue_delay_microseconds: 0 }
+			` + more
+		}
+		// A batch of 8 takes about half a second here; a second would be two of them
+		// with nothing to spare.
+		const within = 3 * time.Second
+		s := start(t, onnxRepository(t, map[string]onnxModel{"plain": {file, settings("")}, "bounded": {file, settings(objective(within))}}))
+		holdUnderOverload(t, s, func(model string) *kservepb.ModelInferRequest { return picture(model, 1) }, within)
+	})
+}
+
+func objective(within time.Duration) string {
+	return fmt.Sprintf("parameters { key: %q value { string_value: \"%d\" } }\n", "slo_milliseconds", within.Milliseconds())
+}
+
+// holdUnderOverload asks what the model plain can do, and then floods it and the
+// model bounded, which is the same with an objective.
+func holdUnderOverload(t *testing.T, s *server, request func(model string) *kservepb.ModelInferRequest, within time.Duration) {
+	t.Helper()
+	lasts := choose(max(10*time.Second, 20*within), 2*time.Second)
+	c := crowd{clients: 16, sharing: 2, request: func(int) *kservepb.ModelInferRequest { return request("plain") }, during: lasting(lasts)}
+	capacity := c.run(t, s).perSecond()
+	t.Logf("it can do %.1f requests a second", capacity)
+	if capacity == 0 {
+		t.Fatal("nothing is left to be a multiple of")
+	}
+	for _, times := range choose([]float64{1.2, 2, 4}, []float64{2}) {
+		f := flood{rate: times * capacity, within: within, warm: max(lasts/10, 2*within), lasts: lasts}
+		f.request = request("bounded")
+		with := f.run(t, s)
+		f.request = request("plain")
+		without := f.run(t, s)
+		t.Logf("at %g times that\n  with admission: %.1f %% of it, %v\n  without: %.1f %% of it, %v", times, 100*with.perSecond()/capacity, with, 100*without.perSecond()/capacity, without)
+		if with.without > 0 {
+			t.Errorf("%d of those that were refused were not told when to come back", with.without)
+		}
+		if with.perSecond() <= 2*without.perSecond() {
+			t.Errorf("at %g times what it can do, %.0f a second are answered in time with admission, and %.0f without", times, with.perSecond(), without.perSecond())
+		}
+		if !*strict {
+			continue
+		}
+		if with.perSecond() < 0.97*capacity || with.lateShare() > 0.005 || with.refusedWithin(0.99) > 5*time.Millisecond {
+			t.Errorf("at %g times what it can do: %.1f %% of that, %.2f %% late, refused within %v; want at least 97 %%, at most 0.5 %%, and 5 ms", times,
+				100*with.perSecond()/capacity, 100*with.lateShare(), with.refusedWithin(0.99))
+		}
+		time.Sleep(within) // until what was left of the last one is gone
+	}
+}
