@@ -26,6 +26,7 @@ type Explanation struct {
 
 	Rate    float64 `json:"rate"`    // requests a second
 	Returns float64 `json:"returns"` // the part of answered requests whose client soon sends the next
+	Loop    Loop    `json:"loop"`
 
 	Rules   []Rule                   `json:"rules"`
 	Closed  [batching.Reasons]uint64 `json:"closed"` // batches, by why they closed
@@ -33,6 +34,14 @@ type Explanation struct {
 	Drifts  uint64                   `json:"drifts"` // times that the model's speed changed
 	Waiting int                      `json:"waiting"`
 	Running int                      `json:"running"`
+}
+
+// A Loop is how clients are served that wait for their answers. It is zero if the
+// traffic is of another kind.
+type Loop struct {
+	Clients float64 `json:"clients"` // requests that are on their way at once
+	Rows    int     `json:"rows"`    // that their batches are to have
+	Batches int     `json:"batches"` // at once
 }
 
 // A Size is how long batches of some rows take.
@@ -62,7 +71,7 @@ func (p *Policy) Explain() Explanation {
 		Fixed: time.Duration(p.curve.fixed), PerRow: time.Duration(p.curve.perRow), Bent: p.curve.bent,
 		Efficient: p.sizes.efficient, Peak: p.sizes.peak,
 		Useful: p.contention.useful, Backlog: p.contention.backlog, Slowdown: slices.Clone(p.contention.slow[1 : min(p.opt.Instances, most)+1]),
-		Rate: p.rate.over(p.changed, lasting) * float64(time.Second), Returns: p.returns.share,
+		Rate: p.rate.over(p.changed, lasting) * float64(time.Second), Returns: p.returns.share, Loop: Loop{p.cycle.clients, p.cycle.rows, p.cycle.places},
 		Closed: p.closed, Batches: p.ledger.batch, Drifts: p.drift.seen,
 		Waiting: p.waiting, Running: p.running,
 	}

@@ -6,35 +6,55 @@ import (
 	"github.com/shoal-serving/shoal/internal/batching"
 )
 
+// Tuned in the simulator, the same for all models and traffic.
+const (
+	leastRoom = 0.08 // of the speed; a rate that leaves less is taken to leave that
+	loaded    = 0.9  // of the capacity: from there on no batch is held for its turn
+	calm      = 0.3  // of the capacity below that: from there on each is
+	ample     = 1.25 // times what comes in a period is one instance's part at least
+)
+
 // holdForOthers is for when other batches run: not to begin right behind the last
 // one, and not to slow down one that ends soon.
 func (p *Policy) holdForOthers(s *situation) (rule, batching.Time) {
 	rate := p.rate.of(s.now) * p.rate.rows // rows
-	k := float64(p.contention.useful)
-	speed := p.contention.speed(p.contention.useful)
 	if p.ledger.on(pace) {
-		saved := p.saved(s.rows, p.oneMore())
-		// Instances that begin one after the other, each with what came since the last
-		// one, have the shortest queue: every period, with period·rate rows.
-		period := p.curve.fixed / max(0.08*speed, speed-p.curve.perRow*rate)
-		load := rate / p.speed(p.sizes.efficient) / speed
-		part := max(0, min(1, (0.9-load)/0.3))
-		running := 0
-		for i := range p.runs {
-			if p.runs[i].busy {
-				running += p.runs[i].rows
-			}
-		}
-		need := min(part*rate*period, part/(k-part)*float64(running))
-		until := p.began + batching.Time(math.Ceil(period))
-		if float64(s.rows) < need && until > s.now && s.waited < saved {
-			return pace, min(until, s.now+batching.Time(math.Ceil(saved-s.waited)))
+		if until := p.nextTurn(s, rate); until > s.now {
+			return pace, until
 		}
 	}
 	if p.ledger.on(share) && p.betterAfter(s, rate) {
 		return share, batching.Never // the batch that ends asks again
 	}
 	return none, 0
+}
+
+// period returns the time from the begin of one batch to that of the next, of
+// instances that begin one after the other, each with what came since the last
+// one. That is how they have the shortest queue.
+func (p *Policy) period(rate float64) float64 {
+	speed := p.contention.speed(p.contention.useful)
+	return p.curve.fixed / max(leastRoom*speed, speed-p.curve.perRow*rate)
+}
+
+// nextTurn returns when the next batch is to begin, if too little waits to begin
+// before. Near capacity that is not looked at: each instance is needed.
+func (p *Policy) nextTurn(s *situation, rate float64) batching.Time {
+	saved, period := p.saved(s.rows, p.oneMore()), p.period(rate)
+	k := float64(p.contention.useful)
+	load := rate / p.speed(p.sizes.efficient) / p.contention.speed(p.contention.useful)
+	part := max(0, min(1, (loaded-load)/calm))
+	running := 0
+	for i := range p.runs {
+		if p.runs[i].busy {
+			running += p.runs[i].rows
+		}
+	}
+	need := min(part*rate*period, part/(k-part)*float64(running))
+	if float64(s.rows) >= need || s.waited >= saved {
+		return 0
+	}
+	return min(p.began+batching.Time(math.Ceil(period)), s.now+batching.Time(math.Ceil(saved-s.waited)))
 }
 
 // betterAfter reports whether it is better to begin when the next batch has ended
@@ -64,10 +84,8 @@ func (p *Policy) betterAfter(s *situation, rate float64) bool {
 func (p *Policy) portion(s *situation) int {
 	k := max(1, p.contention.useful)
 	rate := p.rate.of(s.now) * p.rate.rows
-	speed := p.contention.speed(k)
-	period := p.curve.fixed / max(0.08*speed, speed-p.curve.perRow*rate)
-	rows := int(math.Ceil(max(1.25*rate*period, float64(p.rows)/float64(k))))
-	if p.contention.by(k) > 1.1 {
+	rows := int(math.Ceil(max(ample*rate*p.period(rate), float64(p.rows)/float64(k))))
+	if p.contention.by(k) > worth {
 		rows = max(rows, min(s.rows, s.target/2)) // small batches waste what is shared
 	}
 	return max(1, min(rows, s.target))

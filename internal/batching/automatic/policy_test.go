@@ -216,6 +216,9 @@ func TestWhatIsKnownIsTold(t *testing.T) {
 	if e.Returns < 0.9 {
 		t.Errorf("%v of the clients come back, want nearly all", e.Returns)
 	}
+	if want := (automatic.Loop{Clients: 4, Rows: 4, Batches: 1}); e.Loop.Clients < 3.5 || e.Loop.Clients > 4.1 || e.Loop.Rows != want.Rows || e.Loop.Batches != want.Batches {
+		t.Errorf("the loop is %+v, want %+v", e.Loop, want)
+	}
 	if e.Batches != uint64(len(tr.sizes)) || e.Closed[batching.Gathered] < e.Batches*8/10 {
 		t.Errorf("%d batches of %d were gathered", e.Closed[batching.Gathered], e.Batches)
 	}
@@ -235,5 +238,21 @@ func TestPreferredSizesLeaveAtOnce(t *testing.T) {
 	}
 	if e := p.Explain(); e.Closed[batching.Preferred] < e.Batches*9/10 {
 		t.Errorf("%d batches of %d have a preferred size", e.Closed[batching.Preferred], e.Batches)
+	}
+}
+
+func TestWhenAnInstanceIsFreeIsTold(t *testing.T) {
+	curve := device.Curve{Fixed: 4 * ms, PerRow: ms / 2}
+	p := automatic.New(automatic.Options{MaxRows: 8, Instances: 2, Profile: simulate.Calibrated(curve, []float64{1, 1.5}, 8, 2)})
+	if free := p.Free(ms); free != ms {
+		t.Errorf("nothing runs, and an instance is free at %v, want now", free)
+	}
+	p.Began(2*ms, 1, []*batching.Item{{Rows: 2}, {Rows: 2}})
+	p.Began(3*ms, 2, []*batching.Item{{Rows: 2}})
+	if free, want := p.Free(4*ms), 3*ms+5*ms*3/2; free < want-us || free > want {
+		t.Errorf("an instance is free at %v, want %v", free, want)
+	}
+	if free := p.Free(time.Second); free != time.Second {
+		t.Errorf("one that is late is free at %v, want now", free)
 	}
 }
