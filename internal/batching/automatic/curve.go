@@ -13,8 +13,9 @@ const (
 	keep     = 0.98915 // of a cell's weight with each batch of its size: half of it is from the last 64
 	pinned   = 10      // the most that a calibrated size weighs, in batches
 	own      = 4       // batches from which on a size is known by itself
+	sure     = 5       // batches from which on it tells that the curve is no line
 	straight = 0.08    // sizes decide by the line if no cell is further from it, relative to it
-	outlier  = 3       // times as long as expected; what is longer counts as that long
+	outlier  = 1.5     // times as long as expected; what is longer counts as that long
 	grow     = 4       // times the largest size seen; a batch is no larger while sizes are guessed
 )
 
@@ -161,7 +162,7 @@ func (c *curve) build() {
 		mean, weight := c.cells[rows].value()
 		if weight >= own {
 			takes += weight / (weight + 1) * (mean - line)
-			c.bent = c.bent || math.Abs(mean-line) > straight*line
+			c.bent = c.bent || weight >= sure && math.Abs(mean-line) > straight*line
 		} else if w, off := near.around(c, rows); w > 0 {
 			takes += w / (w + 3) * off
 		}

@@ -5,7 +5,7 @@ import "math"
 const (
 	cutGain = 0.97 // of what all at once costs; less has to remain for a cut
 	busy    = 0.4  // of the best speed in arrivals: what is left behind is joined by others
-	crowd   = 0.8  // of the best speed in arrivals: no time is left for batches that could be saved
+	room    = 0.85 // of the time; smaller batches must not keep the model busy for more
 	step    = 1.05 // times as many rows in the same time makes a step worth stopping at
 )
 
@@ -22,7 +22,7 @@ func (p *Policy) cutTo(s *situation) int {
 		return p.cutToStep(s, rate, behind)
 	}
 	fixed, perRow := p.curve.fixed, p.curve.perRow
-	if perRow == 0 || rate > crowd*p.speed(p.sizes.efficient) {
+	if perRow == 0 {
 		return s.rows
 	}
 	// In batches of q rows, x rows are answered after (x/q+1)/2 batches on average,
@@ -30,7 +30,7 @@ func (p *Policy) cutTo(s *situation) int {
 	// sum is least at the root of the following; but q must leave room for what comes.
 	cost := func(q float64) float64 { return x*(x/q+1)/2*(fixed+perRow*q) + behind*fixed*x/q }
 	q := math.Sqrt(fixed / perRow * (x + 2*behind))
-	q = math.Ceil(max(1, q, fixed*rate/max(0.02, 0.93-perRow*rate)))
+	q = math.Ceil(max(1, q, fixed*rate/max(0.02, room-perRow*rate)))
 	if int(q) < s.rows && cost(q) < cutGain*cost(float64(s.rows)) {
 		return int(q)
 	}

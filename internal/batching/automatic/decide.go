@@ -8,6 +8,7 @@ import (
 
 const (
 	backlog = 6    // efficient batches; if more waits, only throughput counts
+	filled  = 0.85 // of the efficient speed in arrivals; if more come, the same
 	crumb   = 0.97 // of the efficient speed is good enough to leave nothing behind
 )
 
@@ -101,7 +102,7 @@ func (p *Policy) target(rows int) int {
 		return min(p.cycle.rows, grow*p.curve.largest)
 	}
 	size := p.sizes.efficient
-	if rows >= backlog*size {
+	if rows >= backlog*size || rows > size && p.rate.over(p.changed, lasting)*p.rate.rows > filled*p.speed(size) {
 		size = p.sizes.peak
 	} else if rows > size && rows <= min(size+size/3, p.curve.max()) && p.speed(rows) > crumb*p.speed(size) {
 		size = rows

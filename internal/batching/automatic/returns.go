@@ -25,6 +25,7 @@ type returns struct {
 	released [bins]float64 // requests that were answered, of batches that the bin was reached after
 	back     [bins]float64 // returns per released request
 	tail     [bins + 1]float64
+	soon     bool    // nearly all that come back do so within about the time of one row
 	share    float64 // of released requests that come back: the sum of back
 
 	ended   int // batches
@@ -39,7 +40,9 @@ type cohort struct {
 }
 
 // loops reports whether the traffic is mostly clients that wait for their answers.
-func (r *returns) loops() bool { return r.share > loop }
+// Those that come back later than a batch takes are nobody to wait for, and may as
+// well be others.
+func (r *returns) loops() bool { return r.share > loop && r.soon }
 
 // arrived counts an arrival, and takes it for a return of the cohort from which
 // one is most likely now.
@@ -122,6 +125,7 @@ func (r *returns) learn() {
 	for k := bins - 1; k >= 0; k-- {
 		r.tail[k] = r.tail[k+1] + r.back[k]
 	}
+	r.soon = r.within(0.9) < 1.25*finest
 }
 
 // rateOf returns arrivals per unit of time in some bins, without those that stand
