@@ -3,7 +3,7 @@ package matrix
 import "testing"
 
 func TestCellsHaveNamesAndKeysOfTheirOwn(t *testing.T) {
-	for set, cells := range map[string][]*Cell{"tuned": Tuned()} {
+	for set, cells := range map[string][]*Cell{"tuned": Tuned(), "held out": HeldOut()} {
 		names, keys := map[string]bool{}, map[string]bool{}
 		for _, c := range cells {
 			if names[c.Name()] || keys[c.Key()] {
