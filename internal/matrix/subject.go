@@ -1,0 +1,112 @@
+package matrix
+
+import (
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/batching"
+	"github.com/shoal-serving/shoal/internal/batching/automatic"
+	"github.com/shoal-serving/shoal/internal/simulate"
+)
+
+// A Subject is a policy without settings, which the matrix is about.
+type Subject struct {
+	// New returns the policy for a cell. It may use so many instances; the profile is
+	// empty if nothing was calibrated.
+	New func(instances int, profile automatic.Profile) batching.Policy
+}
+
+// Automatic is the policy that the server runs where nothing is set.
+var Automatic = Subject{New: func(instances int, profile automatic.Profile) batching.Policy {
+	return automatic.New(automatic.Options{MaxRows: MaxRows, Instances: instances, Profile: profile})
+}}
+
+// Greedy never waits. It stands in for a policy that is broken.
+var Greedy = Subject{New: func(int, automatic.Profile) batching.Policy { return batching.Triton{MaxRows: MaxRows} }}
+
+// A Trial is what a subject makes of a cell.
+type Trial struct {
+	Cell        string    `json:"cell"` // its key
+	Name        string    `json:"name"`
+	Version     string    `json:"version"` // of the policy's code
+	Effort      Effort    `json:"effort"`
+	Calibrated  []Figures `json:"calibrated"` // by seed
+	Cold        []Figures `json:"cold"`       // with nothing measured before; one instance where more bring nothing
+	Windows     []Window  `json:"windows"`
+	ColdWindows []Window  `json:"cold_windows"`
+	Took        float64   `json:"took_s"`
+}
+
+// Try runs a cell with a subject, calibrated and cold, with the requests that the
+// oracle had.
+func Try(c *Cell, s Subject, e Effort) (*Trial, error) {
+	t := &Trial{Cell: c.Key(), Name: c.Name(), Effort: e}
+	for seed := range uint64(e.Seeds) {
+		r := run{requests: e.Full, seed: seed + 1}
+		warm, err := c.measure(s.New(Instances, c.calibrate(r.seed)), MaxRows, Instances, r)
+		if err != nil {
+			return nil, err
+		}
+		cold, err := c.measure(s.New(c.coldInstances(), automatic.Profile{}), MaxRows, c.coldInstances(), r)
+		if err != nil {
+			return nil, err
+		}
+		t.Calibrated, t.Cold = append(t.Calibrated, warm), append(t.Cold, cold)
+	}
+	if e.Minutes == 0 {
+		return t, nil
+	}
+	var err error
+	if t.Windows, err = c.windows(s.New(Instances, c.calibrate(1)), MaxRows, Instances, e.Minutes); err != nil || e.OneGuard {
+		return t, err
+	}
+	t.ColdWindows, err = c.windows(s.New(c.coldInstances(), automatic.Profile{}), MaxRows, c.coldInstances(), e.Minutes)
+	return t, err
+}
+
+// coldInstances is what somebody would set who knows the device but has measured
+// nothing.
+func (c *Cell) coldInstances() int {
+	if c.Device.Executors() == "one" {
+		return 1
+	}
+	return Instances
+}
+
+// calibrated sizes, and how often each is run.
+var calibrated = []int{1, 2, 3, 4, 5, 6, 8, 9, 10, 12, 14, 16, 17, 20, 24, 28, 32, 33, 40, 48, 56, 64}
+
+const calibratedRuns = 5
+
+// calibrate returns what calibration would measure of the cell's model, with the
+// noise that it would meet.
+func (c *Cell) calibrate(seed uint64) automatic.Profile {
+	chance := rand.New(rand.NewPCG(c.Seed+seed, 55))
+	measured := func(alone time.Duration) (median, slow time.Duration) {
+		var took []time.Duration
+		for range calibratedRuns {
+			took = append(took, time.Duration(float64(alone)*c.Noise.Factor(chance)))
+		}
+		slices.Sort(took)
+		return took[calibratedRuns/2], took[calibratedRuns-1]
+	}
+	var p automatic.Profile
+	for _, rows := range calibrated {
+		// Synthetic requests are all of a middle length.
+		alone := c.Model.Curve.Takes(rows)
+		if l := c.Model.Lengths; l != (simulate.Range{}) {
+			alone = c.Model.Curve.Fixed + time.Duration((l.From+l.To)/2*float64(alone-c.Model.Curve.Fixed))
+		}
+		median, slow := measured(alone)
+		p.Sizes = append(p.Sizes, automatic.Timing{Rows: rows, Took: median, Slow: slow, Runs: calibratedRuns})
+	}
+	for n, slower := range c.Device.slowdown()[:Instances] {
+		median, _ := measured(time.Duration(slower * float64(time.Second)))
+		if n == 0 {
+			median = time.Second
+		}
+		p.Slowdown = append(p.Slowdown, median.Seconds())
+	}
+	return p
+}
