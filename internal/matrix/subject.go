@@ -74,39 +74,31 @@ func (c *Cell) coldInstances() int {
 	return Instances
 }
 
-// calibrated sizes, and how often each is run.
-var calibrated = []int{1, 2, 3, 4, 5, 6, 8, 9, 10, 12, 14, 16, 17, 20, 24, 28, 32, 33, 40, 48, 56, 64}
-
-const calibratedRuns = 5
-
 // calibrate returns what calibration would measure of the cell's model, with the
-// noise that it would meet.
+// noise that it would meet. Its requests are all of a middle length.
 func (c *Cell) calibrate(seed uint64) automatic.Profile {
 	chance := rand.New(rand.NewPCG(c.Seed+seed, 55))
-	measured := func(alone time.Duration) (median, slow time.Duration) {
-		var took []time.Duration
-		for range calibratedRuns {
-			took = append(took, time.Duration(float64(alone)*c.Noise.Factor(chance)))
-		}
-		slices.Sort(took)
-		return took[calibratedRuns/2], took[calibratedRuns-1]
+	curve := c.Model.Curve
+	if l := c.Model.Lengths; l != (simulate.Range{}) {
+		curve.PerRow = time.Duration((l.From + l.To) / 2 * float64(curve.PerRow))
 	}
-	var p automatic.Profile
-	for _, rows := range calibrated {
-		// Synthetic requests are all of a middle length.
-		alone := c.Model.Curve.Takes(rows)
-		if l := c.Model.Lengths; l != (simulate.Range{}) {
-			alone = c.Model.Curve.Fixed + time.Duration((l.From+l.To)/2*float64(alone-c.Model.Curve.Fixed))
+	p := simulate.Calibrated(curve, c.Device.slowdown(), MaxRows, Instances)
+	measured := func(runs int) (median, slow float64) {
+		factors := make([]float64, runs)
+		for i := range factors {
+			factors[i] = c.Noise.Factor(chance)
 		}
-		median, slow := measured(alone)
-		p.Sizes = append(p.Sizes, automatic.Timing{Rows: rows, Took: median, Slow: slow, Runs: calibratedRuns})
+		slices.Sort(factors)
+		return factors[runs/2], factors[runs-1]
 	}
-	for n, slower := range c.Device.slowdown()[:Instances] {
-		median, _ := measured(time.Duration(slower * float64(time.Second)))
-		if n == 0 {
-			median = time.Second
-		}
-		p.Slowdown = append(p.Slowdown, median.Seconds())
+	for i := range p.Sizes {
+		size := &p.Sizes[i]
+		median, slow := measured(size.Runs)
+		size.Took, size.Slow = time.Duration(median*float64(size.Took)), time.Duration(slow*float64(size.Took))
+	}
+	for n := 1; n < len(p.Slowdown); n++ {
+		median, _ := measured(3)
+		p.Slowdown[n] = max(1, median*p.Slowdown[n])
 	}
 	return p
 }
