@@ -1,6 +1,7 @@
 package matrix
 
 import (
+	"fmt"
 	"slices"
 	"time"
 )
@@ -89,6 +90,19 @@ func Ask(c *Cell, e Effort) (*Oracle, error) {
 		o.Windows, err = c.windows(better.policy(), MaxRows, better.Instances, e.Minutes)
 	}
 	return o, err
+}
+
+// Check repeats one run of the oracle's, and reports whether it came to the same.
+func (o *Oracle) Check(c *Cell) error {
+	again, err := c.measureStatic(greedy(1), run{requests: o.Effort.Full, seed: 1})
+	if err != nil {
+		return err
+	}
+	if kept := o.Greedy[0]; again != kept {
+		return fmt.Errorf("%s: the greedy rule gave %+v when this was stored, and gives %+v now: the simulator or the rule has changed, "+
+			"so add one to matrix.Version, and all static settings are run again", o.Name, kept, again)
+	}
+	return nil
 }
 
 // screen narrows the grid down in two passes, the second longer and with fewer
