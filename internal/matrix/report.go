@@ -2,12 +2,13 @@ package matrix
 
 import (
 	"fmt"
-	"io"
 	"slices"
+	"strings"
 )
 
-// WriteVerdicts writes gates as a table, and after it the worst cells of each.
-func WriteVerdicts(w io.Writer, all []Verdict) {
+// Table returns gates as a table, and after it the worst cells of each.
+func Table(all []Verdict) string {
+	w := &strings.Builder{}
 	fmt.Fprint(w, "| gate | promised | measured | |\n|---|---|---|---|\n")
 	for _, v := range all {
 		word := "missed"
@@ -28,11 +29,13 @@ func WriteVerdicts(w io.Writer, all []Verdict) {
 			fmt.Fprintf(w, "  - %s\n", cell)
 		}
 	}
+	return w.String()
 }
 
-// WriteModels writes how each model fares, calibrated, cold, and by the greedy rule:
+// Models returns a table of how each model fares, calibrated, cold, and by the greedy rule:
 // the worst cell and the median, relative to the best static setting.
-func WriteModels(w io.Writer, pairs []Pair) {
+func Models(pairs []Pair) string {
+	w := &strings.Builder{}
 	var models []string
 	for _, p := range pairs {
 		if name := p.Cell.model(); !slices.Contains(models, name) {
@@ -65,6 +68,7 @@ func WriteModels(w io.Writer, pairs []Pair) {
 			fmt.Fprintln(w, " not run |")
 		}
 	}
+	return w.String()
 }
 
 func (c *Cell) model() string { return c.Model.Name + "/" + c.Device.Name }

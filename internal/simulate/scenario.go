@@ -108,8 +108,8 @@ type Ramp struct {
 	Period   time.Duration // 0 means that there is no ramp
 }
 
-// Bursts are requests that come one right after the other. The rate counts
-// requests, and is that of the first ones of bursts times the size.
+// A Burst is requests that come one right after the other. The rate counts
+// requests, not bursts.
 type Burst struct {
 	Size    int // 0 means 1
 	Spacing time.Duration

@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -51,7 +50,8 @@ func (o *options) open() (f files, err error) {
 	return f, err
 }
 
-func (o *options) run(out, progress io.Writer) error {
+// run brings the results up to date, and prints what they say.
+func (o *options) run(out, progress *os.File) error {
 	cells, err := o.cells()
 	if err != nil {
 		return err
@@ -115,13 +115,12 @@ const (
 	regretSeeds = 5
 )
 
-func (o *options) report(out io.Writer, pairs []matrix.Pair) error {
+func (o *options) report(out *os.File, pairs []matrix.Pair) error {
 	var static, policy float64
 	for _, p := range pairs {
 		static += p.Oracle.Took
 		policy += p.Trial.Took
 	}
-	fmt.Fprintf(out, "%d cells; %.0f minutes of one core for the static settings, %.0f for the policy.\n\n", len(pairs), static/60, policy/60)
 	var verdicts []matrix.Verdict
 	if o.heldOut {
 		verdicts = matrix.JudgeHeldOut(pairs, matrix.Slack{}, o.worst)
@@ -137,9 +136,8 @@ func (o *options) report(out io.Writer, pairs []matrix.Pair) error {
 		}
 		verdicts = append(verdicts, follow, matrix.Cost(matrix.Automatic), regret)
 	}
-	matrix.WriteVerdicts(out, verdicts)
-	fmt.Fprintln(out)
-	matrix.WriteModels(out, pairs)
+	_, err := fmt.Fprintf(out, "%d cells; the static settings took %.0f minutes of one core, the policy %.0f.\n\n%s\n%s",
+		len(pairs), static/60, policy/60, matrix.Table(verdicts), matrix.Models(pairs))
 	missed := 0
 	for _, v := range verdicts {
 		if !v.Kept && !v.NotRun {
@@ -147,9 +145,9 @@ func (o *options) report(out io.Writer, pairs []matrix.Pair) error {
 		}
 	}
 	if missed > 0 {
-		return fmt.Errorf("%d gates are missed", missed)
+		err = errors.Join(err, fmt.Errorf("%d gates are missed", missed))
 	}
-	return nil
+	return err
 }
 
 func (o *options) cells() ([]*matrix.Cell, error) {
@@ -174,7 +172,7 @@ func (o *options) cells() ([]*matrix.Cell, error) {
 }
 
 // each runs all cells on all cores, and says how far it is.
-func each(cells []*matrix.Cell, progress io.Writer, what string, do func(*matrix.Cell) error) error {
+func each(cells []*matrix.Cell, progress *os.File, what string, do func(*matrix.Cell) error) error {
 	var (
 		wait  sync.WaitGroup
 		queue = make(chan *matrix.Cell) // without room: whoever is free takes the next
@@ -193,7 +191,10 @@ func each(cells []*matrix.Cell, progress io.Writer, what string, do func(*matrix
 					errs = append(errs, err)
 				}
 				if done++; done%10 == 0 || done == len(cells) {
-					fmt.Fprintf(progress, "%s: %d of %d cells, %v\n", what, done, len(cells), time.Since(began).Round(time.Second))
+					text := fmt.Sprintf("%s: %d of %d cells, %v\n", what, done, len(cells), time.Since(began).Round(time.Second))
+					if _, err := progress.WriteString(text); err != nil {
+						errs = append(errs, err)
+					}
 				}
 				mu.Unlock()
 			}
@@ -226,7 +227,7 @@ func policyVersion() (string, error) {
 			if err != nil {
 				return "", err
 			}
-			fmt.Fprintln(sum, name, len(text))
+			sum.Write([]byte(name))
 			sum.Write(text)
 		}
 	}
