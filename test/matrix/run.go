@@ -121,11 +121,11 @@ func (o *options) report(out *os.File, pairs []matrix.Pair) error {
 		static += p.Oracle.Took
 		policy += p.Trial.Took
 	}
-	var verdicts []matrix.Verdict
-	if o.heldOut {
+	verdicts := matrix.Judge(pairs, matrix.Slack{}, o.worst)
+	switch {
+	case o.heldOut:
 		verdicts = matrix.JudgeHeldOut(pairs, matrix.Slack{}, o.worst)
-	} else {
-		verdicts = matrix.Judge(pairs, matrix.Slack{}, o.worst)
+	case o.only == "": // the other gates are not about cells
 		follow, err := matrix.Follow(matrix.Automatic, followSeeds, o.worst)
 		if err != nil {
 			return err
