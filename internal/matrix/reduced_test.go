@@ -30,8 +30,8 @@ func reduced() []*Cell {
 var (
 	shortEffort = Effort{Screen: 1_500, Second: 5_000, Full: 30_000, Seeds: 2, Keep: 6, Finals: 2, Minutes: time.Minute, OneGuard: true}
 
-	// What two runs of 30,000 requests differ by from five of 100,000: twice the
-	// standard deviation over seeds, of the worst of these cells.
+	// Room for two runs of 30,000 requests in place of five of 100,000. It is a
+	// choice and not a calculation; tails of single cells can differ by more.
 	shortSlack = Slack{Mean: 0.01, Tail: 0.04}
 )
 
@@ -75,9 +75,8 @@ func tryAll(t *testing.T, cells []*Cell, s Subject, e Effort) []Pair {
 // says why. The gate holds for all others. A policy that has learned to keep it
 // takes its cells off the list.
 var known = map[string][]string{
-	"A1": {"step/serial closed N=16 think 3ms"},
-	"A3": {"proportional/serial bursts of 8 0.5", "step/serial poisson 0.7", "step/serial poisson 0.3", "mmpp"},
-	"A4": {"proportional/serial bursts of 8 0.5", "step/serial poisson 0.3", "flat/serial poisson 0.7", "mmpp"},
+	"A3": {"mmpp"},
+	"A4": {"mmpp", "step/serial poisson 0.3", "flat/serial poisson 0.7"},
 	"A5": {"mmpp"},
 	"A6": {"mmpp"},
 	"A9": {"mmpp"},
