@@ -130,6 +130,12 @@ figures: build ## measure what docs/measured.md promises; wants a quiet machine 
 	go test -run '^$$' -bench . -benchmem ./internal/batching ./internal/simulate
 	go test -tags e2e -count 1 -timeout 40m -v -run 'Seed|QueuePolicies|AToE|Timeouts|Idle' ./test/e2e -strict
 
+.PHONY: matrix matrix-heldout
+matrix: ## hold the automatic policy against the best static settings in 272 cells; keeps results in bin/matrix, and goes on where it was stopped
+	go run ./test/matrix
+matrix-heldout: ## the same in 180 cells that no constant was chosen with
+	go run ./test/matrix -heldout
+
 .PHONY: sequences
 sequences: ## play a million random event sequences against the batching core and its referee
 	go test -count 1 -timeout 60m -run TestRandomSequences ./internal/batching -sequences 1000000

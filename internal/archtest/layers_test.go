@@ -15,17 +15,17 @@ var layers = [][]string{
 	{"internal/modelconfig", "internal/stats", "internal/batching/automatic", "internal/engine/onnx/onnxtest"},
 	{"internal/engine"},
 	{"internal/engine/enginetest", "internal/engine/simulated", "internal/engine/onnx", "internal/engine/python", "internal/sched", "internal/kserve", "internal/simulate", "internal/bench", "internal/batching/batchingtest"},
-	{"internal/repository"},
+	{"internal/repository", "internal/matrix"},
 	{"internal/server", "internal/doctor"},
 	{"internal/kserve/kservehttp", "internal/kserve/kservegrpc", "internal/metrics", "internal/kserve/kservetest"},
 	{"cmd/shoal"},
-	{"internal/archtest", "test/e2e", "test/bare"},
+	{"internal/archtest", "test/e2e", "test/bare", "test/matrix"},
 }
 
 // forTests lists the packages that only test files import, and each other.
 var forTests = []string{
 	"internal/script", "internal/leak", "internal/engine/enginetest", "internal/engine/onnx/onnxtest",
-	"internal/batching/batchingtest", "internal/kserve/kservetest", "internal/archtest", "test/e2e", "test/bare",
+	"internal/batching/batchingtest", "internal/kserve/kservetest", "internal/matrix", "internal/archtest", "test/e2e", "test/bare", "test/matrix",
 }
 
 func layerOf(pkg string) int {

@@ -7,6 +7,7 @@ package device
 import (
 	"cmp"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"time"
 )
@@ -23,7 +24,9 @@ const Never Time = math.MaxInt64
 type Curve struct {
 	Fixed  time.Duration
 	PerRow time.Duration
-	Table  []Point // ascending; empty means Fixed and PerRow
+	Square time.Duration // times the square of the rows
+	Step   int           // rows that the model pads to a multiple of; 0 means 1
+	Table  []Point       // ascending; empty means Fixed, PerRow, Square and Step
 }
 
 // A Point is one measured size.
@@ -35,7 +38,10 @@ type Point struct {
 // Takes returns how long a batch of so many rows takes.
 func (c Curve) Takes(rows int) time.Duration {
 	if len(c.Table) == 0 {
-		return c.Fixed + time.Duration(rows)*c.PerRow
+		if c.Step > 1 {
+			rows = (rows + c.Step - 1) / c.Step * c.Step
+		}
+		return c.Fixed + time.Duration(rows)*c.PerRow + time.Duration(rows*rows)*c.Square
 	}
 	i, found := slices.BinarySearchFunc(c.Table, rows, func(p Point, rows int) int { return cmp.Compare(p.Rows, rows) })
 	switch {
@@ -50,6 +56,46 @@ func (c Curve) Takes(rows int) time.Duration {
 	}
 	a, b := c.Table[i-1], c.Table[i]
 	return a.Takes + (b.Takes-a.Takes)*time.Duration(rows-a.Rows)/time.Duration(b.Rows-a.Rows)
+}
+
+// Noise is by how much the runs of one batch differ.
+type Noise struct {
+	Spread   float64 // standard deviation of the time's logarithm: 0.03 is three in a hundred
+	Outliers float64 // share of the runs that take much longer
+	Times    float64 // how many times longer those take
+}
+
+// Factor draws what the time of one run is multiplied by. Without the outliers it
+// is 1 on average.
+func (n Noise) Factor(chance *rand.Rand) float64 {
+	factor := 1.0
+	if n.Spread > 0 {
+		factor = math.Exp(n.Spread*chance.NormFloat64() - n.Spread*n.Spread/2)
+	}
+	if n.Outliers > 0 && chance.Float64() < n.Outliers {
+		factor *= n.Times
+	}
+	return factor
+}
+
+// A Change is a device that gets slower or faster: from then on, batches take so
+// many times what they took at the beginning.
+type Change struct {
+	At    Time
+	Times float64
+}
+
+// TimesAt returns what the time of a batch that begins now is multiplied by. The
+// changes are by time.
+func TimesAt(changes []Change, now Time) float64 {
+	times := 1.0
+	for _, c := range changes {
+		if c.At > now {
+			break
+		}
+		times = c.Times
+	}
+	return times
 }
 
 // A Device runs batches side by side, each slower the more there are. It is not

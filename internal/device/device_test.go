@@ -1,6 +1,8 @@
 package device
 
 import (
+	"math"
+	"math/rand/v2"
 	"testing"
 	"time"
 )
@@ -10,6 +12,8 @@ const us = time.Microsecond
 func TestACurveIsALineOrATable(t *testing.T) {
 	line := Curve{Fixed: 100 * us, PerRow: 10 * us}
 	table := Curve{Table: []Point{{1, 100 * us}, {4, 130 * us}, {8, 250 * us}}}
+	square := Curve{Fixed: 300 * us, PerRow: 20 * us, Square: 2 * us}
+	step := Curve{Fixed: 200 * us, PerRow: 25 * us, Step: 8}
 	single := Curve{Table: []Point{{4, 100 * us}}}
 	for _, tt := range []struct {
 		c    Curve
@@ -24,6 +28,11 @@ func TestACurveIsALineOrATable(t *testing.T) {
 		{table, 12, 370 * us}, // the last line goes on
 		{single, 2, 100 * us},
 		{single, 8, 200 * us},
+		{square, 1, 322 * us},
+		{square, 10, 700 * us},
+		{step, 1, 400 * us},
+		{step, 8, 400 * us},
+		{step, 9, 600 * us},
 		{Curve{}, 5, 0},
 	} {
 		if got := tt.c.Takes(tt.rows); got != tt.want {
@@ -59,5 +68,40 @@ func TestBatchesDoNotDisturbEachOtherWithoutSlowdown(t *testing.T) {
 	d.End(20*us, 2) // stopped early
 	if id, at := d.Next(); id != 1 || at != 100*us {
 		t.Errorf("%d ends next at %v, want 1 at 100µs", id, at)
+	}
+}
+
+func TestNoiseIsOneOnAverage(t *testing.T) {
+	chance := rand.New(rand.NewPCG(1, 2))
+	noise := Noise{Spread: 0.03, Outliers: 0.001, Times: 3}
+	const runs = 200_000
+	sum, squares, outliers := 0.0, 0.0, 0.0
+	for range runs {
+		f := noise.Factor(chance)
+		if f > 2 {
+			outliers++
+			continue
+		}
+		sum += f
+		squares += (f - 1) * (f - 1)
+	}
+	usual := runs - outliers
+	if mean, spread := sum/usual, math.Sqrt(squares/usual); math.Abs(mean-1) > 0.001 || math.Abs(spread-0.03) > 0.001 {
+		t.Errorf("mean %.4f and spread %.4f, want 1 and 0.03", mean, spread)
+	}
+	if share := outliers / runs; share < 0.0007 || share > 0.0013 {
+		t.Errorf("%.4f of the runs are outliers, want 0.001", share)
+	}
+	if f := (Noise{}).Factor(chance); f != 1 {
+		t.Errorf("without noise the factor is %v", f)
+	}
+}
+
+func TestTheLastChangeHolds(t *testing.T) {
+	changes := []Change{{10 * us, 2}, {20 * us, 0.5}}
+	for at, want := range map[Time]float64{0: 1, 10 * us: 2, 19 * us: 2, 20 * us: 0.5, Never: 0.5} {
+		if got := TimesAt(changes, at); got != want {
+			t.Errorf("at %v batches take %v times as long, want %v", at, got, want)
+		}
 	}
 }

@@ -161,6 +161,7 @@ type served struct {
 	name      string
 	maxRows   int
 	curve     device.Curve
+	varies    ModelSetting // the part that says how batches of one size differ
 	instances int
 
 	batching   string // triton, automatic or none
@@ -187,6 +188,8 @@ func (r *reader) model(n *yaml.Node) served {
 		{"takes", func(n *yaml.Node) { takes = n; m.curve.Fixed = r.time(n) }},
 		{"fixed", func(n *yaml.Node) { parts = n; m.curve.Fixed = r.time(n) }},
 		{"per_row", func(n *yaml.Node) { parts = n; m.curve.PerRow = r.time(n) }},
+		{"per_row_squared", func(n *yaml.Node) { parts = n; m.curve.Square = r.time(n) }},
+		{"pads_to", func(n *yaml.Node) { parts = n; m.curve.Step = r.whole(n, 1, maxRows) }},
 		{"table", func(n *yaml.Node) { table = n; m.curve.Table = r.table(n) }},
 		{"slowdown", func(n *yaml.Node) {
 			if !r.single || r.device.Slowdown != nil {
@@ -195,6 +198,10 @@ func (r *reader) model(n *yaml.Node) served {
 			}
 			r.device.Slowdown = r.slowdown(n)
 		}},
+		{"noise", func(n *yaml.Node) { m.varies.Noise = r.noise(n) }},
+		{"drift", func(n *yaml.Node) { m.varies.Drift = r.drift(n) }},
+		{"lengths", func(n *yaml.Node) { m.varies.Lengths = r.within(n) }},
+		{"seed", func(n *yaml.Node) { m.varies.Seed = uint64(r.whole(n, 0, math.MaxInt)) }},
 	}, r.serving(&m)...))
 	given := 0
 	for _, node := range []*yaml.Node{takes, table, parts} {
@@ -203,7 +210,7 @@ func (r *reader) model(n *yaml.Node) served {
 		}
 	}
 	if given != 1 {
-		r.wrong(n, "a model says how long it takes in one way: takes (the same for any batch), fixed and per_row, or table (rows: time)")
+		r.wrong(n, "a model says how long it takes in one way: takes (the same for any batch), fixed, per_row, per_row_squared and pads_to, or table (rows: time)")
 	}
 	if m.name == "" && !r.single {
 		r.wrong(n, "each of several models needs a name")
@@ -230,6 +237,45 @@ func (r *reader) table(n *yaml.Node) (points []device.Point) {
 		}
 	}
 	return points
+}
+
+func (r *reader) noise(n *yaml.Node) (noise device.Noise) {
+	r.object(n, "noise", fields{
+		{"spread", func(n *yaml.Node) { noise.Spread = r.share(n) }},
+		{"outliers", func(n *yaml.Node) { noise.Outliers = r.share(n) }},
+		{"times", func(n *yaml.Node) { noise.Times = r.decimal(n) }},
+	})
+	if noise.Times < 0 || (noise.Times == 0) != (noise.Outliers == 0) {
+		r.wrong(n, "outliers are a share of the runs, and take so many times as long: {outliers: 0.001, times: 3}")
+	}
+	return noise
+}
+
+func (r *reader) drift(n *yaml.Node) (changes []device.Change) {
+	r.list(n, "drift", func(n *yaml.Node) {
+		var c device.Change
+		r.object(n, "a change of speed", fields{
+			{"at", func(n *yaml.Node) { c.At = r.time(n) }},
+			{"times", func(n *yaml.Node) { c.Times = r.decimal(n) }},
+		})
+		if c.Times <= 0 || len(changes) > 0 && c.At <= changes[len(changes)-1].At {
+			r.wrong(n, "drift says from when on batches take how many times as long, by time: [{at: 10s, times: 2}]")
+		}
+		changes = append(changes, c)
+	})
+	return changes
+}
+
+// within reads two bounds of a factor.
+func (r *reader) within(n *yaml.Node) (b Range) {
+	r.object(n, "a range", fields{
+		{"from", func(n *yaml.Node) { b.From = r.decimal(n) }},
+		{"to", func(n *yaml.Node) { b.To = r.decimal(n) }},
+	})
+	if b.From < 0 || b.To < b.From || b.To == 0 {
+		r.wrong(n, "a range goes from one number up to another: {from: 0.5, to: 1.5}")
+	}
+	return b
 }
 
 // serving lists the fields that say how a model is served. They stand in a model
@@ -315,6 +361,7 @@ func (m *served) setting(n *yaml.Node, r *reader) ModelSetting {
 		Name: m.name, Config: cfg, Curve: m.curve, Instances: m.instances,
 		Automatic: m.batching == "automatic", Calibrated: m.calibrated,
 		Objective: m.objective, Admission: m.admission,
+		Noise: m.varies.Noise, Drift: m.varies.Drift, Lengths: m.varies.Lengths, Seed: m.varies.Seed,
 	}
 }
 
@@ -462,6 +509,11 @@ func (r *reader) loading(t *Traffic) fields {
 			r.some(n, func(n *yaml.Node) { t.Rate = append(t.Rate, r.rate(n)) })
 		}},
 		{"pattern", func(n *yaml.Node) { t.Even = r.choice(n, "poisson", "constant") == "constant" }},
+		{"think_spread", func(n *yaml.Node) { t.Spread = r.share(n) }},
+		{"phases", func(n *yaml.Node) { t.Phases = r.phases(n) }},
+		{"phases_by_chance", func(n *yaml.Node) { t.Chance = r.yes(n) }},
+		{"ramp", func(n *yaml.Node) { t.Ramp = r.ramp(n) }},
+		{"burst", func(n *yaml.Node) { t.Burst = r.burst(n) }},
 		{"seed", func(n *yaml.Node) { t.Seed = uint64(r.whole(n, 0, math.MaxInt)) }},
 		{"requests", func(n *yaml.Node) { t.Requests = r.whole(n, 1, maxRequests) }},
 		{"duration", func(n *yaml.Node) { t.Duration = r.time(n) }},
@@ -474,6 +526,55 @@ func (r *reader) loading(t *Traffic) fields {
 		{"timeout", func(n *yaml.Node) { t.Timeout = r.time(n) }},
 		{"answer_within", func(n *yaml.Node) { t.Within = r.time(n) }},
 	}
+}
+
+// share reads a number from 0 to 1.
+func (r *reader) share(n *yaml.Node) float64 {
+	v := r.decimal(n)
+	if v < 0 || v > 1 {
+		r.wrong(n, "%q is not a number from 0 to 1", follow(n).Value)
+	}
+	return v
+}
+
+func (r *reader) phases(n *yaml.Node) (phases []Phase) {
+	some := false
+	r.list(n, "phases", func(n *yaml.Node) {
+		var p Phase
+		r.object(n, "a phase", fields{
+			{"times", func(n *yaml.Node) { p.Times = r.decimal(n) }},
+			{"lasts", func(n *yaml.Node) { p.Lasts = r.time(n) }},
+		})
+		if p.Times < 0 || p.Times > 1e6 || p.Lasts == 0 {
+			r.wrong(n, "a phase is by how much the rate is multiplied, and for how long: {times: 0.2, lasts: 100ms}")
+		}
+		some = some || p.Times > 0
+		phases = append(phases, p)
+	})
+	if !some {
+		r.wrong(n, "in no phase does anything arrive: give one of them times above 0")
+	}
+	return phases
+}
+
+func (r *reader) ramp(n *yaml.Node) (ramp Ramp) {
+	r.object(n, "a ramp", fields{
+		{"from", func(n *yaml.Node) { ramp.From = r.decimal(n) }},
+		{"to", func(n *yaml.Node) { ramp.To = r.decimal(n) }},
+		{"period", func(n *yaml.Node) { ramp.Period = r.time(n) }},
+	})
+	if ramp.From < 0 || ramp.To < 0 || ramp.From+ramp.To == 0 || ramp.Period == 0 {
+		r.wrong(n, "a ramp is by how much the rate is multiplied, and in what time it goes up and down: {from: 0.05, to: 0.95, period: 5s}")
+	}
+	return ramp
+}
+
+func (r *reader) burst(n *yaml.Node) (b Burst) {
+	r.object(n, "a burst", fields{
+		{"size", func(n *yaml.Node) { b.Size = r.whole(n, 1, maxRequests) }},
+		{"spacing", func(n *yaml.Node) { b.Spacing = r.time(n) }},
+	})
+	return b
 }
 
 func (r *reader) clientsOrRate(n *yaml.Node) {
@@ -586,6 +687,10 @@ func (r *reader) checkTraffic(n *yaml.Node, t Traffic, m *served) {
 	switch {
 	case t.Clients == nil && t.Rate == nil:
 		r.wrong(n, "a load has either clients, who wait for their answers, or a rate")
+	case t.Rate == nil && (t.Phases != nil || t.Ramp != Ramp{} || t.Burst != Burst{}):
+		r.wrong(n, "phases, a ramp and bursts are those of a rate; clients come when they have their answers")
+	case t.Phases != nil && t.Ramp != Ramp{}, t.Even && (t.Phases != nil || t.Ramp != Ramp{}):
+		r.wrong(n, "a rate changes in one way: phases, or a ramp, and neither with the pattern constant")
 	case t.Requests == 0 && t.Duration == 0:
 		r.wrong(n, "a load must end: write requests or duration")
 	case m.maxRows > 0 && slices.Max(t.Rows) > m.maxRows:

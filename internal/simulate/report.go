@@ -106,6 +106,7 @@ func (r *Report) WriteJSON(w io.Writer) error {
 type tally struct {
 	requests  int
 	turned    map[batching.Verdict]int
+	answered  int // with an outcome
 	batches   int
 	closed    map[batching.Reason]int
 	rows      int // in batches
@@ -117,7 +118,7 @@ type tally struct {
 
 	objective time.Duration // 0 means any time
 
-	latency, queue, compute []time.Duration // of the requests with an outcome
+	latency, queue, compute []time.Duration // of the requests with an outcome, unless somebody else takes note of them
 	refusal                 []time.Duration // of the others
 }
 
@@ -130,6 +131,7 @@ func (t *tally) add(o *tally) {
 	for verdict, n := range o.turned {
 		t.turned[verdict] += n
 	}
+	t.answered += o.answered
 	t.batches += o.batches
 	for why, n := range o.closed {
 		t.closed[why] += n
@@ -157,7 +159,7 @@ func (t *tally) refused() (n int) {
 // summary sums up. It sorts what the tally has noted.
 func (t *tally) summary() Summary {
 	s := Summary{
-		Sent: t.requests, Answered: len(t.latency), Batches: t.batches, Busy: t.busy, Last: t.last, Closed: map[string]int{}, Late: t.late,
+		Sent: t.requests, Answered: t.answered, Batches: t.batches, Busy: t.busy, Last: t.last, Closed: map[string]int{}, Late: t.late,
 		Latency: distribution(t.latency), Queue: distribution(t.queue), Compute: distribution(t.compute), Refusal: distribution(t.refusal),
 	}
 	for why, n := range t.closed {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/shoal-serving/shoal/internal/batching"
 	"github.com/shoal-serving/shoal/internal/batching/automatic"
+	"github.com/shoal-serving/shoal/internal/device"
 )
 
 // varied returns what the setting is tried with several numbers of, and with how
@@ -61,7 +62,10 @@ func (t Traffic) number(varied string) float64 {
 
 // try runs one setting at one point of those that are varied.
 func (s *Scenario) try(set Setting, varied string, point int) (*Run, error) {
-	t := newTrial(set)
+	return s.finish(newTrial(set), set, varied, point)
+}
+
+func (s *Scenario) finish(t *trial, set Setting, varied string, point int) (*Run, error) {
 	for _, m := range set.Models {
 		t.add(m)
 	}
@@ -80,6 +84,25 @@ func (s *Scenario) try(set Setting, varied string, point int) (*Run, error) {
 	return t.finish()
 }
 
+// An Answer is a request that got an outcome.
+type Answer struct {
+	Arrived, Began, At batching.Time
+	Batch              uint64 // that it was in, from 1; those of several models count apart
+}
+
+// Measure runs one setting of the scenario, at the first point of what is varied,
+// and tells each answer as it is given. The summary has no latencies: they are
+// the caller's to sum up.
+func (s *Scenario) Measure(set Setting, each func(Answer)) (Summary, error) {
+	t := newTrial(set)
+	t.each = each
+	run, err := s.finish(t, set, "", 0)
+	if err != nil {
+		return Summary{}, err
+	}
+	return run.Total, nil
+}
+
 // What a run keeps for its timeline. Its statistics are of all.
 const (
 	keptBatches  = 512
@@ -96,6 +119,8 @@ type trial struct {
 	free    []*request
 	clients int // of all loads
 	sent    int // requests of open loops and recordings
+	numbers uint64
+	each    func(Answer) // is told of answers, in place of noting their times; may be nil
 	run     *Run
 	err     error
 }
@@ -113,6 +138,8 @@ type request struct {
 	item     batching.Item
 	model    *Model
 	client   *client // who waits for the answer; nil if nobody does
+	number   uint64  // in the order of arrival
+	batch    uint64
 	arrived  batching.Time
 	began    batching.Time
 	ended    batching.Time
@@ -144,13 +171,7 @@ func (t *trial) add(set ModelSetting) {
 	if set.Admission {
 		set.Config.Predictor, set.Config.Objective = batching.PredictorFor(set.Config.Policy), set.Objective
 	}
-	m := t.world.Add(set.Name, set.Config, func(items []*batching.Item) time.Duration {
-		rows := 0
-		for _, it := range items {
-			rows += it.Rows
-		}
-		return set.Curve.Takes(rows)
-	})
+	m := t.world.Add(set.Name, set.Config, t.takes(set))
 	t.models = append(t.models, m)
 	t.lane[m] = len(t.run.Lanes)
 	t.tallies[m] = newTally()
@@ -159,6 +180,35 @@ func (t *trial) add(set ModelSetting) {
 		m.Up(i + 1)
 		t.run.Lanes = append(t.run.Lanes, Lane{Model: set.Name, Instance: i + 1, MaxRows: set.Config.MaxRows})
 		t.working = append(t.working, working{})
+	}
+}
+
+// takes returns the rule for how long the batches of a model take. What is left to
+// chance is drawn anew for each batch, from the number of its first request:
+// settings that form the same batch see it take the same time.
+func (t *trial) takes(set ModelSetting) func([]*batching.Item) time.Duration {
+	source := rand.NewPCG(0, 0)
+	chance := rand.New(source)
+	varies := set.Noise != device.Noise{} || len(set.Drift) > 0 || set.Lengths != Range{}
+	return func(items []*batching.Item) time.Duration {
+		rows := 0
+		for _, it := range items {
+			rows += it.Rows
+		}
+		alone := set.Curve.Takes(rows)
+		if !varies {
+			return alone
+		}
+		if set.Lengths != (Range{}) {
+			longest := 0.0
+			for _, it := range items {
+				source.Seed(set.Seed, it.Owner.(*request).number<<1)
+				longest = max(longest, set.Lengths.From+(set.Lengths.To-set.Lengths.From)*chance.Float64())
+			}
+			alone = set.Curve.Fixed + time.Duration(longest*float64(alone-set.Curve.Fixed))
+		}
+		source.Seed(set.Seed, items[0].Owner.(*request).number<<1|1)
+		return time.Duration(float64(alone) * set.Noise.Factor(chance) * device.TimesAt(set.Drift, t.world.Now()))
 	}
 }
 
@@ -198,8 +248,10 @@ func (t *trial) replay(left []Arrival) {
 
 func (t *trial) submit(r *request, name string) {
 	r.arrived = t.world.Now()
+	r.number = t.numbers
+	t.numbers++
 	r.runs, r.answered, r.index = false, false, -1
-	if name == "" && len(t.run.Batches) < keptBatches && len(t.run.Requests) < keptRequests {
+	if name == "" && t.each == nil && len(t.run.Batches) < keptBatches && len(t.run.Requests) < keptRequests {
 		name = t.nameOf(r)
 	}
 	if name != "" {
@@ -242,7 +294,7 @@ func (t *trial) began(o Occurrence) {
 	rows := 0
 	for _, it := range w.items {
 		r := it.Owner.(*request)
-		r.began, r.runs = o.At, true
+		r.began, r.batch, r.runs = o.At, o.Action.Batch, true
 		if r.index >= 0 {
 			t.run.Requests[r.index].Began = o.At
 		}
@@ -252,7 +304,7 @@ func (t *trial) began(o Occurrence) {
 	tally.batches++
 	tally.rows += rows
 	tally.closed[o.Action.Why]++
-	if len(t.run.Batches) == keptBatches {
+	if len(t.run.Batches) == keptBatches || t.each != nil {
 		return
 	}
 	w.index = len(t.run.Batches)
@@ -293,9 +345,14 @@ func (t *trial) answered(o Occurrence, r *request) {
 	} else {
 		tally.late++
 	}
-	tally.latency = append(tally.latency, o.At-r.arrived)
-	tally.queue = append(tally.queue, r.began-r.arrived)
-	tally.compute = append(tally.compute, r.ended-r.began)
+	tally.answered++
+	if t.each != nil {
+		t.each(Answer{Arrived: r.arrived, Began: r.began, At: o.At, Batch: r.batch})
+	} else {
+		tally.latency = append(tally.latency, o.At-r.arrived)
+		tally.queue = append(tally.queue, r.began-r.arrived)
+		tally.compute = append(tally.compute, r.ended-r.began)
+	}
 	t.over(o, r)
 }
 
@@ -352,6 +409,9 @@ type load struct {
 	think int     // pauses that were taken
 	at    float64 // nanoseconds, of the next request of an open loop
 	tick  func()
+
+	phase    int
+	phaseEnd float64 // nanoseconds
 }
 
 // send plans the first requests of a load.
@@ -363,6 +423,9 @@ func (t *trial) send(traffic Traffic, number int) {
 	}
 	if traffic.Rate != nil {
 		l.tick = l.sendAndPlan
+		if len(l.Phases) > 0 {
+			l.lasts()
+		}
 		l.plan()
 		return
 	}
@@ -402,15 +465,55 @@ func (l *load) sendAndPlan() {
 
 // plan plans the next request of an open loop.
 func (l *load) plan() {
-	distance := float64(time.Second) / l.Rate[0]
-	if l.Even {
-		l.at = float64(l.sent) * distance
+	if l.Burst.Size > 1 && l.sent%l.Burst.Size > 0 {
+		l.at += float64(l.Burst.Spacing)
 	} else {
-		l.at += l.rand.ExpFloat64() * distance
+		l.pass()
 	}
 	if at := batching.Time(math.Round(l.at)); !l.ends(at) {
 		l.trial.world.At(at, l.tick)
 	}
+}
+
+// pass lets the time go by to the next request, or to the next burst of them.
+func (l *load) pass() {
+	distance := float64(time.Second) / l.Rate[0] * float64(max(1, l.Burst.Size))
+	switch {
+	case l.Even:
+		l.at = float64(l.sent) * float64(time.Second) / l.Rate[0]
+	case l.Ramp.Period > 0:
+		// Requests of the highest rate, of which some are left out.
+		high := max(l.Ramp.From, l.Ramp.To)
+		for {
+			l.at += l.rand.ExpFloat64() * distance / high
+			wave := (1 - math.Cos(2*math.Pi*l.at/float64(l.Ramp.Period))) / 2
+			if l.rand.Float64()*high < l.Ramp.From+(l.Ramp.To-l.Ramp.From)*wave {
+				return
+			}
+		}
+	case len(l.Phases) > 0:
+		for {
+			at := l.at + l.rand.ExpFloat64()*distance/l.Phases[l.phase].Times
+			if at < l.phaseEnd {
+				l.at = at
+				return
+			}
+			l.at = l.phaseEnd
+			l.phase = (l.phase + 1) % len(l.Phases)
+			l.lasts()
+		}
+	default:
+		l.at += l.rand.ExpFloat64() * distance
+	}
+}
+
+// lasts settles when the phase ends that begins where the last one ended.
+func (l *load) lasts() {
+	length := float64(l.Phases[l.phase].Lasts)
+	if l.Chance {
+		length *= l.rand.ExpFloat64()
+	}
+	l.phaseEnd += length
 }
 
 // pause returns how long the next client thinks.
@@ -420,10 +523,14 @@ func (l *load) pause() time.Duration {
 	}
 	s := l.Think[l.think%len(l.Think)]
 	l.think++
-	if s.To == s.From {
-		return s.From
+	pause := s.From
+	if s.To > s.From {
+		pause += time.Duration(l.rand.Int64N(int64(s.To-s.From) + 1))
 	}
-	return s.From + time.Duration(l.rand.Int64N(int64(s.To-s.From)+1))
+	if l.Spread > 0 {
+		pause = time.Duration(float64(pause) * math.Exp(l.Spread*l.rand.NormFloat64()))
+	}
+	return pause
 }
 
 // A client of a closed loop.
@@ -465,7 +572,7 @@ func (t *trial) finish() (*Run, error) {
 		}
 	}
 	t.run.Total = all.summary()
-	if lost := all.requests - len(all.latency) - all.refused(); lost != 0 {
+	if lost := all.requests - all.answered - all.refused(); lost != 0 {
 		return nil, fmt.Errorf("%d requests were never answered", lost)
 	}
 	return t.run, nil

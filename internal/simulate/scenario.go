@@ -63,7 +63,15 @@ type ModelSetting struct {
 	// answered later than that, or after its deadline. Zero means any time.
 	Objective time.Duration
 	Admission bool
+
+	Noise   device.Noise
+	Drift   []device.Change // by time
+	Lengths Range           // of requests: a batch computes all its rows as if they were as long as its longest; zero means all are 1 long
+	Seed    uint64          // of noise and lengths
 }
+
+// A Range is numbers between two bounds, all of them equally likely.
+type Range struct{ From, To float64 }
 
 // Traffic is requests that are made up. It is a closed loop if it has Clients:
 // each sends a request, waits for the answer, thinks, and sends the next. It is
@@ -73,8 +81,13 @@ type Traffic struct {
 	Model   int       // index into the models of the setting
 	Clients []int     // how many there are; the setting is tried with each of these numbers
 	Think   []Span    // time from an answer to the client's next request, in turn; empty means none
+	Spread  float64   // of the think times: standard deviation of their logarithm, beside what a span has
 	Rate    []float64 // requests a second; the setting is tried with each of these rates
 	Even    bool      // requests come at equal distances, and not by chance as in a Poisson process
+	Phases  []Phase   // of an open loop, one after the other and then again; empty means one that does not end
+	Chance  bool      // how long a phase lasts is left to chance, with the given time as the mean
+	Ramp    Ramp      // of an open loop
+	Burst   Burst     // of an open loop
 	Seed    uint64    // of what is left to chance
 
 	Requests int           // how many are sent in all; 0 means any number
@@ -85,6 +98,27 @@ type Traffic struct {
 	Priority uint64
 	Timeout  time.Duration // the longest time in the queue that each asks for; 0 means none
 	Within   time.Duration // how long after it was sent each must be answered; 0 means any time
+}
+
+// A Phase is a time in which requests come so many times as often as the rate
+// says; 0 means that none come.
+type Phase struct {
+	Times float64
+	Lasts time.Duration
+}
+
+// A Ramp is a rate that goes up and down again, as by day and night: the rate is
+// multiplied by what lies on a wave that begins with From.
+type Ramp struct {
+	From, To float64
+	Period   time.Duration // 0 means that there is no ramp
+}
+
+// A Burst is requests that come one right after the other. The rate counts
+// requests, not bursts.
+type Burst struct {
+	Size    int // 0 means 1
+	Spacing time.Duration
 }
 
 // A Span is a length of time between two bounds, all of them equally likely.

@@ -1,7 +1,6 @@
 package simulate
 
 import (
-	"container/heap"
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/batching"
@@ -85,7 +84,7 @@ func (w *World) Add(name string, cfg batching.Config, takes func([]*batching.Ite
 // At plans f for a time, which must not have passed.
 func (w *World) At(t batching.Time, f func()) {
 	w.planned++
-	heap.Push(&w.plans, plan{t, w.planned, f})
+	w.plans.push(plan{t, w.planned, f})
 }
 
 // Arrive submits an item now.
@@ -142,7 +141,7 @@ func (w *World) instant() {
 		w.end(id)
 	}
 	for len(w.plans) > 0 && w.plans[0].at <= w.now {
-		heap.Pop(&w.plans).(plan).f()
+		w.plans.pop().f()
 	}
 	for _, m := range w.models {
 		if m.wake <= w.now {
@@ -243,22 +242,45 @@ type plan struct {
 	f      func()
 }
 
-func (p plans) Len() int { return len(p) }
-
-func (p plans) Less(i, j int) bool {
+func (p plans) before(i, j int) bool {
 	return p[i].at < p[j].at || p[i].at == p[j].at && p[i].number < p[j].number
 }
 
-func (p plans) Swap(i, j int) { p[i], p[j] = p[j], p[i] }
+// push and pop are those of package heap, without its allocation for each plan:
+// they are most of what a simulated request costs.
+func (p *plans) push(x plan) {
+	*p = append(*p, x)
+	h := *p
+	for i := len(h) - 1; i > 0; {
+		parent := (i - 1) / 2
+		if !h.before(i, parent) {
+			break
+		}
+		h[i], h[parent] = h[parent], h[i]
+		i = parent
+	}
+}
 
-// Push implements [heap.Interface].
-func (p *plans) Push(x any) { *p = append(*p, x.(plan)) }
-
-// Pop implements [heap.Interface].
-func (p *plans) Pop() any {
-	old := *p
-	last := old[len(old)-1]
-	old[len(old)-1] = plan{}
-	*p = old[:len(old)-1]
-	return last
+func (p *plans) pop() plan {
+	h := *p
+	first, last := h[0], len(h)-1
+	h[0] = h[last]
+	h[last] = plan{}
+	h = h[:last]
+	*p = h
+	for i := 0; ; {
+		child := 2*i + 1
+		if child >= last {
+			break
+		}
+		if child+1 < last && h.before(child+1, child) {
+			child++
+		}
+		if !h.before(child, i) {
+			break
+		}
+		h[i], h[child] = h[child], h[i]
+		i = child
+	}
+	return first
 }

@@ -1,0 +1,264 @@
+package matrix
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+)
+
+// A Pair is a cell with what static settings and the policy made of it.
+type Pair struct {
+	Cell   *Cell
+	Oracle *Oracle
+	Trial  *Trial
+}
+
+// A Verdict is one gate with what was measured.
+type Verdict struct {
+	Gate     string
+	Requires string
+	Measured string
+	Kept     bool
+	NotRun   bool
+	Worst    []string // cells, the worst first
+}
+
+// Slack is by how much limits are loosened for runs that are shorter than those of
+// the matrix. Zero means not at all.
+type Slack struct {
+	Mean float64 // of throughputs and mean latencies
+	Tail float64 // of 99th percentiles
+}
+
+// A ratio is how a cell compares, by seed.
+type ratio struct {
+	cell   *Cell
+	value  float64   // the mean
+	bySeed []float64 // may be empty
+	note   string
+}
+
+// A measure is one comparison over some of the cells, and its limits.
+type measure struct {
+	what    string
+	cells   func(*Cell) bool
+	ratio   func(Pair) ratio
+	atLeast bool // higher is better
+	slack   float64
+	limits  []limit
+}
+
+// A limit holds for a share of the cells; 1 means all of them, 0.5 is the median.
+type limit struct{ share, bound float64 }
+
+type gate struct {
+	id, requires string
+	measures     []measure
+}
+
+func (c *Cell) isOpen(executors string) bool {
+	return !c.Traffic.Closed() && c.Device.Executors() == executors
+}
+
+func (c *Cell) isClosed(executors string) bool {
+	return c.Traffic.Closed() && c.Device.Executors() == executors
+}
+
+// against returns the ratio of the calibrated policy to the best static setting.
+func against(m Metric) func(Pair) ratio {
+	return func(p Pair) ratio {
+		best := p.Oracle.Best[m]
+		r := compare(p.Cell, p.Trial.Calibrated, best.Figures, m)
+		r.note = best.Setting.String()
+		return r
+	}
+}
+
+// compare pairs the runs by seed.
+func compare(c *Cell, ours, theirs []Figures, m Metric) ratio {
+	r := ratio{cell: c}
+	for i := range ours {
+		r.bySeed = append(r.bySeed, m.of(ours[i])/m.of(theirs[i]))
+	}
+	for _, v := range r.bySeed {
+		r.value += v / float64(len(r.bySeed))
+	}
+	return r
+}
+
+// overGreedy is what is won over the plain rule.
+func overGreedy(p Pair) ratio {
+	return compare(p.Cell, p.Trial.Calibrated, p.Oracle.Greedy, Throughput)
+}
+
+// as is how good the policy is relative to the best static setting, whichever the
+// metric: 1 is as good.
+func as(p Pair) ratio {
+	if p.Cell.Traffic.Closed() {
+		return against(Throughput)(p)
+	}
+	best := p.Oracle.Best[Mean]
+	r := compare(p.Cell, best.Figures, p.Trial.Calibrated, Mean)
+	r.note = best.Setting.String()
+	return r
+}
+
+func minutes(windows func(*Trial) []Window) func(Pair) ratio {
+	return func(p Pair) ratio { return ratio{cell: p.Cell, value: worstMinute(windows(p.Trial), p.Oracle.Windows)} }
+}
+
+// small says which closed loops show what gathering is for.
+func small(c *Cell) bool {
+	n := c.Traffic.clients()
+	return c.Traffic.Closed() && c.Model.Name == flat.Name && c.Traffic.Name == closed(n, 200*us).Name && n >= 2 && n <= 32
+}
+
+func gates(s Slack) []gate {
+	one := func(c *Cell) bool { return c.isOpen("one") }
+	return []gate{
+		{"A1", "closed loop, one executor: at least 0.97 of the best static throughput, median 0.995", []measure{
+			{"throughput", func(c *Cell) bool { return c.isClosed("one") }, against(Throughput), true, s.Mean, []limit{{1, 0.97}, {0.5, 0.995}}},
+		}},
+		{"A2", "flat model, 2 to 32 clients: at least 1.5 times the greedy rule's throughput", []measure{
+			{"throughput", small, overGreedy, true, s.Mean, []limit{{1, 1.5}}},
+		}},
+		{"A3", "open loop, one executor, mean: at most 1.03 in 90 % of cells, 1.10 in all", []measure{
+			{"mean", one, against(Mean), false, s.Mean, []limit{{0.9, 1.03}, {1, 1.1}}},
+		}},
+		{"A4", "open loop, one executor, p99: at most 1.10 in 90 % of cells, 1.25 in all", []measure{
+			{"p99", one, against(P99), false, s.Tail, []limit{{0.9, 1.1}, {1, 1.25}}},
+		}},
+		{"A5", "independent executors: throughput at least 0.97; mean at most 1.05 in the median, 1.15 in all", []measure{
+			{"throughput", func(c *Cell) bool { return c.isClosed("independent") }, against(Throughput), true, s.Mean, []limit{{1, 0.97}}},
+			{"mean", func(c *Cell) bool { return c.isOpen("independent") }, against(Mean), false, s.Mean, []limit{{0.5, 1.05}, {1, 1.15}}},
+		}},
+		{"A6", "partly shared device: throughput at least 0.90; mean at most 1.10 in the median", []measure{
+			{"throughput", func(c *Cell) bool { return c.isClosed("shared") }, against(Throughput), true, s.Mean, []limit{{1, 0.9}}},
+			{"mean", func(c *Cell) bool { return c.isOpen("shared") }, against(Mean), false, s.Mean, []limit{{0.5, 1.1}}},
+		}},
+	}
+}
+
+func guard(id string, s Slack) gate {
+	return gate{id, "any minute: mean latency at most 1.02 times the greedy rule's", []measure{
+		{"calibrated", everywhere, minutes(func(t *Trial) []Window { return t.Windows }), false, s.Mean, []limit{{1, 1.02}}},
+		{"cold", everywhere, minutes(func(t *Trial) []Window { return t.ColdWindows }), false, s.Mean, []limit{{1, 1.02}}},
+	}}
+}
+
+func everywhere(*Cell) bool { return true }
+
+// Judge holds the results against the gates that are about cells: A1 to A9. Each
+// names so many of its worst cells.
+func Judge(pairs []Pair, s Slack, worst int) []Verdict {
+	var all []Verdict
+	for _, g := range gates(s) {
+		all = append(all, g.judge(pairs, worst))
+	}
+	all = append(all,
+		Verdict{Gate: "A7", Requires: "goodput at 1.2 to 4 times the capacity: at least 97 % of what can be answered in time, at most 0.5 % late", NotRun: true},
+		Verdict{Gate: "A8", Requires: "refused at twice the capacity or more: after at most 0.3 of the service level, on average", NotRun: true},
+		guard("A9", s).judge(pairs, worst))
+	return all
+}
+
+// JudgeHeldOut holds the results against what is promised of cells that no constant
+// was chosen with.
+func JudgeHeldOut(pairs []Pair, s Slack, worst int) []Verdict {
+	promise := gate{"H1", "within 3 % of the best static setting in 90 % of cells, never below 0.9 of it", []measure{
+		{"as good as", everywhere, as, true, s.Mean, []limit{{0.9, 0.97}, {1, 0.9}}},
+	}}
+	tails := gate{"H2", "p99 beside it, without a promise", []measure{
+		{"p99", func(c *Cell) bool { return !c.Traffic.Closed() }, against(P99), false, s.Tail, nil},
+	}}
+	return []Verdict{promise.judge(pairs, worst), tails.judge(pairs, worst), guard("H3", s).judge(pairs, worst)}
+}
+
+func (g gate) judge(pairs []Pair, worst int) Verdict {
+	v := Verdict{Gate: g.id, Requires: g.requires, Kept: true, NotRun: true}
+	var measured []string
+	for _, m := range g.measures {
+		all := m.ratios(pairs)
+		if len(all) == 0 {
+			continue
+		}
+		v.NotRun = false
+		text, kept := m.judge(all)
+		measured = append(measured, text)
+		v.Kept = v.Kept && kept
+		for _, r := range all[:min(worst, len(all))] {
+			v.Worst = append(v.Worst, m.what+" "+r.String())
+		}
+	}
+	v.Measured = strings.Join(measured, "; ")
+	return v
+}
+
+// ratios returns the comparison for each cell, the worst first.
+func (m *measure) ratios(pairs []Pair) (all []ratio) {
+	for _, p := range pairs {
+		if !m.cells(p.Cell) {
+			continue
+		}
+		if r := m.ratio(p); r.value > 0 && !math.IsNaN(r.value) {
+			all = append(all, r)
+		}
+	}
+	slices.SortStableFunc(all, func(a, b ratio) int {
+		if m.atLeast {
+			a, b = b, a
+		}
+		return cmp.Compare(b.value, a.value)
+	})
+	return all
+}
+
+// judge says what the ratios are, which stand with the worst first, and whether
+// they keep the limits.
+func (m *measure) judge(all []ratio) (text string, kept bool) {
+	kept = true
+	for _, l := range m.limits {
+		v := within(all, l.share)
+		if m.atLeast && v < l.bound-m.slack || !m.atLeast && v > l.bound+m.slack {
+			kept = false
+		}
+	}
+	text = fmt.Sprintf("%s: worst %.3f, 90 %% %.3f, median %.3f of %d cells",
+		m.what, all[0].value, within(all, 0.9), within(all, 0.5), len(all))
+	return text, kept
+}
+
+// within returns what so large a share of the ratios keep to.
+func within(all []ratio, share float64) float64 {
+	return all[len(all)-int(math.Ceil(share*float64(len(all))-1e-9))].value
+}
+
+func (r ratio) String() string {
+	text := fmt.Sprintf("%.3f", r.value)
+	if len(r.bySeed) > 1 {
+		low, high := interval(r.bySeed)
+		text += fmt.Sprintf(" [%.3f, %.3f]", low, high)
+	}
+	text += " " + r.cell.Name()
+	if r.note != "" {
+		text += " (best: " + r.note + ")"
+	}
+	return text
+}
+
+// interval returns the 95 % interval of the mean, by the bootstrap.
+func interval(values []float64) (low, high float64) {
+	const samples = 2_000
+	chance := rand.New(rand.NewPCG(1, 1))
+	means := make([]float64, samples)
+	for i := range means {
+		for range values {
+			means[i] += values[chance.IntN(len(values))] / float64(len(values))
+		}
+	}
+	slices.Sort(means)
+	return means[samples*25/1000], means[samples*975/1000]
+}

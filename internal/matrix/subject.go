@@ -1,0 +1,104 @@
+package matrix
+
+import (
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/batching"
+	"github.com/shoal-serving/shoal/internal/batching/automatic"
+	"github.com/shoal-serving/shoal/internal/simulate"
+)
+
+// A Subject is a policy without settings, which the matrix is about.
+type Subject struct {
+	// New returns the policy for a cell. It may use so many instances; the profile is
+	// empty if nothing was calibrated.
+	New func(instances int, profile automatic.Profile) batching.Policy
+}
+
+// Automatic is the policy that the server runs where nothing is set.
+var Automatic = Subject{New: func(instances int, profile automatic.Profile) batching.Policy {
+	return automatic.New(automatic.Options{MaxRows: MaxRows, Instances: instances, Profile: profile})
+}}
+
+// Greedy never waits. It stands in for a policy that is broken.
+var Greedy = Subject{New: func(int, automatic.Profile) batching.Policy { return batching.Triton{MaxRows: MaxRows} }}
+
+// A Trial is what a subject makes of a cell.
+type Trial struct {
+	Cell        string    `json:"cell"` // its key
+	Name        string    `json:"name"`
+	Version     string    `json:"version"` // of the policy's code
+	Effort      Effort    `json:"effort"`
+	Calibrated  []Figures `json:"calibrated"` // by seed
+	Cold        []Figures `json:"cold"`       // with nothing measured before; one instance where more bring nothing
+	Windows     []Window  `json:"windows"`
+	ColdWindows []Window  `json:"cold_windows"`
+	Took        float64   `json:"took_s"`
+}
+
+// Try runs a cell with a subject, calibrated and cold, with the requests that the
+// oracle had.
+func Try(c *Cell, s Subject, e Effort) (*Trial, error) {
+	t := &Trial{Cell: c.Key(), Name: c.Name(), Effort: e}
+	for seed := range uint64(e.Seeds) {
+		r := run{requests: e.Full, seed: seed + 1}
+		warm, err := c.measure(s.New(Instances, c.calibrate(r.seed)), MaxRows, Instances, r)
+		if err != nil {
+			return nil, err
+		}
+		cold, err := c.measure(s.New(c.coldInstances(), automatic.Profile{}), MaxRows, c.coldInstances(), r)
+		if err != nil {
+			return nil, err
+		}
+		t.Calibrated, t.Cold = append(t.Calibrated, warm), append(t.Cold, cold)
+	}
+	if e.Minutes == 0 {
+		return t, nil
+	}
+	var err error
+	if t.Windows, err = c.windows(s.New(Instances, c.calibrate(1)), MaxRows, Instances, e.Minutes); err != nil || e.OneGuard {
+		return t, err
+	}
+	t.ColdWindows, err = c.windows(s.New(c.coldInstances(), automatic.Profile{}), MaxRows, c.coldInstances(), e.Minutes)
+	return t, err
+}
+
+// coldInstances is what somebody would set who knows the device but has measured
+// nothing.
+func (c *Cell) coldInstances() int {
+	if c.Device.Executors() == "one" {
+		return 1
+	}
+	return Instances
+}
+
+// calibrate returns what calibration would measure of the cell's model, with the
+// noise that it would meet. Its requests are all of a middle length.
+func (c *Cell) calibrate(seed uint64) automatic.Profile {
+	chance := rand.New(rand.NewPCG(c.Seed+seed, 55))
+	curve := c.Model.Curve
+	if l := c.Model.Lengths; l != (simulate.Range{}) {
+		curve.PerRow = time.Duration((l.From + l.To) / 2 * float64(curve.PerRow))
+	}
+	p := simulate.Calibrated(curve, c.Device.slowdown(), MaxRows, Instances)
+	measured := func(runs int) (median, slow float64) {
+		factors := make([]float64, runs)
+		for i := range factors {
+			factors[i] = c.Noise.Factor(chance)
+		}
+		slices.Sort(factors)
+		return factors[runs/2], factors[runs-1]
+	}
+	for i := range p.Sizes {
+		size := &p.Sizes[i]
+		median, slow := measured(size.Runs)
+		size.Took, size.Slow = time.Duration(median*float64(size.Took)), time.Duration(slow*float64(size.Took))
+	}
+	for n := 1; n < len(p.Slowdown); n++ {
+		median, _ := measured(3)
+		p.Slowdown[n] = max(1, median*p.Slowdown[n])
+	}
+	return p
+}

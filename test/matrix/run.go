@@ -1,0 +1,235 @@
+package main
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/matrix"
+)
+
+type options struct {
+	heldOut      bool
+	folder, only string
+	oracle       bool
+	worst        int
+}
+
+// files are the results that are kept.
+type files struct {
+	oracles *results[matrix.Oracle]
+	trials  *results[matrix.Trial]
+	policy  string // the version of its code
+}
+
+func key(cell string, version any, e matrix.Effort) string {
+	return fmt.Sprintf("%s %v %+v", cell, version, e)
+}
+
+func (o *options) open() (f files, err error) {
+	if f.policy, err = policyVersion(); err != nil {
+		return f, err
+	}
+	if err := os.MkdirAll(o.folder, 0o755); err != nil {
+		return f, err
+	}
+	f.oracles, err = open(filepath.Join(o.folder, "oracle.jsonl"), func(r *matrix.Oracle) string { return key(r.Cell, r.Version, r.Effort) })
+	if err != nil {
+		return f, err
+	}
+	f.trials, err = open(filepath.Join(o.folder, "trials.jsonl"), func(r *matrix.Trial) string { return key(r.Cell, r.Version, r.Effort) })
+	return f, err
+}
+
+// run brings the results up to date, and prints what they say.
+func (o *options) run(out, progress *os.File) error {
+	cells, err := o.cells()
+	if err != nil {
+		return err
+	}
+	f, err := o.open()
+	if err != nil {
+		return err
+	}
+	effort := matrix.FullEffort
+	var looked atomic.Int64
+	err = each(cells, progress, "static settings", func(c *matrix.Cell) error {
+		if kept := f.oracles.get(key(c.Key(), matrix.Version, effort)); kept != nil {
+			if looked.Add(1)%checked == 1 {
+				return kept.Check(c)
+			}
+			return nil
+		}
+		began := time.Now()
+		r, err := matrix.Ask(c, effort)
+		if err != nil {
+			return err
+		}
+		r.Took = time.Since(began).Seconds()
+		return f.oracles.add(r)
+	})
+	if err != nil || o.oracle {
+		return err
+	}
+	err = each(cells, progress, "automatic policy", func(c *matrix.Cell) error {
+		if f.trials.get(key(c.Key(), f.policy, effort)) != nil {
+			return nil
+		}
+		began := time.Now()
+		r, err := matrix.Try(c, matrix.Automatic, effort)
+		if err != nil {
+			return err
+		}
+		r.Version, r.Took = f.policy, time.Since(began).Seconds()
+		return f.trials.add(r)
+	})
+	if err != nil {
+		return err
+	}
+	return o.report(out, f.pairs(cells, effort))
+}
+
+// pairs returns the results of all cells, all of one version of the policy.
+func (f *files) pairs(cells []*matrix.Cell, e matrix.Effort) []matrix.Pair {
+	var all []matrix.Pair
+	for _, c := range cells {
+		all = append(all, matrix.Pair{
+			Cell: c, Oracle: f.oracles.get(key(c.Key(), matrix.Version, e)), Trial: f.trials.get(key(c.Key(), f.policy, e)),
+		})
+	}
+	return all
+}
+
+const (
+	checked     = 32 // of so many stored results one is repeated
+	followSeeds = 20
+	regretSeeds = 5
+)
+
+func (o *options) report(out *os.File, pairs []matrix.Pair) error {
+	var static, policy float64
+	for _, p := range pairs {
+		static += p.Oracle.Took
+		policy += p.Trial.Took
+	}
+	verdicts := matrix.Judge(pairs, matrix.Slack{}, o.worst)
+	switch {
+	case o.heldOut:
+		verdicts = matrix.JudgeHeldOut(pairs, matrix.Slack{}, o.worst)
+	case o.only == "": // the other gates are not about cells
+		follow, err := matrix.Follow(matrix.Automatic, followSeeds, o.worst)
+		if err != nil {
+			return err
+		}
+		regret, err := matrix.Regret(matrix.Automatic, regretSeeds, o.worst)
+		if err != nil {
+			return err
+		}
+		verdicts = append(verdicts, follow, matrix.Cost(matrix.Automatic), regret)
+	}
+	_, err := fmt.Fprintf(out, "%d cells; the static settings took %.0f minutes of one core, the policy %.0f.\n\n%s\n%s",
+		len(pairs), static/60, policy/60, matrix.Table(verdicts), matrix.Models(pairs))
+	missed := 0
+	for _, v := range verdicts {
+		if !v.Kept && !v.NotRun {
+			missed++
+		}
+	}
+	if missed > 0 {
+		err = errors.Join(err, fmt.Errorf("%d gates are missed", missed))
+	}
+	return err
+}
+
+func (o *options) cells() ([]*matrix.Cell, error) {
+	all := matrix.Tuned()
+	if o.heldOut {
+		all = matrix.HeldOut()
+	}
+	only, err := regexp.Compile(o.only)
+	if err != nil {
+		return nil, err
+	}
+	var chosen []*matrix.Cell
+	for _, c := range all {
+		if only.MatchString(c.Name()) {
+			chosen = append(chosen, c)
+		}
+	}
+	if len(chosen) == 0 {
+		return nil, fmt.Errorf("no cell is called %q", o.only)
+	}
+	return chosen, nil
+}
+
+// each runs all cells on all cores, and says how far it is.
+func each(cells []*matrix.Cell, progress *os.File, what string, do func(*matrix.Cell) error) error {
+	var (
+		wait  sync.WaitGroup
+		queue = make(chan *matrix.Cell) // without room: whoever is free takes the next
+
+		mu   sync.Mutex
+		errs []error
+		done int
+	)
+	began := time.Now()
+	for range runtime.GOMAXPROCS(0) {
+		wait.Go(func() {
+			for c := range queue {
+				err := do(c)
+				mu.Lock()
+				if err != nil {
+					errs = append(errs, err)
+				}
+				if done++; done%10 == 0 || done == len(cells) {
+					text := fmt.Sprintf("%s: %d of %d cells, %v\n", what, done, len(cells), time.Since(began).Round(time.Second))
+					if _, err := progress.WriteString(text); err != nil {
+						errs = append(errs, err)
+					}
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	for _, c := range cells {
+		queue <- c
+	}
+	close(queue)
+	wait.Wait()
+	return errors.Join(errs...)
+}
+
+// policyVersion is the same as long as the policy's code is.
+func policyVersion() (string, error) {
+	sum := sha256.New()
+	for _, pattern := range []string{"internal/batching/*.go", "internal/batching/automatic/*.go"} {
+		names, err := filepath.Glob(pattern)
+		if err != nil {
+			return "", err
+		}
+		if len(names) == 0 {
+			return "", errors.New("there is no internal/batching here: run it from the root of the repository")
+		}
+		for _, name := range names {
+			if strings.HasSuffix(name, "_test.go") {
+				continue
+			}
+			text, err := os.ReadFile(name)
+			if err != nil {
+				return "", err
+			}
+			sum.Write([]byte(name))
+			sum.Write(text)
+		}
+	}
+	return hex.EncodeToString(sum.Sum(nil)[:6]), nil
+}
