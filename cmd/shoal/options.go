@@ -34,6 +34,8 @@ type serveOptions struct {
 	loadTimeout         int
 	maxQueue            int
 	maxQueueBytes       int64
+	batching            string
+	calibrationDir      string
 
 	address       string
 	headerTimeout int
@@ -85,6 +87,8 @@ func (o *serveOptions) define(f *pflag.FlagSet) {
 	f.IntVar(&o.loadTimeout, "model-load-timeout-secs", 600, "how long loading and warming up a version may take, in seconds; 0 is any time")
 	f.IntVar(&o.maxQueue, "max-queue-size", repository.DefaultQueue.Requests, "how many requests may wait for a model whose config.pbtxt has no max_queue_size")
 	f.Int64Var(&o.maxQueueBytes, "max-queue-byte-size", repository.DefaultQueue.Bytes, "how many bytes of input may wait for such a model")
+	choiceVar(f, &o.batching, "batching", []string{"automatic", "triton"}, "automatic finds out what a config.pbtxt leaves out of batching, instances and threads; triton has Triton's defaults for it")
+	f.StringVar(&o.calibrationDir, "calibration-dir", "auto", "`directory` that keeps what is measured of models; auto is one in the user's cache, and empty keeps nothing")
 
 	f.StringVar(&o.address, "address", "127.0.0.1", "address to listen on")
 	f.Bool(insecureFlag, false, "listen for other machines, too, which may then do everything that this one may")

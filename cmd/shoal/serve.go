@@ -21,6 +21,7 @@ import (
 
 	"github.com/shoal-serving/shoal/internal/arrivals"
 	"github.com/shoal-serving/shoal/internal/batching"
+	"github.com/shoal-serving/shoal/internal/calibrate"
 	"github.com/shoal-serving/shoal/internal/engine/onnx"
 	"github.com/shoal-serving/shoal/internal/engine/python"
 	"github.com/shoal-serving/shoal/internal/engine/simulated"
@@ -111,10 +112,15 @@ func serve(ctx context.Context, opts serveOptions, recorder *arrivals.Writer, lo
 		Lenient: !opts.strictReadiness,
 		Strict:  opts.disableAutoComplete,
 		Runners: runners(pace, onnxEngine, pythonEngine, cores),
-		Cores:   cores,
-		Memory:  func() machine.Memory { return machine.ReadMemory(machine.Root()) },
-		Pacer:   pace,
-		Log:     log,
+
+		Automatic: opts.batching == "automatic",
+		Store:     calibrate.NewStore(calibrationDir(opts.calibrationDir), log),
+		CPU:       machine.CPU(machine.Root()),
+
+		Cores:  cores,
+		Memory: func() machine.Memory { return machine.ReadMemory(machine.Root()) },
+		Pacer:  pace,
+		Log:    log,
 	})
 	backend := server.New(models, server.Options{Log: log, Arrivals: recorder})
 	faces, err := listen(backend, opts, log)
@@ -147,6 +153,14 @@ func serve(ctx context.Context, opts serveOptions, recorder *arrivals.Writer, lo
 	}
 	log.Info("stopped")
 	return errors.Join(failed, cut, err)
+}
+
+// calibrationDir returns the directory that --calibration-dir names.
+func calibrationDir(named string) string {
+	if named == "auto" {
+		return calibrate.DefaultDir()
+	}
+	return named
 }
 
 // patience is for engines that still compute when their requests have been cut off:

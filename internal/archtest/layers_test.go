@@ -14,7 +14,7 @@ var layers = [][]string{
 	{"internal/infer", "internal/batching", "internal/kserve/kservepb", "internal/leak", "internal/engine/onnx/onnxruntime"},
 	{"internal/modelconfig", "internal/stats", "internal/batching/automatic", "internal/engine/onnx/onnxtest"},
 	{"internal/engine"},
-	{"internal/engine/enginetest", "internal/engine/simulated", "internal/engine/onnx", "internal/engine/python", "internal/sched", "internal/kserve", "internal/simulate", "internal/bench", "internal/batching/batchingtest"},
+	{"internal/engine/enginetest", "internal/engine/simulated", "internal/engine/onnx", "internal/engine/python", "internal/sched", "internal/calibrate", "internal/kserve", "internal/simulate", "internal/bench", "internal/batching/batchingtest"},
 	{"internal/repository", "internal/matrix"},
 	{"internal/server", "internal/doctor"},
 	{"internal/kserve/kservehttp", "internal/kserve/kservegrpc", "internal/metrics", "internal/kserve/kservetest"},

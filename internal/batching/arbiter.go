@@ -24,7 +24,7 @@ type Arbiter struct {
 	// Slots is how many batches may run at once. Zero means 1.
 	Slots int
 
-	busy  int           // batches that run, turns that were granted and not yielded
+	busy  int           // slots of batches that run, and of turns that were granted and not yielded
 	asks  []*Share      // those that ask, in the order in which they did
 	clock time.Duration // what the share had used whose turn it was last
 }
@@ -35,8 +35,12 @@ type Share struct {
 	// Owner is the caller's own; the arbiter never looks at it.
 	Owner any
 
+	// Width is how many slots a batch takes, such as the threads that compute it. Zero
+	// means 1. One that takes more than there are runs when nothing else does.
+	Width int
+
 	turns int           // that it holds
-	used  time.Duration // for how long it has used the device, as far as that still counts
+	used  time.Duration // for how long it has used slots of the device, as far as that still counts
 }
 
 // Ask asks for one turn of s, and returns the shares that are granted one now,
@@ -52,19 +56,19 @@ func (a *Arbiter) Ask(s *Share, granted []*Share) []*Share {
 // Yield takes back a turn of s that ran for so long, and returns the shares that
 // are granted one now, appended to granted.
 func (a *Arbiter) Yield(s *Share, ran time.Duration, granted []*Share) []*Share {
-	a.busy--
+	a.busy -= s.width()
 	s.turns--
-	s.used += ran
+	s.used += ran * time.Duration(s.width())
 	return a.grant(granted)
 }
 
-// Began counts a batch that runs without having asked.
-func (a *Arbiter) Began() { a.busy++ }
+// Began counts a batch of s that runs without having asked.
+func (a *Arbiter) Began(s *Share) { a.busy += s.width() }
 
-// Ended counts the end of a batch that had not asked, and returns the shares that
-// are granted a turn now, appended to granted.
-func (a *Arbiter) Ended(granted []*Share) []*Share {
-	a.busy--
+// Ended counts the end of a batch of s that had not asked, and returns the shares
+// that are granted a turn now, appended to granted.
+func (a *Arbiter) Ended(s *Share, granted []*Share) []*Share {
+	a.busy -= s.width()
 	return a.grant(granted)
 }
 
@@ -75,7 +79,7 @@ func (a *Arbiter) Forget(s *Share) {
 }
 
 func (a *Arbiter) grant(granted []*Share) []*Share {
-	for a.busy < max(a.Slots, 1) && len(a.asks) > 0 {
+	for len(a.asks) > 0 {
 		next := 0
 		for i, s := range a.asks {
 			if s.used < a.asks[next].used {
@@ -83,11 +87,16 @@ func (a *Arbiter) grant(granted []*Share) []*Share {
 			}
 		}
 		s := a.asks[next]
+		if a.busy > 0 && a.busy+s.width() > max(a.Slots, 1) {
+			break // nobody narrower goes first, or it might never be its turn
+		}
 		a.asks = slices.Delete(a.asks, next, next+1)
 		a.clock = max(a.clock, s.used)
-		a.busy++
+		a.busy += s.width()
 		s.turns++
 		granted = append(granted, s)
 	}
 	return granted
 }
+
+func (s *Share) width() int { return max(s.Width, 1) }

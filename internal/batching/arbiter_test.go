@@ -2,6 +2,7 @@ package batching_test
 
 import (
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -57,11 +58,11 @@ func TestTurnsAreGrantedUpToTheSlots(t *testing.T) {
 				if r.IntN(2) == 0 {
 					unasked++
 					busy++
-					arbiter.Began()
+					arbiter.Began(&s.Share)
 				} else if unasked > 0 {
 					unasked--
 					busy--
-					granted = arbiter.Ended(granted)
+					granted = arbiter.Ended(&s.Share, granted)
 				}
 			case 5:
 				arbiter.Forget(&s.Share)
@@ -152,4 +153,29 @@ func TestAModelThatIsAloneHasTheDevice(t *testing.T) {
 		granted = arbiter.Ask(&s.Share, granted[:0])
 		granted = arbiter.Yield(&s.Share, time.Second, granted)
 	}
+}
+
+// TestAWideBatchWaitsForItsSlots has a model whose batches are computed by two
+// threads each.
+func TestAWideBatchWaitsForItsSlots(t *testing.T) {
+	arbiter := batching.Arbiter{Slots: 2}
+	all := sharers(2)
+	narrow, wide := &all[0].Share, &all[1].Share
+	wide.Width = 2
+	is := func(what string, granted []*batching.Share, want ...*batching.Share) {
+		t.Helper()
+		if !slices.Equal(granted, want) {
+			t.Fatalf("%s: %d turns were granted, want %d", what, len(granted), len(want))
+		}
+	}
+	is("narrow asks", arbiter.Ask(narrow, nil), narrow)
+	is("wide asks", arbiter.Ask(wide, nil))
+	is("narrow asks again, behind it", arbiter.Ask(narrow, nil))
+	is("narrow has run", arbiter.Yield(narrow, time.Second, nil), wide)
+	is("wide has run", arbiter.Yield(wide, time.Second, nil), narrow)
+	is("wide asks, which has used two slots for a second", arbiter.Ask(wide, nil))
+	is("narrow asks, which has used one", arbiter.Ask(narrow, nil), narrow)
+	wide.Width = 3
+	is("narrow has run", arbiter.Yield(narrow, 0, nil))
+	is("nothing else runs", arbiter.Yield(narrow, 0, nil), wide)
 }

@@ -36,6 +36,22 @@ type Source struct {
 	Config  *modelconfig.Config
 	Version int64
 	Dir     string // the version's directory
+
+	// Threads is how many compute one batch, if the configuration does not say and
+	// the engine is a [Threader]. 0 means that the engine chooses.
+	Threads int
+}
+
+// A Threader is an engine that can let several threads compute one batch.
+type Threader interface {
+	// AnyThreads reports whether a configuration leaves to others how many.
+	AnyThreads(cfg *modelconfig.Config) bool
+}
+
+// A Releaser is an engine whose speed may change with the release of a library.
+type Releaser interface {
+	// Release returns it. It may be asked once a model has been loaded.
+	Release() string
 }
 
 // A Model is a loaded version of a model. Its instances share what they can,

@@ -36,6 +36,22 @@ func Cores(root fs.FS) int {
 	return cores
 }
 
+// CPU returns what kind of processor this is, as far as it tells.
+func CPU(root fs.FS) string {
+	parts := []string{runtime.GOARCH}
+	for line := range strings.Lines(read(root, "proc/cpuinfo")) {
+		if strings.TrimSpace(line) == "" {
+			break // the next ones are alike
+		}
+		name, value, _ := strings.Cut(line, ":")
+		switch strings.TrimSpace(name) {
+		case "model name", "CPU implementer", "CPU part", "CPU variant":
+			parts = append(parts, strings.TrimSpace(value))
+		}
+	}
+	return strings.Join(parts, " ")
+}
+
 // Memory is what there is for the process, in bytes.
 type Memory struct {
 	// Limit is the most that it may use: the lowest limit of its control groups,

@@ -157,3 +157,15 @@ func TestThisMachineHasCoresAndMemory(t *testing.T) {
 		t.Errorf("memory %+v", m)
 	}
 }
+
+func TestTheKindOfCPUIsThatOfTheFirst(t *testing.T) {
+	for text, want := range map[string]string{
+		"": runtime.GOARCH,
+		"processor\t: 0\nmodel name\t: Fast 9\nflags\t\t: a b\n\nprocessor\t: 1\nmodel name\t: Fast 9\n": runtime.GOARCH + " Fast 9",
+		"processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\n":                                   runtime.GOARCH + " 0x41 0xd0c",
+	} {
+		if got := CPU(tree(map[string]string{"proc/cpuinfo": text})); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}

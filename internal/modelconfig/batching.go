@@ -6,9 +6,16 @@ import (
 	"github.com/shoal-serving/shoal/internal/batching"
 )
 
+// Tunes reports whether how long requests are held for company is to be found out,
+// and how many, if no preferred size says that.
+func (c *Config) Tunes() bool {
+	return c.Automatic && c.Dynamic != nil && c.Dynamic.MaxDelay == nil && c.MaxBatchSize > 1
+}
+
 // Batching returns how the model's requests are queued and combined. What the
 // configuration does not say is as in Triton, except that the queue has a bound,
-// and that without a queue policy the timeout of a request is its deadline.
+// and that without a queue policy the timeout of a request is its deadline. If the
+// configuration [Config.Tunes], whoever carries it out has a better policy.
 func (c *Config) Batching(unless batching.Bound) batching.Config {
 	b := batching.Config{
 		MaxRows: max(1, c.MaxBatchSize), Shared: unless,

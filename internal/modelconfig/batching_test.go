@@ -40,3 +40,25 @@ func TestWhatTheConfigurationSaysOfBatchingIsKept(t *testing.T) {
 		}
 	}
 }
+
+func TestWhatTheFileLeavesOutTunesItself(t *testing.T) {
+	none := time.Duration(0)
+	for _, tt := range []struct {
+		name string
+		cfg  Config
+		want bool
+	}{
+		{"nothing written", Config{Automatic: true, MaxBatchSize: 8, Dynamic: &Dynamic{}}, true},
+		{"nothing of when a batch closes", Config{Automatic: true, MaxBatchSize: 8, Dynamic: &Dynamic{PreserveOrdering: true, Default: QueuePolicy{Written: true}}}, true},
+		{"a written 0", Config{Automatic: true, MaxBatchSize: 8, Dynamic: &Dynamic{MaxDelay: &none}}, false},
+		{"a preferred size", Config{Automatic: true, MaxBatchSize: 8, Dynamic: &Dynamic{Preferred: []int{4}}}, true},
+		{"a preferred size and a delay", Config{Automatic: true, MaxBatchSize: 8, Dynamic: &Dynamic{Preferred: []int{4}, MaxDelay: &none}}, false},
+		{"no scheduling block", Config{Automatic: true, MaxBatchSize: 8}, false},
+		{"one row at a time", Config{Automatic: true, MaxBatchSize: 1, Dynamic: &Dynamic{}}, false},
+		{"as in Triton", Config{MaxBatchSize: 8, Dynamic: &Dynamic{}}, false},
+	} {
+		if got := tt.cfg.Tunes(); got != tt.want {
+			t.Errorf("%s: %t", tt.name, got)
+		}
+	}
+}

@@ -32,8 +32,12 @@ type Port struct {
 	AnyShape bool    // the model does not even say how many dimensions it has
 }
 
-// DefaultMaxBatch is the most rows of a batch if nobody says, as in Triton.
-const DefaultMaxBatch = 4
+// The most rows of a batch if nobody says: Triton's, and that of a model whose
+// batches are measured, which then says itself how many are worth it.
+const (
+	DefaultMaxBatch   = 4
+	AutomaticMaxBatch = 64
+)
 
 // Complete sets what the file leaves out from the model itself, and checks what
 // it says against the model. As in Triton, a file that names inputs and outputs
@@ -118,11 +122,15 @@ func (c *Config) sizeLeftOut() bool {
 // chooseSize sets a max_batch_size that the file leaves out. A preferred size
 // that is larger than the default is reason enough for a larger one.
 func (c *Config) chooseSize(model Description) {
-	if c.used(model).unbatchable() != "" {
+	if c.used(model).unbatchable() != "" || c.Apart != "" {
 		return
 	}
 	c.MaxBatchSize = model.MaxBatch
-	if c.MaxBatchSize == 0 {
+	switch {
+	case c.MaxBatchSize > 0:
+	case c.Automatic:
+		c.MaxBatchSize = AutomaticMaxBatch
+	default:
 		c.MaxBatchSize = DefaultMaxBatch
 	}
 	if c.Dynamic != nil {
@@ -159,8 +167,8 @@ func (c *Config) fill(model Description) (err error) {
 	if len(c.Inputs) > 0 && len(c.Outputs) > 0 {
 		return nil
 	}
-	if c.MaxBatchSize > 1 && c.Dynamic == nil {
-		c.Dynamic = &Dynamic{}
+	if c.MaxBatchSize > 1 && c.Dynamic == nil && c.Apart == "" {
+		c.Dynamic = &Dynamic{Added: true}
 	}
 	if len(c.Inputs) == 0 {
 		if c.Inputs, err = c.tensorsOf("input", model.Inputs); err != nil {

@@ -92,3 +92,29 @@ func TestCompletingLeavesTheModelsDimensionsAlone(t *testing.T) {
 		t.Errorf("the model's dimension became %d", got)
 	}
 }
+
+func TestAModelThatIsMeasuredOrWhoseRowsSeeEachOther(t *testing.T) {
+	port := []modelconfig.Port{{Name: "X", Type: tensor.FP32, Dims: []int64{-1, 3}}}
+	for _, tt := range []struct {
+		file      string
+		automatic bool
+		apart     string
+		most      int
+		dynamic   bool
+	}{
+		{"", false, "", modelconfig.DefaultMaxBatch, true},
+		{"", true, "", modelconfig.AutomaticMaxBatch, true},
+		{"", true, "rows differ", 0, false},
+		{"max_batch_size: 8", true, "", 8, true},
+		{"max_batch_size: 8", true, "rows differ", 8, false},
+	} {
+		c := parse(t, tt.file)
+		c.Automatic, c.Apart = tt.automatic, tt.apart
+		if err := c.Complete(modelconfig.Description{Batchable: true, Inputs: port, Outputs: port}); err != nil {
+			t.Fatal(err)
+		}
+		if c.MaxBatchSize != tt.most || (c.Dynamic != nil) != tt.dynamic || tt.dynamic && !c.Dynamic.Added {
+			t.Errorf("%+v: max_batch_size %d, dynamic %+v", tt, c.MaxBatchSize, c.Dynamic)
+		}
+	}
+}

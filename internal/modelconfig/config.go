@@ -35,7 +35,15 @@ type Config struct {
 	Objective     time.Duration     // how long after it came a request should be answered; 0 means any time
 	VersionPolicy VersionPolicy
 	Dynamic       *Dynamic // nil means that requests are never combined
-	Warmup        []Sample // what is run on each instance before requests are
+
+	// Automatic says that what the file leaves out is to be found out, where Triton
+	// has a default. Whoever completes the configuration sets it before.
+	Automatic bool
+	// Apart says why the model's rows are not computed by themselves, although its
+	// shapes look like it; "" means that they may be. It is set before as well.
+	Apart string
+
+	Warmup []Sample // what is run on each instance before requests are
 
 	// Warnings are in the order of the file. Whoever loads the model logs them
 	// once.
@@ -90,6 +98,7 @@ type VersionPolicy struct {
 type Dynamic struct {
 	Preferred        []int          // rows at which a batch runs at once, in the order of the file
 	MaxDelay         *time.Duration // how long the oldest request may be held for others; nil means that the file does not say
+	Added            bool           // the file does not have it, but leaves batching to the model
 	PreserveOrdering bool           // answers leave in the order in which requests came
 
 	Levels       int // priority levels, of which 1 is the highest; 0 means that there are none

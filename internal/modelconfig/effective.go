@@ -64,7 +64,7 @@ func (c *Config) effectiveBatching(p *configpb.ModelConfig) {
 		d = &configpb.ModelDynamicBatching{}
 		p.SchedulingChoice = &configpb.ModelConfig_DynamicBatching{DynamicBatching: d}
 	}
-	if len(d.GetPreferredBatchSize()) == 0 && c.MaxBatchSize > 0 {
+	if len(d.GetPreferredBatchSize()) == 0 && c.MaxBatchSize > 0 && !c.Tunes() {
 		d.PreferredBatchSize = []int32{int32(c.MaxBatchSize)}
 	}
 }

@@ -101,6 +101,9 @@ func (r *Repository) bring(ctx context.Context, m *model, with Override) (change
 		v.keep(sent)
 	}
 	r.replace(m, c, loaded)
+	for _, v := range loaded {
+		r.findOut(m, w, v)
+	}
 	r.mu.Lock()
 	m.with, m.at = with, f.whole()
 	r.mu.Unlock()
@@ -140,7 +143,7 @@ func (r *Repository) replace(m *model, c change, loaded []*Version) {
 		m.states[v.Number] = status{state: Unloading}
 	}
 	for _, v := range next {
-		m.states[v.Number] = status{state: Ready}
+		m.states[v.Number] = status{state: Ready, reason: v.note()}
 	}
 	r.publishLocked(m.name, next)
 	r.mu.Unlock()

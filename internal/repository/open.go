@@ -9,6 +9,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/shoal-serving/shoal/internal/batching/automatic"
+	"github.com/shoal-serving/shoal/internal/calibrate"
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
@@ -31,9 +33,11 @@ func (r *Repository) openAll(ctx context.Context, m *model, w *wish, numbers []i
 		r.note(m, numbers, Unavailable, err.Error())
 		return nil, err
 	}
+	r.spare.Began() // a load takes the cores, too
+	defer r.spare.Ended()
 	var opened []*Version
 	for _, n := range numbers {
-		v, err := r.openPatiently(ctx, w, n)
+		v, err := r.openPatiently(ctx, w, n, manner{})
 		if err != nil {
 			for _, other := range opened {
 				err = errors.Join(err, other.close())
@@ -71,7 +75,7 @@ func (r *Repository) note(m *model, numbers []int64, s State, reason string) {
 
 // openPatiently opens a version, within the time and the number of tries that
 // there are.
-func (r *Repository) openPatiently(ctx context.Context, w *wish, n int64) (v *Version, err error) {
+func (r *Repository) openPatiently(ctx context.Context, w *wish, n int64, how manner) (v *Version, err error) {
 	if r.opts.Timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, r.opts.Timeout, infer.Errorf(infer.Deadline,
@@ -79,7 +83,7 @@ func (r *Repository) openPatiently(ctx context.Context, w *wish, n int64) (v *Ve
 		defer cancel()
 	}
 	for range r.opts.Retries + 1 {
-		v, err = r.open(ctx, w, n)
+		v, err = r.open(ctx, w, n, how)
 		if ctx.Err() != nil && err != nil {
 			return nil, context.Cause(ctx)
 		}
@@ -90,9 +94,20 @@ func (r *Repository) openPatiently(ctx context.Context, w *wish, n int64) (v *Ve
 	return nil, err
 }
 
-func (r *Repository) open(ctx context.Context, w *wish, n int64) (*Version, error) {
+// A manner is how a version runs where its configuration does not say. The zero
+// manner is the one in which it begins.
+type manner struct {
+	threads   int    // of one batch; 0 means that the engine chooses
+	instances int    // 0 means as many as there are cores for
+	checked   bool   // whether its rows are computed by themselves is known
+	apart     string // why they are not
+	found     calibrate.Findings
+	stats     *stats.Counters // of the version whose place it takes; nil if there is none
+}
+
+func (r *Repository) open(ctx context.Context, w *wish, n int64, how manner) (*Version, error) {
 	began := time.Now()
-	cfg, err := w.config()
+	cfg, err := r.config(w, how)
 	if err != nil {
 		return nil, err
 	}
@@ -107,29 +122,89 @@ func (r *Repository) open(ctx context.Context, w *wish, n int64) (*Version, erro
 	if err != nil {
 		return nil, err
 	}
-	src := engine.Source{Config: cfg, Version: n, Dir: w.dir(n)}
+	src := engine.Source{Config: cfg, Version: n, Dir: w.dir(n), Threads: how.threads}
 	need, err := r.claimMemory(runner.Engine, src)
 	if err != nil {
 		return nil, err
 	}
 	defer r.releaseMemory(need) // what it takes by then is not free any more
-	loaded, err := runner.Engine.Load(ctx, src)
+	samples := filepath.Join(w.found.dir, "warmup")
+	loaded, err := r.loadSafe(ctx, runner.Engine, w, &src, how, samples)
 	if err != nil {
 		return nil, err
 	}
-	v := &Version{Config: cfg, Labels: labels, Number: n, Stats: stats.New(cfg.MaxBatchSize), Memory: need, model: loaded, stamp: w.versions[n]}
-	v.Stats.Objective = cfg.Objective
-	if v.Scheduler, err = r.schedule(ctx, v, runner, w.bare); err != nil {
+	cfg = src.Config
+	v := &Version{
+		Config: cfg, Labels: labels, Number: n, Stats: how.stats, Memory: need,
+		model: loaded, stamp: w.versions[n], threads: max(1, how.threads),
+	}
+	if v.Stats == nil {
+		v.Stats = stats.New(cfg.MaxBatchSize)
+		v.Stats.Objective = cfg.Objective
+	}
+	if v.Scheduler, err = r.schedule(ctx, v, runner, how); err != nil {
 		return nil, errors.Join(err, loaded.Close())
 	}
-	if err := warm(ctx, v, filepath.Join(w.found.dir, "warmup")); err != nil {
+	if err := r.warm(ctx, v, samples); err != nil {
 		return nil, errors.Join(err, v.close())
 	}
+	v.Scheduler.Calibrated(how.found.Profile)
 	for _, warning := range cfg.Warnings {
 		r.opts.Log.Warn("model configuration", "model", cfg.Name, "version", n, "at", warning.Where, "field", warning.Field, "warning", warning.Text)
 	}
 	v.Took = time.Since(began)
 	return v, nil
+}
+
+// config reads the configuration of a version.
+func (r *Repository) config(w *wish, how manner) (*modelconfig.Config, error) {
+	cfg, err := w.config()
+	if err != nil {
+		return nil, err
+	}
+	cfg.Automatic, cfg.Apart = r.opts.Automatic, how.apart
+	return cfg, nil
+}
+
+// loadSafe loads a version. If nobody asked to combine its requests, it first makes
+// sure that they may be: rows are run alone and together. If they see each other,
+// the version is loaded once more, as one whose requests are never combined.
+func (r *Repository) loadSafe(ctx context.Context, eng engine.Engine, w *wish, src *engine.Source, how manner, samples string) (engine.Model, error) {
+	loaded, err := eng.Load(ctx, *src)
+	if err != nil {
+		return nil, err
+	}
+	cfg := src.Config
+	if !cfg.Automatic || how.checked || cfg.Dynamic == nil || !cfg.Dynamic.Added || cfg.Ragged() != nil {
+		return loaded, nil
+	}
+	why, err := apart(ctx, cfg, loaded, samples)
+	if err == nil && why == "" {
+		return loaded, nil
+	}
+	if err := errors.Join(err, loaded.Close()); err != nil {
+		return nil, err
+	}
+	r.opts.Log.Info("requests are not combined; a config.pbtxt with dynamic_batching { } combines them all the same", "model", cfg.Name, "version", src.Version, "reason", why)
+	how.apart = why
+	if src.Config, err = r.config(w, how); err != nil {
+		return nil, err
+	}
+	return eng.Load(ctx, *src)
+}
+
+// apart says why a model's rows cannot share a batch, or nothing if they can.
+func apart(ctx context.Context, cfg *modelconfig.Config, loaded engine.Model, samples string) (string, error) {
+	inputs, err := inputsOf(cfg, samples)
+	if err != nil {
+		return "", err
+	}
+	inst, err := loaded.Instance(ctx)
+	if err != nil {
+		return "", err
+	}
+	why, err := calibrate.Apart(ctx, cfg, inst, inputs)
+	return why, errors.Join(err, inst.Close())
 }
 
 // claimMemory makes sure that a version has room, beside those that are loaded at
@@ -160,9 +235,9 @@ func (r *Repository) releaseMemory(n int64) {
 	r.claimed -= n
 }
 
-func (r *Repository) schedule(ctx context.Context, v *Version, runner Runner, bare bool) (*sched.Scheduler, error) {
-	count, automatic := r.instances(v.Config, runner, bare)
-	v.Config.Instances = count // for those who ask
+func (r *Repository) schedule(ctx context.Context, v *Version, runner Runner, how manner) (*sched.Scheduler, error) {
+	count, left := r.instances(v.Config, runner, how)
+	v.Config.Instances, v.counted = count, left // for those who ask
 	var opened []engine.Instance
 	for range count {
 		inst, err := v.model.Instance(ctx)
@@ -175,19 +250,27 @@ func (r *Repository) schedule(ctx context.Context, v *Version, runner Runner, ba
 		opened = append(opened, inst)
 	}
 	_, v.rereads = opened[0].(engine.Mortal)
-	batching := v.Config.Batching(r.opts.Queue)
-	batching.TakeTurns = automatic && runner.Device != nil
-	apart, died := true, false // engines that run in this process keep nothing from one batch to the next
+	b := v.Config.Batching(r.opts.Queue)
+	b.TakeTurns = left && runner.Device != nil
+	if v.Config.Tunes() {
+		b.Policy = automatic.New(automatic.Options{
+			MaxRows: v.Config.MaxBatchSize, Instances: count, Preferred: slices.Sorted(slices.Values(v.Config.Dynamic.Preferred)),
+			Objective: v.Config.Objective,
+		})
+	}
+	bisects, died := true, false // engines that run in this process keep nothing from one batch to the next
 	if careful, ok := v.model.(engine.Careful); ok {
-		apart, died = careful.Retries()
+		bisects, died = careful.Retries()
 	}
 	return sched.New(opened, sched.Options{
-		Batching:  batching,
+		Batching:  b,
 		Pacer:     r.opts.Pacer,
 		Device:    runner.Device,
+		Width:     v.threads,
+		Spare:     &r.spare,
 		Whole:     v.Config.MaxBatchSize == 0,
 		Ragged:    v.Config.Ragged(),
-		Bisect:    apart,
+		Bisect:    bisects,
 		RetryDied: died,
 		Log:       r.opts.Log.With("model", v.Config.Name, "version", v.Number),
 		Stats:     v.Stats,
@@ -195,13 +278,16 @@ func (r *Repository) schedule(ctx context.Context, v *Version, runner Runner, ba
 }
 
 // instances returns how many batches of a model may run at once, and whether that
-// was left to us. A model that is only a file may use every core.
-func (r *Repository) instances(cfg *modelconfig.Config, runner Runner, bare bool) (count int, automatic bool) {
-	if cfg.Instances > 0 {
+// was left to us. Then there are as many as the cores have room for, and the
+// policy says how many of them are of use.
+func (r *Repository) instances(cfg *modelconfig.Config, runner Runner, how manner) (count int, left bool) {
+	switch {
+	case cfg.Instances > 0:
 		return cfg.Instances, false
-	}
-	if bare && runner.Device != nil {
-		return r.opts.Cores, true
+	case how.instances > 0:
+		return how.instances, true
+	case cfg.Automatic && runner.Device != nil && len(cfg.Proto.GetInstanceGroup()) == 0:
+		return max(1, r.opts.Cores/max(1, how.threads)), true
 	}
 	return max(1, runner.Instances) * max(1, len(cfg.Proto.GetInstanceGroup())), true
 }

@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/batching"
+	"github.com/shoal-serving/shoal/internal/calibrate"
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/machine"
@@ -61,6 +62,14 @@ type Options struct {
 
 	// Strict refuses models whose configuration leaves inputs or outputs to them.
 	Strict bool
+
+	// Automatic finds out what configurations leave out of batching, instances and
+	// threads, where Triton has defaults.
+	Automatic bool
+	// Store keeps what is found out. Nil means one in memory.
+	Store *calibrate.Store
+	// CPU says what kind there is, for the store.
+	CPU string
 
 	// Runners by the name that a model's configuration gives as its backend.
 	Runners map[string]Runner
@@ -116,7 +125,12 @@ type Repository struct {
 	serving atomic.Pointer[map[string][]*Version]
 
 	closing chan struct{}  // closed by Close
-	work    sync.WaitGroup // loads, drains and the poll
+	work    sync.WaitGroup // loads, drains, the poll, and what finds out about models
+
+	spare  sched.Spare   // time in which models are measured
+	tuning chan struct{} // size 1: who has put a token in may measure
+
+	reading sync.Mutex // of models' files, to know them again
 
 	mu      sync.Mutex // guards the following
 	models  map[string]*model
@@ -137,13 +151,23 @@ type Version struct {
 
 	model   engine.Model
 	stamp   stamp
-	rereads bool    // its instances may read its files again
-	sent    *upload // where they are, if a client sent them; nil if not
+	rereads bool              // its instances may read its files again
+	sent    *upload           // where they are, if a client sent them; nil if not
+	threads int               // of one batch, if the engine can be told
+	counted bool              // the number of instances was left to us
+	inputs  *calibrate.Inputs // that it can be measured with; nil if none are known
+
+	halt  context.CancelFunc // ends what finds out about it; nil if nothing does
+	tuned chan struct{}      // closed when that has ended
 }
 
 // close lets the requests run that are here, and unloads the version.
 func (v *Version) close() error {
 	defer v.sent.letGo()
+	if v.halt != nil {
+		v.halt()
+		<-v.tuned
+	}
 	return errors.Join(v.Scheduler.Close(), v.model.Close())
 }
 
@@ -154,7 +178,13 @@ func New(opts Options) *Repository {
 	opts.Cores = max(1, opts.Cores)
 	opts.Queue.Requests = cmp.Or(opts.Queue.Requests, DefaultQueue.Requests)
 	opts.Queue.Bytes = cmp.Or(opts.Queue.Bytes, DefaultQueue.Bytes)
-	r := &Repository{opts: opts, loads: make(chan struct{}, opts.Loads), closing: make(chan struct{}), models: map[string]*model{}}
+	if opts.Store == nil {
+		opts.Store = calibrate.NewStore("", opts.Log)
+	}
+	r := &Repository{
+		opts: opts, loads: make(chan struct{}, opts.Loads), closing: make(chan struct{}), models: map[string]*model{},
+		tuning: make(chan struct{}, 1),
+	}
 	r.serving.Store(&map[string][]*Version{})
 	return r
 }
@@ -283,6 +313,11 @@ func (r *Repository) Close() error {
 			m.halt(errClosing)
 		}
 	}
+	r.All(func(_ string, v *Version) {
+		if v.halt != nil {
+			v.halt()
+		}
+	})
 	r.mu.Unlock()
 	close(r.closing)
 	r.work.Wait() // nothing is loaded or polled any more

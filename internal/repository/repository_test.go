@@ -20,6 +20,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/machine"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
 	"github.com/shoal-serving/shoal/internal/pacer"
+	"github.com/shoal-serving/shoal/internal/sched"
 	"github.com/shoal-serving/shoal/tensor"
 )
 
@@ -604,17 +605,32 @@ func TestAModelIsWarmedUpBeforeItServes(t *testing.T) {
 }
 
 func TestInstancesThatAreNotWrittenDownAreChosen(t *testing.T) {
-	for config, want := range map[string]int{
-		"": 2, "instance_group { }": 2, "instance_group { } instance_group { }": 4,
-		"instance_group { count: 5 }": 5, "instance_group { count: 5 } instance_group { }": 6,
+	device := Runner{Instances: 2, Device: sched.NewDevice(3)}
+	for _, tt := range []struct {
+		config    string
+		runner    Runner
+		automatic bool
+		how       manner
+		want      int
+	}{
+		{"", device, false, manner{}, 2},
+		{"", device, true, manner{}, 3},
+		{"", device, true, manner{threads: 2}, 1},
+		{"", device, true, manner{threads: 1, instances: 2}, 2},
+		{"", Runner{Instances: 2}, true, manner{}, 2},
+		{"instance_group { }", device, true, manner{}, 2},
+		{"instance_group { } instance_group { }", device, false, manner{}, 4},
+		{"instance_group { count: 5 }", device, true, manner{instances: 2}, 5},
+		{"instance_group { count: 5 } instance_group { }", device, false, manner{}, 6},
 	} {
 		r := New(Options{Cores: 3})
-		cfg, err := modelconfig.Parse("", []byte(config))
+		cfg, err := modelconfig.Parse("", []byte(tt.config))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, automatic := r.instances(cfg, Runner{Instances: 2}, false); got != want || automatic == strings.Contains(config, "count") {
-			t.Errorf("%s: %d instances, automatic %t, want %d", config, got, automatic, want)
+		cfg.Automatic = tt.automatic
+		if got, left := r.instances(cfg, tt.runner, tt.how); got != tt.want || left == strings.Contains(tt.config, "count") {
+			t.Errorf("%q, automatic %t, %+v: %d instances, left to us %t, want %d", tt.config, tt.automatic, tt.how, got, left, tt.want)
 		}
 	}
 }

@@ -7,15 +7,18 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"time"
 
+	"github.com/shoal-serving/shoal/internal/calibrate"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// warm runs the samples of a model's configuration on each of its instances. dir
-// has the files that they name.
-func warm(ctx context.Context, v *Version, dir string) error {
+// warm runs the samples of a model's configuration on each of its instances, or one
+// row that is made up, if it has none and is to be measured. dir has the files that
+// samples name.
+func (r *Repository) warm(ctx context.Context, v *Version, dir string) error {
 	for _, s := range v.Config.Warmup {
 		req, err := sampleRequest(v.Config, s, dir)
 		if err == nil {
@@ -28,7 +31,56 @@ func warm(ctx context.Context, v *Version, dir string) error {
 			return infer.Errorf(infer.CodeOf(err), "model_warmup %q: %w", s.Name, err)
 		}
 	}
+	if !r.measurable(v) {
+		return nil
+	}
+	inputs, err := inputsOf(v.Config, dir)
+	if err != nil {
+		return err
+	}
+	return v.warmWith(ctx, inputs)
+}
+
+// warmPatience is how long a row that is made up may take. A model that is so slow
+// has no use for the rest.
+const warmPatience = 10 * time.Second
+
+// warmWith runs one row on each instance, and remembers inputs that the model takes.
+func (v *Version) warmWith(ctx context.Context, inputs []calibrate.Inputs) error {
+	limited, cancel := context.WithTimeout(ctx, warmPatience)
+	defer cancel()
+	for _, in := range inputs {
+		req, err := in.First(1)
+		if err == nil {
+			err = v.Scheduler.Warm(limited, req, 1)
+		}
+		switch {
+		case err == nil:
+			v.inputs = &in
+			return nil
+		case limited.Err() != nil:
+			return ctx.Err()
+		}
+	}
 	return nil
+}
+
+// inputsOf returns what a model may be tried with: its first sample, or what can be
+// made up. dir has the files that samples name.
+func inputsOf(cfg *modelconfig.Config, dir string) ([]calibrate.Inputs, error) {
+	if len(cfg.Warmup) == 0 {
+		return calibrate.MadeUp(cfg), nil
+	}
+	var row []tensor.Tensor
+	for _, in := range cfg.Warmup[0].Inputs {
+		in.Random = true // zeros alone would make all rows the same
+		data, err := sampleData(in, 1, dir)
+		if err != nil {
+			return nil, infer.Errorf(infer.CodeOf(err), "model_warmup %q: input %q: %w", cfg.Warmup[0].Name, in.Name, err)
+		}
+		row = append(row, tensor.Tensor{Name: in.Name, Type: in.Type, Shape: in.Dims, Data: data})
+	}
+	return []calibrate.Inputs{calibrate.Given(cfg, row)}, nil
 }
 
 // sampleRequest makes a request of a sample.

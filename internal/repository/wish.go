@@ -63,7 +63,6 @@ func lookup(paths []string, name string) (*found, error) {
 type wish struct {
 	found    *found
 	with     Override
-	bare     bool // nothing is known of the model but its file
 	versions map[int64]stamp
 }
 
@@ -110,14 +109,12 @@ func (w *wish) parse() (*modelconfig.Config, error) {
 	if w.with.Config != "" {
 		return modelconfig.ParseJSON([]byte(w.with.Config))
 	}
-	w.bare = w.found.file != ""
-	if w.bare {
+	if w.found.file != "" {
 		return modelconfig.Parse("", nil)
 	}
 	file := filepath.Join(w.found.dir, "config.pbtxt")
 	text, err := os.ReadFile(file)
 	if errors.Is(err, os.ErrNotExist) {
-		w.bare = true
 		return modelconfig.Parse("", nil) // all is left to the model
 	}
 	if err != nil {

@@ -33,15 +33,15 @@ func (d *Device) yield(s *Scheduler, ran time.Duration) {
 	passOn(granted)
 }
 
-func (d *Device) began() {
+func (d *Device) began(s *Scheduler) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.arbiter.Began()
+	d.arbiter.Began(&s.share)
 }
 
-func (d *Device) ended() {
+func (d *Device) ended(s *Scheduler) {
 	d.mu.Lock()
-	granted := d.arbiter.Ended(nil)
+	granted := d.arbiter.Ended(&s.share, nil)
 	d.mu.Unlock()
 	passOn(granted)
 }

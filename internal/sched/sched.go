@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/batching"
+	"github.com/shoal-serving/shoal/internal/batching/automatic"
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
@@ -25,8 +26,14 @@ type Options struct {
 	// Pacer wakes the scheduler at exact times. It is required.
 	Pacer *pacer.Pacer
 
-	// Device, if not nil, is shared with other models.
+	// Device, if not nil, is shared with other models, of whose slots a batch takes
+	// Width. Zero means one.
 	Device *Device
+	Width  int
+
+	// Spare, if not nil, is shared with all models of the process; [Scheduler.Try]
+	// needs it.
+	Spare *Spare
 
 	// Whole says that the model has no batch dimension: its requests are never
 	// joined, and its outputs are handed out as they are.
@@ -54,6 +61,7 @@ type Scheduler struct {
 	began    time.Time // where the core's clock starts
 	alarm    *pacer.Alarm
 	workers  []*worker // by instance number, from 1
+	trials   chan *trial
 	running  sync.WaitGroup
 	share    batching.Share
 	combines bool         // requests may share a batch
@@ -91,8 +99,9 @@ func New(instances []engine.Instance, opts Options) *Scheduler {
 		core:    batching.New(opts.Batching),
 		alarmAt: batching.Never,
 		drained: make(chan struct{}),
+		trials:  make(chan *trial), // not buffered: only who is parked takes part
 	}
-	s.share.Owner = s
+	s.share.Owner, s.share.Width = s, opts.Width
 	_, none := opts.Batching.Policy.(batching.None)
 	s.combines = opts.Batching.Policy != nil && !none && opts.Batching.MaxRows > 1 && !opts.Whole
 	s.alarm = opts.Pacer.Alarm(s.ring)
@@ -251,9 +260,9 @@ func (s *Scheduler) carryOut(out *batching.Actions) {
 		case batching.Answer:
 			s.turnAway(callOf(a.Item), a.Verdict, a.RetryAfter)
 		case batching.Call:
-			s.workers[a.Instance-1].orders <- take
+			s.order(a.Instance, take)
 		case batching.Leave:
-			s.workers[a.Instance-1].orders <- leave
+			s.order(a.Instance, leave)
 		case batching.Stop:
 			s.workers[a.Instance-1].stop.end(a.Batch)
 		case batching.Ask:
@@ -264,6 +273,29 @@ func (s *Scheduler) carryOut(out *batching.Actions) {
 		}
 	}
 	out.List = out.List[:0]
+}
+
+// order wakes a parked instance. One that tries something is told to end that: it
+// looks for orders before each run, and this looks for trials after the order.
+func (s *Scheduler) order(instance int, o order) {
+	s.workers[instance-1].orders <- o
+	s.opts.Spare.interrupt()
+}
+
+// Calibrated hands the model's policy what was measured of the model so far, if it
+// is one that learns.
+func (s *Scheduler) Calibrated(p automatic.Profile) {
+	policy, ok := s.opts.Batching.Policy.(*automatic.Policy)
+	if !ok {
+		return
+	}
+	var out batching.Actions
+	s.mu.Lock()
+	policy.Calibrated(p)
+	s.admitLocked(nil, &out)
+	s.stepLocked(s.nowLocked(), batching.Event{Kind: batching.Wake}, &out) // it may decide differently now
+	s.unlock(&out)
+	s.carryOut(&out)
 }
 
 func (s *Scheduler) turnAway(c *call, v batching.Verdict, retry time.Duration) {

@@ -18,8 +18,7 @@ type worker struct {
 	s      *Scheduler
 	number int
 	inst   engine.Instance
-	orders chan order // size 2: the core gives a parked instance one order at a time, and Warm one more
-	sample sample     // for the order warm
+	orders chan order // size 1: the core gives a parked instance one order at a time
 
 	// The batch that runs. The slices are kept for the next one.
 	calls   []*call
@@ -54,11 +53,10 @@ type order int
 const (
 	take order = iota
 	leave
-	warm
 )
 
 func newWorker(s *Scheduler, number int, inst engine.Instance) *worker {
-	w := &worker{s: s, number: number, inst: inst, orders: make(chan order, 2), stop: newStopContext()}
+	w := &worker{s: s, number: number, inst: inst, orders: make(chan order, 1), stop: newStopContext()}
 	w.each, _ = inst.(engine.Each)
 	w.mortal, _ = inst.(engine.Mortal)
 	return w
@@ -108,15 +106,15 @@ func (w *worker) next() bool {
 	}
 }
 
-// wait returns the next order that the core has for the instance.
+// wait returns the next order that the core has for the instance. Meanwhile it
+// takes part in trials, of which the core knows nothing.
 func (w *worker) wait() order {
 	for {
 		select {
 		case o := <-w.orders:
-			if o != warm {
-				return o
-			}
-			w.warm() // of which the core knows nothing
+			return o
+		case t := <-w.s.trials:
+			w.try(t)
 		case <-w.died():
 			w.mourn()
 		}
@@ -151,6 +149,8 @@ func (w *worker) letGo() {
 // run computes the batch and gives each call its outcome. Nobody is told yet:
 // that is for the core to say.
 func (w *worker) run() {
+	w.s.opts.Spare.Began()
+	defer w.s.opts.Spare.Ended()
 	err := w.attempt(w.calls, w.taken)
 	if w.s.opts.RetryDied && errors.Is(err, engine.ErrDied) {
 		err = w.again(err)
@@ -251,9 +251,10 @@ func (w *worker) compute(inputs []tensor.Tensor) (err error) {
 			err = infer.Errorf(infer.Internal, "the engine failed in a way that it should not; the server's log has the details")
 		}
 	}()
-	if d := w.s.opts.Device; d != nil && !w.s.opts.Batching.TakeTurns {
-		d.began()
-		defer d.ended()
+	// A trial, which has no calls of its own, makes way, and takes nobody's place.
+	if d := w.s.opts.Device; d != nil && !w.s.opts.Batching.TakeTurns && len(w.calls) > 0 {
+		d.began(w.s)
+		defer d.ended(w.s)
 	}
 	if w.each != nil {
 		err = w.each.RunEach(w.stop, w.batch)

@@ -162,7 +162,7 @@ func (w *World) end(id int) {
 	delete(w.jobs, id)
 	w.device.End(w.now, id)
 	if !j.model.turns {
-		w.granted = w.arbiter.Ended(w.granted)
+		w.granted = w.arbiter.Ended(&j.model.share, w.granted)
 	}
 	j.model.trace(Occurrence{Ended: true, Action: batching.Action{Instance: j.instance}})
 	j.model.idle = append(j.model.idle, j.instance)
@@ -186,7 +186,7 @@ func (m *Model) carryOut(a batching.Action) {
 		w.jobs[w.nextJob] = &job{m, a.Instance}
 		w.device.Start(w.now, w.nextJob, m.Takes(a.Items))
 		if !m.turns {
-			w.arbiter.Began()
+			w.arbiter.Began(&m.share)
 		}
 	case batching.Call:
 		m.idle = append(m.idle, a.Instance)

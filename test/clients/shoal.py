@@ -59,7 +59,7 @@ class Server:
     """One run of the binary. http, grpc and metrics are host:port once it is ready."""
 
     def __init__(self, *arguments):
-        command = [BINARY, "serve", *map(str, arguments), "--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
+        command = [BINARY, "serve", "--calibration-dir=", *map(str, arguments), "--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
         self.log = []
         self._addresses = queue.Queue()
         self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, errors="replace")

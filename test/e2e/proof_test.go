@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -217,6 +218,9 @@ func TestProofManyModelsInOneServer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+	}
+	for strings.Count(s.logged(), `msg="model measured"`) < len(models) {
+		time.Sleep(10 * time.Millisecond) // until nothing is left to find out; the test's own timeout ends it
 	}
 	before := s.usage()
 	idle := choose(10*time.Second, 2*time.Second)

@@ -194,7 +194,7 @@ func TestQueuePoliciesCostNoThroughput(t *testing.T) {
 		"plain":      seedConfig(1, "dynamic_batching { }", seedSpeed),
 		"policy":     seedConfig(1, "dynamic_batching { default_queue_policy { max_queue_size: 1000 default_timeout_microseconds: 5000000 } }", seedSpeed),
 		"priorities": seedConfig(1, "dynamic_batching { priority_levels: 2 default_priority_level: 2 }", seedSpeed),
-	}))
+	}), "--batching=triton")
 	room, measure := choose(0.03, 0.15), choose(1500*time.Millisecond, 500*time.Millisecond)
 	for _, name := range []string{"policy", "priorities"} {
 		for _, clients := range choose([]int{1, 4, 16}, []int{16}) {
@@ -242,7 +242,7 @@ func TestAToE(t *testing.T) {
 		model := fmt.Sprintf("m%d", len(configs))
 		configs[model], names[name] = v.config, model
 	}
-	s := start(t, repositoryOf(t, configs))
+	s := start(t, repositoryOf(t, configs), "--batching=triton") // whose rule the tutorials explain
 	for name, v := range variants {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // they sleep

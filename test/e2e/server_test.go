@@ -88,7 +88,8 @@ func launch(t testing.TB, repository string, flags ...string) *server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.cmd = exec.Command(binary, append([]string{"serve", "--model-repository", repository}, flags...)...)
+	// What one test measures is not for the next.
+	s.cmd = exec.Command(binary, append([]string{"serve", "--model-repository", repository, "--calibration-dir="}, flags...)...)
 	out, err := s.cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)

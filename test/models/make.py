@@ -104,6 +104,22 @@ def rows(path):
           [helper.make_node("Add", ["x", "x"], ["y"])], [port("x", FLOAT, ["N"])], [port("y", FLOAT, ["N"])])
 
 
+def centred(path):
+    """Rows that see each other: whoever combines requests gives their clients wrong answers."""
+    write(path, "Each row, less the mean of all rows.",
+          [helper.make_node("ReduceMean", ["x"], ["mean"], axes=[0]), helper.make_node("Sub", ["x", "mean"], ["y"])],
+          [port("x", FLOAT, ["N", 4])], [port("y", FLOAT, ["N", 4])])
+
+
+def large(path):
+    """As many rows out as there are large ones, whatever came in."""
+    write(path, "The rows whose first number is above a half.",
+          [helper.make_node("Gather", ["x", "zero"], ["first"], axis=1), helper.make_node("Greater", ["first", "half"], ["is"]),
+           helper.make_node("Compress", ["x", "is"], ["y"], axis=0)],
+          [port("x", FLOAT, ["N", 4])], [port("y", FLOAT, ["K", 4])],
+          [numpy_helper.from_array(numpy.array(0), "zero"), numpy_helper.from_array(numpy.array(0.5, numpy.float32), "half")])
+
+
 def nonzero(path):
     write(path, "Where the elements are that are not zero: as many as there are.",
           [helper.make_node("NonZero", ["x"], ["at"])],
@@ -204,7 +220,7 @@ def batch_inputs(path):
 
 
 if __name__ == "__main__":
-    for make in (add_sub, mlp, types, types_spelled, strings, scalar, anyshape, rows, nonzero, passthrough, fixed, sequence, fail_if, spin, endless,
+    for make in (add_sub, mlp, types, types_spelled, strings, scalar, anyshape, rows, centred, large, nonzero, passthrough, fixed, sequence, fail_if, spin, endless,
                  ragged, batch_inputs):
         make(TESTDATA / (make.__name__ + ".onnx"))
     add_sub(EXAMPLE)

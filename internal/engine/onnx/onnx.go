@@ -65,8 +65,10 @@ type Engine struct {
 }
 
 var (
-	_ engine.Engine = (*Engine)(nil)
-	_ engine.Sizer  = (*Engine)(nil)
+	_ engine.Engine   = (*Engine)(nil)
+	_ engine.Sizer    = (*Engine)(nil)
+	_ engine.Threader = (*Engine)(nil)
+	_ engine.Releaser = (*Engine)(nil)
 )
 
 // New makes an engine. The caller closes it after all its models.
@@ -118,6 +120,9 @@ func (e *Engine) Load(ctx context.Context, src engine.Source) (engine.Model, err
 	if err != nil {
 		return nil, err
 	}
+	if src.Threads > 1 && e.AnyThreads(src.Config) {
+		set.useThreads(src.Threads)
+	}
 	s, err := e.load(ctx, src, set.session)
 	if err != nil {
 		return nil, err
@@ -130,6 +135,22 @@ func (e *Engine) Load(ctx context.Context, src engine.Source) (engine.Model, err
 	m.inputs = m.scalars(src.Config.Inputs, s.Inputs)
 	m.outputs = m.scalars(src.Config.Outputs, s.Outputs)
 	return m, nil
+}
+
+// AnyThreads implements [engine.Threader].
+func (e *Engine) AnyThreads(cfg *modelconfig.Config) bool {
+	_, told := cfg.Parameters["intra_op_thread_count"]
+	return !told && e.opts.Threads == 0
+}
+
+// Release implements [engine.Releaser].
+func (e *Engine) Release() string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.runtime == nil {
+		return ""
+	}
+	return e.runtime.Version()
 }
 
 // fileOf returns the path of a model's file.

@@ -76,6 +76,18 @@ func readSettings(cfg *modelconfig.Config, cores int) (set settings, err error) 
 	return set, nil
 }
 
+const spinning = "session.intra_op.allow_spinning"
+
+// useThreads computes each operator with so many threads, where the configuration
+// leaves that open. Threads that spin while they wait for work would take the cores
+// from others.
+func (set *settings) useThreads(n int) {
+	set.session.Threads = n
+	if _, told := set.session.Config[spinning]; !told {
+		set.session.Config[spinning] = "0"
+	}
+}
+
 func number(cfg *modelconfig.Config, key, expected string) (int, error) {
 	n, err := strconv.Atoi(cfg.Parameters[key])
 	if err != nil || n < 0 {

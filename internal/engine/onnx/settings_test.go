@@ -11,6 +11,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/engine/onnx/onnxruntime"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
+	"github.com/shoal-serving/shoal/tensor"
 )
 
 func parameter(key, value string) string {
@@ -178,4 +179,28 @@ func TestTheLibraryIsAskedForItsGPUs(t *testing.T) {
 	if infer.CodeOf(err) != infer.Invalid || !strings.HasPrefix(err.Error(), "config.pbtxt:1: instance_group[0].kind: found KIND_GPU, expected KIND_CPU, because ") {
 		t.Errorf("got %v", err)
 	}
+}
+
+func TestThreadsThatNobodyWroteDown(t *testing.T) {
+	for spin, want := range map[string]string{"": "0", "1": "1"} {
+		cfg := &modelconfig.Config{Parameters: map[string]string{}}
+		if spin != "" {
+			cfg.Parameters[spinning] = spin
+		}
+		set, err := readSettings(cfg, 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		set.useThreads(2)
+		if set.session.Threads != 2 || set.session.Config[spinning] != want {
+			t.Errorf("spinning %q: %+v", spin, set.session)
+		}
+	}
+	written := &modelconfig.Config{Parameters: map[string]string{"intra_op_thread_count": "0"}}
+	if New(Options{}).AnyThreads(written) || !New(Options{}).AnyThreads(&modelconfig.Config{}) || New(Options{Threads: 2}).AnyThreads(&modelconfig.Config{}) {
+		t.Error("what is written is not kept")
+	}
+	src := sources["mlp"]()
+	src.Threads = 2
+	run(t, open(t, src), tensor.Tensor{Name: "x", Type: tensor.FP32, Shape: []int64{1, 32}, Data: make([]byte, 128)})
 }

@@ -1,0 +1,131 @@
+package calibrate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/engine"
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/machine"
+)
+
+// A bench runs requests in fake time.
+type bench struct {
+	takes func(rows, instances int) time.Duration
+	fails func(rows int) error
+	busy  []bool // whether it has to make way, the next times
+	waits []time.Duration
+}
+
+func (b *bench) Try(ctx context.Context, req *infer.Request, instances, runs int) ([]time.Duration, error) {
+	if b.fails != nil {
+		if err := b.fails(req.Rows); err != nil {
+			return nil, err
+		}
+	}
+	if len(b.busy) > 0 {
+		busy := b.busy[0]
+		b.busy = b.busy[1:]
+		if busy {
+			return nil, nil
+		}
+	}
+	took := b.takes(req.Rows, instances)
+	timer := time.NewTimer(took * time.Duration(runs))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	return slices.Repeat([]time.Duration{took}, runs*instances), nil
+}
+
+func (b *bench) job(bounds Bounds) Job {
+	return Job{
+		Runner: b, Bounds: bounds,
+		Request: func(rows int) (*infer.Request, error) { return &infer.Request{Rows: rows}, nil },
+		Await: func(ctx context.Context, quiet time.Duration) error {
+			b.waits = append(b.waits, quiet)
+			return ctx.Err()
+		},
+	}
+}
+
+func linear(rows, instances int) time.Duration {
+	return time.Duration(instances) * (10*ms + time.Duration(rows)*ms)
+}
+
+func TestAModelIsMeasuredToTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &bench{takes: linear}
+		told := 0
+		job := b.job(Bounds{MaxRows: 4, Instances: 2})
+		job.Tell = func(Findings) { told++ }
+		f, err := Measure(t.Context(), job, Findings{})
+		if err != nil || told != 5 || len(f.Profile.Sizes) != 4 || f.Profile.Sizes[3].Took != 14*ms || !slices.Equal(f.Profile.Slowdown, []float64{1, 2}) {
+			t.Errorf("told %d times: %+v, %v", told, f, err)
+		}
+		if want := []time.Duration{50 * ms, 0, 0, 0, 0}; !slices.Equal(b.waits, want) {
+			t.Errorf("waited for quiet of %v, want %v", b.waits, want)
+		}
+		again, err := Measure(t.Context(), b.job(Bounds{MaxRows: 4, Instances: 2}), f)
+		if err != nil || len(again.Profile.Sizes) != 4 || len(b.waits) != 5 {
+			t.Errorf("what is known was measured again: %+v, %v", again, err)
+		}
+	})
+}
+
+func TestMeasuringStandsBackWhenRequestsCome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		// Away twice, then a first run; away before the others; then both of two sizes.
+		b := &bench{takes: linear, busy: []bool{true, true, false, true}}
+		f, err := Measure(t.Context(), b.job(Bounds{MaxRows: 2, Instances: 1}), Findings{})
+		if err != nil || len(f.Profile.Sizes) != 2 {
+			t.Errorf("%+v, %v", f, err)
+		}
+		if want := []time.Duration{50 * ms, 100 * ms, 200 * ms, 400 * ms, 0}; !slices.Equal(b.waits, want) {
+			t.Errorf("waited for quiet of %v, want %v", b.waits, want)
+		}
+	})
+}
+
+func TestMemoryEndsTheSizes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &bench{takes: linear, fails: func(rows int) error {
+			if rows > 2 {
+				return fmt.Errorf("%w, really", engine.ErrExhausted)
+			}
+			return nil
+		}}
+		f, err := Measure(t.Context(), b.job(Bounds{MaxRows: 8, Instances: 1}), Findings{})
+		if err != nil || len(f.Profile.Sizes) != 2 || f.Ended != "memory ran out" {
+			t.Errorf("%+v, %v", f, err)
+		}
+		job := (&bench{takes: linear}).job(Bounds{MaxRows: 8, Instances: 1})
+		job.Memory = func() machine.Memory { return machine.Memory{Limit: 800, Free: 99} }
+		f, err = Measure(t.Context(), job, Findings{})
+		if err != nil || len(f.Profile.Sizes) != 1 || f.Ended != "little memory is left" {
+			t.Errorf("%+v, %v", f, err)
+		}
+	})
+}
+
+func TestAModelThatCannotRunOneRowIsNotMeasured(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broken := errors.New("broken")
+		b := &bench{takes: linear, fails: func(int) error { return broken }}
+		if _, err := Measure(t.Context(), b.job(Bounds{MaxRows: 8, Instances: 1}), Findings{}); !errors.Is(err, broken) {
+			t.Errorf("%v", err)
+		}
+		endless := &bench{takes: func(int, int) time.Duration { return time.Hour }}
+		if _, err := Measure(t.Context(), endless.job(Bounds{MaxRows: 8, Instances: 1}), Findings{}); !errors.Is(err, errLong) {
+			t.Errorf("%v", err)
+		}
+	})
+}

@@ -1,0 +1,233 @@
+package calibrate
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/batching/automatic"
+)
+
+// Bounds are how far a model is measured.
+type Bounds struct {
+	MaxRows   int // of the largest batch, at least 1
+	Instances int // that may run at once, at least 1
+}
+
+// Findings are what has been measured so far.
+type Findings struct {
+	Profile automatic.Profile
+
+	// Ended says why larger sizes are not measured; "" if they may be.
+	Ended string `json:",omitempty"`
+}
+
+// A Step is what is measured next: a batch of so many rows, on so many instances at
+// once, so many times on each. One run more, before them, does not count: in it
+// memory is taken, and code made ready, for the first batch of its size.
+type Step struct {
+	Rows      int
+	Instances int
+	Runs      int
+}
+
+// How much is measured.
+const (
+	sizeRuns     = 5                      // of each size
+	instanceRuns = 3                      // of each number of instances, and of what is long
+	long         = 100 * time.Millisecond // takes what is run that few times
+	mostRuns     = 64                     // of a batch that is so short that a few say little
+	enough       = 10 * time.Millisecond  // of which so much is measured
+	slow         = time.Second            // what takes longer is the last size
+
+	// A size that is so many times that at which the model does the most, and so many
+	// rows, is the last as well: nobody would want a larger one.
+	beyond, least = 4, 16
+)
+
+// Next returns what to measure next, and false if all has been. First one instance
+// runs each size by itself, then as many at once as may, at the size at which the
+// model does the most.
+func Next(b Bounds, f Findings) (Step, bool) {
+	sizes := f.Profile.Sizes
+	if len(sizes) == 0 {
+		return Step{Rows: 1, Instances: 1, Runs: sizeRuns}, true
+	}
+	last := sizes[len(sizes)-1]
+	if n := runs(sizeRuns, last.Took); last.Rows == 1 && last.Runs == sizeRuns && n > sizeRuns {
+		return Step{Rows: 1, Instances: 1, Runs: n}, true // nobody knew before how short it is
+	}
+	past := last.Rows >= max(least, beyond*Efficient(f.Profile).Rows)
+	if f.Ended == "" && last.Took <= slow && !past {
+		if rows, ok := sizeAfter(last.Rows, b.MaxRows); ok {
+			return Step{Rows: rows, Instances: 1, Runs: runs(sizeRuns, last.Took)}, true
+		}
+	}
+	if n := len(f.Profile.Slowdown); n < b.Instances && b.Instances > 1 {
+		best := Efficient(f.Profile)
+		return Step{Rows: best.Rows, Instances: max(2, n+1), Runs: runs(instanceRuns, best.Took)}, true
+	}
+	return Step{}, false
+}
+
+// runs returns how often a batch is run that takes about so long.
+func runs(usual int, takes time.Duration) int {
+	if takes > long {
+		return instanceRuns
+	}
+	return max(usual, min(mostRuns, int(enough/max(takes, 1))))
+}
+
+// sizeAfter returns the next size to measure: every one up to 6, and then fewer and
+// fewer. The one behind a power of two is always among them, because that is where
+// a step is, if there is one.
+func sizeAfter(rows, most int) (int, bool) {
+	if rows >= most {
+		return 0, false
+	}
+	return min(most, nextSize(rows)), true
+}
+
+func nextSize(rows int) int {
+	small := []int{1, 2, 3, 4, 5, 6, 8, 9, 10, 12, 14, 16}
+	for _, n := range small {
+		if n > rows {
+			return n
+		}
+	}
+	for p := 16; ; p *= 2 {
+		for _, n := range []int{p + 1, p + p/4, p + p/2, p + p*3/4, 2 * p} {
+			if n > rows {
+				return n
+			}
+		}
+	}
+}
+
+// Add returns the findings with what a step took, of which the first run of each
+// instance has been left out. took is not empty.
+func (f Findings) Add(s Step, took []time.Duration) Findings {
+	took = slices.Sorted(slices.Values(took))
+	middle := took[(len(took)-1)/2]
+	p := f.Profile
+	if s.Instances == 1 {
+		sizes := slices.DeleteFunc(slices.Clone(p.Sizes), func(t automatic.Timing) bool { return t.Rows == s.Rows })
+		p.Sizes = append(sizes, automatic.Timing{Rows: s.Rows, Took: middle, Slow: took[(len(took)-1)*95/100], Runs: len(took)})
+	} else {
+		alone := timeOf(p, s.Rows)
+		// Others at work do not make a batch faster. What looks like it is chance.
+		slower := max(1, float64(middle)/float64(max(alone, 1)))
+		p.Slowdown = append(slices.Clone(p.Slowdown), slower)
+		if s.Instances == 2 {
+			p.Slowdown = []float64{1, slower}
+		}
+	}
+	f.Profile = p
+	return f
+}
+
+func timeOf(p automatic.Profile, rows int) time.Duration {
+	for _, t := range p.Sizes {
+		if t.Rows == rows {
+			return t.Took
+		}
+	}
+	return 0
+}
+
+// Efficient returns the smallest size at which the model does nearly as many rows
+// in a time as at any. The zero Timing means that nothing was measured.
+func Efficient(p automatic.Profile) automatic.Timing {
+	const nearly = 0.99
+	most := 0.0
+	for _, t := range p.Sizes {
+		most = max(most, rate(t))
+	}
+	for _, t := range p.Sizes {
+		if rate(t) >= nearly*most {
+			return t
+		}
+	}
+	return automatic.Timing{}
+}
+
+// rate returns rows in a second.
+func rate(t automatic.Timing) float64 {
+	return float64(t.Rows) / max(t.Took, 1).Seconds()
+}
+
+// A Setting is a number of threads with what was measured with so many.
+type Setting struct {
+	Threads int
+	Found   Findings
+}
+
+// A Choice is how a model computes the most.
+type Choice struct {
+	Threads   int // for one batch
+	Instances int // at once
+	Rows      int // of the size at which it does
+	PerSecond float64
+	Alone     time.Duration // what one row takes by itself
+}
+
+// near is how much better a setting must be to be worth more instances or threads.
+const near = 1.03
+
+// Choose returns the best of some settings, of which there is at least one.
+//
+// A model that does the most rows in a second with one thread for each batch may
+// still answer a client that is alone sooner with several. So both count: three
+// parts the most rows in a second, over all numbers of instances, and one part how
+// soon one row is done, which is the geometric mean over four loads of which one is
+// a client alone. Settings within three percent are equal; then fewer instances are
+// better, and then fewer threads.
+func Choose(settings []Setting) Choice {
+	var all []Choice
+	best := 0.0
+	for _, s := range settings {
+		for n := range max(1, len(s.Found.Profile.Slowdown)) {
+			c := choiceOf(s, n+1)
+			all = append(all, c)
+			best = max(best, c.score())
+		}
+	}
+	var chosen *Choice
+	for i := range all {
+		c := &all[i]
+		if c.score()*near < best {
+			continue
+		}
+		if chosen == nil || c.Instances < chosen.Instances || c.Instances == chosen.Instances && c.Threads < chosen.Threads {
+			chosen = c
+		}
+	}
+	return *chosen
+}
+
+func choiceOf(s Setting, instances int) Choice {
+	p := s.Found.Profile
+	best := Efficient(p)
+	slower := 1.0
+	if len(p.Slowdown) >= instances {
+		slower = p.Slowdown[instances-1]
+	}
+	return Choice{
+		Threads: s.Threads, Instances: instances, Rows: best.Rows,
+		PerSecond: rate(best) * float64(instances) / slower, Alone: timeOf(p, 1),
+	}
+}
+
+func (c *Choice) score() float64 {
+	return math.Pow(c.PerSecond, 0.75) * math.Pow(max(c.Alone, 1).Seconds(), -0.25)
+}
+
+// Threads returns the numbers of threads that are tried within some cores: powers
+// of two, and all.
+func Threads(cores int) []int {
+	var all []int
+	for n := 1; n < cores; n *= 2 {
+		all = append(all, n)
+	}
+	return append(all, max(1, cores))
+}

@@ -1,0 +1,151 @@
+package calibrate
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/batching/automatic"
+)
+
+const ms = time.Millisecond
+
+// follow carries out the plan on a model that takes so long, and returns the steps.
+func follow(b Bounds, takes func(rows, instances int) time.Duration) (steps []Step, f Findings) {
+	for {
+		s, more := Next(b, f)
+		if !more {
+			return steps, f
+		}
+		steps = append(steps, s)
+		f = f.Add(s, slices.Repeat([]time.Duration{takes(s.Rows, s.Instances)}, s.Runs*s.Instances))
+	}
+}
+
+func rowsOf(steps []Step) (all []int) {
+	for _, s := range steps {
+		all = append(all, s.Rows)
+	}
+	return all
+}
+
+func TestSizesAreMeasuredInOrderAndThenInstances(t *testing.T) {
+	steps, f := follow(Bounds{MaxRows: 64, Instances: 3}, func(rows, instances int) time.Duration {
+		return time.Duration(instances) * (5*ms + time.Duration(rows)*ms/2)
+	})
+	want := []int{1, 2, 3, 4, 5, 6, 8, 9, 10, 12, 14, 16, 17, 20, 24, 28, 32, 33, 40, 48, 56, 64, 64, 64}
+	if !slices.Equal(rowsOf(steps), want) {
+		t.Errorf("sizes %v, want %v", rowsOf(steps), want)
+	}
+	for i, s := range steps {
+		if i < 22 && (s.Instances != 1 || s.Runs != 5) || i >= 22 && (s.Instances != i-20 || s.Runs != 3) {
+			t.Errorf("step %d is %+v", i, s)
+		}
+	}
+	if !slices.Equal(f.Profile.Slowdown, []float64{1, 2, 3}) {
+		t.Errorf("slowdown %v", f.Profile.Slowdown)
+	}
+	if got, want := f.Profile.Sizes[21], (automatic.Timing{Rows: 64, Took: 37 * ms, Slow: 37 * ms, Runs: 5}); got != want {
+		t.Errorf("found %+v, want %+v", got, want)
+	}
+}
+
+func TestLargeSizesAreFewAndTheLargestIsAmongThem(t *testing.T) {
+	steps, _ := follow(Bounds{MaxRows: 150, Instances: 1}, func(int, int) time.Duration { return 10 * ms })
+	if got, want := rowsOf(steps)[21:], []int{64, 65, 80, 96, 112, 128, 129, 150}; !slices.Equal(got, want) {
+		t.Errorf("sizes %v, want %v", got, want)
+	}
+}
+
+func TestASizeThatTakesLongerThanASecondIsTheLast(t *testing.T) {
+	steps, _ := follow(Bounds{MaxRows: 64, Instances: 2}, func(rows, _ int) time.Duration { return time.Duration(rows) * 300 * ms })
+	if got, want := rowsOf(steps), []int{1, 2, 3, 4, 1}; !slices.Equal(got, want) {
+		t.Errorf("sizes %v, want %v", got, want)
+	}
+}
+
+func TestSizesFarBeyondTheBestAreNotMeasured(t *testing.T) {
+	steps, _ := follow(Bounds{MaxRows: 64, Instances: 1}, func(rows, _ int) time.Duration { return time.Duration(rows*rows) * 3 * ms })
+	if got, want := rowsOf(steps), []int{1, 2, 3, 4, 5, 6, 8, 9, 10, 12, 14, 16}; !slices.Equal(got, want) {
+		t.Errorf("sizes %v, want %v", got, want)
+	}
+	if last := steps[len(steps)-1]; last.Runs != 3 {
+		t.Errorf("what is long is run %d times", last.Runs)
+	}
+}
+
+func TestWhatEndedIsNotTriedAgain(t *testing.T) {
+	f := Findings{Profile: automatic.Profile{Sizes: []automatic.Timing{{Rows: 1, Took: 10 * ms, Slow: 10 * ms, Runs: 5}}}, Ended: "memory ran out"}
+	if s, more := Next(Bounds{MaxRows: 8, Instances: 1}, f); more {
+		t.Errorf("%+v comes next", s)
+	}
+}
+
+func TestShortBatchesAreRunMoreOften(t *testing.T) {
+	steps, f := follow(Bounds{MaxRows: 2, Instances: 1}, func(int, int) time.Duration { return ms / 2 })
+	want := []Step{{1, 1, 5}, {1, 1, 20}, {2, 1, 20}}
+	if !slices.Equal(steps, want) || len(f.Profile.Sizes) != 2 || f.Profile.Sizes[0].Runs != 20 {
+		t.Errorf("steps %v, want %v; found %+v", steps, want, f)
+	}
+}
+
+func TestAFindingIsTheMiddleAndTheSlowest(t *testing.T) {
+	f := Findings{}.Add(Step{Rows: 1, Instances: 1, Runs: 5}, []time.Duration{9, 1, 3, 2, 4})
+	if got, want := f.Profile.Sizes[0], (automatic.Timing{Rows: 1, Took: 3, Slow: 4, Runs: 5}); got != want {
+		t.Errorf("found %+v, want %+v", got, want)
+	}
+}
+
+func profile(slowdown []float64, sizes ...automatic.Timing) Findings {
+	return Findings{Profile: automatic.Profile{Sizes: sizes, Slowdown: slowdown}}
+}
+
+func TestTheChoice(t *testing.T) {
+	size := func(rows int, took time.Duration) automatic.Timing {
+		return automatic.Timing{Rows: rows, Took: took, Slow: took, Runs: 5}
+	}
+	for _, tt := range []struct {
+		name     string
+		settings []Setting
+		want     Choice
+	}{
+		{
+			"batching costs: one row, on both cores",
+			[]Setting{
+				{1, profile([]float64{1, 1}, size(1, 20*ms), size(2, 53*ms))},
+				{2, profile(nil, size(1, 16*ms), size(2, 40*ms))},
+			},
+			Choice{Threads: 1, Instances: 2, Rows: 1, PerSecond: 100, Alone: 20 * ms},
+		},
+		{
+			"two threads are twice as fast: a client alone is answered sooner, and the rest is equal",
+			[]Setting{
+				{1, profile([]float64{1, 1}, size(1, 4*ms), size(2, 8*ms))},
+				{2, profile(nil, size(1, 2*ms), size(2, 4*ms))},
+			},
+			Choice{Threads: 2, Instances: 1, Rows: 1, PerSecond: 500, Alone: 2 * ms},
+		},
+		{
+			"a second instance brings nothing",
+			[]Setting{{1, profile([]float64{1, 2}, size(1, 4*ms), size(4, 8*ms))}},
+			Choice{Threads: 1, Instances: 1, Rows: 4, PerSecond: 500, Alone: 4 * ms},
+		},
+		{
+			"more threads bring nothing",
+			[]Setting{{1, profile(nil, size(1, 4*ms))}, {2, profile(nil, size(1, 4*ms))}},
+			Choice{Threads: 1, Instances: 1, Rows: 1, PerSecond: 250, Alone: 4 * ms},
+		},
+	} {
+		if got := Choose(tt.settings); got != tt.want {
+			t.Errorf("%s: %+v, want %+v", tt.name, got, tt.want)
+		}
+	}
+}
+
+func TestThreadsThatAreTried(t *testing.T) {
+	for cores, want := range map[int][]int{0: {1}, 1: {1}, 2: {1, 2}, 6: {1, 2, 4, 6}, 8: {1, 2, 4, 8}} {
+		if got := Threads(cores); !slices.Equal(got, want) {
+			t.Errorf("%d cores: %v, want %v", cores, got, want)
+		}
+	}
+}

@@ -1,0 +1,182 @@
+package calibrate
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+)
+
+// A Key says what findings are of. They hold for nothing that differs in any of it.
+type Key struct {
+	Model   string // a hash of its files and settings
+	Engine  string // its name and release
+	CPU     string
+	Cores   int // that may be used
+	Threads int // of one batch
+}
+
+// format is that of the files. It changes when what is measured does.
+const format = 1
+
+// A Store keeps findings: in memory, for models that are loaded again or under
+// several names, and in a directory, one small file for each key, from one start of
+// the server to the next. It is worth having and never needed: what cannot be read is
+// measured again. Its methods may be called concurrently.
+type Store struct {
+	dir    string
+	log    *slog.Logger
+	warned sync.Once
+
+	mu    sync.Mutex // guards the following
+	known map[Key]Findings
+}
+
+// NewStore returns a store over a directory, which need not be there yet; "" means
+// that nothing is kept for the next start.
+func NewStore(dir string, log *slog.Logger) *Store {
+	return &Store{dir: dir, log: log, known: map[Key]Findings{}}
+}
+
+// DefaultDir returns where findings are kept unless somebody says; "" if the user
+// has no place for such.
+func DefaultDir() string {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return ""
+	}
+	return filepath.Join(cache, "shoal", "calibration")
+}
+
+// A record is what is in a file.
+type record struct {
+	Format int
+	Key    Key
+	Found  Findings
+}
+
+// Get returns what is kept for a key, and whether there is anything. A file that
+// cannot be understood is as good as none.
+func (s *Store) Get(k Key) (Findings, bool) {
+	s.mu.Lock()
+	f, known := s.known[k]
+	s.mu.Unlock()
+	if known || s.dir == "" {
+		return f, known
+	}
+	text, err := os.ReadFile(s.file(k))
+	if err != nil {
+		return Findings{}, false
+	}
+	var r record
+	if json.Unmarshal(text, &r) != nil || r.Format != format || r.Key != k || !r.Found.plausible() {
+		return Findings{}, false
+	}
+	return r.Found, true
+}
+
+// Put keeps findings. If they cannot be written, it says so in the log, once.
+func (s *Store) Put(k Key, f Findings) {
+	s.mu.Lock()
+	s.known[k] = f
+	s.mu.Unlock()
+	if s.dir == "" {
+		return
+	}
+	if err := s.put(k, f); err != nil {
+		s.warned.Do(func() {
+			s.log.Warn("what is measured of models is not kept, and measured again at the next start; --calibration-dir names another directory, or none",
+				"directory", s.dir, "error", err)
+		})
+	}
+}
+
+func (s *Store) put(k Key, f Findings) error {
+	text, err := json.MarshalIndent(record{format, k, f}, "", " ")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+		return err
+	}
+	part, err := os.CreateTemp(s.dir, "*.part")
+	if err != nil {
+		return err
+	}
+	_, err = part.Write(append(text, '\n'))
+	err = errors.Join(err, part.Close())
+	if err == nil {
+		err = os.Rename(part.Name(), s.file(k)) // so that nobody ever reads half of it
+	}
+	if err != nil {
+		_ = os.Remove(part.Name()) // what is wrong has been said
+	}
+	return err
+}
+
+func (s *Store) file(k Key) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%d %q %q %q %d %d", format, k.Model, k.Engine, k.CPU, k.Cores, k.Threads))
+	return filepath.Join(s.dir, hex.EncodeToString(sum[:16])+".json")
+}
+
+// plausible reports whether findings could have been measured.
+func (f Findings) plausible() bool {
+	rows := 0
+	for _, t := range f.Profile.Sizes {
+		if t.Rows <= rows || t.Took <= 0 || t.Slow < t.Took || t.Runs < 1 {
+			return false
+		}
+		rows = t.Rows
+	}
+	for _, slower := range f.Profile.Slowdown {
+		if !(slower >= 1) {
+			return false
+		}
+	}
+	return rows > 0
+}
+
+// Hash returns a hash of the files at a path, which is one or a directory of them,
+// and of settings that belong to them. It reads until ctx ends.
+func Hash(ctx context.Context, path string, settings []byte) (string, error) {
+	h := sha256.New()
+	_, _ = h.Write(settings) // a hash takes everything
+	err := filepath.WalkDir(path, func(name string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := os.Stat(name) // of what a link leads to
+		if err != nil || !info.Mode().IsRegular() {
+			return err
+		}
+		relative, err := filepath.Rel(path, name)
+		if err != nil {
+			return err
+		}
+		_, _ = fmt.Fprintf(h, "\n%q %d\n", relative, info.Size())
+		return add(ctx, h, name)
+	})
+	return hex.EncodeToString(h.Sum(nil)), err
+}
+
+func add(ctx context.Context, to io.Writer, file string) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	for err == nil && ctx.Err() == nil {
+		_, err = io.CopyN(to, f, 1<<20)
+	}
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return errors.Join(err, ctx.Err(), f.Close())
+}

@@ -1,0 +1,142 @@
+package calibrate
+
+import (
+	"bytes"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/shoal-serving/shoal/internal/batching/automatic"
+)
+
+var (
+	someKey   = Key{Model: "abc", Engine: "e 1", CPU: "fast", Cores: 2, Threads: 1}
+	someFound = Findings{
+		Profile: automatic.Profile{Sizes: []automatic.Timing{{Rows: 1, Took: 3, Slow: 4, Runs: 5}}, Slowdown: []float64{1, 1.5}},
+		Ended:   "memory ran out",
+	}
+)
+
+func TestFindingsAreKept(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "not", "there", "yet")
+	var log bytes.Buffer
+	NewStore(dir, slog.New(slog.NewTextHandler(&log, nil))).Put(someKey, someFound)
+	got, ok := NewStore(dir, nil).Get(someKey)
+	if !ok || !reflect.DeepEqual(got, someFound) || log.Len() > 0 {
+		t.Fatalf("%+v, %t; log %q", got, ok, &log)
+	}
+	for _, other := range []Key{
+		{"abd", "e 1", "fast", 2, 1}, {"abc", "e 2", "fast", 2, 1}, {"abc", "e 1", "slow", 2, 1}, {"abc", "e 1", "fast", 4, 1}, {"abc", "e 1", "fast", 2, 2},
+	} {
+		if got, ok := NewStore(dir, nil).Get(other); ok {
+			t.Errorf("%+v: found %+v, which is of another", other, got)
+		}
+	}
+	files, err := os.ReadDir(dir)
+	if err != nil || len(files) != 1 {
+		t.Errorf("files %v, %v; want one", files, err)
+	}
+}
+
+func TestAFileThatMakesNoSenseIsIgnoredAndReplaced(t *testing.T) {
+	s := NewStore(t.TempDir(), nil)
+	s.Put(someKey, someFound)
+	good, err := os.ReadFile(s.file(someKey))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{
+		"", "{", string(good[:len(good)/2]), `{"Format":1}`,
+		strings.Replace(string(good), `"Format": 1`, `"Format": 2`, 1),
+		strings.Replace(string(good), `"CPU": "fast"`, `"CPU": "slow"`, 1),
+		strings.Replace(string(good), `"Took": 3`, `"Took": -3`, 1),
+		strings.Replace(string(good), "1.5", "0.5", 1),
+	} {
+		if err := os.WriteFile(s.file(someKey), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got, ok := NewStore(s.dir, nil).Get(someKey); ok {
+			t.Errorf("%q was read as %+v", text, got)
+		}
+	}
+	s.Put(someKey, someFound)
+	if _, ok := NewStore(s.dir, nil).Get(someKey); !ok {
+		t.Error("it was not written again")
+	}
+}
+
+func TestADirectoryThatCannotBeWrittenIsSaidOnce(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	readOnly := filepath.Join(t.TempDir(), "dir")
+	if err := os.Mkdir(readOnly, 0o500); err != nil {
+		t.Fatal(err)
+	}
+	dirs := []string{file}
+	if os.Getuid() != 0 { // who may write everywhere is not kept from it
+		dirs = append(dirs, readOnly)
+	}
+	for _, dir := range dirs {
+		var log bytes.Buffer
+		s := NewStore(dir, slog.New(slog.NewTextHandler(&log, nil)))
+		for range 3 {
+			s.Put(someKey, someFound)
+		}
+		if _, ok := s.Get(someKey); !ok || strings.Count(log.String(), "level=WARN") != 1 {
+			t.Errorf("known for now: %t; log %q", ok, &log)
+		}
+	}
+}
+
+func TestWithoutADirectoryFindingsAreKnownForNow(t *testing.T) {
+	s := NewStore("", nil)
+	if _, ok := s.Get(someKey); ok {
+		t.Error("found something")
+	}
+	s.Put(someKey, someFound)
+	if _, ok := s.Get(someKey); !ok {
+		t.Error("found nothing")
+	}
+}
+
+func TestAHashChangesWithFilesAndSettings(t *testing.T) {
+	dir := t.TempDir()
+	hash := func(path, settings string) string {
+		t.Helper()
+		h, err := Hash(t.Context(), path, []byte(settings))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return h
+	}
+	write := func(name, text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("a", "1")
+	first := hash(dir, "s")
+	if again := hash(dir, "s"); again != first {
+		t.Errorf("%s, and then %s", first, again)
+	}
+	if other := hash(dir, "t"); other == first {
+		t.Error("other settings have the same hash")
+	}
+	one := hash(filepath.Join(dir, "a"), "s")
+	write("b", "2")
+	if other := hash(dir, "s"); other == first {
+		t.Error("another file has the same hash")
+	}
+	if again := hash(filepath.Join(dir, "a"), "s"); again != one {
+		t.Error("a file's hash changed with its neighbour")
+	}
+	if _, err := Hash(t.Context(), filepath.Join(dir, "none"), nil); err == nil {
+		t.Error("a file that is not there has a hash")
+	}
+}

@@ -1,0 +1,219 @@
+package repository
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/calibrate"
+	"github.com/shoal-serving/shoal/internal/engine"
+	"github.com/shoal-serving/shoal/internal/engine/enginetest"
+	"github.com/shoal-serving/shoal/internal/engine/simulated"
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/modelconfig"
+	"github.com/shoal-serving/shoal/internal/pacer"
+	"github.com/shoal-serving/shoal/internal/sched"
+	"github.com/shoal-serving/shoal/tensor"
+)
+
+// threaded is a simulated engine whose batches take half as long with two threads.
+type threaded struct{ simulated.Engine }
+
+func (e *threaded) Load(ctx context.Context, src engine.Source) (engine.Model, error) {
+	src.Config.Parameters = map[string]string{"fixed_us": "10000", "per_row_us": "1000", "slowdown": "1, 2"}
+	if src.Threads == 2 {
+		src.Config.Parameters = map[string]string{"fixed_us": "5000", "per_row_us": "500"}
+	}
+	return e.Engine.Load(ctx, src)
+}
+
+func (*threaded) AnyThreads(*modelconfig.Config) bool { return true }
+func (*threaded) Release() string                     { return "7" }
+
+// tuned starts a repository on two cores that finds out about its models, in fake
+// time.
+func tuned(t *testing.T, d disk, eng engine.Engine, p *pacer.Pacer, opts Options) *Repository {
+	t.Helper()
+	opts.Paths, opts.Pacer, opts.Cores, opts.Automatic = []string{d.dir}, p, 2, true
+	opts.Runners = map[string]Runner{"echo": {Engine: eng, Device: sched.NewDevice(2)}, "onnxruntime": {Engine: eng, Device: sched.NewDevice(2)}}
+	if opts.Log == nil {
+		opts.Log = slog.New(slog.DiscardHandler)
+	}
+	r := New(opts)
+	if err := r.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func find(t *testing.T, r *Repository, name string) *Version {
+	t.Helper()
+	v, err := r.Find(name, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func TestAModelIsMeasuredAndRunsAsIsBestForIt(t *testing.T) {
+	d, kept := newDisk(t).model("a", echoConfig+"dynamic_batching { }", "1"), t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		p := pacer.NewPortable()
+		defer p.Close()
+		var log bytes.Buffer
+		opts := Options{Log: slog.New(slog.NewTextHandler(&log, nil)), CPU: "fast"}
+		opts.Store = calibrate.NewStore(kept, opts.Log)
+		for start, want := range []string{
+			"steps=9 threads=2 instances=1 batch=4 perSecond=571 alone=5.5ms", // 5 with one thread, of which the last is two at once
+			"steps=0 threads=2 instances=1 batch=4 perSecond=571 alone=5.5ms",
+		} {
+			log.Reset()
+			r := tuned(t, d, &threaded{simulated.Engine{Pacer: p}}, p, opts)
+			first := find(t, r, "a")
+			if first.threads != 1 || first.Config.Instances != 2 {
+				t.Errorf("it began with %d threads and %d instances", first.threads, first.Config.Instances)
+			}
+			time.Sleep(10 * time.Second)
+			synctest.Wait()
+			last := find(t, r, "a")
+			if last.threads != 2 || last.Config.Instances != 1 || last.Stats != first.Stats || index(r) != "a 1 READY" {
+				t.Errorf("%d threads and %d instances; index %q", last.threads, last.Config.Instances, index(r))
+			}
+			if !strings.Contains(log.String(), want) {
+				t.Errorf("start %d: no %q in\n%s", start, want, &log)
+			}
+			if got := last.Stats.Snapshot(); got.Runs != 0 {
+				t.Errorf("%d runs were counted", got.Runs)
+			}
+			if err := r.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+func TestMeasuringEndsWithItsModel(t *testing.T) {
+	d := newDisk(t).model("a", echoConfig+"dynamic_batching { }", "1").model("b", echoConfig+"dynamic_batching { }", "1")
+	synctest.Test(t, func(t *testing.T) {
+		p := pacer.NewPortable()
+		defer p.Close()
+		r := tuned(t, d, &threaded{simulated.Engine{Pacer: p}}, p, Options{Mode: Explicit, Models: []string{"*"}})
+		time.Sleep(60 * time.Millisecond) // in the middle of it
+		began := time.Now()
+		if err := r.Unload("a"); err != nil {
+			t.Error(err)
+		}
+		if err := r.Close(); err != nil || time.Since(began) != 0 {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+	})
+}
+
+// seeing is an engine whose models say of themselves that each row is computed by
+// itself. If together is set, it is not: each row gets those before it added.
+type seeing struct {
+	enginetest.Echo
+	together bool
+}
+
+func (e *seeing) Load(_ context.Context, src engine.Source) (engine.Model, error) {
+	port := modelconfig.Port{Name: "x", Type: tensor.Uint8, Dims: []int64{-1, 4}}
+	err := src.Config.Complete(modelconfig.Description{Inputs: []modelconfig.Port{port}, Outputs: []modelconfig.Port{port}, Batchable: true})
+	return e, err
+}
+
+func (e *seeing) Instance(ctx context.Context) (engine.Instance, error) {
+	inst, err := e.Echo.Instance(ctx)
+	return &seeingInstance{inst, e.together}, err
+}
+
+type seeingInstance struct {
+	engine.Instance
+	together bool
+}
+
+func (i *seeingInstance) Run(ctx context.Context, in []tensor.Tensor, out *engine.Outputs) error {
+	err := i.Instance.Run(ctx, in, out)
+	if err == nil && i.together {
+		data := out.Tensors[0].Data
+		for at := 4; at < len(data); at++ {
+			data[at] += data[at-4]
+		}
+	}
+	return err
+}
+
+func TestRowsThatSeeEachOtherAreNotCombinedUnlessItIsAskedFor(t *testing.T) {
+	d := newDisk(t).write(map[string]string{"bare.onnx": "", "sized/1/model.onnx": "", "sized/config.pbtxt": "max_batch_size: 6", "asked/1/model.onnx": "", "asked/config.pbtxt": "max_batch_size: 6 dynamic_batching { }"})
+	for _, tt := range []struct {
+		together  bool
+		model     string
+		most      int
+		combines  bool
+		inTheText string
+	}{
+		{true, "bare", 0, false, "requests are not combined: rows give other answers together than alone: row 2 of 2"},
+		{true, "sized", 6, false, "requests are not combined: rows give other answers together than alone: row 2 of 2"},
+		{true, "asked", 6, true, "asked 1 READY;"},
+		{false, "bare", 64, true, "bare 1 READY;"},
+		{false, "sized", 6, true, "sized 1 READY"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			p := pacer.NewPortable()
+			defer p.Close()
+			r := tuned(t, d, &seeing{together: tt.together}, p, Options{})
+			cfg := find(t, r, tt.model).Config
+			if cfg.MaxBatchSize != tt.most || cfg.Tunes() != tt.combines || !strings.Contains(index(r), tt.inTheText) {
+				t.Errorf("%+v: max_batch_size %d, combines %t, index %q", tt, cfg.MaxBatchSize, cfg.Tunes(), index(r))
+			}
+			if err := r.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestThreeRowsOfOneRequestAreTheModelsOwnAffair(t *testing.T) {
+	d := newDisk(t).write(map[string]string{"bare.onnx": ""})
+	synctest.Test(t, func(t *testing.T) {
+		p := pacer.NewPortable()
+		defer p.Close()
+		r := tuned(t, d, &seeing{together: true}, p, Options{})
+		v := find(t, r, "bare")
+		req := &infer.Request{Inputs: []tensor.Tensor{{Name: "x", Type: tensor.Uint8, Shape: []int64{3, 4}, Data: bytes.Repeat([]byte{1}, 12)}}}
+		var resp infer.Response
+		err := v.Config.Check(req)
+		if err == nil {
+			err = v.Scheduler.Submit(t.Context(), req, &resp)
+		}
+		if want := []byte{1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3}; err != nil || !bytes.Equal(resp.Outputs[0].Data, want) {
+			t.Errorf("%+v, %v; want %v", resp, err, want)
+		}
+		resp.Release()
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestTritonsDefaultsAreKeptWhereTheyAreWanted(t *testing.T) {
+	d := newDisk(t).write(map[string]string{"bare.onnx": ""})
+	eng := &seeing{together: true}
+	p := pacer.New()
+	defer p.Close()
+	r := New(Options{Paths: []string{d.dir}, Pacer: p, Cores: 2, Log: slog.New(slog.DiscardHandler), Runners: map[string]Runner{"onnxruntime": {Engine: eng, Instances: 2}}})
+	if err := r.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	cfg := find(t, r, "bare").Config
+	if cfg.MaxBatchSize != modelconfig.DefaultMaxBatch || cfg.Dynamic == nil || cfg.Tunes() || cfg.Instances != 2 || len(eng.Batches()) != 0 {
+		t.Errorf("%+v, and %v were run", cfg, eng.Batches())
+	}
+	if err := r.Close(); err != nil {
+		t.Error(err)
+	}
+}

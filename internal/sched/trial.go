@@ -1,0 +1,130 @@
+package sched
+
+import (
+	"cmp"
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/infer"
+)
+
+// A trial is a request that instances run although no client asked for it: to be
+// warm, or to see how long it takes. The core knows nothing of it: for the core an
+// instance that takes part is parked, and what it is called for waits until it
+// has stopped. Nothing of it is counted.
+type trial struct {
+	s       *Scheduler
+	req     *infer.Request
+	runs    int
+	began   chan struct{} // closed when all who take part are there
+	halted  chan struct{} // closed when it makes way, or nobody wants to know any more
+	isOver  atomic.Bool   // halted is closed, or about to be
+	outcome chan outcome  // with room for everybody
+}
+
+// An outcome is what one instance has to say.
+type outcome struct {
+	took []time.Duration // each run
+	err  error
+}
+
+// Warm runs a request on every instance, count times, and returns when all are
+// done, or the first error. It makes way for nobody, and req has been checked.
+func (s *Scheduler) Warm(ctx context.Context, req *infer.Request, count int) error {
+	_, err := s.newTrial(req, count).run(ctx, len(s.workers))
+	return err
+}
+
+// Try runs a request on so many instances at once, so many times on each, and
+// returns how long each run took. It makes way as soon as a request comes, to this
+// model or to any that shares its [Spare], and returns nothing then. req has been
+// checked.
+func (s *Scheduler) Try(ctx context.Context, req *infer.Request, instances, runs int) ([]time.Duration, error) {
+	t := s.newTrial(req, runs)
+	if !s.opts.Spare.use(t.halt) {
+		return nil, nil
+	}
+	defer s.opts.Spare.leave()
+	return t.run(ctx, min(instances, len(s.workers)))
+}
+
+func (s *Scheduler) newTrial(req *infer.Request, runs int) *trial {
+	return &trial{s: s, req: req, runs: runs, began: make(chan struct{}), halted: make(chan struct{}), outcome: make(chan outcome, len(s.workers))}
+}
+
+func (t *trial) run(ctx context.Context, instances int) ([]time.Duration, error) {
+	unwatch := context.AfterFunc(ctx, t.halt)
+	defer unwatch()
+	here := 0
+	for here < instances && t.invite() {
+		here++
+	}
+	close(t.began)
+	var all outcome
+	for range here {
+		o := <-t.outcome
+		all.took = append(all.took, o.took...)
+		all.err = cmp.Or(all.err, o.err) // of a bad request all have the same to say
+	}
+	switch {
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	case t.isOver.Load():
+		return nil, nil // whatever was run had less than it needed
+	}
+	return all.took, all.err
+}
+
+// invite waits for an instance that is parked and takes part. Those who do are
+// not parked any more, so that each does once.
+func (t *trial) invite() bool {
+	select {
+	case t.s.trials <- t:
+		return true
+	case <-t.halted:
+		return false
+	}
+}
+
+// halt ends the trial.
+func (t *trial) halt() {
+	if t.isOver.Swap(true) {
+		return
+	}
+	close(t.halted)
+	for _, w := range t.s.workers {
+		w.stop.end(trialBatch)
+	}
+}
+
+// trialBatch is what an instance's stopContext has for the number of a batch while
+// it runs a trial. The core counts from 1.
+const trialBatch = 0
+
+// try runs a trial, and throws away what comes of it.
+func (w *worker) try(t *trial) {
+	w.stop.begin(trialBatch)
+	select {
+	case <-t.began:
+	case <-t.halted:
+	}
+	var o outcome
+	for range t.runs {
+		// An order that is there was given before the trial could be told to make way.
+		if t.isOver.Load() || len(w.orders) > 0 {
+			t.halt()
+			break
+		}
+		c := w.s.newCall(t.req)
+		from := time.Since(w.s.began)
+		_, o.err = w.together([]*call{c}, w.taken)
+		o.took = append(o.took, time.Since(w.s.began)-from)
+		c.letGo()
+		c.letGo()
+		if o.err != nil {
+			break
+		}
+	}
+	t.outcome <- o
+}
