@@ -47,6 +47,6 @@ func newRootCommand() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(newServeCommand(), newSimulateCommand(), newBenchCommand(), newDoctorCommand())
+	root.AddCommand(newServeCommand(), newSimulateCommand(), newBenchCommand(), newExplainCommand(), newDoctorCommand())
 	return root
 }

@@ -183,14 +183,10 @@ const near = 1.03
 // a client alone. Settings within three percent are equal; then fewer instances are
 // better, and then fewer threads.
 func Choose(settings []Setting) Choice {
-	var all []Choice
+	all := Choices(settings)
 	best := 0.0
-	for _, s := range settings {
-		for n := range max(1, len(s.Found.Profile.Slowdown)) {
-			c := choiceOf(s, n+1)
-			all = append(all, c)
-			best = max(best, c.score())
-		}
+	for i := range all {
+		best = max(best, all[i].score())
 	}
 	var chosen *Choice
 	for i := range all {
@@ -203,6 +199,17 @@ func Choose(settings []Setting) Choice {
 		}
 	}
 	return *chosen
+}
+
+// Choices returns what there is to choose from: each setting with each number of
+// instances that it was measured with.
+func Choices(settings []Setting) (all []Choice) {
+	for _, s := range settings {
+		for n := range max(1, len(s.Found.Profile.Slowdown)) {
+			all = append(all, choiceOf(s, n+1))
+		}
+	}
+	return all
 }
 
 func choiceOf(s Setting, instances int) Choice {

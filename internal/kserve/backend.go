@@ -3,6 +3,7 @@ package kserve
 import (
 	"context"
 
+	"github.com/shoal-serving/shoal/internal/explain"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
 	"github.com/shoal-serving/shoal/internal/modelconfig/configpb"
@@ -45,6 +46,13 @@ type Catalog interface {
 type Stopper interface {
 	// Stopping is closed then.
 	Stopping() <-chan struct{}
+}
+
+// An Explainer is a Catalog that tells why its models are run as they are.
+type Explainer interface {
+	// Explain tells it of a version of a model. Version "" means the one its policy
+	// serves. It is Shoal's own: no other server has it.
+	Explain(model, version string) (*explain.Model, error)
 }
 
 // A Control changes which models are loaded, where the server was started so

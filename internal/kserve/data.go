@@ -45,9 +45,9 @@ func appendData(dst []byte, t tensor.Type, elements int64, text []byte, offset i
 // unreadable says what is wrong with an element, and where it begins.
 func unreadable(err error, t tensor.Type, offset int64) error {
 	if errors.Is(err, errCount) {
-		return unparsable("data", explain(err, t)) // no element is to blame
+		return unparsable("data", inWords(err, t)) // no element is to blame
 	}
-	return unparsable("data", fmt.Sprintf("%s at offset %d", explain(err, t), offset))
+	return unparsable("data", fmt.Sprintf("%s at offset %d", inWords(err, t), offset))
 }
 
 func (s *scanner) appendElement(dst []byte, t tensor.Type) ([]byte, error) {
@@ -112,8 +112,8 @@ func (n *number) misfit(t tensor.Type) error {
 	return errRange
 }
 
-// explain returns Triton's words for what is wrong, where it has some.
-func explain(err error, t tensor.Type) string {
+// inWords returns Triton's words for what is wrong, where it has some.
+func inWords(err error, t tensor.Type) string {
 	switch {
 	case errors.Is(err, errCount):
 		return "Shape does not match true shape of 'data' field"

@@ -137,7 +137,7 @@ func (d *decoder) place(in *inputReader) error {
 	}
 	// An element takes one character at least, and one more to part it from the next.
 	if n > int64(len(in.text))/2 {
-		return unparsable("data", explain(errCount, in.Type))
+		return unparsable("data", inWords(errCount, in.Type))
 	}
 	size := n*4 + int64(len(in.text)) // no string is longer than its text
 	if in.Type != tensor.Bytes {

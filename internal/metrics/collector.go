@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/shoal-serving/shoal/internal/batching"
+	"github.com/shoal-serving/shoal/internal/batching/automatic"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/server"
 	"github.com/shoal-serving/shoal/internal/stats"
@@ -68,6 +69,14 @@ var single = []struct {
 		modelDesc("nv_model_load_duration_secs", "Seconds that it took to load the model"),
 		prometheus.GaugeValue, func(f *server.Figures) float64 { return f.LoadTook.Seconds() },
 	},
+	{
+		modelDesc("shoal_calibration_steps_total", "Steps in which the model was measured"),
+		prometheus.CounterValue, func(f *server.Figures) float64 { return float64(f.Counted.Tried) },
+	},
+	{
+		modelDesc("shoal_batch_unsafe", "1 if rows of several requests must not share a batch, as was found out"),
+		prometheus.GaugeValue, func(f *server.Figures) float64 { return flag(f.Unsafe) },
+	},
 }
 
 var (
@@ -78,6 +87,11 @@ var (
 	queueTime   = modelDesc("shoal_queue_seconds", "Time in the queue, of requests that a batch took")
 	late        = modelDesc("shoal_requests_late_total", "Requests that were answered with outputs, but later than the model's objective")
 	objective   = modelDesc("shoal_objective_seconds", "Time in which requests should be answered, where the model has one")
+	efficient   = modelDesc("shoal_batch_efficient_rows", "Rows that batches are filled up to, where that is found out")
+	useful      = modelDesc("shoal_instances_useful", "Batches that are worth running at once, where that is found out")
+	ruleOn      = modelDesc("shoal_batching_rule_on", "1 if a rule to hold or cut batches is used, 0 while it is switched off because it cost too much", "rule")
+	ruleCost    = modelDesc("shoal_batching_rule_cost_seconds_total", "Time that requests took longer because of a rule", "rule")
+	ruleGain    = modelDesc("shoal_batching_rule_gain_seconds_total", "Time that requests took less because of a rule", "rule")
 	memory      = modelDesc("shoal_model_memory_bytes", "Bytes that the model holds, where its engine tells")
 	computeTime = modelDesc("shoal_compute_seconds", "Time of the model's runs")
 	buildInfo   = desc("shoal_build_info", "1, for its labels", "version", "goversion")
@@ -97,7 +111,7 @@ func (c collector) Describe(out chan<- *prometheus.Desc) {
 	for _, m := range single {
 		out <- m.desc
 	}
-	for _, d := range []*prometheus.Desc{failure, refused, batchSize, batchClosed, queueTime, computeTime, late, objective, memory, buildInfo} {
+	for _, d := range []*prometheus.Desc{failure, refused, batchSize, batchClosed, queueTime, computeTime, late, objective, efficient, useful, ruleOn, ruleCost, ruleGain, memory, buildInfo} {
 		out <- d
 	}
 }
@@ -135,12 +149,33 @@ func collectModel(f *server.Figures, out chan<- prometheus.Metric) {
 		out <- counter(late, f.Counted.Late, f.Model, version)
 		out <- prometheus.MustNewConstMetric(objective, prometheus.GaugeValue, o.Seconds(), f.Model, version)
 	}
+	if e := f.Policy; e != nil {
+		collectPolicy(e, out, f.Model, version)
+	}
 	if f.Memory > 0 {
 		out <- prometheus.MustNewConstMetric(memory, prometheus.GaugeValue, float64(f.Memory), f.Model, version)
 	}
 	out <- sizes(&f.Counted.Batches, f.Model, version)
 	out <- durations(queueTime, &f.Counted.Waits, f.Model, version)
 	out <- durations(computeTime, &f.Counted.Took, f.Model, version)
+}
+
+func collectPolicy(e *automatic.Explanation, out chan<- prometheus.Metric, labels ...string) {
+	out <- prometheus.MustNewConstMetric(efficient, prometheus.GaugeValue, float64(e.Efficient), labels...)
+	out <- prometheus.MustNewConstMetric(useful, prometheus.GaugeValue, float64(e.Useful), labels...)
+	for _, r := range e.Rules {
+		labels := append([]string{r.Name}, labels...)
+		out <- prometheus.MustNewConstMetric(ruleOn, prometheus.GaugeValue, flag(r.On), labels...)
+		out <- prometheus.MustNewConstMetric(ruleCost, prometheus.CounterValue, r.AllCost.Seconds(), labels...)
+		out <- prometheus.MustNewConstMetric(ruleGain, prometheus.CounterValue, r.AllGain.Seconds(), labels...)
+	}
+}
+
+func flag(on bool) float64 {
+	if on {
+		return 1
+	}
+	return 0
 }
 
 func counter(d *prometheus.Desc, n uint64, labels ...string) prometheus.Metric {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/batching"
+	"github.com/shoal-serving/shoal/internal/batching/automatic"
 	"github.com/shoal-serving/shoal/internal/engine/enginetest"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/leak"
@@ -43,6 +44,8 @@ func busy() *fake {
 	c.Objective = 15 * ms
 	c.Ran(&stats.Run{Rows: 3, Infer: 2 * ms, Why: batching.Waited, Waits: []time.Duration{ms, 0}})
 	c.Ran(&stats.Run{Rows: 1, Infer: 3 * ms, Again: true})
+	c.Tried()
+	c.Tried()
 	queued := time.Now()
 	c.Succeeded(2, 20*ms, &infer.Timeline{
 		Queued: queued, Taken: queued.Add(1234567), Run: queued.Add(2 * ms), Ran: queued.Add(7 * ms), Split: queued.Add(10 * ms),
@@ -52,7 +55,10 @@ func busy() *fake {
 			c.Failed(code, ms)
 		}
 	}
-	f := &fake{figures: []server.Figures{{Model: "m", Version: 2, Counted: c.Snapshot(), Waiting: 5, LoadTook: 1500 * ms, Memory: 4096}}}
+	f := &fake{figures: []server.Figures{{Model: "m", Version: 2, Counted: c.Snapshot(), Waiting: 5, LoadTook: 1500 * ms, Memory: 4096, Unsafe: true, Policy: &automatic.Explanation{
+		Efficient: 6, Useful: 2,
+		Rules: []automatic.Rule{{Name: "gather", On: true, AllCost: ms, AllGain: 3 * ms}, {Name: "burst", Off: 17}},
+	}}}}
 	f.strays[infer.NotFound] = 7
 	return f
 }
@@ -85,6 +91,14 @@ nv_inference_compute_output_duration_us{model="m",version="2"} 3000
 nv_inference_pending_request_count{model="m",version="2"} 5
 nv_model_load_duration_secs{model="m",version="2"} 1.5
 shoal_model_memory_bytes{model="m",version="2"} 4096
+shoal_calibration_steps_total{model="m",version="2"} 2
+shoal_batch_unsafe{model="m",version="2"} 1
+shoal_batch_efficient_rows{model="m",version="2"} 6
+shoal_instances_useful{model="m",version="2"} 2
+shoal_batching_rule_on{model="m",rule="gather",version="2"} 1
+shoal_batching_rule_on{model="m",rule="burst",version="2"} 0
+shoal_batching_rule_cost_seconds_total{model="m",rule="gather",version="2"} 0.001
+shoal_batching_rule_gain_seconds_total{model="m",rule="gather",version="2"} 0.003
 shoal_batch_close_total{model="m",reason="waited",version="2"} 1
 shoal_batch_close_total{model="m",reason="full",version="2"} 0
 shoal_batch_size_bucket{model="m",version="2",le="2"} 0
@@ -205,6 +219,11 @@ func TestTheDocumentListsEveryMetric(t *testing.T) {
 	document, err := os.ReadFile(filepath.Join("..", "..", "docs", "metrics.md"))
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, r := range automatic.New(automatic.Options{}).Explain().Rules {
+		if !strings.Contains(string(document), "| `"+r.Name+"` |") {
+			t.Errorf("docs/metrics.md does not say what the rule %s does", r.Name)
+		}
 	}
 	for _, value := range slices.Concat(values(batching.Reasons, func(i int) string { return batching.Reason(i).String() }),
 		values(infer.Codes, func(i int) string { return codeLabel(infer.Code(i)) })) {

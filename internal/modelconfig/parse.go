@@ -151,6 +151,15 @@ func (c *Config) where(field string) string {
 	}
 }
 
+// Where returns FILE:LINE of a field that the file has, such as max_batch_size, and
+// nothing if it has none, or if there is no file.
+func (c *Config) Where(field string) string {
+	if line, exact := c.places.find(field); exact && c.file != "" {
+		return fmt.Sprintf("%s:%d", c.file, line)
+	}
+	return ""
+}
+
 // Wrong returns an error about a field of the file, such as input[0].dims, with
 // the line of the field, or of the closest one around it. expected is a format.
 func (c *Config) Wrong(field string, found any, expected string, args ...any) error {

@@ -164,3 +164,25 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+func TestWhatTheFileHasIsFoundInIt(t *testing.T) {
+	c, err := modelconfig.Parse("config.pbtxt", []byte("name: \"a\"\n\ndynamic_batching { }\nparameters { key: \"k\" value { string_value: \"v\" } }"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for field, want := range map[string]string{
+		"dynamic_batching": "config.pbtxt:3", "parameters[k]": "config.pbtxt:4",
+		"max_batch_size": "", "dynamic_batching.preferred_batch_size": "", "parameters[l]": "",
+	} {
+		if got := c.Where(field); got != want {
+			t.Errorf("%s is at %q, want %q", field, got, want)
+		}
+	}
+	sent, err := modelconfig.ParseJSON([]byte(`{"name":"a","max_batch_size":4}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := sent.Where("max_batch_size"); got != "" {
+		t.Errorf("without a file it is at %q", got)
+	}
+}

@@ -12,6 +12,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/batching/automatic"
 	"github.com/shoal-serving/shoal/internal/calibrate"
 	"github.com/shoal-serving/shoal/internal/engine"
+	"github.com/shoal-serving/shoal/internal/explain"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
 	"github.com/shoal-serving/shoal/internal/sched"
@@ -102,7 +103,8 @@ type manner struct {
 	checked   bool   // whether its rows are computed by themselves is known
 	apart     string // why they are not
 	found     calibrate.Findings
-	stats     *stats.Counters // of the version whose place it takes; nil if there is none
+	measured  *explain.Measured // how that came; nil if it was not measured
+	stats     *stats.Counters   // of the version whose place it takes; nil if there is none
 }
 
 func (r *Repository) open(ctx context.Context, w *wish, n int64, how manner) (*Version, error) {
@@ -149,6 +151,7 @@ func (r *Repository) open(ctx context.Context, w *wish, n int64, how manner) (*V
 		return nil, errors.Join(err, v.close())
 	}
 	v.Scheduler.Calibrated(how.found.Profile)
+	v.measured.Store(how.measured)
 	for _, warning := range cfg.Warnings {
 		r.opts.Log.Warn("model configuration", "model", cfg.Name, "version", n, "at", warning.Where, "field", warning.Field, "warning", warning.Text)
 	}

@@ -27,6 +27,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/batching"
 	"github.com/shoal-serving/shoal/internal/calibrate"
 	"github.com/shoal-serving/shoal/internal/engine"
+	"github.com/shoal-serving/shoal/internal/explain"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/machine"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
@@ -157,8 +158,9 @@ type Version struct {
 	counted bool              // the number of instances was left to us
 	inputs  *calibrate.Inputs // that it can be measured with; nil if none are known
 
-	halt  context.CancelFunc // ends what finds out about it; nil if nothing does
-	tuned chan struct{}      // closed when that has ended
+	measured atomic.Pointer[explain.Measured] // what came of measuring it; nil if that has not ended
+	halt     context.CancelFunc               // ends what finds out about it; nil if nothing does
+	tuned    chan struct{}                    // closed when that has ended
 }
 
 // close lets the requests run that are here, and unloads the version.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/shoal-serving/shoal/internal/calibrate"
 	"github.com/shoal-serving/shoal/internal/engine"
+	"github.com/shoal-serving/shoal/internal/explain"
 	"github.com/shoal-serving/shoal/internal/infer"
 )
 
@@ -63,6 +64,7 @@ func (r *Repository) findOut(m *model, w *wish, v *Version) {
 		defer cancel()
 		if err := t.run(ctx); err != nil && ctx.Err() == nil && !errors.Is(err, errUnloaded) && !errors.Is(err, errClosing) {
 			r.opts.Log.Warn("model not measured", "model", m.name, "version", v.Number, "error", err)
+			v.measured.Store(&explain.Measured{State: explain.Ended, Error: err.Error()})
 		}
 	}
 	r.mu.Lock()
@@ -108,7 +110,8 @@ func (t *tuner) run(ctx context.Context) error {
 	best := calibrate.Choose(settings)
 	t.r.opts.Log.Info("model measured", "model", t.m.name, "version", t.v.Number, "steps", measured,
 		"threads", best.Threads, "instances", best.Instances, "batch", best.Rows, "perSecond", int(best.PerSecond), "alone", best.Alone)
-	how := manner{threads: best.Threads, checked: true, apart: t.v.Config.Apart, stats: t.v.Stats}
+	t.v.measured.Store(told(settings, best))
+	how := manner{threads: best.Threads, measured: t.v.measured.Load(), checked: true, apart: t.v.Config.Apart, stats: t.v.Stats}
 	for _, s := range settings {
 		if s.Threads == best.Threads {
 			how.found = s.Found
@@ -131,6 +134,17 @@ func (t *tuner) tell(settings []calibrate.Setting) {
 			t.v.Scheduler.Calibrated(s.Found.Profile)
 		}
 	}
+}
+
+// told is what to tell of a choice.
+func told(settings []calibrate.Setting, best calibrate.Choice) *explain.Measured {
+	m := &explain.Measured{State: explain.Ended}
+	for _, c := range calibrate.Choices(settings) {
+		m.Tried = append(m.Tried, explain.Trial{
+			Threads: c.Threads, Instances: c.Instances, Rows: c.Rows, PerSecond: c.PerSecond, Alone: c.Alone, Chosen: c == best,
+		})
+	}
+	return m
 }
 
 // identify makes the key under which findings are kept. Reading a large model takes
@@ -263,6 +277,7 @@ func (t *tuner) measure(ctx context.Context, v *Version, s *calibrate.Setting) (
 		Await: t.r.spare.Await, Memory: t.r.opts.Memory,
 		Tell: func(f calibrate.Findings) {
 			steps++
+			t.v.Stats.Tried()
 			v.Scheduler.Calibrated(f.Profile)
 		},
 	}, s.Found)

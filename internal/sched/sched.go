@@ -298,6 +298,17 @@ func (s *Scheduler) Calibrated(p automatic.Profile) {
 	s.carryOut(&out)
 }
 
+// Explain returns what the model's policy knows, if it is one that learns.
+func (s *Scheduler) Explain() (automatic.Explanation, bool) {
+	policy, ok := s.opts.Batching.Policy.(*automatic.Policy)
+	if !ok {
+		return automatic.Explanation{}, false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return policy.Explain(), true
+}
+
 func (s *Scheduler) turnAway(c *call, v batching.Verdict, retry time.Duration) {
 	c.turnedAway, c.verdict, c.retry = true, v, retry
 	taken := c.taken

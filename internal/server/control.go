@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 
+	"github.com/shoal-serving/shoal/internal/explain"
 	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/modelconfig/configpb"
 	"github.com/shoal-serving/shoal/internal/repository"
@@ -15,6 +16,11 @@ func (s *Server) Config(model, version string) (*configpb.ModelConfig, error) {
 		return nil, err
 	}
 	return v.Config.Effective(), nil
+}
+
+// Explain implements [kserve.Explainer].
+func (s *Server) Explain(model, version string) (*explain.Model, error) {
+	return s.models.Explain(model, version)
 }
 
 // Index implements [kserve.Control].

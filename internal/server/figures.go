@@ -3,6 +3,7 @@ package server
 import (
 	"time"
 
+	"github.com/shoal-serving/shoal/internal/batching/automatic"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/repository"
 	"github.com/shoal-serving/shoal/internal/stats"
@@ -13,19 +14,25 @@ type Figures struct {
 	Model    string
 	Version  int64
 	Counted  stats.Snapshot
-	Waiting  int           // requests in the queue now
-	LoadTook time.Duration // warming up included
-	Memory   int64         // bytes that the model holds; 0 means unknown
+	Waiting  int                    // requests in the queue now
+	LoadTook time.Duration          // warming up included
+	Memory   int64                  // bytes that the model holds; 0 means unknown
+	Unsafe   bool                   // rows of several requests must not share a batch
+	Policy   *automatic.Explanation // nil if it is not one that learns
 }
 
 // Figures returns those of every loaded version, by name and number.
 func (s *Server) Figures() []Figures {
 	var all []Figures
 	s.models.All(func(name string, v *repository.Version) {
-		all = append(all, Figures{
+		f := Figures{
 			Model: name, Version: v.Number,
-			Counted: v.Stats.Snapshot(), Waiting: v.Scheduler.Waiting(), LoadTook: v.Took, Memory: v.Memory,
-		})
+			Counted: v.Stats.Snapshot(), Waiting: v.Scheduler.Waiting(), LoadTook: v.Took, Memory: v.Memory, Unsafe: v.Config.Apart != "",
+		}
+		if e, ok := v.Scheduler.Explain(); ok {
+			f.Policy = &e
+		}
+		all = append(all, f)
 	})
 	return all
 }

@@ -34,10 +34,11 @@ type Server struct {
 }
 
 var (
-	_ kserve.Backend = (*Server)(nil)
-	_ kserve.Catalog = (*Server)(nil)
-	_ kserve.Control = (*Server)(nil)
-	_ kserve.Stopper = (*Server)(nil)
+	_ kserve.Backend   = (*Server)(nil)
+	_ kserve.Catalog   = (*Server)(nil)
+	_ kserve.Control   = (*Server)(nil)
+	_ kserve.Explainer = (*Server)(nil)
+	_ kserve.Stopper   = (*Server)(nil)
 )
 
 // Options of a server. The zero Options work.

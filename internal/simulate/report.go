@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/batching"
+	"github.com/shoal-serving/shoal/internal/batching/automatic"
 )
 
 // A Report is what came of a scenario.
@@ -22,13 +23,14 @@ type Report struct {
 // A Run is what came of one setting. Of a long one it has the first batches and
 // requests only; its sums are of all.
 type Run struct {
-	Setting  string         `json:"setting"`
-	Point    float64        `json:"point,omitempty"` // the clients or the rate, if that is varied
-	Total    Summary        `json:"total"`
-	Models   []ModelSummary `json:"models,omitempty"` // if there are several
-	Lanes    []Lane         `json:"lanes"`
-	Batches  []Batch        `json:"batches"`  // in the order in which they began
-	Requests []Request      `json:"requests"` // in the order in which they arrived
+	Setting  string          `json:"setting"`
+	Point    float64         `json:"point,omitempty"` // the clients or the rate, if that is varied
+	Total    Summary         `json:"total"`
+	Models   []ModelSummary  `json:"models,omitempty"`   // if there are several
+	Policies []PolicySummary `json:"policies,omitempty"` // of models that find out for themselves
+	Lanes    []Lane          `json:"lanes"`
+	Batches  []Batch         `json:"batches"`  // in the order in which they began
+	Requests []Request       `json:"requests"` // in the order in which they arrived
 }
 
 // A Lane is where one batch can run at a time: an instance of a model.
@@ -84,6 +86,12 @@ type Summary struct {
 type ModelSummary struct {
 	Model string `json:"model"`
 	Summary
+}
+
+// A PolicySummary is what the policy of one model knew in the end.
+type PolicySummary struct {
+	Model string `json:"model,omitempty"`
+	automatic.Explanation
 }
 
 // A Distribution is what became of many lengths of time.

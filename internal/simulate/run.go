@@ -111,18 +111,25 @@ const (
 
 // A trial is one setting while it runs.
 type trial struct {
-	world   *World
-	models  []*Model
-	lane    map[*Model]int // of its first instance
-	tallies map[*Model]*tally
-	working []working // by lane
-	free    []*request
-	clients int // of all loads
-	sent    int // requests of open loops and recordings
-	numbers uint64
-	each    func(Answer) // is told of answers, in place of noting their times; may be nil
-	run     *Run
-	err     error
+	world    *World
+	models   []*Model
+	lane     map[*Model]int // of its first instance
+	tallies  map[*Model]*tally
+	working  []working // by lane
+	free     []*request
+	clients  int // of all loads
+	sent     int // requests of open loops and recordings
+	numbers  uint64
+	each     func(Answer) // is told of answers, in place of noting their times; may be nil
+	learners []learner
+	run      *Run
+	err      error
+}
+
+// A learner is the policy of a model that finds out for itself.
+type learner struct {
+	model  string
+	policy *automatic.Policy
 }
 
 // working is the batch that a lane runs.
@@ -166,7 +173,9 @@ func (t *trial) add(set ModelSetting) {
 		if set.Calibrated {
 			opt.Profile = Calibrated(set.Curve, t.world.device.Slowdown, opt.MaxRows, opt.Instances)
 		}
-		set.Config.Policy = automatic.New(opt)
+		policy := automatic.New(opt)
+		set.Config.Policy = policy
+		t.learners = append(t.learners, learner{set.Name, policy})
 	}
 	if set.Admission {
 		set.Config.Predictor, set.Config.Objective = batching.PredictorFor(set.Config.Policy), set.Objective
@@ -572,6 +581,9 @@ func (t *trial) finish() (*Run, error) {
 		}
 	}
 	t.run.Total = all.summary()
+	for _, l := range t.learners {
+		t.run.Policies = append(t.run.Policies, PolicySummary{l.model, l.policy.Explain()})
+	}
 	if lost := all.requests - all.answered - all.refused(); lost != 0 {
 		return nil, fmt.Errorf("%d requests were never answered", lost)
 	}

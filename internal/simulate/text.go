@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/shoal-serving/shoal/internal/explain"
 )
 
 // WriteText draws the report for a terminal of so many columns: a timeline of
@@ -344,6 +346,23 @@ func (v *textView) table() {
 	if v.objective() {
 		fmt.Fprintln(&v.out)
 		served.write(&v.out, v.columns)
+	}
+	v.policies()
+}
+
+// policies says what was found out.
+func (v *textView) policies() {
+	for _, run := range v.Runs {
+		for _, p := range run.Policies {
+			name := run.Setting
+			if len(run.Policies) > 1 {
+				name += ", " + p.Model
+			}
+			fmt.Fprintln(&v.out)
+			for _, line := range wrap(strings.TrimPrefix(name+": ", ": ")+explain.Brief(&p.Explanation)+".", v.columns) {
+				fmt.Fprintln(&v.out, line)
+			}
+		}
 	}
 }
 

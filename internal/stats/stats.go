@@ -28,6 +28,7 @@ type Counters struct {
 
 	mu      sync.Mutex // guards the following
 	runs    uint64
+	tried   uint64
 	last    time.Time
 	sizes   map[int]*Size
 	closed  [batching.Reasons]uint64
@@ -106,6 +107,13 @@ func (c *Counters) Ran(r *Run) {
 	}
 }
 
+// Tried counts a step of calibration. What ran for it is counted nowhere.
+func (c *Counters) Tried() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.tried++
+}
+
 func (c *Counters) sizeLocked(rows int) *Size {
 	s := c.sizes[rows]
 	if s == nil {
@@ -155,6 +163,7 @@ type Snapshot struct {
 	Fail   Sum
 	Failed [infer.Codes]uint64
 
+	Tried uint64    // steps of calibration
 	Runs  uint64    // calls of the engine, with those that failed and those of parts of a batch that did
 	Last  time.Time // when the last run ended; zero if there was none
 	Sizes []Size    // runs by their number of rows, ascending
@@ -204,7 +213,7 @@ func (c *Counters) Snapshot() Snapshot {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s.Runs, s.Last, s.Closed, s.Waits, s.Took = c.runs, c.last, c.closed, c.waits, c.took
+	s.Tried, s.Runs, s.Last, s.Closed, s.Waits, s.Took = c.tried, c.runs, c.last, c.closed, c.waits, c.took
 	s.Batches = Rows{Buckets: slices.Clone(c.batches.Buckets), Total: c.batches.Total}
 	for _, size := range c.sizes {
 		s.Sizes = append(s.Sizes, *size)

@@ -47,6 +47,14 @@ func TestRequestsAreCountedWithTheirTimes(t *testing.T) {
 	}
 }
 
+func TestStepsOfCalibrationAreNoRuns(t *testing.T) {
+	c := New(8)
+	c.Tried()
+	if got := c.Snapshot(); got.Tried != 1 || got.Runs != 0 {
+		t.Errorf("%d steps and %d runs, want 1 and 0", got.Tried, got.Runs)
+	}
+}
+
 func TestADurationIsInTheBucketWhoseBoundItDoesNotExceed(t *testing.T) {
 	for _, tt := range []struct {
 		d    time.Duration

@@ -9,7 +9,8 @@ import "math"
 // enough for that.
 type drift struct {
 	slower, faster excess
-	seen           uint64 // times that it was found
+	seen           uint64  // times that it was found
+	last           float64 // how many times longer batches took from then on
 }
 
 // An excess is how far batches have been off in one direction, since they last
@@ -43,8 +44,8 @@ func (d *drift) measured(ratio float64) float64 {
 	if by == 0 {
 		return 1
 	}
-	*d = drift{seen: d.seen + 1}
-	return math.Exp(by)
+	*d = drift{seen: d.seen + 1, last: math.Exp(by)}
+	return d.last
 }
 
 func (e *excess) add(x float64) {

@@ -32,6 +32,18 @@ func (g *gaps) arrived(now batching.Time, unit float64) {
 	g.last, g.began = now, true
 }
 
+// within returns the share of requests that come so soon after another one.
+func (g *gaps) within(nanos, unit float64) float64 {
+	if g.all < gapsNeeded || unit <= 0 {
+		return 0
+	}
+	n, units := 0.0, nanos/unit
+	for k := 0; k < bins && edges[k] < units; k++ {
+		n += g.count[k] * min(1, (units-edges[k])/(edges[k+1]-edges[k]))
+	}
+	return n / g.all
+}
+
 // wait returns how long to wait for the next request of a burst, in nanoseconds, or
 // 0 if that does not pay: with gain as what its coming saves, and x requests that
 // are held for it. rate is that of all requests; longest bounds the answer.

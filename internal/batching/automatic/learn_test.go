@@ -2,6 +2,7 @@ package automatic
 
 import (
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -341,5 +342,54 @@ func TestOneMoreAtOnceIsTriedWhileItPays(t *testing.T) {
 	c.tire()
 	if n := c.untried(3); n != 2 {
 		t.Errorf("after a while %d at once are tried, want 2", n)
+	}
+}
+
+func TestAnExplanationSaysWhatEachSizeRestsOn(t *testing.T) {
+	p := New(Options{MaxRows: 16, Instances: 2, Profile: Profile{Sizes: []Timing{{Rows: 1, Took: 2 * ms, Runs: 5}, {Rows: 3, Took: 4 * ms, Runs: 5}}}})
+	p.curve.measured(5, 6e6)
+	p.resize()
+	e := p.Explain()
+	var rows []int
+	for _, s := range e.Curve {
+		rows = append(rows, s.Rows)
+		if want := s.Rows == 1 || s.Rows == 3; s.Calibrated != want || (s.Live > 0) != (s.Rows == 5) {
+			t.Errorf("%+v rests on the wrong thing", s)
+		}
+	}
+	if want := []int{1, 2, 3, 4, 5, 8, 14, 16}; !slices.Equal(rows, want) {
+		t.Errorf("the sizes are %v, want %v, of which all but three are fitted; efficient is %d and the peak %d", rows, want, e.Efficient, e.Peak)
+	}
+	if want := []bool{true, false}; !slices.Equal(e.Measured, want) {
+		t.Errorf("of slowdowns %v were measured, want %v", e.Measured, want)
+	}
+	if empty := New(Options{MaxRows: 16}).Explain(); len(empty.Curve) != 0 {
+		t.Errorf("nothing is known, and it says %v", empty.Curve)
+	}
+}
+
+func TestWhatARuleCostStaysInItsAccount(t *testing.T) {
+	p := New(Options{MaxRows: 8})
+	p.ledger.of[burst].enter(5e6, 0)
+	p.ledger.of[burst].enter(-2e6, 1)
+	for range 128 {
+		p.ledger.took(1e6)
+	}
+	for _, r := range p.Explain().Rules {
+		if want := r.Name != "burst"; r.On != want || !want && (r.Off != 256 || r.Stops != 1 || r.Cost != 0 || r.AllCost != 5*ms || r.AllGain != 2*ms) {
+			t.Errorf("%+v", r)
+		}
+	}
+}
+
+func TestGapsTellHowCrowdedRequestsAre(t *testing.T) {
+	var g gaps
+	now := batching.Time(0)
+	for i := range 401 {
+		g.arrived(now, 1000)
+		now += 1000 * batching.Time(1+99*(i%2)) // every other one comes right after another
+	}
+	if got := g.within(5000, 1000); got < 0.45 || got > 0.55 {
+		t.Errorf("%.2f come within 5 µs, want about a half", got)
 	}
 }

@@ -44,7 +44,8 @@ type ledger struct {
 // An account is what one rule has cost and brought.
 type account struct {
 	cost, gain [blocks]float64
-	off        uint64 // the batch from which on it is tried again
+	all        [2]float64 // cost and gain from the start, for those who watch
+	off        uint64     // the batch from which on it is tried again
 	stops      uint64
 	doubled    int
 	held       uint64
@@ -91,6 +92,17 @@ func (l *ledger) judge() {
 		case gain > cost && a.doubled > 0 && l.at == 0:
 			a.doubled-- // it has paid for a while
 		}
+	}
+}
+
+// enter takes in by how much requests were answered later than greedy's, or sooner.
+func (a *account) enter(later float64, block int) {
+	if later > 0 {
+		a.cost[block] += later
+		a.all[0] += later
+	} else {
+		a.gain[block] -= later
+		a.all[1] -= later
 	}
 }
 

@@ -180,11 +180,6 @@ func (p *Policy) settle(at float64) {
 		}
 		rp.greedy += float64(rp.requests) * (max(at, until) + p.curve.at(rp.rows))
 	}
-	a := &p.ledger.of[rp.rule]
-	if d := rp.actual - rp.greedy; d > 0 {
-		a.cost[p.ledger.at] += d
-	} else {
-		a.gain[p.ledger.at] -= d
-	}
+	p.ledger.of[rp.rule].enter(rp.actual-rp.greedy, p.ledger.at)
 	rp.rule = none
 }

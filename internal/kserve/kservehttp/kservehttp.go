@@ -66,6 +66,9 @@ func New(backend kserve.Backend, catalog kserve.Catalog, control kserve.Control,
 	h.handleModel(http.MethodGet, "/config", h.modelConfig)
 	h.handleModel(http.MethodGet, "/stats", h.statistics)
 	h.handle(http.MethodGet, "/v2/models/stats", h.statistics)
+	if e, ok := catalog.(kserve.Explainer); ok {
+		h.handleModel(http.MethodGet, "/explain", explainer(e))
+	}
 	h.handleModel(http.MethodPost, "/generate", h.generate)
 	h.handleModel(http.MethodPost, "/generate_stream", h.generate)
 	h.handleRepository()

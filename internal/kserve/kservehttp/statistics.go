@@ -1,8 +1,10 @@
 package kservehttp
 
 import (
+	"encoding/json"
 	"net/http"
 
+	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
 	"github.com/shoal-serving/shoal/internal/plainjson"
 )
@@ -24,4 +26,20 @@ func (h *handler) statistics(w http.ResponseWriter, r *http.Request) error {
 	}
 	sendDocument(w, http.StatusOK, plainjson.Append(nil, &kservepb.ModelStatisticsResponse{ModelStats: stats}))
 	return nil
+}
+
+// explainer answers why a model is run as it is.
+func explainer(e kserve.Explainer) action {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		m, err := e.Explain(r.PathValue("model"), r.PathValue("version"))
+		if err != nil {
+			return err
+		}
+		body, err := json.Marshal(m) // the other package has no numbers for durations
+		if err != nil {
+			return err
+		}
+		sendDocument(w, http.StatusOK, body)
+		return nil
+	}
 }

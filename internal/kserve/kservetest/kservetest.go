@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/buf"
+	"github.com/shoal-serving/shoal/internal/explain"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
@@ -189,6 +190,17 @@ func (s *Server) Statistics(model, version string) ([]*kservepb.ModelStatistics,
 		return nil, infer.Errorf(infer.Invalid, "requested model version is not available for model '%s'", model)
 	}
 	return nil, infer.Errorf(infer.Invalid, "requested model '%s' is not available", model)
+}
+
+// Explain is part of [kserve.Explainer]. What is known of a model is little.
+func (s *Server) Explain(model, version string) (*explain.Model, error) {
+	c, err := s.find(model, version)
+	if err != nil {
+		return nil, err
+	}
+	m := &explain.Model{Name: c.Name, Version: "1", Backend: c.Backend}
+	m.Batching.MaxRows, m.Batching.Safety.Verdict, m.Instances.Count = c.MaxBatchSize, explain.Asked, 1
+	return m, nil
 }
 
 // ChangeLog is part of [kserve.Logging].

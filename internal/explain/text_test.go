@@ -1,0 +1,161 @@
+package explain
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/batching"
+	"github.com/shoal-serving/shoal/internal/batching/automatic"
+	"github.com/shoal-serving/shoal/internal/script"
+)
+
+const (
+	us = time.Microsecond
+	ms = time.Millisecond
+)
+
+// loop is a model that is left to Shoal, in a closed loop.
+func loop() Model {
+	return Model{
+		Name: "seed_auto", Version: "1", Backend: "simulated",
+		Batching: Batching{
+			Setting:  Setting{Automatic, "models/seed_auto/config.pbtxt:8", "dynamic_batching has no max_queue_delay_microseconds in models/seed_auto/config.pbtxt:8"},
+			Combines: true, MaxRows: 8, MaxRowsWhere: "models/seed_auto/config.pbtxt:4", Preferred: []int{4, 8},
+			Safety: Safety{Asked, "the configuration asks for it"},
+		},
+		Instances: Number{Setting{Written, "models/seed_auto/config.pbtxt:7", "instance_group has a count"}, 2},
+		Measured:  Measured{State: Ended, Steps: 8},
+		Curve: []automatic.Size{
+			{Rows: 1, Takes: 1980 * us, Slow: 2010 * us, Calibrated: true},
+			{Rows: 2, Takes: 2040 * us, Slow: 2200 * us, Live: 1, Calibrated: true},
+			{Rows: 4, Takes: 2158 * us, Slow: 2300 * us},
+			{Rows: 6, Takes: 2277 * us, Slow: 2400 * us, Live: 12.4},
+			{Rows: 8, Takes: 2395 * us, Slow: 2600 * us, Live: 64, Calibrated: true},
+		},
+		Policy: &automatic.Explanation{
+			MaxRows: 8, Instances: 2, Fixed: 1921 * us, PerRow: 59300, Efficient: 8, Peak: 8,
+			Slowdown: []float64{1, 1.391}, Measured: []bool{true, true}, Useful: 1, Backlog: 2,
+			Arrived: 512, Rate: 1567.3, Rows: 2, Crowded: 0.7, Returns: 0.98, Back: 212 * us,
+			Loop:    automatic.Loop{Clients: 7.9, Rows: 8, Batches: 1},
+			Total:   6160 * ms,
+			Batches: 3134,
+			Rules: []automatic.Rule{
+				{Name: "gather", On: true, Held: 88, Cost: 38900 * us, Gain: 444300 * us, AllCost: 440 * ms, AllGain: 4680 * ms},
+				{Name: "burst", Off: 230, Held: 1, Stops: 2, AllCost: ms},
+				{Name: "pace", On: true},
+			},
+		},
+		Done: Done{
+			Requests: 12195, Batches: 3134, Rows: 24390, Wait: 2350 * us, Waiting: 1, Since: 38900 * us,
+			Closed: []Closed{{"full", 2931}, {"gathered", 203}},
+		},
+	}
+}
+
+// open is a file without a configuration, with open traffic in bursts, that has
+// become slower.
+func open() Model {
+	m := loop()
+	m.Name, m.Backend = "recogniser", "onnxruntime"
+	m.Batching = Batching{Setting: Setting{By: Automatic, Why: "no configuration says anything of it"}, Combines: true, MaxRows: 64, Safety: Safety{Verdict: Safe}}
+	m.Instances = Number{Setting{By: Automatic, Why: "as many as 2 cores have room for; how many of them run at once is for the traffic to say"}, 2}
+	m.Threads = &Number{Setting{By: Automatic, Why: "the number that measured best"}, 1}
+	m.Measured = Measured{State: Ended, Tried: []Trial{{1, 1, 4, 200, 6 * ms, false}, {1, 2, 4, 390, 6 * ms, true}, {2, 1, 4, 310, 4 * ms, false}}}
+	p := *m.Policy
+	p.MaxRows, p.Efficient, p.Peak, p.Bent, p.Drifts, p.Drifted, p.Resting = 64, 4, 6, true, 2, 1.98, 10
+	p.Slowdown, p.Measured = []float64{1, 2}, []bool{true, false}
+	p.Loop, p.Returns, p.Back, p.Crowded = automatic.Loop{}, 0, 0, 0.34
+	p.Rules = p.Rules[:1]
+	m.Policy = &p
+	m.Objective = &Objective{Limit: 50 * ms, Where: "models/recogniser/config.pbtxt:3", Late: 1, Refused: 20}
+	return m
+}
+
+// unused is a model that nobody has asked.
+func unused() Model {
+	m := open()
+	m.Curve, m.Done, m.Objective, m.Policy = nil, Done{}, nil, &automatic.Explanation{MaxRows: 64, Efficient: 64, Instances: 1}
+	m.Measured = Measured{State: Going, Steps: 1}
+	return m
+}
+
+// written is a model whose settings are all written.
+func written() Model {
+	delay := 2 * ms
+	m := loop()
+	m.Name, m.Policy, m.Measured = "seed_dynamic", nil, Measured{State: Idle}
+	m.Batching.Setting = Setting{Written, "models/seed_dynamic/config.pbtxt:8", "dynamic_batching is Triton's rule"}
+	m.Batching.Delay = &delay
+	m.Curve = []automatic.Size{{Rows: 2, Takes: 3 * ms, Live: 1}, {Rows: 8, Takes: 4 * ms, Live: 1487}}
+	return m
+}
+
+// unsafe is a model whose rows see each other.
+func unsafe() Model {
+	m := written()
+	m.Name, m.Backend = "centred", "onnxruntime"
+	m.Batching = Batching{
+		Setting: Setting{By: Automatic, Why: "requests run one by one, because their rows did not pass the check"},
+		Safety:  Safety{Unsafe, "rows give other answers together than alone: row 1 of 2: output y: element 0 is 0.5, not 0"},
+	}
+	m.Threads = &Number{Setting{Written, "models/centred/config.pbtxt:2", "the engine was told how many there are"}, 0}
+	m.Measured = Measured{State: Ended, Error: "out of memory"}
+	m.Done.Closed = []Closed{{"alone", 3134}}
+	return m
+}
+
+var models = map[string]func() Model{"loop": loop, "open": open, "unused": unused, "written": written, "unsafe": unsafe}
+
+func TestThePageIsForPeople(t *testing.T) {
+	script.Run(t, "testdata/page.txt", func(t *testing.T) func([]string) string {
+		return func(lines []string) string {
+			m := models[lines[0]]()
+			var out strings.Builder
+			if err := m.WriteText(&out); err != nil {
+				t.Fatal(err)
+			}
+			return out.String()
+		}
+	})
+}
+
+func TestALineIsEnoughForASimulation(t *testing.T) {
+	e := loop().Policy
+	const want = "batches filled up to 8 rows; 1 to 2 at once; a closed loop of about 8 clients; " +
+		"gather held 88 batches, cost 440ms and brought 4.68s; burst held 1 batch, cost 1ms and brought 0s, and was switched off 2 times"
+	if got := Brief(e); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	e = open().Policy
+	e.Instances, e.Rules = 1, nil
+	if got, want := Brief(e), "batches filled up to 4 rows; an open loop"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestEveryReasonAndEveryRuleHasItsWords(t *testing.T) {
+	for r := range batching.Reasons {
+		if name := batching.Reason(r).String(); reasons[name] == "" {
+			t.Errorf("there are no words for batches that close because of %s", name)
+		}
+	}
+	for _, r := range automatic.New(automatic.Options{}).Explain().Rules {
+		if rules[r.Name] == "" {
+			t.Errorf("there are no words for the rule %s", r.Name)
+		}
+	}
+}
+
+func TestNumbersAreShort(t *testing.T) {
+	for d, want := range map[time.Duration]string{0: "0s", 999: "999ns", 1234567: "1.23ms", 59300: "59.3µs", 61 * time.Second: "1m1s", -1500 * us: "-1.5ms"} {
+		if got := brief(d); got != want {
+			t.Errorf("%v is %s, want %s", d, got, want)
+		}
+	}
+	for v, want := range map[float64]string{0: "0", 0.25: "0.2", 9.96: "10", 999.6: "1,000", 1234567: "1,234,567"} {
+		if got := decimal(v); got != want {
+			t.Errorf("%v is %s, want %s", v, got, want)
+		}
+	}
+}

@@ -1,0 +1,163 @@
+package repository
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/batching"
+	"github.com/shoal-serving/shoal/internal/batching/automatic"
+	"github.com/shoal-serving/shoal/internal/engine"
+	"github.com/shoal-serving/shoal/internal/explain"
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/stats"
+)
+
+// Explain says why a version is run as it is; version "" means the newest one that
+// serves. It may be asked now and then: the version's scheduler waits meanwhile.
+func (r *Repository) Explain(name, version string) (*explain.Model, error) {
+	v, err := r.Find(name, version)
+	if err != nil {
+		return nil, err
+	}
+	counted := v.Stats.Snapshot()
+	m := &explain.Model{
+		Name: name, Version: strconv.FormatInt(v.Number, 10), Backend: v.Config.Backend,
+		Batching: r.explainBatching(v), Instances: r.explainInstances(v), Threads: r.explainThreads(v), Measured: r.explainMeasured(v, &counted),
+		Done: done(&counted, v.Scheduler.Waiting()),
+	}
+	if limit := v.Config.Objective; limit > 0 {
+		m.Objective = &explain.Objective{
+			Limit: limit, Where: v.Config.Where("parameters[slo_milliseconds]"), Late: counted.Late, Refused: counted.Failed[infer.Late],
+		}
+	}
+	if e, ok := v.Scheduler.Explain(); ok {
+		m.Curve, e.Curve = e.Curve, nil
+		m.Policy = &e
+		return m, nil
+	}
+	for _, s := range counted.Sizes {
+		m.Curve = append(m.Curve, automatic.Size{Rows: s.Rows, Takes: mean(s.Infer.Nanos, s.Infer.Count), Live: float64(s.Infer.Count)})
+	}
+	return m, nil
+}
+
+func mean(nanos, n uint64) time.Duration { return time.Duration(nanos / max(n, 1)) }
+
+func (r *Repository) explainBatching(v *Version) explain.Batching {
+	cfg := v.Config
+	d := cfg.Dynamic
+	b := explain.Batching{
+		Setting:  explain.Setting{By: explain.Default, Where: cfg.Where("dynamic_batching")},
+		Combines: d != nil && cfg.MaxBatchSize > 1,
+		MaxRows:  cfg.MaxBatchSize, MaxRowsWhere: cfg.Where("max_batch_size"),
+		Safety: safety(v),
+	}
+	if d != nil {
+		b.Delay, b.Preferred = d.MaxDelay, d.Preferred
+	}
+	switch {
+	case cfg.Apart != "":
+		b.By, b.Why = explain.Automatic, "requests run one by one, because their rows did not pass the check"
+	case d == nil:
+		b.Why = "requests are never combined, because the configuration does not ask for it"
+	case !b.Combines:
+		b.Why = "requests are never combined, because a batch has no room for two"
+	case cfg.Tunes() && d.Added:
+		b.By, b.Why = explain.Automatic, "no configuration says anything of it"
+	case cfg.Tunes():
+		b.By, b.Why = explain.Automatic, "dynamic_batching has no max_queue_delay_microseconds in "+cmp.Or(b.Where, "the configuration")
+	case d.MaxDelay == nil && len(d.Preferred) == 0:
+		b.Why = "whatever waits when an instance is free goes together, because --batching=triton asks for Triton's defaults"
+	default:
+		b.By, b.Why = explain.Written, "dynamic_batching is Triton's rule"
+	}
+	return b
+}
+
+func safety(v *Version) explain.Safety {
+	cfg := v.Config
+	switch {
+	case cfg.Apart != "":
+		return explain.Safety{Verdict: explain.Unsafe, Why: cfg.Apart}
+	case cfg.Dynamic == nil:
+		return explain.Safety{Verdict: explain.Asked, Why: "they never do"}
+	case cfg.Automatic && cfg.Dynamic.Added && cfg.Ragged() == nil:
+		return explain.Safety{Verdict: explain.Safe}
+	}
+	return explain.Safety{Verdict: explain.Asked, Why: "the configuration asks for it"}
+}
+
+func (r *Repository) explainInstances(v *Version) explain.Number {
+	n := explain.Number{Count: v.Config.Instances}
+	measured := v.measured.Load()
+	switch {
+	case !v.counted:
+		n.By, n.Where, n.Why = explain.Written, v.Config.Where("instance_group"), "instance_group has a count"
+	case !v.Config.Automatic || r.opts.Runners[v.Config.Backend].Device == nil:
+		n.By, n.Why = explain.Default, "as many as there are where nobody says"
+	case v.Config.Tunes() || measured == nil:
+		n.By, n.Why = explain.Automatic, "as many as "+strconv.Itoa(r.opts.Cores)+" cores have room for; how many of them run at once is for the traffic to say"
+	default:
+		n.By, n.Why = explain.Automatic, "the number that measured best"
+	}
+	return n
+}
+
+// explainThreads returns nil if the engine knows nothing of threads.
+func (r *Repository) explainThreads(v *Version) *explain.Number {
+	t, ok := r.opts.Runners[v.Config.Backend].Engine.(engine.Threader)
+	if !ok {
+		return nil
+	}
+	n := &explain.Number{Count: v.threads}
+	switch {
+	case !t.AnyThreads(v.Config):
+		n.By, n.Where, n.Why = explain.Written, v.Config.Where("parameters[intra_op_thread_count]"), "the engine was told how many there are"
+		n.Count = 0
+	case !v.Config.Automatic:
+		n.By, n.Why = explain.Default, "as many as there are where nobody says"
+	case v.measured.Load() == nil:
+		n.By, n.Why = explain.Automatic, "until more numbers of them have been measured"
+	default:
+		n.By, n.Why = explain.Automatic, "the number that measured best"
+	}
+	return n
+}
+
+func (r *Repository) explainMeasured(v *Version, counted *stats.Snapshot) explain.Measured {
+	m := explain.Measured{State: explain.Idle}
+	r.mu.Lock()
+	if v.tuned != nil {
+		m.State = explain.Going
+	}
+	r.mu.Unlock()
+	if found := v.measured.Load(); found != nil {
+		m = *found
+	}
+	m.Steps = counted.Tried
+	return m
+}
+
+func done(counted *stats.Snapshot, waiting int) explain.Done {
+	d := explain.Done{
+		Requests: counted.Success.Count, Failed: counted.Fail.Count, Rows: counted.Batches.Total, Waiting: waiting,
+	}
+	if !counted.Last.IsZero() {
+		d.Since = max(1, time.Since(counted.Last))
+	}
+	for reason, n := range counted.Closed {
+		if n > 0 {
+			d.Closed = append(d.Closed, explain.Closed{Reason: batching.Reason(reason).String(), Batches: n})
+			d.Batches += n
+		}
+	}
+	slices.SortStableFunc(d.Closed, func(a, b explain.Closed) int { return cmp.Compare(b.Batches, a.Batches) })
+	waited := uint64(0)
+	for _, n := range counted.Waits.Buckets {
+		waited += n
+	}
+	d.Wait = mean(counted.Waits.Nanos, waited)
+	return d
+}

@@ -1,0 +1,58 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/shoal-serving/shoal/internal/engine/onnx/onnxtest"
+)
+
+// explain runs the command against the server.
+func (s *server) explain(args ...string) (string, error) {
+	s.t.Helper()
+	args = append([]string{"explain", "-u", strings.TrimPrefix(s.http, "http://")}, args...)
+	out, err := exec.CommandContext(s.t.Context(), filepath.Join(root, "bin", "shoal"), args...).CombinedOutput()
+	return string(out), err
+}
+
+// explains fails if the page of a model lacks one of some texts.
+func (s *server) explains(model string, want ...string) {
+	s.t.Helper()
+	text, err := s.explain(model)
+	if err != nil {
+		s.t.Errorf("%s: %v\n%s", model, err, text)
+		return
+	}
+	for _, w := range want {
+		if !strings.Contains(text, w) {
+			s.t.Errorf("%s: no %q in\n%s", model, w, text)
+		}
+	}
+}
+
+func TestModelsAreExplained(t *testing.T) {
+	s := start(t, filepath.Join(root, "examples", "seed-device"))
+	s.awaitLog(`msg="model measured" model=seed_auto version=1`)
+	s.explains("seed_auto",
+		"seed_auto, version 1, run by simulated", "Shoal says when a batch closes: dynamic_batching has no max_queue_delay_microseconds in",
+		"seed_auto/config.pbtxt:8.", "calibrated  ◀ filled up to here", "1 instance, kept as written in", "Nobody has asked yet.")
+	s.explains("seed_dynamic",
+		"When a batch closes is kept as written in", "seed_dynamic/config.pbtxt:", "No request is held for others.", "Nothing has run yet.")
+	s.explains("seed_none", "requests are never combined, because the configuration does not ask for it")
+	if text, err := s.explain("seed_atuo"); err == nil || !strings.Contains(text, `there is no model "seed_atuo": the server has seed_auto,`) {
+		t.Errorf("%v\n%s", err, text)
+	}
+}
+
+func TestAModelWhoseRowsSeeEachOtherIsExplained(t *testing.T) {
+	onnxtest.Library(t)
+	s := start(t, lone(t, "centred"))
+	s.centred(t, [][]float32{{1, 2, 3, 4}})
+	s.explains("centred",
+		"requests run one by one, because their rows did not pass the check", "Rows must not share a batch: rows give other answers together than alone",
+		"1 request was answered", "alone             1  100 %")
+}
