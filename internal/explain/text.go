@@ -270,11 +270,13 @@ func (p *page) traffic() {
 	p.say("The last %s came at %s a second, of %s each", plural(e.Arrived, "request", "requests"), decimal(e.Rate), rowsOf(e.Rows))
 	switch l := &e.Loop; {
 	case l.Clients > 0:
-		p.say("It is a closed loop of about %.0f clients: %s of those that are answered soon send their next request, half of them within %s", l.Clients, percent(e.Returns), brief(e.Back))
+		p.say("It is a closed loop of about %.0f clients: %s of those that are answered soon send their next request, half of them within %s and 9 of 10 within %s",
+			l.Clients, percent(e.Returns), brief(e.Back), brief(e.Last))
 		p.say("Batches of %s serve it best, %d at once", rows(l.Rows), l.Batches)
 		return // what is close together are those that were answered together
 	case e.Returns > 0:
-		p.say("%s of the clients that are answered soon send their next request, half of them within %s: too few for a closed loop", percent(e.Returns), brief(e.Back))
+		p.say("%s of the clients that are answered send their next request, half of them within %s and 9 of 10 within %s: just now too few or too late to be served as a closed loop",
+			percent(e.Returns), brief(e.Back), brief(e.Last))
 	default:
 		p.say("Requests follow no answers: it is an open loop")
 	}

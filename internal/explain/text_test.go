@@ -36,7 +36,7 @@ func loop() Model {
 		Policy: &automatic.Explanation{
 			MaxRows: 8, Instances: 2, Fixed: 1921 * us, PerRow: 59300, Efficient: 8, Peak: 8,
 			Slowdown: []float64{1, 1.391}, Measured: []bool{true, true}, Useful: 1, Backlog: 2,
-			Arrived: 512, Rate: 1567.3, Rows: 2, Crowded: 0.7, Returns: 0.98, Back: 212 * us,
+			Arrived: 512, Rate: 1567.3, Rows: 2, Crowded: 0.7, Returns: 0.98, Back: 212 * us, Last: 530 * us,
 			Loop:    automatic.Loop{Clients: 7.9, Rows: 8, Batches: 1},
 			Total:   6160 * ms,
 			Batches: 3134,
@@ -65,8 +65,8 @@ func open() Model {
 	p := *m.Policy
 	p.MaxRows, p.Efficient, p.Peak, p.Bent, p.Drifts, p.Drifted, p.Resting = 64, 4, 6, true, 2, 1.98, 10
 	p.Slowdown, p.Measured = []float64{1, 2}, []bool{true, false}
-	p.Loop, p.Returns, p.Back, p.Crowded = automatic.Loop{}, 0, 0, 0.34
-	p.Rules = p.Rules[:1]
+	p.Loop, p.Returns, p.Back, p.Crowded = automatic.Loop{}, 0.3, 2*ms, 0.34
+	p.Last, p.Rules = 9*ms, p.Rules[:1]
 	m.Policy = &p
 	m.Objective = &Objective{Limit: 50 * ms, Where: "models/recogniser/config.pbtxt:3", Late: 1, Refused: 20}
 	return m

@@ -32,6 +32,7 @@ type Explanation struct {
 	Crowded float64       `json:"crowded"`           // the part that came within a tenth of the mean distance after another
 	Returns float64       `json:"returns"`           // the part of answered requests whose client soon sends the next
 	Back    time.Duration `json:"back_ns,omitempty"` // within which half of those do
+	Last    time.Duration `json:"last_ns,omitempty"` // within which 9 of 10 of them do
 	Loop    Loop          `json:"loop"`
 
 	Rules   []Rule                   `json:"rules"`
@@ -95,7 +96,7 @@ func (p *Policy) Explain() Explanation {
 		e.Crowded = p.gaps.within(0.1*float64(time.Second)/e.Rate, p.unit)
 	}
 	if e.Returns > 0 {
-		e.Back = time.Duration(p.returns.within(0.5) * p.unit)
+		e.Back, e.Last = time.Duration(p.returns.within(0.5)*p.unit), time.Duration(p.returns.within(0.9)*p.unit)
 	}
 	for i := range n {
 		e.Measured = append(e.Measured, i == 0 || p.contention.measured[i+1] >= trusted)
