@@ -40,13 +40,11 @@ and what of all that was written by somebody, and where.`,
   shoal explain bert -u models.example.org:8000 --json`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx, cancel := context.WithTimeout(cmd.Context(), explainPatience)
-			defer cancel()
 			a, err := newAsker(address)
 			if err != nil {
 				return misuse{err}
 			}
-			body, err := a.explain(ctx, args[0], version)
+			body, err := a.explain(cmd.Context(), args[0], version)
 			if err != nil {
 				return err
 			}
@@ -79,7 +77,8 @@ func writeExplanation(w io.Writer, body []byte, asJSON bool) error {
 
 // An asker asks one server.
 type asker struct {
-	base *url.URL
+	client *http.Client
+	base   *url.URL
 }
 
 func newAsker(address string) (*asker, error) {
@@ -90,7 +89,8 @@ func newAsker(address string) (*asker, error) {
 	if err != nil || u.Host == "" {
 		return nil, fmt.Errorf("-u is %q, but has to be an address for HTTP, such as localhost:8000", address)
 	}
-	return &asker{u}, nil
+	// A connection that is kept open would keep its goroutines.
+	return &asker{&http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: explainPatience}, u}, nil
 }
 
 // errStatus is in the chain of what a server says is wrong.
@@ -102,7 +102,7 @@ func (a *asker) ask(ctx context.Context, method string, path ...string) ([]byte,
 	if err != nil {
 		return nil, err
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := a.client.Do(req)
 	if err != nil {
 		return nil, fmt.Errorf("no server answers at %s: is one running there? -u names another: %w", a.base.Host, err)
 	}

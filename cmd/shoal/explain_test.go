@@ -21,7 +21,6 @@ func explains(t *testing.T, url string, args ...string) (string, error) {
 	cmd.SetOut(&out)
 	cmd.SetArgs(append([]string{"explain", "-u", url}, args...))
 	err := cmd.ExecuteContext(t.Context())
-	http.DefaultClient.CloseIdleConnections()
 	return out.String(), err
 }
 
