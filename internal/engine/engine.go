@@ -37,6 +37,10 @@ type Source struct {
 	Version int64
 	Dir     string // the version's directory
 
+	// Bare means that the model is only a file, and Dir that of the file, in which
+	// others may be.
+	Bare bool
+
 	// Threads is how many compute one batch, if the configuration does not say and
 	// the engine is a [Threader]. 0 means that the engine chooses.
 	Threads int

@@ -45,14 +45,21 @@ func (c *Config) Effective() *configpb.ModelConfig {
 func (c *Config) effectiveTensors(p *configpb.ModelConfig) {
 	if len(p.GetInput()) == 0 {
 		for _, t := range c.Inputs {
-			p.Input = append(p.Input, &configpb.ModelInput{Name: t.Name, DataType: configpb.DataType(t.Type), Dims: t.Dims})
+			p.Input = append(p.Input, &configpb.ModelInput{Name: t.Name, DataType: configpb.DataType(t.Type), Dims: t.Dims, Reshape: t.effectiveReshape()})
 		}
 	}
 	if len(p.GetOutput()) == 0 {
 		for _, t := range c.Outputs {
-			p.Output = append(p.Output, &configpb.ModelOutput{Name: t.Name, DataType: configpb.DataType(t.Type), Dims: t.Dims})
+			p.Output = append(p.Output, &configpb.ModelOutput{Name: t.Name, DataType: configpb.DataType(t.Type), Dims: t.Dims, Reshape: t.effectiveReshape()})
 		}
 	}
+}
+
+func (t *Tensor) effectiveReshape() *configpb.ModelTensorReshape {
+	if t.Reshape == nil {
+		return nil
+	}
+	return &configpb.ModelTensorReshape{Shape: t.Reshape}
 }
 
 func (c *Config) effectiveBatching(p *configpb.ModelConfig) {

@@ -1,5 +1,6 @@
-// Package python runs models that are written in Python, such as Triton's model.py,
-// each instance in a process of its own.
+// Package python runs models that are written in Python, such as Triton's model.py or
+// functions of an app.py, and files of Python's libraries, each instance in a process
+// of its own.
 //
 // A model that crashes, hangs or grows costs the batch that it ran, and comes back;
 // the server goes on. Any interpreter will do that has numpy: the worker's code comes
@@ -12,6 +13,7 @@
 package python
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,6 +21,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 
@@ -32,7 +35,12 @@ import (
 // Name is the backend that a model's configuration asks for.
 const Name = "python"
 
-const defaultFile = "model.py"
+// TorchName is the backend that a configuration for Triton asks for whose model is
+// TorchScript.
+const TorchName = "pytorch"
+
+// endings of the files that a worker can run.
+var endings = []string{".py", ".joblib", ".pkl", ".ubj", ".json", ".bst", ".pt"}
 
 // Options say how workers run. The zero Options work.
 type Options struct {
@@ -99,28 +107,25 @@ func (e *Engine) Load(ctx context.Context, src engine.Source) (engine.Model, err
 	if len(src.Config.BatchInputs)+len(src.Config.BatchOutputs) > 0 {
 		return nil, src.Config.Wrong("batch_input", "batch_input or batch_output", "none, because a Python model is given each request by itself")
 	}
-	dir, err := filepath.Abs(filepath.Dir(src.Dir))
+	dir, err := filepath.Abs(home(src))
 	if err != nil {
 		return nil, err
 	}
 	m := &model{
-		engine: e, cfg: src.Config, set: set, dir: dir, version: src.Version, file: src.Config.Proto.GetDefaultModelFilename(),
+		engine: e, cfg: src.Config, set: set, dir: dir, version: src.Version, bare: src.Bare, file: src.Config.Effective().GetDefaultModelFilename(),
 		log: e.opts.Log.With("model", src.Config.Name, "version", src.Version),
-	}
-	if m.file == "" {
-		m.file = defaultFile
 	}
 	switch info, err := os.Stat(filepath.Join(src.Dir, m.file)); {
 	case err != nil:
 		return nil, infer.Errorf(infer.NotFound, "the model's file cannot be read: %w", err)
-	case info.IsDir() || filepath.Ext(m.file) != ".py":
-		return nil, src.Config.Wrong("default_model_filename", fmt.Sprintf("%q", m.file), "a file that ends in .py")
+	case info.IsDir() || !slices.Contains(endings, filepath.Ext(m.file)):
+		return nil, src.Config.Wrong("default_model_filename", fmt.Sprintf("%q", m.file), "a file that ends in one of %q", endings)
 	}
 	w, told, err := m.load(ctx, "")
 	if err != nil {
 		return nil, err
 	}
-	if err := m.adopt(told); err != nil {
+	if err := m.adopt(told, w.flags); err != nil {
 		w.end()
 		return nil, err
 	}
@@ -135,6 +140,7 @@ type model struct {
 	set     settings
 	dir     string // the model's, above that of its version
 	version int64
+	bare    bool // there is no version's directory: the file is in dir
 	file    string
 	log     *slog.Logger
 
@@ -145,14 +151,22 @@ type model struct {
 
 var _ engine.Careful = (*model)(nil)
 
-// adopt takes in the configuration that the model completed.
-func (m *model) adopt(told []byte) error {
+// adopt takes in the configuration that the model completed, and what it is. A
+// function's author has said how many instances there are, and whether parts of a
+// batch may be run again, unless the file says otherwise.
+func (m *model) adopt(told []byte, flags uint16) error {
 	cfg, err := modelconfig.ParseJSON(told)
 	if err != nil {
 		return infer.Errorf(infer.Invalid, "auto_complete_config: %w", err)
 	}
 	if err := m.cfg.Adopt(cfg); err != nil {
 		return err
+	}
+	if flags&rowsJoined != 0 {
+		m.cfg.Instances = cmp.Or(m.cfg.Instances, cfg.Instances)
+		if m.cfg.Parameters[apartKey] == "" {
+			m.set.apart = flags&retryApart != 0
+		}
 	}
 	if m.cfg.Incomplete() {
 		return m.cfg.Wrong("input", "no inputs or no outputs", "both, or an auto_complete_config in %s that adds them", m.file)
@@ -182,8 +196,15 @@ func (m *model) Instance(ctx context.Context) (engine.Instance, error) {
 		return nil, err
 	}
 	i.worker = w
+	if w.flags&rowsJoined != 0 {
+		return joined{i}, nil
+	}
 	return i, nil
 }
+
+// A joined is an instance whose model takes the rows of a batch one behind the other:
+// an instance that hides its RunEach.
+type joined struct{ engine.Mortal }
 
 // A place is what an instance is told of where it is. The model itself uses a GPU or
 // not.
@@ -229,13 +250,17 @@ func (m *model) load(ctx context.Context, name string) (*worker, []byte, error) 
 	if err != nil {
 		return nil, nil, err
 	}
+	version := "" // there is none
+	if !m.bare {
+		version = strconv.FormatInt(m.version, 10)
+	}
 	document, err := json.Marshal(struct {
 		Name      string          `json:"name"`
 		Directory string          `json:"directory"`
 		Version   string          `json:"version"`
 		File      string          `json:"file"`
 		Config    json.RawMessage `json:"config"`
-	}{m.cfg.Name, m.dir, strconv.FormatInt(m.version, 10), m.file, plainjson.Append(nil, m.cfg.Effective())})
+	}{m.cfg.Name, m.dir, version, m.file, plainjson.Append(nil, m.cfg.Effective())})
 	var told []byte
 	if err == nil {
 		told, err = w.ask(ctx, kindLoad, document)

@@ -390,7 +390,7 @@ func TestALoadEndsWithItsContext(t *testing.T) {
 }
 
 func TestTheWorkersOwnTestsPass(t *testing.T) {
-	cmd := exec.Command(interpreterForTests(t), "testdata/test_worker.py")
+	cmd := exec.Command(interpreterForTests(t), "-m", "unittest", "discover", "-s", "testdata")
 	cmd.Env = append(os.Environ(), "PYTHONPATH=worker", "PYTHONDONTWRITEBYTECODE=1")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)

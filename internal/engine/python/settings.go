@@ -33,7 +33,7 @@ type settings struct {
 // Others are left alone: they are the model's own.
 func readSettings(src engine.Source) (set settings, err error) {
 	cfg := src.Config
-	if set.interpreter, err = interpreter(cfg, filepath.Dir(src.Dir)); err != nil {
+	if set.interpreter, err = interpreter(cfg, home(src)); err != nil {
 		return set, err
 	}
 	seconds, err := number(cfg, "execute_timeout_seconds", "seconds")
@@ -46,11 +46,20 @@ func readSettings(src engine.Source) (set settings, err error) {
 		return set, err
 	}
 	set.memory = int64(mebibytes * (1 << 20))
-	if set.apart, err = truth(cfg, "retry_apart"); err != nil {
+	if set.apart, err = truth(cfg, apartKey); err != nil {
 		return set, err
 	}
 	set.died, err = truth(cfg, "retry_died")
 	return set, err
+}
+
+// home returns the model's directory, which is above that of its version if it has
+// any.
+func home(src engine.Source) string {
+	if src.Bare {
+		return src.Dir
+	}
+	return filepath.Dir(src.Dir)
 }
 
 func number(cfg *modelconfig.Config, key, unit string) (float64, error) {
@@ -64,6 +73,8 @@ func number(cfg *modelconfig.Config, key, unit string) (float64, error) {
 	}
 	return n, nil
 }
+
+const apartKey = "retry_apart"
 
 func truth(cfg *modelconfig.Config, key string) (bool, error) {
 	switch cfg.Parameters[key] {

@@ -24,7 +24,7 @@ import (
 //
 //	server                     worker
 //	MEMORY (descriptor)  ───▶            input or output memory, in place of the one before
-//	LOAD   (document)    ───▶            import model.py, auto_complete_config
+//	LOAD   (document)    ───▶            import the model, auto_complete_config
 //	                     ◀───  LOADED (document)
 //	INIT   (document)    ───▶            initialize
 //	                     ◀───  READY
@@ -66,6 +66,8 @@ const (
 	inputMemory  = 0 // of MEMORY
 	outputMemory = 1
 	inputsKept   = 1 // of RAN and FAILED: the model still uses arrays of the inputs
+	rowsJoined   = 2 // of LOADED: the model takes the rows of a batch joined
+	retryApart   = 4 // of LOADED: a batch that failed may be run again in parts
 )
 
 const (

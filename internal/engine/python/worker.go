@@ -28,6 +28,7 @@ type worker struct {
 	in, out []byte // the memory of both directions
 	used    int    // of out, by the last answer
 	kept    bool   // in belongs to the model's arrays, and the next batch has another
+	flags   uint16 // of LOADED: what the model is
 	number  uint32 // of the last question
 	message []byte // room for a frame
 
@@ -358,6 +359,8 @@ func (w *worker) ask(ctx context.Context, what kind, document []byte) ([]byte, e
 		return nil, infer.Errorf(infer.Invalid, "the worker died while it loaded the model: %s; the log has what it printed", w.reason())
 	case f.kind == kindFailed:
 		return nil, infer.Errorf(infer.Invalid, "%s", f.text)
+	case f.kind == kindLoaded:
+		w.flags = f.flags
 	}
 	return w.copyOut(f)
 }

@@ -16,6 +16,7 @@ LOADED, READY, RAN, FAILED, NEED, LOG = 16, 17, 18, 19, 20, 21
 
 INPUT, OUTPUT = 0, 1  # flags of MEMORY
 KEPT = 1  # flag of RAN: arrays of the inputs are still in use
+JOINED, APART = 2, 4  # flags of LOADED: the model takes rows joined; a batch that failed may be run again in parts
 
 COUNT = struct.Struct("<II")  # how many requests or responses follow
 REQUEST = struct.Struct("<IIIIQQQII")  # inputs, outputs, length of id, of parameters, timeout, priority, correlation, flags, cancelled

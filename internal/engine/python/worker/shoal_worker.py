@@ -2,6 +2,7 @@
 
 import gc
 import importlib
+import importlib.util
 import json
 import mmap
 import os
@@ -14,6 +15,8 @@ import traceback
 
 import numpy as np
 
+import shoal
+import shoal_files
 import shoal_wire as wire
 import triton_python_backend_utils as pb_utils
 
@@ -102,24 +105,46 @@ class Worker:
 
     def load(self, number, a, b):
         args = self.document(a, b)
-        folder, version, file = args["directory"], args["version"], args["file"]
-        sys.path[:0] = [folder, os.path.join(folder, version)]
-        self.folder = os.path.dirname(folder)
         config = pb_utils.ModelConfig(args["config"])
         with Telling(self, args["name"]):
-            # Under the name that it has in Triton, where versions are packages: it may import from its own.
-            module = importlib.import_module(version + "." + file[:-len(".py")])
-            if not hasattr(module, "TritonPythonModel"):
-                raise Failure("%s has no class TritonPythonModel" % file)
-            self.kind = module.TritonPythonModel
+            try:
+                self.kind = self.find(args, config)
+            except shoal_files.CannotServe as e:
+                raise Failure(str(e)) from None
             if hasattr(self.kind, "auto_complete_config"):
                 config = self.kind.auto_complete_config(config)
                 if not isinstance(config, pb_utils.ModelConfig):
-                    raise Failure("auto_complete_config of %s returned %s, expected the configuration that it was given" % (file, type(config).__name__))
+                    raise Failure("auto_complete_config of %s returned %s, expected the configuration that it was given" % (args["file"], type(config).__name__))
+        flags = 0
+        if isinstance(self.kind, shoal.Model):
+            flags = wire.JOINED | (wire.APART if self.kind.retry_apart else 0)
         answer = json.dumps(config.as_dict()).encode()
         self.room(len(answer))
         self.memory[wire.OUTPUT].map[:len(answer)] = answer
-        self.send(wire.LOADED, number=number, a=0, b=len(answer))
+        self.send(wire.LOADED, flags, number, 0, len(answer))
+
+    def find(self, args, config):
+        """What makes instances of the model: a class, or what stands for one."""
+        folder, version, file = args["directory"], args["version"], args["file"]
+        # Without a version there is nothing but the file.
+        self.folder = os.path.dirname(folder) if version else folder
+        path = os.path.join(folder, version, file)
+        if not file.endswith(".py"):
+            return shoal_files.open_model(path, args["name"], config)
+        if version:
+            sys.path[:0] = [folder, os.path.join(folder, version)]
+            # Under the name that it has in Triton, where versions are packages: it may import from its own.
+            module = importlib.import_module(version + "." + file[:-len(".py")])
+            if hasattr(module, "TritonPythonModel"):
+                return module.TritonPythonModel
+        else:
+            run_file(path)
+        kind = shoal.choose(args["name"], file)
+        if kind is None and version:
+            raise Failure("%s has no class TritonPythonModel" % file)
+        if kind is None:
+            raise Failure("%s makes no model %r when it is run, but %s" % (file, args["name"], ", ".join(map(repr, shoal.models)) or "none"))
+        return kind
 
     def initialize(self, number, a, b):
         args = self.document(a, b)
@@ -250,6 +275,18 @@ class Worker:
         return os.path.basename(file) if inside.startswith("..") else inside
 
 
+def run_file(path):
+    """Imports a file by its path. It may import from its directory."""
+    sys.path.insert(0, os.path.dirname(path))
+    # Files that change twice in a second would be taken for those that were compiled before.
+    sys.dont_write_bytecode = True
+    name = os.path.basename(path)[:-len(".py")]
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+
+
 class Telling:
     """Makes of an exception of the model a Failure in Triton's words. The log gets the traceback."""
 
@@ -265,13 +302,20 @@ class Telling:
         if issubclass(kind, SystemExit):
             error = RuntimeError("the model called sys.exit(%s)" % error.code)
             kind = RuntimeError
+        while trace is not None and ours(trace.tb_frame.f_code.co_filename):
+            trace = trace.tb_next
         traceback.print_exception(kind, error, trace)
         sys.stderr.flush()
-        frames = [f for f in traceback.extract_tb(trace) if f.filename != __file__]
+        frames = [f for f in traceback.extract_tb(trace) if not ours(f.filename)]
         lines = ["  %s(%d): %s\n" % (self.worker.place(f.filename), f.lineno, f.name) for f in reversed(frames)]
         at = "\n\nAt:\n" + "".join(lines) if lines else ""
         name = kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else kind.__module__ + "." + kind.__qualname__
         raise Failure("Failed to process the request(s) for model '%s', message: %s: %s%s" % (self.whose, name, error, at)) from None
+
+
+def ours(file):
+    """Whether a file is the worker's, and not the model's."""
+    return os.path.dirname(file) == os.path.dirname(__file__)
 
 
 def leave_with_the_server(descriptor):

@@ -1,0 +1,139 @@
+package python
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/shoal-serving/shoal/internal/engine"
+	"github.com/shoal-serving/shoal/internal/engine/enginetest"
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/modelconfig"
+	"github.com/shoal-serving/shoal/tensor"
+)
+
+// newApp writes a file that is a model by itself, and one beside it that it may
+// import.
+func newApp(t *testing.T, file, text string) *fixture {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range map[string]string{file: text, "beside.py": "factor = 2\n"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cfg, err := modelconfig.Parse("", []byte(`backend: "python" default_model_filename: "`+file+`"`+
+		` parameters { key: "python" value { string_value: "`+interpreterForTests(t)+`" } }`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Name = "m"
+	f := &fixture{log: &lockedBuffer{}, src: engine.Source{Config: cfg, Version: 1, Dir: dir, Bare: true}}
+	f.engine = New(Options{Log: slog.New(slog.NewTextHandler(f.log, nil))})
+	t.Cleanup(func() { _ = f.engine.Close() })
+	return f
+}
+
+const app = `
+import beside, numpy as np, shoal
+
+@shoal.model(inputs={"numbers": ("INT16", [-1, -1, 2]), "texts": (str, [-1, 2])}, outputs={"twice": (np.int16, [-1, -1, 2]), "loud": ("STRING", [-1, 2])},
+             max_batch=8, name="m", instances=3)
+def double(numbers, texts):
+    if (numbers == -32768).any():
+        raise shoal.BadInput("that is too little")
+    loud = np.array([s.upper() for s in texts.ravel()], dtype=object).reshape(texts.shape)
+    return {"twice": beside.factor * numbers, "loud": loud}
+`
+
+func TestAFunctionConforms(t *testing.T) {
+	f := newApp(t, "my-app.py", app)
+	enginetest.Conform(t, f.engine, f.src)
+}
+
+func TestAFunctionSaysWhatItsModelIs(t *testing.T) {
+	f := newApp(t, "app.py", app)
+	m, err := f.engine.Load(t.Context(), f.src)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, f.log)
+	}
+	defer func() { _ = m.Close() }()
+	cfg := f.src.Config
+	if cfg.MaxBatchSize != 8 || cfg.Instances != 3 || cfg.Dynamic == nil || len(cfg.Inputs) != 2 || cfg.Outputs[0].Type != tensor.Int16 {
+		t.Errorf("the configuration is %+v", cfg)
+	}
+	if apart, died := m.(engine.Careful).Retries(); !apart || died {
+		t.Errorf("retries apart %v, after a death %v; want only the first", apart, died)
+	}
+	inst, err := m.Instance(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = inst.Close() }()
+	if _, each := inst.(engine.Each); each {
+		t.Error("the function is given requests one by one, want rows that are joined")
+	}
+	numbers := tensor.Tensor{Name: "numbers", Type: tensor.Int16, Shape: []int64{1, 1, 2}, Data: tensor.Data([]int16{1, -32768})}
+	texts := tensor.Tensor{Name: "texts", Type: tensor.Bytes, Shape: []int64{1, 2}, Data: []byte("\x01\x00\x00\x00a\x00\x00\x00\x00")}
+	err = inst.Run(t.Context(), []tensor.Tensor{numbers, texts}, &engine.Outputs{})
+	if infer.CodeOf(err) != infer.Invalid || err.Error() != "that is too little" {
+		t.Errorf("a bad input gets %v", err)
+	}
+}
+
+func TestAFunctionThatCannotBeLoadedSaysWhy(t *testing.T) {
+	for text, want := range map[string]string{
+		"import shoal\n@shoal.model(inputs={'x': ('FP32', [3])}, outputs={'y': ('FP32', [-1])}, max_batch=4)\ndef m(x): pass\n": "ValueError: model 'm': inputs['x']: found shape [3], expected -1 first, " +
+			"for the rows of a batch, because max_batch is 4\n\nAt:\n  app.py(2): <module>",
+		"import nothing_of_this_name\n": "ModuleNotFoundError: No module named 'nothing_of_this_name'\n\nAt:\n  app.py(1): <module>",
+		"x = 1\n":                       "app.py makes no model 'm' when it is run, but none",
+	} {
+		f := newApp(t, "app.py", text)
+		_, err := f.engine.Load(t.Context(), f.src)
+		if err == nil || !strings.Contains(err.Error(), want) || infer.CodeOf(err) != infer.Invalid {
+			t.Errorf("error %v, want one with %q", err, want)
+		}
+		if got := f.log.String(); strings.Contains(got, "shoal_worker.py") {
+			t.Errorf("the traceback tells of the worker's own code: %s", got)
+		}
+	}
+}
+
+func TestAFunctionMayBeAModelsModelPy(t *testing.T) {
+	f := newFixture(t, "", `# it has no class TritonPythonModel
+import shoal
+@shoal.model(inputs={"x": ("FP32", [-1, 3])}, outputs={"y": ("FP32", [-1])}, max_batch=32, retry_apart=False)
+def total(x): return x.sum(axis=1)
+`)
+	m, err := f.engine.Load(t.Context(), f.src)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, f.log)
+	}
+	defer func() { _ = m.Close() }()
+	if apart, _ := m.(engine.Careful).Retries(); apart || f.src.Config.MaxBatchSize != 32 {
+		t.Errorf("retries apart: %v; at most %d rows", apart, f.src.Config.MaxBatchSize)
+	}
+}
+
+// TestAFileWhoseLibraryIsMissingSaysWhatToInstall needs an interpreter that has numpy
+// alone.
+func TestAFileWhoseLibraryIsMissingSaysWhatToInstall(t *testing.T) {
+	if filepath.Base(interpreterForTests(t)) == "python3" {
+		t.Skip("the interpreter of this machine may have any library: run make numpy")
+	}
+	for file, library := range map[string]string{
+		"m.joblib": "scikit-learn", "m.pkl": "scikit-learn", "m.ubj": "xgboost", "m.json": "xgboost", "m.bst": "xgboost", "m.pt": "torch", "model.pt": "torch",
+	} {
+		f := newApp(t, file, "")
+		if file == "model.pt" { // as a configuration for Triton has it
+			f.src.Config.Backend, f.src.Config.Proto.DefaultModelFilename = TorchName, ""
+		}
+		_, err := f.engine.Load(t.Context(), f.src)
+		if want := file + " needs " + library + ", which "; err == nil || !strings.HasPrefix(err.Error(), want) ||
+			!strings.HasSuffix(err.Error(), " -m pip install "+library+"; a model that is exported to ONNX needs no library") {
+			t.Errorf("error %v, want one that begins with %q", err, want)
+		}
+	}
+}

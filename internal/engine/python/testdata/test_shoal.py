@@ -1,0 +1,155 @@
+"""Tests of what makes models of functions and of files."""
+
+import json
+import unittest
+
+import numpy as np
+
+import shoal
+import shoal_files
+import triton_python_backend_utils as pb_utils
+
+X = {"x": ("FP32", [-1, 3])}
+Y = {"y": ("FP32", [-1])}
+
+
+def total(x):
+    return {"y": x.sum(axis=1)}
+
+
+def run(model, **arrays):
+    """The outputs of a model, by name, or its error."""
+    instance = model()
+    config = model.auto_complete_config(pb_utils.ModelConfig({})).as_dict()
+    instance.initialize({"model_config": json.dumps(config)})
+    response, = instance.execute([pb_utils.InferenceRequest(inputs=[pb_utils.Tensor(k, v) for k, v in arrays.items()])])
+    if response.has_error():
+        return response.error()
+    return {t.name(): t.as_numpy() for t in response.output_tensors()}
+
+
+class Models(unittest.TestCase):
+    def test_the_decorator_leaves_the_function_as_it_is(self):
+        shoal.models.clear()
+        decorated = shoal.model(X, Y, max_batch=4)(total)
+        shoal.model(X, Y, name="other")(total)
+        self.assertIs(decorated, total)
+        self.assertEqual(list(shoal.models), ["total", "other"])
+        with self.assertRaisesRegex(ValueError, "model 'total': found twice"):
+            shoal.model(X, Y)(total)
+        self.assertIsNone(shoal.choose("unknown", "model.py"))
+        del shoal.models["other"]
+        self.assertEqual(shoal.choose("any", "model.py").name, "total")
+        self.assertIsNone(shoal.choose("any", "app.py"))
+        shoal.models.clear()
+
+    def test_its_configuration_is_complete(self):
+        config = shoal.Model(total, "m", X, Y, 8, 2).auto_complete_config(pb_utils.ModelConfig({})).as_dict()
+        self.assertEqual(config, {
+            "max_batch_size": 8, "dynamic_batching": {}, "instance_group": [{"count": 2}],
+            "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [3]}],
+            "output": [{"name": "y", "data_type": "TYPE_FP32", "dims": [1], "reshape": {"shape": []}}],
+        })
+
+    def test_types_may_be_tritons_or_numpys(self):
+        for of, name in (("FP32", "FP32"), ("TYPE_INT8", "INT8"), ("BYTES", "STRING"), (str, "STRING"), (bytes, "STRING"), (np.float16, "FP16"),
+                         ("float64", "FP64"), (int, "INT64"), (bool, "BOOL"), (np.dtype("<u4"), "UINT32")):
+            self.assertEqual(shoal.type_of("", of), name)
+        for of in ("FP33", "BF16", np.complex64, 7.5):
+            with self.assertRaisesRegex(TypeError, "expected a name such as FP32"):
+                shoal.type_of("", of)
+
+    def test_what_is_wrong_with_a_decorator_is_told(self):
+        class Plain:
+            pass
+
+        for message, args in (
+            ("inputs: found", (total, "m", ["x"], Y)),
+            ("expected a type and a shape", (total, "m", {"x": "FP32"}, Y)),
+            ("expected -1 first, for the rows of a batch, because max_batch is 2", (total, "m", {"x": ("FP32", [3])}, Y, 2)),
+            ("expected sizes from 1 on", (total, "m", {"x": ("FP32", [-1, 0])}, Y, 2)),
+            ("at least one", (total, "m", {"x": ("FP32", [])}, Y)),
+            ("cannot be called with the inputs z", (total, "m", {"z": ("FP32", [1])}, Y)),
+            ("max_batch: found -1", (total, "m", X, Y, -1)),
+            ("instances: found 0", (total, "m", X, Y, 1, 0)),
+            ("found a class without __call__", (Plain, "m", X, Y)),
+        ):
+            with self.assertRaisesRegex((TypeError, ValueError), message):
+                shoal.Model(*args)
+
+    def test_a_function_is_given_rows_and_gives_as_many(self):
+        x = np.ones((2, 3), np.float32)
+        self.assertEqual(run(shoal.Model(total, "m", X, Y, 8), x=x)["y"].tolist(), [3, 3])
+        for result, message in (
+            (lambda x: x[:1, 0], "output 'y': found 1 rows, expected 2 rows"),
+            (lambda x: 7.0, "output 'y': found a single value, expected 2 rows"),
+            (lambda x: x, r"output 'y': found shape \[2, 3\], expected \[-1\]"),
+            (lambda x: {"z": x}, "found the outputs z, expected y"),
+            (lambda x: np.array(["a", "b"]), "output 'y': found an array of <U1, expected float32"),
+        ):
+            with self.assertRaisesRegex((TypeError, ValueError), message):
+                run(shoal.Model(result, "m", X, Y, 8), x=x)
+
+    def test_results_are_cast_where_little_is_lost(self):
+        y = run(shoal.Model(lambda x: [1, 2], "m", X, Y, 8), x=np.ones((2, 3), np.float32))["y"]
+        self.assertEqual((y.dtype, y.tolist()), (np.float32, [1, 2]))
+
+    def test_bad_input_is_the_clients_fault(self):
+        def refuse(x):
+            raise shoal.BadInput("too dark")
+
+        error = run(shoal.Model(refuse, "m", X, Y, 8), x=np.ones((1, 3), np.float32))
+        self.assertEqual((error.message(), error.code()), ("too dark", pb_utils.TritonError.INVALID_ARG))
+
+    def test_each_instance_has_an_object_of_a_class(self):
+        class Counter:
+            def __init__(self):
+                self.calls = 0
+
+            def __call__(self, x):
+                self.calls += 1
+                return np.full(len(x), self.calls)
+
+            def close(self):
+                self.calls = -1
+
+        model = shoal.Model(Counter, "m", X, Y, 8)
+        one, other = model(), model()
+        self.assertIsNot(one.run, other.run)
+        one.finalize()
+        self.assertEqual((one.run.calls, other.run.calls), (-1, 0))
+
+
+class Doubler:
+    n_features_in_ = 2
+
+    def predict(self, x):
+        return 2 * x[:, 0]
+
+
+class Files(unittest.TestCase):
+    def test_what_to_install_is_told(self):
+        for file, package in (("m.joblib", "scikit-learn"), ("m.pkl", "scikit-learn"), ("m.ubj", "xgboost"), ("m.pt", "torch")):
+            with self.assertRaisesRegex(shoal_files.CannotServe, "%s needs %s, .*pip install %s; a model that is exported to ONNX needs no library" % (file, package, package)):
+                raise shoal_files.missing(package, file)
+        self.assertIn("pip install scikit-learn;", str(shoal_files.missing("sklearn", "m.pkl")))
+
+    def test_what_a_model_gives_is_found_by_trying(self):
+        fitted = Doubler()
+        m = shoal_files.predictor(lambda **inputs: {"predict": fitted.predict(*inputs.values())}, "m.pkl", "m", {}, 2, "FP64")
+        self.assertEqual((m.inputs["x"].shape, m.outputs["predict"].type, m.outputs["predict"].shape, m.max_batch), ([-1, 2], "FP64", [-1], 64))
+        self.assertEqual(run(m, x=np.array([[4.0, 1.0]]))["predict"].tolist(), [8])
+
+    def test_a_configuration_names_inputs_and_outputs_itself(self):
+        config = {"max_batch_size": 3, "input": [{"name": "features", "data_type": "TYPE_FP32", "dims": [2]}],
+                  "output": [{"name": "score", "data_type": "TYPE_FP32", "dims": [1], "reshape": {"shape": []}}]}
+        m = shoal_files.predictor(lambda **inputs: {"predict": inputs["features"][:, 1]}, "m.pkl", "m", config, None, "FP64")
+        self.assertEqual(run(m, features=np.array([[4, 1]], np.float32))["score"].tolist(), [1])
+
+    def test_a_model_that_does_not_say_what_it_takes_needs_a_configuration(self):
+        with self.assertRaisesRegex(shoal_files.CannotServe, "does not say how many features it takes: name its input in a config.pbtxt"):
+            shoal_files.predictor(lambda x: {}, "m.pkl", "m", {}, None, "FP64")
+
+
+if __name__ == "__main__":
+    unittest.main()

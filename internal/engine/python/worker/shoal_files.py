@@ -1,0 +1,135 @@
+"""Models that are files of a library, such as scikit-learn's, and are served without any code of their author's."""
+
+import os
+import sys
+
+import numpy as np
+
+import shoal
+
+MAX_BATCH = 64  # of a model whose configuration leaves it out
+
+
+class CannotServe(Exception):
+    """Why a file is not served, in a sentence for those who look after it."""
+
+
+def open_model(path, name, config):
+    """Returns what runs the model of a file."""
+    ending = os.path.splitext(path)[1]
+    return OPENERS[ending](path, name, config.as_dict())
+
+
+def scikit_learn(path, name, config):
+    need("joblib", "scikit-learn", path)
+    import joblib
+
+    try:
+        fitted = joblib.load(path)  # which runs whatever code the file has
+    except ModuleNotFoundError as e:
+        raise missing(e.name.split(".")[0], path) from None
+    if not hasattr(fitted, "predict"):
+        raise CannotServe("%s has %s, expected an object that has predict" % (os.path.basename(path), type(fitted).__name__))
+    methods = [m for m in ("predict", "predict_proba") if hasattr(fitted, m)]
+
+    def run(**inputs):
+        x, = inputs.values()
+        return {m: getattr(fitted, m)(x) for m in methods}
+
+    # numpy's own type is what the model was tried with by those who made it.
+    return predictor(run, path, name, config, getattr(fitted, "n_features_in_", None), "FP64")
+
+
+def xgboost(path, name, config):
+    need("xgboost", "xgboost", path)
+    import xgboost
+
+    booster = xgboost.Booster(model_file=path)
+
+    def run(**inputs):
+        x, = inputs.values()
+        return {"predict": booster.predict(xgboost.DMatrix(x), validate_features=False)}
+
+    return predictor(run, path, name, config, booster.num_features(), "FP32")
+
+
+def predictor(run, path, name, config, features, of):
+    """A model with one input of rows with features. What it gives is found by giving it a row of zeros."""
+    inputs, outputs, max_batch = written(config)
+    if not inputs:
+        if not features:
+            raise CannotServe("%s does not say how many features it takes: name its input in a config.pbtxt" % os.path.basename(path))
+        inputs, max_batch = {"x": (of, [-1, features])}, max_batch or MAX_BATCH
+    if len(inputs) != 1:
+        raise CannotServe("%s takes one input, and the configuration names %s" % (os.path.basename(path), ", ".join(inputs)))
+    if not outputs:
+        (of, shape), = inputs.values()
+        zeros = np.zeros([max(1, d) for d in shape], shoal.Port("", "", (of, shape), 0).dtype)
+        outputs = {key: (a.dtype, [-1] + list(a.shape[1:])) for key, a in run(x=zeros).items() if isinstance(a, np.ndarray)}
+    return shoal.Model(lambda **given: select(run(**given), outputs), name, inputs, outputs, max_batch)
+
+
+def select(results, outputs):
+    """The results that are outputs. A single output may have any name."""
+    if len(outputs) == 1 and not outputs.keys() & results.keys():
+        return {next(iter(outputs)): next(iter(results.values()))}
+    return {key: value for key, value in results.items() if key in outputs}
+
+
+def torch_script(path, name, config):
+    need("torch", "torch", path)
+    import torch
+
+    inputs, outputs, max_batch = written(config)
+    if not inputs or not outputs:
+        raise CannotServe("%s does not say what it takes and gives: name input and output in a config.pbtxt, in the order of its forward" % os.path.basename(path))
+    try:
+        module = torch.jit.load(path, map_location="cpu").eval()
+    except RuntimeError as e:
+        raise CannotServe("%s is not TorchScript: save it with torch.jit.save, or export it with torch.onnx.export, which needs no library (%s)" % (
+            os.path.basename(path), str(e).split("\n")[0])) from None
+
+    def run(**given):
+        with torch.inference_mode():
+            results = module(*[torch.from_numpy(given[key]) for key in inputs])
+        if isinstance(results, torch.Tensor):
+            results = [results]
+        if not isinstance(results, dict):
+            results = dict(zip(outputs, results))
+        return {key: value.numpy() for key, value in results.items() if key in outputs}
+
+    return shoal.Model(run, name, inputs, outputs, max_batch)
+
+
+OPENERS = {
+    ".joblib": scikit_learn, ".pkl": scikit_learn,
+    ".ubj": xgboost, ".json": xgboost, ".bst": xgboost,
+    ".pt": torch_script,
+}
+
+
+def written(config):
+    """What the configuration says: inputs, outputs, and the largest batch."""
+    max_batch = config.get("max_batch_size", 0)
+
+    def given(kind):
+        return {t["name"]: (t["data_type"], shape(t)) for t in config.get(kind, [])}
+
+    def shape(t):
+        dims = t["reshape"].get("shape", []) if t.get("reshape") is not None else t["dims"]
+        return ([-1] if max_batch else []) + [int(d) for d in dims]
+
+    return given("input"), given("output"), max_batch
+
+
+def need(module, package, path):
+    try:
+        __import__(module)
+    except ModuleNotFoundError as e:
+        raise missing(package if e.name == module else e.name, path) from None
+
+
+def missing(module, path):
+    package = {"sklearn": "scikit-learn"}.get(module, module)
+    return CannotServe("%s needs %s, which %s does not have: install it with %s -m pip install %s; a model that is exported to ONNX needs no library" % (
+        os.path.basename(path), package, sys.executable, sys.executable, package))
