@@ -124,7 +124,7 @@ func (r *Repository) open(ctx context.Context, w *wish, n int64, how manner) (*V
 	if err != nil {
 		return nil, err
 	}
-	src := engine.Source{Config: cfg, Version: n, Dir: w.dir(n), Threads: how.threads}
+	src := engine.Source{Config: cfg, Version: n, Dir: w.dir(n), Bare: w.found.file != "", Threads: how.threads}
 	need, err := r.claimMemory(runner.Engine, src)
 	if err != nil {
 		return nil, err

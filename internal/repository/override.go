@@ -55,6 +55,9 @@ func (o Override) unpack(name string) (f *found, err error) {
 	}
 	defer func() { _ = root.Close() }() // nothing was written through it alone
 	for path, content := range o.Files {
+		if err := checkSent(path); err != nil {
+			return nil, infer.Errorf(infer.Invalid, "file:%s: %w", path, err)
+		}
 		if err := writeFile(root, path, content); err != nil {
 			return nil, infer.Errorf(infer.Invalid, "file:%s: %w; expected a path below the model's directory, such as 1/model.onnx, and room for it in %s", path, err, os.TempDir())
 		}

@@ -5,6 +5,7 @@
 //	DIR/NAME/config.pbtxt     what the model takes and gives; may be left out if its file tells
 //	DIR/NAME/VERSION/         a number, with what the model's engine needs
 //	DIR/NAME.onnx             a model with nothing but its file; it is version 1
+//	app.py, NAME.joblib       files that are models by themselves where they are named
 //
 // A model is changed beside the one that serves: the new version is loaded, warmed
 // up, put in the place of the old one, and only then the old one is drained. If

@@ -327,7 +327,7 @@ func TestAPathThatIsNoRepositorySaysWhatIsExpected(t *testing.T) {
 	for path, want := range map[string]string{
 		"nowhere":   "no such file",
 		"a":         "found a model's own directory, expected one that has a directory for each model",
-		"notes.txt": "expected a directory of models or a file that ends in .onnx",
+		"notes.txt": "expected a directory of models, or a file that ends in one of",
 	} {
 		_, err := start(t, d, &tracked{}, Options{Paths: []string{filepath.Join(d.dir, path)}})
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -6,8 +6,10 @@ import (
 	"hash"
 	"hash/fnv"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -92,13 +94,20 @@ func isModel(entries []fs.DirEntry) bool {
 	return false
 }
 
-// scanFile is for a path that is a model's file.
+// scanFile is for a path that is a model's file. In a repository only ONNX files are
+// models by themselves: others run code, or may be something else.
 func scanFile(path string, info fs.FileInfo) ([]*found, error) {
-	m := bare(path, info)
+	ending := filepath.Ext(path)
 	switch {
-	case m == nil:
-		return nil, fmt.Errorf("model repository: %s: found a file, expected a directory of models or a file that ends in .onnx", path)
-	case m.err != nil:
+	case ending == ".py":
+		return scanApp(path)
+	case exportError(path) != nil:
+		return nil, fmt.Errorf("model repository: %w", exportError(path))
+	case backends[ending] == "":
+		return nil, fmt.Errorf("model repository: %s: found a file, expected a directory of models, or a file that ends in one of %q", path, slices.Sorted(maps.Keys(backends)))
+	}
+	m := bare(path, ending, info)
+	if m.err != nil {
 		return nil, m.err
 	}
 	return []*found{m}, nil
@@ -115,8 +124,10 @@ func scanEntry(path string) (*found, error) {
 	switch {
 	case err != nil:
 		return nil, err
+	case !info.IsDir() && filepath.Ext(name) == ".onnx":
+		return bare(path, ".onnx", info), nil
 	case !info.IsDir():
-		return bare(path, info), nil
+		return nil, nil
 	}
 	m := &found{name: name, dir: path, versions: map[int64]stamp{}}
 	if !modelconfig.ValidName(name) {
@@ -139,12 +150,9 @@ func scanEntry(path string) (*found, error) {
 	return m, nil
 }
 
-// bare returns the model that is only a file, or nil if the file is something else.
-func bare(path string, info fs.FileInfo) *found {
-	name, ok := strings.CutSuffix(filepath.Base(path), ".onnx")
-	if !ok {
-		return nil
-	}
+// bare returns the model that is only a file.
+func bare(path, ending string, info fs.FileInfo) *found {
+	name := strings.TrimSuffix(filepath.Base(path), ending)
 	m := &found{
 		name: name, dir: filepath.Dir(path), file: filepath.Base(path),
 		versions: map[int64]stamp{bareVersion: stampFile(info)},
@@ -195,6 +203,33 @@ func walk(h hash.Hash64, path string, depth int) {
 	for _, e := range entries {
 		if !derived[e.Name()] {
 			walk(h, filepath.Join(path, e.Name()), depth-1)
+		}
+	}
+}
+
+// stampModules returns the stamp of all that a Python file may import from its
+// directory: the files that end in .py there, and in directories below that have some.
+func stampModules(dir string) stamp {
+	h := fnv.New64a()
+	walkModules(h, dir, maxDepth)
+	return stamp(h.Sum64())
+}
+
+func walkModules(h hash.Hash64, dir string, depth int) {
+	entries, _ := os.ReadDir(dir)
+	module := func(e fs.DirEntry) bool { return filepath.Ext(e.Name()) == ".py" }
+	if depth == 0 || !slices.ContainsFunc(entries, module) {
+		return // it may hold anything, and much of it
+	}
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		info, err := os.Stat(path)
+		switch {
+		case err != nil || strings.HasPrefix(e.Name(), ".") || derived[e.Name()]:
+		case info.IsDir():
+			walkModules(h, path, depth-1)
+		case module(e):
+			add(h, path, info)
 		}
 	}
 }

@@ -39,11 +39,15 @@ func lookup(paths []string, name string) (*found, error) {
 	}
 	var all []*found
 	for _, path := range paths {
-		candidates := []string{filepath.Join(path, name), filepath.Join(path, name+".onnx")}
-		if filepath.Base(path) == name+".onnx" {
-			candidates = []string{path}
+		if info, err := os.Stat(path); err == nil && !info.IsDir() {
+			models, err := scanFile(path, info)
+			if err != nil {
+				return nil, err // it might have the model
+			}
+			all = append(all, slices.DeleteFunc(models, func(m *found) bool { return m.name != name })...)
+			continue
 		}
-		for _, c := range candidates {
+		for _, c := range []string{filepath.Join(path, name), filepath.Join(path, name+".onnx")} {
 			m, err := scanEntry(c)
 			if err == nil && m != nil {
 				all = append(all, m)
@@ -102,6 +106,9 @@ func (w *wish) config() (*modelconfig.Config, error) {
 	if cfg.Backend == "" {
 		cfg.Backend = w.backend(cfg)
 	}
+	if cfg.Backend == "" {
+		return cfg, foreign(w.dir(w.first()))
+	}
 	return cfg, nil
 }
 
@@ -123,19 +130,23 @@ func (w *wish) parse() (*modelconfig.Config, error) {
 	return modelconfig.Parse(file, text)
 }
 
-// backends by the endings of their models' files.
-var backends = map[string]string{".onnx": "onnxruntime", ".py": "python"}
+// first returns the first version.
+func (w *wish) first() int64 {
+	return slices.Min(append(slices.Collect(maps.Keys(w.found.versions)), bareVersion))
+}
 
 // backend returns the one that the files of the first version are for; "" if none
-// is known.
+// is known. A file that is not the backend's usual one is written down.
 func (w *wish) backend(cfg *modelconfig.Config) string {
-	first := slices.Min(append(slices.Collect(maps.Keys(w.found.versions)), bareVersion))
-	files := []string{"model.onnx", "model.py"}
+	files := slices.Concat(usualFiles, libraryFiles)
 	if file := cfg.Proto.GetDefaultModelFilename(); file != "" {
 		files = []string{file}
 	}
 	for _, file := range files {
-		if _, err := os.Stat(filepath.Join(w.dir(first), file)); err == nil {
+		if _, err := os.Stat(filepath.Join(w.dir(w.first()), file)); err == nil {
+			if slices.Contains(libraryFiles, file) {
+				cfg.Proto.DefaultModelFilename = file
+			}
 			return backends[filepath.Ext(file)]
 		}
 	}
