@@ -24,6 +24,7 @@ type serveOptions struct {
 	repositories []string
 
 	controlMode         string
+	reload              bool
 	pollSeconds         int
 	loadModels          []string
 	exitOnError         bool
@@ -74,9 +75,10 @@ type serveOptions struct {
 func (o *serveOptions) define(f *pflag.FlagSet) {
 	f.StringVar(&o.settings, settingsFlag, "", "`file` in YAML with the names of flags as keys, for what neither a flag nor the environment says")
 
-	f.StringSliceVar(&o.repositories, repositoryFlag, nil, "`path` of a directory with a folder for each model, or of an .onnx file; may be repeated, and --model-repository left out")
+	f.StringSliceVar(&o.repositories, repositoryFlag, nil, "`path` of a directory with a folder for each model, or of a file such as model.onnx or app.py; may be repeated, and --model-repository left out")
 	choiceVar(f, &o.controlMode, "model-control-mode", []string{"none", "poll", "explicit"}, "none loads all models at the start, poll looks for changes now and then, explicit loads what --load-model and clients name")
 	f.IntVar(&o.pollSeconds, "repository-poll-secs", 15, "how often to look for changes in mode poll, in seconds")
+	f.BoolVar(&o.reload, "reload", false, "load what has changed on disk at once, for those who write a model: mode poll, several times a second")
 	f.StringSliceVar(&o.loadModels, "load-model", nil, "`name` of a model to load at the start in mode explicit; may be repeated; * alone is all")
 	trueVar(f, &o.exitOnError, "exit-on-error", "end if a model cannot be loaded at the start")
 	trueVar(f, &o.strictReadiness, "strict-readiness", "ready means that all models are; otherwise that the server answers")
@@ -134,6 +136,19 @@ func (o *serveOptions) define(f *pflag.FlagSet) {
 // modes are the values of --model-control-mode.
 var modes = map[string]repository.Mode{"none": repository.None, "poll": repository.Poll, "explicit": repository.Explicit}
 
+// reloadEvery is how often --reload looks: often enough for somebody who has saved a
+// file and waits.
+const reloadEvery = 250 * time.Millisecond
+
+// changes says who decides which models are loaded, and how often the disk is looked
+// at for that.
+func (o *serveOptions) changes() (repository.Mode, time.Duration) {
+	if o.reload {
+		return repository.Poll, reloadEvery
+	}
+	return modes[o.controlMode], seconds(o.pollSeconds)
+}
+
 // check returns what is wrong with settings that are of the right type.
 func (o *serveOptions) check() error {
 	const most = math.MaxInt32
@@ -172,6 +187,9 @@ func (o *serveOptions) check() error {
 	}
 	if len(o.loadModels) > 0 && o.controlMode != "explicit" {
 		errs = append(errs, fmt.Errorf("load-model: found in mode %s, in which all models are loaded, expected --model-control-mode=explicit", o.controlMode))
+	}
+	if o.reload && o.controlMode == "explicit" {
+		errs = append(errs, errors.New("reload: found in mode explicit, in which clients decide what is loaded, expected mode none or poll"))
 	}
 	return errors.Join(errs...)
 }

@@ -41,7 +41,8 @@ func newServeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve [PATH...]",
 		Short: "Serve models over HTTP and gRPC",
-		Long: `Serve the models that the paths lead to: directories with a folder for each model, and .onnx files.
+		Long: `Serve the models that the paths lead to: directories with a folder for each model, .onnx files, Python files whose
+functions are models, and files of scikit-learn, XGBoost and TorchScript.
 
 What a flag does not say, the environment may: --http-port is SHOAL_HTTP_PORT there. What neither says may stand in the
 file that --settings names, as "http-port: 8000". The log begins with every setting and where it comes from.
@@ -100,11 +101,12 @@ func serve(ctx context.Context, opts serveOptions, recorder *arrivals.Writer, lo
 		// does not wait for it.
 		runtime.GOMAXPROCS(2 * cores)
 	}
+	mode, poll := opts.changes()
 	models := repository.New(repository.Options{
 		Paths:   opts.repositories,
-		Mode:    modes[opts.controlMode],
+		Mode:    mode,
 		Models:  opts.loadModels,
-		Poll:    seconds(opts.pollSeconds),
+		Poll:    poll,
 		Loads:   opts.loadThreads,
 		Retries: opts.loadRetries,
 		Timeout: seconds(opts.loadTimeout),
@@ -188,6 +190,8 @@ func runners(pace *pacer.Pacer, onnxEngine *onnx.Engine, pythonEngine *python.En
 		simulated.Name: {Engine: &simulated.Engine{Pacer: pace}},
 		onnx.Name:      {Engine: onnxEngine, Device: sched.NewDevice(cores), Instances: onnx.Instances},
 		python.Name:    {Engine: pythonEngine},
+
+		python.TorchName: {Engine: pythonEngine},
 	}
 }
 

@@ -176,6 +176,7 @@ func TestSettingsThatMakeNoSenseAreRefused(t *testing.T) {
 		{[]string{"models", "--model-load-thread-count=-1"}, "model-load-thread-count: found -1, expected 1 to 2147483647"},
 		{[]string{"models", "--load-model=a"}, "load-model: found in mode none, in which all models are loaded, expected --model-control-mode=explicit"},
 		{[]string{"models", "--load-model=a", "--model-control-mode=explicit"}, ""},
+		{[]string{"models", "--reload", "--model-control-mode=explicit"}, "reload: found in mode explicit, in which clients decide what is loaded, expected mode none or poll"},
 	} {
 		opts, _, err := serveFlags(nil, tt.args...)
 		if err != nil {
