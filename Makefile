@@ -25,16 +25,18 @@ help: ## print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: deps
-deps: linter onnxruntime numpy ## download the modules, install the linter, and bring ONNX Runtime to ./lib and numpy to ./bin
+deps: linter onnxruntime numpy sklearn ## download the modules, install the linter, and bring ONNX Runtime to ./lib, numpy and scikit-learn to ./bin
 	go mod download
 
 # Not in the list: parts of deps, for .ci/run.
-.PHONY: linter onnxruntime numpy
+.PHONY: linter onnxruntime numpy sklearn
 linter: $(LINT)
 onnxruntime:
 	tools/get-onnxruntime lib
 numpy:
 	tools/get-numpy bin/worker
+sklearn:
+	tools/get-numpy bin/sklearn scikit-learn==1.9.1 scipy==1.17.1 joblib==1.6.0 threadpoolctl==3.8.0 narwhals==2.28.0 cloudpickle==3.1.2
 
 .PHONY: models
 models: ## bring models of real size to ./models, some generated and some downloaded: 260 MB

@@ -22,7 +22,13 @@ import (
 // the answer.
 func (s *server) control(path, body string) (int, string) {
 	s.t.Helper()
-	req, err := http.NewRequest(http.MethodPost, s.http+"/v2/repository"+path, strings.NewReader(body))
+	return s.send("/v2/repository"+path, body)
+}
+
+// send posts a body, and returns the status and the body of the answer.
+func (s *server) send(path, body string) (int, string) {
+	s.t.Helper()
+	req, err := http.NewRequest(http.MethodPost, s.http+path, strings.NewReader(body))
 	if err != nil {
 		s.t.Fatal(err)
 	}
