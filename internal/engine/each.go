@@ -45,11 +45,14 @@ type Mortal interface {
 // ErrDied is in the chain of a Run's error if the instance died of it, or was dead.
 var ErrDied = errors.New("the instance died")
 
-// A Careful is a model that says what may be done with a batch that failed. Others
-// may be asked again without harm.
+// A Careful is a model that says what may be asked of it beside what clients ask.
+// Others may be asked anything without harm.
 type Careful interface {
 	// Retries says whether parts of a batch that failed may be run again, to find
 	// those that are the reason, and whether a batch whose instance died may be run
 	// once more.
 	Retries() (apart, died bool)
+	// Rehearses says whether it may be run with inputs that are made up, to see how
+	// long that takes.
+	Rehearses() bool
 }

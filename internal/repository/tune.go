@@ -21,10 +21,8 @@ func (r *Repository) measurable(v *Version) bool {
 	if !cfg.Automatic || cfg.Ragged() != nil {
 		return false
 	}
-	if careful, ok := v.model.(engine.Careful); ok {
-		if again, _ := careful.Retries(); !again {
-			return false // what it does for a request may be more than an answer
-		}
+	if careful, ok := v.model.(engine.Careful); ok && !careful.Rehearses() {
+		return false // what it does for a request may be more than an answer
 	}
 	return cfg.Tunes() || v.counted && cfg.Instances > 1 || len(r.threads(v)) > 1
 }

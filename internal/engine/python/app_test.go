@@ -67,6 +67,9 @@ func TestAFunctionSaysWhatItsModelIs(t *testing.T) {
 	if apart, died := m.(engine.Careful).Retries(); !apart || died {
 		t.Errorf("retries apart %v, after a death %v; want only the first", apart, died)
 	}
+	if m.(engine.Careful).Rehearses() {
+		t.Error("the function is called with what nobody sent")
+	}
 	inst, err := m.Instance(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -141,6 +141,7 @@ type model struct {
 	dir     string // the model's, above that of its version
 	version int64
 	bare    bool // there is no version's directory: the file is in dir
+	app     bool // it is a function that its author wrote
 	file    string
 	log     *slog.Logger
 
@@ -162,6 +163,7 @@ func (m *model) adopt(told []byte, flags uint16) error {
 	if err := m.cfg.Adopt(cfg); err != nil {
 		return err
 	}
+	m.app = flags&rowsJoined != 0 && filepath.Ext(m.file) == ".py"
 	if flags&rowsJoined != 0 {
 		m.cfg.Instances = cmp.Or(m.cfg.Instances, cfg.Instances)
 		if m.cfg.Parameters[apartKey] == "" {
@@ -176,6 +178,10 @@ func (m *model) adopt(told []byte, flags uint16) error {
 
 // Retries implements [engine.Careful].
 func (m *model) Retries() (apart, died bool) { return m.set.apart, m.set.died }
+
+// Rehearses implements [engine.Careful]. A function that fails may be called again,
+// but what its author did not expect at all may do anything.
+func (m *model) Rehearses() bool { return m.set.apart && !m.app }
 
 // Instance implements [engine.Model].
 func (m *model) Instance(ctx context.Context) (engine.Instance, error) {
