@@ -44,6 +44,9 @@ type Options struct {
 	// server itself shall not wait for them.
 	Nice int
 
+	// Caller answers what models ask of others. Nil means that nobody does.
+	Caller engine.Caller
+
 	Log *slog.Logger // gets what models print and log; nil means nobody
 }
 
