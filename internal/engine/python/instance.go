@@ -96,14 +96,11 @@ func (i *instance) RunEach(ctx context.Context, calls []engine.Call) error {
 	default:
 		err = i.take(f, calls)
 	}
-	if err != nil {
-		for _, s := range senders {
-			s.fail(err)
-		}
-		return err
+	for _, s := range senders {
+		s.settle(err)
 	}
-	i.answered = true
-	return nil
+	i.answered = i.answered || err == nil
+	return err
 }
 
 // Left implements [engine.Sender].

@@ -107,16 +107,18 @@ type sender struct {
 	cfg  *modelconfig.Config
 	once sync.Once // Close
 
-	mu     sync.Mutex // guards the following
-	reason error      // why no more follow; nil if that is not known
+	ran    chan struct{} // closed when its batch has
+	failed error         // what that came to, to be read then
 }
 
-// fail says why nothing follows what was sent already.
-func (s *sender) fail(err error) {
-	s.mu.Lock()
-	s.reason = err
-	s.mu.Unlock()
-	_ = s.line.CloseRead() // what is there can still be read
+// settle is called once when the batch has run. If that failed, nothing follows what
+// was sent already.
+func (s *sender) settle(err error) {
+	s.failed = err
+	close(s.ran)
+	if err != nil {
+		_ = s.line.CloseRead() // what is there can still be read
+	}
 }
 
 // Close implements [infer.More]. The model finds the line closed.
@@ -152,8 +154,7 @@ func (s *sender) Next(ctx context.Context, resp *infer.Response) error {
 	}
 	if f.flags&senderGone != 0 {
 		resp.Last = true
-		return infer.Errorf(infer.Internal, "Failed to process the request(s) for model '%s', message: its response sender is gone, "+
-			"and sent no TRITONSERVER_RESPONSE_COMPLETE_FINAL", s.name)
+		return s.gone(ctx)
 	}
 	resp.Last, resp.Bare = f.flags&lastOne != 0, p == nil
 	if p == nil {
@@ -193,14 +194,30 @@ func (s *sender) has(output string) bool {
 	return false
 }
 
+// gone says why the model has let go of the sender: it forgot the last word, unless
+// the batch failed, which shows when that has run.
+func (s *sender) gone(ctx context.Context) error {
+	select {
+	case <-s.ran:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if s.failed != nil {
+		return s.failed
+	}
+	return infer.Errorf(infer.Internal, "Failed to process the request(s) for model '%s', message: its response sender is gone, "+
+		"and sent no TRITONSERVER_RESPONSE_COMPLETE_FINAL", s.name)
+}
+
 // why says why the line has ended: the batch failed, or the worker died, which shows
 // soon.
 func (s *sender) why() error {
-	s.mu.Lock()
-	reason := s.reason
-	s.mu.Unlock()
-	if reason != nil {
-		return reason
+	select {
+	case <-s.ran:
+		if s.failed != nil {
+			return s.failed
+		}
+	default:
 	}
 	timer := time.NewTimer(2 * glance)
 	defer timer.Stop()

@@ -267,7 +267,7 @@ func (w *worker) open(f frame, fds []int) error {
 		return errors.New("a line for responses before it was asked for any")
 	}
 	w.senders.Add(1)
-	run.open(f, &sender{line: line, w: w, name: w.place, cfg: w.cfg})
+	run.open(f, &sender{line: line, w: w, name: w.place, cfg: w.cfg, ran: make(chan struct{})})
 	return nil
 }
 
