@@ -35,6 +35,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/repository"
 	"github.com/shoal-serving/shoal/internal/sched"
 	"github.com/shoal-serving/shoal/internal/server"
+	"github.com/shoal-serving/shoal/internal/stats"
 )
 
 func newServeCommand() *cobra.Command {
@@ -126,7 +127,7 @@ func serve(ctx context.Context, opts serveOptions, recorder *arrivals.Writer, lo
 	})
 	backend := server.New(models, server.Options{Log: log, Arrivals: recorder})
 	callers.Caller = backend
-	faces, err := listen(backend, opts, log)
+	faces, err := listen(backend, pythonEngine.Metrics, opts, log)
 	if err != nil {
 		return errors.Join(err, models.Close(), onnxEngine.Close(), pythonEngine.Close())
 	}
@@ -210,11 +211,11 @@ type faces struct {
 	all     sync.WaitGroup
 }
 
-func listen(backend *server.Server, opts serveOptions, log *slog.Logger) (*faces, error) {
+func listen(backend *server.Server, own func() []stats.Family, opts serveOptions, log *slog.Logger) (*faces, error) {
 	limits := kserve.Limits{}.WithDefaults()
 	httpLimits := limits
 	httpLimits.Body, httpLimits.Decoded = opts.maxInputSize, opts.maxInputSize
-	figures := metrics.Options{Version: version, Log: log}
+	figures := metrics.Options{Version: version, Own: own, Log: log}
 	if opts.allowCPUMetrics {
 		figures.Machine = machine.Root()
 	}

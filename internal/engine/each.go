@@ -49,6 +49,9 @@ type Caller interface {
 	// Call is as kserve.Backend has it for requests of clients, except that it goes on
 	// while the server stops: clients' requests that are inside need it.
 	Call(ctx context.Context, req *infer.Request, resp *infer.Response) error
+	// ModelReady reports whether a version of a model takes requests. Version "" means
+	// any.
+	ModelReady(model, version string) bool
 }
 
 // A Mortal is an instance that can die, such as one that is a process, and be

@@ -19,7 +19,8 @@ import (
 // with one row and the last with the word that it is; an "!" is an error.
 type sending struct{}
 
-func (sending) Load(context.Context, engine.Source) (engine.Model, error)   { return sending{}, nil }
+func (sending) Load(context.Context, engine.Source) (engine.Model, error) { return sending{}, nil }
+
 func (sending) Instance(context.Context) (engine.Instance, error)           { return sending{}, nil }
 func (sending) Close() error                                                { return nil }
 func (sending) Run(context.Context, []tensor.Tensor, *engine.Outputs) error { panic("joined") }
@@ -86,8 +87,10 @@ func startSending(t *testing.T) *Server {
 }
 
 func letter(model, id string, many bool) *infer.Request {
-	return &infer.Request{Model: model, ID: id, Many: many, Outputs: []string{"y"},
-		Inputs: []tensor.Tensor{{Name: "x", Type: tensor.Int8, Shape: []int64{1, 1}, Data: []byte{1}}}}
+	return &infer.Request{
+		Model: model, ID: id, Many: many, Outputs: []string{"y"},
+		Inputs: []tensor.Tensor{{Name: "x", Type: tensor.Int8, Shape: []int64{1, 1}, Data: []byte{1}}},
+	}
 }
 
 func TestARequestIsInsideUntilItsLastResponse(t *testing.T) {

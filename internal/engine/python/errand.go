@@ -85,7 +85,7 @@ func (e *errand) do(ctx context.Context, p *parcel) {
 	if p.Version > 0 {
 		req.Version = strconv.FormatInt(p.Version, 10)
 	}
-	caller := e.w.caller
+	caller := e.w.model.engine.opts.Caller
 	if caller == nil {
 		e.fail(infer.Errorf(infer.Unavailable, "nothing here answers calls of models"), p.Model, false)
 		return

@@ -32,6 +32,10 @@ func (c *fakeCaller) Call(ctx context.Context, req *infer.Request, resp *infer.R
 	return twice(req, resp)
 }
 
+func (c *fakeCaller) ModelReady(model, version string) bool {
+	return model == "other" && version != "9"
+}
+
 func twice(req *infer.Request, resp *infer.Response) error {
 	resp.Memory = buf.Get(len(req.Inputs[0].Data))
 	copy(resp.Memory.B, req.Inputs[0].Data)
@@ -91,6 +95,18 @@ func TestAModelAsksAnother(t *testing.T) {
 			t.Errorf("parameter %+v, want %+v", p, want[i])
 		}
 	}
+}
+
+func TestAModelAsksWhetherAnotherIsReady(t *testing.T) {
+	inst := newAsking(t, `
+seen = [pb_utils.is_model_ready("other"), pb_utils.is_model_ready("other", "9"), pb_utils.is_model_ready(model_name="nobody")]
+assert seen == [True, False, False], seen
+return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", r.inputs()[0].as_numpy())]) for r in requests]`, &fakeCaller{})
+	batch := calls(1)
+	if err := inst.RunEach(t.Context(), batch); err != nil {
+		t.Fatal(err)
+	}
+	release(batch)
 }
 
 func TestWhyACallFailedIsToldInTritonsWords(t *testing.T) {

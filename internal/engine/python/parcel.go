@@ -98,7 +98,7 @@ func (p *parcel) read(fd, document int) error {
 
 // pack puts a parcel with the given tensors into memory, and returns its descriptor,
 // which is the caller's, and how long the document and all of it are.
-func (p *parcel) pack(tensors []tensor.Tensor) (fd int, document, size int, err error) {
+func (p *parcel) pack(tensors []tensor.Tensor) (fd, document, size int, err error) {
 	for i := range tensors {
 		t := &tensors[i]
 		p.Tensors = append(p.Tensors, parcelTensor{t.Name, uint32(t.Type), t.Shape, len(t.Data)})

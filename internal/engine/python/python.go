@@ -52,7 +52,8 @@ type Options struct {
 
 // An Engine implements [engine.Engine].
 type Engine struct {
-	opts Options
+	opts    Options
+	metrics register
 
 	mu      sync.Mutex // guards the following
 	started *starter
@@ -222,6 +223,7 @@ func (m *model) Close() error {
 		m.spare.end()
 		m.spare = nil
 	}
+	m.engine.metrics.forget(m)
 	return nil
 }
 

@@ -35,6 +35,7 @@ import (
 //	FINISH               ───▶            finalize, and the process ends
 //	                     ◀───  LOG    (text), at any time
 //	                     ◀───  CALL   (line, parcel), at any time: run a request of the model's
+//	                     ◀───  DESK   (line), once: the model has questions
 //	                     ◀───  OPEN   (line), while a batch runs: responses to one of its requests follow
 //
 // A line is a socket of its own for one call, or for the responses to one request, so
@@ -44,6 +45,9 @@ import (
 //
 //	                     ◀───  SEND   (parcel), a response to the request
 //	REPLY  (parcel)      ───▶            a response to the call
+//
+//	                     ◀───  ASK    (text), of a metric or of another model
+//	REPLY  (text)        ───▶            a number, or what is wrong
 //
 // The side that closes its end wants no more, or gives no more.
 //
@@ -75,6 +79,8 @@ const (
 	kindCall
 	kindOpen
 	kindSend
+	kindDesk
+	kindAsk
 )
 
 // Flags.
@@ -118,9 +124,9 @@ func readFrame(b []byte) (f frame, err error) {
 	f.number = binary.LittleEndian.Uint32(b[4:])
 	f.a, f.b = binary.LittleEndian.Uint64(b[8:]), binary.LittleEndian.Uint64(b[16:])
 	switch f.kind {
-	case kindFailed, kindLog:
+	case kindFailed, kindLog, kindAsk:
 		f.text = strings.ToValidUTF8(string(b[frameSize:]), "?") // protocols would not send it otherwise
-	case kindLoaded, kindReady, kindRan, kindNeed, kindCall, kindOpen, kindSend:
+	case kindLoaded, kindReady, kindRan, kindNeed, kindCall, kindOpen, kindSend, kindDesk:
 		if len(b) > frameSize {
 			return f, fmt.Errorf("a frame of kind %d with %d bytes, expected %d", f.kind, len(b), frameSize)
 		}

@@ -15,9 +15,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/infer"
-	"github.com/shoal-serving/shoal/internal/modelconfig"
 )
 
 // A worker is one process. All but kill and died are for one goroutine at a time.
@@ -27,14 +25,13 @@ type worker struct {
 	log    *slog.Logger
 	memory int64 // bytes that it may have; 0 means any number
 
-	caller  engine.Caller   // for what the model asks of others; nil if nobody can be asked
+	model   *model
 	life    context.Context //nolint:containedctx // it is the process's: ended when that has
 	expire  context.CancelFunc
 	run     atomic.Pointer[running] // of the instance that has the worker; nil while none has
 	place   string                  // of that instance
-	cfg     *modelconfig.Config
-	errands atomic.Int64   // that are under way
-	senders sync.WaitGroup // that are not closed
+	errands atomic.Int64            // that are under way
+	senders sync.WaitGroup          // that are not closed
 
 	in, out []byte // the memory of both directions
 	used    int    // of out, by the last answer
@@ -105,7 +102,7 @@ func (m *model) start(name string) (_ *worker, err error) {
 	w := &worker{
 		cmd: cmd, conn: conn, log: m.log, memory: m.set.memory,
 		answers: make(chan frame, 1), ended: make(chan struct{}), died: make(chan struct{}),
-		caller: m.engine.opts.Caller, cfg: m.cfg,
+		model: m,
 	}
 	w.life, w.expire = context.WithCancel(context.Background())
 	w.over.Go(func() { w.accompany(pipes) })
@@ -227,7 +224,7 @@ func (w *worker) listen() {
 		switch {
 		case err == nil && f.kind == kindCall:
 			err = w.errandOf(f, fds)
-		case err == nil && f.kind == kindOpen:
+		case err == nil && (f.kind == kindOpen || f.kind == kindDesk):
 			err = w.open(f, fds)
 		default:
 			closeAll(fds) // nobody asked for them
@@ -236,7 +233,7 @@ func (w *worker) listen() {
 		case err != nil:
 			w.kill("it broke the protocol: it sent " + err.Error())
 			return
-		case f.kind == kindCall || f.kind == kindOpen:
+		case f.kind == kindCall || f.kind == kindOpen || f.kind == kindDesk:
 			continue
 		case f.kind == kindLog:
 			logs.write(levels[min(int(f.flags), len(levels)-1)], f.text)
@@ -251,7 +248,7 @@ func (w *worker) listen() {
 	}
 }
 
-// open hands on a line that the model will send responses over.
+// open takes a line that the model will send responses over, or ask about its metrics and about other models.
 func (w *worker) open(f frame, fds []int) error {
 	if len(fds) != 1 {
 		closeAll(fds)
@@ -261,13 +258,17 @@ func (w *worker) open(f frame, fds []int) error {
 	if err != nil {
 		return err
 	}
+	if f.kind == kindDesk {
+		w.over.Go(func() { w.desk(line) })
+		return nil
+	}
 	run := w.run.Load()
 	if run == nil {
 		_ = line.Close()
 		return errors.New("a line for responses before it was asked for any")
 	}
 	w.senders.Add(1)
-	run.open(f, &sender{line: line, w: w, name: w.place, cfg: w.cfg, ran: make(chan struct{})})
+	run.open(f, &sender{line: line, w: w, name: w.place, cfg: w.model.cfg, ran: make(chan struct{})})
 	return nil
 }
 

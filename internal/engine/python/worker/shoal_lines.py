@@ -132,3 +132,25 @@ class Outlet:
                 self.line.close()
             except OSError:
                 pass  # nobody waits for it
+
+
+class Desk:
+    """Where the server is asked about metrics and other models, one question at a time."""
+
+    def __init__(self, connection):
+        self.connection, self.line, self.lock = connection, None, threading.Lock()
+
+    def ask(self, question):
+        """The number that answers it, and what is wrong, or nothing."""
+        text = json.dumps(question).encode()
+        if len(text) > wire.MAX_TEXT:
+            return 0.0, "found a question of %d bytes, expected at most %d" % (len(text), wire.MAX_TEXT)
+        with self.lock:
+            if self.line is None:
+                self.line, theirs = pair()
+                with theirs:
+                    send(self.connection, wire.DESK, descriptors=[theirs.fileno()])
+            self.line.send(wire.FRAME.pack(wire.ASK, 0, 0, 0, 0, 0) + text)
+            answer = self.line.recv(wire.FRAME.size + wire.MAX_TEXT)
+        _, wrong, _, a, _, _ = wire.FRAME.unpack_from(answer)
+        return wire.F64.unpack(wire.U64.pack(a))[0], answer[wire.FRAME.size:].decode() if wrong else ""

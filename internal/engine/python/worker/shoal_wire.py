@@ -12,7 +12,7 @@ MAX_TEXT = 16 << 10
 # From the server.
 MEMORY, LOAD, INIT, RUN, FINISH, REPLY = 1, 2, 3, 4, 5, 6
 # From the worker.
-LOADED, READY, RAN, FAILED, NEED, LOG, CALL, OPEN, SEND = 16, 17, 18, 19, 20, 21, 22, 23, 24
+LOADED, READY, RAN, FAILED, NEED, LOG, CALL, OPEN, SEND, DESK, ASK = 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26
 
 INPUT, OUTPUT = 0, 1  # flags of MEMORY
 KEPT = 1  # flag of RAN: arrays of the inputs are still in use
@@ -25,6 +25,8 @@ CANCELLED = 44  # where in it that flag is
 TENSOR = struct.Struct("<IIIIQQ")  # index, type, dimensions, 0, offset, length, and behind it the shape
 RESPONSE = struct.Struct("<IIII")  # outputs follow (0), a text (1) or nothing, because it is sent (2); code, how many or how long, length of parameters
 U32 = struct.Struct("<I")
+U64 = struct.Struct("<Q")
+F64 = struct.Struct("<d")
 SHAPES = [struct.Struct("<%dq" % n) for n in range(65)]  # as many dimensions as numpy has
 TENSORS = [struct.Struct("<IIIIQQ%dq" % n) for n in range(65)]  # with the shape
 

@@ -45,6 +45,7 @@ class Worker:
         self.inputs, self.outputs, self.output_names = [], {}, []
         pb_utils.Logger._send = lambda level, message: self.send(wire.LOG, flags=level, text=message)
         pb_utils.InferenceRequest._ask = staticmethod(self.ask)
+        pb_utils._desk = lines.Desk(connection)
 
     def send(self, kind, flags=0, number=0, a=0, b=0, c=0, text=""):
         self.connection.send(wire.FRAME.pack(kind, flags, number, a, b, c) + (wire.text(text) if text else b""))

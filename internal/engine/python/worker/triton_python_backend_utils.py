@@ -95,6 +95,22 @@ class Tensor:
         return self._array
 
 
+    @staticmethod
+    def from_dlpack(name, source):
+        """A tensor of another library's memory, which it shares if it can."""
+        if hasattr(source, "__dlpack_device__") and source.__dlpack_device__()[0] not in (1, 3):
+            raise TritonModelException("Tensor %r: found memory of another device, expected the CPU's" % name)
+        return Tensor(name, np.from_dlpack(source if hasattr(source, "__dlpack__") else _Capsule(source)))
+
+    def to_dlpack(self):
+        return self.as_numpy().__dlpack__()
+
+    def __dlpack__(self, *args, **kwargs):
+        return self.as_numpy().__dlpack__(*args, **kwargs)
+
+    def __dlpack_device__(self):
+        return 1, 0  # the CPU
+
     def _content(self):
         """What is sent of it: an array that has its bytes, and its shape."""
         array = self._array
@@ -103,6 +119,19 @@ class Tensor:
         if self._code == _BYTES:
             return np.frombuffer(serialize_byte_tensor(array), dtype=np.uint8), array.shape
         return array, array.shape
+
+
+class _Capsule:
+    """What numpy wants to see around memory that was handed over without."""
+
+    def __init__(self, capsule):
+        self._capsule = capsule
+
+    def __dlpack__(self, **_):
+        return self._capsule
+
+    def __dlpack_device__(self):
+        return 1, 0
 
 
 class PreferredMemory:
@@ -325,6 +354,61 @@ class InferenceResponse:
         """The code and the text of its error."""
         code = self._error.code() if isinstance(self._error, TritonError) else TritonError.INTERNAL
         return code, wire.text(str(self._error))
+
+
+_desk = None  # set by the worker: answers questions
+
+
+def _question(question):
+    if _desk is None:
+        raise TritonModelException("found no server to ask: models have metrics, and know of others, only where they are served")
+    value, wrong = _desk.ask(question)
+    if wrong:
+        raise TritonModelException(wrong)
+    return value
+
+
+def is_model_ready(model_name, model_version=""):
+    return bool(_question({"do": "ready", "name": model_name, "version": str(model_version)}))
+
+
+class MetricFamily:
+    """Metrics of the model's own, of one name. They are on the server's page, for all models and instances together."""
+
+    COUNTER, GAUGE, HISTOGRAM = range(3)
+
+    def __init__(self, name, description, kind):
+        self._name, self._kind = name, kind
+        self._ask("family", help=description, kind=kind)
+
+    def Metric(self, labels=None, buckets=None):
+        return Metric(self, labels, buckets)
+
+    def _ask(self, do, **more):
+        return _question(dict(more, do=do, name=self._name))
+
+
+class Metric:
+    """One number, or one histogram."""
+
+    def __init__(self, family, labels=None, buckets=None):
+        self._family, self._labels = family, {str(k): str(v) for k, v in (labels or {}).items()}
+        family._ask("metric", labels=self._labels, buckets=[float(b) for b in buckets or ()])
+
+    def increment(self, value):
+        self._do("increment", value)
+
+    def set(self, value):
+        self._do("set", value)
+
+    def observe(self, value):
+        self._do("observe", value)
+
+    def value(self):
+        return self._do("value", 0)
+
+    def _do(self, what, value):
+        return self._family._ask(what, labels=self._labels, value=float(value))
 
 
 class Logger:
