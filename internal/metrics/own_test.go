@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"log/slog"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -17,7 +18,7 @@ func TestMetricsOfModelsAreOnThePage(t *testing.T) {
 		}
 	}})
 	w := httptest.NewRecorder()
-	page.ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	page.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	for _, want := range []string{
 		"# TYPE seen_total counter\n", `seen_total{a="1",b="2"} 3`, `seen_total{a="2"} 4`,
 		`sizes_bucket{le="2.5"} 3`, `sizes_bucket{le="+Inf"} 4`, "sizes_sum 12.5\n", "sizes_count 4\n",

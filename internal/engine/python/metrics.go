@@ -131,7 +131,7 @@ func (r *register) addLocked(m *model, q *question) error {
 		f.owners[m] = struct{}{}
 		return nil
 	}
-	if r.countLocked(m, func(f *family) int { return 1 }) >= maxFamilies {
+	if r.countLocked(m, func(*family) int { return 1 }) >= maxFamilies {
 		return fmt.Errorf("found more than %d metric families of the model, expected no more", maxFamilies)
 	}
 	if r.families == nil {
