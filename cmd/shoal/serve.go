@@ -22,6 +22,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/arrivals"
 	"github.com/shoal-serving/shoal/internal/batching"
 	"github.com/shoal-serving/shoal/internal/calibrate"
+	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/engine/onnx"
 	"github.com/shoal-serving/shoal/internal/engine/python"
 	"github.com/shoal-serving/shoal/internal/engine/simulated"
@@ -34,6 +35,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/repository"
 	"github.com/shoal-serving/shoal/internal/sched"
 	"github.com/shoal-serving/shoal/internal/server"
+	"github.com/shoal-serving/shoal/internal/stats"
 )
 
 func newServeCommand() *cobra.Command {
@@ -94,7 +96,8 @@ func serve(ctx context.Context, opts serveOptions, recorder *arrivals.Writer, lo
 	defer pace.Close()
 	onnxEngine := onnx.New(onnx.Options{Library: opts.onnxLibrary, Nice: opts.computeNice, Log: log})
 	cores := machine.Cores(machine.Root())
-	pythonEngine := python.New(python.Options{Cores: cores, Nice: opts.computeNice, Log: log})
+	callers := &callers{} // before there is a server to call
+	pythonEngine := python.New(python.Options{Cores: cores, Nice: opts.computeNice, Caller: callers, Log: log})
 	if os.Getenv("GOMAXPROCS") == "" {
 		// A thread that computes keeps its place in Go's scheduler until that takes it
 		// back, which may be milliseconds. With a place more for each core, the network
@@ -125,7 +128,8 @@ func serve(ctx context.Context, opts serveOptions, recorder *arrivals.Writer, lo
 		Log:    log,
 	})
 	backend := server.New(models, server.Options{Log: log, Arrivals: recorder})
-	faces, err := listen(backend, opts, log)
+	callers.Caller = backend
+	faces, err := listen(backend, pythonEngine.Metrics, opts, log)
 	if err != nil {
 		return errors.Join(err, models.Close(), onnxEngine.Close(), pythonEngine.Close())
 	}
@@ -164,6 +168,9 @@ func calibrationDir(named string) string {
 	}
 	return named
 }
+
+// callers are models that ask others. No model is loaded before it is known whom.
+type callers struct{ engine.Caller }
 
 // patience is for engines that still compute when their requests have been cut off:
 // they have been told to stop, but not all can.
@@ -208,11 +215,11 @@ type faces struct {
 	all     sync.WaitGroup
 }
 
-func listen(backend *server.Server, opts serveOptions, log *slog.Logger) (*faces, error) {
+func listen(backend *server.Server, own func() []stats.Family, opts serveOptions, log *slog.Logger) (*faces, error) {
 	limits := kserve.Limits{}.WithDefaults()
 	httpLimits := limits
 	httpLimits.Body, httpLimits.Decoded = opts.maxInputSize, opts.maxInputSize
-	figures := metrics.Options{Version: version, Log: log}
+	figures := metrics.Options{Version: version, Own: own, Log: log}
 	if opts.allowCPUMetrics {
 		figures.Machine = machine.Root()
 	}

@@ -23,10 +23,35 @@ type Call struct {
 	// Request has been checked: its inputs are in the order of the configuration.
 	Request *infer.Request
 
+	// Opened takes where the responses come from, if the model sends them instead of
+	// giving outputs: once at most, while RunEach runs. Who receives it closes it. The
+	// model may send after RunEach has returned, too. Nil means that nobody would look.
+	Opened chan<- infer.More
+
 	// Outputs are as in Run, with a count of their own, except that those may be
 	// missing that the model did not give. They are empty if Err is not nil.
-	Outputs Outputs
-	Err     error
+	Outputs    Outputs
+	Parameters []infer.Parameter // that the model adds to its answer
+	Err        error
+}
+
+// A Sender is an instance whose model may send its responses to a request, as many as
+// it likes and when it likes. Models that are configured as decoupled need one.
+type Sender interface {
+	Each
+	// Left says that nobody waits any more for one request of the batch that runs. It
+	// may be called at any time.
+	Left(req *infer.Request)
+}
+
+// A Caller runs requests that models make.
+type Caller interface {
+	// Call is as kserve.Backend has it for requests of clients, except that it goes on
+	// while the server stops: clients' requests that are inside need it.
+	Call(ctx context.Context, req *infer.Request, resp *infer.Response) error
+	// ModelReady reports whether a version of a model takes requests. Version "" means
+	// any.
+	ModelReady(model, version string) bool
 }
 
 // A Mortal is an instance that can die, such as one that is a process, and be

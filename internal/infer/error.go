@@ -45,6 +45,10 @@ type Error struct {
 	cause error
 }
 
+// ErrMany is in the chain of the error that a request gets which takes one response,
+// of a model that may give none or many. Protocols have their own words for it.
+var ErrMany = errors.New("the model answers a request as often as it likes, and this request takes one answer")
+
 // Errorf makes an [Error]. Its format takes %w, as [fmt.Errorf] does, also more
 // than once.
 func Errorf(code Code, format string, args ...any) *Error {

@@ -4,6 +4,7 @@
 package infer
 
 import (
+	"context"
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/buf"
@@ -34,6 +35,14 @@ type Request struct {
 	// came over one connection. 0 means that nobody knows.
 	Client uint64
 
+	Parameters  []Parameter // the client's own, for models that look at them
+	Correlation uint64      // the sequence that the request belongs to; 0 means none
+	Flags       uint32      // SequenceStart and SequenceEnd
+
+	// Many says that the maker takes any number of responses; see [Response]. A model
+	// that answers so refuses others, with ErrMany.
+	Many bool
+
 	Priority uint64        // 1 is the highest; 0 means the model's default
 	Timeout  time.Duration // longest time that the client asks for, in the queue or to the answer, as the model says; 0 means none
 
@@ -51,6 +60,17 @@ type Response struct {
 	Version string
 	Outputs []tensor.Tensor
 
+	Parameters []Parameter // that the model adds
+
+	// More, if not nil, is where the responses come from, and this one has no outputs:
+	// the model answers as often as it likes. Only requests with Many have it, and who
+	// has it closes it.
+	More More
+
+	// Last and Bare are for responses that come from More: no other follows; it says
+	// only that.
+	Last, Bare bool
+
 	Memory *buf.Buf // what Outputs are views of, with one count, the receiver's
 	Times  Timeline
 
@@ -62,8 +82,33 @@ type Response struct {
 func (r *Response) Release() {
 	r.Memory.Release()
 	r.Memory = nil
-	r.Outputs = r.Outputs[:0]
+	r.Outputs, r.Parameters = r.Outputs[:0], nil
 }
+
+// A More gives the responses to one request, one after the other. Its methods are
+// for one goroutine at a time.
+type More interface {
+	// Next waits for the next response, or for the end of ctx, and fills in resp, which
+	// the caller releases if the error is nil. An error is what the model says in place
+	// of outputs, or why there are no more. Last is set in either case, and after it
+	// Next is not called again.
+	Next(ctx context.Context, resp *Response) error
+	// Close lets the model know that nobody waits any more.
+	Close()
+}
+
+// A Parameter is a name and a value of a request or a response: a bool, an int64, a
+// uint64, a float64 or a string.
+type Parameter struct {
+	Name  string
+	Value any
+}
+
+// Flags of a request, with Triton's numbers.
+const (
+	SequenceStart = 1
+	SequenceEnd   = 2
+)
 
 // A Timeline says when the steps of one request happened. Statistics and
 // traces are made from it in one place, when the request has been answered.

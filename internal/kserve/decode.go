@@ -194,11 +194,56 @@ func (d *decoder) parameter(name []byte) (err error) {
 		d.req.Timeout = Microseconds(n)
 	case "binary_data_output":
 		d.req.binary, err = d.bool("binary_data_output")
+	case "sequence_id":
+		err = d.sequence()
+	case "sequence_start":
+		err = d.flag("sequence_start", infer.SequenceStart)
+	case "sequence_end":
+		err = d.flag("sequence_end", infer.SequenceEnd)
 	default:
 		if bytes.HasPrefix(name, []byte("triton_")) {
 			return infer.Errorf(infer.Invalid, "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified.")
 		}
-		err = d.skip()
+		err = d.custom(string(name))
+	}
+	return err
+}
+
+// sequence reads which sequence the request belongs to. One that has a name and not
+// a number is nobody's here.
+func (d *decoder) sequence() (err error) {
+	if d.json.PeekKind() == '"' {
+		return d.skip()
+	}
+	d.req.Correlation, err = d.uint("sequence_id")
+	return err
+}
+
+func (d *decoder) flag(field string, flag uint32) error {
+	set, err := d.bool(field)
+	if set {
+		d.req.Flags |= flag
+	}
+	return err
+}
+
+// custom reads a parameter for the model to look at. What no parameter can be is
+// left out.
+func (d *decoder) custom(name string) error {
+	var value any
+	var err error
+	switch d.json.PeekKind() {
+	case '"':
+		value, err = d.string(name)
+	case 't', 'f':
+		value, err = d.bool(name)
+	case '0':
+		value, err = d.number()
+	default:
+		return d.skip()
+	}
+	if err == nil {
+		d.req.Parameters = append(d.req.Parameters, infer.Parameter{Name: name, Value: value})
 	}
 	return err
 }

@@ -55,7 +55,7 @@ func (d *document) end() error {
 
 // known has a bit for the name of each member that is read somewhere.
 var known = bits("id", "parameters", "inputs", "outputs", "name", "shape", "datatype", "data", "priority", "timeout",
-	"binary_data", "binary_data_output", "binary_data_size", "classification", "shared_memory_region",
+	"sequence_id", "sequence_start", "sequence_end", "binary_data", "binary_data_output", "binary_data_size", "classification", "shared_memory_region",
 	"ready", ConfigParameter, UnloadDependentsParameter,
 	LogFile, LogInfo, LogWarning, LogError, LogVerbose, LogFormat,
 	TraceLevel, "trace_rate", "trace_count", "log_frequency", traceFile, "trace_mode")
@@ -230,6 +230,26 @@ func (d *document) uint(field string) (uint64, error) {
 	if err != nil {
 		return 0, mistyped(field, "unsigned-integer")
 	}
+	return n, nil
+}
+
+// number reads one as the first that it fits of an int64, a uint64 and a float64.
+func (d *document) number() (any, error) {
+	v, err := d.value()
+	if err != nil {
+		return nil, err
+	}
+	if err := d.limits.CheckText(len(v)); err != nil {
+		return nil, err
+	}
+	text := string(v)
+	if n, err := strconv.ParseInt(text, 10, 64); err == nil {
+		return n, nil
+	}
+	if n, err := strconv.ParseUint(text, 10, 64); err == nil {
+		return n, nil
+	}
+	n, _ := strconv.ParseFloat(text, 64) // one that is too large is infinite
 	return n, nil
 }
 

@@ -27,6 +27,7 @@ func (r *Request) AppendResponse(dst []byte, resp *infer.Response) ([]byte, erro
 	dst = appendQuoted(dst, resp.Model)
 	dst = append(dst, `,"model_version":`...)
 	dst = appendQuoted(dst, resp.Version)
+	dst = appendParameters(dst, resp.Parameters)
 	dst = append(dst, `,"outputs":[`...)
 	for i := range resp.Outputs {
 		if i > 0 {
@@ -38,6 +39,38 @@ func (r *Request) AppendResponse(dst []byte, resp *infer.Response) ([]byte, erro
 		}
 	}
 	return append(dst, ']', '}'), nil
+}
+
+// appendParameters appends those of an answer, if there are any. A number that JSON
+// does not have is null.
+func appendParameters(dst []byte, parameters []infer.Parameter) []byte {
+	if len(parameters) == 0 {
+		return dst
+	}
+	dst = append(dst, `,"parameters":{`...)
+	for i, p := range parameters {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = append(appendQuoted(dst, p.Name), ':')
+		switch v := p.Value.(type) {
+		case bool:
+			dst = strconv.AppendBool(dst, v)
+		case int64:
+			dst = strconv.AppendInt(dst, v, 10)
+		case uint64:
+			dst = strconv.AppendUint(dst, v, 10)
+		case float64:
+			number, ok := appendFloat(dst, v)
+			if !ok {
+				number = append(dst, `null`...)
+			}
+			dst = number
+		case string:
+			dst = appendQuoted(dst, v)
+		}
+	}
+	return append(dst, '}')
 }
 
 // Binary yields the data of the outputs that are sent as binary data, in the

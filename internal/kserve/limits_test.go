@@ -87,6 +87,9 @@ func TestAMemberThatIsReadComesOnce(t *testing.T) {
 		"parameters":           `{"inputs":[],"parameters":{},"parameters":{}}`,
 		"priority":             `{"inputs":[],"parameters":{"priority":1,"priority":1}}`,
 		"timeout":              `{"inputs":[],"parameters":{"timeout":1,"timeout":1}}`,
+		"sequence_id":          `{"inputs":[],"parameters":{"sequence_id":1,"sequence_id":1}}`,
+		"sequence_start":       `{"inputs":[],"parameters":{"sequence_start":true,"sequence_start":true}}`,
+		"sequence_end":         `{"inputs":[],"parameters":{"sequence_end":true,"sequence_end":true}}`,
 		"binary_data_output":   `{"inputs":[],"parameters":{"binary_data_output":true,"binary_data_output":true}}`,
 		"name":                 `{"inputs":[` + in + `,"name":"B"}]}`,
 		"shape":                `{"inputs":[` + in + `,"shape":[1]}]}`,
@@ -114,7 +117,7 @@ func TestAMemberThatIsReadComesOnce(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if len(known) != 30 {
+	if len(known) != 33 {
 		t.Errorf("known names are %v: is there a line above for each?", slices.Sorted(maps.Keys(known)))
 	}
 	const load = `{"parameters":{"file:1/a":"","file:1/a":""}}`

@@ -19,6 +19,7 @@ import (
 
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/server"
+	"github.com/shoal-serving/shoal/internal/stats"
 )
 
 // A Source has the figures.
@@ -31,8 +32,9 @@ type Source interface {
 
 // Options configure [New].
 type Options struct {
-	Version string // of the program
-	Machine fs.FS  // the machine's files; nil means that nothing is told of its cores and memory
+	Version string                // of the program
+	Own     func() []stats.Family // that models have; nil means none
+	Machine fs.FS                 // the machine's files; nil means that nothing is told of its cores and memory
 	Log     *slog.Logger
 }
 
@@ -46,6 +48,9 @@ func New(src Source, opts Options) http.Handler {
 	)
 	if opts.Machine != nil {
 		registry.MustRegister(newHost(opts.Machine))
+	}
+	if opts.Own != nil {
+		registry.MustRegister(own(opts.Own))
 	}
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{

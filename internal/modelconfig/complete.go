@@ -95,6 +95,9 @@ func (c *Config) Adopt(told *Config) error {
 	if c.Dynamic == nil && c.Proto.GetSchedulingChoice() == nil {
 		c.Dynamic = told.Dynamic
 	}
+	if c.Proto.GetModelTransactionPolicy() == nil {
+		c.Decoupled = told.Decoupled
+	}
 	return nil
 }
 

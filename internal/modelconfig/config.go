@@ -45,6 +45,8 @@ type Config struct {
 
 	Warmup []Sample // what is run on each instance before requests are
 
+	Decoupled bool // the model answers a request as often as it likes
+
 	// Warnings are in the order of the file. Whoever loads the model logs them
 	// once.
 	Warnings []Warning

@@ -35,6 +35,9 @@ func (c *Config) Effective() *configpb.ModelConfig {
 		p.VersionPolicy = &configpb.ModelVersionPolicy{PolicyChoice: &configpb.ModelVersionPolicy_Latest_{Latest: latest}}
 	}
 	p.MaxBatchSize = new(int32(c.MaxBatchSize))
+	if c.Decoupled {
+		p.ModelTransactionPolicy = &configpb.ModelTransactionPolicy{Decoupled: true}
+	}
 	c.effectiveTensors(p)
 	c.effectiveBatching(p)
 	c.effectiveInstances(p)

@@ -157,7 +157,7 @@ var rules = map[string]rule{
 	"model_operations.op_library_filename": {kind: refused, says: "none, because an engine has only its own operations"},
 
 	"model_transaction_policy":           {kind: carriedOut},
-	"model_transaction_policy.decoupled": {kind: refused, says: "false, because a request has one answer"},
+	"model_transaction_policy.decoupled": {kind: carriedOut},
 
 	"model_repository_agents":        {kind: carriedOut},
 	"model_repository_agents.agents": {kind: refused, says: "none, because nothing else is asked before a model is loaded"},

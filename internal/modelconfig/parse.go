@@ -46,6 +46,7 @@ func ParseJSON(text []byte) (*Config, error) {
 
 // read makes of Proto all the rest.
 func (c *Config) read() error {
+	c.Decoupled = c.Proto.GetModelTransactionPolicy().GetDecoupled()
 	for _, read := range []func() error{c.sortFields, c.readNames, c.readTensors, c.readRagged, c.readInstances, c.readVersions, c.readDynamic, c.readWarmup} {
 		if err := read(); err != nil {
 			return c.placed(err)

@@ -252,6 +252,13 @@ func (r *Repository) schedule(ctx context.Context, v *Version, runner Runner, ho
 		}
 		opened = append(opened, inst)
 	}
+	if _, sends := opened[0].(engine.Sender); v.Config.Decoupled && !sends {
+		err := v.Config.Wrong("model_transaction_policy.decoupled", true, "false, because models of this backend answer a request once")
+		for _, other := range opened {
+			err = errors.Join(err, other.Close())
+		}
+		return nil, err
+	}
 	_, v.rereads = opened[0].(engine.Mortal)
 	b := v.Config.Batching(r.opts.Queue)
 	b.TakeTurns = left && runner.Device != nil

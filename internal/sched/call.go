@@ -9,6 +9,7 @@ import (
 
 	"github.com/shoal-serving/shoal/internal/batching"
 	"github.com/shoal-serving/shoal/internal/buf"
+	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/tensor"
 )
@@ -24,9 +25,13 @@ type call struct {
 	done    chan struct{} // size 1, so that whoever answers never waits for the caller
 	out     batching.Actions
 
+	opened chan infer.More // size 1: what sends responses is told of once
+	begun  infer.Timeline  // until its batch ran, for who does not wait for it to end
+
 	place place // on the stage
 
-	taken bool // into a batch, which is then the core's holder. Guarded by the scheduler's lock
+	taken  bool          // into a batch, which is then the core's holder. Guarded by the scheduler's lock
+	sender engine.Sender // which took it; nil if that is none. Guarded likewise
 
 	// The outcome, written before done is told.
 	turnedAway bool
@@ -36,6 +41,7 @@ type call struct {
 	outputs    []tensor.Tensor
 	shapes     []int64 // of outputs
 	memory     *buf.Buf
+	parameters []infer.Parameter
 	times      infer.Timeline
 }
 
@@ -45,7 +51,7 @@ func callOf(it *batching.Item) *call { return it.Owner.(*call) }
 func (s *Scheduler) newCall(req *infer.Request) *call {
 	c, ok := s.calls.Get().(*call)
 	if !ok {
-		c = &call{pool: &s.calls, done: make(chan struct{}, 1)}
+		c = &call{pool: &s.calls, done: make(chan struct{}, 1), opened: make(chan infer.More, 1)}
 		c.item.Owner = c
 	}
 	c.req = req
@@ -57,7 +63,7 @@ func (s *Scheduler) newCall(req *infer.Request) *call {
 	c.item.Priority, c.item.Timeout = req.Priority, req.Timeout
 	c.item.Deadline = 0
 	c.times = infer.Timeline{}
-	c.taken, c.turnedAway, c.err = false, false, nil
+	c.taken, c.sender, c.turnedAway, c.err, c.parameters = false, nil, false, nil, nil
 	c.place.state.Store(unstaged)
 	c.holders.Store(2)
 	req.Memory.Retain()
@@ -72,11 +78,25 @@ func (c *call) letGo() {
 	c.req.Memory.Release()
 	c.memory.Release() // of an outcome that nobody took
 	c.req, c.memory = nil, nil
+	select {
+	case more := <-c.opened: // that nobody took
+		more.Close()
+	default:
+	}
+	select {
+	case <-c.done: // the caller did not wait for it
+	default:
+	}
 	c.pool.Put(c)
 }
 
 // answer tells the caller that its outcome is there.
 func (c *call) answer() { c.done <- struct{}{} }
+
+// hand gives the caller what the responses come from.
+func (c *call) hand(more infer.More, resp *infer.Response) {
+	resp.More, resp.Times = more, c.begun
+}
 
 // outcome moves the outcome to resp.
 func (c *call) outcome(ctx context.Context, resp *infer.Response) error {
@@ -92,6 +112,7 @@ func (c *call) outcome(ctx context.Context, resp *infer.Response) error {
 	resp.Outputs, c.outputs = c.outputs, resp.Outputs[:0]
 	resp.Shapes, c.shapes = c.shapes, resp.Shapes[:0]
 	resp.Memory, c.memory = c.memory, nil
+	resp.Parameters, c.parameters = c.parameters, nil
 	return nil
 }
 

@@ -17,7 +17,7 @@ func (w *worker) list(calls []*call) {
 	w.batch = w.batch[:len(calls)]
 	for i, c := range calls {
 		b := &w.batch[i]
-		b.Request, b.Err = c.req, nil
+		b.Request, b.Parameters, b.Err, b.Opened = c.req, nil, nil, c.opened
 		b.Outputs.Tensors, b.Outputs.Memory = b.Outputs.Tensors[:0], nil
 	}
 }
@@ -27,7 +27,7 @@ func (w *worker) settle(calls []*call) {
 	for i, c := range calls {
 		b := &w.batch[i]
 		c.outputs, c.shapes = c.outputs[:0], c.shapes[:0]
-		c.err = b.Err
+		c.parameters, c.err = b.Parameters, b.Err
 		if b.Err == nil {
 			c.err = w.own(c, &b.Outputs)
 		}
@@ -36,7 +36,7 @@ func (w *worker) settle(calls []*call) {
 			b.Outputs.Memory = nil
 			c.err = coded(c.err)
 		}
-		b.Request = nil // nobody may look at it once the call is over
+		b.Request, b.Opened = nil, nil // nobody may look at them once the call is over
 	}
 }
 

@@ -121,9 +121,9 @@ func New(instances []engine.Instance, opts Options) *Scheduler {
 }
 
 // Submit runs req with others of its kind and fills in resp, which the caller
-// releases if the error is nil. It returns when the outcome is there, or when ctx
-// ends, if that is sooner. req is kept no longer than its inputs are being read;
-// see [infer.Request].
+// releases if the error is nil. It returns when the outcome is there, or when the
+// model has begun to send responses, or when ctx ends, if that is sooner. req is kept
+// no longer than its inputs are being read; see [infer.Request].
 func (s *Scheduler) Submit(ctx context.Context, req *infer.Request, resp *infer.Response) error {
 	c := s.newCall(req)
 	c.item.Deadline = s.deadline(ctx)
@@ -134,17 +134,27 @@ func (s *Scheduler) Submit(ctx context.Context, req *infer.Request, resp *infer.
 	s.admit(c, &c.out)
 	s.carryOut(&c.out)
 	c.fill()
+	defer c.letGo()
 	select {
 	case <-c.done:
+	case more := <-c.opened:
+		c.hand(more, resp)
+		return nil
 	case <-ctx.Done():
 		// Either this answers the call, or its answer is on the way already.
 		s.step(batching.Event{Kind: batching.Cancel, Item: &c.item}, &c.out)
 		s.carryOut(&c.out)
 		<-c.done
 	}
-	err := c.outcome(ctx, resp)
-	c.letGo()
-	return err
+	if !c.turnedAway {
+		select {
+		case more := <-c.opened: // before the batch ended
+			c.hand(more, resp)
+			return nil
+		default:
+		}
+	}
+	return c.outcome(ctx, resp)
 }
 
 // Waiting returns how many requests are in the queue.
@@ -312,6 +322,9 @@ func (s *Scheduler) Explain() (automatic.Explanation, bool) {
 func (s *Scheduler) turnAway(c *call, v batching.Verdict, retry time.Duration) {
 	c.turnedAway, c.verdict, c.retry = true, v, retry
 	taken := c.taken
+	if taken && c.sender != nil {
+		c.sender.Left(c.req)
+	}
 	c.answer()
 	if !taken {
 		c.letGo() // for the core; a batch would let go itself

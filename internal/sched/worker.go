@@ -34,8 +34,9 @@ type worker struct {
 	sources [][]int64 // shapes that a batch input is about
 	outputs engine.Outputs
 
-	each  engine.Each   // inst, if it takes requests one by one; nil if not
-	batch []engine.Call // for it
+	each   engine.Each   // inst, if it takes requests one by one; nil if not
+	batch  []engine.Call // for it
+	sender engine.Sender // inst, if its model may send responses; nil if not
 
 	mortal    engine.Mortal // inst, if it can die; nil if not
 	away      bool          // the core was told that it is down. Guarded by the scheduler's lock
@@ -58,6 +59,7 @@ const (
 func newWorker(s *Scheduler, number int, inst engine.Instance) *worker {
 	w := &worker{s: s, number: number, inst: inst, orders: make(chan order, 1), stop: newStopContext()}
 	w.each, _ = inst.(engine.Each)
+	w.sender, _ = inst.(engine.Sender)
 	w.mortal, _ = inst.(engine.Mortal)
 	return w
 }
@@ -130,7 +132,7 @@ func (w *worker) tookLocked(now batching.Time, actions []batching.Action) {
 		w.why, w.taken, w.runs = a.Why, now, 0
 		for _, it := range a.Items {
 			c := callOf(it)
-			c.taken = true
+			c.taken, c.sender = true, w.sender
 			w.calls = append(w.calls, c)
 		}
 		w.stage = w.s.claimLocked(w.calls)
@@ -196,6 +198,11 @@ func (w *worker) together(calls []*call, from batching.Time) (stats.Run, error) 
 	if w.runs++; w.runs == 1 {
 		w.began = run
 	}
+	times := infer.Timeline{Taken: w.s.at(w.taken), Run: w.s.at(w.began), Batch: rows, Why: w.why.String()}
+	for _, c := range calls {
+		times.Queued = c.times.Queued
+		c.begun = times
+	}
 	err = w.compute(inputs)
 	ran := time.Since(w.s.began)
 	split := ran
@@ -203,10 +210,7 @@ func (w *worker) together(calls []*call, from batching.Time) (stats.Run, error) 
 		err = w.handOut(calls, rows)
 		split = time.Since(w.s.began)
 	}
-	times := infer.Timeline{
-		Taken: w.s.at(w.taken), Run: w.s.at(w.began), Ran: w.s.at(ran), Split: w.s.at(split),
-		Batch: rows, Why: w.why.String(),
-	}
+	times.Ran, times.Split = w.s.at(ran), w.s.at(split)
 	w.waits = w.waits[:0]
 	for _, c := range calls {
 		times.Queued = c.times.Queued

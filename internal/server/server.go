@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/arrivals"
+	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
@@ -39,6 +40,7 @@ var (
 	_ kserve.Control   = (*Server)(nil)
 	_ kserve.Explainer = (*Server)(nil)
 	_ kserve.Stopper   = (*Server)(nil)
+	_ engine.Caller    = (*Server)(nil)
 )
 
 // Options of a server. The zero Options work.
@@ -80,15 +82,51 @@ func (s *Server) Inside() int { return int(s.inside.Load()) }
 // Infer implements [kserve.Backend]. Each request is counted once, with what it was
 // told.
 func (s *Server) Infer(ctx context.Context, req *infer.Request, resp *infer.Response) error {
-	began := time.Now()
-	// The response may have been another's.
-	resp.Model, resp.Version, resp.Times = req.Model, req.Version, infer.Timeline{}
 	// Counted first, so that Drain leaves out nobody who came before it.
 	s.inside.Add(1)
-	defer s.inside.Add(-1)
-	v, err := s.submit(ctx, began, req, resp)
-	s.count(v, req, resp, time.Since(began), err)
-	s.tell(ctx, req, resp, err)
+	if s.draining.Load() {
+		return s.end(ctx, &inside{began: time.Now(), req: req}, fresh(req, resp), sched.ErrClosed)
+	}
+	return s.run(ctx, req, resp)
+}
+
+// Call implements [engine.Caller]: models ask for what requests need that are inside.
+func (s *Server) Call(ctx context.Context, req *infer.Request, resp *infer.Response) error {
+	s.inside.Add(1)
+	return s.run(ctx, req, resp)
+}
+
+// fresh returns a response that may have been another's.
+func fresh(req *infer.Request, resp *infer.Response) *infer.Response {
+	resp.Model, resp.Version, resp.Times = req.Model, req.Version, infer.Timeline{}
+	resp.Parameters, resp.More, resp.Last, resp.Bare = nil, nil, false, false
+	return resp
+}
+
+// run runs a request that was counted as inside. It stays there until it has its last
+// response.
+func (s *Server) run(ctx context.Context, req *infer.Request, resp *infer.Response) error {
+	in := inside{began: time.Now(), req: req}
+	err := s.submit(ctx, &in, fresh(req, resp))
+	if err == nil && resp.More != nil {
+		resp.More = &responses{server: s, inside: in, from: resp.More, version: resp.Version, times: resp.Times}
+		return nil
+	}
+	return s.end(ctx, &in, resp, err)
+}
+
+// An inside is a request that is being answered.
+type inside struct {
+	began   time.Time
+	req     *infer.Request
+	version *repository.Version // nil if there is none
+}
+
+// end counts a request that was answered, and tells of it.
+func (s *Server) end(ctx context.Context, in *inside, resp *infer.Response, err error) error {
+	s.count(in.version, in.req, resp, time.Since(in.began), err)
+	s.tell(ctx, in.req, resp, err)
+	s.inside.Add(-1)
 	return err
 }
 
@@ -104,33 +142,40 @@ func (s *Server) count(v *repository.Version, req *infer.Request, resp *infer.Re
 	}
 }
 
-// submit runs req with the version that it asks for, and returns that, if there is
-// one, whatever came of it. One that was replaced between finding and asking it
-// refuses; then there is another to find, or none, and it gets the inputs as they
-// came.
-func (s *Server) submit(ctx context.Context, began time.Time, req *infer.Request, resp *infer.Response) (*repository.Version, error) {
-	if s.draining.Load() {
-		return nil, sched.ErrClosed
-	}
+// submit runs a request with the version that it asks for, and notes that, if there is
+// one. One that was replaced between finding and asking it refuses; then there is
+// another to find, or none, and it gets the inputs as they came.
+func (s *Server) submit(ctx context.Context, in *inside, resp *infer.Response) error {
+	req := in.req
 	for came, again := req.Inputs, false; ; req.Inputs, again = came, true {
 		v, err := s.models.Find(req.Model, req.Version)
+		in.version = v
 		if err != nil {
-			return nil, err
+			return err
 		}
 		resp.Version = strconv.FormatInt(v.Number, 10)
+		if v.Config.Decoupled && !req.Many {
+			return infer.Errorf(infer.Unsupported, "%w", infer.ErrMany)
+		}
 		if err := v.Config.Check(req); err != nil {
-			return v, err
+			return err
 		}
 		if s.arrivals != nil && !again {
 			// Under the model's own name: the request's ends with the request.
-			s.arrivals.Note(began, v.Config.Name, req.Rows, req.Priority)
+			s.arrivals.Note(in.began, v.Config.Name, req.Rows, req.Priority)
 		}
 		err = v.Scheduler.Submit(ctx, req, resp)
 		switch {
+		case err == nil && resp.More != nil && v.Config.Decoupled:
+			return nil
+		case err == nil && resp.More != nil:
+			err = one(ctx, req, resp)
+		}
+		switch {
 		case err == nil:
-			return v, finish(v, req, resp)
+			return finish(v, req, resp)
 		case !errors.Is(err, sched.ErrClosed):
-			return v, err
+			return err
 		}
 	}
 }

@@ -22,6 +22,7 @@ type instance struct {
 	comeback comeback
 	answered bool // the worker has answered a batch
 
+	running   running
 	one       [1]engine.Call // for Run
 	request   infer.Request
 	cancelled []int
@@ -29,13 +30,15 @@ type instance struct {
 }
 
 var (
-	_ engine.Each   = (*instance)(nil)
+	_ engine.Sender = (*instance)(nil)
 	_ engine.Mortal = (*instance)(nil)
 )
 
 // initialize makes the worker that of this instance.
 func (i *instance) initialize(ctx context.Context, w *worker) error {
 	cfg := i.model.cfg
+	w.place = i.name
+	w.run.Store(&i.running)
 	// The keys are Triton's, and all values are strings.
 	document, err := json.Marshal(map[string]string{
 		"model_config":             string(plainjson.Append(nil, cfg.Effective())),
@@ -81,24 +84,27 @@ func (i *instance) RunEach(ctx context.Context, calls []engine.Call) error {
 		return infer.Errorf(infer.Internal, "%w: %w", engine.ErrExhausted, err)
 	}
 	i.cancelled = writeBatch(w.in, l, calls, i.model.cfg, i.cancelled[:0])
+	i.running.begin(w, calls, i.cancelled)
 	w.send(frame{kind: kindRun, a: uint64(l.table), b: uint64(l.size - l.table)})
-	f, err := w.await(kindRan, i.model.set.limit, ctx.Done(), func() {
-		for _, at := range i.cancelled {
-			w.in[at] = 1
-		}
-	})
+	f, err := w.await(kindRan, i.model.set.limit, ctx.Done(), func() { i.running.left(nil) })
+	senders := i.running.end()
 	switch {
 	case err != nil:
-		return i.death("died while it ran the batch")
+		err = i.death("died while it ran the batch")
 	case f.kind == kindFailed:
-		return infer.Errorf(infer.Internal, "%s", f.text)
+		err = infer.Errorf(infer.Internal, "%s", f.text)
+	default:
+		err = i.take(f, calls)
 	}
-	if err := i.take(f, calls); err != nil {
-		return err
+	for _, s := range senders {
+		s.settle(err)
 	}
-	i.answered = true
-	return nil
+	i.answered = i.answered || err == nil
+	return err
 }
+
+// Left implements [engine.Sender].
+func (i *instance) Left(req *infer.Request) { i.running.left(req) }
 
 // take copies the outputs of a batch out of the worker's memory, and looks at them
 // then.
@@ -108,7 +114,7 @@ func (i *instance) take(f frame, calls []engine.Call) error {
 	if err != nil {
 		return i.death("broke the protocol")
 	}
-	i.places, err = readAnswers(table, len(w.out), calls, i.model.cfg, i.places[:0])
+	i.places, err = readAnswers(table, len(w.out), calls, i.running.opened, i.model.cfg, i.places[:0])
 	if err != nil {
 		for k := range calls {
 			calls[k].Err, calls[k].Outputs.Tensors = nil, calls[k].Outputs.Tensors[:0]
@@ -146,8 +152,7 @@ func (i *instance) take(f frame, calls []engine.Call) error {
 
 // death is the error of a batch whose worker is gone.
 func (i *instance) death(when string) error {
-	return infer.Errorf(infer.Unavailable, "Failed to process the request(s) for model '%s', message: %w: its worker %s: %s",
-		i.name, engine.ErrDied, when, i.worker.reason())
+	return deathOf(i.worker, i.name, when)
 }
 
 // Died implements [engine.Mortal].

@@ -52,12 +52,16 @@ type Options struct {
 	// server itself shall not wait for them.
 	Nice int
 
+	// Caller answers what models ask of others. Nil means that nobody does.
+	Caller engine.Caller
+
 	Log *slog.Logger // gets what models print and log; nil means nobody
 }
 
 // An Engine implements [engine.Engine].
 type Engine struct {
-	opts Options
+	opts    Options
+	metrics register
 
 	mu      sync.Mutex // guards the following
 	started *starter
@@ -246,6 +250,7 @@ func (m *model) Close() error {
 		m.spare.end()
 		m.spare = nil
 	}
+	m.engine.metrics.forget(m)
 	return nil
 }
 

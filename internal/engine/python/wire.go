@@ -34,13 +34,29 @@ import (
 //	                     ◀───  FAILED (text), in place of any answer
 //	FINISH               ───▶            finalize, and the process ends
 //	                     ◀───  LOG    (text), at any time
+//	                     ◀───  CALL   (line, parcel), at any time: run a request of the model's
+//	                     ◀───  DESK   (line), once: the model has questions
+//	                     ◀───  OPEN   (line), while a batch runs: responses to one of its requests follow
+//
+// A line is a socket of its own for one call, or for the responses to one request, so
+// that many can be under way, from any thread, and none waits for another. The
+// worker makes both ends and passes one. Over it go parcels, each in memory of its own
+// that is passed with its frame; see parcel.
+//
+//	                     ◀───  SEND   (parcel), a response to the request
+//	REPLY  (parcel)      ───▶            a response to the call
+//
+//	                     ◀───  ASK    (text), of a metric or of another model
+//	REPLY  (text)        ───▶            a number, or what is wrong
+//
+// The side that closes its end wants no more, or gives no more.
 //
 // A request that is cancelled while it runs is told so by a word of its table.
 type frame struct {
 	kind   kind
 	flags  uint16
 	number uint32 // of what is answered; answers repeat it
-	a, b   uint64 // for LOAD, INIT, RUN, LOADED and RAN: where, and how long; for MEMORY and NEED: how long
+	a, b   uint64 // for LOAD, INIT, RUN, LOADED and RAN: where, and how long; for MEMORY and NEED: how long; for parcels: how long the document is, and all of it; for OPEN: which request
 	text   string // for FAILED and LOG
 }
 
@@ -52,13 +68,19 @@ const (
 	kindInit
 	kindRun
 	kindFinish
+	kindReply
 
-	kindLoaded kind = iota + 11
+	kindLoaded kind = iota + 10
 	kindReady
 	kindRan
 	kindFailed
 	kindNeed
 	kindLog
+	kindCall
+	kindOpen
+	kindSend
+	kindDesk
+	kindAsk
 )
 
 // Flags.
@@ -68,6 +90,8 @@ const (
 	inputsKept   = 1 // of RAN and FAILED: the model still uses arrays of the inputs
 	rowsJoined   = 2 // of LOADED: the model takes the rows of a batch joined
 	retryApart   = 4 // of LOADED: a batch that failed may be run again in parts
+	lastOne      = 1 // of SEND and REPLY: no other follows
+	senderGone   = 2 // of SEND: the model has let go of what sends, and none was the last
 )
 
 const (
@@ -102,9 +126,9 @@ func readFrame(b []byte) (f frame, err error) {
 	f.number = binary.LittleEndian.Uint32(b[4:])
 	f.a, f.b = binary.LittleEndian.Uint64(b[8:]), binary.LittleEndian.Uint64(b[16:])
 	switch f.kind {
-	case kindFailed, kindLog:
+	case kindFailed, kindLog, kindAsk:
 		f.text = strings.ToValidUTF8(string(b[frameSize:]), "?") // protocols would not send it otherwise
-	case kindLoaded, kindReady, kindRan, kindNeed:
+	case kindLoaded, kindReady, kindRan, kindNeed, kindCall, kindOpen, kindSend, kindDesk:
 		if len(b) > frameSize {
 			return f, fmt.Errorf("a frame of kind %d with %d bytes, expected %d", f.kind, len(b), frameSize)
 		}
@@ -119,8 +143,9 @@ func align(n, to int) int { return (n + to - 1) &^ (to - 1) }
 // A layout says where the parts of a batch go in the inputs' memory: its tensors,
 // one behind the other, and its table behind them.
 type layout struct {
-	table int // where it begins
-	size  int // of all
+	table      int      // where it begins
+	size       int      // of all
+	parameters [][]byte // of each request, as JSON; nil if there are none
 }
 
 func layOut(calls []engine.Call) (l layout) {
@@ -132,10 +157,24 @@ func layOut(calls []engine.Call) (l layout) {
 			l.table = align(l.table+len(req.Inputs[k].Data), alignment)
 			table += tensorSize + 8*len(req.Inputs[k].Shape)
 		}
-		table = align(table+len(req.ID), 8)
+		if len(req.Parameters) > 0 && l.parameters == nil {
+			l.parameters = make([][]byte, len(calls))
+		}
+		if len(req.Parameters) > 0 {
+			l.parameters[i] = encodeParameters(req.Parameters)
+		}
+		table = align(table+len(req.ID)+len(l.of(i)), 8)
 	}
 	l.size = l.table + table
 	return l
+}
+
+// of returns the parameters of a request.
+func (l *layout) of(i int) []byte {
+	if l.parameters == nil {
+		return nil
+	}
+	return l.parameters[i]
 }
 
 // A writer writes a table to memory that is large enough.
@@ -167,9 +206,9 @@ func writeBatch(memory []byte, l layout, calls []engine.Call, cfg *modelconfig.C
 	for i := range calls {
 		req := calls[i].Request
 		cancelled = append(cancelled, w.at+cancelledAt)
-		w.u32(uint32(len(req.Inputs)), uint32(len(req.Outputs)), uint32(len(req.ID)), 0)
-		w.u64(uint64(req.Timeout.Microseconds()), req.Priority, 0)
-		w.u32(0, 0)
+		w.u32(uint32(len(req.Inputs)), uint32(len(req.Outputs)), uint32(len(req.ID)), uint32(len(l.of(i))))
+		w.u64(uint64(req.Timeout.Microseconds()), req.Priority, req.Correlation)
+		w.u32(req.Flags, 0)
 		for k := range req.Inputs {
 			x := &req.Inputs[k]
 			w.u32(uint32(k), uint32(x.Type), uint32(len(x.Shape)), 0)
@@ -183,7 +222,8 @@ func writeBatch(memory []byte, l layout, calls []engine.Call, cfg *modelconfig.C
 		for _, name := range req.Outputs {
 			w.u32(uint32(outputIndex(cfg, name)))
 		}
-		w.at = align(w.at-l.table+copy(w.b[w.at:], req.ID), 8) + l.table
+		w.at += copy(w.b[w.at:], req.ID)
+		w.at = align(w.at-l.table+copy(w.b[w.at:], l.of(i)), 8) + l.table
 	}
 	return cancelled
 }
@@ -248,16 +288,16 @@ type answer struct {
 // readAnswers reads the table of a worker's answer, which is a copy that the worker
 // cannot change any more. It sets errors, and outputs without their data, and appends
 // to places where that is, for one output after the other. size is that of the
-// outputs' memory.
-func readAnswers(table []byte, size int, calls []engine.Call, cfg *modelconfig.Config, places []answer) ([]answer, error) {
+// outputs' memory, and opened says for which requests the model sends responses
+// instead.
+func readAnswers(table []byte, size int, calls []engine.Call, opened []bool, cfg *modelconfig.Config, places []answer) ([]answer, error) {
 	r := reader{b: table}
 	if n := r.u32(); r.err == nil && int64(n) != int64(len(calls)) {
 		r.fail("%d responses for %d requests", n, len(calls))
 	}
 	r.u32()
 	for i := range calls {
-		failed, code, count := r.u32(), r.u32(), r.u32()
-		r.u32()
+		failed, code, count, parameters := r.u32(), r.u32(), r.u32(), r.u32()
 		switch {
 		case r.err != nil:
 		case failed == 1 && count > maxText:
@@ -267,16 +307,32 @@ func readAnswers(table []byte, size int, calls []engine.Call, cfg *modelconfig.C
 			if r.err == nil {
 				calls[i].Err = infer.Errorf(codeOf(code), "%s", bytes.ToValidUTF8(text[:count], []byte("?")))
 			}
+		case failed == 2 && i < len(opened) && opened[i]:
+			// its responses are sent
 		case failed != 0:
 			r.fail("a response that has %d where 0 or 1 belongs", failed)
 		default:
 			places = r.outputs(&calls[i], int64(count), size, cfg, places)
+			r.parameters(&calls[i], parameters)
 		}
 	}
 	if r.err == nil && r.at != len(table) {
 		r.fail("a table of %d bytes of which %d are used", len(table), r.at)
 	}
 	return places, r.err
+}
+
+func (r *reader) parameters(c *engine.Call, size uint32) {
+	if size == 0 || r.err != nil {
+		return
+	}
+	if size > maxParameterBytes {
+		r.fail("parameters of %d bytes, expected at most %d", size, maxParameterBytes)
+		return
+	}
+	if text := r.next(align(int(size), 8)); r.err == nil {
+		c.Parameters, c.Err = decodeParameters(text[:size])
+	}
 }
 
 func (r *reader) outputs(c *engine.Call, count int64, size int, cfg *modelconfig.Config, places []answer) []answer {

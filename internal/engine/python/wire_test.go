@@ -49,7 +49,7 @@ func TestATableIsReadOnlyIfAllOfItAddsUp(t *testing.T) {
 		{"twice", words(1, 0, 0, 0, 2, 0, 0, 11, 0, 0, 0, 0, 4, 0, 0, 11, 0, 0, 0, 0, 4, 0), "output A twice"},
 	} {
 		calls := make([]engine.Call, 1)
-		_, err := readAnswers(tt.table, 1024, calls, wireConfig, nil)
+		_, err := readAnswers(tt.table, 1024, calls, nil, wireConfig, nil)
 		switch {
 		case tt.want == "" && err != nil, tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)):
 			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
@@ -106,7 +106,7 @@ func FuzzAnswers(f *testing.F) {
 	f.Fuzz(func(t *testing.T, table []byte, requests int) {
 		const size = 4096
 		calls := make([]engine.Call, max(0, min(requests, 16)))
-		places, err := readAnswers(table, size, calls, wireConfig, nil)
+		places, err := readAnswers(table, size, calls, nil, wireConfig, nil)
 		if err != nil {
 			return
 		}

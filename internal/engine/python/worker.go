@@ -25,6 +25,14 @@ type worker struct {
 	log    *slog.Logger
 	memory int64 // bytes that it may have; 0 means any number
 
+	model   *model
+	life    context.Context //nolint:containedctx // it is the process's: ended when that has
+	expire  context.CancelFunc
+	run     atomic.Pointer[running] // of the instance that has the worker; nil while none has
+	place   string                  // of that instance
+	errands atomic.Int64            // that are under way
+	senders sync.WaitGroup          // that are not closed
+
 	in, out []byte // the memory of both directions
 	used    int    // of out, by the last answer
 	kept    bool   // in belongs to the model's arrays, and the next batch has another
@@ -95,7 +103,9 @@ func (m *model) start(name string) (_ *worker, err error) {
 	w := &worker{
 		cmd: cmd, conn: conn, log: m.log, memory: m.set.memory,
 		answers: make(chan frame, 1), ended: make(chan struct{}), died: make(chan struct{}),
+		model: m,
 	}
+	w.life, w.expire = context.WithCancel(context.Background())
 	w.over.Go(func() { w.accompany(pipes) })
 	return w, nil
 }
@@ -133,6 +143,7 @@ func (w *worker) accompany(pipes [2]*os.File) {
 	watch.Go(w.watch)
 	err := w.cmd.Wait()
 	close(w.ended)
+	w.expire()
 	watch.Wait()
 	killGroup(w.cmd.Process.Pid) // what it started and left behind
 	last := time.Now().Add(tailOfWriters)
@@ -196,8 +207,13 @@ func (w *worker) watch() {
 func (w *worker) listen() {
 	logs := pen{log: w.log}
 	message := make([]byte, frameSize+maxText+1)
+	control := make([]byte, 64) // more than two descriptors need
 	for {
-		n, err := w.conn.Read(message)
+		n, oob, _, _, err := w.conn.ReadMsgUnix(message, control)
+		var fds []int
+		if oob > 0 {
+			fds = descriptors(control[:oob])
+		}
 		if errors.Is(err, syscall.ECONNRESET) {
 			continue // said once, of what it will not read any more. What it sent comes after
 		}
@@ -206,11 +222,21 @@ func (w *worker) listen() {
 			return
 		}
 		f, err := readFrame(message[:n])
-		if err != nil {
+		switch {
+		case err == nil && f.kind == kindCall:
+			err = w.errandOf(f, fds)
+		case err == nil && (f.kind == kindOpen || f.kind == kindDesk):
+			err = w.open(f, fds)
+		default:
+			closeAll(fds) // nobody asked for them
+		}
+		switch {
+		case err != nil:
 			w.kill("it broke the protocol: it sent " + err.Error())
 			return
-		}
-		if f.kind == kindLog {
+		case f.kind == kindCall || f.kind == kindOpen || f.kind == kindDesk:
+			continue
+		case f.kind == kindLog:
 			logs.write(levels[min(int(f.flags), len(levels)-1)], f.text)
 			continue
 		}
@@ -221,6 +247,30 @@ func (w *worker) listen() {
 			return
 		}
 	}
+}
+
+// open takes a line that the model will send responses over, or ask about its metrics and about other models.
+func (w *worker) open(f frame, fds []int) error {
+	if len(fds) != 1 {
+		closeAll(fds)
+		return fmt.Errorf("a line with %d descriptors, expected 1", len(fds))
+	}
+	line, err := lineOf(fds[0])
+	if err != nil {
+		return err
+	}
+	if f.kind == kindDesk {
+		w.over.Go(func() { w.desk(line) })
+		return nil
+	}
+	run := w.run.Load()
+	if run == nil {
+		_ = line.Close()
+		return errors.New("a line for responses before it was asked for any")
+	}
+	w.senders.Add(1)
+	run.open(f, &sender{line: line, w: w, name: w.place, cfg: w.model.cfg, ran: make(chan struct{})})
+	return nil
 }
 
 // severed is called when the connection is closed, which it is when the process ends.
@@ -388,8 +438,12 @@ func (w *worker) dead() bool {
 	}
 }
 
-// end lets the model finish, ends the process, and gives back what it held.
+// end lets the model finish, ends the process, and gives back what it held. Who still
+// waits for responses is not left without them.
 func (w *worker) end() {
+	if !w.dead() {
+		w.senders.Wait()
+	}
 	timer := time.NewTimer(goodbye)
 	defer timer.Stop()
 	w.send(frame{kind: kindFinish})

@@ -1,7 +1,9 @@
 package kservegrpc
 
 import (
+	"math"
 	"runtime"
+	"strings"
 	"sync"
 
 	"google.golang.org/grpc/mem"
@@ -22,9 +24,18 @@ type answer struct {
 	// response has the outputs, and is the answer's. Nil means that there are none.
 	response *infer.Response
 
-	// final adds that no other answer to the request will come. Streams say so.
-	final bool
+	// finality adds whether another answer to the request will come. Streams say so.
+	finality finality
 }
+
+// A finality is what an answer says of those after it.
+type finality uint8
+
+const (
+	unsaid finality = iota
+	follows
+	final
+)
 
 // A streamAnswer is a ModelStreamInferResponse that is to be written.
 type streamAnswer struct {
@@ -54,9 +65,31 @@ const (
 	messageOverhead = 64
 )
 
-// finalParameter is the field parameters with triton_final_response, true.
-var finalParameter = protowire.AppendBytes(protowire.AppendTag(nil, 4, protowire.BytesType),
-	append(appendText(nil, 1, "triton_final_response"), 2<<3|2, 2, 1<<3, 1))
+// finalities are the field parameters with triton_final_response.
+var finalities = [...][]byte{
+	follows: appendParameter(nil, infer.Parameter{Name: "triton_final_response", Value: false}),
+	final:   appendParameter(nil, infer.Parameter{Name: "triton_final_response", Value: true}),
+}
+
+// appendParameter appends an entry of the field parameters.
+func appendParameter(b []byte, p infer.Parameter) []byte {
+	var value []byte
+	switch v := p.Value.(type) {
+	case bool:
+		value = protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), protowire.EncodeBool(v))
+	case int64:
+		value = protowire.AppendVarint(protowire.AppendTag(nil, 2, protowire.VarintType), uint64(v))
+	case string:
+		value = protowire.AppendString(protowire.AppendTag(nil, 3, protowire.BytesType), strings.ToValidUTF8(v, "�"))
+	case float64:
+		value = protowire.AppendFixed64(protowire.AppendTag(nil, 4, protowire.Fixed64Type), math.Float64bits(v))
+	case uint64:
+		value = protowire.AppendVarint(protowire.AppendTag(nil, 5, protowire.VarintType), v)
+	}
+	entry := appendText(nil, 1, strings.ToValidUTF8(p.Name, "�"))
+	entry = protowire.AppendBytes(protowire.AppendTag(entry, 2, protowire.BytesType), value)
+	return protowire.AppendBytes(protowire.AppendTag(b, 4, protowire.BytesType), entry)
+}
 
 // marshal returns the message. It has been released then: what is lent to grpc
 // has counts of its own.
@@ -67,12 +100,13 @@ func (a *answer) marshal() mem.BufferSlice {
 	b = appendText(b, 1, a.model)
 	b = appendText(b, 2, a.version)
 	b = appendText(b, 3, a.id)
-	if a.final {
-		b = append(b, finalParameter...)
-	}
+	b = append(b, finalities[a.finality]...)
 	var lent mem.BufferSlice
 	var cuts []int // of b, where the lent ones go
 	if a.response != nil {
+		for _, p := range a.response.Parameters {
+			b = appendParameter(b, p)
+		}
 		outputs := a.response.Outputs
 		for i := range outputs {
 			b = appendOutput(b, &outputs[i])

@@ -238,7 +238,7 @@ func FuzzAnswersAreWrittenLikeByThePlainCodec(f *testing.F) {
 			want.Parameters = map[string]*kservepb.InferParameter{
 				"triton_final_response": {ParameterChoice: &kservepb.InferParameter_BoolParam{BoolParam: true}},
 			}
-			check(t, &streamAnswer{answer: answer{model: model, version: version, id: id, response: resp, final: true}, failure: failure},
+			check(t, &streamAnswer{answer: answer{model: model, version: version, id: id, response: resp, finality: final}, failure: failure},
 				&kservepb.ModelStreamInferResponse{ErrorMessage: failure, InferResponse: want}, &kservepb.ModelStreamInferResponse{})
 		}
 		if buf.Live() != live {

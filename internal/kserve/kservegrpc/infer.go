@@ -2,6 +2,8 @@ package kservegrpc
 
 import (
 	"context"
+	"errors"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc/peer"
@@ -15,21 +17,28 @@ import (
 // answer runs a model once. in stays the caller's.
 func (s *service) answer(ctx context.Context, in *request) (any, error) {
 	resp := responses.Get().(*infer.Response)
-	if err := s.infer(ctx, in, clientOf(ctx), resp); err != nil {
+	req, err := s.decode(in, clientOf(ctx))
+	if err == nil {
+		err = s.backend.Infer(punctual(ctx), req, resp)
+	}
+	if errors.Is(err, infer.ErrMany) {
+		err = infer.Errorf(infer.Unsupported, "ModelInfer RPC doesn't support models with decoupled transaction policy")
+	}
+	if err != nil {
 		responses.Put(resp)
 		return nil, err
 	}
 	return &answer{model: resp.Model, version: resp.Version, id: in.GetId(), response: resp}, nil
 }
 
-// infer runs a model once, and fills in resp if the error is nil.
-func (s *service) infer(ctx context.Context, in *request, client uint64, resp *infer.Response) error {
+// decode makes of a message what the backend is asked. in stays the caller's.
+func (s *service) decode(in *request, client uint64) (*infer.Request, error) {
 	req, err := decode(&in.ModelInferRequest, &s.opts.Limits)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	req.Memory, req.Client = in.memory, client
-	return s.backend.Infer(punctual(ctx), req, resp)
+	return req, nil
 }
 
 // headStart is how long before its deadline a call is answered, or a tenth of the
@@ -83,30 +92,91 @@ func decode(in *kservepb.ModelInferRequest, limits *kserve.Limits) (*infer.Reque
 	return req, nil
 }
 
+// emptyFinal is a parameter of requests on streams: whether their last answer comes
+// also if it says only that.
+const emptyFinal = "triton_enable_empty_final_response"
+
 // decodeParameters reads what is known here. The other parameters are custom
 // ones, for models that look at them.
-func decodeParameters(req *infer.Request, parameters map[string]*kservepb.InferParameter) error {
-	if p, ok := parameters["priority"]; ok {
-		n, err := natural("priority", p)
+func decodeParameters(req *infer.Request, parameters map[string]*kservepb.InferParameter) (err error) {
+	for name, p := range parameters {
+		switch name {
+		case "priority":
+			req.Priority, err = natural(name, p)
+		case "timeout":
+			var n uint64
+			n, err = natural(name, p)
+			req.Timeout = kserve.Microseconds(n)
+		case "sequence_id":
+			err = sequence(req, p)
+		case "sequence_start":
+			err = flag(req, name, p, infer.SequenceStart)
+		case "sequence_end":
+			err = flag(req, name, p, infer.SequenceEnd)
+		case emptyFinal:
+			_, err = boolean(name, p)
+		default:
+			err = custom(req, name, p)
+		}
 		if err != nil {
 			return err
 		}
-		req.Priority = n
 	}
-	if p, ok := parameters["timeout"]; ok {
-		n, err := natural("timeout", p)
-		if err != nil {
-			return err
-		}
-		req.Timeout = kserve.Microseconds(n)
+	return nil
+}
+
+// sequence reads which sequence a request belongs to. One that has a name and not a
+// number is nobody's here.
+func sequence(req *infer.Request, p *kservepb.InferParameter) error {
+	switch v := p.GetParameterChoice().(type) {
+	case *kservepb.InferParameter_Int64Param:
+		req.Correlation = uint64(v.Int64Param)
+	case *kservepb.InferParameter_Uint64Param:
+		req.Correlation = v.Uint64Param
+	case *kservepb.InferParameter_StringParam:
+	default:
+		return mistyped("sequence_id", "int64_param or string_param")
 	}
-	// Every answer here says that it is the final one, so that none follows which
-	// says only that.
-	if p, ok := parameters["triton_enable_empty_final_response"]; ok {
-		if _, ok := p.GetParameterChoice().(*kservepb.InferParameter_BoolParam); !ok {
-			return mistyped("triton_enable_empty_final_response", "bool_param")
-		}
+	return nil
+}
+
+func flag(req *infer.Request, name string, p *kservepb.InferParameter, flag uint32) error {
+	set, err := boolean(name, p)
+	if set {
+		req.Flags |= flag
 	}
+	return err
+}
+
+func boolean(name string, p *kservepb.InferParameter) (bool, error) {
+	if v, ok := p.GetParameterChoice().(*kservepb.InferParameter_BoolParam); ok {
+		return v.BoolParam, nil
+	}
+	return false, mistyped(name, "bool_param")
+}
+
+// custom adds a parameter for the model to look at.
+func custom(req *infer.Request, name string, p *kservepb.InferParameter) error {
+	if strings.HasPrefix(name, "triton_") {
+		return infer.Errorf(infer.Invalid, "parameter keys starting with 'triton_' are reserved for Triton usage. "+
+			"Only the following keys starting with 'triton_' are allowed: %s", emptyFinal)
+	}
+	var value any
+	switch v := p.GetParameterChoice().(type) {
+	case *kservepb.InferParameter_BoolParam:
+		value = v.BoolParam
+	case *kservepb.InferParameter_Int64Param:
+		value = v.Int64Param
+	case *kservepb.InferParameter_Uint64Param:
+		value = v.Uint64Param
+	case *kservepb.InferParameter_DoubleParam:
+		value = v.DoubleParam
+	case *kservepb.InferParameter_StringParam:
+		value = v.StringParam
+	default:
+		return nil // it has no value
+	}
+	req.Parameters = append(req.Parameters, infer.Parameter{Name: name, Value: value})
 	return nil
 }
 

@@ -28,7 +28,8 @@ const (
 )
 
 // A stream answers the requests of one client in their order, while they run at
-// the same time. Each is the business of one worker from beginning to end, which
+// the same time. A model that answers as often as it likes answers when it likes: its
+// requests have no place in the order. Each request is the business of one worker from beginning to end, which
 // receives it, runs it, waits for its turn and writes the answer. While it does so
 // another worker receives the next request; there are as many as were needed at
 // once.
@@ -46,6 +47,8 @@ type stream struct {
 	over      bool         // there will be no more requests
 	workers   int
 	last      <-chan struct{} // is closed when the request received last is answered
+
+	sending sync.Mutex // held while an answer is written
 
 	mu      sync.Mutex // guards the following
 	closed  bool       // no more requests begin
@@ -163,18 +166,25 @@ func (st *stream) finish(ctx context.Context, err error) {
 	}
 	select {
 	case <-st.last:
-		st.end(nil)
 	case <-ctx.Done():
 		st.end(withCode(ctx.Err()))
+		return
 	}
+	st.running.Wait() // for those that are not in the order; there are no more to come
+	st.end(nil)
 }
 
 // serve runs a request, and writes its answer when it is its turn. Where the stream
 // ends instead, those behind have no turn.
 func (st *stream) serve(ctx context.Context, t *turn) {
 	defer st.running.Done()
-	a, err := st.ask(ctx, t.in)
+	a, more, err := st.ask(ctx, t.in)
 	t.in.release()
+	if more != nil {
+		st.running.Go(func() { t.pass(ctx) })
+		st.sendAll(ctx, t.in, more)
+		return
+	}
 	select {
 	case <-t.before:
 	case <-ctx.Done():
@@ -185,33 +195,95 @@ func (st *stream) serve(ctx context.Context, t *turn) {
 		st.end(err)
 		return
 	}
-	if err := st.messages.SendMsg(a); err != nil {
-		st.end(err)
-		return
+	if st.send(a) {
+		close(t.after)
 	}
-	close(t.after)
 }
 
-// ask runs a request. It returns an error if that is to end the stream.
-func (st *stream) ask(ctx context.Context, in *request) (*streamAnswer, error) {
+// pass lets the next one have its turn as soon as this one would have it.
+func (t *turn) pass(ctx context.Context) {
+	select {
+	case <-t.before:
+		close(t.after)
+	case <-ctx.Done():
+	}
+}
+
+// send writes an answer. If that fails, the stream ends.
+func (st *stream) send(a *streamAnswer) bool {
+	st.sending.Lock()
+	err := st.messages.SendMsg(a)
+	st.sending.Unlock()
+	if err != nil {
+		st.end(err)
+	}
+	return err == nil
+}
+
+// sendAll writes one answer after the other to a request, as they come.
+func (st *stream) sendAll(ctx context.Context, in *request, more infer.More) {
+	defer more.Close()
+	for last := false; !last && ctx.Err() == nil; {
+		a := &streamAnswer{answer: answer{id: in.GetId(), model: in.GetModelName(), finality: follows}}
+		resp := responses.Get().(*infer.Response)
+		err := more.Next(ctx, resp)
+		if last = resp.Last; last {
+			a.finality = final
+		}
+		switch {
+		case err != nil && st.strict:
+			responses.Put(resp)
+			st.end(st.service.withCode(err))
+			return
+		case err != nil:
+			responses.Put(resp)
+			a.failure = failureOf(st.service.withCode(err))
+		case resp.Bare:
+			responses.Put(resp)
+			if !in.GetParameters()[emptyFinal].GetBoolParam() {
+				return
+			}
+		default:
+			a.version, a.response = resp.Version, resp
+		}
+		if !st.send(a) {
+			return
+		}
+	}
+}
+
+// ask runs a request. What it returns is its answer, or where its answers come from, or
+// an error that is to end the stream.
+func (st *stream) ask(ctx context.Context, in *request) (*streamAnswer, infer.More, error) {
 	a := &streamAnswer{answer: answer{id: in.GetId()}}
 	resp := responses.Get().(*infer.Response)
 	resp.Times = infer.Timeline{} // it may have been another's
 	err := st.run(ctx, in, resp)
+	if err == nil && resp.More != nil {
+		more := resp.More
+		resp.More = nil
+		responses.Put(resp)
+		return nil, more, nil
+	}
 	if err == nil {
-		a.model, a.version, a.response, a.final = resp.Model, resp.Version, resp, true
-		return a, nil
+		a.model, a.version, a.response, a.finality = resp.Model, resp.Version, resp, final
+		return a, nil, nil
 	}
 	executed := !resp.Times.Taken.IsZero()
 	responses.Put(resp)
 	if executed && st.strict {
-		return a, err
+		return a, nil, err
 	}
 	if executed {
-		a.model, a.final = in.GetModelName(), true
+		a.model, a.finality = in.GetModelName(), final
 	}
-	a.failure = strings.ToValidUTF8(status.Convert(err).Message(), "�")
-	return a, nil
+	a.failure = failureOf(err)
+	return a, nil, nil
+}
+
+// failureOf returns what an answer says of an error.
+func failureOf(err error) string {
+	return strings.ToValidUTF8(status.Convert(err).Message(), "�")
 }
 
 // run runs a request. A panic costs no more than that.
@@ -227,5 +299,10 @@ func (st *stream) run(ctx context.Context, in *request, resp *infer.Response) (e
 	if err := checkName(in); err != nil {
 		return withCode(err)
 	}
-	return st.service.withCode(st.service.infer(ctx, in, st.client, resp))
+	req, err := st.service.decode(in, st.client)
+	if err != nil {
+		return st.service.withCode(err)
+	}
+	req.Many = true
+	return st.service.withCode(st.service.backend.Infer(punctual(ctx), req, resp))
 }

@@ -299,3 +299,109 @@ func TestAnswersThatNobodyReadsAreGivenBack(t *testing.T) {
 	}
 	awaitBuffers(t)
 }
+
+// A teller gives a response for each word, and an error for "bad"; the last word says
+// that there are no more. It waits for each until it may go on.
+type teller struct {
+	words  []string
+	may    chan struct{}
+	closed chan struct{}
+}
+
+func (m *teller) Next(ctx context.Context, resp *infer.Response) error {
+	select {
+	case <-m.may:
+	case <-ctx.Done():
+		resp.Last = true
+		return ctx.Err()
+	}
+	word := m.words[0]
+	m.words = m.words[1:]
+	resp.Last, resp.Bare, resp.Version = len(m.words) == 0, word == "bare", "1"
+	resp.Parameters = []infer.Parameter{{Name: "word", Value: word}}
+	if word == "bad" {
+		return infer.Errorf(infer.Invalid, "a bad word")
+	}
+	return nil
+}
+
+func (m *teller) Close() { close(m.closed) }
+
+// hear describes an answer: its id, its word or error, and whether it is the last.
+func hear(t *testing.T, stream streamClient) string {
+	t.Helper()
+	out, err := stream.Recv()
+	if err != nil {
+		return status.Code(err).String()
+	}
+	in := out.GetInferResponse()
+	return fmt.Sprint(in.GetId(), " ", in.GetModelVersion(), in.GetParameters()["word"].GetStringParam(), out.GetErrorMessage(), " ", in.GetParameters()["triton_final_response"].GetBoolParam())
+}
+
+func TestAModelThatAnswersAsOftenAsItLikesIsHeardWhenItDoes(t *testing.T) {
+	backend, conn := newServer(t, kservegrpc.Options{})
+	many := &teller{words: []string{"one", "bad", "two", "bare"}, may: make(chan struct{}), closed: make(chan struct{})}
+	backend.More = func(req *infer.Request) infer.More {
+		if req.ID == "plain" {
+			return nil
+		}
+		return many
+	}
+	stream := openStream(t.Context(), t, conn)
+	in := request()
+	in.Id = "many"
+	in.Parameters = map[string]*kservepb.InferParameter{
+		"triton_enable_empty_final_response": {ParameterChoice: &kservepb.InferParameter_BoolParam{BoolParam: true}},
+	}
+	if err := stream.Send(in); err != nil {
+		t.Fatal(err)
+	}
+	send(t, stream, "plain")
+	if err := stream.CloseSend(); err != nil { // all is answered all the same
+		t.Fatal(err)
+	}
+	// One that came later does not wait for what takes its time.
+	if got := hear(t, stream); got != "plain 1 true" {
+		t.Errorf("heard %q", got)
+	}
+	for _, want := range []string{"many 1one false", "many a bad word false", "many 1two false", "many  true"} {
+		many.may <- struct{}{}
+		if got := hear(t, stream); got != want {
+			t.Errorf("heard %q, want %q", got, want)
+		}
+	}
+	<-many.closed
+	expectEnd(t, stream, codes.OK)
+}
+
+func TestTheLastWordIsLeftOutUnlessItIsAskedFor(t *testing.T) {
+	backend, conn := newServer(t, kservegrpc.Options{})
+	many := &teller{words: []string{"one", "bare"}, may: make(chan struct{}), closed: make(chan struct{})}
+	close(many.may)
+	backend.More = func(*infer.Request) infer.More { return many }
+	stream := openStream(t.Context(), t, conn)
+	send(t, stream, "a")
+	if err := stream.CloseSend(); err != nil {
+		t.Fatal(err)
+	}
+	if got := hear(t, stream); got != "a 1one false" {
+		t.Errorf("heard %q", got)
+	}
+	expectEnd(t, stream, codes.OK)
+	_, err := kservepb.NewGRPCInferenceServiceClient(conn).ModelInfer(t.Context(), request())
+	if want := "ModelInfer RPC doesn't support models with decoupled transaction policy"; status.Convert(err).Message() != want || status.Code(err) != codes.Unimplemented {
+		t.Errorf("%v, want %s", err, want)
+	}
+}
+
+func TestWhatSendsIsClosedWhenItsClientLeaves(t *testing.T) {
+	backend, conn := newServer(t, kservegrpc.Options{})
+	many := &teller{words: []string{"one"}, may: make(chan struct{}), closed: make(chan struct{})}
+	began := make(chan struct{})
+	backend.More = func(*infer.Request) infer.More { close(began); return many }
+	ctx, cancel := context.WithCancel(t.Context())
+	send(t, openStream(ctx, t, conn), "a")
+	<-began
+	cancel()
+	<-many.closed
+}

@@ -1,6 +1,7 @@
 package kservehttp
 
 import (
+	"errors"
 	"io"
 	"iter"
 	"net/http"
@@ -29,6 +30,9 @@ func (h *handler) infer(w http.ResponseWriter, r *http.Request) error {
 	resp := responses.Get().(*infer.Response)
 	defer responses.Put(resp)
 	if err := h.backend.Infer(r.Context(), &req.Request, resp); err != nil {
+		if errors.Is(err, infer.ErrMany) {
+			return infer.Errorf(infer.Unsupported, "HTTP end point doesn't support models with decoupled transaction policy")
+		}
 		return err
 	}
 	defer resp.Release()

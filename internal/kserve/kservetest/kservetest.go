@@ -50,6 +50,10 @@ type Server struct {
 	// instead.
 	Before func(ctx context.Context, req *infer.Request) error
 
+	// More, if not nil, answers requests that take any number of responses, unless it
+	// returns nil; others are refused then.
+	More func(req *infer.Request) infer.More
+
 	// Entries are the index, and Counted the statistics. Their models need not be
 	// those of the server.
 	Entries []kserve.IndexEntry
@@ -107,6 +111,15 @@ func (s *Server) Infer(ctx context.Context, req *infer.Request, resp *infer.Resp
 		}
 	}
 	resp.Model, resp.Version = req.Model, "1"
+	resp.More = nil
+	if s.More != nil && !req.Many {
+		return infer.Errorf(infer.Unsupported, "%w", infer.ErrMany)
+	}
+	if s.More != nil {
+		if resp.More = s.More(req); resp.More != nil {
+			return nil
+		}
+	}
 	echo(req, resp)
 	return kserve.Classify(req, resp, c.MaxBatchSize > 0, labels)
 }

@@ -6,6 +6,7 @@ import unittest
 
 import numpy as np
 
+import shoal_lines as lines
 import shoal_wire as wire
 import shoal_worker
 import triton_python_backend_utils as pb_utils
@@ -44,6 +45,52 @@ class Tensors(unittest.TestCase):
     def test_strings_that_are_cut_off_are_refused(self):
         with self.assertRaises(pb_utils.TritonModelException):
             pb_utils.deserialize_bytes_tensor(b"\x05\0\0\0abc")
+
+
+class Exchange(unittest.TestCase):
+    def test_memory_is_shared_with_other_libraries(self):
+        array = np.arange(6, dtype=np.float32).reshape(2, 3)
+        for source in (array, array.__dlpack__(), pb_utils.Tensor("y", array)):
+            t = pb_utils.Tensor.from_dlpack("x", source)
+            self.assertEqual((t.name(), t.shape(), t.triton_dtype()), ("x", [2, 3], 11))
+            self.assertTrue(np.shares_memory(t.as_numpy(), array))
+        self.assertEqual(pb_utils.Tensor("x", array).__dlpack_device__(), (1, 0))
+        self.assertTrue(np.shares_memory(pb_utils.Tensor.from_dlpack("z", pb_utils.Tensor("x", array).to_dlpack()).as_numpy(), array))
+
+    def test_memory_of_another_device_is_refused(self):
+        class OnGPU:
+            def __dlpack__(self): raise AssertionError
+            def __dlpack_device__(self): return 2, 0
+        with self.assertRaises(pb_utils.TritonModelException):
+            pb_utils.Tensor.from_dlpack("x", OnGPU())
+
+
+class Lines(unittest.TestCase):
+    def test_parcels_arrive_as_they_were_sent(self):
+        ours, theirs = lines.pair()
+        texts = np.array([b"a", "bc"], dtype=object)
+        turned = np.arange(6, dtype=np.int16).reshape(2, 3).T
+        with ours, theirs:
+            lines.send_parcel(ours, wire.SEND, {"parameters": {"n": 1}}, [pb_utils.Tensor("t", texts), pb_utils.Tensor("n", turned)], wire.LAST)
+            document, tensors, last = lines.receive(theirs, pb_utils.Tensor._view)
+            self.assertTrue(last)
+            self.assertEqual(document["parameters"], {"n": 1})
+            self.assertEqual(tensors[0].as_numpy().tolist(), [b"a", b"bc"])
+            self.assertEqual(tensors[1].as_numpy().tolist(), turned.tolist())
+            ours.close()
+            self.assertIsNone(lines.receive(theirs, pb_utils.Tensor._view))
+
+    def test_a_sender_says_what_is_wrong(self):
+        ours, theirs = lines.pair()
+        with ours, theirs:
+            sender = pb_utils.InferenceResponseSender(lines.Outlet(ours, 1, 0), ["y"])
+            for wrong in ({}, {"flags": 7}, {"response": "text"}):
+                with self.assertRaises(pb_utils.TritonModelException):
+                    sender.send(**wrong)
+            self.assertFalse(sender.is_cancelled())
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+            with self.assertRaisesRegex(pb_utils.TritonModelException, "has been closed"):
+                sender.send(pb_utils.InferenceResponse([]))
 
 
 class Requests(unittest.TestCase):

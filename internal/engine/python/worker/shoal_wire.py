@@ -10,20 +10,24 @@ FRAME = struct.Struct("<HHIQQQ")  # kind, flags, number, a, b, c
 MAX_TEXT = 16 << 10
 
 # From the server.
-MEMORY, LOAD, INIT, RUN, FINISH = 1, 2, 3, 4, 5
+MEMORY, LOAD, INIT, RUN, FINISH, REPLY = 1, 2, 3, 4, 5, 6
 # From the worker.
-LOADED, READY, RAN, FAILED, NEED, LOG = 16, 17, 18, 19, 20, 21
+LOADED, READY, RAN, FAILED, NEED, LOG, CALL, OPEN, SEND, DESK, ASK = 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26
 
 INPUT, OUTPUT = 0, 1  # flags of MEMORY
 KEPT = 1  # flag of RAN: arrays of the inputs are still in use
 JOINED, APART = 2, 4  # flags of LOADED: the model takes rows joined; a batch that failed may be run again in parts
+LAST = 1  # flag of SEND and REPLY: no other follows
+GONE = 2  # flag of SEND: what sends is gone, and none was the last
 
 COUNT = struct.Struct("<II")  # how many requests or responses follow
 REQUEST = struct.Struct("<IIIIQQQII")  # inputs, outputs, length of id, of parameters, timeout, priority, correlation, flags, cancelled
 CANCELLED = 44  # where in it that flag is
 TENSOR = struct.Struct("<IIIIQQ")  # index, type, dimensions, 0, offset, length, and behind it the shape
-RESPONSE = struct.Struct("<IIII")  # failed, code, outputs or length of the text, 0
+RESPONSE = struct.Struct("<IIII")  # outputs follow (0), a text (1) or nothing, because it is sent (2); code, how many or how long, length of parameters
 U32 = struct.Struct("<I")
+U64 = struct.Struct("<Q")
+F64 = struct.Struct("<d")
 SHAPES = [struct.Struct("<%dq" % n) for n in range(65)]  # as many dimensions as numpy has
 TENSORS = [struct.Struct("<IIIIQQ%dq" % n) for n in range(65)]  # with the shape
 

@@ -17,11 +17,9 @@ import numpy as np
 
 import shoal
 import shoal_files
+import shoal_lines as lines
 import shoal_wire as wire
 import triton_python_backend_utils as pb_utils
-
-
-BYTES = pb_utils._BYTES
 
 
 class Memory:
@@ -49,9 +47,18 @@ class Worker:
         self.model = None
         self.inputs, self.outputs, self.output_names = [], {}, []
         pb_utils.Logger._send = lambda level, message: self.send(wire.LOG, flags=level, text=message)
+        pb_utils.InferenceRequest._ask = staticmethod(self.ask)
+        pb_utils._desk = lines.Desk(connection)
 
     def send(self, kind, flags=0, number=0, a=0, b=0, c=0, text=""):
         self.connection.send(wire.FRAME.pack(kind, flags, number, a, b, c) + (wire.text(text) if text else b""))
+
+    def ask(self, document, tensors):
+        """Asks the server to run a request, and returns the line that the responses come over."""
+        ours, theirs = lines.pair()
+        with theirs:
+            lines.send_parcel(self.connection, wire.CALL, document, tensors, beside=[theirs.fileno()])
+        return ours
 
     def receive(self):
         """The next frame that is not about memory; None if the server has left."""
@@ -154,6 +161,7 @@ class Worker:
         self.inputs = [t["name"] for t in config["input"]]
         self.output_names = [t["name"] for t in config["output"]]
         self.outputs = {name: i for i, name in enumerate(self.output_names)}
+        self.decoupled = pb_utils.using_decoupled_model_transaction_policy(config)
         self.telling = Telling(self, self.name)
         with self.telling:
             self.model = self.kind()
@@ -167,21 +175,29 @@ class Worker:
         self.send(wire.READY, number=number)
 
     def run(self, number, a, b):
-        at, size = self.execute(a)
+        at, size = self.execute(number, a)
         # Nobody but the model can hold an array of the inputs by now.
         self.send(wire.RAN, wire.KEPT if self.memory[wire.INPUT].kept() else 0, number, at, size)
 
-    def execute(self, a):
-        requests = self.requests(a)
+    def execute(self, number, a):
+        requests = self.requests(number, a)
         with self.telling:
             responses = self.model.execute(requests)
             if hasattr(responses, "__await__"):
                 import asyncio  # takes long, and few models need it
 
                 responses = asyncio.run(responses)
+            if self.decoupled:
+                if responses is not None:
+                    raise self.failed("Python model '%s' is using the decoupled mode and the execute function must return None." % self.name)
+                for r in requests:
+                    r.get_response_sender()  # it has one as long as there is the request
+                responses = [None] * len(requests)
+            elif responses is None and all(r._sender is not None for r in requests):
+                responses = [None] * len(requests)
             return self.answer(requests, responses)
 
-    def requests(self, at):
+    def requests(self, number, at):
         """The requests of the table that begins at a place of the inputs' memory."""
         memory = self.memory[wire.INPUT]
         table, base = memory.map, memory.base
@@ -191,9 +207,10 @@ class Worker:
         request, tensor, shapes, cancelled = wire.REQUEST, wire.TENSOR, wire.SHAPES, wire.CANCELLED
         make, view, model, version = pb_utils.InferenceRequest.__new__, pb_utils.Tensor._view, self.model_name, self.version
         kind = pb_utils.InferenceRequest
-        requests = []
-        for _ in range(count):
+        requests, connection = [], self.connection
+        for i in range(count):
             r = make(kind)
+            r._sender, r._origin = None, (connection, number, i)
             r._cancelled = base, at + cancelled
             inputs, outputs, id_size, parameters_size, r._timeout, r._priority, r._correlation, r._flags, _ = request.unpack_from(table, at)
             at += request.size
@@ -229,11 +246,15 @@ class Worker:
         table, data, end = [wire.COUNT.pack(len(responses), 0)], [], 0
         tensors, indices, response_type = wire.TENSORS, self.outputs, pb_utils.InferenceResponse
         for r, request in zip(responses, requests):
+            if request._sender is not None and (r is None or isinstance(r, response_type)):
+                if r is not None:
+                    request._sender._send_last(r)
+                table.append(wire.RESPONSE.pack(2, 0, 0, 0))
+                continue
             if not isinstance(r, response_type):
                 raise self.failed("Expected an 'InferenceResponse' object in the execute function return list, found type '%s'." % type(r).__name__)
             if r._error is not None:
-                text = wire.text(str(r._error))
-                code = r._error.code() if isinstance(r._error, pb_utils.TritonError) else pb_utils.TritonError.INTERNAL
+                code, text = r._failure()
                 table.append(wire.RESPONSE.pack(1, code, len(text), 0))
                 table.append(text.ljust(wire.aligned(len(text), 8), b"\0"))
                 continue
@@ -243,26 +264,21 @@ class Worker:
             for t in r._tensors:
                 if t._name not in names:
                     continue  # as in Triton, what nobody asked for is left out
-                array, code = t._array, t._code
-                if array is None:  # an input that nobody looked at
-                    shape, array = t._shape, t._memory[t._offset:t._offset + t._length]
-                else:
-                    shape = array.shape
-                if code == BYTES and array.dtype != np.uint8:
-                    array = np.frombuffer(pb_utils.serialize_byte_tensor(array), dtype=np.uint8)
+                array, shape = t._content()
                 size = array.nbytes
-                table.append(tensors[len(shape)].pack(indices[t._name], code, len(shape), 0, end, size, *shape))
+                table.append(tensors[len(shape)].pack(indices[t._name], t._code, len(shape), 0, end, size, *shape))
                 data.append((array, end, size))
                 end = (end + size + 63) & -64
-            table[head] = wire.RESPONSE.pack(0, 0, len(table) - head - 1, 0)
+            count, parameters = len(table) - head - 1, b""
+            if r._parameters:
+                parameters = r.parameters().encode()
+                table.append(parameters.ljust(wire.aligned(len(parameters), 8)))
+            table[head] = wire.RESPONSE.pack(0, 0, count, len(parameters))
         table = b"".join(table)
         self.room(end + len(table))
         memory = self.memory[wire.OUTPUT].map
         for array, at, size in data:
-            try:
-                memory[at:at + size] = array
-            except ValueError:  # it is not in one piece
-                np.copyto(np.ndarray(array.shape, array.dtype, memory, at), array)
+            lines.put(memory, at, size, array)
         memory[end:end + len(table)] = table
         return end, len(table)
 

@@ -5,6 +5,7 @@ import struct
 
 import numpy as np
 
+import shoal_lines as lines
 import shoal_wire as wire
 
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_START = 1
@@ -12,6 +13,8 @@ TRITONSERVER_REQUEST_FLAG_SEQUENCE_END = 2
 TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
 TRITONSERVER_REQUEST_RELEASE_ALL = 1
 TRITONSERVER_REQUEST_RELEASE_RESCHEDULE = 2
+TRITONSERVER_MEMORY_CPU = 0
+TRITONSERVER_MEMORY_GPU = 2
 
 _BYTES = 13
 _BF16 = 14
@@ -92,6 +95,52 @@ class Tensor:
         return self._array
 
 
+    @staticmethod
+    def from_dlpack(name, source):
+        """A tensor of another library's memory, which it shares if it can."""
+        if hasattr(source, "__dlpack_device__") and source.__dlpack_device__()[0] not in (1, 3):
+            raise TritonModelException("Tensor %r: found memory of another device, expected the CPU's" % name)
+        return Tensor(name, np.from_dlpack(source if hasattr(source, "__dlpack__") else _Capsule(source)))
+
+    def to_dlpack(self):
+        return self.as_numpy().__dlpack__()
+
+    def __dlpack__(self, *args, **kwargs):
+        return self.as_numpy().__dlpack__(*args, **kwargs)
+
+    def __dlpack_device__(self):
+        return 1, 0  # the CPU
+
+    def _content(self):
+        """What is sent of it: an array that has its bytes, and its shape."""
+        array = self._array
+        if array is None:  # nobody looked at it
+            return self._memory[self._offset:self._offset + self._length], self._shape
+        if self._code == _BYTES:
+            return np.frombuffer(serialize_byte_tensor(array), dtype=np.uint8), array.shape
+        return array, array.shape
+
+
+class _Capsule:
+    """What numpy wants to see around memory that was handed over without."""
+
+    def __init__(self, capsule):
+        self._capsule = capsule
+
+    def __dlpack__(self, **_):
+        return self._capsule
+
+    def __dlpack_device__(self):
+        return 1, 0
+
+
+class PreferredMemory:
+    """Where a model would like its answers. They are in the CPU's memory all the same."""
+
+    def __init__(self, preferred_memory_type, preferred_device_id=0):
+        self.preferred_memory_type, self.preferred_device_id = preferred_memory_type, preferred_device_id
+
+
 def _code_of(name, dtype):
     code = _CODES.get(dtype)
     if code is not None:
@@ -107,15 +156,19 @@ def _code_of(name, dtype):
 class InferenceRequest:
     """One request of a batch."""
 
-    __slots__ = ("_inputs", "_id", "_outputs", "_parameters", "_timeout", "_priority", "_correlation", "_flags", "_model", "_version", "_cancelled")
+    __slots__ = ("_inputs", "_id", "_outputs", "_parameters", "_timeout", "_priority", "_correlation", "_flags", "_model", "_version", "_cancelled",
+                 "_sender", "_origin", "_trace")
+
+    _ask = None  # set by the worker: begins a call
 
     def __init__(self, request_id="", correlation_id=0, inputs=(), requested_output_names=(), model_name="", model_version=-1, flags=0,
-                 timeout=0, preferred_memory=None, trace=None, parameters=None):
+                 timeout=0, preferred_memory=None, trace=None, parameters=None, priority=0):
         self._inputs, self._id, self._outputs = list(inputs), request_id, list(requested_output_names)
         self._parameters = json.dumps(parameters or {})
-        self._timeout, self._priority, self._correlation, self._flags = timeout, 0, correlation_id, flags
+        self._timeout, self._priority, self._correlation, self._flags = timeout, priority, correlation_id, flags
         self._model, self._version = model_name, model_version
         self._cancelled = None  # the memory that says so, and where
+        self._sender, self._origin, self._trace = None, None, trace
 
     def inputs(self):
         return self._inputs
@@ -152,11 +205,129 @@ class InferenceRequest:
         """A JSON object, as a string."""
         return self._parameters
 
+    def trace(self):
+        return getattr(self, "_trace", None)
+
+    def set_release_flags(self, flags):
+        if flags != TRITONSERVER_REQUEST_RELEASE_ALL:
+            raise TritonModelException("found release flags %d, expected TRITONSERVER_REQUEST_RELEASE_ALL: requests are not scheduled again" % flags)
+
     def is_cancelled(self):
         if self._cancelled is None:
             return False
         memory, at = self._cancelled
-        return bool(memory[at])
+        return bool(memory[at]) or self._sender is not None and self._sender.is_cancelled()
+
+    def get_response_sender(self):
+        """What sends responses to this request, now or later. It is always the same."""
+        if self._sender is None:
+            if self._origin is None:
+                raise TritonModelException("found a request that the model made itself, expected one that it was given: only those have a response sender")
+            self._sender = InferenceResponseSender(lines.Outlet(*self._origin), self._outputs)
+        return self._sender
+
+    def exec(self, decoupled=False):
+        """Runs the request with another model. With decoupled, returns an iterator over its responses, as many as there are."""
+        answers = ResponseIterator(self._begin(decoupled))
+        return answers if decoupled else answers._only()
+
+    def async_exec(self, decoupled=False):
+        """As exec, to be awaited. The other model begins at once."""
+        return _awaited(ResponseIterator(self._begin(decoupled)), decoupled)
+
+    def _begin(self, decoupled):
+        if InferenceRequest._ask is None:
+            raise TritonModelException("found no server to ask: models can ask others only where they are served")
+        if not isinstance(self._correlation, int):
+            raise TritonModelException("correlation_id: found %r, expected a number" % (self._correlation,))
+        document = {
+            "model": self._model, "version": int(self._version), "id": self._id, "outputs": list(self._outputs), "timeout": int(self._timeout),
+            "priority": int(self._priority), "correlation": self._correlation, "flags": int(self._flags), "many": bool(decoupled),
+            "parameters": json.loads(self._parameters),
+        }
+        return InferenceRequest._ask(document, self._inputs)
+
+
+class ResponseIterator:
+    """The responses to a call, in the order in which they come."""
+
+    def __init__(self, line):
+        self._line, self._ended = line, False
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self._ended:
+            raise StopIteration
+        received = lines.receive(self._line, Tensor._view)
+        if received is None:
+            self.cancel()
+            return InferenceResponse(error=TritonError("the server did not answer"))
+        document, tensors, last = received
+        if last:
+            self.cancel()
+        error = TritonError(document.get("text", ""), document.get("code", TritonError.INTERNAL)) if document.get("failed") else None
+        return InferenceResponse(tensors, error, document.get("parameters"))
+
+    def cancel(self):
+        """Wants no more of them."""
+        self._ended = True
+        self._line.close()
+
+    def _only(self):
+        response = next(self)
+        self.cancel()
+        return response
+
+
+async def _awaited(answers, decoupled):
+    import asyncio  # takes long, and few models need it
+
+    loop, ready = asyncio.get_running_loop(), asyncio.Event()
+    try:
+        loop.add_reader(answers._line, ready.set)
+        try:
+            await ready.wait()
+        finally:
+            loop.remove_reader(answers._line)
+    except BaseException:
+        answers.cancel()  # nobody waits any more
+        raise
+    return answers if decoupled else answers._only()
+
+
+class InferenceResponseSender:
+    """Sends the responses to one request."""
+
+    def __init__(self, outlet, outputs):
+        self._outlet, self._outputs = outlet, outputs
+
+    def send(self, response=None, flags=0):
+        if flags not in (0, TRITONSERVER_RESPONSE_COMPLETE_FINAL):
+            raise TritonModelException("Unable to send response: found flags %r, expected 0 or TRITONSERVER_RESPONSE_COMPLETE_FINAL" % (flags,))
+        if response is None and not flags:
+            raise TritonModelException("Unable to send response: found neither a response nor TRITONSERVER_RESPONSE_COMPLETE_FINAL, expected one of them")
+        if response is not None and not isinstance(response, InferenceResponse):
+            raise TritonModelException("Unable to send response: found %s, expected an InferenceResponse" % type(response).__name__)
+        if not self._send(response, bool(flags)):
+            raise TritonModelException("Unable to send response. Response sender has been closed.")
+
+    def is_cancelled(self):
+        return self._outlet.left()
+
+    def _send(self, response, last):
+        if response is None:
+            return self._outlet.send(None, (), last)
+        if response._error is not None:
+            code, text = response._failure()
+            return self._outlet.send({"failed": True, "code": code, "text": text.decode("utf-8", "ignore")}, (), last)
+        document = {"parameters": response._parameters} if response._parameters else {}
+        return self._outlet.send(document, [t for t in response._tensors if t._name in self._outputs], last)
+
+    def _send_last(self, response):
+        """Sends a response that execute returned, unless it has sent its last."""
+        self._send(response, True)
 
 
 class InferenceResponse:
@@ -178,6 +349,66 @@ class InferenceResponse:
 
     def parameters(self):
         return json.dumps(self._parameters or {})
+
+    def _failure(self):
+        """The code and the text of its error."""
+        code = self._error.code() if isinstance(self._error, TritonError) else TritonError.INTERNAL
+        return code, wire.text(str(self._error))
+
+
+_desk = None  # set by the worker: answers questions
+
+
+def _question(question):
+    if _desk is None:
+        raise TritonModelException("found no server to ask: models have metrics, and know of others, only where they are served")
+    value, wrong = _desk.ask(question)
+    if wrong:
+        raise TritonModelException(wrong)
+    return value
+
+
+def is_model_ready(model_name, model_version=""):
+    return bool(_question({"do": "ready", "name": model_name, "version": str(model_version)}))
+
+
+class MetricFamily:
+    """Metrics of the model's own, of one name. They are on the server's page, for all models and instances together."""
+
+    COUNTER, GAUGE, HISTOGRAM = range(3)
+
+    def __init__(self, name, description, kind):
+        self._name, self._kind = name, kind
+        self._ask("family", help=description, kind=kind)
+
+    def Metric(self, labels=None, buckets=None):
+        return Metric(self, labels, buckets)
+
+    def _ask(self, do, **more):
+        return _question(dict(more, do=do, name=self._name))
+
+
+class Metric:
+    """One number, or one histogram."""
+
+    def __init__(self, family, labels=None, buckets=None):
+        self._family, self._labels = family, {str(k): str(v) for k, v in (labels or {}).items()}
+        family._ask("metric", labels=self._labels, buckets=[float(b) for b in buckets or ()])
+
+    def increment(self, value):
+        self._do("increment", value)
+
+    def set(self, value):
+        self._do("set", value)
+
+    def observe(self, value):
+        self._do("observe", value)
+
+    def value(self):
+        return self._do("value", 0)
+
+    def _do(self, what, value):
+        return self._family._ask(what, labels=self._labels, value=float(value))
 
 
 class Logger:

@@ -1,0 +1,98 @@
+package python
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/shoal-serving/shoal/internal/stats"
+)
+
+func TestAModelHasMetricsOfItsOwnWhileItIsLoaded(t *testing.T) {
+	f := newFixture(t, identityConfig, `
+class TritonPythonModel:
+    def initialize(self, args):
+        kinds = pb_utils.MetricFamily
+        self.seen = pb_utils.MetricFamily(name="seen_total", description="Requests", kind=kinds.COUNTER).Metric(labels={"model": "m", "n": 1})
+        self.level = pb_utils.MetricFamily("level", "Level", kinds.GAUGE).Metric()
+        self.sizes = pb_utils.MetricFamily("sizes", "Sizes", kinds.HISTOGRAM).Metric(labels={}, buckets=[1, 2.5])
+        for wrong in (lambda: pb_utils.MetricFamily("nv_mine", "", kinds.GAUGE), lambda: pb_utils.MetricFamily("level", "Level", kinds.COUNTER),
+                      lambda: pb_utils.MetricFamily("a b", "", kinds.GAUGE), lambda: self.seen.increment(-1), lambda: self.seen.set(1),
+                      lambda: self.level.observe(1), lambda: self.level.set(float("nan")), lambda: self.sizes.value(),
+                      lambda: pb_utils.MetricFamily("level", "Level", kinds.GAUGE).Metric(labels={"__name__": "x"})):
+            try:
+                wrong()
+            except (pb_utils.TritonModelException, ValueError):
+                continue
+            raise AssertionError("not refused")
+    def execute(self, requests):
+        self.seen.increment(len(requests))
+        self.level.increment(3)
+        self.level.set(self.level.value() - 1)
+        for x in (0.5, 1, 2, 9): self.sizes.observe(x)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", r.inputs()[0].as_numpy())]) for r in requests]`)
+	m, err := f.engine.Load(t.Context(), f.src)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // instances share them
+		inst, err := m.Instance(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		batch := calls(1, 2)
+		if err := inst.(*instance).RunEach(t.Context(), batch); err != nil {
+			t.Fatal(err)
+		}
+		release(batch)
+		if err := inst.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	const want = "[{level Level 1 [{map[] 4 [] []}]} {seen_total Requests 0 [{map[model:m n:1] 4 [] []}]} {sizes Sizes 2 [{map[] 25 [1 2.5] [4 6 8]}]}]"
+	if got := fmt.Sprint(f.engine.Metrics()); got != want {
+		t.Errorf("metrics %s, want %s", got, want)
+	}
+	if err := m.Close(); err != nil || len(f.engine.Metrics()) != 0 {
+		t.Errorf("error %v, metrics %v", err, f.engine.Metrics())
+	}
+}
+
+func TestMetricsOfAModelAreBounded(t *testing.T) {
+	var r register
+	m := &model{}
+	ask := func(q question) error {
+		_, err := r.answer(m, &q)
+		return err
+	}
+	for i := range maxFamilies {
+		if err := ask(question{Do: "family", Name: fmt.Sprintf("f%d", i), Kind: stats.Gauge}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range maxMetrics {
+		if err := ask(question{Do: "metric", Name: "f0", Labels: map[string]string{"i": fmt.Sprint(i)}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, q := range []question{
+		{Do: "family", Name: "one_more", Kind: stats.Gauge},
+		{Do: "metric", Name: "f1"},
+		{Do: "family", Name: strings.Repeat("x", 200)},
+		{Do: "metric", Name: "f0", Labels: map[string]string{"a": strings.Repeat("x", maxLabelBytes+1)}},
+		{Do: "metric", Name: "nowhere"},
+		{Do: "set", Name: "f0"},
+		{Do: "nonsense", Name: "f0", Labels: map[string]string{"i": "1"}},
+	} {
+		if ask(q) == nil {
+			t.Errorf("%+v is let pass", q)
+		}
+	}
+	other := &model{}
+	if _, err := r.answer(other, &question{Do: "family", Name: "f0", Kind: stats.Gauge}); err != nil {
+		t.Error(err)
+	}
+	if r.forget(m); len(r.snapshot()) != 1 {
+		t.Errorf("%v are left, want what the other has", r.snapshot())
+	}
+}

@@ -1,0 +1,191 @@
+package python
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shoal-serving/shoal/internal/buf"
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/tensor"
+)
+
+// A parcel is a document in JSON, and behind it the data of the tensors that it lists,
+// each on a line of the cache of its own. It is in memory without a name, which is
+// passed with the frame: whoever sends it gives it away, and whoever receives it has
+// it for itself. The server reads a worker's into memory of its own before it looks.
+type parcel struct {
+	Tensors    []parcelTensor  `json:"tensors,omitempty"`
+	Parameters json.RawMessage `json:"parameters,omitempty"` // an object
+
+	// Of a response that is an error.
+	Failed bool   `json:"failed,omitempty"`
+	Code   uint32 `json:"code,omitempty"`
+	Text   string `json:"text,omitempty"`
+
+	// Of a call.
+	Model       string   `json:"model,omitempty"`
+	Version     int64    `json:"version,omitempty"` // 0 or less means the one that is served
+	ID          string   `json:"id,omitempty"`
+	Outputs     []string `json:"outputs,omitempty"`
+	Timeout     uint64   `json:"timeout,omitempty"` // microseconds
+	Priority    uint64   `json:"priority,omitempty"`
+	Correlation uint64   `json:"correlation,omitempty"`
+	Flags       uint32   `json:"flags,omitempty"`
+	Many        bool     `json:"many,omitempty"` // any number of responses
+
+	memory *buf.Buf // what the data of a parcel that was received is in
+	data   []tensor.Tensor
+}
+
+type parcelTensor struct {
+	Name   string  `json:"name"`
+	Type   uint32  `json:"type"`
+	Shape  []int64 `json:"shape"`
+	Length int     `json:"length"`
+}
+
+// readParcel reads a parcel from a descriptor, which stays the caller's. The caller
+// releases its memory.
+func readParcel(fd int, document, size uint64) (*parcel, error) {
+	if size > maxMemory || document > size {
+		return nil, fmt.Errorf("a parcel of %d bytes with a document of %d, expected at most %d", size, document, maxMemory)
+	}
+	p := &parcel{memory: buf.Get(int(size))}
+	if err := p.read(fd, int(document)); err != nil {
+		p.memory.Release()
+		return nil, err
+	}
+	return p, nil
+}
+
+func (p *parcel) read(fd, document int) error {
+	b := p.memory.B
+	for at := 0; at < len(b); {
+		n, err := unix.Pread(fd, b[at:], int64(at))
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil || n == 0 {
+			return fmt.Errorf("a parcel of %d bytes of which %d can be read: %w", len(b), at, err)
+		}
+		at += n
+	}
+	if err := json.Unmarshal(b[:document], p); err != nil {
+		return fmt.Errorf("a parcel whose document cannot be read: %w", err)
+	}
+	at := align(document, alignment)
+	for _, t := range p.Tensors {
+		switch {
+		case t.Type == uint32(tensor.Invalid) || t.Type > uint32(tensor.BF16):
+			return fmt.Errorf("tensor %q of a type with number %d, which there is not", t.Name, t.Type)
+		case len(t.Shape) > maxDimensions:
+			return fmt.Errorf("tensor %q of %d dimensions, expected at most %d", t.Name, len(t.Shape), maxDimensions)
+		case t.Length < 0 || at > len(b) || t.Length > len(b)-at:
+			return fmt.Errorf("tensor %q of %d bytes from %d on in a parcel of %d", t.Name, t.Length, at, len(b))
+		}
+		p.data = append(p.data, tensor.Tensor{Name: t.Name, Type: tensor.Type(t.Type), Shape: t.Shape, Data: b[at : at+t.Length : at+t.Length]})
+		at = align(at+t.Length, alignment)
+	}
+	return nil
+}
+
+// pack puts a parcel with the given tensors into memory, and returns its descriptor,
+// which is the caller's, and how long the document and all of it are.
+func (p *parcel) pack(tensors []tensor.Tensor) (fd, document, size int, err error) {
+	for i := range tensors {
+		t := &tensors[i]
+		p.Tensors = append(p.Tensors, parcelTensor{t.Name, uint32(t.Type), t.Shape, len(t.Data)})
+	}
+	text, err := json.Marshal(p)
+	if err != nil {
+		return -1, 0, 0, err
+	}
+	size = align(len(text), alignment)
+	for i := range tensors {
+		size = align(size+len(tensors[i].Data), alignment)
+	}
+	b, fd, err := newMemory(size)
+	if err != nil {
+		return -1, 0, 0, err
+	}
+	defer unmap(b)
+	at := align(copy(b, text), alignment)
+	for i := range tensors {
+		at = align(at+copy(b[at:], tensors[i].Data), alignment)
+	}
+	return fd, len(text), size, nil
+}
+
+// encodeParameters returns parameters as a JSON object. Numbers that JSON does not
+// have are left out.
+func encodeParameters(all []infer.Parameter) []byte {
+	object := make(map[string]any, len(all))
+	for _, p := range all {
+		if f, ok := p.Value.(float64); ok && (math.IsNaN(f) || math.IsInf(f, 0)) {
+			continue
+		}
+		object[p.Name] = p.Value
+	}
+	b, err := json.Marshal(object)
+	if err != nil {
+		return []byte("{}") // there is no value left that it could be
+	}
+	return b
+}
+
+const (
+	maxParameters     = 256
+	maxParameterBytes = 64 << 10
+)
+
+// decodeParameters reads a JSON object that came from a worker.
+func decodeParameters(text []byte) ([]infer.Parameter, error) {
+	if len(text) == 0 {
+		return nil, nil
+	}
+	if len(text) > maxParameterBytes {
+		return nil, infer.Errorf(infer.Invalid, "parameters: found %d bytes, expected at most %d", len(text), maxParameterBytes)
+	}
+	object := map[string]any{}
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	if err := d.Decode(&object); err != nil {
+		return nil, infer.Errorf(infer.Invalid, "parameters: %w", err)
+	}
+	if len(object) > maxParameters {
+		return nil, infer.Errorf(infer.Invalid, "parameters: found %d, expected at most %d", len(object), maxParameters)
+	}
+	all := make([]infer.Parameter, 0, len(object))
+	for name, value := range object {
+		if n, ok := value.(json.Number); ok {
+			value = numberOf(n)
+		}
+		switch value.(type) {
+		case bool, int64, float64, string:
+		default:
+			return nil, infer.Errorf(infer.Invalid, "parameter %q: found %v, expected a boolean, a number or a string", name, value)
+		}
+		all = append(all, infer.Parameter{Name: name, Value: value})
+	}
+	slices.SortFunc(all, func(a, b infer.Parameter) int { return strings.Compare(a.Name, b.Name) })
+	return all, nil
+}
+
+// numberOf returns a number as an int64, if it is one, or else as a float64; nil if it
+// is too large for either.
+func numberOf(n json.Number) any {
+	if i, err := n.Int64(); err == nil {
+		return i
+	}
+	if f, err := n.Float64(); err == nil {
+		return f
+	}
+	return nil
+}

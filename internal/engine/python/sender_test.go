@@ -1,0 +1,247 @@
+package python
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/engine"
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/tensor"
+)
+
+const decoupledConfig = identityConfig + ` model_transaction_policy { decoupled: true }`
+
+// sending makes a model that does something with a sender for each request.
+func sending(body string) string {
+	return `
+import threading
+FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+def response(x, **more):
+    return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", np.full((1, 4), x, np.float32)), pb_utils.Tensor("OTHER", np.zeros(1))], **more)
+class TritonPythonModel:
+    def execute(self, requests):
+        for r in requests:
+            sender = r.get_response_sender()
+            assert sender is r.get_response_sender()
+` + strings.ReplaceAll("\n"+strings.TrimSpace(body), "\n", "\n            ") + "\n"
+}
+
+// opened lets the calls have senders, and returns where they come.
+func opened(all []engine.Call) []chan infer.More {
+	var senders []chan infer.More
+	for i := range all {
+		senders = append(senders, make(chan infer.More, 1))
+		all[i].Opened = senders[i]
+	}
+	return senders
+}
+
+// story reads all that a sender sends, as words.
+func story(t testing.TB, more infer.More) (words []string) {
+	t.Helper()
+	defer more.Close()
+	for {
+		var resp infer.Response
+		err := more.Next(t.Context(), &resp)
+		switch {
+		case err != nil:
+			words = append(words, "error: "+err.Error())
+		case resp.Bare:
+			words = append(words, "bare")
+		default:
+			values, err := tensor.View[float32](&resp.Outputs[0])
+			if err != nil || len(resp.Outputs) != 1 {
+				t.Fatalf("%v, outputs %v", err, resp.Outputs)
+			}
+			words = append(words, fmt.Sprint(values[0], resp.Parameters))
+			resp.Release()
+		}
+		if resp.Last {
+			return words
+		}
+	}
+}
+
+func TestAModelAnswersAsOftenAsItLikes(t *testing.T) {
+	for _, tt := range []struct {
+		body string
+		want []string
+	}{
+		{`sender.send(flags=FINAL)`, []string{"bare"}},
+		{`sender.send(response(1), flags=FINAL)`, []string{"1 []"}},
+		{`
+for x in range(300): sender.send(response(x))
+sender.send(flags=FINAL)`, append(numbers(300), "bare")},
+		{`
+def later(sender):
+    time.sleep(0.05)
+    for x in range(3): sender.send(response(x))
+    sender.send(response(3, parameters={"n": 1, "s": "x"}), FINAL)
+threading.Thread(target=later, args=(sender,)).start()`, append(numbers(3), "3 [{n 1} {s x}]")},
+		{`
+sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError("not yet", pb_utils.TritonError.INVALID_ARG)))
+sender.send(response(2), FINAL)`, []string{"error: not yet", "2 []"}},
+		{`
+sender.send(response(1), FINAL)
+try: sender.send(response(2))
+except pb_utils.TritonModelException as e: assert str(e) == "Unable to send response. Response sender has been closed.", e
+else: assert False`, []string{"1 []"}},
+		{`
+sender.send(response(1))
+raise KeyError("lost")`, []string{"1 []", "error: Failed to process the request(s) for model 'm_0_0', message: KeyError: 'lost'"}},
+		{`
+sender.send(response(1))
+self.kept = None
+return []`, []string{"1 []", "error: Failed to process the request(s) for model 'm_0_0', message: Python model 'm_0_0' is using the decoupled mode and the execute function must return None."}},
+		{`sender.send(response(1))`, []string{"1 []", "error: Failed to process the request(s) for model 'm_0_0', message: its response sender is gone"}},
+		{`
+sender.send(response(1))
+os._exit(3)`, []string{"1 []", "error: Failed to process the request(s) for model 'm_0_0', message: the instance died"}},
+	} {
+		t.Run(tt.body, func(t *testing.T) {
+			t.Parallel()
+			inst := newFixture(t, decoupledConfig, sending(tt.body)).open(t)
+			batch := calls(1)
+			senders := opened(batch)
+			told := make(chan []string, 1)
+			go func() { told <- story(t, <-senders[0]) }() // while the model may still run
+			_ = inst.RunEach(t.Context(), batch)
+			got := <-told
+			release(batch)
+			same := slices.EqualFunc(got, tt.want, func(a, b string) bool { return a == b || strings.HasPrefix(b, "error") && strings.HasPrefix(a, b) })
+			if !same {
+				t.Errorf("it sent %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+func numbers(n int) (all []string) {
+	for i := range n {
+		all = append(all, fmt.Sprintf("%d []", i))
+	}
+	return all
+}
+
+func TestResponsesComeWhileTheBatchRuns(t *testing.T) {
+	inst := newFixture(t, decoupledConfig, sending(`
+sender.send(response(1))
+while not sender.is_cancelled(): time.sleep(0.01)
+assert r.is_cancelled()
+sender.send(response(2), FINAL)  # goes nowhere`)).open(t)
+	batch := calls(1)
+	senders := opened(batch)
+	ran := make(chan error, 1)
+	go func() { ran <- inst.RunEach(t.Context(), batch) }()
+	more := <-senders[0]
+	var resp infer.Response
+	if err := more.Next(t.Context(), &resp); err != nil {
+		t.Fatal(err)
+	}
+	resp.Release()
+	more.Close() // the client leaves
+	if err := <-ran; err != nil {
+		t.Error(err)
+	}
+	release(batch)
+}
+
+func TestASenderIsWaitedForNoLongerThanItsClientDoes(t *testing.T) {
+	inst := newFixture(t, decoupledConfig, sending(`
+def later(sender):
+    while not sender.is_cancelled(): time.sleep(0.01)
+threading.Thread(target=later, args=(sender,)).start()`)).open(t)
+	batch := calls(1)
+	senders := opened(batch)
+	if err := inst.RunEach(t.Context(), batch); err != nil {
+		t.Fatal(err)
+	}
+	release(batch)
+	more := <-senders[0]
+	defer more.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	var resp infer.Response
+	if err := more.Next(ctx, &resp); !errors.Is(err, context.DeadlineExceeded) || !resp.Last {
+		t.Errorf("error %v, last %v", err, resp.Last)
+	}
+}
+
+func TestAPlainModelMaySendItsOneResponse(t *testing.T) {
+	inst := newFixture(t, identityConfig, `
+class TritonPythonModel:
+    def execute(self, requests):
+        one, two, three = requests
+        x = [r.inputs()[0].as_numpy() for r in requests]
+        one.get_response_sender().send(pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", x[0])]), pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        two.get_response_sender()
+        return [None] + [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", a)]) for a in x[1:]]`).open(t)
+	batch := calls(1, 2, 3)
+	senders := opened(batch)
+	if err := inst.RunEach(t.Context(), batch); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []string{"1 []", "2 []"} {
+		if got := story(t, <-senders[i]); len(got) != 1 || got[0] != want {
+			t.Errorf("request %d: %q, want %q", i, got, want)
+		}
+	}
+	if len(senders[2]) != 0 || first(t, &batch[2]) != 3 {
+		t.Error("the third is not answered as others are")
+	}
+	release(batch)
+}
+
+func TestAModelSeesThatOneClientOfItsBatchHasLeft(t *testing.T) {
+	f := newFixture(t, identityConfig, `
+print("running")
+until = time.time() + 20
+while not requests[1].is_cancelled() and time.time() < until: time.sleep(0.01)
+return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", np.full((1, 4), r.is_cancelled(), np.float32))]) for r in requests]`)
+	inst := f.open(t)
+	batch := calls(1, 2, 3)
+	left := batch[1].Request
+	go func() {
+		for !strings.Contains(f.log.String(), "msg=running") {
+			time.Sleep(time.Millisecond)
+		}
+		inst.Left(&infer.Request{}) // somebody else's
+		inst.Left(left)
+	}()
+	if err := inst.RunEach(t.Context(), batch); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []float32{0, 1, 0} {
+		if got := first(t, &batch[i]); got != want {
+			t.Errorf("request %d is cancelled: %v, want %v", i, got, want)
+		}
+	}
+	release(batch)
+}
+
+func TestAModelSeesAllThatARequestSays(t *testing.T) {
+	inst := newFixture(t, identityConfig, `
+r = requests[0]
+seen = (json.loads(r.parameters()), r.correlation_id(), r.flags(), r.timeout(), r.priority(), r.requested_output_names(), r.request_id())
+assert seen == ({"a": "x", "b": True, "c": -3, "d": 0.5, "e": 18446744073709551615}, 9, 3, 7, 2, ["OUTPUT"], "id"), seen
+assert requests[1].parameters() == "{}" and requests[1].request_id() == "id"
+return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", r.inputs()[0].as_numpy())], parameters={"k": k, "f": 1.5}) for k, r in enumerate(requests)]`).open(t)
+	batch := calls(1, 2)
+	r := batch[0].Request
+	r.Parameters = []infer.Parameter{{Name: "a", Value: "x"}, {Name: "b", Value: true}, {Name: "c", Value: int64(-3)}, {Name: "d", Value: 0.5}, {Name: "e", Value: uint64(1<<64 - 1)}}
+	r.Correlation, r.Flags, r.Priority, r.Outputs = 9, infer.SequenceStart|infer.SequenceEnd, 2, []string{"OUTPUT"}
+	if err := inst.RunEach(t.Context(), batch); err != nil {
+		t.Fatal(err)
+	}
+	for i := range batch {
+		if got := fmt.Sprint(batch[i].Parameters); got != fmt.Sprintf("[{f 1.5} {k %d}]", i) || first(t, &batch[i]) != float32(i+1) {
+			t.Errorf("answer %d has parameters %s", i, got)
+		}
+	}
+	release(batch)
+}

@@ -1,0 +1,44 @@
+package metrics
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/shoal-serving/shoal/internal/stats"
+)
+
+// own are metrics that models have of their own. Their names and labels were checked
+// when models made them: none is another's.
+type own func() []stats.Family
+
+// Describe implements [prometheus.Collector]. Nobody knows them before they are there.
+func (own) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements [prometheus.Collector].
+func (o own) Collect(out chan<- prometheus.Metric) {
+	for _, f := range o() {
+		for i := range f.Metrics {
+			m := &f.Metrics[i]
+			names := slices.Sorted(maps.Keys(m.Labels))
+			values := make([]string, len(names))
+			for k, name := range names {
+				values[k] = m.Labels[name]
+			}
+			d := desc(f.Name, f.Help, names...)
+			switch f.Kind {
+			case stats.Counter:
+				out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, m.Value, values...)
+			case stats.Gauge:
+				out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, m.Value, values...)
+			case stats.Histogram:
+				buckets := make(map[float64]uint64, len(m.Bounds))
+				for k, bound := range m.Bounds {
+					buckets[bound] = m.Counts[k]
+				}
+				out <- prometheus.MustNewConstHistogram(d, m.Counts[len(m.Bounds)], m.Value, buckets, values...)
+			}
+		}
+	}
+}

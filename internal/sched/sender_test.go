@@ -1,0 +1,117 @@
+package sched
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	"github.com/shoal-serving/shoal/internal/batching"
+	"github.com/shoal-serving/shoal/internal/engine"
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/pacer"
+	"github.com/shoal-serving/shoal/tensor"
+)
+
+// A sending instance opens what sends responses for every request, when it is let, and
+// runs until it is let end. It writes down who left.
+type sending struct {
+	open, end chan struct{}
+	closed    atomic.Int32
+	left      chan string // with room for all
+}
+
+func (s *sending) Run(context.Context, []tensor.Tensor, *engine.Outputs) error { panic("joined") }
+func (s *sending) Close() error                                                { return nil }
+func (s *sending) Left(req *infer.Request)                                     { s.left <- req.ID }
+
+func (s *sending) RunEach(_ context.Context, calls []engine.Call) error {
+	<-s.open
+	for i := range calls {
+		calls[i].Opened <- s.more()
+	}
+	<-s.end
+	return nil
+}
+
+func (s *sending) more() infer.More { return closer{&s.closed} }
+
+type closer struct{ closed *atomic.Int32 }
+
+func (c closer) Next(context.Context, *infer.Response) error { panic("nobody asks") }
+func (c closer) Close()                                      { c.closed.Add(1) }
+
+func startSending(t *testing.T) (*Scheduler, *sending) {
+	t.Helper()
+	inst := &sending{open: make(chan struct{}), end: make(chan struct{}), left: make(chan string, 8)}
+	p := pacer.NewPortable()
+	t.Cleanup(p.Close)
+	return New([]engine.Instance{inst}, Options{
+		Pacer: p, Batching: batching.Config{MaxRows: 8, Policy: batching.Triton{MaxRows: 8}},
+	}), inst
+}
+
+func named(id string) *infer.Request {
+	return &infer.Request{ID: id, Rows: 1, Inputs: []tensor.Tensor{{Name: "x", Type: tensor.Int8, Shape: []int64{1, 1}, Data: []byte{1}}}}
+}
+
+func TestWhoIsSentResponsesDoesNotWaitForTheBatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, inst := startSending(t)
+		close(inst.open)
+		var resp infer.Response
+		if err := s.Submit(t.Context(), named("a"), &resp); err != nil || resp.More == nil {
+			t.Fatalf("error %v, more %v", err, resp.More)
+		}
+		if resp.Times.Taken.IsZero() || !resp.Times.Ran.IsZero() {
+			t.Errorf("times %+v, want those until it ran", resp.Times)
+		}
+		close(inst.end)
+		resp.More.Close()
+		if err := s.Close(); err != nil || inst.closed.Load() != 1 {
+			t.Errorf("error %v, closed %d times", err, inst.closed.Load())
+		}
+	})
+}
+
+func TestWhatSendsToNobodyIsClosedAndTheInstanceIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, inst := startSending(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		returned := make(chan error, 2)
+		submit := func(ctx context.Context, id string) {
+			var resp infer.Response
+			err := s.Submit(ctx, named(id), &resp)
+			if err == nil {
+				resp.More.Close()
+			}
+			returned <- err
+		}
+		go submit(t.Context(), "first") // runs alone, and the others wait for it
+		synctest.Wait()
+		go submit(ctx, "leaves")
+		go submit(t.Context(), "stays")
+		synctest.Wait()
+		inst.open <- struct{}{}
+		inst.end <- struct{}{}
+		if err := <-returned; err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait() // both are in a batch
+		cancel()
+		if err := <-returned; infer.CodeOf(err) != infer.Cancelled {
+			t.Errorf("error %v", err)
+		}
+		if who := <-inst.left; who != "leaves" || len(inst.left) != 0 {
+			t.Errorf("%s left, and %d more", who, len(inst.left))
+		}
+		close(inst.open)
+		if err := <-returned; err != nil {
+			t.Error(err)
+		}
+		close(inst.end)
+		if err := s.Close(); err != nil || inst.closed.Load() != 3 {
+			t.Errorf("error %v, %d of 3 closed", err, inst.closed.Load())
+		}
+	})
+}
