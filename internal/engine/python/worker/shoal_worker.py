@@ -309,8 +309,8 @@ class Telling:
         frames = [f for f in traceback.extract_tb(trace) if not ours(f.filename)]
         lines = ["  %s(%d): %s\n" % (self.worker.place(f.filename), f.lineno, f.name) for f in reversed(frames)]
         at = "\n\nAt:\n" + "".join(lines) if lines else ""
-        name = kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else kind.__module__ + "." + kind.__qualname__
-        raise Failure("Failed to process the request(s) for model '%s', message: %s: %s%s" % (self.whose, name, error, at)) from None
+        told = str(error) or "<EMPTY MESSAGE>"
+        raise Failure("Failed to process the request(s) for model '%s', message: %s: %s%s" % (self.whose, kind.__name__, told, at)) from None
 
 
 def ours(file):
