@@ -44,7 +44,7 @@ def main():
     for needed in (shoal.BINARY, triton.BINARY, test_modelpy.PYTHON):
         if not needed.exists():
             sys.exit(f"found no {needed}: run make python-beside-triton, which brings it")
-    names = [name for name in modelpy.cases if arguments.only in name]
+    names = [name for name in modelpy.cases if arguments.only in name or name.startswith("load")]
     different = json.loads(modelpy.DIFFERENT.read_text())
     recorded = {}
     same = known = failed = 0

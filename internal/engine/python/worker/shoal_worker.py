@@ -222,7 +222,7 @@ class Worker:
     def answer(self, requests, responses):
         """Writes the responses to the outputs' memory: tensors, and behind them the table. Returns where that is."""
         if not isinstance(responses, (list, tuple)):
-            raise self.failed("Expected a list in the execute return, found type '%s'." % type(responses).__name__)
+            raise self.failed("Expected a list in the execute return, found type '%s'." % type(responses))
         if len(responses) != len(requests):
             raise self.failed("Number of InferenceResponse objects do not match the number of InferenceRequest objects. "
                               "InferenceRequest(s) size is:%d, and InferenceResponse(s) size is:%d\n" % (len(requests), len(responses)))
@@ -230,7 +230,7 @@ class Worker:
         tensors, indices, response_type = wire.TENSORS, self.outputs, pb_utils.InferenceResponse
         for r, request in zip(responses, requests):
             if not isinstance(r, response_type):
-                raise self.failed("Expected an 'InferenceResponse' object in the execute function return list, found type '%s'." % type(r).__name__)
+                raise self.failed("Expected an 'InferenceResponse' object in the execute function return list, found type '%s'." % type(r))
             if r._error is not None:
                 text = wire.text(str(r._error))
                 code = r._error.code() if isinstance(r._error, pb_utils.TritonError) else pb_utils.TritonError.INTERNAL

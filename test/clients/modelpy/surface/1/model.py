@@ -9,7 +9,7 @@ def plain(value):
     if isinstance(value, np.ndarray):
         return [str(value.dtype), list(value.shape), [plain(v) for v in value.reshape(-1).tolist()]]
     if isinstance(value, type):
-        return "class " + value.__name__
+        return "class " + value.__name__.rstrip("_")  # numpy 2 has no bool_
     if isinstance(value, (bytes, bytearray)):
         return "bytes " + repr(bytes(value))
     if isinstance(value, dict):
