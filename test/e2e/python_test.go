@@ -59,16 +59,13 @@ class TritonPythonModel:
 
 // children returns the processes that a process has started and that live.
 func children(pid int) (all []int) {
-	files, _ := filepath.Glob("/proc/[0-9]*/stat")
+	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 	for _, file := range files {
-		b, err := os.ReadFile(file)
-		if err != nil {
-			continue // it has just ended
-		}
-		fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
-		if fields[1] == strconv.Itoa(pid) && fields[0] != "Z" {
-			child, _ := strconv.Atoi(filepath.Base(filepath.Dir(file)))
-			all = append(all, child)
+		b, _ := os.ReadFile(file) // its thread may just have ended
+		for _, field := range strings.Fields(string(b)) {
+			if child, err := strconv.Atoi(field); err == nil && alive(child) {
+				all = append(all, child)
+			}
 		}
 	}
 	return all
