@@ -35,6 +35,7 @@ onnxruntime:
 	tools/get-onnxruntime lib
 numpy:
 	tools/get-numpy bin/worker
+	NUMPY=1.26.4 tools/get-numpy bin/worker-older
 sklearn:
 	tools/get-numpy bin/sklearn scikit-learn==1.9.1 scipy==1.17.1 joblib==1.6.0 threadpoolctl==3.8.0 narwhals==2.28.0 cloudpickle==3.1.2
 

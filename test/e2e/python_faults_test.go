@@ -83,7 +83,7 @@ func TestWorkersInTroubleUnderManyClients(t *testing.T) {
 	const clients = 64
 	crowd := newAskers(t, s, clients)
 	defer crowd.leave()
-	truth := watchReadiness(t, s)
+	truth := watchReadiness(t, s, crowd)
 	defer truth.end()
 
 	var before footprint
@@ -220,11 +220,12 @@ type readiness struct {
 // watchReadiness asks every few milliseconds whether the server is ready, and holds
 // that against whether there is a living worker. The server may be told of a change
 // a little later than the test sees it, and the other way round.
-func watchReadiness(t *testing.T, s *server) *readiness {
+func watchReadiness(t *testing.T, s *server, crowd *askers) *readiness {
 	const slack = time.Second
 	r := &readiness{stop: make(chan struct{})}
 	r.over.Go(func() {
-		var wrong time.Time // since when what is said is not so
+		var wrong, down time.Time // since when what is said is not so, and since when it is not ready
+		var good int64            // answers by then
 		for {
 			select {
 			case <-r.stop:
@@ -235,9 +236,14 @@ func watchReadiness(t *testing.T, s *server) *readiness {
 			code, _ := s.get("/v2/health/ready")
 			model, _ := s.get("/v2/models/m/ready")
 			ready := code == http.StatusOK
+			if ready || down.IsZero() {
+				down, good = time.Now(), crowd.good.Load()
+			} else if answers := crowd.good.Load() - good; answers > 100 && time.Since(down) > slack {
+				t.Errorf("for %v the server said that it is not ready, and gave %d answers", time.Since(down), answers)
+				return
+			}
 			switch {
 			case ready == (model == http.StatusOK) && (!ready || there):
-				// Not ready with a process is one that starts, or that hangs: how long that may last is for the test to say.
 				wrong = time.Time{}
 			case wrong.IsZero():
 				wrong = time.Now()
