@@ -41,7 +41,7 @@ def main():
     parser.add_argument("--only", default="", metavar="WORD", help="cases that have this in their names")
     parser.add_argument("--record", action="store_true", help="keep Triton's answers")
     arguments = parser.parse_args()
-    for needed in (shoal.BINARY, triton.BINARY, test_modelpy.PYTHON):
+    for needed in (shoal.BINARY, triton.BINARY, shoal.PYTHON):
         if not needed.exists():
             sys.exit(f"found no {needed}: run make python-beside-triton, which brings it")
     names = [name for name in modelpy.cases if arguments.only in name or name.startswith("load")]

@@ -14,6 +14,7 @@ import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BINARY = ROOT / "bin/shoal"
+PYTHON = ROOT / "bin/worker/bin/python3"  # which has numpy; make numpy brings it
 TESTDATA = ROOT / "internal/engine/onnx/testdata"
 
 LISTENING = re.compile(r"msg=listening protocol=(\w+) address=(\S+)")

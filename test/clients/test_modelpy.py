@@ -8,8 +8,6 @@ import unittest
 import modelpy
 import shoal
 
-PYTHON = shoal.ROOT / "bin/worker/bin/python3"
-
 
 @contextlib.contextmanager
 def side_of(server):
@@ -30,7 +28,7 @@ def serving():
     repository = shoal.Repository()
     try:
         shutil.copytree(modelpy.MODELS, repository.path, dirs_exist_ok=True)  # Python writes beside its files
-        server = shoal.Server(repository.path, "--model-control-mode", "explicit", "--triton-status", python=PYTHON)
+        server = shoal.Server(repository.path, "--model-control-mode", "explicit", "--triton-status", python=shoal.PYTHON)
         server.models = repository.path
         with side_of(server) as side:
             yield side
@@ -38,7 +36,7 @@ def serving():
         repository.remove()
 
 
-@unittest.skipUnless(PYTHON.exists(), "there is no interpreter with numpy in bin/worker; make numpy brings it")
+@unittest.skipUnless(shoal.PYTHON.exists(), "there is no interpreter with numpy in bin/worker; make numpy brings it")
 class TestModelPy(unittest.TestCase):
     maxDiff = None
 
