@@ -90,7 +90,7 @@ func TestRecordedCasesOnTheRunningServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	repository := pythonRepository(t, "", recorder)
-	s := start(t, repository, "--model-control-mode=explicit", "--triton-status")
+	s := start(t, repository, "--model-control-mode=explicit", "--triton-status", "--batching=triton")
 	for _, c := range cases {
 		number := c.Name[:2]
 		if c.Hold > 0 || slices.Contains(onPurpose, number) || !*strict && !slices.Contains(inShort, number) {
