@@ -96,8 +96,8 @@ python-beside-triton: build numpy ## ask Shoal and a real Triton the same of the
 	python3 test/clients/beside.py
 
 .PHONY: python-faults
-python-faults: build numpy ## bring Python workers into trouble under 64 clients, 100 rounds of it: 15 minutes
-	go test -tags e2e -count 1 -timeout 60m -v -run TestWorkersInTroubleUnderManyClients ./test/e2e -rounds 100
+python-faults: build numpy ## bring Python workers into trouble under 64 clients, 100 rounds of it; wants a quiet machine for 20 minutes
+	go test -tags e2e -count 1 -timeout 60m -v -run TestWorkersInTroubleUnderManyClients ./test/e2e -rounds 100 -strict
 
 .PHONY: python-recorded
 python-recorded: build numpy ## play all recorded batching cases with a Python model: 2 minutes

@@ -70,7 +70,7 @@ func children(pid int) (all []int) {
 	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 	for _, file := range files {
 		b, _ := os.ReadFile(file) // its thread may just have ended
-		for _, field := range strings.Fields(string(b)) {
+		for field := range strings.FieldsSeq(string(b)) {
 			if child, err := strconv.Atoi(field); err == nil && alive(child) {
 				all = append(all, child)
 			}

@@ -30,9 +30,10 @@ class TritonPythonModel:
         self.families = [
             family("suite_things_total", "things that were seen", family.COUNTER),
             family("suite_level", "how high it stands", family.GAUGE),
+            family("suite_sizes", "how large they were", family.HISTOGRAM),
         ]
-        things, level = self.families
+        things, level, sizes = self.families
         return {
             "red": things.Metric({"color": "red"}), "blue": things.Metric({"color": "blue", "size": "l"}),
-            "level": level.Metric({"where": "here"}),
+            "level": level.Metric({"where": "here"}), "sizes": sizes.Metric({"of": "boxes"}, buckets=[0.1, 1, 10]),
         }
