@@ -35,6 +35,7 @@ onnxruntime:
 	tools/get-onnxruntime lib
 numpy:
 	tools/get-numpy bin/worker
+	NUMPY=1.26.4 tools/get-numpy bin/worker-older
 sklearn:
 	tools/get-numpy bin/sklearn scikit-learn==1.9.1 scipy==1.17.1 joblib==1.6.0 threadpoolctl==3.8.0 narwhals==2.28.0 cloudpickle==3.1.2
 
@@ -88,6 +89,25 @@ dist: ## pack a server with all that it needs into ./dist, and serve an example 
 .PHONY: clients
 clients: build ## test the built binary with Triton's own Python clients, which it installs to bin/clients
 	python3 test/clients/run.py
+
+.PHONY: python-beside-triton
+python-beside-triton: build numpy ## ask Shoal and a real Triton the same of the same model.py files, and compare the answers
+	tools/get-tritonserver
+	python3 test/clients/beside.py
+
+.PHONY: python-faults
+python-faults: build numpy ## bring Python workers into trouble under 64 clients, 100 rounds of it; wants a quiet machine for 20 minutes
+	go test -tags e2e -count 1 -timeout 60m -v -run TestWorkersInTroubleUnderManyClients ./test/e2e -rounds 100 -strict
+
+.PHONY: python-recorded
+python-recorded: build numpy ## play all recorded batching cases with a Python model: 2 minutes
+	go test -tags e2e -count 1 -timeout 10m -v -run TestRecordedCasesOnTheRunningServer ./test/e2e -strict
+
+.PHONY: python-speed
+python-speed: build numpy ## measure Python models here and in a real Triton; wants a quiet machine for 50 minutes
+	tools/get-perf-analyzer
+	tools/get-tritonserver
+	python3 test/clients/python_speed.py
 
 .PHONY: perf-analyzer
 perf-analyzer: build ## run Triton's perf_analyzer, and print its table for the seed device; wants a quiet machine for 5 minutes

@@ -80,7 +80,7 @@ func (c *Config) Complete(model Description) error {
 // where the file says nothing.
 func (c *Config) Adopt(told *Config) error {
 	written := c.MaxBatchSize > 0 || c.Proto != nil && c.Proto.MaxBatchSize != nil
-	if !written {
+	if !written || c.MaxBatchSize > 0 && told.MaxBatchSize > c.MaxBatchSize {
 		c.MaxBatchSize = told.MaxBatchSize
 	}
 	if c.MaxBatchSize != told.MaxBatchSize {

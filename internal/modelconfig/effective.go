@@ -81,7 +81,7 @@ func (c *Config) effectiveBatching(p *configpb.ModelConfig) {
 
 func (c *Config) effectiveInstances(p *configpb.ModelConfig) {
 	if len(p.GetInstanceGroup()) == 0 {
-		p.InstanceGroup = []*configpb.ModelInstanceGroup{{Count: new(int32(c.Instances))}}
+		p.InstanceGroup = []*configpb.ModelInstanceGroup{{Name: c.Name, Count: new(int32(c.Instances))}}
 	}
 	for i, g := range p.GetInstanceGroup() {
 		if g.GetName() == "" {

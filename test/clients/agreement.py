@@ -68,7 +68,7 @@ class ShoalServer(shoal.Server):
 # A server, and the models to measure on it with the rows of a request.
 SERVERS = [
     ("Shoal", ShoalServer, [("seed_dynamic", 2), ("text_recognition", 1)]),
-    ("Triton", triton.Server, [("seed_device", 2)]),
+    ("Triton", lambda: triton.Server(triton.MODELS, "--disable-auto-complete-config"), [("seed_device", 2)]),
 ]
 
 

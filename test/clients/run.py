@@ -34,7 +34,8 @@ def installing(requirements, folder):
     return subprocess.Popen(install)
 
 
-def main():
+def install():
+    """Installs what is missing, and returns the Python of each version, the newest last."""
     lists = {path.stem.removeprefix("requirements-"): path for path in sorted(HERE.glob("requirements-*.txt"))}
     processes = {version: installing(path, VENVS / version) for version, path in lists.items()}
     for version, process in processes.items():
@@ -43,11 +44,14 @@ def main():
         if process.wait() != 0:
             sys.exit(f"run.py: pip cannot install {lists[version].name}; its message is above")
         shutil.copy(lists[version], VENVS / version / "installed.txt")
+    return [VENVS / version / "bin/python" for version in lists]
 
+
+def main():
     total = [0, 0, 0]
-    for version in lists:
-        print(f"== tritonclient {version}", flush=True)
-        command = [VENVS / version / "bin/python", HERE / "suite.py", *sys.argv[1:]]
+    for python in install():
+        print(f"== tritonclient {python.parents[1].name}", flush=True)
+        command = [python, HERE / "suite.py", *sys.argv[1:]]
         ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, errors="replace")
         print(ran.stdout, end="", flush=True)
         counts = COUNTS.findall(ran.stdout)

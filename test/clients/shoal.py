@@ -1,5 +1,6 @@
 """Starts bin/shoal for a test, on free ports of the loopback interface."""
 
+import os
 import pathlib
 import queue
 import re
@@ -13,6 +14,7 @@ import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BINARY = ROOT / "bin/shoal"
+PYTHON = ROOT / "bin/worker/bin/python3"  # which has numpy; make numpy brings it
 TESTDATA = ROOT / "internal/engine/onnx/testdata"
 
 LISTENING = re.compile(r"msg=listening protocol=(\w+) address=(\S+)")
@@ -56,13 +58,14 @@ class Repository:
 
 
 class Server:
-    """One run of the binary. http, grpc and metrics are host:port once it is ready."""
+    """One run of the binary. http, grpc and metrics are host:port once it is ready. Python models run with python, if that is given."""
 
-    def __init__(self, *arguments):
+    def __init__(self, *arguments, python=None):
         command = [BINARY, "serve", "--calibration-dir=", *map(str, arguments), "--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
+        environment = {**os.environ, "PATH": f"{python.parent}:{os.environ['PATH']}"} if python else None
         self.log = []
         self._addresses = queue.Queue()
-        self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, errors="replace")
+        self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, errors="replace", env=environment)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         try:

@@ -25,15 +25,16 @@ def free_ports(count):
 
 
 class Server:
-    """One run of tritonserver. http and grpc are host:port once it is ready."""
+    """One run of tritonserver with the models of a folder. http, grpc and metrics are host:port once it is ready."""
 
-    def __init__(self):
+    def __init__(self, models=MODELS, *arguments):
         http, grpc, metrics = free_ports(3)
-        self.http, self.grpc = f"127.0.0.1:{http}", f"127.0.0.1:{grpc}"
+        self.http, self.grpc, self.metrics = f"127.0.0.1:{http}", f"127.0.0.1:{grpc}", f"127.0.0.1:{metrics}"
         self._folder = pathlib.Path(tempfile.mkdtemp(prefix="shoal-triton-"))
-        shutil.copytree(MODELS, self._folder / "models")  # Python writes beside its files
-        self._log = open(self._folder / "log", "w+")
-        command = [BINARY, f"--model-repository={self._folder / 'models'}", "--disable-auto-complete-config", "--allow-gpu-metrics=false"]
+        self.models = self._folder / "models"
+        shutil.copytree(models, self.models)  # Python writes beside its files
+        self._log = open(self._folder / "log", "w")
+        command = [BINARY, f"--model-repository={self.models}", "--allow-gpu-metrics=false", *arguments]
         for name, port in (("http", http), ("grpc", grpc), ("metrics", metrics)):
             command += [f"--{name}-address=127.0.0.1", f"--{name}-port={port}"]
         self._process = subprocess.Popen(command, stdout=self._log, stderr=subprocess.STDOUT)
@@ -46,8 +47,7 @@ class Server:
     def _await(self, patience):
         while not self._ready():
             if self._process.poll() is not None or time.monotonic() > patience:
-                self._log.seek(0)
-                raise RuntimeError("tritonserver does not become ready\n" + self._log.read())
+                raise RuntimeError("tritonserver does not become ready\n" + self.text())
             time.sleep(0.05)
 
     def _ready(self):
@@ -56,6 +56,9 @@ class Server:
                 return answer.status == 200
         except (urllib.error.URLError, OSError):
             return False
+
+    def text(self):
+        return (self._folder / "log").read_text(errors="replace")
 
     def stop(self):
         """Ends the server, with its models' processes."""

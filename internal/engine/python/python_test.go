@@ -202,7 +202,7 @@ return out`)
 func TestAnExceptionIsToldInTritonsWords(t *testing.T) {
 	f := newFixture(t, identityConfig, `raise ValueError("boom")`)
 	err := f.open(t).RunEach(t.Context(), calls(1, 2))
-	const want = "Failed to process the request(s) for model 'm_0_0', message: ValueError: boom\n\nAt:\n  m/1/model.py(6): execute\n"
+	const want = "Failed to process the request(s) for model 'm_0', message: ValueError: boom\n\nAt:\n  m/1/model.py(6): execute\n"
 	if err == nil || err.Error() != want || infer.CodeOf(err) != infer.Internal {
 		t.Errorf("error %q, want %q", err, want)
 	}

@@ -239,7 +239,7 @@ class Worker:
     def answer(self, requests, responses):
         """Writes the responses to the outputs' memory: tensors, and behind them the table. Returns where that is."""
         if not isinstance(responses, (list, tuple)):
-            raise self.failed("Expected a list in the execute return, found type '%s'." % type(responses).__name__)
+            raise self.failed("Expected a list in the execute return, found type '%s'." % type(responses))
         if len(responses) != len(requests):
             raise self.failed("Number of InferenceResponse objects do not match the number of InferenceRequest objects. "
                               "InferenceRequest(s) size is:%d, and InferenceResponse(s) size is:%d\n" % (len(requests), len(responses)))
@@ -252,7 +252,7 @@ class Worker:
                 table.append(wire.RESPONSE.pack(2, 0, 0, 0))
                 continue
             if not isinstance(r, response_type):
-                raise self.failed("Expected an 'InferenceResponse' object in the execute function return list, found type '%s'." % type(r).__name__)
+                raise self.failed("Expected an 'InferenceResponse' object in the execute function return list, found type '%s'." % type(r))
             if r._error is not None:
                 code, text = r._failure()
                 table.append(wire.RESPONSE.pack(1, code, len(text), 0))
@@ -325,8 +325,8 @@ class Telling:
         frames = [f for f in traceback.extract_tb(trace) if not ours(f.filename)]
         lines = ["  %s(%d): %s\n" % (self.worker.place(f.filename), f.lineno, f.name) for f in reversed(frames)]
         at = "\n\nAt:\n" + "".join(lines) if lines else ""
-        name = kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else kind.__module__ + "." + kind.__qualname__
-        raise Failure("Failed to process the request(s) for model '%s', message: %s: %s%s" % (self.whose, name, error, at)) from None
+        told = str(error) or "<EMPTY MESSAGE>"
+        raise Failure("Failed to process the request(s) for model '%s', message: %s: %s%s" % (self.whose, kind.__name__, told, at)) from None
 
 
 def ours(file):

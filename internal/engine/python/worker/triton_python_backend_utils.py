@@ -56,7 +56,7 @@ class Tensor:
 
     def __init__(self, name, array):
         if not isinstance(array, np.ndarray):
-            raise TritonModelException("Tensor %r: found %s, expected a numpy array" % (name, type(array).__name__))
+            raise TypeError("Tensor %r: found %s, expected a numpy array" % (name, type(array).__name__))
         code = _CODES.get(array.dtype)
         if code is None:
             code = _code_of(name, array.dtype)
@@ -180,7 +180,7 @@ class InferenceRequest:
         return self._correlation
 
     def requested_output_names(self):
-        return self._outputs
+        return set(self._outputs)
 
     def model_name(self):
         return self._model
@@ -453,7 +453,7 @@ class ModelConfig:
         written = self._config.get("max_batch_size", 0)
         if written > n:
             raise ValueError("max_batch_size: found %d in the model's configuration, expected at most %d, which auto_complete_config says" % (written, n))
-        self._config["max_batch_size"] = written or n
+        self._config["max_batch_size"] = n
 
     def set_dynamic_batching(self):
         if not any(key in self._config for key in ("dynamic_batching", "sequence_batching", "ensemble_scheduling")):
@@ -535,7 +535,7 @@ def triton_to_numpy_type(code):
 def triton_string_to_numpy(name):
     bare = name[len("TYPE_"):] if name.startswith("TYPE_") else name
     if bare not in _NAMES[1:]:
-        raise TritonModelException("found data type %r, expected one such as TYPE_FP32" % name)
+        raise KeyError("found data type %r, expected one such as TYPE_FP32" % name)
     return triton_to_numpy_type(_NAMES.index(bare))
 
 

@@ -1,0 +1,180 @@
+#!/usr/bin/env python3
+"""Measures Python models in bin/shoal and in a real tritonserver, with perf_analyzer, in turn.
+
+    python3 test/clients/python_speed.py [--window MS] [--rounds N] [--only WORD] [--keep FILE]
+
+The same model.py files run in both, each server idle while the other is measured, and
+who is first changes from round to round:
+
+- identity, with 64 clients: at least 1.5 times Triton's throughput;
+- the seed device, which sleeps, with 1 to 32 clients: as it is here, and in Triton with
+  max_queue_delay of 0, 0.1, 0.5 and 2 ms. At least as good as the best of these with
+  each number of clients, and 1.4 times its default with 2 and with 4.
+
+Before them a batch of 8 × 12.8 KB goes through a worker that does nothing
+(BenchmarkRoundTrip): at most 60 µs in the median.
+
+What is measured is kept in a file, so that a run that was ended goes on where it was; another
+window or another bin/shoal begins anew. It prints a table, and last how many promises are kept.
+`make python-speed` brings what it needs first.
+"""
+
+import argparse
+import hashlib
+import pathlib
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+import agreement
+import perf_analyzer
+import shoal
+import triton
+
+CLIENTS = [1, 2, 4, 8, 16, 32]
+DELAYS = [0, 100, 500, 2000]  # microseconds
+ROUND_TRIP = 60  # microseconds, at most
+IDENTITY, BEST, DEFAULT = 1.5, 1.0, 1.4  # times Triton's throughput, at least
+
+
+def repository(folder):
+    """Triton's models: those of triton/, the seed device once for each delay."""
+    shutil.copytree(triton.MODELS, folder, dirs_exist_ok=True)
+    seed = folder / "seed_device"
+    text = (seed / "config.pbtxt").read_text()
+    for delay in DELAYS[1:]:
+        other = folder / f"seed_device_{delay}"
+        shutil.copytree(seed, other)
+        config = text.replace('"seed_device"', f'"seed_device_{delay}"')
+        (other / "config.pbtxt").write_text(re.sub(r"dynamic_batching \{.*\}", f"dynamic_batching {{ max_queue_delay_microseconds: {delay} }}", config))
+
+
+class Cell:
+    """One model with a number of clients: a throughput for each place in each round."""
+
+    def __init__(self, model, clients, rows, delays):
+        self.model, self.clients, self.rows = model, clients, rows
+        self.name = f"{model} {clients}"
+        self.places = {"Shoal": model} | {f"Triton {d}": model if d == 0 else f"{model}_{d}" for d in delays}
+        self.pairs = []  # as agreement.Kept calls them: a throughput by place
+
+    def measure(self, servers, window):
+        places = list(self.places)
+        if len(self.pairs) % 2:
+            places.reverse()
+        found = {}
+        for place in places:
+            server = servers[place.split()[0]]
+            call = ["-b", str(self.rows), "--input-data", "zero", "--concurrency-range", str(self.clients), "--percentile", "95"]
+            level, = perf_analyzer.measure(
+                self.places[place], ["-i", "grpc", "-u", server.grpc], *call, rows=self.rows, clients=self.clients, window=window)
+            found[place] = level.throughput
+        return found
+
+    def middle(self, place):
+        return statistics.median(pair[place] for pair in self.pairs)
+
+    def best(self):
+        """Triton's best place."""
+        return max((place for place in self.places if place != "Shoal"), key=self.middle)
+
+    def ratio(self, place):
+        return agreement.median([pair["Shoal"] / pair[place] for pair in self.pairs])
+
+    def promises(self):
+        """Which place of Triton's is to be reached how many times."""
+        if self.model == "identity":
+            return [("Triton 0", IDENTITY)]
+        promises = [(self.best(), BEST)]
+        if self.clients in (2, 4):
+            promises.append(("Triton 0", DEFAULT))
+        return promises
+
+    def row(self):
+        def times(place):
+            return "{:.2f} [{:.2f}, {:.2f}]".format(*self.ratio(place))
+
+        figures = " / ".join(f"{self.middle(place):,.0f}" for place in self.places)
+        best = self.best()
+        return f"{self.model} | {self.clients} | {figures} | {times('Triton 0')} | {times(best)}, {best.split()[1]} µs"
+
+
+def round_trip():
+    """The median of BenchmarkRoundTrip, in microseconds."""
+    call = ["go", "test", "-run", "^$", "-bench", "RoundTrip", "-benchtime", "3s", "./internal/engine/python"]
+    done = subprocess.run(call, cwd=shoal.ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300)
+    found = re.search(r"([\d.]+) p50-µs", done.stdout)
+    if not found:
+        sys.exit(f"{' '.join(call)}: found no p50-µs in\n{done.stdout}")
+    return float(found[1])
+
+
+def fill(cells, kept, rounds, window):
+    """Measures what is missing, all cells once before any of them again."""
+    if all(len(cell.pairs) >= rounds for cell in cells):
+        return
+    with tempfile.TemporaryDirectory(prefix="shoal-speed-") as folder:
+        models = pathlib.Path(folder) / "models"
+        repository(models)
+        servers = {"Triton": triton.Server(models, "--disable-auto-complete-config")}
+        ours = shoal.Repository()
+        try:
+            shutil.copytree(triton.MODELS, ours.path, dirs_exist_ok=True)
+            servers["Shoal"] = shoal.Server(ours.path, python=shoal.PYTHON)
+            while missing := [cell for cell in cells if len(cell.pairs) < rounds]:
+                fewest = min(len(cell.pairs) for cell in missing)
+                for cell in [cell for cell in missing if len(cell.pairs) == fewest]:
+                    began = time.monotonic()
+                    kept.add(cell, cell.measure(servers, window))
+                    print(f"round {len(cell.pairs)} of {rounds} in {time.monotonic() - began:.1f} s: {cell.name}", file=sys.stderr, flush=True)
+        finally:
+            for server in servers.values():
+                server.stop()
+            ours.remove()
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--window", type=int, default=1000, metavar="MS", help="length of a window; each run has three (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=7, help="(%(default)s)")
+    parser.add_argument("--only", default="", metavar="WORD", help="cells that have this in their names, such as 'identity' or 'seed_device 4'")
+    parser.add_argument("--keep", type=pathlib.Path, default=shoal.ROOT / "bin/python-speed.jsonl", metavar="FILE", help="where rounds are kept (%(default)s)")
+    arguments = parser.parse_args()
+    for needed in (shoal.BINARY, perf_analyzer.PERF_ANALYZER, triton.BINARY, shoal.PYTHON):
+        if not needed.exists():
+            sys.exit(f"found no {needed}: run make python-speed, which brings it")
+
+    verdicts = []
+    if arguments.only in "round trip":
+        took = round_trip()
+        verdicts.append((took <= ROUND_TRIP, f"a round trip takes {took:.1f} µs in the median, want at most {ROUND_TRIP}"))
+    cells = [Cell("identity", 64, 1, [0])] + [Cell("seed_device", clients, 2, DELAYS) for clients in CLIENTS]
+    cells = [cell for cell in cells if (arguments.only + " ") in (cell.name + " ") or arguments.only == ""]
+    kept = agreement.Kept(arguments.keep, f"{hashlib.sha256(shoal.BINARY.read_bytes()).hexdigest()[:12]} {arguments.window}")
+    kept.read(cells)
+    try:
+        fill(cells, kept, arguments.rounds, arguments.window)
+    except perf_analyzer.Wrong as wrong:
+        print(f"{wrong}\nwhat was measured is kept in {arguments.keep}; run it again to go on", file=sys.stderr)
+        return 1
+    print(f"infer/s over gRPC, and Shoal's share of Triton's: {arguments.rounds} rounds, each of three windows of {arguments.window} ms.\n")
+    print("| model | clients | Shoal / Triton with each delay | of Triton's default | of Triton's best |\n|---|---|---|---|---|")
+    for cell in cells:
+        print(f"| {cell.row()} |")
+        for place, least in cell.promises():
+            mid, low, high = cell.ratio(place)
+            verdicts.append((mid >= least, f"{cell.name}, of {place}: {mid:.3f} [{low:.3f}, {high:.3f}], want at least {least}"))
+    print()
+    for is_kept, sentence in verdicts:
+        print(f"{'ok    ' if is_kept else 'FAILED'}  {sentence}")
+    failed = sum(not is_kept for is_kept, _ in verdicts)
+    print(f"{len(verdicts) - failed} passed, {failed} failed, 0 skipped")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
