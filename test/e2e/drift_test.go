@@ -40,7 +40,9 @@ func TestAModelThatGetsSlowerAndFasterIsFollowed(t *testing.T) {
 	// the server expected it of all sizes.
 	follows := func(from, to time.Duration) int {
 		t.Helper()
-		changed := 0 // batches until the change; 0 before it
+		const sure = 4 // a few that took long are chance
+		changed := 0   // batches until the first of those that took as long as from now on
+		seen := 0      // of those, one after the other
 		ran := s.batches("m")[1]
 		for began := time.Now(); time.Since(began) < 20*time.Second; time.Sleep(2 * time.Millisecond) {
 			now := s.batches("m")[1]
@@ -48,11 +50,16 @@ func TestAModelThatGetsSlowerAndFasterIsFollowed(t *testing.T) {
 				continue
 			}
 			took := (now.took - ran.took) / time.Duration(now.count-ran.count)
-			if changed == 0 && nearer(took, to, from) {
-				changed = ran.count
+			switch {
+			case nearer(took, to, from):
+				if seen++; seen == 1 {
+					changed = ran.count
+				}
+			case seen < sure:
+				seen = 0
 			}
 			ran = now
-			if changed > 0 && s.expects("m", to, from) {
+			if seen >= sure && s.expects("m", to, from) {
 				return ran.count - changed
 			}
 		}
