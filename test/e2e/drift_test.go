@@ -3,8 +3,6 @@
 package e2e
 
 import (
-	"encoding/json"
-	"net/http"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -82,17 +80,7 @@ func nearer(d, to, from time.Duration) bool { return 2*(d-to).Abs() < (d - from)
 // long, and not as long as they took.
 func (s *server) expects(model string, takes, took time.Duration) bool {
 	s.t.Helper()
-	code, body := s.get("/v2/models/" + model + "/explain")
-	var known struct {
-		Curve []struct {
-			Rows  int           `json:"rows"`
-			Takes time.Duration `json:"takes_ns"`
-		} `json:"curve"`
-	}
-	if err := json.Unmarshal([]byte(body), &known); err != nil || code != http.StatusOK || len(known.Curve) == 0 {
-		s.t.Fatalf("%d %v %s", code, err, body)
-	}
-	for _, size := range known.Curve {
+	for _, size := range s.explanation(model).Curve {
 		if !nearer(size.Takes, takes, took) {
 			return false
 		}

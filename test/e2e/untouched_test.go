@@ -23,6 +23,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/bench"
 	"github.com/shoal-serving/shoal/internal/engine/onnx/onnxruntime"
 	"github.com/shoal-serving/shoal/internal/engine/onnx/onnxtest"
+	"github.com/shoal-serving/shoal/internal/explain"
 	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
 	"github.com/shoal-serving/shoal/test/bare"
 )
@@ -207,7 +208,7 @@ func (tr *trial) repeat(t *testing.T, ways []byHand) {
 				if names[way] != untouched {
 					continue
 				}
-				t.Logf("round %d, %d clients: untouched runs %s", round+1, clients, batchSizes(before, s.batches(model)))
+				t.Logf("round %d, %d clients: untouched runs %s; %s", round+1, clients, batchSizes(before, s.batches(model)), chosen(s.explanation(model)))
 				if clients == 1 {
 					tr.figures.add(t, tr.key("wait", clients), s.queued(model).since(waited).Seconds()*1e6)
 				}
@@ -315,6 +316,15 @@ func batchSizes(before, after map[int]ran) string {
 		}
 	}
 	return "batches of " + strings.Join(all, ", ")
+}
+
+// chosen says how a model runs by what was found out.
+func chosen(m explain.Model) string {
+	how := fmt.Sprintf("%d instances of %d threads", m.Instances.Count, m.Threads.Count)
+	if m.Policy == nil {
+		return how + ", no batching"
+	}
+	return fmt.Sprintf("%s, %d at once, filled up to %d rows", how, m.Policy.Useful, m.Policy.Efficient)
 }
 
 // waits are how many requests were in a model's queue, and for how long together.
