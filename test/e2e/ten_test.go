@@ -23,10 +23,15 @@ var tenModels = []struct {
 	name, model string
 	clients     int
 }{
-	{"words", "minilm", 2}, {"sentences", "minilm", 8},
-	{"signs", "text_recognition", 1}, {"letters", "text_recognition_2", 4},
-	{"files", "magika", 2}, {"uploads", "magika", 6},
-	{"wide", "wide_mlp", 1}, {"wider", "wide_mlp", 4}, {"widest", "wide_mlp", 16},
+	{"words", "minilm", 2},
+	{"sentences", "minilm", 8},
+	{"signs", "text_recognition", 1},
+	{"letters", "text_recognition_2", 4},
+	{"files", "magika", 2},
+	{"uploads", "magika", 6},
+	{"wide", "wide_mlp", 1},
+	{"wider", "wide_mlp", 4},
+	{"widest", "wide_mlp", 16},
 	{"lines", "ppocrv4_rec", 1},
 }
 

@@ -3,7 +3,7 @@
 package e2e
 
 import (
-	"bufio"
+	"bytes"
 	"cmp"
 	"crypto/sha256"
 	"encoding/json"
@@ -373,17 +373,13 @@ func openFigures(t *testing.T, name string) *figures {
 		path:  choose(filepath.Join(root, "bin", name+".jsonl"), filepath.Join(t.TempDir(), name)),
 		under: fmt.Sprintf("%x", sha256.Sum256(binary))[:12], of: map[string][]float64{},
 	}
-	file, err := os.Open(f.path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return f
-	}
-	if err != nil {
+	kept, err := os.ReadFile(f.path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		t.Fatal(err)
 	}
-	defer file.Close()
-	for lines := bufio.NewScanner(file); lines.Scan(); {
+	for line := range bytes.Lines(kept) {
 		var v figure
-		if err := json.Unmarshal(lines.Bytes(), &v); err != nil {
+		if err := json.Unmarshal(line, &v); err != nil {
 			t.Fatalf("%s: %v: delete it to begin anew", f.path, err)
 		}
 		if v.Under == f.under {
