@@ -131,7 +131,11 @@ func (tr *trial) run(t *testing.T, s *server, name string, clients int, warm, on
 			}
 		},
 	}
-	return c.run(t, s).loops()
+	got := c.run(t, s)
+	if t.Failed() {
+		t.FailNow() // what was answered with errors is no figure to keep
+	}
+	return got.loops()
 }
 
 // screen tries all of the grid once, and returns the best four, best first, and
