@@ -40,7 +40,7 @@ sklearn:
 	tools/get-numpy bin/sklearn scikit-learn==1.9.1 scipy==1.17.1 joblib==1.6.0 threadpoolctl==3.8.0 narwhals==2.28.0 cloudpickle==3.1.2
 
 .PHONY: models
-models: ## bring models of real size to ./models, some generated and some downloaded: 260 MB
+models: ## bring models of real size to ./models, some generated and some downloaded: 265 MB
 	tools/get-models models
 
 .PHONY: build
@@ -140,17 +140,31 @@ bench-replay: build ## record a minute, replay it twice, and hold it against the
 
 .PHONY: proofs
 proofs: build ## prove with real models what docs/measured.md says of them; wants `make models` and a quiet machine for 10 minutes
-	go test -tags e2e,proofs -count 1 -timeout 60m -v -run '^TestProof' ./test/e2e -strict
+	go test -tags e2e,proofs -count 1 -timeout 60m -v -run '^TestProof' -skip 'Untouched|TenModels' ./test/e2e -strict
 
 .PHONY: slo
 slo: build ## prove that overload costs no goodput, with the seed device and ResNet-50; wants `make models` and a quiet machine for 15 minutes
 	go test -tags e2e,proofs -count 1 -timeout 60m -v -run '^TestProofOverload' ./test/e2e -strict
 
+.PHONY: auto-seed
+auto-seed: build ## hold the seed device untouched against each delay, with perf_analyzer; wants a quiet machine for 10 minutes, and goes on where it was stopped
+	tools/get-perf-analyzer
+	python3 test/clients/auto_seed.py
+
+.PHONY: auto-real
+auto-real: build ## hold real models untouched against the best configuration by hand; wants `make models` and a quiet machine for 35 minutes, and goes on where it was stopped
+	go test -tags e2e,proofs -count 1 -timeout 90m -v -run '^TestProofUntouched' ./test/e2e -strict
+
+.PHONY: ten-models
+ten-models: build ## hold ten models on the same cores against the best counts by hand; wants `make models` and a quiet machine for 5 minutes
+	go test -tags e2e,proofs -count 1 -timeout 30m -v -run '^TestProofTenModels' ./test/e2e -strict
+
 .PHONY: figures
 figures: build ## measure what docs/measured.md promises; wants a quiet machine for 20 minutes
 	go test -run '^$$' -bench 'Submit|Gap' -benchmem ./internal/sched
-	go test -run '^$$' -bench . -benchmem ./internal/batching ./internal/simulate
-	go test -tags e2e -count 1 -timeout 40m -v -run 'Seed|QueuePolicies|AToE|Timeouts|Idle' ./test/e2e -strict
+	go test -run '^$$' -bench Automatic -benchtime 1000000x -benchmem ./internal/sched
+	go test -run '^$$' -bench . -benchmem ./internal/batching ./internal/batching/automatic ./internal/simulate
+	go test -tags e2e -count 1 -timeout 40m -v -run 'Seed|QueuePolicies|AToE|Timeouts|Idle|AloneNeverWaits|IsFollowed' ./test/e2e -strict
 
 .PHONY: matrix matrix-heldout
 matrix: ## hold the automatic policy against the best static settings in 272 cells; keeps results in bin/matrix, and goes on where it was stopped

@@ -95,6 +95,40 @@ func TestMeasuringStandsBackWhenRequestsCome(t *testing.T) {
 	})
 }
 
+func TestWhatOthersDisturbedIsMeasuredAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pairs := 0
+		b := &bench{takes: func(rows, instances int) time.Duration {
+			if instances == 2 {
+				if pairs++; pairs <= 3 { // the first run, which never counts, and two attempts
+					return 20 * linear(rows, 1)
+				}
+				return linear(rows, 1) * 3 / 2
+			}
+			return linear(rows, 1)
+		}}
+		f, err := Measure(t.Context(), b.job(Bounds{MaxRows: 1, Instances: 2}), Findings{})
+		if err != nil || pairs != 4 || !slices.Equal(f.Profile.Slowdown, []float64{1, 1.5}) {
+			t.Errorf("%+v after %d tries, %v", f, pairs, err)
+		}
+	})
+	f := Findings{}.Add(Step{Rows: 2, Instances: 1}, []time.Duration{10 * ms})
+	for _, tt := range []struct {
+		instances int
+		took      []time.Duration
+		want      bool
+	}{
+		{1, []time.Duration{10 * ms, 12 * ms, 99 * ms}, false}, // one that is late says nothing
+		{1, []time.Duration{10 * ms, 13 * ms, 14 * ms}, true},
+		{2, []time.Duration{24 * ms, 25 * ms, 25 * ms}, false},
+		{2, []time.Duration{26 * ms, 26 * ms, 26 * ms}, true},
+	} {
+		if got := f.doubts(Step{Rows: 2, Instances: tt.instances}, tt.took); got != tt.want {
+			t.Errorf("%d at once took %v: doubted %v", tt.instances, tt.took, got)
+		}
+	}
+}
+
 func TestMemoryEndsTheSizes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &bench{takes: linear, fails: func(rows int) error {

@@ -43,6 +43,11 @@ const (
 	// A size that is so many times that at which the model does the most, and so many
 	// rows, is the last as well: nobody would want a larger one.
 	beyond, least = 4, 16
+
+	// A step that is in doubt is measured so many times at the most.
+	attempts = 3
+	// So many times is what runs may differ by that nobody disturbed.
+	apart = 1.25
 )
 
 // Next returns what to measure next, and false if all has been. First one instance
@@ -104,11 +109,27 @@ func nextSize(rows int) int {
 	}
 }
 
+// doubts reports whether somebody else seems to have used the cores meanwhile, of
+// whom only the time that batches take can tell: half of the runs took much longer
+// than the fastest, or batches that ran at once took longer than they would have one
+// after the other. took is not empty.
+func (f Findings) doubts(s Step, took []time.Duration) bool {
+	middle := float64(middleOf(took))
+	if middle > apart*float64(slices.Min(took)) {
+		return true
+	}
+	return s.Instances > 1 && middle > apart*float64(s.Instances)*float64(timeOf(f.Profile, s.Rows))
+}
+
+func middleOf(took []time.Duration) time.Duration {
+	return slices.Sorted(slices.Values(took))[(len(took)-1)/2]
+}
+
 // Add returns the findings with what a step took, of which the first run of each
 // instance has been left out. took is not empty.
 func (f Findings) Add(s Step, took []time.Duration) Findings {
 	took = slices.Sorted(slices.Values(took))
-	middle := took[(len(took)-1)/2]
+	middle := middleOf(took)
 	p := f.Profile
 	if s.Instances == 1 {
 		sizes := slices.DeleteFunc(slices.Clone(p.Sizes), func(t automatic.Timing) bool { return t.Rows == s.Rows })

@@ -20,7 +20,7 @@ func TestARequestDoesNotAllocate(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%d", name, callers), func(t *testing.T) {
 				// The collector empties pools, which would have to be filled again.
 				defer debug.SetGCPercent(debug.SetGCPercent(-1))
-				s := startNoOp(t, cfg)
+				s := startNoOp(t, cfg())
 				n := max(20_000, 20*callers)
 				perRequest := 1.0
 				for range 5 { // pools and queues still grow a little, the less the more have passed

@@ -3,12 +3,15 @@ package sched
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/batching"
+	"github.com/shoal-serving/shoal/internal/batching/automatic"
 	"github.com/shoal-serving/shoal/internal/engine/enginetest"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/pacer"
@@ -17,11 +20,16 @@ import (
 )
 
 // costs are the ways of queueing whose price is held.
-var costs = map[string]batching.Config{
-	"plain": {MaxRows: 64, Policy: batching.Triton{MaxRows: 64}},
-	"levels": {
-		MaxRows: 64, Policy: batching.Triton{MaxRows: 64},
-		Levels: []batching.Level{{Timeout: time.Hour}, {Timeout: 2 * time.Hour, AllowOverride: true, MaxQueue: 10000}}, DefaultLevel: 2,
+var costs = map[string]func() batching.Config{
+	"plain": func() batching.Config { return batching.Config{MaxRows: 64, Policy: batching.Triton{MaxRows: 64}} },
+	"levels": func() batching.Config {
+		return batching.Config{
+			MaxRows: 64, Policy: batching.Triton{MaxRows: 64},
+			Levels: []batching.Level{{Timeout: time.Hour}, {Timeout: 2 * time.Hour, AllowOverride: true, MaxQueue: 10000}}, DefaultLevel: 2,
+		}
+	},
+	"automatic": func() batching.Config {
+		return batching.Config{MaxRows: 64, Policy: automatic.New(automatic.Options{MaxRows: 64, Instances: 1})}
 	},
 }
 
@@ -70,7 +78,7 @@ func BenchmarkSubmit(b *testing.B) {
 	for name, cfg := range costs {
 		for _, callers := range []int{1, 2, 16, 64, 512, 4096} {
 			b.Run(fmt.Sprintf("%s/%d", name, callers), func(b *testing.B) {
-				s := startNoOp(b, cfg)
+				s := startNoOp(b, cfg())
 				run(b, s, callers, 10*callers)
 				b.ReportAllocs()
 				b.ResetTimer()
@@ -78,4 +86,40 @@ func BenchmarkSubmit(b *testing.B) {
 			})
 		}
 	}
+}
+
+// BenchmarkAutomatic gives what a request costs more under the automatic policy than
+// under Triton's rule, in the CPU time of the process: how long somebody waits for
+// others is no cost. Both run in turn, and the middle one of the differences counts.
+func BenchmarkAutomatic(b *testing.B) {
+	for _, callers := range []int{1, 16, 64, 512} {
+		b.Run(fmt.Sprint(callers), func(b *testing.B) {
+			rule, policy := startNoOp(b, costs["plain"]()), startNoOp(b, costs["automatic"]())
+			const turns = 15
+			n := max(b.N/turns, 10*callers)
+			cost := func(s *Scheduler) float64 {
+				before := processCPU(b)
+				run(b, s, callers, n)
+				return float64(processCPU(b)-before) / float64(n)
+			}
+			cost(rule)
+			cost(policy)
+			var more []float64
+			b.ResetTimer()
+			for range turns {
+				r := cost(rule)
+				more = append(more, cost(policy)-r)
+			}
+			slices.Sort(more)
+			b.ReportMetric(more[turns/2], "more-ns/request")
+		})
+	}
+}
+
+func processCPU(tb testing.TB) time.Duration {
+	var used syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
+		tb.Fatal(err)
+	}
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }

@@ -236,12 +236,16 @@ func inputs(model string, ports []onnxruntime.Port, rows int, seed uint64) (in [
 			for range elements {
 				t.Data = binary.LittleEndian.AppendUint32(t.Data, math.Float32bits(random.Float32()))
 			}
+		case tensor.Int32:
+			for range elements {
+				t.Data = binary.LittleEndian.AppendUint32(t.Data, 1)
+			}
 		case tensor.Int64:
 			for range elements {
 				t.Data = binary.LittleEndian.AppendUint64(t.Data, 1)
 			}
 		default:
-			return nil, fmt.Errorf("input %q of %s has type %v, expected FP32 or INT64", p.Name, model, p.Type)
+			return nil, fmt.Errorf("input %q of %s has type %v, expected FP32, INT32 or INT64", p.Name, model, p.Type)
 		}
 		in = append(in, t)
 	}

@@ -19,7 +19,7 @@ import (
 )
 
 var (
-	models  = flag.String("models", "text_recognition,ppocrv4_rec,minilm,wide_mlp,mlp,resnet50", "which models of ./models to measure")
+	models  = flag.String("models", "text_recognition,ppocrv4_rec,minilm,magika,wide_mlp,mlp,resnet50", "which models of ./models to measure")
 	measure = flag.Duration("measure", time.Second, "how long to measure each setting")
 )
 

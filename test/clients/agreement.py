@@ -212,6 +212,21 @@ def table(cells, pairs, window):
     print()
 
 
+def under(window):
+    """What figures are measured under: the program and the length of a window."""
+    return f"{hashlib.sha256(shoal.BINARY.read_bytes()).hexdigest()[:12]} {window}"
+
+
+def judge(verdicts):
+    """Prints what is not as it should be, a sentence each, and how much is. Returns the exit status."""
+    for good, sentence in verdicts:
+        if not good:
+            print(f"FAILED  {sentence}")
+    failed = sum(not good for good, _ in verdicts)
+    print(f"{len(verdicts) - failed} passed, {failed} failed, 0 skipped")
+    return 1 if failed else 0
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--window", type=int, default=1000, metavar="MS", help="length of a window; each run has three (%(default)s)")
@@ -228,8 +243,7 @@ def main():
         for server, _, models in SERVERS for model, rows in models for protocol in PROTOCOLS for clients in CLIENTS
     ]
     cells = [cell for cell in cells if (arguments.only + " ") in (cell.name + " ")]
-    under = f"{hashlib.sha256(shoal.BINARY.read_bytes()).hexdigest()[:12]} {arguments.window}"
-    kept = Kept(arguments.keep, under)
+    kept = Kept(arguments.keep, under(arguments.window))
     kept.read(cells)
     try:
         fill(cells, kept, arguments.pairs, arguments.window)
@@ -237,13 +251,7 @@ def main():
         print(f"{wrong}\nwhat was measured is kept in {arguments.keep}; run it again to go on", file=sys.stderr)
         return 1
     table(cells, arguments.pairs, arguments.window)
-    verdicts = [verdict for cell in cells for verdict in cell.verdicts()]
-    for agrees, sentence in verdicts:
-        if not agrees:
-            print(f"FAILED  {sentence}")
-    failed = sum(not agrees for agrees, _ in verdicts)
-    print(f"{len(verdicts) - failed} passed, {failed} failed, 0 skipped")
-    return 1 if failed else 0
+    return judge([verdict for cell in cells for verdict in cell.verdicts()])
 
 
 if __name__ == "__main__":

@@ -33,8 +33,11 @@ type crowd struct {
 	// check says what is wrong with an answer; nil means that it must not be an
 	// error. It is called by all clients at once.
 	check func(client int, resp *kservepb.ModelInferResponse, err error) error
-	// during runs while the crowd does, from the time when each client has had an
-	// answer. What is measured is what happens meanwhile.
+	// warm is how long the crowd goes on from the time when each client has had an
+	// answer, before anything is measured.
+	warm time.Duration
+	// during runs while the crowd does, after that. What is measured is what happens
+	// meanwhile.
 	during func()
 }
 
@@ -46,6 +49,17 @@ type tally struct {
 }
 
 func (t tally) perSecond() float64 { return float64(len(t.latencies)) / t.took.Seconds() }
+
+// loops returns how many requests a second so many clients get answered who always
+// wait for one, by how long that takes. Unlike a count it is hardly off where large
+// batches begin and end outside of what was measured.
+func (t tally) loops() float64 {
+	var sum time.Duration
+	for _, d := range t.latencies {
+		sum += d
+	}
+	return float64(len(t.client)) * float64(len(t.latencies)) / max(sum.Seconds(), 1e-9)
+}
 
 // p99 returns the latency that 99 % are not above, 0 if nothing was answered.
 func (t tally) p99() time.Duration {
@@ -106,6 +120,7 @@ func (c crowd) run(t *testing.T, s *server) tally {
 		})
 	}
 	answered.Wait()
+	time.Sleep(c.warm)
 	began := time.Now()
 	c.during()
 	ended := time.Now()

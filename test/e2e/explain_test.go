@@ -3,12 +3,15 @@
 package e2e
 
 import (
+	"encoding/json"
+	"net/http"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/shoal-serving/shoal/internal/engine/onnx/onnxtest"
+	"github.com/shoal-serving/shoal/internal/explain"
 )
 
 // explain runs the command against the server.
@@ -17,6 +20,16 @@ func (s *server) explain(args ...string) (string, error) {
 	args = append([]string{"explain", "-u", strings.TrimPrefix(s.http, "http://")}, args...)
 	out, err := exec.CommandContext(s.t.Context(), filepath.Join(root, "bin", "shoal"), args...).CombinedOutput()
 	return string(out), err
+}
+
+// explanation returns what the server knows of a model.
+func (s *server) explanation(model string) (m explain.Model) {
+	s.t.Helper()
+	code, body := s.get("/v2/models/" + model + "/explain")
+	if err := json.Unmarshal([]byte(body), &m); err != nil || code != http.StatusOK {
+		s.t.Fatalf("%s: %d %v %s", model, code, err, body)
+	}
+	return m
 }
 
 // explains fails if the page of a model lacks one of some texts.

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -36,14 +37,19 @@ func lone(t *testing.T, model string) string {
 // awaitLog waits until the log has a line with a text, and returns the line.
 func (s *server) awaitLog(text string) string {
 	s.t.Helper()
-	for began := time.Now(); time.Since(began) < startPatience; time.Sleep(5 * time.Millisecond) {
+	return s.awaitLogFor(text, startPatience)
+}
+
+func (s *server) awaitLogFor(text string, patience time.Duration) string {
+	s.t.Helper()
+	for began := time.Now(); time.Since(began) < patience; time.Sleep(5 * time.Millisecond) {
 		for line := range strings.Lines(s.logged()) {
 			if strings.Contains(line, text) {
 				return line
 			}
 		}
 	}
-	s.t.Fatalf("the log has no %q after %v\n%s", text, startPatience, s.logged())
+	s.t.Fatalf("the log has no %q after %v\n%s", text, patience, s.logged())
 	return ""
 }
 
@@ -129,5 +135,24 @@ func TestABareFileIsMeasuredOnce(t *testing.T) {
 		if !s.endsWithin(startPatience) {
 			t.Fatal("it does not end")
 		}
+	}
+}
+
+// TestOneClientAloneNeverWaits asks the seed device as it is left, by one client, and
+// with no delay. Where nobody else asks there is nobody to wait for.
+func TestOneClientAloneNeverWaits(t *testing.T) {
+	s := start(t, root+"/examples/seed-device")
+	s.awaitLog(`msg="model measured" model=seed_auto version=1`)
+	s.awaitLog(`msg="model measured" model=seed_auto_two version=1`)
+	middle := func(model string) float64 {
+		latencies := closedLoop(t, s, model, 1, choose(time.Second, 300*time.Millisecond)).latencies
+		slices.Sort(latencies)
+		return float64(latencies[len(latencies)/2])
+	}
+	for _, model := range []string{"seed_auto", "seed_auto_two"} {
+		hold(t, model+", latency of one client, times that without a delay", 0, choose(1.03, 1.2), func() float64 {
+			greedy := middle("seed_dynamic")
+			return middle(model) / greedy
+		})
 	}
 }

