@@ -6,12 +6,6 @@ import (
 	"github.com/shoal-serving/shoal/internal/batching"
 )
 
-const (
-	backlog = 6    // efficient batches; if more waits, only throughput counts
-	filled  = 0.85 // of the efficient speed in arrivals; if more come, the same
-	crumb   = 0.97 // of the efficient speed is good enough to leave nothing behind
-)
-
 // Decide implements [batching.Policy].
 func (p *Policy) Decide(now batching.Time, line batching.Line) batching.Decision {
 	most := p.parallel(p.rows)
@@ -22,13 +16,13 @@ func (p *Policy) Decide(now batching.Time, line batching.Line) batching.Decision
 		p.why = batching.Preferred
 		return batching.Decision{Take: n, Why: batching.Preferred}
 	}
-	target := p.target(p.rows)
+	target := p.target()
 	items, rows, all := line.Fit(target)
 	s := situation{
 		now: now, items: items, rows: rows, target: target, places: most - p.running,
 		more: !all, closed: !all || line.Cut() || line.Closing(),
 	}
-	if rows < target && p.curve.known() && p.frozen <= p.ledger.batch && p.tries() == 0 {
+	if rows < min(target, p.sizes.efficient) && p.curve.known() && p.frozen <= p.ledger.batch && p.tries() == 0 {
 		if p.hold.rule != none {
 			s.waited = float64(now - p.hold.since)
 		}
@@ -90,8 +84,8 @@ func (p *Policy) tries() int {
 	return p.contention.untried(p.opt.Instances)
 }
 
-// target returns how large a batch is worth to be, when so many rows wait.
-func (p *Policy) target(rows int) int {
+// target returns how large a batch may be.
+func (p *Policy) target() int {
 	if n := len(p.opt.Preferred); n > 0 {
 		return p.opt.Preferred[n-1]
 	}
@@ -101,14 +95,8 @@ func (p *Policy) target(rows int) int {
 	if p.cycle.rows > 0 && p.ledger.on(cut) && p.tries() == 0 {
 		return min(p.cycle.rows, grow*p.curve.largest)
 	}
-	size := p.sizes.efficient
-	if rows >= backlog*size || rows > size && p.rate.over(p.changed, lasting)*p.rate.rows > filled*p.speed(size) {
-		size = p.sizes.peak
-	} else if rows > size && rows <= min(size+size/3, p.curve.max()) && p.speed(rows) > crumb*p.speed(size) {
-		size = rows
-	}
 	// A size that was never seen is not trusted beyond what is near to one that was.
-	return min(size, grow*p.curve.largest)
+	return min(p.sizes.most, grow*p.curve.largest)
 }
 
 func (p *Policy) speed(rows int) float64 { return float64(rows) / p.curve.smooth(rows) }
@@ -160,7 +148,16 @@ func (p *Policy) size(s *situation, line batching.Line) (items int, why batching
 	if !p.curve.known() || p.frozen > p.ledger.batch || p.tries() > 0 {
 		return s.items, why
 	}
-	if p.cycle.rows > 0 || len(p.opt.Preferred) > 0 {
+	if len(p.opt.Preferred) > 0 {
+		return s.items, why
+	}
+	if half := p.sizes.peak / 2; half > 0 && p.rows >= p.sizes.peak && p.curve.unseen(half) {
+		// A queue stands, and only large batches were seen: it may be that they are too
+		// large.
+		items, _, _ = line.Fit(half)
+		return max(1, items), batching.Cut
+	}
+	if p.cycle.rows > 0 {
 		return s.items, why
 	}
 	if p.ledger.on(cut) && (s.places > 1 || p.running > 0 && p.contention.useful > 1) {

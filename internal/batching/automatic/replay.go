@@ -10,6 +10,7 @@ type replay struct {
 	left int // batches that are still taken in
 	size int // rows that greedy fills a batch up to
 
+	last   int     // rows of the last batch that began
 	actual float64 // when the requests are answered that have begun, summed up
 	done   float64 // when the last of them is
 
@@ -163,7 +164,15 @@ func (p *Policy) replayBegan(now batching.Time, requests, rows int) {
 	}
 	rp.actual += (begin + takes) * float64(requests)
 	rp.done = max(rp.done, begin+takes)
+	rp.last = rows
 	rp.left--
+}
+
+// answered returns how long it takes on average until rows are answered, in batches
+// of one size.
+func (p *Policy) answered(rows, size int) float64 {
+	size = max(1, min(size, rows))
+	return (float64(rows)/float64(size) + 1) / 2 * p.curve.at(size)
 }
 
 // settle enters the difference. What still waits on either side is taken to run
@@ -171,14 +180,14 @@ func (p *Policy) replayBegan(now batching.Time, requests, rows int) {
 func (p *Policy) settle(at float64) {
 	rp := &p.ledger.replay
 	if p.waiting > 0 {
-		rp.actual += float64(p.waiting) * (max(at, rp.done) + p.curve.at(p.rows))
+		rp.actual += float64(p.waiting) * (max(at, rp.done) + p.answered(p.rows, rp.last))
 	}
 	if rp.requests > 0 {
 		until := rp.busy[0].until
 		for _, v := range rp.busy[:p.parallel(rp.rows)] {
 			until = min(until, v.until)
 		}
-		rp.greedy += float64(rp.requests) * (max(at, until) + p.curve.at(rp.rows))
+		rp.greedy += float64(rp.requests) * (max(at, until) + p.answered(rp.rows, rp.size))
 	}
 	a := &p.ledger.of[rp.rule]
 	if d := rp.actual - rp.greedy; d > 0 {
