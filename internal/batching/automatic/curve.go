@@ -135,7 +135,7 @@ func (c *curve) measured(rows int, took float64) {
 	cell.learnTail(took)
 	c.solo++
 	c.fresh++
-	first := rows > c.largest
+	first := rows > c.largest || cell.weight >= own && cell.weight < own+1
 	c.largest = max(c.largest, rows)
 	if first || c.solo < 32 || c.fresh >= 16 {
 		c.build()

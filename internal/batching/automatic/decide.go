@@ -78,7 +78,12 @@ func (p *Policy) parallel(rows int) int {
 // tries returns how many batches at once are being tried, since nobody has measured
 // them; 0 if none are. The policy is greedy meanwhile, for some batches.
 func (p *Policy) tries() int {
-	if p.contention.pinned || p.curve.solo < 2*own || p.tried > tryFor {
+	switch {
+	case p.opt.Instances == 1 || p.contention.pinned:
+		return 0
+	case p.curve.solo < 2*own:
+		return 1 // how long they take alone comes first
+	case p.tried > tryFor:
 		return 0
 	}
 	return p.contention.untried(p.opt.Instances)
@@ -160,16 +165,17 @@ func (p *Policy) size(s *situation, line batching.Line) (items int, why batching
 	if p.cycle.rows > 0 {
 		return s.items, why
 	}
-	if p.ledger.on(cut) && (s.places > 1 || p.running > 0 && p.contention.useful > 1) {
-		rows = min(rows, p.portion(s))
-		if rows < s.rows {
-			why = batching.Shared
+	if rows > 1 && p.ledger.on(cut) {
+		k, shorter := 1, batching.Cut
+		if s.places > 1 || p.running > 0 {
+			k, shorter = p.contention.useful, batching.Shared
 		}
-	}
-	if rows == s.rows && rows > 1 && s.places == 1 && p.ledger.on(cut) {
-		rows = p.cutTo(s)
+		rows = p.cutTo(s, float64(k))
+		if k > 1 {
+			rows = min(rows, p.portion(s, k))
+		}
 		if rows < s.rows {
-			why = batching.Cut
+			why = shorter
 		}
 	}
 	if rows == s.rows {

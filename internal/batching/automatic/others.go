@@ -80,13 +80,12 @@ func (p *Policy) betterAfter(s *situation, rate float64) bool {
 	return now >= bias*then
 }
 
-// portion returns how many rows are one instance's part, where several run.
-func (p *Policy) portion(s *situation) int {
-	k := max(1, p.contention.useful)
+// portion returns how many rows are one instance's part, where k run.
+func (p *Policy) portion(s *situation, k int) int {
 	rate := p.rate.of(s.now) * p.rate.rows
 	rows := int(math.Ceil(max(ample*rate*p.period(rate), float64(p.rows)/float64(k))))
 	if p.contention.by(k) > worth {
-		rows = max(rows, min(s.rows, s.target/2)) // small batches waste what is shared
+		rows = max(rows, p.sizes.efficient/2) // small batches waste what is shared
 	}
-	return max(1, min(rows, s.target))
+	return rows
 }
