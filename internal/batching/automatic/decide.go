@@ -81,7 +81,7 @@ func (p *Policy) tries() int {
 	switch {
 	case p.opt.Instances == 1 || p.contention.pinned:
 		return 0
-	case p.curve.solo < 2*own:
+	case p.curve.solo < own:
 		return 1 // how long they take alone comes first
 	case p.tried > tryFor:
 		return 0
@@ -100,8 +100,12 @@ func (p *Policy) target() int {
 	if p.cycle.rows > 0 && p.ledger.on(cut) && p.tries() == 0 {
 		return min(p.cycle.rows, grow*p.curve.largest)
 	}
+	size := p.sizes.most
+	if p.curve.bent {
+		size = p.sizes.peak // whatever waits, more at once would take longer in all
+	}
 	// A size that was never seen is not trusted beyond what is near to one that was.
-	return min(p.sizes.most, grow*p.curve.largest)
+	return min(size, grow*p.curve.largest)
 }
 
 func (p *Policy) speed(rows int) float64 { return float64(rows) / p.curve.smooth(rows) }

@@ -11,6 +11,7 @@ type replay struct {
 	size int // rows that greedy fills a batch up to
 
 	last   int     // rows of the last batch that began
+	all    int     // requests that have begun
 	actual float64 // when the requests are answered that have begun, summed up
 	done   float64 // when the last of them is
 
@@ -37,6 +38,9 @@ func (p *Policy) startReplay(r rule, now batching.Time, size int) {
 		return
 	}
 	*rp = replay{rule: r, from: now, left: 1 + follows, size: size, requests: p.waiting, rows: p.rows}
+	if r == gather {
+		rp.left = 1
+	}
 	n := 0
 	for i := range p.runs {
 		if b := &p.runs[i]; b.busy && n < most {
@@ -165,6 +169,7 @@ func (p *Policy) replayBegan(now batching.Time, requests, rows int) {
 	rp.actual += (begin + takes) * float64(requests)
 	rp.done = max(rp.done, begin+takes)
 	rp.last = rows
+	rp.all += requests
 	rp.left--
 }
 
@@ -177,17 +182,24 @@ func (p *Policy) answered(rows, size int) float64 {
 
 // settle enters the difference. What still waits on either side is taken to run
 // next.
+//
+// In a closed loop whoever is answered sooner comes back sooner and waits for the
+// others: what counts is when the round is over.
 func (p *Policy) settle(at float64) {
 	rp := &p.ledger.replay
 	if p.waiting > 0 {
 		rp.actual += float64(p.waiting) * (max(at, rp.done) + p.answered(p.rows, rp.last))
 	}
+	first, last := rp.busy[0].until, 0.0
+	for _, v := range rp.busy[:p.parallel(rp.rows)] {
+		first, last = min(first, v.until), max(last, v.until)
+	}
 	if rp.requests > 0 {
-		until := rp.busy[0].until
-		for _, v := range rp.busy[:p.parallel(rp.rows)] {
-			until = min(until, v.until)
-		}
-		rp.greedy += float64(rp.requests) * (max(at, until) + p.answered(rp.rows, rp.size))
+		rp.greedy += float64(rp.requests) * (max(at, first) + p.answered(rp.rows, rp.size))
+		last = max(last, max(at, first)+p.curve.at(rp.rows))
+	}
+	if rp.rule == gather {
+		rp.actual, rp.greedy = rp.done*float64(rp.all), last*float64(rp.all)
 	}
 	a := &p.ledger.of[rp.rule]
 	if d := rp.actual - rp.greedy; d > 0 {
