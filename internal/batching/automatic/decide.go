@@ -22,7 +22,7 @@ func (p *Policy) Decide(now batching.Time, line batching.Line) batching.Decision
 		now: now, items: items, rows: rows, target: target, places: most - p.running,
 		more: !all, closed: !all || line.Cut() || line.Closing(),
 	}
-	if rows < min(target, p.sizes.efficient) && p.curve.known() && p.frozen <= p.ledger.batch && p.tries() == 0 {
+	if rows < p.filled(target) && p.curve.known() && p.frozen <= p.ledger.batch && p.tries() == 0 {
 		if p.hold.rule != none {
 			s.waited = float64(now - p.hold.since)
 		}
@@ -106,6 +106,14 @@ func (p *Policy) target() int {
 	}
 	// A size that was never seen is not trusted beyond what is near to one that was.
 	return min(size, grow*p.curve.largest)
+}
+
+// filled returns from how many rows on a batch is not held for more.
+func (p *Policy) filled(target int) int {
+	if p.cycle.rows > 0 {
+		return target // one that takes less leaves a client over in each round
+	}
+	return min(target, p.sizes.efficient)
 }
 
 func (p *Policy) speed(rows int) float64 { return float64(rows) / p.curve.smooth(rows) }
