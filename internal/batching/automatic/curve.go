@@ -13,7 +13,7 @@ const (
 	keep     = 0.98915 // of a cell's weight with each batch of its size: half of it is from the last 64
 	pinned   = 10      // the most that a calibrated size weighs, in batches
 	own      = 4       // batches from which on a size is known by itself
-	sure     = 5       // batches from which on it tells that the curve is no line
+	sure     = 10      // batches from which on it tells that the curve is no line: one that was slow by chance weighs little by then
 	straight = 0.08    // sizes decide by the line if no cell is further from it, relative to it
 	outlier  = 1.5     // times as long as expected; what is longer counts as that long
 	grow     = 4       // times the largest size seen; a batch is no larger while sizes are guessed
@@ -127,7 +127,7 @@ func (c *curve) measured(rows int, took float64) {
 		return
 	}
 	cell := &c.cells[rows]
-	if !c.needs(rows) {
+	if !c.unseen(rows) {
 		took = min(took, outlier*c.at(rows))
 	}
 	cell.weight = cell.weight*keep + 1
@@ -181,7 +181,7 @@ func (c *curve) build() {
 		mean, weight := c.cells[rows].value()
 		if weight >= own {
 			takes += weight / (weight + 1) * (mean - line)
-			c.bent = c.bent || weight >= sure && math.Abs(mean-line) > straight*line
+			c.bent = c.bent || (weight >= sure || c.cells[rows].pinned >= own) && math.Abs(mean-line) > straight*line
 		} else if w, off := near.around(c, rows); w > 0 {
 			takes += w / (w + 3) * off
 		}

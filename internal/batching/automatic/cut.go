@@ -6,20 +6,16 @@ import "math"
 // single sizes are compared, and not the line.
 const cutGain = 0.97
 
-// cutTo returns how many rows to run now if the others follow right after, or beside
-// them on one of k instances: fewer than all, where several batches answer sooner
-// on the whole than one. That is where rows cost much, where the curve has a step or
-// a bend, and where instances are idle.
+// cutTo returns how many rows to run now if the others follow right after: fewer
+// than all, where several batches answer sooner on the whole than one. That is where
+// rows cost much, and where the curve has a step or a bend.
 //
-// In batches of q rows on k instances, x rows are answered after (x/kq+1)/2 rounds
-// on average, and not before one is over; those behind them wait for all x/kq.
-func (p *Policy) cutTo(s *situation, k float64) int {
-	if k > 1 && p.contention.by(int(k)) > worth {
-		return s.rows // what is shared has no idle part
-	}
-	x, all := float64(p.rows)/k, float64(s.rows)
-	behind := p.behind.of(float64(p.rows)) / k
-	cost := func(q float64) float64 { return (max(q, (x+q)/2) + behind) / p.speed(int(q)) }
+// In batches of q rows, x rows are answered after (x/q+1)/2 batches on average, and
+// those behind them wait for all x/q.
+func (p *Policy) cutTo(s *situation) int {
+	x, all := float64(p.rows), float64(s.rows)
+	behind := p.behind.of(x)
+	cost := func(q float64) float64 { return ((x+q)/2 + behind) / p.speed(int(q)) }
 	best, bestRows := cost(all), s.rows
 	if p.curve.bent {
 		best *= cutGain
@@ -33,12 +29,9 @@ func (p *Policy) cutTo(s *situation, k float64) int {
 		for rows := 1; rows < s.rows; rows += 1 + s.rows/64 {
 			try(rows)
 		}
-	} else if ratio := p.curve.fixed / p.curve.perRow; p.curve.perRow > 0 {
-		q := math.Sqrt(ratio * (x + 2*behind)) // where the cost of more than one round is least
-		if q > x {
-			q = max(x, math.Sqrt(ratio*behind)) // and of less than one
-		}
-		if q = max(1, math.Ceil(q)); q < all {
+	} else if p.curve.perRow > 0 {
+		// Where the cost of a line is least.
+		if q := max(1, math.Ceil(math.Sqrt(p.curve.fixed/p.curve.perRow*(x+2*behind)))); q < all {
 			try(int(q))
 		}
 	}

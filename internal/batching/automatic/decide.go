@@ -178,13 +178,11 @@ func (p *Policy) size(s *situation, line batching.Line) (items int, why batching
 		return s.items, why
 	}
 	if rows > 1 && p.ledger.on(cut) {
-		k, shorter := 1, batching.Cut
-		if s.places > 1 || p.running > 0 {
-			k, shorter = p.contention.useful, batching.Shared
-		}
-		rows = p.cutTo(s, float64(k))
-		if k > 1 {
-			rows = min(rows, p.portion(s, k))
+		shorter := batching.Cut
+		if k := p.contention.useful; k > 1 && (s.places > 1 || p.running > 0) {
+			rows, shorter = min(rows, p.portion(s, k)), batching.Shared
+		} else {
+			rows = p.cutTo(s)
 		}
 		if rows < s.rows {
 			why = shorter

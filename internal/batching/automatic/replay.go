@@ -1,6 +1,10 @@
 package automatic
 
-import "github.com/shoal-serving/shoal/internal/batching"
+import (
+	"math"
+
+	"github.com/shoal-serving/shoal/internal/batching"
+)
 
 // A replay compares what happens with what greedy would have done, from the moment
 // on at which they part. Times are nanoseconds since then.
@@ -174,10 +178,25 @@ func (p *Policy) replayBegan(now batching.Time, requests, rows int) {
 }
 
 // answered returns how long it takes on average until rows are answered, in batches
-// of one size.
+// of one size, from when the first instance is free.
 func (p *Policy) answered(rows, size int) float64 {
 	size = max(1, min(size, rows))
-	return (float64(rows)/float64(size) + 1) / 2 * p.curve.at(size)
+	k := p.parallel(rows)
+	return (max(1, float64(rows)/float64(size*k)) + 1) / 2 * p.contention.by(k) * p.curve.at(size)
+}
+
+// free returns when the first instance is, in the replay's time.
+func (p *Policy) free(at float64) float64 {
+	if p.running < p.parallel(p.rows) {
+		return at
+	}
+	first := math.Inf(1)
+	for i := range p.runs {
+		if b := &p.runs[i]; b.busy {
+			first = min(first, float64(b.began-p.ledger.replay.from)+p.contention.by(p.running)*p.curve.at(b.rows))
+		}
+	}
+	return max(at, first)
 }
 
 // settle enters the difference. What still waits on either side is taken to run
@@ -188,7 +207,7 @@ func (p *Policy) answered(rows, size int) float64 {
 func (p *Policy) settle(at float64) {
 	rp := &p.ledger.replay
 	if p.waiting > 0 {
-		rp.actual += float64(p.waiting) * (max(at, rp.done) + p.answered(p.rows, rp.last))
+		rp.actual += float64(p.waiting) * (p.free(at) + p.answered(p.rows, rp.last))
 	}
 	first, last := rp.busy[0].until, 0.0
 	for _, v := range rp.busy[:p.parallel(rp.rows)] {
