@@ -24,8 +24,7 @@ type Figures struct {
 // A Metric is one of the figures that settings are compared by.
 type Metric string
 
-// The metrics. Goodput, the answers within a service level, joins them with the
-// service levels.
+// The metrics.
 const (
 	Throughput Metric = "throughput" // of closed loops
 	Mean       Metric = "mean"       // of all others

@@ -51,7 +51,7 @@ func Models(pairs []Pair) string {
 		{"greedy", func(p Pair) []Figures { return p.Oracle.Greedy }},
 		{"greedy, 4 instances", func(p Pair) []Figures { return p.Oracle.GreedyAll }},
 	}
-	fmt.Fprint(w, "| model | | throughput, closed | mean, open | p99, open | p99.9, open | goodput |\n|---|---|---|---|---|---|---|\n")
+	fmt.Fprint(w, "| model | | throughput, closed | mean, open | p99, open | p99.9, open |\n|---|---|---|---|---|---|\n")
 	for _, model := range models {
 		for _, kind := range kinds {
 			fmt.Fprintf(w, "| %s | %s |", model, kind.name)
@@ -65,7 +65,7 @@ func Models(pairs []Pair) string {
 					fmt.Fprint(w, " |")
 				}
 			}
-			fmt.Fprintln(w, " not run |")
+			fmt.Fprintln(w)
 		}
 	}
 	return w.String()

@@ -113,6 +113,8 @@ const (
 	checked     = 32 // of so many stored results one is repeated
 	followSeeds = 20
 	regretSeeds = 5
+
+	overloadSeeds = 5
 )
 
 func (o *options) report(out *os.File, pairs []matrix.Pair) error {
@@ -134,7 +136,11 @@ func (o *options) report(out *os.File, pairs []matrix.Pair) error {
 		if err != nil {
 			return err
 		}
-		verdicts = append(verdicts, follow, matrix.Cost(matrix.Automatic), regret)
+		goodput, refusal, err := matrix.Overload(overloadSeeds, o.worst)
+		if err != nil {
+			return err
+		}
+		verdicts = append(verdicts, goodput, refusal, follow, matrix.Cost(matrix.Automatic), regret)
 	}
 	_, err := fmt.Fprintf(out, "%d cells; the static settings took %.0f minutes of one core, the policy %.0f.\n\n%s\n%s",
 		len(pairs), static/60, policy/60, matrix.Table(verdicts), matrix.Models(pairs))

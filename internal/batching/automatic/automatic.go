@@ -40,6 +40,7 @@ type Policy struct {
 	rate       rate
 	gaps       gaps
 	returns    returns
+	behind     behind
 	drift      drift
 	unit       float64 // nanoseconds of the smallest bin; 0 while the model is not known
 	cycle      cycle

@@ -17,7 +17,7 @@ type contention struct {
 const (
 	worth   = 1.10 // times as much work in the same time makes one more batch at once worth it
 	still   = 1.04 // and this keeps it so
-	nearly  = 0.97 // of the most work in a time is as good as the most
+	slight  = 1.05 // times as much is worth it while a queue stands; less may be noise
 	trusted = 8    // batches from which on a measured slowdown counts
 )
 
@@ -103,11 +103,7 @@ func (c *contention) choose(instances int) {
 	for c.useful > 1 && c.speed(c.useful) < still*c.speed(c.useful-1) {
 		c.useful--
 	}
-	best := 0.0
-	for n := 1; n <= instances; n++ {
-		best = max(best, c.hoped(n))
-	}
-	for c.backlog = 1; c.hoped(c.backlog) < nearly*best; c.backlog++ {
+	for c.backlog = c.useful; c.backlog < instances && c.hoped(c.backlog+1) > slight*c.hoped(c.backlog); c.backlog++ {
 	}
 }
 

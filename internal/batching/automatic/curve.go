@@ -13,7 +13,7 @@ const (
 	keep     = 0.98915 // of a cell's weight with each batch of its size: half of it is from the last 64
 	pinned   = 10      // the most that a calibrated size weighs, in batches
 	own      = 4       // batches from which on a size is known by itself
-	sure     = 5       // batches from which on it tells that the curve is no line
+	sure     = 10      // batches from which on it tells that the curve is no line: one that was slow by chance weighs little by then
 	straight = 0.08    // sizes decide by the line if no cell is further from it, relative to it
 	outlier  = 1.5     // times as long as expected; what is longer counts as that long
 	grow     = 4       // times the largest size seen; a batch is no larger while sizes are guessed
@@ -29,6 +29,14 @@ type curve struct {
 	solo    int  // batches that ran alone and were measured
 	largest int  // size that was measured
 	fresh   int  // batches since the tables were made
+	pools   []pool
+}
+
+// A pool is sizes that are taken to be equally fast, since a larger one seemed to be
+// faster than a smaller one.
+type pool struct {
+	takes, weight float64
+	sizes         int
 }
 
 type cell struct {
@@ -39,7 +47,7 @@ type cell struct {
 }
 
 func newCurve(rows int) curve {
-	return curve{cells: make([]cell, min(rows, maxCells)+1)}
+	return curve{cells: make([]cell, min(rows, maxCells)+1), pools: make([]pool, 0, min(rows, maxCells))}
 }
 
 func (c *curve) max() int { return len(c.cells) - 1 }
@@ -103,21 +111,31 @@ func (c *curve) needs(rows int) bool {
 	return rows <= c.max() && c.cells[rows].weight+c.cells[rows].pinned < own
 }
 
+// unseen reports whether nothing was measured near a size.
+func (c *curve) unseen(rows int) bool {
+	for near := rows - rows/4; near <= min(rows+rows/4, c.max()); near++ {
+		if c.cells[near].weight+c.cells[near].pinned >= 2 {
+			return false
+		}
+	}
+	return true
+}
+
 // measured takes in a batch that ran alone.
 func (c *curve) measured(rows int, took float64) {
 	if rows < 1 || rows > c.max() || !(took > 0) {
 		return
 	}
 	cell := &c.cells[rows]
-	if expected := c.at(rows); expected > 0 && c.solo >= 2*own {
-		took = min(took, outlier*expected)
+	if !c.unseen(rows) {
+		took = min(took, outlier*c.at(rows))
 	}
 	cell.weight = cell.weight*keep + 1
 	cell.mean += (took - cell.mean) / cell.weight
 	cell.learnTail(took)
 	c.solo++
 	c.fresh++
-	first := rows > c.largest
+	first := rows > c.largest || cell.weight >= own && cell.weight < own+1
 	c.largest = max(c.largest, rows)
 	if first || c.solo < 32 || c.fresh >= 16 {
 		c.build()
@@ -148,13 +166,14 @@ func (cell *cell) value() (mean, weight float64) {
 }
 
 // build makes the tables: the line, and for each size its own cell where it has
-// enough, or else the line with what the neighbours differ from it.
+// enough, or else the line with what the neighbours differ from it. Nothing is
+// faster for being larger: where it seems so, sizes share their mean, by what each of
+// them weighs, so that one that was seen seldom does not overrule the others.
 func (c *curve) build() {
 	c.fresh = 0
 	c.fit()
 	c.bent = false
-	longest, longestSlow := 0.0, 0.0
-	tail := c.tails()
+	c.pools = c.pools[:0]
 	var near window
 	for rows := 1; rows <= c.max(); rows++ {
 		line := c.fixed + c.perRow*float64(rows)
@@ -162,20 +181,32 @@ func (c *curve) build() {
 		mean, weight := c.cells[rows].value()
 		if weight >= own {
 			takes += weight / (weight + 1) * (mean - line)
-			c.bent = c.bent || weight >= sure && math.Abs(mean-line) > straight*line
+			c.bent = c.bent || (weight >= sure || c.cells[rows].pinned >= own) && math.Abs(mean-line) > straight*line
 		} else if w, off := near.around(c, rows); w > 0 {
 			takes += w / (w + 3) * off
 		}
-		// Nothing is faster for being larger.
-		longest = max(longest, takes)
-		cell := &c.cells[rows]
-		cell.takes = longest
-		if cell.tail > 0 {
-			longestSlow = max(longestSlow, longest*cell.tail)
-		} else {
-			longestSlow = max(longestSlow, longest*tail)
+		last := pool{takes, max(1, weight), 1}
+		for n := len(c.pools); n > 0 && c.pools[n-1].takes > last.takes; n-- {
+			before := c.pools[n-1]
+			weight := before.weight + last.weight
+			last = pool{(before.weight*before.takes + last.weight*last.takes) / weight, weight, before.sizes + last.sizes}
+			c.pools = c.pools[:n-1]
 		}
-		cell.slow = longestSlow
+		c.pools = append(c.pools, last)
+	}
+	rows, slow, tail := 1, 0.0, c.tails()
+	for _, p := range c.pools {
+		for range p.sizes {
+			cell := &c.cells[rows]
+			cell.takes = p.takes
+			if cell.tail > 0 {
+				slow = max(slow, p.takes*cell.tail)
+			} else {
+				slow = max(slow, p.takes*tail)
+			}
+			cell.slow = slow
+			rows++
+		}
 	}
 }
 

@@ -6,12 +6,6 @@ import (
 	"github.com/shoal-serving/shoal/internal/batching"
 )
 
-const (
-	backlog = 6    // efficient batches; if more waits, only throughput counts
-	filled  = 0.85 // of the efficient speed in arrivals; if more come, the same
-	crumb   = 0.97 // of the efficient speed is good enough to leave nothing behind
-)
-
 // Decide implements [batching.Policy].
 func (p *Policy) Decide(now batching.Time, line batching.Line) batching.Decision {
 	most := p.parallel(p.rows)
@@ -22,13 +16,13 @@ func (p *Policy) Decide(now batching.Time, line batching.Line) batching.Decision
 		p.why = batching.Preferred
 		return batching.Decision{Take: n, Why: batching.Preferred}
 	}
-	target := p.target(p.rows)
+	target := p.target()
 	items, rows, all := line.Fit(target)
 	s := situation{
 		now: now, items: items, rows: rows, target: target, places: most - p.running,
 		more: !all, closed: !all || line.Cut() || line.Closing(),
 	}
-	if rows < target && p.curve.known() && p.frozen <= p.ledger.batch && p.tries() == 0 {
+	if rows < p.filled(target) && p.curve.known() && p.frozen <= p.ledger.batch && p.tries() == 0 {
 		if p.hold.rule != none {
 			s.waited = float64(now - p.hold.since)
 		}
@@ -84,14 +78,19 @@ func (p *Policy) parallel(rows int) int {
 // tries returns how many batches at once are being tried, since nobody has measured
 // them; 0 if none are. The policy is greedy meanwhile, for some batches.
 func (p *Policy) tries() int {
-	if p.contention.pinned || p.curve.solo < 2*own || p.tried > tryFor {
+	switch {
+	case p.opt.Instances == 1 || p.contention.pinned:
+		return 0
+	case p.curve.solo < own:
+		return 1 // how long they take alone comes first
+	case p.tried > tryFor:
 		return 0
 	}
 	return p.contention.untried(p.opt.Instances)
 }
 
-// target returns how large a batch is worth to be, when so many rows wait.
-func (p *Policy) target(rows int) int {
+// target returns how large a batch may be.
+func (p *Policy) target() int {
 	if n := len(p.opt.Preferred); n > 0 {
 		return p.opt.Preferred[n-1]
 	}
@@ -101,14 +100,20 @@ func (p *Policy) target(rows int) int {
 	if p.cycle.rows > 0 && p.ledger.on(cut) && p.tries() == 0 {
 		return min(p.cycle.rows, grow*p.curve.largest)
 	}
-	size := p.sizes.efficient
-	if rows >= backlog*size || rows > size && p.rate.over(p.changed, lasting)*p.rate.rows > filled*p.speed(size) {
-		size = p.sizes.peak
-	} else if rows > size && rows <= min(size+size/3, p.curve.max()) && p.speed(rows) > crumb*p.speed(size) {
-		size = rows
+	size := p.sizes.most
+	if p.curve.bent {
+		size = p.sizes.peak // whatever waits, more at once would take longer in all
 	}
 	// A size that was never seen is not trusted beyond what is near to one that was.
 	return min(size, grow*p.curve.largest)
+}
+
+// filled returns from how many rows on a batch is not held for more.
+func (p *Policy) filled(target int) int {
+	if p.cycle.rows > 0 {
+		return target // one that takes less leaves a client over in each round
+	}
+	return min(target, p.sizes.efficient)
 }
 
 func (p *Policy) speed(rows int) float64 { return float64(rows) / p.curve.smooth(rows) }
@@ -160,19 +165,27 @@ func (p *Policy) size(s *situation, line batching.Line) (items int, why batching
 	if !p.curve.known() || p.frozen > p.ledger.batch || p.tries() > 0 {
 		return s.items, why
 	}
-	if p.cycle.rows > 0 || len(p.opt.Preferred) > 0 {
+	if len(p.opt.Preferred) > 0 {
 		return s.items, why
 	}
-	if p.ledger.on(cut) && (s.places > 1 || p.running > 0 && p.contention.useful > 1) {
-		rows = min(rows, p.portion(s))
-		if rows < s.rows {
-			why = batching.Shared
-		}
+	if half := p.sizes.peak / 2; half > 0 && p.rows >= p.sizes.peak && p.curve.unseen(half) {
+		// A queue stands, and only large batches were seen: it may be that they are too
+		// large.
+		items, _, _ = line.Fit(half)
+		return max(1, items), batching.Cut
 	}
-	if rows == s.rows && rows > 1 && s.places == 1 && p.ledger.on(cut) {
-		rows = p.cutTo(s)
+	if p.cycle.rows > 0 {
+		return s.items, why
+	}
+	if rows > 1 && p.ledger.on(cut) {
+		shorter := batching.Cut
+		if k := p.contention.useful; k > 1 && (s.places > 1 || p.running > 0) {
+			rows, shorter = min(rows, p.portion(s, k)), batching.Shared
+		} else {
+			rows = p.cutTo(s)
+		}
 		if rows < s.rows {
-			why = batching.Cut
+			why = shorter
 		}
 	}
 	if rows == s.rows {

@@ -80,13 +80,14 @@ func (p *Policy) betterAfter(s *situation, rate float64) bool {
 	return now >= bias*then
 }
 
-// portion returns how many rows are one instance's part, where several run.
-func (p *Policy) portion(s *situation) int {
-	k := max(1, p.contention.useful)
-	rate := p.rate.of(s.now) * p.rate.rows
+// portion returns how many rows are one instance's part, where k run. The rate is that
+// of a while, since that of a burst would make it one batch, but rises sooner than it
+// falls.
+func (p *Policy) portion(s *situation, k int) int {
+	rate := max(p.rate.over(s.now, lasting), p.rate.over(s.now, lasting/2)) * p.rate.rows
 	rows := int(math.Ceil(max(ample*rate*p.period(rate), float64(p.rows)/float64(k))))
 	if p.contention.by(k) > worth {
-		rows = max(rows, min(s.rows, s.target/2)) // small batches waste what is shared
+		rows = max(rows, p.sizes.efficient/2) // small batches waste what is shared
 	}
-	return max(1, min(rows, s.target))
+	return rows
 }

@@ -1,6 +1,10 @@
 package automatic
 
-import "github.com/shoal-serving/shoal/internal/batching"
+import (
+	"math"
+
+	"github.com/shoal-serving/shoal/internal/batching"
+)
 
 // A replay compares what happens with what greedy would have done, from the moment
 // on at which they part. Times are nanoseconds since then.
@@ -10,6 +14,8 @@ type replay struct {
 	left int // batches that are still taken in
 	size int // rows that greedy fills a batch up to
 
+	last   int     // rows of the last batch that began
+	all    int     // requests that have begun
 	actual float64 // when the requests are answered that have begun, summed up
 	done   float64 // when the last of them is
 
@@ -36,6 +42,9 @@ func (p *Policy) startReplay(r rule, now batching.Time, size int) {
 		return
 	}
 	*rp = replay{rule: r, from: now, left: 1 + follows, size: size, requests: p.waiting, rows: p.rows}
+	if r == gather {
+		rp.left = 1
+	}
 	n := 0
 	for i := range p.runs {
 		if b := &p.runs[i]; b.busy && n < most {
@@ -163,22 +172,53 @@ func (p *Policy) replayBegan(now batching.Time, requests, rows int) {
 	}
 	rp.actual += (begin + takes) * float64(requests)
 	rp.done = max(rp.done, begin+takes)
+	rp.last = rows
+	rp.all += requests
 	rp.left--
+}
+
+// answered returns how long it takes on average until rows are answered, in batches
+// of one size, from when the first instance is free.
+func (p *Policy) answered(rows, size int) float64 {
+	size = max(1, min(size, rows))
+	k := p.parallel(rows)
+	return (max(1, float64(rows)/float64(size*k)) + 1) / 2 * p.contention.by(k) * p.curve.at(size)
+}
+
+// free returns when the first instance is, in the replay's time.
+func (p *Policy) free(at float64) float64 {
+	if p.running < p.parallel(p.rows) {
+		return at
+	}
+	first := math.Inf(1)
+	for i := range p.runs {
+		if b := &p.runs[i]; b.busy {
+			first = min(first, float64(b.began-p.ledger.replay.from)+p.contention.by(p.running)*p.curve.at(b.rows))
+		}
+	}
+	return max(at, first)
 }
 
 // settle enters the difference. What still waits on either side is taken to run
 // next.
+//
+// In a closed loop whoever is answered sooner comes back sooner and waits for the
+// others: what counts is when the round is over.
 func (p *Policy) settle(at float64) {
 	rp := &p.ledger.replay
 	if p.waiting > 0 {
-		rp.actual += float64(p.waiting) * (max(at, rp.done) + p.curve.at(p.rows))
+		rp.actual += float64(p.waiting) * (p.free(at) + p.answered(p.rows, rp.last))
+	}
+	first, last := rp.busy[0].until, 0.0
+	for _, v := range rp.busy[:p.parallel(rp.rows)] {
+		first, last = min(first, v.until), max(last, v.until)
 	}
 	if rp.requests > 0 {
-		until := rp.busy[0].until
-		for _, v := range rp.busy[:p.parallel(rp.rows)] {
-			until = min(until, v.until)
-		}
-		rp.greedy += float64(rp.requests) * (max(at, until) + p.curve.at(rp.rows))
+		rp.greedy += float64(rp.requests) * (max(at, first) + p.answered(rp.rows, rp.size))
+		last = max(last, max(at, first)+p.curve.at(rp.rows))
+	}
+	if rp.rule == gather {
+		rp.actual, rp.greedy = rp.done*float64(rp.all), last*float64(rp.all)
 	}
 	p.ledger.of[rp.rule].enter(rp.actual-rp.greedy, p.ledger.at)
 	rp.rule = none

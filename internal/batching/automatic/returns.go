@@ -10,7 +10,7 @@ const (
 	cohorts     = 8     // batches whose clients may still come back
 	returnsKeep = 0.985 // of what was counted, with each batch
 	returnsEach = 8     // batches between two looks at the counts
-	loop        = 0.6   // share of clients that come back, from which on the traffic is a closed loop
+	loop        = 0.8   // share of clients that come back, from which on the traffic is a closed loop
 	dense       = 1.5   // times the usual rate; less is not a return
 	longLag     = 19    // the bin from which on arrivals have nothing to do with the answer: one row's time
 )

@@ -10,13 +10,14 @@ const enough = 0.99
 type sizes struct {
 	efficient int // the smallest at which the model does nearly the most rows in its time
 	peak      int // at which it does the most
+	most      int // the largest that may be
 }
 
 // sizesOf returns them. While nothing is known the largest batch is as good as any
 // other: that is greedy.
 func sizesOf(c *curve, objective time.Duration) sizes {
 	if !c.known() {
-		return sizes{c.max(), c.max()}
+		return sizes{c.max(), c.max(), c.max()}
 	}
 	most := c.max()
 	for objective > 0 && most > 1 && 2*c.slowAt(most) > float64(objective) {
@@ -24,7 +25,7 @@ func sizesOf(c *curve, objective time.Duration) sizes {
 		// next: both have to fit.
 		most--
 	}
-	s := sizes{peak: 1}
+	s := sizes{peak: 1, most: most}
 	best := 0.0
 	for rows := 1; rows <= most; rows++ {
 		// A size that is hardly better is not worth to be larger.

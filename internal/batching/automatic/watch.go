@@ -52,6 +52,7 @@ func (p *Policy) Began(now batching.Time, instance int, items []*batching.Item) 
 	p.pass(now)
 	r := p.runOf(instance)
 	*r = run{busy: true, began: now, rows: rows, requests: len(items)}
+	p.behind.began(float64(p.rows), float64(rows))
 	p.waiting -= len(items)
 	p.rows -= rows
 	p.running++
@@ -66,6 +67,7 @@ func (p *Policy) Ended(now batching.Time, instance int, items []*batching.Item, 
 	r.busy = false
 	p.running--
 	p.returns.batchEnded(now, len(items), p.unit)
+	p.behind.ended(float64(p.rows))
 	all := 0.0
 	for _, it := range items {
 		all += float64(now - it.Arrived())
@@ -105,7 +107,7 @@ func (p *Policy) learn(r *run, took float64) {
 		}
 		return
 	}
-	if expected > 0 && took > 0 && p.curve.solo > 2*own {
+	if expected > 0 && took > 0 && p.curve.solo > 2*own && !p.curve.needs(r.rows) {
 		if by := p.drift.measured(took / expected); by != 1 {
 			p.curve.rescale(by)
 			p.frozen = p.ledger.batch + settling

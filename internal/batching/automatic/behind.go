@@ -1,0 +1,50 @@
+package automatic
+
+// behind is how many rows come after those that wait, until nobody waits any more:
+// whoever is delayed delays them, too. It is measured and not calculated from the
+// rate, since a burst that is over soon and a load near capacity have the same rate
+// for a while.
+type behind struct {
+	// Since nobody waited: batches, rows that they took, and sums over the rows that
+	// waited at the begin of each.
+	batches     int
+	took        float64
+	x, xx, xSum float64
+
+	// Of such times before, forgotten bit by bit: what came after, and what waited.
+	after, waited float64
+}
+
+const (
+	behindKeep = 1 - 1.0/256 // with each batch
+	endless    = 1024        // batches; a queue that stands for longer is taken to have ended
+)
+
+// began takes in a batch of so many rows, of x that waited.
+func (b *behind) began(x, rows float64) {
+	b.x += x
+	b.xx += x * x
+	b.xSum += x * (b.took + x)
+	b.took += rows
+	b.batches++
+	b.after *= behindKeep
+	b.waited *= behindKeep
+}
+
+// ended takes in that a batch is done while so many rows wait.
+func (b *behind) ended(rows float64) {
+	if rows > 0 && b.batches < endless {
+		return
+	}
+	b.after += (b.took+rows)*b.x - b.xSum
+	b.waited += b.xx
+	*b = behind{after: b.after, waited: b.waited}
+}
+
+// of returns how many rows are to be expected behind x.
+func (b *behind) of(x float64) float64 {
+	if b.waited == 0 {
+		return endless * x
+	}
+	return b.after / b.waited * x
+}
