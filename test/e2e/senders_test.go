@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -91,7 +92,7 @@ func TestADecoupledModelAnswersOnAStream(t *testing.T) {
 	seen := map[string]int{}
 	for {
 		out, err := stream.Recv()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil || out.GetErrorMessage() != "" {
@@ -110,7 +111,7 @@ func TestADecoupledModelAnswersOnAStream(t *testing.T) {
 	if want := "ModelInfer RPC doesn't support models with decoupled transaction policy"; status.Code(err) != codes.Unimplemented || status.Convert(err).Message() != want {
 		t.Errorf("a call: %v", err)
 	}
-	resp, err := http.Post(s.http+"/v2/models/m/infer", "application/json", strings.NewReader(`{"inputs":[{"name":"INPUT","datatype":"FP32","shape":[1,4],"data":[1,1,1,1]}]}`))
+	resp, err := httpClient.Post(s.http+"/v2/models/m/infer", "application/json", strings.NewReader(`{"inputs":[{"name":"INPUT","datatype":"FP32","shape":[1,4],"data":[1,1,1,1]}]}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +140,7 @@ func TestAModelAsksAnother(t *testing.T) {
 	if want := "Model m - Error when running inference: Model m is using the decoupled."; status.Code(err) != codes.Internal || !strings.HasPrefix(status.Convert(err).Message(), want) {
 		t.Errorf("asked once: %v", err)
 	}
-	resp, err := http.Post(s.http+"/v2/models/asking/infer", "application/json",
+	resp, err := httpClient.Post(s.http+"/v2/models/asking/infer", "application/json",
 		strings.NewReader(`{"parameters":{"color":"blue"},"inputs":[{"name":"INPUT","datatype":"FP32","shape":[1,4],"data":[2,2,2,2]}]}`))
 	if err != nil {
 		t.Fatal(err)
