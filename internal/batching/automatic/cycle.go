@@ -16,6 +16,10 @@ const (
 	apart  = 1.05 // times the throughput makes it worth to serve clients in more batches than can run at once
 )
 
+// whole returns how many clients there are. A part of one would be waited for in
+// each round, and never come.
+func (c *cycle) whole() int { return max(1, int(c.clients+0.5)) }
+
 // observe takes in how many requests are on their way, at the end of a batch:
 // waiting, running, or soon to come back.
 func (p *Policy) observe(now batching.Time) {
@@ -39,7 +43,7 @@ func (p *Policy) observe(now batching.Time) {
 // plan chooses the cycle: all clients in one batch, or in as many as there are
 // places, or in more, so that some think while others are served.
 func (p *Policy) plan() {
-	all := max(1, int(p.cycle.clients+0.5))
+	all := p.cycle.whole()
 	bestRows, bestPlaces, best := 0, 0, 0.0
 	try := func(rows, places, parts int) {
 		if rows > p.curve.max() || rows > p.sizes.efficient+p.sizes.efficient/3 && rows != p.sizes.peak {
@@ -85,7 +89,7 @@ func (p *Policy) rowsOf(requests int) int { return max(1, int(float64(requests)*
 // run at once.
 func (p *Policy) throughput(rows, places int) float64 {
 	takes := p.contention.by(places) * p.curve.smooth(rows)
-	size, all := float64(rows), p.cycle.clients*p.rate.rows
+	size, all := float64(rows), float64(p.cycle.whole())*p.rate.rows
 	// Those that do not run are back already when a batch ends, or come back first;
 	// the rest of the next batch has to be waited for.
 	missing := max(0, min(1, (size-(all-float64(places)*size))/size))
