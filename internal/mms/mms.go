@@ -147,11 +147,11 @@ func (s *Server) Versions(name string) ([]*Version, error) {
 		return nil, err
 	}
 	all := []*Version{first}
-	s.each(func(v *Version) {
+	for _, v := range s.All() {
 		if v.Name == name && v != first {
 			all = append(all, v)
 		}
-	})
+	}
 	return all, nil
 }
 
@@ -166,19 +166,17 @@ func (s *Server) Usual() []*Version {
 	return all
 }
 
-// each calls f for every version, by name and version.
-func (s *Server) each(f func(*Version)) {
+// All returns every version, by name and version.
+func (s *Server) All() []*Version {
 	s.mu.RLock()
+	defer s.mu.RUnlock()
 	var all []*Version
 	for _, name := range slices.Sorted(maps.Keys(s.models)) {
 		for _, version := range slices.Sorted(maps.Keys(s.models[name].all)) {
 			all = append(all, s.models[name].all[version])
 		}
 	}
-	s.mu.RUnlock()
-	for _, v := range all {
-		f(v)
-	}
+	return all
 }
 
 // SetDefault makes a version the usual one of its model.
@@ -234,12 +232,13 @@ type Health struct {
 // Health returns the state of all workers.
 func (s *Server) Health() Health {
 	h := Health{Stopping: s.stopping.Load()}
-	s.each(func(v *Version) {
-		wanted, living := v.wanted(), v.sched.Living()
+	for _, v := range s.All() {
+		wanted, _ := v.Scale()
+		living := v.Living()
 		h.Wanted += wanted
 		h.Living += living
 		h.Short = h.Short || living < wanted
-	})
+	}
 	return h
 }
 
@@ -265,7 +264,9 @@ func (s *Server) Close() error {
 	s.mu.Unlock()
 	s.work.Wait()
 	var errs []error
-	s.each(func(v *Version) { errs = append(errs, v.close()) })
+	for _, v := range s.All() {
+		errs = append(errs, v.close())
+	}
 	s.mu.Lock()
 	s.models = map[string]*versions{}
 	s.mu.Unlock()

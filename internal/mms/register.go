@@ -161,7 +161,7 @@ func (s *Server) newVersion(a *archive, reg Registration) (*Version, error) {
 		server: s, Name: cmp.Or(reg.Name, a.manifest.Model.Name), Version: cmp.Or(a.manifest.Model.Version, "1.0"), URL: reg.URL,
 		Runtime: cmp.Or(reg.Runtime, a.manifest.Runtime, "python"), Engine: a.manifest.Engine.Name,
 		BatchSize: max(1, reg.BatchSize), MaxBatchDelay: defaultDelay, AtStart: reg.atStart,
-		ResponseTimeout: s.opts.Settings.ResponseTimeout, since: time.Now(),
+		ResponseTimeout: s.opts.Settings.ResponseTimeout,
 	}
 	if reg.ResponseTimeout > 0 {
 		v.ResponseTimeout = time.Duration(reg.ResponseTimeout) * time.Second

@@ -30,7 +30,6 @@ type Version struct {
 	source engine.Source
 	sched  *sched.Scheduler
 	stats  *stats.Counters
-	since  time.Time
 	done   func() error // gives back what was unpacked
 
 	changing sync.Mutex   // who holds it may change the workers. It guards the following
@@ -56,10 +55,8 @@ func (v *Version) Scale() (least, most int) {
 	return v.min, v.max
 }
 
-func (v *Version) wanted() int {
-	least, _ := v.Scale()
-	return least
-}
+// Living returns how many workers can run requests.
+func (v *Version) Living() int { return v.sched.Living() }
 
 // Workers returns those that there are.
 func (v *Version) Workers() []Worker {
