@@ -62,7 +62,7 @@ func (r *Registration) check() error {
 	case "", "python", "python2", "python3":
 		return nil
 	}
-	return badRequest("Invalid model runtime: %s", r.Runtime)
+	return badRequest("Invalid RuntimeType value: %s", r.Runtime)
 }
 
 // A Registered is what became of a registration.
@@ -158,7 +158,7 @@ func (s *Server) add(v *Version) error {
 // newVersion makes of an archive what can be scaled.
 func (s *Server) newVersion(a *archive, reg Registration) (*Version, error) {
 	v := &Version{
-		server: s, Name: cmp.Or(reg.Name, a.manifest.Model.Name), Version: cmp.Or(a.manifest.Model.Version, "1.0"), URL: reg.URL,
+		server: s, Name: cmp.Or(reg.Name, a.manifest.Model.Name), Version: cmp.Or(a.manifest.Model.Version, "1.0"), Written: a.manifest.Model.Version, URL: reg.URL,
 		Runtime: cmp.Or(reg.Runtime, a.manifest.Runtime, "python"), Engine: a.manifest.Engine.Name,
 		BatchSize: max(1, reg.BatchSize), MaxBatchDelay: defaultDelay, AtStart: reg.atStart,
 		ResponseTimeout: s.opts.Settings.ResponseTimeout,

@@ -19,6 +19,7 @@ import (
 // A Version is a registered version of a model.
 type Version struct {
 	Name, Version   string
+	Written         string // the version as the archive says; "" if it does not
 	URL             string // as it was registered
 	Runtime, Engine string // as the archive says
 	BatchSize       int

@@ -70,7 +70,7 @@ func (f *face) list(w http.ResponseWriter, q url.Values) error {
 	all := f.server.Usual()
 	from = min(max(0, from), len(all))
 	to := from + limit
-	if to < len(all) {
+	if to <= len(all) { // also if the next page is empty, as there
 		page.Next = strconv.Itoa(to)
 	}
 	page.Models = []entry{}
@@ -211,7 +211,7 @@ func (f *face) setDefault(w http.ResponseWriter, name, version string) error {
 // in common.
 type description struct {
 	Name            string       `json:"modelName"`
-	Version         string       `json:"modelVersion"`
+	Version         string       `json:"modelVersion,omitempty"`
 	URL             string       `json:"modelUrl"`
 	Engine          string       `json:"engine,omitempty"`
 	Runtime         string       `json:"runtime"`
@@ -265,11 +265,12 @@ func (f *face) describe(w http.ResponseWriter, name, version string) error {
 func (f *face) description(v *mms.Version) description {
 	least, most := v.Scale()
 	d := description{
-		Name: v.Name, Version: v.Version, URL: v.URL, Engine: v.Engine, Runtime: v.Runtime, MinWorkers: least, MaxWorkers: most,
+		Name: v.Name, Version: v.Written, URL: v.URL, Engine: v.Engine, Runtime: v.Runtime, MinWorkers: least, MaxWorkers: most,
 		BatchSize: v.BatchSize, MaxBatchDelay: v.MaxBatchDelay.Milliseconds(), AtStart: v.AtStart, Workers: []workerLine{},
 	}
 	if f.torch() {
 		waiting := v.Waiting()
+		d.Version = v.Version
 		d.ResponseTimeout, d.Queue = int64(v.ResponseTimeout.Seconds()), &queueStatus{v.Queue() - waiting, waiting}
 	}
 	for _, worker := range v.Workers() {

@@ -193,6 +193,7 @@ func TestAHandlerIsServedAsInMMS(t *testing.T) {
 	f.want("PUT", f.manage+"/models/noop?min_worker=1&synchronous=true", "", 200, "Workers scaled")
 	f.want("GET", f.manage+"/models/noop", "", 200, `"modelName": "noop"`, `"modelVersion": "1.0"`, `"modelUrl": "noop-1.0.mar"`, `"engine": "E"`, `"runtime": "python"`,
 		`"minWorkers": 1`, `"maxWorkers": 1`, `"batchSize": 1`, `"maxBatchDelay": 100`, `"loadedAtStartup": false`, `"id": "9000"`, `"status": "READY"`)
+	f.want("GET", f.manage+"/models?limit=1", "", 200, `"nextPageToken": "1"`)
 	f.want("GET", f.manage+"/models", "", 200, `"modelName": "noop"`, `"modelUrl": "noop-1.0.mar"`)
 	for _, tt := range []struct {
 		kind, body string

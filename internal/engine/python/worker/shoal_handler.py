@@ -8,10 +8,12 @@ import logging
 import os
 import struct
 import sys
+import traceback
 import types
 
 import numpy as np
 
+import shoal_worker
 import triton_python_backend_utils as pb_utils
 
 U32 = struct.Struct("<I")
@@ -319,7 +321,12 @@ class TritonPythonModel:
         manifest = manifest_of(folder)
         self.context = Context(args["model_name"], folder, manifest, config["max_batch_size"], None, said["server_version"], said["server_name"],
                                settings_of(folder, manifest))
-        self.handle = entry(said["handler"], self.context)
+        try:
+            self.handle = entry(said["handler"], self.context)
+        except Exception as e:
+            traceback.print_exc()
+            last = traceback.extract_tb(e.__traceback__)[-1]
+            raise shoal_worker.Failure("%s: %s (%s, line %d)" % (type(e).__name__, e, os.path.basename(last.filename), last.lineno)) from None
 
     def execute(self, requests):
         data, processors, ids = [], [], {}
