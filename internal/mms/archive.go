@@ -140,7 +140,10 @@ type store struct {
 	allowed []*regexp.Regexp // addresses that archives may be loaded from
 	private string           // where archives are unpacked
 	limits  Limits
+	absent  string // how clients are told that there is no such archive
 }
+
+func (s *store) missing(name string) error { return notFound("%s: %s", s.absent, name) }
 
 // open returns the archive that a client or a setting names. done gives back what was
 // unpacked for it.
@@ -156,7 +159,7 @@ func (s *store) open(name string) (a *archive, done func() error, err error) {
 	}
 	name = filepath.Clean(strings.TrimPrefix(name, "/"))
 	if !filepath.IsLocal(name) || name == "." {
-		return nil, nil, notFound("Model not found in model store: %s", name)
+		return nil, nil, s.missing(name)
 	}
 	return s.openFile(name, filepath.Join(s.dir, name))
 }
@@ -165,7 +168,7 @@ func (s *store) open(name string) (a *archive, done func() error, err error) {
 func (s *store) openFile(name, path string) (*archive, func() error, error) {
 	info, err := os.Stat(path)
 	if err != nil {
-		return nil, nil, notFound("Model not found in model store: %s", name)
+		return nil, nil, s.missing(name)
 	}
 	if info.IsDir() {
 		path, err = filepath.Abs(path)

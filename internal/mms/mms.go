@@ -73,7 +73,10 @@ func New(opts Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{opts: opts, models: map[string]*versions{}}
-	s.store = store{dir: opts.Settings.Store, allowed: opts.Settings.Allowed, private: private, limits: opts.Limits}
+	s.store = store{dir: opts.Settings.Store, allowed: opts.Settings.Allowed, private: private, limits: opts.Limits, absent: "Model not found in model store"}
+	if opts.Dialect == TorchServe {
+		s.store.absent = "Model not found at"
+	}
 	s.closing, s.end = context.WithCancel(context.Background())
 	return s, nil
 }

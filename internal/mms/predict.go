@@ -94,7 +94,8 @@ func (s *Server) told(ctx context.Context, v *Version, err error) error {
 // noWorker is what clients are told for whom there is no place.
 func (s *Server) noWorker(v *Version) error {
 	if s.opts.Dialect == TorchServe {
-		return unavailable("Model %q has no worker to serve inference request. Please use scale workers API to add workers.", v.Name)
+		return unavailable("Model %q has no worker to serve inference request. Please use scale workers API to add workers. "+
+			"If this is a sequence inference, please check if it is closed, or expired; or exceeds maxSequenceJobQueueSize", v.Name)
 	}
 	return unavailable("No worker is available to serve request for model: %s. Consider increasing job queue size.", v.Name)
 }

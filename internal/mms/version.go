@@ -83,9 +83,7 @@ func (v *Version) Snapshot() stats.Snapshot { return v.stats.Snapshot() }
 // asynchronous, it only begins to.
 func (s *Server) ScaleTo(ctx context.Context, v *Version, least, most int, synchronous bool) error {
 	switch {
-	case most < least:
-		return badRequest("max_worker cannot be less than min_worker.")
-	case least < 0 || most > maxWorkers:
+	case least < 0 || most < least || most > maxWorkers:
 		return badRequest("min_worker, max_worker: found %d and %d, expected numbers up to %d", least, most, maxWorkers)
 	case synchronous:
 		if err := v.scale(ctx, least, most); err != nil {

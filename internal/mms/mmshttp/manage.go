@@ -163,16 +163,19 @@ func readWish(w http.ResponseWriter, r *http.Request) (wish wish, err error) {
 }
 
 func (f *face) scale(w http.ResponseWriter, r *http.Request, name, version string) error {
-	v, err := f.server.Find(name, version)
-	if err != nil {
-		return err
-	}
 	q := r.URL.Query()
 	least, err := number(q, "min_worker", 1)
 	if err != nil {
 		return err
 	}
 	most, err := number(q, "max_worker", least)
+	if err != nil {
+		return err
+	}
+	if most < least {
+		return badRequest("max_worker cannot be less than min_worker.")
+	}
+	v, err := f.server.Find(name, version)
 	if err != nil {
 		return err
 	}
@@ -183,8 +186,10 @@ func (f *face) scale(w http.ResponseWriter, r *http.Request, name, version strin
 	switch {
 	case !synchronous:
 		writeJSON(w, http.StatusAccepted, status{"Processing worker updates..."})
+	case f.torch() && version != "":
+		writeJSON(w, http.StatusOK, status{fmt.Sprintf("Workers scaled to %d for model: %s, version: %s", least, v.Name, version)})
 	case f.torch():
-		writeJSON(w, http.StatusOK, status{fmt.Sprintf("Workers scaled to %d for model: %s, version: %s", least, v.Name, v.Version)})
+		writeJSON(w, http.StatusOK, status{fmt.Sprintf("Workers scaled to %d for model: %s", least, v.Name)})
 	default:
 		writeJSON(w, http.StatusOK, status{"Workers scaled"})
 	}
@@ -210,19 +215,48 @@ func (f *face) setDefault(w http.ResponseWriter, name, version string) error {
 // description is what clients are told of a version. The two servers have most of it
 // in common.
 type description struct {
-	Name            string       `json:"modelName"`
-	Version         string       `json:"modelVersion,omitempty"`
-	URL             string       `json:"modelUrl"`
-	Engine          string       `json:"engine,omitempty"`
-	Runtime         string       `json:"runtime"`
-	MinWorkers      int          `json:"minWorkers"`
-	MaxWorkers      int          `json:"maxWorkers"`
-	BatchSize       int          `json:"batchSize"`
-	MaxBatchDelay   int64        `json:"maxBatchDelay"`
-	ResponseTimeout int64        `json:"responseTimeout,omitempty"`
-	AtStart         bool         `json:"loadedAtStartup"`
-	Workers         []workerLine `json:"workers"`
-	Queue           *queueStatus `json:"jobQueueStatus,omitempty"`
+	Name          string `json:"modelName"`
+	Version       string `json:"modelVersion,omitempty"`
+	URL           string `json:"modelUrl"`
+	Engine        string `json:"engine,omitempty"`
+	Runtime       string `json:"runtime"`
+	MinWorkers    int    `json:"minWorkers"`
+	MaxWorkers    int    `json:"maxWorkers"`
+	BatchSize     int    `json:"batchSize"`
+	MaxBatchDelay int64  `json:"maxBatchDelay"`
+	*torchOnly           // nil for MMS
+	AtStart       bool   `json:"loadedAtStartup"`
+	Workers       []any  `json:"workers"`
+	*torchQueue          // nil for MMS
+}
+
+// torchOnly is what TorchServe tells besides. Most of it says that something is not
+// used, which holds here, too.
+type torchOnly struct {
+	ResponseTimeout   int64  `json:"responseTimeout"`
+	StartupTimeout    int64  `json:"startupTimeout"`
+	MaxRetryTimeout   int    `json:"maxRetryTimeoutInSec"`
+	ClientTimeout     int    `json:"clientTimeoutInMills"`
+	ParallelType      string `json:"parallelType"`
+	ParallelLevel     int    `json:"parallelLevel"`
+	DeviceType        string `json:"deviceType"`
+	Continuous        bool   `json:"continuousBatching"`
+	Ticket            bool   `json:"useJobTicket"`
+	Venv              bool   `json:"useVenv"`
+	Stateful          bool   `json:"stateful"`
+	SequenceIdle      int    `json:"sequenceMaxIdleMSec"`
+	SequenceTimeout   int    `json:"sequenceTimeoutMSec"`
+	Sequences         int    `json:"maxNumSequence"`
+	SequenceQueueSize int    `json:"maxSequenceJobQueueSize"`
+}
+
+type torchQueue struct {
+	Queue queueStatus `json:"jobQueueStatus"`
+}
+
+type queueStatus struct {
+	Left    int `json:"remainingCapacity"`
+	Waiting int `json:"pendingRequests"`
 }
 
 type workerLine struct {
@@ -233,9 +267,15 @@ type workerLine struct {
 	Memory  int64  `json:"memoryUsage"`
 }
 
-type queueStatus struct {
-	Left    int `json:"remainingCapacity"`
-	Waiting int `json:"pendingRequests"`
+// torchWorker has the same in another order, and more.
+type torchWorker struct {
+	ID       string `json:"id"`
+	Started  string `json:"startTime"`
+	Status   string `json:"status"`
+	Memory   int64  `json:"memoryUsage"`
+	PID      int    `json:"pid"`
+	GPU      bool   `json:"gpu"`
+	GPUUsage string `json:"gpuUsage"`
 }
 
 func (f *face) describe(w http.ResponseWriter, name, version string) error {
@@ -266,19 +306,24 @@ func (f *face) description(v *mms.Version) description {
 	least, most := v.Scale()
 	d := description{
 		Name: v.Name, Version: v.Written, URL: v.URL, Engine: v.Engine, Runtime: v.Runtime, MinWorkers: least, MaxWorkers: most,
-		BatchSize: v.BatchSize, MaxBatchDelay: v.MaxBatchDelay.Milliseconds(), AtStart: v.AtStart, Workers: []workerLine{},
+		BatchSize: v.BatchSize, MaxBatchDelay: v.MaxBatchDelay.Milliseconds(), AtStart: v.AtStart, Workers: []any{},
 	}
 	if f.torch() {
-		waiting := v.Waiting()
+		waiting, seconds := v.Waiting(), int64(v.ResponseTimeout.Seconds())
 		d.Version = v.Version
-		d.ResponseTimeout, d.Queue = int64(v.ResponseTimeout.Seconds()), &queueStatus{v.Queue() - waiting, waiting}
+		d.torchOnly = &torchOnly{ResponseTimeout: seconds, StartupTimeout: 120, MaxRetryTimeout: 300, DeviceType: "cpu"}
+		d.torchQueue = &torchQueue{queueStatus{v.Queue() - waiting, waiting}}
 	}
 	for _, worker := range v.Workers() {
 		line := workerLine{ID: worker.ID, Started: worker.Started.UTC().Format("2006-01-02T15:04:05.000Z"), Status: "READY"}
 		if !worker.Ready {
 			line.Status = "UNLOADING"
 		}
-		d.Workers = append(d.Workers, line)
+		if f.torch() {
+			d.Workers = append(d.Workers, torchWorker{line.ID, line.Started, line.Status, line.Memory, -1, line.GPU, "N/A"})
+		} else {
+			d.Workers = append(d.Workers, line)
+		}
 	}
 	return d
 }

@@ -210,17 +210,16 @@ def chain(service):
 def entry(handler, context):
     """What is called with each batch. The handler has been initialized."""
     module, name = find(handler)
-    found = getattr(module, name, None) if name else None
+    found = getattr(module, name or "handle", None)
     if found is not None and not inspect.isclass(found):
         found(None, context)
         return found
     if found is None:
         classes = [c for _, c in inspect.getmembers(module, inspect.isclass) if c.__module__ == module.__name__]
-        if not classes and callable(getattr(module, "handle", None)):
-            module.handle(None, context)
-            return module.handle
+        if len(classes) > 1:  # others may help it
+            classes = [c for c in classes if hasattr(c, "handle") or hasattr(c, "inference")]
         if len(classes) != 1:
-            raise ValueError("handler %s: found no function %s, and %d classes in module %s, expected the function or one class" %
+            raise ValueError("handler %s: found no function %s, and %d classes that could be it in module %s, expected the function or one class" %
                              (handler, name or "handle", len(classes), module.__name__))
         found = classes[0]
     service = found()
