@@ -162,7 +162,7 @@ func serve(ctx context.Context, opts serveOptions, recorder *arrivals.Writer, lo
 	cut := faces.stop(seconds(opts.exitTimeout))
 	end := func() error { return errors.Join(models.Close(), onnxEngine.Close(), pythonEngine.Close()) }
 	if cut != nil {
-		err = within(patience, end)
+		err = within(end)
 	} else {
 		err = end()
 	}
@@ -185,22 +185,22 @@ type callers struct{ engine.Caller }
 // they have been told to stop, but not all can.
 const patience = 5 * time.Second
 
-// within waits for f, but for no longer than it may take. What f has not done by
+// within waits for f, but for no longer than its patience allows. What f has not done by
 // then ends with the process.
-func within(limit time.Duration, f func() error) error {
+func within(f func() error) error {
 	done := make(chan error, 1) // so that f ends although nobody waits any more
 	go func() { done <- f() }()
-	timer := time.NewTimer(limit)
+	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	select {
 	case err := <-done:
 		return err
 	case <-timer.C:
-		return fmt.Errorf("models that still computed %v after their requests had been cut off were left to it", limit)
+		return fmt.Errorf("models that still computed %v after their requests had been cut off were left to it", patience)
 	}
 }
 
-// runners are the engines that there are, by what a config.pbtxt calls them.
+// runners are the en// runners are the engines that there are, by what a config.pbtxt calls them.
 func runners(pace *pacer.Pacer, onnxEngine *onnx.Engine, pythonEngine *python.Engine, cores int) map[string]repository.Runner {
 	return map[string]repository.Runner{
 		simulated.Name: {Engine: &simulated.Engine{Pacer: pace}},

@@ -98,7 +98,7 @@ func serveStore(ctx context.Context, opts serveOptions, settings *mms.Settings, 
 	}
 	cut := faces.stop(server, seconds(opts.exitTimeout), log)
 	if cut != nil {
-		err = within(patience, end)
+		err = within(end)
 	} else {
 		err = end()
 	}

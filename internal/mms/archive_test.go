@@ -2,6 +2,7 @@ package mms
 
 import (
 	"archive/zip"
+	"errors"
 	"io/fs"
 	"net/http"
 	"net/http/httptest"
@@ -98,10 +99,7 @@ func TestAnUnsafeArchiveIsRefused(t *testing.T) {
 			}
 			writeArchive(t, filepath.Join(dir, "m.mar"), entries...)
 			_, _, err := s.open("m.mar")
-			told, ok := err.(*Error)
-			if joined, is := err.(interface{ Unwrap() []error }); is {
-				told, ok = joined.Unwrap()[0].(*Error)
-			}
+			told, ok := errors.AsType[*Error](err)
 			if !ok || told.Status != http.StatusBadRequest || told.Type != "InvalidModelException" {
 				t.Errorf("error %v", err)
 			}
@@ -127,7 +125,7 @@ func TestArchivesComeFromTheStoreAlone(t *testing.T) {
 		"http://127.0.0.1/m.mar": 400, "file://" + dir + "/outside.mar": 400, "s3://bucket/m.mar": 400,
 	} {
 		_, _, err := s.open(url)
-		if told, ok := err.(*Error); !ok || told.Status != want {
+		if told, ok := errors.AsType[*Error](err); !ok || told.Status != want {
 			t.Errorf("%s: error %v, want status %d", url, err, want)
 		}
 	}

@@ -45,8 +45,6 @@ type Options struct {
 type Server struct {
 	opts     Options
 	store    store
-	closing  context.Context // ended by Close
-	end      context.CancelFunc
 	work     sync.WaitGroup // changes that nobody waits for
 	stopping atomic.Bool
 	draining atomic.Bool
@@ -57,6 +55,8 @@ type Server struct {
 	mu     sync.RWMutex // guards the following
 	models map[string]*versions
 	closed bool
+	halts  map[int]context.CancelFunc // of those changes
+	begun  int                        // how many there ever were
 }
 
 // versions are those of one name.
@@ -72,12 +72,11 @@ func New(opts Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{opts: opts, models: map[string]*versions{}}
+	s := &Server{opts: opts, models: map[string]*versions{}, halts: map[int]context.CancelFunc{}}
 	s.store = store{dir: opts.Settings.Store, allowed: opts.Settings.Allowed, private: private, limits: opts.Limits, absent: "Model not found in model store"}
 	if opts.Dialect == TorchServe {
 		s.store.absent = "Model not found at"
 	}
-	s.closing, s.end = context.WithCancel(context.Background())
 	return s, nil
 }
 
@@ -261,9 +260,11 @@ func (s *Server) Inside() int { return int(s.inside.Load()) }
 // Close lets all requests run that are here, and takes every model away.
 func (s *Server) Close() error {
 	s.Drain()
-	s.end()
 	s.mu.Lock()
 	s.closed = true
+	for _, halt := range s.halts {
+		halt()
+	}
 	s.mu.Unlock()
 	s.work.Wait()
 	var errs []error
@@ -276,11 +277,22 @@ func (s *Server) Close() error {
 	return errors.Join(append(errs, os.RemoveAll(s.store.private))...)
 }
 
-// beside runs f, which nobody waits for but Close.
-func (s *Server) beside(f func()) {
+// beside runs f, which nobody waits for but Close, which ends its context.
+func (s *Server) beside(f func(context.Context)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.closed {
-		s.work.Go(f)
+	if s.closed {
+		return
 	}
+	ctx, halt := context.WithCancel(context.Background())
+	number := s.begun
+	s.begun++
+	s.halts[number] = halt
+	s.work.Go(func() {
+		f(ctx)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		halt()
+		delete(s.halts, number)
+	})
 }

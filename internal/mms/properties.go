@@ -81,10 +81,8 @@ func (s *Settings) Parse(file, text string, getenv func(string) string) error {
 	var errs []error
 	for _, l := range logicalLines(text) {
 		key, value, found := cutProperty(l.text)
-		err := error(nil)
-		if !found {
-			err = fmt.Errorf("found %q, expected a key and its value", l.text)
-		} else {
+		err := fmt.Errorf("found %q, expected a key and its value", l.text)
+		if found {
 			err = s.set(key, substitute(value, getenv))
 		}
 		if err != nil {

@@ -108,7 +108,7 @@ func (s *Server) Register(ctx context.Context, reg Registration) (*Registered, e
 		return nil
 	}
 	if reg.Asynchronous {
-		s.beside(func() { _ = start(s.closing) }) // it is in the log
+		s.beside(func(ctx context.Context) { _ = start(ctx) }) // it is in the log
 		return outcome, nil
 	}
 	return outcome, start(ctx)

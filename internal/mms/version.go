@@ -91,8 +91,8 @@ func (s *Server) ScaleTo(ctx context.Context, v *Version, least, most int, synch
 		}
 		return nil
 	}
-	s.beside(func() {
-		if err := v.scale(s.closing, least, most); err != nil {
+	s.beside(func(ctx context.Context) {
+		if err := v.scale(ctx, least, most); err != nil {
 			s.opts.Log.Error("workers not scaled", "model", v.Name, "version", v.Version, "error", err)
 		}
 	})

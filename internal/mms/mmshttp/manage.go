@@ -279,14 +279,7 @@ type torchWorker struct {
 }
 
 func (f *face) describe(w http.ResponseWriter, name, version string) error {
-	all, err := []*mms.Version(nil), error(nil)
-	if version == "all" {
-		all, err = f.server.Versions(name)
-	} else {
-		var v *mms.Version
-		v, err = f.server.Find(name, version)
-		all = append(all, v)
-	}
+	all, err := f.versions(name, version)
 	if err != nil {
 		return err
 	}
@@ -300,6 +293,15 @@ func (f *face) describe(w http.ResponseWriter, name, version string) error {
 	}
 	writeJSON(w, http.StatusOK, told)
 	return nil
+}
+
+// versions returns those that a path names.
+func (f *face) versions(name, version string) ([]*mms.Version, error) {
+	if version == "all" {
+		return f.server.Versions(name)
+	}
+	v, err := f.server.Find(name, version)
+	return []*mms.Version{v}, err
 }
 
 func (f *face) description(v *mms.Version) description {
@@ -329,7 +331,7 @@ func (f *face) description(v *mms.Version) description {
 }
 
 func badRequest(message string) error {
-	return &mms.Error{Status: http.StatusBadRequest, Type: "BadRequestException", Message: message}
+	return tell(http.StatusBadRequest, "BadRequestException", message)
 }
 
 // number reads a parameter that is one; unless is what nothing means.

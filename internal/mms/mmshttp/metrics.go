@@ -15,20 +15,34 @@ var series = []struct {
 	name, kind, help string
 	value            func(v *mms.Version, s *stats.Snapshot) float64
 }{
-	{"ts_inference_requests_total", "counter", "Total number of inference requests.",
-		func(_ *mms.Version, s *stats.Snapshot) float64 { return float64(s.Success.Count + s.Fail.Count) }},
-	{"ts_inference_latency_microseconds", "counter", "Cumulative inference duration in microseconds",
-		func(_ *mms.Version, s *stats.Snapshot) float64 { return float64(s.Success.Nanos) / 1000 }},
-	{"ts_queue_latency_microseconds", "counter", "Cumulative queue duration in microseconds",
-		func(_ *mms.Version, s *stats.Snapshot) float64 { return float64(s.Queue.Nanos) / 1000 }},
-	{"shoal_batches_total", "counter", "Batches that ran",
-		func(_ *mms.Version, s *stats.Snapshot) float64 { return float64(s.Runs) }},
-	{"shoal_failed_requests_total", "counter", "Requests that were answered with an error of the server or of the handler's worker",
-		func(_ *mms.Version, s *stats.Snapshot) float64 { return float64(s.Fail.Count) }},
-	{"shoal_pending_requests", "gauge", "Requests in the queue",
-		func(v *mms.Version, _ *stats.Snapshot) float64 { return float64(v.Waiting()) }},
-	{"shoal_workers", "gauge", "Workers that live",
-		func(v *mms.Version, _ *stats.Snapshot) float64 { return float64(v.Living()) }},
+	{
+		"ts_inference_requests_total", "counter", "Total number of inference requests.",
+		func(_ *mms.Version, s *stats.Snapshot) float64 { return float64(s.Success.Count + s.Fail.Count) },
+	},
+	{
+		"ts_inference_latency_microseconds", "counter", "Cumulative inference duration in microseconds",
+		func(_ *mms.Version, s *stats.Snapshot) float64 { return float64(s.Success.Nanos) / 1000 },
+	},
+	{
+		"ts_queue_latency_microseconds", "counter", "Cumulative queue duration in microseconds",
+		func(_ *mms.Version, s *stats.Snapshot) float64 { return float64(s.Queue.Nanos) / 1000 },
+	},
+	{
+		"shoal_batches_total", "counter", "Batches that ran",
+		func(_ *mms.Version, s *stats.Snapshot) float64 { return float64(s.Runs) },
+	},
+	{
+		"shoal_failed_requests_total", "counter", "Requests that were answered with an error of the server or of the handler's worker",
+		func(_ *mms.Version, s *stats.Snapshot) float64 { return float64(s.Fail.Count) },
+	},
+	{
+		"shoal_pending_requests", "gauge", "Requests in the queue",
+		func(v *mms.Version, _ *stats.Snapshot) float64 { return float64(v.Waiting()) },
+	},
+	{
+		"shoal_workers", "gauge", "Workers that live",
+		func(v *mms.Version, _ *stats.Snapshot) float64 { return float64(v.Living()) },
+	},
 }
 
 // Metrics returns what answers Prometheus.

@@ -66,7 +66,7 @@ func (f *face) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var told *mms.Error
 	if !errors.As(err, &told) {
 		f.opts.Log.Error("request failed", "path", r.URL.Path, "error", err)
-		told = &mms.Error{Status: http.StatusInternalServerError, Type: "InternalServerException", Message: err.Error()}
+		told = tell(http.StatusInternalServerError, "InternalServerException", err.Error())
 	}
 	if told.Status == http.StatusServiceUnavailable {
 		h.Set("Retry-After", "1")
@@ -116,11 +116,13 @@ func (f *face) route(w http.ResponseWriter, r *http.Request, id string, segments
 func (f *face) torch() bool { return f.server.Dialect() == mms.TorchServe }
 
 var (
-	errNoResource = &mms.Error{Status: http.StatusNotFound, Type: "ResourceNotFoundException",
-		Message: "Requested resource is not found, please refer to API document."}
-	errNoMethod = &mms.Error{Status: http.StatusMethodNotAllowed, Type: "MethodNotAllowedException",
-		Message: "Requested method is not allowed, please refer to API document."}
+	errNoResource = tell(http.StatusNotFound, "ResourceNotFoundException", "Requested resource is not found, please refer to API document.")
+	errNoMethod   = tell(http.StatusMethodNotAllowed, "MethodNotAllowedException", "Requested method is not allowed, please refer to API document.")
 )
+
+func tell(status int, kind, message string) *mms.Error {
+	return &mms.Error{Status: status, Type: kind, Message: message}
+}
 
 // requestID returns a random UUID.
 func requestID() string {

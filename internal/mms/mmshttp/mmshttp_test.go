@@ -37,6 +37,9 @@ var found = sync.OnceValue(func() string {
 	return ""
 })
 
+// client waits long enough for a worker to start on a busy machine.
+var client = http.Client{Timeout: 2 * time.Minute}
+
 // writeMar writes an archive as model-archiver does.
 func writeMar(t *testing.T, dir, name, version, handler string, files map[string]string) {
 	t.Helper()
@@ -110,7 +113,7 @@ func start(t *testing.T, dialect mms.Dialect, change func(*mms.Settings)) *fixtu
 		}
 		_ = engine.Close()
 		pace.Close()
-		http.DefaultClient.CloseIdleConnections()
+		client.CloseIdleConnections()
 	})
 	return f
 }
@@ -125,7 +128,7 @@ func (f *fixture) ask(method, url, kind, body string) (int, string) {
 	if kind != "" {
 		r.Header.Set("Content-Type", kind)
 	}
-	resp, err := http.DefaultClient.Do(r)
+	resp, err := client.Do(r)
 	if err != nil {
 		f.t.Fatal(err)
 	}

@@ -2,6 +2,7 @@ package mmshttp
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"mime"
 	"mime/multipart"
@@ -92,8 +93,8 @@ func (f *face) parts(w http.ResponseWriter, r *http.Request, query bool) ([]mms.
 		more[0].Data, err = readAll(body, r.ContentLength, f.opts.MaxRequest)
 	}
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return nil, &mms.Error{Status: http.StatusRequestEntityTooLarge, Type: "RequestEntityTooLargeException",
-			Message: "found a body of more than " + strconv.FormatInt(f.opts.MaxRequest, 10) + " bytes; max_request_size in config.properties allows more"}
+		return nil, tell(http.StatusRequestEntityTooLarge, "RequestEntityTooLargeException", fmt.Sprintf(
+			"found a body of more than %d bytes; max_request_size in config.properties allows more", f.opts.MaxRequest))
 	}
 	if err != nil {
 		return nil, badRequest(err.Error())
@@ -124,7 +125,7 @@ func readForm(form *multipart.Reader) (parts []mms.Part, err error) {
 			return nil, err
 		}
 		if len(parts) == maxFields {
-			return nil, errors.New("found more fields than a form may have, which are " + strconv.Itoa(maxFields))
+			return nil, fmt.Errorf("found more fields than a form may have, which are %d", maxFields)
 		}
 		data, err := io.ReadAll(p)
 		if err != nil {
