@@ -46,6 +46,7 @@ type Server struct {
 	opts     Options
 	store    store
 	work     sync.WaitGroup // changes that nobody waits for
+	started  atomic.Bool    // the first models have been tried
 	stopping atomic.Bool
 	draining atomic.Bool
 	inside   atomic.Int64 // predictions
@@ -105,6 +106,7 @@ func (s *Server) Start(ctx context.Context) error {
 			errs = append(errs, err)
 		}
 	}
+	s.started.Store(true)
 	return errors.Join(errs...)
 }
 
@@ -228,12 +230,12 @@ func (s *Server) Unregister(name, version string) error {
 type Health struct {
 	Wanted, Living int
 	Short          bool // a model has fewer than it should
-	Stopping       bool
+	Away           bool // the server has not started yet, or stops
 }
 
 // Health returns the state of all workers.
 func (s *Server) Health() Health {
-	h := Health{Stopping: s.stopping.Load()}
+	h := Health{Away: s.stopping.Load() || !s.started.Load()}
 	for _, v := range s.All() {
 		wanted, _ := v.Scale()
 		living := v.Living()

@@ -152,9 +152,9 @@ func (f *face) ping(w http.ResponseWriter) error {
 	h := f.server.Health()
 	word, code := "Healthy", http.StatusOK
 	switch {
-	case f.torch() && (h.Short || h.Stopping):
+	case f.torch() && (h.Short || h.Away):
 		word, code = "Unhealthy", http.StatusInternalServerError
-	case h.Stopping || h.Living == 0 && h.Wanted > 0:
+	case h.Away || h.Living == 0 && h.Wanted > 0:
 		// MMS says 200. Who balances the load looks at nothing else, so the status tells.
 		word, code = "Unhealthy", http.StatusServiceUnavailable
 	case h.Living < h.Wanted:

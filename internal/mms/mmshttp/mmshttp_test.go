@@ -103,6 +103,9 @@ func start(t *testing.T, dialect mms.Dialect, change func(*mms.Settings)) *fixtu
 		t.Fatal(err)
 	}
 	f.server = s
+	if err := s.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	a, b := httptest.NewServer(Inference(s, Options{Log: log})), httptest.NewServer(Management(s, Options{Log: log}))
 	f.infer, f.manage = a.URL, b.URL
 	t.Cleanup(func() {
