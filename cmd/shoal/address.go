@@ -7,8 +7,11 @@ import (
 	"slices"
 )
 
-// Flags that say where to listen, and the one without which that is here.
-var addressFlags = []string{"address", "http-address", "grpc-address", "metrics-address"}
+// Flags and properties that say where to listen, and the flag without which that is
+// here.
+var addressFlags = []string{
+	"address", "http-address", "grpc-address", "metrics-address", "inference_address", "management_address", "metrics_address",
+}
 
 const insecureFlag = "insecure-bind"
 

@@ -23,6 +23,8 @@ type serveOptions struct {
 	settings     string
 	repositories []string
 
+	store storeOptions
+
 	controlMode         string
 	reload              bool
 	pollSeconds         int
@@ -76,6 +78,7 @@ func (o *serveOptions) define(f *pflag.FlagSet) {
 	f.StringVar(&o.settings, settingsFlag, "", "`file` in YAML with the names of flags as keys, for what neither a flag nor the environment says")
 
 	f.StringSliceVar(&o.repositories, repositoryFlag, nil, "`path` of a directory with a folder for each model, or of a file such as model.onnx or app.py; may be repeated, and --model-repository left out")
+	o.store.define(f)
 	choiceVar(f, &o.controlMode, "model-control-mode", []string{"none", "poll", "explicit"}, "none loads all models at the start, poll looks for changes now and then, explicit loads what --load-model and clients name")
 	f.IntVar(&o.pollSeconds, "repository-poll-secs", 15, "how often to look for changes in mode poll, in seconds")
 	f.BoolVar(&o.reload, "reload", false, "load what has changed on disk at once, for those who write a model: mode poll, several times a second")
@@ -182,7 +185,10 @@ func (o *serveOptions) check() error {
 			errs = append(errs, fmt.Errorf("%s: found %d, expected %d to %d", n.flag, n.value, n.low, n.high))
 		}
 	}
-	if len(o.repositories) == 0 {
+	switch {
+	case o.store.used() && len(o.repositories) > 0:
+		errs = append(errs, errors.New("model-repository: found beside --model-store or --mms-config, expected one of them; start a server for each"))
+	case len(o.repositories) == 0 && !o.store.used():
 		errs = append(errs, errors.New(`model-repository: found nothing, expected the path of models, as in "shoal serve models"`))
 	}
 	if len(o.loadModels) > 0 && o.controlMode != "explicit" {

@@ -49,13 +49,19 @@ functions are models, and files of scikit-learn, XGBoost and TorchScript.
 What a flag does not say, the environment may: --http-port is SHOAL_HTTP_PORT there. What neither says may stand in the
 file that --settings names, as "http-port: 8000". The log begins with every setting and where it comes from.
 
+With --model-store it is a server in the way of MMS and TorchServe: docs/from-mms.md.
+
 Triton's flags that are not in this list are known, too: docs/flags.md says what becomes of each.`,
 		RunE: func(cmd *cobra.Command, paths []string) error {
 			settings, err := readSettings(cmd.Flags(), paths, os.Environ())
 			if err != nil {
 				return misuse{err}
 			}
-			if err := errors.Join(opts.check(), checkAddresses(settings.settings)); err != nil {
+			store, err := opts.store.settings()
+			if err != nil {
+				return misuse{err}
+			}
+			if err := errors.Join(opts.check(), checkAddresses(append(addresses(store), settings.settings...))); err != nil {
 				return misuse{err}
 			}
 			// Whoever reads stderr may leave. Without this the next record would end
@@ -66,6 +72,9 @@ Triton's flags that are not in this list are known, too: docs/flags.md says what
 				return err
 			}
 			settings.tell(cmd.Context(), log)
+			if opts.store.used() {
+				return errors.Join(serveStore(cmd.Context(), opts, store, log), closeLog())
+			}
 			recorder, err := openRecorder(opts.record, log)
 			if err != nil {
 				return errors.Join(err, closeLog())
@@ -153,7 +162,7 @@ func serve(ctx context.Context, opts serveOptions, recorder *arrivals.Writer, lo
 	cut := faces.stop(seconds(opts.exitTimeout))
 	end := func() error { return errors.Join(models.Close(), onnxEngine.Close(), pythonEngine.Close()) }
 	if cut != nil {
-		err = within(patience, end)
+		err = within(end)
 	} else {
 		err = end()
 	}
@@ -176,22 +185,22 @@ type callers struct{ engine.Caller }
 // they have been told to stop, but not all can.
 const patience = 5 * time.Second
 
-// within waits for f, but for no longer than it may take. What f has not done by
+// within waits for f, but for no longer than its patience allows. What f has not done by
 // then ends with the process.
-func within(limit time.Duration, f func() error) error {
+func within(f func() error) error {
 	done := make(chan error, 1) // so that f ends although nobody waits any more
 	go func() { done <- f() }()
-	timer := time.NewTimer(limit)
+	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	select {
 	case err := <-done:
 		return err
 	case <-timer.C:
-		return fmt.Errorf("models that still computed %v after their requests had been cut off were left to it", limit)
+		return fmt.Errorf("models that still computed %v after their requests had been cut off were left to it", patience)
 	}
 }
 
-// runners are the engines that there are, by what a config.pbtxt calls them.
+// runners are the en// runners are the engines that there are, by what a config.pbtxt calls them.
 func runners(pace *pacer.Pacer, onnxEngine *onnx.Engine, pythonEngine *python.Engine, cores int) map[string]repository.Runner {
 	return map[string]repository.Runner{
 		simulated.Name: {Engine: &simulated.Engine{Pacer: pace}},
@@ -289,7 +298,7 @@ func (f *faces) stop(timeout time.Duration) error {
 	// Over HTTP the port stays open meanwhile: who comes late is told so, and
 	// every answer asks the client to connect anew.
 	f.http.SetKeepAlivesEnabled(false)
-	cut := f.await(ctx) // counted before they are: then they are gone
+	cut := await(ctx, f.backend.Inside, f.log) // counted before they are: then they are gone
 	giveUp := context.AfterFunc(ctx, f.grpc.Stop)
 	defer giveUp()
 	f.all.Go(func() {
@@ -299,20 +308,25 @@ func (f *faces) stop(timeout time.Duration) error {
 		_ = f.metrics.Close() // nothing is lost that the next scrape would not have missed
 	})
 	f.all.Wait()
-	if cut > 0 {
-		return fmt.Errorf("requests that were cut off: %d, because they had not ended after %v; --exit-timeout-secs allows more", cut, timeout)
+	return cutOff(cut, timeout)
+}
+
+// cutOff is the error of a server that did not wait any longer for requests.
+func cutOff(requests int, timeout time.Duration) error {
+	if requests == 0 {
+		return nil
 	}
-	return nil
+	return fmt.Errorf("requests that were cut off: %d, because they had not ended after %v; --exit-timeout-secs allows more", requests, timeout)
 }
 
 // await returns when no inference is inside any more, or when ctx ends, and how
 // many are left. Each second it says for how many it waits.
-func (f *faces) await(ctx context.Context) int {
+func await(ctx context.Context, inside func() int, log *slog.Logger) int {
 	look, tell := time.NewTicker(10*time.Millisecond), time.NewTicker(time.Second)
 	defer look.Stop()
 	defer tell.Stop()
 	for {
-		left := f.backend.Inside()
+		left := inside()
 		if left == 0 {
 			return 0
 		}
@@ -320,9 +334,9 @@ func (f *faces) await(ctx context.Context) int {
 		case <-look.C:
 		case <-tell.C:
 			until, _ := ctx.Deadline()
-			f.log.Info("waiting for requests to end", "requests", left, "seconds", int(time.Until(until).Seconds()))
+			log.Info("waiting for requests to end", "requests", left, "seconds", int(time.Until(until).Seconds()))
 		case <-ctx.Done():
-			return f.backend.Inside()
+			return inside()
 		}
 	}
 }

@@ -231,12 +231,12 @@ func TestAnEngineThatDoesNotStopIsNotWaitedForForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		hang := make(chan struct{})
-		err := within(patience, func() error { <-hang; return nil })
+		err := within(func() error { <-hang; return nil })
 		if took := time.Since(began); err == nil || took != patience {
 			t.Errorf("%v after %v", err, took)
 		}
 		close(hang)
-		if err := within(patience, func() error { return io.EOF }); !errors.Is(err, io.EOF) {
+		if err := within(func() error { return io.EOF }); !errors.Is(err, io.EOF) {
 			t.Error(err)
 		}
 	})

@@ -16,8 +16,8 @@ var layers = [][]string{
 	{"internal/engine", "internal/explain"},
 	{"internal/engine/enginetest", "internal/engine/simulated", "internal/engine/onnx", "internal/engine/python", "internal/sched", "internal/calibrate", "internal/kserve", "internal/simulate", "internal/bench", "internal/batching/batchingtest"},
 	{"internal/repository", "internal/matrix"},
-	{"internal/server", "internal/doctor"},
-	{"internal/kserve/kservehttp", "internal/kserve/kservegrpc", "internal/metrics", "internal/kserve/kservetest"},
+	{"internal/server", "internal/doctor", "internal/mms"},
+	{"internal/kserve/kservehttp", "internal/kserve/kservegrpc", "internal/metrics", "internal/mms/mmshttp", "internal/kserve/kservetest"},
 	{"cmd/shoal"},
 	{"internal/archtest", "test/e2e", "test/bare", "test/matrix"},
 }

@@ -26,6 +26,7 @@ func TestMain(m *testing.M) { leak.Main(m) }
 //	      row=5ms                     each row takes so much longer
 //	      policy=none                 requests are never combined (without it: Triton's rule)
 //	      policy=automatic            what is not set is measured; policy=cold begins without calibration
+//	      policy=collect              the rule of MMS, with max and delay
 //	      preferred=4,8 delay=5ms     sizes that leave at once; how long others are held
 //	      instances=2                 how many there are from the start (1)
 //	      levels=2 default=2          priority levels, and that of requests which name none
@@ -143,6 +144,8 @@ func (s *story) model(name string, words, levels []string) error {
 			learns.Profile = simulate.Calibrated(curve, s.slowdown, cfg.MaxRows, n)
 		}
 		cfg.Policy = automatic.New(learns)
+	case "collect":
+		cfg.Policy = &batching.Collect{Size: cfg.MaxRows, MaxDelay: duration(opt["delay"])}
 	default:
 		p := batching.Triton{MaxRows: cfg.MaxRows, MaxDelay: duration(opt["delay"])}
 		for v := range strings.SplitSeq(opt["preferred"], ",") {

@@ -54,10 +54,10 @@ func (w *worker) own(c *call, out *engine.Outputs) error {
 }
 
 // died returns what is closed when the instance dies. It is nil if it cannot, or if
-// the core knows already, or if the scheduler closes: then the instance stays, dead,
-// to fail those who wait.
+// the core knows already, or if the instance shall leave: then it stays, dead, to fail
+// those who wait if the scheduler closes.
 func (w *worker) died() <-chan struct{} {
-	if w.mortal == nil || w.away || w.s.closing.Err() != nil { // only this goroutine sets away
+	if w.mortal == nil || w.away || w.quit.Err() != nil { // only this goroutine sets away
 		return nil
 	}
 	return w.mortal.Died()
@@ -77,6 +77,9 @@ func (w *worker) mournLocked(now batching.Time) {
 	case <-w.died():
 	default:
 		return
+	}
+	if w.dismissed {
+		return // the core knows
 	}
 	w.away = true
 	w.s.alive.Add(-1)
@@ -117,8 +120,8 @@ func (w *worker) again(err error) error {
 
 // revive reports whether the instance lives again.
 func (w *worker) revive() bool {
-	err := w.mortal.Revive(&w.s.closing)
-	if err != nil && w.s.closing.Err() == nil {
+	err := w.mortal.Revive(w.quit)
+	if err != nil && w.quit.Err() == nil {
 		w.s.opts.Log.Error("the instance does not come back", "instance", w.number, "error", err)
 	}
 	return err == nil
@@ -130,6 +133,7 @@ func (w *worker) dismiss(out *batching.Actions) {
 	w.s.admitLocked(nil, out)
 	w.dismissed = true
 	if !w.away {
+		w.s.alive.Add(-1)
 		w.s.stepLocked(w.s.nowLocked(), batching.Event{Kind: batching.Down, Instance: w.number}, out)
 	}
 	w.s.unlock(out)

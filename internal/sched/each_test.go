@@ -217,3 +217,59 @@ func TestClosingDoesNotWaitForTheDead(t *testing.T) {
 		}
 	})
 }
+
+func TestInstancesComeAndGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := pacer.NewPortable()
+		defer p.Close()
+		s := New(nil, Options{Pacer: p, Batching: batching.Config{Policy: &batching.Collect{Size: 2}, MaxRows: 2}})
+		first, second := &mortal{died: make(chan struct{})}, &mortal{died: make(chan struct{})}
+		if s.Living() != 0 {
+			t.Errorf("%d instances live, none were added", s.Living())
+		}
+		var calls sync.WaitGroup
+		submit := func(name string) {
+			calls.Go(func() {
+				req := request(name, 1)
+				defer req.Memory.Release()
+				var resp infer.Response
+				if err := s.Submit(t.Context(), req, &resp); err != nil {
+					t.Errorf("%s: %v", name, err)
+					return
+				}
+				resp.Release()
+			})
+			synctest.Wait()
+		}
+		submit("a") // waits for somebody to come
+		s.Add(first)
+		calls.Wait()
+		s.Add(second)
+		if s.Living() != 2 {
+			t.Errorf("%d instances live, want 2", s.Living())
+		}
+		second.kill()
+		synctest.Wait()
+		if s.Living() != 1 {
+			t.Errorf("%d instances live, want 1 and one that is dead", s.Living())
+		}
+		for range 2 {
+			if ok, err := s.Remove(); !ok || err != nil { // the dead one, and that which lives
+				t.Errorf("Remove: %v, %v", ok, err)
+			}
+		}
+		if ok, _ := s.Remove(); ok || s.Living() != 0 {
+			t.Errorf("an instance more was removed, or %d live", s.Living())
+		}
+		submit("b")
+		third := &mortal{died: make(chan struct{})}
+		s.Add(third) // has the number of one that left
+		calls.Wait()
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		if !slices.Equal(first.batches, []string{"a"}) || !slices.Equal(third.batches, []string{"b"}) {
+			t.Errorf("ran %q, %q", first.batches, third.batches)
+		}
+	})
+}

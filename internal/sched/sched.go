@@ -60,13 +60,12 @@ type Scheduler struct {
 	opts     Options
 	began    time.Time // where the core's clock starts
 	alarm    *pacer.Alarm
-	workers  []*worker // by instance number, from 1
+	crew     atomic.Pointer[[]*worker] // by instance number, from 1. It is replaced, never changed
 	trials   chan *trial
 	running  sync.WaitGroup
 	share    batching.Share
 	combines bool         // requests may share a batch
 	joins    bool         // their rows are joined for it
-	closing  stopContext  // ended by Close
 	alive    atomic.Int64 // instances that are not away
 	calls    sync.Pool    // of *call
 	intake   intake
@@ -85,7 +84,7 @@ type Scheduler struct {
 }
 
 // New starts running the model on the given instances, which are the scheduler's
-// from now on.
+// from now on. Others may come and go; see [Scheduler.Add].
 func New(instances []engine.Instance, opts Options) *Scheduler {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
@@ -105,16 +104,19 @@ func New(instances []engine.Instance, opts Options) *Scheduler {
 	_, none := opts.Batching.Policy.(batching.None)
 	s.combines = opts.Batching.Policy != nil && !none && opts.Batching.MaxRows > 1 && !opts.Whole
 	s.alarm = opts.Pacer.Alarm(s.ring)
-	s.closing.done = make(chan struct{})
-	s.joins = s.combines
+	s.joins = s.combines && len(instances) > 0 // of those that come later nobody knows yet
 	s.alive.Store(int64(len(instances)))
+	var crew []*worker
 	for i, inst := range instances {
 		w := newWorker(s, i+1, inst)
 		s.joins = s.joins && w.each == nil
-		s.workers = append(s.workers, w)
+		crew = append(crew, w)
+	}
+	s.crew.Store(&crew)
+	for _, w := range crew {
 		s.step(batching.Event{Kind: batching.Up, Instance: w.number}, &w.out)
 	}
-	for _, w := range s.workers {
+	for _, w := range crew {
 		s.running.Go(w.loop)
 	}
 	return s
@@ -157,6 +159,8 @@ func (s *Scheduler) Submit(ctx context.Context, req *infer.Request, resp *infer.
 	return c.outcome(ctx, resp)
 }
 
+func (s *Scheduler) workers() []*worker { return *s.crew.Load() }
+
 // Waiting returns how many requests are in the queue.
 func (s *Scheduler) Waiting() int {
 	var out batching.Actions
@@ -176,7 +180,9 @@ func (s *Scheduler) Ready() bool { return s.alive.Load() > 0 }
 // waited for end their contexts.
 func (s *Scheduler) Close() error {
 	var out batching.Actions
-	s.closing.end(0) // those who wait for the dead to come back need not any more
+	for _, w := range s.workers() {
+		w.quit.end(0) // who waits for the dead to come back need not any more
+	}
 	s.mu.Lock()
 	s.draining = true
 	s.admitLocked(nil, &out)
@@ -184,9 +190,11 @@ func (s *Scheduler) Close() error {
 	s.unlock(&out)
 	s.carryOut(&out)
 	<-s.drained
-	for _, w := range s.workers {
-		w.dismiss(&out)
-		s.carryOut(&out)
+	for _, w := range s.workers() {
+		if !w.removed {
+			w.dismiss(&out)
+			s.carryOut(&out)
+		}
 	}
 	s.running.Wait()
 	s.alarm.Stop()
@@ -197,8 +205,10 @@ func (s *Scheduler) Close() error {
 		s.opts.Device.forget(s)
 	}
 	var errs []error
-	for _, w := range s.workers {
-		errs = append(errs, w.inst.Close())
+	for _, w := range s.workers() {
+		if !w.removed {
+			errs = append(errs, w.inst.Close())
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -274,7 +284,7 @@ func (s *Scheduler) carryOut(out *batching.Actions) {
 		case batching.Leave:
 			s.order(a.Instance, leave)
 		case batching.Stop:
-			s.workers[a.Instance-1].stop.end(a.Batch)
+			s.workers()[a.Instance-1].stop.end(a.Batch)
 		case batching.Ask:
 			s.opts.Device.ask(s)
 		case batching.Yield:
@@ -288,7 +298,7 @@ func (s *Scheduler) carryOut(out *batching.Actions) {
 // order wakes a parked instance. One that tries something is told to end that: it
 // looks for orders before each run, and this looks for trials after the order.
 func (s *Scheduler) order(instance int, o order) {
-	s.workers[instance-1].orders <- o
+	s.workers()[instance-1].orders <- o
 	s.opts.Spare.interrupt()
 }
 

@@ -32,7 +32,7 @@ type outcome struct {
 // Warm runs a request on every instance, count times, and returns when all are
 // done, or the first error. It makes way for nobody, and req has been checked.
 func (s *Scheduler) Warm(ctx context.Context, req *infer.Request, count int) error {
-	_, err := s.newTrial(req, count).run(ctx, len(s.workers))
+	_, err := s.newTrial(req, count).run(ctx, len(s.workers()))
 	return err
 }
 
@@ -46,11 +46,11 @@ func (s *Scheduler) Try(ctx context.Context, req *infer.Request, instances, runs
 		return nil, nil
 	}
 	defer s.opts.Spare.leave()
-	return t.run(ctx, min(instances, len(s.workers)))
+	return t.run(ctx, min(instances, len(s.workers())))
 }
 
 func (s *Scheduler) newTrial(req *infer.Request, runs int) *trial {
-	return &trial{s: s, req: req, runs: runs, began: make(chan struct{}), halted: make(chan struct{}), outcome: make(chan outcome, len(s.workers))}
+	return &trial{s: s, req: req, runs: runs, began: make(chan struct{}), halted: make(chan struct{}), outcome: make(chan outcome, len(s.workers()))}
 }
 
 func (t *trial) run(ctx context.Context, instances int) ([]time.Duration, error) {
@@ -93,7 +93,7 @@ func (t *trial) halt() {
 		return
 	}
 	close(t.halted)
-	for _, w := range t.s.workers {
+	for _, w := range t.s.workers() {
 		w.stop.end(trialBatch)
 	}
 }

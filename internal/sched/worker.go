@@ -41,6 +41,9 @@ type worker struct {
 	mortal    engine.Mortal // inst, if it can die; nil if not
 	away      bool          // the core was told that it is down. Guarded by the scheduler's lock
 	dismissed bool          // it need not come back. Guarded by the scheduler's lock
+	quit      *stopContext  // ended when the instance shall leave for good
+	left      chan struct{} // closed when it has
+	removed   bool          // and was closed. Only Add, Remove and Close look at it
 
 	waits []time.Duration // for statistics
 
@@ -57,7 +60,7 @@ const (
 )
 
 func newWorker(s *Scheduler, number int, inst engine.Instance) *worker {
-	w := &worker{s: s, number: number, inst: inst, orders: make(chan order, 1), stop: newStopContext()}
+	w := &worker{s: s, number: number, inst: inst, orders: make(chan order, 1), stop: newStopContext(), quit: newStopContext(), left: make(chan struct{})}
 	w.each, _ = inst.(engine.Each)
 	w.sender, _ = inst.(engine.Sender)
 	w.mortal, _ = inst.(engine.Mortal)
@@ -65,6 +68,7 @@ func newWorker(s *Scheduler, number int, inst engine.Instance) *worker {
 }
 
 func (w *worker) loop() {
+	defer close(w.left)
 	for {
 		for w.next() {
 			w.run()

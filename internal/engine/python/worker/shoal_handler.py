@@ -1,0 +1,368 @@
+"""Runs a handler of MMS or TorchServe as a model whose requests and answers are bytes. internal/mms/message.go has the same from the other side."""
+
+import importlib
+import importlib.util
+import inspect
+import json
+import logging
+import os
+import struct
+import sys
+import traceback
+import types
+
+import numpy as np
+
+import shoal_worker
+import triton_python_backend_utils as pb_utils
+
+U32 = struct.Struct("<I")
+log = logging.getLogger("shoal.handler")
+
+
+class PredictionException(Exception):
+    def __init__(self, message, error_code=500):
+        super().__init__(message)
+        self.message, self.error_code = message, error_code
+
+    def __str__(self):
+        return "%s : %s" % (self.message, self.error_code)
+
+
+class Headers(dict):
+    """Names of headers in any case. Those of the parts of a request are in it, too, by the part's name."""
+
+    def get(self, key, default=None):
+        if key in self:
+            return self[key]
+        wanted = key.lower()
+        return next((v for k, v in self.items() if k.lower() == wanted), default)
+
+
+class RequestProcessor:
+    """What one request came with, and what its answer shall have."""
+
+    def __init__(self, request_header):
+        self._request_header = request_header
+        self._status, self._phrase, self._response_header = 200, None, {}
+
+    def get_request_property(self, key):
+        return self._request_header.get(key)
+
+    def get_request_properties(self):
+        return self._request_header
+
+    def report_status(self, code, reason_phrase=None):
+        self._status, self._phrase = code, reason_phrase
+
+    def get_response_status_code(self):
+        return self._status
+
+    def get_response_status_phrase(self):
+        return self._phrase
+
+    def add_response_property(self, key, value):
+        self._response_header[key] = value
+
+    def get_response_headers(self):
+        return self._response_header
+
+    get_response_header = get_response_headers
+
+
+class MetricsStore:
+    """What a handler measures goes to the log, a line each."""
+
+    def __init__(self, request_ids=None, model_name=""):
+        self.request_ids, self.model_name, self.store = request_ids, model_name, []
+
+    def add_metric(self, name, value, unit="", idx=None, dimensions=None, **_):
+        text = ",".join("%s:%s" % (getattr(d, "name", d), getattr(d, "value", "")) for d in dimensions or [])
+        print("[METRICS]%s.%s:%s|#ModelName:%s%s" % (name, unit, value, self.model_name, "," + text if text else ""))
+
+    def add_counter(self, name, value, idx=None, dimensions=None):
+        self.add_metric(name, value, "Count", idx, dimensions)
+
+    def add_time(self, name, value, idx=None, unit="ms", dimensions=None, metric_type=None):
+        self.add_metric(name, value, unit, idx, dimensions)
+
+    def add_size(self, name, value, idx=None, unit="MB", dimensions=None, metric_type=None):
+        self.add_metric(name, value, unit, idx, dimensions)
+
+    def add_percent(self, name, value, idx=None, dimensions=None, metric_type=None):
+        self.add_metric(name, value, "percent", idx, dimensions)
+
+    def add_error(self, name, value, dimensions=None):
+        self.add_metric(name, value, "", None, dimensions)
+
+
+class Context:
+    """What a handler is told beside its data."""
+
+    def __init__(self, model_name, model_dir, manifest, batch_size, gpu, version, server="MMS", model_yaml_config=None):
+        self.model_name, self.manifest, self.model_yaml_config = model_name, manifest, model_yaml_config or {}
+        self.system_properties = {"model_dir": model_dir, "gpu_id": gpu, "batch_size": batch_size, "server_name": server, "server_version": version,
+                                  "limit_max_image_pixels": True}
+        self.request_ids, self.request_processor, self.metrics = None, None, MetricsStore(None, model_name)
+
+    def get_request_id(self, idx=0):
+        return self.request_ids.get(idx)
+
+    def get_request_header(self, idx, key):
+        return self.request_processor[idx].get_request_property(key)
+
+    def get_all_request_header(self, idx):
+        return self.request_processor[idx].get_request_properties()
+
+    def set_response_content_type(self, idx, value):
+        self.set_response_header(idx, "content-type", value)
+
+    def get_response_content_type(self, idx):
+        return self.request_processor[idx].get_response_headers().get("content-type")
+
+    def set_response_header(self, idx, key, value):
+        self.request_processor[idx].add_response_property(key, value)
+
+    def get_response_headers(self, idx):
+        return self.request_processor[idx].get_response_headers()
+
+    def set_response_status(self, code=200, phrase="", idx=0):
+        self.request_processor[idx].report_status(code, reason_phrase=phrase)
+
+    def set_all_response_status(self, code=200, phrase=""):
+        for one in self.request_processor:
+            one.report_status(code, reason_phrase=phrase)
+
+    def get_response_status(self, idx):
+        one = self.request_processor[idx]
+        return one.get_response_status_code(), one.get_response_status_phrase()
+
+    set_http_response_status, get_http_response_status = set_response_status, get_response_status
+
+
+def emit_metrics(metrics):
+    for one in metrics or []:
+        print("[METRICS]%s" % one)
+
+
+# Modules that handlers import, with the names that they find there. A package that is installed is used in place of its own.
+SHIM = {
+    "mms": {},
+    "mms.context": {"Context": Context, "RequestProcessor": RequestProcessor},
+    "mms.service": {"PredictionException": PredictionException, "emit_metrics": emit_metrics},
+    "mms.metrics": {},
+    "mms.metrics.metrics_store": {"MetricsStore": MetricsStore},
+    "ts": {},
+    "ts.context": {"Context": Context, "RequestProcessor": RequestProcessor},
+    "ts.service": {"PredictionException": PredictionException, "emit_metrics": emit_metrics},
+    "ts.utils": {},
+    "ts.utils.util": {"PredictionException": PredictionException},
+    "ts.metrics": {},
+    "ts.metrics.metrics_store": {"MetricsStore": MetricsStore},
+}
+
+
+def stand_in():
+    """Makes modules of the packages that are not installed."""
+    absent = {name for name in SHIM if "." not in name and importlib.util.find_spec(name) is None}
+    for name, members in SHIM.items():
+        parent, _, last = name.rpartition(".")
+        if name.partition(".")[0] not in absent:
+            continue
+        module = types.ModuleType(name, "Stands in for the package, which is not installed.")
+        module.__path__ = []
+        module.__version__ = "0"
+        module.__dict__.update(members)
+        sys.modules[name] = module
+        if parent:
+            setattr(sys.modules[parent], last, module)
+
+
+def find(handler):
+    """The module of a handler, and the name behind its colon, if there is one."""
+    name, _, function = handler.partition(":")
+    if name.endswith(".py"):
+        name = name[:-len(".py")]
+    name = name.rpartition("/")[2]
+    try:
+        return importlib.import_module(name), function
+    except ModuleNotFoundError as e:
+        if e.name != name or not hasattr(importlib.import_module("ts"), "__file__"):
+            raise
+    return importlib.import_module("ts.torch_handler." + name), function  # one that comes with TorchServe
+
+
+def chain(service):
+    """The steps of a handler that has no handle of its own."""
+    steps = [getattr(service, name, None) for name in ("preprocess", "inference", "postprocess")]
+    if steps[1] is None:
+        raise AttributeError("class %s has neither a method handle nor inference" % type(service).__name__)
+
+    def handle(data, context):
+        for step in steps:
+            if step is not None:
+                data = step(data)
+        return data
+
+    return handle
+
+
+def entry(handler, context):
+    """What is called with each batch. The handler has been initialized."""
+    module, name = find(handler)
+    found = getattr(module, name or "handle", None)
+    if found is not None and not inspect.isclass(found):
+        found(None, context)
+        return found
+    if found is None:
+        classes = [c for _, c in inspect.getmembers(module, inspect.isclass) if c.__module__ == module.__name__]
+        if len(classes) > 1:  # others may help it
+            classes = [c for c in classes if hasattr(c, "handle") or hasattr(c, "inference")]
+        if len(classes) != 1:
+            raise ValueError("handler %s: found no function %s, and %d classes that could be it in module %s, expected the function or one class" %
+                             (handler, name or "handle", len(classes), module.__name__))
+        found = classes[0]
+    service = found()
+    if hasattr(service, "initialize"):
+        service.initialize(context)
+    return service.handle if hasattr(service, "handle") else chain(service)
+
+
+def text(data, at):
+    n, = U32.unpack_from(data, at)
+    return bytes(data[at + 4:at + 4 + n]), at + 4 + n
+
+
+def value(kind, data, decodes):
+    if not decodes:
+        return bytearray(data)
+    try:
+        if kind == "application/json":
+            return json.loads(data)
+        if kind.startswith("text"):
+            return data.decode()
+    except ValueError:
+        log.warning("a request is not the %s that it says, and is passed on as it came", kind)
+    return bytearray(data)
+
+
+def read(data, decodes):
+    """A request: its data by name, and its headers."""
+    count, = U32.unpack_from(data, 0)
+    at, own, parts, headers = 4, [], {}, Headers()
+    for _ in range(count):
+        name, at = text(data, at)
+        content, at = text(data, at)
+        own.append((name.decode("latin-1"), content.decode("latin-1")))
+    count, = U32.unpack_from(data, at)
+    at += 4
+    for _ in range(count):
+        name, at = text(data, at)
+        kind, at = text(data, at)
+        content, at = text(data, at)
+        name, kind = name.decode("utf-8", "replace"), kind.decode("latin-1")
+        parts[name] = value(kind, content, decodes)
+        headers[name] = {"content-type": kind}
+    headers.update(own)
+    return parts, headers
+
+
+def reply(status, phrase, failed, headers, body):
+    """A response as it is sent."""
+    out = [U32.pack(status), U32.pack(1 if failed else 0), U32.pack(len(headers) + 1)]
+    for name, content in [("", phrase or ""), *headers.items()]:
+        for one in (str(name).encode(), str(content).encode()):
+            out += [U32.pack(len(one)), one]
+    out.append(body)
+    array = np.frombuffer(b"".join(out), dtype=np.uint8)
+    return pb_utils.InferenceResponse([pb_utils.Tensor("response", array.reshape(1, -1))])
+
+
+def encoded(item):
+    if isinstance(item, (bytes, bytearray)):
+        return item
+    if isinstance(item, str):
+        return item.encode()
+    return json.dumps(item, indent=2).encode()
+
+
+def manifest_of(folder):
+    path = os.path.join(folder, "MAR-INF", "MANIFEST.json")
+    if not os.path.exists(path):
+        return {}
+    with open(path, encoding="utf-8") as file:
+        return json.load(file)
+
+
+def settings_of(folder, manifest):
+    """The model's own settings, if there are some and there is something that reads them."""
+    name = manifest.get("model", {}).get("configFile")
+    if not name:
+        return {}
+    try:
+        import yaml
+    except ImportError:
+        log.warning("%s is not read, because there is no yaml: install pyyaml", name)
+        return {}
+    with open(os.path.join(folder, name), encoding="utf-8") as file:
+        return yaml.safe_load(file) or {}
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        config = json.loads(args["model_config"])
+        said = {key: one["string_value"] for key, one in config["parameters"].items()}
+        folder = said["model_dir"]
+        sys.path.insert(0, folder)
+        stand_in()
+        self.apart = said.get("retry_apart") == "true"
+        self.decodes = said.get("decode_input_request") != "false"
+        manifest = manifest_of(folder)
+        self.context = Context(args["model_name"], folder, manifest, config["max_batch_size"], None, said["server_version"], said["server_name"],
+                               settings_of(folder, manifest))
+        try:
+            self.handle = entry(said["handler"], self.context)
+        except Exception as e:
+            traceback.print_exc()
+            last = traceback.extract_tb(e.__traceback__)[-1]
+            raise shoal_worker.Failure("%s: %s (%s, line %d)" % (type(e).__name__, e, os.path.basename(last.filename), last.lineno)) from None
+
+    def execute(self, requests):
+        data, processors, ids = [], [], {}
+        for i, request in enumerate(requests):
+            parts, headers = read(request.inputs()[0].as_numpy().tobytes(), self.decodes)
+            data.append(parts)
+            processors.append(RequestProcessor(headers))
+            ids[i] = request.request_id()
+        context = self.context
+        context.request_ids, context.request_processor = ids, processors
+        context.metrics.request_ids = ids
+        try:
+            answers = self.handle(data, context)
+        except Exception as e:
+            if self.apart and len(requests) > 1:
+                raise
+            return self.failed(requests, e)
+        if not isinstance(answers, list):
+            log.warning("the handler returned %s, expected a list", type(answers).__name__)
+            return self.refuse(requests, 503, "Invalid model predict output")
+        if len(answers) != len(requests):
+            log.warning("the handler returned %d answers for %d requests", len(answers), len(requests))
+            return self.refuse(requests, 503, "number of batch response mismatched")
+        try:
+            bodies = [encoded(one) for one in answers]
+        except TypeError:
+            log.warning("an answer of the handler is neither bytes nor a text, and cannot be written as JSON", exc_info=True)
+            return self.refuse(requests, 503, "Unsupported model output data type.")
+        return [reply(p._status, p._phrase, False, p._response_header, body) for p, body in zip(processors, bodies)]
+
+    def failed(self, requests, error):
+        log.warning("the handler failed", exc_info=True)
+        if hasattr(error, "error_code") and hasattr(error, "message"):  # a PredictionException, from whichever package
+            return self.refuse(requests, int(error.error_code), str(error.message))
+        if isinstance(error, MemoryError):
+            return self.refuse(requests, 507, "Out of resources")
+        return self.refuse(requests, 503, "Prediction failed")
+
+    def refuse(self, requests, status, message):
+        return [reply(status, "", True, {}, message.encode()) for _ in requests]

@@ -1,0 +1,252 @@
+package mms
+
+import (
+	"archive/zip"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+)
+
+// A Manifest is what an archive says of its model, as far as it is looked at here.
+// The handler sees all of it.
+type Manifest struct {
+	Runtime string `json:"runtime"`
+	Engine  struct {
+		Name string `json:"engineName"`
+	} `json:"engine"`
+	Model struct {
+		Name    string `json:"modelName"`
+		Version string `json:"modelVersion"`
+		Handler string `json:"handler"`
+	} `json:"model"`
+}
+
+const manifestFile = "MAR-INF/MANIFEST.json"
+
+// Limits of an archive. Zeros mean the defaults.
+type Limits struct {
+	Files int   // that it holds; 10,000
+	Bytes int64 // of all of them, unpacked; 16 GiB
+}
+
+func (l Limits) withDefaults() Limits {
+	if l.Files == 0 {
+		l.Files = 10_000
+	}
+	if l.Bytes == 0 {
+		l.Bytes = 16 << 30
+	}
+	return l
+}
+
+// An archive is a model on disk: one that was unpacked, or a directory of the store.
+type archive struct {
+	dir      string
+	manifest Manifest
+}
+
+// readManifest reads that of a directory. One that has none says nothing.
+func readManifest(dir string) (m Manifest, err error) {
+	text, err := os.ReadFile(filepath.Join(dir, filepath.FromSlash(manifestFile)))
+	if errors.Is(err, fs.ErrNotExist) {
+		return m, nil
+	}
+	if err != nil {
+		return m, err
+	}
+	if err := json.Unmarshal(text, &m); err != nil {
+		return m, invalidModel("Failed to parse signature.json: %s: %v", manifestFile, err)
+	}
+	return m, nil
+}
+
+// unpack writes the files of a zip archive to a directory that is there and empty. Of
+// what the archive says nothing is believed: names that lead elsewhere, links, files
+// that come twice, and more than the limits allow are refused.
+func unpack(file, dir string, limits Limits) error {
+	limits = limits.withDefaults()
+	r, err := zip.OpenReader(file)
+	if err != nil {
+		return invalidModel("%s: found %v, expected a zip archive", filepath.Base(file), err)
+	}
+	defer func() { _ = r.Close() }() // it was only read
+	if len(r.File) > limits.Files {
+		return invalidModel("%s: found %d files, expected at most %d", filepath.Base(file), len(r.File), limits.Files)
+	}
+	// Names cannot lead out of a root, whatever they are.
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }() // files in it have been closed
+	left := limits.Bytes
+	for _, f := range r.File {
+		n, err := unpackOne(root, f, left)
+		if err != nil {
+			return invalidModel("%s: %q: %v", filepath.Base(file), f.Name, err)
+		}
+		left -= n
+	}
+	return nil
+}
+
+// unpackOne writes a file of an archive, and returns how many bytes it has.
+func unpackOne(root *os.Root, f *zip.File, left int64) (int64, error) {
+	name := strings.TrimSuffix(f.Name, "/")
+	switch {
+	case !fs.ValidPath(name) || strings.ContainsAny(name, "\\\x00"):
+		return 0, errors.New("found a path that leads out of the archive, expected one inside")
+	case f.Mode().IsDir() || strings.HasSuffix(f.Name, "/"):
+		return 0, root.MkdirAll(name, 0o700)
+	case !f.Mode().IsRegular():
+		return 0, errors.New("found a link or a device, expected a file")
+	case f.UncompressedSize64 > uint64(left):
+		return 0, errors.New("found more bytes than an archive may have")
+	}
+	if at := strings.LastIndexByte(name, '/'); at > 0 {
+		if err := root.MkdirAll(name[:at], 0o700); err != nil {
+			return 0, err
+		}
+	}
+	in, err := f.Open()
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = in.Close() }() // it was only read
+	out, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return 0, err
+	}
+	// One byte more, to notice if there are more than it says.
+	n, err := io.Copy(out, io.LimitReader(in, left+1))
+	if err == nil && n > left {
+		err = errors.New("found more bytes than an archive may have")
+	}
+	return n, errors.Join(err, out.Close())
+}
+
+// A store is where archives are taken from.
+type store struct {
+	dir     string           // "" means that there is none
+	allowed []*regexp.Regexp // addresses that archives may be loaded from
+	private string           // where archives are unpacked
+	limits  Limits
+	absent  string // how clients are told that there is no such archive
+}
+
+func (s *store) missing(name string) error { return notFound("%s: %s", s.absent, name) }
+
+// open returns the archive that a client or a setting names. done gives back what was
+// unpacked for it.
+func (s *store) open(name string) (a *archive, done func() error, err error) {
+	if strings.Contains(name, "://") {
+		return s.download(name)
+	}
+	switch {
+	case s.dir == "":
+		return nil, nil, notFound("Model store has not been configured.")
+	case strings.Contains(name, ".."):
+		return nil, nil, notFound("Relative path is not allowed in url: %s", name)
+	}
+	name = filepath.Clean(strings.TrimPrefix(name, "/"))
+	if !filepath.IsLocal(name) || name == "." {
+		return nil, nil, s.missing(name)
+	}
+	return s.openFile(name, filepath.Join(s.dir, name))
+}
+
+// openFile opens an archive or a directory. name is what clients know it by.
+func (s *store) openFile(name, path string) (*archive, func() error, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, nil, s.missing(name)
+	}
+	if info.IsDir() {
+		path, err = filepath.Abs(path)
+		if err != nil {
+			return nil, nil, err
+		}
+		m, err := readManifest(path)
+		return &archive{path, m}, func() error { return nil }, err
+	}
+	dir, err := os.MkdirTemp(s.private, "archive-*")
+	if err != nil {
+		return nil, nil, err
+	}
+	remove := func() error { return os.RemoveAll(dir) }
+	if err := unpack(path, dir, s.limits); err != nil {
+		return nil, nil, errors.Join(err, remove())
+	}
+	m, err := readManifest(dir)
+	if err != nil {
+		return nil, nil, errors.Join(err, remove())
+	}
+	return &archive{dir, m}, remove, nil
+}
+
+// downloads may take so long.
+const downloadTimeout = 10 * time.Minute
+
+// allows reports whether archives may be loaded from an address.
+func (s *store) allows(address string) bool {
+	for _, r := range s.allowed {
+		if r.MatchString(address) {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *store) refusal(address string) error {
+	return badRequest("Given URL %s does not match any allowed URL(s): found an address, expected an archive of the model store, "+
+		"or one that allowed_urls in config.properties allows", address)
+}
+
+// download opens an archive of an address, if that is allowed.
+func (s *store) download(address string) (*archive, func() error, error) {
+	u, err := url.Parse(address)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || !s.allows(address) {
+		return nil, nil, s.refusal(address)
+	}
+	client := http.Client{Timeout: downloadTimeout, CheckRedirect: func(r *http.Request, via []*http.Request) error {
+		if !s.allows(r.URL.String()) || len(via) > 5 {
+			return s.refusal(r.URL.String())
+		}
+		return nil
+	}}
+	resp, err := client.Get(address)
+	if err != nil {
+		return nil, nil, downloadError(address, err)
+	}
+	defer func() { _ = resp.Body.Close() }() // it was only read
+	if resp.StatusCode != http.StatusOK {
+		return nil, nil, downloadError(address, fmt.Errorf("found status %d, expected 200", resp.StatusCode))
+	}
+	file, err := os.CreateTemp(s.private, "download-*")
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() { _ = os.Remove(file.Name()) }() // what is needed of it has been unpacked
+	most := s.limits.withDefaults().Bytes
+	n, err := io.Copy(file, io.LimitReader(resp.Body, most+1))
+	if err == nil && n > most {
+		err = fmt.Errorf("found more than %d bytes", most)
+	}
+	if err := errors.Join(err, file.Close()); err != nil {
+		return nil, nil, downloadError(address, err)
+	}
+	return s.openFile(address, file.Name())
+}
+
+func downloadError(address string, err error) error {
+	return fail(http.StatusBadRequest, "DownloadArchiveException", "Failed to download archive from: %s: %v", address, err)
+}

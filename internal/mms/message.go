@@ -1,0 +1,96 @@
+package mms
+
+import (
+	"encoding/binary"
+	"errors"
+	"net/http"
+)
+
+// A Part is one piece of a request's data: its body, or a field of a form.
+type Part struct {
+	Name, Type string // Type is that of the content, if the client said
+	Data       []byte
+}
+
+// Body is the name of the part that a request has which is no form.
+const Body = "body"
+
+// encodeRequest writes what a handler is told of a request. The worker's
+// shoal_handler.py reads it.
+func encodeRequest(b []byte, header http.Header, parts []Part) []byte {
+	count := 0
+	for _, values := range header {
+		count += len(values)
+	}
+	b = binary.LittleEndian.AppendUint32(b, uint32(count))
+	for name, values := range header {
+		for _, v := range values {
+			b = appendText(appendText(b, name), v)
+		}
+	}
+	b = binary.LittleEndian.AppendUint32(b, uint32(len(parts)))
+	for _, p := range parts {
+		b = appendText(appendText(b, p.Name), p.Type)
+		b = appendText(b, p.Data)
+	}
+	return b
+}
+
+// encodedSize returns how many bytes encodeRequest writes.
+func encodedSize(header http.Header, parts []Part) int {
+	n := 8
+	for name, values := range header {
+		for _, v := range values {
+			n += 8 + len(name) + len(v)
+		}
+	}
+	for _, p := range parts {
+		n += 12 + len(p.Name) + len(p.Type) + len(p.Data)
+	}
+	return n
+}
+
+func appendText[T string | []byte](b []byte, text T) []byte {
+	return append(binary.LittleEndian.AppendUint32(b, uint32(len(text))), text...)
+}
+
+// An Answer is what a handler made of a request.
+type Answer struct {
+	Status int
+	Phrase string // of the status; "" means the usual one
+	Failed bool   // the handler failed, and Body says how
+	Header [][2]string
+	Body   []byte // of the response's memory
+}
+
+var errTorn = errors.New("the worker's answer is torn")
+
+// decodeAnswer reads what a worker sent. It keeps b.
+func decodeAnswer(b []byte) (a Answer, err error) {
+	if len(b) < 12 {
+		return a, errTorn
+	}
+	status, failed, count := binary.LittleEndian.Uint32(b), binary.LittleEndian.Uint32(b[4:]), binary.LittleEndian.Uint32(b[8:])
+	b = b[12:]
+	if status < 100 || status > 999 {
+		return a, errors.New("the handler set a status that there is not")
+	}
+	a.Status, a.Failed = int(status), failed == 1
+	for range count {
+		var pair [2]string
+		for i := range pair {
+			if len(b) < 4 || uint64(binary.LittleEndian.Uint32(b)) > uint64(len(b)-4) {
+				return a, errTorn
+			}
+			n := binary.LittleEndian.Uint32(b)
+			pair[i], b = string(b[4:4+n]), b[4+n:]
+		}
+		if pair[0] == "" {
+			a.Phrase = pair[1]
+		} else {
+			a.Header = append(a.Header, pair)
+		}
+	}
+	a.Body = b
+	return a, nil
+}

@@ -1,0 +1,354 @@
+package mmshttp
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/shoal-serving/shoal/internal/mms"
+)
+
+// manage answers on the paths below /models.
+func (f *face) manage(w http.ResponseWriter, r *http.Request, segments []string) error {
+	if len(segments) == 0 {
+		switch r.Method {
+		case http.MethodGet:
+			return f.list(w, r.URL.Query())
+		case http.MethodPost:
+			return f.register(w, r)
+		}
+		return errNoMethod
+	}
+	name, version := segments[0], ""
+	if len(segments) > 1 && f.torch() {
+		version = segments[1]
+	}
+	switch {
+	case len(segments) == 3 && segments[2] == "set-default" && f.torch() && r.Method == http.MethodPut:
+		return f.setDefault(w, name, version)
+	case len(segments) > 2 || len(segments) == 2 && !f.torch():
+		return errNoResource
+	case r.Method == http.MethodGet:
+		return f.describe(w, name, version)
+	case r.Method == http.MethodPut:
+		return f.scale(w, r, name, version)
+	case r.Method == http.MethodDelete:
+		return f.unregister(w, name, version)
+	case r.Method == http.MethodOptions:
+		return f.describeAPI(w)
+	}
+	return errNoMethod
+}
+
+// maxPage is how many models one answer lists.
+const maxPage = 100
+
+func (f *face) list(w http.ResponseWriter, q url.Values) error {
+	limit, err := number(q, "limit", maxPage)
+	if err != nil {
+		return err
+	}
+	from, err := number(q, "next_page_token", 0)
+	if err != nil {
+		return err
+	}
+	if limit < 0 || limit > maxPage {
+		limit = maxPage
+	}
+	type entry struct {
+		Name string `json:"modelName"`
+		URL  string `json:"modelUrl"`
+	}
+	var page struct {
+		Next   string  `json:"nextPageToken,omitempty"`
+		Models []entry `json:"models"`
+	}
+	all := f.server.Usual()
+	from = min(max(0, from), len(all))
+	to := from + limit
+	if to <= len(all) { // also if the next page is empty, as there
+		page.Next = strconv.Itoa(to)
+	}
+	page.Models = []entry{}
+	for _, v := range all[from:min(to, len(all))] {
+		page.Models = append(page.Models, entry{v.Name, v.URL})
+	}
+	writeJSON(w, http.StatusOK, page)
+	return nil
+}
+
+// wish is a registration as it is sent as JSON.
+type wish struct {
+	Name            string `json:"model_name"`
+	Runtime         string `json:"runtime"`
+	Handler         string `json:"handler"`
+	URL             string `json:"url"`
+	BatchSize       int    `json:"batch_size"`
+	MaxBatchDelay   *int   `json:"max_batch_delay"`
+	Workers         *int   `json:"initial_workers"`
+	Synchronous     *bool  `json:"synchronous"`
+	ResponseTimeout int    `json:"response_timeout"`
+	RetryApart      bool   `json:"retry_apart"`
+}
+
+// maxWish is how long a registration may be.
+const maxWish = 1 << 20
+
+func (f *face) register(w http.ResponseWriter, r *http.Request) error {
+	wish, err := readWish(w, r)
+	if err != nil {
+		return err
+	}
+	done, err := f.server.Register(r.Context(), mms.Registration{
+		URL: wish.URL, Name: wish.Name, Handler: wish.Handler, Runtime: wish.Runtime, BatchSize: wish.BatchSize, MaxBatchDelay: wish.MaxBatchDelay,
+		Workers: wish.Workers, Asynchronous: wish.Synchronous != nil && !*wish.Synchronous,
+		ResponseTimeout: wish.ResponseTimeout, RetryApart: wish.RetryApart,
+	})
+	if err != nil {
+		return err
+	}
+	v := done.Version
+	switch {
+	case done.Pending:
+		writeJSON(w, http.StatusAccepted, status{"Processing worker updates..."})
+	case f.torch() && done.Workers == 0:
+		writeJSON(w, http.StatusOK, status{fmt.Sprintf("Model %q Version: %s registered with 0 initial workers. Use scale workers API to add workers for the model.", v.Name, v.Version)})
+	case f.torch():
+		writeJSON(w, http.StatusOK, status{fmt.Sprintf("Model %q Version: %s registered with %d initial workers", v.Name, v.Version, done.Workers)})
+	case done.Workers == 0:
+		writeJSON(w, http.StatusOK, status{fmt.Sprintf("Model %q registered", v.Name)})
+	default:
+		writeJSON(w, http.StatusOK, status{"Workers scaled"})
+	}
+	return nil
+}
+
+func readWish(w http.ResponseWriter, r *http.Request) (wish wish, err error) {
+	if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind == "application/json" {
+		text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxWish))
+		if err == nil {
+			err = json.Unmarshal(text, &wish)
+		}
+		if err != nil {
+			return wish, badRequest("the body: " + err.Error())
+		}
+		return wish, nil
+	}
+	q := r.URL.Query()
+	wish.Name, wish.Runtime, wish.Handler, wish.URL = q.Get("model_name"), q.Get("runtime"), q.Get("handler"), q.Get("url")
+	for name, to := range map[string]*int{"batch_size": &wish.BatchSize, "response_timeout": &wish.ResponseTimeout} {
+		if *to, err = number(q, name, 0); err != nil {
+			return wish, err
+		}
+	}
+	for name, to := range map[string]**int{"max_batch_delay": &wish.MaxBatchDelay, "initial_workers": &wish.Workers} {
+		if q.Get(name) == "" {
+			continue
+		}
+		n, err := number(q, name, 0)
+		if err != nil {
+			return wish, err
+		}
+		*to = &n
+	}
+	if q.Get("synchronous") != "" {
+		wish.Synchronous = new(truth(q, "synchronous"))
+	}
+	wish.RetryApart = truth(q, "retry_apart")
+	return wish, nil
+}
+
+func (f *face) scale(w http.ResponseWriter, r *http.Request, name, version string) error {
+	q := r.URL.Query()
+	least, err := number(q, "min_worker", 1)
+	if err != nil {
+		return err
+	}
+	most, err := number(q, "max_worker", least)
+	if err != nil {
+		return err
+	}
+	if most < least {
+		return badRequest("max_worker cannot be less than min_worker.")
+	}
+	v, err := f.server.Find(name, version)
+	if err != nil {
+		return err
+	}
+	synchronous := truth(q, "synchronous")
+	if err := f.server.ScaleTo(r.Context(), v, least, most, synchronous); err != nil {
+		return err
+	}
+	switch {
+	case !synchronous:
+		writeJSON(w, http.StatusAccepted, status{"Processing worker updates..."})
+	case f.torch() && version != "":
+		writeJSON(w, http.StatusOK, status{fmt.Sprintf("Workers scaled to %d for model: %s, version: %s", least, v.Name, version)})
+	case f.torch():
+		writeJSON(w, http.StatusOK, status{fmt.Sprintf("Workers scaled to %d for model: %s", least, v.Name)})
+	default:
+		writeJSON(w, http.StatusOK, status{"Workers scaled"})
+	}
+	return nil
+}
+
+func (f *face) unregister(w http.ResponseWriter, name, version string) error {
+	if err := f.server.Unregister(name, version); err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, status{fmt.Sprintf("Model %q unregistered", name)})
+	return nil
+}
+
+func (f *face) setDefault(w http.ResponseWriter, name, version string) error {
+	if err := f.server.SetDefault(name, version); err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, status{fmt.Sprintf("Default version successfully updated for model %q to %q", name, version)})
+	return nil
+}
+
+// description is what clients are told of a version. The two servers have most of it
+// in common.
+type description struct {
+	Name          string `json:"modelName"`
+	Version       string `json:"modelVersion,omitempty"`
+	URL           string `json:"modelUrl"`
+	Engine        string `json:"engine,omitempty"`
+	Runtime       string `json:"runtime"`
+	MinWorkers    int    `json:"minWorkers"`
+	MaxWorkers    int    `json:"maxWorkers"`
+	BatchSize     int    `json:"batchSize"`
+	MaxBatchDelay int64  `json:"maxBatchDelay"`
+	*torchOnly           // nil for MMS
+	AtStart       bool   `json:"loadedAtStartup"`
+	Workers       []any  `json:"workers"`
+	*torchQueue          // nil for MMS
+}
+
+// torchOnly is what TorchServe tells besides. Most of it says that something is not
+// used, which holds here, too.
+type torchOnly struct {
+	ResponseTimeout   int64  `json:"responseTimeout"`
+	StartupTimeout    int64  `json:"startupTimeout"`
+	MaxRetryTimeout   int    `json:"maxRetryTimeoutInSec"`
+	ClientTimeout     int    `json:"clientTimeoutInMills"`
+	ParallelType      string `json:"parallelType"`
+	ParallelLevel     int    `json:"parallelLevel"`
+	DeviceType        string `json:"deviceType"`
+	Continuous        bool   `json:"continuousBatching"`
+	Ticket            bool   `json:"useJobTicket"`
+	Venv              bool   `json:"useVenv"`
+	Stateful          bool   `json:"stateful"`
+	SequenceIdle      int    `json:"sequenceMaxIdleMSec"`
+	SequenceTimeout   int    `json:"sequenceTimeoutMSec"`
+	Sequences         int    `json:"maxNumSequence"`
+	SequenceQueueSize int    `json:"maxSequenceJobQueueSize"`
+}
+
+type torchQueue struct {
+	Queue queueStatus `json:"jobQueueStatus"`
+}
+
+type queueStatus struct {
+	Left    int `json:"remainingCapacity"`
+	Waiting int `json:"pendingRequests"`
+}
+
+type workerLine struct {
+	ID      string `json:"id"`
+	Started string `json:"startTime"`
+	Status  string `json:"status"`
+	GPU     bool   `json:"gpu"`
+	Memory  int64  `json:"memoryUsage"`
+}
+
+// torchWorker has the same in another order, and more.
+type torchWorker struct {
+	ID       string `json:"id"`
+	Started  string `json:"startTime"`
+	Status   string `json:"status"`
+	Memory   int64  `json:"memoryUsage"`
+	PID      int    `json:"pid"`
+	GPU      bool   `json:"gpu"`
+	GPUUsage string `json:"gpuUsage"`
+}
+
+func (f *face) describe(w http.ResponseWriter, name, version string) error {
+	all, err := f.versions(name, version)
+	if err != nil {
+		return err
+	}
+	if !f.torch() {
+		writeJSON(w, http.StatusOK, f.description(all[0]))
+		return nil
+	}
+	told := []description{}
+	for _, v := range all {
+		told = append(told, f.description(v))
+	}
+	writeJSON(w, http.StatusOK, told)
+	return nil
+}
+
+// versions returns those that a path names.
+func (f *face) versions(name, version string) ([]*mms.Version, error) {
+	if version == "all" {
+		return f.server.Versions(name)
+	}
+	v, err := f.server.Find(name, version)
+	return []*mms.Version{v}, err
+}
+
+func (f *face) description(v *mms.Version) description {
+	least, most := v.Scale()
+	d := description{
+		Name: v.Name, Version: v.Written, URL: v.URL, Engine: v.Engine, Runtime: v.Runtime, MinWorkers: least, MaxWorkers: most,
+		BatchSize: v.BatchSize, MaxBatchDelay: v.MaxBatchDelay.Milliseconds(), AtStart: v.AtStart, Workers: []any{},
+	}
+	if f.torch() {
+		waiting, seconds := v.Waiting(), int64(v.ResponseTimeout.Seconds())
+		d.Version = v.Version
+		d.torchOnly = &torchOnly{ResponseTimeout: seconds, StartupTimeout: 120, MaxRetryTimeout: 300, DeviceType: "cpu"}
+		d.torchQueue = &torchQueue{queueStatus{v.Queue() - waiting, waiting}}
+	}
+	for _, worker := range v.Workers() {
+		line := workerLine{ID: worker.ID, Started: worker.Started.UTC().Format("2006-01-02T15:04:05.000Z"), Status: "READY"}
+		if !worker.Ready {
+			line.Status = "UNLOADING"
+		}
+		if f.torch() {
+			d.Workers = append(d.Workers, torchWorker{line.ID, line.Started, line.Status, line.Memory, -1, line.GPU, "N/A"})
+		} else {
+			d.Workers = append(d.Workers, line)
+		}
+	}
+	return d
+}
+
+func badRequest(message string) error {
+	return tell(http.StatusBadRequest, "BadRequestException", message)
+}
+
+// number reads a parameter that is one; unless is what nothing means.
+func number(q url.Values, name string, unless int) (int, error) {
+	text := q.Get(name)
+	if text == "" {
+		return unless, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		return 0, badRequest(fmt.Sprintf("%s: found %q, expected a whole number", name, text))
+	}
+	return n, nil
+}
+
+// truth reads a parameter that is true or anything else.
+func truth(q url.Values, name string) bool {
+	ok, _ := strconv.ParseBool(q.Get(name))
+	return ok
+}

@@ -1,0 +1,376 @@
+package mmshttp
+
+import (
+	"archive/zip"
+	"bytes"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"mime/multipart"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/engine/python"
+	"github.com/shoal-serving/shoal/internal/leak"
+	"github.com/shoal-serving/shoal/internal/mms"
+	"github.com/shoal-serving/shoal/internal/pacer"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+// found is an interpreter that has numpy, or nothing.
+var found = sync.OnceValue(func() string {
+	here, _ := filepath.Abs("../../../bin/worker/bin/python")
+	for _, path := range []string{here, "python3"} {
+		if exec.Command(path, "-c", "import numpy").Run() == nil {
+			return path
+		}
+	}
+	return ""
+})
+
+// client waits long enough for a worker to start on a busy machine.
+var client = http.Client{Timeout: 2 * time.Minute}
+
+// writeMar writes an archive as model-archiver does.
+func writeMar(t *testing.T, dir, name, version, handler string, files map[string]string) {
+	t.Helper()
+	text, err := json.Marshal(map[string]any{
+		"runtime": "python", "engine": map[string]string{"engineName": "E"},
+		"model": map[string]string{"modelName": name, "modelVersion": version, "handler": handler},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	w := zip.NewWriter(&b)
+	write := func(name, content string) {
+		f, err := w.Create(name)
+		if err == nil {
+			_, err = f.Write([]byte(content))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("MAR-INF/MANIFEST.json", string(text))
+	for name, content := range files {
+		write(name, content)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, name+"-"+version+".mar"), b.Bytes(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A fixture is a server with its two ports.
+type fixture struct {
+	t      *testing.T
+	server *mms.Server
+	store  string
+	infer  string
+	manage string
+}
+
+func start(t *testing.T, dialect mms.Dialect, change func(*mms.Settings)) *fixture {
+	t.Helper()
+	if runtime.GOOS != "linux" {
+		t.Skip("Python models run on Linux only")
+	}
+	if found() == "" {
+		t.Skip("no interpreter has numpy: run make numpy")
+	}
+	f := &fixture{t: t, store: t.TempDir()}
+	settings := mms.NewSettings()
+	settings.Store, settings.Python = f.store, found()
+	if change != nil {
+		change(settings)
+	}
+	log := slog.New(slog.NewTextHandler(t.Output(), nil))
+	engine, pace := python.New(python.Options{Log: log}), pacer.New()
+	s, err := mms.New(mms.Options{Settings: settings, Dialect: dialect, Engine: engine, Pacer: pace, Version: "test", Log: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.server = s
+	if err := s.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	a, b := httptest.NewServer(Inference(s, Options{Log: log})), httptest.NewServer(Management(s, Options{Log: log}))
+	f.infer, f.manage = a.URL, b.URL
+	t.Cleanup(func() {
+		a.Close()
+		b.Close()
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		_ = engine.Close()
+		pace.Close()
+		client.CloseIdleConnections()
+	})
+	return f
+}
+
+// ask returns status and body.
+func (f *fixture) ask(method, url, kind, body string) (int, string) {
+	f.t.Helper()
+	r, err := http.NewRequest(method, url, strings.NewReader(body))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	if kind != "" {
+		r.Header.Set("Content-Type", kind)
+	}
+	resp, err := client.Do(r)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return resp.StatusCode, string(text)
+}
+
+func (f *fixture) want(method, url, body string, code int, parts ...string) {
+	f.t.Helper()
+	got, text := f.ask(method, url, "", body)
+	if got != code {
+		f.t.Errorf("%s %s: status %d, want %d: %s", method, url, got, code, text)
+	}
+	for _, p := range parts {
+		if !strings.Contains(text, p) {
+			f.t.Errorf("%s %s: found %s, want one with %s", method, url, text, p)
+		}
+	}
+}
+
+// noop answers in different ways, as the request says.
+const noop = `
+import json, os, time
+from mms.service import PredictionException
+
+def handle(data, context):
+    if data is None:
+        assert context.system_properties["batch_size"] >= 1
+        return None
+    answers = []
+    for i, d in enumerate(data):
+        body = d.get("body")
+        text = body if isinstance(body, str) else body.decode() if isinstance(body, bytearray) else json.dumps(body)
+        if text == "raise":
+            raise RuntimeError("no")
+        if text == "prediction":
+            raise PredictionException("that is wrong", 513)
+        if text == "die":
+            os._exit(3)
+        if text == "none":
+            return None
+        if text == "short":
+            return []
+        if text == "odd":
+            return [object() for _ in data]
+        if text == "bad":
+            context.set_response_status(422, "Unprocessable", i)
+        if text == "slow":
+            time.sleep(0.3)
+        context.set_response_content_type(i, "text/special")
+        answers.append(text + "/" + str(len(data)) + "/" + context.get_request_header(i, "content-type") + "/" + str(len(context.get_request_id(i))))
+    return answers
+`
+
+func TestAHandlerIsServedAsInMMS(t *testing.T) {
+	f := start(t, mms.MultiModelServer, nil)
+	writeMar(t, f.store, "noop", "1.0", "service:handle", map[string]string{"service.py": noop})
+	f.want("GET", f.infer+"/ping", "", 200, `"status": "Healthy"`)
+	f.want("POST", f.manage+"/models?url=noop-1.0.mar", "", 200, `"status": "Model \"noop\" registered"`)
+	f.want("POST", f.infer+"/predictions/noop", "a", 503, "ServiceUnavailableException", "No worker is available to serve request for model: noop.")
+	f.want("PUT", f.manage+"/models/noop?min_worker=1&synchronous=true", "", 200, "Workers scaled")
+	f.want("GET", f.manage+"/models/noop", "", 200, `"modelName": "noop"`, `"modelVersion": "1.0"`, `"modelUrl": "noop-1.0.mar"`, `"engine": "E"`, `"runtime": "python"`,
+		`"minWorkers": 1`, `"maxWorkers": 1`, `"batchSize": 1`, `"maxBatchDelay": 100`, `"loadedAtStartup": false`, `"id": "9000"`, `"status": "READY"`)
+	f.want("GET", f.manage+"/models?limit=1", "", 200, `"nextPageToken": "1"`)
+	f.want("GET", f.manage+"/models", "", 200, `"modelName": "noop"`, `"modelUrl": "noop-1.0.mar"`)
+	for _, tt := range []struct {
+		kind, body string
+		status     int
+		want       string
+	}{
+		{"application/octet-stream", "a", 200, "a/1/application/octet-stream/36"},
+		{"text/plain", "bad", 422, "bad/1/text/plain/36"},
+		{"application/json", `{"x": 1}`, 200, `{"x": 1}/1/application/json/36`},
+		{"application/json", `not json`, 200, `not json/1/application/json/36`},
+		{"text/plain", "raise", 503, `"message": "Prediction failed"`},
+		{"text/plain", "prediction", 513, `"message": "that is wrong"`},
+		{"text/plain", "none", 503, `"message": "Invalid model predict output"`},
+		{"text/plain", "short", 503, `"message": "number of batch response mismatched"`},
+		{"text/plain", "odd", 503, `"message": "Unsupported model output data type."`},
+		{"text/plain", "die", 500, `"message": "Worker died."`},
+		{"text/plain", "again", 200, "again/1/text/plain/36"},
+	} {
+		status, got := f.ask("POST", f.infer+"/predictions/noop", tt.kind, tt.body)
+		if status != tt.status || !strings.Contains(got, tt.want) {
+			t.Errorf("%s: %d %s, want %d %s", tt.body, status, got, tt.status, tt.want)
+		}
+	}
+	f.want("POST", f.infer+"/predictions/absent", "", 404, `"code": 404`, `"type": "ModelNotFoundException"`, `"message": "Model not found: absent"`)
+	f.want("POST", f.infer+"/invocations", "", 400, "Parameter model_name is required.")
+	f.want("POST", f.infer+"/nowhere", "", 404, "ResourceNotFoundException")
+	f.want("PATCH", f.manage+"/models", "", 405, "MethodNotAllowedException")
+	f.want("POST", f.manage+"/models", "", 400, "Parameter url is required.")
+	f.want("POST", f.manage+"/models?url=../x", "", 404)
+	f.want("POST", f.manage+"/models?url=http://127.0.0.1/x.mar", "", 400, "allowed_urls")
+	f.want("POST", f.manage+"/models?url=noop-1.0.mar", "", 409, "Model noop is already registered.")
+	f.want("PUT", f.manage+"/models/noop?min_worker=2&max_worker=1", "", 400, "max_worker cannot be less than min_worker.")
+	f.want("PUT", f.manage+"/models/noop?min_worker=0&synchronous=true", "", 200, "Workers scaled")
+	f.want("GET", f.manage+"/models/noop", "", 200, `"workers": []`)
+	f.want("DELETE", f.manage+"/models/noop", "", 200, `Model \"noop\" unregistered`)
+	f.want("DELETE", f.manage+"/models/noop", "", 404)
+	f.want("OPTIONS", f.infer+"/", "", 200, `"openapi": "3.0.1"`, "/predictions/{model_name}")
+}
+
+func TestRequestsShareABatchAndABadOneFailsAlone(t *testing.T) {
+	f := start(t, mms.MultiModelServer, nil)
+	writeMar(t, f.store, "noop", "1.0", "service:handle", map[string]string{"service.py": noop})
+	f.want("POST", f.manage+"/models?url=noop-1.0.mar&batch_size=8&max_batch_delay=5000&initial_workers=1&retry_apart=true", "", 200, "Workers scaled")
+	f.want("GET", f.manage+"/models/noop", "", 200, `"batchSize": 8`, `"maxBatchDelay": 5000`)
+	for _, tt := range []struct {
+		odd    string
+		status int
+		want   string
+	}{
+		{"bad", 422, "bad/8/"},
+		{"raise", 503, "Prediction failed"}, // and the others ran again
+	} {
+		var all sync.WaitGroup
+		for i := range 8 {
+			all.Go(func() {
+				body, status, want := "a", 200, "a/"
+				if i == 3 {
+					body, status, want = tt.odd, tt.status, tt.want
+				}
+				got, text := f.ask("POST", f.infer+"/predictions/noop", "text/plain", body)
+				if got != status || !strings.Contains(text, want) {
+					t.Errorf("%s beside %s: %d %s", body, tt.odd, got, text)
+				}
+			})
+		}
+		all.Wait()
+	}
+}
+
+// echo is a class with the steps that most handlers have.
+const echo = `
+class Echo:
+    def initialize(self, context):
+        self.properties = context.system_properties
+        self.manifest = context.manifest
+
+    def preprocess(self, data):
+        return [sorted(d.items()) for d in data]
+
+    def inference(self, rows):
+        return rows
+
+    def postprocess(self, rows):
+        return [{"fields": [[k, v if isinstance(v, str) else v.decode()] for k, v in row], "version": self.manifest["model"]["modelVersion"],
+                 "batch": self.properties["batch_size"]} for row in rows]
+`
+
+func TestVersionsAreServedAsInTorchServe(t *testing.T) {
+	f := start(t, mms.TorchServe, nil)
+	for _, version := range []string{"1.0", "2.0"} {
+		writeMar(t, f.store, "echo", version, "echo.py", map[string]string{"echo.py": echo})
+	}
+	f.want("POST", f.manage+"/models?url=echo-1.0.mar&initial_workers=1", "", 200, `Model \"echo\" Version: 1.0 registered with 1 initial workers`)
+	f.want("POST", f.manage+"/models?url=echo-2.0.mar", "", 200, `Version: 2.0 registered with 0 initial workers. Use scale workers API`)
+	f.want("POST", f.manage+"/models?url=echo-2.0.mar", "", 409, "Model version 2.0 is already registered for model echo")
+	f.want("PUT", f.manage+"/models/echo/2.0?min_worker=1&synchronous=true", "", 200, "Workers scaled to 1 for model: echo, version: 2.0")
+	f.want("GET", f.manage+"/models/echo/all", "", 200, `"modelVersion": "1.0"`, `"modelVersion": "2.0"`, `"pendingRequests": 0`)
+	f.want("POST", f.infer+"/predictions/echo", "x", 200, `"version": "1.0"`, `"batch": 1`)
+	f.want("POST", f.infer+"/predictions/echo/2.0", "x", 200, `"version": "2.0"`)
+	f.want("POST", f.infer+"/predictions/echo/3.0", "x", 404, "ModelVersionNotFoundException")
+	f.want("PUT", f.manage+"/models/echo/2.0/set-default", "", 200, `Default version successfully updated for model \"echo\" to \"2.0\"`)
+	f.want("POST", f.infer+"/predictions/echo", "x", 200, `"version": "2.0"`)
+	f.want("DELETE", f.manage+"/models/echo/2.0", "", 403, "Cannot remove default version for model echo")
+	f.want("DELETE", f.manage+"/models/echo/1.0", "", 200)
+	f.want("GET", f.infer+"/ping", "", 200, "Healthy")
+
+	var b bytes.Buffer
+	form := multipart.NewWriter(&b)
+	_ = form.WriteField("name", "value")
+	file, _ := form.CreateFormFile("data", "kitten.jpg")
+	_, _ = file.Write([]byte("picture"))
+	_ = form.Close()
+	status, got := f.ask("POST", f.infer+"/predictions/echo", form.FormDataContentType(), b.String())
+	var answer struct{ Fields [][2]string }
+	if err := json.Unmarshal([]byte(got), &answer); err != nil || status != 200 || len(answer.Fields) != 2 ||
+		answer.Fields[0] != [2]string{"data", "picture"} || answer.Fields[1] != [2]string{"name", "value"} {
+		t.Errorf("a form: %d %s", status, got)
+	}
+}
+
+func TestSageMakerRegistersAndInvokes(t *testing.T) {
+	f := start(t, mms.MultiModelServer, nil)
+	writeMar(t, f.store, "noop", "1.0", "service:handle", map[string]string{"service.py": noop})
+	both := httptest.NewServer(Both(f.server, Options{}))
+	defer both.Close()
+	status, got := f.ask("POST", both.URL+"/models", "application/json", `{"model_name": "mine", "url": "noop-1.0.mar", "initial_workers": 1}`)
+	if status != 200 {
+		t.Fatalf("register: %d %s", status, got)
+	}
+	if status, got := f.ask("POST", both.URL+"/models/mine/invoke", "text/plain", "x"); status != 200 || !strings.HasPrefix(got, "x/1/") {
+		t.Errorf("invoke: %d %s", status, got)
+	}
+	if status, got := f.ask("POST", both.URL+"/invocations?model_name=mine", "text/plain", "x"); status != 200 || !strings.HasPrefix(got, "x/1/") {
+		t.Errorf("invocations: %d %s", status, got)
+	}
+	f.want("GET", both.URL+"/models/mine", "", 200, `"modelName": "mine"`)
+	f.want("DELETE", both.URL+"/models/mine", "", 200)
+}
+
+func TestAHandlerThatCannotBeLoadedSaysWhy(t *testing.T) {
+	f := start(t, mms.MultiModelServer, nil)
+	writeMar(t, f.store, "broken", "1.0", "service:handle", map[string]string{"service.py": "import nothing_of_this_name\n"})
+	f.want("POST", f.manage+"/models?url=broken-1.0.mar&initial_workers=1", "", 500, "Failed to start workers for model broken version: 1.0", "No module named 'nothing_of_this_name'")
+	f.want("GET", f.manage+"/models/broken", "", 404)
+	f.want("POST", f.manage+"/models?url=broken-1.0.mar&initial_workers=1&synchronous=false", "", 202, "Processing worker updates...")
+	for range 600 {
+		if status, _ := f.ask("GET", f.manage+"/models/broken", "", ""); status == 404 {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	t.Error("the model stays registered")
+}
+
+func TestTheQueueIsBounded(t *testing.T) {
+	f := start(t, mms.MultiModelServer, func(s *mms.Settings) { s.Queue = 1 })
+	writeMar(t, f.store, "noop", "1.0", "service:handle", map[string]string{"service.py": noop})
+	f.want("POST", f.manage+"/models?url=noop-1.0.mar&initial_workers=1", "", 200)
+	var mu sync.Mutex
+	counts := map[int]int{}
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			status, _ := f.ask("POST", f.infer+"/predictions/noop", "text/plain", "slow")
+			mu.Lock()
+			counts[status]++
+			mu.Unlock()
+		})
+	}
+	all.Wait()
+	if counts[200] < 2 || counts[503] < 1 || counts[200]+counts[503] != 8 {
+		t.Errorf("statuses %v", counts)
+	}
+}

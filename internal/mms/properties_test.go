@@ -1,0 +1,70 @@
+package mms
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestPropertiesAreRead(t *testing.T) {
+	s := NewSettings()
+	err := s.Parse("config.properties", `
+# where to listen
+inference_address=http://127.0.0.1:9080
+management_address: http://127.0.0.1:9081
+model_store = $$STORE$$/models
+load_models=a.mar, b=c.mar
+job_queue_size=1000
+default_response_timeout=7
+default_workers_per_model=2
+allowed_urls=https://good/.*, http://also/.*
+number_of_netty_threads=32
+models={\
+  "b": {"1.0": {"marName": "c.mar", "minWorkers": 3, "batchSize": 4, "maxBatchDelay": 0}}\
+}
+`, func(name string) string { return "/" + strings.ToLower(name) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Inference != "127.0.0.1:9080" || s.Management != "127.0.0.1:9081" || s.Metrics != "127.0.0.1:8082" || s.Store != "/store/models" {
+		t.Errorf("addresses %s, %s, %s; store %s", s.Inference, s.Management, s.Metrics, s.Store)
+	}
+	if s.Queue != 1000 || s.ResponseTimeout != 7*time.Second || s.Workers != 2 || s.MaxRequest != 6553500 || !s.Decode {
+		t.Errorf("settings %+v", s)
+	}
+	if len(s.Load) != 2 || s.Load[0] != (Load{"", "a.mar"}) || s.Load[1] != (Load{"b", "c.mar"}) || s.All {
+		t.Errorf("loads %+v", s.Load)
+	}
+	if !s.Allowed[0].MatchString("https://good/x") || s.Allowed[1].MatchString("x http://also/y") {
+		t.Errorf("allowed %v", s.Allowed)
+	}
+	if p := s.Models["b"]["1.0"]; p.MinWorkers != 3 || p.BatchSize != 4 || *p.MaxBatchDelay != 0 {
+		t.Errorf("preset %+v", p)
+	}
+	if len(s.Ignored) != 1 || s.Ignored[0] != "number_of_netty_threads" {
+		t.Errorf("ignored %q", s.Ignored)
+	}
+}
+
+func TestAWrongPropertyIsToldWithItsLine(t *testing.T) {
+	for text, want := range map[string]string{
+		"\njob_queue_size=many":               `p:2: job_queue_size: found "many", expected a whole number`,
+		"inference_address=https://0.0.0.0:1": `p:1: inference_address: found "https://0.0.0.0:1", expected an address such as http://127.0.0.1:8080`,
+		"keystore=k.p12":                      `p:1: keystore: found "k.p12", expected nothing, because there is no TLS here`,
+		"job_queue=1":                         `p:1: job_queue: found a key that neither MMS nor TorchServe has; docs/from-mms.md lists those that are known`,
+		"just words":                          `p:1: found "just words", expected a key and its value`,
+	} {
+		err := NewSettings().Parse("p", text, func(string) string { return "" })
+		if err == nil || err.Error() != want {
+			t.Errorf("%q: error %v, want %s", text, err, want)
+		}
+	}
+}
+
+func TestAnswersAreNotBelieved(t *testing.T) {
+	for _, b := range [][]byte{nil, make([]byte, 11), make([]byte, 12), {200, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 255, 255, 255, 255}} {
+		if _, err := decodeAnswer(b); err == nil {
+			t.Errorf("%v is an answer", b)
+		}
+	}
+}

@@ -1,0 +1,323 @@
+//go:build e2e && linux
+
+package e2e
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// A store is a run of the binary in the way of MMS.
+type store struct {
+	*server
+	infer, manage, figures string // http://host:port
+	dir                    string
+}
+
+// workerPath is the PATH with an interpreter that has numpy, and the binary.
+func workerPath(t *testing.T) string {
+	t.Helper()
+	top, err := filepath.Abs(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bin := filepath.Join(top, "bin", "worker", "bin")
+	if exec.Command(filepath.Join(bin, "python3"), "-c", "import numpy").Run() != nil {
+		t.Skip("no interpreter has numpy: run make numpy")
+	}
+	return "PATH=" + bin + ":" + filepath.Join(top, "bin") + ":" + os.Getenv("PATH")
+}
+
+// serveStore runs a command that serves, in a directory, and waits until it listens.
+func serveStore(t *testing.T, dir, command string) *store {
+	t.Helper()
+	s := &store{server: &server{t: t, ended: make(chan struct{}), addresses: make(chan [2]string, 3)}, dir: dir}
+	s.cmd = exec.Command("bash", "-c", "exec "+command)
+	s.cmd.Dir, s.cmd.Env = dir, append(os.Environ(), workerPath(t))
+	out, err := s.cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.stderr = out
+	if err := s.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go s.read(out) // ends with the process
+	t.Cleanup(func() { s.kill() })
+	for range 3 {
+		select {
+		case a := <-s.addresses:
+			*map[string]*string{"inference": &s.infer, "management": &s.manage, "metrics": &s.figures}[a[0]] = "http://" + a[1]
+		case <-s.ended:
+			t.Fatalf("the server ended: %v\n%s", s.err, s.logged())
+		}
+	}
+	return s
+}
+
+// sh runs commands of a page, with the addresses that there are.
+func (s *store) sh(commands string) (string, error) {
+	fit := strings.NewReplacer("localhost:8080", s.infer, "localhost:8081", s.manage, "localhost:8082", s.figures)
+	return inDir(s.t, s.dir, fit.Replace(commands))
+}
+
+func inDir(t testing.TB, dir, commands string) (string, error) {
+	cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", commands)
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), workerPath(t.(*testing.T)))
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// follow runs the commands of a page step by step: some before the server, the server
+// itself on free ports, and then those whose answers are known.
+func follow(t *testing.T, page string, wants [][]string) *store {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, "docs", page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	steps, _, _ := strings.Cut(string(text), "\n## What is there")
+	dir := t.TempDir()
+	var s *store
+	for _, block := range shellBlocks(steps) {
+		switch {
+		case s == nil && strings.HasPrefix(block, "shoal serve"):
+			s = serveStore(t, dir, block)
+		case s == nil:
+			for _, port := range []string{"8080", "8081", "8082"} {
+				block = strings.ReplaceAll(block, "127.0.0.1:"+port, "127.0.0.1:0")
+			}
+			if out, err := inDir(t, dir, block); err != nil {
+				t.Fatalf("%s\nends with %v:\n%s", block, err, out)
+			}
+		case len(wants) == 0:
+			t.Fatalf("nobody knows what this should print:\n%s", block)
+		default:
+			until(t, "healthy", func() bool { return s.status("/ping") == http.StatusOK })
+			out, err := s.sh(block)
+			for _, want := range wants[0] {
+				if err != nil || !strings.Contains(out, want) {
+					t.Errorf("%s\nends with %v:\n%s\nwant %q in it", block, err, out, want)
+				}
+			}
+			wants = wants[1:]
+		}
+	}
+	if len(wants) > 0 {
+		t.Errorf("%d steps are missing", len(wants))
+	}
+	return s
+}
+
+func (s *store) status(path string) int {
+	req, err := http.NewRequest(http.MethodGet, s.infer+path, nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	status, _, _, err := fetch(req)
+	if err != nil {
+		return 0
+	}
+	return status
+}
+
+func TestTheStepsFromMMSAreDoneAsWritten(t *testing.T) {
+	follow(t, "from-mms.md", [][]string{
+		{`"status": "Workers scaled"`},
+		{`"modelName": "sums"`, `"modelVersion": "1.0"`, `"batchSize": 8`, `"maxBatchDelay": 50`, `"minWorkers": 1`, `"status": "READY"`},
+		{`"sum": 6.0`, `"together": 1`},
+		{`"status": "Workers scaled"`, `"status": "Healthy"`, `ts_inference_requests_total{model_name="sums",model_version="1.0"} 1`, `shoal_workers{model_name="sums",model_version="1.0"} 2`},
+		{`"status": "Model \"sums\" unregistered"`},
+	})
+}
+
+func TestTheStepsFromTorchServeAreDoneAsWritten(t *testing.T) {
+	follow(t, "from-torchserve.md", [][]string{
+		{"1.0 greets you", `"status": "Healthy"`},
+		{`"status": "Model \"hello\" Version: 2.0 registered with 1 initial workers"`, `Default version successfully updated for model \"hello\" to \"2.0\"`, "2.0 greets you"},
+		{`"modelVersion": "1.0"`, `"modelVersion": "2.0"`, `"status": "Model \"hello\" unregistered"`},
+	})
+}
+
+var pending = regexp.MustCompile(`shoal_pending_requests{model_name="m",model_version="1.0"} (\d+)`)
+
+// waiting returns how many requests are in the queue of m.
+func (s *store) waiting() int {
+	req, err := http.NewRequest(http.MethodGet, s.figures+"/metrics", nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	_, _, text, err := fetch(req)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	n := 0
+	if m := pending.FindSubmatch(text); m != nil {
+		n, _ = strconv.Atoi(string(m[1]))
+	}
+	return n
+}
+
+// storeOf starts a server with a handler that is registered as m.
+func storeOf(t *testing.T, handler, properties, registration string) *store {
+	t.Helper()
+	dir := t.TempDir()
+	model := filepath.Join(dir, "store", "m")
+	if err := os.MkdirAll(model, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	listen := "inference_address=http://127.0.0.1:0\nmanagement_address=http://127.0.0.1:0\nmetrics_address=http://127.0.0.1:0\n"
+	for file, text := range map[string]string{filepath.Join(model, "service.py"): handler, filepath.Join(dir, "config.properties"): listen + properties} {
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := serveStore(t, dir, "shoal serve --model-store store --mms-config config.properties")
+	// A directory without a manifest says nothing of itself.
+	if out, err := s.sh("curl -sf -X POST 'localhost:8081/models?url=m&model_name=m&handler=service:handle&" + registration + "'"); err != nil {
+		t.Fatalf("%v: %s\n%s", err, out, s.logged())
+	}
+	return s
+}
+
+// predict returns status and answer.
+func (s *store) predict(ctx context.Context, client *http.Client, body string) (int, string) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.infer+"/predictions/m", strings.NewReader(body))
+	if err != nil {
+		s.t.Error(err)
+		return 0, ""
+	}
+	req.Header.Set("Content-Type", "text/plain")
+	resp, err := client.Do(req)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer func() { _ = resp.Body.Close() }()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return 0, err.Error()
+	}
+	return resp.StatusCode, string(text)
+}
+
+const slowHandler = `
+import time
+ran = 0
+def handle(data, context):
+    global ran
+    if data is None:
+        return None
+    if data[0]["body"] != "count":
+        time.sleep(0.5)
+        ran += len(data)
+    return [str(ran) for _ in data]
+`
+
+// TestAThousandClientsOfAStoreAreAllAnswered is the load of the document: 10,000
+// requests of 1,000 clients, for whom there is room in the queue.
+func TestAThousandClientsOfAStoreAreAllAnswered(t *testing.T) {
+	s := storeOf(t, "def handle(data, context):\n    return data and [d['body'] for d in data]\n", "job_queue_size=1000\n",
+		"batch_size=8&max_batch_delay=50&initial_workers=1")
+	client := &http.Client{Timeout: time.Minute, Transport: &http.Transport{MaxIdleConnsPerHost: 1000}}
+	defer client.CloseIdleConnections()
+	var all sync.WaitGroup
+	var failed atomic.Int64
+	for range 1000 {
+		all.Go(func() {
+			for range 10 {
+				if status, text := s.predict(t.Context(), client, "x"); status != http.StatusOK || text != "x" {
+					if failed.Add(1) == 1 {
+						t.Errorf("status %d: %s", status, text)
+					}
+				}
+			}
+		})
+	}
+	all.Wait()
+	if failed.Load() > 0 {
+		t.Errorf("%d of 10,000 failed", failed.Load())
+	}
+}
+
+func TestClientsOfAStoreThatLeaveAreNotRun(t *testing.T) {
+	s := storeOf(t, slowHandler, "", "initial_workers=1")
+	client := &http.Client{Timeout: time.Minute}
+	defer client.CloseIdleConnections()
+	ctx, leave := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	for range 24 {
+		all.Go(func() { s.predict(ctx, client, "x") })
+	}
+	until(t, "in the queue", func() bool { return s.waiting() > 12 })
+	waited := s.waiting()
+	leave()
+	all.Wait()
+	_, text := s.predict(t.Context(), client, "count")
+	if ran, err := strconv.Atoi(text); err != nil || ran > 24-waited+2 {
+		t.Errorf("%s of 24 ran, of which %d waited when their clients left", text, waited)
+	}
+}
+
+func TestNobodyIsLostWhenAStoreStops(t *testing.T) {
+	s := storeOf(t, slowHandler, "", "batch_size=8&max_batch_delay=10&initial_workers=1")
+	client := &http.Client{Timeout: time.Minute, Transport: &http.Transport{MaxIdleConnsPerHost: 24}}
+	defer client.CloseIdleConnections()
+	var all sync.WaitGroup
+	for range 24 {
+		all.Go(func() {
+			if status, text := s.predict(t.Context(), client, "x"); status != http.StatusOK {
+				t.Errorf("status %d: %s", status, text)
+			}
+		})
+	}
+	until(t, "in the queue", func() bool { return s.waiting() >= 8 })
+	s.signal()
+	all.Wait()
+	if !s.endsWithin(30*time.Second) || s.err != nil {
+		t.Errorf("the server ended with %v\n%s", s.err, s.logged())
+	}
+}
+
+func TestAKilledWorkerOfAStoreComesBack(t *testing.T) {
+	s := storeOf(t, slowHandler, "", "batch_size=8&max_batch_delay=10&initial_workers=1")
+	client := &http.Client{Timeout: time.Minute}
+	defer client.CloseIdleConnections()
+	if status := s.status("/ping"); status != http.StatusOK {
+		t.Fatalf("ping answers %d", status)
+	}
+	workers := children(s.cmd.Process.Pid)
+	if len(workers) != 1 {
+		t.Fatalf("%d workers, want 1", len(workers))
+	}
+	done := make(chan string, 1) // so that who asks does not wait for the test
+	go func() {
+		_, text := s.predict(t.Context(), client, "x")
+		done <- text
+	}()
+	time.Sleep(100 * time.Millisecond) // its batch takes 500
+	if err := syscall.Kill(workers[0], syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if text := <-done; !strings.Contains(text, "Worker died.") && !strings.HasPrefix(text, "1") {
+		t.Errorf("its batch is told %s", text)
+	}
+	until(t, "not healthy", func() bool { return s.status("/ping") == http.StatusServiceUnavailable })
+	if status, text := s.predict(t.Context(), client, "y"); status != http.StatusOK || text != "1" {
+		t.Errorf("who waits for the next worker is told %d %s", status, text)
+	}
+	if status := s.status("/ping"); status != http.StatusOK {
+		t.Errorf("ping answers %d with a worker", status)
+	}
+}
