@@ -93,15 +93,15 @@ except pb_utils.TritonModelException as e: assert str(e) == "Unable to send resp
 else: assert False`, []string{"1 []"}},
 		{`
 sender.send(response(1))
-raise KeyError("lost")`, []string{"1 []", "error: Failed to process the request(s) for model 'm_0_0', message: KeyError: 'lost'"}},
+raise KeyError("lost")`, []string{"1 []", "error: Failed to process the request(s) for model 'm_0', message: KeyError: 'lost'"}},
 		{`
 sender.send(response(1))
 self.kept = None
-return []`, []string{"1 []", "error: Failed to process the request(s) for model 'm_0_0', message: Python model 'm_0_0' is using the decoupled mode and the execute function must return None."}},
-		{`sender.send(response(1))`, []string{"1 []", "error: Failed to process the request(s) for model 'm_0_0', message: its response sender is gone"}},
+return []`, []string{"1 []", "error: Failed to process the request(s) for model 'm_0', message: Python model 'm_0' is using the decoupled mode and the execute function must return None."}},
+		{`sender.send(response(1))`, []string{"1 []", "error: Failed to process the request(s) for model 'm_0', message: its response sender is gone"}},
 		{`
 sender.send(response(1))
-os._exit(3)`, []string{"1 []", "error: Failed to process the request(s) for model 'm_0_0', message: the instance died"}},
+os._exit(3)`, []string{"1 []", "error: Failed to process the request(s) for model 'm_0', message: the instance died"}},
 	} {
 		t.Run(tt.body, func(t *testing.T) {
 			t.Parallel()
@@ -228,7 +228,7 @@ func TestAModelSeesAllThatARequestSays(t *testing.T) {
 	inst := newFixture(t, identityConfig, `
 r = requests[0]
 seen = (json.loads(r.parameters()), r.correlation_id(), r.flags(), r.timeout(), r.priority(), r.requested_output_names(), r.request_id())
-assert seen == ({"a": "x", "b": True, "c": -3, "d": 0.5, "e": 18446744073709551615}, 9, 3, 7, 2, ["OUTPUT"], "id"), seen
+assert seen == ({"a": "x", "b": True, "c": -3, "d": 0.5, "e": 18446744073709551615}, 9, 3, 7, 2, {"OUTPUT"}, "id"), seen
 assert requests[1].parameters() == "{}" and requests[1].request_id() == "id"
 return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", r.inputs()[0].as_numpy())], parameters={"k": k, "f": 1.5}) for k, r in enumerate(requests)]`).open(t)
 	batch := calls(1, 2)
