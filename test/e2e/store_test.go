@@ -82,7 +82,7 @@ func inDir(t testing.TB, dir, commands string) (string, error) {
 
 // follow runs the commands of a page step by step: some before the server, the server
 // itself on free ports, and then those whose answers are known.
-func follow(t *testing.T, page string, wants [][]string) *store {
+func follow(t *testing.T, page string, wants [][]string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, "docs", page))
 	if err != nil {
@@ -105,7 +105,7 @@ func follow(t *testing.T, page string, wants [][]string) *store {
 		case len(wants) == 0:
 			t.Fatalf("nobody knows what this should print:\n%s", block)
 		default:
-			until(t, "healthy", func() bool { return s.status("/ping") == http.StatusOK })
+			until(t, "healthy", func() bool { return s.ping() == http.StatusOK })
 			out, err := s.sh(block)
 			for _, want := range wants[0] {
 				if err != nil || !strings.Contains(out, want) {
@@ -118,11 +118,11 @@ func follow(t *testing.T, page string, wants [][]string) *store {
 	if len(wants) > 0 {
 		t.Errorf("%d steps are missing", len(wants))
 	}
-	return s
 }
 
-func (s *store) status(path string) int {
-	req, err := http.NewRequest(http.MethodGet, s.infer+path, nil)
+// ping returns the status of the server's health, and 0 if it does not answer.
+func (s *store) ping() int {
+	req, err := http.NewRequest(http.MethodGet, s.infer+"/ping", nil)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -294,7 +294,7 @@ func TestAKilledWorkerOfAStoreComesBack(t *testing.T) {
 	s := storeOf(t, slowHandler, "", "batch_size=8&max_batch_delay=10&initial_workers=1")
 	client := &http.Client{Timeout: time.Minute}
 	defer client.CloseIdleConnections()
-	if status := s.status("/ping"); status != http.StatusOK {
+	if status := s.ping(); status != http.StatusOK {
 		t.Fatalf("ping answers %d", status)
 	}
 	workers := children(s.cmd.Process.Pid)
@@ -313,11 +313,11 @@ func TestAKilledWorkerOfAStoreComesBack(t *testing.T) {
 	if text := <-done; !strings.Contains(text, "Worker died.") && !strings.HasPrefix(text, "1") {
 		t.Errorf("its batch is told %s", text)
 	}
-	until(t, "not healthy", func() bool { return s.status("/ping") == http.StatusServiceUnavailable })
+	until(t, "not healthy", func() bool { return s.ping() == http.StatusServiceUnavailable })
 	if status, text := s.predict(t.Context(), client, "y"); status != http.StatusOK || text != "1" {
 		t.Errorf("who waits for the next worker is told %d %s", status, text)
 	}
-	if status := s.status("/ping"); status != http.StatusOK {
+	if status := s.ping(); status != http.StatusOK {
 		t.Errorf("ping answers %d with a worker", status)
 	}
 }
