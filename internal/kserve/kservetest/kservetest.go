@@ -25,9 +25,9 @@ import (
 var Recorded = []string{
 	`name: "failing" max_batch_size: 8 backend: "python"
 	 input { name: "INPUT" data_type: TYPE_FP32 dims: 4 } output { name: "OUTPUT" data_type: TYPE_FP32 dims: 4 }`,
-	`name: "identity" max_batch_size: 64 backend: "python" dynamic_batching { }
+	`name: "identity" max_batch_size: 64 backend: "python" dynamic_batching { } instance_group { }
 	 input { name: "INPUT" data_type: TYPE_FP32 dims: 16 } output { name: "OUTPUT" data_type: TYPE_FP32 dims: 16 }`,
-	`name: "two" max_batch_size: 4 backend: "python"
+	`name: "two" max_batch_size: 4 backend: "python" instance_group { }
 	 input { name: "INa" data_type: TYPE_INT32 dims: 2 } input { name: "INb" data_type: TYPE_STRING dims: 1 }
 	 output { name: "OUTa" data_type: TYPE_INT32 dims: 2 label_filename: "labels.txt" } output { name: "OUTb" data_type: TYPE_STRING dims: 1 }`,
 	`name: "repeat" backend: "python"
