@@ -142,10 +142,27 @@ func serve(ctx context.Context, opts serveOptions, recorder *arrivals.Writer, lo
 	if err != nil {
 		return errors.Join(err, models.Close(), onnxEngine.Close(), pythonEngine.Close())
 	}
-	switch err := models.Start(ctx); {
+	return live(ctx, opts, life{
+		start: models.Start, leave: backend.Stop, stop: faces.stop, failed: faces.failed,
+		end: func() error { return errors.Join(models.Close(), onnxEngine.Close(), pythonEngine.Close()) },
+	}, log)
+}
+
+// A life is how a server that listens begins and ends.
+type life struct {
+	start  func(context.Context) error // loads the first models
+	leave  func()                      // it is not ready from then on
+	stop   func(time.Duration) error   // closes the faces; who still waits after that time is cut off, which is an error
+	end    func() error                // closes the rest
+	failed chan error                  // of a face; has room for one more
+}
+
+// live lives it, until ctx ends or a face fails.
+func live(ctx context.Context, opts serveOptions, l life, log *slog.Logger) error {
+	switch err := l.start(ctx); {
 	case err == nil || ctx.Err() != nil: // all are there, or nobody wants them any more
 	case opts.exitOnError:
-		faces.failed <- err
+		l.failed <- err
 	default:
 		log.Error("serving without some models", "error", err)
 	}
@@ -154,17 +171,17 @@ func serve(ctx context.Context, opts serveOptions, recorder *arrivals.Writer, lo
 	case <-ctx.Done():
 		// Not ready from now on, so that no more is sent here. Whoever sends it may
 		// need some time to notice.
-		backend.Stop()
+		l.leave()
 		log.Info("stopping", "reason", context.Cause(ctx), "delay", opts.shutdownDelay, "seconds", opts.exitTimeout)
 		time.Sleep(seconds(opts.shutdownDelay))
-	case failed = <-faces.failed:
+	case failed = <-l.failed:
 	}
-	cut := faces.stop(seconds(opts.exitTimeout))
-	end := func() error { return errors.Join(models.Close(), onnxEngine.Close(), pythonEngine.Close()) }
+	cut := l.stop(seconds(opts.exitTimeout))
+	var err error
 	if cut != nil {
-		err = within(end)
+		err = within(l.end)
 	} else {
-		err = end()
+		err = l.end()
 	}
 	log.Info("stopped")
 	return errors.Join(failed, cut, err)
@@ -200,7 +217,7 @@ func within(f func() error) error {
 	}
 }
 
-// runners are the en// runners are the engines that there are, by what a config.pbtxt calls them.
+// runners are the engines that there are, by what a config.pbtxt calls them.
 func runners(pace *pacer.Pacer, onnxEngine *onnx.Engine, pythonEngine *python.Engine, cores int) map[string]repository.Runner {
 	return map[string]repository.Runner{
 		simulated.Name: {Engine: &simulated.Engine{Pacer: pace}},

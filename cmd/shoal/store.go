@@ -81,29 +81,10 @@ func serveStore(ctx context.Context, opts serveOptions, settings *mms.Settings, 
 	if err != nil {
 		return errors.Join(err, end())
 	}
-	switch err := server.Start(ctx); {
-	case err == nil || ctx.Err() != nil:
-	case opts.exitOnError:
-		faces.failed <- err
-	default:
-		log.Error("serving without some models", "error", err)
-	}
-	var failed error
-	select {
-	case <-ctx.Done():
-		server.Stop()
-		log.Info("stopping", "reason", context.Cause(ctx), "delay", opts.shutdownDelay, "seconds", opts.exitTimeout)
-		time.Sleep(seconds(opts.shutdownDelay))
-	case failed = <-faces.failed:
-	}
-	cut := faces.stop(server, seconds(opts.exitTimeout), log)
-	if cut != nil {
-		err = within(end)
-	} else {
-		err = end()
-	}
-	log.Info("stopped")
-	return errors.Join(failed, cut, err)
+	return live(ctx, opts, life{
+		start: server.Start, leave: server.Stop, end: end, failed: faces.failed,
+		stop: func(timeout time.Duration) error { return faces.stop(server, timeout, log) },
+	}, log)
 }
 
 // addresses are those of a config.properties, as settings, so that they are checked
