@@ -12,7 +12,7 @@ import (
 var layers = [][]string{
 	{"tensor", "internal/buf", "internal/script", "internal/device", "internal/pacer", "internal/machine", "internal/plainjson", "internal/arrivals", "internal/plot", "internal/modelconfig/configpb"},
 	{"internal/infer", "internal/batching", "internal/kserve/kservepb", "internal/leak", "internal/engine/onnx/onnxruntime"},
-	{"internal/modelconfig", "internal/stats", "internal/batching/automatic", "internal/engine/onnx/onnxtest"},
+	{"internal/modelconfig", "internal/stats", "internal/batching/automatic", "internal/engine/onnx/onnxtest", "internal/engine/python/pythontest"},
 	{"internal/engine", "internal/explain"},
 	{"internal/engine/enginetest", "internal/engine/simulated", "internal/engine/onnx", "internal/engine/python", "internal/sched", "internal/calibrate", "internal/kserve", "internal/simulate", "internal/bench", "internal/batching/batchingtest"},
 	{"internal/repository", "internal/matrix"},
@@ -24,7 +24,7 @@ var layers = [][]string{
 
 // forTests lists the packages that only test files import, and each other.
 var forTests = []string{
-	"internal/script", "internal/leak", "internal/engine/enginetest", "internal/engine/onnx/onnxtest",
+	"internal/script", "internal/leak", "internal/engine/enginetest", "internal/engine/onnx/onnxtest", "internal/engine/python/pythontest",
 	"internal/batching/batchingtest", "internal/kserve/kservetest", "internal/matrix", "internal/archtest", "test/e2e", "test/bare", "test/matrix",
 }
 

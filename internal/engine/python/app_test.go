@@ -9,6 +9,7 @@ import (
 
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/engine/enginetest"
+	"github.com/shoal-serving/shoal/internal/engine/python/pythontest"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
 	"github.com/shoal-serving/shoal/tensor"
@@ -25,7 +26,7 @@ func newApp(t *testing.T, file, text string) *fixture {
 		}
 	}
 	cfg, err := modelconfig.Parse("", []byte(`backend: "python" default_model_filename: "`+file+`"`+
-		` parameters { key: "python" value { string_value: "`+interpreterForTests(t)+`" } }`))
+		` parameters { key: "python" value { string_value: "`+pythontest.Interpreter(t)+`" } }`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +124,7 @@ def total(x): return x.sum(axis=1)
 // TestAFileWhoseLibraryIsMissingSaysWhatToInstall needs an interpreter that has numpy
 // alone.
 func TestAFileWhoseLibraryIsMissingSaysWhatToInstall(t *testing.T) {
-	if filepath.Base(interpreterForTests(t)) == "python3" {
+	if filepath.Base(pythontest.Interpreter(t)) == "python3" {
 		t.Skip("the interpreter of this machine may have any library: run make numpy")
 	}
 	for file, library := range map[string]string{

@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/engine/enginetest"
+	"github.com/shoal-serving/shoal/internal/engine/python/pythontest"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/leak"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
@@ -23,28 +23,6 @@ import (
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
-
-// found is an interpreter that has numpy, or nothing.
-var found = sync.OnceValue(func() string {
-	here, _ := filepath.Abs("../../../bin/worker/bin/python")
-	for _, path := range []string{here, "python3"} {
-		if exec.Command(path, "-c", "import numpy").Run() == nil {
-			return path
-		}
-	}
-	return ""
-})
-
-func interpreterForTests(t testing.TB) string {
-	t.Helper()
-	if runtime.GOOS != "linux" {
-		t.Skip("Python models run on Linux only")
-	}
-	if found() == "" {
-		t.Skip("no interpreter has numpy: run make numpy")
-	}
-	return found()
-}
 
 // A fixture is a model on disk and the engine that runs it.
 type fixture struct {
@@ -92,7 +70,7 @@ func newFixture(t testing.TB, config, text string) *fixture {
 	if err := os.WriteFile(filepath.Join(dir, "1", "model.py"), []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	cfg, err := modelconfig.Parse("config.pbtxt", []byte(`backend: "python" `+config+` parameters { key: "python" value { string_value: "`+interpreterForTests(t)+`" } }`))
+	cfg, err := modelconfig.Parse("config.pbtxt", []byte(`backend: "python" `+config+` parameters { key: "python" value { string_value: "`+pythontest.Interpreter(t)+`" } }`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -390,7 +368,7 @@ func TestALoadEndsWithItsContext(t *testing.T) {
 }
 
 func TestTheWorkersOwnTestsPass(t *testing.T) {
-	cmd := exec.Command(interpreterForTests(t), "-m", "unittest", "discover", "-s", "testdata")
+	cmd := exec.Command(pythontest.Interpreter(t), "-m", "unittest", "discover", "-s", "testdata")
 	cmd.Env = append(os.Environ(), "PYTHONPATH=worker", "PYTHONDONTWRITEBYTECODE=1")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)

@@ -10,32 +10,20 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/engine/python"
+	"github.com/shoal-serving/shoal/internal/engine/python/pythontest"
 	"github.com/shoal-serving/shoal/internal/leak"
 	"github.com/shoal-serving/shoal/internal/mms"
 	"github.com/shoal-serving/shoal/internal/pacer"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
-
-// found is an interpreter that has numpy, or nothing.
-var found = sync.OnceValue(func() string {
-	here, _ := filepath.Abs("../../../bin/worker/bin/python")
-	for _, path := range []string{here, "python3"} {
-		if exec.Command(path, "-c", "import numpy").Run() == nil {
-			return path
-		}
-	}
-	return ""
-})
 
 // client waits long enough for a worker to start on a busy machine.
 var client = http.Client{Timeout: 2 * time.Minute}
@@ -84,15 +72,10 @@ type fixture struct {
 
 func start(t *testing.T, dialect mms.Dialect, change func(*mms.Settings)) *fixture {
 	t.Helper()
-	if runtime.GOOS != "linux" {
-		t.Skip("Python models run on Linux only")
-	}
-	if found() == "" {
-		t.Skip("no interpreter has numpy: run make numpy")
-	}
+	interpreter := pythontest.Interpreter(t)
 	f := &fixture{t: t, store: t.TempDir()}
 	settings := mms.NewSettings()
-	settings.Store, settings.Python = f.store, found()
+	settings.Store, settings.Python = f.store, interpreter
 	if change != nil {
 		change(settings)
 	}
