@@ -57,6 +57,15 @@ class Repository:
         shutil.rmtree(self.path, ignore_errors=True)
 
 
+def ready(address):
+    """Whether the server whose HTTP is at the address says that it is ready."""
+    try:
+        with urllib.request.urlopen(f"http://{address}/v2/health/ready", timeout=5) as answer:
+            return answer.status == 200
+    except (urllib.error.URLError, OSError):
+        return False
+
+
 class Server:
     """One run of the binary. http, grpc and metrics are host:port once it is ready. Python models run with python, if that is given."""
 
@@ -92,17 +101,10 @@ class Server:
                 raise RuntimeError("the server ended\n" + self.text())
             addresses[found[0]] = found[1]
         self.http, self.grpc, self.metrics = addresses["http"], addresses["grpc"], addresses["metrics"]
-        while not self._ready():
+        while not ready(self.http):
             if self._process.poll() is not None or time.monotonic() > patience:
                 raise RuntimeError("the server does not become ready\n" + self.text())
             time.sleep(0.01)
-
-    def _ready(self):
-        try:
-            with urllib.request.urlopen(f"http://{self.http}/v2/health/ready", timeout=5) as answer:
-                return answer.status == 200
-        except (urllib.error.URLError, OSError):
-            return False
 
     def pending(self, model):
         """How many requests wait in the model's queue."""

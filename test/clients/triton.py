@@ -6,8 +6,6 @@ import socket
 import subprocess
 import tempfile
 import time
-import urllib.error
-import urllib.request
 
 import shoal
 
@@ -45,17 +43,10 @@ class Server:
             raise
 
     def _await(self, patience):
-        while not self._ready():
+        while not shoal.ready(self.http):
             if self._process.poll() is not None or time.monotonic() > patience:
                 raise RuntimeError("tritonserver does not become ready\n" + self.text())
             time.sleep(0.05)
-
-    def _ready(self):
-        try:
-            with urllib.request.urlopen(f"http://{self.http}/v2/health/ready", timeout=5) as answer:
-                return answer.status == 200
-        except (urllib.error.URLError, OSError):
-            return False
 
     def text(self):
         return (self._folder / "log").read_text(errors="replace")
