@@ -157,6 +157,9 @@ func TestProofOverloadCostsNoGoodput(t *testing.T) {
 		// with nothing to spare.
 		const within = 3 * time.Second
 		s := start(t, onnxRepository(t, map[string]onnxModel{"plain": {file, settings("")}, "bounded": {file, settings(objective(within))}}))
+		for _, model := range []string{"plain", "bounded"} {
+			s.awaitMeasured(t, model)
+		}
 		holdUnderOverload(t, s, func(model string) *kservepb.ModelInferRequest { return picture(model, 1) }, within)
 	})
 }

@@ -156,3 +156,15 @@ func TestOneClientAloneNeverWaits(t *testing.T) {
 		})
 	}
 }
+
+// awaitMeasured waits until a model that nobody configured is found out about, and
+// runs as was found best, and says how.
+func (s *server) awaitMeasured(t *testing.T, model string) {
+	t.Helper()
+	line := s.awaitLogFor(fmt.Sprintf(`msg="model measured" model=%s `, model), 10*time.Minute)
+	_, what, _ := strings.Cut(strings.TrimSpace(line), "version=1 ")
+	t.Logf("%s: %s", model, what)
+	if !strings.Contains(line, " threads=1 ") { // which all begin with
+		s.awaitLogFor(fmt.Sprintf(`msg="model runs in another manner" model=%s `, model), time.Minute)
+	}
+}
