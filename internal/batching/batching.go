@@ -21,6 +21,7 @@ type Item struct {
 	Priority uint64        // 1 is the highest; 0 and unknown levels mean the default
 	Timeout  time.Duration // longest time the client asks for, in the queue or in all, as the level says; 0 means none
 	Deadline Time          // answered by then, whatever happens; 0 means none
+	Way      time.Duration // that it and its answer take outside of the core, which is taken off the objective
 	Instance int           // the only instance that may run it; 0 means any
 
 	Owner any // the caller's own; the core never looks at it

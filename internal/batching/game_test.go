@@ -243,7 +243,7 @@ func (g *game) arrive() error {
 	g.arrivals++
 	it.Owner = g.arrivals
 	it.Rows = 1
-	it.Shape, it.Priority, it.Timeout, it.Deadline, it.Instance = 0, 0, 0, 0, 0
+	it.Shape, it.Priority, it.Timeout, it.Deadline, it.Way, it.Instance = 0, 0, 0, 0, 0, 0
 	has := g.choose(256)
 	if has&1 == 1 {
 		it.Rows += g.choose(g.maxRows)
@@ -263,6 +263,7 @@ func (g *game) arrive() error {
 	}
 	if g.spice&has&deadlines != 0 {
 		it.Deadline = max(0, g.now+g.time(64)-2*g.unit)
+		it.Way = g.time(8)
 	}
 	if g.spice&has&bound != 0 {
 		it.Instance = 1 + g.choose(len(g.instances))

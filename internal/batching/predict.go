@@ -39,6 +39,9 @@ const (
 	// Of the objective, one part in so many is for what the core does not see: the
 	// way of a request to it, and of the answer to the client.
 	unseen = 20
+	// What is known of that way is taken off as well, up to one part in so many: who
+	// has an objective shorter than its way is not to be refused for good.
+	longest = 4
 	// Whoever is let in has one part in so many of its batch's time to spare. The
 	// batch before may take longer than predicted, as one in twenty does, and it
 	// would only wait to be turned away later.
@@ -63,7 +66,7 @@ func (c *Core) dueAt(it *Item) Time {
 	case c.cfg.Objective == 0:
 		return it.ends
 	}
-	return min(it.ends, c.now+c.cfg.Objective-c.cfg.Objective/unseen)
+	return min(it.ends, c.now+c.cfg.Objective-c.cfg.Objective/unseen-min(it.Way, c.cfg.Objective/longest))
 }
 
 // lostAt returns from when on it is of no use to answer a request that is due. That

@@ -218,7 +218,7 @@ func (s *story) happens(at time.Duration, f []string) error {
 	if f[0] == "closes" {
 		words = f[1:]
 	}
-	opt, err := options(words, "rows", "shape", "priority", "timeout", "deadline", "on", "model", "slow", "joins", "leaves", "bytes")
+	opt, err := options(words, "rows", "shape", "priority", "timeout", "deadline", "way", "on", "model", "slow", "joins", "leaves", "bytes")
 	if err != nil {
 		return err
 	}
@@ -243,7 +243,7 @@ func (s *story) happens(at time.Duration, f []string) error {
 		}
 		it := &batching.Item{
 			Rows: rows, Shape: uint64(number(opt["shape"])), Priority: uint64(number(opt["priority"])),
-			Timeout: duration(opt["timeout"]), Deadline: duration(opt["deadline"]), Instance: number(opt["on"]), Owner: name,
+			Timeout: duration(opt["timeout"]), Deadline: duration(opt["deadline"]), Way: duration(opt["way"]), Instance: number(opt["on"]), Owner: name,
 			Bytes: int64(number(opt["bytes"])),
 		}
 		s.items[name], s.slow[it] = it, duration(opt["slow"])

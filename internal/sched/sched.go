@@ -70,6 +70,7 @@ type Scheduler struct {
 	calls    sync.Pool    // of *call
 	intake   intake
 	bad      offenders
+	way      way // of requests to a model with an objective
 
 	mu       sync.Mutex // guards the following
 	core     *batching.Core
@@ -132,6 +133,9 @@ func (s *Scheduler) Submit(ctx context.Context, req *infer.Request, resp *infer.
 	if shape, alone := s.bad.alone(req.Client, time.Since(s.began)); alone {
 		c.item.Shape = shape
 	}
+	if s.opts.Batching.Objective > 0 {
+		c.item.Way = s.way.expected()
+	}
 	s.intake.push(c)
 	s.admit(c, &c.out)
 	s.carryOut(&c.out)
@@ -154,6 +158,9 @@ func (s *Scheduler) Submit(ctx context.Context, req *infer.Request, resp *infer.
 			c.hand(more, resp)
 			return nil
 		default:
+		}
+		if s.opts.Batching.Objective > 0 && !c.times.Split.IsZero() {
+			s.way.took(time.Since(c.times.Split))
 		}
 	}
 	return c.outcome(ctx, resp)
