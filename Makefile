@@ -86,6 +86,15 @@ picture: build ## measure the seed device, and take the picture of the report th
 dist: ## pack a server with all that it needs into ./dist, and serve an example from that
 	tools/check-dist "$$(tools/dist dist)"
 
+.PHONY: wheel
+wheel: onnxruntime ## build the Python package with the server in it into ./dist, and get a first answer from it in an empty environment
+	tools/check-wheel "$$(tools/wheel dist)"
+
+.PHONY: python-client
+python-client: build numpy ## test the Python package as it lies here, and check its types
+	bin/worker/bin/python3 python/tests/suite.py
+	tools/check-types
+
 .PHONY: clients
 clients: build ## test the built binary with Triton's own Python clients, which it installs to bin/clients
 	python3 test/clients/run.py
@@ -140,7 +149,11 @@ bench-replay: build ## record a minute, replay it twice, and hold it against the
 
 .PHONY: proofs
 proofs: build ## prove with real models what docs/measured.md says of them; wants `make models` and a quiet machine for 10 minutes
-	go test -tags e2e,proofs -count 1 -timeout 60m -v -run '^TestProof' -skip 'Untouched|TenModels' ./test/e2e -strict
+	go test -tags e2e,proofs -count 1 -timeout 60m -v -run '^TestProof' -skip 'Untouched|TenModels|Forward' ./test/e2e -strict
+
+.PHONY: forward
+forward: build numpy ## hold 128 Python processes against the bare engine, and one array of 600 KB against the model; wants `make models` and a quiet machine for 10 minutes
+	go test -tags e2e,proofs -count 1 -timeout 60m -v -run '^TestProofForward' ./test/e2e -strict
 
 .PHONY: slo
 slo: build ## prove that overload costs no goodput, with the seed device and ResNet-50; wants `make models` and a quiet machine for 15 minutes

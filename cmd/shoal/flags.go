@@ -135,7 +135,7 @@ var tritonFlags = map[string]rule{
 	"backend-config":      {kind: refused, says: "none, because what an engine shall know stands in the parameters of a model's config.pbtxt"},
 	"repoagent-directory": {kind: hint, says: "there is no agent whose library could be looked for"},
 
-	"allow-client-shm": {kind: refused, says: "false, because clients share no memory with the server", harmless: "false"},
+	"allow-client-shm": {kind: refused, says: "false, because no memory has a name here; Python programs share theirs over --local-socket", harmless: "false"},
 	"allow-sagemaker":  {kind: refused, says: noProtocol, harmless: "false"},
 	"allow-vertex-ai":  {kind: refused, says: noProtocol, harmless: "false"},
 }

@@ -65,6 +65,9 @@ type serveOptions struct {
 	metricsAddress  string
 	metricsPort     int
 
+	localSocket string
+	localUnused int
+
 	exitTimeout   int
 	shutdownDelay int
 	onnxLibrary   string
@@ -118,6 +121,9 @@ func (o *serveOptions) define(f *pflag.FlagSet) {
 	trueVar(f, &o.allowCPUMetrics, "allow-cpu-metrics", "tell Prometheus of cores and memory, too")
 	f.StringVar(&o.metricsAddress, "metrics-address", "", "address to listen on for Prometheus, if it is not that of HTTP")
 	f.IntVar(&o.metricsPort, "metrics-port", 8002, "port for Prometheus; 0 picks a free one")
+
+	f.StringVar(&o.localSocket, "local-socket", "", "`path` of a socket for Python programs of this user on this machine; auto is where they look for it by themselves, and empty is none")
+	f.IntVar(&o.localUnused, "local-unused-secs", 0, "end when for so long no program was connected to --local-socket, in seconds; 0 is never")
 
 	f.IntVar(&o.shutdownDelay, "shutdown-delay", 0, "how long requests are still taken after SIGTERM, while the server is not ready, in seconds")
 	f.IntVar(&o.exitTimeout, "exit-timeout-secs", 30, "how long requests may take to end after SIGTERM, in seconds")
@@ -175,6 +181,7 @@ func (o *serveOptions) check() error {
 		{"grpc-max-connection-age-grace", o.connectionAgeLeft, 0, most},
 		{"metrics-port", o.metricsPort, 0, math.MaxUint16},
 		{"grpc-max-concurrent-streams", o.maxStreams, 1, most},
+		{"local-unused-secs", o.localUnused, 0, most},
 		{"header-timeout-secs", o.headerTimeout, 1, most},
 		{"body-timeout-secs", o.bodyTimeout, 0, most},
 		{"idle-timeout-secs", o.idleTimeout, 0, most},
@@ -193,6 +200,9 @@ func (o *serveOptions) check() error {
 	}
 	if len(o.loadModels) > 0 && o.controlMode != "explicit" {
 		errs = append(errs, fmt.Errorf("load-model: found in mode %s, in which all models are loaded, expected --model-control-mode=explicit", o.controlMode))
+	}
+	if o.localUnused > 0 && o.localSocket == "" {
+		errs = append(errs, errors.New("local-unused-secs: found without --local-socket, expected both"))
 	}
 	if o.reload && o.controlMode == "explicit" {
 		errs = append(errs, errors.New("reload: found in mode explicit, in which clients decide what is loaded, expected mode none or poll"))

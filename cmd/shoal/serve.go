@@ -29,6 +29,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/kserve/kservegrpc"
 	"github.com/shoal-serving/shoal/internal/kserve/kservehttp"
+	"github.com/shoal-serving/shoal/internal/kserve/kservelocal"
 	"github.com/shoal-serving/shoal/internal/machine"
 	"github.com/shoal-serving/shoal/internal/metrics"
 	"github.com/shoal-serving/shoal/internal/pacer"
@@ -138,7 +139,9 @@ func serve(ctx context.Context, opts serveOptions, recorder *arrivals.Writer, lo
 	})
 	backend := server.New(models, server.Options{Log: log, Arrivals: recorder})
 	callers.Caller = backend
-	faces, err := listen(backend, pythonEngine.Metrics, opts, log)
+	ctx, leave := context.WithCancelCause(ctx)
+	defer leave(nil)
+	faces, err := listen(backend, pythonEngine.Metrics, leave, opts, log)
 	if err != nil {
 		return errors.Join(err, models.Close(), onnxEngine.Close(), pythonEngine.Close())
 	}
@@ -236,12 +239,15 @@ type faces struct {
 	http    *http.Server
 	grpc    *grpc.Server
 	metrics *http.Server
+	local   *kservelocal.Server
 	log     *slog.Logger
-	failed  chan error // size 4: each face fails once at most, and the first load
+	failed  chan error // size 5: each face fails once at most, and the first load
 	all     sync.WaitGroup
 }
 
-func listen(backend *server.Server, own func() []stats.Family, opts serveOptions, log *slog.Logger) (*faces, error) {
+// listen opens the faces. leave is called with the reason when the server is not needed
+// any more.
+func listen(backend *server.Server, own func() []stats.Family, leave context.CancelCauseFunc, opts serveOptions, log *slog.Logger) (*faces, error) {
 	limits := kserve.Limits{}.WithDefaults()
 	httpLimits := limits
 	httpLimits.Body, httpLimits.Decoded = opts.maxInputSize, opts.maxInputSize
@@ -270,8 +276,12 @@ func listen(backend *server.Server, own func() []stats.Family, opts serveOptions
 			IdleTimeout:       seconds(opts.idleTimeout),
 			ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 		},
+		local: kservelocal.New(backend, backend, kservelocal.Options{
+			Limits: httpLimits, Log: log, UnusedAfter: seconds(opts.localUnused),
+			Unused: func() { leave(fmt.Errorf("no program was connected to the local socket for %d s", opts.localUnused)) },
+		}),
 		log:    log,
-		failed: make(chan error, 4),
+		failed: make(chan error, 5),
 	}
 	var err error
 	if opts.allowHTTP {
@@ -282,6 +292,9 @@ func listen(backend *server.Server, own func() []stats.Family, opts serveOptions
 	}
 	if err == nil && opts.allowMetrics {
 		err = f.serve("metrics", cmp.Or(opts.metricsAddress, opts.httpAddress, opts.address), opts.metricsPort, f.metrics.Serve)
+	}
+	if err == nil && opts.localSocket != "" {
+		err = f.serveLocal(opts.localSocket)
 	}
 	if err != nil {
 		return nil, errors.Join(err, f.stop(0))
@@ -295,12 +308,29 @@ func (f *faces) serve(protocol, address string, port int, answer func(net.Listen
 	if err != nil {
 		return fmt.Errorf("%s: %w; choose another with --%[1]s-port", protocol, err)
 	}
+	f.answer(protocol, listener.Addr(), func() error { return answer(listener) })
+	return nil
+}
+
+func (f *faces) answer(protocol string, address net.Addr, serve func() error) {
 	f.all.Go(func() {
-		if err := answer(listener); err != nil && !errors.Is(err, http.ErrServerClosed) {
+		if err := serve(); err != nil && !errors.Is(err, http.ErrServerClosed) {
 			f.failed <- fmt.Errorf("%s: %w", protocol, err)
 		}
 	})
-	f.log.Info("listening", "protocol", protocol, "address", listener.Addr().String())
+	f.log.Info("listening", "protocol", protocol, "address", address.String())
+}
+
+// serveLocal does the same for programs on this machine.
+func (f *faces) serveLocal(path string) error {
+	if path == "auto" {
+		path = kservelocal.DefaultPath()
+	}
+	listener, err := kservelocal.Listen(path)
+	if err != nil {
+		return fmt.Errorf("local-socket: %w", err)
+	}
+	f.answer("local", listener.Addr(), func() error { return f.local.Serve(listener) })
 	return nil
 }
 
@@ -322,6 +352,7 @@ func (f *faces) stop(timeout time.Duration) error {
 		if f.http.Shutdown(ctx) != nil {
 			_ = f.http.Close() // its connections are cut off, and that is all there is to do
 		}
+		_ = f.local.Close()   // the listener may never have been there
 		_ = f.metrics.Close() // nothing is lost that the next scrape would not have missed
 	})
 	f.all.Wait()

@@ -10,14 +10,14 @@ import (
 // layers lists every package of the module, lowest first. A package imports
 // from the layers below its own, and from no other.
 var layers = [][]string{
-	{"tensor", "internal/buf", "internal/script", "internal/device", "internal/pacer", "internal/machine", "internal/plainjson", "internal/arrivals", "internal/plot", "internal/modelconfig/configpb"},
+	{"tensor", "internal/buf", "internal/memfd", "internal/script", "internal/device", "internal/pacer", "internal/machine", "internal/plainjson", "internal/arrivals", "internal/plot", "internal/modelconfig/configpb"},
 	{"internal/infer", "internal/batching", "internal/kserve/kservepb", "internal/leak", "internal/engine/onnx/onnxruntime"},
 	{"internal/modelconfig", "internal/stats", "internal/batching/automatic", "internal/engine/onnx/onnxtest", "internal/engine/python/pythontest"},
 	{"internal/engine", "internal/explain"},
 	{"internal/engine/enginetest", "internal/engine/simulated", "internal/engine/onnx", "internal/engine/python", "internal/sched", "internal/calibrate", "internal/kserve", "internal/simulate", "internal/bench", "internal/batching/batchingtest"},
 	{"internal/repository", "internal/matrix"},
 	{"internal/server", "internal/doctor", "internal/mms"},
-	{"internal/kserve/kservehttp", "internal/kserve/kservegrpc", "internal/metrics", "internal/mms/mmshttp", "internal/kserve/kservetest"},
+	{"internal/kserve/kservehttp", "internal/kserve/kservegrpc", "internal/kserve/kservelocal", "internal/metrics", "internal/mms/mmshttp", "internal/kserve/kservetest"},
 	{"cmd/shoal"},
 	{"internal/archtest", "test/e2e", "test/bare", "test/matrix"},
 }

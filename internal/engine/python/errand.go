@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/memfd"
 	"github.com/shoal-serving/shoal/tensor"
 )
 
@@ -26,7 +27,7 @@ type errand struct {
 
 // errandOf begins what a frame asks for. It takes the descriptors over.
 func (w *worker) errandOf(f frame, fds []int) error {
-	defer func() { closeAll(fds) }()
+	defer func() { memfd.CloseAll(fds) }()
 	if len(fds) != 2 {
 		return fmt.Errorf("a call with %d descriptors, expected 2", len(fds))
 	}
@@ -151,7 +152,7 @@ func (e *errand) send(p *parcel, outputs []tensor.Tensor, flags uint16) error {
 		return err
 	}
 	f := frame{kind: kindReply, flags: flags, a: uint64(document), b: uint64(size)}
-	_ = pass(e.line, f.append(nil), fd)
+	_ = memfd.Pass(e.line, f.append(nil), fd)
 	return nil
 }
 

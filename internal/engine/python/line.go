@@ -7,31 +7,9 @@ import (
 	"os"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/shoal-serving/shoal/internal/buf"
+	"github.com/shoal-serving/shoal/internal/memfd"
 )
-
-// descriptors takes those apart that came with a frame. They are the caller's.
-func descriptors(control []byte) []int {
-	messages, err := unix.ParseSocketControlMessage(control)
-	if err != nil {
-		return nil
-	}
-	var all []int
-	for i := range messages {
-		if fds, err := unix.ParseUnixRights(&messages[i]); err == nil {
-			all = append(all, fds...)
-		}
-	}
-	return all
-}
-
-func closeAll(fds []int) {
-	for _, fd := range fds {
-		_ = unix.Close(fd) // it was open
-	}
-}
 
 // lineOf makes a connection of a descriptor, which it takes over.
 func lineOf(fd int) (*net.UnixConn, error) {
@@ -55,8 +33,8 @@ func receive(line *net.UnixConn) (f frame, p *parcel, err error) {
 	var message [frameSize + 1]byte
 	var control [64]byte // more than one descriptor needs
 	n, oob, _, _, err := line.ReadMsgUnix(message[:], control[:])
-	fds := descriptors(control[:oob])
-	defer closeAll(fds)
+	fds := memfd.Descriptors(control[:oob])
+	defer memfd.CloseAll(fds)
 	if err != nil || n == 0 {
 		return frame{}, nil, err
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/shoal-serving/shoal/internal/buf"
 	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/memfd"
 	"github.com/shoal-serving/shoal/tensor"
 )
 
@@ -111,11 +112,11 @@ func (p *parcel) pack(tensors []tensor.Tensor) (fd, document, size int, err erro
 	for i := range tensors {
 		size = align(size+len(tensors[i].Data), alignment)
 	}
-	b, fd, err := newMemory(size)
+	b, fd, err := memfd.New(size)
 	if err != nil {
 		return -1, 0, 0, err
 	}
-	defer unmap(b)
+	defer memfd.Unmap(b)
 	at := align(copy(b, text), alignment)
 	for i := range tensors {
 		at = align(at+copy(b[at:], tensors[i].Data), alignment)

@@ -74,46 +74,6 @@ func socketPair() (*net.UnixConn, *os.File, error) {
 	return conn.(*net.UnixConn), theirs, nil
 }
 
-// newMemory returns memory that can be passed to a worker by its descriptor, which
-// the caller closes, and unmaps. It has no name that others could open, and all its
-// pages, so that no write fails later. Nobody can make it smaller, which would end
-// the server at its next read.
-func newMemory(size int) ([]byte, int, error) {
-	fd, err := unix.MemfdCreate("shoal", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-	if err != nil {
-		return nil, -1, os.NewSyscallError("memfd_create", err)
-	}
-	b, err := mapped(fd, size)
-	if err != nil {
-		_ = unix.Close(fd)
-		return nil, -1, fmt.Errorf("%d bytes of memory for a worker: %w", size, err)
-	}
-	return b, fd, nil
-}
-
-func mapped(fd, size int) ([]byte, error) {
-	if err := unix.Fallocate(fd, 0, 0, int64(size)); err != nil {
-		return nil, os.NewSyscallError("fallocate", err)
-	}
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL); err != nil {
-		return nil, os.NewSyscallError("fcntl", err)
-	}
-	b, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	return b, os.NewSyscallError("mmap", err)
-}
-
-func unmap(b []byte) {
-	if b != nil {
-		_ = unix.Munmap(b) // it was mapped
-	}
-}
-
-// pass sends a frame with a descriptor, and closes that.
-func pass(conn *net.UnixConn, message []byte, fd int) error {
-	_, _, err := conn.WriteMsgUnix(message, unix.UnixRights(fd), nil)
-	return errors.Join(err, unix.Close(fd))
-}
-
 // codeFile returns a file without a name that has the worker's code, for the worker
 // to inherit.
 func codeFile(code []byte) (*os.File, error) {

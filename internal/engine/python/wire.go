@@ -9,6 +9,7 @@ import (
 
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/memfd"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
 	"github.com/shoal-serving/shoal/tensor"
 )
@@ -239,46 +240,8 @@ func outputIndex(cfg *modelconfig.Config, name string) int {
 	return 0
 }
 
-// A reader reads a table that a worker wrote. It believes nothing: what does not
-// add up is remembered as an error, after which it reads zeros.
-type reader struct {
-	b   []byte
-	at  int
-	err error
-}
-
-func (r *reader) fail(format string, args ...any) {
-	if r.err == nil {
-		r.err = fmt.Errorf(format, args...)
-	}
-}
-
-// next returns the next n bytes, or nil.
-func (r *reader) next(n int) []byte {
-	if r.err != nil {
-		return nil
-	}
-	if n < 0 || n > len(r.b)-r.at {
-		r.fail("a table that ends after %d bytes, expected %d more", len(r.b), n)
-		return nil
-	}
-	r.at += n
-	return r.b[r.at-n : r.at]
-}
-
-func (r *reader) u32() uint32 {
-	if b := r.next(4); b != nil {
-		return binary.LittleEndian.Uint32(b)
-	}
-	return 0
-}
-
-func (r *reader) u64() uint64 {
-	if b := r.next(8); b != nil {
-		return binary.LittleEndian.Uint64(b)
-	}
-	return 0
-}
+// A reader reads a table that a worker wrote.
+type reader struct{ memfd.Reader }
 
 // An answer is where an output of a response is in the outputs' memory.
 type answer struct {
@@ -291,81 +254,81 @@ type answer struct {
 // outputs' memory, and opened says for which requests the model sends responses
 // instead.
 func readAnswers(table []byte, size int, calls []engine.Call, opened []bool, cfg *modelconfig.Config, places []answer) ([]answer, error) {
-	r := reader{b: table}
-	if n := r.u32(); r.err == nil && int64(n) != int64(len(calls)) {
-		r.fail("%d responses for %d requests", n, len(calls))
+	r := reader{memfd.Reader{B: table}}
+	if n := r.U32(); r.Err == nil && int64(n) != int64(len(calls)) {
+		r.Fail("%d responses for %d requests", n, len(calls))
 	}
-	r.u32()
+	r.U32()
 	for i := range calls {
-		failed, code, count, parameters := r.u32(), r.u32(), r.u32(), r.u32()
+		failed, code, count, parameters := r.U32(), r.U32(), r.U32(), r.U32()
 		switch {
-		case r.err != nil:
+		case r.Err != nil:
 		case failed == 1 && count > maxText:
-			r.fail("an error with a text of %d bytes, expected at most %d", count, maxText)
+			r.Fail("an error with a text of %d bytes, expected at most %d", count, maxText)
 		case failed == 1:
-			text := r.next(align(int(count), 8))
-			if r.err == nil {
+			text := r.Next(align(int(count), 8))
+			if r.Err == nil {
 				calls[i].Err = infer.Errorf(codeOf(code), "%s", bytes.ToValidUTF8(text[:count], []byte("?")))
 			}
 		case failed == 2 && i < len(opened) && opened[i]:
 			// its responses are sent
 		case failed != 0:
-			r.fail("a response that has %d where 0 or 1 belongs", failed)
+			r.Fail("a response that has %d where 0 or 1 belongs", failed)
 		default:
 			places = r.outputs(&calls[i], int64(count), size, cfg, places)
 			r.parameters(&calls[i], parameters)
 		}
 	}
-	if r.err == nil && r.at != len(table) {
-		r.fail("a table of %d bytes of which %d are used", len(table), r.at)
+	if r.Err == nil && r.At != len(table) {
+		r.Fail("a table of %d bytes of which %d are used", len(table), r.At)
 	}
-	return places, r.err
+	return places, r.Err
 }
 
 func (r *reader) parameters(c *engine.Call, size uint32) {
-	if size == 0 || r.err != nil {
+	if size == 0 || r.Err != nil {
 		return
 	}
 	if size > maxParameterBytes {
-		r.fail("parameters of %d bytes, expected at most %d", size, maxParameterBytes)
+		r.Fail("parameters of %d bytes, expected at most %d", size, maxParameterBytes)
 		return
 	}
-	if text := r.next(align(int(size), 8)); r.err == nil {
+	if text := r.Next(align(int(size), 8)); r.Err == nil {
 		c.Parameters, c.Err = decodeParameters(text[:size])
 	}
 }
 
 func (r *reader) outputs(c *engine.Call, count int64, size int, cfg *modelconfig.Config, places []answer) []answer {
 	if count > int64(len(cfg.Outputs)) {
-		r.fail("a response with %d outputs of %d", count, len(cfg.Outputs))
+		r.Fail("a response with %d outputs of %d", count, len(cfg.Outputs))
 	}
-	for k := int64(0); k < count && r.err == nil; k++ {
-		index, code, dims := r.u32(), r.u32(), r.u32()
-		r.u32()
-		offset, length := r.u64(), r.u64()
+	for k := int64(0); k < count && r.Err == nil; k++ {
+		index, code, dims := r.U32(), r.U32(), r.U32()
+		r.U32()
+		offset, length := r.U64(), r.U64()
 		switch {
-		case r.err != nil:
+		case r.Err != nil:
 			return places
 		case int64(index) >= int64(len(cfg.Outputs)):
-			r.fail("output %d, of which the model has %d", index, len(cfg.Outputs))
+			r.Fail("output %d, of which the model has %d", index, len(cfg.Outputs))
 			return places
 		case code == uint32(tensor.Invalid) || code > uint32(tensor.BF16):
-			r.fail("output %s of a type with number %d, which there is not", cfg.Outputs[index].Name, code)
+			r.Fail("output %s of a type with number %d, which there is not", cfg.Outputs[index].Name, code)
 			return places
 		case dims > maxDimensions:
-			r.fail("output %s of %d dimensions, expected at most %d", cfg.Outputs[index].Name, dims, maxDimensions)
+			r.Fail("output %s of %d dimensions, expected at most %d", cfg.Outputs[index].Name, dims, maxDimensions)
 			return places
 		case offset > uint64(size) || length > uint64(size)-offset:
-			r.fail("output %s of %d bytes from %d on in a memory of %d", cfg.Outputs[index].Name, length, offset, size)
+			r.Fail("output %s of %d bytes from %d on in a memory of %d", cfg.Outputs[index].Name, length, offset, size)
 			return places
 		}
 		x := tensor.Tensor{Name: cfg.Outputs[index].Name, Type: tensor.Type(code), Shape: make([]int64, dims)}
 		for d := range x.Shape {
-			x.Shape[d] = int64(min(r.u64(), math.MaxInt64)) // a size that is not true is found when the tensor is checked
+			x.Shape[d] = int64(min(r.U64(), math.MaxInt64)) // a size that is not true is found when the tensor is checked
 		}
 		for _, other := range c.Outputs.Tensors {
 			if other.Name == x.Name {
-				r.fail("output %s twice", x.Name)
+				r.Fail("output %s twice", x.Name)
 			}
 		}
 		c.Outputs.Tensors = append(c.Outputs.Tensors, x)

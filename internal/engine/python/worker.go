@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/memfd"
 )
 
 // A worker is one process. All but kill and died are for one goroutine at a time.
@@ -212,7 +213,7 @@ func (w *worker) listen() {
 		n, oob, _, _, err := w.conn.ReadMsgUnix(message, control)
 		var fds []int
 		if oob > 0 {
-			fds = descriptors(control[:oob])
+			fds = memfd.Descriptors(control[:oob])
 		}
 		if errors.Is(err, syscall.ECONNRESET) {
 			continue // said once, of what it will not read any more. What it sent comes after
@@ -228,7 +229,7 @@ func (w *worker) listen() {
 		case err == nil && (f.kind == kindOpen || f.kind == kindDesk):
 			err = w.open(f, fds)
 		default:
-			closeAll(fds) // nobody asked for them
+			memfd.CloseAll(fds) // nobody asked for them
 		}
 		switch {
 		case err != nil:
@@ -252,7 +253,7 @@ func (w *worker) listen() {
 // open takes a line that the model will send responses over, or ask about its metrics and about other models.
 func (w *worker) open(f frame, fds []int) error {
 	if len(fds) != 1 {
-		closeAll(fds)
+		memfd.CloseAll(fds)
 		return fmt.Errorf("a line with %d descriptors, expected 1", len(fds))
 	}
 	line, err := lineOf(fds[0])
@@ -364,14 +365,14 @@ func (w *worker) replace(memory *[]byte, which uint16, need int) error {
 	for size < need {
 		size *= 2
 	}
-	b, fd, err := newMemory(size)
+	b, fd, err := memfd.New(size)
 	if err != nil {
 		return err
 	}
-	unmap(*memory)
+	memfd.Unmap(*memory)
 	*memory = b
 	f := frame{kind: kindMemory, flags: which, a: uint64(size)}
-	_ = pass(w.conn, f.append(nil), fd) // as for send
+	_ = memfd.Pass(w.conn, f.append(nil), fd) // as for send
 	return nil
 }
 
@@ -453,7 +454,7 @@ func (w *worker) end() {
 		w.kill("it did not end when it should")
 	}
 	w.over.Wait()
-	unmap(w.in)
-	unmap(w.out)
+	memfd.Unmap(w.in)
+	memfd.Unmap(w.out)
 	w.in, w.out = nil, nil
 }

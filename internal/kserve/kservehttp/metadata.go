@@ -30,30 +30,15 @@ func (h *handler) serverMetadata(w http.ResponseWriter, _ *http.Request) error {
 	}{kserve.ServerName, h.opts.Version, kserve.Extensions})
 }
 
-type tensorMetadata struct {
-	Name     string  `json:"name"`
-	Datatype string  `json:"datatype"`
-	Shape    []int64 `json:"shape"`
-}
-
 func (h *handler) modelMetadata(w http.ResponseWriter, r *http.Request) error {
 	m, err := h.catalog.Model(r.PathValue("model"), r.PathValue("version"))
 	if err != nil {
 		return err
 	}
-	return sendJSON(w, http.StatusOK, struct {
-		Name     string           `json:"name"`
-		Versions []string         `json:"versions"`
-		Platform string           `json:"platform"`
-		Inputs   []tensorMetadata `json:"inputs"`
-		Outputs  []tensorMetadata `json:"outputs"`
-	}{m.Name, m.Versions, m.Platform, describe(m.Inputs), describe(m.Outputs)})
-}
-
-func describe(tensors []kserve.TensorMetadata) []tensorMetadata {
-	var described []tensorMetadata
-	for _, t := range tensors {
-		described = append(described, tensorMetadata{t.Name, t.Type.String(), t.Shape})
+	document, err := m.JSON()
+	if err != nil {
+		return err
 	}
-	return described
+	sendDocument(w, http.StatusOK, document)
+	return nil
 }

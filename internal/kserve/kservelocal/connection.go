@@ -1,0 +1,327 @@
+package kservelocal
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"runtime/debug"
+	"sync"
+	"syscall"
+
+	"github.com/shoal-serving/shoal/internal/buf"
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/kserve"
+	"github.com/shoal-serving/shoal/internal/memfd"
+)
+
+// A connection is one client. Its frames are read by one goroutine, and each call has
+// another, so that the end of the client is noticed while its calls run.
+type connection struct {
+	server *Server
+	socket *net.UnixConn
+	client uint64
+	calls  sync.WaitGroup
+
+	// For the goroutine that reads.
+	greeted  bool
+	memories map[uint32]*buf.Buf // by their numbers, each with one count
+	shared   int                 // bytes of them
+
+	mu      sync.Mutex // guards the following
+	running map[uint32]context.CancelFunc
+}
+
+func newConnection(s *Server, socket *net.UnixConn, client uint64) *connection {
+	return &connection{server: s, socket: socket, client: client, memories: map[uint32]*buf.Buf{}, running: map[uint32]context.CancelFunc{}}
+}
+
+// serve answers the client until it leaves, or breaks the protocol. What it had is given
+// back then. The socket stays the caller's.
+func (c *connection) serve(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer c.letGo()
+	defer c.calls.Wait()
+	defer cancel()
+	message := make([]byte, maxFrame+1)
+	control := make([]byte, 64) // more than one descriptor needs
+	for {
+		n, oob, flags, _, err := c.socket.ReadMsgUnix(message, control)
+		var fds []int
+		if oob > 0 {
+			fds = memfd.Descriptors(control[:oob])
+		}
+		if err != nil || n == 0 {
+			memfd.CloseAll(fds)
+			return // it has left
+		}
+		if flags&(syscall.MSG_TRUNC|syscall.MSG_CTRUNC) != 0 || n > maxFrame {
+			err = fmt.Errorf("a frame of more than %d bytes, or with more descriptors than one", maxFrame)
+		} else {
+			err = c.take(ctx, message[:n], fds)
+		}
+		memfd.CloseAll(fds) // what is mapped stays
+		if err != nil {
+			c.fail(0, infer.Errorf(infer.Invalid, "the protocol was broken: found %w", err))
+			return
+		}
+	}
+}
+
+// letGo gives all memory back.
+func (c *connection) letGo() {
+	c.server.hold(-len(c.memories))
+	for _, m := range c.memories {
+		m.Release()
+	}
+}
+
+// take does what a frame says. An error is a breach of the protocol.
+func (c *connection) take(ctx context.Context, message []byte, fds []int) error {
+	f, err := readFrame(message)
+	switch {
+	case err != nil:
+		return err
+	case !c.greeted && f.kind != kindHello:
+		return fmt.Errorf("a frame of kind %d, expected to be greeted first", f.kind)
+	case f.kind == kindMemory && len(fds) != 1 || f.kind != kindMemory && len(fds) > 0:
+		return fmt.Errorf("a frame of kind %d with %d descriptors", f.kind, len(fds))
+	}
+	switch f.kind {
+	case kindHello:
+		return c.hello(&f)
+	case kindMemory:
+		return c.share(&f, fds[0])
+	case kindFree:
+		return c.free(&f)
+	case kindInfer:
+		return c.infer(ctx, &f)
+	case kindCancel:
+		c.cancel(f.number)
+	case kindModel:
+		c.describe(&f)
+	}
+	return nil
+}
+
+func (c *connection) hello(f *frame) error {
+	if f.a != protocol {
+		return fmt.Errorf("a client that speaks version %d of the protocol, expected %d; install the Python package and the server of one release", f.a, protocol)
+	}
+	c.greeted = true
+	c.send(&frame{kind: kindWelcome, a: protocol, b: maxCalls, c: maxShared})
+	return nil
+}
+
+// share maps memory of the client's.
+func (c *connection) share(f *frame, fd int) error {
+	if c.memories[f.number] != nil {
+		return fmt.Errorf("memory %d again, expected another number", f.number)
+	}
+	if len(c.memories) == maxCalls || f.a > uint64(maxShared-c.shared) {
+		return fmt.Errorf("%d bytes beside %d bytes in %d memories, expected at most %d and %d", f.a, c.shared, len(c.memories), maxShared, maxCalls)
+	}
+	if !c.server.hold(1) {
+		return fmt.Errorf("more than %d memories of all clients", maxMemories)
+	}
+	b, err := memfd.Map(fd, int(f.a))
+	if err != nil {
+		c.server.hold(-1)
+		return err
+	}
+	c.shared += len(b)
+	c.memories[f.number] = buf.Wrap(b, func() { memfd.Unmap(b) })
+	return nil
+}
+
+// free gives memory back. A call that will write to it has a count of its own.
+func (c *connection) free(f *frame) error {
+	m := c.memories[f.number]
+	if m == nil {
+		return fmt.Errorf("memory %d given back, which there is not", f.number)
+	}
+	delete(c.memories, f.number)
+	c.shared -= len(m.B)
+	c.server.hold(-1)
+	m.Release()
+	return nil
+}
+
+// describe tells of a model.
+func (c *connection) describe(f *frame) {
+	loading := !c.server.catalog.Ready()
+	m, err := c.server.catalog.Model(string(f.rest), "")
+	var document []byte
+	if err == nil {
+		document, err = m.JSON()
+	}
+	if err == nil && len(document) > maxFrame-frameSize {
+		err = infer.Errorf(infer.Unsupported, "found a description of %d bytes, expected at most %d; ask for it over HTTP", len(document), maxFrame-frameSize)
+	}
+	if err != nil {
+		answer := failure(f.number, err)
+		if loading {
+			answer.flags = stillLoading
+		}
+		c.send(answer)
+		return
+	}
+	c.send(&frame{kind: kindDescription, number: f.number, rest: document})
+}
+
+// infer begins a call.
+func (c *connection) infer(ctx context.Context, f *frame) error {
+	q, err := readInference(f, &c.server.opts.Limits)
+	if err != nil {
+		return err
+	}
+	m := c.memories[q.memory]
+	var shared []byte
+	switch {
+	case m != nil:
+		shared = m.B
+	case q.memory != 0:
+		return fmt.Errorf("a call with memory %d, which there is not", q.memory)
+	}
+	room, ok := q.room.in(shared)
+	if !ok {
+		return fmt.Errorf("room of %d bytes from %d on in a memory of %d", q.room.length, q.room.offset, len(shared))
+	}
+	if err := checkNames(q.req); err != nil {
+		c.fail(f.number, err)
+		return nil
+	}
+	if err := q.fetch(shared, &c.server.opts.Limits); err != nil {
+		c.fail(f.number, err)
+		return nil
+	}
+	var cancel context.CancelFunc
+	if q.timeout > 0 {
+		ctx, cancel = context.WithTimeout(ctx, q.timeout)
+	} else {
+		ctx, cancel = context.WithCancel(ctx)
+	}
+	if err := c.begin(f.number, cancel); err != nil {
+		cancel()
+		q.req.Memory.Release()
+		return err
+	}
+	q.req.Client = c.client
+	m.Retain() // for what is written there, also if it is freed meanwhile
+	number, offset := f.number, q.room.offset
+	c.calls.Go(func() {
+		c.run(ctx, number, q.req, room, offset)
+		m.Release()
+	})
+	return nil
+}
+
+func checkNames(req *infer.Request) error {
+	if !kserve.ValidVersion(req.Version) {
+		return infer.Errorf(infer.Invalid, "found version '%s' of model '%s', expected a number", req.Version, req.Model)
+	}
+	return kserve.CheckName(req.Model)
+}
+
+func (c *connection) begin(number uint32, cancel context.CancelFunc) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.running[number] != nil:
+		return fmt.Errorf("call %d again while it runs, expected another number", number)
+	case len(c.running) == maxCalls:
+		return fmt.Errorf("more than %d calls at once", maxCalls)
+	}
+	c.running[number] = cancel
+	return nil
+}
+
+func (c *connection) cancel(number uint32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if cancel := c.running[number]; cancel != nil { // it may have been answered meanwhile
+		cancel()
+	}
+}
+
+// end forgets a call. That is before it is answered: then its number is free.
+func (c *connection) end(number uint32) {
+	c.mu.Lock()
+	cancel := c.running[number]
+	delete(c.running, number)
+	c.mu.Unlock()
+	cancel()
+}
+
+var responses = sync.Pool{New: func() any { return new(infer.Response) }}
+
+// run runs a request, whose memory it releases, and answers it. A panic costs the
+// request, and no other.
+func (c *connection) run(ctx context.Context, number uint32, req *infer.Request, room []byte, offset uint64) {
+	resp := responses.Get().(*infer.Response)
+	defer responses.Put(resp)
+	err := c.ask(ctx, req, resp)
+	req.Memory.Release()
+	c.end(number)
+	if err != nil {
+		c.fail(number, err)
+		return
+	}
+	defer resp.Release()
+	if err := c.answer(number, resp, room, offset); err != nil {
+		c.fail(number, err)
+	}
+}
+
+func (c *connection) ask(ctx context.Context, req *infer.Request, resp *infer.Response) (err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			c.server.opts.Log.Error("a request panicked", "model", req.Model, "cause", cause, "stack", string(debug.Stack()))
+			err = infer.Errorf(infer.Internal, "internal error")
+		}
+	}()
+	return c.server.backend.Infer(ctx, req, resp)
+}
+
+// answer writes outputs to the room that the client has for them. If it is too small,
+// they go into memory that is the client's from then on, and which it has to map first.
+func (c *connection) answer(number uint32, resp *infer.Response, room []byte, offset uint64) error {
+	f := frame{kind: kindAnswer, number: number}
+	fd := -1
+	if size := space(resp.Outputs); size > len(room) {
+		b, passed, err := memfd.New(size)
+		if err != nil {
+			return infer.Errorf(infer.Internal, "the outputs: %w", err)
+		}
+		defer memfd.Unmap(b)
+		fd, room, offset = passed, b, 0
+		f.flags, f.a = withMemory, uint64(size)
+	}
+	message := appendOutputs(f.append(make([]byte, 0, 512)), resp.Outputs, room, offset)
+	if len(message) > maxFrame {
+		memfd.CloseAll([]int{fd})
+		return infer.Errorf(infer.Unsupported, "found outputs that take %d bytes to describe, expected at most %d; ask for fewer, or over HTTP", len(message), maxFrame)
+	}
+	c.write(message, fd)
+	return nil
+}
+
+func failure(number uint32, err error) *frame {
+	return &frame{
+		kind: kindFailed, number: number, a: uint64(infer.CodeOf(err)), b: uint64(kserve.RetryIn(err).Microseconds()),
+		rest: textOf(err.Error()),
+	}
+}
+
+func (c *connection) fail(number uint32, err error) { c.send(failure(number, err)) }
+
+func (c *connection) send(f *frame) { c.write(f.append(nil), -1) }
+
+// write sends a message, with a descriptor unless it is -1, which it closes. A client
+// that cannot be written to has left, which is seen where it is read from.
+func (c *connection) write(message []byte, fd int) {
+	if fd >= 0 {
+		_ = memfd.Pass(c.socket, message, fd)
+		return
+	}
+	_, _ = c.socket.Write(message)
+}

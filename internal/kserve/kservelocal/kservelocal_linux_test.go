@@ -1,0 +1,494 @@
+package kservelocal
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shoal-serving/shoal/internal/buf"
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/kserve"
+	"github.com/shoal-serving/shoal/internal/kserve/kservetest"
+	"github.com/shoal-serving/shoal/internal/leak"
+	"github.com/shoal-serving/shoal/internal/memfd"
+	"github.com/shoal-serving/shoal/tensor"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+// serve answers at a socket until the test ends, and returns its path.
+func serve(t *testing.T, backend *kservetest.Server, opts Options) (*Server, string) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "dir", "s")
+	l, err := Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := New(backend, backend, opts)
+	done := make(chan error, 1) // so that Serve ends although nobody waits yet
+	go func() { done <- s.Serve(l) }()
+	t.Cleanup(func() {
+		if err := errors.Join(s.Close(), <-done); err != nil && !errors.Is(err, net.ErrClosed) {
+			t.Error(err)
+		}
+	})
+	return s, path
+}
+
+// A client speaks frames.
+type client struct {
+	t      *testing.T
+	socket *net.UnixConn
+	memory []byte
+}
+
+func dial(t *testing.T, path string) *client {
+	t.Helper()
+	socket, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: path, Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &client{t: t, socket: socket}
+	t.Cleanup(c.leave)
+	return c
+}
+
+func (c *client) leave() {
+	_ = c.socket.Close()
+	memfd.Unmap(c.memory)
+	c.memory = nil
+}
+
+// greet says hello, and shares memory number 1.
+func (c *client) greet(size int) *client {
+	c.t.Helper()
+	c.send(frame{kind: kindHello, a: protocol})
+	if f, _ := c.receive(); f.kind != kindWelcome || f.a != protocol || f.b != maxCalls {
+		c.t.Fatalf("welcomed with %+v", f)
+	}
+	c.memory = c.share(1, size)
+	return c
+}
+
+func (c *client) share(number uint32, size int) []byte {
+	c.t.Helper()
+	b, fd, err := memfd.New(size)
+	if err == nil {
+		f := frame{kind: kindMemory, number: number, a: uint64(size)}
+		err = memfd.Pass(c.socket, f.append(nil), fd)
+	}
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return b
+}
+
+func (c *client) send(f frame) {
+	c.t.Helper()
+	if _, err := c.socket.Write(f.append(nil)); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// receive returns the next frame, and the descriptors with it; no frame if the server
+// has closed the connection.
+func (c *client) receive() (frame, []int) {
+	c.t.Helper()
+	message, control := make([]byte, maxFrame), make([]byte, 64)
+	_ = c.socket.SetReadDeadline(time.Now().Add(20 * time.Second))
+	n, oob, _, _, err := c.socket.ReadMsgUnix(message, control)
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, unix.ECONNRESET) {
+		c.t.Fatal(err)
+	}
+	if n == 0 {
+		return frame{}, nil
+	}
+	f := frame{
+		kind: kind(binary.LittleEndian.Uint16(message)), flags: binary.LittleEndian.Uint16(message[2:]), number: binary.LittleEndian.Uint32(message[4:]),
+		a: binary.LittleEndian.Uint64(message[8:]), b: binary.LittleEndian.Uint64(message[16:]), rest: message[frameSize:n],
+	}
+	return f, memfd.Descriptors(control[:oob])
+}
+
+func (c *client) failure() (infer.Code, string) {
+	c.t.Helper()
+	f, _ := c.receive()
+	if f.kind != kindFailed {
+		c.t.Fatalf("answered with %+v, want a failure", f)
+	}
+	return infer.Code(f.a), string(f.rest)
+}
+
+func appendText(b []byte, s string) []byte {
+	return append(binary.LittleEndian.AppendUint32(b, uint32(len(s))), s...)
+}
+
+// An ask is an INFER frame of one input.
+type ask struct {
+	number, memory uint32
+	room           place
+	timeout        time.Duration
+	model, input   string
+	data           place
+	shape          []int64
+}
+
+func (a ask) frame() frame {
+	b := binary.LittleEndian.AppendUint64(nil, uint64(a.timeout.Microseconds()))
+	b = binary.LittleEndian.AppendUint64(b, 0)
+	b = appendText(appendText(b, a.model), "")
+	b = binary.LittleEndian.AppendUint32(b, 1)
+	b = binary.LittleEndian.AppendUint32(appendText(b, a.input), uint32(tensor.FP32))
+	b = binary.LittleEndian.AppendUint64(b, a.data.offset)
+	b = binary.LittleEndian.AppendUint64(b, a.data.length)
+	b = binary.LittleEndian.AppendUint32(b, uint32(len(a.shape)))
+	for _, d := range a.shape {
+		b = binary.LittleEndian.AppendUint64(b, uint64(d))
+	}
+	b = binary.LittleEndian.AppendUint32(b, 0)
+	return frame{kind: kindInfer, number: a.number, a: uint64(a.memory), b: a.room.offset, c: a.room.length, rest: b}
+}
+
+// identity asks the model of that name, with a row that lies at 0, and room behind it.
+func identity(number uint32) ask {
+	return ask{number: number, memory: 1, room: place{64, 64}, model: "identity", input: "INPUT", data: place{0, 64}, shape: []int64{1, 16}}
+}
+
+// outputs reads the table of an answer.
+func outputs(t *testing.T, f frame) (all []tensor.Tensor, places []place) {
+	t.Helper()
+	limits := kserve.Limits{}.WithDefaults()
+	r := reader{memfd.Reader{B: f.rest}, &limits}
+	for range r.count(limits.CheckOutputs, 28) {
+		var x tensor.Tensor
+		var p place
+		r.input(&x, &p)
+		all, places = append(all, x), append(places, p)
+	}
+	if f.kind != kindAnswer || r.Err != nil || r.At != len(f.rest) {
+		t.Fatalf("answered with %+v %q: %v", f, f.rest, r.Err)
+	}
+	return all, places
+}
+
+func TestOutputsAreWrittenToTheRoom(t *testing.T) {
+	_, path := serve(t, kservetest.New(t, kservetest.Recorded...), Options{})
+	c := dial(t, path).greet(4096)
+	for number := uint32(1); number < 4; number++ {
+		row := bytes.Repeat([]byte{byte(number)}, 64)
+		copy(c.memory, row)
+		c.send(identity(number).frame())
+		f, _ := c.receive()
+		all, places := outputs(t, f)
+		if f.number != number || len(all) != 1 || all[0].Name != "OUTPUT" || places[0] != (place{64, 64}) || !bytes.Equal(c.memory[64:128], row) {
+			t.Errorf("call %d: answered with %+v %+v at %v", number, f, all, places)
+		}
+	}
+}
+
+func TestOutputsWithoutRoomComeInMemoryOfTheirOwn(t *testing.T) {
+	_, path := serve(t, kservetest.New(t, kservetest.Recorded...), Options{})
+	c := dial(t, path).greet(4096)
+	copy(c.memory, "what went in")
+	a := identity(7)
+	a.room.length = 63
+	c.send(a.frame())
+	f, fds := c.receive()
+	_, places := outputs(t, f)
+	if f.flags != withMemory || len(fds) != 1 || places[0] != (place{0, 64}) {
+		t.Fatalf("answered with %+v at %v, %d descriptors", f, places, len(fds))
+	}
+	b, err := memfd.Map(fds[0], int(f.a))
+	memfd.CloseAll(fds)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer memfd.Unmap(b)
+	if !bytes.HasPrefix(b, []byte("what went in")) {
+		t.Errorf("the output is %q", b[:64])
+	}
+}
+
+func TestARequestThatIsWrongFailsAlone(t *testing.T) {
+	_, path := serve(t, kservetest.New(t, kservetest.Recorded...), Options{Limits: kserve.Limits{Body: 1000}})
+	c := dial(t, path).greet(4096)
+	for _, tt := range []struct {
+		change func(*ask)
+		code   infer.Code
+		says   string
+	}{
+		{func(a *ask) { a.model = "nobody" }, infer.NotFound, "Request for unknown model: 'nobody' is not found"},
+		{func(a *ask) { a.shape = []int64{1, 17} }, infer.Invalid, "shape"},
+		{func(a *ask) { a.shape = []int64{1, -1} }, infer.Invalid, "shape"},
+		{func(a *ask) { a.data.length = 60 }, infer.Invalid, "60"},
+		{func(a *ask) { a.data = place{4090, 64} }, infer.Invalid, "found input 'INPUT' of 64 bytes from 4090 on in a memory of 4096, expected it to lie inside"},
+		{func(a *ask) { a.data.offset = 1<<64 - 32 }, infer.Invalid, "to lie inside"},
+		{func(a *ask) { a.data.length = 1<<64 - 1 }, infer.Invalid, "to lie inside"},
+		{func(a *ask) { a.data.length = 2000 }, infer.Invalid, "limit of body bytes exceeded"},
+	} {
+		a := identity(1)
+		tt.change(&a)
+		c.send(a.frame())
+		if code, says := c.failure(); code != tt.code || !strings.Contains(says, tt.says) {
+			t.Errorf("told %v %q, want %v and %q", code, says, tt.code, tt.says)
+		}
+	}
+	c.send(identity(1).frame())
+	if f, _ := c.receive(); f.kind != kindAnswer {
+		t.Errorf("after all of these answered with %+v %s", f, f.rest)
+	}
+}
+
+func TestABreachOfTheProtocolEndsTheConnection(t *testing.T) {
+	_, path := serve(t, kservetest.New(t, kservetest.Recorded...), Options{})
+	table := identity(1).frame()
+	for says, breach := range map[string]func(c *client){
+		"a frame of 5 bytes": func(c *client) {
+			if _, err := c.socket.Write([]byte("hello")); err != nil {
+				c.t.Error(err)
+			}
+		},
+		"a frame of kind 99":         func(c *client) { c.send(frame{kind: 99}) },
+		"a frame of kind 17":         func(c *client) { c.send(frame{kind: kindAnswer}) },
+		"speaks version 7":           func(c *client) { c.send(frame{kind: kindHello, a: 7}) },
+		"with 37 bytes":              func(c *client) { c.send(frame{kind: kindFree, number: 1, rest: []byte("texts")}) },
+		"the number 0":               func(c *client) { c.send(frame{kind: kindInfer, rest: table.rest}) },
+		"with 0 descriptors":         func(c *client) { c.send(frame{kind: kindMemory, number: 2, a: 4096}) },
+		"memory 1 again":             func(c *client) { memfd.Unmap(c.share(1, 4096)) },
+		"memory 5 given back":        func(c *client) { c.send(frame{kind: kindFree, number: 5}) },
+		"a call with memory 9":       func(c *client) { a := identity(1); a.memory = 9; c.send(a.frame()) },
+		"room of 64 bytes from 4090": func(c *client) { a := identity(1); a.room.offset = 4090; c.send(a.frame()) },
+		"a table that ends":          func(c *client) { f := identity(1).frame(); f.rest = f.rest[:len(f.rest)-1]; c.send(f) },
+		"of which":                   func(c *client) { f := identity(1).frame(); f.rest = append(f.rest, 0); c.send(f) },
+		"limit of dimensions":        func(c *client) { a := identity(1); a.shape = make([]int64, 9); c.send(a.frame()) },
+		"limit of bytes of a text": func(c *client) {
+			f := identity(1).frame()
+			binary.LittleEndian.PutUint32(f.rest[16:], 1<<31)
+			c.send(f)
+		},
+		"memory that is not sealed": func(c *client) {
+			fd, err := unix.MemfdCreate("soft", unix.MFD_CLOEXEC)
+			if err == nil {
+				f := frame{kind: kindMemory, number: 2, a: 4096}
+				err = errors.Join(unix.Ftruncate(fd, 4096), memfd.Pass(c.socket, f.append(nil), fd))
+			}
+			if err != nil {
+				c.t.Error(err)
+			}
+		},
+		"said to be of 1048576": func(c *client) {
+			b, fd, err := memfd.New(4096)
+			memfd.Unmap(b)
+			f := frame{kind: kindMemory, number: 2, a: 1 << 20}
+			if err := errors.Join(err, memfd.Pass(c.socket, f.append(nil), fd)); err != nil {
+				c.t.Error(err)
+			}
+		},
+		"expected at most 1073741824": func(c *client) {
+			b, fd, err := memfd.New(4096)
+			memfd.Unmap(b)
+			f := frame{kind: kindMemory, number: 2, a: 1 << 62}
+			if err := errors.Join(err, memfd.Pass(c.socket, f.append(nil), fd)); err != nil {
+				c.t.Error(err)
+			}
+		},
+	} {
+		t.Run(says, func(t *testing.T) {
+			c := dial(t, path).greet(4096)
+			breach(c)
+			if code, text := c.failure(); code != infer.Invalid || !strings.Contains(text, says) {
+				t.Errorf("told %v %q, want %q", code, text, says)
+			}
+			if f, _ := c.receive(); f.kind != 0 {
+				t.Errorf("the connection goes on with %+v", f)
+			}
+		})
+	}
+	t.Run("not greeted", func(t *testing.T) {
+		c := dial(t, path)
+		c.send(frame{kind: kindCancel, number: 1})
+		if _, text := c.failure(); !strings.Contains(text, "expected to be greeted first") {
+			t.Errorf("told %q", text)
+		}
+	})
+}
+
+func TestMemoryCannotBeSharedWithoutEnd(t *testing.T) {
+	s, path := serve(t, kservetest.New(t, kservetest.Recorded...), Options{})
+	c := dial(t, path).greet(4096)
+	for n := range uint32(maxCalls) {
+		memfd.Unmap(c.share(n+2, 4096))
+	}
+	if _, text := c.failure(); !strings.Contains(text, "in 256 memories, expected at most") {
+		t.Errorf("told %q", text)
+	}
+	await(t, "the memory of who was cut off", func() bool { s.mu.Lock(); defer s.mu.Unlock(); return s.memories == 0 })
+}
+
+func TestMemoryIsFreedWhileACallWillWriteToIt(t *testing.T) {
+	release := make(chan struct{})
+	backend := kservetest.New(t, kservetest.Recorded...)
+	backend.Before = func(context.Context, *infer.Request) error { <-release; return nil }
+	_, path := serve(t, backend, Options{})
+	c := dial(t, path).greet(4096)
+	copy(c.memory, "kept")
+	c.send(identity(1).frame())
+	c.send(frame{kind: kindFree, number: 1})
+	c.send(frame{kind: kindModel, number: 2, rest: []byte("identity")}) // answered when the ones before were read
+	if f, _ := c.receive(); f.kind != kindDescription {
+		t.Fatalf("answered with %+v", f)
+	}
+	close(release)
+	if f, _ := c.receive(); f.kind != kindAnswer || !bytes.HasPrefix(c.memory[64:], []byte("kept")) {
+		t.Errorf("answered with %+v and %q", f, c.memory[64:68])
+	}
+}
+
+func TestWhoLeavesIsNotComputedFor(t *testing.T) {
+	var inside, left atomic.Int32
+	backend := kservetest.New(t, kservetest.Recorded...)
+	backend.Before = func(ctx context.Context, _ *infer.Request) error {
+		inside.Add(1)
+		<-ctx.Done()
+		left.Add(1)
+		return ctx.Err()
+	}
+	s, path := serve(t, backend, Options{})
+	before := buf.Live()
+	c := dial(t, path).greet(1 << 20)
+	for n := range uint32(3) {
+		c.send(identity(n + 1).frame())
+	}
+	await(t, "the calls to run", func() bool { return inside.Load() == 3 })
+
+	c.send(frame{kind: kindCancel, number: 2})
+	if code, _ := c.failure(); code != infer.Cancelled || left.Load() != 1 {
+		t.Errorf("told %v, %d calls have ended, want the one that was cancelled", code, left.Load())
+	}
+	c.leave()
+	await(t, "the client to be forgotten", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return left.Load() == 3 && len(s.connections) == 0 && s.memories == 0 && buf.Live() == before
+	})
+}
+
+func TestADeadlineIsTheCalls(t *testing.T) {
+	backend := kservetest.New(t, kservetest.Recorded...)
+	backend.Before = func(ctx context.Context, _ *infer.Request) error { <-ctx.Done(); return ctx.Err() }
+	_, path := serve(t, backend, Options{})
+	c := dial(t, path).greet(4096)
+	a := identity(1)
+	a.timeout = time.Millisecond
+	c.send(a.frame())
+	if code, _ := c.failure(); code != infer.Deadline {
+		t.Errorf("told %v, want %v", code, infer.Deadline)
+	}
+}
+
+func TestAPanicCostsOneCall(t *testing.T) {
+	backend := kservetest.New(t, kservetest.Recorded...)
+	backend.Before = func(context.Context, *infer.Request) error { panic("a defect") }
+	_, path := serve(t, backend, Options{})
+	c := dial(t, path).greet(4096)
+	for n := range uint32(2) {
+		c.send(identity(n + 1).frame())
+		if code, text := c.failure(); code != infer.Internal || text != "internal error" {
+			t.Errorf("told %v %q", code, text)
+		}
+	}
+}
+
+func TestAModelIsDescribed(t *testing.T) {
+	backend := kservetest.New(t, kservetest.Recorded...)
+	_, path := serve(t, backend, Options{})
+	c := dial(t, path).greet(4096)
+	c.send(frame{kind: kindModel, number: 3, rest: []byte("identity")})
+	const want = `{"name":"identity","versions":["1"],"platform":"python","inputs":[{"name":"INPUT","datatype":"FP32","shape":[-1,16]}],` +
+		`"outputs":[{"name":"OUTPUT","datatype":"FP32","shape":[-1,16]}]}`
+	if f, _ := c.receive(); f.kind != kindDescription || f.number != 3 || string(f.rest) != want {
+		t.Errorf("described as %+v %s", f, f.rest)
+	}
+	for _, loading := range []bool{true, false} {
+		backend.NotReady.Store(loading)
+		c.send(frame{kind: kindModel, number: 4, rest: []byte("nobody")})
+		if f, _ := c.receive(); f.kind != kindFailed || infer.Code(f.a) != infer.NotFound || (f.flags == stillLoading) != loading {
+			t.Errorf("while loading is %v: told %+v %s", loading, f, f.rest)
+		}
+	}
+}
+
+func TestTheSocketIsItsUsersAlone(t *testing.T) {
+	_, path := serve(t, kservetest.New(t), Options{})
+	about, err := os.Stat(path)
+	if err != nil || about.Mode().Perm() != 0o600 {
+		t.Errorf("the socket's mode is %v, want 0600: %v", about.Mode(), err)
+	}
+	if about, err := os.Stat(filepath.Dir(path)); err != nil || about.Mode().Perm() != 0o700 {
+		t.Errorf("its directory's mode is %v, want 0700: %v", about.Mode(), err)
+	}
+	if _, err := Listen(path); err == nil || !strings.Contains(err.Error(), "found another server") {
+		t.Errorf("a second server was told %v", err)
+	}
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Listen(file); err == nil || !strings.Contains(err.Error(), "found a file") {
+		t.Errorf("in place of a file: %v", err)
+	}
+}
+
+func TestASocketThatWasLeftBehindIsReplaced(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	_ = l.Close()
+	l, err = Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = l.Close()
+	if _, err := os.Stat(path); err == nil {
+		t.Error("a socket is left behind")
+	}
+}
+
+func TestAServerThatNobodyUsesIsLeft(t *testing.T) {
+	const after = 20 * time.Millisecond
+	var unused atomic.Int32
+	_, path := serve(t, kservetest.New(t), Options{UnusedAfter: after, Unused: func() { unused.Add(1) }})
+	await(t, "the server to be left in the beginning", func() bool { return unused.Load() == 1 })
+	c := dial(t, path).greet(4096)
+	time.Sleep(5 * after)
+	if unused.Load() != 1 {
+		t.Error("it was left while somebody was there")
+	}
+	c.leave()
+	await(t, "the server to be left in the end", func() bool { return unused.Load() == 2 })
+}
+
+func await(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for range 2000 {
+		if is() {
+			return
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	t.Errorf("waited in vain for %s", what)
+}

@@ -1,0 +1,28 @@
+package kserve
+
+import "encoding/json"
+
+type tensorMetadata struct {
+	Name     string  `json:"name"`
+	Datatype string  `json:"datatype"`
+	Shape    []int64 `json:"shape"`
+}
+
+// JSON returns the document that describes a model to its clients.
+func (m *Metadata) JSON() ([]byte, error) {
+	return json.Marshal(struct {
+		Name     string           `json:"name"`
+		Versions []string         `json:"versions"`
+		Platform string           `json:"platform"`
+		Inputs   []tensorMetadata `json:"inputs"`
+		Outputs  []tensorMetadata `json:"outputs"`
+	}{m.Name, m.Versions, m.Platform, describe(m.Inputs), describe(m.Outputs)})
+}
+
+func describe(tensors []TensorMetadata) []tensorMetadata {
+	var described []tensorMetadata
+	for _, t := range tensors {
+		described = append(described, tensorMetadata{t.Name, t.Type.String(), t.Shape})
+	}
+	return described
+}

@@ -1,0 +1,146 @@
+"""Calls to a server anywhere, over HTTP: KServe v2 with tensors as binary data."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import http.client
+import json
+import math
+import time
+import urllib.parse
+from typing import Any, Optional
+
+from . import _errors, _wire
+from ._local import GRACE, Call, Outputs
+
+JSON_LENGTH = "Inference-Header-Content-Length"
+
+
+class HTTP:
+    """A server by its address. Each call has a connection for itself, which the next one uses again."""
+
+    def __init__(self, url: str) -> None:
+        parts = urllib.parse.urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise _errors.InvalidError(f"url: found {url!r}, expected one such as http://localhost:8000, or unix:/path/of/a/socket")
+        self.url, self._host, self._prefix = url, parts.netloc, parts.path.rstrip("/")
+        self._class = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        self._idle: collections.deque[http.client.HTTPConnection] = collections.deque()
+
+    def describe(self, model: str, timeout: float) -> dict[str, Any]:
+        """What the server says of a model."""
+        until = time.monotonic() + timeout
+        while True:
+            try:
+                _, body = self._exchange("GET", self._path(model, ""), None, {}, timeout)
+            except _errors.Error:
+                ready = self._ready(timeout)
+                if ready or time.monotonic() > until:
+                    raise
+                time.sleep(0.1)
+                continue
+            description: dict[str, Any] = json.loads(body)
+            return description
+
+    def _ready(self, timeout: float) -> bool:
+        try:
+            self._exchange("GET", self._prefix + "/v2/health/ready", None, {}, timeout)
+        except _errors.UnavailableError:
+            return True  # nobody is there: there is nothing to wait for
+        except _errors.Error:
+            return False
+        return True
+
+    def _path(self, model: str, version: str) -> str:
+        path = f"{self._prefix}/v2/models/{urllib.parse.quote(model, safe='')}"
+        return f"{path}/versions/{version}" if version else path
+
+    def ask(self, call: Call) -> Outputs:
+        head, parts = document(call)
+        size = len(head) + sum(map(len, parts))
+        headers = {JSON_LENGTH: str(len(head)), "Content-Length": str(size), "Content-Type": "application/octet-stream"}
+        length, body = self._exchange("POST", self._path(call.model, call.version) + "/infer", [head, *parts], headers, call.timeout)
+        return outputs(body, length)
+
+    async def ask_async(self, call: Call) -> Outputs:
+        return await asyncio.to_thread(self.ask, call)
+
+    def _exchange(
+        self, method: str, path: str, body: Optional[list[Any]], headers: dict[str, str], timeout: Optional[float]
+    ) -> tuple[Optional[str], bytes]:
+        """How long the JSON of an answer is, if the server says so, and the answer."""
+        while True:
+            fresh = not self._idle
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                connection, fresh = self._class(self._host), True
+            try:
+                connection.timeout = None if timeout is None else timeout + GRACE
+                if connection.sock is not None:
+                    connection.sock.settimeout(connection.timeout)
+                connection.request(method, path, iter(body) if body else None, headers)
+                answer = connection.getresponse()
+                text = answer.read()
+            except TimeoutError:
+                connection.close()
+                raise _errors.DeadlineError(f"{self.url} has not answered {GRACE:g} s after the timeout of {timeout:g} s") from None
+            except (OSError, http.client.HTTPException) as e:
+                connection.close()
+                if not fresh and isinstance(e, (ConnectionResetError, BrokenPipeError, http.client.RemoteDisconnected)):
+                    continue  # the server had closed it while it was idle
+                raise _errors.UnavailableError(f"{self.url}: {e}") from e
+            except BaseException:
+                connection.close()
+                raise
+            self._idle.append(connection)
+            if answer.status == 200:
+                return answer.headers.get(JSON_LENGTH), text
+            raise failure(answer.status, answer.headers.get("Retry-After"), text)
+
+    def close(self) -> None:
+        """Closes connections that are idle."""
+        while self._idle:
+            self._idle.pop().close()
+
+
+def document(call: Call) -> tuple[bytes, list[Any]]:
+    """The JSON of a request, and the data of its inputs."""
+    inputs, parts = [], []
+    for name, array in zip(call.names, call.arrays):
+        code = _wire.type_of(array)
+        if code == 0:
+            raise _errors.InvalidError(f"found an array of {array.dtype}, expected numbers, booleans or strings")
+        data = _wire.to_strings(array) if code == _wire.BYTES else array.astype(array.dtype.newbyteorder("<"), "C", copy=False).tobytes()
+        inputs.append({"name": name, "datatype": _wire.NAMES[code], "shape": array.shape, "parameters": {"binary_data_size": len(data)}})
+        parts.append(data)
+    parameters: dict[str, Any] = {"binary_data_output": True}
+    if call.priority:
+        parameters["priority"] = call.priority
+    if call.timeout is not None:
+        parameters["timeout"] = max(1, math.ceil(call.timeout * 1e6))
+    head: dict[str, Any] = {"inputs": inputs, "parameters": parameters}
+    if call.outputs:
+        head["outputs"] = [{"name": name, "parameters": {"binary_data": True}} for name in call.outputs]
+    return json.dumps(head).encode(), parts
+
+
+def outputs(body: bytes, length: Optional[str]) -> Outputs:
+    """The arrays of an answer."""
+    end = len(body) if length is None else int(length)
+    data, at = memoryview(body), end
+    found = {}
+    for one in json.loads(body[:end])["outputs"]:
+        size = one["parameters"]["binary_data_size"]
+        found[one["name"]] = _wire.from_bytes(_wire.NAMES.index(one["datatype"]), one["shape"], data[at : at + size])
+        at += size
+    return found
+
+
+def failure(status: int, retry: Optional[str], text: bytes) -> _errors.Error:
+    try:
+        says = json.loads(text)["error"]
+    except (ValueError, KeyError, TypeError):
+        says = text.decode("utf-8", "replace") or f"HTTP status {status}"
+    return _errors.BY_STATUS.get(status, _errors.InternalError)(says, float(retry) if retry and retry.isdecimal() else None)

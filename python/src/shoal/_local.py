@@ -1,0 +1,447 @@
+"""Calls to a server on this machine, over its Unix socket."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import collections
+import contextlib
+import json
+import math
+import os
+import socket
+import struct
+import time
+import weakref
+from collections.abc import Sequence
+from typing import Any, Callable, Optional
+
+import numpy
+
+from . import _errors, _memory, _wire
+
+Array = numpy.ndarray[Any, Any]
+Outputs = dict[str, Array]
+
+# Outputs of more bytes than this are not copied: the caller gets a view of the memory that the server wrote to.
+LENT_FROM = 64 << 10
+# So many blocks of a connection may be lent at once; who keeps more gets copies.
+MOST_LENT = 8
+# So many blocks wait for the next call.
+MOST_IDLE = 4
+# So many calls of an event loop are under way at once; others wait.
+MOST_CALLS = 128
+# How much later than its timeout a call is given up that the server has not answered.
+GRACE = 5.0
+
+
+class Call:
+    """What is asked of a model. Two calls with arrays of the same types and shapes share a plan."""
+
+    __slots__ = ("arrays", "model", "names", "outputs", "priority", "timeout", "version")
+
+    def __init__(
+        self, model: str, version: str, names: tuple[str, ...], arrays: Sequence[Array], outputs: tuple[str, ...], timeout: Optional[float], priority: int
+    ) -> None:
+        self.model, self.version, self.names, self.arrays, self.outputs = model, version, names, arrays, outputs
+        self.timeout, self.priority = timeout, priority
+
+
+class Plan:
+    """Where the inputs of a call go, what its frame says of them, and how its last answer was read."""
+
+    __slots__ = ("_last", "inputs", "room", "size", "table")
+
+    def __init__(self, call: Call, codes: Sequence[int], lengths: Sequence[int]) -> None:
+        at = 0
+        parts = [_wire.text(call.model), _wire.text(call.version), _wire.U32.pack(len(codes))]
+        self.inputs: list[tuple[int, int]] = []  # offset and length
+        for name, one, code, length in zip(call.names, call.arrays, codes, lengths):
+            parts += [_wire.text(name), _wire.PLACE.pack(code, at, length, one.ndim), struct.pack(f"<{one.ndim}q", *one.shape)]
+            self.inputs.append((at, length))
+            at = _wire.aligned(at + length)
+        parts.append(_wire.U32.pack(len(call.outputs)))
+        parts += map(_wire.text, call.outputs)
+        self.table = b"".join(parts)
+        self.size = at
+        self.room = 4096  # until an answer says more
+        self._last: tuple[bytes, list[_wire.Output]] = b"", []  # replaced as one, because threads share plans
+
+    def read(self, table: bytes) -> list[_wire.Output]:
+        """Most answers are described as the one before."""
+        last = self._last
+        if table != last[0]:
+            last = self._last = table, _wire.read_outputs(table)
+        return last[1]
+
+
+class Connection:
+    """A socket and the memory that goes with it. It is used by one thread at a time."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._buffer = bytearray(_wire.MAX_FRAME)
+        self._into = [memoryview(self._buffer)]
+        self._idle: collections.deque[_memory.Block] = collections.deque()
+        self._lent: set[int] = set()
+        self._number = 0
+        self._memories = 0
+        self._shared = 0  # bytes
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            self.socket.connect(path)
+            self.socket.send(_wire.FRAME.pack(_wire.HELLO, 0, 0, _wire.PROTOCOL, 0, 0))
+            kind, _, _, rest, _ = self.receive()
+            if kind != _wire.WELCOME:
+                raise _errors.UnsupportedError(f"found a server at {path} that speaks otherwise; install the package and the server of one release")
+            _, self._most = _wire.TIMES.unpack(rest)  # calls, and bytes
+        except BaseException:
+            self.socket.close()
+            raise
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def send(self, kind: int, number: int, rest: bytes = b"") -> None:
+        self.socket.send(_wire.FRAME.pack(kind, 0, number, 0, 0, 0) + rest)
+
+    def receive(self) -> tuple[int, int, int, bytes, list[int]]:
+        """Kind, flags and number of the next frame, what follows them, and descriptors. An error that ends the connection is raised."""
+        n, ancillary, _, _ = self.socket.recvmsg_into(self._into, 64)
+        fds: list[int] = []
+        for level, what, data in ancillary:
+            if level == socket.SOL_SOCKET and what == socket.SCM_RIGHTS:
+                received = array.array("i")
+                received.frombytes(data[: len(data) - len(data) % received.itemsize])
+                fds.extend(received)
+        if n < _wire.FRAME.size:
+            raise ConnectionResetError("the connection was closed")
+        kind, flags, number, a, b, c = _wire.FRAME.unpack_from(self._buffer)
+        rest = bytes(self._into[0][_wire.FRAME.size : n])
+        if kind == _wire.FAILED and number == 0:
+            raise failure(a, b, rest)
+        if kind == _wire.FAILED:
+            rest = _wire.TIMES.pack(a, b) + rest
+        if kind == _wire.WELCOME:
+            rest = _wire.TIMES.pack(b, c)
+        return kind, flags, number, rest, fds
+
+    def describe(self, model: str) -> tuple[int, int, bytes]:
+        """Kind, flags and what follows of the answer to a question about a model."""
+        self.send(_wire.MODEL, self.number(), model.encode())
+        kind, flags, _, rest, _ = self.receive()
+        return kind, flags, rest
+
+    def number(self) -> int:
+        self._number = self._number % 0xFFFFFFFF + 1
+        return self._number
+
+    def block(self, need: int) -> _memory.Block:
+        """Memory that nobody uses. If there is none as long as others are in use, it would block."""
+        while len(self._idle) > MOST_IDLE:
+            self._free(self._idle.popleft())
+        while self._idle:
+            block = self._idle.pop()
+            if block.size >= need:
+                return block
+            self._free(block)
+        size = _memory.size_for(need)
+        if size > self._most - self._shared:
+            raise BlockingIOError
+        block = _memory.Block(self._memories + 1, size, self.socket)
+        self._memories += 1
+        self._shared += size
+        return block
+
+    def _free(self, block: _memory.Block) -> None:
+        self._shared -= block.size
+        self.send(_wire.FREE, block.number)
+
+    def begin(self, call: Call, plan: Plan) -> tuple[int, _memory.Block]:
+        """Writes the inputs to memory and sends the frame."""
+        block = self.block(plan.size + plan.room)
+        try:
+            self._write(call, plan, block)
+            number = self.number()
+            timeout = 0 if call.timeout is None else max(1, math.ceil(call.timeout * 1e6))
+            self.socket.send(
+                _wire.FRAME.pack(_wire.INFER, 0, number, block.number, plan.size, block.size - plan.size)
+                + _wire.TIMES.pack(timeout, call.priority)
+                + plan.table
+            )
+        except BaseException:
+            self._idle.append(block)
+            raise
+        return number, block
+
+    def _write(self, call: Call, plan: Plan, block: _memory.Block) -> None:
+        views = block.views.get(plan)
+        if views is None:
+            views = []
+            for one, (at, length) in zip(call.arrays, plan.inputs):
+                if one.dtype.kind in "OSU":
+                    views.append(numpy.ndarray((length,), numpy.uint8, block.map, at))
+                else:
+                    views.append(numpy.ndarray(one.shape, one.dtype.newbyteorder("="), block.map, at))
+            if len(block.views) > 16:
+                block.views.clear()
+            block.views[plan] = views
+        for one, to in zip(call.arrays, views):
+            if one.dtype.kind in "OSU":
+                to[:] = numpy.frombuffer(_wire.to_strings(one), dtype=numpy.uint8)
+            else:
+                to[...] = one
+
+    def end(self, kind: int, flags: int, rest: bytes, fds: list[int], plan: Plan, block: _memory.Block) -> Outputs:
+        """The arrays of an answer. The block is used again, at once or when the last of them is gone that is a view of it."""
+        if kind != _wire.ANSWER:
+            self._idle.append(block)
+            if kind != _wire.FAILED:
+                raise _errors.InternalError(f"found a frame of kind {kind}, expected an answer")
+            raise refused(rest)
+        outputs = plan.read(rest)
+        size = sum(_wire.aligned(length) for _, _, _, length, _ in outputs)
+        if flags & _wire.WITH_MEMORY:
+            plan.room = max(plan.room, size)
+            self._idle.append(block)
+            memory = _memory.received(fds, size)
+            return arrays(outputs, memoryview(memory) if memory else memoryview(b""))
+        if size < LENT_FROM or len(self._lent) >= MOST_LENT:
+            answer = arrays(outputs, memoryview(block.map))
+            self._idle.append(block)
+            return answer
+        self._lent.add(block.number)
+        hold = _memory.Hold(self._back(block))
+        whole = memoryview(block.map)
+        return {
+            name: _memory.view(hold, block.address + offset, shape, _wire.DTYPES[code])
+            if code in _wire.DTYPES
+            else _wire.from_bytes(code, shape, whole[offset : offset + length])
+            for name, code, offset, length, shape in outputs
+        }
+
+    def _back(self, block: _memory.Block) -> Callable[[], None]:
+        """What is called, by any thread, when a block is not lent any more. It does not keep the connection."""
+        idle, lent = self._idle, self._lent
+
+        def back() -> None:
+            lent.discard(block.number)
+            idle.append(block)
+
+        return back
+
+
+def arrays(outputs: list[_wire.Output], memory: memoryview) -> Outputs:
+    return {name: _wire.from_bytes(code, shape, memory[offset : offset + length]) for name, code, offset, length, shape in outputs}
+
+
+def refused(rest: bytes) -> _errors.Error:
+    """What the rest of a FAILED frame says."""
+    code, retry = _wire.TIMES.unpack_from(rest)
+    return failure(code, retry, rest[_wire.TIMES.size :])
+
+
+def failure(code: int, retry: int, text: bytes) -> _errors.Error:
+    kind = _errors.BY_CODE[code] if code < len(_errors.BY_CODE) else _errors.InternalError
+    return kind(text.decode("utf-8", "replace"), retry / 1e6 or None)
+
+
+class _Line:
+    """The calls of one event loop, all over one connection. It does not keep the loop, so that it ends with it."""
+
+    def __init__(self, connection: Connection, gone: Callable[[], None]) -> None:
+        self.connection, self.gone = connection, gone
+        self.calls = asyncio.Semaphore(MOST_CALLS)
+        self.waiting: dict[int, tuple[asyncio.Future[Outputs], Plan, _memory.Block]] = {}
+        connection.socket.setblocking(False)
+        asyncio.get_running_loop().add_reader(connection.socket.fileno(), self.read)
+
+    def read(self) -> None:
+        while True:
+            try:
+                kind, flags, number, rest, fds = self.connection.receive()
+            except BlockingIOError:
+                return
+            except (OSError, _errors.Error) as e:
+                self.close(e if isinstance(e, _errors.Error) else None)
+                return
+            future, plan, block = self.waiting.pop(number)
+            try:
+                answer = self.connection.end(kind, flags, rest, fds, plan, block)
+            except Exception as e:  # it is the caller's
+                if not future.done():
+                    future.set_exception(e)
+                continue
+            if not future.done():
+                future.set_result(answer)
+
+    def close(self, cause: Optional[_errors.Error] = None) -> None:
+        self.gone()
+        if self.connection.socket.fileno() < 0:
+            return  # it is closed
+        asyncio.get_running_loop().remove_reader(self.connection.socket.fileno())
+        self.connection.close()
+        for future, _, _ in self.waiting.values():
+            if not future.done():
+                future.set_exception(cause or ended(self.connection.path))
+        self.waiting.clear()
+
+    async def ask(self, call: Call, plan: Plan) -> Outputs:
+        async with self.calls:
+            while True:
+                try:
+                    number, block = self.connection.begin(call, plan)
+                    break
+                except BlockingIOError:
+                    if not self.waiting:
+                        raise too_large(plan) from None
+                    await asyncio.sleep(0.001)  # other calls have all the memory, or the server has a lot to read
+                except OSError:
+                    self.close()
+                    raise ended(self.connection.path) from None
+            future: asyncio.Future[Outputs] = asyncio.get_running_loop().create_future()
+            self.waiting[number] = future, plan, block
+            try:
+                return await future
+            except asyncio.CancelledError:
+                if number in self.waiting:  # its memory comes back with the answer
+                    with contextlib.suppress(OSError):
+                        self.connection.send(_wire.CANCEL, number)
+                raise
+
+
+def too_large(plan: Plan) -> _errors.InvalidError:
+    return _errors.InvalidError(f"found arrays of {plan.size} bytes, expected no more than the server takes, together with outputs that are kept; send fewer rows")
+
+
+def ended(path: str) -> _errors.UnavailableError:
+    return _errors.UnavailableError(f"the server at {path} has ended")
+
+
+class Local:
+    """A server on this machine. Each call has a connection for itself, which the next one uses again; the calls of an event loop share one."""
+
+    def __init__(self, path: str, connect: Optional[Callable[[], Connection]] = None) -> None:
+        self.path = path
+        self._opens = connect or (lambda: Connection(path))
+        self._plans: dict[Any, Plan] = {}
+        self._forget()
+        _all.add(self)
+
+    def _forget(self) -> None:
+        self._idle: collections.deque[Connection] = collections.deque()
+        self._lines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Line] = weakref.WeakKeyDictionary()
+
+    def _take(self) -> Connection:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self._connect()
+
+    def _connect(self) -> Connection:
+        try:
+            return self._opens()
+        except OSError as e:
+            if isinstance(e, _errors.Error):
+                raise
+            raise _errors.UnavailableError(f"found no server at {self.path}: {e}") from e
+
+    def _plan(self, call: Call) -> Plan:
+        """How a call is written. An array that no model takes is an error."""
+        codes = [_wire.type_of(one) for one in call.arrays]
+        if _wire.BYTES in codes:  # whose elements differ in size from call to call
+            return Plan(call, codes, [len(_wire.to_strings(a)) if code == _wire.BYTES else a.nbytes for a, code in zip(call.arrays, codes)])
+        key = (call.model, call.version, call.names, call.outputs, *codes, *[one.shape for one in call.arrays])
+        plan = self._plans.get(key)
+        if plan is not None:
+            return plan
+        if 0 in codes:
+            raise _errors.InvalidError(f"found an array of {call.arrays[codes.index(0)].dtype}, expected numbers, booleans or strings")
+        if len(self._plans) > 1000:
+            self._plans.clear()
+        plan = self._plans[key] = Plan(call, codes, [a.nbytes for a in call.arrays])
+        return plan
+
+    def describe(self, model: str, timeout: float) -> dict[str, Any]:
+        """What the server says of a model, once it has loaded its models."""
+        until = time.monotonic() + timeout
+        while True:
+            connection = self._take()
+            try:
+                kind, flags, rest = connection.describe(model)
+            except OSError:
+                connection.close()
+                raise ended(self.path) from None
+            except BaseException:
+                connection.close()
+                raise
+            self._idle.append(connection)
+            if kind == _wire.DESCRIPTION:
+                description: dict[str, Any] = json.loads(rest)
+                return description
+            if not flags & _wire.STILL_LOADING or time.monotonic() > until:
+                raise refused(rest)
+            time.sleep(0.02)
+
+    def ask(self, call: Call) -> Outputs:
+        plan = self._plan(call)
+        connection = self._take()
+        try:
+            if call.timeout is not None:
+                connection.socket.settimeout(call.timeout + GRACE)
+            _, block = connection.begin(call, plan)
+            kind, flags, _, rest, fds = connection.receive()
+            if call.timeout is not None:
+                connection.socket.settimeout(None)
+        except BlockingIOError:
+            self._idle.append(connection)  # nothing was sent
+            raise too_large(plan) from None
+        except TimeoutError:
+            connection.close()
+            raise _errors.DeadlineError(f"the server at {self.path} has not answered {GRACE:g} s after the timeout of {call.timeout:g} s") from None
+        except OSError:
+            connection.close()
+            raise ended(self.path) from None
+        except BaseException:
+            connection.close()  # its answer would be taken for that of the next call
+            raise
+        try:
+            return connection.end(kind, flags, rest, fds, plan, block)
+        finally:
+            self._idle.append(connection)
+
+    async def ask_async(self, call: Call) -> Outputs:
+        plan = self._plan(call)
+        loop = asyncio.get_running_loop()
+        line = self._lines.get(loop)
+        if line is None:
+            connection = await loop.run_in_executor(None, self._connect)
+            line = self._lines.get(loop)
+            if line is None:
+                line = self._lines[loop] = _Line(connection, self._gone)
+            else:
+                connection.close()  # another task was quicker
+        return await line.ask(call, plan)
+
+    def _gone(self) -> None:
+        self._lines.pop(asyncio.get_running_loop(), None)
+
+    def close(self) -> None:
+        """Closes connections that are idle, and those of event loops."""
+        while self._idle:
+            self._idle.pop().close()
+        for loop, line in list(self._lines.items()):
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(line.close)
+
+
+_all: weakref.WeakSet[Local] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    """The connections and the memory of a parent are not its children's."""
+    for local in _all:
+        local._forget()
+
+
+os.register_at_fork(after_in_child=_forked)

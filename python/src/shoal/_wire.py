@@ -1,0 +1,123 @@
+"""What a local client and the server say to each other; internal/kserve/kservelocal/wire.go has the same from the other side, and says why.
+
+A frame is 32 bytes and what follows them. Tensors are in memory that both have mapped.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import numpy
+
+PROTOCOL = 1
+MAX_FRAME = 65536
+ALIGNMENT = 64
+CODES = 10
+
+# From the client.
+HELLO = 1
+MEMORY = 2
+FREE = 3
+INFER = 4
+CANCEL = 5
+MODEL = 6
+# From the server.
+WELCOME = 16
+ANSWER = 17
+FAILED = 18
+DESCRIPTION = 19
+
+WITH_MEMORY = 1  # flag of ANSWER: the outputs are in the memory that came with it
+STILL_LOADING = 1  # flag of FAILED: it is too soon to say
+
+FRAME = struct.Struct("<HHIQQQ")  # kind, flags, number, a, b, c
+TIMES = struct.Struct("<QQ")  # timeout in µs, priority: what an INFER frame goes on with
+U32 = struct.Struct("<I")
+PLACE = struct.Struct("<IQQI")  # type, offset, length, dimensions; before it the name, behind it the shape
+
+NAMES = ("", "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64", "BYTES", "BF16")
+BYTES, BF16 = 13, 14
+
+DTYPES: dict[int, numpy.dtype[Any]] = {
+    code: numpy.dtype(name)
+    for code, name in enumerate(
+        ("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "float32", "float64"), start=1
+    )
+}
+_CODES = {dtype: code for code, dtype in DTYPES.items()}
+
+
+def aligned(n: int) -> int:
+    return (n + ALIGNMENT - 1) & -ALIGNMENT
+
+
+def type_of(array: numpy.ndarray[Any, Any]) -> int:
+    """The number of the type that an array is sent as; 0 if there is none."""
+    code = _CODES.get(array.dtype)
+    if code is not None:
+        return code
+    if array.dtype.kind in "OSU":
+        return BYTES
+    if array.dtype.name == "bfloat16":
+        return BF16
+    return _CODES.get(array.dtype.newbyteorder("="), 0)
+
+
+def to_strings(array: numpy.ndarray[Any, Any]) -> bytes:
+    """The elements of an array of strings or bytes, each behind its length."""
+    parts = []
+    for element in array.flat:
+        b = element if isinstance(element, bytes) else str(element).encode()
+        parts += [U32.pack(len(b)), b]
+    return b"".join(parts)
+
+
+def from_strings(data: memoryview, shape: Sequence[int]) -> numpy.ndarray[Any, Any]:
+    """An array of bytes objects."""
+    elements, at = [], 0
+    while at < len(data):
+        (n,) = U32.unpack_from(data, at)
+        elements.append(bytes(data[at + 4 : at + 4 + n]))
+        at += 4 + n
+    array = numpy.empty(len(elements), dtype=object)
+    array[:] = elements
+    return array.reshape(shape)
+
+
+def from_bytes(code: int, shape: Sequence[int], data: memoryview) -> numpy.ndarray[Any, Any]:
+    """An array of what a tensor's bytes are, in memory of its own. Numbers of the type BF16, which numpy has not, become FP32."""
+    if code == BYTES:
+        return from_strings(data, shape)
+    if code == BF16:
+        upper = numpy.frombuffer(data, dtype="<u2").astype(numpy.uint32)
+        numbers: numpy.ndarray[Any, Any] = (upper << 16).view(numpy.float32)
+        return numbers.reshape(shape)
+    if len(data) == 0:
+        return numpy.empty(shape, DTYPES[code])
+    return numpy.frombuffer(data, dtype=DTYPES[code]).reshape(shape).copy()
+
+
+def text(s: str) -> bytes:
+    b = s.encode()
+    return U32.pack(len(b)) + b
+
+
+# Name, type, offset, length and shape.
+Output = tuple[str, int, int, int, tuple[int, ...]]
+
+
+def read_outputs(table: bytes) -> list[Output]:
+    """What an ANSWER frame lists."""
+    outputs: list[Output] = []
+    (count,), at = U32.unpack_from(table), 4
+    for _ in range(count):
+        (n,) = U32.unpack_from(table, at)
+        name = table[at + 4 : at + 4 + n].decode()
+        at += 4 + n
+        code, offset, length, dims = PLACE.unpack_from(table, at)
+        at += PLACE.size
+        outputs.append((name, code, offset, length, struct.unpack_from(f"<{dims}q", table, at)))
+        at += 8 * dims
+    return outputs

@@ -1,0 +1,119 @@
+"""Servers for the tests, and what the kernel knows of them."""
+
+import contextlib
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BINARY = ROOT / "bin/shoal"
+TESTDATA = ROOT / "internal/engine/onnx/testdata"
+PATIENCE = 30.0
+
+
+def library():
+    """Whether ONNX models can run: `make onnxruntime` brings their library."""
+    return any((ROOT / "lib").glob("libonnxruntime.so*"))
+
+
+@contextlib.contextmanager
+def runtime():
+    """Gives the tests a place of their own for sockets and for what is measured, in which no server outlives them."""
+    with tempfile.TemporaryDirectory(prefix="shoal-python-") as folder:
+        os.environ.update(XDG_RUNTIME_DIR=folder, XDG_CACHE_HOME=folder, SHOAL_BINARY=str(BINARY))
+        for name in ("SHOAL_MODEL_REPOSITORY", "SHOAL_LOCAL_SOCKET"):
+            os.environ.pop(name, None)
+        try:
+            yield
+        finally:
+            for pid in servers(folder):
+                os.kill(pid, signal.SIGTERM)
+            await_(lambda: not servers(folder), "the servers to end")
+
+
+def servers(folder):
+    """The servers whose sockets are somewhere in a folder, by their processes."""
+    found = []
+    for entry in pathlib.Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        with contextlib.suppress(OSError):
+            command = (entry / "cmdline").read_bytes().split(b"\0")
+            if b"serve" in command and any(part.startswith(os.fsencode(folder)) for part in command):
+                found.append(int(entry.name))
+    return found
+
+
+def await_(is_so, what):
+    until = time.monotonic() + PATIENCE
+    while not is_so():
+        if time.monotonic() > until:
+            raise AssertionError(f"waited in vain for {what}")
+        time.sleep(0.01)
+
+
+def simulated(*, fixed_us=0, scheduling="dynamic_batching { max_queue_delay_microseconds: 0 }"):
+    """The configuration of a model that takes its time, and answers with its input."""
+    return f"""
+backend: "simulated"
+max_batch_size: 8
+input [ {{ name: "IN" data_type: TYPE_FP32 dims: [ 4 ] }} ]
+output [ {{ name: "OUT" data_type: TYPE_FP32 dims: [ 4 ] }} ]
+instance_group [ {{ count: 1 }} ]
+{scheduling}
+parameters {{ key: "fixed_us" value {{ string_value: "{fixed_us}" }} }}
+"""
+
+
+def repository(folder):
+    """Writes the models that the tests ask."""
+    models = {
+        "echo": simulated(),
+        "slow": simulated(fixed_us=300_000),
+        "full": simulated(fixed_us=300_000, scheduling="dynamic_batching { default_queue_policy { max_queue_size: 1 } }"),
+    }
+    for name, config in models.items():
+        (folder / name / "1").mkdir(parents=True)
+        (folder / name / "config.pbtxt").write_text(config)
+    if library():
+        for name, file in {"add_sub": "add_sub", "strings": "strings", "types": "types_spelled", "negate": "anyshape"}.items():
+            (folder / name / "1").mkdir(parents=True)
+            (folder / name / "1" / "model.onnx").symlink_to(TESTDATA / f"{file}.onnx")
+        (folder / "negate" / "config.pbtxt").write_text("""
+max_batch_size: 8
+input [ { name: "x" data_type: TYPE_FP32 dims: [ -1 ] } ]
+output [ { name: "y" data_type: TYPE_FP32 dims: [ -1 ] } ]
+dynamic_batching { max_queue_delay_microseconds: 0 }
+""")
+    return folder
+
+
+class Server:
+    """A server that somebody has started, with HTTP and a local socket."""
+
+    def __init__(self, folder):
+        self.socket = str(folder / "socket")
+        self._log = folder / "log"
+        with open(self._log, "wb") as log:
+            self.process = subprocess.Popen(
+                [BINARY, "serve", repository(folder / "models"), "--local-socket", self.socket, "--calibration-dir=", "--http-port=0", "--allow-grpc=false", "--allow-metrics=false"],
+                stderr=log,
+            )
+        await_(lambda: "protocol=local" in self.log() or self.process.poll() is not None, "the server to listen")
+        self.url = "http://" + re.search(r"protocol=http address=(\S+)", self.log())[1]
+
+    def log(self):
+        return self._log.read_text()
+
+    def stop(self):
+        self.process.terminate()
+        return self.process.wait()
+
+    def holds(self):
+        """How many descriptors it has open, and how many pieces of shared memory are mapped."""
+        process = pathlib.Path(f"/proc/{self.process.pid}")
+        return len(list((process / "fd").iterdir())), (process / "maps").read_text().count("memfd:shoal")

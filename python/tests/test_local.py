@@ -1,0 +1,272 @@
+"""Calls over the local socket and over HTTP, which must not differ."""
+
+import asyncio
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+import numpy
+
+import serving
+import shoal
+
+
+def setUpModule():
+    global folder, server
+    if not serving.library():
+        raise unittest.SkipTest("make onnxruntime brings what runs the models")
+    folder = tempfile.TemporaryDirectory(prefix="shoal-python-")
+    server = serving.Server(pathlib.Path(folder.name))
+
+
+def tearDownModule():
+    status = server.stop()
+    log = server.log()
+    folder.cleanup()
+    assert status == 0, f"the server ended with status {status}\n{log}"
+
+
+def rows(count, width=4, first=0.0):
+    return (numpy.arange(count * width, dtype=numpy.float32) + numpy.float32(first)).reshape(count, width)
+
+
+class Calls:
+    """What both ways have in common."""
+
+    url = ""
+
+    def load(self, name):
+        model = shoal.load(name, url=self.url)
+        self.addCleanup(model.close)
+        return model
+
+    def test_a_model_tells_what_it_takes(self):
+        model = self.load("negate")
+        self.assertEqual(model.inputs, (shoal.Tensor("x", "FP32", (-1, -1)),))
+        self.assertEqual(repr(model), "<shoal.Model negate: x FP32[-1, -1] -> y FP32[-1, -1]>")
+
+    def test_arrays_of_any_kind_are_taken(self):
+        model = self.load("negate")
+        for array in (
+            rows(1), rows(8), rows(1, 1), rows(2, 40_000), rows(8, 300_000), rows(1),
+            rows(4, 8)[:, ::2], rows(4, 4).T, rows(2).astype(">f4"), numpy.zeros((1, 0), numpy.float32),
+        ):  # fmt: skip
+            with self.subTest(shape=array.shape, strides=array.strides):
+                got = model.forward(array)
+                self.assertEqual(got.dtype, numpy.float32)
+                numpy.testing.assert_array_equal(got, -array)
+
+    def test_lists_become_what_the_model_takes(self):
+        numpy.testing.assert_array_equal(self.load("negate").forward([[1, 2]]), numpy.array([[-1, -2]], numpy.float32))
+
+    def test_arrays_that_are_kept_keep_their_values(self):
+        model = self.load("negate")
+        kept = [model.forward(rows(1, 30_000, n)) for n in range(40)]
+        for n, array in enumerate(kept):
+            numpy.testing.assert_array_equal(array, -rows(1, 30_000, n))
+            array[:] = 0  # which is nobody else's
+
+    def test_many_threads_get_their_own(self):
+        model = self.load("negate")
+        wrong = []
+
+        def loop(n):
+            for i in range(40):
+                width = 4 if i % 2 else 20_000
+                if not numpy.array_equal(model.forward(rows(1, width, 100 * n + i)), -rows(1, width, 100 * n + i)):
+                    wrong.append((n, i))
+
+        threads = [threading.Thread(target=loop, args=(n,)) for n in range(16)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(wrong, [])
+
+    def test_many_tasks_get_their_own(self):
+        model = self.load("negate")
+
+        async def all_of_them():
+            return await asyncio.gather(*[model.forward_async(rows(1, 5_000 if n % 2 else 20_000, n)) for n in range(300)])
+
+        for _ in range(2):  # each has an event loop of its own
+            for n, got in enumerate(asyncio.run(all_of_them())):
+                numpy.testing.assert_array_equal(got, -rows(1, 5_000 if n % 2 else 20_000, n))
+
+    def test_errors_have_the_servers_sentence(self):
+        model = self.load("negate")
+        with self.assertRaisesRegex(shoal.NotFoundError, "Request for unknown model: 'nobody' is not found"):
+            shoal.load("nobody", url=self.url)
+        with self.assertRaisesRegex(shoal.InvalidError, "x"):
+            model.forward(numpy.zeros((1, 2), numpy.int64))
+        with self.assertRaisesRegex(shoal.InvalidError, "batch"):
+            model.forward(rows(9))
+        with self.assertRaisesRegex(shoal.InvalidError, "nothing"):
+            model.run({"x": rows(1)}, ["nothing"])
+        with self.assertRaisesRegex(shoal.InvalidError, "found 2 arrays, expected 1: x"):
+            model.forward(rows(1), rows(1))
+        with self.assertRaisesRegex(shoal.InvalidError, "expected numbers, booleans or strings"):
+            model.forward(numpy.zeros((1, 1), numpy.complex64))
+        with self.assertRaises(ValueError):  # which the errors are of that Python has a name for
+            model.forward(rows(9))
+        numpy.testing.assert_array_equal(model.forward(rows(1)), -rows(1))
+
+    def test_who_finds_the_queue_full_is_told_apart(self):
+        model = self.load("full")
+        seen = []
+
+        def ask():
+            try:
+                model.forward(rows(8))
+                seen.append(None)
+            except shoal.Error as e:
+                seen.append(e)
+
+        threads = [threading.Thread(target=ask) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        refused = [e for e in seen if e is not None]
+        self.assertTrue(1 <= len(refused) <= 5, seen)
+        for e in refused:
+            self.assertIsInstance(e, shoal.OverloadedError)
+
+    def test_models_with_many_inputs_and_outputs(self):
+        model = self.load("add_sub")
+        a, b = rows(2, 16), rows(2, 16, 5)
+        both = model.run({"INPUT0": a, "INPUT1": b})
+        numpy.testing.assert_array_equal(both["OUTPUT0"], a + b)
+        numpy.testing.assert_array_equal(both["OUTPUT1"], a - b)
+        self.assertEqual(list(model.run({"INPUT1": b, "INPUT0": a}, ["OUTPUT1"])), ["OUTPUT1"])
+        numpy.testing.assert_array_equal(model.forward(a, b, output="OUTPUT1"), a - b)
+        with self.assertRaisesRegex(shoal.InvalidError, "name one of OUTPUT0, OUTPUT1"):
+            model.forward(a, b)
+
+    def test_strings_are_bytes_of_any_kind(self):
+        model = self.load("strings")
+        for array in (numpy.array(["ab", "ü"]), numpy.array([b"a\0b", b""], object), numpy.array([b"xyz", b"a"])):
+            got = model.forward(array.reshape(2, 1))
+            want = [e if isinstance(e, bytes) else e.encode() for e in array.tolist()]
+            self.assertEqual(got.ravel().tolist(), want)
+
+    def test_every_type_comes_back(self):
+        model = self.load("types")
+        names = {"BYTES": "object", "BOOL": "bool", "FP32": "float32", "FP64": "float64"}
+        inputs = {
+            t.name: numpy.full((2, 3), b"one" if t.datatype == "BYTES" else 1, names.get(t.datatype, t.datatype.lower())) for t in model.inputs
+        }
+        got = model.run(inputs)
+        self.assertEqual(len(got), 12)
+        for name, want in inputs.items():
+            found = got[name.replace("in_", "out_")]
+            self.assertEqual(found.dtype, want.dtype, name)
+            numpy.testing.assert_array_equal(found, want, name)
+
+
+class OverTheSocket(Calls, unittest.TestCase):
+    @property
+    def url(self):
+        return "unix:" + server.socket
+
+    def test_a_timeout_is_kept(self):
+        model = self.load("slow")
+        began = time.monotonic()
+        with self.assertRaises(shoal.DeadlineError) as raised:
+            model.forward(rows(1), timeout=0.02)
+        self.assertLess(time.monotonic() - began, serving.PATIENCE)
+        self.assertIsInstance(raised.exception, TimeoutError)
+        numpy.testing.assert_array_equal(model.forward(rows(1), timeout=serving.PATIENCE), rows(1))
+
+    def test_a_task_that_is_cancelled_takes_its_request_back(self):
+        model = self.load("slow")
+
+        async def cancelled():
+            await model.forward_async(rows(1))
+            with self.assertRaises(asyncio.TimeoutError):
+                await asyncio.wait_for(model.forward_async(rows(1)), 0.02)
+            return await model.forward_async(rows(1))
+
+        numpy.testing.assert_array_equal(asyncio.run(cancelled()), rows(1))
+
+    def test_memory_is_used_again_when_an_array_is_gone(self):
+        model = self.load("negate")
+        model.forward(rows(1, 50_000))  # now it is known how much room the outputs take
+        places = set()
+        for n in range(10):
+            got = model.forward(rows(1, 50_000, n))
+            part = got[:, 10:20]
+            self.assertIsNotNone(got.base)  # it is a view
+            places.add(got.ctypes.data)
+            del got
+            numpy.testing.assert_array_equal(part, -rows(1, 50_000, n)[:, 10:20])
+            del part
+        self.assertEqual(len(places), 1)
+
+    def test_a_forked_process_has_connections_of_its_own(self):
+        model = self.load("negate")
+        model.forward(rows(1, 30_000))
+        children = []
+        for n in range(4):
+            pid = os.fork()
+            if pid == 0:
+                right = all(numpy.array_equal(model.forward(rows(1, 30_000, n + i)), -rows(1, 30_000, n + i)) for i in range(30))
+                os._exit(0 if right else 1)
+            children.append(pid)
+        for i in range(30):
+            numpy.testing.assert_array_equal(model.forward(rows(1, 30_000, i)), -rows(1, 30_000, i))
+        self.assertEqual([os.waitpid(pid, 0)[1] for pid in children], [0] * 4)
+
+    def test_a_client_that_is_killed_in_a_call_leaves_nothing(self):
+        before = server.holds()
+        code = (
+            "import numpy, shoal, sys\n"
+            f"model = shoal.load('slow', url={self.url!r})\n"
+            "print('calling', flush=True)\n"
+            "while True: model.forward(numpy.zeros((1, 4), numpy.float32))\n"
+        )
+        children = [
+            subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}) for _ in range(4)
+        ]
+        for child in children:
+            child.stdout.readline()
+        serving.await_(lambda: server.holds()[1] >= before[1] + 4, "the calls to begin")
+        for child in children:
+            child.send_signal(signal.SIGKILL)
+            child.wait()
+            child.stdout.close()
+        serving.await_(lambda: server.holds()[0] <= before[0] and server.holds()[1] <= before[1], f"what the clients had, beyond {before}, to be given back")
+
+    def test_a_process_keeps_nothing_of_event_loops_that_ended(self):
+        model = self.load("negate")
+
+        async def one():
+            await model.forward_async(rows(1))
+
+        asyncio.run(one())
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(10):
+            asyncio.run(one())
+        self.assertLessEqual(len(os.listdir("/proc/self/fd")), before + 3)
+
+
+class OverHTTP(Calls, unittest.TestCase):
+    @property
+    def url(self):
+        return server.url
+
+    def test_nobody_there_is_said(self):
+        with self.assertRaisesRegex(shoal.UnavailableError, "http://127.0.0.1:1"):
+            shoal.load("echo", url="http://127.0.0.1:1")
+        with self.assertRaisesRegex(shoal.InvalidError, "expected one such as http://localhost:8000"):
+            shoal.load("echo", url="ftp://host")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,112 @@
+"""Servers that start when they are needed."""
+
+import os
+import pathlib
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import numpy
+
+import serving
+import shoal
+
+
+def ask(code, **environment):
+    """Starts a Python that has the package, and runs some lines."""
+    path = os.pathsep.join(sys.path)
+    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "PYTHONPATH": path, **environment})
+
+
+class OnDemand(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="shoal-python-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.addCleanup(self.end)
+
+    def end(self):
+        for pid in serving.servers(str(self.folder)):
+            os.kill(pid, signal.SIGTERM)
+        serving.await_(lambda: not serving.servers(str(self.folder)), "the servers to end")
+
+    def test_many_processes_share_one_server(self):
+        models = serving.repository(self.folder / "models")
+        code = f"import numpy, shoal; print(shoal.load('echo', repository={str(models)!r}).forward(numpy.full((1, 4), os.getpid(), numpy.float32)).sum() == 4 * os.getpid())"
+        processes = [ask("import os; " + code) for _ in range(16)]
+        self.assertEqual([p.communicate()[0] for p in processes], ["True\n"] * 16)
+        self.assertEqual(len(serving.servers(str(self.folder))), 1)
+
+    def test_a_server_that_was_killed_is_started_again(self):
+        model = shoal.load("echo", repository=serving.repository(self.folder / "models"))
+        self.addCleanup(model.close)
+        array = numpy.ones((1, 4), numpy.float32)
+        (pid,) = serving.servers(str(self.folder))
+        os.kill(pid, signal.SIGKILL)
+        serving.await_(lambda: not serving.servers(str(self.folder)), "the server to end")
+        with self.assertRaisesRegex(shoal.UnavailableError, "has ended"):
+            model.forward(array)
+        numpy.testing.assert_array_equal(model.forward(array), array)
+
+    def test_a_server_that_nobody_uses_ends(self):
+        model = shoal.load("echo", repository=serving.repository(self.folder / "models"), linger=1)
+        self.assertEqual(len(serving.servers(str(self.folder))), 1)
+        model.close()
+        serving.await_(lambda: not serving.servers(str(self.folder)), "the server to end")
+        numpy.testing.assert_array_equal(model.forward([[1] * 4]), [[1] * 4])  # and comes back
+        model.close()
+
+    def test_models_travel_to_other_processes_by_name(self):
+        model = shoal.load("echo", repository=serving.repository(self.folder / "models"))
+        self.addCleanup(model.close)
+        again = pickle.loads(pickle.dumps(model))
+        numpy.testing.assert_array_equal(again.forward([[1] * 4]), [[1] * 4])
+        self.assertEqual(len(serving.servers(str(self.folder))), 1)
+
+    @unittest.skipUnless(serving.library(), "make onnxruntime brings what runs ONNX models")
+    def test_a_file_is_enough(self):
+        file = self.folder / "sums.onnx"
+        file.write_bytes((serving.TESTDATA / "add_sub.onnx").read_bytes())
+        model = shoal.load(file)
+        self.addCleanup(model.close)
+        ones = numpy.ones((1, 16), numpy.float32)
+        numpy.testing.assert_array_equal(model.forward(ones, ones, output="OUTPUT0"), ones + ones)
+
+    def test_why_a_server_does_not_start_is_said(self):
+        (self.folder / "models" / "bad" / "1").mkdir(parents=True)
+        (self.folder / "models" / "bad" / "config.pbtxt").write_text('backend: "nonsense"')
+        with self.assertRaisesRegex(shoal.UnavailableError, "nonsense"):
+            shoal.load("bad", repository=self.folder / "models")
+        with self.assertRaisesRegex(shoal.NotFoundError, "found nothing at"):
+            shoal.load("bad", repository=self.folder / "nowhere")
+        with self.assertRaisesRegex(shoal.NotFoundError, "found nothing at nothing.onnx"):
+            shoal.load("nothing.onnx")
+        with self.assertRaisesRegex(shoal.NotFoundError, "found no server at .*shoal.sock"):
+            shoal.load("echo")
+
+    def test_a_server_that_somebody_started_is_found(self):
+        socket = pathlib.Path(os.environ["XDG_RUNTIME_DIR"]) / "shoal" / "shoal.sock"
+        server = subprocess.Popen(
+            [serving.BINARY, "serve", serving.repository(self.folder / "models"), "--local-socket=auto", "--calibration-dir=",
+             "--allow-http=false", "--allow-grpc=false", "--allow-metrics=false"], stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        try:
+            serving.await_(socket.exists, "the socket")
+            numpy.testing.assert_array_equal(shoal.load("echo").forward([[1] * 4]), [[1] * 4])
+        finally:
+            server.terminate()
+            self.assertEqual(server.wait(), 0)
+
+    def test_a_directory_of_others_is_not_trusted(self):
+        runtime = self.folder / "runtime"
+        (runtime / "shoal").mkdir(parents=True)
+        (runtime / "shoal").chmod(0o777)
+        process = ask("import shoal; shoal.load('echo')", XDG_RUNTIME_DIR=str(runtime))
+        self.assertIn("open to other users", process.communicate()[0])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,172 @@
+//go:build e2e && proofs
+
+package e2e
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/bench"
+	"github.com/shoal-serving/shoal/internal/engine/onnx/onnxruntime"
+	"github.com/shoal-serving/shoal/internal/engine/onnx/onnxtest"
+	"github.com/shoal-serving/shoal/internal/engine/python/pythontest"
+	"github.com/shoal-serving/shoal/test/bare"
+)
+
+// forwarders are Python processes that ask a model of a server.
+type forwarders struct {
+	t   *testing.T
+	in  io.Writer
+	out *bufio.Scanner
+}
+
+// A forwarded is what came of a round of them.
+type forwarded struct {
+	PerSecond float64 `json:"per_second"`
+	P50       float64 `json:"p50"` // seconds
+	P99       float64 `json:"p99"`
+	Fewest    int     `json:"fewest"` // answers that a process had
+}
+
+func startForwarders(t *testing.T, socket, model string, processes int) *forwarders {
+	t.Helper()
+	cmd := exec.Command(pythontest.Interpreter(t), "forward.py", socket, model, strconv.Itoa(processes))
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = in.Close() // upon which all end
+		_ = cmd.Wait() // what they had to say they have said
+	})
+	f := &forwarders{t, in, bufio.NewScanner(out)}
+	if !f.out.Scan() || f.out.Text() != "ready" {
+		t.Fatalf("the processes do not start: %q", f.out.Text())
+	}
+	return f
+}
+
+func (f *forwarders) round(warm, one time.Duration) (r forwarded) {
+	f.t.Helper()
+	if _, err := fmt.Fprintln(f.in, warm.Seconds(), one.Seconds()); err != nil {
+		f.t.Fatal(err)
+	}
+	if !f.out.Scan() {
+		f.t.Fatal("the processes have ended")
+	}
+	if err := json.Unmarshal(f.out.Bytes(), &r); err != nil {
+		f.t.Fatalf("%v in %s", err, f.out.Text())
+	}
+	return r
+}
+
+// TestProofForwardThroughput has many Python processes ask for one item each, of a model
+// that nobody configured, and holds them against the best that the bare engine does with
+// batches of any size.
+func TestProofForwardThroughput(t *testing.T) {
+	r, err := onnxruntime.Open(onnxruntime.Options{Library: onnxtest.Library(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	processes, one := choose(128, 8), choose(3*time.Second, 500*time.Millisecond)
+	table := fmt.Sprintf("\n| model | bare, rows/s | %d processes, rows/s | p50, p99 | share | wanted |\n|---|---|---|---|---|---|\n", processes)
+	for _, p := range []struct {
+		model string
+		share float64 // of the bare engine's throughput
+	}{{"text_recognition", 0.95}, {"wide_mlp", 0.70}} {
+		t.Run(p.model, func(t *testing.T) {
+			file := realModel(t, p.model)
+			m := bare.Open(r, modelsDir, p.model)
+			defer m.Close()
+			best := bare.Best(search(t, m, []int{1, 2, 4, 8, 16, 32}))
+			socket := filepath.Join(t.TempDir(), "socket")
+			s := start(t, onnxRepository(t, map[string]onnxModel{p.model: {file: file}}), "--local-socket="+socket)
+			s.awaitMeasured(t, p.model)
+			f := startForwarders(t, socket, p.model, processes)
+			f.round(0, choose(5*time.Second, one)) // for the policy to get to know them
+			var alone, served, shares []float64
+			var last forwarded
+			for range choose(7, 1) {
+				result, err := m.Measure(best.Setting, one)
+				if err != nil {
+					t.Fatal(err)
+				}
+				before := s.batches(p.model)
+				last = f.round(500*time.Millisecond, one)
+				t.Logf("bare %.0f rows/s, served %.0f; %s; the slowest process had %d answers", result.RowsPerSecond, last.PerSecond,
+					batchSizes(before, s.batches(p.model)), last.Fewest)
+				alone, served = append(alone, result.RowsPerSecond), append(served, last.PerSecond)
+				shares = append(shares, last.PerSecond/result.RowsPerSecond)
+			}
+			bareMid, _, _ := bench.Median(alone)
+			servedMid, _, _ := bench.Median(served)
+			mid, low, high := bench.Median(shares)
+			table += fmt.Sprintf("| %s | %.0f (%v) | %.0f | %.1f ms, %.1f ms | %.3f [%.3f, %.3f] | %.2f |\n", p.model, bareMid, best.Setting, servedMid,
+				1e3*last.P50, 1e3*last.P99, mid, low, high, p.share)
+			if high < choose(1, 0.2)*p.share {
+				t.Errorf("%.3f [%.3f, %.3f] of the bare engine's throughput, want %.2f or more", mid, low, high, p.share)
+			}
+		})
+	}
+	t.Log(table)
+}
+
+// TestProofForwardLatency has a Python process ask for one array of 600 KB, again and
+// again, and tells how much longer that takes than the model.
+func TestProofForwardLatency(t *testing.T) {
+	r, err := onnxruntime.Open(onnxruntime.Options{Library: onnxtest.Library(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	const model, elements = "picture", 3 * 224 * 224
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, model, "1"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	onnxtest.Dense{Rows: elements, Columns: 1}.Write(t, filepath.Join(dir, model, "1"))
+	m := bare.Open(r, dir, model)
+	defer m.Close()
+	socket := filepath.Join(t.TempDir(), "socket")
+	s := start(t, dir, "--local-socket="+socket)
+	s.awaitMeasured(t, model)
+	f := startForwarders(t, socket, model, 1)
+	one := choose(2*time.Second, 300*time.Millisecond)
+	f.round(0, one)
+	var alone, forward, beyond []float64 // µs
+	for range choose(7, 1) {
+		result, err := m.Measure(bare.Setting{Rows: 1, Threads: 1, Callers: 1}, one)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := f.round(200*time.Millisecond, one)
+		t.Logf("the model takes %v, forward %.1f µs, p99 %.1f µs", result.Takes, 1e6*got.P50, 1e6*got.P99)
+		alone, forward = append(alone, 1e6*result.Takes.Seconds()), append(forward, 1e6*got.P50)
+		beyond = append(beyond, 1e6*(got.P50-result.Takes.Seconds()))
+	}
+	aloneMid, _, _ := bench.Median(alone)
+	forwardMid, _, _ := bench.Median(forward)
+	mid, low, high := bench.Median(beyond)
+	t.Logf("\n| 600 KB, p50 | the model | forward | beyond the model | wanted |\n|---|---|---|---|---|\n| µs | %.1f | %.1f | %.1f [%.1f, %.1f] | 100 at the most |\n",
+		aloneMid, forwardMid, mid, low, high)
+	if low > choose(1.0, 50)*100 {
+		t.Errorf("forward takes %.1f µs [%.1f, %.1f] longer than the model, want 100 at the most", mid, low, high)
+	}
+}
