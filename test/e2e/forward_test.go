@@ -141,7 +141,7 @@ func TestProofForwardLatency(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(dir, model, "1"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	onnxtest.Dense{Rows: elements, Columns: 1}.Write(t, filepath.Join(dir, model, "1"))
+	onnxtest.First{Columns: elements}.Write(t, filepath.Join(dir, model, "1"))
 	m := bare.Open(r, dir, model)
 	defer m.Close()
 	socket := filepath.Join(t.TempDir(), "socket")

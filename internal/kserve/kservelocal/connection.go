@@ -190,7 +190,7 @@ func (c *connection) infer(ctx context.Context, f *frame) error {
 		c.fail(f.number, err)
 		return nil
 	}
-	if err := q.fetch(shared, &c.server.opts.Limits); err != nil {
+	if err := q.fetch(m, &c.server.opts.Limits); err != nil {
 		c.fail(f.number, err)
 		return nil
 	}

@@ -2,6 +2,7 @@ package kservelocal
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -140,6 +141,7 @@ type ask struct {
 	room           place
 	timeout        time.Duration
 	model, input   string
+	kind           tensor.Type // FP32 unless given
 	data           place
 	shape          []int64
 }
@@ -149,7 +151,7 @@ func (a ask) frame() frame {
 	b = binary.LittleEndian.AppendUint64(b, 0)
 	b = appendText(appendText(b, a.model), "")
 	b = binary.LittleEndian.AppendUint32(b, 1)
-	b = binary.LittleEndian.AppendUint32(appendText(b, a.input), uint32(tensor.FP32))
+	b = binary.LittleEndian.AppendUint32(appendText(b, a.input), uint32(cmp.Or(a.kind, tensor.FP32)))
 	b = binary.LittleEndian.AppendUint64(b, a.data.offset)
 	b = binary.LittleEndian.AppendUint64(b, a.data.length)
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(a.shape)))
@@ -352,6 +354,26 @@ func TestMemoryIsFreedWhileACallWillWriteToIt(t *testing.T) {
 	close(release)
 	if f, _ := c.receive(); f.kind != kindAnswer || !bytes.HasPrefix(c.memory[64:], []byte("kept")) {
 		t.Errorf("answered with %+v and %q", f, c.memory[64:68])
+	}
+}
+
+func TestWhatMayBeAnIndexCannotChangeWhileItIsUsed(t *testing.T) {
+	var c *client
+	backend := kservetest.New(t, kservetest.Recorded...)
+	backend.Before = func(context.Context, *infer.Request) error {
+		copy(c.memory, "late")
+		return nil
+	}
+	_, path := serve(t, backend, Options{})
+	c = dial(t, path).greet(4096)
+	for kind, want := range map[tensor.Type]string{tensor.Int64: "soon", tensor.Int32: "soon", tensor.Bool: "soon", tensor.FP32: "late", tensor.Uint8: "late"} {
+		copy(c.memory, "soon")
+		a := identity(1)
+		a.model, a.kind, a.shape = "alltypes", kind, []int64{64 / int64(kind.Size())}
+		c.send(a.frame())
+		if f, _ := c.receive(); f.kind != kindAnswer || string(c.memory[64:68]) != want {
+			t.Errorf("%v: answered with %+v %s and %q, want %q", kind, f, f.rest, c.memory[64:68], want)
+		}
 	}
 }
 

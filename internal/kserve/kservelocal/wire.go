@@ -195,32 +195,55 @@ func (r *reader) input(x *tensor.Tensor, p *place) {
 	}
 }
 
-// fetch copies the inputs out of the client's memory, and gives the request one count of
-// where they are then, the caller's. They are copied although they could be run where
-// they lie: engines look whether an index is in bounds, and then use it, and between the
-// two the client could write another.
-func (q *inference) fetch(memory []byte, limits *kserve.Limits) error {
-	views := make([][]byte, len(q.places))
-	size := 0
+// fetch gives the inputs their data, and the request one count of the memory that they
+// are in then, the caller's. Memory, of which it takes no count otherwise, may be nil.
+func (q *inference) fetch(memory *buf.Buf, limits *kserve.Limits) error {
+	var shared []byte
+	if memory != nil {
+		shared = memory.B
+	}
+	size, lent := 0, true
 	for i, p := range q.places {
-		b, ok := p.in(memory)
-		if !ok {
-			return infer.Errorf(infer.Invalid, "found input '%s' of %d bytes from %d on in a memory of %d, expected it to lie inside",
-				q.req.Inputs[i].Name, p.length, p.offset, len(memory))
+		x := &q.req.Inputs[i]
+		var ok bool
+		if x.Data, ok = p.in(shared); !ok {
+			return infer.Errorf(infer.Invalid, "found input '%s' of %d bytes from %d on in a memory of %d, expected it to lie inside", x.Name, p.length, p.offset, len(shared))
 		}
-		views[i] = b
-		size = align(size + len(b))
+		size = align(size + len(x.Data))
 		if err := limits.CheckBody(int64(size)); err != nil {
 			return err
 		}
+		lent = lent && lendable(x.Type)
 	}
+	if lent {
+		memory.Retain()
+		q.req.Memory = memory
+		return nil
+	}
+	return q.copy(size, limits)
+}
+
+// lendable reports whether a model may read such numbers where the client can change them
+// while it does. What they are used for is computing, so that a client spoils its own answer
+// at the worst. Whole numbers may be indices, of which an engine looks whether they are in
+// bounds, and then uses them; booleans are counted, and then collected; strings have lengths.
+func lendable(t tensor.Type) bool {
+	switch t {
+	case tensor.FP16, tensor.BF16, tensor.FP32, tensor.FP64, tensor.Uint8, tensor.Int8:
+		return true
+	}
+	return false
+}
+
+// copy takes the inputs out of the client's memory.
+func (q *inference) copy(size int, limits *kserve.Limits) error {
 	q.req.Memory = buf.Get(size)
 	at := 0
-	for i, b := range views {
+	for i := range q.req.Inputs {
 		x := &q.req.Inputs[i]
-		x.Data = q.req.Memory.B[at : at+len(b) : at+len(b)]
-		copy(x.Data, b)
-		at = align(at + len(b))
+		n := copy(q.req.Memory.B[at:], x.Data)
+		x.Data = q.req.Memory.B[at : at+n : at+n]
+		at = align(at + n)
 		if err := limits.CheckStrings(x); err != nil {
 			q.req.Memory.Release()
 			return err

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/shoal-serving/shoal/internal/buf"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/tensor"
@@ -34,6 +35,8 @@ func FuzzFrames(f *testing.F) {
 		memory[i] = byte(i >> 4)
 	}
 	limits := kserve.Limits{}.WithDefaults()
+	shared := buf.Wrap(memory, nil)
+	f.Cleanup(shared.Release)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		f, err := readFrame(b)
 		if err != nil || f.kind != kindInfer {
@@ -49,7 +52,7 @@ func FuzzFrames(f *testing.F) {
 		if room, ok := q.room.in(memory); ok && uint64(len(room)) != q.room.length {
 			t.Fatalf("room of %d bytes for %d", len(room), q.room.length)
 		}
-		if q.fetch(memory, &limits) != nil {
+		if q.fetch(shared, &limits) != nil {
 			return
 		}
 		defer q.req.Memory.Release()

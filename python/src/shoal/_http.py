@@ -60,7 +60,7 @@ class HTTP:
         head, parts = document(call)
         size = len(head) + sum(map(len, parts))
         headers = {JSON_LENGTH: str(len(head)), "Content-Length": str(size), "Content-Type": "application/octet-stream"}
-        length, body = self._exchange("POST", self._path(call.model, call.version) + "/infer", [head, *parts], headers, call.timeout)
+        length, body = self._exchange("POST", self._path(call.about.model, call.about.version) + "/infer", [head, *parts], headers, call.timeout)
         return outputs(body, length)
 
     async def ask_async(self, call: Call) -> Outputs:
@@ -108,10 +108,7 @@ class HTTP:
 def document(call: Call) -> tuple[bytes, list[Any]]:
     """The JSON of a request, and the data of its inputs."""
     inputs, parts = [], []
-    for name, array in zip(call.names, call.arrays):
-        code = _wire.type_of(array)
-        if code == 0:
-            raise _errors.InvalidError(f"found an array of {array.dtype}, expected numbers, booleans or strings")
+    for name, array, code in zip(call.about.inputs, call.arrays, _wire.codes_of(call.arrays)):
         data = _wire.to_strings(array) if code == _wire.BYTES else array.astype(array.dtype.newbyteorder("<"), "C", copy=False).tobytes()
         inputs.append({"name": name, "datatype": _wire.NAMES[code], "shape": array.shape, "parameters": {"binary_data_size": len(data)}})
         parts.append(data)
@@ -121,8 +118,8 @@ def document(call: Call) -> tuple[bytes, list[Any]]:
     if call.timeout is not None:
         parameters["timeout"] = max(1, math.ceil(call.timeout * 1e6))
     head: dict[str, Any] = {"inputs": inputs, "parameters": parameters}
-    if call.outputs:
-        head["outputs"] = [{"name": name, "parameters": {"binary_data": True}} for name in call.outputs]
+    if call.about.outputs:
+        head["outputs"] = [{"name": name, "parameters": {"binary_data": True}} for name in call.about.outputs]
     return json.dumps(head).encode(), parts
 
 

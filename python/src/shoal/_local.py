@@ -8,13 +8,14 @@ import collections
 import contextlib
 import json
 import math
+import mmap
 import os
 import socket
 import struct
 import time
 import weakref
 from collections.abc import Sequence
-from typing import Any, Callable, Optional
+from typing import Any, Callable, NamedTuple, Optional, Union
 
 import numpy
 
@@ -35,44 +36,55 @@ MOST_CALLS = 128
 GRACE = 5.0
 
 
-class Call:
-    """What is asked of a model. Two calls with arrays of the same types and shapes share a plan."""
+class About(NamedTuple):
+    """What is equal in many calls of a program."""
 
-    __slots__ = ("arrays", "model", "names", "outputs", "priority", "timeout", "version")
+    model: str
+    version: str
+    inputs: tuple[str, ...]  # their names
+    outputs: tuple[str, ...]  # those that are wanted; none means all
 
-    def __init__(
-        self, model: str, version: str, names: tuple[str, ...], arrays: Sequence[Array], outputs: tuple[str, ...], timeout: Optional[float], priority: int
-    ) -> None:
-        self.model, self.version, self.names, self.arrays, self.outputs = model, version, names, arrays, outputs
-        self.timeout, self.priority = timeout, priority
+
+class Call(NamedTuple):
+    """What is asked of a model."""
+
+    about: About
+    arrays: Sequence[Array]
+    timeout: Optional[float]
+    priority: int
 
 
 class Plan:
-    """Where the inputs of a call go, what its frame says of them, and how its last answer was read."""
+    """Where the inputs of a call go, what its frame says of them, and how its last answer was read. Calls of the same types and shapes share one."""
 
-    __slots__ = ("_last", "inputs", "room", "size", "table")
+    __slots__ = ("_last", "inputs", "room", "size", "strings", "table")
 
-    def __init__(self, call: Call, codes: Sequence[int], lengths: Sequence[int]) -> None:
+    def __init__(self, call: Call, codes: Sequence[int]) -> None:
         at = 0
-        parts = [_wire.text(call.model), _wire.text(call.version), _wire.U32.pack(len(codes))]
+        about = call.about
+        parts = [_wire.text(about.model), _wire.text(about.version), _wire.U32.pack(len(codes))]
+        self.strings = [_wire.to_strings(one) if code == _wire.BYTES else None for one, code in zip(call.arrays, codes)] if _wire.BYTES in codes else None
         self.inputs: list[tuple[int, int]] = []  # offset and length
-        for name, one, code, length in zip(call.names, call.arrays, codes, lengths):
+        for i, (name, one, code) in enumerate(zip(about.inputs, call.arrays, codes)):
+            text = self.strings[i] if self.strings else None
+            length = one.nbytes if text is None else len(text)
             parts += [_wire.text(name), _wire.PLACE.pack(code, at, length, one.ndim), struct.pack(f"<{one.ndim}q", *one.shape)]
             self.inputs.append((at, length))
             at = _wire.aligned(at + length)
-        parts.append(_wire.U32.pack(len(call.outputs)))
-        parts += map(_wire.text, call.outputs)
+        parts.append(_wire.U32.pack(len(about.outputs)))
+        parts += map(_wire.text, about.outputs)
         self.table = b"".join(parts)
         self.size = at
         self.room = 4096  # until an answer says more
-        self._last: tuple[bytes, list[_wire.Output]] = b"", []  # replaced as one, because threads share plans
+        self._last: tuple[bytes, list[_wire.Output], int] = b"", [], 0  # replaced as one, because threads share plans
 
-    def read(self, table: bytes) -> list[_wire.Output]:
-        """Most answers are described as the one before."""
+    def read(self, table: bytes) -> tuple[list[_wire.Output], int]:
+        """The outputs of an answer, and how much room they take. Most answers are described as the one before."""
         last = self._last
         if table != last[0]:
-            last = self._last = table, _wire.read_outputs(table)
-        return last[1]
+            outputs = _wire.read_outputs(table)
+            last = self._last = table, outputs, sum(_wire.aligned(length) for _, _, _, length, _ in outputs)
+        return last[1], last[2]
 
 
 class Connection:
@@ -164,11 +176,8 @@ class Connection:
             self._write(call, plan, block)
             number = self.number()
             timeout = 0 if call.timeout is None else max(1, math.ceil(call.timeout * 1e6))
-            self.socket.send(
-                _wire.FRAME.pack(_wire.INFER, 0, number, block.number, plan.size, block.size - plan.size)
-                + _wire.TIMES.pack(timeout, call.priority)
-                + plan.table
-            )
+            head = _wire.INFERENCE.pack(_wire.INFER, 0, number, block.number, plan.size, block.size - plan.size, timeout, call.priority)
+            self.socket.send(head + plan.table)
         except BaseException:
             self._idle.append(block)
             raise
@@ -178,19 +187,17 @@ class Connection:
         views = block.views.get(plan)
         if views is None:
             views = []
-            for one, (at, length) in zip(call.arrays, plan.inputs):
-                if one.dtype.kind in "OSU":
+            for i, (one, (at, length)) in enumerate(zip(call.arrays, plan.inputs)):
+                if plan.strings and plan.strings[i] is not None:
                     views.append(numpy.ndarray((length,), numpy.uint8, block.map, at))
                 else:
                     views.append(numpy.ndarray(one.shape, one.dtype.newbyteorder("="), block.map, at))
             if len(block.views) > 16:
                 block.views.clear()
             block.views[plan] = views
-        for one, to in zip(call.arrays, views):
-            if one.dtype.kind in "OSU":
-                to[:] = numpy.frombuffer(_wire.to_strings(one), dtype=numpy.uint8)
-            else:
-                to[...] = one
+        for i, to in enumerate(views):
+            text = plan.strings[i] if plan.strings else None
+            to[...] = call.arrays[i] if text is None else numpy.frombuffer(text, numpy.uint8)
 
     def end(self, kind: int, flags: int, rest: bytes, fds: list[int], plan: Plan, block: _memory.Block) -> Outputs:
         """The arrays of an answer. The block is used again, at once or when the last of them is gone that is a view of it."""
@@ -199,25 +206,21 @@ class Connection:
             if kind != _wire.FAILED:
                 raise _errors.InternalError(f"found a frame of kind {kind}, expected an answer")
             raise refused(rest)
-        outputs = plan.read(rest)
-        size = sum(_wire.aligned(length) for _, _, _, length, _ in outputs)
+        outputs, size = plan.read(rest)
         if flags & _wire.WITH_MEMORY:
             plan.room = max(plan.room, size)
             self._idle.append(block)
             memory = _memory.received(fds, size)
-            return arrays(outputs, memoryview(memory) if memory else memoryview(b""))
+            return arrays(outputs, memory or b"")
         if size < LENT_FROM or len(self._lent) >= MOST_LENT:
-            answer = arrays(outputs, memoryview(block.map))
+            answer = arrays(outputs, block.map)
             self._idle.append(block)
             return answer
         self._lent.add(block.number)
         hold = _memory.Hold(self._back(block))
-        whole = memoryview(block.map)
         return {
-            name: _memory.view(hold, block.address + offset, shape, _wire.DTYPES[code])
-            if code in _wire.DTYPES
-            else _wire.from_bytes(code, shape, whole[offset : offset + length])
-            for name, code, offset, length, shape in outputs
+            one[0]: _memory.view(hold, block.address + one[2], one[4], _wire.DTYPES[one[1]]) if one[1] in _wire.DTYPES else copied(one, block.map)
+            for one in outputs
         }
 
     def _back(self, block: _memory.Block) -> Callable[[], None]:
@@ -231,8 +234,17 @@ class Connection:
         return back
 
 
-def arrays(outputs: list[_wire.Output], memory: memoryview) -> Outputs:
-    return {name: _wire.from_bytes(code, shape, memory[offset : offset + length]) for name, code, offset, length, shape in outputs}
+def arrays(outputs: list[_wire.Output], memory: Union[bytes, mmap.mmap]) -> Outputs:
+    return {one[0]: copied(one, memory) for one in outputs}
+
+
+def copied(output: _wire.Output, memory: Union[bytes, mmap.mmap]) -> Array:
+    _, code, offset, length, shape = output
+    dtype = _wire.DTYPES.get(code)
+    if dtype is not None:
+        own: Array = numpy.ndarray(shape, dtype, memory, offset).copy()
+        return own
+    return _wire.from_bytes(code, shape, memoryview(memory)[offset : offset + length])
 
 
 def refused(rest: bytes) -> _errors.Error:
@@ -348,18 +360,15 @@ class Local:
 
     def _plan(self, call: Call) -> Plan:
         """How a call is written. An array that no model takes is an error."""
-        codes = [_wire.type_of(one) for one in call.arrays]
-        if _wire.BYTES in codes:  # whose elements differ in size from call to call
-            return Plan(call, codes, [len(_wire.to_strings(a)) if code == _wire.BYTES else a.nbytes for a, code in zip(call.arrays, codes)])
-        key = (call.model, call.version, call.names, call.outputs, *codes, *[one.shape for one in call.arrays])
+        key = (call.about, *[(one.dtype, one.shape) for one in call.arrays])
         plan = self._plans.get(key)
         if plan is not None:
             return plan
-        if 0 in codes:
-            raise _errors.InvalidError(f"found an array of {call.arrays[codes.index(0)].dtype}, expected numbers, booleans or strings")
-        if len(self._plans) > 1000:
-            self._plans.clear()
-        plan = self._plans[key] = Plan(call, codes, [a.nbytes for a in call.arrays])
+        plan = Plan(call, _wire.codes_of(call.arrays))
+        if plan.strings is None:  # which differ in size from call to call
+            if len(self._plans) > 1000:
+                self._plans.clear()
+            self._plans[key] = plan
         return plan
 
     def describe(self, model: str, timeout: float) -> dict[str, Any]:

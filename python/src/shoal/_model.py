@@ -13,7 +13,7 @@ import numpy.typing
 
 from . import _errors, _start, _wire
 from ._http import HTTP
-from ._local import Array, Call, Local, Outputs
+from ._local import About, Array, Call, Local, Outputs
 
 ArrayLike = numpy.typing.ArrayLike
 
@@ -43,7 +43,7 @@ class Model:
         self.inputs = _tensors(description["inputs"])
         self.outputs = _tensors(description["outputs"])
         self._names = tuple(t.name for t in self.inputs)
-        self._only = (self.outputs[0].name,) if len(self.outputs) == 1 else ()
+        self._only = self._about(self.outputs[0].name) if len(self.outputs) == 1 else None
 
     def __repr__(self) -> str:
         return f"<shoal.Model {self.name}: {', '.join(map(_told, self.inputs))} -> {', '.join(map(_told, self.outputs))}>"
@@ -57,13 +57,13 @@ class Model:
         output names one of several outputs. timeout is how many seconds the answer may take, and priority 1 is the highest where a model has
         priorities. A large array that is returned is a view of memory which the next call uses again as soon as the array is gone.
         """
-        name, call = self._forward(arrays, output, timeout, priority)
-        return _one(self._transport.ask(call), name)
+        call = self._forward(arrays, output, timeout, priority)
+        return _one(self._transport.ask(call), call)
 
     async def forward_async(self, *arrays: ArrayLike, output: Optional[str] = None, timeout: Optional[float] = None, priority: int = 0) -> Array:
         """The same for asyncio. A task that is cancelled takes its request back."""
-        name, call = self._forward(arrays, output, timeout, priority)
-        return _one(await self._transport.ask_async(call), name)
+        call = self._forward(arrays, output, timeout, priority)
+        return _one(await self._transport.ask_async(call), call)
 
     def run(
         self, inputs: Mapping[str, ArrayLike], outputs: Sequence[str] = (), *, timeout: Optional[float] = None, priority: int = 0
@@ -81,23 +81,22 @@ class Model:
         """Closes the connections to the server that are idle, also for other models of the same server."""
         self._transport.close()
 
-    def _forward(self, arrays: tuple[ArrayLike, ...], output: Optional[str], timeout: Optional[float], priority: int) -> tuple[str, Call]:
+    def _forward(self, arrays: tuple[ArrayLike, ...], output: Optional[str], timeout: Optional[float], priority: int) -> Call:
         if len(arrays) != len(self.inputs):
             raise _errors.InvalidError(f"model {self.name}: found {len(arrays)} arrays, expected {len(self.inputs)}: {', '.join(self._names)}")
-        if output is not None:
-            wanted = (output,)
-        elif self._only:
-            wanted = self._only
-        else:
+        about = self._only if output is None else self._about(output)
+        if about is None:
             names = ", ".join(t.name for t in self.outputs)
             raise _errors.InvalidError(f"model {self.name}: found {len(self.outputs)} outputs, expected one; name one of {names} as output, or use run")
-        call = Call(self.name, self.version, self._names, [_array(a, t) for a, t in zip(arrays, self.inputs)], wanted, timeout, priority)
-        return wanted[0], call
+        return Call(about, [a if isinstance(a, numpy.ndarray) else _array(a, t) for a, t in zip(arrays, self.inputs)], timeout, priority)
+
+    def _about(self, *outputs: str) -> About:
+        return About(self.name, self.version, self._names, outputs)
 
     def _run(self, inputs: Mapping[str, ArrayLike], outputs: Sequence[str], timeout: Optional[float], priority: int) -> Call:
         known = {t.name: t for t in self.inputs}
         arrays = [_array(a, known.get(name)) for name, a in inputs.items()]
-        return Call(self.name, self.version, tuple(inputs), arrays, tuple(outputs), timeout, priority)
+        return Call(About(self.name, self.version, tuple(inputs), tuple(outputs)), arrays, timeout, priority)
 
 
 def _array(value: ArrayLike, tensor: Optional[Tensor]) -> Array:
@@ -111,7 +110,8 @@ def _array(value: ArrayLike, tensor: Optional[Tensor]) -> Array:
         raise _errors.InvalidError(f"found {type(value).__name__}, expected an array: {e}") from e
 
 
-def _one(outputs: Outputs, name: str) -> Array:
+def _one(outputs: Outputs, call: Call) -> Array:
+    name = call.about.outputs[0]
     found = outputs.get(name)
     if found is None:
         raise _errors.InvalidError(f"found no output {name}, expected the model to give it; it gave {', '.join(outputs) or 'none'}")

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy
 
+from ._errors import InvalidError
+
 PROTOCOL = 1
 MAX_FRAME = 65536
 ALIGNMENT = 64
@@ -33,7 +35,8 @@ WITH_MEMORY = 1  # flag of ANSWER: the outputs are in the memory that came with 
 STILL_LOADING = 1  # flag of FAILED: it is too soon to say
 
 FRAME = struct.Struct("<HHIQQQ")  # kind, flags, number, a, b, c
-TIMES = struct.Struct("<QQ")  # timeout in µs, priority: what an INFER frame goes on with
+INFERENCE = struct.Struct("<HHIQQQQQ")  # an INFER frame, with timeout in µs and priority; behind it the table
+TIMES = struct.Struct("<QQ")
 U32 = struct.Struct("<I")
 PLACE = struct.Struct("<IQQI")  # type, offset, length, dimensions; before it the name, behind it the shape
 
@@ -65,6 +68,14 @@ def type_of(array: numpy.ndarray[Any, Any]) -> int:
     return _CODES.get(array.dtype.newbyteorder("="), 0)
 
 
+def codes_of(arrays: Sequence[numpy.ndarray[Any, Any]]) -> list[int]:
+    """The numbers of the types of arrays. One that no model takes is an error."""
+    codes = [type_of(one) for one in arrays]
+    if 0 in codes:
+        raise InvalidError(f"found an array of {arrays[codes.index(0)].dtype}, expected numbers, booleans or strings")
+    return codes
+
+
 def to_strings(array: numpy.ndarray[Any, Any]) -> bytes:
     """The elements of an array of strings or bytes, each behind its length."""
     parts = []
@@ -92,11 +103,12 @@ def from_bytes(code: int, shape: Sequence[int], data: memoryview) -> numpy.ndarr
         return from_strings(data, shape)
     if code == BF16:
         upper = numpy.frombuffer(data, dtype="<u2").astype(numpy.uint32)
-        numbers: numpy.ndarray[Any, Any] = (upper << 16).view(numpy.float32)
-        return numbers.reshape(shape)
+        numbers: numpy.ndarray[Any, Any] = (upper << 16).view(numpy.float32).reshape(shape)
+        return numbers
     if len(data) == 0:
         return numpy.empty(shape, DTYPES[code])
-    return numpy.frombuffer(data, dtype=DTYPES[code]).reshape(shape).copy()
+    array: numpy.ndarray[Any, Any] = numpy.frombuffer(data, dtype=DTYPES[code]).reshape(shape).copy()
+    return array
 
 
 def text(s: str) -> bytes:

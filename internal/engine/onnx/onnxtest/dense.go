@@ -40,10 +40,15 @@ func (d Dense) Write(t testing.TB, dir string) {
 	}
 	graph = message(graph, 11, port("x", d.Rows))
 	graph = message(graph, 12, port("y", d.Columns))
+	model := modelOf(graph)
+	save(t, filepath.Join(dir, "model.onnx"), model, len(model))
+}
+
+// modelOf returns the model that a graph is.
+func modelOf(graph []byte) []byte {
 	model := varint(nil, 1, 8) // the version of the format
 	model = message(model, 7, graph)
-	model = message(model, 8, varint(nil, 2, 17)) // that of the operators
-	save(t, filepath.Join(dir, "model.onnx"), model, len(model))
+	return message(model, 8, varint(nil, 2, 17)) // that of the operators
 }
 
 func (d Dense) weights(t testing.TB, dir, name string) []byte {
