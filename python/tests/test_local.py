@@ -178,10 +178,9 @@ class OverTheSocket(Calls, unittest.TestCase):
     def test_a_timeout_is_kept(self):
         model = self.load("slow")
         began = time.monotonic()
-        with self.assertRaises(shoal.DeadlineError) as raised:
+        with self.assertRaises((shoal.DeadlineError, shoal.LateError)):  # when it has passed, or as soon as it is known that it will
             model.forward(rows(1), timeout=0.02)
         self.assertLess(time.monotonic() - began, serving.PATIENCE)
-        self.assertIsInstance(raised.exception, TimeoutError)
         numpy.testing.assert_array_equal(model.forward(rows(1), timeout=serving.PATIENCE), rows(1))
 
     def test_a_task_that_is_cancelled_takes_its_request_back(self):

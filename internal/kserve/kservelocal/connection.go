@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/shoal-serving/shoal/internal/buf"
 	"github.com/shoal-serving/shoal/internal/infer"
@@ -14,15 +15,20 @@ import (
 	"github.com/shoal-serving/shoal/internal/memfd"
 )
 
-// A connection is one client. Its frames are read by one goroutine, and each call has
-// another, so that the end of the client is noticed while its calls run.
+// A connection is one client. One goroutine at a time reads its frames. A call of which
+// the client says that it sends nothing else meanwhile is run by that goroutine, which saves
+// waking another; if it takes long, another reads from then on, so that the end of the
+// client is noticed. Other calls have a goroutine each.
 type connection struct {
 	server *Server
 	socket *net.UnixConn
 	client uint64
 	calls  sync.WaitGroup
+	over   chan struct{} // closed by who reads last, if that is not who was first
 
 	// For the goroutine that reads.
+	message  []byte
+	control  []byte
 	greeted  bool
 	memories map[uint32]*buf.Buf // by their numbers, each with one count
 	shared   int                 // bytes of them
@@ -31,8 +37,16 @@ type connection struct {
 	running map[uint32]context.CancelFunc
 }
 
+// soon is how long a call may take before somebody looks whether its client is there.
+const soon = time.Millisecond
+
 func newConnection(s *Server, socket *net.UnixConn, client uint64) *connection {
-	return &connection{server: s, socket: socket, client: client, memories: map[uint32]*buf.Buf{}, running: map[uint32]context.CancelFunc{}}
+	return &connection{
+		server: s, socket: socket, client: client, over: make(chan struct{}),
+		message:  make([]byte, maxFrame+1),
+		control:  make([]byte, 64), // more than one descriptor needs
+		memories: map[uint32]*buf.Buf{}, running: map[uint32]context.CancelFunc{},
+	}
 }
 
 // serve answers the client until it leaves, or breaks the protocol. What it had is given
@@ -42,27 +56,37 @@ func (c *connection) serve(ctx context.Context) {
 	defer c.letGo()
 	defer c.calls.Wait()
 	defer cancel()
-	message := make([]byte, maxFrame+1)
-	control := make([]byte, 64) // more than one descriptor needs
+	if !c.read(ctx) {
+		<-c.over
+	}
+}
+
+// read reads frames, and returns true when there are no more, and false when another
+// goroutine reads them.
+func (c *connection) read(ctx context.Context) bool {
 	for {
-		n, oob, flags, _, err := c.socket.ReadMsgUnix(message, control)
+		n, oob, flags, _, err := c.socket.ReadMsgUnix(c.message, c.control)
 		var fds []int
 		if oob > 0 {
-			fds = memfd.Descriptors(control[:oob])
+			fds = memfd.Descriptors(c.control[:oob])
 		}
 		if err != nil || n == 0 {
 			memfd.CloseAll(fds)
-			return // it has left
+			return true // it has left
 		}
+		reads := true
 		if flags&(syscall.MSG_TRUNC|syscall.MSG_CTRUNC) != 0 || n > maxFrame {
 			err = fmt.Errorf("a frame of more than %d bytes, or with more descriptors than one", maxFrame)
 		} else {
-			err = c.take(ctx, message[:n], fds)
+			reads, err = c.take(ctx, c.message[:n], fds)
 		}
 		memfd.CloseAll(fds) // what is mapped stays
-		if err != nil {
+		switch {
+		case err != nil:
 			c.fail(0, infer.Errorf(infer.Invalid, "the protocol was broken: found %w", err))
-			return
+			return true
+		case !reads:
+			return false
 		}
 	}
 }
@@ -75,24 +99,25 @@ func (c *connection) letGo() {
 	}
 }
 
-// take does what a frame says. An error is a breach of the protocol.
-func (c *connection) take(ctx context.Context, message []byte, fds []int) error {
+// take does what a frame says, and reports whether its goroutine still reads. An error is
+// a breach of the protocol.
+func (c *connection) take(ctx context.Context, message []byte, fds []int) (reads bool, err error) {
 	f, err := readFrame(message)
 	switch {
 	case err != nil:
-		return err
+		return true, err
 	case !c.greeted && f.kind != kindHello:
-		return fmt.Errorf("a frame of kind %d, expected to be greeted first", f.kind)
+		return true, fmt.Errorf("a frame of kind %d, expected to be greeted first", f.kind)
 	case f.kind == kindMemory && len(fds) != 1 || f.kind != kindMemory && len(fds) > 0:
-		return fmt.Errorf("a frame of kind %d with %d descriptors", f.kind, len(fds))
+		return true, fmt.Errorf("a frame of kind %d with %d descriptors", f.kind, len(fds))
 	}
 	switch f.kind {
 	case kindHello:
-		return c.hello(&f)
+		err = c.hello(&f)
 	case kindMemory:
-		return c.share(&f, fds[0])
+		err = c.share(&f, fds[0])
 	case kindFree:
-		return c.free(&f)
+		err = c.free(&f)
 	case kindInfer:
 		return c.infer(ctx, &f)
 	case kindCancel:
@@ -100,7 +125,7 @@ func (c *connection) take(ctx context.Context, message []byte, fds []int) error 
 	case kindModel:
 		c.describe(&f)
 	}
-	return nil
+	return true, err
 }
 
 func (c *connection) hello(f *frame) error {
@@ -168,11 +193,11 @@ func (c *connection) describe(f *frame) {
 	c.send(&frame{kind: kindDescription, number: f.number, rest: document})
 }
 
-// infer begins a call.
-func (c *connection) infer(ctx context.Context, f *frame) error {
+// infer runs a call, or has it run, and reports whether its goroutine still reads.
+func (c *connection) infer(ctx context.Context, f *frame) (reads bool, err error) {
 	q, err := readInference(f, &c.server.opts.Limits)
 	if err != nil {
-		return err
+		return true, err
 	}
 	m := c.memories[q.memory]
 	var shared []byte
@@ -180,39 +205,54 @@ func (c *connection) infer(ctx context.Context, f *frame) error {
 	case m != nil:
 		shared = m.B
 	case q.memory != 0:
-		return fmt.Errorf("a call with memory %d, which there is not", q.memory)
+		return true, fmt.Errorf("a call with memory %d, which there is not", q.memory)
 	}
 	room, ok := q.room.in(shared)
 	if !ok {
-		return fmt.Errorf("room of %d bytes from %d on in a memory of %d", q.room.length, q.room.offset, len(shared))
+		return true, fmt.Errorf("room of %d bytes from %d on in a memory of %d", q.room.length, q.room.offset, len(shared))
 	}
 	if err := checkNames(q.req); err != nil {
 		c.fail(f.number, err)
-		return nil
+		return true, nil
 	}
 	if err := q.fetch(m, &c.server.opts.Limits); err != nil {
 		c.fail(f.number, err)
-		return nil
+		return true, nil
 	}
-	var cancel context.CancelFunc
-	if q.timeout > 0 {
-		ctx, cancel = context.WithTimeout(ctx, q.timeout)
-	} else {
-		ctx, cancel = context.WithCancel(ctx)
-	}
+	q.req.Client = c.client
+	within, cancel := q.within(ctx)
 	if err := c.begin(f.number, cancel); err != nil {
 		cancel()
 		q.req.Memory.Release()
-		return err
+		return true, err
 	}
-	q.req.Client = c.client
 	m.Retain() // for what is written there, also if it is freed meanwhile
 	number, offset := f.number, q.room.offset
-	c.calls.Go(func() {
-		c.run(ctx, number, q.req, room, offset)
+	run := func() {
+		c.run(within, number, q.req, room, offset)
 		m.Release()
+	}
+	if f.flags&nothingElse == 0 {
+		c.calls.Go(run)
+		return true, nil
+	}
+	c.calls.Add(1)
+	defer c.calls.Done()
+	another := time.AfterFunc(soon, func() {
+		if c.read(ctx) {
+			close(c.over)
+		}
 	})
-	return nil
+	run()
+	return another.Stop(), nil
+}
+
+// within returns the context that a call runs in.
+func (q *inference) within(ctx context.Context) (context.Context, context.CancelFunc) {
+	if q.timeout > 0 {
+		return context.WithTimeout(ctx, q.timeout)
+	}
+	return context.WithCancel(ctx)
 }
 
 func checkNames(req *infer.Request) error {

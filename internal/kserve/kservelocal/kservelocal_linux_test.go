@@ -138,6 +138,7 @@ func appendText(b []byte, s string) []byte {
 // An ask is an INFER frame of one input.
 type ask struct {
 	number, memory uint32
+	flags          uint16
 	room           place
 	timeout        time.Duration
 	model, input   string
@@ -159,7 +160,7 @@ func (a ask) frame() frame {
 		b = binary.LittleEndian.AppendUint64(b, uint64(d))
 	}
 	b = binary.LittleEndian.AppendUint32(b, 0)
-	return frame{kind: kindInfer, number: a.number, a: uint64(a.memory), b: a.room.offset, c: a.room.length, rest: b}
+	return frame{kind: kindInfer, flags: a.flags, number: a.number, a: uint64(a.memory), b: a.room.offset, c: a.room.length, rest: b}
 }
 
 // identity asks the model of that name, with a row that lies at 0, and room behind it.
@@ -358,16 +359,17 @@ func TestMemoryIsFreedWhileACallWillWriteToIt(t *testing.T) {
 }
 
 func TestWhatMayBeAnIndexCannotChangeWhileItIsUsed(t *testing.T) {
-	var c *client
+	shared := make(chan []byte, 1) // so that nobody waits
 	backend := kservetest.New(t, kservetest.Recorded...)
 	backend.Before = func(context.Context, *infer.Request) error {
-		copy(c.memory, "late")
+		copy(<-shared, "late")
 		return nil
 	}
 	_, path := serve(t, backend, Options{})
-	c = dial(t, path).greet(4096)
+	c := dial(t, path).greet(4096)
 	for kind, want := range map[tensor.Type]string{tensor.Int64: "soon", tensor.Int32: "soon", tensor.Bool: "soon", tensor.FP32: "late", tensor.Uint8: "late"} {
 		copy(c.memory, "soon")
+		shared <- c.memory
 		a := identity(1)
 		a.model, a.kind, a.shape = "alltypes", kind, []int64{64 / int64(kind.Size())}
 		c.send(a.frame())
@@ -403,6 +405,44 @@ func TestWhoLeavesIsNotComputedFor(t *testing.T) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return left.Load() == 3 && len(s.connections) == 0 && s.memories == 0 && buf.Live() == before
+	})
+}
+
+func TestWhoLeavesIsNoticedAlsoIfItSaidThatItWouldWait(t *testing.T) {
+	var inside, left atomic.Int32
+	backend := kservetest.New(t, kservetest.Recorded...)
+	backend.Before = func(ctx context.Context, _ *infer.Request) error {
+		switch inside.Add(1) {
+		case 1: // as quick as most
+		case 2, 3:
+			time.Sleep(3 * soon)
+		default:
+			<-ctx.Done()
+			left.Add(1)
+			return ctx.Err()
+		}
+		return nil
+	}
+	s, path := serve(t, backend, Options{})
+	c := dial(t, path).greet(1 << 20)
+	a := identity(1)
+	a.flags = nothingElse
+	for a.number = range uint32(4) {
+		a.number++
+		c.send(a.frame())
+		if a.number == 4 {
+			break
+		}
+		if f, _ := c.receive(); f.kind != kindAnswer || f.number != a.number {
+			t.Errorf("call %d: answered with %+v", a.number, f)
+		}
+	}
+	await(t, "the last call to run", func() bool { return inside.Load() == 4 })
+	c.leave()
+	await(t, "the client to be forgotten", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return left.Load() == 1 && len(s.connections) == 0 && s.memories == 0
 	})
 }
 

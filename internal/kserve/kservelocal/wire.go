@@ -60,6 +60,7 @@ const (
 
 // Flags.
 const (
+	nothingElse  = 1 // of INFER: the client sends no other frame before the answer
 	withMemory   = 1 // of ANSWER: the outputs are in the memory that came with it
 	stillLoading = 1 // of FAILED: the server has not loaded its models yet, so it is too soon to say
 )

@@ -169,14 +169,14 @@ class Connection:
         self._shared -= block.size
         self.send(_wire.FREE, block.number)
 
-    def begin(self, call: Call, plan: Plan) -> tuple[int, _memory.Block]:
+    def begin(self, call: Call, plan: Plan, flags: int = 0) -> tuple[int, _memory.Block]:
         """Writes the inputs to memory and sends the frame."""
         block = self.block(plan.size + plan.room)
         try:
             self._write(call, plan, block)
             number = self.number()
             timeout = 0 if call.timeout is None else max(1, math.ceil(call.timeout * 1e6))
-            head = _wire.INFERENCE.pack(_wire.INFER, 0, number, block.number, plan.size, block.size - plan.size, timeout, call.priority)
+            head = _wire.INFERENCE.pack(_wire.INFER, flags, number, block.number, plan.size, block.size - plan.size, timeout, call.priority)
             self.socket.send(head + plan.table)
         except BaseException:
             self._idle.append(block)
@@ -398,7 +398,7 @@ class Local:
         try:
             if call.timeout is not None:
                 connection.socket.settimeout(call.timeout + GRACE)
-            _, block = connection.begin(call, plan)
+            _, block = connection.begin(call, plan, _wire.NOTHING_ELSE)
             kind, flags, _, rest, fds = connection.receive()
             if call.timeout is not None:
                 connection.socket.settimeout(None)

@@ -31,6 +31,7 @@ ANSWER = 17
 FAILED = 18
 DESCRIPTION = 19
 
+NOTHING_ELSE = 1  # flag of INFER: no other frame is sent before the answer
 WITH_MEMORY = 1  # flag of ANSWER: the outputs are in the memory that came with it
 STILL_LOADING = 1  # flag of FAILED: it is too soon to say
 
