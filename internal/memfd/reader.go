@@ -5,6 +5,21 @@ import (
 	"fmt"
 )
 
+// FrameSize is how many bytes AppendFrame appends.
+const FrameSize = 32
+
+// AppendFrame appends the fixed part of a frame, with which two processes tell each other
+// where in memory something is. What the words mean depends on the kind.
+func AppendFrame(b []byte, kind, flags uint16, number uint32, words [3]uint64) []byte {
+	b = binary.LittleEndian.AppendUint16(b, kind)
+	b = binary.LittleEndian.AppendUint16(b, flags)
+	b = binary.LittleEndian.AppendUint32(b, number)
+	for _, w := range words {
+		b = binary.LittleEndian.AppendUint64(b, w)
+	}
+	return b
+}
+
 // A Reader reads a table that another process wrote, and that it cannot change any
 // more. It believes nothing: what does not add up is remembered as an error, after
 // which it reads zeros.

@@ -99,6 +99,20 @@ class Calls:
             for n, got in enumerate(asyncio.run(all_of_them())):
                 numpy.testing.assert_array_equal(got, -rows(1, 5_000 if n % 2 else 20_000, n))
 
+    def test_a_forked_process_has_connections_of_its_own(self):
+        model = self.load("negate")
+        model.forward(rows(1, 30_000))
+        children = []
+        for n in range(4):
+            pid = os.fork()
+            if pid == 0:
+                right = all(numpy.array_equal(model.forward(rows(1, 30_000, n + i)), -rows(1, 30_000, n + i)) for i in range(30))
+                os._exit(0 if right else 1)
+            children.append(pid)
+        for i in range(30):
+            numpy.testing.assert_array_equal(model.forward(rows(1, 30_000, i)), -rows(1, 30_000, i))
+        self.assertEqual([os.waitpid(pid, 0)[1] for pid in children], [0] * 4)
+
     def test_errors_have_the_servers_sentence(self):
         model = self.load("negate")
         with self.assertRaisesRegex(shoal.NotFoundError, "Request for unknown model: 'nobody' is not found"):
@@ -207,20 +221,6 @@ class OverTheSocket(Calls, unittest.TestCase):
             numpy.testing.assert_array_equal(part, -rows(1, 50_000, n)[:, 10:20])
             del part
         self.assertEqual(len(places), 1)
-
-    def test_a_forked_process_has_connections_of_its_own(self):
-        model = self.load("negate")
-        model.forward(rows(1, 30_000))
-        children = []
-        for n in range(4):
-            pid = os.fork()
-            if pid == 0:
-                right = all(numpy.array_equal(model.forward(rows(1, 30_000, n + i)), -rows(1, 30_000, n + i)) for i in range(30))
-                os._exit(0 if right else 1)
-            children.append(pid)
-        for i in range(30):
-            numpy.testing.assert_array_equal(model.forward(rows(1, 30_000, i)), -rows(1, 30_000, i))
-        self.assertEqual([os.waitpid(pid, 0)[1] for pid in children], [0] * 4)
 
     def test_a_client_that_is_killed_in_a_call_leaves_nothing(self):
         before = server.holds()

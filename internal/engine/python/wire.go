@@ -96,7 +96,7 @@ const (
 )
 
 const (
-	frameSize = 32
+	frameSize = memfd.FrameSize
 	maxText   = 16 << 10
 
 	countSize     = 8
@@ -110,13 +110,7 @@ const (
 )
 
 func (f *frame) append(b []byte) []byte {
-	b = binary.LittleEndian.AppendUint16(b, uint16(f.kind))
-	b = binary.LittleEndian.AppendUint16(b, f.flags)
-	b = binary.LittleEndian.AppendUint32(b, f.number)
-	b = binary.LittleEndian.AppendUint64(b, f.a)
-	b = binary.LittleEndian.AppendUint64(b, f.b)
-	b = binary.LittleEndian.AppendUint64(b, 0)
-	return append(b, f.text...)
+	return append(memfd.AppendFrame(b, uint16(f.kind), f.flags, f.number, [3]uint64{f.a, f.b}), f.text...)
 }
 
 func readFrame(b []byte) (f frame, err error) {

@@ -95,6 +95,17 @@ func (c *client) share(number uint32, size int) []byte {
 	return b
 }
 
+// pretend shares memory that is smaller than the frame says.
+func (c *client) pretend(size uint64) {
+	c.t.Helper()
+	b, fd, err := memfd.New(4096)
+	memfd.Unmap(b)
+	f := frame{kind: kindMemory, number: 2, a: size}
+	if err := errors.Join(err, memfd.Pass(c.socket, f.append(nil), fd)); err != nil {
+		c.t.Error(err)
+	}
+}
+
 func (c *client) send(f frame) {
 	c.t.Helper()
 	if _, err := c.socket.Write(f.append(nil)); err != nil {
@@ -290,22 +301,8 @@ func TestABreachOfTheProtocolEndsTheConnection(t *testing.T) {
 				c.t.Error(err)
 			}
 		},
-		"said to be of 1048576": func(c *client) {
-			b, fd, err := memfd.New(4096)
-			memfd.Unmap(b)
-			f := frame{kind: kindMemory, number: 2, a: 1 << 20}
-			if err := errors.Join(err, memfd.Pass(c.socket, f.append(nil), fd)); err != nil {
-				c.t.Error(err)
-			}
-		},
-		"expected at most 1073741824": func(c *client) {
-			b, fd, err := memfd.New(4096)
-			memfd.Unmap(b)
-			f := frame{kind: kindMemory, number: 2, a: 1 << 62}
-			if err := errors.Join(err, memfd.Pass(c.socket, f.append(nil), fd)); err != nil {
-				c.t.Error(err)
-			}
-		},
+		"said to be of 1048576":       func(c *client) { c.pretend(1 << 20) },
+		"expected at most 1073741824": func(c *client) { c.pretend(1 << 62) },
 	} {
 		t.Run(says, func(t *testing.T) {
 			c := dial(t, path).greet(4096)

@@ -67,7 +67,7 @@ const (
 
 const (
 	protocol  = 1
-	frameSize = 32
+	frameSize = memfd.FrameSize
 	maxFrame  = 64 << 10
 	maxText   = 16 << 10
 	alignment = 64 // of tensors: a line of the cache
@@ -76,13 +76,7 @@ const (
 func align(n int) int { return (n + alignment - 1) &^ (alignment - 1) }
 
 func (f *frame) append(b []byte) []byte {
-	b = binary.LittleEndian.AppendUint16(b, uint16(f.kind))
-	b = binary.LittleEndian.AppendUint16(b, f.flags)
-	b = binary.LittleEndian.AppendUint32(b, f.number)
-	b = binary.LittleEndian.AppendUint64(b, f.a)
-	b = binary.LittleEndian.AppendUint64(b, f.b)
-	b = binary.LittleEndian.AppendUint64(b, f.c)
-	return append(b, f.rest...)
+	return append(memfd.AppendFrame(b, uint16(f.kind), f.flags, f.number, [3]uint64{f.a, f.b, f.c}), f.rest...)
 }
 
 // readFrame reads a frame of a client's. Its rest is a view of b.

@@ -12,7 +12,7 @@ import urllib.parse
 from typing import Any, Optional
 
 from . import _errors, _wire
-from ._local import GRACE, Call, Outputs
+from ._local import GRACE, Call, Outputs, forget_when_forked
 
 JSON_LENGTH = "Inference-Header-Content-Length"
 
@@ -26,6 +26,11 @@ class HTTP:
             raise _errors.InvalidError(f"url: found {url!r}, expected one such as http://localhost:8000, or unix:/path/of/a/socket")
         self.url, self._host, self._prefix = url, parts.netloc, parts.path.rstrip("/")
         self._class = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        self.forget()
+        forget_when_forked(self)
+
+    def forget(self) -> None:
+        """Leaves connections to the process that this one was forked from."""
         self._idle: collections.deque[http.client.HTTPConnection] = collections.deque()
 
     def describe(self, model: str, timeout: float) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import struct
 import time
 import weakref
 from collections.abc import Sequence
-from typing import Any, Callable, NamedTuple, Optional, Union
+from typing import Any, Callable, NamedTuple, Optional, Protocol, Union
 
 import numpy
 
@@ -337,10 +337,11 @@ class Local:
         self.path = path
         self._opens = connect or (lambda: Connection(path))
         self._plans: dict[Any, Plan] = {}
-        self._forget()
-        _all.add(self)
+        self.forget()
+        forget_when_forked(self)
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Leaves connections and memory to the process that this one was forked from."""
         self._idle: collections.deque[Connection] = collections.deque()
         self._lines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Line] = weakref.WeakKeyDictionary()
 
@@ -444,13 +445,20 @@ class Local:
                 loop.call_soon_threadsafe(line.close)
 
 
-_all: weakref.WeakSet[Local] = weakref.WeakSet()
+class _Forgets(Protocol):
+    def forget(self) -> None: ...
+
+
+_all: weakref.WeakSet[_Forgets] = weakref.WeakSet()
+
+
+def forget_when_forked(one: _Forgets) -> None:
+    _all.add(one)
 
 
 def _forked() -> None:
-    """The connections and the memory of a parent are not its children's."""
-    for local in _all:
-        local._forget()
+    for one in _all:
+        one.forget()
 
 
 os.register_at_fork(after_in_child=_forked)
