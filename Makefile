@@ -118,6 +118,10 @@ python-speed: build numpy ## measure Python models here and in a real Triton; wa
 	tools/get-tritonserver
 	python3 test/clients/python_speed.py
 
+.PHONY: peers
+peers: build ## ask the real multi-model-server and TorchServe the same as bin/shoal, and say where they differ; needs Java
+	python3 test/peers/same.py
+
 .PHONY: perf-analyzer
 perf-analyzer: build ## run Triton's perf_analyzer, and print its table for the seed device; wants a quiet machine for 5 minutes
 	tools/get-perf-analyzer

@@ -192,10 +192,7 @@ func (o *serveOptions) check() error {
 			errs = append(errs, fmt.Errorf("%s: found %d, expected %d to %d", n.flag, n.value, n.low, n.high))
 		}
 	}
-	switch {
-	case o.store.used() && len(o.repositories) > 0:
-		errs = append(errs, errors.New("model-repository: found beside --model-store or --mms-config, expected one of them; start a server for each"))
-	case len(o.repositories) == 0 && !o.store.used():
+	if len(o.repositories) == 0 && !o.store.used() {
 		errs = append(errs, errors.New(`model-repository: found nothing, expected the path of models, as in "shoal serve models"`))
 	}
 	if len(o.loadModels) > 0 && o.controlMode != "explicit" {

@@ -62,7 +62,7 @@ Triton's flags that are not in this list are known, too: docs/flags.md says what
 			if err != nil {
 				return misuse{err}
 			}
-			if err := errors.Join(opts.check(), checkAddresses(append(addresses(store), settings.settings...))); err != nil {
+			if err := errors.Join(opts.check(), opts.store.check(settings.settings), checkAddresses(append(addresses(store), settings.settings...))); err != nil {
 				return misuse{err}
 			}
 			// Whoever reads stderr may leave. Without this the next record would end

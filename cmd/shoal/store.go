@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/shoal-serving/shoal/internal/engine/python"
+	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/machine"
 	"github.com/shoal-serving/shoal/internal/mms"
 	"github.com/shoal-serving/shoal/internal/mms/mmshttp"
@@ -58,6 +60,23 @@ func (o *storeOptions) settings() (*mms.Settings, error) {
 		s.Load, s.All = mms.ParseLoad(o.models)
 	}
 	return s, nil
+}
+
+// besideStore are the flags that have a meaning for a server of a store. What others
+// say stands in config.properties there.
+var besideStore = strings.Fields(`
+	settings model-store models mms-config model-server exit-on-error allow-metrics insecure-bind header-timeout-secs body-timeout-secs
+	idle-timeout-secs exit-timeout-secs shutdown-delay compute-nice log-format log-verbose log-info log-warning log-error log-file`)
+
+// check returns what is wrong with settings beside those of a store.
+func (o *storeOptions) check(settings []setting) error {
+	var errs []error
+	for _, s := range settings {
+		if o.used() && s.source != fromDefault && !slices.Contains(besideStore, s.name) {
+			errs = append(errs, fmt.Errorf("%s: found %q beside --model-store or --mms-config, expected nothing, because it has no meaning there", s.name, s.value))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // serveStore serves the models of a store until ctx ends, and then until everything
@@ -108,7 +127,7 @@ type storeFaces struct {
 // listenForStore opens the ports: inference and management may share one.
 func listenForStore(server *mms.Server, settings *mms.Settings, opts serveOptions, log *slog.Logger) (*storeFaces, error) {
 	f := &storeFaces{failed: make(chan error, 4)}
-	face := mmshttp.Options{MaxRequest: settings.MaxRequest, Log: log}
+	face := mmshttp.Options{MaxRequest: settings.MaxRequest, BodyTimeout: seconds(opts.bodyTimeout), Log: log}
 	type port struct {
 		protocol, address string
 		handler           http.Handler
@@ -126,7 +145,7 @@ func listenForStore(server *mms.Server, settings *mms.Settings, opts serveOption
 			return nil, errors.Join(fmt.Errorf("%s_address: %w; choose another in the file of --mms-config", p.protocol, err), f.stop(server, 0, log))
 		}
 		h := &http.Server{
-			Handler: p.handler, ReadHeaderTimeout: seconds(opts.headerTimeout), IdleTimeout: seconds(opts.idleTimeout),
+			Handler: p.handler, MaxHeaderBytes: kserve.Limits{}.WithDefaults().Header, ReadHeaderTimeout: seconds(opts.headerTimeout), IdleTimeout: seconds(opts.idleTimeout),
 			ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 		}
 		f.servers = append(f.servers, h)

@@ -32,13 +32,13 @@ type Manifest struct {
 
 const manifestFile = "MAR-INF/MANIFEST.json"
 
-// Limits of an archive. Zeros mean the defaults.
-type Limits struct {
+// limits of an archive. Zeros mean the defaults.
+type limits struct {
 	Files int   // that it holds; 10,000
 	Bytes int64 // of all of them, unpacked; 16 GiB
 }
 
-func (l Limits) withDefaults() Limits {
+func (l limits) withDefaults() limits {
 	if l.Files == 0 {
 		l.Files = 10_000
 	}
@@ -72,15 +72,15 @@ func readManifest(dir string) (m Manifest, err error) {
 // unpack writes the files of a zip archive to a directory that is there and empty. Of
 // what the archive says nothing is believed: names that lead elsewhere, links, files
 // that come twice, and more than the limits allow are refused.
-func unpack(file, dir string, limits Limits) error {
-	limits = limits.withDefaults()
+func unpack(file, dir string, most limits) error {
+	most = most.withDefaults()
 	r, err := zip.OpenReader(file)
 	if err != nil {
 		return invalidModel("%s: found %v, expected a zip archive", filepath.Base(file), err)
 	}
 	defer func() { _ = r.Close() }() // it was only read
-	if len(r.File) > limits.Files {
-		return invalidModel("%s: found %d files, expected at most %d", filepath.Base(file), len(r.File), limits.Files)
+	if len(r.File) > most.Files {
+		return invalidModel("%s: found %d files, expected at most %d", filepath.Base(file), len(r.File), most.Files)
 	}
 	// Names cannot lead out of a root, whatever they are.
 	root, err := os.OpenRoot(dir)
@@ -88,7 +88,7 @@ func unpack(file, dir string, limits Limits) error {
 		return err
 	}
 	defer func() { _ = root.Close() }() // files in it have been closed
-	left := limits.Bytes
+	left := most.Bytes
 	for _, f := range r.File {
 		n, err := unpackOne(root, f, left)
 		if err != nil {
@@ -139,7 +139,7 @@ type store struct {
 	dir     string           // "" means that there is none
 	allowed []*regexp.Regexp // addresses that archives may be loaded from
 	private string           // where archives are unpacked
-	limits  Limits
+	limits  limits
 	absent  string // how clients are told that there is no such archive
 }
 

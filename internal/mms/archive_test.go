@@ -93,7 +93,7 @@ func TestAnUnsafeArchiveIsRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			s := store{dir: dir, private: filepath.Join(dir, "private"), limits: Limits{Files: 10, Bytes: 1000}}
+			s := store{dir: dir, private: filepath.Join(dir, "private"), limits: limits{Files: 10, Bytes: 1000}}
 			if err := os.Mkdir(s.private, 0o700); err != nil {
 				t.Fatal(err)
 			}

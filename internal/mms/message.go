@@ -57,8 +57,7 @@ func appendText[T string | []byte](b []byte, text T) []byte {
 // An Answer is what a handler made of a request.
 type Answer struct {
 	Status int
-	Phrase string // of the status; "" means the usual one
-	Failed bool   // the handler failed, and Body says how
+	Failed bool // the handler failed, and Body says how
 	Header [][2]string
 	Body   []byte // of the response's memory
 }
@@ -72,7 +71,7 @@ func decodeAnswer(b []byte) (a Answer, err error) {
 	}
 	status, failed, count := binary.LittleEndian.Uint32(b), binary.LittleEndian.Uint32(b[4:]), binary.LittleEndian.Uint32(b[8:])
 	b = b[12:]
-	if status < 100 || status > 999 {
+	if status < 200 || status > 999 {
 		return a, errors.New("the handler set a status that there is not")
 	}
 	a.Status, a.Failed = int(status), failed == 1
@@ -85,11 +84,7 @@ func decodeAnswer(b []byte) (a Answer, err error) {
 			n := binary.LittleEndian.Uint32(b)
 			pair[i], b = string(b[4:4+n]), b[4+n:]
 		}
-		if pair[0] == "" {
-			a.Phrase = pair[1]
-		} else {
-			a.Header = append(a.Header, pair)
-		}
+		a.Header = append(a.Header, pair)
 	}
 	a.Body = b
 	return a, nil

@@ -34,8 +34,7 @@ type Options struct {
 
 	Engine engine.Engine // runs handlers: that of Python models
 	Pacer  *pacer.Pacer
-	Cores  int    // workers of a model that is registered at the start and has no number
-	Limits Limits // of archives
+	Cores  int // workers of a model that is registered at the start and has no number
 
 	Version string // of the program
 	Log     *slog.Logger
@@ -74,7 +73,7 @@ func New(opts Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{opts: opts, models: map[string]*versions{}, halts: map[int]context.CancelFunc{}}
-	s.store = store{dir: opts.Settings.Store, allowed: opts.Settings.Allowed, private: private, limits: opts.Limits, absent: "Model not found in model store"}
+	s.store = store{dir: opts.Settings.Store, allowed: opts.Settings.Allowed, private: private, absent: "Model not found in model store"}
 	if opts.Dialect == TorchServe {
 		s.store.absent = "Model not found at"
 	}

@@ -82,6 +82,8 @@ func (s *Server) told(ctx context.Context, v *Version, err error) error {
 		return notFound("Model not found: %s", v.Name)
 	case code == infer.Overloaded || code == infer.Late || code == infer.QueueTimeout:
 		return s.noWorker(v)
+	case errors.Is(err, errNobody):
+		return s.noWorker(v)
 	case errors.Is(err, engine.ErrDied):
 		return internal("Worker died.")
 	case code == infer.Unavailable:

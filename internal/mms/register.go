@@ -90,10 +90,7 @@ func (s *Server) Register(ctx context.Context, reg Registration) (*Registered, e
 	if err := s.add(v); err != nil {
 		return nil, errors.Join(err, v.close())
 	}
-	workers := s.opts.Settings.Workers
-	if reg.Workers != nil {
-		workers = *reg.Workers
-	}
+	workers := s.initial(reg)
 	s.opts.Log.Info("model registered", "model", v.Name, "version", v.Version, "batch_size", v.BatchSize, "workers", workers)
 	outcome := &Registered{v, workers, reg.Asynchronous && workers > 0}
 	if workers == 0 {
@@ -112,6 +109,14 @@ func (s *Server) Register(ctx context.Context, reg Registration) (*Registered, e
 		return outcome, nil
 	}
 	return outcome, start(ctx)
+}
+
+// initial returns how many workers a registration asks for.
+func (s *Server) initial(reg Registration) int {
+	if reg.Workers != nil {
+		return *reg.Workers
+	}
+	return s.opts.Settings.Workers
 }
 
 func failedToStart(v *Version, err error) error {
@@ -188,7 +193,8 @@ func (s *Server) newVersion(a *archive, reg Registration) (*Version, error) {
 	}
 	v.source = engine.Source{Config: cfg, Version: 1, Dir: dir}
 	v.stats = stats.New(v.BatchSize)
-	v.sched = sched.New(nil, sched.Options{
+	v.vacant = true
+	v.sched = sched.New([]engine.Instance{nobody{}}, sched.Options{
 		Batching: s.batching(v, reg), Pacer: s.opts.Pacer, Bisect: reg.RetryApart, Stats: v.stats,
 		Log: s.opts.Log.With("model", v.Name, "version", v.Version),
 	})
@@ -207,7 +213,7 @@ func (s *Server) batching(v *Version, reg Registration) batching.Config {
 	switch {
 	case v.BatchSize == 1:
 	case reg.MaxBatchDelay == nil:
-		b.Policy = automatic.New(automatic.Options{MaxRows: v.BatchSize, Instances: max(1, s.opts.Cores)})
+		b.Policy = automatic.New(automatic.Options{MaxRows: v.BatchSize, Instances: max(1, s.initial(reg))})
 	default:
 		b.Policy = &batching.Collect{Size: v.BatchSize, MaxDelay: v.MaxBatchDelay}
 	}

@@ -35,6 +35,7 @@ type Version struct {
 
 	changing sync.Mutex   // who holds it may change the workers. It guards the following
 	loaded   engine.Model // nil until the first worker is wanted
+	vacant   bool         // there are no workers, and nobody is in their place
 	closed   bool
 
 	mu       sync.Mutex // guards the following
@@ -57,7 +58,12 @@ func (v *Version) Scale() (least, most int) {
 }
 
 // Living returns how many workers can run requests.
-func (v *Version) Living() int { return v.sched.Living() }
+func (v *Version) Living() int {
+	if v.count() == 0 {
+		return 0 // nobody is no worker
+	}
+	return v.sched.Living()
+}
 
 // Workers returns those that there are.
 func (v *Version) Workers() []Worker {
@@ -115,10 +121,18 @@ func (v *Version) scale(ctx context.Context, least, most int) error {
 			return err
 		}
 	}
+	if most == 0 && !v.vacant {
+		v.sched.Add(nobody{}) // who wait are told, and wait no more
+		v.vacant = true
+	}
 	for v.count() < least {
 		w, err := v.open(ctx)
 		if err != nil {
 			return err
+		}
+		if v.vacant {
+			_, _ = v.sched.Remove() // nobody has nothing to close
+			v.vacant = false
 		}
 		v.mu.Lock()
 		v.workers = append(v.workers, w)
@@ -162,9 +176,6 @@ func (v *Version) close() error {
 		return nil
 	}
 	v.closed = true
-	if v.count() == 0 {
-		v.sched.Add(nobody{}) // to answer those who wait
-	}
 	errs := []error{v.sched.Close()}
 	if v.loaded != nil {
 		errs = append(errs, v.loaded.Close())
@@ -226,13 +237,14 @@ func (w *worker) Close() error {
 	return w.process.Close()
 }
 
-// nobody answers those who wait for a model that goes, and has no workers.
+// nobody is in the place of workers where there are none: who waits is told so.
 type nobody struct{ engine.Instance }
 
+// It is as if a worker had died, so that no request is blamed for it.
+var errNobody = infer.Errorf(infer.Unavailable, "%w: the model has no workers", engine.ErrDied)
+
 // RunEach implements [engine.Each].
-func (nobody) RunEach(context.Context, []engine.Call) error {
-	return infer.Errorf(infer.Unavailable, "the model was unregistered, and had no workers")
-}
+func (nobody) RunEach(context.Context, []engine.Call) error { return errNobody }
 
 // Close implements [engine.Instance].
 func (nobody) Close() error { return nil }

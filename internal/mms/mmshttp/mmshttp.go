@@ -11,14 +11,16 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/shoal-serving/shoal/internal/mms"
 )
 
 // Options configure the handlers.
 type Options struct {
-	MaxRequest int64 // bytes of a body; 0 means 6,553,500
-	Log        *slog.Logger
+	MaxRequest  int64         // bytes of a body; 0 means 6,553,500
+	BodyTimeout time.Duration // how long a body may take to come; 0 means any time
+	Log         *slog.Logger
 }
 
 // A face answers on one port.

@@ -357,3 +357,71 @@ func TestTheQueueIsBounded(t *testing.T) {
 		t.Errorf("statuses %v", counts)
 	}
 }
+
+func TestWhoWaitsIsToldWhenTheLastWorkerLeaves(t *testing.T) {
+	f := start(t, mms.MultiModelServer, nil)
+	writeMar(t, f.store, "noop", "1.0", "service:handle", map[string]string{"service.py": noop})
+	f.want("POST", f.manage+"/models?url=noop-1.0.mar&initial_workers=1", "", 200)
+	var mu sync.Mutex
+	counts := map[int]int{}
+	var all sync.WaitGroup
+	for range 6 {
+		all.Go(func() {
+			status, _ := f.ask("POST", f.infer+"/predictions/noop", "text/plain", "slow")
+			mu.Lock()
+			counts[status]++
+			mu.Unlock()
+		})
+	}
+	v, err := f.server.Find("noop", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for v.Waiting() < 3 {
+		time.Sleep(time.Millisecond)
+	}
+	f.want("PUT", f.manage+"/models/noop?min_worker=0&synchronous=true", "", 200, "Workers scaled")
+	all.Wait()
+	if counts[200] < 1 || counts[503] < 1 || counts[200]+counts[503] != 6 {
+		t.Errorf("statuses %v, want 200 for whom the worker had taken, and 503 for those who waited", counts)
+	}
+	f.want("GET", f.infer+"/ping", "", 200, `"status": "Healthy"`) // as there shall be none
+	f.want("PUT", f.manage+"/models/noop?min_worker=1&synchronous=true", "", 200)
+	if status, text := f.ask("POST", f.infer+"/predictions/noop", "text/plain", "a"); status != 200 {
+		t.Errorf("a worker that came again answers %d %s", status, text)
+	}
+}
+
+func TestModelsOfTheStoreAreThereFromTheStart(t *testing.T) {
+	dir := t.TempDir()
+	writeMar(t, dir, "echo", "3.0", "echo.py", map[string]string{"echo.py": echo})
+	delay := 0
+	f := start(t, mms.TorchServe, func(s *mms.Settings) {
+		s.Store, s.All, s.Workers = dir, true, 1
+		s.Models = map[string]map[string]mms.Preset{"mine": {"3.0": {Archive: "echo-3.0.mar", MinWorkers: 2, BatchSize: 4, MaxBatchDelay: &delay}}}
+	})
+	f.want("GET", f.manage+"/models/mine", "", 200, `"loadedAtStartup": true`, `"minWorkers": 2`, `"batchSize": 4`, `"maxBatchDelay": 0`)
+	f.want("POST", f.infer+"/invocations", "x", 200, `"version": "3.0"`, `"batch": 4`)
+	f.want("GET", f.infer+"/ping", "", 200, "Healthy")
+}
+
+func TestMetricsTellOfEachVersion(t *testing.T) {
+	f := start(t, mms.MultiModelServer, nil)
+	writeMar(t, f.store, "noop", "1.0", "service:handle", map[string]string{"service.py": noop})
+	figures := httptest.NewServer(Metrics(f.server))
+	defer figures.Close()
+	f.want("POST", f.manage+"/models?url=noop-1.0.mar&initial_workers=1", "", 200)
+	if status, _ := f.ask("POST", f.infer+"/predictions/noop", "text/plain", "a"); status != 200 {
+		t.Errorf("status %d", status)
+	}
+	f.want("GET", figures.URL+"/metrics", "", 200, "# TYPE ts_inference_requests_total counter\n",
+		"ts_inference_requests_total{model_name=\"noop\",model_version=\"1.0\"} 1\n", "shoal_workers{model_name=\"noop\",model_version=\"1.0\"} 1\n")
+}
+
+func TestABodyThatIsTooLongIsRefused(t *testing.T) {
+	f := start(t, mms.MultiModelServer, nil)
+	small := httptest.NewServer(Inference(f.server, Options{MaxRequest: 10, BodyTimeout: time.Minute}))
+	defer small.Close()
+	f.want("POST", small.URL+"/predictions/m", "0123456789", 404)
+	f.want("POST", small.URL+"/predictions/m", "0123456789a", 413, "max_request_size")
+}

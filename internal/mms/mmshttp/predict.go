@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"time"
 
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
@@ -78,6 +79,13 @@ func (f *face) parts(w http.ResponseWriter, r *http.Request, query bool) ([]mms.
 				parts = append(parts, mms.Part{Name: name, Type: "text/plain; charset=UTF-8", Data: []byte(v)})
 			}
 		}
+	}
+	if f.opts.BodyTimeout > 0 {
+		conn := http.NewResponseController(w)
+		// A writer that has no connection has no deadlines either. Afterwards, whether the
+		// client is still there is found out by reading on.
+		_ = conn.SetReadDeadline(time.Now().Add(f.opts.BodyTimeout))
+		defer func() { _ = conn.SetReadDeadline(time.Time{}) }()
 	}
 	body := http.MaxBytesReader(w, r.Body, f.opts.MaxRequest)
 	kind, options, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))

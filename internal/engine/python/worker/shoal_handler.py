@@ -267,10 +267,10 @@ def read(data, decodes):
     return parts, headers
 
 
-def reply(status, phrase, failed, headers, body):
+def reply(status, failed, headers, body):
     """A response as it is sent."""
-    out = [U32.pack(status), U32.pack(1 if failed else 0), U32.pack(len(headers) + 1)]
-    for name, content in [("", phrase or ""), *headers.items()]:
+    out = [U32.pack(status), U32.pack(1 if failed else 0), U32.pack(len(headers))]
+    for name, content in headers.items():
         for one in (str(name).encode(), str(content).encode()):
             out += [U32.pack(len(one)), one]
     out.append(body)
@@ -354,7 +354,7 @@ class TritonPythonModel:
         except TypeError:
             log.warning("an answer of the handler is neither bytes nor a text, and cannot be written as JSON", exc_info=True)
             return self.refuse(requests, 503, "Unsupported model output data type.")
-        return [reply(p._status, p._phrase, False, p._response_header, body) for p, body in zip(processors, bodies)]
+        return [reply(p._status, False, p._response_header, body) for p, body in zip(processors, bodies)]
 
     def failed(self, requests, error):
         log.warning("the handler failed", exc_info=True)
@@ -365,4 +365,4 @@ class TritonPythonModel:
         return self.refuse(requests, 503, "Prediction failed")
 
     def refuse(self, requests, status, message):
-        return [reply(status, "", True, {}, message.encode()) for _ in requests]
+        return [reply(status, True, {}, message.encode()) for _ in requests]

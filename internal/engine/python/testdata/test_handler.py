@@ -1,0 +1,87 @@
+"""Tests of what runs handlers and needs no server."""
+
+import sys
+import types
+import unittest
+
+import shoal_handler as handler
+from shoal_wire import U32
+
+
+def message(headers, parts):
+    """A request as the server writes it."""
+    out = U32.pack(len(headers))
+    for one in [x for pair in headers for x in pair]:
+        out += U32.pack(len(one)) + one
+    out += U32.pack(len(parts))
+    for one in [x for part in parts for x in part]:
+        out += U32.pack(len(one)) + one
+    return out
+
+
+class Requests(unittest.TestCase):
+    def test_parts_are_decoded_by_their_type(self):
+        parts, headers = handler.read(message([(b"X-Id", b"7")], [
+            (b"body", b"application/json", b"[1]"), (b"text", b"text/plain", "ü".encode()), (b"data", b"image/png", b"\0\xff"), (b"wrong", b"application/json", b"["),
+        ]), True)
+        self.assertEqual(parts, {"body": [1], "text": "ü", "data": bytearray(b"\0\xff"), "wrong": bytearray(b"[")})
+        self.assertEqual(headers["text"], {"content-type": "text/plain"})
+        self.assertEqual(headers.get("x-id"), "7")
+        self.assertIsNone(headers.get("absent"))
+
+    def test_nothing_is_decoded_if_that_is_not_wanted(self):
+        parts, _ = handler.read(message([], [(b"body", b"application/json", b"[1]")]), False)
+        self.assertEqual(parts, {"body": bytearray(b"[1]")})
+
+    def test_answers_are_bytes_texts_or_json(self):
+        self.assertEqual(handler.encoded(b"\xff"), b"\xff")
+        self.assertEqual(handler.encoded("ü"), "ü".encode())
+        self.assertEqual(handler.encoded({"a": 1}), b'{\n  "a": 1\n}')
+        with self.assertRaises(TypeError):
+            handler.encoded(object())
+
+
+class Entries(unittest.TestCase):
+    def entry(self, text, said="service"):
+        module = types.ModuleType("service")
+        exec(text, module.__dict__)  # as if it had been imported
+        sys.modules["service"] = module
+        self.addCleanup(sys.modules.pop, "service")
+        return handler.entry(said, "context")
+
+    def test_a_function_is_called_once_with_nothing(self):
+        handle = self.entry("calls = []\ndef handle(data, context):\n    calls.append(data)\n    return calls")
+        self.assertEqual(handle([1], None), [None, [1]])
+        self.assertEqual(self.entry("def other(data, context):\n    return data", "some/service.py:other")([2], None), [2])
+
+    def test_a_function_goes_before_a_class(self):
+        self.assertEqual(self.entry("class A:\n    def handle(self, data, context): return 1\ndef handle(data, context): return 2")([], None), 2)
+
+    def test_the_one_class_that_can_handle_is_taken(self):
+        handle = self.entry("class Helper: pass\nclass Service:\n    def initialize(self, context): self.said = context\n    def handle(self, data, context): return self.said")
+        self.assertEqual(handle([], None), "context")
+
+    def test_steps_are_taken_one_after_the_other(self):
+        handle = self.entry("class S:\n    def preprocess(self, d): return d + ['pre']\n    def inference(self, d): return d + ['in']\n    def postprocess(self, d): return d + ['post']")
+        self.assertEqual(handle(["x"], None), ["x", "pre", "in", "post"])
+
+    def test_what_cannot_be_told_is_refused(self):
+        for text in "x = 1", "class A:\n    def handle(self, d, c): pass\nclass B(A): pass":
+            with self.assertRaisesRegex(ValueError, "expected the function or one class"):
+                self.entry(text)
+
+
+class StandIns(unittest.TestCase):
+    def test_names_are_there_that_handlers_import(self):
+        handler.stand_in()
+        from mms.context import Context
+        from mms.metrics.metrics_store import MetricsStore
+        from ts.utils.util import PredictionException
+
+        self.assertEqual(str(PredictionException("wrong", 513)), "wrong : 513")
+        self.assertEqual(Context("m", "/m", {}, 8, None, "1").system_properties["batch_size"], 8)
+        MetricsStore(None, "m").add_counter("Count", 1)
+
+
+if __name__ == "__main__":
+    unittest.main()
