@@ -119,8 +119,22 @@ python-speed: build numpy ## measure Python models here and in a real Triton; wa
 	python3 test/clients/python_speed.py
 
 .PHONY: peers
-peers: build ## ask the real multi-model-server and TorchServe the same as bin/shoal, and say where they differ; needs Java
+peers: build ## ask the real multi-model-server and TorchServe the same as bin/shoal, and say where they differ; needs Java and ab
+	tools/get-mms
+	tools/get-torchserve
 	python3 test/peers/same.py
+
+.PHONY: behaviours
+behaviours: build ## bring Shoal, multi-model-server and TorchServe into trouble, and say what they make of it: 4 minutes; needs Java
+	tools/get-mms
+	tools/get-torchserve
+	python3 test/peers/behave.py
+
+.PHONY: peers-speed
+peers-speed: build ## measure a handler here and in the real multi-model-server; needs Java and ab, and wants a quiet machine for 5 minutes
+	tools/get-mms
+	tools/get-models models mlp
+	python3 test/peers/speed.py
 
 .PHONY: perf-analyzer
 perf-analyzer: build ## run Triton's perf_analyzer, and print its table for the seed device; wants a quiet machine for 5 minutes

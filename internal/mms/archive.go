@@ -140,10 +140,18 @@ type store struct {
 	allowed []*regexp.Regexp // addresses that archives may be loaded from
 	private string           // where archives are unpacked
 	limits  limits
-	absent  string // how clients are told that there is no such archive
+	words   words
 }
 
-func (s *store) missing(name string) error { return notFound("%s: %s", s.absent, name) }
+// words are those in which clients are told what is wrong with an archive.
+type words struct{ absent, exception, download string }
+
+var (
+	wordsOfMMS        = words{"Model not found in model store", "DownloadModelException", "Failed to download model from"}
+	wordsOfTorchServe = words{"Model not found at", "DownloadArchiveException", "Failed to download archive from"}
+)
+
+func (s *store) missing(name string) error { return notFound("%s: %s", s.words.absent, name) }
 
 // open returns the archive that a client or a setting names. done gives back what was
 // unpacked for it.
@@ -225,11 +233,11 @@ func (s *store) download(address string) (*archive, func() error, error) {
 	}}
 	resp, err := client.Get(address)
 	if err != nil {
-		return nil, nil, downloadError(address, err)
+		return nil, nil, s.notDownloaded(address, err)
 	}
 	defer func() { _ = resp.Body.Close() }() // it was only read
 	if resp.StatusCode != http.StatusOK {
-		return nil, nil, downloadError(address, fmt.Errorf("found status %d, expected 200", resp.StatusCode))
+		return nil, nil, s.notDownloaded(address, fmt.Errorf("found status %d, expected 200", resp.StatusCode))
 	}
 	file, err := os.CreateTemp(s.private, "download-*")
 	if err != nil {
@@ -242,11 +250,11 @@ func (s *store) download(address string) (*archive, func() error, error) {
 		err = fmt.Errorf("found more than %d bytes", most)
 	}
 	if err := errors.Join(err, file.Close()); err != nil {
-		return nil, nil, downloadError(address, err)
+		return nil, nil, s.notDownloaded(address, err)
 	}
 	return s.openFile(address, file.Name())
 }
 
-func downloadError(address string, err error) error {
-	return fail(http.StatusBadRequest, "DownloadArchiveException", "Failed to download archive from: %s: %v", address, err)
+func (s *store) notDownloaded(address string, err error) error {
+	return fail(http.StatusBadRequest, s.words.exception, "%s: %s: %v", s.words.download, address, err)
 }

@@ -16,18 +16,18 @@ type Part struct {
 const Body = "body"
 
 // encodeRequest writes what a handler is told of a request. The worker's
-// shoal_handler.py reads it.
+// shoal_handler.py reads it. Headers are lines, first a name and then a value, because
+// Python takes lines apart in one go; a header has no ends of lines in it.
 func encodeRequest(b []byte, header http.Header, parts []Part) []byte {
-	count := 0
-	for _, values := range header {
-		count += len(values)
-	}
-	b = binary.LittleEndian.AppendUint32(b, uint32(count))
+	at := len(b)
+	b = binary.LittleEndian.AppendUint32(b, 0) // how long they are, once that is known
 	for name, values := range header {
 		for _, v := range values {
-			b = appendText(appendText(b, name), v)
+			b = append(append(b, name...), '\n')
+			b = append(append(b, v...), '\n')
 		}
 	}
+	binary.LittleEndian.PutUint32(b[at:], uint32(len(b)-at-4))
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(parts)))
 	for _, p := range parts {
 		b = appendText(appendText(b, p.Name), p.Type)
@@ -41,7 +41,7 @@ func encodedSize(header http.Header, parts []Part) int {
 	n := 8
 	for name, values := range header {
 		for _, v := range values {
-			n += 8 + len(name) + len(v)
+			n += 2 + len(name) + len(v)
 		}
 	}
 	for _, p := range parts {

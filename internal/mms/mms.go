@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -73,9 +74,9 @@ func New(opts Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{opts: opts, models: map[string]*versions{}, halts: map[int]context.CancelFunc{}}
-	s.store = store{dir: opts.Settings.Store, allowed: opts.Settings.Allowed, private: private, absent: "Model not found in model store"}
+	s.store = store{dir: opts.Settings.Store, allowed: opts.Settings.Allowed, private: private, words: wordsOfMMS}
 	if opts.Dialect == TorchServe {
-		s.store.absent = "Model not found at"
+		s.store.words = wordsOfTorchServe
 	}
 	return s, nil
 }
@@ -119,7 +120,7 @@ func (s *Server) preset(l Load) Registration {
 				continue
 			}
 			reg.Name, reg.BatchSize, reg.MaxBatchDelay = name, p.BatchSize, p.MaxBatchDelay
-			reg.ResponseTimeout = p.ResponseTimeout
+			reg.ResponseTimeout, reg.StartupTimeout = p.ResponseTimeout, p.StartupTimeout
 			if p.MinWorkers > 0 {
 				reg.Workers = &p.MinWorkers
 			}
@@ -184,14 +185,16 @@ func (s *Server) All() []*Version {
 
 // SetDefault makes a version the usual one of its model.
 func (s *Server) SetDefault(name, version string) error {
-	if _, err := s.Find(name, version); err != nil {
-		return err
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if m := s.models[name]; m != nil && m.all[version] != nil {
-		m.usual = version
+	m := s.models[name]
+	if m == nil {
+		return notFound("Model not found: %s", name)
 	}
+	if m.all[version] == nil {
+		return fail(http.StatusNotFound, "ModelVersionNotFoundException", "Model version %s does not exist for model %s", version, name)
+	}
+	m.usual = version
 	return nil
 }
 

@@ -24,8 +24,9 @@ type Settings struct {
 	Workers                        int    // of models that are registered without a number; 0 means none
 	Queue                          int    // requests that may wait for a model
 	ResponseTimeout                time.Duration
-	MaxRequest                     int64 // bytes of a request's body
-	Decode                         bool  // bodies of JSON and text are decoded for the handler
+	StartupTimeout                 time.Duration // of one worker; 0 means 2 minutes
+	MaxRequest                     int64         // bytes of a request's body
+	Decode                         bool          // bodies of JSON and text are decoded for the handler
 	Handler                        string
 	Allowed                        []*regexp.Regexp // addresses that archives may be loaded from
 	Python                         string           // the interpreter; "" means the one in the PATH
@@ -46,6 +47,7 @@ type Preset struct {
 	BatchSize       int    `json:"batchSize"`
 	MaxBatchDelay   *int   `json:"maxBatchDelay"`
 	ResponseTimeout int    `json:"responseTimeout"`
+	StartupTimeout  int    `json:"startupTimeout"`
 }
 
 // NewSettings returns the defaults of MMS and TorchServe.
@@ -64,7 +66,7 @@ var ignored = strings.Fields(`
 	grpc_inference_max_connection_age_ms grpc_management_max_connection_age_ms grpc_inference_max_connection_age_grace_ms
 	grpc_management_max_connection_age_grace_ms metrics_config metrics_mode model_metrics_auto_detect disable_system_metrics
 	system_metrics_cmd enable_metrics_api limit_max_image_pixels workflow_store initial_worker_port initial_distribution_port
-	model_snapshot ipex_enable cpu_launcher_enable cpu_launcher_args cpp_log_config use_env_allowed_urls default_startup_timeout
+	model_snapshot ipex_enable cpu_launcher_enable cpu_launcher_args cpp_log_config use_env_allowed_urls
 	token_expiration_min disable_token_authorization enable_model_api install_py_dep_per_model`)
 
 // Keys that would be dangerous, or change what clients see, if they were passed over.
@@ -155,9 +157,9 @@ func (s *Settings) set(key, value string) (err error) {
 	case "job_queue_size":
 		s.Queue, err = wholeNumber(key, value)
 	case "default_response_timeout", "default_response_timeout_seconds":
-		var n int
-		n, err = wholeNumber(key, value)
-		s.ResponseTimeout = time.Duration(n) * time.Second
+		s.ResponseTimeout, err = wholeSeconds(key, value)
+	case "default_startup_timeout":
+		s.StartupTimeout, err = wholeSeconds(key, value)
 	case "max_request_size":
 		var n int
 		n, err = wholeNumber(key, value)
@@ -216,6 +218,11 @@ func wholeNumber(key, value string) (int, error) {
 		return 0, fmt.Errorf("%s: found %q, expected a whole number", key, value)
 	}
 	return n, nil
+}
+
+func wholeSeconds(key, value string) (time.Duration, error) {
+	n, err := wholeNumber(key, value)
+	return time.Duration(n) * time.Second, err
 }
 
 func patterns(key, value string) ([]*regexp.Regexp, error) {

@@ -34,6 +34,7 @@ type Registration struct {
 	Workers         *int // nil means as many as the settings say
 	Asynchronous    bool
 	ResponseTimeout int // seconds; 0 means that of the settings
+	StartupTimeout  int // as above
 	RetryApart      bool
 
 	atStart bool
@@ -57,6 +58,8 @@ func (r *Registration) check() error {
 		return badRequest("initial_workers: found %d, expected a number up to %d", *r.Workers, maxWorkers)
 	case r.ResponseTimeout < 0:
 		return badRequest("response_timeout: found %d, expected seconds", r.ResponseTimeout)
+	case r.StartupTimeout < 0:
+		return badRequest("startup_timeout: found %d, expected seconds", r.StartupTimeout)
 	}
 	switch r.Runtime {
 	case "", "python", "python2", "python3":
@@ -167,6 +170,7 @@ func (s *Server) newVersion(a *archive, reg Registration) (*Version, error) {
 		Runtime: cmp.Or(reg.Runtime, a.manifest.Runtime, "python"), Engine: a.manifest.Engine.Name,
 		BatchSize: max(1, reg.BatchSize), MaxBatchDelay: defaultDelay, AtStart: reg.atStart,
 		ResponseTimeout: s.opts.Settings.ResponseTimeout,
+		StartupTimeout:  cmp.Or(time.Duration(reg.StartupTimeout)*time.Second, s.opts.Settings.StartupTimeout, 2*time.Minute),
 	}
 	if reg.ResponseTimeout > 0 {
 		v.ResponseTimeout = time.Duration(reg.ResponseTimeout) * time.Second

@@ -3,6 +3,7 @@ package mms
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/engine"
+	"github.com/shoal-serving/shoal/internal/engine/python"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/sched"
 	"github.com/shoal-serving/shoal/internal/stats"
@@ -25,6 +27,7 @@ type Version struct {
 	BatchSize       int
 	MaxBatchDelay   time.Duration
 	ResponseTimeout time.Duration // after which a worker that has not answered is ended
+	StartupTimeout  time.Duration // after which one is that is not there
 	AtStart         bool
 
 	server *Server
@@ -48,6 +51,8 @@ type Worker struct {
 	ID      string
 	Started time.Time
 	Ready   bool
+	Process int   // its id
+	Memory  int64 // bytes of it; 0 if it is not known
 }
 
 // Scale returns how many workers there should be at least and at most.
@@ -150,6 +155,22 @@ func (v *Version) count() int {
 
 // open starts a worker. The caller may change the workers.
 func (v *Version) open(ctx context.Context) (*worker, error) {
+	number := v.server.workers.Add(1) - 1 // also of one that does not start, as there
+	within, cancel := context.WithTimeout(ctx, v.StartupTimeout)
+	defer cancel()
+	inst, err := v.instance(within)
+	if err != nil && within.Err() != nil && ctx.Err() == nil {
+		return nil, fmt.Errorf("found no worker after %v, which startup_timeout allows for one to start", v.StartupTimeout)
+	}
+	if err != nil {
+		return nil, err
+	}
+	w := &worker{process: inst.(process), version: v, id: strconv.FormatInt(firstWorker+number, 10)}
+	w.set(true)
+	return w, nil
+}
+
+func (v *Version) instance(ctx context.Context) (engine.Instance, error) {
 	if v.loaded == nil {
 		loaded, err := v.server.opts.Engine.Load(ctx, v.source)
 		if err != nil {
@@ -157,12 +178,7 @@ func (v *Version) open(ctx context.Context) (*worker, error) {
 		}
 		v.loaded = loaded
 	}
-	inst, err := v.loaded.Instance(ctx)
-	if err != nil {
-		return nil, err
-	}
-	number := v.server.workers.Add(1) - 1
-	return &worker{process: inst.(process), version: v, id: strconv.FormatInt(firstWorker+number, 10), started: time.Now(), ready: true}, nil
+	return v.loaded.Instance(ctx)
 }
 
 // firstWorker is the number of the first one, which is a port in MMS.
@@ -190,6 +206,7 @@ func (v *Version) close() error {
 type process interface {
 	engine.Each
 	engine.Mortal
+	Process() int
 }
 
 // A worker is a process, with what clients are told of it.
@@ -201,12 +218,13 @@ type worker struct {
 	mu      sync.Mutex // guards the following
 	started time.Time
 	ready   bool
+	pid     int
 }
 
 func (w *worker) told() Worker {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return Worker{w.id, w.started, w.ready}
+	return Worker{w.id, w.started, w.ready, w.pid, python.Resident(w.pid)}
 }
 
 func (w *worker) set(ready bool) {
@@ -214,7 +232,7 @@ func (w *worker) set(ready bool) {
 	defer w.mu.Unlock()
 	w.ready = ready
 	if ready {
-		w.started = time.Now()
+		w.started, w.pid = time.Now(), w.Process()
 	}
 }
 

@@ -90,6 +90,7 @@ func follow(t *testing.T, page string, wants [][]string) {
 	}
 	steps, _, _ := strings.Cut(string(text), "\n## What is there")
 	dir := t.TempDir()
+	_, noAB := exec.LookPath("ab")
 	var s *store
 	for _, block := range shellBlocks(steps) {
 		switch {
@@ -104,6 +105,9 @@ func follow(t *testing.T, page string, wants [][]string) {
 			}
 		case len(wants) == 0:
 			t.Fatalf("nobody knows what this should print:\n%s", block)
+		case strings.HasPrefix(block, "ab ") && noAB != nil:
+			t.Logf("a step is left out: %v", noAB)
+			wants = wants[1:]
 		default:
 			until(t, "healthy", func() bool { return s.ping() == http.StatusOK })
 			out, err := s.sh(block)
@@ -138,6 +142,7 @@ func TestTheStepsFromMMSAreDoneAsWritten(t *testing.T) {
 		{`"status": "Workers scaled"`},
 		{`"modelName": "sums"`, `"modelVersion": "1.0"`, `"batchSize": 8`, `"maxBatchDelay": 50`, `"minWorkers": 1`, `"status": "READY"`},
 		{`"sum": 6.0`, `"together": 1`},
+		{"Complete requests:      10000\n", "Failed requests:        0\n", `shoal_failed_requests_total{model_name="sums",model_version="1.0"} 0`},
 		{`"status": "Workers scaled"`, `"status": "Healthy"`, `ts_inference_requests_total{model_name="sums",model_version="1.0"} 1`, `shoal_workers{model_name="sums",model_version="1.0"} 2`},
 		{`"status": "Model \"sums\" unregistered"`},
 	})
@@ -248,6 +253,64 @@ func TestAThousandClientsOfAStoreAreAllAnswered(t *testing.T) {
 	all.Wait()
 	if failed.Load() > 0 {
 		t.Errorf("%d of 10,000 failed", failed.Load())
+	}
+}
+
+func TestWhoFindsNoPlaceInAStoreIsToldSo(t *testing.T) {
+	s := storeOf(t, slowHandler, "job_queue_size=10\n", "batch_size=4&max_batch_delay=10&initial_workers=1")
+	client := &http.Client{Timeout: time.Minute, Transport: &http.Transport{MaxIdleConnsPerHost: 60}}
+	defer client.CloseIdleConnections()
+	var all sync.WaitGroup
+	var served, refused atomic.Int64
+	for range 60 {
+		all.Go(func() {
+			switch status, text := s.predict(t.Context(), client, "x"); {
+			case status == http.StatusOK:
+				served.Add(1)
+			case status == http.StatusServiceUnavailable && strings.Contains(text, "No worker is available to serve request for model: m."):
+				refused.Add(1)
+			default:
+				t.Errorf("status %d: %s", status, text)
+			}
+		})
+	}
+	all.Wait()
+	if served.Load() < 10 || refused.Load() == 0 {
+		t.Errorf("%d are served and %d refused, of whom 10 can wait", served.Load(), refused.Load())
+	}
+	if _, text := s.predict(t.Context(), client, "count"); text != strconv.FormatInt(served.Load(), 10) {
+		t.Errorf("%s ran, and %d were served", text, served.Load())
+	}
+}
+
+func TestABadRequestOfAStoreFailsAlone(t *testing.T) {
+	s := storeOf(t, `
+def handle(data, context):
+    if data is None:
+        return None
+    if any(d["body"] == "raise" for d in data):
+        raise ValueError("no")
+    for i, d in enumerate(data):
+        if d["body"] == "bad":
+            context.set_response_status(422, "Unprocessable", i)
+    return [d["body"] for d in data]
+`, "", "batch_size=8&max_batch_delay=2000&initial_workers=1&retry_apart=true")
+	client := &http.Client{Timeout: time.Minute}
+	defer client.CloseIdleConnections()
+	for odd, want := range map[string]int{"bad": http.StatusUnprocessableEntity, "raise": http.StatusServiceUnavailable} {
+		var all sync.WaitGroup
+		for i := range 8 {
+			all.Go(func() {
+				body, expected := "good", http.StatusOK
+				if i == 3 {
+					body, expected = odd, want
+				}
+				if status, text := s.predict(t.Context(), client, body); status != expected {
+					t.Errorf("%s beside one that is %s: status %d, want %d: %s", body, odd, status, expected, text)
+				}
+			})
+		}
+		all.Wait()
 	}
 }
 

@@ -1,28 +1,28 @@
 #!/usr/bin/env python3
 """Asks bin/shoal and the real multi-model-server and TorchServe the same, and says where they differ.
 
-    python3 test/peers/same.py [mms|torchserve]
+    python3 test/peers/same.py [mms] [torchserve]
 
-The archives are made by the real archivers. Differences that are meant are listed below with their reason; any other fails. It needs pip, Java, and
-Python 3.11, for which the lists of packages were made; those go to bin/peers. TorchServe imports torch, which it does not bring: an empty module stands in.
+First the steps of MMS's document on batching: a handler is archived, registered with batch_size=8, max_batch_delay=50 and initial_workers=1, described, and asked
+with curl. Then all other calls that are below, and last the load of the document, on each server: ab with 10,000 requests of 1,000 clients, of which Shoal
+has to fail none. The archives are made by the real archivers.
+
+Status, body and type of each answer have to be the same, but for those of different.json, which has what is answered here in place of it, and why; those are
+printed. `make peers` brings what it needs first. The last line says how many are as they should be.
 """
 
-import os
+import argparse
+import json
 import pathlib
 import re
-import shutil
-import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import time
-import urllib.error
-import urllib.request
-import venv
 
-HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
+import load
+import servers
+
+DIFFERENT = pathlib.Path(__file__).resolve().parent / "different.json"
 
 HANDLER = """
 import json
@@ -40,6 +40,8 @@ def handle(data, context):
             raise RuntimeError("no")
         if text == "prediction":
             raise PredictionException("that is wrong", 513)
+        if text == "memory":
+            raise MemoryError("no")
         if text == "none":
             return None
         if text == "short":
@@ -49,6 +51,14 @@ def handle(data, context):
         if text == "dict":
             answers.append({"a": [1, 2]})
             continue
+        if text == "fields":
+            answers.append({key: str(value) for key, value in d.items()})
+            continue
+        if text == "where":
+            answers.append({"path": context.get_request_header(i, "url_path"), "kind": context.get_request_header(i, "Content-Type")})
+            continue
+        if text == "header":
+            context.set_response_header(i, "X-Own", "mine")
         if text == "bad":
             context.set_response_status(422, "Unprocessable", i)
         context.set_response_content_type(i, "text/special")
@@ -56,191 +66,209 @@ def handle(data, context):
     return answers
 """
 BROKEN = "import nothing_of_this_name\n\n\ndef handle(data, context):\n    return None\n"
+ECHO = "def handle(data, context):\n    return data and [d['body'] for d in data]\n"
 
-# What is asked: method, port, path, and body with its type.
 TEXT = "text/plain"
-CALLS = [
-    ("GET", "inference", "/ping"),
-    ("POST", "management", "/models"),
-    ("POST", "management", "/models?url=absent.mar"),
-    ("POST", "management", "/models?url=../x"),
-    ("POST", "management", "/models?url=noop.mar"),
-    ("POST", "management", "/models?url=noop.mar#again"),
-    ("GET", "management", "/models"),
-    ("GET", "management", "/models?limit=1"),
-    ("GET", "management", "/models/noop"),
-    ("POST", "inference", "/predictions/noop", b"a", TEXT),
-    ("PUT", "management", "/models/noop?min_worker=1&synchronous=true"),
-    ("PUT", "management", "/models/noop?min_worker=2&max_worker=1"),
-    ("PUT", "management", "/models/absent?min_worker=1"),
-    ("GET", "management", "/models/noop#worker"),
-    *[("POST", "inference", "/predictions/noop", body, TEXT) for body in (b"a", b"bad", b"raise", b"prediction", b"none", b"short", b"odd", b"dict")],
-    ("POST", "inference", "/predictions/noop", b'{"x": 1}', "application/json"),
-    ("POST", "inference", "/predictions/noop", b"x", "application/octet-stream"),
-    ("PUT", "inference", "/predictions/noop", b"x", TEXT),
-    ("POST", "inference", "/predictions/absent", b"x", TEXT),
-    ("POST", "inference", "/predictions", b"x", TEXT),
-    ("POST", "inference", "/nowhere", b"x", TEXT),
-    ("POST", "inference", "/noop/predict", b"x", TEXT),
-    ("POST", "inference", "/invocations?model_name=noop", b"x", TEXT),
-    ("POST", "inference", "/models/noop/invoke", b"x", TEXT),
-    ("PATCH", "management", "/models"),
-    ("POST", "management", "/models/noop"),
-    ("GET", "management", "/nowhere"),
-    ("GET", "management", "/models/absent"),
-    ("DELETE", "management", "/models/absent"),
-    ("GET", "inference", "/models"),
-    ("GET", "inference", "/ping#worker"),
-    ("DELETE", "management", "/models/noop"),
-    ("POST", "management", "/models?url=noop.mar&initial_workers=1&synchronous=true"),
-    ("DELETE", "management", "/models/noop"),
-    ("POST", "management", "/models?url=noop.mar&initial_workers=1"),
-    ("DELETE", "management", "/models/noop"),
-    ("POST", "management", "/models?url=noop.mar&batch_size=8&max_batch_delay=50&initial_workers=1&synchronous=false"),
-    ("DELETE", "management", "/models/noop"),
-    ("POST", "management", "/models?url=broken.mar&initial_workers=1&synchronous=true"),
-    ("POST", "management", "/models?url=noop.mar&model_name=x&runtime=cobol"),
-    ("POST", "management", "/models?url=noop.mar&model_name=x&batch_size=y"),
+FORM = "application/x-www-form-urlencoded"
+PARTS = "multipart/form-data; boundary=x"
+WALK = "batch_size=8&max_batch_delay=50&initial_workers=1"
+
+# What is asked: method, port, path, and body with its type. What is behind a # only tells calls apart.
+BOTH = [
+    ("GET", "infer", "/ping"),
+    # The steps of the document.
+    ("POST", "manage", f"/models?url=noop.mar&{WALK}"),
+    ("GET", "manage", "/models/noop"),
+    ("CURL", "infer", "/predictions/noop", b"a picture", "image/jpeg"),
+    ("CURL -T", "infer", "/predictions/noop", b"a picture", None),
+    ("DELETE", "manage", "/models/noop"),
+    # Everything else.
+    ("POST", "manage", "/models"),
+    ("POST", "manage", "/models?url=absent.mar"),
+    ("POST", "manage", "/models?url=../x"),
+    ("POST", "manage", "/models?url=http://127.0.0.1:1/x.mar"),
+    ("POST", "manage", "/models?url=http://127.0.0.1:2/x.mar"),
+    ("POST", "manage", "/models?url=noop.mar"),
+    ("POST", "manage", "/models?url=noop.mar#again"),
+    ("GET", "manage", "/models"),
+    ("GET", "manage", "/models?limit=1"),
+    ("GET", "manage", "/models?limit=1000&next_page_token=1"),
+    ("GET", "manage", "/models/noop#alone"),
+    ("GET", "infer", "/ping#alone"),
+    ("POST", "infer", "/predictions/noop", b"a", TEXT),
+    ("PUT", "manage", "/models/noop?min_worker=1&synchronous=true"),
+    ("PUT", "manage", "/models/noop?min_worker=2&max_worker=1"),
+    ("PUT", "manage", "/models/absent?min_worker=1"),
+    ("GET", "manage", "/models/noop#worker"),
+    *[("POST", "infer", f"/predictions/noop#{body}", body.encode(), TEXT)
+      for body in ("a", "bad", "header", "raise", "prediction", "memory", "none", "short", "odd", "dict", "where")],
+    ("POST", "infer", "/predictions/noop", b'{"x": 1}', "application/json"),
+    ("POST", "infer", "/predictions/noop", b"x", "application/octet-stream"),
+    ("POST", "infer", "/predictions/noop", b"body=fields&y=1", FORM),
+    ("POST", "infer", "/predictions/noop", b'--x\r\nContent-Disposition: form-data; name="body"\r\n\r\nfields\r\n--x\r\nContent-Disposition: form-data; name="y"; '
+     b'filename="f"\r\nContent-Type: image/png\r\n\r\n\xff\r\n--x--\r\n', PARTS),
+    ("PUT", "infer", "/predictions/noop", b"x", TEXT),
+    ("GET", "infer", "/predictions/noop"),
+    ("POST", "infer", "/predictions/noop/more", b"x", TEXT),
+    ("POST", "infer", "/predictions/absent", b"x", TEXT),
+    ("POST", "infer", "/predictions", b"x", TEXT),
+    ("POST", "infer", "/nowhere", b"x", TEXT),
+    ("POST", "infer", "/noop/predict", b"x", TEXT),
+    ("POST", "infer", "/noop/predict?y=1", b"fields", TEXT),
+    ("POST", "infer", "/invocations", b"x", TEXT),
+    ("POST", "infer", "/invocations", b"body=x&model_name=noop", FORM),
+    ("POST", "infer", "/invocations?model_name=noop", b"x", TEXT),
+    ("POST", "infer", "/invocations?model_name=noop&y=1", b"fields", TEXT),
+    ("POST", "infer", "/models/noop/invoke", b"x", TEXT),
+    ("PATCH", "manage", "/models"),
+    ("POST", "manage", "/models/noop"),
+    ("GET", "manage", "/nowhere"),
+    ("GET", "manage", "/models/absent"),
+    ("DELETE", "manage", "/models/absent"),
+    ("GET", "infer", "/models"),
+    ("GET", "infer", "/ping#worker"),
+    ("DELETE", "manage", "/models/noop#worker"),
+    ("POST", "manage", "/models", b'{"url": "noop.mar", "initial_workers": 1, "batch_size": 2, "synchronous": true}', "application/json"),
+    ("DELETE", "manage", "/models/noop#document"),
+    ("POST", "manage", "/models?url=noop.mar&initial_workers=1&synchronous=true"),
+    ("DELETE", "manage", "/models/noop#synchronous"),
+    ("POST", "manage", "/models?url=noop.mar&initial_workers=1"),
+    ("DELETE", "manage", "/models/noop#without"),
+    ("POST", "manage", f"/models?url=noop.mar&{WALK}&synchronous=false"),
+    ("DELETE", "manage", "/models/noop#asynchronous"),
+    ("POST", "manage", "/models?url=broken.mar&initial_workers=1&synchronous=true"),
+    ("POST", "manage", "/models?url=noop.mar&model_name=x&runtime=cobol"),
+    ("POST", "manage", "/models?url=noop.mar&model_name=x&batch_size=y"),
 ]
-
-# Those that are meant to differ, by path, and why.
-MEANT = {
-    "/models/noop#worker": "workers have no port, which is the one's id, and the process is not told, which is the other's",
-    "/models?url=broken.mar&initial_workers=1&synchronous=true": "what is wrong with the handler is told",
-    "/models?url=noop.mar&model_name=x&batch_size=y": "a number that is none is refused",
-}
-
-
-def install(name):
-    """The environment of a server, installed if it is not there."""
-    folder, wanted = ROOT / "bin/peers" / name, HERE / (name + ".txt")
-    stamp = folder / "installed.txt"  # a copy of the list, written last
-    if not stamp.exists() or stamp.read_bytes() != wanted.read_bytes():
-        shutil.rmtree(folder, ignore_errors=True)
-        venv.create(folder, symlinks=True, with_pip=True)
-        subprocess.run([folder / "bin/pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--requirement", wanted], check=True)
-        stamp.write_bytes(wanted.read_bytes())
-    return folder / "bin"
-
-
-def free_ports(n):
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(n)]
-    ports = [s.getsockname()[1] for s in sockets]
-    for s in sockets:
-        s.close()
-    return ports
+VERSIONS = [
+    ("POST", "manage", "/models?url=noop.mar&initial_workers=1&model_name=v"),
+    ("POST", "manage", "/models?url=noop.mar&model_name=v"),
+    ("GET", "manage", "/models/v/1.0"),
+    ("GET", "manage", "/models/v/all"),
+    ("GET", "manage", "/models/v/2.0"),
+    ("POST", "infer", "/predictions/v/1.0", b"x", TEXT),
+    ("POST", "infer", "/predictions/v/1.0/more/of/it", b"where", TEXT),
+    ("POST", "infer", "/predictions/v/2.0", b"x", TEXT),
+    ("POST", "infer", "/v/1.0/predict", b"x", TEXT),
+    ("PUT", "manage", "/models/v/1.0?min_worker=1&synchronous=true"),
+    ("PUT", "manage", "/models/v?min_worker=1&synchronous=true&model_version=1.0"),
+    ("PUT", "manage", "/models/v/2.0?min_worker=1"),
+    ("PUT", "manage", "/models/v/1.0/set-default"),
+    ("PUT", "manage", "/models/v/2.0/set-default"),
+    ("DELETE", "manage", "/models/v/2.0"),
+    ("DELETE", "manage", "/models/v/1.0"),
+]
+CALLS = {"mms": BOTH, "torchserve": BOTH + VERSIONS}
 
 
-def archive(name, tools, folder, environment):
-    store = folder / "store"
-    store.mkdir()
-    for model, text in ("noop", HANDLER % ("mms.service" if name == "mms" else "ts.utils.util")), ("broken", BROKEN):
-        source = folder / model
-        source.mkdir()
-        (source / (model + "_service.py")).write_text(text)
-        if name == "mms":
-            command = [tools / "model-archiver", "--model-path", source, "--handler", model + "_service:handle", "--runtime", "python"]
-        else:
-            command = [tools / "torch-model-archiver", "--version", "1.0", "--handler", source / (model + "_service.py")]
-        subprocess.run([*command, "--model-name", model, "--export-path", store], check=True, env=environment, stderr=subprocess.DEVNULL)
-    return store
+def name_of(method, _, path, body=b"", kind=None):
+    return " ".join(filter(None, [method, path, "" if "#" in path else repr(body)[2:-1], kind]))
 
 
-def properties(path, ports, more):
-    keys = ("inference_address", "management_address", "metrics_address")
-    path.write_text("".join("%s=http://127.0.0.1:%d\n" % pair for pair in zip(keys, ports)) + more)
-    return path
+def answer(server, method, port, path, body=None, kind=None):
+    """What a server answers: status, text, and type."""
+    address, path = getattr(server, port), path.partition("#")[0]
+    if method.startswith("CURL"):
+        return curl(f"http://{address}{path}", method.endswith("-T"), body, kind)
+    status, text, headers = server.ask(method, address, path, body, {"Content-Type": kind} if kind else None)
+    return [status, plain(text), headers.get("Content-Type")]
 
 
-def start(command, folder, log, environment):
-    """Starts a server in a group of its own, so that all of it can be ended."""
-    return subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True)
-
-
-def ask(port, method, path, body=None, kind=None):
-    request = urllib.request.Request("http://127.0.0.1:%d%s" % (port, path), method=method, data=body, headers={"Content-Type": kind} if kind else {})
-    try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            return answer.status, plain(answer.read()), answer.headers.get("Content-Type")
-    except urllib.error.HTTPError as e:
-        return e.code, plain(e.read()), e.headers.get("Content-Type")
+def curl(url, upload, body, kind):
+    """The two calls of people who have a file."""
+    with tempfile.NamedTemporaryFile(suffix=".jpg") as file:
+        file.write(body)
+        file.flush()
+        how = ["-T", file.name] if upload else ["--data-binary", f"@{file.name}", "-H", f"Content-Type: {kind}"]
+        done = subprocess.run(["curl", "-s", "-X", "POST", "-w", "\n%{http_code} %{content_type}", *how, url], stdout=subprocess.PIPE, timeout=60)
+    text, _, last = plain(done.stdout).rpartition("\n")
+    status, _, kind = last.partition(" ")
+    return [int(status), text, kind]
 
 
 def plain(body):
-    """A body without what is another each time."""
-    text = body.decode("utf-8", "replace")
+    """A body without what is another each time, and with the characters that Java's JSON writes as numbers."""
+    text = body.decode("utf-8", "backslashreplace")
     for escaped, character in ("\\u0027", "'"), ("\\u003d", "="), ("\\u003c", "<"), ("\\u003e", ">"):
         text = text.replace(escaped, character)
-    return re.sub(r'("startTime": )"[^"]*"', r"\1T", re.sub(r'("memoryUsage": )\d+', r"\g<1>0", text))
+    return re.sub(r'"(memoryUsage|pid)": \d+', r'"\1": 0', re.sub(r'"startTime": "[^"]*"', '"startTime": ""', text))
 
 
-def await_ping(port, log):
-    for _ in range(300):
-        try:
-            if ask(port, "GET", "/ping")[0] == 200:
-                return
-        except OSError:
-            pass
-        time.sleep(0.1)
-    raise SystemExit("the server does not answer:\n" + log.read_text()[-2000:])
-
-
-def compare(name):
-    tools = install(name)
-    with tempfile.TemporaryDirectory() as folder:
-        folder = pathlib.Path(folder)
-        (folder / "torch").mkdir()
-        (folder / "torch/__init__.py").write_text("class Tensor:\n    pass\n")
-        (folder / "tmp").mkdir()
-        java = shutil.which("java")
-        if java is None:
-            raise SystemExit("found no java in the PATH, which both servers need")
-        environment = {**os.environ, "JAVA_HOME": str(pathlib.Path(java).resolve().parents[1]), "PATH": "%s:%s" % (tools, os.environ["PATH"]), "PYTHONPATH": str(folder), "TEMP": str(folder / "tmp"),
-                       "LOG_LOCATION": str(folder / "logs"), "METRICS_LOCATION": str(folder / "logs")}
-        store = archive(name, tools, folder, environment)
-        ports = free_ports(8)
-        common = "vmargs=-Djava.io.tmpdir=%s\nnumber_of_netty_threads=2\n" % (folder / "tmp")
-        if name == "mms":
-            theirs = properties(folder / "theirs.properties", ports[:2], common + "preload_model=false\n")
-            command = [tools / "multi-model-server", "--foreground", "--start", "--mms-config", theirs, "--model-store", store]
+def compare(kind, here, there):
+    """Prints where the two differ. Returns how many answers are the same, different for a known reason, and neither."""
+    different = json.loads(DIFFERENT.read_text())[kind.name]
+    calls = {name_of(*call): call for call in CALLS[kind.name]}
+    unknown = set(different) - set(calls)
+    same = known = 0
+    failed = len(unknown)
+    for name in sorted(unknown):
+        print(f"FAILED  {kind.name}: {DIFFERENT.name} has {name}, which nobody asks")
+    for name, call in calls.items():
+        expected, found = answer(there, *call), answer(here, *call)
+        reason = different.get(name)
+        if found == expected and reason is None:
+            same += 1
+        elif found != expected and reason and reason["here"] == found:
+            known += 1
+            print(f"{kind.name}: {name}: different, because {reason['why']}")
         else:
-            theirs = properties(folder / "theirs.properties", ports[:3], common + "grpc_inference_port=%d\ngrpc_management_port=%d\n" % tuple(ports[6:]) +
-                                "disable_system_metrics=true\n")
-            command = [tools / "torchserve", "--foreground", "--start", "--ncs", "--ts-config", theirs, "--model-store", store, "--disable-token-auth",
-                       "--enable-model-api"]
-        ours = properties(folder / "ours.properties", ports[3:6], "python_executable=%s\n" % (tools / "python"))
-        with open(folder / "theirs.log", "wb") as one, open(folder / "ours.log", "wb") as two:
-            servers = [start(command, folder, one, environment),
-                       start([ROOT / "bin/shoal", "serve", "--model-store", store, "--mms-config", ours, "--model-server", name], folder, two, environment)]
-            try:
-                await_ping(ports[0], folder / "theirs.log")
-                await_ping(ports[3], folder / "ours.log")
-                return tell(name, ports)
-            finally:
-                for server in servers:
-                    os.killpg(server.pid, signal.SIGKILL)
-                    server.wait()
+            failed += 1
+            print(f"FAILED  {kind.name}: {name}\n  here   {json.dumps(found)}\n  there  {json.dumps(expected)}")
+            if reason:
+                print(f"  known  {json.dumps(reason['here'])}")
+    return same, known, failed
 
 
-def tell(name, ports):
-    """Prints where the two differ. Returns how often nobody meant it."""
-    wrong, meant = 0, 0
-    for method, port, path, *rest in CALLS:
-        at = 0 if port == "inference" else 1
-        bare = path.partition("#")[0]  # what is behind it only tells calls apart
-        theirs, ours = ask(ports[at], method, bare, *rest), ask(ports[3 + at], method, bare, *rest)
-        if theirs == ours:
-            continue
-        reason = MEANT.get(path)
-        meant, wrong = meant + (reason is not None), wrong + (reason is None)
-        print("%s: %s %s %s\n  %s\n  there %s\n  here  %s" % (name, method, path, rest[:1] or "", reason or "NOT MEANT", theirs, ours))
-    print("%s: %d calls: %d the same, %d meant to differ, %d not" % (name, len(CALLS), len(CALLS) - meant - wrong, meant, wrong))
-    return wrong
+def crowd(kind, server):
+    """The load of the document. Returns whether none failed, and all were answered with 200."""
+    server.register(f"url=echo.mar&{WALK}")
+    head = f"| {kind.name} | {server.title} |"
+    try:
+        said = load.run(server.infer, "/predictions/echo", b"x" * 1000, "image/jpeg", 1000, "-n", "10000")
+    except servers.Wrong as wrong:
+        print(f"{head} ab gave up: {str(wrong).splitlines()[-1]} |")
+        return False
+    print(f"{head} {said.complete:,} | {said.failed} | {said.others} | {said.rate:,.0f} | {said.p50:.0f} | {said.p99:.0f} |")
+    return said.complete == 10000 and said.failed == 0 and said.others == 0
+
+
+def beside(kind, folder):
+    """Starts both servers of a kind, and asks them everything."""
+    for name in ("store", "here", "there", "archives"):
+        (folder / name).mkdir()
+    service = HANDLER % ("mms.service" if kind.name == "mms" else "ts.utils.util")
+    for name, text in (("noop", service), ("broken", BROKEN), ("echo", ECHO)):
+        kind.archive(folder / "store", folder / "archives", name, {"service.py": text})
+    room, allowed = "job_queue_size=1000\n", "allowed_urls=http://127.0.0.1:1/.*\n"
+    with servers.Real(kind, folder / "there", folder / "store", room) as there, servers.Shoal(kind, folder / "here", folder / "store", room + allowed) as here:
+        same, known, failed = compare(kind, here, there)
+        print("\n| in the words of | server | answered | failed | other than 2xx | requests/s | p50, ms | p99, ms |\n|---|---|---|---|---|---|---|---|")
+        crowd(kind, there)
+        if not crowd(kind, here):
+            print("FAILED  the load of the document is not answered as a whole")
+            return same, known, failed + 1
+        print()
+        return same + 1, known, failed
 
 
 def main():
-    names = sys.argv[1:] or ["mms", "torchserve"]
-    sys.exit(1 if sum(compare(name) for name in names) else 0)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("kinds", nargs="*", metavar="mms|torchserve", help="whose answers are looked at (both)")
+    kinds = [servers.KINDS[name] for name in parser.parse_args().kinds or servers.KINDS]
+    servers.check(kinds)
+    load.check()
+    same = known = failed = 0
+    for kind in kinds:
+        with tempfile.TemporaryDirectory(prefix="shoal-peers-") as folder:
+            more = beside(kind, pathlib.Path(folder))
+        same, known, failed = same + more[0], known + more[1], failed + more[2]
+    print(f"{same} the same, {known} different for a known reason")
+    print(f"{same + known} passed, {failed} failed, 0 skipped")
+    return 1 if failed else 0
 
 
-main()
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except servers.Wrong as wrong:
+        sys.exit(str(wrong))

@@ -203,6 +203,10 @@ func (i *instance) restart(ctx context.Context) error {
 	return nil
 }
 
+// Process returns the id of the process that runs batches. It is asked by whoever
+// calls Run.
+func (i *instance) Process() int { return i.worker.cmd.Process.Pid }
+
 // Close implements [engine.Instance].
 func (i *instance) Close() error {
 	i.worker.end()

@@ -204,6 +204,12 @@ func (w *worker) watch() {
 	}
 }
 
+// Resident returns how many bytes of memory a process has; 0 means that nobody knows.
+func Resident(pid int) int64 {
+	_, resident := look(pid)
+	return resident
+}
+
 // listen receives frames until the connection is closed.
 func (w *worker) listen() {
 	logs := pen{log: w.log}

@@ -2,11 +2,13 @@ package mmshttp
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"mime"
 	"net/http"
 	"net/url"
+	"os"
 	"strconv"
 
 	"github.com/shoal-serving/shoal/internal/mms"
@@ -92,6 +94,7 @@ type wish struct {
 	Workers         *int   `json:"initial_workers"`
 	Synchronous     *bool  `json:"synchronous"`
 	ResponseTimeout int    `json:"response_timeout"`
+	StartupTimeout  int    `json:"startup_timeout"`
 	RetryApart      bool   `json:"retry_apart"`
 }
 
@@ -99,14 +102,18 @@ type wish struct {
 const maxWish = 1 << 20
 
 func (f *face) register(w http.ResponseWriter, r *http.Request) error {
-	wish, err := readWish(w, r)
+	var wish wish
+	err := f.inTime(w, r, func() (err error) {
+		wish, err = readWish(w, r)
+		return err
+	})
 	if err != nil {
 		return err
 	}
 	done, err := f.server.Register(r.Context(), mms.Registration{
 		URL: wish.URL, Name: wish.Name, Handler: wish.Handler, Runtime: wish.Runtime, BatchSize: wish.BatchSize, MaxBatchDelay: wish.MaxBatchDelay,
 		Workers: wish.Workers, Asynchronous: wish.Synchronous != nil && !*wish.Synchronous,
-		ResponseTimeout: wish.ResponseTimeout, RetryApart: wish.RetryApart,
+		ResponseTimeout: wish.ResponseTimeout, StartupTimeout: wish.StartupTimeout, RetryApart: wish.RetryApart,
 	})
 	if err != nil {
 		return err
@@ -133,14 +140,16 @@ func readWish(w http.ResponseWriter, r *http.Request) (wish wish, err error) {
 		if err == nil {
 			err = json.Unmarshal(text, &wish)
 		}
-		if err != nil {
-			return wish, badRequest("the body: " + err.Error())
+		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+			err = badRequest("the body: " + err.Error())
 		}
-		return wish, nil
+		return wish, err
 	}
 	q := r.URL.Query()
 	wish.Name, wish.Runtime, wish.Handler, wish.URL = q.Get("model_name"), q.Get("runtime"), q.Get("handler"), q.Get("url")
-	for name, to := range map[string]*int{"batch_size": &wish.BatchSize, "response_timeout": &wish.ResponseTimeout} {
+	for name, to := range map[string]*int{
+		"batch_size": &wish.BatchSize, "response_timeout": &wish.ResponseTimeout, "startup_timeout": &wish.StartupTimeout,
+	} {
 		if *to, err = number(q, name, 0); err != nil {
 			return wish, err
 		}
@@ -174,6 +183,9 @@ func (f *face) scale(w http.ResponseWriter, r *http.Request, name, version strin
 	}
 	if most < least {
 		return badRequest("max_worker cannot be less than min_worker.")
+	}
+	if version == "" && f.torch() {
+		version = q.Get("model_version")
 	}
 	v, err := f.server.Find(name, version)
 	if err != nil {
@@ -311,18 +323,20 @@ func (f *face) description(v *mms.Version) description {
 		BatchSize: v.BatchSize, MaxBatchDelay: v.MaxBatchDelay.Milliseconds(), AtStart: v.AtStart, Workers: []any{},
 	}
 	if f.torch() {
-		waiting, seconds := v.Waiting(), int64(v.ResponseTimeout.Seconds())
+		waiting := v.Waiting()
 		d.Version = v.Version
-		d.torchOnly = &torchOnly{ResponseTimeout: seconds, StartupTimeout: 120, MaxRetryTimeout: 300, DeviceType: "cpu"}
+		d.torchOnly = &torchOnly{
+			ResponseTimeout: int64(v.ResponseTimeout.Seconds()), StartupTimeout: int64(v.StartupTimeout.Seconds()), MaxRetryTimeout: 300, DeviceType: "cpu",
+		}
 		d.torchQueue = &torchQueue{queueStatus{v.Queue() - waiting, waiting}}
 	}
 	for _, worker := range v.Workers() {
-		line := workerLine{ID: worker.ID, Started: worker.Started.UTC().Format("2006-01-02T15:04:05.000Z"), Status: "READY"}
+		line := workerLine{ID: worker.ID, Started: worker.Started.UTC().Format("2006-01-02T15:04:05.000Z"), Status: "READY", Memory: worker.Memory}
 		if !worker.Ready {
 			line.Status = "UNLOADING"
 		}
 		if f.torch() {
-			d.Workers = append(d.Workers, torchWorker{line.ID, line.Started, line.Status, line.Memory, -1, line.GPU, "N/A"})
+			d.Workers = append(d.Workers, torchWorker{line.ID, line.Started, line.Status, line.Memory, worker.Process, line.GPU, "N/A"})
 		} else {
 			d.Workers = append(d.Workers, line)
 		}

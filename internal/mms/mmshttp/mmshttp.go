@@ -4,6 +4,7 @@
 package mmshttp
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
@@ -56,13 +57,13 @@ func (o Options) withDefaults() Options {
 func (f *face) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	id := requestID()
 	h := w.Header()
-	h.Set("x-request-id", id)
+	h.Set("X-Request-Id", id)
 	h.Set("Pragma", "no-cache")
 	h.Set("Cache-Control", "no-cache; no-store, must-revalidate, private")
 	h.Set("Expires", "Thu, 01 Jan 1970 00:00:00 UTC")
 	segments := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
 	err := f.route(w, r, id, segments)
-	if err == nil || r.Context().Err() != nil {
+	if err == nil || errors.Is(err, context.Canceled) {
 		return // answered, or nobody is there to be
 	}
 	var told *mms.Error
@@ -98,11 +99,10 @@ func (f *face) route(w http.ResponseWriter, r *http.Request, id string, segments
 	case segments[0] == "api-description":
 		return f.describeAPI(w)
 	case segments[0] == "predictions" && len(segments) >= 2:
-		version := ""
 		if len(segments) > 2 && f.torch() {
-			version = segments[2]
+			return f.predictVersion(w, r, id, segments)
 		}
-		return f.predict(w, r, id, segments[1], version, false)
+		return f.predict(w, r, id, segments[1], "", false)
 	case segments[0] == "invocations":
 		return f.invocations(w, r, id)
 	case invoke:

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"mime/multipart"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -337,6 +338,13 @@ func TestAHandlerThatCannotBeLoadedSaysWhy(t *testing.T) {
 	t.Error("the model stays registered")
 }
 
+func TestAWorkerThatDoesNotStartIsNotWaitedFor(t *testing.T) {
+	f := start(t, mms.TorchServe, nil)
+	writeMar(t, f.store, "stuck", "1.0", "service:handle", map[string]string{"service.py": "import time\ntime.sleep(3600)\n"})
+	f.want("POST", f.manage+"/models?url=stuck-1.0.mar&initial_workers=1&startup_timeout=1", "", 500, "found no worker after 1s, which startup_timeout allows")
+	f.want("GET", f.manage+"/models/stuck", "", 404)
+}
+
 func TestTheQueueIsBounded(t *testing.T) {
 	f := start(t, mms.MultiModelServer, func(s *mms.Settings) { s.Queue = 1 })
 	writeMar(t, f.store, "noop", "1.0", "service:handle", map[string]string{"service.py": noop})
@@ -424,4 +432,41 @@ func TestABodyThatIsTooLongIsRefused(t *testing.T) {
 	defer small.Close()
 	f.want("POST", small.URL+"/predictions/m", "0123456789", 404)
 	f.want("POST", small.URL+"/predictions/m", "0123456789a", 413, "max_request_size")
+}
+
+func TestABodyThatDoesNotComeIsNotWaitedFor(t *testing.T) {
+	f := start(t, mms.MultiModelServer, nil)
+	hasty := httptest.NewServer(Both(f.server, Options{BodyTimeout: 50 * time.Millisecond}))
+	defer hasty.Close()
+	for _, head := range []string{
+		"POST /predictions/m HTTP/1.1\r\nHost: x\r\nContent-Length: 100", "POST /predictions/m HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked",
+		"POST /models HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100",
+	} {
+		conn, err := net.Dial("tcp", hasty.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Write([]byte(head + "\r\n\r\n")); err != nil {
+			t.Fatal(err)
+		}
+		answer, err := io.ReadAll(conn) // until the server closes
+		if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 408") || !strings.Contains(string(answer), "was not here after 50ms") {
+			t.Errorf("%s: %s, %v", head, answer, err)
+		}
+		if err := conn.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestAHandlerSeesWhereItWasAsked(t *testing.T) {
+	f := start(t, mms.TorchServe, nil)
+	writeMar(t, f.store, "where", "1.0", "service:handle", map[string]string{"service.py": `
+def handle(data, context):
+    return data and [[context.get_request_header(i, "url_path"), context.get_request_header(i, "host")] for i in range(len(data))]
+`})
+	f.want("POST", f.manage+"/models?url=where-1.0.mar&initial_workers=1", "", 200)
+	f.want("POST", f.infer+"/predictions/where/1.0/some/place", "", 200, `"some/place"`, strings.TrimPrefix(f.infer, "http://"))
+	f.want("POST", f.infer+"/predictions/where/1.0", "", 200, `"",`)
+	f.want("POST", f.infer+"/predictions/where/1.0/a%0Ab", "", 404)
 }

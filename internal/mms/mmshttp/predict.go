@@ -8,7 +8,10 @@ import (
 	"mime/multipart"
 	"net/http"
 	"net/url"
+	"os"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/infer"
@@ -20,36 +23,52 @@ import (
 func (f *face) invocations(w http.ResponseWriter, r *http.Request, id string) error {
 	name := r.URL.Query().Get("model_name")
 	if name == "" {
-		started := ""
-		for _, v := range f.server.Usual() {
-			switch {
-			case !v.AtStart:
-			case started != "":
-				return badRequest("Parameter model_name is required: more than one model was loaded at the start.")
-			default:
-				started = v.Name
-			}
+		started := slices.DeleteFunc(f.server.Usual(), func(v *mms.Version) bool { return !v.AtStart })
+		if len(started) == 1 {
+			name = started[0].Name
 		}
-		name = started
-	}
-	if name == "" {
-		return badRequest("Parameter model_name is required.")
 	}
 	return f.predict(w, r, id, name, "", true)
 }
 
-// predict answers a prediction. Parameters of the query are part of the data on those
-// paths where MMS has it so.
+// predictVersion answers a prediction of a version. What is behind it in the path
+// reaches the handler, as there, as if it were a header.
+func (f *face) predictVersion(w http.ResponseWriter, r *http.Request, id string, segments []string) error {
+	more := strings.Join(segments[3:], "/")
+	if strings.ContainsAny(more, "\r\n") {
+		return errNoResource // headers have none of these
+	}
+	if more != "" {
+		r.Header["url_path"] = []string{more}
+	}
+	return f.predict(w, r, id, segments[1], segments[2], false)
+}
+
+// predict answers a prediction. Without a model in the path TorchServe looks for it in
+// the form. Parameters of the query are part of the data on those paths where MMS has it
+// so.
 func (f *face) predict(w http.ResponseWriter, r *http.Request, id, model, version string, query bool) error {
+	parts, err := f.parts(w, r, query)
+	if err != nil {
+		return err
+	}
+	if model == "" && f.torch() {
+		if at := slices.IndexFunc(parts, func(p mms.Part) bool { return p.Name == "model_name" }); at >= 0 {
+			model = string(parts[at].Data)
+		}
+	}
+	if model == "" {
+		return badRequest("Parameter model_name is required.")
+	}
 	if r.Method == http.MethodOptions {
 		if _, err := f.server.Find(model, version); err != nil {
 			return err
 		}
 		return f.describeAPI(w)
 	}
-	parts, err := f.parts(w, r, query)
-	if err != nil {
-		return err
+	r.Header["Host"] = []string{r.Host} // net/http keeps it elsewhere, and handlers look for it here
+	if f.torch() && r.Header["url_path"] == nil {
+		r.Header["url_path"] = []string{""}
 	}
 	var resp infer.Response
 	answer, err := f.server.Predict(r.Context(), &mms.Request{
@@ -74,40 +93,57 @@ func (f *face) predict(w http.ResponseWriter, r *http.Request, id, model, versio
 func (f *face) parts(w http.ResponseWriter, r *http.Request, query bool) ([]mms.Part, error) {
 	var parts []mms.Part
 	if query {
-		for name, values := range r.URL.Query() {
-			for _, v := range values {
-				parts = append(parts, mms.Part{Name: name, Type: "text/plain; charset=UTF-8", Data: []byte(v)})
-			}
+		var err error
+		if parts, err = fields(r.URL.RawQuery); err != nil {
+			return nil, badRequest(err.Error())
 		}
 	}
-	if f.opts.BodyTimeout > 0 {
-		conn := http.NewResponseController(w)
-		// A writer that has no connection has no deadlines either. Afterwards, whether the
-		// client is still there is found out by reading on.
-		_ = conn.SetReadDeadline(time.Now().Add(f.opts.BodyTimeout))
-		defer func() { _ = conn.SetReadDeadline(time.Time{}) }()
-	}
-	body := http.MaxBytesReader(w, r.Body, f.opts.MaxRequest)
-	kind, options, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	var more []mms.Part
-	var err error
-	switch kind {
-	case "multipart/form-data":
-		more, err = readForm(multipart.NewReader(body, options["boundary"]))
-	case "application/x-www-form-urlencoded":
-		more, err = readFields(body)
-	default:
-		more = []mms.Part{{Name: mms.Body, Type: kind}}
-		more[0].Data, err = readAll(body, r.ContentLength, f.opts.MaxRequest)
-	}
+	err := f.inTime(w, r, func() (err error) {
+		more, err = f.readParts(http.MaxBytesReader(w, r.Body, f.opts.MaxRequest), r)
+		return err
+	})
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return nil, tell(http.StatusRequestEntityTooLarge, "RequestEntityTooLargeException", fmt.Sprintf(
 			"found a body of more than %d bytes; max_request_size in config.properties allows more", f.opts.MaxRequest))
 	}
-	if err != nil {
-		return nil, badRequest(err.Error())
+	if _, ok := errors.AsType[*mms.Error](err); !ok && err != nil {
+		err = badRequest(err.Error())
 	}
-	return append(parts, more...), nil
+	return append(parts, more...), err
+}
+
+// inTime reads the body of a request. A client that is too slow is not waited for.
+func (f *face) inTime(w http.ResponseWriter, r *http.Request, read func() error) error {
+	if f.opts.BodyTimeout == 0 || r.ContentLength == 0 {
+		return read()
+	}
+	conn := http.NewResponseController(w)
+	// A writer that has no connection has no deadlines either.
+	_ = conn.SetReadDeadline(time.Now().Add(f.opts.BodyTimeout))
+	err := read()
+	switch {
+	case err == nil:
+		// Whether the client is still there is found out by reading on.
+		_ = conn.SetReadDeadline(time.Time{})
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		// The deadline stays, so that nobody waits for the rest of the body.
+		return tell(http.StatusRequestTimeout, "RequestTimeoutException", fmt.Sprintf(
+			"the body of the request was not here after %v; send it faster, or let the server wait for longer", f.opts.BodyTimeout))
+	}
+	return err
+}
+
+func (f *face) readParts(body io.Reader, r *http.Request) ([]mms.Part, error) {
+	kind, options, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	switch kind {
+	case "multipart/form-data":
+		return readForm(multipart.NewReader(body, options["boundary"]))
+	case "application/x-www-form-urlencoded":
+		return readFields(body)
+	}
+	data, err := readAll(body, r.ContentLength, f.opts.MaxRequest)
+	return []mms.Part{{Name: mms.Body, Type: kind, Data: data}}, err
 }
 
 // readAll reads a body, into memory of its size if that is known and allowed.
@@ -123,6 +159,8 @@ func readAll(body io.Reader, size, most int64) ([]byte, error) {
 // maxFields is how many a form may have.
 const maxFields = 1000
 
+var errTooMany = fmt.Errorf("found more fields than a form may have, which are %d", maxFields)
+
 func readForm(form *multipart.Reader) (parts []mms.Part, err error) {
 	for {
 		p, err := form.NextPart()
@@ -133,7 +171,7 @@ func readForm(form *multipart.Reader) (parts []mms.Part, err error) {
 			return nil, err
 		}
 		if len(parts) == maxFields {
-			return nil, fmt.Errorf("found more fields than a form may have, which are %d", maxFields)
+			return nil, errTooMany
 		}
 		data, err := io.ReadAll(p)
 		if err != nil {
@@ -144,19 +182,31 @@ func readForm(form *multipart.Reader) (parts []mms.Part, err error) {
 	}
 }
 
-func readFields(body io.Reader) (parts []mms.Part, err error) {
+func readFields(body io.Reader) ([]mms.Part, error) {
 	text, err := io.ReadAll(body)
 	if err != nil {
 		return nil, err
 	}
-	values, err := url.ParseQuery(string(text))
-	if err != nil {
-		return nil, err
-	}
-	for name, all := range values {
-		for _, v := range all {
-			parts = append(parts, mms.Part{Name: name, Type: "text/plain", Data: []byte(v)})
+	return fields(string(text))
+}
+
+// fields takes those of a form or a query apart, in their order. They are of no type.
+func fields(text string) (parts []mms.Part, err error) {
+	for pair := range strings.SplitSeq(text, "&") {
+		if pair == "" {
+			continue
 		}
+		if len(parts) == maxFields {
+			return nil, errTooMany
+		}
+		name, value, _ := strings.Cut(pair, "=")
+		if name, err = url.QueryUnescape(name); err != nil {
+			return nil, err
+		}
+		if value, err = url.QueryUnescape(value); err != nil {
+			return nil, err
+		}
+		parts = append(parts, mms.Part{Name: name, Data: []byte(value)})
 	}
 	return parts, nil
 }

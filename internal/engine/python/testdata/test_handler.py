@@ -10,13 +10,11 @@ from shoal_wire import U32
 
 def message(headers, parts):
     """A request as the server writes it."""
-    out = U32.pack(len(headers))
-    for one in [x for pair in headers for x in pair]:
-        out += U32.pack(len(one)) + one
-    out += U32.pack(len(parts))
+    lines = b"".join(b"%s\n%s\n" % pair for pair in headers)
+    out = U32.pack(len(lines)) + lines + U32.pack(len(parts))
     for one in [x for part in parts for x in part]:
         out += U32.pack(len(one)) + one
-    return out
+    return memoryview(out)
 
 
 class Requests(unittest.TestCase):
@@ -40,13 +38,20 @@ class Requests(unittest.TestCase):
         with self.assertRaises(TypeError):
             handler.encoded(object())
 
+    def test_an_answer_may_be_a_tensor(self):
+        torch = types.ModuleType("torch")
+        torch.Tensor, torch.save = complex, lambda tensor, file: file.write(b"saved")
+        sys.modules["torch"] = torch
+        self.addCleanup(sys.modules.pop, "torch")
+        self.assertEqual(handler.encoded(1j), b"saved")
+
 
 class Entries(unittest.TestCase):
     def entry(self, text, said="service"):
         module = types.ModuleType("service")
         exec(text, module.__dict__)  # as if it had been imported
         sys.modules["service"] = module
-        self.addCleanup(sys.modules.pop, "service")
+        self.addCleanup(sys.modules.pop, "service", None)
         return handler.entry(said, "context")
 
     def test_a_function_is_called_once_with_nothing(self):

@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import inspect
+import io
 import json
 import logging
 import os
@@ -15,8 +16,9 @@ import numpy as np
 
 import shoal_worker
 import triton_python_backend_utils as pb_utils
+from shoal_wire import U32
 
-U32 = struct.Struct("<I")
+REPLY = struct.Struct("<III")  # status, whether the handler failed, number of headers
 log = logging.getLogger("shoal.handler")
 
 
@@ -67,7 +69,8 @@ class RequestProcessor:
     def get_response_headers(self):
         return self._response_header
 
-    get_response_header = get_response_headers
+    def get_response_header(self, key):
+        return self._response_header.get(key)
 
 
 class MetricsStore:
@@ -228,48 +231,44 @@ def entry(handler, context):
     return service.handle if hasattr(service, "handle") else chain(service)
 
 
-def text(data, at):
+def piece(data, at):
+    """A view of the bytes behind their length, and where they end."""
     n, = U32.unpack_from(data, at)
-    return bytes(data[at + 4:at + 4 + n]), at + 4 + n
+    return data[at + 4:at + 4 + n], at + 4 + n
 
 
 def value(kind, data, decodes):
-    if not decodes:
-        return bytearray(data)
     try:
-        if kind == "application/json":
-            return json.loads(data)
-        if kind.startswith("text"):
-            return data.decode()
+        if decodes and kind == "application/json":
+            return json.loads(bytes(data))
+        if decodes and kind.startswith("text"):
+            return str(data, "utf-8")
     except ValueError:
         log.warning("a request is not the %s that it says, and is passed on as it came", kind)
     return bytearray(data)
 
 
 def read(data, decodes):
-    """A request: its data by name, and its headers."""
-    count, = U32.unpack_from(data, 0)
-    at, own, parts, headers = 4, [], {}, Headers()
-    for _ in range(count):
-        name, at = text(data, at)
-        content, at = text(data, at)
-        own.append((name.decode("latin-1"), content.decode("latin-1")))
+    """A request, of which data is a view: its parts by name, and its headers."""
+    lines, at = piece(data, 0)
+    lines = str(lines, "latin-1").split("\n")
     count, = U32.unpack_from(data, at)
     at += 4
+    parts, headers = {}, Headers()
     for _ in range(count):
-        name, at = text(data, at)
-        kind, at = text(data, at)
-        content, at = text(data, at)
-        name, kind = name.decode("utf-8", "replace"), kind.decode("latin-1")
+        name, at = piece(data, at)
+        kind, at = piece(data, at)
+        content, at = piece(data, at)
+        name, kind = str(name, "utf-8", "replace"), str(kind, "latin-1")
         parts[name] = value(kind, content, decodes)
         headers[name] = {"content-type": kind}
-    headers.update(own)
+    headers.update(zip(lines[::2], lines[1::2]))
     return parts, headers
 
 
 def reply(status, failed, headers, body):
     """A response as it is sent."""
-    out = [U32.pack(status), U32.pack(1 if failed else 0), U32.pack(len(headers))]
+    out = [REPLY.pack(status, failed, len(headers))]
     for name, content in headers.items():
         for one in (str(name).encode(), str(content).encode()):
             out += [U32.pack(len(one)), one]
@@ -283,6 +282,11 @@ def encoded(item):
         return item
     if isinstance(item, str):
         return item.encode()
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(item, torch.Tensor):  # as TorchServe has it
+        file = io.BytesIO()
+        torch.save(item, file)
+        return file.getvalue()
     return json.dumps(item, indent=2).encode()
 
 
@@ -330,7 +334,7 @@ class TritonPythonModel:
     def execute(self, requests):
         data, processors, ids = [], [], {}
         for i, request in enumerate(requests):
-            parts, headers = read(request.inputs()[0].as_numpy().tobytes(), self.decodes)
+            parts, headers = read(request.inputs()[0].as_numpy()[0].data, self.decodes)
             data.append(parts)
             processors.append(RequestProcessor(headers))
             ids[i] = request.request_id()
