@@ -21,6 +21,7 @@ import collections
 import json
 import os
 import pathlib
+import re
 import signal
 import sys
 import tempfile
@@ -86,8 +87,8 @@ SERVERS = {
 
 
 class Answer:
-    def __init__(self, status, text, began):
-        self.status, self.text = status, text  # the status is a word if there is none
+    def __init__(self, status, began):
+        self.status = status  # a word if there is none
         self.began, self.ended = began, time.monotonic()
 
 
@@ -95,26 +96,31 @@ async def ask(server, text, method="POST", path=None, patience=PATIENCE):
     """One request on a connection of its own. A client whose patience ends leaves."""
     began = time.monotonic()
     headers, body = server.request(text) if method == "POST" else ({}, b"")
-    lines = [f"{method} {path or server.path} HTTP/1.1", f"Host: {server.address}", "Connection: close", f"Content-Length: {len(body)}"]
+    lines = [f"{method} {path or server.path} HTTP/1.1", f"Host: {server.address}", f"Content-Length: {len(body)}"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
-    host, port = server.address.split(":")
     writer = None
     try:
         async with asyncio.timeout(patience):
-            reader, writer = await asyncio.open_connection(host, int(port))
+            reader, writer = await asyncio.open_connection(*server.address.split(":"))
             writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
-            whole = await reader.read(-1)
+            return Answer(await status(reader), began)
     except TimeoutError:
-        return Answer("left", "", began)
-    except OSError as e:
-        return Answer("cut off", str(e), began)
+        return Answer("left", began)
+    except (OSError, EOFError):
+        return Answer("cut off", began)
     finally:
         if writer is not None:
             writer.close()
-    head, _, rest = whole.partition(b"\r\n\r\n")
-    if not head.startswith(b"HTTP/1.1 "):
-        return Answer("cut off", "", began)
-    return Answer(int(head.split()[1]), rest.decode(errors="replace"), began)
+
+
+async def status(reader):
+    """That of an answer, when all of it is there. Not every server closes the connection then."""
+    head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+    if length := re.search(r"\r\ncontent-length: *(\d+)", head):
+        await reader.readexactly(int(length[1]))
+    elif "\r\ntransfer-encoding: chunked" in head:
+        await reader.readuntil(b"0\r\n\r\n")
+    return int(head.split()[1])
 
 
 def batches(server):
