@@ -93,6 +93,9 @@ func (f *face) route(w http.ResponseWriter, r *http.Request, id string, segments
 	if !f.inference {
 		return errNoResource
 	}
+	if f.torch() {
+		r.Header["url_path"] = []string{""} // see predictVersion
+	}
 	switch {
 	case segments[0] == "ping" && len(segments) == 1:
 		return f.ping(w)

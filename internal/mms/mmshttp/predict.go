@@ -32,15 +32,13 @@ func (f *face) invocations(w http.ResponseWriter, r *http.Request, id string) er
 }
 
 // predictVersion answers a prediction of a version. What is behind it in the path
-// reaches the handler, as there, as if it were a header.
+// reaches the handler, as in TorchServe, as if it were a header.
 func (f *face) predictVersion(w http.ResponseWriter, r *http.Request, id string, segments []string) error {
 	more := strings.Join(segments[3:], "/")
 	if strings.ContainsAny(more, "\r\n") {
 		return errNoResource // headers have none of these
 	}
-	if more != "" {
-		r.Header["url_path"] = []string{more}
-	}
+	r.Header["url_path"] = []string{more}
 	return f.predict(w, r, id, segments[1], segments[2], false)
 }
 
@@ -67,9 +65,6 @@ func (f *face) predict(w http.ResponseWriter, r *http.Request, id, model, versio
 		return f.describeAPI(w)
 	}
 	r.Header["Host"] = []string{r.Host} // net/http keeps it elsewhere, and handlers look for it here
-	if f.torch() && r.Header["url_path"] == nil {
-		r.Header["url_path"] = []string{""}
-	}
 	var resp infer.Response
 	answer, err := f.server.Predict(r.Context(), &mms.Request{
 		ID: id, Model: model, Version: version, Client: kserve.ClientOf(r.RemoteAddr), Header: r.Header, Parts: parts,
