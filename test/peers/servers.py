@@ -111,9 +111,8 @@ class Server:
         ports = free_ports(3)
         self.infer, self.manage = (f"127.0.0.1:{port}" for port in ports[:2])
         config = folder / "config.properties"
-        # MMS has no metrics, and its own words for that key.
-        addresses = ("inference", "management", "metrics")[:2 if type(self) is Real and kind.name == "mms" else 3]
-        config.write_text("".join(f"{name}_address=http://127.0.0.1:{port}\n" for name, port in zip(addresses, ports)) + properties + self.properties())
+        addresses = zip(("inference", "management", "metrics"), ports)
+        config.write_text("".join(f"{name}_address=http://127.0.0.1:{port}\n" for name, port in addresses) + properties + self.properties())
         with open(folder / "log", "wb") as log:
             # In a group of its own, so that all of it can be ended.
             self.process = subprocess.Popen(self.command(config, store), cwd=folder, env=kind.environment(folder), stdout=log, stderr=log, start_new_session=True)
