@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net/http"
+	"regexp"
 	"runtime"
 	"strings"
 
@@ -38,12 +39,16 @@ type Options struct {
 	Log     *slog.Logger
 }
 
+// collecting is what garbage collection takes of the processors, which is not among
+// what the library tells by itself.
+var collecting = regexp.MustCompile(`^/cpu/classes/gc/total:cpu-seconds$`)
+
 // New returns what answers GET /metrics.
 func New(src Source, opts Options) http.Handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(
 		collector{src: src, build: prometheus.MustNewConstMetric(buildInfo, prometheus.GaugeValue, 1, opts.Version, runtime.Version())},
-		collectors.NewGoCollector(),
+		collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(collectors.GoRuntimeMetricsRule{Matcher: collecting})),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	if opts.Machine != nil {
