@@ -167,11 +167,15 @@ bench-replay: build ## record a minute, replay it twice, and hold it against the
 
 .PHONY: proofs
 proofs: build ## prove with real models what docs/measured.md says of them; wants `make models` and a quiet machine for 10 minutes
-	go test -tags e2e,proofs -count 1 -timeout 60m -v -run '^TestProof' -skip 'Untouched|TenModels|Forward' ./test/e2e -strict
+	go test -tags e2e,proofs -count 1 -timeout 60m -v -run '^TestProof' -skip 'Untouched|TenModels|Forward|Limits' ./test/e2e -strict
 
 .PHONY: forward
 forward: build numpy ## hold 128 Python processes against the bare engine, and one array of 600 KB against the model; wants `make models` and a quiet machine for 10 minutes
 	go test -tags e2e,proofs -count 1 -timeout 60m -v -run '^TestProofForward' ./test/e2e -strict
+
+.PHONY: limits
+limits: build ## hold the server against the bare engine and against a server that only echoes; wants `make models` and a quiet machine for 15 minutes, and goes on where it was stopped. ONLY=way is a part
+	go test -tags e2e,proofs -count 1 -timeout 60m -v -run '^TestProofLimits$(if $(ONLY),/$(ONLY))' ./test/e2e -strict
 
 .PHONY: slo
 slo: build ## prove that overload costs no goodput, with the seed device and ResNet-50; wants `make models` and a quiet machine for 15 minutes

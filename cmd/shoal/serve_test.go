@@ -48,7 +48,13 @@ func (l listeners) Handle(_ context.Context, r slog.Record) error {
 // their addresses. It logs to log, too.
 func running(t *testing.T, faces int, log slog.Handler, args ...string) map[string]string {
 	t.Helper()
-	opts, _, err := serveFlags(nil, append(args, "--http-port=0", "--grpc-port=0", "--metrics-port=0", "../../examples/seed-device")...)
+	return serving(t, faces, log, append(args, "../../examples/seed-device")...)
+}
+
+// serving is running, with the models that args name.
+func serving(t *testing.T, faces int, log slog.Handler, args ...string) map[string]string {
+	t.Helper()
+	opts, _, err := serveFlags(nil, append(args, "--http-port=0", "--grpc-port=0", "--metrics-port=0")...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -225,10 +225,12 @@ func (s *server) usage() usage {
 	}
 }
 
-// ran is how many batches of a size a model has run, and how long that took.
+// ran is how many batches of a size a model has run, and how long that took, and
+// joining their rows before.
 type ran struct {
-	count int
-	took  time.Duration
+	count  int
+	took   time.Duration
+	joined time.Duration
 }
 
 // batches returns what a model's statistics say of the batches that it has run, by
@@ -240,6 +242,7 @@ func (s *server) batches(model string) map[int]ran {
 		Models []struct {
 			Batches []struct {
 				Rows    int                     `json:"batch_size"`
+				Input   struct{ NS int }        `json:"compute_input"`
 				Compute struct{ Count, NS int } `json:"compute_infer"`
 			} `json:"batch_stats"`
 		} `json:"model_stats"`
@@ -249,7 +252,7 @@ func (s *server) batches(model string) map[int]ran {
 	}
 	all := map[int]ran{}
 	for _, b := range stats.Models[0].Batches {
-		all[b.Rows] = ran{b.Compute.Count, time.Duration(b.Compute.NS)}
+		all[b.Rows] = ran{b.Compute.Count, time.Duration(b.Compute.NS), time.Duration(b.Input.NS)}
 	}
 	return all
 }

@@ -1,0 +1,155 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/shoal-serving/shoal/internal/buf"
+	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
+	"github.com/shoal-serving/shoal/tensor"
+)
+
+// An echo is a process that does nothing but answer: what a request costs before a
+// server does anything with it. It puts the body into one piece of pooled memory, as
+// an engine needs it, and answers with bytes that are ready.
+//
+// Over gRPC it has the options of kservegrpc, and a codec that reads no field.
+
+// TestARequestCostsLittleMoreThanAnEcho compares the CPU time of the server, whose model
+// takes none, with that of the echo. Time that others take from them does not count,
+// so that it holds on a busy machine, with room for what that does to caches.
+func TestARequestCostsLittleMoreThanAnEcho(t *testing.T) {
+	s := start(t, repositoryOf(t, instants))
+	echo, _, _ := startEcho(t)
+	for _, p := range []struct {
+		protocol, model string
+		in              []tensor.Tensor
+		most            float64 // times the echo
+	}{
+		{"gRPC", "small", rowOf(1, 32, 100), 2.5},
+		{"HTTP", "small", rowOf(1, 32, 100), 2.5},
+		{"gRPC", "large", rowOf(3, 224, 224), 2},
+		{"HTTP", "large", rowOf(3, 224, 224), 2},
+	} {
+		echoed, served := askOver(t, p.protocol, echo.at(p.protocol), p.model, p.in), askOver(t, p.protocol, s.at(p.protocol), p.model, p.in)
+		hold(t, p.protocol+", "+p.model+": CPU for a request, times the echo's", 0, p.most, func() float64 {
+			const d = 300 * time.Millisecond
+			b, m := pullAt(t, echo, echoed, 16, d), pullAt(t, s, served, 16, d)
+			t.Logf("the echo takes %.1f µs for a request, the server %.1f", b.cpu, m.cpu)
+			return m.cpu / b.cpu
+		})
+	}
+}
+
+// echoEnv makes the program of the test the echo.
+const echoEnv = "SHOAL_E2E_ECHO"
+
+// bytesOut is how long the output of an answer is: 4 KB, as a text recogniser's.
+const bytesOut = 4096
+
+// startEcho runs the echo. It is a server that has no metrics, and two more addresses.
+func startEcho(t *testing.T) (echo *server, lean, handing string) {
+	t.Helper()
+	cmd := exec.Command(os.Args[0], "-test.run=^TestTheEcho$")
+	cmd.Env = append(os.Environ(), echoEnv+"=1")
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	line, err := bufio.NewReader(out).ReadString('\n')
+	at := strings.Fields(line)
+	if err != nil || len(at) != 4 {
+		t.Fatalf("the echo says %q: %v", line, err)
+	}
+	return &server{t: t, cmd: cmd, grpc: at[0], http: "http://" + at[1]}, at[2], at[3]
+}
+
+// TestTheEcho is the echo, if it is run as such.
+func TestTheEcho(t *testing.T) {
+	if os.Getenv(echoEnv) == "" {
+		t.Skip("It is only run by other tests.")
+	}
+	answer, err := proto.Marshal(&kservepb.ModelInferResponse{
+		ModelName: "small", ModelVersion: "1", RawOutputContents: [][]byte{make([]byte, bytesOut)},
+		Outputs: []*kservepb.ModelInferResponse_InferOutputTensor{{Name: "y", Datatype: "FP32", Shape: []int64{1, bytesOut / 4}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var listeners []net.Listener
+	for range 4 {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		listeners = append(listeners, l)
+	}
+	s := grpc.NewServer(grpc.NumStreamWorkers(64), grpc.ReadBufferSize(128<<10), grpc.MaxRecvMsgSize(64<<20), grpc.ForceServerCodecV2(echoCodec{answer}))
+	s.RegisterService(&grpc.ServiceDesc{
+		ServiceName: kservepb.GRPCInferenceService_ServiceDesc.ServiceName, HandlerType: (*any)(nil),
+		Methods: []grpc.MethodDesc{{MethodName: "ModelInfer", Handler: echoInfer}},
+	}, nil)
+	// All of them until the process is ended.
+	go func() { _ = s.Serve(listeners[0]) }()
+	go func() { _ = http.Serve(listeners[1], http.HandlerFunc(echoHTTP)) }()
+	go serveLean(listeners[2], answer, false)
+	go serveLean(listeners[3], answer, true)
+	for _, l := range listeners {
+		_, _ = fmt.Fprint(os.Stdout, l.Addr(), " ") // whoever started it reads that
+	}
+	_, _ = fmt.Fprintln(os.Stdout)
+	select {}
+}
+
+var echoInfer grpc.MethodHandler = func(_ any, _ context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+	return struct{}{}, decode(nil) // no answer at all would be written without the codec
+}
+
+type echoCodec struct{ answer []byte }
+
+func (echoCodec) Name() string { return "proto" }
+
+func (echoCodec) Unmarshal(data mem.BufferSlice, _ any) error {
+	data.MaterializeToBuffer(mem.DefaultBufferPool()).Free()
+	return nil
+}
+
+func (c echoCodec) Marshal(any) (mem.BufferSlice, error) {
+	return mem.BufferSlice{mem.SliceBuffer(c.answer)}, nil
+}
+
+var echoed = make([]byte, bytesOut)
+
+func echoHTTP(w http.ResponseWriter, r *http.Request) {
+	body := buf.Get(int(r.ContentLength))
+	defer body.Release()
+	if _, err := io.ReadFull(r.Body, body.B); err != nil {
+		w.WriteHeader(http.StatusBadRequest)
+		return
+	}
+	w.Header().Set("Content-Length", strconv.Itoa(bytesOut))
+	_, _ = w.Write(echoed)
+}

@@ -1,0 +1,428 @@
+//go:build e2e && proofs
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"regexp"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/bench"
+	"github.com/shoal-serving/shoal/internal/engine/onnx/onnxruntime"
+	"github.com/shoal-serving/shoal/internal/engine/onnx/onnxtest"
+	"github.com/shoal-serving/shoal/tensor"
+	"github.com/shoal-serving/shoal/test/bare"
+)
+
+// TestProofLimits holds the server against what bounds it on the same machine: the
+// engine without a server, and a server without an engine (see echo_test.go). It
+// prints a table with what is promised. What was measured is kept, so that a run that
+// was ended goes on where it was; a part alone is run with -run TestProofLimits/way.
+func TestProofLimits(t *testing.T) {
+	l := &limits{figures: openFigures(t, "limits"), rounds: choose(7, 1)}
+	t.Cleanup(func() { t.Log(l.table()) })
+	t.Run("way", l.way)
+	t.Run("alone", l.alone)
+	t.Run("models", l.models)
+	t.Run("join", l.join)
+	t.Run("start", l.start)
+}
+
+// limits are what was measured so far, and the rows of the table.
+type limits struct {
+	figures *figures
+	rounds  int
+	rows    []string
+}
+
+// has reports whether a figure was measured in all rounds.
+func (l *limits) has(name string) bool { return len(l.figures.of[name]) >= l.rounds }
+
+// each runs measure for the rounds in which a figure is missing. It adds the figure
+// after all others of a round.
+func (l *limits) each(last string, measure func(round int)) {
+	for !l.has(last) {
+		measure(len(l.figures.of[last]))
+	}
+}
+
+// within adds a figure to the table, and fails if its interval does not reach what is
+// promised. An infinite bound promises nothing.
+func (l *limits) within(t *testing.T, name string, least, most float64) {
+	t.Helper()
+	mid, low, high := bench.Median(l.figures.of[name])
+	promised, verdict := "", ""
+	switch {
+	case !math.IsInf(least, 0):
+		promised = fmt.Sprintf("at least %.4g", least)
+	case !math.IsInf(most, 0):
+		promised = fmt.Sprintf("at most %.4g", most)
+	}
+	if promised != "" {
+		verdict = "kept"
+	}
+	if high < least || low > most {
+		verdict = "missed"
+		if *strict {
+			t.Errorf("%s: %.4g [%.4g, %.4g], promised is %s", name, mid, low, high, promised)
+		}
+	}
+	l.rows = append(l.rows, fmt.Sprintf("| %s | %.4g [%.4g, %.4g] | %s | %s |", name, mid, low, high, promised, verdict))
+}
+
+func (l *limits) most(t *testing.T, name string, most float64) {
+	t.Helper()
+	l.within(t, name, math.Inf(-1), most)
+}
+
+func (l *limits) least(t *testing.T, name string, least float64) {
+	t.Helper()
+	l.within(t, name, least, math.Inf(1))
+}
+
+func (l *limits) tell(t *testing.T, name string) {
+	t.Helper()
+	l.within(t, name, math.Inf(-1), math.Inf(1))
+}
+
+func (l *limits) table() string {
+	return "\n| what | measured | promised | |\n|---|---|---|---|\n" + strings.Join(l.rows, "\n")
+}
+
+// way compares what a request costs the server with what it costs the echo. Each round
+// pulls at both, one after the other.
+func (l *limits) way(t *testing.T) {
+	const done = "the way: rounds that are complete"
+	if !l.has(done) {
+		s := start(t, repositoryOf(t, instants))
+		echo, lean, handing := startEcho(t)
+		line, photo := rowOf(1, 32, 100), rowOf(3, 224, 224)
+		ask := func(s *server, model string, in []tensor.Tensor) map[string]bench.Caller {
+			return map[string]bench.Caller{"gRPC": askOver(t, "gRPC", s.grpc, model, in), "HTTP": askOver(t, "HTTP", s.http, model, in)}
+		}
+		small, large, joined := ask(s, "small", line), ask(s, "large", photo), ask(s, "joined", photo)
+		echoSmall, echoLarge := ask(echo, "small", line), ask(echo, "large", photo)
+		leans := map[string]bench.Caller{"lean HTTP/2": askOver(t, "gRPC", lean, "small", line), "lean HTTP/2 with a hand-over": askOver(t, "gRPC", handing, "small", line)}
+		d := choose(pulling, 300*time.Millisecond)
+		l.each(done, func(round int) {
+			for _, p := range []string{"gRPC", "HTTP"} {
+				b, m := pullAt(t, echo, echoSmall[p], crowded, d), pullAt(t, s, small[p], crowded, d)
+				t.Logf("round %d, %s, 12.8 KB: echo %.0f a second for %.1f µs, and %.1f of the clients; server %.0f for %.1f, and %.1f",
+					round+1, p, b.perSecond, b.cpu, b.clients, m.perSecond, m.cpu, m.clients)
+				l.figures.add(t, p+", 12.8 KB: CPU of the echo, µs", b.cpu)
+				l.figures.add(t, p+", 12.8 KB: CPU of the server above it, µs", m.cpu-b.cpu)
+				l.figures.add(t, p+", 12.8 KB: throughput, times the echo's", m.perSecond/b.perSecond)
+
+				b = pullAt(t, echo, echoLarge[p], crowded, d)
+				collected, cpu := s.collected(), s.usage().cpu
+				m = pullAt(t, s, large[p], crowded, d)
+				collected, cpu = s.collected()-collected, s.usage().cpu-cpu
+				j := pullAt(t, s, joined[p], crowded, d)
+				t.Logf("round %d, %s, 600 KB: echo %.0f a second for %.0f µs; server %.0f for %.0f, with rows joined %.0f for %.0f",
+					round+1, p, b.perSecond, b.cpu, m.perSecond, m.cpu, j.perSecond, j.cpu)
+				l.figures.add(t, p+", 600 KB: CPU of the echo, µs", b.cpu)
+				l.figures.add(t, p+", 600 KB: CPU of the server, times it", m.cpu/b.cpu)
+				l.figures.add(t, p+", 600 KB: with rows joined, times it", j.cpu/b.cpu)
+				l.figures.add(t, p+", 600 KB: garbage collection, share of CPU", collected.Seconds()/cpu.Seconds())
+			}
+			for name, c := range leans {
+				l.figures.add(t, "gRPC, 12.8 KB: CPU of "+name+", µs", pullAt(t, echo, c, crowded, d).cpu)
+			}
+			l.figures.add(t, done, 1)
+		})
+	}
+	for _, p := range []string{"gRPC", "HTTP"} {
+		l.tell(t, p+", 12.8 KB: CPU of the echo, µs")
+		l.most(t, p+", 12.8 KB: CPU of the server above it, µs", 12)
+		l.tell(t, p+", 12.8 KB: throughput, times the echo's")
+		l.tell(t, p+", 600 KB: CPU of the echo, µs")
+		l.most(t, p+", 600 KB: CPU of the server, times it", 1.3)
+		l.tell(t, p+", 600 KB: with rows joined, times it")
+		l.most(t, p+", 600 KB: garbage collection, share of CPU", 0.03)
+	}
+	l.tell(t, "gRPC, 12.8 KB: CPU of lean HTTP/2, µs")
+	l.tell(t, "gRPC, 12.8 KB: CPU of lean HTTP/2 with a hand-over, µs")
+}
+
+var collecting = regexp.MustCompile(`(?m)^go_cpu_classes_gc_total_cpu_seconds_total (\S+)$`)
+
+// collected returns how much CPU the server has used to collect garbage, up to the end
+// of the last collection.
+func (s *server) collected() time.Duration {
+	s.t.Helper()
+	req, err := http.NewRequest(http.MethodGet, s.metrics+"/metrics", nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	_, _, page, err := fetch(req)
+	found := collecting.FindSubmatch(page)
+	if err != nil || found == nil {
+		s.t.Fatalf("the metrics do not say what garbage collection takes: %v", err)
+	}
+	seconds, err := strconv.ParseFloat(string(found[1]), 64)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return time.Duration(seconds * float64(time.Second))
+}
+
+// alone lets one client ask, who finds nobody else there.
+func (l *limits) alone(t *testing.T) {
+	name := func(protocol string) string { return protocol + ", one client alone: p50 above the echo's, µs" }
+	if !l.has(name("HTTP")) {
+		s := start(t, repositoryOf(t, instants))
+		echo, _, _ := startEcho(t)
+		in, d := rowOf(1, 32, 100), choose(pulling, 300*time.Millisecond)
+		l.each(name("HTTP"), func(round int) {
+			for _, p := range []string{"gRPC", "HTTP"} {
+				b, m := pullAt(t, echo, askOver(t, p, echo.at(p), "small", in), 1, d), pullAt(t, s, askOver(t, p, s.at(p), "small", in), 1, d)
+				t.Logf("round %d, %s: echo %v, server %v", round+1, p, b.p50, m.p50)
+				l.figures.add(t, p+", one client alone: p50 of the echo, µs", b.p50.Seconds()*1e6)
+				l.figures.add(t, name(p), (m.p50-b.p50).Seconds()*1e6)
+			}
+		})
+	}
+	for _, p := range []string{"gRPC", "HTTP"} {
+		l.tell(t, p+", one client alone: p50 of the echo, µs")
+		l.most(t, name(p), 60)
+	}
+}
+
+// A contender is a model of real size, and how it may be configured.
+type contender struct {
+	model   string
+	rows    []int // sizes of batches to try on the bare engine
+	configs []string
+	share   float64 // of the bare engine's throughput that is promised; 0 means none
+	inside  float64 // of the server's CPU that is promised to be the engine's; likewise
+}
+
+func inBatches(rows, instances int, delay time.Duration) string {
+	return fmt.Sprintf("max_batch_size: %d dynamic_batching { max_queue_delay_microseconds: %d } instance_group { count: %d }",
+		rows, delay.Microseconds(), instances)
+}
+
+func oneByOne(instances int) string {
+	return fmt.Sprintf("max_batch_size: 1 instance_group { count: %d }", instances)
+}
+
+// models compares what 64 clients get, a row each, with the bare engine in the setting
+// that is best for it. The server has the best of some configurations, which are tried
+// once and shortly. Server, clients and bare engine share the cores: what the clients
+// use, the server cannot.
+func (l *limits) models(t *testing.T) {
+	r, err := onnxruntime.Open(onnxruntime.Options{Library: onnxtest.Library(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	for _, p := range []contender{
+		{"text_recognition", []int{1, 2, 4, 8}, []string{oneByOne(2), inBatches(4, 2, 0), oneByOne(3)}, 0.95, 0},
+		{"ppocrv4_rec", []int{1, 2}, []string{oneByOne(2), oneByOne(3)}, 0.95, 0},
+		{"minilm", []int{1, 8, 16, 32}, []string{inBatches(16, 2, 0), inBatches(32, 2, 0), inBatches(16, 3, 0)}, 0.95, 0},
+		{"magika", []int{1, 2, 4}, []string{oneByOne(2), inBatches(2, 2, 0), oneByOne(3)}, 0.95, 0},
+		{"wide_mlp", []int{1, 4, 8, 16, 32}, []string{inBatches(16, 2, 0), inBatches(32, 2, 0), inBatches(32, 3, 3*time.Millisecond), inBatches(16, 3, 0)}, 0.70, 0.84},
+		{"mlp", []int{1, 8, 32, 64}, []string{inBatches(64, 1, 0), inBatches(64, 2, 0)}, 0, 0},
+	} {
+		t.Run(p.model, func(t *testing.T) {
+			if !l.has(p.name("HTTP")) {
+				l.serve(t, r, p)
+			}
+			for _, protocol := range []string{"gRPC", "HTTP"} {
+				l.least(t, p.name(protocol), promised(p.share))
+				l.least(t, p.nameInside(protocol), promised(p.inside))
+				l.tell(t, p.nameCPU(protocol, "the server"))
+				l.tell(t, p.nameCPU(protocol, "the clients"))
+			}
+		})
+	}
+}
+
+func promised(least float64) float64 {
+	if least == 0 {
+		return math.Inf(-1)
+	}
+	return least
+}
+
+func (p contender) name(protocol string) string {
+	return fmt.Sprintf("%s, %s: throughput, share of the bare engine's", p.model, protocol)
+}
+
+func (p contender) nameInside(protocol string) string {
+	return fmt.Sprintf("%s, %s: share of the server's CPU that is inside the engine", p.model, protocol)
+}
+
+func (p contender) nameCPU(protocol, whose string) string {
+	return fmt.Sprintf("%s, %s: CPU of %s for a request, µs", p.model, protocol, whose)
+}
+
+// serve measures a model.
+func (l *limits) serve(t *testing.T, r *onnxruntime.Runtime, p contender) {
+	file := realModel(t, p.model)
+	m := bare.Open(r, modelsDir, p.model)
+	defer m.Close()
+	in, err := m.Inputs(1, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	results := search(t, m, p.rows)
+	best := bare.Best(results)
+	t.Logf("the bare engine is best with %v: %.0f rows a second", best.Setting, best.RowsPerSecond)
+
+	models := map[string]onnxModel{}
+	for i, config := range p.configs {
+		models[fmt.Sprint("way", i)] = onnxModel{file, config}
+	}
+	s := start(t, onnxRepository(t, models), "--batching=triton")
+	most, way := 0.0, ""
+	for i, config := range p.configs {
+		name := fmt.Sprint("way", i)
+		v := pullAt(t, s, askOver(t, "gRPC", s.grpc, name, in), crowded, choose(time.Second, 200*time.Millisecond))
+		t.Logf("%s: %.0f rows a second", config, v.perSecond)
+		if v.perSecond > most {
+			most, way = v.perSecond, name
+		}
+	}
+	d := choose(pulling, 300*time.Millisecond)
+	callers := map[string]bench.Caller{}
+	for _, protocol := range []string{"gRPC", "HTTP"} {
+		callers[protocol] = askOver(t, protocol, s.at(protocol), way, in)
+	}
+	l.each(p.name("HTTP"), func(round int) {
+		for _, protocol := range []string{"gRPC", "HTTP"} {
+			alone, err := m.Measure(best.Setting, d)
+			if err != nil {
+				t.Fatal(err)
+			}
+			before := s.batches(way)
+			cpu := s.usage().cpu
+			v := pullAt(t, s, callers[protocol], crowded, d)
+			cpu = s.usage().cpu - cpu
+			// The engine's part: the batches that the server counted, each for the time
+			// that one of its size took the bare engine.
+			var computed time.Duration
+			for rows, b := range s.batches(way) {
+				computed += time.Duration(b.count-before[rows].count) * cpuOf(results, rows)
+			}
+			t.Logf("round %d, %s: bare %.0f rows a second, served %.0f, for %.1f µs and %.1f of the clients", round+1, protocol, alone.RowsPerSecond, v.perSecond, v.cpu, v.clients)
+			l.figures.add(t, p.nameInside(protocol), computed.Seconds()/cpu.Seconds())
+			l.figures.add(t, p.nameCPU(protocol, "the server"), v.cpu)
+			l.figures.add(t, p.nameCPU(protocol, "the clients"), v.clients)
+			l.figures.add(t, p.name(protocol), v.perSecond/alone.RowsPerSecond)
+		}
+	})
+}
+
+// search measures the bare engine in all settings.
+func search(t *testing.T, m *bare.Model, rows []int) (results []bare.Result) {
+	t.Helper()
+	for _, s := range bare.Settings(rows, runtime.NumCPU()) {
+		r, err := m.Measure(s, choose(time.Second, 200*time.Millisecond))
+		if err != nil {
+			t.Fatal(err)
+		}
+		results = append(results, r)
+	}
+	return results
+}
+
+// cpuOf returns what a batch costs that one thread computes while the other cores
+// do the same, between the two sizes that were measured.
+func cpuOf(results []bare.Result, rows int) time.Duration {
+	var low, high bare.Result
+	for _, r := range results {
+		if r.Threads != 1 || r.Callers != runtime.NumCPU() {
+			continue
+		}
+		if r.Rows <= rows {
+			low = r
+		}
+		if r.Rows >= rows && high.Rows == 0 {
+			high = r
+		}
+	}
+	if low.Rows == high.Rows {
+		return low.CPU
+	}
+	return low.CPU + (high.CPU-low.CPU)*time.Duration(rows-low.Rows)/time.Duration(high.Rows-low.Rows)
+}
+
+// join has 64 clients share one batch of pictures, and asks what joining them took
+// beside what ResNet-50 did.
+func (l *limits) join(t *testing.T) {
+	const name, rows = "64 pictures joined: share of the time that ResNet-50 computes them", crowded
+	if !l.has(name) {
+		config := inBatches(rows, 1, 5*time.Second) + ` parameters { key: "intra_op_thread_count" value { string_value: "2" } }`
+		s := start(t, onnxRepository(t, map[string]onnxModel{"resnet": {realModel(t, "resnet50"), config}}), "--batching=triton")
+		in := rowOf(3, 224, 224)
+		in[0].Name = "data"
+		c := askOver(t, "gRPC", s.grpc, "resnet", in)
+		l.each(name, func(round int) {
+			before := s.batches("resnet")[rows]
+			errs := make([]error, rows)
+			var all sync.WaitGroup
+			for n := range rows {
+				all.Go(func() { errs[n] = c.Infer(context.Background(), 0) })
+			}
+			all.Wait()
+			after := s.batches("resnet")[rows]
+			if err := errors.Join(errs...); err != nil || after.count != before.count+1 {
+				t.Fatalf("%d batches of %d rows, want one more than %d: %v", after.count, rows, before.count, err)
+			}
+			joined, took := after.joined-before.joined, after.took-before.took
+			t.Logf("round %d: joined in %v, computed in %v", round+1, joined, took)
+			l.figures.add(t, "64 pictures joined: ms", joined.Seconds()*1e3)
+			l.figures.add(t, name, joined.Seconds()/took.Seconds())
+		})
+	}
+	l.most(t, name, 0.02)
+	l.tell(t, "64 pictures joined: ms")
+}
+
+// start asks how long it takes from starting the program to its first answer, of a
+// model that nobody configured, and how much memory it has then.
+func (l *limits) start(t *testing.T) {
+	const took, memory = "text_recognition: from start to the first answer, ms", "text_recognition: resident memory, MB"
+	if !l.has(memory) {
+		repository := onnxRepository(t, map[string]onnxModel{"m": {file: realModel(t, "text_recognition")}})
+		in := rowOf(1, 32, 100)
+		in[0].Name = "input.1"
+		l.each(memory, func(round int) {
+			began := time.Now()
+			s := launch(t, repository, "--http-port=0", "--grpc-port=0", "--metrics-port=0")
+			for a := range s.addresses {
+				if a[0] == "http" {
+					s.http = "http://" + a[1]
+					break
+				}
+			}
+			c := askOver(t, "HTTP", s.http, "m", in)
+			for c.Infer(t.Context(), 0) != nil {
+				if s.endsWithin(time.Millisecond) || time.Since(began) > startPatience {
+					t.Fatalf("no answer\n%s", s.logged())
+				}
+			}
+			first, resident := time.Since(began), s.usage().memory
+			s.awaitMeasured(t, "m")
+			measured := s.usage().memory
+			s.kill()
+			t.Logf("round %d: %v, %d MB, and %d when it was measured", round+1, first, resident>>20, measured>>20)
+			l.figures.add(t, took, first.Seconds()*1e3)
+			l.figures.add(t, "text_recognition: resident memory after calibration, MB", float64(measured)/(1<<20))
+			l.figures.add(t, memory, float64(resident)/(1<<20))
+		})
+	}
+	l.most(t, took, 500)
+	l.most(t, memory, 80)
+	l.tell(t, "text_recognition: resident memory after calibration, MB")
+}

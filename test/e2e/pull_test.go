@@ -1,0 +1,136 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/bench"
+	"github.com/shoal-serving/shoal/tensor"
+)
+
+// Models that take no time. The first is asked with as much as a text recogniser, the
+// others with a picture; of pictures, one model joins rows and one does not.
+const (
+	instant = `backend: "simulated" max_batch_size: 16 instance_group { count: 2 } output { name: "y" data_type: TYPE_FP32 dims: 1024 } `
+	joining = `dynamic_batching { max_queue_delay_microseconds: 0 } `
+	line    = `input { name: "x" data_type: TYPE_FP32 dims: [ 1, 32, 100 ] } `
+	photo   = `input { name: "x" data_type: TYPE_FP32 dims: [ 3, 224, 224 ] } `
+)
+
+var instants = map[string]string{"small": instant + joining + line, "large": instant + photo, "joined": instant + joining + photo}
+
+// rowOf returns one row of zeros.
+func rowOf(dims ...int64) []tensor.Tensor {
+	shape := append([]int64{1}, dims...)
+	size, err := tensor.ByteSize(tensor.FP32, shape)
+	if err != nil {
+		panic(err)
+	}
+	return []tensor.Tensor{{Name: "x", Type: tensor.FP32, Shape: shape, Data: make([]byte, size)}}
+}
+
+// askOver returns what asks a model over HTTP or gRPC over and over, until the test ends.
+func askOver(t *testing.T, protocol, address, model string, in []tensor.Tensor) bench.Caller {
+	t.Helper()
+	connect := bench.NewHTTP
+	if protocol == "gRPC" {
+		connect = bench.NewGRPC
+	}
+	c, err := connect(address, model, "")
+	if err == nil {
+		err = c.Prepare([]bench.Request{{Inputs: in}})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() }) // nothing is sent any more
+	return c
+}
+
+func (s *server) at(protocol string) string {
+	if protocol == "gRPC" {
+		return s.grpc
+	}
+	return s.http
+}
+
+// A pull is what a closed loop of clients saw.
+type pull struct {
+	perSecond float64
+	p50       time.Duration
+	cpu       float64 // of the server, for each answer, in microseconds
+	clients   float64 // of the clients, likewise
+}
+
+// pullAt lets so many clients ask over and over. What is measured begins when each has
+// been answered once, and a little later.
+func pullAt(t *testing.T, s *server, c bench.Caller, clients int, d time.Duration) pull {
+	t.Helper()
+	type answer struct{ at, took time.Duration }
+	answers := make([][]answer, clients)
+	var stop atomic.Bool
+	var all, first sync.WaitGroup
+	first.Add(clients)
+	began := time.Now()
+	for n := range clients {
+		all.Go(func() {
+			for i := 0; !stop.Load(); i++ {
+				sent := time.Since(began)
+				err := c.Infer(context.Background(), 0)
+				if i == 0 {
+					first.Done()
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				now := time.Since(began)
+				answers[n] = append(answers[n], answer{now, now - sent})
+			}
+		})
+	}
+	first.Wait()
+	time.Sleep(d / 8)
+	used, mine, from := s.usage().cpu, testCPU(t), time.Since(began)
+	time.Sleep(d)
+	used, mine, to := s.usage().cpu-used, testCPU(t)-mine, time.Since(began)
+	stop.Store(true)
+	all.Wait()
+	var took []time.Duration
+	for _, a := range slices.Concat(answers...) {
+		if a.at >= from && a.at < to {
+			took = append(took, a.took)
+		}
+	}
+	if len(took) == 0 || t.Failed() {
+		t.Fatalf("%d answers, or errors among them", len(took))
+	}
+	slices.Sort(took)
+	n := float64(len(took))
+	return pull{
+		perSecond: n / (to - from).Seconds(), p50: took[len(took)/2],
+		cpu: used.Seconds() * 1e6 / n, clients: mine.Seconds() * 1e6 / n,
+	}
+}
+
+// testCPU returns what the process of the test has used.
+func testCPU(t *testing.T) time.Duration {
+	t.Helper()
+	var used syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
+}
+
+const (
+	crowded = 64 // clients
+	pulling = 2 * time.Second
+)
