@@ -32,7 +32,7 @@ func TestARequestTakesFewAllocations(t *testing.T) {
 		if err := c.Unmarshal(message, in); err != nil || in.err != nil {
 			t.Error(err, in.err)
 		}
-		req, err := decode(&in.ModelInferRequest, c.limits)
+		req, err := in.decode(c.limits)
 		if err != nil {
 			t.Error(err)
 		}

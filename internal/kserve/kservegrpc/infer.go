@@ -3,6 +3,7 @@ package kservegrpc
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -33,7 +34,7 @@ func (s *service) answer(ctx context.Context, in *request) (any, error) {
 
 // decode makes of a message what the backend is asked. in stays the caller's.
 func (s *service) decode(in *request, client uint64) (*infer.Request, error) {
-	req, err := decode(&in.ModelInferRequest, &s.opts.Limits)
+	req, err := in.decode(&s.opts.Limits)
 	if err != nil {
 		return nil, err
 	}
@@ -73,20 +74,22 @@ func clientOf(ctx context.Context) uint64 {
 	return 0
 }
 
-// decode makes a request of a message that was read by the codec. Its inputs are
-// views of the message, and of the memory that the message's raw contents are in.
-func decode(in *kservepb.ModelInferRequest, limits *kserve.Limits) (*infer.Request, error) {
-	req := &infer.Request{Model: in.GetModelName(), Version: in.GetModelVersion(), ID: in.GetId()}
+// decode makes a request of a message that was read by the codec, and is a part of it.
+// Its inputs are views of the message, and of the memory that the message's raw contents
+// are in.
+func (r *request) decode(limits *kserve.Limits) (*infer.Request, error) {
+	r.asked = infer.Request{Model: r.GetModelName(), Version: r.GetModelVersion(), ID: r.GetId(), Inputs: r.room.tensors[:0]}
+	req := &r.asked
 	if err := checkVersion(req.Version); err != nil {
 		return nil, err
 	}
-	if err := decodeParameters(req, in.GetParameters()); err != nil {
+	if err := decodeParameters(req, r.GetParameters()); err != nil {
 		return nil, err
 	}
-	if err := decodeInputs(req, in, limits); err != nil {
+	if err := decodeInputs(req, &r.ModelInferRequest, limits); err != nil {
 		return nil, err
 	}
-	if err := decodeOutputs(req, in.GetOutputs()); err != nil {
+	if err := decodeOutputs(req, r.GetOutputs()); err != nil {
 		return nil, err
 	}
 	return req, nil
@@ -194,7 +197,7 @@ func natural(name string, p *kservepb.InferParameter) (uint64, error) {
 }
 
 func decodeInputs(req *infer.Request, in *kservepb.ModelInferRequest, limits *kserve.Limits) error {
-	req.Inputs = make([]tensor.Tensor, 0, len(in.GetInputs()))
+	req.Inputs = slices.Grow(req.Inputs, len(in.GetInputs()))
 	for i, input := range in.GetInputs() {
 		if p, ok := input.GetParameters()["shared_memory_region"]; ok {
 			return kserve.NoRegion(p.GetStringParam())

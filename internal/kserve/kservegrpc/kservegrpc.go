@@ -82,7 +82,7 @@ func New(backend kserve.Backend, catalog kserve.Catalog, control kserve.Control,
 		grpc.WaitForHandlers(true),
 		grpc.ChainUnaryInterceptor(s.intercept),
 	}, extra...)...)
-	server.RegisterService(desc(), s)
+	server.RegisterService(s.desc(), s)
 	grpc_health_v1.RegisterHealthServer(server, &health{catalog: catalog})
 	return server
 }

@@ -28,6 +28,17 @@ type request struct {
 	// over several.
 	pieces []mem.Buffer
 	copies []*buf.Buf
+
+	asked infer.Request // what is made of the message
+
+	// Room for one input, which most messages have, taken with the message.
+	room struct {
+		input   kservepb.ModelInferRequest_InferInputTensor
+		inputs  [1]*kservepb.ModelInferRequest_InferInputTensor
+		raw     [1][]byte
+		piece   [1]mem.Buffer
+		tensors [1]tensor.Tensor
+	}
 }
 
 // read fills in an empty request. data stays the caller's.
@@ -40,6 +51,34 @@ func (r *request) read(data mem.BufferSlice, limits *kserve.Limits) {
 	if r.err != nil {
 		r.release()
 	}
+}
+
+// addInput adds an input that is empty.
+func (r *request) addInput() *kservepb.ModelInferRequest_InferInputTensor {
+	in := &r.room.input
+	if r.Inputs == nil {
+		r.Inputs = r.room.inputs[:0]
+	} else {
+		in = &kservepb.ModelInferRequest_InferInputTensor{}
+	}
+	r.Inputs = append(r.Inputs, in)
+	return in
+}
+
+func (r *request) addRaw(data []byte) {
+	if r.RawInputContents == nil {
+		r.RawInputContents = r.room.raw[:0]
+	}
+	r.RawInputContents = append(r.RawInputContents, data)
+}
+
+// keep takes a count of a piece.
+func (r *request) keep(piece mem.Buffer) {
+	if r.pieces == nil {
+		r.pieces = r.room.piece[:0]
+	}
+	piece.Ref()
+	r.pieces = append(r.pieces, piece)
 }
 
 // release gives the memory back, unless that was done already. Others may still
@@ -122,11 +161,10 @@ func (r *reader) raw(size int) error {
 		r.wire.read(copied.B)
 		data = copied.B
 	case !r.wire.held && size > 0:
-		r.wire.piece.Ref()
 		r.wire.held = true
-		r.message.pieces = append(r.message.pieces, r.wire.piece)
+		r.message.keep(r.wire.piece)
 	}
-	r.message.RawInputContents = append(r.message.RawInputContents, data)
+	r.message.addRaw(data)
 	return nil
 }
 
@@ -178,8 +216,7 @@ func (r *reader) input(message []byte) error {
 	if err != nil {
 		return err
 	}
-	in := &kservepb.ModelInferRequest_InferInputTensor{}
-	r.message.Inputs = append(r.message.Inputs, in)
+	in := r.message.addInput()
 	return fields(message, func(f field) (err error) {
 		switch {
 		case f.number == 3:

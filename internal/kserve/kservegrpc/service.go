@@ -13,13 +13,13 @@ import (
 // those of the inferences take the messages that [codec] reads and writes, and all
 // answer with the code of what is wrong with a message. By itself grpc says that
 // the server is to blame.
-func desc() *grpc.ServiceDesc {
+func (s *service) desc() *grpc.ServiceDesc {
 	d := kservepb.GRPCInferenceService_ServiceDesc
 	d.Methods = slices.Clone(d.Methods)
 	for i := range d.Methods {
 		m := &d.Methods[i]
 		if m.MethodName == "ModelInfer" {
-			m.Handler = modelInfer
+			m.Handler = s.modelInfer()
 		} else {
 			m.Handler = withReasons(m.Handler)
 		}
@@ -43,20 +43,23 @@ func withReasons(handler grpc.MethodHandler) grpc.MethodHandler {
 	}
 }
 
-var modelInfer grpc.MethodHandler = func(srv any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
-	in := &request{}
-	// Also when decode fails: it does so after a second message has been read.
-	defer in.release()
-	if err := decode(in); err != nil {
-		return nil, err
+// modelInfer returns the handler of ModelInfer. What all calls have in common it makes
+// once.
+func (s *service) modelInfer() grpc.MethodHandler {
+	info := &grpc.UnaryServerInfo{Server: s, FullMethod: kservepb.GRPCInferenceService_ModelInfer_FullMethodName}
+	answer := func(ctx context.Context, in any) (any, error) { return s.answer(ctx, in.(*request)) }
+	return func(_ any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
+		in := &request{}
+		// Also when decode fails: it does so after a second message has been read.
+		defer in.release()
+		if err := decode(in); err != nil {
+			return nil, err
+		}
+		if in.err != nil {
+			return nil, withCode(in.err)
+		}
+		return interceptor(ctx, in, info, answer)
 	}
-	if in.err != nil {
-		return nil, withCode(in.err)
-	}
-	info := &grpc.UnaryServerInfo{Server: srv, FullMethod: kservepb.GRPCInferenceService_ModelInfer_FullMethodName}
-	return interceptor(ctx, in, info, func(ctx context.Context, in any) (any, error) {
-		return srv.(*service).answer(ctx, in.(*request))
-	})
 }
 
 func modelStreamInfer(srv any, messages grpc.ServerStream) error {

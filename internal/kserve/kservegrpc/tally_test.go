@@ -78,7 +78,7 @@ func TestNoMessageTakesMuchMoreMemoryThanItsBytes(t *testing.T) {
 		took := allocated(func() {
 			m := &request{}
 			if err = c.Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, m); err == nil && m.err == nil {
-				_, err = decode(&m.ModelInferRequest, c.limits)
+				_, err = m.decode(c.limits)
 			}
 			m.release()
 		})
@@ -123,7 +123,7 @@ func FuzzDecodeMessage(f *testing.F) {
 		defer m.release()
 		var req *infer.Request
 		if m.err == nil {
-			req, m.err = decode(&m.ModelInferRequest, c.limits)
+			req, m.err = m.decode(c.limits)
 		}
 		if m.err != nil {
 			if code := infer.CodeOf(m.err); code != infer.Invalid && code != infer.NotFound && code != infer.Unsupported {
