@@ -46,6 +46,11 @@ func DecodeRequest(body *buf.Buf, o DecodeOptions) (*Request, error) {
 	if length == 0 && o.JSONLength != "" {
 		return o.request().raw(body), nil
 	}
+	if o.JSONLength != "" {
+		if req := o.recall(body, length); req != nil {
+			return req, nil
+		}
+	}
 	limits := o.Limits.WithDefaults()
 	memory := remains.Get().(*[]byte)
 	defer remains.Put(memory)
@@ -60,7 +65,11 @@ func DecodeRequest(body *buf.Buf, o DecodeOptions) (*Request, error) {
 		}
 	}
 	d := decoder{document: openDocument(body.B[:length], &limits), req: o.request(), rest: body.B[length:]}
-	return d.decode(body)
+	req, err := d.decode(body)
+	if err == nil && o.JSONLength != "" && len(d.pending) == 0 {
+		o.remember(body.B[:length], req)
+	}
+	return req, err
 }
 
 // maxRemains is how much memory is kept for what is left of the next document.

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"reflect"
 	"strconv"
 	"strings"
 	"testing"
@@ -164,18 +165,35 @@ func FuzzDecodeRequest(f *testing.F) {
 	f.Fuzz(func(t *testing.T, doc []byte, data, length string) {
 		before := buf.Live()
 		b := buf.Wrap(append(bytes.Clone(doc), data...), nil)
-		req, err := DecodeRequest(b, DecodeOptions{Model: "m", JSONLength: length, Limits: Limits{Decoded: 1 << 16}})
-		b.Release()
+		o := DecodeOptions{Model: "m", JSONLength: length, Limits: Limits{Decoded: 1 << 16}}
+		req, err := DecodeRequest(b, o)
 		if err == nil {
 			checkDecoded(t, req, length == "")
+			checkAgain(t, req, b, o)
 			req.Memory.Release()
 		} else if code := infer.CodeOf(err); code != infer.Invalid && code != infer.NotFound && code != infer.Unsupported {
 			t.Errorf("code %v: %v", code, err)
 		}
+		b.Release()
 		if live := buf.Live(); live != before {
 			t.Errorf("%d buffers in use, %d before", live, before)
 		}
 	})
+}
+
+// checkAgain decodes a body once more, which has to give the same.
+func checkAgain(t *testing.T, first *Request, b *buf.Buf, o DecodeOptions) {
+	t.Helper()
+	second, err := DecodeRequest(b, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer second.Memory.Release()
+	alike := *second
+	alike.Memory = first.Memory // which may be another one, of the same content
+	if !reflect.DeepEqual(first, &alike) {
+		t.Errorf("first\n%+v, then\n%+v", first, second)
+	}
 }
 
 func checkDecoded(t *testing.T, req *Request, allJSON bool) {
@@ -295,6 +313,7 @@ func BenchmarkDecodeRequest(b *testing.B) {
 	floats := bytes.Repeat([]byte("0.12345678,"), 3200)
 	for name, c := range map[string]struct{ doc, data string }{
 		"json":   {`{"inputs":[{"name":"INPUT","shape":[1,3200],"datatype":"FP32","data":[` + string(floats[:len(floats)-1]) + `]}]}`, ""},
+		"again":  {`{"inputs":[{"name":"INPUT","shape":[1,3200],"datatype":"FP32","parameters":{"binary_data_size":12800}}],"outputs":[{"name":"OUTPUT","parameters":{"binary_data":true}}]}`, string(make([]byte, 12800))},
 		"binary": {`{"id":"1","inputs":[{"name":"INPUT","shape":[1,3200],"datatype":"FP32","parameters":{"binary_data_size":12800}}],"outputs":[{"name":"OUTPUT","parameters":{"binary_data":true}}]}`, string(make([]byte, 12800))},
 	} {
 		b.Run(name, func(b *testing.B) {

@@ -86,6 +86,9 @@ func (d *decoder) addInput(in *inputReader) error {
 // checkSource refuses an input unless its data comes from exactly one place
 // that there is.
 func (in *inputReader) checkSource() error {
+	if (in.text != nil) != in.binary && in.region == "" {
+		return nil
+	}
 	set := ""
 	for _, source := range []struct {
 		name string
@@ -100,8 +103,6 @@ func (in *inputReader) checkSource() error {
 		}
 	}
 	switch set {
-	case " 'data'", " 'binary_data_size'":
-		return nil
 	case " 'shared_memory_region'":
 		return NoRegion(in.region)
 	case "":

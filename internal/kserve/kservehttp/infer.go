@@ -86,6 +86,12 @@ var scratch = sync.Pool{New: func() any { return new([]byte) }}
 // maxScratch is the most that is kept for the next answer.
 const maxScratch = 1 << 20
 
+// What answers say of their kind, made once. Nobody writes to it.
+var (
+	jsonType   = []string{"application/json"}
+	binaryType = []string{"application/octet-stream"}
+)
+
 func send(w http.ResponseWriter, encoding string, req *kserve.Request, resp *infer.Response) error {
 	memory := scratch.Get().(*[]byte)
 	defer scratch.Put(memory)
@@ -102,9 +108,9 @@ func send(w http.ResponseWriter, encoding string, req *kserve.Request, resp *inf
 		binary = true
 	}
 	header := w.Header()
-	header.Set("Content-Type", "application/json")
+	header["Content-Type"] = jsonType
 	if binary {
-		header.Set("Content-Type", "application/octet-stream")
+		header["Content-Type"] = binaryType
 		header.Set(kserve.JSONLengthHeader, strconv.Itoa(len(doc)))
 	}
 	// Errors of writing mean that the client has left, and nobody is to be told.
