@@ -3,7 +3,6 @@ package kservehttp
 import (
 	"errors"
 	"io"
-	"iter"
 	"net/http"
 	"strconv"
 	"sync"
@@ -116,17 +115,17 @@ func send(w http.ResponseWriter, encoding string, req *kserve.Request, resp *inf
 	// Errors of writing mean that the client has left, and nobody is to be told.
 	if encoding == "" {
 		header.Set("Content-Length", strconv.Itoa(size))
-		_ = write(w, doc, req.Binary(resp))
+		_ = write(w, doc, req, resp)
 		return nil
 	}
 	header.Set("Content-Encoding", encoding)
-	_ = deflate(w, encoding, func(w io.Writer) error { return write(w, doc, req.Binary(resp)) })
+	_ = deflate(w, encoding, func(w io.Writer) error { return write(w, doc, req, resp) })
 	return nil
 }
 
-func write(w io.Writer, doc []byte, binary iter.Seq[[]byte]) error {
+func write(w io.Writer, doc []byte, req *kserve.Request, resp *infer.Response) error {
 	_, err := w.Write(doc)
-	for data := range binary {
+	for data := range req.Binary(resp) {
 		if err == nil {
 			_, err = w.Write(data)
 		}
