@@ -114,6 +114,7 @@ func serve(ctx context.Context, opts serveOptions, recorder *arrivals.Writer, lo
 		// does not wait for it.
 		runtime.GOMAXPROCS(2 * cores)
 	}
+	defer runtime.KeepAlive(ballast())
 	mode, poll := opts.changes()
 	models := repository.New(repository.Options{
 		Paths:   opts.repositories,
@@ -149,6 +150,18 @@ func serve(ctx context.Context, opts serveOptions, recorder *arrivals.Writer, lo
 		start: models.Start, leave: backend.Stop, stop: faces.stop, failed: faces.failed,
 		end: func() error { return errors.Join(models.Close(), onnxEngine.Close(), pythonEngine.Close()) },
 	}, log)
+}
+
+// ballast is memory that is never touched, so that there is none behind it. Go collects
+// garbage when the heap has doubled. That of a server whose tensors are pooled holds
+// next to nothing, and would double many times a second, each time for the price of a
+// collection. With the ballast it has so much more room, and no more than that, however
+// large it gets.
+func ballast() []byte {
+	if os.Getenv("GOGC") != "" {
+		return nil // somebody has chosen
+	}
+	return make([]byte, 16<<20)
 }
 
 // A life is how a server that listens begins and ends.

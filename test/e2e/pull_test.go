@@ -4,7 +4,10 @@ package e2e
 
 import (
 	"context"
+	"net/http"
+	"regexp"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -134,3 +137,25 @@ const (
 	crowded = 64 // clients
 	pulling = 2 * time.Second
 )
+
+var collecting = regexp.MustCompile(`(?m)^go_cpu_classes_gc_total_cpu_seconds_total (\S+)$`)
+
+// collected returns how much CPU the server has used to collect garbage, up to the end
+// of the last collection.
+func (s *server) collected() time.Duration {
+	s.t.Helper()
+	req, err := http.NewRequest(http.MethodGet, s.metrics+"/metrics", nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	_, _, page, err := fetch(req)
+	found := collecting.FindSubmatch(page)
+	if err != nil || found == nil {
+		s.t.Fatalf("the metrics do not say what garbage collection takes: %v", err)
+	}
+	seconds, err := strconv.ParseFloat(string(found[1]), 64)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return time.Duration(seconds * float64(time.Second))
+}
