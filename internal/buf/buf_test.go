@@ -88,3 +88,29 @@ func TestUsersMayComeAndGoConcurrently(t *testing.T) {
 		t.Errorf("%d buffers are left", Live()-before)
 	}
 }
+
+func TestSlicesComeBackAtAnyLength(t *testing.T) {
+	var s Slices
+	for _, n := range []int{0, 1, 1024, 1025, 1 << 20, 1<<26 + 1} {
+		b := s.Get(n)
+		if len(*b) != n {
+			t.Errorf("asked for %d bytes, got %d", n, len(*b))
+		}
+		*b = (*b)[:0]
+		s.Put(b)
+		if b := s.Get(n); len(*b) != n {
+			t.Errorf("asked for %d bytes again, got %d", n, len(*b))
+		}
+	}
+}
+
+func TestASliceThatGrewIsNotTakenForALargerOne(t *testing.T) {
+	var s Slices
+	odd := make([]byte, 3000)
+	s.Put(&odd)
+	for range 3 {
+		if b := s.Get(4096); cap(*b) != 4096 {
+			t.Errorf("%d bytes of room, want 4096", cap(*b))
+		}
+	}
+}

@@ -95,8 +95,8 @@ func appendParameter(b []byte, p infer.Parameter) []byte {
 // has counts of its own.
 func (a *answer) marshal() mem.BufferSlice {
 	defer a.release()
-	memory, pool := a.head()
-	b := *memory
+	head, pool := a.head()
+	b := *head
 	b = appendText(b, 1, a.model)
 	b = appendText(b, 2, a.version)
 	b = appendText(b, 3, a.id)
@@ -122,8 +122,8 @@ func (a *answer) marshal() mem.BufferSlice {
 			lent, cuts = append(lent, lend(data, a.response.Memory)), append(cuts, len(b))
 		}
 	}
-	*memory = b
-	return interleave(mem.NewBuffer(memory, pool), cuts, lent)
+	*head = b
+	return interleave(mem.NewBuffer(head, pool), cuts, lent)
 }
 
 // head returns room for all that is not lent, and the pool that it goes back to.
@@ -142,10 +142,9 @@ func (a *answer) head() (*[]byte, mem.BufferPool) {
 		b := make([]byte, 0, size)
 		return &b, nil
 	}
-	pool := mem.DefaultBufferPool()
-	b := pool.Get(size)
+	b := memory.Get(size)
 	*b = (*b)[:0]
-	return b, pool
+	return b, &memory
 }
 
 func appendText(b []byte, number protowire.Number, text string) []byte {

@@ -41,7 +41,7 @@ func (c *codec) Unmarshal(data mem.BufferSlice, v any) error {
 }
 
 func (c *codec) unmarshal(data mem.BufferSlice, message any) error {
-	flat := data.MaterializeToBuffer(mem.DefaultBufferPool())
+	flat := data.MaterializeToBuffer(&memory)
 	defer flat.Free()
 	t := tally{limits: c.limits}
 	if err := t.other(flat.ReadOnlyData()); err != nil {
