@@ -164,6 +164,7 @@ func httpClient(t *testing.T, address string, request []byte) func() error {
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
 	if err != nil || resp.StatusCode != http.StatusOK {
 		t.Fatalf("%v: %s %s", err, resp.Status, body)
@@ -197,8 +198,13 @@ func grpcClient(t *testing.T, address string, message []byte) func() error {
 	header := func() []byte {
 		block.Reset()
 		for _, f := range []hpack.HeaderField{
-			{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "http"}, {Name: ":path", Value: kservepb.GRPCInferenceService_ModelInfer_FullMethodName},
-			{Name: ":authority", Value: "shoal"}, {Name: "content-type", Value: "application/grpc"}, {Name: "user-agent", Value: "test"}, {Name: "te", Value: "trailers"},
+			{Name: ":method", Value: "POST"},
+			{Name: ":scheme", Value: "http"},
+			{Name: ":path", Value: kservepb.GRPCInferenceService_ModelInfer_FullMethodName},
+			{Name: ":authority", Value: "shoal"},
+			{Name: "content-type", Value: "application/grpc"},
+			{Name: "user-agent", Value: "test"},
+			{Name: "te", Value: "trailers"},
 		} {
 			if err := encoder.WriteField(f); err != nil {
 				t.Fatal(err)

@@ -33,7 +33,7 @@ func TestAHeadThatComesAgainMeansTheSame(t *testing.T) {
 		`{"id":"7",` + inputs + `}`,
 	} {
 		b, o := body(doc, "12345")
-		defer b.Release()
+		t.Cleanup(b.Release)
 		first, second := again(t, b, o)
 		if !reflect.DeepEqual(first, second) {
 			t.Errorf("%s: first\n%+v, then\n%+v", doc, first, second)
