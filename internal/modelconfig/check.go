@@ -13,8 +13,9 @@ import (
 // Check returns an error unless the model can run req, and completes req: its
 // inputs are put into the order of the configuration, so that all requests of a
 // batch agree, and get the shapes that the model has for them, and Rows and Shape
-// are set. Shape tells apart inputs that cannot
-// be rows of one tensor; it is a hash, so who joins them looks once more.
+// are set. Optional inputs may be missing. Shape tells apart inputs that cannot
+// be rows of one tensor, and requests that leave out different inputs; it is a hash,
+// so who joins them looks once more.
 //
 // A single input without name, type and shape is a raw one, whose data is all
 // that the client sent. It gets the three if the configuration leaves no choice.
@@ -37,8 +38,15 @@ func (c *Config) Check(req *infer.Request) error {
 		return err
 	}
 	shape := shapeHash(0)
+	rest := req.Inputs
 	for i := range c.Inputs {
-		want, in := &c.Inputs[i], &req.Inputs[i]
+		want := &c.Inputs[i]
+		if len(rest) == 0 || rest[0].Name != want.Name {
+			shape.leaveOut(i)
+			continue
+		}
+		in := &rest[0]
+		rest = rest[1:]
 		if err := c.checkInput(req, want, in); err != nil {
 			return err
 		}
@@ -51,7 +59,8 @@ func (c *Config) Check(req *infer.Request) error {
 	return nil
 }
 
-// arrange makes the inputs of req those of the configuration, one for one.
+// arrange puts the inputs of req into the order of the configuration. None is there
+// that it does not have, and of those that it has only optional ones are missing.
 func (c *Config) arrange(req *infer.Request) error {
 	switch {
 	case isRaw(req.Inputs):
@@ -63,15 +72,15 @@ func (c *Config) arrange(req *infer.Request) error {
 }
 
 func (c *Config) inOrder(inputs []tensor.Tensor) bool {
-	if len(inputs) != len(c.Inputs) {
-		return false
-	}
-	for i := range inputs {
-		if inputs[i].Name != c.Inputs[i].Name {
+	for i := range c.Inputs {
+		switch {
+		case len(inputs) > 0 && inputs[0].Name == c.Inputs[i].Name:
+			inputs = inputs[1:]
+		case !c.Inputs[i].Optional:
 			return false
 		}
 	}
-	return true
+	return len(inputs) == 0
 }
 
 func (c *Config) reorder(req *infer.Request) error {
@@ -82,8 +91,9 @@ func (c *Config) reorder(req *infer.Request) error {
 		}
 		given[in.Name] = in
 	}
-	if len(req.Inputs) != len(c.Inputs) {
-		return c.miscounted(req, given)
+	missing := c.missing(given)
+	if n := len(req.Inputs); n > len(c.Inputs) || n < c.required() {
+		return c.miscounted(req, missing)
 	}
 	inputs := make([]tensor.Tensor, 0, len(c.Inputs))
 	for i := range c.Inputs {
@@ -97,29 +107,51 @@ func (c *Config) reorder(req *infer.Request) error {
 			return infer.Errorf(infer.Invalid, "unexpected inference input '%s' for model '%s'", in.Name, c.Name)
 		}
 	}
+	if len(missing) > 0 { // while there are others in its place
+		return c.miscounted(req, missing)
+	}
 	req.Inputs = inputs
 	return nil
 }
 
+// required returns how many inputs a request has at least.
+func (c *Config) required() (n int) {
+	for i := range c.Inputs {
+		if !c.Inputs[i].Optional {
+			n++
+		}
+	}
+	return n
+}
+
+// missing returns the inputs that a request needs and that were not given, quoted.
+func (c *Config) missing(given map[string]tensor.Tensor) (names []string) {
+	for _, want := range c.Inputs {
+		if _, ok := given[want.Name]; !ok && !want.Optional {
+			names = append(names, "'"+want.Name+"'")
+		}
+	}
+	return names
+}
+
 // miscounted says which inputs came and which are missing. Triton lists those
 // that came last first, and forgets a bracket when none is missing.
-func (c *Config) miscounted(req *infer.Request, given map[string]tensor.Tensor) error {
-	var got, missing []string
+func (c *Config) miscounted(req *infer.Request, missing []string) error {
+	var got []string
 	for _, in := range slices.Backward(req.Inputs) {
 		got = append(got, "'"+in.Name+"'")
-	}
-	for _, want := range c.Inputs {
-		if _, ok := given[want.Name]; !ok {
-			missing = append(missing, "'"+want.Name+"'")
-		}
 	}
 	open := "["
 	if missing == nil {
 		open = ""
 	}
-	return refuse(req, "expected %d inputs but got %d inputs for model '%s'. Got input(s) [%s], but missing required input(s) %s%s]. "+
+	expected := strconv.Itoa(len(c.Inputs)) + " inputs"
+	if least := c.required(); least < len(c.Inputs) {
+		expected = "number of inputs between " + strconv.Itoa(least) + " and " + strconv.Itoa(len(c.Inputs))
+	}
+	return refuse(req, "expected %s but got %d inputs for model '%s'. Got input(s) [%s], but missing required input(s) %s%s]. "+
 		"Please provide all required input(s).",
-		len(c.Inputs), len(req.Inputs), c.Name, strings.Join(got, ","), open, strings.Join(missing, ","))
+		expected, len(req.Inputs), c.Name, strings.Join(got, ","), open, strings.Join(missing, ","))
 }
 
 // rows returns the size of the batch dimension, on which all inputs agree. The
@@ -272,3 +304,6 @@ func (h *shapeHash) add(dims, shape []int64) {
 		*h = (*h ^ shapeHash(shape[i])) * prime
 	}
 }
+
+// leaveOut takes in that input i is missing, as a size that no dimension has.
+func (h *shapeHash) leaveOut(i int) { h.add([]int64{-1}, []int64{-1 - int64(i)}) }

@@ -85,7 +85,8 @@ type Tensor struct {
 	// empty means one element for each row.
 	Reshape []int64
 
-	Ragged bool // requests of different sizes share a batch; see [Ragged]
+	Ragged   bool // requests of different sizes share a batch; see [Ragged]
+	Optional bool // of an input: requests may leave it out
 }
 
 // A VersionPolicy says which of a model's versions are served. Exactly one of

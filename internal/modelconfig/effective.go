@@ -48,7 +48,7 @@ func (c *Config) Effective() *configpb.ModelConfig {
 func (c *Config) effectiveTensors(p *configpb.ModelConfig) {
 	if len(p.GetInput()) == 0 {
 		for _, t := range c.Inputs {
-			p.Input = append(p.Input, &configpb.ModelInput{Name: t.Name, DataType: configpb.DataType(t.Type), Dims: t.Dims, Reshape: t.effectiveReshape()})
+			p.Input = append(p.Input, &configpb.ModelInput{Name: t.Name, DataType: configpb.DataType(t.Type), Dims: t.Dims, Reshape: t.effectiveReshape(), Optional: t.Optional})
 		}
 	}
 	if len(p.GetOutput()) == 0 {

@@ -66,7 +66,7 @@ var rules = map[string]rule{
 	"input.reshape.shape":           {kind: carriedOut},
 	"input.is_shape_tensor":         {kind: refused, says: "false, because every input has rows"},
 	"input.allow_ragged_batch":      {kind: carriedOut},
-	"input.optional":                {kind: refused, says: "false, because a request gives all inputs"},
+	"input.optional":                {kind: carriedOut},
 	"input.is_non_linear_format_io": {kind: refused, says: "false, because bytes are in the order of the inference protocol"},
 
 	"output":                         {kind: carriedOut},

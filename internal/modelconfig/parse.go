@@ -237,6 +237,9 @@ func (c *Config) readTensors() (err error) {
 	if c.Inputs, err = tensors("input", c.Proto.GetInput(), c.MaxBatchSize); err != nil {
 		return err
 	}
+	for i, p := range c.Proto.GetInput() {
+		c.Inputs[i].Optional = p.GetOptional()
+	}
 	if c.Outputs, err = tensors("output", c.Proto.GetOutput(), c.MaxBatchSize); err != nil {
 		return err
 	}

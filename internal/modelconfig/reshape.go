@@ -97,10 +97,14 @@ func (c *Config) reshapeInputs(req *infer.Request) {
 		if t.Reshape == nil {
 			continue
 		}
+		at := slices.IndexFunc(req.Inputs, func(x tensor.Tensor) bool { return x.Name == t.Name })
+		if at < 0 {
+			continue // it is optional
+		}
 		if !copied {
 			req.Inputs, copied = slices.Clone(req.Inputs), true
 		}
-		req.Inputs[i].Shape = c.reshape(req.Inputs[i].Shape, t.Dims, t.Reshape)
+		req.Inputs[at].Shape = c.reshape(req.Inputs[at].Shape, t.Dims, t.Reshape)
 	}
 }
 

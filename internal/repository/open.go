@@ -252,8 +252,7 @@ func (r *Repository) schedule(ctx context.Context, v *Version, runner Runner, ho
 		}
 		opened = append(opened, inst)
 	}
-	if _, sends := opened[0].(engine.Sender); v.Config.Decoupled && !sends {
-		err := v.Config.Wrong("model_transaction_policy.decoupled", true, "false, because models of this backend answer a request once")
+	if err := suits(v.Config, opened[0]); err != nil {
 		for _, other := range opened {
 			err = errors.Join(err, other.Close())
 		}
@@ -285,6 +284,18 @@ func (r *Repository) schedule(ctx context.Context, v *Version, runner Runner, ho
 		Log:       r.opts.Log.With("model", v.Config.Name, "version", v.Number),
 		Stats:     v.Stats,
 	}), nil
+}
+
+// suits returns an error if a configuration asks for what such instances cannot do.
+func suits(cfg *modelconfig.Config, inst engine.Instance) error {
+	if _, sends := inst.(engine.Sender); cfg.Decoupled && !sends {
+		return cfg.Wrong("model_transaction_policy.decoupled", true, "false, because models of this backend answer a request once")
+	}
+	optional := slices.IndexFunc(cfg.Inputs, func(t modelconfig.Tensor) bool { return t.Optional })
+	if _, each := inst.(engine.Each); optional >= 0 && !each {
+		return cfg.Wrong(fmt.Sprintf("input[%d].optional", optional), true, "false, because models of this backend need all their inputs")
+	}
+	return nil
 }
 
 // instances returns how many batches of a model may run at once, and whether that

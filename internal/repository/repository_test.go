@@ -289,6 +289,12 @@ func TestALoadThatFailsSaysWhy(t *testing.T) {
 			}, nil, infer.Invalid,
 			[]string{"dynamic_batching.preferred_batch_size[0]: found 0, expected at least 1"},
 		},
+		"an optional input": {
+			func(d disk) disk {
+				return d.model("m", strings.Replace(echoConfig, "dims: [ 2 ]", "dims: [ 2 ] optional: true", 1), "1")
+			}, nil, infer.Invalid,
+			[]string{"input[0].optional: found true, expected false, because models of this backend need all their inputs"},
+		},
 		"not a configuration": {
 			func(d disk) disk { return d.model("m", "max_batch_size: what", "1") }, nil, infer.Invalid, []string{"m/config.pbtxt:1"},
 		},
