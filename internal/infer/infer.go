@@ -35,9 +35,10 @@ type Request struct {
 	// came over one connection. 0 means that nobody knows.
 	Client uint64
 
-	Parameters  []Parameter // the client's own, for models that look at them
-	Correlation uint64      // the sequence that the request belongs to; 0 means none
-	Flags       uint32      // SequenceStart and SequenceEnd
+	Parameters      []Parameter // the client's own, for models that look at them
+	Correlation     uint64      // the sequence that the request belongs to; 0 means none
+	CorrelationName string      // the same of a sequence that has a name and not a number; "" means none
+	Flags           uint32      // SequenceStart and SequenceEnd
 
 	// Many says that the maker takes any number of responses; see [Response]. A model
 	// that answers so refuses others, with ErrMany.

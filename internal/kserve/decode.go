@@ -218,14 +218,26 @@ func (d *decoder) parameter(name []byte) (err error) {
 	return err
 }
 
-// sequence reads which sequence the request belongs to. One that has a name and not
-// a number is nobody's here.
+// sequence reads which sequence the request belongs to.
 func (d *decoder) sequence() (err error) {
 	if d.json.PeekKind() == '"' {
-		return d.skip()
+		if d.req.CorrelationName, err = d.string("sequence_id"); err != nil {
+			return err
+		}
+		return CheckSequence(d.req.CorrelationName)
 	}
 	d.req.Correlation, err = d.uint("sequence_id")
 	return err
+}
+
+// CheckSequence returns an error if the name of a sequence is too long, in Triton's
+// words.
+func CheckSequence(name string) error {
+	const most = 128
+	if len(name) > most {
+		return infer.Errorf(infer.Unsupported, "string correlation ID cannot be longer than %d characters", most)
+	}
+	return nil
 }
 
 func (d *decoder) flag(field string, flag uint32) error {

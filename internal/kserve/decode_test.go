@@ -106,6 +106,16 @@ func TestParametersOfARequestAreRead(t *testing.T) {
 	if req.ID != "ab" || req.Priority != 3 || req.Timeout != 1500*time.Microsecond {
 		t.Errorf("id %q, priority %d, timeout %v, want ab, 3, 1.5ms", req.ID, req.Priority, req.Timeout)
 	}
+	if req.Correlation != 7 || req.CorrelationName != "" {
+		t.Errorf("sequence %d %q, want 7", req.Correlation, req.CorrelationName)
+	}
+	req = decode(t, `{"parameters":{"sequence_id":"seven"},"inputs":[]}`)
+	if req.Correlation != 0 || req.CorrelationName != "seven" {
+		t.Errorf("sequence %d %q, want seven", req.Correlation, req.CorrelationName)
+	}
+	if err := CheckSequence(strings.Repeat("x", 129)); infer.CodeOf(err) != infer.Unsupported {
+		t.Errorf("a long name: %v", err)
+	}
 	req = decode(t, `{"parameters":{"timeout":18446744073709551615},"inputs":[]}`)
 	if req.Timeout < 290*365*24*time.Hour {
 		t.Errorf("the longest timeout is %v", req.Timeout)

@@ -58,7 +58,7 @@ func (o *DecodeOptions) recall(body *buf.Buf, length int) *Request {
 // remember keeps the JSON part of a request. One that names the request or a sequence
 // does not come again, and strings are looked at each time.
 func (o *DecodeOptions) remember(text []byte, req *Request) {
-	if len(text) > maxHead || req.ID != "" || req.Correlation != 0 {
+	if len(text) > maxHead || req.ID != "" || req.Correlation != 0 || req.CorrelationName != "" {
 		return
 	}
 	h := &head{text: string(text), limits: o.Limits, req: *req}

@@ -128,8 +128,7 @@ func decodeParameters(req *infer.Request, parameters map[string]*kservepb.InferP
 	return nil
 }
 
-// sequence reads which sequence a request belongs to. One that has a name and not a
-// number is nobody's here.
+// sequence reads which sequence a request belongs to.
 func sequence(req *infer.Request, p *kservepb.InferParameter) error {
 	switch v := p.GetParameterChoice().(type) {
 	case *kservepb.InferParameter_Int64Param:
@@ -137,6 +136,8 @@ func sequence(req *infer.Request, p *kservepb.InferParameter) error {
 	case *kservepb.InferParameter_Uint64Param:
 		req.Correlation = v.Uint64Param
 	case *kservepb.InferParameter_StringParam:
+		req.CorrelationName = v.StringParam
+		return kserve.CheckSequence(v.StringParam)
 	default:
 		return mistyped("sequence_id", "int64_param or string_param")
 	}
