@@ -44,7 +44,8 @@ type Sender interface {
 	Left(req *infer.Request)
 }
 
-// A Caller runs requests that models make.
+// A Caller does what models ask of their server: it runs requests, and loads and
+// unloads models.
 type Caller interface {
 	// Call is as kserve.Backend has it for requests of clients, except that it goes on
 	// while the server stops: clients' requests that are inside need it.
@@ -52,6 +53,20 @@ type Caller interface {
 	// ModelReady reports whether a version of a model takes requests. Version "" means
 	// any.
 	ModelReady(model, version string) bool
+	// LoadModel loads a model, or what has changed of it, as a client may where the
+	// server was started so. Config, if not "", and files, if there are any, are taken
+	// in place of those of the model's directory; they belong to the callee.
+	LoadModel(ctx context.Context, model, config string, files map[string][]byte) error
+	// UnloadModel takes a model away. It returns before the model has run what it has.
+	UnloadModel(ctx context.Context, model string) error
+}
+
+// A Judge is an instance whose model may say itself whether it is ready.
+type Judge interface {
+	Instance
+	// Ready asks it. It may be called at any time, and takes some seconds at most. What
+	// does not answer is not ready.
+	Ready() bool
 }
 
 // A Mortal is an instance that can die, such as one that is a process, and be

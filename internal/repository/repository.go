@@ -273,26 +273,32 @@ func (r *Repository) All(f func(name string, v *Version)) {
 }
 
 // Ready reports whether every model that should serve does, and can, and the first
-// ones have been loaded.
+// ones have been loaded. Models that say so themselves are asked, which may take some
+// seconds.
 func (r *Repository) Ready() bool {
+	versions, ok := r.expected()
+	return ok && !slices.ContainsFunc(versions, func(v *Version) bool { return !v.Scheduler.Ready() })
+}
+
+// expected returns the versions of all models that should serve, and whether there are
+// any of each.
+func (r *Repository) expected() (all []*Version, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.started || r.closed {
-		return false
+		return nil, false
 	}
 	serving := *r.serving.Load()
 	for name, m := range r.models {
-		if m.wanted && !ready(serving[name]) && !r.opts.Lenient {
-			return false
+		switch {
+		case !m.wanted || r.opts.Lenient:
+		case len(serving[name]) == 0:
+			return nil, false
+		default:
+			all = append(all, serving[name]...)
 		}
 	}
-	return true
-}
-
-// ready reports whether there are versions, and each has an instance that lives.
-func ready(versions []*Version) bool {
-	dead := func(v *Version) bool { return !v.Scheduler.Ready() }
-	return len(versions) > 0 && !slices.ContainsFunc(versions, dead)
+	return all, true
 }
 
 // publishLocked puts versions in the place of a model's.

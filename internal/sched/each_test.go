@@ -273,3 +273,30 @@ func TestInstancesComeAndGo(t *testing.T) {
 		}
 	})
 }
+
+// A judge says itself whether it is ready.
+type judge struct {
+	*mortal
+	ready bool
+}
+
+func (j *judge) Ready() bool { return j.ready }
+
+func TestAModelIsReadyIfNoInstanceSaysOtherwise(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := pacer.NewPortable()
+		defer p.Close()
+		first, second := &judge{mortal: &mortal{died: make(chan struct{})}, ready: true}, &judge{mortal: &mortal{died: make(chan struct{})}}
+		s := New([]engine.Instance{first, second}, Options{Pacer: p})
+		if s.Ready() {
+			t.Error("ready, although the second instance says that it is not")
+		}
+		second.ready = true
+		if !s.Ready() {
+			t.Error("not ready, although both instances say that they are")
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}

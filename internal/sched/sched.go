@@ -179,8 +179,19 @@ func (s *Scheduler) Waiting() int {
 	return n
 }
 
-// Ready reports whether there is an instance that can run requests.
-func (s *Scheduler) Ready() bool { return s.alive.Load() > 0 }
+// Ready reports whether there is an instance that can run requests, and none that says
+// of itself that it is not ready. Those are asked, which may take some seconds.
+func (s *Scheduler) Ready() bool {
+	if s.alive.Load() == 0 {
+		return false
+	}
+	for _, w := range s.workers() {
+		if judge, ok := w.inst.(engine.Judge); ok && !judge.Ready() {
+			return false
+		}
+	}
+	return true
+}
 
 // Close refuses new requests, lets those run that are here, and returns when
 // everything that the scheduler started has ended. Callers that shall not be

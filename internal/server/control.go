@@ -37,6 +37,22 @@ func (s *Server) Load(ctx context.Context, model string, opts kserve.LoadOptions
 	return s.models.Load(ctx, model, repository.Override{Config: opts.Config, Files: opts.Files})
 }
 
+// LoadModel implements [engine.Caller].
+func (s *Server) LoadModel(ctx context.Context, model, config string, files map[string][]byte) error {
+	opts := kserve.LoadOptions{Config: config}
+	for path, content := range files {
+		if err := opts.AddFile(path, content); err != nil {
+			return err
+		}
+	}
+	return s.Load(ctx, model, opts)
+}
+
+// UnloadModel implements [engine.Caller].
+func (s *Server) UnloadModel(ctx context.Context, model string) error {
+	return s.Unload(ctx, model, kserve.UnloadOptions{})
+}
+
 // Unload implements [kserve.Control]. No model is made of others yet.
 func (s *Server) Unload(_ context.Context, model string, _ kserve.UnloadOptions) error {
 	return s.models.Unload(model)

@@ -47,6 +47,19 @@ func TestStatisticsAreOfTheVersionsThatAreNamed(t *testing.T) {
 	}
 }
 
+func TestModelsAreNotForModelsToLoad(t *testing.T) {
+	s := start(t)
+	if err := s.LoadModel(t.Context(), "echo", "", nil); infer.CodeOf(err) != infer.Unavailable {
+		t.Errorf("load: %v", err)
+	}
+	if err := s.LoadModel(t.Context(), "echo", "", map[string][]byte{"../model.py": nil}); infer.CodeOf(err) != infer.Invalid {
+		t.Errorf("load with a file outside: %v", err)
+	}
+	if err := s.UnloadModel(t.Context(), "echo"); infer.CodeOf(err) != infer.Unavailable {
+		t.Errorf("unload: %v", err)
+	}
+}
+
 func TestModelsAreNotForClientsToLoad(t *testing.T) {
 	s := start(t)
 	if err := s.Load(t.Context(), "echo", kserve.LoadOptions{}); infer.CodeOf(err) != infer.Unavailable {

@@ -6,7 +6,7 @@ import "time"
 // throws no dice: both come as arguments.
 //
 // One that dies now and then is started at once. One that dies over and over waits
-// longer each time, up to a second if it answers batches in between, because that is
+// longer each time, up to half a second if it answers batches in between, because that is
 // what a model does that some requests kill, and the others shall be served. One that
 // does not even come to that waits up to half a minute: it takes the cores from
 // models that work.
@@ -19,7 +19,7 @@ type comeback struct {
 const (
 	calm       = time.Minute
 	firstDelay = 100 * time.Millisecond
-	maxDelay   = time.Second
+	maxDelay   = 500 * time.Millisecond
 	maxBarren  = 30 * time.Second
 	crashLoop  = 5 // deaths in a row without an answer
 )

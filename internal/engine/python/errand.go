@@ -1,6 +1,7 @@
 package python
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/memfd"
 	"github.com/shoal-serving/shoal/tensor"
@@ -16,7 +18,8 @@ import (
 // maxErrands is how many requests a worker may have under way at once.
 const maxErrands = 1024
 
-// An errand is a request that a model makes of another model, or of itself. It ends
+// An errand is a request that a model makes of another model, or of itself, or what
+// it wants loaded or unloaded. It ends
 // when it is answered, or when the worker dies or wants no answer any more, or when
 // everybody has left whose requests the worker ran when it began.
 type errand struct {
@@ -41,7 +44,7 @@ func (w *worker) errandOf(f frame, fds []int) error {
 		p.release()
 		return err
 	}
-	ctx, cancel := context.WithCancel(w.life)
+	ctx, cancel := context.WithCancel(w.living)
 	e := &errand{w: w, line: line, cancel: cancel}
 	run := w.run.Load()
 	if run != nil {
@@ -72,7 +75,35 @@ func (e *errand) watch() {
 	e.cancel()
 }
 
+// do asks whoever answers calls of models.
 func (e *errand) do(ctx context.Context, p *parcel) {
+	caller := e.w.model.engine.opts.Caller
+	switch {
+	case caller == nil:
+		e.fail(infer.Errorf(infer.Unavailable, "nothing here answers calls of models"), p.Model, false)
+	case p.Do == "load":
+		files := make(map[string][]byte, len(p.data))
+		for i := range p.data {
+			files[p.data[i].Name] = bytes.Clone(p.data[i].Data) // which are kept for longer than the parcel
+		}
+		e.done(caller.LoadModel(ctx, p.Model, p.Config, files))
+	case p.Do == "unload":
+		e.done(caller.UnloadModel(ctx, p.Model))
+	default:
+		e.infer(ctx, caller, p)
+	}
+}
+
+// done replies to what has no outputs.
+func (e *errand) done(err error) {
+	p := &parcel{}
+	if err != nil {
+		p.Failed, p.Code, p.Text = true, internalCode, err.Error()
+	}
+	_ = e.send(p, nil, lastOne) // it fits
+}
+
+func (e *errand) infer(ctx context.Context, caller engine.Caller, p *parcel) {
 	parameters, err := decodeParameters(p.Parameters)
 	if err != nil {
 		e.fail(err, p.Model, false)
@@ -81,15 +112,10 @@ func (e *errand) do(ctx context.Context, p *parcel) {
 	req := &infer.Request{
 		Model: p.Model, ID: p.ID, Inputs: p.data, Outputs: p.Outputs, Memory: p.memory, Many: p.Many,
 		Priority: p.Priority, Timeout: time.Duration(min(p.Timeout, maxTimeout)) * time.Microsecond,
-		Parameters: parameters, Correlation: p.Correlation, Flags: p.Flags,
+		Parameters: parameters, Correlation: p.Correlation, CorrelationName: p.CorrelationName, Flags: p.Flags,
 	}
 	if p.Version > 0 {
 		req.Version = strconv.FormatInt(p.Version, 10)
-	}
-	caller := e.w.model.engine.opts.Caller
-	if caller == nil {
-		e.fail(infer.Errorf(infer.Unavailable, "nothing here answers calls of models"), p.Model, false)
-		return
 	}
 	var resp infer.Response
 	if err := caller.Call(ctx, req, &resp); err != nil {

@@ -2,6 +2,8 @@ package python
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -18,8 +20,9 @@ import (
 type fakeCaller struct {
 	answer func(ctx context.Context, req *infer.Request, resp *infer.Response) error
 
-	mu   sync.Mutex
-	seen []infer.Request
+	mu     sync.Mutex // guards the following
+	seen   []infer.Request
+	orders []string
 }
 
 func (c *fakeCaller) Call(ctx context.Context, req *infer.Request, resp *infer.Response) error {
@@ -34,6 +37,29 @@ func (c *fakeCaller) Call(ctx context.Context, req *infer.Request, resp *infer.R
 
 func (c *fakeCaller) ModelReady(model, version string) bool {
 	return model == "other" && version != "9"
+}
+
+func (c *fakeCaller) LoadModel(_ context.Context, model, config string, files map[string][]byte) error {
+	texts := map[string]string{}
+	for path, content := range files {
+		texts[path] = string(content)
+	}
+	c.order("load %s %q %v", model, config, texts)
+	if model == "wrong" {
+		return infer.Errorf(infer.NotFound, "no such model")
+	}
+	return nil
+}
+
+func (c *fakeCaller) UnloadModel(_ context.Context, model string) error {
+	c.order("unload %s", model)
+	return nil
+}
+
+func (c *fakeCaller) order(format string, args ...any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.orders = append(c.orders, fmt.Sprintf(format, args...))
 }
 
 func twice(req *infer.Request, resp *infer.Response) error {
@@ -54,7 +80,7 @@ class TritonPythonModel:
     def execute(self, requests):
         out = []
         for r in requests:
-            q = pb_utils.InferenceRequest(model_name="other", model_version=3, requested_output_names=["OUT"], request_id="inner", correlation_id=9, flags=1,
+            q = pb_utils.InferenceRequest(model_name="other", model_version=3, requested_output_names=["OUT"], request_id="inner", correlation_id=9 if r.request_id() else "nine", flags=1,
                 timeout=5000, priority=2, parameters={"n": 3, "x": 0.5, "s": "text", "b": True}, inputs=[pb_utils.Tensor("IN", r.inputs()[0].as_numpy())])
             a = q.exec()
             if a.has_error():
@@ -75,6 +101,7 @@ func TestAModelAsksAnother(t *testing.T) {
 	caller := &fakeCaller{}
 	inst := newAsking(t, asking, caller)
 	batch := calls(1, 2, 3)
+	batch[1].Request.ID = ""
 	if err := inst.RunEach(t.Context(), batch); err != nil {
 		t.Fatal(err)
 	}
@@ -88,6 +115,9 @@ func TestAModelAsksAnother(t *testing.T) {
 	if len(caller.seen) != 3 || r.Model != "other" || r.Version != "3" || r.ID != "inner" || r.Correlation != 9 || r.Flags != infer.SequenceStart ||
 		r.Timeout != 5*time.Millisecond || r.Priority != 2 || r.Outputs[0] != "OUT" || r.Many {
 		t.Errorf("it was asked %+v", r)
+	}
+	if second := caller.seen[1]; second.Correlation != 0 || second.CorrelationName != "nine" {
+		t.Errorf("it was asked %+v", second)
 	}
 	want := []infer.Parameter{{Name: "b", Value: true}, {Name: "n", Value: int64(3)}, {Name: "s", Value: "text"}, {Name: "x", Value: 0.5}}
 	for i, p := range r.Parameters {
@@ -254,3 +284,28 @@ func (m *fakeMore) Next(_ context.Context, resp *infer.Response) error {
 }
 
 func (m *fakeMore) Close() {}
+
+func TestAModelLoadsAndUnloadsOthers(t *testing.T) {
+	caller := &fakeCaller{}
+	inst := newAsking(t, `
+pb_utils.load_model("plain")
+pb_utils.load_model(model_name="sent", config='{"max_batch_size": 4}', files={"file:1/model.py": b"text", "file:1/empty": b""})
+pb_utils.unload_model("plain")
+pb_utils.unload_model("sent", unload_dependents=True)
+try:
+    pb_utils.load_model("wrong")
+    said = ""
+except pb_utils.TritonModelException as e:
+    said = str(e)
+assert said == "no such model", said
+`+identity, caller)
+	batch := calls(1)
+	if err := inst.RunEach(t.Context(), batch); err != nil {
+		t.Fatal(err)
+	}
+	release(batch)
+	want := []string{`load plain "" map[]`, `load sent "{\"max_batch_size\": 4}" map[1/empty: 1/model.py:text]`, "unload plain", "unload sent", `load wrong "" map[]`}
+	if !slices.Equal(caller.orders, want) {
+		t.Errorf("orders %q, want %q", caller.orders, want)
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -201,20 +202,41 @@ func TestDeathsLeaveNothingBehind(t *testing.T) {
 	}
 }
 
-// The kernel ends a worker with the thread that started it.
-func TestWorkersEndWithTheirStarter(t *testing.T) {
-	f := newFixture(t, identityConfig, `
-while True: pass`)
+// The kernel kills a worker whose lifeline is closed, whatever it is doing, and what it
+// has started.
+func TestAWorkerHangsOnItsLifeline(t *testing.T) {
+	file := t.TempDir() + "/child"
+	f := newFixture(t, identityConfig, fmt.Sprintf(`
+import subprocess
+with open(%q, "w") as file: file.write(str(subprocess.Popen(["sleep", "600"]).pid))
+while True: pass`, file))
 	inst := f.open(t)
 	var running sync.WaitGroup
 	defer running.Wait()
 	running.Go(func() { _ = inst.RunEach(context.Background(), calls(1)) }) // fails when the worker ends
-	_ = f.engine.Close()
-	patience := time.NewTimer(10 * time.Second)
-	defer patience.Stop()
-	select {
-	case <-inst.Died():
-	case <-patience.C:
-		t.Error("a worker outlived its starter")
+	child := 0
+	soon(t, "the model has started a process", func() bool {
+		text, _ := os.ReadFile(file)
+		child, _ = strconv.Atoi(string(text))
+		return child > 0
+	})
+	_ = inst.worker.life.Close()
+	soon(t, "the worker has ended", inst.worker.dead)
+	// Who adopts it may let it be a zombie, which has no memory.
+	soon(t, "what it started has ended", func() bool {
+		_, resident := look(child)
+		return resident == 0
+	})
+}
+
+// soon waits for what comes soon.
+func soon(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	patience := time.Now().Add(20 * time.Second)
+	for !is() {
+		if time.Now().After(patience) {
+			t.Fatalf("%s: not after 20 s", what)
+		}
+		time.Sleep(time.Millisecond)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"math/rand/v2"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/buf"
@@ -20,7 +21,8 @@ type instance struct {
 	place
 	worker   *worker
 	comeback comeback
-	answered bool // the worker has answered a batch
+	answered bool                  // the worker has answered a batch
+	pulse    atomic.Pointer[pulse] // of the worker; nil while there is none, or if it has none
 
 	running   running
 	one       [1]engine.Call // for Run
@@ -32,12 +34,13 @@ type instance struct {
 var (
 	_ engine.Sender = (*instance)(nil)
 	_ engine.Mortal = (*instance)(nil)
+	_ engine.Judge  = (*instance)(nil)
 )
 
 // initialize makes the worker that of this instance.
 func (i *instance) initialize(ctx context.Context, w *worker) error {
 	cfg := i.model.cfg
-	w.place = i.name
+	w.instance = i.name
 	w.run.Store(&i.running)
 	// The keys are Triton's, and all values are strings.
 	document, err := json.Marshal(map[string]string{
@@ -52,7 +55,17 @@ func (i *instance) initialize(ctx context.Context, w *worker) error {
 	if err == nil {
 		_, err = w.ask(ctx, kindInit, document)
 	}
+	if err == nil {
+		i.pulse.Store(w.pulse.Load())
+	}
 	return loadError(err)
+}
+
+// Ready implements [engine.Judge]. Of a worker that is dead, or does not say, nothing
+// is known here.
+func (i *instance) Ready() bool {
+	p := i.pulse.Load()
+	return p == nil || p.ask()
 }
 
 // Run implements [engine.Instance]: the batch is one request to the model.
@@ -77,7 +90,7 @@ func (i *instance) RunEach(ctx context.Context, calls []engine.Call) error {
 	}
 	w := i.worker
 	if w.dead() {
-		return i.death("had died before the batch began")
+		return w.death("had died before the batch began")
 	}
 	l := layOut(calls)
 	if err := w.prepare(l.size); err != nil {
@@ -86,11 +99,12 @@ func (i *instance) RunEach(ctx context.Context, calls []engine.Call) error {
 	i.cancelled = writeBatch(w.in, l, calls, i.model.cfg, i.cancelled[:0])
 	i.running.begin(w, calls, i.cancelled)
 	w.send(frame{kind: kindRun, a: uint64(l.table), b: uint64(l.size - l.table)})
-	f, err := w.await(kindRan, i.model.set.limit, ctx.Done(), func() { i.running.left(nil) })
+	number := w.number
+	f, err := w.await(ctx, kindRan, i.model.set.limit, func() { i.running.abandon(number) })
 	senders := i.running.end()
 	switch {
 	case err != nil:
-		err = i.death("died while it ran the batch")
+		err = w.death("died while it ran the batch")
 	case f.kind == kindFailed:
 		err = infer.Errorf(infer.Internal, "%s", f.text)
 	default:
@@ -112,7 +126,7 @@ func (i *instance) take(f frame, calls []engine.Call) error {
 	w := i.worker
 	table, err := w.copyOut(f)
 	if err != nil {
-		return i.death("broke the protocol")
+		return w.death("broke the protocol")
 	}
 	i.places, err = readAnswers(table, len(w.out), calls, i.running.opened, i.model.cfg, i.places[:0])
 	if err != nil {
@@ -121,7 +135,7 @@ func (i *instance) take(f frame, calls []engine.Call) error {
 		}
 		w.kill("it broke the protocol: it sent " + err.Error())
 		<-w.died
-		return i.death("broke the protocol")
+		return w.death("broke the protocol")
 	}
 	total := 0
 	for _, p := range i.places {
@@ -150,11 +164,6 @@ func (i *instance) take(f frame, calls []engine.Call) error {
 	return nil
 }
 
-// death is the error of a batch whose worker is gone.
-func (i *instance) death(when string) error {
-	return deathOf(i.worker, i.name, when)
-}
-
 // Died implements [engine.Mortal].
 func (i *instance) Died() <-chan struct{} { return i.worker.died }
 
@@ -169,6 +178,7 @@ func (i *instance) Revive(ctx context.Context) error {
 		} else {
 			log.Warn("the model's worker died, and is started again")
 		}
+		i.pulse.Store(nil)
 		i.worker.end()
 		timer := time.NewTimer(pause)
 		select {

@@ -5,11 +5,27 @@ import (
 	"errors"
 	"net"
 	"os"
+	"syscall"
 	"time"
 
-	"github.com/shoal-serving/shoal/internal/buf"
 	"github.com/shoal-serving/shoal/internal/memfd"
 )
+
+// read returns the length of the next message, 0 if the other end is closed, and the
+// descriptors that came with it, which are the caller's.
+func read(conn *net.UnixConn, message []byte) (int, []int, error) {
+	var control [64]byte // more than two descriptors need
+	for {
+		n, oob, _, _, err := conn.ReadMsgUnix(message, control[:])
+		switch {
+		case errors.Is(err, syscall.ECONNRESET): // said once, of what it will not read any more. What it sent comes after
+		case oob > 0:
+			return n, memfd.Descriptors(control[:oob]), err
+		default:
+			return n, nil, err
+		}
+	}
+}
 
 // lineOf makes a connection of a descriptor, which it takes over.
 func lineOf(fd int) (*net.UnixConn, error) {
@@ -31,9 +47,7 @@ func lineOf(fd int) (*net.UnixConn, error) {
 // returns of a line that was closed is no frame, and no error.
 func receive(line *net.UnixConn) (f frame, p *parcel, err error) {
 	var message [frameSize + 1]byte
-	var control [64]byte // more than one descriptor needs
-	n, oob, _, _, err := line.ReadMsgUnix(message[:], control[:])
-	fds := memfd.Descriptors(control[:oob])
+	n, fds, err := read(line, message[:])
 	defer memfd.CloseAll(fds)
 	if err != nil || n == 0 {
 		return frame{}, nil, err
@@ -51,19 +65,4 @@ func receive(line *net.UnixConn) (f frame, p *parcel, err error) {
 // until makes reads of a line end when ctx does. The caller calls what it returns.
 func until(ctx context.Context, line *net.UnixConn) (stop func() bool) {
 	return context.AfterFunc(ctx, func() { _ = line.SetReadDeadline(time.Unix(1, 0)) })
-}
-
-// release gives back what a parcel is in, if there is one.
-func (p *parcel) release() {
-	if p != nil {
-		p.memory.Release()
-		p.memory = nil
-	}
-}
-
-// take gives the memory to the caller.
-func (p *parcel) take() *buf.Buf {
-	m := p.memory
-	p.memory = nil
-	return m
 }

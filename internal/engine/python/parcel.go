@@ -31,15 +31,20 @@ type parcel struct {
 	Text   string `json:"text,omitempty"`
 
 	// Of a call.
-	Model       string   `json:"model,omitempty"`
-	Version     int64    `json:"version,omitempty"` // 0 or less means the one that is served
-	ID          string   `json:"id,omitempty"`
-	Outputs     []string `json:"outputs,omitempty"`
-	Timeout     uint64   `json:"timeout,omitempty"` // microseconds
-	Priority    uint64   `json:"priority,omitempty"`
-	Correlation uint64   `json:"correlation,omitempty"`
-	Flags       uint32   `json:"flags,omitempty"`
-	Many        bool     `json:"many,omitempty"` // any number of responses
+	Do              string   `json:"do,omitempty"` // load or unload; otherwise the model is asked
+	Model           string   `json:"model,omitempty"`
+	Version         int64    `json:"version,omitempty"` // 0 or less means the one that is served
+	ID              string   `json:"id,omitempty"`
+	Outputs         []string `json:"outputs,omitempty"`
+	Timeout         uint64   `json:"timeout,omitempty"` // microseconds
+	Priority        uint64   `json:"priority,omitempty"`
+	Correlation     uint64   `json:"correlation,omitempty"`
+	CorrelationName string   `json:"correlation_name,omitempty"`
+	Flags           uint32   `json:"flags,omitempty"`
+	Many            bool     `json:"many,omitempty"` // any number of responses
+
+	// Of a load, whose tensors are the model's files.
+	Config string `json:"config,omitempty"` // as JSON; "" means that of the directory
 
 	memory *buf.Buf // what the data of a parcel that was received is in
 	data   []tensor.Tensor
@@ -122,6 +127,21 @@ func (p *parcel) pack(tensors []tensor.Tensor) (fd, document, size int, err erro
 		at = align(at+copy(b[at:], tensors[i].Data), alignment)
 	}
 	return fd, len(text), size, nil
+}
+
+// release gives back what a parcel is in, if there is one.
+func (p *parcel) release() {
+	if p != nil {
+		p.memory.Release()
+		p.memory = nil
+	}
+}
+
+// take gives the memory to the caller.
+func (p *parcel) take() *buf.Buf {
+	m := p.memory
+	p.memory = nil
+	return m
 }
 
 // encodeParameters returns parameters as a JSON object. Numbers that JSON does not

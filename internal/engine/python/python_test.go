@@ -213,7 +213,7 @@ class TritonPythonModel:
 
 func TestInputsMayBeAnsweredAsTheyAre(t *testing.T) {
 	f := newFixture(t, strings.ReplaceAll(identityConfig, "TYPE_FP32", "TYPE_STRING"), `
-return [pb_utils.InferenceResponse([pb_utils.Tensor._view("OUTPUT", t._code, t._shape, t._memory, t._offset, t._length)]) for t in [r.inputs()[0] for r in requests]]`)
+return [pb_utils.InferenceResponse([pb_utils.Tensor._view("OUTPUT", t._code, t._place, t._memory)]) for t in [r.inputs()[0] for r in requests]]`)
 	inst := f.open(t)
 	batch := calls(0)
 	in := &batch[0].Request.Inputs[0]
@@ -373,4 +373,38 @@ func TestTheWorkersOwnTestsPass(t *testing.T) {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
+}
+
+func TestAModelSeesWhichInputsWereLeftOut(t *testing.T) {
+	inst := newFixture(t, `
+		max_batch_size: 8
+		input { name: "LEFT" data_type: TYPE_FP32 dims: 4 optional: true }
+		input { name: "INPUT" data_type: TYPE_FP32 dims: 4 }
+		input { name: "RIGHT" data_type: TYPE_FP32 dims: 4 optional: true }
+		output { name: "OUTPUT" data_type: TYPE_FP32 dims: 4 }`, `
+seen = [[t.name() for t in r.inputs()] for r in requests]
+assert seen == [["INPUT"], ["INPUT", "RIGHT"], ["LEFT", "INPUT", "RIGHT"], ["LEFT", "INPUT"]], seen
+return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", sum(t.as_numpy() for t in r.inputs()))]) for r in requests]`).open(t)
+	batch := calls(1, 2, 3, 4)
+	named := func(name string, c *engine.Call) tensor.Tensor {
+		x := c.Request.Inputs[0]
+		x.Name = name
+		return x
+	}
+	for i, names := range [][]string{{"INPUT"}, {"INPUT", "RIGHT"}, {"LEFT", "INPUT", "RIGHT"}, {"LEFT", "INPUT"}} {
+		var inputs []tensor.Tensor
+		for _, name := range names {
+			inputs = append(inputs, named(name, &batch[i]))
+		}
+		batch[i].Request.Inputs = inputs
+	}
+	if err := inst.RunEach(t.Context(), batch); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []float32{1, 4, 9, 8} {
+		if got := first(t, &batch[i]); got != want {
+			t.Errorf("answer %d is %v, want %v", i, got, want)
+		}
+	}
+	release(batch)
 }

@@ -46,20 +46,30 @@ func (r *running) end() []*sender {
 	return r.senders
 }
 
-// left tells the model that nobody waits for a request any more. Without one it is
-// everybody who does not, and then what the model asked of others ends, too.
+// left tells the model that nobody waits for a request any more.
 func (r *running) left(req *infer.Request) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i := range r.calls {
-		if req == nil || r.calls[i].Request == req {
+		if r.calls[i].Request == req {
 			r.memory[r.cancelled[i]] = 1
 		}
 	}
-	if req == nil {
-		for e := range r.errands {
-			e.cancel()
-		}
+}
+
+// abandon tells the model that nobody waits for any request of a batch any more, if
+// that still runs. What it asked of others ends.
+func (r *running) abandon(number uint32) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.number != number {
+		return
+	}
+	for i := range r.calls {
+		r.memory[r.cancelled[i]] = 1
+	}
+	for e := range r.errands {
+		e.cancel()
 	}
 }
 
@@ -103,7 +113,6 @@ func (r *running) open(f frame, s *sender) {
 type sender struct {
 	line *net.UnixConn
 	w    *worker
-	name string // of the instance
 	cfg  *modelconfig.Config
 	once sync.Once // Close
 
@@ -206,7 +215,7 @@ func (s *sender) gone(ctx context.Context) error {
 		return s.failed
 	}
 	return infer.Errorf(infer.Internal, "Failed to process the request(s) for model '%s', message: its response sender is gone, "+
-		"and sent no TRITONSERVER_RESPONSE_COMPLETE_FINAL", s.name)
+		"and sent no TRITONSERVER_RESPONSE_COMPLETE_FINAL", s.w.instance)
 }
 
 // why says why the line has ended: the batch failed, or the worker died, which shows
@@ -223,16 +232,10 @@ func (s *sender) why() error {
 	defer timer.Stop()
 	select {
 	case <-s.w.died:
-		return deathOf(s.w, s.name, "died before it had sent all responses")
+		return s.w.death("died before it had sent all responses")
 	case <-timer.C:
 		s.w.kill("it closed a line without a word")
 		<-s.w.died
-		return deathOf(s.w, s.name, "broke the protocol")
+		return s.w.death("broke the protocol")
 	}
-}
-
-// deathOf is the error of requests whose worker is gone.
-func deathOf(w *worker, name, when string) error {
-	return infer.Errorf(infer.Unavailable, "Failed to process the request(s) for model '%s', message: %w: its worker %s: %s",
-		name, engine.ErrDied, when, w.reason())
 }

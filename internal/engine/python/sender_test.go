@@ -229,12 +229,13 @@ func TestAModelSeesAllThatARequestSays(t *testing.T) {
 r = requests[0]
 seen = (json.loads(r.parameters()), r.correlation_id(), r.flags(), r.timeout(), r.priority(), r.requested_output_names(), r.request_id())
 assert seen == ({"a": "x", "b": True, "c": -3, "d": 0.5, "e": 18446744073709551615}, 9, 3, 7, 2, {"OUTPUT"}, "id"), seen
-assert requests[1].parameters() == "{}" and requests[1].request_id() == "id"
+assert requests[1].parameters() == "{}" and requests[1].request_id() == "id" and requests[1].correlation_id() == "größer"
 return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", r.inputs()[0].as_numpy())], parameters={"k": k, "f": 1.5}) for k, r in enumerate(requests)]`).open(t)
 	batch := calls(1, 2)
 	r := batch[0].Request
 	r.Parameters = []infer.Parameter{{Name: "a", Value: "x"}, {Name: "b", Value: true}, {Name: "c", Value: int64(-3)}, {Name: "d", Value: 0.5}, {Name: "e", Value: uint64(1<<64 - 1)}}
 	r.Correlation, r.Flags, r.Priority, r.Outputs = 9, infer.SequenceStart|infer.SequenceEnd, 2, []string{"OUTPUT"}
+	batch[1].Request.CorrelationName = "größer"
 	if err := inst.RunEach(t.Context(), batch); err != nil {
 		t.Fatal(err)
 	}

@@ -14,10 +14,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A starter starts processes, all from one thread. The kernel ends a worker when
-// the thread ends that started it, which is how no worker outlives the server,
-// however that ends; Go's other threads come and go. The thread has the niceness
-// that the workers shall have.
+// A starter starts processes, all from one thread, which has the niceness that the
+// workers shall have.
+//
+// Each hangs on a lifeline: the server's end of a pipe, to which nothing is written.
+// When it is closed, by the server or by the kernel because the server has ended,
+// however that happened, the kernel kills the worker and all that it has started. It
+// signals the whole group of whoever has the other end (O_ASYNC), with a signal of our
+// choice. Nothing has to run for that: neither in the worker, which may be in a loop,
+// nor beside it. What the kernel does when a parent ends (PR_SET_PDEATHSIG) is for the
+// worker alone, and would come before this.
 type starter struct {
 	starts chan func() // without room: whoever starts a process waits for it
 	ended  chan struct{}
@@ -38,15 +44,43 @@ func newStarter(nice int) *starter {
 	return s
 }
 
-// start starts a process in a group of its own.
-func (s *starter) start(cmd *exec.Cmd) error {
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+// start starts a process in a group of its own, and returns its lifeline, which the
+// caller closes when the process has ended. It appends to the files that the process
+// inherits.
+func (s *starter) start(cmd *exec.Cmd) (*os.File, error) {
+	var ends [2]int
+	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
+		return nil, os.NewSyscallError("pipe2", err)
+	}
+	theirs, ours := os.NewFile(uintptr(ends[0]), "lifeline"), os.NewFile(uintptr(ends[1]), "lifeline")
+	defer func() { _ = theirs.Close() }() // the process has its own
+	cmd.ExtraFiles = append(cmd.ExtraFiles, theirs)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	done := make(chan error)
 	s.starts <- func() { done <- cmd.Start() }
-	return <-done
+	err := <-done
+	if err == nil {
+		if err = tie(ends[0], cmd.Process.Pid); err == nil {
+			return ours, nil
+		}
+		killGroup(cmd.Process.Pid)
+		_ = cmd.Wait() // it was killed
+	}
+	_ = ours.Close()
+	return nil, err
 }
 
-// close ends the thread, and with it whatever still runs that it started.
+// tie makes the kernel kill a group when the other end of a pipe is closed.
+func tie(fd, group int) error {
+	for _, step := range [][2]int{{unix.F_SETSIG, int(unix.SIGKILL)}, {unix.F_SETOWN, -group}, {unix.F_SETFL, unix.O_ASYNC}} {
+		if _, err := unix.FcntlInt(uintptr(fd), step[0], step[1]); err != nil {
+			return os.NewSyscallError("fcntl", err)
+		}
+	}
+	return nil
+}
+
+// close ends the thread.
 func (s *starter) close() {
 	close(s.starts)
 	<-s.ended

@@ -14,14 +14,16 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// The server and a worker send each other frames over a socket, and share two pieces
+// The server and a worker send each other frames over two sockets, and share two pieces
 // of memory: one that the server writes and the worker reads, and one for the other
 // way. worker/shoal_wire.py has the same numbers.
 //
-// A frame is of fixed size, and may have a text behind it. The socket keeps frames
+// A frame is of fixed size, and may have a text behind it. A socket keeps frames
 // apart (SOCK_SEQPACKET), so that none is ever torn in two or glued to the next, and
 // threads of the worker may send without a lock. Whatever can be long is in memory,
 // and the frame says where: the table of a batch, and its tensors.
+//
+// Over the first socket the server asks, and the worker answers. Who asked reads it.
 //
 //	server                     worker
 //	MEMORY (descriptor)  ───▶            input or output memory, in place of the one before
@@ -33,11 +35,15 @@ import (
 //	                     ◀───  NEED      more output memory: MEMORY follows
 //	                     ◀───  RAN    (table)
 //	                     ◀───  FAILED (text), in place of any answer
+//	                     ◀───  PULSE  (line), before READY: the model can be asked whether it is ready
+//	                     ◀───  OPEN   (line), before RAN: responses to one of the requests follow
 //	FINISH               ───▶            finalize, and the process ends
-//	                     ◀───  LOG    (text), at any time
-//	                     ◀───  CALL   (line, parcel), at any time: run a request of the model's
-//	                     ◀───  DESK   (line), once: the model has questions
-//	                     ◀───  OPEN   (line), while a batch runs: responses to one of its requests follow
+//
+// Over the second the model speaks, at any time, from any thread.
+//
+//	◀───  LOG    (text)
+//	◀───  CALL   (line, parcel): run a request of the model's, or load or unload another
+//	◀───  DESK   (line), once: the model has questions
 //
 // A line is a socket of its own for one call, or for the responses to one request, so
 // that many can be under way, from any thread, and none waits for another. The
@@ -50,6 +56,9 @@ import (
 //	                     ◀───  ASK    (text), of a metric or of another model
 //	REPLY  (text)        ───▶            a number, or what is wrong
 //
+//	PROBE                ───▶            is_ready
+//	                     ◀───  READY     whether it is
+//
 // The side that closes its end wants no more, or gives no more.
 //
 // A request that is cancelled while it runs is told so by a word of its table.
@@ -57,7 +66,7 @@ type frame struct {
 	kind   kind
 	flags  uint16
 	number uint32 // of what is answered; answers repeat it
-	a, b   uint64 // for LOAD, INIT, RUN, LOADED and RAN: where, and how long; for MEMORY and NEED: how long; for parcels: how long the document is, and all of it; for OPEN: which request
+	a, b   uint64 // for LOAD, INIT, RUN, LOADED and RAN: where, and how long; for MEMORY and NEED: how long; for parcels: how long the document is, and all of it; for OPEN: which request; for READY that answers PROBE: 1 or 0
 	text   string // for FAILED and LOG
 }
 
@@ -70,8 +79,9 @@ const (
 	kindRun
 	kindFinish
 	kindReply
+	kindProbe
 
-	kindLoaded kind = iota + 10
+	kindLoaded kind = iota + 9 // 16
 	kindReady
 	kindRan
 	kindFailed
@@ -82,6 +92,7 @@ const (
 	kindSend
 	kindDesk
 	kindAsk
+	kindPulse
 )
 
 // Flags.
@@ -100,7 +111,7 @@ const (
 	maxText   = 16 << 10
 
 	countSize     = 8
-	requestSize   = 48
+	requestSize   = 56
 	cancelledAt   = 44 // in a request
 	tensorSize    = 32
 	responseSize  = 16
@@ -123,7 +134,7 @@ func readFrame(b []byte) (f frame, err error) {
 	switch f.kind {
 	case kindFailed, kindLog, kindAsk:
 		f.text = strings.ToValidUTF8(string(b[frameSize:]), "?") // protocols would not send it otherwise
-	case kindLoaded, kindReady, kindRan, kindNeed, kindCall, kindOpen, kindSend, kindDesk:
+	case kindLoaded, kindReady, kindRan, kindNeed, kindCall, kindOpen, kindSend, kindDesk, kindPulse:
 		if len(b) > frameSize {
 			return f, fmt.Errorf("a frame of kind %d with %d bytes, expected %d", f.kind, len(b), frameSize)
 		}
@@ -158,7 +169,7 @@ func layOut(calls []engine.Call) (l layout) {
 		if len(req.Parameters) > 0 {
 			l.parameters[i] = encodeParameters(req.Parameters)
 		}
-		table = align(table+len(req.ID)+len(l.of(i)), 8)
+		table = align(table+len(req.ID)+len(req.CorrelationName)+len(l.of(i)), 8)
 	}
 	l.size = l.table + table
 	return l
@@ -203,10 +214,15 @@ func writeBatch(memory []byte, l layout, calls []engine.Call, cfg *modelconfig.C
 		cancelled = append(cancelled, w.at+cancelledAt)
 		w.u32(uint32(len(req.Inputs)), uint32(len(req.Outputs)), uint32(len(req.ID)), uint32(len(l.of(i))))
 		w.u64(uint64(req.Timeout.Microseconds()), req.Priority, req.Correlation)
-		w.u32(req.Flags, 0)
+		w.u32(req.Flags, 0, uint32(len(req.CorrelationName)), 0)
+		index := 0
 		for k := range req.Inputs {
 			x := &req.Inputs[k]
-			w.u32(uint32(k), uint32(x.Type), uint32(len(x.Shape)), 0)
+			for cfg.Inputs[index].Optional && cfg.Inputs[index].Name != x.Name {
+				index++ // it was left out
+			}
+			w.u32(uint32(index), uint32(x.Type), uint32(len(x.Shape)), 0)
+			index++
 			w.u64(uint64(offset), uint64(len(x.Data)))
 			for _, d := range x.Shape {
 				w.u64(uint64(d))
@@ -218,6 +234,7 @@ func writeBatch(memory []byte, l layout, calls []engine.Call, cfg *modelconfig.C
 			w.u32(uint32(outputIndex(cfg, name)))
 		}
 		w.at += copy(w.b[w.at:], req.ID)
+		w.at += copy(w.b[w.at:], req.CorrelationName)
 		w.at = align(w.at-l.table+copy(w.b[w.at:], l.of(i)), 8) + l.table
 	}
 	return cancelled

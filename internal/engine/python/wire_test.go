@@ -12,7 +12,10 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-var wireConfig = &modelconfig.Config{Outputs: []modelconfig.Tensor{{Name: "A", Type: tensor.FP32}, {Name: "B", Type: tensor.Bytes}}}
+var wireConfig = &modelconfig.Config{
+	Inputs:  []modelconfig.Tensor{{Name: "X", Type: tensor.Uint8}},
+	Outputs: []modelconfig.Tensor{{Name: "A", Type: tensor.FP32}, {Name: "B", Type: tensor.Bytes}},
+}
 
 // words are the bytes of a table, 4 of each number; one in 8 bytes is two of them.
 func words(numbers ...uint32) (b []byte) {
@@ -84,7 +87,7 @@ func TestTensorsOfABatchAreApartAndAligned(t *testing.T) {
 	var batch []engine.Call
 	for _, text := range []string{"one", "", strings.Repeat("long", 50)} {
 		batch = append(batch, engine.Call{Request: &infer.Request{ID: text, Outputs: []string{"B"}, Inputs: []tensor.Tensor{
-			{Type: tensor.Uint8, Shape: []int64{int64(len(text))}, Data: []byte(text)},
+			{Name: "X", Type: tensor.Uint8, Shape: []int64{int64(len(text))}, Data: []byte(text)},
 		}}})
 	}
 	l := layOut(batch)

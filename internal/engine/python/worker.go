@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/memfd"
 )
@@ -22,30 +23,32 @@ import (
 // A worker is one process. All but kill and died are for one goroutine at a time.
 type worker struct {
 	cmd    *exec.Cmd
-	conn   *net.UnixConn
+	life   *os.File      // its lifeline; see [starter]
+	conn   *net.UnixConn // questions and answers; closed by end, who asks no more
+	side   *net.UnixConn // what the model says and asks of itself, at any time
 	log    *slog.Logger
 	memory int64 // bytes that it may have; 0 means any number
 
-	model   *model
-	life    context.Context //nolint:containedctx // it is the process's: ended when that has
-	expire  context.CancelFunc
-	run     atomic.Pointer[running] // of the instance that has the worker; nil while none has
-	place   string                  // of that instance
-	errands atomic.Int64            // that are under way
-	senders sync.WaitGroup          // that are not closed
+	model    *model
+	living   context.Context //nolint:containedctx // it is the process's: ended when that has
+	expire   context.CancelFunc
+	run      atomic.Pointer[running] // of the instance that has the worker; nil while none has
+	instance string                  // its name
+	errands  atomic.Int64            // that are under way
+	senders  sync.WaitGroup          // that are not closed
+	pulse    atomic.Pointer[pulse]   // nil if the model does not say whether it is ready
 
 	in, out []byte // the memory of both directions
 	used    int    // of out, by the last answer
 	kept    bool   // in belongs to the model's arrays, and the next batch has another
 	flags   uint16 // of LOADED: what the model is
 	number  uint32 // of the last question
-	message []byte // room for a frame
+	message []byte // room for a frame of any kind
 
-	answers chan frame    // size 1: a worker that says more than it was asked has broken the protocol
-	ended   chan struct{} // closed when the process has ended
-	died    chan struct{} // closed when all of it was read, too
-	cause   atomic.Pointer[string]
-	over    sync.WaitGroup // its last goroutine
+	ended chan struct{} // closed when the process has ended
+	died  chan struct{} // closed when all of it was read, too
+	cause atomic.Pointer[string]
+	over  sync.WaitGroup // its last goroutine
 }
 
 const (
@@ -57,7 +60,7 @@ const (
 	maxMemory = 1 << 30
 
 	// How often a worker is looked at.
-	glance = 500 * time.Millisecond
+	glance = 250 * time.Millisecond
 	// How long a worker may take to end by itself.
 	goodbye = 5 * time.Second
 )
@@ -78,17 +81,22 @@ func (m *model) start(name string) (_ *worker, err error) {
 	if err != nil {
 		return nil, err
 	}
-	conn, theirs, err := socketPair()
 	passed := closers{file} // the worker has its own
 	defer func() { passed.close() }()
+	conn, theirs, err := socketPair()
 	if err != nil {
 		return nil, err
 	}
 	opened, passed = append(opened, conn), append(passed, theirs)
+	side, theirSide, err := socketPair()
+	if err != nil {
+		return nil, err
+	}
+	opened, passed = append(opened, side), append(passed, theirSide)
 	var pipes [2]*os.File
-	// Descriptors 3 and 4. The name is for those who look at the list of processes.
+	// Descriptors 3 to 5. The name is for those who look at the list of processes.
 	cmd := exec.Command(m.set.interpreter, "/proc/self/fd/4", name)
-	cmd.ExtraFiles = []*os.File{theirs, file}
+	cmd.ExtraFiles = []*os.File{theirs, file, theirSide}
 	cmd.Env = m.environment()
 	for i, to := range []*io.Writer{&cmd.Stdout, &cmd.Stderr} {
 		r, w, err := os.Pipe()
@@ -98,15 +106,16 @@ func (m *model) start(name string) (_ *worker, err error) {
 		opened, passed = append(opened, r), append(passed, w)
 		pipes[i], *to = r, w
 	}
-	if err := m.engine.open().start(cmd); err != nil {
+	life, err := m.engine.open().start(cmd)
+	if err != nil {
 		return nil, infer.Errorf(infer.Invalid, "the interpreter cannot be started: %w", err)
 	}
 	w := &worker{
-		cmd: cmd, conn: conn, log: m.log, memory: m.set.memory,
-		answers: make(chan frame, 1), ended: make(chan struct{}), died: make(chan struct{}),
+		cmd: cmd, life: life, conn: conn, side: side, log: m.log, memory: m.set.memory,
+		message: make([]byte, frameSize+maxText+1), ended: make(chan struct{}), died: make(chan struct{}),
 		model: m,
 	}
-	w.life, w.expire = context.WithCancel(context.Background())
+	w.living, w.expire = context.WithCancel(context.Background())
 	w.over.Go(func() { w.accompany(pipes) })
 	return w, nil
 }
@@ -147,13 +156,18 @@ func (w *worker) accompany(pipes [2]*os.File) {
 	w.expire()
 	watch.Wait()
 	killGroup(w.cmd.Process.Pid) // what it started and left behind
+	// Those who are left all the same may hold them open.
+	_ = w.conn.CloseRead() // when all is read
 	last := time.Now().Add(tailOfWriters)
-	_ = w.conn.SetReadDeadline(last) // those who are left may hold them open
+	_ = w.side.SetReadDeadline(last)
 	for _, p := range pipes {
 		_ = p.SetReadDeadline(last)
 	}
 	readers.Wait()
-	_ = w.conn.Close()
+	closers{w.life, w.side}.close()
+	if p := w.pulse.Load(); p != nil {
+		_ = p.line.Close()
+	}
 	w.because(ending(w.cmd.ProcessState, err))
 	close(w.died)
 }
@@ -176,7 +190,17 @@ func (w *worker) because(reason string) { w.cause.CompareAndSwap(nil, &reason) }
 // kill ends the process for a reason. Soon after, died is closed.
 func (w *worker) kill(reason string) {
 	w.because(reason)
-	killGroup(w.cmd.Process.Pid)
+	select {
+	case <-w.ended: // and its number may be another's
+	default:
+		killGroup(w.cmd.Process.Pid)
+	}
+}
+
+// death is the error of requests whose worker is gone.
+func (w *worker) death(when string) error {
+	return infer.Errorf(infer.Unavailable, "Failed to process the request(s) for model '%s', message: %w: its worker %s: %s",
+		w.instance, engine.ErrDied, when, w.reason())
 }
 
 // reason returns why the worker died.
@@ -210,53 +234,52 @@ func Resident(pid int) int64 {
 	return resident
 }
 
-// listen receives frames until the connection is closed.
+// listen receives what the model says and asks, until the socket is closed.
 func (w *worker) listen() {
 	logs := pen{log: w.log}
 	message := make([]byte, frameSize+maxText+1)
-	control := make([]byte, 64) // more than two descriptors need
 	for {
-		n, oob, _, _, err := w.conn.ReadMsgUnix(message, control)
-		var fds []int
-		if oob > 0 {
-			fds = memfd.Descriptors(control[:oob])
-		}
-		if errors.Is(err, syscall.ECONNRESET) {
-			continue // said once, of what it will not read any more. What it sent comes after
-		}
+		n, fds, err := read(w.side, message)
 		if err != nil || n == 0 {
 			w.severed()
 			return
 		}
 		f, err := readFrame(message[:n])
-		switch {
-		case err == nil && f.kind == kindCall:
-			err = w.errandOf(f, fds)
-		case err == nil && (f.kind == kindOpen || f.kind == kindDesk):
-			err = w.open(f, fds)
-		default:
-			memfd.CloseAll(fds) // nobody asked for them
-		}
-		switch {
-		case err != nil:
-			w.kill("it broke the protocol: it sent " + err.Error())
-			return
-		case f.kind == kindCall || f.kind == kindOpen || f.kind == kindDesk:
-			continue
-		case f.kind == kindLog:
+		if err == nil && f.kind == kindLog {
 			logs.write(levels[min(int(f.flags), len(levels)-1)], f.text)
-			continue
 		}
-		select {
-		case w.answers <- f:
-		default:
-			w.kill("it broke the protocol: it sent an answer that nobody asked for")
+		if err == nil {
+			err = w.heed(f, fds)
+		} else {
+			memfd.CloseAll(fds)
+		}
+		if err != nil {
+			w.breach(err)
 			return
 		}
 	}
 }
 
-// open takes a line that the model will send responses over, or ask about its metrics and about other models.
+// heed does what the model asks for. It takes the descriptors over.
+func (w *worker) heed(f frame, fds []int) error {
+	switch f.kind {
+	case kindCall:
+		return w.errandOf(f, fds)
+	case kindDesk:
+		return w.open(f, fds)
+	}
+	memfd.CloseAll(fds) // nobody wants them
+	if f.kind != kindLog {
+		return fmt.Errorf("a frame of kind %d that nobody asked for", f.kind)
+	}
+	return nil
+}
+
+// breach ends a worker that sent what it should not.
+func (w *worker) breach(err error) { w.kill("it broke the protocol: it sent " + err.Error()) }
+
+// open takes a line that the model will send responses over, or ask about its metrics
+// and about other models, or be asked over.
 func (w *worker) open(f frame, fds []int) error {
 	if len(fds) != 1 {
 		memfd.CloseAll(fds)
@@ -266,22 +289,23 @@ func (w *worker) open(f frame, fds []int) error {
 	if err != nil {
 		return err
 	}
-	if f.kind == kindDesk {
-		w.over.Go(func() { w.desk(line) })
-		return nil
-	}
 	run := w.run.Load()
-	if run == nil {
+	switch { // whoever has it closes it
+	case f.kind == kindDesk:
+		w.over.Go(func() { w.desk(line) })
+	case f.kind == kindPulse && w.pulse.CompareAndSwap(nil, &pulse{line: line}):
+	case f.kind == kindOpen && run != nil:
+		w.senders.Add(1)
+		run.open(f, &sender{line: line, w: w, cfg: w.model.cfg, ran: make(chan struct{})})
+	default:
 		_ = line.Close()
-		return errors.New("a line for responses before it was asked for any")
+		return errors.New("a line that nobody needs")
 	}
-	w.senders.Add(1)
-	run.open(f, &sender{line: line, w: w, name: w.place, cfg: w.model.cfg, ran: make(chan struct{})})
 	return nil
 }
 
-// severed is called when the connection is closed, which it is when the process ends.
-// One that goes on is of no use.
+// severed is called when a socket is closed, which it is when the process ends. One
+// that goes on is of no use.
 func (w *worker) severed() {
 	timer := time.NewTimer(glance)
 	defer timer.Stop()
@@ -300,63 +324,56 @@ var levels = [...]slog.Level{slog.LevelError, slog.LevelWarn, slog.LevelInfo, sl
 func (w *worker) send(f frame) {
 	w.number++
 	f.number = w.number
-	w.message = f.append(w.message[:0])
-	_, _ = w.conn.Write(w.message)
+	_, _ = w.conn.Write(f.append(w.message[:0]))
 }
 
 // errDied is what await returns. Why is for reason to say.
 var errDied = errors.New("the worker died")
 
 // await returns the answer to the last question. If limit is not 0, it ends a worker
-// that takes longer. When done is closed, it calls left once, and goes on.
-func (w *worker) await(expected kind, limit time.Duration, done <-chan struct{}, left func()) (frame, error) {
-	var late <-chan time.Time
+// that takes longer. When ctx ends, it has left called, and goes on. It reads the
+// connection itself, so that nobody hears the worker before who waits for it.
+func (w *worker) await(ctx context.Context, expected kind, limit time.Duration, left func()) (frame, error) {
 	if limit > 0 {
-		timer := time.NewTimer(limit)
-		defer timer.Stop()
-		late = timer.C
+		late := time.AfterFunc(limit, func() {
+			w.kill(fmt.Sprintf("it ran for longer than execute_timeout_seconds allows, which is %v", limit))
+		})
+		defer late.Stop()
+	}
+	if ctx.Done() != nil {
+		stop := context.AfterFunc(ctx, left)
+		defer stop()
 	}
 	for {
-		select {
-		case f := <-w.answers:
-			if w.answer(f, expected) {
-				return f, nil
-			}
-		case <-w.died:
-			select {
-			case f := <-w.answers: // its last word, such as why it cannot run
-				if w.answer(f, expected) {
-					return f, nil
-				}
-			default:
-			}
+		n, fds, err := read(w.conn, w.message)
+		if err != nil || n == 0 {
+			w.severed()
+			<-w.died
 			return frame{}, errDied
-		case <-late:
-			late = nil
-			w.kill(fmt.Sprintf("it ran for longer than execute_timeout_seconds allows, which is %v", limit))
-		case <-done:
-			done = nil
-			left()
+		}
+		f, err := readFrame(w.message[:n])
+		opens := err == nil && (f.kind == kindOpen || f.kind == kindPulse)
+		if opens {
+			err = w.open(f, fds)
+		} else {
+			memfd.CloseAll(fds) // nobody wants them
+		}
+		switch {
+		case err != nil:
+			w.breach(err) // and its end follows
+		case opens:
+		case f.kind == kindNeed:
+			if err := w.give(f.a); err != nil {
+				w.kill(err.Error())
+			}
+		case f.kind == kindFailed && f.number == 0, // before it could be asked
+			(f.kind == kindFailed || f.kind == expected) && f.number == w.number:
+			w.kept = f.flags&inputsKept != 0
+			return f, nil
+		default:
+			w.breach(fmt.Errorf("frame %d of kind %d, expected %d of kind %d", f.number, f.kind, w.number, expected))
 		}
 	}
-}
-
-// answer reports whether a frame is the answer that was asked for. Others it does
-// something about.
-func (w *worker) answer(f frame, expected kind) bool {
-	switch {
-	case f.kind == kindNeed:
-		if err := w.give(f.a); err != nil {
-			w.kill(err.Error())
-		}
-	case f.kind == kindFailed && f.number == 0, // before it could be asked
-		(f.kind == kindFailed || f.kind == expected) && f.number == w.number:
-		w.kept = f.flags&inputsKept != 0
-		return true
-	default:
-		w.kill(fmt.Sprintf("it broke the protocol: it sent frame %d of kind %d, expected %d of kind %d", f.number, f.kind, w.number, expected))
-	}
-	return false
 }
 
 // give passes the worker memory for an answer of n bytes, or for as much as there may
@@ -378,7 +395,7 @@ func (w *worker) replace(memory *[]byte, which uint16, need int) error {
 	memfd.Unmap(*memory)
 	*memory = b
 	f := frame{kind: kindMemory, flags: which, a: uint64(size)}
-	_ = memfd.Pass(w.conn, f.append(nil), fd) // as for send
+	_ = memfd.Pass(w.conn, f.append(w.message[:0]), fd) // as for send
 	return nil
 }
 
@@ -408,7 +425,7 @@ func (w *worker) ask(ctx context.Context, what kind, document []byte) ([]byte, e
 	if what == kindInit {
 		expected = kindReady
 	}
-	f, err := w.await(expected, 0, ctx.Done(), func() { w.kill("it was not waited for any more") })
+	f, err := w.await(ctx, expected, 0, func() { w.kill("it was not waited for any more") })
 	switch {
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
@@ -460,6 +477,7 @@ func (w *worker) end() {
 		w.kill("it did not end when it should")
 	}
 	w.over.Wait()
+	_ = w.conn.Close()
 	memfd.Unmap(w.in)
 	memfd.Unmap(w.out)
 	w.in, w.out = nil, nil

@@ -140,7 +140,7 @@ class Kept(unittest.TestCase):
             m.base = np.frombuffer(there, dtype=np.uint8)
             m.holders = 2  # the memory, and whoever asks
             self.assertFalse(m.kept())
-            view = pb_utils.Tensor._view("x", 11, (2,), m.base, 64, 8).as_numpy()
+            view = pb_utils.Tensor._view("x", 11, ((2,), 64, 8), m.base).as_numpy()
             self.assertTrue(m.kept())
             part = view[:1]
             del view
@@ -153,7 +153,7 @@ class Kept(unittest.TestCase):
 class Wire(unittest.TestCase):
     def test_sizes_are_those_of_the_server(self):
         sizes = [s.size for s in (wire.FRAME, wire.COUNT, wire.REQUEST, wire.TENSOR, wire.RESPONSE)]
-        self.assertEqual(sizes, [32, 8, 48, 32, 16])
+        self.assertEqual(sizes, [32, 8, 56, 32, 16])
 
     def test_long_texts_are_cut(self):
         self.assertEqual(len(wire.text("x" * 100_000)), wire.MAX_TEXT)

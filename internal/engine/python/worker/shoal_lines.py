@@ -83,7 +83,7 @@ def receive(line, view):
     document = json.loads(memory[:length])
     base, at, tensors = np.frombuffer(memory, dtype=np.uint8), wire.aligned(length, 64), []
     for t in document.get("tensors", []):
-        tensors.append(view(t["name"], t["type"], tuple(t["shape"]), base, at, t["length"]))
+        tensors.append(view(t["name"], t["type"], (tuple(t["shape"]), at, t["length"]), base))
         at = wire.aligned(at + t["length"], 64)
     return document, tensors, bool(flags & wire.LAST)
 

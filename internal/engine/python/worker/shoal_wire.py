@@ -10,9 +10,9 @@ FRAME = struct.Struct("<HHIQQQ")  # kind, flags, number, a, b, c
 MAX_TEXT = 16 << 10
 
 # From the server.
-MEMORY, LOAD, INIT, RUN, FINISH, REPLY = 1, 2, 3, 4, 5, 6
+MEMORY, LOAD, INIT, RUN, FINISH, REPLY, PROBE = 1, 2, 3, 4, 5, 6, 7
 # From the worker.
-LOADED, READY, RAN, FAILED, NEED, LOG, CALL, OPEN, SEND, DESK, ASK = 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26
+LOADED, READY, RAN, FAILED, NEED, LOG, CALL, OPEN, SEND, DESK, ASK, PULSE = 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27
 
 INPUT, OUTPUT = 0, 1  # flags of MEMORY
 KEPT = 1  # flag of RAN: arrays of the inputs are still in use
@@ -21,7 +21,8 @@ LAST = 1  # flag of SEND and REPLY: no other follows
 GONE = 2  # flag of SEND: what sends is gone, and none was the last
 
 COUNT = struct.Struct("<II")  # how many requests or responses follow
-REQUEST = struct.Struct("<IIIIQQQII")  # inputs, outputs, length of id, of parameters, timeout, priority, correlation, flags, cancelled
+# Inputs, outputs, length of id, of parameters, timeout, priority, correlation, flags, cancelled, length of the correlation's name, 0.
+REQUEST = struct.Struct("<IIIIQQQIIII")
 CANCELLED = 44  # where in it that flag is
 TENSOR = struct.Struct("<IIIIQQ")  # index, type, dimensions, 0, offset, length, and behind it the shape
 RESPONSE = struct.Struct("<IIII")  # outputs follow (0), a text (1) or nothing, because it is sent (2); code, how many or how long, length of parameters

@@ -6,7 +6,6 @@ import importlib.util
 import json
 import mmap
 import os
-import select
 import signal
 import socket
 import sys
@@ -20,6 +19,9 @@ import shoal_files
 import shoal_lines as lines
 import shoal_wire as wire
 import triton_python_backend_utils as pb_utils
+
+
+TABLES = 64  # that are remembered
 
 
 class Memory:
@@ -41,14 +43,16 @@ class Failure(Exception):
 
 
 class Worker:
-    def __init__(self, connection):
-        self.connection = connection
+    def __init__(self, connection, side):
+        self.connection = connection  # the server's questions, and the answers to them
+        self.side = side  # what the model says and asks, at any time
         self.memory = [None, None]
         self.model = None
         self.inputs, self.outputs, self.output_names = [], {}, []
-        pb_utils.Logger._send = lambda level, message: self.send(wire.LOG, flags=level, text=message)
-        pb_utils.InferenceRequest._ask = staticmethod(self.ask)
-        pb_utils._desk = lines.Desk(connection)
+        self.tables = {}  # what was read of them, by their bytes
+        pb_utils.Logger._send = lambda level, message: side.send(wire.FRAME.pack(wire.LOG, level, 0, 0, 0, 0) + wire.text(message))
+        pb_utils._begin_call = self.ask
+        pb_utils._desk = lines.Desk(side)
 
     def send(self, kind, flags=0, number=0, a=0, b=0, c=0, text=""):
         self.connection.send(wire.FRAME.pack(kind, flags, number, a, b, c) + (wire.text(text) if text else b""))
@@ -57,7 +61,7 @@ class Worker:
         """Asks the server to run a request, and returns the line that the responses come over."""
         ours, theirs = lines.pair()
         with theirs:
-            lines.send_parcel(self.connection, wire.CALL, document, tensors, beside=[theirs.fileno()])
+            lines.send_parcel(self.side, wire.CALL, document, tensors, beside=[theirs.fileno()])
         return ours
 
     def receive(self):
@@ -169,24 +173,41 @@ class Worker:
                 self.model.initialize(args)
             if not hasattr(self.model, "execute"):
                 raise Failure("TritonPythonModel has no method execute")
+        if hasattr(self.model, "is_ready"):
+            self.open_pulse()
         # What is there now stays. The collector need not look at it again and again.
         gc.collect()
         gc.freeze()
         self.send(wire.READY, number=number)
 
+    def open_pulse(self):
+        """Lets the server ask whether the model is ready, also while a batch runs."""
+        ours, theirs = lines.pair()
+        with theirs:
+            lines.send(self.connection, wire.PULSE, descriptors=[theirs.fileno()])
+        threading.Thread(target=self.pulse, args=(ours,), daemon=True).start()
+
+    def pulse(self, line):
+        while True:
+            data = line.recv(wire.FRAME.size)
+            if not data:
+                return
+            ready = False
+            try:
+                ready = bool(settled(self.model.is_ready()))
+            except Exception:
+                traceback.print_exc()
+            line.send(wire.FRAME.pack(wire.READY, 0, wire.FRAME.unpack(data)[2], ready, 0, 0))
+
     def run(self, number, a, b):
-        at, size = self.execute(number, a)
+        at, size = self.execute(number, a, b)
         # Nobody but the model can hold an array of the inputs by now.
         self.send(wire.RAN, wire.KEPT if self.memory[wire.INPUT].kept() else 0, number, at, size)
 
-    def execute(self, number, a):
-        requests = self.requests(number, a)
+    def execute(self, number, a, b):
+        requests = self.requests(number, a, b)
         with self.telling:
-            responses = self.model.execute(requests)
-            if hasattr(responses, "__await__"):
-                import asyncio  # takes long, and few models need it
-
-                responses = asyncio.run(responses)
+            responses = settled(self.model.execute(requests))
             if self.decoupled:
                 if responses is not None:
                     raise self.failed("Python model '%s' is using the decoupled mode and the execute function must return None." % self.name)
@@ -197,44 +218,59 @@ class Worker:
                 responses = [None] * len(requests)
             return self.answer(requests, responses)
 
-    def requests(self, number, at):
-        """The requests of the table that begins at a place of the inputs' memory."""
+    def requests(self, number, at, size):
+        """The requests of a table in the inputs' memory."""
         memory = self.memory[wire.INPUT]
-        table, base = memory.map, memory.base
-        count, _ = wire.COUNT.unpack_from(table, at)
-        at += wire.COUNT.size
-        all_outputs, names = self.output_names, self.inputs
-        request, tensor, shapes, cancelled = wire.REQUEST, wire.TENSOR, wire.SHAPES, wire.CANCELLED
-        make, view, model, version = pb_utils.InferenceRequest.__new__, pb_utils.Tensor._view, self.model_name, self.version
-        kind = pb_utils.InferenceRequest
-        requests, connection = [], self.connection
-        for i in range(count):
+        base, table = memory.base, memory.map[at:at + size]
+        entries = self.tables.get(table) or self.read(table)
+        make, kind, tensor = object.__new__, pb_utils.InferenceRequest, pb_utils.Tensor
+        requests, batch = [], (self.connection, number, base)
+        for index, (said, cancelled, places) in enumerate(entries):
             r = make(kind)
-            r._sender, r._origin = None, (connection, number, i)
-            r._cancelled = base, at + cancelled
-            inputs, outputs, id_size, parameters_size, r._timeout, r._priority, r._correlation, r._flags, _ = request.unpack_from(table, at)
-            at += request.size
-            r._model, r._version = model, version
-            r._inputs = tensors = []
-            for _ in range(inputs):
-                index, code, dims, _, offset, length = tensor.unpack_from(table, at)
-                at += tensor.size
-                tensors.append(view(names[index], code, shapes[dims].unpack_from(table, at), base, offset, length))
-                at += 8 * dims
-            r._outputs = all_outputs
-            if outputs:
-                r._outputs = [all_outputs[wire.U32.unpack_from(table, at + 4 * i)[0]] for i in range(outputs)]
-                at += 4 * outputs
-            r._id, r._parameters = "", "{}"
-            if id_size:
-                r._id = table[at:at + id_size].decode("utf-8", "replace")
-                at += id_size
-            if parameters_size:
-                r._parameters = table[at:at + parameters_size].decode("utf-8", "replace")
-                at += parameters_size
-            at = (at + 7) & -8
+            r._said, r._batch, r._index, r._cancelled, r._sender = said, batch, index, at + cancelled, None
+            r._inputs = inputs = []
+            for place in places:
+                t = make(tensor)
+                t._name, t._code, t._place = place
+                t._array, t._memory = None, base
+                inputs.append(t)
             requests.append(r)
         return requests
+
+    def read(self, table):
+        """Reads a table: for each request what it says, where in the table it will say that it was cancelled, and its inputs. Most tables come again, and
+        are remembered; those with ids or other texts do not."""
+        count, _ = wire.COUNT.unpack_from(table, 0)
+        at, entries, texts = wire.COUNT.size, [], 0
+
+        def text(size):
+            nonlocal at, texts
+            at, texts = at + size, texts + size
+            return table[at - size:at].decode("utf-8", "replace")
+
+        for _ in range(count):
+            cancelled = at + wire.CANCELLED
+            inputs, outputs, id_size, parameters_size, timeout, priority, correlation, flags, _, name_size, _ = wire.REQUEST.unpack_from(table, at)
+            at += wire.REQUEST.size
+            places = []
+            for _ in range(inputs):
+                index, code, dims, _, offset, length = wire.TENSOR.unpack_from(table, at)
+                places.append((self.inputs[index], code, (wire.SHAPES[dims].unpack_from(table, at + wire.TENSOR.size), offset, length)))
+                at += wire.TENSOR.size + 8 * dims
+            names = [self.output_names[wire.U32.unpack_from(table, at + 4 * i)[0]] for i in range(outputs)]
+            at += 4 * outputs
+            said = pb_utils._Said(text(id_size), names or self.output_names, "{}", timeout, priority, correlation, flags, self.model_name, self.version)
+            if name_size:
+                said.correlation = text(name_size)
+            if parameters_size:
+                said.parameters = text(parameters_size)
+            at = wire.aligned(at, 8)
+            entries.append((said, cancelled, places))
+        if not texts:
+            if len(self.tables) >= TABLES:
+                self.tables.clear()
+            self.tables[table] = entries
+        return entries
 
     def answer(self, requests, responses):
         """Writes the responses to the outputs' memory: tensors, and behind them the table. Returns where that is."""
@@ -260,13 +296,17 @@ class Worker:
                 continue
             head = len(table)
             table.append(b"")  # until they are counted
-            names = request._outputs
+            names = request._said.outputs
             for t in r._tensors:
-                if t._name not in names:
+                name, code, array = t._name, t._code, t._array
+                if name not in names:
                     continue  # as in Triton, what nobody asked for is left out
-                array, shape = t._content()
-                size = array.nbytes
-                table.append(tensors[len(shape)].pack(indices[t._name], t._code, len(shape), 0, end, size, *shape))
+                if array is None or code == pb_utils._BYTES:
+                    array, shape = t._content()
+                else:
+                    shape = array.shape
+                size, dims = array.nbytes, len(shape)
+                table.append(tensors[dims].pack(indices[name], code, dims, 0, end, size, *shape))
                 data.append((array, end, size))
                 end = (end + size + 63) & -64
             count, parameters = len(table) - head - 1, b""
@@ -289,6 +329,15 @@ class Worker:
         """A file as clients are told of it: not where it is on this machine."""
         inside = os.path.relpath(file, self.folder) if os.path.isabs(file) else file
         return os.path.basename(file) if inside.startswith("..") else inside
+
+
+def settled(result):
+    """What a method returned, or what that came to if the method is async."""
+    if hasattr(result, "__await__"):
+        import asyncio  # takes long, and few models need it
+
+        return asyncio.run(result)
+    return result
 
 
 def run_file(path):
@@ -334,15 +383,6 @@ def ours(file):
     return os.path.dirname(file) == os.path.dirname(__file__)
 
 
-def leave_with_the_server(descriptor):
-    """Ends this process and those that it started when the server has left, whatever the model is doing. The kernel ends this process, too, but only
-    this one."""
-    poll = select.poll()
-    poll.register(descriptor, 0)  # only that the other side is closed
-    poll.poll()
-    os.killpg(0, signal.SIGKILL)
-
-
 def volunteer():
     """If memory runs out, this process shall end, and not the server."""
     try:
@@ -352,12 +392,15 @@ def volunteer():
         pass
 
 
-def main(descriptor):
+def inherited(descriptor):
+    s = socket.socket(fileno=descriptor)
+    s.setblocking(True)
+    s.set_inheritable(False)
+    return s
+
+
+def main(conversation, side):
     volunteer()
-    connection = socket.socket(fileno=descriptor)
-    connection.setblocking(True)
-    connection.set_inheritable(False)
     # The server ends the process with FINISH. Ctrl-C in a terminal is meant for the server.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=leave_with_the_server, args=(descriptor,), daemon=True).start()
-    Worker(connection).serve()
+    Worker(inherited(conversation), inherited(side)).serve()

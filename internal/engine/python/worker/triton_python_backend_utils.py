@@ -1,5 +1,6 @@
 """The module that a Triton model.py imports, under Triton's name and with its classes and functions."""
 
+import copy
 import json
 import struct
 
@@ -52,7 +53,8 @@ class TritonError:
 class Tensor:
     """A named array. Inputs are views of memory that the server wrote; an array is made of it when it is asked for."""
 
-    __slots__ = ("_name", "_array", "_code", "_shape", "_memory", "_offset", "_length")
+    # Inputs are made by the worker: without _array, until it is asked for, and with _place, which is shape, offset and length in _memory.
+    __slots__ = ("_name", "_array", "_code", "_place", "_memory")
 
     def __init__(self, name, array):
         if not isinstance(array, np.ndarray):
@@ -65,10 +67,9 @@ class Tensor:
         self._name, self._array, self._code = name, array, code
 
     @classmethod
-    def _view(cls, name, code, shape, memory, offset, length):
+    def _view(cls, name, code, place, memory):
         t = cls.__new__(cls)
-        t._name, t._array, t._code, t._shape = name, None, code, shape
-        t._memory, t._offset, t._length = memory, offset, length
+        t._name, t._array, t._code, t._place, t._memory = name, None, code, place, memory
         return t
 
     def name(self):
@@ -78,22 +79,21 @@ class Tensor:
         return self._code
 
     def shape(self):
-        return list(self._shape if self._array is None else self._array.shape)
+        return list(self._place[0] if self._array is None else self._array.shape)
 
     def is_cpu(self):
         return True
 
     def as_numpy(self):
         if self._array is None:
+            shape, offset, length = self._place
             if self._code == _BYTES:
-                view = memoryview(self._memory)[self._offset:self._offset + self._length]
-                self._array = deserialize_bytes_tensor(view).reshape(self._shape)
+                self._array = deserialize_bytes_tensor(memoryview(self._memory)[offset:offset + length]).reshape(shape)
             elif self._code == _BF16:
                 raise TritonModelException("Tensor %r: numpy has no type for BF16" % self._name)
             else:
-                self._array = np.ndarray(self._shape, _DTYPES[self._code], self._memory, self._offset)
+                self._array = np.ndarray(shape, _DTYPES[self._code], self._memory, offset)
         return self._array
-
 
     @staticmethod
     def from_dlpack(name, source):
@@ -115,7 +115,8 @@ class Tensor:
         """What is sent of it: an array that has its bytes, and its shape."""
         array = self._array
         if array is None:  # nobody looked at it
-            return self._memory[self._offset:self._offset + self._length], self._shape
+            shape, offset, length = self._place
+            return self._memory[offset:offset + length], shape
         if self._code == _BYTES:
             return np.frombuffer(serialize_byte_tensor(array), dtype=np.uint8), array.shape
         return array, array.shape
@@ -153,77 +154,84 @@ def _code_of(name, dtype):
     return code
 
 
+class _Said:
+    """What a request says beside its inputs. Requests of which it is the same share it: it is never changed."""
+
+    __slots__ = ("id", "outputs", "parameters", "timeout", "priority", "correlation", "flags", "model", "version", "trace")
+
+    def __init__(self, id, outputs, parameters, timeout, priority, correlation, flags, model, version, trace=None):
+        self.id, self.outputs, self.parameters, self.timeout, self.priority = id, outputs, parameters, timeout, priority
+        self.correlation, self.flags, self.model, self.version, self.trace = correlation, flags, model, version, trace
+
+
 class InferenceRequest:
-    """One request of a batch."""
+    """One request of a batch, or one that a model makes."""
 
-    __slots__ = ("_inputs", "_id", "_outputs", "_parameters", "_timeout", "_priority", "_correlation", "_flags", "_model", "_version", "_cancelled",
-                 "_sender", "_origin", "_trace")
-
-    _ask = None  # set by the worker: begins a call
+    # Those of a batch are made by the worker: _batch is the connection, the batch's number and its memory, and _cancelled where in that a word says so.
+    __slots__ = ("_inputs", "_said", "_batch", "_index", "_cancelled", "_sender")
 
     def __init__(self, request_id="", correlation_id=0, inputs=(), requested_output_names=(), model_name="", model_version=-1, flags=0,
                  timeout=0, preferred_memory=None, trace=None, parameters=None, priority=0):
-        self._inputs, self._id, self._outputs = list(inputs), request_id, list(requested_output_names)
-        self._parameters = json.dumps(parameters or {})
-        self._timeout, self._priority, self._correlation, self._flags = timeout, priority, correlation_id, flags
-        self._model, self._version = model_name, model_version
-        self._cancelled = None  # the memory that says so, and where
-        self._sender, self._origin, self._trace = None, None, trace
+        self._inputs, self._batch, self._sender = list(inputs), None, None
+        self._said = _Said(request_id, list(requested_output_names), json.dumps(parameters or {}), timeout, priority, correlation_id, flags, model_name,
+                           model_version, trace)
 
     def inputs(self):
         return self._inputs
 
     def request_id(self):
-        return self._id
+        return self._said.id
 
     def correlation_id(self):
-        return self._correlation
+        return self._said.correlation
 
     def requested_output_names(self):
-        return set(self._outputs)
+        return set(self._said.outputs)
 
     def model_name(self):
-        return self._model
+        return self._said.model
 
     def model_version(self):
-        return self._version
+        return self._said.version
 
     def flags(self):
-        return self._flags
+        return self._said.flags
 
     def set_flags(self, flags):
-        self._flags = flags
+        self._said = copy.copy(self._said)
+        self._said.flags = flags
 
     def timeout(self):
         """Microseconds; 0 means that the client named no time."""
-        return self._timeout
+        return self._said.timeout
 
     def priority(self):
-        return self._priority
+        return self._said.priority
 
     def parameters(self):
         """A JSON object, as a string."""
-        return self._parameters
+        return self._said.parameters
 
     def trace(self):
-        return getattr(self, "_trace", None)
+        return self._said.trace
 
     def set_release_flags(self, flags):
         if flags != TRITONSERVER_REQUEST_RELEASE_ALL:
             raise TritonModelException("found release flags %d, expected TRITONSERVER_REQUEST_RELEASE_ALL: requests are not scheduled again" % flags)
 
     def is_cancelled(self):
-        if self._cancelled is None:
+        if self._batch is None:
             return False
-        memory, at = self._cancelled
-        return bool(memory[at]) or self._sender is not None and self._sender.is_cancelled()
+        _, _, memory = self._batch
+        return bool(memory[self._cancelled]) or self._sender is not None and self._sender.is_cancelled()
 
     def get_response_sender(self):
         """What sends responses to this request, now or later. It is always the same."""
         if self._sender is None:
-            if self._origin is None:
+            if self._batch is None:
                 raise TritonModelException("found a request that the model made itself, expected one that it was given: only those have a response sender")
-            self._sender = InferenceResponseSender(lines.Outlet(*self._origin), self._outputs)
+            connection, number, _ = self._batch
+            self._sender = InferenceResponseSender(lines.Outlet(connection, number, self._index), self._said.outputs)
         return self._sender
 
     def exec(self, decoupled=False):
@@ -236,16 +244,16 @@ class InferenceRequest:
         return _awaited(ResponseIterator(self._begin(decoupled)), decoupled)
 
     def _begin(self, decoupled):
-        if InferenceRequest._ask is None:
-            raise TritonModelException("found no server to ask: models can ask others only where they are served")
-        if not isinstance(self._correlation, int):
-            raise TritonModelException("correlation_id: found %r, expected a number" % (self._correlation,))
+        said = self._said
         document = {
-            "model": self._model, "version": int(self._version), "id": self._id, "outputs": list(self._outputs), "timeout": int(self._timeout),
-            "priority": int(self._priority), "correlation": self._correlation, "flags": int(self._flags), "many": bool(decoupled),
-            "parameters": json.loads(self._parameters),
+            "model": said.model, "version": int(said.version), "id": said.id, "outputs": list(said.outputs), "timeout": int(said.timeout),
+            "priority": int(said.priority), "flags": int(said.flags), "many": bool(decoupled), "parameters": json.loads(said.parameters),
         }
-        return InferenceRequest._ask(document, self._inputs)
+        if isinstance(said.correlation, str):
+            document["correlation_name"] = said.correlation
+        else:
+            document["correlation"] = int(said.correlation)
+        return _call(document, self._inputs)
 
 
 class ResponseIterator:
@@ -356,7 +364,15 @@ class InferenceResponse:
         return code, wire.text(str(self._error))
 
 
+_begin_call = None  # set by the worker: begins what its server is to do
 _desk = None  # set by the worker: answers questions
+
+
+def _call(document, tensors=()):
+    """The line that the responses come over."""
+    if _begin_call is None:
+        raise TritonModelException("found no server to ask: models can ask others only where they are served")
+    return _begin_call(document, tensors)
 
 
 def _question(question):
@@ -370,6 +386,24 @@ def _question(question):
 
 def is_model_ready(model_name, model_version=""):
     return bool(_question({"do": "ready", "name": model_name, "version": str(model_version)}))
+
+
+def load_model(model_name, config="", files=None):
+    """Loads a model, or what has changed of it, from the repository or from files by names such as 'file:1/model.py'. It takes requests then. Needs a
+    server whose clients may load models, too."""
+    contents = [Tensor(name[len("file:"):] if name.startswith("file:") else name, np.frombuffer(text, np.uint8)) for name, text in (files or {}).items()]
+    _order({"do": "load", "model": model_name, "config": config}, contents)
+
+
+def unload_model(model_name, unload_dependents=False):
+    """Takes a model away. What it has begun it ends. No model is made of others, so that none is unloaded with it."""
+    _order({"do": "unload", "model": model_name})
+
+
+def _order(document, tensors=()):
+    answer = ResponseIterator(_call(document, tensors))._only()
+    if answer.has_error():
+        raise TritonModelException(answer.error().message())
 
 
 class MetricFamily:
