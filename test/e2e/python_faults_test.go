@@ -40,9 +40,9 @@ class TritonPythonModel:
         if what == 102: os._exit(3)
         if what == 103:
             garbage = []
-            for _ in range(4):
-                garbage.append(b"x" * (512 << 20))
-                time.sleep(0.6)
+            for _ in range(32):
+                garbage.append(b"x" * (64 << 20))
+                time.sleep(0.05)
             time.sleep(30)
         if what == 104: return answers + answers[:1]
         if what == 105: os.write(3, b"torn")
@@ -75,11 +75,15 @@ var faults = []fault{
 // TestWorkersInTroubleUnderManyClients brings the one worker of a model into each
 // kind of trouble, again and again, while 64 clients ask. Nobody but the requests of
 // one batch is told of it, the worker is back soon, the server is ready when and only
-// when there is a worker, and nothing piles up.
+// when there is a worker, and nothing piles up. A strict run that was ended goes on
+// where it was, with another server.
 func TestWorkersInTroubleUnderManyClients(t *testing.T) {
+	back := openFigures(t, "python-faults") // seconds, by fault
+	// The others are to be found out before it ends, also where others use the machine.
+	limit := choose("1.2", "4")
 	s := start(t, pythonRepository(t, `
-		parameters { key: "execute_timeout_seconds" value { string_value: "4" } }
-		parameters { key: "memory_limit_mib" value { string_value: "400" } }`, troublesome))
+		parameters { key: "execute_timeout_seconds" value { string_value: "`+limit+`" } }
+		parameters { key: "memory_limit_mib" value { string_value: "200" } }`, troublesome))
 	const clients = 64
 	culprit := s.client()
 	crowd := newAskers(t, s, clients)
@@ -87,31 +91,39 @@ func TestWorkersInTroubleUnderManyClients(t *testing.T) {
 	truth := watchReadiness(t, s, crowd)
 	defer truth.end()
 
-	var before footprint
-	for round := range *rounds {
+	var first footprint
+	done := len(back.of[faults[len(faults)-1].name])
+	for round := done; round < *rounds; round++ {
 		for _, f := range faults {
-			took := f.cause(t, s, culprit, crowd)
-			// The promise is 2 s. A machine that others use as well is given more.
-			if most := choose(2*time.Second, 15*time.Second); took > most {
-				t.Errorf("round %d, %s: the worker was back after %v, want at most %v", round, f.name, took, most)
-			}
+			back.add(t, f.name, f.cause(t, s, culprit, crowd).Seconds())
 			if t.Failed() {
 				t.Fatal(s.logged()[max(0, len(s.logged())-4000):])
 			}
 		}
-		if round == 0 {
-			before = footprintOf(t, s)
+		if round == done {
+			first = footprintOf(t, s)
 		}
 	}
 	// What clients hold varies a little.
-	after := footprintOf(t, s)
-	t.Logf("after the first round %+v, after round %d %+v; %d answers", before, *rounds, after, crowd.good.Load())
-	if after.descriptors > before.descriptors+8 || after.processes > before.processes || after.resident > before.resident*5/4+32<<20 {
-		t.Errorf("after the first round %+v, after round %d %+v", before, *rounds, after)
+	last := footprintOf(t, s)
+	t.Logf("after the first of %d rounds %+v, after the last %+v; %d answers", *rounds-done, first, last, crowd.good.Load())
+	if done < *rounds && (last.descriptors > first.descriptors+8 || last.processes > first.processes || last.resident > first.resident*5/4+32<<20) {
+		t.Errorf("after the first of %d rounds %+v, after the last %+v", *rounds-done, first, last)
+	}
+	for _, f := range faults {
+		took := slices.Sorted(slices.Values(back.of[f.name]))
+		middle, longest := took[len(took)/2], took[len(took)-1]
+		t.Logf("%-28s back after %.2f s in the median, %.2f s at most, of %d", f.name, middle, longest, len(took))
+		// The promise is 2 s. A machine that others use as well is given more.
+		if most := choose(2.0, 15.0); longest > most {
+			t.Errorf("%s: the worker was back after %.2f s, want at most %.0f", f.name, longest, most)
+		}
 	}
 }
 
-// cause brings the worker into trouble, and returns how long there was none.
+// cause brings the worker into trouble, and returns how long it took until another
+// answered: from the signal on, or from when the request was answered that asked for
+// trouble.
 func (f fault) cause(t *testing.T, s *server, culprit kservepb.GRPCInferenceServiceClient, crowd *askers) time.Duration {
 	t.Helper()
 	good := crowd.good.Load()
@@ -121,6 +133,7 @@ func (f fault) cause(t *testing.T, s *server, culprit kservepb.GRPCInferenceServ
 		t.Fatalf("%s: %d workers, want 1", f.name, len(workers))
 	}
 	crowd.expect(f.says)
+	began := time.Now()
 	if f.signal != 0 {
 		if err := syscall.Kill(workers[0], f.signal); err != nil {
 			t.Fatal(err)
@@ -131,18 +144,18 @@ func (f fault) cause(t *testing.T, s *server, culprit kservepb.GRPCInferenceServ
 		if _, err := culprit.ModelInfer(t.Context(), req); !crowd.expected(err) {
 			t.Errorf("%s: the request that asked for it got %v", f.name, err)
 		}
+		began = time.Now()
 	}
 	var took time.Duration
 	if !f.lives {
 		until(t, "the worker ended", func() bool { return !alive(workers[0]) })
-		ended := time.Now()
 		until(t, "another worker", func() bool {
 			now := children(s.cmd.Process.Pid)
 			return len(now) == 1 && now[0] != workers[0]
 		})
 		good = crowd.good.Load()
 		until(t, "answers of the other worker", func() bool { return crowd.good.Load() > good })
-		took = time.Since(ended)
+		took = time.Since(began)
 	} else if now := children(s.cmd.Process.Pid); !slices.Equal(now, workers) {
 		t.Errorf("%s: another worker", f.name)
 	}
@@ -220,9 +233,10 @@ type readiness struct {
 
 // watchReadiness asks every few milliseconds whether the server is ready, and holds
 // that against whether there is a living worker. The server may be told of a change
-// a little later than the test sees it, and the other way round.
+// a little later than the test sees it, and the other way round; later on a machine
+// that others use as well.
 func watchReadiness(t *testing.T, s *server, crowd *askers) *readiness {
-	const slack = time.Second
+	slack := choose(time.Second, 5*time.Second)
 	r := &readiness{stop: make(chan struct{})}
 	r.over.Go(func() {
 		var wrong, down time.Time // since when what is said is not so, and since when it is not ready

@@ -134,9 +134,16 @@ func TestAKilledWorkerCostsItsBatchAlone(t *testing.T) {
 	}
 }
 
+// TestNoWorkerOutlivesTheServer kills the server with kill -9. Its workers end, and what
+// they have started, whatever they were doing.
 func TestNoWorkerOutlivesTheServer(t *testing.T) {
 	s := start(t, pythonRepository(t, `instance_group [ { count: 2 } ]`, `
+import multiprocessing, subprocess
 class TritonPythonModel:
+    def initialize(self, args):
+        self.started = subprocess.Popen(["sleep", "600"])
+        self.forked = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+        self.forked.start()
     def execute(self, requests):
         while True: pass
 `))
@@ -148,9 +155,17 @@ class TritonPythonModel:
 	if len(workers) != 2 {
 		t.Fatalf("%d workers, want 2", len(workers))
 	}
+	all := slices.Clone(workers)
+	for _, w := range workers {
+		started := children(w)
+		if len(started) != 2 {
+			t.Fatalf("a worker has started %d processes, want 2", len(started))
+		}
+		all = append(all, started...)
+	}
 	s.kill()
 	ended := time.Now()
-	until(t, "workers have ended", func() bool { return !alive(workers[0]) && !alive(workers[1]) })
+	until(t, "workers have ended", func() bool { return !slices.ContainsFunc(all, alive) })
 	if took, most := time.Since(ended), choose(time.Second, 10*time.Second); took > most {
 		t.Errorf("workers were there for %v after the server, want at most %v", took, most)
 	}
