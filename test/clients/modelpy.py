@@ -308,6 +308,7 @@ EXPRESSIONS = [
     "np.from_dlpack(pb.Tensor('T', np.arange(3, dtype=np.int32)))", 
     "pb.Tensor('T', np.zeros(1)).__dlpack_device__()", "type(pb.Tensor('T', np.zeros(1)).to_dlpack()).__name__",
     "r.get_response_sender() is None", "hasattr(pb, 'MetricFamily')", "hasattr(pb, 'PreferredMemory')",
+    "pb.PreferredMemory(pb.TRITONSERVER_MEMORY_CPU, 0) is None", "pb.PreferredMemory(pb.TRITONSERVER_MEMORY_GPU) is None",
 ]
 
 
@@ -329,6 +330,36 @@ def an_input_that_was_left_out(side):
 @case
 def an_input_that_may_be_left_out(side):
     return side.both("optional", IN=floats([1, 2]), MORE=floats([3, 4]))
+
+
+LEFT, RIGHT, IN = floats([5]), floats([6, 7, 8]), floats([1, 2])
+GIVEN = {
+    "none of two": {"IN": IN}, "one": {"IN": IN, "RIGHT": RIGHT}, "both": {"LEFT": LEFT, "IN": IN, "RIGHT": RIGHT},
+    "in another order": {"RIGHT": RIGHT, "IN": IN, "LEFT": LEFT}, "another one": {"LEFT": LEFT, "IN": IN},
+    "too many": {"LEFT": LEFT, "IN": IN, "RIGHT": RIGHT, "MORE": IN}, "what there is not": {"IN": IN, "MORE": IN},
+    "the others alone": {"LEFT": LEFT, "RIGHT": RIGHT}, "nothing": {}, "other rows": {"IN": IN, "LEFT": floats([5], [6])},
+    "another type": {"IN": IN, "LEFT": numpy.array([[5]], numpy.int32)}, "another shape": {"IN": IN, "LEFT": IN},
+}
+
+
+@each(GIVEN)
+def optional_inputs(side, which):
+    return side.both("sparse", **GIVEN[which])
+
+
+@case
+def requests_that_leave_out_the_same_share_a_batch(side):
+    plain, right, left = {"IN": IN}, {"IN": IN, "RIGHT": RIGHT}, {"IN": IN, "LEFT": LEFT}
+    return side.together("sparse", BUSY, [plain, plain, right, right, left, plain])
+
+
+SEQUENCES = {"a number": 7, "a large number": 2**63 - 1, "a name": "a name", "no name": "", "a name in UTF-8": "größer", "digits": "7", "128 bytes": "x" * 128, "129 bytes": "x" * 129}
+
+
+@each(SEQUENCES)
+def correlation_id(side, which):
+    source = text("[r.correlation_id(), type(r.correlation_id()).__name__, r.flags()]")
+    return side.both("surface", EXPRESSION=source, A=A, _sequence_id=SEQUENCES[which], _sequence_start=True)
 
 
 @case
@@ -490,6 +521,11 @@ DOUBLES = {"model": "doubles", "inputs": {"IN": ["float32", [[1, 2]]]}, "outputs
     ["exec", {"model": "strings", "inputs": {"IN": ["BYTES", [["a", "größer"]]]}, "outputs": ["SAME", "LENGTHS"]}],
     ["exec", {"model": "surface", "inputs": {"EXPRESSION": ["BYTES", ["[r.request_id(), r.correlation_id(), json.loads(r.parameters()), r.timeout()]"]],
                                             "A": ["float32", [[1, 2]]]}, "outputs": ["VALUE"], "request_id": "inner", "parameters": {"k": "v"}}],
+    ["exec", {"model": "surface", "inputs": {"EXPRESSION": ["BYTES", ["[r.correlation_id(), r.flags()]"]], "A": ["float32", [[1, 2]]]}, "outputs": ["VALUE"],
+              "correlation_id": 9, "flags": 1}],
+    ["exec", {"model": "surface", "inputs": {"EXPRESSION": ["BYTES", ["[r.correlation_id(), r.flags()]"]], "A": ["float32", [[1, 2]]]}, "outputs": ["VALUE"],
+              "correlation_id": "inner", "flags": 2}],
+    ["exec", {"model": "sparse", "inputs": {"IN": ["float32", [[1, 2]]]}, "outputs": ["SEEN"]}],
     ["async", DOUBLES, DOUBLES, {**DOUBLES, "model": "nobody"}], ["stream", {"model": "streams", "inputs": {"SCRIPT": ["BYTES", ['[["send", 1], ["send last", 2]]']]}, "outputs": ["OUT"]}],
     ["stream", DOUBLES], ["exec", {"model": "streams", "inputs": {"SCRIPT": ["BYTES", ['[["send last", 1]]']]}, "outputs": ["OUT"]}],
     # load_model of a model that there is not is not asked for: Triton 2.51.0 ends.
@@ -497,6 +533,27 @@ DOUBLES = {"model": "doubles", "inputs": {"IN": ["float32", [[1, 2]]]}, "outputs
 ])
 def call(side, steps):
     return side.ask("calls", SCRIPT=text(json.dumps(steps)))
+
+
+# Readiness.
+
+
+@each(["yes", "no", "raise", "yes again"])
+def a_model_says_whether_it_is_ready(side, how):
+    side.ask("readies", HOW=text(how))
+    return [side.get("/v2/models/readies/ready"), side.grpc.is_model_ready("readies"), side.ask("calls", SCRIPT=text('["ready", "readies"]'))]
+
+
+@case
+def a_busy_model_says_that_it_is_ready(side):
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        busy = pool.submit(side.ask, "readies", HOW=text("busy"))
+        time.sleep(0.3)
+        began = time.monotonic()
+        told = side.get("/v2/models/readies/ready")
+        soon = time.monotonic() - began < 1
+        busy.result()
+    return [told, soon]
 
 
 # Cancellation.
@@ -563,3 +620,31 @@ def metrics(side, what):
     answer = side.ask("counts", **script(*METRICS[what]))
     lines = [line for line in side.get("/metrics", "metrics").splitlines() if "suite_" in line]
     return [answer, sorted(lines)]
+
+
+# Loads by a model come last: Triton 2.51.0 may end some time after.
+
+ECHO = """import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", {} * r.inputs()[0].as_numpy())]) for r in requests]
+"""
+
+
+@case
+def a_model_that_loads_others(side):
+    """From the repository, from files that it gives, and others in place of those."""
+
+    def told(*steps):
+        return side.ask("calls", SCRIPT=text(json.dumps(steps)))
+
+    question = ["exec", {"model": "echo", "inputs": {"IN": ["float32", [[1, 2]]]}, "outputs": ["OUT"]}]
+    answers = [told("load", "doubles"), told("load", "echo", WRITTEN, ECHO.format(2)), told("ready", "echo"), told(*question)]
+    answers += [told("load", "echo", WRITTEN, ECHO.format(3)), told(*question), json.loads(side.get("/v2/models/echo/config"))["max_batch_size"]]
+    answers += [told("unload", "echo"), told("unload", "nobody")]
+    late = time.monotonic() + PATIENCE
+    while "true" in json.dumps(told("ready", "echo")) and time.monotonic() < late:
+        time.sleep(0.05)  # it may take a while to end
+    return answers + [told("ready", "echo"), told(*question)]

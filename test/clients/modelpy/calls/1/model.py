@@ -5,6 +5,16 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 
+def loaded(config=None, source=None):
+    """What else load_model is told: a configuration, and with it the text of a model.py."""
+    more = {}
+    if config is not None:
+        more["config"] = json.dumps(config)
+    if source is not None:
+        more["files"] = {"file:1/model.py": source.encode()}
+    return more
+
+
 class TritonPythonModel:
     """Calls other models as a script says, and answers what it saw."""
 
@@ -26,7 +36,7 @@ class TritonPythonModel:
         if how == "ready":
             return pb_utils.is_model_ready(*rest)
         if how == "load":
-            return pb_utils.load_model(*rest)
+            return pb_utils.load_model(model_name=rest[0], **loaded(*rest[1:]))
         if how == "unload":
             return pb_utils.unload_model(*rest)
         if how == "exec":
