@@ -2,6 +2,7 @@ package automatic
 
 import (
 	"math"
+	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -196,6 +197,28 @@ func TestOneSlowBatchIsNoChange(t *testing.T) {
 		}
 		if f := d.measured(ratio); f != 1 {
 			t.Fatalf("batch %d: the speed is said to have changed by %v", i, f)
+		}
+	}
+}
+
+func TestNoiseIsNoChange(t *testing.T) {
+	for _, spread := range []float64{0.2, 0.4, 0.6} {
+		var d drift
+		chance := rand.New(rand.NewPCG(1, 2))
+		ratio := func() float64 { return math.Exp(spread * chance.NormFloat64()) }
+		for range 20_000 {
+			d.measured(ratio())
+		}
+		if d.seen > 2 {
+			t.Errorf("spread %v: in 20,000 batches the speed is said to have changed %d times", spread, d.seen)
+		}
+		before, batches := d.seen, 0
+		for d.seen == before && batches < 100 {
+			batches++
+			d.measured(2 * ratio())
+		}
+		if batches > 50 {
+			t.Errorf("spread %v: twice the time was not noticed in %d batches", spread, batches)
 		}
 	}
 }
