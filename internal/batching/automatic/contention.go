@@ -9,9 +9,9 @@ const most = 16
 type contention struct {
 	slow     [most + 1]float64 // how many times longer, while n run; from 1
 	measured [most + 1]float64 // batches that it rests on
+	lately   [most + 1]float64 // the same, since it was to be tried again
 	useful   int               // batches at once that are worth it for latency
 	backlog  int               // the same while more waits than they can take
-	pinned   bool              // calibration has measured it
 }
 
 const (
@@ -19,6 +19,7 @@ const (
 	still   = 1.04 // and this keeps it so
 	slight  = 1.05 // times as much is worth it while a queue stands; less may be noise
 	trusted = 8    // batches from which on a measured slowdown counts
+	tired   = 2    // batches that one counts for which is tried again
 )
 
 func newContention(instances int) contention {
@@ -35,7 +36,7 @@ func newContention(instances int) contention {
 func (c *contention) pin(slowdown []float64, instances int) {
 	for i, s := range slowdown {
 		if n := i + 1; n > 1 && n <= most && s >= 1 && !math.IsInf(s, 0) {
-			c.slow[n], c.measured[n], c.pinned = s, 30, true
+			c.slow[n], c.measured[n], c.lately[n] = s, 30, 30
 		}
 	}
 	c.choose(instances)
@@ -69,12 +70,13 @@ func (c *contention) learn(alone float64, ran *[most + 1]float64, instances int)
 	missing = max(-alone/2, min(alone/2, missing))
 	for n := 2; n <= most; n++ {
 		if ran[n] > 0.05*alone {
-			step := max(0.03, 1/(1.5+c.measured[n]))
+			step := max(0.03, 1/(1.5+c.lately[n]))
 			rate := 1/c.slow[n] + step*missing*ran[n]/sum
 			c.slow[n] = 1 / max(0.05, min(1, rate))
 		}
 		if ran[n] > 0.3*all {
 			c.measured[n]++
+			c.lately[n]++
 		}
 	}
 	c.choose(instances)
@@ -108,25 +110,25 @@ func (c *contention) choose(instances int) {
 }
 
 // untried returns the number of batches at once that is to be tried next: one more
-// than is known to be worth it, if it was not measured. It is 0 if there is none.
+// than is known to be worth it, if it was not measured lately. It is 0 if there is
+// none.
 func (c *contention) untried(instances int) int {
-	n := 2
-	for n <= min(instances, most) && c.measured[n] >= trusted {
-		if c.speed(n) < still*c.speed(n-1) {
+	for n := 2; n <= min(instances, most); n++ {
+		switch {
+		case c.lately[n] < trusted:
+			return n
+		case c.speed(n) < still*c.speed(n-1):
 			return 0
 		}
-		n++
 	}
-	if n > min(instances, most) {
-		return 0
-	}
-	return n
+	return 0
 }
 
-// tire lets what was measured be tried again.
+// tire lets one more at once be tried again than are worth it by what is known, and
+// believed sooner than what was. Those that are worth it run anyway, and are known.
 func (c *contention) tire() {
-	for n := range c.measured {
-		c.measured[n] = min(c.measured[n], trusted-2)
+	for n := max(c.useful, c.backlog) + 1; n <= most; n++ {
+		c.lately[n] = min(c.lately[n], tired)
 	}
 }
 

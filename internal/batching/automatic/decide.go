@@ -79,7 +79,7 @@ func (p *Policy) parallel(rows int) int {
 // them; 0 if none are. The policy is greedy meanwhile, for some batches.
 func (p *Policy) tries() int {
 	switch {
-	case p.opt.Instances == 1 || p.contention.pinned:
+	case p.opt.Instances == 1:
 		return 0
 	case p.curve.solo < own:
 		return 1 // how long they take alone comes first

@@ -363,8 +363,26 @@ func TestOneMoreAtOnceIsTriedWhileItPays(t *testing.T) {
 		t.Errorf("%d at once are useful, want 2", c.useful)
 	}
 	c.tire()
-	if n := c.untried(3); n != 2 {
-		t.Errorf("after a while %d at once are tried, want 2", n)
+	if n := c.untried(3); n != 3 {
+		t.Errorf("after a while %d at once are tried, want 3: two are known to be worth it", n)
+	}
+}
+
+// Somebody else used the cores while two at once were calibrated.
+func TestASlowdownThatWasMismeasuredIsTriedAgain(t *testing.T) {
+	c := newContention(2)
+	c.pin([]float64{1, 2.5}, 2)
+	if n := c.untried(2); n != 0 || c.useful != 1 {
+		t.Fatalf("what was calibrated is tried at once: %d at once, %d useful", n, c.useful)
+	}
+	c.tire()
+	batches := 0
+	for c.untried(2) == 2 {
+		c.learn(10, &[most + 1]float64{2: 11}, 2)
+		batches++
+	}
+	if batches > 8 || c.useful != 2 {
+		t.Errorf("after %d batches %d at once are useful, want 2 after 8 or fewer; they are taken to be %v times as slow, and are 1.1", batches, c.useful, c.by(2))
 	}
 }
 

@@ -5,7 +5,8 @@ import "github.com/shoal-serving/shoal/internal/batching"
 const (
 	settling = 16   // batches for which rules rest when the model's speed has changed
 	tryFor   = 64   // batches for which it is tried how many at once are worth it
-	again    = 2048 // batches after which it is tried again how many at once are worth it, if that was not calibrated
+	again    = 2048 // batches after which it is tried again whether one more at once is worth it, and then after twice as many each time
+	seldom   = 32   // times as many are the most
 )
 
 // A run is the batch that an instance runs.
@@ -76,11 +77,9 @@ func (p *Policy) Ended(now batching.Time, instance int, items []*batching.Item, 
 	if p.tries() > 0 {
 		p.tried++
 	}
-	if p.ledger.batch%again == 0 {
+	if b := p.ledger.batch; b >= again && b&(b-1) == 0 || b%(seldom*again) == 0 {
 		p.tried = 0
-		if !p.contention.pinned {
-			p.contention.tire()
-		}
+		p.contention.tire()
 	}
 	if !stopped {
 		p.learn(r, float64(now-r.began))
