@@ -20,6 +20,10 @@ type Findings struct {
 
 	// Ended says why larger sizes are not measured; "" if they may be.
 	Ended string `json:",omitempty"`
+
+	// Disturbed says that others used the cores meanwhile: it is the best that is
+	// known for now, and not worth keeping.
+	Disturbed bool `json:",omitempty"`
 }
 
 // A Step is what is measured next: a batch of so many rows, on so many instances at
@@ -48,6 +52,9 @@ const (
 	attempts = 3
 	// So many times is what runs may differ by that nobody disturbed.
 	apart = 1.25
+	// Others disturb if one part in so many of the time went by with somebody waiting
+	// for a core.
+	busy = 8
 )
 
 // Next returns what to measure next, and false if all has been. First one instance
