@@ -107,7 +107,8 @@ func (t *tuner) run(ctx context.Context) error {
 	settings = slices.DeleteFunc(settings, func(s calibrate.Setting) bool { return len(s.Found.Profile.Sizes) == 0 })
 	best := calibrate.Choose(settings)
 	t.r.opts.Log.Info("model measured", "model", t.m.name, "version", t.v.Number, "steps", measured,
-		"threads", best.Threads, "instances", best.Instances, "batch", best.Rows, "perSecond", int(best.PerSecond), "alone", best.Alone)
+		"threads", best.Threads, "instances", best.Instances, "batch", best.Rows, "perSecond", int(best.PerSecond), "alone", best.Alone,
+		"disturbed", slices.ContainsFunc(settings, func(s calibrate.Setting) bool { return s.Found.Disturbed }))
 	t.v.measured.Store(told(settings, best))
 	how := manner{threads: best.Threads, measured: t.v.measured.Load(), checked: true, apart: t.v.Config.Apart, stats: t.v.Stats}
 	for _, s := range settings {

@@ -104,7 +104,7 @@ func TestWhatWasMeasuredBesideOthersIsMeasuredAgainAtTheNextStart(t *testing.T) 
 		began := time.Now()
 		others := true
 		var log bytes.Buffer
-		for start, want := range []string{"steps=9", "steps=9", "steps=0"} {
+		for start, want := range []string{"steps=9 ", "steps=9 ", "steps=0 "} {
 			log.Reset()
 			opts := Options{Log: slog.New(slog.NewTextHandler(&log, nil))}
 			opts.Store = calibrate.NewStore(kept, opts.Log)
