@@ -117,6 +117,39 @@ func TestSlowestOfTwentyIsTold(t *testing.T) {
 	}
 }
 
+func TestOneSlowRunOfCalibrationRulesOutNoSize(t *testing.T) {
+	c := newCurve(64)
+	sizes := line(5*ms, ms/20, 1, 2, 3, 4, 5, 6, 8, 9, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64).Sizes
+	for i := range sizes {
+		sizes[i].Slow = sizes[i].Took * 104 / 100
+	}
+	sizes[6].Slow = 3 * sizes[6].Took
+	c.pin(sizes)
+	if got := sizesOf(&c, 20*ms); got.most != 64 { // 8.2 ms, twice
+		t.Errorf("batches within 20 ms have up to %d rows, want 64: 19 of 20 take up to %v", got.most, time.Duration(c.slowAt(64)))
+	}
+}
+
+func TestTheQueueThatStandsTellsWhoComesBehind(t *testing.T) {
+	var b behind
+	for range 100 { // crowds of 8, whom nobody follows
+		b.began(8, 4)
+		b.ended(4)
+		b.began(4, 4)
+		b.ended(0)
+	}
+	if got := b.of(8); got != 0 {
+		t.Errorf("%v are expected behind 8, want none", got)
+	}
+	for range 50 { // as many come as are served
+		b.began(20, 5)
+		b.ended(15)
+	}
+	if got := b.of(20); got < 40 {
+		t.Errorf("%v are expected behind 20 while it does not end, want 40 or more", got)
+	}
+}
+
 func TestContentionIsTheOneThatExplainsTheTimes(t *testing.T) {
 	c := newContention(3)
 	// Two at once take 1.4 times as long. A batch of 10 runs half of its work alone.
