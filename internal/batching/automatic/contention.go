@@ -12,6 +12,7 @@ type contention struct {
 	lately   [most + 1]float64 // the same, since it was to be tried again
 	useful   int               // batches at once that are worth it for latency
 	backlog  int               // the same while more waits than they can take
+	flood    int               // the same while so much waits that all instances together would not take it
 }
 
 const (
@@ -25,7 +26,7 @@ const (
 func newContention(instances int) contention {
 	// Until something is measured, batches are taken to slow each other down in
 	// full: then nothing is lost but what was never proven.
-	c := contention{useful: 1, backlog: min(instances, most)}
+	c := contention{useful: 1, backlog: min(instances, most), flood: min(instances, most)}
 	for n := range c.slow {
 		c.slow[n] = max(1, float64(n))
 	}
@@ -79,6 +80,11 @@ func (c *contention) learn(alone float64, ran *[most + 1]float64, instances int)
 			c.lately[n]++
 		}
 	}
+	for n := most - 1; n > 1; n-- {
+		if c.measured[n] < trusted {
+			c.slow[n] = min(c.slow[n], c.slow[n+1]) // fewer at once are no slower than more
+		}
+	}
 	c.choose(instances)
 }
 
@@ -94,40 +100,43 @@ func (c *contention) alone(ran *[most + 1]float64) float64 {
 	return sum
 }
 
-// choose settles how many batches are worth running at once. It goes up only for
-// what was measured, and down at once.
+// choose settles how many batches are worth running at once. What was not measured
+// is not.
 func (c *contention) choose(instances int) {
 	instances = min(instances, most)
 	c.useful = min(c.useful, instances)
-	for c.useful < instances && c.measured[c.useful+1] >= trusted && c.speed(c.useful+1) > worth*c.speed(c.useful) {
-		c.useful++
-	}
+	c.useful = c.upTo(instances, c.useful, worth, c.speed)
 	for c.useful > 1 && c.speed(c.useful) < still*c.speed(c.useful-1) {
 		c.useful--
 	}
-	for c.backlog = c.useful; c.backlog < instances && c.hoped(c.backlog+1) > slight*c.hoped(c.backlog); c.backlog++ {
-	}
+	c.backlog = c.upTo(instances, c.useful, slight, c.hoped)
+	c.flood = c.upTo(instances, c.backlog, better, c.hoped)
 }
 
-// untried returns the number of batches at once that is to be tried next: one more
-// than is known to be worth it, if it was not measured lately. It is 0 if there is
-// none.
-func (c *contention) untried(instances int) int {
-	for n := 2; n <= min(instances, most); n++ {
-		switch {
-		case c.lately[n] < trusted:
-			return n
-		case c.speed(n) < still*c.speed(n-1):
-			return 0
-		}
+// upTo returns how many batches at once are worth it from n on, if one more has to
+// get so many times as much done.
+func (c *contention) upTo(instances, n int, times float64, speed func(int) float64) int {
+	for n < instances && speed(n+1) > times*speed(n) {
+		n++
 	}
-	return 0
+	return n
+}
+
+// untried returns the number of batches at once that is to be tried next: the first
+// that is not known to be worth it, if it was not measured lately. It is 0 if there
+// is none.
+func (c *contention) untried(instances int) int {
+	n := c.upTo(min(instances, most), 1, worth, c.speed) + 1
+	if n > min(instances, most) || c.lately[n] >= trusted {
+		return 0
+	}
+	return n
 }
 
 // tire lets one more at once be tried again than are worth it by what is known, and
-// believed sooner than what was. Those that are worth it run anyway, and are known.
+// be believed sooner. Those that are worth it run anyway.
 func (c *contention) tire() {
-	for n := max(c.useful, c.backlog) + 1; n <= most; n++ {
+	for n := c.useful + 1; n <= most; n++ {
 		c.lately[n] = min(c.lately[n], tired)
 	}
 }

@@ -157,6 +157,19 @@ func (c *curve) learnTail(ratio float64) {
 	c.tail = max(leastOff, min(c.tail, 10))
 }
 
+// off reports whether a size that is so far from the line tells that there is none.
+// One slow batch may be chance.
+func (cell *cell) off(by, line float64) bool {
+	weight := cell.weight + cell.pinned
+	if weight < sure && cell.pinned < own {
+		return false
+	}
+	if by > 0 {
+		by -= (outlier - 1) * line * min(1, cell.weight) / weight
+	}
+	return math.Abs(by) > straight*line
+}
+
 // value is what the cell says of its size, and how much that weighs.
 func (cell *cell) value() (mean, weight float64) {
 	weight = cell.weight + cell.pinned
@@ -182,7 +195,7 @@ func (c *curve) build() {
 		mean, weight := c.cells[rows].value()
 		if weight >= own {
 			takes += weight / (weight + 1) * (mean - line)
-			c.bent = c.bent || (weight >= sure || c.cells[rows].pinned >= own) && math.Abs(mean-line) > straight*line
+			c.bent = c.bent || c.cells[rows].off(mean-line, line)
 		} else if w, off := near.around(c, rows); w > 0 {
 			takes += w / (w + 3) * off
 		}

@@ -63,14 +63,18 @@ func (p *Policy) parallel(rows int) int {
 	if p.opt.Instances == 1 {
 		return 1
 	}
-	if n := p.tries(); n > 0 {
+	flooded := rows >= p.opt.Instances*p.sizes.efficient
+	switch n := p.tries(); {
+	case n > 1 && flooded:
+		return max(n, p.contention.flood) // a few at once are tried when fewer wait
+	case n > 0:
 		return n
-	}
-	if p.cycle.rows > 0 {
+	case p.cycle.rows > 0:
 		return p.cycle.places
-	}
-	if rows >= p.sizes.efficient {
-		return max(p.contention.useful, p.contention.backlog)
+	case flooded:
+		return p.contention.flood
+	case rows >= p.sizes.efficient:
+		return p.contention.backlog
 	}
 	return p.contention.useful
 }

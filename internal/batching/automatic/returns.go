@@ -107,10 +107,15 @@ func (r *returns) learn() {
 			r.released[k] *= keep
 		}
 	}
-	usual := r.rateOf(longLag, bins, -1)
-	// What does not stand out before even one row could be answered is the rate of
-	// requests that follow no answer.
-	other := min(usual, r.rateOf(0, longLag, usual))
+	usual := r.usual()
+	// Requests that follow no answer come as often at one time after it as at any
+	// other: no more of them than where the fewest come, but for chance.
+	other := usual
+	for k := range longLag {
+		if n := r.arrivals[k]; r.time[k] > 0 {
+			other = min(other, (n+math.Sqrt(n)+1)/r.time[k])
+		}
+	}
 	r.share = 0
 	for k := range bins {
 		r.back[k] = 0
@@ -128,15 +133,13 @@ func (r *returns) learn() {
 	r.soon = r.within(0.9) < 1.25*finest
 }
 
-// rateOf returns arrivals per unit of time in some bins, without those that stand
-// out against a rate.
-func (r *returns) rateOf(from, to int, against float64) float64 {
+// usual returns arrivals per unit of time so long after an answer that they have
+// nothing to do with it.
+func (r *returns) usual() float64 {
 	count, time := 0.0, 0.0
-	for k := from; k < to; k++ {
-		if against < 0 || !r.nearPeak(k, against) {
-			count += r.arrivals[k]
-			time += r.time[k]
-		}
+	for k := longLag; k < bins; k++ {
+		count += r.arrivals[k]
+		time += r.time[k]
 	}
 	if time == 0 {
 		return 0

@@ -109,6 +109,8 @@ func (p *Policy) learn(r *run, took float64) {
 	if expected > 0 && took > 0 && p.curve.solo > 2*own && !p.curve.needs(r.rows) {
 		if by := p.drift.measured(took / expected); by != 1 {
 			p.curve.rescale(by)
+			p.ledger.restart()
+			p.behind = behind{} // queues were others
 			p.frozen = p.ledger.batch + settling
 			p.resize()
 		}
