@@ -105,7 +105,7 @@ func (c *contention) alone(ran *[most + 1]float64) float64 {
 func (c *contention) choose(instances int) {
 	instances = min(instances, most)
 	c.useful = min(c.useful, instances)
-	c.useful = c.upTo(instances, c.useful, worth, c.speed)
+	c.useful = c.upTo(min(instances, proven(&c.measured)), c.useful, worth, c.speed)
 	for c.useful > 1 && c.speed(c.useful) < still*c.speed(c.useful-1) {
 		c.useful--
 	}
@@ -126,17 +126,27 @@ func (c *contention) upTo(instances, n int, times float64, speed func(int) float
 // that is not known to be worth it, if it was not measured lately. It is 0 if there
 // is none.
 func (c *contention) untried(instances int) int {
-	n := c.upTo(min(instances, most), 1, worth, c.speed) + 1
+	n := c.upTo(min(instances, proven(&c.lately)), 1, worth, c.speed) + 1
 	if n > min(instances, most) || c.lately[n] >= trusted {
 		return 0
 	}
 	return n
 }
 
-// tire lets one more at once be tried again than are worth it by what is known, and
-// be believed sooner. Those that are worth it run anyway.
-func (c *contention) tire() {
-	for n := c.useful + 1; n <= most; n++ {
+// proven returns the most batches at once that enough were measured of. Fewer are no
+// slower.
+func proven(batches *[most + 1]float64) int {
+	n := most
+	for n > 1 && batches[n] < trusted {
+		n--
+	}
+	return n
+}
+
+// tire lets more at once be tried again than are in use, and be believed sooner.
+// Those that are in use run anyway.
+func (c *contention) tire(inUse int) {
+	for n := inUse + 1; n <= most; n++ {
 		c.lately[n] = min(c.lately[n], tired)
 	}
 }

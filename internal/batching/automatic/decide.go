@@ -142,7 +142,7 @@ func (p *Policy) holds(s *situation) (rule, batching.Time) {
 	if s.closed {
 		return none, 0
 	}
-	loops := p.returns.loops()
+	loops := p.returns.loops
 	if !loops && p.ledger.on(burst) {
 		if until := p.holdForBurst(s); until > s.now {
 			return burst, until

@@ -323,7 +323,7 @@ func TestClientsThatComeBackAreExpected(t *testing.T) {
 	var r returns
 	now := serve(&r, 100, 600, 20, 25, 30, 35)
 	near(t, "the share", r.share, 1, 0.05)
-	if !r.loops() {
+	if !r.loops {
 		t.Error("the traffic is not taken for a closed loop")
 	}
 	now += 600
@@ -395,7 +395,7 @@ func TestOneMoreAtOnceIsTriedWhileItPays(t *testing.T) {
 	if c.useful != 2 {
 		t.Errorf("%d at once are useful, want 2", c.useful)
 	}
-	c.tire()
+	c.tire(c.useful)
 	if n := c.untried(3); n != 3 {
 		t.Errorf("after a while %d at once are tried, want 3: two are known to be worth it", n)
 	}
@@ -408,7 +408,7 @@ func TestASlowdownThatWasMismeasuredIsTriedAgain(t *testing.T) {
 	if n := c.untried(2); n != 0 || c.useful != 1 {
 		t.Fatalf("what was calibrated is tried at once: %d at once, %d useful", n, c.useful)
 	}
-	c.tire()
+	c.tire(c.useful)
 	batches := 0
 	for c.untried(2) == 2 {
 		c.learn(10, &[most + 1]float64{2: 11}, 2)

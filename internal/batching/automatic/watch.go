@@ -79,12 +79,16 @@ func (p *Policy) Ended(now batching.Time, instance int, items []*batching.Item, 
 	}
 	if b := p.ledger.batch; b >= again && b&(b-1) == 0 || b%(seldom*again) == 0 {
 		p.tried = 0
-		p.contention.tire()
+		inUse := p.contention.useful
+		if p.cycle.rows > 0 {
+			inUse = p.cycle.places
+		}
+		p.contention.tire(inUse)
 	}
 	if !stopped {
 		p.learn(r, float64(now-r.began))
 	}
-	if p.returns.loops() {
+	if p.returns.loops {
 		p.observe(now)
 	} else {
 		p.cycle = cycle{}
