@@ -127,10 +127,16 @@ func (c *contention) upTo(instances, n int, times float64, speed func(int) float
 // is none.
 func (c *contention) untried(instances int) int {
 	n := c.upTo(min(instances, proven(&c.lately)), 1, worth, c.speed) + 1
-	if n > min(instances, most) || c.lately[n] >= trusted {
+	if n > min(instances, most) || c.lately[n] >= trusted || c.confirmed(n) {
 		return 0
 	}
 	return n
+}
+
+// confirmed reports whether what was tried again is as little worth as it was
+// before. Two batches are enough for that, and each of them costs.
+func (c *contention) confirmed(n int) bool {
+	return c.measured[n] >= trusted && c.lately[n] >= tired+2 && c.speed(n) < still*c.speed(n-1)
 }
 
 // proven returns the most batches at once that enough were measured of. Fewer are no
