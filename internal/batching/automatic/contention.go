@@ -13,6 +13,7 @@ type contention struct {
 	useful   int               // batches at once that are worth it for latency
 	backlog  int               // the same while more waits than they can take
 	flood    int               // the same while so much waits that all instances together would not take it
+	next     int               // batches at once that are to be tried; 0 if none are
 }
 
 const (
@@ -30,6 +31,7 @@ func newContention(instances int) contention {
 	for n := range c.slow {
 		c.slow[n] = max(1, float64(n))
 	}
+	c.next = c.untried(instances)
 	return c
 }
 
@@ -111,6 +113,7 @@ func (c *contention) choose(instances int) {
 	}
 	c.backlog = c.upTo(instances, c.useful, slight, c.hoped)
 	c.flood = c.upTo(instances, c.backlog, better, c.hoped)
+	c.next = c.untried(instances)
 }
 
 // upTo returns how many batches at once are worth it from n on, if one more has to
@@ -151,10 +154,11 @@ func proven(batches *[most + 1]float64) int {
 
 // tire lets more at once be tried again than are in use, and be believed sooner.
 // Those that are in use run anyway.
-func (c *contention) tire(inUse int) {
+func (c *contention) tire(inUse, instances int) {
 	for n := inUse + 1; n <= most; n++ {
 		c.lately[n] = min(c.lately[n], tired)
 	}
+	c.next = c.untried(instances)
 }
 
 // hoped returns the speed of n batches at once, which is taken to be the best that

@@ -90,7 +90,7 @@ func (p *Policy) tries() int {
 	case p.tried > tryFor:
 		return 0
 	}
-	return p.contention.untried(p.opt.Instances)
+	return p.contention.next
 }
 
 // target returns how large a batch may be.

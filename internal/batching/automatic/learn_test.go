@@ -373,13 +373,13 @@ func TestChanceOfKOfN(t *testing.T) {
 
 func TestOneMoreAtOnceIsTriedWhileItPays(t *testing.T) {
 	c := newContention(3)
-	if n := c.untried(3); n != 2 {
+	if n := c.next; n != 2 {
 		t.Errorf("%d at once are tried first, want 2", n)
 	}
 	for range 20 {
 		c.learn(10, &[most + 1]float64{2: 11}, 3)
 	}
-	if n := c.untried(3); n != 3 {
+	if n := c.next; n != 3 {
 		t.Errorf("%d at once are tried next, want 3", n)
 	}
 	near(t, "what it would have taken alone", c.alone(&[most + 1]float64{2: 11}), 10, 0.02)
@@ -389,14 +389,14 @@ func TestOneMoreAtOnceIsTriedWhileItPays(t *testing.T) {
 	for range 20 {
 		c.learn(10, &[most + 1]float64{3: 30}, 3)
 	}
-	if n := c.untried(3); n != 0 {
+	if n := c.next; n != 0 {
 		t.Errorf("%d at once are tried, want none: all are measured", n)
 	}
 	if c.useful != 2 {
 		t.Errorf("%d at once are useful, want 2", c.useful)
 	}
-	c.tire(c.useful)
-	if n := c.untried(3); n != 3 {
+	c.tire(c.useful, 3)
+	if n := c.next; n != 3 {
 		t.Errorf("after a while %d at once are tried, want 3: two are known to be worth it", n)
 	}
 }
@@ -405,12 +405,12 @@ func TestOneMoreAtOnceIsTriedWhileItPays(t *testing.T) {
 func TestASlowdownThatWasMismeasuredIsTriedAgain(t *testing.T) {
 	c := newContention(2)
 	c.pin([]float64{1, 2.5}, 2)
-	if n := c.untried(2); n != 0 || c.useful != 1 {
+	if n := c.next; n != 0 || c.useful != 1 {
 		t.Fatalf("what was calibrated is tried at once: %d at once, %d useful", n, c.useful)
 	}
-	c.tire(c.useful)
+	c.tire(c.useful, 2)
 	batches := 0
-	for c.untried(2) == 2 {
+	for c.next == 2 {
 		c.learn(10, &[most + 1]float64{2: 11}, 2)
 		batches++
 	}

@@ -83,7 +83,7 @@ func (p *Policy) Ended(now batching.Time, instance int, items []*batching.Item, 
 		if p.cycle.rows > 0 {
 			inUse = p.cycle.places
 		}
-		p.contention.tire(inUse)
+		p.contention.tire(inUse, p.opt.Instances)
 	}
 	if !stopped {
 		p.learn(r, float64(now-r.began))
