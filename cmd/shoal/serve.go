@@ -135,6 +135,7 @@ func serve(ctx context.Context, opts serveOptions, recorder *arrivals.Writer, lo
 
 		Cores:  cores,
 		Memory: func() machine.Memory { return machine.ReadMemory(machine.Root()) },
+		Waited: func() time.Duration { return machine.Waited(machine.Root()) },
 		Pacer:  pace,
 		Log:    log,
 	})

@@ -28,6 +28,9 @@ type Job struct {
 	Await func(ctx context.Context, quiet time.Duration) error
 	// Memory returns what there is. Nil means that nobody knows.
 	Memory func() machine.Memory
+	// Waited returns for how long cores were waited for so far; see [machine.Waited].
+	// Nil means that nobody knows.
+	Waited func() time.Duration
 	// Tell is called with what is known, each time that is more. Nil means nobody.
 	Tell func(Findings)
 }
@@ -56,7 +59,7 @@ func Measure(ctx context.Context, j Job, f Findings) (Findings, error) {
 		if err := j.Await(ctx, quiet); err != nil {
 			return f, err
 		}
-		took, ended, err := j.step(ctx, s, f)
+		took, disturbed, ended, err := j.step(ctx, s, f)
 		switch {
 		case err != nil:
 			return f, err
@@ -70,6 +73,7 @@ func Measure(ctx context.Context, j Job, f Findings) (Findings, error) {
 			continue
 		default:
 			f = f.Add(s, took)
+			f.Disturbed = f.Disturbed || disturbed
 			quiet, patience = 0, firstQuiet // go on, as long as it lasts
 		}
 		if j.Tell != nil {
@@ -80,51 +84,65 @@ func Measure(ctx context.Context, j Job, f Findings) (Findings, error) {
 
 // step carries out one step, beyond what was found before. What it returns for ended
 // says why nothing larger can be measured.
-func (j *Job) step(ctx context.Context, s Step, before Findings) (took []time.Duration, ended string, err error) {
+func (j *Job) step(ctx context.Context, s Step, before Findings) (took []time.Duration, disturbed bool, ended string, err error) {
 	if s.Rows > 1 && j.Memory != nil && tight(j.Memory()) {
-		return nil, "little memory is left", nil
+		return nil, false, "little memory is left", nil
 	}
 	req, err := j.Request(s.Rows)
 	if err != nil {
-		return nil, "", err
+		return nil, false, "", err
 	}
 	limited, cancel := context.WithTimeoutCause(ctx, longest, errLong)
 	defer cancel()
-	took, err = j.runs(limited, req, s, before)
+	took, disturbed, err = j.runs(limited, req, s, before)
 	switch {
 	case err == nil:
-		return took, "", nil
+		return took, disturbed, "", nil
 	case ctx.Err() != nil:
-		return nil, "", context.Cause(ctx)
+		return nil, false, "", context.Cause(ctx)
 	case errors.Is(err, engine.ErrExhausted):
-		return nil, "memory ran out", nil
+		return nil, false, "memory ran out", nil
 	case s.Rows > 1:
-		return nil, "the model failed: " + err.Error(), nil
+		return nil, false, "the model failed: " + err.Error(), nil
 	}
-	return nil, "", err
+	return nil, false, "", err
 }
 
 // runs returns how long each run of a step took, or nothing if it had to make way.
 // Others who use the cores only ever make batches slower: while that may be so it is
-// done again, and the fastest counts.
-func (j *Job) runs(ctx context.Context, req *infer.Request, s Step, before Findings) (took []time.Duration, err error) {
+// done again, and the fastest counts. It also returns whether others did each time,
+// as far as the kernel tells.
+func (j *Job) runs(ctx context.Context, req *infer.Request, s Step, before Findings) (took []time.Duration, disturbed bool, err error) {
 	first, err := j.Runner.Try(ctx, req, s.Instances, 1)
 	if err != nil || len(first) == 0 {
-		return nil, err
+		return nil, false, err
 	}
+	disturbed = true
 	for n := range attempts {
+		others := j.others()
 		again, err := j.Runner.Try(ctx, req, s.Instances, s.Runs)
 		if err != nil || len(again) == 0 {
-			return nil, err
+			return nil, false, err
 		}
 		if n == 0 || middleOf(again) < middleOf(took) {
 			took = again
 		}
-		if !before.doubts(s, took) {
+		quiet := !others()
+		disturbed = disturbed && !quiet
+		if quiet && !before.doubts(s, took) {
 			break
 		}
 	}
-	return took, nil
+	return took, disturbed, nil
+}
+
+// others returns a function that says whether others have used the cores since.
+func (j *Job) others() func() bool {
+	if j.Waited == nil {
+		return func() bool { return false }
+	}
+	began, before := time.Now(), j.Waited()
+	return func() bool { return busy*(j.Waited()-before) > time.Since(began) }
 }
 
 // tight reports whether so little memory is left that a larger batch might take

@@ -129,6 +129,34 @@ func TestWhatOthersDisturbedIsMeasuredAgain(t *testing.T) {
 	}
 }
 
+func TestWhatOthersDisturbedEachTimeIsNotWorthKeeping(t *testing.T) {
+	for name, tt := range map[string]struct {
+		busy func(time.Duration) time.Duration // for how long cores were waited for, by the time that has passed
+		want bool
+		runs int
+	}{
+		"alone":    {func(time.Duration) time.Duration { return time.Hour }, false, 2},
+		"hardly":   {func(passed time.Duration) time.Duration { return passed / 10 }, false, 2},
+		"always":   {func(passed time.Duration) time.Duration { return passed / 4 }, true, 4},
+		"at first": {func(passed time.Duration) time.Duration { return min(passed, 50*ms) }, false, 3},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			tries := 0
+			b := &bench{takes: func(rows, instances int) time.Duration {
+				tries++
+				return linear(rows, instances)
+			}}
+			job := b.job(Bounds{MaxRows: 1, Instances: 1})
+			began := time.Now()
+			job.Waited = func() time.Duration { return tt.busy(time.Since(began)) }
+			f, err := Measure(t.Context(), job, Findings{})
+			if err != nil || f.Disturbed != tt.want || tries != tt.runs || f.Profile.Sizes[0].Took != 11*ms {
+				t.Errorf("%s: %+v after %d tries, %v", name, f, tries, err)
+			}
+		})
+	}
+}
+
 func TestMemoryEndsTheSizes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &bench{takes: linear, fails: func(rows int) error {

@@ -20,6 +20,10 @@ type Findings struct {
 
 	// Ended says why larger sizes are not measured; "" if they may be.
 	Ended string `json:",omitempty"`
+
+	// Disturbed says that others used the cores meanwhile: it is the best that is
+	// known for now, and not worth keeping.
+	Disturbed bool `json:",omitempty"`
 }
 
 // A Step is what is measured next: a batch of so many rows, on so many instances at
@@ -48,6 +52,9 @@ const (
 	attempts = 3
 	// So many times is what runs may differ by that nobody disturbed.
 	apart = 1.25
+	// Others disturb if one part in so many of the time went by with somebody waiting
+	// for a core.
+	busy = 8
 )
 
 // Next returns what to measure next, and false if all has been. First one instance
@@ -64,7 +71,8 @@ func Next(b Bounds, f Findings) (Step, bool) {
 	}
 	past := last.Rows >= max(least, beyond*Efficient(f.Profile).Rows)
 	if f.Ended == "" && last.Took <= slow && !past {
-		if rows, ok := sizeAfter(last.Rows, b.MaxRows); ok {
+		if last.Rows < b.MaxRows {
+			rows := min(b.MaxRows, automatic.SizeAfter(last.Rows))
 			return Step{Rows: rows, Instances: 1, Runs: runs(sizeRuns, last.Took)}, true
 		}
 	}
@@ -81,32 +89,6 @@ func runs(usual int, takes time.Duration) int {
 		return instanceRuns
 	}
 	return max(usual, min(mostRuns, int(enough/max(takes, 1))))
-}
-
-// sizeAfter returns the next size to measure: every one up to 6, and then fewer and
-// fewer. The one behind a power of two is always among them, because that is where
-// a step is, if there is one.
-func sizeAfter(rows, most int) (int, bool) {
-	if rows >= most {
-		return 0, false
-	}
-	return min(most, nextSize(rows)), true
-}
-
-func nextSize(rows int) int {
-	small := []int{1, 2, 3, 4, 5, 6, 8, 9, 10, 12, 14, 16}
-	for _, n := range small {
-		if n > rows {
-			return n
-		}
-	}
-	for p := 16; ; p *= 2 {
-		for _, n := range []int{p + 1, p + p/4, p + p/2, p + p*3/4, 2 * p} {
-			if n > rows {
-				return n
-			}
-		}
-	}
 }
 
 // doubts reports whether somebody else seems to have used the cores meanwhile, of

@@ -1,5 +1,6 @@
 // Package machine says how much of this computer the process may use: of its
-// cores and its memory, within the container that it runs in.
+// cores and its memory, within the container that it runs in, and how long it had
+// to wait for cores.
 //
 // It reads what Linux tells in /proc and /sys, of both versions of control
 // groups. Elsewhere those files are missing, which means no limit: then there are
@@ -15,6 +16,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Root is the file system of this machine, for the functions that want one.
@@ -86,6 +88,50 @@ func ReadMemory(root fs.FS) Memory {
 		m.Free = min(m.Free, max(0, limit-used))
 	}
 	return m
+}
+
+// Waited returns for how long somebody in the process's control group, or anybody
+// where that does not tell, was ready to compute and had no core, since some moment
+// in the past, and for how long a hypervisor took cores away. Only the difference
+// between two calls means anything; it is 0 where the kernel keeps no account.
+func Waited(root fs.FS) time.Duration {
+	pressure := ""
+	for _, g := range groups(root, "cpu") {
+		if pressure == "" {
+			pressure = g.read("cpu.pressure")
+		}
+	}
+	if pressure == "" {
+		pressure = read(root, "proc/pressure/cpu")
+	}
+	return stalled(pressure) + stolen(read(root, "proc/stat"))
+}
+
+// stalled reads the total of the first line of an account of pressure, such as
+// "some avg10=0.00 avg60=0.00 avg300=0.00 total=1234", in microseconds.
+func stalled(text string) time.Duration {
+	line, _, _ := strings.Cut(text, "\n")
+	_, total, _ := strings.Cut(line, "total=")
+	n, err := strconv.ParseInt(strings.TrimSpace(total), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return time.Duration(n) * time.Microsecond
+}
+
+// stolen reads what a hypervisor took, of all cores together, from /proc/stat: the
+// eighth number of its first line, in hundredths of a second.
+func stolen(text string) time.Duration {
+	line, _, _ := strings.Cut(text, "\n")
+	all := strings.Fields(line)
+	if len(all) < 9 || all[0] != "cpu" {
+		return 0
+	}
+	n, err := strconv.ParseInt(all[8], 10, 64)
+	if err != nil {
+		return 0
+	}
+	return time.Duration(n) * 10 * time.Millisecond
 }
 
 // allowed counts the cores that a process is bound to; 0 means that it is unknown.

@@ -4,6 +4,7 @@ import (
 	"runtime"
 	"testing"
 	"testing/fstest"
+	"time"
 )
 
 const mb = 1 << 20
@@ -155,6 +156,27 @@ func TestThisMachineHasCoresAndMemory(t *testing.T) {
 	m := ReadMemory(Root())
 	if runtime.GOOS == "linux" && (m.Limit <= 0 || m.Free < 0 || m.Free > m.Limit) {
 		t.Errorf("memory %+v", m)
+	}
+}
+
+func TestWaitingForCoresIsThatOfTheOwnGroupAndWhatWasStolen(t *testing.T) {
+	machine := "some avg10=9.00 avg60=9.00 avg300=9.00 total=7000\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
+	for name, tt := range map[string]struct {
+		files map[string]string
+		want  time.Duration
+	}{
+		"nothing is told": {nil, 0},
+		"the machine's":   {map[string]string{"proc/pressure/cpu": machine, "proc/stat": "cpu  1 2 3 4 5 6 7 0 9 10\n"}, 7 * time.Millisecond},
+		"the group's": {map[string]string{
+			"proc/pressure/cpu": machine, "proc/self/cgroup": "0::/\n", "proc/self/mountinfo": mountV2,
+			"sys/fs/cgroup/cpu.pressure": "some avg10=0.00 avg60=0.00 avg300=0.00 total=5000\n",
+		}, 5 * time.Millisecond},
+		"stolen":     {map[string]string{"proc/stat": "cpu  1 2 3 4 5 6 7 8 9 10\ncpu0 1 2 3\n"}, 80 * time.Millisecond},
+		"no account": {map[string]string{"proc/pressure/cpu": "off\n", "proc/stat": "cpu 1 2 3\n"}, 0},
+	} {
+		if got := Waited(tree(tt.files)); got != tt.want {
+			t.Errorf("%s: %v, want %v", name, got, tt.want)
+		}
 	}
 }
 

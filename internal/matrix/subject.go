@@ -89,7 +89,7 @@ func (c *Cell) calibrate(seed uint64) automatic.Profile {
 			factors[i] = c.Noise.Factor(chance)
 		}
 		slices.Sort(factors)
-		return factors[runs/2], factors[runs-1]
+		return factors[runs/2], factors[(runs-1)*95/100] // as calibration does
 	}
 	for i := range p.Sizes {
 		size := &p.Sizes[i]

@@ -79,6 +79,9 @@ type Options struct {
 	Cores int
 	// Memory returns what there is, and is free. Nil means that nobody knows.
 	Memory func() machine.Memory
+	// Waited returns for how long cores were waited for so far; see [machine.Waited].
+	// Nil means that nobody knows.
+	Waited func() time.Duration
 
 	Pacer *pacer.Pacer
 	Log   *slog.Logger

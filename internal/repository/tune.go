@@ -107,7 +107,8 @@ func (t *tuner) run(ctx context.Context) error {
 	settings = slices.DeleteFunc(settings, func(s calibrate.Setting) bool { return len(s.Found.Profile.Sizes) == 0 })
 	best := calibrate.Choose(settings)
 	t.r.opts.Log.Info("model measured", "model", t.m.name, "version", t.v.Number, "steps", measured,
-		"threads", best.Threads, "instances", best.Instances, "batch", best.Rows, "perSecond", int(best.PerSecond), "alone", best.Alone)
+		"threads", best.Threads, "instances", best.Instances, "batch", best.Rows, "perSecond", int(best.PerSecond), "alone", best.Alone,
+		"disturbed", slices.ContainsFunc(settings, func(s calibrate.Setting) bool { return s.Found.Disturbed }))
 	t.v.measured.Store(told(settings, best))
 	how := manner{threads: best.Threads, measured: t.v.measured.Load(), checked: true, apart: t.v.Config.Apart, stats: t.v.Stats}
 	for _, s := range settings {
@@ -272,14 +273,14 @@ func (t *tuner) measureBeside(ctx context.Context, s *calibrate.Setting) (steps 
 func (t *tuner) measure(ctx context.Context, v *Version, s *calibrate.Setting) (steps int, err error) {
 	s.Found, err = calibrate.Measure(ctx, calibrate.Job{
 		Runner: v.Scheduler, Bounds: t.bounds(s.Threads), Request: func(rows int) (*infer.Request, error) { return t.v.inputs.First(rows) },
-		Await: t.r.spare.Await, Memory: t.r.opts.Memory,
+		Await: t.r.spare.Await, Memory: t.r.opts.Memory, Waited: t.r.opts.Waited,
 		Tell: func(f calibrate.Findings) {
 			steps++
 			t.v.Stats.Tried()
 			v.Scheduler.Calibrated(f.Profile)
 		},
 	}, s.Found)
-	if err == nil && s.Found.Ended == "" { // there may be more memory next time
+	if err == nil && s.Found.Ended == "" && !s.Found.Disturbed { // there may be more memory next time, and fewer others
 		t.keep(s.Threads, s.Found)
 	}
 	return steps, err

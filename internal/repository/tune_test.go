@@ -96,6 +96,38 @@ func TestAModelIsMeasuredAndRunsAsIsBestForIt(t *testing.T) {
 	})
 }
 
+func TestWhatWasMeasuredBesideOthersIsMeasuredAgainAtTheNextStart(t *testing.T) {
+	d, kept := newDisk(t).model("a", echoConfig+"dynamic_batching { }", "1"), t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		p := pacer.NewPortable()
+		defer p.Close()
+		began := time.Now()
+		others := true
+		var log bytes.Buffer
+		for start, want := range []string{"steps=9 ", "steps=9 ", "steps=0 "} {
+			log.Reset()
+			opts := Options{Log: slog.New(slog.NewTextHandler(&log, nil))}
+			opts.Store = calibrate.NewStore(kept, opts.Log)
+			opts.Waited = func() time.Duration {
+				if !others {
+					return 0
+				}
+				return time.Since(began) / 2
+			}
+			r := tuned(t, d, &threaded{simulated.Engine{Pacer: p}}, p, opts)
+			time.Sleep(10 * time.Second)
+			synctest.Wait()
+			if !strings.Contains(log.String(), want) {
+				t.Errorf("start %d: no %q in\n%s", start, want, &log)
+			}
+			if err := r.Close(); err != nil {
+				t.Error(err)
+			}
+			others = false
+		}
+	})
+}
+
 func TestMeasuringEndsWithItsModel(t *testing.T) {
 	d := newDisk(t).model("a", echoConfig+"dynamic_batching { }", "1").model("b", echoConfig+"dynamic_batching { }", "1")
 	synctest.Test(t, func(t *testing.T) {

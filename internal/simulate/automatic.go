@@ -13,16 +13,11 @@ import (
 func Calibrated(curve device.Curve, slowdown []float64, rows, instances int) automatic.Profile {
 	const runs = 5
 	var p automatic.Profile
-	size := func(rows int) {
-		if took := curve.Takes(rows); took > 0 {
-			p.Sizes = append(p.Sizes, automatic.Timing{Rows: rows, Took: took, Slow: took, Runs: runs})
+	for n := 0; n < rows; {
+		n = min(rows, automatic.SizeAfter(n))
+		if took := curve.Takes(n); took > 0 {
+			p.Sizes = append(p.Sizes, automatic.Timing{Rows: n, Took: took, Slow: took, Runs: runs})
 		}
-	}
-	for n := 1; n <= rows; n += max(1, n/8) {
-		size(n)
-	}
-	if last := len(p.Sizes); last > 0 && p.Sizes[last-1].Rows < rows {
-		size(rows)
 	}
 	d := device.Device{Slowdown: slowdown}
 	for n := range instances {

@@ -128,6 +128,9 @@ func TestABareFileIsMeasuredOnce(t *testing.T) {
 		if !strings.Contains(line, want) || want == "steps=" && strings.Contains(line, "steps=0 ") {
 			t.Errorf("logged %s, want %q", line, want)
 		}
+		if strings.Contains(line, "disturbed=true") {
+			t.Skip("others used the cores while it was measured, so that it is not kept")
+		}
 		if _, config := s.get("/v2/models/mlp/config"); !strings.Contains(config, `"max_batch_size":64`) || !strings.Contains(config, "dynamic_batching") {
 			t.Errorf("the configuration is %s", config)
 		}

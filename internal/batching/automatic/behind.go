@@ -41,10 +41,14 @@ func (b *behind) ended(rows float64) {
 	*b = behind{after: b.after, waited: b.waited}
 }
 
-// of returns how many rows are to be expected behind x.
+// of returns how many rows are to be expected behind the x that wait now. The queue
+// that stands is not over: what came behind it so far is the least that will have,
+// so it counts where that is more than queues had before.
 func (b *behind) of(x float64) float64 {
 	if b.waited == 0 {
 		return endless * x
 	}
-	return b.after / b.waited * x
+	before := b.after / b.waited
+	now := (b.after + (b.took+x)*b.x - b.xSum) / (b.waited + b.xx)
+	return max(before, now) * x
 }

@@ -9,9 +9,11 @@ const most = 16
 type contention struct {
 	slow     [most + 1]float64 // how many times longer, while n run; from 1
 	measured [most + 1]float64 // batches that it rests on
+	lately   [most + 1]float64 // the same, since it was to be tried again
 	useful   int               // batches at once that are worth it for latency
 	backlog  int               // the same while more waits than they can take
-	pinned   bool              // calibration has measured it
+	flood    int               // the same while so much waits that all instances together would not take it
+	next     int               // batches at once that are to be tried; 0 if none are
 }
 
 const (
@@ -19,15 +21,17 @@ const (
 	still   = 1.04 // and this keeps it so
 	slight  = 1.05 // times as much is worth it while a queue stands; less may be noise
 	trusted = 8    // batches from which on a measured slowdown counts
+	tired   = 2    // batches that one counts for which is tried again
 )
 
 func newContention(instances int) contention {
 	// Until something is measured, batches are taken to slow each other down in
 	// full: then nothing is lost but what was never proven.
-	c := contention{useful: 1, backlog: min(instances, most)}
+	c := contention{useful: 1, backlog: min(instances, most), flood: min(instances, most)}
 	for n := range c.slow {
 		c.slow[n] = max(1, float64(n))
 	}
+	c.next = c.untried(instances)
 	return c
 }
 
@@ -35,7 +39,7 @@ func newContention(instances int) contention {
 func (c *contention) pin(slowdown []float64, instances int) {
 	for i, s := range slowdown {
 		if n := i + 1; n > 1 && n <= most && s >= 1 && !math.IsInf(s, 0) {
-			c.slow[n], c.measured[n], c.pinned = s, 30, true
+			c.slow[n], c.measured[n], c.lately[n] = s, 30, 30
 		}
 	}
 	c.choose(instances)
@@ -69,12 +73,18 @@ func (c *contention) learn(alone float64, ran *[most + 1]float64, instances int)
 	missing = max(-alone/2, min(alone/2, missing))
 	for n := 2; n <= most; n++ {
 		if ran[n] > 0.05*alone {
-			step := max(0.03, 1/(1.5+c.measured[n]))
+			step := max(0.03, 1/(1.5+c.lately[n]))
 			rate := 1/c.slow[n] + step*missing*ran[n]/sum
 			c.slow[n] = 1 / max(0.05, min(1, rate))
 		}
 		if ran[n] > 0.3*all {
 			c.measured[n]++
+			c.lately[n]++
+		}
+	}
+	for n := most - 1; n > 1; n-- {
+		if c.measured[n] < trusted {
+			c.slow[n] = min(c.slow[n], c.slow[n+1]) // fewer at once are no slower than more
 		}
 	}
 	c.choose(instances)
@@ -92,42 +102,63 @@ func (c *contention) alone(ran *[most + 1]float64) float64 {
 	return sum
 }
 
-// choose settles how many batches are worth running at once. It goes up only for
-// what was measured, and down at once.
+// choose settles how many batches are worth running at once. What was not measured
+// is not.
 func (c *contention) choose(instances int) {
 	instances = min(instances, most)
 	c.useful = min(c.useful, instances)
-	for c.useful < instances && c.measured[c.useful+1] >= trusted && c.speed(c.useful+1) > worth*c.speed(c.useful) {
-		c.useful++
-	}
+	c.useful = c.upTo(min(instances, proven(&c.measured)), c.useful, worth, c.speed)
 	for c.useful > 1 && c.speed(c.useful) < still*c.speed(c.useful-1) {
 		c.useful--
 	}
-	for c.backlog = c.useful; c.backlog < instances && c.hoped(c.backlog+1) > slight*c.hoped(c.backlog); c.backlog++ {
-	}
+	c.backlog = c.upTo(instances, c.useful, slight, c.hoped)
+	c.flood = c.upTo(instances, c.backlog, better, c.hoped)
+	c.next = c.untried(instances)
 }
 
-// untried returns the number of batches at once that is to be tried next: one more
-// than is known to be worth it, if it was not measured. It is 0 if there is none.
-func (c *contention) untried(instances int) int {
-	n := 2
-	for n <= min(instances, most) && c.measured[n] >= trusted {
-		if c.speed(n) < still*c.speed(n-1) {
-			return 0
-		}
+// upTo returns how many batches at once are worth it from n on, if one more has to
+// get so many times as much done.
+func (c *contention) upTo(instances, n int, times float64, speed func(int) float64) int {
+	for n < instances && speed(n+1) > times*speed(n) {
 		n++
 	}
-	if n > min(instances, most) {
+	return n
+}
+
+// untried returns the number of batches at once that is to be tried next: the first
+// that is not known to be worth it, if it was not measured lately. It is 0 if there
+// is none.
+func (c *contention) untried(instances int) int {
+	n := c.upTo(min(instances, proven(&c.lately)), 1, worth, c.speed) + 1
+	if n > min(instances, most) || c.lately[n] >= trusted || c.confirmed(n) {
 		return 0
 	}
 	return n
 }
 
-// tire lets what was measured be tried again.
-func (c *contention) tire() {
-	for n := range c.measured {
-		c.measured[n] = min(c.measured[n], trusted-2)
+// confirmed reports whether what was tried again is as little worth as it was
+// before. Two batches are enough for that, and each of them costs.
+func (c *contention) confirmed(n int) bool {
+	return c.measured[n] >= trusted && c.lately[n] >= tired+2 && c.speed(n) < still*c.speed(n-1)
+}
+
+// proven returns the most batches at once that enough were measured of. Fewer are no
+// slower.
+func proven(batches *[most + 1]float64) int {
+	n := most
+	for n > 1 && batches[n] < trusted {
+		n--
 	}
+	return n
+}
+
+// tire lets more at once be tried again than are in use, and be believed sooner.
+// Those that are in use run anyway.
+func (c *contention) tire(inUse, instances int) {
+	for n := inUse + 1; n <= most; n++ {
+		c.lately[n] = min(c.lately[n], tired)
+	}
+	c.next = c.untried(instances)
 }
 
 // hoped returns the speed of n batches at once, which is taken to be the best that

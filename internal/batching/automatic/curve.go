@@ -16,6 +16,9 @@ const (
 	sure     = 10      // batches from which on it tells that the curve is no line: one that was slow by chance weighs little by then
 	straight = 0.08    // sizes decide by the line if no cell is further from it, relative to it
 	outlier  = 1.5     // times as long as expected; what is longer counts as that long
+	tailStep = 0.1     // by which part of itself the tail moves, if it is much too small
+	leastOff = 0.001   // that the tail is beyond what is expected, so that it can grow again
+	guessOff = 0.1     // that it is while nobody knows
 	grow     = 4       // times the largest size seen; a batch is no larger while sizes are guessed
 )
 
@@ -25,10 +28,11 @@ type curve struct {
 	cells   []cell // by rows; the first is not used
 	fixed   float64
 	perRow  float64
-	bent    bool // some cell is further from the line than noise explains
-	solo    int  // batches that ran alone and were measured
-	largest int  // size that was measured
-	fresh   int  // batches since the tables were made
+	bent    bool    // some cell is further from the line than noise explains
+	solo    int     // batches that ran alone and were measured
+	largest int     // size that was measured
+	fresh   int     // batches since the tables were made
+	tail    float64 // by which part of what is expected 19 of 20 batches take longer at most; 0 if that is not known
 	pools   []pool
 }
 
@@ -42,8 +46,7 @@ type pool struct {
 type cell struct {
 	weight, mean float64 // of live batches
 	pin, pinned  float64 // what calibration said, and how much that weighs
-	tail         float64 // the 95th percentile of live batches, relative to the mean; 0 if not known
-	takes, slow  float64 // the tables: what is expected, and what 19 of 20 keep to
+	takes        float64 // the table: what is expected
 }
 
 func newCurve(rows int) curve {
@@ -68,17 +71,10 @@ func (c *curve) at(rows int) float64 {
 	return c.cells[last].takes * float64(rows) / float64(last)
 }
 
-// slowAt returns what 19 of 20 batches of so many rows keep to.
-func (c *curve) slowAt(rows int) float64 {
-	if rows <= 0 {
-		return 0
-	}
-	if rows < len(c.cells) {
-		return c.cells[rows].slow
-	}
-	last := c.max()
-	return c.cells[last].slow * float64(rows) / float64(last)
-}
+// slowAt returns what 19 of 20 batches of so many rows keep to. That is measured of
+// all sizes together: of one alone there are too few to tell, and one that seemed
+// too slow for a service level would never run again to prove otherwise.
+func (c *curve) slowAt(rows int) float64 { return c.at(rows) * (1 + c.tail) }
 
 // smooth returns how long a batch takes for a choice between sizes: by the line if
 // the model is close to it, since a noisy table would pick sizes by its noise.
@@ -91,17 +87,22 @@ func (c *curve) smooth(rows int) float64 {
 
 // pin takes over what was calibrated. It stays for good.
 func (c *curve) pin(sizes []Timing) {
+	tail, known := 0.0, 0.0
 	for _, s := range sizes {
 		if s.Rows < 1 || s.Rows > c.max() || s.Took <= 0 {
 			continue
 		}
 		cell := &c.cells[s.Rows]
 		cell.pin, cell.pinned = float64(s.Took), float64(max(1, min(s.Runs, pinned)))
-		if s.Slow > s.Took {
-			cell.tail = float64(s.Slow) / float64(s.Took)
+		if s.Slow >= s.Took {
+			tail += min(outlier, float64(s.Slow)/float64(s.Took)) - 1
+			known++
 		}
 		c.largest = max(c.largest, s.Rows)
 		c.solo += max(1, s.Runs)
+	}
+	if known > 0 {
+		c.tail = max(leastOff, tail/known)
 	}
 	c.build()
 }
@@ -128,11 +129,11 @@ func (c *curve) measured(rows int, took float64) {
 	}
 	cell := &c.cells[rows]
 	if !c.unseen(rows) {
+		c.learnTail(took / c.at(rows))
 		took = min(took, outlier*c.at(rows))
 	}
 	cell.weight = cell.weight*keep + 1
 	cell.mean += (took - cell.mean) / cell.weight
-	cell.learnTail(took)
 	c.solo++
 	c.fresh++
 	first := rows > c.largest || cell.weight >= own && cell.weight < own+1
@@ -144,16 +145,29 @@ func (c *curve) measured(rows int, took float64) {
 
 // learnTail moves the 95th percentile: much up for each batch above it, little
 // down for each below, so that they are even when one in twenty is above.
-func (cell *cell) learnTail(took float64) {
-	const step = 0.05
-	if cell.tail == 0 {
-		cell.tail = 1.1
+func (c *curve) learnTail(ratio float64) {
+	if c.tail == 0 {
+		c.tail = guessOff
 	}
-	if took > cell.tail*cell.mean {
-		cell.tail *= 1 + 0.95*step
+	if ratio > 1+c.tail {
+		c.tail *= 1 + 0.95*tailStep
 	} else {
-		cell.tail = max(1, cell.tail*(1-0.05*step))
+		c.tail *= 1 - 0.05*tailStep
 	}
+	c.tail = max(leastOff, min(c.tail, 10))
+}
+
+// off reports whether a size that is so far from the line tells that there is none.
+// One slow batch may be chance.
+func (cell *cell) off(by, line float64) bool {
+	weight := cell.weight + cell.pinned
+	if weight < sure && cell.pinned < own {
+		return false
+	}
+	if by > 0 {
+		by -= (outlier - 1) * line * min(1, cell.weight) / weight
+	}
+	return math.Abs(by) > straight*line
 }
 
 // value is what the cell says of its size, and how much that weighs.
@@ -181,7 +195,7 @@ func (c *curve) build() {
 		mean, weight := c.cells[rows].value()
 		if weight >= own {
 			takes += weight / (weight + 1) * (mean - line)
-			c.bent = c.bent || (weight >= sure || c.cells[rows].pinned >= own) && math.Abs(mean-line) > straight*line
+			c.bent = c.bent || c.cells[rows].off(mean-line, line)
 		} else if w, off := near.around(c, rows); w > 0 {
 			takes += w / (w + 3) * off
 		}
@@ -194,36 +208,13 @@ func (c *curve) build() {
 		}
 		c.pools = append(c.pools, last)
 	}
-	rows, slow, tail := 1, 0.0, c.tails()
+	rows := 1
 	for _, p := range c.pools {
 		for range p.sizes {
-			cell := &c.cells[rows]
-			cell.takes = p.takes
-			if cell.tail > 0 {
-				slow = max(slow, p.takes*cell.tail)
-			} else {
-				slow = max(slow, p.takes*tail)
-			}
-			cell.slow = slow
+			c.cells[rows].takes = p.takes
 			rows++
 		}
 	}
-}
-
-// tails returns what tail a size has that has none of its own: the mean of the
-// others.
-func (c *curve) tails() float64 {
-	sum, n := 0.0, 0.0
-	for i := range c.cells {
-		if t := c.cells[i].tail; t > 0 {
-			sum += t
-			n++
-		}
-	}
-	if n == 0 {
-		return 1
-	}
-	return sum / n
 }
 
 // fit draws the line. Each size weighs by how often it was seen, up to a bound so

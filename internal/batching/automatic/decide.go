@@ -63,14 +63,18 @@ func (p *Policy) parallel(rows int) int {
 	if p.opt.Instances == 1 {
 		return 1
 	}
-	if n := p.tries(); n > 0 {
+	flooded := rows >= p.opt.Instances*p.sizes.efficient
+	switch n := p.tries(); {
+	case n > 1 && flooded:
+		return max(n, p.contention.flood) // a few at once are tried when fewer wait
+	case n > 0:
 		return n
-	}
-	if p.cycle.rows > 0 {
+	case p.cycle.rows > 0:
 		return p.cycle.places
-	}
-	if rows >= p.sizes.efficient {
-		return max(p.contention.useful, p.contention.backlog)
+	case flooded:
+		return p.contention.flood
+	case rows >= p.sizes.efficient:
+		return p.contention.backlog
 	}
 	return p.contention.useful
 }
@@ -79,14 +83,14 @@ func (p *Policy) parallel(rows int) int {
 // them; 0 if none are. The policy is greedy meanwhile, for some batches.
 func (p *Policy) tries() int {
 	switch {
-	case p.opt.Instances == 1 || p.contention.pinned:
+	case p.opt.Instances == 1:
 		return 0
 	case p.curve.solo < own:
 		return 1 // how long they take alone comes first
 	case p.tried > tryFor:
 		return 0
 	}
-	return p.contention.untried(p.opt.Instances)
+	return p.contention.next
 }
 
 // target returns how large a batch may be.
@@ -138,7 +142,7 @@ func (p *Policy) holds(s *situation) (rule, batching.Time) {
 	if s.closed {
 		return none, 0
 	}
-	loops := p.returns.loops()
+	loops := p.returns.loops
 	if !loops && p.ledger.on(burst) {
 		if until := p.holdForBurst(s); until > s.now {
 			return burst, until

@@ -6,9 +6,12 @@ import "math"
 // test of Page and Hinkley on the logarithm of measured over expected: what goes
 // beyond a tolerance is added up in both directions, and a sum that has grown too
 // large means that the speed is another one. One batch that is far off is not
-// enough for that.
+// enough for that. Where batches differ much, the sum has to grow larger: chance adds
+// up to a sum of s once in about exp(2·tolerance·s/noise) times that it begins.
 type drift struct {
 	slower, faster excess
+	noise          float64 // the mean square of the logarithm
+	n              float64 // batches that it is of; old ones count less
 	seen           uint64  // times that it was found
 	last           float64 // how many times longer batches took from then on
 }
@@ -26,6 +29,8 @@ const (
 	tooMuch   = 2.5  // of the sum: 5 batches at twice the time, 20 at a quarter more
 	farOff    = 1.0  // of the logarithm; what is further counts as that
 	evidence  = 4    // batches that it takes at least
+	noiseOf   = 64   // batches that tell the noise
+	surely    = 8    // of the exponent: chance alone does it once in 3,000 times
 )
 
 // measured returns by which factor the model has changed its speed; 1 if it has
@@ -34,17 +39,20 @@ func (d *drift) measured(ratio float64) float64 {
 	x := max(-farOff, min(farOff, math.Log(ratio)))
 	d.slower.add(x)
 	d.faster.add(-x)
+	limit := max(tooMuch, surely*d.noise/(2*tolerance))
+	d.n = min(d.n+1, noiseOf)
+	d.noise += (x*x - d.noise) / d.n
 	by := 0.0
 	switch {
-	case d.slower.tooMuch():
+	case d.slower.reaches(limit):
 		by = d.slower.all / d.slower.n
-	case d.faster.tooMuch():
+	case d.faster.reaches(limit):
 		by = -d.faster.all / d.faster.n
 	}
 	if by == 0 {
 		return 1
 	}
-	*d = drift{seen: d.seen + 1, last: math.Exp(by)}
+	*d = drift{noise: d.noise, n: d.n, seen: d.seen + 1, last: math.Exp(by)}
 	return d.last
 }
 
@@ -57,4 +65,4 @@ func (e *excess) add(x float64) {
 	}
 }
 
-func (e *excess) tooMuch() bool { return e.beyond > tooMuch && e.n >= evidence }
+func (e *excess) reaches(limit float64) bool { return e.beyond > limit && e.n >= evidence }

@@ -132,7 +132,7 @@ func (p *Policy) explainCurve() (all []Size) {
 	for rows := 1; rows <= p.curve.max(); rows++ {
 		c := &p.curve.cells[rows]
 		if c.weight+c.pinned > 0 || bits.OnesCount(uint(rows)) == 1 || slices.Contains(matters, rows) {
-			all = append(all, Size{rows, time.Duration(c.takes), time.Duration(c.slow), c.weight, c.pinned > 0})
+			all = append(all, Size{rows, time.Duration(c.takes), time.Duration(p.curve.slowAt(rows)), c.weight, c.pinned > 0})
 		}
 	}
 	return all

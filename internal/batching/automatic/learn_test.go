@@ -2,6 +2,7 @@ package automatic
 
 import (
 	"math"
+	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -116,6 +117,39 @@ func TestSlowestOfTwentyIsTold(t *testing.T) {
 	}
 }
 
+func TestOneSlowRunOfCalibrationRulesOutNoSize(t *testing.T) {
+	c := newCurve(64)
+	sizes := line(5*ms, ms/20, 1, 2, 3, 4, 5, 6, 8, 9, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64).Sizes
+	for i := range sizes {
+		sizes[i].Slow = sizes[i].Took * 104 / 100
+	}
+	sizes[6].Slow = 3 * sizes[6].Took
+	c.pin(sizes)
+	if got := sizesOf(&c, 20*ms); got.most != 64 { // 8.2 ms, twice
+		t.Errorf("batches within 20 ms have up to %d rows, want 64: 19 of 20 take up to %v", got.most, time.Duration(c.slowAt(64)))
+	}
+}
+
+func TestTheQueueThatStandsTellsWhoComesBehind(t *testing.T) {
+	var b behind
+	for range 100 { // crowds of 8, whom nobody follows
+		b.began(8, 4)
+		b.ended(4)
+		b.began(4, 4)
+		b.ended(0)
+	}
+	if got := b.of(8); got != 0 {
+		t.Errorf("%v are expected behind 8, want none", got)
+	}
+	for range 50 { // as many come as are served
+		b.began(20, 5)
+		b.ended(15)
+	}
+	if got := b.of(20); got < 40 {
+		t.Errorf("%v are expected behind 20 while it does not end, want 40 or more", got)
+	}
+}
+
 func TestContentionIsTheOneThatExplainsTheTimes(t *testing.T) {
 	c := newContention(3)
 	// Two at once take 1.4 times as long. A batch of 10 runs half of its work alone.
@@ -200,6 +234,28 @@ func TestOneSlowBatchIsNoChange(t *testing.T) {
 	}
 }
 
+func TestNoiseIsNoChange(t *testing.T) {
+	for _, spread := range []float64{0.2, 0.4, 0.6} {
+		var d drift
+		chance := rand.New(rand.NewPCG(1, 2))
+		ratio := func() float64 { return math.Exp(spread * chance.NormFloat64()) }
+		for range 20_000 {
+			d.measured(ratio())
+		}
+		if d.seen > 2 {
+			t.Errorf("spread %v: in 20,000 batches the speed is said to have changed %d times", spread, d.seen)
+		}
+		before, batches := d.seen, 0
+		for d.seen == before && batches < 100 {
+			batches++
+			d.measured(2 * ratio())
+		}
+		if batches > 50 {
+			t.Errorf("spread %v: twice the time was not noticed in %d batches", spread, batches)
+		}
+	}
+}
+
 func TestBinsHoldTheirTimes(t *testing.T) {
 	for k := range bins {
 		middle := (edges[k] + edges[k+1]) / 2
@@ -267,7 +323,7 @@ func TestClientsThatComeBackAreExpected(t *testing.T) {
 	var r returns
 	now := serve(&r, 100, 600, 20, 25, 30, 35)
 	near(t, "the share", r.share, 1, 0.05)
-	if !r.loops() {
+	if !r.loops {
 		t.Error("the traffic is not taken for a closed loop")
 	}
 	now += 600
@@ -317,13 +373,13 @@ func TestChanceOfKOfN(t *testing.T) {
 
 func TestOneMoreAtOnceIsTriedWhileItPays(t *testing.T) {
 	c := newContention(3)
-	if n := c.untried(3); n != 2 {
+	if n := c.next; n != 2 {
 		t.Errorf("%d at once are tried first, want 2", n)
 	}
 	for range 20 {
 		c.learn(10, &[most + 1]float64{2: 11}, 3)
 	}
-	if n := c.untried(3); n != 3 {
+	if n := c.next; n != 3 {
 		t.Errorf("%d at once are tried next, want 3", n)
 	}
 	near(t, "what it would have taken alone", c.alone(&[most + 1]float64{2: 11}), 10, 0.02)
@@ -333,15 +389,33 @@ func TestOneMoreAtOnceIsTriedWhileItPays(t *testing.T) {
 	for range 20 {
 		c.learn(10, &[most + 1]float64{3: 30}, 3)
 	}
-	if n := c.untried(3); n != 0 {
+	if n := c.next; n != 0 {
 		t.Errorf("%d at once are tried, want none: all are measured", n)
 	}
 	if c.useful != 2 {
 		t.Errorf("%d at once are useful, want 2", c.useful)
 	}
-	c.tire()
-	if n := c.untried(3); n != 2 {
-		t.Errorf("after a while %d at once are tried, want 2", n)
+	c.tire(c.useful, 3)
+	if n := c.next; n != 3 {
+		t.Errorf("after a while %d at once are tried, want 3: two are known to be worth it", n)
+	}
+}
+
+// Somebody else used the cores while two at once were calibrated.
+func TestASlowdownThatWasMismeasuredIsTriedAgain(t *testing.T) {
+	c := newContention(2)
+	c.pin([]float64{1, 2.5}, 2)
+	if n := c.next; n != 0 || c.useful != 1 {
+		t.Fatalf("what was calibrated is tried at once: %d at once, %d useful", n, c.useful)
+	}
+	c.tire(c.useful, 2)
+	batches := 0
+	for c.next == 2 {
+		c.learn(10, &[most + 1]float64{2: 11}, 2)
+		batches++
+	}
+	if batches > 8 || c.useful != 2 {
+		t.Errorf("after %d batches %d at once are useful, want 2 after 8 or fewer; they are taken to be %v times as slow, and are 1.1", batches, c.useful, c.by(2))
 	}
 }
 

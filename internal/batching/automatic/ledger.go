@@ -95,6 +95,16 @@ func (l *ledger) judge() {
 	}
 }
 
+// restart strikes out what rules seem to have cost while the model had another speed
+// than was known: greedy had the old one.
+func (l *ledger) restart() {
+	l.replay.rule = none
+	for r := range l.of {
+		a := &l.of[r]
+		a.cost, a.gain, a.off = [blocks]float64{}, [blocks]float64{}, 0
+	}
+}
+
 // enter takes in by how much requests were answered later than greedy's, or sooner.
 func (a *account) enter(later float64, block int) {
 	if later > 0 {

@@ -207,7 +207,7 @@ func TestWhatIsKnownIsTold(t *testing.T) {
 	tr := trial{policy: p, curve: curve, requests: 1_000, clients: 4, think: [2]int{100, 300}}
 	tr.run()
 	e := p.Explain()
-	if len(e.Curve) != 8 || e.Curve[3].Rows != 4 || e.Curve[3].Live < 50 || !e.Curve[3].Calibrated {
+	if len(e.Curve) != 7 || e.Curve[3].Rows != 4 || e.Curve[3].Live < 50 || !e.Curve[3].Calibrated {
 		t.Errorf("the curve is %+v", e.Curve)
 	}
 	if e.Fixed < 39*ms/10 || e.Fixed > 41*ms/10 || e.Efficient != 8 || e.Useful != 1 {

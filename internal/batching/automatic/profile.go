@@ -16,3 +16,22 @@ type Timing struct {
 	Slow time.Duration // the 95th percentile; 0 if it is not known
 	Runs int           // that were measured
 }
+
+// SizeAfter returns the size that is worth measuring next, behind one: every one up
+// to 6, and then fewer and fewer. The one behind a power of two is always among
+// them, because that is where a step is, if there is one.
+func SizeAfter(rows int) int {
+	small := []int{1, 2, 3, 4, 5, 6, 8, 9, 10, 12, 14, 16}
+	for _, n := range small {
+		if n > rows {
+			return n
+		}
+	}
+	for p := 16; ; p *= 2 {
+		for _, n := range []int{p + 1, p + p/4, p + p/2, p + p*3/4, 2 * p} {
+			if n > rows {
+				return n
+			}
+		}
+	}
+}

@@ -11,6 +11,7 @@ const (
 	returnsKeep = 0.985 // of what was counted, with each batch
 	returnsEach = 8     // batches between two looks at the counts
 	loop        = 0.8   // share of clients that come back, from which on the traffic is a closed loop
+	stillLoop   = 0.7   // and this keeps it one: the share is known to a tenth
 	dense       = 1.5   // times the usual rate; less is not a return
 	longLag     = 19    // the bin from which on arrivals have nothing to do with the answer: one row's time
 )
@@ -25,8 +26,8 @@ type returns struct {
 	released [bins]float64 // requests that were answered, of batches that the bin was reached after
 	back     [bins]float64 // returns per released request
 	tail     [bins + 1]float64
-	soon     bool    // nearly all that come back do so within about the time of one row
 	share    float64 // of released requests that come back: the sum of back
+	loops    bool    // the traffic is mostly clients that wait for their answers
 
 	ended   int // batches
 	pending [cohorts]cohort
@@ -38,11 +39,6 @@ type cohort struct {
 	released float64 // 0 if there was no such batch yet
 	came     float64 // arrivals that are taken for its
 }
-
-// loops reports whether the traffic is mostly clients that wait for their answers.
-// Those that come back later than a batch takes are nobody to wait for, and may as
-// well be others.
-func (r *returns) loops() bool { return r.share > loop && r.soon }
 
 // arrived counts an arrival, and takes it for a return of the cohort from which
 // one is most likely now.
@@ -107,10 +103,15 @@ func (r *returns) learn() {
 			r.released[k] *= keep
 		}
 	}
-	usual := r.rateOf(longLag, bins, -1)
-	// What does not stand out before even one row could be answered is the rate of
-	// requests that follow no answer.
-	other := min(usual, r.rateOf(0, longLag, usual))
+	usual := r.usual()
+	// Requests that follow no answer come as often at one time after it as at any
+	// other: no more of them than where the fewest come, but for chance.
+	other := usual
+	for k := range longLag {
+		if n := r.arrivals[k]; r.time[k] > 0 {
+			other = min(other, (n+math.Sqrt(n)+1)/r.time[k])
+		}
+	}
 	r.share = 0
 	for k := range bins {
 		r.back[k] = 0
@@ -125,18 +126,19 @@ func (r *returns) learn() {
 	for k := bins - 1; k >= 0; k-- {
 		r.tail[k] = r.tail[k+1] + r.back[k]
 	}
-	r.soon = r.within(0.9) < 1.25*finest
+	// Those that come back later than a batch takes are nobody to wait for, and may as
+	// well be others.
+	soon := r.within(0.9) < 1.25*finest
+	r.loops = soon && (r.share > loop || r.loops && r.share > stillLoop)
 }
 
-// rateOf returns arrivals per unit of time in some bins, without those that stand
-// out against a rate.
-func (r *returns) rateOf(from, to int, against float64) float64 {
+// usual returns arrivals per unit of time so long after an answer that they have
+// nothing to do with it.
+func (r *returns) usual() float64 {
 	count, time := 0.0, 0.0
-	for k := from; k < to; k++ {
-		if against < 0 || !r.nearPeak(k, against) {
-			count += r.arrivals[k]
-			time += r.time[k]
-		}
+	for k := longLag; k < bins; k++ {
+		count += r.arrivals[k]
+		time += r.time[k]
 	}
 	if time == 0 {
 		return 0

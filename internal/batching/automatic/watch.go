@@ -5,7 +5,8 @@ import "github.com/shoal-serving/shoal/internal/batching"
 const (
 	settling = 16   // batches for which rules rest when the model's speed has changed
 	tryFor   = 64   // batches for which it is tried how many at once are worth it
-	again    = 2048 // batches after which it is tried again how many at once are worth it, if that was not calibrated
+	again    = 2048 // batches after which it is tried again whether one more at once is worth it, and then after twice as many each time
+	seldom   = 32   // times as many are the most
 )
 
 // A run is the batch that an instance runs.
@@ -76,16 +77,18 @@ func (p *Policy) Ended(now batching.Time, instance int, items []*batching.Item, 
 	if p.tries() > 0 {
 		p.tried++
 	}
-	if p.ledger.batch%again == 0 {
+	if b := p.ledger.batch; b >= again && b&(b-1) == 0 || b%(seldom*again) == 0 {
 		p.tried = 0
-		if !p.contention.pinned {
-			p.contention.tire()
+		inUse := p.contention.useful
+		if p.cycle.rows > 0 {
+			inUse = p.cycle.places
 		}
+		p.contention.tire(inUse, p.opt.Instances)
 	}
 	if !stopped {
 		p.learn(r, float64(now-r.began))
 	}
-	if p.returns.loops() {
+	if p.returns.loops {
 		p.observe(now)
 	} else {
 		p.cycle = cycle{}
@@ -110,6 +113,8 @@ func (p *Policy) learn(r *run, took float64) {
 	if expected > 0 && took > 0 && p.curve.solo > 2*own && !p.curve.needs(r.rows) {
 		if by := p.drift.measured(took / expected); by != 1 {
 			p.curve.rescale(by)
+			p.ledger.restart()
+			p.behind = behind{} // queues were others
 			p.frozen = p.ledger.batch + settling
 			p.resize()
 		}
