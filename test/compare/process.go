@@ -186,13 +186,17 @@ func (p *process) memory() (held int64) {
 // freePorts returns ports that nobody listens on. Few servers can be told to find
 // their own, and MMS takes none above 32766.
 func freePorts(n int) (ports []int) {
-	for len(ports) < n {
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(20_000)))
-		if err != nil {
-			continue // somebody does
+	var held []net.Listener // until all are found, or one might be found twice
+	defer func() {
+		for _, l := range held {
+			_ = l.Close() // nobody has connected
 		}
-		defer func() { _ = l.Close() }() // only when all are found, or one might be found twice
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+	}()
+	for len(held) < n {
+		port := 10_000 + rand.IntN(20_000)
+		if l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
+			held, ports = append(held, l), append(ports, port)
+		}
 	}
 	return ports
 }
