@@ -106,7 +106,7 @@ func servers() []*server {
 			where: []string{"bin/tritonserver", packages}, wires: kserve, prepare: (*launch).triton,
 		},
 		{
-			name: "MMS 1.1.11", about: "bytes", get: []string{"tools/get-mms"}, where: []string{"bin/peers/mms", packages}, waits: true, tiny: timesMMS,
+			name: "MMS 1.1.11", about: "bytes", get: []string{"tools/get-mms"}, where: []string{"bin/peers/mms"}, waits: true, tiny: timesMMS,
 			wires: map[string]*wire{protocolHTTP: asBytes("/predictions/" + modelName)}, prepare: (*launch).mms,
 		},
 		{
