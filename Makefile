@@ -138,6 +138,14 @@ peers-speed: build ## measure a handler here and in the real multi-model-server;
 	tools/get-models models mlp
 	python3 test/peers/speed.py
 
+MINUTES ?= 90
+
+.PHONY: compare
+compare: build onnxruntime numpy ## measure Shoal beside the bare engine and other servers, which it installs, and make bin/compare/compare.html; wants a quiet machine for MINUTES (90), and goes on where it was stopped
+	tools/get-models models text_recognition ppocrv4_rec minilm wide_mlp mlp
+	go build -o bin/compare/compare ./test/compare
+	bin/compare/compare -minutes $(MINUTES) $(ARGS)
+
 .PHONY: perf-analyzer
 perf-analyzer: build ## run Triton's perf_analyzer, and print its table for the seed device; wants a quiet machine for 5 minutes
 	tools/get-perf-analyzer

@@ -20,12 +20,13 @@ var layers = [][]string{
 	{"internal/kserve/kservehttp", "internal/kserve/kservegrpc", "internal/kserve/kservelocal", "internal/metrics", "internal/mms/mmshttp", "internal/kserve/kservetest"},
 	{"cmd/shoal"},
 	{"internal/archtest", "test/e2e", "test/bare", "test/matrix"},
+	{"test/compare"},
 }
 
 // forTests lists the packages that only test files import, and each other.
 var forTests = []string{
 	"internal/script", "internal/leak", "internal/engine/enginetest", "internal/engine/onnx/onnxtest", "internal/engine/python/pythontest",
-	"internal/batching/batchingtest", "internal/kserve/kservetest", "internal/matrix", "internal/archtest", "test/e2e", "test/bare", "test/matrix",
+	"internal/batching/batchingtest", "internal/kserve/kservetest", "internal/matrix", "internal/archtest", "test/e2e", "test/bare", "test/matrix", "test/compare",
 }
 
 func layerOf(pkg string) int {

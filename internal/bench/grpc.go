@@ -33,6 +33,7 @@ const maxConnections = 64
 type grpcCaller struct {
 	address, name, version string
 	streaming              bool
+	method                 string                              // that requests go to, unless they are streamed
 	client                 kservepb.GRPCInferenceServiceClient // for all but requests, on the first connection
 	requests               []mem.BufferSlice                   // encoded
 	options                []grpc.CallOption
@@ -53,22 +54,21 @@ type link struct {
 // of its own. version is empty for the one that the server chooses. It connects when
 // it is first used.
 func NewGRPC(address, name, version string) (Caller, error) {
-	return newGRPC(address, name, version, false)
+	return newGRPC(&grpcCaller{address: address, name: name, version: version, method: kservepb.GRPCInferenceService_ModelInfer_FullMethodName})
 }
 
 // NewGRPCStreaming is [NewGRPC] with all requests of a connection in one stream.
 // The model has to answer each of them once.
 func NewGRPCStreaming(address, name, version string) (Caller, error) {
-	return newGRPC(address, name, version, true)
+	return newGRPC(&grpcCaller{address: address, name: name, version: version, streaming: true})
 }
 
-func newGRPC(address, name, version string, streaming bool) (Caller, error) {
-	c := &grpcCaller{address: address, name: name, version: version, streaming: streaming}
+func newGRPC(c *grpcCaller) (Caller, error) {
 	c.options = []grpc.CallOption{grpc.ForceCodecV2(encoded{})} // made once
 	c.links.Store(&[]*link{})
 	links, err := c.connect(1)
 	if err != nil {
-		return nil, fmt.Errorf("%q is not an address for gRPC, such as localhost:8001: %w", address, err)
+		return nil, fmt.Errorf("%q is not an address for gRPC, such as localhost:8001: %w", c.address, err)
 	}
 	c.client = kservepb.NewGRPCInferenceServiceClient(links[0])
 	return c, nil
@@ -148,7 +148,7 @@ func (c *grpcCaller) Infer(ctx context.Context, request int) error {
 	if c.streaming {
 		return plain(l.infer(ctx, l.ClientConn, c.requests[request]))
 	}
-	return plain(l.Invoke(ctx, kservepb.GRPCInferenceService_ModelInfer_FullMethodName, c.requests[request], nil, c.options...))
+	return plain(l.Invoke(ctx, c.method, c.requests[request], nil, c.options...))
 }
 
 // Statistics implements [Caller].

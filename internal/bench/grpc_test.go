@@ -31,9 +31,8 @@ func (s *grpcServer) ModelStreamInfer(stream grpc.BidiStreamingServer[kservepb.M
 	return s.stream(stream)
 }
 
-// serve starts a server, and returns its caller with requests of 0, 1, … as values
-// and priorities.
-func (s *grpcServer) serve(t *testing.T, connect func(address, name, version string) (Caller, error), requests int) Caller {
+// listen starts a server, and returns its address.
+func (s *grpcServer) listen(t *testing.T) string {
 	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -44,7 +43,14 @@ func (s *grpcServer) serve(t *testing.T, connect func(address, name, version str
 	var serving sync.WaitGroup
 	serving.Go(func() { _ = g.Serve(l) })
 	t.Cleanup(func() { g.Stop(); serving.Wait() })
-	c, err := connect(l.Addr().String(), "m", "")
+	return l.Addr().String()
+}
+
+// serve starts a server, and returns its caller with requests of 0, 1, … as values
+// and priorities.
+func (s *grpcServer) serve(t *testing.T, connect func(address, name, version string) (Caller, error), requests int) Caller {
+	t.Helper()
+	c, err := connect(s.listen(t), "m", "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,6 +26,10 @@ var pages = template.Must(template.New("").Funcs(template.FuncMap{
 	"fixed":   func(digits int, v float64) string { return strconv.FormatFloat(v, 'f', digits, 64) },
 }).ParseFS(pageFiles, "pages/*"))
 
+// Pages returns what a page of the same look is made of: the templates "style",
+// "figure" and "notes". The caller owns it.
+func Pages() *template.Template { return template.Must(pages.Clone()) }
+
 // Sizes of the charts, for a page of 1160 pixels.
 const (
 	halfWidth  = 566.0

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/encoding/protojson"
@@ -75,10 +74,8 @@ func (c *httpCaller) Prepare(requests []Request) error {
 		if err != nil {
 			return err
 		}
-		// The header and the body in one piece, which is one packet if it is small.
-		raw := fmt.Appendf(nil, "POST %s/infer HTTP/1.1\r\nHost: %s\r\nUser-Agent: shoal-bench\r\nContent-Type: application/octet-stream\r\n"+
-			"Inference-Header-Content-Length: %d\r\nContent-Length: %d\r\n\r\n", c.model.EscapedPath(), c.model.Host, len(head), len(head)+len(data))
-		c.requests = append(c.requests, slices.Concat(raw, head, data))
+		header := fmt.Sprintf("Content-Type: application/octet-stream\r\nInference-Header-Content-Length: %d\r\n", len(head))
+		c.requests = append(c.requests, post(c.model.Host, c.model.EscapedPath()+"/infer", header, head, data))
 	}
 	return nil
 }

@@ -6,6 +6,7 @@
 package bare
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/binary"
@@ -139,6 +140,28 @@ func (m *Model) Measure(s Setting, d time.Duration) (Result, error) {
 		Setting: s, Takes: runs[len(runs)/2], CPU: cpu / time.Duration(len(runs)),
 		RowsPerSecond: float64(len(runs)*s.Rows) / took.Seconds(),
 	}, errors.Join(errs...)
+}
+
+// Run gives the model inputs, and returns what it makes of them.
+func (m *Model) Run(in []tensor.Tensor) ([]tensor.Tensor, error) {
+	s, err := m.session(1)
+	if err != nil {
+		return nil, err
+	}
+	call, err := s.NewCall(names(s.Inputs), names(s.Outputs), onnxruntime.CallOptions{})
+	if err != nil {
+		return nil, err
+	}
+	defer call.Close()
+	out, memory, err := call.Run(in, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer memory.Release()
+	for i := range out {
+		out[i].Data = bytes.Clone(out[i].Data)
+	}
+	return out, nil
 }
 
 type caller struct {

@@ -1,0 +1,101 @@
+package main
+
+import (
+	"slices"
+	"testing"
+	"time"
+)
+
+// measured returns results in which each server has a throughput and a p99 in one
+// cell, by round.
+func measured(c cell, by map[string][][2]float64) *results {
+	r := &results{}
+	for name, rounds := range by {
+		for round, v := range rounds {
+			r.lines = append(r.lines, line{Kind: kindPass, cell: c, Server: name, Round: round, Throughput: v[0], P99: time.Duration(v[1] * float64(time.Millisecond))})
+		}
+	}
+	return r
+}
+
+var lone = cell{"text_recognition", protocolHTTP, 1}
+
+// verdict returns the gate of a peer and a bound in a cell.
+func verdict(t *testing.T, r *results, c cell, peer string, f figure, bound float64) gate {
+	t.Helper()
+	all := gates(r, untouched, subjects(), servers())
+	i := slices.IndexFunc(all, func(g gate) bool { return g.cell == c && g.peer == peer && g.name == f.name && g.bound == bound })
+	if i < 0 {
+		t.Fatalf("found no promise of %s beside %s in %v with the bound %v", f.name, peer, c, bound)
+	}
+	return all[i]
+}
+
+func TestOneLookIsEnoughWhereShoalIsClearlyAhead(t *testing.T) {
+	const peer = "BentoML 1.4.40"
+	r := measured(lone, map[string][][2]float64{untouched: {{200, 6}}, peer: {{150, 9}}})
+	g := verdict(t, r, lone, peer, throughput, leastThroughput)
+	if !g.kept() || g.near() {
+		t.Errorf("200 beside 150: got kept %v and near %v, want kept, and not near", g.kept(), g.near())
+	}
+	if g := verdict(t, r, lone, peer, p99, mostP99); !g.kept() || g.near() {
+		t.Errorf("a p99 of 6 ms beside 9: got kept %v and near %v, want kept, and not near", g.kept(), g.near())
+	}
+	if got := rivals(gates(r, untouched, subjects(), servers()), lone); len(got) != 0 {
+		t.Errorf("got %v to measure again, want none", got)
+	}
+}
+
+func TestWhatIsCloseOrBehindIsMeasuredAgain(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		peer [2]float64
+		kept bool
+	}{
+		{"a throughput that is close", [2]float64{190, 9}, true},
+		{"a p99 that is close", [2]float64{100, 6.2}, true},
+		{"behind", [2]float64{300, 9}, false},
+	} {
+		const peer = "BentoML 1.4.40"
+		r := measured(lone, map[string][][2]float64{untouched: {{200, 6}}, peer: {c.peer}})
+		all := gates(r, untouched, subjects(), servers())
+		if got := rivals(all, lone); !slices.Equal(got, []string{peer}) {
+			t.Errorf("%s: got %v to measure again, want %s", c.name, got, peer)
+		}
+		if got := verdict(t, r, lone, peer, throughput, leastThroughput).kept(); got != c.kept {
+			t.Errorf("%s: got kept %v, want %v", c.name, got, c.kept)
+		}
+	}
+}
+
+func TestWhatWasMeasuredInTurnCountsAlone(t *testing.T) {
+	const peer = "BentoML 1.4.40"
+	ours, theirs := [][2]float64{{500, 1}}, [][2]float64{{100, 1}}
+	for range 7 {
+		ours, theirs = append(ours, [2]float64{90, 5}), append(theirs, [2]float64{100, 5})
+	}
+	g := verdict(t, measured(lone, map[string][][2]float64{untouched: ours, peer: theirs}), lone, peer, throughput, leastThroughput)
+	if g.kept() || g.got != (ratio{0.9, 0.9, 0.9, 7}) {
+		t.Errorf("got %v, kept %v, want 0.9 of 7 pairs, and not kept", g.got, g.kept())
+	}
+}
+
+func TestThoseWhoWaitArePromisedToBeFarBehindALoneClient(t *testing.T) {
+	const peer = "MMS 1.1.11"
+	r := measured(lone, map[string][][2]float64{untouched: {{200, 6}}, peer: {{120, 9}}})
+	if g := verdict(t, r, lone, peer, throughput, timesWaiting); g.kept() {
+		t.Errorf("%v is kept, want it missed", g)
+	}
+	for _, g := range gates(r, untouched, subjects(), servers()) {
+		if g.bound == timesWaiting && (g.Clients != 1 || g.Model == "ppocrv4_rec" || g.peer == "Triton 2.51") {
+			t.Errorf("found a promise where nobody waits: %v", g)
+		}
+	}
+}
+
+func TestAPeerThatIsAbsentIsNeitherKeptNorMissed(t *testing.T) {
+	g := verdict(t, measured(lone, map[string][][2]float64{untouched: {{200, 6}}}), lone, "MMS 1.1.11", throughput, leastThroughput)
+	if g.ok || g.kept() {
+		t.Errorf("got %v, want it not measured", g)
+	}
+}
