@@ -107,29 +107,38 @@ func (c *contention) alone(ran *[most + 1]float64) float64 {
 func (c *contention) choose(instances int) {
 	instances = min(instances, most)
 	c.useful = min(c.useful, instances)
-	c.useful = c.upTo(min(instances, proven(&c.measured)), c.useful, worth, c.speed)
-	for c.useful > 1 && c.speed(c.useful) < still*c.speed(c.useful-1) {
+	c.useful = upTo(min(instances, proven(&c.measured)), c.useful, worth, c.speed)
+	for c.useful > 1 && c.speed(c.useful) < still*best(c.useful-1, c.speed) {
 		c.useful--
 	}
-	c.backlog = c.upTo(instances, c.useful, slight, c.hoped)
-	c.flood = c.upTo(instances, c.backlog, better, c.hoped)
+	c.backlog = upTo(instances, c.useful, slight, c.hoped)
+	c.flood = upTo(instances, c.backlog, better, c.hoped)
 	c.next = c.untried(instances)
 }
 
 // upTo returns how many batches at once are worth it from n on, if one more has to
-// get so many times as much done.
-func (c *contention) upTo(instances, n int, times float64, speed func(int) float64) int {
-	for n < instances && speed(n+1) > times*speed(n) {
+// get so many times as much done as any fewer.
+func upTo(instances, n int, times float64, speed func(int) float64) int {
+	for n < instances && speed(n+1) > times*best(n, speed) {
 		n++
 	}
 	return n
+}
+
+// best returns the most that gets done by n batches at once, or fewer.
+func best(n int, speed func(int) float64) float64 {
+	most := 0.0
+	for ; n > 0; n-- {
+		most = max(most, speed(n))
+	}
+	return most
 }
 
 // untried returns the number of batches at once that is to be tried next: the first
 // that is not known to be worth it, if it was not measured lately. It is 0 if there
 // is none.
 func (c *contention) untried(instances int) int {
-	n := c.upTo(min(instances, proven(&c.lately)), 1, worth, c.speed) + 1
+	n := upTo(min(instances, proven(&c.lately)), 1, worth, c.speed) + 1
 	if n > min(instances, most) || c.lately[n] >= trusted || c.confirmed(n) {
 		return 0
 	}
@@ -139,7 +148,7 @@ func (c *contention) untried(instances int) int {
 // confirmed reports whether what was tried again is as little worth as it was
 // before. Two batches are enough for that, and each of them costs.
 func (c *contention) confirmed(n int) bool {
-	return c.measured[n] >= trusted && c.lately[n] >= tired+2 && c.speed(n) < still*c.speed(n-1)
+	return c.measured[n] >= trusted && c.lately[n] >= tired+2 && c.speed(n) < still*best(n-1, c.speed)
 }
 
 // proven returns the most batches at once that enough were measured of. Fewer are no

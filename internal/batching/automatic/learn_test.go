@@ -401,6 +401,18 @@ func TestOneMoreAtOnceIsTriedWhileItPays(t *testing.T) {
 	}
 }
 
+func TestMoreAtOnceAreHeldAgainstTheBestOfFewer(t *testing.T) {
+	c := newContention(3)
+	c.pin([]float64{1, 1.7, 3}, 3)
+	if c.useful != 2 {
+		t.Fatalf("%d at once are useful, want 2", c.useful)
+	}
+	c.pin([]float64{1, 2.5, 3}, 3) // three are better than two, and no better than one
+	if c.useful != 1 || c.backlog != 1 || c.flood != 1 {
+		t.Errorf("%d at once are useful, %d in a backlog and %d in a flood, want one each", c.useful, c.backlog, c.flood)
+	}
+}
+
 // Somebody else used the cores while two at once were calibrated.
 func TestASlowdownThatWasMismeasuredIsTriedAgain(t *testing.T) {
 	c := newContention(2)
