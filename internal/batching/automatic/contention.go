@@ -10,6 +10,7 @@ type contention struct {
 	slow     [most + 1]float64 // how many times longer, while n run; from 1
 	measured [most + 1]float64 // batches that it rests on
 	lately   [most + 1]float64 // the same, since it was to be tried again
+	pinned   [most + 1]float64 // what calibration said of slow; 0 if nothing
 	useful   int               // batches at once that are worth it for latency
 	backlog  int               // the same while more waits than they can take
 	flood    int               // the same while so much waits that all instances together would not take it
@@ -39,7 +40,7 @@ func newContention(instances int) contention {
 func (c *contention) pin(slowdown []float64, instances int) {
 	for i, s := range slowdown {
 		if n := i + 1; n > 1 && n <= most && s >= 1 && !math.IsInf(s, 0) {
-			c.slow[n], c.measured[n], c.lately[n] = s, 30, 30
+			c.slow[n], c.measured[n], c.lately[n], c.pinned[n] = s, 30, 30, s
 		}
 	}
 	c.choose(instances)
@@ -168,6 +169,19 @@ func (c *contention) tire(inUse, instances int) {
 		c.lately[n] = min(c.lately[n], tired)
 	}
 	c.next = c.untried(instances)
+}
+
+// restart strikes out what batches seemed to cost each other while the model had
+// another speed than was known. What was calibrated holds again, until batches tell
+// otherwise, which they soon do; the rest is to be tried again.
+func (c *contention) restart(instances int) {
+	for n := 2; n <= most; n++ {
+		if c.pinned[n] > 0 {
+			c.slow[n], c.measured[n], c.lately[n] = c.pinned[n], trusted, trusted
+		}
+	}
+	c.choose(instances)
+	c.tire(c.useful, instances)
 }
 
 // hoped returns the speed of n batches at once, which is taken to be the best that

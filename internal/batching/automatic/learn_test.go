@@ -431,6 +431,31 @@ func TestASlowdownThatWasMismeasuredIsTriedAgain(t *testing.T) {
 	}
 }
 
+// Requests take five times as long as those that the model was calibrated with, which
+// looks at first as if batches slowed each other down.
+func TestAnotherSpeedIsNotTakenForASlowdown(t *testing.T) {
+	for _, aloneFirst := range []int{0, 30} {
+		profile := line(5*ms, 3*ms, 1, 2, 3, 4, 8)
+		profile.Slowdown = []float64{1, 1.05}
+		p := New(Options{MaxRows: 8, Instances: 2, Profile: profile})
+		takes := 5 * p.curve.at(1)
+		for n := range 400 {
+			r := run{rows: 1}
+			took := takes
+			if n >= aloneFirst && p.contention.useful == 2 {
+				took *= 1.05
+				r.beside[2] = took
+			} else {
+				r.beside[1] = took
+			}
+			p.learn(&r, took)
+		}
+		if p.contention.useful != 2 {
+			t.Errorf("%d alone first: %d at once are useful, want 2; they are taken to be %.2f times as slow, and are 1.05", aloneFirst, p.contention.useful, p.contention.by(2))
+		}
+	}
+}
+
 func TestAnExplanationSaysWhatEachSizeRestsOn(t *testing.T) {
 	p := New(Options{MaxRows: 16, Instances: 2, Profile: Profile{Sizes: []Timing{{Rows: 1, Took: 2 * ms, Runs: 5}, {Rows: 3, Took: 4 * ms, Runs: 5}}}})
 	p.curve.measured(5, 6e6)

@@ -1,11 +1,14 @@
 package python
 
 import (
+	"os"
+	"os/exec"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/engine"
+	"github.com/shoal-serving/shoal/internal/engine/python/pythontest"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/tensor"
 )
@@ -39,6 +42,47 @@ return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", pb_utils.get_input
 			batch[i].Outputs.Memory = nil
 		}
 	}
+	reportTimes(b, took)
+}
+
+// BenchmarkPing is what a round trip takes at least: a process that answers each
+// message with the same one.
+func BenchmarkPing(b *testing.B) {
+	ours, theirs, err := socketPair()
+	if err != nil {
+		b.Fatal(err)
+	}
+	cmd := exec.Command(pythontest.Interpreter(b), "-c", `
+import socket
+line = socket.socket(fileno=3)
+while True:
+    message = line.recv(64)
+    if not message:
+        break
+    line.send(message)`)
+	cmd.ExtraFiles = []*os.File{theirs}
+	if err := cmd.Start(); err != nil {
+		b.Fatal(err)
+	}
+	_ = theirs.Close()
+	defer func() { _ = cmd.Wait() }()
+	defer func() { _ = ours.Close() }()
+	message := make([]byte, frameSize)
+	var took []time.Duration
+	for b.Loop() {
+		began := time.Now()
+		if _, err := ours.Write(message); err != nil {
+			b.Fatal(err)
+		}
+		if n, _, err := read(ours, message); err != nil || n != len(message) {
+			b.Fatal(n, err)
+		}
+		took = append(took, time.Since(began))
+	}
+	reportTimes(b, took)
+}
+
+func reportTimes(b *testing.B, took []time.Duration) {
 	slices.Sort(took)
 	b.ReportMetric(float64(took[len(took)/2].Nanoseconds())/1e3, "p50-µs")
 	b.ReportMetric(float64(took[len(took)/10].Nanoseconds())/1e3, "p10-µs")
