@@ -46,20 +46,15 @@ type tally struct {
 	took      time.Duration
 	latencies []time.Duration // of the requests that were answered meanwhile, ascending
 	client    []int           // how many of them each client sent
+	parts     float64         // of all requests that were under way meanwhile, summed up
 }
 
 func (t tally) perSecond() float64 { return float64(len(t.latencies)) / t.took.Seconds() }
 
-// loops returns how many requests a second so many clients get answered who always
-// wait for one, by how long that takes. Unlike a count it is hardly off where large
-// batches begin and end outside of what was measured.
-func (t tally) loops() float64 {
-	var sum time.Duration
-	for _, d := range t.latencies {
-		sum += d
-	}
-	return float64(len(t.client)) * float64(len(t.latencies)) / max(sum.Seconds(), 1e-9)
-}
+// steady returns how many requests a second were answered. One that was sent before
+// or answered after counts by the part of its time that was meanwhile, so that large
+// batches do not matter more or less for when they happen to end.
+func (t tally) steady() float64 { return t.parts / t.took.Seconds() }
 
 // p99 returns the latency that 99 % are not above, 0 if nothing was answered.
 func (t tally) p99() time.Duration {
@@ -132,6 +127,8 @@ func (c crowd) run(t *testing.T, s *server) tally {
 	got := tally{took: ended.Sub(began), client: make([]int, c.clients)}
 	for n, all := range answers {
 		for _, a := range all {
+			first, last := max(0, a.at.Add(-a.latency).Sub(began)), min(got.took, a.at.Sub(began))
+			got.parts += max(0, last-first).Seconds() / max(a.latency, 1).Seconds()
 			if a.at.After(began) && a.at.Before(ended) {
 				got.latencies = append(got.latencies, a.latency)
 				got.client[n]++

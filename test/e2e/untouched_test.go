@@ -129,7 +129,7 @@ func (tr *trial) run(t *testing.T, s *server, name string, clients int, warm, on
 	if t.Failed() {
 		t.FailNow() // what was answered with errors is no figure to keep
 	}
-	return got.loops()
+	return got.steady()
 }
 
 // screen tries all of the grid once, and returns the best four, best first, and
