@@ -345,14 +345,13 @@ func TestAWorkerThatDoesNotStartIsNotWaitedFor(t *testing.T) {
 	f.want("GET", f.manage+"/models/stuck", "", 404)
 }
 
-func TestTheQueueIsBounded(t *testing.T) {
-	f := start(t, mms.MultiModelServer, func(s *mms.Settings) { s.Queue = 1 })
-	writeMar(t, f.store, "noop", "1.0", "service:handle", map[string]string{"service.py": noop})
-	f.want("POST", f.manage+"/models?url=noop-1.0.mar&initial_workers=1", "", 200)
+// crowd has so many ask the model noop at once, slowly, and returns what waits for them
+// and counts their statuses.
+func (f *fixture) crowd(n int) (answered func() map[int]int) {
 	var mu sync.Mutex
 	counts := map[int]int{}
 	var all sync.WaitGroup
-	for range 8 {
+	for range n {
 		all.Go(func() {
 			status, _ := f.ask("POST", f.infer+"/predictions/noop", "text/plain", "slow")
 			mu.Lock()
@@ -360,7 +359,17 @@ func TestTheQueueIsBounded(t *testing.T) {
 			mu.Unlock()
 		})
 	}
-	all.Wait()
+	return func() map[int]int {
+		all.Wait()
+		return counts
+	}
+}
+
+func TestTheQueueIsBounded(t *testing.T) {
+	f := start(t, mms.MultiModelServer, func(s *mms.Settings) { s.Queue = 1 })
+	writeMar(t, f.store, "noop", "1.0", "service:handle", map[string]string{"service.py": noop})
+	f.want("POST", f.manage+"/models?url=noop-1.0.mar&initial_workers=1", "", 200)
+	counts := f.crowd(8)()
 	if counts[200] < 2 || counts[503] < 1 || counts[200]+counts[503] != 8 {
 		t.Errorf("statuses %v", counts)
 	}
@@ -370,17 +379,7 @@ func TestWhoWaitsIsToldWhenTheLastWorkerLeaves(t *testing.T) {
 	f := start(t, mms.MultiModelServer, nil)
 	writeMar(t, f.store, "noop", "1.0", "service:handle", map[string]string{"service.py": noop})
 	f.want("POST", f.manage+"/models?url=noop-1.0.mar&initial_workers=1", "", 200)
-	var mu sync.Mutex
-	counts := map[int]int{}
-	var all sync.WaitGroup
-	for range 6 {
-		all.Go(func() {
-			status, _ := f.ask("POST", f.infer+"/predictions/noop", "text/plain", "slow")
-			mu.Lock()
-			counts[status]++
-			mu.Unlock()
-		})
-	}
+	answered := f.crowd(6)
 	v, err := f.server.Find("noop", "")
 	if err != nil {
 		t.Fatal(err)
@@ -389,7 +388,7 @@ func TestWhoWaitsIsToldWhenTheLastWorkerLeaves(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	f.want("PUT", f.manage+"/models/noop?min_worker=0&synchronous=true", "", 200, "Workers scaled")
-	all.Wait()
+	counts := answered()
 	if counts[200] < 1 || counts[503] < 1 || counts[200]+counts[503] != 6 {
 		t.Errorf("statuses %v, want 200 for whom the worker had taken, and 503 for those who waited", counts)
 	}
