@@ -1,7 +1,6 @@
 package calibrate
 
 import (
-	"math"
 	"slices"
 	"time"
 
@@ -174,17 +173,21 @@ type Choice struct {
 	Alone     time.Duration // what one row takes by itself
 }
 
-// near is how much better a setting must be to be worth more instances or threads.
-const near = 1.03
+const (
+	// near is how much better a setting must be to be worth more instances or threads.
+	near = 1.03
 
-// Choose returns the best of some settings, of which there is at least one.
-//
-// A model that does the most rows in a second with one thread for each batch may
-// still answer a client that is alone sooner with several. So both count: three
-// parts the most rows in a second, over all numbers of instances, and one part how
-// soon one row is done, which is the geometric mean over four loads of which one is
-// a client alone. Settings within three percent are equal; then fewer instances are
-// better, and then fewer threads.
+	// crowded is the part that is left of what a batch on several threads does, once
+	// there are clients: it waits for whichever of its threads waits for a core.
+	crowded = 0.9
+)
+
+// Choose returns the best of some settings, of which there is at least one: the one
+// that does the most rows in a second while there are clients. Models are measured
+// while there are none. Then several threads for one batch look as good as one
+// thread for each of several; but under load the server itself wants the cores, too,
+// which costs the former more. Settings within three percent are equal; then fewer
+// instances are better, and then fewer threads.
 func Choose(settings []Setting) Choice {
 	all := Choices(settings)
 	best := 0.0
@@ -228,8 +231,12 @@ func choiceOf(s Setting, instances int) Choice {
 	}
 }
 
+// score returns about how many rows a second are done while there are clients.
 func (c *Choice) score() float64 {
-	return math.Pow(c.PerSecond, 0.75) * math.Pow(max(c.Alone, 1).Seconds(), -0.25)
+	if c.Threads > 1 {
+		return crowded * c.PerSecond
+	}
+	return c.PerSecond
 }
 
 // Threads returns the numbers of threads that are tried within some cores: powers

@@ -118,9 +118,17 @@ func TestTheChoice(t *testing.T) {
 			Choice{Threads: 1, Instances: 2, Rows: 1, PerSecond: 100, Alone: 20 * ms},
 		},
 		{
-			"two threads are twice as fast: a client alone is answered sooner, and the rest is equal",
+			"two threads are twice as fast while nobody else wants a core: one thread each",
 			[]Setting{
 				{1, profile([]float64{1, 1}, size(1, 4*ms), size(2, 8*ms))},
+				{2, profile(nil, size(1, 2*ms), size(2, 4*ms))},
+			},
+			Choice{Threads: 1, Instances: 2, Rows: 1, PerSecond: 500, Alone: 4 * ms},
+		},
+		{
+			"instances disturb each other: two threads for each batch",
+			[]Setting{
+				{1, profile([]float64{1, 1.6}, size(1, 4*ms), size(2, 8*ms))},
 				{2, profile(nil, size(1, 2*ms), size(2, 4*ms))},
 			},
 			Choice{Threads: 2, Instances: 1, Rows: 1, PerSecond: 500, Alone: 2 * ms},
