@@ -10,9 +10,8 @@ import "math"
 // up to a sum of s once in about exp(2·tolerance·s/noise) times that it begins.
 type drift struct {
 	slower, faster excess
-	noise          float64 // the mean square of what the logarithm differs by from one batch to the next, halved: a change of speed is in it once
+	noise          float64 // the mean square of the logarithm
 	n              float64 // batches that it is of; old ones count less
-	before         float64 // the last batch's logarithm
 	seen           uint64  // times that it was found
 	last           float64 // how many times longer batches took from then on
 }
@@ -42,8 +41,7 @@ func (d *drift) measured(ratio float64) float64 {
 	d.faster.add(-x)
 	limit := max(tooMuch, surely*d.noise/(2*tolerance))
 	d.n = min(d.n+1, noiseOf)
-	d.noise += ((x-d.before)*(x-d.before)/2 - d.noise) / d.n
-	d.before = x
+	d.noise += (x*x - d.noise) / d.n
 	by := 0.0
 	switch {
 	case d.slower.reaches(limit):
@@ -54,7 +52,7 @@ func (d *drift) measured(ratio float64) float64 {
 	if by == 0 {
 		return 1
 	}
-	*d = drift{noise: d.noise, n: d.n, before: x - by, seen: d.seen + 1, last: math.Exp(by)}
+	*d = drift{noise: d.noise, n: d.n, seen: d.seen + 1, last: math.Exp(by)}
 	return d.last
 }
 
