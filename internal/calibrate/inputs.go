@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
@@ -16,6 +17,7 @@ import (
 type Inputs struct {
 	cfg   *modelconfig.Config
 	given []tensor.Tensor // a row of each input, of a sample that the model's author wrote; empty if there is none
+	seen  []tensor.Tensor // a row of each input of a request, of which only the shapes count; empty if there is none
 
 	// What is made up for others.
 	size  int64 // of dimensions that may have any
@@ -49,7 +51,74 @@ func MadeUp(cfg *modelconfig.Config) []Inputs {
 	return all
 }
 
-func picture(t modelconfig.Tensor) bool { return len(t.Dims) >= 3 && slices.Contains(t.Dims, -1) }
+func picture(t modelconfig.Tensor) bool { return len(t.Dims) >= 3 && free(t) }
+
+// free reports whether some dimension of an input may have any size.
+func free(t modelconfig.Tensor) bool { return slices.Contains(t.Dims, -1) }
+
+// Guessed reports whether sizes of the inputs are made up, or were so until traffic
+// told, so that it may tell others. Of inputs that the model has in other shapes than
+// clients, it does not tell.
+func (in Inputs) Guessed() bool {
+	return len(in.given) == 0 && slices.ContainsFunc(in.cfg.Inputs, free) &&
+		!slices.ContainsFunc(in.cfg.Inputs, func(t modelconfig.Tensor) bool { return free(t) && t.Reshape != nil })
+}
+
+// Like returns inputs that are made up as these were, in the sizes of a row that a
+// client sent: a tensor for each input, of which only the shapes count.
+func (in Inputs) Like(row []tensor.Tensor) (Inputs, error) {
+	made := in
+	made.seen = nil
+	in.seen = row
+	switch {
+	case in.Shape() == made.Shape():
+		return made, nil
+	case in.elements() > mostElements:
+		return in, fmt.Errorf("rows of %s are not made up, because they have more than %d elements", in.Shape(), mostElements)
+	}
+	return in, nil
+}
+
+// For returns the same inputs for the same model that was loaded again.
+func (in Inputs) For(cfg *modelconfig.Config) Inputs {
+	in.cfg = cfg
+	return in
+}
+
+// Shape returns the shapes of a row's inputs that may have any size, such as
+// "x[3,48,224]"; "" if there are none.
+func (in Inputs) Shape() string {
+	var all []string
+	for _, t := range in.cfg.Inputs {
+		if free(t) && !in.without(t) {
+			all = append(all, t.Name+strings.ReplaceAll(fmt.Sprint(in.dims(t)), " ", ","))
+		}
+	}
+	return strings.Join(all, " ")
+}
+
+// Seen returns the shape if it is that of a row that a client sent, and "" if not.
+func (in Inputs) Seen() string {
+	if len(in.seen) == 0 {
+		return ""
+	}
+	return in.Shape()
+}
+
+// without reports whether an input is left out, as clients do.
+func (in Inputs) without(t modelconfig.Tensor) bool {
+	return t.Optional && len(in.seen) > 0 && named(in.seen, t.Name) == nil
+}
+
+// named returns the row of an input; nil if there is none.
+func named(rows []tensor.Tensor, name string) *tensor.Tensor {
+	for i := range rows {
+		if rows[i].Name == name {
+			return &rows[i]
+		}
+	}
+	return nil
+}
 
 // mostElements bounds the memory of a row that is made up.
 const mostElements = 1 << 24
@@ -57,7 +126,7 @@ const mostElements = 1 << 24
 func (in Inputs) elements() int64 {
 	sum := int64(0)
 	for _, t := range in.cfg.Inputs {
-		n, err := tensor.Elements(in.dims(t))
+		n, err := tensor.Elements(in.dims(t)) // of one that is left out as if it were not: it is a bound
 		if err != nil || n > mostElements {
 			return mostElements + 1
 		}
@@ -67,6 +136,12 @@ func (in Inputs) elements() int64 {
 }
 
 func (in Inputs) dims(t modelconfig.Tensor) []int64 {
+	if row := named(in.given, t.Name); row != nil {
+		return row.Shape
+	}
+	if row := named(in.seen, t.Name); row != nil && free(t) {
+		return row.Shape
+	}
 	dims := slices.Clone(t.Dims)
 	for i, d := range dims {
 		if d == -1 {
@@ -81,14 +156,13 @@ func (in Inputs) dims(t modelconfig.Tensor) []int64 {
 func (in Inputs) Request(rows ...int) (*infer.Request, error) {
 	req := &infer.Request{Model: in.cfg.Name}
 	for k, t := range in.cfg.Inputs {
-		x := tensor.Tensor{Name: t.Name, Type: t.Type, Shape: in.dims(t)}
-		if len(in.given) > 0 {
-			at := slices.IndexFunc(in.given, func(g tensor.Tensor) bool { return g.Name == t.Name })
-			if at < 0 {
-				return nil, fmt.Errorf("the sample has no input %q", t.Name)
-			}
-			x.Shape = in.given[at].Shape
+		if in.without(t) {
+			continue
 		}
+		if len(in.given) > 0 && named(in.given, t.Name) == nil {
+			return nil, fmt.Errorf("the sample has no input %q", t.Name)
+		}
+		x := tensor.Tensor{Name: t.Name, Type: t.Type, Shape: in.dims(t)}
 		if in.cfg.MaxBatchSize > 0 {
 			x.Shape = append([]int64{int64(len(rows))}, x.Shape...)
 		}
@@ -112,9 +186,8 @@ func (in Inputs) First(rows int) (*infer.Request, error) {
 // appendRow appends row n of input k.
 func (in Inputs) appendRow(data []byte, k, n int) []byte {
 	t := in.cfg.Inputs[k]
-	if len(in.given) > 0 {
-		at := slices.IndexFunc(in.given, func(g tensor.Tensor) bool { return g.Name == t.Name })
-		return appendShifted(data, &in.given[at], n)
+	if row := named(in.given, t.Name); row != nil {
+		return appendShifted(data, row, n)
 	}
 	count, _ := tensor.Elements(in.dims(t)) // counted before
 	random := rand.New(rand.NewPCG(uint64(k), uint64(n)))

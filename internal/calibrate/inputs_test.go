@@ -79,3 +79,42 @@ func TestASampleIsShiftedFromRowToRow(t *testing.T) {
 		t.Error("a sample without all inputs was taken")
 	}
 }
+
+func TestRowsAreMadeUpInTheShapeThatTrafficHas(t *testing.T) {
+	cfg := &modelconfig.Config{Name: "m", MaxBatchSize: 8, Inputs: []modelconfig.Tensor{
+		{Name: "x", Type: tensor.FP32, Dims: []int64{3, -1}}, {Name: "n", Type: tensor.Int32, Dims: []int64{2}}, {Name: "o", Type: tensor.FP32, Dims: []int64{-1}, Optional: true},
+	}}
+	in := MadeUp(cfg)[0]
+	if !in.Guessed() || in.Shape() != "x[3,16] o[16]" || in.Seen() != "" {
+		t.Errorf("made up as %q, seen %q", in.Shape(), in.Seen())
+	}
+	like, err := in.Like([]tensor.Tensor{{Name: "x", Shape: []int64{3, 320}}, {Name: "n", Shape: []int64{2}}})
+	if err != nil || !like.Guessed() || like.Shape() != "x[3,320]" || like.Seen() != "x[3,320]" {
+		t.Errorf("like the traffic it is %q, seen %q, %v", like.Shape(), like.Seen(), err)
+	}
+	req, err := like.First(2)
+	if err != nil || len(req.Inputs) != 2 || !slices.Equal(req.Inputs[0].Shape, []int64{2, 3, 320}) {
+		t.Errorf("asks %+v, %v", req, err)
+	}
+	if back, err := like.Like([]tensor.Tensor{{Name: "x", Shape: []int64{3, 16}}, {Name: "n", Shape: []int64{2}}, {Name: "o", Shape: []int64{16}}}); err != nil || back.Shape() != in.Shape() || back.Seen() != "" {
+		t.Errorf("as it was made up it is %q, seen %q, %v", back.Shape(), back.Seen(), err)
+	}
+	if _, err := in.Like([]tensor.Tensor{{Name: "x", Shape: []int64{3, mostElements}}}); err == nil {
+		t.Error("a huge row was made up")
+	}
+}
+
+func TestOnlySizesThatWereMadeUpAreToBeSeen(t *testing.T) {
+	free := modelconfig.Tensor{Name: "x", Type: tensor.Uint8, Dims: []int64{-1}}
+	reshaped := free
+	reshaped.Reshape = []int64{1, -1}
+	for want, in := range map[string]Inputs{
+		"x[16]": MadeUp(&modelconfig.Config{Inputs: []modelconfig.Tensor{reshaped}})[0],
+		"x[2]":  Given(&modelconfig.Config{Inputs: []modelconfig.Tensor{free}}, []tensor.Tensor{{Name: "x", Shape: []int64{2}}}),
+		"":      MadeUp(fourNumbers(8))[0],
+	} {
+		if in.Guessed() || in.Shape() != want {
+			t.Errorf("%q is to be seen, want %q", in.Shape(), want)
+		}
+	}
+}

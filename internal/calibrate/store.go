@@ -22,6 +22,9 @@ type Key struct {
 	CPU     string
 	Cores   int // that may be used
 	Threads int // of one batch
+	// Shape is that of rows where the model takes any and traffic showed it; see
+	// [Inputs.Seen]. "" means that it has no such, or that it was made up or given.
+	Shape string `json:",omitempty"`
 }
 
 // format is that of the files. It changes when what is measured does.
@@ -123,7 +126,11 @@ func (s *Store) put(k Key, f Findings) error {
 }
 
 func (s *Store) file(k Key) string {
-	sum := sha256.Sum256(fmt.Appendf(nil, "%d %q %q %q %d %d", format, k.Model, k.Engine, k.CPU, k.Cores, k.Threads))
+	text := fmt.Appendf(nil, "%d %q %q %q %d %d", format, k.Model, k.Engine, k.CPU, k.Cores, k.Threads)
+	if k.Shape != "" { // so that the files of others keep their names
+		text = fmt.Appendf(text, " %q", k.Shape)
+	}
+	sum := sha256.Sum256(text)
 	return filepath.Join(s.dir, hex.EncodeToString(sum[:16])+".json")
 }
 

@@ -29,7 +29,12 @@ func TestFindingsAreKept(t *testing.T) {
 		t.Fatalf("%+v, %t; log %q", got, ok, &log)
 	}
 	for _, other := range []Key{
-		{"abd", "e 1", "fast", 2, 1}, {"abc", "e 2", "fast", 2, 1}, {"abc", "e 1", "slow", 2, 1}, {"abc", "e 1", "fast", 4, 1}, {"abc", "e 1", "fast", 2, 2},
+		{"abd", "e 1", "fast", 2, 1, ""},
+		{"abc", "e 2", "fast", 2, 1, ""},
+		{"abc", "e 1", "slow", 2, 1, ""},
+		{"abc", "e 1", "fast", 4, 1, ""},
+		{"abc", "e 1", "fast", 2, 2, ""},
+		{"abc", "e 1", "fast", 2, 1, "x[4]"},
 	} {
 		if got, ok := NewStore(dir, nil).Get(other); ok {
 			t.Errorf("%+v: found %+v, which is of another", other, got)
@@ -38,6 +43,18 @@ func TestFindingsAreKept(t *testing.T) {
 	files, err := os.ReadDir(dir)
 	if err != nil || len(files) != 1 {
 		t.Errorf("files %v, %v; want one", files, err)
+	}
+}
+
+func TestFilesThatKnowNothingOfShapesAreRead(t *testing.T) {
+	const name = "32818e5a79c537b09c65593bbf69322e.json"
+	const text = `{"Format":1,"Key":{"Model":"abc","Engine":"e 1","CPU":"fast","Cores":2,"Threads":1},"Found":{"Profile":{"Sizes":[{"Rows":1,"Took":3,"Slow":4,"Runs":5}]}}}`
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, ok := NewStore(dir, nil).Get(someKey); !ok || len(got.Profile.Sizes) != 1 {
+		t.Errorf("%+v, %t", got, ok)
 	}
 }
 

@@ -88,7 +88,22 @@ type Measured struct {
 	Error string  `json:"error,omitempty"` // why it has ended early
 	Steps uint64  `json:"steps"`           // that were measured since the model was loaded; what was kept of earlier ones does not count
 	Tried []Trial `json:"tried,omitempty"`
+
+	// Shape is that of the rows that were measured, "x[3,48,224]", where the model takes
+	// any; "" if it does not, or has not been measured.
+	Shape     string `json:"shape,omitempty"`
+	ShapeFrom From   `json:"shape_from,omitempty"`
 }
+
+// From is where a shape comes from.
+type From string
+
+// Where it may.
+const (
+	MadeUp  From = "made up"
+	Sample  From = "model_warmup"
+	Traffic From = "traffic"
+)
 
 // A State is how far calibration is.
 type State string

@@ -232,6 +232,15 @@ func (p *page) measured() {
 	case c.State == Idle:
 		p.say("There is nothing to measure: what measuring would tell is not left to Shoal")
 	}
+	switch {
+	case c.Shape == "":
+	case c.ShapeFrom == Traffic:
+		p.say("Its rows were made up in the shape that most of the traffic had, %s", c.Shape)
+	case c.ShapeFrom == Sample:
+		p.say("Its rows were those of model_warmup, %s", c.Shape)
+	case c.ShapeFrom == MadeUp:
+		p.say("Its rows were made up, and so was their shape, %s, until most of the traffic has another", c.Shape)
+	}
 	if len(c.Tried) < 2 {
 		return
 	}

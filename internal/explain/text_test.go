@@ -61,7 +61,7 @@ func open() Model {
 	m.Batching = Batching{Setting: Setting{By: Automatic, Why: "no configuration says anything of it"}, Combines: true, MaxRows: 64, Safety: Safety{Verdict: Safe}}
 	m.Instances = Number{Setting{By: Automatic, Why: "as many as 2 cores have room for; how many of them run at once is for the traffic to say"}, 2}
 	m.Threads = &Number{Setting{By: Automatic, Why: "the number that measured best"}, 1}
-	m.Measured = Measured{State: Ended, Tried: []Trial{{1, 1, 4, 200, 6 * ms, false}, {1, 2, 4, 390, 6 * ms, true}, {2, 1, 4, 310, 4 * ms, false}}}
+	m.Measured = Measured{State: Ended, Tried: []Trial{{1, 1, 4, 200, 6 * ms, false}, {1, 2, 4, 390, 6 * ms, true}, {2, 1, 4, 310, 4 * ms, false}}, Shape: "x[3,48,320]", ShapeFrom: Traffic}
 	p := *m.Policy
 	p.MaxRows, p.Efficient, p.Peak, p.Bent, p.Drifts, p.Drifted, p.Resting = 64, 4, 6, true, 2, 1.98, 10
 	p.Slowdown, p.Measured = []float64{1, 2}, []bool{true, false}
@@ -118,6 +118,21 @@ func TestThePageIsForPeople(t *testing.T) {
 			return out.String()
 		}
 	})
+}
+
+func TestTheShapeIsToldThatWasMeasured(t *testing.T) {
+	for from, want := range map[From]string{
+		Traffic: "\n  Its rows were made up in the shape that most of the traffic had, x[16].\n",
+		Sample:  "\n  Its rows were those of model_warmup, x[16].\n",
+		MadeUp:  "\n  Its rows were made up, and so was their shape, x[16], until most of the traffic has another.\n",
+	} {
+		m := loop()
+		m.Measured.Shape, m.Measured.ShapeFrom = "x[16]", from
+		var out strings.Builder
+		if err := m.WriteText(&out); err != nil || !strings.Contains(out.String(), want) {
+			t.Errorf("%s: no %q in\n%s", from, want, &out)
+		}
+	}
 }
 
 func TestALineIsEnoughForASimulation(t *testing.T) {

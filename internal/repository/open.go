@@ -98,10 +98,11 @@ func (r *Repository) openPatiently(ctx context.Context, w *wish, n int64, how ma
 // A manner is how a version runs where its configuration does not say. The zero
 // manner is the one in which it begins.
 type manner struct {
-	threads   int    // of one batch; 0 means that the engine chooses
-	instances int    // 0 means as many as there are cores for
-	checked   bool   // whether its rows are computed by themselves is known
-	apart     string // why they are not
+	threads   int               // of one batch; 0 means that the engine chooses
+	instances int               // 0 means as many as there are cores for
+	checked   bool              // whether its rows are computed by themselves is known
+	apart     string            // why they are not
+	inputs    *calibrate.Inputs // that it is tried with; nil if they are still to be found
 	found     calibrate.Findings
 	measured  *explain.Measured // how that came; nil if it was not measured
 	stats     *stats.Counters   // of the version whose place it takes; nil if there is none
@@ -147,7 +148,7 @@ func (r *Repository) open(ctx context.Context, w *wish, n int64, how manner) (*V
 	if v.Scheduler, err = r.schedule(ctx, v, runner, how); err != nil {
 		return nil, errors.Join(err, loaded.Close())
 	}
-	if err := r.warm(ctx, v, samples); err != nil {
+	if err := r.warm(ctx, v, samples, how); err != nil {
 		return nil, errors.Join(err, v.close())
 	}
 	v.Scheduler.Calibrated(how.found.Profile)

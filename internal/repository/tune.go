@@ -11,7 +11,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/calibrate"
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/explain"
-	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/tensor"
 )
 
 // measurable reports whether anything about a version is to be found out that
@@ -54,25 +54,35 @@ func (r *Repository) findOut(m *model, w *wish, v *Version) {
 	if v.inputs == nil || !r.measurable(v) {
 		return
 	}
+	t := &tuner{r: r, m: m, w: w, v: v, inputs: *v.inputs, turns: shapes}
+	t.begin(t.run)
+}
+
+// begin does work about the version, beside everything else.
+func (t *tuner) begin(work func(context.Context) error) {
 	ctx, cancel := context.WithCancel(context.Background()) // it ends by itself, or with the version
 	done := make(chan struct{})
-	t := &tuner{r: r, m: m, w: w, v: v}
-	work := func() {
-		defer close(done)
-		defer cancel()
-		if err := t.run(ctx); err != nil && ctx.Err() == nil && !errors.Is(err, errUnloaded) && !errors.Is(err, errClosing) {
-			r.opts.Log.Warn("model not measured", "model", m.name, "version", v.Number, "error", err)
-			v.measured.Store(&explain.Measured{State: explain.Ended, Error: err.Error()})
-		}
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.closed {
+	t.r.mu.Lock()
+	defer t.r.mu.Unlock()
+	if t.r.closed {
 		cancel()
 		return
 	}
-	v.halt, v.tuned = cancel, done
-	r.work.Go(work)
+	t.v.halt, t.v.tuned = cancel, done
+	t.r.work.Go(func() {
+		defer close(done)
+		defer cancel()
+		if err := work(ctx); err != nil && !over(ctx, err) {
+			t.r.opts.Log.Warn("model not measured", "model", t.m.name, "version", t.v.Number, "error", err)
+			t.v.measured.Store(&explain.Measured{State: explain.Ended, Error: err.Error()})
+		}
+	})
+}
+
+// over reports whether work about a version has failed only because the version is
+// to end.
+func over(ctx context.Context, err error) bool {
+	return ctx.Err() != nil || errors.Is(err, errUnloaded) || errors.Is(err, errClosing)
 }
 
 // A tuner finds out about one version.
@@ -82,14 +92,72 @@ type tuner struct {
 	w *wish
 	v *Version
 
-	key   calibrate.Key // without threads
+	key   calibrate.Key // without threads and shape
 	keeps bool          // there is a key
+
+	inputs calibrate.Inputs // that it measures with
+	anew   bool             // the version was not told yet what was found with them, but what was with others
+	turns  int              // times that it may still measure with another shape
 }
+
+// shapes is how often a version turns to the shape that its traffic has: where that
+// changes for ever, no shape is right for long.
+const shapes = 4
 
 func (t *tuner) run(ctx context.Context) error {
 	if err := t.identify(ctx); err != nil {
 		return err
 	}
+	replaced, err := t.find(ctx)
+	if err != nil || replaced {
+		return err
+	}
+	return t.follow(ctx)
+}
+
+// follow finds out once more each time that most requests have another shape than
+// what the version was measured with.
+func (t *tuner) follow(ctx context.Context) error {
+	for t.inputs.Guessed() && t.turns > 0 {
+		known, err := t.inputs.First(1)
+		if err != nil {
+			return err
+		}
+		row, err := t.v.Scheduler.Another(ctx, known.Shape)
+		if err != nil {
+			return err
+		}
+		t.turns--
+		replaced, err := t.turn(ctx, row)
+		if replaced || over(ctx, err) {
+			return err
+		}
+		if err != nil {
+			t.r.opts.Log.Info("not measured with the shape of its requests", "model", t.m.name, "version", t.v.Number, "error", err)
+		}
+	}
+	return nil
+}
+
+// turn finds out with rows of another shape. If it fails before the version was told
+// anything of it, the old shape stays.
+func (t *tuner) turn(ctx context.Context, row []tensor.Tensor) (replaced bool, err error) {
+	next, err := t.inputs.Like(row)
+	if err != nil {
+		return false, err
+	}
+	before := t.inputs
+	t.inputs, t.anew = next, true
+	replaced, err = t.find(ctx)
+	if err != nil && t.anew {
+		t.inputs, t.anew = before, false
+	}
+	return replaced, err
+}
+
+// find finds out about the version with some inputs, and lets it run as is best for
+// it. It reports whether another version has taken its place.
+func (t *tuner) find(ctx context.Context) (replaced bool, err error) {
 	threads := t.r.threads(t.v)
 	if len(t.w.with.Files) > 0 {
 		threads = []int{t.v.threads} // its files are gone, so that it cannot be loaded otherwise
@@ -101,43 +169,57 @@ func (t *tuner) run(ctx context.Context) error {
 	t.tell(settings)
 	measured, err := t.measureAll(ctx, settings)
 	if err != nil {
-		return err
+		return false, err
 	}
 	t.tell(settings)
 	settings = slices.DeleteFunc(settings, func(s calibrate.Setting) bool { return len(s.Found.Profile.Sizes) == 0 })
 	best := calibrate.Choose(settings)
 	t.r.opts.Log.Info("model measured", "model", t.m.name, "version", t.v.Number, "steps", measured,
 		"threads", best.Threads, "instances", best.Instances, "batch", best.Rows, "perSecond", int(best.PerSecond), "alone", best.Alone,
-		"disturbed", slices.ContainsFunc(settings, func(s calibrate.Setting) bool { return s.Found.Disturbed }))
-	t.v.measured.Store(told(settings, best))
-	how := manner{threads: best.Threads, measured: t.v.measured.Load(), checked: true, apart: t.v.Config.Apart, stats: t.v.Stats}
+		"disturbed", slices.ContainsFunc(settings, func(s calibrate.Setting) bool { return s.Found.Disturbed }), "shape", t.inputs.Shape())
+	t.v.measured.Store(t.told(settings, best))
+	how := manner{threads: best.Threads, measured: t.v.measured.Load(), checked: true, apart: t.v.Config.Apart, inputs: &t.inputs, stats: t.v.Stats}
 	for _, s := range settings {
 		if s.Threads == best.Threads {
 			how.found = s.Found
 		}
 	}
-	fewer := t.v.counted && !t.v.Config.Tunes() && best.Instances != t.v.Config.Instances // nobody else would see to it
-	if fewer {
+	if t.v.counted && !t.v.Config.Tunes() { // nobody else would see to it
 		how.instances = best.Instances
 	}
-	if !fewer && best.Threads == t.v.threads || len(t.w.with.Files) > 0 {
-		return nil
+	same := best.Threads == t.v.threads && (how.instances == 0 || how.instances == t.v.Config.Instances)
+	if same || len(t.w.with.Files) > 0 {
+		return false, nil
 	}
-	return t.r.retune(ctx, t.m, t.w, t.v, how)
+	return t.retune(ctx, how)
 }
 
 // tell tells the version what is known of it as it runs.
 func (t *tuner) tell(settings []calibrate.Setting) {
 	for _, s := range settings {
-		if s.Threads == t.v.threads {
+		switch {
+		case s.Threads != t.v.threads:
+		case !t.anew:
 			t.v.Scheduler.Calibrated(s.Found.Profile)
+		case len(s.Found.Profile.Sizes) > 0:
+			t.v.Scheduler.Recalibrated(s.Found.Profile)
+			t.anew = false
 		}
 	}
 }
 
 // told is what to tell of a choice.
-func told(settings []calibrate.Setting, best calibrate.Choice) *explain.Measured {
-	m := &explain.Measured{State: explain.Ended}
+func (t *tuner) told(settings []calibrate.Setting, best calibrate.Choice) *explain.Measured {
+	m := &explain.Measured{State: explain.Ended, Shape: t.inputs.Shape()}
+	switch {
+	case m.Shape == "":
+	case t.inputs.Seen() != "":
+		m.ShapeFrom = explain.Traffic
+	case len(t.v.Config.Warmup) > 0:
+		m.ShapeFrom = explain.Sample
+	default:
+		m.ShapeFrom = explain.MadeUp
+	}
 	for _, c := range calibrate.Choices(settings) {
 		m.Tried = append(m.Tried, explain.Trial{
 			Threads: c.Threads, Instances: c.Instances, Rows: c.Rows, PerSecond: c.PerSecond, Alone: c.Alone, Chosen: c == best,
@@ -180,14 +262,14 @@ func (t *tuner) kept(threads int) calibrate.Findings {
 	if !t.keeps {
 		return calibrate.Findings{}
 	}
-	t.key.Threads = threads
+	t.key.Threads, t.key.Shape = threads, t.inputs.Seen()
 	found, _ := t.r.opts.Store.Get(t.key)
 	return found
 }
 
 func (t *tuner) keep(threads int, found calibrate.Findings) {
 	if t.keeps {
-		t.key.Threads = threads
+		t.key.Threads, t.key.Shape = threads, t.inputs.Seen()
 		t.r.opts.Store.Put(t.key, found)
 	}
 }
@@ -224,6 +306,7 @@ func (t *tuner) measureAll(ctx context.Context, settings []calibrate.Setting) (s
 			if steps, err = t.measure(ctx, t.v, s); err != nil {
 				return steps, err
 			}
+			t.tell(settings)
 		}
 	}
 	for _, s := range todo {
@@ -261,7 +344,7 @@ func (t *tuner) measureBeside(ctx context.Context, s *calibrate.Setting) (steps 
 	if err := t.r.spare.Await(ctx, 0); err != nil {
 		return 0, err
 	}
-	v, err := t.r.openPatiently(ctx, t.w, t.v.Number, manner{threads: s.Threads, checked: true, apart: t.v.Config.Apart})
+	v, err := t.r.openPatiently(ctx, t.w, t.v.Number, manner{threads: s.Threads, checked: true, apart: t.v.Config.Apart, inputs: &t.inputs})
 	if err != nil {
 		return 0, err
 	}
@@ -272,12 +355,14 @@ func (t *tuner) measureBeside(ctx context.Context, s *calibrate.Setting) (steps 
 // measure completes the findings of a setting on a version that has it.
 func (t *tuner) measure(ctx context.Context, v *Version, s *calibrate.Setting) (steps int, err error) {
 	s.Found, err = calibrate.Measure(ctx, calibrate.Job{
-		Runner: v.Scheduler, Bounds: t.bounds(s.Threads), Request: func(rows int) (*infer.Request, error) { return t.v.inputs.First(rows) },
+		Runner: v.Scheduler, Bounds: t.bounds(s.Threads), Request: t.inputs.First,
 		Await: t.r.spare.Await, Memory: t.r.opts.Memory, Waited: t.r.opts.Waited,
 		Tell: func(f calibrate.Findings) {
 			steps++
 			t.v.Stats.Tried()
-			v.Scheduler.Calibrated(f.Profile)
+			if !t.anew { // a part of it would be less than the version has learnt from its traffic
+				v.Scheduler.Calibrated(f.Profile)
+			}
 		},
 	}, s.Found)
 	if err == nil && s.Found.Ended == "" && !s.Found.Disturbed { // there may be more memory next time, and fewer others
@@ -288,15 +373,16 @@ func (t *tuner) measure(ctx context.Context, v *Version, s *calibrate.Setting) (
 
 // retune puts a version in the place of one that is the same but for the manner in
 // which it runs, as any new version takes the place of an old one.
-func (r *Repository) retune(ctx context.Context, m *model, w *wish, old *Version, how manner) error {
+func (t *tuner) retune(ctx context.Context, how manner) (replaced bool, err error) {
+	r, m, old := t.r, t.m, t.v
 	select {
 	case m.turn <- struct{}{}:
 		defer func() { <-m.turn }()
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return false, context.Cause(ctx)
 	}
 	if !r.remembers(m) || !slices.Contains(r.Versions(m.name), old) {
-		return nil // somebody else has replaced it meanwhile
+		return true, nil // somebody else has replaced it meanwhile
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -304,13 +390,13 @@ func (r *Repository) retune(ctx context.Context, m *model, w *wish, old *Version
 	m.halt = cancel // an unload ends it, as it ends any load
 	r.mu.Unlock()
 	r.spare.Began()
-	v, err := r.openPatiently(ctx, w, old.Number, how)
+	v, err := r.openPatiently(ctx, t.w, old.Number, how)
 	r.spare.Ended()
 	r.mu.Lock()
 	m.halt = nil
 	r.mu.Unlock()
 	if err != nil {
-		return err
+		return false, err
 	}
 	c := change{load: []int64{v.Number}}
 	for _, other := range r.Versions(m.name) {
@@ -320,5 +406,10 @@ func (r *Repository) retune(ctx context.Context, m *model, w *wish, old *Version
 	}
 	r.replace(m, c, []*Version{v})
 	r.opts.Log.Info("model runs in another manner", "model", m.name, "version", v.Number, "threads", v.threads, "instances", v.Config.Instances)
-	return nil
+	if v.inputs != nil {
+		next := *t
+		next.v, next.inputs = v, *v.inputs
+		next.begin(next.follow)
+	}
+	return true, nil
 }

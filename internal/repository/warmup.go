@@ -18,7 +18,7 @@ import (
 // warm runs the samples of a model's configuration on each of its instances, or one
 // row that is made up, if it has none and is to be measured. dir has the files that
 // samples name.
-func (r *Repository) warm(ctx context.Context, v *Version, dir string) error {
+func (r *Repository) warm(ctx context.Context, v *Version, dir string, how manner) error {
 	for _, s := range v.Config.Warmup {
 		req, err := sampleRequest(v.Config, s, dir)
 		if err == nil {
@@ -33,6 +33,9 @@ func (r *Repository) warm(ctx context.Context, v *Version, dir string) error {
 	}
 	if !r.measurable(v) {
 		return nil
+	}
+	if how.inputs != nil {
+		return v.warmWith(ctx, []calibrate.Inputs{how.inputs.For(v.Config)})
 	}
 	inputs, err := inputsOf(v.Config, dir)
 	if err != nil {

@@ -6,6 +6,8 @@
 package sched
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"runtime/debug"
@@ -21,6 +23,18 @@ func TestARequestDoesNotAllocate(t *testing.T) {
 				// The collector empties pools, which would have to be filled again.
 				defer debug.SetGCPercent(debug.SetGCPercent(-1))
 				s := startNoOp(t, cfg())
+				ctx, unwatch := context.WithCancel(t.Context())
+				watching := make(chan error, 1)
+				go func() {
+					_, err := s.Another(ctx, smallRequest().Shape)
+					watching <- err
+				}()
+				defer func() {
+					unwatch()
+					if err := <-watching; !errors.Is(err, context.Canceled) {
+						t.Errorf("the shape that all requests have is another: %v", err)
+					}
+				}()
 				n := max(20_000, 20*callers)
 				perRequest := 1.0
 				for range 5 { // pools and queues still grow a little, the less the more have passed

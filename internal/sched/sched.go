@@ -80,6 +80,7 @@ type Scheduler struct {
 	stages   []stage          // of the next batches
 	opened   uint64           // stages so far
 	drained  chan struct{}    // closed when nothing waits or runs any more
+	watch    *watch           // who wants to know the shape of most batches; nil if nobody does
 
 	alarmOut batching.Actions // of the alarm, which only ever rings once at a time
 }
@@ -323,13 +324,23 @@ func (s *Scheduler) order(instance int, o order) {
 // Calibrated hands the model's policy what was measured of the model so far, if it
 // is one that learns.
 func (s *Scheduler) Calibrated(p automatic.Profile) {
+	s.teach(func(policy *automatic.Policy) { policy.Calibrated(p) })
+}
+
+// Recalibrated hands it what was measured with rows of another shape, in place of
+// all that it has learnt so far.
+func (s *Scheduler) Recalibrated(p automatic.Profile) {
+	s.teach(func(policy *automatic.Policy) { policy.Recalibrated(p) })
+}
+
+func (s *Scheduler) teach(tell func(*automatic.Policy)) {
 	policy, ok := s.opts.Batching.Policy.(*automatic.Policy)
 	if !ok {
 		return
 	}
 	var out batching.Actions
 	s.mu.Lock()
-	policy.Calibrated(p)
+	tell(policy)
 	s.admitLocked(nil, &out)
 	s.stepLocked(s.nowLocked(), batching.Event{Kind: batching.Wake}, &out) // it may decide differently now
 	s.unlock(&out)

@@ -139,6 +139,9 @@ func (w *worker) tookLocked(now batching.Time, actions []batching.Action) {
 			c.taken, c.sender = true, w.sender
 			w.calls = append(w.calls, c)
 		}
+		if w.s.watch != nil {
+			w.s.watchLocked(w.calls[0].req)
+		}
 		w.stage = w.s.claimLocked(w.calls)
 		w.stop.begin(a.Batch) // before anybody can ask to stop it
 	}

@@ -88,6 +88,19 @@ func (p *Policy) Calibrated(profile Profile) {
 	p.resize()
 }
 
+// Recalibrated takes in what was measured with rows of another shape than before.
+// What was learnt of how long batches take, and what was made of it, is of the old
+// one and is forgotten; what is going on is not.
+func (p *Policy) Recalibrated(profile Profile) {
+	p.curve, p.contention = newCurve(p.opt.MaxRows), newContention(p.opt.Instances)
+	p.drift = drift{seen: p.drift.seen, last: p.drift.last}
+	p.gaps, p.returns, p.unit = gaps{}, returns{}, 0 // bins are parts of what a row takes
+	p.behind, p.cycle, p.hold = behind{}, cycle{}, hold{}
+	p.tried, p.frozen = 0, 0
+	p.ledger.restart()
+	p.Calibrated(profile)
+}
+
 // resize settles what follows from the curve.
 func (p *Policy) resize() {
 	p.sizes = sizesOf(&p.curve, p.opt.Objective)

@@ -2,6 +2,7 @@ package automatic_test
 
 import (
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -225,6 +226,36 @@ func TestWhatIsKnownIsTold(t *testing.T) {
 	gather := e.Rules[0]
 	if gather.Name != "gather" || !gather.On || gather.Held < e.Batches*8/10 || gather.Gain <= gather.Cost {
 		t.Errorf("the rule is %+v", gather)
+	}
+}
+
+func TestAnotherShapeTakesThePlaceOfWhatWasLearnt(t *testing.T) {
+	for _, instances := range []int{1, 2} {
+		another := profile(2*fixed, 50*perRow, 8, instances)
+		policy := automatic.New(automatic.Options{MaxRows: 8, Instances: instances, Profile: profile(fixed, perRow, 8, instances)})
+		m := millOf(policy, 16, 8, instances)
+		for range 1_000 {
+			m.turn()
+		}
+		m.takes = func(rows int) time.Duration { return 2*fixed + time.Duration(rows)*50*perRow }
+		for range 1_000 {
+			m.turn() // the speed has changed, and much of it is seen
+		}
+		policy.Recalibrated(another)
+		got, want := policy.Explain(), automatic.New(automatic.Options{MaxRows: 8, Instances: instances, Profile: another}).Explain()
+		if !reflect.DeepEqual(got.Curve, want.Curve) || got.Efficient != want.Efficient || !slices.Equal(got.Slowdown, want.Slowdown) || got.Useful != want.Useful || got.Backlog != want.Backlog {
+			t.Errorf("%d instances: knows %+v, want %+v", instances, got, want)
+		}
+		if got.Batches == 0 || got.Arrived == 0 || got.Drifts == 0 || got.Waiting+got.Running == 0 {
+			t.Errorf("%d instances: forgot what happened: %+v", instances, got)
+		}
+		before := m.arrived
+		for range 1_000 {
+			m.turn()
+		}
+		if got := policy.Explain(); m.arrived < before+1_000 || got.Loop.Clients == 0 {
+			t.Errorf("%d instances: after it %d requests came, and it knows %+v", instances, m.arrived-before, got)
+		}
 	}
 }
 
