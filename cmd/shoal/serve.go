@@ -299,7 +299,7 @@ func listen(backend *server.Server, own func() []stats.Family, leave context.Can
 	}
 	var err error
 	if opts.allowHTTP {
-		err = f.serve("http", cmp.Or(opts.httpAddress, opts.address), opts.httpPort, f.http.Serve)
+		err = f.serve("http", cmp.Or(opts.httpAddress, opts.address), opts.httpPort, func(l net.Listener) error { return f.http.Serve(kservehttp.Listener(f.http, l)) })
 	}
 	if err == nil && opts.allowGRPC {
 		err = f.serve("grpc", cmp.Or(opts.grpcAddress, opts.address), opts.grpcPort, f.grpc.Serve)

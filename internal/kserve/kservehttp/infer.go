@@ -35,7 +35,7 @@ func (h *handler) infer(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer resp.Release()
-	return send(w, answerEncoding(r.Header.Values("Accept-Encoding")), req, resp)
+	return send(w, r, req, resp)
 }
 
 func (h *handler) decode(w http.ResponseWriter, r *http.Request) (*kserve.Request, error) {
@@ -91,7 +91,7 @@ var (
 	binaryType = []string{"application/octet-stream"}
 )
 
-func send(w http.ResponseWriter, encoding string, req *kserve.Request, resp *infer.Response) error {
+func send(w http.ResponseWriter, r *http.Request, req *kserve.Request, resp *infer.Response) error {
 	memory := scratch.Get().(*[]byte)
 	defer scratch.Put(memory)
 	doc, err := req.AppendResponse((*memory)[:0], resp)
@@ -112,14 +112,14 @@ func send(w http.ResponseWriter, encoding string, req *kserve.Request, resp *inf
 		header["Content-Type"] = binaryType
 		header.Set(kserve.JSONLengthHeader, strconv.Itoa(len(doc)))
 	}
-	// Errors of writing mean that the client has left, and nobody is to be told.
-	if encoding == "" {
-		header.Set("Content-Length", strconv.Itoa(size))
-		_ = write(w, doc, req, resp)
+	answer := func(w io.Writer) error { return write(w, doc, req, resp) }
+	if encoding := answerEncoding(r.Header.Values("Accept-Encoding")); encoding != "" {
+		header.Set("Content-Encoding", encoding)
+		_ = deflate(w, encoding, answer) // fails only if the client has left
 		return nil
 	}
-	header.Set("Content-Encoding", encoding)
-	_ = deflate(w, encoding, func(w io.Writer) error { return write(w, doc, req, resp) })
+	header.Set("Content-Length", strconv.Itoa(size))
+	connOf(r).together(w, answer)
 	return nil
 }
 

@@ -32,10 +32,18 @@ func newServer(t testing.TB, opts kservehttp.Options) (*kservetest.Server, *http
 	backend := kservetest.New(t, kservetest.Recorded...)
 	backend.Entries, backend.Counted = kservetest.RecordedIndex, kservetest.RecordedStatistics
 	opts.Logging = backend
-	server := httptest.NewServer(kservehttp.New(backend, backend, backend, opts))
+	server := listen(kservehttp.New(backend, backend, backend, opts))
 	server.Client().Transport.(*http.Transport).DisableCompression = true // answers are seen as they are sent
 	t.Cleanup(server.Close)
 	return backend, server
+}
+
+// listen starts a server as the binary does.
+func listen(h http.Handler) *httptest.Server {
+	server := httptest.NewUnstartedServer(h)
+	server.Listener = kservehttp.Listener(server.Config, server.Listener)
+	server.Start()
+	return server
 }
 
 // The scripts were recorded from Triton 2.51.0, and changed where their
@@ -327,13 +335,25 @@ func TestABodyThatIsCutShortIsNotRun(t *testing.T) {
 	}
 }
 
-func TestLargeBinaryTensorsGoThereAndBack(t *testing.T) {
+// newBinaryServer has a model that takes any number of bytes, and answers with them.
+func newBinaryServer(t *testing.T) *httptest.Server {
+	t.Helper()
 	backend := kservetest.New(t, `name: "large" max_batch_size: 1
 		input { name: "INPUT" data_type: TYPE_UINT8 dims: -1 } output { name: "OUTPUT" data_type: TYPE_UINT8 dims: -1 }`)
-	server := httptest.NewServer(kservehttp.New(backend, backend, backend, kservehttp.Options{}))
-	defer server.Close()
-	data := bytes.Repeat([]byte("0123456789abcdef"), 1<<16)
-	doc := fmt.Sprintf(`{"parameters":{"binary_data_output":true},"inputs":[{"name":"INPUT","shape":[1,%d],"datatype":"UINT8","parameters":{"binary_data_size":%[1]d}}]}`, len(data))
+	server := listen(kservehttp.New(backend, backend, backend, kservehttp.Options{}))
+	t.Cleanup(server.Close)
+	return server
+}
+
+// binaryBody returns the two parts of a request for that model, with so many bytes.
+func binaryBody(size int) (doc string, data []byte) {
+	data = bytes.Repeat([]byte("0123456789abcdef"), size/16+1)[:size]
+	return fmt.Sprintf(`{"parameters":{"binary_data_output":true},"inputs":[{"name":"INPUT","shape":[1,%d],"datatype":"UINT8","parameters":{"binary_data_size":%[1]d}}]}`, size), data
+}
+
+func TestLargeBinaryTensorsGoThereAndBack(t *testing.T) {
+	server := newBinaryServer(t)
+	doc, data := binaryBody(1 << 20)
 	for _, hideLength := range []bool{false, true} {
 		var body io.Reader = strings.NewReader(doc + string(data))
 		if hideLength {
@@ -364,6 +384,7 @@ func TestEveryBufferIsGivenBack(t *testing.T) {
 		post(t, server, strings.NewReader(inferBody[1:]))
 		post(t, server, strings.NewReader(`{"outputs":[{"name":"NOPE"}],`+inferBody[1:]))
 	}
+	server.Close() // an answer is here before its memory is given back
 	if after := buf.Live(); after != before {
 		t.Errorf("%d buffers in use, %d before", after, before)
 	}
