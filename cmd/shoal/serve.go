@@ -114,7 +114,6 @@ func serve(ctx context.Context, opts serveOptions, recorder *arrivals.Writer, lo
 		// does not wait for it.
 		runtime.GOMAXPROCS(2 * cores)
 	}
-	defer runtime.KeepAlive(ballast())
 	mode, poll := opts.changes()
 	models := repository.New(repository.Options{
 		Paths:   opts.repositories,
@@ -176,6 +175,7 @@ type life struct {
 
 // live lives it, until ctx ends or a face fails.
 func live(ctx context.Context, opts serveOptions, l life, log *slog.Logger) error {
+	defer runtime.KeepAlive(ballast())
 	switch err := l.start(ctx); {
 	case err == nil || ctx.Err() != nil: // all are there, or nobody wants them any more
 	case opts.exitOnError:

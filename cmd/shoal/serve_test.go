@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -246,4 +247,28 @@ func TestAnEngineThatDoesNotStopIsNotWaitedForForEver(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// Both kinds of server live in the same way.
+func TestAServerHasRoomForGarbage(t *testing.T) {
+	t.Setenv("GOGC", "")
+	held := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before, during := held(), uint64(0)
+	ctx, stop := context.WithCancel(t.Context())
+	err := live(ctx, serveOptions{}, life{
+		start: func(context.Context) error {
+			during = held()
+			stop()
+			return nil
+		},
+		leave: func() {}, stop: func(time.Duration) error { return nil }, end: func() error { return nil },
+	}, slog.New(slog.DiscardHandler))
+	if err != nil || during < before+(15<<20) {
+		t.Errorf("%v; %d bytes are held, and %d before", err, during, before)
+	}
 }

@@ -4,11 +4,13 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
 func TestAStoreTakesNoSettingsOfARepository(t *testing.T) {
@@ -58,8 +60,11 @@ func TestAStoreListensOnThreePortsAndStops(t *testing.T) {
 		one := <-l.all
 		at[one[0]] = one[1]
 	}
+	for getStatus(t, "http://"+at["inference"]+"/ping") != http.StatusOK {
+		time.Sleep(time.Millisecond) // it listens before it has looked for models; the test's own timeout ends it
+	}
 	for url, want := range map[string]int{
-		at["inference"] + "/ping": 200, at["inference"] + "/models": 404, at["management"] + "/models": 200, at["metrics"] + "/metrics": 200,
+		at["inference"] + "/models": 404, at["management"] + "/models": 200, at["metrics"] + "/metrics": 200,
 	} {
 		if got := getStatus(t, "http://"+url); got != want {
 			t.Errorf("%s answers %d, want %d", url, got, want)
