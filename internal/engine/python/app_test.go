@@ -17,7 +17,7 @@ import (
 
 // newApp writes a file that is a model by itself, and one beside it that it may
 // import.
-func newApp(t *testing.T, file, text string) *fixture {
+func newApp(t testing.TB, file, text string) *fixture {
 	t.Helper()
 	dir := t.TempDir()
 	for name, text := range map[string]string{file: text, "beside.py": "factor = 2\n"} {

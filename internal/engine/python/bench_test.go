@@ -25,22 +25,55 @@ return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", pb_utils.get_input
 	inst := f.open(b)
 	batch := make([]engine.Call, 8)
 	for i := range batch {
-		batch[i].Request = &infer.Request{Rows: 1, Inputs: []tensor.Tensor{
-			{Name: "INPUT", Type: tensor.FP32, Shape: []int64{1, 3200}, Data: tensor.Data(make([]float32, 3200))},
-		}}
+		batch[i].Request = &infer.Request{Rows: 1, Inputs: []tensor.Tensor{rowsOf(1)}}
 	}
-	var took []time.Duration
-	for b.Loop() {
-		began := time.Now()
+	measure(b, func() error {
 		if err := inst.RunEach(b.Context(), batch); err != nil {
-			b.Fatal(err)
+			return err
 		}
-		took = append(took, time.Since(began))
 		release(batch)
 		for i := range batch {
 			batch[i].Outputs.Tensors = batch[i].Outputs.Tensors[:0]
 			batch[i].Outputs.Memory = nil
 		}
+		return nil
+	})
+}
+
+// BenchmarkFunction is the same with a function, which is given the rows of the batch as
+// one array.
+func BenchmarkFunction(b *testing.B) {
+	f := newApp(b, "app.py", `
+import shoal
+
+@shoal.model(inputs={"INPUT": ("FP32", [-1, 3200])}, outputs={"OUTPUT": ("FP32", [-1, 1024])}, max_batch=8, name="m")
+def first(INPUT):
+    return INPUT[:, :1024]`)
+	inst := f.instance(b)
+	in := []tensor.Tensor{rowsOf(8)}
+	var out engine.Outputs
+	measure(b, func() error {
+		if err := inst.Run(b.Context(), in, &out); err != nil {
+			return err
+		}
+		out.Memory.Release()
+		return nil
+	})
+}
+
+func rowsOf(n int64) tensor.Tensor {
+	return tensor.Tensor{Name: "INPUT", Type: tensor.FP32, Shape: []int64{n, 3200}, Data: tensor.Data(make([]float32, n*3200))}
+}
+
+func measure(b *testing.B, one func() error) {
+	b.Helper()
+	var took []time.Duration
+	for b.Loop() {
+		began := time.Now()
+		if err := one(); err != nil {
+			b.Fatal(err)
+		}
+		took = append(took, time.Since(began))
 	}
 	reportTimes(b, took)
 }
@@ -68,18 +101,13 @@ while True:
 	defer func() { _ = cmd.Wait() }()
 	defer func() { _ = ours.Close() }()
 	message := make([]byte, frameSize)
-	var took []time.Duration
-	for b.Loop() {
-		began := time.Now()
+	measure(b, func() error {
 		if _, err := ours.Write(message); err != nil {
-			b.Fatal(err)
+			return err
 		}
-		if n, _, err := read(ours, message); err != nil || n != len(message) {
-			b.Fatal(n, err)
-		}
-		took = append(took, time.Since(began))
-	}
-	reportTimes(b, took)
+		_, _, err := read(ours, message)
+		return err
+	})
 }
 
 func reportTimes(b *testing.B, took []time.Duration) {

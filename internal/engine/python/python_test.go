@@ -84,6 +84,11 @@ func newFixture(t testing.TB, config, text string) *fixture {
 // open loads the model, and returns an instance of it.
 func (f *fixture) open(t testing.TB) *instance {
 	t.Helper()
+	return f.instance(t).(*instance)
+}
+
+func (f *fixture) instance(t testing.TB) engine.Instance {
+	t.Helper()
 	m, err := f.engine.Load(t.Context(), f.src)
 	if err != nil {
 		t.Fatalf("load: %v\n%s", err, f.log)
@@ -97,7 +102,7 @@ func (f *fixture) open(t testing.TB) *instance {
 		_ = inst.Close()
 		_ = m.Close()
 	})
-	return inst.(*instance)
+	return inst
 }
 
 // calls makes a request of one row for each value.
