@@ -1,7 +1,7 @@
 """Tests of what needs no server: python -m unittest, with the worker's modules in PYTHONPATH."""
 
 import json
-import mmap
+import os
 import unittest
 
 import numpy as np
@@ -133,21 +133,72 @@ class Config(unittest.TestCase):
                 wrong()
 
 
+def memory():
+    descriptor = os.memfd_create("test")
+    os.truncate(descriptor, 4096)
+    try:
+        return shoal_worker.Memory(descriptor, 4096)
+    finally:
+        os.close(descriptor)
+
+
 class Kept(unittest.TestCase):
+    def setUp(self):
+        self.worker = shoal_worker.Worker(None, None)
+        self.worker.inputs, self.worker.model_name, self.worker.version = ["x"], "m", 1
+        self.worker.memory = [memory(), memory()]
+
+    def batch(self, *numbers, timeout=0):
+        """A request whose input is two numbers at 64."""
+        table = wire.COUNT.pack(1, 0) + wire.REQUEST.pack(1, 0, 0, 0, timeout, *[0] * 6) + wire.TENSOR.pack(0, 11, 1, 0, 64, 8) + wire.SHAPES[1].pack(2)
+        there = self.worker.memory[wire.INPUT]
+        there.map[64:72] = np.array(numbers, np.float32)
+        there.map[128:128 + len(table)] = table
+        request, = self.worker.requests(1, 128, len(table))
+        return request
+
+    def kept(self):
+        return self.worker.memory[wire.INPUT].kept()
+
     def test_arrays_that_are_still_used_are_noticed(self):
-        with mmap.mmap(-1, 4096) as there:
-            m = shoal_worker.Memory.__new__(shoal_worker.Memory)
-            m.base = np.frombuffer(there, dtype=np.uint8)
-            m.holders = 2  # the memory, and whoever asks
-            self.assertFalse(m.kept())
-            view = pb_utils.Tensor._view("x", 11, ((2,), 64, 8), m.base).as_numpy()
-            self.assertTrue(m.kept())
+        for _ in range(2):  # the second table is remembered
+            view = self.batch(1, 2).inputs()[0].as_numpy()
+            self.assertTrue(self.kept())
             part = view[:1]
             del view
-            self.assertTrue(m.kept())
+            self.assertTrue(self.kept())
             del part
-            self.assertFalse(m.kept())
-            del m.base
+            self.assertFalse(self.kept())
+
+    def test_so_are_requests_and_tensors(self):
+        for _ in range(2):
+            request = self.batch(1, 2)
+            tensor, = request.inputs()
+            self.assertTrue(self.kept())
+            del request
+            self.assertTrue(self.kept())
+            del tensor
+            self.assertFalse(self.kept())
+
+    def test_many_tables_hold_no_memory_for_a_model(self):
+        for n in range(2 * shoal_worker.TABLES):
+            self.batch(1, 2, timeout=n)
+            self.assertFalse(self.kept())
+
+    def test_what_a_model_does_to_its_array_the_next_batch_does_not_see(self):
+        a = self.batch(1, 2).inputs()[0].as_numpy()
+        a.shape = 2, 1
+        a.flags.writeable = False
+        del a
+        again = self.batch(3, 4).inputs()[0].as_numpy()
+        self.assertEqual((again.tolist(), again.flags.writeable), ([3, 4], True))
+
+    def test_another_memory_has_other_arrays(self):
+        before = self.batch(1, 2).inputs()[0].as_numpy()
+        self.worker.memory[wire.INPUT] = memory()
+        self.assertEqual(self.batch(3, 4).inputs()[0].as_numpy().tolist(), [3, 4])
+        self.assertEqual(before.tolist(), [1, 2])
+        self.assertFalse(self.kept())
 
 
 class Wire(unittest.TestCase):

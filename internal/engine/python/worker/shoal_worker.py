@@ -31,11 +31,22 @@ class Memory:
         self.size = size
         self.map = mmap.mmap(descriptor, size)
         self.base = np.frombuffer(self.map, dtype=np.uint8)
-        # Whoever uses an array of the memory holds base. So many do when nobody else is there.
+        self.tables = {}  # what was read of them, by their bytes
+        self.count()
+
+    def count(self):
+        """Whoever uses an array of the memory holds base. So many do when nobody else is there, as now."""
         self.holders = sys.getrefcount(self.base)
 
     def kept(self):
         return sys.getrefcount(self.base) > self.holders
+
+    def remember(self, table, entries):
+        """Keeps what was read of a table, with its arrays, before anybody else has any."""
+        if len(self.tables) >= TABLES:
+            self.tables.clear()
+        self.tables[table] = entries
+        self.count()
 
 
 class Failure(Exception):
@@ -49,7 +60,6 @@ class Worker:
         self.memory = [None, None]
         self.model = None
         self.inputs, self.outputs, self.output_names = [], {}, []
-        self.tables = {}  # what was read of them, by their bytes
         pb_utils.Logger._send = lambda level, message: side.send(wire.FRAME.pack(wire.LOG, level, 0, 0, 0, 0) + wire.text(message))
         pb_utils._begin_call = self.ask
         pb_utils._desk = lines.Desk(side)
@@ -221,23 +231,27 @@ class Worker:
     def requests(self, number, at, size):
         """The requests of a table in the inputs' memory."""
         memory = self.memory[wire.INPUT]
-        base, table = memory.base, memory.map[at:at + size]
-        entries = self.tables.get(table) or self.read(table)
+        table = memory.map[at:at + size]
+        entries = memory.tables.get(table) or self.read(memory, table)
+        base = memory.base  # not before, because read counts who holds it
         make, kind, tensor = object.__new__, pb_utils.InferenceRequest, pb_utils.Tensor
         requests, batch = [], (self.connection, number, base)
         for index, (said, cancelled, places) in enumerate(entries):
             r = make(kind)
             r._said, r._batch, r._index, r._cancelled, r._sender = said, batch, index, at + cancelled, None
             r._inputs = inputs = []
-            for place in places:
+            for name, code, array, place in places:
                 t = make(tensor)
-                t._name, t._code, t._place = place
-                t._array, t._memory = None, base
+                t._name, t._code = name, code
+                if array is None:
+                    t._array, t._place, t._memory = None, place, base
+                else:
+                    t._array = array[...]  # one of its own, which the model may keep, or turn
                 inputs.append(t)
             requests.append(r)
         return requests
 
-    def read(self, table):
+    def read(self, memory, table):
         """Reads a table: for each request what it says, where in the table it will say that it was cancelled, and its inputs. Most tables come again, and
         are remembered; those with ids or other texts do not."""
         count, _ = wire.COUNT.unpack_from(table, 0)
@@ -255,7 +269,8 @@ class Worker:
             places = []
             for _ in range(inputs):
                 index, code, dims, _, offset, length = wire.TENSOR.unpack_from(table, at)
-                places.append((self.inputs[index], code, (wire.SHAPES[dims].unpack_from(table, at + wire.TENSOR.size), offset, length)))
+                place = wire.SHAPES[dims].unpack_from(table, at + wire.TENSOR.size), offset, length
+                places.append((self.inputs[index], code, pb_utils._array_of(code, place, memory.base), place))
                 at += wire.TENSOR.size + 8 * dims
             names = [self.output_names[wire.U32.unpack_from(table, at + 4 * i)[0]] for i in range(outputs)]
             at += 4 * outputs
@@ -267,9 +282,7 @@ class Worker:
             at = wire.aligned(at, 8)
             entries.append((said, cancelled, places))
         if not texts:
-            if len(self.tables) >= TABLES:
-                self.tables.clear()
-            self.tables[table] = entries
+            memory.remember(table, entries)
         return entries
 
     def answer(self, requests, responses):

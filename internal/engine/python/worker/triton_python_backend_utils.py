@@ -51,9 +51,10 @@ class TritonError:
 
 
 class Tensor:
-    """A named array. Inputs are views of memory that the server wrote; an array is made of it when it is asked for."""
+    """A named array. Inputs are views of memory that the server wrote."""
 
-    # Inputs are made by the worker: without _array, until it is asked for, and with _place, which is shape, offset and length in _memory.
+    # Inputs of strings are made without _array, until it is asked for, and with _place, which is shape, offset and length in _memory. So are those of a
+    # type that numpy has not.
     __slots__ = ("_name", "_array", "_code", "_place", "_memory")
 
     def __init__(self, name, array):
@@ -69,7 +70,7 @@ class Tensor:
     @classmethod
     def _view(cls, name, code, place, memory):
         t = cls.__new__(cls)
-        t._name, t._array, t._code, t._place, t._memory = name, None, code, place, memory
+        t._name, t._array, t._code, t._place, t._memory = name, _array_of(code, place, memory), code, place, memory
         return t
 
     def name(self):
@@ -87,12 +88,9 @@ class Tensor:
     def as_numpy(self):
         if self._array is None:
             shape, offset, length = self._place
-            if self._code == _BYTES:
-                self._array = deserialize_bytes_tensor(memoryview(self._memory)[offset:offset + length]).reshape(shape)
-            elif self._code == _BF16:
+            if self._code == _BF16:
                 raise TritonModelException("Tensor %r: numpy has no type for BF16" % self._name)
-            else:
-                self._array = np.ndarray(shape, _DTYPES[self._code], self._memory, offset)
+            self._array = deserialize_bytes_tensor(memoryview(self._memory)[offset:offset + length]).reshape(shape)
         return self._array
 
     @staticmethod
@@ -120,6 +118,14 @@ class Tensor:
         if self._code == _BYTES:
             return np.frombuffer(serialize_byte_tensor(array), dtype=np.uint8), array.shape
         return array, array.shape
+
+
+def _array_of(code, place, memory):
+    """The array of a place in memory; None for strings, which have to be taken apart, and for a type that numpy has not."""
+    if code in (_BYTES, _BF16):
+        return None
+    shape, offset, _ = place
+    return np.ndarray(shape, _DTYPES[code], memory, offset)
 
 
 class _Capsule:
