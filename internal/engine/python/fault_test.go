@@ -32,7 +32,7 @@ class TritonPythonModel:
         if what == 6: w.send(wire.RAN, number=10_000)
         if what == 7: w.send(wire.RAN, number=w_number(w), a=1 << 60, b=16)
         if what == 9:
-            table(w, wire.COUNT.pack(1, 0) + wire.RESPONSE.pack(0, 0, 1, 0) + wire.TENSOR.pack(0, 11, 1, 0, 0, 1 << 40) + wire.SHAPES[1].pack(4))
+            table(w, wire.COUNT.pack(1, 0) + wire.RESPONSE.pack(0, 0, 1, 0) + wire.OUTPUTS[1].pack(0, 11, 1, 0, 1 << 40, 4))
         if what == 14: self.garbage = bytearray(400 << 20); time.sleep(30)
         if what == 15:
             for _ in range(3): w.send(wire.READY, number=w_number(w))
@@ -110,10 +110,10 @@ func TestAWrongLengthIsAnErrorOfItsRequest(t *testing.T) {
 	f := newFixture(t, identityConfig, strings.ReplaceAll(trouble, "what = int", `
         if requests[0].inputs()[0].as_numpy()[0, 0] == 16:
             import shoal_wire as wire
-            b = wire.COUNT.pack(1, 0) + wire.RESPONSE.pack(0, 0, 1, 0) + wire.TENSOR.pack(0, 11, 1, 0, 64, 12) + wire.SHAPES[1].pack(4)
+            b = wire.COUNT.pack(1, 0) + wire.RESPONSE.pack(0, 0, 1, 0) + wire.OUTPUTS[1].pack(0, 11, 1, 0, 12, 4)
             w = [f for f in iter_frames() if "self" in f.f_locals and type(f.f_locals["self"]).__name__ == "Worker"][0].f_locals["self"]
-            w.memory[1].map[:len(b)] = b
-            w.answer = lambda *_: (0, len(b))
+            w.memory[1].map[64:64 + len(b)] = b
+            w.answer = lambda *_: (64, len(b))
             return []
         what = int`))
 	inst := f.open(t)

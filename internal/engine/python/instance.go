@@ -28,7 +28,7 @@ type instance struct {
 	one       [1]engine.Call // for Run
 	request   infer.Request
 	cancelled []int
-	places    []answer
+	table     []byte // a copy of the last answer's
 }
 
 var (
@@ -124,12 +124,14 @@ func (i *instance) Left(req *infer.Request) { i.running.left(req) }
 // then.
 func (i *instance) take(f frame, calls []engine.Call) error {
 	w := i.worker
-	table, err := w.copyOut(f)
-	if err != nil {
+	var err error
+	if i.table, err = w.copyOut(f, i.table[:0]); err != nil {
 		return w.death("broke the protocol")
 	}
-	i.places, err = readAnswers(table, len(w.out), calls, i.running.opened, i.model.cfg, i.places[:0])
-	if err != nil {
+	memory := buf.Get(int(f.a))
+	defer memory.Release() // each call has a count of its own
+	copy(memory.B, w.out)
+	if err := readAnswers(i.table, memory.B, calls, i.running.opened, i.model.cfg); err != nil {
 		for k := range calls {
 			calls[k].Err, calls[k].Outputs.Tensors = nil, calls[k].Outputs.Tensors[:0]
 		}
@@ -137,19 +139,10 @@ func (i *instance) take(f frame, calls []engine.Call) error {
 		<-w.died
 		return w.death("broke the protocol")
 	}
-	total := 0
-	for _, p := range i.places {
-		total += p.length
-	}
-	memory := buf.Get(total)
-	defer memory.Release() // each call has a count of its own
-	rest, places := memory.B, i.places
 	for k := range calls {
 		c := &calls[k]
 		for n := range c.Outputs.Tensors {
-			x, p := &c.Outputs.Tensors[n], places[0]
-			copy(rest, w.out[p.offset:p.offset+p.length])
-			x.Data, rest, places = rest[:p.length:p.length], rest[p.length:], places[1:]
+			x := &c.Outputs.Tensors[n]
 			if err := x.Check(); err != nil && c.Err == nil {
 				c.Err = infer.Errorf(infer.Internal, "output %s of the model: %w", x.Name, err)
 			}

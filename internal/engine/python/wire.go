@@ -147,7 +147,7 @@ func readFrame(b []byte) (f frame, err error) {
 func align(n, to int) int { return (n + to - 1) &^ (to - 1) }
 
 // A layout says where the parts of a batch go in the inputs' memory: its tensors,
-// one behind the other, and its table behind them.
+// one behind the other, and its table behind them. The outputs' memory has the same order.
 type layout struct {
 	table      int      // where it begins
 	size       int      // of all
@@ -252,20 +252,17 @@ func outputIndex(cfg *modelconfig.Config, name string) int {
 }
 
 // A reader reads a table that a worker wrote.
-type reader struct{ memfd.Reader }
-
-// An answer is where an output of a response is in the outputs' memory.
-type answer struct {
-	offset, length int
+type reader struct {
+	memfd.Reader
+	outputs []byte // that were not read of yet
 }
 
-// readAnswers reads the table of a worker's answer, which is a copy that the worker
-// cannot change any more. It sets errors, and outputs without their data, and appends
-// to places where that is, for one output after the other. size is that of the
-// outputs' memory, and opened says for which requests the model sends responses
-// instead.
-func readAnswers(table []byte, size int, calls []engine.Call, opened []bool, cfg *modelconfig.Config, places []answer) ([]answer, error) {
-	r := reader{memfd.Reader{B: table}}
+// readAnswers reads the table of a worker's answer. It and the outputs are copies that
+// the worker cannot change any more. It sets errors, and outputs, whose data stays where
+// it is: each begins on the next line of the cache behind the one before. opened says for
+// which requests the model sends responses instead.
+func readAnswers(table, outputs []byte, calls []engine.Call, opened []bool, cfg *modelconfig.Config) error {
+	r := reader{memfd.Reader{B: table}, outputs}
 	if n := r.U32(); r.Err == nil && int64(n) != int64(len(calls)) {
 		r.Fail("%d responses for %d requests", n, len(calls))
 	}
@@ -286,14 +283,14 @@ func readAnswers(table []byte, size int, calls []engine.Call, opened []bool, cfg
 		case failed != 0:
 			r.Fail("a response that has %d where 0 or 1 belongs", failed)
 		default:
-			places = r.outputs(&calls[i], int64(count), size, cfg, places)
+			r.response(&calls[i], int64(count), cfg)
 			r.parameters(&calls[i], parameters)
 		}
 	}
 	if r.Err == nil && r.At != len(table) {
 		r.Fail("a table of %d bytes of which %d are used", len(table), r.At)
 	}
-	return places, r.Err
+	return r.Err
 }
 
 func (r *reader) parameters(c *engine.Call, size uint32) {
@@ -309,31 +306,32 @@ func (r *reader) parameters(c *engine.Call, size uint32) {
 	}
 }
 
-func (r *reader) outputs(c *engine.Call, count int64, size int, cfg *modelconfig.Config, places []answer) []answer {
+func (r *reader) response(c *engine.Call, count int64, cfg *modelconfig.Config) {
 	if count > int64(len(cfg.Outputs)) {
 		r.Fail("a response with %d outputs of %d", count, len(cfg.Outputs))
 	}
 	for k := int64(0); k < count && r.Err == nil; k++ {
 		index, code, dims := r.U32(), r.U32(), r.U32()
 		r.U32()
-		offset, length := r.U64(), r.U64()
+		length := r.U64()
 		switch {
 		case r.Err != nil:
-			return places
+			return
 		case int64(index) >= int64(len(cfg.Outputs)):
 			r.Fail("output %d, of which the model has %d", index, len(cfg.Outputs))
-			return places
+			return
 		case code == uint32(tensor.Invalid) || code > uint32(tensor.BF16):
 			r.Fail("output %s of a type with number %d, which there is not", cfg.Outputs[index].Name, code)
-			return places
+			return
 		case dims > maxDimensions:
 			r.Fail("output %s of %d dimensions, expected at most %d", cfg.Outputs[index].Name, dims, maxDimensions)
-			return places
-		case offset > uint64(size) || length > uint64(size)-offset:
-			r.Fail("output %s of %d bytes from %d on in a memory of %d", cfg.Outputs[index].Name, length, offset, size)
-			return places
+			return
+		case length > uint64(len(r.outputs)):
+			r.Fail("output %s of %d bytes with %d bytes left", cfg.Outputs[index].Name, length, len(r.outputs))
+			return
 		}
-		x := tensor.Tensor{Name: cfg.Outputs[index].Name, Type: tensor.Type(code), Shape: make([]int64, dims)}
+		x := tensor.Tensor{Name: cfg.Outputs[index].Name, Type: tensor.Type(code), Shape: make([]int64, dims), Data: r.outputs[:length:length]}
+		r.outputs = r.outputs[min(align(int(length), alignment), len(r.outputs)):]
 		for d := range x.Shape {
 			x.Shape[d] = int64(min(r.U64(), math.MaxInt64)) // a size that is not true is found when the tensor is checked
 		}
@@ -343,9 +341,7 @@ func (r *reader) outputs(c *engine.Call, count int64, size int, cfg *modelconfig
 			}
 		}
 		c.Outputs.Tensors = append(c.Outputs.Tensors, x)
-		places = append(places, answer{int(offset), int(length)})
 	}
-	return places
 }
 
 // Triton's codes of errors, in its order.

@@ -436,20 +436,20 @@ func (w *worker) ask(ctx context.Context, what kind, document []byte) ([]byte, e
 	case f.kind == kindLoaded:
 		w.flags = f.flags
 	}
-	return w.copyOut(f)
+	return w.copyOut(f, nil)
 }
 
-// copyOut returns a copy of what a frame says of the outputs' memory: what a worker
-// can change while it is looked at cannot be checked.
-func (w *worker) copyOut(f frame) ([]byte, error) {
+// copyOut appends what a frame says of the outputs' memory to b, the caller's: what a
+// worker can change while it is looked at cannot be checked.
+func (w *worker) copyOut(f frame, b []byte) ([]byte, error) {
 	size := uint64(len(w.out))
 	if f.a > size || f.b > size-f.a {
 		w.kill(fmt.Sprintf("it broke the protocol: it sent a table of %d bytes from %d on in a memory of %d", f.b, f.a, size))
 		<-w.died
-		return nil, errDied
+		return b, errDied
 	}
 	w.used = int(f.a + f.b)
-	return append([]byte(nil), w.out[f.a:f.a+f.b]...), nil
+	return append(b, w.out[f.a:f.a+f.b]...), nil
 }
 
 // dead reports whether the worker has died.

@@ -201,10 +201,34 @@ class Kept(unittest.TestCase):
         self.assertFalse(self.kept())
 
 
+class Answers(unittest.TestCase):
+    def test_outputs_lie_one_behind_the_other(self):
+        """Also the second time, when what their table says is remembered, and if one is not in one piece or of strings."""
+        worker = shoal_worker.Worker(None, None)
+        worker.memory, worker.outputs = [None, memory()], {"x": 0, "t": 1}
+        turned = np.arange(6, dtype=np.int16).reshape(2, 3).T
+        texts = np.array([b"a", b"bc"], dtype=object)
+        requests = [pb_utils.InferenceRequest(requested_output_names=["x", "t"]) for _ in range(3)]
+        for _ in range(2):
+            responses = [pb_utils.InferenceResponse([pb_utils.Tensor("x", turned), pb_utils.Tensor("t", texts)]),
+                         pb_utils.InferenceResponse([pb_utils.Tensor("x", np.zeros(0, np.int16)), pb_utils.Tensor("other", texts)]),
+                         pb_utils.InferenceResponse([pb_utils.Tensor("x", turned[:1])])]
+            at, size = worker.answer(requests, responses)
+            there = worker.memory[wire.OUTPUT].map
+            self.assertEqual(at, 192)
+            self.assertEqual(there[:12], turned.tobytes())
+            self.assertEqual(there[64:75], pb_utils.serialize_byte_tensor(texts))
+            self.assertEqual(there[128:132], turned[:1].tobytes())
+            self.assertEqual(there[at:at + size], wire.COUNT.pack(3, 0) +
+                             wire.RESPONSE.pack(0, 0, 2, 0) + wire.OUTPUTS[2].pack(0, 7, 2, 0, 12, 3, 2) + wire.OUTPUTS[1].pack(1, 13, 1, 0, 11, 2) +
+                             wire.RESPONSE.pack(0, 0, 1, 0) + wire.OUTPUTS[1].pack(0, 7, 1, 0, 0, 0) +
+                             wire.RESPONSE.pack(0, 0, 1, 0) + wire.OUTPUTS[2].pack(0, 7, 2, 0, 4, 1, 2))
+
+
 class Wire(unittest.TestCase):
     def test_sizes_are_those_of_the_server(self):
-        sizes = [s.size for s in (wire.FRAME, wire.COUNT, wire.REQUEST, wire.TENSOR, wire.RESPONSE)]
-        self.assertEqual(sizes, [32, 8, 56, 32, 16])
+        sizes = [s.size for s in (wire.FRAME, wire.COUNT, wire.REQUEST, wire.TENSOR, wire.RESPONSE, wire.OUTPUTS[0])]
+        self.assertEqual(sizes, [32, 8, 56, 32, 16, 24])
 
     def test_long_texts_are_cut(self):
         self.assertEqual(len(wire.text("x" * 100_000)), wire.MAX_TEXT)

@@ -35,7 +35,7 @@ def put(memory, at, size, data):
     try:
         memory[at:at + size] = data
     except ValueError:  # it is not in one piece
-        np.copyto(np.ndarray(data.shape, data.dtype, memory, at), data)
+        np.ndarray(data.shape, data.dtype, memory, at)[...] = data
 
 
 def pack(document, tensors):

@@ -24,13 +24,13 @@ COUNT = struct.Struct("<II")  # how many requests or responses follow
 # Inputs, outputs, length of id, of parameters, timeout, priority, correlation, flags, cancelled, length of the correlation's name, 0.
 REQUEST = struct.Struct("<IIIIQQQIIII")
 CANCELLED = 44  # where in it that flag is
-TENSOR = struct.Struct("<IIIIQQ")  # index, type, dimensions, 0, offset, length, and behind it the shape
+TENSOR = struct.Struct("<IIIIQQ")  # of a request: index, type, dimensions, 0, offset, length, and behind it the shape
 RESPONSE = struct.Struct("<IIII")  # outputs follow (0), a text (1) or nothing, because it is sent (2); code, how many or how long, length of parameters
 U32 = struct.Struct("<I")
 U64 = struct.Struct("<Q")
 F64 = struct.Struct("<d")
 SHAPES = [struct.Struct("<%dq" % n) for n in range(65)]  # as many dimensions as numpy has
-TENSORS = [struct.Struct("<IIIIQQ%dq" % n) for n in range(65)]  # with the shape
+OUTPUTS = [struct.Struct("<IIIIQ%dq" % n) for n in range(65)]  # of a response: index, type, dimensions, 0, length and shape
 
 
 def text(message):

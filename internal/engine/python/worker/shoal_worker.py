@@ -1,5 +1,6 @@
 """Runs one instance of a model for the server that started this process."""
 
+import functools
 import gc
 import importlib
 import importlib.util
@@ -21,7 +22,8 @@ import shoal_wire as wire
 import triton_python_backend_utils as pb_utils
 
 
-TABLES = 64  # that are remembered
+TABLES = 64  # that are remembered, and descriptions of outputs
+PLAIN = wire.RESPONSE.pack(0, 0, 1, 0)  # a response of one output
 
 
 class Memory:
@@ -60,6 +62,7 @@ class Worker:
         self.memory = [None, None]
         self.model = None
         self.inputs, self.outputs, self.output_names = [], {}, []
+        self.describe = functools.lru_cache(TABLES)(self.description)  # most outputs are like those of the last batch
         pb_utils.Logger._send = lambda level, message: side.send(wire.FRAME.pack(wire.LOG, level, 0, 0, 0, 0) + wire.text(message))
         pb_utils._begin_call = self.ask
         pb_utils._desk = lines.Desk(side)
@@ -293,7 +296,7 @@ class Worker:
             raise self.failed("Number of InferenceResponse objects do not match the number of InferenceRequest objects. "
                               "InferenceRequest(s) size is:%d, and InferenceResponse(s) size is:%d\n" % (len(requests), len(responses)))
         table, data, end = [wire.COUNT.pack(len(responses), 0)], [], 0
-        tensors, indices, response_type = wire.TENSORS, self.outputs, pb_utils.InferenceResponse
+        describe, response_type = self.describe, pb_utils.InferenceResponse
         for r, request in zip(responses, requests):
             if request._sender is not None and (r is None or isinstance(r, response_type)):
                 if r is not None:
@@ -308,7 +311,7 @@ class Worker:
                 table.append(text.ljust(wire.aligned(len(text), 8), b"\0"))
                 continue
             head = len(table)
-            table.append(b"")  # until they are counted
+            table.append(PLAIN)
             names = request._said.outputs
             for t in r._tensors:
                 name, code, array = t._name, t._code, t._array
@@ -318,15 +321,16 @@ class Worker:
                     array, shape = t._content()
                 else:
                     shape = array.shape
-                size, dims = array.nbytes, len(shape)
-                table.append(tensors[dims].pack(indices[name], code, dims, 0, end, size, *shape))
+                size = array.nbytes
+                table.append(describe(name, code, size, shape))
                 data.append((array, end, size))
                 end = (end + size + 63) & -64
             count, parameters = len(table) - head - 1, b""
             if r._parameters:
                 parameters = r.parameters().encode()
                 table.append(parameters.ljust(wire.aligned(len(parameters), 8)))
-            table[head] = wire.RESPONSE.pack(0, 0, count, len(parameters))
+            if count != 1 or parameters:
+                table[head] = wire.RESPONSE.pack(0, 0, count, len(parameters))
         table = b"".join(table)
         self.room(end + len(table))
         memory = self.memory[wire.OUTPUT].map
@@ -334,6 +338,10 @@ class Worker:
             lines.put(memory, at, size, array)
         memory[end:end + len(table)] = table
         return end, len(table)
+
+    def description(self, name, code, size, shape):
+        """What a table says of an output."""
+        return wire.OUTPUTS[len(shape)].pack(self.outputs[name], code, len(shape), 0, size, *shape)
 
     def failed(self, message):
         return Failure("Failed to process the request(s) for model '%s', message: %s" % (self.name, message))

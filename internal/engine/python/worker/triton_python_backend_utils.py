@@ -350,7 +350,7 @@ class InferenceResponse:
     __slots__ = ("_tensors", "_error", "_parameters")
 
     def __init__(self, output_tensors=(), error=None, parameters=None):
-        self._tensors, self._error, self._parameters = list(output_tensors), error, parameters
+        self._tensors, self._error, self._parameters = [*output_tensors], error, parameters
 
     def output_tensors(self):
         return self._tensors
