@@ -173,7 +173,7 @@ func (c *contention) tire(inUse, instances int) {
 
 // restart strikes out what batches seemed to cost each other while the model had
 // another speed than was known. What was calibrated holds again, until batches tell
-// otherwise, which they soon do; the rest is to be tried again.
+// otherwise, which they soon do.
 func (c *contention) restart(instances int) {
 	for n := 2; n <= most; n++ {
 		if c.pinned[n] > 0 {
@@ -181,7 +181,6 @@ func (c *contention) restart(instances int) {
 		}
 	}
 	c.choose(instances)
-	c.tire(c.useful, instances)
 }
 
 // hoped returns the speed of n batches at once, which is taken to be the best that

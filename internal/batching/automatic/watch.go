@@ -116,7 +116,6 @@ func (p *Policy) learn(r *run, took float64) {
 			p.ledger.restart()
 			p.behind = behind{} // queues were others
 			p.contention.restart(p.opt.Instances)
-			p.tried = 0
 			p.frozen = p.ledger.batch + settling
 			p.resize()
 		}
