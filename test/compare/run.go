@@ -31,7 +31,10 @@ import (
 const patience = 90 * time.Second
 
 // calm is how long Shoal may take to find out how a model is best run.
-const calm = 3 * time.Minute
+const calm = 6 * time.Minute
+
+// showings are requests after which Shoal knows what they look like.
+const showings = 64
 
 // A run measures what is missing.
 type run struct {
@@ -290,18 +293,39 @@ func (s *started) await(ctx context.Context, began time.Time) error {
 		time.Sleep(20 * time.Millisecond)
 	}
 	s.took = time.Since(began)
-	for s.settled != nil && ctx.Err() == nil {
-		text, err := os.ReadFile(s.process.log)
-		if err != nil || s.settled(string(text)) {
-			break
-		}
-		if time.Since(began) > calm {
-			return fmt.Errorf("the model is not measured within %v:\n%s", calm, s.tail())
-		}
-		time.Sleep(50 * time.Millisecond)
+	if err := s.settle(ctx, began); err != nil {
+		return err
 	}
 	if s.wires[protocolGRPC] != nil {
 		return s.check(ctx, protocolGRPC)
+	}
+	return ctx.Err()
+}
+
+// settle waits until a server runs as it finds best, if it finds that out. It is shown
+// what requests look like if it was measured with others.
+func (s *started) settle(ctx context.Context, began time.Time) error {
+	shown := false
+	for s.settled != nil && ctx.Err() == nil {
+		text, err := os.ReadFile(s.process.log)
+		if err != nil {
+			return err
+		}
+		measured, known := s.settled(string(text))
+		switch {
+		case measured && known:
+			return nil
+		case time.Since(began) > calm:
+			return fmt.Errorf("the model is not measured within %v:\n%s", calm, s.tail())
+		case measured && !shown:
+			shown = true
+			for range showings {
+				if err := s.check(ctx, protocolHTTP); err != nil {
+					return err
+				}
+			}
+		}
+		time.Sleep(50 * time.Millisecond)
 	}
 	return ctx.Err()
 }

@@ -77,7 +77,7 @@ type launch struct {
 
 	args, env []string
 	register  string // is posted to the third port before the model is there
-	settled   func(log string) bool
+	settled   func(log string) (measured, known bool)
 }
 
 const (
@@ -162,12 +162,33 @@ func (l *launch) shoal() error {
 	repository, err := l.repository("", l.file(), "model.onnx")
 	l.serve(repository)
 	// What is found best is measured while the model serves already.
-	l.settled = func(log string) bool {
-		_, rest, _ := strings.Cut(log, `msg="model measured" model=`+modelName+" ")
-		line, _, whole := strings.Cut(rest, "\n")
-		return whole && (strings.Contains(line, " threads=1 ") || strings.Contains(log, `msg="model runs in another manner" model=`+modelName+" "))
-	}
+	l.settled = l.measured
 	return err
+}
+
+// measured reports whether the log of a server says that the model was measured, and runs
+// as was found best; and whether that was with rows of the shape that is sent, which a
+// model that takes any sees in its traffic.
+func (l *launch) measured(log string) (measured, known bool) {
+	const how, manner = `msg="model measured" model=` + modelName + " ", `msg="model runs in another manner" model=` + modelName + " "
+	at := strings.LastIndex(log, how)
+	if at < 0 {
+		return false, false
+	}
+	line, after, whole := strings.Cut(log[at:], "\n")
+	threads := "threads=1 " // which all begin with
+	if was := strings.LastIndex(log[:at], manner); was >= 0 {
+		_, threads, _ = strings.Cut(log[was:at], "threads=")
+		threads = "threads=" + strings.Fields(threads)[0] + " "
+	}
+	_, shape, _ := strings.Cut(line, " shape=")
+	known = true
+	for one := range strings.FieldsSeq(strings.Trim(shape, `"`)) {
+		known = known && slices.ContainsFunc(l.in, func(t tensor.Tensor) bool {
+			return one == t.Name+strings.ReplaceAll(fmt.Sprint(t.Shape[1:]), " ", ",")
+		})
+	}
+	return whole && (strings.Contains(line, " "+threads) || strings.Contains(after, manner)), known
 }
 
 func (l *launch) shoalByHand() error {

@@ -1,0 +1,33 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/shoal-serving/shoal/tensor"
+)
+
+func TestAModelIsSettledOnceItWasMeasuredAsItIsAsked(t *testing.T) {
+	const (
+		guessed = `msg="model measured" model=` + modelName + ` version=1 threads=1 instances=2 shape=x[3,64,64]` + "\n"
+		seen    = `msg="model measured" model=` + modelName + ` version=1 threads=2 instances=1 shape=x[3,48,320]` + "\n"
+		fixed   = `msg="model measured" model=` + modelName + ` version=1 threads=2 instances=1 shape=""` + "\n"
+		manner  = `msg="model runs in another manner" model=` + modelName + ` version=1 threads=2 instances=1` + "\n"
+	)
+	for _, tt := range []struct {
+		name, log       string
+		measured, known bool
+	}{
+		{"nothing yet", "", false, false},
+		{"a part of a line", guessed[:len(guessed)-1], false, false},
+		{"with another shape", guessed, true, false},
+		{"with its own, and about to run otherwise", guessed + seen, false, true},
+		{"and it runs so", guessed + seen + manner, true, true},
+		{"with its own, once it runs so", fixed + manner + seen, true, true},
+		{"a shape of which there is but one", fixed + manner, true, true},
+	} {
+		l := &launch{subject: &subject{in: []tensor.Tensor{{Name: "x", Shape: []int64{1, 3, 48, 320}}}}}
+		if measured, known := l.measured(tt.log); measured != tt.measured || known != tt.known {
+			t.Errorf("%s: measured %t, known %t, want %t and %t", tt.name, measured, known, tt.measured, tt.known)
+		}
+	}
+}
