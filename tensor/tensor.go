@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"iter"
 	"math"
+	"strconv"
 )
 
 // A Type is the type of a tensor's elements. The values are those of DataType
@@ -90,6 +91,18 @@ type Tensor struct {
 	Type  Type
 	Shape []int64
 	Data  []byte
+}
+
+// ShapeText returns a shape as people are told it: "[3,48,320]".
+func ShapeText(shape []int64) string {
+	text := []byte("[")
+	for i, d := range shape {
+		if i > 0 {
+			text = append(text, ',')
+		}
+		text = strconv.AppendInt(text, d, 10)
+	}
+	return string(append(text, ']'))
 }
 
 // Elements returns how many elements a shape has. It refuses negative

@@ -91,7 +91,7 @@ func (in Inputs) Shape() string {
 	var all []string
 	for _, t := range in.cfg.Inputs {
 		if free(t) && !in.without(t) {
-			all = append(all, t.Name+strings.ReplaceAll(fmt.Sprint(in.dims(t)), " ", ","))
+			all = append(all, t.Name+tensor.ShapeText(in.dims(t)))
 		}
 	}
 	return strings.Join(all, " ")

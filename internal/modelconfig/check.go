@@ -227,18 +227,7 @@ func (c *Config) misshapen(req *infer.Request, want *Tensor, in *tensor.Tensor) 
 			" See the model configuration docs for more info on max_batch_size."
 	}
 	return refuse(req, "unexpected shape for input '%s' for model '%s'. Expected %s, got %s.%s",
-		in.Name, c.Name, shapeText(dims), shapeText(in.Shape), note)
-}
-
-func shapeText(shape []int64) string {
-	text := []byte("[")
-	for i, d := range shape {
-		if i > 0 {
-			text = append(text, ',')
-		}
-		text = strconv.AppendInt(text, d, 10)
-	}
-	return string(append(text, ']'))
+		in.Name, c.Name, tensor.ShapeText(dims), tensor.ShapeText(in.Shape), note)
 }
 
 // missized says how the data of an input differs from its shape.

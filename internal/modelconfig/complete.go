@@ -244,7 +244,7 @@ func (c *Config) compareShape(field string, t Tensor, p Port, output bool) error
 	case p.AnyShape:
 		return nil
 	case t.Ragged && !slices.Equal(p.Dims, []int64{-1}):
-		return c.Wrong(field+".allow_ragged_batch", true, "false, because the model has shape %s, and not one dimension of any size", shapeText(p.Dims))
+		return c.Wrong(field+".allow_ragged_batch", true, "false, because the model has shape %s, and not one dimension of any size", tensor.ShapeText(p.Dims))
 	case t.Ragged || output && c.scattered(t.Name):
 		return nil
 	case t.Reshape != nil:
@@ -268,7 +268,7 @@ func (c *Config) compareDims(field string, dims, model []int64, p Port, exact bo
 		case len(dims)+1 == len(model) && model[0] == -1:
 			batch = ", unless max_batch_size stands for the first of them"
 		}
-		return c.Wrong(field, shapeText(dims), "%s, because the model has %s%s", shapeText(model), shapeText(p.Dims), batch)
+		return c.Wrong(field, tensor.ShapeText(dims), "%s, because the model has %s%s", tensor.ShapeText(model), tensor.ShapeText(p.Dims), batch)
 	}
 	for i, d := range dims {
 		if d != model[i] && (exact || model[i] != -1) {
@@ -295,10 +295,10 @@ func (m Description) unbatchable() string {
 
 func (m Description) find(is func(Port) bool) string {
 	if i := slices.IndexFunc(m.Inputs, is); i >= 0 {
-		return fmt.Sprintf("input %q of the model has shape %s", m.Inputs[i].Name, shapeText(m.Inputs[i].Dims))
+		return fmt.Sprintf("input %q of the model has shape %s", m.Inputs[i].Name, tensor.ShapeText(m.Inputs[i].Dims))
 	}
 	if i := slices.IndexFunc(m.Outputs, is); i >= 0 {
-		return fmt.Sprintf("output %q of the model has shape %s", m.Outputs[i].Name, shapeText(m.Outputs[i].Dims))
+		return fmt.Sprintf("output %q of the model has shape %s", m.Outputs[i].Name, tensor.ShapeText(m.Outputs[i].Dims))
 	}
 	return ""
 }

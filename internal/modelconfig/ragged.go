@@ -195,7 +195,7 @@ func (c *Config) checkScatter(field string, b BatchOutput) error {
 	source := &c.Inputs[b.Source]
 	for i, d := range b.Dims {
 		if d == -1 && i > len(source.RowDims()) {
-			return bad(field, fmt.Sprintf("an output of shape %s", shapeText(b.Dims)),
+			return bad(field, fmt.Sprintf("an output of shape %s", tensor.ShapeText(b.Dims)),
 				"one whose dimensions of any size are also in input %q, which has %d with that of the batch", source.Name, 1+len(source.RowDims()))
 		}
 	}

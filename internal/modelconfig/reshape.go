@@ -49,7 +49,7 @@ func reshapeOf(field string, dims []int64, p *configpb.ModelTensorReshape, maxBa
 	have, ok := parts(shape)
 	want, counted := parts(dims)
 	if !ok || !counted || !slices.Equal(have, want) {
-		return nil, bad(field+".shape", shapeText(shape), "as many elements as dims %s, also between dimensions of any size", shapeText(dims))
+		return nil, bad(field+".shape", tensor.ShapeText(shape), "as many elements as dims %s, also between dimensions of any size", tensor.ShapeText(dims))
 	}
 	return shape, nil
 }
@@ -123,7 +123,7 @@ func (c *Config) Restore(resp *infer.Response) error {
 		out := &resp.Outputs[at]
 		if !c.fits(out.Shape, t.Reshape) {
 			err := infer.Errorf(infer.Internal, "output %s of the model has shape %s, expected %s",
-				t.Name, shapeText(out.Shape), shapeText(c.ModelShape(*t)))
+				t.Name, tensor.ShapeText(out.Shape), tensor.ShapeText(c.ModelShape(*t)))
 			resp.Release()
 			return err
 		}

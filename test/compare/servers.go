@@ -185,7 +185,7 @@ func (l *launch) measured(log string) (measured, known bool) {
 	known = true
 	for one := range strings.FieldsSeq(strings.Trim(shape, `"`)) {
 		known = known && slices.ContainsFunc(l.in, func(t tensor.Tensor) bool {
-			return one == t.Name+strings.ReplaceAll(fmt.Sprint(t.Shape[1:]), " ", ",")
+			return one == t.Name+tensor.ShapeText(t.Shape[1:])
 		})
 	}
 	return whole && (strings.Contains(line, " "+threads) || strings.Contains(after, manner)), known

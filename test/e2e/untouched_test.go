@@ -19,6 +19,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/engine/onnx/onnxtest"
 	"github.com/shoal-serving/shoal/internal/explain"
 	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
+	"github.com/shoal-serving/shoal/tensor"
 	"github.com/shoal-serving/shoal/test/bare"
 )
 
@@ -224,7 +225,7 @@ func (tr *trial) makeKnown(t *testing.T, s *server, name string) {
 	t.Helper()
 	var theirs []string
 	for _, in := range tr.request.Inputs {
-		theirs = append(theirs, in.Name+strings.ReplaceAll(fmt.Sprint(in.Shape[1:]), " ", ","))
+		theirs = append(theirs, in.Name+tensor.ShapeText(in.Shape[1:]))
 	}
 	known := func() bool {
 		m := s.explanation(name)
