@@ -68,14 +68,14 @@ func TestAModelIsMeasuredToTheEnd(t *testing.T) {
 		job := b.job(Bounds{MaxRows: 4, Instances: 2})
 		job.Tell = func(Findings) { told++ }
 		f, err := Measure(t.Context(), job, Findings{})
-		if err != nil || told != 5 || len(f.Profile.Sizes) != 4 || f.Profile.Sizes[3].Took != 14*ms || !slices.Equal(f.Profile.Slowdown, []float64{1, 2}) {
+		if err != nil || told != 7 || len(f.Profile.Sizes) != 4 || f.Profile.Sizes[3].Took != 14*ms || !slices.Equal(f.Profile.Slowdown, []float64{1, 2}) {
 			t.Errorf("told %d times: %+v, %v", told, f, err)
 		}
-		if want := []time.Duration{50 * ms, 0, 0, 0, 0}; !slices.Equal(b.waits, want) {
+		if want := []time.Duration{50 * ms, 0, 0, 0, 0, 0, 0}; !slices.Equal(b.waits, want) {
 			t.Errorf("waited for quiet of %v, want %v", b.waits, want)
 		}
 		again, err := Measure(t.Context(), b.job(Bounds{MaxRows: 4, Instances: 2}), f)
-		if err != nil || len(again.Profile.Sizes) != 4 || len(b.waits) != 5 {
+		if err != nil || len(again.Profile.Sizes) != 4 || len(b.waits) != 7 {
 			t.Errorf("what is known was measured again: %+v, %v", again, err)
 		}
 	})
@@ -83,13 +83,13 @@ func TestAModelIsMeasuredToTheEnd(t *testing.T) {
 
 func TestMeasuringStandsBackWhenRequestsCome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		// Away twice, then a first run; away before the others; then both of two sizes.
+		// Away twice, then a first run; away before the others; then two sizes, each twice.
 		b := &bench{takes: linear, busy: []bool{true, true, false, true}}
 		f, err := Measure(t.Context(), b.job(Bounds{MaxRows: 2, Instances: 1}), Findings{})
 		if err != nil || len(f.Profile.Sizes) != 2 {
 			t.Errorf("%+v, %v", f, err)
 		}
-		if want := []time.Duration{50 * ms, 100 * ms, 200 * ms, 400 * ms, 0}; !slices.Equal(b.waits, want) {
+		if want := []time.Duration{50 * ms, 100 * ms, 200 * ms, 400 * ms, 0, 0, 0}; !slices.Equal(b.waits, want) {
 			t.Errorf("waited for quiet of %v, want %v", b.waits, want)
 		}
 	})
@@ -135,10 +135,10 @@ func TestWhatOthersDisturbedEachTimeIsNotWorthKeeping(t *testing.T) {
 		want bool
 		runs int
 	}{
-		"alone":    {func(time.Duration) time.Duration { return time.Hour }, false, 2},
-		"hardly":   {func(passed time.Duration) time.Duration { return passed / 10 }, false, 2},
-		"always":   {func(passed time.Duration) time.Duration { return passed / 4 }, true, 4},
-		"at first": {func(passed time.Duration) time.Duration { return min(passed, 50*ms) }, false, 3},
+		"alone":    {func(time.Duration) time.Duration { return time.Hour }, false, 4},
+		"hardly":   {func(passed time.Duration) time.Duration { return passed / 10 }, false, 4},
+		"always":   {func(passed time.Duration) time.Duration { return passed / 4 }, true, 8},
+		"at first": {func(passed time.Duration) time.Duration { return min(passed, 50*ms) }, false, 5},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			tries := 0

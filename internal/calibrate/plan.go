@@ -1,6 +1,7 @@
 package calibrate
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -41,6 +42,8 @@ const (
 	long         = 100 * time.Millisecond // takes what is run that few times
 	mostRuns     = 64                     // of a batch that is so short that a few say little
 	enough       = 10 * time.Millisecond  // of which so much is measured
+	sure         = 100 * time.Millisecond // the same of what threads and instances are chosen by
+	sureRuns     = 10                     // the least, unless it is long
 	slow         = time.Second            // what takes longer is the last size
 
 	// A size that is so many times that at which the model does the most, and so many
@@ -58,32 +61,45 @@ const (
 
 // Next returns what to measure next, and false if all has been. First one instance
 // runs each size by itself, then as many at once as may, at the size at which the
-// model does the most.
+// model does the most. That size is measured once more before: the best of many that
+// were measured a few times is rather the luckiest of them.
 func Next(b Bounds, f Findings) (Step, bool) {
 	sizes := f.Profile.Sizes
 	if len(sizes) == 0 {
 		return Step{Rows: 1, Instances: 1, Runs: sizeRuns}, true
 	}
 	last := sizes[len(sizes)-1]
-	if n := runs(sizeRuns, last.Took); last.Rows == 1 && last.Runs == sizeRuns && n > sizeRuns {
-		return Step{Rows: 1, Instances: 1, Runs: n}, true // nobody knew before how short it is
+	if last.Rows == 1 && !settled(last) {
+		return again(last), true // nobody knew before how short it is
 	}
 	past := last.Rows >= max(least, beyond*Efficient(f.Profile).Rows)
 	if f.Ended == "" && last.Took <= slow && !past {
 		if last.Rows < b.MaxRows {
 			rows := min(b.MaxRows, automatic.SizeAfter(last.Rows))
-			return Step{Rows: rows, Instances: 1, Runs: runs(sizeRuns, last.Took)}, true
+			return Step{Rows: rows, Instances: 1, Runs: runs(sizeRuns, enough, last.Took)}, true
 		}
 	}
+	best := Efficient(f.Profile)
+	if len(f.Profile.Slowdown) == 0 && !settled(best) {
+		return again(best), true
+	}
 	if n := len(f.Profile.Slowdown); n < b.Instances && b.Instances > 1 {
-		best := Efficient(f.Profile)
-		return Step{Rows: best.Rows, Instances: max(2, n+1), Runs: runs(instanceRuns, best.Took)}, true
+		return Step{Rows: best.Rows, Instances: max(2, n+1), Runs: runs(instanceRuns, sure, best.Took)}, true
 	}
 	return Step{}, false
 }
 
-// runs returns how often a batch is run that takes about so long.
-func runs(usual int, takes time.Duration) int {
+// again measures a size once more, as often as it takes to be sure.
+func again(t automatic.Timing) Step {
+	return Step{Rows: t.Rows, Instances: 1, Runs: runs(sureRuns, sure, t.Took)}
+}
+
+// settled reports whether that has been done, or is not worth it.
+func settled(t automatic.Timing) bool { return t.Runs >= sureRuns || t.Took > long }
+
+// runs returns how often a batch is run that takes about so long, and of which so
+// much is enough.
+func runs(usual int, enough, takes time.Duration) int {
 	if takes > long {
 		return instanceRuns
 	}
@@ -114,7 +130,9 @@ func (f Findings) Add(s Step, took []time.Duration) Findings {
 	p := f.Profile
 	if s.Instances == 1 {
 		sizes := slices.DeleteFunc(slices.Clone(p.Sizes), func(t automatic.Timing) bool { return t.Rows == s.Rows })
-		p.Sizes = append(sizes, automatic.Timing{Rows: s.Rows, Took: middle, Slow: took[(len(took)-1)*95/100], Runs: len(took)})
+		sizes = append(sizes, automatic.Timing{Rows: s.Rows, Took: middle, Slow: took[(len(took)-1)*95/100], Runs: len(took)})
+		slices.SortFunc(sizes, func(a, b automatic.Timing) int { return cmp.Compare(a.Rows, b.Rows) })
+		p.Sizes = sizes
 	} else {
 		alone := timeOf(p, s.Rows)
 		// Others at work do not make a batch faster. What looks like it is chance.
@@ -167,6 +185,7 @@ type Setting struct {
 // A Choice is how a model computes the most.
 type Choice struct {
 	Threads   int // for one batch
+	Lone      int // for one that begins while no other runs, if that is more; 0 if not
 	Instances int // at once
 	Rows      int // of the size at which it does
 	PerSecond float64
@@ -178,8 +197,13 @@ const (
 	near = 1.03
 
 	// crowded is the part that is left of what a batch on several threads does, once
-	// there are clients: it waits for whichever of its threads waits for a core.
-	crowded = 0.9
+	// there are clients: it waits for whichever of its threads waits for a core. The
+	// text recogniser does 0.84 and 0.69 of it with 32 and 64 clients on two cores.
+	crowded = 0.8
+
+	// lonely is how many times as fast more threads must answer a small batch that is
+	// alone to be worth having the model in memory twice.
+	lonely = 1.15
 )
 
 // Choose returns the best of some settings, of which there is at least one: the one
@@ -187,7 +211,8 @@ const (
 // while there are none. Then several threads for one batch look as good as one
 // thread for each of several; but under load the server itself wants the cores, too,
 // which costs the former more. Settings within three percent are equal; then fewer
-// instances are better, and then fewer threads.
+// instances are better, and then fewer threads. A batch that begins while no other
+// runs may have more threads than those that are chosen for load.
 func Choose(settings []Setting) Choice {
 	all := Choices(settings)
 	best := 0.0
@@ -212,7 +237,9 @@ func Choose(settings []Setting) Choice {
 func Choices(settings []Setting) (all []Choice) {
 	for _, s := range settings {
 		for n := range max(1, len(s.Found.Profile.Slowdown)) {
-			all = append(all, choiceOf(s, n+1))
+			c := choiceOf(s, n+1)
+			c.addLone(settings)
+			all = append(all, c)
 		}
 	}
 	return all
@@ -229,6 +256,71 @@ func choiceOf(s Setting, instances int) Choice {
 		Threads: s.Threads, Instances: instances, Rows: best.Rows,
 		PerSecond: rate(best) * float64(instances) / slower, Alone: timeOf(p, 1),
 	}
+}
+
+// addLone gives batches that are alone the number of threads that answers them
+// soonest. Where no two ever run at once all are alone, and the number for all of
+// them is the one to choose.
+func (c *Choice) addLone(settings []Setting) {
+	usual, least := profileOf(settings, c.Threads), lonely
+	if len(usual.Slowdown) < 2 {
+		return
+	}
+	for _, s := range settings {
+		if s.Threads <= c.Threads {
+			continue
+		}
+		if times := sooner(usual, s.Found.Profile); times >= least {
+			least = times
+			c.Lone, c.Alone = s.Threads, timeOf(s.Found.Profile, 1)
+		}
+	}
+}
+
+// sooner returns how many times as fast small batches are by one profile as by
+// another: the middle of several sizes, of which one may have been disturbed.
+func sooner(usual, lone automatic.Profile) float64 {
+	const small = 8
+	var times []float64
+	for _, t := range lone.Sizes {
+		if took := timeOf(usual, t.Rows); t.Rows <= small && took > 0 {
+			times = append(times, float64(took)/float64(t.Took))
+		}
+	}
+	if len(times) == 0 {
+		return 0
+	}
+	slices.Sort(times)
+	return times[(len(times)-1)/2]
+}
+
+// Profile returns what is known of a model that runs as was chosen from some
+// settings. It is empty if that has not been measured. Where lone batches have more
+// threads, sizes are those of lone batches, and beside others they lose these threads,
+// too.
+func (c *Choice) Profile(settings []Setting) automatic.Profile {
+	usual, lone := profileOf(settings, c.Threads), profileOf(settings, c.Lone)
+	if c.Lone == 0 || len(usual.Sizes) == 0 || len(lone.Sizes) == 0 {
+		return usual
+	}
+	loss := crowded * rate(Efficient(lone)) / rate(Efficient(usual))
+	p := automatic.Profile{Sizes: lone.Sizes}
+	for i, slower := range usual.Slowdown {
+		if i > 0 {
+			slower = max(1, slower*loss)
+		}
+		p.Slowdown = append(p.Slowdown, slower)
+	}
+	return p
+}
+
+func profileOf(settings []Setting, threads int) automatic.Profile {
+	for _, s := range settings {
+		if s.Threads == threads {
+			return s.Found.Profile
+		}
+	}
+	return automatic.Profile{}
 }
 
 // score returns about how many rows a second are done while there are clients.

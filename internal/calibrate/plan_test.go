@@ -1,6 +1,7 @@
 package calibrate
 
 import (
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -33,26 +34,35 @@ func TestSizesAreMeasuredInOrderAndThenInstances(t *testing.T) {
 	steps, f := follow(Bounds{MaxRows: 64, Instances: 3}, func(rows, instances int) time.Duration {
 		return time.Duration(instances) * (5*ms + time.Duration(rows)*ms/2)
 	})
-	want := []int{1, 2, 3, 4, 5, 6, 8, 9, 10, 12, 14, 16, 17, 20, 24, 28, 32, 33, 40, 48, 56, 64, 64, 64}
+	want := []int{1, 1, 2, 3, 4, 5, 6, 8, 9, 10, 12, 14, 16, 17, 20, 24, 28, 32, 33, 40, 48, 56, 64, 64, 64, 64}
 	if !slices.Equal(rowsOf(steps), want) {
 		t.Errorf("sizes %v, want %v", rowsOf(steps), want)
 	}
 	for i, s := range steps {
-		if i < 22 && (s.Instances != 1 || s.Runs != 5) || i >= 22 && (s.Instances != i-20 || s.Runs != 3) {
-			t.Errorf("step %d is %+v", i, s)
+		want := Step{Rows: s.Rows, Instances: 1, Runs: 5}
+		switch {
+		case i == 1:
+			want.Runs = 18 // for 100 ms
+		case i == 23:
+			want.Runs = 10 // the best once more
+		case i > 23:
+			want.Instances, want.Runs = i-22, 3
+		}
+		if s != want {
+			t.Errorf("step %d is %+v, want %+v", i, s, want)
 		}
 	}
 	if !slices.Equal(f.Profile.Slowdown, []float64{1, 2, 3}) {
 		t.Errorf("slowdown %v", f.Profile.Slowdown)
 	}
-	if got, want := f.Profile.Sizes[21], (automatic.Timing{Rows: 64, Took: 37 * ms, Slow: 37 * ms, Runs: 5}); got != want {
+	if got, want := f.Profile.Sizes[21], (automatic.Timing{Rows: 64, Took: 37 * ms, Slow: 37 * ms, Runs: 10}); got != want {
 		t.Errorf("found %+v, want %+v", got, want)
 	}
 }
 
 func TestLargeSizesAreFewAndTheLargestIsAmongThem(t *testing.T) {
 	steps, _ := follow(Bounds{MaxRows: 150, Instances: 1}, func(int, int) time.Duration { return 10 * ms })
-	if got, want := rowsOf(steps)[21:], []int{64, 65, 80, 96, 112, 128, 129, 150}; !slices.Equal(got, want) {
+	if got, want := rowsOf(steps)[22:], []int{64, 65, 80, 96, 112, 128, 129, 150, 150}; !slices.Equal(got, want) {
 		t.Errorf("sizes %v, want %v", got, want)
 	}
 }
@@ -66,7 +76,7 @@ func TestASizeThatTakesLongerThanASecondIsTheLast(t *testing.T) {
 
 func TestSizesFarBeyondTheBestAreNotMeasured(t *testing.T) {
 	steps, _ := follow(Bounds{MaxRows: 64, Instances: 1}, func(rows, _ int) time.Duration { return time.Duration(rows*rows) * 3 * ms })
-	if got, want := rowsOf(steps), []int{1, 2, 3, 4, 5, 6, 8, 9, 10, 12, 14, 16}; !slices.Equal(got, want) {
+	if got, want := rowsOf(steps), []int{1, 1, 2, 3, 4, 5, 6, 8, 9, 10, 12, 14, 16}; !slices.Equal(got, want) {
 		t.Errorf("sizes %v, want %v", got, want)
 	}
 	if last := steps[len(steps)-1]; last.Runs != 3 {
@@ -75,7 +85,7 @@ func TestSizesFarBeyondTheBestAreNotMeasured(t *testing.T) {
 }
 
 func TestWhatEndedIsNotTriedAgain(t *testing.T) {
-	f := Findings{Profile: automatic.Profile{Sizes: []automatic.Timing{{Rows: 1, Took: 10 * ms, Slow: 10 * ms, Runs: 5}}}, Ended: "memory ran out"}
+	f := Findings{Profile: automatic.Profile{Sizes: []automatic.Timing{{Rows: 1, Took: 10 * ms, Slow: 10 * ms, Runs: 10}}}, Ended: "memory ran out"}
 	if s, more := Next(Bounds{MaxRows: 8, Instances: 1}, f); more {
 		t.Errorf("%+v comes next", s)
 	}
@@ -83,9 +93,22 @@ func TestWhatEndedIsNotTriedAgain(t *testing.T) {
 
 func TestShortBatchesAreRunMoreOften(t *testing.T) {
 	steps, f := follow(Bounds{MaxRows: 2, Instances: 1}, func(int, int) time.Duration { return ms / 2 })
-	want := []Step{{1, 1, 5}, {1, 1, 20}, {2, 1, 20}}
-	if !slices.Equal(steps, want) || len(f.Profile.Sizes) != 2 || f.Profile.Sizes[0].Runs != 20 {
+	want := []Step{{1, 1, 5}, {1, 1, 64}, {2, 1, 20}}
+	if !slices.Equal(steps, want) || len(f.Profile.Sizes) != 2 || f.Profile.Sizes[0].Runs != 64 {
 		t.Errorf("steps %v, want %v; found %+v", steps, want, f)
+	}
+}
+
+func TestASizeThatWasLuckyDoesNotWin(t *testing.T) {
+	seen := map[int]int{}
+	steps, f := follow(Bounds{MaxRows: 4, Instances: 1}, func(rows, _ int) time.Duration {
+		if seen[rows]++; rows == 3 && seen[rows] == 1 {
+			return 5 * ms
+		}
+		return time.Duration(5+5*rows) * ms
+	})
+	if got, want := rowsOf(steps), []int{1, 1, 2, 3, 4, 3, 4}; !slices.Equal(got, want) || Efficient(f.Profile).Rows != 4 {
+		t.Errorf("sizes %v, want %v; the best is %+v", got, want, Efficient(f.Profile))
 	}
 }
 
@@ -113,17 +136,17 @@ func TestTheChoice(t *testing.T) {
 			"batching costs: one row, on both cores",
 			[]Setting{
 				{1, profile([]float64{1, 1}, size(1, 20*ms), size(2, 53*ms))},
-				{2, profile(nil, size(1, 16*ms), size(2, 40*ms))},
+				{2, profile(nil, size(1, 18*ms), size(2, 40*ms))},
 			},
 			Choice{Threads: 1, Instances: 2, Rows: 1, PerSecond: 100, Alone: 20 * ms},
 		},
 		{
-			"two threads are twice as fast while nobody else wants a core: one thread each",
+			"two threads are twice as fast while nobody else wants a core: one thread each, and both for one that is alone",
 			[]Setting{
 				{1, profile([]float64{1, 1}, size(1, 4*ms), size(2, 8*ms))},
 				{2, profile(nil, size(1, 2*ms), size(2, 4*ms))},
 			},
-			Choice{Threads: 1, Instances: 2, Rows: 1, PerSecond: 500, Alone: 4 * ms},
+			Choice{Threads: 1, Lone: 2, Instances: 2, Rows: 1, PerSecond: 500, Alone: 2 * ms},
 		},
 		{
 			"instances disturb each other: two threads for each batch",
@@ -131,6 +154,27 @@ func TestTheChoice(t *testing.T) {
 				{1, profile([]float64{1, 1.6}, size(1, 4*ms), size(2, 8*ms))},
 				{2, profile(nil, size(1, 2*ms), size(2, 4*ms))},
 			},
+			Choice{Threads: 2, Instances: 1, Rows: 1, PerSecond: 500, Alone: 2 * ms},
+		},
+		{
+			"one that is alone has little of two threads",
+			[]Setting{
+				{1, profile([]float64{1, 1}, size(1, 4*ms), size(2, 8*ms))},
+				{2, profile(nil, size(1, 3700*time.Microsecond), size(2, 7200*time.Microsecond))},
+			},
+			Choice{Threads: 1, Instances: 2, Rows: 1, PerSecond: 500, Alone: 4 * ms},
+		},
+		{
+			"of several sizes one was disturbed",
+			[]Setting{
+				{1, profile([]float64{1, 1}, size(1, 4*ms), size(2, 8*ms), size(3, 12*ms))},
+				{2, profile(nil, size(1, 4*ms), size(2, 4*ms), size(3, 6*ms))},
+			},
+			Choice{Threads: 1, Lone: 2, Instances: 2, Rows: 1, PerSecond: 500, Alone: 4 * ms},
+		},
+		{
+			"there is one instance: all batches are alone",
+			[]Setting{{1, profile(nil, size(1, 4*ms))}, {2, profile(nil, size(1, 2*ms))}},
 			Choice{Threads: 2, Instances: 1, Rows: 1, PerSecond: 500, Alone: 2 * ms},
 		},
 		{
@@ -147,6 +191,22 @@ func TestTheChoice(t *testing.T) {
 		if got := Choose(tt.settings); got != tt.want {
 			t.Errorf("%s: %+v, want %+v", tt.name, got, tt.want)
 		}
+	}
+}
+
+func TestALoneBatchLosesItsThreadsBesideOthers(t *testing.T) {
+	settings := []Setting{
+		{1, profile([]float64{1, 1.2}, automatic.Timing{Rows: 1, Took: 4 * ms})},
+		{2, profile(nil, automatic.Timing{Rows: 1, Took: 2 * ms})},
+	}
+	runs := Choice{Threads: 1, Lone: 2}
+	got := runs.Profile(settings)
+	// Twice as slow, of which a fifth would have been lost to clients anyway.
+	if len(got.Slowdown) != 2 || math.Abs(got.Slowdown[1]-1.2*2*crowded) > 1e-9 || timeOf(got, 1) != 2*ms {
+		t.Errorf("found %+v", got)
+	}
+	if got := runs.Profile(settings[1:]); len(got.Sizes) > 0 {
+		t.Errorf("without a figure of the usual number of threads: %+v", got)
 	}
 }
 

@@ -28,7 +28,7 @@ type Key struct {
 }
 
 // format is that of the files. It changes when what is measured does.
-const format = 1
+const format = 2
 
 // A Store keeps findings: in memory, for models that are loaded again or under
 // several names, and in a directory, one small file for each key, from one start of

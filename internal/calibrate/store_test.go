@@ -47,8 +47,8 @@ func TestFindingsAreKept(t *testing.T) {
 }
 
 func TestFilesThatKnowNothingOfShapesAreRead(t *testing.T) {
-	const name = "32818e5a79c537b09c65593bbf69322e.json"
-	const text = `{"Format":1,"Key":{"Model":"abc","Engine":"e 1","CPU":"fast","Cores":2,"Threads":1},"Found":{"Profile":{"Sizes":[{"Rows":1,"Took":3,"Slow":4,"Runs":5}]}}}`
+	const name = "73e5df6988f5de9118e9e793c2512634.json"
+	const text = `{"Format":2,"Key":{"Model":"abc","Engine":"e 1","CPU":"fast","Cores":2,"Threads":1},"Found":{"Profile":{"Sizes":[{"Rows":1,"Took":3,"Slow":4,"Runs":5}]}}}`
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -66,8 +66,8 @@ func TestAFileThatMakesNoSenseIsIgnoredAndReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, text := range []string{
-		"", "{", string(good[:len(good)/2]), `{"Format":1}`,
-		strings.Replace(string(good), `"Format": 1`, `"Format": 2`, 1),
+		"", "{", string(good[:len(good)/2]), `{"Format":2}`,
+		strings.Replace(string(good), `"Format": 2`, `"Format": 1`, 1),
 		strings.Replace(string(good), `"CPU": "fast"`, `"CPU": "slow"`, 1),
 		strings.Replace(string(good), `"Took": 3`, `"Took": -3`, 1),
 		strings.Replace(string(good), "1.5", "0.5", 1),

@@ -44,6 +44,10 @@ type Source struct {
 	// Threads is how many compute one batch, if the configuration does not say and
 	// the engine is a [Threader]. 0 means that the engine chooses.
 	Threads int
+
+	// Lone is how many compute a batch that begins while the engine runs no other, if
+	// that is to be more than Threads. It costs the memory of the model once more.
+	Lone int
 }
 
 // A Threader is an engine that can let several threads compute one batch.

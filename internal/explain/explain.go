@@ -21,6 +21,7 @@ type Model struct {
 	Batching  Batching `json:"batching"`
 	Instances Number   `json:"instances"`         // that may run at once
 	Threads   *Number  `json:"threads,omitempty"` // of one batch; nil if the engine has no such thing
+	Lone      int      `json:"lone,omitempty"`    // threads of a batch that begins while no other runs; 0 if as of any
 	Measured  Measured `json:"measured"`
 
 	// Curve is how long batches take. Without a policy that learns, it is the mean of
@@ -118,6 +119,7 @@ const (
 // A Trial is a number of threads and instances, and what they do together.
 type Trial struct {
 	Threads   int           `json:"threads"`
+	Lone      int           `json:"lone,omitempty"` // of a batch that begins while no other runs; 0 if as of any
 	Instances int           `json:"instances"`
 	Rows      int           `json:"rows"` // of the batches at which they do the most
 	PerSecond float64       `json:"rows_per_second"`

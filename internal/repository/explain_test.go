@@ -98,7 +98,7 @@ func TestWhatIsFoundOutIsToldWithItsReasons(t *testing.T) {
 		synctest.Wait()
 		m = explained(t, r, "a")
 		// With two threads there is one instance, of which there is nothing to compare.
-		if m.Threads.Count != 2 || m.Instances.Count != 1 || m.Measured.State != explain.Ended || m.Measured.Steps != 9 || len(m.Measured.Tried) != 3 {
+		if m.Threads.Count != 2 || m.Instances.Count != 1 || m.Measured.State != explain.Ended || m.Measured.Steps != 13 || len(m.Measured.Tried) != 3 {
 			t.Errorf("in the end it says %+v", m)
 		}
 		for _, tried := range m.Measured.Tried {

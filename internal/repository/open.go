@@ -99,11 +99,12 @@ func (r *Repository) openPatiently(ctx context.Context, w *wish, n int64, how ma
 // manner is the one in which it begins.
 type manner struct {
 	threads   int               // of one batch; 0 means that the engine chooses
+	lone      int               // of one that begins while no other runs; 0 means as many as of any
 	instances int               // 0 means as many as there are cores for
 	checked   bool              // whether its rows are computed by themselves is known
 	apart     string            // why they are not
 	inputs    *calibrate.Inputs // that it is tried with; nil if they are still to be found
-	found     calibrate.Findings
+	profile   automatic.Profile // what was measured of it so
 	measured  *explain.Measured // how that came; nil if it was not measured
 	stats     *stats.Counters   // of the version whose place it takes; nil if there is none
 }
@@ -125,7 +126,7 @@ func (r *Repository) open(ctx context.Context, w *wish, n int64, how manner) (*V
 	if err != nil {
 		return nil, err
 	}
-	src := engine.Source{Config: cfg, Version: n, Dir: w.dir(n), Bare: w.found.file != "", Threads: how.threads}
+	src := engine.Source{Config: cfg, Version: n, Dir: w.dir(n), Bare: w.found.file != "", Threads: how.threads, Lone: how.lone}
 	need, err := r.claimMemory(runner.Engine, src)
 	if err != nil {
 		return nil, err
@@ -139,7 +140,7 @@ func (r *Repository) open(ctx context.Context, w *wish, n int64, how manner) (*V
 	cfg = src.Config
 	v := &Version{
 		Config: cfg, Labels: labels, Number: n, Stats: how.stats, Memory: need,
-		model: loaded, stamp: w.versions[n], threads: max(1, how.threads),
+		model: loaded, stamp: w.versions[n], threads: max(1, how.threads), lone: how.lone,
 	}
 	if v.Stats == nil {
 		v.Stats = stats.New(cfg.MaxBatchSize)
@@ -151,7 +152,7 @@ func (r *Repository) open(ctx context.Context, w *wish, n int64, how manner) (*V
 	if err := r.warm(ctx, v, samples, how); err != nil {
 		return nil, errors.Join(err, v.close())
 	}
-	v.Scheduler.Calibrated(how.found.Profile)
+	v.Scheduler.Calibrated(how.profile)
 	v.measured.Store(how.measured)
 	for _, warning := range cfg.Warnings {
 		r.opts.Log.Warn("model configuration", "model", cfg.Name, "version", n, "at", warning.Where, "field", warning.Field, "warning", warning.Text)
@@ -264,7 +265,7 @@ func (r *Repository) schedule(ctx context.Context, v *Version, runner Runner, ho
 	b.TakeTurns = left && runner.Device != nil
 	if v.Config.Tunes() {
 		b.Policy = automatic.New(automatic.Options{
-			MaxRows: v.Config.MaxBatchSize, Instances: count, Preferred: slices.Sorted(slices.Values(v.Config.Dynamic.Preferred)),
+			MaxRows: v.Config.MaxBatchSize, Instances: count, Lone: how.lone > 0, Preferred: slices.Sorted(slices.Values(v.Config.Dynamic.Preferred)),
 			Objective: v.Config.Objective,
 		})
 	}

@@ -159,6 +159,7 @@ type Version struct {
 	rereads bool              // its instances may read its files again
 	sent    *upload           // where they are, if a client sent them; nil if not
 	threads int               // of one batch, if the engine can be told
+	lone    int               // of one that begins while no other runs, if that is more
 	counted bool              // the number of instances was left to us
 	inputs  *calibrate.Inputs // that it can be measured with; nil if none are known
 

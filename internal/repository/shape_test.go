@@ -95,7 +95,7 @@ func TestAModelIsMeasuredWithTheShapeThatItsRequestsHave(t *testing.T) {
 		var log bytes.Buffer
 		opts := Options{Log: slog.New(slog.NewTextHandler(&log, nil))}
 		opts.Store = calibrate.NewStore(kept, opts.Log)
-		for start, want := range [][2]string{{"steps=8 threads=1 instances=1 batch=4", "steps=8 threads=2 instances=1 batch=1"}, {"steps=0 threads=1", "steps=0 threads=2"}} {
+		for start, want := range [][2]string{{"steps=12 threads=1 instances=1 lone=0 batch=4", "steps=10 threads=2 instances=1 lone=0 batch=1"}, {"steps=0 threads=1", "steps=0 threads=2"}} {
 			log.Reset()
 			r := tuned(t, d, &broad{}, p, opts)
 			told := func(shape string, from explain.From, efficient, threads int, steps uint64) {
@@ -106,18 +106,18 @@ func TestAModelIsMeasuredWithTheShapeThatItsRequestsHave(t *testing.T) {
 				}
 			}
 			send(t, r, 0, 0)
-			told("x[16]", explain.MadeUp, 4, 1, 8)
+			told("x[16]", explain.MadeUp, 4, 1, 12)
 			send(t, r, 15, 320)
-			told("x[16]", explain.MadeUp, 4, 1, 8)
+			told("x[16]", explain.MadeUp, 4, 1, 12)
 			send(t, r, 1, 320)
-			told("x[320]", explain.Traffic, 1, 2, 16)
+			told("x[320]", explain.Traffic, 1, 2, 22)
 			send(t, r, 100, 320) // it does not ask again, although another version has taken its place
-			told("x[320]", explain.Traffic, 1, 2, 16)
+			told("x[320]", explain.Traffic, 1, 2, 22)
 			if n := strings.Count(log.String(), "model measured"); n != 2 || !strings.Contains(log.String(), want[0]) || !strings.Contains(log.String(), want[1]) {
 				t.Errorf("start %d: measured %d times, want %q in\n%s", start, n, want, &log)
 			}
 			send(t, r, 20, 16)
-			told("x[16]", explain.MadeUp, 4, 1, 16)
+			told("x[16]", explain.MadeUp, 4, 1, 22)
 			if err := r.Close(); err != nil {
 				t.Error(err)
 			}
@@ -159,7 +159,7 @@ func TestAModelWithASampleKeepsToIt(t *testing.T) {
 		r := tuned(t, d, &broad{}, p, Options{})
 		send(t, r, 0, 0)
 		send(t, r, 100, 320)
-		if m := explained(t, r, "a").Measured; m.Shape != "x[8]" || m.ShapeFrom != explain.Sample || m.Steps != 8 {
+		if m := explained(t, r, "a").Measured; m.Shape != "x[8]" || m.ShapeFrom != explain.Sample || m.Steps != 12 {
 			t.Errorf("measured %+v", m)
 		}
 		if err := r.Close(); err != nil {

@@ -173,40 +173,49 @@ func (t *tuner) find(ctx context.Context) (replaced bool, err error) {
 	}
 	t.tell(settings)
 	settings = slices.DeleteFunc(settings, func(s calibrate.Setting) bool { return len(s.Found.Profile.Sizes) == 0 })
+	if len(settings) == 0 {
+		return false, errUnmeasured
+	}
 	best := calibrate.Choose(settings)
-	t.r.opts.Log.Info("model measured", "model", t.m.name, "version", t.v.Number, "steps", measured,
-		"threads", best.Threads, "instances", best.Instances, "batch", best.Rows, "perSecond", int(best.PerSecond), "alone", best.Alone,
-		"disturbed", slices.ContainsFunc(settings, func(s calibrate.Setting) bool { return s.Found.Disturbed }), "shape", t.inputs.Shape())
 	t.v.measured.Store(t.told(settings, best))
-	how := manner{threads: best.Threads, measured: t.v.measured.Load(), checked: true, apart: t.v.Config.Apart, inputs: &t.inputs, stats: t.v.Stats}
-	for _, s := range settings {
-		if s.Threads == best.Threads {
-			how.found = s.Found
-		}
+	how := manner{
+		threads: best.Threads, lone: best.Lone, profile: best.Profile(settings), measured: t.v.measured.Load(),
+		checked: true, apart: t.v.Config.Apart, inputs: &t.inputs, stats: t.v.Stats,
 	}
 	if t.v.counted && !t.v.Config.Tunes() { // nobody else would see to it
 		how.instances = best.Instances
 	}
-	same := best.Threads == t.v.threads && (how.instances == 0 || how.instances == t.v.Config.Instances)
-	if same || len(t.w.with.Files) > 0 {
+	fits := best.Threads == t.v.threads && best.Lone == t.v.lone && (how.instances == 0 || how.instances == t.v.Config.Instances)
+	fits = fits || len(t.w.with.Files) > 0
+	t.r.opts.Log.Info("model measured", "model", t.m.name, "version", t.v.Number, "steps", measured,
+		"threads", best.Threads, "instances", best.Instances, "lone", best.Lone, "batch", best.Rows, "perSecond", int(best.PerSecond), "alone", best.Alone,
+		"disturbed", slices.ContainsFunc(settings, func(s calibrate.Setting) bool { return s.Found.Disturbed }), "runsSo", fits, "shape", t.inputs.Shape())
+	if fits {
 		return false, nil
 	}
 	return t.retune(ctx, how)
 }
 
+// errUnmeasured is that of a version that serves otherwise than it can be measured.
+// Why, the log has said.
+var errUnmeasured = errors.New("no number of threads could be measured")
+
 // tell tells the version what is known of it as it runs.
 func (t *tuner) tell(settings []calibrate.Setting) {
-	for _, s := range settings {
-		switch {
-		case s.Threads != t.v.threads:
-		case !t.anew:
-			t.v.Scheduler.Calibrated(s.Found.Profile)
-		case len(s.Found.Profile.Sizes) > 0:
-			t.v.Scheduler.Recalibrated(s.Found.Profile)
-			t.anew = false
-		}
+	runs := calibrate.Choice{Threads: t.v.threads, Lone: t.v.lone}
+	known := runs.Profile(settings)
+	switch {
+	case !t.anew:
+		t.v.Scheduler.Calibrated(known)
+	case len(known.Sizes) > 0:
+		t.v.Scheduler.Recalibrated(known)
+		t.anew = false
 	}
 }
+
+// serves reports whether the version that serves computes every batch with so many
+// threads, so that it can be measured itself.
+func (t *tuner) serves(threads int) bool { return t.v.threads == threads && t.v.lone == 0 }
 
 // told is what to tell of a choice.
 func (t *tuner) told(settings []calibrate.Setting, best calibrate.Choice) *explain.Measured {
@@ -222,7 +231,7 @@ func (t *tuner) told(settings []calibrate.Setting, best calibrate.Choice) *expla
 	}
 	for _, c := range calibrate.Choices(settings) {
 		m.Tried = append(m.Tried, explain.Trial{
-			Threads: c.Threads, Instances: c.Instances, Rows: c.Rows, PerSecond: c.PerSecond, Alone: c.Alone, Chosen: c == best,
+			Threads: c.Threads, Lone: c.Lone, Instances: c.Instances, Rows: c.Rows, PerSecond: c.PerSecond, Alone: c.Alone, Chosen: c == best,
 		})
 	}
 	return m
@@ -302,7 +311,7 @@ func (t *tuner) measureAll(ctx context.Context, settings []calibrate.Setting) (s
 		return !unknown(s)
 	})
 	for _, s := range todo {
-		if s.Threads == t.v.threads {
+		if t.serves(s.Threads) {
 			if steps, err = t.measure(ctx, t.v, s); err != nil {
 				return steps, err
 			}
@@ -310,7 +319,7 @@ func (t *tuner) measureAll(ctx context.Context, settings []calibrate.Setting) (s
 		}
 	}
 	for _, s := range todo {
-		if s.Threads == t.v.threads {
+		if t.serves(s.Threads) {
 			continue
 		}
 		n, err := t.measureBeside(ctx, s)
@@ -405,7 +414,7 @@ func (t *tuner) retune(ctx context.Context, how manner) (replaced bool, err erro
 		}
 	}
 	r.replace(m, c, []*Version{v})
-	r.opts.Log.Info("model runs in another manner", "model", m.name, "version", v.Number, "threads", v.threads, "instances", v.Config.Instances)
+	r.opts.Log.Info("model runs in another manner", "model", m.name, "version", v.Number, "threads", v.threads, "instances", v.Config.Instances, "lone", v.lone)
 	if v.inputs != nil {
 		next := *t
 		next.v, next.inputs = v, *v.inputs

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -13,6 +14,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/engine/enginetest"
 	"github.com/shoal-serving/shoal/internal/engine/simulated"
+	"github.com/shoal-serving/shoal/internal/explain"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
 	"github.com/shoal-serving/shoal/internal/pacer"
@@ -68,8 +70,8 @@ func TestAModelIsMeasuredAndRunsAsIsBestForIt(t *testing.T) {
 		opts := Options{Log: slog.New(slog.NewTextHandler(&log, nil)), CPU: "fast"}
 		opts.Store = calibrate.NewStore(kept, opts.Log)
 		for start, want := range []string{
-			"steps=9 threads=2 instances=1 batch=4 perSecond=571 alone=5.5ms", // 5 with one thread, of which the last is two at once
-			"steps=0 threads=2 instances=1 batch=4 perSecond=571 alone=5.5ms",
+			"steps=13 threads=2 instances=1 lone=0 batch=4 perSecond=571 alone=5.5ms", // 7 with one thread, of which the last is two at once
+			"steps=0 threads=2 instances=1 lone=0 batch=4 perSecond=571 alone=5.5ms",
 		} {
 			log.Reset()
 			r := tuned(t, d, &threaded{simulated.Engine{Pacer: p}}, p, opts)
@@ -96,6 +98,51 @@ func TestAModelIsMeasuredAndRunsAsIsBestForIt(t *testing.T) {
 	})
 }
 
+// elastic is a simulated engine whose batches take half as long with two threads, and
+// twice as long as those beside another one.
+type elastic struct {
+	threaded
+	loaded []engine.Source
+}
+
+func (e *elastic) Load(ctx context.Context, src engine.Source) (engine.Model, error) {
+	e.loaded = append(e.loaded, src)
+	src.Config.Parameters = map[string]string{"fixed_us": "10000", "per_row_us": "1000"}
+	if src.Threads == 2 {
+		src.Config.Parameters = map[string]string{"fixed_us": "5000", "per_row_us": "500"}
+	}
+	return e.Engine.Load(ctx, src)
+}
+
+func TestALoneBatchHasMoreThreadsWhereThatAnswersItSooner(t *testing.T) {
+	d := newDisk(t).model("a", echoConfig+"dynamic_batching { }", "1")
+	synctest.Test(t, func(t *testing.T) {
+		p := pacer.NewPortable()
+		defer p.Close()
+		eng := &elastic{threaded: threaded{simulated.Engine{Pacer: p}}}
+		r := tuned(t, d, eng, p, Options{})
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if v := find(t, r, "a"); v.threads != 1 || v.lone != 2 || v.Config.Instances != 2 {
+			t.Errorf("it runs with %d threads, %d if it is alone, and %d instances", v.threads, v.lone, v.Config.Instances)
+		}
+		if last := eng.loaded[len(eng.loaded)-1]; len(eng.loaded) != 3 || last.Threads != 1 || last.Lone != 2 {
+			t.Errorf("loaded %d times, last %+v", len(eng.loaded), last)
+		}
+		m := explained(t, r, "a")
+		if m.Lone != 2 || !slices.ContainsFunc(m.Measured.Tried, func(tried explain.Trial) bool { return tried.Chosen && tried.Lone == 2 && tried.Instances == 2 }) {
+			t.Errorf("it says %+v", m)
+		}
+		// As fast as with two threads while alone, and as with one beside another.
+		if takes := m.Curve[0].Takes.Round(100 * time.Microsecond); takes != 5500*time.Microsecond || m.Policy.Slowdown[1] < 1.5 {
+			t.Errorf("one row takes %v, and beside another %v times as long", takes, m.Policy.Slowdown)
+		}
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestWhatWasMeasuredBesideOthersIsMeasuredAgainAtTheNextStart(t *testing.T) {
 	d, kept := newDisk(t).model("a", echoConfig+"dynamic_batching { }", "1"), t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -104,7 +151,7 @@ func TestWhatWasMeasuredBesideOthersIsMeasuredAgainAtTheNextStart(t *testing.T) 
 		began := time.Now()
 		others := true
 		var log bytes.Buffer
-		for start, want := range []string{"steps=9 ", "steps=9 ", "steps=0 "} {
+		for start, want := range []string{"steps=13 ", "steps=13 ", "steps=0 "} {
 			log.Reset()
 			opts := Options{Log: slog.New(slog.NewTextHandler(&log, nil))}
 			opts.Store = calibrate.NewStore(kept, opts.Log)

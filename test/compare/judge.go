@@ -30,12 +30,13 @@ type gate struct {
 	ok    bool // it was measured; if not, the peer is absent or there was no time
 }
 
-// kept reports whether the promise is.
+// kept reports whether the promise is, as far as can be told: what was measured in
+// turn keeps it if its interval reaches it.
 func (g gate) kept() bool {
 	if g.lower {
-		return g.ok && g.got.mid < g.bound
+		return g.ok && g.got.low < g.bound
 	}
-	return g.ok && g.got.mid >= g.bound
+	return g.ok && g.got.high >= g.bound
 }
 
 // near reports whether the figure has to be measured again, in turn with the peer's.

@@ -80,6 +80,20 @@ func TestWhatWasMeasuredInTurnCountsAlone(t *testing.T) {
 	}
 }
 
+func TestAPromiseIsKeptIfTheIntervalReachesIt(t *testing.T) {
+	const peer = "BentoML 1.4.40"
+	ours, theirs := [][2]float64{{500, 1}}, [][2]float64{{100, 1}}
+	for _, v := range []float64{0.9, 0.9, 0.9, 0.9, 0.95, 1.1, 1.1} {
+		ours, theirs = append(ours, [2]float64{100 * v, 5 / v}), append(theirs, [2]float64{100, 5})
+	}
+	r := measured(lone, map[string][][2]float64{untouched: ours, peer: theirs})
+	for _, f := range []figure{throughput, p99} {
+		if g := verdict(t, r, lone, peer, f, 1); !g.kept() || g.got.mid == g.bound {
+			t.Errorf("%v: kept %v, want it kept, although the median is beyond it", g, g.kept())
+		}
+	}
+}
+
 func TestThoseWhoWaitArePromisedToBeFarBehindALoneClient(t *testing.T) {
 	const peer = "MMS 1.1.11"
 	r := measured(lone, map[string][][2]float64{untouched: {{200, 6}}, peer: {{120, 9}}})

@@ -176,11 +176,6 @@ func (l *launch) measured(log string) (measured, known bool) {
 		return false, false
 	}
 	line, after, whole := strings.Cut(log[at:], "\n")
-	threads := "threads=1 " // which all begin with
-	if was := strings.LastIndex(log[:at], manner); was >= 0 {
-		_, threads, _ = strings.Cut(log[was:at], "threads=")
-		threads = "threads=" + strings.Fields(threads)[0] + " "
-	}
 	_, shape, _ := strings.Cut(line, " shape=")
 	known = true
 	for one := range strings.FieldsSeq(strings.Trim(shape, `"`)) {
@@ -188,7 +183,7 @@ func (l *launch) measured(log string) (measured, known bool) {
 			return one == t.Name+tensor.ShapeText(t.Shape[1:])
 		})
 	}
-	return whole && (strings.Contains(line, " "+threads) || strings.Contains(after, manner)), known
+	return whole && (strings.Contains(line, " runsSo=true ") || strings.Contains(after, manner)), known
 }
 
 func (l *launch) shoalByHand() error {

@@ -8,10 +8,11 @@ import (
 
 func TestAModelIsSettledOnceItWasMeasuredAsItIsAsked(t *testing.T) {
 	const (
-		guessed = `msg="model measured" model=` + modelName + ` version=1 threads=1 instances=2 shape=x[3,64,64]` + "\n"
-		seen    = `msg="model measured" model=` + modelName + ` version=1 threads=2 instances=1 shape=x[3,48,320]` + "\n"
-		fixed   = `msg="model measured" model=` + modelName + ` version=1 threads=2 instances=1 shape=""` + "\n"
-		manner  = `msg="model runs in another manner" model=` + modelName + ` version=1 threads=2 instances=1` + "\n"
+		guessed = `msg="model measured" model=` + modelName + ` version=1 runsSo=true shape=x[3,64,64]` + "\n"
+		seen    = `msg="model measured" model=` + modelName + ` version=1 runsSo=false shape=x[3,48,320]` + "\n"
+		fixed   = `msg="model measured" model=` + modelName + ` version=1 runsSo=false shape=""` + "\n"
+		manner  = `msg="model runs in another manner" model=` + modelName + ` version=1` + "\n"
+		settled = `msg="model measured" model=` + modelName + ` version=1 runsSo=true shape=x[3,48,320]` + "\n"
 	)
 	for _, tt := range []struct {
 		name, log       string
@@ -22,7 +23,7 @@ func TestAModelIsSettledOnceItWasMeasuredAsItIsAsked(t *testing.T) {
 		{"with another shape", guessed, true, false},
 		{"with its own, and about to run otherwise", guessed + seen, false, true},
 		{"and it runs so", guessed + seen + manner, true, true},
-		{"with its own, once it runs so", fixed + manner + seen, true, true},
+		{"with its own, once it runs so", fixed + manner + settled, true, true},
 		{"a shape of which there is but one", fixed + manner, true, true},
 	} {
 		l := &launch{subject: &subject{in: []tensor.Tensor{{Name: "x", Shape: []int64{1, 3, 48, 320}}}}}

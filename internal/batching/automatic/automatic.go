@@ -16,6 +16,10 @@ type Options struct {
 	// many do. Zero means 1.
 	Instances int
 
+	// Lone says that a batch that begins while no other runs is given more to run on
+	// than others. Those have less until they end, also when they are alone by then.
+	Lone bool
+
 	// Preferred are sizes that leave at once, ascending, where the user set them but
 	// no delay. No other batch is larger than the largest of them.
 	Preferred []int

@@ -14,6 +14,7 @@ type run struct {
 	busy           bool
 	began          batching.Time
 	rows, requests int
+	least          int               // batches that it runs as beside, until it ends
 	beside         [most + 1]float64 // nanoseconds that it ran while n did, from 1
 }
 
@@ -52,11 +53,14 @@ func (p *Policy) Began(now batching.Time, instance int, items []*batching.Item) 
 	p.replayBegan(now, len(items), rows)
 	p.pass(now)
 	r := p.runOf(instance)
-	*r = run{busy: true, began: now, rows: rows, requests: len(items)}
+	*r = run{busy: true, began: now, rows: rows, requests: len(items), least: 1}
 	p.behind.began(float64(p.rows), float64(rows))
 	p.waiting -= len(items)
 	p.rows -= rows
 	p.running++
+	if p.opt.Lone {
+		r.least = min(p.running, most)
+	}
 	p.began = now
 	p.hold = hold{}
 }
@@ -131,8 +135,8 @@ func (p *Policy) pass(now batching.Time) {
 	ran, n := float64(now-p.changed), min(p.running, most)
 	p.changed = now
 	for i := range p.runs {
-		if p.runs[i].busy {
-			p.runs[i].beside[n] += ran
+		if r := &p.runs[i]; r.busy {
+			r.beside[max(n, r.least)] += ran
 		}
 	}
 }

@@ -2,8 +2,10 @@ package onnx
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/engine/onnx/onnxruntime"
@@ -12,14 +14,21 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// A model is one session, which all its instances run.
+// A model is one session, which all its instances run, or two.
 type model struct {
 	cfg             *modelconfig.Config
-	session         *onnxruntime.Session
+	usual           *session
+	lone            *session      // of batches that begin while no other runs; nil if they are as all others
+	running         *atomic.Int64 // batches, of all models of the engine
 	call            onnxruntime.CallOptions
 	inputs, outputs []bool // which of them are scalars for the model
 	nice            int
-	largest         peak // of the batches that used the session's memory
+}
+
+// A session is a loaded file, with threads of its own if a batch has several.
+type session struct {
+	*onnxruntime.Session
+	largest peak // of the batches that used its memory
 }
 
 // scalars says which of the configuration's tensors have a dimension of size 1
@@ -37,11 +46,18 @@ func (m *model) scalars(tensors []modelconfig.Tensor, ports []onnxruntime.Port) 
 
 // Instance implements [engine.Model].
 func (m *model) Instance(context.Context) (engine.Instance, error) {
-	call, err := m.session.NewCall(m.inputNames(), names(m.cfg.Outputs), m.call)
-	if err != nil {
-		return nil, coded(err)
+	i := &instance{model: m, thread: thread{nice: m.nice}}
+	for _, s := range []*session{m.usual, m.lone} {
+		if s == nil {
+			continue
+		}
+		c, err := s.NewCall(m.inputNames(), names(m.cfg.Outputs), m.call)
+		if err != nil {
+			return nil, errors.Join(coded(err), i.Close())
+		}
+		i.calls = append(i.calls, call{c, s})
 	}
-	return &instance{model: m, call: call, thread: thread{nice: m.nice}}, nil
+	return i, nil
 }
 
 // inputNames returns the inputs as Run gets them: those of requests, then those of
@@ -64,14 +80,17 @@ func names(tensors []modelconfig.Tensor) []string {
 
 // Close implements [engine.Model].
 func (m *model) Close() error {
-	m.session.Close()
+	m.usual.Close()
+	if m.lone != nil {
+		m.lone.Close()
+	}
 	return nil
 }
 
 // An instance is the right to run one batch at a time.
 type instance struct {
 	model  *model
-	call   *onnxruntime.Call
+	calls  []call // of the usual session, and of the one for lone batches if there is one
 	thread thread
 	in     []tensor.Tensor // the batch as the model wants it
 	shapes []int64         // of outputs that the model has no dimensions for
@@ -86,18 +105,26 @@ type instance struct {
 	unwatch func() bool
 }
 
+// A call is what runs batches in a session.
+type call struct {
+	*onnxruntime.Call
+	session *session
+}
+
 // Run implements [engine.Instance].
 func (i *instance) Run(ctx context.Context, in []tensor.Tensor, out *engine.Outputs) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	i.watch(ctx)
-	if i.model.call.CanShrink && i.model.largest.passed(size(in)) {
-		i.call.Shrink()
+	c := i.begin()
+	defer i.model.running.Add(-1)
+	if i.model.call.CanShrink && c.session.largest.passed(size(in)) {
+		c.Shrink()
 	}
 	in = i.arrange(in)
 	i.thread.lower()
-	tensors, memory, err := i.call.Run(in, out.Tensors[:0])
+	tensors, memory, err := c.Run(in, out.Tensors[:0])
 	i.thread.raise()
 	clear(i.in) // they are the caller's
 	if err != nil {
@@ -112,6 +139,17 @@ func (i *instance) Run(ctx context.Context, in []tensor.Tensor, out *engine.Outp
 	}
 	out.Tensors, out.Memory = tensors, memory
 	return nil
+}
+
+// begin counts a batch that begins, and returns what runs it. One that has the
+// cores to itself may use more of them. It keeps them when another begins beside it,
+// and that one has what is usual: so there are only ever too many threads while load
+// sets in, since under load a batch begins while others run.
+func (i *instance) begin() *call {
+	if i.model.running.Add(1) == 1 {
+		return &i.calls[len(i.calls)-1]
+	}
+	return &i.calls[0]
 }
 
 // arrange takes the dimensions of size 1 away that the model does not have.
@@ -162,7 +200,7 @@ func (i *instance) watch(ctx context.Context) {
 		defer i.mu.Unlock()
 		if number == i.watched {
 			i.stopped = true
-			i.call.Terminate(true)
+			i.terminate(true)
 		}
 	})
 }
@@ -179,13 +217,21 @@ func (i *instance) forget() {
 	i.watched++ // one that is ending just now comes too late
 	if i.stopped {
 		i.stopped = false
-		i.call.Terminate(false)
+		i.terminate(false)
+	}
+}
+
+func (i *instance) terminate(on bool) {
+	for _, c := range i.calls {
+		c.Terminate(on)
 	}
 }
 
 // Close implements [engine.Instance].
 func (i *instance) Close() error {
 	i.forget()
-	i.call.Close()
+	for _, c := range i.calls {
+		c.Close()
+	}
 	return nil
 }

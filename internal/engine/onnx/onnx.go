@@ -4,7 +4,10 @@
 // A model is loaded once, however many instances it has: the library lets any
 // number of threads run a session, so an instance is the right to run one batch
 // on it, and weights are in memory once. A batch is computed by the thread that
-// calls for it, unless the configuration asks for more.
+// calls for it, unless the configuration asks for more, or whoever loads the model
+// does: for all batches, or only for those that have the engine to themselves. The
+// latter run in a session of their own, because a session's threads are as many as
+// they are.
 //
 // What the library is and where it comes from is for package onnxruntime.
 package onnx
@@ -18,6 +21,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/engine/onnx/onnxruntime"
@@ -59,6 +63,8 @@ type Options struct {
 // is loaded, so that a server without ONNX models does not need it.
 type Engine struct {
 	opts Options
+
+	running atomic.Int64 // batches, of all models
 
 	mu      sync.Mutex // guards the following
 	runtime *onnxruntime.Runtime
@@ -120,20 +126,27 @@ func (e *Engine) Load(ctx context.Context, src engine.Source) (engine.Model, err
 	if err != nil {
 		return nil, err
 	}
-	if src.Threads > 1 && e.AnyThreads(src.Config) {
+	left := e.AnyThreads(src.Config)
+	if src.Threads > 1 && left {
 		set.useThreads(src.Threads)
 	}
 	s, err := e.load(ctx, src, set.session)
 	if err != nil {
 		return nil, err
 	}
+	m := &model{cfg: src.Config, usual: &session{Session: s}, call: set.call, nice: e.opts.Nice, running: &e.running}
 	if err := src.Config.Complete(modelconfig.Description{Inputs: ports(s.Inputs), Outputs: ports(s.Outputs), Batchable: true}); err != nil {
-		s.Close()
-		return nil, err
+		return nil, errors.Join(err, m.Close())
 	}
-	m := &model{cfg: src.Config, session: s, call: set.call, nice: e.opts.Nice}
 	m.inputs = m.scalars(src.Config.Inputs, s.Inputs)
 	m.outputs = m.scalars(src.Config.Outputs, s.Outputs)
+	if src.Lone > max(1, src.Threads) && left {
+		set.useThreads(src.Lone)
+		if s, err = e.load(ctx, src, set.session); err != nil {
+			return nil, errors.Join(err, m.Close())
+		}
+		m.lone = &session{Session: s}
+	}
 	return m, nil
 }
 

@@ -97,6 +97,44 @@ func TestConforms(t *testing.T) {
 	}
 }
 
+func TestConformsWithMoreThreadsForLoneBatches(t *testing.T) {
+	src := sources["mlp"]()
+	src.Lone = 2
+	enginetest.Conform(t, newEngine(t, Options{Nice: 10}), src)
+}
+
+func TestABatchThatBeginsAloneHasTheEngineToItself(t *testing.T) {
+	e := newEngine(t, Options{})
+	src := sources["mlp"]()
+	src.Lone = 2
+	opened, unload := load(t, e, src)
+	defer unload()
+	other, unloadOther := load(t, e, sources["add_sub"]()) // of another model, which counts as well
+	defer unloadOther()
+	inst, beside := opened.(*instance), other.(*instance)
+	lone := func(c *call) bool { return c == &inst.calls[1] }
+	if len(inst.calls) != 2 || len(beside.calls) != 1 {
+		t.Fatalf("%d and %d sessions, want 2 and 1", len(inst.calls), len(beside.calls))
+	}
+	if !lone(inst.begin()) {
+		t.Error("one that begins alone runs as any other")
+	}
+	if lone(inst.begin()) {
+		t.Error("one that begins beside it runs as if it were alone")
+	}
+	e.running.Add(-2)
+	beside.begin()
+	if lone(inst.begin()) {
+		t.Error("one that begins beside one of another model runs as if it were alone")
+	}
+	e.running.Add(-2)
+	runRows(t, opened, 1, 32)
+	if !lone(inst.begin()) {
+		t.Error("a batch that has ended still counts")
+	}
+	e.running.Add(-1)
+}
+
 func TestConformsWithASharedPool(t *testing.T) {
 	enginetest.Conform(t, newEngine(t, Options{Threads: 2}), sources["mlp"]())
 }

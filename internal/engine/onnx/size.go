@@ -55,7 +55,11 @@ func (e *Engine) Size(src engine.Source) (int64, error) {
 			size += other.Size()
 		}
 	}
-	return size / peakDenominator * peakNumerator, nil
+	peak := size / peakDenominator * peakNumerator
+	if src.Lone == 0 {
+		return peak, nil
+	}
+	return peak + size, nil // one session is loaded, and stays, while the other is at its peak
 }
 
 // A scanner reads an ONNX file for the names of the files that weights are in. It
