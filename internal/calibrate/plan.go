@@ -203,7 +203,7 @@ const (
 
 	// lonely is how many times as fast more threads must answer a small batch that is
 	// alone to be worth having the model in memory twice.
-	lonely = 1.15
+	lonely = 1.1
 )
 
 // Choose returns the best of some settings, of which there is at least one: the one
@@ -278,9 +278,13 @@ func (c *Choice) addLone(settings []Setting) {
 }
 
 // sooner returns how many times as fast small batches are by one profile as by
-// another: the middle of several sizes, of which one may have been disturbed.
+// another: the middle of several sizes, of which some may have been disturbed. It is
+// 0 if one row is slower.
 func sooner(usual, lone automatic.Profile) float64 {
-	const small = 8
+	const small = 16
+	if timeOf(lone, 1) > timeOf(usual, 1) {
+		return 0
+	}
 	var times []float64
 	for _, t := range lone.Sizes {
 		if took := timeOf(usual, t.Rows); t.Rows <= small && took > 0 {

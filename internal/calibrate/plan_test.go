@@ -136,7 +136,7 @@ func TestTheChoice(t *testing.T) {
 			"batching costs: one row, on both cores",
 			[]Setting{
 				{1, profile([]float64{1, 1}, size(1, 20*ms), size(2, 53*ms))},
-				{2, profile(nil, size(1, 18*ms), size(2, 40*ms))},
+				{2, profile(nil, size(1, 19*ms), size(2, 50*ms))},
 			},
 			Choice{Threads: 1, Instances: 2, Rows: 1, PerSecond: 100, Alone: 20 * ms},
 		},
@@ -160,7 +160,15 @@ func TestTheChoice(t *testing.T) {
 			"one that is alone has little of two threads",
 			[]Setting{
 				{1, profile([]float64{1, 1}, size(1, 4*ms), size(2, 8*ms))},
-				{2, profile(nil, size(1, 3700*time.Microsecond), size(2, 7200*time.Microsecond))},
+				{2, profile(nil, size(1, 3800*time.Microsecond), size(2, 7500*time.Microsecond))},
+			},
+			Choice{Threads: 1, Instances: 2, Rows: 1, PerSecond: 500, Alone: 4 * ms},
+		},
+		{
+			"one row takes longer on two threads",
+			[]Setting{
+				{1, profile([]float64{1, 1}, size(1, 4*ms), size(2, 8*ms), size(3, 12*ms))},
+				{2, profile(nil, size(1, 5*ms), size(2, 6*ms), size(3, 7*ms))},
 			},
 			Choice{Threads: 1, Instances: 2, Rows: 1, PerSecond: 500, Alone: 4 * ms},
 		},

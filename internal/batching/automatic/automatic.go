@@ -43,6 +43,7 @@ type Policy struct {
 	contention contention
 	rate       rate
 	gaps       gaps
+	vain       vain
 	returns    returns
 	behind     behind
 	drift      drift

@@ -504,3 +504,17 @@ func TestGapsTellHowCrowdedRequestsAre(t *testing.T) {
 		t.Errorf("%.2f come within 5 µs, want about a half", got)
 	}
 }
+
+func TestABatchThatBeganBesideOthersCountsSoUntilItEndsWhereLoneOnesHaveMore(t *testing.T) {
+	for lone, want := range map[bool][2]float64{false: {6e6, 4e6}, true: {0, 10e6}} {
+		p := New(Options{MaxRows: 4, Instances: 2, Lone: lone})
+		item := func() []*batching.Item { return []*batching.Item{{Rows: 1}} }
+		p.Began(0, 1, item())
+		p.Began(time.Millisecond, 2, item())
+		p.Ended(5*time.Millisecond, 1, item(), true)
+		p.pass(11 * time.Millisecond)
+		if got := p.runs[1].beside; got[1] != want[0] || got[2] != want[1] {
+			t.Errorf("lone %v: %v ns alone and %v beside another, want %v", lone, got[1], got[2], want)
+		}
+	}
+}

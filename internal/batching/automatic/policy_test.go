@@ -287,3 +287,29 @@ func TestWhenAnInstanceIsFreeIsTold(t *testing.T) {
 		t.Errorf("one that is late is free at %v, want now", free)
 	}
 }
+
+// Bursts end, and one client stays that sends a request from time to time. Gaps of
+// bursts are remembered, but nobody is waited for any more after some vain waits.
+func TestWhoStaysBehindWhenBurstsEndDoesNotWaitForThem(t *testing.T) {
+	held := func(alone int) time.Duration {
+		n, curve := 0, device.Curve{Fixed: 4 * ms, PerRow: 50 * us}
+		one := trial{policy: calibrated(curve), curve: curve, requests: 2000 + alone, gap: func(*rand.Rand) float64 {
+			switch n++; {
+			case n > 2000:
+				return 15_000
+			case n%4 == 0:
+				return 30_000
+			}
+			return 300
+		}}
+		one.run()
+		return one.held
+	}
+	bursts := held(0)
+	if bursts < 100*ms {
+		t.Errorf("during bursts requests waited for %v in all, so that this test shows nothing", bursts)
+	}
+	if waited := held(200) - bursts; waited > 8*ms {
+		t.Errorf("after them 200 requests waited for %v in all", waited)
+	}
+}

@@ -21,6 +21,9 @@ type run struct {
 // Arrived implements [batching.Watcher].
 func (p *Policy) Arrived(now batching.Time, it *batching.Item) {
 	p.rate.arrived(now, it.Rows)
+	if p.gaps.began {
+		p.vain.arrived(now - p.gaps.last)
+	}
 	p.gaps.arrived(now, p.unit)
 	if p.unit > 0 {
 		p.returns.arrived(now, p.unit)
@@ -49,6 +52,9 @@ func (p *Policy) Began(now batching.Time, instance int, items []*batching.Item) 
 	p.closed[p.why]++
 	if p.why == batching.Cut || p.why == batching.Shared {
 		p.startReplay(cut, now, p.opt.MaxRows)
+	}
+	if p.hold.rule == burst {
+		p.vain.ended(now-p.hold.since, p.gaps.last > p.hold.since)
 	}
 	p.replayBegan(now, len(items), rows)
 	p.pass(now)
