@@ -299,22 +299,16 @@ func sooner(usual, lone automatic.Profile) float64 {
 }
 
 // Profile returns what is known of a model that runs as was chosen from some
-// settings. It is empty if that has not been measured. Where lone batches have more
-// threads, sizes are those of lone batches, and beside others they lose these threads,
-// too.
+// settings. It is empty if that has not been measured. How long batches take is that
+// of the usual number of threads, by which sizes are chosen under load; lone ones are
+// faster.
 func (c *Choice) Profile(settings []Setting) automatic.Profile {
-	usual, lone := profileOf(settings, c.Threads), profileOf(settings, c.Lone)
-	if c.Lone == 0 || len(usual.Sizes) == 0 || len(lone.Sizes) == 0 {
-		return usual
+	p, lone := profileOf(settings, c.Threads), profileOf(settings, c.Lone)
+	if c.Lone == 0 || len(p.Slowdown) == 0 || len(lone.Sizes) == 0 {
+		return p
 	}
-	loss := crowded * rate(Efficient(lone)) / rate(Efficient(usual))
-	p := automatic.Profile{Sizes: lone.Sizes}
-	for i, slower := range usual.Slowdown {
-		if i > 0 {
-			slower = max(1, slower*loss)
-		}
-		p.Slowdown = append(p.Slowdown, slower)
-	}
+	p.Slowdown = slices.Clone(p.Slowdown)
+	p.Slowdown[0] = min(1, rate(Efficient(p))/(crowded*rate(Efficient(lone))))
 	return p
 }
 

@@ -211,9 +211,11 @@ func (p *page) contention() {
 	}
 	for i, s := range e.Slowdown {
 		switch n := i + 1; {
+		case n == 1 && s < 1:
+			p.say("Such a batch takes %.2f times as long as one of the others", s)
 		case n == 1:
 		case e.Measured[i]:
-			p.say("While %d batches run, each takes %.2f times as long, so that %.2f times as much gets done as with one", n, s, float64(n)/s)
+			p.say("While %d batches run, each takes %.2f times as long, so that %.2f times as much gets done as with one", n, s, float64(n)/s*e.Slowdown[0])
 		default:
 			p.say("While %d batches run, each is taken to need %.2f times as long, until it is measured", n, s)
 		}

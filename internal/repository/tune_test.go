@@ -133,9 +133,9 @@ func TestALoneBatchHasMoreThreadsWhereThatAnswersItSooner(t *testing.T) {
 		if m.Lone != 2 || !slices.ContainsFunc(m.Measured.Tried, func(tried explain.Trial) bool { return tried.Chosen && tried.Lone == 2 && tried.Instances == 2 }) {
 			t.Errorf("it says %+v", m)
 		}
-		// As fast as with two threads while alone, and as with one beside another.
-		if takes := m.Curve[0].Takes.Round(100 * time.Microsecond); takes != 5500*time.Microsecond || m.Policy.Slowdown[1] < 1.5 {
-			t.Errorf("one row takes %v, and beside another %v times as long", takes, m.Policy.Slowdown)
+		// Sizes are for load, where there is one thread for each; a lone batch is faster.
+		if takes := m.Curve[0].Takes.Round(100 * time.Microsecond); takes != 11*time.Millisecond || m.Policy.Slowdown[0] > 0.7 || m.Policy.Slowdown[1] > 1.1 {
+			t.Errorf("one row takes %v, and alone or beside another %v times as long", takes, m.Policy.Slowdown)
 		}
 		if err := r.Close(); err != nil {
 			t.Error(err)

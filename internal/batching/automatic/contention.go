@@ -7,7 +7,7 @@ const most = 16
 
 // A contention is how much longer a batch takes while others run beside it.
 type contention struct {
-	slow     [most + 1]float64 // how many times longer, while n run; from 1
+	slow     [most + 1]float64 // how many times longer, while n run; from 1, which is less than 1 if a batch that is alone has more to run on
 	measured [most + 1]float64 // batches that it rests on
 	lately   [most + 1]float64 // the same, since it was to be tried again
 	pinned   [most + 1]float64 // what calibration said of slow; 0 if nothing
@@ -39,6 +39,9 @@ func newContention(instances int) contention {
 // pin takes over what was calibrated.
 func (c *contention) pin(slowdown []float64, instances int) {
 	for i, s := range slowdown {
+		if i == 0 && s > 0 && s <= 1 {
+			c.slow[1] = s
+		}
 		if n := i + 1; n > 1 && n <= most && s >= 1 && !math.IsInf(s, 0) {
 			c.slow[n], c.measured[n], c.lately[n], c.pinned[n] = s, 30, 30, s
 		}
@@ -47,12 +50,7 @@ func (c *contention) pin(slowdown []float64, instances int) {
 }
 
 // by returns how many times longer a batch takes while n run.
-func (c *contention) by(n int) float64 {
-	if n <= 1 {
-		return 1
-	}
-	return c.slow[min(n, most)]
-}
+func (c *contention) by(n int) float64 { return c.slow[max(1, min(n, most))] }
 
 // speed returns how much work gets done while n batches run, relative to one.
 func (c *contention) speed(n int) float64 { return float64(n) / c.by(n) }
@@ -62,7 +60,7 @@ func (c *contention) speed(n int) float64 { return float64(n) / c.by(n) }
 // alone is the sum of ran[n]/slow[n], exactly; what is missing is spread over the
 // rates, by how much of the time each had (normalised least mean squares).
 func (c *contention) learn(alone float64, ran *[most + 1]float64, instances int) {
-	missing, all, sum := alone-ran[1], ran[1], 0.0
+	missing, all, sum := alone-ran[1]/c.slow[1], ran[1], 0.0
 	for n := 2; n <= most; n++ {
 		missing -= ran[n] / c.slow[n]
 		all += ran[n]
@@ -91,9 +89,18 @@ func (c *contention) learn(alone float64, ran *[most + 1]float64, instances int)
 	c.choose(instances)
 }
 
-// alone returns how long a batch would have taken alone; 0 if that cannot be said.
+// lone takes in a batch that had more to run on, since it was alone, and took so
+// many times as long as it would have without.
+func (c *contention) lone(times float64, instances int) {
+	const weight = 1. / 16 // under load it is another one, and soon known
+	c.slow[1] += weight * (max(0.05, min(1, times)) - c.slow[1])
+	c.choose(instances)
+}
+
+// alone returns how long a batch would have taken alone, with what all have; 0 if
+// that cannot be said.
 func (c *contention) alone(ran *[most + 1]float64) float64 {
-	sum := ran[1]
+	sum := ran[1] / c.slow[1]
 	for n := 2; n <= most; n++ {
 		if ran[n] > 0 && c.measured[n] < trusted {
 			return 0

@@ -505,16 +505,31 @@ func TestGapsTellHowCrowdedRequestsAre(t *testing.T) {
 	}
 }
 
-func TestABatchThatBeganBesideOthersCountsSoUntilItEndsWhereLoneOnesHaveMore(t *testing.T) {
-	for lone, want := range map[bool][2]float64{false: {6e6, 4e6}, true: {0, 10e6}} {
+func TestABatchThatIsNotLoneCountsAsBesideOthersUntilItEnds(t *testing.T) {
+	for lone, want := range map[bool][3][2]float64{
+		false: {{1e6, 4e6}, {6e6, 4e6}, {5e6, 0}},
+		true:  {{1e6, 4e6}, {0, 10e6}, {0, 5e6}},
+	} {
 		p := New(Options{MaxRows: 4, Instances: 2, Lone: lone})
 		item := func() []*batching.Item { return []*batching.Item{{Rows: 1}} }
+		var got [3][2]float64
+		end := func(n int, now batching.Time, instance int) {
+			p.Ended(now, instance, item(), true)
+			got[n] = [2]float64(p.runs[instance-1].beside[1:])
+		}
 		p.Began(0, 1, item())
-		p.Began(time.Millisecond, 2, item())
-		p.Ended(5*time.Millisecond, 1, item(), true)
-		p.pass(11 * time.Millisecond)
-		if got := p.runs[1].beside; got[1] != want[0] || got[2] != want[1] {
-			t.Errorf("lone %v: %v ns alone and %v beside another, want %v", lone, got[1], got[2], want)
+		p.Began(1*ms, 2, item())
+		end(0, 5*ms, 1)
+		end(1, 11*ms, 2)
+		p.Began(20*ms, 1, item()) // alone, but there was company
+		end(2, 25*ms, 1)
+		if got != want {
+			t.Errorf("lone %v: ran %v ns alone and beside another, want %v", lone, got, want)
+		}
+		p.Began(30*ms, 1, item())
+		p.Ended(35*ms, 1, item(), true)
+		if got := p.runs[0].beside[1]; got != 5e6 {
+			t.Errorf("lone %v: the next that begins alone ran %v ns alone", lone, got)
 		}
 	}
 }

@@ -5,8 +5,11 @@ import "time"
 // A Profile is what calibration measured of a model: how long batches take. The
 // zero Profile says that nothing was measured.
 type Profile struct {
-	Sizes    []Timing  // ascending by Rows
-	Slowdown []float64 // Slowdown[n-1] is how many times longer a batch takes while n run; empty if that was not measured
+	Sizes []Timing // ascending by Rows
+	// Slowdown[n-1] is how many times longer a batch takes while n run; empty if that
+	// was not measured. Slowdown[0] is less than 1 if one that is alone has more to run
+	// on, and 1 otherwise.
+	Slowdown []float64
 }
 
 // A Timing is one measured size.

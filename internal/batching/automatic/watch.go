@@ -65,10 +65,22 @@ func (p *Policy) Began(now batching.Time, instance int, items []*batching.Item) 
 	p.rows -= rows
 	p.running++
 	if p.opt.Lone {
-		r.least = min(p.running, most)
+		r.least = p.company()
 	}
 	p.began = now
 	p.hold = hold{}
+}
+
+// company returns how many batches the one that begins counts as running beside,
+// itself included, until it ends. One that begins alone counts as one of two if there
+// was company since the last that did: it is not given more then.
+func (p *Policy) company() int {
+	together := p.together
+	p.together = p.running > 1
+	if together || p.together {
+		return min(max(2, p.running), most)
+	}
+	return 1
 }
 
 // Ended implements [batching.Watcher].
@@ -119,6 +131,10 @@ func (p *Policy) learn(r *run, took float64) {
 			p.resize()
 		}
 		return
+	}
+	if p.opt.Lone && took < expected {
+		p.contention.lone(took/expected, p.opt.Instances)
+		return // of others it says nothing
 	}
 	if expected > 0 && took > 0 && p.curve.solo > 2*own && !p.curve.needs(r.rows) {
 		if by := p.drift.measured(took / expected); by != 1 {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"slices"
 	"sync"
-	"sync/atomic"
 
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/engine/onnx/onnxruntime"
@@ -18,8 +17,8 @@ import (
 type model struct {
 	cfg             *modelconfig.Config
 	usual           *session
-	lone            *session      // of batches that begin while no other runs; nil if they are as all others
-	running         *atomic.Int64 // batches, of all models of the engine
+	lone            *session // of batches that begin while no other runs; nil if they are as all others
+	crowd           *crowd   // of the engine
 	call            onnxruntime.CallOptions
 	inputs, outputs []bool // which of them are scalars for the model
 	nice            int
@@ -118,7 +117,7 @@ func (i *instance) Run(ctx context.Context, in []tensor.Tensor, out *engine.Outp
 	}
 	i.watch(ctx)
 	c := i.begin()
-	defer i.model.running.Add(-1)
+	defer i.model.crowd.end()
 	if i.model.call.CanShrink && c.session.largest.passed(size(in)) {
 		c.Shrink()
 	}
@@ -141,12 +140,9 @@ func (i *instance) Run(ctx context.Context, in []tensor.Tensor, out *engine.Outp
 	return nil
 }
 
-// begin counts a batch that begins, and returns what runs it. One that has the
-// cores to itself may use more of them. It keeps them when another begins beside it,
-// and that one has what is usual: so there are only ever too many threads while load
-// sets in, since under load a batch begins while others run.
+// begin counts a batch that begins, and returns what runs it.
 func (i *instance) begin() *call {
-	if i.model.running.Add(1) == 1 {
+	if i.model.crowd.begin() {
 		return &i.calls[len(i.calls)-1]
 	}
 	return &i.calls[0]

@@ -21,7 +21,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"sync/atomic"
 
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/engine/onnx/onnxruntime"
@@ -64,7 +63,7 @@ type Options struct {
 type Engine struct {
 	opts Options
 
-	running atomic.Int64 // batches, of all models
+	crowd crowd
 
 	mu      sync.Mutex // guards the following
 	runtime *onnxruntime.Runtime
@@ -134,7 +133,7 @@ func (e *Engine) Load(ctx context.Context, src engine.Source) (engine.Model, err
 	if err != nil {
 		return nil, err
 	}
-	m := &model{cfg: src.Config, usual: &session{Session: s}, call: set.call, nice: e.opts.Nice, running: &e.running}
+	m := &model{cfg: src.Config, usual: &session{Session: s}, call: set.call, nice: e.opts.Nice, crowd: &e.crowd}
 	if err := src.Config.Complete(modelconfig.Description{Inputs: ports(s.Inputs), Outputs: ports(s.Outputs), Batchable: true}); err != nil {
 		return nil, errors.Join(err, m.Close())
 	}

@@ -103,7 +103,7 @@ func TestConformsWithMoreThreadsForLoneBatches(t *testing.T) {
 	enginetest.Conform(t, newEngine(t, Options{Nice: 10}), src)
 }
 
-func TestABatchThatBeginsAloneHasTheEngineToItself(t *testing.T) {
+func TestALoneBatchIsOneThatBeginsAloneAsTheLastDid(t *testing.T) {
 	e := newEngine(t, Options{})
 	src := sources["mlp"]()
 	src.Lone = 2
@@ -112,27 +112,30 @@ func TestABatchThatBeginsAloneHasTheEngineToItself(t *testing.T) {
 	other, unloadOther := load(t, e, sources["add_sub"]()) // of another model, which counts as well
 	defer unloadOther()
 	inst, beside := opened.(*instance), other.(*instance)
-	lone := func(c *call) bool { return c == &inst.calls[1] }
 	if len(inst.calls) != 2 || len(beside.calls) != 1 {
 		t.Fatalf("%d and %d sessions, want 2 and 1", len(inst.calls), len(beside.calls))
 	}
-	if !lone(inst.begin()) {
-		t.Error("one that begins alone runs as any other")
+	lone := func(why string, want bool) {
+		t.Helper()
+		if got := inst.begin() == &inst.calls[1]; got != want {
+			t.Errorf("%s: lone %v", why, got)
+		}
 	}
-	if lone(inst.begin()) {
-		t.Error("one that begins beside it runs as if it were alone")
-	}
-	e.running.Add(-2)
+	lone("the first", true)
+	lone("beside it", false)
+	e.crowd.end()
+	e.crowd.end()
+	lone("alone, after two that were not", false)
+	e.crowd.end()
+	lone("alone, after one that was", true)
+	e.crowd.end()
 	beside.begin()
-	if lone(inst.begin()) {
-		t.Error("one that begins beside one of another model runs as if it were alone")
-	}
-	e.running.Add(-2)
+	lone("beside one of another model", false)
+	e.crowd.end()
+	e.crowd.end()
 	runRows(t, opened, 1, 32)
-	if !lone(inst.begin()) {
-		t.Error("a batch that has ended still counts")
-	}
-	e.running.Add(-1)
+	lone("after one that has run", true)
+	e.crowd.end()
 }
 
 func TestConformsWithASharedPool(t *testing.T) {
