@@ -301,8 +301,12 @@ func (r *reader) parameters(c *engine.Call, size uint32) {
 		r.Fail("parameters of %d bytes, expected at most %d", size, maxParameterBytes)
 		return
 	}
-	if text := r.Next(align(int(size), 8)); r.Err == nil {
-		c.Parameters, c.Err = decodeParameters(text[:size])
+	text := r.Next(align(int(size), 8))
+	if r.Err != nil {
+		return
+	}
+	if c.Parameters, c.Err = decodeParameters(text[:size]); c.Err != nil {
+		c.Outputs.Tensors = c.Outputs.Tensors[:0]
 	}
 }
 

@@ -107,6 +107,7 @@ func TestTensorsOfABatchAreApartAndAligned(t *testing.T) {
 // the memory, and nobody else's.
 func FuzzAnswers(f *testing.F) {
 	f.Add(words(1, 0, 0, 0, 1, 0, 0, 11, 1, 0, 8, 0, 2, 0), 1)
+	f.Add(words(1, 0, 0, 0, 1, 8, 0, 11, 0, 0, 0, 0, 0x30303030, 0x30303030), 1) // parameters that are none
 	f.Add(append(words(2, 0, 1, 3, 4, 0), "oops\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"...), 2)
 	f.Fuzz(func(t *testing.T, table []byte, requests int) {
 		outputs := make([]byte, 4096)
