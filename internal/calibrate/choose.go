@@ -125,8 +125,7 @@ func sooner(usual, lone automatic.Profile) float64 {
 	if len(times) == 0 {
 		return 0
 	}
-	slices.Sort(times)
-	return times[(len(times)-1)/2]
+	return middleOf(times)
 }
 
 // Profile returns what is known of a model that runs as was chosen from some

@@ -118,8 +118,8 @@ func (f Findings) doubts(s Step, took []time.Duration) bool {
 	return s.Instances > 1 && middle > apart*float64(s.Instances)*float64(timeOf(f.Profile, s.Rows))
 }
 
-func middleOf(took []time.Duration) time.Duration {
-	return slices.Sorted(slices.Values(took))[(len(took)-1)/2]
+func middleOf[T cmp.Ordered](all []T) T {
+	return slices.Sorted(slices.Values(all))[(len(all)-1)/2]
 }
 
 // Add returns the findings with what a step took, of which the first run of each

@@ -64,7 +64,7 @@ func open() Model {
 	m.Measured = Measured{State: Ended, Tried: []Trial{{1, 2, 1, 4, 310, 4 * ms, false}, {1, 2, 2, 4, 390, 4 * ms, true}, {2, 0, 1, 4, 310, 4 * ms, false}}, Shape: "x[3,48,320]", ShapeFrom: Traffic}
 	p := *m.Policy
 	p.MaxRows, p.Efficient, p.Peak, p.Bent, p.Drifts, p.Drifted, p.Resting = 64, 4, 6, true, 2, 1.98, 10
-	p.Slowdown, p.Measured = []float64{1, 2}, []bool{true, false}
+	p.Slowdown, p.Measured = []float64{0.6, 2}, []bool{true, false}
 	p.Loop, p.Returns, p.Back, p.Crowded = automatic.Loop{}, 0.3, 2*ms, 0.34
 	p.Last, p.Rules = 9*ms, p.Rules[:1]
 	m.Policy = &p

@@ -44,7 +44,6 @@ type Policy struct {
 	contention contention
 	rate       rate
 	gaps       gaps
-	vain       vain
 	returns    returns
 	behind     behind
 	drift      drift

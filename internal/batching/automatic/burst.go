@@ -11,7 +11,7 @@ import (
 // that are here for certain, and what it saves helps those that come later.
 func (p *Policy) holdForBurst(s *situation) batching.Time {
 	saved := p.saved(s.rows, p.oneMore())
-	if saved <= 0 || s.waited >= saved/2 || p.vain.given() {
+	if saved <= 0 || s.waited >= saved/2 || p.gaps.vain.given() {
 		return 0
 	}
 	wait := p.gaps.wait(s.now, p.unit, p.rate.of(s.now), saved/2, float64(s.items), min(saved/4, saved/2-s.waited))

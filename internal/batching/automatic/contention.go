@@ -39,10 +39,10 @@ func newContention(instances int) contention {
 // pin takes over what was calibrated.
 func (c *contention) pin(slowdown []float64, instances int) {
 	for i, s := range slowdown {
-		if i == 0 && s > 0 && s <= 1 {
+		switch n := i + 1; {
+		case n == 1 && s > 0 && s <= 1:
 			c.slow[1] = s
-		}
-		if n := i + 1; n > 1 && n <= most && s >= 1 && !math.IsInf(s, 0) {
+		case n > 1 && n <= most && s >= 1 && !math.IsInf(s, 0):
 			c.slow[n], c.measured[n], c.lately[n], c.pinned[n] = s, 30, 30, s
 		}
 	}
@@ -52,7 +52,8 @@ func (c *contention) pin(slowdown []float64, instances int) {
 // by returns how many times longer a batch takes while n run.
 func (c *contention) by(n int) float64 { return c.slow[max(1, min(n, most))] }
 
-// speed returns how much work gets done while n batches run, relative to one.
+// speed returns how much work gets done while n batches run, relative to one that
+// has what all have.
 func (c *contention) speed(n int) float64 { return float64(n) / c.by(n) }
 
 // learn takes in a batch that would have taken alone nanoseconds, and that spent

@@ -9,6 +9,7 @@ type gaps struct {
 	all   float64 // also of those beyond the last bin
 	last  batching.Time
 	began bool
+	vain  vain
 }
 
 const (
@@ -18,6 +19,9 @@ const (
 )
 
 func (g *gaps) arrived(now batching.Time, unit float64) {
+	if g.began {
+		g.vain.arrived(now - g.last)
+	}
 	if g.began && unit > 0 {
 		if k := binOf(float64(now-g.last) / unit); k < bins {
 			g.count[k]++

@@ -21,9 +21,6 @@ type run struct {
 // Arrived implements [batching.Watcher].
 func (p *Policy) Arrived(now batching.Time, it *batching.Item) {
 	p.rate.arrived(now, it.Rows)
-	if p.gaps.began {
-		p.vain.arrived(now - p.gaps.last)
-	}
 	p.gaps.arrived(now, p.unit)
 	if p.unit > 0 {
 		p.returns.arrived(now, p.unit)
@@ -54,7 +51,7 @@ func (p *Policy) Began(now batching.Time, instance int, items []*batching.Item) 
 		p.startReplay(cut, now, p.opt.MaxRows)
 	}
 	if p.hold.rule == burst {
-		p.vain.ended(now-p.hold.since, p.gaps.last > p.hold.since)
+		p.gaps.vain.ended(now-p.hold.since, p.gaps.last > p.hold.since)
 	}
 	p.replayBegan(now, len(items), rows)
 	p.pass(now)
@@ -73,7 +70,8 @@ func (p *Policy) Began(now batching.Time, instance int, items []*batching.Item) 
 
 // company returns how many batches the one that begins counts as running beside,
 // itself included, until it ends. One that begins alone counts as one of two if there
-// was company since the last that did: it is not given more then.
+// was company since the last that did: it is not given more then. Whoever runs the
+// batches goes by the same rule, such as package onnx in its crowd.
 func (p *Policy) company() int {
 	together := p.together
 	p.together = p.running > 1

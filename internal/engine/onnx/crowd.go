@@ -12,7 +12,8 @@ type crowd struct {
 // have all cores. One that begins alone is not, if there was company since the last
 // that did: under load batches begin alone now and then, when clients are waited for,
 // and the next one begins a moment later. A lone batch keeps its threads when another
-// begins beside it, so that there are too many of them once, as load sets in.
+// begins beside it, so that there are too many of them once, as load sets in. A policy
+// that learns counts on this rule; see Lone in the options of package automatic.
 func (c *crowd) begin() (lone bool) {
 	if c.running.Add(1) > 1 {
 		c.together.Store(true)
