@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"slices"
 	"strings"
@@ -10,7 +11,9 @@ import (
 	"testing"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
 	"github.com/shoal-serving/shoal/tensor"
@@ -102,6 +105,7 @@ func TestOverGRPCConnectionsGrowWithTheRequests(t *testing.T) {
 
 func TestAnswersOfAStreamAreFoundByTheirIDs(t *testing.T) {
 	const requests = 8
+	end := make(chan struct{})
 	s := &grpcServer{stream: func(stream grpc.BidiStreamingServer[kservepb.ModelInferRequest, kservepb.ModelStreamInferResponse]) error {
 		var all []*kservepb.ModelInferRequest
 		for range requests {
@@ -121,10 +125,11 @@ func TestAnswersOfAStreamAreFoundByTheirIDs(t *testing.T) {
 				return err
 			}
 		}
+		<-end
 		return nil
 	}}
 	c := s.serve(t, NewGRPCStreaming, requests)
-	for range 2 { // the server ends the first stream
+	for range 2 {
 		errs := make([]error, requests)
 		var running sync.WaitGroup
 		for n := range requests {
@@ -136,7 +141,86 @@ func TestAnswersOfAStreamAreFoundByTheirIDs(t *testing.T) {
 				t.Errorf("request %d: got %v", n, err)
 			}
 		}
+		end <- struct{}{}
+		for _, l := range *c.(*grpcCaller).links.Load() {
+			l.wait() // until the client has read that the server ended the stream
+		}
 	}
+}
+
+// A deadStream is one that the server has ended, which only those who send have noticed.
+type deadStream struct {
+	grpc.ClientStream
+	read chan struct{} // closed when the reader may see the end
+}
+
+func (d deadStream) SendMsg(any) error { return io.EOF }
+func (d deadStream) RecvMsg(any) error { <-d.read; return io.EOF }
+
+// An echoStream answers each request without an error.
+type echoStream struct {
+	grpc.ClientStream
+	sent chan string // ids
+}
+
+func (e echoStream) SendMsg(m any) error {
+	const field = 3 // ModelInferRequest.id
+	return fields(m.(mem.BufferSlice).Materialize(), func(number protowire.Number, value []byte) error {
+		if number == field {
+			e.sent <- string(value)
+		}
+		return nil
+	})
+}
+
+func (e echoStream) RecvMsg(m any) error {
+	id, ok := <-e.sent
+	if !ok {
+		return io.EOF
+	}
+	m.(*reply).id = id
+	return nil
+}
+
+// streams hands out one stream after the other.
+type streams struct {
+	grpc.ClientConnInterface
+	next []grpc.ClientStream
+}
+
+func (s *streams) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.CallOption) (grpc.ClientStream, error) {
+	next := s.next[0]
+	s.next = s.next[1:]
+	return next, nil
+}
+
+func TestARequestThatFindsItsStreamEndedIsSentOverAnother(t *testing.T) {
+	dead, echo := deadStream{read: make(chan struct{})}, echoStream{sent: make(chan string, 1)}
+	conn := &streams{next: []grpc.ClientStream{dead, echo}}
+	var s stream
+	for range 3 {
+		if err := s.infer(t.Context(), conn, nil); err != nil {
+			t.Error(err)
+		}
+	}
+	close(dead.read) // the reader of the first stream comes late, and ends only that one
+	if err := s.infer(t.Context(), conn, nil); err != nil {
+		t.Error(err)
+	}
+	close(echo.sent)
+	s.wait()
+}
+
+func TestAServerThatEndsEveryStreamIsNotAskedForEver(t *testing.T) {
+	first, second := deadStream{read: make(chan struct{})}, deadStream{read: make(chan struct{})}
+	close(first.read)
+	close(second.read)
+	conn := &streams{next: []grpc.ClientStream{first, second}}
+	var s stream
+	if err := s.infer(t.Context(), conn, nil); err == nil || err.Error() != "the server ended the stream" {
+		t.Errorf("got %v", err)
+	}
+	s.wait()
 }
 
 func TestTheEndOfAStreamIsToldToAllThatWait(t *testing.T) {

@@ -21,15 +21,20 @@ import (
 type stream struct {
 	reading sync.WaitGroup // one goroutine for each stream that was begun
 
-	mu      sync.Mutex // guards the following, and sending
-	open    grpc.ClientStream
-	sent    uint64
-	waiting map[string]chan error // by id; each has room for its one answer
+	mu   sync.Mutex // guards the following, and sending
+	open *openStream
+	sent uint64
+}
+
+// An openStream is one call, with the requests that wait for answers over it.
+type openStream struct {
+	grpc.ClientStream
+	waiting map[string]chan error // by id; each has room for its one answer. Guarded by the stream's lock
 }
 
 // infer sends a request with an id of its own, and waits for the answer.
-func (s *stream) infer(ctx context.Context, conn *grpc.ClientConn, request mem.BufferSlice) error {
-	answered, id, err := s.send(conn, request)
+func (s *stream) infer(ctx context.Context, conn grpc.ClientConnInterface, request mem.BufferSlice) error {
+	open, answered, id, err := s.send(conn, request)
 	if err != nil {
 		return err
 	}
@@ -38,7 +43,7 @@ func (s *stream) infer(ctx context.Context, conn *grpc.ClientConn, request mem.B
 		return err
 	case <-ctx.Done():
 		s.mu.Lock()
-		delete(s.waiting, id)
+		delete(open.waiting, id)
 		s.mu.Unlock()
 		return ctx.Err()
 	}
@@ -46,28 +51,49 @@ func (s *stream) infer(ctx context.Context, conn *grpc.ClientConn, request mem.B
 
 var streamDesc = &kservepb.GRPCInferenceService_ServiceDesc.Streams[0]
 
-func (s *stream) send(conn *grpc.ClientConn, request mem.BufferSlice) (<-chan error, string, error) {
+// send sends a request over the open stream. If the server has ended that one before
+// the request was sent, it opens another, once: a request that never left is not one
+// that failed.
+func (s *stream) send(conn grpc.ClientConnInterface, request mem.BufferSlice) (*openStream, <-chan error, string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.open == nil {
-		// It outlives the request that begins it, and ends with the connection.
-		open, err := conn.NewStream(context.Background(), streamDesc, kservepb.GRPCInferenceService_ModelStreamInfer_FullMethodName, grpc.ForceCodecV2(encoded{}))
-		if err != nil {
-			return nil, "", err
-		}
-		s.open, s.waiting = open, map[string]chan error{}
-		s.reading.Go(func() { s.read(open) })
-	}
 	s.sent++
 	head, id := requestID(s.sent)
 	answered := make(chan error, 1)
-	s.waiting[id] = answered
-	// An error is told by who reads, to all that wait.
-	if err := s.open.SendMsg(append(mem.BufferSlice{mem.SliceBuffer(head)}, request...)); err != nil && !errors.Is(err, io.EOF) {
-		delete(s.waiting, id)
-		return nil, "", err
+	message := append(mem.BufferSlice{mem.SliceBuffer(head)}, request...)
+	for again := false; ; again = true {
+		open, err := s.openLocked(conn)
+		if err != nil {
+			return nil, nil, "", err
+		}
+		open.waiting[id] = answered
+		switch err := open.SendMsg(message); {
+		case err == nil, errors.Is(err, io.EOF) && again: // the reader of the stream reports its error
+			return open, answered, id, nil
+		case errors.Is(err, io.EOF):
+			delete(open.waiting, id)
+			s.open = nil
+		default:
+			delete(open.waiting, id)
+			return nil, nil, "", err
+		}
 	}
-	return answered, id, nil
+}
+
+// openLocked returns the open stream, and opens one first if there is none.
+func (s *stream) openLocked(conn grpc.ClientConnInterface) (*openStream, error) {
+	if s.open != nil {
+		return s.open, nil
+	}
+	// It outlives the request that begins it, and ends with the connection.
+	call, err := conn.NewStream(context.Background(), streamDesc, kservepb.GRPCInferenceService_ModelStreamInfer_FullMethodName, grpc.ForceCodecV2(encoded{}))
+	if err != nil {
+		return nil, err
+	}
+	open := &openStream{ClientStream: call, waiting: map[string]chan error{}}
+	s.open = open
+	s.reading.Go(func() { s.read(open) })
+	return open, nil
 }
 
 // requestID returns an id and its encoding, which stands before a request's own: the
@@ -84,7 +110,7 @@ func requestID(n uint64) (head []byte, id string) {
 }
 
 // read hands the answers of a stream out until it ends.
-func (s *stream) read(open grpc.ClientStream) {
+func (s *stream) read(open *openStream) {
 	for {
 		var r reply
 		if err := open.RecvMsg(&r); err != nil {
@@ -94,33 +120,33 @@ func (s *stream) read(open grpc.ClientStream) {
 		s.mu.Lock()
 		if r.id == "" && r.err != nil {
 			// Nobody knows whose it is, so it is everybody's.
-			for id, answered := range s.waiting {
+			for id, answered := range open.waiting {
 				answered <- r.err
-				delete(s.waiting, id)
+				delete(open.waiting, id)
 			}
 		}
-		if answered := s.waiting[r.id]; answered != nil {
+		if answered := open.waiting[r.id]; answered != nil {
 			answered <- r.err
-			delete(s.waiting, r.id)
+			delete(open.waiting, r.id)
 		}
 		s.mu.Unlock()
 	}
 }
 
 // end tells those who wait, and lets the next request begin a new stream.
-func (s *stream) end(open grpc.ClientStream, err error) {
+func (s *stream) end(open *openStream, err error) {
 	if errors.Is(err, io.EOF) {
 		err = errors.New("the server ended the stream")
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.open != open {
-		return
-	}
-	for _, answered := range s.waiting {
+	for _, answered := range open.waiting {
 		answered <- err
 	}
-	s.open, s.waiting = nil, nil
+	open.waiting = nil
+	if s.open == open {
+		s.open = nil
+	}
 }
 
 // wait returns when nobody reads any more. The connection has been closed before.
