@@ -104,6 +104,11 @@ python-beside-triton: build numpy ## ask Shoal and a real Triton the same of the
 	tools/get-tritonserver
 	python3 test/clients/beside.py
 
+.PHONY: leaving
+leaving: build onnxruntime numpy ## have 1 to 32 clients leave at random for 2 minutes each, over gRPC and HTTP, and once more with the race detector in the server: 35 minutes
+	go build -race -trimpath -o bin/shoal-race ./cmd/shoal
+	for binary in shoal shoal-race; do go test -tags e2e -count 1 -timeout 60m -v -run TestClientsThatLeave ./test/e2e -leaving 2m -binary $$binary || exit 1; done
+
 PYTHON_FAULTS = WorkersInTrouble|NoWorkerOutlives|WhatAWorkerStarted|OneBadRequestOfEight|ModelsHaveTheirOwnNumpy
 
 .PHONY: python-faults

@@ -10,7 +10,7 @@ import (
 // layers lists every package of the module, lowest first. A package imports
 // from the layers below its own, and from no other.
 var layers = [][]string{
-	{"tensor", "internal/buf", "internal/memfd", "internal/script", "internal/device", "internal/pacer", "internal/machine", "internal/plainjson", "internal/arrivals", "internal/plot", "internal/modelconfig/configpb"},
+	{"tensor", "internal/buf", "internal/memfd", "internal/script", "internal/contexttest", "internal/device", "internal/pacer", "internal/machine", "internal/plainjson", "internal/arrivals", "internal/plot", "internal/modelconfig/configpb"},
 	{"internal/infer", "internal/batching", "internal/kserve/kservepb", "internal/leak", "internal/engine/onnx/onnxruntime"},
 	{"internal/modelconfig", "internal/stats", "internal/batching/automatic", "internal/engine/onnx/onnxtest", "internal/engine/python/pythontest"},
 	{"internal/engine", "internal/explain"},
@@ -25,7 +25,7 @@ var layers = [][]string{
 
 // forTests lists the packages that only test files import, and each other.
 var forTests = []string{
-	"internal/script", "internal/leak", "internal/engine/enginetest", "internal/engine/onnx/onnxtest", "internal/engine/python/pythontest",
+	"internal/script", "internal/leak", "internal/contexttest", "internal/engine/enginetest", "internal/engine/onnx/onnxtest", "internal/engine/python/pythontest",
 	"internal/batching/batchingtest", "internal/kserve/kservetest", "internal/matrix", "internal/archtest", "test/e2e", "test/bare", "test/matrix", "test/compare",
 }
 

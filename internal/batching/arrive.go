@@ -20,6 +20,9 @@ func (c *Core) arrive(it *Item) {
 	case it.Instance != 0 && !c.serves(it.Instance):
 		c.refuse(it, Unbound)
 		return
+	case c.abandoned():
+		c.refuse(it, NoInstance)
+		return
 	case c.full(level, it):
 		c.refuseFor(it, QueueFull, c.untilRoom(it))
 		return

@@ -75,6 +75,7 @@ const (
 	Take               // Instance is ready for its next batch
 	Done               // Instance has run its batch, and will Take again
 	Down               // Instance shall leave when it has run its batch
+	Broken             // Instance, which is down, cannot be started: no request waits for it until it is Up
 	Turn               // the device granted a turn that was asked for
 	Close              // nothing more will arrive, and nothing shall wait for company
 )
@@ -83,7 +84,7 @@ const (
 type Event struct {
 	Kind     Kind
 	Item     *Item // for Arrive and Cancel
-	Instance int   // for Up, Take, Done and Down; from 1
+	Instance int   // for Up, Take, Done, Down and Broken; from 1
 }
 
 // A Do says what is to be done.
@@ -157,16 +158,17 @@ type Verdict uint8
 
 // Why requests are turned away.
 const (
-	TooLarge  Verdict = iota // more rows than a batch may have, or none
-	QueueFull                // as many wait as may
-	TimedOut                 // it waited longer than its level allows
-	Expired                  // its own deadline passed
-	Cancelled                // its client left
-	Refused                  // the model is closing
-	Unbound                  // the instance it is bound to has left
-	Late                     // it would be answered too late
+	TooLarge   Verdict = iota // more rows than a batch may have, or none
+	QueueFull                 // as many wait as may
+	TimedOut                  // it waited longer than its level allows
+	Expired                   // its own deadline passed
+	Cancelled                 // its client left
+	Refused                   // the model is closing
+	Unbound                   // the instance it is bound to has left
+	Late                      // it would be answered too late
+	NoInstance                // no instance serves, and one that is down cannot be started
 )
 
-var verdicts = [...]string{"too large", "queue full", "timed out", "expired", "cancelled", "refused", "unbound", "would be late"}
+var verdicts = [...]string{"too large", "queue full", "timed out", "expired", "cancelled", "refused", "unbound", "would be late", "no instance"}
 
 func (v Verdict) String() string { return verdicts[v] }

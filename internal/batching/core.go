@@ -30,6 +30,7 @@ type Core struct {
 	running   int
 	batches   uint64 // that ever ran
 	serving   int    // instances that are there and shall not leave
+	broken    int    // instances that are down and cannot be started
 	ended     Time   // when the last batch did
 
 	// For predictions.
@@ -93,6 +94,8 @@ func (c *Core) Step(now Time, ev Event, out *Actions) {
 		c.done(c.instance(ev.Instance, running))
 	case Down:
 		c.down(ev.Instance)
+	case Broken:
+		c.breakDown(ev.Instance)
 	case Turn:
 		c.turns++
 		c.asked = false

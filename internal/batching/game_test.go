@@ -43,6 +43,7 @@ type game struct {
 	lent      []*batching.Item // answered, but in a batch that runs
 	free      []*batching.Item // to be used again
 	instances [4]place         // by number, from 1
+	joined    int              // which of them the core knows, in bits
 	asked     bool
 	turns     int // not used yet
 }
@@ -200,8 +201,11 @@ func (g *game) move() error {
 	case 12:
 		return g.join()
 	case 13:
-		if g.choose(4) == 0 {
+		switch g.choose(4) {
+		case 0:
 			return g.withOne(placeState(1+g.choose(3)), batching.Down)
+		case 1:
+			return g.breaks()
 		}
 	case 14:
 		return g.turn()
@@ -305,6 +309,20 @@ func (g *game) withOne(s placeState, k batching.Kind) error {
 // join brings an instance, if there is room for one.
 func (g *game) join() error { return g.withOne(absent, batching.Up) }
 
+// breaks reports that an instance that is down or leaves cannot be started, if there is one.
+func (g *game) breaks() error {
+	var numbers []int
+	for i, p := range g.instances {
+		if p.leaving || p.state == absent && g.joined&(1<<i) != 0 {
+			numbers = append(numbers, i+1)
+		}
+	}
+	if len(numbers) == 0 {
+		return nil
+	}
+	return g.step(batching.Event{Kind: batching.Broken, Instance: numbers[g.choose(len(numbers))]})
+}
+
 func (g *game) turn() error {
 	if !g.asked {
 		return nil
@@ -346,6 +364,7 @@ func (g *game) happened(ev batching.Event) {
 	switch ev.Kind {
 	case batching.Up:
 		g.instances[ev.Instance-1] = place{state: awake}
+		g.joined |= 1 << (ev.Instance - 1)
 	case batching.Take:
 		g.instances[ev.Instance-1].state = parked
 	case batching.Done:
@@ -366,7 +385,7 @@ func (g *game) happened(ev batching.Event) {
 	case batching.Turn:
 		g.asked = false
 		g.turns++
-	case batching.Wake, batching.Arrive, batching.Cancel, batching.Close:
+	case batching.Wake, batching.Arrive, batching.Cancel, batching.Broken, batching.Close:
 	}
 }
 

@@ -10,6 +10,7 @@ type instance struct {
 	number      int
 	state       instanceState
 	leaving     bool
+	broken      bool // it is down, and cannot be started
 	batch       []*Item
 	batchNumber uint64
 	began       Time
@@ -45,6 +46,10 @@ func (c *Core) up(number int) {
 	}
 	in := c.instance(number, away)
 	in.state, in.leaving = awake, false
+	if in.broken {
+		in.broken = false
+		c.broken--
+	}
 	c.awake++
 	c.serving++
 }
@@ -62,6 +67,32 @@ func (c *Core) down(number int) {
 	}
 	if c.bound > 0 {
 		c.unbind(number)
+	}
+	c.abandonQueue()
+}
+
+func (c *Core) breakDown(number int) {
+	if in := c.instances[number-1]; !in.broken {
+		in.broken = true
+		c.broken++
+	}
+	c.abandonQueue()
+}
+
+// abandoned reports whether no instance serves and at least one that is down cannot be
+// started. Instances that are down for a moment, as a process that is being restarted
+// is, do not count: requests wait for those.
+func (c *Core) abandoned() bool { return c.serving == 0 && c.broken > 0 }
+
+// abandonQueue turns away all that wait if the core is abandoned.
+func (c *Core) abandonQueue() {
+	if !c.abandoned() {
+		return
+	}
+	for _, l := range c.lanes {
+		for it := l.first(); it != nil; it = l.first() {
+			c.leave(it, NoInstance, 0)
+		}
 	}
 }
 

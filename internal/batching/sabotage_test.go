@@ -172,6 +172,7 @@ var inAnswers = []saboteur{
 	{"forgets a timeout", forgets(batching.TimedOut), `request \d+ was not turned away when its time in the queue was over`},
 	{"forgets a client that left", forgets(batching.Cancelled), `the client of request \d+ left, but it was not answered`},
 	{"forgets those that were bound", forgets(batching.Unbound), `request \d+ waits for instance \d, which has left`},
+	{"forgets those that no instance will run", forgets(batching.NoInstance), `request \d+ waits although no instance serves and one cannot be started`},
 	{"lets in what it should refuse", func(g *game, ev batching.Event) bool {
 		i := g.findLast(batching.Answer)
 		return ev.Kind == batching.Arrive && i >= 0 && g.out.List[i].Item == ev.Item && g.drop(i)

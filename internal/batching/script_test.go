@@ -42,6 +42,7 @@ func TestMain(m *testing.M) { leak.Main(m) }
 //	      slow=500ms bytes=100        its batch takes so much longer; what it keeps in memory
 //	at T NAME leaves                  its client is gone
 //	at T instance N joins|leaves      of the first model, or model=
+//	at T instance N breaks            it has left, and cannot be started
 //	at T closes                       nothing more arrives; model=
 //	clients NAME 4 think=1ms,2ms      clients NAME1, NAME2, … that send a request, wait for the answer, think so long in
 //	      until=1s rows=2             turn, and send the next; none is sent from the given time on
@@ -218,7 +219,7 @@ func (s *story) happens(at time.Duration, f []string) error {
 	if f[0] == "closes" {
 		words = f[1:]
 	}
-	opt, err := options(words, "rows", "shape", "priority", "timeout", "deadline", "way", "on", "model", "slow", "joins", "leaves", "bytes")
+	opt, err := options(words, "rows", "shape", "priority", "timeout", "deadline", "way", "on", "model", "slow", "joins", "leaves", "breaks", "bytes")
 	if err != nil {
 		return err
 	}
@@ -232,6 +233,8 @@ func (s *story) happens(at time.Duration, f []string) error {
 		s.world.At(at, func() { m.Up(number(f[1])) })
 	case name == "instance" && len(f) > 2 && f[2] == "leaves":
 		s.world.At(at, func() { m.Down(number(f[1])) })
+	case name == "instance" && len(f) > 2 && f[2] == "breaks":
+		s.world.At(at, func() { m.Break(number(f[1])) })
 	case name == "closes":
 		s.world.At(at, m.Close)
 	case len(f) < 2:

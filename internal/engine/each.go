@@ -77,9 +77,15 @@ type Mortal interface {
 	// Died returns a channel that is closed when the instance dies. After Revive
 	// there is another.
 	Died() <-chan struct{}
-	// Revive returns when the instance lives again, or with an error when ctx has
-	// ended. It is called on a dead instance, by whoever else calls Run.
+	// Revive makes one attempt to start a dead instance, after a pause if it has died
+	// often. An error means that it is still dead, and that Revive may be called again.
+	// The goroutine that calls Run calls it.
 	Revive(ctx context.Context) error
+	// Failing returns why a dead instance is not expected back soon: the last attempt to
+	// start it failed, or it dies whenever it is started. It returns nil if the instance
+	// lives, or may be back at any moment. RetryAfter of the error is when the next
+	// attempt is due. It does not block. The goroutine that calls Run calls it.
+	Failing() *infer.Error
 }
 
 // ErrDied is in the chain of a Run's error if the instance died of it, or was dead.

@@ -39,7 +39,7 @@ type Error struct {
 	Code Code
 	Text string
 	// RetryAfter is how long the client should wait before it tries again, for
-	// Overloaded and Late. Zero means unknown.
+	// Overloaded, Late and Unavailable. Zero means unknown.
 	RetryAfter time.Duration
 
 	cause error

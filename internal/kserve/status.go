@@ -43,21 +43,21 @@ func TritonCode(c infer.Code) infer.Code {
 // backsOff reports whether a client that is told so should come back later.
 func backsOff(c infer.Code) bool { return c == infer.Overloaded || c == infer.Late }
 
-// RetryIn returns how long a client should wait that was told err; 0 if that is not
-// known, or if waiting does not mend it.
+// RetryIn returns how long a client that received err should wait before it tries
+// again; 0 if that is not known, or if waiting does not help.
 func RetryIn(err error) time.Duration {
 	e, ok := errors.AsType[*infer.Error](err)
-	if !ok || !backsOff(e.Code) {
+	if !ok || !backsOff(e.Code) && e.Code != infer.Unavailable {
 		return 0
 	}
 	return e.RetryAfter
 }
 
-// RetryAfter returns how long a client should wait that was told err, in whole
-// seconds, and at least one: a client that is told 0 comes back at once. It is ""
-// for errors that waiting does not mend.
+// RetryAfter returns how long a client that received err should wait, in whole seconds,
+// and at least one: a client that reads 0 comes back at once. It is "" for errors that
+// waiting does not help against, and where it is not known whether it does.
 func RetryAfter(err error) string {
-	if !backsOff(infer.CodeOf(err)) {
+	if !backsOff(infer.CodeOf(err)) && RetryIn(err) == 0 {
 		return ""
 	}
 	return strconv.Itoa(int(max(1, (RetryIn(err)+time.Second-1)/time.Second)))

@@ -124,14 +124,16 @@ func (r *Repository) Index(ready bool) []Entry {
 	var index []Entry
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		if names[name] {
-			index = append(index, r.models[name].index(name, ready)...)
+			index = append(index, r.models[name].index(name, (*r.serving.Load())[name], ready)...)
 		}
 	}
 	return index
 }
 
-// index returns the lines of one model. m is nil if it was never asked for.
-func (m *model) index(name string, ready bool) []Entry {
+// index returns the lines of one model, of which the versions in serving are loaded. m
+// is nil if it was never asked for. A version that is loaded but whose instances cannot
+// be started is unavailable.
+func (m *model) index(name string, serving []*Version, ready bool) []Entry {
 	if (m == nil || len(m.states) == 0) && !ready {
 		return []Entry{{Name: name}}
 	}
@@ -140,7 +142,13 @@ func (m *model) index(name string, ready bool) []Entry {
 	}
 	var lines []Entry
 	for _, n := range slices.Sorted(maps.Keys(m.states)) {
-		if s := m.states[n]; !ready || s.state == Ready {
+		s := m.states[n]
+		if i := slices.IndexFunc(serving, func(v *Version) bool { return v.Number == n }); i >= 0 && s.state == Ready {
+			if err := serving[i].Scheduler.Outage(); err != nil {
+				s = status{state: Unavailable, reason: err.Error()}
+			}
+		}
+		if !ready || s.state == Ready {
 			lines = append(lines, Entry{Name: name, Version: strconv.FormatInt(n, 10), State: s.state, Reason: s.reason})
 		}
 	}

@@ -37,6 +37,7 @@ type call struct {
 	turnedAway bool
 	verdict    batching.Verdict
 	retry      time.Duration // after which another try is worth it; 0 means unknown
+	outage     *infer.Error  // if verdict is NoInstance
 	err        error
 	outputs    []tensor.Tensor
 	shapes     []int64 // of outputs
@@ -63,7 +64,7 @@ func (s *Scheduler) newCall(req *infer.Request) *call {
 	c.item.Priority, c.item.Timeout = req.Priority, req.Timeout
 	c.item.Deadline = 0
 	c.times = infer.Timeline{}
-	c.taken, c.sender, c.turnedAway, c.err, c.parameters = false, nil, false, nil, nil
+	c.taken, c.sender, c.turnedAway, c.outage, c.err, c.parameters = false, nil, false, nil, nil, nil
 	c.place.state.Store(unstaged)
 	c.holders.Store(2)
 	req.Memory.Retain()
@@ -101,6 +102,9 @@ func (c *call) hand(more infer.More, resp *infer.Response) {
 // outcome moves the outcome to resp.
 func (c *call) outcome(ctx context.Context, resp *infer.Response) error {
 	if c.turnedAway {
+		if c.outage != nil {
+			return c.outage
+		}
 		err := turnedAway(ctx, c.verdict, c.req)
 		err.RetryAfter = c.retry
 		return err
@@ -140,6 +144,8 @@ func turnedAway(ctx context.Context, v batching.Verdict, req *infer.Request) *in
 		return infer.Errorf(infer.Cancelled, "[request id: %s] the client left", req.IDOrUnknown())
 	case batching.Refused:
 		return ErrClosed
+	case batching.NoInstance:
+		return infer.Errorf(infer.Unavailable, "[request id: %s] no instance of the model can be started; the server's log has the reason", req.IDOrUnknown())
 	case batching.Unbound:
 		return infer.Errorf(infer.Unavailable, "[request id: %s] the instance that holds the request's sequence has left", req.IDOrUnknown())
 	}

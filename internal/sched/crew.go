@@ -36,7 +36,7 @@ func (s *Scheduler) Remove() (ok bool, err error) {
 		var out batching.Actions
 		w.dismiss(&out)
 		s.carryOut(&out)
-		w.quit.end(0) // after: one that was dead must not come back for a moment
+		w.dismissal() // after: one that was dead must not come back for a moment
 		<-w.left
 		w.removed = true
 		return true, w.inst.Close()

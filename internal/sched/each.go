@@ -84,6 +84,16 @@ func (w *worker) mournLocked(now batching.Time) {
 	w.away = true
 	w.s.alive.Add(-1)
 	w.s.stepLocked(now, batching.Event{Kind: batching.Down, Instance: w.number}, &w.out)
+	w.failingLocked(now)
+}
+
+// failingLocked reports to the core if the dead instance is not expected back soon, so
+// that requests do not wait for it.
+func (w *worker) failingLocked(now batching.Time) {
+	if err := w.mortal.Failing(); err != nil {
+		w.s.outage.Store(err)
+		w.s.stepLocked(now, batching.Event{Kind: batching.Broken, Instance: w.number}, &w.out)
+	}
 }
 
 // comeBack revives the instance that has left, and tells the core that it is there
@@ -92,12 +102,20 @@ func (w *worker) comeBack() bool {
 	if !w.away {
 		return false
 	}
-	w.revive() // or the scheduler closes: then it comes back dead, to fail those who wait
+	for !w.revive() && w.quit.Err() == nil {
+		w.s.mu.Lock()
+		w.s.admitLocked(nil, &w.out)
+		w.failingLocked(w.s.nowLocked())
+		w.s.unlock(&w.out)
+		w.s.carryOut(&w.out)
+	}
+	// It lives, or the scheduler closes: then it comes back dead, to fail those who wait.
 	w.s.mu.Lock()
 	w.s.admitLocked(nil, &w.out)
 	back := !w.dismissed
 	if back {
 		w.away = false
+		w.s.outage.Store(nil)
 		w.s.alive.Add(1)
 		w.s.stepLocked(w.s.nowLocked(), batching.Event{Kind: batching.Up, Instance: w.number}, &w.out)
 	}
@@ -106,9 +124,12 @@ func (w *worker) comeBack() bool {
 	return back
 }
 
-// again runs the batch once more with the instance that died of it, if that comes
-// back. If not, err stays what became of the batch.
+// again runs the batch once more with the instance that died of it, if that can be
+// started at the first attempt. If not, err stays what became of the batch.
 func (w *worker) again(err error) error {
+	if w.mortal.Failing() != nil {
+		return err
+	}
 	w.s.alive.Add(-1)
 	back := w.revive()
 	w.s.alive.Add(1)
@@ -118,14 +139,9 @@ func (w *worker) again(err error) error {
 	return w.attempt(w.calls, time.Since(w.s.began))
 }
 
-// revive reports whether the instance lives again.
-func (w *worker) revive() bool {
-	err := w.mortal.Revive(w.quit)
-	if err != nil && w.quit.Err() == nil {
-		w.s.opts.Log.Error("the instance does not come back", "instance", w.number, "error", err)
-	}
-	return err == nil
-}
+// revive makes one attempt to start the instance, and reports whether it lives again.
+// The engine has logged why if not.
+func (w *worker) revive() bool { return w.mortal.Revive(w.quit) == nil }
 
 // dismiss lets the instance leave for good, when it has run its batch.
 func (w *worker) dismiss(out *batching.Actions) {

@@ -13,6 +13,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/batching"
 	"github.com/shoal-serving/shoal/internal/buf"
 	"github.com/shoal-serving/shoal/internal/engine"
+	"github.com/shoal-serving/shoal/internal/engine/enginetest"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/pacer"
 	"github.com/shoal-serving/shoal/tensor"
@@ -20,11 +21,13 @@ import (
 
 // A mortal takes requests one by one, 1ms for a batch. A request that begins with
 // "bad" gets an error of its own, one with "all" fails the batch, one with "die" is
-// the death of it, and it takes 5ms to come back.
+// the death of it, and an attempt to start it takes 5ms.
 type mortal struct {
-	mu      sync.Mutex // guards the following
-	died    chan struct{}
-	batches []string
+	mu       sync.Mutex // guards the following
+	died     chan struct{}
+	batches  []string
+	failures int  // attempts to start it that still fail
+	failing  bool // the last one did
 }
 
 func (m *mortal) Run(context.Context, []tensor.Tensor, *engine.Outputs) error { panic("joined") }
@@ -92,7 +95,22 @@ func (m *mortal) Revive(ctx context.Context) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.failing = m.failures > 0; m.failing {
+		m.failures--
+		return errNotStarted
+	}
 	m.died = make(chan struct{})
+	return nil
+}
+
+var errNotStarted = infer.Errorf(infer.Unavailable, "it cannot be started")
+
+func (m *mortal) Failing() *infer.Error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.failing {
+		return errNotStarted
+	}
 	return nil
 }
 
@@ -298,5 +316,55 @@ func TestAModelIsReadyIfNoInstanceSaysOtherwise(t *testing.T) {
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
+	})
+}
+
+func TestNoRequestWaitsForAnInstanceThatCannotBeStarted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, m := startMortal(t, Options{})
+		m.failures = 2 // attempts at 1..6 and 6..11 ms
+		b.submit(0, request("die", 1), ms, infer.Unavailable)
+		b.submit(2*ms, request("a", 1), 6*ms, infer.Unavailable)
+		b.submit(7*ms, request("b", 1), 7*ms, infer.Unavailable)
+		b.submit(12*ms, request("c", 1), 12*ms, infer.Unavailable)
+		b.submit(17*ms, request("d", 1), 18*ms) // back at 16 ms
+		for _, tt := range []struct {
+			at   time.Duration
+			want error
+		}{{0, nil}, {2 * ms, nil}, {8 * ms, errNotStarted}, {13 * ms, errNotStarted}, {17 * ms, nil}} {
+			time.Sleep(tt.at - time.Since(b.began))
+			synctest.Wait()
+			if got := b.Outage(); !errors.Is(got, tt.want) {
+				t.Errorf("after %v the outage is %v, want %v", tt.at, got, tt.want)
+			}
+		}
+		b.end()
+	})
+}
+
+func TestABatchIsNotRetriedOnAnInstanceThatCannotBeStarted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, m := startMortal(t, Options{RetryDied: true})
+		m.failures = 1
+		b.submit(0, request("die", 1), 6*ms, infer.Unavailable) // dies, and the attempt fails after 5 ms
+		b.submit(2*ms, request("a", 1), 6*ms, infer.Unavailable)
+		b.end()
+		if got := m.ran(); len(got) != 1 {
+			t.Errorf("batches %q, want one", got)
+		}
+	})
+}
+
+func TestRequestsWaitForAnInstanceThatServesBesideOneThatCannotBeStarted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, m := startMortal(t, Options{})
+		m.failures = 1000
+		b.Add(open(t, &enginetest.Echo{Takes: constant(10 * ms)}, 1)[0])
+		time.Sleep(ms)
+		m.kill()
+		time.Sleep(9 * ms)
+		b.submit(10*ms, request("a", 1), 20*ms)
+		b.submit(12*ms, request("b", 1), 30*ms)
+		b.end()
 	})
 }

@@ -62,6 +62,7 @@ type Scheduler struct {
 	alarm    *pacer.Alarm
 	crew     atomic.Pointer[[]*worker] // by instance number, from 1. It is replaced, never changed
 	trials   chan *trial
+	tried    atomic.Uint64 // trials so far
 	running  sync.WaitGroup
 	share    batching.Share
 	combines bool         // requests may share a batch
@@ -70,7 +71,8 @@ type Scheduler struct {
 	calls    sync.Pool    // of *call
 	intake   intake
 	bad      offenders
-	way      way // of requests to a model with an objective
+	way      way                         // of requests to a model with an objective
+	outage   atomic.Pointer[infer.Error] // why instances could not be started; nil since one was
 
 	mu       sync.Mutex // guards the following
 	core     *batching.Core
@@ -194,13 +196,22 @@ func (s *Scheduler) Ready() bool {
 	return true
 }
 
+// Outage returns why no instance can run requests, if none can and the last attempt to
+// start one failed. It returns nil otherwise.
+func (s *Scheduler) Outage() error {
+	if outage := s.outage.Load(); outage != nil && s.alive.Load() == 0 {
+		return outage
+	}
+	return nil
+}
+
 // Close refuses new requests, lets those run that are here, and returns when
 // everything that the scheduler started has ended. Callers that shall not be
 // waited for end their contexts.
 func (s *Scheduler) Close() error {
 	var out batching.Actions
 	for _, w := range s.workers() {
-		w.quit.end(0) // who waits for the dead to come back need not any more
+		w.dismissal() // who waits for the dead to come back need not any more
 	}
 	s.mu.Lock()
 	s.draining = true
@@ -360,6 +371,9 @@ func (s *Scheduler) Explain() (automatic.Explanation, bool) {
 
 func (s *Scheduler) turnAway(c *call, v batching.Verdict, retry time.Duration) {
 	c.turnedAway, c.verdict, c.retry = true, v, retry
+	if v == batching.NoInstance {
+		c.outage = s.outage.Load()
+	}
 	taken := c.taken
 	if taken && c.sender != nil {
 		c.sender.Left(c.req)

@@ -3,64 +3,44 @@ package sched
 import (
 	"context"
 	"sync"
-	"time"
 )
 
-// A stopContext is the context of one batch after the other. It ends when
-// everybody in the batch has left. Making one for each batch would be the only
-// allocation on the way of a request.
-type stopContext struct {
-	mu      sync.Mutex // guards the following
-	batch   uint64
-	done    chan struct{}
-	stopped bool
+// A stopper makes the contexts of one instance's batches. A context ends when every
+// client of its batch has left.
+//
+// A batch that runs to its end leaves its context untouched, and the next batch uses
+// the same one: a context for each batch would be the only allocation on the path of a
+// request. A context that has ended is never used again. An engine may have handed it
+// to [context.AfterFunc] or derived others from it, and all of them rely on an ended
+// context staying ended.
+type stopper struct {
+	ctx    context.Context //nolint:containedctx // of the current batch; written by the instance's goroutine only, under mu
+	mu     sync.Mutex      // guards the following
+	batch  uint64          // the number of the batch that ctx belongs to
+	cancel context.CancelFunc
 }
 
-var _ context.Context = (*stopContext)(nil)
-
-func newStopContext() *stopContext {
-	return &stopContext{done: make(chan struct{})}
+func newStopper() *stopper {
+	s := &stopper{}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	return s
 }
 
-// begin starts over for a batch.
-func (c *stopContext) begin(batch uint64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.batch = batch
-	if c.stopped {
-		c.done, c.stopped = make(chan struct{}), false
+// begin prepares ctx for a batch. Only the instance's goroutine calls it.
+func (s *stopper) begin(batch uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.batch = batch
+	if s.ctx.Err() != nil {
+		s.ctx, s.cancel = context.WithCancel(context.Background())
 	}
 }
 
-// end stops a batch, if it still runs.
-func (c *stopContext) end(batch uint64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.batch == batch && !c.stopped {
-		c.stopped = true
-		close(c.done)
+// end stops a batch. It does nothing if another batch has begun since.
+func (s *stopper) end(batch uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.batch == batch {
+		s.cancel()
 	}
 }
-
-// Deadline implements [context.Context]. Batches have none: their members do.
-func (c *stopContext) Deadline() (time.Time, bool) { return time.Time{}, false }
-
-// Done implements [context.Context].
-func (c *stopContext) Done() <-chan struct{} {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.done
-}
-
-// Err implements [context.Context].
-func (c *stopContext) Err() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.stopped {
-		return context.Canceled
-	}
-	return nil
-}
-
-// Value implements [context.Context].
-func (c *stopContext) Value(any) any { return nil }

@@ -15,6 +15,7 @@ import (
 // has stopped. Nothing of it is counted.
 type trial struct {
 	s       *Scheduler
+	number  uint64 // which instances run it under, in place of a batch's
 	req     *infer.Request
 	runs    int
 	began   chan struct{} // closed when all who take part are there
@@ -50,7 +51,7 @@ func (s *Scheduler) Try(ctx context.Context, req *infer.Request, instances, runs
 }
 
 func (s *Scheduler) newTrial(req *infer.Request, runs int) *trial {
-	return &trial{s: s, req: req, runs: runs, began: make(chan struct{}), halted: make(chan struct{}), outcome: make(chan outcome, len(s.workers()))}
+	return &trial{s: s, number: firstTrial + s.tried.Add(1), req: req, runs: runs, began: make(chan struct{}), halted: make(chan struct{}), outcome: make(chan outcome, len(s.workers()))}
 }
 
 func (t *trial) run(ctx context.Context, instances int) ([]time.Duration, error) {
@@ -94,17 +95,18 @@ func (t *trial) halt() {
 	}
 	close(t.halted)
 	for _, w := range t.s.workers() {
-		w.stop.end(trialBatch)
+		w.stop.end(t.number)
 	}
 }
 
-// trialBatch is what an instance's stopContext has for the number of a batch while
-// it runs a trial. The core counts from 1.
-const trialBatch = 0
+// firstTrial is where the numbers of trials start. The core numbers its batches from 1
+// and does not get that far. Each trial has a number of its own, so that the end of one
+// that is over stops no other.
+const firstTrial = 1 << 63
 
 // try runs a trial, and throws away what comes of it.
 func (w *worker) try(t *trial) {
-	w.stop.begin(trialBatch)
+	w.stop.begin(t.number)
 	select {
 	case <-t.began:
 	case <-t.halted:

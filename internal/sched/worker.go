@@ -1,6 +1,7 @@
 package sched
 
 import (
+	"context"
 	"errors"
 	"runtime/debug"
 	"slices"
@@ -26,7 +27,7 @@ type worker struct {
 	taken   batching.Time
 	runs    int           // of it or parts of it, so far
 	began   batching.Time // the first of them
-	stop    *stopContext
+	stop    *stopper
 	stage   stage // that it was claimed from; without memory if it was not
 	inputs  []tensor.Tensor
 	joined  [][]byte  // memory of inputs
@@ -38,12 +39,13 @@ type worker struct {
 	batch  []engine.Call // for it
 	sender engine.Sender // inst, if its model may send responses; nil if not
 
-	mortal    engine.Mortal // inst, if it can die; nil if not
-	away      bool          // the core was told that it is down. Guarded by the scheduler's lock
-	dismissed bool          // it need not come back. Guarded by the scheduler's lock
-	quit      *stopContext  // ended when the instance shall leave for good
-	left      chan struct{} // closed when it has
-	removed   bool          // and was closed. Only Add, Remove and Close look at it
+	mortal    engine.Mortal      // inst, if it can die; nil if not
+	away      bool               // the core was told that it is down. Guarded by the scheduler's lock
+	dismissed bool               // it need not come back. Guarded by the scheduler's lock
+	quit      context.Context    //nolint:containedctx // ended when the instance leaves for good
+	dismissal context.CancelFunc // ends quit
+	left      chan struct{}      // closed when it has
+	removed   bool               // and was closed. Only Add, Remove and Close look at it
 
 	waits []time.Duration // for statistics
 
@@ -60,7 +62,8 @@ const (
 )
 
 func newWorker(s *Scheduler, number int, inst engine.Instance) *worker {
-	w := &worker{s: s, number: number, inst: inst, orders: make(chan order, 1), stop: newStopContext(), quit: newStopContext(), left: make(chan struct{})}
+	w := &worker{s: s, number: number, inst: inst, orders: make(chan order, 1), stop: newStopper(), left: make(chan struct{})}
+	w.quit, w.dismissal = context.WithCancel(context.Background())
 	w.each, _ = inst.(engine.Each)
 	w.sender, _ = inst.(engine.Sender)
 	w.mortal, _ = inst.(engine.Mortal)
@@ -268,9 +271,9 @@ func (w *worker) compute(inputs []tensor.Tensor) (err error) {
 		defer d.ended(w.s)
 	}
 	if w.each != nil {
-		err = w.each.RunEach(w.stop, w.batch)
+		err = w.each.RunEach(w.stop.ctx, w.batch)
 	} else {
-		err = w.inst.Run(w.stop, inputs, &w.outputs)
+		err = w.inst.Run(w.stop.ctx, inputs, &w.outputs)
 	}
 	return coded(err)
 }

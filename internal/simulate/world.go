@@ -102,6 +102,11 @@ func (m *Model) Up(instance int) {
 // Down lets an instance leave when it has run its batch.
 func (m *Model) Down(instance int) { m.step(batching.Event{Kind: batching.Down, Instance: instance}) }
 
+// Break says that an instance that is down cannot be started.
+func (m *Model) Break(instance int) {
+	m.step(batching.Event{Kind: batching.Broken, Instance: instance})
+}
+
 // Close says that nothing more will arrive.
 func (m *Model) Close() { m.step(batching.Event{Kind: batching.Close}) }
 

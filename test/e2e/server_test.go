@@ -8,6 +8,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"flag"
 	"io"
 	"net/http"
 	"os"
@@ -45,6 +46,8 @@ type server struct {
 
 // root is the top of the repository.
 const root = "../.."
+
+var binaryName = flag.String("binary", "shoal", "the server that is tested, in bin")
 
 // startPatience is how long a server may take to load its models and to listen:
 // long, since some tests load hundreds.
@@ -84,7 +87,7 @@ func start(t testing.TB, repository string, flags ...string) *server {
 func launch(t testing.TB, repository string, flags ...string) *server {
 	t.Helper()
 	s := &server{t: t, ended: make(chan struct{}), addresses: make(chan [2]string, 3)}
-	binary, err := filepath.Abs(filepath.Join(root, "bin", "shoal"))
+	binary, err := filepath.Abs(filepath.Join(root, "bin", *binaryName))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -74,7 +74,7 @@ func TestProofWhatIsWrongWithAModelIsSaid(t *testing.T) {
 		"wrong_field":   {onnxModel{onnxtest.Model("mlp"), "max_batch_size: 8\nmax_batch_sise: 4"}, []string{"config.pbtxt:2", "max_batch_sise"}},
 		"wrong_backend": {onnxModel{onnxtest.Model("mlp"), `backend: "tensorflow"`}, []string{"config.pbtxt:1", "tensorflow", "onnxruntime"}},
 		"no_batch":      {onnxModel{onnxtest.Model("fixed"), `max_batch_size: 8`}, []string{"max_batch_size"}},
-		"endless":       {onnxModel{onnxtest.Model("endless"), warm}, []string{"1s", "--model-load-timeout-secs", "model_warmup"}},
+		"endless":       {onnxModel{onnxtest.Model("endless"), warm}, []string{"5s", "--model-load-timeout-secs", "model_warmup"}},
 		"nobody":        {onnxModel{}, []string{"nobody"}},
 	}
 	models := map[string]onnxModel{"good": {file: onnxtest.Model("mlp")}}
@@ -83,7 +83,7 @@ func TestProofWhatIsWrongWithAModelIsSaid(t *testing.T) {
 			models[name] = c.model
 		}
 	}
-	s := start(t, onnxRepository(t, models), "--model-control-mode=explicit", "--load-model=good", "--model-load-timeout-secs=1")
+	s := start(t, onnxRepository(t, models), "--model-control-mode=explicit", "--load-model=good", "--model-load-timeout-secs=5") // the good one takes a second on a busy machine
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			meanwhile(t, s, func() {

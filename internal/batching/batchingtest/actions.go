@@ -226,6 +226,8 @@ func (r *Referee) mayTurnAway(q *request, v batching.Verdict) bool {
 		return q == r.leaver
 	case batching.Unbound:
 		return q.state == waiting && r.event.Kind == batching.Down && q.item.Instance == r.event.Instance
+	case batching.NoInstance:
+		return q.state == waiting && (r.event.Kind == batching.Down || r.event.Kind == batching.Broken) && r.abandoned()
 	case batching.Late:
 		return q == r.newcomer && r.mayRefuse ||
 			q.state == waiting && r.event.Kind == batching.Take && r.hopeless(q, max(r.cfg.MaxRows, q.item.Rows))

@@ -23,6 +23,8 @@ func (r *Referee) owed() (breach string) {
 			return fmt.Sprintf("%v was not turned away when its time in the queue was over", q)
 		case q.state == waiting && q.item.Instance != 0 && !r.instance(q.item.Instance).serves():
 			return fmt.Sprintf("%v waits for instance %d, which has left", q, q.item.Instance)
+		case q.state == waiting && r.abandoned():
+			return fmt.Sprintf("%v waits although no instance serves and one cannot be started", q)
 		case q.state == ready && (i == 0 || !r.cfg.KeepOrder):
 			return fmt.Sprintf("%v was not delivered although nothing holds it up", q)
 		}

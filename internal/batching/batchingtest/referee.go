@@ -74,6 +74,7 @@ type instance struct {
 	number  int
 	state   instanceState
 	leaving bool
+	broken  bool // down, and cannot be started
 
 	lent    []*batching.Item // the batch, in the core's memory
 	batch   []*request
@@ -124,7 +125,7 @@ func (r *Referee) Check(now batching.Time, ev batching.Event, out *batching.Acti
 	return nil
 }
 
-var kinds = [...]string{"Wake", "Arrive", "Cancel", "Up", "Take", "Done", "Down", "Turn", "Close"}
+var kinds = [...]string{"Wake", "Arrive", "Cancel", "Up", "Take", "Done", "Down", "Broken", "Turn", "Close"}
 
 // Waiting returns how many requests wait for an instance.
 func (r *Referee) Waiting() int { return len(r.queue) }
@@ -201,6 +202,12 @@ func (r *Referee) count(s instanceState) (n int) {
 // serves reports whether the instance takes batches, now or later.
 func (in *instance) serves() bool { return in.state != away && !in.leaving }
 
+// abandoned reports whether no instance serves and one of them is broken.
+func (r *Referee) abandoned() bool {
+	return !slices.ContainsFunc(r.instances, (*instance).serves) &&
+		slices.ContainsFunc(r.instances, func(in *instance) bool { return in.broken })
+}
+
 // moveBehind puts those behind the others whose time in the queue is over, where
 // that is what the level does with them.
 func (r *Referee) moveBehind() {
@@ -232,7 +239,7 @@ func (r *Referee) happens() (breach string) {
 		}
 	case batching.Up:
 		in := r.instance(ev.Instance)
-		in.state, in.leaving = awake, false
+		in.state, in.leaving, in.broken = awake, false, false
 	case batching.Take:
 		if in := r.instance(ev.Instance); !in.leaving {
 			in.state = parked // unless it is given a batch
@@ -241,6 +248,8 @@ func (r *Referee) happens() (breach string) {
 		return r.end(r.instance(ev.Instance))
 	case batching.Down:
 		r.instance(ev.Instance).leaving = true
+	case batching.Broken:
+		r.instance(ev.Instance).broken = true
 	case batching.Turn:
 		r.asked = false
 		r.turns++
@@ -296,6 +305,9 @@ func (r *Referee) refusalsOf(q *request, level batching.Level) []batching.Verdic
 	}
 	if q.item.Instance != 0 && !r.instance(q.item.Instance).serves() {
 		list = append(list, batching.Unbound)
+	}
+	if r.abandoned() {
+		list = append(list, batching.NoInstance)
 	}
 	if r.full(q, level) {
 		list = append(list, batching.QueueFull)

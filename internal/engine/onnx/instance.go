@@ -112,10 +112,11 @@ type call struct {
 
 // Run implements [engine.Instance].
 func (i *instance) Run(ctx context.Context, in []tensor.Tensor, out *engine.Outputs) error {
+	done := ctx.Done() // before Err: contexts that have ended may share a channel
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	i.watch(ctx)
+	i.watch(ctx, done)
 	c := i.begin()
 	defer i.model.crowd.end()
 	if i.model.call.CanShrink && c.session.largest.passed(size(in)) {
@@ -176,10 +177,9 @@ func (i *instance) complete(out []tensor.Tensor) error {
 	return nil
 }
 
-// watch sees to it that the call is told when ctx ends, and not when another one
-// does.
-func (i *instance) watch(ctx context.Context) {
-	done := ctx.Done()
+// watch terminates the call when ctx ends, whose channel is done. The end of any other
+// context has no effect on it.
+func (i *instance) watch(ctx context.Context, done <-chan struct{}) {
 	if done == i.done {
 		return
 	}

@@ -211,12 +211,21 @@ func TestLoadingALargeModelEndsWithItsContext(t *testing.T) {
 	_, unload = load(t, e, src)
 	whole := time.Since(began)
 	unload()
-	ctx, cancel := context.WithTimeout(t.Context(), whole/20)
-	defer cancel()
-	began = time.Now()
-	_, err := e.Load(ctx, src)
-	if took := time.Since(began); !errors.Is(err, context.DeadlineExceeded) || infer.CodeOf(err) != infer.Deadline || took > whole/2 {
-		t.Errorf("ended after %v with %v, want the twentieth part of the %v that all of it takes", took, err, whole)
+	// The best of several: on a busy machine a thread that is to end may wait for a core. A
+	// load that does not end takes all of the time in each.
+	best := whole
+	for range 5 {
+		ctx, cancel := context.WithTimeout(t.Context(), whole/20)
+		began = time.Now()
+		_, err := e.Load(ctx, src)
+		best = min(best, time.Since(began))
+		cancel()
+		if !errors.Is(err, context.DeadlineExceeded) || infer.CodeOf(err) != infer.Deadline {
+			t.Errorf("ended with %v", err)
+		}
+	}
+	if best > whole/2 {
+		t.Errorf("ended after %v, want the twentieth part of the %v that all of it takes", best, whole)
 	}
 	if left := resident(t) - before; left > 24 {
 		t.Errorf("half a model of 128 MiB leaves %d", left)

@@ -141,10 +141,16 @@ class TritonPythonModel:
 	if err := inst.RunEach(t.Context(), calls(1)); !errors.Is(err, engine.ErrDied) {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-	defer cancel()
-	if err := inst.Revive(ctx); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("revived: %v", err)
+	if err := inst.Failing(); err != nil {
+		t.Errorf("it fails before it was started again: %v", err)
+	}
+	for range 2 {
+		if err := inst.Revive(t.Context()); err == nil {
+			t.Error("revived")
+		}
+		if err := inst.Failing(); err == nil || err.Code != infer.Unavailable || err.RetryAfter <= 0 || !strings.Contains(err.Text, "exit code 5") {
+			t.Errorf("it fails with %v", err)
+		}
 	}
 	if err := inst.RunEach(t.Context(), calls(1)); !errors.Is(err, engine.ErrDied) {
 		t.Errorf("a batch of a dead worker: %v", err)
@@ -154,6 +160,54 @@ class TritonPythonModel:
 	}
 	if err := inst.Revive(t.Context()); err != nil {
 		t.Error(err)
+	}
+	if err := inst.Failing(); err != nil {
+		t.Errorf("it lives, and fails: %v", err)
+	}
+}
+
+func TestARevivalEndsWithItsContext(t *testing.T) {
+	f := newFixture(t, identityConfig, `os._exit(4)`)
+	inst := f.open(t)
+	_ = inst.RunEach(t.Context(), calls(1))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := inst.Revive(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("revived: %v", err)
+	}
+}
+
+func TestAModelThatCannotBeImportedAgainSaysWhy(t *testing.T) {
+	marker := t.TempDir() + "/marker"
+	f := newFixture(t, identityConfig, fmt.Sprintf(`
+if os.path.exists(%[1]q): import no_such_module
+class TritonPythonModel:
+    def execute(self, requests):
+        open(%[1]q, "w").close()
+        os._exit(4)`, marker))
+	inst := f.open(t)
+	_ = inst.RunEach(t.Context(), calls(1))
+	if err := inst.Revive(t.Context()); err == nil {
+		t.Error("revived")
+	}
+	want := "model 'm' is not available: its worker died and cannot be started: ModuleNotFoundError: No module named 'no_such_module'"
+	if err := inst.Failing(); err == nil || err.Text != want {
+		t.Errorf("it fails with %v, want %s", err, want)
+	}
+}
+
+func TestAModelThatDiesOfEveryBatchFailsAfterAWhile(t *testing.T) {
+	inst := newFixture(t, identityConfig, `
+class TritonPythonModel:
+    def execute(self, requests): os._exit(4)`).open(t)
+	for deaths := 1; deaths <= crashLoop; deaths++ {
+		_ = inst.RunEach(t.Context(), calls(1))
+		if failing := inst.Failing() != nil; failing != (deaths == crashLoop) {
+			t.Errorf("after %d deaths it fails: %v", deaths, failing)
+		}
+		if err := inst.Revive(t.Context()); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

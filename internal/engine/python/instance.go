@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"math/rand/v2"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -22,6 +23,9 @@ type instance struct {
 	worker   *worker
 	comeback comeback
 	answered bool                  // the worker has answered a batch
+	counted  bool                  // its death is, in comeback
+	pause    time.Duration         // before the next start; good once counted
+	failure  error                 // of the last attempt to start a worker; nil if that worked
 	pulse    atomic.Pointer[pulse] // of the worker; nil while there is none, or if it has none
 
 	running   running
@@ -97,10 +101,9 @@ func (i *instance) RunEach(ctx context.Context, calls []engine.Call) error {
 		return infer.Errorf(infer.Internal, "%w: %w", engine.ErrExhausted, err)
 	}
 	i.cancelled = writeBatch(w.in, l, calls, i.model.cfg, i.cancelled[:0])
-	i.running.begin(w, calls, i.cancelled)
+	serial := i.running.begin(w, calls, i.cancelled)
 	w.send(frame{kind: kindRun, a: uint64(l.table), b: uint64(l.size - l.table)})
-	number := w.number
-	f, err := w.await(ctx, kindRan, i.model.set.limit, func() { i.running.abandon(number) })
+	f, err := w.await(ctx, kindRan, i.model.set.limit, func() { i.running.abandon(serial) })
 	senders := i.running.end()
 	switch {
 	case err != nil:
@@ -160,34 +163,79 @@ func (i *instance) take(f frame, calls []engine.Call) error {
 // Died implements [engine.Mortal].
 func (i *instance) Died() <-chan struct{} { return i.worker.died }
 
+// count counts the death of the worker, once.
+func (i *instance) count() {
+	if i.counted {
+		return
+	}
+	i.pause = i.comeback.died(time.Now(), i.answered, rand.Float64())
+	i.counted, i.answered = true, false
+	log := i.model.log.With("instance", i.name, "pause", i.pause)
+	switch {
+	case i.failure != nil:
+		log.Error("the model's worker cannot be started", "error", i.failure)
+	case i.comeback.loops():
+		log.Error("the model's worker dies whenever it is started", "reason", i.worker.reason())
+	default:
+		log.Warn("the model's worker died, and is started again", "reason", i.worker.reason())
+	}
+}
+
+// Failing implements [engine.Mortal].
+func (i *instance) Failing() *infer.Error {
+	if !i.worker.dead() {
+		return nil
+	}
+	i.count()
+	var err *infer.Error
+	switch {
+	case i.failure != nil:
+		err = infer.Errorf(infer.Unavailable, "model '%s' is not available: its worker died and cannot be started: %s", i.model.cfg.Name, headline(i.failure))
+	case i.comeback.loops():
+		err = infer.Errorf(infer.Unavailable, "model '%s' is not available: its worker dies whenever it is started: %s", i.model.cfg.Name, i.worker.reason())
+	default:
+		return nil
+	}
+	err.RetryAfter = max(i.pause, minRetryAfter)
+	return err
+}
+
+// minRetryAfter is the shortest wait that clients of a failing instance are advised.
+const minRetryAfter = time.Second
+
+// headline returns the exception of a worker's error, without the words before it that
+// name the model and the lines after it that say where it was raised.
+func headline(err error) string {
+	line, _, _ := strings.Cut(err.Error(), "\n")
+	if _, exception, ok := strings.Cut(line, ", message: "); ok {
+		return exception
+	}
+	return line
+}
+
 // Revive implements [engine.Mortal].
 func (i *instance) Revive(ctx context.Context) error {
-	for {
-		pause := i.comeback.died(time.Now(), i.answered, rand.Float64())
-		i.answered = false
-		log := i.model.log.With("instance", i.name, "reason", i.worker.reason(), "pause", pause)
-		if i.comeback.loops() {
-			log.Error("the model's worker dies whenever it is started")
-		} else {
-			log.Warn("the model's worker died, and is started again")
-		}
-		i.pulse.Store(nil)
-		i.worker.end()
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return ctx.Err()
-		}
-		if err := i.restart(ctx); err == nil {
-			log.Info("the model's worker is back")
-			return nil
-		}
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
+	i.count()
+	i.pulse.Store(nil)
+	i.worker.end()
+	timer := time.NewTimer(i.pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+		return ctx.Err()
 	}
+	err := i.restart(ctx)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	i.counted, i.failure = false, err
+	if err != nil {
+		i.count() // a worker that did not come to anything is one more that died
+		return err
+	}
+	i.model.log.Info("the model's worker is back", "instance", i.name)
+	return nil
 }
 
 // restart starts another worker, which is dead if it fails.

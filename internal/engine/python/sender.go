@@ -19,6 +19,7 @@ import (
 type running struct {
 	mu        sync.Mutex // guards the following
 	memory    []byte     // the inputs'; nil if no batch runs
+	serial    uint64     // of the batch, counted over all workers of the instance
 	number    uint32     // of the question
 	calls     []engine.Call
 	cancelled []int // where in memory the words are that say that a request was
@@ -27,14 +28,17 @@ type running struct {
 	errands   map[*errand]struct{}
 }
 
-func (r *running) begin(w *worker, calls []engine.Call, cancelled []int) {
+// begin returns the serial number of the batch, for abandon.
+func (r *running) begin(w *worker, calls []engine.Call, cancelled []int) uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.serial++
 	r.memory, r.number, r.calls, r.cancelled = w.in, w.number+1, calls, cancelled
 	r.opened, r.senders = r.opened[:0], r.senders[:0]
 	for range calls {
 		r.opened = append(r.opened, false)
 	}
+	return r.serial
 }
 
 // end returns what was opened for the batch. Nothing is opened for it any more.
@@ -59,10 +63,10 @@ func (r *running) left(req *infer.Request) {
 
 // abandon tells the model that nobody waits for any request of a batch any more, if
 // that still runs. What it asked of others ends.
-func (r *running) abandon(number uint32) {
+func (r *running) abandon(serial uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.number != number {
+	if r.serial != serial {
 		return
 	}
 	for i := range r.calls {

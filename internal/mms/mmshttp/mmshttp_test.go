@@ -169,6 +169,9 @@ def handle(data, context):
             context.set_response_status(422, "Unprocessable", i)
         if text == "slow":
             time.sleep(0.3)
+        if text.startswith("began "):
+            open(text[6:], "w").close()
+            time.sleep(0.5)
         context.set_response_content_type(i, "text/special")
         answers.append(text + "/" + str(len(data)) + "/" + context.get_request_header(i, "content-type") + "/" + str(len(context.get_request_id(i))))
     return answers
@@ -369,8 +372,23 @@ func TestTheQueueIsBounded(t *testing.T) {
 	f := start(t, mms.MultiModelServer, func(s *mms.Settings) { s.Queue = 1 })
 	writeMar(t, f.store, "noop", "1.0", "service:handle", map[string]string{"service.py": noop})
 	f.want("POST", f.manage+"/models?url=noop-1.0.mar&initial_workers=1", "", 200)
+	// One runs, and one of those that come then may wait.
+	began := filepath.Join(t.TempDir(), "began")
+	var first sync.WaitGroup
+	first.Go(func() {
+		if status, text := f.ask("POST", f.infer+"/predictions/noop", "text/plain", "began "+began); status != 200 {
+			t.Errorf("the first is answered with %d %s", status, text)
+		}
+	})
+	for {
+		if _, err := os.Stat(began); err == nil {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
 	counts := f.crowd(8)()
-	if counts[200] < 2 || counts[503] < 1 || counts[200]+counts[503] != 8 {
+	first.Wait()
+	if counts[200] < 1 || counts[503] < 1 || counts[200]+counts[503] != 8 {
 		t.Errorf("statuses %v", counts)
 	}
 }

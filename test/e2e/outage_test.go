@@ -1,0 +1,96 @@
+//go:build e2e && linux
+
+package e2e
+
+import (
+	"bytes"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+const dyingApp = `
+import os
+import numpy as np
+import shoal
+
+@shoal.model(inputs={"x": ("FP32", [-1, 3])}, outputs={"y": ("FP32", [-1])}, max_batch=32)
+def total(x):
+    if (x < 0).any():
+        os._exit(3)
+    return {"y": x.sum(axis=1)}
+`
+
+// TestNoRequestWaitsForAWorkerThatCannotBeStarted has a worker die whose file has been
+// broken meanwhile. Requests that wait and requests that come are answered, and the index
+// says why; when the file is repaired, the model comes back.
+func TestNoRequestWaitsForAWorkerThatCannotBeStarted(t *testing.T) {
+	app := writeApp(t, dyingApp)
+	began := time.Now()
+	s := start(t, app)
+	// Those that wait are answered when the first attempt has failed, which takes about as
+	// long as the start did: on a quiet machine half a second.
+	longest := max(2*time.Second, 3*time.Since(began))
+	ask := func(body string) (status int, retry, text string, took time.Duration) {
+		began := time.Now()
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.http+"/v2/models/total/infer", strings.NewReader(body))
+		if err != nil {
+			t.Error(err)
+			return 0, "", "", 0
+		}
+		status, header, answer, err := fetch(req)
+		if err != nil {
+			t.Error(err)
+		}
+		return status, header.Get("Retry-After"), string(answer), time.Since(began)
+	}
+	if status, _, text, _ := ask(threeNumbers); status != http.StatusOK || !strings.Contains(text, "7") {
+		t.Fatalf("status %d: %s", status, text)
+	}
+
+	rewrite(t, app, "import no_such_module\n"+dyingApp)
+	if status, _, text, _ := ask(strings.Replace(threeNumbers, "1,2,4", "-1,2,4", 1)); status != http.StatusServiceUnavailable {
+		t.Errorf("the request that ends the worker gets status %d: %s", status, text)
+	}
+	const want = "ModuleNotFoundError: No module named 'no_such_module'"
+	var clients sync.WaitGroup
+	for range 8 { // some wait while the worker is started, others come when that has failed
+		clients.Go(func() {
+			for range 20 {
+				status, retry, text, took := ask(threeNumbers)
+				if status != http.StatusServiceUnavailable || !strings.Contains(text, want) || retry == "" {
+					t.Errorf("status %d, Retry-After %q: %s", status, retry, text)
+				}
+				if took > longest {
+					t.Errorf("answered after %v", took)
+				}
+			}
+		})
+	}
+	clients.Wait()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.http+"/v2/repository/index", bytes.NewReader(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, index, err := fetch(req); err != nil || !strings.Contains(string(index), `"UNAVAILABLE"`) || !strings.Contains(string(index), want) {
+		t.Errorf("the index is %s, %v", index, err)
+	}
+	if status, _ := s.get("/v2/models/total/ready"); status == http.StatusOK {
+		t.Error("the model is ready")
+	}
+
+	rewrite(t, app, dyingApp)
+	for began := time.Now(); ; time.Sleep(50 * time.Millisecond) {
+		if status, _, text, _ := ask(threeNumbers); status == http.StatusOK && strings.Contains(text, "7") {
+			break
+		}
+		if time.Since(began) > 30*time.Second {
+			t.Fatalf("the model did not come back\n%s", s.logged())
+		}
+	}
+	if status, _ := s.get("/v2/models/total/ready"); status != http.StatusOK {
+		t.Errorf("the model is back, and ready says %d", status)
+	}
+}
