@@ -142,10 +142,11 @@ const (
 	Burst                   // it was held for requests that come close together, and they have come
 	Shared                  // other instances take the rest
 	Cut                     // less than all, because the rest does better in a batch of its own
+	Retest                  // all that fit, to measure a size again that is believed to be worse
 )
 
 var reasons = [...]string{
-	"alone", "full", "preferred", "unfit", "waited", "idle", "closing", "efficient", "gathered", "burst", "shared", "cut",
+	"alone", "full", "preferred", "unfit", "waited", "idle", "closing", "efficient", "gathered", "burst", "shared", "cut", "retest",
 }
 
 // Reasons is how many there are.

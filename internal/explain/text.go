@@ -338,6 +338,7 @@ var reasons = map[string]string{
 	"burst":     "held for requests that come close together",
 	"shared":    "other instances take the rest",
 	"cut":       "the rest does better in a batch of its own",
+	"retest":    "tried whether larger batches are worse as believed",
 }
 
 func (p *page) rules() {

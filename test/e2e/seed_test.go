@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -210,6 +211,27 @@ const seedSpeed = `
 parameters { key: "fixed_us" value { string_value: "1921" } }
 parameters { key: "per_row_us" value { string_value: "59.3" } }
 parameters { key: "slowdown" value { string_value: "1, 1.391" } }`
+
+// TestRequestsThatDoNotDivideTheLargestBatchFillIt has batches of three requests of 2 rows
+// on a model that takes 6 and was not calibrated: another model is busy all the time.
+func TestRequestsThatDoNotDivideTheLargestBatchFillIt(t *testing.T) {
+	const rows = 6
+	six := strings.Replace(seedConfig(1, "dynamic_batching { }", seedSpeed), "max_batch_size: 8", fmt.Sprintf("max_batch_size: %d", rows), 1)
+	s := start(t, repositoryOf(t, map[string]string{"six": six, "busy": seedConfig(1, "", seedSpeed)}))
+	ctx, cancel := context.WithCancel(t.Context())
+	var busy sync.WaitGroup
+	busy.Go(func() {
+		for c := s.client(); ctx.Err() == nil; {
+			_, _ = c.ModelInfer(ctx, seedRequest("busy", 1))
+		}
+	})
+	limit := rows / seedCurve.Takes(rows).Seconds()
+	hold(t, fmt.Sprintf("share of %.0f rows/s", limit), choose(0.95, 0.7), 1.01, func() float64 {
+		return closedLoop(t, s, "six", 8, choose(3*time.Second, time.Second)).infersPerSecond / limit
+	})
+	cancel()
+	busy.Wait()
+}
 
 // seedConfig writes a model of the seed device's shapes.
 func seedConfig(instances int, scheduling, speed string) string {

@@ -47,6 +47,7 @@ type Policy struct {
 	returns    returns
 	behind     behind
 	drift      drift
+	retest     retest
 	unit       float64 // nanoseconds of the smallest bin; 0 while the model is not known
 	cycle      cycle
 	tried      int    // batches while it was tried how many at once are worth it

@@ -1,6 +1,9 @@
 package automatic
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // maxCells is the largest size that has a cell of its own. Larger batches are not
 // formed: no model gains from them what the longer wait costs.
@@ -12,6 +15,7 @@ const maxCells = 1024
 const (
 	keep     = 0.98915 // of a cell's weight with each batch of its size: half of it is from the last 64
 	pinned   = 10      // the most that a calibrated size weighs, in batches
+	seen     = 2       // batches from which on a size counts as seen
 	own      = 4       // batches from which on a size is known by itself
 	sure     = 10      // batches from which on it tells that the curve is no line: one that was slow by chance weighs little by then
 	straight = 0.08    // sizes decide by the line if no cell is further from it, relative to it
@@ -114,12 +118,32 @@ func (c *curve) needs(rows int) bool {
 
 // unseen reports whether nothing was measured near a size.
 func (c *curve) unseen(rows int) bool {
-	for near := rows - rows/4; near <= min(rows+rows/4, c.max()); near++ {
-		if c.cells[near].weight+c.cells[near].pinned >= 2 {
+	for _, cell := range c.near(rows) {
+		if cell.weight+cell.pinned >= seen {
 			return false
 		}
 	}
 	return true
+}
+
+// calibrated reports whether a size near this one was calibrated, and the speed has not
+// changed since.
+func (c *curve) calibrated(rows int) bool {
+	return slices.ContainsFunc(c.near(rows), func(cell cell) bool { return cell.pinned >= own })
+}
+
+// forget strikes out what is known near a size, since it has turned out to be wrong.
+func (c *curve) forget(rows int) {
+	near := c.near(rows)
+	for i := range near {
+		near[i] = cell{takes: near[i].takes}
+	}
+}
+
+// near returns the cells of a size, and of those that are within a quarter of it.
+func (c *curve) near(rows int) []cell {
+	last := min(rows+rows/4, c.max())
+	return c.cells[min(rows-rows/4, last) : last+1]
 }
 
 // measured takes in a batch that ran alone.
@@ -247,12 +271,14 @@ func (c *curve) fit() {
 	}
 }
 
-// rescale takes in that the model has become slower or faster by a factor.
+// rescale takes in that the model has become slower or faster by a factor. What was
+// measured before is a guess from then on, also what was calibrated.
 func (c *curve) rescale(by float64) {
 	for i := range c.cells {
 		c.cells[i].mean *= by
 		c.cells[i].pin *= by
 		c.cells[i].weight = min(c.cells[i].weight, 1)
+		c.cells[i].pinned = min(c.cells[i].pinned, 1)
 	}
 	c.build()
 }

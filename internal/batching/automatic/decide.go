@@ -31,6 +31,9 @@ func (p *Policy) Decide(now batching.Time, line batching.Line) batching.Decision
 		}
 	}
 	take, why := p.size(&s, line)
+	if n := p.due(line); n > take {
+		take, why = n, batching.Retest
+	}
 	p.why = why
 	return batching.Decision{Take: take, Why: why}
 }
@@ -172,11 +175,13 @@ func (p *Policy) size(s *situation, line batching.Line) (items int, why batching
 	if len(p.opt.Preferred) > 0 {
 		return s.items, why
 	}
-	if half := p.sizes.peak / 2; half > 0 && p.rows >= p.sizes.peak && p.curve.unseen(half) {
-		// A queue stands, and only large batches were seen: it may be that they are too
-		// large.
-		items, _, _ = line.Fit(half)
-		return max(1, items), batching.Cut
+	if half := p.sizes.peak / 2; half > 0 && p.rows >= p.sizes.peak {
+		// A queue stands, and only large batches were seen: they may be too large. Whether
+		// a smaller one was seen is asked of the rows that would run: no batch of exactly
+		// half may be possible, and the rule would cut every batch for ever.
+		if items, rows, _ := line.Fit(half); items > 0 && p.curve.unseen(rows) {
+			return items, batching.Cut
+		}
 	}
 	if p.cycle.rows > 0 {
 		return s.items, why

@@ -313,3 +313,93 @@ func TestWhoStaysBehindWhenBurstsEndDoesNotWaitForThem(t *testing.T) {
 		t.Errorf("after them 200 requests waited for %v in all", waited)
 	}
 }
+
+// TestBatchesAreAsLargeAsRequestsAllow tries every largest size with every number of rows
+// of a request, those that divide it and those that do not, on a model that was not
+// calibrated. Clients that cannot fill batches of the largest size may share fewer, equal
+// ones.
+func TestBatchesAreAsLargeAsRequestsAllow(t *testing.T) {
+	for most := 1; most <= 16; most++ {
+		for rows := 1; rows <= min(5, most); rows++ {
+			for _, clients := range []int{8, 16, 4 * (most / rows)} {
+				batches := (clients + most/rows - 1) / (most / rows)
+				possible := float64(clients) / float64(batches)
+				got := requestsPerBatch(most, rows, clients, nil)
+				if got < 0.98*possible {
+					t.Errorf("max_batch_size %d, %d clients of %d rows: %.2f requests per batch, want %.2f", most, clients, rows, got, possible)
+				}
+			}
+		}
+	}
+}
+
+// requestsPerBatch runs clients that come back at once against one instance of the seed
+// device for 20 s, and returns the mean of the second half. A batch takes longer by what
+// slow returns; nil means that none does.
+func requestsPerBatch(most, rows, clients int, slow func(now batching.Time, rows int) float64) float64 {
+	w := simulate.NewWorld(nil, 1)
+	curve := device.Curve{Fixed: 1921 * us, PerRow: 59300 * time.Nanosecond}
+	var batches, requests int
+	m := w.Add("m", batching.Config{Policy: automatic.New(automatic.Options{MaxRows: most, Instances: 1}), MaxRows: most}, func(items []*batching.Item) time.Duration {
+		if w.Now() > 10*time.Second {
+			batches++
+			requests += len(items)
+		}
+		takes := curve.Takes(rows * len(items))
+		if slow != nil {
+			takes = time.Duration(slow(w.Now(), rows*len(items)) * float64(takes))
+		}
+		return takes
+	})
+	m.Up(1)
+	w.Trace = func(o simulate.Occurrence) {
+		if it := o.Action.Item; o.Action.Do == batching.Deliver && !o.Ended {
+			w.At(w.Now()+500*us, func() {
+				*it = batching.Item{Rows: rows}
+				m.Arrive(it)
+			})
+		}
+	}
+	for range clients {
+		w.At(0, func() { m.Arrive(&batching.Item{Rows: rows}) })
+	}
+	w.Run(20 * time.Second)
+	return float64(requests) / float64(batches)
+}
+
+// TestASlowMomentRulesNoSizeOut slows the device down for some hundred milliseconds of
+// its first seconds, or slows down the first batches of one size.
+func TestASlowMomentRulesNoSizeOut(t *testing.T) {
+	const most, clients = 8, 8
+	for rows := 1; rows <= 2; rows++ {
+		possible := float64(most / rows)
+		for size := 1; size <= most; size++ {
+			seen := 0
+			got := requestsPerBatch(most, rows, clients, func(_ batching.Time, n int) float64 {
+				if n != size {
+					return 1
+				}
+				if seen++; seen > 2 {
+					return 1
+				}
+				return 8
+			})
+			if got < 0.98*possible {
+				t.Errorf("%d rows, the first batches of %d rows slow: %.2f requests per batch, want %.2f", rows, size, got, possible)
+			}
+		}
+		for begins := 50 * ms; begins < 1000*ms; begins += 50 * ms {
+			for _, slow := range []float64{2.5, 5.4, 15} {
+				got := requestsPerBatch(most, rows, clients, func(now batching.Time, _ int) float64 {
+					if now > begins && now < begins+217*ms {
+						return slow
+					}
+					return 1
+				})
+				if got < 0.98*possible {
+					t.Errorf("%d rows, %.1f times slower at %v: %.2f requests per batch, want %.2f", rows, slow, begins, got, possible)
+				}
+			}
+		}
+	}
+}

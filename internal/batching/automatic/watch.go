@@ -14,6 +14,7 @@ type run struct {
 	busy           bool
 	began          batching.Time
 	rows, requests int
+	retest         bool
 	least          int               // batches that it runs as beside, until it ends
 	beside         [most + 1]float64 // nanoseconds that it ran while n did, from 1
 }
@@ -56,7 +57,10 @@ func (p *Policy) Began(now batching.Time, instance int, items []*batching.Item) 
 	p.replayBegan(now, len(items), rows)
 	p.pass(now)
 	r := p.runOf(instance)
-	*r = run{busy: true, began: now, rows: rows, requests: len(items), least: 1}
+	*r = run{busy: true, began: now, rows: rows, requests: len(items), least: 1, retest: p.why == batching.Retest}
+	if r.retest {
+		p.retest.began(p.ledger.batch)
+	}
 	p.behind.began(float64(p.rows), float64(rows))
 	p.waiting -= len(items)
 	p.rows -= rows
@@ -141,8 +145,14 @@ func (p *Policy) learn(r *run, took float64) {
 			p.behind = behind{} // queues were others
 			p.contention.restart(p.opt.Instances)
 			p.frozen = p.ledger.batch + settling
+			p.retest.restart(p.ledger.batch)
 			p.resize()
 		}
+	}
+	if r.retest && took < retestGain*expected {
+		// A batch may be slow by chance, but not fast.
+		p.curve.forget(r.rows)
+		p.retest.restart(p.ledger.batch)
 	}
 	p.curve.measured(r.rows, took)
 	if p.curve.fresh == 0 {
