@@ -29,15 +29,16 @@ const (
 // A curve is how long batches take alone, by rows. Each size has a cell with what
 // was measured, and a line goes through all of them.
 type curve struct {
-	cells   []cell // by rows; the first is not used
-	fixed   float64
-	perRow  float64
-	bent    bool    // some cell is further from the line than noise explains
-	solo    int     // batches that ran alone and were measured
-	largest int     // size that was measured
-	fresh   int     // batches since the tables were made
-	tail    float64 // by which part of what is expected 19 of 20 batches take longer at most; 0 if that is not known
-	pools   []pool
+	cells    []cell // by rows; the first is not used
+	fixed    float64
+	perRow   float64
+	bent     bool    // some cell is further from the line than noise explains
+	solo     int     // batches that ran alone and were measured
+	largest  int     // size that was measured
+	fresh    int     // batches since the tables were made
+	tail     float64 // by which part of what is expected 19 of 20 batches take longer at most; 0 if that is not known
+	rescaled bool    // since it was calibrated
+	pools    []pool
 }
 
 // A pool is sizes that are taken to be equally fast, since a larger one seemed to be
@@ -91,6 +92,7 @@ func (c *curve) smooth(rows int) float64 {
 
 // pin takes over what was calibrated. It stays for good.
 func (c *curve) pin(sizes []Timing) {
+	c.rescaled = c.rescaled && len(sizes) == 0
 	tail, known := 0.0, 0.0
 	for _, s := range sizes {
 		if s.Rows < 1 || s.Rows > c.max() || s.Took <= 0 {
@@ -129,7 +131,7 @@ func (c *curve) unseen(rows int) bool {
 // calibrated reports whether a size near this one was calibrated, and the speed has not
 // changed since.
 func (c *curve) calibrated(rows int) bool {
-	return slices.ContainsFunc(c.near(rows), func(cell cell) bool { return cell.pinned >= own })
+	return !c.rescaled && slices.ContainsFunc(c.near(rows), func(cell cell) bool { return cell.pinned >= own })
 }
 
 // forget strikes out what is known near a size, since it has turned out to be wrong.
@@ -272,14 +274,14 @@ func (c *curve) fit() {
 }
 
 // rescale takes in that the model has become slower or faster by a factor. What was
-// measured before is a guess from then on, also what was calibrated.
+// calibrated keeps its weight, since the curve has likely kept its form, but is a guess.
 func (c *curve) rescale(by float64) {
 	for i := range c.cells {
 		c.cells[i].mean *= by
 		c.cells[i].pin *= by
 		c.cells[i].weight = min(c.cells[i].weight, 1)
-		c.cells[i].pinned = min(c.cells[i].pinned, 1)
 	}
+	c.rescaled = true
 	c.build()
 }
 
