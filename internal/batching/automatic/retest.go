@@ -4,6 +4,7 @@ import "github.com/shoal-serving/shoal/internal/batching"
 
 const (
 	retestFirst = 16   // batches after which a larger size is tried again
+	retestDrift = 128  // the same, when the speed has changed: what was known has likely kept its form
 	retestMost  = 1024 // batches that this doubles to while it only confirms what was known
 	retestGain  = 0.9  // of what is believed; a batch that takes less shows that the belief is wrong
 )
@@ -35,5 +36,14 @@ func (r *retest) began(batch uint64) {
 	r.next = batch + r.wait
 }
 
-// restart has the next one follow soon: what is believed has changed.
+// restart has the next one follow soon: the last has shown that the belief was wrong.
 func (r *retest) restart(batch uint64) { *r = retest{next: batch + retestFirst} }
+
+// drifted has the next one follow after some batches, unless it is due before: where the
+// speed changes again and again, it must not be put off each time.
+func (r *retest) drifted(batch uint64) {
+	if r.next <= batch || r.next > batch+retestDrift {
+		r.next = batch + retestDrift
+	}
+	r.wait = retestDrift / 2
+}

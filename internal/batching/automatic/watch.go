@@ -145,7 +145,7 @@ func (p *Policy) learn(r *run, took float64) {
 			p.behind = behind{} // queues were others
 			p.contention.restart(p.opt.Instances)
 			p.frozen = p.ledger.batch + settling
-			p.retest.restart(p.ledger.batch)
+			p.retest.drifted(p.ledger.batch)
 			p.resize()
 		}
 	}
