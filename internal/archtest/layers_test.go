@@ -12,8 +12,8 @@ import (
 var layers = [][]string{
 	{"tensor", "internal/buf", "internal/memfd", "internal/script", "internal/contexttest", "internal/device", "internal/pacer", "internal/machine", "internal/plainjson", "internal/arrivals", "internal/plot", "internal/modelconfig/configpb"},
 	{"internal/infer", "internal/batching", "internal/kserve/kservepb", "internal/leak", "internal/engine/onnx/onnxruntime"},
-	{"internal/modelconfig", "internal/stats", "internal/batching/automatic", "internal/engine/onnx/onnxtest", "internal/engine/python/pythontest"},
-	{"internal/engine", "internal/explain"},
+	{"internal/modelconfig", "internal/stats", "internal/explain", "internal/engine/onnx/onnxtest", "internal/engine/python/pythontest"},
+	{"internal/engine", "internal/batching/automatic"},
 	{"internal/engine/enginetest", "internal/engine/simulated", "internal/engine/onnx", "internal/engine/python", "internal/sched", "internal/calibrate", "internal/kserve", "internal/simulate", "internal/bench", "internal/batching/batchingtest"},
 	{"internal/repository", "internal/matrix"},
 	{"internal/server", "internal/doctor", "internal/mms"},
@@ -95,6 +95,78 @@ func TestPackagesImportDownwardsBites(t *testing.T) {
 			"no layer",
 			files{"internal/util/a.go": "package util"},
 			"internal/util is in no layer: give it a place in internal/archtest and in ARCHITECTURE.md.",
+		},
+	})
+}
+
+// A ban is an import that the layers would allow and the design does not.
+type ban struct {
+	from, to string // directly, or through other packages
+	advice   string // what to do instead
+}
+
+var bans = []ban{
+	{
+		from: "internal/sched", to: "internal/batching/automatic",
+		advice: "a scheduler runs any policy: ask for an interface such as batching.Tunable",
+	},
+	{
+		from: "internal/kserve", to: "internal/batching/automatic",
+		advice: "a program that only speaks the protocol must not link a policy: put the types that both need into internal/explain or internal/batching",
+	},
+}
+
+func importsNothingBanned(folders []folder) (breaches []string) {
+	imports := map[string][]string{}
+	for _, f := range folders {
+		imports[f.path] = importsOf(f)
+	}
+	for _, b := range bans {
+		if way := importPath(imports, b.from, b.to); way != nil {
+			breaches = append(breaches, fmt.Sprintf("%s, which is banned: %s.", strings.Join(way, " imports "), b.advice))
+		}
+	}
+	return breaches
+}
+
+// importPath returns the shortest chain of imports between two packages; nil if there
+// is none.
+func importPath(imports map[string][]string, from, to string) []string {
+	seen := map[string]bool{from: true}
+	for ways := [][]string{{from}}; len(ways) > 0; ways = ways[1:] {
+		last := ways[0][len(ways[0])-1]
+		if last == to {
+			return ways[0]
+		}
+		for _, dep := range imports[last] {
+			if !seen[dep] {
+				seen[dep] = true
+				ways = append(ways, append(slices.Clone(ways[0]), dep))
+			}
+		}
+	}
+	return nil
+}
+
+func TestNoPackageImportsWhatIsBanned(t *testing.T) { keeps(t, importsNothingBanned) }
+
+func TestNoPackageImportsWhatIsBannedBites(t *testing.T) {
+	imports := func(pkg, dep string) string { return "package " + pkg + `; import "` + module + "/" + dep + `"` }
+	const automatic = "internal/batching/automatic"
+	bites(t, importsNothingBanned, []bite{
+		{"others", files{"internal/repository/a.go": imports("repository", automatic)}, ""},
+		{"test file", files{"internal/sched/a_test.go": imports("sched", automatic)}, ""},
+		{
+			"the scheduler",
+			files{"internal/sched/a.go": imports("sched", automatic)},
+			"internal/sched imports internal/batching/automatic, which is banned: " +
+				"a scheduler runs any policy: ask for an interface such as batching.Tunable.",
+		},
+		{
+			"a protocol, through another package",
+			files{"internal/kserve/a.go": imports("kserve", "internal/explain"), "internal/explain/a.go": imports("explain", automatic)},
+			"internal/kserve imports internal/explain imports internal/batching/automatic, which is banned: " +
+				"a program that only speaks the protocol must not link a policy: put the types that both need into internal/explain or internal/batching.",
 		},
 	})
 }

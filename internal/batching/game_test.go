@@ -172,7 +172,7 @@ func (g *game) automatic() batching.Policy {
 	opt := automatic.Options{MaxRows: g.maxRows, Instances: 1 + g.choose(4), Objective: g.time(64)}
 	for rows := 1; rows <= g.maxRows; rows++ {
 		if took := g.time(32); took > 0 {
-			opt.Profile.Sizes = append(opt.Profile.Sizes, automatic.Timing{Rows: rows, Took: took, Runs: g.choose(6)})
+			opt.Profile.Sizes = append(opt.Profile.Sizes, batching.Timing{Rows: rows, Took: took, Runs: g.choose(6)})
 		}
 	}
 	for n := range g.choose(5) {

@@ -26,6 +26,18 @@ type Watcher interface {
 	Ended(now Time, instance int, items []*Item, stopped bool) // its batch is done; stopped if nobody waited for it any more
 }
 
+// A Tunable is a policy that decides by how long batches take. Like Decide, its
+// methods are not called concurrently.
+type Tunable interface {
+	Policy
+
+	// Calibrated replaces what was measured so far by a profile that has more.
+	Calibrated(profile Profile)
+	// Recalibrated replaces all that the policy knows about batch times by a profile
+	// that was measured with rows of another shape.
+	Recalibrated(profile Profile)
+}
+
 // A Decision is a policy's answer: take so many from the front now, or, if Take
 // is zero, ask again at Until or when something has changed.
 type Decision struct {

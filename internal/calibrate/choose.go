@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/shoal-serving/shoal/internal/batching/automatic"
+	"github.com/shoal-serving/shoal/internal/batching"
 )
 
 // A Setting is a number of threads with what was measured with so many.
@@ -111,7 +111,7 @@ func (c *Choice) addLone(settings []Setting) {
 // sooner returns how many times as fast small batches are by one profile as by
 // another: the middle of several sizes, of which some may have been disturbed. It is
 // 0 if one row is slower.
-func sooner(usual, lone automatic.Profile) float64 {
+func sooner(usual, lone batching.Profile) float64 {
 	const small = 16
 	if timeOf(lone, 1) > timeOf(usual, 1) {
 		return 0
@@ -132,7 +132,7 @@ func sooner(usual, lone automatic.Profile) float64 {
 // settings. It is empty if that has not been measured. How long batches take is that
 // of the usual number of threads, by which sizes are chosen under load; lone ones are
 // faster.
-func (c *Choice) Profile(settings []Setting) automatic.Profile {
+func (c *Choice) Profile(settings []Setting) batching.Profile {
 	p, lone := profileOf(settings, c.Threads), profileOf(settings, c.Lone)
 	if c.Lone == 0 || len(p.Slowdown) == 0 || len(lone.Sizes) == 0 {
 		return p
@@ -142,13 +142,13 @@ func (c *Choice) Profile(settings []Setting) automatic.Profile {
 	return p
 }
 
-func profileOf(settings []Setting, threads int) automatic.Profile {
+func profileOf(settings []Setting, threads int) batching.Profile {
 	for _, s := range settings {
 		if s.Threads == threads {
 			return s.Found.Profile
 		}
 	}
-	return automatic.Profile{}
+	return batching.Profile{}
 }
 
 // score returns about how many rows a second are done while there are clients.

@@ -5,16 +5,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shoal-serving/shoal/internal/batching/automatic"
+	"github.com/shoal-serving/shoal/internal/batching"
 )
 
-func profile(slowdown []float64, sizes ...automatic.Timing) Findings {
-	return Findings{Profile: automatic.Profile{Sizes: sizes, Slowdown: slowdown}}
+func profile(slowdown []float64, sizes ...batching.Timing) Findings {
+	return Findings{Profile: batching.Profile{Sizes: sizes, Slowdown: slowdown}}
 }
 
 func TestTheChoice(t *testing.T) {
-	size := func(rows int, took time.Duration) automatic.Timing {
-		return automatic.Timing{Rows: rows, Took: took, Slow: took, Runs: 5}
+	size := func(rows int, took time.Duration) batching.Timing {
+		return batching.Timing{Rows: rows, Took: took, Slow: took, Runs: 5}
 	}
 	for _, tt := range []struct {
 		name     string
@@ -93,8 +93,8 @@ func TestTheChoice(t *testing.T) {
 
 func TestALoneBatchIsFasterThanOthers(t *testing.T) {
 	settings := []Setting{
-		{1, profile([]float64{1, 1.2}, automatic.Timing{Rows: 1, Took: 4 * ms})},
-		{2, profile(nil, automatic.Timing{Rows: 1, Took: 2 * ms})},
+		{1, profile([]float64{1, 1.2}, batching.Timing{Rows: 1, Took: 4 * ms})},
+		{2, profile(nil, batching.Timing{Rows: 1, Took: 2 * ms})},
 	}
 	runs := Choice{Threads: 1, Lone: 2}
 	got := runs.Profile(settings)

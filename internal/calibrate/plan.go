@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/shoal-serving/shoal/internal/batching/automatic"
+	"github.com/shoal-serving/shoal/internal/batching"
 )
 
 // Bounds are how far a model is measured.
@@ -16,7 +16,7 @@ type Bounds struct {
 
 // Findings are what has been measured so far.
 type Findings struct {
-	Profile automatic.Profile
+	Profile batching.Profile
 
 	// Ended says why larger sizes are not measured; "" if they may be.
 	Ended string `json:",omitempty"`
@@ -75,7 +75,7 @@ func Next(b Bounds, f Findings) (Step, bool) {
 	past := last.Rows >= max(least, beyond*Efficient(f.Profile).Rows)
 	if f.Ended == "" && last.Took <= slow && !past {
 		if last.Rows < b.MaxRows {
-			rows := min(b.MaxRows, automatic.SizeAfter(last.Rows))
+			rows := min(b.MaxRows, batching.SizeAfter(last.Rows))
 			return Step{Rows: rows, Instances: 1, Runs: runs(sizeRuns, enough, last.Took)}, true
 		}
 	}
@@ -90,12 +90,12 @@ func Next(b Bounds, f Findings) (Step, bool) {
 }
 
 // again measures a size once more, as often as it takes to be sure.
-func again(t automatic.Timing) Step {
+func again(t batching.Timing) Step {
 	return Step{Rows: t.Rows, Instances: 1, Runs: runs(sureRuns, sure, t.Took)}
 }
 
 // settled reports whether that has been done, or is not worth it.
-func settled(t automatic.Timing) bool { return t.Runs >= sureRuns || t.Took > long }
+func settled(t batching.Timing) bool { return t.Runs >= sureRuns || t.Took > long }
 
 // runs returns how often a batch is run that takes about so long, and of which so
 // much is enough.
@@ -129,9 +129,9 @@ func (f Findings) Add(s Step, took []time.Duration) Findings {
 	middle := middleOf(took)
 	p := f.Profile
 	if s.Instances == 1 {
-		sizes := slices.DeleteFunc(slices.Clone(p.Sizes), func(t automatic.Timing) bool { return t.Rows == s.Rows })
-		sizes = append(sizes, automatic.Timing{Rows: s.Rows, Took: middle, Slow: took[(len(took)-1)*95/100], Runs: len(took)})
-		slices.SortFunc(sizes, func(a, b automatic.Timing) int { return cmp.Compare(a.Rows, b.Rows) })
+		sizes := slices.DeleteFunc(slices.Clone(p.Sizes), func(t batching.Timing) bool { return t.Rows == s.Rows })
+		sizes = append(sizes, batching.Timing{Rows: s.Rows, Took: middle, Slow: took[(len(took)-1)*95/100], Runs: len(took)})
+		slices.SortFunc(sizes, func(a, b batching.Timing) int { return cmp.Compare(a.Rows, b.Rows) })
 		p.Sizes = sizes
 	} else {
 		alone := timeOf(p, s.Rows)
@@ -146,7 +146,7 @@ func (f Findings) Add(s Step, took []time.Duration) Findings {
 	return f
 }
 
-func timeOf(p automatic.Profile, rows int) time.Duration {
+func timeOf(p batching.Profile, rows int) time.Duration {
 	for _, t := range p.Sizes {
 		if t.Rows == rows {
 			return t.Took
@@ -157,7 +157,7 @@ func timeOf(p automatic.Profile, rows int) time.Duration {
 
 // Efficient returns the smallest size at which the model does nearly as many rows
 // in a time as at any. The zero Timing means that nothing was measured.
-func Efficient(p automatic.Profile) automatic.Timing {
+func Efficient(p batching.Profile) batching.Timing {
 	const nearly = 0.99
 	most := 0.0
 	for _, t := range p.Sizes {
@@ -168,10 +168,10 @@ func Efficient(p automatic.Profile) automatic.Timing {
 			return t
 		}
 	}
-	return automatic.Timing{}
+	return batching.Timing{}
 }
 
 // rate returns rows in a second.
-func rate(t automatic.Timing) float64 {
+func rate(t batching.Timing) float64 {
 	return float64(t.Rows) / max(t.Took, 1).Seconds()
 }

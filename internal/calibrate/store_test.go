@@ -9,13 +9,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/shoal-serving/shoal/internal/batching/automatic"
+	"github.com/shoal-serving/shoal/internal/batching"
 )
 
 var (
 	someKey   = Key{Model: "abc", Engine: "e 1", CPU: "fast", Cores: 2, Threads: 1}
 	someFound = Findings{
-		Profile: automatic.Profile{Sizes: []automatic.Timing{{Rows: 1, Took: 3, Slow: 4, Runs: 5}}, Slowdown: []float64{1, 1.5}},
+		Profile: batching.Profile{Sizes: []batching.Timing{{Rows: 1, Took: 3, Slow: 4, Runs: 5}}, Slowdown: []float64{1, 1.5}},
 		Ended:   "memory ran out",
 	}
 )

@@ -1,15 +1,12 @@
 // Package explain says why a model is run as it is: what was written, what was
 // measured, what the traffic is like, and what is made of it.
 //
-// It has the words and the page of text. Whoever runs models knows the facts and
-// fills them in; nothing is decided here.
+// It has the words, the types and the page of text. The scheduler's policy and the
+// repository know the facts and fill them in; this package decides nothing and
+// imports no policy.
 package explain
 
-import (
-	"time"
-
-	"github.com/shoal-serving/shoal/internal/batching/automatic"
-)
+import "time"
 
 // A Model is one loaded version of a model at one moment. As JSON, times are in
 // nanoseconds.
@@ -26,9 +23,9 @@ type Model struct {
 
 	// Curve is how long batches take. Without a policy that learns, it is the mean of
 	// those that ran.
-	Curve  []automatic.Size       `json:"curve,omitempty"`
-	Policy *automatic.Explanation `json:"policy,omitempty"` // without its curve; nil if nothing is automatic
-	Done   Done                   `json:"done"`
+	Curve  []Size  `json:"curve,omitempty"`
+	Policy *Policy `json:"policy,omitempty"` // without its curve; nil if nothing is automatic
+	Done   Done    `json:"done"`
 
 	Objective *Objective `json:"objective,omitempty"` // nil if the model has none
 }

@@ -8,8 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/shoal-serving/shoal/internal/batching/automatic"
 )
 
 // WriteText writes a page for somebody who wants to know.
@@ -129,10 +127,10 @@ func (p *page) curve() {
 }
 
 // speed returns rows in a second.
-func speed(s *automatic.Size) float64 { return float64(s.Rows) / max(s.Takes, 1).Seconds() }
+func speed(s *Size) float64 { return float64(s.Rows) / max(s.Takes, 1).Seconds() }
 
 // from says what a size rests on.
-func (p *page) from(s *automatic.Size) string {
+func (p *page) from(s *Size) string {
 	seen := "1 batch"
 	if n := math.Round(s.Live); n != 1 {
 		seen = decimal(n) + " batches"
@@ -348,7 +346,7 @@ func (p *page) rules() {
 	}
 	p.section("What waiting cost and brought, against running at once what is there")
 	p.line("  %-7s %-26s %8s %9s %9s %8s", "rule", "", "held", "cost", "brought", "saved")
-	var off []automatic.Rule
+	var off []Rule
 	for _, r := range e.Rules {
 		state := "on"
 		if !r.On {
@@ -400,7 +398,7 @@ func (p *page) objective() {
 }
 
 // Brief returns what a policy has made of it in one line.
-func Brief(e *automatic.Explanation) string {
+func Brief(e *Policy) string {
 	parts := []string{"batches filled up to " + rows(e.Efficient)}
 	if e.Instances > 1 {
 		parts = append(parts, fmt.Sprintf("%d to %d at once", min(e.Useful, e.Backlog), max(e.Useful, e.Backlog)))

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/batching"
-	"github.com/shoal-serving/shoal/internal/batching/automatic"
 	"github.com/shoal-serving/shoal/internal/script"
 )
 
@@ -26,21 +25,21 @@ func loop() Model {
 		},
 		Instances: Number{Setting{Written, "models/seed_auto/config.pbtxt:7", "instance_group has a count"}, 2},
 		Measured:  Measured{State: Ended, Steps: 8},
-		Curve: []automatic.Size{
+		Curve: []Size{
 			{Rows: 1, Takes: 1980 * us, Slow: 2010 * us, Calibrated: true},
 			{Rows: 2, Takes: 2040 * us, Slow: 2200 * us, Live: 1, Calibrated: true},
 			{Rows: 4, Takes: 2158 * us, Slow: 2300 * us},
 			{Rows: 6, Takes: 2277 * us, Slow: 2400 * us, Live: 12.4},
 			{Rows: 8, Takes: 2395 * us, Slow: 2600 * us, Live: 64, Calibrated: true},
 		},
-		Policy: &automatic.Explanation{
+		Policy: &Policy{
 			MaxRows: 8, Instances: 2, Fixed: 1921 * us, PerRow: 59300, Efficient: 8, Peak: 8,
 			Slowdown: []float64{1, 1.391}, Measured: []bool{true, true}, Useful: 1, Backlog: 2,
 			Arrived: 512, Rate: 1567.3, Rows: 2, Crowded: 0.7, Returns: 0.98, Back: 212 * us, Last: 530 * us,
-			Loop:    automatic.Loop{Clients: 7.9, Rows: 8, Batches: 1},
+			Loop:    Loop{Clients: 7.9, Rows: 8, Batches: 1},
 			Total:   6160 * ms,
 			Batches: 3134,
-			Rules: []automatic.Rule{
+			Rules: []Rule{
 				{Name: "gather", On: true, Held: 88, Cost: 38900 * us, Gain: 444300 * us, AllCost: 440 * ms, AllGain: 4680 * ms},
 				{Name: "burst", Off: 230, Held: 1, Stops: 2, AllCost: ms},
 				{Name: "pace", On: true},
@@ -65,7 +64,7 @@ func open() Model {
 	p := *m.Policy
 	p.MaxRows, p.Efficient, p.Peak, p.Bent, p.Drifts, p.Drifted, p.Resting = 64, 4, 6, true, 2, 1.98, 10
 	p.Slowdown, p.Measured = []float64{0.6, 2}, []bool{true, false}
-	p.Loop, p.Returns, p.Back, p.Crowded = automatic.Loop{}, 0.3, 2*ms, 0.34
+	p.Loop, p.Returns, p.Back, p.Crowded = Loop{}, 0.3, 2*ms, 0.34
 	p.Last, p.Rules = 9*ms, p.Rules[:1]
 	m.Policy = &p
 	m.Objective = &Objective{Limit: 50 * ms, Where: "models/recogniser/config.pbtxt:3", Late: 1, Refused: 20}
@@ -75,7 +74,7 @@ func open() Model {
 // unused is a model that nobody has asked.
 func unused() Model {
 	m := open()
-	m.Curve, m.Done, m.Objective, m.Policy = nil, Done{}, nil, &automatic.Explanation{MaxRows: 64, Efficient: 64, Instances: 1}
+	m.Curve, m.Done, m.Objective, m.Policy = nil, Done{}, nil, &Policy{MaxRows: 64, Efficient: 64, Instances: 1}
 	m.Measured, m.Lone = Measured{State: Going, Steps: 1}, 0
 	return m
 }
@@ -87,7 +86,7 @@ func written() Model {
 	m.Name, m.Policy, m.Measured = "seed_dynamic", nil, Measured{State: Idle}
 	m.Batching.Setting = Setting{Written, "models/seed_dynamic/config.pbtxt:8", "dynamic_batching is Triton's rule"}
 	m.Batching.Delay = &delay
-	m.Curve = []automatic.Size{{Rows: 2, Takes: 3 * ms, Live: 1}, {Rows: 8, Takes: 4 * ms, Live: 1487}}
+	m.Curve = []Size{{Rows: 2, Takes: 3 * ms, Live: 1}, {Rows: 8, Takes: 4 * ms, Live: 1487}}
 	return m
 }
 
@@ -149,15 +148,10 @@ func TestALineIsEnoughForASimulation(t *testing.T) {
 	}
 }
 
-func TestEveryReasonAndEveryRuleHasItsWords(t *testing.T) {
+func TestEveryReasonHasItsWords(t *testing.T) {
 	for r := range batching.Reasons {
 		if name := batching.Reason(r).String(); reasons[name] == "" {
 			t.Errorf("there are no words for batches that close because of %s", name)
-		}
-	}
-	for _, r := range automatic.New(automatic.Options{}).Explain().Rules {
-		if rules[r.Name] == "" {
-			t.Errorf("there are no words for the rule %s", r.Name)
 		}
 	}
 }

@@ -14,16 +14,16 @@ import (
 type Subject struct {
 	// New returns the policy for a cell. It may use so many instances; the profile is
 	// empty if nothing was calibrated.
-	New func(instances int, profile automatic.Profile) batching.Policy
+	New func(instances int, profile batching.Profile) batching.Policy
 }
 
 // Automatic is the policy that the server runs where nothing is set.
-var Automatic = Subject{New: func(instances int, profile automatic.Profile) batching.Policy {
+var Automatic = Subject{New: func(instances int, profile batching.Profile) batching.Policy {
 	return automatic.New(automatic.Options{MaxRows: MaxRows, Instances: instances, Profile: profile})
 }}
 
 // Greedy never waits. It stands in for a policy that is broken.
-var Greedy = Subject{New: func(int, automatic.Profile) batching.Policy { return batching.Triton{MaxRows: MaxRows} }}
+var Greedy = Subject{New: func(int, batching.Profile) batching.Policy { return batching.Triton{MaxRows: MaxRows} }}
 
 // A Trial is what a subject makes of a cell.
 type Trial struct {
@@ -48,7 +48,7 @@ func Try(c *Cell, s Subject, e Effort) (*Trial, error) {
 		if err != nil {
 			return nil, err
 		}
-		cold, err := c.measure(s.New(c.coldInstances(), automatic.Profile{}), MaxRows, c.coldInstances(), r)
+		cold, err := c.measure(s.New(c.coldInstances(), batching.Profile{}), MaxRows, c.coldInstances(), r)
 		if err != nil {
 			return nil, err
 		}
@@ -61,7 +61,7 @@ func Try(c *Cell, s Subject, e Effort) (*Trial, error) {
 	if t.Windows, err = c.windows(s.New(Instances, c.calibrate(1)), MaxRows, Instances, e.Minutes); err != nil || e.OneGuard {
 		return t, err
 	}
-	t.ColdWindows, err = c.windows(s.New(c.coldInstances(), automatic.Profile{}), MaxRows, c.coldInstances(), e.Minutes)
+	t.ColdWindows, err = c.windows(s.New(c.coldInstances(), batching.Profile{}), MaxRows, c.coldInstances(), e.Minutes)
 	return t, err
 }
 
@@ -76,7 +76,7 @@ func (c *Cell) coldInstances() int {
 
 // calibrate returns what calibration would measure of the cell's model, with the
 // noise that it would meet. Its requests are all of a middle length.
-func (c *Cell) calibrate(seed uint64) automatic.Profile {
+func (c *Cell) calibrate(seed uint64) batching.Profile {
 	chance := rand.New(rand.NewPCG(c.Seed+seed, 55))
 	curve := c.Model.Curve
 	if l := c.Model.Lengths; l != (simulate.Range{}) {

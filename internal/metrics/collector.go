@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/shoal-serving/shoal/internal/batching"
-	"github.com/shoal-serving/shoal/internal/batching/automatic"
+	"github.com/shoal-serving/shoal/internal/explain"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/server"
 	"github.com/shoal-serving/shoal/internal/stats"
@@ -160,7 +160,7 @@ func collectModel(f *server.Figures, out chan<- prometheus.Metric) {
 	out <- durations(computeTime, &f.Counted.Took, f.Model, version)
 }
 
-func collectPolicy(e *automatic.Explanation, out chan<- prometheus.Metric, labels ...string) {
+func collectPolicy(e *explain.Policy, out chan<- prometheus.Metric, labels ...string) {
 	out <- prometheus.MustNewConstMetric(efficient, prometheus.GaugeValue, float64(e.Efficient), labels...)
 	out <- prometheus.MustNewConstMetric(useful, prometheus.GaugeValue, float64(e.Useful), labels...)
 	for _, r := range e.Rules {

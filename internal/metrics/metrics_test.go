@@ -17,6 +17,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/batching"
 	"github.com/shoal-serving/shoal/internal/batching/automatic"
 	"github.com/shoal-serving/shoal/internal/engine/enginetest"
+	"github.com/shoal-serving/shoal/internal/explain"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/leak"
 	"github.com/shoal-serving/shoal/internal/pacer"
@@ -55,9 +56,9 @@ func busy() *fake {
 			c.Failed(code, ms)
 		}
 	}
-	f := &fake{figures: []server.Figures{{Model: "m", Version: 2, Counted: c.Snapshot(), Waiting: 5, LoadTook: 1500 * ms, Memory: 4096, Unsafe: true, Policy: &automatic.Explanation{
+	f := &fake{figures: []server.Figures{{Model: "m", Version: 2, Counted: c.Snapshot(), Waiting: 5, LoadTook: 1500 * ms, Memory: 4096, Unsafe: true, Policy: &explain.Policy{
 		Efficient: 6, Useful: 2,
-		Rules: []automatic.Rule{{Name: "gather", On: true, AllCost: ms, AllGain: 3 * ms}, {Name: "burst", Off: 17}},
+		Rules: []explain.Rule{{Name: "gather", On: true, AllCost: ms, AllGain: 3 * ms}, {Name: "burst", Off: 17}},
 	}}}}
 	f.strays[infer.NotFound] = 7
 	return f

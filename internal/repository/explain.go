@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/batching"
-	"github.com/shoal-serving/shoal/internal/batching/automatic"
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/explain"
 	"github.com/shoal-serving/shoal/internal/infer"
@@ -38,7 +37,7 @@ func (r *Repository) Explain(name, version string) (*explain.Model, error) {
 		return m, nil
 	}
 	for _, s := range counted.Sizes {
-		m.Curve = append(m.Curve, automatic.Size{Rows: s.Rows, Takes: mean(s.Infer.Nanos, s.Infer.Count), Live: float64(s.Infer.Count)})
+		m.Curve = append(m.Curve, explain.Size{Rows: s.Rows, Takes: mean(s.Infer.Nanos, s.Infer.Count), Live: float64(s.Infer.Count)})
 	}
 	return m, nil
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/shoal-serving/shoal/internal/batching"
 	"github.com/shoal-serving/shoal/internal/batching/automatic"
 	"github.com/shoal-serving/shoal/internal/calibrate"
 	"github.com/shoal-serving/shoal/internal/engine"
@@ -104,7 +105,7 @@ type manner struct {
 	checked   bool              // whether its rows are computed by themselves is known
 	apart     string            // why they are not
 	inputs    *calibrate.Inputs // that it is tried with; nil if they are still to be found
-	profile   automatic.Profile // what was measured of it so
+	profile   batching.Profile  // what was measured of it so
 	measured  *explain.Measured // how that came; nil if it was not measured
 	stats     *stats.Counters   // of the version whose place it takes; nil if there is none
 }

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/batching"
-	"github.com/shoal-serving/shoal/internal/batching/automatic"
 	"github.com/shoal-serving/shoal/internal/engine"
+	"github.com/shoal-serving/shoal/internal/explain"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
 	"github.com/shoal-serving/shoal/internal/pacer"
@@ -332,37 +332,42 @@ func (s *Scheduler) order(instance int, o order) {
 	s.opts.Spare.interrupt()
 }
 
-// Calibrated hands the model's policy what was measured of the model so far, if it
-// is one that learns.
-func (s *Scheduler) Calibrated(p automatic.Profile) {
-	s.teach(func(policy *automatic.Policy) { policy.Calibrated(p) })
+// Calibrated passes what was measured so far to the model's policy, if that is
+// tunable.
+func (s *Scheduler) Calibrated(p batching.Profile) {
+	s.tune(func(policy batching.Tunable) { policy.Calibrated(p) })
 }
 
-// Recalibrated hands it what was measured with rows of another shape, in place of
-// all that it has learnt so far.
-func (s *Scheduler) Recalibrated(p automatic.Profile) {
-	s.teach(func(policy *automatic.Policy) { policy.Recalibrated(p) })
+// Recalibrated passes it what was measured with rows of another shape, in place of all
+// that it has learned so far.
+func (s *Scheduler) Recalibrated(p batching.Profile) {
+	s.tune(func(policy batching.Tunable) { policy.Recalibrated(p) })
 }
 
-func (s *Scheduler) teach(tell func(*automatic.Policy)) {
-	policy, ok := s.opts.Batching.Policy.(*automatic.Policy)
+func (s *Scheduler) tune(apply func(batching.Tunable)) {
+	policy, ok := s.opts.Batching.Policy.(batching.Tunable)
 	if !ok {
 		return
 	}
 	var out batching.Actions
 	s.mu.Lock()
-	tell(policy)
+	apply(policy)
 	s.admitLocked(nil, &out)
 	s.stepLocked(s.nowLocked(), batching.Event{Kind: batching.Wake}, &out) // it may decide differently now
 	s.unlock(&out)
 	s.carryOut(&out)
 }
 
-// Explain returns what the model's policy knows, if it is one that learns.
-func (s *Scheduler) Explain() (automatic.Explanation, bool) {
-	policy, ok := s.opts.Batching.Policy.(*automatic.Policy)
+// An explainer is a policy that can say what it knows.
+type explainer interface {
+	Explain() explain.Policy
+}
+
+// Explain returns what the model's policy knows, if it can say so.
+func (s *Scheduler) Explain() (explain.Policy, bool) {
+	policy, ok := s.opts.Batching.Policy.(explainer)
 	if !ok {
-		return automatic.Explanation{}, false
+		return explain.Policy{}, false
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -3,7 +3,7 @@ package server
 import (
 	"time"
 
-	"github.com/shoal-serving/shoal/internal/batching/automatic"
+	"github.com/shoal-serving/shoal/internal/explain"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/repository"
 	"github.com/shoal-serving/shoal/internal/stats"
@@ -14,11 +14,11 @@ type Figures struct {
 	Model    string
 	Version  int64
 	Counted  stats.Snapshot
-	Waiting  int                    // requests in the queue now
-	LoadTook time.Duration          // warming up included
-	Memory   int64                  // bytes that the model holds; 0 means unknown
-	Unsafe   bool                   // rows of several requests must not share a batch
-	Policy   *automatic.Explanation // nil if it is not one that learns
+	Waiting  int             // requests in the queue now
+	LoadTook time.Duration   // warming up included
+	Memory   int64           // bytes that the model holds; 0 means unknown
+	Unsafe   bool            // rows of several requests must not share a batch
+	Policy   *explain.Policy // nil if it is not one that learns
 }
 
 // Figures returns those of every loaded version, by name and number.

@@ -3,20 +3,20 @@ package simulate
 import (
 	"time"
 
-	"github.com/shoal-serving/shoal/internal/batching/automatic"
+	"github.com/shoal-serving/shoal/internal/batching"
 	"github.com/shoal-serving/shoal/internal/device"
 )
 
 // Calibrated returns what calibration would measure of a model on a device that
 // nothing else uses, if no measurement were off: some sizes, and how much batches
 // disturb each other.
-func Calibrated(curve device.Curve, slowdown []float64, rows, instances int) automatic.Profile {
+func Calibrated(curve device.Curve, slowdown []float64, rows, instances int) batching.Profile {
 	const runs = 5
-	var p automatic.Profile
+	var p batching.Profile
 	for n := 0; n < rows; {
-		n = min(rows, automatic.SizeAfter(n))
+		n = min(rows, batching.SizeAfter(n))
 		if took := curve.Takes(n); took > 0 {
-			p.Sizes = append(p.Sizes, automatic.Timing{Rows: n, Took: took, Slow: took, Runs: runs})
+			p.Sizes = append(p.Sizes, batching.Timing{Rows: n, Took: took, Slow: took, Runs: runs})
 		}
 	}
 	d := device.Device{Slowdown: slowdown}

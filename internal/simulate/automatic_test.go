@@ -6,16 +6,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shoal-serving/shoal/internal/batching/automatic"
+	"github.com/shoal-serving/shoal/internal/batching"
 	"github.com/shoal-serving/shoal/internal/device"
 )
 
 func TestCalibrationMeasuresTheDevice(t *testing.T) {
 	got := Calibrated(device.Curve{Fixed: 2 * ms, PerRow: ms}, []float64{1, 1.5}, 10, 3)
-	var want []automatic.Timing
+	var want []batching.Timing
 	for _, rows := range []int{1, 2, 3, 4, 5, 6, 8, 9, 10} {
 		took := time.Duration(2+rows) * ms
-		want = append(want, automatic.Timing{Rows: rows, Took: took, Slow: took, Runs: 5})
+		want = append(want, batching.Timing{Rows: rows, Took: took, Slow: took, Runs: 5})
 	}
 	if !slices.Equal(got.Sizes, want) {
 		t.Errorf("the sizes are %v, want %v", got.Sizes, want)

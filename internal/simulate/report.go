@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/batching"
-	"github.com/shoal-serving/shoal/internal/batching/automatic"
+	"github.com/shoal-serving/shoal/internal/explain"
 )
 
 // A Report is what came of a scenario.
@@ -91,7 +91,7 @@ type ModelSummary struct {
 // A PolicySummary is what the policy of one model knew in the end.
 type PolicySummary struct {
 	Model string `json:"model,omitempty"`
-	automatic.Explanation
+	explain.Policy
 }
 
 // A Distribution is what became of many lengths of time.

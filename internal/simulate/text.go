@@ -359,7 +359,7 @@ func (v *textView) policies() {
 				name += ", " + p.Model
 			}
 			fmt.Fprintln(&v.out)
-			for _, line := range wrap(strings.TrimPrefix(name+": ", ": ")+explain.Brief(&p.Explanation)+".", v.columns) {
+			for _, line := range wrap(strings.TrimPrefix(name+": ", ": ")+explain.Brief(&p.Policy)+".", v.columns) {
 				fmt.Fprintln(&v.out, line)
 			}
 		}

@@ -26,7 +26,7 @@ type Options struct {
 	Preferred []int
 
 	// Profile is what was measured of the model so far.
-	Profile Profile
+	Profile batching.Profile
 
 	// Objective is how long a request may take in all, where the user set that.
 	// Batches are then no larger than leaves room for waiting. Zero means any time.
@@ -77,7 +77,10 @@ type hold struct {
 	full  int // requests that are waited for to be there; 0 if no number is
 }
 
-var _ batching.Watcher = (*Policy)(nil)
+var (
+	_ batching.Watcher = (*Policy)(nil)
+	_ batching.Tunable = (*Policy)(nil)
+)
 
 // New returns a policy that knows what the options tell, and nothing of the
 // traffic.
@@ -88,17 +91,16 @@ func New(opt Options) *Policy {
 	return p
 }
 
-// Calibrated takes in what was measured meanwhile.
-func (p *Policy) Calibrated(profile Profile) {
+// Calibrated implements [batching.Tunable].
+func (p *Policy) Calibrated(profile batching.Profile) {
 	p.curve.pin(profile.Sizes)
 	p.contention.pin(profile.Slowdown, p.opt.Instances)
 	p.resize()
 }
 
-// Recalibrated takes in what was measured with rows of another shape than before.
-// What was learnt of how long batches take, and what was made of it, is of the old
-// one and is forgotten; what is going on is not.
-func (p *Policy) Recalibrated(profile Profile) {
+// Recalibrated implements [batching.Tunable]. What the policy learned about the old
+// shape, and what it decided from it, is forgotten; what is going on is not.
+func (p *Policy) Recalibrated(profile batching.Profile) {
 	p.curve, p.contention = newCurve(p.opt.MaxRows), newContention(p.opt.Instances)
 	p.drift = drift{seen: p.drift.seen, last: p.drift.last}
 	p.gaps, p.returns, p.unit = gaps{}, returns{}, 0 // bins are parts of what a row takes

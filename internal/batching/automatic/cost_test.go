@@ -27,10 +27,10 @@ type batch struct {
 	until    batching.Time
 }
 
-func profile(fixed, perRow time.Duration, most, instances int) (p automatic.Profile) {
+func profile(fixed, perRow time.Duration, most, instances int) (p batching.Profile) {
 	for rows := 1; rows <= most; rows *= 2 {
 		took := fixed + time.Duration(rows)*perRow
-		p.Sizes = append(p.Sizes, automatic.Timing{Rows: rows, Took: took, Slow: took, Runs: 5})
+		p.Sizes = append(p.Sizes, batching.Timing{Rows: rows, Took: took, Slow: took, Runs: 5})
 	}
 	for n := range instances {
 		p.Slowdown = append(p.Slowdown, 1+float64(n)/4)

@@ -3,6 +3,8 @@ package automatic
 import (
 	"math"
 	"slices"
+
+	"github.com/shoal-serving/shoal/internal/batching"
 )
 
 // maxCells is the largest size that has a cell of its own. Larger batches are not
@@ -91,7 +93,7 @@ func (c *curve) smooth(rows int) float64 {
 }
 
 // pin takes over what was calibrated. It stays for good.
-func (c *curve) pin(sizes []Timing) {
+func (c *curve) pin(sizes []batching.Timing) {
 	c.rescaled = c.rescaled && len(sizes) == 0
 	tail, known := 0.0, 0.0
 	for _, s := range sizes {

@@ -9,6 +9,6 @@
 //
 // A [Policy] is a state machine like the core that asks it: it has no goroutine,
 // clock, channel or lock, and does not allocate once it is made. What it leaves
-// out is how times are measured before there is traffic; that is a [Profile], and
+// out is how times are measured before there is traffic; that is a [batching.Profile], and
 // somebody else's work. docs/batching.md tells how it decides.
 package automatic

@@ -16,10 +16,10 @@ const (
 )
 
 // line is a profile of a model that takes fixed and perRow, at some sizes.
-func line(fixed, perRow time.Duration, sizes ...int) (p Profile) {
+func line(fixed, perRow time.Duration, sizes ...int) (p batching.Profile) {
 	for _, rows := range sizes {
 		took := fixed + time.Duration(rows)*perRow
-		p.Sizes = append(p.Sizes, Timing{Rows: rows, Took: took, Slow: took, Runs: 5})
+		p.Sizes = append(p.Sizes, batching.Timing{Rows: rows, Took: took, Slow: took, Runs: 5})
 	}
 	return p
 }
@@ -65,10 +65,10 @@ func TestOneSizeAloneDoesNotBendTheLine(t *testing.T) {
 
 func TestStepIsSeen(t *testing.T) {
 	c := newCurve(16)
-	var sizes []Timing
+	var sizes []batching.Timing
 	for rows := 1; rows <= 16; rows++ {
 		took := time.Duration(2+2*((rows+7)/8)) * ms
-		sizes = append(sizes, Timing{Rows: rows, Took: took, Runs: 5})
+		sizes = append(sizes, batching.Timing{Rows: rows, Took: took, Runs: 5})
 	}
 	c.pin(sizes)
 	if !c.bent {
@@ -457,7 +457,7 @@ func TestAnotherSpeedIsNotTakenForASlowdown(t *testing.T) {
 }
 
 func TestAnExplanationSaysWhatEachSizeRestsOn(t *testing.T) {
-	p := New(Options{MaxRows: 16, Instances: 2, Profile: Profile{Sizes: []Timing{{Rows: 1, Took: 2 * ms, Runs: 5}, {Rows: 3, Took: 4 * ms, Runs: 5}}}})
+	p := New(Options{MaxRows: 16, Instances: 2, Profile: batching.Profile{Sizes: []batching.Timing{{Rows: 1, Took: 2 * ms, Runs: 5}, {Rows: 3, Took: 4 * ms, Runs: 5}}}})
 	p.curve.measured(5, 6e6)
 	p.resize()
 	e := p.Explain()

@@ -10,6 +10,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/batching"
 	"github.com/shoal-serving/shoal/internal/batching/automatic"
 	"github.com/shoal-serving/shoal/internal/device"
+	"github.com/shoal-serving/shoal/internal/explain"
 	"github.com/shoal-serving/shoal/internal/simulate"
 )
 
@@ -217,7 +218,7 @@ func TestWhatIsKnownIsTold(t *testing.T) {
 	if e.Returns < 0.9 {
 		t.Errorf("%v of the clients come back, want nearly all", e.Returns)
 	}
-	if want := (automatic.Loop{Clients: 4, Rows: 4, Batches: 1}); e.Loop.Clients < 3.5 || e.Loop.Clients > 4.1 || e.Loop.Rows != want.Rows || e.Loop.Batches != want.Batches {
+	if want := (explain.Loop{Clients: 4, Rows: 4, Batches: 1}); e.Loop.Clients < 3.5 || e.Loop.Clients > 4.1 || e.Loop.Rows != want.Rows || e.Loop.Batches != want.Batches {
 		t.Errorf("the loop is %+v, want %+v", e.Loop, want)
 	}
 	if e.Batches != uint64(len(tr.sizes)) || e.Closed[batching.Gathered] < e.Batches*8/10 {

@@ -3,6 +3,8 @@ package automatic
 import (
 	"testing"
 	"time"
+
+	"github.com/shoal-serving/shoal/internal/batching"
 )
 
 func TestOnlyWhatWasMeasuredIsPredicted(t *testing.T) {
@@ -11,15 +13,15 @@ func TestOnlyWhatWasMeasuredIsPredicted(t *testing.T) {
 	if got := p.Predict(8, 1); got != 0 {
 		t.Errorf("a policy that knows nothing predicts %v", got)
 	}
-	sizes := []Timing{{Rows: 1, Took: 10 * ms, Slow: 10 * ms, Runs: 5}, {Rows: 8, Took: 80 * ms, Slow: 80 * ms, Runs: 5}}
-	p.Calibrated(Profile{Sizes: sizes})
+	sizes := []batching.Timing{{Rows: 1, Took: 10 * ms, Slow: 10 * ms, Runs: 5}, {Rows: 8, Took: 80 * ms, Slow: 80 * ms, Runs: 5}}
+	p.Calibrated(batching.Profile{Sizes: sizes})
 	if got := p.Predict(8, 1); got.Round(ms) != 80*ms {
 		t.Errorf("8 rows are predicted to take %v, want 80ms", got)
 	}
 	if got := p.Predict(8, 2); got != 0 {
 		t.Errorf("two batches never ran at once, but are predicted to take %v", got)
 	}
-	p.Calibrated(Profile{Sizes: sizes, Slowdown: []float64{1, 1.5}})
+	p.Calibrated(batching.Profile{Sizes: sizes, Slowdown: []float64{1, 1.5}})
 	if got := p.Predict(8, 2); got.Round(ms) != 120*ms {
 		t.Errorf("8 rows beside another batch are predicted to take %v, want 120ms", got)
 	}

@@ -1,4 +1,4 @@
-package automatic
+package batching
 
 import "time"
 
