@@ -19,17 +19,17 @@ type Collect struct {
 
 var _ Watcher = (*Collect)(nil)
 
-// Decide implements [Policy]. The core asks only for instances that are free, so that
-// being asked first is when the collection begins.
+// Decide implements [Policy].
 func (p *Collect) Decide(now Time, line Line) Decision {
-	if !p.collecting {
-		p.collecting, p.since = true, now
+	since := now
+	if p.collecting {
+		since = p.since
 	}
 	n := 0
 	for it := line.First(); it != nil && n < p.Size; it = line.After(it) {
 		n++
 	}
-	leave := p.since + p.MaxDelay
+	leave := since + p.MaxDelay
 	switch {
 	case n == p.Size:
 		return Decision{Take: n, Why: Full}
@@ -54,9 +54,16 @@ func (p *Collect) Arrived(Time, *Item) { p.waiting++ }
 // Left implements [Watcher].
 func (p *Collect) Left(Time, *Item) { p.gone(1) }
 
+// Held implements [Watcher]. The collection begins when a free instance first waits.
+func (p *Collect) Held(now Time, _ Decision) {
+	if !p.collecting {
+		p.collecting, p.since = true, now
+	}
+}
+
 // Began implements [Watcher].
-func (p *Collect) Began(_ Time, _ int, items []*Item) {
-	p.gone(len(items))
+func (p *Collect) Began(_ Time, run *Action) {
+	p.gone(len(run.Items))
 	p.collecting = false
 }
 

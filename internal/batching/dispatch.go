@@ -26,10 +26,11 @@ func (c *Core) callFor() {
 		if c.awake > 0 && !c.hasBound(in.number) {
 			continue
 		}
-		_, d := c.decide(in.number)
+		line, d := c.decide(in.number)
 		if d.Take > 0 {
 			c.call(in)
 		} else {
+			c.held(line, d)
 			c.until = min(c.until, d.Until)
 		}
 		if c.bound == 0 {
@@ -65,6 +66,14 @@ func (c *Core) ask() {
 	}
 }
 
+// held tells the policy that its decision to wait was followed. Where there was no
+// line it was not asked.
+func (c *Core) held(line Line, d Decision) {
+	if c.watcher != nil && line.lane != nil {
+		c.watcher.Held(c.now, d)
+	}
+}
+
 // decide returns the line that the instance would take from now and what its
 // policy says of it. If no line is due, the decision says until when.
 func (c *Core) decide(number int) (Line, Decision) {
@@ -94,7 +103,7 @@ func (c *Core) decide(number int) (Line, Decision) {
 }
 
 // decideApart asks the policy about each lane by itself, and takes the due one
-// whose first item would run first.
+// whose first item would run first, or else the one that is due next.
 func (c *Core) decideApart(number int) (Line, Decision) {
 	var line Line
 	best := Decision{Until: Never}
@@ -103,12 +112,21 @@ func (c *Core) decideApart(number int) (Line, Decision) {
 			continue
 		}
 		alone := Line{lane: l, closing: c.closing}
-		switch d := c.inTime(alone, c.policy.Decide(c.now, alone)); {
-		case d.Take == 0:
-			best.Until = min(best.Until, d.Until)
-		case best.Take == 0 || before(l.first(), line.lane.first()):
-			line, best = alone, Decision{Take: d.Take, Why: d.Why, Until: best.Until}
+		d := c.inTime(alone, c.policy.Decide(c.now, alone))
+		if line.lane == nil || d.sooner(best, l, line.lane) {
+			line, best = alone, d
 		}
 	}
 	return line, best
+}
+
+// sooner reports whether a lane with this decision goes before another one.
+func (d Decision) sooner(other Decision, l, of *lane) bool {
+	switch {
+	case d.Take > 0 && other.Take > 0:
+		return before(l.first(), of.first())
+	case d.Take > 0 || other.Take > 0:
+		return d.Take > 0
+	}
+	return d.Until < other.Until
 }

@@ -84,8 +84,13 @@ type record []int64
 // units.
 func recorded(t *testing.T, moves []byte, unit batching.Time) record {
 	t.Helper()
+	return recordOf(t, &game{chance: moves, unit: unit})
+}
+
+func recordOf(t *testing.T, g *game) record {
+	t.Helper()
 	var rec record
-	g := game{chance: moves, unit: unit}
+	unit := max(g.unit, 1)
 	g.note = func(g *game, _ batching.Event) {
 		wake := g.out.Wake
 		if wake != batching.Never {

@@ -25,6 +25,8 @@ type game struct {
 	plain  bool          // no policy that learns
 	learns bool          // the policy is one that learns
 
+	use func(*game) batching.Policy // makes the policy, in place of chance
+
 	spoil func(*game, batching.Event) // changes the actions before the referee sees them
 	note  func(*game, batching.Event) // is told of each step
 
@@ -136,6 +138,9 @@ func (g *game) configure() {
 	g.cfg.KeepOrder, g.cfg.LanesApart, g.cfg.TakeTurns = how&3 == 3, how&12 == 12, how&48 == 48
 	g.punctual, g.brisk = how&64 == 0, how&128 == 0
 	g.spice = g.choose(256)
+	if g.use != nil {
+		g.cfg.Policy = g.use(g)
+	}
 	if g.choose(4) == 1 {
 		g.cfg.Predictor, g.cfg.Objective = exactly{g.unit + g.time(8), g.time(3)}, g.time(64)
 	}

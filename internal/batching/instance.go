@@ -122,6 +122,7 @@ func (c *Core) take(in *instance) {
 	for {
 		line, d := c.decide(in.number)
 		if d.Take == 0 {
+			c.held(line, d)
 			return
 		}
 		late, by := c.hopeless(line, d.Take)
@@ -153,10 +154,10 @@ func (c *Core) run(in *instance, line Line, d Decision) {
 	if c.cfg.TakeTurns {
 		c.turns--
 	}
-	if c.watcher != nil {
-		c.watcher.Began(c.now, in.number, in.batch)
-	}
 	c.do(Action{Do: Run, Instance: in.number, Items: in.batch, Batch: in.batchNumber, Why: d.Why})
+	if c.watcher != nil {
+		c.watcher.Began(c.now, &c.out.List[len(c.out.List)-1])
+	}
 }
 
 func (c *Core) done(in *instance) {

@@ -7,9 +7,10 @@ import (
 
 // A Policy says how many of the waiting requests an idle instance takes.
 //
-// Decide must depend on its arguments alone, and, if it is a [Watcher], on what
-// it was told: asked twice, it answers the same. The line is not empty, and holds
-// nothing that has expired.
+// Decide only answers: it depends on its arguments and, if the policy is a [Watcher],
+// on the events that it has seen, and it changes nothing. The core asks as often as it
+// likes, also when it does not act on the answer; what it did is an event. The line
+// is not empty, and holds nothing that has expired.
 type Policy interface {
 	Decide(now Time, line Line) Decision
 }
@@ -22,7 +23,8 @@ type Watcher interface {
 
 	Arrived(now Time, it *Item)                                // it has joined the queue
 	Left(now Time, it *Item)                                   // it has left the queue without having run
-	Began(now Time, instance int, items []*Item)               // an instance has taken a batch
+	Held(now Time, d Decision)                                 // an instance that could have taken a batch was left idle, as d says
+	Began(now Time, run *Action)                               // an instance has taken a batch, as the action Run says
 	Ended(now Time, instance int, items []*Item, stopped bool) // its batch is done; stopped if nobody waited for it any more
 }
 
@@ -44,6 +46,11 @@ type Decision struct {
 	Take  int
 	Why   Reason
 	Until Time
+
+	// Rule and Full are the policy's own: why it waits, and for how many requests. The
+	// core passes them back in Held.
+	Rule uint8
+	Full int
 }
 
 // None never combines requests.

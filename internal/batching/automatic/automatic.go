@@ -62,7 +62,6 @@ type Policy struct {
 	together bool          // two have run at once since a batch last began alone
 	began    batching.Time // the last batch
 	hold     hold
-	why      batching.Reason // of the batch that was decided on last
 
 	// What came of it.
 	ledger ledger

@@ -13,7 +13,6 @@ func (p *Policy) Decide(now batching.Time, line batching.Line) batching.Decision
 		return batching.Decision{Until: batching.Never} // the next batch to end asks again
 	}
 	if n := p.preferred(line); n > 0 {
-		p.why = batching.Preferred
 		return batching.Decision{Take: n, Why: batching.Preferred}
 	}
 	target := p.target()
@@ -26,15 +25,14 @@ func (p *Policy) Decide(now batching.Time, line batching.Line) batching.Decision
 		if p.hold.rule != none {
 			s.waited = float64(now - p.hold.since)
 		}
-		if r, until := p.holds(&s); r != none {
-			return p.keep(r, now, until)
+		if d := p.holds(&s); d.Rule != none {
+			return d
 		}
 	}
 	take, why := p.size(&s, line)
 	if n := p.due(line); n > take {
 		take, why = n, batching.Retest
 	}
-	p.why = why
 	return batching.Decision{Take: take, Why: why}
 }
 
@@ -130,36 +128,26 @@ func (p *Policy) saved(rows, more int) float64 {
 	return p.curve.smooth(rows) + p.curve.smooth(more) - p.curve.smooth(rows+more)
 }
 
-// keep holds a batch back.
-func (p *Policy) keep(r rule, now, until batching.Time) batching.Decision {
-	if p.hold.rule == none {
-		p.startReplay(r, now, p.sizes.efficient)
-		p.hold.since = now
-	}
-	p.hold.rule, p.hold.until = r, until
-	return batching.Decision{Until: until}
-}
-
 // holds returns the rule that holds the requests back, and until when.
-func (p *Policy) holds(s *situation) (rule, batching.Time) {
+func (p *Policy) holds(s *situation) (d batching.Decision) {
 	if s.closed {
-		return none, 0
+		return d
 	}
 	loops := p.returns.loops
 	if !loops && p.ledger.on(burst) {
 		if until := p.holdForBurst(s); until > s.now {
-			return burst, until
+			return batching.Decision{Rule: burst, Until: until}
 		}
 	}
 	if loops && p.ledger.on(gather) {
-		if until := p.holdForReturns(s); until > s.now {
-			return gather, until
+		if until, full := p.holdForReturns(s); until > s.now {
+			return batching.Decision{Rule: gather, Until: until, Full: full}
 		}
 	}
 	if p.running > 0 && !loops {
 		return p.holdForOthers(s)
 	}
-	return none, 0
+	return d
 }
 
 // oneMore returns how many rows one more request has.

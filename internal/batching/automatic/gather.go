@@ -8,21 +8,22 @@ import (
 
 // holdForReturns waits for the clients that were just answered: all of them, or as
 // many as fill the batch. Without those that are missing, the batch that they need
-// is not saved, so it goes by the chance that all are back.
-func (p *Policy) holdForReturns(s *situation) batching.Time {
+// is not saved, so it goes by the chance that all are back. It returns until when, and
+// how many requests end the wait sooner.
+func (p *Policy) holdForReturns(s *situation) (until batching.Time, full int) {
 	if p.hold.rule == gather && p.waiting < p.hold.full && s.now < p.hold.until {
-		return p.hold.until // nothing has changed but that some are back
+		return p.hold.until, p.hold.full // nothing has changed but that some are back
 	}
 	var back awaited
 	p.returns.expected(s.now, p.unit, &back)
 	if back.left < 0.5 {
-		return 0
+		return 0, 0
 	}
 	come := max(1, int(back.left+0.5))
 	need := min(come, max(1, (s.target-s.rows)/p.oneMore()))
 	more := min(need*p.oneMore(), s.target-s.rows)
 	if more < 1 {
-		return 0
+		return 0, 0
 	}
 	saved := p.saved(s.rows, more)
 	best, bestWait := 0.0, 0.0
@@ -39,6 +40,5 @@ func (p *Policy) holdForReturns(s *situation) batching.Time {
 			best, bestWait = value, w
 		}
 	}
-	p.hold.full = p.waiting + need
-	return s.now + batching.Time(math.Ceil(bestWait))
+	return s.now + batching.Time(math.Ceil(bestWait)), p.waiting + need
 }

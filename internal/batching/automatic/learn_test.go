@@ -517,16 +517,16 @@ func TestABatchThatIsNotLoneCountsAsBesideOthersUntilItEnds(t *testing.T) {
 			p.Ended(now, instance, item(), true)
 			got[n] = [2]float64(p.runs[instance-1].beside[1:])
 		}
-		p.Began(0, 1, item())
-		p.Began(1*ms, 2, item())
+		p.Began(0, &batching.Action{Instance: 1, Items: item()})
+		p.Began(1*ms, &batching.Action{Instance: 2, Items: item()})
 		end(0, 5*ms, 1)
 		end(1, 11*ms, 2)
-		p.Began(20*ms, 1, item()) // alone, but there was company
+		p.Began(20*ms, &batching.Action{Instance: 1, Items: item()}) // alone, but there was company
 		end(2, 25*ms, 1)
 		if got != want {
 			t.Errorf("lone %v: ran %v ns alone and beside another, want %v", lone, got, want)
 		}
-		p.Began(30*ms, 1, item())
+		p.Began(30*ms, &batching.Action{Instance: 1, Items: item()})
 		p.Ended(35*ms, 1, item(), true)
 		if got := p.runs[0].beside[1]; got != 5e6 {
 			t.Errorf("lone %v: the next that begins alone ran %v ns alone", lone, got)

@@ -1,7 +1,7 @@
 package automatic
 
 // A rule is a reason to do otherwise than greedy.
-type rule uint8
+type rule = uint8
 
 const (
 	none    rule = iota

@@ -16,17 +16,17 @@ const (
 
 // holdForOthers is for when other batches run: not to begin right behind the last
 // one, and not to slow down one that ends soon.
-func (p *Policy) holdForOthers(s *situation) (rule, batching.Time) {
+func (p *Policy) holdForOthers(s *situation) (d batching.Decision) {
 	rate := p.rate.of(s.now) * p.rate.rows // rows
 	if p.ledger.on(pace) {
 		if until := p.nextTurn(s, rate); until > s.now {
-			return pace, until
+			return batching.Decision{Rule: pace, Until: until}
 		}
 	}
 	if p.ledger.on(share) && p.betterAfter(s, rate) {
-		return share, batching.Never // the batch that ends asks again
+		return batching.Decision{Rule: share, Until: batching.Never} // the batch that ends asks again
 	}
-	return none, 0
+	return d
 }
 
 // period returns the time from the begin of one batch to that of the next, of

@@ -1,6 +1,7 @@
 package automatic_test
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -279,8 +280,8 @@ func TestWhenAnInstanceIsFreeIsTold(t *testing.T) {
 	if free := p.Free(ms); free != ms {
 		t.Errorf("nothing runs, and an instance is free at %v, want now", free)
 	}
-	p.Began(2*ms, 1, []*batching.Item{{Rows: 2}, {Rows: 2}})
-	p.Began(3*ms, 2, []*batching.Item{{Rows: 2}})
+	p.Began(2*ms, &batching.Action{Instance: 1, Items: []*batching.Item{{Rows: 2}, {Rows: 2}}})
+	p.Began(3*ms, &batching.Action{Instance: 2, Items: []*batching.Item{{Rows: 2}}})
 	if free, want := p.Free(4*ms), 3*ms+5*ms*3/2; free < want-us || free > want {
 		t.Errorf("an instance is free at %v, want %v", free, want)
 	}
@@ -402,5 +403,45 @@ func TestASlowMomentRulesNoSizeOut(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// A watched policy is compared with itself before and after each decision.
+type watched struct {
+	*automatic.Policy
+	t       *testing.T
+	decided int
+}
+
+func (w *watched) Decide(now batching.Time, line batching.Line) batching.Decision {
+	before := fmt.Sprintf("%+v", w.Policy)
+	d := w.Policy.Decide(now, line)
+	if after := fmt.Sprintf("%+v", w.Policy); after != before {
+		w.t.Fatalf("decision %d changed the policy from\n%s\nto\n%s", w.decided, before, after)
+	}
+	w.decided++
+	return d
+}
+
+func TestDecidingChangesNothing(t *testing.T) {
+	curve := device.Curve{Fixed: 4 * ms, PerRow: 50 * us}
+	n := 0
+	for name, tr := range map[string]trial{
+		"closed loop": {clients: 6, think: [2]int{10, 900}},
+		"bursts": {gap: func(*rand.Rand) float64 {
+			if n++; n%4 == 0 {
+				return 15_000
+			}
+			return 100
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			policy := &watched{Policy: calibrated(curve), t: t}
+			tr.policy, tr.curve, tr.requests = policy, curve, 600
+			tr.run()
+			if e := policy.Explain(); e.Rules[0].Held+e.Rules[1].Held < 50 {
+				t.Errorf("%d batches were held for returns, and %d for a burst; want enough to tell", e.Rules[0].Held, e.Rules[1].Held)
+			}
+		})
 	}
 }

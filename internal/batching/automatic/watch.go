@@ -41,28 +41,40 @@ func (p *Policy) Left(_ batching.Time, it *batching.Item) {
 	}
 }
 
+// Held implements [batching.Watcher].
+func (p *Policy) Held(now batching.Time, d batching.Decision) {
+	if d.Rule == none {
+		return // as many batches run as are worth it
+	}
+	if p.hold.rule == none {
+		p.startReplay(d.Rule, now, p.sizes.efficient)
+		p.hold.since = now
+	}
+	p.hold.rule, p.hold.until, p.hold.full = d.Rule, d.Until, d.Full
+}
+
 // Began implements [batching.Watcher].
-func (p *Policy) Began(now batching.Time, instance int, items []*batching.Item) {
+func (p *Policy) Began(now batching.Time, b *batching.Action) {
 	rows := 0
-	for _, it := range items {
+	for _, it := range b.Items {
 		rows += it.Rows
 	}
-	p.closed[p.why]++
-	if p.why == batching.Cut || p.why == batching.Shared {
+	p.closed[b.Why]++
+	if b.Why == batching.Cut || b.Why == batching.Shared {
 		p.startReplay(cut, now, p.opt.MaxRows)
 	}
 	if p.hold.rule == burst {
 		p.gaps.vain.ended(now-p.hold.since, p.gaps.last > p.hold.since)
 	}
-	p.replayBegan(now, len(items), rows)
+	p.replayBegan(now, len(b.Items), rows)
 	p.pass(now)
-	r := p.runOf(instance)
-	*r = run{busy: true, began: now, rows: rows, requests: len(items), least: 1, retest: p.why == batching.Retest}
+	r := p.runOf(b.Instance)
+	*r = run{busy: true, began: now, rows: rows, requests: len(b.Items), least: 1, retest: b.Why == batching.Retest}
 	if r.retest {
 		p.retest.began(p.ledger.batch)
 	}
 	p.behind.began(float64(p.rows), float64(rows))
-	p.waiting -= len(items)
+	p.waiting -= len(b.Items)
 	p.rows -= rows
 	p.running++
 	if p.opt.Lone {
