@@ -112,6 +112,8 @@ type Action struct {
 	Why      Reason  // for Run
 	Verdict  Verdict // for Answer
 
+	Exclusive bool // for Run: the batch has the device to itself; see [Active]
+
 	Ran time.Duration // for Yield: how long the turn was used
 
 	RetryAfter time.Duration // for Answer with QueueFull or Late: when another try is worth it; 0 means unknown

@@ -33,6 +33,9 @@ type Config struct {
 	// TakeTurns makes the model ask the device for a turn before each batch.
 	TakeTurns bool
 
+	// Active decides which batches are exclusive. Nil means that none are.
+	Active Active
+
 	// Predictor says how long batches take. With it, requests that would be answered
 	// after their deadline, or later than the objective, are turned away as soon as
 	// that is clear. Nil means that nothing is predicted.
@@ -41,6 +44,15 @@ type Config struct {
 	// Objective is how long after its arrival a request should be answered. Unlike a
 	// deadline it does not end what runs. Zero means any time; it needs a Predictor.
 	Objective time.Duration
+}
+
+// Active counts the batches that run on a device, of all models that share it.
+type Active interface {
+	// Begin counts a batch that begins, and reports whether it is exclusive: it has the
+	// device to itself, and may use all of it until it ends.
+	Begin() (exclusive bool)
+	// End counts a batch that has ended.
+	End()
 }
 
 // A Bound is how much may wait. Zeros mean any number.

@@ -154,7 +154,8 @@ func (c *Core) run(in *instance, line Line, d Decision) {
 	if c.cfg.TakeTurns {
 		c.turns--
 	}
-	c.do(Action{Do: Run, Instance: in.number, Items: in.batch, Batch: in.batchNumber, Why: d.Why})
+	exclusive := c.cfg.Active != nil && c.cfg.Active.Begin()
+	c.do(Action{Do: Run, Instance: in.number, Items: in.batch, Batch: in.batchNumber, Why: d.Why, Exclusive: exclusive})
 	if c.watcher != nil {
 		c.watcher.Began(c.now, &c.out.List[len(c.out.List)-1])
 	}
@@ -167,6 +168,9 @@ func (c *Core) done(in *instance) {
 	in.state = awake
 	c.running--
 	c.awake++
+	if c.cfg.Active != nil {
+		c.cfg.Active.End()
+	}
 	if c.watcher != nil {
 		c.watcher.Ended(c.now, in.number, in.batch, in.members == 0)
 	}

@@ -15,12 +15,12 @@ type Setting struct {
 
 // A Choice is how a model computes the most.
 type Choice struct {
-	Threads   int // for one batch
-	Lone      int // for one that begins while no other runs, if that is more; 0 if not
-	Instances int // at once
-	Rows      int // of the size at which it does
-	PerSecond float64
-	Alone     time.Duration // what one row takes by itself
+	Threads          int // for one batch
+	ExclusiveThreads int // for an exclusive batch, if that is more; 0 if not
+	Instances        int // at once
+	Rows             int // of the size at which it does
+	PerSecond        float64
+	Alone            time.Duration // what one row takes by itself
 }
 
 const (
@@ -32,9 +32,9 @@ const (
 	// text recogniser does 0.84 and 0.69 of it with 32 and 64 clients on two cores.
 	crowded = 0.8
 
-	// lonely is how many times as fast more threads must answer a small batch that is
-	// alone to be worth having the model in memory twice.
-	lonely = 1.1
+	// exclusiveGain is how many times as fast more threads must answer a small exclusive
+	// batch to be worth having the model in memory twice.
+	exclusiveGain = 1.1
 )
 
 // Choose returns the best of some settings, of which there is at least one: the one
@@ -69,7 +69,7 @@ func Choices(settings []Setting) (all []Choice) {
 	for _, s := range settings {
 		for n := range max(1, len(s.Found.Profile.Slowdown)) {
 			c := choiceOf(s, n+1)
-			c.addLone(settings)
+			c.addExclusive(settings)
 			all = append(all, c)
 		}
 	}
@@ -89,11 +89,11 @@ func choiceOf(s Setting, instances int) Choice {
 	}
 }
 
-// addLone gives batches that are alone the number of threads that answers them
-// soonest. Where no two ever run at once all are alone, and the number for all of
+// addExclusive gives exclusive batches the number of threads that answers them
+// soonest. Where no two ever run at once all are exclusive, and the number for all of
 // them is the one to choose.
-func (c *Choice) addLone(settings []Setting) {
-	usual, least := profileOf(settings, c.Threads), lonely
+func (c *Choice) addExclusive(settings []Setting) {
+	usual, least := profileOf(settings, c.Threads), exclusiveGain
 	if len(usual.Slowdown) < 2 {
 		return
 	}
@@ -103,7 +103,7 @@ func (c *Choice) addLone(settings []Setting) {
 		}
 		if times := sooner(usual, s.Found.Profile); times >= least {
 			least = times
-			c.Lone, c.Alone = s.Threads, timeOf(s.Found.Profile, 1)
+			c.ExclusiveThreads, c.Alone = s.Threads, timeOf(s.Found.Profile, 1)
 		}
 	}
 }
@@ -111,13 +111,13 @@ func (c *Choice) addLone(settings []Setting) {
 // sooner returns how many times as fast small batches are by one profile as by
 // another: the middle of several sizes, of which some may have been disturbed. It is
 // 0 if one row is slower.
-func sooner(usual, lone batching.Profile) float64 {
+func sooner(usual, exclusive batching.Profile) float64 {
 	const small = 16
-	if timeOf(lone, 1) > timeOf(usual, 1) {
+	if timeOf(exclusive, 1) > timeOf(usual, 1) {
 		return 0
 	}
 	var times []float64
-	for _, t := range lone.Sizes {
+	for _, t := range exclusive.Sizes {
 		if took := timeOf(usual, t.Rows); t.Rows <= small && took > 0 {
 			times = append(times, float64(took)/float64(t.Took))
 		}
@@ -130,15 +130,15 @@ func sooner(usual, lone batching.Profile) float64 {
 
 // Profile returns what is known of a model that runs as was chosen from some
 // settings. It is empty if that has not been measured. How long batches take is that
-// of the usual number of threads, by which sizes are chosen under load; lone ones are
+// of the usual number of threads, by which sizes are chosen under load; exclusive ones are
 // faster.
 func (c *Choice) Profile(settings []Setting) batching.Profile {
-	p, lone := profileOf(settings, c.Threads), profileOf(settings, c.Lone)
-	if c.Lone == 0 || len(p.Slowdown) == 0 || len(lone.Sizes) == 0 {
+	p, exclusive := profileOf(settings, c.Threads), profileOf(settings, c.ExclusiveThreads)
+	if c.ExclusiveThreads == 0 || len(p.Slowdown) == 0 || len(exclusive.Sizes) == 0 {
 		return p
 	}
 	p.Slowdown = slices.Clone(p.Slowdown)
-	p.Slowdown[0] = min(1, rate(Efficient(p))/(crowded*rate(Efficient(lone))))
+	p.Slowdown[0] = min(1, rate(Efficient(p))/(crowded*rate(Efficient(exclusive))))
 	return p
 }
 

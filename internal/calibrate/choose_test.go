@@ -35,7 +35,7 @@ func TestTheChoice(t *testing.T) {
 				{1, profile([]float64{1, 1}, size(1, 4*ms), size(2, 8*ms))},
 				{2, profile(nil, size(1, 2*ms), size(2, 4*ms))},
 			},
-			Choice{Threads: 1, Lone: 2, Instances: 2, Rows: 1, PerSecond: 500, Alone: 2 * ms},
+			Choice{Threads: 1, ExclusiveThreads: 2, Instances: 2, Rows: 1, PerSecond: 500, Alone: 2 * ms},
 		},
 		{
 			"instances disturb each other: two threads for each batch",
@@ -67,7 +67,7 @@ func TestTheChoice(t *testing.T) {
 				{1, profile([]float64{1, 1}, size(1, 4*ms), size(2, 8*ms), size(3, 12*ms))},
 				{2, profile(nil, size(1, 4*ms), size(2, 4*ms), size(3, 6*ms))},
 			},
-			Choice{Threads: 1, Lone: 2, Instances: 2, Rows: 1, PerSecond: 500, Alone: 4 * ms},
+			Choice{Threads: 1, ExclusiveThreads: 2, Instances: 2, Rows: 1, PerSecond: 500, Alone: 4 * ms},
 		},
 		{
 			"there is one instance: all batches are alone",
@@ -96,7 +96,7 @@ func TestALoneBatchIsFasterThanOthers(t *testing.T) {
 		{1, profile([]float64{1, 1.2}, batching.Timing{Rows: 1, Took: 4 * ms})},
 		{2, profile(nil, batching.Timing{Rows: 1, Took: 2 * ms})},
 	}
-	runs := Choice{Threads: 1, Lone: 2}
+	runs := Choice{Threads: 1, ExclusiveThreads: 2}
 	got := runs.Profile(settings)
 	// Half as long, and somewhat more while there are clients.
 	if !slices.Equal(got.Slowdown, []float64{0.5 / crowded, 1.2}) || timeOf(got, 1) != 4*ms {

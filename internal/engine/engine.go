@@ -45,9 +45,9 @@ type Source struct {
 	// the engine is a [Threader]. 0 means that the engine chooses.
 	Threads int
 
-	// Lone is how many compute a batch that begins while the engine runs no other, if
-	// that is to be more than Threads. It costs the memory of the model once more.
-	Lone int
+	// ExclusiveThreads is how many compute an exclusive batch, if that is to be more
+	// than Threads; see [ExclusiveRunner]. It costs the memory of the model once more.
+	ExclusiveThreads int
 }
 
 // A Threader is an engine that can let several threads compute one batch.
@@ -84,6 +84,15 @@ type Instance interface {
 	// as it can.
 	Run(ctx context.Context, in []tensor.Tensor, out *Outputs) error
 	Close() error
+}
+
+// An ExclusiveRunner is an instance that may run a batch on more threads while it has
+// the device to itself.
+type ExclusiveRunner interface {
+	Instance
+	// RunExclusive is Run for an exclusive batch. The caller decides which batches are,
+	// when they begin; one keeps its threads when another begins beside it.
+	RunExclusive(ctx context.Context, in []tensor.Tensor, out *Outputs) error
 }
 
 // Outputs are what a batch produced.

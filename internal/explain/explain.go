@@ -15,11 +15,11 @@ type Model struct {
 	Version string `json:"version"`
 	Backend string `json:"backend"`
 
-	Batching  Batching `json:"batching"`
-	Instances Number   `json:"instances"`         // that may run at once
-	Threads   *Number  `json:"threads,omitempty"` // of one batch; nil if the engine has no such thing
-	Lone      int      `json:"lone,omitempty"`    // threads of a batch that begins while no other runs; 0 if as of any
-	Measured  Measured `json:"measured"`
+	Batching         Batching `json:"batching"`
+	Instances        Number   `json:"instances"`                   // that may run at once
+	Threads          *Number  `json:"threads,omitempty"`           // of one batch; nil if the engine has no such thing
+	ExclusiveThreads int      `json:"exclusive_threads,omitempty"` // threads of an exclusive batch, which begins while no other runs; 0 if as of any
+	Measured         Measured `json:"measured"`
 
 	// Curve is how long batches take. Without a policy that learns, it is the mean of
 	// those that ran.
@@ -115,13 +115,13 @@ const (
 
 // A Trial is a number of threads and instances, and what they do together.
 type Trial struct {
-	Threads   int           `json:"threads"`
-	Lone      int           `json:"lone,omitempty"` // of a batch that begins while no other runs; 0 if as of any
-	Instances int           `json:"instances"`
-	Rows      int           `json:"rows"` // of the batches at which they do the most
-	PerSecond float64       `json:"rows_per_second"`
-	Alone     time.Duration `json:"alone_ns"` // one row, by itself
-	Chosen    bool          `json:"chosen"`
+	Threads          int           `json:"threads"`
+	ExclusiveThreads int           `json:"exclusive_threads,omitempty"` // of an exclusive batch; 0 if as of any
+	Instances        int           `json:"instances"`
+	Rows             int           `json:"rows"` // of the batches at which they do the most
+	PerSecond        float64       `json:"rows_per_second"`
+	Alone            time.Duration `json:"alone_ns"` // one row, by itself
+	Chosen           bool          `json:"chosen"`
 }
 
 // Done is what the version has done since it was loaded.

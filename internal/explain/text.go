@@ -195,8 +195,8 @@ func (p *page) instances() {
 		}
 		p.settled(what, t.Setting)
 	}
-	if p.Lone > 0 {
-		p.say("A batch that begins while no other runs has %d threads, because so many answer small batches that are alone soonest", p.Lone)
+	if p.ExclusiveThreads > 0 {
+		p.say("A batch that begins while no other runs has %d threads, because so many answer small batches that are alone soonest", p.ExclusiveThreads)
 	}
 	p.contention()
 	p.measured()
@@ -257,11 +257,11 @@ func (p *page) measured() {
 		if t.Chosen {
 			mark = "  ◀ chosen"
 		}
-		lone := ""
-		if t.Lone > 0 {
-			lone = fmt.Sprintf(" on %d threads", t.Lone)
+		exclusive := ""
+		if t.ExclusiveThreads > 0 {
+			exclusive = fmt.Sprintf(" on %d threads", t.ExclusiveThreads)
 		}
-		p.line("  %7d %9d %6d %9s  %-*s  %s%s%s", t.Threads, t.Instances, t.Rows, decimal(t.PerSecond), widest, bar(t.PerSecond, most), brief(t.Alone), lone, mark)
+		p.line("  %7d %9d %6d %9s  %-*s  %s%s%s", t.Threads, t.Instances, t.Rows, decimal(t.PerSecond), widest, bar(t.PerSecond, most), brief(t.Alone), exclusive, mark)
 	}
 }
 

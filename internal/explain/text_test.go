@@ -59,7 +59,7 @@ func open() Model {
 	m.Name, m.Backend = "recogniser", "onnxruntime"
 	m.Batching = Batching{Setting: Setting{By: Automatic, Why: "no configuration says anything of it"}, Combines: true, MaxRows: 64, Safety: Safety{Verdict: Safe}}
 	m.Instances = Number{Setting{By: Automatic, Why: "as many as 2 cores have room for; how many of them run at once is for the traffic to say"}, 2}
-	m.Threads, m.Lone = &Number{Setting{By: Automatic, Why: "the number that measured best"}, 1}, 2
+	m.Threads, m.ExclusiveThreads = &Number{Setting{By: Automatic, Why: "the number that measured best"}, 1}, 2
 	m.Measured = Measured{State: Ended, Tried: []Trial{{1, 2, 1, 4, 310, 4 * ms, false}, {1, 2, 2, 4, 390, 4 * ms, true}, {2, 0, 1, 4, 310, 4 * ms, false}}, Shape: "x[3,48,320]", ShapeFrom: Traffic}
 	p := *m.Policy
 	p.MaxRows, p.Efficient, p.Peak, p.Bent, p.Drifts, p.Drifted, p.Resting = 64, 4, 6, true, 2, 1.98, 10
@@ -75,7 +75,7 @@ func open() Model {
 func unused() Model {
 	m := open()
 	m.Curve, m.Done, m.Objective, m.Policy = nil, Done{}, nil, &Policy{MaxRows: 64, Efficient: 64, Instances: 1}
-	m.Measured, m.Lone = Measured{State: Going, Steps: 1}, 0
+	m.Measured, m.ExclusiveThreads = Measured{State: Going, Steps: 1}, 0
 	return m
 }
 

@@ -23,7 +23,7 @@ func (r *Repository) Explain(name, version string) (*explain.Model, error) {
 	counted := v.Stats.Snapshot()
 	m := &explain.Model{
 		Name: name, Version: strconv.FormatInt(v.Number, 10), Backend: v.Config.Backend,
-		Batching: r.explainBatching(v), Instances: r.explainInstances(v), Threads: r.explainThreads(v), Lone: v.lone, Measured: r.explainMeasured(v, &counted),
+		Batching: r.explainBatching(v), Instances: r.explainInstances(v), Threads: r.explainThreads(v), ExclusiveThreads: v.lone, Measured: r.explainMeasured(v, &counted),
 		Done: done(&counted, v.Scheduler.Waiting()),
 	}
 	if limit := v.Config.Objective; limit > 0 {

@@ -127,7 +127,7 @@ func (r *Repository) open(ctx context.Context, w *wish, n int64, how manner) (*V
 	if err != nil {
 		return nil, err
 	}
-	src := engine.Source{Config: cfg, Version: n, Dir: w.dir(n), Bare: w.found.file != "", Threads: how.threads, Lone: how.lone}
+	src := engine.Source{Config: cfg, Version: n, Dir: w.dir(n), Bare: w.found.file != "", Threads: how.threads, ExclusiveThreads: how.lone}
 	need, err := r.claimMemory(runner.Engine, src)
 	if err != nil {
 		return nil, err
@@ -266,7 +266,7 @@ func (r *Repository) schedule(ctx context.Context, v *Version, runner Runner, ho
 	b.TakeTurns = left && runner.Device != nil
 	if v.Config.Tunes() {
 		b.Policy = automatic.New(automatic.Options{
-			MaxRows: v.Config.MaxBatchSize, Instances: count, Lone: how.lone > 0, Preferred: slices.Sorted(slices.Values(v.Config.Dynamic.Preferred)),
+			MaxRows: v.Config.MaxBatchSize, Instances: count, Exclusive: how.lone > 0, Preferred: slices.Sorted(slices.Values(v.Config.Dynamic.Preferred)),
 			Objective: v.Config.Objective,
 		})
 	}

@@ -179,16 +179,16 @@ func (t *tuner) find(ctx context.Context) (replaced bool, err error) {
 	best := calibrate.Choose(settings)
 	t.v.measured.Store(t.told(settings, best))
 	how := manner{
-		threads: best.Threads, lone: best.Lone, profile: best.Profile(settings), measured: t.v.measured.Load(),
+		threads: best.Threads, lone: best.ExclusiveThreads, profile: best.Profile(settings), measured: t.v.measured.Load(),
 		checked: true, apart: t.v.Config.Apart, inputs: &t.inputs, stats: t.v.Stats,
 	}
 	if t.v.counted && !t.v.Config.Tunes() { // nobody else would see to it
 		how.instances = best.Instances
 	}
-	fits := best.Threads == t.v.threads && best.Lone == t.v.lone && (how.instances == 0 || how.instances == t.v.Config.Instances)
+	fits := best.Threads == t.v.threads && best.ExclusiveThreads == t.v.lone && (how.instances == 0 || how.instances == t.v.Config.Instances)
 	fits = fits || len(t.w.with.Files) > 0
 	t.r.opts.Log.Info("model measured", "model", t.m.name, "version", t.v.Number, "steps", measured,
-		"threads", best.Threads, "instances", best.Instances, "lone", best.Lone, "batch", best.Rows, "perSecond", int(best.PerSecond), "alone", best.Alone,
+		"threads", best.Threads, "instances", best.Instances, "lone", best.ExclusiveThreads, "batch", best.Rows, "perSecond", int(best.PerSecond), "alone", best.Alone,
 		"disturbed", slices.ContainsFunc(settings, func(s calibrate.Setting) bool { return s.Found.Disturbed }), "runsSo", fits, "shape", t.inputs.Shape())
 	if fits {
 		return false, nil
@@ -202,7 +202,7 @@ var errUnmeasured = errors.New("no number of threads could be measured")
 
 // tell tells the version what is known of it as it runs.
 func (t *tuner) tell(settings []calibrate.Setting) {
-	runs := calibrate.Choice{Threads: t.v.threads, Lone: t.v.lone}
+	runs := calibrate.Choice{Threads: t.v.threads, ExclusiveThreads: t.v.lone}
 	known := runs.Profile(settings)
 	switch {
 	case !t.anew:
@@ -231,7 +231,7 @@ func (t *tuner) told(settings []calibrate.Setting, best calibrate.Choice) *expla
 	}
 	for _, c := range calibrate.Choices(settings) {
 		m.Tried = append(m.Tried, explain.Trial{
-			Threads: c.Threads, Lone: c.Lone, Instances: c.Instances, Rows: c.Rows, PerSecond: c.PerSecond, Alone: c.Alone, Chosen: c == best,
+			Threads: c.Threads, ExclusiveThreads: c.ExclusiveThreads, Instances: c.Instances, Rows: c.Rows, PerSecond: c.PerSecond, Alone: c.Alone, Chosen: c == best,
 		})
 	}
 	return m

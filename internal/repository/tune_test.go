@@ -126,11 +126,13 @@ func TestALoneBatchHasMoreThreadsWhereThatAnswersItSooner(t *testing.T) {
 		if v := find(t, r, "a"); v.threads != 1 || v.lone != 2 || v.Config.Instances != 2 {
 			t.Errorf("it runs with %d threads, %d if it is alone, and %d instances", v.threads, v.lone, v.Config.Instances)
 		}
-		if last := eng.loaded[len(eng.loaded)-1]; len(eng.loaded) != 3 || last.Threads != 1 || last.Lone != 2 {
+		if last := eng.loaded[len(eng.loaded)-1]; len(eng.loaded) != 3 || last.Threads != 1 || last.ExclusiveThreads != 2 {
 			t.Errorf("loaded %d times, last %+v", len(eng.loaded), last)
 		}
 		m := explained(t, r, "a")
-		if m.Lone != 2 || !slices.ContainsFunc(m.Measured.Tried, func(tried explain.Trial) bool { return tried.Chosen && tried.Lone == 2 && tried.Instances == 2 }) {
+		if m.ExclusiveThreads != 2 || !slices.ContainsFunc(m.Measured.Tried, func(tried explain.Trial) bool {
+			return tried.Chosen && tried.ExclusiveThreads == 2 && tried.Instances == 2
+		}) {
 			t.Errorf("it says %+v", m)
 		}
 		// Sizes are for load, where there is one thread for each; a lone batch is faster.

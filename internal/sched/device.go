@@ -7,8 +7,11 @@ import (
 	"github.com/shoal-serving/shoal/internal/batching"
 )
 
-// A Device lets the models that share it take turns.
+// A Device lets the models that share it take turns, and knows which batches have it
+// to themselves.
 type Device struct {
+	active ActiveBatches
+
 	mu      sync.Mutex // guards the following
 	arbiter batching.Arbiter
 }

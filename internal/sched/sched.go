@@ -96,6 +96,9 @@ func New(instances []engine.Instance, opts Options) *Scheduler {
 	if opts.Batching.Predictor == nil {
 		opts.Batching.Predictor = batching.PredictorFor(opts.Batching.Policy)
 	}
+	if opts.Device != nil {
+		opts.Batching.Active = &opts.Device.active
+	}
 	s := &Scheduler{
 		opts:    opts,
 		began:   time.Now(),

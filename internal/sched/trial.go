@@ -104,6 +104,16 @@ func (t *trial) halt() {
 // that is over stops no other.
 const firstTrial = 1 << 63
 
+// tryOnce runs one request of a trial, which counts on its device as a batch does.
+func (w *worker) tryOnce(c *call) error {
+	if active := w.s.opts.Batching.Active; active != nil {
+		w.exclusive = active.Begin()
+		defer active.End()
+	}
+	_, err := w.together([]*call{c}, w.taken)
+	return err
+}
+
 // try runs a trial, and throws away what comes of it.
 func (w *worker) try(t *trial) {
 	w.stop.begin(t.number)
@@ -120,7 +130,7 @@ func (w *worker) try(t *trial) {
 		}
 		c := w.s.newCall(t.req)
 		from := time.Since(w.s.began)
-		_, o.err = w.together([]*call{c}, w.taken)
+		o.err = w.tryOnce(c)
 		o.took = append(o.took, time.Since(w.s.began)-from)
 		c.letGo()
 		c.letGo()

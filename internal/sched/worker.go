@@ -35,6 +35,9 @@ type worker struct {
 	sources [][]int64 // shapes that a batch input is about
 	outputs engine.Outputs
 
+	exclusive       bool                   // the batch has the device to itself
+	exclusiveRunner engine.ExclusiveRunner // inst, if it then runs on more threads; nil if not
+
 	each   engine.Each   // inst, if it takes requests one by one; nil if not
 	batch  []engine.Call // for it
 	sender engine.Sender // inst, if its model may send responses; nil if not
@@ -64,6 +67,7 @@ const (
 func newWorker(s *Scheduler, number int, inst engine.Instance) *worker {
 	w := &worker{s: s, number: number, inst: inst, orders: make(chan order, 1), stop: newStopper(), left: make(chan struct{})}
 	w.quit, w.dismissal = context.WithCancel(context.Background())
+	w.exclusiveRunner, _ = inst.(engine.ExclusiveRunner)
 	w.each, _ = inst.(engine.Each)
 	w.sender, _ = inst.(engine.Sender)
 	w.mortal, _ = inst.(engine.Mortal)
@@ -136,7 +140,7 @@ func (w *worker) tookLocked(now batching.Time, actions []batching.Action) {
 		if a.Do != batching.Run {
 			continue
 		}
-		w.why, w.taken, w.runs = a.Why, now, 0
+		w.why, w.exclusive, w.taken, w.runs = a.Why, a.Exclusive, now, 0
 		for _, it := range a.Items {
 			c := callOf(it)
 			c.taken, c.sender = true, w.sender
@@ -270,9 +274,12 @@ func (w *worker) compute(inputs []tensor.Tensor) (err error) {
 		d.began(w.s)
 		defer d.ended(w.s)
 	}
-	if w.each != nil {
+	switch {
+	case w.each != nil:
 		err = w.each.RunEach(w.stop.ctx, w.batch)
-	} else {
+	case w.exclusive && w.exclusiveRunner != nil:
+		err = w.exclusiveRunner.RunExclusive(w.stop.ctx, inputs, &w.outputs)
+	default:
 		err = w.inst.Run(w.stop.ctx, inputs, &w.outputs)
 	}
 	return coded(err)

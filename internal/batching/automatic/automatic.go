@@ -16,10 +16,10 @@ type Options struct {
 	// many do. Zero means 1.
 	Instances int
 
-	// Lone says that a batch is given more to run on than others if it begins while no
-	// other runs, and none have run at once since one last did. Others have less until
-	// they end, also when they are alone by then.
-	Lone bool
+	// Exclusive says that exclusive batches, which the core marks in the action Run, have
+	// more threads than others. All others have fewer until they end, also when they are
+	// the only one by then.
+	Exclusive bool
 
 	// Preferred are sizes that leave at once, ascending, where the user set them but
 	// no delay. No other batch is larger than the largest of them.
@@ -54,14 +54,13 @@ type Policy struct {
 	frozen     uint64 // the batch until which rules rest, since the model's speed has changed
 
 	// What is going on.
-	waiting  int // requests
-	rows     int // that they have
-	running  int // batches
-	runs     []run
-	changed  batching.Time // when the number of running batches last did
-	together bool          // two have run at once since a batch last began alone
-	began    batching.Time // the last batch
-	hold     hold
+	waiting int // requests
+	rows    int // that they have
+	running int // batches
+	runs    []run
+	changed batching.Time // when the number of running batches last did
+	began   batching.Time // the last batch
+	hold    hold
 
 	// What came of it.
 	ledger ledger

@@ -90,9 +90,9 @@ func (c *contention) learn(alone float64, ran *[most + 1]float64, instances int)
 	c.choose(instances)
 }
 
-// lone takes in a batch that had more to run on, since it was alone, and took so
-// many times as long as it would have without.
-func (c *contention) lone(times float64, instances int) {
+// exclusive takes in an exclusive batch, which took the given number of times as long
+// as it would have with the threads of others.
+func (c *contention) exclusive(times float64, instances int) {
 	const weight = 1. / 16 // under load it is another one, and soon known
 	c.slow[1] += weight * (max(0.05, min(1, times)) - c.slow[1])
 	c.choose(instances)

@@ -505,31 +505,29 @@ func TestGapsTellHowCrowdedRequestsAre(t *testing.T) {
 	}
 }
 
-func TestABatchThatIsNotLoneCountsAsBesideOthersUntilItEnds(t *testing.T) {
-	for lone, want := range map[bool][3][2]float64{
+func TestABatchThatIsNotExclusiveCountsAsBesideOthersUntilItEnds(t *testing.T) {
+	for exclusive, want := range map[bool][3][2]float64{
 		false: {{1e6, 4e6}, {6e6, 4e6}, {5e6, 0}},
 		true:  {{1e6, 4e6}, {0, 10e6}, {0, 5e6}},
 	} {
-		p := New(Options{MaxRows: 4, Instances: 2, Lone: lone})
-		item := func() []*batching.Item { return []*batching.Item{{Rows: 1}} }
+		p := New(Options{MaxRows: 4, Instances: 2, Exclusive: exclusive})
+		items := []*batching.Item{{Rows: 1}}
+		began := func(now batching.Time, instance int, alone bool) {
+			p.Began(now, &batching.Action{Instance: instance, Items: items, Exclusive: alone})
+		}
 		var got [3][2]float64
 		end := func(n int, now batching.Time, instance int) {
-			p.Ended(now, instance, item(), true)
+			p.Ended(now, instance, items, true)
 			got[n] = [2]float64(p.runs[instance-1].beside[1:])
 		}
-		p.Began(0, &batching.Action{Instance: 1, Items: item()})
-		p.Began(1*ms, &batching.Action{Instance: 2, Items: item()})
+		began(0, 1, true)
+		began(1*ms, 2, false)
 		end(0, 5*ms, 1)
 		end(1, 11*ms, 2)
-		p.Began(20*ms, &batching.Action{Instance: 1, Items: item()}) // alone, but there was company
+		began(20*ms, 1, false) // nothing else runs, but it does not have the device to itself
 		end(2, 25*ms, 1)
 		if got != want {
-			t.Errorf("lone %v: ran %v ns alone and beside another, want %v", lone, got, want)
-		}
-		p.Began(30*ms, &batching.Action{Instance: 1, Items: item()})
-		p.Ended(35*ms, 1, item(), true)
-		if got := p.runs[0].beside[1]; got != 5e6 {
-			t.Errorf("lone %v: the next that begins alone ran %v ns alone", lone, got)
+			t.Errorf("exclusive %v: ran %v ns alone and beside another, want %v", exclusive, got, want)
 		}
 	}
 }

@@ -15,7 +15,7 @@ type run struct {
 	began          batching.Time
 	rows, requests int
 	retest         bool
-	least          int               // batches that it runs as beside, until it ends
+	shared         bool              // it has fewer threads than an exclusive batch, and counts as one of two at least
 	beside         [most + 1]float64 // nanoseconds that it ran while n did, from 1
 }
 
@@ -69,7 +69,7 @@ func (p *Policy) Began(now batching.Time, b *batching.Action) {
 	p.replayBegan(now, len(b.Items), rows)
 	p.pass(now)
 	r := p.runOf(b.Instance)
-	*r = run{busy: true, began: now, rows: rows, requests: len(b.Items), least: 1, retest: b.Why == batching.Retest}
+	*r = run{busy: true, began: now, rows: rows, requests: len(b.Items), retest: b.Why == batching.Retest, shared: p.opt.Exclusive && !b.Exclusive}
 	if r.retest {
 		p.retest.began(p.ledger.batch)
 	}
@@ -77,24 +77,8 @@ func (p *Policy) Began(now batching.Time, b *batching.Action) {
 	p.waiting -= len(b.Items)
 	p.rows -= rows
 	p.running++
-	if p.opt.Lone {
-		r.least = p.company()
-	}
 	p.began = now
 	p.hold = hold{}
-}
-
-// company returns how many batches the one that begins counts as running beside,
-// itself included, until it ends. One that begins alone counts as one of two if there
-// was company since the last that did: it is not given more then. Whoever runs the
-// batches goes by the same rule, such as package onnx in its crowd.
-func (p *Policy) company() int {
-	together := p.together
-	p.together = p.running > 1
-	if together || p.together {
-		return min(max(2, p.running), most)
-	}
-	return 1
 }
 
 // Ended implements [batching.Watcher].
@@ -146,8 +130,8 @@ func (p *Policy) learn(r *run, took float64) {
 		}
 		return
 	}
-	if p.opt.Lone && took < expected {
-		p.contention.lone(took/expected, p.opt.Instances)
+	if p.opt.Exclusive && took < expected {
+		p.contention.exclusive(took/expected, p.opt.Instances)
 		return // of others it says nothing
 	}
 	if expected > 0 && took > 0 && p.curve.solo > 2*own && !p.curve.needs(r.rows) {
@@ -177,8 +161,11 @@ func (p *Policy) pass(now batching.Time) {
 	ran, n := float64(now-p.changed), min(p.running, most)
 	p.changed = now
 	for i := range p.runs {
-		if r := &p.runs[i]; r.busy {
-			r.beside[max(n, r.least)] += ran
+		switch r := &p.runs[i]; {
+		case r.busy && r.shared:
+			r.beside[max(n, 2)] += ran
+		case r.busy:
+			r.beside[n] += ran
 		}
 	}
 }

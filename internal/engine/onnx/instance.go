@@ -16,9 +16,8 @@ import (
 // A model is one session, which all its instances run, or two.
 type model struct {
 	cfg             *modelconfig.Config
-	usual           *session
-	lone            *session // of batches that begin while no other runs; nil if they are as all others
-	crowd           *crowd   // of the engine
+	shared          *session // of batches that share the device with others
+	exclusive       *session // of exclusive batches; nil if they run as all others do
 	call            onnxruntime.CallOptions
 	inputs, outputs []bool // which of them are scalars for the model
 	nice            int
@@ -46,7 +45,7 @@ func (m *model) scalars(tensors []modelconfig.Tensor, ports []onnxruntime.Port) 
 // Instance implements [engine.Model].
 func (m *model) Instance(context.Context) (engine.Instance, error) {
 	i := &instance{model: m, thread: thread{nice: m.nice}}
-	for _, s := range []*session{m.usual, m.lone} {
+	for _, s := range []*session{m.shared, m.exclusive} {
 		if s == nil {
 			continue
 		}
@@ -79,9 +78,9 @@ func names(tensors []modelconfig.Tensor) []string {
 
 // Close implements [engine.Model].
 func (m *model) Close() error {
-	m.usual.Close()
-	if m.lone != nil {
-		m.lone.Close()
+	m.shared.Close()
+	if m.exclusive != nil {
+		m.exclusive.Close()
 	}
 	return nil
 }
@@ -89,7 +88,7 @@ func (m *model) Close() error {
 // An instance is the right to run one batch at a time.
 type instance struct {
 	model  *model
-	calls  []call // of the usual session, and of the one for lone batches if there is one
+	calls  []call // of the shared session, and of the exclusive one if there is one
 	thread thread
 	in     []tensor.Tensor // the batch as the model wants it
 	shapes []int64         // of outputs that the model has no dimensions for
@@ -112,13 +111,20 @@ type call struct {
 
 // Run implements [engine.Instance].
 func (i *instance) Run(ctx context.Context, in []tensor.Tensor, out *engine.Outputs) error {
+	return i.run(ctx, &i.calls[0], in, out)
+}
+
+// RunExclusive implements [engine.ExclusiveRunner].
+func (i *instance) RunExclusive(ctx context.Context, in []tensor.Tensor, out *engine.Outputs) error {
+	return i.run(ctx, &i.calls[len(i.calls)-1], in, out)
+}
+
+func (i *instance) run(ctx context.Context, c *call, in []tensor.Tensor, out *engine.Outputs) error {
 	done := ctx.Done() // before Err: contexts that have ended may share a channel
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	i.watch(ctx, done)
-	c := i.begin()
-	defer i.model.crowd.end()
 	if i.model.call.CanShrink && c.session.largest.passed(size(in)) {
 		c.Shrink()
 	}
@@ -139,14 +145,6 @@ func (i *instance) Run(ctx context.Context, in []tensor.Tensor, out *engine.Outp
 	}
 	out.Tensors, out.Memory = tensors, memory
 	return nil
-}
-
-// begin counts a batch that begins, and returns what runs it.
-func (i *instance) begin() *call {
-	if i.model.crowd.begin() {
-		return &i.calls[len(i.calls)-1]
-	}
-	return &i.calls[0]
 }
 
 // arrange takes the dimensions of size 1 away that the model does not have.

@@ -63,8 +63,6 @@ type Options struct {
 type Engine struct {
 	opts Options
 
-	crowd crowd
-
 	mu      sync.Mutex // guards the following
 	runtime *onnxruntime.Runtime
 }
@@ -133,18 +131,18 @@ func (e *Engine) Load(ctx context.Context, src engine.Source) (engine.Model, err
 	if err != nil {
 		return nil, err
 	}
-	m := &model{cfg: src.Config, usual: &session{Session: s}, call: set.call, nice: e.opts.Nice, crowd: &e.crowd}
+	m := &model{cfg: src.Config, shared: &session{Session: s}, call: set.call, nice: e.opts.Nice}
 	if err := src.Config.Complete(modelconfig.Description{Inputs: ports(s.Inputs), Outputs: ports(s.Outputs), Batchable: true}); err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
 	m.inputs = m.scalars(src.Config.Inputs, s.Inputs)
 	m.outputs = m.scalars(src.Config.Outputs, s.Outputs)
-	if src.Lone > max(1, src.Threads) && left {
-		set.useThreads(src.Lone)
+	if src.ExclusiveThreads > max(1, src.Threads) && left {
+		set.useThreads(src.ExclusiveThreads)
 		if s, err = e.load(ctx, src, set.session); err != nil {
 			return nil, errors.Join(err, m.Close())
 		}
-		m.lone = &session{Session: s}
+		m.exclusive = &session{Session: s}
 	}
 	return m, nil
 }

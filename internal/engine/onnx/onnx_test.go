@@ -97,45 +97,23 @@ func TestConforms(t *testing.T) {
 	}
 }
 
-func TestConformsWithMoreThreadsForLoneBatches(t *testing.T) {
+func TestConformsWithMoreThreadsForExclusiveBatches(t *testing.T) {
 	src := sources["mlp"]()
-	src.Lone = 2
+	src.ExclusiveThreads = 2
 	enginetest.Conform(t, newEngine(t, Options{Nice: 10}), src)
 }
 
-func TestALoneBatchIsOneThatBeginsAloneAsTheLastDid(t *testing.T) {
+func TestExclusiveBatchesRunInASessionOfTheirOwn(t *testing.T) {
 	e := newEngine(t, Options{})
-	src := sources["mlp"]()
-	src.Lone = 2
-	opened, unload := load(t, e, src)
-	defer unload()
-	other, unloadOther := load(t, e, sources["add_sub"]()) // of another model, which counts as well
-	defer unloadOther()
-	inst, beside := opened.(*instance), other.(*instance)
-	if len(inst.calls) != 2 || len(beside.calls) != 1 {
-		t.Fatalf("%d and %d sessions, want 2 and 1", len(inst.calls), len(beside.calls))
-	}
-	lone := func(why string, want bool) {
-		t.Helper()
-		if got := inst.begin() == &inst.calls[1]; got != want {
-			t.Errorf("%s: lone %v", why, got)
+	for exclusive, want := range map[int]int{0: 1, 2: 2} {
+		src := sources["mlp"]()
+		src.ExclusiveThreads = exclusive
+		opened, unload := load(t, e, src)
+		if inst := opened.(*instance); len(inst.calls) != want {
+			t.Errorf("with %d threads for exclusive batches: %d sessions, want %d", exclusive, len(inst.calls), want)
 		}
+		unload()
 	}
-	lone("the first", true)
-	lone("beside it", false)
-	e.crowd.end()
-	e.crowd.end()
-	lone("alone, after two that were not", false)
-	e.crowd.end()
-	lone("alone, after one that was", true)
-	e.crowd.end()
-	beside.begin()
-	lone("beside one of another model", false)
-	e.crowd.end()
-	e.crowd.end()
-	runRows(t, opened, 1, 32)
-	lone("after one that has run", true)
-	e.crowd.end()
 }
 
 func TestConformsWithASharedPool(t *testing.T) {

@@ -56,7 +56,7 @@ func (e *Engine) Size(src engine.Source) (int64, error) {
 		}
 	}
 	peak := size / peakDenominator * peakNumerator
-	if src.Lone == 0 {
+	if src.ExclusiveThreads == 0 {
 		return peak, nil
 	}
 	return peak + size, nil // one session is loaded, and stays, while the other is at its peak
