@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/shoal-serving/shoal/internal/batching"
 	"github.com/shoal-serving/shoal/internal/engine"
 )
 
@@ -69,9 +70,8 @@ func (b *bisection) try(calls []*call, err error) {
 // present keeps the calls whose callers still wait, in place. The others have had
 // their answer, at their deadline or because they left.
 func (w *worker) present(calls []*call) []*call {
-	w.s.mu.Lock()
-	calls = slices.DeleteFunc(calls, func(c *call) bool { return !c.item.Runs() })
-	w.s.unlock(&w.out)
-	w.s.carryOut(&w.out)
+	w.s.locked(&w.out, func(batching.Time) {
+		calls = slices.DeleteFunc(calls, func(c *call) bool { return !c.item.Runs() })
+	})
 	return calls
 }

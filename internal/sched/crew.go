@@ -33,9 +33,7 @@ func (s *Scheduler) Remove() (ok bool, err error) {
 		if w.removed {
 			continue
 		}
-		var out batching.Actions
-		w.dismiss(&out)
-		s.carryOut(&out)
+		w.dismiss()
 		w.dismissal() // after: one that was dead must not come back for a moment
 		<-w.left
 		w.removed = true

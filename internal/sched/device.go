@@ -61,6 +61,5 @@ func passOn(granted []*batching.Share) {
 		s := share.Owner.(*Scheduler)
 		var out batching.Actions
 		s.step(batching.Event{Kind: batching.Turn}, &out)
-		s.carryOut(&out)
 	}
 }

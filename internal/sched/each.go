@@ -64,13 +64,7 @@ func (w *worker) died() <-chan struct{} {
 }
 
 // mourn tells the core if the instance has died, so that it is given no batches.
-func (w *worker) mourn() {
-	w.s.mu.Lock()
-	w.s.admitLocked(nil, &w.out)
-	w.mournLocked(w.s.nowLocked())
-	w.s.unlock(&w.out)
-	w.s.carryOut(&w.out)
-}
+func (w *worker) mourn() { w.s.locked(&w.out, w.mournLocked) }
 
 func (w *worker) mournLocked(now batching.Time) {
 	select {
@@ -103,25 +97,19 @@ func (w *worker) comeBack() bool {
 		return false
 	}
 	for !w.revive() && w.quit.Err() == nil {
-		w.s.mu.Lock()
-		w.s.admitLocked(nil, &w.out)
-		w.failingLocked(w.s.nowLocked())
-		w.s.unlock(&w.out)
-		w.s.carryOut(&w.out)
+		w.s.locked(&w.out, w.failingLocked)
 	}
 	// It lives, or the scheduler closes: then it comes back dead, to fail those who wait.
-	w.s.mu.Lock()
-	w.s.admitLocked(nil, &w.out)
-	back := !w.dismissed
-	if back {
+	w.s.locked(&w.out, func(now batching.Time) {
+		if w.dismissed {
+			return
+		}
 		w.away = false
 		w.s.outage.Store(nil)
 		w.s.alive.Add(1)
-		w.s.stepLocked(w.s.nowLocked(), batching.Event{Kind: batching.Up, Instance: w.number}, &w.out)
-	}
-	w.s.unlock(&w.out)
-	w.s.carryOut(&w.out)
-	return back
+		w.s.stepLocked(now, batching.Event{Kind: batching.Up, Instance: w.number}, &w.out)
+	})
+	return !w.away
 }
 
 // again runs the batch once more with the instance that died of it, if that can be
@@ -144,13 +132,13 @@ func (w *worker) again(err error) error {
 func (w *worker) revive() bool { return w.mortal.Revive(w.quit) == nil }
 
 // dismiss lets the instance leave for good, when it has run its batch.
-func (w *worker) dismiss(out *batching.Actions) {
-	w.s.mu.Lock()
-	w.s.admitLocked(nil, out)
-	w.dismissed = true
-	if !w.away {
-		w.s.alive.Add(-1)
-		w.s.stepLocked(w.s.nowLocked(), batching.Event{Kind: batching.Down, Instance: w.number}, out)
-	}
-	w.s.unlock(out)
+func (w *worker) dismiss() {
+	var out batching.Actions // w.out is the worker's goroutine's
+	w.s.locked(&out, func(now batching.Time) {
+		w.dismissed = true
+		if !w.away {
+			w.s.alive.Add(-1)
+			w.s.stepLocked(now, batching.Event{Kind: batching.Down, Instance: w.number}, &out)
+		}
+	})
 }

@@ -66,8 +66,14 @@ func (s *Scheduler) admitLocked(own *call, out *batching.Actions) {
 	}
 }
 
-// unlock gives the lock back. Every holder unlocks this way.
-func (s *Scheduler) unlock(out *batching.Actions) {
+// locked calls f with the lock held, when the core knows all calls in the intake, and
+// carries out what it asks for, which f adds to out. Whoever needs the lock takes it
+// this way: a caller that found it taken relies on the holder to admit its call.
+func (s *Scheduler) locked(out *batching.Actions, f func(now batching.Time)) {
+	s.mu.Lock()
+	s.admitLocked(nil, out) // what f tells the core may be about one of them
+	f(s.nowLocked())
 	s.mu.Unlock()
 	s.admit(nil, out)
+	s.carryOut(out)
 }

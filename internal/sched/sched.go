@@ -155,7 +155,6 @@ func (s *Scheduler) Submit(ctx context.Context, req *infer.Request, resp *infer.
 	case <-ctx.Done():
 		// Either this answers the call, or its answer is on the way already.
 		s.step(batching.Event{Kind: batching.Cancel, Item: &c.item}, &c.out)
-		s.carryOut(&c.out)
 		<-c.done
 	}
 	if !c.turnedAway {
@@ -175,13 +174,9 @@ func (s *Scheduler) Submit(ctx context.Context, req *infer.Request, resp *infer.
 func (s *Scheduler) workers() []*worker { return *s.crew.Load() }
 
 // Waiting returns how many requests are in the queue.
-func (s *Scheduler) Waiting() int {
+func (s *Scheduler) Waiting() (n int) {
 	var out batching.Actions
-	s.mu.Lock()
-	s.admitLocked(nil, &out)
-	n := s.core.Waiting()
-	s.unlock(&out)
-	s.carryOut(&out)
+	s.locked(&out, func(batching.Time) { n = s.core.Waiting() })
 	return n
 }
 
@@ -216,17 +211,14 @@ func (s *Scheduler) Close() error {
 	for _, w := range s.workers() {
 		w.dismissal() // who waits for the dead to come back need not any more
 	}
-	s.mu.Lock()
-	s.draining = true
-	s.admitLocked(nil, &out)
-	s.stepLocked(s.nowLocked(), batching.Event{Kind: batching.Close}, &out)
-	s.unlock(&out)
-	s.carryOut(&out)
+	s.locked(&out, func(now batching.Time) {
+		s.draining = true
+		s.stepLocked(now, batching.Event{Kind: batching.Close}, &out)
+	})
 	<-s.drained
 	for _, w := range s.workers() {
 		if !w.removed {
-			w.dismiss(&out)
-			s.carryOut(&out)
+			w.dismiss()
 		}
 	}
 	s.running.Wait()
@@ -246,13 +238,10 @@ func (s *Scheduler) Close() error {
 	return errors.Join(errs...)
 }
 
-// step tells the core what happened, now, and adds to out what is to be carried
-// out.
+// step tells the core what happened, now, and carries out what it asks for. out is
+// the memory for that.
 func (s *Scheduler) step(ev batching.Event, out *batching.Actions) {
-	s.mu.Lock()
-	s.admitLocked(nil, out) // what is told may be about one of them
-	s.stepLocked(s.nowLocked(), ev, out)
-	s.unlock(out)
+	s.locked(out, func(now batching.Time) { s.stepLocked(now, ev, out) })
 }
 
 // nowLocked reads the core's clock. It is read under the lock, so that time never
@@ -296,11 +285,10 @@ func (s *Scheduler) deliverLocked(out *batching.Actions) {
 
 // ring is called by the pacer.
 func (s *Scheduler) ring() {
-	s.mu.Lock()
-	s.alarmAt = batching.Never
-	s.stepLocked(s.nowLocked(), batching.Event{Kind: batching.Wake}, &s.alarmOut)
-	s.unlock(&s.alarmOut)
-	s.carryOut(&s.alarmOut)
+	s.locked(&s.alarmOut, func(now batching.Time) {
+		s.alarmAt = batching.Never
+		s.stepLocked(now, batching.Event{Kind: batching.Wake}, &s.alarmOut)
+	})
 }
 
 // carryOut does what the core asked for, all but Run, which the worker that takes
@@ -353,12 +341,10 @@ func (s *Scheduler) tune(apply func(batching.Tunable)) {
 		return
 	}
 	var out batching.Actions
-	s.mu.Lock()
-	apply(policy)
-	s.admitLocked(nil, &out)
-	s.stepLocked(s.nowLocked(), batching.Event{Kind: batching.Wake}, &out) // it may decide differently now
-	s.unlock(&out)
-	s.carryOut(&out)
+	s.locked(&out, func(now batching.Time) {
+		apply(policy)
+		s.stepLocked(now, batching.Event{Kind: batching.Wake}, &out) // it may decide differently now
+	})
 }
 
 // An explainer is a policy that can say what it knows.
@@ -367,14 +353,13 @@ type explainer interface {
 }
 
 // Explain returns what the model's policy knows, if it can say so.
-func (s *Scheduler) Explain() (explain.Policy, bool) {
+func (s *Scheduler) Explain() (e explain.Policy, ok bool) {
 	policy, ok := s.opts.Batching.Policy.(explainer)
-	if !ok {
-		return explain.Policy{}, false
+	if ok {
+		var out batching.Actions
+		s.locked(&out, func(batching.Time) { e = policy.Explain() })
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return policy.Explain(), true
+	return e, ok
 }
 
 func (s *Scheduler) turnAway(c *call, v batching.Verdict, retry time.Duration) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 
+	"github.com/shoal-serving/shoal/internal/batching"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/tensor"
 )
@@ -44,18 +45,19 @@ type watch struct {
 // row of each input of such a batch, without data. One may wait at a time.
 func (s *Scheduler) Another(ctx context.Context, known uint64) ([]tensor.Tensor, error) {
 	w := &watch{vote{known: known}, make(chan []tensor.Tensor, 1)}
-	s.mu.Lock()
-	s.watch = w
-	s.mu.Unlock()
+	s.setWatch(w)
 	select {
 	case row := <-w.settled:
 		return row, nil
 	case <-ctx.Done():
-		s.mu.Lock()
-		s.watch = nil
-		s.mu.Unlock()
+		s.setWatch(nil)
 		return nil, context.Cause(ctx)
 	}
+}
+
+func (s *Scheduler) setWatch(w *watch) {
+	var out batching.Actions
+	s.locked(&out, func(batching.Time) { s.watch = w })
 }
 
 // watchLocked takes in a request of a batch, whose requests all have one shape.

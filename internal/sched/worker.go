@@ -94,21 +94,18 @@ func (w *worker) next() bool {
 		w.last, w.calls = w.calls, w.last[:0]
 	}
 	for {
-		w.s.mu.Lock()
 		// All in one hold of the lock, so that the next batch is settled, with
 		// everybody who is here, before the outcomes of the last are handed out.
-		w.s.admitLocked(nil, &w.out)
-		now := w.s.nowLocked()
-		if ended {
-			w.s.stepLocked(now, batching.Event{Kind: batching.Done, Instance: w.number}, &w.out)
-			ended = false
-		}
-		w.mournLocked(now)
-		from := len(w.out.List)
-		w.s.stepLocked(now, batching.Event{Kind: batching.Take, Instance: w.number}, &w.out)
-		w.tookLocked(now, w.out.List[from:])
-		w.s.unlock(&w.out)
-		w.s.carryOut(&w.out)
+		w.s.locked(&w.out, func(now batching.Time) {
+			if ended {
+				w.s.stepLocked(now, batching.Event{Kind: batching.Done, Instance: w.number}, &w.out)
+			}
+			w.mournLocked(now)
+			from := len(w.out.List)
+			w.s.stepLocked(now, batching.Event{Kind: batching.Take, Instance: w.number}, &w.out)
+			w.tookLocked(now, w.out.List[from:])
+		})
+		ended = false
 		w.letGo()
 		if len(w.calls) > 0 {
 			return true
