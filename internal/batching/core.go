@@ -71,6 +71,9 @@ func New(cfg Config) *Core {
 // Waiting returns how many requests wait for an instance.
 func (c *Core) Waiting() int { return c.waiting }
 
+// Idle returns how many instances run nothing and may take a batch.
+func (c *Core) Idle() int { return c.parked + c.awake }
+
 // Running returns how many batches run.
 func (c *Core) Running() int { return c.running }
 

@@ -19,8 +19,8 @@ func (s *Scheduler) Add(inst engine.Instance) {
 	// The place of one that has left is taken over as a whole: an order to stop one of
 	// its batches may still be on the way, and means nothing to the new one.
 	crew[at] = w
-	s.crew.Store(&crew)
-	s.alive.Add(1)
+	s.setCrew(crew)
+	s.addLiving(1)
 	s.step(batching.Event{Kind: batching.Up, Instance: w.number}, &w.out)
 	s.running.Go(w.loop)
 }
@@ -37,9 +37,31 @@ func (s *Scheduler) Remove() (ok bool, err error) {
 		w.dismissal() // after: one that was dead must not come back for a moment
 		<-w.left
 		w.removed = true
+		s.setCrew(s.workers())
 		return true, w.inst.Close()
 	}
 	return false, nil
+}
+
+// setCrew sets the workers, and with them whether rows are joined: that is so if every
+// instance takes them joined. Before there is one, that is not known.
+func (s *Scheduler) setCrew(crew []*worker) {
+	s.crew.Store(&crew)
+	some, all := false, true
+	for _, w := range crew {
+		if !w.removed {
+			some, all = true, all && w.each == nil
+		}
+	}
+	var out batching.Actions
+	s.locked(&out, func(batching.Time) { s.joins = s.combines && some && all })
+}
+
+// addLiving changes the number of living instances, and wakes trials that wait for
+// more of them than there may be now.
+func (s *Scheduler) addLiving(n int64) {
+	s.alive.Add(n)
+	close(*s.changed.Swap(new(make(chan struct{}))))
 }
 
 // Living returns how many instances can run requests.

@@ -76,7 +76,7 @@ func (w *worker) mournLocked(now batching.Time) {
 		return // the core knows
 	}
 	w.away = true
-	w.s.alive.Add(-1)
+	w.s.addLiving(-1)
 	w.s.stepLocked(now, batching.Event{Kind: batching.Down, Instance: w.number}, &w.out)
 	w.failingLocked(now)
 }
@@ -106,7 +106,7 @@ func (w *worker) comeBack() bool {
 		}
 		w.away = false
 		w.s.outage.Store(nil)
-		w.s.alive.Add(1)
+		w.s.addLiving(1)
 		w.s.stepLocked(now, batching.Event{Kind: batching.Up, Instance: w.number}, &w.out)
 	})
 	return !w.away
@@ -118,9 +118,9 @@ func (w *worker) again(err error) error {
 	if w.mortal.Failing() != nil {
 		return err
 	}
-	w.s.alive.Add(-1)
+	w.s.addLiving(-1)
 	back := w.revive()
-	w.s.alive.Add(1)
+	w.s.addLiving(1)
 	if !back {
 		return err
 	}
@@ -137,7 +137,7 @@ func (w *worker) dismiss() {
 	w.s.locked(&out, func(now batching.Time) {
 		w.dismissed = true
 		if !w.away {
-			w.s.alive.Add(-1)
+			w.s.addLiving(-1)
 			w.s.stepLocked(now, batching.Event{Kind: batching.Down, Instance: w.number}, &out)
 		}
 	})

@@ -65,10 +65,10 @@ type Scheduler struct {
 	tried    atomic.Uint64 // trials so far
 	running  sync.WaitGroup
 	share    batching.Share
-	combines bool         // requests may share a batch
-	joins    bool         // their rows are joined for it
-	alive    atomic.Int64 // instances that are not away
-	calls    sync.Pool    // of *call
+	combines bool                          // requests may share a batch
+	alive    atomic.Int64                  // instances that are not away
+	changed  atomic.Pointer[chan struct{}] // closed when alive has changed, and then replaced
+	calls    sync.Pool                     // of *call
 	intake   intake
 	bad      offenders
 	way      way                         // of requests to a model with an objective
@@ -79,6 +79,7 @@ type Scheduler struct {
 	alarmAt  batching.Time
 	out      batching.Actions // of one step
 	draining bool             // Close waits for drained
+	joins    bool             // rows of requests that share a batch are joined
 	stages   []stage          // of the next batches
 	opened   uint64           // stages so far
 	drained  chan struct{}    // closed when nothing waits or runs any more
@@ -111,15 +112,13 @@ func New(instances []engine.Instance, opts Options) *Scheduler {
 	_, none := opts.Batching.Policy.(batching.None)
 	s.combines = opts.Batching.Policy != nil && !none && opts.Batching.MaxRows > 1 && !opts.Whole
 	s.alarm = opts.Pacer.Alarm(s.ring)
-	s.joins = s.combines && len(instances) > 0 // of those that come later nobody knows yet
 	s.alive.Store(int64(len(instances)))
+	s.changed.Store(new(make(chan struct{})))
 	var crew []*worker
 	for i, inst := range instances {
-		w := newWorker(s, i+1, inst)
-		s.joins = s.joins && w.each == nil
-		crew = append(crew, w)
+		crew = append(crew, newWorker(s, i+1, inst))
 	}
-	s.crew.Store(&crew)
+	s.setCrew(crew)
 	for _, w := range crew {
 		s.step(batching.Event{Kind: batching.Up, Instance: w.number}, &w.out)
 	}

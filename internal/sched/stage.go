@@ -64,7 +64,7 @@ const (
 // reserveLocked gives c, which has just arrived, a place on the last stage, or on a
 // new one, if there is use and room for it.
 func (s *Scheduler) reserveLocked(c *call) {
-	if !s.joins || s.opts.Ragged != nil || s.core.Running() < len(s.workers()) || !c.item.Waits() || !c.stageable() {
+	if !s.joins || s.opts.Ragged != nil || s.core.Idle() > 0 || !c.item.Waits() || !c.stageable() {
 		return
 	}
 	if len(s.stages) == 0 || !s.stages[len(s.stages)-1].fits(c) {

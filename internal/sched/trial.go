@@ -3,6 +3,7 @@ package sched
 import (
 	"cmp"
 	"context"
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -30,10 +31,11 @@ type outcome struct {
 	err  error
 }
 
-// Warm runs a request on every instance, count times, and returns when all are
-// done, or the first error. It makes way for nobody, and req has been checked.
+// Warm runs a request on every living instance, count times, and returns when all are
+// done, or the first error. It waits for those that are busy, and ends early if one
+// that takes part is removed. req has been checked.
 func (s *Scheduler) Warm(ctx context.Context, req *infer.Request, count int) error {
-	_, err := s.newTrial(req, count).run(ctx, len(s.workers()))
+	_, err := s.newTrial(req, count).run(ctx, math.MaxInt)
 	return err
 }
 
@@ -47,20 +49,18 @@ func (s *Scheduler) Try(ctx context.Context, req *infer.Request, instances, runs
 		return nil, nil
 	}
 	defer s.opts.Spare.leave()
-	return t.run(ctx, min(instances, len(s.workers())))
+	return t.run(ctx, instances)
 }
 
 func (s *Scheduler) newTrial(req *infer.Request, runs int) *trial {
 	return &trial{s: s, number: firstTrial + s.tried.Add(1), req: req, runs: runs, began: make(chan struct{}), halted: make(chan struct{}), outcome: make(chan outcome, len(s.workers()))}
 }
 
+// run has the trial run on the given number of instances, or on all if fewer live.
 func (t *trial) run(ctx context.Context, instances int) ([]time.Duration, error) {
 	unwatch := context.AfterFunc(ctx, t.halt)
 	defer unwatch()
-	here := 0
-	for here < instances && t.invite() {
-		here++
-	}
+	here := t.invite(instances)
 	close(t.began)
 	var all outcome
 	for range here {
@@ -77,14 +77,22 @@ func (t *trial) run(ctx context.Context, instances int) ([]time.Duration, error)
 	return all.took, all.err
 }
 
-// invite waits for an instance that is parked and takes part. Those who do are
-// not parked any more, so that each does once.
-func (t *trial) invite() bool {
-	select {
-	case t.s.trials <- t:
-		return true
-	case <-t.halted:
-		return false
+// invite waits until the given number of instances, or all that live, take part, and
+// returns how many do. One that takes part is not parked any more, so that each does
+// once. Instances may come, leave and die meanwhile.
+func (t *trial) invite(instances int) (here int) {
+	for {
+		changed := *t.s.changed.Load() // before the number is read, or a change might be missed
+		if here >= min(instances, t.s.Living()) {
+			return here
+		}
+		select {
+		case t.s.trials <- t:
+			here++
+		case <-changed:
+		case <-t.halted:
+			return here
+		}
 	}
 }
 

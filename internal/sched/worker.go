@@ -120,6 +120,9 @@ func (w *worker) next() bool {
 // takes part in trials, of which the core knows nothing.
 func (w *worker) wait() order {
 	for {
+		if len(w.orders) > 0 {
+			return <-w.orders // before a trial, which it would end
+		}
 		select {
 		case o := <-w.orders:
 			return o
