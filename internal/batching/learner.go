@@ -12,13 +12,14 @@ type Learner struct {
 }
 
 const (
-	learnt  = 8    // numbers of batches at once that are told apart
-	enough  = 5    // batches that have to be seen before anything is said
-	memory  = 32   // batches that a line is drawn through, about
-	forgets = 256  // batches after which those of another number at once are forgotten
-	outlier = 2    // a batch that took so many times as long counts as if it had not taken longer
-	quicker = 0.03 // how far the slow ones move with each batch
+	learnt  = 8   // numbers of batches at once that are told apart
+	enough  = 5   // batches that have to be seen before anything is said
+	memory  = 32  // batches that a line is drawn through, about
+	forgets = 256 // batches after which those of another number at once are forgotten
+	outlier = 2   // a batch that took so many times as long counts as if it had not taken longer
 )
+
+var slowest = Quantile{P: 0.95, Step: 0.03, Min: 1} // of batches, relative to the line
 
 // trend is a line through durations by rows, in nanoseconds, fitted by least squares
 // with weights that fade.
@@ -57,13 +58,7 @@ func (s *trend) add(rows, took float64) {
 		s.slow = 1
 	default:
 		usual := s.at(rows)
-		// The quantile is where those above it, which are one in twenty, push up as
-		// much as the others push down.
-		if took > usual*s.slow+1 { // but not by less than a clock can tell
-			s.slow += quicker * s.slow * 0.95
-		} else {
-			s.slow = max(1, s.slow-quicker*s.slow*0.05)
-		}
+		s.slow = slowest.Next(s.slow, took > usual*s.slow+1) // above by more than a clock can tell
 		took = min(took, outlier*usual)
 	}
 	const keep = 1 - 1.0/memory

@@ -22,11 +22,12 @@ const (
 	sure     = 10      // batches from which on it tells that the curve is no line: one that was slow by chance weighs little by then
 	straight = 0.08    // sizes decide by the line if no cell is further from it, relative to it
 	outlier  = 1.5     // times as long as expected; what is longer counts as that long
-	tailStep = 0.1     // by which part of itself the tail moves, if it is much too small
 	leastOff = 0.001   // that the tail is beyond what is expected, so that it can grow again
 	guessOff = 0.1     // that it is while nobody knows
 	grow     = 4       // times the largest size seen; a batch is no larger while sizes are guessed
 )
+
+var tails = batching.Quantile{P: 0.95, Step: 0.1, Min: leastOff, Max: 10} // of what batches take longer than expected
 
 // A curve is how long batches take alone, by rows. Each size has a cell with what
 // was measured, and a line goes through all of them.
@@ -157,7 +158,10 @@ func (c *curve) measured(rows int, took float64) {
 	}
 	cell := &c.cells[rows]
 	if !c.unseen(rows) {
-		c.learnTail(took / c.at(rows))
+		if c.tail == 0 {
+			c.tail = guessOff
+		}
+		c.tail = tails.Next(c.tail, took/c.at(rows) > 1+c.tail)
 		took = min(took, outlier*c.at(rows))
 	}
 	cell.weight = cell.weight*keep + 1
@@ -169,20 +173,6 @@ func (c *curve) measured(rows int, took float64) {
 	if first || c.solo < 32 || c.fresh >= 16 {
 		c.build()
 	}
-}
-
-// learnTail moves the 95th percentile: much up for each batch above it, little
-// down for each below, so that they are even when one in twenty is above.
-func (c *curve) learnTail(ratio float64) {
-	if c.tail == 0 {
-		c.tail = guessOff
-	}
-	if ratio > 1+c.tail {
-		c.tail *= 1 + 0.95*tailStep
-	} else {
-		c.tail *= 1 - 0.05*tailStep
-	}
-	c.tail = max(leastOff, min(c.tail, 10))
 }
 
 // off reports whether a size that is so far from the line tells that there is none.

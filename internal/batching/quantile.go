@@ -1,0 +1,26 @@
+package batching
+
+// A Quantile follows a quantile of values as they come, without keeping them. Each
+// value above the estimate moves it up, each other value moves it down, and the two
+// are even when the part P of all values is not above it.
+type Quantile struct {
+	P       float64 // such as 0.95
+	Step    float64 // by which part of itself the estimate moves at most
+	MinStep float64 // by how much at least, so that it can leave zero
+	Min     float64 // of the estimate
+	Max     float64 // of the estimate; 0 means any
+}
+
+// Next returns the estimate after a value that was above it, or was not.
+func (q *Quantile) Next(estimate float64, above bool) float64 {
+	step := max(q.Step*estimate, q.MinStep)
+	if above {
+		estimate += q.P * step
+	} else {
+		estimate -= (1 - q.P) * step
+	}
+	if q.Max > 0 {
+		estimate = min(estimate, q.Max)
+	}
+	return max(q.Min, estimate)
+}
