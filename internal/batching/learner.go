@@ -5,7 +5,8 @@ import "time"
 // A Learner is a [Predictor] that knows what it has seen: from how long batches of
 // some sizes took it draws a line, and from how far they were off the line how much
 // longer the slow ones take. It does so for each number of batches that run at once.
-// The zero Learner has seen nothing.
+// The zero Learner has seen nothing. It is for policies that do not see to it that
+// batches run alone; see docs/adr/0015-two-predictors.md.
 type Learner struct {
 	seen  [learnt]trend
 	total uint64 // batches
