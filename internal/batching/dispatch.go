@@ -113,20 +113,10 @@ func (c *Core) decideApart(number int) (Line, Decision) {
 		}
 		alone := Line{lane: l, closing: c.closing}
 		d := c.inTime(alone, c.policy.Decide(c.now, alone))
-		if line.lane == nil || d.sooner(best, l, line.lane) {
+		// A decision to take has no Until, and so is sooner than any to wait.
+		if line.lane == nil || d.Until < best.Until || d.Take > 0 && best.Take > 0 && before(l.first(), line.lane.first()) {
 			line, best = alone, d
 		}
 	}
 	return line, best
-}
-
-// sooner reports whether a lane with this decision goes before another one.
-func (d Decision) sooner(other Decision, l, of *lane) bool {
-	switch {
-	case d.Take > 0 && other.Take > 0:
-		return before(l.first(), of.first())
-	case d.Take > 0 || other.Take > 0:
-		return d.Take > 0
-	}
-	return d.Until < other.Until
 }

@@ -41,7 +41,7 @@ type Tunable interface {
 }
 
 // A Decision is a policy's answer: take so many from the front now, or, if Take
-// is zero, ask again at Until or when something has changed.
+// is zero, ask again at Until, which is later than now, or when something has changed.
 type Decision struct {
 	Take  int
 	Why   Reason

@@ -91,7 +91,7 @@ func TestTheChoice(t *testing.T) {
 	}
 }
 
-func TestALoneBatchIsFasterThanOthers(t *testing.T) {
+func TestAnExclusiveBatchIsFasterThanOthers(t *testing.T) {
 	settings := []Setting{
 		{1, profile([]float64{1, 1.2}, batching.Timing{Rows: 1, Took: 4 * ms})},
 		{2, profile(nil, batching.Timing{Rows: 1, Took: 2 * ms})},

@@ -47,14 +47,10 @@ func (s *Scheduler) Remove() (ok bool, err error) {
 // instance takes them joined. Before there is one, that is not known.
 func (s *Scheduler) setCrew(crew []*worker) {
 	s.crew.Store(&crew)
-	some, all := false, true
-	for _, w := range crew {
-		if !w.removed {
-			some, all = true, all && w.each == nil
-		}
-	}
+	present := slices.DeleteFunc(slices.Clone(crew), func(w *worker) bool { return w.removed })
+	joins := s.combines && len(present) > 0 && !slices.ContainsFunc(present, func(w *worker) bool { return w.each != nil })
 	var out batching.Actions
-	s.locked(&out, func(batching.Time) { s.joins = s.combines && some && all })
+	s.locked(&out, func(batching.Time) { s.joins = joins })
 }
 
 // addLiving changes the number of living instances, and wakes trials that wait for

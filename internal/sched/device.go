@@ -23,17 +23,15 @@ func NewDevice(slots int) *Device {
 }
 
 func (d *Device) ask(s *Scheduler) {
-	d.mu.Lock()
-	granted := d.arbiter.Ask(&s.share, nil)
-	d.mu.Unlock()
-	passOn(granted)
+	d.pass(func() []*batching.Share { return d.arbiter.Ask(&s.share, nil) })
 }
 
 func (d *Device) yield(s *Scheduler, ran time.Duration) {
-	d.mu.Lock()
-	granted := d.arbiter.Yield(&s.share, ran, nil)
-	d.mu.Unlock()
-	passOn(granted)
+	d.pass(func() []*batching.Share { return d.arbiter.Yield(&s.share, ran, nil) })
+}
+
+func (d *Device) ended(s *Scheduler) {
+	d.pass(func() []*batching.Share { return d.arbiter.Ended(&s.share, nil) })
 }
 
 func (d *Device) began(s *Scheduler) {
@@ -42,24 +40,20 @@ func (d *Device) began(s *Scheduler) {
 	d.arbiter.Began(&s.share)
 }
 
-func (d *Device) ended(s *Scheduler) {
-	d.mu.Lock()
-	granted := d.arbiter.Ended(&s.share, nil)
-	d.mu.Unlock()
-	passOn(granted)
-}
-
 func (d *Device) forget(s *Scheduler) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.arbiter.Forget(&s.share)
 }
 
-// passOn tells the schedulers whose turn it is. The caller holds no lock.
-func passOn(granted []*batching.Share) {
+// pass tells the arbiter what happened, and then the schedulers whose turn it is. The
+// caller holds no lock.
+func (d *Device) pass(tell func() (granted []*batching.Share)) {
+	d.mu.Lock()
+	granted := tell()
+	d.mu.Unlock()
 	for _, share := range granted {
-		s := share.Owner.(*Scheduler)
 		var out batching.Actions
-		s.step(batching.Event{Kind: batching.Turn}, &out)
+		share.Owner.(*Scheduler).step(batching.Event{Kind: batching.Turn}, &out)
 	}
 }

@@ -112,16 +112,6 @@ func (t *trial) halt() {
 // that is over stops no other.
 const firstTrial = 1 << 63
 
-// tryOnce runs one request of a trial, which counts on its device as a batch does.
-func (w *worker) tryOnce(c *call) error {
-	if active := w.s.opts.Batching.Active; active != nil {
-		w.exclusive = active.Begin()
-		defer active.End()
-	}
-	_, err := w.together([]*call{c}, w.taken)
-	return err
-}
-
 // try runs a trial, and throws away what comes of it.
 func (w *worker) try(t *trial) {
 	w.stop.begin(t.number)
@@ -138,7 +128,12 @@ func (w *worker) try(t *trial) {
 		}
 		c := w.s.newCall(t.req)
 		from := time.Since(w.s.began)
-		o.err = w.tryOnce(c)
+		active := w.s.opts.Batching.Active // it counts on its device as a batch does
+		w.exclusive = active != nil && active.Begin()
+		_, o.err = w.together([]*call{c}, w.taken)
+		if active != nil {
+			active.End()
+		}
 		o.took = append(o.took, time.Since(w.s.began)-from)
 		c.letGo()
 		c.letGo()

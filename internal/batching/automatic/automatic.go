@@ -120,30 +120,8 @@ func (p *Policy) resize() {
 // nothing is known.
 func (p *Policy) Takes(rows int) time.Duration { return time.Duration(p.curve.at(rows)) }
 
-// Slow returns what 19 of 20 batches of so many rows keep to; 0 if nothing is
-// known.
-func (p *Policy) Slow(rows int) time.Duration { return time.Duration(p.curve.slowAt(rows)) }
-
 // Longest returns for how long requests are held at most while nothing runs.
 func (p *Policy) Longest() time.Duration {
 	rows := p.curve.max()
 	return time.Duration(math.Ceil(max(p.curve.at(rows), p.curve.smooth(rows))))
 }
-
-// Free returns when one more batch can begin, as far as the times tell that are
-// expected of those that run.
-func (p *Policy) Free(now batching.Time) batching.Time {
-	if p.running < p.opt.Instances {
-		return now
-	}
-	first := batching.Never
-	for i := range p.runs {
-		if r := &p.runs[i]; r.busy {
-			first = min(first, r.began+batching.Time(p.contention.by(p.running)*p.curve.at(r.rows)))
-		}
-	}
-	return max(first, now)
-}
-
-// Slowdown returns how many times longer a batch takes while n run.
-func (p *Policy) Slowdown(n int) float64 { return p.contention.by(n) }

@@ -274,22 +274,6 @@ func TestPreferredSizesLeaveAtOnce(t *testing.T) {
 	}
 }
 
-func TestWhenAnInstanceIsFreeIsTold(t *testing.T) {
-	curve := device.Curve{Fixed: 4 * ms, PerRow: ms / 2}
-	p := automatic.New(automatic.Options{MaxRows: 8, Instances: 2, Profile: simulate.Calibrated(curve, []float64{1, 1.5}, 8, 2)})
-	if free := p.Free(ms); free != ms {
-		t.Errorf("nothing runs, and an instance is free at %v, want now", free)
-	}
-	p.Began(2*ms, &batching.Action{Instance: 1, Items: []*batching.Item{{Rows: 2}, {Rows: 2}}})
-	p.Began(3*ms, &batching.Action{Instance: 2, Items: []*batching.Item{{Rows: 2}}})
-	if free, want := p.Free(4*ms), 3*ms+5*ms*3/2; free < want-us || free > want {
-		t.Errorf("an instance is free at %v, want %v", free, want)
-	}
-	if free := p.Free(time.Second); free != time.Second {
-		t.Errorf("one that is late is free at %v, want now", free)
-	}
-}
-
 // Bursts end, and one client stays that sends a request from time to time. Gaps of
 // bursts are remembered, but nobody is waited for any more after some vain waits.
 func TestWhoStaysBehindWhenBurstsEndDoesNotWaitForThem(t *testing.T) {

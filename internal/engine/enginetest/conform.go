@@ -23,48 +23,12 @@ import (
 // are beside it.
 func Conform(t *testing.T, eng engine.Engine, src engine.Source) {
 	t.Helper()
+	s := suite{src.Config, nil}
 	model, err := eng.Load(t.Context(), src)
 	if err != nil {
 		t.Fatalf("load: %v", err)
 	}
-	s := suite{src.Config, model}
-	s.all(t)
-	inst, err := model.Instance(t.Context())
-	if err != nil {
-		t.Fatalf("instance: %v", err)
-	}
-	if _, ok := inst.(engine.ExclusiveRunner); ok {
-		t.Run("exclusive batches", (&suite{src.Config, exclusiveModel{model}}).all)
-	}
-	closeInstance(t, inst)
-	closeModel(t, model)
-	t.Run("loading gives up when its context ends", func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		if m, err := eng.Load(ctx, src); err == nil {
-			closeModel(t, m) // fast engines may finish; that is no fault
-		}
-	})
-}
-
-// An exclusiveModel runs all batches as exclusive ones.
-type exclusiveModel struct{ engine.Model }
-
-func (m exclusiveModel) Instance(ctx context.Context) (engine.Instance, error) {
-	inst, err := m.Model.Instance(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return exclusiveInstance{inst.(engine.ExclusiveRunner)}, nil
-}
-
-type exclusiveInstance struct{ engine.ExclusiveRunner }
-
-func (i exclusiveInstance) Run(ctx context.Context, in []tensor.Tensor, out *engine.Outputs) error {
-	return i.RunExclusive(ctx, in, out)
-}
-
-func (s *suite) all(t *testing.T) {
+	s.model = model
 	t.Run("outputs are what the configuration says", s.outputsAsConfigured)
 	t.Run("rows answer the same alone and together", s.rowsAreIndependent)
 	t.Run("inputs are left alone", s.inputsUnchanged)
@@ -73,6 +37,14 @@ func (s *suite) all(t *testing.T) {
 	t.Run("instances run at the same time", s.instancesTogether)
 	t.Run("a run ends with its context", s.runEndsWithContext)
 	t.Run("an instance works after a stopped run", s.worksAfterStop)
+	closeModel(t, model)
+	t.Run("loading gives up when its context ends", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if m, err := eng.Load(ctx, src); err == nil {
+			closeModel(t, m) // fast engines may finish; that is no fault
+		}
+	})
 }
 
 type suite struct {

@@ -101,6 +101,28 @@ func TestConformsWithMoreThreadsForExclusiveBatches(t *testing.T) {
 	src := sources["mlp"]()
 	src.ExclusiveThreads = 2
 	enginetest.Conform(t, newEngine(t, Options{Nice: 10}), src)
+	t.Run("exclusive", func(t *testing.T) { enginetest.Conform(t, exclusiveEngine{newEngine(t, Options{Nice: 10})}, src) })
+}
+
+// An exclusiveEngine runs all batches as exclusive ones.
+type (
+	exclusiveEngine   struct{ engine.Engine }
+	exclusiveModel    struct{ engine.Model }
+	exclusiveInstance struct{ engine.ExclusiveRunner }
+)
+
+func (e exclusiveEngine) Load(ctx context.Context, src engine.Source) (engine.Model, error) {
+	m, err := e.Engine.Load(ctx, src)
+	return exclusiveModel{m}, err
+}
+
+func (m exclusiveModel) Instance(ctx context.Context) (engine.Instance, error) {
+	inst, err := m.Model.Instance(ctx)
+	return exclusiveInstance{inst.(engine.ExclusiveRunner)}, err
+}
+
+func (i exclusiveInstance) Run(ctx context.Context, in []tensor.Tensor, out *engine.Outputs) error {
+	return i.RunExclusive(ctx, in, out)
 }
 
 func TestExclusiveBatchesRunInASessionOfTheirOwn(t *testing.T) {
