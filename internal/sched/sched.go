@@ -55,7 +55,24 @@ type Options struct {
 	Log *slog.Logger // gets what clients are not told, such as an engine's panic; nil means nobody
 }
 
-// A Scheduler runs one model. Its methods may be called concurrently.
+// A Scheduler runs one model. Its methods may be called concurrently, except that Add,
+// Remove and Close are called one at a time.
+//
+// It owns the model's core, its instances with a worker for each, and the stages on
+// which rows of coming batches are put. What changes with every request is in the core,
+// which mu guards; the fields above mu are set once, or are atomic. Goroutines take mu
+// through [Scheduler.locked], hold it for a step or two of the core, and carry out what
+// the core asked for when they have given it back: no engine, device or caller is
+// waited for under the lock. Only locks of leaves are taken while mu is held, such as a
+// stopper's and the pacer's, and none is held when mu is taken: the pacer and a device
+// give theirs back before they call schedulers, so that schedulers whose turns end and
+// begin together cannot deadlock.
+//
+// A caller does not wait for mu. With thousands of callers that did, each of them woken
+// by the one before, a lock that was held too long once never recovered; now a caller
+// that finds mu taken leaves its call in the intake. A goroutine of its own for deciding
+// was rejected: it costs two switches for each request, and is one more thing to stop
+// (ADR 2).
 type Scheduler struct {
 	opts     Options
 	began    time.Time // where the core's clock starts

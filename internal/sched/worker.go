@@ -15,6 +15,19 @@ import (
 )
 
 // A worker runs the batches of one instance, on one goroutine.
+//
+// It owns the instance, the batch that it runs, and the memory that batches are joined
+// in, which it keeps from batch to batch so that a request costs no allocation. All of
+// that belongs to the worker's goroutine and needs no lock. Other goroutines use only
+// orders, stop, which has a lock of its own, and what the scheduler's lock guards: away
+// and dismissed. The goroutine takes the scheduler's lock between batches, once for the
+// end of one batch and the begin of the next, so that the next is settled before the
+// clients of the last are woken.
+//
+// Workers pull: the core says which parked worker to wake, and the worker takes its
+// batch itself when it is awake. Batches that are formed before and pushed to workers
+// were rejected: they are wrong when a member leaves or a request of higher priority
+// comes, and need a way back (ADR 2).
 type worker struct {
 	s      *Scheduler
 	number int

@@ -34,7 +34,21 @@ type Options struct {
 }
 
 // A Policy decides for one model. Like the core that asks it, it is not safe for
-// concurrent use.
+// concurrent use: the scheduler's lock guards both, and the policy has no lock, clock or
+// goroutine of its own.
+//
+// It owns what it has learned from events of the core: the curve of batch times, how
+// much batches slow each other down, how requests arrive, and a ledger of what each of
+// its rules has cost and saved. Events change it, and Decide only reads it, so that the
+// core may ask as often as it likes. Until something is measured the policy is greedy,
+// and each rule that departs from that is compared with a greedy server in a replay,
+// and switched off when it costs more than it saves.
+//
+// Two things were tried and rejected. Ruling out for good a size that was measured to be
+// slow: it never ran again, and one slow moment of the machine cost half of the
+// throughput; hence [batching.Retest]. And times of exclusive batches as the curve, with
+// a slowdown for all others: batches under load were as large as suits all threads, and
+// the p99 grew (ADR 14).
 type Policy struct {
 	opt   Options
 	sizes sizes

@@ -20,7 +20,26 @@ import (
 	"github.com/shoal-serving/shoal/internal/memfd"
 )
 
-// A worker is one process. All but kill and died are for one goroutine at a time.
+// A worker is one Python process with a loaded model.
+//
+// It owns the process, its sockets, and the memory that both sides map: in for inputs,
+// out for outputs. The instance that has the worker uses conn, in, out and the fields
+// below them from one goroutine at a time, and they need no lock. That goroutine reads
+// conn itself in await, so that an answer wakes the goroutine that waits for it and no
+// other first.
+//
+// The goroutine accompany, the first of those in over, waits for the process and runs
+// the readers of its output and of side, on which the model logs, sends responses and
+// opens lines at any time. They share with the instance what is atomic, and running,
+// which has its own lock for the batch that runs; no other lock is taken while that one
+// is held. ended is closed when the process is gone and died when all that it wrote was
+// read as well, so that the reason of a death, which is set once, is complete when
+// requests fail with it.
+//
+// kill and died may be used by any goroutine. One process for several models was
+// rejected, since a crash of one would take the others with it (ADR 9), and so was a
+// supervisor that restarts workers beside the scheduler: the goroutine that runs the
+// batches knows already when a worker is gone and whether it is needed (ADR 7).
 type worker struct {
 	cmd    *exec.Cmd
 	life   *os.File      // its lifeline; see [starter]
