@@ -20,7 +20,7 @@ const (
 	outlier = 2   // a batch that took so many times as long counts as if it had not taken longer
 )
 
-var slowest = Quantile{P: 0.95, Step: 0.03, Min: 1} // of batches, relative to the line
+var slowest = Quantile{P: 0.95, Step: 0.03, Min: 1, Max: 1000} // of batches, relative to the line
 
 // trend is a line through durations by rows, in nanoseconds, fitted by least squares
 // with weights that fade.

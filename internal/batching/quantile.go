@@ -8,7 +8,7 @@ type Quantile struct {
 	Step    float64 // by which part of itself the estimate moves at most
 	MinStep float64 // by how much at least, so that it can leave zero
 	Min     float64 // of the estimate
-	Max     float64 // of the estimate; 0 means any
+	Max     float64 // of the estimate
 }
 
 // Next returns the estimate after a value that was above it, or was not.
@@ -19,8 +19,5 @@ func (q *Quantile) Next(estimate float64, above bool) float64 {
 	} else {
 		estimate -= (1 - q.P) * step
 	}
-	if q.Max > 0 {
-		estimate = min(estimate, q.Max)
-	}
-	return max(q.Min, estimate)
+	return max(q.Min, min(estimate, q.Max))
 }

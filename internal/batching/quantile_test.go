@@ -10,7 +10,7 @@ import (
 
 func TestAQuantileHasItsPartOfTheValuesBelow(t *testing.T) {
 	for _, p := range []float64{0.5, 0.95, 0.99} {
-		q := batching.Quantile{P: p, Step: 0.02}
+		q := batching.Quantile{P: p, Step: 0.02, Max: 100}
 		rnd := rand.New(rand.NewPCG(1, 1))
 		estimate, sum := 1.0, 0.0
 		const n = 200_000

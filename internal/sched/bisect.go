@@ -70,7 +70,7 @@ func (b *bisection) try(calls []*call, err error) {
 // present keeps the calls whose callers still wait, in place. The others have had
 // their answer, at their deadline or because they left.
 func (w *worker) present(calls []*call) []*call {
-	w.s.locked(&w.out, func(batching.Time) {
+	w.s.locked(&w.out, func(batching.Time, *batching.Actions) {
 		calls = slices.DeleteFunc(calls, func(c *call) bool { return !c.item.Runs() })
 	})
 	return calls

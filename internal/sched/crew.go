@@ -49,8 +49,7 @@ func (s *Scheduler) setCrew(crew []*worker) {
 	s.crew.Store(&crew)
 	present := slices.DeleteFunc(slices.Clone(crew), func(w *worker) bool { return w.removed })
 	joins := s.combines && len(present) > 0 && !slices.ContainsFunc(present, func(w *worker) bool { return w.each != nil })
-	var out batching.Actions
-	s.locked(&out, func(batching.Time) { s.joins = joins })
+	s.locked(nil, func(batching.Time, *batching.Actions) { s.joins = joins })
 }
 
 // addLiving changes the number of living instances, and wakes trials that wait for

@@ -35,15 +35,11 @@ func (d *Device) ended(s *Scheduler) {
 }
 
 func (d *Device) began(s *Scheduler) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.arbiter.Began(&s.share)
+	d.pass(func() []*batching.Share { d.arbiter.Began(&s.share); return nil })
 }
 
 func (d *Device) forget(s *Scheduler) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.arbiter.Forget(&s.share)
+	d.pass(func() []*batching.Share { d.arbiter.Forget(&s.share); return nil })
 }
 
 // pass tells the arbiter what happened, and then the schedulers whose turn it is. The
@@ -53,7 +49,6 @@ func (d *Device) pass(tell func() (granted []*batching.Share)) {
 	granted := tell()
 	d.mu.Unlock()
 	for _, share := range granted {
-		var out batching.Actions
-		share.Owner.(*Scheduler).step(batching.Event{Kind: batching.Turn}, &out)
+		share.Owner.(*Scheduler).step(batching.Event{Kind: batching.Turn}, nil)
 	}
 }

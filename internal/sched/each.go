@@ -66,7 +66,7 @@ func (w *worker) died() <-chan struct{} {
 // mourn tells the core if the instance has died, so that it is given no batches.
 func (w *worker) mourn() { w.s.locked(&w.out, w.mournLocked) }
 
-func (w *worker) mournLocked(now batching.Time) {
+func (w *worker) mournLocked(now batching.Time, out *batching.Actions) {
 	select {
 	case <-w.died():
 	default:
@@ -77,16 +77,16 @@ func (w *worker) mournLocked(now batching.Time) {
 	}
 	w.away = true
 	w.s.addLiving(-1)
-	w.s.stepLocked(now, batching.Event{Kind: batching.Down, Instance: w.number}, &w.out)
-	w.failingLocked(now)
+	w.s.stepLocked(now, batching.Event{Kind: batching.Down, Instance: w.number}, out)
+	w.failingLocked(now, out)
 }
 
 // failingLocked reports to the core if the dead instance is not expected back soon, so
 // that requests do not wait for it.
-func (w *worker) failingLocked(now batching.Time) {
+func (w *worker) failingLocked(now batching.Time, out *batching.Actions) {
 	if err := w.mortal.Failing(); err != nil {
 		w.s.outage.Store(err)
-		w.s.stepLocked(now, batching.Event{Kind: batching.Broken, Instance: w.number}, &w.out)
+		w.s.stepLocked(now, batching.Event{Kind: batching.Broken, Instance: w.number}, out)
 	}
 }
 
@@ -100,14 +100,14 @@ func (w *worker) comeBack() bool {
 		w.s.locked(&w.out, w.failingLocked)
 	}
 	// It lives, or the scheduler closes: then it comes back dead, to fail those who wait.
-	w.s.locked(&w.out, func(now batching.Time) {
+	w.s.locked(&w.out, func(now batching.Time, out *batching.Actions) {
 		if w.dismissed {
 			return
 		}
 		w.away = false
 		w.s.outage.Store(nil)
 		w.s.addLiving(1)
-		w.s.stepLocked(now, batching.Event{Kind: batching.Up, Instance: w.number}, &w.out)
+		w.s.stepLocked(now, batching.Event{Kind: batching.Up, Instance: w.number}, out)
 	})
 	return !w.away
 }
@@ -133,12 +133,11 @@ func (w *worker) revive() bool { return w.mortal.Revive(w.quit) == nil }
 
 // dismiss lets the instance leave for good, when it has run its batch.
 func (w *worker) dismiss() {
-	var out batching.Actions // w.out is the worker's goroutine's
-	w.s.locked(&out, func(now batching.Time) {
+	w.s.locked(nil, func(now batching.Time, out *batching.Actions) {
 		w.dismissed = true
 		if !w.away {
 			w.s.addLiving(-1)
-			w.s.stepLocked(now, batching.Event{Kind: batching.Down, Instance: w.number}, &out)
+			w.s.stepLocked(now, batching.Event{Kind: batching.Down, Instance: w.number}, out)
 		}
 	})
 }

@@ -67,12 +67,16 @@ func (s *Scheduler) admitLocked(own *call, out *batching.Actions) {
 }
 
 // locked calls f with the lock held, when the core knows all calls in the intake, and
-// carries out what it asks for, which f adds to out. Whoever needs the lock takes it
-// this way: a caller that found it taken relies on the holder to admit its call.
-func (s *Scheduler) locked(out *batching.Actions, f func(now batching.Time)) {
+// carries out what the core asks for. f adds that to out, which is memory of the
+// caller's, empty and to be used again; nil means new memory. Goroutines take the lock
+// in no other way: a caller that finds it taken relies on the holder to admit its call.
+func (s *Scheduler) locked(out *batching.Actions, f func(now batching.Time, out *batching.Actions)) {
+	if out == nil {
+		out = new(batching.Actions)
+	}
 	s.mu.Lock()
 	s.admitLocked(nil, out) // what f tells the core may be about one of them
-	f(s.nowLocked())
+	f(s.nowLocked(), out)
 	s.mu.Unlock()
 	s.admit(nil, out)
 	s.carryOut(out)

@@ -191,8 +191,7 @@ func (s *Scheduler) workers() []*worker { return *s.crew.Load() }
 
 // Waiting returns how many requests are in the queue.
 func (s *Scheduler) Waiting() (n int) {
-	var out batching.Actions
-	s.locked(&out, func(batching.Time) { n = s.core.Waiting() })
+	s.locked(nil, func(batching.Time, *batching.Actions) { n = s.core.Waiting() })
 	return n
 }
 
@@ -223,13 +222,12 @@ func (s *Scheduler) Outage() error {
 // everything that the scheduler started has ended. Callers that shall not be
 // waited for end their contexts.
 func (s *Scheduler) Close() error {
-	var out batching.Actions
 	for _, w := range s.workers() {
 		w.dismissal() // who waits for the dead to come back need not any more
 	}
-	s.locked(&out, func(now batching.Time) {
+	s.locked(nil, func(now batching.Time, out *batching.Actions) {
 		s.draining = true
-		s.stepLocked(now, batching.Event{Kind: batching.Close}, &out)
+		s.stepLocked(now, batching.Event{Kind: batching.Close}, out)
 	})
 	<-s.drained
 	for _, w := range s.workers() {
@@ -255,9 +253,9 @@ func (s *Scheduler) Close() error {
 }
 
 // step tells the core what happened, now, and carries out what it asks for. out is
-// the memory for that.
+// as in locked.
 func (s *Scheduler) step(ev batching.Event, out *batching.Actions) {
-	s.locked(out, func(now batching.Time) { s.stepLocked(now, ev, out) })
+	s.locked(out, func(now batching.Time, out *batching.Actions) { s.stepLocked(now, ev, out) })
 }
 
 // nowLocked reads the core's clock. It is read under the lock, so that time never
@@ -301,9 +299,9 @@ func (s *Scheduler) deliverLocked(out *batching.Actions) {
 
 // ring is called by the pacer.
 func (s *Scheduler) ring() {
-	s.locked(&s.alarmOut, func(now batching.Time) {
+	s.locked(&s.alarmOut, func(now batching.Time, out *batching.Actions) {
 		s.alarmAt = batching.Never
-		s.stepLocked(now, batching.Event{Kind: batching.Wake}, &s.alarmOut)
+		s.stepLocked(now, batching.Event{Kind: batching.Wake}, out)
 	})
 }
 
@@ -356,24 +354,17 @@ func (s *Scheduler) tune(apply func(batching.Tunable)) {
 	if !ok {
 		return
 	}
-	var out batching.Actions
-	s.locked(&out, func(now batching.Time) {
+	s.locked(nil, func(now batching.Time, out *batching.Actions) {
 		apply(policy)
-		s.stepLocked(now, batching.Event{Kind: batching.Wake}, &out) // it may decide differently now
+		s.stepLocked(now, batching.Event{Kind: batching.Wake}, out) // it may decide differently now
 	})
-}
-
-// An explainer is a policy that can say what it knows.
-type explainer interface {
-	Explain() explain.Policy
 }
 
 // Explain returns what the model's policy knows, if it can say so.
 func (s *Scheduler) Explain() (e explain.Policy, ok bool) {
-	policy, ok := s.opts.Batching.Policy.(explainer)
+	policy, ok := s.opts.Batching.Policy.(interface{ Explain() explain.Policy })
 	if ok {
-		var out batching.Actions
-		s.locked(&out, func(batching.Time) { e = policy.Explain() })
+		s.locked(nil, func(batching.Time, *batching.Actions) { e = policy.Explain() })
 	}
 	return e, ok
 }

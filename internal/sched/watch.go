@@ -56,8 +56,7 @@ func (s *Scheduler) Another(ctx context.Context, known uint64) ([]tensor.Tensor,
 }
 
 func (s *Scheduler) setWatch(w *watch) {
-	var out batching.Actions
-	s.locked(&out, func(batching.Time) { s.watch = w })
+	s.locked(nil, func(batching.Time, *batching.Actions) { s.watch = w })
 }
 
 // watchLocked takes in a request of a batch, whose requests all have one shape.

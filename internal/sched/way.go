@@ -13,7 +13,7 @@ import (
 // as good a sign of the rest. The zero way has seen nothing.
 type way struct{ slow atomic.Int64 } // nanoseconds: the p99
 
-var ways = batching.Quantile{P: 0.99, Step: 1. / 16, MinStep: float64(time.Microsecond)}
+var ways = batching.Quantile{P: 0.99, Step: 1. / 16, MinStep: float64(time.Microsecond), Max: float64(time.Hour)}
 
 // took takes in one. Of two at the same time one may get lost, which does no harm.
 func (w *way) took(d time.Duration) {

@@ -109,14 +109,14 @@ func (w *worker) next() bool {
 	for {
 		// All in one hold of the lock, so that the next batch is settled, with
 		// everybody who is here, before the outcomes of the last are handed out.
-		w.s.locked(&w.out, func(now batching.Time) {
+		w.s.locked(&w.out, func(now batching.Time, out *batching.Actions) {
 			if ended {
-				w.s.stepLocked(now, batching.Event{Kind: batching.Done, Instance: w.number}, &w.out)
+				w.s.stepLocked(now, batching.Event{Kind: batching.Done, Instance: w.number}, out)
 			}
-			w.mournLocked(now)
-			from := len(w.out.List)
-			w.s.stepLocked(now, batching.Event{Kind: batching.Take, Instance: w.number}, &w.out)
-			w.tookLocked(now, w.out.List[from:])
+			w.mournLocked(now, out)
+			from := len(out.List)
+			w.s.stepLocked(now, batching.Event{Kind: batching.Take, Instance: w.number}, out)
+			w.tookLocked(now, out.List[from:])
 		})
 		ended = false
 		w.letGo()

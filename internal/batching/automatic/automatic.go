@@ -89,10 +89,7 @@ type hold struct {
 	full  int // requests that are waited for to be there; 0 if no number is
 }
 
-var (
-	_ batching.Watcher = (*Policy)(nil)
-	_ batching.Tunable = (*Policy)(nil)
-)
+var _ batching.Watcher = (*Policy)(nil)
 
 // New returns a policy that knows what the options tell, and nothing of the
 // traffic.

@@ -61,9 +61,7 @@ func (p *Policy) explainCurve() (all []explain.Size) {
 	for rows := 1; rows <= p.curve.max(); rows++ {
 		c := &p.curve.cells[rows]
 		if c.weight+c.pinned > 0 || bits.OnesCount(uint(rows)) == 1 || slices.Contains(matters, rows) {
-			all = append(all, explain.Size{
-				Rows: rows, Takes: time.Duration(c.takes), Slow: time.Duration(p.curve.slowAt(rows)), Live: c.weight, Calibrated: c.pinned > 0,
-			})
+			all = append(all, explain.Size{Rows: rows, Takes: time.Duration(c.takes), Slow: time.Duration(p.curve.slowAt(rows)), Live: c.weight, Calibrated: c.pinned > 0})
 		}
 	}
 	return all

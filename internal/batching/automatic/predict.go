@@ -8,6 +8,8 @@ import (
 
 var _ batching.Predictor = (*Policy)(nil)
 
+var _ batching.Tunable = (*Policy)(nil)
+
 // foreseen is how many batches have to be measured, by calibration or since, before
 // requests are turned away because of them.
 const foreseen = 5
