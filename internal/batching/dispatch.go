@@ -99,7 +99,11 @@ func (c *Core) decide(number int) (Line, Decision) {
 		return line, Decision{Until: Never}
 	}
 	line.closing = c.closing
-	return line, c.inTime(line, c.policy.Decide(c.now, line))
+	d := c.policy.Decide(c.now, line)
+	if c.dated > 0 {
+		d = c.inTime(line, d)
+	}
+	return line, d
 }
 
 // decideApart asks the policy about each lane by itself, and takes the due one
@@ -112,7 +116,10 @@ func (c *Core) decideApart(number int) (Line, Decision) {
 			continue
 		}
 		alone := Line{lane: l, closing: c.closing}
-		d := c.inTime(alone, c.policy.Decide(c.now, alone))
+		d := c.policy.Decide(c.now, alone)
+		if c.dated > 0 {
+			d = c.inTime(alone, d)
+		}
 		// A decision to take has no Until, and so is sooner than any to wait.
 		if line.lane == nil || d.Until < best.Until || d.Take > 0 && best.Take > 0 && before(l.first(), line.lane.first()) {
 			line, best = alone, d

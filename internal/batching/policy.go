@@ -44,8 +44,8 @@ type Tunable interface {
 // is zero, ask again at Until, which is later than now, or when something has changed.
 type Decision struct {
 	Take  int
-	Why   Reason
 	Until Time
+	Why   Reason
 
 	// Rule and Full are the policy's own: why it waits, and for how many requests. The
 	// core passes them back in Held.

@@ -223,11 +223,8 @@ type bounded struct {
 
 // inTime makes of a policy's decision one that keeps to what was promised: no batch
 // is larger than may be, and no wait is so long that a request is answered too late
-// for it.
+// for it. It is asked only where some request is due at some time.
 func (c *Core) inTime(line Line, d Decision) Decision {
-	if c.dated == 0 {
-		return d
-	}
 	waits := d.Take == 0 && d.Until != Never
 	most, _ := c.backlog()
 	if !waits && (c.cfg.Objective == 0 || !c.combines || d.Take <= 1) {

@@ -18,9 +18,7 @@ type Device struct {
 
 // NewDevice returns a device that runs so many batches at once for models that
 // take turns.
-func NewDevice(slots int) *Device {
-	return &Device{arbiter: batching.Arbiter{Slots: slots}}
-}
+func NewDevice(slots int) *Device { return &Device{arbiter: batching.Arbiter{Slots: slots}} }
 
 func (d *Device) ask(s *Scheduler) {
 	d.pass(func() []*batching.Share { return d.arbiter.Ask(&s.share, nil) })

@@ -350,14 +350,12 @@ func (s *Scheduler) Recalibrated(p batching.Profile) {
 }
 
 func (s *Scheduler) tune(apply func(batching.Tunable)) {
-	policy, ok := s.opts.Batching.Policy.(batching.Tunable)
-	if !ok {
-		return
+	if policy, ok := s.opts.Batching.Policy.(batching.Tunable); ok {
+		s.locked(nil, func(now batching.Time, out *batching.Actions) {
+			apply(policy)
+			s.stepLocked(now, batching.Event{Kind: batching.Wake}, out) // it may decide differently now
+		})
 	}
-	s.locked(nil, func(now batching.Time, out *batching.Actions) {
-		apply(policy)
-		s.stepLocked(now, batching.Event{Kind: batching.Wake}, out) // it may decide differently now
-	})
 }
 
 // Explain returns what the model's policy knows, if it can say so.
