@@ -26,6 +26,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/engine/onnx"
 	"github.com/shoal-serving/shoal/internal/engine/python"
 	"github.com/shoal-serving/shoal/internal/engine/simulated"
+	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/kserve/kservegrpc"
 	"github.com/shoal-serving/shoal/internal/kserve/kservehttp"
@@ -212,8 +213,21 @@ func calibrationDir(named string) string {
 	return named
 }
 
-// callers are models that ask others. No model is loaded before it is known whom.
+// callers are models that call other models. Errors have the sentences of Triton, for
+// which models may look. No model is loaded before Caller is set.
 type callers struct{ engine.Caller }
+
+func (c *callers) Call(ctx context.Context, req *infer.Request, resp *infer.Response) error {
+	return kserve.Worded(c.Caller.Call(ctx, req, resp), req)
+}
+
+func (c *callers) LoadModel(ctx context.Context, model, config string, files map[string][]byte) error {
+	return kserve.Worded(c.Caller.LoadModel(ctx, model, config, files), nil)
+}
+
+func (c *callers) UnloadModel(ctx context.Context, model string) error {
+	return kserve.Worded(c.Caller.UnloadModel(ctx, model), nil)
+}
 
 // patience is for engines that still compute when their requests have been cut off:
 // they have been told to stop, but not all can.

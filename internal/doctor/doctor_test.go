@@ -75,7 +75,7 @@ func TestLookingLoadsNothing(t *testing.T) {
 	}
 	wants := map[string]string{
 		"good": "", "empty": "the model's file cannot be read", "wrong": "max_batch_sise", "strange": `backend: found "", expected one of ["onnxruntime"]`,
-		"none": "at least one version must be available",
+		"none": "no version that its version policy selects",
 	}
 	for _, m := range f.Models {
 		if want := wants[m.Name]; (m.Err == nil) != (want == "") || m.Err != nil && !strings.Contains(m.Err.Error(), want) {

@@ -34,15 +34,53 @@ const Codes = len(codeNames)
 
 func (c Code) String() string { return codeNames[c] }
 
-// An Error is a failure with its code and the sentence that the client sees.
+// A Reason says which rule of the server a request or a load ran into. A protocol
+// whose clients know a sentence for it uses that sentence instead of [Error.Text].
+type Reason uint8
+
+// The closed set of reasons.
+const (
+	Unspecified Reason = iota // the text of the error is for all protocols
+
+	// A model or a version cannot be used.
+	UnknownModel    // the repository has no such model
+	UnknownVersion  // the model has no such version
+	NoVersionServes // the model is known, and none of its versions is loaded
+	ModelLoading    // the first version of the model is being loaded
+	VersionNotReady // the version is known and does not serve
+
+	// A request was not run, or not to its end.
+	TooManyRows       // it has no rows, or more than the model takes
+	QueueFull         // the queue of the model is full
+	QueueWaitExceeded // it waited longer than the model's queue policy allows
+	WouldBeLate       // the answer would come after the deadline
+	DeadlinePassed    // the deadline passed before the answer was ready
+	ClientLeft        // the client cancelled the request
+	ShuttingDown      // the model takes no more requests
+	NoInstance        // no instance of the model can be started
+	InstanceLeft      // the instance that holds the request's sequence is gone
+
+	// A model was not loaded.
+	LoadNotAllowed     // clients of this server cannot load and unload models
+	LoadRefused        // Cause: the model cannot be read
+	LoadFailed         // Cause: a version of the model cannot be started
+	ConfigMissing      // files came without a configuration
+	NoVersionAvailable // the version policy selects no version that exists
+)
+
+// An Error is a failure with its code, and a plain sentence about it.
 type Error struct {
-	Code Code
-	Text string
+	Code   Code
+	Reason Reason
+	Text   string
+
+	Model, Version string // that the error is about; may be "" if Reason is Unspecified
+
 	// RetryAfter is how long the client should wait before it tries again, for
 	// Overloaded, Late and Unavailable. Zero means unknown.
 	RetryAfter time.Duration
 
-	cause error
+	Cause error // what the error was made from; nil if nothing
 }
 
 // ErrMany is in the chain of the error that a request gets which takes one response,
@@ -53,13 +91,13 @@ var ErrMany = errors.New("the model answers a request as often as it likes, and 
 // than once.
 func Errorf(code Code, format string, args ...any) *Error {
 	err := fmt.Errorf(format, args...)
-	return &Error{Code: code, Text: err.Error(), cause: err}
+	return &Error{Code: code, Text: err.Error(), Cause: err}
 }
 
 func (e *Error) Error() string { return e.Text }
 
 // Unwrap returns what the error was made from, if anything.
-func (e *Error) Unwrap() error { return e.cause }
+func (e *Error) Unwrap() error { return e.Cause }
 
 // CodeOf returns the code of err: that of the outermost [Error] in its chain,
 // Deadline or Cancelled for a context's error, and Internal for all else.

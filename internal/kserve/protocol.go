@@ -1,6 +1,7 @@
 package kserve
 
 import (
+	"fmt"
 	"math"
 	"strings"
 	"time"
@@ -29,7 +30,7 @@ func CheckName(model string) error {
 	if modelconfig.ValidName(model) {
 		return nil
 	}
-	return infer.Errorf(infer.NotFound, "Request for unknown model: '%.128s' is not found", model)
+	return Worded(&infer.Error{Code: infer.NotFound, Reason: infer.UnknownModel, Model: fmt.Sprintf("%.128s", model)}, nil)
 }
 
 // ValidVersion reports whether a client may ask for a version so: by its

@@ -267,11 +267,7 @@ func (c *Config) miscountedStrings(req *infer.Request, in *tensor.Tensor) error 
 
 // refuse makes an error that tells the client which of its requests it is about.
 func refuse(req *infer.Request, format string, args ...any) error {
-	id := req.ID
-	if id == "" {
-		id = "<id_unknown>"
-	}
-	return infer.Errorf(infer.Invalid, "[request id: %s] "+format, append([]any{id}, args...)...)
+	return infer.Errorf(infer.Invalid, "[request id: %s] "+format, append([]any{req.IDOrUnknown()}, args...)...)
 }
 
 // A shapeHash is FNV-1a over the sizes of variable dimensions, a word at a time

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -122,7 +123,7 @@ func (r *Repository) refuse(m *model, err error) error {
 	if code == infer.Internal {
 		code = infer.Invalid // it is about what the client wants to have loaded
 	}
-	return infer.Errorf(code, "failed to load '%s', failed to poll from model repository: %w", m.name, err)
+	return &infer.Error{Code: code, Reason: infer.LoadRefused, Model: m.name, Text: fmt.Sprintf("model %q cannot be loaded: %v", m.name, err), Cause: err}
 }
 
 // replace lets the loaded versions serve, and drains those whose place they take.

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/batching"
@@ -57,7 +58,10 @@ func failed(name string, version int64, err error) error {
 	if code == infer.Internal || code == infer.NotFound {
 		code = infer.Invalid // it is about the files that the client wants to have loaded
 	}
-	return infer.Errorf(code, "load failed for model '%s': version %d is at UNAVAILABLE state: %w;", name, version, err)
+	return &infer.Error{
+		Code: code, Reason: infer.LoadFailed, Model: name, Version: strconv.FormatInt(version, 10),
+		Text: fmt.Sprintf("version %d of model %q cannot be loaded: %v", version, name, err), Cause: err,
+	}
 }
 
 // note sets the states of versions, except that those which serve stay ready.

@@ -38,7 +38,7 @@ func (o Override) stamp() stamp {
 // The caller removes it if the error is nil.
 func (o Override) unpack(name string) (f *found, err error) {
 	if o.Config == "" {
-		return nil, infer.Errorf(infer.Invalid, "Load parameter 'config' must be specified for model file override")
+		return nil, &infer.Error{Code: infer.Invalid, Reason: infer.ConfigMissing, Model: name, Text: "files of a model were sent without a configuration"}
 	}
 	dir, err := os.MkdirTemp("", "shoal-")
 	if err != nil {

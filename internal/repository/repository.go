@@ -17,6 +17,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -246,21 +247,21 @@ func (r *Repository) Find(name, version string) (*Version, error) {
 func (r *Repository) missing(name, version string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	err := &infer.Error{Code: infer.NotFound, Model: name, Version: version}
 	m := r.models[name]
-	if m == nil {
-		return infer.Errorf(infer.NotFound, "Request for unknown model: '%s' is not found", name)
+	switch {
+	case m == nil:
+		err.Reason, err.Text = infer.UnknownModel, fmt.Sprintf("there is no model %q", name)
+	case version == "" && m.loading():
+		err.Code, err.Reason, err.Text = infer.Unavailable, infer.ModelLoading, fmt.Sprintf("model %q is being loaded", name)
+	case version == "":
+		err.Reason, err.Text = infer.NoVersionServes, fmt.Sprintf("no version of model %q is loaded", name)
+	case m.knows(version):
+		err.Code, err.Reason, err.Text = infer.Unavailable, infer.VersionNotReady, fmt.Sprintf("version %s of model %q is not ready", version, name)
+	default:
+		err.Reason, err.Text = infer.UnknownVersion, fmt.Sprintf("model %q has no version %q", name, version)
 	}
-	if version == "" {
-		if m.loading() {
-			return infer.Errorf(infer.Unavailable, "Request for unknown model: '%s' is not at ready state, it is being loaded", name)
-		}
-		return infer.Errorf(infer.NotFound, "Request for unknown model: '%s' has no available versions", name)
-	}
-	n, err := strconv.ParseInt(version, 10, 64)
-	if _, known := m.states[n]; err != nil || !known {
-		return infer.Errorf(infer.NotFound, "Request for unknown model: '%s' version %s is not found", name, version)
-	}
-	return infer.Errorf(infer.Unavailable, "Request for unknown model: '%s' version %s is not at ready state", name, version)
+	return err
 }
 
 // Versions returns those of a model that serve, ascending.

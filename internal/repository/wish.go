@@ -80,8 +80,11 @@ func newWish(f *found, with Override) (*wish, error) {
 	served := choose(slices.Clone(all), cfg.VersionPolicy)
 	if len(served) == 0 {
 		slices.Sort(all)
-		return nil, fmt.Errorf("at least one version must be available under the version policy of model '%s': found %v in %s, expected a directory such as %s",
-			f.name, all, f.dir, filepath.Join(f.dir, "1"))
+		cause := fmt.Errorf("found %v in %s, expected a directory such as %s", all, f.dir, filepath.Join(f.dir, "1"))
+		return nil, &infer.Error{
+			Code: infer.Invalid, Reason: infer.NoVersionAvailable, Model: f.name,
+			Text: fmt.Sprintf("the model has no version that its version policy selects: %v", cause), Cause: cause,
+		}
 	}
 	for _, n := range served {
 		w.versions[n] = f.versions[n] + f.config*31 + with.stamp()

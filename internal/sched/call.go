@@ -105,9 +105,7 @@ func (c *call) outcome(ctx context.Context, resp *infer.Response) error {
 		if c.outage != nil {
 			return c.outage
 		}
-		err := turnedAway(ctx, c.verdict, c.req)
-		err.RetryAfter = c.retry
-		return err
+		return turnedAway(ctx, c.verdict, c.retry)
 	}
 	resp.Times = c.times
 	if c.err != nil {
@@ -121,35 +119,32 @@ func (c *call) outcome(ctx context.Context, resp *infer.Response) error {
 }
 
 // ErrClosed is what requests get that come after Close.
-var ErrClosed = infer.Errorf(infer.Unavailable, "Server is stopping, scheduler for model has stopped accepting new inference requests")
+var ErrClosed = &infer.Error{Code: infer.Unavailable, Reason: infer.ShuttingDown, Text: "the model is stopping and takes no more requests"}
 
-// turnedAway says in words why a request did not run. The words that Triton has
-// for it are kept, because clients look for them.
-func turnedAway(ctx context.Context, v batching.Verdict, req *infer.Request) *infer.Error {
-	switch v {
-	case batching.TooLarge:
-		return infer.Errorf(infer.Invalid, "[request id: %s] the request has %d rows, which is none or more than the model takes", req.IDOrUnknown(), req.Rows)
-	case batching.QueueFull:
-		return infer.Errorf(infer.Overloaded, "[request id: %s] Exceeds maximum queue size", req.IDOrUnknown())
-	case batching.Late:
-		return infer.Errorf(infer.Late, "[request id: %s] the model is so busy that the answer would come too late", req.IDOrUnknown())
-	case batching.TimedOut:
-		return infer.Errorf(infer.QueueTimeout, "Request timeout expired")
-	case batching.Expired:
-		return infer.Errorf(infer.Deadline, "[request id: %s] the deadline passed before the answer was there", req.IDOrUnknown())
-	case batching.Cancelled:
-		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			return turnedAway(ctx, batching.Expired, req)
-		}
-		return infer.Errorf(infer.Cancelled, "[request id: %s] the client left", req.IDOrUnknown())
-	case batching.Refused:
+// refusals say why a request did not run.
+var refusals = [...]infer.Error{
+	batching.TooLarge:   {Code: infer.Invalid, Reason: infer.TooManyRows, Text: "the request has no rows, or more than the model takes"},
+	batching.QueueFull:  {Code: infer.Overloaded, Reason: infer.QueueFull, Text: "the queue of the model is full"},
+	batching.Late:       {Code: infer.Late, Reason: infer.WouldBeLate, Text: "the model is too busy to answer in time"},
+	batching.TimedOut:   {Code: infer.QueueTimeout, Reason: infer.QueueWaitExceeded, Text: "the request waited longer than the queue policy of the model allows"},
+	batching.Expired:    {Code: infer.Deadline, Reason: infer.DeadlinePassed, Text: "the deadline passed before the answer was ready"},
+	batching.Cancelled:  {Code: infer.Cancelled, Reason: infer.ClientLeft, Text: "the client cancelled the request"},
+	batching.NoInstance: {Code: infer.Unavailable, Reason: infer.NoInstance, Text: "no instance of the model can be started; the server's log has the reason"},
+	batching.Unbound:    {Code: infer.Unavailable, Reason: infer.InstanceLeft, Text: "the instance that holds the request's sequence is gone"},
+}
+
+// turnedAway returns the error of a request that did not run. It may be worth another
+// try after the given time.
+func turnedAway(ctx context.Context, v batching.Verdict, retry time.Duration) error {
+	switch {
+	case v == batching.Refused:
 		return ErrClosed
-	case batching.NoInstance:
-		return infer.Errorf(infer.Unavailable, "[request id: %s] no instance of the model can be started; the server's log has the reason", req.IDOrUnknown())
-	case batching.Unbound:
-		return infer.Errorf(infer.Unavailable, "[request id: %s] the instance that holds the request's sequence has left", req.IDOrUnknown())
+	case v == batching.Cancelled && errors.Is(ctx.Err(), context.DeadlineExceeded):
+		v = batching.Expired
 	}
-	panic("sched: unknown verdict")
+	err := refusals[v]
+	err.RetryAfter = retry
+	return &err
 }
 
 // deadline returns when ctx ends, on the scheduler's clock; 0 if it never does.

@@ -28,7 +28,7 @@ func (r *responses) Next(ctx context.Context, resp *infer.Response) error {
 	resp.Model, resp.Version, resp.Times = r.inside.req.Model, r.version, r.times
 	r.ended = resp.Last
 	if err != nil && ctx.Err() != nil {
-		err = left(ctx.Err(), r.inside.req)
+		err = left(ctx.Err())
 	}
 	if err != nil && resp.Last {
 		r.failed = err
@@ -49,7 +49,7 @@ func (r *responses) Close() {
 	r.once.Do(func() {
 		r.from.Close()
 		if !r.ended {
-			r.failed = left(nil, r.inside.req)
+			r.failed = left(nil)
 		}
 		now := time.Now()
 		r.times.Ran, r.times.Split = now, now
@@ -59,17 +59,17 @@ func (r *responses) Close() {
 }
 
 // left is the error of a request whose client has left, or is late.
-func left(why error, req *infer.Request) error {
+func left(why error) error {
 	if errors.Is(why, context.DeadlineExceeded) {
-		return infer.Errorf(infer.Deadline, "[request id: %s] the deadline passed before the answer was there", req.IDOrUnknown())
+		return &infer.Error{Code: infer.Deadline, Reason: infer.DeadlinePassed, Text: "the deadline passed before the answer was ready"}
 	}
-	return infer.Errorf(infer.Cancelled, "[request id: %s] the client left", req.IDOrUnknown())
+	return &infer.Error{Code: infer.Cancelled, Reason: infer.ClientLeft, Text: "the client cancelled the request"}
 }
 
 // one moves the first response to resp of those that a model sends which has one for
 // each request. As in Triton, others are dropped. In Triton a model that only says that
 // there is none leaves its client waiting; here that is an error.
-func one(ctx context.Context, req *infer.Request, resp *infer.Response) error {
+func one(ctx context.Context, resp *infer.Response) error {
 	more, times := resp.More, resp.Times
 	resp.More = nil
 	defer more.Close()
@@ -78,7 +78,7 @@ func one(ctx context.Context, req *infer.Request, resp *infer.Response) error {
 	times.Ran, times.Split = now, now
 	resp.Times = times
 	if err != nil && ctx.Err() != nil {
-		return left(ctx.Err(), req)
+		return left(ctx.Err())
 	}
 	if err == nil && resp.Bare {
 		err = infer.Errorf(infer.Internal, "the model sent no response to the request, expected one, because it is not decoupled")

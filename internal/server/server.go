@@ -169,7 +169,7 @@ func (s *Server) submit(ctx context.Context, in *inside, resp *infer.Response) e
 		case err == nil && resp.More != nil && v.Config.Decoupled:
 			return nil
 		case err == nil && resp.More != nil:
-			err = one(ctx, req, resp)
+			err = one(ctx, resp)
 		}
 		switch {
 		case err == nil:

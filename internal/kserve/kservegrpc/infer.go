@@ -20,7 +20,7 @@ func (s *service) answer(ctx context.Context, in *request) (any, error) {
 	resp := responses.Get().(*infer.Response)
 	req, err := s.decode(in, clientOf(ctx))
 	if err == nil {
-		err = s.backend.Infer(punctual(ctx), req, resp)
+		err = kserve.Infer(punctual(ctx), s.backend, req, resp)
 	}
 	if errors.Is(err, infer.ErrMany) {
 		err = infer.Errorf(infer.Unsupported, "ModelInfer RPC doesn't support models with decoupled transaction policy")

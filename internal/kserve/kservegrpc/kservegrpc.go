@@ -170,8 +170,10 @@ func withRetry(err error, in time.Duration) error {
 	return detailed.Err()
 }
 
-// withCode is [withCode], in Triton's way if that is asked for.
+// withCode is [withCode] with the sentences of [kserve.Worded], and in Triton's way if
+// that is asked for.
 func (s *service) withCode(err error) error {
+	err = kserve.Worded(err, nil)
 	if code := infer.CodeOf(err); s.opts.TritonStatus && kserve.TritonCode(code) != code {
 		return status.Error(kserve.GRPCCode(kserve.TritonCode(code)), err.Error())
 	}

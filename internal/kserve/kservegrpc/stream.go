@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
 )
 
@@ -226,7 +227,7 @@ func (st *stream) sendAll(ctx context.Context, in *request, more infer.More) {
 	for last := false; !last && ctx.Err() == nil; {
 		a := &streamAnswer{answer: answer{id: in.GetId(), model: in.GetModelName(), finality: follows}}
 		resp := responses.Get().(*infer.Response)
-		err := more.Next(ctx, resp)
+		err := kserve.Worded(more.Next(ctx, resp), &in.asked)
 		if last = resp.Last; last {
 			a.finality = final
 		}
@@ -304,5 +305,5 @@ func (st *stream) run(ctx context.Context, in *request, resp *infer.Response) (e
 		return st.service.withCode(err)
 	}
 	req.Many = true
-	return st.service.withCode(st.service.backend.Infer(punctual(ctx), req, resp))
+	return st.service.withCode(kserve.Infer(punctual(ctx), st.service.backend, req, resp))
 }

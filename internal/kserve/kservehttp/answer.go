@@ -35,6 +35,7 @@ func sendError(w http.ResponseWriter, status int, text string) {
 
 // fail answers with an error.
 func (h *handler) fail(w http.ResponseWriter, err error) {
+	err = kserve.Worded(err, nil)
 	code := infer.CodeOf(err)
 	if after := kserve.RetryAfter(err); after != "" {
 		w.Header().Set("Retry-After", after)

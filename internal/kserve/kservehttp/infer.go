@@ -28,7 +28,7 @@ func (h *handler) infer(w http.ResponseWriter, r *http.Request) error {
 	}
 	resp := responses.Get().(*infer.Response)
 	defer responses.Put(resp)
-	if err := h.backend.Infer(r.Context(), &req.Request, resp); err != nil {
+	if err := kserve.Infer(r.Context(), h.backend, &req.Request, resp); err != nil {
 		if errors.Is(err, infer.ErrMany) {
 			return infer.Errorf(infer.Unsupported, "HTTP end point doesn't support models with decoupled transaction policy")
 		}

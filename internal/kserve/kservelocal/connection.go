@@ -319,7 +319,7 @@ func (c *connection) ask(ctx context.Context, req *infer.Request, resp *infer.Re
 			err = infer.Errorf(infer.Internal, "internal error")
 		}
 	}()
-	return c.server.backend.Infer(ctx, req, resp)
+	return kserve.Infer(ctx, c.server.backend, req, resp)
 }
 
 // answer writes outputs to the room that the client has for them. If it is too small,
@@ -346,6 +346,7 @@ func (c *connection) answer(number uint32, resp *infer.Response, room []byte, of
 }
 
 func failure(number uint32, err error) *frame {
+	err = kserve.Worded(err, nil)
 	return &frame{
 		kind: kindFailed, number: number, a: uint64(infer.CodeOf(err)), b: uint64(kserve.RetryIn(err).Microseconds()),
 		rest: textOf(err.Error()),

@@ -257,13 +257,16 @@ func describe(c *modelconfig.Config, tensors []modelconfig.Tensor) []kserve.Tens
 
 func (s *Server) find(model, version string) (*modelconfig.Config, error) {
 	c, ok := s.models[model]
+	missing := &infer.Error{Code: infer.NotFound, Model: model, Version: version, Text: "missing"}
 	switch {
 	case slices.Contains(s.Unloaded, model):
-		return nil, infer.Errorf(infer.NotFound, "Request for unknown model: '%s' has no available versions", model)
+		missing.Reason = infer.NoVersionServes
 	case !ok:
-		return nil, infer.Errorf(infer.NotFound, "Request for unknown model: '%s' is not found", model)
+		missing.Reason = infer.UnknownModel
 	case version != "" && version != "1":
-		return nil, infer.Errorf(infer.NotFound, "Request for unknown model: '%s' version %s is not found", model, version)
+		missing.Reason = infer.UnknownVersion
+	default:
+		return c, nil
 	}
-	return c, nil
+	return nil, missing
 }

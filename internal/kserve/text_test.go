@@ -1,0 +1,75 @@
+package kserve
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/infer"
+)
+
+// The sentences are what clients of released servers read: a change breaks those that
+// look for them.
+func TestEveryReasonHasItsSentence(t *testing.T) {
+	sentences := []string{
+		infer.Unspecified:        "plain",
+		infer.UnknownModel:       "Request for unknown model: 'm' is not found",
+		infer.UnknownVersion:     "Request for unknown model: 'm' version 7 is not found",
+		infer.NoVersionServes:    "Request for unknown model: 'm' has no available versions",
+		infer.ModelLoading:       "Request for unknown model: 'm' is not at ready state, it is being loaded",
+		infer.VersionNotReady:    "Request for unknown model: 'm' version 7 is not at ready state",
+		infer.TooManyRows:        "[request id: five] the request has 9 rows, which is none or more than the model takes",
+		infer.QueueFull:          "[request id: five] Exceeds maximum queue size",
+		infer.QueueWaitExceeded:  "Request timeout expired",
+		infer.WouldBeLate:        "[request id: five] the model is so busy that the answer would come too late",
+		infer.DeadlinePassed:     "[request id: five] the deadline passed before the answer was there",
+		infer.ClientLeft:         "[request id: five] the client left",
+		infer.ShuttingDown:       "Server is stopping, scheduler for model has stopped accepting new inference requests",
+		infer.NoInstance:         "[request id: five] no instance of the model can be started; the server's log has the reason",
+		infer.InstanceLeft:       "[request id: five] the instance that holds the request's sequence has left",
+		infer.LoadNotAllowed:     "explicit model load / unload is not allowed if polling is enabled",
+		infer.LoadRefused:        "failed to load 'm', failed to poll from model repository: cause",
+		infer.LoadFailed:         "load failed for model 'm': version 7 is at UNAVAILABLE state: cause;",
+		infer.ConfigMissing:      "Load parameter 'config' must be specified for model file override",
+		infer.NoVersionAvailable: "at least one version must be available under the version policy of model 'm': cause",
+	}
+	cause, req := errors.New("cause"), &infer.Request{ID: "five", Rows: 9}
+	for reason, want := range sentences {
+		err := &infer.Error{
+			Code: infer.Overloaded, Reason: infer.Reason(reason), Model: "m", Version: "7", Text: "plain", RetryAfter: time.Second, Cause: cause,
+		}
+		got := Worded(err, req)
+		if got.Error() != want || infer.CodeOf(got) != infer.Overloaded || RetryIn(got) != time.Second || !errors.Is(got, cause) {
+			t.Errorf("reason %d: %v (%v, %v), want %s", reason, got, infer.CodeOf(got), RetryIn(got), want)
+		}
+		if again := Worded(got, nil); again.Error() != want {
+			t.Errorf("reason %d, worded again: %v", reason, again)
+		}
+	}
+}
+
+func TestAnErrorInsideAnotherHasItsSentence(t *testing.T) {
+	inner := &infer.Error{Code: infer.Invalid, Reason: infer.ConfigMissing, Text: "plain"}
+	for want, err := range map[string]error{
+		"failed to load 'm', failed to poll from model repository: Load parameter 'config' must be specified for model file override": &infer.Error{
+			Reason: infer.LoadRefused, Model: "m", Text: "not loaded", Cause: inner,
+		},
+		"while loading: Load parameter 'config' must be specified for model file override": fmt.Errorf("while loading: %w", inner),
+		"[request id: <id_unknown>] Exceeds maximum queue size":                            &infer.Error{Reason: infer.QueueFull},
+	} {
+		if got := Worded(err, nil); got.Error() != want {
+			t.Errorf("%v, want %s", got, want)
+		}
+	}
+}
+
+func TestWhatHasNoReasonStaysAsItIs(t *testing.T) {
+	plain := errors.New("plain")
+	if got := Worded(plain, nil); !errors.Is(got, plain) || got.Error() != "plain" {
+		t.Errorf("got %v", got)
+	}
+	if got := Worded(nil, nil); got != nil {
+		t.Errorf("got %v", got)
+	}
+}
