@@ -24,7 +24,12 @@ type Request struct {
 	// without name, type and shape is data alone; the check gives it the three.
 	Inputs  []tensor.Tensor
 	Outputs []string // names of the outputs asked for; empty means all
-	Classes []uint64 // for each of Outputs, how many classes are asked for in its place; 0 means none, and nil none of any
+
+	// Convert, if not nil, changes the outputs of a response to what the client asked
+	// for. The server calls it for each response, before it chooses the outputs that
+	// Outputs name. batched reports whether the first dimension of outputs counts rows;
+	// labels are the names of classes by output. If it fails, it has released resp.
+	Convert func(resp *Response, batched bool, labels map[string][]string) error
 
 	// Memory is what Inputs are views of. The maker keeps its own count and
 	// releases it when the call has returned; others who read the inputs take

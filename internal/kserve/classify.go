@@ -16,21 +16,34 @@ import (
 // Triton.
 const mostRanked = 1_000_000
 
-// Classify puts classes in the place of those outputs of which req asks for them:
-// for each row the largest elements, as "value:index", or "value:index:label" if
-// labels has one for that index. labels are those of each output by its name.
-// batched says that the first dimension of outputs counts rows.
+// Classes says how many classes a request asks for in the place of an output, by the
+// name of the output. The zero Classes asks for none.
+type Classes map[string]uint64
+
+// AddOutput adds an output that req asks for, with so many classes in its place, or as
+// it is if that is 0. Of an output that is added twice the first counts.
+func (c *Classes) AddOutput(req *infer.Request, name string, classes uint64) {
+	if classes > 0 && !slices.Contains(req.Outputs, name) {
+		if *c == nil {
+			*c = Classes{}
+			req.Convert = c.convert
+		}
+		(*c)[name] = classes
+	}
+	req.Outputs = append(req.Outputs, name)
+}
+
+// convert is [infer.Request.Convert]. A class is "value:index", or "value:index:label"
+// if there is a label for that index; each row has those of its largest elements.
 //
-// The classes are left to the garbage collector; the memory of resp stays what it
-// is. If it cannot, it releases resp.
-func Classify(req *infer.Request, resp *infer.Response, batched bool, labels map[string][]string) error {
+// The classes are left to the garbage collector; the memory of resp stays what it is.
+func (c Classes) convert(resp *infer.Response, batched bool, labels map[string][]string) error {
 	for i := range resp.Outputs {
 		out := &resp.Outputs[i]
-		n := slices.Index(req.Outputs, out.Name)
-		if n < 0 || n >= len(req.Classes) || req.Classes[n] == 0 {
+		if c[out.Name] == 0 {
 			continue
 		}
-		if err := classify(out, req.Classes[n], batched, labels[out.Name]); err != nil {
+		if err := classify(out, c[out.Name], batched, labels[out.Name]); err != nil {
 			resp.Release()
 			return err
 		}

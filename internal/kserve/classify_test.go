@@ -12,16 +12,27 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// classes returns what Classify makes of one output, and its shape.
+// asking returns a request for outputs, each with its number of classes.
+func asking(outputs ...any) *infer.Request {
+	var req infer.Request
+	var c Classes
+	for i := 0; i < len(outputs); i += 2 {
+		n := outputs[i+1].(uint64)
+		c.AddOutput(&req, outputs[i].(string), n)
+	}
+	return &req
+}
+
+// classes returns what a request for them makes of one output, and its shape.
 func classes(t *testing.T, kind tensor.Type, shape []int64, values any, most uint64, batched bool, labels ...string) string {
 	t.Helper()
 	data, err := binary.Append(nil, binary.LittleEndian, values)
 	if err != nil {
 		t.Fatal(err)
 	}
-	req := infer.Request{Outputs: []string{"other", "A"}, Classes: []uint64{0, most}}
+	req := asking("other", uint64(0), "A", most, "A", uint64(0))
 	resp := infer.Response{Outputs: []tensor.Tensor{{Name: "A", Type: kind, Shape: shape, Data: data}}}
-	if err := Classify(&req, &resp, batched, map[string][]string{"A": labels}); err != nil {
+	if err := req.Convert(&resp, batched, map[string][]string{"A": labels}); err != nil {
 		t.Fatal(err)
 	}
 	out := &resp.Outputs[0]
@@ -62,10 +73,13 @@ func TestOfEqualElementsTheFirstIsFirst(t *testing.T) {
 }
 
 func TestOutputsThatAreNotAskedForClassesStayAsTheyAre(t *testing.T) {
-	for _, req := range []infer.Request{{}, {Outputs: []string{"A"}}, {Outputs: []string{"A"}, Classes: []uint64{0}}, {Outputs: []string{"B"}, Classes: []uint64{3}}} {
+	if req := asking("A", uint64(0), "B", uint64(0)); req.Convert != nil || len(req.Outputs) != 2 {
+		t.Errorf("nobody asked for classes: %+v", req)
+	}
+	for _, req := range []*infer.Request{asking("B", uint64(3)), asking("A", uint64(0), "B", uint64(3), "A", uint64(3))} {
 		out := tensor.Tensor{Name: "A", Type: tensor.Uint8, Shape: []int64{2}, Data: []byte{1, 2}}
 		resp := infer.Response{Outputs: []tensor.Tensor{out}}
-		if err := Classify(&req, &resp, false, nil); err != nil || resp.Outputs[0].Type != tensor.Uint8 || string(resp.Outputs[0].Data) != "\x01\x02" {
+		if err := req.Convert(&resp, false, nil); err != nil || resp.Outputs[0].Type != tensor.Uint8 || string(resp.Outputs[0].Data) != "\x01\x02" {
 			t.Errorf("%+v: %v, %+v", req, err, resp.Outputs[0])
 		}
 	}
@@ -79,9 +93,8 @@ func TestWhatHasNoOrderHasNoClasses(t *testing.T) {
 		{Name: "A", Type: tensor.Bool, Shape: []int64{1}, Data: []byte("\x01")},
 		{Name: "A", Type: tensor.Uint8, Shape: []int64{mostRanked + 1}, Data: make([]byte, mostRanked+1)},
 	} {
-		req := infer.Request{Outputs: []string{"A"}, Classes: []uint64{1}}
 		resp := infer.Response{Outputs: []tensor.Tensor{out}, Memory: buf.Get(8)}
-		if err := Classify(&req, &resp, false, nil); infer.CodeOf(err) != infer.Invalid {
+		if err := asking("A", uint64(1)).Convert(&resp, false, nil); infer.CodeOf(err) != infer.Invalid {
 			t.Errorf("%v %v: %v", out.Type, out.Shape, err)
 		}
 	}

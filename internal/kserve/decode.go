@@ -131,8 +131,9 @@ func (r *Request) raw(body *buf.Buf) *Request {
 // A decoder reads one request.
 type decoder struct {
 	document
-	req  *Request
-	rest []byte // binary data that no input has taken yet
+	req     *Request
+	rest    []byte // binary data that no input has taken yet
+	classes Classes
 
 	parameters int // of the request and its tensors so far
 

@@ -186,8 +186,7 @@ func (d *decoder) output() error {
 	case out.region != "":
 		return NoRegion(out.region)
 	}
-	d.req.Outputs = append(d.req.Outputs, out.name)
-	d.req.Classes = append(d.req.Classes, out.classes)
+	d.classes.AddOutput(&d.req.Request, out.name, out.classes)
 	d.req.binaryOutputs = append(d.req.binaryOutputs, out.binary)
 	return nil
 }

@@ -185,8 +185,10 @@ func finish(v *repository.Version, req *infer.Request, resp *infer.Response) err
 	if err := v.Config.Restore(resp); err != nil {
 		return err
 	}
-	if err := kserve.Classify(req, resp, v.Config.MaxBatchSize > 0, v.Labels); err != nil {
-		return err
+	if req.Convert != nil {
+		if err := req.Convert(resp, v.Config.MaxBatchSize > 0, v.Labels); err != nil {
+			return err
+		}
 	}
 	resp.Outputs = choose(resp.Outputs, req.Outputs)
 	return nil

@@ -10,6 +10,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/arrivals"
 	"github.com/shoal-serving/shoal/internal/engine/enginetest"
 	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/leak"
 	"github.com/shoal-serving/shoal/internal/pacer"
 	"github.com/shoal-serving/shoal/internal/repository"
@@ -101,7 +102,8 @@ func TestOnlyTheOutputsAskedForAreGiven(t *testing.T) {
 func TestClassesAreGivenInThePlaceOfAnOutput(t *testing.T) {
 	s := start(t)
 	req := request()
-	req.Outputs, req.Classes = []string{"x"}, []uint64{1}
+	var c kserve.Classes
+	c.AddOutput(req, "x", 1)
 	var resp infer.Response
 	if err := s.Infer(t.Context(), req, &resp); err != nil {
 		t.Fatal(err)

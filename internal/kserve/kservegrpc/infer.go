@@ -244,6 +244,7 @@ func data(in *kservepb.ModelInferRequest, i int, t tensor.Type) ([]byte, error) 
 }
 
 func decodeOutputs(req *infer.Request, outputs []*kservepb.ModelInferRequest_InferRequestedOutputTensor) error {
+	var asked kserve.Classes
 	for _, o := range outputs {
 		if p, ok := o.GetParameters()["shared_memory_region"]; ok {
 			return kserve.NoRegion(p.GetStringParam())
@@ -255,8 +256,7 @@ func decodeOutputs(req *infer.Request, outputs []*kservepb.ModelInferRequest_Inf
 				return err
 			}
 		}
-		req.Outputs = append(req.Outputs, o.GetName())
-		req.Classes = append(req.Classes, classes)
+		asked.AddOutput(req, o.GetName(), classes)
 	}
 	return nil
 }

@@ -121,7 +121,10 @@ func (s *Server) Infer(ctx context.Context, req *infer.Request, resp *infer.Resp
 		}
 	}
 	echo(req, resp)
-	return kserve.Classify(req, resp, c.MaxBatchSize > 0, labels)
+	if req.Convert == nil {
+		return nil
+	}
+	return req.Convert(resp, c.MaxBatchSize > 0, labels)
 }
 
 // labels are those of the recorded server's file labels.txt.
