@@ -15,8 +15,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/shoal-serving/shoal/internal/catalog"
 	"github.com/shoal-serving/shoal/internal/explain"
-	"github.com/shoal-serving/shoal/internal/kserve"
 )
 
 // explainPatience is how long a server may take to answer.
@@ -133,7 +133,7 @@ func (a *asker) explain(ctx context.Context, model, version string) ([]byte, err
 	if listErr != nil {
 		return nil, err
 	}
-	var index []kserve.IndexEntry
+	var index []catalog.IndexEntry
 	if json.Unmarshal(list, &index) != nil {
 		return nil, err
 	}
@@ -142,7 +142,7 @@ func (a *asker) explain(ctx context.Context, model, version string) ([]byte, err
 
 // missing says why a model is not served, by the server's index. Otherwise is for a
 // model that the index has no fault in.
-func missing(index []kserve.IndexEntry, model, version string, otherwise error) error {
+func missing(index []catalog.IndexEntry, model, version string, otherwise error) error {
 	var names, versions []string
 	for _, e := range index {
 		if !slices.Contains(names, e.Name) {

@@ -13,7 +13,7 @@ var layers = [][]string{
 	{"tensor", "internal/buf", "internal/memfd", "internal/script", "internal/contexttest", "internal/device", "internal/pacer", "internal/machine", "internal/plainjson", "internal/arrivals", "internal/plot", "internal/modelconfig/configpb"},
 	{"internal/infer", "internal/batching", "internal/kserve/kservepb", "internal/leak", "internal/engine/onnx/onnxruntime"},
 	{"internal/modelconfig", "internal/stats", "internal/explain", "internal/engine/onnx/onnxtest", "internal/engine/python/pythontest"},
-	{"internal/engine", "internal/batching/automatic"},
+	{"internal/engine", "internal/batching/automatic", "internal/catalog"},
 	{"internal/engine/enginetest", "internal/engine/simulated", "internal/engine/onnx", "internal/engine/python", "internal/sched", "internal/calibrate", "internal/kserve", "internal/simulate", "internal/bench", "internal/batching/batchingtest"},
 	{"internal/repository", "internal/matrix"},
 	{"internal/server", "internal/doctor", "internal/mms"},

@@ -3,11 +3,10 @@ package kserve
 import (
 	"context"
 
+	"github.com/shoal-serving/shoal/internal/catalog"
 	"github.com/shoal-serving/shoal/internal/explain"
 	"github.com/shoal-serving/shoal/internal/infer"
-	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
-	"github.com/shoal-serving/shoal/internal/modelconfig/configpb"
-	"github.com/shoal-serving/shoal/tensor"
+	"github.com/shoal-serving/shoal/internal/modelconfig"
 )
 
 // A Backend answers inference requests: a server with its own models, or a
@@ -30,15 +29,15 @@ type Catalog interface {
 	// "" means any.
 	ModelReady(model, version string) bool
 	// Model describes a model. Version "" means the one its policy serves.
-	Model(model, version string) (*Metadata, error)
+	Model(model, version string) (*catalog.Metadata, error)
 	// Config returns the configuration that is in effect for a version of a
 	// model, complete. Version "" means the one its policy serves. The caller
 	// does not change it.
-	Config(model, version string) (*configpb.ModelConfig, error)
+	Config(model, version string) (*modelconfig.Config, error)
 	// Statistics returns what was counted for the versions that are named: model
-	// "" means all models, version "" all its versions. Clients expect every
-	// duration of the inference statistics, also where nothing was counted.
-	Statistics(model, version string) ([]*kservepb.ModelStatistics, error)
+	// "" means all models, version "" all its versions. If there are none, it returns
+	// none.
+	Statistics(model, version string) []catalog.Statistics
 }
 
 // A Stopper is a Catalog that tells when its server takes no more requests, so that
@@ -62,56 +61,10 @@ type Explainer interface {
 type Control interface {
 	// Index lists every model that the repository has or had, and the state of
 	// its versions. Ready leaves out those that take no requests.
-	Index(ready bool) []IndexEntry
+	Index(ready bool) []catalog.IndexEntry
 	// Load loads a model, or what has changed of one that is loaded, and returns
 	// when it takes requests. If it fails, what was loaded before stays.
-	Load(ctx context.Context, model string, opts LoadOptions) error
+	Load(ctx context.Context, model string, opts catalog.LoadOptions) error
 	// Unload takes a model away. One that is not loaded is no error.
-	Unload(ctx context.Context, model string, opts UnloadOptions) error
-}
-
-// An IndexEntry is the state of a version of a model. Of a model that was never
-// loaded only the name is known, and the rest is "".
-type IndexEntry struct {
-	Name    string
-	Version string
-	State   string // READY, UNAVAILABLE, LOADING or UNLOADING
-	Reason  string // why the version is in that state, if there is more to say
-}
-
-// LoadOptions say what a model is loaded from, where that is not its directory.
-// The zero LoadOptions take all from there.
-type LoadOptions struct {
-	// Config is the configuration, as JSON. "" means the one of the directory.
-	Config string
-
-	// Files are the files of the model by their path below its directory, such
-	// as 1/model.onnx. They are there instead of those of the directory, and not
-	// beside them. Paths have slashes and lead nowhere else; see
-	// [LoadOptions.AddFile].
-	Files map[string][]byte
-}
-
-// UnloadOptions say what else is unloaded with a model.
-type UnloadOptions struct {
-	// Dependents also unloads the models that the model is made of.
-	Dependents bool
-}
-
-// Metadata describes a model to its clients. Shapes include the batch
-// dimension as -1, if the model has one.
-type Metadata struct {
-	Name     string
-	Versions []string
-	Platform string
-	Inputs   []TensorMetadata
-	Outputs  []TensorMetadata
-}
-
-// TensorMetadata describes an input or an output of a model. A dimension of -1
-// may have any size.
-type TensorMetadata struct {
-	Name  string
-	Type  tensor.Type
-	Shape []int64
+	Unload(ctx context.Context, model string, opts catalog.UnloadOptions) error
 }

@@ -2,9 +2,9 @@ package kserve
 
 import (
 	"encoding/base64"
-	"io/fs"
 	"strings"
 
+	"github.com/shoal-serving/shoal/internal/catalog"
 	"github.com/shoal-serving/shoal/internal/infer"
 )
 
@@ -19,22 +19,6 @@ const (
 // FileParameter returns the path of the file that is in the parameter of that
 // name, if one is.
 func FileParameter(name string) (path string, ok bool) { return strings.CutPrefix(name, filePrefix) }
-
-// AddFile adds a file of a model. Its path is the client's word, and may not
-// lead out of the model's directory. content is the options' from now on.
-func (o *LoadOptions) AddFile(path string, content []byte) error {
-	if !fs.ValidPath(path) || path == "." {
-		return infer.Errorf(infer.Invalid, "parameter '%s%s': found path '%[2]s', expected one below the model's directory, such as 1/model.onnx", filePrefix, path)
-	}
-	if _, twice := o.Files[path]; twice {
-		return infer.Errorf(infer.Invalid, "parameter '%s%s': found again, expected once", filePrefix, path)
-	}
-	if o.Files == nil {
-		o.Files = map[string][]byte{}
-	}
-	o.Files[path] = content
-	return nil
-}
 
 // UnknownLoadParameter answers a client that loads a model with a parameter that
 // there is not.
@@ -69,7 +53,7 @@ func DecodeIndex(body []byte, limits *Limits) (ready bool, err error) {
 
 // DecodeLoad reads the body of an HTTP request to load a model. It keeps nothing
 // of body.
-func DecodeLoad(body []byte, limits *Limits) (o LoadOptions, err error) {
+func DecodeLoad(body []byte, limits *Limits) (o catalog.LoadOptions, err error) {
 	err = decodeParameters(body, limits, func(d *document, name string) (err error) {
 		path, isFile := FileParameter(name)
 		switch {
@@ -91,7 +75,7 @@ func DecodeLoad(body []byte, limits *Limits) (o LoadOptions, err error) {
 }
 
 // DecodeUnload reads the body of an HTTP request to unload a model.
-func DecodeUnload(body []byte, limits *Limits) (o UnloadOptions, err error) {
+func DecodeUnload(body []byte, limits *Limits) (o catalog.UnloadOptions, err error) {
 	err = decodeParameters(body, limits, func(d *document, name string) (err error) {
 		if name != UnloadDependentsParameter {
 			return UnknownUnloadParameter(name)

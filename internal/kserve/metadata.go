@@ -1,6 +1,10 @@
 package kserve
 
-import "encoding/json"
+import (
+	"encoding/json"
+
+	"github.com/shoal-serving/shoal/internal/catalog"
+)
 
 type tensorMetadata struct {
 	Name     string  `json:"name"`
@@ -8,8 +12,8 @@ type tensorMetadata struct {
 	Shape    []int64 `json:"shape"`
 }
 
-// JSON returns the document that describes a model to its clients.
-func (m *Metadata) JSON() ([]byte, error) {
+// MetadataJSON returns the document that describes a model to its clients.
+func MetadataJSON(m *catalog.Metadata) ([]byte, error) {
 	return json.Marshal(struct {
 		Name     string           `json:"name"`
 		Versions []string         `json:"versions"`
@@ -19,7 +23,7 @@ func (m *Metadata) JSON() ([]byte, error) {
 	}{m.Name, m.Versions, m.Platform, describe(m.Inputs), describe(m.Outputs)})
 }
 
-func describe(tensors []TensorMetadata) []tensorMetadata {
+func describe(tensors []catalog.Tensor) []tensorMetadata {
 	var described []tensorMetadata
 	for _, t := range tensors {
 		described = append(described, tensorMetadata{t.Name, t.Type.String(), t.Shape})

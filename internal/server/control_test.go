@@ -4,6 +4,7 @@ import (
 	"reflect"
 	"testing"
 
+	"github.com/shoal-serving/shoal/internal/catalog"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
 )
@@ -14,7 +15,7 @@ func TestTheConfigurationInEffectIsGiven(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.GetName() != "echo" || c.GetMaxBatchSize() != 4 || c.GetInstanceGroup()[0].GetCount() != 1 {
+	if c.Name != "echo" || c.MaxBatchSize != 4 || c.Effective().GetInstanceGroup()[0].GetCount() != 1 {
 		t.Errorf("configuration %v", c)
 	}
 	if _, err := s.Config("echo", "1"); infer.CodeOf(err) != infer.NotFound {
@@ -24,7 +25,7 @@ func TestTheConfigurationInEffectIsGiven(t *testing.T) {
 
 func TestLoadedVersionsAreListed(t *testing.T) {
 	s := start(t)
-	if got, want := s.Index(false), []kserve.IndexEntry{{Name: "echo", Version: "3", State: "READY"}}; !reflect.DeepEqual(got, want) {
+	if got, want := s.Index(false), []catalog.IndexEntry{{Name: "echo", Version: "3", State: "READY"}}; !reflect.DeepEqual(got, want) {
 		t.Errorf("index %v, want %v", got, want)
 	}
 }
@@ -32,16 +33,16 @@ func TestLoadedVersionsAreListed(t *testing.T) {
 func TestStatisticsAreOfTheVersionsThatAreNamed(t *testing.T) {
 	s := start(t)
 	for _, named := range [][2]string{{"", ""}, {"echo", ""}, {"echo", "3"}} {
-		stats, err := s.Statistics(named[0], named[1])
-		if err != nil || len(stats) != 1 || stats[0].GetName() != "echo" || stats[0].GetVersion() != "3" {
-			t.Errorf("%q: %v, %v", named, stats, err)
+		if stats := s.Statistics(named[0], named[1]); len(stats) != 1 || stats[0].Model != "echo" || stats[0].Version != "3" {
+			t.Errorf("%q: %v", named, stats)
 		}
 	}
 	for named, want := range map[[2]string]string{
-		{"nosuch", ""}: "requested model 'nosuch' is not available",
-		{"echo", "7"}:  "requested model version is not available for model 'echo'",
+		{"nosuch", ""}:  "requested model 'nosuch' is not available",
+		{"nosuch", "7"}: "requested model 'nosuch' is not available",
+		{"echo", "7"}:   "requested model version is not available for model 'echo'",
 	} {
-		if stats, err := s.Statistics(named[0], named[1]); infer.CodeOf(err) != infer.Invalid || err.Error() != want {
+		if stats, err := kserve.Statistics(s, named[0], named[1]); infer.CodeOf(err) != infer.Invalid || err.Error() != want {
 			t.Errorf("%q: %v, %v, want %s", named, stats, err, want)
 		}
 	}
@@ -62,10 +63,10 @@ func TestModelsAreNotForModelsToLoad(t *testing.T) {
 
 func TestModelsAreNotForClientsToLoad(t *testing.T) {
 	s := start(t)
-	if err := s.Load(t.Context(), "echo", kserve.LoadOptions{}); infer.CodeOf(err) != infer.Unavailable {
+	if err := s.Load(t.Context(), "echo", catalog.LoadOptions{}); infer.CodeOf(err) != infer.Unavailable {
 		t.Errorf("load: %v", err)
 	}
-	if err := s.Unload(t.Context(), "echo", kserve.UnloadOptions{}); infer.CodeOf(err) != infer.Unavailable {
+	if err := s.Unload(t.Context(), "echo", catalog.UnloadOptions{}); infer.CodeOf(err) != infer.Unavailable {
 		t.Errorf("unload: %v", err)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/engine/enginetest"
 	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
 	"github.com/shoal-serving/shoal/internal/pacer"
 	"github.com/shoal-serving/shoal/internal/repository"
@@ -169,7 +170,7 @@ func TestStatisticsHaveTheProtocolsForm(t *testing.T) {
 		}}
 		check := func(when string) {
 			t.Helper()
-			if got, err := s.Statistics("m", ""); err != nil || len(got) != 1 || !proto.Equal(got[0], want) {
+			if got, err := kserve.Statistics(s, "m", ""); err != nil || len(got.GetModelStats()) != 1 || !proto.Equal(got.GetModelStats()[0], want) {
 				t.Errorf("%s: %v, %v, want %v", when, got, err, want)
 			}
 		}

@@ -13,16 +13,17 @@ import (
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/arrivals"
+	"github.com/shoal-serving/shoal/internal/catalog"
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/infer"
-	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
 	"github.com/shoal-serving/shoal/internal/repository"
 	"github.com/shoal-serving/shoal/internal/sched"
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// A Server implements [kserve.Backend], [kserve.Catalog] and [kserve.Control].
+// A Server answers requests, says which models there are, and loads and unloads them.
+// Its methods may be called concurrently.
 type Server struct {
 	models   *repository.Repository
 	log      *slog.Logger
@@ -34,14 +35,7 @@ type Server struct {
 	strays   [infer.Codes]atomic.Uint64 // requests for which there was no version, by what they were told
 }
 
-var (
-	_ kserve.Backend   = (*Server)(nil)
-	_ kserve.Catalog   = (*Server)(nil)
-	_ kserve.Control   = (*Server)(nil)
-	_ kserve.Explainer = (*Server)(nil)
-	_ kserve.Stopper   = (*Server)(nil)
-	_ engine.Caller    = (*Server)(nil)
-)
+var _ engine.Caller = (*Server)(nil)
 
 // Options of a server. The zero Options work.
 type Options struct {
@@ -71,16 +65,15 @@ func (s *Server) Drain() {
 	}
 }
 
-// Stopping implements [kserve.Stopper]. It is closed by Drain, and not by Stop: until
-// then streams are answered, too.
+// Stopping is closed by Drain, and not by Stop: until then streams are answered, too.
 func (s *Server) Stopping() <-chan struct{} { return s.drains }
 
 // Inside returns how many inferences are inside. Those that are refused count for as
 // long as that takes.
 func (s *Server) Inside() int { return int(s.inside.Load()) }
 
-// Infer implements [kserve.Backend]. Each request is counted once, with what it was
-// told.
+// Infer runs req and fills in resp, which the caller owns, and releases if the error is
+// nil. Each request is counted once, with the code of its error.
 func (s *Server) Infer(ctx context.Context, req *infer.Request, resp *infer.Response) error {
 	// Counted first, so that Drain leaves out nobody who came before it.
 	s.inside.Add(1)
@@ -202,22 +195,22 @@ func choose(outputs []tensor.Tensor, names []string) []tensor.Tensor {
 	return slices.DeleteFunc(outputs, func(t tensor.Tensor) bool { return !slices.Contains(names, t.Name) })
 }
 
-// Ready implements [kserve.Catalog].
+// Ready reports whether all models are loaded and the server is not stopping.
 func (s *Server) Ready() bool { return !s.stopping.Load() && s.models.Ready() }
 
-// ModelReady implements [kserve.Catalog].
+// ModelReady implements [engine.Caller].
 func (s *Server) ModelReady(model, version string) bool {
 	v, err := s.models.Find(model, version)
 	return err == nil && v.Scheduler.Ready() && !s.stopping.Load()
 }
 
-// Model implements [kserve.Catalog].
-func (s *Server) Model(model, version string) (*kserve.Metadata, error) {
+// Model describes a model. Version "" means the one that its policy serves.
+func (s *Server) Model(model, version string) (*catalog.Metadata, error) {
 	v, err := s.models.Find(model, version)
 	if err != nil {
 		return nil, err
 	}
-	m := &kserve.Metadata{Name: model, Platform: v.Config.Backend}
+	m := &catalog.Metadata{Name: model, Platform: v.Config.Backend}
 	for _, v := range s.models.Versions(model) {
 		m.Versions = append(m.Versions, strconv.FormatInt(v.Number, 10))
 	}
@@ -226,10 +219,10 @@ func (s *Server) Model(model, version string) (*kserve.Metadata, error) {
 	return m, nil
 }
 
-func describe(cfg *modelconfig.Config, specs []modelconfig.Tensor) []kserve.TensorMetadata {
-	all := make([]kserve.TensorMetadata, len(specs))
+func describe(cfg *modelconfig.Config, specs []modelconfig.Tensor) []catalog.Tensor {
+	all := make([]catalog.Tensor, len(specs))
 	for i, spec := range specs {
-		all[i] = kserve.TensorMetadata{Name: spec.Name, Type: spec.Type, Shape: slices.Clone(spec.Dims)}
+		all[i] = catalog.Tensor{Name: spec.Name, Type: spec.Type, Shape: slices.Clone(spec.Dims)}
 		if cfg.MaxBatchSize > 0 {
 			all[i].Shape = slices.Insert(all[i].Shape, 0, -1)
 		}

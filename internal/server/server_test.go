@@ -17,6 +17,15 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
+// What the protocols ask for, some of it only if it is there.
+var (
+	_ kserve.Backend   = (*Server)(nil)
+	_ kserve.Catalog   = (*Server)(nil)
+	_ kserve.Control   = (*Server)(nil)
+	_ kserve.Explainer = (*Server)(nil)
+	_ kserve.Stopper   = (*Server)(nil)
+)
+
 func TestMain(m *testing.M) { leak.Main(m) }
 
 const config = `

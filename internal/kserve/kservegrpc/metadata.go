@@ -3,6 +3,7 @@ package kservegrpc
 import (
 	"context"
 
+	"github.com/shoal-serving/shoal/internal/catalog"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
@@ -44,7 +45,7 @@ func (s *service) ModelMetadata(_ context.Context, in *kservepb.ModelMetadataReq
 	}, nil
 }
 
-func describe(tensors []kserve.TensorMetadata) []*kservepb.ModelMetadataResponse_TensorMetadata {
+func describe(tensors []catalog.Tensor) []*kservepb.ModelMetadataResponse_TensorMetadata {
 	var described []*kservepb.ModelMetadataResponse_TensorMetadata
 	for _, t := range tensors {
 		described = append(described, &kservepb.ModelMetadataResponse_TensorMetadata{

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/shoal-serving/shoal/internal/catalog"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
@@ -53,7 +54,7 @@ func (s *service) RepositoryModelUnload(ctx context.Context, in *kservepb.Reposi
 
 // loadOptions takes parameters in the order of their names, so that of two
 // mistakes a client always hears of the same one first.
-func loadOptions(params map[string]*kservepb.ModelRepositoryParameter) (o kserve.LoadOptions, err error) {
+func loadOptions(params map[string]*kservepb.ModelRepositoryParameter) (o catalog.LoadOptions, err error) {
 	for _, name := range slices.Sorted(maps.Keys(params)) {
 		path, isFile := kserve.FileParameter(name)
 		switch {
@@ -78,7 +79,7 @@ func loadOptions(params map[string]*kservepb.ModelRepositoryParameter) (o kserve
 	return o, nil
 }
 
-func unloadOptions(params map[string]*kservepb.ModelRepositoryParameter) (o kserve.UnloadOptions, err error) {
+func unloadOptions(params map[string]*kservepb.ModelRepositoryParameter) (o catalog.UnloadOptions, err error) {
 	for _, name := range slices.Sorted(maps.Keys(params)) {
 		if name != kserve.UnloadDependentsParameter {
 			return o, kserve.UnknownUnloadParameter(name)

@@ -3,6 +3,7 @@ package kservegrpc
 import (
 	"context"
 
+	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
 )
 
@@ -14,16 +15,12 @@ func (s *service) ModelConfig(_ context.Context, in *kservepb.ModelConfigRequest
 	if err != nil {
 		return nil, err
 	}
-	return &kservepb.ModelConfigResponse{Config: config}, nil
+	return &kservepb.ModelConfigResponse{Config: config.Effective()}, nil
 }
 
 func (s *service) ModelStatistics(_ context.Context, in *kservepb.ModelStatisticsRequest) (*kservepb.ModelStatisticsResponse, error) {
 	if err := checkVersion(in.GetVersion()); err != nil {
 		return nil, err
 	}
-	stats, err := s.catalog.Statistics(in.GetName(), in.GetVersion())
-	if err != nil {
-		return nil, err
-	}
-	return &kservepb.ModelStatisticsResponse{ModelStats: stats}, nil
+	return kserve.Statistics(s.catalog, in.GetName(), in.GetVersion())
 }

@@ -35,7 +35,7 @@ func (h *handler) modelMetadata(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	document, err := m.JSON()
+	document, err := kserve.MetadataJSON(m)
 	if err != nil {
 		return err
 	}

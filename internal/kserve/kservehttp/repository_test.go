@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/shoal-serving/shoal/internal/buf"
+	"github.com/shoal-serving/shoal/internal/catalog"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/kserve/kservehttp"
@@ -17,16 +18,16 @@ const loadPath, unloadPath = "/v2/repository/models/failing/load", "/v2/reposito
 
 func TestParametersReachTheControl(t *testing.T) {
 	backend, server := newServer(t, kservehttp.Options{})
-	var loaded []kserve.LoadOptions
-	backend.Loading = func(model string, opts kserve.LoadOptions) error {
+	var loaded []catalog.LoadOptions
+	backend.Loading = func(model string, opts catalog.LoadOptions) error {
 		if model != "failing" {
 			t.Errorf("model %q", model)
 		}
 		loaded = append(loaded, opts)
 		return nil
 	}
-	var unloaded []kserve.UnloadOptions
-	backend.Unloading = func(model string, opts kserve.UnloadOptions) error {
+	var unloaded []catalog.UnloadOptions
+	backend.Unloading = func(model string, opts catalog.UnloadOptions) error {
 		if model != "failing" {
 			t.Errorf("model %q", model)
 		}
@@ -39,13 +40,13 @@ func TestParametersReachTheControl(t *testing.T) {
 	for _, body := range []string{"", `{"parameters":{"unload_dependents":true}}`} {
 		do(t, server, http.MethodPost, unloadPath, nil, strings.NewReader(body))
 	}
-	if want := []kserve.LoadOptions{{}, {
+	if want := []catalog.LoadOptions{{}, {
 		Config: `{"backend":"x"}`,
 		Files:  map[string][]byte{"1/model.onnx": {0, 255, 1}, "1/empty": nil},
 	}}; !reflect.DeepEqual(loaded, want) {
 		t.Errorf("loaded with %v, want %v", loaded, want)
 	}
-	if want := []kserve.UnloadOptions{{}, {Dependents: true}}; !reflect.DeepEqual(unloaded, want) {
+	if want := []catalog.UnloadOptions{{}, {Dependents: true}}; !reflect.DeepEqual(unloaded, want) {
 		t.Errorf("unloaded with %v, want %v", unloaded, want)
 	}
 }
@@ -54,8 +55,8 @@ func TestTheReasonOfAFailedLoadReachesTheClient(t *testing.T) {
 	backend, server := newServer(t, kservehttp.Options{})
 	const reason = "DIR/failing/config.pbtxt:3: max_batch_size: found -1, expected at least 0"
 	err := fmt.Errorf("load failed for model 'failing': %w", infer.Errorf(infer.Invalid, reason))
-	backend.Loading = func(string, kserve.LoadOptions) error { return err }
-	backend.Unloading = func(string, kserve.UnloadOptions) error { return err }
+	backend.Loading = func(string, catalog.LoadOptions) error { return err }
+	backend.Unloading = func(string, catalog.UnloadOptions) error { return err }
 	for _, path := range []string{loadPath, unloadPath} {
 		a := do(t, server, http.MethodPost, path, nil, nil)
 		if want := `{"error":"load failed for model 'failing': ` + reason + `"}`; a.status != http.StatusBadRequest || a.body != want {

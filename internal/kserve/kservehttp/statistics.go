@@ -5,7 +5,6 @@ import (
 	"net/http"
 
 	"github.com/shoal-serving/shoal/internal/kserve"
-	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
 	"github.com/shoal-serving/shoal/internal/plainjson"
 )
 
@@ -14,17 +13,17 @@ func (h *handler) modelConfig(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	sendDocument(w, http.StatusOK, plainjson.Append(nil, config))
+	sendDocument(w, http.StatusOK, plainjson.Append(nil, config.Effective()))
 	return nil
 }
 
 // statistics are of all models, if the path names none.
 func (h *handler) statistics(w http.ResponseWriter, r *http.Request) error {
-	stats, err := h.catalog.Statistics(r.PathValue("model"), r.PathValue("version"))
+	stats, err := kserve.Statistics(h.catalog, r.PathValue("model"), r.PathValue("version"))
 	if err != nil {
 		return err
 	}
-	sendDocument(w, http.StatusOK, plainjson.Append(nil, &kservepb.ModelStatisticsResponse{ModelStats: stats}))
+	sendDocument(w, http.StatusOK, plainjson.Append(nil, stats))
 	return nil
 }
 

@@ -177,7 +177,7 @@ func (c *connection) describe(f *frame) {
 	m, err := c.server.catalog.Model(string(f.rest), "")
 	var document []byte
 	if err == nil {
-		document, err = m.JSON()
+		document, err = kserve.MetadataJSON(m)
 	}
 	if err == nil && len(document) > maxFrame-frameSize {
 		err = infer.Errorf(infer.Unsupported, "found a description of %d bytes, expected at most %d; ask for it over HTTP", len(document), maxFrame-frameSize)

@@ -11,12 +11,11 @@ import (
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/buf"
+	"github.com/shoal-serving/shoal/internal/catalog"
 	"github.com/shoal-serving/shoal/internal/explain"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
-	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
-	"github.com/shoal-serving/shoal/internal/modelconfig/configpb"
 	"github.com/shoal-serving/shoal/tensor"
 )
 
@@ -56,13 +55,13 @@ type Server struct {
 
 	// Entries are the index, and Counted the statistics. Their models need not be
 	// those of the server.
-	Entries []kserve.IndexEntry
-	Counted []*kservepb.ModelStatistics
+	Entries []catalog.IndexEntry
+	Counted []catalog.Statistics
 
 	// Loading and Unloading, if not nil, are called when a model is to be loaded
 	// or unloaded. The server does nothing then but to answer with their error.
-	Loading   func(model string, opts kserve.LoadOptions) error
-	Unloading func(model string, opts kserve.UnloadOptions) error
+	Loading   func(model string, opts catalog.LoadOptions) error
+	Unloading func(model string, opts catalog.UnloadOptions) error
 
 	// Stop, if not nil, is closed when the server begins to stop.
 	Stop chan struct{}
@@ -168,12 +167,12 @@ func (s *Server) ModelReady(model, version string) bool {
 }
 
 // Model is part of [kserve.Catalog].
-func (s *Server) Model(model, version string) (*kserve.Metadata, error) {
+func (s *Server) Model(model, version string) (*catalog.Metadata, error) {
 	c, err := s.find(model, version)
 	if err != nil {
 		return nil, err
 	}
-	return &kserve.Metadata{
+	return &catalog.Metadata{
 		Name:     c.Name,
 		Versions: []string{"1"},
 		Platform: c.Backend,
@@ -183,29 +182,15 @@ func (s *Server) Model(model, version string) (*kserve.Metadata, error) {
 }
 
 // Config is part of [kserve.Catalog].
-func (s *Server) Config(model, version string) (*configpb.ModelConfig, error) {
-	c, err := s.find(model, version)
-	if err != nil {
-		return nil, err
-	}
-	return c.Effective(), nil
+func (s *Server) Config(model, version string) (*modelconfig.Config, error) {
+	return s.find(model, version)
 }
 
 // Statistics is part of [kserve.Catalog].
-func (s *Server) Statistics(model, version string) ([]*kservepb.ModelStatistics, error) {
-	var named []*kservepb.ModelStatistics
-	for _, m := range s.Counted {
-		if (model == "" || model == m.GetName()) && (version == "" || version == m.GetVersion()) {
-			named = append(named, m)
-		}
-	}
-	switch {
-	case len(named) > 0 || model == "":
-		return named, nil
-	case version != "":
-		return nil, infer.Errorf(infer.Invalid, "requested model version is not available for model '%s'", model)
-	}
-	return nil, infer.Errorf(infer.Invalid, "requested model '%s' is not available", model)
+func (s *Server) Statistics(model, version string) []catalog.Statistics {
+	return slices.DeleteFunc(slices.Clone(s.Counted), func(c catalog.Statistics) bool {
+		return model != "" && model != c.Model || version != "" && version != c.Version
+	})
 }
 
 // Explain is part of [kserve.Explainer]. What is known of a model is little.
@@ -226,12 +211,12 @@ func (s *Server) ChangeLog(c kserve.LogChange) (_ kserve.LogSettings, err error)
 }
 
 // Index is part of [kserve.Control].
-func (s *Server) Index(ready bool) []kserve.IndexEntry {
-	return slices.DeleteFunc(slices.Clone(s.Entries), func(e kserve.IndexEntry) bool { return ready && e.State != "READY" })
+func (s *Server) Index(ready bool) []catalog.IndexEntry {
+	return slices.DeleteFunc(slices.Clone(s.Entries), func(e catalog.IndexEntry) bool { return ready && e.State != "READY" })
 }
 
 // Load is part of [kserve.Control].
-func (s *Server) Load(_ context.Context, model string, opts kserve.LoadOptions) error {
+func (s *Server) Load(_ context.Context, model string, opts catalog.LoadOptions) error {
 	if s.Loading == nil {
 		return nil
 	}
@@ -239,21 +224,21 @@ func (s *Server) Load(_ context.Context, model string, opts kserve.LoadOptions) 
 }
 
 // Unload is part of [kserve.Control].
-func (s *Server) Unload(_ context.Context, model string, opts kserve.UnloadOptions) error {
+func (s *Server) Unload(_ context.Context, model string, opts catalog.UnloadOptions) error {
 	if s.Unloading == nil {
 		return nil
 	}
 	return s.Unloading(model, opts)
 }
 
-func describe(c *modelconfig.Config, tensors []modelconfig.Tensor) []kserve.TensorMetadata {
-	var described []kserve.TensorMetadata
+func describe(c *modelconfig.Config, tensors []modelconfig.Tensor) []catalog.Tensor {
+	var described []catalog.Tensor
 	for _, t := range tensors {
 		shape := t.Dims
 		if c.MaxBatchSize > 0 {
 			shape = append([]int64{-1}, shape...)
 		}
-		described = append(described, kserve.TensorMetadata{Name: t.Name, Type: t.Type, Shape: shape})
+		described = append(described, catalog.Tensor{Name: t.Name, Type: t.Type, Shape: shape})
 	}
 	return described
 }

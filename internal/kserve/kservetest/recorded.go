@@ -4,14 +4,15 @@ import (
 	"context"
 	"encoding/binary"
 	"math"
+	"time"
 
+	"github.com/shoal-serving/shoal/internal/catalog"
 	"github.com/shoal-serving/shoal/internal/infer"
-	"github.com/shoal-serving/shoal/internal/kserve"
-	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
+	"github.com/shoal-serving/shoal/internal/stats"
 )
 
 // RecordedIndex is the index of the recorded server after some loads had failed.
-var RecordedIndex = []kserve.IndexEntry{
+var RecordedIndex = []catalog.IndexEntry{
 	{Name: "alltypes", Version: "1", State: "READY"},
 	{Name: "badconfig"},
 	{Name: "broken", Version: "1", State: "UNAVAILABLE", Reason: "Internal: RuntimeError: cannot start\n\nAt:\n  REPO/broken/1/model.py(3): initialize\n"},
@@ -40,45 +41,19 @@ func RecordedFailure(_ context.Context, req *infer.Request) error {
 }
 
 // RecordedStatistics are those of two of its models, of which one had not run.
-var RecordedStatistics = []*kservepb.ModelStatistics{
-	{
-		Name: "failing", Version: "1", LastInference: 1794705269097, InferenceCount: 31, ExecutionCount: 33,
-		InferenceStats: &kservepb.InferStatistics{
-			Success:       &kservepb.StatisticDuration{Count: 30, Ns: 44777434},
-			Fail:          &kservepb.StatisticDuration{Count: 3, Ns: 1013273},
-			Queue:         &kservepb.StatisticDuration{Count: 30, Ns: 2095191},
-			ComputeInput:  &kservepb.StatisticDuration{Count: 30, Ns: 948422},
-			ComputeInfer:  &kservepb.StatisticDuration{Count: 30, Ns: 40317240},
-			ComputeOutput: &kservepb.StatisticDuration{Count: 30, Ns: 1353615},
-			CacheHit:      &kservepb.StatisticDuration{},
-			CacheMiss:     &kservepb.StatisticDuration{},
+var RecordedStatistics = []catalog.Statistics{
+	{Model: "failing", Version: "1", Counted: stats.Snapshot{
+		Last: time.UnixMilli(1794705269097), Rows: 31, Runs: 33,
+		Success: stats.Sum{Count: 30, Nanos: 44777434},
+		Fail:    stats.Sum{Count: 3, Nanos: 1013273},
+		Queue:   stats.Sum{Count: 30, Nanos: 2095191},
+		Input:   stats.Sum{Count: 30, Nanos: 948422},
+		Infer:   stats.Sum{Count: 30, Nanos: 40317240},
+		Output:  stats.Sum{Count: 30, Nanos: 1353615},
+		Sizes: []stats.Size{
+			{Rows: 1, Input: stats.Sum{Count: 32, Nanos: 996964}, Infer: stats.Sum{Count: 32, Nanos: 40818588}, Output: stats.Sum{Count: 32, Nanos: 1336230}},
+			{Rows: 2, Input: stats.Sum{Count: 1, Nanos: 30126}, Infer: stats.Sum{Count: 1, Nanos: 169467}, Output: stats.Sum{Count: 1, Nanos: 38006}},
 		},
-		BatchStats: []*kservepb.InferBatchStatistics{
-			{
-				BatchSize:     1,
-				ComputeInput:  &kservepb.StatisticDuration{Count: 32, Ns: 996964},
-				ComputeInfer:  &kservepb.StatisticDuration{Count: 32, Ns: 40818588},
-				ComputeOutput: &kservepb.StatisticDuration{Count: 32, Ns: 1336230},
-			},
-			{
-				BatchSize:     2,
-				ComputeInput:  &kservepb.StatisticDuration{Count: 1, Ns: 30126},
-				ComputeInfer:  &kservepb.StatisticDuration{Count: 1, Ns: 169467},
-				ComputeOutput: &kservepb.StatisticDuration{Count: 1, Ns: 38006},
-			},
-		},
-	},
-	{
-		Name: "identity", Version: "1", LastInference: 0, InferenceCount: 0, ExecutionCount: 0,
-		InferenceStats: &kservepb.InferStatistics{
-			Success:       &kservepb.StatisticDuration{},
-			Fail:          &kservepb.StatisticDuration{},
-			Queue:         &kservepb.StatisticDuration{},
-			ComputeInput:  &kservepb.StatisticDuration{},
-			ComputeInfer:  &kservepb.StatisticDuration{},
-			ComputeOutput: &kservepb.StatisticDuration{},
-			CacheHit:      &kservepb.StatisticDuration{},
-			CacheMiss:     &kservepb.StatisticDuration{},
-		},
-	},
+	}},
+	{Model: "identity", Version: "1"},
 }

@@ -1,0 +1,80 @@
+// Package catalog is what a server says of its models: plain values, which protocols
+// write in their own form. It knows no protocol and no model.
+package catalog
+
+import (
+	"io/fs"
+
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/stats"
+	"github.com/shoal-serving/shoal/tensor"
+)
+
+// Metadata describes a model to its clients. Shapes include the batch
+// dimension as -1, if the model has one.
+type Metadata struct {
+	Name     string
+	Versions []string
+	Platform string
+	Inputs   []Tensor
+	Outputs  []Tensor
+}
+
+// A Tensor describes an input or an output of a model. A dimension of -1 may have any
+// size.
+type Tensor struct {
+	Name  string
+	Type  tensor.Type
+	Shape []int64
+}
+
+// Statistics are what was counted for one version of a model.
+type Statistics struct {
+	Model, Version string
+	Counted        stats.Snapshot
+	Memory         int64 // bytes that the version holds; 0 means unknown
+}
+
+// An IndexEntry is the state of a version of a model. Of a model that was never
+// loaded only the name is known, and the rest is "".
+type IndexEntry struct {
+	Name    string
+	Version string
+	State   string // READY, UNAVAILABLE, LOADING or UNLOADING
+	Reason  string // why the version is in that state, if there is more to say
+}
+
+// LoadOptions say what a model is loaded from, where that is not its directory.
+// The zero LoadOptions take all from there.
+type LoadOptions struct {
+	// Config is the configuration, as JSON. "" means the one of the directory.
+	Config string
+
+	// Files are the files of the model by their path below its directory, such
+	// as 1/model.onnx. They are there instead of those of the directory, and not
+	// beside them. Paths have slashes and lead nowhere else; see
+	// [LoadOptions.AddFile].
+	Files map[string][]byte
+}
+
+// AddFile adds a file of a model. Its path is the client's word, and may not
+// lead out of the model's directory. content is the options' from now on.
+func (o *LoadOptions) AddFile(path string, content []byte) error {
+	if !fs.ValidPath(path) || path == "." {
+		return infer.Errorf(infer.Invalid, "parameter 'file:%s': found path '%[1]s', expected one below the model's directory, such as 1/model.onnx", path)
+	}
+	if _, twice := o.Files[path]; twice {
+		return infer.Errorf(infer.Invalid, "parameter 'file:%s': found again, expected once", path)
+	}
+	if o.Files == nil {
+		o.Files = map[string][]byte{}
+	}
+	o.Files[path] = content
+	return nil
+}
+
+// UnloadOptions say what else is unloaded with a model.
+type UnloadOptions struct {
+	// Dependents also unloads the models that the model is made of.
+	Dependents bool
+}
