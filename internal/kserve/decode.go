@@ -1,7 +1,6 @@
 package kserve
 
 import (
-	"bytes"
 	"strconv"
 
 	"github.com/shoal-serving/shoal/internal/buf"
@@ -192,82 +191,35 @@ func (d *decoder) eachParameter(each func(name []byte) error) error {
 	})
 }
 
-// parameter reads a parameter of the request. Those that are not known here
-// are custom ones, for models that look at them.
+// parameter reads a parameter of the request.
 func (d *decoder) parameter(name []byte) (err error) {
-	switch string(name) {
-	case "priority":
-		d.req.Priority, err = d.uint("priority")
-	case "timeout":
-		var n uint64
-		n, err = d.uint("timeout")
-		d.req.Timeout = Microseconds(n)
-	case "binary_data_output":
+	if string(name) == "binary_data_output" { // which only HTTP has
 		d.req.binary, err = d.bool("binary_data_output")
-	case "sequence_id":
-		err = d.sequence()
-	case "sequence_start":
-		err = d.flag("sequence_start", infer.SequenceStart)
-	case "sequence_end":
-		err = d.flag("sequence_end", infer.SequenceEnd)
-	default:
-		if bytes.HasPrefix(name, []byte("triton_")) {
-			return infer.Errorf(infer.Invalid, "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified.")
-		}
-		err = d.custom(string(name))
+		return err
 	}
-	return err
+	field := string(name)
+	return SetParameter(&d.req.Request, field, func(kind ParameterKind) (any, error) { return d.parameterValue(kind, field) })
 }
 
-// sequence reads which sequence the request belongs to.
-func (d *decoder) sequence() (err error) {
-	if d.json.PeekKind() == '"' {
-		if d.req.CorrelationName, err = d.string("sequence_id"); err != nil {
-			return err
-		}
-		return CheckSequence(d.req.CorrelationName)
+func (d *decoder) parameterValue(kind ParameterKind, name string) (any, error) {
+	quoted := d.json.PeekKind() == '"'
+	switch {
+	case kind == ReservedParameter:
+		return nil, infer.Errorf(infer.Invalid, "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified.")
+	case kind == BoolParameter:
+		return d.bool(name)
+	case kind == UintParameter || kind == SequenceParameter && !quoted:
+		return d.uint(name)
+	case quoted:
+		return d.string(name)
 	}
-	d.req.Correlation, err = d.uint("sequence_id")
-	return err
-}
-
-// CheckSequence returns an error if the name of a sequence is too long, in Triton's
-// words.
-func CheckSequence(name string) error {
-	const most = 128
-	if len(name) > most {
-		return infer.Errorf(infer.Unsupported, "string correlation ID cannot be longer than %d characters", most)
-	}
-	return nil
-}
-
-func (d *decoder) flag(field string, flag uint32) error {
-	set, err := d.bool(field)
-	if set {
-		d.req.Flags |= flag
-	}
-	return err
-}
-
-// custom reads a parameter for the model to look at. What no parameter can be is
-// left out.
-func (d *decoder) custom(name string) error {
-	var value any
-	var err error
 	switch d.json.PeekKind() {
-	case '"':
-		value, err = d.string(name)
 	case 't', 'f':
-		value, err = d.bool(name)
+		return d.bool(name)
 	case '0':
-		value, err = d.number()
-	default:
-		return d.skip()
+		return d.number()
 	}
-	if err == nil {
-		d.req.Parameters = append(d.req.Parameters, infer.Parameter{Name: name, Value: value})
-	}
-	return err
+	return nil, d.skip() // what no parameter can be is left out
 }
 
 // data reads the pending inputs into memory, and settles what the memory of

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc/peer"
@@ -99,28 +98,9 @@ func (r *request) decode(limits *kserve.Limits) (*infer.Request, error) {
 // also if it says only that.
 const emptyFinal = "triton_enable_empty_final_response"
 
-// decodeParameters reads what is known here. The other parameters are custom
-// ones, for models that look at them.
-func decodeParameters(req *infer.Request, parameters map[string]*kservepb.InferParameter) (err error) {
+func decodeParameters(req *infer.Request, parameters map[string]*kservepb.InferParameter) error {
 	for name, p := range parameters {
-		switch name {
-		case "priority":
-			req.Priority, err = natural(name, p)
-		case "timeout":
-			var n uint64
-			n, err = natural(name, p)
-			req.Timeout = kserve.Microseconds(n)
-		case "sequence_id":
-			err = sequence(req, p)
-		case "sequence_start":
-			err = flag(req, name, p, infer.SequenceStart)
-		case "sequence_end":
-			err = flag(req, name, p, infer.SequenceEnd)
-		case emptyFinal:
-			_, err = boolean(name, p)
-		default:
-			err = custom(req, name, p)
-		}
+		err := kserve.SetParameter(req, name, func(kind kserve.ParameterKind) (any, error) { return parameterValue(kind, name, p) })
 		if err != nil {
 			return err
 		}
@@ -128,71 +108,64 @@ func decodeParameters(req *infer.Request, parameters map[string]*kservepb.InferP
 	return nil
 }
 
-// sequence reads which sequence a request belongs to.
-func sequence(req *infer.Request, p *kservepb.InferParameter) error {
+func parameterValue(kind kserve.ParameterKind, name string, p *kservepb.InferParameter) (any, error) {
+	switch {
+	case kind == kserve.BoolParameter || name == emptyFinal:
+		return boolean(name, p)
+	case kind == kserve.UintParameter:
+		return natural(name, p)
+	case kind == kserve.SequenceParameter:
+		return sequence(name, p)
+	case kind == kserve.ReservedParameter:
+		return nil, infer.Errorf(infer.Invalid, "parameter keys starting with 'triton_' are reserved for Triton usage. "+
+			"Only the following keys starting with 'triton_' are allowed: %s", emptyFinal)
+	}
+	return valueOf(p), nil
+}
+
+// valueOf returns a value as it is; nil if there is none.
+func valueOf(p *kservepb.InferParameter) any {
 	switch v := p.GetParameterChoice().(type) {
+	case *kservepb.InferParameter_BoolParam:
+		return v.BoolParam
 	case *kservepb.InferParameter_Int64Param:
-		req.Correlation = uint64(v.Int64Param)
+		return v.Int64Param
 	case *kservepb.InferParameter_Uint64Param:
-		req.Correlation = v.Uint64Param
+		return v.Uint64Param
+	case *kservepb.InferParameter_DoubleParam:
+		return v.DoubleParam
 	case *kservepb.InferParameter_StringParam:
-		req.CorrelationName = v.StringParam
-		return kserve.CheckSequence(v.StringParam)
-	default:
-		return mistyped("sequence_id", "int64_param or string_param")
+		return v.StringParam
 	}
 	return nil
 }
 
-func flag(req *infer.Request, name string, p *kservepb.InferParameter, flag uint32) error {
-	set, err := boolean(name, p)
-	if set {
-		req.Flags |= flag
+func sequence(name string, p *kservepb.InferParameter) (any, error) {
+	switch v := valueOf(p).(type) {
+	case int64:
+		return uint64(v), nil
+	case uint64, string:
+		return v, nil
 	}
-	return err
+	return nil, mistyped(name, "int64_param or string_param")
 }
 
 func boolean(name string, p *kservepb.InferParameter) (bool, error) {
-	if v, ok := p.GetParameterChoice().(*kservepb.InferParameter_BoolParam); ok {
-		return v.BoolParam, nil
+	if v, ok := valueOf(p).(bool); ok {
+		return v, nil
 	}
 	return false, mistyped(name, "bool_param")
 }
 
-// custom adds a parameter for the model to look at.
-func custom(req *infer.Request, name string, p *kservepb.InferParameter) error {
-	if strings.HasPrefix(name, "triton_") {
-		return infer.Errorf(infer.Invalid, "parameter keys starting with 'triton_' are reserved for Triton usage. "+
-			"Only the following keys starting with 'triton_' are allowed: %s", emptyFinal)
-	}
-	var value any
-	switch v := p.GetParameterChoice().(type) {
-	case *kservepb.InferParameter_BoolParam:
-		value = v.BoolParam
-	case *kservepb.InferParameter_Int64Param:
-		value = v.Int64Param
-	case *kservepb.InferParameter_Uint64Param:
-		value = v.Uint64Param
-	case *kservepb.InferParameter_DoubleParam:
-		value = v.DoubleParam
-	case *kservepb.InferParameter_StringParam:
-		value = v.StringParam
-	default:
-		return nil // it has no value
-	}
-	req.Parameters = append(req.Parameters, infer.Parameter{Name: name, Value: value})
-	return nil
-}
-
 func natural(name string, p *kservepb.InferParameter) (uint64, error) {
-	switch v := p.GetParameterChoice().(type) {
-	case *kservepb.InferParameter_Uint64Param:
-		return v.Uint64Param, nil
-	case *kservepb.InferParameter_Int64Param:
-		if v.Int64Param < 0 {
+	switch v := valueOf(p).(type) {
+	case uint64:
+		return v, nil
+	case int64:
+		if v < 0 {
 			return 0, infer.Errorf(infer.Invalid, "invalid value for '%s', expected value >= 0.", name)
 		}
-		return uint64(v.Int64Param), nil
+		return uint64(v), nil
 	}
 	return 0, mistyped(name, "int64_param")
 }
