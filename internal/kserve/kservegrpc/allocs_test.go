@@ -12,7 +12,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/shoal-serving/shoal/internal/buf"
-	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/tensor"
 )
@@ -38,7 +37,7 @@ func TestARequestTakesFewAllocations(t *testing.T) {
 		}
 		req.Memory = in.memory
 		in.release()
-		resp := responses.Get().(*infer.Response)
+		resp := kserve.GetResponse()
 		resp.Memory, resp.Outputs = buf.Get(4000), append(resp.Outputs, output)
 		out, err := c.Marshal(&answer{model: "m", version: "1", id: in.GetId(), response: resp})
 		if err != nil {

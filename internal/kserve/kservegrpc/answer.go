@@ -4,18 +4,15 @@ import (
 	"math"
 	"runtime"
 	"strings"
-	"sync"
 
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/shoal-serving/shoal/internal/buf"
 	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/tensor"
 )
-
-// responses are used again once their outputs have been handed on.
-var responses = sync.Pool{New: func() any { return new(infer.Response) }}
 
 // An answer is a ModelInferResponse that is to be written.
 type answer struct {
@@ -50,7 +47,7 @@ func (a *answer) release() {
 		return
 	}
 	a.response.Release()
-	responses.Put(a.response)
+	kserve.PutResponse(a.response)
 	a.response = nil
 }
 

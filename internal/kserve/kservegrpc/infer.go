@@ -16,7 +16,7 @@ import (
 
 // answer runs a model once. in stays the caller's.
 func (s *service) answer(ctx context.Context, in *request) (any, error) {
-	resp := responses.Get().(*infer.Response)
+	resp := kserve.GetResponse()
 	req, err := s.decode(in, clientOf(ctx))
 	if err == nil {
 		err = kserve.Infer(punctual(ctx), s.backend, req, resp)
@@ -25,7 +25,7 @@ func (s *service) answer(ctx context.Context, in *request) (any, error) {
 		err = infer.Errorf(infer.Unsupported, "ModelInfer RPC doesn't support models with decoupled transaction policy")
 	}
 	if err != nil {
-		responses.Put(resp)
+		kserve.PutResponse(resp)
 		return nil, err
 	}
 	return &answer{model: resp.Model, version: resp.Version, id: in.GetId(), response: resp}, nil

@@ -226,21 +226,21 @@ func (st *stream) sendAll(ctx context.Context, in *request, more infer.More) {
 	defer more.Close()
 	for last := false; !last && ctx.Err() == nil; {
 		a := &streamAnswer{answer: answer{id: in.GetId(), model: in.GetModelName(), finality: follows}}
-		resp := responses.Get().(*infer.Response)
+		resp := kserve.GetResponse()
 		err := kserve.Worded(more.Next(ctx, resp), &in.asked)
 		if last = resp.Last; last {
 			a.finality = final
 		}
 		switch {
 		case err != nil && st.strict:
-			responses.Put(resp)
+			kserve.PutResponse(resp)
 			st.end(st.service.withCode(err))
 			return
 		case err != nil:
-			responses.Put(resp)
+			kserve.PutResponse(resp)
 			a.failure = failureOf(st.service.withCode(err))
 		case resp.Bare:
-			responses.Put(resp)
+			kserve.PutResponse(resp)
 			if !in.GetParameters()[emptyFinal].GetBoolParam() {
 				return
 			}
@@ -257,13 +257,13 @@ func (st *stream) sendAll(ctx context.Context, in *request, more infer.More) {
 // an error that is to end the stream.
 func (st *stream) ask(ctx context.Context, in *request) (*streamAnswer, infer.More, error) {
 	a := &streamAnswer{answer: answer{id: in.GetId()}}
-	resp := responses.Get().(*infer.Response)
+	resp := kserve.GetResponse()
 	resp.Times = infer.Timeline{} // it may have been another's
 	err := st.run(ctx, in, resp)
 	if err == nil && resp.More != nil {
 		more := resp.More
 		resp.More = nil
-		responses.Put(resp)
+		kserve.PutResponse(resp)
 		return nil, more, nil
 	}
 	if err == nil {
@@ -271,7 +271,7 @@ func (st *stream) ask(ctx context.Context, in *request) (*streamAnswer, infer.Mo
 		return a, nil, nil
 	}
 	executed := !resp.Times.Taken.IsZero()
-	responses.Put(resp)
+	kserve.PutResponse(resp)
 	if executed && st.strict {
 		return a, nil, err
 	}

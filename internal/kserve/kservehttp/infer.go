@@ -12,8 +12,6 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-var responses = sync.Pool{New: func() any { return new(infer.Response) }}
-
 // infer runs a model. The context of r ends when the client leaves, and so
 // does the request then.
 func (h *handler) infer(w http.ResponseWriter, r *http.Request) error {
@@ -26,8 +24,8 @@ func (h *handler) infer(w http.ResponseWriter, r *http.Request) error {
 	if err := h.checkRaw(req); err != nil {
 		return err
 	}
-	resp := responses.Get().(*infer.Response)
-	defer responses.Put(resp)
+	resp := kserve.GetResponse()
+	defer kserve.PutResponse(resp)
 	if err := kserve.Infer(r.Context(), h.backend, &req.Request, resp); err != nil {
 		if errors.Is(err, infer.ErrMany) {
 			return infer.Errorf(infer.Unsupported, "HTTP end point doesn't support models with decoupled transaction policy")

@@ -292,13 +292,11 @@ func (c *connection) end(number uint32) {
 	cancel()
 }
 
-var responses = sync.Pool{New: func() any { return new(infer.Response) }}
-
 // run runs a request, whose memory it releases, and answers it. A panic costs the
 // request, and no other.
 func (c *connection) run(ctx context.Context, number uint32, req *infer.Request, room []byte, offset uint64) {
-	resp := responses.Get().(*infer.Response)
-	defer responses.Put(resp)
+	resp := kserve.GetResponse()
+	defer kserve.PutResponse(resp)
 	err := c.ask(ctx, req, resp)
 	req.Memory.Release()
 	c.end(number)
