@@ -23,6 +23,11 @@ var parameterKinds = map[string]ParameterKind{
 	"sequence_id": SequenceParameter, "sequence_start": BoolParameter, "sequence_end": BoolParameter,
 }
 
+var sequenceFlags = map[string]uint32{"sequence_start": infer.SequenceStart, "sequence_end": infer.SequenceEnd}
+
+// maxSequenceName is the most bytes of the name of a sequence, as in Triton.
+const maxSequenceName = 128
+
 // SetParameter sets a parameter of a request. Names that the protocol does not define are
 // for models that look at them, except those that begin with triton_. read returns the
 // value as what the kind says; its errors are in the words of its protocol.
@@ -41,36 +46,19 @@ func SetParameter(req *infer.Request, name string, read func(ParameterKind) (any
 	case "timeout":
 		req.Timeout = Microseconds(value.(uint64))
 	case "sequence_id":
-		return setSequence(req, value)
-	case "sequence_start":
-		setFlag(req, infer.SequenceStart, value.(bool))
-	case "sequence_end":
-		setFlag(req, infer.SequenceEnd, value.(bool))
+		req.Correlation, _ = value.(uint64)
+		req.CorrelationName, _ = value.(string)
+		if len(req.CorrelationName) > maxSequenceName {
+			return infer.Errorf(infer.Unsupported, "string correlation ID cannot be longer than %d characters", maxSequenceName)
+		}
+	case "sequence_start", "sequence_end":
+		if value.(bool) {
+			req.Flags |= sequenceFlags[name]
+		}
 	default:
 		if kind == CustomParameter && value != nil {
 			req.Parameters = append(req.Parameters, infer.Parameter{Name: name, Value: value})
 		}
 	}
 	return nil
-}
-
-// setSequence sets which sequence a request belongs to, by its number or its name.
-func setSequence(req *infer.Request, value any) error {
-	number, ok := value.(uint64)
-	if ok {
-		req.Correlation = number
-		return nil
-	}
-	req.CorrelationName = value.(string)
-	const most = 128
-	if len(req.CorrelationName) > most {
-		return infer.Errorf(infer.Unsupported, "string correlation ID cannot be longer than %d characters", most)
-	}
-	return nil
-}
-
-func setFlag(req *infer.Request, flag uint32, set bool) {
-	if set {
-		req.Flags |= flag
-	}
 }

@@ -43,6 +43,7 @@ func statistics(s *catalog.Statistics) *kservepb.ModelStatistics {
 			CacheHit:      &kservepb.StatisticDuration{},
 			CacheMiss:     &kservepb.StatisticDuration{},
 		},
+		CloseStats: map[string]uint64{},
 	}
 	if !counted.Last.IsZero() {
 		m.LastInference = uint64(counted.Last.UnixMilli())
@@ -56,13 +57,9 @@ func statistics(s *catalog.Statistics) *kservepb.ModelStatistics {
 		})
 	}
 	for reason, n := range counted.Closed {
-		if n == 0 {
-			continue
+		if n > 0 {
+			m.CloseStats[batching.Reason(reason).String()] = n
 		}
-		if m.CloseStats == nil {
-			m.CloseStats = map[string]uint64{}
-		}
-		m.CloseStats[batching.Reason(reason).String()] = n
 	}
 	if s.Memory > 0 {
 		m.MemoryUsage = []*kservepb.MemoryUsage{{Type: "CPU", ByteSize: uint64(s.Memory)}}

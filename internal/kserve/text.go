@@ -27,58 +27,40 @@ func Worded(err error, req *infer.Request) error {
 	return &infer.Error{Code: e.Code, Text: text, RetryAfter: e.RetryAfter, Cause: err}
 }
 
-// sentence returns what clients of Triton know e by. Errors that only Shoal has are
-// here, too, so that all that clients read is in one place.
+// sentences are what clients read for each reason, those that only Shoal has included.
+// They may name the model [1], the version [2], the cause [3], and the id [4] and the
+// rows [5] of the request.
+var sentences = [...]string{
+	infer.UnknownModel:    "Request for unknown model: '%[1]s' is not found",
+	infer.UnknownVersion:  "Request for unknown model: '%[1]s' version %[2]s is not found",
+	infer.NoVersionServes: "Request for unknown model: '%[1]s' has no available versions",
+	infer.ModelLoading:    "Request for unknown model: '%[1]s' is not at ready state, it is being loaded",
+	infer.VersionNotReady: "Request for unknown model: '%[1]s' version %[2]s is not at ready state",
+
+	infer.TooManyRows:       "[request id: %[4]s] the request has %[5]d rows, which is none or more than the model takes",
+	infer.QueueFull:         "[request id: %[4]s] Exceeds maximum queue size",
+	infer.QueueWaitExceeded: "Request timeout expired",
+	infer.WouldBeLate:       "[request id: %[4]s] the model is so busy that the answer would come too late",
+	infer.DeadlinePassed:    "[request id: %[4]s] the deadline passed before the answer was there",
+	infer.ClientLeft:        "[request id: %[4]s] the client left",
+	infer.ShuttingDown:      "Server is stopping, scheduler for model has stopped accepting new inference requests",
+	infer.NoInstance:        "[request id: %[4]s] no instance of the model can be started; the server's log has the reason",
+	infer.InstanceLeft:      "[request id: %[4]s] the instance that holds the request's sequence has left",
+
+	infer.LoadNotAllowed:     "explicit model load / unload is not allowed if polling is enabled",
+	infer.LoadRefused:        "failed to load '%[1]s', failed to poll from model repository: %[3]v",
+	infer.LoadFailed:         "load failed for model '%[1]s': version %[2]s is at UNAVAILABLE state: %[3]v;",
+	infer.ConfigMissing:      "Load parameter 'config' must be specified for model file override",
+	infer.NoVersionAvailable: "at least one version must be available under the version policy of model '%[1]s': %[3]v",
+}
+
 func sentence(e *infer.Error, req *infer.Request) string {
-	switch e.Reason {
-	case infer.UnknownModel:
-		return fmt.Sprintf("Request for unknown model: '%s' is not found", e.Model)
-	case infer.UnknownVersion:
-		return fmt.Sprintf("Request for unknown model: '%s' version %s is not found", e.Model, e.Version)
-	case infer.NoVersionServes:
-		return fmt.Sprintf("Request for unknown model: '%s' has no available versions", e.Model)
-	case infer.ModelLoading:
-		return fmt.Sprintf("Request for unknown model: '%s' is not at ready state, it is being loaded", e.Model)
-	case infer.VersionNotReady:
-		return fmt.Sprintf("Request for unknown model: '%s' version %s is not at ready state", e.Model, e.Version)
-	case infer.LoadNotAllowed:
-		return "explicit model load / unload is not allowed if polling is enabled"
-	case infer.LoadRefused:
-		return fmt.Sprintf("failed to load '%s', failed to poll from model repository: %v", e.Model, Worded(e.Cause, nil))
-	case infer.LoadFailed:
-		return fmt.Sprintf("load failed for model '%s': version %s is at UNAVAILABLE state: %v;", e.Model, e.Version, Worded(e.Cause, nil))
-	case infer.ConfigMissing:
-		return "Load parameter 'config' must be specified for model file override"
-	case infer.NoVersionAvailable:
-		return fmt.Sprintf("at least one version must be available under the version policy of model '%s': %v", e.Model, e.Cause)
-	case infer.QueueWaitExceeded:
-		return "Request timeout expired"
-	case infer.ShuttingDown:
-		return "Server is stopping, scheduler for model has stopped accepting new inference requests"
+	format := sentences[e.Reason]
+	if !strings.Contains(format, "%") {
+		return format
 	}
 	if req == nil {
 		req = &infer.Request{}
 	}
-	return "[request id: " + req.IDOrUnknown() + "] " + aboutRequest(e, req)
-}
-
-// aboutRequest returns the sentence of an error that is about one request, without its id.
-func aboutRequest(e *infer.Error, req *infer.Request) string {
-	switch e.Reason {
-	case infer.TooManyRows:
-		return fmt.Sprintf("the request has %d rows, which is none or more than the model takes", req.Rows)
-	case infer.QueueFull:
-		return "Exceeds maximum queue size"
-	case infer.WouldBeLate:
-		return "the model is so busy that the answer would come too late"
-	case infer.DeadlinePassed:
-		return "the deadline passed before the answer was there"
-	case infer.ClientLeft:
-		return "the client left"
-	case infer.NoInstance:
-		return "no instance of the model can be started; the server's log has the reason"
-	case infer.InstanceLeft:
-		return "the instance that holds the request's sequence has left"
-	}
-	return e.Text
+	return fmt.Sprintf(format, e.Model, e.Version, Worded(e.Cause, nil), req.IDOrUnknown(), req.Rows)
 }

@@ -147,6 +147,10 @@ func turnedAway(ctx context.Context, v batching.Verdict, retry time.Duration) er
 	return &err
 }
 
+// Left returns the error of a request whose context has ended, or whose client no longer
+// waits for it.
+func Left(ctx context.Context) error { return turnedAway(ctx, batching.Cancelled, 0) }
+
 // deadline returns when ctx ends, on the scheduler's clock; 0 if it never does.
 func (s *Scheduler) deadline(ctx context.Context) batching.Time {
 	t, ok := ctx.Deadline()

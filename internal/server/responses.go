@@ -2,11 +2,11 @@ package server
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/sched"
 )
 
 // responses are those of a model that answers as often as it likes, as the client
@@ -28,7 +28,7 @@ func (r *responses) Next(ctx context.Context, resp *infer.Response) error {
 	resp.Model, resp.Version, resp.Times = r.inside.req.Model, r.version, r.times
 	r.ended = resp.Last
 	if err != nil && ctx.Err() != nil {
-		err = left(ctx.Err())
+		err = sched.Left(ctx)
 	}
 	if err != nil && resp.Last {
 		r.failed = err
@@ -49,21 +49,13 @@ func (r *responses) Close() {
 	r.once.Do(func() {
 		r.from.Close()
 		if !r.ended {
-			r.failed = left(nil)
+			r.failed = sched.Left(context.Background())
 		}
 		now := time.Now()
 		r.times.Ran, r.times.Split = now, now
 		resp := infer.Response{Model: r.inside.req.Model, Version: r.version, Times: r.times}
 		_ = r.server.end(context.Background(), &r.inside, &resp, r.failed)
 	})
-}
-
-// left is the error of a request whose client has left, or is late.
-func left(why error) error {
-	if errors.Is(why, context.DeadlineExceeded) {
-		return &infer.Error{Code: infer.Deadline, Reason: infer.DeadlinePassed, Text: "the deadline passed before the answer was ready"}
-	}
-	return &infer.Error{Code: infer.Cancelled, Reason: infer.ClientLeft, Text: "the client cancelled the request"}
 }
 
 // one moves the first response to resp of those that a model sends which has one for
@@ -78,7 +70,7 @@ func one(ctx context.Context, resp *infer.Response) error {
 	times.Ran, times.Split = now, now
 	resp.Times = times
 	if err != nil && ctx.Err() != nil {
-		return left(ctx.Err())
+		return sched.Left(ctx)
 	}
 	if err == nil && resp.Bare {
 		err = infer.Errorf(infer.Internal, "the model sent no response to the request, expected one, because it is not decoupled")

@@ -170,20 +170,15 @@ func withRetry(err error, in time.Duration) error {
 	return detailed.Err()
 }
 
-// withCode is [withCode] with the sentences of [kserve.Worded], and in Triton's way if
-// that is asked for.
+// withCode makes err one of grpc's, unless it is one, in Triton's way if that is asked
+// for.
 func (s *service) withCode(err error) error {
-	err = kserve.Worded(err, nil)
-	if code := infer.CodeOf(err); s.opts.TritonStatus && kserve.TritonCode(code) != code {
-		return status.Error(kserve.GRPCCode(kserve.TritonCode(code)), err.Error())
-	}
-	return withCode(err)
-}
-
-// withCode makes err one of grpc's, unless it is one.
-func withCode(err error) error {
 	if _, ok := status.FromError(err); ok {
 		return err
 	}
-	return status.Error(kserve.GRPCCode(infer.CodeOf(err)), err.Error())
+	code := infer.CodeOf(err)
+	if s.opts.TritonStatus {
+		code = kserve.TritonCode(code)
+	}
+	return status.Error(kserve.GRPCCode(code), kserve.Worded(err, nil).Error())
 }

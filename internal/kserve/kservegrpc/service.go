@@ -21,7 +21,7 @@ func (s *service) desc() *grpc.ServiceDesc {
 		if m.MethodName == "ModelInfer" {
 			m.Handler = s.modelInfer()
 		} else {
-			m.Handler = withReasons(m.Handler)
+			m.Handler = s.withReasons(m.Handler)
 		}
 	}
 	d.Streams = slices.Clone(d.Streams)
@@ -31,14 +31,14 @@ func (s *service) desc() *grpc.ServiceDesc {
 	return &d
 }
 
-func withReasons(handler grpc.MethodHandler) grpc.MethodHandler {
+func (s *service) withReasons(handler grpc.MethodHandler) grpc.MethodHandler {
 	return func(srv any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
 		return handler(srv, ctx, func(message any) error {
 			m := received{message: message}
 			if err := decode(&m); err != nil {
 				return err
 			}
-			return withCode(m.err)
+			return s.withCode(m.err)
 		}, interceptor)
 	}
 }
@@ -56,7 +56,7 @@ func (s *service) modelInfer() grpc.MethodHandler {
 			return nil, err
 		}
 		if in.err != nil {
-			return nil, withCode(in.err)
+			return nil, s.withCode(in.err)
 		}
 		return interceptor(ctx, in, info, answer)
 	}

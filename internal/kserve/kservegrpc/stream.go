@@ -1,6 +1,7 @@
 package kservegrpc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -168,7 +169,7 @@ func (st *stream) finish(ctx context.Context, err error) {
 	select {
 	case <-st.last:
 	case <-ctx.Done():
-		st.end(withCode(ctx.Err()))
+		st.end(st.service.withCode(ctx.Err()))
 		return
 	}
 	st.running.Wait() // for those that are not in the order; there are no more to come
@@ -294,16 +295,13 @@ func (st *stream) run(ctx context.Context, in *request, resp *infer.Response) (e
 			err = st.service.panicked(kservepb.GRPCInferenceService_ModelStreamInfer_FullMethodName, cause)
 		}
 	}()
-	if in.err != nil {
-		return withCode(in.err)
-	}
-	if err := checkName(in); err != nil {
-		return withCode(err)
-	}
-	req, err := st.service.decode(in, st.client)
-	if err != nil {
+	if err := cmp.Or(in.err, checkName(in)); err != nil {
 		return st.service.withCode(err)
 	}
-	req.Many = true
-	return st.service.withCode(kserve.Infer(punctual(ctx), st.service.backend, req, resp))
+	req, err := st.service.decode(in, st.client)
+	if err == nil {
+		req.Many = true
+		err = kserve.Infer(punctual(ctx), st.service.backend, req, resp)
+	}
+	return st.service.withCode(err)
 }
