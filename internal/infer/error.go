@@ -1,6 +1,7 @@
 package infer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -91,7 +92,13 @@ var ErrMany = errors.New("the model answers a request as often as it likes, and 
 // than once.
 func Errorf(code Code, format string, args ...any) *Error {
 	err := fmt.Errorf(format, args...)
-	return &Error{Code: code, Text: err.Error(), Cause: err}
+	return &Error{Code: code, Text: err.Error(), Cause: cmp.Or(errors.Unwrap(err), err)}
+}
+
+// Because sets the reason of e, and what it is about, and returns e.
+func (e *Error) Because(r Reason, model, version string) *Error {
+	e.Reason, e.Model, e.Version = r, model, version
+	return e
 }
 
 func (e *Error) Error() string { return e.Text }

@@ -4,6 +4,7 @@
 package infer
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -129,9 +130,4 @@ type Timeline struct {
 }
 
 // IDOrUnknown returns the request's id as error texts quote it.
-func (r *Request) IDOrUnknown() string {
-	if r.ID == "" {
-		return "<id_unknown>"
-	}
-	return r.ID
-}
+func (r *Request) IDOrUnknown() string { return cmp.Or(r.ID, "<id_unknown>") }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -123,7 +122,7 @@ func (r *Repository) refuse(m *model, err error) error {
 	if code == infer.Internal {
 		code = infer.Invalid // it is about what the client wants to have loaded
 	}
-	return &infer.Error{Code: code, Reason: infer.LoadRefused, Model: m.name, Text: fmt.Sprintf("model %q cannot be loaded: %v", m.name, err), Cause: err}
+	return infer.Errorf(code, "model %q cannot be loaded: %w", m.name, err).Because(infer.LoadRefused, m.name, "")
 }
 
 // replace lets the loaded versions serve, and drains those whose place they take.

@@ -155,21 +155,12 @@ func (m *model) index(name string, serving []*Version, ready bool) []Entry {
 	return lines
 }
 
-// knows reports whether the model has or had a version.
-func (m *model) knows(version string) bool {
-	n, err := strconv.ParseInt(version, 10, 64)
-	_, known := m.states[n]
-	return err == nil && known
-}
-
 // notAllowed answers clients that want to change which models are loaded where
 // that is not theirs to say.
 func (r *Repository) notAllowed() error {
 	if r.opts.Mode == Explicit {
 		return nil
 	}
-	return &infer.Error{
-		Code: infer.Unavailable, Reason: infer.LoadNotAllowed,
-		Text: "clients cannot load or unload models of this server; start it with --model-control-mode=explicit",
-	}
+	return infer.Errorf(infer.Unavailable, "clients cannot load or unload models of this server; start it with --model-control-mode=explicit").
+		Because(infer.LoadNotAllowed, "", "")
 }

@@ -58,10 +58,7 @@ func failed(name string, version int64, err error) error {
 	if code == infer.Internal || code == infer.NotFound {
 		code = infer.Invalid // it is about the files that the client wants to have loaded
 	}
-	return &infer.Error{
-		Code: code, Reason: infer.LoadFailed, Model: name, Version: strconv.FormatInt(version, 10),
-		Text: fmt.Sprintf("version %d of model %q cannot be loaded: %v", version, name, err), Cause: err,
-	}
+	return infer.Errorf(code, "version %d of model %q cannot be loaded: %w", version, name, err).Because(infer.LoadFailed, name, strconv.FormatInt(version, 10))
 }
 
 // note sets the states of versions, except that those which serve stay ready.

@@ -38,7 +38,7 @@ func (o Override) stamp() stamp {
 // The caller removes it if the error is nil.
 func (o Override) unpack(name string) (f *found, err error) {
 	if o.Config == "" {
-		return nil, &infer.Error{Code: infer.Invalid, Reason: infer.ConfigMissing, Model: name, Text: "files of a model were sent without a configuration"}
+		return nil, infer.Errorf(infer.Invalid, "files of a model were sent without a configuration").Because(infer.ConfigMissing, name, "")
 	}
 	dir, err := os.MkdirTemp("", "shoal-")
 	if err != nil {

@@ -17,7 +17,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -247,21 +246,20 @@ func (r *Repository) Find(name, version string) (*Version, error) {
 func (r *Repository) missing(name, version string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	err := &infer.Error{Code: infer.NotFound, Model: name, Version: version}
 	m := r.models[name]
 	switch {
 	case m == nil:
-		err.Reason, err.Text = infer.UnknownModel, fmt.Sprintf("there is no model %q", name)
+		return infer.Errorf(infer.NotFound, "there is no model %q", name).Because(infer.UnknownModel, name, version)
 	case version == "" && m.loading():
-		err.Code, err.Reason, err.Text = infer.Unavailable, infer.ModelLoading, fmt.Sprintf("model %q is being loaded", name)
+		return infer.Errorf(infer.Unavailable, "model %q is being loaded", name).Because(infer.ModelLoading, name, "")
 	case version == "":
-		err.Reason, err.Text = infer.NoVersionServes, fmt.Sprintf("no version of model %q is loaded", name)
-	case m.knows(version):
-		err.Code, err.Reason, err.Text = infer.Unavailable, infer.VersionNotReady, fmt.Sprintf("version %s of model %q is not ready", version, name)
-	default:
-		err.Reason, err.Text = infer.UnknownVersion, fmt.Sprintf("model %q has no version %q", name, version)
+		return infer.Errorf(infer.NotFound, "no version of model %q is loaded", name).Because(infer.NoVersionServes, name, "")
 	}
-	return err
+	n, err := strconv.ParseInt(version, 10, 64)
+	if _, known := m.states[n]; err != nil || !known {
+		return infer.Errorf(infer.NotFound, "model %q has no version %q", name, version).Because(infer.UnknownVersion, name, version)
+	}
+	return infer.Errorf(infer.Unavailable, "version %s of model %q is not ready", version, name).Because(infer.VersionNotReady, name, version)
 }
 
 // Versions returns those of a model that serve, ascending.

@@ -81,10 +81,7 @@ func newWish(f *found, with Override) (*wish, error) {
 	if len(served) == 0 {
 		slices.Sort(all)
 		cause := fmt.Errorf("found %v in %s, expected a directory such as %s", all, f.dir, filepath.Join(f.dir, "1"))
-		return nil, &infer.Error{
-			Code: infer.Invalid, Reason: infer.NoVersionAvailable, Model: f.name,
-			Text: fmt.Sprintf("the model has no version that its version policy selects: %v", cause), Cause: cause,
-		}
+		return nil, infer.Errorf(infer.Invalid, "the model has no version that its version policy selects: %w", cause).Because(infer.NoVersionAvailable, f.name, "")
 	}
 	for _, n := range served {
 		w.versions[n] = f.versions[n] + f.config*31 + with.stamp()
