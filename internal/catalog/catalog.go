@@ -4,8 +4,10 @@ package catalog
 
 import (
 	"io/fs"
+	"slices"
 
 	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/modelconfig"
 	"github.com/shoal-serving/shoal/internal/stats"
 	"github.com/shoal-serving/shoal/tensor"
 )
@@ -26,6 +28,22 @@ type Tensor struct {
 	Name  string
 	Type  tensor.Type
 	Shape []int64
+}
+
+// Describe returns the metadata of a model whose configuration is cfg.
+func Describe(cfg *modelconfig.Config, versions ...string) *Metadata {
+	return &Metadata{Name: cfg.Name, Versions: versions, Platform: cfg.Backend, Inputs: tensors(cfg, cfg.Inputs), Outputs: tensors(cfg, cfg.Outputs)}
+}
+
+func tensors(cfg *modelconfig.Config, specs []modelconfig.Tensor) []Tensor {
+	all := make([]Tensor, len(specs))
+	for i, spec := range specs {
+		all[i] = Tensor{Name: spec.Name, Type: spec.Type, Shape: slices.Clone(spec.Dims)}
+		if cfg.MaxBatchSize > 0 {
+			all[i].Shape = slices.Insert(all[i].Shape, 0, -1)
+		}
+	}
+	return all
 }
 
 // Statistics are what was counted for one version of a model.

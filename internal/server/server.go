@@ -16,7 +16,6 @@ import (
 	"github.com/shoal-serving/shoal/internal/catalog"
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/infer"
-	"github.com/shoal-serving/shoal/internal/modelconfig"
 	"github.com/shoal-serving/shoal/internal/repository"
 	"github.com/shoal-serving/shoal/internal/sched"
 	"github.com/shoal-serving/shoal/tensor"
@@ -210,22 +209,9 @@ func (s *Server) Model(model, version string) (*catalog.Metadata, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &catalog.Metadata{Name: model, Platform: v.Config.Backend}
+	var versions []string
 	for _, v := range s.models.Versions(model) {
-		m.Versions = append(m.Versions, strconv.FormatInt(v.Number, 10))
+		versions = append(versions, strconv.FormatInt(v.Number, 10))
 	}
-	m.Inputs = describe(v.Config, v.Config.Inputs)
-	m.Outputs = describe(v.Config, v.Config.Outputs)
-	return m, nil
-}
-
-func describe(cfg *modelconfig.Config, specs []modelconfig.Tensor) []catalog.Tensor {
-	all := make([]catalog.Tensor, len(specs))
-	for i, spec := range specs {
-		all[i] = catalog.Tensor{Name: spec.Name, Type: spec.Type, Shape: slices.Clone(spec.Dims)}
-		if cfg.MaxBatchSize > 0 {
-			all[i].Shape = slices.Insert(all[i].Shape, 0, -1)
-		}
-	}
-	return all
+	return catalog.Describe(v.Config, versions...), nil
 }

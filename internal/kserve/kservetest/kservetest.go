@@ -172,13 +172,7 @@ func (s *Server) Model(model, version string) (*catalog.Metadata, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &catalog.Metadata{
-		Name:     c.Name,
-		Versions: []string{"1"},
-		Platform: c.Backend,
-		Inputs:   describe(c, c.Inputs),
-		Outputs:  describe(c, c.Outputs),
-	}, nil
+	return catalog.Describe(c, "1"), nil
 }
 
 // Config is part of [kserve.Catalog].
@@ -231,30 +225,16 @@ func (s *Server) Unload(_ context.Context, model string, opts catalog.UnloadOpti
 	return s.Unloading(model, opts)
 }
 
-func describe(c *modelconfig.Config, tensors []modelconfig.Tensor) []catalog.Tensor {
-	var described []catalog.Tensor
-	for _, t := range tensors {
-		shape := t.Dims
-		if c.MaxBatchSize > 0 {
-			shape = append([]int64{-1}, shape...)
-		}
-		described = append(described, catalog.Tensor{Name: t.Name, Type: t.Type, Shape: shape})
-	}
-	return described
-}
-
 func (s *Server) find(model, version string) (*modelconfig.Config, error) {
 	c, ok := s.models[model]
-	missing := &infer.Error{Code: infer.NotFound, Model: model, Version: version, Text: "missing"}
+	missing := infer.Errorf(infer.NotFound, "not found")
 	switch {
 	case slices.Contains(s.Unloaded, model):
-		missing.Reason = infer.NoVersionServes
+		return nil, missing.Because(infer.NoVersionServes, model, version)
 	case !ok:
-		missing.Reason = infer.UnknownModel
+		return nil, missing.Because(infer.UnknownModel, model, version)
 	case version != "" && version != "1":
-		missing.Reason = infer.UnknownVersion
-	default:
-		return c, nil
+		return nil, missing.Because(infer.UnknownVersion, model, version)
 	}
-	return nil, missing
+	return c, nil
 }
