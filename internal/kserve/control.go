@@ -32,11 +32,6 @@ func UnknownUnloadParameter(name string) error {
 	return infer.Errorf(infer.Invalid, "found parameter '%s', expected '%s'", name, UnloadDependentsParameter)
 }
 
-// NoRepositoryName answers a client that names one of several repositories.
-func NoRepositoryName() error {
-	return infer.Errorf(infer.Unsupported, "'repository_name' specification is not supported")
-}
-
 // DecodeIndex reads the body of an HTTP request for the index: whether only
 // what is ready is asked for. An empty body asks for all. The limits of the three
 // functions have their defaults already.

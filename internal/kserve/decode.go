@@ -202,21 +202,17 @@ func (d *decoder) parameter(name []byte) (err error) {
 }
 
 func (d *decoder) parameterValue(kind ParameterKind, name string) (any, error) {
-	quoted := d.json.PeekKind() == '"'
+	found := d.json.PeekKind()
 	switch {
 	case kind == ReservedParameter:
 		return nil, infer.Errorf(infer.Invalid, "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified.")
-	case kind == BoolParameter:
-		return d.bool(name)
-	case kind == UintParameter || kind == SequenceParameter && !quoted:
+	case kind == UintParameter || kind == SequenceParameter && found != '"':
 		return d.uint(name)
-	case quoted:
-		return d.string(name)
-	}
-	switch d.json.PeekKind() {
-	case 't', 'f':
+	case kind == BoolParameter || found == 't' || found == 'f':
 		return d.bool(name)
-	case '0':
+	case found == '"':
+		return d.string(name)
+	case found == '0':
 		return d.number()
 	}
 	return nil, d.skip() // what no parameter can be is left out

@@ -67,24 +67,13 @@ func (s LogSettings) With(c LogChange) (LogSettings, error) {
 	return s, nil
 }
 
-// NoLogFile answers a client that wants the log to go elsewhere. It could have
-// any file of the server's written to.
-func NoLogFile() error {
-	return infer.Errorf(infer.Unsupported, "log file location can not be updated through network protocol")
-}
-
-// NoLogging answers clients of a server whose log is not theirs to see.
-func NoLogging() error {
-	return infer.Errorf(infer.Unsupported, "log settings are not served here")
-}
-
 // DecodeLogChange reads the body of an HTTP request that changes log settings. As
 // in Triton, members that are not known are let pass.
 func DecodeLogChange(body []byte, limits *Limits) (c LogChange, err error) {
 	err = decodeMembers(body, limits, func(d *document, name string) error {
 		switch name {
 		case LogFile:
-			return NoLogFile()
+			return ErrLogFile
 		case LogInfo:
 			return pointTo(&c.Info, name, d.bool)
 		case LogWarning:

@@ -58,13 +58,11 @@ func NoRegionStatus(kind, region string) error {
 	return infer.Errorf(infer.NotFound, "Unable to find %s shared memory region: '%s'", kind, region)
 }
 
-// NoSharedMemory answers a client that wants to share memory with the server, or
-// to end that.
-func NoSharedMemory() error {
-	return infer.Errorf(infer.Unsupported, "Client shared memory is disabled. Send tensors in the request instead.")
-}
-
-// NoGenerate answers a client that wants text generated.
-func NoGenerate() error {
-	return infer.Errorf(infer.Unsupported, "generate is not supported. Send tensors to infer instead.")
-}
+// What the server does not do, for clients that ask for it.
+var (
+	ErrSharedMemory   = infer.Errorf(infer.Unsupported, "Client shared memory is disabled. Send tensors in the request instead.")
+	ErrGenerate       = infer.Errorf(infer.Unsupported, "generate is not supported. Send tensors to infer instead.")
+	ErrRepositoryName = infer.Errorf(infer.Unsupported, "'repository_name' specification is not supported")
+	ErrLogging        = infer.Errorf(infer.Unsupported, "log settings are not served here")
+	ErrLogFile        = infer.Errorf(infer.Unsupported, "log file location can not be updated through network protocol") // it could be any file of the server's
+)

@@ -17,8 +17,9 @@ import (
 // answer runs a model once. in stays the caller's.
 func (s *service) answer(ctx context.Context, in *request) (any, error) {
 	resp := kserve.GetResponse()
-	req, err := s.decode(in, clientOf(ctx))
+	req, err := in.decode(&s.opts.Limits)
 	if err == nil {
+		req.Client = clientOf(ctx)
 		err = kserve.Infer(punctual(ctx), s.backend, req, resp)
 	}
 	if errors.Is(err, infer.ErrMany) {
@@ -29,16 +30,6 @@ func (s *service) answer(ctx context.Context, in *request) (any, error) {
 		return nil, err
 	}
 	return &answer{model: resp.Model, version: resp.Version, id: in.GetId(), response: resp}, nil
-}
-
-// decode makes of a message what the backend is asked. in stays the caller's.
-func (s *service) decode(in *request, client uint64) (*infer.Request, error) {
-	req, err := in.decode(&s.opts.Limits)
-	if err != nil {
-		return nil, err
-	}
-	req.Memory, req.Client = in.memory, client
-	return req, nil
 }
 
 // headStart is how long before its deadline a call is answered, or a tenth of the
@@ -77,7 +68,7 @@ func clientOf(ctx context.Context) uint64 {
 // Its inputs are views of the message, and of the memory that the message's raw contents
 // are in.
 func (r *request) decode(limits *kserve.Limits) (*infer.Request, error) {
-	r.asked = infer.Request{Model: r.GetModelName(), Version: r.GetModelVersion(), ID: r.GetId(), Inputs: r.room.tensors[:0]}
+	r.asked = infer.Request{Model: r.GetModelName(), Version: r.GetModelVersion(), ID: r.GetId(), Inputs: r.room.tensors[:0], Memory: r.memory}
 	req := &r.asked
 	if err := checkVersion(req.Version); err != nil {
 		return nil, err

@@ -115,7 +115,7 @@ func (s *service) intercept(ctx context.Context, req any, info *grpc.UnaryServer
 			err = s.panicked(info.FullMethod, cause)
 		}
 	}()
-	if err := checkName(req); err != nil {
+	if err := checkNames(req); err != nil {
 		return nil, s.fail(ctx, err)
 	}
 	resp, err = handler(ctx, req)
@@ -129,9 +129,9 @@ func (s *service) panicked(method string, cause any) error {
 	return status.Error(codes.Internal, "internal error")
 }
 
-// checkName looks at the name of a model before anything else does. None is for
-// the method to judge.
-func checkName(req any) error {
+// checkNames looks at the model, the version and the repository that a message names
+// before anything else does. None is for the method to judge.
+func checkNames(req any) error {
 	var name string
 	switch req := req.(type) {
 	case *kservepb.SystemSharedMemoryStatusRequest, *kservepb.SystemSharedMemoryRegisterRequest, *kservepb.SystemSharedMemoryUnregisterRequest,
@@ -142,10 +142,18 @@ func checkName(req any) error {
 	case interface{ GetName() string }:
 		name = req.GetName()
 	}
-	if name == "" {
-		return nil
+	if name != "" {
+		if err := kserve.CheckName(name); err != nil {
+			return err
+		}
 	}
-	return kserve.CheckName(name)
+	if m, ok := req.(interface{ GetRepositoryName() string }); ok && m.GetRepositoryName() != "" {
+		return kserve.ErrRepositoryName
+	}
+	if m, ok := req.(interface{ GetVersion() string }); ok {
+		return checkVersion(m.GetVersion())
+	}
+	return nil
 }
 
 // fail makes err one of grpc's, unless it is one. When to come back is told twice: in

@@ -18,9 +18,6 @@ func (s *service) ServerReady(context.Context, *kservepb.ServerReadyRequest) (*k
 }
 
 func (s *service) ModelReady(_ context.Context, in *kservepb.ModelReadyRequest) (*kservepb.ModelReadyResponse, error) {
-	if err := checkVersion(in.GetVersion()); err != nil {
-		return nil, err
-	}
 	return &kservepb.ModelReadyResponse{Ready: s.catalog.ModelReady(in.GetName(), in.GetVersion())}, nil
 }
 
@@ -29,9 +26,6 @@ func (s *service) ServerMetadata(context.Context, *kservepb.ServerMetadataReques
 }
 
 func (s *service) ModelMetadata(_ context.Context, in *kservepb.ModelMetadataRequest) (*kservepb.ModelMetadataResponse, error) {
-	if err := checkVersion(in.GetVersion()); err != nil {
-		return nil, err
-	}
 	m, err := s.catalog.Model(in.GetName(), in.GetVersion())
 	if err != nil {
 		return nil, err

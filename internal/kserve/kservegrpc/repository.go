@@ -12,9 +12,6 @@ import (
 )
 
 func (s *service) RepositoryIndex(_ context.Context, in *kservepb.RepositoryIndexRequest) (*kservepb.RepositoryIndexResponse, error) {
-	if in.GetRepositoryName() != "" {
-		return nil, kserve.NoRepositoryName()
-	}
 	out := &kservepb.RepositoryIndexResponse{}
 	for _, e := range s.control.Index(in.GetReady()) {
 		out.Models = append(out.Models, &kservepb.RepositoryIndexResponse_ModelIndex{
@@ -25,9 +22,6 @@ func (s *service) RepositoryIndex(_ context.Context, in *kservepb.RepositoryInde
 }
 
 func (s *service) RepositoryModelLoad(ctx context.Context, in *kservepb.RepositoryModelLoadRequest) (*kservepb.RepositoryModelLoadResponse, error) {
-	if in.GetRepositoryName() != "" {
-		return nil, kserve.NoRepositoryName()
-	}
 	opts, err := loadOptions(in.GetParameters())
 	if err != nil {
 		return nil, err
@@ -39,9 +33,6 @@ func (s *service) RepositoryModelLoad(ctx context.Context, in *kservepb.Reposito
 }
 
 func (s *service) RepositoryModelUnload(ctx context.Context, in *kservepb.RepositoryModelUnloadRequest) (*kservepb.RepositoryModelUnloadResponse, error) {
-	if in.GetRepositoryName() != "" {
-		return nil, kserve.NoRepositoryName()
-	}
 	opts, err := unloadOptions(in.GetParameters())
 	if err != nil {
 		return nil, err

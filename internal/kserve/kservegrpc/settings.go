@@ -29,7 +29,7 @@ func (s *service) TraceSetting(_ context.Context, in *kservepb.TraceSettingReque
 
 func (s *service) LogSettings(_ context.Context, in *kservepb.LogSettingsRequest) (*kservepb.LogSettingsResponse, error) {
 	if s.opts.Logging == nil {
-		return nil, kserve.NoLogging()
+		return nil, kserve.ErrLogging
 	}
 	change, err := logChange(in.GetSettings())
 	if err != nil {
@@ -55,7 +55,7 @@ func logChange(settings map[string]*kservepb.LogSettingsRequest_SettingValue) (c
 	for _, name := range slices.Sorted(maps.Keys(settings)) {
 		switch name {
 		case kserve.LogFile:
-			err = kserve.NoLogFile()
+			err = kserve.ErrLogFile
 		case kserve.LogInfo:
 			c.Info, err = boolSetting(name, settings[name])
 		case kserve.LogWarning:

@@ -18,11 +18,11 @@ func (s *service) SystemSharedMemoryStatus(_ context.Context, in *kservepb.Syste
 }
 
 func (s *service) SystemSharedMemoryRegister(context.Context, *kservepb.SystemSharedMemoryRegisterRequest) (*kservepb.SystemSharedMemoryRegisterResponse, error) {
-	return nil, kserve.NoSharedMemory()
+	return nil, kserve.ErrSharedMemory
 }
 
 func (s *service) SystemSharedMemoryUnregister(context.Context, *kservepb.SystemSharedMemoryUnregisterRequest) (*kservepb.SystemSharedMemoryUnregisterResponse, error) {
-	return nil, kserve.NoSharedMemory()
+	return nil, kserve.ErrSharedMemory
 }
 
 func (s *service) CudaSharedMemoryStatus(_ context.Context, in *kservepb.CudaSharedMemoryStatusRequest) (*kservepb.CudaSharedMemoryStatusResponse, error) {
@@ -33,9 +33,9 @@ func (s *service) CudaSharedMemoryStatus(_ context.Context, in *kservepb.CudaSha
 }
 
 func (s *service) CudaSharedMemoryRegister(context.Context, *kservepb.CudaSharedMemoryRegisterRequest) (*kservepb.CudaSharedMemoryRegisterResponse, error) {
-	return nil, kserve.NoSharedMemory()
+	return nil, kserve.ErrSharedMemory
 }
 
 func (s *service) CudaSharedMemoryUnregister(context.Context, *kservepb.CudaSharedMemoryUnregisterRequest) (*kservepb.CudaSharedMemoryUnregisterResponse, error) {
-	return nil, kserve.NoSharedMemory()
+	return nil, kserve.ErrSharedMemory
 }

@@ -8,9 +8,6 @@ import (
 )
 
 func (s *service) ModelConfig(_ context.Context, in *kservepb.ModelConfigRequest) (*kservepb.ModelConfigResponse, error) {
-	if err := checkVersion(in.GetVersion()); err != nil {
-		return nil, err
-	}
 	config, err := s.catalog.Config(in.GetName(), in.GetVersion())
 	if err != nil {
 		return nil, err
@@ -19,8 +16,5 @@ func (s *service) ModelConfig(_ context.Context, in *kservepb.ModelConfigRequest
 }
 
 func (s *service) ModelStatistics(_ context.Context, in *kservepb.ModelStatisticsRequest) (*kservepb.ModelStatisticsResponse, error) {
-	if err := checkVersion(in.GetVersion()); err != nil {
-		return nil, err
-	}
 	return kserve.Statistics(s.catalog, in.GetName(), in.GetVersion())
 }

@@ -295,12 +295,12 @@ func (st *stream) run(ctx context.Context, in *request, resp *infer.Response) (e
 			err = st.service.panicked(kservepb.GRPCInferenceService_ModelStreamInfer_FullMethodName, cause)
 		}
 	}()
-	if err := cmp.Or(in.err, checkName(in)); err != nil {
+	if err := cmp.Or(in.err, checkNames(in)); err != nil {
 		return st.service.withCode(err)
 	}
-	req, err := st.service.decode(in, st.client)
+	req, err := in.decode(&st.service.opts.Limits)
 	if err == nil {
-		req.Many = true
+		req.Client, req.Many = st.client, true
 		err = kserve.Infer(punctual(ctx), st.service.backend, req, resp)
 	}
 	return st.service.withCode(err)

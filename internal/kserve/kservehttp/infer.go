@@ -74,7 +74,7 @@ func (h *handler) generate(_ http.ResponseWriter, r *http.Request) error {
 	if _, err := h.catalog.Model(r.PathValue("model"), r.PathValue("version")); err != nil {
 		return err
 	}
-	return kserve.NoGenerate()
+	return kserve.ErrGenerate
 }
 
 // scratch is memory for the JSON part of answers.

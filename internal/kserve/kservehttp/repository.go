@@ -19,7 +19,7 @@ func (h *handler) handleRepository() {
 	}
 }
 
-func namedRepository(http.ResponseWriter, *http.Request) error { return kserve.NoRepositoryName() }
+func namedRepository(http.ResponseWriter, *http.Request) error { return kserve.ErrRepositoryName }
 
 type indexEntry struct {
 	Name    string `json:"name"`

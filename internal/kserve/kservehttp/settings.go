@@ -66,7 +66,7 @@ func (h *handler) changeLog(w http.ResponseWriter, r *http.Request) error {
 
 func (h *handler) sendLog(w http.ResponseWriter, change kserve.LogChange) error {
 	if h.opts.Logging == nil {
-		return kserve.NoLogging()
+		return kserve.ErrLogging
 	}
 	s, err := h.opts.Logging.ChangeLog(change)
 	if err != nil {

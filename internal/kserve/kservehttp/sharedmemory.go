@@ -25,4 +25,4 @@ func (h *handler) handleSharedMemory() {
 	}
 }
 
-func noSharedMemory(http.ResponseWriter, *http.Request) error { return kserve.NoSharedMemory() }
+func noSharedMemory(http.ResponseWriter, *http.Request) error { return kserve.ErrSharedMemory }
