@@ -2,6 +2,7 @@ package kserve
 
 import (
 	"context"
+	"sync"
 
 	"github.com/shoal-serving/shoal/internal/catalog"
 	"github.com/shoal-serving/shoal/internal/explain"
@@ -18,6 +19,21 @@ type Backend interface {
 	// see there.
 	Infer(ctx context.Context, req *infer.Request, resp *infer.Response) error
 }
+
+// Infer runs req with backend. Its errors have the sentences of [Worded].
+func Infer(ctx context.Context, backend Backend, req *infer.Request, resp *infer.Response) error {
+	return Worded(backend.Infer(ctx, req, resp), req)
+}
+
+var responses = sync.Pool{New: func() any { return new(infer.Response) }}
+
+// GetResponse returns a response for one request. It may have been another's: Infer sets
+// what it says. The caller gives it back with [PutResponse].
+func GetResponse() *infer.Response { return responses.Get().(*infer.Response) }
+
+// PutResponse takes back a response that was released, or that Infer returned an error
+// for.
+func PutResponse(resp *infer.Response) { responses.Put(resp) }
 
 // A Catalog tells which models there are, whether they can be asked, and what
 // they have done.

@@ -26,9 +26,8 @@ func (c *Classes) AddOutput(req *infer.Request, name string, classes uint64) {
 	if classes > 0 && !slices.Contains(req.Outputs, name) {
 		if *c == nil {
 			*c = Classes{}
-			req.Convert = c.convert
 		}
-		(*c)[name] = classes
+		(*c)[name], req.Convert = classes, c.convert
 	}
 	req.Outputs = append(req.Outputs, name)
 }

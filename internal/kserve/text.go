@@ -1,18 +1,13 @@
 package kserve
 
 import (
-	"context"
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/shoal-serving/shoal/internal/infer"
 )
-
-// Infer runs req with backend. Its errors have the sentences of [Worded].
-func Infer(ctx context.Context, backend Backend, req *infer.Request, resp *infer.Response) error {
-	return Worded(backend.Infer(ctx, req, resp), req)
-}
 
 // Worded returns err with the sentence that clients of Triton know for its reason, if
 // there is one. Clients look for these sentences, so they do not change. The code, the
@@ -59,8 +54,6 @@ func sentence(e *infer.Error, req *infer.Request) string {
 	if !strings.Contains(format, "%") {
 		return format
 	}
-	if req == nil {
-		req = &infer.Request{}
-	}
+	req = cmp.Or(req, &infer.Request{})
 	return fmt.Sprintf(format, e.Model, e.Version, Worded(e.Cause, nil), req.IDOrUnknown(), req.Rows)
 }
