@@ -1,5 +1,6 @@
-// Package catalog is what a server says of its models: plain values, which protocols
-// write in their own form. It knows no protocol and no model.
+// Package catalog describes the models of a server in plain values: metadata, index,
+// statistics, and the options of a load. Servers return them, and each protocol converts
+// them to its own messages. It knows no protocol.
 package catalog
 
 import (

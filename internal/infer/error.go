@@ -35,13 +35,13 @@ const Codes = len(codeNames)
 
 func (c Code) String() string { return codeNames[c] }
 
-// A Reason says which rule of the server a request or a load ran into. A protocol
-// whose clients know a sentence for it uses that sentence instead of [Error.Text].
+// A Reason says why the server refused a request or a load. Where clients of a protocol
+// expect a certain sentence for a reason, that protocol replaces [Error.Text] with it.
 type Reason uint8
 
 // The closed set of reasons.
 const (
-	Unspecified Reason = iota // the text of the error is for all protocols
+	Unspecified Reason = iota // every protocol sends the text of the error
 
 	// A model or a version cannot be used.
 	UnknownModel    // the repository has no such model
@@ -81,7 +81,7 @@ type Error struct {
 	// Overloaded, Late and Unavailable. Zero means unknown.
 	RetryAfter time.Duration
 
-	Cause error // what the error was made from; nil if nothing
+	Cause error // the wrapped error; nil if there is none
 }
 
 // ErrMany is in the chain of the error that a request gets which takes one response,

@@ -20,19 +20,19 @@ type Backend interface {
 	Infer(ctx context.Context, req *infer.Request, resp *infer.Response) error
 }
 
-// Infer runs req with backend. Its errors have the sentences of [Worded].
+// Infer runs req with backend and words its error; see [Worded].
 func Infer(ctx context.Context, backend Backend, req *infer.Request, resp *infer.Response) error {
 	return Worded(backend.Infer(ctx, req, resp), req)
 }
 
 var responses = sync.Pool{New: func() any { return new(infer.Response) }}
 
-// GetResponse returns a response for one request. It may have been another's: Infer sets
-// what it says. The caller gives it back with [PutResponse].
+// GetResponse returns a pooled response for one request. Infer overwrites what an earlier
+// request left in it. The caller returns it with [PutResponse].
 func GetResponse() *infer.Response { return responses.Get().(*infer.Response) }
 
-// PutResponse takes back a response that was released, or that Infer returned an error
-// for.
+// PutResponse returns resp to the pool. The caller has released it, unless Infer
+// returned an error.
 func PutResponse(resp *infer.Response) { responses.Put(resp) }
 
 // A Catalog tells which models there are, whether they can be asked, and what

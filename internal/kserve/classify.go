@@ -16,12 +16,12 @@ import (
 // Triton.
 const mostRanked = 1_000_000
 
-// Classes says how many classes a request asks for in the place of an output, by the
-// name of the output. The zero Classes asks for none.
+// Classes is the number of classes that a request asks for instead of an output, by the
+// name of the output. The zero value asks for none.
 type Classes map[string]uint64
 
-// AddOutput adds an output that req asks for, with so many classes in its place, or as
-// it is if that is 0. Of an output that is added twice the first counts.
+// AddOutput adds the output name to req. If classes is not 0, the response has that many
+// classes in its place. If an output is added twice, the first call counts.
 func (c *Classes) AddOutput(req *infer.Request, name string, classes uint64) {
 	if classes > 0 && !slices.Contains(req.Outputs, name) {
 		if *c == nil {
@@ -32,10 +32,10 @@ func (c *Classes) AddOutput(req *infer.Request, name string, classes uint64) {
 	req.Outputs = append(req.Outputs, name)
 }
 
-// convert is [infer.Request.Convert]. A class is "value:index", or "value:index:label"
-// if there is a label for that index; each row has those of its largest elements.
+// convert implements [infer.Request.Convert]. It replaces each row of an output with its
+// largest elements, as "value:index", or "value:index:label" if the index has a label.
 //
-// The classes are left to the garbage collector; the memory of resp stays what it is.
+// The classes are left to the garbage collector; resp.Memory does not change.
 func (c Classes) convert(resp *infer.Response, batched bool, labels map[string][]string) error {
 	for i := range resp.Outputs {
 		out := &resp.Outputs[i]

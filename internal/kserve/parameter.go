@@ -6,7 +6,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/infer"
 )
 
-// A ParameterKind says what the value of a parameter is read as.
+// A ParameterKind is the type that SetParameter needs the value of a parameter in.
 type ParameterKind uint8
 
 // The kinds of parameters.
@@ -28,9 +28,9 @@ var sequenceFlags = map[string]uint32{"sequence_start": infer.SequenceStart, "se
 // maxSequenceName is the most bytes of the name of a sequence, as in Triton.
 const maxSequenceName = 128
 
-// SetParameter sets a parameter of a request. Names that the protocol does not define are
-// for models that look at them, except those that begin with triton_. read returns the
-// value as what the kind says; its errors are in the words of its protocol.
+// SetParameter sets a parameter of a request. It passes parameters that the protocol does
+// not define on to the model, except those whose names begin with triton_. read returns
+// the value in the type of the given kind, or an error in the words of its protocol.
 func SetParameter(req *infer.Request, name string, read func(ParameterKind) (any, error)) error {
 	kind := parameterKinds[name]
 	if strings.HasPrefix(name, "triton_") {

@@ -58,11 +58,11 @@ func NoRegionStatus(kind, region string) error {
 	return infer.Errorf(infer.NotFound, "Unable to find %s shared memory region: '%s'", kind, region)
 }
 
-// What the server does not do, for clients that ask for it.
+// Errors for features of the protocol that are not supported.
 var (
 	ErrSharedMemory   = infer.Errorf(infer.Unsupported, "Client shared memory is disabled. Send tensors in the request instead.")
 	ErrGenerate       = infer.Errorf(infer.Unsupported, "generate is not supported. Send tensors to infer instead.")
 	ErrRepositoryName = infer.Errorf(infer.Unsupported, "'repository_name' specification is not supported")
 	ErrLogging        = infer.Errorf(infer.Unsupported, "log settings are not served here")
-	ErrLogFile        = infer.Errorf(infer.Unsupported, "log file location can not be updated through network protocol") // it could be any file of the server's
+	ErrLogFile        = infer.Errorf(infer.Unsupported, "log file location can not be updated through network protocol") // a client could have any file overwritten
 )

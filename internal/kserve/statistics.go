@@ -8,8 +8,8 @@ import (
 	"github.com/shoal-serving/shoal/internal/stats"
 )
 
-// Statistics returns what c has counted for the versions that are named, as both
-// protocols send it: model "" means all models, version "" all its versions.
+// Statistics returns the counters of c for the named versions, as HTTP and gRPC send
+// them. Model "" means all models, version "" all versions of the model.
 func Statistics(c Catalog, model, version string) (*kservepb.ModelStatisticsResponse, error) {
 	counted := c.Statistics(model, version)
 	switch {
@@ -26,29 +26,28 @@ func Statistics(c Catalog, model, version string) (*kservepb.ModelStatisticsResp
 	return all, nil
 }
 
-// statistics has every duration of the inference statistics, also where nothing was
-// counted: clients expect them.
+// statistics converts the counters of one version. It sets every duration of the
+// inference statistics, also those without a count, because clients expect them.
 func statistics(s *catalog.Statistics) *kservepb.ModelStatistics {
-	counted := &s.Counted
 	m := &kservepb.ModelStatistics{
 		Name: s.Model, Version: s.Version,
-		InferenceCount: counted.Rows, ExecutionCount: counted.Runs,
+		InferenceCount: s.Counted.Rows, ExecutionCount: s.Counted.Runs,
 		InferenceStats: &kservepb.InferStatistics{
-			Success:       duration(counted.Success),
-			Fail:          duration(counted.Fail),
-			Queue:         duration(counted.Queue),
-			ComputeInput:  duration(counted.Input),
-			ComputeInfer:  duration(counted.Infer),
-			ComputeOutput: duration(counted.Output),
+			Success:       duration(s.Counted.Success),
+			Fail:          duration(s.Counted.Fail),
+			Queue:         duration(s.Counted.Queue),
+			ComputeInput:  duration(s.Counted.Input),
+			ComputeInfer:  duration(s.Counted.Infer),
+			ComputeOutput: duration(s.Counted.Output),
 			CacheHit:      &kservepb.StatisticDuration{},
 			CacheMiss:     &kservepb.StatisticDuration{},
 		},
 		CloseStats: map[string]uint64{},
 	}
-	if !counted.Last.IsZero() {
-		m.LastInference = uint64(counted.Last.UnixMilli())
+	if !s.Counted.Last.IsZero() {
+		m.LastInference = uint64(s.Counted.Last.UnixMilli())
 	}
-	for _, size := range counted.Sizes {
+	for _, size := range s.Counted.Sizes {
 		m.BatchStats = append(m.BatchStats, &kservepb.InferBatchStatistics{
 			BatchSize:     uint64(size.Rows),
 			ComputeInput:  duration(size.Input),
@@ -56,7 +55,7 @@ func statistics(s *catalog.Statistics) *kservepb.ModelStatistics {
 			ComputeOutput: duration(size.Output),
 		})
 	}
-	for reason, n := range counted.Closed {
+	for reason, n := range s.Counted.Closed {
 		if n > 0 {
 			m.CloseStats[batching.Reason(reason).String()] = n
 		}

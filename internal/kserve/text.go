@@ -9,22 +9,21 @@ import (
 	"github.com/shoal-serving/shoal/internal/infer"
 )
 
-// Worded returns err with the sentence that clients of Triton know for its reason, if
-// there is one. Clients look for these sentences, so they do not change. The code, the
-// time to wait and what is in the chain of err stay the same. req is the request that
-// err answers; nil if it answers another call.
+// Worded replaces the text of err with the sentence that clients of Triton know for its
+// reason. Clients match these sentences, so they must not change. The result has the code
+// and the RetryAfter of err, and wraps it. An error without a reason is returned as it is.
+// req is the request that failed, or nil if the call was not an inference.
 func Worded(err error, req *infer.Request) error {
 	e, ok := errors.AsType[*infer.Error](err)
 	if !ok || e.Reason == infer.Unspecified {
 		return err
 	}
-	text := strings.Replace(err.Error(), e.Text, sentence(e, req), 1)
-	return &infer.Error{Code: e.Code, Text: text, RetryAfter: e.RetryAfter, Cause: err}
+	return &infer.Error{Code: e.Code, Text: strings.Replace(err.Error(), e.Text, sentence(e, req), 1), RetryAfter: e.RetryAfter, Cause: err}
 }
 
-// sentences are what clients read for each reason, those that only Shoal has included.
-// They may name the model [1], the version [2], the cause [3], and the id [4] and the
-// rows [5] of the request.
+// sentences are formats by reason, also for reasons that only Shoal has. Their arguments
+// are the model [1], the version [2], the cause [3], and the id [4] and the number of rows
+// [5] of the request.
 var sentences = [...]string{
 	infer.UnknownModel:    "Request for unknown model: '%[1]s' is not found",
 	infer.UnknownVersion:  "Request for unknown model: '%[1]s' version %[2]s is not found",

@@ -133,8 +133,7 @@ var refusals = [...]infer.Error{
 	batching.Unbound:    {Code: infer.Unavailable, Reason: infer.InstanceLeft, Text: "the instance that holds the request's sequence is gone"},
 }
 
-// turnedAway returns the error of a request that did not run. It may be worth another
-// try after the given time.
+// turnedAway returns the error of a request that did not run. retry is its RetryAfter.
 func turnedAway(ctx context.Context, v batching.Verdict, retry time.Duration) error {
 	switch {
 	case v == batching.Refused:
@@ -147,8 +146,8 @@ func turnedAway(ctx context.Context, v batching.Verdict, retry time.Duration) er
 	return &err
 }
 
-// Left returns the error of a request whose context has ended, or whose client no longer
-// waits for it.
+// Left returns the error of a request whose client no longer waits: the deadline of ctx
+// passed, or the client cancelled the request.
 func Left(ctx context.Context) error { return turnedAway(ctx, batching.Cancelled, 0) }
 
 // deadline returns when ctx ends, on the scheduler's clock; 0 if it never does.

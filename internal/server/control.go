@@ -19,8 +19,8 @@ func (s *Server) Config(model, version string) (*modelconfig.Config, error) {
 	return v.Config, nil
 }
 
-// Explain says why a version of a model is run as it is. Version "" means the one that
-// its policy serves.
+// Explain returns why a version of a model runs with its current settings. Version ""
+// means the one that its policy serves.
 func (s *Server) Explain(model, version string) (*explain.Model, error) {
 	return s.models.Explain(model, version)
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// What the protocols ask for, some of it only if it is there.
+// Protocols check for Explainer and Stopper at run time, so the compiler does so here.
 var (
 	_ kserve.Backend   = (*Server)(nil)
 	_ kserve.Catalog   = (*Server)(nil)
