@@ -15,6 +15,7 @@ import (
 
 	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/repository"
+	"github.com/shoal-serving/shoal/internal/servable"
 )
 
 // serveOptions are the flags of "shoal serve". Where Triton has a flag for the
@@ -93,8 +94,8 @@ func (o *serveOptions) define(f *pflag.FlagSet) {
 	f.IntVar(&o.loadRetries, "model-load-retry-count", 0, "how often to try again if a model cannot be loaded")
 
 	f.IntVar(&o.loadTimeout, "model-load-timeout-secs", 600, "how long loading and warming up a version may take, in seconds; 0 is any time")
-	f.IntVar(&o.maxQueue, "max-queue-size", repository.DefaultQueue.Requests, "how many requests may wait for a model whose config.pbtxt has no max_queue_size")
-	f.Int64Var(&o.maxQueueBytes, "max-queue-byte-size", repository.DefaultQueue.Bytes, "how many bytes of input may wait for such a model")
+	f.IntVar(&o.maxQueue, "max-queue-size", servable.DefaultQueue.Requests, "how many requests may wait for a model whose config.pbtxt has no max_queue_size")
+	f.Int64Var(&o.maxQueueBytes, "max-queue-byte-size", servable.DefaultQueue.Bytes, "how many bytes of input may wait for such a model")
 	choiceVar(f, &o.batching, "batching", []string{"automatic", "triton"}, "automatic finds out what a config.pbtxt leaves out of batching, instances and threads; triton has Triton's defaults for it")
 	f.StringVar(&o.calibrationDir, "calibration-dir", "auto", "`directory` that keeps what is measured of models; auto is one in the user's cache, and empty keeps nothing")
 

@@ -12,12 +12,11 @@ import (
 	"os/signal"
 	"runtime"
 	"strconv"
-	"sync"
+	"strings"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc"
 
 	"github.com/shoal-serving/shoal/internal/arrivals"
 	"github.com/shoal-serving/shoal/internal/batching"
@@ -31,13 +30,16 @@ import (
 	"github.com/shoal-serving/shoal/internal/kserve/kservegrpc"
 	"github.com/shoal-serving/shoal/internal/kserve/kservehttp"
 	"github.com/shoal-serving/shoal/internal/kserve/kservelocal"
+	"github.com/shoal-serving/shoal/internal/listen"
 	"github.com/shoal-serving/shoal/internal/machine"
 	"github.com/shoal-serving/shoal/internal/metrics"
+	"github.com/shoal-serving/shoal/internal/mms"
+	"github.com/shoal-serving/shoal/internal/mms/mmshttp"
 	"github.com/shoal-serving/shoal/internal/pacer"
 	"github.com/shoal-serving/shoal/internal/repository"
 	"github.com/shoal-serving/shoal/internal/sched"
+	"github.com/shoal-serving/shoal/internal/servable"
 	"github.com/shoal-serving/shoal/internal/server"
-	"github.com/shoal-serving/shoal/internal/stats"
 )
 
 func newServeCommand() *cobra.Command {
@@ -51,7 +53,7 @@ functions are models, and files of scikit-learn, XGBoost and TorchScript.
 What a flag does not say, the environment may: --http-port is SHOAL_HTTP_PORT there. What neither says may stand in the
 file that --settings names, as "http-port: 8000". The log begins with every setting and where it comes from.
 
-With --model-store it is a server in the way of MMS and TorchServe: docs/from-mms.md.
+With --model-store it serves archives as well, as MMS and TorchServe do: docs/from-mms.md.
 
 Triton's flags that are not in this list are known, too: docs/flags.md says what becomes of each.`,
 		RunE: func(cmd *cobra.Command, paths []string) error {
@@ -63,7 +65,7 @@ Triton's flags that are not in this list are known, too: docs/flags.md says what
 			if err != nil {
 				return misuse{err}
 			}
-			if err := errors.Join(opts.check(), opts.store.check(settings.settings), checkAddresses(append(addresses(store), settings.settings...))); err != nil {
+			if err := errors.Join(opts.check(), checkAddresses(append(addresses(store), settings.settings...))); err != nil {
 				return misuse{err}
 			}
 			// Whoever reads stderr may leave. Without this the next record would end
@@ -74,14 +76,11 @@ Triton's flags that are not in this list are known, too: docs/flags.md says what
 				return err
 			}
 			settings.tell(cmd.Context(), log)
-			if opts.store.used() {
-				return errors.Join(serveStore(cmd.Context(), opts, store, log), closeLog())
-			}
 			recorder, err := openRecorder(opts.record, log)
 			if err != nil {
 				return errors.Join(err, closeLog())
 			}
-			return errors.Join(serve(cmd.Context(), opts, recorder, log), recorder.Close(), closeLog())
+			return errors.Join(serve(cmd.Context(), opts, store, recorder, log), recorder.Close(), closeLog())
 		},
 	}
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return misuse{flagError(err)} })
@@ -101,56 +100,100 @@ func openRecorder(file string, log *slog.Logger) (*arrivals.Writer, error) {
 	return w, nil
 }
 
-// serve runs until ctx ends, and then until everything has ended that it started.
-func serve(ctx context.Context, opts serveOptions, recorder *arrivals.Writer, log *slog.Logger) error {
-	pace := pacer.New()
-	defer pace.Close()
-	onnxEngine := onnx.New(onnx.Options{Library: opts.onnxLibrary, Nice: opts.computeNice, Log: log})
+// parts are what a server is made of.
+type parts struct {
+	onnx     *onnx.Engine
+	python   *python.Engine
+	backend  *server.Server
+	models   *repository.Repository
+	archives *mms.Store    // nil if there are none
+	settings *mms.Settings // of archives
+}
+
+// newParts puts a server together in which nothing is loaded. settings are those of a
+// store, and nil if there is none.
+func newParts(opts serveOptions, settings *mms.Settings, recorder *arrivals.Writer, pace *pacer.Pacer, log *slog.Logger) (p parts, err error) {
 	cores := machine.Cores(machine.Root())
-	callers := &callers{} // before there is a server to call
-	pythonEngine := python.New(python.Options{Cores: cores, Nice: opts.computeNice, Caller: callers, Log: log})
 	if os.Getenv("GOMAXPROCS") == "" {
 		// A thread that computes keeps its place in Go's scheduler until that takes it
 		// back, which may be milliseconds. With a place more for each core, the network
 		// does not wait for it.
 		runtime.GOMAXPROCS(2 * cores)
 	}
-	mode, poll := opts.changes()
-	models := repository.New(repository.Options{
-		Paths:   opts.repositories,
-		Mode:    mode,
-		Models:  opts.loadModels,
-		Poll:    poll,
-		Loads:   opts.loadThreads,
-		Retries: opts.loadRetries,
-		Timeout: seconds(opts.loadTimeout),
-		Queue:   batching.Bound{Requests: opts.maxQueue, Bytes: opts.maxQueueBytes},
-		Lenient: !opts.strictReadiness,
-		Strict:  opts.disableAutoComplete,
-		Runners: runners(pace, onnxEngine, pythonEngine, cores),
-
+	callers := &callers{} // before there is a server to call
+	p.settings = settings
+	p.onnx = onnx.New(onnx.Options{Library: opts.onnxLibrary, Nice: opts.computeNice, Log: log})
+	p.python = python.New(python.Options{Cores: cores, Nice: opts.computeNice, Caller: callers, Log: log})
+	env := servable.NewEnv(servable.Options{
+		Retries:   opts.loadRetries,
+		Timeout:   seconds(opts.loadTimeout),
+		Queue:     batching.Bound{Requests: opts.maxQueue, Bytes: opts.maxQueueBytes},
+		Strict:    opts.disableAutoComplete,
 		Automatic: opts.batching == "automatic",
 		Store:     calibrate.NewStore(calibrationDir(opts.calibrationDir), log),
 		CPU:       machine.CPU(machine.Root()),
-
-		Cores:  cores,
-		Memory: func() machine.Memory { return machine.ReadMemory(machine.Root()) },
-		Waited: func() time.Duration { return machine.Waited(machine.Root()) },
-		Pacer:  pace,
-		Log:    log,
+		Runners:   runners(pace, p.onnx, p.python, cores),
+		Cores:     cores,
+		Memory:    func() machine.Memory { return machine.ReadMemory(machine.Root()) },
+		Waited:    func() time.Duration { return machine.Waited(machine.Root()) },
+		Pacer:     pace,
+		Log:       log,
 	})
-	backend := server.New(models, server.Options{Log: log, Arrivals: recorder})
-	callers.Caller = backend
+	p.backend = server.New(env, server.Options{Loads: opts.loadThreads, Lenient: !opts.strictReadiness, Log: log, Arrivals: recorder})
+	mode, poll := opts.changes()
+	p.models = repository.New(p.backend, repository.Options{Paths: opts.repositories, Mode: mode, Models: opts.loadModels, Poll: poll, Log: log})
+	callers.Server, callers.Repository = p.backend, p.models
+	if settings != nil {
+		p.archives, err = mms.New(p.backend, mms.Options{Settings: settings, Dialect: mms.Dialect(opts.store.dialect), Cores: cores, Version: version, Log: log})
+	}
+	return p, err
+}
+
+// start loads the models that are to be there from the start.
+func (p parts) start(ctx context.Context) error {
+	defer p.backend.Started()
+	err := p.models.Start(ctx)
+	if p.archives != nil {
+		err = errors.Join(err, p.archives.Start(ctx))
+	}
+	return err
+}
+
+// close ends everything, sources first, so that nothing is loaded any more.
+func (p parts) close() error {
+	p.models.Close()
+	if p.archives != nil {
+		p.archives.Close()
+	}
+	err := p.backend.Close()
+	p.models.Wait()
+	if p.archives != nil {
+		err = errors.Join(err, p.archives.RemoveFiles())
+	}
+	return errors.Join(err, p.onnx.Close(), p.python.Close())
+}
+
+// serve runs until ctx ends, and then until everything has ended that it started.
+// settings are those of a model store, and nil if there is none.
+func serve(ctx context.Context, opts serveOptions, settings *mms.Settings, recorder *arrivals.Writer, log *slog.Logger) error {
+	if settings != nil && len(settings.Ignored) > 0 {
+		log.Warn("properties have no effect", "keys", strings.Join(settings.Ignored, " "))
+	}
+	pace := pacer.New()
+	defer pace.Close()
+	p, err := newParts(opts, settings, recorder, pace, log)
+	if err != nil {
+		return errors.Join(err, p.onnx.Close(), p.python.Close())
+	}
 	ctx, leave := context.WithCancelCause(ctx)
 	defer leave(nil)
-	faces, err := listen(backend, pythonEngine.Metrics, leave, opts, log)
+	open, err := listen.Open(p.backend, ports(p, opts, leave, log), listen.Options{
+		HeaderBytes: kserve.Limits{}.WithDefaults().Header, HeaderTimeout: seconds(opts.headerTimeout), IdleTimeout: seconds(opts.idleTimeout), Log: log,
+	})
 	if err != nil {
-		return errors.Join(err, models.Close(), onnxEngine.Close(), pythonEngine.Close())
+		return errors.Join(err, p.close())
 	}
-	return live(ctx, opts, life{
-		start: models.Start, leave: backend.Stop, stop: faces.stop, failed: faces.failed,
-		end: func() error { return errors.Join(models.Close(), onnxEngine.Close(), pythonEngine.Close()) },
-	}, log)
+	return live(ctx, opts, p, open, log)
 }
 
 // ballast is memory that is never touched, so that there is none behind it. Go collects
@@ -165,41 +208,35 @@ func ballast() []byte {
 	return make([]byte, 16<<20)
 }
 
-// A life is how a server that listens begins and ends.
-type life struct {
-	start  func(context.Context) error // loads the first models
-	leave  func()                      // it is not ready from then on
-	stop   func(time.Duration) error   // closes the faces; who still waits after that time is cut off, which is an error
-	end    func() error                // closes the rest
-	failed chan error                  // of a face; has room for one more
-}
-
-// live lives it, until ctx ends or a face fails.
-func live(ctx context.Context, opts serveOptions, l life, log *slog.Logger) error {
+// live loads the first models, and waits until ctx ends or a port fails. Then it lets
+// requests end, and closes everything.
+func live(ctx context.Context, opts serveOptions, p parts, open *listen.Ports, log *slog.Logger) error {
 	defer runtime.KeepAlive(ballast())
-	switch err := l.start(ctx); {
+	var failed error
+	switch err := p.start(ctx); {
 	case err == nil || ctx.Err() != nil: // all are there, or nobody wants them any more
 	case opts.exitOnError:
-		l.failed <- err
+		failed = err
 	default:
 		log.Error("serving without some models", "error", err)
 	}
-	var failed error
-	select {
-	case <-ctx.Done():
-		// Not ready from now on, so that no more is sent here. Whoever sends it may
-		// need some time to notice.
-		l.leave()
-		log.Info("stopping", "reason", context.Cause(ctx), "delay", opts.shutdownDelay, "seconds", opts.exitTimeout)
-		time.Sleep(seconds(opts.shutdownDelay))
-	case failed = <-l.failed:
+	if failed == nil {
+		select {
+		case <-ctx.Done():
+			// Not ready from now on, so that no more is sent here. Whoever sends it may
+			// need some time to notice.
+			p.backend.Stop()
+			log.Info("stopping", "reason", context.Cause(ctx), "delay", opts.shutdownDelay, "seconds", opts.exitTimeout)
+			time.Sleep(seconds(opts.shutdownDelay))
+		case failed = <-open.Failed():
+		}
 	}
-	cut := l.stop(seconds(opts.exitTimeout))
+	cut := open.Stop(seconds(opts.exitTimeout))
 	var err error
 	if cut != nil {
-		err = within(l.end)
+		err = within(p.close)
 	} else {
-		err = l.end()
+		err = p.close()
 	}
 	log.Info("stopped")
 	return errors.Join(failed, cut, err)
@@ -214,19 +251,24 @@ func calibrationDir(named string) string {
 }
 
 // callers are models that call other models. Errors have the sentences of Triton, for
-// which models may look. No model is loaded before Caller is set.
-type callers struct{ engine.Caller }
+// which models may look.
+type callers struct { // both are set before a model is loaded
+	*server.Server
+	*repository.Repository
+}
+
+var _ engine.Caller = (*callers)(nil)
 
 func (c *callers) Call(ctx context.Context, req *infer.Request, resp *infer.Response) error {
-	return kserve.Worded(c.Caller.Call(ctx, req, resp), req)
+	return kserve.Worded(c.Server.Call(ctx, req, resp), req)
 }
 
 func (c *callers) LoadModel(ctx context.Context, model, config string, files map[string][]byte) error {
-	return kserve.Worded(c.Caller.LoadModel(ctx, model, config, files), nil)
+	return kserve.Worded(c.Repository.LoadModel(ctx, model, config, files), nil)
 }
 
 func (c *callers) UnloadModel(ctx context.Context, model string) error {
-	return kserve.Worded(c.Caller.UnloadModel(ctx, model), nil)
+	return kserve.Worded(c.Repository.UnloadModel(ctx, model), nil)
 }
 
 // patience is for engines that still compute when their requests have been cut off:
@@ -249,8 +291,8 @@ func within(f func() error) error {
 }
 
 // runners are the engines that there are, by what a config.pbtxt calls them.
-func runners(pace *pacer.Pacer, onnxEngine *onnx.Engine, pythonEngine *python.Engine, cores int) map[string]repository.Runner {
-	return map[string]repository.Runner{
+func runners(pace *pacer.Pacer, onnxEngine *onnx.Engine, pythonEngine *python.Engine, cores int) map[string]servable.Runner {
+	return map[string]servable.Runner{
 		simulated.Name: {Engine: &simulated.Engine{Pacer: pace}},
 		onnx.Name:      {Engine: onnxEngine, Device: sched.NewDevice(cores), Instances: onnx.Instances},
 		python.Name:    {Engine: pythonEngine},
@@ -261,158 +303,48 @@ func runners(pace *pacer.Pacer, onnxEngine *onnx.Engine, pythonEngine *python.En
 
 func seconds(n int) time.Duration { return time.Duration(n) * time.Second }
 
-// faces are the protocols that the server speaks.
-type faces struct {
-	backend *server.Server
-	http    *http.Server
-	grpc    *grpc.Server
-	metrics *http.Server
-	local   *kservelocal.Server
-	log     *slog.Logger
-	failed  chan error // size 5: each face fails once at most, and the first load
-	all     sync.WaitGroup
-}
-
-// listen opens the faces. leave is called with the reason when the server is not needed
-// any more.
-func listen(backend *server.Server, own func() []stats.Family, leave context.CancelCauseFunc, opts serveOptions, log *slog.Logger) (*faces, error) {
+// ports returns those that the options ask for.
+func ports(p parts, opts serveOptions, leave context.CancelCauseFunc, log *slog.Logger) []listen.Port {
 	limits := kserve.Limits{}.WithDefaults()
 	httpLimits := limits
 	httpLimits.Body, httpLimits.Decoded = opts.maxInputSize, opts.maxInputSize
-	figures := metrics.Options{Version: version, Own: own, Log: log}
+	kserveHTTP := kservehttp.New(p.backend, p.backend, p.models, kservehttp.Options{
+		Version: version, Limits: httpLimits, TritonStatus: opts.tritonStatus, BodyTimeout: seconds(opts.bodyTimeout),
+		Logging: loggingOf(log), Log: log,
+	})
+	at := func(port int, hosts ...string) string { return net.JoinHostPort(cmp.Or(hosts...), strconv.Itoa(port)) }
+	var all []listen.Port
+	if opts.allowHTTP {
+		all = append(all, listen.HTTP("http", at(opts.httpPort, opts.httpAddress, opts.address), kserveHTTP, "choose another with --http-port"))
+	}
+	if opts.allowGRPC {
+		all = append(all, listen.GRPC(at(opts.grpcPort, opts.grpcAddress, opts.address), kservegrpc.New(p.backend, p.backend, p.models, kservegrpc.Options{
+			Version: version, Limits: limits, TritonStatus: opts.tritonStatus, Logging: loggingOf(log), Log: log,
+		}, opts.connections()...), "choose another with --grpc-port"))
+	}
+	var figures http.Handler
+	if opts.allowMetrics {
+		figures = newMetrics(p, opts, log)
+		all = append(all, listen.HTTP("metrics", at(opts.metricsPort, opts.metricsAddress, opts.httpAddress, opts.address), figures, "choose another with --metrics-port"))
+	}
+	if opts.localSocket != "" {
+		all = append(all, listen.Local(opts.localSocket, kservelocal.New(p.backend, p.backend, kservelocal.Options{
+			Limits: httpLimits, Log: log, UnusedAfter: seconds(opts.localUnused),
+			Unused: func() { leave(fmt.Errorf("no program was connected to the local socket for %d s", opts.localUnused)) },
+		})))
+	}
+	if p.archives != nil {
+		all = append(all, storePorts(p.archives, p.settings, mmshttp.Options{
+			MaxRequest: p.settings.MaxRequest, BodyTimeout: seconds(opts.bodyTimeout), KServe: kserveHTTP, Log: log,
+		}, figures)...)
+	}
+	return all
+}
+
+func newMetrics(p parts, opts serveOptions, log *slog.Logger) http.Handler {
+	figures := metrics.Options{Version: version, Own: p.python.Metrics, Log: log}
 	if opts.allowCPUMetrics {
 		figures.Machine = machine.Root()
 	}
-	f := &faces{
-		backend: backend,
-		http: &http.Server{
-			Handler: kservehttp.New(backend, backend, backend, kservehttp.Options{
-				Version: version, Limits: httpLimits, TritonStatus: opts.tritonStatus, BodyTimeout: seconds(opts.bodyTimeout),
-				Logging: loggingOf(log), Log: log,
-			}),
-			MaxHeaderBytes:    limits.Header,
-			ReadHeaderTimeout: seconds(opts.headerTimeout),
-			IdleTimeout:       seconds(opts.idleTimeout),
-			ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
-		},
-		grpc: kservegrpc.New(backend, backend, backend, kservegrpc.Options{
-			Version: version, Limits: limits, TritonStatus: opts.tritonStatus, Logging: loggingOf(log), Log: log,
-		}, opts.connections()...),
-		metrics: &http.Server{
-			Handler:           metrics.New(backend, figures),
-			ReadHeaderTimeout: seconds(opts.headerTimeout),
-			IdleTimeout:       seconds(opts.idleTimeout),
-			ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
-		},
-		local: kservelocal.New(backend, backend, kservelocal.Options{
-			Limits: httpLimits, Log: log, UnusedAfter: seconds(opts.localUnused),
-			Unused: func() { leave(fmt.Errorf("no program was connected to the local socket for %d s", opts.localUnused)) },
-		}),
-		log:    log,
-		failed: make(chan error, 5),
-	}
-	var err error
-	if opts.allowHTTP {
-		err = f.serve("http", cmp.Or(opts.httpAddress, opts.address), opts.httpPort, func(l net.Listener) error { return f.http.Serve(kservehttp.Listener(f.http, l)) })
-	}
-	if err == nil && opts.allowGRPC {
-		err = f.serve("grpc", cmp.Or(opts.grpcAddress, opts.address), opts.grpcPort, f.grpc.Serve)
-	}
-	if err == nil && opts.allowMetrics {
-		err = f.serve("metrics", cmp.Or(opts.metricsAddress, opts.httpAddress, opts.address), opts.metricsPort, f.metrics.Serve)
-	}
-	if err == nil && opts.localSocket != "" {
-		err = f.serveLocal(opts.localSocket)
-	}
-	if err != nil {
-		return nil, errors.Join(err, f.stop(0))
-	}
-	return f, nil
-}
-
-// serve begins to listen, and to answer who connects until the face is stopped.
-func (f *faces) serve(protocol, address string, port int, answer func(net.Listener) error) error {
-	listener, err := net.Listen("tcp", net.JoinHostPort(address, strconv.Itoa(port)))
-	if err != nil {
-		return fmt.Errorf("%s: %w; choose another with --%[1]s-port", protocol, err)
-	}
-	f.answer(protocol, listener.Addr(), func() error { return answer(listener) })
-	return nil
-}
-
-func (f *faces) answer(protocol string, address net.Addr, serve func() error) {
-	f.all.Go(func() {
-		if err := serve(); err != nil && !errors.Is(err, http.ErrServerClosed) {
-			f.failed <- fmt.Errorf("%s: %w", protocol, err)
-		}
-	})
-	f.log.Info("listening", "protocol", protocol, "address", address.String())
-}
-
-// serveLocal does the same for programs on this machine.
-func (f *faces) serveLocal(path string) error {
-	if path == "auto" {
-		path = kservelocal.DefaultPath()
-	}
-	listener, err := kservelocal.Listen(path)
-	if err != nil {
-		return fmt.Errorf("local-socket: %w", err)
-	}
-	f.answer("local", listener.Addr(), func() error { return f.local.Serve(listener) })
-	return nil
-}
-
-// stop lets the inferences end that are here, refuses others, and ends the faces.
-// Those that have not ended after the timeout are cut off, and counted in the
-// error.
-func (f *faces) stop(timeout time.Duration) error {
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
-	defer cancel()
-	f.backend.Drain()
-	f.all.Go(f.grpc.GracefulStop) // tells clients to connect elsewhere
-	// Over HTTP the port stays open meanwhile: who comes late is told so, and
-	// every answer asks the client to connect anew.
-	f.http.SetKeepAlivesEnabled(false)
-	cut := await(ctx, f.backend.Inside, f.log) // counted before they are: then they are gone
-	giveUp := context.AfterFunc(ctx, f.grpc.Stop)
-	defer giveUp()
-	f.all.Go(func() {
-		if f.http.Shutdown(ctx) != nil {
-			_ = f.http.Close() // its connections are cut off, and that is all there is to do
-		}
-		_ = f.local.Close()   // the listener may never have been there
-		_ = f.metrics.Close() // nothing is lost that the next scrape would not have missed
-	})
-	f.all.Wait()
-	return cutOff(cut, timeout)
-}
-
-// cutOff is the error of a server that did not wait any longer for requests.
-func cutOff(requests int, timeout time.Duration) error {
-	if requests == 0 {
-		return nil
-	}
-	return fmt.Errorf("requests that were cut off: %d, because they had not ended after %v; --exit-timeout-secs allows more", requests, timeout)
-}
-
-// await returns when no inference is inside any more, or when ctx ends, and how
-// many are left. Each second it says for how many it waits.
-func await(ctx context.Context, inside func() int, log *slog.Logger) int {
-	look, tell := time.NewTicker(10*time.Millisecond), time.NewTicker(time.Second)
-	defer look.Stop()
-	defer tell.Stop()
-	for {
-		left := inside()
-		if left == 0 {
-			return 0
-		}
-		select {
-		case <-look.C:
-		case <-tell.C:
-			until, _ := ctx.Deadline()
-			log.Info("waiting for requests to end", "requests", left, "seconds", int(time.Until(until).Seconds()))
-		case <-ctx.Done():
-			return inside()
-		}
-	}
+	return metrics.New(p.backend, figures)
 }

@@ -10,9 +10,12 @@ import (
 	"testing"
 )
 
-// pathSection heads the part of ARCHITECTURE.md that follows one request, name
+// These head the parts of ARCHITECTURE.md that follow one request and one version, name
 // by name. Names in prose go stale in silence, so these are checked.
-const pathSection = "The path of a request"
+const (
+	pathSection = "The path of a request"
+	lifeSection = "The life of a version"
+)
 
 // codeName matches `sched.New`, `sched.Scheduler.Submit` and `sched.New()`.
 var codeName = regexp.MustCompile("`([a-z][a-z0-9]*)\\.(\\w+)(?:\\.(\\w+))?(?:\\(\\))?`")
@@ -24,7 +27,7 @@ func pathNamesWhatExists(text string) rule {
 		for _, f := range folders {
 			declared[f.name()] = slices.Concat(declared[f.name()], declarations(f))
 		}
-		names := codeName.FindAllStringSubmatch(section(text, pathSection), -1)
+		names := codeName.FindAllStringSubmatch(section(text, pathSection)+"\n"+section(text, lifeSection), -1)
 		if names == nil {
 			return []string{fmt.Sprintf("ARCHITECTURE.md names no code under %q: write there what a request passes, as `package.Type.Method`.", pathSection)}
 		}

@@ -111,10 +111,15 @@ type Parameter struct {
 	Value any
 }
 
-// Flags of a request, with Triton's numbers.
+// Flags of a request. The first two have Triton's numbers; protocols let clients set no
+// others.
 const (
 	SequenceStart = 1
 	SequenceEnd   = 2
+
+	// Envelope says that the input is no plain text but what package mms makes of a
+	// request with headers and parts, and that the output is to be the like.
+	Envelope = 1 << 31
 )
 
 // A Timeline says when the steps of one request happened. Statistics and

@@ -313,7 +313,7 @@ func TestEveryErrorHasAStatus(t *testing.T) {
 
 func TestVersionsAreNumbers(t *testing.T) {
 	for version, want := range map[string]bool{
-		"": true, "1": true, "20260101": true, "abc": false, "-1": false, "1.0": false, "1a2": false, "..": false,
+		"": true, "1": true, "20260101": true, "abc": false, "-1": false, "1.0": true, "1..0": false, "1.": false, "1a2": false, "..": false,
 		"9223372036854775807": true, "09223372036854775807": false, strings.Repeat("1", 5000): false,
 	} {
 		if got := ValidVersion(version); got != want {

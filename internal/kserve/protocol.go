@@ -33,11 +33,19 @@ func CheckName(model string) error {
 	return Worded(&infer.Error{Code: infer.NotFound, Reason: infer.UnknownModel, Model: fmt.Sprintf("%.128s", model)}, nil)
 }
 
-// ValidVersion reports whether a client may ask for a version so: by its
-// number, or by "" for the one that the model's policy serves.
+// ValidVersion reports whether a client may ask for a version so: by its number, by a
+// label such as 1.0, or by "" for the one that the model's policy serves.
 func ValidVersion(version string) bool {
 	const digits = 19 // of the largest number that a version has
-	return len(version) <= digits && strings.Trim(version, "0123456789") == ""
+	if len(version) > digits {
+		return false
+	}
+	for part := range strings.SplitSeq(version, ".") {
+		if strings.Trim(part, "0123456789") != "" || part == "" && version != "" {
+			return false
+		}
+	}
+	return true
 }
 
 // Microseconds returns the time that a client gave as a number of microseconds.

@@ -12,8 +12,12 @@ import (
 	"github.com/shoal-serving/shoal/internal/stats"
 )
 
-// byModel are the labels of everything that belongs to a version.
-var byModel = []string{"model", "version"}
+// byModel are the labels of everything that belongs to a version, and byName those that
+// TorchServe has.
+var (
+	byModel = []string{"model", "version"}
+	byName  = []string{"model_name", "model_version"}
+)
 
 func desc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc(name, help, labels, nil)
@@ -79,6 +83,31 @@ var single = []struct {
 	},
 }
 
+// scaled are those of a version whose workers clients scale, with TorchServe's names and
+// labels.
+var scaled = []struct {
+	desc  *prometheus.Desc
+	kind  prometheus.ValueType
+	value func(*server.Figures) float64
+}{
+	{
+		desc("ts_inference_requests_total", "Total number of inference requests.", byName...),
+		prometheus.CounterValue, func(f *server.Figures) float64 { return float64(f.Counted.Success.Count + f.Counted.Fail.Count) },
+	},
+	{
+		desc("ts_inference_latency_microseconds", "Cumulative inference duration in microseconds", byName...),
+		prometheus.CounterValue, func(f *server.Figures) float64 { return micros(f.Counted.Success) },
+	},
+	{
+		desc("ts_queue_latency_microseconds", "Cumulative queue duration in microseconds", byName...),
+		prometheus.CounterValue, func(f *server.Figures) float64 { return micros(f.Counted.Queue) },
+	},
+	{
+		desc("shoal_workers", "Workers that can run requests", byName...),
+		prometheus.GaugeValue, func(f *server.Figures) float64 { return float64(f.Alive) },
+	},
+}
+
 var (
 	failure     = modelDesc("nv_inference_request_failure", "Requests that were answered with an error", "reason")
 	refused     = modelDesc("shoal_requests_refused_total", "Requests that the model has not answered; without a model, those for models that are not there or not ready", "reason")
@@ -111,6 +140,9 @@ func (c collector) Describe(out chan<- *prometheus.Desc) {
 	for _, m := range single {
 		out <- m.desc
 	}
+	for _, m := range scaled {
+		out <- m.desc
+	}
 	for _, d := range []*prometheus.Desc{failure, refused, batchSize, batchClosed, queueTime, computeTime, late, objective, efficient, useful, ruleOn, ruleCost, ruleGain, memory, buildInfo} {
 		out <- d
 	}
@@ -133,6 +165,11 @@ func collectModel(f *server.Figures, out chan<- prometheus.Metric) {
 	version := strconv.FormatInt(f.Version, 10)
 	for _, m := range single {
 		out <- prometheus.MustNewConstMetric(m.desc, m.kind, m.value(f), f.Model, version)
+	}
+	for _, m := range scaled {
+		if f.Scaled {
+			out <- prometheus.MustNewConstMetric(m.desc, m.kind, m.value(f), f.Model, f.Label)
+		}
 	}
 	for reason, n := range failures(&f.Counted.Failed) {
 		out <- counter(failure, n, reason, f.Model, version)

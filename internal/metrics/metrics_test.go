@@ -20,8 +20,9 @@ import (
 	"github.com/shoal-serving/shoal/internal/explain"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/leak"
+	"github.com/shoal-serving/shoal/internal/modelconfig"
 	"github.com/shoal-serving/shoal/internal/pacer"
-	"github.com/shoal-serving/shoal/internal/repository"
+	"github.com/shoal-serving/shoal/internal/servable"
 	"github.com/shoal-serving/shoal/internal/server"
 	"github.com/shoal-serving/shoal/internal/stats"
 )
@@ -144,28 +145,29 @@ func TestMemoryThatIsUnknownIsNotTold(t *testing.T) {
 }
 
 func TestNamesThatNobodyHasAddNoSeries(t *testing.T) {
-	dir := t.TempDir()
-	if err := os.MkdirAll(filepath.Join(dir, "m", "1"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	config := `backend: "echo" max_batch_size: 4 input [ { name: "x" data_type: TYPE_FP32 dims: [ 1 ] } ] output [ { name: "x" data_type: TYPE_FP32 dims: [ 1 ] } ]`
-	if err := os.WriteFile(filepath.Join(dir, "m", "config.pbtxt"), []byte(config), 0o644); err != nil {
-		t.Fatal(err)
-	}
 	p := pacer.New()
 	defer p.Close()
-	models := repository.New(repository.Options{
-		Paths: []string{dir}, Runners: map[string]repository.Runner{"echo": {Engine: &enginetest.Echo{}}}, Pacer: p, Log: slog.New(slog.DiscardHandler),
-	})
-	if err := models.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	log := slog.New(slog.DiscardHandler)
+	s := server.New(servable.NewEnv(servable.Options{
+		Runners: map[string]servable.Runner{"echo": {Engine: &enginetest.Echo{}}}, Pacer: p, Log: log,
+	}), server.Options{Log: log})
 	defer func() {
-		if err := models.Close(); err != nil {
+		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
 	}()
-	s := server.New(models, server.Options{Log: slog.New(slog.DiscardHandler)})
+	err := s.Load("m", "the test", func([]*servable.Version) ([]servable.Source, error) {
+		return []servable.Source{{Model: "m", Number: 1, Config: func() (*modelconfig.Config, error) {
+			cfg, err := modelconfig.Parse("", []byte(`backend: "echo" max_batch_size: 4 input [ { name: "x" data_type: TYPE_FP32 dims: [ 1 ] } ] output [ { name: "x" data_type: TYPE_FP32 dims: [ 1 ] } ]`))
+			if err == nil {
+				cfg.Name = "m"
+			}
+			return cfg, err
+		}}}, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 	before := len(series(scrape(t, s)))
 	const n = 100_000
 	for i := range n {
@@ -273,4 +275,20 @@ func labels(text, name string) (names []string) {
 	}
 	slices.Sort(names)
 	return slices.Compact(names)
+}
+
+func TestVersionsWithWorkersAreToldAsInTorchServe(t *testing.T) {
+	src := busy()
+	if got := scrape(t, src); strings.Contains(got, "ts_inference") || strings.Contains(got, "shoal_workers") {
+		t.Error("a version without workers has metrics of one")
+	}
+	src.figures[0].Scaled, src.figures[0].Label, src.figures[0].Alive = true, "1.0", 2
+	got := scrape(t, src)
+	for _, want := range []string{
+		"# TYPE ts_inference_requests_total counter\n", "ts_queue_latency_microseconds{", `shoal_workers{model_name="m",model_version="1.0"} 2`,
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%q is missing", want)
+		}
+	}
 }

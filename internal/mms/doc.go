@@ -1,13 +1,11 @@
-// Package mms keeps models in the way of Multi Model Server and TorchServe: archives
-// of a model store are registered, scaled to so many workers, and taken away again by
-// clients while the server runs.
+// Package mms is the source of the models of a store, as Multi Model Server and
+// TorchServe have it: archives are registered, scaled to so many workers, and taken away
+// again by clients while the server runs.
 //
-// A registered version is a scheduler with a queue of its own and workers that come
-// and go. Its workers are processes of [python.Engine], whose model is the handler of
-// the archive: each request and each answer is one piece of bytes, which message.go
-// makes and reads. What protocols say of all this is for package mmshttp.
-//
-// Nothing of [repository.Repository] is used: versions there are numbers of a
-// directory, and here they are texts that archives have, and that clients choose
-// between.
+// A registered version is a [servable.Version] like any other, whose instances are
+// processes that run the archive's handler. Its one input and its one output, body, are
+// the bodies of requests and answers. Versions of archives are texts: each is served
+// under its number of registration, and found by either. What is said over MMS's REST
+// API besides a body goes in an envelope, which message.go makes and reads; paths and
+// statuses are for package mmshttp.
 package mms

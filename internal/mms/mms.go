@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -14,8 +13,8 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/shoal-serving/shoal/internal/engine"
-	"github.com/shoal-serving/shoal/internal/pacer"
+	"github.com/shoal-serving/shoal/internal/servable"
+	"github.com/shoal-serving/shoal/internal/server"
 )
 
 // A Dialect says whose words are spoken: the two servers differ in statuses and
@@ -28,70 +27,60 @@ const (
 	TorchServe       Dialect = "torchserve"
 )
 
-// Options configure a [Server].
+// Options configure a [Store].
 type Options struct {
 	Settings *Settings // required
 	Dialect  Dialect   // "" means MultiModelServer
 
-	Engine engine.Engine // runs handlers: that of Python models
-	Pacer  *pacer.Pacer
-	Cores  int // workers of a model that is registered at the start and has no number
-
+	Cores   int    // workers of a model that is registered at the start and has no number
 	Version string // of the program
 	Log     *slog.Logger
 }
 
-// A Server holds registered models. Its methods may be called concurrently.
-type Server struct {
-	opts     Options
-	store    store
-	work     sync.WaitGroup // changes that nobody waits for
-	started  atomic.Bool    // the first models have been tried
-	stopping atomic.Bool
-	draining atomic.Bool
-	inside   atomic.Int64 // predictions
-	workers  atomic.Int64 // that there ever were
-	dirs     atomic.Int64
+// A Store registers archives with a server. Its methods may be called concurrently.
+type Store struct {
+	opts   Options
+	server *server.Server
+	files  store
+	stamps atomic.Uint64  // of registrations
+	work   sync.WaitGroup // changes that nobody waits for
 
-	mu     sync.RWMutex // guards the following
-	models map[string]*versions
+	mu     sync.Mutex // guards the following
 	closed bool
 	halts  map[int]context.CancelFunc // of those changes
 	begun  int                        // how many there ever were
 }
 
-// versions are those of one name.
-type versions struct {
-	all   map[string]*Version
-	usual string // the version that serves who names none
-}
-
-// New returns a server in which nothing is registered. The caller closes it.
-func New(opts Options) (*Server, error) {
+// New returns a store of which nothing is registered with s. The caller closes it before
+// the server, and removes its files after that.
+func New(s *server.Server, opts Options) (*Store, error) {
 	opts.Dialect = cmp.Or(opts.Dialect, MultiModelServer)
 	private, err := os.MkdirTemp("", "shoal-models-*") // for this user alone
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{opts: opts, models: map[string]*versions{}, halts: map[int]context.CancelFunc{}}
-	s.store = store{dir: opts.Settings.Store, allowed: opts.Settings.Allowed, private: private, words: wordsOfMMS}
+	st := &Store{opts: opts, server: s, halts: map[int]context.CancelFunc{}}
+	st.files = store{dir: opts.Settings.Store, allowed: opts.Settings.Allowed, private: private, words: wordsOfMMS}
 	if opts.Dialect == TorchServe {
-		s.store.words = wordsOfTorchServe
+		st.files.words = wordsOfTorchServe
 	}
-	return s, nil
+	return st, nil
 }
 
-// Dialect returns whose words the server speaks.
-func (s *Server) Dialect() Dialect { return s.opts.Dialect }
+// owner is what the server calls this source.
+func (s *Store) owner() string { return "the model store " + s.opts.Settings.Store }
+
+// Dialect returns whose words the store speaks.
+func (s *Store) Dialect() Dialect { return s.opts.Dialect }
 
 // Start registers the models that are to be there from the start, and returns when
 // each has been tried. The error says what is wrong with those that failed; the others
 // serve.
-func (s *Server) Start(ctx context.Context) error {
+func (s *Store) Start(ctx context.Context) error {
 	load := slices.Clone(s.opts.Settings.Load)
 	var errs []error
 	if s.opts.Settings.All {
-		entries, err := os.ReadDir(s.store.dir)
+		entries, err := os.ReadDir(s.files.dir)
 		errs = append(errs, err)
 		for _, e := range entries {
 			if e.IsDir() && !strings.HasPrefix(e.Name(), ".") || filepath.Ext(e.Name()) == ".mar" {
@@ -106,12 +95,11 @@ func (s *Server) Start(ctx context.Context) error {
 			errs = append(errs, err)
 		}
 	}
-	s.started.Store(true)
 	return errors.Join(errs...)
 }
 
 // preset returns how a model is registered at the start.
-func (s *Server) preset(l Load) Registration {
+func (s *Store) preset(l Load) Registration {
 	n := cmp.Or(s.opts.Settings.Workers, max(1, s.opts.Cores))
 	reg := Registration{URL: l.URL, Name: l.Name, Workers: &n}
 	for name, all := range s.opts.Settings.Models {
@@ -129,103 +117,117 @@ func (s *Server) preset(l Load) Registration {
 	return reg
 }
 
-// Find returns a version of a model; "" means the usual one.
-func (s *Server) Find(name, version string) (*Version, error) {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	m := s.models[name]
-	if m == nil {
+// Foreign reports whether a model is served, but comes from another source.
+func (s *Store) Foreign(name string) bool {
+	if v, err := s.server.Find(name, ""); err == nil {
+		return About(v) == nil
+	}
+	owner := s.server.Owner(name)
+	return owner != "" && owner != s.owner()
+}
+
+// Find returns a registered version of a model; "" means the usual one.
+func (s *Store) Find(name, version string) (*servable.Version, error) {
+	v, err := s.server.Find(name, version)
+	switch {
+	case err == nil && About(v) != nil:
+		return v, nil
+	case s.Foreign(name):
+		return nil, s.conflict(name)
+	case len(s.server.Versions(name)) == 0:
 		return nil, notFound("Model not found: %s", name)
 	}
-	v := m.all[cmp.Or(version, m.usual)]
-	if v == nil {
-		return nil, fail(404, "ModelVersionNotFoundException", "Model version: %s does not exist for model: %s", version, name)
-	}
-	return v, nil
+	return nil, fail(http.StatusNotFound, "ModelVersionNotFoundException", "Model version: %s does not exist for model: %s", version, name)
+}
+
+// conflict is the error about a model that is another source's to change.
+func (s *Store) conflict(name string) *Error {
+	return fail(http.StatusConflict, "ConflictStatusException", "Model %s is in %s, and cannot be registered, scaled or unregistered here.", name, s.server.Owner(name))
 }
 
 // Versions returns those of a model, the usual one first.
-func (s *Server) Versions(name string) ([]*Version, error) {
+func (s *Store) Versions(name string) ([]*servable.Version, error) {
 	first, err := s.Find(name, "")
 	if err != nil {
 		return nil, err
 	}
-	all := []*Version{first}
-	for _, v := range s.All() {
-		if v.Name == name && v != first {
+	all := []*servable.Version{first}
+	for _, v := range s.server.Versions(name) {
+		if v != first {
 			all = append(all, v)
 		}
 	}
 	return all, nil
 }
 
-// Usual returns the usual version of each model, by name.
-func (s *Server) Usual() []*Version {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	var all []*Version
-	for _, name := range slices.Sorted(maps.Keys(s.models)) {
-		all = append(all, s.models[name].all[s.models[name].usual])
-	}
-	return all
+// Usual returns the usual version of each registered model, by name.
+func (s *Store) Usual() []*servable.Version {
+	return slices.DeleteFunc(s.All(), func(v *servable.Version) bool {
+		usual, err := s.server.Find(v.Config.Name, "")
+		return err != nil || v != usual
+	})
 }
 
-// All returns every version, by name and version.
-func (s *Server) All() []*Version {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	var all []*Version
-	for _, name := range slices.Sorted(maps.Keys(s.models)) {
-		for _, version := range slices.Sorted(maps.Keys(s.models[name].all)) {
-			all = append(all, s.models[name].all[version])
-		}
-	}
-	return all
+// All returns every registered version, by name and number.
+func (s *Store) All() []*servable.Version {
+	return slices.DeleteFunc(s.server.All(), func(v *servable.Version) bool { return About(v) == nil })
 }
 
 // SetDefault makes a version the usual one of its model.
-func (s *Server) SetDefault(name, version string) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	m := s.models[name]
-	if m == nil {
-		return notFound("Model not found: %s", name)
+func (s *Store) SetDefault(name, version string) error {
+	if _, err := s.Find(name, ""); err != nil {
+		return err
 	}
-	if m.all[version] == nil {
+	v, err := s.Find(name, version)
+	if err != nil {
 		return fail(http.StatusNotFound, "ModelVersionNotFoundException", "Model version %s does not exist for model %s", version, name)
 	}
-	m.usual = version
+	s.server.SetUsual(name, v.Number())
 	return nil
 }
 
 // Unregister takes a version of a model away; "" means the usual one. What waits for
 // it is run, and the files that were unpacked for it are deleted.
-func (s *Server) Unregister(name, version string) error {
+func (s *Store) Unregister(name, version string) error {
 	v, err := s.Find(name, version)
 	if err != nil {
 		return err
 	}
-	s.mu.Lock()
-	m := s.models[name]
-	switch {
-	case m == nil || m.all[v.Version] != v:
-		err = notFound("Model not found: %s", name) // somebody else was faster
-	case m.usual == v.Version && len(m.all) > 1:
-		err = fail(403, "InternalServerException", "Cannot remove default version for model %s", name)
-	case len(m.all) == 1:
-		delete(s.models, name)
-	default:
-		delete(m.all, v.Version)
-	}
-	s.mu.Unlock()
+	usual, err := s.Find(name, "")
 	if err != nil {
 		return err
 	}
-	if err := v.close(); err != nil {
-		s.opts.Log.Warn("model not unregistered cleanly", "model", name, "version", v.Version, "error", err)
+	if v == usual && len(s.server.Versions(name)) > 1 {
+		return fail(http.StatusForbidden, "InternalServerException", "Cannot remove default version for model %s", name)
 	}
-	s.opts.Log.Info("model unregistered", "model", name, "version", v.Version)
+	return s.remove(v)
+}
+
+// remove takes a version out of service, and returns when it is closed.
+func (s *Store) remove(v *servable.Version) error {
+	name := v.Config.Name
+	err := s.server.Load(name, s.owner(), func(have []*servable.Version) ([]servable.Source, error) {
+		if !slices.Contains(have, v) {
+			return nil, notFound("Model not found: %s", name) // somebody else was faster
+		}
+		return sources(slices.DeleteFunc(slices.Clone(have), func(other *servable.Version) bool { return other == v })), nil
+	})
+	if err != nil {
+		return err
+	}
+	if err := v.Close(); err != nil { // which the server does, too: this waits for it
+		s.opts.Log.Warn("model not unregistered cleanly", "model", name, "version", v.Name(), "error", err)
+	}
+	s.opts.Log.Info("model unregistered", "model", name, "version", v.Name())
 	return nil
+}
+
+// sources returns what versions were opened from.
+func sources(versions []*servable.Version) (all []servable.Source) {
+	for _, v := range versions {
+		all = append(all, v.Source)
+	}
+	return all
 }
 
 // Health is how many workers of all models there should be, and how many live.
@@ -236,11 +238,11 @@ type Health struct {
 }
 
 // Health returns the state of all workers.
-func (s *Server) Health() Health {
-	h := Health{Away: s.stopping.Load() || !s.started.Load()}
+func (s *Store) Health() Health {
+	h := Health{Away: !s.server.Accepts()}
 	for _, v := range s.All() {
 		wanted, _ := v.Scale()
-		living := v.Living()
+		living := v.Alive()
 		h.Wanted += wanted
 		h.Living += living
 		h.Short = h.Short || living < wanted
@@ -248,22 +250,9 @@ func (s *Server) Health() Health {
 	return h
 }
 
-// Stop makes the server tell that it is not healthy. Requests are answered all the
-// same.
-func (s *Server) Stop() { s.stopping.Store(true) }
-
-// Drain refuses predictions from now on. Those that are inside go on.
-func (s *Server) Drain() {
-	s.Stop()
-	s.draining.Store(true)
-}
-
-// Inside returns how many predictions are inside.
-func (s *Server) Inside() int { return int(s.inside.Load()) }
-
-// Close lets all requests run that are here, and takes every model away.
-func (s *Server) Close() error {
-	s.Drain()
+// Close ends changes that are under way, and begins no others. The server has the models
+// still, and closes them.
+func (s *Store) Close() {
 	s.mu.Lock()
 	s.closed = true
 	for _, halt := range s.halts {
@@ -271,18 +260,13 @@ func (s *Server) Close() error {
 	}
 	s.mu.Unlock()
 	s.work.Wait()
-	var errs []error
-	for _, v := range s.All() {
-		errs = append(errs, v.close())
-	}
-	s.mu.Lock()
-	s.models = map[string]*versions{}
-	s.mu.Unlock()
-	return errors.Join(append(errs, os.RemoveAll(s.store.private))...)
 }
 
+// RemoveFiles removes what was unpacked, when no model needs it any more.
+func (s *Store) RemoveFiles() error { return os.RemoveAll(s.files.private) }
+
 // beside runs f, which nobody waits for but Close, which ends its context.
-func (s *Server) beside(f func(context.Context)) {
+func (s *Store) beside(f func(context.Context)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {

@@ -9,16 +9,14 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/batching"
-	"github.com/shoal-serving/shoal/internal/batching/automatic"
-	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/engine/python"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
-	"github.com/shoal-serving/shoal/internal/sched"
-	"github.com/shoal-serving/shoal/internal/stats"
+	"github.com/shoal-serving/shoal/internal/servable"
 )
 
 // A Registration is what a client asks for who registers a model. Its zeros mean what
@@ -68,42 +66,52 @@ func (r *Registration) check() error {
 	return badRequest("Invalid RuntimeType value: %s", r.Runtime)
 }
 
-// A Registered is what became of a registration.
+// A Registered is what clients are told of a registered version besides what it does.
 type Registered struct {
-	Version *Version
+	Written         string // the version as the archive says; "" if it does not
+	URL             string // as it was registered
+	Runtime, Engine string // as the archive says
+	MaxBatchDelay   time.Duration
+	ResponseTimeout time.Duration // after which a worker that has not answered is ended
+	StartupTimeout  time.Duration // after which one is that has not started
+	Queue           int           // requests that may wait
+	AtStart         bool
+}
+
+// About returns what is known of a registered version; nil if it was not registered.
+func About(v *servable.Version) *Registered {
+	about, _ := v.Source.About.(*Registered)
+	return about
+}
+
+// An Outcome is what became of a registration.
+type Outcome struct {
+	Version *servable.Version
 	Workers int  // that were asked for
 	Pending bool // they are being started, and nobody waits for them
 }
 
 // Register registers a model, and starts its workers. If they cannot be started, the
 // model is taken away again.
-func (s *Server) Register(ctx context.Context, reg Registration) (*Registered, error) {
+func (s *Store) Register(ctx context.Context, reg Registration) (*Outcome, error) {
 	if err := reg.check(); err != nil {
 		return nil, err
 	}
-	a, done, err := s.store.open(reg.URL)
+	v, err := s.add(reg)
 	if err != nil {
 		return nil, err
 	}
-	v, err := s.newVersion(a, reg)
-	if err != nil {
-		return nil, errors.Join(err, done())
-	}
-	v.done = done
-	if err := s.add(v); err != nil {
-		return nil, errors.Join(err, v.close())
-	}
 	workers := s.initial(reg)
-	s.opts.Log.Info("model registered", "model", v.Name, "version", v.Version, "batch_size", v.BatchSize, "workers", workers)
-	outcome := &Registered{v, workers, reg.Asynchronous && workers > 0}
+	s.opts.Log.Info("model registered", "model", v.Config.Name, "version", v.Name(), "batch_size", v.Config.MaxBatchSize, "workers", workers)
+	outcome := &Outcome{v, workers, reg.Asynchronous && workers > 0}
 	if workers == 0 {
 		return outcome, nil
 	}
 	start := func(ctx context.Context) error {
-		err := v.scale(ctx, workers, workers)
+		err := v.ScaleTo(ctx, workers, workers)
 		if err != nil {
-			s.opts.Log.Error("workers not started", "model", v.Name, "version", v.Version, "error", err)
-			return errors.Join(failedToStart(v, err), s.takeBack(v))
+			s.opts.Log.Error("workers not started", "model", v.Config.Name, "version", v.Name(), "error", err)
+			return errors.Join(failedToStart(v, err), s.remove(v))
 		}
 		return nil
 	}
@@ -115,156 +123,172 @@ func (s *Server) Register(ctx context.Context, reg Registration) (*Registered, e
 }
 
 // initial returns how many workers a registration asks for.
-func (s *Server) initial(reg Registration) int {
+func (s *Store) initial(reg Registration) int {
 	if reg.Workers != nil {
 		return *reg.Workers
 	}
 	return s.opts.Settings.Workers
 }
 
-func failedToStart(v *Version, err error) error {
-	return internal("Failed to start workers for model %s version: %s: %v", v.Name, v.Version, err)
+func failedToStart(v *servable.Version, err error) error {
+	return internal("Failed to start workers for model %s version: %s: %v", v.Config.Name, v.Name(), err)
 }
 
-// takeBack unregisters a version whose workers could not be started.
-func (s *Server) takeBack(v *Version) error {
-	s.mu.Lock()
-	if m := s.models[v.Name]; m != nil && m.all[v.Version] == v {
-		delete(m.all, v.Version)
-		if len(m.all) == 0 {
-			delete(s.models, v.Name)
-		} else if m.usual == v.Version {
-			for other := range m.all {
-				m.usual = other
-			}
-		}
-	}
-	s.mu.Unlock()
-	return v.close()
-}
-
-// add lets clients see a version.
-func (s *Server) add(v *Version) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	m := s.models[v.Name]
+// ScaleTo sees to it that a version has at least and at most so many workers. If it is
+// asynchronous, it only begins to.
+func (s *Store) ScaleTo(ctx context.Context, v *servable.Version, least, most int, synchronous bool) error {
 	switch {
-	case s.closed:
-		return unavailable("the server is shutting down")
-	case m == nil:
-		s.models[v.Name] = &versions{all: map[string]*Version{v.Version: v}, usual: v.Version}
+	case least < 0 || most < least || most > maxWorkers:
+		return badRequest("min_worker, max_worker: found %d and %d, expected numbers up to %d", least, most, maxWorkers)
+	case synchronous:
+		err := v.ScaleTo(ctx, least, most)
+		if errors.Is(err, servable.ErrUnloading) {
+			return notFound("Model not found: %s", v.Config.Name)
+		}
+		if err != nil {
+			return failedToStart(v, err)
+		}
 		return nil
-	case s.opts.Dialect == MultiModelServer:
-		return fail(http.StatusConflict, "ConflictStatusException", "Model %s is already registered.", v.Name)
-	case m.all[v.Version] != nil:
-		return fail(http.StatusConflict, "ConflictStatusException", "Model version %s is already registered for model %s", v.Version, v.Name)
 	}
-	m.all[v.Version] = v
+	s.beside(func(ctx context.Context) {
+		if err := v.ScaleTo(ctx, least, most); err != nil {
+			s.opts.Log.Error("workers not scaled", "model", v.Config.Name, "version", v.Name(), "error", err)
+		}
+	})
 	return nil
 }
 
-// newVersion makes of an archive what can be scaled.
-func (s *Server) newVersion(a *archive, reg Registration) (*Version, error) {
-	v := &Version{
-		server: s, Name: cmp.Or(reg.Name, a.manifest.Model.Name), Version: cmp.Or(a.manifest.Model.Version, "1.0"), Written: a.manifest.Model.Version, URL: reg.URL,
-		Runtime: cmp.Or(reg.Runtime, a.manifest.Runtime, "python"), Engine: a.manifest.Engine.Name,
-		BatchSize: max(1, reg.BatchSize), MaxBatchDelay: defaultDelay, AtStart: reg.atStart,
-		ResponseTimeout: s.opts.Settings.ResponseTimeout,
+// add registers an archive with the server, without workers.
+func (s *Store) add(reg Registration) (*servable.Version, error) {
+	a, done, err := s.files.open(reg.URL)
+	if err != nil {
+		return nil, err
+	}
+	src, err := s.source(a, reg)
+	if err != nil {
+		return nil, errors.Join(err, done())
+	}
+	remove := func() {
+		if err := errors.Join(done(), os.RemoveAll(src.Home)); err != nil {
+			s.opts.Log.Warn("files of a model not deleted", "model", src.Model, "error", err)
+		}
+	}
+	kept := false
+	src.Keep = func() func() { kept = true; return remove }
+	first := false
+	err = s.server.Load(src.Model, s.owner(), func(have []*servable.Version) ([]servable.Source, error) {
+		if err := s.taken(src, have); err != nil {
+			return nil, err
+		}
+		first = len(have) == 0
+		src.Number = 1
+		for _, v := range have {
+			src.Number = max(src.Number, v.Number()+1)
+		}
+		src.Dir = filepath.Join(src.Home, strconv.FormatInt(src.Number, 10))
+		return append(sources(have), src), writeModel(src.Dir)
+	})
+	if !kept {
+		remove()
+	}
+	switch {
+	case err != nil && s.Foreign(src.Model):
+		return nil, s.conflict(src.Model)
+	case errors.Is(err, servable.ErrUnloading):
+		return nil, unavailable("the server is shutting down")
+	case err != nil:
+		return nil, err
+	case first:
+		s.server.SetUsual(src.Model, src.Number)
+	}
+	return s.Find(src.Model, strconv.FormatInt(src.Number, 10))
+}
+
+// taken returns an error if what is registered leaves no room for a source.
+func (s *Store) taken(src servable.Source, have []*servable.Version) error {
+	switch {
+	case len(have) > 0 && s.opts.Dialect == MultiModelServer:
+		return fail(http.StatusConflict, "ConflictStatusException", "Model %s is already registered.", src.Model)
+	case slices.ContainsFunc(have, func(v *servable.Version) bool { return v.Source.Label == src.Label }):
+		return fail(http.StatusConflict, "ConflictStatusException", "Model version %s is already registered for model %s", src.Label, src.Model)
+	}
+	return nil
+}
+
+// source makes of an archive what the server opens.
+func (s *Store) source(a *archive, reg Registration) (servable.Source, error) {
+	about := &Registered{
+		Written: a.manifest.Model.Version, URL: reg.URL, Runtime: cmp.Or(reg.Runtime, a.manifest.Runtime, "python"), Engine: a.manifest.Engine.Name,
+		MaxBatchDelay: defaultDelay, AtStart: reg.atStart, Queue: max(1, s.opts.Settings.Queue),
+		ResponseTimeout: cmp.Or(time.Duration(reg.ResponseTimeout)*time.Second, s.opts.Settings.ResponseTimeout),
 		StartupTimeout:  cmp.Or(time.Duration(reg.StartupTimeout)*time.Second, s.opts.Settings.StartupTimeout, 2*time.Minute),
 	}
-	if reg.ResponseTimeout > 0 {
-		v.ResponseTimeout = time.Duration(reg.ResponseTimeout) * time.Second
+	src := servable.Source{
+		Model: cmp.Or(reg.Name, a.manifest.Model.Name), Label: cmp.Or(a.manifest.Model.Version, "1.0"), Stamp: s.stamps.Add(1), About: about,
+		Workers: &servable.Workers{Queue: batching.Bound{Requests: about.Queue}, Apart: reg.RetryApart, Startup: about.StartupTimeout},
 	}
+	size := max(1, reg.BatchSize)
 	if reg.MaxBatchDelay != nil {
-		v.MaxBatchDelay = time.Duration(*reg.MaxBatchDelay) * time.Millisecond
+		about.MaxBatchDelay = time.Duration(*reg.MaxBatchDelay) * time.Millisecond
+		if size > 1 {
+			src.Workers.Policy = &batching.Collect{Size: size, MaxDelay: about.MaxBatchDelay}
+		}
 	}
 	handler := cmp.Or(reg.Handler, a.manifest.Model.Handler, s.opts.Settings.Handler)
 	switch {
-	case v.Name == "":
-		return nil, invalidModel("Model name is not defined: found none in %s, expected one there, or the parameter model_name", manifestFile)
-	case !modelconfig.ValidName(v.Name):
-		return nil, badRequest("model_name: found %q, expected letters, digits, dots, dashes and underscores", v.Name)
+	case src.Model == "":
+		return src, invalidModel("Model name is not defined: found none in %s, expected one there, or the parameter model_name", manifestFile)
+	case !modelconfig.ValidName(src.Model):
+		return src, badRequest("model_name: found %q, expected letters, digits, dots, dashes and underscores", src.Model)
 	case handler == "":
-		return nil, invalidModel("Model handler is not defined: found none in %s, expected one there, or the parameter handler", manifestFile)
+		return src, invalidModel("Model handler is not defined: found none in %s, expected one there, or the parameter handler", manifestFile)
 	}
-	cfg, err := s.config(v, a.dir, handler, reg.RetryApart)
+	text, err := s.config(a.dir, handler, size, about, reg.RetryApart)
 	if err != nil {
-		return nil, err
+		return src, err
 	}
-	dir, err := s.modelDir()
-	if err != nil {
-		return nil, err
+	src.Config = func() (*modelconfig.Config, error) {
+		cfg, err := modelconfig.ParseJSON(text)
+		if err != nil {
+			return nil, err
+		}
+		cfg.Name, cfg.Instances = src.Model, max(1, s.initial(reg))
+		cfg.Inputs[0].Dims, cfg.Outputs[0].Dims = nil, nil // a row is one body; there is no config.pbtxt that says so
+		return cfg, nil
 	}
-	v.source = engine.Source{Config: cfg, Version: 1, Dir: dir}
-	v.stats = stats.New(v.BatchSize)
-	v.vacant = true
-	v.sched = sched.New([]engine.Instance{nobody{}}, sched.Options{
-		Batching: s.batching(v, reg), Pacer: s.opts.Pacer, Bisect: reg.RetryApart, Stats: v.stats,
-		Log: s.opts.Log.With("model", v.Name, "version", v.Version),
-	})
-	return v, nil
+	src.Home = filepath.Join(s.files.private, fmt.Sprintf("model-%d", src.Stamp))
+	return src, nil
 }
 
 // defaultDelay is what clients are told of a model whose delay is found out: it is
 // what MMS would have waited.
 const defaultDelay = 100 * time.Millisecond
 
-func (s *Server) batching(v *Version, reg Registration) batching.Config {
-	b := batching.Config{
-		MaxRows: v.BatchSize, Levels: []batching.Level{{Shares: true}}, DefaultLevel: 1,
-		Shared: batching.Bound{Requests: max(1, s.opts.Settings.Queue)},
-	}
-	switch {
-	case v.BatchSize == 1:
-	case reg.MaxBatchDelay == nil:
-		b.Policy = automatic.New(automatic.Options{MaxRows: v.BatchSize, Instances: max(1, s.initial(reg))})
-	default:
-		b.Policy = &batching.Collect{Size: v.BatchSize, MaxDelay: v.MaxBatchDelay}
-	}
-	return b
-}
-
-// config is that of a model whose requests and answers are bytes.
-func (s *Server) config(v *Version, dir, handler string, apart bool) (*modelconfig.Config, error) {
+// config is that of a model whose requests and answers are bodies.
+func (s *Store) config(dir, handler string, size int, about *Registered, apart bool) ([]byte, error) {
 	type value struct {
 		Text string `json:"string_value"`
 	}
-	bytesOf := func(name string) []map[string]any {
-		return []map[string]any{{"name": name, "data_type": "TYPE_UINT8", "dims": []int{-1}}}
-	}
+	body := []map[string]any{{"name": Body, "data_type": "TYPE_STRING", "dims": []int{1}}}
 	parameters := map[string]value{
 		"model_dir": {dir}, "handler": {handler}, "server_name": {"MMS"}, "server_version": {s.opts.Version},
 		"retry_apart": {strconv.FormatBool(apart)}, "decode_input_request": {strconv.FormatBool(s.opts.Settings.Decode)},
-		"execute_timeout_seconds": {strconv.FormatFloat(v.ResponseTimeout.Seconds(), 'f', -1, 64)},
+		"execute_timeout_seconds": {strconv.FormatFloat(about.ResponseTimeout.Seconds(), 'f', -1, 64)},
 	}
 	if s.opts.Settings.Python != "" {
 		parameters["python"] = value{s.opts.Settings.Python}
 	}
-	text, err := json.Marshal(map[string]any{
-		"backend": python.Name, "max_batch_size": v.BatchSize, "parameters": parameters,
-		"input": bytesOf(requestTensor), "output": bytesOf(responseTensor),
-	})
-	if err != nil {
-		return nil, err
+	config := map[string]any{"backend": python.Name, "max_batch_size": size, "parameters": parameters, "input": body, "output": body}
+	if size > 1 {
+		config["dynamic_batching"] = map[string]any{}
 	}
-	cfg, err := modelconfig.ParseJSON(text)
-	if err != nil {
-		return nil, err
-	}
-	cfg.Name, cfg.Instances = v.Name, 1
-	return cfg, nil
+	return json.Marshal(config)
 }
 
-const (
-	requestTensor  = "request"
-	responseTensor = "response"
-)
-
-// modelDir makes the directory of a model whose code is the handler's.
-func (s *Server) modelDir() (string, error) {
-	dir := filepath.Join(s.store.private, fmt.Sprintf("model-%d", s.dirs.Add(1)), "1")
+// writeModel makes the directory of a version whose code is the handler's.
+func writeModel(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", err
+		return err
 	}
-	return dir, os.WriteFile(filepath.Join(dir, "model.py"), []byte("from shoal_handler import TritonPythonModel\n"), 0o600)
+	return os.WriteFile(filepath.Join(dir, "model.py"), []byte("from shoal_handler import TritonPythonModel\n"), 0o600)
 }

@@ -105,3 +105,9 @@ func effectiveOptimization(p *configpb.ModelConfig) {
 		p.Optimization.OutputPinnedMemory = &configpb.ModelOptimizationPolicy_PinnedMemoryBuffer{Enable: true}
 	}
 }
+
+// Encode returns the configuration as it was written, in a form that is equal for equal
+// ones.
+func (c *Config) Encode() ([]byte, error) {
+	return proto.MarshalOptions{Deterministic: true}.Marshal(c.Proto)
+}

@@ -119,7 +119,7 @@ func TestFormatsThatAreNotServedAreToldHowToExport(t *testing.T) {
 		if err := os.WriteFile(path, nil, 0o644); err != nil {
 			t.Fatal(err)
 		}
-		_, inRepository := newWish(mustScan(t, filepath.Dir(filepath.Dir(path))), Override{})
+		_, inRepository := newWish(mustScan(t, filepath.Dir(filepath.Dir(path))), override{})
 		_, alone := scan([]string{path})
 		for _, err := range []error{inRepository, alone} {
 			if err == nil || !strings.Contains(err.Error(), how) {
@@ -153,7 +153,7 @@ func TestFilesOfLibrariesAreFoundInVersionsAndWhereTheyAreNamed(t *testing.T) {
 			if err != nil || models[at.name] == nil {
 				t.Fatalf("%s: models %v, error %v", at.path, models, err)
 			}
-			w, err := newWish(models[at.name], Override{})
+			w, err := newWish(models[at.name], override{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -173,7 +173,7 @@ func TestFilesOfLibrariesAreFoundInVersionsAndWhereTheyAreNamed(t *testing.T) {
 }
 
 func TestAPickleOfAClientIsRefused(t *testing.T) {
-	with := Override{Config: "{}", Files: map[string][]byte{"1/model.pkl": nil}}
+	with := override{Config: "{}", Files: map[string][]byte{"1/model.pkl": nil}}
 	const want = "file:1/model.pkl: found a pickle, which runs the code that is in it; put it into the model repository if you trust it"
 	if _, err := with.unpack("m"); err == nil || err.Error() != want {
 		t.Errorf("error %v, want %q", err, want)

@@ -7,13 +7,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/shoal-serving/shoal/internal/calibrate"
 	"github.com/shoal-serving/shoal/internal/engine/simulated"
 	"github.com/shoal-serving/shoal/internal/explain"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/pacer"
 )
 
-func explained(t *testing.T, r *Repository, name string) *explain.Model {
+func explained(t *testing.T, r *running, name string) *explain.Model {
 	t.Helper()
 	m, err := r.Explain(name, "")
 	if err != nil {
@@ -28,7 +29,7 @@ func TestWhatIsWrittenIsToldWithItsLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := pacer.NewPortable()
 		defer p.Close()
-		r := tuned(t, d, &threaded{simulated.Engine{Pacer: p}}, p, Options{})
+		r := tuned(t, d, &threaded{simulated.Engine{Pacer: p}}, p, setup{})
 		m := explained(t, r, "written")
 		file := filepath.Join(d.dir, "written", "config.pbtxt")
 		b := m.Batching
@@ -59,18 +60,10 @@ func TestWhatIsWrittenIsToldWithItsLine(t *testing.T) {
 }
 
 // ask runs a request of one row.
-func ask(t *testing.T, r *Repository, name string) {
+func ask(t *testing.T, r *running, name string) {
 	t.Helper()
 	v := find(t, r, name)
-	inputs := v.inputs
-	if inputs == nil {
-		all, err := inputsOf(v.Config, "")
-		if err != nil || len(all) == 0 {
-			t.Fatal(err)
-		}
-		inputs = &all[0]
-	}
-	req, err := inputs.First(1)
+	req, err := calibrate.MadeUp(v.Config)[0].First(1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +82,7 @@ func TestWhatIsFoundOutIsToldWithItsReasons(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := pacer.NewPortable()
 		defer p.Close()
-		r := tuned(t, d, &threaded{simulated.Engine{Pacer: p}}, p, Options{})
+		r := tuned(t, d, &threaded{simulated.Engine{Pacer: p}}, p, setup{})
 		m := explained(t, r, "a")
 		if m.Measured.State != explain.Going || m.Batching.By != explain.Automatic || m.Instances.By != explain.Automatic || m.Instances.Count != 2 || m.Threads.Count != 1 {
 			t.Errorf("at first it says %+v", m)
@@ -121,7 +114,7 @@ func TestTheVerdictOnSharingABatchIsTold(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			p := pacer.NewPortable()
 			defer p.Close()
-			r := tuned(t, d, &seeing{together: together}, p, Options{})
+			r := tuned(t, d, &seeing{together: together}, p, setup{})
 			b := explained(t, r, "bare").Batching
 			if b.Safety.Verdict != want || b.Combines == together || b.By != explain.Automatic || together != strings.Contains(b.Safety.Why, "together than alone") {
 				t.Errorf("batching is %+v", b)
@@ -138,7 +131,7 @@ func TestWhoIsNotThereIsNotExplained(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := pacer.NewPortable()
 		defer p.Close()
-		r := tuned(t, d, &threaded{simulated.Engine{Pacer: p}}, p, Options{})
+		r := tuned(t, d, &threaded{simulated.Engine{Pacer: p}}, p, setup{})
 		for _, named := range [][2]string{{"nosuch", ""}, {"a", "7"}} {
 			if _, err := r.Explain(named[0], named[1]); infer.CodeOf(err) != infer.NotFound {
 				t.Errorf("%q: %v", named, err)

@@ -35,7 +35,7 @@ func inspect(f *found, backends []string) Inspection {
 	if i.Err != nil {
 		return i
 	}
-	w, err := newWish(f, Override{})
+	w, err := newWish(f, override{})
 	if err != nil {
 		i.Err = err
 		return i

@@ -14,13 +14,13 @@ output [ { name: "x" data_type: TYPE_FP32 dims: [ 2 ] label_filename: "names/of 
 
 func TestLabelsAreReadWithTheModel(t *testing.T) {
 	d := newDisk(t).model("a", labelledConfig, "1").write(map[string]string{"a/names/of classes.txt": "cat\r\n\nblack dog"})
-	r := mustStart(t, d, &tracked{}, Options{Mode: Explicit, Models: []string{"a"}})
+	r := mustStart(t, d, &tracked{}, setup{Mode: Explicit, Models: []string{"a"}})
 	v, err := r.Find("a", "")
 	if want := []string{"cat", "", "black dog"}; err != nil || !slices.Equal(v.Labels["x"], want) {
 		t.Errorf("labels %q, %v, want %q", v.Labels["x"], err, want)
 	}
 	d.write(map[string]string{"a/names/of classes.txt": "dog\n"})
-	if err := r.Load(t.Context(), "a", Override{}); err != nil {
+	if err := r.Load(t.Context(), "a", override{}); err != nil {
 		t.Fatal(err)
 	}
 	v, err = r.Find("a", "")
@@ -31,7 +31,7 @@ func TestLabelsAreReadWithTheModel(t *testing.T) {
 
 func TestAModelWithoutItsLabelsIsNotLoaded(t *testing.T) {
 	d := newDisk(t).model("a", labelledConfig, "1")
-	_, err := start(t, d, &tracked{}, Options{})
+	_, err := start(t, d, &tracked{}, setup{})
 	if want := `config.pbtxt:4: output[0].label_filename: found "names/of classes.txt", expected a file`; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("error %v, want %s", err, want)
 	}

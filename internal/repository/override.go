@@ -10,18 +10,16 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"github.com/shoal-serving/shoal/internal/catalog"
 	"github.com/shoal-serving/shoal/internal/infer"
 )
 
-// An Override is what a client sends to be loaded instead of what is on disk. The
-// zero Override is nothing.
-type Override struct {
-	Config string            // as JSON; "" means the file's
-	Files  map[string][]byte // by their paths below the model's directory; empty means those on disk
-}
+// An override is what a client sends to be loaded instead of what is on disk. The
+// zero override is nothing.
+type override catalog.LoadOptions
 
 // stamp is 0 for nothing.
-func (o Override) stamp() stamp {
+func (o override) stamp() stamp {
 	if o.Config == "" && len(o.Files) == 0 {
 		return 0
 	}
@@ -36,7 +34,7 @@ func (o Override) stamp() stamp {
 
 // unpack writes the files to a directory of their own, where the engine finds them.
 // The caller removes it if the error is nil.
-func (o Override) unpack(name string) (f *found, err error) {
+func (o override) unpack(name string) (f *found, err error) {
 	if o.Config == "" {
 		return nil, infer.Errorf(infer.Invalid, "files of a model were sent without a configuration").Because(infer.ConfigMissing, name, "")
 	}
@@ -89,13 +87,10 @@ func (u *upload) letGo() {
 	}
 }
 
-// keep keeps the files that a client sent for as long as the version is loaded, if it
-// reads them again: an instance that can die does when it is revived.
-func (v *Version) keep(sent *upload) {
-	if sent != nil && v.rereads {
-		sent.users.Add(1)
-		v.sent = sent
-	}
+// keep keeps the files for one more user, who lets go of them with what is returned.
+func (u *upload) keep() (release func()) {
+	u.users.Add(1)
+	return u.letGo
 }
 
 // writeFile writes a file below root, and nowhere else.

@@ -1,36 +1,10 @@
 package repository
 
 import (
-	"maps"
 	"slices"
 
 	"github.com/shoal-serving/shoal/internal/modelconfig"
 )
-
-// A change is what becomes of a model's versions, all ascending.
-type change struct {
-	keep []int64 // they serve, and nothing about them has changed
-	load []int64 // they are new, or have changed
-	drop []int64 // they serve, and are not wanted any more, or will be replaced
-}
-
-// plan compares the versions that serve with those that are wanted.
-func plan(have, want map[int64]stamp) change {
-	var c change
-	for _, n := range slices.Sorted(maps.Keys(want)) {
-		if s, ok := have[n]; ok && s == want[n] {
-			c.keep = append(c.keep, n)
-		} else {
-			c.load = append(c.load, n)
-		}
-	}
-	for _, n := range slices.Sorted(maps.Keys(have)) {
-		if s, ok := want[n]; !ok || s != have[n] {
-			c.drop = append(c.drop, n)
-		}
-	}
-	return c
-}
 
 // choose returns the versions that a policy names, of those that there are.
 func choose(all []int64, policy modelconfig.VersionPolicy) []int64 {

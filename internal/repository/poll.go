@@ -69,7 +69,7 @@ func (r *Repository) lookAround() (unsettled bool, err error) {
 		case settle:
 			unsettled = true
 		case reload:
-			todo = append(todo, func() { _ = r.change(name, Override{}) }) // the log and the index say what is wrong
+			todo = append(todo, func() { _ = r.change(name, override{}) }) // the log and the index say what is wrong
 		case unload:
 			todo = append(todo, func() { r.unload(name) })
 		}

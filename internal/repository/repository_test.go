@@ -19,9 +19,8 @@ import (
 	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/leak"
 	"github.com/shoal-serving/shoal/internal/machine"
-	"github.com/shoal-serving/shoal/internal/modelconfig"
 	"github.com/shoal-serving/shoal/internal/pacer"
-	"github.com/shoal-serving/shoal/internal/sched"
+	"github.com/shoal-serving/shoal/internal/servable"
 	"github.com/shoal-serving/shoal/tensor"
 )
 
@@ -124,7 +123,7 @@ func (e *tracked) breaks(err error) {
 
 // start starts a repository over a disk, and closes it at the end, when nothing
 // may be open any more.
-func start(t *testing.T, d disk, eng *tracked, opts Options) (*Repository, error) {
+func start(t *testing.T, d disk, eng *tracked, opts setup) (*running, error) {
 	t.Helper()
 	p := pacer.New()
 	t.Cleanup(p.Close)
@@ -135,8 +134,8 @@ func start(t *testing.T, d disk, eng *tracked, opts Options) (*Repository, error
 		opts.Paths = []string{d.dir}
 	}
 	opts.Pacer, opts.Cores = p, 3
-	opts.Runners = map[string]Runner{"echo": {Engine: eng}, "onnxruntime": {Engine: eng}}
-	r := New(opts)
+	opts.Runners = map[string]servable.Runner{"echo": {Engine: eng}, "onnxruntime": {Engine: eng}}
+	r := opts.open()
 	t.Cleanup(func() {
 		if err := r.Close(); err != nil || eng.open != 0 {
 			t.Errorf("close: %v; %d models are still open", err, eng.open)
@@ -145,7 +144,7 @@ func start(t *testing.T, d disk, eng *tracked, opts Options) (*Repository, error
 	return r, r.Start(t.Context())
 }
 
-func mustStart(t *testing.T, d disk, eng *tracked, opts Options) *Repository {
+func mustStart(t *testing.T, d disk, eng *tracked, opts setup) *running {
 	t.Helper()
 	r, err := start(t, d, eng, opts)
 	if err != nil {
@@ -155,27 +154,27 @@ func mustStart(t *testing.T, d disk, eng *tracked, opts Options) *Repository {
 }
 
 // serving returns the numbers of the versions that serve.
-func serving(r *Repository, name string) (numbers []int64) {
+func serving(r *running, name string) (numbers []int64) {
 	for _, v := range r.Versions(name) {
-		numbers = append(numbers, v.Number)
+		numbers = append(numbers, v.Number())
 	}
 	return numbers
 }
 
-func index(r *Repository) string {
+func index(r *running) string {
 	var lines []string
 	for _, e := range r.Index(false) {
-		lines = append(lines, strings.Join(strings.Fields(strings.Join([]string{e.Name, e.Version, string(e.State), e.Reason}, " ")), " "))
+		lines = append(lines, strings.Join(strings.Fields(strings.Join([]string{e.Name, e.Version, e.State, e.Reason}, " ")), " "))
 	}
 	return strings.Join(lines, "; ")
 }
 
 func TestEveryModelOfADirectoryIsLoaded(t *testing.T) {
 	d := newDisk(t).model("a", echoConfig, "1", "3", "2", "notes", "04").model("b", echoConfig, "1", "3").write(map[string]string{".git/x": ""})
-	r := mustStart(t, d, &tracked{}, Options{})
+	r := mustStart(t, d, &tracked{}, setup{})
 	for _, name := range []string{"a", "b"} {
 		v, err := r.Find(name, "")
-		if err != nil || v.Number != 3 || v.Config.Name != name {
+		if err != nil || v.Number() != 3 || v.Config.Name != name {
 			t.Errorf("model %s: found %+v, %v; want version 3", name, v, err)
 		}
 	}
@@ -187,7 +186,7 @@ func TestEveryModelOfADirectoryIsLoaded(t *testing.T) {
 func TestASettingWithoutEffectIsLogged(t *testing.T) {
 	var log bytes.Buffer
 	d := newDisk(t).model("a", echoConfig+"optimization { eager_batching: true }", "1")
-	mustStart(t, d, &tracked{}, Options{Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))})
+	mustStart(t, d, &tracked{}, setup{Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))})
 	got := log.String()
 	want := "model=a version=1 at=" + filepath.Join(d.dir, "a", "config.pbtxt") + ":6 field=optimization.eager_batching"
 	if strings.Count(got, "\n") != 1 || !strings.Contains(got, want) {
@@ -199,7 +198,7 @@ func TestAModelFileIsEnough(t *testing.T) {
 	d := newDisk(t).write(map[string]string{"in.dir/1/model.onnx": "", "alone.onnx": "", "notes.txt": ""})
 	lone := filepath.Join(newDisk(t).write(map[string]string{"elsewhere.onnx": ""}).dir, "elsewhere.onnx")
 	eng := &tracked{}
-	r := mustStart(t, d, eng, Options{Paths: []string{d.dir, lone}})
+	r := mustStart(t, d, eng, setup{Paths: []string{d.dir, lone}})
 	for name, file := range map[string]string{"in.dir": "", "alone": "alone.onnx", "elsewhere": "elsewhere.onnx"} {
 		v, err := r.Find(name, "1")
 		if err != nil || v.Config.Backend != "onnxruntime" || v.Config.Proto.GetDefaultModelFilename() != file {
@@ -220,7 +219,7 @@ func TestTheVersionPolicyPicksTheVersions(t *testing.T) {
 		"version_policy { all { } }":                         {1, 2, 10},
 		"version_policy { specific { versions: [ 1, 7 ] } }": {1},
 	} {
-		r := mustStart(t, newDisk(t).model("a", echoConfig+policy, "1", "2", "10"), &tracked{}, Options{})
+		r := mustStart(t, newDisk(t).model("a", echoConfig+policy, "1", "2", "10"), &tracked{}, setup{})
 		if got := serving(r, "a"); !slices.Equal(got, want) {
 			t.Errorf("%s: versions %v, want %v", policy, got, want)
 		}
@@ -228,7 +227,7 @@ func TestTheVersionPolicyPicksTheVersions(t *testing.T) {
 }
 
 func TestAVersionThatDoesNotServeIsNotFound(t *testing.T) {
-	r := mustStart(t, newDisk(t).model("a", echoConfig, "1").model("b", echoConfig, "1"), &tracked{}, Options{Mode: Explicit, Models: []string{"a", "b"}})
+	r := mustStart(t, newDisk(t).model("a", echoConfig, "1").model("b", echoConfig, "1"), &tracked{}, setup{Mode: Explicit, Models: []string{"a", "b"}})
 	if err := r.Unload("b"); err != nil {
 		t.Fatal(err)
 	}
@@ -310,10 +309,10 @@ func TestALoadThatFailsSaysWhy(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := newDisk(t).model("other", echoConfig, "1")
 			eng := &tracked{}
-			r := mustStart(t, d, eng, Options{Mode: Explicit, Models: []string{"other"}})
+			r := mustStart(t, d, eng, setup{Mode: Explicit, Models: []string{"other"}})
 			tt.disk(d)
 			eng.breaks(tt.fail)
-			err := kserve.Worded(r.Load(t.Context(), "m", Override{}), nil)
+			err := kserve.Worded(r.Load(t.Context(), "m", override{}), nil)
 			if infer.CodeOf(err) != tt.code {
 				t.Errorf("code %v, want %v", infer.CodeOf(err), tt.code)
 			}
@@ -336,7 +335,7 @@ func TestAPathThatIsNoRepositorySaysWhatIsExpected(t *testing.T) {
 		"a":         "found a model's own directory, expected one that has a directory for each model",
 		"notes.txt": "expected a directory of models, or a file that ends in one of",
 	} {
-		_, err := start(t, d, &tracked{}, Options{Paths: []string{filepath.Join(d.dir, path)}})
+		_, err := start(t, d, &tracked{}, setup{Paths: []string{filepath.Join(d.dir, path)}})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want it to tell %q", path, err, want)
 		}
@@ -345,7 +344,7 @@ func TestAPathThatIsNoRepositorySaysWhatIsExpected(t *testing.T) {
 
 func TestModelsThatFailAtTheStartLeaveTheOthersAndAreNotReady(t *testing.T) {
 	d := newDisk(t).model("bad", "max_batch_size: what", "1").model("good", echoConfig, "1")
-	r, err := start(t, d, &tracked{}, Options{Mode: Explicit, Models: []string{"*"}})
+	r, err := start(t, d, &tracked{}, setup{Mode: Explicit, Models: []string{"*"}})
 	if err == nil || len(serving(r, "good")) != 1 {
 		t.Fatalf("%v; good serves %v", err, serving(r, "good"))
 	}
@@ -361,11 +360,11 @@ func TestModelsThatFailAtTheStartLeaveTheOthersAndAreNotReady(t *testing.T) {
 func TestAReloadThatFailsKeepsWhatServes(t *testing.T) {
 	d := newDisk(t).model("a", echoConfig, "1")
 	eng := &tracked{}
-	r := mustStart(t, d, eng, Options{Mode: Explicit, Models: []string{"a"}})
+	r := mustStart(t, d, eng, setup{Mode: Explicit, Models: []string{"a"}})
 	before, _ := r.Find("a", "")
 	eng.breaks(errors.New("no weights"))
 	d.model("a", echoConfig+"\n", "1")
-	if err := r.Load(t.Context(), "a", Override{}); err == nil {
+	if err := r.Load(t.Context(), "a", override{}); err == nil {
 		t.Fatal("loaded")
 	}
 	after, err := r.Find("a", "")
@@ -376,7 +375,7 @@ func TestAReloadThatFailsKeepsWhatServes(t *testing.T) {
 		t.Errorf("index %q, want %q", got, want)
 	}
 	eng.breaks(nil)
-	if err := r.Load(t.Context(), "a", Override{}); err != nil || index(r) != "a 1 READY" {
+	if err := r.Load(t.Context(), "a", override{}); err != nil || index(r) != "a 1 READY" {
 		t.Errorf("%v; index %q", err, index(r))
 	}
 	if after, _ := r.Find("a", ""); after == before {
@@ -387,17 +386,17 @@ func TestAReloadThatFailsKeepsWhatServes(t *testing.T) {
 func TestALoadOfWhatHasNotChangedDoesNothing(t *testing.T) {
 	d := newDisk(t).model("a", echoConfig+"version_policy { latest { num_versions: 2 } }", "1")
 	eng := &tracked{}
-	r := mustStart(t, d, eng, Options{Mode: Explicit, Models: []string{"a"}})
-	if err := r.Load(t.Context(), "a", Override{}); err != nil || len(eng.sources) != 1 {
+	r := mustStart(t, d, eng, setup{Mode: Explicit, Models: []string{"a"}})
+	if err := r.Load(t.Context(), "a", override{}); err != nil || len(eng.sources) != 1 {
 		t.Errorf("%v; loaded %d times", err, len(eng.sources))
 	}
 	// A version that is added is loaded, and the one beside it is left alone.
 	d.write(map[string]string{"a/2/": ""})
-	if err := r.Load(t.Context(), "a", Override{}); err != nil || len(eng.sources) != 2 || !slices.Equal(serving(r, "a"), []int64{1, 2}) {
+	if err := r.Load(t.Context(), "a", override{}); err != nil || len(eng.sources) != 2 || !slices.Equal(serving(r, "a"), []int64{1, 2}) {
 		t.Errorf("%v; loaded %d times, serving %v", err, len(eng.sources), serving(r, "a"))
 	}
 	d.write(map[string]string{"a/3/": ""})
-	if err := r.Load(t.Context(), "a", Override{}); err != nil || !slices.Equal(serving(r, "a"), []int64{2, 3}) {
+	if err := r.Load(t.Context(), "a", override{}); err != nil || !slices.Equal(serving(r, "a"), []int64{2, 3}) {
 		t.Errorf("%v; serving %v", err, serving(r, "a"))
 	}
 }
@@ -410,7 +409,7 @@ func TestARunningRequestEndsWhenItsModelIsUnloaded(t *testing.T) {
 		<-end
 		return nil
 	}
-	r := mustStart(t, newDisk(t).model("a", echoConfig, "1"), eng, Options{Mode: Explicit, Models: []string{"a"}})
+	r := mustStart(t, newDisk(t).model("a", echoConfig, "1"), eng, setup{Mode: Explicit, Models: []string{"a"}})
 	v, _ := r.Find("a", "")
 	done := make(chan error, 1)
 	go func() {
@@ -438,9 +437,9 @@ func TestARunningRequestEndsWhenItsModelIsUnloaded(t *testing.T) {
 func TestUnloadingEndsALoad(t *testing.T) {
 	d := newDisk(t).model("a", echoConfig, "1")
 	eng := &tracked{loading: make(chan struct{})}
-	r := mustStart(t, d, eng, Options{Mode: Explicit})
+	r := mustStart(t, d, eng, setup{Mode: Explicit})
 	done := make(chan error, 1)
-	go func() { done <- r.Load(t.Context(), "a", Override{}) }()
+	go func() { done <- r.Load(t.Context(), "a", override{}) }()
 	<-eng.loading
 	if _, err := r.Find("a", ""); infer.CodeOf(err) != infer.Unavailable || index(r) != "a 1 LOADING" {
 		t.Errorf("%v; index %q", err, index(r))
@@ -448,15 +447,15 @@ func TestUnloadingEndsALoad(t *testing.T) {
 	if err := r.Unload("a"); err != nil {
 		t.Error(err)
 	}
-	if err := <-done; !errors.Is(err, errUnloaded) {
+	if err := <-done; !errors.Is(err, servable.ErrUnloading) {
 		t.Errorf("the load got %v", err)
 	}
 }
 
 func TestOnlyInModeExplicitClientsChangeModels(t *testing.T) {
 	for _, mode := range []Mode{None, Poll} {
-		r := mustStart(t, newDisk(t).model("a", echoConfig, "1"), &tracked{}, Options{Mode: mode})
-		for _, err := range []error{r.Load(t.Context(), "a", Override{}), r.Unload("a")} {
+		r := mustStart(t, newDisk(t).model("a", echoConfig, "1"), &tracked{}, setup{Mode: mode})
+		for _, err := range []error{r.Load(t.Context(), "a", override{}), r.Unload("a")} {
 			if infer.CodeOf(err) != infer.Unavailable {
 				t.Errorf("mode %d: %v", mode, err)
 			}
@@ -467,10 +466,10 @@ func TestOnlyInModeExplicitClientsChangeModels(t *testing.T) {
 func TestAClientMaySendTheConfigurationAndTheFiles(t *testing.T) {
 	d := newDisk(t).model("a", echoConfig, "1")
 	eng := &tracked{}
-	r := mustStart(t, d, eng, Options{Mode: Explicit, Models: []string{"a"}})
+	r := mustStart(t, d, eng, setup{Mode: Explicit, Models: []string{"a"}})
 	const config = `{"backend":"echo","max_batch_size":2,
 		"input":[{"name":"x","data_type":"TYPE_FP32","dims":[2]}],"output":[{"name":"x","data_type":"TYPE_FP32","dims":[2]}]}`
-	load := func(with Override) *Version {
+	load := func(with override) *servable.Version {
 		t.Helper()
 		if err := r.Load(t.Context(), "a", with); err != nil {
 			t.Fatal(err)
@@ -481,23 +480,23 @@ func TestAClientMaySendTheConfigurationAndTheFiles(t *testing.T) {
 		}
 		return v
 	}
-	if v := load(Override{Config: config}); v.Config.MaxBatchSize != 2 {
+	if v := load(override{Config: config}); v.Config.MaxBatchSize != 2 {
 		t.Errorf("max_batch_size %d, want that of the client", v.Config.MaxBatchSize)
 	}
-	if v := load(Override{}); v.Config.MaxBatchSize != 2 {
+	if v := load(override{}); v.Config.MaxBatchSize != 2 {
 		t.Errorf("max_batch_size %d after a plain load of the same files, want that of the client", v.Config.MaxBatchSize)
 	}
-	v := load(Override{Config: config, Files: map[string][]byte{"7/model.bin": []byte("weights")}})
-	if v.Number != 7 || !slices.Equal(serving(r, "a"), []int64{7}) {
+	v := load(override{Config: config, Files: map[string][]byte{"7/model.bin": []byte("weights")}})
+	if v.Number() != 7 || !slices.Equal(serving(r, "a"), []int64{7}) {
 		t.Errorf("serving %v, want the version of the client alone", serving(r, "a"))
 	}
 	if dir := eng.sources[len(eng.sources)-1].Dir; exists(dir) {
 		t.Errorf("%s was left behind", dir)
 	}
-	if v := load(Override{}); v.Number != 1 || v.Config.MaxBatchSize != 4 {
-		t.Errorf("version %d, max_batch_size %d after a plain load, want those on disk", v.Number, v.Config.MaxBatchSize)
+	if v := load(override{}); v.Number() != 1 || v.Config.MaxBatchSize != 4 {
+		t.Errorf("version %d, max_batch_size %d after a plain load, want those on disk", v.Number(), v.Config.MaxBatchSize)
 	}
-	for text, with := range map[string]Override{
+	for text, with := range map[string]override{
 		"'config' must be specified":   {Files: map[string][]byte{"7/x": nil}},
 		"expected a path below":        {Config: config, Files: map[string][]byte{"../../etc/x": nil}},
 		"the configuration that was":   {Config: `{"no_such_field": 1}`},
@@ -510,16 +509,11 @@ func TestAClientMaySendTheConfigurationAndTheFiles(t *testing.T) {
 }
 
 // waitForLoads returns when nothing is being loaded or drained any more.
-func waitForLoads(t *testing.T, r *Repository) {
+func waitForLoads(t *testing.T, r *running) {
 	t.Helper()
-	done := make(chan struct{})
-	go func() {
-		r.work.Wait()
-		close(done)
-	}()
-	select {
-	case <-done:
-	case <-t.Context().Done():
+	r.source.work.Wait()
+	for strings.Contains(index(r), "LOADING") { // also UNLOADING
+		time.Sleep(time.Millisecond)
 	}
 }
 
@@ -531,11 +525,11 @@ func exists(path string) bool {
 func TestAPollFollowsTheDisk(t *testing.T) {
 	d := newDisk(t).model("a", echoConfig, "1")
 	eng := &tracked{}
-	r := mustStart(t, d, eng, Options{Mode: Explicit, Models: []string{"*"}}) // no timer polls here
+	r := mustStart(t, d, eng, setup{Mode: Explicit, Models: []string{"*"}}) // no timer polls here
 	poll := func() {
 		t.Helper()
 		for range 2 { // a change counts when it is seen twice
-			if _, err := r.lookAround(); err != nil {
+			if _, err := r.source.lookAround(); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -565,10 +559,10 @@ func TestAPollFollowsTheDisk(t *testing.T) {
 
 func TestARepositoryThatVanishesLeavesItsModels(t *testing.T) {
 	d := newDisk(t).model("a", echoConfig, "1")
-	r := mustStart(t, d, &tracked{}, Options{Mode: Explicit, Models: []string{"*"}})
+	r := mustStart(t, d, &tracked{}, setup{Mode: Explicit, Models: []string{"*"}})
 	d.remove("")
 	for range 3 {
-		if _, err := r.lookAround(); err == nil {
+		if _, err := r.source.lookAround(); err == nil {
 			t.Error("nobody noticed")
 		}
 	}
@@ -585,7 +579,7 @@ func TestAModelIsWarmedUpBeforeItServes(t *testing.T) {
 	eng := &tracked{}
 	d := newDisk(t).model("a", warmup("batch_size: 3 count: 2 "+input(`input_data_file: "w"`))+"instance_group { count: 2 }", "1").
 		write(map[string]string{"a/warmup/w": "12345678"})
-	r := mustStart(t, d, eng, Options{Mode: Explicit, Models: []string{"a"}})
+	r := mustStart(t, d, eng, setup{Mode: Explicit, Models: []string{"a"}})
 	if got := eng.Batches(); !slices.Equal(got, []int{3, 3, 3, 3}) {
 		t.Errorf("warmed up with %v rows, want 3 two times on each of two instances", got)
 	}
@@ -597,13 +591,13 @@ func TestAModelIsWarmedUpBeforeItServes(t *testing.T) {
 		strings.Replace(warmup("batch_size: 1 "+input(`zero_data: true`)), "2 z", "3 z", 1): "unexpected shape for input 'x'",
 	} {
 		d.model("a", text, "1")
-		if err := r.Load(t.Context(), "a", Override{}); err == nil || !strings.Contains(err.Error(), want) {
+		if err := r.Load(t.Context(), "a", override{}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want it to tell %q", text, err, want)
 		}
 	}
 	eng.Fails = func([]tensor.Tensor) error { return errors.New("cold") }
 	d.model("a", warmup("batch_size: 1 "+input(`random_data: true`)), "1")
-	if err := r.Load(t.Context(), "a", Override{}); err == nil || !strings.Contains(err.Error(), `model_warmup "w": the model failed: cold`) {
+	if err := r.Load(t.Context(), "a", override{}); err == nil || !strings.Contains(err.Error(), `model_warmup "w": the model failed: cold`) {
 		t.Errorf("%v", err)
 	}
 	if len(serving(r, "a")) != 1 || !r.Ready() {
@@ -611,75 +605,36 @@ func TestAModelIsWarmedUpBeforeItServes(t *testing.T) {
 	}
 }
 
-func TestInstancesThatAreNotWrittenDownAreChosen(t *testing.T) {
-	device := Runner{Instances: 2, Device: sched.NewDevice(3)}
-	for _, tt := range []struct {
-		config    string
-		runner    Runner
-		automatic bool
-		how       manner
-		want      int
-	}{
-		{"", device, false, manner{}, 2},
-		{"", device, true, manner{}, 3},
-		{"", device, true, manner{threads: 2}, 1},
-		{"", device, true, manner{threads: 1, instances: 2}, 2},
-		{"", Runner{Instances: 2}, true, manner{}, 2},
-		{"instance_group { }", device, true, manner{}, 2},
-		{"instance_group { } instance_group { }", device, false, manner{}, 4},
-		{"instance_group { count: 5 }", device, true, manner{instances: 2}, 5},
-		{"instance_group { count: 5 } instance_group { }", device, false, manner{}, 6},
-	} {
-		r := New(Options{Cores: 3})
-		cfg, err := modelconfig.Parse("", []byte(tt.config))
-		if err != nil {
-			t.Fatal(err)
-		}
-		cfg.Automatic = tt.automatic
-		if got, left := r.instances(cfg, tt.runner, tt.how); got != tt.want || left == strings.Contains(tt.config, "count") {
-			t.Errorf("%q, automatic %t, %+v: %d instances, left to us %t, want %d", tt.config, tt.automatic, tt.how, got, left, tt.want)
-		}
-	}
-}
-
 func TestAModelThatDoesNotFitIsRefusedWithBothFigures(t *testing.T) {
 	const mib = 1 << 20
 	eng := &tracked{size: 240 * mib}
 	free := int64(300 * mib)
-	r := mustStart(t, newDisk(t).model("a", echoConfig, "1").model("b", echoConfig, "1"), eng, Options{
+	r := mustStart(t, newDisk(t).model("a", echoConfig, "1").model("b", echoConfig, "1"), eng, setup{
 		Mode: Explicit, Models: []string{"a"}, Memory: func() machine.Memory { return machine.Memory{Limit: 512 * mib, Free: free, Contained: true} },
 	})
 	if v, err := r.Find("a", ""); err != nil || v.Memory != eng.size {
 		t.Errorf("%+v, %v", v, err)
 	}
 	free = 100 * mib
-	err := r.Load(t.Context(), "b", Override{})
+	err := r.Load(t.Context(), "b", override{})
 	if want := "needs about 240 MiB of memory, and of the container's 512 MiB only 100 MiB are free"; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("%v, want it to tell %q", err, want)
 	}
-	if len(serving(r, "a")) != 1 || r.claimed != 0 {
-		t.Errorf("a serves %v; %d bytes are claimed", serving(r, "a"), r.claimed)
+	free = 300 * mib // which is for one more, if nothing is claimed for those that are not being loaded
+	if err := r.Load(t.Context(), "b", override{}); err != nil || len(serving(r, "a")) != 1 {
+		t.Errorf("%v; a serves %v", err, serving(r, "a"))
 	}
 }
 
-// The first of two loads finds nothing, and the model is forgotten while the second
-// one waits for its turn.
-func TestALoadThatWaitedForOneThatFailedIsRemembered(t *testing.T) {
-	d := newDisk(t)
-	r := mustStart(t, d, &tracked{}, Options{Mode: Explicit})
-	first := r.take("a")
-	d.model("a", echoConfig, "1")
-	done := make(chan error, 1)
-	go func() { done <- r.Load(t.Context(), "a", Override{}) }()
-	time.Sleep(10 * time.Millisecond) // the second one waits by now, or comes later: it ends the same
-	if err := r.refuse(first, errors.New("nothing there")); err == nil {
-		t.Error("not refused")
+func TestModelsAreNotForModelsToLoad(t *testing.T) {
+	r := mustStart(t, newDisk(t).model("a", echoConfig, "1"), &tracked{}, setup{}).source
+	if err := r.LoadModel(t.Context(), "a", "", nil); infer.CodeOf(err) != infer.Unavailable {
+		t.Errorf("load: %v", err)
 	}
-	<-first.turn
-	if err := <-done; err != nil || index(r) != "a 1 READY" {
-		t.Fatalf("%v; index %q", err, index(r))
+	if err := r.LoadModel(t.Context(), "a", "", map[string][]byte{"../model.py": nil}); infer.CodeOf(err) != infer.Invalid {
+		t.Errorf("load with a file outside: %v", err)
 	}
-	if err := r.Unload("a"); err != nil || len(serving(r, "a")) != 0 {
-		t.Errorf("%v; serving %v after it was unloaded", err, serving(r, "a"))
+	if err := r.UnloadModel(t.Context(), "a"); infer.CodeOf(err) != infer.Unavailable {
+		t.Errorf("unload: %v", err)
 	}
 }

@@ -69,7 +69,7 @@ dynamic_batching { }
 
 // send has requests of some width run, one after the other, and lets the model be
 // idle then.
-func send(t *testing.T, r *Repository, requests, width int) {
+func send(t *testing.T, r *running, requests, width int) {
 	t.Helper()
 	for range requests {
 		v := find(t, r, "a")
@@ -93,9 +93,9 @@ func TestAModelIsMeasuredWithTheShapeThatItsRequestsHave(t *testing.T) {
 		p := pacer.NewPortable()
 		defer p.Close()
 		var log bytes.Buffer
-		opts := Options{Log: slog.New(slog.NewTextHandler(&log, nil))}
+		opts := setup{Log: slog.New(slog.NewTextHandler(&log, nil))}
 		opts.Store = calibrate.NewStore(kept, opts.Log)
-		for start, want := range [][2]string{{"steps=12 threads=1 instances=1 lone=0 batch=4", "steps=10 threads=2 instances=1 lone=0 batch=1"}, {"steps=0 threads=1", "steps=0 threads=2"}} {
+		for start, want := range [][2]string{{"steps=12 threads=1 instances=1 exclusiveThreads=0 batch=4", "steps=10 threads=2 instances=1 exclusiveThreads=0 batch=1"}, {"steps=0 threads=1", "steps=0 threads=2"}} {
 			log.Reset()
 			r := tuned(t, d, &broad{}, p, opts)
 			told := func(shape string, from explain.From, efficient, threads int, steps uint64) {
@@ -131,7 +131,7 @@ func TestShapesThatChangeForEverAreNotFollowedForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := pacer.NewPortable()
 		defer p.Close()
-		r := tuned(t, d, &broad{refuses: 300}, p, Options{})
+		r := tuned(t, d, &broad{refuses: 300}, p, setup{})
 		send(t, r, 0, 0)
 		for _, tt := range []struct {
 			width int
@@ -156,7 +156,7 @@ func TestAModelWithASampleKeepsToIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := pacer.NewPortable()
 		defer p.Close()
-		r := tuned(t, d, &broad{}, p, Options{})
+		r := tuned(t, d, &broad{}, p, setup{})
 		send(t, r, 0, 0)
 		send(t, r, 100, 320)
 		if m := explained(t, r, "a").Measured; m.Shape != "x[8]" || m.ShapeFrom != explain.Sample || m.Steps != 12 {

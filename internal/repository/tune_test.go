@@ -19,6 +19,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/modelconfig"
 	"github.com/shoal-serving/shoal/internal/pacer"
 	"github.com/shoal-serving/shoal/internal/sched"
+	"github.com/shoal-serving/shoal/internal/servable"
 	"github.com/shoal-serving/shoal/tensor"
 )
 
@@ -38,21 +39,21 @@ func (*threaded) Release() string                     { return "7" }
 
 // tuned starts a repository on two cores that finds out about its models, in fake
 // time.
-func tuned(t *testing.T, d disk, eng engine.Engine, p *pacer.Pacer, opts Options) *Repository {
+func tuned(t *testing.T, d disk, eng engine.Engine, p *pacer.Pacer, opts setup) *running {
 	t.Helper()
 	opts.Paths, opts.Pacer, opts.Cores, opts.Automatic = []string{d.dir}, p, 2, true
-	opts.Runners = map[string]Runner{"echo": {Engine: eng, Device: sched.NewDevice(2)}, "onnxruntime": {Engine: eng, Device: sched.NewDevice(2)}}
+	opts.Runners = map[string]servable.Runner{"echo": {Engine: eng, Device: sched.NewDevice(2)}, "onnxruntime": {Engine: eng, Device: sched.NewDevice(2)}}
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
-	r := New(opts)
+	r := opts.open()
 	if err := r.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	return r
 }
 
-func find(t *testing.T, r *Repository, name string) *Version {
+func find(t *testing.T, r *running, name string) *servable.Version {
 	t.Helper()
 	v, err := r.Find(name, "")
 	if err != nil {
@@ -61,29 +62,35 @@ func find(t *testing.T, r *Repository, name string) *Version {
 	return v
 }
 
+// threads returns those of a batch, and those of one that begins while no other runs.
+func threads(v *servable.Version) [2]int {
+	m := v.Explain()
+	return [2]int{m.Threads.Count, m.ExclusiveThreads}
+}
+
 func TestAModelIsMeasuredAndRunsAsIsBestForIt(t *testing.T) {
 	d, kept := newDisk(t).model("a", echoConfig+"dynamic_batching { }", "1"), t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		p := pacer.NewPortable()
 		defer p.Close()
 		var log bytes.Buffer
-		opts := Options{Log: slog.New(slog.NewTextHandler(&log, nil)), CPU: "fast"}
+		opts := setup{Log: slog.New(slog.NewTextHandler(&log, nil)), CPU: "fast"}
 		opts.Store = calibrate.NewStore(kept, opts.Log)
 		for start, want := range []string{
-			"steps=13 threads=2 instances=1 lone=0 batch=4 perSecond=571 alone=5.5ms", // 7 with one thread, of which the last is two at once
-			"steps=0 threads=2 instances=1 lone=0 batch=4 perSecond=571 alone=5.5ms",
+			"steps=13 threads=2 instances=1 exclusiveThreads=0 batch=4 perSecond=571 alone=5.5ms", // 7 with one thread, of which the last is two at once
+			"steps=0 threads=2 instances=1 exclusiveThreads=0 batch=4 perSecond=571 alone=5.5ms",
 		} {
 			log.Reset()
 			r := tuned(t, d, &threaded{simulated.Engine{Pacer: p}}, p, opts)
 			first := find(t, r, "a")
-			if first.threads != 1 || first.Config.Instances != 2 {
-				t.Errorf("it began with %d threads and %d instances", first.threads, first.Config.Instances)
+			if threads(first) != [2]int{1, 0} || first.Config.Instances != 2 {
+				t.Errorf("it began with %d threads and %d instances", threads(first), first.Config.Instances)
 			}
 			time.Sleep(10 * time.Second)
 			synctest.Wait()
 			last := find(t, r, "a")
-			if last.threads != 2 || last.Config.Instances != 1 || last.Stats != first.Stats || index(r) != "a 1 READY" {
-				t.Errorf("%d threads and %d instances; index %q", last.threads, last.Config.Instances, index(r))
+			if threads(last) != [2]int{2, 0} || last.Config.Instances != 1 || last.Stats != first.Stats || index(r) != "a 1 READY" {
+				t.Errorf("%d threads and %d instances; index %q", threads(last), last.Config.Instances, index(r))
 			}
 			if !strings.Contains(log.String(), want) {
 				t.Errorf("start %d: no %q in\n%s", start, want, &log)
@@ -120,11 +127,11 @@ func TestALoneBatchHasMoreThreadsWhereThatAnswersItSooner(t *testing.T) {
 		p := pacer.NewPortable()
 		defer p.Close()
 		eng := &elastic{threaded: threaded{simulated.Engine{Pacer: p}}}
-		r := tuned(t, d, eng, p, Options{})
+		r := tuned(t, d, eng, p, setup{})
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		if v := find(t, r, "a"); v.threads != 1 || v.lone != 2 || v.Config.Instances != 2 {
-			t.Errorf("it runs with %d threads, %d if it is alone, and %d instances", v.threads, v.lone, v.Config.Instances)
+		if v := find(t, r, "a"); threads(v) != [2]int{1, 2} || v.Config.Instances != 2 {
+			t.Errorf("it runs with %d threads and %d instances", threads(v), v.Config.Instances)
 		}
 		if last := eng.loaded[len(eng.loaded)-1]; len(eng.loaded) != 3 || last.Threads != 1 || last.ExclusiveThreads != 2 {
 			t.Errorf("loaded %d times, last %+v", len(eng.loaded), last)
@@ -155,7 +162,7 @@ func TestWhatWasMeasuredBesideOthersIsMeasuredAgainAtTheNextStart(t *testing.T) 
 		var log bytes.Buffer
 		for start, want := range []string{"steps=13 ", "steps=13 ", "steps=0 "} {
 			log.Reset()
-			opts := Options{Log: slog.New(slog.NewTextHandler(&log, nil))}
+			opts := setup{Log: slog.New(slog.NewTextHandler(&log, nil))}
 			opts.Store = calibrate.NewStore(kept, opts.Log)
 			opts.Waited = func() time.Duration {
 				if !others {
@@ -182,7 +189,7 @@ func TestMeasuringEndsWithItsModel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := pacer.NewPortable()
 		defer p.Close()
-		r := tuned(t, d, &threaded{simulated.Engine{Pacer: p}}, p, Options{Mode: Explicit, Models: []string{"*"}})
+		r := tuned(t, d, &threaded{simulated.Engine{Pacer: p}}, p, setup{Mode: Explicit, Models: []string{"*"}})
 		time.Sleep(60 * time.Millisecond) // in the middle of it
 		began := time.Now()
 		if err := r.Unload("a"); err != nil {
@@ -246,7 +253,7 @@ func TestRowsThatSeeEachOtherAreNotCombinedUnlessItIsAskedFor(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			p := pacer.NewPortable()
 			defer p.Close()
-			r := tuned(t, d, &seeing{together: tt.together}, p, Options{})
+			r := tuned(t, d, &seeing{together: tt.together}, p, setup{})
 			cfg := find(t, r, tt.model).Config
 			if cfg.MaxBatchSize != tt.most || cfg.Tunes() != tt.combines || !strings.Contains(index(r), tt.inTheText) {
 				t.Errorf("%+v: max_batch_size %d, combines %t, index %q", tt, cfg.MaxBatchSize, cfg.Tunes(), index(r))
@@ -263,7 +270,7 @@ func TestThreeRowsOfOneRequestAreTheModelsOwnAffair(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := pacer.NewPortable()
 		defer p.Close()
-		r := tuned(t, d, &seeing{together: true}, p, Options{})
+		r := tuned(t, d, &seeing{together: true}, p, setup{})
 		v := find(t, r, "bare")
 		req := &infer.Request{Inputs: []tensor.Tensor{{Name: "x", Type: tensor.Uint8, Shape: []int64{3, 4}, Data: bytes.Repeat([]byte{1}, 12)}}}
 		var resp infer.Response
@@ -286,7 +293,7 @@ func TestTritonsDefaultsAreKeptWhereTheyAreWanted(t *testing.T) {
 	eng := &seeing{together: true}
 	p := pacer.New()
 	defer p.Close()
-	r := New(Options{Paths: []string{d.dir}, Pacer: p, Cores: 2, Log: slog.New(slog.DiscardHandler), Runners: map[string]Runner{"onnxruntime": {Engine: eng, Instances: 2}}})
+	r := setup{Paths: []string{d.dir}, Pacer: p, Cores: 2, Log: slog.New(slog.DiscardHandler), Runners: map[string]servable.Runner{"onnxruntime": {Engine: eng, Instances: 2}}}.open()
 	if err := r.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -11,21 +11,23 @@ import (
 
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
+	"github.com/shoal-serving/shoal/internal/servable"
 )
 
 // source finds a model on disk, or in what the client sent. A plain load keeps the
 // configuration that a client sent before, as long as the files are the same.
-func (r *Repository) source(m *model, with Override) (*found, Override, error) {
+func (r *Repository) source(name string, with override) (*found, override, error) {
 	if len(with.Files) > 0 {
-		f, err := with.unpack(m.name)
+		f, err := with.unpack(name)
 		return f, with, err
 	}
-	f, err := lookup(r.opts.Paths, m.name)
+	f, err := lookup(r.opts.Paths, name)
 	if err != nil {
 		return nil, with, err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	m := r.claimLocked(name)
 	if with.Config == "" && len(m.with.Files) == 0 && m.at == f.whole() {
 		with = m.with
 	}
@@ -66,11 +68,11 @@ func lookup(paths []string, name string) (*found, error) {
 // A wish is what a model's files ask for.
 type wish struct {
 	found    *found
-	with     Override
+	with     override
 	versions map[int64]stamp
 }
 
-func newWish(f *found, with Override) (*wish, error) {
+func newWish(f *found, with override) (*wish, error) {
 	w := &wish{found: f, with: with, versions: map[int64]stamp{}}
 	cfg, err := w.config()
 	if err != nil {
@@ -87,6 +89,21 @@ func newWish(f *found, with Override) (*wish, error) {
 		w.versions[n] = f.versions[n] + f.config*31 + with.stamp()
 	}
 	return w, nil
+}
+
+// sources returns what the server is to have. sent, if not nil, has the files.
+func (w *wish) sources(sent *upload) []servable.Source {
+	var all []servable.Source
+	for _, n := range slices.Sorted(maps.Keys(w.versions)) {
+		src := servable.Source{
+			Model: w.found.name, Number: n, Stamp: uint64(w.versions[n]), Dir: w.dir(n), File: w.found.file, Home: w.found.dir, Config: w.config,
+		}
+		if sent != nil {
+			src.Fleeting, src.Keep = true, sent.keep
+		}
+		all = append(all, src)
+	}
+	return all
 }
 
 // config reads the configuration. Each version has one of its own, because what

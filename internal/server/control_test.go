@@ -3,10 +3,12 @@ package server
 import (
 	"reflect"
 	"testing"
+	"time"
 
 	"github.com/shoal-serving/shoal/internal/catalog"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
+	"github.com/shoal-serving/shoal/internal/servable"
 )
 
 func TestTheConfigurationInEffectIsGiven(t *testing.T) {
@@ -48,25 +50,52 @@ func TestStatisticsAreOfTheVersionsThatAreNamed(t *testing.T) {
 	}
 }
 
-func TestModelsAreNotForModelsToLoad(t *testing.T) {
+// The first of two loads finds nothing, and the model is forgotten while the second
+// one waits for its turn.
+func TestALoadThatWaitedForOneThatFailedIsRemembered(t *testing.T) {
 	s := start(t)
-	if err := s.LoadModel(t.Context(), "echo", "", nil); infer.CodeOf(err) != infer.Unavailable {
-		t.Errorf("load: %v", err)
+	first := s.take("a")
+	done := make(chan error, 1)
+	go func() { done <- s.Load("a", "the test", also(servable.Source{Model: "a", Number: 1}, queued)) }()
+	time.Sleep(10 * time.Millisecond) // the second one waits by now, or comes later: it ends the same
+	s.forget(first)
+	<-first.turn
+	if err := <-done; err != nil || len(s.Versions("a")) != 1 {
+		t.Fatalf("%v; %d versions serve", err, len(s.Versions("a")))
 	}
-	if err := s.LoadModel(t.Context(), "echo", "", map[string][]byte{"../model.py": nil}); infer.CodeOf(err) != infer.Invalid {
-		t.Errorf("load with a file outside: %v", err)
-	}
-	if err := s.UnloadModel(t.Context(), "echo"); infer.CodeOf(err) != infer.Unavailable {
-		t.Errorf("unload: %v", err)
+	if s.Unload("a"); len(s.Versions("a")) != 0 {
+		t.Error("it serves after it was unloaded")
 	}
 }
 
-func TestModelsAreNotForClientsToLoad(t *testing.T) {
+func TestANameBelongsToOneSource(t *testing.T) {
 	s := start(t)
-	if err := s.Load(t.Context(), "echo", catalog.LoadOptions{}); infer.CodeOf(err) != infer.Unavailable {
-		t.Errorf("load: %v", err)
+	err := s.Load("echo", "another", also(servable.Source{Model: "echo", Number: 9}, queued))
+	if want := "model 'echo' is in the test and in another, expected one of them"; infer.CodeOf(err) != infer.Invalid || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
 	}
-	if err := s.Unload(t.Context(), "echo", catalog.UnloadOptions{}); infer.CodeOf(err) != infer.Unavailable {
-		t.Errorf("unload: %v", err)
+	s.Unload("echo")
+	if err := s.Load("echo", "another", also(servable.Source{Model: "echo", Number: 9}, queued)); err != nil || s.Owner("echo") != "another" {
+		t.Errorf("after it was unloaded: %v, of %q", err, s.Owner("echo"))
+	}
+}
+
+func TestAVersionIsFoundByItsNumberAndByItsLabel(t *testing.T) {
+	s := start(t)
+	load(t, s, servable.Source{Model: "m", Number: 1, Label: "1.0"}, queued)
+	load(t, s, servable.Source{Model: "m", Number: 2, Label: "1.1"}, queued)
+	check := func(version string, want int64) {
+		t.Helper()
+		if v, err := s.Find("m", version); err != nil || v.Number() != want {
+			t.Errorf("%q: %+v, %v, want %d", version, v, err, want)
+		}
+	}
+	check("", 2)
+	check("1", 1)
+	check("1.1", 2)
+	s.SetUsual("m", 1)
+	check("", 1)
+	if _, err := s.Find("m", "1.2"); infer.CodeOf(err) != infer.NotFound {
+		t.Errorf("1.2: %v", err)
 	}
 }

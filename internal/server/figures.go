@@ -5,7 +5,6 @@ import (
 
 	"github.com/shoal-serving/shoal/internal/explain"
 	"github.com/shoal-serving/shoal/internal/infer"
-	"github.com/shoal-serving/shoal/internal/repository"
 	"github.com/shoal-serving/shoal/internal/stats"
 )
 
@@ -13,6 +12,9 @@ import (
 type Figures struct {
 	Model    string
 	Version  int64
+	Label    string // the version's name where it is not its number
+	Scaled   bool   // its instances are workers that clients scale
+	Alive    int    // instances that can run requests
 	Counted  stats.Snapshot
 	Waiting  int             // requests in the queue now
 	LoadTook time.Duration   // warming up included
@@ -24,16 +26,16 @@ type Figures struct {
 // Figures returns those of every loaded version, by name and number.
 func (s *Server) Figures() []Figures {
 	var all []Figures
-	s.models.All(func(name string, v *repository.Version) {
+	for _, v := range s.All() {
 		f := Figures{
-			Model: name, Version: v.Number,
+			Model: v.Config.Name, Version: v.Number(), Label: v.Source.Label, Scaled: v.Source.Workers != nil, Alive: v.Alive(),
 			Counted: v.Stats.Snapshot(), Waiting: v.Scheduler.Waiting(), LoadTook: v.Took, Memory: v.Memory, Unsafe: v.Config.Apart != "",
 		}
 		if e, ok := v.Scheduler.Explain(); ok {
 			f.Policy = &e
 		}
 		all = append(all, f)
-	})
+	}
 	return all
 }
 

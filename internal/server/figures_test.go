@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"sync"
@@ -21,7 +19,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
 	"github.com/shoal-serving/shoal/internal/pacer"
-	"github.com/shoal-serving/shoal/internal/repository"
+	"github.com/shoal-serving/shoal/internal/servable"
 	"github.com/shoal-serving/shoal/internal/stats"
 	"github.com/shoal-serving/shoal/tensor"
 )
@@ -41,24 +39,12 @@ dynamic_batching { default_queue_policy { max_queue_size: 2 default_timeout_micr
 // serve returns a server for one model, m, and what closes it.
 func serve(t *testing.T, eng engine.Engine) (s *Server, stop func()) {
 	t.Helper()
-	dir := t.TempDir()
-	if err := os.MkdirAll(filepath.Join(dir, "m", "1"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "m", "config.pbtxt"), []byte(queued), 0o644); err != nil {
-		t.Fatal(err)
-	}
 	p := pacer.NewPortable()
-	models := repository.New(repository.Options{
-		Paths: []string{dir}, Runners: map[string]repository.Runner{"echo": {Engine: eng}}, Pacer: p, Log: slog.New(slog.DiscardHandler),
-	})
-	if err := models.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	return New(models, Options{Log: slog.New(slog.DiscardHandler)}), func() {
-		if err := models.Close(); err != nil {
-			t.Error(err)
-		}
+	s = New(env(eng, p), Options{Log: slog.New(slog.DiscardHandler)})
+	load(t, s, servable.Source{Model: "m", Number: 1}, queued)
+	s.Started()
+	return s, func() {
+		closeServer(t, s)
 		p.Close()
 	}
 }

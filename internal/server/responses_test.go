@@ -4,14 +4,12 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/pacer"
-	"github.com/shoal-serving/shoal/internal/repository"
+	"github.com/shoal-serving/shoal/internal/servable"
 	"github.com/shoal-serving/shoal/tensor"
 )
 
@@ -59,31 +57,16 @@ func (l *letters) Close() {}
 
 func startSending(t *testing.T) *Server {
 	t.Helper()
-	dir := t.TempDir()
-	for name, policy := range map[string]string{"many": "true", "one": "false"} {
-		if err := os.MkdirAll(filepath.Join(dir, name, "1"), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		config := `backend: "sending" max_batch_size: 4 input { name: "x" data_type: TYPE_INT8 dims: 1 }
-			output [ { name: "y" data_type: TYPE_INT8 dims: 1 }, { name: "z" data_type: TYPE_INT8 dims: 1 } ] model_transaction_policy { decoupled: ` + policy + ` }`
-		if err := os.WriteFile(filepath.Join(dir, name, "config.pbtxt"), []byte(config), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
 	p := pacer.New()
 	t.Cleanup(p.Close)
-	models := repository.New(repository.Options{
-		Paths: []string{dir}, Runners: map[string]repository.Runner{"sending": {Engine: sending{}}}, Pacer: p, Log: slog.New(slog.DiscardHandler),
-	})
-	if err := models.Start(t.Context()); err != nil {
-		t.Fatal(err)
+	s := New(env(sending{}, p), Options{Log: slog.New(slog.DiscardHandler)})
+	t.Cleanup(func() { closeServer(t, s) })
+	for name, policy := range map[string]string{"many": "true", "one": "false"} {
+		load(t, s, servable.Source{Model: name, Number: 1}, `backend: "echo" max_batch_size: 4 input { name: "x" data_type: TYPE_INT8 dims: 1 }
+			output [ { name: "y" data_type: TYPE_INT8 dims: 1 }, { name: "z" data_type: TYPE_INT8 dims: 1 } ] model_transaction_policy { decoupled: `+policy+` }`)
 	}
-	t.Cleanup(func() {
-		if err := models.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return New(models, Options{Log: slog.New(slog.DiscardHandler)})
+	s.Started()
+	return s
 }
 
 func letter(model, id string, many bool) *infer.Request {
@@ -106,14 +89,14 @@ func TestARequestIsInsideUntilItsLastResponse(t *testing.T) {
 		if err := more.Next(t.Context(), &resp); err != nil || len(resp.Outputs) != 1 || resp.Outputs[0].Data[0] != byte(want) || resp.Version != "1" {
 			t.Fatalf("error %v, response %+v", err, resp)
 		}
-		if resp.Last != (want == 'c') || s.Inside() != 1 {
-			t.Errorf("%c is the last: %v; %d inside", want, resp.Last, s.Inside())
+		if resp.Last != (want == 'c') || s.InFlight() != 1 {
+			t.Errorf("%c is the last: %v; %d inside", want, resp.Last, s.InFlight())
 		}
 	}
 	more.Close()
 	more.Close()
-	if n := s.Figures()[0].Counted.Success.Count; n != 1 || s.Inside() != 0 {
-		t.Errorf("%d requests succeeded, and %d are inside", n, s.Inside())
+	if n := s.Figures()[0].Counted.Success.Count; n != 1 || s.InFlight() != 0 {
+		t.Errorf("%d requests succeeded, and %d are inside", n, s.InFlight())
 	}
 }
 
@@ -124,8 +107,8 @@ func TestAClientThatLeavesBeforeTheLastResponseHasFailed(t *testing.T) {
 		t.Fatal(err)
 	}
 	resp.More.Close()
-	if f := s.Figures()[0].Counted.Failed; f[infer.Cancelled] != 1 || s.Inside() != 0 {
-		t.Errorf("failed %v, inside %d", f, s.Inside())
+	if f := s.Figures()[0].Counted.Failed; f[infer.Cancelled] != 1 || s.InFlight() != 0 {
+		t.Errorf("failed %v, inside %d", f, s.InFlight())
 	}
 }
 
@@ -161,7 +144,7 @@ func TestModelsMayAskWhileTheServerStops(t *testing.T) {
 	if err := s.Infer(t.Context(), request(), &resp); infer.CodeOf(err) != infer.Unavailable {
 		t.Errorf("a client: %v", err)
 	}
-	if err := s.Call(t.Context(), request(), &resp); err != nil || s.Inside() != 0 {
+	if err := s.Call(t.Context(), request(), &resp); err != nil || s.InFlight() != 0 {
 		t.Errorf("a model: %v", err)
 	}
 	resp.Release()

@@ -1,5 +1,12 @@
-// Package server answers requests with the models of this process. It is what
-// the faces see of a [repository.Repository].
+// Package server holds the models of this process, whatever source they come from, and
+// answers requests with them. It has the only table of models, counts what is in flight,
+// and drains.
+//
+// Sources, such as package repository, say which versions are wanted ([Server.Load]). A
+// model is changed beside the one that serves: the new version is opened, put in the
+// place of the old one, and only then the old one is drained. If any of it fails, the
+// old one stays. Requests see none of it: [Server.Find] reads a table that is replaced
+// as a whole.
 package server
 
 import (
@@ -9,22 +16,23 @@ import (
 	"log/slog"
 	"slices"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/arrivals"
 	"github.com/shoal-serving/shoal/internal/catalog"
-	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/infer"
-	"github.com/shoal-serving/shoal/internal/repository"
 	"github.com/shoal-serving/shoal/internal/sched"
+	"github.com/shoal-serving/shoal/internal/servable"
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// A Server answers requests, says which models there are, and loads and unloads them.
-// Its methods may be called concurrently.
+// A Server holds models and answers requests with them. Its methods may be called
+// concurrently.
 type Server struct {
-	models   *repository.Repository
+	env      *servable.Env
+	lenient  bool
 	log      *slog.Logger
 	arrivals *arrivals.Writer // nil if they are not recorded
 	stopping atomic.Bool
@@ -32,12 +40,27 @@ type Server struct {
 	drains   chan struct{}              // closed when draining becomes true
 	inside   atomic.Int64               // inferences
 	strays   [infer.Codes]atomic.Uint64 // requests for which there was no version, by what they were told
+
+	loads   chan struct{} // one token for each load at a time
+	serving atomic.Pointer[map[string]serving]
+	closing chan struct{}  // closed by Close
+	work    sync.WaitGroup // loads and drains
+
+	mu      sync.Mutex // guards the following
+	models  map[string]*model
+	started bool // the first loads have been tried
+	closed  bool
 }
 
-var _ engine.Caller = (*Server)(nil)
+// DefaultLoads is how many models are loaded at once where nobody says; it is Triton's.
+const DefaultLoads = 4
 
 // Options of a server. The zero Options work.
 type Options struct {
+	// Loads is how many models are loaded at once. Zero means [DefaultLoads].
+	Loads int
+	// Lenient reports the server ready even if an expected model is not.
+	Lenient bool
 	// Log takes requests that fail for no fault of the client's, and at debug level
 	// all of them. Nil means [slog.Default].
 	Log *slog.Logger
@@ -46,9 +69,53 @@ type Options struct {
 	Arrivals *arrivals.Writer
 }
 
-// New returns a server over models, which stay the caller's to close.
-func New(models *repository.Repository, opts Options) *Server {
-	return &Server{models: models, log: cmp.Or(opts.Log, slog.Default()), arrivals: opts.Arrivals, drains: make(chan struct{})}
+// New returns a server without models, which opens them in env. The caller closes it.
+func New(env *servable.Env, opts Options) *Server {
+	s := &Server{
+		env: env, lenient: opts.Lenient, log: cmp.Or(opts.Log, slog.Default()), arrivals: opts.Arrivals, drains: make(chan struct{}),
+		loads: make(chan struct{}, cmp.Or(opts.Loads, DefaultLoads)), closing: make(chan struct{}), models: map[string]*model{},
+	}
+	s.serving.Store(&map[string]serving{})
+	return s
+}
+
+// Started says that all sources have tried to load what is to be there from the start.
+func (s *Server) Started() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.started = true
+}
+
+// Accepts reports whether the server has started, and is not to stop.
+func (s *Server) Accepts() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.started && !s.stopping.Load()
+}
+
+// Close ends loads, lets all requests run that are here, refuses others, and closes
+// every version.
+func (s *Server) Close() error {
+	s.mu.Lock()
+	s.closed = true
+	for _, m := range s.models {
+		if m.halt != nil {
+			m.halt(ErrClosing)
+		}
+	}
+	for _, v := range s.All() {
+		v.Halt()
+	}
+	s.mu.Unlock()
+	close(s.closing)
+	s.work.Wait() // nothing is loaded any more
+	last := s.All()
+	s.serving.Store(&map[string]serving{})
+	var errs []error
+	for _, v := range last {
+		errs = append(errs, v.Close())
+	}
+	return errors.Join(errs...)
 }
 
 // Stop makes the server tell that it is not ready, so that whoever spreads the
@@ -67,9 +134,9 @@ func (s *Server) Drain() {
 // Stopping is closed by Drain, and not by Stop: until then streams are answered, too.
 func (s *Server) Stopping() <-chan struct{} { return s.drains }
 
-// Inside returns how many inferences are inside. Those that are refused count for as
+// InFlight returns how many inferences are in flight. Those that are refused count for as
 // long as that takes.
-func (s *Server) Inside() int { return int(s.inside.Load()) }
+func (s *Server) InFlight() int { return int(s.inside.Load()) }
 
 // Infer runs req and fills in resp, which the caller owns, and releases if the error is
 // nil. Each request is counted once, with the code of its error.
@@ -111,7 +178,7 @@ func (s *Server) run(ctx context.Context, req *infer.Request, resp *infer.Respon
 type inside struct {
 	began   time.Time
 	req     *infer.Request
-	version *repository.Version // nil if there is none
+	version *servable.Version // nil if there is none
 }
 
 // end counts a request that was answered, and tells of it.
@@ -123,7 +190,7 @@ func (s *Server) end(ctx context.Context, in *inside, resp *infer.Response, err 
 }
 
 // count counts a request that was answered. Without a version, nobody ran it.
-func (s *Server) count(v *repository.Version, req *infer.Request, resp *infer.Response, took time.Duration, err error) {
+func (s *Server) count(v *servable.Version, req *infer.Request, resp *infer.Response, took time.Duration, err error) {
 	switch {
 	case err == nil:
 		v.Stats.Succeeded(req.Rows, took, &resp.Times)
@@ -140,12 +207,12 @@ func (s *Server) count(v *repository.Version, req *infer.Request, resp *infer.Re
 func (s *Server) submit(ctx context.Context, in *inside, resp *infer.Response) error {
 	req := in.req
 	for came, again := req.Inputs, false; ; req.Inputs, again = came, true {
-		v, err := s.models.Find(req.Model, req.Version)
+		v, err := s.Find(req.Model, req.Version)
 		in.version = v
 		if err != nil {
 			return err
 		}
-		resp.Version = strconv.FormatInt(v.Number, 10)
+		resp.Version = strconv.FormatInt(v.Number(), 10)
 		if v.Config.Decoupled && !req.Many {
 			return infer.Errorf(infer.Unsupported, "%w", infer.ErrMany)
 		}
@@ -173,7 +240,7 @@ func (s *Server) submit(ctx context.Context, in *inside, resp *infer.Response) e
 }
 
 // finish makes of what the model gave what the client asked for.
-func finish(v *repository.Version, req *infer.Request, resp *infer.Response) error {
+func finish(v *servable.Version, req *infer.Request, resp *infer.Response) error {
 	if err := v.Config.Restore(resp); err != nil {
 		return err
 	}
@@ -194,24 +261,53 @@ func choose(outputs []tensor.Tensor, names []string) []tensor.Tensor {
 	return slices.DeleteFunc(outputs, func(t tensor.Tensor) bool { return !slices.Contains(names, t.Name) })
 }
 
-// Ready reports whether all models are loaded and the server is not stopping.
-func (s *Server) Ready() bool { return !s.stopping.Load() && s.models.Ready() }
+// Ready reports whether the server takes requests, every model that should serve does,
+// and can, and the first ones have been loaded. Models that say so themselves are asked,
+// which may take some seconds.
+func (s *Server) Ready() bool {
+	versions, ok := s.expected()
+	return ok && !s.stopping.Load() && !slices.ContainsFunc(versions, func(v *servable.Version) bool { return !v.Scheduler.Ready() })
+}
 
-// ModelReady implements [engine.Caller].
+// expected returns the versions of all models that should serve, and whether there are
+// any of each.
+func (s *Server) expected() (all []*servable.Version, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.started || s.closed {
+		return nil, false
+	}
+	for name, m := range s.models {
+		switch versions := s.Versions(name); {
+		case !m.wanted || s.lenient:
+		case len(versions) == 0:
+			return nil, false
+		default:
+			all = append(all, versions...)
+		}
+	}
+	return all, true
+}
+
+// ModelReady reports whether a version of a model takes requests. Version "" means the
+// usual one.
 func (s *Server) ModelReady(model, version string) bool {
-	v, err := s.models.Find(model, version)
+	v, err := s.Find(model, version)
 	return err == nil && v.Scheduler.Ready() && !s.stopping.Load()
 }
 
-// Model describes a model. Version "" means the one that its policy serves.
+// Model describes a model. Version "" means the usual one.
 func (s *Server) Model(model, version string) (*catalog.Metadata, error) {
-	v, err := s.models.Find(model, version)
+	v, err := s.Find(model, version)
 	if err != nil {
 		return nil, err
 	}
 	var versions []string
-	for _, v := range s.models.Versions(model) {
-		versions = append(versions, strconv.FormatInt(v.Number, 10))
+	for _, v := range s.Versions(model) {
+		versions = append(versions, strconv.FormatInt(v.Number(), 10))
+		if v.Source.Label != "" {
+			versions = append(versions, v.Source.Label) // by which it is found, too
+		}
 	}
 	return catalog.Describe(v.Config, versions...), nil
 }

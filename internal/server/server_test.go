@@ -8,12 +8,14 @@ import (
 	"testing"
 
 	"github.com/shoal-serving/shoal/internal/arrivals"
+	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/engine/enginetest"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/leak"
+	"github.com/shoal-serving/shoal/internal/modelconfig"
 	"github.com/shoal-serving/shoal/internal/pacer"
-	"github.com/shoal-serving/shoal/internal/repository"
+	"github.com/shoal-serving/shoal/internal/servable"
 	"github.com/shoal-serving/shoal/tensor"
 )
 
@@ -21,7 +23,6 @@ import (
 var (
 	_ kserve.Backend   = (*Server)(nil)
 	_ kserve.Catalog   = (*Server)(nil)
-	_ kserve.Control   = (*Server)(nil)
 	_ kserve.Explainer = (*Server)(nil)
 	_ kserve.Stopper   = (*Server)(nil)
 )
@@ -47,25 +48,53 @@ func startWith(t *testing.T, opts Options) *Server {
 	if err := os.MkdirAll(filepath.Join(dir, "echo", "3"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for name, text := range map[string]string{"config.pbtxt": config, "labels.txt": "first\nsecond\n"} {
-		if err := os.WriteFile(filepath.Join(dir, "echo", name), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+	if err := os.WriteFile(filepath.Join(dir, "echo", "labels.txt"), []byte("first\nsecond\n"), 0o644); err != nil {
+		t.Fatal(err)
 	}
 	p := pacer.New()
 	t.Cleanup(p.Close)
-	models := repository.New(repository.Options{
-		Paths: []string{dir}, Runners: map[string]repository.Runner{"echo": {Engine: &enginetest.Echo{}}}, Pacer: p, Log: slog.New(slog.DiscardHandler),
-	})
-	if err := models.Start(t.Context()); err != nil {
+	s := New(env(&enginetest.Echo{}, p), opts)
+	t.Cleanup(func() { closeServer(t, s) })
+	load(t, s, servable.Source{Model: "echo", Number: 3, Dir: filepath.Join(dir, "echo", "3"), Home: filepath.Join(dir, "echo")}, config)
+	s.Started()
+	return s
+}
+
+// env returns one with one engine, echo.
+func env(eng engine.Engine, p *pacer.Pacer) *servable.Env {
+	return servable.NewEnv(servable.Options{Runners: map[string]servable.Runner{"echo": {Engine: eng}}, Pacer: p, Log: slog.New(slog.DiscardHandler)})
+}
+
+func closeServer(t *testing.T, s *Server) {
+	t.Helper()
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// load loads a version with a configuration beside those that serve.
+func load(t *testing.T, s *Server, src servable.Source, text string) {
+	t.Helper()
+	if err := s.Load(src.Model, "the test", also(src, text)); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := models.Close(); err != nil {
-			t.Error(err)
+}
+
+// also desires one more version than serve.
+func also(src servable.Source, text string) Desire {
+	src.Config = func() (*modelconfig.Config, error) {
+		cfg, err := modelconfig.Parse("config.pbtxt", []byte(text))
+		if err == nil {
+			cfg.Name = src.Model
 		}
-	})
-	return New(models, opts)
+		return cfg, err
+	}
+	return func(have []*servable.Version) (all []servable.Source, err error) {
+		for _, v := range have {
+			all = append(all, v.Source)
+		}
+		return append(all, src), nil
+	}
 }
 
 func request() *infer.Request {
@@ -186,7 +215,7 @@ func TestAServerThatDrainsSendsNewRequestsElsewhere(t *testing.T) {
 	if err := s.Infer(t.Context(), request(), &resp); infer.CodeOf(err) != infer.Unavailable {
 		t.Errorf("a request that came late: %v", err)
 	}
-	if n := s.Inside(); n != 0 {
+	if n := s.InFlight(); n != 0 {
 		t.Errorf("%d requests are inside", n)
 	}
 }

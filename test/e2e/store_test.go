@@ -19,7 +19,7 @@ import (
 	"time"
 )
 
-// A store is a run of the binary in the way of MMS.
+// A store is a run of the binary with a model store.
 type store struct {
 	*server
 	infer, manage, figures string // http://host:port
@@ -43,8 +43,8 @@ func workerPath(t *testing.T) string {
 // serveStore runs a command that serves, in a directory, and waits until it listens.
 func serveStore(t *testing.T, dir, command string) *store {
 	t.Helper()
-	s := &store{server: &server{t: t, ended: make(chan struct{}), addresses: make(chan [2]string, 3)}, dir: dir}
-	s.cmd = exec.Command("bash", "-c", "exec "+command)
+	s := &store{server: &server{t: t, ended: make(chan struct{}), addresses: make(chan [2]string, 6)}, dir: dir}
+	s.cmd = exec.Command("bash", "-c", "exec "+command+" --http-port=0 --grpc-port=0 --metrics-port=0 --calibration-dir=")
 	s.cmd.Dir, s.cmd.Env = dir, append(os.Environ(), workerPath(t))
 	out, err := s.cmd.StderrPipe()
 	if err != nil {
@@ -56,14 +56,18 @@ func serveStore(t *testing.T, dir, command string) *store {
 	}
 	go s.read(out) // ends with the process
 	t.Cleanup(func() { s.kill() })
-	for range 3 {
+	at := map[string]*string{"inference": &s.infer, "management": &s.manage, "mms_metrics": &s.figures, "http": &s.http, "grpc": &s.grpc, "metrics": &s.metrics}
+	for s.figures == "" { // the last
 		select {
 		case a := <-s.addresses:
-			*map[string]*string{"inference": &s.infer, "management": &s.manage, "metrics": &s.figures}[a[0]] = "http://" + a[1]
+			if address := at[a[0]]; address != nil {
+				*address = "http://" + a[1]
+			}
 		case <-s.ended:
 			t.Fatalf("the server ended: %v\n%s", s.err, s.logged())
 		}
 	}
+	s.grpc = strings.TrimPrefix(s.grpc, "http://")
 	return s
 }
 
@@ -142,7 +146,7 @@ func TestTheStepsFromMMSAreDoneAsWritten(t *testing.T) {
 		{`"status": "Workers scaled"`},
 		{`"modelName": "sums"`, `"modelVersion": "1.0"`, `"batchSize": 8`, `"maxBatchDelay": 50`, `"minWorkers": 1`, `"status": "READY"`},
 		{`"sum": 6.0`, `"together": 1`},
-		{"Complete requests:      10000\n", "Failed requests:        0\n", `shoal_failed_requests_total{model_name="sums",model_version="1.0"} 0`},
+		{"Complete requests:      10000\n", "Failed requests:        0\n", `nv_inference_request_failure{model="sums",reason="REJECTED",version="1"} 0`, `nv_inference_request_failure{model="sums",reason="BACKEND",version="1"} 0`},
 		{`"status": "Workers scaled"`, `"status": "Healthy"`, `ts_inference_requests_total{model_name="sums",model_version="1.0"} 1`, `shoal_workers{model_name="sums",model_version="1.0"} 2`},
 		{`"status": "Model \"sums\" unregistered"`},
 	})
@@ -156,7 +160,7 @@ func TestTheStepsFromTorchServeAreDoneAsWritten(t *testing.T) {
 	})
 }
 
-var pending = regexp.MustCompile(`shoal_pending_requests{model_name="m",model_version="1.0"} (\d+)`)
+var pending = regexp.MustCompile(`nv_inference_pending_request_count{model="m",version="1"} (\d+)`)
 
 // waiting returns how many requests are in the queue of m.
 func (s *store) waiting() int {

@@ -192,7 +192,8 @@ class Shoal(Server):
         super().__init__(kind, folder, store, properties)
 
     def command(self, config, store):
-        return [shoal.BINARY, "serve", "--model-store", store, "--mms-config", config, "--model-server", self.kind.name]
+        return [shoal.BINARY, "serve", "--model-store", store, "--mms-config", config, "--model-server", self.kind.name,
+                "--http-port=0", "--grpc-port=0", "--metrics-port=0"]
 
     def properties(self):
         return f"python_executable={self.kind.python}\n"

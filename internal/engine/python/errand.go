@@ -112,7 +112,7 @@ func (e *errand) infer(ctx context.Context, caller engine.Caller, p *parcel) {
 	req := &infer.Request{
 		Model: p.Model, ID: p.ID, Inputs: p.data, Outputs: p.Outputs, Memory: p.memory, Many: p.Many,
 		Priority: p.Priority, Timeout: time.Duration(min(p.Timeout, maxTimeout)) * time.Microsecond,
-		Parameters: parameters, Correlation: p.Correlation, CorrelationName: p.CorrelationName, Flags: p.Flags,
+		Parameters: parameters, Correlation: p.Correlation, CorrelationName: p.CorrelationName, Flags: p.Flags & (infer.SequenceStart | infer.SequenceEnd),
 	}
 	if p.Version > 0 {
 		req.Version = strconv.FormatInt(p.Version, 10)

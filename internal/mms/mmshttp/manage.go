@@ -11,7 +11,9 @@ import (
 	"os"
 	"strconv"
 
+	"github.com/shoal-serving/shoal/internal/engine/python"
 	"github.com/shoal-serving/shoal/internal/mms"
+	"github.com/shoal-serving/shoal/internal/servable"
 )
 
 // manage answers on the paths below /models.
@@ -69,7 +71,7 @@ func (f *face) list(w http.ResponseWriter, q url.Values) error {
 		Next   string  `json:"nextPageToken,omitempty"`
 		Models []entry `json:"models"`
 	}
-	all := f.server.Usual()
+	all := f.store.Usual()
 	from = min(max(0, from), len(all))
 	to := from + limit
 	if to <= len(all) { // also if the next page is empty, as there
@@ -77,7 +79,7 @@ func (f *face) list(w http.ResponseWriter, q url.Values) error {
 	}
 	page.Models = []entry{}
 	for _, v := range all[from:min(to, len(all))] {
-		page.Models = append(page.Models, entry{v.Name, v.URL})
+		page.Models = append(page.Models, entry{v.Config.Name, mms.About(v).URL})
 	}
 	writeJSON(w, http.StatusOK, page)
 	return nil
@@ -110,7 +112,7 @@ func (f *face) register(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	done, err := f.server.Register(r.Context(), mms.Registration{
+	done, err := f.store.Register(r.Context(), mms.Registration{
 		URL: wish.URL, Name: wish.Name, Handler: wish.Handler, Runtime: wish.Runtime, BatchSize: wish.BatchSize, MaxBatchDelay: wish.MaxBatchDelay,
 		Workers: wish.Workers, Asynchronous: wish.Synchronous != nil && !*wish.Synchronous,
 		ResponseTimeout: wish.ResponseTimeout, StartupTimeout: wish.StartupTimeout, RetryApart: wish.RetryApart,
@@ -123,11 +125,11 @@ func (f *face) register(w http.ResponseWriter, r *http.Request) error {
 	case done.Pending:
 		writeJSON(w, http.StatusAccepted, status{"Processing worker updates..."})
 	case f.torch() && done.Workers == 0:
-		writeJSON(w, http.StatusOK, status{fmt.Sprintf("Model %q Version: %s registered with 0 initial workers. Use scale workers API to add workers for the model.", v.Name, v.Version)})
+		writeJSON(w, http.StatusOK, status{fmt.Sprintf("Model %q Version: %s registered with 0 initial workers. Use scale workers API to add workers for the model.", v.Config.Name, v.Name())})
 	case f.torch():
-		writeJSON(w, http.StatusOK, status{fmt.Sprintf("Model %q Version: %s registered with %d initial workers", v.Name, v.Version, done.Workers)})
+		writeJSON(w, http.StatusOK, status{fmt.Sprintf("Model %q Version: %s registered with %d initial workers", v.Config.Name, v.Name(), done.Workers)})
 	case done.Workers == 0:
-		writeJSON(w, http.StatusOK, status{fmt.Sprintf("Model %q registered", v.Name)})
+		writeJSON(w, http.StatusOK, status{fmt.Sprintf("Model %q registered", v.Config.Name)})
 	default:
 		writeJSON(w, http.StatusOK, status{"Workers scaled"})
 	}
@@ -187,21 +189,21 @@ func (f *face) scale(w http.ResponseWriter, r *http.Request, name, version strin
 	if version == "" && f.torch() {
 		version = q.Get("model_version")
 	}
-	v, err := f.server.Find(name, version)
+	v, err := f.store.Find(name, version)
 	if err != nil {
 		return err
 	}
 	synchronous := truth(q, "synchronous")
-	if err := f.server.ScaleTo(r.Context(), v, least, most, synchronous); err != nil {
+	if err := f.store.ScaleTo(r.Context(), v, least, most, synchronous); err != nil {
 		return err
 	}
 	switch {
 	case !synchronous:
 		writeJSON(w, http.StatusAccepted, status{"Processing worker updates..."})
 	case f.torch() && version != "":
-		writeJSON(w, http.StatusOK, status{fmt.Sprintf("Workers scaled to %d for model: %s, version: %s", least, v.Name, version)})
+		writeJSON(w, http.StatusOK, status{fmt.Sprintf("Workers scaled to %d for model: %s, version: %s", least, v.Config.Name, version)})
 	case f.torch():
-		writeJSON(w, http.StatusOK, status{fmt.Sprintf("Workers scaled to %d for model: %s", least, v.Name)})
+		writeJSON(w, http.StatusOK, status{fmt.Sprintf("Workers scaled to %d for model: %s", least, v.Config.Name)})
 	default:
 		writeJSON(w, http.StatusOK, status{"Workers scaled"})
 	}
@@ -209,7 +211,7 @@ func (f *face) scale(w http.ResponseWriter, r *http.Request, name, version strin
 }
 
 func (f *face) unregister(w http.ResponseWriter, name, version string) error {
-	if err := f.server.Unregister(name, version); err != nil {
+	if err := f.store.Unregister(name, version); err != nil {
 		return err
 	}
 	writeJSON(w, http.StatusOK, status{fmt.Sprintf("Model %q unregistered", name)})
@@ -217,7 +219,7 @@ func (f *face) unregister(w http.ResponseWriter, name, version string) error {
 }
 
 func (f *face) setDefault(w http.ResponseWriter, name, version string) error {
-	if err := f.server.SetDefault(name, version); err != nil {
+	if err := f.store.SetDefault(name, version); err != nil {
 		return err
 	}
 	writeJSON(w, http.StatusOK, status{fmt.Sprintf("Default version successfully updated for model %q to %q", name, version)})
@@ -308,30 +310,34 @@ func (f *face) describe(w http.ResponseWriter, name, version string) error {
 }
 
 // versions returns those that a path names.
-func (f *face) versions(name, version string) ([]*mms.Version, error) {
+func (f *face) versions(name, version string) ([]*servable.Version, error) {
 	if version == "all" {
-		return f.server.Versions(name)
+		return f.store.Versions(name)
 	}
-	v, err := f.server.Find(name, version)
-	return []*mms.Version{v}, err
+	v, err := f.store.Find(name, version)
+	return []*servable.Version{v}, err
 }
 
-func (f *face) description(v *mms.Version) description {
+func (f *face) description(v *servable.Version) description {
+	about := mms.About(v)
 	least, most := v.Scale()
 	d := description{
-		Name: v.Name, Version: v.Written, URL: v.URL, Engine: v.Engine, Runtime: v.Runtime, MinWorkers: least, MaxWorkers: most,
-		BatchSize: v.BatchSize, MaxBatchDelay: v.MaxBatchDelay.Milliseconds(), AtStart: v.AtStart, Workers: []any{},
+		Name: v.Config.Name, Version: about.Written, URL: about.URL, Engine: about.Engine, Runtime: about.Runtime, MinWorkers: least, MaxWorkers: most,
+		BatchSize: v.Config.MaxBatchSize, MaxBatchDelay: about.MaxBatchDelay.Milliseconds(), AtStart: about.AtStart, Workers: []any{},
 	}
 	if f.torch() {
-		waiting := v.Waiting()
-		d.Version = v.Version
+		waiting := v.Scheduler.Waiting()
+		d.Version = v.Name()
 		d.torchOnly = &torchOnly{
-			ResponseTimeout: int64(v.ResponseTimeout.Seconds()), StartupTimeout: int64(v.StartupTimeout.Seconds()), MaxRetryTimeout: 300, DeviceType: "cpu",
+			ResponseTimeout: int64(about.ResponseTimeout.Seconds()), StartupTimeout: int64(about.StartupTimeout.Seconds()), MaxRetryTimeout: 300, DeviceType: "cpu",
 		}
-		d.torchQueue = &torchQueue{queueStatus{v.Queue() - waiting, waiting}}
+		d.torchQueue = &torchQueue{queueStatus{about.Queue - waiting, waiting}}
 	}
 	for _, worker := range v.Workers() {
-		line := workerLine{ID: worker.ID, Started: worker.Started.UTC().Format("2006-01-02T15:04:05.000Z"), Status: "READY", Memory: worker.Memory}
+		line := workerLine{
+			ID: strconv.FormatInt(firstWorker+worker.Number, 10), Started: worker.Started.UTC().Format("2006-01-02T15:04:05.000Z"), Status: "READY",
+			Memory: python.Resident(worker.Process),
+		}
 		if !worker.Ready {
 			line.Status = "UNLOADING"
 		}
@@ -343,6 +349,9 @@ func (f *face) description(v *mms.Version) description {
 	}
 	return d
 }
+
+// firstWorker is the number of the first one, which is a port in MMS.
+const firstWorker = 9000
 
 func badRequest(message string) error {
 	return tell(http.StatusBadRequest, "BadRequestException", message)

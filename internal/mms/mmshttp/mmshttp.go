@@ -1,6 +1,6 @@
 // Package mmshttp speaks the REST APIs of Multi Model Server, TorchServe and
-// SageMaker: predictions, management and metrics. What is done is for package mms; here
-// are paths, parameters, statuses and bodies.
+// SageMaker: predictions and management. What is done is for package mms; here are paths,
+// parameters, statuses and bodies.
 package mmshttp
 
 import (
@@ -21,29 +21,32 @@ import (
 type Options struct {
 	MaxRequest  int64         // bytes of a body; 0 means 6,553,500
 	BodyTimeout time.Duration // how long a body may take to come; 0 means any time
-	Log         *slog.Logger
+	// KServe answers predictions of models that were not registered. Nil means that there
+	// are none.
+	KServe http.Handler
+	Log    *slog.Logger
 }
 
 // A face answers on one port.
 type face struct {
-	server                *mms.Server
+	store                 *mms.Store
 	opts                  Options
 	inference, management bool
 }
 
 // Inference returns what answers predictions.
-func Inference(server *mms.Server, opts Options) http.Handler {
-	return &face{server: server, opts: opts.withDefaults(), inference: true}
+func Inference(store *mms.Store, opts Options) http.Handler {
+	return &face{store: store, opts: opts.withDefaults(), inference: true}
 }
 
 // Management returns what answers those who register and scale models.
-func Management(server *mms.Server, opts Options) http.Handler {
-	return &face{server: server, opts: opts.withDefaults(), management: true}
+func Management(store *mms.Store, opts Options) http.Handler {
+	return &face{store: store, opts: opts.withDefaults(), management: true}
 }
 
 // Both returns what answers both on one port, as SageMaker wants it.
-func Both(server *mms.Server, opts Options) http.Handler {
-	return &face{server: server, opts: opts.withDefaults(), inference: true, management: true}
+func Both(store *mms.Store, opts Options) http.Handler {
+	return &face{store: store, opts: opts.withDefaults(), inference: true, management: true}
 }
 
 func (o Options) withDefaults() Options {
@@ -118,7 +121,7 @@ func (f *face) route(w http.ResponseWriter, r *http.Request, id string, segments
 	return errNoResource
 }
 
-func (f *face) torch() bool { return f.server.Dialect() == mms.TorchServe }
+func (f *face) torch() bool { return f.store.Dialect() == mms.TorchServe }
 
 var (
 	errNoResource = tell(http.StatusNotFound, "ResourceNotFoundException", "Requested resource is not found, please refer to API document.")
@@ -154,7 +157,7 @@ func writeJSON(w http.ResponseWriter, code int, body any) {
 
 // ping tells whether there are the workers that there should be.
 func (f *face) ping(w http.ResponseWriter) error {
-	h := f.server.Health()
+	h := f.store.Health()
 	word, code := "Healthy", http.StatusOK
 	switch {
 	case f.torch() && (h.Short || h.Away):

@@ -4,6 +4,7 @@ import (
 	"archive/zip"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"io"
 	"log/slog"
 	"mime/multipart"
@@ -22,6 +23,8 @@ import (
 	"github.com/shoal-serving/shoal/internal/leak"
 	"github.com/shoal-serving/shoal/internal/mms"
 	"github.com/shoal-serving/shoal/internal/pacer"
+	"github.com/shoal-serving/shoal/internal/servable"
+	"github.com/shoal-serving/shoal/internal/server"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -65,7 +68,7 @@ func writeMar(t *testing.T, dir, name, version, handler string, files map[string
 // A fixture is a server with its two ports.
 type fixture struct {
 	t      *testing.T
-	server *mms.Server
+	models *mms.Store
 	store  string
 	infer  string
 	manage string
@@ -82,20 +85,25 @@ func start(t *testing.T, dialect mms.Dialect, change func(*mms.Settings)) *fixtu
 	}
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	engine, pace := python.New(python.Options{Log: log}), pacer.New()
-	s, err := mms.New(mms.Options{Settings: settings, Dialect: dialect, Engine: engine, Pacer: pace, Version: "test", Log: log})
+	held := server.New(servable.NewEnv(servable.Options{
+		Automatic: true, Runners: map[string]servable.Runner{python.Name: {Engine: engine}}, Pacer: pace, Log: log,
+	}), server.Options{Log: log})
+	s, err := mms.New(held, mms.Options{Settings: settings, Dialect: dialect, Version: "test", Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.server = s
+	f.models = s
 	if err := s.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	held.Started()
 	a, b := httptest.NewServer(Inference(s, Options{Log: log})), httptest.NewServer(Management(s, Options{Log: log}))
 	f.infer, f.manage = a.URL, b.URL
 	t.Cleanup(func() {
 		a.Close()
 		b.Close()
-		if err := s.Close(); err != nil {
+		s.Close()
+		if err := errors.Join(held.Close(), s.RemoveFiles()); err != nil {
 			t.Error(err)
 		}
 		_ = engine.Close()
@@ -310,7 +318,7 @@ func TestVersionsAreServedAsInTorchServe(t *testing.T) {
 func TestSageMakerRegistersAndInvokes(t *testing.T) {
 	f := start(t, mms.MultiModelServer, nil)
 	writeMar(t, f.store, "noop", "1.0", "service:handle", map[string]string{"service.py": noop})
-	both := httptest.NewServer(Both(f.server, Options{}))
+	both := httptest.NewServer(Both(f.models, Options{}))
 	defer both.Close()
 	status, got := f.ask("POST", both.URL+"/models", "application/json", `{"model_name": "mine", "url": "noop-1.0.mar", "initial_workers": 1}`)
 	if status != 200 {
@@ -398,11 +406,11 @@ func TestWhoWaitsIsToldWhenTheLastWorkerLeaves(t *testing.T) {
 	writeMar(t, f.store, "noop", "1.0", "service:handle", map[string]string{"service.py": noop})
 	f.want("POST", f.manage+"/models?url=noop-1.0.mar&initial_workers=1", "", 200)
 	answered := f.crowd(6)
-	v, err := f.server.Find("noop", "")
+	v, err := f.models.Find("noop", "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for v.Waiting() < 3 {
+	for v.Scheduler.Waiting() < 3 {
 		time.Sleep(time.Millisecond)
 	}
 	f.want("PUT", f.manage+"/models/noop?min_worker=0&synchronous=true", "", 200, "Workers scaled")
@@ -430,22 +438,9 @@ func TestModelsOfTheStoreAreThereFromTheStart(t *testing.T) {
 	f.want("GET", f.infer+"/ping", "", 200, "Healthy")
 }
 
-func TestMetricsTellOfEachVersion(t *testing.T) {
-	f := start(t, mms.MultiModelServer, nil)
-	writeMar(t, f.store, "noop", "1.0", "service:handle", map[string]string{"service.py": noop})
-	figures := httptest.NewServer(Metrics(f.server))
-	defer figures.Close()
-	f.want("POST", f.manage+"/models?url=noop-1.0.mar&initial_workers=1", "", 200)
-	if status, _ := f.ask("POST", f.infer+"/predictions/noop", "text/plain", "a"); status != 200 {
-		t.Errorf("status %d", status)
-	}
-	f.want("GET", figures.URL+"/metrics", "", 200, "# TYPE ts_inference_requests_total counter\n",
-		"ts_inference_requests_total{model_name=\"noop\",model_version=\"1.0\"} 1\n", "shoal_workers{model_name=\"noop\",model_version=\"1.0\"} 1\n")
-}
-
 func TestABodyThatIsTooLongIsRefused(t *testing.T) {
 	f := start(t, mms.MultiModelServer, nil)
-	small := httptest.NewServer(Inference(f.server, Options{MaxRequest: 10, BodyTimeout: time.Minute}))
+	small := httptest.NewServer(Inference(f.models, Options{MaxRequest: 10, BodyTimeout: time.Minute}))
 	defer small.Close()
 	f.want("POST", small.URL+"/predictions/m", "0123456789", 404)
 	f.want("POST", small.URL+"/predictions/m", "0123456789a", 413, "max_request_size")
@@ -453,7 +448,7 @@ func TestABodyThatIsTooLongIsRefused(t *testing.T) {
 
 func TestABodyThatDoesNotComeIsNotWaitedFor(t *testing.T) {
 	f := start(t, mms.MultiModelServer, nil)
-	hasty := httptest.NewServer(Both(f.server, Options{BodyTimeout: 50 * time.Millisecond}))
+	hasty := httptest.NewServer(Both(f.models, Options{BodyTimeout: 50 * time.Millisecond}))
 	defer hasty.Close()
 	for _, head := range []string{
 		"POST /predictions/m HTTP/1.1\r\nHost: x\r\nContent-Length: 100", "POST /predictions/m HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked",

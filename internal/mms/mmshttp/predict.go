@@ -17,15 +17,16 @@ import (
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/mms"
+	"github.com/shoal-serving/shoal/internal/servable"
 )
 
 // invocations answers SageMaker, which need not name a model.
 func (f *face) invocations(w http.ResponseWriter, r *http.Request, id string) error {
 	name := r.URL.Query().Get("model_name")
 	if name == "" {
-		started := slices.DeleteFunc(f.server.Usual(), func(v *mms.Version) bool { return !v.AtStart })
+		started := slices.DeleteFunc(f.store.Usual(), func(v *servable.Version) bool { return !mms.About(v).AtStart })
 		if len(started) == 1 {
-			name = started[0].Name
+			name = started[0].Config.Name
 		}
 	}
 	return f.predict(w, r, id, name, "", true)
@@ -46,6 +47,10 @@ func (f *face) predictVersion(w http.ResponseWriter, r *http.Request, id string,
 // the form. Parameters of the query are part of the data on those paths where MMS has it
 // so.
 func (f *face) predict(w http.ResponseWriter, r *http.Request, id, model, version string, query bool) error {
+	if model != "" && f.opts.KServe != nil && f.store.Foreign(model) {
+		f.forward(w, r, model, version)
+		return nil
+	}
 	parts, err := f.parts(w, r, query)
 	if err != nil {
 		return err
@@ -59,14 +64,14 @@ func (f *face) predict(w http.ResponseWriter, r *http.Request, id, model, versio
 		return badRequest("Parameter model_name is required.")
 	}
 	if r.Method == http.MethodOptions {
-		if _, err := f.server.Find(model, version); err != nil {
+		if _, err := f.store.Find(model, version); err != nil {
 			return err
 		}
 		return f.describeAPI(w)
 	}
 	r.Header["Host"] = []string{r.Host} // net/http keeps it elsewhere, and handlers look for it here
 	var resp infer.Response
-	answer, err := f.server.Predict(r.Context(), &mms.Request{
+	answer, err := f.store.Predict(r.Context(), &mms.Request{
 		ID: id, Model: model, Version: version, Client: kserve.ClientOf(r.RemoteAddr), Header: r.Header, Parts: parts,
 	}, &resp)
 	if err != nil {
@@ -82,6 +87,17 @@ func (f *face) predict(w http.ResponseWriter, r *http.Request, id, model, versio
 	w.WriteHeader(answer.Status)
 	_, _ = w.Write(answer.Body) // the client may have left
 	return nil
+}
+
+// forward answers a prediction of a model that was not registered: the request's body is
+// one of KServe.
+func (f *face) forward(w http.ResponseWriter, r *http.Request, model, version string) {
+	path := "/v2/models/" + model
+	if version != "" {
+		path += "/versions/" + version
+	}
+	r.URL = &url.URL{Path: path + "/infer"}
+	f.opts.KServe.ServeHTTP(w, r)
 }
 
 // parts reads the data of a request: its body, or the fields of a form.

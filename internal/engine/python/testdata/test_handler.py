@@ -19,7 +19,7 @@ def message(headers, parts):
 
 class Requests(unittest.TestCase):
     def test_parts_are_decoded_by_their_type(self):
-        parts, headers = handler.read(message([(b"X-Id", b"7")], [
+        parts, headers = handler.unpack(message([(b"X-Id", b"7")], [
             (b"body", b"application/json", b"[1]"), (b"text", b"text/plain", "ü".encode()), (b"data", b"image/png", b"\0\xff"), (b"wrong", b"application/json", b"["),
         ]), True)
         self.assertEqual(parts, {"body": [1], "text": "ü", "data": bytearray(b"\0\xff"), "wrong": bytearray(b"[")})
@@ -28,7 +28,7 @@ class Requests(unittest.TestCase):
         self.assertIsNone(headers.get("absent"))
 
     def test_nothing_is_decoded_if_that_is_not_wanted(self):
-        parts, _ = handler.read(message([], [(b"body", b"application/json", b"[1]")]), False)
+        parts, _ = handler.unpack(message([], [(b"body", b"application/json", b"[1]")]), False)
         self.assertEqual(parts, {"body": bytearray(b"[1]")})
 
     def test_answers_are_bytes_texts_or_json(self):

@@ -1,4 +1,7 @@
-"""Runs a handler of MMS or TorchServe as a model whose requests and answers are bytes. internal/mms/message.go has the same from the other side."""
+"""Runs a handler of MMS or TorchServe as a model with one input and one output, body: an element of either is the body of one request.
+
+Requests over MMS's REST API have more than a body. Theirs is an envelope, which internal/mms/message.go has from the other side.
+"""
 
 import importlib
 import importlib.util
@@ -18,6 +21,7 @@ import shoal_worker
 import triton_python_backend_utils as pb_utils
 from shoal_wire import U32
 
+ENVELOPE = 1 << 31  # among the flags of a request: its input is an envelope, and so is its answer
 REPLY = struct.Struct("<III")  # status, whether the handler failed, number of headers
 log = logging.getLogger("shoal.handler")
 
@@ -248,8 +252,17 @@ def value(kind, data, decodes):
     return bytearray(data)
 
 
-def read(data, decodes):
-    """A request, of which data is a view: its parts by name, and its headers."""
+def read(request, decodes):
+    """What the handler gets of a request: for each body its parts by name, and its headers."""
+    tensor = request.inputs()[0]
+    if not request.flags() & ENVELOPE:
+        return [({"body": bytearray(body)}, Headers()) for body in tensor.as_numpy()]
+    _, at, length = tensor._place
+    return [unpack(memoryview(tensor._memory)[at + 4:at + length], decodes)]
+
+
+def unpack(data, decodes):
+    """The parts and the headers of an envelope."""
     lines, at = piece(data, 0)
     lines = str(lines, "latin-1").split("\n")
     count, = U32.unpack_from(data, at)
@@ -266,15 +279,42 @@ def read(data, decodes):
     return parts, headers
 
 
-def reply(status, failed, headers, body):
-    """A response as it is sent."""
-    out = [REPLY.pack(status, failed, len(headers))]
-    for name, content in headers.items():
-        for one in (str(name).encode(), str(content).encode()):
-            out += [U32.pack(len(one)), one]
-    out.append(body)
-    array = np.frombuffer(b"".join(out), dtype=np.uint8)
-    return pb_utils.InferenceResponse([pb_utils.Tensor("response", array.reshape(1, -1))])
+class Reply:
+    """What there is to say to one body of a request."""
+
+    __slots__ = ("status", "failed", "headers", "body")
+
+    def __init__(self, status, failed, headers, body):
+        self.status, self.failed, self.headers, self.body = status, failed, headers, body
+
+    def pack(self):
+        out = [REPLY.pack(self.status, self.failed, len(self.headers))]
+        for name, content in self.headers.items():
+            for one in (str(name).encode(), str(content).encode()):
+                out += [U32.pack(len(one)), one]
+        out.append(self.body)
+        return out
+
+
+def strings(elements):
+    """The output, of which an element is a list of pieces."""
+    out = []
+    for pieces in elements:
+        out.append(U32.pack(sum(map(len, pieces))))
+        out += pieces
+    memory = np.frombuffer(b"".join(out), dtype=np.uint8)
+    return pb_utils.InferenceResponse([pb_utils.Tensor._view("body", pb_utils._BYTES, ((len(elements),), 0, len(memory)), memory)])
+
+
+def respond(request, replies):
+    """The response to a request."""
+    if request.flags() & ENVELOPE:
+        return strings([replies[0].pack()])
+    for one in replies:
+        if one.failed or one.status >= 400:
+            code = pb_utils.TritonError.INVALID_ARG if one.status < 500 else pb_utils.TritonError.UNAVAILABLE
+            return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(bytes(one.body), "utf-8", "replace"), code))
+    return strings([[one.body] for one in replies])
 
 
 def encoded(item):
@@ -332,41 +372,46 @@ class TritonPythonModel:
             raise shoal_worker.Failure("%s: %s (%s, line %d)" % (type(e).__name__, e, os.path.basename(last.filename), last.lineno)) from None
 
     def execute(self, requests):
-        data, processors, ids = [], [], {}
-        for i, request in enumerate(requests):
-            parts, headers = read(request.inputs()[0].as_numpy()[0].data, self.decodes)
-            data.append(parts)
-            processors.append(RequestProcessor(headers))
-            ids[i] = request.request_id()
+        data, processors, ids, ends = [], [], {}, []
+        for request in requests:
+            for parts, headers in read(request, self.decodes):
+                ids[len(data)] = request.request_id()
+                data.append(parts)
+                processors.append(RequestProcessor(headers))
+            ends.append(len(data))
+        replies = self.answer(data, processors, ids)
+        return [respond(request, replies[begin:end]) for request, begin, end in zip(requests, [0] + ends, ends)]
+
+    def answer(self, data, processors, ids):
         context = self.context
         context.request_ids, context.request_processor = ids, processors
         context.metrics.request_ids = ids
         try:
             answers = self.handle(data, context)
         except Exception as e:
-            if self.apart and len(requests) > 1:
+            if self.apart and len(data) > 1:
                 raise
-            return self.failed(requests, e)
+            return self.failed(data, e)
         if not isinstance(answers, list):
             log.warning("the handler returned %s, expected a list", type(answers).__name__)
-            return self.refuse(requests, 503, "Invalid model predict output")
-        if len(answers) != len(requests):
-            log.warning("the handler returned %d answers for %d requests", len(answers), len(requests))
-            return self.refuse(requests, 503, "number of batch response mismatched")
+            return self.refuse(data, 503, "Invalid model predict output")
+        if len(answers) != len(data):
+            log.warning("the handler returned %d answers for %d requests", len(answers), len(data))
+            return self.refuse(data, 503, "number of batch response mismatched")
         try:
             bodies = [encoded(one) for one in answers]
         except TypeError:
             log.warning("an answer of the handler is neither bytes nor a text, and cannot be written as JSON", exc_info=True)
-            return self.refuse(requests, 503, "Unsupported model output data type.")
-        return [reply(p._status, False, p._response_header, body) for p, body in zip(processors, bodies)]
+            return self.refuse(data, 503, "Unsupported model output data type.")
+        return [Reply(p._status, False, p._response_header, body) for p, body in zip(processors, bodies)]
 
-    def failed(self, requests, error):
+    def failed(self, data, error):
         log.warning("the handler failed", exc_info=True)
         if hasattr(error, "error_code") and hasattr(error, "message"):  # a PredictionException, from whichever package
-            return self.refuse(requests, int(error.error_code), str(error.message))
+            return self.refuse(data, int(error.error_code), str(error.message))
         if isinstance(error, MemoryError):
-            return self.refuse(requests, 507, "Out of resources")
-        return self.refuse(requests, 503, "Prediction failed")
+            return self.refuse(data, 507, "Out of resources")
+        return self.refuse(data, 503, "Prediction failed")
 
-    def refuse(self, requests, status, message):
-        return [reply(status, True, {}, message.encode()) for _ in requests]
+    def refuse(self, data, status, message):
+        return [Reply(status, True, {}, message.encode()) for _ in data]

@@ -1,4 +1,4 @@
-package repository
+package servable
 
 import (
 	"cmp"
@@ -13,17 +13,13 @@ import (
 	"github.com/shoal-serving/shoal/internal/stats"
 )
 
-// Explain says why a version is run as it is; version "" means the newest one that
-// serves. It may be asked now and then: the version's scheduler waits meanwhile.
-func (r *Repository) Explain(name, version string) (*explain.Model, error) {
-	v, err := r.Find(name, version)
-	if err != nil {
-		return nil, err
-	}
+// Explain says why the version is run as it is. It may be asked now and then: the
+// version's scheduler waits meanwhile.
+func (v *Version) Explain() *explain.Model {
 	counted := v.Stats.Snapshot()
 	m := &explain.Model{
-		Name: name, Version: strconv.FormatInt(v.Number, 10), Backend: v.Config.Backend,
-		Batching: r.explainBatching(v), Instances: r.explainInstances(v), Threads: r.explainThreads(v), ExclusiveThreads: v.lone, Measured: r.explainMeasured(v, &counted),
+		Name: v.Config.Name, Version: strconv.FormatInt(v.Number(), 10), Backend: v.Config.Backend,
+		Batching: v.explainBatching(), Instances: v.explainInstances(), Threads: v.explainThreads(), ExclusiveThreads: v.exclusive, Measured: v.explainMeasured(&counted),
 		Done: done(&counted, v.Scheduler.Waiting()),
 	}
 	if limit := v.Config.Objective; limit > 0 {
@@ -34,24 +30,24 @@ func (r *Repository) Explain(name, version string) (*explain.Model, error) {
 	if e, ok := v.Scheduler.Explain(); ok {
 		m.Curve, e.Curve = e.Curve, nil
 		m.Policy = &e
-		return m, nil
+		return m
 	}
 	for _, s := range counted.Sizes {
 		m.Curve = append(m.Curve, explain.Size{Rows: s.Rows, Takes: mean(s.Infer.Nanos, s.Infer.Count), Live: float64(s.Infer.Count)})
 	}
-	return m, nil
+	return m
 }
 
 func mean(nanos, n uint64) time.Duration { return time.Duration(nanos / max(n, 1)) }
 
-func (r *Repository) explainBatching(v *Version) explain.Batching {
+func (v *Version) explainBatching() explain.Batching {
 	cfg := v.Config
 	d := cfg.Dynamic
 	b := explain.Batching{
 		Setting:  explain.Setting{By: explain.Default, Where: cfg.Where("dynamic_batching")},
 		Combines: d != nil && cfg.MaxBatchSize > 1,
 		MaxRows:  cfg.MaxBatchSize, MaxRowsWhere: cfg.Where("max_batch_size"),
-		Safety: safety(v),
+		Safety: v.safety(),
 	}
 	if d != nil {
 		b.Delay, b.Preferred = d.MaxDelay, d.Preferred
@@ -75,7 +71,7 @@ func (r *Repository) explainBatching(v *Version) explain.Batching {
 	return b
 }
 
-func safety(v *Version) explain.Safety {
+func (v *Version) safety() explain.Safety {
 	cfg := v.Config
 	switch {
 	case cfg.Apart != "":
@@ -88,16 +84,19 @@ func safety(v *Version) explain.Safety {
 	return explain.Safety{Verdict: explain.Asked, Why: "the configuration asks for it"}
 }
 
-func (r *Repository) explainInstances(v *Version) explain.Number {
+func (v *Version) explainInstances() explain.Number {
 	n := explain.Number{Count: v.Config.Instances}
 	measured := v.measured.Load()
 	switch {
+	case v.Source.Workers != nil:
+		n.Count, _ = v.Scale()
+		n.By, n.Why = explain.Written, "as many workers as were asked for"
 	case !v.counted:
 		n.By, n.Where, n.Why = explain.Written, v.Config.Where("instance_group"), "instance_group has a count"
-	case !v.Config.Automatic || r.opts.Runners[v.Config.Backend].Device == nil:
+	case !v.Config.Automatic || v.runner.Device == nil:
 		n.By, n.Why = explain.Default, "as many as there are where nobody says"
 	case v.Config.Tunes() || measured == nil:
-		n.By, n.Why = explain.Automatic, "as many as "+strconv.Itoa(r.opts.Cores)+" cores have room for; how many of them run at once is for the traffic to say"
+		n.By, n.Why = explain.Automatic, "as many as "+strconv.Itoa(v.env.opts.Cores)+" cores have room for; how many of them run at once is for the traffic to say"
 	default:
 		n.By, n.Why = explain.Automatic, "the number that measured best"
 	}
@@ -105,8 +104,8 @@ func (r *Repository) explainInstances(v *Version) explain.Number {
 }
 
 // explainThreads returns nil if the engine knows nothing of threads.
-func (r *Repository) explainThreads(v *Version) *explain.Number {
-	t, ok := r.opts.Runners[v.Config.Backend].Engine.(engine.Threader)
+func (v *Version) explainThreads() *explain.Number {
+	t, ok := v.runner.Engine.(engine.Threader)
 	if !ok {
 		return nil
 	}
@@ -125,13 +124,13 @@ func (r *Repository) explainThreads(v *Version) *explain.Number {
 	return n
 }
 
-func (r *Repository) explainMeasured(v *Version, counted *stats.Snapshot) explain.Measured {
+func (v *Version) explainMeasured(counted *stats.Snapshot) explain.Measured {
 	m := explain.Measured{State: explain.Idle}
-	r.mu.Lock()
+	v.mu.Lock()
 	if v.tuned != nil {
 		m.State = explain.Going
 	}
-	r.mu.Unlock()
+	v.mu.Unlock()
 	if found := v.measured.Load(); found != nil {
 		m = *found
 	}

@@ -1,12 +1,11 @@
-package repository
+package servable
 
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"path/filepath"
 	"slices"
-
-	"google.golang.org/protobuf/proto"
 
 	"github.com/shoal-serving/shoal/internal/calibrate"
 	"github.com/shoal-serving/shoal/internal/engine"
@@ -16,45 +15,42 @@ import (
 
 // measurable reports whether anything about a version is to be found out that
 // measuring tells.
-func (r *Repository) measurable(v *Version) bool {
+func (v *Version) measurable() bool {
 	cfg := v.Config
-	if !cfg.Automatic || cfg.Ragged() != nil {
+	if !cfg.Automatic || cfg.Ragged() != nil || v.Source.Workers != nil {
 		return false
 	}
 	if careful, ok := v.model.(engine.Careful); ok && !careful.Rehearses() {
 		return false // what it does for a request may be more than an answer
 	}
-	return cfg.Tunes() || v.counted && cfg.Instances > 1 || len(r.threads(v)) > 1
+	return cfg.Tunes() || v.counted && cfg.Instances > 1 || len(v.threadCounts()) > 1
 }
 
-// threads returns with how many threads a version may compute a batch. With those
-// of all its instances there are no more than cores.
-func (r *Repository) threads(v *Version) []int {
-	t, ok := r.opts.Runners[v.Config.Backend].Engine.(engine.Threader)
+// threadCounts returns with how many threads the version may compute a batch. With
+// those of all its instances there are no more than cores.
+func (v *Version) threadCounts() []int {
+	t, ok := v.runner.Engine.(engine.Threader)
 	if !ok || !t.AnyThreads(v.Config) {
 		return []int{v.threads}
 	}
-	cores := r.opts.Cores
+	cores := v.env.opts.Cores
 	if !v.counted {
 		cores /= v.Config.Instances
 	}
 	return calibrate.Threads(cores)
 }
 
-// note is what the index says of a version that is ready.
-func (v *Version) note() string {
-	if v.Config.Apart == "" {
-		return ""
-	}
-	return "requests are not combined: " + v.Config.Apart
-}
+// A Replace puts what open returns in the place of a version that serves, and drains
+// that one. It reports whether the old one serves no more, for whatever reason.
+type Replace func(ctx context.Context, old *Version, open func(context.Context) (*Version, error)) (replaced bool, err error)
 
-// findOut begins to measure a version that serves, beside everything else.
-func (r *Repository) findOut(m *model, w *wish, v *Version) {
-	if v.inputs == nil || !r.measurable(v) {
+// Tune begins to measure a version that serves, in idle moments, if measuring could
+// change how it runs. What runs otherwise takes its place with replace.
+func (v *Version) Tune(replace Replace) {
+	if v.inputs == nil || !v.measurable() {
 		return
 	}
-	t := &tuner{r: r, m: m, w: w, v: v, inputs: *v.inputs, turns: shapes}
+	t := &tuner{env: v.env, v: v, replace: replace, log: v.env.opts.Log.With("model", v.Config.Name, "version", v.Name()), inputs: *v.inputs, turns: shapes}
 	t.begin(t.run)
 }
 
@@ -62,35 +58,39 @@ func (r *Repository) findOut(m *model, w *wish, v *Version) {
 func (t *tuner) begin(work func(context.Context) error) {
 	ctx, cancel := context.WithCancel(context.Background()) // it ends by itself, or with the version
 	done := make(chan struct{})
-	t.r.mu.Lock()
-	defer t.r.mu.Unlock()
-	if t.r.closed {
+	t.v.mu.Lock()
+	defer t.v.mu.Unlock()
+	if t.v.halted {
 		cancel()
 		return
 	}
 	t.v.halt, t.v.tuned = cancel, done
-	t.r.work.Go(func() {
+	go func() { // Close waits for it
 		defer close(done)
 		defer cancel()
 		if err := work(ctx); err != nil && !over(ctx, err) {
-			t.r.opts.Log.Warn("model not measured", "model", t.m.name, "version", t.v.Number, "error", err)
+			t.log.Warn("model not measured", "error", err)
 			t.v.measured.Store(&explain.Measured{State: explain.Ended, Error: err.Error()})
 		}
-	})
+	}()
 }
+
+// ErrUnloading is in the chain of the error of a Replace that came too late: the model
+// is being unloaded.
+var ErrUnloading = errors.New("the model is being unloaded")
 
 // over reports whether work about a version has failed only because the version is
 // to end.
 func over(ctx context.Context, err error) bool {
-	return ctx.Err() != nil || errors.Is(err, errUnloaded) || errors.Is(err, errClosing)
+	return ctx.Err() != nil || errors.Is(err, ErrUnloading)
 }
 
 // A tuner finds out about one version.
 type tuner struct {
-	r *Repository
-	m *model
-	w *wish
-	v *Version
+	env     *Env
+	v       *Version
+	replace Replace
+	log     *slog.Logger
 
 	key   calibrate.Key // without threads and shape
 	keeps bool          // there is a key
@@ -133,7 +133,7 @@ func (t *tuner) follow(ctx context.Context) error {
 			return err
 		}
 		if err != nil {
-			t.r.opts.Log.Info("not measured with the shape of its requests", "model", t.m.name, "version", t.v.Number, "error", err)
+			t.log.Info("not measured with the shape of its requests", "error", err)
 		}
 	}
 	return nil
@@ -158,8 +158,8 @@ func (t *tuner) turn(ctx context.Context, row []tensor.Tensor) (replaced bool, e
 // find finds out about the version with some inputs, and lets it run as is best for
 // it. It reports whether another version has taken its place.
 func (t *tuner) find(ctx context.Context) (replaced bool, err error) {
-	threads := t.r.threads(t.v)
-	if len(t.w.with.Files) > 0 {
+	threads := t.v.threadCounts()
+	if t.v.Source.Fleeting {
 		threads = []int{t.v.threads} // its files are gone, so that it cannot be loaded otherwise
 	}
 	var settings []calibrate.Setting
@@ -178,17 +178,17 @@ func (t *tuner) find(ctx context.Context) (replaced bool, err error) {
 	}
 	best := calibrate.Choose(settings)
 	t.v.measured.Store(t.told(settings, best))
-	how := manner{
-		threads: best.Threads, lone: best.ExclusiveThreads, profile: best.Profile(settings), measured: t.v.measured.Load(),
+	how := tuning{
+		threads: best.Threads, exclusive: best.ExclusiveThreads, profile: best.Profile(settings), measured: t.v.measured.Load(),
 		checked: true, apart: t.v.Config.Apart, inputs: &t.inputs, stats: t.v.Stats,
 	}
 	if t.v.counted && !t.v.Config.Tunes() { // nobody else would see to it
 		how.instances = best.Instances
 	}
-	fits := best.Threads == t.v.threads && best.ExclusiveThreads == t.v.lone && (how.instances == 0 || how.instances == t.v.Config.Instances)
-	fits = fits || len(t.w.with.Files) > 0
-	t.r.opts.Log.Info("model measured", "model", t.m.name, "version", t.v.Number, "steps", measured,
-		"threads", best.Threads, "instances", best.Instances, "lone", best.ExclusiveThreads, "batch", best.Rows, "perSecond", int(best.PerSecond), "alone", best.Alone,
+	fits := best.Threads == t.v.threads && best.ExclusiveThreads == t.v.exclusive && (how.instances == 0 || how.instances == t.v.Config.Instances)
+	fits = fits || t.v.Source.Fleeting
+	t.log.Info("model measured", "steps", measured,
+		"threads", best.Threads, "instances", best.Instances, "exclusiveThreads", best.ExclusiveThreads, "batch", best.Rows, "perSecond", int(best.PerSecond), "alone", best.Alone,
 		"disturbed", slices.ContainsFunc(settings, func(s calibrate.Setting) bool { return s.Found.Disturbed }), "runsSo", fits, "shape", t.inputs.Shape())
 	if fits {
 		return false, nil
@@ -202,7 +202,7 @@ var errUnmeasured = errors.New("no number of threads could be measured")
 
 // tell tells the version what is known of it as it runs.
 func (t *tuner) tell(settings []calibrate.Setting) {
-	runs := calibrate.Choice{Threads: t.v.threads, ExclusiveThreads: t.v.lone}
+	runs := calibrate.Choice{Threads: t.v.threads, ExclusiveThreads: t.v.exclusive}
 	known := runs.Profile(settings)
 	switch {
 	case !t.anew:
@@ -215,7 +215,7 @@ func (t *tuner) tell(settings []calibrate.Setting) {
 
 // serves reports whether the version that serves computes every batch with so many
 // threads, so that it can be measured itself.
-func (t *tuner) serves(threads int) bool { return t.v.threads == threads && t.v.lone == 0 }
+func (t *tuner) serves(threads int) bool { return t.v.threads == threads && t.v.exclusive == 0 }
 
 // told is what to tell of a choice.
 func (t *tuner) told(settings []calibrate.Setting, best calibrate.Choice) *explain.Measured {
@@ -240,29 +240,26 @@ func (t *tuner) told(settings []calibrate.Setting, best calibrate.Choice) *expla
 // identify makes the key under which findings are kept. Reading a large model takes
 // a while, which is why it is done here, where nobody waits for it.
 func (t *tuner) identify(ctx context.Context) error {
-	if len(t.w.with.Files) > 0 {
+	if t.v.Source.Fleeting {
 		return nil
 	}
 	cfg := t.v.Config
-	settings, err := proto.MarshalOptions{Deterministic: true}.Marshal(cfg.Proto)
+	settings, err := cfg.Encode()
 	if err != nil {
 		return err
 	}
-	path := t.w.dir(t.v.Number)
-	if t.w.found.file != "" {
-		path = filepath.Join(path, t.w.found.file)
-	}
-	t.r.reading.Lock() // one after the other, so that disks serve those who wait for them
+	path := filepath.Join(t.v.Source.Dir, t.v.Source.File)
+	t.env.reading.Lock() // one after the other, so that disks serve those who wait for them
 	hash, err := calibrate.Hash(ctx, path, settings)
-	t.r.reading.Unlock()
+	t.env.reading.Unlock()
 	if err != nil {
 		return err
 	}
 	name := cfg.Backend
-	if e, ok := t.r.opts.Runners[cfg.Backend].Engine.(engine.Releaser); ok {
+	if e, ok := t.v.runner.Engine.(engine.Releaser); ok {
 		name += " " + e.Release()
 	}
-	t.key, t.keeps = calibrate.Key{Model: hash, Engine: name, CPU: t.r.opts.CPU, Cores: t.r.opts.Cores}, true
+	t.key, t.keeps = calibrate.Key{Model: hash, Engine: name, CPU: t.env.opts.CPU, Cores: t.env.opts.Cores}, true
 	return nil
 }
 
@@ -272,14 +269,14 @@ func (t *tuner) kept(threads int) calibrate.Findings {
 		return calibrate.Findings{}
 	}
 	t.key.Threads, t.key.Shape = threads, t.inputs.Seen()
-	found, _ := t.r.opts.Store.Get(t.key)
+	found, _ := t.env.opts.Store.Get(t.key)
 	return found
 }
 
 func (t *tuner) keep(threads int, found calibrate.Findings) {
 	if t.keeps {
 		t.key.Threads, t.key.Shape = threads, t.inputs.Seen()
-		t.r.opts.Store.Put(t.key, found)
+		t.env.opts.Store.Put(t.key, found)
 	}
 }
 
@@ -301,8 +298,8 @@ func (t *tuner) measureAll(ctx context.Context, settings []calibrate.Setting) (s
 		return 0, nil
 	}
 	select {
-	case t.r.tuning <- struct{}{}:
-		defer func() { <-t.r.tuning }()
+	case t.env.measuring <- struct{}{}:
+		defer func() { <-t.env.measuring }()
 	case <-ctx.Done():
 		return 0, context.Cause(ctx)
 	}
@@ -328,7 +325,7 @@ func (t *tuner) measureAll(ctx context.Context, settings []calibrate.Setting) (s
 			return steps, context.Cause(ctx)
 		}
 		if err != nil { // such as too little memory for another one
-			t.r.opts.Log.Info("not measured with another number of threads", "model", t.m.name, "version", t.v.Number, "threads", s.Threads, "error", err)
+			t.log.Info("not measured with another number of threads", "threads", s.Threads, "error", err)
 		}
 	}
 	return steps, nil
@@ -342,7 +339,7 @@ func (t *tuner) bounds(threads int) calibrate.Bounds {
 		b.MaxRows = cfg.MaxBatchSize
 	}
 	if t.v.counted && threads != t.v.threads {
-		b.Instances = max(1, t.r.opts.Cores/threads)
+		b.Instances = max(1, t.env.opts.Cores/threads)
 	}
 	return b
 }
@@ -350,22 +347,22 @@ func (t *tuner) bounds(threads int) calibrate.Bounds {
 // measureBeside loads the version with another number of threads, beside the one
 // that serves, and measures it.
 func (t *tuner) measureBeside(ctx context.Context, s *calibrate.Setting) (steps int, err error) {
-	if err := t.r.spare.Await(ctx, 0); err != nil {
+	if err := t.env.spare.Await(ctx, 0); err != nil {
 		return 0, err
 	}
-	v, err := t.r.openPatiently(ctx, t.w, t.v.Number, manner{threads: s.Threads, checked: true, apart: t.v.Config.Apart, inputs: &t.inputs})
+	v, err := t.env.openTuned(ctx, t.v.Source, tuning{threads: s.Threads, checked: true, apart: t.v.Config.Apart, inputs: &t.inputs})
 	if err != nil {
 		return 0, err
 	}
 	steps, err = t.measure(ctx, v, s)
-	return steps, errors.Join(err, v.close())
+	return steps, errors.Join(err, v.Close())
 }
 
 // measure completes the findings of a setting on a version that has it.
 func (t *tuner) measure(ctx context.Context, v *Version, s *calibrate.Setting) (steps int, err error) {
 	s.Found, err = calibrate.Measure(ctx, calibrate.Job{
 		Runner: v.Scheduler, Bounds: t.bounds(s.Threads), Request: t.inputs.First,
-		Await: t.r.spare.Await, Memory: t.r.opts.Memory, Waited: t.r.opts.Waited,
+		Await: t.env.spare.Await, Memory: t.env.opts.Memory, Waited: t.env.opts.Waited,
 		Tell: func(f calibrate.Findings) {
 			steps++
 			t.v.Stats.Tried()
@@ -380,45 +377,24 @@ func (t *tuner) measure(ctx context.Context, v *Version, s *calibrate.Setting) (
 	return steps, err
 }
 
-// retune puts a version in the place of one that is the same but for the manner in
-// which it runs, as any new version takes the place of an old one.
-func (t *tuner) retune(ctx context.Context, how manner) (replaced bool, err error) {
-	r, m, old := t.r, t.m, t.v
-	select {
-	case m.turn <- struct{}{}:
-		defer func() { <-m.turn }()
-	case <-ctx.Done():
-		return false, context.Cause(ctx)
+// retune puts a version in the place of one that is the same but for how it is tuned,
+// as any new version takes the place of an old one.
+func (t *tuner) retune(ctx context.Context, how tuning) (replaced bool, err error) {
+	var v *Version
+	replaced, err = t.replace(ctx, t.v, func(ctx context.Context) (opened *Version, err error) {
+		t.env.spare.Began()
+		defer t.env.spare.Ended()
+		v, err = t.env.openTuned(ctx, t.v.Source, how)
+		return v, err
+	})
+	if err != nil || v == nil { // or somebody else has replaced it meanwhile
+		return replaced, err
 	}
-	if !r.remembers(m) || !slices.Contains(r.Versions(m.name), old) {
-		return true, nil // somebody else has replaced it meanwhile
-	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	r.mu.Lock()
-	m.halt = cancel // an unload ends it, as it ends any load
-	r.mu.Unlock()
-	r.spare.Began()
-	v, err := r.openPatiently(ctx, t.w, old.Number, how)
-	r.spare.Ended()
-	r.mu.Lock()
-	m.halt = nil
-	r.mu.Unlock()
-	if err != nil {
-		return false, err
-	}
-	c := change{load: []int64{v.Number}}
-	for _, other := range r.Versions(m.name) {
-		if other != old {
-			c.keep = append(c.keep, other.Number)
-		}
-	}
-	r.replace(m, c, []*Version{v})
-	r.opts.Log.Info("model runs in another manner", "model", m.name, "version", v.Number, "threads", v.threads, "instances", v.Config.Instances, "lone", v.lone)
+	t.log.Info("model runs in another manner", "threads", v.threads, "instances", v.Config.Instances, "exclusiveThreads", v.exclusive)
 	if v.inputs != nil {
 		next := *t
 		next.v, next.inputs = v, *v.inputs
 		next.begin(next.follow)
 	}
-	return true, nil
+	return replaced, nil
 }

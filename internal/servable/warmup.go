@@ -1,4 +1,4 @@
-package repository
+package servable
 
 import (
 	"context"
@@ -16,9 +16,9 @@ import (
 )
 
 // warm runs the samples of a model's configuration on each of its instances, or one
-// row that is made up, if it has none and is to be measured. dir has the files that
-// samples name.
-func (r *Repository) warm(ctx context.Context, v *Version, dir string, how manner) error {
+// row that is made up, if it has none and is to be measured.
+func (v *Version) warm(ctx context.Context, how tuning) error {
+	dir := v.samples()
 	for _, s := range v.Config.Warmup {
 		req, err := sampleRequest(v.Config, s, dir)
 		if err == nil {
@@ -31,7 +31,7 @@ func (r *Repository) warm(ctx context.Context, v *Version, dir string, how manne
 			return infer.Errorf(infer.CodeOf(err), "model_warmup %q: %w", s.Name, err)
 		}
 	}
-	if !r.measurable(v) {
+	if !v.measurable() {
 		return nil
 	}
 	if how.inputs != nil {

@@ -1,0 +1,193 @@
+package servable
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/engine"
+	"github.com/shoal-serving/shoal/internal/infer"
+)
+
+// A Worker is what is known of an instance that clients scale.
+type Worker struct {
+	Number  int64 // from 0, over all versions of the process, also of those that did not start
+	Started time.Time
+	Ready   bool
+	Process int // its id; 0 if it is not a process
+}
+
+// Scale returns how many workers were asked for, at least and at most.
+func (v *Version) Scale() (least, most int) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.min, v.max
+}
+
+// Workers returns those that there are.
+func (v *Version) Workers() []Worker {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	var all []Worker
+	for _, w := range v.workers {
+		all = append(all, w.snapshot())
+	}
+	return all
+}
+
+// Alive returns how many instances can run requests.
+func (v *Version) Alive() int {
+	if v.Vacant() {
+		return 0 // the placeholder does not count
+	}
+	return v.Scheduler.Living()
+}
+
+// Vacant reports whether the version has no workers, as clients wanted it.
+func (v *Version) Vacant() bool { return v.Source.Workers != nil && v.count() == 0 }
+
+func (v *Version) count() int {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return len(v.workers)
+}
+
+// ScaleTo starts workers until there are least, or lets some leave until there are no
+// more than most. Each ends its batch before. It is for versions with Workers.
+func (v *Version) ScaleTo(ctx context.Context, least, most int) error {
+	v.mu.Lock()
+	v.min, v.max = least, most
+	v.mu.Unlock()
+	v.scaling.Lock()
+	defer v.scaling.Unlock()
+	if v.ended {
+		return infer.Errorf(infer.Unavailable, "%w", ErrUnloading)
+	}
+	for v.count() > most {
+		if _, err := v.Scheduler.Remove(); err != nil {
+			return err
+		}
+	}
+	if most == 0 && !v.vacant {
+		v.Scheduler.Add(placeholder{}) // those that wait are answered, and wait no more
+		v.vacant = true
+	}
+	for v.count() < least {
+		w, err := v.startWorker(ctx)
+		if err != nil {
+			return err
+		}
+		if v.vacant {
+			_, _ = v.Scheduler.Remove() // the placeholder has nothing to close
+			v.vacant = false
+		}
+		v.mu.Lock()
+		v.workers = append(v.workers, w)
+		v.mu.Unlock()
+		v.Scheduler.Add(w)
+	}
+	return nil
+}
+
+// startWorker starts a worker. The caller holds scaling.
+func (v *Version) startWorker(ctx context.Context) (*worker, error) {
+	number, limit := v.env.workers.Add(1)-1, v.Source.Workers.Startup
+	within, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	inst, err := v.newInstance(within)
+	if err != nil && within.Err() != nil && ctx.Err() == nil {
+		return nil, fmt.Errorf("found no worker after %v, which startup_timeout allows for one to start", limit)
+	}
+	if err != nil {
+		return nil, err
+	}
+	p, ok := inst.(process)
+	if !ok {
+		return nil, fmt.Errorf("instances of backend %q cannot be scaled: %w", v.Config.Backend, inst.Close())
+	}
+	w := &worker{process: p, version: v, number: number}
+	w.set(true)
+	return w, nil
+}
+
+// newInstance loads the model with its first instance: a version may be there before
+// anybody wants to run it.
+func (v *Version) newInstance(ctx context.Context) (engine.Instance, error) {
+	if v.model == nil {
+		loaded, err := v.runner.Engine.Load(ctx, v.engineSource())
+		if err != nil {
+			return nil, err
+		}
+		v.model = loaded
+	}
+	return v.model.Instance(ctx)
+}
+
+// A process is an instance that is one of its own.
+type process interface {
+	engine.Each
+	engine.Mortal
+	Process() int
+}
+
+// A worker is a process with what clients are told of it.
+type worker struct {
+	process
+	version *Version
+	number  int64
+
+	mu      sync.Mutex // guards the following
+	started time.Time
+	ready   bool
+	pid     int
+}
+
+func (w *worker) snapshot() Worker {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return Worker{w.number, w.started, w.ready, w.pid}
+}
+
+func (w *worker) set(ready bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ready = ready
+	if ready {
+		w.started, w.pid = time.Now(), w.Process()
+	}
+}
+
+// Revive implements [engine.Mortal].
+func (w *worker) Revive(ctx context.Context) error {
+	w.set(false)
+	err := w.process.Revive(ctx)
+	if err == nil {
+		w.set(true)
+	}
+	return err
+}
+
+// Close implements [engine.Instance].
+func (w *worker) Close() error {
+	v := w.version
+	v.mu.Lock()
+	v.workers = slices.DeleteFunc(v.workers, func(other *worker) bool { return other == w })
+	v.mu.Unlock()
+	return w.process.Close()
+}
+
+// A placeholder is in the place of workers where there are none: requests are answered
+// at once.
+type placeholder struct{ engine.Instance }
+
+// ErrNoWorker is in the chain of the error of a request to a version without workers. It
+// is as if a worker had died, so that no request is blamed for it.
+var ErrNoWorker = infer.Errorf(infer.Unavailable, "%w: the model has no workers", engine.ErrDied)
+
+// RunEach implements [engine.Each].
+func (placeholder) RunEach(context.Context, []engine.Call) error { return ErrNoWorker }
+
+// Close implements [engine.Instance].
+func (placeholder) Close() error { return nil }

@@ -1,0 +1,56 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+
+	"github.com/shoal-serving/shoal/internal/engine"
+	"github.com/shoal-serving/shoal/internal/engine/enginetest"
+	"github.com/shoal-serving/shoal/internal/pacer"
+	"github.com/shoal-serving/shoal/internal/servable"
+)
+
+// stubborn is an engine whose loads do not end with their context.
+type stubborn struct {
+	enginetest.Echo
+
+	begun, goOn chan struct{}
+	open        atomic.Int64
+}
+
+func (e *stubborn) Load(context.Context, engine.Source) (engine.Model, error) {
+	close(e.begun)
+	<-e.goOn
+	e.open.Add(1)
+	return e, nil
+}
+
+func (e *stubborn) Close() error {
+	e.open.Add(-1)
+	return nil
+}
+
+func TestALoadThatEndsWhileTheServerClosesLeavesNothingOpen(t *testing.T) {
+	p := pacer.New()
+	defer p.Close()
+	eng := &stubborn{begun: make(chan struct{}), goOn: make(chan struct{})}
+	s := New(env(eng, p), Options{Log: slog.New(slog.DiscardHandler)})
+	loaded, closed := make(chan error), make(chan error)
+	go func() { loaded <- s.Load("m", "the test", also(servable.Source{Model: "m", Number: 1}, queued)) }()
+	<-eng.begun
+	go func() { closed <- s.Close() }()
+	<-s.closing
+	close(eng.goOn)
+	if err := <-loaded; err != nil && !errors.Is(err, servable.ErrUnloading) {
+		t.Error(err)
+	}
+	if err := <-closed; err != nil || eng.open.Load() != 0 {
+		t.Errorf("%v; %d models are open", err, eng.open.Load())
+	}
+	if err := s.Load("m", "the test", also(servable.Source{Model: "m", Number: 1}, queued)); !errors.Is(err, ErrClosing) {
+		t.Errorf("after that: %v", err)
+	}
+}

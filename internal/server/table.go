@@ -1,0 +1,244 @@
+package server
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strconv"
+
+	"github.com/shoal-serving/shoal/internal/catalog"
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/servable"
+)
+
+// A model is what is known of a name. All but turn and name are guarded by the server's
+// lock.
+type model struct {
+	name string
+	turn chan struct{} // size 1: who has put a token in may change the model
+
+	owner  string // the source that it comes from; "" until it was loaded
+	wanted bool   // it should serve: it was there at the start, or has served, and was not unloaded
+	states map[int64]status
+	halt   context.CancelCauseFunc // ends the load that is under way; nil if none is
+}
+
+// A status is that of one version.
+type status struct {
+	state  State
+	reason string // why it is not ready, or why the last load failed that would have replaced it
+}
+
+// A State says what a version is doing.
+type State string
+
+// The states of a version.
+const (
+	Loading     State = "LOADING"
+	Ready       State = "READY"
+	Unloading   State = "UNLOADING"
+	Unavailable State = "UNAVAILABLE"
+)
+
+func (m *model) loading() bool {
+	for _, s := range m.states {
+		if s.state == Loading {
+			return true
+		}
+	}
+	return false
+}
+
+// A serving is what takes requests of one name. It is replaced, never changed.
+type serving struct {
+	versions []*servable.Version // ascending
+	usual    int64               // the number of the one for requests that name none; 0 means the last
+}
+
+func (s serving) find(version string) *servable.Version {
+	if len(s.versions) == 0 {
+		return nil
+	}
+	if version == "" && s.usual == 0 {
+		return s.versions[len(s.versions)-1]
+	}
+	number := s.usual
+	if version != "" {
+		for _, v := range s.versions {
+			if v.Source.Label == version {
+				return v
+			}
+		}
+		var err error
+		if number, err = strconv.ParseInt(version, 10, 64); err != nil {
+			return nil
+		}
+	}
+	for _, v := range s.versions {
+		if v.Number() == number {
+			return v
+		}
+	}
+	return nil
+}
+
+// Find returns a version of a model, by its number or its label; version "" means the
+// usual one, which is the newest if none was set.
+func (s *Server) Find(name, version string) (*servable.Version, error) {
+	if v := (*s.serving.Load())[name].find(version); v != nil {
+		return v, nil
+	}
+	return nil, s.missing(name, version)
+}
+
+// missing says why a version does not serve. What is wrong with it is for those
+// who look after the server, and in the index.
+func (s *Server) missing(name, version string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := s.models[name]
+	switch {
+	case m == nil:
+		return infer.Errorf(infer.NotFound, "there is no model %q", name).Because(infer.UnknownModel, name, version)
+	case version == "" && m.loading():
+		return infer.Errorf(infer.Unavailable, "model %q is being loaded", name).Because(infer.ModelLoading, name, "")
+	case version == "":
+		return infer.Errorf(infer.NotFound, "no version of model %q is loaded", name).Because(infer.NoVersionServes, name, "")
+	}
+	n, err := strconv.ParseInt(version, 10, 64)
+	if _, known := m.states[n]; err != nil || !known {
+		return infer.Errorf(infer.NotFound, "model %q has no version %q", name, version).Because(infer.UnknownVersion, name, version)
+	}
+	return infer.Errorf(infer.Unavailable, "version %s of model %q is not ready", version, name).Because(infer.VersionNotReady, name, version)
+}
+
+// Versions returns those of a model that serve, ascending.
+func (s *Server) Versions(name string) []*servable.Version { return (*s.serving.Load())[name].versions }
+
+// All returns every version that serves, in the order of names and numbers.
+func (s *Server) All() []*servable.Version {
+	var all []*servable.Version
+	table := *s.serving.Load()
+	for _, name := range slices.Sorted(maps.Keys(table)) {
+		all = append(all, table[name].versions...)
+	}
+	return all
+}
+
+// SetUsual makes a version the one for requests that name none.
+func (s *Server) SetUsual(name string, number int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if versions := s.Versions(name); len(versions) > 0 {
+		s.publishLocked(name, serving{versions, number})
+	}
+}
+
+// Owner returns the source of a model; "" if none has loaded it.
+func (s *Server) Owner(name string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if m := s.models[name]; m != nil {
+		return m.owner
+	}
+	return ""
+}
+
+// publishLocked puts what serves a name in the place of what did.
+func (s *Server) publishLocked(name string, now serving) {
+	next := maps.Clone(*s.serving.Load())
+	if len(now.versions) > 0 {
+		next[name] = now
+	} else {
+		delete(next, name)
+	}
+	s.serving.Store(&next)
+}
+
+// take waits for the caller's turn to change a model, which the caller ends, and
+// returns what is known of the name; nil if the server is closing. What was forgotten
+// while it waited is known anew.
+func (s *Server) take(name string) *model {
+	for {
+		s.mu.Lock()
+		m := s.models[name]
+		if m == nil {
+			m = &model{name: name, turn: make(chan struct{}, 1), states: map[int64]status{}}
+			s.models[name] = m
+		}
+		s.mu.Unlock()
+		select {
+		case m.turn <- struct{}{}:
+		case <-s.closing:
+			return nil
+		}
+		if s.knows(m) {
+			return m
+		}
+		<-m.turn
+	}
+}
+
+// knows reports whether m has not been forgotten.
+func (s *Server) knows(m *model) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.models[m.name] == m
+}
+
+// forget forgets a model that never served, and is not wanted.
+func (s *Server) forget(m *model) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(m.states) == 0 && !m.wanted {
+		delete(s.models, m.name)
+	}
+}
+
+// Index lists the models that are loaded, and those that a source knows besides, with
+// the states of their versions, or only what is ready.
+func (s *Server) Index(ready bool, known ...string) []catalog.IndexEntry {
+	names := map[string]bool{}
+	for _, name := range known {
+		names[name] = true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, m := range s.models {
+		for _, st := range m.states {
+			names[name] = names[name] || st.state != Unavailable
+		}
+	}
+	var index []catalog.IndexEntry
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		if names[name] {
+			index = append(index, s.models[name].index(name, s.Versions(name), ready)...)
+		}
+	}
+	return index
+}
+
+// index returns the lines of one model, of which some versions serve. m is nil if it was
+// never asked for. A version that is loaded but whose instances cannot be started is
+// unavailable.
+func (m *model) index(name string, serving []*servable.Version, ready bool) []catalog.IndexEntry {
+	if (m == nil || len(m.states) == 0) && !ready {
+		return []catalog.IndexEntry{{Name: name}}
+	}
+	if m == nil {
+		return nil
+	}
+	var lines []catalog.IndexEntry
+	for _, n := range slices.Sorted(maps.Keys(m.states)) {
+		st := m.states[n]
+		if i := slices.IndexFunc(serving, func(v *servable.Version) bool { return v.Number() == n }); i >= 0 && st.state == Ready {
+			if err := serving[i].Scheduler.Outage(); err != nil {
+				st = status{state: Unavailable, reason: err.Error()}
+			}
+		}
+		if !ready || st.state == Ready {
+			lines = append(lines, catalog.IndexEntry{Name: name, Version: strconv.FormatInt(n, 10), State: string(st.state), Reason: st.reason})
+		}
+	}
+	return lines
+}
