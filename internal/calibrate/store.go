@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -152,26 +151,39 @@ func (f Findings) plausible() bool {
 }
 
 // Hash returns a hash of the files at a path, which is one or a directory of them,
-// and of settings that belong to them. It reads until ctx ends.
+// and of settings that belong to them. Links are followed: a version's directory is one
+// where a volume is mounted. It reads until ctx ends.
 func Hash(ctx context.Context, path string, settings []byte) (string, error) {
 	h := sha256.New()
 	_, _ = h.Write(settings) // a hash takes everything
-	err := filepath.WalkDir(path, func(name string, _ fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		info, err := os.Stat(name) // of what a link leads to
-		if err != nil || !info.Mode().IsRegular() {
-			return err
-		}
-		relative, err := filepath.Rel(path, name)
-		if err != nil {
-			return err
-		}
-		_, _ = fmt.Fprintf(h, "\n%q %d\n", relative, info.Size())
-		return add(ctx, h, name)
-	})
+	err := addAll(ctx, h, path, ".", map[string]bool{})
 	return hex.EncodeToString(h.Sum(nil)), err
+}
+
+// addAll adds what is at a path below root. Directories that were there before are left
+// out, so that links in a circle end.
+func addAll(ctx context.Context, to io.Writer, root, path string, before map[string]bool) error {
+	name := filepath.Join(root, path)
+	info, err := os.Stat(name)
+	switch {
+	case err != nil:
+		return err
+	case info.Mode().IsRegular():
+		_, _ = fmt.Fprintf(to, "\n%q %d\n", path, info.Size())
+		return add(ctx, to, name)
+	case !info.IsDir():
+		return nil
+	}
+	place, err := filepath.EvalSymlinks(name)
+	if err != nil || before[place] {
+		return err
+	}
+	before[place] = true
+	entries, err := os.ReadDir(name)
+	for _, e := range entries {
+		err = errors.Join(err, addAll(ctx, to, root, filepath.Join(path, e.Name()), before))
+	}
+	return err
 }
 
 func add(ctx context.Context, to io.Writer, file string) error {

@@ -121,6 +121,38 @@ func TestWithoutADirectoryFindingsAreKnownForNow(t *testing.T) {
 	}
 }
 
+func TestAHashIsOfWhatLinksLeadTo(t *testing.T) {
+	dir := t.TempDir()
+	hashes := map[string]string{}
+	for _, name := range []string{"a", "b"} {
+		volume := filepath.Join(dir, "volume", name)
+		if err := os.MkdirAll(volume, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(volume, "model.onnx"), []byte(name), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(".", filepath.Join(volume, "circle")); err != nil {
+			t.Fatal(err)
+		}
+		link := filepath.Join(dir, name)
+		if err := os.Symlink(volume, link); err != nil {
+			t.Fatal(err)
+		}
+		h, err := Hash(t.Context(), link, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if direct, err := Hash(t.Context(), volume, nil); err != nil || direct != h {
+			t.Errorf("%s through a link, and %s, %v without", h, direct, err)
+		}
+		hashes[h] = name
+	}
+	if len(hashes) != 2 {
+		t.Error("two models whose directories are links have the same hash")
+	}
+}
+
 func TestAHashChangesWithFilesAndSettings(t *testing.T) {
 	dir := t.TempDir()
 	hash := func(path, settings string) string {
