@@ -13,7 +13,7 @@ stated for each request that the server answered it, the tool's start included.
 
 It prints a table for docs/measured.md, and last how many figures agree. Pairs that
 are measured are kept in a file, so that a run that was ended goes on where it was;
-another window or another bin/shoal begins anew. `make bench-agreement` brings what
+another window or another bin/shoal begins anew. `make measure WHAT=bench-agreement` brings what
 it needs first. That wants a quiet machine for half an hour.
 """
 
@@ -237,7 +237,7 @@ def main():
 
     for needed in (shoal.BINARY, perf_analyzer.PERF_ANALYZER, triton.BINARY, MODEL):
         if not needed.exists():
-            sys.exit(f"found no {needed}: run make bench-agreement, which brings it")
+            sys.exit(f"found no {needed}: run make measure WHAT=bench-agreement, which brings it")
     cells = [
         Cell(server, model, rows, protocol, clients)
         for server, _, models in SERVERS for model, rows in models for protocol in PROTOCOLS for clients in CLIENTS

@@ -12,7 +12,7 @@ the ratio within a round, and then the median of these.
 
 It prints tables for docs/measured.md, and last how many figures are as promised.
 Runs are kept in a file, so that it goes on where it was ended; another window or
-another bin/shoal begins anew. `make auto-seed` brings what it needs first. That wants
+another bin/shoal begins anew. `make measure WHAT=auto-seed` brings what it needs first. That wants
 a quiet machine for ten minutes.
 """
 
@@ -185,7 +185,7 @@ def main():
 
     for needed in (shoal.BINARY, perf_analyzer.PERF_ANALYZER):
         if not needed.exists():
-            sys.exit(f"found no {needed}: run make auto-seed, which brings it")
+            sys.exit(f"found no {needed}: run make measure WHAT=auto-seed, which brings it")
     cells = [Cell(instances, clients) for instances in UNTOUCHED for clients in arguments.clients]
     kept = agreement.Kept(arguments.keep, agreement.under(arguments.window))
     kept.read(cells)

@@ -8,7 +8,7 @@ same to the bit, but for those of modelpy-different.json, which has what is answ
 here in place of it, and why; those are printed. --record keeps Triton's answers in modelpy.json, against
 which test_modelpy.py holds bin/shoal where there is no Triton.
 
-`make python-beside-triton` brings what it needs first. The last line says how many
+`make measure WHAT=python-beside-triton` brings what it needs first. The last line says how many
 answers are the same or different for a known reason, and how many are not.
 """
 
@@ -43,7 +43,7 @@ def main():
     arguments = parser.parse_args()
     for needed in (shoal.BINARY, triton.BINARY, shoal.PYTHON):
         if not needed.exists():
-            sys.exit(f"found no {needed}: run make python-beside-triton, which brings it")
+            sys.exit(f"found no {needed}: run make measure WHAT=python-beside-triton, which brings it")
     names = [name for name in modelpy.cases if arguments.only in name or name.startswith("load")]
     different = json.loads(modelpy.DIFFERENT.read_text())
     recorded = {}

@@ -9,7 +9,7 @@ the figures that Triton reached with the same model on an A100, and what is prom
 here for 16 clients. That wants a quiet machine for five minutes.
 
 Every report must have its server's side, whose parts add up. The last line says how
-many checks passed and failed. `make perf-analyzer` brings
+many checks passed and failed. `make measure WHAT=perf-analyzer` brings
 perf_analyzer to bin/perf-analyzer first.
 """
 

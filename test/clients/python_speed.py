@@ -18,7 +18,7 @@ processes have the same core: a core that falls asleep while the other works is 
 
 What is measured is kept in a file, so that a run that was ended goes on where it was; another
 window or another bin/shoal begins anew. It prints a table, and last how many promises are kept.
-`make python-speed` brings what it needs first.
+`make measure WHAT=python-speed` brings what it needs first.
 """
 
 import argparse
@@ -170,7 +170,7 @@ def main():
     arguments = parser.parse_args()
     for needed in (shoal.BINARY, perf_analyzer.PERF_ANALYZER, triton.BINARY, shoal.PYTHON):
         if not needed.exists():
-            sys.exit(f"found no {needed}: run make python-speed, which brings it")
+            sys.exit(f"found no {needed}: run make measure WHAT=python-speed, which brings it")
 
     verdicts = []
     if arguments.only in "round trip":

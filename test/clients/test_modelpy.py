@@ -43,7 +43,7 @@ class TestModelPy(unittest.TestCase):
     def test_models_answer_as_in_triton(self):
         recorded = json.loads(modelpy.ANSWERS.read_text())
         different = json.loads(modelpy.DIFFERENT.read_text())
-        self.assertEqual(set(recorded), set(modelpy.cases), "make python-beside-triton with --record")
+        self.assertEqual(set(recorded), set(modelpy.cases), "make measure WHAT=python-beside-triton with --record")
         self.assertLessEqual(set(different), set(recorded))
         with serving() as side:
             for name, ask in modelpy.cases.items():

@@ -5,8 +5,8 @@
 
 What is played is in test/peers/behave.py, for all of them with a handler that takes half a
 second for a batch of up to 8. The findings are kept, a line of JSON for each, and what is there is not played again;
-the page of `make compare` shows them, and it plays them last. What starts the servers is the program of test/compare,
-bin/compare/compare if make compare has built it.
+the page of `make measure WHAT=compare` shows them, and it plays them last. What starts the servers is the program of test/compare,
+bin/compare/compare if make measure WHAT=compare has built it.
 """
 
 import argparse

@@ -25,7 +25,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/bench"
 )
 
-// pictureFile is where `make picture` wants one of the report.
+// pictureFile is where `make measure WHAT=picture` wants one of the report.
 var pictureFile = flag.String("picture", "", "measure longer, and write a picture of the report to this file")
 
 // TestReportsOpenInABrowser opens what `shoal bench --html` and `shoal bench compare

@@ -10,7 +10,7 @@
 - the server is told to end: is anybody lost who is inside?
 
 Each server runs one worker, with a handler that takes half a second for a batch of up to 8, and has a queue of 100. It prints a table. What is promised of Shoal is
-held; the others are only told of. `make behaviours` brings what it needs first.
+held; the others are only told of. `make measure WHAT=behaviours` brings what it needs first.
 
 Other servers can be asked, too: play takes anything that has what Registered has. What it runs is slow.py, whose log says what was run.
 """

@@ -8,7 +8,7 @@ with curl. Then all other calls that are below, and last the load of the documen
 has to fail none. The archives are made by the real archivers.
 
 Status, body and type of each answer have to be the same, but for those of different.json, which has what is answered here in place of it, and why; those are
-printed. `make peers` brings what it needs first. The last line says how many are as they should be.
+printed. `make measure WHAT=peers` brings what it needs first. The last line says how many are as they should be.
 """
 
 import argparse

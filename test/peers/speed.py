@@ -7,7 +7,7 @@ The handler runs a perceptron of two layers with ONNX Runtime, in the same Pytho
 one worker. Each server is idle while the other is measured, and who is first changes from pair to pair. What is compared is the ratio of each pair; the median of
 these has to be at least 1.2 for the throughput, and below 1 for the 99th percentile of the latency.
 
-Pairs are kept in a file, so that a run that was ended goes on where it was; another bin/shoal or another length begins anew. `make peers-speed` brings what it
+Pairs are kept in a file, so that a run that was ended goes on where it was; another bin/shoal or another length begins anew. `make measure WHAT=peers-speed` brings what it
 needs first.
 """
 

@@ -1,0 +1,143 @@
+# Long suites: measurements, comparisons with other servers, and long tests. Run one with
+# `make measure WHAT=name`. docs/measuring.md says what each needs, and docs/measured.md has
+# the last figures. "quiet" means that nothing else runs on the machine; "resumes" that a
+# second run continues where the first was stopped.
+
+.PHONY: picture
+picture: build ## take the screenshot in docs/benchmarking.md; needs chromium; quiet
+	go test -tags e2e -count 1 -run 'TestReportsOpenInABrowser/^report$$' ./test/e2e -picture ../../docs/pictures/bench-report.png
+
+.PHONY: python-beside-triton
+python-beside-triton: build numpy ## compare answers of model.py files with a real Triton
+	tools/get-tritonserver
+	python3 test/clients/beside.py
+
+.PHONY: leaving
+leaving: build onnxruntime numpy ## clients that cancel at random, with and without the race detector; 35 min
+	go build -race -trimpath -o bin/shoal-race ./cmd/shoal
+	for binary in shoal shoal-race; do go test -tags e2e -count 1 -timeout 60m -v -run TestClientsThatLeave ./test/e2e -leaving 2m -binary $$binary || exit 1; done
+
+PYTHON_FAULTS = WorkersInTrouble|NoWorkerOutlives|WhatAWorkerStarted|OneBadRequestOfEight|ModelsHaveTheirOwnNumpy
+
+.PHONY: python-faults
+python-faults: build numpy ## kill and stop Python workers under 64 clients, 100 rounds; 12 min, quiet, resumes
+	go test -tags e2e -count 1 -timeout 60m -v -run '$(PYTHON_FAULTS)' ./test/e2e -rounds 100 -strict
+
+.PHONY: python-recorded
+python-recorded: build numpy ## replay all recorded batching cases with a Python model; 2 min
+	go test -tags e2e -count 1 -timeout 10m -v -run TestRecordedCasesOnTheRunningServer ./test/e2e -strict
+
+.PHONY: python-speed
+python-speed: build numpy ## Python models here and in a real Triton; 12 min, quiet, resumes
+	tools/get-perf-analyzer
+	tools/get-tritonserver
+	python3 test/clients/python_speed.py
+
+.PHONY: peers
+peers: build ## compare answers with the real multi-model-server and TorchServe; needs Java and ab
+	tools/get-mms
+	tools/get-torchserve
+	python3 test/peers/same.py
+
+.PHONY: behaviours
+behaviours: build ## clients that leave, killed workers and overload in Shoal, MMS and TorchServe; 4 min, needs Java
+	tools/get-mms
+	tools/get-torchserve
+	python3 test/peers/behave.py
+
+.PHONY: peers-speed
+peers-speed: build ## a handler here and in the real multi-model-server; 5 min, quiet, needs Java and ab
+	tools/get-mms
+	tools/get-models models mlp
+	python3 test/peers/speed.py
+
+MINUTES ?= 90
+
+.PHONY: compare
+compare: build onnxruntime numpy ## Shoal, the bare engine and seven servers; MINUTES=90, quiet, resumes
+	tools/get-models models text_recognition ppocrv4_rec minilm wide_mlp mlp
+	go build -o bin/compare/compare ./test/compare
+	bin/compare/compare -minutes $(MINUTES) $(ARGS)
+
+.PHONY: perf-analyzer
+perf-analyzer: build ## Triton's perf_analyzer on the seed device; 5 min, quiet
+	tools/get-perf-analyzer
+	python3 test/clients/perf_analyzer.py
+
+.PHONY: bench
+bench: ## all Go benchmarks
+	@packages=$$($(call tests,Benchmark) | cut -d ' ' -f 1 | sort -u); \
+	test -z "$$packages" || go test -run '^$$' -bench . -benchmem $$packages
+
+.PHONY: bench-bare
+bench-bare: ## the bare engine, without the server
+	go test -tags e2e -count 1 -timeout 30m -v -run TestTheBareEngine ./test/bare
+
+.PHONY: bench-agreement
+bench-agreement: build ## shoal bench and perf_analyzer, on Shoal and on a real Triton; 25 min, quiet, resumes
+	tools/get-perf-analyzer
+	tools/get-tritonserver
+	tools/get-models models text_recognition
+	python3 test/clients/agreement.py
+
+.PHONY: bench-stall
+bench-stall: build ## what shoal bench reports of a server that stalls; 8 min, quiet
+	go test -tags e2e -count 1 -timeout 30m -v -run TestBenchSeesAStall ./test/e2e -strict
+
+.PHONY: bench-replay
+bench-replay: build ## record a minute, replay it twice, and compare with the simulator; 4 min, quiet
+	go test -tags e2e -count 1 -timeout 30m -v -run TestBenchReplaysARecording ./test/e2e -strict
+
+.PHONY: proofs
+proofs: build ## the figures of real models in docs/measured.md; 10 min, quiet
+	go test -tags e2e,proofs -count 1 -timeout 60m -v -run '^TestProof' -skip 'Untouched|TenModels|Forward|Limits' ./test/e2e -strict
+
+.PHONY: forward
+forward: build numpy ## 128 Python processes, and one array of 600 KB; 10 min, quiet
+	go test -tags e2e,proofs -count 1 -timeout 60m -v -run '^TestProofForward' ./test/e2e -strict
+
+.PHONY: limits
+limits: build ## the server beside the bare engine and an echo; ONLY=way is a part; 15 min, quiet, resumes
+	go test -tags e2e,proofs -count 1 -timeout 60m -v -run '^TestProofLimits$(if $(ONLY),/$(ONLY))' ./test/e2e -strict
+
+.PHONY: slo
+slo: build ## goodput under overload, seed device and ResNet-50; 15 min, quiet
+	go test -tags e2e,proofs -count 1 -timeout 60m -v -run '^TestProofOverload' ./test/e2e -strict
+
+.PHONY: auto-seed
+auto-seed: build ## the seed device untouched beside each delay, with perf_analyzer; 10 min, quiet, resumes
+	tools/get-perf-analyzer
+	python3 test/clients/auto_seed.py
+
+.PHONY: auto-real
+auto-real: build ## real models untouched beside the best explicit settings; 35 min, quiet, resumes
+	go test -tags e2e,proofs -count 1 -timeout 90m -v -run '^TestProofUntouched' ./test/e2e -strict
+
+.PHONY: ten-models
+ten-models: build ## ten models on the same cores; 5 min, quiet
+	go test -tags e2e,proofs -count 1 -timeout 30m -v -run '^TestProofTenModels' ./test/e2e -strict
+
+.PHONY: figures
+figures: build ## scheduler, policy and seed device in docs/measured.md; 20 min, quiet
+	go test -run '^$$' -bench 'Submit|Gap' -benchmem ./internal/sched
+	go test -run '^$$' -bench Automatic -benchtime 1000000x -benchmem ./internal/sched
+	go test -run '^$$' -bench . -benchmem ./internal/batching ./internal/batching/automatic ./internal/simulate
+	go test -tags e2e -count 1 -timeout 40m -v -run 'Seed|QueuePolicies|AToE|Timeouts|Idle|AloneNeverWaits|IsFollowed' ./test/e2e -strict
+
+.PHONY: matrix matrix-heldout
+matrix: ## the automatic policy beside the best static settings, 272 cells; 15 min, resumes
+	go run ./test/matrix
+matrix-heldout: ## the same in 180 cells that no constant was chosen with; 10 min, resumes
+	go run ./test/matrix -heldout
+
+.PHONY: sequences
+sequences: ## a million random event sequences against the core and its referee
+	go test -count 1 -timeout 60m -run TestRandomSequences ./internal/batching -sequences 1000000
+
+.PHONY: cover
+cover: ## test coverage
+	@mkdir -p bin
+	go test -coverpkg ./... -coverprofile bin/cover.all ./...
+	@grep -v '\.pb\.go:' bin/cover.all > bin/cover.out
+	go tool cover -func bin/cover.out | tail -n 1
+	@echo "line by line: go tool cover -html bin/cover.out"
