@@ -14,7 +14,7 @@ import (
 )
 
 // version is the release that this is on the way to.
-const version = "0.1.0-dev"
+const version = "0.2.0-dev"
 
 func main() {
 	// The first signal ends things in order. From then on signals do what they do
