@@ -47,15 +47,15 @@ func newServeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve [PATH...]",
 		Short: "Serve models over HTTP and gRPC",
-		Long: `Serve the models that the paths lead to: directories with a folder for each model, .onnx files, Python files whose
-functions are models, and files of scikit-learn, XGBoost and TorchScript.
+		Long: `Serve models from model repositories, .onnx files, Python files with @shoal.model functions, and files of
+scikit-learn, XGBoost and TorchScript.
 
-What a flag does not say, the environment may: --http-port is SHOAL_HTTP_PORT there. What neither says may stand in the
-file that --settings names, as "http-port: 8000". The log begins with every setting and where it comes from.
+Each flag can also be set by an environment variable (--http-port is SHOAL_HTTP_PORT) or in the YAML file that
+--settings names ("http-port: 8000"). The log starts with every setting and its source.
 
-With --model-store it serves archives as well, as MMS and TorchServe do: docs/from-mms.md.
+With --model-store it also serves model archives with the APIs of MMS and TorchServe: docs/from-mms.md.
 
-Triton's flags that are not in this list are known, too: docs/flags.md says what becomes of each.`,
+Triton's other flags are accepted or rejected as docs/flags.md says.`,
 		RunE: func(cmd *cobra.Command, paths []string) error {
 			settings, err := readSettings(cmd.Flags(), paths, os.Environ())
 			if err != nil {

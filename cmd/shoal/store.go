@@ -23,10 +23,10 @@ type storeOptions struct {
 }
 
 func (o *storeOptions) define(f *pflag.FlagSet) {
-	f.StringVar(&o.dir, "model-store", "", "`directory` of archives (.mar) to serve as MMS and TorchServe do, beside the models of --model-repository")
-	f.StringSliceVar(&o.models, "models", nil, "`archives` of the model store to load at the start, such as m=m.mar; all is all of them")
-	f.StringVar(&o.config, "mms-config", "", "`file` config.properties of MMS or TorchServe")
-	choiceVar(f, &o.dialect, "model-server", []string{"mms", "torchserve"}, "whose answers clients of the model store get")
+	f.StringVar(&o.dir, "model-store", "", "`directory` of model archives (.mar), served with the MMS and TorchServe APIs")
+	f.StringSliceVar(&o.models, "models", nil, "`archives` of the model store to load at startup, such as m=m.mar; all means every archive")
+	f.StringVar(&o.config, "mms-config", "", "config.properties `file` of MMS or TorchServe")
+	choiceVar(f, &o.dialect, "model-server", []string{"mms", "torchserve"}, "API dialect of the model store")
 }
 
 // used reports whether models come from a store.
