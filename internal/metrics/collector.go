@@ -151,7 +151,7 @@ func (c collector) Describe(out chan<- *prometheus.Desc) {
 // Collect implements [prometheus.Collector].
 func (c collector) Collect(out chan<- prometheus.Metric) {
 	out <- c.build
-	for code, n := range c.src.Strays() {
+	for code, n := range c.src.UnknownModel() {
 		if code := infer.Code(code); n > 0 || code == infer.NotFound {
 			out <- counter(refused, n, codeLabel(code), "", "")
 		}

@@ -27,8 +27,8 @@ import (
 type Source interface {
 	// Figures returns those of every loaded version.
 	Figures() []server.Figures
-	// Strays returns how many requests no version could be found for, by code.
-	Strays() [infer.Codes]uint64
+	// UnknownModel returns the number of requests for models that do not serve, by code.
+	UnknownModel() [infer.Codes]uint64
 }
 
 // Options configure [New].

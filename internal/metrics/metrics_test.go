@@ -37,8 +37,8 @@ type fake struct {
 	strays  [infer.Codes]uint64
 }
 
-func (f *fake) Figures() []server.Figures   { return f.figures }
-func (f *fake) Strays() [infer.Codes]uint64 { return f.strays }
+func (f *fake) Figures() []server.Figures         { return f.figures }
+func (f *fake) UnknownModel() [infer.Codes]uint64 { return f.strays }
 
 // busy returns a source with one model, which has a little of everything.
 func busy() *fake {

@@ -182,7 +182,7 @@ func (s *Store) SetDefault(name, version string) error {
 	if err != nil {
 		return fail(http.StatusNotFound, "ModelVersionNotFoundException", "Model version %s does not exist for model %s", version, name)
 	}
-	s.server.SetUsual(name, v.Number())
+	s.server.SetDefault(name, v.Number())
 	return nil
 }
 

@@ -199,7 +199,7 @@ func (s *Store) add(reg Registration) (*servable.Version, error) {
 	case err != nil:
 		return nil, err
 	case first:
-		s.server.SetUsual(src.Model, src.Number)
+		s.server.SetDefault(src.Model, src.Number)
 	}
 	return s.Find(src.Model, strconv.FormatInt(src.Number, 10))
 }

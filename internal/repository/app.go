@@ -16,7 +16,7 @@ import (
 // scanApp returns the models of a Python file. It reads the file and does not run it:
 // whoever looks at what there is shall not wait for Python, nor for what the file
 // does. Hence names stand in the file as they are.
-func scanApp(path string) ([]*found, error) {
+func scanApp(path string) ([]*candidate, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("model repository: %w", err)
@@ -25,10 +25,10 @@ func scanApp(path string) ([]*found, error) {
 	if err != nil {
 		return nil, fmt.Errorf("model repository: %s: %w", path, err)
 	}
-	var models []*found
-	whole := stampModules(filepath.Dir(path))
+	var models []*candidate
+	whole := fingerprintModules(filepath.Dir(path))
 	for _, name := range names {
-		m := &found{name: name, dir: filepath.Dir(path), file: filepath.Base(path), versions: map[int64]stamp{bareVersion: whole}}
+		m := &candidate{name: name, dir: filepath.Dir(path), file: filepath.Base(path), versions: map[int64]fingerprint{bareVersion: whole}}
 		if !modelconfig.ValidName(name) {
 			m.err = badName(path, name)
 		}

@@ -87,7 +87,7 @@ func TestWhatAnAppImportsFromItsDirectoryIsPartOfIt(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	look := func() stamp {
+	look := func() fingerprint {
 		t.Helper()
 		f, err := lookup([]string{filepath.Join(dir, "app.py")}, "f")
 		if err != nil {
@@ -119,7 +119,7 @@ func TestFormatsThatAreNotServedAreToldHowToExport(t *testing.T) {
 		if err := os.WriteFile(path, nil, 0o644); err != nil {
 			t.Fatal(err)
 		}
-		_, inRepository := newWish(mustScan(t, filepath.Dir(filepath.Dir(path))), override{})
+		_, inRepository := newDesired(mustScan(t, filepath.Dir(filepath.Dir(path))), override{})
 		_, alone := scan([]string{path})
 		for _, err := range []error{inRepository, alone} {
 			if err == nil || !strings.Contains(err.Error(), how) {
@@ -129,7 +129,7 @@ func TestFormatsThatAreNotServedAreToldHowToExport(t *testing.T) {
 	}
 }
 
-func mustScan(t *testing.T, dir string) *found {
+func mustScan(t *testing.T, dir string) *candidate {
 	t.Helper()
 	f, err := scanEntry(dir)
 	if err != nil {
@@ -153,7 +153,7 @@ func TestFilesOfLibrariesAreFoundInVersionsAndWhereTheyAreNamed(t *testing.T) {
 			if err != nil || models[at.name] == nil {
 				t.Fatalf("%s: models %v, error %v", at.path, models, err)
 			}
-			w, err := newWish(models[at.name], override{})
+			w, err := newDesired(models[at.name], override{})
 			if err != nil {
 				t.Fatal(err)
 			}

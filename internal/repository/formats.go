@@ -42,9 +42,9 @@ var exports = map[string]string{
 	".pt2":         "PyTorch's torch.export: write it with torch.onnx.export(torch.export.load(FILE), f=\"model.onnx\", dynamo=True)",
 }
 
-// exportError says what to do with a file that cannot be served as it is; nil if the
+// exportHint says what to do with a file that cannot be served as it is; nil if the
 // ending is none that we know.
-func exportError(path string) error {
+func exportHint(path string) error {
 	how := exports[strings.ToLower(filepath.Ext(path))]
 	if how == "" {
 		return nil
@@ -52,12 +52,12 @@ func exportError(path string) error {
 	return infer.Errorf(infer.Invalid, "%s: found a format that is not served, expected ONNX, to which it can be exported. It is %s", path, how)
 }
 
-// foreign returns the exportError of the first file in a version's directory that has
+// foreign returns the exportHint of the first file in a version's directory that has
 // one.
 func foreign(dir string) error {
 	entries, _ := os.ReadDir(dir) // what cannot be read is told when it is loaded
 	for _, e := range entries {
-		if err := exportError(filepath.Join(dir, e.Name())); err != nil {
+		if err := exportHint(filepath.Join(dir, e.Name())); err != nil {
 			return err
 		}
 	}

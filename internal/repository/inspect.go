@@ -30,29 +30,29 @@ func Inspect(paths, backends []string) ([]Inspection, error) {
 	return all, err
 }
 
-func inspect(f *found, backends []string) Inspection {
+func inspect(f *candidate, backends []string) Inspection {
 	i := Inspection{Name: f.name, Err: f.err}
 	if i.Err != nil {
 		return i
 	}
-	w, err := newWish(f, override{})
+	d, err := newDesired(f, override{})
 	if err != nil {
 		i.Err = err
 		return i
 	}
-	cfg, err := w.config()
+	cfg, err := d.config()
 	if err != nil {
 		i.Err = err
 		return i
 	}
-	i.Backend, i.Warnings, i.Versions = cfg.Backend, cfg.Warnings, slices.Sorted(maps.Keys(w.versions))
+	i.Backend, i.Warnings, i.Versions = cfg.Backend, cfg.Warnings, slices.Sorted(maps.Keys(d.versions))
 	if !slices.Contains(backends, cfg.Backend) {
 		i.Err = cfg.Wrong("backend", fmt.Sprintf("%q", cfg.Backend), "one of %q", backends)
 		return i
 	}
 	file := cfg.Effective().GetDefaultModelFilename()
 	for _, n := range i.Versions {
-		if _, err := os.Stat(filepath.Join(w.dir(n), file)); err != nil { // without a file, the directory
+		if _, err := os.Stat(filepath.Join(d.dir(n), file)); err != nil { // without a file, the directory
 			i.Err = fmt.Errorf("the model's file cannot be read: %w", err)
 			return i
 		}

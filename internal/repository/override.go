@@ -18,8 +18,8 @@ import (
 // zero override is nothing.
 type override catalog.LoadOptions
 
-// stamp is 0 for nothing.
-func (o override) stamp() stamp {
+// fingerprint is 0 for nothing.
+func (o override) fingerprint() fingerprint {
 	if o.Config == "" && len(o.Files) == 0 {
 		return 0
 	}
@@ -29,12 +29,12 @@ func (o override) stamp() stamp {
 		_, _ = io.WriteString(h, path)
 		_, _ = h.Write(o.Files[path])
 	}
-	return stamp(h.Sum64())
+	return fingerprint(h.Sum64())
 }
 
 // unpack writes the files to a directory of their own, where the engine finds them.
 // The caller removes it if the error is nil.
-func (o override) unpack(name string) (f *found, err error) {
+func (o override) unpack(name string) (f *candidate, err error) {
 	if o.Config == "" {
 		return nil, infer.Errorf(infer.Invalid, "files of a model were sent without a configuration").Because(infer.ConfigMissing, name, "")
 	}

@@ -6,7 +6,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/modelconfig"
 )
 
-// choose returns the versions that a policy names, of those that there are.
+// choose returns the existing versions that a policy selects.
 func choose(all []int64, policy modelconfig.VersionPolicy) []int64 {
 	slices.Sort(all)
 	switch {
@@ -18,39 +18,39 @@ func choose(all []int64, policy modelconfig.VersionPolicy) []int64 {
 	return all[max(0, len(all)-policy.Latest):]
 }
 
-// A look is what a poll knows of a model between one time and the next.
-type look struct {
-	tried stamp // of what was loaded last, or could not be
-	seen  stamp // of what was there last time
-	gone  bool  // it was not there last time
+// A pollState is what the poll remembers of a model between two checks.
+type pollState struct {
+	tried fingerprint // of the files that were loaded last, or failed to load
+	seen  fingerprint // of the files at the last check
+	gone  bool        // the model was missing at the last check
 }
 
-// What a poll does about a model.
+// A verdict is what the poll does with a model.
 type verdict uint8
 
 const (
-	leave  verdict = iota // nothing has changed
-	settle                // something has, and may be changing still
-	reload                // something has, and stays as it is
-	unload                // the model has gone
+	leave  verdict = iota // unchanged: do nothing
+	settle                // changed since the last check: wait until it is stable
+	reload                // changed, and stable
+	unload                // missing twice in a row
 )
 
-// judge decides about a model that a poll has seen before, with the stamp that
-// it has now. A change is acted on when it is the same twice in a row: before
-// that, files may still be on their way.
-func (l *look) judge(there bool, now stamp) verdict {
-	gone, seen := l.gone, l.seen
-	l.gone, l.seen = !there, now
+// judge decides about a model, given whether it exists and the current fingerprint of its
+// files. It acts on a change that is the same in two checks in a row: before that, files
+// may still be written.
+func (p *pollState) judge(exists bool, now fingerprint) verdict {
+	gone, seen := p.gone, p.seen
+	p.gone, p.seen = !exists, now
 	switch {
-	case !there && gone:
+	case !exists && gone:
 		return unload
-	case !there:
+	case !exists:
 		return settle
-	case now == l.tried:
+	case now == p.tried:
 		return leave
 	case gone || now != seen:
 		return settle
 	}
-	l.tried = now
+	p.tried = now
 	return reload
 }

@@ -57,7 +57,7 @@ func (r *Repository) lookAround() (unsettled bool, err error) {
 		r.claimLocked(name)
 	}
 	for name, m := range r.models {
-		f, now := there[name], stamp(0)
+		f, now := there[name], fingerprint(0)
 		switch {
 		case f != nil:
 			now = f.whole()

@@ -66,10 +66,10 @@ type Repository struct {
 
 // A model is what is remembered of a name.
 type model struct {
-	wanted bool     // it was there at the start, or has served, and was not unloaded
-	over   look     // for the poll
-	with   override // of the last load
-	at     stamp    // of the disk at the last load
+	wanted bool        // it was there at the start, or has served, and was not unloaded
+	over   pollState   // of the poll
+	with   override    // of the last load
+	at     fingerprint // of the disk at the last load
 }
 
 // New returns a repository that has loaded nothing into s. The caller closes it before
@@ -229,7 +229,7 @@ func (r *Repository) load(ctx context.Context, name string, with override) error
 // change loads a model, and remembers what of.
 func (r *Repository) change(name string, with override) error {
 	var sent *upload
-	var at stamp
+	var at fingerprint
 	err := r.server.Load(name, r.owner(), func([]*servable.Version) ([]servable.Source, error) {
 		f, whole, err := r.source(name, with)
 		if err != nil {
@@ -240,13 +240,13 @@ func (r *Repository) change(name string, with override) error {
 			sent = newUpload(f.dir)
 		}
 		r.mu.Lock()
-		r.claimLocked(name).over = look{tried: at, seen: at}
+		r.claimLocked(name).over = pollState{tried: at, seen: at}
 		r.mu.Unlock()
-		w, err := newWish(f, with)
+		d, err := newDesired(f, with)
 		if err != nil {
 			return nil, refused(name, err)
 		}
-		return w.sources(sent), nil
+		return d.sources(sent), nil
 	})
 	sent.letGo()
 	r.mu.Lock()

@@ -16,28 +16,28 @@ import (
 	"github.com/shoal-serving/shoal/internal/modelconfig"
 )
 
-// found is one model as it lies on disk.
-type found struct {
+// A candidate is a model on disk.
+type candidate struct {
 	name string
-	dir  string // the model's own, or that of its file
-	file string // the model's only file, without its directory; "" if it has versions
+	dir  string // the model's directory, or the directory of its file
+	file string // name of the model's only file; "" if the model has version directories
 
-	config   stamp           // of config.pbtxt and what else belongs to all versions
-	versions map[int64]stamp // by number
+	config   fingerprint           // of config.pbtxt and what else belongs to all versions
+	versions map[int64]fingerprint // by number
 
 	err error // why it cannot be told what is there
 }
 
-// A stamp is equal for files that have not changed: a hash of their names, sizes
-// and times.
-type stamp uint64
+// A fingerprint is a hash of the names, sizes and modification times of files. It is equal
+// for files that have not changed.
+type fingerprint uint64
 
-const bareVersion = 1 // the number of a model that is only a file
+const bareVersion = 1 // version number of a model that is only a file
 
-// scan returns the models of all paths by name. The error tells of paths that
-// cannot be read; what is in the others is returned all the same.
-func scan(paths []string) (map[string]*found, error) {
-	all := map[string]*found{}
+// scan returns the models of all paths by name. The error reports paths that cannot be
+// read; models of the other paths are still returned.
+func scan(paths []string) (map[string]*candidate, error) {
+	all := map[string]*candidate{}
 	var errs []error
 	for _, path := range paths {
 		models, err := scanPath(path)
@@ -52,10 +52,10 @@ func scan(paths []string) (map[string]*found, error) {
 	return all, errors.Join(errs...)
 }
 
-// place returns where the model is.
-func (f *found) place() string { return filepath.Join(f.dir, f.file) }
+// place returns the path of the model.
+func (f *candidate) place() string { return filepath.Join(f.dir, f.file) }
 
-func scanPath(path string) ([]*found, error) {
+func scanPath(path string) ([]*candidate, error) {
 	info, err := os.Stat(path)
 	switch {
 	case err != nil:
@@ -70,7 +70,7 @@ func scanPath(path string) ([]*found, error) {
 	if isModel(entries) {
 		return nil, fmt.Errorf("model repository: %s: found a model's own directory, expected one that has a directory for each model, such as %s", path, filepath.Dir(path))
 	}
-	var models []*found
+	var models []*candidate
 	for _, e := range entries {
 		m, err := scanEntry(filepath.Join(path, e.Name()))
 		switch {
@@ -84,7 +84,7 @@ func scanPath(path string) ([]*found, error) {
 	return models, nil
 }
 
-// isModel reports whether a directory is that of one model.
+// isModel reports whether a directory belongs to a single model.
 func isModel(entries []fs.DirEntry) bool {
 	for _, e := range entries {
 		if _, version := versionOf(e.Name()); e.Name() == "config.pbtxt" || version {
@@ -94,15 +94,15 @@ func isModel(entries []fs.DirEntry) bool {
 	return false
 }
 
-// scanFile is for a path that is a model's file. In a repository only ONNX files are
-// models by themselves: others run code, or may be something else.
-func scanFile(path string, info fs.FileInfo) ([]*found, error) {
+// scanFile returns the models of a path that is a file. Inside a repository only ONNX files
+// are models by themselves: other formats run code, or may not be models.
+func scanFile(path string, info fs.FileInfo) ([]*candidate, error) {
 	ending := filepath.Ext(path)
 	switch {
 	case ending == ".py":
 		return scanApp(path)
-	case exportError(path) != nil:
-		return nil, fmt.Errorf("model repository: %w", exportError(path))
+	case exportHint(path) != nil:
+		return nil, fmt.Errorf("model repository: %w", exportHint(path))
 	case backends[ending] == "":
 		return nil, fmt.Errorf("model repository: %s: found a file, expected a directory of models, or a file that ends in one of %q", path, slices.Sorted(maps.Keys(backends)))
 	}
@@ -110,12 +110,12 @@ func scanFile(path string, info fs.FileInfo) ([]*found, error) {
 	if m.err != nil {
 		return nil, m.err
 	}
-	return []*found{m}, nil
+	return []*candidate{m}, nil
 }
 
 // scanEntry returns the model of an entry in a repository, or nil if it is none.
 // Hidden entries are not: the tools that leave them there mean no model.
-func scanEntry(path string) (*found, error) {
+func scanEntry(path string) (*candidate, error) {
 	name := filepath.Base(path)
 	if strings.HasPrefix(name, ".") {
 		return nil, nil
@@ -129,7 +129,7 @@ func scanEntry(path string) (*found, error) {
 	case !info.IsDir():
 		return nil, nil
 	}
-	m := &found{name: name, dir: path, versions: map[int64]stamp{}}
+	m := &candidate{name: name, dir: path, versions: map[int64]fingerprint{}}
 	if !modelconfig.ValidName(name) {
 		m.err = badName(path, name)
 		return m, nil
@@ -140,7 +140,7 @@ func scanEntry(path string) (*found, error) {
 		if derived[e.Name()] {
 			continue
 		}
-		whole := stampOf(filepath.Join(path, e.Name()))
+		whole := fingerprintOf(filepath.Join(path, e.Name()))
 		if n, ok := versionOf(e.Name()); ok {
 			m.versions[n] = whole
 		} else {
@@ -151,11 +151,11 @@ func scanEntry(path string) (*found, error) {
 }
 
 // bare returns the model that is only a file.
-func bare(path, ending string, info fs.FileInfo) *found {
+func bare(path, ending string, info fs.FileInfo) *candidate {
 	name := strings.TrimSuffix(filepath.Base(path), ending)
-	m := &found{
+	m := &candidate{
 		name: name, dir: filepath.Dir(path), file: filepath.Base(path),
-		versions: map[int64]stamp{bareVersion: stampFile(info)},
+		versions: map[int64]fingerprint{bareVersion: fingerprintFile(info)},
 	}
 	if !modelconfig.ValidName(name) {
 		m.err = badName(path, name)
@@ -181,12 +181,12 @@ const maxDepth = 8
 // model that is imported would seem to have changed.
 var derived = map[string]bool{"__pycache__": true, "venv": true, ".venv": true}
 
-// stampOf returns the stamp of a file, or of all files below a directory. What
+// fingerprintOf returns the fingerprint of a file, or of all files below a directory. What
 // cannot be read adds nothing.
-func stampOf(path string) stamp {
+func fingerprintOf(path string) fingerprint {
 	h := fnv.New64a()
 	walk(h, path, maxDepth)
-	return stamp(h.Sum64())
+	return fingerprint(h.Sum64())
 }
 
 func walk(h hash.Hash64, path string, depth int) {
@@ -207,12 +207,12 @@ func walk(h hash.Hash64, path string, depth int) {
 	}
 }
 
-// stampModules returns the stamp of all that a Python file may import from its
+// fingerprintModules returns the fingerprint of all that a Python file may import from its
 // directory: the files that end in .py there, and in directories below that have some.
-func stampModules(dir string) stamp {
+func fingerprintModules(dir string) fingerprint {
 	h := fnv.New64a()
 	walkModules(h, dir, maxDepth)
-	return stamp(h.Sum64())
+	return fingerprint(h.Sum64())
 }
 
 func walkModules(h hash.Hash64, dir string, depth int) {
@@ -234,21 +234,21 @@ func walkModules(h hash.Hash64, dir string, depth int) {
 	}
 }
 
-func stampFile(info fs.FileInfo) stamp {
+func fingerprintFile(info fs.FileInfo) fingerprint {
 	h := fnv.New64a()
 	add(h, "", info)
-	return stamp(h.Sum64())
+	return fingerprint(h.Sum64())
 }
 
 func add(h hash.Hash64, path string, info fs.FileInfo) {
 	_, _ = h.Write(fmt.Appendf(nil, "%s %d %d\n", path, info.Size(), info.ModTime().UnixNano())) // a hash takes everything
 }
 
-// whole returns the stamp of all that belongs to the model.
-func (f *found) whole() stamp {
+// whole returns the fingerprint of all that belongs to the model.
+func (f *candidate) whole() fingerprint {
 	all := f.config
 	for n, s := range f.versions {
-		all += (s ^ stamp(n)) * 1099511628211 // in any order
+		all += (s ^ fingerprint(n)) * 1099511628211 // in any order
 	}
 	return all
 }

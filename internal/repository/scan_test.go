@@ -18,7 +18,7 @@ func TestWhatPythonLeavesBehindIsNoChangeOfAModel(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	stamp := func() stamp {
+	current := func() fingerprint {
 		t.Helper()
 		f, err := scanEntry(dir)
 		if err != nil {
@@ -27,15 +27,15 @@ func TestWhatPythonLeavesBehindIsNoChangeOfAModel(t *testing.T) {
 		return f.whole()
 	}
 	write("1/model.py")
-	before := stamp()
+	before := current()
 	for _, file := range []string{"1/__pycache__/model.pyc", "venv/bin/python", ".venv/lib/numpy.py"} {
 		write(file)
-		if stamp() != before {
+		if current() != before {
 			t.Errorf("%s changes the model", file)
 		}
 	}
 	write("1/helper.py")
-	if stamp() == before {
+	if current() == before {
 		t.Error("a file of the model's own changes nothing")
 	}
 }

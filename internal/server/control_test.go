@@ -93,7 +93,7 @@ func TestAVersionIsFoundByItsNumberAndByItsLabel(t *testing.T) {
 	check("", 2)
 	check("1", 1)
 	check("1.1", 2)
-	s.SetUsual("m", 1)
+	s.SetDefault("m", 1)
 	check("", 1)
 	if _, err := s.Find("m", "1.2"); infer.CodeOf(err) != infer.NotFound {
 		t.Errorf("1.2: %v", err)

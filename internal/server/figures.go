@@ -8,7 +8,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/stats"
 )
 
-// Figures are what is known of a loaded version in numbers.
+// Figures are the numbers of a loaded version.
 type Figures struct {
 	Model    string
 	Version  int64
@@ -39,11 +39,11 @@ func (s *Server) Figures() []Figures {
 	return all
 }
 
-// Strays returns how many requests asked for a model that is not there, by what they
-// were told.
-func (s *Server) Strays() (byCode [infer.Codes]uint64) {
+// UnknownModel returns the number of requests for models and versions that do not serve, by
+// the code of the answer.
+func (s *Server) UnknownModel() (byCode [infer.Codes]uint64) {
 	for code := range byCode {
-		byCode[code] = s.strays[code].Load()
+		byCode[code] = s.unknown[code].Load()
 	}
 	return byCode
 }

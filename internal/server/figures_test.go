@@ -186,8 +186,8 @@ func TestRequestsForNobodyAreCountedWithoutTheirNames(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if want := ([infer.Codes]uint64{infer.NotFound: 10}); s.Strays() != want {
-		t.Errorf("counted %v, want %v", s.Strays(), want)
+	if want := ([infer.Codes]uint64{infer.NotFound: 10}); s.UnknownModel() != want {
+		t.Errorf("counted %v, want %v", s.UnknownModel(), want)
 	}
 	if got := s.Figures(); len(got) != 1 || got[0].Counted.Fail.Count != 0 {
 		t.Errorf("figures are %+v", got)

@@ -13,15 +13,15 @@ import (
 	"github.com/shoal-serving/shoal/internal/servable"
 )
 
-// A Desire returns which versions of a model are wanted, given those that serve. It is
-// called when it is the caller's turn to change the model.
-type Desire func(have []*servable.Version) ([]servable.Source, error)
+// Desired returns the versions of a model that should serve, given those that do. The
+// server calls it when it is the caller's turn to change the model.
+type Desired func(have []*servable.Version) ([]servable.Source, error)
 
-// Load brings a model to what owner desires: versions that serve and have the stamp of
-// a source stay, others are opened, and those that are not desired drain. If one cannot
-// be opened, all stays as it is. It returns when the new versions serve, or when the
-// server is closing, or the model is unloaded.
-func (s *Server) Load(name, owner string, desire Desire) error {
+// Load changes a model to the desired versions: those that serve with an unchanged stamp
+// stay, new ones are opened, and the rest drain. If a version cannot be opened, nothing
+// changes. Load returns when the new versions serve, or with an error when the server
+// closes or the model is unloaded.
+func (s *Server) Load(name, owner string, desired Desired) error {
 	if !s.enter() {
 		return ErrClosing
 	}
@@ -35,7 +35,7 @@ func (s *Server) Load(name, owner string, desire Desire) error {
 	m.wanted = m.wanted || !s.started
 	s.mu.Unlock()
 	began := time.Now()
-	c, err := s.bring(ctx, m, owner, desire)
+	c, err := s.apply(ctx, m, owner, desired)
 	end()
 	<-m.turn
 	switch {
@@ -49,21 +49,21 @@ func (s *Server) Load(name, owner string, desire Desire) error {
 
 // Why loads end early.
 var (
-	// ErrClosing is the error of a load that comes when the server is closing.
+	// ErrClosing is the error of a load while the server closes.
 	ErrClosing  = infer.Errorf(infer.Unavailable, "%w", early("the server is shutting down"))
 	errUnloaded = early("the model was unloaded while it was being loaded")
 )
 
-// early is the error of a load that nobody wants to have any more.
+// early is the error of a load that was cancelled because its model is unloaded.
 type early string
 
 func (e early) Error() string { return string(e) }
 
-// Unwrap tells who measures a version that there is nothing wrong with it.
+// Unwrap lets the tuner of a version tell a cancelled load from a failed one.
 func (early) Unwrap() error { return servable.ErrUnloading }
 
-// enter says that a model is going to change, which Close waits for, until s.work.Done.
-// It returns false if the server is closing.
+// enter registers a change of a model, which Close waits for. The caller ends it with
+// s.work.Done. enter returns false if the server is closing.
 func (s *Server) enter() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -74,28 +74,28 @@ func (s *Server) enter() bool {
 	return true
 }
 
-// loading returns a context that ends when the model is unloaded or the server closes,
-// and what says that nothing is loaded any more.
+// loading returns a context that ends when the model is unloaded or the server closes, and
+// a function that the caller calls when the load has ended.
 func (s *Server) loading(ctx context.Context, m *model) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m.halt = cancel
+	m.cancel = cancel
 	if s.closed {
 		cancel(ErrClosing)
 	}
 	return ctx, func() {
 		s.mu.Lock()
-		m.halt = nil
+		m.cancel = nil
 		s.mu.Unlock()
 		cancel(nil)
 	}
 }
 
-// bring opens what is new, and puts it in the place of what is old.
-func (s *Server) bring(ctx context.Context, m *model, owner string, desire Desire) (change, error) {
+// apply opens the new versions of a change, and replaces the old ones.
+func (s *Server) apply(ctx context.Context, m *model, owner string, desired Desired) (change, error) {
 	have := s.Versions(m.name)
-	want, err := s.desired(m, owner, desire, have)
+	want, err := s.ask(m, owner, desired, have)
 	if err != nil {
 		s.forget(m)
 		return change{}, err
@@ -112,9 +112,9 @@ func (s *Server) bring(ctx context.Context, m *model, owner string, desire Desir
 	return c, nil
 }
 
-// desired asks which versions are wanted. A model belongs to the source that loaded it
-// first, until it is unloaded.
-func (s *Server) desired(m *model, owner string, desire Desire, have []*servable.Version) ([]servable.Source, error) {
+// ask returns the desired versions. A model belongs to the source that loaded it first,
+// until it is unloaded.
+func (s *Server) ask(m *model, owner string, desired Desired, have []*servable.Version) ([]servable.Source, error) {
 	s.mu.Lock()
 	other := m.owner
 	if other == "" {
@@ -124,11 +124,11 @@ func (s *Server) desired(m *model, owner string, desire Desire, have []*servable
 	if other != "" && other != owner {
 		return nil, infer.Errorf(infer.Invalid, "model '%s' is in %s and in %s, expected one of them", m.name, other, owner)
 	}
-	return desire(have)
+	return desired(have)
 }
 
-// openAll opens the versions of a change, all or none. If one fails, the others are
-// closed, and what serves is left as it is.
+// openAll opens the new versions of a change, all or none: if one fails, the others are
+// closed.
 func (s *Server) openAll(ctx context.Context, m *model, c change, want []servable.Source) ([]*servable.Version, error) {
 	if len(c.load) == 0 {
 		return nil, nil
@@ -163,13 +163,13 @@ func (s *Server) openAll(ctx context.Context, m *model, c change, want []servabl
 func failed(name string, version int64, err error) error {
 	code := infer.CodeOf(err)
 	if code == infer.Internal || code == infer.NotFound {
-		code = infer.Invalid // it is about the files that the client wants to have loaded
+		code = infer.Invalid // the client asked to load invalid files
 	}
 	number := strconv.FormatInt(version, 10)
 	return infer.Errorf(code, "version %s of model %q cannot be loaded: %w", number, name, err).Because(infer.LoadFailed, name, number)
 }
 
-// note sets the states of versions, except that those which serve stay ready.
+// note sets the states of versions. Those that serve stay ready.
 func (s *Server) note(m *model, numbers []int64, state State, reason string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -184,11 +184,11 @@ func (s *Server) note(m *model, numbers []int64, state State, reason string) {
 	}
 }
 
-// replace lets the loaded versions serve, and drains those whose place they take.
+// replace publishes the loaded versions, and drains those that they replace.
 func (s *Server) replace(m *model, c change, loaded []*servable.Version) {
 	s.mu.Lock()
 	before := (*s.serving.Load())[m.name]
-	now := serving{usual: before.usual}
+	now := serving{byDefault: before.byDefault}
 	var old []*servable.Version
 	for _, v := range before.versions {
 		if slices.Contains(c.keep, v.Number()) {
@@ -201,7 +201,7 @@ func (s *Server) replace(m *model, c change, loaded []*servable.Version) {
 	now.versions = append(now.versions, loaded...)
 	slices.SortFunc(now.versions, func(a, b *servable.Version) int { return cmp.Compare(a.Number(), b.Number()) })
 	if now.find("") == nil {
-		now.usual = 0 // it has gone
+		now.byDefault = 0 // that version no longer serves
 	}
 	for _, v := range now.versions {
 		m.states[v.Number()] = status{state: Ready, reason: v.Note()}
@@ -234,7 +234,7 @@ func (s *Server) retune(ctx context.Context, old *servable.Version, open func(co
 		return false, context.Cause(ctx)
 	}
 	if !s.knows(m) || !slices.Contains(s.Versions(name), old) {
-		return true, nil // somebody else has replaced it meanwhile
+		return true, nil // it was replaced in the meantime
 	}
 	ctx, end := s.loading(ctx, m) // an unload ends it, as it ends any load
 	v, err := open(ctx)
@@ -252,15 +252,15 @@ func (s *Server) retune(ctx context.Context, old *servable.Version, open func(co
 	return true, nil
 }
 
-// drain lets the requests of versions run that are here, and closes them, while
-// everything else goes on. The caller has entered.
+// drain closes versions in the background, after their queued requests have run. The caller
+// has entered.
 func (s *Server) drain(m *model, versions []*servable.Version) {
 	for _, v := range versions {
 		s.work.Go(func() {
 			if err := v.Close(); err != nil {
 				s.log.Error("model unloaded with an error", "model", m.name, "version", v.Name(), "error", err)
 			}
-			debug.FreeOSMemory() // its own memory is given back; what Go kept for its requests is, too
+			debug.FreeOSMemory() // return what Go kept for the requests of the version
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			if m.states[v.Number()].state == Unloading {
@@ -271,9 +271,8 @@ func (s *Server) drain(m *model, versions []*servable.Version) {
 	}
 }
 
-// Unload takes a model out of service: new requests are refused, those that are
-// here run, and a load that is under way ends. It returns before they have run. A model
-// that is not loaded is no error.
+// Unload takes a model out of service: it rejects new requests, cancels a load, and drains
+// the versions in the background. Unloading a model that is not loaded has no effect.
 func (s *Server) Unload(name string) {
 	if !s.enter() {
 		return // Close unloads all
@@ -286,14 +285,14 @@ func (s *Server) Unload(name string) {
 		return
 	}
 	m.wanted = false
-	if m.halt != nil {
-		m.halt(errUnloaded)
+	if m.cancel != nil {
+		m.cancel(errUnloaded)
 	}
 	s.mu.Unlock()
-	m.turn <- struct{}{} // soon: a load that was halted is ending
+	m.turn <- struct{}{} // soon: a cancelled load is ending
 	defer func() { <-m.turn }()
 	if !s.knows(m) {
-		return // its load failed, and there was nothing else
+		return // its load failed, and no version served
 	}
 	s.replace(m, change{}, nil)
 }

@@ -7,21 +7,21 @@ import (
 	"github.com/shoal-serving/shoal/internal/infer"
 )
 
-// tell logs what became of a request: always if it failed for no fault of the
-// client's, which nobody else may notice, and otherwise at debug level.
-func (s *Server) tell(ctx context.Context, req *infer.Request, resp *infer.Response, err error) {
+// logRequest logs an answered request: as an error if it failed through no fault of the
+// client, and at debug level otherwise.
+func (s *Server) logRequest(ctx context.Context, req *infer.Request, resp *infer.Response, err error) {
 	level, message := slog.LevelDebug, "request"
 	if err != nil && infer.CodeOf(err) == infer.Internal {
 		level, message = slog.LevelError, "request failed"
 	}
 	if s.log.Enabled(ctx, level) {
-		s.log.LogAttrs(ctx, level, message, describeRequest(req, resp, err)...)
+		s.log.LogAttrs(ctx, level, message, requestAttrs(req, resp, err)...)
 	}
 }
 
-// describeRequest leaves out what there is not: an id that the client did not give,
-// and times of a request that did not run.
-func describeRequest(req *infer.Request, resp *infer.Response, err error) []slog.Attr {
+// requestAttrs describes a request for the log. It omits the id if the client gave none,
+// and the times if the request did not run.
+func requestAttrs(req *infer.Request, resp *infer.Response, err error) []slog.Attr {
 	attrs := []slog.Attr{slog.String("model", resp.Model), slog.String("version", resp.Version)}
 	if req.ID != "" {
 		attrs = append(attrs, slog.String("id", req.ID))

@@ -84,7 +84,7 @@ func TestOnlyInternalErrorsAreLoggedAsErrors(t *testing.T) {
 	} {
 		var out bytes.Buffer
 		s := Server{log: slog.New(slog.NewTextHandler(&out, nil))}
-		s.tell(t.Context(), &infer.Request{ID: "a b"}, &infer.Response{Model: "m", Version: "1"}, tt.err)
+		s.logRequest(t.Context(), &infer.Request{ID: "a b"}, &infer.Response{Model: "m", Version: "1"}, tt.err)
 		if got := strings.Count(out.String(), "\n"); got != tt.want {
 			t.Errorf("%v: %d records, want %d: %s", tt.err, got, tt.want, &out)
 		}
@@ -97,7 +97,7 @@ func TestOnlyInternalErrorsAreLoggedAsErrors(t *testing.T) {
 func TestALogThatIsOffCostsNothing(t *testing.T) {
 	s := Server{log: slog.New(slog.NewTextHandler(new(bytes.Buffer), nil))}
 	ctx, req, resp := t.Context(), request(), &infer.Response{}
-	if n := testing.AllocsPerRun(100, func() { s.tell(ctx, req, resp, nil) }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { s.logRequest(ctx, req, resp, nil) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }

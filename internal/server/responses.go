@@ -9,23 +9,23 @@ import (
 	"github.com/shoal-serving/shoal/internal/sched"
 )
 
-// responses are those of a model that answers as often as it likes, as the client
-// asked for them. The request is inside until they are closed.
+// responses are those of a decoupled model, in the form that the client asked for. The
+// request is in flight until they are closed.
 type responses struct {
 	server  *Server
-	inside  inside
+	request inFlight
 	from    infer.More
 	version string
-	times   infer.Timeline // until the model began
-	failed  error          // why there are no more
-	ended   bool           // there are no more
-	once    sync.Once      // Close
+	times   infer.Timeline // up to the start of the batch
+	failed  error          // that ended the responses
+	ended   bool           // the last response was returned
+	once    sync.Once      // guards Close
 }
 
 // Next implements [infer.More].
 func (r *responses) Next(ctx context.Context, resp *infer.Response) error {
 	err := r.from.Next(ctx, resp)
-	resp.Model, resp.Version, resp.Times = r.inside.req.Model, r.version, r.times
+	resp.Model, resp.Version, resp.Times = r.request.req.Model, r.version, r.times
 	r.ended = resp.Last
 	if err != nil && ctx.Err() != nil {
 		err = sched.Left(ctx)
@@ -36,15 +36,15 @@ func (r *responses) Next(ctx context.Context, resp *infer.Response) error {
 	if err != nil || resp.Bare {
 		return err
 	}
-	if err := finish(r.inside.version, r.inside.req, resp); err != nil {
+	if err := buildResponse(r.request.version, r.request.req, resp); err != nil {
 		resp.Release()
 		return err
 	}
 	return nil
 }
 
-// Close implements [infer.More]. A client that leaves before the last response has
-// failed.
+// Close implements [infer.More]. A request whose client leaves before the last response
+// counts as failed.
 func (r *responses) Close() {
 	r.once.Do(func() {
 		r.from.Close()
@@ -53,15 +53,15 @@ func (r *responses) Close() {
 		}
 		now := time.Now()
 		r.times.Ran, r.times.Split = now, now
-		resp := infer.Response{Model: r.inside.req.Model, Version: r.version, Times: r.times}
-		_ = r.server.end(context.Background(), &r.inside, &resp, r.failed)
+		resp := infer.Response{Model: r.request.req.Model, Version: r.version, Times: r.times}
+		_ = r.server.end(context.Background(), &r.request, &resp, r.failed)
 	})
 }
 
-// one moves the first response to resp of those that a model sends which has one for
-// each request. As in Triton, others are dropped. In Triton a model that only says that
-// there is none leaves its client waiting; here that is an error.
-func one(ctx context.Context, resp *infer.Response) error {
+// takeFirst moves the first response of a model that is not decoupled to resp. Further
+// responses are dropped, as in Triton. A model that sends none is an error; in Triton its
+// client waits for ever.
+func takeFirst(ctx context.Context, resp *infer.Response) error {
 	more, times := resp.More, resp.Times
 	resp.More = nil
 	defer more.Close()

@@ -38,8 +38,8 @@ type Server struct {
 	stopping atomic.Bool
 	draining atomic.Bool
 	drains   chan struct{}              // closed when draining becomes true
-	inside   atomic.Int64               // inferences
-	strays   [infer.Codes]atomic.Uint64 // requests for which there was no version, by what they were told
+	inFlight atomic.Int64               // inferences
+	unknown  [infer.Codes]atomic.Uint64 // requests for models and versions that do not serve, by code
 
 	loads   chan struct{} // one token for each load at a time
 	serving atomic.Pointer[map[string]serving]
@@ -61,15 +61,15 @@ type Options struct {
 	Loads int
 	// Lenient reports the server ready even if an expected model is not.
 	Lenient bool
-	// Log takes requests that fail for no fault of the client's, and at debug level
-	// all of them. Nil means [slog.Default].
+	// Log receives requests that failed through no fault of the client, and all requests
+	// at debug level. Nil means [slog.Default].
 	Log *slog.Logger
-	// Arrivals takes when requests came that a model can run. It stays the caller's to
-	// close. Nil means that nobody wants to know.
+	// Arrivals records when requests that a model can run arrived. The caller closes it.
+	// Nil means that arrivals are not recorded.
 	Arrivals *arrivals.Writer
 }
 
-// New returns a server without models, which opens them in env. The caller closes it.
+// New returns a server without models. It opens models in env. The caller closes it.
 func New(env *servable.Env, opts Options) *Server {
 	s := &Server{
 		env: env, lenient: opts.Lenient, log: cmp.Or(opts.Log, slog.Default()), arrivals: opts.Arrivals, drains: make(chan struct{}),
@@ -79,28 +79,28 @@ func New(env *servable.Env, opts Options) *Server {
 	return s
 }
 
-// Started says that all sources have tried to load what is to be there from the start.
+// Started reports to the server that all sources have tried to load their first models.
 func (s *Server) Started() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.started = true
 }
 
-// Accepts reports whether the server has started, and is not to stop.
+// Accepts reports whether the server has started and is not stopping.
 func (s *Server) Accepts() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.started && !s.stopping.Load()
 }
 
-// Close ends loads, lets all requests run that are here, refuses others, and closes
-// every version.
+// Close cancels loads, rejects new requests, runs the queued ones, and closes every
+// version.
 func (s *Server) Close() error {
 	s.mu.Lock()
 	s.closed = true
 	for _, m := range s.models {
-		if m.halt != nil {
-			m.halt(ErrClosing)
+		if m.cancel != nil {
+			m.cancel(ErrClosing)
 		}
 	}
 	for _, v := range s.All() {
@@ -108,7 +108,7 @@ func (s *Server) Close() error {
 	}
 	s.mu.Unlock()
 	close(s.closing)
-	s.work.Wait() // nothing is loaded any more
+	s.work.Wait() // for loads and drains
 	last := s.All()
 	s.serving.Store(&map[string]serving{})
 	var errs []error
@@ -118,12 +118,11 @@ func (s *Server) Close() error {
 	return errors.Join(errs...)
 }
 
-// Stop makes the server tell that it is not ready, so that whoever spreads the
-// load goes elsewhere. Requests are answered all the same.
+// Stop makes the server report that it is not ready, so that load balancers send requests
+// elsewhere. Requests are still answered.
 func (s *Server) Stop() { s.stopping.Store(true) }
 
-// Drain refuses inferences from now on, with the advice to go elsewhere. Those that
-// are inside go on.
+// Drain rejects new inferences as unavailable. In-flight ones complete.
 func (s *Server) Drain() {
 	s.Stop()
 	if !s.draining.Swap(true) {
@@ -131,65 +130,69 @@ func (s *Server) Drain() {
 	}
 }
 
-// Stopping is closed by Drain, and not by Stop: until then streams are answered, too.
+// Stopping returns a channel that Drain closes. Stop does not: streams are answered until
+// the server drains.
 func (s *Server) Stopping() <-chan struct{} { return s.drains }
 
-// InFlight returns how many inferences are in flight. Those that are refused count for as
-// long as that takes.
-func (s *Server) InFlight() int { return int(s.inside.Load()) }
+// InFlight returns the number of in-flight inferences, including those that are being
+// rejected.
+func (s *Server) InFlight() int { return int(s.inFlight.Load()) }
 
 // Infer runs req and fills in resp, which the caller owns, and releases if the error is
 // nil. Each request is counted once, with the code of its error.
 func (s *Server) Infer(ctx context.Context, req *infer.Request, resp *infer.Response) error {
-	// Counted first, so that Drain leaves out nobody who came before it.
-	s.inside.Add(1)
+	// Counted before draining is read, so that a request that passes the check is always
+	// among those that Drain's caller waits for.
+	s.inFlight.Add(1)
 	if s.draining.Load() {
-		return s.end(ctx, &inside{began: time.Now(), req: req}, fresh(req, resp), sched.ErrClosed)
+		return s.end(ctx, &inFlight{began: time.Now(), req: req}, reset(req, resp), sched.ErrClosed)
 	}
 	return s.run(ctx, req, resp)
 }
 
-// Call implements [engine.Caller]: models ask for what requests need that are inside.
+// Call implements [engine.Caller]. It also works while the server drains, because in-flight
+// requests of clients may need it.
 func (s *Server) Call(ctx context.Context, req *infer.Request, resp *infer.Response) error {
-	s.inside.Add(1)
+	s.inFlight.Add(1)
 	return s.run(ctx, req, resp)
 }
 
-// fresh returns a response that may have been another's.
-func fresh(req *infer.Request, resp *infer.Response) *infer.Response {
+// reset prepares a pooled response for req.
+func reset(req *infer.Request, resp *infer.Response) *infer.Response {
 	resp.Model, resp.Version, resp.Times = req.Model, req.Version, infer.Timeline{}
 	resp.Parameters, resp.More, resp.Last, resp.Bare = nil, nil, false, false
 	return resp
 }
 
-// run runs a request that was counted as inside. It stays there until it has its last
-// response.
+// run runs a request that was counted as in flight. It stays in flight until it has its
+// last response.
 func (s *Server) run(ctx context.Context, req *infer.Request, resp *infer.Response) error {
-	in := inside{began: time.Now(), req: req}
-	err := s.submit(ctx, &in, fresh(req, resp))
+	in := inFlight{began: time.Now(), req: req}
+	err := s.submit(ctx, &in, reset(req, resp))
 	if err == nil && resp.More != nil {
-		resp.More = &responses{server: s, inside: in, from: resp.More, version: resp.Version, times: resp.Times}
+		resp.More = &responses{server: s, request: in, from: resp.More, version: resp.Version, times: resp.Times}
 		return nil
 	}
 	return s.end(ctx, &in, resp, err)
 }
 
-// An inside is a request that is being answered.
-type inside struct {
+// An inFlight is a request that is being answered.
+type inFlight struct {
 	began   time.Time
 	req     *infer.Request
-	version *servable.Version // nil if there is none
+	version *servable.Version // that runs it; nil if none was found
 }
 
-// end counts a request that was answered, and tells of it.
-func (s *Server) end(ctx context.Context, in *inside, resp *infer.Response, err error) error {
+// end counts and logs a request that was answered.
+func (s *Server) end(ctx context.Context, in *inFlight, resp *infer.Response, err error) error {
 	s.count(in.version, in.req, resp, time.Since(in.began), err)
-	s.tell(ctx, in.req, resp, err)
-	s.inside.Add(-1)
+	s.logRequest(ctx, in.req, resp, err)
+	s.inFlight.Add(-1)
 	return err
 }
 
-// count counts a request that was answered. Without a version, nobody ran it.
+// count counts an answered request for its version, or as one for an unknown model if v
+// is nil.
 func (s *Server) count(v *servable.Version, req *infer.Request, resp *infer.Response, took time.Duration, err error) {
 	switch {
 	case err == nil:
@@ -197,16 +200,16 @@ func (s *Server) count(v *servable.Version, req *infer.Request, resp *infer.Resp
 	case v != nil:
 		v.Stats.Failed(infer.CodeOf(err), took)
 	default:
-		s.strays[infer.CodeOf(err)].Add(1)
+		s.unknown[infer.CodeOf(err)].Add(1)
 	}
 }
 
-// submit runs a request with the version that it asks for, and notes that, if there is
-// one. One that was replaced between finding and asking it refuses; then there is
-// another to find, or none, and it gets the inputs as they came.
-func (s *Server) submit(ctx context.Context, in *inside, resp *infer.Response) error {
+// submit runs a request with the version that it asks for, which it stores in in. If the
+// version is replaced between Find and Submit, submit looks it up again and retries with
+// the original inputs.
+func (s *Server) submit(ctx context.Context, in *inFlight, resp *infer.Response) error {
 	req := in.req
-	for came, again := req.Inputs, false; ; req.Inputs, again = came, true {
+	for original, retry := req.Inputs, false; ; req.Inputs, retry = original, true {
 		v, err := s.Find(req.Model, req.Version)
 		in.version = v
 		if err != nil {
@@ -219,8 +222,9 @@ func (s *Server) submit(ctx context.Context, in *inside, resp *infer.Response) e
 		if err := v.Config.Check(req); err != nil {
 			return err
 		}
-		if s.arrivals != nil && !again {
-			// Under the model's own name: the request's ends with the request.
+		if s.arrivals != nil && !retry {
+			// The name comes from the configuration: the request's is only valid as long as
+			// the request.
 			s.arrivals.Note(in.began, v.Config.Name, req.Rows, req.Priority)
 		}
 		err = v.Scheduler.Submit(ctx, req, resp)
@@ -228,19 +232,19 @@ func (s *Server) submit(ctx context.Context, in *inside, resp *infer.Response) e
 		case err == nil && resp.More != nil && v.Config.Decoupled:
 			return nil
 		case err == nil && resp.More != nil:
-			err = one(ctx, resp)
+			err = takeFirst(ctx, resp)
 		}
 		switch {
 		case err == nil:
-			return finish(v, req, resp)
+			return buildResponse(v, req, resp)
 		case !errors.Is(err, sched.ErrClosed):
 			return err
 		}
 	}
 }
 
-// finish makes of what the model gave what the client asked for.
-func finish(v *servable.Version, req *infer.Request, resp *infer.Response) error {
+// buildResponse converts the model's outputs to what the client asked for.
+func buildResponse(v *servable.Version, req *infer.Request, resp *infer.Response) error {
 	if err := v.Config.Restore(resp); err != nil {
 		return err
 	}
@@ -253,7 +257,7 @@ func finish(v *servable.Version, req *infer.Request, resp *infer.Response) error
 	return nil
 }
 
-// choose keeps the outputs that were asked for, in place.
+// choose removes the outputs that the client did not ask for, in place.
 func choose(outputs []tensor.Tensor, names []string) []tensor.Tensor {
 	if len(names) == 0 {
 		return outputs
@@ -261,16 +265,16 @@ func choose(outputs []tensor.Tensor, names []string) []tensor.Tensor {
 	return slices.DeleteFunc(outputs, func(t tensor.Tensor) bool { return !slices.Contains(names, t.Name) })
 }
 
-// Ready reports whether the server takes requests, every model that should serve does,
-// and can, and the first ones have been loaded. Models that say so themselves are asked,
-// which may take some seconds.
+// Ready reports whether the server has started, is not stopping, and every expected model
+// is loaded and ready. Models with a readiness check of their own are asked, which may take
+// seconds.
 func (s *Server) Ready() bool {
 	versions, ok := s.expected()
 	return ok && !s.stopping.Load() && !slices.ContainsFunc(versions, func(v *servable.Version) bool { return !v.Scheduler.Ready() })
 }
 
-// expected returns the versions of all models that should serve, and whether there are
-// any of each.
+// expected returns the versions of all expected models. ok is false if one of the models
+// has no version that serves.
 func (s *Server) expected() (all []*servable.Version, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -290,13 +294,13 @@ func (s *Server) expected() (all []*servable.Version, ok bool) {
 }
 
 // ModelReady reports whether a version of a model takes requests. Version "" means the
-// usual one.
+// default one.
 func (s *Server) ModelReady(model, version string) bool {
 	v, err := s.Find(model, version)
 	return err == nil && v.Scheduler.Ready() && !s.stopping.Load()
 }
 
-// Model describes a model. Version "" means the usual one.
+// Model describes a model. Version "" means the default one.
 func (s *Server) Model(model, version string) (*catalog.Metadata, error) {
 	v, err := s.Find(model, version)
 	if err != nil {
@@ -306,7 +310,7 @@ func (s *Server) Model(model, version string) (*catalog.Metadata, error) {
 	for _, v := range s.Versions(model) {
 		versions = append(versions, strconv.FormatInt(v.Number(), 10))
 		if v.Source.Label != "" {
-			versions = append(versions, v.Source.Label) // by which it is found, too
+			versions = append(versions, v.Source.Label) // clients may ask for it by its label
 		}
 	}
 	return catalog.Describe(v.Config, versions...), nil

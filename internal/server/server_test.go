@@ -81,7 +81,7 @@ func load(t *testing.T, s *Server, src servable.Source, text string) {
 }
 
 // also desires one more version than serve.
-func also(src servable.Source, text string) Desire {
+func also(src servable.Source, text string) Desired {
 	src.Config = func() (*modelconfig.Config, error) {
 		cfg, err := modelconfig.Parse("config.pbtxt", []byte(text))
 		if err == nil {

@@ -11,25 +11,24 @@ import (
 	"github.com/shoal-serving/shoal/internal/servable"
 )
 
-// A model is what is known of a name. All but turn and name are guarded by the server's
-// lock.
+// A model is an entry of the table. The server's lock guards all fields but name and turn.
 type model struct {
 	name string
-	turn chan struct{} // size 1: who has put a token in may change the model
+	turn chan struct{} // size 1: the goroutine whose token is in it may change the model
 
-	owner  string // the source that it comes from; "" until it was loaded
-	wanted bool   // it should serve: it was there at the start, or has served, and was not unloaded
+	owner  string // the source that loads it; "" if none has
+	wanted bool   // expected to serve: present at startup or loaded since, and not unloaded
 	states map[int64]status
-	halt   context.CancelCauseFunc // ends the load that is under way; nil if none is
+	cancel context.CancelCauseFunc // cancels the current load; nil if there is none
 }
 
 // A status is that of one version.
 type status struct {
 	state  State
-	reason string // why it is not ready, or why the last load failed that would have replaced it
+	reason string // why it is not ready, or why the load failed that would have replaced it
 }
 
-// A State says what a version is doing.
+// A State is the state of a version, as the repository index reports it.
 type State string
 
 // The states of a version.
@@ -49,20 +48,20 @@ func (m *model) loading() bool {
 	return false
 }
 
-// A serving is what takes requests of one name. It is replaced, never changed.
+// A serving is what answers the requests for one model. It is replaced, never changed.
 type serving struct {
-	versions []*servable.Version // ascending
-	usual    int64               // the number of the one for requests that name none; 0 means the last
+	versions  []*servable.Version // ascending
+	byDefault int64               // number of the default version; 0 means the newest
 }
 
 func (s serving) find(version string) *servable.Version {
 	if len(s.versions) == 0 {
 		return nil
 	}
-	if version == "" && s.usual == 0 {
+	if version == "" && s.byDefault == 0 {
 		return s.versions[len(s.versions)-1]
 	}
-	number := s.usual
+	number := s.byDefault
 	if version != "" {
 		for _, v := range s.versions {
 			if v.Source.Label == version {
@@ -82,8 +81,8 @@ func (s serving) find(version string) *servable.Version {
 	return nil
 }
 
-// Find returns a version of a model, by its number or its label; version "" means the
-// usual one, which is the newest if none was set.
+// Find returns a version of a model, by its number or its label. Version "" means the
+// default one, which is the newest unless [Server.SetDefault] was called.
 func (s *Server) Find(name, version string) (*servable.Version, error) {
 	if v := (*s.serving.Load())[name].find(version); v != nil {
 		return v, nil
@@ -91,8 +90,8 @@ func (s *Server) Find(name, version string) (*servable.Version, error) {
 	return nil, s.missing(name, version)
 }
 
-// missing says why a version does not serve. What is wrong with it is for those
-// who look after the server, and in the index.
+// missing returns the error for a version that does not serve. The reason is in the index,
+// and not in the error: it is for operators, not for clients.
 func (s *Server) missing(name, version string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -115,7 +114,7 @@ func (s *Server) missing(name, version string) error {
 // Versions returns those of a model that serve, ascending.
 func (s *Server) Versions(name string) []*servable.Version { return (*s.serving.Load())[name].versions }
 
-// All returns every version that serves, in the order of names and numbers.
+// All returns every version that serves, ordered by name and number.
 func (s *Server) All() []*servable.Version {
 	var all []*servable.Version
 	table := *s.serving.Load()
@@ -125,8 +124,8 @@ func (s *Server) All() []*servable.Version {
 	return all
 }
 
-// SetUsual makes a version the one for requests that name none.
-func (s *Server) SetUsual(name string, number int64) {
+// SetDefault makes a version the one that answers requests without a version.
+func (s *Server) SetDefault(name string, number int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if versions := s.Versions(name); len(versions) > 0 {
@@ -134,7 +133,7 @@ func (s *Server) SetUsual(name string, number int64) {
 	}
 }
 
-// Owner returns the source of a model; "" if none has loaded it.
+// Owner returns the source that loaded a model; "" if none has.
 func (s *Server) Owner(name string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -144,7 +143,7 @@ func (s *Server) Owner(name string) string {
 	return ""
 }
 
-// publishLocked puts what serves a name in the place of what did.
+// publishLocked replaces what answers the requests for a model.
 func (s *Server) publishLocked(name string, now serving) {
 	next := maps.Clone(*s.serving.Load())
 	if len(now.versions) > 0 {
@@ -155,9 +154,9 @@ func (s *Server) publishLocked(name string, now serving) {
 	s.serving.Store(&next)
 }
 
-// take waits for the caller's turn to change a model, which the caller ends, and
-// returns what is known of the name; nil if the server is closing. What was forgotten
-// while it waited is known anew.
+// take waits for the caller's turn to change a model, and returns its entry, or nil if the
+// server is closing. The caller ends its turn by receiving from turn. If the entry is
+// removed in the meantime, take adds a new one.
 func (s *Server) take(name string) *model {
 	for {
 		s.mu.Lock()
@@ -179,14 +178,14 @@ func (s *Server) take(name string) *model {
 	}
 }
 
-// knows reports whether m has not been forgotten.
+// knows reports whether m is still in the table.
 func (s *Server) knows(m *model) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.models[m.name] == m
 }
 
-// forget forgets a model that never served, and is not wanted.
+// forget removes a model that never served and is not expected to.
 func (s *Server) forget(m *model) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -195,8 +194,8 @@ func (s *Server) forget(m *model) {
 	}
 }
 
-// Index lists the models that are loaded, and those that a source knows besides, with
-// the states of their versions, or only what is ready.
+// Index lists the loaded models, and the known ones that a source adds, with the states of
+// their versions. If ready, it lists only versions that are ready.
 func (s *Server) Index(ready bool, known ...string) []catalog.IndexEntry {
 	names := map[string]bool{}
 	for _, name := range known {
@@ -218,9 +217,8 @@ func (s *Server) Index(ready bool, known ...string) []catalog.IndexEntry {
 	return index
 }
 
-// index returns the lines of one model, of which some versions serve. m is nil if it was
-// never asked for. A version that is loaded but whose instances cannot be started is
-// unavailable.
+// index returns the entries of one model, given its versions that serve. m is nil for a
+// model that was never loaded. A version whose instances cannot be started is unavailable.
 func (m *model) index(name string, serving []*servable.Version, ready bool) []catalog.IndexEntry {
 	if (m == nil || len(m.states) == 0) && !ready {
 		return []catalog.IndexEntry{{Name: name}}

@@ -14,9 +14,10 @@ import (
 	"github.com/shoal-serving/shoal/internal/servable"
 )
 
-// source finds a model on disk, or in what the client sent. A plain load keeps the
-// configuration that a client sent before, as long as the files are the same.
-func (r *Repository) source(name string, with override) (*found, override, error) {
+// source finds a model on disk, or in the files that the client sent. A load without
+// options keeps the configuration that a client sent before, as long as the files are
+// unchanged.
+func (r *Repository) source(name string, with override) (*candidate, override, error) {
 	if len(with.Files) > 0 {
 		f, err := with.unpack(name)
 		return f, with, err
@@ -34,19 +35,19 @@ func (r *Repository) source(name string, with override) (*found, override, error
 	return f, with, nil
 }
 
-// lookup finds one model on disk.
-func lookup(paths []string, name string) (*found, error) {
+// lookup finds a model on disk.
+func lookup(paths []string, name string) (*candidate, error) {
 	if !modelconfig.ValidName(name) {
 		return nil, infer.Errorf(infer.NotFound, "found %q as a model's name, expected %s", name, modelconfig.NameRule)
 	}
-	var all []*found
+	var all []*candidate
 	for _, path := range paths {
 		if info, err := os.Stat(path); err == nil && !info.IsDir() {
 			models, err := scanFile(path, info)
 			if err != nil {
 				return nil, err // it might have the model
 			}
-			all = append(all, slices.DeleteFunc(models, func(m *found) bool { return m.name != name })...)
+			all = append(all, slices.DeleteFunc(models, func(m *candidate) bool { return m.name != name })...)
 			continue
 		}
 		for _, c := range []string{filepath.Join(path, name), filepath.Join(path, name+".onnx")} {
@@ -65,16 +66,16 @@ func lookup(paths []string, name string) (*found, error) {
 	return nil, infer.Errorf(infer.Invalid, "it is in two places, %s and %s, expected one", all[0].place(), all[1].place())
 }
 
-// A wish is what a model's files ask for.
-type wish struct {
-	found    *found
+// desired is what a model's files ask for.
+type desired struct {
+	model    *candidate
 	with     override
-	versions map[int64]stamp
+	versions map[int64]fingerprint
 }
 
-func newWish(f *found, with override) (*wish, error) {
-	w := &wish{found: f, with: with, versions: map[int64]stamp{}}
-	cfg, err := w.config()
+func newDesired(f *candidate, with override) (*desired, error) {
+	d := &desired{model: f, with: with, versions: map[int64]fingerprint{}}
+	cfg, err := d.config()
 	if err != nil {
 		return nil, err
 	}
@@ -86,17 +87,17 @@ func newWish(f *found, with override) (*wish, error) {
 		return nil, infer.Errorf(infer.Invalid, "the model has no version that its version policy selects: %w", cause).Because(infer.NoVersionAvailable, f.name, "")
 	}
 	for _, n := range served {
-		w.versions[n] = f.versions[n] + f.config*31 + with.stamp()
+		d.versions[n] = f.versions[n] + f.config*31 + with.fingerprint()
 	}
-	return w, nil
+	return d, nil
 }
 
-// sources returns what the server is to have. sent, if not nil, has the files.
-func (w *wish) sources(sent *upload) []servable.Source {
+// sources returns what the server opens. sent, if not nil, holds the files.
+func (d *desired) sources(sent *upload) []servable.Source {
 	var all []servable.Source
-	for _, n := range slices.Sorted(maps.Keys(w.versions)) {
+	for _, n := range slices.Sorted(maps.Keys(d.versions)) {
 		src := servable.Source{
-			Model: w.found.name, Number: n, Stamp: uint64(w.versions[n]), Dir: w.dir(n), File: w.found.file, Home: w.found.dir, Config: w.config,
+			Model: d.model.name, Number: n, Stamp: uint64(d.versions[n]), Dir: d.dir(n), File: d.model.file, Home: d.model.dir, Config: d.config,
 		}
 		if sent != nil {
 			src.Fleeting, src.Keep = true, sent.keep
@@ -106,37 +107,37 @@ func (w *wish) sources(sent *upload) []servable.Source {
 	return all
 }
 
-// config reads the configuration. Each version has one of its own, because what
-// is left out is completed from the version itself.
-func (w *wish) config() (*modelconfig.Config, error) {
-	cfg, err := w.parse()
+// config reads the configuration. Each version has its own copy, because missing fields are
+// completed from the version's files.
+func (d *desired) config() (*modelconfig.Config, error) {
+	cfg, err := d.parse()
 	if err != nil {
 		return nil, err
 	}
-	if cfg.Name != "" && cfg.Name != w.found.name {
-		return nil, cfg.Wrong("name", fmt.Sprintf("%q", cfg.Name), "%q, the name of its directory", w.found.name)
+	if cfg.Name != "" && cfg.Name != d.model.name {
+		return nil, cfg.Wrong("name", fmt.Sprintf("%q", cfg.Name), "%q, the name of its directory", d.model.name)
 	}
-	cfg.Name = w.found.name
-	if w.found.file != "" {
-		cfg.Proto.DefaultModelFilename = w.found.file
-	}
-	if cfg.Backend == "" {
-		cfg.Backend = w.backend(cfg)
+	cfg.Name = d.model.name
+	if d.model.file != "" {
+		cfg.Proto.DefaultModelFilename = d.model.file
 	}
 	if cfg.Backend == "" {
-		return cfg, foreign(w.dir(w.first()))
+		cfg.Backend = d.backend(cfg)
+	}
+	if cfg.Backend == "" {
+		return cfg, foreign(d.dir(d.first()))
 	}
 	return cfg, nil
 }
 
-func (w *wish) parse() (*modelconfig.Config, error) {
-	if w.with.Config != "" {
-		return modelconfig.ParseJSON([]byte(w.with.Config))
+func (d *desired) parse() (*modelconfig.Config, error) {
+	if d.with.Config != "" {
+		return modelconfig.ParseJSON([]byte(d.with.Config))
 	}
-	if w.found.file != "" {
+	if d.model.file != "" {
 		return modelconfig.Parse("", nil)
 	}
-	file := filepath.Join(w.found.dir, "config.pbtxt")
+	file := filepath.Join(d.model.dir, "config.pbtxt")
 	text, err := os.ReadFile(file)
 	if errors.Is(err, os.ErrNotExist) {
 		return modelconfig.Parse("", nil) // all is left to the model
@@ -147,20 +148,20 @@ func (w *wish) parse() (*modelconfig.Config, error) {
 	return modelconfig.Parse(file, text)
 }
 
-// first returns the first version.
-func (w *wish) first() int64 {
-	return slices.Min(append(slices.Collect(maps.Keys(w.found.versions)), bareVersion))
+// first returns the number of the first version.
+func (d *desired) first() int64 {
+	return slices.Min(append(slices.Collect(maps.Keys(d.model.versions)), bareVersion))
 }
 
-// backend returns the one that the files of the first version are for; "" if none
-// is known. A file that is not the backend's usual one is written down.
-func (w *wish) backend(cfg *modelconfig.Config) string {
+// backend returns the backend for the files of the first version; "" if there is none. It
+// sets the file name in the configuration if that is not the backend's default.
+func (d *desired) backend(cfg *modelconfig.Config) string {
 	files := slices.Concat(usualFiles, libraryFiles)
 	if file := cfg.Proto.GetDefaultModelFilename(); file != "" {
 		files = []string{file}
 	}
 	for _, file := range files {
-		if _, err := os.Stat(filepath.Join(w.dir(w.first()), file)); err == nil {
+		if _, err := os.Stat(filepath.Join(d.dir(d.first()), file)); err == nil {
 			if slices.Contains(libraryFiles, file) {
 				cfg.Proto.DefaultModelFilename = file
 			}
@@ -171,9 +172,9 @@ func (w *wish) backend(cfg *modelconfig.Config) string {
 }
 
 // dir returns the directory of a version.
-func (w *wish) dir(version int64) string {
-	if w.found.file != "" {
-		return w.found.dir
+func (d *desired) dir(version int64) string {
+	if d.model.file != "" {
+		return d.model.dir
 	}
-	return filepath.Join(w.found.dir, strconv.FormatInt(version, 10))
+	return filepath.Join(d.model.dir, strconv.FormatInt(version, 10))
 }
