@@ -17,8 +17,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/server"
 )
 
-// A Dialect says whose words are spoken: the two servers differ in statuses and
-// answers.
+// A Dialect selects the server whose statuses and answers clients expect.
 type Dialect string
 
 // The dialects.
@@ -32,30 +31,30 @@ type Options struct {
 	Settings *Settings // required
 	Dialect  Dialect   // "" means MultiModelServer
 
-	Cores   int    // workers of a model that is registered at the start and has no number
+	Cores   int    // default number of workers of a model that is registered at startup
 	Version string // of the program
 	Log     *slog.Logger
 }
 
-// A Store registers archives with a server. Its methods may be called concurrently.
+// A Store registers archives with a server. Its methods are safe for concurrent use.
 type Store struct {
 	opts   Options
 	server *server.Server
 	files  store
-	stamps atomic.Uint64  // of registrations
-	work   sync.WaitGroup // changes that nobody waits for
+	stamps atomic.Uint64  // number of registrations
+	work   sync.WaitGroup // asynchronous changes
 
 	mu     sync.Mutex // guards the following
 	closed bool
-	halts  map[int]context.CancelFunc // of those changes
-	begun  int                        // how many there ever were
+	halts  map[int]context.CancelFunc // of asynchronous changes
+	begun  int                        // number of them so far
 }
 
-// New returns a store of which nothing is registered with s. The caller closes it before
-// the server, and removes its files after that.
+// New returns a store that has registered no archives with s. The caller closes it before
+// the server, and calls RemoveFiles after that.
 func New(s *server.Server, opts Options) (*Store, error) {
 	opts.Dialect = cmp.Or(opts.Dialect, MultiModelServer)
-	private, err := os.MkdirTemp("", "shoal-models-*") // for this user alone
+	private, err := os.MkdirTemp("", "shoal-models-*") // readable by this user only
 	if err != nil {
 		return nil, err
 	}
@@ -67,15 +66,14 @@ func New(s *server.Server, opts Options) (*Store, error) {
 	return st, nil
 }
 
-// owner is what the server calls this source.
+// owner is the name of this source in the server's table.
 func (s *Store) owner() string { return "the model store " + s.opts.Settings.Store }
 
-// Dialect returns whose words the store speaks.
+// Dialect returns the dialect of the store.
 func (s *Store) Dialect() Dialect { return s.opts.Dialect }
 
-// Start registers the models that are to be there from the start, and returns when
-// each has been tried. The error says what is wrong with those that failed; the others
-// serve.
+// Start registers the archives that the settings name. The error joins those of archives
+// that could not be registered; the others serve.
 func (s *Store) Start(ctx context.Context) error {
 	load := slices.Clone(s.opts.Settings.Load)
 	var errs []error
@@ -98,7 +96,7 @@ func (s *Store) Start(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// preset returns how a model is registered at the start.
+// preset returns the registration of an archive at startup.
 func (s *Store) preset(l Load) Registration {
 	n := cmp.Or(s.opts.Settings.Workers, max(1, s.opts.Cores))
 	reg := Registration{URL: l.URL, Name: l.Name, Workers: &n}
@@ -126,7 +124,7 @@ func (s *Store) Foreign(name string) bool {
 	return owner != "" && owner != s.owner()
 }
 
-// Find returns a registered version of a model; "" means the usual one.
+// Find returns a registered version of a model. Version "" means the default one.
 func (s *Store) Find(name, version string) (*servable.Version, error) {
 	v, err := s.server.Find(name, version)
 	switch {
@@ -140,12 +138,12 @@ func (s *Store) Find(name, version string) (*servable.Version, error) {
 	return nil, fail(http.StatusNotFound, "ModelVersionNotFoundException", "Model version: %s does not exist for model: %s", version, name)
 }
 
-// conflict is the error about a model that is another source's to change.
+// conflict returns the error for a model that belongs to another source.
 func (s *Store) conflict(name string) *Error {
 	return fail(http.StatusConflict, "ConflictStatusException", "Model %s is in %s, and cannot be registered, scaled or unregistered here.", name, s.server.Owner(name))
 }
 
-// Versions returns those of a model, the usual one first.
+// Versions returns the versions of a model, the default one first.
 func (s *Store) Versions(name string) ([]*servable.Version, error) {
 	first, err := s.Find(name, "")
 	if err != nil {
@@ -160,11 +158,11 @@ func (s *Store) Versions(name string) ([]*servable.Version, error) {
 	return all, nil
 }
 
-// Usual returns the usual version of each registered model, by name.
-func (s *Store) Usual() []*servable.Version {
+// Defaults returns the default version of each registered model, by name.
+func (s *Store) Defaults() []*servable.Version {
 	return slices.DeleteFunc(s.All(), func(v *servable.Version) bool {
-		usual, err := s.server.Find(v.Config.Name, "")
-		return err != nil || v != usual
+		byDefault, err := s.server.Find(v.Config.Name, "")
+		return err != nil || v != byDefault
 	})
 }
 
@@ -173,7 +171,7 @@ func (s *Store) All() []*servable.Version {
 	return slices.DeleteFunc(s.server.All(), func(v *servable.Version) bool { return About(v) == nil })
 }
 
-// SetDefault makes a version the usual one of its model.
+// SetDefault makes a version the default one of its model.
 func (s *Store) SetDefault(name, version string) error {
 	if _, err := s.Find(name, ""); err != nil {
 		return err
@@ -186,43 +184,43 @@ func (s *Store) SetDefault(name, version string) error {
 	return nil
 }
 
-// Unregister takes a version of a model away; "" means the usual one. What waits for
-// it is run, and the files that were unpacked for it are deleted.
+// Unregister removes a version of a model. Version "" means the default one. Its queued
+// requests run, and its unpacked files are deleted.
 func (s *Store) Unregister(name, version string) error {
 	v, err := s.Find(name, version)
 	if err != nil {
 		return err
 	}
-	usual, err := s.Find(name, "")
+	byDefault, err := s.Find(name, "")
 	if err != nil {
 		return err
 	}
-	if v == usual && len(s.server.Versions(name)) > 1 {
+	if v == byDefault && len(s.server.Versions(name)) > 1 {
 		return fail(http.StatusForbidden, "InternalServerException", "Cannot remove default version for model %s", name)
 	}
 	return s.remove(v)
 }
 
-// remove takes a version out of service, and returns when it is closed.
+// remove unloads a version, and returns when it is closed.
 func (s *Store) remove(v *servable.Version) error {
 	name := v.Config.Name
 	err := s.server.Load(name, s.owner(), func(have []*servable.Version) ([]servable.Source, error) {
 		if !slices.Contains(have, v) {
-			return nil, notFound("Model not found: %s", name) // somebody else was faster
+			return nil, notFound("Model not found: %s", name) // it was removed in the meantime
 		}
 		return sources(slices.DeleteFunc(slices.Clone(have), func(other *servable.Version) bool { return other == v })), nil
 	})
 	if err != nil {
 		return err
 	}
-	if err := v.Close(); err != nil { // which the server does, too: this waits for it
+	if err := v.Close(); err != nil { // the server closes it, too: this waits for the end
 		s.opts.Log.Warn("model not unregistered cleanly", "model", name, "version", v.Name(), "error", err)
 	}
 	s.opts.Log.Info("model unregistered", "model", name, "version", v.Name())
 	return nil
 }
 
-// sources returns what versions were opened from.
+// sources returns the sources of versions.
 func sources(versions []*servable.Version) (all []servable.Source) {
 	for _, v := range versions {
 		all = append(all, v.Source)
@@ -230,11 +228,12 @@ func sources(versions []*servable.Version) (all []servable.Source) {
 	return all
 }
 
-// Health is how many workers of all models there should be, and how many live.
+// Health is the number of workers of all models: those that clients asked for, and those
+// that can run requests.
 type Health struct {
 	Wanted, Living int
-	Short          bool // a model has fewer than it should
-	Away           bool // the server has not started yet, or stops
+	Short          bool // a model has fewer workers than clients asked for
+	Away           bool // the server has not started yet, or is stopping
 }
 
 // Health returns the state of all workers.
@@ -250,8 +249,7 @@ func (s *Store) Health() Health {
 	return h
 }
 
-// Close ends changes that are under way, and begins no others. The server has the models
-// still, and closes them.
+// Close cancels asynchronous changes, and waits for them. The server closes the versions.
 func (s *Store) Close() {
 	s.mu.Lock()
 	s.closed = true
@@ -262,11 +260,11 @@ func (s *Store) Close() {
 	s.work.Wait()
 }
 
-// RemoveFiles removes what was unpacked, when no model needs it any more.
+// RemoveFiles deletes all unpacked archives. No version may be open.
 func (s *Store) RemoveFiles() error { return os.RemoveAll(s.files.private) }
 
-// beside runs f, which nobody waits for but Close, which ends its context.
-func (s *Store) beside(f func(context.Context)) {
+// background runs f in a goroutine. Close cancels its context and waits for it.
+func (s *Store) background(f func(context.Context)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {

@@ -14,10 +14,10 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// A Request is one prediction that is asked for.
+// A Request is a prediction request.
 type Request struct {
 	ID             string
-	Model, Version string // Version is "" for the usual one
+	Model, Version string // Version "" means the default one
 	Client         uint64 // see [infer.Request]
 	Header         http.Header
 	Parts          []Part
@@ -31,10 +31,10 @@ func (s *Store) Predict(ctx context.Context, req *Request, resp *infer.Response)
 		return Answer{}, err
 	}
 	if v.Vacant() {
-		return Answer{}, s.noWorker(v) // at once, and not when a batch is full
+		return Answer{}, s.noWorker(v) // at once: a placeholder would wait for a full batch
 	}
 	if err := s.submit(ctx, req, resp); err != nil {
-		return Answer{}, s.told(ctx, v, err)
+		return Answer{}, s.toClientError(ctx, v, err)
 	}
 	answer, err := unpackAnswer(resp)
 	if err == nil && answer.Failed {
@@ -69,8 +69,9 @@ func (s *Store) submit(ctx context.Context, req *Request, resp *infer.Response) 
 	}, resp)
 }
 
-// told makes of an error of the server what clients know.
-func (s *Store) told(ctx context.Context, v *servable.Version, err error) error {
+// toClientError converts an error of the server to the one that clients of MMS and
+// TorchServe expect.
+func (s *Store) toClientError(ctx context.Context, v *servable.Version, err error) error {
 	switch code := infer.CodeOf(err); {
 	case ctx.Err() != nil:
 		return ctx.Err()
@@ -91,7 +92,7 @@ func (s *Store) told(ctx context.Context, v *servable.Version, err error) error 
 	return fail(http.StatusServiceUnavailable, "InternalServerException", "Prediction failed")
 }
 
-// noWorker is what clients are told for whom there is no place.
+// noWorker returns the error for a request that no worker can take.
 func (s *Store) noWorker(v *servable.Version) error {
 	if s.opts.Dialect == TorchServe {
 		return unavailable("Model %q has no worker to serve inference request. Please use scale workers API to add workers. "+

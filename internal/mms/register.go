@@ -116,7 +116,7 @@ func (s *Store) Register(ctx context.Context, reg Registration) (*Outcome, error
 		return nil
 	}
 	if reg.Asynchronous {
-		s.beside(func(ctx context.Context) { _ = start(ctx) }) // it is in the log
+		s.background(func(ctx context.Context) { _ = start(ctx) }) // it is in the log
 		return outcome, nil
 	}
 	return outcome, start(ctx)
@@ -150,7 +150,7 @@ func (s *Store) ScaleTo(ctx context.Context, v *servable.Version, least, most in
 		}
 		return nil
 	}
-	s.beside(func(ctx context.Context) {
+	s.background(func(ctx context.Context) {
 		if err := v.ScaleTo(ctx, least, most); err != nil {
 			s.opts.Log.Error("workers not scaled", "model", v.Config.Name, "version", v.Name(), "error", err)
 		}
@@ -225,7 +225,7 @@ func (s *Store) source(a *archive, reg Registration) (servable.Source, error) {
 	}
 	src := servable.Source{
 		Model: cmp.Or(reg.Name, a.manifest.Model.Name), Label: cmp.Or(a.manifest.Model.Version, "1.0"), Stamp: s.stamps.Add(1), About: about,
-		Workers: &servable.Workers{Queue: batching.Bound{Requests: about.Queue}, Apart: reg.RetryApart, Startup: about.StartupTimeout},
+		Workers: &servable.Workers{Queue: batching.Bound{Requests: about.Queue}, Bisect: reg.RetryApart, Startup: about.StartupTimeout},
 	}
 	size := max(1, reg.BatchSize)
 	if reg.MaxBatchDelay != nil {

@@ -100,7 +100,7 @@ func (d *desired) sources(sent *upload) []servable.Source {
 			Model: d.model.name, Number: n, Stamp: uint64(d.versions[n]), Dir: d.dir(n), File: d.model.file, Home: d.model.dir, Config: d.config,
 		}
 		if sent != nil {
-			src.Fleeting, src.Keep = true, sent.keep
+			src.Temporary, src.Keep = true, sent.keep
 		}
 		all = append(all, src)
 	}

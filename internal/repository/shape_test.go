@@ -95,7 +95,7 @@ func TestAModelIsMeasuredWithTheShapeThatItsRequestsHave(t *testing.T) {
 		var log bytes.Buffer
 		opts := setup{Log: slog.New(slog.NewTextHandler(&log, nil))}
 		opts.Store = calibrate.NewStore(kept, opts.Log)
-		for start, want := range [][2]string{{"steps=12 threads=1 instances=1 exclusiveThreads=0 batch=4", "steps=10 threads=2 instances=1 exclusiveThreads=0 batch=1"}, {"steps=0 threads=1", "steps=0 threads=2"}} {
+		for start, want := range [][2]string{{"steps=12 threads=1 instances=1 exclusive_threads=0 batch=4", "steps=10 threads=2 instances=1 exclusive_threads=0 batch=1"}, {"steps=0 threads=1", "steps=0 threads=2"}} {
 			log.Reset()
 			r := tuned(t, d, &broad{}, p, opts)
 			told := func(shape string, from explain.From, efficient, threads int, steps uint64) {

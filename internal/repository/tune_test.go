@@ -77,8 +77,8 @@ func TestAModelIsMeasuredAndRunsAsIsBestForIt(t *testing.T) {
 		opts := setup{Log: slog.New(slog.NewTextHandler(&log, nil)), CPU: "fast"}
 		opts.Store = calibrate.NewStore(kept, opts.Log)
 		for start, want := range []string{
-			"steps=13 threads=2 instances=1 exclusiveThreads=0 batch=4 perSecond=571 alone=5.5ms", // 7 with one thread, of which the last is two at once
-			"steps=0 threads=2 instances=1 exclusiveThreads=0 batch=4 perSecond=571 alone=5.5ms",
+			"steps=13 threads=2 instances=1 exclusive_threads=0 batch=4 rows_per_second=571 single_row=5.5ms", // 7 with one thread, of which the last is two at once
+			"steps=0 threads=2 instances=1 exclusive_threads=0 batch=4 rows_per_second=571 single_row=5.5ms",
 		} {
 			log.Reset()
 			r := tuned(t, d, &threaded{simulated.Engine{Pacer: p}}, p, opts)

@@ -15,74 +15,74 @@ import (
 	"github.com/shoal-serving/shoal/internal/sched"
 )
 
-// Options say what there is to run models on, and how they are loaded.
+// Options configure an [Env].
 type Options struct {
 	// Retries is how often a failed load is retried.
 	Retries int
-	// Timeout ends a load that takes longer, warming up included. Zero means none.
+	// Timeout limits the time of a load, including the warm-up. Zero means no limit.
 	Timeout time.Duration
 
-	// Queue is how much may wait for a model whose configuration does not say. Zeros
-	// mean [DefaultQueue].
+	// Queue bounds the queue of models whose configuration has no bound. Zeros mean
+	// [DefaultQueue].
 	Queue batching.Bound
 
-	// Strict refuses models whose configuration leaves inputs or outputs to them.
+	// Strict rejects models whose configuration omits the inputs or the outputs.
 	Strict bool
 
-	// Automatic measures what configurations leave out of batching, instances and
-	// threads, where Triton has defaults.
+	// Automatic measures what configurations omit of batching, instances and threads,
+	// instead of using Triton's defaults.
 	Automatic bool
-	// Store keeps what was measured. Nil means one in memory.
+	// Store keeps calibration results. Nil means in memory only.
 	Store *calibrate.Store
-	// CPU says what kind there is, for the store.
+	// CPU is the CPU model, which is part of the store's keys.
 	CPU string
 
-	// Runners by the name that a model's configuration gives as its backend.
+	// Runners are the engines, by backend name.
 	Runners map[string]Runner
-	// Cores are those that may be used.
+	// Cores is the number of cores that models may use.
 	Cores int
-	// Memory returns what there is, and is free. Nil means that nobody knows.
+	// Memory returns the total and the free memory. Nil means unknown.
 	Memory func() machine.Memory
-	// Waited returns for how long cores were waited for so far; see [machine.Waited].
-	// Nil means that nobody knows.
+	// Waited returns how long threads have waited for a core; see [machine.Waited]. Nil
+	// means unknown.
 	Waited func() time.Duration
 
 	Pacer *pacer.Pacer
 	Log   *slog.Logger
 }
 
-// A Runner is an engine, and what its models get that do not say.
+// A Runner is an engine with the defaults of its models.
 type Runner struct {
 	Engine engine.Engine
 
-	// Device is shared by the models whose number of instances is not written
-	// down: they take turns, so that ten models do not run twenty threads on two
-	// cores. Nil means that nothing is shared.
+	// Device is shared by models without a configured number of instances: they take
+	// turns, so that ten models do not run twenty threads on two cores. Nil means that
+	// models do not take turns.
 	Device *sched.Device
 
-	// Instances of a model whose configuration names no number. Zero means one.
+	// Instances is the default number of instances. Zero means one.
 	Instances int
 }
 
-// DefaultQueue is how much may wait for a model: enough for any burst that can be
-// answered in time, and no more than the memory of a small server.
+// DefaultQueue is the default queue bound of a model: enough for any burst that can be
+// answered in time, and within the memory of a small server.
 var DefaultQueue = batching.Bound{Requests: 1000, Bytes: 256 << 20}
 
-// An Env is what all versions of a process share: options, idle time to measure in, and
-// the memory that loads have claimed. Its methods may be called concurrently.
+// An Env is what all versions of a process share: the options, the idle time for
+// calibration, and the memory claimed by loads. Its methods are safe for concurrent use.
 type Env struct {
 	opts Options
 
-	spare     sched.Spare   // time in which models are measured
-	measuring chan struct{} // size 1: who has put a token in may measure
-	reading   sync.Mutex    // of models' files, to identify them
-	workers   atomic.Int64  // that were ever started for clients
+	spare     sched.Spare   // idle time, in which versions are calibrated
+	measuring chan struct{} // size 1: the tuner whose token is in it may measure
+	hashing   sync.Mutex    // held while a tuner hashes model files
+	workers   atomic.Int64  // number of workers ever started
 
 	mu      sync.Mutex // guards the following
-	claimed int64      // bytes for versions that are being loaded
+	claimed int64      // bytes that current loads will need
 }
 
-// NewEnv returns an Env in which nothing is loaded.
+// NewEnv returns an Env without versions.
 func NewEnv(opts Options) *Env {
 	opts.Cores = max(1, opts.Cores)
 	opts.Queue.Requests = cmp.Or(opts.Queue.Requests, DefaultQueue.Requests)
@@ -94,8 +94,8 @@ func NewEnv(opts Options) *Env {
 	return &Env{opts: opts, measuring: make(chan struct{}, 1)}
 }
 
-// claimMemory makes sure that a version has room, beside those that are loaded at
-// the same time, and returns about how many bytes it will take.
+// claimMemory checks that a version fits into memory together with all other current
+// loads, claims the memory, and returns about how many bytes it needs.
 func (e *Env) claimMemory(eng engine.Engine, src engine.Source) (int64, error) {
 	sizer, ok := eng.(engine.Sizer)
 	if !ok || e.opts.Memory == nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/shoal-serving/shoal/internal/stats"
 )
 
-// Explain says why the version is run as it is. It may be asked now and then: the
-// version's scheduler waits meanwhile.
+// Explain describes how the version runs and why. It blocks the scheduler for a moment, so
+// it is not for every request.
 func (v *Version) Explain() *explain.Model {
 	counted := v.Stats.Snapshot()
 	m := &explain.Model{
@@ -91,7 +91,7 @@ func (v *Version) explainInstances() explain.Number {
 	case v.Source.Workers != nil:
 		n.Count, _ = v.Scale()
 		n.By, n.Why = explain.Written, "as many workers as were asked for"
-	case !v.counted:
+	case !v.autoInstances:
 		n.By, n.Where, n.Why = explain.Written, v.Config.Where("instance_group"), "instance_group has a count"
 	case !v.Config.Automatic || v.runner.Device == nil:
 		n.By, n.Why = explain.Default, "as many as there are where nobody says"
@@ -103,7 +103,7 @@ func (v *Version) explainInstances() explain.Number {
 	return n
 }
 
-// explainThreads returns nil if the engine knows nothing of threads.
+// explainThreads returns nil if the engine does not let the number of threads be set.
 func (v *Version) explainThreads() *explain.Number {
 	t, ok := v.runner.Engine.(engine.Threader)
 	if !ok {

@@ -9,8 +9,8 @@ import (
 	"github.com/shoal-serving/shoal/internal/modelconfig"
 )
 
-// readLabels returns the names of classes of those outputs that have a file of
-// them in the model's directory: the first line is the name of class 0.
+// readLabels reads the label files of the outputs from the model's directory. Line 1 is the
+// name of class 0.
 func readLabels(cfg *modelconfig.Config, dir string) (map[string][]string, error) {
 	labels := map[string][]string{}
 	for i, out := range cfg.Proto.GetOutput() {

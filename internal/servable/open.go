@@ -20,10 +20,10 @@ import (
 	"github.com/shoal-serving/shoal/internal/stats"
 )
 
-// Open loads a version, checks whether its requests may be combined, and warms it up,
-// within the time and the number of tries that there are. The caller closes it.
+// Open loads a version, checks whether its requests may share batches, and warms it up,
+// within the time limit and with the retries of the options. The caller closes it.
 func (e *Env) Open(ctx context.Context, src Source) (*Version, error) {
-	e.spare.Began() // a load takes the cores, too
+	e.spare.Began() // loading uses the cores, too
 	defer e.spare.Ended()
 	return e.openTuned(ctx, src, tuning{})
 }
@@ -47,18 +47,18 @@ func (e *Env) openTuned(ctx context.Context, src Source, how tuning) (v *Version
 	return nil, err
 }
 
-// A tuning is how a version runs where its configuration does not say. The zero tuning
-// is the one in which it begins.
+// A tuning holds the run-time parameters that a configuration omits. The zero tuning is the
+// starting point.
 type tuning struct {
-	threads   int               // of one batch; 0 means that the engine chooses
-	exclusive int               // of an exclusive batch; 0 means as many as of any
-	instances int               // 0 means as many as there are cores for
-	checked   bool              // whether its rows are computed by themselves is known
-	apart     string            // why they are not
-	inputs    *calibrate.Inputs // that it is tried with; nil if they are still to be found
-	profile   batching.Profile  // what was measured of it so
-	measured  *explain.Measured // how that came; nil if it was not measured
-	stats     *stats.Counters   // of the version whose place it takes; nil if there is none
+	threads   int               // of a batch; 0 means that the engine chooses
+	exclusive int               // threads of an exclusive batch; 0 means the same
+	instances int               // 0 means as many as the cores allow
+	checked   bool              // the check for independent rows was made
+	apart     string            // why rows are not independent; "" if they are
+	inputs    *calibrate.Inputs // for calibration; nil means that they are still to be found
+	profile   batching.Profile  // measured with these parameters
+	measured  *explain.Measured // the result of calibration; nil if there is none
+	stats     *stats.Counters   // of the version that is replaced; nil if there is none
 }
 
 func (e *Env) open(ctx context.Context, src Source, how tuning) (*Version, error) {
@@ -85,9 +85,9 @@ func (e *Env) open(ctx context.Context, src Source, how tuning) (*Version, error
 	if src.Workers == nil {
 		err = v.load(ctx, how)
 	} else {
-		v.vacant = true
-		v.keep()
-		v.schedule([]engine.Instance{placeholder{}}, src.Workers.Apart, false)
+		v.placeholder = true
+		v.keepFiles()
+		v.schedule([]engine.Instance{placeholder{}}, src.Workers.Bisect, false)
 	}
 	if err != nil {
 		return nil, err
@@ -116,7 +116,7 @@ func (v *Version) engineSource() engine.Source {
 	return engine.Source{Config: v.Config, Version: src.Number, Dir: src.Dir, Bare: src.File != "", ExclusiveThreads: v.exclusive}
 }
 
-// load loads the version with all its instances, and warms it up.
+// load loads the model, opens its instances, and warms them up.
 func (v *Version) load(ctx context.Context, how tuning) error {
 	src := v.engineSource()
 	src.Threads = how.threads
@@ -124,7 +124,7 @@ func (v *Version) load(ctx context.Context, how tuning) error {
 	if err != nil {
 		return err
 	}
-	defer v.env.releaseMemory(need) // what it takes by then is not free any more
+	defer v.env.releaseMemory(need) // by then it is in use, and not free any more
 	v.Memory = need
 	if v.model, err = v.loadSafe(ctx, &src, how); err != nil {
 		return err
@@ -135,9 +135,9 @@ func (v *Version) load(ctx context.Context, how tuning) error {
 		return errors.Join(err, v.model.Close())
 	}
 	if _, mortal := instances[0].(engine.Mortal); mortal {
-		v.keep() // one that died reads them again
+		v.keepFiles() // a restarted instance reads them again
 	}
-	bisects, died := true, false // engines that run in this process keep nothing from one batch to the next
+	bisects, died := true, false // engines in this process are stateless between batches
 	if careful, ok := v.model.(engine.Careful); ok {
 		bisects, died = careful.Retries()
 	}
@@ -149,16 +149,16 @@ func (v *Version) load(ctx context.Context, how tuning) error {
 	return nil
 }
 
-// keep keeps the version's files until it is closed.
-func (v *Version) keep() {
+// keepFiles keeps the version's files until it is closed.
+func (v *Version) keepFiles() {
 	if v.Source.Keep != nil {
 		v.release = v.Source.Keep()
 	}
 }
 
-// loadSafe loads the model. If nobody asked to combine its requests, it first makes
-// sure that they may be: rows are run alone and together. If they see each other,
-// the version is loaded once more, as one whose requests are never combined.
+// loadSafe loads the model. If batching was not configured, it checks that rows are
+// independent, by running them alone and together. If they are not, it loads the model once
+// more, as one whose requests never share a batch.
 func (v *Version) loadSafe(ctx context.Context, src *engine.Source, how tuning) (engine.Model, error) {
 	loaded, err := v.runner.Engine.Load(ctx, *src)
 	if err != nil {
@@ -183,10 +183,10 @@ func (v *Version) loadSafe(ctx context.Context, src *engine.Source, how tuning) 
 	return v.runner.Engine.Load(ctx, *src)
 }
 
-// samples returns the directory of what the version is warmed up with.
+// samples returns the directory of the warm-up samples.
 func (v *Version) samples() string { return filepath.Join(v.Source.Home, "warmup") }
 
-// apart says why a model's rows cannot share a batch, or nothing if they can.
+// apart returns why the rows of a model are not independent; "" if they are.
 func apart(ctx context.Context, cfg *modelconfig.Config, loaded engine.Model, samples string) (string, error) {
 	inputs, err := inputsOf(cfg, samples)
 	if err != nil {
@@ -200,9 +200,9 @@ func apart(ctx context.Context, cfg *modelconfig.Config, loaded engine.Model, sa
 	return why, errors.Join(err, inst.Close())
 }
 
-// instances opens as many as the version has, all or none.
+// instances opens the instances of the version, all or none.
 func (v *Version) instances(ctx context.Context, how tuning) ([]engine.Instance, error) {
-	v.Config.Instances, v.counted = v.instanceCount(how) // for those who ask
+	v.Config.Instances, v.autoInstances = v.instanceCount(how) // the configuration reports it
 	var opened []engine.Instance
 	var err error
 	for len(opened) < v.Config.Instances && err == nil {
@@ -223,7 +223,7 @@ func (v *Version) instances(ctx context.Context, how tuning) ([]engine.Instance,
 	return opened, nil
 }
 
-// schedule lets requests come. The instances are the scheduler's from now on.
+// schedule creates the scheduler, which owns the instances from then on.
 func (v *Version) schedule(instances []engine.Instance, bisect, retryDied bool) {
 	cfg, e := v.Config, v.env
 	if v.Stats == nil {
@@ -235,7 +235,7 @@ func (v *Version) schedule(instances []engine.Instance, bisect, retryDied bool) 
 		queue = w.Queue
 	}
 	b := cfg.Batching(queue)
-	b.TakeTurns = v.counted && v.runner.Device != nil
+	b.TakeTurns = v.autoInstances && v.runner.Device != nil
 	switch w := v.Source.Workers; {
 	case w != nil && w.Policy != nil:
 		b.Policy = w.Policy
@@ -260,7 +260,7 @@ func (v *Version) schedule(instances []engine.Instance, bisect, retryDied bool) 
 	})
 }
 
-// suits returns an error if a configuration asks for what such instances cannot do.
+// suits returns an error if the configuration asks for a feature that the instance lacks.
 func suits(cfg *modelconfig.Config, inst engine.Instance) error {
 	if _, sends := inst.(engine.Sender); cfg.Decoupled && !sends {
 		return cfg.Wrong("model_transaction_policy.decoupled", true, "false, because models of this backend answer a request once")
@@ -272,10 +272,10 @@ func suits(cfg *modelconfig.Config, inst engine.Instance) error {
 	return nil
 }
 
-// instanceCount returns how many batches of a model may run at once, and whether that
-// was left to us. Then there are as many as the cores have room for, and the
-// policy says how many of them are of use.
-func (v *Version) instanceCount(how tuning) (count int, left bool) {
+// instanceCount returns the number of instances, and whether the configuration omits it. In
+// that case there are as many as the cores allow, and the policy decides how many of them
+// to use.
+func (v *Version) instanceCount(how tuning) (count int, automatic bool) {
 	cfg := v.Config
 	switch {
 	case cfg.Instances > 0:

@@ -11,22 +11,22 @@ import (
 	"github.com/shoal-serving/shoal/internal/infer"
 )
 
-// A Worker is what is known of an instance that clients scale.
+// A Worker describes an instance that clients scale.
 type Worker struct {
-	Number  int64 // from 0, over all versions of the process, also of those that did not start
+	Number  int64 // from 0, counting all start attempts of the process
 	Started time.Time
 	Ready   bool
 	Process int // its id; 0 if it is not a process
 }
 
-// Scale returns how many workers were asked for, at least and at most.
+// Scale returns the minimum and maximum number of workers that clients asked for.
 func (v *Version) Scale() (least, most int) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.min, v.max
 }
 
-// Workers returns those that there are.
+// Workers describes the workers.
 func (v *Version) Workers() []Worker {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -37,7 +37,7 @@ func (v *Version) Workers() []Worker {
 	return all
 }
 
-// Alive returns how many instances can run requests.
+// Alive returns the number of instances that can run requests.
 func (v *Version) Alive() int {
 	if v.Vacant() {
 		return 0 // the placeholder does not count
@@ -45,7 +45,7 @@ func (v *Version) Alive() int {
 	return v.Scheduler.Living()
 }
 
-// Vacant reports whether the version has no workers, as clients wanted it.
+// Vacant reports whether clients scaled the version to no workers.
 func (v *Version) Vacant() bool { return v.Source.Workers != nil && v.count() == 0 }
 
 func (v *Version) count() int {
@@ -54,8 +54,8 @@ func (v *Version) count() int {
 	return len(v.workers)
 }
 
-// ScaleTo starts workers until there are least, or lets some leave until there are no
-// more than most. Each ends its batch before. It is for versions with Workers.
+// ScaleTo starts workers until there are least, or stops some until there are at most most.
+// A worker finishes its batch before it stops. The version must have Workers.
 func (v *Version) ScaleTo(ctx context.Context, least, most int) error {
 	v.mu.Lock()
 	v.min, v.max = least, most
@@ -70,18 +70,18 @@ func (v *Version) ScaleTo(ctx context.Context, least, most int) error {
 			return err
 		}
 	}
-	if most == 0 && !v.vacant {
-		v.Scheduler.Add(placeholder{}) // those that wait are answered, and wait no more
-		v.vacant = true
+	if most == 0 && !v.placeholder {
+		v.Scheduler.Add(placeholder{}) // it answers the queued requests
+		v.placeholder = true
 	}
 	for v.count() < least {
 		w, err := v.startWorker(ctx)
 		if err != nil {
 			return err
 		}
-		if v.vacant {
-			_, _ = v.Scheduler.Remove() // the placeholder has nothing to close
-			v.vacant = false
+		if v.placeholder {
+			_, _ = v.Scheduler.Remove() // a placeholder closes without an error
+			v.placeholder = false
 		}
 		v.mu.Lock()
 		v.workers = append(v.workers, w)
@@ -112,8 +112,8 @@ func (v *Version) startWorker(ctx context.Context) (*worker, error) {
 	return w, nil
 }
 
-// newInstance loads the model with its first instance: a version may be there before
-// anybody wants to run it.
+// newInstance opens an instance. It loads the model first if this is the first one: a
+// version without workers needs no model.
 func (v *Version) newInstance(ctx context.Context) (engine.Instance, error) {
 	if v.model == nil {
 		loaded, err := v.runner.Engine.Load(ctx, v.engineSource())
@@ -125,14 +125,14 @@ func (v *Version) newInstance(ctx context.Context) (engine.Instance, error) {
 	return v.model.Instance(ctx)
 }
 
-// A process is an instance that is one of its own.
+// A process is an instance that runs in a process of its own.
 type process interface {
 	engine.Each
 	engine.Mortal
 	Process() int
 }
 
-// A worker is a process with what clients are told of it.
+// A worker is a process with the state that clients can query.
 type worker struct {
 	process
 	version *Version
@@ -178,12 +178,12 @@ func (w *worker) Close() error {
 	return w.process.Close()
 }
 
-// A placeholder is in the place of workers where there are none: requests are answered
-// at once.
+// A placeholder stands in for workers while there are none. It answers requests at once,
+// with ErrNoWorker.
 type placeholder struct{ engine.Instance }
 
-// ErrNoWorker is in the chain of the error of a request to a version without workers. It
-// is as if a worker had died, so that no request is blamed for it.
+// ErrNoWorker is in the error chain of requests to a version without workers. It wraps
+// engine.ErrDied, so that the scheduler does not blame a request for it.
 var ErrNoWorker = infer.Errorf(infer.Unavailable, "%w: the model has no workers", engine.ErrDied)
 
 // RunEach implements [engine.Each].

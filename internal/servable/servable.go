@@ -1,12 +1,11 @@
-// Package servable has one loaded version of a model: opened, warmed up, checked,
-// measured, scaled, explained and closed. It knows no protocol, no table of models and
-// no directory of them: a [Source] says what to load, and an [Env] what there is to run
-// it on.
+// Package servable implements a loaded version of a model: it opens, warms up, checks,
+// tunes, scales, explains and closes it. It knows no protocol, no model table and no model
+// repository: a [Source] says what to load, and an [Env] what to run it on.
 //
 //	v, err := env.Open(ctx, source)   // loads, checks, warms up
-//	v.Tune(replace)                   // measures what the configuration leaves open
+//	v.Tune(replace)                   // measures what the configuration omits
 //	v.Scheduler.Submit(ctx, req, resp)
-//	v.Close()                         // lets its requests run, and unloads it
+//	v.Close()                         // runs the queued requests, and unloads it
 package servable
 
 import (
@@ -26,95 +25,95 @@ import (
 	"github.com/shoal-serving/shoal/internal/stats"
 )
 
-// A Source says what a version is loaded from. Two sources of a number are the same
-// version if their stamps are equal.
+// A Source says what a version is loaded from. Two sources with the same number and the
+// same stamp are the same version.
 type Source struct {
 	Model  string
 	Number int64
-	Label  string // the version's name where it is not its number, such as "1.0"
+	Label  string // a name for the version besides its number, such as "1.0"; "" if none
 	Stamp  uint64
 
-	Dir  string // has the version's files
-	File string // the only file of Dir that belongs to it; "" means all of them
-	Home string // has what belongs to all versions of the model: labels, samples to warm up with
+	Dir  string // directory of the version's files
+	File string // the only file in Dir that belongs to the version; "" means all files
+	Home string // directory of files that all versions share: labels, warm-up samples
 
-	// Config reads the configuration. Each version has one of its own, because what is
-	// left out is completed from its files.
+	// Config reads the configuration. Each version needs its own copy, because missing
+	// fields are completed from the version's files.
 	Config func() (*modelconfig.Config, error)
 
-	// Fleeting says that the files may be gone once the version is loaded: it cannot be
-	// opened a second time.
-	Fleeting bool
+	// Temporary says that the files may be removed once the version is loaded, so that it
+	// cannot be opened a second time.
+	Temporary bool
 	// Keep, if not nil, keeps the files for a version that reads them again while it
-	// serves, until it calls what is returned.
+	// serves. The version calls release when it is closed.
 	Keep func() (release func())
 
-	About any // what the source wants to know again of the version
+	About any // for the source; not used here
 
-	// Workers, if not nil, says that clients scale the version's instances.
+	// Workers, if not nil, makes the instances workers that clients scale.
 	Workers *Workers
 }
 
-// Workers are the instances of a version that clients scale. It is opened without any.
+// Workers configure a version whose instances are scaled by clients. It is opened without
+// instances.
 type Workers struct {
-	// Policy combines requests. Nil means that of the configuration.
+	// Policy is the batching policy. Nil means that of the configuration.
 	Policy batching.Policy
 	Queue  batching.Bound
-	// Apart runs the requests of a batch that failed once more, one by one.
-	Apart bool
-	// Startup is how long one may take to start.
+	// Bisect retries the parts of a failed batch, so that only bad requests fail.
+	Bisect bool
+	// Startup limits the time that a worker may take to start.
 	Startup time.Duration
 }
 
-// A Version is one loaded version of a model, ready to run. It owns its scheduler, the
-// model that its engine loaded, and the goroutine that measures it. Its methods may be
-// called concurrently.
+// A Version is a loaded version of a model. It owns its scheduler, the model that the
+// engine loaded, and the goroutine that tunes it. Its methods are safe for concurrent use.
 //
-// Two locks, of which no goroutine holds both but in this order: scaling is held while
-// workers start and leave, which takes as long as that takes, and mu for moments.
+// Locks: scaling is held while workers start and stop, which may take minutes; mu is held
+// for moments. A goroutine that needs both locks scaling first.
 //
-// A version never changes how many threads it has, or what it was loaded from: another
-// takes its place (see Tune). Changing a version that serves was tried, and meant that
-// every request had to ask which of two models it ran on.
+// The number of threads and the source of a version never change; another version replaces
+// it instead (see Tune). Changing a serving version in place was tried: every request then
+// had to check which of two models it ran on.
 type Version struct {
 	Source    Source
 	Config    *modelconfig.Config
-	Labels    map[string][]string // the names of classes, by output
+	Labels    map[string][]string // class names, by output
 	Scheduler *sched.Scheduler
 	Stats     *stats.Counters
-	Took      time.Duration // to load
-	Memory    int64         // about how many bytes loading it took, at its peak; 0 means unknown
+	Took      time.Duration // time to load and warm up
+	Memory    int64         // approximate peak memory of loading, in bytes; 0 means unknown
 
-	env       *Env
-	runner    Runner
-	release   func()            // of the files that a client sent; nil if nothing is kept
-	threads   int               // of one batch, if the engine can be told
-	exclusive int               // of an exclusive batch, if that is more
-	counted   bool              // the number of instances was left to us
-	inputs    *calibrate.Inputs // that it can be measured with; nil if none are known
+	env           *Env
+	runner        Runner
+	release       func()            // releases the files; nil if none are kept
+	threads       int               // threads of a batch, if the engine supports that
+	exclusive     int               // threads of an exclusive batch, if more
+	autoInstances bool              // the configuration has no number of instances
+	inputs        *calibrate.Inputs // for calibration; nil if none are known
 
-	measured atomic.Pointer[explain.Measured] // what came of measuring it; nil if that has not ended
+	measured atomic.Pointer[explain.Measured] // the result of calibration; nil before its end
 	closing  sync.Once
-	closed   chan struct{} // when Close has returned
+	closed   chan struct{} // closed when the version is
 	err      error         // of Close
 
-	scaling sync.Mutex   // who holds it may change the workers. It guards the following
-	model   engine.Model // nil until the first worker is wanted
-	vacant  bool         // there are no workers, and a placeholder answers for them
-	ended   bool         // no workers are started any more
+	scaling     sync.Mutex   // held while workers start and stop; guards the following
+	model       engine.Model // nil until the first worker starts
+	placeholder bool         // there are no workers, and a placeholder answers requests
+	ended       bool         // Close has begun
 
 	mu       sync.Mutex         // guards the following
-	halt     context.CancelFunc // ends what measures it; nil if nothing does
-	tuned    chan struct{}      // closed when that has ended
-	halted   bool               // nothing shall measure it any more
-	min, max int                // workers that were asked for
+	halt     context.CancelFunc // cancels tuning; nil if it never began
+	tuned    chan struct{}      // closed when tuning has ended
+	halted   bool               // tuning must not begin any more
+	min, max int                // number of workers that clients asked for
 	workers  []*worker
 }
 
 // Number returns the version's number.
 func (v *Version) Number() int64 { return v.Source.Number }
 
-// Name returns what clients call the version: its label, or its number.
+// Name returns the version's label, or its number if it has none.
 func (v *Version) Name() string {
 	if v.Source.Label != "" {
 		return v.Source.Label
@@ -122,7 +121,7 @@ func (v *Version) Name() string {
 	return strconv.FormatInt(v.Source.Number, 10)
 }
 
-// Note is what there is to say of a version that is ready; "" if nothing.
+// Note returns a remark about a ready version for the index; "" if there is none.
 func (v *Version) Note() string {
 	if v.Config.Apart == "" {
 		return ""
@@ -130,7 +129,7 @@ func (v *Version) Note() string {
 	return "requests are not combined: " + v.Config.Apart
 }
 
-// Halt ends what measures the version, and does not wait for it.
+// Halt cancels tuning, and does not wait for it to end.
 func (v *Version) Halt() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -140,8 +139,8 @@ func (v *Version) Halt() {
 	}
 }
 
-// Close lets the requests run that are here, and unloads the version. Who calls it
-// while another does waits for the same end.
+// Close rejects new requests, runs the queued ones, and unloads the version. Concurrent
+// calls return when the version is closed.
 func (v *Version) Close() error {
 	v.closing.Do(func() {
 		defer close(v.closed)

@@ -13,50 +13,50 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// measurable reports whether anything about a version is to be found out that
-// measuring tells.
+// measurable reports whether measuring the version could change how it runs.
 func (v *Version) measurable() bool {
 	cfg := v.Config
 	if !cfg.Automatic || cfg.Ragged() != nil || v.Source.Workers != nil {
 		return false
 	}
 	if careful, ok := v.model.(engine.Careful); ok && !careful.Rehearses() {
-		return false // what it does for a request may be more than an answer
+		return false // its requests may have side effects
 	}
-	return cfg.Tunes() || v.counted && cfg.Instances > 1 || len(v.threadCounts()) > 1
+	return cfg.Tunes() || v.autoInstances && cfg.Instances > 1 || len(v.threadCounts()) > 1
 }
 
-// threadCounts returns with how many threads the version may compute a batch. With
-// those of all its instances there are no more than cores.
+// threadCounts returns the possible numbers of threads of a batch. All instances together
+// never have more threads than there are cores.
 func (v *Version) threadCounts() []int {
 	t, ok := v.runner.Engine.(engine.Threader)
 	if !ok || !t.AnyThreads(v.Config) {
 		return []int{v.threads}
 	}
 	cores := v.env.opts.Cores
-	if !v.counted {
+	if !v.autoInstances {
 		cores /= v.Config.Instances
 	}
 	return calibrate.Threads(cores)
 }
 
-// A Replace puts what open returns in the place of a version that serves, and drains
-// that one. It reports whether the old one serves no more, for whatever reason.
+// A Replace replaces a serving version with the one that open returns, and drains the old
+// one. It reports whether the old version no longer serves, for whatever reason.
 type Replace func(ctx context.Context, old *Version, open func(context.Context) (*Version, error)) (replaced bool, err error)
 
-// Tune begins to measure a version that serves, in idle moments, if measuring could
-// change how it runs. What runs otherwise takes its place with replace.
+// Tune starts to measure a serving version in idle moments, if that could change how it
+// runs. If other parameters are better, it opens another version with them, and calls
+// replace.
 func (v *Version) Tune(replace Replace) {
 	if v.inputs == nil || !v.measurable() {
 		return
 	}
-	t := &tuner{env: v.env, v: v, replace: replace, log: v.env.opts.Log.With("model", v.Config.Name, "version", v.Name()), inputs: *v.inputs, turns: shapes}
-	t.begin(t.run)
+	t := &tuner{env: v.env, v: v, replace: replace, log: v.env.opts.Log.With("model", v.Config.Name, "version", v.Name()), inputs: *v.inputs, reshapes: maxReshapes}
+	t.start(t.run)
 }
 
-// begin does work about the version, beside everything else.
-func (t *tuner) begin(work func(context.Context) error) {
-	ctx, cancel := context.WithCancel(context.Background()) // it ends by itself, or with the version
+// start runs work in a goroutine that Close of the version waits for.
+func (t *tuner) start(work func(context.Context) error) {
+	ctx, cancel := context.WithCancel(context.Background()) // cancelled by Halt
 	done := make(chan struct{})
 	t.v.mu.Lock()
 	defer t.v.mu.Unlock()
@@ -68,57 +68,56 @@ func (t *tuner) begin(work func(context.Context) error) {
 	go func() { // Close waits for it
 		defer close(done)
 		defer cancel()
-		if err := work(ctx); err != nil && !over(ctx, err) {
+		if err := work(ctx); err != nil && !cancelled(ctx, err) {
 			t.log.Warn("model not measured", "error", err)
 			t.v.measured.Store(&explain.Measured{State: explain.Ended, Error: err.Error()})
 		}
 	}()
 }
 
-// ErrUnloading is in the chain of the error of a Replace that came too late: the model
-// is being unloaded.
+// ErrUnloading is in the error chain of a Replace that failed because the model is being
+// unloaded.
 var ErrUnloading = errors.New("the model is being unloaded")
 
-// over reports whether work about a version has failed only because the version is
-// to end.
-func over(ctx context.Context, err error) bool {
+// cancelled reports whether err only says that the version is being closed.
+func cancelled(ctx context.Context, err error) bool {
 	return ctx.Err() != nil || errors.Is(err, ErrUnloading)
 }
 
-// A tuner finds out about one version.
+// A tuner measures one version and chooses its run-time parameters.
 type tuner struct {
 	env     *Env
 	v       *Version
 	replace Replace
 	log     *slog.Logger
 
-	key   calibrate.Key // without threads and shape
-	keeps bool          // there is a key
+	key    calibrate.Key // without threads and shape
+	stores bool          // results are stored under the key
 
-	inputs calibrate.Inputs // that it measures with
-	anew   bool             // the version was not told yet what was found with them, but what was with others
-	turns  int              // times that it may still measure with another shape
+	inputs   calibrate.Inputs // to measure with
+	pending  bool             // the scheduler still has the profile of other inputs
+	reshapes int              // how many more times it may switch to another shape
 }
 
-// shapes is how often a version turns to the shape that its traffic has: where that
-// changes for ever, no shape is right for long.
-const shapes = 4
+// maxReshapes limits how often a version is measured again with the shape of its traffic:
+// if shapes keep changing, none is right for long.
+const maxReshapes = 4
 
 func (t *tuner) run(ctx context.Context) error {
 	if err := t.identify(ctx); err != nil {
 		return err
 	}
-	replaced, err := t.find(ctx)
+	replaced, err := t.tune(ctx)
 	if err != nil || replaced {
 		return err
 	}
 	return t.follow(ctx)
 }
 
-// follow finds out once more each time that most requests have another shape than
-// what the version was measured with.
+// follow measures the version again whenever most requests have a shape other than the one
+// it was measured with.
 func (t *tuner) follow(ctx context.Context) error {
-	for t.inputs.Guessed() && t.turns > 0 {
+	for t.inputs.Guessed() && t.reshapes > 0 {
 		known, err := t.inputs.First(1)
 		if err != nil {
 			return err
@@ -127,9 +126,9 @@ func (t *tuner) follow(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		t.turns--
-		replaced, err := t.turn(ctx, row)
-		if replaced || over(ctx, err) {
+		t.reshapes--
+		replaced, err := t.reshape(ctx, row)
+		if replaced || cancelled(ctx, err) {
 			return err
 		}
 		if err != nil {
@@ -139,86 +138,85 @@ func (t *tuner) follow(ctx context.Context) error {
 	return nil
 }
 
-// turn finds out with rows of another shape. If it fails before the version was told
-// anything of it, the old shape stays.
-func (t *tuner) turn(ctx context.Context, row []tensor.Tensor) (replaced bool, err error) {
+// reshape measures with rows of another shape. If that fails before the scheduler has a new
+// profile, the old shape stays.
+func (t *tuner) reshape(ctx context.Context, row []tensor.Tensor) (replaced bool, err error) {
 	next, err := t.inputs.Like(row)
 	if err != nil {
 		return false, err
 	}
 	before := t.inputs
-	t.inputs, t.anew = next, true
-	replaced, err = t.find(ctx)
-	if err != nil && t.anew {
-		t.inputs, t.anew = before, false
+	t.inputs, t.pending = next, true
+	replaced, err = t.tune(ctx)
+	if err != nil && t.pending {
+		t.inputs, t.pending = before, false
 	}
 	return replaced, err
 }
 
-// find finds out about the version with some inputs, and lets it run as is best for
-// it. It reports whether another version has taken its place.
-func (t *tuner) find(ctx context.Context) (replaced bool, err error) {
+// tune measures the version with the current inputs, chooses the best parameters, and
+// applies them. It reports whether another version has replaced it.
+func (t *tuner) tune(ctx context.Context) (replaced bool, err error) {
 	threads := t.v.threadCounts()
-	if t.v.Source.Fleeting {
-		threads = []int{t.v.threads} // its files are gone, so that it cannot be loaded otherwise
+	if t.v.Source.Temporary {
+		threads = []int{t.v.threads} // its files are gone: it cannot be opened again
 	}
 	var settings []calibrate.Setting
 	for _, n := range threads {
-		settings = append(settings, calibrate.Setting{Threads: n, Found: t.kept(n)})
+		settings = append(settings, calibrate.Setting{Threads: n, Found: t.stored(n)})
 	}
-	t.tell(settings)
+	t.calibrated(settings)
 	measured, err := t.measureAll(ctx, settings)
 	if err != nil {
 		return false, err
 	}
-	t.tell(settings)
+	t.calibrated(settings)
 	settings = slices.DeleteFunc(settings, func(s calibrate.Setting) bool { return len(s.Found.Profile.Sizes) == 0 })
 	if len(settings) == 0 {
 		return false, errUnmeasured
 	}
 	best := calibrate.Choose(settings)
-	t.v.measured.Store(t.told(settings, best))
+	t.v.measured.Store(t.report(settings, best))
 	how := tuning{
 		threads: best.Threads, exclusive: best.ExclusiveThreads, profile: best.Profile(settings), measured: t.v.measured.Load(),
 		checked: true, apart: t.v.Config.Apart, inputs: &t.inputs, stats: t.v.Stats,
 	}
-	if t.v.counted && !t.v.Config.Tunes() { // nobody else would see to it
+	if t.v.autoInstances && !t.v.Config.Tunes() { // otherwise the policy limits them
 		how.instances = best.Instances
 	}
 	fits := best.Threads == t.v.threads && best.ExclusiveThreads == t.v.exclusive && (how.instances == 0 || how.instances == t.v.Config.Instances)
-	fits = fits || t.v.Source.Fleeting
+	fits = fits || t.v.Source.Temporary
 	t.log.Info("model measured", "steps", measured,
-		"threads", best.Threads, "instances", best.Instances, "exclusiveThreads", best.ExclusiveThreads, "batch", best.Rows, "perSecond", int(best.PerSecond), "alone", best.Alone,
-		"disturbed", slices.ContainsFunc(settings, func(s calibrate.Setting) bool { return s.Found.Disturbed }), "runsSo", fits, "shape", t.inputs.Shape())
+		"threads", best.Threads, "instances", best.Instances, "exclusive_threads", best.ExclusiveThreads, "batch", best.Rows, "rows_per_second", int(best.PerSecond), "single_row", best.Alone,
+		"disturbed", slices.ContainsFunc(settings, func(s calibrate.Setting) bool { return s.Found.Disturbed }), "in_use", fits, "shape", t.inputs.Shape())
 	if fits {
 		return false, nil
 	}
 	return t.retune(ctx, how)
 }
 
-// errUnmeasured is that of a version that serves otherwise than it can be measured.
-// Why, the log has said.
+// errUnmeasured: no thread count could be measured; details are in the log.
 var errUnmeasured = errors.New("no number of threads could be measured")
 
-// tell tells the version what is known of it as it runs.
-func (t *tuner) tell(settings []calibrate.Setting) {
+// calibrated passes the profile of the current parameters to the scheduler.
+func (t *tuner) calibrated(settings []calibrate.Setting) {
 	runs := calibrate.Choice{Threads: t.v.threads, ExclusiveThreads: t.v.exclusive}
 	known := runs.Profile(settings)
 	switch {
-	case !t.anew:
+	case !t.pending:
 		t.v.Scheduler.Calibrated(known)
 	case len(known.Sizes) > 0:
 		t.v.Scheduler.Recalibrated(known)
-		t.anew = false
+		t.pending = false
 	}
 }
 
-// serves reports whether the version that serves computes every batch with so many
+// serves reports whether the serving version runs all batches with the given number of
 // threads, so that it can be measured itself.
 func (t *tuner) serves(threads int) bool { return t.v.threads == threads && t.v.exclusive == 0 }
 
-// told is what to tell of a choice.
-func (t *tuner) told(settings []calibrate.Setting, best calibrate.Choice) *explain.Measured {
+// report describes a choice for explain.
+func (t *tuner) report(settings []calibrate.Setting, best calibrate.Choice) *explain.Measured {
 	m := &explain.Measured{State: explain.Ended, Shape: t.inputs.Shape()}
 	switch {
 	case m.Shape == "":
@@ -237,10 +235,10 @@ func (t *tuner) told(settings []calibrate.Setting, best calibrate.Choice) *expla
 	return m
 }
 
-// identify makes the key under which findings are kept. Reading a large model takes
-// a while, which is why it is done here, where nobody waits for it.
+// identify computes the key under which results are stored. Hashing a large model takes a
+// while, so it is done here, where no client waits for it.
 func (t *tuner) identify(ctx context.Context) error {
-	if t.v.Source.Fleeting {
+	if t.v.Source.Temporary {
 		return nil
 	}
 	cfg := t.v.Config
@@ -249,9 +247,9 @@ func (t *tuner) identify(ctx context.Context) error {
 		return err
 	}
 	path := filepath.Join(t.v.Source.Dir, t.v.Source.File)
-	t.env.reading.Lock() // one after the other, so that disks serve those who wait for them
+	t.env.hashing.Lock() // one model at a time, to leave disk bandwidth to loads
 	hash, err := calibrate.Hash(ctx, path, settings)
-	t.env.reading.Unlock()
+	t.env.hashing.Unlock()
 	if err != nil {
 		return err
 	}
@@ -259,13 +257,13 @@ func (t *tuner) identify(ctx context.Context) error {
 	if e, ok := t.v.runner.Engine.(engine.Releaser); ok {
 		name += " " + e.Release()
 	}
-	t.key, t.keeps = calibrate.Key{Model: hash, Engine: name, CPU: t.env.opts.CPU, Cores: t.env.opts.Cores}, true
+	t.key, t.stores = calibrate.Key{Model: hash, Engine: name, CPU: t.env.opts.CPU, Cores: t.env.opts.Cores}, true
 	return nil
 }
 
-// kept returns what is known of a number of threads.
-func (t *tuner) kept(threads int) calibrate.Findings {
-	if !t.keeps {
+// stored returns the stored findings for a number of threads.
+func (t *tuner) stored(threads int) calibrate.Findings {
+	if !t.stores {
 		return calibrate.Findings{}
 	}
 	t.key.Threads, t.key.Shape = threads, t.inputs.Seen()
@@ -273,16 +271,15 @@ func (t *tuner) kept(threads int) calibrate.Findings {
 	return found
 }
 
-func (t *tuner) keep(threads int, found calibrate.Findings) {
-	if t.keeps {
+func (t *tuner) store(threads int, found calibrate.Findings) {
+	if t.stores {
 		t.key.Threads, t.key.Shape = threads, t.inputs.Seen()
 		t.env.opts.Store.Put(t.key, found)
 	}
 }
 
-// measureAll measures what is not known yet, the version as it serves first, and
-// returns how many steps that took. One version is measured at a time, of all
-// models.
+// measureAll measures the settings without complete findings, the current one first, and
+// returns the number of steps. Only one version of the process is measured at a time.
 func (t *tuner) measureAll(ctx context.Context, settings []calibrate.Setting) (steps int, err error) {
 	unknown := func(s *calibrate.Setting) bool {
 		_, more := calibrate.Next(t.bounds(s.Threads), s.Found)
@@ -304,7 +301,7 @@ func (t *tuner) measureAll(ctx context.Context, settings []calibrate.Setting) (s
 		return 0, context.Cause(ctx)
 	}
 	todo = slices.DeleteFunc(todo, func(s *calibrate.Setting) bool {
-		s.Found = t.kept(s.Threads) // the same model may have had its turn under another name
+		s.Found = t.stored(s.Threads) // the same model may have been measured under another name
 		return !unknown(s)
 	})
 	for _, s := range todo {
@@ -312,7 +309,7 @@ func (t *tuner) measureAll(ctx context.Context, settings []calibrate.Setting) (s
 			if steps, err = t.measure(ctx, t.v, s); err != nil {
 				return steps, err
 			}
-			t.tell(settings)
+			t.calibrated(settings)
 		}
 	}
 	for _, s := range todo {
@@ -324,28 +321,29 @@ func (t *tuner) measureAll(ctx context.Context, settings []calibrate.Setting) (s
 		if ctx.Err() != nil {
 			return steps, context.Cause(ctx)
 		}
-		if err != nil { // such as too little memory for another one
+		if err != nil { // such as too little memory for a second version
 			t.log.Info("not measured with another number of threads", "threads", s.Threads, "error", err)
 		}
 	}
 	return steps, nil
 }
 
-// bounds returns how far the version is measured with a number of threads.
+// bounds returns the largest batch and the number of instances to measure with a number of
+// threads.
 func (t *tuner) bounds(threads int) calibrate.Bounds {
 	cfg := t.v.Config
 	b := calibrate.Bounds{MaxRows: 1, Instances: cfg.Instances}
 	if cfg.Tunes() {
 		b.MaxRows = cfg.MaxBatchSize
 	}
-	if t.v.counted && threads != t.v.threads {
+	if t.v.autoInstances && threads != t.v.threads {
 		b.Instances = max(1, t.env.opts.Cores/threads)
 	}
 	return b
 }
 
-// measureBeside loads the version with another number of threads, beside the one
-// that serves, and measures it.
+// measureBeside opens the version a second time with another number of threads, and
+// measures that.
 func (t *tuner) measureBeside(ctx context.Context, s *calibrate.Setting) (steps int, err error) {
 	if err := t.env.spare.Await(ctx, 0); err != nil {
 		return 0, err
@@ -358,7 +356,7 @@ func (t *tuner) measureBeside(ctx context.Context, s *calibrate.Setting) (steps 
 	return steps, errors.Join(err, v.Close())
 }
 
-// measure completes the findings of a setting on a version that has it.
+// measure completes the findings of a setting, on a version with that setting.
 func (t *tuner) measure(ctx context.Context, v *Version, s *calibrate.Setting) (steps int, err error) {
 	s.Found, err = calibrate.Measure(ctx, calibrate.Job{
 		Runner: v.Scheduler, Bounds: t.bounds(s.Threads), Request: t.inputs.First,
@@ -366,19 +364,18 @@ func (t *tuner) measure(ctx context.Context, v *Version, s *calibrate.Setting) (
 		Tell: func(f calibrate.Findings) {
 			steps++
 			t.v.Stats.Tried()
-			if !t.anew { // a part of it would be less than the version has learnt from its traffic
+			if !t.pending { // partial findings are worth less than what was learnt from traffic
 				v.Scheduler.Calibrated(f.Profile)
 			}
 		},
 	}, s.Found)
-	if err == nil && s.Found.Ended == "" && !s.Found.Disturbed { // there may be more memory next time, and fewer others
-		t.keep(s.Threads, s.Found)
+	if err == nil && s.Found.Ended == "" && !s.Found.Disturbed { // otherwise the next start may measure better
+		t.store(s.Threads, s.Found)
 	}
 	return steps, err
 }
 
-// retune puts a version in the place of one that is the same but for how it is tuned,
-// as any new version takes the place of an old one.
+// retune replaces the version with one that has other run-time parameters.
 func (t *tuner) retune(ctx context.Context, how tuning) (replaced bool, err error) {
 	var v *Version
 	replaced, err = t.replace(ctx, t.v, func(ctx context.Context) (opened *Version, err error) {
@@ -387,14 +384,14 @@ func (t *tuner) retune(ctx context.Context, how tuning) (replaced bool, err erro
 		v, err = t.env.openTuned(ctx, t.v.Source, how)
 		return v, err
 	})
-	if err != nil || v == nil { // or somebody else has replaced it meanwhile
+	if err != nil || v == nil { // v is nil if the version was replaced in the meantime
 		return replaced, err
 	}
-	t.log.Info("model runs in another manner", "threads", v.threads, "instances", v.Config.Instances, "exclusiveThreads", v.exclusive)
+	t.log.Info("reloaded with tuned settings", "threads", v.threads, "instances", v.Config.Instances, "exclusive_threads", v.exclusive)
 	if v.inputs != nil {
 		next := *t
 		next.v, next.inputs = v, *v.inputs
-		next.begin(next.follow)
+		next.start(next.follow)
 	}
 	return replaced, nil
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// warm runs the samples of a model's configuration on each of its instances, or one
-// row that is made up, if it has none and is to be measured.
+// warm runs the samples of the configuration on each instance. A version that has none and
+// is to be measured gets one made-up row instead.
 func (v *Version) warm(ctx context.Context, how tuning) error {
 	dir := v.samples()
 	for _, s := range v.Config.Warmup {
@@ -44,11 +44,10 @@ func (v *Version) warm(ctx context.Context, how tuning) error {
 	return v.warmWith(ctx, inputs)
 }
 
-// warmPatience is how long a row that is made up may take. A model that is so slow
-// has no use for the rest.
+// warmPatience limits the time of a made-up row. A slower model is not worth measuring.
 const warmPatience = 10 * time.Second
 
-// warmWith runs one row on each instance, and remembers inputs that the model takes.
+// warmWith runs one row on each instance, and keeps the first inputs that the model accepts.
 func (v *Version) warmWith(ctx context.Context, inputs []calibrate.Inputs) error {
 	limited, cancel := context.WithTimeout(ctx, warmPatience)
 	defer cancel()
@@ -68,8 +67,8 @@ func (v *Version) warmWith(ctx context.Context, inputs []calibrate.Inputs) error
 	return nil
 }
 
-// inputsOf returns what a model may be tried with: its first sample, or what can be
-// made up. dir has the files that samples name.
+// inputsOf returns candidate inputs for calibration: the first sample, or made-up ones. dir
+// holds the files of samples.
 func inputsOf(cfg *modelconfig.Config, dir string) ([]calibrate.Inputs, error) {
 	if len(cfg.Warmup) == 0 {
 		return calibrate.MadeUp(cfg), nil
@@ -86,7 +85,7 @@ func inputsOf(cfg *modelconfig.Config, dir string) ([]calibrate.Inputs, error) {
 	return []calibrate.Inputs{calibrate.Given(cfg, row)}, nil
 }
 
-// sampleRequest makes a request of a sample.
+// sampleRequest builds the request of a sample.
 func sampleRequest(cfg *modelconfig.Config, s modelconfig.Sample, dir string) (*infer.Request, error) {
 	req := &infer.Request{Model: cfg.Name}
 	for _, in := range s.Inputs {
@@ -103,7 +102,7 @@ func sampleRequest(cfg *modelconfig.Config, s modelconfig.Sample, dir string) (*
 	return req, nil
 }
 
-// sampleData returns the data of one row, as many times as there are rows.
+// sampleData returns the data of a row, repeated for each row.
 func sampleData(in modelconfig.SampleInput, rows int, dir string) ([]byte, error) {
 	elements, err := tensor.Elements(in.Dims)
 	if err != nil {
@@ -137,10 +136,9 @@ func sampleData(in modelconfig.SampleInput, rows int, dir string) ([]byte, error
 	return all, nil
 }
 
-// randomise fills a row with values that suit nearly every model: floating-point
-// numbers from 0.5 to 1, and integers and truth values that are 0 or 1, since
-// larger ones may be indices beyond a table's end. The same input is given the
-// same data each time.
+// randomise fills a row with values that suit nearly every model: floats from 0.5 to 1, and
+// integers and booleans that are 0 or 1, because larger integers may be indices out of
+// range. The data of an input is the same each time.
 func randomise(row []byte, in modelconfig.SampleInput) {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(in.Name))

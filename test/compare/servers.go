@@ -170,7 +170,7 @@ func (l *launch) shoal() error {
 // as was found best; and whether that was with rows of the shape that is sent, which a
 // model that takes any sees in its traffic.
 func (l *launch) measured(log string) (measured, known bool) {
-	const how, manner = `msg="model measured" model=` + modelName + " ", `msg="model runs in another manner" model=` + modelName + " "
+	const how, manner = `msg="model measured" model=` + modelName + " ", `msg="reloaded with tuned settings" model=` + modelName + " "
 	at := strings.LastIndex(log, how)
 	if at < 0 {
 		return false, false
@@ -183,7 +183,7 @@ func (l *launch) measured(log string) (measured, known bool) {
 			return one == t.Name+tensor.ShapeText(t.Shape[1:])
 		})
 	}
-	return whole && (strings.Contains(line, " runsSo=true ") || strings.Contains(after, manner)), known
+	return whole && (strings.Contains(line, " in_use=true ") || strings.Contains(after, manner)), known
 }
 
 func (l *launch) shoalByHand() error {

@@ -8,11 +8,11 @@ import (
 
 func TestAModelIsSettledOnceItWasMeasuredAsItIsAsked(t *testing.T) {
 	const (
-		guessed = `msg="model measured" model=` + modelName + ` version=1 runsSo=true shape=x[3,64,64]` + "\n"
-		seen    = `msg="model measured" model=` + modelName + ` version=1 runsSo=false shape=x[3,48,320]` + "\n"
-		fixed   = `msg="model measured" model=` + modelName + ` version=1 runsSo=false shape=""` + "\n"
-		manner  = `msg="model runs in another manner" model=` + modelName + ` version=1` + "\n"
-		settled = `msg="model measured" model=` + modelName + ` version=1 runsSo=true shape=x[3,48,320]` + "\n"
+		guessed = `msg="model measured" model=` + modelName + ` version=1 in_use=true shape=x[3,64,64]` + "\n"
+		seen    = `msg="model measured" model=` + modelName + ` version=1 in_use=false shape=x[3,48,320]` + "\n"
+		fixed   = `msg="model measured" model=` + modelName + ` version=1 in_use=false shape=""` + "\n"
+		manner  = `msg="reloaded with tuned settings" model=` + modelName + ` version=1` + "\n"
+		settled = `msg="model measured" model=` + modelName + ` version=1 in_use=true shape=x[3,48,320]` + "\n"
 	)
 	for _, tt := range []struct {
 		name, log       string

@@ -168,6 +168,6 @@ func (s *server) awaitMeasured(t *testing.T, model string) {
 	_, what, _ := strings.Cut(strings.TrimSpace(line), "version=1 ")
 	t.Logf("%s: %s", model, what)
 	if !strings.Contains(line, " threads=1 ") { // which all begin with
-		s.awaitLogFor(fmt.Sprintf(`msg="model runs in another manner" model=%s `, model), time.Minute)
+		s.awaitLogFor(fmt.Sprintf(`msg="reloaded with tuned settings" model=%s `, model), time.Minute)
 	}
 }

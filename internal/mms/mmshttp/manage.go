@@ -71,7 +71,7 @@ func (f *face) list(w http.ResponseWriter, q url.Values) error {
 		Next   string  `json:"nextPageToken,omitempty"`
 		Models []entry `json:"models"`
 	}
-	all := f.store.Usual()
+	all := f.store.Defaults()
 	from = min(max(0, from), len(all))
 	to := from + limit
 	if to <= len(all) { // also if the next page is empty, as there

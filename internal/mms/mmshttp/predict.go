@@ -24,7 +24,7 @@ import (
 func (f *face) invocations(w http.ResponseWriter, r *http.Request, id string) error {
 	name := r.URL.Query().Get("model_name")
 	if name == "" {
-		started := slices.DeleteFunc(f.store.Usual(), func(v *servable.Version) bool { return !mms.About(v).AtStart })
+		started := slices.DeleteFunc(f.store.Defaults(), func(v *servable.Version) bool { return !mms.About(v).AtStart })
 		if len(started) == 1 {
 			name = started[0].Config.Name
 		}
