@@ -3,9 +3,11 @@ package client_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/test/bufconn"
 
@@ -126,3 +128,52 @@ func (c *counter) Next(_ context.Context, resp *infer.Response) error {
 
 // Close implements [infer.More].
 func (c *counter) Close() {}
+
+// An exampleServer is a server for an example, which has no test.
+type exampleServer struct {
+	testing.TB
+
+	URL, Target string
+	stop        func()
+}
+
+// startServer serves models at free ports: "identity" returns its input INPUT as OUTPUT.
+func startServer() *exampleServer { return startServerWith(func(*kservetest.Server) {}) }
+
+// startDecoupledServer serves a model that answers any number of times: "repeat" returns
+// as many numbers as its input COUNT says.
+func startDecoupledServer() *exampleServer {
+	return startServerWith(func(s *kservetest.Server) { s.More = newCounter })
+}
+
+// startBusyServer serves models whose queues are full.
+func startBusyServer() *exampleServer {
+	return startServerWith(func(s *kservetest.Server) {
+		s.Before = func(context.Context, *infer.Request) error {
+			return &infer.Error{Code: infer.Overloaded, Text: "Exceeds maximum queue size", RetryAfter: 2 * time.Second}
+		}
+	})
+}
+
+func startServerWith(change func(*kservetest.Server)) *exampleServer {
+	s := &exampleServer{}
+	backend := newBackend(s)
+	change(backend)
+	overHTTP, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		panic(err)
+	}
+	overGRPC, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		panic(err)
+	}
+	s.URL, s.Target = "http://"+overHTTP.Addr().String(), overGRPC.Addr().String()
+	listen(s, backend, overHTTP, overGRPC)
+	return s
+}
+
+func (s *exampleServer) Helper()           {}
+func (s *exampleServer) Cleanup(f func())  { s.stop = f }
+func (s *exampleServer) Error(args ...any) { panic(fmt.Sprint(args...)) }
+func (s *exampleServer) Fatal(args ...any) { panic(fmt.Sprint(args...)) }
+func (s *exampleServer) Close()            { s.stop() }
