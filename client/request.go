@@ -28,8 +28,9 @@ type Request struct {
 	// the highest. Zero means the default of the model.
 	Priority uint64
 
-	// Timeout is how long the request may wait in the queue of the server, and in Shoal
-	// until it is answered. It is sent in microseconds. Zero means that none is sent.
+	// Timeout is how long the request may wait in the queue of the server, or until it is
+	// answered, as the configuration of the model says. It is sent in microseconds. Zero
+	// means that none is sent.
 	Timeout time.Duration
 }
 
