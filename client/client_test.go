@@ -2,6 +2,8 @@ package client_test
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,9 +20,16 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/test/bufconn"
+
 	"github.com/shoal-serving/shoal/client"
 	"github.com/shoal-serving/shoal/internal/catalog"
 	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/kserve/kservegrpc"
+	"github.com/shoal-serving/shoal/internal/kserve/kservehttp"
 	"github.com/shoal-serving/shoal/internal/kserve/kservetest"
 	"github.com/shoal-serving/shoal/tensor"
 )
@@ -450,6 +459,53 @@ func TestHeadersAndThePrefixOfAURLAreSent(t *testing.T) {
 	ready, err := c.ModelReady(t.Context(), "a/b", "1")
 	if !ready || err != nil || path != "/prefix/v2/models/a%2Fb/versions/1/ready" || token != "Bearer x" {
 		t.Errorf("%v, %v: %s with %q", ready, err, path, token)
+	}
+}
+
+func TestConnectionsMayBeEncrypted(t *testing.T) {
+	s := newBackend(t)
+	web := httptest.NewTLSServer(kservehttp.New(s, s, s, kservehttp.Options{}))
+	defer web.Close()
+	roots := x509.NewCertPool()
+	roots.AddCert(web.Certificate())
+	var token []string
+	rpc := kservegrpc.New(s, s, s, kservegrpc.Options{},
+		grpc.Creds(credentials.NewServerTLSFromCert(&web.TLS.Certificates[0])),
+		grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+			token = metadata.ValueFromIncomingContext(ctx, "authorization")
+			return handle(ctx, req)
+		}))
+	listener := bufconn.Listen(1 << 20)
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		if err := rpc.Serve(listener); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() {
+		rpc.Stop()
+		serving.Wait()
+	})
+	opts := client.Options{TLS: &tls.Config{RootCAs: roots, ServerName: "example.com"}, Header: map[string]string{"Authorization": "Bearer x"}}
+	overHTTP, err := client.NewHTTP(web.URL, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	opts.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) { return listener.DialContext(ctx) }
+	overGRPC, err := client.NewGRPC("127.0.0.1:1", opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []*client.Client{overHTTP, overGRPC} {
+		if _, err := c.Infer(t.Context(), identity()); err != nil {
+			t.Error(err)
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if !slices.Equal(token, []string{"Bearer x"}) {
+		t.Errorf("the server received the token %q", token)
 	}
 }
 
