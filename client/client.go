@@ -116,7 +116,7 @@ func (c *Client) Infer(ctx context.Context, req *Request) (*Response, error) {
 func (c *Client) Stream(ctx context.Context) (*Stream, error) { return c.transport.stream(ctx) }
 
 // retried calls a function until it succeeds or its error is not to be retried. A call
-// that is stateful must not run twice.
+// that is stateful is only retried if the server has refused it for now.
 func retried[T any](ctx context.Context, c *Client, stateful bool, call func() (T, error)) (T, error) {
 	began := time.Now()
 	for retries := 0; ; retries++ {

@@ -361,7 +361,7 @@ func TestWhatTheServerSaysOfItsModelsIsTheSameOverBoth(t *testing.T) {
 }
 
 func TestModelsAreLoadedAndUnloaded(t *testing.T) {
-	overBoth(t, client.Options{}, func(t *testing.T, s *kservetest.Server, c *client.Client) {
+	overBoth(t, client.Options{Retry: client.Retry{Max: 9}}, func(t *testing.T, s *kservetest.Server, c *client.Client) {
 		var loaded catalog.LoadOptions
 		s.Loading = func(_ string, opts catalog.LoadOptions) error {
 			loaded = opts
@@ -379,6 +379,14 @@ func TestModelsAreLoadedAndUnloaded(t *testing.T) {
 		}
 		if err := c.Unload(t.Context(), "identity"); !errors.Is(err, client.Invalid) || !strings.Contains(err.Error(), "no model identity") {
 			t.Errorf("got %v", err)
+		}
+		loads := 0
+		s.Loading = func(string, catalog.LoadOptions) error {
+			loads++
+			return infer.Errorf(infer.Unavailable, "not allowed")
+		}
+		if err := c.Load(t.Context(), "identity", client.LoadOptions{}); !errors.Is(err, client.Unavailable) || loads != 1 {
+			t.Errorf("got %v after %d loads, want one", err, loads)
 		}
 	})
 }

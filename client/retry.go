@@ -14,8 +14,9 @@ import "time"
 //
 // An Unavailable error without RetryAfter may come from a connection that broke while the
 // model ran, so a request that is retried may have run before. That does not matter for
-// most models. Requests with the parameter "sequence_id", whose models keep state, are
-// therefore only retried if the server refused them.
+// most models. After such an error the client does not retry requests with the parameter
+// "sequence_id", whose models keep state, nor [Client.Load] and [Client.Unload], for which
+// it often means that the server does not allow them.
 type Retry struct {
 	// Budget is the longest time from the first attempt to the last. Zero means no limit
 	// if Max is set, and no retries otherwise.
@@ -37,7 +38,7 @@ type attempt struct {
 	retries  int    // before this attempt
 	began    time.Time
 	deadline time.Time // of the context; zero if there is none
-	stateful bool      // the call must not run twice
+	stateful bool      // the call must not run twice, see [Retry]
 	chance   float64   // for jitter, at least 0 and less than 1
 }
 

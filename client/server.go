@@ -218,7 +218,7 @@ func (c *Client) Load(ctx context.Context, model string, opts LoadOptions) error
 	if err := checkModel(model); err != nil {
 		return err
 	}
-	_, err := retried(ctx, c, false, func() (struct{}, error) { return struct{}{}, c.transport.load(ctx, model, opts) })
+	_, err := retried(ctx, c, true, func() (struct{}, error) { return struct{}{}, c.transport.load(ctx, model, opts) })
 	return err
 }
 
@@ -228,7 +228,7 @@ func (c *Client) Unload(ctx context.Context, model string) error {
 	if err := checkModel(model); err != nil {
 		return err
 	}
-	_, err := retried(ctx, c, false, func() (struct{}, error) { return struct{}{}, c.transport.unload(ctx, model) })
+	_, err := retried(ctx, c, true, func() (struct{}, error) { return struct{}{}, c.transport.unload(ctx, model) })
 	return err
 }
 
