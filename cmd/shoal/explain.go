@@ -7,15 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/shoal-serving/shoal/internal/catalog"
+	"github.com/shoal-serving/shoal/client"
 	"github.com/shoal-serving/shoal/internal/explain"
 )
 
@@ -45,7 +43,7 @@ and what of all that was written by somebody, and where.`,
 				return misuse{err}
 			}
 			body, err := a.explain(cmd.Context(), args[0], version)
-			if err != nil {
+			if err := errors.Join(err, a.client.Close()); err != nil {
 				return err
 			}
 			return writeExplanation(cmd.OutOrStdout(), body, asJSON)
@@ -77,64 +75,40 @@ func writeExplanation(w io.Writer, body []byte, asJSON bool) error {
 
 // An asker asks one server.
 type asker struct {
-	client *http.Client
-	base   *url.URL
+	client *client.Client
+	host   string
 }
 
 func newAsker(address string) (*asker, error) {
 	if !strings.Contains(address, "://") {
 		address = "http://" + address
 	}
-	u, err := url.Parse(address)
-	if err != nil || u.Host == "" {
+	c, err := client.NewHTTP(address, client.Options{MaxResponse: mostAnswer})
+	if err != nil {
 		return nil, fmt.Errorf("-u is %q, but has to be an address for HTTP, such as localhost:8000", address)
 	}
-	// A connection that is kept open would keep its goroutines.
-	return &asker{&http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: explainPatience}, u}, nil
-}
-
-// errStatus is in the chain of what a server says is wrong.
-var errStatus = errors.New("the server answers")
-
-// ask returns the body of an answer that is fine.
-func (a *asker) ask(ctx context.Context, method string, path ...string) ([]byte, error) {
-	req, err := http.NewRequestWithContext(ctx, method, a.base.JoinPath(path...).String(), nil)
-	if err != nil {
-		return nil, err
-	}
-	resp, err := a.client.Do(req)
-	if err != nil {
-		return nil, fmt.Errorf("no server answers at %s: is one running there? -u names another: %w", a.base.Host, err)
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, mostAnswer))
-	if err != nil {
-		return nil, err
-	}
-	if resp.StatusCode != http.StatusOK {
-		var said struct{ Error string }
-		_ = json.Unmarshal(body, &said) // a server that is none of ours may say nothing
-		return nil, fmt.Errorf("%w %s: %s", errStatus, resp.Status, said.Error)
-	}
-	return body, nil
+	_, host, _ := strings.Cut(address, "://")
+	host, _, _ = strings.Cut(host, "/")
+	return &asker{c, host}, nil
 }
 
 // explain returns the document about a model, or what keeps it from being served.
 func (a *asker) explain(ctx context.Context, model, version string) ([]byte, error) {
-	path := []string{"v2", "models", url.PathEscape(model)}
-	if version != "" {
-		path = append(path, "versions", url.PathEscape(version))
-	}
-	body, err := a.ask(ctx, http.MethodGet, append(path, "explain")...)
-	if !errors.Is(err, errStatus) {
+	ctx, cancel := context.WithTimeout(ctx, explainPatience)
+	defer cancel()
+	body, err := a.client.Explain(ctx, model, version)
+	e, ok := errors.AsType[*client.Error](err)
+	switch {
+	case !ok:
 		return body, err
-	}
-	list, listErr := a.ask(ctx, http.MethodPost, "v2", "repository", "index")
-	if listErr != nil {
+	case e.Status == "" && e.Code != client.Invalid && e.Code != client.Internal:
+		return nil, fmt.Errorf("no server answers at %s: is one running there? -u names another: %w", a.host, err)
+	case e.Status == "":
 		return nil, err
 	}
-	var index []catalog.IndexEntry
-	if json.Unmarshal(list, &index) != nil {
+	err = fmt.Errorf("the server answers %s: %s", e.Status, e.Message)
+	index, listErr := a.client.Index(ctx)
+	if listErr != nil {
 		return nil, err
 	}
 	return nil, missing(index, model, version, err)
@@ -142,13 +116,13 @@ func (a *asker) explain(ctx context.Context, model, version string) ([]byte, err
 
 // missing says why a model is not served, by the server's index. Otherwise is for a
 // model that the index has no fault in.
-func missing(index []catalog.IndexEntry, model, version string, otherwise error) error {
+func missing(index []client.IndexEntry, model, version string, otherwise error) error {
 	var names, versions []string
 	for _, e := range index {
-		if !slices.Contains(names, e.Name) {
-			names = append(names, e.Name)
+		if !slices.Contains(names, e.Model) {
+			names = append(names, e.Model)
 		}
-		if e.Name != model {
+		if e.Model != model {
 			continue
 		}
 		versions = append(versions, e.Version)

@@ -14,7 +14,7 @@ var layers = [][]string{
 	{"internal/infer", "internal/batching", "internal/kserve/kservepb", "internal/leak", "internal/engine/onnx/onnxruntime"},
 	{"internal/modelconfig", "internal/stats", "internal/explain", "internal/engine/onnx/onnxtest", "internal/engine/python/pythontest"},
 	{"internal/engine", "internal/batching/automatic", "internal/catalog"},
-	{"internal/engine/enginetest", "internal/engine/simulated", "internal/engine/onnx", "internal/engine/python", "internal/sched", "internal/calibrate", "internal/kserve", "internal/simulate", "internal/bench", "internal/batching/batchingtest"},
+	{"internal/engine/enginetest", "internal/engine/simulated", "internal/engine/onnx", "internal/engine/python", "internal/sched", "internal/calibrate", "internal/kserve", "internal/simulate", "internal/bench", "internal/batching/batchingtest", "client"},
 	{"internal/servable", "internal/matrix"},
 	{"internal/server"},
 	{"internal/repository", "internal/mms"},
@@ -170,6 +170,35 @@ func TestNoPackageImportsWhatIsBannedBites(t *testing.T) {
 			"internal/kserve imports internal/explain imports internal/batching/automatic, which is banned: " +
 				"a program that only speaks the protocol must not link a policy: put the types that both need into internal/explain or internal/batching.",
 		},
+	})
+}
+
+// clientImports lists all that package client imports of this module. Its users link it
+// into programs of their own, which need no part of the server.
+var clientImports = []string{"tensor", "internal/kserve/kservepb", "internal/plainjson"}
+
+func clientNeedsNoServer(folders []folder) (breaches []string) {
+	for _, f := range folders {
+		if f.path != "client" {
+			continue
+		}
+		for _, dep := range importsOf(f) {
+			if !slices.Contains(clientImports, dep) {
+				breaches = append(breaches, fmt.Sprintf("client imports %s: programs that use the client must not link the server.", dep))
+			}
+		}
+	}
+	return breaches
+}
+
+func TestTheClientNeedsNoServer(t *testing.T) { keeps(t, clientNeedsNoServer) }
+
+func TestTheClientNeedsNoServerBites(t *testing.T) {
+	imports := func(dep string) string { return `package client; import "` + module + "/" + dep + `"` }
+	bites(t, clientNeedsNoServer, []bite{
+		{"tensors", files{"client/a.go": imports("tensor")}, ""},
+		{"test file", files{"client/a_test.go": imports("internal/server")}, ""},
+		{"errors of the server", files{"client/a.go": imports("internal/infer")}, "client imports internal/infer: programs that use the client must not link the server."},
 	})
 }
 

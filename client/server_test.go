@@ -1,0 +1,179 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/shoal-serving/shoal/client"
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/kserve/kservegrpc"
+	"github.com/shoal-serving/shoal/internal/kserve/kservehttp"
+	"github.com/shoal-serving/shoal/internal/kserve/kservetest"
+	"github.com/shoal-serving/shoal/internal/leak"
+	"github.com/shoal-serving/shoal/tensor"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+// newBackend returns a server that answers requests with their inputs.
+func newBackend(t testing.TB) *kservetest.Server {
+	s := kservetest.New(t, kservetest.Recorded...)
+	s.Entries, s.Counted = kservetest.RecordedIndex, kservetest.RecordedStatistics
+	return s
+}
+
+// listen serves a backend over both protocols, at listeners of the test.
+func listen(t testing.TB, s *kservetest.Server, overHTTP, overGRPC net.Listener) {
+	t.Helper()
+	web := &http.Server{Handler: kservehttp.New(s, s, s, kservehttp.Options{Version: "1.2.3"})}
+	rpc := kservegrpc.New(s, s, s, kservegrpc.Options{Version: "1.2.3"})
+	served := make(chan error, 2) // one for each
+	go func() { served <- web.Serve(overHTTP) }()
+	go func() { served <- rpc.Serve(overGRPC) }()
+	t.Cleanup(func() {
+		if err := web.Close(); err != nil {
+			t.Error(err)
+		}
+		rpc.Stop()
+		for range 2 {
+			if err := <-served; err != nil && !errors.Is(err, http.ErrServerClosed) {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// connect returns a client of each kind of a backend, over connections in memory.
+func connect(t testing.TB, s *kservetest.Server, opts client.Options) map[string]*client.Client {
+	t.Helper()
+	overHTTP, overGRPC := bufconn.Listen(1<<20), bufconn.Listen(1<<20)
+	listen(t, s, overHTTP, overGRPC)
+	dial := func(l *bufconn.Listener) client.Options {
+		opts := opts
+		opts.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) { return l.DialContext(ctx) }
+		return opts
+	}
+	web, err := client.NewHTTP("http://127.0.0.1:1", dial(overHTTP))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rpc, err := client.NewGRPC("127.0.0.1:1", dial(overGRPC))
+	if err != nil {
+		t.Fatal(err)
+	}
+	clients := map[string]*client.Client{"HTTP": web, "gRPC": rpc}
+	t.Cleanup(func() {
+		for _, c := range clients {
+			if err := c.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	return clients
+}
+
+// overBoth runs a test with a client of each kind, each of a backend of its own.
+func overBoth(t *testing.T, opts client.Options, test func(t *testing.T, s *kservetest.Server, c *client.Client)) {
+	t.Helper()
+	for _, protocol := range []string{"HTTP", "gRPC"} {
+		t.Run(protocol, func(t *testing.T) {
+			s := newBackend(t)
+			test(t, s, connect(t, s, opts)[protocol])
+		})
+	}
+}
+
+// identity returns a request to the model of that name, for one row.
+func identity() *client.Request {
+	return &client.Request{Model: "identity", Inputs: []client.Tensor{client.NewTensor("INPUT", make([]float32, 16), 1, 16)}}
+}
+
+// A counter answers a request with the numbers below its one, and with a last response
+// that is empty.
+type counter struct{ next, end int32 }
+
+// newCounter is for [kservetest.Server.More].
+func newCounter(req *infer.Request) infer.More {
+	if req.Model != "repeat" {
+		return nil
+	}
+	n, err := client.Values[int32](&req.Inputs[0])
+	if err != nil {
+		panic(err)
+	}
+	return &counter{end: n[0]}
+}
+
+// Next implements [infer.More].
+func (c *counter) Next(_ context.Context, resp *infer.Response) error {
+	resp.Version = "1"
+	if c.next == c.end {
+		resp.Last, resp.Bare = true, true
+		return nil
+	}
+	resp.Outputs = append(resp.Outputs, tensor.Tensor{Name: "INDEX", Type: tensor.Int32, Shape: []int64{1}, Data: tensor.Data([]int32{c.next})})
+	c.next++
+	if c.next == 13 {
+		return infer.Errorf(infer.Invalid, "there is no number 12")
+	}
+	return nil
+}
+
+// Close implements [infer.More].
+func (c *counter) Close() {}
+
+// An exampleServer is a server for an example, which has no test.
+type exampleServer struct {
+	testing.TB
+
+	URL, Target string
+	stop        func()
+}
+
+// startServer serves models at free ports: "identity" returns its input INPUT as OUTPUT.
+func startServer() *exampleServer { return startServerWith(func(*kservetest.Server) {}) }
+
+// startDecoupledServer serves a model that answers any number of times: "repeat" returns
+// as many numbers as its input COUNT says.
+func startDecoupledServer() *exampleServer {
+	return startServerWith(func(s *kservetest.Server) { s.More = newCounter })
+}
+
+// startBusyServer serves models whose queues are full.
+func startBusyServer() *exampleServer {
+	return startServerWith(func(s *kservetest.Server) {
+		s.Before = func(context.Context, *infer.Request) error {
+			return &infer.Error{Code: infer.Overloaded, Text: "Exceeds maximum queue size", RetryAfter: 2 * time.Second}
+		}
+	})
+}
+
+func startServerWith(change func(*kservetest.Server)) *exampleServer {
+	s := &exampleServer{}
+	backend := newBackend(s)
+	change(backend)
+	overHTTP, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		panic(err)
+	}
+	overGRPC, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		panic(err)
+	}
+	s.URL, s.Target = "http://"+overHTTP.Addr().String(), overGRPC.Addr().String()
+	listen(s, backend, overHTTP, overGRPC)
+	return s
+}
+
+func (s *exampleServer) Helper()           {}
+func (s *exampleServer) Cleanup(f func())  { s.stop = f }
+func (s *exampleServer) Error(args ...any) { panic(fmt.Sprint(args...)) }
+func (s *exampleServer) Fatal(args ...any) { panic(fmt.Sprint(args...)) }
+func (s *exampleServer) Close()            { s.stop() }
