@@ -54,27 +54,27 @@ type Policy struct {
 	sizes sizes
 
 	// What is learned.
-	curve      curve
-	contention contention
-	rate       rate
-	gaps       gaps
-	returns    returns
-	behind     behind
-	drift      drift
-	retest     retest
-	unit       float64 // nanoseconds of the smallest bin; 0 while the model is not known
-	cycle      cycle
-	tried      int    // batches while it was tried how many at once are worth it
-	frozen     uint64 // the batch until which rules rest, since the model's speed has changed
+	curve       curve
+	contention  contention
+	rate        rate
+	gaps        gaps
+	returns     returns
+	busyPeriod  busyPeriod
+	drift       drift
+	retest      retest
+	unit        float64 // nanoseconds of the smallest bin; 0 while the model is not known
+	cycle       cycle
+	probed      int    // batches while it was tried how many at once are worth it
+	frozenUntil uint64 // the batch until which rules rest, since the model's speed has changed
 
 	// What is going on.
-	waiting int // requests
-	rows    int // that they have
-	running int // batches
-	runs    []run
-	changed batching.Time // when the number of running batches last did
-	began   batching.Time // the last batch
-	hold    hold
+	waiting    int // requests
+	rows       int // that they have
+	running    int // batches
+	runs       []run
+	lastChange batching.Time // when the number of running batches last did
+	lastBegan  batching.Time // the last batch
+	hold       hold
 
 	// What came of it.
 	ledger ledger
@@ -102,8 +102,8 @@ func New(opt Options) *Policy {
 
 // Calibrated implements [batching.Tunable].
 func (p *Policy) Calibrated(profile batching.Profile) {
-	p.curve.pin(profile.Sizes)
-	p.contention.pin(profile.Slowdown, p.opt.Instances)
+	p.curve.calibrate(profile.Sizes)
+	p.contention.calibrate(profile.Slowdown, p.opt.Instances)
 	p.resize()
 }
 
@@ -111,10 +111,10 @@ func (p *Policy) Calibrated(profile batching.Profile) {
 // shape, and what it decided from it, is forgotten; what is going on is not.
 func (p *Policy) Recalibrated(profile batching.Profile) {
 	p.curve, p.contention = newCurve(p.opt.MaxRows), newContention(p.opt.Instances)
-	p.drift = drift{seen: p.drift.seen, last: p.drift.last}
+	p.drift = drift{count: p.drift.count, factor: p.drift.factor}
 	p.gaps, p.returns, p.unit = gaps{}, returns{}, 0 // bins are parts of what a row takes
-	p.behind, p.cycle, p.hold = behind{}, cycle{}, hold{}
-	p.tried, p.frozen = 0, 0
+	p.busyPeriod, p.cycle, p.hold = busyPeriod{}, cycle{}, hold{}
+	p.probed, p.frozenUntil = 0, 0
 	p.ledger.restart()
 	p.Calibrated(profile)
 }
@@ -123,16 +123,16 @@ func (p *Policy) Recalibrated(profile batching.Profile) {
 func (p *Policy) resize() {
 	p.sizes = sizesOf(&p.curve, p.opt.Objective)
 	if p.unit == 0 {
-		p.unit = p.curve.at(1) / finest
+		p.unit = p.curve.expected(1) / unitsPerRow
 	}
 }
 
 // Takes returns how long a batch of so many rows is expected to take alone; 0 if
 // nothing is known.
-func (p *Policy) Takes(rows int) time.Duration { return time.Duration(p.curve.at(rows)) }
+func (p *Policy) Takes(rows int) time.Duration { return time.Duration(p.curve.expected(rows)) }
 
 // Longest returns for how long requests are held at most while nothing runs.
 func (p *Policy) Longest() time.Duration {
 	rows := p.curve.max()
-	return time.Duration(math.Ceil(max(p.curve.at(rows), p.curve.smooth(rows))))
+	return time.Duration(math.Ceil(max(p.curve.expected(rows), p.curve.smooth(rows))))
 }

@@ -4,7 +4,7 @@ package automatic
 // whoever is delayed delays them, too. It is measured and not calculated from the
 // rate, since a burst that is over soon and a load near capacity have the same rate
 // for a while.
-type behind struct {
+type busyPeriod struct {
 	// Since nobody waited: batches, rows that they took, and sums over the rows that
 	// waited at the begin of each.
 	batches     int
@@ -16,37 +16,37 @@ type behind struct {
 }
 
 const (
-	behindKeep = 1 - 1.0/256 // with each batch
-	endless    = 1024        // batches; a queue that stands for longer is taken to have ended
+	busyDecay      = 1 - 1.0/256 // with each batch
+	maxBusyBatches = 1024        // batches; a queue that stands for longer is taken to have ended
 )
 
 // began takes in a batch of so many rows, of x that waited.
-func (b *behind) began(x, rows float64) {
+func (b *busyPeriod) began(x, rows float64) {
 	b.x += x
 	b.xx += x * x
 	b.xSum += x * (b.took + x)
 	b.took += rows
 	b.batches++
-	b.after *= behindKeep
-	b.waited *= behindKeep
+	b.after *= busyDecay
+	b.waited *= busyDecay
 }
 
 // ended takes in that a batch is done while so many rows wait.
-func (b *behind) ended(rows float64) {
-	if rows > 0 && b.batches < endless {
+func (b *busyPeriod) ended(rows float64) {
+	if rows > 0 && b.batches < maxBusyBatches {
 		return
 	}
 	b.after += (b.took+rows)*b.x - b.xSum
 	b.waited += b.xx
-	*b = behind{after: b.after, waited: b.waited}
+	*b = busyPeriod{after: b.after, waited: b.waited}
 }
 
 // of returns how many rows are to be expected behind the x that wait now. The queue
 // that stands is not over: what came behind it so far is the least that will have,
 // so it counts where that is more than queues had before.
-func (b *behind) of(x float64) float64 {
+func (b *busyPeriod) expectedAfter(x float64) float64 {
 	if b.waited == 0 {
-		return endless * x
+		return maxBusyBatches * x
 	}
 	before := b.after / b.waited
 	now := (b.after + (b.took+x)*b.x - b.xSum) / (b.waited + b.xx)

@@ -5,8 +5,8 @@ import "math"
 // Times are kept in bins of half an octave. The smallest is a part of what one
 // row takes, so that a model that is slower by a factor sees the same bins.
 const (
-	bins   = 28
-	finest = 512 // a batch of one row has so many of the smallest bin
+	bins        = 28
+	unitsPerRow = 512 // a batch of one row has so many of the smallest bin
 )
 
 // edges[k] is where bin k begins, in units of the smallest.

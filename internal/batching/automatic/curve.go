@@ -15,33 +15,33 @@ const maxCells = 1024
 // that a closed loop that only ever shows one size would bend the line through the
 // others, and then justify itself by it.
 const (
-	keep     = 0.98915 // of a cell's weight with each batch of its size: half of it is from the last 64
-	pinned   = 10      // the most that a calibrated size weighs, in batches
-	seen     = 2       // batches from which on a size counts as seen
-	own      = 4       // batches from which on a size is known by itself
-	sure     = 10      // batches from which on it tells that the curve is no line: one that was slow by chance weighs little by then
-	straight = 0.08    // sizes decide by the line if no cell is further from it, relative to it
-	outlier  = 1.5     // times as long as expected; what is longer counts as that long
-	leastOff = 0.001   // that the tail is beyond what is expected, so that it can grow again
-	guessOff = 0.1     // that it is while nobody knows
-	grow     = 4       // times the largest size seen; a batch is no larger while sizes are guessed
+	cellDecay           = 0.98915 // of a cell's weight with each batch of its size: half of it is from the last 64
+	maxCalibratedWeight = 10      // the most that a calibrated size weighs, in batches
+	minSeenWeight       = 2       // batches from which on a size counts as seen
+	minSamples          = 4       // batches from which on a size is known by itself
+	minBentSamples      = 10      // batches from which on it tells that the curve is no line: one that was slow by chance weighs little by then
+	maxLineError        = 0.08    // sizes decide by the line if no cell is further from it, relative to it
+	outlierFactor       = 1.5     // times as long as expected; what is longer counts as that long
+	minTail             = 0.001   // that the tail is beyond what is expected, so that it can grow again
+	initialTail         = 0.1     // that it is while nobody knows
+	maxGrowth           = 4       // times the largest size seen; a batch is no larger while sizes are guessed
 )
 
-var tails = batching.Quantile{P: 0.95, Step: 0.1, Min: leastOff, Max: 10} // of what batches take longer than expected
+var tailQuantile = batching.Quantile{P: 0.95, Step: 0.1, Min: minTail, Max: 10} // of what batches take longer than expected
 
 // A curve is how long batches take alone, by rows. Each size has a cell with what
 // was measured, and a line goes through all of them.
 type curve struct {
-	cells    []cell // by rows; the first is not used
-	fixed    float64
-	perRow   float64
-	bent     bool    // some cell is further from the line than noise explains
-	solo     int     // batches that ran alone and were measured
-	largest  int     // size that was measured
-	fresh    int     // batches since the tables were made
-	tail     float64 // by which part of what is expected 19 of 20 batches take longer at most; 0 if that is not known
-	rescaled bool    // since it was calibrated
-	pools    []pool
+	cells      []cell // by rows; the first is not used
+	fixed      float64
+	perRow     float64
+	nonlinear  bool    // some cell is further from the line than noise explains
+	solo       int     // batches that ran alone and were measured
+	largest    int     // size that was measured
+	sinceBuild int     // batches since the tables were made
+	tail       float64 // by which part of what is expected 19 of 20 batches take longer at most; 0 if that is not known
+	rescaled   bool    // since it was calibrated
+	pools      []pool
 }
 
 // A pool is sizes that are taken to be equally fast, since a larger one seemed to be
@@ -52,9 +52,9 @@ type pool struct {
 }
 
 type cell struct {
-	weight, mean float64 // of live batches
-	pin, pinned  float64 // what calibration said, and how much that weighs
-	takes        float64 // the table: what is expected
+	weight, mean                 float64 // of live batches
+	calibrated, calibratedWeight float64 // what calibration said, and how much that weighs
+	takes                        float64 // the table: what is expected
 }
 
 func newCurve(rows int) curve {
@@ -68,7 +68,7 @@ func (c *curve) known() bool { return c.largest > 0 }
 
 // at returns how long a batch of so many rows takes alone, in nanoseconds; 0 if
 // nothing is known.
-func (c *curve) at(rows int) float64 {
+func (c *curve) expected(rows int) float64 {
 	switch {
 	case rows <= 0:
 		return 0
@@ -82,19 +82,19 @@ func (c *curve) at(rows int) float64 {
 // slowAt returns what 19 of 20 batches of so many rows keep to. That is measured of
 // all sizes together: of one alone there are too few to tell, and one that seemed
 // too slow for a service level would never run again to prove otherwise.
-func (c *curve) slowAt(rows int) float64 { return c.at(rows) * (1 + c.tail) }
+func (c *curve) p95(rows int) float64 { return c.expected(rows) * (1 + c.tail) }
 
 // smooth returns how long a batch takes for a choice between sizes: by the line if
 // the model is close to it, since a noisy table would pick sizes by its noise.
 func (c *curve) smooth(rows int) float64 {
-	if c.bent {
-		return c.at(rows)
+	if c.nonlinear {
+		return c.expected(rows)
 	}
 	return c.fixed + c.perRow*float64(rows)
 }
 
 // pin takes over what was calibrated. It stays for good.
-func (c *curve) pin(sizes []batching.Timing) {
+func (c *curve) calibrate(sizes []batching.Timing) {
 	c.rescaled = c.rescaled && len(sizes) == 0
 	tail, known := 0.0, 0.0
 	for _, s := range sizes {
@@ -102,29 +102,29 @@ func (c *curve) pin(sizes []batching.Timing) {
 			continue
 		}
 		cell := &c.cells[s.Rows]
-		cell.pin, cell.pinned = float64(s.Took), float64(max(1, min(s.Runs, pinned)))
+		cell.calibrated, cell.calibratedWeight = float64(s.Took), float64(max(1, min(s.Runs, maxCalibratedWeight)))
 		if s.Slow >= s.Took {
-			tail += min(outlier, float64(s.Slow)/float64(s.Took)) - 1
+			tail += min(outlierFactor, float64(s.Slow)/float64(s.Took)) - 1
 			known++
 		}
 		c.largest = max(c.largest, s.Rows)
 		c.solo += max(1, s.Runs)
 	}
 	if known > 0 {
-		c.tail = max(leastOff, tail/known)
+		c.tail = max(minTail, tail/known)
 	}
 	c.build()
 }
 
 // needs reports whether little is known of a size.
-func (c *curve) needs(rows int) bool {
-	return rows <= c.max() && c.cells[rows].weight+c.cells[rows].pinned < own
+func (c *curve) needsSamples(rows int) bool {
+	return rows <= c.max() && c.cells[rows].weight+c.cells[rows].calibratedWeight < minSamples
 }
 
 // unseen reports whether nothing was measured near a size.
 func (c *curve) unseen(rows int) bool {
-	for _, cell := range c.near(rows) {
-		if cell.weight+cell.pinned >= seen {
+	for _, cell := range c.neighbors(rows) {
+		if cell.weight+cell.calibratedWeight >= minSeenWeight {
 			return false
 		}
 	}
@@ -134,67 +134,67 @@ func (c *curve) unseen(rows int) bool {
 // calibrated reports whether a size near this one was calibrated, and the speed has not
 // changed since.
 func (c *curve) calibrated(rows int) bool {
-	return !c.rescaled && slices.ContainsFunc(c.near(rows), func(cell cell) bool { return cell.pinned >= own })
+	return !c.rescaled && slices.ContainsFunc(c.neighbors(rows), func(cell cell) bool { return cell.calibratedWeight >= minSamples })
 }
 
 // forget strikes out what is known near a size, since it has turned out to be wrong.
 func (c *curve) forget(rows int) {
-	near := c.near(rows)
+	near := c.neighbors(rows)
 	for i := range near {
 		near[i] = cell{takes: near[i].takes}
 	}
 }
 
 // near returns the cells of a size, and of those that are within a quarter of it.
-func (c *curve) near(rows int) []cell {
+func (c *curve) neighbors(rows int) []cell {
 	last := min(rows+rows/4, c.max())
 	return c.cells[min(rows-rows/4, last) : last+1]
 }
 
 // measured takes in a batch that ran alone.
-func (c *curve) measured(rows int, took float64) {
+func (c *curve) record(rows int, took float64) {
 	if rows < 1 || rows > c.max() || !(took > 0) {
 		return
 	}
 	cell := &c.cells[rows]
 	if !c.unseen(rows) {
 		if c.tail == 0 {
-			c.tail = guessOff
+			c.tail = initialTail
 		}
-		c.tail = tails.Next(c.tail, took/c.at(rows) > 1+c.tail)
-		took = min(took, outlier*c.at(rows))
+		c.tail = tailQuantile.Next(c.tail, took/c.expected(rows) > 1+c.tail)
+		took = min(took, outlierFactor*c.expected(rows))
 	}
-	cell.weight = cell.weight*keep + 1
+	cell.weight = cell.weight*cellDecay + 1
 	cell.mean += (took - cell.mean) / cell.weight
 	c.solo++
-	c.fresh++
-	first := rows > c.largest || cell.weight >= own && cell.weight < own+1
+	c.sinceBuild++
+	first := rows > c.largest || cell.weight >= minSamples && cell.weight < minSamples+1
 	c.largest = max(c.largest, rows)
-	if first || c.solo < 32 || c.fresh >= 16 {
+	if first || c.solo < 32 || c.sinceBuild >= 16 {
 		c.build()
 	}
 }
 
 // off reports whether a size that is so far from the line tells that there is none.
 // One slow batch may be chance.
-func (cell *cell) off(by, line float64) bool {
-	weight := cell.weight + cell.pinned
-	if weight < sure && cell.pinned < own {
+func (cell *cell) offLine(by, line float64) bool {
+	weight := cell.weight + cell.calibratedWeight
+	if weight < minBentSamples && cell.calibratedWeight < minSamples {
 		return false
 	}
 	if by > 0 {
-		by -= (outlier - 1) * line * min(1, cell.weight) / weight
+		by -= (outlierFactor - 1) * line * min(1, cell.weight) / weight
 	}
-	return math.Abs(by) > straight*line
+	return math.Abs(by) > maxLineError*line
 }
 
 // value is what the cell says of its size, and how much that weighs.
-func (cell *cell) value() (mean, weight float64) {
-	weight = cell.weight + cell.pinned
+func (cell *cell) estimate() (mean, weight float64) {
+	weight = cell.weight + cell.calibratedWeight
 	if weight == 0 {
 		return 0, 0
 	}
-	return (cell.weight*cell.mean + cell.pinned*cell.pin) / weight, weight
+	return (cell.weight*cell.mean + cell.calibratedWeight*cell.calibrated) / weight, weight
 }
 
 // build makes the tables: the line, and for each size its own cell where it has
@@ -202,19 +202,19 @@ func (cell *cell) value() (mean, weight float64) {
 // faster for being larger: where it seems so, sizes share their mean, by what each of
 // them weighs, so that one that was seen seldom does not overrule the others.
 func (c *curve) build() {
-	c.fresh = 0
-	c.fit()
-	c.bent = false
+	c.sinceBuild = 0
+	c.fitLine()
+	c.nonlinear = false
 	c.pools = c.pools[:0]
 	var near window
 	for rows := 1; rows <= c.max(); rows++ {
 		line := c.fixed + c.perRow*float64(rows)
 		takes := line
-		mean, weight := c.cells[rows].value()
-		if weight >= own {
+		mean, weight := c.cells[rows].estimate()
+		if weight >= minSamples {
 			takes += weight / (weight + 1) * (mean - line)
-			c.bent = c.bent || c.cells[rows].off(mean-line, line)
-		} else if w, off := near.around(c, rows); w > 0 {
+			c.nonlinear = c.nonlinear || c.cells[rows].offLine(mean-line, line)
+		} else if w, off := near.deviation(c, rows); w > 0 {
 			takes += w / (w + 3) * off
 		}
 		last := pool{takes, max(1, weight), 1}
@@ -237,11 +237,11 @@ func (c *curve) build() {
 
 // fit draws the line. Each size weighs by how often it was seen, up to a bound so
 // that the usual one does not decide alone, and relative to its own length.
-func (c *curve) fit() {
+func (c *curve) fitLine() {
 	const most = 10
 	var sw, sx, sy, sxx, sxy float64
 	for rows := 1; rows <= c.max(); rows++ {
-		y, w := c.cells[rows].value()
+		y, w := c.cells[rows].estimate()
 		if w == 0 {
 			continue
 		}
@@ -270,7 +270,7 @@ func (c *curve) fit() {
 func (c *curve) rescale(by float64) {
 	for i := range c.cells {
 		c.cells[i].mean *= by
-		c.cells[i].pin *= by
+		c.cells[i].calibrated *= by
 		c.cells[i].weight = min(c.cells[i].weight, 1)
 	}
 	c.rescaled = true
@@ -285,7 +285,7 @@ type window struct {
 	weight, off float64
 }
 
-func (w *window) around(c *curve, rows int) (weight, off float64) {
+func (w *window) deviation(c *curve, rows int) (weight, off float64) {
 	if w.to == 0 {
 		w.from, w.to = 1, 1
 	}
@@ -303,7 +303,7 @@ func (w *window) around(c *curve, rows int) (weight, off float64) {
 }
 
 func (w *window) add(c *curve, rows int, sign float64) {
-	mean, weight := c.cells[rows].value()
+	mean, weight := c.cells[rows].estimate()
 	w.weight += sign * weight
 	w.off += sign * weight * (mean - c.fixed - c.perRow*float64(rows))
 }

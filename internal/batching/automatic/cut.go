@@ -4,7 +4,7 @@ import "math"
 
 // cutGain is the part of what all at once costs that has to remain for a cut, where
 // single sizes are compared, and not the line.
-const cutGain = 0.97
+const maxCutCost = 0.97
 
 // cutTo returns how many rows to run now if the others follow right after: fewer
 // than all, where several batches answer sooner on the whole than one. That is where
@@ -14,18 +14,18 @@ const cutGain = 0.97
 // those behind them wait for all x/q.
 func (p *Policy) cutTo(s *situation) int {
 	x, all := float64(p.rows), float64(s.rows)
-	behind := p.behind.of(x)
+	behind := p.busyPeriod.expectedAfter(x)
 	cost := func(q float64) float64 { return ((x+q)/2 + behind) / p.speed(int(q)) }
 	best, bestRows := cost(all), s.rows
-	if p.curve.bent {
-		best *= cutGain
+	if p.curve.nonlinear {
+		best *= maxCutCost
 	}
 	try := func(rows int) {
 		if v := cost(float64(rows)); v < best {
 			best, bestRows = v, rows
 		}
 	}
-	if p.curve.bent {
+	if p.curve.nonlinear {
 		for rows := 1; rows < s.rows; rows += 1 + s.rows/64 {
 			try(rows)
 		}

@@ -18,19 +18,19 @@ func (p *Policy) Decide(now batching.Time, line batching.Line) batching.Decision
 	target := p.target()
 	items, rows, all := line.Fit(target)
 	s := situation{
-		now: now, items: items, rows: rows, target: target, places: most - p.running,
-		more: !all, closed: !all || line.Cut() || line.Closing(),
+		now: now, items: items, rows: rows, target: target, slots: most - p.running,
+		moreWaiting: !all, closed: !all || line.Cut() || line.Closing(),
 	}
-	if rows < p.filled(target) && p.curve.known() && p.frozen <= p.ledger.batch && p.tries() == 0 {
+	if rows < p.fullAt(target) && p.curve.known() && p.frozenUntil <= p.ledger.batch && p.probing() == 0 {
 		if p.hold.rule != none {
 			s.waited = float64(now - p.hold.since)
 		}
-		if d := p.holds(&s); d.Rule != none {
+		if d := p.holdDecision(&s); d.Rule != none {
 			return d
 		}
 	}
 	take, why := p.size(&s, line)
-	if n := p.due(line); n > take {
+	if n := p.retestItems(line); n > take {
 		take, why = n, batching.Retest
 	}
 	return batching.Decision{Take: take, Why: why}
@@ -52,9 +52,9 @@ type situation struct {
 	now         batching.Time
 	items, rows int     // that could go now
 	target      int     // rows that a batch is worth to have
-	places      int     // batches that could begin
+	slots       int     // batches that could begin
 	waited      float64 // nanoseconds for which they could have gone
-	more        bool    // somebody waits behind them who could go as well
+	moreWaiting bool    // somebody waits behind them who could go as well
 	closed      bool    // nothing can join them
 }
 
@@ -65,13 +65,13 @@ func (p *Policy) parallel(rows int) int {
 		return 1
 	}
 	flooded := rows >= p.opt.Instances*p.sizes.efficient
-	switch n := p.tries(); {
+	switch n := p.probing(); {
 	case n > 1 && flooded:
 		return max(n, p.contention.flood) // a few at once are tried when fewer wait
 	case n > 0:
 		return n
 	case p.cycle.rows > 0:
-		return p.cycle.places
+		return p.cycle.parallel
 	case flooded:
 		return p.contention.flood
 	case rows >= p.sizes.efficient:
@@ -82,16 +82,16 @@ func (p *Policy) parallel(rows int) int {
 
 // tries returns how many batches at once are being tried, since nobody has measured
 // them; 0 if none are. The policy is greedy meanwhile, for some batches.
-func (p *Policy) tries() int {
+func (p *Policy) probing() int {
 	switch {
 	case p.opt.Instances == 1:
 		return 0
-	case p.curve.solo < own:
+	case p.curve.solo < minSamples:
 		return 1 // how long they take alone comes first
-	case p.tried > tryFor:
+	case p.probed > probeBatches:
 		return 0
 	}
-	return p.contention.next
+	return p.contention.probe
 }
 
 // target returns how large a batch may be.
@@ -102,19 +102,19 @@ func (p *Policy) target() int {
 	if !p.curve.known() {
 		return p.curve.max()
 	}
-	if p.cycle.rows > 0 && p.ledger.on(cut) && p.tries() == 0 {
-		return min(p.cycle.rows, grow*p.curve.largest)
+	if p.cycle.rows > 0 && p.ledger.enabled(cut) && p.probing() == 0 {
+		return min(p.cycle.rows, maxGrowth*p.curve.largest)
 	}
-	size := p.sizes.most
-	if p.curve.bent {
+	size := p.sizes.max
+	if p.curve.nonlinear {
 		size = p.sizes.peak // whatever waits, more at once would take longer in all
 	}
 	// A size that was never seen is not trusted beyond what is near to one that was.
-	return min(size, grow*p.curve.largest)
+	return min(size, maxGrowth*p.curve.largest)
 }
 
 // filled returns from how many rows on a batch is not held for more.
-func (p *Policy) filled(target int) int {
+func (p *Policy) fullAt(target int) int {
 	if p.cycle.rows > 0 {
 		return target // one that takes less leaves a client over in each round
 	}
@@ -129,17 +129,17 @@ func (p *Policy) saved(rows, more int) float64 {
 }
 
 // holds returns the rule that holds the requests back, and until when.
-func (p *Policy) holds(s *situation) (d batching.Decision) {
+func (p *Policy) holdDecision(s *situation) (d batching.Decision) {
 	if s.closed {
 		return d
 	}
-	loops := p.returns.loops
-	if !loops && p.ledger.on(burst) {
+	loops := p.returns.closedLoop
+	if !loops && p.ledger.enabled(burst) {
 		if until := p.holdForBurst(s); until > s.now {
 			return batching.Decision{Rule: burst, Until: until}
 		}
 	}
-	if loops && p.ledger.on(gather) {
+	if loops && p.ledger.enabled(gather) {
 		if until, full := p.holdForReturns(s); until > s.now {
 			return batching.Decision{Rule: gather, Until: until, Full: full}
 		}
@@ -151,13 +151,13 @@ func (p *Policy) holds(s *situation) (d batching.Decision) {
 }
 
 // oneMore returns how many rows one more request has.
-func (p *Policy) oneMore() int { return p.rowsOf(1) }
+func (p *Policy) rowsPerRequest() int { return p.rowsIn(1) }
 
 // size returns how many of those that could go do, and why.
 func (p *Policy) size(s *situation, line batching.Line) (items int, why batching.Reason) {
 	rows := s.rows
 	why = p.reason(s, line)
-	if !p.curve.known() || p.frozen > p.ledger.batch || p.tries() > 0 {
+	if !p.curve.known() || p.frozenUntil > p.ledger.batch || p.probing() > 0 {
 		return s.items, why
 	}
 	if len(p.opt.Preferred) > 0 {
@@ -174,9 +174,9 @@ func (p *Policy) size(s *situation, line batching.Line) (items int, why batching
 	if p.cycle.rows > 0 {
 		return s.items, why
 	}
-	if rows > 1 && p.ledger.on(cut) {
+	if rows > 1 && p.ledger.enabled(cut) {
 		shorter := batching.Cut
-		if k := p.contention.useful; k > 1 && (s.places > 1 || p.running > 0) {
+		if k := p.contention.useful; k > 1 && (s.slots > 1 || p.running > 0) {
 			rows, shorter = min(rows, p.portion(s, k)), batching.Shared
 		} else {
 			rows = p.cutTo(s)
@@ -197,7 +197,7 @@ func (p *Policy) reason(s *situation, line batching.Line) batching.Reason {
 	switch {
 	case s.rows >= p.opt.MaxRows:
 		return batching.Full
-	case p.curve.known() && s.rows >= min(s.target, p.sizes.efficient) && (s.more || s.rows >= p.sizes.efficient):
+	case p.curve.known() && s.rows >= min(s.target, p.sizes.efficient) && (s.moreWaiting || s.rows >= p.sizes.efficient):
 		if s.rows >= p.sizes.efficient {
 			return batching.Efficient
 		}
@@ -205,7 +205,7 @@ func (p *Policy) reason(s *situation, line batching.Line) batching.Reason {
 			return batching.Shared
 		}
 		return batching.Cut
-	case line.Cut() || s.more:
+	case line.Cut() || s.moreWaiting:
 		return batching.Unfit
 	case line.Closing():
 		return batching.Closing

@@ -15,13 +15,13 @@ func (p *Policy) holdForReturns(s *situation) (until batching.Time, full int) {
 		return p.hold.until, p.hold.full // nothing has changed but that some are back
 	}
 	var back awaited
-	p.returns.expected(s.now, p.unit, &back)
-	if back.left < 0.5 {
+	p.returns.await(s.now, p.unit, &back)
+	if back.requests < 0.5 {
 		return 0, 0
 	}
-	come := max(1, int(back.left+0.5))
-	need := min(come, max(1, (s.target-s.rows)/p.oneMore()))
-	more := min(need*p.oneMore(), s.target-s.rows)
+	come := max(1, int(back.requests+0.5))
+	need := min(come, max(1, (s.target-s.rows)/p.rowsPerRequest()))
+	more := min(need*p.rowsPerRequest(), s.target-s.rows)
 	if more < 1 {
 		return 0, 0
 	}
@@ -33,7 +33,7 @@ func (p *Policy) holdForReturns(s *situation) (until batching.Time, full int) {
 		if w+s.waited > saved {
 			break
 		}
-		all := atLeast(need, come, back.by(&p.returns, edges[k+1]))
+		all := atLeast(need, come, back.shareWithin(&p.returns, edges[k+1]))
 		waits += (w - at) * (still + 1 - all) / 2
 		at, still = w, 1-all
 		if value := saved*all - waits; value > best {

@@ -12,14 +12,14 @@ var _ batching.Tunable = (*Policy)(nil)
 
 // foreseen is how many batches have to be measured, by calibration or since, before
 // requests are turned away because of them.
-const foreseen = 5
+const minPredictSamples = 5
 
 // Predict implements [batching.Predictor].
 func (p *Policy) Predict(rows, running int) time.Duration {
-	if p.curve.solo < foreseen || running > 1 && p.contention.measured[min(running, most)] < trusted {
+	if p.curve.solo < minPredictSamples || running > 1 && p.contention.samples[min(running, maxParallel)] < minTrusted {
 		return 0
 	}
-	return time.Duration(p.curve.slowAt(rows) * p.contention.by(running))
+	return time.Duration(p.curve.p95(rows) * p.contention.slowdown(running))
 }
 
 // Backlog says what the policy makes of a long queue: how many rows go together, and

@@ -5,7 +5,7 @@ import "github.com/shoal-serving/shoal/internal/batching"
 const (
 	retestFirst = 16   // batches after which a larger size is tried again
 	retestDrift = 128  // the same, when the speed has changed: what was known has likely kept its form
-	retestMost  = 1024 // batches that this doubles to while it only confirms what was known
+	retestMax   = 1024 // batches that this doubles to while it only confirms what was known
 	retestGain  = 0.9  // of what is believed; a batch that takes less shows that the belief is wrong
 )
 
@@ -19,11 +19,11 @@ type retest struct {
 
 // due returns how many requests make the largest batch if it is time to try it; 0 if
 // not.
-func (p *Policy) due(line batching.Line) int {
+func (p *Policy) retestItems(line batching.Line) int {
 	if p.ledger.batch < p.retest.next || !p.curve.known() || len(p.opt.Preferred) > 0 {
 		return 0
 	}
-	items, rows, _ := line.Fit(min(p.sizes.most, grow*p.curve.largest))
+	items, rows, _ := line.Fit(min(p.sizes.max, maxGrowth*p.curve.largest))
 	if p.curve.calibrated(rows) {
 		return 0
 	}
@@ -31,8 +31,8 @@ func (p *Policy) due(line batching.Line) int {
 }
 
 // began notes that a larger batch is being tried.
-func (r *retest) began(batch uint64) {
-	r.wait = max(retestFirst, min(2*r.wait, retestMost))
+func (r *retest) started(batch uint64) {
+	r.wait = max(retestFirst, min(2*r.wait, retestMax))
 	r.next = batch + r.wait
 }
 
