@@ -6,9 +6,10 @@ import (
 	"github.com/shoal-serving/shoal/internal/batching"
 )
 
-// holdForBurst waits for the next request if one is imminent, and as long as the
-// batch that it saves allows. Half of what is saved counts: the wait delays those
-// that are here for certain, and what it saves helps those that come later.
+// holdForBurst returns until when to wait for the next request if it is imminent; 0 if it
+// is not. The wait is limited by the batch that it saves, of which only half counts: the
+// wait certainly delays the requests that are held, while the saving helps requests that
+// may come later.
 func (p *Policy) holdForBurst(s *situation) batching.Time {
 	saved := p.saved(s.rows, p.rowsPerRequest())
 	if saved <= 0 || s.waited >= saved/2 || p.gaps.misses.tooMany() {
@@ -18,22 +19,22 @@ func (p *Policy) holdForBurst(s *situation) batching.Time {
 	return s.now + batching.Time(math.Ceil(wait))
 }
 
-// vain counts holds for a burst in which nobody came, since somebody last did. Gaps
-// are remembered for long, and those who made them may have left: without it a client
-// that stays behind would wait for them some hundred times.
+// missedHolds counts consecutive holds for a burst during which no request arrived. Gaps
+// are remembered for long, and the clients that caused them may have left: without this
+// count, a remaining client would wait for them some hundred times.
 type missedHolds struct {
 	count int
-	reach batching.Time // of the last such hold
+	reach batching.Time // duration of the last hold for a burst
 }
 
-// enoughVain holds in a row mean that there are no bursts any more. Where three of
-// four are in vain a third of all bursts are given up by mistake, until the next one
-// shows itself, and that is where holding hardly pays.
+// maxMissedHolds missed holds in a row mean that there are no bursts any more. If three
+// of four holds are missed, a third of all bursts are given up by mistake, until the next
+// burst arrives; at that rate holding hardly pays anyway.
 const maxMissedHolds = 4
 
 func (v *missedHolds) tooMany() bool { return v.count >= maxMissedHolds }
 
-// ended takes in a hold for a burst, in which somebody came or not.
+// holdEnded records a hold for a burst, and whether a request arrived during it.
 func (v *missedHolds) holdEnded(took batching.Time, came bool) {
 	v.count++
 	v.reach = took
@@ -42,8 +43,8 @@ func (v *missedHolds) holdEnded(took batching.Time, came bool) {
 	}
 }
 
-// arrived takes in a request that came so long after another one. If it would have
-// come within a hold, there are bursts.
+// arrived records the gap before a request. A gap that fits into a hold shows that there
+// are bursts.
 func (v *missedHolds) arrived(gap batching.Time) {
 	if gap <= v.reach {
 		v.count = 0

@@ -2,16 +2,16 @@ package automatic
 
 import "math"
 
-// cutGain is the part of what all at once costs that has to remain for a cut, where
-// single sizes are compared, and not the line.
+// maxCutCost is the share of the cost of one batch that a cut may cost at most, where
+// single sizes are compared instead of the line.
 const maxCutCost = 0.97
 
-// cutTo returns how many rows to run now if the others follow right after: fewer
-// than all, where several batches answer sooner on the whole than one. That is where
-// rows cost much, and where the curve has a step or a bend.
+// cutTo returns the number of rows to run now if the rest follows right after: fewer than
+// all if several smaller batches answer sooner on average. That is the case where rows
+// are expensive, and where the curve has a step or a bend.
 //
-// In batches of q rows, x rows are answered after (x/q+1)/2 batches on average, and
-// those behind them wait for all x/q.
+// In batches of q rows, x rows are answered after (x/q+1)/2 batches on average, and rows
+// that arrive later wait for all x/q.
 func (p *Policy) cutTo(s *situation) int {
 	x, all := float64(p.rows), float64(s.rows)
 	behind := p.busyPeriod.expectedAfter(x)
@@ -30,7 +30,7 @@ func (p *Policy) cutTo(s *situation) int {
 			try(rows)
 		}
 	} else if p.curve.perRow > 0 {
-		// Where the cost of a line is least.
+		// The minimum of the cost on a line.
 		if q := max(1, math.Ceil(math.Sqrt(p.curve.fixed/p.curve.perRow*(x+2*behind)))); q < all {
 			try(int(q))
 		}

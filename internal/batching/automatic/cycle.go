@@ -2,26 +2,26 @@ package automatic
 
 import "github.com/shoal-serving/shoal/internal/batching"
 
-// A cycle is how a closed loop is served best: batches of so many rows, on so many
-// instances at once. Everybody waits for somebody there, so the best throughput is
-// also the shortest latency.
+// A cycle is the best way to serve a closed loop: batches of a fixed number of rows on a
+// fixed number of instances. In a closed loop every client waits for an answer before it
+// sends its next request, so the best throughput also gives the lowest latency.
 type cycle struct {
-	clients  float64 // requests that are on their way at once, on average
-	rows     int     // of a batch; 0 if there is no cycle
+	clients  float64 // average number of concurrent requests
+	rows     int     // batch size; 0 if there is no cycle
 	parallel int
 }
 
 const (
-	minSwitchGain = 1.02 // times the throughput makes another cycle worth a change, or one more batch at once
-	minSplitGain  = 1.05 // times the throughput makes it worth to serve clients in more batches than can run at once
+	minSwitchGain = 1.02 // minimum factor in throughput to change the cycle, or to run one more batch under overload
+	minSplitGain  = 1.05 // minimum factor in throughput to split clients into more batches than run in parallel
 )
 
-// whole returns how many clients there are. A part of one would be waited for in
-// each round, and never come.
+// clientCount returns the number of clients, rounded: each round would wait in vain for a
+// fraction of a client.
 func (c *cycle) clientCount() int { return max(1, int(c.clients+0.5)) }
 
-// observe takes in how many requests are on their way, at the end of a batch:
-// waiting, running, or soon to come back.
+// updateCycle updates the estimate of concurrent requests at the end of a batch. It
+// counts requests that wait, run, or are expected to return soon.
 func (p *Policy) updateCycle(now batching.Time) {
 	var back awaited
 	p.returns.await(now, p.unit, &back)
@@ -40,18 +40,19 @@ func (p *Policy) updateCycle(now batching.Time) {
 	}
 }
 
-// plan chooses the cycle: all clients in one batch, or in as many as there are
-// places, or in more, so that some think while others are served.
+// planCycle chooses the cycle with the best throughput: all clients in one batch, in as
+// many batches as run in parallel, or in more, so that some clients think while others
+// are served.
 func (p *Policy) planCycle() {
 	all := p.cycle.clientCount()
 	bestRows, bestPlaces, best := 0, 0, 0.0
 	try := func(rows, places, parts int) {
 		if rows > p.curve.max() || rows > p.sizes.efficient+p.sizes.efficient/3 && rows != p.sizes.peak {
-			return // larger than brings anything
+			return // larger batches gain nothing
 		}
 		x := p.throughput(rows, places)
 		if rows > p.sizes.efficient {
-			x *= efficientShare // more rows than that have to bring something
+			x *= efficientShare // more rows must raise the throughput noticeably
 		}
 		if rows == p.cycle.rows && places == p.cycle.parallel {
 			x *= minSwitchGain
@@ -68,7 +69,7 @@ func (p *Policy) planCycle() {
 		for parts := places; parts <= 3*places+1; parts++ {
 			requests := (all + parts - 1) / parts
 			if requests*(parts-1) >= all && parts > 1 {
-				continue // fewer parts would do
+				continue // fewer parts hold all clients
 			}
 			try(p.rowsIn(requests), places, parts)
 		}
@@ -82,16 +83,16 @@ func (p *Policy) planCycle() {
 	}
 }
 
-// rowsOf returns how many rows so many requests have.
+// rowsIn returns the average number of rows of the given number of requests.
 func (p *Policy) rowsIn(requests int) int { return max(1, int(float64(requests)*p.rate.rows+0.5)) }
 
-// throughput returns rows per nanosecond, if batches have so many rows and so many
-// run at once.
+// throughput returns the rows per nanosecond of batches of the given size, of which
+// places run in parallel.
 func (p *Policy) throughput(rows, places int) float64 {
 	takes := p.contention.slowdown(places) * p.curve.smooth(rows)
 	size, all := float64(rows), float64(p.cycle.clientCount())*p.rate.rows
-	// Those that do not run are back already when a batch ends, or come back first;
-	// the rest of the next batch has to be waited for.
+	// The clients that are not running have returned by the time a batch ends, or return
+	// first; the batch has to wait for the rest.
 	missing := max(0, min(1, (size-(all-float64(places)*size))/size))
 	wait := 0.0
 	if missing > 0 {

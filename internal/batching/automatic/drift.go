@@ -2,39 +2,37 @@ package automatic
 
 import "math"
 
-// drift finds out when the model has become slower or faster than it was, by the
-// test of Page and Hinkley on the logarithm of measured over expected: what goes
-// beyond a tolerance is added up in both directions, and a sum that has grown too
-// large means that the speed is another one. One batch that is far off is not
-// enough for that. Where batches differ much, the sum has to grow larger: chance adds
-// up to a sum of s once in about exp(2·tolerance·s/noise) times that it begins.
+// drift detects when the model has become slower or faster, with the Page–Hinkley test on
+// the logarithm of measured over expected time: it sums what exceeds a tolerance in
+// either direction, and reports a change when a sum exceeds a limit. A single outlier is
+// not enough. The limit grows with the noise: by chance, a sum reaches s about once in
+// exp(2·tolerance·s/noise) attempts.
 type drift struct {
 	slower, faster cusum
-	noise          float64 // the mean square of the logarithm
-	n              float64 // batches that it is of; old ones count less
-	count          uint64  // times that it was found
-	factor         float64 // how many times longer batches took from then on
+	noise          float64 // mean square of the logarithm
+	n              float64 // batches behind noise, up to noiseWindow
+	count          uint64  // number of detected changes
+	factor         float64 // of the last change: how many times longer batches take since
 }
 
-// An excess is how far batches have been off in one direction, since they last
-// were not.
+// A cusum is the cumulative sum of deviations in one direction, since it was last zero.
 type cusum struct {
-	sum   float64 // the tolerance, summed up
-	total float64 // without the tolerance
+	sum   float64 // of what exceeds the tolerance
+	total float64 // of the deviations themselves
 	n     float64
 }
 
 const (
-	driftTolerance  = 0.10 // of the logarithm: a model may be off by so much for ever
-	minDriftSum     = 2.5  // of the sum: 5 batches at twice the time, 20 at a quarter more
-	maxLogRatio     = 1.0  // of the logarithm; what is further counts as that
-	minDriftBatches = 4    // batches that it takes at least
-	noiseWindow     = 64   // batches that tell the noise
-	driftConfidence = 8    // of the exponent: chance alone does it once in 3,000 times
+	driftTolerance  = 0.10 // of the logarithm; a deviation up to this is never reported
+	minDriftSum     = 2.5  // 5 batches at twice the time reach it, or 20 at 1.25 times
+	maxLogRatio     = 1.0  // limit of a single deviation
+	minDriftBatches = 4    // minimum number of batches in a sum
+	noiseWindow     = 64   // batches over which noise is averaged
+	driftConfidence = 8    // exponent of the limit: a false alarm once in about 3,000 attempts
 )
 
-// measured returns by which factor the model has changed its speed; 1 if it has
-// not.
+// record adds the ratio of measured to expected time. It returns the factor of a detected
+// change of speed, or 1.
 func (d *drift) record(ratio float64) float64 {
 	x := max(-maxLogRatio, min(maxLogRatio, math.Log(ratio)))
 	d.slower.add(x)

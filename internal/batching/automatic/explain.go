@@ -8,7 +8,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/explain"
 )
 
-// Explain returns what the policy knows now.
+// Explain describes the state of the policy. It allocates.
 func (p *Policy) Explain() explain.Policy {
 	n := min(p.opt.Instances, maxParallel)
 	e := explain.Policy{
@@ -51,8 +51,8 @@ func (p *Policy) Explain() explain.Policy {
 	return e
 }
 
-// explainCurve returns the sizes that were measured, and between them powers of two
-// and those that matter.
+// explainCurve returns the measured sizes, and between them the powers of two and the
+// sizes in use.
 func (p *Policy) explainCurve() (all []explain.Size) {
 	if !p.curve.known() {
 		return nil

@@ -6,13 +6,14 @@ import (
 	"github.com/shoal-serving/shoal/internal/batching"
 )
 
-// holdForReturns waits for the clients that were just answered: all of them, or as
-// many as fill the batch. Without those that are missing, the batch that they need
-// is not saved, so it goes by the chance that all are back. It returns until when, and
-// how many requests end the wait sooner.
+// holdForReturns decides how long to wait for the clients that were just answered: all of
+// them, or as many as fill the batch. If one of them is missing, it needs a batch of its
+// own and the wait saved nothing, so the decision uses the probability that all have
+// returned. It returns the end of the wait, and the number of waiting requests that ends
+// it early.
 func (p *Policy) holdForReturns(s *situation) (until batching.Time, full int) {
 	if p.hold.rule == gather && p.waiting < p.hold.full && s.now < p.hold.until {
-		return p.hold.until, p.hold.full // nothing has changed but that some are back
+		return p.hold.until, p.hold.full // only some clients have returned; the decision stands
 	}
 	var back awaited
 	p.returns.await(s.now, p.unit, &back)

@@ -1,60 +1,59 @@
 package automatic
 
-// A rule is a reason to do otherwise than greedy.
+// A rule is a reason to deviate from greedy.
 type rule = uint8
 
 const (
 	none      rule = iota
-	gather         // hold for clients that were just answered
-	burst          // hold for requests that come close together
-	pace           // hold so that several instances do not start all at once
-	share          // hold since the device is shared with a batch that ends soon
-	cut            // run less than all
-	ruleCount      // how many there are
+	gather         // hold for clients that were just answered and will return
+	burst          // hold for further requests of a burst
+	pace           // hold so that instances do not start at the same time
+	share          // hold because a batch on the same device ends soon
+	cut            // run fewer requests than possible
+	ruleCount      // number of rules
 )
 
 var ruleNames = [ruleCount]string{"none", "gather", "burst", "pace", "share", "cut"}
 
 const (
-	blockBatches    = 32 // batches that are summed up together
-	blockCount      = 8  // sums that are kept: 256 batches
-	minBlocks       = 4  // sums that it takes to judge a rule
-	maxLoss         = 0.01
-	firstOffBatches = 256 // batches for which a rule is switched off the first time; each time after that twice as many
-	maxDoublings    = 10  // times that it doubles
-	replayBatches   = 3   // batches that are still replayed after the one that was held
+	blockBatches    = 32   // batches per block
+	blockCount      = 8    // blocks that are kept: 256 batches
+	minBlocks       = 4    // blocks before a rule is judged
+	maxLoss         = 0.01 // share of all latency that a rule may cost before it is disabled
+	firstOffBatches = 256  // batches for which a rule is disabled the first time; doubles each time
+	maxDoublings    = 10   // limit of the doubling
+	replayBatches   = 3    // batches that are replayed after the one that was held
 )
 
-// A ledger says what each rule has cost against greedy. When a rule does otherwise,
-// a replay begins: the same requests are given to a greedy server that exists only
-// here, and when both are done, or some batches later, it says who would have been
-// answered sooner. Both sides take as long as the curve says, so that noise is on
-// neither.
+// A ledger records what each rule has cost compared with greedy. When a rule deviates
+// from greedy, a replay begins: a simulated greedy server gets the same requests, and
+// when both are done, or some batches later, the completion times are compared. Both
+// sides use the times of the curve, so noise favors neither.
 type ledger struct {
-	total    [blockCount]float64 // time that requests took, in all
+	total    [blockCount]float64 // sum of the latencies of all requests, by block
 	accounts [ruleCount]account
-	current  int // the block that is written to
-	inBlock  int // batches in it
-	full     int // blocks that were written
+	current  int // block that is written to
+	inBlock  int // batches in the current block
+	full     int // blocks written, up to blockCount
 	batch    uint64
 
 	replay replay
 }
 
-// An account is what one rule has cost and brought.
+// An account is what one rule has cost and gained.
 type account struct {
 	cost, gain [blockCount]float64
-	lifetime   [2]float64 // cost and gain from the start, for those who watch
-	offUntil   uint64     // the batch from which on it is tried again
+	lifetime   [2]float64 // cost and gain since the start, for Explain
+	offUntil   uint64     // the rule is disabled until this batch
 	stops      uint64
 	doublings  int
 	uses       uint64
 }
 
-// on reports whether a rule may be used.
+// enabled reports whether a rule may be used.
 func (l *ledger) enabled(r rule) bool { return l.accounts[r].offUntil <= l.batch }
 
-// took takes in a batch that ran, and for how long its requests were there.
+// batchEnded records a batch, and the sum of the latencies of its requests.
 func (l *ledger) batchEnded(all float64) {
 	l.batch++
 	l.total[l.current] += all
@@ -71,7 +70,7 @@ func (l *ledger) batchEnded(all float64) {
 	}
 }
 
-// judge switches off what has cost more than it may.
+// judge disables rules that have cost more than maxLoss.
 func (l *ledger) judge() {
 	if l.full+1 < minBlocks {
 		return
@@ -90,13 +89,13 @@ func (l *ledger) judge() {
 			a.stops++
 			a.cost, a.gain = [blockCount]float64{}, [blockCount]float64{}
 		case gain > cost && a.doublings > 0 && l.current == 0:
-			a.doublings-- // it has paid for a while
+			a.doublings-- // it has paid off for a while
 		}
 	}
 }
 
-// restart strikes out what rules seem to have cost while the model had another speed
-// than was known: greedy had the old one.
+// restart discards recent costs and enables all rules after a change of speed: replays
+// used the old speed.
 func (l *ledger) restart() {
 	l.replay.rule = none
 	for r := range l.accounts {
@@ -105,7 +104,8 @@ func (l *ledger) restart() {
 	}
 }
 
-// enter takes in by how much requests were answered later than greedy's, or sooner.
+// add records by how much later than with greedy requests were answered; negative if
+// sooner.
 func (a *account) add(later float64, block int) {
 	if later > 0 {
 		a.cost[block] += later

@@ -6,35 +6,34 @@ import (
 	"github.com/shoal-serving/shoal/internal/batching"
 )
 
-// A replay compares what happens with what greedy would have done, from the moment
-// on at which they part. Times are nanoseconds since then.
+// A replay compares what happens with what greedy would have done, starting at the moment
+// at which they differ. Times are nanoseconds since then.
 type replay struct {
-	rule       rule // none if there is no replay
+	rule       rule // none if no replay is in progress
 	from       batching.Time
-	remaining  int // batches that are still taken in
-	greedyRows int // rows that greedy fills a batch up to
+	remaining  int // batches until the replay ends
+	greedyRows int // maximum batch size of greedy, in rows
 
-	lastRows int     // rows of the last batch that began
-	begun    int     // requests that have begun
-	actual   float64 // when the requests are answered that have begun, summed up
-	done     float64 // when the last of them is
+	lastRows int     // rows of the last actual batch
+	begun    int     // requests of the actual batches
+	actual   float64 // sum of the completion times of these requests
+	done     float64 // completion time of the last of them
 
-	greedy   float64                   // when the requests are answered that greedy has begun, summed up
-	running  [maxParallel]virtualBatch // the batches that greedy runs
-	requests int                       // that wait for greedy
-	rows     int                       // that they have
-	ready    float64                   // when the first of them came
+	greedy   float64                   // sum of the completion times of the requests that greedy has begun
+	running  [maxParallel]virtualBatch // current batches of greedy
+	requests int                       // requests that wait with greedy
+	rows     int                       // rows of these requests
+	ready    float64                   // when the first of these requests arrived
 }
 
-// A virtual batch is one that greedy would run. Its instance is free when it is
-// over.
+// A virtualBatch is a batch of greedy. Its instance is free after until.
 type virtualBatch struct {
 	until    float64
 	requests int
 }
 
-// start begins a replay, if none is under way. Greedy would now run up to size
-// rows of what waits.
+// startReplay begins a replay unless one is in progress. Greedy would now run up to size
+// rows of the waiting requests.
 func (p *Policy) startReplay(r rule, now batching.Time, size int) {
 	p.ledger.accounts[r].uses++
 	rp := &p.ledger.replay
@@ -55,8 +54,7 @@ func (p *Policy) startReplay(r rule, now batching.Time, size int) {
 	p.advanceReplay(now)
 }
 
-// replayTo lets greedy run what it would have run by now, and says who was better
-// when it is time.
+// advanceReplay runs greedy up to now, and settles the replay when it is complete.
 func (p *Policy) advanceReplay(now batching.Time) {
 	rp := &p.ledger.replay
 	if rp.rule == none {
@@ -94,7 +92,7 @@ func (rp *replay) idle(at float64) bool {
 	return true
 }
 
-// greedyRuns begins a batch of greedy's.
+// runGreedy begins a batch of greedy.
 func (p *Policy) runGreedy(places []virtualBatch, place int, begin float64) {
 	rp := &p.ledger.replay
 	requests, rows := rp.requests, rp.rows
@@ -123,7 +121,7 @@ func (p *Policy) runGreedy(places []virtualBatch, place int, begin float64) {
 	rp.greedy += (begin + takes) * float64(requests)
 }
 
-// replayArrived gives a request to greedy as well.
+// replayArrived adds an arriving request to greedy's queue.
 func (p *Policy) replayArrived(now batching.Time, rows int) {
 	rp := &p.ledger.replay
 	if rp.rule == none {
@@ -138,8 +136,9 @@ func (p *Policy) replayArrived(now batching.Time, rows int) {
 	p.advanceReplay(now)
 }
 
-// replayLeft takes one from greedy that did not wait to be run. If greedy has run
-// it already, the comparison is off by one, and is dropped.
+// replayRemoved removes a request from greedy's queue that left the queue without
+// running. If greedy has run it already, the two sides are not comparable any more, and
+// the replay is dropped.
 func (p *Policy) replayRemoved(rows int) {
 	rp := &p.ledger.replay
 	if rp.requests > 0 {
@@ -150,8 +149,7 @@ func (p *Policy) replayRemoved(rows int) {
 	rp.rule = none
 }
 
-// replayBegan takes in a batch that really began, and which is not counted as
-// running yet.
+// replayBegan records an actual batch that begins, before it is counted as running.
 func (p *Policy) replayBegan(now batching.Time, requests, rows int) {
 	rp := &p.ledger.replay
 	if rp.rule == none {
@@ -177,15 +175,15 @@ func (p *Policy) replayBegan(now batching.Time, requests, rows int) {
 	rp.remaining--
 }
 
-// answered returns how long it takes on average until rows are answered, in batches
-// of one size, from when the first instance is free.
+// meanCompletion returns the mean time until the given rows are answered in batches of
+// one size, counted from when the first instance is free.
 func (p *Policy) meanCompletion(rows, size int) float64 {
 	size = max(1, min(size, rows))
 	k := p.parallel(rows)
 	return (max(1, float64(rows)/float64(size*k)) + 1) / 2 * p.contention.slowdown(k) * p.curve.expected(size)
 }
 
-// free returns when the first instance is, in the replay's time.
+// firstFree returns when the first instance is free, in the replay's time.
 func (p *Policy) firstFree(at float64) float64 {
 	if p.running < p.parallel(p.rows) {
 		return at
@@ -199,11 +197,11 @@ func (p *Policy) firstFree(at float64) float64 {
 	return max(at, first)
 }
 
-// settle enters the difference. What still waits on either side is taken to run
-// next.
+// settleReplay adds the difference to the rule's account. It assumes that requests that
+// still wait on either side run next.
 //
-// In a closed loop whoever is answered sooner comes back sooner and waits for the
-// others: what counts is when the round is over.
+// In a closed loop, a client that is answered sooner returns sooner and then waits for
+// the others, so only the end of the round counts.
 func (p *Policy) settleReplay(at float64) {
 	rp := &p.ledger.replay
 	if p.waiting > 0 {

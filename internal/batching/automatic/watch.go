@@ -3,20 +3,20 @@ package automatic
 import "github.com/shoal-serving/shoal/internal/batching"
 
 const (
-	settleBatches  = 16   // batches for which rules rest when the model's speed has changed
-	probeBatches   = 64   // batches for which it is tried how many at once are worth it
-	retryEvery     = 2048 // batches after which it is tried again whether one more at once is worth it, and then after twice as many each time
-	maxRetryFactor = 32   // times as many are the most
+	settleBatches  = 16   // batches for which rules are paused after a change of speed
+	probeBatches   = 64   // batches of one round of probing for more parallel batches
+	retryEvery     = 2048 // batches until the next round of probing; doubles with each round
+	maxRetryFactor = 32   // limit of the doubling, as a multiple of retryEvery
 )
 
-// A run is the batch that an instance runs.
+// A run is the current batch of an instance.
 type run struct {
 	busy           bool
 	began          batching.Time
 	rows, requests int
 	retest         bool
-	shared         bool                     // it has fewer threads than an exclusive batch, and counts as one of two at least
-	timeBeside     [maxParallel + 1]float64 // nanoseconds that it ran while n did, from 1
+	shared         bool                     // it has fewer threads than an exclusive batch, and counts as at least one of two
+	timeBeside     [maxParallel + 1]float64 // nanoseconds for which it ran while n batches ran
 }
 
 // Arrived implements [batching.Watcher].
@@ -44,7 +44,7 @@ func (p *Policy) Left(_ batching.Time, it *batching.Item) {
 // Held implements [batching.Watcher].
 func (p *Policy) Held(now batching.Time, d batching.Decision) {
 	if d.Rule == none {
-		return // as many batches run as are worth it
+		return // the limit of parallel batches is reached
 	}
 	if p.hold.rule == none {
 		p.startReplay(d.Rule, now, p.sizes.efficient)
@@ -116,14 +116,14 @@ func (p *Policy) Ended(now batching.Time, instance int, items []*batching.Item, 
 	p.advanceReplay(now)
 }
 
-// learn takes in how long a batch took.
+// learn records the duration of a batch, in nanoseconds.
 func (p *Policy) learn(r *run, took float64) {
 	expected := p.curve.expected(r.rows)
 	if r.timeBeside[1] < 0.95*took {
 		if expected > 0 {
 			p.contention.record(expected, &r.timeBeside, p.opt.Instances)
 		}
-		// A size that never runs alone is known by what it would have taken.
+		// A size that never runs alone is estimated from the slowdown.
 		if alone := p.contention.soloTime(&r.timeBeside); alone > 0 && p.curve.needsSamples(r.rows) {
 			p.curve.record(r.rows, alone)
 			p.resize()
@@ -132,13 +132,13 @@ func (p *Policy) learn(r *run, took float64) {
 	}
 	if p.opt.Exclusive && took < expected {
 		p.contention.recordExclusive(took/expected, p.opt.Instances)
-		return // of others it says nothing
+		return // it says nothing about other batches
 	}
 	if expected > 0 && took > 0 && p.curve.solo > 2*minSamples && !p.curve.needsSamples(r.rows) {
 		if by := p.drift.record(took / expected); by != 1 {
 			p.curve.rescale(by)
 			p.ledger.restart()
-			p.busyPeriod = busyPeriod{} // queues were others
+			p.busyPeriod = busyPeriod{} // queues were different at the old speed
 			p.contention.restart(p.opt.Instances)
 			p.frozenUntil = p.ledger.batch + settleBatches
 			p.retest.drifted(p.ledger.batch)
@@ -156,7 +156,8 @@ func (p *Policy) learn(r *run, took float64) {
 	}
 }
 
-// pass notes how long how many batches have run.
+// addRunTime adds the time since the last change to all running batches, by the number of
+// batches that ran.
 func (p *Policy) addRunTime(now batching.Time) {
 	ran, n := float64(now-p.lastChange), min(p.running, maxParallel)
 	p.lastChange = now
@@ -170,7 +171,8 @@ func (p *Policy) addRunTime(now batching.Time) {
 	}
 }
 
-// runOf returns the batch of an instance, which may have come after the start.
+// runOn returns the run of an instance. It grows runs for instances that were added
+// later.
 func (p *Policy) runOn(instance int) *run {
 	for len(p.runs) < instance {
 		p.runs = append(p.runs, run{})
