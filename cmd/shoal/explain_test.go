@@ -29,7 +29,7 @@ func TestExplainPrintsWhatTheServerKnows(t *testing.T) {
 	server := httptest.NewServer(kservehttp.New(backend, backend, backend, kservehttp.Options{}))
 	defer server.Close()
 	text, err := explains(t, server.URL, "identity")
-	if err != nil || !strings.HasPrefix(text, "identity, version 1, run by python\n\nBatching\n") || !strings.Contains(text, "A batch has 64 rows at most") {
+	if err != nil || !strings.HasPrefix(text, "identity, version 1, run by python\n\nBatching\n") || !strings.Contains(text, "The maximum batch size is 64 rows") {
 		t.Errorf("%v\n%s", err, text)
 	}
 	text, err = explains(t, strings.TrimPrefix(server.URL, "http://"), "identity", "-x", "1", "--json")

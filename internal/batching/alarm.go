@@ -1,10 +1,10 @@
 package batching
 
-// alarms is a heap of the items that Step must look at when a time comes, the
-// next one first. Each item knows its place, so that it can leave early.
+// alarms is a min-heap of items by the time at which Step must handle them. Each item
+// knows its position, so that it can be removed early.
 type alarms []*Item
 
-// set puts it at the given time, or takes it out if that is Never.
+// set sets the alarm of it, or removes it if at is Never.
 func (h *alarms) set(it *Item, at Time) {
 	it.alarm = at
 	switch {
@@ -39,13 +39,12 @@ func (h *alarms) remove(it *Item) {
 	}
 }
 
-// sooner orders items by their alarms, and those of one instant by their
-// arrival.
-func sooner(a, b *Item) bool {
+// alarmBefore orders items by alarm, and by arrival if alarms are equal.
+func alarmBefore(a, b *Item) bool {
 	if a.alarm != b.alarm {
 		return a.alarm < b.alarm
 	}
-	return a.number < b.number
+	return a.sequence < b.sequence
 }
 
 func (h *alarms) put(i int, it *Item) {
@@ -57,7 +56,7 @@ func (h *alarms) up(i int) int {
 	it := (*h)[i]
 	for i > 0 {
 		parent := (i - 1) / 2
-		if !sooner(it, (*h)[parent]) {
+		if !alarmBefore(it, (*h)[parent]) {
 			break
 		}
 		h.put(i, (*h)[parent])
@@ -74,10 +73,10 @@ func (h *alarms) down(i int) {
 		if child >= len(*h) {
 			break
 		}
-		if child+1 < len(*h) && sooner((*h)[child+1], (*h)[child]) {
+		if child+1 < len(*h) && alarmBefore((*h)[child+1], (*h)[child]) {
 			child++
 		}
-		if !sooner((*h)[child], it) {
+		if !alarmBefore((*h)[child], it) {
 			break
 		}
 		h.put(i, (*h)[child])

@@ -14,7 +14,7 @@ func TestAlarmsAreAsInASortedList(t *testing.T) {
 		r := rand.New(rand.NewPCG(2, seed))
 		items := make([]*Item, 1+r.IntN(40))
 		for i := range items {
-			items[i] = &Item{number: uint64(i)}
+			items[i] = &Item{sequence: uint64(i)}
 		}
 		var heap alarms
 		var list []*Item
@@ -29,7 +29,7 @@ func TestAlarmsAreAsInASortedList(t *testing.T) {
 				list = append(list, it)
 			}
 			slices.SortFunc(list, func(a, b *Item) int {
-				return cmp.Or(cmp.Compare(a.alarm, b.alarm), cmp.Compare(a.number, b.number))
+				return cmp.Or(cmp.Compare(a.alarm, b.alarm), cmp.Compare(a.sequence, b.sequence))
 			})
 			compareAlarms(t, heap, list)
 		}
@@ -38,7 +38,7 @@ func TestAlarmsAreAsInASortedList(t *testing.T) {
 			got := heap[0]
 			heap.set(got, Never)
 			if got != want {
-				t.Fatalf("seed %d: got item %d at %v, want %d at %v", seed, got.number, got.alarm, want.number, want.alarm)
+				t.Fatalf("seed %d: got item %d at %v, want %d at %v", seed, got.sequence, got.alarm, want.sequence, want.alarm)
 			}
 		}
 	}
@@ -55,7 +55,7 @@ func compareAlarms(t *testing.T, heap alarms, list []*Item) {
 	}
 	for i, it := range heap {
 		if it.alarmSlot != i+1 {
-			t.Fatalf("item %d is in slot %d, but has %d", it.number, i+1, it.alarmSlot)
+			t.Fatalf("item %d is in slot %d, but has %d", it.sequence, i+1, it.alarmSlot)
 		}
 	}
 }

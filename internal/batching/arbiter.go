@@ -5,56 +5,54 @@ import (
 	"time"
 )
 
-// An Arbiter shares one device among models: no more batches of those that take
-// turns run at once than the device has slots. A turn goes to the model that has
-// used the device for the shortest time, and what the turn really took is charged
-// when it ends, since nobody knows it before. So models share the device's time
-// evenly, and not its turns. This is start-time fair queueing, with as many in
-// service as there are slots.
+// An Arbiter shares one device among models: it limits the number of running batches of
+// those that take turns to the slots of the device. A turn goes to the model that has
+// used the device for the shortest time. The duration of a turn is charged when it ends,
+// because it is not known before. So models share the device's time evenly, and not its
+// turns. This is start-time fair queueing with as many servers as slots.
 //
-// A model that did not ask for a while does not make up for it: when it asks
-// again, it counts as having used as much as the one whose turn it was last.
+// A model that was idle for a while gets no credit for it: when it asks again, it counts
+// as having used as much as the model that was served last.
 //
-// Models whose instances were set by hand do not ask. They always run, and the
-// slots they use are counted against the others.
+// Models with an explicitly configured number of instances do not ask. They always run,
+// and their slots count against the others.
 //
-// Like a [Core], an Arbiter is a pure state machine and not safe for concurrent
-// use.
+// Like a [Core], an Arbiter is a pure state machine and not safe for concurrent use.
 type Arbiter struct {
-	// Slots is how many batches may run at once. Zero means 1.
+	// Slots is the number of batches that may run in parallel. Zero means 1.
 	Slots int
 
-	busy  int           // slots of batches that run, and of turns that were granted and not yielded
-	asks  []*Share      // those that ask, in the order in which they did
-	clock time.Duration // what the share had used whose turn it was last
+	busy     int           // slots of running batches, and of turns that were granted and not yielded
+	requests []*Share      // pending requests, in order
+	clock    time.Duration // time used by the share that was served last
 }
 
-// A Share is one model's part in a device. The zero Share is ready for use. Its
-// fields belong to the arbiter.
+// A Share is one model's share of a device. The zero Share is ready for use. Its
+// unexported fields belong to the arbiter.
 type Share struct {
-	// Owner is the caller's own; the arbiter never looks at it.
+	// Owner is for the caller; the arbiter does not use it.
 	Owner any
 
-	// Width is how many slots a batch takes, such as the threads that compute it. Zero
-	// means 1. One that takes more than there are runs when nothing else does.
+	// Width is the number of slots that a batch uses, such as its threads. Zero means 1. A
+	// batch wider than Slots runs when no other batch does.
 	Width int
 
-	turns int           // that it holds
-	used  time.Duration // for how long it has used slots of the device, as far as that still counts
+	turns int           // turns that it holds
+	used  time.Duration // slot time that counts against it
 }
 
-// Ask asks for one turn of s, and returns the shares that are granted one now,
-// appended to granted.
+// Ask requests one turn for s, and appends the shares that are granted a turn now to
+// granted.
 func (a *Arbiter) Ask(s *Share, granted []*Share) []*Share {
 	if s.turns == 0 {
 		s.used = max(s.used, a.clock)
 	}
-	a.asks = append(a.asks, s)
+	a.requests = append(a.requests, s)
 	return a.grant(granted)
 }
 
-// Yield takes back a turn of s that ran for so long, and returns the shares that
-// are granted one now, appended to granted.
+// Yield returns a turn of s that ran for the given time, and appends the shares that are
+// granted a turn now to granted.
 func (a *Arbiter) Yield(s *Share, ran time.Duration, granted []*Share) []*Share {
 	a.busy -= s.width()
 	s.turns--
@@ -62,35 +60,34 @@ func (a *Arbiter) Yield(s *Share, ran time.Duration, granted []*Share) []*Share 
 	return a.grant(granted)
 }
 
-// Began counts a batch of s that runs without having asked.
+// Began records the start of a batch of s that runs without a turn.
 func (a *Arbiter) Began(s *Share) { a.busy += s.width() }
 
-// Ended counts the end of a batch of s that had not asked, and returns the shares
-// that are granted a turn now, appended to granted.
+// Ended records the end of a batch of s that ran without a turn, and appends the shares
+// that are granted a turn now to granted.
 func (a *Arbiter) Ended(s *Share, granted []*Share) []*Share {
 	a.busy -= s.width()
 	return a.grant(granted)
 }
 
-// Forget drops whatever s asked for. Turns that it holds are still to be
-// yielded.
+// Forget drops the pending requests of s. Turns that it holds must still be yielded.
 func (a *Arbiter) Forget(s *Share) {
-	a.asks = slices.DeleteFunc(a.asks, func(other *Share) bool { return other == s })
+	a.requests = slices.DeleteFunc(a.requests, func(other *Share) bool { return other == s })
 }
 
 func (a *Arbiter) grant(granted []*Share) []*Share {
-	for len(a.asks) > 0 {
+	for len(a.requests) > 0 {
 		next := 0
-		for i, s := range a.asks {
-			if s.used < a.asks[next].used {
+		for i, s := range a.requests {
+			if s.used < a.requests[next].used {
 				next = i
 			}
 		}
-		s := a.asks[next]
+		s := a.requests[next]
 		if a.busy > 0 && a.busy+s.width() > max(a.Slots, 1) {
-			break // nobody narrower goes first, or it might never be its turn
+			break // a narrower share does not go first, or this one could starve
 		}
-		a.asks = slices.Delete(a.asks, next, next+1)
+		a.requests = slices.Delete(a.requests, next, next+1)
 		a.clock = max(a.clock, s.used)
 		a.busy += s.width()
 		s.turns++

@@ -6,7 +6,7 @@ func (c *Core) arrive(it *Item) {
 	it.arrived = c.now
 	it.level = c.levelOf(it)
 	level := &c.cfg.Levels[it.level]
-	it.ends = level.ends(it, c.now)
+	it.endsAt = level.ends(it, c.now)
 	switch {
 	case c.closing:
 		c.refuse(it, Refused)
@@ -14,32 +14,32 @@ func (c *Core) arrive(it *Item) {
 	case it.Rows < 1, c.cfg.MaxRows > 0 && it.Rows > c.cfg.MaxRows:
 		c.refuse(it, TooLarge)
 		return
-	case it.ends <= c.now:
+	case it.endsAt <= c.now:
 		c.refuse(it, Expired)
 		return
 	case it.Instance != 0 && !c.serves(it.Instance):
 		c.refuse(it, Unbound)
 		return
-	case c.abandoned():
+	case c.unservable():
 		c.refuse(it, NoInstance)
 		return
 	case c.full(level, it):
-		c.refuseFor(it, QueueFull, c.untilRoom(it))
+		c.refuseWithRetry(it, QueueFull, c.queueTime(it))
 		return
 	}
-	c.recently.note(c.now, it.Rows)
+	c.arrivalRate.note(c.now, it.Rows)
 	it.due = c.dueAt(it)
 	if by, late := c.tooLate(it); late {
-		c.refuseFor(it, Late, by)
+		c.refuseWithRetry(it, Late, by)
 		return
 	}
-	it.late, it.expires = false, Never
+	it.late, it.expiresAt = false, Never
 	if timeout := level.timeout(it); timeout > 0 {
-		it.expires = c.now + timeout
+		it.expiresAt = c.now + timeout
 	}
 	it.state = waiting
 	c.enqueue(it)
-	c.alarms.set(it, min(it.expires, it.ends))
+	c.alarms.set(it, min(it.expiresAt, it.endsAt))
 	if c.watcher != nil {
 		c.watcher.Arrived(c.now, it)
 	}
@@ -55,17 +55,17 @@ func (c *Core) full(level *Level, it *Item) bool {
 	if !level.Shares {
 		return level.MaxQueue > 0 && c.perLevel[it.level] >= level.MaxQueue
 	}
-	most, now := c.cfg.Shared, c.sharing
+	most, now := c.cfg.Shared, c.shared
 	return most.Requests > 0 && now.Requests >= most.Requests ||
 		most.Bytes > 0 && now.Requests > 0 && now.Bytes+it.Bytes > most.Bytes
 }
 
-func (c *Core) refuse(it *Item, v Verdict) { c.refuseFor(it, v, 0) }
+func (c *Core) refuse(it *Item, v Verdict) { c.refuseWithRetry(it, v, 0) }
 
-// refuseFor refuses it, with the advice to come back after so long.
-func (c *Core) refuseFor(it *Item, v Verdict, retry time.Duration) {
+// refuseWithRetry refuses it, and advises the client to retry after the given time.
+func (c *Core) refuseWithRetry(it *Item, v Verdict, retry time.Duration) {
 	it.state = answered
-	c.do(Action{Do: Answer, Item: it, Verdict: v, RetryAfter: retry})
+	c.emit(Action{Do: Answer, Item: it, Verdict: v, RetryAfter: retry})
 }
 
 func (c *Core) levelOf(it *Item) int {
@@ -76,21 +76,21 @@ func (c *Core) levelOf(it *Item) int {
 }
 
 func (c *Core) enqueue(it *Item) {
-	c.arrivals++
-	it.number = c.arrivals
+	c.sequence++
+	it.sequence = c.sequence
 	c.laneOf(it).push(it)
 	c.waiting++
 	c.perLevel[it.level]++
 	c.rowsPerLevel[it.level] += it.Rows
 	if it.due != Never {
-		c.dated++
+		c.withDeadline++
 	}
 	if c.cfg.Levels[it.level].Shares {
-		c.sharing.Requests++
-		c.sharing.Bytes += it.Bytes
+		c.shared.Requests++
+		c.shared.Bytes += it.Bytes
 	}
 	if it.Instance != 0 {
-		c.bound++
+		c.boundItems++
 	}
 }
 
@@ -100,25 +100,25 @@ func (c *Core) dequeue(it *Item) {
 	c.perLevel[it.level]--
 	c.rowsPerLevel[it.level] -= it.Rows
 	if it.due != Never {
-		c.dated--
+		c.withDeadline--
 	}
 	if c.cfg.Levels[it.level].Shares {
-		c.sharing.Requests--
-		c.sharing.Bytes -= it.Bytes
+		c.shared.Requests--
+		c.shared.Bytes -= it.Bytes
 	}
 	if it.Instance != 0 {
-		c.bound--
+		c.boundItems--
 	}
 }
 
-// Lanes that are empty are kept for the next request of their shape, until there
-// are so many that looking through them would cost.
+// maxLanes is the number of lanes at which empty ones are dropped. Up to that they are
+// kept for the next request of their shape; more would be slow to search.
 const maxLanes = 32
 
 func (c *Core) laneOf(it *Item) *lane {
 	key := laneKey{it.Shape, it.Instance}
-	if c.recent != nil && c.recent.key == key {
-		return c.recent
+	if c.lastLane != nil && c.lastLane.key == key {
+		return c.lastLane
 	}
 	l := c.byKey[key]
 	if l == nil {
@@ -129,7 +129,7 @@ func (c *Core) laneOf(it *Item) *lane {
 		c.byKey[key] = l
 		c.lanes = append(c.lanes, l)
 	}
-	c.recent = l
+	c.lastLane = l
 	return l
 }
 
@@ -146,39 +146,39 @@ func (c *Core) dropEmptyLanes() {
 	c.lanes = kept
 }
 
-// expire deals with the items whose timeouts and deadlines have come.
+// expire handles the items whose timeout or deadline has passed.
 func (c *Core) expire() {
 	for c.alarms.next() <= c.now {
 		it := c.alarms[0]
 		switch {
-		case it.ends <= c.now:
-			c.leave(it, Expired, 0)
+		case it.endsAt <= c.now:
+			c.answer(it, Expired, 0)
 		case c.cfg.Levels[it.level].DelayLate:
 			c.dequeue(it)
-			it.late, it.expires = true, Never
+			it.late, it.expiresAt = true, Never
 			c.enqueue(it)
-			c.alarms.set(it, it.ends)
+			c.alarms.set(it, it.endsAt)
 		default:
-			c.leave(it, TimedOut, 0)
+			c.answer(it, TimedOut, 0)
 		}
 	}
 }
 
-// leave answers it without an outcome, wherever it is, with the advice to come back
-// after retry, if that is known. An item that has its answer already is left alone:
-// its client was slower than the answer.
-func (c *Core) leave(it *Item, v Verdict, retry time.Duration) {
+// answer answers it without a result in any state, with a time to retry if that is known.
+// It does nothing if the item was answered already: a cancellation may come after the
+// answer.
+func (c *Core) answer(it *Item, v Verdict, retry time.Duration) {
 	switch it.state {
 	case waiting:
 		c.dequeue(it)
 		if c.watcher != nil {
 			c.watcher.Left(c.now, it)
 		}
-	case taken:
+	case inBatch:
 		in := it.running
-		in.members--
-		if in.members == 0 {
-			c.do(Action{Do: Stop, Instance: in.number, Batch: in.batchNumber})
+		in.waitingClients--
+		if in.waitingClients == 0 {
+			c.emit(Action{Do: Stop, Instance: in.number, Batch: in.batchNumber})
 		}
 	case finished:
 	default:
@@ -186,7 +186,7 @@ func (c *Core) leave(it *Item, v Verdict, retry time.Duration) {
 	}
 	c.alarms.set(it, Never)
 	it.state = answered
-	c.do(Action{Do: Answer, Item: it, Verdict: v, RetryAfter: retry})
+	c.emit(Action{Do: Answer, Item: it, Verdict: v, RetryAfter: retry})
 	if c.cfg.KeepOrder {
 		unlinkOrder(it)
 		c.deliverInOrder()

@@ -2,15 +2,15 @@ package batching
 
 import "time"
 
-// Collect is the rule of MMS and TorchServe: a free worker takes the first request,
-// and then waits for company, up to MaxDelay from that moment. A request that had to
-// wait for a worker is held once more, where Triton's rule counts from its arrival.
-// One worker collects at a time, and the next begins when that one has left.
+// Collect is the batching rule of MMS and TorchServe: a free worker takes the first
+// request, and then waits up to MaxDelay for more. A request that had to wait for a
+// worker is thus held once more, while Triton's delay starts at its arrival. Only one
+// worker collects at a time.
 //
-// It is one model's own: it remembers when the collection began.
+// A Collect keeps the state of one model and must not be shared.
 type Collect struct {
-	Size     int           // requests of the largest batch, at least 1
-	MaxDelay time.Duration // how long a batch is collected; 0 takes what is there
+	Size     int           // maximum batch size in requests, at least 1
+	MaxDelay time.Duration // how long a batch is collected; 0 takes the requests that wait
 
 	waiting    int
 	collecting bool
@@ -45,16 +45,17 @@ func (p *Collect) Decide(now Time, line Line) Decision {
 	return Decision{Until: leave}
 }
 
-// Backlog says what it makes of a long queue.
+// Backlog returns the batch size that works off a long queue, and 0 for any number of
+// parallel batches.
 func (p *Collect) Backlog() (rows, running int) { return p.Size, 0 }
 
 // Arrived implements [Watcher].
 func (p *Collect) Arrived(Time, *Item) { p.waiting++ }
 
 // Left implements [Watcher].
-func (p *Collect) Left(Time, *Item) { p.gone(1) }
+func (p *Collect) Left(Time, *Item) { p.removed(1) }
 
-// Held implements [Watcher]. The collection begins when a free instance first waits.
+// Held implements [Watcher]. Collecting begins when a free instance first waits.
 func (p *Collect) Held(now Time, _ Decision) {
 	if !p.collecting {
 		p.collecting, p.since = true, now
@@ -63,15 +64,15 @@ func (p *Collect) Held(now Time, _ Decision) {
 
 // Began implements [Watcher].
 func (p *Collect) Began(_ Time, run *Action) {
-	p.gone(len(run.Items))
+	p.removed(len(run.Items))
 	p.collecting = false
 }
 
 // Ended implements [Watcher].
 func (p *Collect) Ended(Time, int, []*Item, bool) {}
 
-// gone notes that so many wait no more. Without any, nothing is collected.
-func (p *Collect) gone(n int) {
+// removed records that n requests were dequeued. When none is left, collecting ends.
+func (p *Collect) removed(n int) {
 	p.waiting -= n
 	p.collecting = p.collecting && p.waiting > 0
 }

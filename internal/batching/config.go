@@ -2,51 +2,51 @@ package batching
 
 import "time"
 
-// Config says how a model's requests are queued and combined. The zero Config
+// Config configures how the requests of a model are queued and batched. The zero Config
 // runs each request alone, in the order of arrival.
 type Config struct {
-	// Policy decides when a lane's requests run, and how many together. Nil
-	// means [None].
+	// Policy decides when the requests of a lane run, and how many in one batch. Nil means
+	// [None].
 	Policy Policy
 
-	// MaxRows is the most rows that a batch, and so a request, may have. Zero
-	// means no limit.
+	// MaxRows is the maximum number of rows of a batch, and so of a request. Zero means no
+	// limit.
 	MaxRows int
 
-	// Levels are the priority levels, the highest first. Empty means one level
-	// without limits. DefaultLevel, from 1, is that of requests which name none.
+	// Levels are the priority levels, highest first. Empty means one level without limits.
+	// DefaultLevel, from 1, is the level of requests without a priority.
 	Levels       []Level
 	DefaultLevel int
 
-	// Shared bounds the queue of all levels together that have no bound of their
-	// own; see [Level]. The zero Bound is none.
+	// Shared bounds the common queue of all levels that have no bound of their own; see
+	// [Level]. The zero Bound means no limit.
 	Shared Bound
 
-	// KeepOrder delivers outcomes in the order of arrival. Requests that are
-	// turned away do not wait for their turn.
+	// KeepOrder delivers results in the order of arrival. Requests that are answered
+	// without a result do not wait for earlier ones.
 	KeepOrder bool
 
-	// LanesApart lets a request of one shape overtake those of another. Without
-	// it a request closes the batch of every other shape before it, as in Triton.
+	// LanesApart lets a request of one shape overtake those of other shapes. Without it a
+	// request closes every earlier batch of another shape, as in Triton.
 	LanesApart bool
 
-	// TakeTurns makes the model ask the device for a turn before each batch.
+	// TakeTurns makes the core request a turn from the device before each batch.
 	TakeTurns bool
 
 	// Active decides which batches are exclusive. Nil means that none are.
 	Active Active
 
-	// Predictor says how long batches take. With it, requests that would be answered
-	// after their deadline, or later than the objective, are turned away as soon as
-	// that is clear. Nil means that nothing is predicted.
+	// Predictor predicts how long batches take. With it, the core refuses requests that
+	// would miss their deadline or the objective, as soon as that is clear. Nil means no
+	// predictions.
 	Predictor Predictor
 
-	// Objective is how long after its arrival a request should be answered. Unlike a
-	// deadline it does not end what runs. Zero means any time; it needs a Predictor.
+	// Objective is the latency objective of a request. Unlike a deadline, it does not stop
+	// a running request. Zero means none. It requires a Predictor.
 	Objective time.Duration
 }
 
-// Active counts the batches that run on a device, of all models that share it.
+// Active counts the running batches of all models that share a device.
 type Active interface {
 	// Begin counts a batch that begins, and reports whether it is exclusive: it has the
 	// device to itself, and may use all of it until it ends.
@@ -55,24 +55,23 @@ type Active interface {
 	End()
 }
 
-// A Bound is how much may wait. Zeros mean any number.
+// A Bound limits a queue. Zeros mean no limit.
 type Bound struct {
 	Requests int
-	Bytes    int64 // of inputs; one request may wait however large it is
+	Bytes    int64 // of inputs; a single request may exceed it
 }
 
 // A Level is the queue policy of one priority. The zero Level has no limits.
 type Level struct {
-	MaxQueue      int           // requests that may wait; 0 means any number
-	Shares        bool          // the bound that counts is Config.Shared instead
-	Timeout       time.Duration // longest time in the queue; 0 means any
-	AllowOverride bool          // a request may ask for a shorter timeout, if there is one to shorten
-	DelayLate     bool          // those that time out stand behind the others instead of being turned away
-	Ends          bool          // the timeout that a request asks for is a deadline, which ends it also while it runs
+	MaxQueue      int           // maximum number of queued requests; 0 means no limit
+	Shares        bool          // Config.Shared applies instead of MaxQueue
+	Timeout       time.Duration // maximum time in the queue; 0 means no limit
+	AllowOverride bool          // a request may shorten Timeout, if there is one
+	DelayLate     bool          // requests that time out are queued behind the others instead of being refused
+	Ends          bool          // the timeout of a request is a deadline, which also applies while it runs
 }
 
-// ends returns when a request that arrives now has to be answered, whatever
-// happens.
+// ends returns the deadline of a request that arrives now; Never if it has none.
 func (l *Level) ends(it *Item, now Time) Time {
 	end := Never
 	if it.Deadline != 0 {
@@ -84,7 +83,7 @@ func (l *Level) ends(it *Item, now Time) Time {
 	return end
 }
 
-// timeout returns how long it may wait in the queue; 0 means any time.
+// timeout returns how long it may be queued; 0 means no limit.
 func (l *Level) timeout(it *Item) time.Duration {
 	if l.AllowOverride && it.Timeout > 0 && it.Timeout < l.Timeout {
 		return it.Timeout

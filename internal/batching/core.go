@@ -2,57 +2,58 @@ package batching
 
 import "time"
 
-// A Core decides for one model. It is not safe for concurrent use.
+// A Core makes the batching decisions for one model; see the package documentation. It is
+// not safe for concurrent use.
 type Core struct {
 	policy   Policy
-	watcher  Watcher // the policy, if it is one
-	learner  learner // the predictor, if it is one
+	watcher  Watcher // the policy, if it is a Watcher
+	learner  learner // the predictor, if it is a learner
 	combines bool    // requests may share a batch
 	cfg      Config
 
-	lanes  []*lane // in the order in which they were made; some may be empty
-	byKey  map[laneKey]*lane
-	recent *lane // the one that was used last; nearly all models have only one
+	lanes    []*lane // in the order of creation; some may be empty
+	byKey    map[laneKey]*lane
+	lastLane *lane // the lane that was used last; nearly all models have only one
 
 	waiting      int   // items in all lanes
-	bound        int   // of those, items in lanes of one instance
-	perLevel     []int // of those, items of each level
+	boundItems   int   // waiting items that are bound to an instance
+	perLevel     []int // waiting items by level
 	rowsPerLevel []int
-	dated        int   // of those, items that are due at some time
-	sharing      Bound // of those, items of levels that share a bound
-	arrivals     uint64
+	withDeadline int   // waiting items that are due at some time
+	shared       Bound // waiting items of levels that share Config.Shared
+	sequence     uint64
 	alarms       alarms
-	unanswered   Item // its order links are the ends of the list of unanswered items, if order is kept
+	unanswered   Item // sentinel of the list of unanswered items, if KeepOrder is set
 
 	instances []*instance // by number, from 1
 	parked    int
 	awake     int
 	running   int
-	batches   uint64 // that ever ran
-	serving   int    // instances that are there and shall not leave
+	batches   uint64 // number of batches ever run
+	serving   int    // instances that are up and not leaving
 	broken    int    // instances that are down and cannot be started
-	ended     Time   // when the last batch did
+	lastEnded Time   // when the last batch ended
 
 	// For predictions.
-	recently recent
-	bounded  bounded
-	ran      time.Duration // of all batches together
-	changed  Time          // when their number did
+	arrivalRate recentArrivals
+	bounded     bounded
+	batchTime   time.Duration // total time of all batches
+	lastChange  Time          // when the number of running batches last changed
 
-	turns   int  // granted by the device and not used yet
-	asked   bool // for a turn that has not come yet
-	closing bool
+	turns         int  // turns granted by the device and not used yet
+	turnRequested bool // a requested turn was not granted yet
+	closing       bool
 
-	until Time // when a line that is not due yet may be
+	nextDecision Time // when to ask the policy again
 
-	// For the length of one Step.
+	// Set only during a Step.
 	now Time
 	out *Actions
 }
 
 // New returns a core without instances.
 func New(cfg Config) *Core {
-	c := &Core{policy: cfg.Policy, cfg: cfg, byKey: map[laneKey]*lane{}, until: Never}
+	c := &Core{policy: cfg.Policy, cfg: cfg, byKey: map[laneKey]*lane{}, nextDecision: Never}
 	if c.policy == nil {
 		c.policy = None{}
 	}
@@ -68,17 +69,17 @@ func New(cfg Config) *Core {
 	return c
 }
 
-// Waiting returns how many requests wait for an instance.
+// Waiting returns the number of queued requests.
 func (c *Core) Waiting() int { return c.waiting }
 
-// Idle returns how many instances run nothing and may take a batch.
+// Idle returns the number of instances that can take a batch.
 func (c *Core) Idle() int { return c.parked + c.awake }
 
-// Running returns how many batches run.
+// Running returns the number of running batches.
 func (c *Core) Running() int { return c.running }
 
-// Step takes in what happened at now, and writes what is to be done about it to
-// out, over what was there. Times must not run backwards from step to step.
+// Step handles an event that happened at now, and replaces the contents of out by the
+// resulting actions. Times must not decrease from step to step.
 func (c *Core) Step(now Time, ev Event, out *Actions) {
 	out.List = out.List[:0]
 	c.now, c.out = now, out
@@ -88,7 +89,7 @@ func (c *Core) Step(now Time, ev Event, out *Actions) {
 	case Arrive:
 		c.arrive(ev.Item)
 	case Cancel:
-		c.leave(ev.Item, Cancelled, 0)
+		c.answer(ev.Item, Cancelled, 0)
 	case Up:
 		c.up(ev.Instance)
 	case Take:
@@ -98,16 +99,16 @@ func (c *Core) Step(now Time, ev Event, out *Actions) {
 	case Down:
 		c.down(ev.Instance)
 	case Broken:
-		c.breakDown(ev.Instance)
+		c.markBroken(ev.Instance)
 	case Turn:
 		c.turns++
-		c.asked = false
+		c.turnRequested = false
 	case Close:
 		c.closing = true
 	}
 	c.dispatch()
-	out.Wake = min(c.alarms.next(), c.until)
+	out.Wake = min(c.alarms.next(), c.nextDecision)
 	c.out = nil
 }
 
-func (c *Core) do(a Action) { c.out.List = append(c.out.List, a) }
+func (c *Core) emit(a Action) { c.out.List = append(c.out.List, a) }

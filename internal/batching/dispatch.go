@@ -1,26 +1,26 @@
 package batching
 
-// dispatch calls an instance if a batch is due that nobody is coming for.
+// dispatch calls an instance if a batch is due that no awake instance will take.
 func (c *Core) dispatch() {
-	c.until = Never
+	c.nextDecision = Never
 	if c.waiting > 0 && c.parked > 0 {
-		c.callFor()
+		c.callInstances()
 	}
-	// A turn that nobody will use goes back at once: others wait for it.
+	// Return unused turns immediately: other models wait for them.
 	for c.turns > 0 && c.awake == 0 {
 		c.turns--
-		c.do(Action{Do: Yield})
+		c.emit(Action{Do: Yield})
 	}
 }
 
-func (c *Core) callFor() {
+func (c *Core) callInstances() {
 	for _, in := range c.instances {
 		if in.state != parked {
 			continue
 		}
-		// Whoever is awake takes what is bound to nobody, and calls the next if
-		// more is due. Only what is bound to this instance needs this instance.
-		if c.awake > 0 && c.bound == 0 {
+		// An awake instance takes the items that are not bound, and calls the next instance
+		// if more are due. Only items that are bound to this instance need it.
+		if c.awake > 0 && c.boundItems == 0 {
 			return
 		}
 		if c.awake > 0 && !c.hasBound(in.number) {
@@ -31,10 +31,10 @@ func (c *Core) callFor() {
 			c.call(in)
 		} else {
 			c.held(line, d)
-			c.until = min(c.until, d.Until)
+			c.nextDecision = min(c.nextDecision, d.Until)
 		}
-		if c.bound == 0 {
-			return // the others would decide the same
+		if c.boundItems == 0 {
+			return // the decision is the same for all other instances
 		}
 	}
 }
@@ -50,35 +50,35 @@ func (c *Core) hasBound(number int) bool {
 
 func (c *Core) call(in *instance) {
 	if c.cfg.TakeTurns && c.turns == 0 {
-		c.ask()
+		c.requestTurn()
 		return
 	}
 	in.state = awake
 	c.parked--
 	c.awake++
-	c.do(Action{Do: Call, Instance: in.number})
+	c.emit(Action{Do: Call, Instance: in.number})
 }
 
-func (c *Core) ask() {
-	if !c.asked {
-		c.asked = true
-		c.do(Action{Do: Ask})
+func (c *Core) requestTurn() {
+	if !c.turnRequested {
+		c.turnRequested = true
+		c.emit(Action{Do: Ask})
 	}
 }
 
-// held tells the policy that its decision to wait was followed. Where there was no
-// line it was not asked.
+// held reports to the policy that the core followed its decision to wait. An empty line
+// was never shown to the policy.
 func (c *Core) held(line Line, d Decision) {
 	if c.watcher != nil && line.lane != nil {
 		c.watcher.Held(c.now, d)
 	}
 }
 
-// decide returns the line that the instance would take from now and what its
-// policy says of it. If no line is due, the decision says until when.
+// decide returns the line that the instance would take from now, and the policy's
+// decision for it. If no line is due, the decision says when to ask again.
 func (c *Core) decide(number int) (Line, Decision) {
 	if c.cfg.LanesApart {
-		return c.decideApart(number)
+		return c.decidePerLane(number)
 	}
 	var line Line
 	var first *Item
@@ -89,9 +89,9 @@ func (c *Core) decide(number int) (Line, Decision) {
 		switch head := l.first(); {
 		case first == nil:
 			line.lane, first = l, head
-		case before(head, first):
+		case runsBefore(head, first):
 			line.lane, line.end, first = l, first, head
-		case line.end == nil || before(head, line.end):
+		case line.end == nil || runsBefore(head, line.end):
 			line.end = head
 		}
 	}
@@ -100,15 +100,15 @@ func (c *Core) decide(number int) (Line, Decision) {
 	}
 	line.closing = c.closing
 	d := c.policy.Decide(c.now, line)
-	if c.dated > 0 {
-		d = c.inTime(line, d)
+	if c.withDeadline > 0 {
+		d = c.meetDeadlines(line, d)
 	}
 	return line, d
 }
 
-// decideApart asks the policy about each lane by itself, and takes the due one
-// whose first item would run first, or else the one that is due next.
-func (c *Core) decideApart(number int) (Line, Decision) {
+// decidePerLane asks the policy about each lane separately. It returns the due lane whose
+// first item runs first, or else the one that is due next.
+func (c *Core) decidePerLane(number int) (Line, Decision) {
 	var line Line
 	best := Decision{Until: Never}
 	for _, l := range c.lanes {
@@ -117,11 +117,11 @@ func (c *Core) decideApart(number int) (Line, Decision) {
 		}
 		alone := Line{lane: l, closing: c.closing}
 		d := c.policy.Decide(c.now, alone)
-		if c.dated > 0 {
-			d = c.inTime(alone, d)
+		if c.withDeadline > 0 {
+			d = c.meetDeadlines(alone, d)
 		}
-		// A decision to take has no Until, and so is sooner than any to wait.
-		if line.lane == nil || d.Until < best.Until || d.Take > 0 && best.Take > 0 && before(l.first(), line.lane.first()) {
+		// A decision to take has no Until, and so precedes any decision to wait.
+		if line.lane == nil || d.Until < best.Until || d.Take > 0 && best.Take > 0 && runsBefore(l.first(), line.lane.first()) {
 			line, best = alone, d
 		}
 	}

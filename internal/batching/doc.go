@@ -1,8 +1,7 @@
-// Package batching decides which waiting requests run now, and how many
-// together.
+// Package batching decides which waiting requests run now, and in which batches.
 //
-// A [Core] is a state machine for one model. The caller tells it what happened
-// and when, and carries out what it answers:
+// A [Core] is a state machine for one model. The caller reports what happened and when,
+// and carries out the resulting actions:
 //
 //	core.Step(now, batching.Event{Kind: batching.Arrive, Item: item}, &out)
 //	for _, a := range out.List {
@@ -12,21 +11,21 @@
 //
 // It has no goroutine, clock, channel or lock, and does not allocate once it has
 // seen its largest load. So the scheduler, the simulator, the fuzzer and the
-// scripts in testdata run the same code, and get the same answers.
+// scripts in testdata run the same code, and get the same results.
 //
-// # Who waits where
+// # Queues
 //
-// Waiting requests stand in lanes: one for each shape that may share a batch,
-// and one for each instance that requests are bound to. Within a lane they stand
-// by priority, and then in the order of their arrival. A [Policy] looks at a lane
-// and says how many of its first requests go together now, or until when to wait.
+// Waiting requests are queued in lanes: one for each shape whose requests may share a
+// batch, and one for each instance that requests are bound to. A lane is ordered by
+// priority, and then by arrival. A [Policy] looks at a lane and decides how many of its
+// first requests run as one batch now, or until when to wait.
 //
 // # Instances pull
 //
-// An instance that has nothing to do is parked. When a batch is due, the core
-// calls one parked instance, and the instance, once it is awake, takes: only
-// then is it settled who is in the batch. Whatever arrives in between joins it.
-// The instance that took calls the next one if more is due.
+// An idle instance is parked. When a batch is due, the core calls one parked instance.
+// When that instance is awake, it takes the batch. Only then are the requests of the
+// batch chosen, so requests that arrive in between join it. The instance that took a
+// batch calls the next instance if more requests are due.
 //
 //	         Up                Call               Run
 //	(absent) ──▶ awake ◀────── parked ◀──┐    ┌──────▶ running
@@ -34,16 +33,15 @@
 //	              │  └───────────────────┼────┼── Done ───┘
 //	              └── Take ──────────────┴────┘
 //
-// # Who would be late
+// # Late requests
 //
-// With a [Predictor] the core knows about when a request will be answered, and turns
-// away who would be late: most of them when they arrive, and those with whom it went
-// otherwise than predicted when a batch is formed. docs/service-levels.md has the
-// rules.
+// With a [Predictor], the core predicts when a request will be answered, and refuses
+// requests that would be late: most of them when they arrive, and those for which the
+// prediction was wrong when a batch is formed. docs/service-levels.md has the rules.
 //
-// # Who owns what
+// # Ownership
 //
-// An [Item] belongs to the core from its Arrive until an Answer or a Deliver
-// names it. One that is answered while its batch still runs (its client left, or
-// its deadline passed) stays in that batch, and is let go when the batch is Done.
+// An [Item] belongs to the core from its Arrive until an Answer or a Deliver names it.
+// An item that is answered while its batch still runs, because its client left or its
+// deadline passed, stays in that batch and is released when the batch is Done.
 package batching

@@ -5,24 +5,24 @@ import (
 	"time"
 )
 
-// An instance is a place where one batch can run at a time.
+// An instance runs one batch at a time.
 type instance struct {
-	number      int
-	state       instanceState
-	leaving     bool
-	broken      bool // it is down, and cannot be started
-	batch       []*Item
-	batchNumber uint64
-	began       Time
-	rows        int
-	members     int           // items of the batch whose clients still wait
-	ran         time.Duration // of all batches together, when it began
+	number           int
+	state            instanceState
+	leaving          bool
+	broken           bool // it is down and cannot be started
+	batch            []*Item
+	batchNumber      uint64
+	began            Time
+	rows             int
+	waitingClients   int           // items of the batch that are not answered yet
+	batchTimeAtStart time.Duration // Core.batchTime when the batch began
 }
 
 type instanceState uint8
 
 const (
-	away instanceState = iota
+	offline instanceState = iota
 	parked
 	awake
 	running
@@ -35,16 +35,16 @@ func (c *Core) instance(number int, want instanceState) *instance {
 	return c.instances[number-1]
 }
 
-// serves reports whether the instance takes batches, now or later.
+// serves reports whether the instance is up and not leaving.
 func (c *Core) serves(number int) bool {
-	return number <= len(c.instances) && c.instances[number-1].state != away && !c.instances[number-1].leaving
+	return number <= len(c.instances) && c.instances[number-1].state != offline && !c.instances[number-1].leaving
 }
 
 func (c *Core) up(number int) {
 	for len(c.instances) < number {
 		c.instances = append(c.instances, &instance{number: len(c.instances) + 1})
 	}
-	in := c.instance(number, away)
+	in := c.instance(number, offline)
 	in.state, in.leaving = awake, false
 	if in.broken {
 		in.broken = false
@@ -62,46 +62,47 @@ func (c *Core) down(number int) {
 	in.leaving = true
 	if in.state == parked {
 		c.parked--
-		in.state = away
-		c.do(Action{Do: Leave, Instance: number})
+		in.state = offline
+		c.emit(Action{Do: Leave, Instance: number})
 	}
-	if c.bound > 0 {
-		c.unbind(number)
+	if c.boundItems > 0 {
+		c.answerBound(number)
 	}
-	c.abandonQueue()
+	c.answerAllIfUnservable()
 }
 
-func (c *Core) breakDown(number int) {
+func (c *Core) markBroken(number int) {
 	if in := c.instances[number-1]; !in.broken {
 		in.broken = true
 		c.broken++
 	}
-	c.abandonQueue()
+	c.answerAllIfUnservable()
 }
 
-// abandoned reports whether no instance serves and at least one that is down cannot be
-// started. Instances that are down for a moment, as a process that is being restarted
-// is, do not count: requests wait for those.
-func (c *Core) abandoned() bool { return c.serving == 0 && c.broken > 0 }
+// unservable reports whether no instance is up and at least one that is down cannot be
+// started. Requests wait for instances that are down only for a moment, such as a process
+// that is being restarted.
+func (c *Core) unservable() bool { return c.serving == 0 && c.broken > 0 }
 
-// abandonQueue turns away all that wait if the core is abandoned.
-func (c *Core) abandonQueue() {
-	if !c.abandoned() {
+// answerAllIfUnservable answers all queued items with NoInstance if the core is
+// unservable.
+func (c *Core) answerAllIfUnservable() {
+	if !c.unservable() {
 		return
 	}
 	for _, l := range c.lanes {
 		for it := l.first(); it != nil; it = l.first() {
-			c.leave(it, NoInstance, 0)
+			c.answer(it, NoInstance, 0)
 		}
 	}
 }
 
-// unbind turns away those that only the given instance could have run.
-func (c *Core) unbind(number int) {
+// answerBound answers the queued items that are bound to the given instance with Unbound.
+func (c *Core) answerBound(number int) {
 	for _, l := range c.lanes {
 		if l.key.instance == number {
 			for it := l.first(); it != nil; it = l.first() {
-				c.leave(it, Unbound, 0)
+				c.answer(it, Unbound, 0)
 			}
 		}
 	}
@@ -110,8 +111,8 @@ func (c *Core) unbind(number int) {
 func (c *Core) take(in *instance) {
 	c.awake--
 	if in.leaving {
-		in.state = away
-		c.do(Action{Do: Leave, Instance: in.number})
+		in.state = offline
+		c.emit(Action{Do: Leave, Instance: in.number})
 		return
 	}
 	in.state = parked
@@ -125,28 +126,28 @@ func (c *Core) take(in *instance) {
 			c.held(line, d)
 			return
 		}
-		late, by := c.hopeless(line, d.Take)
+		late, by := c.firstLate(line, d.Take)
 		if late == nil {
 			c.run(in, line, d)
 			return
 		}
-		c.leave(late, Late, by) // and somebody else may take the place
+		c.answer(late, Late, by) // another item may take its place in the batch
 	}
 }
 
 func (c *Core) run(in *instance, line Line, d Decision) {
-	c.passed()
-	in.batch, in.rows, in.ran = in.batch[:0], 0, c.ran
+	c.addBatchTime()
+	in.batch, in.rows, in.batchTimeAtStart = in.batch[:0], 0, c.batchTime
 	for it := line.First(); len(in.batch) < d.Take; {
 		next := line.After(it)
 		c.dequeue(it)
-		it.state, it.running = taken, in
-		c.alarms.set(it, it.ends)
+		it.state, it.running = inBatch, in
+		c.alarms.set(it, it.endsAt)
 		in.batch = append(in.batch, it)
 		in.rows += it.Rows
 		it = next
 	}
-	in.members, in.began = len(in.batch), c.now
+	in.waitingClients, in.began = len(in.batch), c.now
 	c.batches++
 	in.state, in.batchNumber = running, c.batches
 	c.parked--
@@ -155,16 +156,16 @@ func (c *Core) run(in *instance, line Line, d Decision) {
 		c.turns--
 	}
 	exclusive := c.cfg.Active != nil && c.cfg.Active.Begin()
-	c.do(Action{Do: Run, Instance: in.number, Items: in.batch, Batch: in.batchNumber, Why: d.Why, Exclusive: exclusive})
+	c.emit(Action{Do: Run, Instance: in.number, Items: in.batch, Batch: in.batchNumber, Why: d.Why, Exclusive: exclusive})
 	if c.watcher != nil {
 		c.watcher.Began(c.now, &c.out.List[len(c.out.List)-1])
 	}
 }
 
 func (c *Core) done(in *instance) {
-	c.passed()
+	c.addBatchTime()
 	c.learn(in)
-	c.ended = c.now
+	c.lastEnded = c.now
 	in.state = awake
 	c.running--
 	c.awake++
@@ -172,21 +173,21 @@ func (c *Core) done(in *instance) {
 		c.cfg.Active.End()
 	}
 	if c.watcher != nil {
-		c.watcher.Ended(c.now, in.number, in.batch, in.members == 0)
+		c.watcher.Ended(c.now, in.number, in.batch, in.waitingClients == 0)
 	}
 	if c.cfg.TakeTurns {
-		// Ask for the next turn before this one goes back. If it asked only when
-		// it takes, the device would find the others alone and never weigh them
-		// against this model.
+		// Request the next turn before returning this one. If it were requested at the next
+		// Take, the device would only see the requests of other models, and never weigh them
+		// against this one.
 		if _, d := c.decide(in.number); d.Take > 0 && !in.leaving {
-			c.ask()
+			c.requestTurn()
 		}
-		c.do(Action{Do: Yield, Ran: c.now - in.began})
+		c.emit(Action{Do: Yield, Ran: c.now - in.began})
 	}
 	for _, it := range in.batch {
 		it.running = nil
 		switch {
-		case it.state != taken: // answered while the batch ran
+		case it.state != inBatch: // answered while the batch ran
 		case c.cfg.KeepOrder:
 			it.state = finished
 		default:
@@ -201,10 +202,10 @@ func (c *Core) done(in *instance) {
 func (c *Core) deliver(it *Item) {
 	c.alarms.set(it, Never)
 	it.state = answered
-	c.do(Action{Do: Deliver, Item: it})
+	c.emit(Action{Do: Deliver, Item: it})
 }
 
-// deliverInOrder delivers the outcomes that no earlier request holds up.
+// deliverInOrder delivers the results that no earlier request blocks.
 func (c *Core) deliverInOrder() {
 	for it := c.unanswered.orderNext; it.state == finished; it = c.unanswered.orderNext {
 		unlinkOrder(it)

@@ -1,12 +1,12 @@
 package batching
 
-// A lane holds waiting items that may share a batch: of one shape, and bound to
-// one instance or to none.
+// A lane holds waiting items that may share a batch: all have the same shape, and are
+// bound to the same instance or to none.
 type lane struct {
 	key    laneKey
 	levels []level
 	items  int
-	rows   int // of the items
+	rows   int // total rows of the items
 }
 
 type laneKey struct {
@@ -14,11 +14,11 @@ type laneKey struct {
 	instance int
 }
 
-// A level holds a lane's items of one priority: those in time, and behind them
-// those that have waited past the level's timeout.
-type level struct{ fresh, late list }
+// A level holds the items of a lane with one priority: those on time, and after them
+// those that have exceeded the level's timeout.
+type level struct{ onTime, late list }
 
-// list is a queue of items, linked through them so that any of them can leave
+// list is an intrusive doubly linked queue of items, so that an item can be removed
 // without a search.
 type list struct{ first, last *Item }
 
@@ -50,7 +50,7 @@ func (l *lane) listOf(it *Item) *list {
 	if it.late {
 		return &l.levels[it.level].late
 	}
-	return &l.levels[it.level].fresh
+	return &l.levels[it.level].onTime
 }
 
 func (l *lane) push(it *Item) {
@@ -67,8 +67,8 @@ func (l *lane) remove(it *Item) {
 	l.rows -= it.Rows
 }
 
-// first returns the item that is to run next, or nil if the lane is empty.
-func (l *lane) first() *Item { return l.from(0, false) }
+// first returns the item that runs next, or nil if the lane is empty.
+func (l *lane) first() *Item { return l.firstFrom(0, false) }
 
 // after returns the item that follows it in the lane, or nil.
 func (l *lane) after(it *Item) *Item {
@@ -76,15 +76,15 @@ func (l *lane) after(it *Item) *Item {
 		return it.next
 	}
 	if it.late {
-		return l.from(it.level+1, false)
+		return l.firstFrom(it.level+1, false)
 	}
-	return l.from(it.level, true)
+	return l.firstFrom(it.level, true)
 }
 
-func (l *lane) from(n int, late bool) *Item {
+func (l *lane) firstFrom(n int, late bool) *Item {
 	for ; n < len(l.levels); n++ {
-		if !late && l.levels[n].fresh.first != nil {
-			return l.levels[n].fresh.first
+		if !late && l.levels[n].onTime.first != nil {
+			return l.levels[n].onTime.first
 		}
 		if l.levels[n].late.first != nil {
 			return l.levels[n].late.first
@@ -94,46 +94,46 @@ func (l *lane) from(n int, late bool) *Item {
 	return nil
 }
 
-// before reports whether a runs before b although they stand in different
-// lanes: by priority, then in time before late, then by arrival.
-func before(a, b *Item) bool {
+// runsBefore reports whether a runs before b, if they are in different lanes: by
+// priority, then on time before late, then by arrival.
+func runsBefore(a, b *Item) bool {
 	if a.level != b.level {
 		return a.level < b.level
 	}
 	if a.late != b.late {
 		return b.late
 	}
-	return a.number < b.number
+	return a.sequence < b.sequence
 }
 
-// A Line is the part of a lane that a [Policy] may take from, from the front.
+// A Line is the part of a lane that a [Policy] may take from, starting at the front.
 type Line struct {
 	lane    *lane
-	end     *Item // of another lane; the line ends before it. Nil if nothing stands in the way
+	end     *Item // item of another lane before which the line ends; nil if there is none
 	closing bool
 }
 
-// First returns the item at the front, or nil if nobody waits.
+// First returns the item at the front, or nil if the line is empty.
 func (l Line) First() *Item { return l.within(l.lane.first()) }
 
 // After returns the item behind it, or nil if it is the last.
 func (l Line) After(it *Item) *Item { return l.within(l.lane.after(it)) }
 
 func (l Line) within(it *Item) *Item {
-	if it == nil || l.end != nil && before(l.end, it) {
+	if it == nil || l.end != nil && runsBefore(l.end, it) {
 		return nil
 	}
 	return it
 }
 
-// Cut reports whether a request of another shape stands behind the line, so
-// that nothing can join it any more.
+// Cut reports whether a request of another shape follows the line, so that no further
+// request can join it.
 func (l Line) Cut() bool { return l.end != nil }
 
-// Fit returns how many items from the front have no more than the given rows
-// together, how many rows those have, and whether that is the whole line. The first
-// is counted however many rows it has. Only if not all fit does it walk along the
-// line.
+// Fit returns how many items from the front have at most the given number of rows in
+// total, how many rows they have, and whether they are the whole line. It always counts
+// the first item, even if that has more rows. Fit walks along the line only if not all
+// items fit.
 func (l Line) Fit(most int) (items, rows int, all bool) {
 	if l.end == nil && l.lane.rows <= most {
 		return l.lane.items, l.lane.rows, true
@@ -148,5 +148,5 @@ func (l Line) Fit(most int) (items, rows int, all bool) {
 	return items, rows, true
 }
 
-// Closing reports whether nothing more will arrive at all.
+// Closing reports whether no more requests will arrive.
 func (l Line) Closing() bool { return l.closing }

@@ -5,50 +5,50 @@ import (
 	"time"
 )
 
-// A Policy says how many of the waiting requests an idle instance takes.
+// A Policy decides how many of the waiting requests an idle instance takes.
 //
-// Decide only answers: it depends on its arguments and, if the policy is a [Watcher],
-// on the events that it has seen, and it changes nothing. The core asks as often as it
-// likes, also when it does not act on the answer; what it did is an event. The line
-// is not empty, and holds nothing that has expired.
+// Decide must depend only on its arguments and, if the policy is a [Watcher], on the
+// events that it has received, and must not change any state: the core may call it any
+// number of times, even if it does not act on the decision. What the core did is an
+// event. The line is not empty and has no expired items.
 type Policy interface {
 	Decide(now Time, line Line) Decision
 }
 
-// A Watcher is a policy that learns from what happens. The core tells it in the
-// order in which it happens, and before it asks it to decide. Nothing that it is
-// told of may be kept beyond the call.
+// A Watcher is a policy that learns from events. The core reports events in the order in
+// which they happen, and before it asks for a decision. The methods must not keep their
+// arguments.
 type Watcher interface {
 	Policy
 
-	Arrived(now Time, it *Item)                                // it has joined the queue
-	Left(now Time, it *Item)                                   // it has left the queue without having run
-	Held(now Time, d Decision)                                 // an instance that could have taken a batch was left idle, as d says
-	Began(now Time, run *Action)                               // an instance has taken a batch, as the action Run says
-	Ended(now Time, instance int, items []*Item, stopped bool) // its batch is done; stopped if nobody waited for it any more
+	Arrived(now Time, it *Item)                                // it was queued
+	Left(now Time, it *Item)                                   // it left the queue without running
+	Held(now Time, d Decision)                                 // an instance was left idle, following d
+	Began(now Time, run *Action)                               // an instance has taken the batch of the action Run
+	Ended(now Time, instance int, items []*Item, stopped bool) // a batch has ended; stopped if all of its clients had left
 }
 
-// A Tunable is a policy that decides by how long batches take. Like Decide, its
-// methods are not called concurrently.
+// A Tunable is a policy that uses measured batch times. Like Decide, its methods are not
+// called concurrently.
 type Tunable interface {
 	Policy
 
-	// Calibrated replaces what was measured so far by a profile that has more.
+	// Calibrated replaces the profile by one with more measurements.
 	Calibrated(profile Profile)
-	// Recalibrated replaces all that the policy knows about batch times by a profile
-	// that was measured with rows of another shape.
+	// Recalibrated replaces everything that the policy knows about batch times by a profile
+	// that was measured with another input shape.
 	Recalibrated(profile Profile)
 }
 
-// A Decision is a policy's answer: take so many from the front now, or, if Take
-// is zero, ask again at Until, which is later than now, or when something has changed.
+// A Decision is a policy's answer: take the first Take items now, or, if Take is zero,
+// ask again at Until, which is later than now, or after the next event.
 type Decision struct {
 	Take  int
 	Until Time
 	Why   Reason
 
-	// Rule and Full are the policy's own: why it waits, and for how many requests. The
-	// core passes them back in Held.
+	// Rule and Full are for the policy: why it waits, and for how many requests. The core
+	// passes them to Held.
 	Rule uint8
 	Full int
 }
@@ -59,17 +59,16 @@ type None struct{}
 // Decide implements [Policy].
 func (None) Decide(Time, Line) Decision { return Decision{Take: 1, Why: Alone} }
 
-// Triton is the rule of Triton's dynamic batcher, for a batch whose members are
-// settled when an instance takes it.
+// Triton is the rule of Triton's dynamic batcher, except that the requests of a batch are
+// chosen when an instance takes it.
 //
-// A preferred size that can be formed leaves at once; any other number of
-// requests is held until its oldest has waited for MaxDelay, and then leaves
-// with all that fits, preferred or not. A request that would not fit closes the
-// batch before it, and nobody overtakes it.
+// If a preferred size can be formed, the batch runs immediately. Otherwise requests are
+// held until the oldest has waited for MaxDelay, and then all that fit run. A request
+// that does not fit closes the batch before it, and no later request overtakes it.
 type Triton struct {
-	MaxRows   int           // rows of the largest batch, at least 1
-	Preferred []int         // sizes that leave at once, ascending, none above MaxRows; empty means MaxRows
-	MaxDelay  time.Duration // how long the oldest request may be held; 0 holds none
+	MaxRows   int           // maximum batch size in rows, at least 1
+	Preferred []int         // sizes that run immediately, ascending, at most MaxRows; empty means MaxRows
+	MaxDelay  time.Duration // how long the oldest request may be held; 0 means not at all
 }
 
 // Decide implements [Policy].
@@ -96,15 +95,16 @@ func (p Triton) Decide(now Time, line Line) Decision {
 	return Decision{Until: leave}
 }
 
-// Backlog says what it makes of a long queue.
+// Backlog returns the batch size that works off a long queue, and 0 for any number of
+// parallel batches.
 func (p Triton) Backlog() (rows, running int) { return p.largest(), 0 }
 
-// A fit is what the front of a line amounts to.
+// A fit describes the requests at the front of a line that fit into a batch.
 type fit struct {
 	items, rows int
-	oldest      Time // arrival of the oldest of them
-	closed      bool // nothing more can join
-	best        int  // items that make the largest preferred size; 0 if none does
+	oldest      Time // arrival of the oldest
+	closed      bool // no further request can join
+	best        int  // number of items that form the largest possible preferred size; 0 if none does
 	bestWhy     Reason
 }
 
@@ -113,7 +113,7 @@ func (p Triton) fit(line Line) fit {
 	for it := line.First(); it != nil; it = line.After(it) {
 		if f.items > 0 {
 			if f.best == 0 && f.rows+it.Rows > p.largest() {
-				f.best, f.bestWhy = f.items, Unfit // the best that there will be
+				f.best, f.bestWhy = f.items, Unfit // no better size can follow
 			}
 			if f.rows+it.Rows > p.MaxRows {
 				f.closed = true
@@ -131,7 +131,7 @@ func (p Triton) fit(line Line) fit {
 	return f
 }
 
-// prefers reports whether a batch of so many rows leaves at once, and why.
+// prefers reports whether a batch of the given rows runs immediately, and why.
 func (p Triton) prefers(rows int) (Reason, bool) {
 	switch {
 	case len(p.Preferred) == 0:

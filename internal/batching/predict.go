@@ -6,15 +6,14 @@ import (
 	"time"
 )
 
-// A Predictor says how long batches take.
+// A Predictor predicts how long batches take.
 type Predictor interface {
-	// Predict returns how long a batch of so many rows takes while so many batches
-	// run, itself among them: 95 of 100 no longer. Zero means that it is not known.
+	// Predict returns the p95 of the duration of a batch of the given rows while the given
+	// number of batches run, including this one. Zero means unknown.
 	Predict(rows, running int) time.Duration
 }
 
-// PredictorFor returns the policy, if it is a [Predictor], and otherwise one that
-// learns from what runs.
+// PredictorFor returns the policy if it is a [Predictor], and otherwise a new [Learner].
 func PredictorFor(p Policy) Predictor {
 	if predictor, ok := p.(Predictor); ok {
 		return predictor
@@ -22,65 +21,63 @@ func PredictorFor(p Policy) Predictor {
 	return &Learner{}
 }
 
-// A backlogger is a policy that says what it makes of a long queue: how many rows
-// go together, and how many batches run at once. Zeros mean as many as may.
+// A backlogger is a policy that knows how it works off a long queue: the batch size in
+// rows, and the number of parallel batches. Zeros mean the maximum.
 type backlogger interface {
 	Backlog() (rows, running int)
 }
 
-// A learner is a predictor that the core tells how long a batch took, and how many
-// ran meanwhile, on average and rounded.
+// A learner is a predictor to which the core reports how long each batch took, and the
+// average number of batches that ran meanwhile, rounded.
 type learner interface {
 	Ran(rows, running int, took time.Duration)
 }
 
-// What a prediction leaves room for.
+// Tolerances of predictions. A divisor n stands for a share of 1/n.
 const (
-	// Of the objective, one part in so many is for what the core does not see: the
-	// way of a request to it, and of the answer to the client.
-	unseen = 20
-	// What is known of that way is taken off as well, up to one part in so many: who
-	// has an objective shorter than its way is not to be refused for good.
-	longest = 4
-	// Whoever is let in has one part in so many of its batch's time to spare. The
-	// batch before may take longer than predicted, as one in twenty does, and it
-	// would only wait to be turned away later.
-	margin = 25
-	// Timers may be late. Whoever is held for company is let go one part in so many
-	// of its batch's time before it would be too late for it.
-	timers = 8
-	// What a predictor knows may be out of date, and nothing new is learnt while all
-	// are turned away. So a model that has been idle for so many times as long as a
-	// request would take lets it in, whatever is known.
-	stale = 10
+	// Share of the objective that is reserved for what the core does not see: the transport
+	// of the request and of its answer.
+	overheadDivisor = 20
+	// Maximum share of the objective that the known transport overhead takes in addition: a
+	// client whose overhead exceeds its objective must not be refused forever.
+	maxOverheadDivisor = 4
+	// Share of the batch time that an accepted request must have to spare. The batch before
+	// it may take longer than its p95, and the request would wait only to be refused later.
+	marginDivisor = 25
+	// Share of the batch time by which a hold ends before the request would be late,
+	// because timers may be late.
+	timerDivisor = 8
+	// A model that has been idle for this many times the predicted latency accepts the
+	// request in any case: the prediction may be out of date, and nothing new is learned
+	// while all requests are refused.
+	staleFactor = 10
 )
 
-func withMargin(d time.Duration) time.Duration { return d + d/margin }
+func withMargin(d time.Duration) time.Duration { return d + d/marginDivisor }
 
-// dueAt returns by when a request that arrives now should be answered; Never if
-// nothing is said about it, or if nothing can be predicted.
+// dueAt returns when a request that arrives now should be answered; Never if it has
+// neither a deadline nor an objective, or nothing can be predicted.
 func (c *Core) dueAt(it *Item) Time {
 	switch {
-	case c.cfg.Predictor == nil, it.Instance != 0: // what a single instance does is not predicted
+	case c.cfg.Predictor == nil, it.Instance != 0: // there are no predictions for a single instance
 		return Never
 	case c.cfg.Objective == 0:
-		return it.ends
+		return it.endsAt
 	}
-	return min(it.ends, c.now+c.cfg.Objective-c.cfg.Objective/unseen-min(it.Way, c.cfg.Objective/longest))
+	return min(it.endsAt, c.now+c.cfg.Objective-c.cfg.Objective/overheadDivisor-min(it.Way, c.cfg.Objective/maxOverheadDivisor))
 }
 
-// lostAt returns from when on it is of no use to answer a request that is due. That
-// is later than it was promised when the request was let in: turned away now, it
-// would have waited for nothing.
-func (c *Core) lostAt(it *Item) Time {
+// giveUpAt returns when it is too late to answer a request. That is later than its due
+// time at arrival, because refusing it now would waste the time that it has waited.
+func (c *Core) giveUpAt(it *Item) Time {
 	if it.due == Never {
 		return Never
 	}
-	return min(it.ends, it.due+c.cfg.Objective/(2*unseen))
+	return min(it.endsAt, it.due+c.cfg.Objective/(2*overheadDivisor))
 }
 
-// tooLate reports whether a request that arrives now would be answered too late,
-// and by how much.
+// tooLate reports whether a request that arrives now would be answered too late, and by
+// how much.
 func (c *Core) tooLate(it *Item) (by time.Duration, late bool) {
 	if it.due == Never {
 		return 0, false
@@ -89,16 +86,16 @@ func (c *Core) tooLate(it *Item) (by time.Duration, late bool) {
 	if !known || end <= it.due {
 		return 0, false
 	}
-	if c.waiting == 0 && c.running == 0 && c.now-c.ended >= stale*(end-c.now) {
+	if c.waiting == 0 && c.running == 0 && c.now-c.lastEnded >= staleFactor*(end-c.now) {
 		it.due = Never
 		return 0, false
 	}
 	return end - it.due, true
 }
 
-// untilRoom returns how long it takes until what waits now has run; 0 if that is
-// not known.
-func (c *Core) untilRoom(it *Item) time.Duration {
+// queueTime returns how long it takes until all requests that wait now have begun to run;
+// 0 if it is unknown.
+func (c *Core) queueTime(it *Item) time.Duration {
 	if c.cfg.Predictor == nil {
 		return 0
 	}
@@ -106,12 +103,12 @@ func (c *Core) untilRoom(it *Item) time.Duration {
 	return start - c.now
 }
 
-// predict returns when a request that arrives now would begin to run, and when it
-// would be answered. It takes those ahead of it for requests of its shape, each
-// with as many rows as the average. What is not known is left out.
+// predict returns when a request that arrives now would begin to run, and when it would
+// be answered. It assumes that all requests ahead of it have its shape and the average
+// number of rows. If known is false, the result omits the unknown part.
 func (c *Core) predict(it *Item) (start, end Time, known bool) {
-	most, side := c.backlog()
-	if side == 0 {
+	most, parallel := c.backlog()
+	if parallel == 0 {
 		return c.now, c.now, false
 	}
 	items, rows := 1, it.Rows
@@ -124,26 +121,26 @@ func (c *Core) predict(it *Item) (start, end Time, known bool) {
 		together = max(1, most*items/rows)
 	}
 	start, known = c.firstFree()
-	at := c.running + 1 // that run beside it
+	at := c.running + 1 // parallel batches while it runs
 	own := it.Rows
-	full := (items - 1) / together // batches before its own
+	full := (items - 1) / together // batches that run before its own
 	if full > 0 || c.parked+c.awake == 0 {
-		at = side
+		at = parallel
 	}
 	if full > 0 {
-		takes := c.cfg.Predictor.Predict(together*rows/items, side)
+		takes := c.cfg.Predictor.Predict(together*rows/items, parallel)
 		known = known && takes > 0
-		start += time.Duration(full) * takes / time.Duration(side)
+		start += time.Duration(full) * takes / time.Duration(parallel)
 	}
 	if c.combines {
-		own = max(own, (items-full*together)*rows/items) + c.recently.expect(c.now, start-c.now)
+		own = max(own, (items-full*together)*rows/items) + c.arrivalRate.expect(c.now, start-c.now)
 		own = max(it.Rows, min(own, most))
 	}
 	takes := c.cfg.Predictor.Predict(own, at)
 	return start, start + withMargin(takes), known && takes > 0
 }
 
-// firstFree returns when an instance is ready for its next batch.
+// firstFree returns when the first instance is ready for its next batch.
 func (c *Core) firstFree() (at Time, known bool) {
 	if c.parked+c.awake > 0 {
 		return c.now, true
@@ -165,45 +162,44 @@ func (c *Core) firstFree() (at Time, known bool) {
 	return at, true
 }
 
-// backlog returns how many rows go together while the queue is long, and how many
-// batches run at once.
-func (c *Core) backlog() (rows, side int) {
-	rows, side = c.cfg.MaxRows, c.serving
+// backlog returns the batch size in rows while the queue is long, and the number of
+// parallel batches.
+func (c *Core) backlog() (rows, parallel int) {
+	rows, parallel = c.cfg.MaxRows, c.serving
 	if p, ok := c.policy.(backlogger); ok {
 		r, s := p.Backlog()
 		if r > 0 {
 			rows = r
 		}
 		if s > 0 {
-			side = min(side, s)
+			parallel = min(parallel, s)
 		}
 	}
 	if c.cfg.Objective > 0 {
-		rows = min(rows, c.largest(rows, side))
+		rows = min(rows, c.maxRowsInTime(rows, parallel))
 	}
-	return rows, side
+	return rows, parallel
 }
 
-// largest returns how many rows may go together, of so many, if a request that
-// just misses a batch is still to be answered in time with the next: it waits for
-// an instance to be free, which is the longer the fewer there are, and then for its
-// own batch.
+// maxRowsInTime returns the largest batch size, up to rows, with which a request that
+// just misses a batch still meets the objective in the next one: it waits until an
+// instance is free, which takes longer the fewer there are, and then for its own batch.
 //
-// This bounds batches whoever is in them. To make a batch smaller because its first
-// request has little time left would be the worst that can be done: smaller batches
-// make less of the device, so that the next has even less time left.
-func (c *Core) largest(rows, side int) int {
-	if !c.combines || side == 0 {
+// The limit does not depend on the requests in a batch. Making a batch smaller because
+// its first request has little time left would be the worst choice: smaller batches have
+// a lower throughput, so the next batch would have even less time.
+func (c *Core) maxRowsInTime(rows, parallel int) int {
+	if !c.combines || parallel == 0 {
 		return rows
 	}
-	if c.bounded.rows == rows && c.bounded.side == side && c.batches < c.bounded.until {
-		return c.bounded.most
+	if c.bounded.rows == rows && c.bounded.parallel == parallel && c.batches < c.bounded.until {
+		return c.bounded.limit
 	}
 	fits := func(n int) bool {
-		takes := c.cfg.Predictor.Predict(n, side)
-		return takes+takes/time.Duration(side) <= c.cfg.Objective
+		takes := c.cfg.Predictor.Predict(n, parallel)
+		return takes+takes/time.Duration(parallel) <= c.cfg.Objective
 	}
-	most, not := 1, rows+1 // the first always runs
+	most, not := 1, rows+1 // a batch of one row is always allowed
 	for not-most > 1 {
 		if n := (most + not) / 2; fits(n) {
 			most = n
@@ -211,20 +207,20 @@ func (c *Core) largest(rows, side int) int {
 			not = n
 		}
 	}
-	c.bounded = bounded{rows, side, most, c.batches + 16}
+	c.bounded = bounded{rows, parallel, most, c.batches + 16}
 	return most
 }
 
-// bounded is what largest has found, until so many batches have run.
+// bounded caches the result of maxRowsInTime until the given number of batches have run.
 type bounded struct {
-	rows, side, most int
-	until            uint64
+	rows, parallel, limit int
+	until                 uint64
 }
 
-// inTime makes of a policy's decision one that keeps to what was promised: no batch
-// is larger than may be, and no wait is so long that a request is answered too late
-// for it. It is asked only where some request is due at some time.
-func (c *Core) inTime(line Line, d Decision) Decision {
+// meetDeadlines adapts a policy's decision to deadlines and the objective: it limits the
+// batch size, and ends a wait before a request would be late. It is called only if some
+// waiting request is due at some time.
+func (c *Core) meetDeadlines(line Line, d Decision) Decision {
 	waits := d.Take == 0 && d.Until != Never
 	most, _ := c.backlog()
 	if !waits && (c.cfg.Objective == 0 || !c.combines || d.Take <= 1) {
@@ -250,7 +246,7 @@ func (c *Core) inTime(line Line, d Decision) Decision {
 		return d
 	}
 	takes := c.cfg.Predictor.Predict(min(rows+1, most), c.running+1)
-	last := due - takes - takes/timers
+	last := due - takes - takes/timerDivisor
 	if last <= c.now {
 		return Decision{Take: items, Why: Waited}
 	}
@@ -258,10 +254,10 @@ func (c *Core) inTime(line Line, d Decision) Decision {
 	return d
 }
 
-// hopeless returns the first of those whom a batch would answer too late, and by
-// how much; nil if there is none.
-func (c *Core) hopeless(line Line, take int) (late *Item, by time.Duration) {
-	if c.dated == 0 {
+// firstLate returns the first request that the batch would answer too late, and by how
+// much; nil if there is none.
+func (c *Core) firstLate(line Line, take int) (late *Item, by time.Duration) {
+	if c.withDeadline == 0 {
 		return nil, 0
 	}
 	rows, n := 0, 0
@@ -272,7 +268,7 @@ func (c *Core) hopeless(line Line, take int) (late *Item, by time.Duration) {
 	end := c.now + c.cfg.Predictor.Predict(rows, c.running+1)
 	n = 0
 	for it := line.First(); n < take; it = line.After(it) {
-		if lost := c.lostAt(it); lost <= end { // at its deadline is too late, too
+		if lost := c.giveUpAt(it); lost <= end { // exactly at its deadline is too late, too
 			return it, end - lost
 		}
 		n++
@@ -280,25 +276,24 @@ func (c *Core) hopeless(line Line, take int) (late *Item, by time.Duration) {
 	return nil, 0
 }
 
-// passed counts the time for which batches ran, of each of them. It is called
-// before their number changes.
-func (c *Core) passed() {
-	c.ran += time.Duration(c.running) * (c.now - c.changed)
-	c.changed = c.now
+// addBatchTime adds the time since the last change for each running batch. It must be
+// called before the number of running batches changes.
+func (c *Core) addBatchTime() {
+	c.batchTime += time.Duration(c.running) * (c.now - c.lastChange)
+	c.lastChange = c.now
 }
 
-// learn tells the predictor how long a batch took. One that was stopped tells
-// nothing.
+// learn reports the duration of a batch to the learner, unless the batch was stopped.
 func (c *Core) learn(in *instance) {
 	took := c.now - in.began
-	if c.learner == nil || in.members == 0 || took <= 0 {
+	if c.learner == nil || in.waitingClients == 0 || took <= 0 {
 		return
 	}
-	c.learner.Ran(in.rows, max(1, int((c.ran-in.ran+took/2)/took)), took)
+	c.learner.Ran(in.rows, max(1, int((c.batchTime-in.batchTimeAtStart+took/2)/took)), took)
 }
 
-// recent is how many rows arrived lately.
-type recent struct{ before, since window }
+// recentArrivals measures the rate of rows over the last one to two windows.
+type recentArrivals struct{ before, since window }
 
 type window struct {
 	from        Time
@@ -307,7 +302,7 @@ type window struct {
 
 const windowItems = 32
 
-func (r *recent) note(now Time, rows int) {
+func (r *recentArrivals) note(now Time, rows int) {
 	if r.since.items == windowItems {
 		r.before, r.since = r.since, window{from: now}
 	}
@@ -315,16 +310,16 @@ func (r *recent) note(now Time, rows int) {
 	r.since.rows += rows
 }
 
-// expect returns how many rows will arrive in so much time if it goes on so. That is
-// none until enough have arrived to say.
-func (r *recent) expect(now Time, in time.Duration) int {
+// expect returns how many rows will arrive in the given time at the current rate; 0 until
+// the first window is full.
+func (r *recentArrivals) expect(now Time, in time.Duration) int {
 	took := now - r.before.from
 	if r.before.items == 0 || took <= 0 {
 		return 0
 	}
 	high, low := bits.Mul64(uint64(r.before.rows+r.since.rows), uint64(in))
 	if high >= uint64(took) {
-		return math.MaxInt32 // more than any batch has
+		return math.MaxInt32 // more than any batch can have
 	}
 	rows, _ := bits.Div64(high, low, uint64(took))
 	return int(rows)

@@ -2,27 +2,27 @@ package batching
 
 import "time"
 
-// A Profile is what calibration measured of a model: how long batches take. The
-// zero Profile says that nothing was measured.
+// A Profile is the result of calibration: how long batches of a model take. The zero
+// Profile has no measurements.
 type Profile struct {
 	Sizes []Timing // ascending by Rows
-	// Slowdown[n-1] is how many times longer a batch takes while n run; empty if that
-	// was not measured. Slowdown[0] is less than 1 if one that is alone has more to run
-	// on, and 1 otherwise.
+	// Slowdown[n-1] is how many times longer a batch takes while n batches run; empty if it
+	// was not measured. Slowdown[0] is below 1 if exclusive batches have more threads, and
+	// 1 otherwise.
 	Slowdown []float64
 }
 
 // A Timing is one measured size.
 type Timing struct {
 	Rows int
-	Took time.Duration // the median
-	Slow time.Duration // the 95th percentile; 0 if it is not known
-	Runs int           // that were measured
+	Took time.Duration // median
+	Slow time.Duration // p95; 0 if unknown
+	Runs int           // number of measured runs
 }
 
-// SizeAfter returns the size that is worth measuring next, behind one: every one up
-// to 6, and then fewer and fewer. The one behind a power of two is always among
-// them, because that is where a step is, if there is one.
+// SizeAfter returns the size to measure after the given one: every size up to 6, and then
+// increasingly few. The successor of each power of two is always among them, because
+// steps in the curve occur there.
 func SizeAfter(rows int) int {
 	small := []int{1, 2, 3, 4, 5, 6, 8, 9, 10, 12, 14, 16}
 	for _, n := range small {

@@ -1,12 +1,12 @@
 package batching
 
-// A Quantile follows a quantile of values as they come, without keeping them. Each
-// value above the estimate moves it up, each other value moves it down, and the two
-// are even when the part P of all values is not above it.
+// A Quantile estimates a quantile of a stream of values without storing them. Each value
+// above the estimate moves it up, each other value moves it down, and the moves cancel
+// out when the share P of all values is not above it.
 type Quantile struct {
 	P       float64 // such as 0.95
-	Step    float64 // by which part of itself the estimate moves at most
-	MinStep float64 // by how much at least, so that it can leave zero
+	Step    float64 // largest relative move of the estimate
+	MinStep float64 // minimum move, so that the estimate can leave zero
 	Min     float64 // of the estimate
 	Max     float64 // of the estimate
 }

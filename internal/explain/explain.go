@@ -1,14 +1,13 @@
-// Package explain says why a model is run as it is: what was written, what was
-// measured, what the traffic is like, and what is made of it.
+// Package explain describes how a loaded model runs and why: what is configured, what was
+// measured, what the traffic is like, and which settings follow from that.
 //
-// It has the words, the types and the page of text. The scheduler's policy and the
-// repository know the facts and fill them in; this package decides nothing and
-// imports no policy.
+// It has the types and the text of the page. The batching policy and the loaded version
+// fill them in; this package decides nothing and imports no policy.
 package explain
 
 import "time"
 
-// A Model is one loaded version of a model at one moment. As JSON, times are in
+// A Model is a snapshot of one loaded version of a model. As JSON, times are in
 // nanoseconds.
 type Model struct {
 	Name    string `json:"name"`
@@ -16,136 +15,136 @@ type Model struct {
 	Backend string `json:"backend"`
 
 	Batching         Batching `json:"batching"`
-	Instances        Number   `json:"instances"`                   // that may run at once
-	Threads          *Number  `json:"threads,omitempty"`           // of one batch; nil if the engine has no such thing
-	ExclusiveThreads int      `json:"exclusive_threads,omitempty"` // threads of an exclusive batch, which begins while no other runs; 0 if as of any
+	Instances        Number   `json:"instances"`                   // number of batches that may run in parallel
+	Threads          *Number  `json:"threads,omitempty"`           // of one batch; nil if the engine does not let it be set
+	ExclusiveThreads int      `json:"exclusive_threads,omitempty"` // threads of an exclusive batch, which starts while no other runs; 0 means the same as others
 	Measured         Measured `json:"measured"`
 
-	// Curve is how long batches take. Without a policy that learns, it is the mean of
-	// those that ran.
+	// Curve is the table of batch times. Without a policy that learns, it has the means of
+	// all batches that ran.
 	Curve  []Size  `json:"curve,omitempty"`
-	Policy *Policy `json:"policy,omitempty"` // without its curve; nil if nothing is automatic
+	Policy *Policy `json:"policy,omitempty"` // without its curve; nil if no setting is automatic
 	Done   Done    `json:"done"`
 
 	Objective *Objective `json:"objective,omitempty"` // nil if the model has none
 }
 
-// By says who has settled something.
+// By is the origin of a setting.
 type By string
 
-// Those who may have.
+// Origins of settings.
 const (
-	Written   By = "written"   // the user, in the configuration, and it is kept
-	Automatic By = "automatic" // Shoal, since nobody else has
-	Default   By = "default"   // nobody, and nothing is to be found out
+	Written   By = "written"   // configured explicitly
+	Automatic By = "automatic" // decided by Shoal, because it is not configured
+	Default   By = "default"   // a default that does not depend on measurements
 )
 
-// A Setting is who has settled something, and why so.
+// A Setting is the origin of a setting, and the reason.
 type Setting struct {
 	By    By     `json:"by"`
-	Where string `json:"where,omitempty"` // FILE:LINE, if it is written in a file
-	Why   string `json:"why"`             // a sentence without its full stop
+	Where string `json:"where,omitempty"` // FILE:LINE, if it is in a configuration file
+	Why   string `json:"why"`             // a sentence without a period
 }
 
-// A Number is a setting that is one.
+// A Number is a numeric setting.
 type Number struct {
 	Setting
-	Count int `json:"count"` // 0 if only the engine knows
+	Count int `json:"count"` // 0 if the engine decides
 }
 
-// Batching is how requests are combined.
+// Batching describes how requests are combined.
 type Batching struct {
 	Setting
 	Combines     bool           `json:"combines"`
-	MaxRows      int            `json:"max_rows"`                 // of a batch; 0 if the model has no batch dimension
-	MaxRowsWhere string         `json:"max_rows_where,omitempty"` // FILE:LINE, if it is written
-	Preferred    []int          `json:"preferred,omitempty"`      // where that is written
-	Delay        *time.Duration `json:"delay_ns,omitempty"`       // where that is written
+	MaxRows      int            `json:"max_rows"`                 // maximum batch size; 0 if the model has no batch dimension
+	MaxRowsWhere string         `json:"max_rows_where,omitempty"` // FILE:LINE, if it is configured
+	Preferred    []int          `json:"preferred,omitempty"`      // if configured
+	Delay        *time.Duration `json:"delay_ns,omitempty"`       // if configured
 	Safety       Safety         `json:"safety"`
 }
 
-// Safety is whether rows of several requests may share a batch.
+// Safety is whether requests may share a batch.
 type Safety struct {
 	Verdict Verdict `json:"verdict"`
 	Why     string  `json:"why,omitempty"`
 }
 
-// A Verdict is what came of running rows alone and together.
+// A Verdict is the result of the check for independent rows.
 type Verdict string
 
-// What it may be.
+// Results of the check.
 const (
 	Safe   Verdict = "safe"
 	Unsafe Verdict = "unsafe"
-	Asked  Verdict = "not tried" // whoever wrote the configuration knows
+	Asked  Verdict = "not tried" // the configuration decides
 )
 
-// Measured is what calibration has come to.
+// Measured is the state of calibration.
 type Measured struct {
 	State State   `json:"state"`
-	Error string  `json:"error,omitempty"` // why it has ended early
-	Steps uint64  `json:"steps"`           // that were measured since the model was loaded; what was kept of earlier ones does not count
+	Error string  `json:"error,omitempty"` // why it ended early
+	Steps uint64  `json:"steps"`           // number of steps since the model was loaded, without stored results
 	Tried []Trial `json:"tried,omitempty"`
 
-	// Shape is that of the rows that were measured, "x[3,48,224]", where the model takes
-	// any; "" if it does not, or has not been measured.
+	// Shape is the input shape that was measured, such as "x[3,48,224]", if the model has a
+	// variable shape; "" if it has not, or was not measured.
 	Shape     string `json:"shape,omitempty"`
 	ShapeFrom From   `json:"shape_from,omitempty"`
 }
 
-// From is where a shape comes from.
+// From is the origin of a shape.
 type From string
 
-// Where it may.
+// Origins of shapes.
 const (
 	MadeUp  From = "made up"
 	Sample  From = "model_warmup"
 	Traffic From = "traffic"
 )
 
-// A State is how far calibration is.
+// A State is the progress of calibration.
 type State string
 
-// How far it may be.
+// States of calibration.
 const (
 	Idle  State = "nothing to measure"
 	Going State = "under way"
 	Ended State = "done"
 )
 
-// A Trial is a number of threads and instances, and what they do together.
+// A Trial is a measured combination of threads and instances.
 type Trial struct {
 	Threads          int           `json:"threads"`
-	ExclusiveThreads int           `json:"exclusive_threads,omitempty"` // of an exclusive batch; 0 if as of any
+	ExclusiveThreads int           `json:"exclusive_threads,omitempty"` // of an exclusive batch; 0 means the same as others
 	Instances        int           `json:"instances"`
-	Rows             int           `json:"rows"` // of the batches at which they do the most
+	Rows             int           `json:"rows"` // batch size with the best throughput
 	PerSecond        float64       `json:"rows_per_second"`
-	Alone            time.Duration `json:"alone_ns"` // one row, by itself
+	Alone            time.Duration `json:"alone_ns"` // latency of a single row
 	Chosen           bool          `json:"chosen"`
 }
 
-// Done is what the version has done since it was loaded.
+// Done counts the work of the version since it was loaded.
 type Done struct {
-	Requests uint64        `json:"requests"` // that were answered with outputs
+	Requests uint64        `json:"requests"` // requests that succeeded
 	Failed   uint64        `json:"failed"`
 	Batches  uint64        `json:"batches"`
-	Rows     uint64        `json:"rows"`             // of the batches
-	Wait     time.Duration `json:"wait_ns"`          // of a request in the queue, on average
+	Rows     uint64        `json:"rows"`             // total rows of the batches
+	Wait     time.Duration `json:"wait_ns"`          // average time of a request in the queue
 	Waiting  int           `json:"waiting"`          // requests in the queue now
-	Since    time.Duration `json:"since_ns"`         // the last run has ended; 0 if nothing ran
-	Closed   []Closed      `json:"closed,omitempty"` // the batches, by why they were not made larger; most first
+	Since    time.Duration `json:"since_ns"`         // time since the last batch ended; 0 if none has run
+	Closed   []Closed      `json:"closed,omitempty"` // batches by reason for closing, in descending order
 }
 
-// Closed is how many batches closed for one reason, a [batching.Reason].
+// Closed is the number of batches that closed for one [batching.Reason].
 type Closed struct {
 	Reason  string `json:"reason"`
 	Batches uint64 `json:"batches"`
 }
 
-// An Objective is how long requests may take, and how that goes.
+// An Objective is a latency objective, and how well it is met.
 type Objective struct {
 	Limit   time.Duration `json:"limit_ns"`
 	Where   string        `json:"where,omitempty"`
-	Late    uint64        `json:"late"`    // requests that were answered later
-	Refused uint64        `json:"refused"` // that were told at once that they would be
+	Late    uint64        `json:"late"`    // requests that were answered late
+	Refused uint64        `json:"refused"` // requests that were refused because they would have been late
 }

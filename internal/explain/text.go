@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// WriteText writes a page for somebody who wants to know.
+// WriteText writes the page that shoal explain prints.
 func (m *Model) WriteText(w io.Writer) error {
 	p := page{Model: m}
 	p.line("%s, version %s, run by %s", m.Name, m.Version, m.Backend)
@@ -25,7 +25,7 @@ func (m *Model) WriteText(w io.Writer) error {
 	return err
 }
 
-// A page is the text while it is written.
+// A page builds the text.
 type page struct {
 	*Model
 	out bytes.Buffer
@@ -36,15 +36,15 @@ func (p *page) line(format string, args ...any) {
 	p.out.WriteString(text + "\n")
 }
 
-// say writes one sentence of a section.
+// say writes a sentence of a section.
 func (p *page) say(format string, args ...any) { p.line("  "+format+".", args...) }
 
 func (p *page) section(name string) { p.line("\n%s", name) }
 
-// widest is how many columns the bars of charts have.
+// widest is the width of the longest bar of a chart, in columns.
 const widest = 20
 
-// bar draws a part of the most.
+// bar draws a bar for part, where most is the longest.
 func bar(part, most float64) string {
 	if !(most > 0) {
 		return ""
@@ -52,10 +52,10 @@ func bar(part, most float64) string {
 	return strings.Repeat("█", max(1, int(math.Round(widest*part/most))))
 }
 
-// settled says who has settled something, with what comes first.
-func (p *page) settled(what string, s Setting) {
+// setting writes a sentence about a setting that begins with what.
+func (p *page) setting(what string, s Setting) {
 	if s.By == Written {
-		p.say("%s kept as written%s: %s", what, at(s.Where), s.Why)
+		p.say("%s configured%s: %s", what, at(s.Where), s.Why)
 		return
 	}
 	p.say("%s %s", what, s.Why)
@@ -71,39 +71,39 @@ func at(where string) string {
 func (p *page) batching() {
 	b := &p.Batching
 	p.section("Batching")
-	p.settled(map[By]string{Written: "When a batch closes is", Automatic: "Shoal says when a batch closes:", Default: "Nobody had to decide:"}[b.By], b.Setting)
+	p.setting(map[By]string{Written: "Batching is", Automatic: "Shoal decides when a batch closes:", Default: "Default:"}[b.By], b.Setting)
 	switch {
 	case b.Delay == nil:
 	case *b.Delay == 0:
-		p.say("No request is held for others")
+		p.say("Requests are not held for further requests")
 	default:
-		p.say("The oldest request is held for others for %s at most", *b.Delay)
+		p.say("The oldest request is held for further requests for at most %s", *b.Delay)
 	}
 	if len(b.Preferred) > 0 {
-		p.say("Preferred are batches of %s rows", list(b.Preferred))
+		p.say("Preferred batch sizes are %s rows", list(b.Preferred))
 	}
 	switch {
 	case b.MaxRows == 0:
-		p.say("The model has no batch dimension that is Shoal's to fill")
+		p.say("The model has no batch dimension that Shoal can use")
 	case b.MaxRowsWhere != "":
-		p.say("A batch has %s at most, kept as written in %s", rows(b.MaxRows), b.MaxRowsWhere)
+		p.say("The maximum batch size is %s, configured in %s", rows(b.MaxRows), b.MaxRowsWhere)
 	default:
-		p.say("A batch has %s at most, since nobody says otherwise", rows(b.MaxRows))
+		p.say("The maximum batch size is %s, the default", rows(b.MaxRows))
 	}
 	switch b.Safety.Verdict {
 	case Safe:
-		p.say("Rows may share a batch: they were run alone and together, and gave the same answers")
+		p.say("Rows are independent: run alone and together, they gave the same results")
 	case Unsafe:
-		p.say("Rows must not share a batch: %s", b.Safety.Why)
+		p.say("Rows are not independent: %s", b.Safety.Why)
 	case Asked:
-		p.say("Whether rows give the same answers alone and together was not tried: %s", b.Safety.Why)
+		p.say("Whether rows are independent was not checked: %s", b.Safety.Why)
 	}
 }
 
 func (p *page) curve() {
-	p.section("How long batches take")
+	p.section("Batch times")
 	if len(p.Curve) == 0 {
-		p.say("Nothing has run yet")
+		p.say("No batch has run yet")
 		p.size()
 		return
 	}
@@ -111,7 +111,7 @@ func (p *page) curve() {
 	for i := range p.Curve {
 		fastest = max(fastest, speed(&p.Curve[i]))
 	}
-	p.line("  %6s %9s %9s %9s  %-*s  %s", "rows", "takes", "19 of 20", "rows/s", widest, "", "from")
+	p.line("  %6s %9s %9s %9s  %-*s  %s", "rows", "time", "p95", "rows/s", widest, "", "source")
 	for i := range p.Curve {
 		s := &p.Curve[i]
 		slow, mark := "", ""
@@ -119,17 +119,17 @@ func (p *page) curve() {
 			slow = brief(s.Slow)
 		}
 		if p.Policy != nil && s.Rows == p.Policy.Efficient {
-			mark = "  ◀ filled up to here"
+			mark = "  ◀ efficient size"
 		}
 		p.line("  %6d %9s %9s %9s  %-*s  %s%s", s.Rows, brief(s.Takes), slow, decimal(speed(s)), widest, bar(speed(s), fastest), p.from(s), mark)
 	}
 	p.size()
 }
 
-// speed returns rows in a second.
+// speed returns the throughput in rows per second.
 func speed(s *Size) float64 { return float64(s.Rows) / max(s.Takes, 1).Seconds() }
 
-// from says what a size rests on.
+// from returns what the time of a size is based on.
 func (p *page) from(s *Size) string {
 	seen := "1 batch"
 	if n := math.Round(s.Live); n != 1 {
@@ -137,66 +137,66 @@ func (p *page) from(s *Size) string {
 	}
 	switch {
 	case p.Policy == nil:
-		return seen + " seen in traffic, also beside others"
+		return seen + " in traffic, including parallel ones"
 	case s.Calibrated && s.Live >= 1:
-		return "calibrated, " + seen + " seen in traffic"
+		return "calibrated, " + seen + " in traffic"
 	case s.Calibrated:
 		return "calibrated"
 	case s.Live > 0:
-		return seen + " seen in traffic"
+		return seen + " in traffic"
 	}
-	return "fitted to the others"
+	return "estimated from other sizes"
 }
 
-// size says what follows from the curve.
+// size explains the batch sizes that follow from the curve.
 func (p *page) size() {
 	e := p.Policy
 	if e == nil {
 		return
 	}
 	if len(p.Curve) == 0 {
-		p.say("Until then whatever waits runs as soon as an instance is free, up to %s", rows(e.Efficient))
+		p.say("Until then, all waiting requests run as soon as an instance is free, up to %s per batch", rows(e.Efficient))
 		return
 	}
 	if e.Bent {
-		p.say("About %s, and %s for each row; sizes are further from that line than noise explains, so each counts by itself", brief(e.Fixed), brief(e.PerRow))
+		p.say("A batch takes about %s plus %s per row; some sizes are further from that line than noise explains, so sizes are compared by their own times", brief(e.Fixed), brief(e.PerRow))
 	} else {
-		p.say("That is %s, and %s for each row", brief(e.Fixed), brief(e.PerRow))
+		p.say("A batch takes %s plus %s per row", brief(e.Fixed), brief(e.PerRow))
 	}
 	switch {
 	case e.Efficient == 1:
-		p.say("Batches have 1 row: more of them do not get more done in a time")
+		p.say("Batches have 1 row: larger ones do not increase the throughput")
 	case e.Efficient >= e.MaxRows:
-		p.say("Batches are filled up to %s, the most there may be: each row more still makes all of them cheaper", rows(e.Efficient))
+		p.say("Batches are filled up to %s, the maximum: each further row still increases the throughput", rows(e.Efficient))
 	default:
-		p.say("Batches are filled up to %s: there the model does nearly the most in its time, and answers of larger batches only take longer", rows(e.Efficient))
+		p.say("Batches are filled up to %s: that gives nearly the best throughput, and larger ones would only increase the latency", rows(e.Efficient))
 	}
 	if e.Peak > e.Efficient {
-		p.say("While far more waits than that, up to %s, where it does the very most", rows(e.Peak))
+		p.say("While the queue is long they have up to %s, for the best throughput", rows(e.Peak))
 	}
 	switch {
 	case e.Drifts == 0:
-		p.say("The model has kept its speed since it was loaded")
+		p.say("The speed of the model has not changed since it was loaded")
 	case e.Drifts > 0:
-		p.say("The model changed its speed %s; the last time batches took %.2f times as long from then on", times(e.Drifts), e.Drifted)
+		p.say("The speed of the model has changed %s; since the last change, batches take %.2f times as long", times(e.Drifts), e.Drifted)
 	}
 	if e.Resting > 0 {
-		p.say("That was just now: for %s more nobody is held, until the new speed is known", batches(e.Resting))
+		p.say("That was just now: for the next %s no request is held, until the new speed is known", batches(e.Resting))
 	}
 }
 
 func (p *page) instances() {
 	p.section("Instances and threads")
-	p.settled(plural(p.Instances.Count, "instance", "instances")+",", p.Instances.Setting)
+	p.setting(plural(p.Instances.Count, "instance", "instances")+",", p.Instances.Setting)
 	if t := p.Threads; t != nil {
 		what := "Threads of a batch:"
 		if t.Count > 0 {
-			what = plural(t.Count, "thread", "threads") + " for each batch,"
+			what = plural(t.Count, "thread", "threads") + " per batch,"
 		}
-		p.settled(what, t.Setting)
+		p.setting(what, t.Setting)
 	}
 	if p.ExclusiveThreads > 0 {
-		p.say("A batch that begins while no other runs has %d threads, because so many answer small batches that are alone soonest", p.ExclusiveThreads)
+		p.say("A batch that starts while no other runs has %d threads, which gives small batches the lowest latency", p.ExclusiveThreads)
 	}
 	p.contention()
 	p.measured()
@@ -210,39 +210,39 @@ func (p *page) contention() {
 	for i, s := range e.Slowdown {
 		switch n := i + 1; {
 		case n == 1 && s < 1:
-			p.say("Such a batch takes %.2f times as long as one of the others", s)
+			p.say("Such a batch takes %.2f times as long as others", s)
 		case n == 1:
 		case e.Measured[i]:
-			p.say("While %d batches run, each takes %.2f times as long, so that %.2f times as much gets done as with one", n, s, float64(n)/s*e.Slowdown[0])
+			p.say("While %d batches run, each takes %.2f times as long, for %.2f times the throughput of one", n, s, float64(n)/s*e.Slowdown[0])
 		default:
-			p.say("While %d batches run, each is taken to need %.2f times as long, until it is measured", n, s)
+			p.say("While %d batches run, each is assumed to take %.2f times as long, until that is measured", n, s)
 		}
 	}
-	p.say("%s worth running at once, and %d while more waits than fills a batch", plural(e.Useful, "batch is", "batches are"), e.Backlog)
+	p.say("Up to %s at a time, and up to %d during a backlog", plural(e.Useful, "batch runs", "batches run"), e.Backlog)
 }
 
 func (p *page) measured() {
 	c := &p.Measured
 	switch {
 	case c.Error != "":
-		p.say("Measuring has failed: %s", c.Error)
+		p.say("Calibration failed: %s", c.Error)
 	case c.State == Going:
-		p.say("It is being measured while nobody needs the cores; %s so far", plural(int(c.Steps), "step", "steps"))
+		p.say("Calibration runs while the cores are idle; %s so far", plural(int(c.Steps), "step", "steps"))
 	case c.State == Ended && c.Steps == 0:
-		p.say("All of it was measured before, and kept")
+		p.say("All measurements are from an earlier calibration")
 	case c.State == Ended:
-		p.say("It was measured in %s", plural(int(c.Steps), "step", "steps"))
+		p.say("Calibration took %s", plural(int(c.Steps), "step", "steps"))
 	case c.State == Idle:
-		p.say("There is nothing to measure: what measuring would tell is not left to Shoal")
+		p.say("There is nothing to calibrate: no setting depends on measurements")
 	}
 	switch {
 	case c.Shape == "":
 	case c.ShapeFrom == Traffic:
-		p.say("Its rows were made up in the shape that most of the traffic had, %s", c.Shape)
+		p.say("Calibration used generated rows in the most frequent shape of the traffic, %s", c.Shape)
 	case c.ShapeFrom == Sample:
-		p.say("Its rows were those of model_warmup, %s", c.Shape)
+		p.say("Calibration used the rows of model_warmup, %s", c.Shape)
 	case c.ShapeFrom == MadeUp:
-		p.say("Its rows were made up, and so was their shape, %s, until most of the traffic has another", c.Shape)
+		p.say("Calibration used generated rows in an assumed shape, %s, until most requests have another", c.Shape)
 	}
 	if len(c.Tried) < 2 {
 		return
@@ -251,7 +251,7 @@ func (p *page) measured() {
 	for _, t := range c.Tried {
 		most = max(most, t.PerSecond)
 	}
-	p.line("  %7s %9s %6s %9s  %-*s  %s", "threads", "instances", "rows", "rows/s", widest, "", "one row alone")
+	p.line("  %7s %9s %6s %9s  %-*s  %s", "threads", "instances", "rows", "rows/s", widest, "", "1 row alone")
 	for _, t := range c.Tried {
 		mark := ""
 		if t.Chosen {
@@ -269,12 +269,12 @@ func (p *page) traffic() {
 	p.section("Traffic")
 	d := &p.Done
 	if d.Since == 0 {
-		p.say("Nobody has asked yet")
+		p.say("No requests yet")
 		return
 	}
-	p.say("%s answered and %s failed, and the last batch ended %s ago", plural(int(d.Requests), "request was", "requests were"), decimal(float64(d.Failed)), brief(d.Since))
+	p.say("%s and %s failed; the last batch ended %s ago", plural(int(d.Requests), "request succeeded", "requests succeeded"), decimal(float64(d.Failed)), brief(d.Since))
 	if d.Waiting > 0 {
-		p.say("%s now", plural(d.Waiting, "request waits", "requests wait"))
+		p.say("%s in the queue now", plural(d.Waiting, "request is", "requests are"))
 	}
 	if p.Policy == nil {
 		return
@@ -283,30 +283,30 @@ func (p *page) traffic() {
 	if e.Arrived < 2 {
 		return
 	}
-	p.say("The last %s came at %s a second, of %s each", plural(e.Arrived, "request", "requests"), decimal(e.Rate), rowsOf(e.Rows))
+	p.say("The last %s arrived at %s req/s, with %s each", plural(e.Arrived, "request", "requests"), decimal(e.Rate), rowsOf(e.Rows))
 	switch l := &e.Loop; {
 	case l.Clients > 0:
-		p.say("It is a closed loop of about %.0f clients: %s of those that are answered soon send their next request, half of them within %s and 9 of 10 within %s",
+		p.say("It is a closed loop of about %.0f clients: %s of the answered clients send their next request soon (p50 %s, p90 %s)",
 			l.Clients, percent(e.Returns), brief(e.Back), brief(e.Last))
-		p.say("Batches of %s serve it best, %d at once", rows(l.Rows), l.Batches)
-		return // what is close together are those that were answered together
+		p.say("Batches of %s serve it best, %d at a time", rows(l.Rows), l.Batches)
+		return // clients that were answered together look like a burst
 	case e.Returns > 0:
-		p.say("%s of the clients that are answered send their next request, half of them within %s and 9 of 10 within %s: just now too few or too late to be served as a closed loop",
+		p.say("%s of the answered clients send their next request soon (p50 %s, p90 %s): too few or too late to be served as a closed loop",
 			percent(e.Returns), brief(e.Back), brief(e.Last))
 	default:
-		p.say("Requests follow no answers: it is an open loop")
+		p.say("Requests do not follow answers: it is an open loop")
 	}
 	if e.Crowded > 0 {
-		bursts := "no bursts"
+		bursts := "without bursts"
 		if e.Crowded > bursty {
-			bursts = "bursts"
+			bursts = "in bursts"
 		}
-		p.say("They come in %s: %s within a tenth of the mean distance after another, where chance makes it 10 %%", bursts, percent(e.Crowded))
+		p.say("Requests arrive %s: %s of them within a tenth of the mean interval after another, compared with 10 %% at random", bursts, percent(e.Crowded))
 	}
 }
 
-// bursty is the part of requests that come right after another, from which on it is
-// told as bursts: twice what chance makes it.
+// bursty is the share of requests right after another above which the page reports bursts:
+// twice that of random arrivals.
 const bursty = 0.2
 
 func (p *page) batches() {
@@ -314,29 +314,29 @@ func (p *page) batches() {
 	if d.Batches == 0 {
 		return
 	}
-	p.section("Batches, by why they were not made larger")
+	p.section("Batches, by reason for closing")
 	for _, c := range d.Closed {
 		p.line("  %-9s %9s %6s  %-*s  %s", c.Reason, decimal(float64(c.Batches)), percent(float64(c.Batches)/float64(d.Batches)),
 			widest, bar(float64(c.Batches), float64(d.Batches)), reasons[c.Reason])
 	}
-	p.say("%s of %s, for which requests waited %s on average", batches(d.Batches), rowsOf(float64(d.Rows)/float64(d.Batches)), brief(d.Wait))
+	p.say("%s with %s on average; requests waited %s on average", batches(d.Batches), rowsOf(float64(d.Rows)/float64(d.Batches)), brief(d.Wait))
 }
 
-// reasons are what batches close for, in words.
+// reasons describe each [batching.Reason].
 var reasons = map[string]string{
 	"alone":     "the model does not combine requests",
-	"full":      "as large as the model takes",
-	"preferred": "a size that is preferred",
-	"unfit":     "the next request has another shape, or too many rows",
-	"waited":    "the oldest request had waited as long as it may",
-	"idle":      "an instance was free, and no more were there",
+	"full":      "the maximum batch size was reached",
+	"preferred": "a preferred batch size was reached",
+	"unfit":     "the next request had another shape, or too many rows",
+	"waited":    "the oldest request had waited for the maximum delay",
+	"idle":      "an instance was free, and no more requests waited",
 	"closing":   "the model is being unloaded",
-	"efficient": "large enough: the model does the most in its time",
+	"efficient": "the efficient size was reached",
 	"gathered":  "held for clients that had just been answered",
-	"burst":     "held for requests that come close together",
-	"shared":    "other instances take the rest",
-	"cut":       "the rest does better in a batch of its own",
-	"retest":    "tried whether larger batches are worse as believed",
+	"burst":     "held for the rest of a burst",
+	"shared":    "other instances run the rest",
+	"cut":       "several smaller batches are faster than one",
+	"retest":    "measures again a size that is expected to be slower",
 }
 
 func (p *page) rules() {
@@ -344,13 +344,13 @@ func (p *page) rules() {
 	if e == nil || e.Batches == 0 {
 		return
 	}
-	p.section("What waiting cost and brought, against running at once what is there")
-	p.line("  %-7s %-26s %8s %9s %9s %8s", "rule", "", "held", "cost", "brought", "saved")
+	p.section("Rules, compared with running all waiting requests immediately")
+	p.line("  %-7s %-26s %8s %9s %9s %8s", "rule", "", "held", "cost", "gain", "saved")
 	var off []Rule
 	for _, r := range e.Rules {
 		state := "on"
 		if !r.On {
-			state = "off for " + batches(r.Off) + " more"
+			state = "off for " + batches(r.Off)
 		}
 		if r.Stops > 0 {
 			off = append(off, r)
@@ -361,22 +361,22 @@ func (p *page) rules() {
 		}
 		p.line("  %-7s %-26s %8s %9s %9s %8s  %s", r.Name, state, decimal(float64(r.Held)), brief(r.Cost), brief(r.Gain), saved, rules[r.Name])
 	}
-	p.say("Held counts from the start; the others are of the last 256 batches, whose requests took %s in all", brief(e.Total))
+	p.say("Held counts batches since the model was loaded; the other columns cover the last 256 batches, whose requests took %s in total", brief(e.Total))
 	if len(off) == 0 {
-		p.say("No rule had to be switched off: none has ever cost more than 1 %% of that")
+		p.say("No rule was ever disabled: none has cost more than 1 %% of the latency")
 	}
 	for _, r := range off {
-		p.say("%s was switched off %s so far, because it had cost more than 1 %% of what requests took", r.Name, times(r.Stops))
+		p.say("%s was disabled %s so far, because it had cost more than 1 %% of the latency", r.Name, times(r.Stops))
 	}
 }
 
-// rules are what rules do, in words.
+// rules describe what each rule of the policy does.
 var rules = map[string]string{
 	"gather": "holds for clients that were just answered",
-	"burst":  "holds for requests that come close together",
-	"pace":   "holds so that instances do not start all at once",
-	"share":  "holds while a batch on the same cores ends soon",
-	"cut":    "runs less than all where the curve has a step",
+	"burst":  "holds for the rest of a burst",
+	"pace":   "holds so that instances do not start at the same time",
+	"share":  "holds until a batch on the same cores ends",
+	"cut":    "runs fewer requests where smaller batches are faster",
 }
 
 func (p *page) objective() {
@@ -385,23 +385,23 @@ func (p *page) objective() {
 		return
 	}
 	p.section("Objective")
-	p.say("Requests are to be answered within %s, kept as written%s", brief(o.Limit), at(o.Where))
+	p.say("Requests should be answered within %s, configured%s", brief(o.Limit), at(o.Where))
 	if e := p.Policy; e != nil {
-		p.say("Batches are made no larger than lets those be answered in time who just miss one")
+		p.say("The batch size is limited so that a request that just misses a batch meets the objective in the next")
 		for i := range p.Curve {
 			if s := &p.Curve[i]; s.Rows == e.Efficient {
-				p.say("19 of 20 batches of %s take no longer than %s, which leaves %s for waiting", rows(s.Rows), brief(s.Slow), brief(o.Limit-s.Slow))
+				p.say("The p95 of a batch of %s is %s, which leaves %s for waiting", rows(s.Rows), brief(s.Slow), brief(o.Limit-s.Slow))
 			}
 		}
 	}
-	p.say("%s later, and %s at once since they would have been", plural(int(o.Late), "request was answered", "requests were answered"), plural(int(o.Refused), "was refused", "were refused"))
+	p.say("%s late, and %s immediately to avoid that", plural(int(o.Late), "request was answered", "requests were answered"), plural(int(o.Refused), "was refused", "were refused"))
 }
 
-// Brief returns what a policy has made of it in one line.
+// Brief summarizes the state of a policy in one line.
 func Brief(e *Policy) string {
 	parts := []string{"batches filled up to " + rows(e.Efficient)}
 	if e.Instances > 1 {
-		parts = append(parts, fmt.Sprintf("%d to %d at once", min(e.Useful, e.Backlog), max(e.Useful, e.Backlog)))
+		parts = append(parts, fmt.Sprintf("%d to %d at a time", min(e.Useful, e.Backlog), max(e.Useful, e.Backlog)))
 	}
 	if e.Loop.Clients > 0 {
 		parts = append(parts, fmt.Sprintf("a closed loop of about %.0f clients", e.Loop.Clients))
@@ -412,9 +412,9 @@ func Brief(e *Policy) string {
 		if r.Held == 0 {
 			continue
 		}
-		text := fmt.Sprintf("%s held %s, cost %s and brought %s", r.Name, batches(r.Held), brief(r.AllCost), brief(r.AllGain))
+		text := fmt.Sprintf("%s held %s, cost %s and saved %s", r.Name, batches(r.Held), brief(r.AllCost), brief(r.AllGain))
 		if r.Stops > 0 {
-			text += fmt.Sprintf(", and was switched off %s", times(r.Stops))
+			text += fmt.Sprintf(", and was disabled %s", times(r.Stops))
 		}
 		parts = append(parts, text)
 	}
@@ -460,8 +460,8 @@ func list(numbers []int) string {
 	return strings.Join(all, ", ")
 }
 
-// decimal writes a number with a comma at each thousand; below 10 with one digit
-// after the point, if it is not whole.
+// decimal formats a number with thousands separators. Below 10 it keeps one decimal place,
+// unless the number is whole.
 func decimal(v float64) string {
 	if v < 9.95 && v != math.Trunc(v) {
 		return strconv.FormatFloat(v, 'f', 1, 64)
@@ -473,7 +473,7 @@ func decimal(v float64) string {
 	return digits
 }
 
-// brief writes a duration with three digits.
+// brief formats a duration with three significant digits.
 func brief(d time.Duration) string {
 	unit := time.Duration(1)
 	for d/unit >= 1000 {

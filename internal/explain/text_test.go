@@ -14,14 +14,14 @@ const (
 	ms = time.Millisecond
 )
 
-// loop is a model that is left to Shoal, in a closed loop.
+// loop is a model with automatic settings, in a closed loop.
 func loop() Model {
 	return Model{
 		Name: "seed_auto", Version: "1", Backend: "simulated",
 		Batching: Batching{
 			Setting:  Setting{Automatic, "models/seed_auto/config.pbtxt:8", "dynamic_batching has no max_queue_delay_microseconds in models/seed_auto/config.pbtxt:8"},
 			Combines: true, MaxRows: 8, MaxRowsWhere: "models/seed_auto/config.pbtxt:4", Preferred: []int{4, 8},
-			Safety: Safety{Asked, "the configuration asks for it"},
+			Safety: Safety{Asked, "the configuration asks for batching"},
 		},
 		Instances: Number{Setting{Written, "models/seed_auto/config.pbtxt:7", "instance_group has a count"}, 2},
 		Measured:  Measured{State: Ended, Steps: 8},
@@ -57,8 +57,8 @@ func loop() Model {
 func open() Model {
 	m := loop()
 	m.Name, m.Backend = "recogniser", "onnxruntime"
-	m.Batching = Batching{Setting: Setting{By: Automatic, Why: "no configuration says anything of it"}, Combines: true, MaxRows: 64, Safety: Safety{Verdict: Safe}}
-	m.Instances = Number{Setting{By: Automatic, Why: "as many as 2 cores have room for; how many of them run at once is for the traffic to say"}, 2}
+	m.Batching = Batching{Setting: Setting{By: Automatic, Why: "batching is not configured"}, Combines: true, MaxRows: 64, Safety: Safety{Verdict: Safe}}
+	m.Instances = Number{Setting{By: Automatic, Why: "as many as 2 cores allow; the policy decides how many of them run at a time"}, 2}
 	m.Threads, m.ExclusiveThreads = &Number{Setting{By: Automatic, Why: "the number that measured best"}, 1}, 2
 	m.Measured = Measured{State: Ended, Tried: []Trial{{1, 2, 1, 4, 310, 4 * ms, false}, {1, 2, 2, 4, 390, 4 * ms, true}, {2, 0, 1, 4, 310, 4 * ms, false}}, Shape: "x[3,48,320]", ShapeFrom: Traffic}
 	p := *m.Policy
@@ -71,7 +71,7 @@ func open() Model {
 	return m
 }
 
-// unused is a model that nobody has asked.
+// unused is a model without requests.
 func unused() Model {
 	m := open()
 	m.Curve, m.Done, m.Objective, m.Policy = nil, Done{}, nil, &Policy{MaxRows: 64, Efficient: 64, Instances: 1}
@@ -79,7 +79,7 @@ func unused() Model {
 	return m
 }
 
-// written is a model whose settings are all written.
+// written is a model whose settings are all configured.
 func written() Model {
 	delay := 2 * ms
 	m := loop()
@@ -90,7 +90,7 @@ func written() Model {
 	return m
 }
 
-// unsafe is a model whose rows see each other.
+// unsafe is a model whose rows are not independent.
 func unsafe() Model {
 	m := written()
 	m.Name, m.Backend = "centred", "onnxruntime"
@@ -98,7 +98,7 @@ func unsafe() Model {
 		Setting: Setting{By: Automatic, Why: "requests run one by one, because their rows did not pass the check"},
 		Safety:  Safety{Unsafe, "rows give other answers together than alone: row 1 of 2: output y: element 0 is 0.5, not 0"},
 	}
-	m.Threads = &Number{Setting{Written, "models/centred/config.pbtxt:2", "the engine was told how many there are"}, 0}
+	m.Threads = &Number{Setting{Written, "models/centred/config.pbtxt:2", "intra_op_thread_count is set"}, 0}
 	m.Measured = Measured{State: Ended, Error: "out of memory"}
 	m.Done.Closed = []Closed{{"alone", 3134}}
 	return m
@@ -121,9 +121,9 @@ func TestThePageIsForPeople(t *testing.T) {
 
 func TestTheShapeIsToldThatWasMeasured(t *testing.T) {
 	for from, want := range map[From]string{
-		Traffic: "\n  Its rows were made up in the shape that most of the traffic had, x[16].\n",
-		Sample:  "\n  Its rows were those of model_warmup, x[16].\n",
-		MadeUp:  "\n  Its rows were made up, and so was their shape, x[16], until most of the traffic has another.\n",
+		Traffic: "\n  Calibration used generated rows in the most frequent shape of the traffic, x[16].\n",
+		Sample:  "\n  Calibration used the rows of model_warmup, x[16].\n",
+		MadeUp:  "\n  Calibration used generated rows in an assumed shape, x[16], until most requests have another.\n",
 	} {
 		m := loop()
 		m.Measured.Shape, m.Measured.ShapeFrom = "x[16]", from
@@ -136,8 +136,8 @@ func TestTheShapeIsToldThatWasMeasured(t *testing.T) {
 
 func TestALineIsEnoughForASimulation(t *testing.T) {
 	e := loop().Policy
-	const want = "batches filled up to 8 rows; 1 to 2 at once; a closed loop of about 8 clients; " +
-		"gather held 88 batches, cost 440ms and brought 4.68s; burst held 1 batch, cost 1ms and brought 0s, and was switched off 2 times"
+	const want = "batches filled up to 8 rows; 1 to 2 at a time; a closed loop of about 8 clients; " +
+		"gather held 88 batches, cost 440ms and saved 4.68s; burst held 1 batch, cost 1ms and saved 0s, and was disabled 2 times"
 	if got := Brief(e); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}

@@ -58,13 +58,13 @@ func (v *Version) explainBatching() explain.Batching {
 	case d == nil:
 		b.Why = "requests are never combined, because the configuration does not ask for it"
 	case !b.Combines:
-		b.Why = "requests are never combined, because a batch has no room for two"
+		b.Why = "requests are never combined, because the maximum batch size is 1"
 	case cfg.Tunes() && d.Added:
-		b.By, b.Why = explain.Automatic, "no configuration says anything of it"
+		b.By, b.Why = explain.Automatic, "batching is not configured"
 	case cfg.Tunes():
 		b.By, b.Why = explain.Automatic, "dynamic_batching has no max_queue_delay_microseconds in "+cmp.Or(b.Where, "the configuration")
 	case d.MaxDelay == nil && len(d.Preferred) == 0:
-		b.Why = "whatever waits when an instance is free goes together, because --batching=triton asks for Triton's defaults"
+		b.Why = "all waiting requests run when an instance is free, because --batching=triton asks for Triton's defaults"
 	default:
 		b.By, b.Why = explain.Written, "dynamic_batching is Triton's rule"
 	}
@@ -77,11 +77,11 @@ func (v *Version) safety() explain.Safety {
 	case cfg.Apart != "":
 		return explain.Safety{Verdict: explain.Unsafe, Why: cfg.Apart}
 	case cfg.Dynamic == nil:
-		return explain.Safety{Verdict: explain.Asked, Why: "they never do"}
+		return explain.Safety{Verdict: explain.Asked, Why: "they never share a batch"}
 	case cfg.Automatic && cfg.Dynamic.Added && cfg.Ragged() == nil:
 		return explain.Safety{Verdict: explain.Safe}
 	}
-	return explain.Safety{Verdict: explain.Asked, Why: "the configuration asks for it"}
+	return explain.Safety{Verdict: explain.Asked, Why: "the configuration asks for batching"}
 }
 
 func (v *Version) explainInstances() explain.Number {
@@ -90,13 +90,13 @@ func (v *Version) explainInstances() explain.Number {
 	switch {
 	case v.Source.Workers != nil:
 		n.Count, _ = v.Scale()
-		n.By, n.Why = explain.Written, "as many workers as were asked for"
+		n.By, n.Why = explain.Written, "the requested number of workers"
 	case !v.autoInstances:
 		n.By, n.Where, n.Why = explain.Written, v.Config.Where("instance_group"), "instance_group has a count"
 	case !v.Config.Automatic || v.runner.Device == nil:
-		n.By, n.Why = explain.Default, "as many as there are where nobody says"
+		n.By, n.Why = explain.Default, "the default"
 	case v.Config.Tunes() || measured == nil:
-		n.By, n.Why = explain.Automatic, "as many as "+strconv.Itoa(v.env.opts.Cores)+" cores have room for; how many of them run at once is for the traffic to say"
+		n.By, n.Why = explain.Automatic, "as many as "+strconv.Itoa(v.env.opts.Cores)+" cores allow; the policy decides how many of them run at a time"
 	default:
 		n.By, n.Why = explain.Automatic, "the number that measured best"
 	}
@@ -112,12 +112,12 @@ func (v *Version) explainThreads() *explain.Number {
 	n := &explain.Number{Count: v.threads}
 	switch {
 	case !t.AnyThreads(v.Config):
-		n.By, n.Where, n.Why = explain.Written, v.Config.Where("parameters[intra_op_thread_count]"), "the engine was told how many there are"
+		n.By, n.Where, n.Why = explain.Written, v.Config.Where("parameters[intra_op_thread_count]"), "intra_op_thread_count is set"
 		n.Count = 0
 	case !v.Config.Automatic:
-		n.By, n.Why = explain.Default, "as many as there are where nobody says"
+		n.By, n.Why = explain.Default, "the default"
 	case v.measured.Load() == nil:
-		n.By, n.Why = explain.Automatic, "until more numbers of them have been measured"
+		n.By, n.Why = explain.Automatic, "until other numbers have been measured"
 	default:
 		n.By, n.Why = explain.Automatic, "the number that measured best"
 	}

@@ -51,10 +51,10 @@ func TestModelsAreExplained(t *testing.T) {
 	s := start(t, filepath.Join(root, "examples", "seed-device"))
 	s.awaitLog(`msg="model measured" model=seed_auto version=1`)
 	s.explains("seed_auto",
-		"seed_auto, version 1, run by simulated", "Shoal says when a batch closes: dynamic_batching has no max_queue_delay_microseconds in",
-		"seed_auto/config.pbtxt:8.", "calibrated  ◀ filled up to here", "1 instance, kept as written in", "Nobody has asked yet.")
+		"seed_auto, version 1, run by simulated", "Shoal decides when a batch closes: dynamic_batching has no max_queue_delay_microseconds in",
+		"seed_auto/config.pbtxt:8.", "calibrated  ◀ efficient size", "1 instance, configured in", "No requests yet.")
 	s.explains("seed_dynamic",
-		"When a batch closes is kept as written in", "seed_dynamic/config.pbtxt:", "No request is held for others.", "Nothing has run yet.")
+		"Batching is configured in", "seed_dynamic/config.pbtxt:", "Requests are not held for further requests.", "No batch has run yet.")
 	s.explains("seed_none", "requests are never combined, because the configuration does not ask for it")
 	if text, err := s.explain("seed_atuo"); err == nil || !strings.Contains(text, `there is no model "seed_atuo": the server has seed_auto,`) {
 		t.Errorf("%v\n%s", err, text)
@@ -66,6 +66,6 @@ func TestAModelWhoseRowsSeeEachOtherIsExplained(t *testing.T) {
 	s := start(t, lone(t, "centred"))
 	s.centred(t, [][]float32{{1, 2, 3, 4}})
 	s.explains("centred",
-		"requests run one by one, because their rows did not pass the check", "Rows must not share a batch: rows give other answers together than alone",
-		"1 request was answered", "alone             1  100 %")
+		"requests run one by one, because their rows did not pass the check", "Rows are not independent: rows give other answers together than alone",
+		"1 request succeeded", "alone             1  100 %")
 }

@@ -7,92 +7,91 @@ import (
 	"github.com/shoal-serving/shoal/internal/batching"
 )
 
-// Options are what a policy may do, and what is known from the start.
+// Options configure a policy.
 type Options struct {
-	// MaxRows is the most rows that a batch may have. Zero means 1.
+	// MaxRows is the maximum batch size in rows. Zero means 1.
 	MaxRows int
 
-	// Instances is the most batches that may run at once; the policy says how
-	// many do. Zero means 1.
+	// Instances is the maximum number of batches that run in parallel. The policy decides
+	// how many of them it uses. Zero means 1.
 	Instances int
 
-	// Exclusive says that exclusive batches, which the core marks in the action Run, have
-	// more threads than others. All others have fewer until they end, also when they are
-	// the only one by then.
+	// Exclusive means that exclusive batches, which the core marks in the action Run, have
+	// more threads than others. Any other batch keeps the smaller number of threads until
+	// it ends, even if it is the only one running by then.
 	Exclusive bool
 
-	// Preferred are sizes that leave at once, ascending, where the user set them but
-	// no delay. No other batch is larger than the largest of them.
+	// Preferred are the configured preferred batch sizes, in ascending order, if no queue
+	// delay is configured. A batch of a preferred size runs immediately, and no batch is
+	// larger than the largest preferred size.
 	Preferred []int
 
-	// Profile is what was measured of the model so far.
+	// Profile is the result of calibration.
 	Profile batching.Profile
 
-	// Objective is how long a request may take in all, where the user set that.
-	// Batches are then no larger than leaves room for waiting. Zero means any time.
+	// Objective is the configured latency objective of a request. It limits the batch size
+	// so that a request may wait for one batch and run in the next. Zero means no limit.
 	Objective time.Duration
 }
 
-// A Policy decides for one model. Like the core that asks it, it is not safe for
-// concurrent use: the scheduler's lock guards both, and the policy has no lock, clock or
-// goroutine of its own.
+// A Policy makes the batching decisions for one model. It is not safe for concurrent use:
+// the scheduler's lock guards both the policy and the core that calls it.
 //
-// It owns what it has learned from events of the core: the curve of batch times, how
-// much batches slow each other down, how requests arrive, and a ledger of what each of
-// its rules has cost and saved. Events change it, and Decide only reads it, so that the
-// core may ask as often as it likes. Until something is measured the policy is greedy,
-// and each rule that departs from that is compared with a greedy server in a replay,
-// and switched off when it costs more than it saves.
+// A Policy owns what it has learned from the events of the core: the curve of batch
+// times, how much batches slow each other down, how requests arrive, and a ledger of what
+// each rule has cost and saved. Only events change it. Decide reads it, so the core may
+// call Decide any number of times. Until something is measured the policy is greedy. Each
+// rule that departs from greedy is compared with a greedy server in a replay, and is
+// disabled when it costs more than it saves.
 //
-// Two things were tried and rejected. Ruling out for good a size that was measured to be
-// slow: it never ran again, and one slow moment of the machine cost half of the
-// throughput; hence [batching.Retest]. And times of exclusive batches as the curve, with
-// a slowdown for all others: batches under load were as large as suits all threads, and
-// the p99 grew (ADR 14).
+// Two approaches were tried and rejected. The first excluded a batch size for good after
+// it was measured to be slow: that size never ran again, so one slow moment of the
+// machine cost half of the throughput; hence [batching.Retest]. The second took the times
+// of exclusive batches as the curve and applied a slowdown to all others: batches under
+// load then had the size that suits all threads, and the p99 grew (ADR 14).
 type Policy struct {
 	opt   Options
 	sizes sizes
 
-	// What is learned.
-	curve      curve
-	contention contention
-	rate       rate
-	gaps       gaps
-	returns    returns
-	behind     behind
-	drift      drift
-	retest     retest
-	unit       float64 // nanoseconds of the smallest bin; 0 while the model is not known
-	cycle      cycle
-	tried      int    // batches while it was tried how many at once are worth it
-	frozen     uint64 // the batch until which rules rest, since the model's speed has changed
+	// Learned from events.
+	curve       curve
+	contention  contention
+	rate        rate
+	gaps        gaps
+	returns     returns
+	busyPeriod  busyPeriod
+	drift       drift
+	retest      retest
+	unit        float64 // width of the smallest bin in nanoseconds; 0 until the curve is known
+	cycle       cycle
+	probed      int    // batches run in the current round of probing
+	frozenUntil uint64 // rules are paused until this batch, after a change of the model's speed
 
-	// What is going on.
-	waiting int // requests
-	rows    int // that they have
-	running int // batches
-	runs    []run
-	changed batching.Time // when the number of running batches last did
-	began   batching.Time // the last batch
-	hold    hold
+	// Current state.
+	waiting    int // waiting requests
+	rows       int // rows of the waiting requests
+	running    int // running batches
+	runs       []run
+	lastChange batching.Time // when the number of running batches last changed
+	lastBegan  batching.Time // when the last batch began
+	hold       hold
 
-	// What came of it.
+	// Outcomes.
 	ledger ledger
 	closed [batching.Reasons]uint64
 }
 
-// A hold is a batch that could run and does not.
+// A hold is a batch that could run now but waits for further requests.
 type hold struct {
-	rule  rule // none if nothing is held
+	rule  rule // none if no batch is held
 	since batching.Time
 	until batching.Time
-	full  int // requests that are waited for to be there; 0 if no number is
+	full  int // number of waiting requests that ends the hold; 0 means that only until does
 }
 
 var _ batching.Watcher = (*Policy)(nil)
 
-// New returns a policy that knows what the options tell, and nothing of the
-// traffic.
+// New returns a policy that knows opt.Profile and has not seen any traffic.
 func New(opt Options) *Policy {
 	opt.MaxRows, opt.Instances = max(1, opt.MaxRows), max(1, opt.Instances)
 	p := &Policy{opt: opt, curve: newCurve(opt.MaxRows), contention: newContention(opt.Instances), runs: make([]run, opt.Instances)}
@@ -102,37 +101,38 @@ func New(opt Options) *Policy {
 
 // Calibrated implements [batching.Tunable].
 func (p *Policy) Calibrated(profile batching.Profile) {
-	p.curve.pin(profile.Sizes)
-	p.contention.pin(profile.Slowdown, p.opt.Instances)
+	p.curve.calibrate(profile.Sizes)
+	p.contention.calibrate(profile.Slowdown, p.opt.Instances)
 	p.resize()
 }
 
-// Recalibrated implements [batching.Tunable]. What the policy learned about the old
-// shape, and what it decided from it, is forgotten; what is going on is not.
+// Recalibrated implements [batching.Tunable]. It discards what the policy learned and
+// decided for the old shape, but keeps track of waiting requests and running batches.
 func (p *Policy) Recalibrated(profile batching.Profile) {
 	p.curve, p.contention = newCurve(p.opt.MaxRows), newContention(p.opt.Instances)
-	p.drift = drift{seen: p.drift.seen, last: p.drift.last}
-	p.gaps, p.returns, p.unit = gaps{}, returns{}, 0 // bins are parts of what a row takes
-	p.behind, p.cycle, p.hold = behind{}, cycle{}, hold{}
-	p.tried, p.frozen = 0, 0
+	p.drift = drift{count: p.drift.count, factor: p.drift.factor}
+	p.gaps, p.returns, p.unit = gaps{}, returns{}, 0 // the width of bins depends on the curve
+	p.busyPeriod, p.cycle, p.hold = busyPeriod{}, cycle{}, hold{}
+	p.probed, p.frozenUntil = 0, 0
 	p.ledger.restart()
 	p.Calibrated(profile)
 }
 
-// resize settles what follows from the curve.
+// resize recomputes the values that follow from the curve.
 func (p *Policy) resize() {
 	p.sizes = sizesOf(&p.curve, p.opt.Objective)
 	if p.unit == 0 {
-		p.unit = p.curve.at(1) / finest
+		p.unit = p.curve.expected(1) / unitsPerRow
 	}
 }
 
-// Takes returns how long a batch of so many rows is expected to take alone; 0 if
-// nothing is known.
-func (p *Policy) Takes(rows int) time.Duration { return time.Duration(p.curve.at(rows)) }
+// Takes returns the expected duration of a batch of the given number of rows that runs
+// alone; 0 if it is unknown.
+func (p *Policy) Takes(rows int) time.Duration { return time.Duration(p.curve.expected(rows)) }
 
-// Longest returns for how long requests are held at most while nothing runs.
+// Longest returns the longest time for which the policy holds requests while no batch
+// runs.
 func (p *Policy) Longest() time.Duration {
 	rows := p.curve.max()
-	return time.Duration(math.Ceil(max(p.curve.at(rows), p.curve.smooth(rows))))
+	return time.Duration(math.Ceil(max(p.curve.expected(rows), p.curve.smooth(rows))))
 }

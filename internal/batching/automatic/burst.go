@@ -6,46 +6,47 @@ import (
 	"github.com/shoal-serving/shoal/internal/batching"
 )
 
-// holdForBurst waits for the next request if one is imminent, and as long as the
-// batch that it saves allows. Half of what is saved counts: the wait delays those
-// that are here for certain, and what it saves helps those that come later.
+// holdForBurst returns until when to wait for the next request if it is imminent; 0 if it
+// is not. The wait is limited by the batch that it saves, of which only half counts: the
+// wait certainly delays the requests that are held, while the saving helps requests that
+// may come later.
 func (p *Policy) holdForBurst(s *situation) batching.Time {
-	saved := p.saved(s.rows, p.oneMore())
-	if saved <= 0 || s.waited >= saved/2 || p.gaps.vain.given() {
+	saved := p.saved(s.rows, p.rowsPerRequest())
+	if saved <= 0 || s.waited >= saved/2 || p.gaps.misses.tooMany() {
 		return 0
 	}
-	wait := p.gaps.wait(s.now, p.unit, p.rate.of(s.now), saved/2, float64(s.items), min(saved/4, saved/2-s.waited))
+	wait := p.gaps.bestWait(s.now, p.unit, p.rate.current(s.now), saved/2, float64(s.items), min(saved/4, saved/2-s.waited))
 	return s.now + batching.Time(math.Ceil(wait))
 }
 
-// vain counts holds for a burst in which nobody came, since somebody last did. Gaps
-// are remembered for long, and those who made them may have left: without it a client
-// that stays behind would wait for them some hundred times.
-type vain struct {
-	holds int
-	reach batching.Time // of the last such hold
+// missedHolds counts consecutive holds for a burst during which no request arrived. Gaps
+// are remembered for long, and the clients that caused them may have left: without this
+// count, a remaining client would wait for them some hundred times.
+type missedHolds struct {
+	count int
+	reach batching.Time // duration of the last hold for a burst
 }
 
-// enoughVain holds in a row mean that there are no bursts any more. Where three of
-// four are in vain a third of all bursts are given up by mistake, until the next one
-// shows itself, and that is where holding hardly pays.
-const enoughVain = 4
+// maxMissedHolds missed holds in a row mean that there are no bursts any more. If three
+// of four holds are missed, a third of all bursts are given up by mistake, until the next
+// burst arrives; at that rate holding hardly pays anyway.
+const maxMissedHolds = 4
 
-func (v *vain) given() bool { return v.holds >= enoughVain }
+func (v *missedHolds) tooMany() bool { return v.count >= maxMissedHolds }
 
-// ended takes in a hold for a burst, in which somebody came or not.
-func (v *vain) ended(took batching.Time, came bool) {
-	v.holds++
+// holdEnded records a hold for a burst, and whether a request arrived during it.
+func (v *missedHolds) holdEnded(took batching.Time, came bool) {
+	v.count++
 	v.reach = took
 	if came {
-		v.holds = 0
+		v.count = 0
 	}
 }
 
-// arrived takes in a request that came so long after another one. If it would have
-// come within a hold, there are bursts.
-func (v *vain) arrived(gap batching.Time) {
+// arrived records the gap before a request. A gap that fits into a hold shows that there
+// are bursts.
+func (v *missedHolds) arrived(gap batching.Time) {
 	if gap <= v.reach {
-		v.holds = 0
+		v.count = 0
 	}
 }

@@ -2,68 +2,71 @@ package automatic
 
 import "math"
 
-// most is how many batches at once are told apart. More count as that many.
-const most = 16
+// maxParallel is the largest number of parallel batches that has its own estimate. Larger
+// numbers count as maxParallel.
+const maxParallel = 16
 
-// A contention is how much longer a batch takes while others run beside it.
+// A contention estimates how much parallel batches slow each other down, and derives from
+// that how many should run in parallel. Index n of the arrays stands for n parallel
+// batches; index 0 is not used.
 type contention struct {
-	slow     [most + 1]float64 // how many times longer, while n run; from 1, which is less than 1 if a batch that is alone has more to run on
-	measured [most + 1]float64 // batches that it rests on
-	lately   [most + 1]float64 // the same, since it was to be tried again
-	pinned   [most + 1]float64 // what calibration said of slow; 0 if nothing
-	useful   int               // batches at once that are worth it for latency
-	backlog  int               // the same while more waits than they can take
-	flood    int               // the same while so much waits that all instances together would not take it
-	next     int               // batches at once that are to be tried; 0 if none are
+	factor        [maxParallel + 1]float64 // slowdown while n batches run; factor[1] is below 1 if exclusive batches have more threads
+	samples       [maxParallel + 1]float64 // number of batches behind factor
+	recentSamples [maxParallel + 1]float64 // the same since the last allowRetry
+	calibrated    [maxParallel + 1]float64 // calibrated value of factor; 0 if there is none
+	useful        int                      // number of parallel batches with the best latency
+	backlog       int                      // the same while there is a backlog
+	flood         int                      // the same while the backlog exceeds one efficient batch for each instance
+	probe         int                      // number of parallel batches to probe next; 0 if there is none
 }
 
 const (
-	worth   = 1.10 // times as much work in the same time makes one more batch at once worth it
-	still   = 1.04 // and this keeps it so
-	slight  = 1.05 // times as much is worth it while a queue stands; less may be noise
-	trusted = 8    // batches from which on a measured slowdown counts
-	tired   = 2    // batches that one counts for which is tried again
+	minGain        = 1.10 // minimum factor in throughput to run one more batch in parallel
+	keepGain       = 1.04 // minimum factor in throughput to keep it
+	minBacklogGain = 1.05 // minimum factor in throughput to run one more during a backlog; less may be noise
+	minTrusted     = 8    // batches after which a measured slowdown counts
+	retrySamples   = 2    // number of samples that allowRetry keeps
 )
 
 func newContention(instances int) contention {
-	// Until something is measured, batches are taken to slow each other down in
-	// full: then nothing is lost but what was never proven.
-	c := contention{useful: 1, backlog: min(instances, most), flood: min(instances, most)}
-	for n := range c.slow {
-		c.slow[n] = max(1, float64(n))
+	// Until they are measured, assume that parallel batches gain nothing. That loses at
+	// most an improvement that was never measured.
+	c := contention{useful: 1, backlog: min(instances, maxParallel), flood: min(instances, maxParallel)}
+	for n := range c.factor {
+		c.factor[n] = max(1, float64(n))
 	}
-	c.next = c.untried(instances)
+	c.probe = c.nextProbe(instances)
 	return c
 }
 
-// pin takes over what was calibrated.
-func (c *contention) pin(slowdown []float64, instances int) {
+// calibrate sets the calibrated slowdowns. slowdown[i] is that of i+1 parallel batches.
+func (c *contention) calibrate(slowdown []float64, instances int) {
 	for i, s := range slowdown {
 		switch n := i + 1; {
 		case n == 1 && s > 0 && s <= 1:
-			c.slow[1] = s
-		case n > 1 && n <= most && s >= 1 && !math.IsInf(s, 0):
-			c.slow[n], c.measured[n], c.lately[n], c.pinned[n] = s, 30, 30, s
+			c.factor[1] = s
+		case n > 1 && n <= maxParallel && s >= 1 && !math.IsInf(s, 0):
+			c.factor[n], c.samples[n], c.recentSamples[n], c.calibrated[n] = s, 30, 30, s
 		}
 	}
 	c.choose(instances)
 }
 
-// by returns how many times longer a batch takes while n run.
-func (c *contention) by(n int) float64 { return c.slow[max(1, min(n, most))] }
+// slowdown returns how many times longer a batch takes while n batches run.
+func (c *contention) slowdown(n int) float64 { return c.factor[max(1, min(n, maxParallel))] }
 
-// speed returns how much work gets done while n batches run, relative to one that
-// has what all have.
-func (c *contention) speed(n int) float64 { return float64(n) / c.by(n) }
+// speedup returns the throughput of n parallel batches, relative to a single batch that
+// is not exclusive.
+func (c *contention) speedup(n int) float64 { return float64(n) / c.slowdown(n) }
 
-// learn takes in a batch that would have taken alone nanoseconds, and that spent
-// ran[n] of them while n batches ran. Since work is done at the rate 1/slow[n],
-// alone is the sum of ran[n]/slow[n], exactly; what is missing is spread over the
-// rates, by how much of the time each had (normalised least mean squares).
-func (c *contention) learn(alone float64, ran *[most + 1]float64, instances int) {
-	missing, all, sum := alone-ran[1]/c.slow[1], ran[1], 0.0
-	for n := 2; n <= most; n++ {
-		missing -= ran[n] / c.slow[n]
+// record adds a batch that would have taken alone nanoseconds without others, and that
+// ran for ran[n] nanoseconds while n batches ran. Work progresses at the rate
+// 1/factor[n], so alone is the sum of ran[n]/factor[n]. The error is distributed over the
+// rates in proportion to their share of the time (normalized least mean squares).
+func (c *contention) record(alone float64, ran *[maxParallel + 1]float64, instances int) {
+	missing, all, sum := alone-ran[1]/c.factor[1], ran[1], 0.0
+	for n := 2; n <= maxParallel; n++ {
+		missing -= ran[n] / c.factor[n]
 		all += ran[n]
 		sum += ran[n] * ran[n]
 	}
@@ -71,131 +74,130 @@ func (c *contention) learn(alone float64, ran *[most + 1]float64, instances int)
 		return
 	}
 	missing = max(-alone/2, min(alone/2, missing))
-	for n := 2; n <= most; n++ {
+	for n := 2; n <= maxParallel; n++ {
 		if ran[n] > 0.05*alone {
-			step := max(0.03, 1/(1.5+c.lately[n]))
-			rate := 1/c.slow[n] + step*missing*ran[n]/sum
-			c.slow[n] = 1 / max(0.05, min(1, rate))
+			step := max(0.03, 1/(1.5+c.recentSamples[n]))
+			rate := 1/c.factor[n] + step*missing*ran[n]/sum
+			c.factor[n] = 1 / max(0.05, min(1, rate))
 		}
 		if ran[n] > 0.3*all {
-			c.measured[n]++
-			c.lately[n]++
+			c.samples[n]++
+			c.recentSamples[n]++
 		}
 	}
-	for n := most - 1; n > 1; n-- {
-		if c.measured[n] < trusted {
-			c.slow[n] = min(c.slow[n], c.slow[n+1]) // fewer at once are no slower than more
+	for n := maxParallel - 1; n > 1; n-- {
+		if c.samples[n] < minTrusted {
+			c.factor[n] = min(c.factor[n], c.factor[n+1]) // fewer parallel batches are never slower than more
 		}
 	}
 	c.choose(instances)
 }
 
-// exclusive takes in an exclusive batch, which took the given number of times as long
-// as it would have with the threads of others.
-func (c *contention) exclusive(times float64, instances int) {
-	const weight = 1. / 16 // under load it is another one, and soon known
-	c.slow[1] += weight * (max(0.05, min(1, times)) - c.slow[1])
+// recordExclusive adds an exclusive batch, which took the given multiple of the time that
+// it would have taken with the threads of others.
+func (c *contention) recordExclusive(times float64, instances int) {
+	const weight = 1. / 16 // the factor differs under load, and adapts quickly
+	c.factor[1] += weight * (max(0.05, min(1, times)) - c.factor[1])
 	c.choose(instances)
 }
 
-// alone returns how long a batch would have taken alone, with what all have; 0 if
-// that cannot be said.
-func (c *contention) alone(ran *[most + 1]float64) float64 {
-	sum := ran[1] / c.slow[1]
-	for n := 2; n <= most; n++ {
-		if ran[n] > 0 && c.measured[n] < trusted {
+// soloTime returns how long a batch would have taken alone, and not exclusive; 0 if that
+// cannot be derived because a slowdown is not measured.
+func (c *contention) soloTime(ran *[maxParallel + 1]float64) float64 {
+	sum := ran[1] / c.factor[1]
+	for n := 2; n <= maxParallel; n++ {
+		if ran[n] > 0 && c.samples[n] < minTrusted {
 			return 0
 		}
-		sum += ran[n] / c.slow[n]
+		sum += ran[n] / c.factor[n]
 	}
 	return sum
 }
 
-// choose settles how many batches are worth running at once. What was not measured
-// is not.
+// choose recomputes how many batches should run in parallel. Numbers that are not
+// measured are not used, except to work off a backlog.
 func (c *contention) choose(instances int) {
-	instances = min(instances, most)
+	instances = min(instances, maxParallel)
 	c.useful = min(c.useful, instances)
-	c.useful = upTo(min(instances, proven(&c.measured)), c.useful, worth, c.speed)
-	for c.useful > 1 && c.speed(c.useful) < still*best(c.useful-1, c.speed) {
+	c.useful = growWhileFaster(min(instances, measuredUpTo(&c.samples)), c.useful, minGain, c.speedup)
+	for c.useful > 1 && c.speedup(c.useful) < keepGain*bestSpeedup(c.useful-1, c.speedup) {
 		c.useful--
 	}
-	c.backlog = upTo(instances, c.useful, slight, c.hoped)
-	c.flood = upTo(instances, c.backlog, better, c.hoped)
-	c.next = c.untried(instances)
+	c.backlog = growWhileFaster(instances, c.useful, minBacklogGain, c.optimisticSpeedup)
+	c.flood = growWhileFaster(instances, c.backlog, minSwitchGain, c.optimisticSpeedup)
+	c.probe = c.nextProbe(instances)
 }
 
-// upTo returns how many batches at once are worth it from n on, if one more has to
-// get so many times as much done as any fewer.
-func upTo(instances, n int, times float64, speed func(int) float64) int {
-	for n < instances && speed(n+1) > times*best(n, speed) {
+// growWhileFaster increases n while one more parallel batch raises the throughput by the
+// given factor over the best of any fewer.
+func growWhileFaster(instances, n int, times float64, speed func(int) float64) int {
+	for n < instances && speed(n+1) > times*bestSpeedup(n, speed) {
 		n++
 	}
 	return n
 }
 
-// best returns the most that gets done by n batches at once, or fewer.
-func best(n int, speed func(int) float64) float64 {
-	most := 0.0
+// bestSpeedup returns the best throughput of up to n parallel batches.
+func bestSpeedup(n int, speed func(int) float64) float64 {
+	fastest := 0.0
 	for ; n > 0; n-- {
-		most = max(most, speed(n))
+		fastest = max(fastest, speed(n))
 	}
-	return most
+	return fastest
 }
 
-// untried returns the number of batches at once that is to be tried next: the first
-// that is not known to be worth it, if it was not measured lately. It is 0 if there
-// is none.
-func (c *contention) untried(instances int) int {
-	n := upTo(min(instances, proven(&c.lately)), 1, worth, c.speed) + 1
-	if n > min(instances, most) || c.lately[n] >= trusted || c.confirmed(n) {
+// nextProbe returns the number of parallel batches to probe next: the smallest that is
+// not known to pay, if it has no recent samples. It returns 0 if there is none.
+func (c *contention) nextProbe(instances int) int {
+	n := growWhileFaster(min(instances, measuredUpTo(&c.recentSamples)), 1, minGain, c.speedup) + 1
+	if n > min(instances, maxParallel) || c.recentSamples[n] >= minTrusted || c.stillNotWorthIt(n) {
 		return 0
 	}
 	return n
 }
 
-// confirmed reports whether what was tried again is as little worth as it was
-// before. Two batches are enough for that, and each of them costs.
-func (c *contention) confirmed(n int) bool {
-	return c.measured[n] >= trusted && c.lately[n] >= tired+2 && c.speed(n) < still*best(n-1, c.speed)
+// stillNotWorthIt reports whether the samples of a retry confirm that n parallel batches
+// do not pay. Two are enough, because each of them costs latency.
+func (c *contention) stillNotWorthIt(n int) bool {
+	return c.samples[n] >= minTrusted && c.recentSamples[n] >= retrySamples+2 && c.speedup(n) < keepGain*bestSpeedup(n-1, c.speedup)
 }
 
-// proven returns the most batches at once that enough were measured of. Fewer are no
-// slower.
-func proven(batches *[most + 1]float64) int {
-	n := most
-	for n > 1 && batches[n] < trusted {
+// measuredUpTo returns the largest number of parallel batches with enough samples.
+// Smaller numbers are no slower.
+func measuredUpTo(batches *[maxParallel + 1]float64) int {
+	n := maxParallel
+	for n > 1 && batches[n] < minTrusted {
 		n--
 	}
 	return n
 }
 
-// tire lets more at once be tried again than are in use, and be believed sooner.
-// Those that are in use run anyway.
-func (c *contention) tire(inUse, instances int) {
-	for n := inUse + 1; n <= most; n++ {
-		c.lately[n] = min(c.lately[n], tired)
+// allowRetry lets larger numbers of parallel batches than inUse be probed again, and
+// gives new samples more weight. Smaller numbers run anyway.
+func (c *contention) allowRetry(inUse, instances int) {
+	for n := inUse + 1; n <= maxParallel; n++ {
+		c.recentSamples[n] = min(c.recentSamples[n], retrySamples)
 	}
-	c.next = c.untried(instances)
+	c.probe = c.nextProbe(instances)
 }
 
-// restart strikes out what batches seemed to cost each other while the model had
-// another speed than was known. What was calibrated holds again, until batches tell
-// otherwise, which they soon do.
+// restart restores the calibrated slowdowns after a change of speed, because what was
+// measured while the expected times were wrong is wrong, too. New samples soon replace
+// them.
 func (c *contention) restart(instances int) {
-	for n := 2; n <= most; n++ {
-		if c.pinned[n] > 0 {
-			c.slow[n], c.measured[n], c.lately[n] = c.pinned[n], trusted, trusted
+	for n := 2; n <= maxParallel; n++ {
+		if c.calibrated[n] > 0 {
+			c.factor[n], c.samples[n], c.recentSamples[n] = c.calibrated[n], minTrusted, minTrusted
 		}
 	}
 	c.choose(instances)
 }
 
-// hoped returns the speed of n batches at once, which is taken to be the best that
-// it can be while it was not measured: a backlog is the time to find out.
-func (c *contention) hoped(n int) float64 {
-	if n > 1 && c.measured[n] < trusted {
+// optimisticSpeedup returns the speedup of n parallel batches, assuming no slowdown if it
+// is not measured: a backlog is the time to measure it.
+func (c *contention) optimisticSpeedup(n int) float64 {
+	if n > 1 && c.samples[n] < minTrusted {
 		return float64(n)
 	}
-	return c.speed(n)
+	return c.speedup(n)
 }

@@ -7,54 +7,54 @@ import (
 	"github.com/shoal-serving/shoal/internal/batching"
 )
 
-// maxCells is the largest size that has a cell of its own. Larger batches are not
-// formed: no model gains from them what the longer wait costs.
+// maxCells is the largest size with a cell of its own, and the maximum batch size: no
+// model gains enough from larger batches to make up for the longer wait.
 const maxCells = 1024
 
-// How cells forget, and how much of a calibrated size is never forgotten. Without
-// that a closed loop that only ever shows one size would bend the line through the
-// others, and then justify itself by it.
+// How fast cells forget, and how much of a calibrated size is never forgotten. If all
+// were forgotten, a closed loop that only ever runs one size would distort the line for
+// all others, and that line would then justify the one size.
 const (
-	keep     = 0.98915 // of a cell's weight with each batch of its size: half of it is from the last 64
-	pinned   = 10      // the most that a calibrated size weighs, in batches
-	seen     = 2       // batches from which on a size counts as seen
-	own      = 4       // batches from which on a size is known by itself
-	sure     = 10      // batches from which on it tells that the curve is no line: one that was slow by chance weighs little by then
-	straight = 0.08    // sizes decide by the line if no cell is further from it, relative to it
-	outlier  = 1.5     // times as long as expected; what is longer counts as that long
-	leastOff = 0.001   // that the tail is beyond what is expected, so that it can grow again
-	guessOff = 0.1     // that it is while nobody knows
-	grow     = 4       // times the largest size seen; a batch is no larger while sizes are guessed
+	cellDecay           = 0.98915 // factor of a cell's weight with each batch of its size: the last 64 batches make up half of it
+	maxCalibratedWeight = 10      // maximum weight of a calibrated size, in batches
+	minSeenWeight       = 2       // batches after which a size counts as seen
+	minSamples          = 4       // batches after which a size has an estimate of its own
+	minBentSamples      = 10      // batches after which a size can show that the curve is not a line: by then, a single slow batch weighs little
+	maxLineError        = 0.08    // maximum relative distance of a cell from the line; beyond it the curve is nonlinear
+	outlierFactor       = 1.5     // longer times count as this multiple of the expected time
+	minTail             = 0.001   // minimum of curve.tail, so that it can grow again
+	initialTail         = 0.1     // curve.tail before the first measurement
+	maxGrowth           = 4       // a batch is at most this many times as large as the largest measured size
 )
 
-var tails = batching.Quantile{P: 0.95, Step: 0.1, Min: leastOff, Max: 10} // of what batches take longer than expected
+var tailQuantile = batching.Quantile{P: 0.95, Step: 0.1, Min: minTail, Max: 10} // of curve.tail
 
-// A curve is how long batches take alone, by rows. Each size has a cell with what
-// was measured, and a line goes through all of them.
+// A curve estimates how long batches take that run alone, by their number of rows. Each
+// size has a cell with its measurements, and a line is fitted through all cells.
 type curve struct {
-	cells    []cell // by rows; the first is not used
-	fixed    float64
-	perRow   float64
-	bent     bool    // some cell is further from the line than noise explains
-	solo     int     // batches that ran alone and were measured
-	largest  int     // size that was measured
-	fresh    int     // batches since the tables were made
-	tail     float64 // by which part of what is expected 19 of 20 batches take longer at most; 0 if that is not known
-	rescaled bool    // since it was calibrated
-	pools    []pool
+	cells      []cell // by rows; cells[0] is not used
+	fixed      float64
+	perRow     float64
+	nonlinear  bool    // some cell is further from the line than noise explains, so sizes are compared by their cells
+	solo       int     // number of measured batches that ran alone
+	largest    int     // largest measured size
+	sinceBuild int     // batches since the last build
+	tail       float64 // relative distance of the p95 from the expected time; 0 if unknown
+	rescaled   bool    // the speed has changed since calibration
+	pools      []pool
 }
 
-// A pool is sizes that are taken to be equally fast, since a larger one seemed to be
-// faster than a smaller one.
+// A pool is a range of adjacent sizes that share one estimate, because a larger one
+// seemed to be faster than a smaller one.
 type pool struct {
 	takes, weight float64
 	sizes         int
 }
 
 type cell struct {
-	weight, mean float64 // of live batches
-	pin, pinned  float64 // what calibration said, and how much that weighs
-	takes        float64 // the table: what is expected
+	weight, mean                 float64 // of batches under traffic
+	calibrated, calibratedWeight float64 // the calibrated time, and its weight
+	takes                        float64 // the expected time, set by build
 }
 
 func newCurve(rows int) curve {
@@ -63,12 +63,12 @@ func newCurve(rows int) curve {
 
 func (c *curve) max() int { return len(c.cells) - 1 }
 
-// known reports whether anything was measured.
+// known reports whether any batch was measured.
 func (c *curve) known() bool { return c.largest > 0 }
 
-// at returns how long a batch of so many rows takes alone, in nanoseconds; 0 if
+// expected returns the expected duration of a batch that runs alone, in nanoseconds; 0 if
 // nothing is known.
-func (c *curve) at(rows int) float64 {
+func (c *curve) expected(rows int) float64 {
 	switch {
 	case rows <= 0:
 		return 0
@@ -79,22 +79,23 @@ func (c *curve) at(rows int) float64 {
 	return c.cells[last].takes * float64(rows) / float64(last)
 }
 
-// slowAt returns what 19 of 20 batches of so many rows keep to. That is measured of
-// all sizes together: of one alone there are too few to tell, and one that seemed
-// too slow for a service level would never run again to prove otherwise.
-func (c *curve) slowAt(rows int) float64 { return c.at(rows) * (1 + c.tail) }
+// p95 returns the p95 of the duration of a batch that runs alone, in nanoseconds. The
+// distance from the mean is measured over all sizes together: a single size has too few
+// samples, and one that seemed too slow for a latency objective would never run again to
+// prove otherwise.
+func (c *curve) p95(rows int) float64 { return c.expected(rows) * (1 + c.tail) }
 
-// smooth returns how long a batch takes for a choice between sizes: by the line if
-// the model is close to it, since a noisy table would pick sizes by its noise.
+// smooth returns the estimate that is used to compare sizes: the line if the model is
+// close to it, because the cells would favor sizes by their noise.
 func (c *curve) smooth(rows int) float64 {
-	if c.bent {
-		return c.at(rows)
+	if c.nonlinear {
+		return c.expected(rows)
 	}
 	return c.fixed + c.perRow*float64(rows)
 }
 
-// pin takes over what was calibrated. It stays for good.
-func (c *curve) pin(sizes []batching.Timing) {
+// calibrate sets the calibrated times, which are never forgotten.
+func (c *curve) calibrate(sizes []batching.Timing) {
 	c.rescaled = c.rescaled && len(sizes) == 0
 	tail, known := 0.0, 0.0
 	for _, s := range sizes {
@@ -102,119 +103,121 @@ func (c *curve) pin(sizes []batching.Timing) {
 			continue
 		}
 		cell := &c.cells[s.Rows]
-		cell.pin, cell.pinned = float64(s.Took), float64(max(1, min(s.Runs, pinned)))
+		cell.calibrated, cell.calibratedWeight = float64(s.Took), float64(max(1, min(s.Runs, maxCalibratedWeight)))
 		if s.Slow >= s.Took {
-			tail += min(outlier, float64(s.Slow)/float64(s.Took)) - 1
+			tail += min(outlierFactor, float64(s.Slow)/float64(s.Took)) - 1
 			known++
 		}
 		c.largest = max(c.largest, s.Rows)
 		c.solo += max(1, s.Runs)
 	}
 	if known > 0 {
-		c.tail = max(leastOff, tail/known)
+		c.tail = max(minTail, tail/known)
 	}
 	c.build()
 }
 
-// needs reports whether little is known of a size.
-func (c *curve) needs(rows int) bool {
-	return rows <= c.max() && c.cells[rows].weight+c.cells[rows].pinned < own
+// needsSamples reports whether a size has too few samples for an estimate of its own.
+func (c *curve) needsSamples(rows int) bool {
+	return rows <= c.max() && c.cells[rows].weight+c.cells[rows].calibratedWeight < minSamples
 }
 
-// unseen reports whether nothing was measured near a size.
+// unseen reports whether no size near the given one was measured.
 func (c *curve) unseen(rows int) bool {
-	for _, cell := range c.near(rows) {
-		if cell.weight+cell.pinned >= seen {
+	for _, cell := range c.neighbors(rows) {
+		if cell.weight+cell.calibratedWeight >= minSeenWeight {
 			return false
 		}
 	}
 	return true
 }
 
-// calibrated reports whether a size near this one was calibrated, and the speed has not
-// changed since.
+// calibrated reports whether a size near the given one was calibrated, and the speed has
+// not changed since.
 func (c *curve) calibrated(rows int) bool {
-	return !c.rescaled && slices.ContainsFunc(c.near(rows), func(cell cell) bool { return cell.pinned >= own })
+	return !c.rescaled && slices.ContainsFunc(c.neighbors(rows), func(cell cell) bool { return cell.calibratedWeight >= minSamples })
 }
 
-// forget strikes out what is known near a size, since it has turned out to be wrong.
+// forget discards the samples of all sizes near the given one, because they have proven
+// to be wrong.
 func (c *curve) forget(rows int) {
-	near := c.near(rows)
+	near := c.neighbors(rows)
 	for i := range near {
 		near[i] = cell{takes: near[i].takes}
 	}
 }
 
-// near returns the cells of a size, and of those that are within a quarter of it.
-func (c *curve) near(rows int) []cell {
+// neighbors returns the cells of all sizes within a quarter of the given one.
+func (c *curve) neighbors(rows int) []cell {
 	last := min(rows+rows/4, c.max())
 	return c.cells[min(rows-rows/4, last) : last+1]
 }
 
-// measured takes in a batch that ran alone.
-func (c *curve) measured(rows int, took float64) {
+// record adds the duration of a batch that ran alone, in nanoseconds.
+func (c *curve) record(rows int, took float64) {
 	if rows < 1 || rows > c.max() || !(took > 0) {
 		return
 	}
 	cell := &c.cells[rows]
 	if !c.unseen(rows) {
 		if c.tail == 0 {
-			c.tail = guessOff
+			c.tail = initialTail
 		}
-		c.tail = tails.Next(c.tail, took/c.at(rows) > 1+c.tail)
-		took = min(took, outlier*c.at(rows))
+		c.tail = tailQuantile.Next(c.tail, took/c.expected(rows) > 1+c.tail)
+		took = min(took, outlierFactor*c.expected(rows))
 	}
-	cell.weight = cell.weight*keep + 1
+	cell.weight = cell.weight*cellDecay + 1
 	cell.mean += (took - cell.mean) / cell.weight
 	c.solo++
-	c.fresh++
-	first := rows > c.largest || cell.weight >= own && cell.weight < own+1
+	c.sinceBuild++
+	first := rows > c.largest || cell.weight >= minSamples && cell.weight < minSamples+1
 	c.largest = max(c.largest, rows)
-	if first || c.solo < 32 || c.fresh >= 16 {
+	if first || c.solo < 32 || c.sinceBuild >= 16 {
 		c.build()
 	}
 }
 
-// off reports whether a size that is so far from the line tells that there is none.
-// One slow batch may be chance.
-func (cell *cell) off(by, line float64) bool {
-	weight := cell.weight + cell.pinned
-	if weight < sure && cell.pinned < own {
+// offLine reports whether a cell shows that the curve is not a line: by is its distance
+// from the line. It discounts one slow batch, which may be noise.
+func (cell *cell) offLine(by, line float64) bool {
+	weight := cell.weight + cell.calibratedWeight
+	if weight < minBentSamples && cell.calibratedWeight < minSamples {
 		return false
 	}
 	if by > 0 {
-		by -= (outlier - 1) * line * min(1, cell.weight) / weight
+		by -= (outlierFactor - 1) * line * min(1, cell.weight) / weight
 	}
-	return math.Abs(by) > straight*line
+	return math.Abs(by) > maxLineError*line
 }
 
-// value is what the cell says of its size, and how much that weighs.
-func (cell *cell) value() (mean, weight float64) {
-	weight = cell.weight + cell.pinned
+// estimate returns the weighted mean of the cell's samples, and their weight.
+func (cell *cell) estimate() (mean, weight float64) {
+	weight = cell.weight + cell.calibratedWeight
 	if weight == 0 {
 		return 0, 0
 	}
-	return (cell.weight*cell.mean + cell.pinned*cell.pin) / weight, weight
+	return (cell.weight*cell.mean + cell.calibratedWeight*cell.calibrated) / weight, weight
 }
 
-// build makes the tables: the line, and for each size its own cell where it has
-// enough, or else the line with what the neighbours differ from it. Nothing is
-// faster for being larger: where it seems so, sizes share their mean, by what each of
-// them weighs, so that one that was seen seldom does not overrule the others.
+// build fits the line and recomputes the expected time of each size: from its own cell if
+// that has enough samples, or else from the line and the deviation of neighboring sizes.
+// The result never falls with the size: where the estimates do, adjacent sizes share
+// their weighted mean (pool adjacent violators), so that a size with few samples does not
+// overrule the others.
 func (c *curve) build() {
-	c.fresh = 0
-	c.fit()
-	c.bent = false
+	c.sinceBuild = 0
+	c.fitLine()
+	c.nonlinear = false
 	c.pools = c.pools[:0]
 	var near window
 	for rows := 1; rows <= c.max(); rows++ {
 		line := c.fixed + c.perRow*float64(rows)
 		takes := line
-		mean, weight := c.cells[rows].value()
-		if weight >= own {
+		mean, weight := c.cells[rows].estimate()
+		if weight >= minSamples {
 			takes += weight / (weight + 1) * (mean - line)
-			c.bent = c.bent || c.cells[rows].off(mean-line, line)
-		} else if w, off := near.around(c, rows); w > 0 {
+			c.nonlinear = c.nonlinear || c.cells[rows].offLine(mean-line, line)
+		} else if w, off := near.deviation(c, rows); w > 0 {
 			takes += w / (w + 3) * off
 		}
 		last := pool{takes, max(1, weight), 1}
@@ -235,18 +238,19 @@ func (c *curve) build() {
 	}
 }
 
-// fit draws the line. Each size weighs by how often it was seen, up to a bound so
-// that the usual one does not decide alone, and relative to its own length.
-func (c *curve) fit() {
-	const most = 10
+// fitLine fits the line by weighted least squares, with relative errors. The weight of a
+// size is its number of samples up to a limit, so that the most frequent size does not
+// dominate.
+func (c *curve) fitLine() {
+	const maxWeight = 10
 	var sw, sx, sy, sxx, sxy float64
 	for rows := 1; rows <= c.max(); rows++ {
-		y, w := c.cells[rows].value()
+		y, w := c.cells[rows].estimate()
 		if w == 0 {
 			continue
 		}
 		x := float64(rows)
-		w = min(w, most) / (y * y)
+		w = min(w, maxWeight) / (y * y)
 		sw, sx, sy, sxx, sxy = sw+w, sx+w*x, sy+w*y, sxx+w*x*x, sxy+w*x*y
 	}
 	if sw == 0 {
@@ -265,27 +269,27 @@ func (c *curve) fit() {
 	}
 }
 
-// rescale takes in that the model has become slower or faster by a factor. What was
-// calibrated keeps its weight, since the curve has likely kept its form, but is a guess.
+// rescale multiplies all times by a factor after a change of speed. Calibrated times keep
+// their weight, because the curve has probably kept its form, but are a guess from now
+// on.
 func (c *curve) rescale(by float64) {
 	for i := range c.cells {
 		c.cells[i].mean *= by
-		c.cells[i].pin *= by
+		c.cells[i].calibrated *= by
 		c.cells[i].weight = min(c.cells[i].weight, 1)
 	}
 	c.rescaled = true
 	c.build()
 }
 
-// A window sums up how far the cells around a size are from the line: those
-// within an eighth of it. It only moves forward, so that all of them together cost
-// no more than a walk along the cells.
+// A window computes the mean deviation from the line of the cells within an eighth of a
+// size. It only moves forward, so that a pass over all sizes takes linear time.
 type window struct {
 	from, to    int // cells from..to-1 are summed
 	weight, off float64
 }
 
-func (w *window) around(c *curve, rows int) (weight, off float64) {
+func (w *window) deviation(c *curve, rows int) (weight, off float64) {
 	if w.to == 0 {
 		w.from, w.to = 1, 1
 	}
@@ -303,7 +307,7 @@ func (w *window) around(c *curve, rows int) (weight, off float64) {
 }
 
 func (w *window) add(c *curve, rows int, sign float64) {
-	mean, weight := c.cells[rows].value()
+	mean, weight := c.cells[rows].estimate()
 	w.weight += sign * weight
 	w.off += sign * weight * (mean - c.fixed - c.perRow*float64(rows))
 }

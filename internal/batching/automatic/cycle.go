@@ -2,30 +2,30 @@ package automatic
 
 import "github.com/shoal-serving/shoal/internal/batching"
 
-// A cycle is how a closed loop is served best: batches of so many rows, on so many
-// instances at once. Everybody waits for somebody there, so the best throughput is
-// also the shortest latency.
+// A cycle is the best way to serve a closed loop: batches of a fixed number of rows on a
+// fixed number of instances. In a closed loop every client waits for an answer before it
+// sends its next request, so the best throughput also gives the lowest latency.
 type cycle struct {
-	clients float64 // requests that are on their way at once, on average
-	rows    int     // of a batch; 0 if there is no cycle
-	places  int
+	clients  float64 // average number of concurrent requests
+	rows     int     // batch size; 0 if there is no cycle
+	parallel int
 }
 
 const (
-	better = 1.02 // times the throughput makes another cycle worth a change, or one more batch at once
-	apart  = 1.05 // times the throughput makes it worth to serve clients in more batches than can run at once
+	minSwitchGain = 1.02 // minimum factor in throughput to change the cycle, or to run one more batch under overload
+	minSplitGain  = 1.05 // minimum factor in throughput to split clients into more batches than run in parallel
 )
 
-// whole returns how many clients there are. A part of one would be waited for in
-// each round, and never come.
-func (c *cycle) whole() int { return max(1, int(c.clients+0.5)) }
+// clientCount returns the number of clients, rounded: each round would wait in vain for a
+// fraction of a client.
+func (c *cycle) clientCount() int { return max(1, int(c.clients+0.5)) }
 
-// observe takes in how many requests are on their way, at the end of a batch:
-// waiting, running, or soon to come back.
-func (p *Policy) observe(now batching.Time) {
+// updateCycle updates the estimate of concurrent requests at the end of a batch. It
+// counts requests that wait, run, or are expected to return soon.
+func (p *Policy) updateCycle(now batching.Time) {
 	var back awaited
-	p.returns.expected(now, p.unit, &back)
-	n := float64(p.waiting) + back.left/p.returns.share
+	p.returns.await(now, p.unit, &back)
+	n := float64(p.waiting) + back.requests/p.returns.share
 	for i := range p.runs {
 		if p.runs[i].busy {
 			n += float64(p.runs[i].requests)
@@ -35,30 +35,31 @@ func (p *Policy) observe(now batching.Time) {
 		p.cycle.clients = n
 	}
 	p.cycle.clients += (n - p.cycle.clients) / 8
-	if p.ledger.batch%returnsEach == 0 || p.cycle.rows == 0 {
-		p.plan()
+	if p.ledger.batch%learnEvery == 0 || p.cycle.rows == 0 {
+		p.planCycle()
 	}
 }
 
-// plan chooses the cycle: all clients in one batch, or in as many as there are
-// places, or in more, so that some think while others are served.
-func (p *Policy) plan() {
-	all := p.cycle.whole()
+// planCycle chooses the cycle with the best throughput: all clients in one batch, in as
+// many batches as run in parallel, or in more, so that some clients think while others
+// are served.
+func (p *Policy) planCycle() {
+	all := p.cycle.clientCount()
 	bestRows, bestPlaces, best := 0, 0, 0.0
 	try := func(rows, places, parts int) {
 		if rows > p.curve.max() || rows > p.sizes.efficient+p.sizes.efficient/3 && rows != p.sizes.peak {
-			return // larger than brings anything
+			return // larger batches gain nothing
 		}
 		x := p.throughput(rows, places)
 		if rows > p.sizes.efficient {
-			x *= enough // more rows than that have to bring something
+			x *= efficientShare // more rows must raise the throughput noticeably
 		}
-		if rows == p.cycle.rows && places == p.cycle.places {
-			x *= better
+		if rows == p.cycle.rows && places == p.cycle.parallel {
+			x *= minSwitchGain
 		}
-		need := better
+		need := minSwitchGain
 		if parts > places {
-			need = apart
+			need = minSplitGain
 		}
 		if x > need*best {
 			best, bestRows, bestPlaces = x, rows, places
@@ -68,35 +69,35 @@ func (p *Policy) plan() {
 		for parts := places; parts <= 3*places+1; parts++ {
 			requests := (all + parts - 1) / parts
 			if requests*(parts-1) >= all && parts > 1 {
-				continue // fewer parts would do
+				continue // fewer parts hold all clients
 			}
-			try(p.rowsOf(requests), places, parts)
+			try(p.rowsIn(requests), places, parts)
 		}
-		if p.rowsOf(all) > places*p.sizes.efficient {
+		if p.rowsIn(all) > places*p.sizes.efficient {
 			try(p.sizes.efficient, places, places)
 			try(p.sizes.peak, places, places)
 		}
 	}
 	if bestRows > 0 {
-		p.cycle.rows, p.cycle.places = bestRows, bestPlaces
+		p.cycle.rows, p.cycle.parallel = bestRows, bestPlaces
 	}
 }
 
-// rowsOf returns how many rows so many requests have.
-func (p *Policy) rowsOf(requests int) int { return max(1, int(float64(requests)*p.rate.rows+0.5)) }
+// rowsIn returns the average number of rows of the given number of requests.
+func (p *Policy) rowsIn(requests int) int { return max(1, int(float64(requests)*p.rate.rows+0.5)) }
 
-// throughput returns rows per nanosecond, if batches have so many rows and so many
-// run at once.
+// throughput returns the rows per nanosecond of batches of the given size, of which
+// places run in parallel.
 func (p *Policy) throughput(rows, places int) float64 {
-	takes := p.contention.by(places) * p.curve.smooth(rows)
-	size, all := float64(rows), float64(p.cycle.whole())*p.rate.rows
-	// Those that do not run are back already when a batch ends, or come back first;
-	// the rest of the next batch has to be waited for.
+	takes := p.contention.slowdown(places) * p.curve.smooth(rows)
+	size, all := float64(rows), float64(p.cycle.clientCount())*p.rate.rows
+	// The clients that are not running have returned by the time a batch ends, or return
+	// first; the batch has to wait for the rest.
 	missing := max(0, min(1, (size-(all-float64(places)*size))/size))
 	wait := 0.0
 	if missing > 0 {
-		wait = p.returns.within(missing) * p.unit
+		wait = p.returns.quantile(missing) * p.unit
 	}
 	n := min(float64(places), all/size)
-	return min(n*size/(takes+wait), all/(takes+p.returns.within(0.5)*p.unit))
+	return min(n*size/(takes+wait), all/(takes+p.returns.quantile(0.5)*p.unit))
 }

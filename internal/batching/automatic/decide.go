@@ -8,9 +8,9 @@ import (
 
 // Decide implements [batching.Policy].
 func (p *Policy) Decide(now batching.Time, line batching.Line) batching.Decision {
-	most := p.parallel(p.rows)
-	if p.running >= most {
-		return batching.Decision{Until: batching.Never} // the next batch to end asks again
+	limit := p.parallel(p.rows)
+	if p.running >= limit {
+		return batching.Decision{Until: batching.Never} // the core asks again when a batch ends
 	}
 	if n := p.preferred(line); n > 0 {
 		return batching.Decision{Take: n, Why: batching.Preferred}
@@ -18,26 +18,26 @@ func (p *Policy) Decide(now batching.Time, line batching.Line) batching.Decision
 	target := p.target()
 	items, rows, all := line.Fit(target)
 	s := situation{
-		now: now, items: items, rows: rows, target: target, places: most - p.running,
-		more: !all, closed: !all || line.Cut() || line.Closing(),
+		now: now, items: items, rows: rows, target: target, slots: limit - p.running,
+		moreWaiting: !all, closed: !all || line.Cut() || line.Closing(),
 	}
-	if rows < p.filled(target) && p.curve.known() && p.frozen <= p.ledger.batch && p.tries() == 0 {
+	if rows < p.fullAt(target) && p.curve.known() && p.frozenUntil <= p.ledger.batch && p.probing() == 0 {
 		if p.hold.rule != none {
 			s.waited = float64(now - p.hold.since)
 		}
-		if d := p.holds(&s); d.Rule != none {
+		if d := p.holdDecision(&s); d.Rule != none {
 			return d
 		}
 	}
 	take, why := p.size(&s, line)
-	if n := p.due(line); n > take {
+	if n := p.retestItems(line); n > take {
 		take, why = n, batching.Retest
 	}
 	return batching.Decision{Take: take, Why: why}
 }
 
-// preferred returns how many requests make the largest of the sizes that the user
-// prefers; 0 if they make none.
+// preferred returns the number of requests that exactly fill the largest possible
+// preferred size; 0 if none can be filled.
 func (p *Policy) preferred(line batching.Line) int {
 	for _, size := range slices.Backward(p.opt.Preferred) {
 		if items, rows, _ := line.Fit(size); rows == size {
@@ -47,31 +47,31 @@ func (p *Policy) preferred(line batching.Line) int {
 	return 0
 }
 
-// A situation is what there is to decide about.
+// A situation is the state for which Decide decides.
 type situation struct {
 	now         batching.Time
-	items, rows int     // that could go now
-	target      int     // rows that a batch is worth to have
-	places      int     // batches that could begin
-	waited      float64 // nanoseconds for which they could have gone
-	more        bool    // somebody waits behind them who could go as well
-	closed      bool    // nothing can join them
+	items, rows int     // that could run now
+	target      int     // target batch size in rows
+	slots       int     // number of batches that could begin now
+	waited      float64 // nanoseconds for which they have been held
+	moreWaiting bool    // further requests wait that do not fit into the target size
+	closed      bool    // no further request can join the batch
 }
 
-// parallel returns how many batches are worth running at once, while so many rows
-// wait.
+// parallel returns how many batches should run in parallel while the given number of rows
+// waits.
 func (p *Policy) parallel(rows int) int {
 	if p.opt.Instances == 1 {
 		return 1
 	}
 	flooded := rows >= p.opt.Instances*p.sizes.efficient
-	switch n := p.tries(); {
+	switch n := p.probing(); {
 	case n > 1 && flooded:
-		return max(n, p.contention.flood) // a few at once are tried when fewer wait
+		return max(n, p.contention.flood) // smaller numbers are probed while fewer requests wait
 	case n > 0:
 		return n
 	case p.cycle.rows > 0:
-		return p.cycle.places
+		return p.cycle.parallel
 	case flooded:
 		return p.contention.flood
 	case rows >= p.sizes.efficient:
@@ -80,21 +80,21 @@ func (p *Policy) parallel(rows int) int {
 	return p.contention.useful
 }
 
-// tries returns how many batches at once are being tried, since nobody has measured
-// them; 0 if none are. The policy is greedy meanwhile, for some batches.
-func (p *Policy) tries() int {
+// probing returns the number of parallel batches that is being probed because it has not
+// been measured; 0 if none is. The policy is greedy during a probe.
+func (p *Policy) probing() int {
 	switch {
 	case p.opt.Instances == 1:
 		return 0
-	case p.curve.solo < own:
-		return 1 // how long they take alone comes first
-	case p.tried > tryFor:
+	case p.curve.solo < minSamples:
+		return 1 // measure single batches first
+	case p.probed > probeBatches:
 		return 0
 	}
-	return p.contention.next
+	return p.contention.probe
 }
 
-// target returns how large a batch may be.
+// target returns the maximum size of the next batch in rows.
 func (p *Policy) target() int {
 	if n := len(p.opt.Preferred); n > 0 {
 		return p.opt.Preferred[n-1]
@@ -102,44 +102,46 @@ func (p *Policy) target() int {
 	if !p.curve.known() {
 		return p.curve.max()
 	}
-	if p.cycle.rows > 0 && p.ledger.on(cut) && p.tries() == 0 {
-		return min(p.cycle.rows, grow*p.curve.largest)
+	if p.cycle.rows > 0 && p.ledger.enabled(cut) && p.probing() == 0 {
+		return min(p.cycle.rows, maxGrowth*p.curve.largest)
 	}
-	size := p.sizes.most
-	if p.curve.bent {
-		size = p.sizes.peak // whatever waits, more at once would take longer in all
+	size := p.sizes.max
+	if p.curve.nonlinear {
+		size = p.sizes.peak // larger batches would lower the throughput
 	}
-	// A size that was never seen is not trusted beyond what is near to one that was.
-	return min(size, grow*p.curve.largest)
+	// Sizes far above the largest measured one are extrapolated, and not trusted.
+	return min(size, maxGrowth*p.curve.largest)
 }
 
-// filled returns from how many rows on a batch is not held for more.
-func (p *Policy) filled(target int) int {
+// fullAt returns the number of rows at which a batch is not held any longer.
+func (p *Policy) fullAt(target int) int {
 	if p.cycle.rows > 0 {
-		return target // one that takes less leaves a client over in each round
+		return target // a smaller batch would leave a client over in each round
 	}
 	return min(target, p.sizes.efficient)
 }
 
+// speed returns the throughput of single batches of the given size, in rows per nanosecond.
 func (p *Policy) speed(rows int) float64 { return float64(rows) / p.curve.smooth(rows) }
 
-// saved returns how much less time one batch takes than two.
+// saved returns how much less time one batch of rows+more takes than two separate ones.
 func (p *Policy) saved(rows, more int) float64 {
 	return p.curve.smooth(rows) + p.curve.smooth(more) - p.curve.smooth(rows+more)
 }
 
-// holds returns the rule that holds the requests back, and until when.
-func (p *Policy) holds(s *situation) (d batching.Decision) {
+// holdDecision returns the first rule that holds the requests, and until when. Its Rule
+// is none if they should run now.
+func (p *Policy) holdDecision(s *situation) (d batching.Decision) {
 	if s.closed {
 		return d
 	}
-	loops := p.returns.loops
-	if !loops && p.ledger.on(burst) {
+	loops := p.returns.closedLoop
+	if !loops && p.ledger.enabled(burst) {
 		if until := p.holdForBurst(s); until > s.now {
 			return batching.Decision{Rule: burst, Until: until}
 		}
 	}
-	if loops && p.ledger.on(gather) {
+	if loops && p.ledger.enabled(gather) {
 		if until, full := p.holdForReturns(s); until > s.now {
 			return batching.Decision{Rule: gather, Until: until, Full: full}
 		}
@@ -150,23 +152,24 @@ func (p *Policy) holds(s *situation) (d batching.Decision) {
 	return d
 }
 
-// oneMore returns how many rows one more request has.
-func (p *Policy) oneMore() int { return p.rowsOf(1) }
+// rowsPerRequest returns the average number of rows of a request.
+func (p *Policy) rowsPerRequest() int { return p.rowsIn(1) }
 
-// size returns how many of those that could go do, and why.
+// size returns how many of the requests that could run now the batch takes, and why.
 func (p *Policy) size(s *situation, line batching.Line) (items int, why batching.Reason) {
 	rows := s.rows
 	why = p.reason(s, line)
-	if !p.curve.known() || p.frozen > p.ledger.batch || p.tries() > 0 {
+	if !p.curve.known() || p.frozenUntil > p.ledger.batch || p.probing() > 0 {
 		return s.items, why
 	}
 	if len(p.opt.Preferred) > 0 {
 		return s.items, why
 	}
 	if half := p.sizes.peak / 2; half > 0 && p.rows >= p.sizes.peak {
-		// A queue stands, and only large batches were seen: they may be too large. Whether
-		// a smaller one was seen is asked of the rows that would run: no batch of exactly
-		// half may be possible, and the rule would cut every batch for ever.
+		// There is a queue, and only large batches have been measured, which may be too
+		// large: run a smaller one. The test uses the rows that would actually run, because
+		// if no combination of requests has exactly half the size, a test of half would cut
+		// every batch forever.
 		if items, rows, _ := line.Fit(half); items > 0 && p.curve.unseen(rows) {
 			return items, batching.Cut
 		}
@@ -174,9 +177,9 @@ func (p *Policy) size(s *situation, line batching.Line) (items int, why batching
 	if p.cycle.rows > 0 {
 		return s.items, why
 	}
-	if rows > 1 && p.ledger.on(cut) {
+	if rows > 1 && p.ledger.enabled(cut) {
 		shorter := batching.Cut
-		if k := p.contention.useful; k > 1 && (s.places > 1 || p.running > 0) {
+		if k := p.contention.useful; k > 1 && (s.slots > 1 || p.running > 0) {
 			rows, shorter = min(rows, p.portion(s, k)), batching.Shared
 		} else {
 			rows = p.cutTo(s)
@@ -192,12 +195,12 @@ func (p *Policy) size(s *situation, line batching.Line) (items int, why batching
 	return items, why
 }
 
-// reason returns that of a batch that takes all that it can.
+// reason returns the reason of a batch that takes all requests that could run.
 func (p *Policy) reason(s *situation, line batching.Line) batching.Reason {
 	switch {
 	case s.rows >= p.opt.MaxRows:
 		return batching.Full
-	case p.curve.known() && s.rows >= min(s.target, p.sizes.efficient) && (s.more || s.rows >= p.sizes.efficient):
+	case p.curve.known() && s.rows >= min(s.target, p.sizes.efficient) && (s.moreWaiting || s.rows >= p.sizes.efficient):
 		if s.rows >= p.sizes.efficient {
 			return batching.Efficient
 		}
@@ -205,7 +208,7 @@ func (p *Policy) reason(s *situation, line batching.Line) batching.Reason {
 			return batching.Shared
 		}
 		return batching.Cut
-	case line.Cut() || s.more:
+	case line.Cut() || s.moreWaiting:
 		return batching.Unfit
 	case line.Closing():
 		return batching.Closing

@@ -1,14 +1,14 @@
-// Package automatic is the batching policy for what the user did not set: how
-// large batches get, how long requests are held for company, and how many batches
-// run at once.
+// Package automatic implements the batching policy for settings that the configuration
+// omits: the batch size, how long requests are held for further requests, and how many
+// batches run in parallel.
 //
-// It is greedy (whatever waits goes as soon as an instance is free) unless
-// something that it has measured says that another way is better, and by how much.
-// All that it measures is of the model and of its traffic, and every constant is a
-// ratio, so that a model that is a thousand times slower is treated the same.
+// The policy is greedy, that is, it runs all waiting requests as soon as an instance is
+// free, unless its measurements show that another decision is better. It measures only
+// the model and its traffic, and every constant is a ratio, so that decisions do not
+// depend on the speed of the model.
 //
-// A [Policy] is a state machine like the core that asks it: it has no goroutine,
-// clock, channel or lock, and does not allocate once it is made. What it leaves
-// out is how times are measured before there is traffic; that is a [batching.Profile], and
-// somebody else's work. docs/batching.md tells how it decides.
+// A [Policy] is a state machine, like the [batching.Core] that calls it: it has no
+// goroutine, clock, channel or lock, and does not allocate after New. Calibration, which
+// measures a model before it has traffic, is not part of this package; its result is a
+// [batching.Profile]. docs/batching.md describes the decisions.
 package automatic

@@ -2,67 +2,65 @@ package automatic
 
 import "math"
 
-// drift finds out when the model has become slower or faster than it was, by the
-// test of Page and Hinkley on the logarithm of measured over expected: what goes
-// beyond a tolerance is added up in both directions, and a sum that has grown too
-// large means that the speed is another one. One batch that is far off is not
-// enough for that. Where batches differ much, the sum has to grow larger: chance adds
-// up to a sum of s once in about exp(2·tolerance·s/noise) times that it begins.
+// drift detects when the model has become slower or faster, with the Page–Hinkley test on
+// the logarithm of measured over expected time: it sums what exceeds a tolerance in
+// either direction, and reports a change when a sum exceeds a limit. A single outlier is
+// not enough. The limit grows with the noise: by chance, a sum reaches s about once in
+// exp(2·tolerance·s/noise) attempts.
 type drift struct {
-	slower, faster excess
-	noise          float64 // the mean square of the logarithm
-	n              float64 // batches that it is of; old ones count less
-	seen           uint64  // times that it was found
-	last           float64 // how many times longer batches took from then on
+	slower, faster cusum
+	noise          float64 // mean square of the logarithm
+	n              float64 // batches behind noise, up to noiseWindow
+	count          uint64  // number of detected changes
+	factor         float64 // of the last change: how many times longer batches take since
 }
 
-// An excess is how far batches have been off in one direction, since they last
-// were not.
-type excess struct {
-	beyond float64 // the tolerance, summed up
-	all    float64 // without the tolerance
-	n      float64
+// A cusum is the cumulative sum of deviations in one direction, since it was last zero.
+type cusum struct {
+	sum   float64 // of what exceeds the tolerance
+	total float64 // of the deviations themselves
+	n     float64
 }
 
 const (
-	tolerance = 0.10 // of the logarithm: a model may be off by so much for ever
-	tooMuch   = 2.5  // of the sum: 5 batches at twice the time, 20 at a quarter more
-	farOff    = 1.0  // of the logarithm; what is further counts as that
-	evidence  = 4    // batches that it takes at least
-	noiseOf   = 64   // batches that tell the noise
-	surely    = 8    // of the exponent: chance alone does it once in 3,000 times
+	driftTolerance  = 0.10 // of the logarithm; a deviation up to this is never reported
+	minDriftSum     = 2.5  // 5 batches at twice the time reach it, or 20 at 1.25 times
+	maxLogRatio     = 1.0  // limit of a single deviation
+	minDriftBatches = 4    // minimum number of batches in a sum
+	noiseWindow     = 64   // batches over which noise is averaged
+	driftConfidence = 8    // exponent of the limit: a false alarm once in about 3,000 attempts
 )
 
-// measured returns by which factor the model has changed its speed; 1 if it has
-// not.
-func (d *drift) measured(ratio float64) float64 {
-	x := max(-farOff, min(farOff, math.Log(ratio)))
+// record adds the ratio of measured to expected time. It returns the factor of a detected
+// change of speed, or 1.
+func (d *drift) record(ratio float64) float64 {
+	x := max(-maxLogRatio, min(maxLogRatio, math.Log(ratio)))
 	d.slower.add(x)
 	d.faster.add(-x)
-	limit := max(tooMuch, surely*d.noise/(2*tolerance))
-	d.n = min(d.n+1, noiseOf)
+	limit := max(minDriftSum, driftConfidence*d.noise/(2*driftTolerance))
+	d.n = min(d.n+1, noiseWindow)
 	d.noise += (x*x - d.noise) / d.n
 	by := 0.0
 	switch {
-	case d.slower.reaches(limit):
-		by = d.slower.all / d.slower.n
-	case d.faster.reaches(limit):
-		by = -d.faster.all / d.faster.n
+	case d.slower.exceeds(limit):
+		by = d.slower.total / d.slower.n
+	case d.faster.exceeds(limit):
+		by = -d.faster.total / d.faster.n
 	}
 	if by == 0 {
 		return 1
 	}
-	*d = drift{noise: d.noise, n: d.n, seen: d.seen + 1, last: math.Exp(by)}
-	return d.last
+	*d = drift{noise: d.noise, n: d.n, count: d.count + 1, factor: math.Exp(by)}
+	return d.factor
 }
 
-func (e *excess) add(x float64) {
-	e.beyond += x - tolerance
-	e.all += x
+func (e *cusum) add(x float64) {
+	e.sum += x - driftTolerance
+	e.total += x
 	e.n++
-	if e.beyond <= 0 {
-		*e = excess{}
+	if e.sum <= 0 {
+		*e = cusum{}
 	}
 }
 
-func (e *excess) reaches(limit float64) bool { return e.beyond > limit && e.n >= evidence }
+func (e *cusum) exceeds(limit float64) bool { return e.sum > limit && e.n >= minDriftBatches }

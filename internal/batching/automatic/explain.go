@@ -8,51 +8,51 @@ import (
 	"github.com/shoal-serving/shoal/internal/explain"
 )
 
-// Explain returns what the policy knows now.
+// Explain describes the state of the policy. It allocates.
 func (p *Policy) Explain() explain.Policy {
-	n := min(p.opt.Instances, most)
+	n := min(p.opt.Instances, maxParallel)
 	e := explain.Policy{
 		MaxRows: p.opt.MaxRows, Instances: p.opt.Instances, Objective: p.opt.Objective,
-		Curve: p.explainCurve(), Fixed: time.Duration(p.curve.fixed), PerRow: time.Duration(p.curve.perRow), Bent: p.curve.bent,
+		Curve: p.explainCurve(), Fixed: time.Duration(p.curve.fixed), PerRow: time.Duration(p.curve.perRow), Bent: p.curve.nonlinear,
 		Efficient: p.sizes.efficient, Peak: p.sizes.peak,
-		Useful: p.contention.useful, Backlog: p.contention.backlog, Slowdown: slices.Clone(p.contention.slow[1 : n+1]),
-		Arrived: min(p.rate.n, lasting), Rate: p.rate.over(p.changed, lasting) * float64(time.Second), Rows: p.rate.rows,
-		Returns: p.returns.share, Loop: explain.Loop{Clients: p.cycle.clients, Rows: p.cycle.rows, Batches: p.cycle.places},
-		Closed: p.closed, Batches: p.ledger.batch, Drifts: p.drift.seen, Drifted: p.drift.last,
+		Useful: p.contention.useful, Backlog: p.contention.backlog, Slowdown: slices.Clone(p.contention.factor[1 : n+1]),
+		Arrived: min(p.rate.n, longWindow), Rate: p.rate.over(p.lastChange, longWindow) * float64(time.Second), Rows: p.rate.rows,
+		Returns: p.returns.share, Loop: explain.Loop{Clients: p.cycle.clients, Rows: p.cycle.rows, Batches: p.cycle.parallel},
+		Closed: p.closed, Batches: p.ledger.batch, Drifts: p.drift.count, Drifted: p.drift.factor,
 		Waiting: p.waiting, Running: p.running,
 	}
 	if e.Rate > 0 {
-		e.Crowded = p.gaps.within(0.1*float64(time.Second)/e.Rate, p.unit)
+		e.Crowded = p.gaps.shareWithin(0.1*float64(time.Second)/e.Rate, p.unit)
 	}
 	if e.Returns > 0 {
-		e.Back, e.Last = time.Duration(p.returns.within(0.5)*p.unit), time.Duration(p.returns.within(0.9)*p.unit)
+		e.Back, e.Last = time.Duration(p.returns.quantile(0.5)*p.unit), time.Duration(p.returns.quantile(0.9)*p.unit)
 	}
 	for i := range n {
-		e.Measured = append(e.Measured, i == 0 || p.contention.measured[i+1] >= trusted)
+		e.Measured = append(e.Measured, i == 0 || p.contention.samples[i+1] >= minTrusted)
 	}
-	if p.frozen > p.ledger.batch {
-		e.Resting = p.frozen - p.ledger.batch
+	if p.frozenUntil > p.ledger.batch {
+		e.Resting = p.frozenUntil - p.ledger.batch
 	}
 	for _, t := range p.ledger.total {
 		e.Total += time.Duration(t)
 	}
-	for r := gather; r < numbers; r++ {
-		a := &p.ledger.of[r]
+	for r := gather; r < ruleCount; r++ {
+		a := &p.ledger.accounts[r]
 		cost, gain := a.sums()
 		rule := explain.Rule{
-			Name: ruleNames[r], On: p.ledger.on(r), Held: a.held, Cost: time.Duration(cost), Gain: time.Duration(gain), Stops: a.stops,
-			AllCost: time.Duration(a.all[0]), AllGain: time.Duration(a.all[1]),
+			Name: ruleNames[r], On: p.ledger.enabled(r), Held: a.uses, Cost: time.Duration(cost), Gain: time.Duration(gain), Stops: a.stops,
+			AllCost: time.Duration(a.lifetime[0]), AllGain: time.Duration(a.lifetime[1]),
 		}
 		if !rule.On {
-			rule.Off = a.off - p.ledger.batch
+			rule.Off = a.offUntil - p.ledger.batch
 		}
 		e.Rules = append(e.Rules, rule)
 	}
 	return e
 }
 
-// explainCurve returns the sizes that were measured, and between them powers of two
-// and those that matter.
+// explainCurve returns the measured sizes, and between them the powers of two and the
+// sizes in use.
 func (p *Policy) explainCurve() (all []explain.Size) {
 	if !p.curve.known() {
 		return nil
@@ -60,8 +60,8 @@ func (p *Policy) explainCurve() (all []explain.Size) {
 	matters := []int{p.sizes.efficient, p.sizes.peak, p.cycle.rows, p.curve.max()}
 	for rows := 1; rows <= p.curve.max(); rows++ {
 		c := &p.curve.cells[rows]
-		if c.weight+c.pinned > 0 || bits.OnesCount(uint(rows)) == 1 || slices.Contains(matters, rows) {
-			all = append(all, explain.Size{Rows: rows, Takes: time.Duration(c.takes), Slow: time.Duration(p.curve.slowAt(rows)), Live: c.weight, Calibrated: c.pinned > 0})
+		if c.weight+c.calibratedWeight > 0 || bits.OnesCount(uint(rows)) == 1 || slices.Contains(matters, rows) {
+			all = append(all, explain.Size{Rows: rows, Takes: time.Duration(c.takes), Slow: time.Duration(p.curve.p95(rows)), Live: c.weight, Calibrated: c.calibratedWeight > 0})
 		}
 	}
 	return all

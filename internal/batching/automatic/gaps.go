@@ -2,57 +2,58 @@ package automatic
 
 import "github.com/shoal-serving/shoal/internal/batching"
 
-// gaps are the times between one arrival and the next, as often as each was seen.
-// They tell bursts: many short gaps among long ones.
+// gaps is a histogram of the times between consecutive arrivals. Bursts show as many
+// short gaps among long ones.
 type gaps struct {
-	count [bins]float64
-	all   float64 // also of those beyond the last bin
-	last  batching.Time
-	began bool
-	vain  vain
+	count   [bins]float64
+	total   float64 // including gaps beyond the last bin
+	last    batching.Time
+	started bool
+	misses  missedHolds
 }
 
 const (
-	gapsKept   = 400 // gaps from which on old ones are forgotten, a tenth at a time
-	gapsNeeded = 50  // gaps before anything is made of them
-	crowded    = 4   // times as likely as chance makes it; less is not a burst
+	maxGaps        = 400 // gaps after which old ones decay, by a tenth at a time
+	minGaps        = 50  // gaps before the histogram is used
+	minBurstFactor = 4   // times as likely as at random; less is not a burst
 )
 
 func (g *gaps) arrived(now batching.Time, unit float64) {
-	if g.began {
-		g.vain.arrived(now - g.last)
+	if g.started {
+		g.misses.arrived(now - g.last)
 	}
-	if g.began && unit > 0 {
+	if g.started && unit > 0 {
 		if k := binOf(float64(now-g.last) / unit); k < bins {
 			g.count[k]++
 		}
-		if g.all++; g.all > gapsKept {
+		if g.total++; g.total > maxGaps {
 			for k := range g.count {
 				g.count[k] *= 0.9
 			}
-			g.all *= 0.9
+			g.total *= 0.9
 		}
 	}
-	g.last, g.began = now, true
+	g.last, g.started = now, true
 }
 
-// within returns the share of requests that come so soon after another one.
-func (g *gaps) within(nanos, unit float64) float64 {
-	if g.all < gapsNeeded || unit <= 0 {
+// shareWithin returns the share of requests that arrive within the given time after
+// another one.
+func (g *gaps) shareWithin(nanos, unit float64) float64 {
+	if g.total < minGaps || unit <= 0 {
 		return 0
 	}
 	n, units := 0.0, nanos/unit
 	for k := 0; k < bins && edges[k] < units; k++ {
 		n += g.count[k] * min(1, (units-edges[k])/(edges[k+1]-edges[k]))
 	}
-	return n / g.all
+	return n / g.total
 }
 
-// wait returns how long to wait for the next request of a burst, in nanoseconds, or
-// 0 if that does not pay: with gain as what its coming saves, and x requests that
-// are held for it. rate is that of all requests; longest bounds the answer.
-func (g *gaps) wait(now batching.Time, unit, rate, gain, x, longest float64) float64 {
-	if g.all < gapsNeeded || unit <= 0 {
+// bestWait returns how long to wait for the next request of a burst, in nanoseconds, or 0
+// if waiting does not pay: gain is the time saved if it comes, x the number of requests
+// that wait for it, rate the rate of all requests, and longest the limit of the wait.
+func (g *gaps) bestWait(now batching.Time, unit, rate, gain, x, longest float64) float64 {
+	if g.total < minGaps || unit <= 0 {
 		return 0
 	}
 	since := float64(now-g.last) / unit
@@ -60,7 +61,7 @@ func (g *gaps) wait(now batching.Time, unit, rate, gain, x, longest float64) flo
 	if first >= bins {
 		return 0
 	}
-	left := g.all // gaps that are longer than what has passed of this one
+	left := g.total // gaps longer than the current one so far
 	for k := range first {
 		left -= g.count[k]
 	}
@@ -70,7 +71,7 @@ func (g *gaps) wait(now batching.Time, unit, rate, gain, x, longest float64) flo
 		return 0
 	}
 	var seen, waited, at, best, bestWait float64
-	still := 1.0 // the chance that it has not come
+	still := 1.0 // probability that it has not come
 	for k := first; k < bins; k++ {
 		n := g.count[k]
 		if k == first {
@@ -84,8 +85,8 @@ func (g *gaps) wait(now batching.Time, unit, rate, gain, x, longest float64) flo
 		p := seen / left
 		waited += (w - at) * (still + 1 - p) / 2
 		at, still = w, 1-p
-		chance := rate * w / (1 + rate*w/2) // close to 1-exp(-rate*w), and never less
-		if value := p*gain - x*waited; value > best && p >= crowded*min(chance, 1) {
+		chance := rate * w / (1 + rate*w/2) // approximates 1-exp(-rate*w) from above
+		if value := p*gain - x*waited; value > best && p >= minBurstFactor*min(chance, 1) {
 			best, bestWait = value, w
 		}
 	}

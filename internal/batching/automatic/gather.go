@@ -6,22 +6,23 @@ import (
 	"github.com/shoal-serving/shoal/internal/batching"
 )
 
-// holdForReturns waits for the clients that were just answered: all of them, or as
-// many as fill the batch. Without those that are missing, the batch that they need
-// is not saved, so it goes by the chance that all are back. It returns until when, and
-// how many requests end the wait sooner.
+// holdForReturns decides how long to wait for the clients that were just answered: all of
+// them, or as many as fill the batch. If one of them is missing, it needs a batch of its
+// own and the wait saved nothing, so the decision uses the probability that all have
+// returned. It returns the end of the wait, and the number of waiting requests that ends
+// it early.
 func (p *Policy) holdForReturns(s *situation) (until batching.Time, full int) {
 	if p.hold.rule == gather && p.waiting < p.hold.full && s.now < p.hold.until {
-		return p.hold.until, p.hold.full // nothing has changed but that some are back
+		return p.hold.until, p.hold.full // only some clients have returned; the decision stands
 	}
 	var back awaited
-	p.returns.expected(s.now, p.unit, &back)
-	if back.left < 0.5 {
+	p.returns.await(s.now, p.unit, &back)
+	if back.requests < 0.5 {
 		return 0, 0
 	}
-	come := max(1, int(back.left+0.5))
-	need := min(come, max(1, (s.target-s.rows)/p.oneMore()))
-	more := min(need*p.oneMore(), s.target-s.rows)
+	come := max(1, int(back.requests+0.5))
+	need := min(come, max(1, (s.target-s.rows)/p.rowsPerRequest()))
+	more := min(need*p.rowsPerRequest(), s.target-s.rows)
 	if more < 1 {
 		return 0, 0
 	}
@@ -33,7 +34,7 @@ func (p *Policy) holdForReturns(s *situation) (until batching.Time, full int) {
 		if w+s.waited > saved {
 			break
 		}
-		all := atLeast(need, come, back.by(&p.returns, edges[k+1]))
+		all := atLeast(need, come, back.shareWithin(&p.returns, edges[k+1]))
 		waits += (w - at) * (still + 1 - all) / 2
 		at, still = w, 1-all
 		if value := saved*all - waits; value > best {

@@ -33,31 +33,31 @@ func near(t *testing.T, what string, got, want, tolerance float64) {
 
 func TestFewSizesTellTheOthers(t *testing.T) {
 	c := newCurve(64)
-	c.pin(line(5*ms, ms/2, 1, 8, 64).Sizes)
+	c.calibrate(line(5*ms, ms/2, 1, 8, 64).Sizes)
 	for _, rows := range []int{1, 2, 5, 8, 30, 64} {
-		near(t, "a size", c.at(rows), 5e6+0.5e6*float64(rows), 1e-6)
+		near(t, "a size", c.expected(rows), 5e6+0.5e6*float64(rows), 1e-6)
 	}
-	if c.bent {
+	if c.nonlinear {
 		t.Error("a straight line is taken to be bent")
 	}
-	near(t, "beyond the largest", c.at(128), 2*c.at(64), 1e-9)
+	near(t, "beyond the largest", c.expected(128), 2*c.expected(64), 1e-9)
 }
 
 func TestLiveBatchesOverrideCalibration(t *testing.T) {
 	c := newCurve(8)
-	c.pin(line(10*ms, 0, 1, 2, 4, 8).Sizes)
+	c.calibrate(line(10*ms, 0, 1, 2, 4, 8).Sizes)
 	for range 200 {
-		c.measured(4, 11e6)
+		c.record(4, 11e6)
 	}
-	near(t, "the size that was seen", c.at(4), 11e6, 0.015)
-	near(t, "another size", c.at(1), 10e6, 0.03)
+	near(t, "the size that was seen", c.expected(4), 11e6, 0.015)
+	near(t, "another size", c.expected(1), 10e6, 0.03)
 }
 
 func TestOneSizeAloneDoesNotBendTheLine(t *testing.T) {
 	c := newCurve(64)
-	c.pin(line(5*ms, ms/2, 1, 2, 4, 8, 16, 32, 64).Sizes)
+	c.calibrate(line(5*ms, ms/2, 1, 2, 4, 8, 16, 32, 64).Sizes)
 	for i := range 1_000 {
-		c.measured(4, 7e6*(1+0.03*float64(i%3-1)))
+		c.record(4, 7e6*(1+0.03*float64(i%3-1)))
 	}
 	near(t, "what is fixed", c.fixed, 5e6, 0.02)
 	near(t, "what a row takes", c.perRow, 0.5e6, 0.02)
@@ -70,8 +70,8 @@ func TestStepIsSeen(t *testing.T) {
 		took := time.Duration(2+2*((rows+7)/8)) * ms
 		sizes = append(sizes, batching.Timing{Rows: rows, Took: took, Runs: 5})
 	}
-	c.pin(sizes)
-	if !c.bent {
+	c.calibrate(sizes)
+	if !c.nonlinear {
 		t.Error("a step is taken for a line")
 	}
 	if c.smooth(9) < 1.2*c.smooth(8) {
@@ -82,12 +82,12 @@ func TestStepIsSeen(t *testing.T) {
 func TestLargerBatchesAreNotFaster(t *testing.T) {
 	c := newCurve(8)
 	for range 20 {
-		c.measured(2, 5e6)
-		c.measured(6, 4e6)
+		c.record(2, 5e6)
+		c.record(6, 4e6)
 	}
 	for rows := 2; rows <= 8; rows++ {
-		if c.at(rows) < c.at(rows-1) {
-			t.Errorf("%d rows take %v, and %d rows %v", rows-1, c.at(rows-1), rows, c.at(rows))
+		if c.expected(rows) < c.expected(rows-1) {
+			t.Errorf("%d rows take %v, and %d rows %v", rows-1, c.expected(rows-1), rows, c.expected(rows))
 		}
 	}
 }
@@ -95,11 +95,11 @@ func TestLargerBatchesAreNotFaster(t *testing.T) {
 func TestOneBatchThatIsFarOffCountsLittle(t *testing.T) {
 	c := newCurve(4)
 	for range 100 {
-		c.measured(1, 1e6)
+		c.record(1, 1e6)
 	}
-	c.measured(1, 1e9)
+	c.record(1, 1e9)
 	c.build()
-	near(t, "the size", c.at(1), 1e6, 0.04)
+	near(t, "the size", c.expected(1), 1e6, 0.04)
 }
 
 func TestSlowestOfTwentyIsTold(t *testing.T) {
@@ -109,11 +109,11 @@ func TestSlowestOfTwentyIsTold(t *testing.T) {
 		if i%10 == 0 {
 			took = 1.4e6
 		}
-		c.measured(1, took)
+		c.record(1, took)
 	}
 	c.build()
-	if slow := c.slowAt(1); slow < 1.35e6 || slow > 1.5e6 {
-		t.Errorf("19 of 20 are within %v, want about 1.4e6", slow)
+	if slow := c.p95(1); slow < 1.35e6 || slow > 1.5e6 {
+		t.Errorf("the p95 is %v, want about 1.4e6", slow)
 	}
 }
 
@@ -124,28 +124,28 @@ func TestOneSlowRunOfCalibrationRulesOutNoSize(t *testing.T) {
 		sizes[i].Slow = sizes[i].Took * 104 / 100
 	}
 	sizes[6].Slow = 3 * sizes[6].Took
-	c.pin(sizes)
-	if got := sizesOf(&c, 20*ms); got.most != 64 { // 8.2 ms, twice
-		t.Errorf("batches within 20 ms have up to %d rows, want 64: 19 of 20 take up to %v", got.most, time.Duration(c.slowAt(64)))
+	c.calibrate(sizes)
+	if got := sizesOf(&c, 20*ms); got.max != 64 { // 8.2 ms, twice
+		t.Errorf("batches within 20 ms have up to %d rows, want 64: the p95 is %v", got.max, time.Duration(c.p95(64)))
 	}
 }
 
 func TestTheQueueThatStandsTellsWhoComesBehind(t *testing.T) {
-	var b behind
+	var b busyPeriod
 	for range 100 { // crowds of 8, whom nobody follows
 		b.began(8, 4)
 		b.ended(4)
 		b.began(4, 4)
 		b.ended(0)
 	}
-	if got := b.of(8); got != 0 {
+	if got := b.expectedAfter(8); got != 0 {
 		t.Errorf("%v are expected behind 8, want none", got)
 	}
 	for range 50 { // as many come as are served
 		b.began(20, 5)
 		b.ended(15)
 	}
-	if got := b.of(20); got < 40 {
+	if got := b.expectedAfter(20); got < 40 {
 		t.Errorf("%v are expected behind 20 while it does not end, want 40 or more", got)
 	}
 }
@@ -154,9 +154,9 @@ func TestContentionIsTheOneThatExplainsTheTimes(t *testing.T) {
 	c := newContention(3)
 	// Two at once take 1.4 times as long. A batch of 10 runs half of its work alone.
 	for range 300 {
-		c.learn(10, &[most + 1]float64{1: 5, 2: 7}, 3)
+		c.record(10, &[maxParallel + 1]float64{1: 5, 2: 7}, 3)
 	}
-	near(t, "the slowdown of two", c.by(2), 1.4, 0.001)
+	near(t, "the slowdown of two", c.slowdown(2), 1.4, 0.001)
 	if c.useful != 2 {
 		t.Errorf("%d at once are useful, want 2: a third was never tried", c.useful)
 	}
@@ -167,11 +167,11 @@ func TestContentionIsTheOneThatExplainsTheTimes(t *testing.T) {
 
 func TestSerialDeviceIsUsedOnce(t *testing.T) {
 	c := newContention(4)
-	c.pin([]float64{1, 2, 3, 4}, 4)
+	c.calibrate([]float64{1, 2, 3, 4}, 4)
 	if c.useful != 1 || c.backlog != 1 {
 		t.Errorf("%d at once are useful and %d in a backlog, want 1 and 1", c.useful, c.backlog)
 	}
-	c.pin([]float64{1, 1, 1, 1}, 4)
+	c.calibrate([]float64{1, 1, 1, 1}, 4)
 	if c.useful != 4 || c.backlog != 4 {
 		t.Errorf("%d at once are useful and %d in a backlog, want 4 and 4", c.useful, c.backlog)
 	}
@@ -182,8 +182,8 @@ func TestRateFallsInSilence(t *testing.T) {
 	for i := range 100 {
 		r.arrived(batching.Time(i)*ms, 2)
 	}
-	near(t, "the rate", r.of(100*ms)*1e6, 1, 0.02)
-	near(t, "the rate after as long a silence", r.of(200*ms)*1e6, 0.4, 0.3)
+	near(t, "the rate", r.current(100*ms)*1e6, 1, 0.02)
+	near(t, "the rate after as long a silence", r.current(200*ms)*1e6, 0.4, 0.3)
 	near(t, "the rows", r.rows, 2, 0)
 }
 
@@ -198,21 +198,21 @@ func TestRateFollowsAChange(t *testing.T) {
 		now += ms / 4
 		r.arrived(now, 1)
 	}
-	near(t, "the rate", r.of(now)*1e6, 4, 0.05)
+	near(t, "the rate", r.current(now)*1e6, 4, 0.05)
 }
 
 func TestSpeedThatDoublesIsFollowed(t *testing.T) {
 	for _, by := range []float64{2, 0.5} {
 		var d drift
 		for i := range 1_000 {
-			if f := d.measured(1 + 0.05*float64(i%3-1)); f != 1 {
+			if f := d.record(1 + 0.05*float64(i%3-1)); f != 1 {
 				t.Fatalf("a steady model is said to have changed by %v", f)
 			}
 		}
 		batches, f := 0, 1.0
 		for f == 1 {
 			batches++
-			f = d.measured(by)
+			f = d.record(by)
 		}
 		if batches > 8 {
 			t.Errorf("a change by %v was noticed after %d batches, want at most 8", by, batches)
@@ -228,7 +228,7 @@ func TestOneSlowBatchIsNoChange(t *testing.T) {
 		if i%20 == 0 {
 			ratio = 10
 		}
-		if f := d.measured(ratio); f != 1 {
+		if f := d.record(ratio); f != 1 {
 			t.Fatalf("batch %d: the speed is said to have changed by %v", i, f)
 		}
 	}
@@ -240,15 +240,15 @@ func TestNoiseIsNoChange(t *testing.T) {
 		chance := rand.New(rand.NewPCG(1, 2))
 		ratio := func() float64 { return math.Exp(spread * chance.NormFloat64()) }
 		for range 20_000 {
-			d.measured(ratio())
+			d.record(ratio())
 		}
-		if d.seen > 2 {
-			t.Errorf("spread %v: in 20,000 batches the speed is said to have changed %d times", spread, d.seen)
+		if d.count > 2 {
+			t.Errorf("spread %v: in 20,000 batches the speed is said to have changed %d times", spread, d.count)
 		}
-		before, batches := d.seen, 0
-		for d.seen == before && batches < 100 {
+		before, batches := d.count, 0
+		for d.count == before && batches < 100 {
 			batches++
-			d.measured(2 * ratio())
+			d.record(2 * ratio())
 		}
 		if batches > 50 {
 			t.Errorf("spread %v: twice the time was not noticed in %d batches", spread, batches)
@@ -283,14 +283,14 @@ func TestBurstIsWaitedForWithinItsGaps(t *testing.T) {
 	}
 	g.arrived(now, 1)
 	const rate = 8.0 / 5_080
-	wait := g.wait(now+1, 1, rate, 500, 1, 250)
+	wait := g.bestWait(now+1, 1, rate, 500, 1, 250)
 	if wait < 9 || wait > 16 {
 		t.Errorf("it waits %v for a request that comes 10 after the last, want about as long", wait)
 	}
-	if wait := g.wait(now+100, 1, rate, 500, 1, 250); wait != 0 {
+	if wait := g.bestWait(now+100, 1, rate, 500, 1, 250); wait != 0 {
 		t.Errorf("it waits %v although the burst is over", wait)
 	}
-	if wait := g.wait(now+1, 1, rate, 5, 8, 250); wait != 0 {
+	if wait := g.bestWait(now+1, 1, rate, 5, 8, 250); wait != 0 {
 		t.Errorf("it waits %v although that costs more than it saves", wait)
 	}
 }
@@ -300,7 +300,7 @@ func TestEvenTrafficIsNoBurst(t *testing.T) {
 	for i := range 500 {
 		g.arrived(batching.Time(i)*100, 1)
 	}
-	if wait := g.wait(499*100+1, 1, 1.0/100, 500, 1, 250); wait != 0 {
+	if wait := g.bestWait(499*100+1, 1, 1.0/100, 500, 1, 250); wait != 0 {
 		t.Errorf("it waits %v for even traffic", wait)
 	}
 }
@@ -323,24 +323,24 @@ func TestClientsThatComeBackAreExpected(t *testing.T) {
 	var r returns
 	now := serve(&r, 100, 600, 20, 25, 30, 35)
 	near(t, "the share", r.share, 1, 0.05)
-	if !r.loops {
+	if !r.closedLoop {
 		t.Error("the traffic is not taken for a closed loop")
 	}
 	now += 600
 	r.batchEnded(now, 4, 1)
 	var back awaited
-	r.expected(now+1, 1, &back)
-	near(t, "who is expected", back.left, 4, 0.05)
+	r.await(now+1, 1, &back)
+	near(t, "who is expected", back.requests, 4, 0.05)
 	r.arrived(now+20, 1)
 	r.arrived(now+25, 1)
-	r.expected(now+26, 1, &back)
-	near(t, "who is expected when two are back", back.left, 2, 0.1)
-	if by := back.by(&r, 40); by < 0.95 {
+	r.await(now+26, 1, &back)
+	near(t, "who is expected when two are back", back.requests, 2, 0.1)
+	if by := back.shareWithin(&r, 40); by < 0.95 {
 		t.Errorf("the chance that one is back by 40 more is %v", by)
 	}
-	r.expected(now+500, 1, &back)
-	if back.left > 0 {
-		t.Errorf("%v are still expected long after", back.left)
+	r.await(now+500, 1, &back)
+	if back.requests > 0 {
+		t.Errorf("%v are still expected long after", back.requests)
 	}
 }
 
@@ -373,41 +373,41 @@ func TestChanceOfKOfN(t *testing.T) {
 
 func TestOneMoreAtOnceIsTriedWhileItPays(t *testing.T) {
 	c := newContention(3)
-	if n := c.next; n != 2 {
+	if n := c.probe; n != 2 {
 		t.Errorf("%d at once are tried first, want 2", n)
 	}
 	for range 20 {
-		c.learn(10, &[most + 1]float64{2: 11}, 3)
+		c.record(10, &[maxParallel + 1]float64{2: 11}, 3)
 	}
-	if n := c.next; n != 3 {
+	if n := c.probe; n != 3 {
 		t.Errorf("%d at once are tried next, want 3", n)
 	}
-	near(t, "what it would have taken alone", c.alone(&[most + 1]float64{2: 11}), 10, 0.02)
-	if alone := c.alone(&[most + 1]float64{3: 11}); alone != 0 {
+	near(t, "what it would have taken alone", c.soloTime(&[maxParallel + 1]float64{2: 11}), 10, 0.02)
+	if alone := c.soloTime(&[maxParallel + 1]float64{3: 11}); alone != 0 {
 		t.Errorf("it would have taken %v alone, but nobody knows what three at once take", alone)
 	}
 	for range 20 {
-		c.learn(10, &[most + 1]float64{3: 30}, 3)
+		c.record(10, &[maxParallel + 1]float64{3: 30}, 3)
 	}
-	if n := c.next; n != 0 {
+	if n := c.probe; n != 0 {
 		t.Errorf("%d at once are tried, want none: all are measured", n)
 	}
 	if c.useful != 2 {
 		t.Errorf("%d at once are useful, want 2", c.useful)
 	}
-	c.tire(c.useful, 3)
-	if n := c.next; n != 3 {
+	c.allowRetry(c.useful, 3)
+	if n := c.probe; n != 3 {
 		t.Errorf("after a while %d at once are tried, want 3: two are known to be worth it", n)
 	}
 }
 
 func TestMoreAtOnceAreHeldAgainstTheBestOfFewer(t *testing.T) {
 	c := newContention(3)
-	c.pin([]float64{1, 1.7, 3}, 3)
+	c.calibrate([]float64{1, 1.7, 3}, 3)
 	if c.useful != 2 {
 		t.Fatalf("%d at once are useful, want 2", c.useful)
 	}
-	c.pin([]float64{1, 2.5, 3}, 3) // three are better than two, and no better than one
+	c.calibrate([]float64{1, 2.5, 3}, 3) // three are better than two, and no better than one
 	if c.useful != 1 || c.backlog != 1 || c.flood != 1 {
 		t.Errorf("%d at once are useful, %d in a backlog and %d in a flood, want one each", c.useful, c.backlog, c.flood)
 	}
@@ -416,18 +416,18 @@ func TestMoreAtOnceAreHeldAgainstTheBestOfFewer(t *testing.T) {
 // Somebody else used the cores while two at once were calibrated.
 func TestASlowdownThatWasMismeasuredIsTriedAgain(t *testing.T) {
 	c := newContention(2)
-	c.pin([]float64{1, 2.5}, 2)
-	if n := c.next; n != 0 || c.useful != 1 {
+	c.calibrate([]float64{1, 2.5}, 2)
+	if n := c.probe; n != 0 || c.useful != 1 {
 		t.Fatalf("what was calibrated is tried at once: %d at once, %d useful", n, c.useful)
 	}
-	c.tire(c.useful, 2)
+	c.allowRetry(c.useful, 2)
 	batches := 0
-	for c.next == 2 {
-		c.learn(10, &[most + 1]float64{2: 11}, 2)
+	for c.probe == 2 {
+		c.record(10, &[maxParallel + 1]float64{2: 11}, 2)
 		batches++
 	}
 	if batches > 8 || c.useful != 2 {
-		t.Errorf("after %d batches %d at once are useful, want 2 after 8 or fewer; they are taken to be %v times as slow, and are 1.1", batches, c.useful, c.by(2))
+		t.Errorf("after %d batches %d at once are useful, want 2 after 8 or fewer; they are taken to be %v times as slow, and are 1.1", batches, c.useful, c.slowdown(2))
 	}
 }
 
@@ -438,27 +438,27 @@ func TestAnotherSpeedIsNotTakenForASlowdown(t *testing.T) {
 		profile := line(5*ms, 3*ms, 1, 2, 3, 4, 8)
 		profile.Slowdown = []float64{1, 1.05}
 		p := New(Options{MaxRows: 8, Instances: 2, Profile: profile})
-		takes := 5 * p.curve.at(1)
+		takes := 5 * p.curve.expected(1)
 		for n := range 400 {
 			r := run{rows: 1}
 			took := takes
 			if n >= aloneFirst && p.contention.useful == 2 {
 				took *= 1.05
-				r.beside[2] = took
+				r.timeBeside[2] = took
 			} else {
-				r.beside[1] = took
+				r.timeBeside[1] = took
 			}
 			p.learn(&r, took)
 		}
 		if p.contention.useful != 2 {
-			t.Errorf("%d alone first: %d at once are useful, want 2; they are taken to be %.2f times as slow, and are 1.05", aloneFirst, p.contention.useful, p.contention.by(2))
+			t.Errorf("%d alone first: %d at once are useful, want 2; they are taken to be %.2f times as slow, and are 1.05", aloneFirst, p.contention.useful, p.contention.slowdown(2))
 		}
 	}
 }
 
 func TestAnExplanationSaysWhatEachSizeRestsOn(t *testing.T) {
 	p := New(Options{MaxRows: 16, Instances: 2, Profile: batching.Profile{Sizes: []batching.Timing{{Rows: 1, Took: 2 * ms, Runs: 5}, {Rows: 3, Took: 4 * ms, Runs: 5}}}})
-	p.curve.measured(5, 6e6)
+	p.curve.record(5, 6e6)
 	p.resize()
 	e := p.Explain()
 	var rows []int
@@ -481,10 +481,10 @@ func TestAnExplanationSaysWhatEachSizeRestsOn(t *testing.T) {
 
 func TestWhatARuleCostStaysInItsAccount(t *testing.T) {
 	p := New(Options{MaxRows: 8})
-	p.ledger.of[burst].enter(5e6, 0)
-	p.ledger.of[burst].enter(-2e6, 1)
+	p.ledger.accounts[burst].add(5e6, 0)
+	p.ledger.accounts[burst].add(-2e6, 1)
 	for range 128 {
-		p.ledger.took(1e6)
+		p.ledger.batchEnded(1e6)
 	}
 	for _, r := range p.Explain().Rules {
 		if want := r.Name != "burst"; r.On != want || !want && (r.Off != 256 || r.Stops != 1 || r.Cost != 0 || r.AllCost != 5*ms || r.AllGain != 2*ms) {
@@ -500,7 +500,7 @@ func TestGapsTellHowCrowdedRequestsAre(t *testing.T) {
 		g.arrived(now, 1000)
 		now += 1000 * batching.Time(1+99*(i%2)) // every other one comes right after another
 	}
-	if got := g.within(5000, 1000); got < 0.45 || got > 0.55 {
+	if got := g.shareWithin(5000, 1000); got < 0.45 || got > 0.55 {
 		t.Errorf("%.2f come within 5 µs, want about a half", got)
 	}
 }
@@ -518,7 +518,7 @@ func TestABatchThatIsNotExclusiveCountsAsBesideOthersUntilItEnds(t *testing.T) {
 		var got [3][2]float64
 		end := func(n int, now batching.Time, instance int) {
 			p.Ended(now, instance, items, true)
-			got[n] = [2]float64(p.runs[instance-1].beside[1:])
+			got[n] = [2]float64(p.runs[instance-1].timeBeside[1:])
 		}
 		began(0, 1, true)
 		began(1*ms, 2, false)

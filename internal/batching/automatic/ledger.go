@@ -1,118 +1,118 @@
 package automatic
 
-// A rule is a reason to do otherwise than greedy.
+// A rule is a reason to deviate from greedy.
 type rule = uint8
 
 const (
-	none    rule = iota
-	gather       // hold for clients that were just answered
-	burst        // hold for requests that come close together
-	pace         // hold so that several instances do not start all at once
-	share        // hold since the device is shared with a batch that ends soon
-	cut          // run less than all
-	numbers      // how many there are
+	none      rule = iota
+	gather         // hold for clients that were just answered and will return
+	burst          // hold for further requests of a burst
+	pace           // hold so that instances do not start at the same time
+	share          // hold because a batch on the same device ends soon
+	cut            // run fewer requests than possible
+	ruleCount      // number of rules
 )
 
-var ruleNames = [numbers]string{"none", "gather", "burst", "pace", "share", "cut"}
+var ruleNames = [ruleCount]string{"none", "gather", "burst", "pace", "share", "cut"}
 
 const (
-	block    = 32 // batches that are summed up together
-	blocks   = 8  // sums that are kept: 256 batches
-	judged   = 4  // sums that it takes to judge a rule
-	allowed  = 0.01
-	firstOff = 256 // batches for which a rule is switched off the first time; each time after that twice as many
-	longOff  = 10  // times that it doubles
-	follows  = 3   // batches that are still replayed after the one that was held
+	blockBatches    = 32   // batches per block
+	blockCount      = 8    // blocks that are kept: 256 batches
+	minBlocks       = 4    // blocks before a rule is judged
+	maxLoss         = 0.01 // share of all latency that a rule may cost before it is disabled
+	firstOffBatches = 256  // batches for which a rule is disabled the first time; doubles each time
+	maxDoublings    = 10   // limit of the doubling
+	replayBatches   = 3    // batches that are replayed after the one that was held
 )
 
-// A ledger says what each rule has cost against greedy. When a rule does otherwise,
-// a replay begins: the same requests are given to a greedy server that exists only
-// here, and when both are done, or some batches later, it says who would have been
-// answered sooner. Both sides take as long as the curve says, so that noise is on
-// neither.
+// A ledger records what each rule has cost compared with greedy. When a rule deviates
+// from greedy, a replay begins: a simulated greedy server gets the same requests, and
+// when both are done, or some batches later, the completion times are compared. Both
+// sides use the times of the curve, so noise favors neither.
 type ledger struct {
-	total [blocks]float64 // time that requests took, in all
-	of    [numbers]account
-	at    int // the block that is written to
-	n     int // batches in it
-	full  int // blocks that were written
-	batch uint64
+	total    [blockCount]float64 // sum of the latencies of all requests, by block
+	accounts [ruleCount]account
+	current  int // block that is written to
+	inBlock  int // batches in the current block
+	full     int // blocks written, up to blockCount
+	batch    uint64
 
 	replay replay
 }
 
-// An account is what one rule has cost and brought.
+// An account is what one rule has cost and gained.
 type account struct {
-	cost, gain [blocks]float64
-	all        [2]float64 // cost and gain from the start, for those who watch
-	off        uint64     // the batch from which on it is tried again
+	cost, gain [blockCount]float64
+	lifetime   [2]float64 // cost and gain since the start, for Explain
+	offUntil   uint64     // the rule is disabled until this batch
 	stops      uint64
-	doubled    int
-	held       uint64
+	doublings  int
+	uses       uint64
 }
 
-// on reports whether a rule may be used.
-func (l *ledger) on(r rule) bool { return l.of[r].off <= l.batch }
+// enabled reports whether a rule may be used.
+func (l *ledger) enabled(r rule) bool { return l.accounts[r].offUntil <= l.batch }
 
-// took takes in a batch that ran, and for how long its requests were there.
-func (l *ledger) took(all float64) {
+// batchEnded records a batch, and the sum of the latencies of its requests.
+func (l *ledger) batchEnded(all float64) {
 	l.batch++
-	l.total[l.at] += all
-	if l.n++; l.n < block {
+	l.total[l.current] += all
+	if l.inBlock++; l.inBlock < blockBatches {
 		return
 	}
 	l.judge()
-	l.n = 0
-	l.full = min(l.full+1, blocks)
-	l.at = (l.at + 1) % blocks
-	l.total[l.at] = 0
-	for r := range l.of {
-		l.of[r].cost[l.at], l.of[r].gain[l.at] = 0, 0
+	l.inBlock = 0
+	l.full = min(l.full+1, blockCount)
+	l.current = (l.current + 1) % blockCount
+	l.total[l.current] = 0
+	for r := range l.accounts {
+		l.accounts[r].cost[l.current], l.accounts[r].gain[l.current] = 0, 0
 	}
 }
 
-// judge switches off what has cost more than it may.
+// judge disables rules that have cost more than maxLoss.
 func (l *ledger) judge() {
-	if l.full+1 < judged {
+	if l.full+1 < minBlocks {
 		return
 	}
 	total := 0.0
 	for _, t := range l.total {
 		total += t
 	}
-	for r := range l.of {
-		a := &l.of[r]
+	for r := range l.accounts {
+		a := &l.accounts[r]
 		cost, gain := a.sums()
 		switch {
-		case cost-gain > allowed*total:
-			a.off = l.batch + firstOff<<a.doubled
-			a.doubled = min(a.doubled+1, longOff)
+		case cost-gain > maxLoss*total:
+			a.offUntil = l.batch + firstOffBatches<<a.doublings
+			a.doublings = min(a.doublings+1, maxDoublings)
 			a.stops++
-			a.cost, a.gain = [blocks]float64{}, [blocks]float64{}
-		case gain > cost && a.doubled > 0 && l.at == 0:
-			a.doubled-- // it has paid for a while
+			a.cost, a.gain = [blockCount]float64{}, [blockCount]float64{}
+		case gain > cost && a.doublings > 0 && l.current == 0:
+			a.doublings-- // it has paid off for a while
 		}
 	}
 }
 
-// restart strikes out what rules seem to have cost while the model had another speed
-// than was known: greedy had the old one.
+// restart discards recent costs and enables all rules after a change of speed: replays
+// used the old speed.
 func (l *ledger) restart() {
 	l.replay.rule = none
-	for r := range l.of {
-		a := &l.of[r]
-		a.cost, a.gain, a.off = [blocks]float64{}, [blocks]float64{}, 0
+	for r := range l.accounts {
+		a := &l.accounts[r]
+		a.cost, a.gain, a.offUntil = [blockCount]float64{}, [blockCount]float64{}, 0
 	}
 }
 
-// enter takes in by how much requests were answered later than greedy's, or sooner.
-func (a *account) enter(later float64, block int) {
+// add records by how much later than with greedy requests were answered; negative if
+// sooner.
+func (a *account) add(later float64, block int) {
 	if later > 0 {
 		a.cost[block] += later
-		a.all[0] += later
+		a.lifetime[0] += later
 	} else {
 		a.gain[block] -= later
-		a.all[1] -= later
+		a.lifetime[1] -= later
 	}
 }
 

@@ -6,44 +6,46 @@ import (
 	"github.com/shoal-serving/shoal/internal/batching"
 )
 
-// Tuned in the simulator, the same for all models and traffic.
+// Tuned in the simulator; the same for all models and traffic.
 const (
-	leastRoom = 0.08 // of the speed; a rate that leaves less is taken to leave that
-	loaded    = 0.9  // of the capacity: from there on no batch is held for its turn
-	calm      = 0.3  // of the capacity below that: from there on each is
-	ample     = 1.25 // times what comes in a period is one instance's part at least
+	minHeadroom   = 0.08 // minimum share of the capacity that period assumes to be free
+	maxPacedLoad  = 0.9  // share of the capacity above which batches are not paced
+	paceRange     = 0.3  // over this share of the capacity below maxPacedLoad, pacing rises to its full extent
+	portionFactor = 1.25 // times the rows that arrive in a period is the minimum portion of an instance
 )
 
-// holdForOthers is for when other batches run: not to begin right behind the last
-// one, and not to slow down one that ends soon.
+// holdForOthers holds a batch while others run, for one of two reasons: so that it does
+// not begin right after the last one, and so that it does not slow down one that ends
+// soon.
 func (p *Policy) holdForOthers(s *situation) (d batching.Decision) {
-	rate := p.rate.of(s.now) * p.rate.rows // rows
-	if p.ledger.on(pace) {
-		if until := p.nextTurn(s, rate); until > s.now {
+	rate := p.rate.current(s.now) * p.rate.rows // in rows per nanosecond
+	if p.ledger.enabled(pace) {
+		if until := p.nextStart(s, rate); until > s.now {
 			return batching.Decision{Rule: pace, Until: until}
 		}
 	}
-	if p.ledger.on(share) && p.betterAfter(s, rate) {
-		return batching.Decision{Rule: share, Until: batching.Never} // the batch that ends asks again
+	if p.ledger.enabled(share) && p.waitsForEnd(s, rate) {
+		return batching.Decision{Rule: share, Until: batching.Never} // the core asks again when a batch ends
 	}
 	return d
 }
 
-// period returns the time from the begin of one batch to that of the next, of
-// instances that begin one after the other, each with what came since the last
-// one. That is how they have the shortest queue.
+// period returns the time between the starts of two batches if instances start one after
+// the other, each with the rows that arrived since the last start. That order gives the
+// shortest queue.
 func (p *Policy) period(rate float64) float64 {
-	speed := p.contention.speed(p.contention.useful)
-	return p.curve.fixed / max(leastRoom*speed, speed-p.curve.perRow*rate)
+	speed := p.contention.speedup(p.contention.useful)
+	return p.curve.fixed / max(minHeadroom*speed, speed-p.curve.perRow*rate)
 }
 
-// nextTurn returns when the next batch is to begin, if too little waits to begin
-// before. Near capacity that is not looked at: each instance is needed.
-func (p *Policy) nextTurn(s *situation, rate float64) batching.Time {
-	saved, period := p.saved(s.rows, p.oneMore()), p.period(rate)
+// nextStart returns when the next batch should begin if too few requests wait to begin
+// now; 0 if it should begin now. It does not pace batches near capacity, where every
+// instance is needed.
+func (p *Policy) nextStart(s *situation, rate float64) batching.Time {
+	saved, period := p.saved(s.rows, p.rowsPerRequest()), p.period(rate)
 	k := float64(p.contention.useful)
-	load := rate / p.speed(p.sizes.efficient) / p.contention.speed(p.contention.useful)
-	part := max(0, min(1, (loaded-load)/calm))
+	load := rate / p.speed(p.sizes.efficient) / p.contention.speedup(p.contention.useful)
+	part := max(0, min(1, (maxPacedLoad-load)/paceRange))
 	running := 0
 	for i := range p.runs {
 		if p.runs[i].busy {
@@ -54,13 +56,13 @@ func (p *Policy) nextTurn(s *situation, rate float64) batching.Time {
 	if float64(s.rows) >= need || s.waited >= saved {
 		return 0
 	}
-	return min(p.began+batching.Time(math.Ceil(period)), s.now+batching.Time(math.Ceil(saved-s.waited)))
+	return min(p.lastBegan+batching.Time(math.Ceil(period)), s.now+batching.Time(math.Ceil(saved-s.waited)))
 }
 
-// betterAfter reports whether it is better to begin when the next batch has ended
-// than now, beside it, on a device that they share.
-func (p *Policy) betterAfter(s *situation, rate float64) bool {
-	beside, without := p.contention.by(p.running+1), p.contention.by(p.running)
+// waitsForEnd reports whether it is better to begin when the next running batch ends than
+// to begin now, in parallel, on a device that both share.
+func (p *Policy) waitsForEnd(s *situation, rate float64) bool {
+	beside, without := p.contention.slowdown(p.running+1), p.contention.slowdown(p.running)
 	if beside <= 1.02*without {
 		return false
 	}
@@ -68,7 +70,7 @@ func (p *Policy) betterAfter(s *situation, rate float64) bool {
 	for i := range p.runs {
 		if b := &p.runs[i]; b.busy {
 			running += b.rows
-			takes := p.curve.at(b.rows)
+			takes := p.curve.expected(b.rows)
 			left = min(left, max(0.02*takes, float64(b.began-s.now)+without*takes))
 		}
 	}
@@ -80,14 +82,14 @@ func (p *Policy) betterAfter(s *situation, rate float64) bool {
 	return now >= bias*then
 }
 
-// portion returns how many rows are one instance's part, where k run. The rate is that
-// of a while, since that of a burst would make it one batch, but rises sooner than it
-// falls.
+// portion returns the number of rows for one of k instances. It uses the rate over a long
+// time, because the rate of a burst would put the burst into one batch, but follows a
+// rising rate sooner than a falling one.
 func (p *Policy) portion(s *situation, k int) int {
-	rate := max(p.rate.over(s.now, lasting), p.rate.over(s.now, lasting/2)) * p.rate.rows
-	rows := int(math.Ceil(max(ample*rate*p.period(rate), float64(p.rows)/float64(k))))
-	if p.contention.by(k) > worth {
-		rows = max(rows, p.sizes.efficient/2) // small batches waste what is shared
+	rate := max(p.rate.over(s.now, longWindow), p.rate.over(s.now, longWindow/2)) * p.rate.rows
+	rows := int(math.Ceil(max(portionFactor*rate*p.period(rate), float64(p.rows)/float64(k))))
+	if p.contention.slowdown(k) > minGain {
+		rows = max(rows, p.sizes.efficient/2) // small batches waste the shared device
 	}
 	return rows
 }

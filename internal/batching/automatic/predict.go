@@ -10,20 +10,20 @@ var _ batching.Predictor = (*Policy)(nil)
 
 var _ batching.Tunable = (*Policy)(nil)
 
-// foreseen is how many batches have to be measured, by calibration or since, before
-// requests are turned away because of them.
-const foreseen = 5
+// minPredictSamples is the number of batches that must be measured, by calibration or
+// under traffic, before requests are rejected because of a prediction.
+const minPredictSamples = 5
 
 // Predict implements [batching.Predictor].
 func (p *Policy) Predict(rows, running int) time.Duration {
-	if p.curve.solo < foreseen || running > 1 && p.contention.measured[min(running, most)] < trusted {
+	if p.curve.solo < minPredictSamples || running > 1 && p.contention.samples[min(running, maxParallel)] < minTrusted {
 		return 0
 	}
-	return time.Duration(p.curve.slowAt(rows) * p.contention.by(running))
+	return time.Duration(p.curve.p95(rows) * p.contention.slowdown(running))
 }
 
-// Backlog says what the policy makes of a long queue: how many rows go together, and
-// how many batches run at once.
+// Backlog returns how the policy works off a long queue: the batch size in rows, and the
+// number of parallel batches.
 func (p *Policy) Backlog() (rows, running int) {
 	return p.sizes.peak, max(p.contention.useful, p.contention.backlog)
 }

@@ -3,31 +3,31 @@ package automatic
 import "github.com/shoal-serving/shoal/internal/batching"
 
 const (
-	recent  = 64  // arrivals that tell the rate while it changes
-	lasting = 512 // arrivals that tell it while it does not; a power of two
-	change  = 0.35
+	shortWindow   = 64   // arrivals that determine the rate while it changes
+	longWindow    = 512  // arrivals that determine it otherwise; a power of two
+	minRateChange = 0.35 // relative difference at which the rate counts as changing
 )
 
-// A rate is how often requests arrive, and how many rows they have.
+// A rate measures how often requests arrive, and how many rows they have.
 type rate struct {
-	at   [lasting]batching.Time // of the last arrivals, round and round
-	n    int                    // of all arrivals
-	rows float64                // of a request, on average
+	at   [longWindow]batching.Time // ring buffer of the last arrivals
+	n    int                       // number of arrivals
+	rows float64                   // average rows of a request
 }
 
 func (r *rate) arrived(now batching.Time, rows int) {
-	r.at[r.n%lasting] = now
+	r.at[r.n%longWindow] = now
 	r.n++
 	if r.rows == 0 {
 		r.rows = float64(rows)
 	}
-	r.rows += (float64(rows) - r.rows) / recent
+	r.rows += (float64(rows) - r.rows) / shortWindow
 }
 
-// of returns requests per nanosecond. It falls while none come.
-func (r *rate) of(now batching.Time) float64 {
-	fast, slow := r.over(now, recent), r.over(now, lasting)
-	if fast > (1+change)*slow || fast < (1-change)*slow {
+// current returns the rate in requests per nanosecond. It falls while no requests arrive.
+func (r *rate) current(now batching.Time) float64 {
+	fast, slow := r.over(now, shortWindow), r.over(now, longWindow)
+	if fast > (1+minRateChange)*slow || fast < (1-minRateChange)*slow {
 		return fast
 	}
 	return slow
@@ -38,7 +38,7 @@ func (r *rate) over(now batching.Time, n int) float64 {
 	if n < 2 {
 		return 0
 	}
-	span := now - r.at[(r.n-n)%lasting]
+	span := now - r.at[(r.n-n)%longWindow]
 	if span <= 0 {
 		return 0
 	}

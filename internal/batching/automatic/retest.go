@@ -3,44 +3,45 @@ package automatic
 import "github.com/shoal-serving/shoal/internal/batching"
 
 const (
-	retestFirst = 16   // batches after which a larger size is tried again
-	retestDrift = 128  // the same, when the speed has changed: what was known has likely kept its form
-	retestMost  = 1024 // batches that this doubles to while it only confirms what was known
-	retestGain  = 0.9  // of what is believed; a batch that takes less shows that the belief is wrong
+	retestFirst = 16   // batches until the first retest
+	retestDrift = 128  // the same after a change of speed: the form of the curve has probably not changed
+	retestMax   = 1024 // upper limit; the number doubles while retests only confirm the curve
+	retestGain  = 0.9  // a retest that takes less than this share of the expected time proves the curve wrong
 )
 
-// A retest says when the largest batch is run again although a smaller one is believed
-// to be better. A size that is ruled out is never measured, so that some slow batches, or
-// a guess after the speed has changed, would rule it out for good.
+// A retest schedules runs of the largest batch size even though the curve says that a
+// smaller one is better. Without retests, a size that the curve excludes would never be
+// measured again, so a few slow batches, or a guess after a change of speed, would
+// exclude it for good.
 type retest struct {
-	next uint64 // the batch from which on it is due
-	wait uint64 // batches between the last one and that
+	next uint64 // the batch at which the next retest is due
+	wait uint64 // batches between the last retest and the next
 }
 
-// due returns how many requests make the largest batch if it is time to try it; 0 if
-// not.
-func (p *Policy) due(line batching.Line) int {
+// retestItems returns the number of requests of the largest batch if a retest is due, or
+// else 0.
+func (p *Policy) retestItems(line batching.Line) int {
 	if p.ledger.batch < p.retest.next || !p.curve.known() || len(p.opt.Preferred) > 0 {
 		return 0
 	}
-	items, rows, _ := line.Fit(min(p.sizes.most, grow*p.curve.largest))
+	items, rows, _ := line.Fit(min(p.sizes.max, maxGrowth*p.curve.largest))
 	if p.curve.calibrated(rows) {
 		return 0
 	}
 	return items
 }
 
-// began notes that a larger batch is being tried.
-func (r *retest) began(batch uint64) {
-	r.wait = max(retestFirst, min(2*r.wait, retestMost))
+// started schedules the retest after the one that starts at the given batch.
+func (r *retest) started(batch uint64) {
+	r.wait = max(retestFirst, min(2*r.wait, retestMax))
 	r.next = batch + r.wait
 }
 
-// restart has the next one follow soon: the last has shown that the belief was wrong.
+// restart schedules a retest soon, because the last one proved the curve wrong.
 func (r *retest) restart(batch uint64) { *r = retest{next: batch + retestFirst} }
 
-// drifted has the next one follow after some batches, unless it is due before: where the
-// speed changes again and again, it must not be put off each time.
+// drifted schedules a retest after a change of speed. It does not postpone a retest that
+// is due earlier, so that a speed that changes all the time cannot prevent retests.
 func (r *retest) drifted(batch uint64) {
 	if r.next <= batch || r.next > batch+retestDrift {
 		r.next = batch + retestDrift

@@ -7,85 +7,85 @@ import (
 )
 
 const (
-	cohorts     = 8     // batches whose clients may still come back
-	returnsKeep = 0.985 // of what was counted, with each batch
-	returnsEach = 8     // batches between two looks at the counts
-	loop        = 0.8   // share of clients that come back, from which on the traffic is a closed loop
-	stillLoop   = 0.7   // and this keeps it one: the share is known to a tenth
-	dense       = 1.5   // times the usual rate; less is not a return
-	longLag     = 19    // the bin from which on arrivals have nothing to do with the answer: one row's time
+	maxCohorts    = 8     // batches whose clients may still return
+	learnEvery    = 8     // batches between two updates
+	returnsDecay  = 0.886 // factor of the counts every learnEvery batches: 0.985 per batch
+	minLoopShare  = 0.8   // share of returning clients at which the traffic becomes a closed loop
+	keepLoopShare = 0.7   // share at which it stays one: the estimate is accurate to a tenth
+	minPeakFactor = 1.5   // multiple of the base rate that makes a peak of returns
+	unrelatedBin  = 19    // first bin whose arrivals are unrelated to the answer: the time of one row
 )
 
-// returns are what comes after an answer: in a closed loop each client that was
-// answered sends its next request soon. Arrivals are counted by the time since each
-// of the last batches ended. Where they come much faster than they usually do,
-// they are returns, until all that were answered are back.
+// returns detects a closed loop, in which each client sends its next request soon after
+// an answer. It counts arrivals by the time since each of the last batches ended.
+// Arrivals at much more than the base rate are returns, until all answered clients have
+// returned.
 type returns struct {
-	arrivals [bins]float64
-	time     [bins]float64 // that was spent in the bin
-	released [bins]float64 // requests that were answered, of batches that the bin was reached after
-	back     [bins]float64 // returns per released request
-	tail     [bins + 1]float64
-	share    float64 // of released requests that come back: the sum of back
-	loops    bool    // the traffic is mostly clients that wait for their answers
+	arrivals    [bins]float64
+	time        [bins]float64 // time spent in the bin
+	released    [bins]float64 // requests answered by the batches that reached the bin
+	returnShare [bins]float64 // returns per answered request
+	tail        [bins + 1]float64
+	share       float64 // share of answered clients that return: the sum of returnShare
+	closedLoop  bool    // most clients wait for an answer before they send the next request
 
-	ended   int // batches
-	pending [cohorts]cohort
+	ended   int // number of ended batches
+	cohorts [maxCohorts]cohort
 }
 
-// A cohort is the requests that one batch has answered.
+// A cohort is the requests that one batch answered.
 type cohort struct {
-	at       batching.Time
+	ended    batching.Time
 	released float64 // 0 if there was no such batch yet
-	came     float64 // arrivals that are taken for its
+	returned float64 // arrivals that are attributed to it
 }
 
-// arrived counts an arrival, and takes it for a return of the cohort from which
-// one is most likely now.
+// arrived counts an arrival, and attributes it to the cohort from which a return is most
+// likely now.
 func (r *returns) arrived(now batching.Time, unit float64) {
 	var best *cohort
-	most := 0.0
-	for i := range r.pending {
-		c := &r.pending[i]
+	likeliest := 0.0
+	for i := range r.cohorts {
+		c := &r.cohorts[i]
 		if c.released == 0 {
 			continue
 		}
-		k := binOf(float64(now-c.at) / unit)
+		k := binOf(float64(now-c.ended) / unit)
 		if k >= bins {
 			continue
 		}
 		r.arrivals[k]++
-		left := r.share*c.released - c.came
+		left := r.share*c.released - c.returned
 		if left <= 0 {
 			continue
 		}
-		if h := left * (r.back[k] + 1e-4) / (edges[k+1] - edges[k]); h > most {
-			best, most = c, h
+		if h := left * (r.returnShare[k] + 1e-4) / (edges[k+1] - edges[k]); h > likeliest {
+			best, likeliest = c, h
 		}
 	}
 	if best != nil {
-		best.came++
+		best.returned++
 	}
 }
 
-// batchEnded takes in that a batch has answered so many requests.
+// batchEnded records a batch that answered the given number of requests.
 func (r *returns) batchEnded(now batching.Time, requests int, unit float64) {
 	if unit == 0 {
 		return
 	}
-	c := &r.pending[r.ended%cohorts]
+	c := &r.cohorts[r.ended%maxCohorts]
 	if c.released > 0 {
-		r.spend(float64(now-c.at)/unit, c.released)
+		r.addTime(float64(now-c.ended)/unit, c.released)
 	}
-	*c = cohort{at: now, released: float64(requests)}
+	*c = cohort{ended: now, released: float64(requests)}
 	r.ended++
-	if r.ended > cohorts && (r.ended < 4*returnsEach || r.ended%returnsEach == 0) {
+	if r.ended > maxCohorts && (r.ended < 4*learnEvery || r.ended%learnEvery == 0) {
 		r.learn()
 	}
 }
 
-// spend adds the time since a batch ended to the bins that it went through.
-func (r *returns) spend(units, released float64) {
+// addTime adds the time since a batch ended to the bins that it covers.
+func (r *returns) addTime(units, released float64) {
 	for k := 0; k < bins && edges[k] < units; k++ {
 		width := edges[k+1] - edges[k]
 		part := min(1, (units-edges[k])/width)
@@ -95,48 +95,47 @@ func (r *returns) spend(units, released float64) {
 }
 
 func (r *returns) learn() {
-	if r.ended%returnsEach == 0 {
-		const keep = 0.886 // returnsKeep, for returnsEach batches at once
+	if r.ended%learnEvery == 0 {
 		for k := range bins {
-			r.arrivals[k] *= keep
-			r.time[k] *= keep
-			r.released[k] *= keep
+			r.arrivals[k] *= returnsDecay
+			r.time[k] *= returnsDecay
+			r.released[k] *= returnsDecay
 		}
 	}
-	usual := r.usual()
-	// Requests that follow no answer come as often at one time after it as at any
-	// other: no more of them than where the fewest come, but for chance.
+	usual := r.baseRate()
+	// Arrivals that are not returns are spread evenly over the time after an answer, so
+	// there are no more of them than in the bin with the fewest, apart from noise.
 	other := usual
-	for k := range longLag {
+	for k := range unrelatedBin {
 		if n := r.arrivals[k]; r.time[k] > 0 {
 			other = min(other, (n+math.Sqrt(n)+1)/r.time[k])
 		}
 	}
 	r.share = 0
 	for k := range bins {
-		r.back[k] = 0
+		r.returnShare[k] = 0
 		more := r.arrivals[k] - other*r.time[k]
-		// What is next to a peak belongs to it. When nearly all are back, another
-		// peak is the returns of another batch.
-		if r.released[k] > 1 && more > 0 && r.nearPeak(k, usual) && (r.share < 0.9 || r.back[k-1] > 0) {
-			r.back[k] = min(1-r.share, more/r.released[k])
-			r.share += r.back[k]
+		// The neighbors of a peak belong to it. When nearly all clients have returned,
+		// another peak is the returns of another batch.
+		if r.released[k] > 1 && more > 0 && r.nearPeak(k, usual) && (r.share < 0.9 || r.returnShare[k-1] > 0) {
+			r.returnShare[k] = min(1-r.share, more/r.released[k])
+			r.share += r.returnShare[k]
 		}
 	}
 	for k := bins - 1; k >= 0; k-- {
-		r.tail[k] = r.tail[k+1] + r.back[k]
+		r.tail[k] = r.tail[k+1] + r.returnShare[k]
 	}
-	// Those that come back later than a batch takes are nobody to wait for, and may as
-	// well be others.
-	soon := r.within(0.9) < 1.25*finest
-	r.loops = soon && (r.share > loop || r.loops && r.share > stillLoop)
+	// Clients that return later than a batch takes are not worth waiting for, and may be
+	// other clients.
+	soon := r.quantile(0.9) < 1.25*unitsPerRow
+	r.closedLoop = soon && (r.share > minLoopShare || r.closedLoop && r.share > keepLoopShare)
 }
 
-// usual returns arrivals per unit of time so long after an answer that they have
-// nothing to do with it.
-func (r *returns) usual() float64 {
+// baseRate returns the arrivals per unit of time long after an answer, where they are
+// unrelated to it.
+func (r *returns) baseRate() float64 {
 	count, time := 0.0, 0.0
-	for k := longLag; k < bins; k++ {
+	for k := unrelatedBin; k < bins; k++ {
 		count += r.arrivals[k]
 		time += r.time[k]
 	}
@@ -146,83 +145,82 @@ func (r *returns) usual() float64 {
 	return count / time
 }
 
-// nearPeak reports whether a bin or one next to it stands out.
+// nearPeak reports whether a bin or one of its neighbors stands out.
 func (r *returns) nearPeak(k int, rate float64) bool {
 	return r.standsOut(k, rate) || k > 0 && r.standsOut(k-1, rate) || k+1 < bins && r.standsOut(k+1, rate)
 }
 
-// standsOut reports whether more came in a bin than the rate and its noise
-// explain.
+// standsOut reports whether a bin has more arrivals than the rate and its noise explain.
 func (r *returns) standsOut(k int, rate float64) bool {
 	expected := rate * r.time[k]
-	more := r.arrivals[k] - dense*expected
+	more := r.arrivals[k] - minPeakFactor*expected
 	return more > 0 && more*more > 4*(expected+0.25)
 }
 
-// after returns the share of released requests that come back later than the
-// given time.
-func (r *returns) after(units float64) float64 {
+// shareAfter returns the share of answered clients that return later than the given time.
+func (r *returns) shareAfter(units float64) float64 {
 	k := binOf(units)
 	if k >= bins {
 		return 0
 	}
 	part := (edges[k+1] - units) / (edges[k+1] - edges[k])
-	return r.tail[k+1] + r.back[k]*part
+	return r.tail[k+1] + r.returnShare[k]*part
 }
 
-// within returns by when the given part of those that come back is back, in units.
-func (r *returns) within(part float64) float64 {
+// quantile returns the time, in units, after which the given part of returning clients
+// has returned.
+func (r *returns) quantile(part float64) float64 {
 	later := (1 - min(part, 0.95)) * r.share
 	for k := range bins {
 		if r.tail[k+1] <= later {
-			if r.back[k] == 0 {
+			if r.returnShare[k] == 0 {
 				return edges[k]
 			}
-			return edges[k+1] - (edges[k+1]-edges[k])*(later-r.tail[k+1])/r.back[k]
+			return edges[k+1] - (edges[k+1]-edges[k])*(later-r.tail[k+1])/r.returnShare[k]
 		}
 	}
 	return edges[bins]
 }
 
-// expected returns how many requests will still come back.
-func (r *returns) expected(now batching.Time, unit float64, out *awaited) {
-	out.n, out.left = 0, 0
-	for i := range r.pending {
-		c := &r.pending[i]
-		left := r.share*c.released - c.came
+// await sets out to the clients that are still expected to return.
+func (r *returns) await(now batching.Time, unit float64, out *awaited) {
+	out.n, out.requests = 0, 0
+	for i := range r.cohorts {
+		c := &r.cohorts[i]
+		left := r.share*c.released - c.returned
 		if left < 0.3 {
 			continue
 		}
-		since := float64(now-c.at) / unit
-		tail := r.after(since)
+		since := float64(now-c.ended) / unit
+		tail := r.shareAfter(since)
 		if tail < 0.01*r.share {
 			continue
 		}
-		out.of[out.n] = part{since, left, tail}
+		out.cohorts[out.n] = awaitedCohort{since, left, tail}
 		out.n++
-		out.left += left
+		out.requests += left
 	}
 }
 
-// awaited are the requests that will still come back.
+// awaited are the clients that are still expected to return.
 type awaited struct {
-	of   [cohorts]part
-	n    int
-	left float64 // of all parts
+	cohorts  [maxCohorts]awaitedCohort
+	n        int
+	requests float64 // sum over all cohorts
 }
 
-type part struct{ since, left, tail float64 }
+type awaitedCohort struct{ since, left, tail float64 }
 
-// by returns the share of them that is back after so many more units.
-func (a *awaited) by(r *returns, units float64) float64 {
+// shareWithin returns the share of them that returns within the given units of time.
+func (a *awaited) shareWithin(r *returns, units float64) float64 {
 	back := 0.0
-	for _, p := range a.of[:a.n] {
-		back += p.left * (1 - r.after(p.since+units)/p.tail)
+	for _, p := range a.cohorts[:a.n] {
+		back += p.left * (1 - r.shareAfter(p.since+units)/p.tail)
 	}
-	return back / a.left
+	return back / a.requests
 }
 
-// atLeast returns the chance that k or more of n happen, each with the chance f.
+// atLeast returns the probability of at least k successes in n trials with probability f.
 func atLeast(k, n int, f float64) float64 {
 	switch {
 	case f <= 0:
@@ -239,11 +237,11 @@ func atLeast(k, n int, f float64) float64 {
 		}
 		return p
 	case n > 40:
-		// Close to the normal distribution, and that to the logistic one.
+		// The normal distribution, approximated by the logistic one.
 		z := (float64(n)*f - float64(k) + 0.5) / math.Sqrt(float64(n)*f*(1-f))
 		return 1 / (1 + math.Exp(-1.7*z))
 	}
-	// The sum of the chances of fewer than k.
+	// One minus the probability of fewer than k.
 	q, odds := 1.0, f/(1-f)
 	for range n {
 		q *= 1 - f

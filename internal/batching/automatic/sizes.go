@@ -2,38 +2,38 @@ package automatic
 
 import "time"
 
-// enough is the part of the best rows in a time that makes a size efficient. The
-// last hundredth would cost latency and bring nothing that is seen.
-const enough = 0.99
+// efficientShare is the share of the best throughput at which a size is efficient. The
+// last percent would cost latency and bring no visible gain.
+const efficientShare = 0.99
 
-// sizes are the ones that the curve marks out. They change only with the curve.
+// sizes are the batch sizes that follow from the curve. They change only with the curve.
 type sizes struct {
-	efficient int // the smallest at which the model does nearly the most rows in its time
-	peak      int // at which it does the most
-	most      int // the largest that may be
+	efficient int // smallest size with nearly the best throughput
+	peak      int // size with the best throughput
+	max       int // largest size that meets the objective
 }
 
-// sizesOf returns them. While nothing is known the largest batch is as good as any
-// other: that is greedy.
+// sizesOf computes the sizes of a curve. If nothing is known, all of them are the
+// maximum, which makes the policy greedy.
 func sizesOf(c *curve, objective time.Duration) sizes {
 	if !c.known() {
 		return sizes{c.max(), c.max(), c.max()}
 	}
-	most := c.max()
-	for objective > 0 && most > 1 && 2*c.slowAt(most) > float64(objective) {
-		// A request that just misses a batch waits for it, and then takes part in the
-		// next: both have to fit.
-		most--
+	largest := c.max()
+	for objective > 0 && largest > 1 && 2*c.p95(largest) > float64(objective) {
+		// A request that just misses a batch waits for it and runs in the next: both must
+		// fit.
+		largest--
 	}
-	s := sizes{peak: 1, most: most}
+	s := sizes{peak: 1, max: largest}
 	best := 0.0
-	for rows := 1; rows <= most; rows++ {
-		// A size that is hardly better is not worth to be larger.
+	for rows := 1; rows <= largest; rows++ {
+		// Ignore improvements below 0.3 %.
 		if speed := float64(rows) / c.smooth(rows); speed > 1.003*best {
 			best, s.peak = speed, rows
 		}
 	}
-	for s.efficient = 1; float64(s.efficient)/c.smooth(s.efficient) < enough*best; s.efficient++ {
+	for s.efficient = 1; float64(s.efficient)/c.smooth(s.efficient) < efficientShare*best; s.efficient++ {
 	}
 	return s
 }

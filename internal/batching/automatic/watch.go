@@ -3,20 +3,20 @@ package automatic
 import "github.com/shoal-serving/shoal/internal/batching"
 
 const (
-	settling = 16   // batches for which rules rest when the model's speed has changed
-	tryFor   = 64   // batches for which it is tried how many at once are worth it
-	again    = 2048 // batches after which it is tried again whether one more at once is worth it, and then after twice as many each time
-	seldom   = 32   // times as many are the most
+	settleBatches  = 16   // batches for which rules are paused after a change of speed
+	probeBatches   = 64   // batches of one round of probing for more parallel batches
+	retryEvery     = 2048 // batches until the next round of probing; doubles with each round
+	maxRetryFactor = 32   // limit of the doubling, as a multiple of retryEvery
 )
 
-// A run is the batch that an instance runs.
+// A run is the current batch of an instance.
 type run struct {
 	busy           bool
 	began          batching.Time
 	rows, requests int
 	retest         bool
-	shared         bool              // it has fewer threads than an exclusive batch, and counts as one of two at least
-	beside         [most + 1]float64 // nanoseconds that it ran while n did, from 1
+	shared         bool                     // it has fewer threads than an exclusive batch, and counts as at least one of two
+	timeBeside     [maxParallel + 1]float64 // nanoseconds for which it ran while n batches ran
 }
 
 // Arrived implements [batching.Watcher].
@@ -35,7 +35,7 @@ func (p *Policy) Arrived(now batching.Time, it *batching.Item) {
 func (p *Policy) Left(_ batching.Time, it *batching.Item) {
 	p.waiting--
 	p.rows -= it.Rows
-	p.replayLeft(it.Rows)
+	p.replayRemoved(it.Rows)
 	if p.waiting == 0 {
 		p.hold = hold{}
 	}
@@ -44,7 +44,7 @@ func (p *Policy) Left(_ batching.Time, it *batching.Item) {
 // Held implements [batching.Watcher].
 func (p *Policy) Held(now batching.Time, d batching.Decision) {
 	if d.Rule == none {
-		return // as many batches run as are worth it
+		return // the limit of parallel batches is reached
 	}
 	if p.hold.rule == none {
 		p.startReplay(d.Rule, now, p.sizes.efficient)
@@ -64,83 +64,83 @@ func (p *Policy) Began(now batching.Time, b *batching.Action) {
 		p.startReplay(cut, now, p.opt.MaxRows)
 	}
 	if p.hold.rule == burst {
-		p.gaps.vain.ended(now-p.hold.since, p.gaps.last > p.hold.since)
+		p.gaps.misses.holdEnded(now-p.hold.since, p.gaps.last > p.hold.since)
 	}
 	p.replayBegan(now, len(b.Items), rows)
-	p.pass(now)
-	r := p.runOf(b.Instance)
+	p.addRunTime(now)
+	r := p.runOn(b.Instance)
 	*r = run{busy: true, began: now, rows: rows, requests: len(b.Items), retest: b.Why == batching.Retest, shared: p.opt.Exclusive && !b.Exclusive}
 	if r.retest {
-		p.retest.began(p.ledger.batch)
+		p.retest.started(p.ledger.batch)
 	}
-	p.behind.began(float64(p.rows), float64(rows))
+	p.busyPeriod.began(float64(p.rows), float64(rows))
 	p.waiting -= len(b.Items)
 	p.rows -= rows
 	p.running++
-	p.began = now
+	p.lastBegan = now
 	p.hold = hold{}
 }
 
 // Ended implements [batching.Watcher].
 func (p *Policy) Ended(now batching.Time, instance int, items []*batching.Item, stopped bool) {
-	p.pass(now)
-	r := p.runOf(instance)
+	p.addRunTime(now)
+	r := p.runOn(instance)
 	r.busy = false
 	p.running--
 	p.returns.batchEnded(now, len(items), p.unit)
-	p.behind.ended(float64(p.rows))
+	p.busyPeriod.ended(float64(p.rows))
 	all := 0.0
 	for _, it := range items {
 		all += float64(now - it.Arrived())
 	}
-	p.ledger.took(all)
-	if p.tries() > 0 {
-		p.tried++
+	p.ledger.batchEnded(all)
+	if p.probing() > 0 {
+		p.probed++
 	}
-	if b := p.ledger.batch; b >= again && b&(b-1) == 0 || b%(seldom*again) == 0 {
-		p.tried = 0
+	if b := p.ledger.batch; b >= retryEvery && b&(b-1) == 0 || b%(maxRetryFactor*retryEvery) == 0 {
+		p.probed = 0
 		inUse := p.contention.useful
 		if p.cycle.rows > 0 {
-			inUse = p.cycle.places
+			inUse = p.cycle.parallel
 		}
-		p.contention.tire(inUse, p.opt.Instances)
+		p.contention.allowRetry(inUse, p.opt.Instances)
 	}
 	if !stopped {
 		p.learn(r, float64(now-r.began))
 	}
-	if p.returns.loops {
-		p.observe(now)
+	if p.returns.closedLoop {
+		p.updateCycle(now)
 	} else {
 		p.cycle = cycle{}
 	}
-	p.replayTo(now)
+	p.advanceReplay(now)
 }
 
-// learn takes in how long a batch took.
+// learn records the duration of a batch, in nanoseconds.
 func (p *Policy) learn(r *run, took float64) {
-	expected := p.curve.at(r.rows)
-	if r.beside[1] < 0.95*took {
+	expected := p.curve.expected(r.rows)
+	if r.timeBeside[1] < 0.95*took {
 		if expected > 0 {
-			p.contention.learn(expected, &r.beside, p.opt.Instances)
+			p.contention.record(expected, &r.timeBeside, p.opt.Instances)
 		}
-		// A size that never runs alone is known by what it would have taken.
-		if alone := p.contention.alone(&r.beside); alone > 0 && p.curve.needs(r.rows) {
-			p.curve.measured(r.rows, alone)
+		// A size that never runs alone is estimated from the slowdown.
+		if alone := p.contention.soloTime(&r.timeBeside); alone > 0 && p.curve.needsSamples(r.rows) {
+			p.curve.record(r.rows, alone)
 			p.resize()
 		}
 		return
 	}
 	if p.opt.Exclusive && took < expected {
-		p.contention.exclusive(took/expected, p.opt.Instances)
-		return // of others it says nothing
+		p.contention.recordExclusive(took/expected, p.opt.Instances)
+		return // it says nothing about other batches
 	}
-	if expected > 0 && took > 0 && p.curve.solo > 2*own && !p.curve.needs(r.rows) {
-		if by := p.drift.measured(took / expected); by != 1 {
+	if expected > 0 && took > 0 && p.curve.solo > 2*minSamples && !p.curve.needsSamples(r.rows) {
+		if by := p.drift.record(took / expected); by != 1 {
 			p.curve.rescale(by)
 			p.ledger.restart()
-			p.behind = behind{} // queues were others
+			p.busyPeriod = busyPeriod{} // queues were different at the old speed
 			p.contention.restart(p.opt.Instances)
-			p.frozen = p.ledger.batch + settling
+			p.frozenUntil = p.ledger.batch + settleBatches
 			p.retest.drifted(p.ledger.batch)
 			p.resize()
 		}
@@ -150,28 +150,30 @@ func (p *Policy) learn(r *run, took float64) {
 		p.curve.forget(r.rows)
 		p.retest.restart(p.ledger.batch)
 	}
-	p.curve.measured(r.rows, took)
-	if p.curve.fresh == 0 {
+	p.curve.record(r.rows, took)
+	if p.curve.sinceBuild == 0 {
 		p.resize()
 	}
 }
 
-// pass notes how long how many batches have run.
-func (p *Policy) pass(now batching.Time) {
-	ran, n := float64(now-p.changed), min(p.running, most)
-	p.changed = now
+// addRunTime adds the time since the last change to all running batches, by the number of
+// batches that ran.
+func (p *Policy) addRunTime(now batching.Time) {
+	ran, n := float64(now-p.lastChange), min(p.running, maxParallel)
+	p.lastChange = now
 	for i := range p.runs {
 		switch r := &p.runs[i]; {
 		case r.busy && r.shared:
-			r.beside[max(n, 2)] += ran
+			r.timeBeside[max(n, 2)] += ran
 		case r.busy:
-			r.beside[n] += ran
+			r.timeBeside[n] += ran
 		}
 	}
 }
 
-// runOf returns the batch of an instance, which may have come after the start.
-func (p *Policy) runOf(instance int) *run {
+// runOn returns the run of an instance. It grows runs for instances that were added
+// later.
+func (p *Policy) runOn(instance int) *run {
 	for len(p.runs) < instance {
 		p.runs = append(p.runs, run{})
 	}
