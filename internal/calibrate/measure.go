@@ -15,7 +15,7 @@ import (
 type Runner interface {
 	// Try runs a request on so many instances at once, so many times on each, and
 	// returns how long each run took, or nothing if it had to make way.
-	Try(ctx context.Context, req *infer.Request, instances, runs int) ([]time.Duration, error)
+	Probe(ctx context.Context, req *infer.Request, instances, runs int) ([]time.Duration, error)
 }
 
 // A Job is one model to be measured.
@@ -113,14 +113,14 @@ func (j *Job) step(ctx context.Context, s Step, before Findings) (took []time.Du
 // done again, and the fastest counts. It also returns whether others did each time,
 // as far as the kernel tells.
 func (j *Job) runs(ctx context.Context, req *infer.Request, s Step, before Findings) (took []time.Duration, disturbed bool, err error) {
-	first, err := j.Runner.Try(ctx, req, s.Instances, 1)
+	first, err := j.Runner.Probe(ctx, req, s.Instances, 1)
 	if err != nil || len(first) == 0 {
 		return nil, false, err
 	}
 	disturbed = true
 	for n := range attempts {
 		others := j.others()
-		again, err := j.Runner.Try(ctx, req, s.Instances, s.Runs)
+		again, err := j.Runner.Probe(ctx, req, s.Instances, s.Runs)
 		if err != nil || len(again) == 0 {
 			return nil, false, err
 		}

@@ -22,7 +22,7 @@ type bench struct {
 	waits []time.Duration
 }
 
-func (b *bench) Try(ctx context.Context, req *infer.Request, instances, runs int) ([]time.Duration, error) {
+func (b *bench) Probe(ctx context.Context, req *infer.Request, instances, runs int) ([]time.Duration, error) {
 	if b.fails != nil {
 		if err := b.fails(req.Rows); err != nil {
 			return nil, err

@@ -122,7 +122,7 @@ func (t *tuner) follow(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		row, err := t.v.Scheduler.Another(ctx, known.Shape)
+		row, err := t.v.Scheduler.AwaitShapeChange(ctx, known.Shape)
 		if err != nil {
 			return err
 		}
@@ -345,7 +345,7 @@ func (t *tuner) bounds(threads int) calibrate.Bounds {
 // measureBeside opens the version a second time with another number of threads, and
 // measures that.
 func (t *tuner) measureBeside(ctx context.Context, s *calibrate.Setting) (steps int, err error) {
-	if err := t.env.spare.Await(ctx, 0); err != nil {
+	if err := t.env.idle.Await(ctx, 0); err != nil {
 		return 0, err
 	}
 	v, err := t.env.openTuned(ctx, t.v.Source, tuning{threads: s.Threads, checked: true, apart: t.v.Config.Apart, inputs: &t.inputs})
@@ -360,7 +360,7 @@ func (t *tuner) measureBeside(ctx context.Context, s *calibrate.Setting) (steps 
 func (t *tuner) measure(ctx context.Context, v *Version, s *calibrate.Setting) (steps int, err error) {
 	s.Found, err = calibrate.Measure(ctx, calibrate.Job{
 		Runner: v.Scheduler, Bounds: t.bounds(s.Threads), Request: t.inputs.First,
-		Await: t.env.spare.Await, Memory: t.env.opts.Memory, Waited: t.env.opts.Waited,
+		Await: t.env.idle.Await, Memory: t.env.opts.Memory, Waited: t.env.opts.Waited,
 		Tell: func(f calibrate.Findings) {
 			steps++
 			t.v.Stats.Tried()
@@ -379,8 +379,8 @@ func (t *tuner) measure(ctx context.Context, v *Version, s *calibrate.Setting) (
 func (t *tuner) retune(ctx context.Context, how tuning) (replaced bool, err error) {
 	var v *Version
 	replaced, err = t.replace(ctx, t.v, func(ctx context.Context) (opened *Version, err error) {
-		t.env.spare.Began()
-		defer t.env.spare.Ended()
+		t.env.idle.BeginWork()
+		defer t.env.idle.EndWork()
 		v, err = t.env.openTuned(ctx, t.v.Source, how)
 		return v, err
 	})

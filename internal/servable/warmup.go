@@ -25,7 +25,7 @@ func (v *Version) warm(ctx context.Context, how tuning) error {
 			err = v.Config.Check(req)
 		}
 		if err == nil {
-			err = v.Scheduler.Warm(ctx, req, s.Count)
+			err = v.Scheduler.WarmUp(ctx, req, s.Count)
 		}
 		if err != nil {
 			return infer.Errorf(infer.CodeOf(err), "model_warmup %q: %w", s.Name, err)
@@ -54,7 +54,7 @@ func (v *Version) warmWith(ctx context.Context, inputs []calibrate.Inputs) error
 	for _, in := range inputs {
 		req, err := in.First(1)
 		if err == nil {
-			err = v.Scheduler.Warm(limited, req, 1)
+			err = v.Scheduler.WarmUp(limited, req, 1)
 		}
 		switch {
 		case err == nil:
