@@ -196,7 +196,7 @@ func apart(ctx context.Context, cfg *modelconfig.Config, loaded engine.Model, sa
 	if err != nil {
 		return "", err
 	}
-	why, err := calibrate.Apart(ctx, cfg, inst, inputs)
+	why, err := calibrate.CombineUnsafeReason(ctx, cfg, inst, inputs)
 	return why, errors.Join(err, inst.Close())
 }
 
