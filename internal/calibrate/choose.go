@@ -7,43 +7,45 @@ import (
 	"github.com/shoal-serving/shoal/internal/batching"
 )
 
-// A Setting is a number of threads with what was measured with so many.
+// A Setting is a number of threads per batch, and what was measured with it.
 type Setting struct {
-	Threads int
-	Found   Findings
+	Threads  int
+	Findings Findings
 }
 
-// A Choice is how a model computes the most.
+// A Choice is a way to run a model, and its measured performance.
 type Choice struct {
-	Threads          int // for one batch
-	ExclusiveThreads int // for an exclusive batch, if that is more; 0 if not
-	Instances        int // at once
-	Rows             int // of the size at which it does
-	PerSecond        float64
-	Alone            time.Duration // what one row takes by itself
+	Threads          int // per batch
+	ExclusiveThreads int // per exclusive batch, if more than Threads; else 0
+	Instances        int
+	Rows             int           // batch size with the highest throughput
+	PerSecond        float64       // rows per second at that size, on all instances
+	Alone            time.Duration // time of a batch of one row on an idle engine
 }
 
 const (
-	// near is how much better a setting must be to be worth more instances or threads.
-	near = 1.03
+	// minGain is the throughput ratio that justifies more instances or threads.
+	minGain = 1.03
 
-	// crowded is the part that is left of what a batch on several threads does, once
-	// there are clients: it waits for whichever of its threads waits for a core. The
-	// text recogniser does 0.84 and 0.69 of it with 32 and 64 clients on two cores.
-	crowded = 0.8
+	// threadedLoadFactor is the part of the throughput measured with several threads per
+	// batch that remains under load, when the batch waits for the thread that waits for
+	// a core. The text recogniser keeps 0.84 and 0.69 of it with 32 and 64 clients on two
+	// cores.
+	threadedLoadFactor = 0.8
 
-	// exclusiveGain is how many times as fast more threads must answer a small exclusive
-	// batch to be worth having the model in memory twice.
+	// exclusiveGain is the speedup of small exclusive batches that justifies a second
+	// copy of the model in memory.
 	exclusiveGain = 1.1
 )
 
-// Choose returns the best of some settings, of which there is at least one: the one
-// that does the most rows in a second while there are clients. Models are measured
-// while there are none. Then several threads for one batch look as good as one
-// thread for each of several; but under load the server itself wants the cores, too,
-// which costs the former more. Settings within three percent are equal; then fewer
-// instances are better, and then fewer threads. A batch that begins while no other
-// runs may have more threads than those that are chosen for load.
+// Choose returns the choice with the highest throughput under load. settings must not be
+// empty.
+//
+// Models are measured while the server is idle. Then one batch on several threads looks as
+// good as several batches on one thread each, but under load the server itself needs the
+// cores, too, which costs the former more; see threadedLoadFactor. Choices within three
+// percent count as equal; of those, Choose prefers fewer instances, then fewer threads.
+// Exclusive batches may get more threads than batches under load.
 func Choose(settings []Setting) Choice {
 	all := Choices(settings)
 	best := 0.0
@@ -53,7 +55,7 @@ func Choose(settings []Setting) Choice {
 	var chosen *Choice
 	for i := range all {
 		c := &all[i]
-		if c.score()*near < best {
+		if c.score()*minGain < best {
 			continue
 		}
 		if chosen == nil || c.Instances < chosen.Instances || c.Instances == chosen.Instances && c.Threads < chosen.Threads {
@@ -63,11 +65,11 @@ func Choose(settings []Setting) Choice {
 	return *chosen
 }
 
-// Choices returns what there is to choose from: each setting with each number of
-// instances that it was measured with.
+// Choices returns all choices: each setting with each number of instances that it was
+// measured with.
 func Choices(settings []Setting) (all []Choice) {
 	for _, s := range settings {
-		for n := range max(1, len(s.Found.Profile.Slowdown)) {
+		for n := range max(1, len(s.Findings.Profile.Slowdown)) {
 			c := choiceOf(s, n+1)
 			c.addExclusive(settings)
 			all = append(all, c)
@@ -77,7 +79,7 @@ func Choices(settings []Setting) (all []Choice) {
 }
 
 func choiceOf(s Setting, instances int) Choice {
-	p := s.Found.Profile
+	p := s.Findings.Profile
 	best := Efficient(p)
 	slower := 1.0
 	if len(p.Slowdown) >= instances {
@@ -89,78 +91,78 @@ func choiceOf(s Setting, instances int) Choice {
 	}
 }
 
-// addExclusive gives exclusive batches the number of threads that answers them
-// soonest. Where no two ever run at once all are exclusive, and the number for all of
-// them is the one to choose.
+// addExclusive sets the number of threads that is fastest for exclusive batches, if it is
+// worth a second copy of the model. It does nothing if batches never overlap: then all are
+// exclusive, and Threads applies to them.
 func (c *Choice) addExclusive(settings []Setting) {
-	usual, least := profileOf(settings, c.Threads), exclusiveGain
-	if len(usual.Slowdown) < 2 {
+	shared, best := profileOf(settings, c.Threads), exclusiveGain
+	if len(shared.Slowdown) < 2 {
 		return
 	}
 	for _, s := range settings {
 		if s.Threads <= c.Threads {
 			continue
 		}
-		if times := sooner(usual, s.Found.Profile); times >= least {
-			least = times
-			c.ExclusiveThreads, c.Alone = s.Threads, timeOf(s.Found.Profile, 1)
+		if times := speedup(shared, s.Findings.Profile); times >= best {
+			best = times
+			c.ExclusiveThreads, c.Alone = s.Threads, timeOf(s.Findings.Profile, 1)
 		}
 	}
 }
 
-// sooner returns how many times as fast small batches are by one profile as by
-// another: the middle of several sizes, of which some may have been disturbed. It is
-// 0 if one row is slower.
-func sooner(usual, exclusive batching.Profile) float64 {
+// speedup returns how many times as fast small batches are by the exclusive profile as by
+// the shared one: the median over several sizes, since some measurements may have been
+// disturbed. It is 0 if a single row is slower.
+func speedup(shared, exclusive batching.Profile) float64 {
 	const small = 16
-	if timeOf(exclusive, 1) > timeOf(usual, 1) {
+	if timeOf(exclusive, 1) > timeOf(shared, 1) {
 		return 0
 	}
 	var times []float64
 	for _, t := range exclusive.Sizes {
-		if took := timeOf(usual, t.Rows); t.Rows <= small && took > 0 {
+		if took := timeOf(shared, t.Rows); t.Rows <= small && took > 0 {
 			times = append(times, float64(took)/float64(t.Took))
 		}
 	}
 	if len(times) == 0 {
 		return 0
 	}
-	return middleOf(times)
+	return median(times)
 }
 
-// Profile returns what is known of a model that runs as was chosen from some
-// settings. It is empty if that has not been measured. How long batches take is that
-// of the usual number of threads, by which sizes are chosen under load; exclusive ones are
-// faster.
+// Profile returns the profile of a model that runs with this choice, from the settings it
+// was chosen from. It is empty if they do not include the choice. The times are those of
+// batches with Threads threads, which matter for choosing sizes under load; exclusive
+// batches are faster, which Slowdown accounts for.
 func (c *Choice) Profile(settings []Setting) batching.Profile {
 	p, exclusive := profileOf(settings, c.Threads), profileOf(settings, c.ExclusiveThreads)
 	if c.ExclusiveThreads == 0 || len(p.Slowdown) == 0 || len(exclusive.Sizes) == 0 {
 		return p
 	}
 	p.Slowdown = slices.Clone(p.Slowdown)
-	p.Slowdown[0] = min(1, rate(Efficient(p))/(crowded*rate(Efficient(exclusive))))
+	p.Slowdown[0] = min(1, rate(Efficient(p))/(threadedLoadFactor*rate(Efficient(exclusive))))
 	return p
 }
 
 func profileOf(settings []Setting, threads int) batching.Profile {
 	for _, s := range settings {
 		if s.Threads == threads {
-			return s.Found.Profile
+			return s.Findings.Profile
 		}
 	}
 	return batching.Profile{}
 }
 
-// score returns about how many rows a second are done while there are clients.
+// score estimates the throughput under load, in rows per second.
 func (c *Choice) score() float64 {
 	if c.Threads > 1 {
-		return crowded * c.PerSecond
+		return threadedLoadFactor * c.PerSecond
 	}
 	return c.PerSecond
 }
 
-// Threads returns the numbers of threads that are tried within some cores: powers
-// of two, and all.
+// Threads returns the numbers of threads to measure on the given number of cores: powers of
+// two, and the number of cores.
 func Threads(cores int) []int {
 	var all []int
 	for n := 1; n < cores; n *= 2 {

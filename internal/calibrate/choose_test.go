@@ -99,10 +99,10 @@ func TestAnExclusiveBatchIsFasterThanOthers(t *testing.T) {
 	runs := Choice{Threads: 1, ExclusiveThreads: 2}
 	got := runs.Profile(settings)
 	// Half as long, and somewhat more while there are clients.
-	if !slices.Equal(got.Slowdown, []float64{0.5 / crowded, 1.2}) || timeOf(got, 1) != 4*ms {
+	if !slices.Equal(got.Slowdown, []float64{0.5 / threadedLoadFactor, 1.2}) || timeOf(got, 1) != 4*ms {
 		t.Errorf("found %+v", got)
 	}
-	if settings[0].Found.Profile.Slowdown[0] != 1 {
+	if settings[0].Findings.Profile.Slowdown[0] != 1 {
 		t.Error("what was measured has changed")
 	}
 	if got := runs.Profile(settings[1:]); len(got.Sizes) > 0 {

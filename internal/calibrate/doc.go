@@ -1,9 +1,8 @@
-// Package calibrate finds out about a model what its configuration leaves out:
-// whether rows of several requests may share a batch, how long batches take, and
-// with how many instances and threads it computes the most.
+// Package calibrate measures what a model's configuration does not set: whether rows of
+// several requests may share a batch, how long batches take, and which number of instances
+// and threads gives the highest throughput.
 //
-// What to measure next and what follows from it are pure functions; see [Next] and
-// [Choose]. [Measure] does it, on whatever runs the model, and a [Store] keeps it
-// for the next start. When a model is measured, and what becomes of it then, is for
-// others.
+// What to measure next, and what to conclude, are pure functions: [Next] and [Choose].
+// [Measure] takes the measurements on any [Runner], and a [Store] keeps them for the next
+// start. Package servable decides when to measure a model and applies the result.
 package calibrate

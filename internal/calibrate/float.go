@@ -11,8 +11,7 @@ func isFloat(t tensor.Type) bool {
 	return t == tensor.FP16 || t == tensor.BF16 || t == tensor.FP32 || t == tensor.FP64
 }
 
-// encode returns the bits of a number from 0 up to, but not with, 1. Small formats
-// have it cut off.
+// encode returns the bits of v, which is in [0, 1), truncated to the precision of t.
 func encode(t tensor.Type, v float64) uint64 {
 	single := math.Float32bits(float32(v))
 	switch t {
@@ -22,15 +21,15 @@ func encode(t tensor.Type, v float64) uint64 {
 		return uint64(single >> 16)
 	case tensor.FP16:
 		if v < 1.0/(1<<14) {
-			return 0 // below that the format has another meaning
+			return 0 // would be subnormal
 		}
-		const difference = 127 - 15 // of what exponents begin at
-		return uint64(single>>23-difference)<<10 | uint64(single>>13&(1<<10-1))
+		const biasDifference = 127 - 15 // of the exponents
+		return uint64(single>>23-biasDifference)<<10 | uint64(single>>13&(1<<10-1))
 	}
 	return uint64(single)
 }
 
-// decode returns the number at the front of data.
+// decode returns the first number in data.
 func decode(t tensor.Type, data []byte) float64 {
 	switch t {
 	case tensor.FP64:
@@ -40,11 +39,11 @@ func decode(t tensor.Type, data []byte) float64 {
 	case tensor.BF16:
 		return float64(math.Float32frombits(uint32(binary.LittleEndian.Uint16(data)) << 16))
 	}
-	return half(binary.LittleEndian.Uint16(data))
+	return decodeFP16(binary.LittleEndian.Uint16(data))
 }
 
-// half returns the number that 16 bits stand for.
-func half(bits uint16) float64 {
+// decodeFP16 returns the value of a half-precision number.
+func decodeFP16(bits uint16) float64 {
 	sign := 1.0
 	if bits>>15 == 1 {
 		sign = -1

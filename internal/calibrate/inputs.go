@@ -13,37 +13,39 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// Inputs are what a model is tried with: rows that differ from each other.
+// Inputs generate requests for measuring a model. Their rows differ from each other.
 type Inputs struct {
-	cfg   *modelconfig.Config
-	given []tensor.Tensor // a row of each input, of a sample that the model's author wrote; empty if there is none
-	seen  []tensor.Tensor // a row of each input of a request, of which only the shapes count; empty if there is none
+	cfg         *modelconfig.Config
+	sample      []tensor.Tensor // one row of each input, from the configuration; empty if there is none
+	fromTraffic []tensor.Tensor // one row of each input of a client's request, shapes only; empty if there is none
 
-	// What is made up for others.
-	size  int64 // of dimensions that may have any
-	below int   // integers are from 0 to one less than this
+	// For synthetic inputs.
+	dimSize  int64 // of variable dimensions
+	intLimit int   // integers are in [0, intLimit)
 }
 
-// Given returns inputs made of a sample of the model's configuration: a row of
-// each input. Row n has the same elements, shifted by n, so that rows differ and
-// their values are still such as the model expects.
-func Given(cfg *modelconfig.Config, row []tensor.Tensor) Inputs { return Inputs{cfg: cfg, given: row} }
+// FromSample returns inputs derived from a sample in the model's configuration: one row of
+// each input. Row n has the sample's elements rotated by n, so that rows differ and still
+// have values that the model expects.
+func FromSample(cfg *modelconfig.Config, row []tensor.Tensor) Inputs {
+	return Inputs{cfg: cfg, sample: row}
+}
 
-// MadeUp returns inputs that may suit a model of which no sample is known, the
-// likeliest first. Floating-point numbers are from 0 to 1. Integers are small,
-// because they may be indices into a table; of some tables only two. A dimension
-// that may have any size has one size everywhere, because inputs may share it: that
-// of a short text, or of a picture if a row has three dimensions or more.
-func MadeUp(cfg *modelconfig.Config) []Inputs {
+// Synthetic returns inputs that a model without a sample may accept, the most likely first.
+// Floating-point numbers are in [0, 1). Integers are small, below 8 or below 2, because
+// they may be indices into a table. All variable dimensions have the same size, because
+// inputs may share a dimension: first that of a short text, or that of an image if a row
+// has three dimensions or more.
+func Synthetic(cfg *modelconfig.Config) []Inputs {
 	var all []Inputs
 	sizes := []int64{16, 64, 224, 1}
-	if slices.ContainsFunc(cfg.Inputs, picture) {
+	if slices.ContainsFunc(cfg.Inputs, imageLike) {
 		sizes = []int64{224, 64, 16, 1}
 	}
 	for _, size := range sizes {
 		for _, below := range []int{8, 2} {
-			in := Inputs{cfg: cfg, size: size, below: below}
-			if in.elements() <= mostElements {
+			in := Inputs{cfg: cfg, dimSize: size, intLimit: below}
+			if in.elements() <= maxElements {
 				all = append(all, in)
 			}
 		}
@@ -51,67 +53,67 @@ func MadeUp(cfg *modelconfig.Config) []Inputs {
 	return all
 }
 
-func picture(t modelconfig.Tensor) bool { return len(t.Dims) >= 3 && free(t) }
+func imageLike(t modelconfig.Tensor) bool { return len(t.Dims) >= 3 && hasVariableDim(t) }
 
-// free reports whether some dimension of an input may have any size.
-func free(t modelconfig.Tensor) bool { return slices.Contains(t.Dims, -1) }
+// hasVariableDim reports whether an input has a variable dimension.
+func hasVariableDim(t modelconfig.Tensor) bool { return slices.Contains(t.Dims, -1) }
 
-// Guessed reports whether sizes of the inputs are made up, or were so until traffic
-// told, so that it may tell others. Of inputs that the model has in other shapes than
-// clients, it does not tell.
-func (in Inputs) Guessed() bool {
-	return len(in.given) == 0 && slices.ContainsFunc(in.cfg.Inputs, free) &&
-		!slices.ContainsFunc(in.cfg.Inputs, func(t modelconfig.Tensor) bool { return free(t) && t.Reshape != nil })
+// SizesGuessed reports whether sizes of the inputs were guessed or taken from traffic, so
+// that traffic with other sizes should replace them. It returns false if a variable input
+// is reshaped: its shape in traffic is not the one that the model gets.
+func (in Inputs) SizesGuessed() bool {
+	return len(in.sample) == 0 && slices.ContainsFunc(in.cfg.Inputs, hasVariableDim) &&
+		!slices.ContainsFunc(in.cfg.Inputs, func(t modelconfig.Tensor) bool { return hasVariableDim(t) && t.Reshape != nil })
 }
 
-// Like returns inputs that are made up as these were, in the sizes of a row that a
-// client sent: a tensor for each input, of which only the shapes count.
-func (in Inputs) Like(row []tensor.Tensor) (Inputs, error) {
-	made := in
-	made.seen = nil
-	in.seen = row
+// WithSizesOf returns inputs like in, with the sizes of a row that a client sent. row has a
+// tensor for each input, of which only the shapes are used.
+func (in Inputs) WithSizesOf(row []tensor.Tensor) (Inputs, error) {
+	guessed := in
+	guessed.fromTraffic = nil
+	in.fromTraffic = row
 	switch {
-	case in.Shape() == made.Shape():
-		return made, nil
-	case in.elements() > mostElements:
-		return in, fmt.Errorf("rows of %s are not made up, because they have more than %d elements", in.Shape(), mostElements)
+	case in.Shape() == guessed.Shape():
+		return guessed, nil
+	case in.elements() > maxElements:
+		return in, fmt.Errorf("cannot generate rows of %s: they have more than %d elements", in.Shape(), maxElements)
 	}
 	return in, nil
 }
 
-// For returns the same inputs for the same model that was loaded again.
-func (in Inputs) For(cfg *modelconfig.Config) Inputs {
+// ForConfig returns the same inputs for the configuration of the same model after a reload.
+func (in Inputs) ForConfig(cfg *modelconfig.Config) Inputs {
 	in.cfg = cfg
 	return in
 }
 
-// Shape returns the shapes of a row's inputs that may have any size, such as
-// "x[3,48,224]"; "" if there are none.
+// Shape returns the shapes of one row of the inputs with variable dimensions, such as
+// "x[3,48,224]". It returns "" if there are none.
 func (in Inputs) Shape() string {
 	var all []string
 	for _, t := range in.cfg.Inputs {
-		if free(t) && !in.without(t) {
+		if hasVariableDim(t) && !in.omitted(t) {
 			all = append(all, t.Name+tensor.ShapeText(in.dims(t)))
 		}
 	}
 	return strings.Join(all, " ")
 }
 
-// Seen returns the shape if it is that of a row that a client sent, and "" if not.
-func (in Inputs) Seen() string {
-	if len(in.seen) == 0 {
+// SeenShape returns the shape if it was taken from traffic, and "" otherwise.
+func (in Inputs) SeenShape() string {
+	if len(in.fromTraffic) == 0 {
 		return ""
 	}
 	return in.Shape()
 }
 
-// without reports whether an input is left out, as clients do.
-func (in Inputs) without(t modelconfig.Tensor) bool {
-	return t.Optional && len(in.seen) > 0 && named(in.seen, t.Name) == nil
+// omitted reports whether an optional input is left out, as it was in traffic.
+func (in Inputs) omitted(t modelconfig.Tensor) bool {
+	return t.Optional && len(in.fromTraffic) > 0 && findTensor(in.fromTraffic, t.Name) == nil
 }
 
-// named returns the row of an input; nil if there is none.
-func named(rows []tensor.Tensor, name string) *tensor.Tensor {
+// findTensor returns the tensor with the given name, or nil.
+func findTensor(rows []tensor.Tensor, name string) *tensor.Tensor {
 	for i := range rows {
 		if rows[i].Name == name {
 			return &rows[i]
@@ -120,15 +122,15 @@ func named(rows []tensor.Tensor, name string) *tensor.Tensor {
 	return nil
 }
 
-// mostElements bounds the memory of a row that is made up.
-const mostElements = 1 << 24
+// maxElements bounds the size of a generated row.
+const maxElements = 1 << 24
 
 func (in Inputs) elements() int64 {
 	sum := int64(0)
 	for _, t := range in.cfg.Inputs {
-		n, err := tensor.Elements(in.dims(t)) // of one that is left out as if it were not: it is a bound
-		if err != nil || n > mostElements {
-			return mostElements + 1
+		n, err := tensor.Elements(in.dims(t)) // omitted inputs count, too: this is only a bound
+		if err != nil || n > maxElements {
+			return maxElements + 1
 		}
 		sum += n
 	}
@@ -136,30 +138,30 @@ func (in Inputs) elements() int64 {
 }
 
 func (in Inputs) dims(t modelconfig.Tensor) []int64 {
-	if row := named(in.given, t.Name); row != nil {
+	if row := findTensor(in.sample, t.Name); row != nil {
 		return row.Shape
 	}
-	if row := named(in.seen, t.Name); row != nil && free(t) {
+	if row := findTensor(in.fromTraffic, t.Name); row != nil && hasVariableDim(t) {
 		return row.Shape
 	}
 	dims := slices.Clone(t.Dims)
 	for i, d := range dims {
 		if d == -1 {
-			dims[i] = in.size
+			dims[i] = in.dimSize
 		}
 	}
 	return dims
 }
 
-// Request returns the rows with the given numbers as one request, which the
-// configuration has checked.
+// Request returns a request with the rows of the given numbers, checked against the
+// configuration.
 func (in Inputs) Request(rows ...int) (*infer.Request, error) {
 	req := &infer.Request{Model: in.cfg.Name}
 	for k, t := range in.cfg.Inputs {
-		if in.without(t) {
+		if in.omitted(t) {
 			continue
 		}
-		if len(in.given) > 0 && named(in.given, t.Name) == nil {
+		if len(in.sample) > 0 && findTensor(in.sample, t.Name) == nil {
 			return nil, fmt.Errorf("the sample has no input %q", t.Name)
 		}
 		x := tensor.Tensor{Name: t.Name, Type: t.Type, Shape: in.dims(t)}
@@ -174,9 +176,9 @@ func (in Inputs) Request(rows ...int) (*infer.Request, error) {
 	return req, in.cfg.Check(req)
 }
 
-// First returns the first so many rows as one request.
-func (in Inputs) First(rows int) (*infer.Request, error) {
-	all := make([]int, rows)
+// First returns a request with the first n rows, checked against the configuration.
+func (in Inputs) First(n int) (*infer.Request, error) {
+	all := make([]int, n)
 	for i := range all {
 		all[i] = i
 	}
@@ -186,10 +188,10 @@ func (in Inputs) First(rows int) (*infer.Request, error) {
 // appendRow appends row n of input k.
 func (in Inputs) appendRow(data []byte, k, n int) []byte {
 	t := in.cfg.Inputs[k]
-	if row := named(in.given, t.Name); row != nil {
+	if row := findTensor(in.sample, t.Name); row != nil {
 		return appendShifted(data, row, n)
 	}
-	count, _ := tensor.Elements(in.dims(t)) // counted before
+	count, _ := tensor.Elements(in.dims(t)) // valid: elements has counted them
 	random := rand.New(rand.NewPCG(uint64(k), uint64(n)))
 	for range count {
 		data = in.appendElement(data, t.Type, random)
@@ -198,7 +200,7 @@ func (in Inputs) appendRow(data []byte, k, n int) []byte {
 }
 
 func (in Inputs) appendElement(data []byte, t tensor.Type, random *rand.Rand) []byte {
-	small := random.IntN(in.below)
+	small := random.IntN(in.intLimit)
 	switch t {
 	case tensor.Bytes:
 		return tensor.AppendString(data, strconv.Itoa(small))
@@ -214,7 +216,7 @@ func (in Inputs) appendElement(data []byte, t tensor.Type, random *rand.Rand) []
 	return append(data, word[:t.Size()]...)
 }
 
-// appendShifted appends the elements of a row, beginning with element n.
+// appendShifted appends the elements of a row, rotated to begin with element n.
 func appendShifted(data []byte, row *tensor.Tensor, n int) []byte {
 	count, err := tensor.Elements(row.Shape)
 	if err != nil || count == 0 {

@@ -15,7 +15,7 @@ func TestRowsThatAreMadeUpDifferAndAreTheSameEachTime(t *testing.T) {
 	for _, typ := range types {
 		cfg.Inputs = append(cfg.Inputs, modelconfig.Tensor{Name: typ.String(), Type: typ, Dims: []int64{-1, 3}})
 	}
-	in := MadeUp(cfg)[0]
+	in := Synthetic(cfg)[0]
 	both, err := in.First(2)
 	if err != nil {
 		t.Fatal(err)
@@ -42,7 +42,7 @@ func TestPicturesAreMadeUpAsPictures(t *testing.T) {
 		if want == 64 {
 			cfg.Inputs[0].Dims[0] = 100 // too much memory for more
 		}
-		if got := MadeUp(cfg)[0].size; got != want {
+		if got := Synthetic(cfg)[0].dimSize; got != want {
 			t.Errorf("%v: %d, want %d", dims, got, want)
 		}
 	}
@@ -50,8 +50,8 @@ func TestPicturesAreMadeUpAsPictures(t *testing.T) {
 
 func TestModelsWhoseRowsWouldBeHugeAreTriedWithSmallOnes(t *testing.T) {
 	cfg := &modelconfig.Config{Inputs: []modelconfig.Tensor{{Name: "x", Type: tensor.FP32, Dims: []int64{-1, -1, -1, -1, -1, -1, -1}}}}
-	all := MadeUp(cfg)
-	if len(all) != 2 || all[0].size != 1 || all[1].size != 1 {
+	all := Synthetic(cfg)
+	if len(all) != 2 || all[0].dimSize != 1 || all[1].dimSize != 1 {
 		t.Errorf("tried with %+v", all)
 	}
 }
@@ -61,7 +61,7 @@ func TestASampleIsShiftedFromRowToRow(t *testing.T) {
 		{Name: "n", Type: tensor.Uint16, Dims: []int64{3}}, {Name: "s", Type: tensor.Bytes, Dims: []int64{2}},
 	}}
 	words := tensor.AppendString(tensor.AppendString(nil, "ab"), "c")
-	in := Given(cfg, []tensor.Tensor{
+	in := FromSample(cfg, []tensor.Tensor{
 		{Name: "s", Type: tensor.Bytes, Shape: []int64{2}, Data: words},
 		{Name: "n", Type: tensor.Uint16, Shape: []int64{3}, Data: []byte{1, 0, 2, 0, 3, 0}},
 	})
@@ -75,7 +75,7 @@ func TestASampleIsShiftedFromRowToRow(t *testing.T) {
 	if want := tensor.AppendString(tensor.AppendString(words, "c"), "ab"); !bytes.Equal(req.Inputs[1].Data, want) {
 		t.Errorf("strings %q, want %q", req.Inputs[1].Data, want)
 	}
-	if _, err := Given(cfg, []tensor.Tensor{{Name: "n"}}).First(1); err == nil {
+	if _, err := FromSample(cfg, []tensor.Tensor{{Name: "n"}}).First(1); err == nil {
 		t.Error("a sample without all inputs was taken")
 	}
 }
@@ -84,22 +84,22 @@ func TestRowsAreMadeUpInTheShapeThatTrafficHas(t *testing.T) {
 	cfg := &modelconfig.Config{Name: "m", MaxBatchSize: 8, Inputs: []modelconfig.Tensor{
 		{Name: "x", Type: tensor.FP32, Dims: []int64{3, -1}}, {Name: "n", Type: tensor.Int32, Dims: []int64{2}}, {Name: "o", Type: tensor.FP32, Dims: []int64{-1}, Optional: true},
 	}}
-	in := MadeUp(cfg)[0]
-	if !in.Guessed() || in.Shape() != "x[3,16] o[16]" || in.Seen() != "" {
-		t.Errorf("made up as %q, seen %q", in.Shape(), in.Seen())
+	in := Synthetic(cfg)[0]
+	if !in.SizesGuessed() || in.Shape() != "x[3,16] o[16]" || in.SeenShape() != "" {
+		t.Errorf("made up as %q, seen %q", in.Shape(), in.SeenShape())
 	}
-	like, err := in.Like([]tensor.Tensor{{Name: "x", Shape: []int64{3, 320}}, {Name: "n", Shape: []int64{2}}})
-	if err != nil || !like.Guessed() || like.Shape() != "x[3,320]" || like.Seen() != "x[3,320]" {
-		t.Errorf("like the traffic it is %q, seen %q, %v", like.Shape(), like.Seen(), err)
+	like, err := in.WithSizesOf([]tensor.Tensor{{Name: "x", Shape: []int64{3, 320}}, {Name: "n", Shape: []int64{2}}})
+	if err != nil || !like.SizesGuessed() || like.Shape() != "x[3,320]" || like.SeenShape() != "x[3,320]" {
+		t.Errorf("like the traffic it is %q, seen %q, %v", like.Shape(), like.SeenShape(), err)
 	}
 	req, err := like.First(2)
 	if err != nil || len(req.Inputs) != 2 || !slices.Equal(req.Inputs[0].Shape, []int64{2, 3, 320}) {
 		t.Errorf("asks %+v, %v", req, err)
 	}
-	if back, err := like.Like([]tensor.Tensor{{Name: "x", Shape: []int64{3, 16}}, {Name: "n", Shape: []int64{2}}, {Name: "o", Shape: []int64{16}}}); err != nil || back.Shape() != in.Shape() || back.Seen() != "" {
-		t.Errorf("as it was made up it is %q, seen %q, %v", back.Shape(), back.Seen(), err)
+	if back, err := like.WithSizesOf([]tensor.Tensor{{Name: "x", Shape: []int64{3, 16}}, {Name: "n", Shape: []int64{2}}, {Name: "o", Shape: []int64{16}}}); err != nil || back.Shape() != in.Shape() || back.SeenShape() != "" {
+		t.Errorf("as it was made up it is %q, seen %q, %v", back.Shape(), back.SeenShape(), err)
 	}
-	if _, err := in.Like([]tensor.Tensor{{Name: "x", Shape: []int64{3, mostElements}}}); err == nil {
+	if _, err := in.WithSizesOf([]tensor.Tensor{{Name: "x", Shape: []int64{3, maxElements}}}); err == nil {
 		t.Error("a huge row was made up")
 	}
 }
@@ -109,11 +109,11 @@ func TestOnlySizesThatWereMadeUpAreToBeSeen(t *testing.T) {
 	reshaped := free
 	reshaped.Reshape = []int64{1, -1}
 	for want, in := range map[string]Inputs{
-		"x[16]": MadeUp(&modelconfig.Config{Inputs: []modelconfig.Tensor{reshaped}})[0],
-		"x[2]":  Given(&modelconfig.Config{Inputs: []modelconfig.Tensor{free}}, []tensor.Tensor{{Name: "x", Shape: []int64{2}}}),
-		"":      MadeUp(fourNumbers(8))[0],
+		"x[16]": Synthetic(&modelconfig.Config{Inputs: []modelconfig.Tensor{reshaped}})[0],
+		"x[2]":  FromSample(&modelconfig.Config{Inputs: []modelconfig.Tensor{free}}, []tensor.Tensor{{Name: "x", Shape: []int64{2}}}),
+		"":      Synthetic(fourNumbers(8))[0],
 	} {
-		if in.Guessed() || in.Shape() != want {
+		if in.SizesGuessed() || in.Shape() != want {
 			t.Errorf("%q is to be seen, want %q", in.Shape(), want)
 		}
 	}

@@ -11,46 +11,47 @@ import (
 	"github.com/shoal-serving/shoal/internal/machine"
 )
 
-// A Runner runs a model when nobody else wants it to.
+// A Runner runs a model while it is idle.
 type Runner interface {
-	// Try runs a request on so many instances at once, so many times on each, and
-	// returns how long each run took, or nothing if it had to make way.
-	Try(ctx context.Context, req *infer.Request, instances, runs int) ([]time.Duration, error)
+	// Probe runs a request on the given number of instances at once, the given number of
+	// times on each, and returns how long each run took. It returns nil, nil if client
+	// requests interrupted it.
+	Probe(ctx context.Context, req *infer.Request, instances, runs int) ([]time.Duration, error)
 }
 
-// A Job is one model to be measured.
+// A Job describes one model to measure.
 type Job struct {
 	Runner Runner
 	Bounds Bounds
-	// Request returns one of so many rows, which has been checked.
+	// Request returns a valid request with the given number of rows.
 	Request func(rows int) (*infer.Request, error)
-	// Await returns when nothing has run for so long, or ctx's error.
+	// Await blocks until nothing has run for the duration quiet, or returns ctx's error.
 	Await func(ctx context.Context, quiet time.Duration) error
-	// Memory returns what there is. Nil means that nobody knows.
+	// Memory, if not nil, returns how much memory there is.
 	Memory func() machine.Memory
-	// Waited returns for how long cores were waited for so far; see [machine.Waited].
-	// Nil means that nobody knows.
+	// Waited, if not nil, returns how long threads have waited for a core in total; see
+	// [machine.Waited].
 	Waited func() time.Duration
-	// Tell is called with what is known, each time that is more. Nil means nobody.
-	Tell func(Findings)
+	// OnProgress, if not nil, is called with the findings after each step.
+	OnProgress func(Findings)
 }
 
-// How long nothing may have run before measuring begins. It is twice as long each
-// time that it had to make way again.
+// How long the model must have been idle before a measurement. The time doubles with each
+// interruption, up to maxQuiet.
 const (
-	firstQuiet = 50 * time.Millisecond
-	lastQuiet  = 10 * time.Second
+	minQuiet = 50 * time.Millisecond
+	maxQuiet = 10 * time.Second
 )
 
-// longest ends a step whose batches do not seem to end.
-const longest = time.Minute
+// stepTimeout bounds the time of a step.
+const stepTimeout = time.Minute
 
-var errLong = fmt.Errorf("it was not measured within %v", longest)
+var errStepTimeout = fmt.Errorf("the measurement timed out after %v", stepTimeout)
 
-// Measure measures what is not among the findings yet, and returns all. The error is
-// ctx's, or that of a model that cannot run one row.
+// Measure takes the measurements that f does not have yet, and returns all findings. It
+// fails if ctx ends, or if the model cannot run a single row.
 func Measure(ctx context.Context, j Job, f Findings) (Findings, error) {
-	quiet, patience := firstQuiet, firstQuiet
+	quiet, backoff := minQuiet, minQuiet
 	for {
 		s, more := Next(j.Bounds, f)
 		if !more {
@@ -64,37 +65,37 @@ func Measure(ctx context.Context, j Job, f Findings) (Findings, error) {
 		case err != nil:
 			return f, err
 		case ended != "" && s.Instances > 1:
-			return f, nil // so many at once are too many
+			return f, nil // too many instances for the memory or the model
 		case ended != "":
 			f.Ended = ended
 		case len(took) == 0:
-			patience = min(2*patience, lastQuiet)
-			quiet = patience
+			backoff = min(2*backoff, maxQuiet)
+			quiet = backoff
 			continue
 		default:
 			f = f.Add(s, took)
 			f.Disturbed = f.Disturbed || disturbed
-			quiet, patience = 0, firstQuiet // go on, as long as it lasts
+			quiet, backoff = 0, minQuiet // continue at once while the model is idle
 		}
-		if j.Tell != nil {
-			j.Tell(f)
+		if j.OnProgress != nil {
+			j.OnProgress(f)
 		}
 	}
 }
 
-// step carries out one step, beyond what was found before. What it returns for ended
-// says why nothing larger can be measured.
+// step takes one measurement. before are the findings so far. If nothing larger can be
+// measured, ended is the reason; if client requests interrupted the step, took is empty.
 func (j *Job) step(ctx context.Context, s Step, before Findings) (took []time.Duration, disturbed bool, ended string, err error) {
-	if s.Rows > 1 && j.Memory != nil && tight(j.Memory()) {
-		return nil, false, "little memory is left", nil
+	if s.Rows > 1 && j.Memory != nil && lowMemory(j.Memory()) {
+		return nil, false, "memory is low", nil
 	}
 	req, err := j.Request(s.Rows)
 	if err != nil {
 		return nil, false, "", err
 	}
-	limited, cancel := context.WithTimeoutCause(ctx, longest, errLong)
+	limited, cancel := context.WithTimeoutCause(ctx, stepTimeout, errStepTimeout)
 	defer cancel()
-	took, disturbed, err = j.runs(limited, req, s, before)
+	took, disturbed, err = j.measureStep(limited, req, s, before)
 	switch {
 	case err == nil:
 		return took, disturbed, "", nil
@@ -108,43 +109,43 @@ func (j *Job) step(ctx context.Context, s Step, before Findings) (took []time.Du
 	return nil, false, "", err
 }
 
-// runs returns how long each run of a step took, or nothing if it had to make way.
-// Others who use the cores only ever make batches slower: while that may be so it is
-// done again, and the fastest counts. It also returns whether others did each time,
-// as far as the kernel tells.
-func (j *Job) runs(ctx context.Context, req *infer.Request, s Step, before Findings) (took []time.Duration, disturbed bool, err error) {
-	first, err := j.Runner.Try(ctx, req, s.Instances, 1)
+// measureStep returns how long each run of a step took, or nil if client requests
+// interrupted it. Other processes can only make batches slower, so while they may have
+// disturbed a measurement, it is repeated, and the fastest counts. disturbed reports whether
+// every attempt was disturbed, as far as the kernel can tell.
+func (j *Job) measureStep(ctx context.Context, req *infer.Request, s Step, before Findings) (took []time.Duration, disturbed bool, err error) {
+	first, err := j.Runner.Probe(ctx, req, s.Instances, 1)
 	if err != nil || len(first) == 0 {
 		return nil, false, err
 	}
 	disturbed = true
-	for n := range attempts {
-		others := j.others()
-		again, err := j.Runner.Try(ctx, req, s.Instances, s.Runs)
+	for n := range maxAttempts {
+		contended := j.watchContention()
+		again, err := j.Runner.Probe(ctx, req, s.Instances, s.Runs)
 		if err != nil || len(again) == 0 {
 			return nil, false, err
 		}
-		if n == 0 || middleOf(again) < middleOf(took) {
+		if n == 0 || median(again) < median(took) {
 			took = again
 		}
-		quiet := !others()
+		quiet := !contended()
 		disturbed = disturbed && !quiet
-		if quiet && !before.doubts(s, took) {
+		if quiet && !before.doubtful(s, took) {
 			break
 		}
 	}
 	return took, disturbed, nil
 }
 
-// others returns a function that says whether others have used the cores since.
-func (j *Job) others() func() bool {
+// watchContention returns a function that reports whether threads have had to wait for the
+// cores since.
+func (j *Job) watchContention() func() bool {
 	if j.Waited == nil {
 		return func() bool { return false }
 	}
 	began, before := time.Now(), j.Waited()
-	return func() bool { return busy*(j.Waited()-before) > time.Since(began) }
+	return func() bool { return contentionDivisor*(j.Waited()-before) > time.Since(began) }
 }
 
-// tight reports whether so little memory is left that a larger batch might take
-// what others need.
-func tight(m machine.Memory) bool { return m.Limit > 0 && m.Free < m.Limit/8 }
+// lowMemory reports whether so little memory is free that a larger batch might exhaust it.
+func lowMemory(m machine.Memory) bool { return m.Limit > 0 && m.Free < m.Limit/8 }

@@ -22,7 +22,7 @@ type bench struct {
 	waits []time.Duration
 }
 
-func (b *bench) Try(ctx context.Context, req *infer.Request, instances, runs int) ([]time.Duration, error) {
+func (b *bench) Probe(ctx context.Context, req *infer.Request, instances, runs int) ([]time.Duration, error) {
 	if b.fails != nil {
 		if err := b.fails(req.Rows); err != nil {
 			return nil, err
@@ -66,7 +66,7 @@ func TestAModelIsMeasuredToTheEnd(t *testing.T) {
 		b := &bench{takes: linear}
 		told := 0
 		job := b.job(Bounds{MaxRows: 4, Instances: 2})
-		job.Tell = func(Findings) { told++ }
+		job.OnProgress = func(Findings) { told++ }
 		f, err := Measure(t.Context(), job, Findings{})
 		if err != nil || told != 7 || len(f.Profile.Sizes) != 4 || f.Profile.Sizes[3].Took != 14*ms || !slices.Equal(f.Profile.Slowdown, []float64{1, 2}) {
 			t.Errorf("told %d times: %+v, %v", told, f, err)
@@ -123,7 +123,7 @@ func TestWhatOthersDisturbedIsMeasuredAgain(t *testing.T) {
 		{2, []time.Duration{24 * ms, 25 * ms, 25 * ms}, false},
 		{2, []time.Duration{26 * ms, 26 * ms, 26 * ms}, true},
 	} {
-		if got := f.doubts(Step{Rows: 2, Instances: tt.instances}, tt.took); got != tt.want {
+		if got := f.doubtful(Step{Rows: 2, Instances: tt.instances}, tt.took); got != tt.want {
 			t.Errorf("%d at once took %v: doubted %v", tt.instances, tt.took, got)
 		}
 	}
@@ -172,7 +172,7 @@ func TestMemoryEndsTheSizes(t *testing.T) {
 		job := (&bench{takes: linear}).job(Bounds{MaxRows: 8, Instances: 1})
 		job.Memory = func() machine.Memory { return machine.Memory{Limit: 800, Free: 99} }
 		f, err = Measure(t.Context(), job, Findings{})
-		if err != nil || len(f.Profile.Sizes) != 1 || f.Ended != "little memory is left" {
+		if err != nil || len(f.Profile.Sizes) != 1 || f.Ended != "memory is low" {
 			t.Errorf("%+v, %v", f, err)
 		}
 	})
@@ -186,7 +186,7 @@ func TestAModelThatCannotRunOneRowIsNotMeasured(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 		endless := &bench{takes: func(int, int) time.Duration { return time.Hour }}
-		if _, err := Measure(t.Context(), endless.job(Bounds{MaxRows: 8, Instances: 1}), Findings{}); !errors.Is(err, errLong) {
+		if _, err := Measure(t.Context(), endless.job(Bounds{MaxRows: 8, Instances: 1}), Findings{}); !errors.Is(err, errStepTimeout) {
 			t.Errorf("%v", err)
 		}
 	})

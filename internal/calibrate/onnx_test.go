@@ -21,8 +21,8 @@ func TestRealModelsAreToldApart(t *testing.T) {
 	}()
 	for name, want := range map[string]string{
 		"mlp": "", "rows": "", "add_sub": "", "strings": "", "types": "", "fail_if": "",
-		"centred": "rows give other answers together than alone: row 1 of 2: output y",
-		"large":   "does not give one row for each that it takes: output y",
+		"centred": "rows are not independent: row 1 of 2: output y",
+		"large":   "does not return one row of output for each row of input: output y",
 	} {
 		cfg, err := modelconfig.Parse("", nil)
 		if err != nil {
@@ -38,7 +38,7 @@ func TestRealModelsAreToldApart(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		why, err := calibrate.Apart(t.Context(), cfg, inst, calibrate.MadeUp(cfg))
+		why, err := calibrate.CombineUnsafeReason(t.Context(), cfg, inst, calibrate.Synthetic(cfg))
 		if err != nil || want == "" && why != "" || !strings.Contains(why, want) {
 			t.Errorf("%s: %q, %v; want %q", name, why, err, want)
 		}

@@ -10,7 +10,7 @@ import (
 
 const ms = time.Millisecond
 
-// follow carries out the plan on a model that takes so long, and returns the steps.
+// follow carries out the plan on a model whose batches take the given time, and returns the steps.
 func follow(b Bounds, takes func(rows, instances int) time.Duration) (steps []Step, f Findings) {
 	for {
 		s, more := Next(b, f)

@@ -14,14 +14,15 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// A Tolerance is how far two numbers may be apart that should be the same:
-// Relative of the first, and Absolute of the largest in its row. Engines add up in
-// another order when there are more rows.
+// A Tolerance is how far two numbers that should be equal may differ: the sum of Relative
+// times the first number and Absolute times the largest number of its row. They differ
+// because engines add in another order when a batch has more rows.
 type Tolerance struct {
 	Relative, Absolute float64
 }
 
-// Tolerances are those of floating-point types. All others are compared exactly.
+// Tolerances are the tolerances for floating-point types. All other types are compared
+// exactly.
 var Tolerances = map[tensor.Type]Tolerance{
 	tensor.FP64: {1e-6, 1e-7},
 	tensor.FP32: {1e-3, 1e-4},
@@ -29,79 +30,79 @@ var Tolerances = map[tensor.Type]Tolerance{
 	tensor.BF16: {4e-2, 1e-2},
 }
 
-// togethers are rows that are run together, by number: several sizes, and each row
-// at several places.
-var togethers = [][]int{{0, 1}, {2, 0, 1}, {7, 6, 5, 4, 3, 2, 1, 0}}
+// testBatches are the batches to check, as row numbers: several sizes, with rows in
+// different positions.
+var testBatches = [][]int{{0, 1}, {2, 0, 1}, {7, 6, 5, 4, 3, 2, 1, 0}}
 
-// patience is how long a model may take to show it. Nobody is served meanwhile.
-const patience = 30 * time.Second
+// checkTimeout bounds the check, because the model does not serve requests meanwhile.
+const checkTimeout = 30 * time.Second
 
-// Apart runs rows of a model by themselves and together, and returns why requests
-// must not share a batch, or nothing if they may. inputs are tried one after the
-// other until the model takes them. The error is ctx's.
-func Apart(ctx context.Context, cfg *modelconfig.Config, inst engine.Instance, inputs []Inputs) (why string, err error) {
-	limited, cancel := context.WithTimeout(ctx, patience)
+// CombineUnsafeReason runs rows of a model one by one and in batches, and compares the
+// results. It returns why requests must not share a batch, or "" if they may. It uses the
+// first of inputs that the model accepts. The error is that of ctx, if ctx ended.
+func CombineUnsafeReason(ctx context.Context, cfg *modelconfig.Config, inst engine.Instance, inputs []Inputs) (reason string, err error) {
+	limited, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	c := check{cfg: cfg, inst: inst}
-	why = c.apart(limited, inputs)
+	reason = c.unsafeReason(limited, inputs)
 	switch {
 	case ctx.Err() != nil:
 		return "", context.Cause(ctx)
 	case limited.Err() != nil:
-		return fmt.Sprintf("whether rows see each other was not found out within %v", patience), nil
+		return fmt.Sprintf("the check whether rows are independent did not finish within %v", checkTimeout), nil
 	}
-	return why, nil
+	return reason, nil
 }
 
-func (c *check) apart(ctx context.Context, inputs []Inputs) string {
+func (c *check) unsafeReason(ctx context.Context, inputs []Inputs) string {
 	if len(inputs) == 0 {
-		return "no inputs could be made up to try whether rows see each other; model_warmup may name some"
+		return "no inputs could be generated to check whether rows are independent; add a sample to model_warmup"
 	}
-	var alone [][]tensor.Tensor
+	var single [][]tensor.Tensor
 	var err error
 	for _, c.inputs = range inputs {
-		if alone, err = c.alone(ctx); err == nil || ctx.Err() != nil || errors.Is(err, errRows) {
+		if single, err = c.runSingly(ctx); err == nil || ctx.Err() != nil || errors.Is(err, errRowCount) {
 			break
 		}
 	}
 	switch {
-	case errors.Is(err, errRows):
-		return fmt.Sprintf("the model does not give one row for each that it takes: %v", err)
+	case errors.Is(err, errRowCount):
+		return fmt.Sprintf("the model does not return one row of output for each row of input: %v", err)
 	case err != nil:
-		return fmt.Sprintf("the model failed with every input that was made up to try whether rows see each other; model_warmup may name better ones: %v", err)
+		return fmt.Sprintf("the model failed with all inputs that were generated to check whether rows are independent; add a sample to model_warmup: %v", err)
 	}
 	again, err := c.run(ctx, 0)
 	if err == nil {
-		err = same(alone[0], again)
+		err = compareOutputs(single[0], again)
 	}
 	if err != nil {
-		return fmt.Sprintf("the model does not give the same row the same answer twice, so that nobody can tell whether rows see each other: %v", err)
+		return fmt.Sprintf("the model is not deterministic, so it cannot be checked whether rows are independent: %v", err)
 	}
-	for _, rows := range togethers {
+	for _, rows := range testBatches {
 		if len(rows) > c.cfg.MaxBatchSize {
 			continue
 		}
-		if err := c.together(ctx, rows, alone); err != nil {
-			return fmt.Sprintf("rows give other answers together than alone: %v", err)
+		if err := c.compareBatch(ctx, rows, single); err != nil {
+			return fmt.Sprintf("rows are not independent: %v", err)
 		}
 	}
 	return ""
 }
 
-// errRows is in the chain of errors about outputs that are not rows.
-var errRows = errors.New("has another number of rows")
+// errRowCount is wrapped by errors about outputs with the wrong number of rows.
+var errRowCount = errors.New("has the wrong number of rows")
 
-// check is one look at a model.
+// A check checks one model.
 type check struct {
 	cfg    *modelconfig.Config
 	inst   engine.Instance
 	inputs Inputs
 }
 
-// alone returns the outputs of each row by itself.
-func (c *check) alone(ctx context.Context) ([][]tensor.Tensor, error) {
+// runSingly runs each row by itself and returns the outputs by row.
+func (c *check) runSingly(ctx context.Context) ([][]tensor.Tensor, error) {
 	var all [][]tensor.Tensor
-	for row := range min(len(togethers[len(togethers)-1]), c.cfg.MaxBatchSize) {
+	for row := range min(len(testBatches[len(testBatches)-1]), c.cfg.MaxBatchSize) {
 		out, err := c.run(ctx, row)
 		if err != nil {
 			return nil, err
@@ -111,7 +112,8 @@ func (c *check) alone(ctx context.Context) ([][]tensor.Tensor, error) {
 	return all, nil
 }
 
-func (c *check) together(ctx context.Context, rows []int, alone [][]tensor.Tensor) error {
+// compareBatch runs a batch, and compares its rows with those that were run singly.
+func (c *check) compareBatch(ctx context.Context, rows []int, single [][]tensor.Tensor) error {
 	out, err := c.run(ctx, rows...)
 	if err != nil {
 		return fmt.Errorf("%d rows: %w", len(rows), err)
@@ -120,21 +122,21 @@ func (c *check) together(ctx context.Context, rows []int, alone [][]tensor.Tenso
 	for k := range out {
 		cuts[k] = tensor.Split(&out[k])
 	}
-	for place, row := range rows {
+	for i, row := range rows {
 		one := slices.Clone(out)
 		for k := range one {
 			one[k].Data = cuts[k].Next(1)
 			one[k].Shape = slices.Clone(one[k].Shape)
 			one[k].Shape[0] = 1
 		}
-		if err := same(alone[row], one); err != nil {
-			return fmt.Errorf("row %d of %d: %w", place+1, len(rows), err)
+		if err := compareOutputs(single[row], one); err != nil {
+			return fmt.Errorf("row %d of %d: %w", i+1, len(rows), err)
 		}
 	}
 	return nil
 }
 
-// run returns the outputs of some rows, in memory of their own.
+// run runs the given rows as one batch, and returns a copy of the outputs.
 func (c *check) run(ctx context.Context, rows ...int) ([]tensor.Tensor, error) {
 	req, err := c.inputs.Request(rows...)
 	if err != nil {
@@ -151,7 +153,7 @@ func (c *check) run(ctx context.Context, rows ...int) ([]tensor.Tensor, error) {
 			return nil, fmt.Errorf("output %s: %w", x.Name, err)
 		}
 		if len(x.Shape) == 0 || x.Rows() != len(rows) {
-			return nil, fmt.Errorf("output %s %w: its shape is %v for %d", x.Name, errRows, x.Shape, len(rows))
+			return nil, fmt.Errorf("output %s %w: shape %v for %d", x.Name, errRowCount, x.Shape, len(rows))
 		}
 		x.Shape, x.Data = slices.Clone(x.Shape), bytes.Clone(x.Data)
 		all = append(all, x)
@@ -159,26 +161,26 @@ func (c *check) run(ctx context.Context, rows ...int) ([]tensor.Tensor, error) {
 	return all, nil
 }
 
-// same returns how two answers to one row differ.
-func same(want, got []tensor.Tensor) error {
+// compareOutputs returns an error that says how two results for one row differ, or nil.
+func compareOutputs(want, got []tensor.Tensor) error {
 	if len(want) != len(got) {
 		return fmt.Errorf("%d outputs, not %d", len(got), len(want))
 	}
 	for k := range want {
-		if err := sameTensor(&want[k], &got[k]); err != nil {
+		if err := compareTensors(&want[k], &got[k]); err != nil {
 			return fmt.Errorf("output %s: %w", want[k].Name, err)
 		}
 	}
 	return nil
 }
 
-func sameTensor(want, got *tensor.Tensor) error {
+func compareTensors(want, got *tensor.Tensor) error {
 	if !slices.Equal(want.Shape, got.Shape) {
 		return fmt.Errorf("shape %v, not %v", got.Shape, want.Shape)
 	}
 	if !isFloat(want.Type) {
 		if !bytes.Equal(want.Data, got.Data) {
-			return fmt.Errorf("other %v", want.Type)
+			return fmt.Errorf("%v values differ", want.Type)
 		}
 		return nil
 	}
@@ -195,8 +197,8 @@ func sameTensor(want, got *tensor.Tensor) error {
 		if a == b || math.IsNaN(a) && math.IsNaN(b) {
 			continue
 		}
-		near := allowed.Relative*math.Abs(a) + allowed.Absolute*largest
-		if math.IsInf(a, 0) || !(math.Abs(a-b) <= near) { // also if one is no number
+		margin := allowed.Relative*math.Abs(a) + allowed.Absolute*largest
+		if math.IsInf(a, 0) || !(math.Abs(a-b) <= margin) { // true also if one is NaN
 			return fmt.Errorf("element %d is %v, not %v", at/size, b, a)
 		}
 	}

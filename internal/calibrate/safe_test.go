@@ -81,7 +81,7 @@ func TestModelsWhoseRowsSeeEachOtherAreFound(t *testing.T) {
 				rows[1][3] = float32(math.NaN())
 			}
 			return rows, nil
-		}, "rows give other answers together than alone: row 2 of 2: output y: element 3 is NaN, not "},
+		}, "rows are not independent: row 2 of 2: output y: element 3 is NaN, not "},
 		{"adds up over rows", 64, func(rows [][]float32) ([][]float32, error) {
 			for i := 1; i < len(rows); i++ {
 				rows[i][0] += rows[i-1][0]
@@ -110,18 +110,18 @@ func TestModelsWhoseRowsSeeEachOtherAreFound(t *testing.T) {
 			calls++
 			rows[0][0] = float32(calls)
 			return rows, nil
-		}, "does not give the same row the same answer twice"},
+		}, "the model is not deterministic"},
 		{"fails together", 64, func(rows [][]float32) ([][]float32, error) {
 			if len(rows) > 1 {
 				return nil, errors.New("one at a time")
 			}
 			return rows, nil
 		}, "2 rows: one at a time"},
-		{"fails always", 64, func([][]float32) ([][]float32, error) { return nil, errors.New("not this") }, "failed with every input that was made up"},
-		{"drops rows", 64, func(rows [][]float32) ([][]float32, error) { return rows[1:], nil }, "does not give one row for each that it takes: output y has another number of rows: its shape is [0 4] for 1"},
+		{"fails always", 64, func([][]float32) ([][]float32, error) { return nil, errors.New("not this") }, "failed with all inputs that were generated"},
+		{"drops rows", 64, func(rows [][]float32) ([][]float32, error) { return rows[1:], nil }, "does not return one row of output for each row of input: output y has the wrong number of rows: shape [0 4] for 1"},
 	} {
 		cfg := fourNumbers(tt.max)
-		why, err := Apart(t.Context(), cfg, tt.run, MadeUp(cfg))
+		why, err := CombineUnsafeReason(t.Context(), cfg, tt.run, Synthetic(cfg))
 		if err != nil || tt.want == "" && why != "" || !strings.Contains(why, tt.want) {
 			t.Errorf("%s: %q, %v; want %q", tt.name, why, err, tt.want)
 		}
@@ -140,13 +140,13 @@ func (slowly) Close() error { return nil }
 func TestAModelThatTakesTooLongToShowItIsNotBatched(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := fourNumbers(8)
-		why, err := Apart(t.Context(), cfg, slowly{}, MadeUp(cfg))
-		if err != nil || why != "whether rows see each other was not found out within 30s" {
+		why, err := CombineUnsafeReason(t.Context(), cfg, slowly{}, Synthetic(cfg))
+		if err != nil || why != "the check whether rows are independent did not finish within 30s" {
 			t.Errorf("%q, %v", why, err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if _, err := Apart(ctx, cfg, slowly{}, MadeUp(cfg)); !errors.Is(err, context.Canceled) {
+		if _, err := CombineUnsafeReason(ctx, cfg, slowly{}, Synthetic(cfg)); !errors.Is(err, context.Canceled) {
 			t.Errorf("%v when the load has ended", err)
 		}
 	})
@@ -180,7 +180,7 @@ func TestTolerancesAreThoseOfTheType(t *testing.T) {
 		{"other integers", pair(tensor.Int8, 7), pair(tensor.Int8, 8), false},
 		{"other shapes", pair(tensor.Int8, 7), pair(tensor.Int8, 7, 7), false},
 	} {
-		if err := sameTensor(tt.want, tt.got); (err == nil) != tt.same {
+		if err := compareTensors(tt.want, tt.got); (err == nil) != tt.same {
 			t.Errorf("%s: %v", tt.name, err)
 		}
 	}

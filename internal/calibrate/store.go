@@ -14,42 +14,42 @@ import (
 	"sync"
 )
 
-// A Key says what findings are of. They hold for nothing that differs in any of it.
+// A Key identifies what findings are about. They are valid only for an equal key.
 type Key struct {
-	Model   string // a hash of its files and settings
-	Engine  string // its name and release
+	Model   string // hash of the model's files and settings
+	Engine  string // name and release
 	CPU     string
-	Cores   int // that may be used
-	Threads int // of one batch
-	// Shape is that of rows where the model takes any and traffic showed it; see
-	// [Inputs.Seen]. "" means that it has no such, or that it was made up or given.
+	Cores   int // available to the process
+	Threads int // per batch
+	// Shape is the shape of rows taken from traffic, for inputs with variable dimensions;
+	// see [Inputs.SeenShape].
 	Shape string `json:",omitempty"`
 }
 
-// format is that of the files. It changes when what is measured does.
-const format = 2
+// formatVersion is the version of the files. It changes when what is measured changes.
+const formatVersion = 2
 
-// A Store keeps findings: in memory, for models that are loaded again or under
-// several names, and in a directory, one small file for each key, from one start of
-// the server to the next. It is worth having and never needed: what cannot be read is
-// measured again. Its methods may be called concurrently.
+// A Store keeps findings in memory, for models that are reloaded or served under several
+// names, and in a directory, for the next start of the server, with one small file per key.
+// It is only a cache: findings that cannot be read are measured again. Its methods may be
+// called concurrently.
 type Store struct {
 	dir    string
 	log    *slog.Logger
 	warned sync.Once
 
-	mu    sync.Mutex // guards the following
-	known map[Key]Findings
+	mu       sync.Mutex // guards the following
+	inMemory map[Key]Findings
 }
 
-// NewStore returns a store over a directory, which need not be there yet; "" means
-// that nothing is kept for the next start.
+// NewStore returns a store with the given directory, which is created when needed. If dir
+// is "", findings are kept in memory only.
 func NewStore(dir string, log *slog.Logger) *Store {
-	return &Store{dir: dir, log: log, known: map[Key]Findings{}}
+	return &Store{dir: dir, log: log, inMemory: map[Key]Findings{}}
 }
 
-// DefaultDir returns where findings are kept unless somebody says; "" if the user
-// has no place for such.
+// DefaultDir returns the default directory for findings, or "" if the user has no cache
+// directory.
 func DefaultDir() string {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -58,18 +58,18 @@ func DefaultDir() string {
 	return filepath.Join(cache, "shoal", "calibration")
 }
 
-// A record is what is in a file.
+// A record is the content of a file.
 type record struct {
 	Format int
 	Key    Key
 	Found  Findings
 }
 
-// Get returns what is kept for a key, and whether there is anything. A file that
-// cannot be understood is as good as none.
+// Get returns the findings for a key, and whether there are any. It ignores a file that it
+// cannot read.
 func (s *Store) Get(k Key) (Findings, bool) {
 	s.mu.Lock()
-	f, known := s.known[k]
+	f, known := s.inMemory[k]
 	s.mu.Unlock()
 	if known || s.dir == "" {
 		return f, known
@@ -79,30 +79,30 @@ func (s *Store) Get(k Key) (Findings, bool) {
 		return Findings{}, false
 	}
 	var r record
-	if json.Unmarshal(text, &r) != nil || r.Format != format || r.Key != k || !r.Found.plausible() {
+	if json.Unmarshal(text, &r) != nil || r.Format != formatVersion || r.Key != k || !r.Found.plausible() {
 		return Findings{}, false
 	}
 	return r.Found, true
 }
 
-// Put keeps findings. If they cannot be written, it says so in the log, once.
+// Put stores findings. The first time that it cannot write them, it logs a warning.
 func (s *Store) Put(k Key, f Findings) {
 	s.mu.Lock()
-	s.known[k] = f
+	s.inMemory[k] = f
 	s.mu.Unlock()
 	if s.dir == "" {
 		return
 	}
-	if err := s.put(k, f); err != nil {
+	if err := s.write(k, f); err != nil {
 		s.warned.Do(func() {
-			s.log.Warn("what is measured of models is not kept, and measured again at the next start; --calibration-dir names another directory, or none",
+			s.log.Warn("calibration results cannot be saved and will be measured again at the next start; set --calibration-dir to another directory, or to an empty string to keep none",
 				"directory", s.dir, "error", err)
 		})
 	}
 }
 
-func (s *Store) put(k Key, f Findings) error {
-	text, err := json.MarshalIndent(record{format, k, f}, "", " ")
+func (s *Store) write(k Key, f Findings) error {
+	text, err := json.MarshalIndent(record{formatVersion, k, f}, "", " ")
 	if err != nil {
 		return err
 	}
@@ -116,17 +116,17 @@ func (s *Store) put(k Key, f Findings) error {
 	_, err = part.Write(append(text, '\n'))
 	err = errors.Join(err, part.Close())
 	if err == nil {
-		err = os.Rename(part.Name(), s.file(k)) // so that nobody ever reads half of it
+		err = os.Rename(part.Name(), s.file(k)) // atomic, so that a partial file is never read
 	}
 	if err != nil {
-		_ = os.Remove(part.Name()) // what is wrong has been said
+		_ = os.Remove(part.Name()) // err has the reason
 	}
 	return err
 }
 
 func (s *Store) file(k Key) string {
-	text := fmt.Appendf(nil, "%d %q %q %q %d %d", format, k.Model, k.Engine, k.CPU, k.Cores, k.Threads)
-	if k.Shape != "" { // so that the files of others keep their names
+	text := fmt.Appendf(nil, "%d %q %q %q %d %d", formatVersion, k.Model, k.Engine, k.CPU, k.Cores, k.Threads)
+	if k.Shape != "" { // files of keys without a shape keep the names of earlier releases
 		text = fmt.Appendf(text, " %q", k.Shape)
 	}
 	sum := sha256.Sum256(text)
@@ -150,19 +150,19 @@ func (f Findings) plausible() bool {
 	return rows > 0
 }
 
-// Hash returns a hash of the files at a path, which is one or a directory of them,
-// and of settings that belong to them. Links are followed: a version's directory is one
-// where a volume is mounted. It reads until ctx ends.
+// Hash returns a hash of the file or directory at path, and of settings that belong to it.
+// It follows symbolic links, because a mounted volume may have a version's directory behind
+// one. It stops with an error when ctx ends.
 func Hash(ctx context.Context, path string, settings []byte) (string, error) {
 	h := sha256.New()
-	_, _ = h.Write(settings) // a hash takes everything
-	err := addAll(ctx, h, path, ".", map[string]bool{})
+	_, _ = h.Write(settings) // never fails
+	err := hashTree(ctx, h, path, ".", map[string]bool{})
 	return hex.EncodeToString(h.Sum(nil)), err
 }
 
-// addAll adds what is at a path below root. Directories that were there before are left
-// out, so that links in a circle end.
-func addAll(ctx context.Context, to io.Writer, root, path string, before map[string]bool) error {
+// hashTree writes the file or directory at path below root to the hash. It skips directories
+// that it has visited, so that cycles of links end.
+func hashTree(ctx context.Context, to io.Writer, root, path string, visited map[string]bool) error {
 	name := filepath.Join(root, path)
 	info, err := os.Stat(name)
 	switch {
@@ -170,23 +170,23 @@ func addAll(ctx context.Context, to io.Writer, root, path string, before map[str
 		return err
 	case info.Mode().IsRegular():
 		_, _ = fmt.Fprintf(to, "\n%q %d\n", path, info.Size())
-		return add(ctx, to, name)
+		return hashFile(ctx, to, name)
 	case !info.IsDir():
 		return nil
 	}
-	place, err := filepath.EvalSymlinks(name)
-	if err != nil || before[place] {
+	resolved, err := filepath.EvalSymlinks(name)
+	if err != nil || visited[resolved] {
 		return err
 	}
-	before[place] = true
+	visited[resolved] = true
 	entries, err := os.ReadDir(name)
 	for _, e := range entries {
-		err = errors.Join(err, addAll(ctx, to, root, filepath.Join(path, e.Name()), before))
+		err = errors.Join(err, hashTree(ctx, to, root, filepath.Join(path, e.Name()), visited))
 	}
 	return err
 }
 
-func add(ctx context.Context, to io.Writer, file string) error {
+func hashFile(ctx context.Context, to io.Writer, file string) error {
 	f, err := os.Open(file)
 	if err != nil {
 		return err

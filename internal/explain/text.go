@@ -94,7 +94,7 @@ func (p *page) batching() {
 	case Safe:
 		p.say("Rows are independent: run alone and together, they gave the same results")
 	case Unsafe:
-		p.say("Rows are not independent: %s", b.Safety.Why)
+		p.say("Rows must not share a batch: %s", b.Safety.Why)
 	case Asked:
 		p.say("Whether rows are independent was not checked: %s", b.Safety.Why)
 	}

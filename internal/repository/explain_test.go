@@ -63,7 +63,7 @@ func TestWhatIsWrittenIsToldWithItsLine(t *testing.T) {
 func ask(t *testing.T, r *running, name string) {
 	t.Helper()
 	v := find(t, r, name)
-	req, err := calibrate.MadeUp(v.Config)[0].First(1)
+	req, err := calibrate.Synthetic(v.Config)[0].First(1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func TestTheVerdictOnSharingABatchIsTold(t *testing.T) {
 			defer p.Close()
 			r := tuned(t, d, &seeing{together: together}, p, setup{})
 			b := explained(t, r, "bare").Batching
-			if b.Safety.Verdict != want || b.Combines == together || b.By != explain.Automatic || together != strings.Contains(b.Safety.Why, "together than alone") {
+			if b.Safety.Verdict != want || b.Combines == together || b.By != explain.Automatic || together != strings.Contains(b.Safety.Why, "not independent") {
 				t.Errorf("batching is %+v", b)
 			}
 			if err := r.Close(); err != nil {

@@ -244,8 +244,8 @@ func TestRowsThatSeeEachOtherAreNotCombinedUnlessItIsAskedFor(t *testing.T) {
 		combines  bool
 		inTheText string
 	}{
-		{true, "bare", 0, false, "requests are not combined: rows give other answers together than alone: row 2 of 2"},
-		{true, "sized", 6, false, "requests are not combined: rows give other answers together than alone: row 2 of 2"},
+		{true, "bare", 0, false, "requests are not combined: rows are not independent: row 2 of 2"},
+		{true, "sized", 6, false, "requests are not combined: rows are not independent: row 2 of 2"},
 		{true, "asked", 6, true, "asked 1 READY;"},
 		{false, "bare", 64, true, "bare 1 READY;"},
 		{false, "sized", 6, true, "sized 1 READY"},

@@ -2,21 +2,21 @@ package sched
 
 import "sync/atomic"
 
-// ActiveBatches counts the batches that run on a device, of all models that share it,
-// and decides which of them are exclusive. It implements [batching.Active], so that the
-// decision is made once, when the core takes a batch; the core passes it to the policy,
-// and the worker to the engine.
+// ActiveBatches counts the running batches of all models that share a device, and decides
+// which of them are exclusive. It implements [batching.Active]: the core asks once, when
+// it forms a batch, and passes the decision to the policy; the worker passes it to the
+// engine. Its methods may be called concurrently.
 type ActiveBatches struct {
 	running    atomic.Int64
-	overlapped atomic.Bool // two have run at once since a batch last began on an idle device
+	overlapped atomic.Bool // batches have overlapped since one last began on an idle device
 }
 
-// Begin counts a batch that begins, and reports whether it is exclusive. One that
-// begins on an idle device is, unless batches have overlapped since the last that did:
-// under load a batch begins alone now and then, when the next is held for more
-// requests, and the next begins a moment later. An exclusive batch keeps its threads
-// when another begins beside it, so there are too many threads only once, as load
-// sets in.
+// Begin counts a batch that begins, and reports whether it is exclusive. A batch that
+// begins on an idle device is exclusive, unless batches have overlapped since the last
+// one that did. The exception is for load: then the device is idle now and then only
+// because the next batch waits for more requests, and begins a moment later. An exclusive
+// batch keeps its threads when another batch begins, so the threads outnumber the cores
+// only once, when load sets in.
 func (a *ActiveBatches) Begin() (exclusive bool) {
 	if a.running.Add(1) > 1 {
 		a.overlapped.Store(true)

@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-// TestARequestDoesNotAllocate counts the allocations of so many requests that
+// TestARequestDoesNotAllocate counts the allocations of enough requests that
 // those of starting the callers do not matter.
 func TestARequestDoesNotAllocate(t *testing.T) {
 	for name, cfg := range costs {
@@ -26,7 +26,7 @@ func TestARequestDoesNotAllocate(t *testing.T) {
 				ctx, unwatch := context.WithCancel(t.Context())
 				watching := make(chan error, 1)
 				go func() {
-					_, err := s.Another(ctx, smallRequest().Shape)
+					_, err := s.AwaitShapeChange(ctx, smallRequest().Shape)
 					watching <- err
 				}()
 				defer func() {

@@ -11,53 +11,53 @@ import (
 	"github.com/shoal-serving/shoal/internal/engine"
 )
 
-// bisectable reports whether it makes sense to run parts of a batch again that
-// failed. It does not if nobody waits any more, or if memory ran out: then parts
-// would fail as well, only later. Nor does it if the instance died.
+// bisectable reports whether running parts of a failed batch again can succeed.
 func bisectable(calls []*call, err error) bool {
-	return len(calls) > 1 && blamable(err)
+	return len(calls) > 1 && requestMayBeCause(err)
 }
 
-// blamable reports whether an error may be the fault of somebody in the batch.
-func blamable(err error) bool {
+// requestMayBeCause reports whether a request may have caused err. It cannot have if the
+// batch was cancelled because all clients left, if memory ran out (smaller batches would
+// only fail later), or if the instance died.
+func requestMayBeCause(err error) bool {
 	return !errors.Is(err, context.Canceled) && !errors.Is(err, engine.ErrExhausted) && !errors.Is(err, engine.ErrDied)
 }
 
-// A bisection looks for the calls that make a batch fail.
+// A bisection searches a failed batch for the requests that make it fail.
 type bisection struct {
-	w    *worker
-	left int // runs that may still be spent
+	w        *worker
+	runsLeft int
 }
 
-// bisect runs halves of the batch that failed with err, and halves of those that
-// fail, so that one bad request fails alone. To find one among n takes at most
-// 2⌈log₂ n⌉ runs. A batch may spend twice as many; what is not told apart by then
-// fails with the others, since a model that is broken altogether shall not be run
-// over and over for every batch.
+// bisect runs the halves of the batch that failed with err, and the halves of those that
+// fail, until each bad request has failed on its own. Finding one bad request among n
+// takes at most 2⌈log₂ n⌉ runs. A batch may use twice as many runs; requests that have
+// not been separated by then fail together, so that a model that always fails is not run
+// over and over for each batch.
 func (w *worker) bisect(err error) {
 	n := len(w.calls)
-	b := bisection{w: w, left: 4 * bits.Len(uint(n-1))}
+	b := bisection{w: w, runsLeft: 4 * bits.Len(uint(n-1))}
 	b.halve(slices.Clone(w.calls), err)
 }
 
 func (b *bisection) halve(calls []*call, err error) {
 	middle := len(calls) / 2
-	b.try(calls[:middle], err)
-	b.try(calls[middle:], err)
+	b.runPart(calls[:middle], err)
+	b.runPart(calls[middle:], err)
 }
 
-// try runs calls again, of which at least one is in a batch that failed with err.
-func (b *bisection) try(calls []*call, err error) {
-	calls = b.w.present(calls)
+// runPart runs calls, a part of a batch that failed with err.
+func (b *bisection) runPart(calls []*call, err error) {
+	calls = b.w.stillWaiting(calls)
 	switch {
 	case len(calls) == 0:
 		return
-	case b.left == 0:
+	case b.runsLeft == 0:
 		b.w.fail(calls, err)
 		return
 	}
-	b.left--
-	err = b.w.attempt(calls, time.Since(b.w.s.began))
+	b.runsLeft--
+	err = b.w.runCounted(calls, time.Since(b.w.s.began))
 	switch {
 	case err == nil:
 	case bisectable(calls, err):
@@ -67,9 +67,9 @@ func (b *bisection) try(calls []*call, err error) {
 	}
 }
 
-// present keeps the calls whose callers still wait, in place. The others have had
-// their answer, at their deadline or because they left.
-func (w *worker) present(calls []*call) []*call {
+// stillWaiting removes the calls whose callers have left, or were answered at their
+// deadline. It reuses the slice.
+func (w *worker) stillWaiting(calls []*call) []*call {
 	w.s.locked(&w.out, func(batching.Time, *batching.Actions) {
 		calls = slices.DeleteFunc(calls, func(c *call) bool { return !c.item.Runs() })
 	})

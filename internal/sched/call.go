@@ -14,30 +14,30 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// A call is one request on its way through a scheduler. See the package comment
-// for who holds it.
+// A call is one request in a scheduler. The package comment says which goroutines hold it.
 type call struct {
 	item    batching.Item
 	pool    *sync.Pool
 	req     *infer.Request
 	holders atomic.Int32
-	before  *call         // in the intake
-	done    chan struct{} // size 1, so that whoever answers never waits for the caller
+	next    *call         // in the intake
+	done    chan struct{} // size 1, so that answering never blocks
 	out     batching.Actions
 
-	opened chan infer.More // size 1: what sends responses is told of once
-	begun  infer.Timeline  // until its batch ran, for who does not wait for it to end
+	stream  chan infer.More // size 1: receives the response stream, if the model opens one
+	started infer.Timeline  // up to the run, for a caller that gets the stream before the batch ends
 
-	place place // on the stage
+	slot slot // on the stage
 
-	taken  bool          // into a batch, which is then the core's holder. Guarded by the scheduler's lock
-	sender engine.Sender // which took it; nil if that is none. Guarded likewise
+	// Guarded by the scheduler's lock.
+	taken  bool          // a batch holds the call, in place of the core
+	sender engine.Sender // the instance that took the call, if its model may send responses; else nil
 
-	// The outcome, written before done is told.
-	turnedAway bool
+	// The outcome, written before done is signalled.
+	rejected   bool // the request did not run; verdict says why
 	verdict    batching.Verdict
-	retry      time.Duration // after which another try is worth it; 0 means unknown
-	outage     *infer.Error  // if verdict is NoInstance
+	retryAfter time.Duration // when a retry is likely to succeed; 0 means unknown
+	outage     *infer.Error  // set if verdict is NoInstance and the reason is known
 	err        error
 	outputs    []tensor.Tensor
 	shapes     []int64 // of outputs
@@ -48,11 +48,12 @@ type call struct {
 
 func callOf(it *batching.Item) *call { return it.Owner.(*call) }
 
-// newCall returns a call for req with its two holders: the caller and the core.
+// newCall returns a call for req that two holders must release: the caller and the core.
+// It retains the memory of req.
 func (s *Scheduler) newCall(req *infer.Request) *call {
 	c, ok := s.calls.Get().(*call)
 	if !ok {
-		c = &call{pool: &s.calls, done: make(chan struct{}, 1), opened: make(chan infer.More, 1)}
+		c = &call{pool: &s.calls, done: make(chan struct{}, 1), stream: make(chan infer.More, 1)}
 		c.item.Owner = c
 	}
 	c.req = req
@@ -64,48 +65,48 @@ func (s *Scheduler) newCall(req *infer.Request) *call {
 	c.item.Priority, c.item.Timeout = req.Priority, req.Timeout
 	c.item.Deadline = 0
 	c.times = infer.Timeline{}
-	c.taken, c.sender, c.turnedAway, c.outage, c.err, c.parameters = false, nil, false, nil, nil, nil
-	c.place.state.Store(unstaged)
+	c.taken, c.sender, c.rejected, c.outage, c.err, c.parameters = false, nil, false, nil, nil, nil
+	c.slot.state.Store(unstaged)
 	c.holders.Store(2)
 	req.Memory.Retain()
 	return c
 }
 
-// letGo gives up one holder's claim. The last one returns the call to the pool.
-func (c *call) letGo() {
+// release gives up one holder's reference. The last one returns the call to the pool.
+func (c *call) release() {
 	if c.holders.Add(-1) > 0 {
 		return
 	}
 	c.req.Memory.Release()
-	c.memory.Release() // of an outcome that nobody took
+	c.memory.Release() // if the caller did not take the outcome
 	c.req, c.memory = nil, nil
 	select {
-	case more := <-c.opened: // that nobody took
+	case more := <-c.stream: // the caller did not take it
 		more.Close()
 	default:
 	}
 	select {
-	case <-c.done: // the caller did not wait for it
+	case <-c.done: // the caller did not wait for the outcome
 	default:
 	}
 	c.pool.Put(c)
 }
 
-// answer tells the caller that its outcome is there.
+// answer signals the caller that its outcome is ready.
 func (c *call) answer() { c.done <- struct{}{} }
 
-// hand gives the caller what the responses come from.
-func (c *call) hand(more infer.More, resp *infer.Response) {
-	resp.More, resp.Times = more, c.begun
+// handStream makes resp the owner of the response stream.
+func (c *call) handStream(more infer.More, resp *infer.Response) {
+	resp.More, resp.Times = more, c.started
 }
 
-// outcome moves the outcome to resp.
+// outcome moves the outcome to resp, or returns its error.
 func (c *call) outcome(ctx context.Context, resp *infer.Response) error {
-	if c.turnedAway {
+	if c.rejected {
 		if c.outage != nil {
 			return c.outage
 		}
-		return turnedAway(ctx, c.verdict, c.retry)
+		return rejection(ctx, c.verdict, c.retryAfter)
 	}
 	resp.Times = c.times
 	if c.err != nil {
@@ -118,11 +119,11 @@ func (c *call) outcome(ctx context.Context, resp *infer.Response) error {
 	return nil
 }
 
-// ErrClosed is what requests get that come after Close.
+// ErrClosed is the error of requests that are submitted after Close.
 var ErrClosed = &infer.Error{Code: infer.Unavailable, Reason: infer.ShuttingDown, Text: "the model is stopping and takes no more requests"}
 
-// refusals say why a request did not run.
-var refusals = [...]infer.Error{
+// rejections are the errors of requests that did not run.
+var rejections = [...]infer.Error{
 	batching.TooLarge:   {Code: infer.Invalid, Reason: infer.TooManyRows, Text: "the request has no rows, or more than the model takes"},
 	batching.QueueFull:  {Code: infer.Overloaded, Reason: infer.QueueFull, Text: "the queue of the model is full"},
 	batching.Late:       {Code: infer.Late, Reason: infer.WouldBeLate, Text: "the model is too busy to answer in time"},
@@ -133,24 +134,24 @@ var refusals = [...]infer.Error{
 	batching.Unbound:    {Code: infer.Unavailable, Reason: infer.InstanceLeft, Text: "the instance that holds the request's sequence is gone"},
 }
 
-// turnedAway returns the error of a request that did not run. retry is its RetryAfter.
-func turnedAway(ctx context.Context, v batching.Verdict, retry time.Duration) error {
+// rejection returns the error of a request that did not run.
+func rejection(ctx context.Context, v batching.Verdict, retryAfter time.Duration) error {
 	switch {
 	case v == batching.Refused:
 		return ErrClosed
 	case v == batching.Cancelled && errors.Is(ctx.Err(), context.DeadlineExceeded):
 		v = batching.Expired
 	}
-	err := refusals[v]
-	err.RetryAfter = retry
+	err := rejections[v]
+	err.RetryAfter = retryAfter
 	return &err
 }
 
-// Left returns the error of a request whose client no longer waits: the deadline of ctx
-// passed, or the client cancelled the request.
-func Left(ctx context.Context) error { return turnedAway(ctx, batching.Cancelled, 0) }
+// Left returns the error of a request whose client no longer waits: either the deadline
+// of ctx has passed, or the client cancelled the request.
+func Left(ctx context.Context) error { return rejection(ctx, batching.Cancelled, 0) }
 
-// deadline returns when ctx ends, on the scheduler's clock; 0 if it never does.
+// deadline returns the deadline of ctx on the scheduler's clock, or 0 if it has none.
 func (s *Scheduler) deadline(ctx context.Context) batching.Time {
 	t, ok := ctx.Deadline()
 	if !ok {
@@ -159,5 +160,5 @@ func (s *Scheduler) deadline(ctx context.Context) batching.Time {
 	return max(1, t.Sub(s.began))
 }
 
-// at returns the time on the wall of a time on the scheduler's clock.
+// at converts a time on the scheduler's clock to wall-clock time.
 func (s *Scheduler) at(t batching.Time) time.Time { return s.began.Add(t) }

@@ -50,7 +50,7 @@ func smallRequest() *infer.Request {
 	return &infer.Request{Rows: 1, Inputs: []tensor.Tensor{in}}
 }
 
-// run lets so many callers share n requests.
+// run has the given number of callers share n requests.
 func run(tb testing.TB, s *Scheduler, callers, n int) {
 	var left atomic.Int64
 	left.Store(int64(n))
@@ -88,9 +88,9 @@ func BenchmarkSubmit(b *testing.B) {
 	}
 }
 
-// BenchmarkAutomatic gives what a request costs more under the automatic policy than
-// under Triton's rule, in the CPU time of the process: how long somebody waits for
-// others is no cost. Both run in turn, and the middle one of the differences counts.
+// BenchmarkAutomatic measures how much more a request costs under the automatic policy than
+// under Triton's rule, in CPU time of the process, so that waiting does not count. Both
+// run in turn, and the result is the median of the differences.
 func BenchmarkAutomatic(b *testing.B) {
 	for _, callers := range []int{1, 16, 64, 512} {
 		b.Run(fmt.Sprint(callers), func(b *testing.B) {

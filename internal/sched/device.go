@@ -7,8 +7,8 @@ import (
 	"github.com/shoal-serving/shoal/internal/batching"
 )
 
-// A Device lets the models that share it take turns, and knows which batches have it
-// to themselves.
+// A Device is hardware that several models share. It decides whose turn it is, and which
+// batches run on it exclusively. Its methods may be called concurrently.
 type Device struct {
 	active ActiveBatches
 
@@ -16,35 +16,36 @@ type Device struct {
 	arbiter batching.Arbiter
 }
 
-// NewDevice returns a device that runs so many batches at once for models that
-// take turns.
+// NewDevice returns a device on which models that take turns run at most slots batches at
+// once.
 func NewDevice(slots int) *Device { return &Device{arbiter: batching.Arbiter{Slots: slots}} }
 
 func (d *Device) ask(s *Scheduler) {
-	d.pass(func() []*batching.Share { return d.arbiter.Ask(&s.share, nil) })
+	d.notify(func() []*batching.Share { return d.arbiter.Ask(&s.share, nil) })
 }
 
 func (d *Device) yield(s *Scheduler, ran time.Duration) {
-	d.pass(func() []*batching.Share { return d.arbiter.Yield(&s.share, ran, nil) })
+	d.notify(func() []*batching.Share { return d.arbiter.Yield(&s.share, ran, nil) })
 }
 
 func (d *Device) ended(s *Scheduler) {
-	d.pass(func() []*batching.Share { return d.arbiter.Ended(&s.share, nil) })
+	d.notify(func() []*batching.Share { return d.arbiter.Ended(&s.share, nil) })
 }
 
 func (d *Device) began(s *Scheduler) {
-	d.pass(func() []*batching.Share { d.arbiter.Began(&s.share); return nil })
+	d.notify(func() []*batching.Share { d.arbiter.Began(&s.share); return nil })
 }
 
 func (d *Device) forget(s *Scheduler) {
-	d.pass(func() []*batching.Share { d.arbiter.Forget(&s.share); return nil })
+	d.notify(func() []*batching.Share { d.arbiter.Forget(&s.share); return nil })
 }
 
-// pass tells the arbiter what happened, and then the schedulers whose turn it is. The
-// caller holds no lock.
-func (d *Device) pass(tell func() (granted []*batching.Share)) {
+// notify calls report, which tells the arbiter about an event, and then steps the
+// schedulers that were granted a turn. The caller must hold no lock: stepping a scheduler
+// takes that scheduler's.
+func (d *Device) notify(report func() (granted []*batching.Share)) {
 	d.mu.Lock()
-	granted := tell()
+	granted := report()
 	d.mu.Unlock()
 	for _, share := range granted {
 		share.Owner.(*Scheduler).step(batching.Event{Kind: batching.Turn}, nil)

@@ -1,23 +1,22 @@
-// Package sched runs one model: it queues requests, lets the model's batching
-// core choose which go together, and runs each batch on an instance.
+// Package sched runs one model: it queues requests, lets the model's batching core decide
+// which requests form a batch, and runs each batch on an instance.
 //
 // # Goroutines
 //
-// There is one goroutine for each instance, and no other. The goroutine that
-// submits a request tells the core itself, and the one that runs an instance
-// takes its batches itself; the core's actions are carried out by whichever of
-// them caused it to act. [New] starts the instances' goroutines and
+// The scheduler starts one goroutine per instance and no others. There is no goroutine
+// that decides: the goroutine that submits a request steps the core, and so does an
+// instance's goroutine when it takes a batch. Whichever goroutine stepped the core carries
+// out the actions that the core returned. [New] starts the instances' goroutines and
 // [Scheduler.Close] waits for them.
 //
-// # Who owns what
+// # Ownership
 //
-// A call is one request on its way through the scheduler. It has two holders: the
-// goroutine in [Scheduler.Submit], and the core, or the batch that the core put it
-// in. Each lets go once, and the last one returns the call to its pool. So a
-// caller that is answered at its deadline leaves at once, while the batch, which
-// may still be reading its inputs, goes on holding the call, and through it a
-// count of the inputs' memory.
+// A call is one request in the scheduler. It has two holders: the goroutine in
+// [Scheduler.Submit], and the core or, later, the batch that the core put the call in.
+// Each releases the call once, and the second release returns it to its pool. So Submit
+// can return at the caller's deadline while the batch still reads the inputs: the batch
+// holds the call, and the call holds a reference to the inputs' memory.
 //
-// Outputs of a batch are not copied. Each response views its rows, and holds a
-// count of the memory that all of them share.
+// Outputs of a batch are not copied. Each response is a view of its rows, and holds a
+// reference to the memory that all responses of the batch share.
 package sched

@@ -6,19 +6,20 @@ import (
 	"github.com/shoal-serving/shoal/internal/batching"
 )
 
-// The intake is where calls stand before the core has heard of them. Callers do
-// not wait for the scheduler's lock: with thousands of them, each waking the next,
-// a lock that was held for too long once would never recover. Instead a caller puts
-// its call here, and whoever has the lock admits all that are here, once more after
-// unlocking it. A caller that finds the lock free does so itself.
+// An intake is a lock-free list of calls that the core does not know about yet. Callers
+// do not wait for the scheduler's lock: if thousands of them did, each waking the next, a
+// lock that was held too long once would never recover. Instead a caller pushes its call
+// to the intake, and the goroutine that holds the lock admits all calls in the intake,
+// and checks again after it has unlocked. A caller that finds the lock free admits its
+// call itself.
 type intake struct {
-	newest atomic.Pointer[call] // linked to the ones before it
+	newest atomic.Pointer[call] // linked by next, newest first
 }
 
 func (in *intake) push(c *call) {
 	for {
-		c.before = in.newest.Load()
-		if in.newest.CompareAndSwap(c.before, c) {
+		c.next = in.newest.Load()
+		if in.newest.CompareAndSwap(c.next, c) {
 			return
 		}
 	}
@@ -26,23 +27,22 @@ func (in *intake) push(c *call) {
 
 func (in *intake) empty() bool { return in.newest.Load() == nil }
 
-// takeAll empties the intake, and returns the oldest call, linked to those after
-// it.
+// takeAll empties the intake, and returns its calls linked by next, oldest first.
 func (in *intake) takeAll() *call {
 	var oldest *call
 	for c := in.newest.Swap(nil); c != nil; {
-		before := c.before
-		c.before, oldest = oldest, c
-		c = before
+		older := c.next
+		c.next, oldest = oldest, c
+		c = older
 	}
 	return oldest
 }
 
-// admit tells the core of the calls in the intake, unless somebody else is at it.
-// own is the caller's own call, or nil.
+// admit tells the core about the calls in the intake, unless another goroutine holds the
+// lock. own is the call of the goroutine that calls admit, or nil.
 func (s *Scheduler) admit(own *call, out *batching.Actions) {
-	// Whoever holds the lock looks here again after unlocking it, so that nobody is
-	// forgotten whose caller did not get it.
+	// A goroutine that holds the lock checks the intake again after it has unlocked, so
+	// that no call is forgotten whose caller did not get the lock.
 	for !s.intake.empty() && s.mu.TryLock() {
 		s.admitLocked(own, out)
 		s.mu.Unlock()
@@ -55,27 +55,27 @@ func (s *Scheduler) admitLocked(own *call, out *batching.Actions) {
 	}
 	now := s.nowLocked()
 	for c := s.intake.takeAll(); c != nil; {
-		after := c.before // c may be gone once the core has it
-		c.before = nil
+		next := c.next // read first: c may return to the pool once the core knows it
+		c.next = nil
 		c.times.Queued = s.at(now)
 		s.stepLocked(now, batching.Event{Kind: batching.Arrive, Item: &c.item}, out)
 		if c == own {
 			s.reserveLocked(c)
 		}
-		c = after
+		c = next
 	}
 }
 
-// locked calls f with the lock held, when the core knows all calls in the intake, and
-// carries out what the core asks for. f adds that to out, which is memory of the
-// caller's, empty and to be used again; nil means new memory. Goroutines take the lock
-// in no other way: a caller that finds it taken relies on the holder to admit its call.
+// locked admits the calls in the intake, calls f with the lock held, unlocks, and carries
+// out the actions that f appended to out. out is an empty buffer that the caller reuses;
+// nil allocates one. Goroutines must not take the lock in any other way, because a caller
+// that finds it taken relies on the holder to admit its call.
 func (s *Scheduler) locked(out *batching.Actions, f func(now batching.Time, out *batching.Actions)) {
 	if out == nil {
 		out = new(batching.Actions)
 	}
 	s.mu.Lock()
-	s.admitLocked(nil, out) // what f tells the core may be about one of them
+	s.admitLocked(nil, out) // f's event may concern a call in the intake
 	f(s.nowLocked(), out)
 	s.mu.Unlock()
 	s.admit(nil, out)

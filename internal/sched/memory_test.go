@@ -16,10 +16,10 @@ func TestTheMemoryOfALargeBatchIsGivenBack(t *testing.T) {
 		}
 		return cap(w.joined[0])
 	}
-	if large := join(8 * keptMemory); large < 16*keptMemory {
+	if large := join(8 * maxKeptBytes); large < 16*maxKeptBytes {
 		t.Fatalf("%d bytes for the large batch", large)
 	}
-	if kept := join(100); kept > keptMemory {
+	if kept := join(100); kept > maxKeptBytes {
 		t.Errorf("%d bytes are kept after a small batch", kept)
 	}
 	kept := join(1000)

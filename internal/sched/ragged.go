@@ -9,8 +9,9 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// joinRagged joins calls of a model that takes requests of different sizes. One
-// that is alone is given to the model in the same way.
+// joinRagged joins the inputs of a model that takes requests of different sizes, and adds
+// the batch inputs that describe where each request begins. A single call is converted in
+// the same way.
 func (w *worker) joinRagged(calls []*call, rows int) ([]tensor.Tensor, error) {
 	r := w.s.opts.Ragged
 	if err := joinable(calls, r.Flat); err != nil {
@@ -23,7 +24,7 @@ func (w *worker) joinRagged(calls []*call, rows int) ([]tensor.Tensor, error) {
 		}
 		from := len(w.shapes)
 		if r.Flat[k] {
-			w.shapes = append(w.shapes, elements(calls, k))
+			w.shapes = append(w.shapes, totalElements(calls, k))
 		} else {
 			w.shapes = append(w.shapes, x.Shape...)
 			w.shapes[from] = int64(rows)
@@ -37,7 +38,7 @@ func (w *worker) joinRagged(calls []*call, rows int) ([]tensor.Tensor, error) {
 			w.sources = append(w.sources, c.req.Inputs[in.Source].Shape)
 		}
 		k := len(w.inputs)
-		w.makeRoom(k)
+		w.growJoined(k)
 		x := tensor.Tensor{Name: in.Name, Type: in.Type}
 		x.Data, x.Shape = appendBatchInput(w.joined[k][:0], in, w.sources)
 		w.joined[k] = x.Data
@@ -46,23 +47,24 @@ func (w *worker) joinRagged(calls []*call, rows int) ([]tensor.Tensor, error) {
 	return w.inputs, nil
 }
 
-// elements counts those of an input in all calls.
-func elements(calls []*call, k int) int64 {
+// totalElements returns the number of elements of input k in all calls.
+func totalElements(calls []*call, k int) int64 {
 	sum := int64(0)
 	for _, c := range calls {
-		sum += count(c.req.Inputs[k].Shape)
+		sum += elementCount(c.req.Inputs[k].Shape)
 	}
 	return sum
 }
 
-// count returns the elements of a request's input, which has been checked.
-func count(shape []int64) int64 {
+// elementCount returns the number of elements of a shape that has been validated.
+func elementCount(shape []int64) int64 {
 	n, _ := tensor.Elements(shape)
 	return n
 }
 
-// appendBatchInput makes a batch input from the shapes that its source has in each
-// request. It appends the data to data, and returns it with the input's shape.
+// appendBatchInput computes a batch input from the shapes that its source input has in
+// each request. It appends the input's data to data, and returns that and the input's
+// shape.
 func appendBatchInput(data []byte, in modelconfig.BatchInput, sources [][]int64) ([]byte, []int64) {
 	put := func(n int64) {
 		if in.Type == tensor.FP32 {
@@ -76,7 +78,7 @@ func appendBatchInput(data []byte, in modelconfig.BatchInput, sources [][]int64)
 		put(0)
 	}
 	for _, shape := range sources {
-		n := count(shape)
+		n := elementCount(shape)
 		sum, most, rows, rank = sum+n, max(most, n), rows+shape[0], int64(len(shape)-1)
 		switch in.Kind {
 		case modelconfig.ElementCount:
@@ -101,9 +103,9 @@ func appendBatchInput(data []byte, in modelconfig.BatchInput, sources [][]int64)
 	return data, []int64{int64(len(data) / in.Type.Size())}
 }
 
-// scattered returns how the elements of an output are handed out; nil means by
-// rows.
-func (w *worker) scattered(output int) *modelconfig.BatchOutput {
+// scatterRule returns how the elements of an output are distributed to the requests. It
+// returns nil for an output that is split by rows.
+func (w *worker) scatterRule(output int) *modelconfig.BatchOutput {
 	if w.s.opts.Ragged == nil {
 		return nil
 	}
@@ -115,31 +117,31 @@ func (w *worker) scattered(output int) *modelconfig.BatchOutput {
 	return nil
 }
 
-// scatter gives each call a view of its elements of an output.
+// scatter gives each call a view of its elements of output x.
 func scatter(calls []*call, x *tensor.Tensor, b *modelconfig.BatchOutput) error {
 	if err := x.Check(); err != nil {
 		return infer.Errorf(infer.Internal, "output %s of the model: %w", x.Name, err)
 	}
-	left := count(x.Shape)
+	left := elementCount(x.Shape)
 	cut := tensor.Split(&tensor.Tensor{Type: x.Type, Shape: []int64{left}, Data: x.Data})
 	for _, c := range calls {
-		part := tensor.Tensor{Name: x.Name, Type: x.Type, Shape: partOf(b, c.req.Inputs[b.Source].Shape)}
+		part := tensor.Tensor{Name: x.Name, Type: x.Type, Shape: partShape(b, c.req.Inputs[b.Source].Shape)}
 		n, err := tensor.Elements(part.Shape)
 		if err != nil || n > left {
-			return unscattered(x, b, calls)
+			return scatterError(x, b, calls)
 		}
 		left -= n
 		c.addOutput(&part, cut.Next(int(n)))
 	}
 	if left > 0 {
-		return unscattered(x, b, calls)
+		return scatterError(x, b, calls)
 	}
 	return nil
 }
 
-// partOf returns the shape of one request's part of an output, given that of its
-// input.
-func partOf(b *modelconfig.BatchOutput, source []int64) []int64 {
+// partShape returns the shape of one request's part of an output, given the shape of the
+// request's source input.
+func partShape(b *modelconfig.BatchOutput, source []int64) []int64 {
 	shape := append([]int64(nil), b.Dims...)
 	for i, d := range shape {
 		if d == -1 {
@@ -149,7 +151,7 @@ func partOf(b *modelconfig.BatchOutput, source []int64) []int64 {
 	return shape
 }
 
-func unscattered(x *tensor.Tensor, b *modelconfig.BatchOutput, calls []*call) error {
-	return infer.Errorf(infer.Internal, "output %s of the model has shape %v, expected as many elements as %v makes with the sizes of input %s in %d requests",
+func scatterError(x *tensor.Tensor, b *modelconfig.BatchOutput, calls []*call) error {
+	return infer.Errorf(infer.Internal, "output %s of the model has shape %v, whose number of elements does not match dims %v with the sizes of input %s in %d requests",
 		x.Name, x.Shape, b.Dims, calls[0].req.Inputs[b.Source].Name, len(calls))
 }

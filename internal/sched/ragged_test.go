@@ -141,7 +141,7 @@ func TestLargeRequestsOfDifferentSizesShareABatch(t *testing.T) {
 		r := &modelconfig.Ragged{Flat: []bool{true}, Outputs: []modelconfig.BatchOutput{{Dims: []int64{-1, -1}}}}
 		eng := &enginetest.Echo{Takes: constant(10 * ms)}
 		b := start(t, eng, 1, Options{Ragged: r, Batching: batching.Config{MaxRows: 8, Policy: batching.Triton{MaxRows: 8}}})
-		for i, n := range []int{minStaged, 2 * minStaged, minStaged + 1, 1} {
+		for i, n := range []int{minStagedBytes, 2 * minStagedBytes, minStagedBytes + 1, 1} {
 			in := tensor.Tensor{Name: "x", Type: tensor.Uint8, Shape: []int64{1, int64(n)}, Data: bytes.Repeat([]byte{byte(i)}, n)}
 			done := 20 * ms
 			if i == 0 {
@@ -150,10 +150,10 @@ func TestLargeRequestsOfDifferentSizesShareABatch(t *testing.T) {
 			b.submit(time.Duration(i)*ms, &infer.Request{ID: in.Name, Rows: 1, Inputs: []tensor.Tensor{in}}, done)
 		}
 		b.finish()
-		if got, want := eng.Batches(), []int{minStaged, 3*minStaged + 2}; !slices.Equal(got, want) {
+		if got, want := eng.Batches(), []int{minStagedBytes, 3*minStagedBytes + 2}; !slices.Equal(got, want) {
 			t.Errorf("batches of %v elements, want %v", got, want)
 		}
-		if b.opened > 0 {
+		if b.stagesOpened > 0 {
 			t.Error("they were staged for nothing")
 		}
 	})

@@ -19,94 +19,98 @@ import (
 
 // Options configure a [Scheduler].
 type Options struct {
-	// Batching says how requests are queued and combined. Without a Predictor, the
-	// policy is one, or what runs is learnt from.
+	// Batching configures how requests are queued and combined. If its Predictor is nil,
+	// New uses the policy if that predicts batch times, and else a predictor that learns
+	// from the batches that run.
 	Batching batching.Config
 
-	// Pacer wakes the scheduler at exact times. It is required.
+	// Pacer wakes the scheduler at the times that the core asks for. It is required.
 	Pacer *pacer.Pacer
 
-	// Device, if not nil, is shared with other models, of whose slots a batch takes
-	// Width. Zero means one.
+	// Device, if not nil, is shared with other models. A batch occupies Width of its
+	// slots; zero means one.
 	Device *Device
 	Width  int
 
-	// Spare, if not nil, is shared with all models of the process; [Scheduler.Try]
-	// needs it.
-	Spare *Spare
+	// IdleGate, if not nil, is shared by all models of the process. [Scheduler.Probe]
+	// requires it.
+	IdleGate *IdleGate
 
-	// Whole says that the model has no batch dimension: its requests are never
-	// joined, and its outputs are handed out as they are.
+	// Whole means that the model has no batch dimension: its requests are never joined,
+	// and its outputs are not split.
 	Whole bool
 
-	// Ragged, if not nil, says how requests of different sizes share a batch.
+	// Ragged, if not nil, describes how requests of different sizes share a batch.
 	Ragged *modelconfig.Ragged
 
-	// Bisect cuts a batch that failed in halves, so that only those fail who are
-	// the reason. It is for engines that may be asked again without harm.
+	// Bisect runs the halves of a failed batch again, so that only the requests that
+	// cause the failure fail. It is for engines on which a retry has no side effects.
 	Bisect bool
 
-	// RetryDied runs a batch once more whose instance died, when that is back.
+	// RetryDied restarts an instance that died while it ran a batch, and runs the batch
+	// once more.
 	RetryDied bool
 
-	// Stats counts what runs. Nil means that nobody does.
+	// Stats, if not nil, counts runs.
 	Stats *stats.Counters
 
-	Log *slog.Logger // gets what clients are not told, such as an engine's panic; nil means nobody
+	// Log, if not nil, receives details that clients do not see, such as an engine's panic.
+	Log *slog.Logger
 }
 
 // A Scheduler runs one model. Its methods may be called concurrently, except that Add,
-// Remove and Close are called one at a time.
+// Remove and Close must be called one at a time.
 //
-// It owns the model's core, its instances with a worker for each, and the stages on
-// which rows of coming batches are put. What changes with every request is in the core,
-// which mu guards; the fields above mu are set once, or are atomic. Goroutines take mu
-// through [Scheduler.locked], hold it for a step or two of the core, and carry out what
-// the core asked for when they have given it back: no engine, device or caller is
-// waited for under the lock. Only locks of leaves are taken while mu is held, such as a
-// stopper's and the pacer's, and none is held when mu is taken: the pacer and a device
-// give theirs back before they call schedulers, so that schedulers whose turns end and
-// begin together cannot deadlock.
+// It owns the model's core, its instances with one worker each, and the stages on which
+// callers assemble the next batches. State that changes with every request is in the
+// core, which mu guards; the fields above mu are set once, are atomic, or have their own
+// lock. Goroutines take mu through [Scheduler.locked], hold it for a step or two of the
+// core, and carry out the core's actions after unlocking: nothing waits for an engine, a
+// device or a caller under the lock.
 //
-// A caller does not wait for mu. With thousands of callers that did, each of them woken
-// by the one before, a lock that was held too long once never recovered; now a caller
-// that finds mu taken leaves its call in the intake. A goroutine of its own for deciding
-// was rejected: it costs two switches for each request, and is one more thing to stop
-// (ADR 2).
+// Lock order: mu comes before leaf locks, such as a stopper's and the pacer's, and no
+// other lock is held when mu is taken. In particular the pacer and a device unlock before
+// they call schedulers, so that schedulers that pass a turn to each other cannot deadlock.
+//
+// A caller does not wait for mu. When thousands of callers did, each woken by the one
+// before, a lock that was held too long once never recovered; now a caller that finds mu
+// taken leaves its call in the intake. A separate goroutine for decisions was rejected:
+// it costs two goroutine switches per request, and is one more thing to stop (ADR 2).
 type Scheduler struct {
-	opts     Options
-	began    time.Time // where the core's clock starts
-	alarm    *pacer.Alarm
-	crew     atomic.Pointer[[]*worker] // by instance number, from 1. It is replaced, never changed
-	trials   chan *trial
-	tried    atomic.Uint64 // trials so far
-	running  sync.WaitGroup
-	share    batching.Share
-	combines bool                          // requests may share a batch
-	alive    atomic.Int64                  // instances that are not away
-	changed  atomic.Pointer[chan struct{}] // closed when alive has changed, and then replaced
-	calls    sync.Pool                     // of *call
-	intake   intake
-	bad      offenders
-	way      way                         // of requests to a model with an objective
-	outage   atomic.Pointer[infer.Error] // why instances could not be started; nil since one was
+	opts         Options
+	began        time.Time // zero of the core's clock
+	alarm        *pacer.Alarm
+	workerList   atomic.Pointer[[]*worker] // indexed by instance number - 1; copied on write
+	probes       chan *probe               // received by parked workers
+	probeCount   atomic.Uint64             // probes so far
+	running      sync.WaitGroup            // the workers' goroutines
+	share        batching.Share
+	combines     bool                          // requests may share a batch
+	alive        atomic.Int64                  // instances that are not down
+	aliveChanged atomic.Pointer[chan struct{}] // closed and replaced when alive changes
+	calls        sync.Pool                     // of *call
+	intake       intake
+	quarantine   quarantine
+	delay        transportDelay              // measured only if the model has an objective
+	outage       atomic.Pointer[infer.Error] // why instances could not be started; nil once one has
 
-	mu       sync.Mutex // guards the following
-	core     *batching.Core
-	alarmAt  batching.Time
-	out      batching.Actions // of one step
-	draining bool             // Close waits for drained
-	joins    bool             // rows of requests that share a batch are joined
-	stages   []stage          // of the next batches
-	opened   uint64           // stages so far
-	drained  chan struct{}    // closed when nothing waits or runs any more
-	watch    *watch           // who wants to know the shape of most batches; nil if nobody does
+	mu           sync.Mutex // guards the following
+	core         *batching.Core
+	alarmAt      batching.Time
+	out          batching.Actions // of one step
+	draining     bool             // Close waits for drained
+	joins        bool             // rows of requests that share a batch are joined
+	stages       []stage          // of the next batches
+	stagesOpened uint64           // stages so far
+	drained      chan struct{}    // closed when draining has finished
+	shapeWatch   *shapeWatch      // set while AwaitShapeChange waits, else nil
 
-	alarmOut batching.Actions // of the alarm, which only ever rings once at a time
+	alarmOut batching.Actions // used by onAlarm, which the pacer calls once at a time
 }
 
-// New starts running the model on the given instances, which are the scheduler's
-// from now on. Others may come and go; see [Scheduler.Add].
+// New returns a scheduler that runs the model on the given instances, which it owns from
+// then on. [Scheduler.Add] and [Scheduler.Remove] change the instances later. The caller
+// must call [Scheduler.Close].
 func New(instances []engine.Instance, opts Options) *Scheduler {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
@@ -123,80 +127,81 @@ func New(instances []engine.Instance, opts Options) *Scheduler {
 		core:    batching.New(opts.Batching),
 		alarmAt: batching.Never,
 		drained: make(chan struct{}),
-		trials:  make(chan *trial), // not buffered: only who is parked takes part
+		probes:  make(chan *probe), // unbuffered, so that only parked workers receive
 	}
 	s.share.Owner, s.share.Width = s, opts.Width
 	_, none := opts.Batching.Policy.(batching.None)
 	s.combines = opts.Batching.Policy != nil && !none && opts.Batching.MaxRows > 1 && !opts.Whole
-	s.alarm = opts.Pacer.Alarm(s.ring)
+	s.alarm = opts.Pacer.Alarm(s.onAlarm)
 	s.alive.Store(int64(len(instances)))
-	s.changed.Store(new(make(chan struct{})))
-	var crew []*worker
+	s.aliveChanged.Store(new(make(chan struct{})))
+	var workers []*worker
 	for i, inst := range instances {
-		crew = append(crew, newWorker(s, i+1, inst))
+		workers = append(workers, newWorker(s, i+1, inst))
 	}
-	s.setCrew(crew)
-	for _, w := range crew {
+	s.setWorkers(workers)
+	for _, w := range workers {
 		s.step(batching.Event{Kind: batching.Up, Instance: w.number}, &w.out)
 	}
-	for _, w := range crew {
+	for _, w := range workers {
 		s.running.Go(w.loop)
 	}
 	return s
 }
 
-// Submit runs req with others of its kind and fills in resp, which the caller
-// releases if the error is nil. It returns when the outcome is there, or when the
-// model has begun to send responses, or when ctx ends, if that is sooner. req is kept
-// no longer than its inputs are being read; see [infer.Request].
+// Submit queues req, runs it in a batch with similar requests, and fills in resp, which
+// the caller must release if the error is nil. It returns when the response is ready,
+// when the model has opened a stream of responses, or when ctx ends, whichever is first.
+// If ctx ends first, the batch may still read the inputs after Submit has returned; it
+// holds its own reference to their memory, see [infer.Request].
 func (s *Scheduler) Submit(ctx context.Context, req *infer.Request, resp *infer.Response) error {
 	c := s.newCall(req)
 	c.item.Deadline = s.deadline(ctx)
-	if shape, alone := s.bad.alone(req.Client, time.Since(s.began)); alone {
+	if shape, isolated := s.quarantine.isolate(req.Client, time.Since(s.began)); isolated {
 		c.item.Shape = shape
 	}
 	if s.opts.Batching.Objective > 0 {
-		c.item.Way = s.way.expected()
+		c.item.Way = s.delay.expected()
 	}
 	s.intake.push(c)
 	s.admit(c, &c.out)
 	s.carryOut(&c.out)
-	c.fill()
-	defer c.letGo()
+	c.copyToStage()
+	defer c.release()
 	select {
 	case <-c.done:
-	case more := <-c.opened:
-		c.hand(more, resp)
+	case more := <-c.stream:
+		c.handStream(more, resp)
 		return nil
 	case <-ctx.Done():
-		// Either this answers the call, or its answer is on the way already.
+		// Either this step answers the call, or its answer is already on its way.
 		s.step(batching.Event{Kind: batching.Cancel, Item: &c.item}, &c.out)
 		<-c.done
 	}
-	if !c.turnedAway {
+	if !c.rejected {
 		select {
-		case more := <-c.opened: // before the batch ended
-			c.hand(more, resp)
+		case more := <-c.stream: // opened before the batch ended
+			c.handStream(more, resp)
 			return nil
 		default:
 		}
 		if s.opts.Batching.Objective > 0 && !c.times.Split.IsZero() {
-			s.way.took(time.Since(c.times.Split))
+			s.delay.observe(time.Since(c.times.Split))
 		}
 	}
 	return c.outcome(ctx, resp)
 }
 
-func (s *Scheduler) workers() []*worker { return *s.crew.Load() }
+func (s *Scheduler) workers() []*worker { return *s.workerList.Load() }
 
-// Waiting returns how many requests are in the queue.
+// Waiting returns the number of requests in the queue.
 func (s *Scheduler) Waiting() (n int) {
 	s.locked(nil, func(batching.Time, *batching.Actions) { n = s.core.Waiting() })
 	return n
 }
 
-// Ready reports whether there is an instance that can run requests, and none that says
-// of itself that it is not ready. Those are asked, which may take some seconds.
+// Ready reports whether at least one instance is alive and no instance reports that it is
+// not ready. It asks instances that implement [engine.Judge], which may take seconds.
 func (s *Scheduler) Ready() bool {
 	if s.alive.Load() == 0 {
 		return false
@@ -209,8 +214,8 @@ func (s *Scheduler) Ready() bool {
 	return true
 }
 
-// Outage returns why no instance can run requests, if none can and the last attempt to
-// start one failed. It returns nil otherwise.
+// Outage returns why no instance could be started, if no instance is alive and the last
+// attempt to start one failed. Otherwise it returns nil.
 func (s *Scheduler) Outage() error {
 	if outage := s.outage.Load(); outage != nil && s.alive.Load() == 0 {
 		return outage
@@ -218,12 +223,12 @@ func (s *Scheduler) Outage() error {
 	return nil
 }
 
-// Close refuses new requests, lets those run that are here, and returns when
-// everything that the scheduler started has ended. Callers that shall not be
-// waited for end their contexts.
+// Close rejects new requests, waits until the accepted ones have been answered, stops all
+// goroutines of the scheduler and closes its instances. To abandon requests, cancel their
+// contexts.
 func (s *Scheduler) Close() error {
 	for _, w := range s.workers() {
-		w.dismissal() // who waits for the dead to come back need not any more
+		w.cancelQuit() // stop waiting for dead instances to restart
 	}
 	s.locked(nil, func(now batching.Time, out *batching.Actions) {
 		s.draining = true
@@ -232,13 +237,13 @@ func (s *Scheduler) Close() error {
 	<-s.drained
 	for _, w := range s.workers() {
 		if !w.removed {
-			w.dismiss()
+			w.retire()
 		}
 	}
 	s.running.Wait()
 	s.alarm.Stop()
 	for _, st := range s.stages {
-		st.memory.Release() // of those who left before their batch was taken
+		st.memory.Release() // of calls that left before an instance took them
 	}
 	if s.opts.Device != nil {
 		s.opts.Device.forget(s)
@@ -252,20 +257,21 @@ func (s *Scheduler) Close() error {
 	return errors.Join(errs...)
 }
 
-// step tells the core what happened, now, and carries out what it asks for. out is
-// as in locked.
+// step reports an event to the core and carries out the core's actions. out is as in
+// [Scheduler.locked].
 func (s *Scheduler) step(ev batching.Event, out *batching.Actions) {
 	s.locked(out, func(now batching.Time, out *batching.Actions) { s.stepLocked(now, ev, out) })
 }
 
-// nowLocked reads the core's clock. It is read under the lock, so that time never
-// runs backwards for the core.
+// nowLocked reads the core's clock. It must be read under the lock, so that the core never
+// sees time go backwards.
 func (s *Scheduler) nowLocked() batching.Time { return time.Since(s.began) }
 
+// stepLocked reports an event to the core and appends the core's actions to out.
 func (s *Scheduler) stepLocked(now batching.Time, ev batching.Event, out *batching.Actions) {
 	step := out
 	if len(out.List) > 0 {
-		step = &s.out // Step writes over what is there
+		step = &s.out // Step overwrites its argument
 	}
 	s.core.Step(now, ev, step)
 	if step.Wake < s.alarmAt {
@@ -273,7 +279,7 @@ func (s *Scheduler) stepLocked(now batching.Time, ev batching.Event, out *batchi
 		s.alarm.Set(s.at(step.Wake))
 	}
 	if s.opts.Batching.KeepOrder {
-		// Outcomes must not overtake each other between here and carrying out.
+		// Delivered here, since outcomes could overtake each other after unlocking.
 		s.deliverLocked(step)
 	}
 	if step != out {
@@ -285,6 +291,7 @@ func (s *Scheduler) stepLocked(now batching.Time, ev batching.Event, out *batchi
 	}
 }
 
+// deliverLocked carries out the Deliver actions in out, and removes them.
 func (s *Scheduler) deliverLocked(out *batching.Actions) {
 	kept := out.List[:0]
 	for _, a := range out.List {
@@ -297,27 +304,27 @@ func (s *Scheduler) deliverLocked(out *batching.Actions) {
 	out.List = kept
 }
 
-// ring is called by the pacer.
-func (s *Scheduler) ring() {
+// onAlarm steps the core at the time it asked for. The pacer calls it.
+func (s *Scheduler) onAlarm() {
 	s.locked(&s.alarmOut, func(now batching.Time, out *batching.Actions) {
 		s.alarmAt = batching.Never
 		s.stepLocked(now, batching.Event{Kind: batching.Wake}, out)
 	})
 }
 
-// carryOut does what the core asked for, all but Run, which the worker that takes
-// does itself. The caller does not hold the lock.
+// carryOut carries out the core's actions, except Run: the worker that took the batch runs
+// it. The caller must not hold the lock.
 func (s *Scheduler) carryOut(out *batching.Actions) {
 	for i := range out.List {
 		switch a := &out.List[i]; a.Do {
 		case batching.Deliver:
 			callOf(a.Item).answer()
 		case batching.Answer:
-			s.turnAway(callOf(a.Item), a.Verdict, a.RetryAfter)
+			s.reject(callOf(a.Item), a.Verdict, a.RetryAfter)
 		case batching.Call:
-			s.order(a.Instance, take)
+			s.send(a.Instance, cmdTake)
 		case batching.Leave:
-			s.order(a.Instance, leave)
+			s.send(a.Instance, cmdLeave)
 		case batching.Stop:
 			s.workers()[a.Instance-1].stop.end(a.Batch)
 		case batching.Ask:
@@ -330,21 +337,22 @@ func (s *Scheduler) carryOut(out *batching.Actions) {
 	out.List = out.List[:0]
 }
 
-// order wakes a parked instance. One that tries something is told to end that: it
-// looks for orders before each run, and this looks for trials after the order.
-func (s *Scheduler) order(instance int, o order) {
-	s.workers()[instance-1].orders <- o
-	s.opts.Spare.interrupt()
+// send sends a command to a parked worker. If the worker runs a probe, the probe stops: a
+// worker checks for commands before each run, and send interrupts probes after it has
+// queued the command.
+func (s *Scheduler) send(instance int, cmd command) {
+	s.workers()[instance-1].commands <- cmd
+	s.opts.IdleGate.interrupt()
 }
 
-// Calibrated passes what was measured so far to the model's policy, if that is
-// tunable.
+// Calibrated passes the measurements so far to the model's policy, if that implements
+// [batching.Tunable].
 func (s *Scheduler) Calibrated(p batching.Profile) {
 	s.tune(func(policy batching.Tunable) { policy.Calibrated(p) })
 }
 
-// Recalibrated passes it what was measured with rows of another shape, in place of all
-// that it has learned so far.
+// Recalibrated passes measurements with rows of another shape to the model's policy. They
+// replace everything that the policy has learned.
 func (s *Scheduler) Recalibrated(p batching.Profile) {
 	s.tune(func(policy batching.Tunable) { policy.Recalibrated(p) })
 }
@@ -353,12 +361,13 @@ func (s *Scheduler) tune(apply func(batching.Tunable)) {
 	if policy, ok := s.opts.Batching.Policy.(batching.Tunable); ok {
 		s.locked(nil, func(now batching.Time, out *batching.Actions) {
 			apply(policy)
-			s.stepLocked(now, batching.Event{Kind: batching.Wake}, out) // it may decide differently now
+			s.stepLocked(now, batching.Event{Kind: batching.Wake}, out) // the policy may decide differently now
 		})
 	}
 }
 
-// Explain returns what the model's policy knows, if it can say so.
+// Explain returns what the model's policy has learned and decided, if the policy supports
+// that.
 func (s *Scheduler) Explain() (e explain.Policy, ok bool) {
 	policy, ok := s.opts.Batching.Policy.(interface{ Explain() explain.Policy })
 	if ok {
@@ -367,8 +376,9 @@ func (s *Scheduler) Explain() (e explain.Policy, ok bool) {
 	return e, ok
 }
 
-func (s *Scheduler) turnAway(c *call, v batching.Verdict, retry time.Duration) {
-	c.turnedAway, c.verdict, c.retry = true, v, retry
+// reject answers a call that the core has decided not to run, or no longer to wait for.
+func (s *Scheduler) reject(c *call, v batching.Verdict, retryAfter time.Duration) {
+	c.rejected, c.verdict, c.retryAfter = true, v, retryAfter
 	if v == batching.NoInstance {
 		c.outage = s.outage.Load()
 	}
@@ -378,6 +388,6 @@ func (s *Scheduler) turnAway(c *call, v batching.Verdict, retry time.Duration) {
 	}
 	c.answer()
 	if !taken {
-		c.letGo() // for the core; a batch would let go itself
+		c.release() // for the core; a batch releases its calls itself
 	}
 }

@@ -65,7 +65,7 @@ func open(t testing.TB, eng *enginetest.Echo, n int) []engine.Instance {
 	return instances
 }
 
-// request makes one of so many rows, each of which repeats the name.
+// request returns a request with the given number of rows, each of which repeats the name.
 func request(name string, rows int) *infer.Request {
 	memory := buf.Get(4 * rows)
 	for i := range rows {
@@ -284,8 +284,8 @@ func TestAPanicIsForTheLogAndNotForTheClient(t *testing.T) {
 		req := request("a", 1)
 		defer req.Memory.Release()
 		err := s.Submit(t.Context(), req, new(infer.Response))
-		if infer.CodeOf(err) != infer.Internal || !strings.HasPrefix(err.Error(), "the engine failed") || strings.Contains(err.Error(), "secret") {
-			t.Errorf("the client is told: %v", err)
+		if infer.CodeOf(err) != infer.Internal || !strings.HasPrefix(err.Error(), "the engine panicked") || strings.Contains(err.Error(), "secret") {
+			t.Errorf("the client got: %v", err)
 		}
 		if err := s.Close(); err != nil {
 			t.Error(err)

@@ -9,51 +9,52 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// A stage is where the rows of a coming batch are put while all instances are
-// busy, so that the instance which takes it need not copy them first. Callers copy
-// their own rows, each to the place that it was given when it arrived. There are a
-// few stages, one behind the other, because more may wait than one batch holds.
+// A stage is memory in which callers assemble a coming batch while all instances are
+// busy, so that the worker that takes the batch need not copy the rows first. Each caller
+// copies its own rows, to the slot that it got when it arrived. There are several stages
+// in a queue, because more requests may wait than fit in one batch.
 //
-// Having a place says nothing about being in the batch: that is settled when an
-// instance takes. If those on the first stage are not the batch, one for one and
-// from the first place on, because somebody has left or gone before, then the stage
-// is dropped, and the batch is joined as if there had been none.
+// A slot does not promise a place in the batch: the core decides that when a worker takes
+// the batch. If the batch is not what the first slots of the stage hold, without a gap,
+// because a request was cancelled or overtaken, the stage is dropped, and the worker
+// joins the batch itself.
 type stage struct {
-	number uint64 // in the order in which they were opened
-	calls  []*call
-	shape  uint64
-	rows   int // that have been given places
-	limit  int // rows that there is room for
-	inputs []stageInput
-	memory *buf.Buf // with one count, the stage's
+	number   uint64 // in the order in which they were opened
+	calls    []*call
+	shape    uint64
+	rows     int // that have slots
+	capacity int // in rows
+	inputs   []stageInput
+	memory   *buf.Buf // the stage has one reference
 }
 
-// A stageInput is the room for the rows of one input.
+// A stageInput is the part of a stage's memory that holds one input.
 type stageInput struct {
-	offset int // in the stage's memory
-	perRow int // bytes
+	offset   int // in the stage's memory
+	rowBytes int // bytes
 }
 
 const (
-	// Rows of less than this are copied faster than a place is found for them.
-	minStaged = 8 << 10
-	// A stage has room for so many bytes at the most.
-	maxStage = 32 << 20
-	// There are so many stages at the most.
+	// minStagedBytes is the size below which a request is not staged: copying it later is
+	// faster than reserving a slot.
+	minStagedBytes = 8 << 10
+	// maxStageBytes bounds the memory of a stage.
+	maxStageBytes = 32 << 20
+	// maxStages bounds the number of stages.
 	maxStages = 4
 )
 
-// A place is where a call's rows go on a stage.
-type place struct {
-	state  atomic.Int32 // see below
-	stage  uint64       // its number. Guarded by the scheduler's lock
-	first  int          // its first row
-	inputs []stageInput
-	memory *buf.Buf // with one count, the caller's, until it has filled the place
+// A slot is the place of a call's rows on a stage.
+type slot struct {
+	state    atomic.Int32 // unstaged, reserved, copying or copied
+	stage    uint64       // the stage's number. Guarded by the scheduler's lock
+	firstRow int          // on the stage
+	inputs   []stageInput
+	memory   *buf.Buf // the caller has one reference until it has copied its rows; then nil
 }
 
-// How far the filling of a place has come. Whoever moves it from reserved to
-// copying does the copying, the caller or a worker that cannot wait for it.
+// States of a slot. The goroutine that moves a slot from reserved to copying copies the
+// rows: either the caller, or a worker that needs them before the caller has begun.
 const (
 	unstaged int32 = iota
 	reserved
@@ -61,8 +62,8 @@ const (
 	copied
 )
 
-// reserveLocked gives c, which has just arrived, a place on the last stage, or on a
-// new one, if there is use and room for it.
+// reserveLocked gives c, which has just arrived, a slot on the last stage or on a new one,
+// if staging it is useful and there is room.
 func (s *Scheduler) reserveLocked(c *call) {
 	if !s.joins || s.opts.Ragged != nil || s.core.Idle() > 0 || !c.item.Waits() || !c.stageable() {
 		return
@@ -75,22 +76,22 @@ func (s *Scheduler) reserveLocked(c *call) {
 		if !st.fits(c) {
 			return
 		}
-		s.opened++
-		st.number, st.memory = s.opened, buf.Get(st.size())
+		s.stagesOpened++
+		st.number, st.memory = s.stagesOpened, buf.Get(st.size())
 		s.stages = append(s.stages, st)
 	}
 	s.stages[len(s.stages)-1].add(c)
 }
 
 func (st *stage) fits(c *call) bool {
-	return c.item.Shape == st.shape && st.rows+c.item.Rows <= st.limit
+	return c.item.Shape == st.shape && st.rows+c.item.Rows <= st.capacity
 }
 
 func (st *stage) add(c *call) {
 	st.memory.Retain()
-	c.place.stage, c.place.first = st.number, st.rows
-	c.place.inputs, c.place.memory = st.inputs, st.memory
-	c.place.state.Store(reserved)
+	c.slot.stage, c.slot.firstRow = st.number, st.rows
+	c.slot.inputs, c.slot.memory = st.inputs, st.memory
+	c.slot.state.Store(reserved)
 	st.rows += c.item.Rows
 	st.calls = append(st.calls, c)
 }
@@ -99,89 +100,89 @@ func (c *call) stageable() bool {
 	size := 0
 	for i := range c.req.Inputs {
 		if c.req.Inputs[i].Type == tensor.Bytes {
-			return false // its rows differ in size
+			return false // rows of strings differ in size
 		}
 		size += len(c.req.Inputs[i].Data)
 	}
-	return size >= minStaged
+	return size >= minStagedBytes
 }
 
-// newStage plans the room for calls like c. It has no memory yet.
+// newStage lays out a stage for calls like c. It does not allocate the stage's memory.
 func newStage(c *call, maxRows int) stage {
 	st := stage{shape: c.item.Shape, inputs: make([]stageInput, len(c.req.Inputs))}
 	perRow := 0
 	for i := range st.inputs {
-		st.inputs[i].perRow = len(c.req.Inputs[i].Data) / c.item.Rows
-		perRow += st.inputs[i].perRow
+		st.inputs[i].rowBytes = len(c.req.Inputs[i].Data) / c.item.Rows
+		perRow += st.inputs[i].rowBytes
 	}
-	st.limit = min(maxRows, maxStage/perRow)
+	st.capacity = min(maxRows, maxStageBytes/perRow)
 	offset := 0
 	for i := range st.inputs {
 		st.inputs[i].offset = offset
-		offset += st.limit * st.inputs[i].perRow
+		offset += st.capacity * st.inputs[i].rowBytes
 	}
 	return st
 }
 
 func (st *stage) size() int {
 	last := st.inputs[len(st.inputs)-1]
-	return last.offset + st.limit*last.perRow
+	return last.offset + st.capacity*last.rowBytes
 }
 
-// fill is called by the caller, to put its rows where they belong.
-func (c *call) fill() {
-	if c.place.memory == nil {
+// copyToStage copies the rows to the call's slot, if it has one. Submit calls it on the
+// caller's goroutine.
+func (c *call) copyToStage() {
+	if c.slot.memory == nil {
 		return
 	}
-	c.copyRows(c.place.memory)
-	c.place.memory.Release()
-	c.place.memory = nil
+	c.copyRows(c.slot.memory)
+	c.slot.memory.Release()
+	c.slot.memory = nil
 }
 
-// copyRows copies the rows to their place, if nobody has begun to.
+// copyRows copies the rows to their slot, unless another goroutine has begun to.
 func (c *call) copyRows(memory *buf.Buf) {
-	if !c.place.state.CompareAndSwap(reserved, copying) {
+	if !c.slot.state.CompareAndSwap(reserved, copying) {
 		return
 	}
-	for i, in := range c.place.inputs {
-		copy(memory.B[in.offset+c.place.first*in.perRow:], c.req.Inputs[i].Data)
+	for i, in := range c.slot.inputs {
+		copy(memory.B[in.offset+c.slot.firstRow*in.rowBytes:], c.req.Inputs[i].Data)
 	}
-	c.place.state.Store(copied)
+	c.slot.state.Store(copied)
 }
 
-// claimLocked returns the stage of a batch, if there is one that holds just that.
-// The memory's count is then the worker's. It returns a stage without memory
-// otherwise.
+// claimLocked removes and returns the stage that holds exactly the given batch in its
+// first slots; the caller then owns the stage's reference to its memory. If there is no
+// such stage, it returns one without memory. Either way it drops the stages before it.
 func (s *Scheduler) claimLocked(calls []*call) stage {
-	if calls[0].place.state.Load() == unstaged {
-		return stage{} // what is there may still serve a later batch
+	if calls[0].slot.state.Load() == unstaged {
+		return stage{} // keep the stages, for later batches
 	}
-	number := calls[0].place.stage
+	number := calls[0].slot.stage
 	for len(s.stages) > 0 && s.stages[0].number <= number {
 		first := s.stages[0]
 		s.stages = slices.Delete(s.stages, 0, 1)
-		if first.number == number && first.begins(calls) {
-			first.drop(len(calls))
+		if first.number == number && first.startsWith(calls) {
+			first.dropFrom(len(calls))
 			return first
 		}
-		first.drop(0)
+		first.dropFrom(0)
 		first.memory.Release()
 	}
 	return stage{}
 }
 
-// has reports whether c has its place on this stage. The stage also remembers
-// calls that have left, and may have come back as other requests.
+// has reports whether c has a slot on this stage. That is not certain for a call in
+// st.calls: it may have left, and have been reused for another request.
 func (st *stage) has(c *call) bool {
-	return c.place.stage == st.number && c.place.state.Load() != unstaged
+	return c.slot.stage == st.number && c.slot.state.Load() != unstaged
 }
 
-// begins reports whether the calls have the first places of the stage, without a
-// gap.
-func (st *stage) begins(calls []*call) bool {
+// startsWith reports whether the calls have the first slots of the stage, without a gap.
+func (st *stage) startsWith(calls []*call) bool {
 	row := 0
 	for _, c := range calls {
-		if !st.has(c) || c.place.first != row {
+		if !st.has(c) || c.slot.firstRow != row {
 			return false
 		}
 		row += c.item.Rows
@@ -189,31 +190,31 @@ func (st *stage) begins(calls []*call) bool {
 	return true
 }
 
-// drop takes their places from all calls but the first ones.
-func (st *stage) drop(from int) {
-	for _, c := range st.calls[from:] {
+// dropFrom takes the slots from all calls but the first n.
+func (st *stage) dropFrom(n int) {
+	for _, c := range st.calls[n:] {
 		if st.has(c) {
-			c.place.state.CompareAndSwap(reserved, unstaged)
-			c.place.state.CompareAndSwap(copied, unstaged)
+			c.slot.state.CompareAndSwap(reserved, unstaged)
+			c.slot.state.CompareAndSwap(copied, unstaged)
 		}
 	}
 }
 
-// finish makes sure that all rows are there. It waits for a caller only if that is
-// in the middle of copying.
-func (st *stage) finish(calls []*call) {
+// complete makes sure that the rows of all calls have been copied. It waits for a caller
+// only if that is copying at the moment.
+func (st *stage) complete(calls []*call) {
 	for _, c := range calls {
 		c.copyRows(st.memory)
 	}
 	for _, c := range calls {
-		for c.place.state.Load() != copied {
+		for c.slot.state.Load() != copied {
 			runtime.Gosched()
 		}
 	}
 }
 
-// input returns the first rows of an input.
+// input returns the data of the first rows of input i.
 func (st *stage) input(i, rows int) []byte {
 	in := st.inputs[i]
-	return st.memory.B[in.offset : in.offset+rows*in.perRow]
+	return st.memory.B[in.offset : in.offset+rows*in.rowBytes]
 }

@@ -22,7 +22,7 @@ import (
 // largeRequest makes one whose rows are worth staging. Each is filled with its
 // name.
 func largeRequest(name string, rows int) *infer.Request {
-	const perRow = 4 * minStaged
+	const perRow = 4 * minStagedBytes
 	memory := buf.Get(rows * perRow)
 	for i := 0; i < len(memory.B); {
 		i += copy(memory.B[i:], name)
@@ -38,7 +38,7 @@ func staged(s *Scheduler) []string {
 	for i, st := range s.stages {
 		for _, c := range st.calls {
 			names = append(names, fmt.Sprint(i+1, c.req.ID))
-			if c.place.state.Load() != copied {
+			if c.slot.state.Load() != copied {
 				names = append(names, "not there yet")
 			}
 		}

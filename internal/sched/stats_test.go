@@ -13,7 +13,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/stats"
 )
 
-// once is what one run of so many rows adds.
+// once returns what one run of the given number of rows adds.
 func once(rows int, took time.Duration) stats.Size {
 	return stats.Size{Rows: rows, Input: stats.Sum{Count: 1}, Infer: stats.Sum{Count: 1, Nanos: uint64(took)}, Output: stats.Sum{Count: 1}}
 }
@@ -115,7 +115,7 @@ func TestWarmingUpIsNotCounted(t *testing.T) {
 		counters := stats.New(8)
 		b := start(t, &enginetest.Echo{Takes: constant(ms)}, 2, Options{Stats: counters, Batching: batching.Config{MaxRows: 8}})
 		req := request("warm", 8)
-		if err := b.Warm(t.Context(), req, 3); err != nil {
+		if err := b.WarmUp(t.Context(), req, 3); err != nil {
 			t.Error(err)
 		}
 		req.Memory.Release()

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// A stopper makes the contexts of one instance's batches. A context ends when every
-// client of its batch has left.
+// A stopper provides the contexts of one instance's batches. A context is cancelled when
+// every client of its batch has left.
 //
 // A batch that runs to its end leaves its context untouched, and the next batch uses
 // the same one: a context for each batch would be the only allocation on the path of a

@@ -112,21 +112,21 @@ func TestAContextStaysEndedWhileTheNextBatchRuns(t *testing.T) {
 
 func TestTheEndOfATrialStopsNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := start(t, &enginetest.Echo{Takes: constant(3 * ms)}, 1, Options{Spare: &Spare{}})
+		b := start(t, &enginetest.Echo{Takes: constant(3 * ms)}, 1, Options{IdleGate: &IdleGate{}})
 		req := request("try", 1)
 		defer req.Memory.Release()
-		over := b.newTrial(req, 1)
+		over := b.newProbe(req, 1)
 		if _, err := over.run(t.Context(), 1); err != nil {
 			t.Fatal(err)
 		}
 		b.calls.Go(func() {
-			took, err := b.Try(t.Context(), req, 1, 3)
+			took, err := b.Probe(t.Context(), req, 1, 3)
 			if err != nil || len(took) != 3 {
-				t.Errorf("a trial returned %v, %v", took, err)
+				t.Errorf("a probe returned %v, %v", took, err)
 			}
 		})
 		time.Sleep(ms)
-		over.halt() // as its context's end does, which may come late
+		over.stop() // as its context's end does, which may come late
 		b.calls.Wait()
 		b.finish()
 	})

@@ -14,175 +14,176 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// A worker runs the batches of one instance, on one goroutine.
+// A worker runs the batches of one instance on one goroutine.
 //
-// It owns the instance, the batch that it runs, and the memory that batches are joined
-// in, which it keeps from batch to batch so that a request costs no allocation. All of
-// that belongs to the worker's goroutine and needs no lock. Other goroutines use only
-// orders, stop, which has a lock of its own, and what the scheduler's lock guards: away
-// and dismissed. The goroutine takes the scheduler's lock between batches, once for the
-// end of one batch and the begin of the next, so that the next is settled before the
-// clients of the last are woken.
+// It owns the instance, the current batch, and the memory in which batches are joined,
+// which it reuses so that a request costs no allocation. All of that belongs to the
+// worker's goroutine and needs no lock. Other goroutines use only commands; stop, which
+// has its own lock; and down and leaving, which the scheduler's lock guards. The goroutine
+// takes the scheduler's lock once between batches, to end one and take the next, so that
+// the next batch is formed before the clients of the last one are woken.
 //
-// Workers pull: the core says which parked worker to wake, and the worker takes its
-// batch itself when it is awake. Batches that are formed before and pushed to workers
-// were rejected: they are wrong when a member leaves or a request of higher priority
-// comes, and need a way back (ADR 2).
+// Workers pull: the core decides which parked worker to wake, and the worker takes its
+// batch once it is awake. Forming batches early and pushing them to workers was rejected:
+// such a batch is outdated when one of its requests is cancelled or a request of higher
+// priority arrives, and then has to be taken back (ADR 2).
 type worker struct {
-	s      *Scheduler
-	number int
-	inst   engine.Instance
-	orders chan order // size 1: the core gives a parked instance one order at a time
+	s        *Scheduler
+	number   int // of the instance, from 1
+	inst     engine.Instance
+	commands chan command // size 1: the core sends a parked instance one command at a time
 
-	// The batch that runs. The slices are kept for the next one.
+	// The current batch. The slices are reused for the next one.
 	calls   []*call
-	why     batching.Reason
+	reason  batching.Reason // why the core formed the batch
 	taken   batching.Time
-	runs    int           // of it or parts of it, so far
-	began   batching.Time // the first of them
+	runs    int           // runs of the batch or parts of it, so far
+	began   batching.Time // when the first run began
 	stop    *stopper
-	stage   stage // that it was claimed from; without memory if it was not
+	stage   stage // holds the batch's rows; has no memory if they were not staged
 	inputs  []tensor.Tensor
-	joined  [][]byte  // memory of inputs
-	shapes  []int64   // of inputs
-	sources [][]int64 // shapes that a batch input is about
+	joined  [][]byte  // memory of joined inputs, by index
+	shapes  []int64   // backing array of the inputs' shapes
+	sources [][]int64 // shapes that a batch input is computed from
 	outputs engine.Outputs
 
 	exclusive       bool                   // the batch has the device to itself
-	exclusiveRunner engine.ExclusiveRunner // inst, if it then runs on more threads; nil if not
+	exclusiveRunner engine.ExclusiveRunner // inst, if it runs exclusive batches on more threads; else nil
 
-	each   engine.Each   // inst, if it takes requests one by one; nil if not
-	batch  []engine.Call // for it
-	sender engine.Sender // inst, if its model may send responses; nil if not
+	perRequest  engine.Each   // inst, if it takes requests one by one; else nil
+	engineCalls []engine.Call // the batch, for perRequest
+	sender      engine.Sender // inst, if its model may send responses; else nil
 
-	mortal    engine.Mortal      // inst, if it can die; nil if not
-	away      bool               // the core was told that it is down. Guarded by the scheduler's lock
-	dismissed bool               // it need not come back. Guarded by the scheduler's lock
-	quit      context.Context    //nolint:containedctx // ended when the instance leaves for good
-	dismissal context.CancelFunc // ends quit
-	left      chan struct{}      // closed when it has
-	removed   bool               // and was closed. Only Add, Remove and Close look at it
+	restartable engine.Mortal      // inst, if it can die and be restarted; else nil
+	down        bool               // the core knows that the instance is down. Guarded by the scheduler's lock
+	leaving     bool               // the instance must not rejoin. Guarded by the scheduler's lock
+	quit        context.Context    //nolint:containedctx // ends when the worker need not restart the instance any more
+	cancelQuit  context.CancelFunc // ends quit
+	exited      chan struct{}      // closed when the goroutine has exited
+	removed     bool               // the instance was removed and closed. Used by Add, Remove and Close only
 
-	waits []time.Duration // for statistics
+	queueTimes []time.Duration // of the batch's requests, for statistics
 
-	last []*call // the batch before, until its outcomes are handed out
-	out  batching.Actions
+	finished []*call // the previous batch, until its outcomes are delivered
+	out      batching.Actions
 }
 
-// An order wakes a parked worker.
-type order int
+// A command wakes a parked worker.
+type command int
 
 const (
-	take order = iota
-	leave
+	cmdTake  command = iota // take a batch
+	cmdLeave                // leave: the core considers the instance down
 )
 
 func newWorker(s *Scheduler, number int, inst engine.Instance) *worker {
-	w := &worker{s: s, number: number, inst: inst, orders: make(chan order, 1), stop: newStopper(), left: make(chan struct{})}
-	w.quit, w.dismissal = context.WithCancel(context.Background())
+	w := &worker{s: s, number: number, inst: inst, commands: make(chan command, 1), stop: newStopper(), exited: make(chan struct{})}
+	w.quit, w.cancelQuit = context.WithCancel(context.Background())
 	w.exclusiveRunner, _ = inst.(engine.ExclusiveRunner)
-	w.each, _ = inst.(engine.Each)
+	w.perRequest, _ = inst.(engine.Each)
 	w.sender, _ = inst.(engine.Sender)
-	w.mortal, _ = inst.(engine.Mortal)
+	w.restartable, _ = inst.(engine.Mortal)
 	return w
 }
 
+// loop runs batches, and restarts the instance when it dies, until the worker is told to
+// exit.
 func (w *worker) loop() {
-	defer close(w.left)
+	defer close(w.exited)
 	for {
 		for w.next() {
 			w.run()
 		}
-		if !w.comeBack() {
+		if !w.rejoin() {
 			return
 		}
 	}
 }
 
-// next ends the last batch and takes the next one, for which it waits if need be.
-// It returns false when the instance has left.
+// next ends the previous batch and takes the next one, waiting for it if necessary. It
+// returns false if the core considers the instance down.
 func (w *worker) next() bool {
 	ended := len(w.calls) > 0
 	if ended {
-		w.last, w.calls = w.calls, w.last[:0]
+		w.finished, w.calls = w.calls, w.finished[:0]
 	}
 	for {
-		// All in one hold of the lock, so that the next batch is settled, with
-		// everybody who is here, before the outcomes of the last are handed out.
+		// All under one hold of the lock, so that the next batch is formed, from all
+		// requests that have arrived, before the outcomes of the last are delivered.
 		w.s.locked(&w.out, func(now batching.Time, out *batching.Actions) {
 			if ended {
 				w.s.stepLocked(now, batching.Event{Kind: batching.Done, Instance: w.number}, out)
 			}
-			w.mournLocked(now, out)
+			w.reportDownLocked(now, out)
 			from := len(out.List)
 			w.s.stepLocked(now, batching.Event{Kind: batching.Take, Instance: w.number}, out)
-			w.tookLocked(now, out.List[from:])
+			w.acceptLocked(now, out.List[from:])
 		})
 		ended = false
-		w.letGo()
+		w.releaseFinished()
 		if len(w.calls) > 0 {
 			return true
 		}
-		if w.wait() == leave {
+		if w.awaitCommand() == cmdLeave {
 			return false
 		}
 	}
 }
 
-// wait returns the next order that the core has for the instance. Meanwhile it
-// takes part in trials, of which the core knows nothing.
-func (w *worker) wait() order {
+// awaitCommand waits for the core's next command. Meanwhile it takes part in probes, which
+// the core does not know about.
+func (w *worker) awaitCommand() command {
 	for {
-		if len(w.orders) > 0 {
-			return <-w.orders // before a trial, which it would end
+		if len(w.commands) > 0 {
+			return <-w.commands // rather than join a probe, which the command would stop
 		}
 		select {
-		case o := <-w.orders:
-			return o
-		case t := <-w.s.trials:
-			w.try(t)
+		case cmd := <-w.commands:
+			return cmd
+		case p := <-w.s.probes:
+			w.runProbe(p)
 		case <-w.died():
-			w.mourn()
+			w.reportDown()
 		}
 	}
 }
 
-// tookLocked notes the batch that the core gave to this instance, if it did.
-func (w *worker) tookLocked(now batching.Time, actions []batching.Action) {
+// acceptLocked sets up the batch that the core gave to this instance, if it gave one.
+func (w *worker) acceptLocked(now batching.Time, actions []batching.Action) {
 	for _, a := range actions {
 		if a.Do != batching.Run {
 			continue
 		}
-		w.why, w.exclusive, w.taken, w.runs = a.Why, a.Exclusive, now, 0
+		w.reason, w.exclusive, w.taken, w.runs = a.Why, a.Exclusive, now, 0
 		for _, it := range a.Items {
 			c := callOf(it)
 			c.taken, c.sender = true, w.sender
 			w.calls = append(w.calls, c)
 		}
-		if w.s.watch != nil {
-			w.s.watchLocked(w.calls[0].req)
+		if w.s.shapeWatch != nil {
+			w.s.observeShapeLocked(w.calls[0].req)
 		}
 		w.stage = w.s.claimLocked(w.calls)
-		w.stop.begin(a.Batch) // before anybody can ask to stop it
+		w.stop.begin(a.Batch) // under the lock, so that no Stop comes before it
 	}
 }
 
-// letGo lets go of the calls of the last batch.
-func (w *worker) letGo() {
-	for _, c := range w.last {
-		c.letGo()
+// releaseFinished releases the calls of the previous batch.
+func (w *worker) releaseFinished() {
+	for _, c := range w.finished {
+		c.release()
 	}
-	w.last = w.last[:0]
+	w.finished = w.finished[:0]
 }
 
-// run computes the batch and gives each call its outcome. Nobody is told yet:
-// that is for the core to say.
+// run runs the batch and sets each call's outcome. It does not answer the calls: the core
+// decides when outcomes are delivered.
 func (w *worker) run() {
-	w.s.opts.Spare.Began()
-	defer w.s.opts.Spare.Ended()
-	err := w.attempt(w.calls, w.taken)
+	w.s.opts.IdleGate.BeginWork()
+	defer w.s.opts.IdleGate.EndWork()
+	err := w.runCounted(w.calls, w.taken)
 	if w.s.opts.RetryDied && errors.Is(err, engine.ErrDied) {
-		err = w.again(err)
+		err = w.retry(err)
 	}
 	w.stage.memory.Release()
 	w.stage = stage{}
@@ -195,28 +196,29 @@ func (w *worker) run() {
 	}
 }
 
-// attempt computes calls together and counts that. It has been at it since from.
-func (w *worker) attempt(calls []*call, from batching.Time) error {
-	ran, err := w.together(calls, from)
+// runCounted runs calls as one batch and records the run in the statistics. Work on it
+// began at from.
+func (w *worker) runCounted(calls []*call, from batching.Time) error {
+	ran, err := w.runBatch(calls, from)
 	if ran.Rows > 0 && w.s.opts.Stats != nil {
 		w.s.opts.Stats.Ran(&ran)
 	}
 	return err
 }
 
-// together computes calls together and, if that works, gives each its outcome. What
-// it returns has no rows if the engine was not called.
-func (w *worker) together(calls []*call, from batching.Time) (stats.Run, error) {
+// runBatch runs calls as one batch and, if that succeeds, sets each call's outcome. Work
+// on it began at from. The run that it returns has no rows if the engine was not called.
+func (w *worker) runBatch(calls []*call, from batching.Time) (stats.Run, error) {
 	rows := 0
 	for _, c := range calls {
 		rows += c.item.Rows
 	}
 	var inputs []tensor.Tensor
 	var err error
-	if w.each == nil {
+	if w.perRequest == nil {
 		inputs, err = w.join(calls, rows)
 	} else {
-		w.list(calls)
+		w.prepareCalls(calls)
 	}
 	if err != nil {
 		return stats.Run{}, err
@@ -225,81 +227,82 @@ func (w *worker) together(calls []*call, from batching.Time) (stats.Run, error) 
 	if w.runs++; w.runs == 1 {
 		w.began = run
 	}
-	times := infer.Timeline{Taken: w.s.at(w.taken), Run: w.s.at(w.began), Batch: rows, Why: w.why.String()}
+	times := infer.Timeline{Taken: w.s.at(w.taken), Run: w.s.at(w.began), Batch: rows, Why: w.reason.String()}
 	for _, c := range calls {
 		times.Queued = c.times.Queued
-		c.begun = times
+		c.started = times
 	}
-	err = w.compute(inputs)
+	err = w.callEngine(inputs)
 	ran := time.Since(w.s.began)
 	split := ran
 	if err == nil {
-		err = w.handOut(calls, rows)
+		err = w.distribute(calls, rows)
 		split = time.Since(w.s.began)
 	}
 	times.Ran, times.Split = w.s.at(ran), w.s.at(split)
-	w.waits = w.waits[:0]
+	w.queueTimes = w.queueTimes[:0]
 	for _, c := range calls {
 		times.Queued = c.times.Queued
 		c.times = times
-		w.waits = append(w.waits, times.Taken.Sub(times.Queued))
+		w.queueTimes = append(w.queueTimes, times.Taken.Sub(times.Queued))
 	}
 	return stats.Run{
 		Rows: rows, Input: run - from, Infer: ran - run, Output: split - ran, Ended: times.Ran,
-		Again: w.runs > 1, Why: w.why, Waits: w.waits,
+		Again: w.runs > 1, Why: w.reason, Waits: w.queueTimes,
 	}, err
 }
 
-// handOut gives each call its part of what was computed.
-func (w *worker) handOut(calls []*call, rows int) error {
-	if w.each != nil {
-		w.settle(calls)
+// distribute moves the engine's outputs to the calls.
+func (w *worker) distribute(calls []*call, rows int) error {
+	if w.perRequest != nil {
+		w.collectCalls(calls)
 		return nil
 	}
 	err := w.split(calls, rows)
-	w.outputs.Memory.Release() // each call has a count of its own
+	w.outputs.Memory.Release() // each call has its own reference
 	w.outputs.Memory = nil
 	return err
 }
 
-// fail gives calls an error as their outcome. One that fails alone is its own
-// reason, unless it was stopped or memory ran out.
+// fail sets err as the outcome of calls. A single call is taken to have caused the error,
+// unless that error cannot be the fault of a request.
 func (w *worker) fail(calls []*call, err error) {
 	for _, c := range calls {
 		c.err = err
 	}
-	if len(calls) == 1 && w.s.combines && blamable(err) {
-		w.s.bad.strike(calls[0].req.Client, time.Since(w.s.began))
+	if len(calls) == 1 && w.s.combines && requestMayBeCause(err) {
+		w.s.quarantine.recordFailure(calls[0].req.Client, time.Since(w.s.began))
 	}
 }
 
-// compute calls the engine. A panic in it costs one batch, not the server.
-func (w *worker) compute(inputs []tensor.Tensor) (err error) {
+// callEngine runs the batch on the instance. It recovers from a panic, which fails the
+// batch and not the server.
+func (w *worker) callEngine(inputs []tensor.Tensor) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			// A stack tells clients nothing, and others what the server is made of.
+			// Clients do not get the stack: it is of no use to them, and reveals internals.
 			w.s.opts.Log.Error("the engine panicked", "panic", p, "instance", w.number, "stack", string(debug.Stack()))
-			err = infer.Errorf(infer.Internal, "the engine failed in a way that it should not; the server's log has the details")
+			err = infer.Errorf(infer.Internal, "the engine panicked; the server's log has the details")
 		}
 	}()
-	// A trial, which has no calls of its own, makes way, and takes nobody's place.
+	// A probe, for which w.calls is empty, does not take up a slot of the device.
 	if d := w.s.opts.Device; d != nil && !w.s.opts.Batching.TakeTurns && len(w.calls) > 0 {
 		d.began(w.s)
 		defer d.ended(w.s)
 	}
 	switch {
-	case w.each != nil:
-		err = w.each.RunEach(w.stop.ctx, w.batch)
+	case w.perRequest != nil:
+		err = w.perRequest.RunEach(w.stop.ctx, w.engineCalls)
 	case w.exclusive && w.exclusiveRunner != nil:
 		err = w.exclusiveRunner.RunExclusive(w.stop.ctx, inputs, &w.outputs)
 	default:
 		err = w.inst.Run(w.stop.ctx, inputs, &w.outputs)
 	}
-	return coded(err)
+	return withCode(err)
 }
 
-// coded gives an engine's error a code, if it has none.
-func coded(err error) error {
+// withCode wraps an engine's error in an [infer.Error], unless it is one already.
+func withCode(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -309,8 +312,8 @@ func coded(err error) error {
 	return infer.Errorf(infer.Internal, "the model failed: %w", err)
 }
 
-// join puts the rows of all calls one behind the other. A call that is alone is
-// passed on as it is.
+// join concatenates the rows of all calls, input by input. The inputs of a single call are
+// returned as they are. The result is valid until the next call of join.
 func (w *worker) join(calls []*call, rows int) ([]tensor.Tensor, error) {
 	if w.s.opts.Ragged != nil {
 		return w.joinRagged(calls, rows)
@@ -324,7 +327,7 @@ func (w *worker) join(calls []*call, rows int) ([]tensor.Tensor, error) {
 	}
 	staged := w.stage.memory != nil
 	if staged {
-		w.stage.finish(calls)
+		w.stage.complete(calls)
 	}
 	w.inputs, w.shapes = w.inputs[:0], w.shapes[:0]
 	for k, x := range first {
@@ -342,9 +345,9 @@ func (w *worker) join(calls []*call, rows int) ([]tensor.Tensor, error) {
 	return w.inputs, nil
 }
 
-// joinable makes sure of what equal shapes should mean. A shape is a hash, and a
-// batch with rows of different sizes would give clients each other's rows. Inputs
-// that are flat have none.
+// joinable checks that the inputs of calls have rows of the same size. The core compares
+// shapes by hash only, and after a collision, clients would get each other's rows. Inputs
+// that are joined flat need no check.
 func joinable(calls []*call, flat []bool) error {
 	first := calls[0].req.Inputs
 	for _, c := range calls[1:] {
@@ -353,25 +356,26 @@ func joinable(calls []*call, flat []bool) error {
 				continue
 			}
 			if err := tensor.Joinable(&first[k], &c.req.Inputs[k]); err != nil {
-				return infer.Errorf(infer.Internal, "requests that do not go together were put in one batch: %w", err)
+				return infer.Errorf(infer.Internal, "requests with incompatible inputs were put in one batch: %w", err)
 			}
 		}
 	}
 	return nil
 }
 
-// keptMemory is what an instance may keep for an input from batch to batch,
-// whatever the batches' sizes.
-const keptMemory = 1 << 20
+// maxKeptBytes is how much memory a worker may always keep for an input from batch to
+// batch. It keeps more only if the batches need it.
+const maxKeptBytes = 1 << 20
 
+// concatenate copies input k of all calls to w.joined[k].
 func (w *worker) concatenate(calls []*call, k int) []byte {
-	w.makeRoom(k)
+	w.growJoined(k)
 	size := 0
 	for _, c := range calls {
 		size += len(c.req.Inputs[k].Data)
 	}
-	if cap(w.joined[k]) > max(keptMemory, 4*size) {
-		w.joined[k] = nil // one large batch shall not hold its memory for good
+	if cap(w.joined[k]) > max(maxKeptBytes, 4*size) {
+		w.joined[k] = nil // do not keep the memory of a single large batch
 	}
 	data := slices.Grow(w.joined[k][:0], size)
 	for _, c := range calls {
@@ -381,21 +385,21 @@ func (w *worker) concatenate(calls []*call, k int) []byte {
 	return data
 }
 
-// makeRoom sees to it that there is memory for input k, if only none.
-func (w *worker) makeRoom(k int) {
+// growJoined extends w.joined to index k.
+func (w *worker) growJoined(k int) {
 	for len(w.joined) <= k {
 		w.joined = append(w.joined, nil)
 	}
 }
 
-// split gives each call a view of its rows.
+// split gives each call views of its rows of the outputs, and a reference to their memory.
 func (w *worker) split(calls []*call, rows int) error {
 	for _, c := range calls {
 		c.outputs, c.shapes = c.outputs[:0], c.shapes[:0]
 	}
 	for k := range w.outputs.Tensors {
 		x := &w.outputs.Tensors[k]
-		if b := w.scattered(k); b != nil {
+		if b := w.scatterRule(k); b != nil {
 			if err := scatter(calls, x, b); err != nil {
 				return err
 			}
@@ -421,7 +425,7 @@ func (w *worker) split(calls []*call, rows int) error {
 	return nil
 }
 
-// checkOutput makes sure that every row is there before rows are handed out.
+// checkOutput checks that an output has the right number of rows and the data for them.
 func (w *worker) checkOutput(x *tensor.Tensor, rows int) error {
 	if err := x.Check(); err != nil {
 		return infer.Errorf(infer.Internal, "output %s of the model: %w", x.Name, err)
@@ -432,7 +436,8 @@ func (w *worker) checkOutput(x *tensor.Tensor, rows int) error {
 	return nil
 }
 
-// addOutput appends a view of x with the given data, and a shape of its own.
+// addOutput appends an output that has the name, type and a copy of the shape of x, and
+// the given data.
 func (c *call) addOutput(x *tensor.Tensor, data []byte) {
 	from := len(c.shapes)
 	c.shapes = append(c.shapes, x.Shape...)

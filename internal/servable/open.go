@@ -23,8 +23,8 @@ import (
 // Open loads a version, checks whether its requests may share batches, and warms it up,
 // within the time limit and with the retries of the options. The caller closes it.
 func (e *Env) Open(ctx context.Context, src Source) (*Version, error) {
-	e.spare.Began() // loading uses the cores, too
-	defer e.spare.Ended()
+	e.idle.BeginWork() // loading uses the cores, too
+	defer e.idle.EndWork()
 	return e.openTuned(ctx, src, tuning{})
 }
 
@@ -196,7 +196,7 @@ func apart(ctx context.Context, cfg *modelconfig.Config, loaded engine.Model, sa
 	if err != nil {
 		return "", err
 	}
-	why, err := calibrate.Apart(ctx, cfg, inst, inputs)
+	why, err := calibrate.CombineUnsafeReason(ctx, cfg, inst, inputs)
 	return why, errors.Join(err, inst.Close())
 }
 
@@ -250,7 +250,7 @@ func (v *Version) schedule(instances []engine.Instance, bisect, retryDied bool) 
 		Pacer:     e.opts.Pacer,
 		Device:    v.runner.Device,
 		Width:     v.threads,
-		Spare:     &e.spare,
+		IdleGate:  &e.idle,
 		Whole:     cfg.MaxBatchSize == 0,
 		Ragged:    cfg.Ragged(),
 		Bisect:    bisect,

@@ -42,7 +42,7 @@ func (v *Version) Alive() int {
 	if v.Vacant() {
 		return 0 // the placeholder does not count
 	}
-	return v.Scheduler.Living()
+	return v.Scheduler.Alive()
 }
 
 // Vacant reports whether clients scaled the version to no workers.

@@ -117,12 +117,12 @@ func (t *tuner) run(ctx context.Context) error {
 // follow measures the version again whenever most requests have a shape other than the one
 // it was measured with.
 func (t *tuner) follow(ctx context.Context) error {
-	for t.inputs.Guessed() && t.reshapes > 0 {
+	for t.inputs.SizesGuessed() && t.reshapes > 0 {
 		known, err := t.inputs.First(1)
 		if err != nil {
 			return err
 		}
-		row, err := t.v.Scheduler.Another(ctx, known.Shape)
+		row, err := t.v.Scheduler.AwaitShapeChange(ctx, known.Shape)
 		if err != nil {
 			return err
 		}
@@ -141,7 +141,7 @@ func (t *tuner) follow(ctx context.Context) error {
 // reshape measures with rows of another shape. If that fails before the scheduler has a new
 // profile, the old shape stays.
 func (t *tuner) reshape(ctx context.Context, row []tensor.Tensor) (replaced bool, err error) {
-	next, err := t.inputs.Like(row)
+	next, err := t.inputs.WithSizesOf(row)
 	if err != nil {
 		return false, err
 	}
@@ -163,7 +163,7 @@ func (t *tuner) tune(ctx context.Context) (replaced bool, err error) {
 	}
 	var settings []calibrate.Setting
 	for _, n := range threads {
-		settings = append(settings, calibrate.Setting{Threads: n, Found: t.stored(n)})
+		settings = append(settings, calibrate.Setting{Threads: n, Findings: t.stored(n)})
 	}
 	t.calibrated(settings)
 	measured, err := t.measureAll(ctx, settings)
@@ -171,7 +171,7 @@ func (t *tuner) tune(ctx context.Context) (replaced bool, err error) {
 		return false, err
 	}
 	t.calibrated(settings)
-	settings = slices.DeleteFunc(settings, func(s calibrate.Setting) bool { return len(s.Found.Profile.Sizes) == 0 })
+	settings = slices.DeleteFunc(settings, func(s calibrate.Setting) bool { return len(s.Findings.Profile.Sizes) == 0 })
 	if len(settings) == 0 {
 		return false, errUnmeasured
 	}
@@ -188,7 +188,7 @@ func (t *tuner) tune(ctx context.Context) (replaced bool, err error) {
 	fits = fits || t.v.Source.Temporary
 	t.log.Info("model measured", "steps", measured,
 		"threads", best.Threads, "instances", best.Instances, "exclusive_threads", best.ExclusiveThreads, "batch", best.Rows, "rows_per_second", int(best.PerSecond), "single_row", best.Alone,
-		"disturbed", slices.ContainsFunc(settings, func(s calibrate.Setting) bool { return s.Found.Disturbed }), "in_use", fits, "shape", t.inputs.Shape())
+		"disturbed", slices.ContainsFunc(settings, func(s calibrate.Setting) bool { return s.Findings.Disturbed }), "in_use", fits, "shape", t.inputs.Shape())
 	if fits {
 		return false, nil
 	}
@@ -220,7 +220,7 @@ func (t *tuner) report(settings []calibrate.Setting, best calibrate.Choice) *exp
 	m := &explain.Measured{State: explain.Ended, Shape: t.inputs.Shape()}
 	switch {
 	case m.Shape == "":
-	case t.inputs.Seen() != "":
+	case t.inputs.SeenShape() != "":
 		m.ShapeFrom = explain.Traffic
 	case len(t.v.Config.Warmup) > 0:
 		m.ShapeFrom = explain.Sample
@@ -266,14 +266,14 @@ func (t *tuner) stored(threads int) calibrate.Findings {
 	if !t.stores {
 		return calibrate.Findings{}
 	}
-	t.key.Threads, t.key.Shape = threads, t.inputs.Seen()
+	t.key.Threads, t.key.Shape = threads, t.inputs.SeenShape()
 	found, _ := t.env.opts.Store.Get(t.key)
 	return found
 }
 
 func (t *tuner) store(threads int, found calibrate.Findings) {
 	if t.stores {
-		t.key.Threads, t.key.Shape = threads, t.inputs.Seen()
+		t.key.Threads, t.key.Shape = threads, t.inputs.SeenShape()
 		t.env.opts.Store.Put(t.key, found)
 	}
 }
@@ -282,7 +282,7 @@ func (t *tuner) store(threads int, found calibrate.Findings) {
 // returns the number of steps. Only one version of the process is measured at a time.
 func (t *tuner) measureAll(ctx context.Context, settings []calibrate.Setting) (steps int, err error) {
 	unknown := func(s *calibrate.Setting) bool {
-		_, more := calibrate.Next(t.bounds(s.Threads), s.Found)
+		_, more := calibrate.Next(t.bounds(s.Threads), s.Findings)
 		return more
 	}
 	var todo []*calibrate.Setting
@@ -301,7 +301,7 @@ func (t *tuner) measureAll(ctx context.Context, settings []calibrate.Setting) (s
 		return 0, context.Cause(ctx)
 	}
 	todo = slices.DeleteFunc(todo, func(s *calibrate.Setting) bool {
-		s.Found = t.stored(s.Threads) // the same model may have been measured under another name
+		s.Findings = t.stored(s.Threads) // the same model may have been measured under another name
 		return !unknown(s)
 	})
 	for _, s := range todo {
@@ -345,7 +345,7 @@ func (t *tuner) bounds(threads int) calibrate.Bounds {
 // measureBeside opens the version a second time with another number of threads, and
 // measures that.
 func (t *tuner) measureBeside(ctx context.Context, s *calibrate.Setting) (steps int, err error) {
-	if err := t.env.spare.Await(ctx, 0); err != nil {
+	if err := t.env.idle.Await(ctx, 0); err != nil {
 		return 0, err
 	}
 	v, err := t.env.openTuned(ctx, t.v.Source, tuning{threads: s.Threads, checked: true, apart: t.v.Config.Apart, inputs: &t.inputs})
@@ -358,19 +358,19 @@ func (t *tuner) measureBeside(ctx context.Context, s *calibrate.Setting) (steps 
 
 // measure completes the findings of a setting, on a version with that setting.
 func (t *tuner) measure(ctx context.Context, v *Version, s *calibrate.Setting) (steps int, err error) {
-	s.Found, err = calibrate.Measure(ctx, calibrate.Job{
+	s.Findings, err = calibrate.Measure(ctx, calibrate.Job{
 		Runner: v.Scheduler, Bounds: t.bounds(s.Threads), Request: t.inputs.First,
-		Await: t.env.spare.Await, Memory: t.env.opts.Memory, Waited: t.env.opts.Waited,
-		Tell: func(f calibrate.Findings) {
+		Await: t.env.idle.Await, Memory: t.env.opts.Memory, Waited: t.env.opts.Waited,
+		OnProgress: func(f calibrate.Findings) {
 			steps++
 			t.v.Stats.Tried()
 			if !t.pending { // partial findings are worth less than what was learnt from traffic
 				v.Scheduler.Calibrated(f.Profile)
 			}
 		},
-	}, s.Found)
-	if err == nil && s.Found.Ended == "" && !s.Found.Disturbed { // otherwise the next start may measure better
-		t.store(s.Threads, s.Found)
+	}, s.Findings)
+	if err == nil && s.Findings.Ended == "" && !s.Findings.Disturbed { // otherwise the next start may measure better
+		t.store(s.Threads, s.Findings)
 	}
 	return steps, err
 }
@@ -379,8 +379,8 @@ func (t *tuner) measure(ctx context.Context, v *Version, s *calibrate.Setting) (
 func (t *tuner) retune(ctx context.Context, how tuning) (replaced bool, err error) {
 	var v *Version
 	replaced, err = t.replace(ctx, t.v, func(ctx context.Context) (opened *Version, err error) {
-		t.env.spare.Began()
-		defer t.env.spare.Ended()
+		t.env.idle.BeginWork()
+		defer t.env.idle.EndWork()
 		v, err = t.env.openTuned(ctx, t.v.Source, how)
 		return v, err
 	})

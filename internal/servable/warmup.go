@@ -25,7 +25,7 @@ func (v *Version) warm(ctx context.Context, how tuning) error {
 			err = v.Config.Check(req)
 		}
 		if err == nil {
-			err = v.Scheduler.Warm(ctx, req, s.Count)
+			err = v.Scheduler.WarmUp(ctx, req, s.Count)
 		}
 		if err != nil {
 			return infer.Errorf(infer.CodeOf(err), "model_warmup %q: %w", s.Name, err)
@@ -35,7 +35,7 @@ func (v *Version) warm(ctx context.Context, how tuning) error {
 		return nil
 	}
 	if how.inputs != nil {
-		return v.warmWith(ctx, []calibrate.Inputs{how.inputs.For(v.Config)})
+		return v.warmWith(ctx, []calibrate.Inputs{how.inputs.ForConfig(v.Config)})
 	}
 	inputs, err := inputsOf(v.Config, dir)
 	if err != nil {
@@ -54,7 +54,7 @@ func (v *Version) warmWith(ctx context.Context, inputs []calibrate.Inputs) error
 	for _, in := range inputs {
 		req, err := in.First(1)
 		if err == nil {
-			err = v.Scheduler.Warm(limited, req, 1)
+			err = v.Scheduler.WarmUp(limited, req, 1)
 		}
 		switch {
 		case err == nil:
@@ -71,7 +71,7 @@ func (v *Version) warmWith(ctx context.Context, inputs []calibrate.Inputs) error
 // holds the files of samples.
 func inputsOf(cfg *modelconfig.Config, dir string) ([]calibrate.Inputs, error) {
 	if len(cfg.Warmup) == 0 {
-		return calibrate.MadeUp(cfg), nil
+		return calibrate.Synthetic(cfg), nil
 	}
 	var row []tensor.Tensor
 	for _, in := range cfg.Warmup[0].Inputs {
@@ -82,7 +82,7 @@ func inputsOf(cfg *modelconfig.Config, dir string) ([]calibrate.Inputs, error) {
 		}
 		row = append(row, tensor.Tensor{Name: in.Name, Type: in.Type, Shape: in.Dims, Data: data})
 	}
-	return []calibrate.Inputs{calibrate.Given(cfg, row)}, nil
+	return []calibrate.Inputs{calibrate.FromSample(cfg, row)}, nil
 }
 
 // sampleRequest builds the request of a sample.

@@ -1,13 +1,13 @@
 package stats
 
-// A Family is metrics of one name that a model has of its own.
+// A Family is a group of a model's custom metrics with the same name.
 type Family struct {
 	Name, Help string
 	Kind       FamilyKind
 	Metrics    []Metric
 }
 
-// A FamilyKind says how the numbers of a family are to be read.
+// A FamilyKind is the type of the metrics in a family.
 type FamilyKind uint8
 
 // The kinds, in Triton's order.
@@ -17,11 +17,11 @@ const (
 	Histogram
 )
 
-// A Metric is one number of a family, or one histogram.
+// A Metric is one metric of a family.
 type Metric struct {
 	Labels map[string]string
-	Value  float64 // of a counter or a gauge; of a histogram the sum
+	Value  float64 // of a counter or a gauge; the sum of a histogram
 
-	Bounds []float64 // of a histogram's buckets, from the lowest on
-	Counts []uint64  // for each bound, how many were no larger, and at the end how many there were
+	Bounds []float64 // upper bounds of a histogram's buckets, ascending
+	Counts []uint64  // cumulative count for each bound, then the total
 }

@@ -1,9 +1,9 @@
-// Package stats counts what one loaded version of a model does: requests, runs of
-// its engine, how long each step of them took, and why things went as they did. The
-// protocol's statistics and the metrics are both made from a [Snapshot].
+// Package stats counts what one loaded version of a model does: requests, runs of its
+// engine, how long each step took, and why batches closed. The statistics of the protocols
+// and the metrics are both computed from a [Snapshot].
 //
-// It only counts. Whoever reports says what happened; what a figure is called
-// outside is for whoever reads.
+// The package knows neither how requests are run nor how a figure is named in a protocol:
+// the scheduler and the server report events, and the protocols name the figures.
 package stats
 
 import (
@@ -17,49 +17,49 @@ import (
 	"github.com/shoal-serving/shoal/internal/infer"
 )
 
-// Counters belong to one loaded version, and start at 0 with it. Their methods may
-// be called concurrently, and allocate nothing once each batch size has been seen.
+// Counters are the counters of one loaded version. Their methods may be called
+// concurrently, and do not allocate once each batch size has occurred.
 type Counters struct {
-	// Objective is how long a request may take to count as answered in time. It is
-	// set before anything is counted; 0 means any time.
+	// Objective is the longest time of a request that does not count as late. It must be
+	// set before the first event; 0 means that no request is late.
 	Objective time.Duration
 
 	requests [shards]shard
 
-	mu      sync.Mutex // guards the following
-	runs    uint64
-	tried   uint64
-	last    time.Time
-	sizes   map[int]*Size
-	closed  [batching.Reasons]uint64
-	batches Rows
-	waits   Durations
-	took    Durations
+	mu           sync.Mutex // guards the following
+	runs         uint64
+	probes       uint64
+	lastRun      time.Time
+	sizes        map[int]*Size
+	closeReasons [batching.Reasons]uint64
+	batchRows    Rows
+	queueTimes   Durations
+	engineTimes  Durations
 }
 
-// A shard has a part of the requests. Thousands of callers may be answered at once,
-// and one that is interrupted while it counts shall not hold up the others: whoever
-// finds a shard in use takes the next one.
+// A shard counts a part of the requests. Thousands of callers may be answered at once, and
+// a goroutine that is preempted while it holds a lock must not block the others, so a
+// goroutine that finds a shard locked uses the next one.
 type shard struct {
 	mu sync.Mutex // guards the following
 	requests
-	_ [64]byte // so that two cores do not share a cache line
+	_ [64]byte // padding, so that shards do not share a cache line
 }
 
 const shards = 8
 
-// requests are the figures of requests that have been answered.
+// requests are the counters of answered requests.
 type requests struct {
 	success                     Sum
-	late                        uint64 // of those
-	queue, input, infer, output uint64 // nanoseconds of those
-	rows                        uint64
+	late                        uint64 // of the successful requests
+	queue, input, infer, output uint64 // nanoseconds of the successful requests
+	rows                        uint64 // of the successful requests
 	failed                      [infer.Codes]uint64
 	failedNanos                 uint64
 }
 
-// lock returns a shard, locked.
-func (c *Counters) lock() *shard {
+// lockShard locks a shard that is free, and returns it.
+func (c *Counters) lockShard() *shard {
 	for i := rand.Uint32(); ; i++ {
 		if s := &c.requests[i%shards]; s.mu.TryLock() {
 			return s
@@ -67,10 +67,10 @@ func (c *Counters) lock() *shard {
 	}
 }
 
-// New returns counters for a model whose batches have so many rows at most.
+// New returns counters for a model whose batches have at most maxRows rows.
 func New(maxRows int) *Counters {
 	c := &Counters{sizes: map[int]*Size{}}
-	c.batches.Buckets = make([]uint64, rowsBucket(maxRows)+1)
+	c.batchRows.Buckets = make([]uint64, rowsBucket(maxRows)+1)
 	return c
 }
 
@@ -82,11 +82,11 @@ type Run struct {
 	Output time.Duration // splitting the outputs
 	Ended  time.Time
 
-	// Again says that this is a part of a batch which failed as a whole. It was
-	// counted as a batch then, so what follows is not looked at.
+	// Again means that a batch, or a part of it, is run again after a failure. The batch
+	// was counted at its first run, so the fields below are ignored.
 	Again bool
-	Why   batching.Reason // the batch closed
-	Waits []time.Duration // of its requests, in the queue
+	Why   batching.Reason // why the batch closed
+	Waits []time.Duration // queue times of its requests
 }
 
 // Ran counts a run, whether it failed or not.
@@ -94,24 +94,24 @@ func (c *Counters) Ran(r *Run) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.runs++
-	c.last = r.Ended
+	c.lastRun = r.Ended
 	c.sizeLocked(r.Rows).add(r)
-	c.took.add(r.Infer)
+	c.engineTimes.add(r.Infer)
 	if r.Again {
 		return
 	}
-	c.closed[r.Why]++
-	c.batches.add(r.Rows)
+	c.closeReasons[r.Why]++
+	c.batchRows.add(r.Rows)
 	for _, w := range r.Waits {
-		c.waits.add(w)
+		c.queueTimes.add(w)
 	}
 }
 
-// Tried counts a step of calibration. What ran for it is counted nowhere.
+// Tried counts a step of calibration. Its runs are not counted elsewhere.
 func (c *Counters) Tried() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.tried++
+	c.probes++
 }
 
 func (c *Counters) sizeLocked(rows int) *Size {
@@ -123,9 +123,10 @@ func (c *Counters) sizeLocked(rows int) *Size {
 	return s
 }
 
-// Succeeded counts a request that was answered with outputs, total after it came.
+// Succeeded counts a request that was answered with outputs. total is the time from its
+// arrival to its response.
 func (c *Counters) Succeeded(rows int, total time.Duration, t *infer.Timeline) {
-	s := c.lock()
+	s := c.lockShard()
 	s.success.add(total)
 	if c.Objective > 0 && total > c.Objective {
 		s.late++
@@ -138,51 +139,53 @@ func (c *Counters) Succeeded(rows int, total time.Duration, t *infer.Timeline) {
 	s.mu.Unlock()
 }
 
-// Failed counts a request that was answered with an error, total after it came.
+// Failed counts a request that was answered with an error. total is the time from its
+// arrival to its response.
 func (c *Counters) Failed(code infer.Code, total time.Duration) {
-	s := c.lock()
+	s := c.lockShard()
 	s.failed[code]++
 	s.failedNanos += uint64(total)
 	s.mu.Unlock()
 }
 
-// A Snapshot is what has been counted up to a moment.
+// A Snapshot holds the values of [Counters] at one time.
 type Snapshot struct {
-	// Requests that were answered with outputs, and from their coming to their
-	// answer. The four after it are parts of that time: requests that share a batch
-	// each have the whole time of the batch.
+	// Requests that were answered with outputs, and their time from arrival to response.
+	// Queue, Input, Infer and Output are parts of that time. Each request of a batch
+	// counts the whole time of the batch.
 	Success                     Sum
 	Queue, Input, Infer, Output Sum
 	Rows                        uint64 // of those requests
 
-	// Those of them that took longer than Objective, if that is not 0.
+	// Late is the number of those requests that took longer than Objective, if that is
+	// not 0.
 	Objective time.Duration
 	Late      uint64
 
-	// Requests that were answered with an error, in all and by code.
+	// Requests that were answered with an error: all, and by code.
 	Fail   Sum
 	Failed [infer.Codes]uint64
 
 	Tried uint64    // steps of calibration
-	Runs  uint64    // calls of the engine, with those that failed and those of parts of a batch that did
-	Last  time.Time // when the last run ended; zero if there was none
+	Runs  uint64    // calls of the engine, including failed ones and retries of parts of a batch
+	Last  time.Time // end of the last run; zero if there was none
 	Sizes []Size    // runs by their number of rows, ascending
-	Took  Durations // of the engine, for each run
+	Took  Durations // time in the engine, per run
 
-	// Batches that ran. One that failed and was run again in parts counts once.
+	// Batches that ran. A batch that failed and was run again in parts counts once.
 	Batches Rows
 	Closed  [batching.Reasons]uint64 // by reason
-	Waits   Durations                // in the queue, for each request of those batches
+	Waits   Durations                // queue time, per request of those batches
 }
 
-// A Sum is how often something happened and how long it took in all.
+// A Sum is the number of events and their total duration.
 type Sum struct {
 	Count uint64
 	Nanos uint64
 }
 
-// A Size has the runs with one number of rows. Each run's time is in it once,
-// however many requests shared it.
+// A Size sums up the runs with one number of rows. The time of a run counts once, however
+// many requests shared it.
 type Size struct {
 	Rows                 int
 	Input, Infer, Output Sum
@@ -199,8 +202,8 @@ func (s *Sum) add(d time.Duration) {
 	s.Nanos += uint64(d)
 }
 
-// Snapshot returns what has been counted so far. A request's figures are all in it
-// or not at all, and so are a run's; a run is counted before its requests.
+// Snapshot returns the current values. Each request and each run is included either
+// completely or not at all. A run is counted before its requests.
 func (c *Counters) Snapshot() Snapshot {
 	s := Snapshot{Objective: c.Objective}
 	for i := range c.requests {
@@ -213,8 +216,8 @@ func (c *Counters) Snapshot() Snapshot {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s.Tried, s.Runs, s.Last, s.Closed, s.Waits, s.Took = c.tried, c.runs, c.last, c.closed, c.waits, c.took
-	s.Batches = Rows{Buckets: slices.Clone(c.batches.Buckets), Total: c.batches.Total}
+	s.Tried, s.Runs, s.Last, s.Closed, s.Waits, s.Took = c.probes, c.runs, c.lastRun, c.closeReasons, c.queueTimes, c.engineTimes
+	s.Batches = Rows{Buckets: slices.Clone(c.batchRows.Buckets), Total: c.batchRows.Total}
 	for _, size := range c.sizes {
 		s.Sizes = append(s.Sizes, *size)
 	}
@@ -240,20 +243,19 @@ func (sh *shard) addTo(s *Snapshot) {
 	s.Fail.Nanos += r.failedNanos
 }
 
-// Durations are a histogram. Bucket i has what took no longer than Bound(i) and
-// longer than the bound before; the last one has what took longer than all bounds.
+// Durations is a histogram of durations. Bucket i counts durations up to Bound(i) and longer
+// than Bound(i-1). The last bucket counts durations longer than all bounds.
 type Durations struct {
 	Buckets [Bounds + 1]uint64
-	Nanos   uint64 // of all
+	Nanos   uint64 // sum of all durations
 }
 
-// Bounds is how many buckets of durations have a bound.
+// Bounds is the number of buckets of Durations that have an upper bound.
 const Bounds = 21
 
 const firstBound = 50 * time.Microsecond
 
-// Bound returns the longest duration of a bucket: 50 µs for the first one, and twice
-// the one before for the others, up to 52 s.
+// Bound returns the upper bound of a bucket: 50 µs for the first one, doubling up to 52 s.
 func Bound(bucket int) time.Duration { return firstBound << bucket }
 
 func (d *Durations) add(t time.Duration) {
@@ -261,8 +263,8 @@ func (d *Durations) add(t time.Duration) {
 	d.Nanos += uint64(t)
 }
 
-// Rows are a histogram of batch sizes. Bucket i has batches of up to 2^i rows; the
-// last one has the largest that the model takes.
+// Rows is a histogram of batch sizes. Bucket i counts batches of up to 2^i rows and more
+// than 2^(i-1). The last bucket includes the largest batches that the model takes.
 type Rows struct {
 	Buckets []uint64
 	Total   uint64 // rows of all batches

@@ -66,6 +66,6 @@ func TestAModelWhoseRowsSeeEachOtherIsExplained(t *testing.T) {
 	s := start(t, lone(t, "centred"))
 	s.centred(t, [][]float32{{1, 2, 3, 4}})
 	s.explains("centred",
-		"requests run one by one, because their rows did not pass the check", "Rows are not independent: rows give other answers together than alone",
+		"requests run one by one, because their rows did not pass the check", "Rows must not share a batch: rows are not independent",
 		"1 request succeeded", "alone             1  100 %")
 }

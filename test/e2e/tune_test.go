@@ -77,7 +77,7 @@ func TestABareModelWhoseRowsSeeEachOtherIsServedRight(t *testing.T) {
 	if _, config := s.get("/v2/models/centred/config"); strings.Contains(config, "dynamic_batching") || !strings.Contains(config, `"max_batch_size":0`) {
 		t.Errorf("the configuration is %s", config)
 	}
-	const why = "rows give other answers together than alone"
+	const why = "rows are not independent"
 	s.awaitLog(why)
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.http+"/v2/repository/index", nil)
 	if err != nil {

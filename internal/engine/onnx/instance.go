@@ -13,30 +13,31 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// A model is one session, which all its instances run, or two.
+// A model is a session that all instances share, and perhaps a second one for exclusive
+// batches.
 type model struct {
 	cfg             *modelconfig.Config
-	shared          *session // of batches that share the device with others
-	exclusive       *session // of exclusive batches; nil if they run as all others do
+	shared          *session // for batches that share the device with others
+	exclusive       *session // for exclusive batches, with more threads; nil means that shared runs those too
 	call            onnxruntime.CallOptions
-	inputs, outputs []bool // which of them are scalars for the model
+	inputs, outputs []bool // true for tensors whose rows are scalars in the file; see scalars
 	nice            int
 }
 
-// A session is a loaded file, with threads of its own if a batch has several.
+// A session is a loaded file, with its own threads if it computes batches on several.
 type session struct {
 	*onnxruntime.Session
-	largest peak // of the batches that used its memory
+	peak batchPeak // largest batch that used its memory
 }
 
-// scalars says which of the configuration's tensors have a dimension of size 1
-// there that the model does not have.
+// scalars reports for each tensor of the configuration whether it has a dimension of size
+// 1 that the model's file does not have.
 func (m *model) scalars(tensors []modelconfig.Tensor, ports []onnxruntime.Port) []bool {
 	var all []bool
 	for _, t := range tensors {
 		at := slices.IndexFunc(ports, func(p onnxruntime.Port) bool { return p.Name == t.Name })
-		p := ports[at]                                              // it is there: the configuration was checked
-		one := slices.Equal(t.Dims, []int64{1}) && t.Reshape == nil // otherwise the shape is the model's already
+		p := ports[at]                                              // found: the configuration was checked
+		one := slices.Equal(t.Dims, []int64{1}) && t.Reshape == nil // a reshape already gives the file's shape
 		all = append(all, one && m.cfg.Scalar(modelconfig.Port{Dims: p.Dims, AnyShape: p.AnyShape}))
 	}
 	return all
@@ -51,15 +52,15 @@ func (m *model) Instance(context.Context) (engine.Instance, error) {
 		}
 		c, err := s.NewCall(m.inputNames(), names(m.cfg.Outputs), m.call)
 		if err != nil {
-			return nil, errors.Join(coded(err), i.Close())
+			return nil, errors.Join(withCode(err), i.Close())
 		}
 		i.calls = append(i.calls, call{c, s})
 	}
 	return i, nil
 }
 
-// inputNames returns the inputs as Run gets them: those of requests, then those of
-// the batch.
+// inputNames returns the names of the inputs in the order in which Run gets them: inputs
+// of requests, then batch inputs.
 func (m *model) inputNames() []string {
 	all := names(m.cfg.Inputs)
 	for _, b := range m.cfg.BatchInputs {
@@ -88,22 +89,22 @@ func (m *model) Close() error {
 // An instance is the right to run one batch at a time.
 type instance struct {
 	model  *model
-	calls  []call // of the shared session, and of the exclusive one if there is one
+	calls  []call // for the shared session and, if there is one, the exclusive session
 	thread thread
-	in     []tensor.Tensor // the batch as the model wants it
-	shapes []int64         // of outputs that the model has no dimensions for
+	in     []tensor.Tensor // the inputs in the file's shapes
+	shapes []int64         // backing array for output shapes that convertOutputs extends
 
 	mu      sync.Mutex // guards the following
-	watched int        // how many contexts have been watched
-	stopped bool       // the one that is watched has ended, and the call been told so
+	watched int        // number of contexts watched so far
+	stopped bool       // the watched context has ended, and the calls were terminated
 
-	// A context that comes again, as that of the scheduler does for each batch, is
-	// watched once, which saves its allocations; its channel tells it from others.
+	// The scheduler reuses a context from batch to batch. Such a context is watched only
+	// once, which saves allocations. It is recognised by its Done channel.
 	done    <-chan struct{}
 	unwatch func() bool
 }
 
-// A call is what runs batches in a session.
+// A call runs batches in a session.
 type call struct {
 	*onnxruntime.Call
 	session *session
@@ -120,26 +121,26 @@ func (i *instance) RunExclusive(ctx context.Context, in []tensor.Tensor, out *en
 }
 
 func (i *instance) run(ctx context.Context, c *call, in []tensor.Tensor, out *engine.Outputs) error {
-	done := ctx.Done() // before Err: contexts that have ended may share a channel
+	done := ctx.Done() // before Err, because contexts that have ended may share a channel
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	i.watch(ctx, done)
-	if i.model.call.CanShrink && c.session.largest.passed(size(in)) {
+	i.watchContext(ctx, done)
+	if i.model.call.CanShrink && c.session.peak.observe(inputBytes(in)) {
 		c.Shrink()
 	}
-	in = i.arrange(in)
+	in = i.dropUnitDims(in)
 	i.thread.lower()
 	tensors, memory, err := c.Run(in, out.Tensors[:0])
 	i.thread.raise()
-	clear(i.in) // they are the caller's
+	clear(i.in) // do not keep references to the caller's memory
 	if err != nil {
 		if ended := ctx.Err(); ended != nil {
 			return ended
 		}
-		return coded(err)
+		return withCode(err)
 	}
-	if err := i.complete(tensors); err != nil {
+	if err := i.convertOutputs(tensors); err != nil {
 		memory.Release()
 		return err
 	}
@@ -147,8 +148,9 @@ func (i *instance) run(ctx context.Context, c *call, in []tensor.Tensor, out *en
 	return nil
 }
 
-// arrange takes the dimensions of size 1 away that the model does not have.
-func (i *instance) arrange(in []tensor.Tensor) []tensor.Tensor {
+// dropUnitDims returns the inputs without the dimensions of size 1 that the model's file
+// does not have.
+func (i *instance) dropUnitDims(in []tensor.Tensor) []tensor.Tensor {
 	i.in = append(i.in[:0], in...)
 	for k, scalar := range i.model.inputs {
 		if shape := i.in[k].Shape; scalar && len(shape) > 0 {
@@ -158,8 +160,9 @@ func (i *instance) arrange(in []tensor.Tensor) []tensor.Tensor {
 	return i.in
 }
 
-// complete makes the outputs of the model those of the configuration.
-func (i *instance) complete(out []tensor.Tensor) error {
+// convertOutputs checks the types of the outputs, and adds the dimensions of size 1 that
+// the configuration has and the model's file does not.
+func (i *instance) convertOutputs(out []tensor.Tensor) error {
 	i.shapes = i.shapes[:0]
 	for k := range out {
 		t, want := &out[k], &i.model.cfg.Outputs[k]
@@ -175,13 +178,13 @@ func (i *instance) complete(out []tensor.Tensor) error {
 	return nil
 }
 
-// watch terminates the call when ctx ends, whose channel is done. The end of any other
-// context has no effect on it.
-func (i *instance) watch(ctx context.Context, done <-chan struct{}) {
+// watchContext terminates the call when ctx ends, whose channel is done. It stops watching
+// the previous context.
+func (i *instance) watchContext(ctx context.Context, done <-chan struct{}) {
 	if done == i.done {
 		return
 	}
-	i.forget()
+	i.unwatchContext()
 	if done == nil {
 		return
 	}
@@ -199,16 +202,16 @@ func (i *instance) watch(ctx context.Context, done <-chan struct{}) {
 	})
 }
 
-// forget ends the watch of a context. If it has ended, the next run may start all
-// the same.
-func (i *instance) forget() {
+// unwatchContext stops watching the current context. If that has ended, it makes the calls
+// usable again.
+func (i *instance) unwatchContext() {
 	if i.unwatch != nil {
 		i.unwatch()
 	}
 	i.done, i.unwatch = nil, nil
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.watched++ // one that is ending just now comes too late
+	i.watched++ // disables a callback that has started but does not hold the lock yet
 	if i.stopped {
 		i.stopped = false
 		i.terminate(false)
@@ -223,7 +226,7 @@ func (i *instance) terminate(on bool) {
 
 // Close implements [engine.Instance].
 func (i *instance) Close() error {
-	i.forget()
+	i.unwatchContext()
 	for _, c := range i.calls {
 		c.Close()
 	}

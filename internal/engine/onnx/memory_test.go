@@ -113,12 +113,12 @@ func TestALargeBatchGivesItsMemoryBackWithASmallOne(t *testing.T) {
 }
 
 func TestMemoryIsGivenBackByTheFirstBatchOfLessThanHalf(t *testing.T) {
-	var p peak
+	var p batchPeak
 	for i, tt := range []struct {
 		size int64
 		want bool
 	}{{10, false}, {100, false}, {100, false}, {50, false}, {49, true}, {49, false}, {25, false}, {24, true}, {30, false}, {14, true}, {0, true}, {0, false}} {
-		if got := p.passed(tt.size); got != tt.want {
+		if got := p.observe(tt.size); got != tt.want {
 			t.Errorf("batch %d, of %d bytes: %v", i, tt.size, got)
 		}
 	}

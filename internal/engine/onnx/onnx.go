@@ -1,15 +1,14 @@
-// Package onnx runs ONNX models with ONNX Runtime, on CPUs, and on a GPU where the
-// library can.
+// Package onnx runs ONNX models with ONNX Runtime, on CPUs, and on a GPU if the library
+// supports it.
 //
-// A model is loaded once, however many instances it has: the library lets any
-// number of threads run a session, so an instance is the right to run one batch
-// on it, and weights are in memory once. A batch is computed by the thread that
-// calls for it, unless the configuration asks for more, or whoever loads the model
-// does: for all batches, or only for those that have the engine to themselves. The
-// latter run in a session of their own, because a session's threads are as many as
-// they are.
+// A model is loaded once, however many instances it has, so that its weights are in
+// memory once: any number of threads may run a session, and an instance is the right to
+// run one batch on it. The thread that calls Run computes the batch by itself, unless the
+// configuration or the caller of Load asks for more threads, either for all batches or
+// for exclusive ones only. Exclusive batches then have their own session, because the
+// number of a session's threads is fixed.
 //
-// What the library is and where it comes from is for package onnxruntime.
+// Package onnxruntime finds the library and binds it.
 package onnx
 
 import (
@@ -29,37 +28,37 @@ import (
 	"github.com/shoal-serving/shoal/internal/modelconfig"
 )
 
-// Name is the backend that a model's configuration asks for.
+// Name is the name of the backend in a model's configuration.
 const Name = "onnxruntime"
 
-// Instances is how many batches of a model may run at once if its configuration
-// does not say, as in Triton.
+// Instances is the number of instances of a model whose configuration does not set it, as
+// in Triton.
 const Instances = 2
 
-// defaultFile is the model's file, if its configuration names no other.
+// defaultFile is the name of the model's file if the configuration does not set it.
 const defaultFile = "model.onnx"
 
-// Options say how models run. The zero Options work.
+// Options configure an [Engine]. The zero value is valid.
 type Options struct {
-	// Library is the path of ONNX Runtime; "" means that it is looked for, as
-	// onnxruntime.Find says.
+	// Library is the path of the ONNX Runtime library. If it is "", onnxruntime.Find
+	// searches for the library.
 	Library string
 
-	// Threads is the size of a pool that all models compute with, except those
-	// whose configuration has an intra_op_thread_count. 0 means that there is
-	// none, and each batch is computed by one thread.
+	// Threads is the size of a thread pool that all models share, except those whose
+	// configuration sets intra_op_thread_count. 0 means no pool: one thread computes
+	// each batch.
 	Threads int
 
-	// Nice is the niceness of threads that compute: while all cores are busy with
-	// batches, the server's own threads shall not wait for them. 0 leaves threads
-	// as they are.
+	// Nice is the niceness of threads that compute, so that the server's own threads go
+	// first when all cores are busy with batches. 0 does not change it.
 	Nice int
 
-	Log *slog.Logger // nil means nobody
+	Log *slog.Logger // nil discards
 }
 
-// An Engine implements [engine.Engine]. It opens the library when the first model
-// is loaded, so that a server without ONNX models does not need it.
+// An Engine implements [engine.Engine]. It opens the library when the first model is
+// loaded, so that a server without ONNX models does not need it. Its methods may be called
+// concurrently.
 type Engine struct {
 	opts Options
 
@@ -74,7 +73,7 @@ var (
 	_ engine.Releaser = (*Engine)(nil)
 )
 
-// New makes an engine. The caller closes it after all its models.
+// New returns an engine. The caller must close it, after all its models.
 func New(opts Options) *Engine {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
@@ -82,7 +81,7 @@ func New(opts Options) *Engine {
 	return &Engine{opts: opts}
 }
 
-// Close gives back what the engine holds.
+// Close releases the library's environment, if the library was opened.
 func (e *Engine) Close() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -93,8 +92,8 @@ func (e *Engine) Close() error {
 	return nil
 }
 
-// open opens the library, if that is not done yet. A failure is not remembered:
-// the library may be there next time.
+// open opens the library, if it is not open yet. After a failure the next call tries
+// again: the library may have been installed meanwhile.
 func (e *Engine) open() (*onnxruntime.Runtime, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -114,17 +113,16 @@ func (e *Engine) open() (*onnxruntime.Runtime, error) {
 	return r, nil
 }
 
-// Load implements [engine.Engine]. It reads the file that the configuration
-// names, and refuses a configuration that says other things of the model than
-// its file. Of the configuration's parameters it knows those of Triton that make
-// sense here; see [readSettings].
+// Load implements [engine.Engine]. It reads the file that the configuration names, and
+// returns an error if the configuration contradicts the file. It supports those of
+// Triton's parameters that apply here; see [readSettings].
 func (e *Engine) Load(ctx context.Context, src engine.Source) (engine.Model, error) {
 	set, err := readSettings(src.Config, machine.Cores(machine.Root()))
 	if err != nil {
 		return nil, err
 	}
-	left := e.AnyThreads(src.Config)
-	if src.Threads > 1 && left {
+	tunable := e.AnyThreads(src.Config)
+	if src.Threads > 1 && tunable {
 		set.useThreads(src.Threads)
 	}
 	s, err := e.load(ctx, src, set.session)
@@ -132,12 +130,12 @@ func (e *Engine) Load(ctx context.Context, src engine.Source) (engine.Model, err
 		return nil, err
 	}
 	m := &model{cfg: src.Config, shared: &session{Session: s}, call: set.call, nice: e.opts.Nice}
-	if err := src.Config.Complete(modelconfig.Description{Inputs: ports(s.Inputs), Outputs: ports(s.Outputs), Batchable: true}); err != nil {
+	if err := src.Config.Complete(modelconfig.Description{Inputs: portsOf(s.Inputs), Outputs: portsOf(s.Outputs), Batchable: true}); err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
 	m.inputs = m.scalars(src.Config.Inputs, s.Inputs)
 	m.outputs = m.scalars(src.Config.Outputs, s.Outputs)
-	if src.ExclusiveThreads > max(1, src.Threads) && left {
+	if src.ExclusiveThreads > max(1, src.Threads) && tunable {
 		set.useThreads(src.ExclusiveThreads)
 		if s, err = e.load(ctx, src, set.session); err != nil {
 			return nil, errors.Join(err, m.Close())
@@ -149,8 +147,8 @@ func (e *Engine) Load(ctx context.Context, src engine.Source) (engine.Model, err
 
 // AnyThreads implements [engine.Threader].
 func (e *Engine) AnyThreads(cfg *modelconfig.Config) bool {
-	_, told := cfg.Parameters["intra_op_thread_count"]
-	return !told && e.opts.Threads == 0
+	_, configured := cfg.Parameters["intra_op_thread_count"]
+	return !configured && e.opts.Threads == 0
 }
 
 // Release implements [engine.Releaser].
@@ -172,30 +170,30 @@ func fileOf(src engine.Source) string {
 	return filepath.Join(src.Dir, file)
 }
 
-// missing says that a model's file is not there.
-func missing(err error) error {
+// missingFile returns the error for a model's file that cannot be read.
+func missingFile(err error) error {
 	return infer.Errorf(infer.NotFound, "the model's file cannot be read: %w", err)
 }
 
-// load reads a model's file on a thread of low priority. No lock is held meanwhile:
-// other models go on.
+// load creates a session from a model's file, on a thread of low priority. It holds no
+// lock, so that other models can be loaded meanwhile.
 func (e *Engine) load(ctx context.Context, src engine.Source, opts onnxruntime.SessionOptions) (s *onnxruntime.Session, err error) {
 	file := fileOf(src)
 	if _, err := os.Stat(file); err != nil {
-		return nil, missing(err)
+		return nil, missingFile(err)
 	}
-	lowered(e.loadNice(opts), func() {
+	runWithNice(e.loadNice(opts), func() {
 		var r *onnxruntime.Runtime
 		if r, err = e.open(); err == nil {
-			s, err = e.place(ctx, r, src.Config, file, opts)
+			s, err = e.loadOnDevice(ctx, r, src.Config, file, opts)
 		}
 	})
 	return s, err
 }
 
-// loadNice returns the niceness of a thread that loads a model. It lets those go
-// first that compute, unless the library starts threads for the model: they compute
-// later, and are as low as the one that starts them.
+// loadNice returns the niceness of a thread that loads a model. That is the lowest
+// priority, so that running batches go first. If the library starts threads for the model,
+// it is the niceness for computing, because those threads inherit it.
 func (e *Engine) loadNice(opts onnxruntime.SessionOptions) int {
 	const lowest = 19
 	if e.opts.Nice == 0 || e.opts.Threads > 0 || opts.Threads > 1 || opts.Parallel > 1 {
@@ -204,16 +202,16 @@ func (e *Engine) loadNice(opts onnxruntime.SessionOptions) int {
 	return lowest
 }
 
-// A loader is the opened library.
+// A loader is an open library. *onnxruntime.Runtime implements it.
 type loader interface {
 	CUDA() bool
 	Library() string
 	Load(ctx context.Context, file string, opts onnxruntime.SessionOptions) (*onnxruntime.Session, error)
 }
 
-// place loads a model where its configuration says.
-func (e *Engine) place(ctx context.Context, r loader, cfg *modelconfig.Config, file string, opts onnxruntime.SessionOptions) (*onnxruntime.Session, error) {
-	where, err := placement(cfg, r.CUDA(), r.Library())
+// loadOnDevice loads a model on the device that its configuration asks for.
+func (e *Engine) loadOnDevice(ctx context.Context, r loader, cfg *modelconfig.Config, file string, opts onnxruntime.SessionOptions) (*onnxruntime.Session, error) {
+	where, err := choosePlacement(cfg, r.CUDA(), r.Library())
 	if err != nil {
 		return nil, err
 	}
@@ -224,21 +222,21 @@ func (e *Engine) place(ctx context.Context, r loader, cfg *modelconfig.Config, f
 		return s, nil
 	case where.gpu != nil && where.field == "" && ctx.Err() == nil:
 		// The library may be built for GPUs on a machine that has none.
-		e.opts.Log.Warn("the model is computed by the CPU, because a GPU cannot be used", "model", cfg.Name, "gpu", *where.gpu, "error", err)
+		e.opts.Log.Warn("model runs on the CPU because the GPU cannot be used", "model", cfg.Name, "gpu", *where.gpu, "error", err)
 		opts.CUDA = nil
 		s, err = r.Load(ctx, file, opts)
 	case errors.Is(err, onnxruntime.ErrCUDA):
 		return nil, cfg.Wrong(where.field, "KIND_GPU", "KIND_CPU, because the GPU cannot be used: %v", err)
 	}
 	if err != nil {
-		return nil, coded(fmt.Errorf("%s: %w", file, err))
+		return nil, withCode(fmt.Errorf("%s: %w", file, err))
 	}
 	return s, nil
 }
 
-// coded gives an error of the library the code that says what a client should do.
-// Others stay as they are.
-func coded(err error) error {
+// withCode wraps an error of the library in an [infer.Error] whose code says what a client
+// should do. It returns other errors unchanged.
+func withCode(err error) error {
 	e, ok := errors.AsType[*onnxruntime.Error](err)
 	if !ok {
 		return err
@@ -260,14 +258,14 @@ func coded(err error) error {
 	return infer.Errorf(code, "%w", err)
 }
 
-// exhausted reports whether a text of the library says that memory ran out. It has
-// no code for that.
+// exhausted reports whether a text of the library says that memory ran out. The library
+// has no error code for that.
 func exhausted(text string) bool {
 	return strings.Contains(text, "bad_alloc") || strings.Contains(text, "bad allocation") || strings.Contains(text, "Failed to allocate memory")
 }
 
-// ports returns what the library tells of a model's inputs or outputs.
-func ports(from []onnxruntime.Port) []modelconfig.Port {
+// portsOf converts the library's description of a model's inputs or outputs.
+func portsOf(from []onnxruntime.Port) []modelconfig.Port {
 	var all []modelconfig.Port
 	for _, p := range from {
 		all = append(all, modelconfig.Port{Name: p.Name, Type: p.Type, Kind: p.Kind, Dims: p.Dims, AnyShape: p.AnyShape})

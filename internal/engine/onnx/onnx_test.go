@@ -287,7 +287,7 @@ func TestMemoryThatRanOutIsToldApart(t *testing.T) {
 		"std::bad_alloc":                      true,
 		"Got invalid dimensions for input: x": false,
 	} {
-		err := coded(&onnxruntime.Error{Code: onnxruntime.Fail, Text: text})
+		err := withCode(&onnxruntime.Error{Code: onnxruntime.Fail, Text: text})
 		if errors.Is(err, engine.ErrExhausted) != want {
 			t.Errorf("%q: memory ran out: %v, want %v", text, !want, want)
 		}
@@ -363,7 +363,7 @@ func TestParametersAreTheModels(t *testing.T) {
 
 func TestMemoryIsNeverGivenBackIfTheModelSaysSo(t *testing.T) {
 	src := sources["mlp"]()
-	src.Config.Parameters = map[string]string{shrinkage: ""}
+	src.Config.Parameters = map[string]string{shrinkageKey: ""}
 	run(t, open(t, src), tensor.Tensor{Name: "x", Type: tensor.FP32, Shape: []int64{1, 32}, Data: make([]byte, 128)})
 }
 

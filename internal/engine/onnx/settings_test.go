@@ -36,7 +36,7 @@ func TestSettingsAreThoseOfTriton(t *testing.T) {
 		parameter("execution_mode", "1") + parameter("inter_op_thread_count", "3"): {session{Parallel: 3}, onnxruntime.CallOptions{CanShrink: true}},
 		parameter("execution_mode", "1"):                                           {session{Parallel: 7}, onnxruntime.CallOptions{CanShrink: true}},
 		parameter("enable_mem_arena", "0") + parameter("enable_mem_pattern", "0"):  {session: session{NoArena: true, NoPattern: true}},
-		parameter(shrinkage, "cpu:0"):                                              {call: onnxruntime.CallOptions{Config: map[string]string{shrinkage: "cpu:0"}}},
+		parameter(shrinkageKey, "cpu:0"):                                           {call: onnxruntime.CallOptions{Config: map[string]string{shrinkageKey: "cpu:0"}}},
 		"optimization { graph { level: -1 } }":                                     {session{Optimise: onnxruntime.OptimiseBasic}, onnxruntime.CallOptions{CanShrink: true}},
 		"optimization { graph { level: 1 } }":                                      {session{Optimise: onnxruntime.OptimiseExtended}, onnxruntime.CallOptions{CanShrink: true}},
 		"optimization { graph { level: 2 } }":                                      {session{Optimise: onnxruntime.OptimiseNothing}, onnxruntime.CallOptions{CanShrink: true}},
@@ -67,7 +67,7 @@ func TestASettingThatMakesNoSenseIsRefusedWithItsLine(t *testing.T) {
 		parameter("execution_mode", "2"):                                   `config.pbtxt:1: parameters[execution_mode]: found "2", expected 0 or 1`,
 		parameter("enable_mem_arena", "yes"):                               `config.pbtxt:1: parameters[enable_mem_arena]: found "yes", expected 0 or 1`,
 		parameter("enable_mem_pattern", ""):                                `config.pbtxt:1: parameters[enable_mem_pattern]: found "", expected 0 or 1`,
-		"optimization {\n graph {\n level: 3 } }":                          `config.pbtxt:3: optimization.graph.level: found 3, expected 0 for all that can be done to the graph, 1 for the extended, -1 for the basic, or 2 for nothing`,
+		"optimization {\n graph {\n level: 3 } }":                          `config.pbtxt:3: optimization.graph.level: found 3, expected 0 (all optimizations), 1 (extended), -1 (basic) or 2 (none)`,
 	} {
 		if _, err := readSettings(read(t, text), 1); err == nil || err.Error() != want || infer.CodeOf(err) != infer.Invalid {
 			t.Errorf("got  %v\nwant %s", err, want)
@@ -108,7 +108,7 @@ func TestAModelIsPlacedWhereItsGroupsSay(t *testing.T) {
 			"config.pbtxt:1: instance_group[1].kind: found GPU 0, expected the CPU, as in instance_group[0], because all instances of a model share its weights",
 		},
 	} {
-		p, err := placement(read(t, tt.text), tt.cuda, "lib/libonnxruntime.so.1")
+		p, err := choosePlacement(read(t, tt.text), tt.cuda, "lib/libonnxruntime.so.1")
 		got := fmt.Sprintf("%v %s", p, p.field)
 		if err != nil {
 			got = err.Error()
@@ -129,7 +129,7 @@ func (*gpus) CUDA() bool      { return true }
 func (*gpus) Library() string { return "lib/libonnxruntime.so.1" }
 
 func (g *gpus) Load(_ context.Context, _ string, opts onnxruntime.SessionOptions) (*onnxruntime.Session, error) {
-	g.loaded = append(g.loaded, place{gpu: opts.CUDA}.String())
+	g.loaded = append(g.loaded, placement{gpu: opts.CUDA}.String())
 	if opts.CUDA != nil && g.broken != nil {
 		return nil, g.broken
 	}
@@ -159,7 +159,7 @@ func TestWithoutAGPUOnlyThoseModelsLoadThatDoNotInsist(t *testing.T) {
 		},
 	} {
 		library := &gpus{broken: tt.broken}
-		_, err := New(Options{}).place(t.Context(), library, read(t, tt.text), "model.onnx", onnxruntime.SessionOptions{})
+		_, err := New(Options{}).loadOnDevice(t.Context(), library, read(t, tt.text), "model.onnx", onnxruntime.SessionOptions{})
 		text := ""
 		if err != nil {
 			text = err.Error()
@@ -185,14 +185,14 @@ func TestThreadsThatNobodyWroteDown(t *testing.T) {
 	for spin, want := range map[string]string{"": "0", "1": "1"} {
 		cfg := &modelconfig.Config{Parameters: map[string]string{}}
 		if spin != "" {
-			cfg.Parameters[spinning] = spin
+			cfg.Parameters[spinningKey] = spin
 		}
 		set, err := readSettings(cfg, 2)
 		if err != nil {
 			t.Fatal(err)
 		}
 		set.useThreads(2)
-		if set.session.Threads != 2 || set.session.Config[spinning] != want {
+		if set.session.Threads != 2 || set.session.Config[spinningKey] != want {
 			t.Errorf("spinning %q: %+v", spin, set.session)
 		}
 	}

@@ -6,29 +6,31 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// A peak is the size of the largest batch so far. What a session needed for it, it
-// keeps for the next one, and for many models that is more than their weights.
+// A batchPeak tracks the size of the largest batch since memory was last freed, to decide
+// when to free memory. A session keeps the memory that a batch needed for later batches,
+// and for many models that is more than their weights.
 //
-// Giving it back after each batch would be simple, and costs: about 1 µs of a tiny
-// model's 4, and up to 7 % of a batch with large tensors inside, which are then
-// paged in anew (text recogniser, 32 rows: 169 → 182 ms, ResNet-50, 8 rows: 563 →
-// 592 ms, the lowest of several). So it is done by the first batch that is less
-// than half as large as one before it. ResNet-50 is back at 150 MB then, after 354
-// MB with a batch of 16 rows.
-type peak struct{ bytes atomic.Int64 }
+// Freeing it after each batch would be simple, but slow: it adds about 1 µs to the 4 µs of
+// a tiny model, and up to 7 % to a batch with large intermediate tensors, which have to be
+// paged in again (text recogniser, 32 rows: 169 → 182 ms; ResNet-50, 8 rows: 563 → 592 ms;
+// minimum of several runs). So only the first batch that is less than half as large as the
+// largest one frees memory. ResNet-50 then uses 150 MB again, after 354 MB with a batch of
+// 16 rows.
+type batchPeak struct{ bytes atomic.Int64 }
 
-// passed notes a batch, and reports whether it shall give back what a larger one
-// has left.
-func (p *peak) passed(size int64) bool {
+// observe records the size of a batch, and reports whether the batch should free the
+// memory that a larger one has left.
+func (p *batchPeak) observe(size int64) bool {
 	largest := p.bytes.Load()
 	if size <= largest && 2*size >= largest {
 		return false
 	}
-	// If another batch was faster, this one is not noted, and the next one will be.
+	// If a concurrent batch wins, this one is not recorded, which is harmless.
 	return p.bytes.CompareAndSwap(largest, size) && size < largest
 }
 
-func size(in []tensor.Tensor) (bytes int64) {
+// inputBytes returns the size of a batch's inputs in bytes.
+func inputBytes(in []tensor.Tensor) (bytes int64) {
 	for i := range in {
 		bytes += int64(len(in[i].Data))
 	}

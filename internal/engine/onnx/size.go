@@ -14,9 +14,9 @@ import (
 	"github.com/shoal-serving/shoal/internal/infer"
 )
 
-// Loading takes so many times the size of a model's files, at its peak: weights
-// are read into memory, and then copied into the order in which they are computed
-// with, before the first copy is given up. In MiB, with ONNX Runtime 1.30:
+// Loading needs at its peak peakNumerator/peakDenominator times the size of a model's
+// files: the library reads the weights into memory and copies them into the layout for
+// computing before it frees the first copy. In MiB, with ONNX Runtime 1.30:
 //
 //	                                  files   peak   loaded
 //	ResNet-50                          97.4    217      111
@@ -24,8 +24,8 @@ import (
 //	the same, in a file of its own     95.4    191       96
 //	models of a few kilobytes           0.0      0        0
 //
-// A model that computes its weights from a few numbers when it is loaded cannot be
-// told from its size: one of 1 MiB took 66.
+// The estimate is too low for a model that computes its weights from a few numbers when it
+// is loaded: one with a file of 1 MiB took 66 MiB.
 const (
 	peakNumerator   = 9
 	peakDenominator = 4
@@ -36,21 +36,21 @@ func (e *Engine) Size(src engine.Source) (int64, error) {
 	file := fileOf(src)
 	f, err := os.Open(file)
 	if err != nil {
-		return 0, missing(err)
+		return 0, missingFile(err)
 	}
-	defer func() { _ = f.Close() }() // it was only read
+	defer func() { _ = f.Close() }() // read-only, so there is nothing to lose
 	info, err := f.Stat()
 	if err != nil {
-		return 0, missing(err)
+		return 0, missingFile(err)
 	}
 	s := scanner{file: f, buffer: bufio.NewReader(f), external: map[string]bool{}}
 	if err := s.message(info.Size(), inModel); err != nil {
-		return 0, infer.Errorf(infer.Invalid, "%s: found no ONNX model, expected one: %w", file, err)
+		return 0, infer.Errorf(infer.Invalid, "%s: not an ONNX model: %w", file, err)
 	}
 	size := info.Size()
 	for name := range s.external {
-		// One that is not there, or outside of the folder, is for the library to
-		// refuse.
+		// A file that is missing or outside of the directory does not count here; the
+		// library rejects it.
 		if other, err := os.Stat(filepath.Join(filepath.Dir(file), name)); err == nil && filepath.IsLocal(name) {
 			size += other.Size()
 		}
@@ -59,24 +59,24 @@ func (e *Engine) Size(src engine.Source) (int64, error) {
 	if src.ExclusiveThreads == 0 {
 		return peak, nil
 	}
-	return peak + size, nil // one session is loaded, and stays, while the other is at its peak
+	return peak + size, nil // the first session stays loaded while the second is at its peak
 }
 
-// A scanner reads an ONNX file for the names of the files that weights are in. It
-// is a protocol buffer, of which weights inside it are most; they are skipped.
+// A scanner finds the names of a model's external weight files in its ONNX file, a
+// protocol buffer. It skips embedded weights, which are most of such a file.
 type scanner struct {
 	file     *os.File
 	buffer   *bufio.Reader
-	at       int64  // in the file
-	key      string // of the entry that is read
-	external map[string]bool
+	at       int64           // offset in the file
+	key      string          // of the current entry
+	external map[string]bool // names of external files
 }
 
-// A message is one of those on the way from a model to its tensors.
+// A message is a type of message that may contain tensors.
 type message uint8
 
 const (
-	nothing message = iota
+	skipped message = iota
 	inModel
 	inGraph
 	inNode
@@ -86,8 +86,8 @@ const (
 	inEntry
 )
 
-// inside says which fields of a message lead on.
-var inside = map[message]map[protowire.Number]message{
+// nestedMessages are the fields of each message that may contain tensors.
+var nestedMessages = map[message]map[protowire.Number]message{
 	inModel:     {7: inGraph, 25: inFunction},
 	inGraph:     {1: inNode, 5: inTensor},
 	inNode:      {5: inAttribute},
@@ -96,7 +96,7 @@ var inside = map[message]map[protowire.Number]message{
 	inTensor:    {13: inEntry},
 }
 
-// message reads a message up to its end.
+// message reads the fields of a message that ends at offset end.
 func (s *scanner) message(end int64, in message) error {
 	for s.at < end {
 		tag, err := binary.ReadUvarint(s)
@@ -126,7 +126,7 @@ func (s *scanner) message(end int64, in message) error {
 	return nil
 }
 
-// field reads a field that has a length, and is in a message that ends at end.
+// field reads a length-delimited field of a message that ends at offset end.
 func (s *scanner) field(end int64, field protowire.Number, in message) error {
 	length, err := binary.ReadUvarint(s)
 	if err != nil {
@@ -135,17 +135,17 @@ func (s *scanner) field(end int64, field protowire.Number, in message) error {
 	if length > uint64(max(0, end-s.at)) {
 		return io.ErrUnexpectedEOF
 	}
-	to := inside[in][field]
+	to := nestedMessages[in][field]
 	switch {
 	case in == inEntry:
 		return s.entry(int64(length), field)
-	case to == nothing:
+	case to == skipped:
 		return s.skip(int64(length))
 	}
 	return s.message(s.at+int64(length), to)
 }
 
-// entry reads a key, or the value that follows it.
+// entry reads the key or the value of a key-value pair. The key comes first.
 func (s *scanner) entry(length int64, field protowire.Number) error {
 	const longest = 4096 // of a path
 	if length > longest {
@@ -165,7 +165,7 @@ func (s *scanner) entry(length int64, field protowire.Number) error {
 	return nil
 }
 
-// ReadByte implements [io.ByteReader], for numbers.
+// ReadByte implements [io.ByteReader], for binary.ReadUvarint.
 func (s *scanner) ReadByte() (byte, error) {
 	b, err := s.buffer.ReadByte()
 	if err == nil {
@@ -174,7 +174,7 @@ func (s *scanner) ReadByte() (byte, error) {
 	return b, err
 }
 
-// skip leaves out bytes, those that are not in memory yet without reading them.
+// skip skips n bytes. It does not read those that are not in the buffer yet.
 func (s *scanner) skip(n int64) error {
 	s.at += n
 	if n <= int64(s.buffer.Buffered()) {

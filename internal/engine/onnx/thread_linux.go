@@ -6,63 +6,66 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A thread is the OS thread on which an instance computes. Its priority is
-// lowered for the run and raised again after it, because Go's threads serve
-// everybody: one that stayed low would later run a goroutine that reads a
-// client's request, and those it starts would be low as well.
+// A thread manages the priority of the OS thread on which an instance computes. It lowers
+// the priority for each run and restores it afterwards, because Go runs any goroutine on
+// any thread: a thread that kept the low priority would later run a goroutine that reads a
+// client's request, and threads that it starts would inherit the priority.
 //
-// Only a process with CAP_SYS_NICE, or with a limit on niceness, may raise a
-// thread again, and containers have neither unless they ask. Where it is refused,
-// the goroutine keeps the thread for itself for good: it does little else than run
-// batches, and when it ends, Go ends the thread with it. Go starts no others from
-// a thread that is kept. That costs a switch of threads each time the goroutine
-// waits, and what it does between batches is done at low priority, too.
+// Only a process with CAP_SYS_NICE, or with a limit on niceness, may raise a thread's
+// priority again, and containers have neither by default. Where raising it fails, the
+// goroutine stays locked to the thread for good: it does little else than run batches, and
+// when it ends, Go ends the thread with it. Go does not start threads from a locked one.
+// The price is a thread switch each time the goroutine waits, and low priority for its
+// work between batches.
 type thread struct {
-	nice int // 0 means that threads are left as they are
-	from int // the niceness to return to
-	kept int // the thread that was kept low, 0 if none
-	own  int // the thread that runs now
-	set  func(tid, nice int) error
+	nice        int // 0 means that priorities are not changed
+	restoreNice int // the niceness before lower
+	keptTID     int // the thread that the goroutine stays locked to; 0 if none
+	tid         int // the thread of the current run; 0 if its priority was not changed
+	setNice     func(tid, nice int) error
 }
 
+// lower locks the goroutine to its thread and lowers the thread's priority. The caller must
+// call raise after the run.
 func (t *thread) lower() {
 	if t.nice == 0 {
 		return
 	}
-	if t.set == nil {
-		t.set = setNice
+	if t.setNice == nil {
+		t.setNice = setNice
 	}
 	runtime.LockOSThread()
-	t.own = unix.Gettid()
-	if t.own == t.kept {
-		runtime.UnlockOSThread() // only this one: the lock that keeps it stays
+	t.tid = unix.Gettid()
+	if t.tid == t.keptTID {
+		runtime.UnlockOSThread() // undoes the call above; the lock that keeps the thread remains
 		return
 	}
-	t.kept = 0
-	t.from = niceOf(t.own)
-	if t.from >= t.nice || t.set(t.own, t.nice) != nil {
-		runtime.UnlockOSThread() // it is low enough, or cannot be lowered, which is no reason not to run
-		t.own = 0
+	t.keptTID = 0
+	t.restoreNice = niceOf(t.tid)
+	if t.restoreNice >= t.nice || t.setNice(t.tid, t.nice) != nil {
+		runtime.UnlockOSThread() // low enough already, or not permitted, which is no reason not to run
+		t.tid = 0
 	}
 }
 
-// raise ends what lower began.
+// raise restores the priority and unlocks the goroutine. If the priority cannot be
+// restored, the goroutine stays locked to the thread.
 func (t *thread) raise() {
-	if t.own == 0 || t.own == t.kept {
+	if t.tid == 0 || t.tid == t.keptTID {
 		return
 	}
-	if t.set(t.own, t.from) != nil {
-		t.kept = t.own
+	if t.setNice(t.tid, t.restoreNice) != nil {
+		t.keptTID = t.tid
 		return
 	}
 	runtime.UnlockOSThread()
-	t.own = 0
+	t.tid = 0
 }
 
-// lowered runs f on a thread of its own, of low priority, and waits for it. The
-// threads that f starts are as low. Go ends a thread whose goroutine ends without
-// unlocking it.
-func lowered(nice int, f func()) {
+// runWithNice runs f on a new thread with the given niceness, and waits for it. Threads that
+// f starts inherit the niceness. The thread ends with its goroutine, which does not unlock
+// it.
+func runWithNice(nice int, f func()) {
 	if nice == 0 {
 		f()
 		return
@@ -72,7 +75,7 @@ func lowered(nice int, f func()) {
 		defer close(done)
 		runtime.LockOSThread()
 		if tid := unix.Gettid(); niceOf(tid) < nice {
-			_ = setNice(tid, nice) // if it is refused, f runs all the same
+			_ = setNice(tid, nice) // best effort: f runs either way
 		}
 		f()
 	}()
@@ -81,8 +84,8 @@ func lowered(nice int, f func()) {
 
 func setNice(tid, nice int) error { return unix.Setpriority(unix.PRIO_PROCESS, tid, nice) }
 
-// niceOf returns the niceness of a thread, 0 if it is unknown. The kernel answers
-// with 20 less the niceness, so that no answer is negative.
+// niceOf returns the niceness of a thread, or 0 if it is unknown. The system call returns 20
+// minus the niceness, so that results are never negative.
 func niceOf(tid int) int {
 	n, err := unix.Getpriority(unix.PRIO_PROCESS, tid)
 	if err != nil {

@@ -12,13 +12,13 @@ import (
 func TestAThreadIsLowOnlyWhileItComputes(t *testing.T) {
 	base := niceOf(unix.Gettid())
 	var seen []int
-	th := thread{nice: base + 3, set: func(_, nice int) error {
+	th := thread{nice: base + 3, setNice: func(_, nice int) error {
 		seen = append(seen, nice)
 		return nil
 	}}
 	th.lower()
 	th.raise()
-	if len(seen) != 2 || seen[0] != base+3 || seen[1] != base || th.kept != 0 {
+	if len(seen) != 2 || seen[0] != base+3 || seen[1] != base || th.keptTID != 0 {
 		t.Errorf("set niceness %v, want %d and then %d", seen, base+3, base)
 	}
 }
@@ -30,7 +30,7 @@ func TestAThreadThatCannotBeRaisedIsKept(t *testing.T) {
 	go func() { // it ends with its thread
 		defer close(done)
 		sets := 0
-		th := thread{nice: 15, set: func(tid, nice int) error {
+		th := thread{nice: 15, setNice: func(tid, nice int) error {
 			sets++
 			if nice < 15 {
 				return errors.New("refused")
@@ -49,8 +49,8 @@ func TestAThreadThatCannotBeRaisedIsKept(t *testing.T) {
 			}
 			th.raise()
 		}
-		if sets != 2 || th.kept != first {
-			t.Errorf("niceness was set %d times, and thread %d kept; want twice, and %d", sets, th.kept, first)
+		if sets != 2 || th.keptTID != first {
+			t.Errorf("niceness was set %d times, and thread %d kept; want twice, and %d", sets, th.keptTID, first)
 		}
 	}()
 	<-done
@@ -61,7 +61,7 @@ func TestAThreadThatIsKeptMakesNoOthersLow(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		th := thread{nice: 15, set: func(tid, nice int) error {
+		th := thread{nice: 15, setNice: func(tid, nice int) error {
 			if nice < 15 {
 				return errors.New("refused")
 			}
@@ -77,8 +77,8 @@ func TestAThreadThatIsKeptMakesNoOthersLow(t *testing.T) {
 				defer runtime.UnlockOSThread()
 				together.Done()
 				together.Wait()
-				if tid := unix.Gettid(); tid == th.kept || niceOf(tid) >= 15 {
-					t.Errorf("thread %d has niceness %d, and thread %d is kept", tid, niceOf(tid), th.kept)
+				if tid := unix.Gettid(); tid == th.keptTID || niceOf(tid) >= 15 {
+					t.Errorf("thread %d has niceness %d, and thread %d is kept", tid, niceOf(tid), th.keptTID)
 				}
 			})
 		}
@@ -89,11 +89,11 @@ func TestAThreadThatIsKeptMakesNoOthersLow(t *testing.T) {
 
 func TestWhatIsLoweredRunsLow(t *testing.T) {
 	var inside int
-	lowered(7, func() { inside = niceOf(unix.Gettid()) })
+	runWithNice(7, func() { inside = niceOf(unix.Gettid()) })
 	if inside < 7 {
 		t.Errorf("niceness was %d, want 7", inside)
 	}
-	lowered(0, func() { inside = 0 })
+	runWithNice(0, func() { inside = 0 })
 	if inside != 0 {
 		t.Error("it did not run")
 	}

@@ -1,10 +1,9 @@
-// Package simulated is an engine that only takes time. A model that names it as
-// its backend behaves like a device whose speed is written in the model's
-// parameters, so that batching can be tried, measured and shown without any
-// hardware or weights.
+// Package simulated is an engine that takes time and computes nothing. A model with this
+// backend behaves like a device whose speed is set in the model's parameters, so that
+// batching can be tried, measured and demonstrated without hardware or weights.
 //
-// Outputs carry no meaning. Each row of an output repeats the bytes of the same
-// row of the first input, so that a client can tell its own rows from another's.
+// Outputs carry no meaning. Each row of an output repeats the bytes of the same row of the
+// first input, so that a client can verify that it got its own rows.
 package simulated
 
 import (
@@ -23,30 +22,30 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// Name is the backend that a model's configuration asks for, and what is shown as
-// its platform, so that nobody takes it for a real one.
+// Name is the name of the backend in a model's configuration. It is also reported as the
+// platform, so that a simulated model is not mistaken for a real one.
 const Name = "simulated"
 
 // Engine implements [engine.Engine].
 type Engine struct {
-	// Pacer wakes batches at the exact time.
+	// Pacer wakes batches on time. It is required.
 	Pacer *pacer.Pacer
 }
 
 var _ engine.Engine = (*Engine)(nil)
 
-// Load implements [engine.Engine]. The speed is read from the model's
-// parameters; see [ParseSpeed].
+// Load implements [engine.Engine]. It reads the speed from the model's parameters; see
+// [ParseSpeed].
 func (e *Engine) Load(_ context.Context, src engine.Source) (engine.Model, error) {
 	speed, err := ParseSpeed(src.Config.Parameters)
 	if err != nil {
 		return nil, err
 	}
 	if src.Config.Incomplete() {
-		return nil, src.Config.Wrong("input", "no inputs or no outputs", "both, because a simulated model has no file that says them")
+		return nil, src.Config.Wrong("input", "no inputs or no outputs", "both, because a simulated model has no file that defines them")
 	}
 	if src.Config.Ragged() != nil {
-		return nil, src.Config.Wrong("input", "allow_ragged_batch, batch_input or batch_output", "none, because a simulated model knows requests only by their rows")
+		return nil, src.Config.Wrong("input", "allow_ragged_batch, batch_input or batch_output", "none, because simulated models do not support ragged batches")
 	}
 	for _, spec := range src.Config.Outputs {
 		if spec.Type == tensor.Bytes {
@@ -58,8 +57,7 @@ func (e *Engine) Load(_ context.Context, src engine.Source) (engine.Model, error
 	return m, nil
 }
 
-// A model is one simulated device. All its instances run on it, and slow each
-// other down.
+// A model is one simulated device. All its instances run on it and slow each other down.
 type model struct {
 	cfg   *modelconfig.Config
 	curve device.Curve
@@ -69,7 +67,7 @@ type model struct {
 
 	mu        sync.Mutex // guards the following
 	device    device.Device
-	instances int // how many there ever were
+	instances int // created so far
 	busy      []*instance
 }
 
@@ -78,8 +76,8 @@ func (m *model) Instance(context.Context) (engine.Instance, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.instances++
-	i := &instance{model: m, number: m.instances, poked: make(chan struct{}, 1)}
-	i.alarm = m.pacer.Alarm(i.poke)
+	i := &instance{model: m, number: m.instances, wakeups: make(chan struct{}, 1)}
+	i.alarm = m.pacer.Alarm(i.wake)
 	return i, nil
 }
 
@@ -88,18 +86,18 @@ func (m *model) Close() error { return nil }
 
 func (m *model) now() device.Time { return time.Since(m.began) }
 
-// An instance runs one batch at a time, and waits until the device would have
-// computed it.
+// An instance runs one batch at a time: it waits until the simulated device has computed
+// the batch.
 type instance struct {
-	model  *model
-	number int
-	alarm  *pacer.Alarm
-	poked  chan struct{} // size 1: time to look at the device again
-	shape  []int64
+	model   *model
+	number  int
+	alarm   *pacer.Alarm
+	wakeups chan struct{} // size 1: the alarm went off, or the end of the batch has changed
+	shape   []int64
 
-	// late is how late alarms have been, smoothed. They are set so much earlier,
-	// and the rest is waited for without sleeping.
-	late time.Duration
+	// alarmLag is a moving estimate of how late alarms are. Alarms are set earlier by
+	// this much, and the instance spins for the rest of the time.
+	alarmLag time.Duration
 }
 
 // Run implements [engine.Instance].
@@ -112,8 +110,8 @@ func (i *instance) Run(ctx context.Context, in []tensor.Tensor, out *engine.Outp
 		rows = in[0].Rows()
 	}
 	i.start(rows)
-	// What has to be done for real is done while the device computes.
-	err := i.repeat(in[0].Data, rows, out)
+	// Fill the outputs while the device computes, so that it takes no extra time.
+	err := i.fillOutputs(in[0].Data, rows, out)
 	if err == nil {
 		err = i.wait(ctx)
 	}
@@ -134,72 +132,74 @@ func (i *instance) start(rows int) {
 	m.busy = append(m.busy, i)
 }
 
-// end takes the batch off the device. The others may be done sooner now.
+// end removes the batch from the device, and wakes the other instances, whose batches may
+// now end sooner.
 func (i *instance) end() {
 	m := i.model
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	// One that has ended did so at its time, however late that was noticed.
+	// A batch that is complete ended at its exact time, however late this is called.
 	m.device.End(min(m.now(), m.device.EndOf(i.number)), i.number)
 	m.busy = slices.DeleteFunc(m.busy, func(other *instance) bool { return other == i })
 	for _, other := range m.busy {
-		other.poke()
+		other.wake()
 	}
 }
 
-// poke makes wait look at the device again.
-func (i *instance) poke() {
+// wake makes wait check the device again.
+func (i *instance) wake() {
 	select {
-	case i.poked <- struct{}{}:
-	default: // it will look anyway
+	case i.wakeups <- struct{}{}:
+	default: // a wakeup is already pending
 	}
 }
 
-// wait returns when the device has computed the batch, or ctx has ended.
+// wait returns when the device has computed the batch, or when ctx has ended.
 func (i *instance) wait(ctx context.Context) error {
 	defer i.alarm.Stop()
 	for {
-		end := i.endOf()
+		end := i.endTime()
 		left := end - i.model.now()
 		switch {
 		case left <= 0:
 			return nil
-		case left <= i.late:
-			// Too short to sleep. Somebody else may run meanwhile, and may have
-			// changed when this ends.
+		case left <= i.alarmLag:
+			// Too short to sleep. Another goroutine may change the end of this batch
+			// meanwhile, so check again.
 			runtime.Gosched()
 			continue
 		}
-		wake := end - i.late
+		wake := end - i.alarmLag
 		i.alarm.Set(i.model.began.Add(wake))
 		select {
-		case <-i.poked:
-			i.learn(i.model.now() - wake)
+		case <-i.wakeups:
+			i.observeLag(i.model.now() - wake)
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
 }
 
-// maxLate bounds how long an instance waits without sleeping.
-const maxLate = 200 * time.Microsecond
+// maxSpin bounds how long an instance spins.
+const maxSpin = 200 * time.Microsecond
 
-// learn takes in how late an alarm was. One that has not gone off yet, because
-// something else woke the instance, says nothing.
-func (i *instance) learn(late time.Duration) {
-	if late >= 0 {
-		i.late = min(maxLate, i.late+(2*late-i.late)/8)
+// observeLag updates alarmLag with one sample. A negative sample means that something other
+// than the alarm woke the instance, and is ignored.
+func (i *instance) observeLag(lag time.Duration) {
+	if lag >= 0 {
+		i.alarmLag = min(maxSpin, i.alarmLag+(2*lag-i.alarmLag)/8)
 	}
 }
 
-func (i *instance) endOf() device.Time {
+func (i *instance) endTime() device.Time {
 	i.model.mu.Lock()
 	defer i.model.mu.Unlock()
 	return i.model.device.EndOf(i.number)
 }
 
-// repeat fills the outputs with the rows of the first input, over and over.
-func (i *instance) repeat(data []byte, rows int, out *engine.Outputs) error {
+// fillOutputs allocates the outputs, and fills each row with repetitions of the same row of
+// the first input.
+func (i *instance) fillOutputs(data []byte, rows int, out *engine.Outputs) error {
 	total := 0
 	i.shape = i.shape[:0]
 	out.Tensors = out.Tensors[:0]
@@ -209,7 +209,7 @@ func (i *instance) repeat(data []byte, rows int, out *engine.Outputs) error {
 			i.shape = append(i.shape, int64(rows))
 		}
 		for _, d := range spec.RowDims() {
-			i.shape = append(i.shape, max(d, 1)) // a dimension that may have any size has size 1
+			i.shape = append(i.shape, max(d, 1)) // a variable dimension (-1) has size 1
 		}
 		x := tensor.Tensor{Name: spec.Name, Type: spec.Type, Shape: i.shape[from:len(i.shape):len(i.shape)]}
 		size, err := tensor.ByteSize(x.Type, x.Shape)
@@ -225,12 +225,13 @@ func (i *instance) repeat(data []byte, rows int, out *engine.Outputs) error {
 		x := &out.Tensors[k]
 		size, _ := tensor.ByteSize(x.Type, x.Shape)
 		x.Data, rest = rest[:size:size], rest[size:]
-		fillRows(x.Data, data, rows)
+		repeatRows(x.Data, data, rows)
 	}
 	return nil
 }
 
-func fillRows(dst, src []byte, rows int) {
+// repeatRows fills each row of dst with repetitions of the same row of src.
+func repeatRows(dst, src []byte, rows int) {
 	for row := range rows {
 		to := dst[row*len(dst)/rows : (row+1)*len(dst)/rows]
 		from := src[row*len(src)/rows : (row+1)*len(src)/rows]

@@ -9,31 +9,31 @@ import (
 	"github.com/shoal-serving/shoal/internal/device"
 )
 
-// A Speed is how fast a simulated model runs.
+// A Speed defines how long the batches of a simulated model take.
 type Speed struct {
 	Curve    device.Curve
 	Slowdown []float64
-	Drift    []device.Change // by time, from when the model was loaded
+	Drift    []device.Change // ascending times since the model was loaded
 }
 
 // ParseSpeed reads a speed from a model's parameters:
 //
-//	fixed_us      microseconds that every batch takes
-//	per_row_us    microseconds that each of its rows adds
-//	table_us      instead of these two: measured sizes, such as "1:1980, 8:2396"
-//	slowdown      how many times longer a batch takes while 1, 2, … run at once, such as "1, 1.39"
-//	drift_ms      from when on, in milliseconds after it was loaded, batches take how many times as long: "5000:2, 9000:1"
+//	fixed_us      microseconds per batch
+//	per_row_us    microseconds per row, in addition
+//	table_us      in place of both: microseconds by number of rows, such as "1:1980, 8:2396"
+//	slowdown      factors on the time of a batch while 1, 2, … batches run at once, such as "1, 1.39"
+//	drift_ms      factors on the time of a batch, starting at milliseconds after loading: "5000:2, 9000:1"
 //
-// What is left out is zero, or no slowdown.
+// Times default to zero, and factors to 1.
 func ParseSpeed(parameters map[string]string) (Speed, error) {
 	var s Speed
 	for name, value := range parameters {
 		var err error
 		switch name {
 		case "fixed_us":
-			s.Curve.Fixed, err = microseconds(value)
+			s.Curve.Fixed, err = parseMicroseconds(value)
 		case "per_row_us":
-			s.Curve.PerRow, err = microseconds(value)
+			s.Curve.PerRow, err = parseMicroseconds(value)
 		case "table_us":
 			s.Curve.Table, err = parseTable(value)
 		case "slowdown":
@@ -41,19 +41,19 @@ func ParseSpeed(parameters map[string]string) (Speed, error) {
 		case "drift_ms":
 			s.Drift, err = parseDrift(value)
 		default:
-			err = fmt.Errorf("a simulated model has no such parameter; it has fixed_us, per_row_us, table_us, slowdown and drift_ms")
+			err = fmt.Errorf("unknown parameter of a simulated model; expected fixed_us, per_row_us, table_us, slowdown or drift_ms")
 		}
 		if err != nil {
 			return Speed{}, fmt.Errorf("parameter %s: %w", name, err)
 		}
 	}
 	if len(s.Curve.Table) > 0 && s.Curve.Fixed+s.Curve.PerRow > 0 {
-		return Speed{}, fmt.Errorf("parameter table_us: found beside fixed_us or per_row_us, expected one or the other")
+		return Speed{}, fmt.Errorf("parameter table_us: cannot be combined with fixed_us or per_row_us")
 	}
 	return s, nil
 }
 
-func microseconds(value string) (time.Duration, error) {
+func parseMicroseconds(value string) (time.Duration, error) {
 	us, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
 	if err != nil || us < 0 || us > 1e12 {
 		return 0, fmt.Errorf("found %q, expected microseconds, such as 59.3", value)
@@ -69,7 +69,7 @@ func parseTable(value string) ([]device.Point, error) {
 		if err != nil || n < 1 {
 			return nil, fmt.Errorf("found %q, expected ROWS:MICROSECONDS", pair)
 		}
-		d, err := microseconds(takes)
+		d, err := parseMicroseconds(takes)
 		if err != nil {
 			return nil, err
 		}

@@ -32,9 +32,9 @@ func TestTheShapeOfMostBatchesSettlesTheVote(t *testing.T) {
 		{"a few of another, and then most", times("a", 10) + times("b", 30), 36, 'b'},
 		{"a known one between", times("a", 8) + "kk" + times("a", 20), 20, 'a'},
 	} {
-		v, settled, shape := vote{known: 'k'}, 0, byte(0)
+		v, settled, shape := shapeVote{known: 'k'}, 0, byte(0)
 		for i := range len(tt.batches) {
-			if v.cast(uint64(tt.batches[i])) {
+			if v.add(uint64(tt.batches[i])) {
 				settled, shape = i+1, tt.batches[i]
 				break
 			}
@@ -50,7 +50,7 @@ func TestWhoWatchesIsToldTheRowsOfMostBatches(t *testing.T) {
 		b := start(t, &enginetest.Echo{}, 1, Options{Batching: batching.Config{MaxRows: 8, Policy: batching.Triton{MaxRows: 8}}})
 		told := make(chan []tensor.Tensor, 1)
 		go func() {
-			row, err := b.Another(t.Context(), 7)
+			row, err := b.AwaitShapeChange(t.Context(), 7)
 			if err != nil {
 				t.Error(err)
 			}
@@ -74,7 +74,7 @@ func TestWhoWatchesIsToldTheRowsOfMostBatches(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if row, err := b.Another(ctx, 8); !errors.Is(err, context.Canceled) {
+		if row, err := b.AwaitShapeChange(ctx, 8); !errors.Is(err, context.Canceled) {
 			t.Errorf("told of %v, %v when nobody waits any more", row, err)
 		}
 		b.submit(0, request("b", 1), 0)

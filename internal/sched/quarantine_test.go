@@ -10,45 +10,45 @@ import (
 )
 
 func TestAClientThatKeepsOffendingRunsAlone(t *testing.T) {
-	var o offenders
+	var o quarantine
 	alone := func(client uint64, now time.Duration) bool {
-		_, alone := o.alone(client, now)
+		_, alone := o.isolate(client, now)
 		return alone
 	}
-	for range maxStrikes - 1 {
-		o.strike(7, time.Second)
+	for range maxFailures - 1 {
+		o.recordFailure(7, time.Second)
 	}
 	if alone(7, time.Second) {
 		t.Error("alone before it has offended often enough")
 	}
-	o.strike(7, 2*time.Second)
+	o.recordFailure(7, 2*time.Second)
 	if !alone(7, 3*time.Second) || alone(8, 3*time.Second) || alone(0, 3*time.Second) {
 		t.Error("want client 7 alone, and nobody else")
 	}
-	a, _ := o.alone(7, 3*time.Second)
-	b, _ := o.alone(7, 3*time.Second)
+	a, _ := o.isolate(7, 3*time.Second)
+	b, _ := o.isolate(7, 3*time.Second)
 	if a == b {
 		t.Error("two of its requests may share a batch")
 	}
-	if !alone(7, 2*time.Second+forgiveness) || alone(7, 2*time.Second+forgiveness+1) {
+	if !alone(7, 2*time.Second+failureMemory) || alone(7, 2*time.Second+failureMemory+1) {
 		t.Error("want it to be forgiven after a minute")
 	}
-	if o.some.Load() {
+	if o.nonEmpty.Load() {
 		t.Error("requests still look, although there is nobody")
 	}
 }
 
 func TestOffendersAreNotRememberedWithoutBound(t *testing.T) {
-	var o offenders
-	for client := range uint64(2 * maxOffenders) {
-		o.strike(client+1, time.Second)
+	var o quarantine
+	for client := range uint64(2 * maxFailingClients) {
+		o.recordFailure(client+1, time.Second)
 	}
-	if len(o.by) != maxOffenders {
-		t.Errorf("%d are remembered", len(o.by))
+	if len(o.clients) != maxFailingClients {
+		t.Errorf("%d are remembered", len(o.clients))
 	}
-	o.strike(1<<40, 2*forgiveness)
-	if len(o.by) != 1 {
-		t.Errorf("%d are remembered after a while", len(o.by))
+	o.recordFailure(1<<40, 2*failureMemory)
+	if len(o.clients) != 1 {
+		t.Errorf("%d are remembered after a while", len(o.clients))
 	}
 }
 

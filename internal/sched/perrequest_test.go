@@ -242,8 +242,8 @@ func TestInstancesComeAndGo(t *testing.T) {
 		defer p.Close()
 		s := New(nil, Options{Pacer: p, Batching: batching.Config{Policy: &batching.Collect{Size: 2}, MaxRows: 2}})
 		first, second := &mortal{died: make(chan struct{})}, &mortal{died: make(chan struct{})}
-		if s.Living() != 0 {
-			t.Errorf("%d instances live, none were added", s.Living())
+		if s.Alive() != 0 {
+			t.Errorf("%d instances live, none were added", s.Alive())
 		}
 		var calls sync.WaitGroup
 		submit := func(name string) {
@@ -263,21 +263,21 @@ func TestInstancesComeAndGo(t *testing.T) {
 		s.Add(first)
 		calls.Wait()
 		s.Add(second)
-		if s.Living() != 2 {
-			t.Errorf("%d instances live, want 2", s.Living())
+		if s.Alive() != 2 {
+			t.Errorf("%d instances live, want 2", s.Alive())
 		}
 		second.kill()
 		synctest.Wait()
-		if s.Living() != 1 {
-			t.Errorf("%d instances live, want 1 and one that is dead", s.Living())
+		if s.Alive() != 1 {
+			t.Errorf("%d instances live, want 1 and one that is dead", s.Alive())
 		}
 		for range 2 {
 			if ok, err := s.Remove(); !ok || err != nil { // the dead one, and that which lives
 				t.Errorf("Remove: %v, %v", ok, err)
 			}
 		}
-		if ok, _ := s.Remove(); ok || s.Living() != 0 {
-			t.Errorf("an instance more was removed, or %d live", s.Living())
+		if ok, _ := s.Remove(); ok || s.Alive() != 0 {
+			t.Errorf("an instance more was removed, or %d live", s.Alive())
 		}
 		submit("b")
 		third := &mortal{died: make(chan struct{})}

@@ -72,7 +72,7 @@ func (b *bench) warm(at, want time.Duration) {
 		req := request("warm", 1)
 		defer req.Memory.Release()
 		time.Sleep(at - time.Since(b.began))
-		if err := b.Warm(b.t.Context(), req, 2); err != nil || time.Since(b.began) != want {
+		if err := b.WarmUp(b.t.Context(), req, 2); err != nil || time.Since(b.began) != want {
 			b.t.Errorf("warming ended after %v with %v, want %v", time.Since(b.began), err, want)
 		}
 	})

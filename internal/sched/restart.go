@@ -1,0 +1,99 @@
+package sched
+
+import (
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/batching"
+)
+
+// died returns a channel that is closed when the instance dies. It is nil if the instance
+// cannot die, if the core already knows, or if the worker is to exit: then a dead instance
+// stays up for the core, so that requests that still wait fail when the scheduler closes.
+func (w *worker) died() <-chan struct{} {
+	if w.restartable == nil || w.down || w.quit.Err() != nil { // only this goroutine writes down
+		return nil
+	}
+	return w.restartable.Died()
+}
+
+// reportDown tells the core if the instance has died, so that it gets no more batches.
+func (w *worker) reportDown() { w.s.locked(&w.out, w.reportDownLocked) }
+
+func (w *worker) reportDownLocked(now batching.Time, out *batching.Actions) {
+	select {
+	case <-w.died():
+	default:
+		return
+	}
+	if w.leaving {
+		return // retire has told the core
+	}
+	w.down = true
+	w.s.addAlive(-1)
+	w.s.stepLocked(now, batching.Event{Kind: batching.Down, Instance: w.number}, out)
+	w.reportBrokenLocked(now, out)
+}
+
+// reportBrokenLocked tells the core if the dead instance is not expected to restart soon,
+// so that requests do not wait for it.
+func (w *worker) reportBrokenLocked(now batching.Time, out *batching.Actions) {
+	if err := w.restartable.Failing(); err != nil {
+		w.s.outage.Store(err)
+		w.s.stepLocked(now, batching.Event{Kind: batching.Broken, Instance: w.number}, out)
+	}
+}
+
+// rejoin restarts an instance that is down, however many attempts that takes, and tells
+// the core that it is up again. It returns false if the worker is to exit instead.
+func (w *worker) rejoin() bool {
+	if !w.down {
+		return false
+	}
+	for !w.restart() && w.quit.Err() == nil {
+		w.s.locked(&w.out, w.reportBrokenLocked)
+	}
+	// Either the instance is alive, or the scheduler is closing. In that case the dead
+	// instance rejoins as well, to fail the requests that still wait.
+	w.s.locked(&w.out, func(now batching.Time, out *batching.Actions) {
+		if w.leaving {
+			return
+		}
+		w.down = false
+		w.s.outage.Store(nil)
+		w.s.addAlive(1)
+		w.s.stepLocked(now, batching.Event{Kind: batching.Up, Instance: w.number}, out)
+	})
+	return !w.down
+}
+
+// retry restarts the instance that died while it ran the batch, and runs the batch once
+// more. If the first attempt to restart it fails, retry returns err, the error of the
+// batch.
+func (w *worker) retry(err error) error {
+	if w.restartable.Failing() != nil {
+		return err
+	}
+	w.s.addAlive(-1)
+	restarted := w.restart()
+	w.s.addAlive(1)
+	if !restarted {
+		return err
+	}
+	return w.runCounted(w.calls, time.Since(w.s.began))
+}
+
+// restart makes one attempt to restart the instance, and reports whether it is alive. The
+// engine logs why an attempt failed.
+func (w *worker) restart() bool { return w.restartable.Revive(w.quit) == nil }
+
+// retire takes the instance out of service for good. The worker exits when it has run its
+// batch.
+func (w *worker) retire() {
+	w.s.locked(nil, func(now batching.Time, out *batching.Actions) {
+		w.leaving = true
+		if !w.down {
+			w.s.addAlive(-1)
+			w.s.stepLocked(now, batching.Event{Kind: batching.Down, Instance: w.number}, out)
+		}
+	})
+}
