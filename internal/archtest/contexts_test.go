@@ -12,7 +12,7 @@ import (
 // contexts lists the types that implement context.Context. Each has a test that calls
 // contexttest.Check: package context panics, and with it the server, if a context that
 // has ended is ever without an error.
-var contexts = []string{"internal/contexttest.held", "internal/kserve/kservegrpc.early"}
+var contexts = []string{"internal/contexttest.held", "internal/kserve/kservegrpc.earlyDeadline"}
 
 // contextsAreKnown finds types that embed a context, or that have its methods.
 func contextsAreKnown(folders []folder) (breaches []string) {

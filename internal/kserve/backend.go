@@ -10,17 +10,16 @@ import (
 	"github.com/shoal-serving/shoal/internal/modelconfig"
 )
 
-// A Backend answers inference requests: a server with its own models, or a
-// gateway that asks others.
+// A Backend answers inference requests. It is a server with models of its own, or a
+// gateway that forwards to others.
 type Backend interface {
-	// Infer runs req and fills in resp, which the caller owns, and releases if the
-	// error is nil. Its times say how far the request came also if there is one.
-	// Nothing touches resp after Infer has returned, whereas req may still be read;
-	// see there.
+	// Infer runs req and fills in resp. The caller owns resp, and must release it if the error
+	// is nil. resp.Times is set even if Infer returns an error. Infer does not touch resp
+	// after it returns, but may still read req; see [infer.Request].
 	Infer(ctx context.Context, req *infer.Request, resp *infer.Response) error
 }
 
-// Infer runs req with backend and words its error; see [Worded].
+// Infer runs req with backend and converts its error with [Worded].
 func Infer(ctx context.Context, backend Backend, req *infer.Request, resp *infer.Response) error {
 	return Worded(backend.Infer(ctx, req, resp), req)
 }
@@ -35,52 +34,47 @@ func GetResponse() *infer.Response { return responses.Get().(*infer.Response) }
 // returned an error.
 func PutResponse(resp *infer.Response) { responses.Put(resp) }
 
-// A Catalog tells which models there are, whether they can be asked, and what
-// they have done.
+// A Catalog describes the models of a server, their readiness and their statistics.
 type Catalog interface {
-	// Ready reports whether the server takes requests: all its models are
-	// loaded and it is not shutting down.
+	// Ready reports whether the server accepts requests: all its models are loaded and it is
+	// not shutting down.
 	Ready() bool
-	// ModelReady reports whether a version of a model takes requests. Version
-	// "" means any.
+	// ModelReady reports whether a version of a model accepts requests. Version "" means any.
 	ModelReady(model, version string) bool
-	// Model describes a model. Version "" means the one its policy serves.
+	// Model describes a model. Version "" means the default version.
 	Model(model, version string) (*catalog.Metadata, error)
-	// Config returns the configuration that is in effect for a version of a
-	// model, complete. Version "" means the one its policy serves. The caller
-	// does not change it.
+	// Config returns the complete configuration that is in effect for a version of a model.
+	// Version "" means the default version. The caller must not modify it.
 	Config(model, version string) (*modelconfig.Config, error)
-	// Statistics returns what was counted for the versions that are named: model
-	// "" means all models, version "" all its versions. If there are none, it returns
-	// none.
+	// Statistics returns the counters of the named versions. Model "" means all models,
+	// version "" all versions of the model. It returns nil if none match.
 	Statistics(model, version string) []catalog.Statistics
 }
 
-// A Stopper is a Catalog that tells when its server takes no more requests, so that
-// nobody is kept who only watches.
+// A Stopper is a Catalog that reports when its server shuts down, so that long-running
+// watches can be ended.
 type Stopper interface {
-	// Stopping is closed then.
+	// Stopping returns a channel that is closed when the server stops accepting requests.
 	Stopping() <-chan struct{}
 }
 
-// An Explainer is a Catalog that tells why its models are run as they are.
+// An Explainer is a Catalog that explains why its models run the way they do.
 type Explainer interface {
-	// Explain tells it of a version of a model. Version "" means the one its policy
-	// serves. It is Shoal's own: no other server has it.
+	// Explain explains a version of a model. Version "" means the default version. This is an
+	// extension of Shoal: other servers do not have it.
 	Explain(model, version string) (*explain.Model, error)
 }
 
-// A Control changes which models are loaded, where the server was started so
-// that clients may. Names of models are the client's word: they may be none, or
-// paths. Errors are for the client who asked: they say what is wrong with a
-// model, and where.
+// A Control loads and unloads models, if the server allows its clients to. Model names
+// come from clients unchecked: they may be empty, or paths. Errors are sent to the client:
+// they say what is wrong with a model, and where.
 type Control interface {
-	// Index lists every model that the repository has or had, and the state of
-	// its versions. Ready leaves out those that take no requests.
+	// Index lists every model that the repository has or had, and the state of its versions.
+	// If ready is set, only those that accept requests are listed.
 	Index(ready bool) []catalog.IndexEntry
-	// Load loads a model, or what has changed of one that is loaded, and returns
-	// when it takes requests. If it fails, what was loaded before stays.
+	// Load loads or reloads a model, and returns when it accepts requests. If it fails, the
+	// versions that were loaded before keep serving.
 	Load(ctx context.Context, model string, opts catalog.LoadOptions) error
-	// Unload takes a model away. One that is not loaded is no error.
+	// Unload unloads a model. It is not an error if the model is not loaded.
 	Unload(ctx context.Context, model string, opts catalog.UnloadOptions) error
 }

@@ -12,9 +12,8 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// mostRanked is the most elements that are put in order for one row, as in
-// Triton.
-const mostRanked = 1_000_000
+// maxRanked is the largest number of elements in a row that is classified, as in Triton.
+const maxRanked = 1_000_000
 
 // Classes is the number of classes that a request asks for instead of an output, by the
 // name of the output. The zero value asks for none.
@@ -67,8 +66,8 @@ func classify(out *tensor.Tensor, most uint64, batched bool, labels []string) er
 	if err != nil {
 		return err
 	}
-	if elements > mostRanked {
-		return infer.Errorf(infer.Invalid, "output '%s' has %d elements in a row, of which at most %d can be classified", out.Name, elements, mostRanked)
+	if elements > maxRanked {
+		return infer.Errorf(infer.Invalid, "output '%s' has %d elements in a row, of which at most %d can be classified", out.Name, elements, maxRanked)
 	}
 	count := int64(min(most, uint64(elements)))
 	size := elements * int64(out.Type.Size())
@@ -84,7 +83,7 @@ func classify(out *tensor.Tensor, most uint64, batched bool, labels []string) er
 	return nil
 }
 
-// rankers are for the types whose elements have an order and a text.
+// rankers are the implementations for all types that can be ordered and printed.
 var rankers = map[tensor.Type]func(dst, row []byte, count int, labels []string) []byte{
 	tensor.Uint8:  appendClasses[uint8],
 	tensor.Uint16: appendClasses[uint16],
@@ -98,16 +97,16 @@ var rankers = map[tensor.Type]func(dst, row []byte, count int, labels []string) 
 	tensor.FP64:   appendClasses[float64],
 }
 
-// rankable are the Go types of those.
+// rankable are the Go types of those elements.
 type rankable interface {
 	uint8 | uint16 | uint32 | uint64 | int8 | int16 | int32 | int64 | float32 | float64
 }
 
-// appendClasses appends the largest elements of a row, as elements of a BYTES
-// tensor. Of equal ones the first comes first, and what is no number comes last.
+// appendClasses appends the largest elements of a row as elements of a BYTES tensor. Equal
+// elements keep their order, and NaNs come last.
 func appendClasses[T rankable](dst, row []byte, count int, labels []string) []byte {
 	values := make([]T, len(row)/binary.Size(T(0)))
-	_, _ = binary.Decode(row, binary.LittleEndian, values) // there are exactly as many
+	_, _ = binary.Decode(row, binary.LittleEndian, values) // the sizes match
 	order := make([]int, len(values))
 	for i := range order {
 		order[i] = i
@@ -127,8 +126,8 @@ func appendClasses[T rankable](dst, row []byte, count int, labels []string) []by
 	return dst
 }
 
-// appendValue appends a number as C prints it: integers without a point, others
-// with six digits after it.
+// appendValue appends a number as C's printf does: integers without a decimal point,
+// floats with six digits after it.
 func appendValue[T rankable](dst []byte, v T) []byte {
 	var f float64
 	switch v := any(v).(type) {

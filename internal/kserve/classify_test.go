@@ -91,7 +91,7 @@ func TestWhatHasNoOrderHasNoClasses(t *testing.T) {
 		{Name: "A", Type: tensor.Bytes, Shape: []int64{1}, Data: []byte("\x01\x00\x00\x00a")},
 		{Name: "A", Type: tensor.FP16, Shape: []int64{1}, Data: []byte("ab")},
 		{Name: "A", Type: tensor.Bool, Shape: []int64{1}, Data: []byte("\x01")},
-		{Name: "A", Type: tensor.Uint8, Shape: []int64{mostRanked + 1}, Data: make([]byte, mostRanked+1)},
+		{Name: "A", Type: tensor.Uint8, Shape: []int64{maxRanked + 1}, Data: make([]byte, maxRanked+1)},
 	} {
 		resp := infer.Response{Outputs: []tensor.Tensor{out}, Memory: buf.Get(8)}
 		if err := asking("A", uint64(1)).Convert(&resp, false, nil); infer.CodeOf(err) != infer.Invalid {

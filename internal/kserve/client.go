@@ -7,12 +7,12 @@ import (
 
 var clientSeed = maphash.MakeSeed()
 
-// ClientOf returns what tells a connection from others, by the address at its
-// other end. It is never 0.
+// ClientOf returns a number that identifies a connection by its remote address. It is
+// never 0.
 func ClientOf(addr string) uint64 { return maphash.String(clientSeed, addr) | 1 }
 
-// ClientAt is ClientOf for an address that has not been written down, which would
-// cost an allocation for each request.
+// ClientAt is ClientOf for a net.Addr. It avoids formatting the address, which would
+// allocate for each request.
 func ClientAt(addr net.Addr) uint64 {
 	tcp, ok := addr.(*net.TCPAddr)
 	if !ok {

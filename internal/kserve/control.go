@@ -8,7 +8,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/infer"
 )
 
-// The parameters of requests that load and unload models.
+// Parameters of requests that load and unload models.
 const (
 	ConfigParameter           = "config"
 	UnloadDependentsParameter = "unload_dependents"
@@ -16,25 +16,22 @@ const (
 	filePrefix = "file:"
 )
 
-// FileParameter returns the path of the file that is in the parameter of that
-// name, if one is.
+// FileParameter returns the file path that a parameter name contains, if it has one.
 func FileParameter(name string) (path string, ok bool) { return strings.CutPrefix(name, filePrefix) }
 
-// UnknownLoadParameter answers a client that loads a model with a parameter that
-// there is not.
+// UnknownLoadParameter returns the error for an unknown parameter of a load request.
 func UnknownLoadParameter(name string) error {
 	return infer.Errorf(infer.Invalid, "found parameter '%s', expected '%s', or '%s' and a path", name, ConfigParameter, filePrefix)
 }
 
-// UnknownUnloadParameter answers a client that unloads a model with a parameter
-// that there is not.
+// UnknownUnloadParameter returns the error for an unknown parameter of an unload request.
 func UnknownUnloadParameter(name string) error {
 	return infer.Errorf(infer.Invalid, "found parameter '%s', expected '%s'", name, UnloadDependentsParameter)
 }
 
-// DecodeIndex reads the body of an HTTP request for the index: whether only
-// what is ready is asked for. An empty body asks for all. The limits of the three
-// functions have their defaults already.
+// DecodeIndex decodes the body of an HTTP request for the repository index. ready reports
+// whether only ready models are requested; an empty body requests all. Like DecodeLoad and
+// DecodeUnload, it expects limits with defaults set.
 func DecodeIndex(body []byte, limits *Limits) (ready bool, err error) {
 	err = decodeMembers(body, limits, func(d *document, name string) (err error) {
 		if name != "ready" {
@@ -46,15 +43,14 @@ func DecodeIndex(body []byte, limits *Limits) (ready bool, err error) {
 	return ready, err
 }
 
-// DecodeLoad reads the body of an HTTP request to load a model. It keeps nothing
-// of body.
+// DecodeLoad decodes the body of an HTTP request to load a model. It does not retain body.
 func DecodeLoad(body []byte, limits *Limits) (o catalog.LoadOptions, err error) {
 	err = decodeParameters(body, limits, func(d *document, name string) (err error) {
 		path, isFile := FileParameter(name)
 		switch {
 		case name == ConfigParameter:
 			var text []byte
-			text, err = d.content(name)
+			text, err = d.longString(name)
 			o.Config = string(text)
 		case isFile:
 			var content []byte
@@ -69,7 +65,7 @@ func DecodeLoad(body []byte, limits *Limits) (o catalog.LoadOptions, err error) 
 	return o, err
 }
 
-// DecodeUnload reads the body of an HTTP request to unload a model.
+// DecodeUnload decodes the body of an HTTP request to unload a model.
 func DecodeUnload(body []byte, limits *Limits) (o catalog.UnloadOptions, err error) {
 	err = decodeParameters(body, limits, func(d *document, name string) (err error) {
 		if name != UnloadDependentsParameter {
@@ -81,8 +77,8 @@ func DecodeUnload(body []byte, limits *Limits) (o catalog.UnloadOptions, err err
 	return o, err
 }
 
-// decodeMembers calls each for every member of the object that a body is. An
-// empty body has none.
+// decodeMembers calls each for every member of the object in body. An empty body has no
+// members.
 func decodeMembers(body []byte, limits *Limits, each func(d *document, name string) error) error {
 	if len(body) == 0 {
 		return nil
@@ -112,9 +108,9 @@ func decodeParameters(body []byte, limits *Limits, each func(d *document, name s
 	})
 }
 
-// base64 reads a string that stands for bytes, into memory of their own.
+// base64 reads a base64 string and returns the bytes in new memory.
 func (d *document) base64(field string) ([]byte, error) {
-	text, err := d.content(field)
+	text, err := d.longString(field)
 	if err != nil {
 		return nil, err
 	}

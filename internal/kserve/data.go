@@ -14,9 +14,9 @@ var (
 	errRange = errors.New("a number does not fit the datatype")
 )
 
-// appendData appends the elements of a JSON array to dst, as they are in a
-// tensor. There must be as many as the tensor has. offset is where in the document
-// the array begins, for the error.
+// appendData appends the elements of a JSON array to dst in the encoding of a tensor. It
+// fails unless the array has the given number of elements. offset is that of the array in
+// the document, for error messages.
 func appendData(dst []byte, t tensor.Type, elements int64, text []byte, offset int64, limits *Limits) ([]byte, error) {
 	s := scanner{text: text, limits: limits}
 	for range elements {
@@ -29,7 +29,7 @@ func appendData(dst []byte, t tensor.Type, elements int64, text []byte, offset i
 			dst, err = s.appendElement(dst, t)
 		}
 		if err != nil {
-			return dst, unreadable(err, t, offset+int64(at))
+			return dst, elementError(err, t, offset+int64(at))
 		}
 	}
 	more, err := s.next()
@@ -37,17 +37,17 @@ func appendData(dst []byte, t tensor.Type, elements int64, text []byte, offset i
 		err = errCount
 	}
 	if err != nil {
-		return dst, unreadable(err, t, offset+int64(s.pos))
+		return dst, elementError(err, t, offset+int64(s.pos))
 	}
 	return dst, nil
 }
 
-// unreadable says what is wrong with an element, and where it begins.
-func unreadable(err error, t tensor.Type, offset int64) error {
+// elementError returns the error for an element that begins at offset.
+func elementError(err error, t tensor.Type, offset int64) error {
 	if errors.Is(err, errCount) {
-		return unparsable("data", inWords(err, t)) // no element is to blame
+		return unparsable("data", tritonReason(err, t)) // the error is not about one element
 	}
-	return unparsable("data", fmt.Sprintf("%s at offset %d", inWords(err, t), offset))
+	return unparsable("data", fmt.Sprintf("%s at offset %d", tritonReason(err, t), offset))
 }
 
 func (s *scanner) appendElement(dst []byte, t tensor.Type) ([]byte, error) {
@@ -60,7 +60,7 @@ func (s *scanner) appendElement(dst []byte, t tensor.Type) ([]byte, error) {
 		dst, err := s.appendString(append(dst, 0, 0, 0, 0))
 		size := len(dst) - start - 4
 		if err == nil {
-			err = s.limits.CheckString(int64(size)) // and so it fits the four bytes
+			err = s.limits.CheckString(int64(size)) // hence it fits into four bytes
 		}
 		binary.LittleEndian.PutUint32(dst[start:], uint32(size))
 		return dst, err
@@ -89,7 +89,7 @@ func (n *number) append(dst []byte, t tensor.Type) ([]byte, error) {
 		bits, fits = n.uint(8 * t.Size())
 	}
 	if !fits {
-		return dst, n.misfit(t)
+		return dst, n.mismatch(t)
 	}
 	switch t.Size() {
 	case 1:
@@ -102,8 +102,8 @@ func (n *number) append(dst []byte, t tensor.Type) ([]byte, error) {
 	return binary.LittleEndian.AppendUint64(dst, bits), nil
 }
 
-// misfit tells a number of another kind from one that is only too large.
-func (n *number) misfit(t tensor.Type) error {
+// mismatch returns the error for a number of the wrong kind or out of range.
+func (n *number) mismatch(t tensor.Type) error {
 	float := t == tensor.FP32 || t == tensor.FP64
 	unsigned := t >= tensor.Uint8 && t <= tensor.Uint64
 	if !float && !n.integer || unsigned && n.negative {
@@ -112,8 +112,8 @@ func (n *number) misfit(t tensor.Type) error {
 	return errRange
 }
 
-// inWords returns Triton's words for what is wrong, where it has some.
-func inWords(err error, t tensor.Type) string {
+// tritonReason returns Triton's wording for err, if Triton has one.
+func tritonReason(err error, t tensor.Type) string {
 	switch {
 	case errors.Is(err, errCount):
 		return "Shape does not match true shape of 'data' field"

@@ -8,93 +8,90 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// A Request is an inference request that came over HTTP: what to run, and in
-// which form to answer.
+// A Request is an inference request received over HTTP, with the format of the response.
 type Request struct {
 	infer.Request
 
-	binary        bool   // whether outputs are sent as binary data if none is listed
-	binaryOutputs []bool // the same for each of Outputs, if some are
+	binary        bool   // whether outputs are binary if the request lists none
+	binaryOutputs []bool // the same for each of Outputs
 }
 
-// DecodeOptions say what is known of a request besides its body.
+// DecodeOptions are the properties of a request that are not in its body.
 type DecodeOptions struct {
 	Model   string
 	Version string
 
-	// JSONLength is the value of [JSONLengthHeader]. "" means that it was not
-	// sent, and the whole body is JSON; "0" that none is, and the whole body is
-	// the data of the model's only input.
+	// JSONLength is the value of [JSONLengthHeader]. "" means that the header is missing and
+	// the whole body is JSON; "0" that the whole body is the data of the model's only input.
 	JSONLength string
 
-	// Limits bound the request. The length of the body is for whoever read it.
+	// Limits bound the request. The caller enforces the limit of the body's length.
 	Limits Limits
 }
 
-// DecodeRequest reads the body of an inference request. Tensors that were sent
-// as binary data become views of body, and the others are put into memory of
-// their own.
+// DecodeRequest decodes the body of an inference request. Tensors sent as binary data
+// become views of body; the others are copied into new memory.
 //
-// The caller keeps its count of body. If the error is nil, it also owns the one
-// count of the request's Memory.
+// The caller keeps its reference to body. If the error is nil, the caller also owns the
+// reference to the request's Memory.
 func DecodeRequest(body *buf.Buf, o DecodeOptions) (*Request, error) {
 	length, err := jsonLength(o.JSONLength, len(body.B))
 	if err != nil {
 		return nil, err
 	}
 	if length == 0 && o.JSONLength != "" {
-		return o.request().raw(body), nil
+		return o.request().setRaw(body), nil
 	}
 	if o.JSONLength != "" {
-		if req := o.recall(body, length); req != nil {
+		if req := o.lookupHeader(body, length); req != nil {
 			return req, nil
 		}
 	}
 	limits := o.Limits.WithDefaults()
-	memory := remains.Get().(*[]byte)
-	defer remains.Put(memory)
-	short, cuts := cutArrays((*memory)[:0], body.B[:length])
-	if cap(short) <= maxRemains {
+	memory := shortDocuments.Get().(*[]byte)
+	defer shortDocuments.Put(memory)
+	short, arrays := extractLongArrays((*memory)[:0], body.B[:length])
+	if cap(short) <= maxShortDocument {
 		*memory = short
 	}
-	if cuts != nil {
-		// A document that is wrong is read as it was sent, so that errors say where.
-		if req, ok := o.decodeCut(body, length, short, cuts, &limits); ok {
+	if arrays != nil {
+		// If this fails, decode the original document, so that errors have its offsets.
+		if req, ok := o.decodeShort(body, length, short, arrays, &limits); ok {
 			return req, nil
 		}
 	}
 	d := decoder{document: openDocument(body.B[:length], &limits), req: o.request(), rest: body.B[length:]}
 	req, err := d.decode(body)
 	if err == nil && o.JSONLength != "" && len(d.pending) == 0 {
-		o.remember(body.B[:length], req)
+		o.storeHeader(body.B[:length], req)
 	}
 	return req, err
 }
 
-// maxRemains is how much memory is kept for what is left of the next document.
-const maxRemains = 64 << 10
+// maxShortDocument is the largest buffer that is returned to the pool.
+const maxShortDocument = 64 << 10
 
 func (o *DecodeOptions) request() *Request {
 	return &Request{Request: infer.Request{Model: o.Model, Version: o.Version}}
 }
 
-// decodeCut reads a document without its long arrays. It fails unless each of them is
+// decodeShort decodes a document without its long arrays. It fails unless each of them is
 // the data of an input.
-func (o *DecodeOptions) decodeCut(body *buf.Buf, length int, short []byte, cuts []cut, limits *Limits) (*Request, bool) {
+func (o *DecodeOptions) decodeShort(body *buf.Buf, length int, short []byte, arrays []longArray, limits *Limits) (*Request, bool) {
 	d := decoder{document: openDocument(short, limits), req: o.request(), rest: body.B[length:]}
-	d.cuts = cuts
+	d.longArrays = arrays
 	req, err := d.decode(body)
 	switch {
 	case err != nil:
 		return nil, false
-	case len(d.cuts) > 0:
+	case len(d.longArrays) > 0:
 		req.Memory.Release()
 		return nil, false
 	}
 	return req, true
 }
 
-// decode reads the document, and closes it.
+// decode decodes the document and closes it.
 func (d *decoder) decode(body *buf.Buf) (*Request, error) {
 	defer d.close()
 	if err := d.request(); err != nil {
@@ -117,9 +114,9 @@ func jsonLength(header string, size int) (int, error) {
 	return n, nil
 }
 
-// raw makes the whole body the data of the one input. What its name, type and
-// shape are follows from the model's configuration.
-func (r *Request) raw(body *buf.Buf) *Request {
+// setRaw makes the whole body the data of the only input. Its name, type and shape follow
+// from the model's configuration.
+func (r *Request) setRaw(body *buf.Buf) *Request {
 	body.Retain()
 	r.Memory = body
 	r.Inputs = []tensor.Tensor{{Data: body.B}}
@@ -127,30 +124,30 @@ func (r *Request) raw(body *buf.Buf) *Request {
 	return r
 }
 
-// A decoder reads one request.
+// A decoder decodes one request.
 type decoder struct {
 	document
 	req     *Request
-	rest    []byte // binary data that no input has taken yet
+	rest    []byte // binary data not yet assigned to an input
 	classes Classes
 
 	parameters int // of the request and its tensors so far
 
 	pending []pending
-	size    int64 // bytes that the pending inputs take
+	size    int64 // total bytes of the pending inputs
 }
 
-// pending is an input whose data was sent as JSON. The data is read when all
-// the document has been, because only then it is known how much memory it takes.
+// pending is an input whose data is JSON. The data is decoded after the rest of the
+// document, because only then is the total amount of memory known.
 type pending struct {
-	input    int // its index
+	input    int // index
 	text     []byte
 	offset   int64 // of text in the document
 	elements int64
-	at, size int64 // its place in memory
+	at, size int64 // where its data goes in memory
 }
 
-// request reads the JSON part of the body.
+// request decodes the JSON part of the body.
 func (d *decoder) request() error {
 	hasInputs := false
 	err := d.members("request", func(name []byte) (err error) {
@@ -191,9 +188,9 @@ func (d *decoder) eachParameter(each func(name []byte) error) error {
 	})
 }
 
-// parameter reads a parameter of the request.
+// parameter decodes a parameter of the request.
 func (d *decoder) parameter(name []byte) (err error) {
-	if string(name) == "binary_data_output" { // which only HTTP has
+	if string(name) == "binary_data_output" { // exists only over HTTP
 		d.req.binary, err = d.bool("binary_data_output")
 		return err
 	}
@@ -215,11 +212,10 @@ func (d *decoder) parameterValue(kind ParameterKind, name string) (any, error) {
 	case found == '0':
 		return d.number()
 	}
-	return nil, d.skip() // what no parameter can be is left out
+	return nil, d.skip() // values that cannot be parameters are ignored
 }
 
-// data reads the pending inputs into memory, and settles what the memory of
-// the request is.
+// data decodes the pending inputs into memory, and sets the request's Memory.
 func (d *decoder) data(body *buf.Buf) error {
 	if len(d.pending) == 0 {
 		body.Retain()

@@ -5,12 +5,12 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// An inputReader collects the members of an input, which come in any order.
+// An inputReader collects the members of an input, which may come in any order.
 type inputReader struct {
 	tensor.Tensor
 	hasName bool
 	hasType bool
-	text    []byte // the data as JSON; nil if there was none
+	text    []byte // the data as JSON; nil if it has none
 	offset  int64  // of text in the document
 	binary  bool
 	bytes   uint64 // of binary data
@@ -77,14 +77,14 @@ func (d *decoder) addInput(in *inputReader) error {
 	case in.binary:
 		err = d.takeBinary(in)
 	default:
-		err = d.place(in)
+		err = d.reserve(in)
 	}
 	d.req.Inputs = append(d.req.Inputs, in.Tensor)
 	return err
 }
 
-// checkSource refuses an input unless its data comes from exactly one place
-// that there is.
+// checkSource returns an error unless the input's data comes from exactly one supported
+// source.
 func (in *inputReader) checkSource() error {
 	if (in.text != nil) != in.binary && in.region == "" {
 		return nil
@@ -114,7 +114,7 @@ func (in *inputReader) checkSource() error {
 		"'shared_memory_region' in 'parameters'. But %s", set)
 }
 
-// takeBinary gives an input its part of the binary data.
+// takeBinary assigns an input its part of the binary data.
 func (d *decoder) takeBinary(in *inputReader) error {
 	if in.bytes > uint64(len(d.rest)) {
 		return infer.Errorf(infer.Invalid, "unexpected size for input '%s', expecting %d additional bytes for model '%s'",
@@ -125,9 +125,9 @@ func (d *decoder) takeBinary(in *inputReader) error {
 	return d.limits.CheckStrings(&in.Tensor)
 }
 
-// place finds out how much memory an input that was sent as JSON takes, and
-// where it goes, without taking any.
-func (d *decoder) place(in *inputReader) error {
+// reserve computes how much memory an input sent as JSON needs, and its offset, without
+// allocating.
+func (d *decoder) reserve(in *inputReader) error {
 	if in.Type == tensor.FP16 || in.Type == tensor.BF16 {
 		return infer.Errorf(infer.Invalid, "receiving %v data via JSON is not supported. Please use the binary data format for input %s",
 			in.Type, in.Name)
@@ -136,11 +136,11 @@ func (d *decoder) place(in *inputReader) error {
 	if err != nil {
 		return unparsable("shape", err.Error())
 	}
-	// An element takes one character at least, and one more to part it from the next.
+	// An element takes at least one character, and another one as the separator.
 	if n > int64(len(in.text))/2 {
-		return unparsable("data", inWords(errCount, in.Type))
+		return unparsable("data", tritonReason(errCount, in.Type))
 	}
-	size := n*4 + int64(len(in.text)) // no string is longer than its text
+	size := n*4 + int64(len(in.text)) // no string is longer than its JSON text
 	if in.Type != tensor.Bytes {
 		if size, err = tensor.ByteSize(in.Type, in.Shape); err != nil {
 			return unparsable("shape", err.Error())
@@ -148,11 +148,11 @@ func (d *decoder) place(in *inputReader) error {
 	}
 	p := pending{input: len(d.req.Inputs), text: in.text, offset: in.offset, elements: n, at: d.size, size: size}
 	d.pending = append(d.pending, p)
-	d.size += (size + 7) &^ 7 // so that the next one is aligned for any type
+	d.size += (size + 7) &^ 7 // keeps the next one aligned for any type
 	return d.limits.CheckDecoded(d.size)
 }
 
-// An outputReader collects the members of an output that is asked for.
+// An outputReader collects the members of a requested output.
 type outputReader struct {
 	name    string
 	hasName bool

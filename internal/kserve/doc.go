@@ -1,18 +1,16 @@
-// Package kserve is what the faces of the KServe v2 inference protocol have in
-// common: what they ask of a server or a gateway, how requests and answers are
-// written in JSON and in the binary tensor extension, and which status an error
-// has.
+// Package kserve has the parts that all protocol frontends of the KServe v2 inference
+// protocol share: the interfaces that a server or a gateway implements for them, the
+// encoding of requests and responses as JSON and in the binary tensor extension, and the
+// mapping of errors to status codes.
 //
-// It holds the limits of what a client may send, too, so that all faces keep the
+// It also defines the limits of what a client may send, so that all protocols enforce the
 // same ones.
 //
-// It reads and writes bytes that it is given. Sockets, routes and methods belong
-// to the faces themselves, in the packages below this one. It starts no
-// goroutine and reads no clock.
+// It only reads and writes bytes in memory. Sockets, routes and methods belong to the
+// protocol packages below this one. It starts no goroutines and does not read the clock.
 //
-// Names and texts are Triton's where clients may depend on them. The three
-// places where it differs are meant: a mistake in a client's JSON is the
-// client's (400, where Triton says 500), a number that does not fit its type is
-// refused (Triton wraps it around), and so is an answer that JSON cannot express
-// (Triton writes Infinity, which no client can read).
+// Names and messages are Triton's where clients may depend on them. It deviates on purpose
+// in three places: invalid JSON is the client's error (400, where Triton returns 500), a
+// number that does not fit its type is rejected (Triton wraps it around), and so is a
+// response that JSON cannot represent (Triton writes Infinity, which no client can parse).
 package kserve

@@ -16,33 +16,34 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// A document is read value by value, in the order in which they stand. Each
-// method reads one, and names the field in its error if it is of another kind.
+// A document reads the values of a JSON text in order. Each method reads one value, and
+// returns an error that names the field if the value has the wrong type.
 type document struct {
-	text   []byte
-	json   *jsontext.Decoder
-	limits *Limits
-	cuts   []cut // arrays that are not in text, and have not been read yet
+	text       []byte
+	json       *jsontext.Decoder
+	limits     *Limits
+	longArrays []longArray // arrays that are not in text and have not been read yet
 }
 
-// Decoders are large, and keep their stacks from one use to the next.
+// Decoders are large, and reuse their stacks.
 var jsonDecoders = sync.Pool{New: func() any { return jsontext.NewDecoder(new(bytes.Buffer)) }}
 
-// openDocument starts to read text, in place. The caller closes the document.
+// openDocument starts reading text, which it does not copy. The caller closes the
+// document.
 func openDocument(text []byte, limits *Limits) document {
 	d := document{text: text, json: jsonDecoders.Get().(*jsontext.Decoder), limits: limits}
-	d.json.Reset(bytes.NewBuffer(text), jsonOptions...) // from a Buffer it reads without copying
+	d.json.Reset(bytes.NewBuffer(text), jsonOptions...) // the decoder reads from a Buffer without copying
 	return d
 }
 
-// The decoder would remember the names of all members, to find one that comes
-// twice, and take ten times the memory of the document for it. Only names that
-// are known here matter, and members looks for those.
+// To detect duplicates, the decoder would store the names of all members, which takes ten
+// times the memory of the document. Only duplicates of known names matter, and members
+// detects those.
 var jsonOptions = []jsontext.Options{jsontext.AllowDuplicateNames(true)}
 
 func (d *document) close() { jsonDecoders.Put(d.json) }
 
-// end returns an error unless everything has been read.
+// end returns an error unless the whole document has been read.
 func (d *document) end() error {
 	switch _, err := d.json.ReadToken(); {
 	case errors.Is(err, io.EOF):
@@ -53,8 +54,8 @@ func (d *document) end() error {
 	return malformed(errors.New("the document is followed by another"))
 }
 
-// known has a bit for the name of each member that is read somewhere.
-var known = bits("id", "parameters", "inputs", "outputs", "name", "shape", "datatype", "data", "priority", "timeout",
+// knownMembers maps the name of each known member to a bit.
+var knownMembers = bits("id", "parameters", "inputs", "outputs", "name", "shape", "datatype", "data", "priority", "timeout",
 	"sequence_id", "sequence_start", "sequence_end", "binary_data", "binary_data_output", "binary_data_size", "classification", "shared_memory_region",
 	"ready", ConfigParameter, UnloadDependentsParameter,
 	LogFile, LogInfo, LogWarning, LogError, LogVerbose, LogFormat,
@@ -68,20 +69,20 @@ func bits(names ...string) map[string]uint {
 	return m
 }
 
-// members calls each with the name of every member of an object. each must
-// read the member's value, and may not look at the name once it has begun to. A
-// known name that comes twice is an error: which of the two is meant?
+// members calls each with the name of every member of an object. each must read the
+// member's value, and must not use name after that. A known name that occurs twice is an
+// error, because it is ambiguous.
 func (d *document) members(field string, each func(name []byte) error) error {
 	if err := d.open(field, '{', "object"); err != nil {
 		return err
 	}
 	var seen uint
 	for d.json.PeekKind() == '"' {
-		name, err := d.unquoted(field)
+		name, err := d.shortString(field)
 		if err != nil {
 			return err
 		}
-		bit := known[string(name)]
+		bit := knownMembers[string(name)]
 		if seen&bit != 0 {
 			return malformed(fmt.Errorf("member '%s' of an object comes twice", name))
 		}
@@ -93,7 +94,7 @@ func (d *document) members(field string, each func(name []byte) error) error {
 	return d.token() // the closing brace, or an error
 }
 
-// elements calls each for every element of an array. each must read it.
+// elements calls each for every element of an array. each must read the element.
 func (d *document) elements(field string, each func() error) error {
 	if err := d.open(field, '[', "array"); err != nil {
 		return err
@@ -126,12 +127,12 @@ func (d *document) token() error {
 	return nil
 }
 
-// skip reads a value that nobody asks for.
+// skip reads and discards a value.
 func (d *document) skip() error {
 	for depth := d.json.StackDepth(); ; {
 		var err error
 		if d.json.PeekKind() == '"' {
-			_, err = d.unquoted("") // whose length is limited
+			_, err = d.shortString("") // checks its length
 		} else {
 			err = d.token()
 		}
@@ -148,7 +149,7 @@ func (d *document) skip() error {
 	}
 }
 
-// value returns the text of a value. It stays valid, as part of the document.
+// value returns the text of a value, which is part of the document and stays valid.
 func (d *document) value() ([]byte, error) {
 	v, err := d.json.ReadValue()
 	if err != nil {
@@ -158,13 +159,13 @@ func (d *document) value() ([]byte, error) {
 	return d.text[end-int64(len(v)) : end], nil
 }
 
-// unquoted returns what a string stands for, which is a text and not long.
-func (d *document) unquoted(field string) ([]byte, error) {
+// shortString returns the contents of a string whose length is limited, such as a name.
+func (d *document) shortString(field string) ([]byte, error) {
 	v, err := d.quoted(field)
 	if err != nil {
 		return nil, err
 	}
-	// At most six characters stand for one byte.
+	// At most six characters encode one byte.
 	if err := d.limits.CheckText((len(v) - 2) / 6); err != nil {
 		return nil, err
 	}
@@ -174,8 +175,8 @@ func (d *document) unquoted(field string) ([]byte, error) {
 	return v, d.limits.CheckText(len(v))
 }
 
-// content returns what a string stands for, of any length.
-func (d *document) content(field string) ([]byte, error) {
+// longString returns the contents of a string of any length.
+func (d *document) longString(field string) ([]byte, error) {
 	v, err := d.quoted(field)
 	if err != nil {
 		return nil, err
@@ -203,7 +204,7 @@ func unquote(v []byte) ([]byte, error) {
 }
 
 func (d *document) string(field string) (string, error) {
-	b, err := d.unquoted(field)
+	b, err := d.shortString(field)
 	return string(b), err
 }
 
@@ -226,14 +227,14 @@ func (d *document) uint(field string) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	n, err := strconv.ParseUint(string(v[:min(len(v), 21)]), 10, 64) // none has more digits
+	n, err := strconv.ParseUint(string(v[:min(len(v), 21)]), 10, 64) // no valid number has more digits
 	if err != nil {
 		return 0, mistyped(field, "unsigned-integer")
 	}
 	return n, nil
 }
 
-// number reads one as the first that it fits of an int64, a uint64 and a float64.
+// number reads a number as an int64, a uint64 or a float64, whichever fits first.
 func (d *document) number() (any, error) {
 	v, err := d.value()
 	if err != nil {
@@ -249,11 +250,11 @@ func (d *document) number() (any, error) {
 	if n, err := strconv.ParseUint(text, 10, 64); err == nil {
 		return n, nil
 	}
-	n, _ := strconv.ParseFloat(text, 64) // one that is too large is infinite
+	n, _ := strconv.ParseFloat(text, 64) // out of range is infinite
 	return n, nil
 }
 
-// shape reads the dimensions of a tensor. Even without any it is not nil.
+// shape reads the dimensions of a tensor. The result is never nil.
 func (d *document) shape() ([]int64, error) {
 	shape := []int64{}
 	err := d.elements("shape", func() error {
@@ -270,9 +271,9 @@ func (d *document) shape() ([]int64, error) {
 	return shape, err
 }
 
-// datatype reads the name of a type, which may be one that there is not.
+// datatype reads the name of a type. An unknown name is not an error.
 func (d *document) datatype() (tensor.Type, error) {
-	name, err := d.unquoted("datatype")
+	name, err := d.shortString("datatype")
 	if err != nil {
 		return tensor.Invalid, err
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// AppendResponse appends the JSON part of the answer to dst. If the client asked
-// for binary data, [Request.Binary] follows it.
+// AppendResponse appends the JSON part of the response to dst. If the client requested
+// binary data, the slices of [Request.Binary] follow it.
 func (r *Request) AppendResponse(dst []byte, resp *infer.Response) ([]byte, error) {
 	dst = append(dst, '{')
 	if r.ID != "" {
@@ -41,8 +41,8 @@ func (r *Request) AppendResponse(dst []byte, resp *infer.Response) ([]byte, erro
 	return append(dst, ']', '}'), nil
 }
 
-// appendParameters appends those of an answer, if there are any. A number that JSON
-// does not have is null.
+// appendParameters appends the parameters of a response, if it has any. NaN and infinities
+// become null.
 func appendParameters(dst []byte, parameters []infer.Parameter) []byte {
 	if len(parameters) == 0 {
 		return dst
@@ -73,8 +73,8 @@ func appendParameters(dst []byte, parameters []infer.Parameter) []byte {
 	return append(dst, '}')
 }
 
-// Binary yields the data of the outputs that are sent as binary data, in the
-// order in which the JSON part names them. It belongs to resp.
+// Binary yields the data of the outputs sent as binary data, in the order in which the
+// JSON part lists them. The data belongs to resp.
 func (r *Request) Binary(resp *infer.Response) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		for i := range resp.Outputs {
@@ -86,8 +86,8 @@ func (r *Request) Binary(resp *infer.Response) iter.Seq[[]byte] {
 	}
 }
 
-// isBinary reports whether an output is sent as binary data. What the request
-// says of all outputs holds only if it lists none.
+// isBinary reports whether an output is sent as binary data. The default of the request
+// applies only if it lists no outputs.
 func (r *Request) isBinary(output string) bool {
 	if len(r.Outputs) == 0 {
 		return r.binary
@@ -118,9 +118,8 @@ func (r *Request) appendOutput(dst []byte, out *tensor.Tensor) ([]byte, error) {
 	return append(dst, ']', '}'), err
 }
 
-// appendElements appends the elements of a tensor as JSON, flat, with commas
-// between them. Data is read byte by byte, because outputs that were split off
-// a batch may not be aligned.
+// appendElements appends the elements of a tensor as JSON, flat and separated by commas.
+// It reads the data byte by byte, because outputs of a split batch may not be aligned.
 func appendElements(dst []byte, t *tensor.Tensor) ([]byte, error) {
 	switch t.Type {
 	case tensor.Bytes:
@@ -169,10 +168,9 @@ func appendElement(dst []byte, t tensor.Type, data []byte) ([]byte, bool) {
 	}
 }
 
-// appendFloat appends f as Triton does: with a point or an exponent, so that
-// clients see that it is no integer. FP32 has as many digits as FP64 needs for
-// the same value, because clients read numbers as such. It returns false for what
-// JSON cannot express.
+// appendFloat appends f as Triton does: with a decimal point or an exponent, so that
+// clients recognize a float. FP32 values are printed with the digits of FP64, because
+// clients parse numbers as such. It returns false for values that JSON cannot represent.
 func appendFloat(dst []byte, f float64) ([]byte, bool) {
 	if math.IsInf(f, 0) || math.IsNaN(f) {
 		return dst, false
@@ -188,8 +186,8 @@ func appendFloat(dst []byte, f float64) ([]byte, bool) {
 	return dst, true
 }
 
-// appendExponent appends 1e-7 where strconv would append 1e-07, and 1e21 where
-// it would append 1e+21.
+// appendExponent appends 1e-7 where strconv would append 1e-07, and 1e21 where it would
+// append 1e+21.
 func appendExponent(dst []byte, f float64) []byte {
 	start := len(dst)
 	dst = strconv.AppendFloat(dst, f, 'e', -1, 64)
@@ -219,8 +217,8 @@ func appendStrings(dst []byte, t *tensor.Tensor) ([]byte, error) {
 	return dst, nil
 }
 
-// appendQuoted appends a name in quotes. Bytes that are not UTF-8, which no
-// client could have sent, are replaced.
+// appendQuoted appends a quoted name. It replaces invalid UTF-8, which no client could
+// have sent.
 func appendQuoted(dst []byte, s string) []byte {
 	dst, _ = jsontext.AppendQuote(dst, s)
 	return dst

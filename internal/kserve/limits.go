@@ -8,52 +8,52 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// Limits bound what a client can choose. They are looked at before memory is
-// taken for what they bound. A field that is zero stands for its default, which
-// [Limits.WithDefaults] sets.
+// Limits bound everything that a client can choose. They are checked before memory is
+// allocated. A zero field means the default, which [Limits.WithDefaults] sets.
 type Limits struct {
-	// Body is the most bytes of a request as it is sent: of an HTTP body or a
-	// gRPC message.
+	// Body is the maximum size of a request on the wire, in bytes: of an HTTP body or a gRPC
+	// message.
 	Body int64
 
-	// Decoded is the most bytes of a body or message once it is decompressed, and
-	// the most that those tensors of a request take in memory that were not sent
-	// as they are kept: as JSON, or as typed contents over gRPC.
+	// Decoded is the maximum size of a decompressed body or message, in bytes. It also limits
+	// the memory for tensors that are sent in another format than they are stored in: as JSON,
+	// or as typed contents over gRPC.
 	Decoded int64
 
-	// Ratio is how many times its size a compressed HTTP body may grow. Up to
-	// 1 MiB it may grow further: an empty picture does, and costs nothing. gRPC
-	// has Decoded alone.
+	// Ratio is the maximum compression ratio of an HTTP body. It does not apply to bodies that
+	// decompress to at most 1 MiB: a blank image exceeds it, and is harmless. Over gRPC only
+	// Decoded applies.
 	Ratio int64
 
-	// Header is the most bytes of a request's header. The face over HTTP does not
-	// see it; whoever makes the http.Server sets it there.
+	// Header is the maximum size of a request's HTTP header in bytes. It is not enforced here:
+	// the http.Server must be configured with it.
 	Header int
 
-	// Depth is how deep arrays and objects of a JSON document are nested.
+	// Depth is the maximum nesting depth of a JSON document.
 	Depth int
 
-	// Inputs and Outputs are the most tensors of a request and the most outputs it
-	// names; Dims is the most dimensions of a tensor, with that of the batch.
+	// Inputs and Outputs are the maximum numbers of inputs of a request and of outputs that it
+	// names. Dims is the maximum number of dimensions of a tensor, including the batch
+	// dimension.
 	Inputs, Outputs, Dims int
 
-	// Parameters are the most of a request, together with those of its tensors.
-	// A gRPC message of another kind has no more fields than these.
+	// Parameters is the maximum number of parameters of a request and all its tensors. It also
+	// limits the number of fields of other gRPC messages.
 	Parameters int
 
-	// String is the most bytes of one element of a BYTES tensor.
+	// String is the maximum size of one element of a BYTES tensor, in bytes.
 	String int64
 
-	// Text is the most bytes of a name, an id or any other text of a request that
-	// is not part of a tensor.
+	// Text is the maximum size of a name, an id or any other text of a request that is not
+	// part of a tensor, in bytes.
 	Text int
 }
 
-// WithDefaults returns the limits with the defaults in place of zeros.
+// WithDefaults returns the limits with zero fields set to their defaults.
 func (l Limits) WithDefaults() Limits {
 	return Limits{
-		Body:       min(cmp.Or(l.Body, 64<<20), mostBytes),
-		Decoded:    min(cmp.Or(l.Decoded, 64<<20), mostBytes),
+		Body:       min(cmp.Or(l.Body, 64<<20), noLimit),
+		Decoded:    min(cmp.Or(l.Decoded, 64<<20), noLimit),
 		Ratio:      cmp.Or(l.Ratio, 100),
 		Header:     cmp.Or(l.Header, 32<<10),
 		Depth:      cmp.Or(l.Depth, 64),
@@ -61,62 +61,64 @@ func (l Limits) WithDefaults() Limits {
 		Outputs:    cmp.Or(l.Outputs, 256),
 		Dims:       cmp.Or(l.Dims, 8),
 		Parameters: cmp.Or(l.Parameters, 4096),
-		String:     min(cmp.Or(l.String, 16<<20), math.MaxUint32), // the length before an element has four bytes
+		String:     min(cmp.Or(l.String, 16<<20), math.MaxUint32), // the length prefix of an element has four bytes
 		Text:       cmp.Or(l.Text, 64<<10),
 	}
 }
 
-// mostBytes stands for no limit, and leaves room for one byte beyond it.
-const mostBytes = math.MaxInt64 - 1
+// noLimit is the largest limit. It leaves room for the one byte that exceeds it.
+const noLimit = math.MaxInt64 - 1
 
-// ratioFrom is the size up to which a compressed body may grow by any ratio.
-const ratioFrom = 1 << 20
+// minRatioSize is the size up to which the ratio of a compressed body is not limited.
+const minRatioSize = 1 << 20
 
-// CheckBody returns an error unless a body may have so many bytes. So do the
-// others that follow, each for what it is named after.
-func (l *Limits) CheckBody(bytes int64) error { return within("body bytes", bytes, l.Body) }
+// CheckBody returns an error if a body of the given size exceeds the limit. The other
+// Check methods do the same for their limits.
+func (l *Limits) CheckBody(bytes int64) error { return checkLimit("body bytes", bytes, l.Body) }
 
-// CheckDecoded is about bytes of decompressed bodies, and of tensors in memory.
-func (l *Limits) CheckDecoded(bytes int64) error { return within("decoded bytes", bytes, l.Decoded) }
+// CheckDecoded checks the size of a decompressed body, or of tensors in memory.
+func (l *Limits) CheckDecoded(bytes int64) error {
+	return checkLimit("decoded bytes", bytes, l.Decoded)
+}
 
-// CheckRatio is about a compressed body: so many bytes have become of those sent.
+// CheckRatio checks a compressed body, of which sent bytes expanded to bytes.
 func (l *Limits) CheckRatio(bytes, sent int64) error {
-	if bytes <= ratioFrom || sent > math.MaxInt64/l.Ratio {
+	if bytes <= minRatioSize || sent > math.MaxInt64/l.Ratio {
 		return nil
 	}
 	if bytes > sent*l.Ratio {
-		return within("compression ratio", (bytes-1)/max(1, sent)+1, l.Ratio)
+		return checkLimit("compression ratio", (bytes-1)/max(1, sent)+1, l.Ratio)
 	}
 	return nil
 }
 
-// CheckDepth is about the JSON document.
-func (l *Limits) CheckDepth(n int) error { return within("JSON depth", int64(n), int64(l.Depth)) }
+// CheckDepth checks the nesting depth of a JSON document.
+func (l *Limits) CheckDepth(n int) error { return checkLimit("JSON depth", int64(n), int64(l.Depth)) }
 
-// CheckInputs is about how many there are.
-func (l *Limits) CheckInputs(n int) error { return within("inputs", int64(n), int64(l.Inputs)) }
+// CheckInputs checks the number of inputs.
+func (l *Limits) CheckInputs(n int) error { return checkLimit("inputs", int64(n), int64(l.Inputs)) }
 
-// CheckOutputs is about how many are named.
-func (l *Limits) CheckOutputs(n int) error { return within("outputs", int64(n), int64(l.Outputs)) }
+// CheckOutputs checks the number of requested outputs.
+func (l *Limits) CheckOutputs(n int) error { return checkLimit("outputs", int64(n), int64(l.Outputs)) }
 
-// CheckDims is about how many a tensor has.
-func (l *Limits) CheckDims(n int) error { return within("dimensions", int64(n), int64(l.Dims)) }
+// CheckDims checks the number of dimensions of a tensor.
+func (l *Limits) CheckDims(n int) error { return checkLimit("dimensions", int64(n), int64(l.Dims)) }
 
-// CheckParameters is about how many there are in a whole request.
+// CheckParameters checks the number of parameters of a request and its tensors.
 func (l *Limits) CheckParameters(n int) error {
-	return within("parameters", int64(n), int64(l.Parameters))
+	return checkLimit("parameters", int64(n), int64(l.Parameters))
 }
 
-// CheckString is about the bytes of one element.
+// CheckString checks the size of one element.
 func (l *Limits) CheckString(bytes int64) error {
-	return within("bytes of a string", bytes, l.String)
+	return checkLimit("bytes of a string", bytes, l.String)
 }
 
-// CheckStrings is about each element of a BYTES tensor. Data that ends in the
-// middle of one is for others to find.
+// CheckStrings checks the size of each element of a BYTES tensor. It ignores truncated
+// data, which is rejected elsewhere.
 func (l *Limits) CheckStrings(t *tensor.Tensor) error {
 	if t.Type != tensor.Bytes || int64(len(t.Data)) <= l.String {
-		return nil // most need not be walked through
+		return nil // no element can be longer than the whole
 	}
 	for s := range t.Strings() {
 		if err := l.CheckString(int64(len(s))); err != nil {
@@ -126,13 +128,13 @@ func (l *Limits) CheckStrings(t *tensor.Tensor) error {
 	return nil
 }
 
-// CheckText is about the bytes of a name, an id or the like.
+// CheckText checks the size of a name, an id or another text.
 func (l *Limits) CheckText(bytes int) error {
-	return within("bytes of a text", int64(bytes), int64(l.Text))
+	return checkLimit("bytes of a text", int64(bytes), int64(l.Text))
 }
 
-// within says "at least" because nothing is counted beyond a limit.
-func within(limit string, found, allowed int64) error {
+// checkLimit says "at least" because nothing is counted beyond a limit.
+func checkLimit(limit string, found, allowed int64) error {
 	if found <= allowed {
 		return nil
 	}

@@ -117,8 +117,8 @@ func TestAMemberThatIsReadComesOnce(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if len(known) != 33 {
-		t.Errorf("known names are %v: is there a line above for each?", slices.Sorted(maps.Keys(known)))
+	if len(knownMembers) != 33 {
+		t.Errorf("known names are %v: is there a line above for each?", slices.Sorted(maps.Keys(knownMembers)))
 	}
 	const load = `{"parameters":{"file:1/a":"","file:1/a":""}}`
 	if _, err := DecodeLoad([]byte(load), &defaults); infer.CodeOf(err) != infer.Invalid {

@@ -7,29 +7,29 @@ import (
 	"github.com/shoal-serving/shoal/internal/infer"
 )
 
-// A Logging tells what is logged, and changes it while the server runs.
+// A Logging reports and changes the log settings of a running server.
 type Logging interface {
-	// ChangeLog changes what c names, all of it or nothing, and returns what is in
-	// effect then. The zero LogChange changes nothing.
+	// ChangeLog applies c as a whole or not at all, and returns the resulting settings. The
+	// zero LogChange changes nothing.
 	ChangeLog(c LogChange) (LogSettings, error)
 }
 
-// LogSettings say what is logged, and where to.
+// LogSettings are the log settings of a server.
 type LogSettings struct {
 	File                 string // "" means stderr
 	Info, Warning, Error bool
-	Verbose              uint32 // more than 0 logs every request
+	Verbose              uint32 // greater than 0 logs every request
 	Format               string
 }
 
-// A LogChange has what is to be changed, and nil for the rest.
+// A LogChange is a change of log settings. Fields that are nil stay unchanged.
 type LogChange struct {
 	Info, Warning, Error *bool
 	Verbose              *uint32
 	Format               *string
 }
 
-// The names of log settings, for both protocols.
+// Names of log settings, over HTTP and gRPC.
 const (
 	LogFile    = "log_file"
 	LogInfo    = "log_info"
@@ -39,11 +39,11 @@ const (
 	LogFormat  = "log_format"
 )
 
-// The formats of a log. The first three write the same text: two of them are
-// Triton's, which ours has no need to tell apart.
+// logFormats are the valid log formats. The first three write the same text: default and
+// ISO8601 are Triton's, and are accepted for compatibility.
 var logFormats = []string{"text", "default", "ISO8601", "json"}
 
-// With returns the settings after a change, or why they cannot be changed so.
+// With returns the settings after a change, or an error if the change is invalid.
 func (s LogSettings) With(c LogChange) (LogSettings, error) {
 	before := s
 	for _, b := range []struct{ from, to *bool }{{c.Info, &s.Info}, {c.Warning, &s.Warning}, {c.Error, &s.Error}} {
@@ -67,8 +67,8 @@ func (s LogSettings) With(c LogChange) (LogSettings, error) {
 	return s, nil
 }
 
-// DecodeLogChange reads the body of an HTTP request that changes log settings. As
-// in Triton, members that are not known are let pass.
+// DecodeLogChange decodes the body of an HTTP request that changes log settings. As in
+// Triton, unknown members are ignored.
 func DecodeLogChange(body []byte, limits *Limits) (c LogChange, err error) {
 	err = decodeMembers(body, limits, func(d *document, name string) error {
 		switch name {
@@ -90,7 +90,7 @@ func DecodeLogChange(body []byte, limits *Limits) (c LogChange, err error) {
 	return c, err
 }
 
-// pointTo makes p point to the value that read reads.
+// pointTo makes p point to the value that read returns.
 func pointTo[T any](p **T, field string, read func(field string) (T, error)) error {
 	v, err := read(field)
 	*p = &v

@@ -12,7 +12,7 @@ type tensorMetadata struct {
 	Shape    []int64 `json:"shape"`
 }
 
-// MetadataJSON returns the document that describes a model to its clients.
+// MetadataJSON returns the metadata of a model as JSON.
 func MetadataJSON(m *catalog.Metadata) ([]byte, error) {
 	return json.Marshal(struct {
 		Name     string           `json:"name"`

@@ -5,22 +5,22 @@ import (
 	"strconv"
 )
 
-// A number is a JSON number taken apart: ± mantissa · 10^exponent.
+// A number is a decoded JSON number: ± mantissa · 10^exponent.
 type number struct {
 	text     []byte
-	mantissa uint64 // wrapped around, perhaps, if it has more than 19 digits
-	count    int    // of its digits, with zeros before the first other one
+	mantissa uint64 // may have overflowed if it has more than 19 digits
+	count    int    // of its digits, including leading zeros
 	exponent int64
 	negative bool
-	integer  bool // it was written without a point and without an exponent
+	integer  bool // it has neither a decimal point nor an exponent
 }
 
-// digits reads the digits at the start of text into the mantissa, and returns
-// how many there were.
-func (n *number) digits(text []byte) int {
+// readDigits reads the digits at the start of text into the mantissa, and returns their
+// number.
+func (n *number) readDigits(text []byte) int {
 	mantissa, i := n.mantissa, 0
 	for ; i < len(text); i++ {
-		c := text[i] - '0' // above 9 for whatever is not a digit
+		c := text[i] - '0' // greater than 9 if it is not a digit
 		if c > 9 {
 			break
 		}
@@ -31,13 +31,13 @@ func (n *number) digits(text []byte) int {
 	return i
 }
 
-// power reads the exponent that follows an e, adds it to that of the number,
-// and returns how long it was. A larger one is taken as 2^40: no text has enough
-// digits after its point to make up for that.
-func (n *number) power(text []byte) int {
+// readExponent reads the exponent after an e, adds it to the number's, and returns its
+// length. Larger ones are clamped to 2^40: no text has enough digits after its decimal
+// point to compensate for that.
+func (n *number) readExponent(text []byte) int {
 	i, sign := 0, int64(1)
 	if len(text) > 0 && (text[0] == '+' || text[0] == '-') {
-		sign = ',' - int64(text[0]) // the comma stands between the two
+		sign = ',' - int64(text[0]) // the comma is between + and - in ASCII
 		i++
 	}
 	first, e := i, int64(0)
@@ -51,15 +51,15 @@ func (n *number) power(text []byte) int {
 	return i
 }
 
-// The powers of ten that a float64 holds exactly.
+// tens are the powers of ten that a float64 represents exactly.
 var tens = [...]float64{
 	1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11,
 	1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22,
 }
 
-// quick returns the float64 nearest to the number's absolute value if one
-// operation on two exact operands, which rounds once, gives it.
-func (n *number) quick() (float64, bool) {
+// fastFloat64 returns the float64 nearest to the number's absolute value, if a single
+// operation on two exact operands, which rounds once, yields it.
+func (n *number) fastFloat64() (float64, bool) {
 	if n.count > 19 || n.mantissa > 1<<53 {
 		return 0, false
 	}
@@ -74,9 +74,9 @@ func (n *number) quick() (float64, bool) {
 	return 0, false
 }
 
-// float64 returns the nearest float64, and false if the number is too large.
+// float64 returns the nearest float64, and false if the number is out of range.
 func (n *number) float64() (float64, bool) {
-	f, ok := n.quick()
+	f, ok := n.fastFloat64()
 	if !ok {
 		f, err := strconv.ParseFloat(string(n.text), 64)
 		return f, err == nil
@@ -87,18 +87,17 @@ func (n *number) float64() (float64, bool) {
 	return f, true
 }
 
-// float32 returns the nearest float32, and false if the number is too large.
+// float32 returns the nearest float32, and false if the number is out of range.
 //
-// Rounding the nearest float64 once more gives the same, with two exceptions:
-// when it lies halfway between two float32, and so hides on which side the
-// number is, and when float32 has fewer bits than usual, below its smallest
-// normal number.
+// Rounding the nearest float64 again gives the same result, with two exceptions: when that
+// lies halfway between two float32 values, and so hides on which side the number is, and
+// when the result is subnormal and has fewer bits.
 func (n *number) float32() (float32, bool) {
 	const (
-		half = 1 << 28 // of the last bit that a float32 keeps, among those that it drops
+		half = 1 << 28 // half of the last bit that a float32 keeps, among those that it drops
 		mask = half<<1 - 1
 	)
-	f, ok := n.quick()
+	f, ok := n.fastFloat64()
 	normal := f == 0 || f >= 0x1p-126 && f <= math.MaxFloat32
 	if !ok || !normal || math.Float64bits(f)&mask == half {
 		f, err := strconv.ParseFloat(string(n.text), 32)
@@ -127,8 +126,7 @@ func (n *number) int(bits int) (int64, bool) {
 	return v, err == nil
 }
 
-// uint returns the number if it is an integer without a sign that fits into
-// bits.
+// uint returns the number if it is an unsigned integer that fits into bits.
 func (n *number) uint(bits int) (uint64, bool) {
 	if !n.integer || n.negative {
 		return 0, false

@@ -6,12 +6,12 @@ import (
 	"github.com/shoal-serving/shoal/internal/infer"
 )
 
-// A ParameterKind is the type that SetParameter needs the value of a parameter in.
+// A ParameterKind is the type of value that SetParameter requires for a parameter.
 type ParameterKind uint8
 
-// The kinds of parameters.
+// Kinds of parameters.
 const (
-	CustomParameter   ParameterKind = iota // a value of an [infer.Parameter], or nil if it is of no such type
+	CustomParameter   ParameterKind = iota // a value of an [infer.Parameter], or nil if it has another type
 	ReservedParameter                      // an error, unless the protocol has a use for the name; the value is ignored
 	BoolParameter                          // a bool
 	UintParameter                          // a uint64
@@ -25,12 +25,12 @@ var parameterKinds = map[string]ParameterKind{
 
 var sequenceFlags = map[string]uint32{"sequence_start": infer.SequenceStart, "sequence_end": infer.SequenceEnd}
 
-// maxSequenceName is the most bytes of the name of a sequence, as in Triton.
+// maxSequenceName is the maximum length of a sequence's name in bytes, as in Triton.
 const maxSequenceName = 128
 
-// SetParameter sets a parameter of a request. It passes parameters that the protocol does
-// not define on to the model, except those whose names begin with triton_. read returns
-// the value in the type of the given kind, or an error in the words of its protocol.
+// SetParameter sets a parameter of a request. Parameters that the protocol does not define
+// are passed on to the model, except those whose names begin with triton_. read returns
+// the value with the type for the given kind, or an error of its protocol.
 func SetParameter(req *infer.Request, name string, read func(ParameterKind) (any, error)) error {
 	kind := parameterKinds[name]
 	if strings.HasPrefix(name, "triton_") {

@@ -10,22 +10,21 @@ import (
 	"github.com/shoal-serving/shoal/internal/modelconfig"
 )
 
-// ServerName is what a server calls itself in its metadata.
+// ServerName is the name of the server in its metadata.
 const ServerName = "shoal"
 
-// Extensions are the parts of the protocol beyond its core that are served, in
-// Triton's order.
+// Extensions are the supported extensions of the protocol, in Triton's order.
 var Extensions = []string{
 	"classification", "model_repository", "model_repository(unload_dependents)", "schedule_policy", "model_configuration",
 	"binary_tensor_data", "statistics", "logging",
 }
 
-// JSONLengthHeader is the HTTP header that says how many bytes at the start of
-// a body are JSON. Binary tensor data follows them.
+// JSONLengthHeader is the HTTP header with the length of the JSON part at the start of a
+// body. Binary tensor data follows it.
 const JSONLengthHeader = "Inference-Header-Content-Length"
 
-// CheckName returns an error unless a model may be called so. It is the one for
-// a model that is not known, which such a model can never be.
+// CheckName returns an error unless model is a valid name. It is the same error as for an
+// unknown model, because no model can have that name.
 func CheckName(model string) error {
 	if modelconfig.ValidName(model) {
 		return nil
@@ -33,10 +32,10 @@ func CheckName(model string) error {
 	return Worded(&infer.Error{Code: infer.NotFound, Reason: infer.UnknownModel, Model: fmt.Sprintf("%.128s", model)}, nil)
 }
 
-// ValidVersion reports whether a client may ask for a version so: by its number, by a
-// label such as 1.0, or by "" for the one that the model's policy serves.
+// ValidVersion reports whether version is valid in a request: a number, a label such as
+// 1.0, or "" for the default version.
 func ValidVersion(version string) bool {
-	const digits = 19 // of the largest number that a version has
+	const digits = 19 // of the largest version number
 	if len(version) > digits {
 		return false
 	}
@@ -48,29 +47,29 @@ func ValidVersion(version string) bool {
 	return true
 }
 
-// Microseconds returns the time that a client gave as a number of microseconds.
-// A number that is too large stands for the longest time there is.
+// Microseconds converts a client's number of microseconds to a duration. Numbers that are
+// too large become the longest duration.
 func Microseconds(n uint64) time.Duration {
 	return time.Duration(min(n, math.MaxInt64/uint64(time.Microsecond))) * time.Microsecond
 }
 
-// NoRegion answers a client that keeps a tensor in shared memory: there is no
-// such region, because none can be registered.
+// NoRegion returns the error for a tensor in shared memory: the region does not exist,
+// because none can be registered.
 func NoRegion(region string) error {
 	return infer.Errorf(infer.NotFound, "Unable to find shared memory region: '%s'", region)
 }
 
-// NoRegionStatus answers a client that asks for a region of a kind of shared
-// memory.
+// NoRegionStatus returns the error for a status request about a shared memory region of
+// the given kind.
 func NoRegionStatus(kind, region string) error {
 	return infer.Errorf(infer.NotFound, "Unable to find %s shared memory region: '%s'", kind, region)
 }
 
-// Errors for features of the protocol that are not supported.
+// Errors for unsupported features of the protocol.
 var (
 	ErrSharedMemory   = infer.Errorf(infer.Unsupported, "Client shared memory is disabled. Send tensors in the request instead.")
 	ErrGenerate       = infer.Errorf(infer.Unsupported, "generate is not supported. Send tensors to infer instead.")
 	ErrRepositoryName = infer.Errorf(infer.Unsupported, "'repository_name' specification is not supported")
 	ErrLogging        = infer.Errorf(infer.Unsupported, "log settings are not served here")
-	ErrLogFile        = infer.Errorf(infer.Unsupported, "log file location can not be updated through network protocol") // a client could have any file overwritten
+	ErrLogFile        = infer.Errorf(infer.Unsupported, "log file location can not be updated through network protocol") // a client could overwrite any file
 )

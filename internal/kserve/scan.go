@@ -7,8 +7,8 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// dataDepth is how deep an input's data lies in the document: inside the request,
-// its inputs, and the input.
+// dataDepth is the nesting depth of an input's data: in the request, its inputs, and the
+// input.
 const dataDepth = 3
 
 var (
@@ -16,9 +16,8 @@ var (
 	errMismatch = errors.New("an element has another type")
 )
 
-// A scanner walks over the elements of a JSON array, nested or flat, in the
-// order in which they stand. It is for arrays of numbers, where a general
-// parser takes several times as long, and is as strict as one.
+// A scanner reads the elements of a JSON array, nested or flat, in order. For arrays of
+// numbers it is several times as fast as a general parser, and as strict.
 type scanner struct {
 	text   []byte
 	limits *Limits
@@ -30,34 +29,34 @@ type scanner struct {
 type state uint8
 
 const (
-	wanting state = iota // at the start and after a comma: a value must come
-	opened               // after a bracket: a value or a closing bracket
-	ended                // after a value: a comma or a closing bracket
+	expectValue state = iota // at the start and after a comma: a value must follow
+	afterOpen                // after an opening bracket: a value or a closing bracket
+	afterValue               // after a value: a comma or a closing bracket
 )
 
-// next moves to the first byte of the next element, which the caller must
-// then read. It returns false after the last one.
+// next moves to the first byte of the next element, which the caller must then read. It
+// returns false after the last one.
 func (s *scanner) next() (bool, error) {
 	for ; s.pos < len(s.text); s.pos++ {
 		ok := true
 		switch s.text[s.pos] {
 		case ' ', '\t', '\n', '\r':
 		case '[':
-			ok = s.state != ended
+			ok = s.state != afterValue
 			s.depth++
-			s.state = opened
+			s.state = afterOpen
 		case ']':
-			ok = s.state != wanting && s.depth > 0
+			ok = s.state != expectValue && s.depth > 0
 			s.depth--
-			s.state = ended
+			s.state = afterValue
 		case ',':
-			ok = s.state == ended && s.depth > 0
-			s.state = wanting
+			ok = s.state == afterValue && s.depth > 0
+			s.state = expectValue
 		default:
-			if s.state == ended || s.depth == 0 {
+			if s.state == afterValue || s.depth == 0 {
 				return false, errSyntax
 			}
-			s.state = ended
+			s.state = afterValue
 			return true, nil
 		}
 		switch {
@@ -67,30 +66,29 @@ func (s *scanner) next() (bool, error) {
 			return false, s.limits.CheckDepth(s.depth + dataDepth)
 		}
 	}
-	if s.depth > 0 || s.state != ended {
+	if s.depth > 0 || s.state != afterValue {
 		return false, errSyntax
 	}
 	return false, nil
 }
 
-// number reads the number at the position into n. What follows it is for next
-// to judge.
+// number reads the number at the current position into n. next checks what follows it.
 func (s *scanner) number(n *number) error {
 	text, i := s.text[s.pos:], 0
 	*n = number{negative: text[0] == '-', integer: true}
 	if n.negative {
 		i++
 	}
-	size := n.digits(text[i:])
+	size := n.readDigits(text[i:])
 	if size == 0 {
 		return errMismatch
 	}
 	if text[i] == '0' {
-		size = 1 // no digit may follow; if one does, next refuses it
+		size = 1 // no digit may follow; next rejects it
 	}
 	i += size
 	if i < len(text) && text[i] == '.' {
-		size := n.digits(text[i+1:])
+		size := n.readDigits(text[i+1:])
 		if size == 0 {
 			return errSyntax
 		}
@@ -99,7 +97,7 @@ func (s *scanner) number(n *number) error {
 		n.integer = false
 	}
 	if i < len(text) && (text[i] == 'e' || text[i] == 'E') {
-		size := n.power(text[i+1:])
+		size := n.readExponent(text[i+1:])
 		if size == 0 {
 			return errSyntax
 		}
@@ -124,8 +122,8 @@ func (s *scanner) boolean() (byte, error) {
 	return 0, errMismatch
 }
 
-// appendString reads the string at the position, and appends what it stands
-// for to dst.
+// appendString reads the string at the current position, and appends its unescaped
+// contents to dst.
 func (s *scanner) appendString(dst []byte) ([]byte, error) {
 	text := s.text[s.pos:]
 	if text[0] != '"' {
@@ -134,7 +132,7 @@ func (s *scanner) appendString(dst []byte) ([]byte, error) {
 	for i := 1; i < len(text); i++ {
 		switch text[i] {
 		case '\\':
-			i++ // whatever it escapes does not end the string
+			i++ // an escaped character does not end the string
 		case '"':
 			s.pos += i + 1
 			return jsontext.AppendUnquote(dst, text[:i+1])

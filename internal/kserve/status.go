@@ -11,9 +11,9 @@ import (
 	"github.com/shoal-serving/shoal/internal/infer"
 )
 
-// statusClientLeft is what web servers log, by custom, for a client that did
-// not wait for its answer. Nobody receives it.
-const statusClientLeft = 499
+// statusClientClosedRequest is nginx's status for a client that disconnected before the
+// response. It is only logged.
+const statusClientClosedRequest = 499
 
 var statuses = [...]struct {
 	http int
@@ -28,43 +28,43 @@ var statuses = [...]struct {
 	infer.Late:         {http.StatusTooManyRequests, codes.ResourceExhausted},
 	infer.QueueTimeout: {http.StatusServiceUnavailable, codes.Unavailable},
 	infer.Deadline:     {http.StatusGatewayTimeout, codes.DeadlineExceeded},
-	infer.Cancelled:    {statusClientLeft, codes.Canceled},
+	infer.Cancelled:    {statusClientClosedRequest, codes.Canceled},
 }
 
-// TritonCode returns the code whose statuses a client of Triton expects. Triton
-// does not tell a full queue from a server that cannot serve.
+// TritonCode returns the code that Triton uses in place of c. Triton does not distinguish
+// a full queue from a server that is unavailable.
 func TritonCode(c infer.Code) infer.Code {
-	if backsOff(c) {
+	if retryable(c) {
 		return infer.Unavailable
 	}
 	return c
 }
 
-// backsOff reports whether a client that is told so should come back later.
-func backsOff(c infer.Code) bool { return c == infer.Overloaded || c == infer.Late }
+// retryable reports whether a client should retry later after this error.
+func retryable(c infer.Code) bool { return c == infer.Overloaded || c == infer.Late }
 
-// RetryIn returns how long a client that received err should wait before it tries
-// again; 0 if that is not known, or if waiting does not help.
+// RetryIn returns how long a client that received err should wait before it retries; 0 if
+// this is not known, or if waiting does not help.
 func RetryIn(err error) time.Duration {
 	e, ok := errors.AsType[*infer.Error](err)
-	if !ok || !backsOff(e.Code) && e.Code != infer.Unavailable {
+	if !ok || !retryable(e.Code) && e.Code != infer.Unavailable {
 		return 0
 	}
 	return e.RetryAfter
 }
 
-// RetryAfter returns how long a client that received err should wait, in whole seconds,
-// and at least one: a client that reads 0 comes back at once. It is "" for errors that
-// waiting does not help against, and where it is not known whether it does.
+// RetryAfter returns the value of the Retry-After header for err: whole seconds, and at
+// least one, because a client that reads 0 retries immediately. It is "" for errors that
+// waiting does not resolve, and if the delay is not known.
 func RetryAfter(err error) string {
-	if !backsOff(infer.CodeOf(err)) && RetryIn(err) == 0 {
+	if !retryable(infer.CodeOf(err)) && RetryIn(err) == 0 {
 		return ""
 	}
 	return strconv.Itoa(int(max(1, (RetryIn(err)+time.Second-1)/time.Second)))
 }
 
-// HTTPStatus returns the status of an HTTP answer that tells of an error.
+// HTTPStatus returns the HTTP status for a code.
 func HTTPStatus(c infer.Code) int { return statuses[c].http }
 
-// GRPCCode returns the code of a gRPC answer that tells of an error.
+// GRPCCode returns the gRPC code for a code.
 func GRPCCode(c infer.Code) codes.Code { return statuses[c].grpc }

@@ -9,10 +9,10 @@ import (
 	"github.com/shoal-serving/shoal/internal/infer"
 )
 
-// Worded replaces the text of err with the sentence that clients of Triton know for its
-// reason. Clients match these sentences, so they must not change. The result has the code
-// and the RetryAfter of err, and wraps it. An error without a reason is returned as it is.
-// req is the request that failed, or nil if the call was not an inference.
+// Worded replaces the text of err with Triton's message for its reason. Clients match
+// these messages, so they must not change. The result has the code and the RetryAfter of
+// err, and wraps it. An error without a reason is returned unchanged. req is the request
+// that failed, or nil if the call was not an inference.
 func Worded(err error, req *infer.Request) error {
 	e, ok := errors.AsType[*infer.Error](err)
 	if !ok || e.Reason == infer.Unspecified {
@@ -21,10 +21,10 @@ func Worded(err error, req *infer.Request) error {
 	return &infer.Error{Code: e.Code, Text: strings.Replace(err.Error(), e.Text, sentence(e, req), 1), RetryAfter: e.RetryAfter, Cause: err}
 }
 
-// sentences are formats by reason, also for reasons that only Shoal has. Their arguments
+// messages are formats by reason, including reasons that only Shoal has. Their arguments
 // are the model [1], the version [2], the cause [3], and the id [4] and the number of rows
 // [5] of the request.
-var sentences = [...]string{
+var messages = [...]string{
 	infer.UnknownModel:    "Request for unknown model: '%[1]s' is not found",
 	infer.UnknownVersion:  "Request for unknown model: '%[1]s' version %[2]s is not found",
 	infer.NoVersionServes: "Request for unknown model: '%[1]s' has no available versions",
@@ -49,7 +49,7 @@ var sentences = [...]string{
 }
 
 func sentence(e *infer.Error, req *infer.Request) string {
-	format := sentences[e.Reason]
+	format := messages[e.Reason]
 	if !strings.Contains(format, "%") {
 		return format
 	}

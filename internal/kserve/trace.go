@@ -6,26 +6,26 @@ import (
 	"github.com/shoal-serving/shoal/internal/infer"
 )
 
-// A TraceSetting is one of those that say what is traced of requests.
+// A TraceSetting is one of Triton's settings for tracing requests.
 type TraceSetting struct {
 	Name  string
 	Value string
 }
 
-// The trace settings that have rules of their own.
+// Trace settings with special rules.
 const (
 	TraceLevel = "trace_level" // the only one that is a list
 	traceFile  = "trace_file"
 )
 
-// TraceSettings are those of a server that traces nothing, in Triton's order.
+// TraceSettings are the settings of a server that does not trace, in Triton's order.
 var TraceSettings = []TraceSetting{
 	{TraceLevel, "OFF"}, {"trace_rate", "1000"}, {"trace_count", "-1"}, {"log_frequency", "0"}, {traceFile, ""}, {"trace_mode", "triton"},
 }
 
-// CheckTrace returns why trace settings cannot be changed so. Those that stay what
-// they are can, and so can those that are cleared, which have no values. Names and
-// levels that are not known are let pass, as in Triton.
+// CheckTrace returns an error if trace settings cannot be changed to wanted. Values that
+// equal the current ones are accepted, and so is clearing a setting, which then has no
+// values. Unknown names and levels are ignored, as in Triton.
 func CheckTrace(wanted map[string][]string) error {
 	if _, ok := wanted[traceFile]; ok {
 		return infer.Errorf(infer.Unsupported, "trace file location can not be updated through network protocol")
@@ -45,14 +45,14 @@ func CheckTrace(wanted map[string][]string) error {
 	return nil
 }
 
-// UntracedModel answers a client that asks for the trace settings of a model that
-// takes no requests.
+// UntracedModel returns the error for the trace settings of a model that accepts no
+// requests.
 func UntracedModel(model string) error {
 	return infer.Errorf(infer.Invalid, "Request for unknown model : %s", model)
 }
 
-// DecodeTrace reads the body of an HTTP request that changes trace settings: the
-// values of each.
+// DecodeTrace decodes the body of an HTTP request that changes trace settings, into the
+// values of each setting.
 func DecodeTrace(body []byte, limits *Limits) (wanted map[string][]string, err error) {
 	wanted = map[string][]string{}
 	err = decodeMembers(body, limits, func(d *document, name string) error {
@@ -61,7 +61,7 @@ func DecodeTrace(body []byte, limits *Limits) (wanted map[string][]string, err e
 		}
 		wanted[name] = nil
 		if d.json.PeekKind() == 'n' {
-			return d.skip() // null clears it
+			return d.skip() // null clears the setting
 		}
 		add := func() error {
 			value, err := d.string(name)

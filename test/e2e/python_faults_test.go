@@ -68,8 +68,8 @@ var faults = []fault{
 	{name: "os._exit", number: 102, says: "exit code 3"},
 	{name: "2 GB of garbage", number: 103, says: "memory_limit_mib"},
 	{name: "an answer too many", number: 104, says: "do not match", lives: true},
-	{name: "a torn frame", number: 105, says: "broke the protocol"},
-	{name: "a frame of the wrong length", number: 106, says: "broke the protocol"},
+	{name: "a torn frame", number: 105, says: "violated the protocol"},
+	{name: "a frame of the wrong length", number: 106, says: "violated the protocol"},
 }
 
 // TestWorkersInTroubleUnderManyClients brings the one worker of a model into each

@@ -10,8 +10,8 @@ import (
 //go:embed worker/*.py
 var sources embed.FS
 
-// code is what the interpreter is given to run: an archive of the worker's modules,
-// which it can run as it is.
+// code returns the program that the interpreter runs: a zip archive of the worker's
+// modules, which Python executes directly.
 var code = sync.OnceValues(func() ([]byte, error) {
 	entries, err := sources.ReadDir("worker")
 	if err != nil {
@@ -33,6 +33,6 @@ var code = sync.OnceValues(func() ([]byte, error) {
 			return nil, err
 		}
 	}
-	err = w.Close() // which writes the rest
+	err = w.Close() // writes the directory of the archive
 	return b.Bytes(), err
 })

@@ -60,15 +60,15 @@ func TestAWorkerInTroubleFailsItsBatchAndComesBack(t *testing.T) {
 		reasons string
 	}{
 		{1, "its process was ended by signal 9 (killed)"},
-		{2, "its process was stopped by a signal, and did not go on"},
-		{3, "it ran for longer than execute_timeout_seconds allows, which is 3s"},
+		{2, "its process was stopped by a signal and did not continue"},
+		{3, "it ran a batch for longer than execute_timeout_seconds, which is 3s"},
 		{4, "its process ended with exit code 3"},
 		{5, "a frame of 4 bytes, expected at least 32"},
 		{6, "it sent frame 10000 of kind 18"},
-		{7, "a table of 16 bytes from 1152921504606846976 on"},
+		{7, "a table of 16 bytes at offset 1152921504606846976"},
 		{9, "output OUTPUT of 1099511627776 bytes"},
-		{14, "MiB of memory, and memory_limit_mib allows 300"},
-		{15, "it broke the protocol"},
+		{14, "MiB of memory, and memory_limit_mib is 300"},
+		{15, "it violated the protocol"},
 		{16, "it closed its connection to the server"},
 	} {
 		t.Run(tt.reasons, func(t *testing.T) {
@@ -200,9 +200,9 @@ func TestAModelThatDiesOfEveryBatchFailsAfterAWhile(t *testing.T) {
 	inst := newFixture(t, identityConfig, `
 class TritonPythonModel:
     def execute(self, requests): os._exit(4)`).open(t)
-	for deaths := 1; deaths <= crashLoop; deaths++ {
+	for deaths := 1; deaths <= crashLoopDeaths; deaths++ {
 		_ = inst.RunEach(t.Context(), calls(1))
-		if failing := inst.Failing() != nil; failing != (deaths == crashLoop) {
+		if failing := inst.Failing() != nil; failing != (deaths == crashLoopDeaths) {
 			t.Errorf("after %d deaths it fails: %v", deaths, failing)
 		}
 		if err := inst.Revive(t.Context()); err != nil {
@@ -274,11 +274,11 @@ while True: pass`, file))
 		child, _ = strconv.Atoi(string(text))
 		return child > 0
 	})
-	_ = inst.worker.life.Close()
+	_ = inst.worker.lifeline.Close()
 	soon(t, "the worker has ended", inst.worker.dead)
 	// Who adopts it may let it be a zombie, which has no memory.
 	soon(t, "what it started has ended", func() bool {
-		_, resident := look(child)
+		_, resident := processStatus(child)
 		return resident == 0
 	})
 }

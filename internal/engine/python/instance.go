@@ -16,23 +16,23 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// An instance runs batches in a worker, and in another when that has died.
+// An instance runs batches in a worker. When the worker dies, Revive starts another.
 type instance struct {
 	model *model
-	place
-	worker   *worker
-	comeback comeback
-	answered bool                  // the worker has answered a batch
-	counted  bool                  // its death is, in comeback
-	pause    time.Duration         // before the next start; good once counted
-	failure  error                 // of the last attempt to start a worker; nil if that worked
-	pulse    atomic.Pointer[pulse] // of the worker; nil while there is none, or if it has none
+	placement
+	worker        *worker
+	backoff       backoff
+	answered      bool                           // the current worker has completed a batch
+	deathRecorded bool                           // the death of the current worker is counted in backoff
+	restartDelay  time.Duration                  // before the next start; valid if deathRecorded
+	startErr      error                          // of the last attempt to start a worker; nil if it succeeded
+	probe         atomic.Pointer[readinessProbe] // of the worker; nil while no worker runs or if the model has no is_ready
 
-	running   running
-	one       [1]engine.Call // for Run
+	batch     activeBatch
+	single    [1]engine.Call // used by Run
 	request   infer.Request
 	cancelled []int
-	table     []byte // a copy of the last answer's
+	table     []byte // copy of the last response's table
 }
 
 var (
@@ -41,106 +41,105 @@ var (
 	_ engine.Judge  = (*instance)(nil)
 )
 
-// initialize makes the worker that of this instance.
+// initialize assigns the worker to this instance and calls the model's initialize.
 func (i *instance) initialize(ctx context.Context, w *worker) error {
 	cfg := i.model.cfg
 	w.instance = i.name
-	w.run.Store(&i.running)
+	w.batch.Store(&i.batch)
 	// The keys are Triton's, and all values are strings.
 	document, err := json.Marshal(map[string]string{
 		"model_config":             string(plainjson.Append(nil, cfg.Effective())),
-		"model_instance_kind":      i.place.kind,
+		"model_instance_kind":      i.placement.kind,
 		"model_instance_name":      i.name,
-		"model_instance_device_id": strconv.Itoa(i.place.device),
+		"model_instance_device_id": strconv.Itoa(i.placement.device),
 		"model_repository":         i.model.dir,
 		"model_version":            strconv.FormatInt(i.model.version, 10),
 		"model_name":               cfg.Name,
 	})
 	if err == nil {
-		_, err = w.ask(ctx, kindInit, document)
+		_, err = w.request(ctx, kindInit, document)
 	}
 	if err == nil {
-		i.pulse.Store(w.pulse.Load())
+		i.probe.Store(w.probe.Load())
 	}
 	return loadError(err)
 }
 
-// Ready implements [engine.Judge]. Of a worker that is dead, or does not say, nothing
-// is known here.
+// Ready implements [engine.Judge]. It returns true if the worker is dead, which is
+// reported by Failing, or if the model has no is_ready.
 func (i *instance) Ready() bool {
-	p := i.pulse.Load()
-	return p == nil || p.ask()
+	p := i.probe.Load()
+	return p == nil || p.check()
 }
 
-// Run implements [engine.Instance]: the batch is one request to the model.
+// Run implements [engine.Instance]. The batch is passed to the model as one request.
 func (i *instance) Run(ctx context.Context, in []tensor.Tensor, out *engine.Outputs) error {
 	i.request.Inputs = in
-	i.one[0] = engine.Call{Request: &i.request, Outputs: engine.Outputs{Tensors: out.Tensors[:0]}}
-	err := i.RunEach(ctx, i.one[:])
+	i.single[0] = engine.Call{Request: &i.request, Outputs: engine.Outputs{Tensors: out.Tensors[:0]}}
+	err := i.RunEach(ctx, i.single[:])
 	if err == nil {
-		err = i.one[0].Err
+		err = i.single[0].Err
 	}
-	*out = i.one[0].Outputs
+	*out = i.single[0].Outputs
 	i.request.Inputs = nil
 	return err
 }
 
-// RunEach implements [engine.Each]. When ctx ends, the requests are told that they
-// are cancelled; the worker is waited for all the same, because it can do nothing
-// else meanwhile.
+// RunEach implements [engine.Each]. When ctx ends, the requests are marked as cancelled;
+// RunEach still waits for the worker, because it cannot run anything else meanwhile.
 func (i *instance) RunEach(ctx context.Context, calls []engine.Call) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	w := i.worker
 	if w.dead() {
-		return w.death("had died before the batch began")
+		return w.deathError("had died before the batch began")
 	}
 	l := layOut(calls)
 	if err := w.prepare(l.size); err != nil {
 		return infer.Errorf(infer.Internal, "%w: %w", engine.ErrExhausted, err)
 	}
 	i.cancelled = writeBatch(w.in, l, calls, i.model.cfg, i.cancelled[:0])
-	serial := i.running.begin(w, calls, i.cancelled)
+	serial := i.batch.begin(w, calls, i.cancelled)
 	w.send(frame{kind: kindRun, a: uint64(l.table), b: uint64(l.size - l.table)})
-	f, err := w.await(ctx, kindRan, i.model.set.limit, func() { i.running.abandon(serial) })
-	senders := i.running.end()
+	f, err := w.await(ctx, kindRan, i.model.set.limit, func() { i.batch.abandon(serial) })
+	senders := i.batch.end()
 	switch {
 	case err != nil:
-		err = w.death("died while it ran the batch")
+		err = w.deathError("died while it ran the batch")
 	case f.kind == kindFailed:
 		err = infer.Errorf(infer.Internal, "%s", f.text)
 	default:
-		err = i.take(f, calls)
+		err = i.readOutputs(f, calls)
 	}
 	for _, s := range senders {
-		s.settle(err)
+		s.batchDone(err)
 	}
 	i.answered = i.answered || err == nil
 	return err
 }
 
 // Left implements [engine.Sender].
-func (i *instance) Left(req *infer.Request) { i.running.left(req) }
+func (i *instance) Left(req *infer.Request) { i.batch.markCancelled(req) }
 
-// take copies the outputs of a batch out of the worker's memory, and looks at them
-// then.
-func (i *instance) take(f frame, calls []engine.Call) error {
+// readOutputs copies the outputs of a batch out of the worker's memory and then validates
+// them.
+func (i *instance) readOutputs(f frame, calls []engine.Call) error {
 	w := i.worker
 	var err error
 	if i.table, err = w.copyOut(f, i.table[:0]); err != nil {
-		return w.death("broke the protocol")
+		return w.deathError("violated the protocol")
 	}
 	memory := buf.Get(int(f.a))
-	defer memory.Release() // each call has a count of its own
+	defer memory.Release() // each call retains it
 	copy(memory.B, w.out)
-	if err := readAnswers(i.table, memory.B, calls, i.running.opened, i.model.cfg); err != nil {
+	if err := readAnswers(i.table, memory.B, calls, i.batch.opened, i.model.cfg); err != nil {
 		for k := range calls {
 			calls[k].Err, calls[k].Outputs.Tensors = nil, calls[k].Outputs.Tensors[:0]
 		}
-		w.kill("it broke the protocol: it sent " + err.Error())
+		w.kill("it violated the protocol: it sent " + err.Error())
 		<-w.died
-		return w.death("broke the protocol")
+		return w.deathError("violated the protocol")
 	}
 	for k := range calls {
 		c := &calls[k]
@@ -163,21 +162,21 @@ func (i *instance) take(f frame, calls []engine.Call) error {
 // Died implements [engine.Mortal].
 func (i *instance) Died() <-chan struct{} { return i.worker.died }
 
-// count counts the death of the worker, once.
-func (i *instance) count() {
-	if i.counted {
+// recordDeath counts the death of the current worker, once, and logs it.
+func (i *instance) recordDeath() {
+	if i.deathRecorded {
 		return
 	}
-	i.pause = i.comeback.died(time.Now(), i.answered, rand.Float64())
-	i.counted, i.answered = true, false
-	log := i.model.log.With("instance", i.name, "pause", i.pause)
+	i.restartDelay = i.backoff.recordDeath(time.Now(), i.answered, rand.Float64())
+	i.deathRecorded, i.answered = true, false
+	log := i.model.log.With("instance", i.name, "restart_delay", i.restartDelay)
 	switch {
-	case i.failure != nil:
-		log.Error("the model's worker cannot be started", "error", i.failure)
-	case i.comeback.loops():
-		log.Error("the model's worker dies whenever it is started", "reason", i.worker.reason())
+	case i.startErr != nil:
+		log.Error("failed to start the model's worker", "error", i.startErr)
+	case i.backoff.crashLooping():
+		log.Error("the model's worker is crash looping", "reason", i.worker.reason())
 	default:
-		log.Warn("the model's worker died, and is started again", "reason", i.worker.reason())
+		log.Warn("the model's worker died and will be restarted", "reason", i.worker.reason())
 	}
 }
 
@@ -186,25 +185,25 @@ func (i *instance) Failing() *infer.Error {
 	if !i.worker.dead() {
 		return nil
 	}
-	i.count()
+	i.recordDeath()
 	var err *infer.Error
 	switch {
-	case i.failure != nil:
-		err = infer.Errorf(infer.Unavailable, "model '%s' is not available: its worker died and cannot be started: %s", i.model.cfg.Name, headline(i.failure))
-	case i.comeback.loops():
+	case i.startErr != nil:
+		err = infer.Errorf(infer.Unavailable, "model '%s' is not available: its worker died and cannot be started: %s", i.model.cfg.Name, headline(i.startErr))
+	case i.backoff.crashLooping():
 		err = infer.Errorf(infer.Unavailable, "model '%s' is not available: its worker dies whenever it is started: %s", i.model.cfg.Name, i.worker.reason())
 	default:
 		return nil
 	}
-	err.RetryAfter = max(i.pause, minRetryAfter)
+	err.RetryAfter = max(i.restartDelay, minRetryAfter)
 	return err
 }
 
-// minRetryAfter is the shortest wait that clients of a failing instance are advised.
+// minRetryAfter is the shortest Retry-After of a failing instance.
 const minRetryAfter = time.Second
 
-// headline returns the exception of a worker's error, without the words before it that
-// name the model and the lines after it that say where it was raised.
+// headline returns the exception of a worker's error without the prefix that names the
+// model and without the traceback.
 func headline(err error) string {
 	line, _, _ := strings.Cut(err.Error(), "\n")
 	if _, exception, ok := strings.Cut(line, ", message: "); ok {
@@ -215,10 +214,10 @@ func headline(err error) string {
 
 // Revive implements [engine.Mortal].
 func (i *instance) Revive(ctx context.Context) error {
-	i.count()
-	i.pulse.Store(nil)
-	i.worker.end()
-	timer := time.NewTimer(i.pause)
+	i.recordDeath()
+	i.probe.Store(nil)
+	i.worker.stop()
+	timer := time.NewTimer(i.restartDelay)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
@@ -229,16 +228,16 @@ func (i *instance) Revive(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	i.counted, i.failure = false, err
+	i.deathRecorded, i.startErr = false, err
 	if err != nil {
-		i.count() // a worker that did not come to anything is one more that died
+		i.recordDeath() // a failed start counts as a death
 		return err
 	}
-	i.model.log.Info("the model's worker is back", "instance", i.name)
+	i.model.log.Info("the model's worker was restarted", "instance", i.name)
 	return nil
 }
 
-// restart starts another worker, which is dead if it fails.
+// restart starts a new worker. If it fails, i.worker is a dead one.
 func (i *instance) restart(ctx context.Context) error {
 	w, _, err := i.model.load(ctx, i.name)
 	if err != nil {
@@ -247,19 +246,19 @@ func (i *instance) restart(ctx context.Context) error {
 	}
 	i.worker = w
 	if err := i.initialize(ctx, w); err != nil {
-		w.because(err.Error())
-		w.end()
+		w.setCause(err.Error())
+		w.stop()
 		return err
 	}
 	return nil
 }
 
-// Process returns the id of the process that runs batches. It is asked by whoever
-// calls Run.
+// Process returns the id of the worker's process. It must be called from the goroutine
+// that calls Run.
 func (i *instance) Process() int { return i.worker.cmd.Process.Pid }
 
 // Close implements [engine.Instance].
 func (i *instance) Close() error {
-	i.worker.end()
+	i.worker.stop()
 	return nil
 }

@@ -11,61 +11,61 @@ import (
 )
 
 const (
-	maxLine       = 8 << 10 // bytes of a line; the rest of it is another
-	linesInBurst  = 200
-	linesAfter    = 50 // a second
-	tailOfWriters = 200 * time.Millisecond
+	maxLogLine  = 8 << 10 // bytes; longer lines are split
+	logBurst    = 200
+	logRate     = 50 // lines per second
+	outputGrace = 200 * time.Millisecond
 )
 
-// A budget says how many lines of a worker go to the log: a burst, and then so many
-// each second. It reads no clock.
-type budget struct {
-	left float64
-	at   time.Time
-	lost int
+// A logLimiter is a token bucket for the log lines of a worker. It does not read the
+// clock.
+type logLimiter struct {
+	tokens  float64
+	last    time.Time
+	dropped int
 }
 
-// spend reports whether a line may be written now, and how many were not since the
-// last that was.
-func (b *budget) spend(now time.Time) (ok bool, lost int) {
-	if b.at.IsZero() {
-		b.left = linesInBurst
+// allow reports whether a line may be written now, and how many lines were dropped since
+// the last one that was written.
+func (b *logLimiter) allow(now time.Time) (ok bool, dropped int) {
+	if b.last.IsZero() {
+		b.tokens = logBurst
 	} else {
-		b.left = min(linesInBurst, b.left+linesAfter*now.Sub(b.at).Seconds())
+		b.tokens = min(logBurst, b.tokens+logRate*now.Sub(b.last).Seconds())
 	}
-	b.at = now
-	if b.left < 1 {
-		b.lost++
+	b.last = now
+	if b.tokens < 1 {
+		b.dropped++
 		return false, 0
 	}
-	b.left--
-	lost, b.lost = b.lost, 0
-	return true, lost
+	b.tokens--
+	dropped, b.dropped = b.dropped, 0
+	return true, dropped
 }
 
-// A pen writes what one source of a worker says to the log.
-type pen struct {
-	log    *slog.Logger // with the model's name
-	budget budget
+// A lineLogger writes the lines of one stream of a worker to the log.
+type lineLogger struct {
+	log     *slog.Logger // has the model's name
+	limiter logLimiter
 }
 
-func (p *pen) write(level slog.Level, line string) {
+func (p *lineLogger) write(level slog.Level, line string) {
 	if !p.log.Enabled(context.Background(), level) {
 		return
 	}
-	ok, lost := p.budget.spend(time.Now())
-	if lost > 0 {
-		p.log.Warn("lines of the model were left out, because there were too many", "lines", lost)
+	ok, dropped := p.limiter.allow(time.Now())
+	if dropped > 0 {
+		p.log.Warn("dropped log lines of the model: it logs too fast", "lines", dropped)
 	}
 	if ok {
 		p.log.Log(context.Background(), level, line)
 	}
 }
 
-// copyLines writes what comes out of a pipe, line by line, until it is closed.
-func (p *pen) copyLines(pipe *os.File, level slog.Level) {
-	defer func() { _ = pipe.Close() }() // there is nothing left in it
-	r := bufio.NewReaderSize(pipe, maxLine)
+// copyLines logs each line read from pipe, until it is closed.
+func (p *lineLogger) copyLines(pipe *os.File, level slog.Level) {
+	defer func() { _ = pipe.Close() }() // it was only read
+	r := bufio.NewReaderSize(pipe, maxLogLine)
 	for {
 		line, _, err := r.ReadLine()
 		if len(line) > 0 {
@@ -73,7 +73,7 @@ func (p *pen) copyLines(pipe *os.File, level slog.Level) {
 		}
 		if err != nil {
 			if !errors.Is(err, io.EOF) && !errors.Is(err, os.ErrDeadlineExceeded) {
-				p.log.Warn("the model's output cannot be read", "error", err)
+				p.log.Warn("failed to read the model's output", "error", err)
 			}
 			return
 		}

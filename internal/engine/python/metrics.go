@@ -13,7 +13,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/stats"
 )
 
-// What one model may have of its own. Whoever scrapes pays for each.
+// Limits per model. They bound the cost of a scrape.
 const (
 	maxFamilies   = 64
 	maxMetrics    = 1000
@@ -25,13 +25,14 @@ const (
 var (
 	metricName = regexp.MustCompile(`^[a-zA-Z_:][a-zA-Z0-9_:]{0,127}$`)
 	labelName  = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]{0,127}$`)
-	// Names that begin so are the server's.
-	ours = []string{"nv_", "shoal_", "go_", "process_", "promhttp_"}
+	// Names with these prefixes are reserved for the server.
+	reservedPrefixes = []string{"nv_", "shoal_", "go_", "process_", "promhttp_"}
 )
 
-// A register has the metrics of all models. Models and instances that name the same
-// share it, as in Triton; it is there as long as one of the models is loaded.
-type register struct {
+// A metricRegistry holds the custom metrics of all models. Models and instances that use
+// the same name share the metric, as in Triton. It exists until the last model that uses
+// it is unloaded.
+type metricRegistry struct {
 	mu       sync.Mutex // guards the following
 	families map[string]*family
 }
@@ -40,7 +41,7 @@ type family struct {
 	help    string
 	kind    stats.FamilyKind
 	owners  map[*model]struct{}
-	metrics map[string]*metric // by their labels
+	metrics map[string]*metric // by labelKey
 }
 
 type metric struct {
@@ -48,85 +49,85 @@ type metric struct {
 	owners map[*model]struct{}
 	value  float64
 	bounds []float64
-	counts []uint64 // in each bucket, and above the last
+	counts []uint64 // one per bucket, and one for values above the last
 }
 
-// answer does what a worker of a model asks, and returns the value of the metric.
-func (r *register) answer(m *model, q *question) (float64, error) {
+// answer carries out a metric operation for a worker of m, and returns the metric's value.
+func (r *metricRegistry) answer(m *model, call *workerCall) (float64, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if q.Do == "family" {
-		return 0, r.addLocked(m, q)
+	if call.Do == "family" {
+		return 0, r.addLocked(m, call)
 	}
-	f := r.families[q.Name]
+	f := r.families[call.Name]
 	if f == nil {
-		return 0, fmt.Errorf("metric family %q is not there", q.Name)
+		return 0, fmt.Errorf("metric family %q does not exist", call.Name)
 	}
-	key := labelKey(q.Labels)
-	if q.Do == "metric" {
-		return 0, r.addMetricLocked(m, f, key, q)
+	key := labelKey(call.Labels)
+	if call.Do == "metric" {
+		return 0, r.addMetricLocked(m, f, key, call)
 	}
 	x := f.metrics[key]
 	if x == nil {
-		return 0, fmt.Errorf("metric family %q has no metric with labels %v", q.Name, q.Labels)
+		return 0, fmt.Errorf("metric family %q has no metric with labels %v", call.Name, call.Labels)
 	}
-	return x.value, x.do(f.kind, q)
+	return x.value, x.apply(f.kind, call)
 }
 
-func (x *metric) do(kind stats.FamilyKind, q *question) error {
+func (x *metric) apply(kind stats.FamilyKind, call *workerCall) error {
 	switch {
-	case q.Do == "value" && kind != stats.Histogram:
+	case call.Do == "value" && kind != stats.Histogram:
 		return nil
-	case math.IsNaN(q.Value) || math.IsInf(q.Value, 0):
-		return fmt.Errorf("found the value %v, expected a number", q.Value)
-	case q.Do == "increment" && kind == stats.Counter && q.Value < 0:
-		return fmt.Errorf("found an increment of %v, expected none below 0: counters only grow", q.Value)
-	case q.Do == "increment" && kind != stats.Histogram:
-		x.value += q.Value
-	case q.Do == "set" && kind == stats.Gauge:
-		x.value = q.Value
-	case q.Do == "observe" && kind == stats.Histogram:
-		x.value += q.Value
-		i, _ := slices.BinarySearch(x.bounds, q.Value)
+	case math.IsNaN(call.Value) || math.IsInf(call.Value, 0):
+		return fmt.Errorf("found the value %v, expected a number", call.Value)
+	case call.Do == "increment" && kind == stats.Counter && call.Value < 0:
+		return fmt.Errorf("found an increment of %v, expected none below 0: counters only grow", call.Value)
+	case call.Do == "increment" && kind != stats.Histogram:
+		x.value += call.Value
+	case call.Do == "set" && kind == stats.Gauge:
+		x.value = call.Value
+	case call.Do == "observe" && kind == stats.Histogram:
+		x.value += call.Value
+		i, _ := slices.BinarySearch(x.bounds, call.Value)
 		x.counts[i]++
 	default:
-		return fmt.Errorf("a %s cannot %s", [...]string{"counter", "gauge", "histogram"}[kind], q.Do)
+		return fmt.Errorf("a %s cannot %s", [...]string{"counter", "gauge", "histogram"}[kind], call.Do)
 	}
 	return nil
 }
 
-func (r *register) addLocked(m *model, q *question) error {
-	if !metricName.MatchString(q.Name) {
-		return fmt.Errorf("metric family: found the name %q, expected letters, digits, '_' and ':', at most 128, and no digit first", q.Name)
+func (r *metricRegistry) addLocked(m *model, call *workerCall) error {
+	if !metricName.MatchString(call.Name) {
+		return fmt.Errorf("metric family: found the name %q, expected letters, digits, '_' and ':', at most 128, and no digit first", call.Name)
 	}
-	for _, prefix := range ours {
-		if strings.HasPrefix(q.Name, prefix) {
-			return fmt.Errorf("metric family: found the name %q, expected none that begins with %s: those are the server's", q.Name, prefix)
+	for _, prefix := range reservedPrefixes {
+		if strings.HasPrefix(call.Name, prefix) {
+			return fmt.Errorf("metric family: found the name %q, expected another prefix than %s, which is reserved for the server", call.Name, prefix)
 		}
 	}
-	if q.Kind > stats.Histogram || !utf8.ValidString(q.Help) || len(q.Help) > maxText {
-		return fmt.Errorf("metric family %q: found a kind or a description that cannot be", q.Name)
+	if call.Kind > stats.Histogram || !utf8.ValidString(call.Help) || len(call.Help) > maxText {
+		return fmt.Errorf("metric family %q: found an invalid kind or description", call.Name)
 	}
-	f := r.families[q.Name]
-	if f != nil && (f.kind != q.Kind || f.help != q.Help) {
-		return fmt.Errorf("metric family %q is there already, with another kind or description", q.Name)
+	f := r.families[call.Name]
+	if f != nil && (f.kind != call.Kind || f.help != call.Help) {
+		return fmt.Errorf("metric family %q exists already with another kind or description", call.Name)
 	}
 	if f != nil {
 		f.owners[m] = struct{}{}
 		return nil
 	}
 	if r.countLocked(m, func(*family) int { return 1 }) >= maxFamilies {
-		return fmt.Errorf("found more than %d metric families of the model, expected no more", maxFamilies)
+		return fmt.Errorf("found more than %d metric families of the model, which is the limit", maxFamilies)
 	}
 	if r.families == nil {
 		r.families = map[string]*family{}
 	}
-	r.families[q.Name] = &family{help: q.Help, kind: q.Kind, owners: map[*model]struct{}{m: {}}, metrics: map[string]*metric{}}
+	r.families[call.Name] = &family{help: call.Help, kind: call.Kind, owners: map[*model]struct{}{m: {}}, metrics: map[string]*metric{}}
 	return nil
 }
 
-// countLocked adds up what the families of a model have.
-func (r *register) countLocked(m *model, of func(*family) int) (n int) {
+// countLocked returns the sum of of over the families of a model.
+func (r *metricRegistry) countLocked(m *model, of func(*family) int) (n int) {
 	for _, f := range r.families {
 		if _, ok := f.owners[m]; ok {
 			n += of(f)
@@ -135,29 +136,29 @@ func (r *register) countLocked(m *model, of func(*family) int) (n int) {
 	return n
 }
 
-func (r *register) addMetricLocked(m *model, f *family, key string, q *question) error {
+func (r *metricRegistry) addMetricLocked(m *model, f *family, key string, call *workerCall) error {
 	if x := f.metrics[key]; x != nil {
 		x.owners[m] = struct{}{}
 		return nil
 	}
-	if err := checkLabels(f.kind, q.Labels); err != nil {
-		return fmt.Errorf("metric family %q: %w", q.Name, err)
+	if err := checkLabels(f.kind, call.Labels); err != nil {
+		return fmt.Errorf("metric family %q: %w", call.Name, err)
 	}
-	x := &metric{labels: maps.Clone(q.Labels), owners: map[*model]struct{}{m: {}}}
+	x := &metric{labels: maps.Clone(call.Labels), owners: map[*model]struct{}{m: {}}}
 	if f.kind == stats.Histogram {
-		rising := slices.IsSortedFunc(q.Bounds, func(a, b float64) int {
+		rising := slices.IsSortedFunc(call.Bounds, func(a, b float64) int {
 			if a < b {
 				return -1
 			}
 			return 1
 		})
-		if len(q.Bounds) == 0 || len(q.Bounds) > maxBuckets || !rising {
-			return fmt.Errorf("metric family %q: found buckets %v, expected 1 to %d numbers, each larger than the one before", q.Name, q.Bounds, maxBuckets)
+		if len(call.Bounds) == 0 || len(call.Bounds) > maxBuckets || !rising {
+			return fmt.Errorf("metric family %q: found buckets %v, expected 1 to %d numbers, each larger than the one before", call.Name, call.Bounds, maxBuckets)
 		}
-		x.bounds, x.counts = slices.Clone(q.Bounds), make([]uint64, len(q.Bounds)+1)
+		x.bounds, x.counts = slices.Clone(call.Bounds), make([]uint64, len(call.Bounds)+1)
 	}
 	if r.countLocked(m, func(f *family) int { return len(f.metrics) }) >= maxMetrics {
-		return fmt.Errorf("found more than %d metrics of the model, expected no more", maxMetrics)
+		return fmt.Errorf("found more than %d metrics of the model, which is the limit", maxMetrics)
 	}
 	f.metrics[key] = x
 	return nil
@@ -170,7 +171,7 @@ func checkLabels(kind stats.FamilyKind, labels map[string]string) error {
 	for name, value := range labels {
 		switch {
 		case !labelName.MatchString(name) || strings.HasPrefix(name, "__") || kind == stats.Histogram && name == "le":
-			return fmt.Errorf("found a label of the name %q, expected letters, digits and '_', and none of Prometheus' own", name)
+			return fmt.Errorf("found the label name %q, expected letters, digits and '_', and no name that Prometheus reserves", name)
 		case len(value) > maxLabelBytes || !utf8.ValidString(value):
 			return fmt.Errorf("found %d bytes of label %s, expected at most %d, in UTF-8", len(value), name, maxLabelBytes)
 		}
@@ -178,7 +179,7 @@ func checkLabels(kind stats.FamilyKind, labels map[string]string) error {
 	return nil
 }
 
-// labelKey is equal for equal labels, and for no others.
+// labelKey returns a string that is unique for a set of labels.
 func labelKey(labels map[string]string) string {
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(labels)) {
@@ -187,8 +188,8 @@ func labelKey(labels map[string]string) string {
 	return b.String()
 }
 
-// forget takes away what only one model had, which is unloaded.
-func (r *register) forget(m *model) {
+// removeModel removes the metrics that only m uses. m is being unloaded.
+func (r *metricRegistry) removeModel(m *model) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for name, f := range r.families {
@@ -204,8 +205,8 @@ func (r *register) forget(m *model) {
 	}
 }
 
-// snapshot returns everything, by name.
-func (r *register) snapshot() []stats.Family {
+// snapshot returns all families, sorted by name.
+func (r *metricRegistry) snapshot() []stats.Family {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var all []stats.Family
@@ -227,5 +228,5 @@ func (r *register) snapshot() []stats.Family {
 	return all
 }
 
-// Metrics returns those that models have of their own.
+// Metrics returns the custom metrics of all models.
 func (e *Engine) Metrics() []stats.Family { return e.metrics.snapshot() }

@@ -59,23 +59,23 @@ class TritonPythonModel:
 }
 
 func TestMetricsOfAModelAreBounded(t *testing.T) {
-	var r register
+	var r metricRegistry
 	m := &model{}
-	ask := func(q question) error {
+	ask := func(q workerCall) error {
 		_, err := r.answer(m, &q)
 		return err
 	}
 	for i := range maxFamilies {
-		if err := ask(question{Do: "family", Name: fmt.Sprintf("f%d", i), Kind: stats.Gauge}); err != nil {
+		if err := ask(workerCall{Do: "family", Name: fmt.Sprintf("f%d", i), Kind: stats.Gauge}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for i := range maxMetrics {
-		if err := ask(question{Do: "metric", Name: "f0", Labels: map[string]string{"i": fmt.Sprint(i)}}); err != nil {
+		if err := ask(workerCall{Do: "metric", Name: "f0", Labels: map[string]string{"i": fmt.Sprint(i)}}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, q := range []question{
+	for _, q := range []workerCall{
 		{Do: "family", Name: "one_more", Kind: stats.Gauge},
 		{Do: "metric", Name: "f1"},
 		{Do: "family", Name: strings.Repeat("x", 200)},
@@ -89,10 +89,10 @@ func TestMetricsOfAModelAreBounded(t *testing.T) {
 		}
 	}
 	other := &model{}
-	if _, err := r.answer(other, &question{Do: "family", Name: "f0", Kind: stats.Gauge}); err != nil {
+	if _, err := r.answer(other, &workerCall{Do: "family", Name: "f0", Kind: stats.Gauge}); err != nil {
 		t.Error(err)
 	}
-	if r.forget(m); len(r.snapshot()) != 1 {
+	if r.removeModel(m); len(r.snapshot()) != 1 {
 		t.Errorf("%v are left, want what the other has", r.snapshot())
 	}
 }

@@ -1,15 +1,15 @@
-// Package python runs models that are written in Python, such as Triton's model.py or
-// functions of an app.py, and files of Python's libraries, each instance in a process
-// of its own.
+// Package python runs models written in Python: Triton's model.py, functions of an app.py,
+// and model files of Python libraries. Each instance is a process of its own, called a
+// worker.
 //
-// A model that crashes, hangs or grows costs the batch that it ran, and comes back;
-// the server goes on. Any interpreter will do that has numpy: the worker's code comes
-// with the server, and is passed to the interpreter by descriptor, as are the
-// tensors' memory and the socket. What a worker answers is copied first and believed
-// never.
+// A model that crashes, hangs or exhausts its memory limit fails only the batch that it
+// was running; the worker is restarted and the server keeps running. Any interpreter that
+// has numpy works: the worker's code is embedded in the server and passed to the
+// interpreter as a file descriptor, like the tensors' memory and the sockets. Everything
+// that a worker sends is copied out of shared memory before it is validated.
 //
-// Who starts a worker again that died is the scheduler; see [engine.Mortal]. How
-// long it is left alone is for comeback to say.
+// The scheduler restarts dead workers; see [engine.Mortal]. How long it waits before a
+// restart is decided by backoff.
 package python
 
 import (
@@ -32,44 +32,43 @@ import (
 	"github.com/shoal-serving/shoal/internal/plainjson"
 )
 
-// Name is the backend that a model's configuration asks for.
+// Name is the backend name that selects this engine in a model's configuration.
 const Name = "python"
 
-// TorchName is the backend that a configuration for Triton asks for whose model is
-// TorchScript.
+// TorchName is the backend name of TorchScript models in Triton configurations.
 const TorchName = "pytorch"
 
-// endings of the files that a worker can run.
-var endings = []string{".py", ".joblib", ".pkl", ".ubj", ".json", ".bst", ".pt"}
+// extensions are the file name extensions that a worker can run.
+var extensions = []string{".py", ".joblib", ".pkl", ".ubj", ".json", ".bst", ".pt"}
 
-// Options say how workers run. The zero Options work.
+// Options configure an Engine. The zero value is usable.
 type Options struct {
-	// Cores are shared by the workers of a model: the libraries that they compute
-	// with are told to use no more threads than that. Zero means one.
+	// Cores is the number of cores that the workers of one model share. It limits the threads
+	// of the numerical libraries that they use. Zero means one.
 	Cores int
 
-	// Nice is the niceness of workers: while all cores are busy with batches, the
-	// server itself shall not wait for them.
+	// Nice is the niceness of the workers. It keeps the server responsive while batches occupy
+	// all cores.
 	Nice int
 
-	// Caller answers what models ask of others. Nil means that nobody does.
+	// Caller serves the calls that models make to other models. If it is nil, such calls fail.
 	Caller engine.Caller
 
-	Log *slog.Logger // gets what models print and log; nil means nobody
+	Log *slog.Logger // receives what models print and log; nil discards it
 }
 
-// An Engine implements [engine.Engine].
+// An Engine implements [engine.Engine]. It is safe for concurrent use.
 type Engine struct {
 	opts    Options
-	metrics register
+	metrics metricRegistry
 
-	mu      sync.Mutex // guards the following
-	started *starter
+	mu             sync.Mutex // guards the following
+	processStarter *starter
 }
 
 var _ engine.Engine = (*Engine)(nil)
 
-// New makes an engine. The caller closes it after all its models.
+// New returns an engine. The caller closes it after closing all its models.
 func New(opts Options) *Engine {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
@@ -78,31 +77,31 @@ func New(opts Options) *Engine {
 	return &Engine{opts: opts}
 }
 
-// Close gives back what the engine holds.
+// Close stops the thread that starts processes.
 func (e *Engine) Close() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.started != nil {
-		e.started.close()
-		e.started = nil
+	if e.processStarter != nil {
+		e.processStarter.close()
+		e.processStarter = nil
 	}
 	return nil
 }
 
-// open returns what starts processes. A server without Python models has no thread
-// for it.
-func (e *Engine) open() *starter {
+// starter returns the process starter, and creates it on first use, so that a server
+// without Python models does not keep a thread for it.
+func (e *Engine) starter() *starter {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.started == nil {
-		e.started = newStarter(e.opts.Nice)
+	if e.processStarter == nil {
+		e.processStarter = newStarter(e.opts.Nice)
 	}
-	return e.started
+	return e.processStarter
 }
 
-// Load implements [engine.Engine]. It starts a worker, which imports the model and
-// completes its configuration if the model can; the worker is that of the first
-// instance. Of the configuration's parameters it knows those of readSettings.
+// Load implements [engine.Engine]. It starts a worker that imports the model and, if the
+// model can, completes its configuration. The first instance takes that worker over.
+// readSettings lists the parameters of the configuration that Load uses.
 func (e *Engine) Load(ctx context.Context, src engine.Source) (engine.Model, error) {
 	set, err := readSettings(src)
 	if err != nil {
@@ -111,7 +110,7 @@ func (e *Engine) Load(ctx context.Context, src engine.Source) (engine.Model, err
 	if len(src.Config.BatchInputs)+len(src.Config.BatchOutputs) > 0 {
 		return nil, src.Config.Wrong("batch_input", "batch_input or batch_output", "none, because a Python model is given each request by itself")
 	}
-	dir, err := filepath.Abs(home(src))
+	dir, err := filepath.Abs(modelDir(src))
 	if err != nil {
 		return nil, err
 	}
@@ -122,45 +121,45 @@ func (e *Engine) Load(ctx context.Context, src engine.Source) (engine.Model, err
 	switch info, err := os.Stat(filepath.Join(src.Dir, m.file)); {
 	case err != nil:
 		return nil, infer.Errorf(infer.NotFound, "the model's file cannot be read: %w", err)
-	case info.IsDir() || !slices.Contains(endings, filepath.Ext(m.file)):
-		return nil, src.Config.Wrong("default_model_filename", fmt.Sprintf("%q", m.file), "a file that ends in one of %q", endings)
+	case info.IsDir() || !slices.Contains(extensions, filepath.Ext(m.file)):
+		return nil, src.Config.Wrong("default_model_filename", fmt.Sprintf("%q", m.file), "a file that ends in one of %q", extensions)
 	}
-	w, told, err := m.load(ctx, "")
+	w, completed, err := m.load(ctx, "")
 	if err != nil {
 		return nil, err
 	}
-	if err := m.adopt(told, w.flags); err != nil {
-		w.end()
+	if err := m.adopt(completed, w.flags); err != nil {
+		w.stop()
 		return nil, err
 	}
-	m.spare = w
+	m.loaded = w
 	return m, nil
 }
 
-// A model is a version whose instances are workers.
+// A model is one loaded version. Each of its instances is a worker process.
 type model struct {
 	engine  *Engine
 	cfg     *modelconfig.Config
 	set     settings
-	dir     string // the model's, above that of its version
+	dir     string // the model's directory, which contains the version's
 	version int64
-	bare    bool // there is no version's directory: the file is in dir
-	app     bool // it is a function that its author wrote
+	bare    bool // the model has no version directory: its file is in dir
+	app     bool // the model is a function of an app.py
 	file    string
 	log     *slog.Logger
 
 	mu        sync.Mutex // guards the following
-	spare     *worker    // that loaded the model, until an instance takes it
-	instances int        // how many there ever were
+	loaded    *worker    // the worker that Load started, until an instance takes it over
+	instances int        // how many instances were ever opened
 }
 
 var _ engine.Careful = (*model)(nil)
 
-// adopt takes in the configuration that the model completed, and what it is. A
-// function's author has said how many instances there are, and whether parts of a
-// batch may be run again, unless the file says otherwise.
-func (m *model) adopt(told []byte, flags uint16) error {
-	cfg, err := modelconfig.ParseJSON(told)
+// adopt merges the completed configuration that the worker returned into the model's, and
+// interprets the flags of LOADED. For a function, the code sets the number of instances
+// and whether a failed batch may be split, unless the configuration file does.
+func (m *model) adopt(completed []byte, flags uint16) error {
+	cfg, err := modelconfig.ParseJSON(completed)
 	if err != nil {
 		return infer.Errorf(infer.Invalid, "auto_complete_config: %w", err)
 	}
@@ -170,8 +169,8 @@ func (m *model) adopt(told []byte, flags uint16) error {
 	m.app = flags&rowsJoined != 0 && filepath.Ext(m.file) == ".py"
 	if flags&rowsJoined != 0 {
 		m.cfg.Instances = cmp.Or(m.cfg.Instances, cfg.Instances)
-		if m.cfg.Parameters[apartKey] == "" {
-			m.set.apart = flags&retryApart != 0
+		if m.cfg.Parameters[retryApartKey] == "" {
+			m.set.retryApart = flags&loadedRetryApart != 0
 		}
 	}
 	if m.cfg.Incomplete() {
@@ -181,18 +180,18 @@ func (m *model) adopt(told []byte, flags uint16) error {
 }
 
 // Retries implements [engine.Careful].
-func (m *model) Retries() (apart, died bool) { return m.set.apart, m.set.died }
+func (m *model) Retries() (apart, died bool) { return m.set.retryApart, m.set.retryDied }
 
-// Rehearses implements [engine.Careful]. A function that fails may be called again,
-// but what its author did not expect at all may do anything.
-func (m *model) Rehearses() bool { return m.set.apart && !m.app }
+// Rehearses implements [engine.Careful]. A function may be called again with a batch that
+// failed, but not with generated inputs, for which its author never wrote it.
+func (m *model) Rehearses() bool { return m.set.retryApart && !m.app }
 
 // Instance implements [engine.Model].
 func (m *model) Instance(ctx context.Context) (engine.Instance, error) {
 	m.mu.Lock()
-	w := m.spare
-	m.spare = nil
-	i := &instance{model: m, place: m.placeOf(m.instances)}
+	w := m.loaded
+	m.loaded = nil
+	i := &instance{model: m, placement: m.placementOf(m.instances)}
 	m.instances++
 	m.mu.Unlock()
 	var err error
@@ -202,29 +201,29 @@ func (m *model) Instance(ctx context.Context) (engine.Instance, error) {
 		}
 	}
 	if err := i.initialize(ctx, w); err != nil {
-		w.end()
+		w.stop()
 		return nil, err
 	}
 	i.worker = w
 	if w.flags&rowsJoined != 0 {
-		return joined{i}, nil
+		return joinedInstance{i}, nil
 	}
 	return i, nil
 }
 
-// A joined is an instance whose model takes the rows of a batch one behind the other:
-// an instance that hides its RunEach.
-type joined struct{ engine.Mortal }
+// A joinedInstance is an instance whose model receives the rows of a batch joined into one
+// request. It embeds the interface in order to hide RunEach.
+type joinedInstance struct{ engine.Mortal }
 
-// A place is what an instance is told of where it is. The model itself uses a GPU or
-// not.
-type place struct {
-	name, kind string // as Triton has them
-	device     int    // the number of the GPU
+// A placement is what Triton tells an instance about itself. Whether to use the GPU is up
+// to the model.
+type placement struct {
+	name, kind string // in Triton's format
+	device     int    // GPU number
 }
 
-// placeOf returns the place of the instance with a number, from 0 on.
-func (m *model) placeOf(n int) place {
+// placementOf returns the placement of the nth instance, counted from 0.
+func (m *model) placementOf(n int) placement {
 	groups := m.cfg.Effective().GetInstanceGroup()
 	for k, g := range groups {
 		count, gpus := int(g.GetCount()), g.GetGpus()
@@ -232,7 +231,7 @@ func (m *model) placeOf(n int) place {
 			n -= all
 			continue
 		}
-		p := place{name: g.GetName() + "_" + strconv.Itoa(n), kind: "CPU"}
+		p := placement{name: g.GetName() + "_" + strconv.Itoa(n), kind: "CPU"}
 		if g.GetKind() == configpb.ModelInstanceGroup_KIND_GPU {
 			p.kind = "GPU"
 		}
@@ -241,27 +240,27 @@ func (m *model) placeOf(n int) place {
 		}
 		return p
 	}
-	return place{name: m.cfg.Name, kind: "CPU"}
+	return placement{name: m.cfg.Name, kind: "CPU"}
 }
 
 // Close implements [engine.Model].
 func (m *model) Close() error {
-	if m.spare != nil {
-		m.spare.end()
-		m.spare = nil
+	if m.loaded != nil {
+		m.loaded.stop()
+		m.loaded = nil
 	}
-	m.engine.metrics.forget(m)
+	m.engine.metrics.removeModel(m)
 	return nil
 }
 
-// load starts a worker that has imported the model, and returns the configuration
-// as the model completes it.
+// load starts a worker, has it import the model, and returns the configuration as
+// completed by the model.
 func (m *model) load(ctx context.Context, name string) (*worker, []byte, error) {
 	w, err := m.start(name)
 	if err != nil {
 		return nil, nil, err
 	}
-	version := "" // there is none
+	version := "" // no version directory
 	if !m.bare {
 		version = strconv.FormatInt(m.version, 10)
 	}
@@ -272,19 +271,19 @@ func (m *model) load(ctx context.Context, name string) (*worker, []byte, error) 
 		File      string          `json:"file"`
 		Config    json.RawMessage `json:"config"`
 	}{m.cfg.Name, m.dir, version, m.file, plainjson.Append(nil, m.cfg.Effective())})
-	var told []byte
+	var completed []byte
 	if err == nil {
-		told, err = w.ask(ctx, kindLoad, document)
+		completed, err = w.request(ctx, kindLoad, document)
 	}
 	if err != nil {
-		w.end()
+		w.stop()
 		return nil, nil, loadError(err)
 	}
-	return w, told, nil
+	return w, completed, nil
 }
 
-// loadError is the error of a model that cannot be loaded: its own, unless it has a
-// code of its own or ctx ended.
+// loadError returns err as the error of a load: unchanged if it has a code already or is a
+// context's error, otherwise as an invalid argument.
 func loadError(err error) error {
 	if err == nil {
 		return nil

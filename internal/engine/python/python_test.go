@@ -238,7 +238,7 @@ raise KeyError("lost")`)
 	if err := inst.RunEach(t.Context(), calls(1)); err == nil {
 		t.Fatal("no error")
 	}
-	inst.worker.end() // all has been read then
+	inst.worker.stop() // all has been read then
 	for _, want := range []string{`msg=printed model=m`, `msg=complained model=m`, `level=WARN msg=logged`, `Traceback`} {
 		if !strings.Contains(f.log.String(), want) {
 			t.Errorf("the log has no %q:\n%s", want, f.log)

@@ -14,22 +14,23 @@ import (
 	"github.com/shoal-serving/shoal/internal/modelconfig"
 )
 
-// A running is the batch that an instance runs, for those who are not its goroutine: who
-// hears the worker, and who tells that a client has left.
-type running struct {
+// An activeBatch is the batch that an instance is running, for goroutines other than the
+// instance's: those that read from the worker, and those that report that a client has
+// left.
+type activeBatch struct {
 	mu        sync.Mutex // guards the following
-	memory    []byte     // the inputs'; nil if no batch runs
+	memory    []byte     // input memory; nil if no batch is running
 	serial    uint64     // of the batch, counted over all workers of the instance
-	number    uint32     // of the question
+	number    uint32     // of the RUN frame
 	calls     []engine.Call
-	cancelled []int // where in memory the words are that say that a request was
+	cancelled []int // offsets in memory of the requests' cancelled words
 	opened    []bool
 	senders   []*sender
-	errands   map[*errand]struct{}
+	outbound  map[*outboundCall]struct{}
 }
 
-// begin returns the serial number of the batch, for abandon.
-func (r *running) begin(w *worker, calls []engine.Call, cancelled []int) uint64 {
+// begin starts a batch and returns its serial number, for abandon.
+func (r *activeBatch) begin(w *worker, calls []engine.Call, cancelled []int) uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.serial++
@@ -41,17 +42,18 @@ func (r *running) begin(w *worker, calls []engine.Call, cancelled []int) uint64 
 	return r.serial
 }
 
-// end returns what was opened for the batch. Nothing is opened for it any more.
-func (r *running) end() []*sender {
+// end ends the batch and returns the senders that were opened for it. No more are opened
+// afterwards.
+func (r *activeBatch) end() []*sender {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.memory, r.calls = nil, nil
-	clear(r.errands)
+	clear(r.outbound)
 	return r.senders
 }
 
-// left tells the model that nobody waits for a request any more.
-func (r *running) left(req *infer.Request) {
+// markCancelled marks a request as cancelled for the model.
+func (r *activeBatch) markCancelled(req *infer.Request) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i := range r.calls {
@@ -61,9 +63,9 @@ func (r *running) left(req *infer.Request) {
 	}
 }
 
-// abandon tells the model that nobody waits for any request of a batch any more, if
-// that still runs. What it asked of others ends.
-func (r *running) abandon(serial uint64) {
+// abandon marks all requests of a batch as cancelled, if the batch is still running, and
+// cancels the calls that the model made meanwhile.
+func (r *activeBatch) abandon(serial uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.serial != serial {
@@ -72,32 +74,32 @@ func (r *running) abandon(serial uint64) {
 	for i := range r.calls {
 		r.memory[r.cancelled[i]] = 1
 	}
-	for e := range r.errands {
+	for e := range r.outbound {
 		e.cancel()
 	}
 }
 
-func (r *running) add(e *errand) {
+func (r *activeBatch) add(e *outboundCall) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.memory == nil {
-		return // it is made by a thread of the model's own
+		return // a thread of the model makes the call outside of any batch
 	}
-	if r.errands == nil {
-		r.errands = map[*errand]struct{}{}
+	if r.outbound == nil {
+		r.outbound = map[*outboundCall]struct{}{}
 	}
-	r.errands[e] = struct{}{}
+	r.outbound[e] = struct{}{}
 }
 
-func (r *running) remove(e *errand) {
+func (r *activeBatch) remove(e *outboundCall) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.errands, e)
+	delete(r.outbound, e)
 }
 
-// open makes a sender of a line for one request of the batch, and hands it on. It
-// takes the line over, and closes it if nobody wants it any more.
-func (r *running) open(f frame, s *sender) {
+// open delivers a sender to the request of the batch that f names. It takes ownership of s
+// and closes it if no request takes it.
+func (r *activeBatch) open(f frame, s *sender) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.memory == nil || f.number != r.number || f.a >= uint64(len(r.calls)) || r.opened[f.a] || r.calls[f.a].Opened == nil {
@@ -107,37 +109,37 @@ func (r *running) open(f frame, s *sender) {
 	select {
 	case r.calls[f.a].Opened <- s:
 		r.opened[f.a], r.senders = true, append(r.senders, s)
-	default: // one that was opened before the batch was run again
+	default: // the request has one from before the batch was retried
 		s.Close()
 	}
 }
 
-// A sender is where the responses to one request come from: the other end of a
-// pb_utils.InferenceResponseSender. It implements [infer.More].
+// A sender receives the responses to one request. It is the other end of a
+// pb_utils.InferenceResponseSender, and implements [infer.More].
 type sender struct {
-	line *net.UnixConn
+	conn *net.UnixConn
 	w    *worker
 	cfg  *modelconfig.Config
-	once sync.Once // Close
+	once sync.Once // for Close
 
-	ran    chan struct{} // closed when its batch has
-	failed error         // what that came to, to be read then
+	batchEnded chan struct{} // closed when the batch has ended
+	batchErr   error         // outcome of the batch; valid once batchEnded is closed
 }
 
-// settle is called once when the batch has run. If that failed, nothing follows what
-// was sent already.
-func (s *sender) settle(err error) {
-	s.failed = err
-	close(s.ran)
+// batchDone is called once, when the batch has ended. If the batch failed, no more
+// responses are accepted.
+func (s *sender) batchDone(err error) {
+	s.batchErr = err
+	close(s.batchEnded)
 	if err != nil {
-		_ = s.line.CloseRead() // what is there can still be read
+		_ = s.conn.CloseRead() // what has arrived can still be read
 	}
 }
 
-// Close implements [infer.More]. The model finds the line closed.
+// Close implements [infer.More]. The model notices that the connection is closed.
 func (s *sender) Close() {
 	s.once.Do(func() {
-		_ = s.line.Close()
+		_ = s.conn.Close()
 		s.w.senders.Done()
 	})
 }
@@ -145,8 +147,8 @@ func (s *sender) Close() {
 // Next implements [infer.More].
 func (s *sender) Next(ctx context.Context, resp *infer.Response) error {
 	resp.Outputs, resp.Parameters, resp.Last, resp.Bare = resp.Outputs[:0], nil, false, false
-	stop := until(ctx, s.line)
-	f, p, err := receive(s.line)
+	stop := interruptReads(ctx, s.conn)
+	f, p, err := receive(s.conn)
 	stop()
 	switch {
 	case ctx.Err() != nil || errors.Is(err, os.ErrDeadlineExceeded):
@@ -155,30 +157,30 @@ func (s *sender) Next(ctx context.Context, resp *infer.Response) error {
 		return context.Cause(ctx)
 	case err == nil && f.kind == 0 || errors.Is(err, net.ErrClosed):
 		resp.Last = true
-		return s.why()
+		return s.closedError()
 	case err == nil && f.kind != kindSend:
-		err = fmt.Errorf("a frame of kind %d on a line for responses", f.kind)
+		err = fmt.Errorf("a frame of kind %d on a connection for responses", f.kind)
 	}
 	if err != nil {
 		p.release()
 		resp.Last = true
-		s.w.kill("it broke the protocol: it sent " + err.Error())
-		return s.why()
+		s.w.kill("it violated the protocol: it sent " + err.Error())
+		return s.closedError()
 	}
-	if f.flags&senderGone != 0 {
+	if f.flags&senderDropped != 0 {
 		resp.Last = true
-		return s.gone(ctx)
+		return s.droppedError(ctx)
 	}
-	resp.Last, resp.Bare = f.flags&lastOne != 0, p == nil
+	resp.Last, resp.Bare = f.flags&lastResponse != 0, p == nil
 	if p == nil {
 		return nil
 	}
-	return s.unpack(p, resp)
+	return s.decode(p, resp)
 }
 
-// unpack makes of a parcel what the model answers.
-func (s *sender) unpack(p *parcel, resp *infer.Response) (err error) {
-	defer p.release() // unless resp has it
+// decode converts a payload to a response.
+func (s *sender) decode(p *payload, resp *infer.Response) (err error) {
+	defer p.release() // unless resp took the memory over
 	if p.Failed {
 		return infer.Errorf(codeOf(p.Code), "%s", p.Text)
 	}
@@ -194,7 +196,7 @@ func (s *sender) unpack(p *parcel, resp *infer.Response) (err error) {
 			return infer.Errorf(infer.Internal, "output %s of the model: %w", x.Name, err)
 		}
 	}
-	resp.Outputs, resp.Memory = append(resp.Outputs, p.data...), p.take()
+	resp.Outputs, resp.Memory = append(resp.Outputs, p.data...), p.takeMemory()
 	return nil
 }
 
@@ -207,39 +209,39 @@ func (s *sender) has(output string) bool {
 	return false
 }
 
-// gone says why the model has let go of the sender: it forgot the last word, unless
-// the batch failed, which shows when that has run.
-func (s *sender) gone(ctx context.Context) error {
+// droppedError returns the error for a sender that the model dropped without sending the
+// final flag: that of the batch if it failed, which is known only when it has ended.
+func (s *sender) droppedError(ctx context.Context) error {
 	select {
-	case <-s.ran:
+	case <-s.batchEnded:
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	if s.failed != nil {
-		return s.failed
+	if s.batchErr != nil {
+		return s.batchErr
 	}
 	return infer.Errorf(infer.Internal, "Failed to process the request(s) for model '%s', message: its response sender is gone, "+
 		"and sent no TRITONSERVER_RESPONSE_COMPLETE_FINAL", s.w.instance)
 }
 
-// why says why the line has ended: the batch failed, or the worker died, which shows
-// soon.
-func (s *sender) why() error {
+// closedError returns the error for a connection that was closed: that of the batch if it
+// failed, otherwise the death of the worker, for which it waits.
+func (s *sender) closedError() error {
 	select {
-	case <-s.ran:
-		if s.failed != nil {
-			return s.failed
+	case <-s.batchEnded:
+		if s.batchErr != nil {
+			return s.batchErr
 		}
 	default:
 	}
-	timer := time.NewTimer(2 * glance)
+	timer := time.NewTimer(2 * pollInterval)
 	defer timer.Stop()
 	select {
 	case <-s.w.died:
-		return s.w.death("died before it had sent all responses")
+		return s.w.deathError("died before it had sent all responses")
 	case <-timer.C:
-		s.w.kill("it closed a line without a word")
+		s.w.kill("it closed a connection for responses without a final response")
 		<-s.w.died
-		return s.w.death("broke the protocol")
+		return s.w.deathError("violated the protocol")
 	}
 }

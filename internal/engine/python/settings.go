@@ -13,27 +13,27 @@ import (
 	"github.com/shoal-serving/shoal/internal/modelconfig"
 )
 
-// settings are what a configuration asks of the workers.
+// settings are the parameters of a configuration that concern its workers.
 type settings struct {
-	interpreter string
-	limit       time.Duration // of one batch; 0 means none
-	memory      int64         // bytes that a worker may have; 0 means any number
-	apart, died bool          // see [engine.Careful]
+	interpreter           string
+	limit                 time.Duration // of one batch; 0 means no limit
+	memory                int64         // limit per worker in bytes; 0 means no limit
+	retryApart, retryDied bool          // see [engine.Careful]
 }
 
 // readSettings reads a model's parameters:
 //
-//	python                    the interpreter: a path, from the model's directory on, or a name that is looked for
+//	python                    the interpreter: a path, relative to the model's directory, or a name to look up in PATH
 //	EXECUTION_ENV_PATH        the directory of an environment, as in Triton
-//	execute_timeout_seconds   the longest time for one batch; 0 or nothing means any
-//	memory_limit_mib          the most memory of a worker; 0 or nothing means any
-//	retry_apart               "true": a batch that failed may be run again in parts
+//	execute_timeout_seconds   the time limit of one batch; 0 or empty means none
+//	memory_limit_mib          the memory limit of a worker; 0 or empty means none
+//	retry_apart               "true": a failed batch may be split and run again
 //	retry_died                "true": a batch whose worker died may be run once more
 //
-// Others are left alone: they are the model's own.
+// Other parameters are ignored: they are meant for the model.
 func readSettings(src engine.Source) (set settings, err error) {
 	cfg := src.Config
-	if set.interpreter, err = interpreter(cfg, home(src)); err != nil {
+	if set.interpreter, err = interpreter(cfg, modelDir(src)); err != nil {
 		return set, err
 	}
 	seconds, err := number(cfg, "execute_timeout_seconds", "seconds")
@@ -46,16 +46,16 @@ func readSettings(src engine.Source) (set settings, err error) {
 		return set, err
 	}
 	set.memory = int64(mebibytes * (1 << 20))
-	if set.apart, err = truth(cfg, apartKey); err != nil {
+	if set.retryApart, err = boolean(cfg, retryApartKey); err != nil {
 		return set, err
 	}
-	set.died, err = truth(cfg, "retry_died")
+	set.retryDied, err = boolean(cfg, "retry_died")
 	return set, err
 }
 
-// home returns the model's directory, which is above that of its version if it has
-// any.
-func home(src engine.Source) string {
+// modelDir returns the model's directory, which contains that of its version if it has
+// one.
+func modelDir(src engine.Source) string {
 	if src.Bare {
 		return src.Dir
 	}
@@ -69,31 +69,31 @@ func number(cfg *modelconfig.Config, key, unit string) (float64, error) {
 	}
 	n, err := strconv.ParseFloat(text, 64)
 	if err != nil || !(n >= 0 && n <= 1e9) {
-		return 0, wrong(cfg, key, "a number of %s, or 0 for no limit", unit)
+		return 0, invalidParameter(cfg, key, "a number of %s, or 0 for no limit", unit)
 	}
 	return n, nil
 }
 
-const apartKey = "retry_apart"
+const retryApartKey = "retry_apart"
 
-func truth(cfg *modelconfig.Config, key string) (bool, error) {
+func boolean(cfg *modelconfig.Config, key string) (bool, error) {
 	switch cfg.Parameters[key] {
 	case "", "false":
 		return false, nil
 	case "true":
 		return true, nil
 	}
-	return false, wrong(cfg, key, "true or false")
+	return false, invalidParameter(cfg, key, "true or false")
 }
 
-func wrong(cfg *modelconfig.Config, key, expected string, args ...any) error {
+func invalidParameter(cfg *modelconfig.Config, key, expected string, args ...any) error {
 	return cfg.Wrong(fmt.Sprintf("parameters[%s]", key), fmt.Sprintf("%q", cfg.Parameters[key]), expected, args...)
 }
 
-const environment = "EXECUTION_ENV_PATH"
+const environmentKey = "EXECUTION_ENV_PATH"
 
-// interpreter finds what runs a model whose directory is dir: what its configuration
-// names, or that of an environment beside it, or the one in the PATH.
+// interpreter returns the interpreter for the model in dir: the one that its configuration
+// names, or that of a virtual environment in dir, or python3 in PATH.
 func interpreter(cfg *modelconfig.Config, dir string) (string, error) {
 	if name := cfg.Parameters["python"]; name != "" {
 		if strings.Contains(name, "/") && !filepath.IsAbs(name) {
@@ -101,35 +101,35 @@ func interpreter(cfg *modelconfig.Config, dir string) (string, error) {
 		}
 		path, err := exec.LookPath(name)
 		if err != nil {
-			return "", wrong(cfg, "python", "an interpreter: %v", err)
+			return "", invalidParameter(cfg, "python", "an interpreter: %v", err)
 		}
 		return path, nil
 	}
-	if env := cfg.Parameters[environment]; env != "" {
+	if env := cfg.Parameters[environmentKey]; env != "" {
 		env = strings.ReplaceAll(env, "$$TRITON_MODEL_DIRECTORY", dir)
 		if info, err := os.Stat(env); err == nil && !info.IsDir() {
-			return "", wrong(cfg, environment, "a directory, because archives are not unpacked here: unpack it, and name the directory")
+			return "", invalidParameter(cfg, environmentKey, "a directory, because archives are not supported: unpack it and set the parameter to its directory")
 		}
-		path, ok := inside(env)
+		path, ok := environmentInterpreter(env)
 		if !ok {
-			return "", wrong(cfg, environment, "a directory with an interpreter, which would be %s", filepath.Join(env, "bin", "python3"))
+			return "", invalidParameter(cfg, environmentKey, "a directory with an interpreter, which would be %s", filepath.Join(env, "bin", "python3"))
 		}
 		return path, nil
 	}
 	for _, name := range []string{"venv", ".venv"} {
-		if path, ok := inside(filepath.Join(dir, name)); ok {
+		if path, ok := environmentInterpreter(filepath.Join(dir, name)); ok {
 			return path, nil
 		}
 	}
 	path, err := exec.LookPath("python3")
 	if err != nil {
-		return "", cfg.Wrong("parameters[python]", "none", "an interpreter, because there is no venv beside the model, and no python3 in the PATH")
+		return "", cfg.Wrong("parameters[python]", "none", "an interpreter, because the model's directory has no venv, and there is no python3 in the PATH")
 	}
 	return path, nil
 }
 
-// inside returns the interpreter of an environment.
-func inside(env string) (string, bool) {
+// environmentInterpreter returns the interpreter of an environment, if it has one.
+func environmentInterpreter(env string) (string, bool) {
 	for _, name := range []string{"python3", "python"} {
 		if path, err := exec.LookPath(filepath.Join(env, "bin", name)); err == nil {
 			abs, err := filepath.Abs(path)

@@ -53,7 +53,7 @@ func TestTheInterpreterIsTheFirstThatThereIs(t *testing.T) {
 	expect("a path", find(map[string]string{"python": "venv/bin/python", "EXECUTION_ENV_PATH": "elsewhere"}), venv)
 	expect("a name", find(map[string]string{"python": "python3"}), path)
 	archive := executable(t, model, "env.tar.gz")
-	expect("an archive", find(map[string]string{"EXECUTION_ENV_PATH": archive}), "…expected a directory, because archives are not unpacked here")
+	expect("an archive", find(map[string]string{"EXECUTION_ENV_PATH": archive}), "…expected a directory, because archives are not supported")
 	expect("an empty environment", find(map[string]string{"EXECUTION_ENV_PATH": dir}), "…expected a directory with an interpreter")
 	expect("a wrong path", find(map[string]string{"python": "/no/such"}), "…parameters[python]: found \"/no/such\", expected an interpreter")
 	t.Setenv("PATH", "")

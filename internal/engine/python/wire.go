@@ -14,19 +14,22 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// The server and a worker send each other frames over two sockets, and share two pieces
-// of memory: one that the server writes and the worker reads, and one for the other
-// way. worker/shoal_wire.py has the same numbers.
+// A frame is one message between the server and a worker.
 //
-// A frame is of fixed size, and may have a text behind it. A socket keeps frames
-// apart (SOCK_SEQPACKET), so that none is ever torn in two or glued to the next, and
-// threads of the worker may send without a lock. Whatever can be long is in memory,
-// and the frame says where: the table of a batch, and its tensors.
+// The server and a worker exchange frames over two sockets, and share two regions of
+// memory: one that the server writes and the worker reads, and one for the opposite
+// direction. worker/shoal_wire.py defines the same numbers.
 //
-// Over the first socket the server asks, and the worker answers. Who asked reads it.
+// A frame has a fixed size, and may be followed by a text. The sockets preserve message
+// boundaries (SOCK_SEQPACKET), so that frames are never split or merged, and threads of
+// the worker can send without a lock. Anything that can be long is in shared memory, and
+// the frame says where: the table of a batch, and its tensors.
+//
+// Over the first socket the server sends requests and the worker responds. The goroutine
+// that sent the request reads the response.
 //
 //	server                     worker
-//	MEMORY (descriptor)  ───▶            input or output memory, in place of the one before
+//	MEMORY (descriptor)  ───▶            new input or output memory, replaces the previous one
 //	LOAD   (document)    ───▶            import the model, auto_complete_config
 //	                     ◀───  LOADED (document)
 //	INIT   (document)    ───▶            initialize
@@ -34,40 +37,40 @@ import (
 //	RUN    (table)       ───▶            execute
 //	                     ◀───  NEED      more output memory: MEMORY follows
 //	                     ◀───  RAN    (table)
-//	                     ◀───  FAILED (text), in place of any answer
-//	                     ◀───  PULSE  (line), before READY: the model can be asked whether it is ready
-//	                     ◀───  OPEN   (line), before RAN: responses to one of the requests follow
-//	FINISH               ───▶            finalize, and the process ends
+//	                     ◀───  FAILED (text), instead of any other response
+//	                     ◀───  PULSE  (conn), before READY: opens a connection for readiness probes
+//	                     ◀───  OPEN   (conn), before RAN: the responses to one of the requests follow on it
+//	FINISH               ───▶            finalize and exit
 //
-// Over the second the model speaks, at any time, from any thread.
+// Over the second socket the model sends at any time, from any thread.
 //
 //	◀───  LOG    (text)
-//	◀───  CALL   (line, parcel): run a request of the model's, or load or unload another
-//	◀───  DESK   (line), once: the model has questions
+//	◀───  CALL   (conn, payload): run an inference request, or load or unload a model
+//	◀───  DESK   (conn), once: opens a connection for worker calls
 //
-// A line is a socket of its own for one call, or for the responses to one request, so
-// that many can be under way, from any thread, and none waits for another. The
-// worker makes both ends and passes one. Over it go parcels, each in memory of its own
-// that is passed with its frame; see parcel.
+// Each call, and the responses to each request, has a connection of its own, so that many
+// can be in flight, from any thread, without waiting for each other. The worker creates
+// both ends and passes one. Payloads go over it, each in a memory file that is passed with
+// its frame; see payload.
 //
-//	                     ◀───  SEND   (parcel), a response to the request
-//	REPLY  (parcel)      ───▶            a response to the call
+//	                     ◀───  SEND   (payload), a response to the request
+//	REPLY  (payload)     ───▶            a response to the call
 //
-//	                     ◀───  ASK    (text), of a metric or of another model
-//	REPLY  (text)        ───▶            a number, or what is wrong
+//	                     ◀───  ASK    (text), a workerCall
+//	REPLY  (text)        ───▶            a number, or an error
 //
 //	PROBE                ───▶            is_ready
-//	                     ◀───  READY     whether it is
+//	                     ◀───  READY     with the result
 //
-// The side that closes its end wants no more, or gives no more.
+// A side closes its end when it sends or wants nothing more.
 //
-// A request that is cancelled while it runs is told so by a word of its table.
+// A request that is cancelled while it runs is marked so by a word in its table.
 type frame struct {
 	kind   kind
 	flags  uint16
-	number uint32 // of what is answered; answers repeat it
-	a, b   uint64 // for LOAD, INIT, RUN, LOADED and RAN: where, and how long; for MEMORY and NEED: how long; for parcels: how long the document is, and all of it; for OPEN: which request; for READY that answers PROBE: 1 or 0
-	text   string // for FAILED and LOG
+	number uint32 // of the request; responses repeat it
+	a, b   uint64 // LOAD, INIT, RUN, LOADED, RAN: offset and length; MEMORY, NEED: length; payloads: length of the document and of all; OPEN: index of the request; READY to a PROBE: 1 or 0
+	text   string // FAILED, LOG and ASK only
 }
 
 type kind uint16
@@ -97,13 +100,13 @@ const (
 
 // Flags.
 const (
-	inputMemory  = 0 // of MEMORY
-	outputMemory = 1
-	inputsKept   = 1 // of RAN and FAILED: the model still uses arrays of the inputs
-	rowsJoined   = 2 // of LOADED: the model takes the rows of a batch joined
-	retryApart   = 4 // of LOADED: a batch that failed may be run again in parts
-	lastOne      = 1 // of SEND and REPLY: no other follows
-	senderGone   = 2 // of SEND: the model has let go of what sends, and none was the last
+	inputMemory      = 0 // MEMORY
+	outputMemory     = 1
+	inputsKept       = 1 // RAN, FAILED: the model still uses arrays in the input memory
+	rowsJoined       = 2 // LOADED: the model takes the rows of a batch joined
+	loadedRetryApart = 4 // LOADED: a failed batch may be split and run again
+	lastResponse     = 1 // SEND, REPLY: no response follows
+	senderDropped    = 2 // SEND: the model dropped the response sender without a final response
 )
 
 const (
@@ -112,12 +115,12 @@ const (
 
 	countSize     = 8
 	requestSize   = 56
-	cancelledAt   = 44 // in a request
+	cancelledAt   = 44 // offset in a request
 	tensorSize    = 32
 	responseSize  = 16
-	maxDimensions = 64 // as many as numpy has
+	maxDimensions = 64 // numpy's limit
 
-	alignment = 64 // of tensors: a line of the cache
+	alignment = 64 // of tensors: a cache line
 )
 
 func (f *frame) append(b []byte) []byte {
@@ -133,25 +136,25 @@ func readFrame(b []byte) (f frame, err error) {
 	f.a, f.b = binary.LittleEndian.Uint64(b[8:]), binary.LittleEndian.Uint64(b[16:])
 	switch f.kind {
 	case kindFailed, kindLog, kindAsk:
-		f.text = strings.ToValidUTF8(string(b[frameSize:]), "?") // protocols would not send it otherwise
+		f.text = strings.ToValidUTF8(string(b[frameSize:]), "?") // gRPC and JSON require valid UTF-8
 	case kindLoaded, kindReady, kindRan, kindNeed, kindCall, kindOpen, kindSend, kindDesk, kindPulse:
 		if len(b) > frameSize {
 			return f, fmt.Errorf("a frame of kind %d with %d bytes, expected %d", f.kind, len(b), frameSize)
 		}
 	default:
-		return f, fmt.Errorf("a frame of kind %d, which is none of a worker's", f.kind)
+		return f, fmt.Errorf("a frame of kind %d, which workers do not send", f.kind)
 	}
 	return f, nil
 }
 
 func align(n, to int) int { return (n + to - 1) &^ (to - 1) }
 
-// A layout says where the parts of a batch go in the inputs' memory: its tensors,
-// one behind the other, and its table behind them. The outputs' memory has the same order.
+// A layout is where the parts of a batch go in the input memory: its tensors one after the
+// other, followed by its table. The output memory has the same order.
 type layout struct {
-	table      int      // where it begins
-	size       int      // of all
-	parameters [][]byte // of each request, as JSON; nil if there are none
+	table      int      // offset
+	size       int      // of tensors and table
+	parameters [][]byte // of each request as JSON; nil if no request has any
 }
 
 func layOut(calls []engine.Call) (l layout) {
@@ -169,21 +172,21 @@ func layOut(calls []engine.Call) (l layout) {
 		if len(req.Parameters) > 0 {
 			l.parameters[i] = encodeParameters(req.Parameters)
 		}
-		table = align(table+len(req.ID)+len(req.CorrelationName)+len(l.of(i)), 8)
+		table = align(table+len(req.ID)+len(req.CorrelationName)+len(l.parametersOf(i)), 8)
 	}
 	l.size = l.table + table
 	return l
 }
 
-// of returns the parameters of a request.
-func (l *layout) of(i int) []byte {
+// parametersOf returns the parameters of request i.
+func (l *layout) parametersOf(i int) []byte {
 	if l.parameters == nil {
 		return nil
 	}
 	return l.parameters[i]
 }
 
-// A writer writes a table to memory that is large enough.
+// A writer writes a table to memory, which must be large enough.
 type writer struct {
 	b  []byte
 	at int
@@ -203,8 +206,8 @@ func (w *writer) u64(values ...uint64) {
 	}
 }
 
-// writeBatch writes a batch to memory, and returns where in it the words are that
-// say that a request was cancelled.
+// writeBatch writes a batch to memory. It appends the offsets of the requests' cancelled
+// words to cancelled and returns the result.
 func writeBatch(memory []byte, l layout, calls []engine.Call, cfg *modelconfig.Config, cancelled []int) []int {
 	w := writer{memory, l.table}
 	w.u32(uint32(len(calls)), 0)
@@ -212,14 +215,14 @@ func writeBatch(memory []byte, l layout, calls []engine.Call, cfg *modelconfig.C
 	for i := range calls {
 		req := calls[i].Request
 		cancelled = append(cancelled, w.at+cancelledAt)
-		w.u32(uint32(len(req.Inputs)), uint32(len(req.Outputs)), uint32(len(req.ID)), uint32(len(l.of(i))))
+		w.u32(uint32(len(req.Inputs)), uint32(len(req.Outputs)), uint32(len(req.ID)), uint32(len(l.parametersOf(i))))
 		w.u64(uint64(req.Timeout.Microseconds()), req.Priority, req.Correlation)
 		w.u32(req.Flags, 0, uint32(len(req.CorrelationName)), 0)
 		index := 0
 		for k := range req.Inputs {
 			x := &req.Inputs[k]
 			for cfg.Inputs[index].Optional && cfg.Inputs[index].Name != x.Name {
-				index++ // it was left out
+				index++ // the request omits it
 			}
 			w.u32(uint32(index), uint32(x.Type), uint32(len(x.Shape)), 0)
 			index++
@@ -235,13 +238,13 @@ func writeBatch(memory []byte, l layout, calls []engine.Call, cfg *modelconfig.C
 		}
 		w.at += copy(w.b[w.at:], req.ID)
 		w.at += copy(w.b[w.at:], req.CorrelationName)
-		w.at = align(w.at-l.table+copy(w.b[w.at:], l.of(i)), 8) + l.table
+		w.at = align(w.at-l.table+copy(w.b[w.at:], l.parametersOf(i)), 8) + l.table
 	}
 	return cancelled
 }
 
-// outputIndex returns the place of an output in the configuration. The request has
-// been checked: it is there.
+// outputIndex returns the index of an output in the configuration. The output exists: the
+// request was checked.
 func outputIndex(cfg *modelconfig.Config, name string) int {
 	for i := range cfg.Outputs {
 		if cfg.Outputs[i].Name == name {
@@ -251,16 +254,16 @@ func outputIndex(cfg *modelconfig.Config, name string) int {
 	return 0
 }
 
-// A reader reads a table that a worker wrote.
+// A reader decodes a table that a worker wrote.
 type reader struct {
 	memfd.Reader
-	outputs []byte // that were not read of yet
+	outputs []byte // not decoded yet
 }
 
-// readAnswers reads the table of a worker's answer. It and the outputs are copies that
-// the worker cannot change any more. It sets errors, and outputs, whose data stays where
-// it is: each begins on the next line of the cache behind the one before. opened says for
-// which requests the model sends responses instead.
+// readAnswers decodes the table of a worker's response into calls. The caller passes
+// copies of table and outputs, which the worker cannot change. The output tensors are
+// views of outputs, each aligned to a cache line. opened says for which requests the model
+// sends responses separately.
 func readAnswers(table, outputs []byte, calls []engine.Call, opened []bool, cfg *modelconfig.Config) error {
 	r := reader{memfd.Reader{B: table}, outputs}
 	if n := r.U32(); r.Err == nil && int64(n) != int64(len(calls)) {
@@ -279,7 +282,7 @@ func readAnswers(table, outputs []byte, calls []engine.Call, opened []bool, cfg 
 				calls[i].Err = infer.Errorf(codeOf(code), "%s", bytes.ToValidUTF8(text[:count], []byte("?")))
 			}
 		case failed == 2 && i < len(opened) && opened[i]:
-			// its responses are sent
+			// its responses are sent over a connection
 		case failed != 0:
 			r.Fail("a response that has %d where 0 or 1 belongs", failed)
 		default:
@@ -325,7 +328,7 @@ func (r *reader) response(c *engine.Call, count int64, cfg *modelconfig.Config) 
 			r.Fail("output %d, of which the model has %d", index, len(cfg.Outputs))
 			return
 		case code == uint32(tensor.Invalid) || code > uint32(tensor.BF16):
-			r.Fail("output %s of a type with number %d, which there is not", cfg.Outputs[index].Name, code)
+			r.Fail("output %s with the unknown type number %d", cfg.Outputs[index].Name, code)
 			return
 		case dims > maxDimensions:
 			r.Fail("output %s of %d dimensions, expected at most %d", cfg.Outputs[index].Name, dims, maxDimensions)
@@ -337,7 +340,7 @@ func (r *reader) response(c *engine.Call, count int64, cfg *modelconfig.Config) 
 		x := tensor.Tensor{Name: cfg.Outputs[index].Name, Type: tensor.Type(code), Shape: make([]int64, dims), Data: r.outputs[:length:length]}
 		r.outputs = r.outputs[min(align(int(length), alignment), len(r.outputs)):]
 		for d := range x.Shape {
-			x.Shape[d] = int64(min(r.U64(), math.MaxInt64)) // a size that is not true is found when the tensor is checked
+			x.Shape[d] = int64(min(r.U64(), math.MaxInt64)) // too large a size fails the tensor's check
 		}
 		for _, other := range c.Outputs.Tensors {
 			if other.Name == x.Name {
@@ -348,7 +351,7 @@ func (r *reader) response(c *engine.Call, count int64, cfg *modelconfig.Config) 
 	}
 }
 
-// Triton's codes of errors, in its order.
+// codes are infer codes by Triton's error numbers.
 var codes = [...]infer.Code{
 	infer.Internal, infer.Internal, infer.NotFound, infer.Invalid, infer.Unavailable, infer.Unsupported, infer.Invalid, infer.Cancelled,
 }

@@ -44,8 +44,8 @@ func TestATableIsReadOnlyIfAllOfItAddsUp(t *testing.T) {
 		{"a long text", words(1, 0, 1, 0, 1<<31, 0), "a text of 2147483648 bytes"},
 		{"an unknown output", one(2, 11, 0, 0, 4, 0), "output 2, of which the model has 2"},
 		{"many outputs", words(1, 0, 0, 0, 3, 0), "3 outputs of 2"},
-		{"a type of none", one(0, 0, 0, 0, 4, 0), "a type with number 0"},
-		{"an unknown type", one(0, 15, 0, 0, 4, 0), "a type with number 15"},
+		{"a type of none", one(0, 0, 0, 0, 4, 0), "the unknown type number 0"},
+		{"an unknown type", one(0, 15, 0, 0, 4, 0), "the unknown type number 15"},
 		{"many dimensions", one(0, 11, 65, 0, 4, 0), "of 65 dimensions"},
 		{"too long", one(0, 11, 0, 0, 1025, 0), "1025 bytes with 1024 bytes left"},
 		{"far too long", one(0, 11, 0, 0, 0xffffffff, 0xffffffff), "of 18446744073709551615 bytes"},
@@ -71,7 +71,7 @@ func TestAFrameIsReadOnlyIfAWorkerSendsSuch(t *testing.T) {
 		want  string
 	}{
 		{"torn", make([]byte, 31), "a frame of 31 bytes"},
-		{"of the server", (&frame{kind: kindRun}).append(nil), "which is none of a worker's"},
+		{"of the server", (&frame{kind: kindRun}).append(nil), "which workers do not send"},
 		{"with too much", append((&frame{kind: kindRan}).append(nil), 1), "with 33 bytes"},
 		{"good", (&frame{kind: kindFailed, number: 7, a: 1, b: 2, text: "why"}).append(nil), ""},
 	} {

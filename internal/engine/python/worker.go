@@ -22,69 +22,69 @@ import (
 
 // A worker is one Python process with a loaded model.
 //
-// It owns the process, its sockets, and the memory that both sides map: in for inputs,
-// out for outputs. The instance that has the worker uses conn, in, out and the fields
-// below them from one goroutine at a time, and they need no lock. That goroutine reads
-// conn itself in await, so that an answer wakes the goroutine that waits for it and no
-// other first.
+// It owns the process, its sockets, and the memory that both sides map: in for inputs, out
+// for outputs. The instance that has the worker uses conn, in, out and the fields below
+// them from one goroutine at a time, so they need no lock. That goroutine reads conn
+// itself, in await, so that a response wakes the goroutine that waits for it without a
+// detour through another one.
 //
-// The goroutine accompany, the first of those in over, waits for the process and runs
-// the readers of its output and of side, on which the model logs, sends responses and
-// opens lines at any time. They share with the instance what is atomic, and running,
-// which has its own lock for the batch that runs; no other lock is taken while that one
-// is held. ended is closed when the process is gone and died when all that it wrote was
-// read as well, so that the reason of a death, which is set once, is complete when
-// requests fail with it.
+// The goroutine supervise, the first of goroutines, waits for the process and runs the
+// readers of its output and of side, on which the model logs, makes calls and opens
+// connections at any time. These readers share with the instance only atomics and batch,
+// which has a lock of its own; no other lock is taken while that one is held. exited is
+// closed when the process has exited, and died when everything that it wrote has been read
+// as well, so that the cause of death, which is set once, is complete when requests fail
+// with it.
 //
-// kill and died may be used by any goroutine. One process for several models was
-// rejected, since a crash of one would take the others with it (ADR 9), and so was a
-// supervisor that restarts workers beside the scheduler: the goroutine that runs the
-// batches knows already when a worker is gone and whether it is needed (ADR 7).
+// kill and died may be used by any goroutine. One process for several models was rejected,
+// since a crash of one would take down the others (ADR 9). So was a supervisor that
+// restarts workers independently of the scheduler: the goroutine that runs the batches
+// already knows when a worker has died and whether it is needed (ADR 7).
 type worker struct {
-	cmd    *exec.Cmd
-	life   *os.File      // its lifeline; see [starter]
-	conn   *net.UnixConn // questions and answers; closed by end, who asks no more
-	side   *net.UnixConn // what the model says and asks of itself, at any time
-	log    *slog.Logger
-	memory int64 // bytes that it may have; 0 means any number
+	cmd         *exec.Cmd
+	lifeline    *os.File      // see [starter]
+	conn        *net.UnixConn // requests of the server and their responses; closed by stop
+	side        *net.UnixConn // what the model sends at any time: logs, calls, connections
+	log         *slog.Logger
+	memoryLimit int64 // bytes; 0 means unlimited
 
 	model    *model
-	living   context.Context //nolint:containedctx // it is the process's: ended when that has
-	expire   context.CancelFunc
-	run      atomic.Pointer[running] // of the instance that has the worker; nil while none has
-	instance string                  // its name
-	errands  atomic.Int64            // that are under way
-	senders  sync.WaitGroup          // that are not closed
-	pulse    atomic.Pointer[pulse]   // nil if the model does not say whether it is ready
+	ctx      context.Context //nolint:containedctx // of the process: cancelled when it has exited
+	cancel   context.CancelFunc
+	batch    atomic.Pointer[activeBatch]    // of the instance that has the worker; nil before there is one
+	instance string                         // name of the instance
+	outbound atomic.Int64                   // outbound calls in flight
+	senders  sync.WaitGroup                 // open senders
+	probe    atomic.Pointer[readinessProbe] // nil if the model has no is_ready
 
-	in, out []byte // the memory of both directions
-	used    int    // of out, by the last answer
-	kept    bool   // in belongs to the model's arrays, and the next batch has another
-	flags   uint16 // of LOADED: what the model is
-	number  uint32 // of the last question
-	message []byte // room for a frame of any kind
+	in, out    []byte // shared memory for inputs and for outputs
+	used       int    // bytes of out that the last response used
+	inputsHeld bool   // the model still has arrays in in, so the next batch needs new memory
+	flags      uint16 // of LOADED
+	number     uint32 // of the last request
+	message    []byte // buffer that holds a frame of any kind
 
-	ended chan struct{} // closed when the process has ended
-	died  chan struct{} // closed when all of it was read, too
-	cause atomic.Pointer[string]
-	over  sync.WaitGroup // its last goroutine
+	exited     chan struct{} // closed when the process has exited
+	died       chan struct{} // closed when all its output has been read as well
+	cause      atomic.Pointer[string]
+	goroutines sync.WaitGroup // all goroutines of the worker
 }
 
 const (
-	// Less memory is not worth asking again for.
+	// minMemory is the smallest shared memory, so that small batches do not grow it.
 	minMemory = 256 << 10
-	// One large batch shall not hold more than this for good.
+	// keptMemory limits what is kept after one large batch.
 	keptMemory = 16 << 20
-	// An answer that needs more memory than this is not taken.
+	// maxMemory is the largest response that a worker may send.
 	maxMemory = 1 << 30
 
-	// How often a worker is looked at.
-	glance = 250 * time.Millisecond
-	// How long a worker may take to end by itself.
-	goodbye = 5 * time.Second
+	// pollInterval is how often the state of a worker process is checked.
+	pollInterval = 250 * time.Millisecond
+	// shutdownTimeout is how long a worker may take to exit by itself.
+	shutdownTimeout = 5 * time.Second
 )
 
-// start starts a process. The caller ends it.
+// start starts a worker process. The caller stops it.
 func (m *model) start(name string) (_ *worker, err error) {
 	var opened closers
 	defer func() {
@@ -100,7 +100,7 @@ func (m *model) start(name string) (_ *worker, err error) {
 	if err != nil {
 		return nil, err
 	}
-	passed := closers{file} // the worker has its own
+	passed := closers{file} // the worker inherits copies
 	defer func() { passed.close() }()
 	conn, theirs, err := socketPair()
 	if err != nil {
@@ -113,7 +113,8 @@ func (m *model) start(name string) (_ *worker, err error) {
 	}
 	opened, passed = append(opened, side), append(passed, theirSide)
 	var pipes [2]*os.File
-	// Descriptors 3 to 5. The name is for those who look at the list of processes.
+	// The worker inherits these as descriptors 3 to 5. The name is not used: it only shows up
+	// in process listings.
 	cmd := exec.Command(m.set.interpreter, "/proc/self/fd/4", name)
 	cmd.ExtraFiles = []*os.File{theirs, file, theirSide}
 	cmd.Env = m.environment()
@@ -125,17 +126,17 @@ func (m *model) start(name string) (_ *worker, err error) {
 		opened, passed = append(opened, r), append(passed, w)
 		pipes[i], *to = r, w
 	}
-	life, err := m.engine.open().start(cmd)
+	life, err := m.engine.starter().start(cmd)
 	if err != nil {
 		return nil, infer.Errorf(infer.Invalid, "the interpreter cannot be started: %w", err)
 	}
 	w := &worker{
-		cmd: cmd, life: life, conn: conn, side: side, log: m.log, memory: m.set.memory,
-		message: make([]byte, frameSize+maxText+1), ended: make(chan struct{}), died: make(chan struct{}),
+		cmd: cmd, lifeline: life, conn: conn, side: side, log: m.log, memoryLimit: m.set.memory,
+		message: make([]byte, frameSize+maxText+1), exited: make(chan struct{}), died: make(chan struct{}),
 		model: m,
 	}
-	w.living, w.expire = context.WithCancel(context.Background())
-	w.over.Go(func() { w.accompany(pipes) })
+	w.ctx, w.cancel = context.WithCancel(context.Background())
+	w.goroutines.Go(func() { w.supervise(pipes) })
 	return w, nil
 }
 
@@ -148,11 +149,11 @@ func (c closers) close() {
 	}
 }
 
-// environment is the server's own, with how many threads a worker may compute with,
-// where that does not say.
+// environment returns the server's environment plus the variables that limit a worker's
+// threads, unless they are set already.
 func (m *model) environment() []string {
 	threads := strconv.Itoa(max(1, m.engine.opts.Cores/max(1, m.cfg.Instances)))
-	env := append(os.Environ(), "PYTHONUNBUFFERED=1") // what it prints is in the log at once
+	env := append(os.Environ(), "PYTHONUNBUFFERED=1") // so that prints reach the log immediately
 	for _, name := range []string{"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"} {
 		if _, ok := os.LookupEnv(name); !ok {
 			env = append(env, name+"="+threads)
@@ -161,38 +162,38 @@ func (m *model) environment() []string {
 	return env
 }
 
-// accompany reads all that the process says until it has ended.
-func (w *worker) accompany(pipes [2]*os.File) {
+// supervise reads everything that the process sends and prints, until it has exited.
+func (w *worker) supervise(pipes [2]*os.File) {
 	var readers, watch sync.WaitGroup
-	lines := [2]pen{{log: w.log.With("stream", "stdout")}, {log: w.log.With("stream", "stderr")}}
+	lines := [2]lineLogger{{log: w.log.With("stream", "stdout")}, {log: w.log.With("stream", "stderr")}}
 	for i := range pipes {
 		readers.Go(func() { lines[i].copyLines(pipes[i], slog.LevelInfo) })
 	}
 	readers.Go(w.listen)
 	watch.Go(w.watch)
 	err := w.cmd.Wait()
-	close(w.ended)
-	w.expire()
+	close(w.exited)
+	w.cancel()
 	watch.Wait()
-	killGroup(w.cmd.Process.Pid) // what it started and left behind
-	// Those who are left all the same may hold them open.
-	_ = w.conn.CloseRead() // when all is read
-	last := time.Now().Add(tailOfWriters)
+	killGroup(w.cmd.Process.Pid) // child processes that it left behind
+	// A child process that left the process group may still hold the pipes open.
+	_ = w.conn.CloseRead() // what has arrived can still be read
+	last := time.Now().Add(outputGrace)
 	_ = w.side.SetReadDeadline(last)
 	for _, p := range pipes {
 		_ = p.SetReadDeadline(last)
 	}
 	readers.Wait()
-	closers{w.life, w.side}.close()
-	if p := w.pulse.Load(); p != nil {
-		_ = p.line.Close()
+	closers{w.lifeline, w.side}.close()
+	if p := w.probe.Load(); p != nil {
+		_ = p.conn.Close()
 	}
-	w.because(ending(w.cmd.ProcessState, err))
+	w.setCause(exitReason(w.cmd.ProcessState, err))
 	close(w.died)
 }
 
-// ending says how a process ended.
-func ending(state *os.ProcessState, err error) string {
+// exitReason describes how a process exited.
+func exitReason(state *os.ProcessState, err error) string {
 	if state == nil {
 		return fmt.Sprintf("its process is lost: %v", err)
 	}
@@ -203,64 +204,65 @@ func ending(state *os.ProcessState, err error) string {
 	return fmt.Sprintf("its process ended with exit code %d", state.ExitCode())
 }
 
-// because notes why the worker dies. The first reason counts.
-func (w *worker) because(reason string) { w.cause.CompareAndSwap(nil, &reason) }
+// setCause records why the worker dies. Only the first cause is kept.
+func (w *worker) setCause(reason string) { w.cause.CompareAndSwap(nil, &reason) }
 
-// kill ends the process for a reason. Soon after, died is closed.
+// kill kills the process group and records the reason. died is closed soon after.
 func (w *worker) kill(reason string) {
-	w.because(reason)
+	w.setCause(reason)
 	select {
-	case <-w.ended: // and its number may be another's
+	case <-w.exited: // its process id may have been reused
 	default:
 		killGroup(w.cmd.Process.Pid)
 	}
 }
 
-// death is the error of requests whose worker is gone.
-func (w *worker) death(when string) error {
+// deathError returns the error of requests whose worker has died.
+func (w *worker) deathError(when string) error {
 	return infer.Errorf(infer.Unavailable, "Failed to process the request(s) for model '%s', message: %w: its worker %s: %s",
 		w.instance, engine.ErrDied, when, w.reason())
 }
 
-// reason returns why the worker died.
+// reason returns why the worker died. It must not be called before died is closed.
 func (w *worker) reason() string { return *w.cause.Load() }
 
-// watch looks at the process now and then until it has ended.
+// watch polls the state of the process until it has exited. It kills a process that is
+// stopped by a signal or exceeds its memory limit.
 func (w *worker) watch() {
-	ticker := time.NewTicker(glance)
+	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
 	wasStopped := false
 	for {
 		select {
-		case <-w.ended:
+		case <-w.exited:
 			return
 		case <-ticker.C:
 		}
-		stopped, resident := look(w.cmd.Process.Pid)
+		stopped, resident := processStatus(w.cmd.Process.Pid)
 		switch {
 		case stopped && wasStopped:
-			w.kill("its process was stopped by a signal, and did not go on")
-		case w.memory > 0 && resident > w.memory:
-			w.kill(fmt.Sprintf("it had %d MiB of memory, and memory_limit_mib allows %d", resident>>20, w.memory>>20))
+			w.kill("its process was stopped by a signal and did not continue")
+		case w.memoryLimit > 0 && resident > w.memoryLimit:
+			w.kill(fmt.Sprintf("it used %d MiB of memory, and memory_limit_mib is %d", resident>>20, w.memoryLimit>>20))
 		}
 		wasStopped = stopped
 	}
 }
 
-// Resident returns how many bytes of memory a process has; 0 means that nobody knows.
+// Resident returns the resident memory of a process in bytes, or 0 if it is unknown.
 func Resident(pid int) int64 {
-	_, resident := look(pid)
+	_, resident := processStatus(pid)
 	return resident
 }
 
-// listen receives what the model says and asks, until the socket is closed.
+// listen handles what the model sends over side, until the socket is closed.
 func (w *worker) listen() {
-	logs := pen{log: w.log}
+	logs := lineLogger{log: w.log}
 	message := make([]byte, frameSize+maxText+1)
 	for {
 		n, fds, err := read(w.side, message)
 		if err != nil || n == 0 {
-			w.severed()
+			w.awaitExit()
 			return
 		}
 		f, err := readFrame(message[:n])
@@ -268,141 +270,142 @@ func (w *worker) listen() {
 			logs.write(levels[min(int(f.flags), len(levels)-1)], f.text)
 		}
 		if err == nil {
-			err = w.heed(f, fds)
+			err = w.handleSideFrame(f, fds)
 		} else {
 			memfd.CloseAll(fds)
 		}
 		if err != nil {
-			w.breach(err)
+			w.killForProtocolError(err)
 			return
 		}
 	}
 }
 
-// heed does what the model asks for. It takes the descriptors over.
-func (w *worker) heed(f frame, fds []int) error {
+// handleSideFrame handles one frame of side. It takes ownership of fds.
+func (w *worker) handleSideFrame(f frame, fds []int) error {
 	switch f.kind {
 	case kindCall:
-		return w.errandOf(f, fds)
+		return w.startOutboundCall(f, fds)
 	case kindDesk:
-		return w.open(f, fds)
+		return w.acceptConn(f, fds)
 	}
-	memfd.CloseAll(fds) // nobody wants them
+	memfd.CloseAll(fds) // not expected with this frame
 	if f.kind != kindLog {
-		return fmt.Errorf("a frame of kind %d that nobody asked for", f.kind)
+		return fmt.Errorf("an unexpected frame of kind %d", f.kind)
 	}
 	return nil
 }
 
-// breach ends a worker that sent what it should not.
-func (w *worker) breach(err error) { w.kill("it broke the protocol: it sent " + err.Error()) }
+// killForProtocolError kills a worker that violated the protocol.
+func (w *worker) killForProtocolError(err error) {
+	w.kill("it violated the protocol: it sent " + err.Error())
+}
 
-// open takes a line that the model will send responses over, or ask about its metrics
-// and about other models, or be asked over.
-func (w *worker) open(f frame, fds []int) error {
+// acceptConn takes over a connection that the worker opened: for the responses to a
+// request, for the model's own calls, or for readiness probes. It owns fds.
+func (w *worker) acceptConn(f frame, fds []int) error {
 	if len(fds) != 1 {
 		memfd.CloseAll(fds)
-		return fmt.Errorf("a line with %d descriptors, expected 1", len(fds))
+		return fmt.Errorf("a connection with %d descriptors, expected 1", len(fds))
 	}
-	line, err := lineOf(fds[0])
+	conn, err := connFromFD(fds[0])
 	if err != nil {
 		return err
 	}
-	run := w.run.Load()
-	switch { // whoever has it closes it
+	batch := w.batch.Load()
+	switch { // each case passes on ownership of conn
 	case f.kind == kindDesk:
-		w.over.Go(func() { w.desk(line) })
-	case f.kind == kindPulse && w.pulse.CompareAndSwap(nil, &pulse{line: line}):
-	case f.kind == kindOpen && run != nil:
+		w.goroutines.Go(func() { w.serveWorkerCalls(conn) })
+	case f.kind == kindPulse && w.probe.CompareAndSwap(nil, &readinessProbe{conn: conn}):
+	case f.kind == kindOpen && batch != nil:
 		w.senders.Add(1)
-		run.open(f, &sender{line: line, w: w, cfg: w.model.cfg, ran: make(chan struct{})})
+		batch.open(f, &sender{conn: conn, w: w, cfg: w.model.cfg, batchEnded: make(chan struct{})})
 	default:
-		_ = line.Close()
-		return errors.New("a line that nobody needs")
+		_ = conn.Close()
+		return errors.New("an unexpected connection")
 	}
 	return nil
 }
 
-// severed is called when a socket is closed, which it is when the process ends. One
-// that goes on is of no use.
-func (w *worker) severed() {
-	timer := time.NewTimer(glance)
+// awaitExit is called when a socket of the worker is closed. Normally the process is
+// exiting; if it is still running after pollInterval, it is killed.
+func (w *worker) awaitExit() {
+	timer := time.NewTimer(pollInterval)
 	defer timer.Stop()
 	select {
-	case <-w.ended:
+	case <-w.exited:
 	case <-timer.C:
 		w.kill("it closed its connection to the server")
 	}
 }
 
-// levels of the log by Triton's numbers.
+// levels are log levels by Triton's numbers.
 var levels = [...]slog.Level{slog.LevelError, slog.LevelWarn, slog.LevelInfo, slog.LevelDebug}
 
-// send sends a frame that asks something, with the next number. It fails only if the
-// worker is gone or closed its connection, which is for await to find.
+// send sends a request frame with the next number. It reports no error: if the worker has
+// died or closed its connection, await finds that out.
 func (w *worker) send(f frame) {
 	w.number++
 	f.number = w.number
 	_, _ = w.conn.Write(f.append(w.message[:0]))
 }
 
-// errDied is what await returns. Why is for reason to say.
+// errDied is returned by await. reason returns the cause.
 var errDied = errors.New("the worker died")
 
-// await returns the answer to the last question. If limit is not 0, it ends a worker
-// that takes longer. When ctx ends, it has left called, and goes on. It reads the
-// connection itself, so that nobody hears the worker before who waits for it.
-func (w *worker) await(ctx context.Context, expected kind, limit time.Duration, left func()) (frame, error) {
+// await returns the response to the last request. If limit is not 0, it kills a worker
+// that takes longer. When ctx ends, it calls onCancel and continues to wait. It reads the
+// connection itself, so that the response wakes this goroutine directly.
+func (w *worker) await(ctx context.Context, expected kind, limit time.Duration, onCancel func()) (frame, error) {
 	if limit > 0 {
 		late := time.AfterFunc(limit, func() {
-			w.kill(fmt.Sprintf("it ran for longer than execute_timeout_seconds allows, which is %v", limit))
+			w.kill(fmt.Sprintf("it ran a batch for longer than execute_timeout_seconds, which is %v", limit))
 		})
 		defer late.Stop()
 	}
 	if ctx.Done() != nil {
-		stop := context.AfterFunc(ctx, left)
+		stop := context.AfterFunc(ctx, onCancel)
 		defer stop()
 	}
 	for {
 		n, fds, err := read(w.conn, w.message)
 		if err != nil || n == 0 {
-			w.severed()
+			w.awaitExit()
 			<-w.died
 			return frame{}, errDied
 		}
 		f, err := readFrame(w.message[:n])
 		opens := err == nil && (f.kind == kindOpen || f.kind == kindPulse)
 		if opens {
-			err = w.open(f, fds)
+			err = w.acceptConn(f, fds)
 		} else {
-			memfd.CloseAll(fds) // nobody wants them
+			memfd.CloseAll(fds) // not expected with this frame
 		}
 		switch {
 		case err != nil:
-			w.breach(err) // and its end follows
+			w.killForProtocolError(err) // the loop then reads the end of the connection
 		case opens:
 		case f.kind == kindNeed:
-			if err := w.give(f.a); err != nil {
+			if err := w.growOutput(f.a); err != nil {
 				w.kill(err.Error())
 			}
-		case f.kind == kindFailed && f.number == 0, // before it could be asked
+		case f.kind == kindFailed && f.number == 0, // it failed before the first request
 			(f.kind == kindFailed || f.kind == expected) && f.number == w.number:
-			w.kept = f.flags&inputsKept != 0
+			w.inputsHeld = f.flags&inputsKept != 0
 			return f, nil
 		default:
-			w.breach(fmt.Errorf("frame %d of kind %d, expected %d of kind %d", f.number, f.kind, w.number, expected))
+			w.killForProtocolError(fmt.Errorf("frame %d of kind %d, expected %d of kind %d", f.number, f.kind, w.number, expected))
 		}
 	}
 }
 
-// give passes the worker memory for an answer of n bytes, or for as much as there may
-// be.
-func (w *worker) give(n uint64) error {
-	return w.replace(&w.out, outputMemory, int(min(n, maxMemory)))
+// growOutput passes the worker output memory for a response of n bytes, up to maxMemory.
+func (w *worker) growOutput(n uint64) error {
+	return w.replaceMemory(&w.out, outputMemory, int(min(n, maxMemory)))
 }
 
-// replace passes memory to the worker in place of what it has.
-func (w *worker) replace(memory *[]byte, which uint16, need int) error {
+// replaceMemory passes new shared memory to the worker, which replaces *memory.
+func (w *worker) replaceMemory(memory *[]byte, which uint16, need int) error {
 	size := minMemory
 	for size < need {
 		size *= 2
@@ -414,27 +417,27 @@ func (w *worker) replace(memory *[]byte, which uint16, need int) error {
 	memfd.Unmap(*memory)
 	*memory = b
 	f := frame{kind: kindMemory, flags: which, a: uint64(size)}
-	_ = memfd.Pass(w.conn, f.append(w.message[:0]), fd) // as for send
+	_ = memfd.Pass(w.conn, f.append(w.message[:0]), fd) // errors are ignored for the same reason as in send
 	return nil
 }
 
-// prepare sees to it that both memories are there, and that the inputs' has n bytes,
-// which nobody uses any more.
+// prepare ensures that both shared memories exist, that the input memory has n bytes or
+// more, and that the model has no more arrays in it.
 func (w *worker) prepare(n int) error {
 	if w.out == nil || len(w.out) > max(keptMemory, 4*w.used) {
-		if err := w.replace(&w.out, outputMemory, w.used); err != nil {
+		if err := w.replaceMemory(&w.out, outputMemory, w.used); err != nil {
 			return err
 		}
 	}
-	if w.kept || n > len(w.in) || len(w.in) > max(keptMemory, 4*n) {
-		return w.replace(&w.in, inputMemory, n)
+	if w.inputsHeld || n > len(w.in) || len(w.in) > max(keptMemory, 4*n) {
+		return w.replaceMemory(&w.in, inputMemory, n)
 	}
 	return nil
 }
 
-// ask sends a document, and returns the one that answers it; nil if there is none. If
-// ctx ends, it ends the worker.
-func (w *worker) ask(ctx context.Context, what kind, document []byte) ([]byte, error) {
+// request sends a document and returns the document in the response, nil if it has none.
+// If ctx ends first, it kills the worker.
+func (w *worker) request(ctx context.Context, what kind, document []byte) ([]byte, error) {
 	if err := w.prepare(len(document)); err != nil {
 		return nil, err
 	}
@@ -444,7 +447,7 @@ func (w *worker) ask(ctx context.Context, what kind, document []byte) ([]byte, e
 	if what == kindInit {
 		expected = kindReady
 	}
-	f, err := w.await(ctx, expected, 0, func() { w.kill("it was not waited for any more") })
+	f, err := w.await(ctx, expected, 0, func() { w.kill("the load was cancelled") })
 	switch {
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
@@ -458,12 +461,12 @@ func (w *worker) ask(ctx context.Context, what kind, document []byte) ([]byte, e
 	return w.copyOut(f, nil)
 }
 
-// copyOut appends what a frame says of the outputs' memory to b, the caller's: what a
-// worker can change while it is looked at cannot be checked.
+// copyOut appends the part of the output memory that f refers to to b. Only the copy may
+// be validated: the worker can change its memory at any time.
 func (w *worker) copyOut(f frame, b []byte) ([]byte, error) {
 	size := uint64(len(w.out))
 	if f.a > size || f.b > size-f.a {
-		w.kill(fmt.Sprintf("it broke the protocol: it sent a table of %d bytes from %d on in a memory of %d", f.b, f.a, size))
+		w.kill(fmt.Sprintf("it violated the protocol: it sent a table of %d bytes at offset %d in a memory of %d", f.b, f.a, size))
 		<-w.died
 		return b, errDied
 	}
@@ -481,21 +484,21 @@ func (w *worker) dead() bool {
 	}
 }
 
-// end lets the model finish, ends the process, and gives back what it held. Who still
-// waits for responses is not left without them.
-func (w *worker) end() {
+// stop waits until all responses of decoupled requests are sent, lets the model finalize,
+// waits for the process to exit, and frees its memory.
+func (w *worker) stop() {
 	if !w.dead() {
 		w.senders.Wait()
 	}
-	timer := time.NewTimer(goodbye)
+	timer := time.NewTimer(shutdownTimeout)
 	defer timer.Stop()
 	w.send(frame{kind: kindFinish})
 	select {
 	case <-w.died:
 	case <-timer.C:
-		w.kill("it did not end when it should")
+		w.kill("it did not exit in time after it was asked to")
 	}
-	w.over.Wait()
+	w.goroutines.Wait()
 	_ = w.conn.Close()
 	memfd.Unmap(w.in)
 	memfd.Unmap(w.out)

@@ -14,18 +14,18 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// An answer is a ModelInferResponse that is to be written.
+// An answer is a ModelInferResponse to be encoded.
 type answer struct {
 	model, version, id string
 
-	// response has the outputs, and is the answer's. Nil means that there are none.
+	// response has the outputs, and belongs to the answer. Nil means no outputs.
 	response *infer.Response
 
-	// finality adds whether another answer to the request will come. Streams say so.
+	// finality adds the final-response flag. Only streams use it.
 	finality finality
 }
 
-// A finality is what an answer says of those after it.
+// A finality says whether more responses to the request follow.
 type finality uint8
 
 const (
@@ -34,14 +34,14 @@ const (
 	final
 )
 
-// A streamAnswer is a ModelStreamInferResponse that is to be written.
+// A streamAnswer is a ModelStreamInferResponse to be encoded.
 type streamAnswer struct {
 	answer
 
 	failure string
 }
 
-// release gives back an answer that is not going to be written.
+// release releases an answer that will not be sent.
 func (a *answer) release() {
 	if a.response == nil {
 		return
@@ -52,17 +52,16 @@ func (a *answer) release() {
 }
 
 const (
-	// Outputs from this size on are written from where they are. Copying a smaller
-	// one costs less than seeing to it that it is given back.
-	lendFrom = 32 << 10
+	// minLent is the size of the smallest output that grpc sends without a copy. Copying
+	// smaller ones costs less than tracking their release.
+	minLent = 32 << 10
 
-	// What a tensor and a message take at the most besides their texts, shapes and
-	// data.
+	// Maximum size of a tensor and of a message in addition to their texts, shapes and data.
 	tensorOverhead  = 64
 	messageOverhead = 64
 )
 
-// finalities are the field parameters with triton_final_response.
+// finalities are the encoded triton_final_response parameters.
 var finalities = [...][]byte{
 	follows: appendParameter(nil, infer.Parameter{Name: "triton_final_response", Value: false}),
 	final:   appendParameter(nil, infer.Parameter{Name: "triton_final_response", Value: true}),
@@ -88,8 +87,8 @@ func appendParameter(b []byte, p infer.Parameter) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(b, 4, protowire.BytesType), entry)
 }
 
-// marshal returns the message. It has been released then: what is lent to grpc
-// has counts of its own.
+// marshal returns the encoded message and releases the answer. Memory lent to grpc has
+// references of its own.
 func (a *answer) marshal() mem.BufferSlice {
 	defer a.release()
 	head, pool := a.head()
@@ -99,7 +98,7 @@ func (a *answer) marshal() mem.BufferSlice {
 	b = appendText(b, 3, a.id)
 	b = append(b, finalities[a.finality]...)
 	var lent mem.BufferSlice
-	var cuts []int // of b, where the lent ones go
+	var cuts []int // offsets in b at which lent buffers are inserted
 	if a.response != nil {
 		for _, p := range a.response.Parameters {
 			b = appendParameter(b, p)
@@ -112,7 +111,7 @@ func (a *answer) marshal() mem.BufferSlice {
 			data := outputs[i].Data
 			b = protowire.AppendTag(b, 6, protowire.BytesType)
 			b = protowire.AppendVarint(b, uint64(len(data)))
-			if len(data) < lendFrom {
+			if len(data) < minLent {
 				b = append(b, data...)
 				continue
 			}
@@ -123,14 +122,14 @@ func (a *answer) marshal() mem.BufferSlice {
 	return interleave(mem.NewBuffer(head, pool), cuts, lent)
 }
 
-// head returns room for all that is not lent, and the pool that it goes back to.
+// head returns a buffer for everything that is not lent, and the pool that it returns to.
 func (a *answer) head() (*[]byte, mem.BufferPool) {
 	size := messageOverhead + len(a.model) + len(a.version) + len(a.id)
 	if a.response != nil {
 		for i := range a.response.Outputs {
 			t := &a.response.Outputs[i]
 			size += tensorOverhead + len(t.Name) + protowire.SizeVarint(1<<63)*len(t.Shape)
-			if len(t.Data) < lendFrom {
+			if len(t.Data) < minLent {
 				size += len(t.Data)
 			}
 		}
@@ -151,7 +150,7 @@ func appendText(b []byte, number protowire.Number, text string) []byte {
 	return protowire.AppendString(protowire.AppendTag(b, number, protowire.BytesType), text)
 }
 
-// appendOutput appends what describes an output.
+// appendOutput appends the description of an output.
 func appendOutput(b []byte, t *tensor.Tensor) []byte {
 	datatype, shape, size := t.Type.String(), 0, 0
 	for _, d := range t.Shape {
@@ -176,12 +175,13 @@ func appendOutput(b []byte, t *tensor.Tensor) []byte {
 	return b
 }
 
-// interleave puts what is lent between the parts of head, which is taken over.
+// interleave inserts the lent buffers between the parts of head. It takes ownership of
+// head.
 func interleave(head mem.Buffer, cuts []int, lent mem.BufferSlice) mem.BufferSlice {
 	if len(cuts) == 0 {
 		return mem.BufferSlice{head}
 	}
-	defer head.Free() // its parts have counts of their own
+	defer head.Free() // its parts have references of their own
 	message := make(mem.BufferSlice, 0, 2*len(cuts)+1)
 	from := 0
 	for i, cut := range cuts {
@@ -194,16 +194,16 @@ func interleave(head mem.Buffer, cuts []int, lent mem.BufferSlice) mem.BufferSli
 	return message
 }
 
-// A loan is memory of outputs that grpc writes from. It is the pool of a
-// [mem.Buffer], which goes back there when grpc has written it.
+// A loan is memory of outputs that grpc sends from. It implements the pool of a
+// [mem.Buffer], to which grpc returns the buffer after sending it.
 type loan struct {
 	memory    *buf.Buf
 	forgotten runtime.Cleanup
 }
 
-// lend takes a count of memory for grpc. When a connection breaks, grpc forgets
-// what it has not written yet, and only the garbage collector notices. Memory that
-// Go did not allocate would be lost.
+// lend retains memory for grpc. When a connection breaks, grpc drops what it has not sent
+// without freeing it; a finalizer then releases the memory, which would leak if Go did not
+// allocate it.
 func lend(data []byte, memory *buf.Buf) mem.Buffer {
 	memory.Retain()
 	l := &loan{memory: memory}

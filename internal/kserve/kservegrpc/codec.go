@@ -8,27 +8,27 @@ import (
 	"github.com/shoal-serving/shoal/internal/kserve"
 )
 
-// A codec reads and writes inferences itself, so that tensors are not copied, and
-// leaves all other messages to the plain codec. A message beyond the limits is not
-// read, because its bytes can become a hundred times as many in memory.
+// A codec encodes and decodes inferences itself, so that tensors are not copied, and
+// leaves all other messages to the standard codec. It does not decode a message that
+// exceeds the limits, because it can take a hundred times its size in memory.
 type codec struct {
 	encoding.CodecV2
 
 	limits *kserve.Limits
 }
 
-// received is a message of any other kind, and what is wrong with it.
+// received is a message of any other type, and the error of decoding it.
 type received struct {
 	message any
 	err     error
 }
 
-// Unmarshal tells what is wrong with a message in the message, where it can be.
-// What it returns, grpc answers as a fault of the server.
+// Unmarshal stores an error in the message if it can. grpc would report an error that
+// Unmarshal returns as an internal error of the server.
 func (c *codec) Unmarshal(data mem.BufferSlice, v any) error {
 	switch m := v.(type) {
 	case *request:
-		// grpc reads on, into the same request, to see that there is one message alone.
+		// grpc decodes a second message into the same request, to check that there is none.
 		m.release()
 		*m = request{}
 		m.read(data, c.limits)
@@ -44,14 +44,14 @@ func (c *codec) unmarshal(data mem.BufferSlice, message any) error {
 	flat := data.MaterializeToBuffer(&memory)
 	defer flat.Free()
 	t := tally{limits: c.limits}
-	if err := t.other(flat.ReadOnlyData()); err != nil {
+	if err := t.countFields(flat.ReadOnlyData()); err != nil {
 		return err
 	}
 	return merge(flat.ReadOnlyData(), message.(proto.Message))
 }
 
-// Marshal takes the outputs of an answer over: grpc writes them after the call has
-// returned, and gives them back then.
+// Marshal takes ownership of the outputs of an answer: grpc sends them after the call has
+// returned, and then releases them.
 func (c *codec) Marshal(v any) (mem.BufferSlice, error) {
 	switch m := v.(type) {
 	case *answer:

@@ -215,18 +215,18 @@ func plain(id string, resp *infer.Response) *kservepb.ModelInferResponse {
 
 func FuzzAnswersAreWrittenLikeByThePlainCodec(f *testing.F) {
 	f.Add("m", "1", "", "OUT", uint8(10), []byte{1, 200}, uint32(4096), uint32(0), "")
-	f.Add("", "", "x", "", uint8(12), []byte{}, uint32(lendFrom), uint32(1), "failed")
-	f.Add("m", "1", "x", strings.Repeat("é", 3000), uint8(1), []byte{0, 255}, uint32(lendFrom-1), uint32(3*lendFrom), "")
+	f.Add("", "", "x", "", uint8(12), []byte{}, uint32(minLent), uint32(1), "failed")
+	f.Add("m", "1", "x", strings.Repeat("é", 3000), uint8(1), []byte{0, 255}, uint32(minLent-1), uint32(3*minLent), "")
 	f.Fuzz(func(t *testing.T, model, version, id, name string, typ uint8, shape []byte, first, second uint32, failure string) {
 		for _, s := range []*string{&model, &version, &id, &name, &failure} {
 			*s = strings.ToValidUTF8(*s, "?")
 		}
 		live := buf.Live()
-		a := tensor.Tensor{Name: name, Type: tensor.Type(typ % 15), Data: bytes.Repeat([]byte{typ}, int(first%(4*lendFrom)))}
+		a := tensor.Tensor{Name: name, Type: tensor.Type(typ % 15), Data: bytes.Repeat([]byte{typ}, int(first%(4*minLent)))}
 		for _, d := range shape {
 			a.Shape = append(a.Shape, int64(d)<<(d%64))
 		}
-		b := tensor.Tensor{Name: "B", Type: tensor.Uint8, Data: bytes.Repeat([]byte{1}, int(second%(4*lendFrom)))}
+		b := tensor.Tensor{Name: "B", Type: tensor.Uint8, Data: bytes.Repeat([]byte{1}, int(second%(4*minLent)))}
 		for _, outputs := range [][]tensor.Tensor{nil, {a}, {a, b}, {b, a, a}} {
 			resp := response(outputs...)
 			resp.Model, resp.Version = model, version
@@ -269,8 +269,8 @@ func check(t *testing.T, a any, want, got proto.Message) {
 
 func TestLargeOutputsAreWrittenFromWhereTheyAre(t *testing.T) {
 	resp := response(
-		tensor.Tensor{Name: "A", Type: tensor.Uint8, Data: make([]byte, lendFrom)},
-		tensor.Tensor{Name: "B", Type: tensor.Uint8, Data: make([]byte, lendFrom-1)},
+		tensor.Tensor{Name: "A", Type: tensor.Uint8, Data: make([]byte, minLent)},
+		tensor.Tensor{Name: "B", Type: tensor.Uint8, Data: make([]byte, minLent-1)},
 	)
 	memory, live := resp.Memory, buf.Live()
 	data := (&answer{response: resp}).marshal()
@@ -293,7 +293,7 @@ func TestLargeOutputsAreWrittenFromWhereTheyAre(t *testing.T) {
 func TestWhatGRPCForgetsIsGivenBack(t *testing.T) {
 	live := buf.Live()
 	for range 10 {
-		_ = (&answer{response: response(tensor.Tensor{Type: tensor.Uint8, Data: make([]byte, lendFrom)})}).marshal()
+		_ = (&answer{response: response(tensor.Tensor{Type: tensor.Uint8, Data: make([]byte, minLent)})}).marshal()
 	}
 	for range 100 {
 		if buf.Live() == live {

@@ -5,8 +5,8 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// mismatch returns the type of contents that are not for elements of type t,
-// or Invalid if there are none.
+// mismatch returns the type of the contents if they are not for elements of type t, or
+// Invalid if they are.
 func mismatch(c *kservepb.InferTensorContents, t tensor.Type) tensor.Type {
 	for _, field := range []struct {
 		t tensor.Type
@@ -28,7 +28,7 @@ func mismatch(c *kservepb.InferTensorContents, t tensor.Type) tensor.Type {
 	return tensor.Invalid
 }
 
-// fieldOf returns the type of the field that elements of type t travel in.
+// fieldOf returns the type of the contents field for elements of type t.
 func fieldOf(t tensor.Type) tensor.Type {
 	switch t {
 	case tensor.Int8, tensor.Int16:
@@ -39,9 +39,9 @@ func fieldOf(t tensor.Type) tensor.Type {
 	return t
 }
 
-// typed returns contents as the data of a tensor: in place if the elements are
-// as wide. It returns false if one does not fit.
-func typed(c *kservepb.InferTensorContents, t tensor.Type) ([]byte, bool) {
+// tensorData converts contents to the data of a tensor, without a copy if the elements
+// have the same size. It returns false if an element is out of range.
+func tensorData(c *kservepb.InferTensorContents, t tensor.Type) ([]byte, bool) {
 	switch t {
 	case tensor.Bool:
 		return tensor.Data(c.GetBoolContents()), true
@@ -68,7 +68,7 @@ func typed(c *kservepb.InferTensorContents, t tensor.Type) ([]byte, bool) {
 	case tensor.Bytes:
 		return joined(c.GetBytesContents()), true
 	}
-	return nil, true // FP16 and BF16 travel only as raw contents
+	return nil, true // FP16 and BF16 exist only as raw contents
 }
 
 func narrow[To int8 | int16 | uint8 | uint16, From int32 | uint32](values []From) ([]byte, bool) {

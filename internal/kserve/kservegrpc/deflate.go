@@ -8,11 +8,12 @@ import (
 	"google.golang.org/grpc/encoding"
 )
 
-// registerDeflate tells grpc of deflate, before the first server is made.
+// registerDeflate registers deflate with grpc. It must run before the first server is
+// created.
 var registerDeflate = sync.OnceFunc(func() { encoding.RegisterCompressor(&deflate{}) })
 
-// deflate is the other way in which Triton's clients compress messages. It is
-// zlib's format, as in HTTP. How large a message may become is for grpc to watch.
+// deflate is the second compression that Triton's clients use. It is zlib's format, as in
+// HTTP. grpc limits the decompressed size.
 type deflate struct {
 	writers, readers sync.Pool
 }
@@ -31,7 +32,7 @@ func (d *deflate) Compress(to io.Writer) (io.WriteCloser, error) {
 	return &deflater{w, &d.writers}, nil
 }
 
-// A deflater goes back to its pool when it is closed.
+// A deflater returns to its pool when it is closed.
 type deflater struct {
 	*zlib.Writer
 	pool *sync.Pool
@@ -58,7 +59,7 @@ func (d *deflate) Decompress(from io.Reader) (io.Reader, error) {
 	return &inflater{r, &d.readers}, nil
 }
 
-// An inflater goes back to its pool when all has been read.
+// An inflater returns to its pool when it has been read completely.
 type inflater struct {
 	io.ReadCloser
 	pool *sync.Pool

@@ -11,6 +11,6 @@ import (
 func TestAPunctualContextKeepsTheContract(t *testing.T) {
 	contexttest.Check(t, func() (context.Context, func()) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
-		return punctual(ctx), cancel
+		return withEarlyDeadline(ctx), cancel
 	}, func() {})
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/shoal-serving/shoal/internal/kserve"
 )
 
-// health tells load balancers whether the server takes requests, whatever
-// service they name.
+// health implements gRPC's health checks for load balancers. It reports the same for every
+// service name.
 type health struct {
 	grpc_health_v1.UnimplementedHealthServer
 
@@ -31,26 +31,26 @@ func (h *health) now() *grpc_health_v1.HealthCheckResponse {
 	return &grpc_health_v1.HealthCheckResponse{Status: grpc_health_v1.HealthCheckResponse_NOT_SERVING}
 }
 
-// errStopping is what those are told who would keep the server from stopping.
+// errStopping ends calls that would otherwise delay the shutdown.
 var errStopping = status.Error(codes.Unavailable, "the server is shutting down")
 
-// stoppingOf returns what is closed when the server begins to stop, if it tells:
-// nil never ends a wait.
-func stoppingOf(catalog kserve.Catalog) <-chan struct{} {
+// stopping returns the channel that is closed when the server begins to stop, or nil if
+// the catalog has none.
+func stopping(catalog kserve.Catalog) <-chan struct{} {
 	if s, ok := catalog.(kserve.Stopper); ok {
 		return s.Stopping()
 	}
 	return nil
 }
 
-// watchEvery is how often those who watch are told of a change.
-const watchEvery = time.Second
+// watchInterval is how often Watch checks for a change.
+const watchInterval = time.Second
 
-// Watch tells the same as Check, at once and after each change, until the client
-// leaves or the server begins to stop.
+// Watch sends the result of Check immediately and after each change, until the client
+// disconnects or the server begins to stop.
 func (h *health) Watch(_ *grpc_health_v1.HealthCheckRequest, stream grpc.ServerStreamingServer[grpc_health_v1.HealthCheckResponse]) error {
-	stopping := stoppingOf(h.catalog)
-	tick := time.NewTicker(watchEvery)
+	stopping := stopping(h.catalog)
+	tick := time.NewTicker(watchInterval)
 	defer tick.Stop()
 	for told := grpc_health_v1.HealthCheckResponse_UNKNOWN; ; {
 		if now := h.now(); now.GetStatus() != told {
@@ -65,7 +65,7 @@ func (h *health) Watch(_ *grpc_health_v1.HealthCheckRequest, stream grpc.ServerS
 			return status.FromContextError(stream.Context().Err()).Err()
 		case <-stopping:
 			if told == grpc_health_v1.HealthCheckResponse_SERVING {
-				_ = stream.Send(h.now()) // it ends in any case
+				_ = stream.Send(h.now()) // the stream ends in any case
 			}
 			return errStopping
 		}

@@ -14,13 +14,13 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// answer runs a model once. in stays the caller's.
+// answer runs a model that is not decoupled. in stays the caller's.
 func (s *service) answer(ctx context.Context, in *request) (any, error) {
 	resp := kserve.GetResponse()
 	req, err := in.decode(&s.opts.Limits)
 	if err == nil {
 		req.Client = clientOf(ctx)
-		err = kserve.Infer(punctual(ctx), s.backend, req, resp)
+		err = kserve.Infer(withEarlyDeadline(ctx), s.backend, req, resp)
 	}
 	if errors.Is(err, infer.ErrMany) {
 		err = infer.Errorf(infer.Unsupported, "ModelInfer RPC doesn't support models with decoupled transaction policy")
@@ -32,30 +32,31 @@ func (s *service) answer(ctx context.Context, in *request) (any, error) {
 	return &answer{model: resp.Model, version: resp.Version, id: in.GetId(), response: resp}, nil
 }
 
-// headStart is how long before its deadline a call is answered, or a tenth of the
-// time that is left, if that is less. At the deadline itself grpc resets the stream,
-// and the client may see that first: its call was cancelled then, and not late.
-const headStart = time.Millisecond
+// deadlineMargin is how long before its deadline a call is answered, or a tenth of the
+// remaining time, if that is less. At the deadline itself grpc resets the stream, and a
+// client that sees this first gets CANCELLED instead of DEADLINE_EXCEEDED.
+const deadlineMargin = time.Millisecond
 
-// punctual returns a context whose deadline is soon enough for the answer to arrive.
-func punctual(ctx context.Context) context.Context {
+// withEarlyDeadline returns a context whose deadline leaves time for the response to
+// arrive.
+func withEarlyDeadline(ctx context.Context) context.Context {
 	at, ok := ctx.Deadline()
 	if !ok {
 		return ctx
 	}
 	left := time.Until(at)
-	return &early{ctx, at.Add(-min(headStart, left/10))}
+	return &earlyDeadline{ctx, at.Add(-min(deadlineMargin, left/10))}
 }
 
-// early is a context that says it ends sooner than it does. Whoever answers goes by
-// that, and it needs no timer.
-type early struct {
+// An earlyDeadline is a context that reports an earlier deadline than it has. The
+// scheduler enforces the reported one, so no timer is needed.
+type earlyDeadline struct {
 	context.Context //nolint:containedctx // it is one
 
 	at time.Time
 }
 
-func (e *early) Deadline() (time.Time, bool) { return e.at, true }
+func (e *earlyDeadline) Deadline() (time.Time, bool) { return e.at, true }
 
 func clientOf(ctx context.Context) uint64 {
 	if p, ok := peer.FromContext(ctx); ok {
@@ -64,9 +65,8 @@ func clientOf(ctx context.Context) uint64 {
 	return 0
 }
 
-// decode makes a request of a message that was read by the codec, and is a part of it.
-// Its inputs are views of the message, and of the memory that the message's raw contents
-// are in.
+// decode converts a message that the codec has read to an [infer.Request], which is part
+// of r. Its inputs are views of the message and of the memory of its raw contents.
 func (r *request) decode(limits *kserve.Limits) (*infer.Request, error) {
 	r.asked = infer.Request{Model: r.GetModelName(), Version: r.GetModelVersion(), ID: r.GetId(), Inputs: r.room.tensors[:0], Memory: r.memory}
 	req := &r.asked
@@ -85,8 +85,8 @@ func (r *request) decode(limits *kserve.Limits) (*infer.Request, error) {
 	return req, nil
 }
 
-// emptyFinal is a parameter of requests on streams: whether their last answer comes
-// also if it says only that.
+// emptyFinal is a parameter of stream requests: whether a final response is sent even if
+// it has no outputs.
 const emptyFinal = "triton_enable_empty_final_response"
 
 func decodeParameters(req *infer.Request, parameters map[string]*kservepb.InferParameter) error {
@@ -114,7 +114,7 @@ func parameterValue(kind kserve.ParameterKind, name string, p *kservepb.InferPar
 	return valueOf(p), nil
 }
 
-// valueOf returns a value as it is; nil if there is none.
+// valueOf returns the value of a parameter, nil if it has none.
 func valueOf(p *kservepb.InferParameter) any {
 	switch v := p.GetParameterChoice().(type) {
 	case *kservepb.InferParameter_BoolParam:
@@ -168,7 +168,7 @@ func decodeInputs(req *infer.Request, in *kservepb.ModelInferRequest, limits *ks
 			return kserve.NoRegion(p.GetStringParam())
 		}
 		t := tensor.Tensor{Name: input.GetName(), Shape: input.GetShape()}
-		t.Type, _ = tensor.ParseType(input.GetDatatype()) // one that there is not matches no model's
+		t.Type, _ = tensor.ParseType(input.GetDatatype()) // an unknown type matches no model's
 		var err error
 		if t.Data, err = data(in, i, t.Type); err != nil {
 			return err
@@ -181,8 +181,8 @@ func decodeInputs(req *infer.Request, in *kservepb.ModelInferRequest, limits *ks
 	return nil
 }
 
-// data returns the data of an input. More raw contents than inputs are let
-// pass, as in Triton.
+// data returns the data of an input. As in Triton, it is not an error if there are more
+// raw contents than inputs.
 func data(in *kservepb.ModelInferRequest, i int, t tensor.Type) ([]byte, error) {
 	input, raw := in.GetInputs()[i], in.GetRawInputContents()
 	switch {
@@ -199,7 +199,7 @@ func data(in *kservepb.ModelInferRequest, i int, t tensor.Type) ([]byte, error) 
 		return nil, infer.Errorf(infer.Invalid, "unexpected explicit tensor data for input tensor '%s' for model '%s' of type '%v', expected datatype '%s'",
 			input.GetName(), in.GetModelName(), got, input.GetDatatype())
 	}
-	b, ok := typed(input.GetContents(), t)
+	b, ok := tensorData(input.GetContents(), t)
 	if !ok {
 		return nil, infer.Errorf(infer.Invalid, "a number of input tensor '%s' for model '%s' does not fit datatype '%v'",
 			input.GetName(), in.GetModelName(), t)

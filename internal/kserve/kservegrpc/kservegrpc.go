@@ -1,10 +1,9 @@
-// Package kservegrpc is the KServe v2 inference protocol over gRPC.
+// Package kservegrpc serves the KServe v2 inference protocol over gRPC.
 //
-// It knows methods and messages. What runs a model is behind [kserve.Backend], and
-// what loads one behind [kserve.Control].
-// Inferences are read and written by a codec of our own, which leaves inputs in the
-// buffers that grpc received them in; all other messages by grpc's plain one. Messages may
-// be compressed with gzip.
+// It handles methods and messages. [kserve.Backend] runs models, and [kserve.Control]
+// loads them. A codec of its own encodes and decodes inferences, and leaves inputs in the
+// buffers in which grpc received them; all other messages use grpc's standard codec.
+// Messages may be compressed with gzip or deflate.
 package kservegrpc
 
 import (
@@ -19,7 +18,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
-	_ "google.golang.org/grpc/encoding/gzip" // clients may compress with it
+	_ "google.golang.org/grpc/encoding/gzip" // registers gzip
 	"google.golang.org/grpc/experimental"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
@@ -33,47 +32,47 @@ import (
 	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
 )
 
-// Options of a server. The zero Options work.
+// Options configure a server. The zero value is usable.
 type Options struct {
-	// Version is what the server's metadata calls its version.
+	// Version is the version in the server's metadata.
 	Version string
 
-	// Limits bound what a client can send. Answers have no limit.
+	// Limits bound what a client can send. Responses are not limited.
 	Limits kserve.Limits
 
-	// TritonStatus answers a full queue with Triton's code, UNAVAILABLE, and not
-	// with RESOURCE_EXHAUSTED.
+	// TritonStatus rejects requests for a full queue with Triton's code, UNAVAILABLE, instead
+	// of RESOURCE_EXHAUSTED.
 	TritonStatus bool
 
-	// Logging is what clients see and change of the log. Nil means nothing.
+	// Logging lets clients read and change the log settings. If it is nil, they cannot.
 	Logging kserve.Logging
 
-	// Log takes what is wrong with the server itself. Nil means [slog.Default].
+	// Log receives internal errors. Nil means [slog.Default].
 	Log *slog.Logger
 }
 
 const (
-	// Requests are served by goroutines that stay, whose stacks have grown
-	// already: a new one for each costs a fifth of all the work. More requests
-	// at once than this get new ones.
+	// streamWorkers is the number of permanent goroutines for requests. Their stacks have
+	// already grown: a new goroutine for each request costs a fifth of all CPU time.
+	// Additional concurrent requests get new goroutines.
 	streamWorkers = 64
 
-	// Tensors are larger than what grpc reads at once by default.
+	// readBuffer is larger than grpc's default, which is small for tensors.
 	readBuffer = 128 << 10
 
-	// Clients may ask as often as this whether the connection still stands,
-	// which is as often as most of them can.
+	// minPing is the shortest allowed interval of keepalive pings. Most clients cannot send
+	// them more often.
 	minPing = 10 * time.Second
 )
 
-// memory is what grpc receives messages into, and what answers are written to. Its own
-// pool wipes all memory before it hands it out, which took an eighth of a call with
-// large tensors. Here nobody reads what was not written: grpc fills memory to its length,
-// and answers are appended to it.
+// memory is the pool for messages that grpc receives and for responses. grpc's own pool
+// zeroes all memory before use, which took an eighth of the time of a call with large
+// tensors. Here that is not needed: grpc fills a buffer to its length, and responses are
+// appended.
 var memory buf.Slices
 
-// New returns a server that is ready to serve, with extra options such as
-// credentials. Its Stop waits for the requests that still run.
+// New returns a server with additional options such as credentials. Its Stop waits for the
+// requests in flight.
 func New(backend kserve.Backend, catalog kserve.Catalog, control kserve.Control, opts Options, extra ...grpc.ServerOption) *grpc.Server {
 	opts.Limits = opts.Limits.WithDefaults()
 	opts.Log = cmp.Or(opts.Log, slog.Default())
@@ -83,7 +82,7 @@ func New(backend kserve.Backend, catalog kserve.Catalog, control kserve.Control,
 		grpc.NumStreamWorkers(streamWorkers),
 		grpc.ReadBufferSize(readBuffer),
 		experimental.BufferPool(&memory),
-		grpc.MaxRecvMsgSize(int(min(opts.Limits.Body, opts.Limits.Decoded))), // before decompression and after
+		grpc.MaxRecvMsgSize(int(min(opts.Limits.Body, opts.Limits.Decoded))), // before and after decompression
 		grpc.MaxSendMsgSize(math.MaxInt32),
 		grpc.MaxHeaderListSize(uint32(min(opts.Limits.Header, math.MaxUint32))),
 		grpc.ForceServerCodecV2(&codec{CodecV2: encoding.GetCodecV2("proto"), limits: &s.opts.Limits}),
@@ -96,8 +95,8 @@ func New(backend kserve.Backend, catalog kserve.Catalog, control kserve.Control,
 	return server
 }
 
-// A service has the methods of the generated interface, but for those that [desc]
-// gives other handlers.
+// A service implements the generated interface, except for the methods that [desc] handles
+// differently.
 type service struct {
 	kservepb.UnimplementedGRPCInferenceServiceServer
 
@@ -107,12 +106,11 @@ type service struct {
 	opts    Options
 }
 
-// intercept stands around every call. It gives errors their codes, and makes a
-// panic cost no more than the call.
+// intercept wraps every call. It sets the codes of errors, and limits a panic to the call.
 func (s *service) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
-			err = s.panicked(info.FullMethod, cause)
+			err = s.panicError(info.FullMethod, cause)
 		}
 	}()
 	if err := checkNames(req); err != nil {
@@ -122,21 +120,21 @@ func (s *service) intercept(ctx context.Context, req any, info *grpc.UnaryServer
 	return resp, s.fail(ctx, err)
 }
 
-// panicked logs the cause of a panic, where it happened, and returns what the
-// client is told.
-func (s *service) panicked(method string, cause any) error {
+// panicError logs the cause and the stack of a panic, and returns the error for the
+// client.
+func (s *service) panicError(method string, cause any) error {
 	s.opts.Log.Error("a request panicked", "method", method, "cause", cause, "stack", string(debug.Stack()))
 	return status.Error(codes.Internal, "internal error")
 }
 
-// checkNames looks at the model, the version and the repository that a message names
-// before anything else does. None is for the method to judge.
+// checkNames validates the model, version and repository names of a message. Empty names
+// are left to the method.
 func checkNames(req any) error {
 	var name string
 	switch req := req.(type) {
 	case *kservepb.SystemSharedMemoryStatusRequest, *kservepb.SystemSharedMemoryRegisterRequest, *kservepb.SystemSharedMemoryUnregisterRequest,
 		*kservepb.CudaSharedMemoryStatusRequest, *kservepb.CudaSharedMemoryRegisterRequest, *kservepb.CudaSharedMemoryUnregisterRequest:
-		return nil // theirs are names of regions
+		return nil // these are names of regions
 	case interface{ GetModelName() string }:
 		name = req.GetModelName()
 	case interface{ GetName() string }:
@@ -156,9 +154,8 @@ func checkNames(req any) error {
 	return nil
 }
 
-// fail makes err one of grpc's, unless it is one. When to come back is told twice: in
-// the trailer, in the words of HTTP, and exactly, where it was predicted, in grpc's
-// own words.
+// fail converts err to a gRPC error. The retry delay is sent twice: as a Retry-After value
+// in the trailer, and, if it was predicted, exactly in gRPC's RetryInfo.
 func (s *service) fail(ctx context.Context, err error) error {
 	if after := kserve.RetryAfter(err); after != "" {
 		_ = grpc.SetTrailer(ctx, metadata.Pairs("retry-after", after)) // fails only outside a call
@@ -169,17 +166,17 @@ func (s *service) fail(ctx context.Context, err error) error {
 	return s.withCode(err)
 }
 
-// withRetry adds to an error of grpc when to come back.
+// withRetry adds RetryInfo to a gRPC error.
 func withRetry(err error, in time.Duration) error {
 	detailed, failed := status.Convert(err).WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(in)})
 	if failed != nil {
-		return err // it is still told in the trailer
+		return err // it is still in the trailer
 	}
 	return detailed.Err()
 }
 
-// withCode makes err one of grpc's, unless it is one, in Triton's way if that is asked
-// for.
+// withCode converts err to a gRPC error unless it is one already, with Triton's codes if
+// TritonStatus is set.
 func (s *service) withCode(err error) error {
 	if _, ok := status.FromError(err); ok {
 		return err

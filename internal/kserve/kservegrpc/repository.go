@@ -43,8 +43,8 @@ func (s *service) RepositoryModelUnload(ctx context.Context, in *kservepb.Reposi
 	return &kservepb.RepositoryModelUnloadResponse{}, nil
 }
 
-// loadOptions takes parameters in the order of their names, so that of two
-// mistakes a client always hears of the same one first.
+// loadOptions processes parameters in the order of their names, so that the error is
+// deterministic if several are invalid.
 func loadOptions(params map[string]*kservepb.ModelRepositoryParameter) (o catalog.LoadOptions, err error) {
 	for _, name := range slices.Sorted(maps.Keys(params)) {
 		path, isFile := kserve.FileParameter(name)

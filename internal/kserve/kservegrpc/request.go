@@ -16,22 +16,22 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// A request is a message that asks for an inference, read by [codec]. Its raw
-// contents are views of memory; all else is its own.
+// A request is a decoded inference request; see [codec]. Its raw contents are views of
+// memory; it owns everything else.
 type request struct {
 	kservepb.ModelInferRequest
 
-	memory *buf.Buf // with one count, that of whoever received the message; nil if there is none
-	err    error    // what is wrong with the message
+	memory *buf.Buf // one reference, owned by the receiver of the message; nil if it has none
+	err    error    // of decoding the message
 
-	// What the memory is: pieces that grpc received, and copies of what was spread
-	// over several.
+	// The parts of memory: buffers that grpc received, and copies of tensors that were split
+	// between several.
 	pieces []mem.Buffer
 	copies []*buf.Buf
 
-	asked infer.Request // what is made of the message
+	asked infer.Request // the result of decode
 
-	// Room for one input, which most messages have, taken with the message.
+	// Space for one input, which most messages have, allocated with the request.
 	room struct {
 		input   kservepb.ModelInferRequest_InferInputTensor
 		inputs  [1]*kservepb.ModelInferRequest_InferInputTensor
@@ -41,7 +41,7 @@ type request struct {
 	}
 }
 
-// read fills in an empty request. data stays the caller's.
+// read decodes data into an empty request. data stays the caller's.
 func (r *request) read(data mem.BufferSlice, limits *kserve.Limits) {
 	rd := reader{wire: newWire(data), tally: tally{limits: limits}, message: r}
 	r.err = rd.request()
@@ -53,7 +53,7 @@ func (r *request) read(data mem.BufferSlice, limits *kserve.Limits) {
 	}
 }
 
-// addInput adds an input that is empty.
+// addInput adds an empty input.
 func (r *request) addInput() *kservepb.ModelInferRequest_InferInputTensor {
 	in := &r.room.input
 	if r.Inputs == nil {
@@ -72,8 +72,8 @@ func (r *request) addRaw(data []byte) {
 	r.RawInputContents = append(r.RawInputContents, data)
 }
 
-// keep takes a count of a piece.
-func (r *request) keep(piece mem.Buffer) {
+// retain retains a buffer.
+func (r *request) retain(piece mem.Buffer) {
 	if r.pieces == nil {
 		r.pieces = r.room.piece[:0]
 	}
@@ -81,8 +81,8 @@ func (r *request) keep(piece mem.Buffer) {
 	r.pieces = append(r.pieces, piece)
 }
 
-// release gives the memory back, unless that was done already. Others may still
-// have counts of it.
+// release releases the memory, and may be called more than once. Others may still hold
+// references to it.
 func (r *request) release() {
 	r.memory.Release()
 	r.memory = nil
@@ -97,8 +97,8 @@ func (r *request) free() {
 	}
 }
 
-// A reader makes a request of a message as it was received, and counts what it
-// finds. It looks at a limit before it takes memory for what that bounds.
+// A reader decodes a message and counts its elements. It checks each limit before it
+// allocates memory.
 type reader struct {
 	wire    wire
 	tally   tally
@@ -121,7 +121,7 @@ func (r *reader) request() error {
 func (r *reader) field(number protowire.Number, kind protowire.Type, size int) error {
 	switch {
 	case kind != protowire.BytesType:
-		return r.wire.passValue(number, kind)
+		return r.wire.skipValue(number, kind)
 	case number == 7:
 		return r.raw(size)
 	case number > 7:
@@ -147,8 +147,8 @@ func (r *reader) field(number protowire.Number, kind protowire.Type, size int) e
 	})
 }
 
-// raw keeps the data of a tensor where it is. Only what is spread over several
-// pieces is copied.
+// raw keeps the data of a tensor in place. It copies only data that is split between
+// several buffers.
 func (r *reader) raw(size int) error {
 	if err := r.tally.raw(); err != nil {
 		return err
@@ -162,7 +162,7 @@ func (r *reader) raw(size int) error {
 		data = copied.B
 	case !r.wire.held && size > 0:
 		r.wire.held = true
-		r.message.keep(r.wire.piece)
+		r.message.retain(r.wire.piece)
 	}
 	r.message.addRaw(data)
 	return nil
@@ -182,7 +182,7 @@ func utf8Text(value []byte) (string, error) {
 	return string(value), nil
 }
 
-// parameter adds an entry of a map.
+// parameter adds a map entry.
 func (r *reader) parameter(to *map[string]*kservepb.InferParameter, entry []byte) error {
 	if err := r.tally.parameter(entry); err != nil {
 		return err
@@ -248,13 +248,13 @@ func (r *reader) shape(shape []int64, f field) ([]int64, error) {
 
 func (r *reader) datatype(value []byte) (string, error) {
 	if t, ok := tensor.ParseType(string(value)); ok {
-		return t.String(), nil // which needs no memory
+		return t.String(), nil // a constant, which needs no allocation
 	}
 	return r.text(value)
 }
 
-// contents adds typed contents, or a part of them: a message may hold them in
-// many, for which the plain codec takes a time that grows with their square.
+// contents adds typed contents, or a part of them: a message may split them into many
+// parts, for which the standard codec takes quadratic time.
 func (r *reader) contents(to *kservepb.InferTensorContents, message []byte, room *elements) error {
 	return fields(message, func(f field) (err error) {
 		switch f.number {
@@ -299,7 +299,7 @@ func (r *reader) output(message []byte) error {
 	})
 }
 
-// merge adds to a message what another part of it holds.
+// merge merges part of a message into it.
 func merge(part []byte, to proto.Message) error {
 	if err := unmarshal.Unmarshal(part, to); err != nil {
 		return infer.Errorf(infer.Invalid, "the message cannot be read: %w", err)
@@ -307,6 +307,5 @@ func merge(part []byte, to proto.Message) error {
 	return nil
 }
 
-// Nobody asks for fields that are not known, and keeping them takes five times
-// their bytes.
+// Unknown fields are not used, and keeping them takes five times their size.
 var unmarshal = proto.UnmarshalOptions{DiscardUnknown: true, Merge: true}

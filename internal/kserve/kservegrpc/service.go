@@ -9,10 +9,9 @@ import (
 	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
 )
 
-// desc returns the generated description of the service with handlers of our own:
-// those of the inferences take the messages that [codec] reads and writes, and all
-// answer with the code of what is wrong with a message. By itself grpc says that
-// the server is to blame.
+// desc returns the generated service description with custom handlers: those of inferences
+// use the messages of [codec], and all respond to an invalid message with the code of its
+// error. grpc itself would report an internal error.
 func (s *service) desc() *grpc.ServiceDesc {
 	d := kservepb.GRPCInferenceService_ServiceDesc
 	d.Methods = slices.Clone(d.Methods)
@@ -25,7 +24,7 @@ func (s *service) desc() *grpc.ServiceDesc {
 		}
 	}
 	d.Streams = slices.Clone(d.Streams)
-	for i := range d.Streams { // there is one
+	for i := range d.Streams { // there is only one
 		d.Streams[i].Handler = modelStreamInfer
 	}
 	return &d
@@ -43,14 +42,13 @@ func (s *service) withReasons(handler grpc.MethodHandler) grpc.MethodHandler {
 	}
 }
 
-// modelInfer returns the handler of ModelInfer. What all calls have in common it makes
-// once.
+// modelInfer returns the handler of ModelInfer. It allocates what all calls share once.
 func (s *service) modelInfer() grpc.MethodHandler {
 	info := &grpc.UnaryServerInfo{Server: s, FullMethod: kservepb.GRPCInferenceService_ModelInfer_FullMethodName}
 	answer := func(ctx context.Context, in any) (any, error) { return s.answer(ctx, in.(*request)) }
 	return func(_ any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
 		in := &request{}
-		// Also when decode fails: it does so after a second message has been read.
+		// Needed even if decode fails: it may fail after reading a second message.
 		defer in.release()
 		if err := decode(in); err != nil {
 			return nil, err

@@ -49,8 +49,8 @@ func (s *service) LogSettings(_ context.Context, in *kservepb.LogSettingsRequest
 	}}, nil
 }
 
-// logChange takes settings in the order of their names, as loadOptions does, and
-// lets those pass that are not known, as Triton does.
+// logChange processes settings in the order of their names, as loadOptions does, and
+// ignores unknown ones, as Triton does.
 func logChange(settings map[string]*kservepb.LogSettingsRequest_SettingValue) (c kserve.LogChange, err error) {
 	for _, name := range slices.Sorted(maps.Keys(settings)) {
 		switch name {

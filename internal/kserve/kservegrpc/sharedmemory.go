@@ -7,8 +7,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
 )
 
-// There is no memory that clients share with the server, and that is what these
-// methods say.
+// Shared memory is not supported. These methods report that no regions exist.
 
 func (s *service) SystemSharedMemoryStatus(_ context.Context, in *kservepb.SystemSharedMemoryStatusRequest) (*kservepb.SystemSharedMemoryStatusResponse, error) {
 	if in.GetName() != "" {

@@ -20,53 +20,52 @@ import (
 )
 
 const (
-	// A stream has so many requests at once, received and not yet answered. The next
-	// one is not received before there is room.
+	// maxInFlight is the number of requests of a stream that may be in flight. No further
+	// request is received until one is answered.
 	maxInFlight = 256
 
-	// A client that sends this header with "true" wants an error of execution to
-	// end the stream, with its code.
+	// errorHeader is the header with which a client requests, by the value "true", that an
+	// error of execution ends the stream with its code.
 	errorHeader = "triton_grpc_error"
 )
 
-// A stream answers the requests of one client in their order, while they run at
-// the same time. A model that answers as often as it likes answers when it likes: its
-// requests have no place in the order. Each request is the business of one worker from beginning to end, which
-// receives it, runs it, waits for its turn and writes the answer. While it does so
-// another worker receives the next request; there are as many as were needed at
-// once.
+// A stream answers the requests of one client in order, while they run concurrently.
+// Decoupled models send their responses at any time: their requests are not ordered. One
+// worker handles a request from start to end: it receives it, runs it, waits for its turn
+// and sends the response. Meanwhile another worker receives the next request; workers are
+// started as needed.
 type stream struct {
 	service  *service
 	messages grpc.ServerStream
 	client   uint64
 	strict   bool // see errorHeader
 
-	ended  chan error // size 1: the first reason counts, and nobody waits to tell another
+	ended  chan error // size 1: only the first error counts, and sending never blocks
 	cancel context.CancelFunc
 
 	waiting   atomic.Int32 // workers that wait to receive
-	receiving sync.Mutex   // held by the one that does; guards the following
-	over      bool         // there will be no more requests
+	receiving sync.Mutex   // held by the receiving worker; guards the following
+	over      bool         // no more requests will be received
 	workers   int
-	last      <-chan struct{} // is closed when the request received last is answered
+	last      <-chan struct{} // closed when the last received request is answered
 
-	sending sync.Mutex // held while an answer is written
+	sending sync.Mutex // held while a response is sent
 
 	mu      sync.Mutex // guards the following
-	closed  bool       // no more requests begin
+	closed  bool       // no more requests may begin
 	running sync.WaitGroup
 }
 
-// A turn is a request of a stream, and its place in the order.
+// A turn is a request of a stream with its position in the order.
 type turn struct {
 	in     *request
-	before <-chan struct{} // is closed when the one before is answered
-	after  chan struct{}   // is to be closed when this one is
+	before <-chan struct{} // closed when the previous request is answered
+	after  chan struct{}   // closed when this request is answered
 }
 
-// stream serves one stream. It returns when no request runs any more. A worker may
-// then still wait to receive, which nothing but the end of the stream can stop; it
-// ends at once, and touches nothing but the stream.
+// stream serves one stream. It returns when no request is in flight. A worker may still be
+// blocked in receive, which only the end of the stream can interrupt; it then returns at
+// once, and touches nothing but the stream.
 func (s *service) stream(messages grpc.ServerStream) error {
 	ctx, cancel := context.WithCancel(messages.Context())
 	defer cancel()
@@ -86,14 +85,14 @@ func (s *service) stream(messages grpc.ServerStream) error {
 	var err error
 	select {
 	case err = <-st.ended:
-	case <-stoppingOf(s.catalog):
-		err = errStopping // once what was received is answered: a silent client keeps nobody
+	case <-stopping(s.catalog):
+		err = errStopping // requests in flight are answered first; an idle client must not delay the shutdown
 	}
 	st.close()
 	return err
 }
 
-// close lets no more requests begin, and waits for those that have.
+// close prevents new requests from starting, and waits for those in flight.
 func (st *stream) close() {
 	st.mu.Lock()
 	st.closed = true
@@ -101,7 +100,7 @@ func (st *stream) close() {
 	st.running.Wait()
 }
 
-// begin counts a request that was received, unless it is too late.
+// begin counts a received request as in flight, unless the stream is closed.
 func (st *stream) begin() bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -111,7 +110,7 @@ func (st *stream) begin() bool {
 	return !st.closed
 }
 
-// end ends the stream. Requests that still run have nobody to answer.
+// end ends the stream with err. Requests in flight can no longer be answered.
 func (st *stream) end(err error) {
 	select {
 	case st.ended <- err:
@@ -130,7 +129,7 @@ func (st *stream) work(ctx context.Context) {
 	}
 }
 
-// receive returns the next request, or nil if there are no more.
+// receive returns the next request, or nil if no more follow.
 func (st *stream) receive(ctx context.Context) *turn {
 	st.waiting.Add(1)
 	st.receiving.Lock()
@@ -142,7 +141,7 @@ func (st *stream) receive(ctx context.Context) *turn {
 	in := &request{}
 	if err := st.messages.RecvMsg(in); err != nil {
 		st.over = true
-		st.finish(ctx, err)
+		st.receiveFailed(ctx, err)
 		return nil
 	}
 	if !st.begin() {
@@ -159,9 +158,9 @@ func (st *stream) receive(ctx context.Context) *turn {
 	return t
 }
 
-// finish ends the stream after what could be received. A client that has no more
-// requests still gets all its answers.
-func (st *stream) finish(ctx context.Context, err error) {
+// receiveFailed ends the stream after the last request. If the client has only finished
+// sending, it still receives all responses.
+func (st *stream) receiveFailed(ctx context.Context, err error) {
 	if !errors.Is(err, io.EOF) {
 		st.end(err)
 		return
@@ -172,18 +171,18 @@ func (st *stream) finish(ctx context.Context, err error) {
 		st.end(st.service.withCode(ctx.Err()))
 		return
 	}
-	st.running.Wait() // for those that are not in the order; there are no more to come
+	st.running.Wait() // for unordered requests; no new ones can start
 	st.end(nil)
 }
 
-// serve runs a request, and writes its answer when it is its turn. Where the stream
-// ends instead, those behind have no turn.
+// serve runs a request, and sends its response when it is its turn. If the stream ends
+// first, later requests get no turn.
 func (st *stream) serve(ctx context.Context, t *turn) {
 	defer st.running.Done()
-	a, more, err := st.ask(ctx, t.in)
+	a, more, err := st.infer(ctx, t.in)
 	t.in.release()
 	if more != nil {
-		st.running.Go(func() { t.pass(ctx) })
+		st.running.Go(func() { t.skip(ctx) })
 		st.sendAll(ctx, t.in, more)
 		return
 	}
@@ -202,8 +201,8 @@ func (st *stream) serve(ctx context.Context, t *turn) {
 	}
 }
 
-// pass lets the next one have its turn as soon as this one would have it.
-func (t *turn) pass(ctx context.Context) {
+// skip passes the turn on to the next request as soon as it arrives.
+func (t *turn) skip(ctx context.Context) {
 	select {
 	case <-t.before:
 		close(t.after)
@@ -211,7 +210,7 @@ func (t *turn) pass(ctx context.Context) {
 	}
 }
 
-// send writes an answer. If that fails, the stream ends.
+// send sends a response. If that fails, the stream ends.
 func (st *stream) send(a *streamAnswer) bool {
 	st.sending.Lock()
 	err := st.messages.SendMsg(a)
@@ -222,7 +221,7 @@ func (st *stream) send(a *streamAnswer) bool {
 	return err == nil
 }
 
-// sendAll writes one answer after the other to a request, as they come.
+// sendAll sends the responses to a request as they arrive.
 func (st *stream) sendAll(ctx context.Context, in *request, more infer.More) {
 	defer more.Close()
 	for last := false; !last && ctx.Err() == nil; {
@@ -239,7 +238,7 @@ func (st *stream) sendAll(ctx context.Context, in *request, more infer.More) {
 			return
 		case err != nil:
 			kserve.PutResponse(resp)
-			a.failure = failureOf(st.service.withCode(err))
+			a.failure = errorText(st.service.withCode(err))
 		case resp.Bare:
 			kserve.PutResponse(resp)
 			if !in.GetParameters()[emptyFinal].GetBoolParam() {
@@ -254,12 +253,12 @@ func (st *stream) sendAll(ctx context.Context, in *request, more infer.More) {
 	}
 }
 
-// ask runs a request. What it returns is its answer, or where its answers come from, or
-// an error that is to end the stream.
-func (st *stream) ask(ctx context.Context, in *request) (*streamAnswer, infer.More, error) {
+// infer runs a request. It returns its response, or the source of its responses, or an
+// error that must end the stream.
+func (st *stream) infer(ctx context.Context, in *request) (*streamAnswer, infer.More, error) {
 	a := &streamAnswer{answer: answer{id: in.GetId()}}
 	resp := kserve.GetResponse()
-	resp.Times = infer.Timeline{} // it may have been another's
+	resp.Times = infer.Timeline{} // the response is pooled
 	err := st.run(ctx, in, resp)
 	if err == nil && resp.More != nil {
 		more := resp.More
@@ -279,20 +278,20 @@ func (st *stream) ask(ctx context.Context, in *request) (*streamAnswer, infer.Mo
 	if executed {
 		a.model, a.finality = in.GetModelName(), final
 	}
-	a.failure = failureOf(err)
+	a.failure = errorText(err)
 	return a, nil, nil
 }
 
-// failureOf returns what an answer says of an error.
-func failureOf(err error) string {
+// errorText returns the error message of a response.
+func errorText(err error) string {
 	return strings.ToValidUTF8(status.Convert(err).Message(), "�")
 }
 
-// run runs a request. A panic costs no more than that.
+// run runs a request. A panic fails only this request.
 func (st *stream) run(ctx context.Context, in *request, resp *infer.Response) (err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
-			err = st.service.panicked(kservepb.GRPCInferenceService_ModelStreamInfer_FullMethodName, cause)
+			err = st.service.panicError(kservepb.GRPCInferenceService_ModelStreamInfer_FullMethodName, cause)
 		}
 	}()
 	if err := cmp.Or(in.err, checkNames(in)); err != nil {
@@ -301,7 +300,7 @@ func (st *stream) run(ctx context.Context, in *request, resp *infer.Response) (e
 	req, err := in.decode(&st.service.opts.Limits)
 	if err == nil {
 		req.Client, req.Many = st.client, true
-		err = kserve.Infer(punctual(ctx), st.service.backend, req, resp)
+		err = kserve.Infer(withEarlyDeadline(ctx), st.service.backend, req, resp)
 	}
 	return st.service.withCode(err)
 }

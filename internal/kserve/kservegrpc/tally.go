@@ -6,18 +6,18 @@ import (
 	"github.com/shoal-serving/shoal/internal/kserve"
 )
 
-// A tally counts what a message holds while it is still as it was sent, and
-// refuses what is beyond the limits.
+// A tally counts the contents of an encoded message, and rejects it if it exceeds the
+// limits.
 type tally struct {
 	limits *kserve.Limits
 
 	inputs, raws, outputs, parameters int
-	decoded                           int64 // bytes that typed contents take in memory
+	decoded                           int64 // bytes of typed contents in memory
 }
 
-// other counts the fields of a message that is no inference. None has more than a
-// few besides its parameters.
-func (t *tally) other(message []byte) error {
+// countFields counts the fields of a message that is not an inference. None has more than
+// a few besides its parameters.
+func (t *tally) countFields(message []byte) error {
 	return fields(message, func(field) error { return t.parameter(nil) })
 }
 
@@ -44,15 +44,15 @@ func (t *tally) output() error {
 	return t.limits.CheckOutputs(t.outputs)
 }
 
-// stringHeader is what a string takes besides its bytes: 24 in the message that
-// holds it, and 4 in the tensor that is made of it.
+// stringHeader is the memory of a string in addition to its bytes: 24 in the message, and
+// 4 in the tensor.
 const stringHeader = 28
 
-// elements is how many elements each field of typed contents holds, by its number.
+// elements is the number of elements in each field of typed contents, by field number.
 type elements [9]int
 
-// contents counts the elements of an input that has typed contents. Their fields
-// have the types of [mismatch], in that order.
+// contents counts the elements of an input with typed contents. The fields have the types
+// of [mismatch], in that order.
 func (t *tally) contents(input []byte) (n elements, err error) {
 	err = fields(input, func(f field) error {
 		if f.number != 5 || f.kind != protowire.BytesType {
@@ -66,7 +66,7 @@ func (t *tally) contents(input []byte) (n elements, err error) {
 				t.decoded += n.add(f, f.count(), 4)
 			case 3, 5:
 				t.decoded += n.add(f, f.count(), 8)
-			case 6: // as long as they are sent, packed or not
+			case 6: // same size in memory as on the wire, packed or not
 				t.decoded += n.add(f, len(f.value)/4, 4)
 			case 7:
 				t.decoded += n.add(f, len(f.value)/8, 8)
@@ -82,7 +82,7 @@ func (t *tally) contents(input []byte) (n elements, err error) {
 	return n, err
 }
 
-// add counts elements of a field, and returns what they take in memory.
+// add counts elements of a field, and returns their size in memory.
 func (n *elements) add(f field, count, size int) int64 {
 	n[f.number] += count
 	return int64(count) * int64(size)

@@ -10,39 +10,39 @@ import (
 	"github.com/shoal-serving/shoal/internal/infer"
 )
 
-// A wire is a message as grpc received it, in pieces. It is read from its first
-// byte to its last, and what lies in one piece is not copied.
+// A wire reads a message in the buffers in which grpc received it, from start to end. It
+// does not copy what is contained in one buffer.
 type wire struct {
-	left  int             // bytes
-	later mem.BufferSlice // pieces that have not been begun
-	piece mem.Buffer      // the one that is being read
-	rest  []byte          // of it
-	held  bool            // by whoever keeps a view of it
+	left   int             // bytes
+	pieces mem.BufferSlice // buffers that have not been read
+	piece  mem.Buffer      // the buffer being read
+	rest   []byte          // unread part of it
+	held   bool            // a view of it was retained
 
-	border [2 * binary.MaxVarintLen64]byte // a tag and a length across a border of pieces
+	border [2 * binary.MaxVarintLen64]byte // a tag and a length that span two buffers
 }
 
-func newWire(message mem.BufferSlice) wire { return wire{left: message.Len(), later: message} }
+func newWire(message mem.BufferSlice) wire { return wire{left: message.Len(), pieces: message} }
 
-// here returns what is left of the piece that is being read, which is not empty
-// unless all is read.
-func (w *wire) here() []byte {
-	for len(w.rest) == 0 && len(w.later) > 0 {
-		w.piece, w.later = w.later[0], w.later[1:]
+// current returns the unread part of the current buffer. It is empty only at the end of
+// the message.
+func (w *wire) current() []byte {
+	for len(w.rest) == 0 && len(w.pieces) > 0 {
+		w.piece, w.pieces = w.pieces[0], w.pieces[1:]
 		w.rest, w.held = w.piece.ReadOnlyData(), false
 	}
 	return w.rest
 }
 
-// ahead returns the next bytes, at least as many as a tag and a length can have or
-// as there are. They are not passed.
-func (w *wire) ahead() []byte {
-	here := w.here()
+// peek returns the next bytes without consuming them: at least as many as a tag and a
+// length can have, or all that are left.
+func (w *wire) peek() []byte {
+	here := w.current()
 	if len(here) >= len(w.border) || len(here) == w.left {
 		return here
 	}
 	n := copy(w.border[:], here)
-	for _, piece := range w.later {
+	for _, piece := range w.pieces {
 		n += copy(w.border[n:], piece.ReadOnlyData())
 	}
 	return w.border[:n]
@@ -51,15 +51,15 @@ func (w *wire) ahead() []byte {
 func (w *wire) pass(n int) {
 	w.left -= n
 	for n > 0 {
-		passed := min(n, len(w.here()))
+		passed := min(n, len(w.current()))
 		w.rest = w.rest[passed:]
 		n -= passed
 	}
 }
 
-// next reads a tag and, of a field that has one, the length.
+// next reads a tag and, if the field has one, the length.
 func (w *wire) next() (number protowire.Number, kind protowire.Type, size int, err error) {
-	ahead := w.ahead()
+	ahead := w.peek()
 	number, kind, n := consumeTag(ahead)
 	if n < 0 {
 		return 0, 0, 0, unreadable(n)
@@ -79,13 +79,13 @@ func (w *wire) next() (number protowire.Number, kind protowire.Type, size int, e
 	return number, kind, int(length), nil
 }
 
-// protowire's numbers for what is wrong.
+// protowire's error numbers.
 const (
 	truncated = -1
 	badNumber = -2
 )
 
-// consumeTag is protowire's, which also takes numbers that fields cannot have.
+// consumeTag is like protowire's, but accepts invalid field numbers.
 func consumeTag(b []byte) (number protowire.Number, kind protowire.Type, n int) {
 	number, kind, n = protowire.ConsumeTag(b)
 	if number > protowire.MaxValidNumber {
@@ -94,15 +94,15 @@ func consumeTag(b []byte) (number protowire.Number, kind protowire.Type, n int) 
 	return number, kind, n
 }
 
-// passValue passes the value of a field that has no length. No message here has
-// such fields, so a group, which may be long, may take its time.
-func (w *wire) passValue(number protowire.Number, kind protowire.Type) error {
-	if kind == protowire.StartGroupType && len(w.here()) < w.left {
+// skipValue skips the value of a field without a length. No message here has such fields,
+// so it need not be fast for groups, which may be long.
+func (w *wire) skipValue(number protowire.Number, kind protowire.Type) error {
+	if kind == protowire.StartGroupType && len(w.current()) < w.left {
 		flat := make([]byte, w.left)
 		w.read(flat)
 		*w = newWire(mem.BufferSlice{mem.SliceBuffer(flat)})
 	}
-	n := protowire.ConsumeFieldValue(number, kind, w.ahead())
+	n := protowire.ConsumeFieldValue(number, kind, w.peek())
 	if n < 0 {
 		return unreadable(n)
 	}
@@ -113,15 +113,15 @@ func (w *wire) passValue(number protowire.Number, kind protowire.Type) error {
 // read copies the next bytes.
 func (w *wire) read(to []byte) {
 	for n := 0; n < len(to); {
-		copied := copy(to[n:], w.here())
+		copied := copy(to[n:], w.current())
 		w.pass(copied)
 		n += copied
 	}
 }
 
-// view returns the next bytes where they are, if they are in one piece.
+// view returns the next bytes in place, if they are in one buffer.
 func (w *wire) view(size int) ([]byte, bool) {
-	here := w.here()
+	here := w.current()
 	if size > len(here) {
 		return nil, false
 	}
@@ -129,7 +129,7 @@ func (w *wire) view(size int) ([]byte, bool) {
 	return here[:size:size], true
 }
 
-// lend calls use with the next bytes, which are nobody's once it has returned.
+// lend calls use with the next bytes, which are valid only until it returns.
 func (w *wire) lend(size int, use func(value []byte) error) error {
 	if value, ok := w.view(size); ok {
 		return use(value)
@@ -140,17 +140,16 @@ func (w *wire) lend(size int, use func(value []byte) error) error {
 	return use(copied.B)
 }
 
-// A field is one field of a message that is in one piece. Its value has no length
-// before it.
+// A field is one field of a message that is in one buffer. Its value excludes the length
+// prefix.
 type field struct {
 	number protowire.Number
 	kind   protowire.Type
 	value  []byte
 }
 
-// fields calls each for the fields of a message. One of another kind than its
-// number stands for is left to the caller, which passes over it as the plain codec
-// does.
+// fields calls each for the fields of a message. It does not check that a field has the
+// wire type of its number: the caller skips it if not, as the standard codec does.
 func fields(message []byte, each func(f field) error) error {
 	for len(message) > 0 {
 		number, kind, n := consumeTag(message)
@@ -175,8 +174,8 @@ func fields(message []byte, each func(f field) error) error {
 	return nil
 }
 
-// count returns how many integers a field holds, packed or not: each ends with
-// the first byte whose highest bit is not set.
+// count returns how many integers a field has, packed or not: each ends with the first
+// byte whose highest bit is not set.
 func (f *field) count() int {
 	n := 0
 	for _, b := range f.value {
@@ -185,8 +184,8 @@ func (f *field) count() int {
 	return n
 }
 
-// varints appends the integers that a field holds, packed or not, to numbers for
-// which there shall be so much room. A field of another kind holds none.
+// varints appends the integers of a field, packed or not, to numbers, with capacity for
+// room of them. A field of another wire type has none.
 func varints[T any](to []T, f field, room int, of func(uint64) T) ([]T, error) {
 	if f.kind != protowire.VarintType && f.kind != protowire.BytesType {
 		return to, nil
@@ -202,7 +201,7 @@ func varints[T any](to []T, f field, room int, of func(uint64) T) ([]T, error) {
 	return to, nil
 }
 
-// fixed does the same for numbers that all have one size.
+// fixed does the same for numbers of a fixed size.
 func fixed[T any, Bits uint32 | uint64](to []T, f field, room int, kind protowire.Type, consume func([]byte) (Bits, int), of func(Bits) T) ([]T, error) {
 	if f.kind != kind && f.kind != protowire.BytesType {
 		return to, nil

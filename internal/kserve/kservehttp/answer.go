@@ -19,12 +19,12 @@ func sendJSON(w http.ResponseWriter, status int, v any) error {
 	return nil
 }
 
-// sendDocument answers with JSON.
+// sendDocument sends a response with a JSON body.
 func sendDocument(w http.ResponseWriter, status int, body []byte) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)
-	_, _ = w.Write(body) // fails only if the client has left
+	_, _ = w.Write(body) // fails only if the client has disconnected
 }
 
 func sendError(w http.ResponseWriter, status int, text string) {
@@ -33,7 +33,7 @@ func sendError(w http.ResponseWriter, status int, text string) {
 	}{text})
 }
 
-// fail answers with an error.
+// fail sends an error response.
 func (h *handler) fail(w http.ResponseWriter, err error) {
 	err = kserve.Worded(err, nil)
 	code := infer.CodeOf(err)

@@ -12,32 +12,32 @@ import (
 	"github.com/shoal-serving/shoal/internal/kserve"
 )
 
-// firstChunk is the memory that a body of unknown length starts with.
-const firstChunk = 64 << 10
+// initialBodySize is the first allocation for a body of unknown length.
+const initialBodySize = 64 << 10
 
-// readBody returns the body of a request, with one count that is the caller's. A
-// client that is too slow is not waited for.
+// readBody returns the body of a request. The caller owns the reference. It fails if the
+// body does not arrive within BodyTimeout.
 func (h *handler) readBody(w http.ResponseWriter, r *http.Request) (*buf.Buf, error) {
 	if h.opts.BodyTimeout == 0 || r.ContentLength == 0 {
 		return readBody(r, &h.opts.Limits)
 	}
 	conn := http.NewResponseController(w)
-	// A writer that has no connection has no deadlines either.
+	// Writers without a connection do not support deadlines.
 	_ = conn.SetReadDeadline(time.Now().Add(h.opts.BodyTimeout))
 	body, err := readBody(r, &h.opts.Limits)
 	switch {
 	case err == nil:
-		// Whether the client is still there is found out by reading on.
+		// net/http keeps reading in order to notice that the client disconnects.
 		_ = conn.SetReadDeadline(time.Time{})
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		// The deadline stays, so that nobody waits for the rest of the body.
-		return nil, infer.Errorf(infer.Invalid, "the body of the request was not here after %v; send it faster, or let the server wait for longer", h.opts.BodyTimeout)
+		// The deadline stays set, so that net/http does not wait for the rest of the body.
+		return nil, infer.Errorf(infer.Invalid, "the body of the request did not arrive within %v; send it faster, or raise --body-timeout-secs", h.opts.BodyTimeout)
 	}
 	return body, err
 }
 
-// readBody returns the body of a request, decompressed, with one count that is
-// the caller's. Nothing is read of a body that says it is longer than allowed.
+// readBody returns the decompressed body of a request. The caller owns the reference. If
+// the Content-Length exceeds the limit, it reads nothing.
 func readBody(r *http.Request, limits *kserve.Limits) (*buf.Buf, error) {
 	encoding, err := bodyEncoding(r.Header.Values("Content-Encoding"))
 	if err != nil {
@@ -47,12 +47,12 @@ func readBody(r *http.Request, limits *kserve.Limits) (*buf.Buf, error) {
 		return nil, err
 	}
 	if encoding != "" {
-		return inflate(r, encoding, limits)
+		return decompress(r, encoding, limits)
 	}
 	if r.ContentLength >= 0 {
 		return readKnown(r.Body, int(r.ContentLength))
 	}
-	return readUnknown(&sent{body: r.Body, limits: limits}, limits.Body)
+	return readUnknown(&bodyReader{body: r.Body, limits: limits}, limits.Body)
 }
 
 func readKnown(r io.Reader, size int) (*buf.Buf, error) {
@@ -64,10 +64,10 @@ func readKnown(r io.Reader, size int) (*buf.Buf, error) {
 	return b, nil
 }
 
-// readUnknown reads to the end, and doubles its memory whenever it is full, up to
-// one byte more than most. r has an error for that byte.
-func readUnknown(r io.Reader, most int64) (*buf.Buf, error) {
-	b, size := buf.Get(int(min(firstChunk, most+1))), 0
+// readUnknown reads until EOF, and doubles its memory whenever it is full, up to limit
+// plus one byte. r returns an error for that byte.
+func readUnknown(r io.Reader, limit int64) (*buf.Buf, error) {
+	b, size := buf.Get(int(min(initialBodySize, limit+1))), 0
 	for {
 		n, err := r.Read(b.B[size:])
 		size += n
@@ -79,29 +79,29 @@ func readUnknown(r io.Reader, most int64) (*buf.Buf, error) {
 			b.Release()
 			return nil, err
 		case size == len(b.B):
-			b = grown(b, most)
+			b = grow(b, limit)
 		}
 	}
 }
 
-// grown returns a larger copy of b, and lets go of b.
-func grown(b *buf.Buf, most int64) *buf.Buf {
-	larger := buf.Get(int(min(2*int64(len(b.B)), most+1)))
+// grow returns a larger copy of b, and releases b.
+func grow(b *buf.Buf, limit int64) *buf.Buf {
+	larger := buf.Get(int(min(2*int64(len(b.B)), limit+1)))
 	copy(larger.B, b.B)
 	b.Release()
 	return larger
 }
 
-// sent reads a body as it is sent. What goes wrong is remembered, because who
-// decompresses the body may say it in other words.
-type sent struct {
+// A bodyReader reads a body as sent. It keeps its error, because a decompressor may
+// replace it with another.
+type bodyReader struct {
 	body   io.Reader
 	limits *kserve.Limits
 	n      int64
 	err    error
 }
 
-func (s *sent) Read(p []byte) (int, error) {
+func (s *bodyReader) Read(p []byte) (int, error) {
 	n, err := s.body.Read(p)
 	s.n += int64(n)
 	switch over := s.limits.CheckBody(s.n); {

@@ -9,10 +9,9 @@ import (
 	"github.com/shoal-serving/shoal/internal/buf"
 )
 
-// Listener returns l for s to serve on, so that answers to inferences go out in one write
-// each, where connections are TCP's. net/http has 4 KiB for what it writes, and cuts
-// longer answers there. A write costs as much as all that is decided about a request,
-// and wakes the client.
+// Listener wraps l so that s sends each inference response in a single write, on TCP
+// connections. net/http has a write buffer of 4 KiB, and splits longer responses there. A
+// write costs as much as all scheduling of a request, and wakes the client.
 func Listener(s *http.Server, l net.Listener) net.Listener {
 	s.ConnContext = func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) }
 	return listener{l}
@@ -20,7 +19,7 @@ func Listener(s *http.Server, l net.Listener) net.Listener {
 
 type connKey struct{}
 
-// connOf returns the connection of a request, or nil if it is not one of ours.
+// connOf returns the connection of a request, or nil if it was not accepted by Listener.
 func connOf(r *http.Request) *conn {
 	c, _ := r.Context().Value(connKey{}).(*conn)
 	return c
@@ -36,30 +35,29 @@ func (l listener) Accept() (net.Conn, error) {
 	return c, err
 }
 
-// A conn can hold back what is written to it. Only the goroutine that answers its
-// requests writes, so that nothing of it needs a lock.
+// A conn can buffer writes. Only the goroutine that serves its requests writes to it, so
+// it needs no lock.
 type conn struct {
 	*net.TCPConn
 
-	held *buf.Buf // what was written, while it is held back; nil otherwise
+	held *buf.Buf // buffered writes; nil if writes are not buffered
 }
 
-// maxHeld is how many bytes are copied to go out together. What is longer goes out from
-// where it is, with what was held back before it.
+// maxHeld is the largest number of bytes that is copied into the buffer. Longer writes are
+// sent in place, together with what is buffered.
 const maxHeld = 8 << 10
 
-// together sends all that answer writes to w at once. Without a connection, it is
-// written as net/http likes. Errors of writing mean that the client has left, and nobody
-// is to be told.
-func (c *conn) together(w http.ResponseWriter, answer func(io.Writer) error) {
+// writeOnce sends everything that write writes to w in one system call. If c is nil, it
+// leaves the writes to net/http. Write errors are ignored: the client has disconnected.
+func (c *conn) writeOnce(w http.ResponseWriter, write func(io.Writer) error) {
 	if c == nil {
-		_ = answer(w)
+		_ = write(w)
 		return
 	}
 	c.held = buf.Get(maxHeld)
 	c.held.B = c.held.B[:0]
-	defer c.letGo()
-	if answer(w) == nil {
+	defer c.flush()
+	if write(w) == nil {
 		_ = http.NewResponseController(w).Flush()
 	}
 }
@@ -81,9 +79,9 @@ func (c *conn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// letGo sends what is held back. net/http does not see if that fails, and must not go on
-// behind half an answer.
-func (c *conn) letGo() {
+// flush sends what is buffered. net/http does not see the error, so flush closes the
+// connection if it fails, to prevent writes after a partial response.
+func (c *conn) flush() {
 	if len(c.held.B) > 0 {
 		if _, err := c.TCPConn.Write(c.held.B); err != nil {
 			_ = c.Close()

@@ -14,7 +14,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/kserve"
 )
 
-// bodyEncoding returns how a body is compressed; "" means that it is not.
+// bodyEncoding returns the content encoding of a body, "" if it is not compressed.
 func bodyEncoding(header []string) (string, error) {
 	switch encoding := strings.ToLower(strings.Join(header, ", ")); encoding {
 	case "", "identity":
@@ -25,17 +25,16 @@ func bodyEncoding(header []string) (string, error) {
 	return "", infer.Errorf(infer.Unsupported, "Unsupported compression type")
 }
 
-// answerEncoding returns what the client likes best, of what there is: the one of
-// the highest quality, and of two that are equal the one that it names first. ""
-// means that the answer is not compressed.
-func answerEncoding(header []string) string {
+// responseEncoding returns the supported encoding that the client prefers: the one with
+// the highest quality, and of equal ones the first. "" means no compression.
+func responseEncoding(header []string) string {
 	best, highest := "", 0.0
 	for part := range strings.SplitSeq(strings.Join(header, ","), ",") {
 		name, parameter, _ := strings.Cut(part, ";")
 		name = strings.ToLower(strings.TrimSpace(name))
 		quality := 1.0
 		if q, ok := strings.CutPrefix(strings.TrimSpace(parameter), "q="); ok {
-			quality, _ = strconv.ParseFloat(q, 64) // what is no number is a 0
+			quality, _ = strconv.ParseFloat(q, 64) // an invalid number is 0
 		}
 		switch name {
 		case "gzip", "deflate", "identity":
@@ -50,36 +49,36 @@ func answerEncoding(header []string) string {
 	return best
 }
 
-// inflate returns the decompressed body of a request, with one count that is the
-// caller's.
-func inflate(r *http.Request, encoding string, limits *kserve.Limits) (*buf.Buf, error) {
-	in := &inflating{from: sent{body: r.Body, limits: limits}, length: r.ContentLength}
+// decompress returns the decompressed body of a request. The caller owns the reference.
+func decompress(r *http.Request, encoding string, limits *kserve.Limits) (*buf.Buf, error) {
+	in := &inflater{from: bodyReader{body: r.Body, limits: limits}, length: r.ContentLength}
 	if err := in.open(encoding); err != nil {
-		return nil, in.broken(err)
+		return nil, in.bodyError(err)
 	}
 	defer in.close()
 	return readUnknown(in, limits.Decoded)
 }
 
-// inflating reads a compressed body until it has grown too much.
-type inflating struct {
-	from   sent
-	length int64 // of the body as it is sent; -1 if it does not say
+// An inflater decompresses a body and enforces the limits of its size and ratio.
+type inflater struct {
+	from   bodyReader
+	length int64 // Content-Length; -1 if unknown
 	reader io.Reader
 	close  func()
 	n      int64
 }
 
-// Readers and writers take tens of kilobytes, and are used again.
+// Readers and writers take tens of kilobytes, so they are pooled.
 var (
 	gzipReaders = sync.Pool{New: func() any { return new(gzip.Reader) }}
-	zlibReaders sync.Pool // new ones need something to read
+	zlibReaders sync.Pool // has no New: a reader needs its input to be created
 	gzipWriters = sync.Pool{New: func() any { w, _ := gzip.NewWriterLevel(nil, gzip.BestSpeed); return w }}
 	zlibWriters = sync.Pool{New: func() any { w, _ := zlib.NewWriterLevel(nil, zlib.BestSpeed); return w }}
 )
 
-// open reads the first bytes. If the error is nil, close is to be called.
-func (in *inflating) open(encoding string) (err error) {
+// open reads the header of the compressed data. If the error is nil, the caller must call
+// close.
+func (in *inflater) open(encoding string) (err error) {
 	if encoding == "gzip" {
 		reader := gzipReaders.Get().(*gzip.Reader)
 		in.reader, in.close = reader, func() { gzipReaders.Put(reader) }
@@ -95,44 +94,46 @@ func (in *inflating) open(encoding string) (err error) {
 	return err
 }
 
-func (in *inflating) Read(p []byte) (int, error) {
+func (in *inflater) Read(p []byte) (int, error) {
 	n, err := in.reader.Read(p)
 	in.n += int64(n)
 	if over := in.from.limits.CheckDecoded(in.n); over != nil {
 		return n, over
 	}
-	// A body that says how long it is may grow early what it does not grow late.
+	// If the length is known, the ratio is that of the whole body, so that its start may have
+	// a higher one.
 	if over := in.from.limits.CheckRatio(in.n, max(in.length, in.from.n)); over != nil {
 		return n, over
 	}
 	if err != nil && err != io.EOF {
-		return n, in.broken(err)
+		return n, in.bodyError(err)
 	}
 	return n, err
 }
 
-// broken tells a body that did not come from one that is not what it says.
-func (in *inflating) broken(err error) error {
+// bodyError returns the error of reading the body if it failed, otherwise that of the
+// decompressor.
+func (in *inflater) bodyError(err error) error {
 	if in.from.err != nil {
 		return in.from.err
 	}
 	return infer.Errorf(infer.Invalid, "the body of the request cannot be decompressed: %w", err)
 }
 
-// A deflater is a writer of either kind.
-type deflater interface {
+// A compressor is a gzip or a zlib writer.
+type compressor interface {
 	io.WriteCloser
 	Reset(w io.Writer)
 }
 
-// deflate calls write with a writer that compresses to w. It is the fastest way
-// to compress that is used: a client waits for it, and tensors seldom shrink much.
-func deflate(w io.Writer, encoding string, write func(w io.Writer) error) error {
+// compress calls write with a writer that compresses to w. It uses the fastest level: a
+// client is waiting, and tensors seldom compress well.
+func compress(w io.Writer, encoding string, write func(w io.Writer) error) error {
 	pool := &zlibWriters
 	if encoding == "gzip" {
 		pool = &gzipWriters
 	}
-	d := pool.Get().(deflater)
+	d := pool.Get().(compressor)
 	defer pool.Put(d)
 	d.Reset(w)
 	if err := write(d); err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// infer runs a model. The context of r ends when the client leaves, and so
-// does the request then.
+// infer runs a model. If the client disconnects, the context of r is cancelled, and with
+// it the request.
 func (h *handler) infer(w http.ResponseWriter, r *http.Request) error {
 	req, err := h.decode(w, r)
 	if err != nil {
@@ -44,7 +44,7 @@ func (h *handler) decode(w http.ResponseWriter, r *http.Request) (*kserve.Reques
 	if err != nil {
 		return nil, err
 	}
-	defer body.Release() // the request holds on to it, if it is made of it
+	defer body.Release() // the request has its own reference if it uses the body
 	return kserve.DecodeRequest(body, kserve.DecodeOptions{
 		Model:      r.PathValue("model"),
 		Version:    r.PathValue("version"),
@@ -53,8 +53,8 @@ func (h *handler) decode(w http.ResponseWriter, r *http.Request) (*kserve.Reques
 	})
 }
 
-// checkRaw looks at a body without JSON, which is one string if the model's input
-// has strings. Only the model tells.
+// checkRaw checks a body without JSON. If the model's input is of type BYTES, the body is
+// one element, whose size is limited.
 func (h *handler) checkRaw(req *kserve.Request) error {
 	if len(req.Inputs) != 1 || req.Inputs[0].Type != tensor.Invalid {
 		return nil
@@ -77,26 +77,26 @@ func (h *handler) generate(_ http.ResponseWriter, r *http.Request) error {
 	return kserve.ErrGenerate
 }
 
-// scratch is memory for the JSON part of answers.
-var scratch = sync.Pool{New: func() any { return new([]byte) }}
+// jsonBuffers pools memory for the JSON part of responses.
+var jsonBuffers = sync.Pool{New: func() any { return new([]byte) }}
 
-// maxScratch is the most that is kept for the next answer.
-const maxScratch = 1 << 20
+// maxJSONBuffer is the largest buffer that is returned to the pool.
+const maxJSONBuffer = 1 << 20
 
-// What answers say of their kind, made once. Nobody writes to it.
+// Header values, allocated once. They must not be modified.
 var (
 	jsonType   = []string{"application/json"}
 	binaryType = []string{"application/octet-stream"}
 )
 
 func send(w http.ResponseWriter, r *http.Request, req *kserve.Request, resp *infer.Response) error {
-	memory := scratch.Get().(*[]byte)
-	defer scratch.Put(memory)
+	memory := jsonBuffers.Get().(*[]byte)
+	defer jsonBuffers.Put(memory)
 	doc, err := req.AppendResponse((*memory)[:0], resp)
 	if err != nil {
 		return err
 	}
-	if cap(doc) <= maxScratch {
+	if cap(doc) <= maxJSONBuffer {
 		*memory = doc
 	}
 	size, binary := len(doc), false
@@ -111,13 +111,13 @@ func send(w http.ResponseWriter, r *http.Request, req *kserve.Request, resp *inf
 		header.Set(kserve.JSONLengthHeader, strconv.Itoa(len(doc)))
 	}
 	answer := func(w io.Writer) error { return write(w, doc, req, resp) }
-	if encoding := answerEncoding(r.Header.Values("Accept-Encoding")); encoding != "" {
+	if encoding := responseEncoding(r.Header.Values("Accept-Encoding")); encoding != "" {
 		header.Set("Content-Encoding", encoding)
-		_ = deflate(w, encoding, answer) // fails only if the client has left
+		_ = compress(w, encoding, answer) // fails only if the client has disconnected
 		return nil
 	}
 	header.Set("Content-Length", strconv.Itoa(size))
-	connOf(r).together(w, answer)
+	connOf(r).writeOnce(w, answer)
 	return nil
 }
 

@@ -1,9 +1,8 @@
-// Package kservehttp is the KServe v2 inference protocol over HTTP: JSON, with
-// tensors as binary data where the client likes.
+// Package kservehttp serves the KServe v2 inference protocol over HTTP: JSON, and tensors
+// as binary data if the client asks for it.
 //
-// It knows routes, headers and bodies. What runs a model is behind
-// [kserve.Backend], what loads one behind [kserve.Control], and how requests and
-// answers are written is in package kserve.
+// It handles routes, headers and bodies. [kserve.Backend] runs models, [kserve.Control]
+// loads them, and package kserve encodes and decodes messages.
 package kservehttp
 
 import (
@@ -21,26 +20,26 @@ import (
 	"github.com/shoal-serving/shoal/internal/kserve"
 )
 
-// Options of a handler. The zero Options work.
+// Options configure a handler. The zero value is usable.
 type Options struct {
-	// Version is what the server's metadata calls its version.
+	// Version is the version in the server's metadata.
 	Version string
 
-	// Limits bound what a client can send. That of the header is for the
+	// Limits bound what a client can send. The limit of the header must be set in the
 	// http.Server.
 	Limits kserve.Limits
 
-	// TritonStatus answers a full queue with Triton's status, 503, and not with 429.
+	// TritonStatus rejects requests for a full queue with Triton's status, 503, instead of
+	// 429.
 	TritonStatus bool
 
-	// BodyTimeout is how long the body of a request may take to come. Zero means
-	// any time.
+	// BodyTimeout is how long the body of a request may take to arrive. Zero means no limit.
 	BodyTimeout time.Duration
 
-	// Logging is what clients see and change of the log. Nil means nothing.
+	// Logging lets clients read and change the log settings. If it is nil, they cannot.
 	Logging kserve.Logging
 
-	// Log takes what is wrong with the server itself. Nil means [slog.Default].
+	// Log receives internal errors. Nil means [slog.Default].
 	Log *slog.Logger
 }
 
@@ -52,7 +51,7 @@ type handler struct {
 	mux     http.ServeMux
 }
 
-// New returns a handler for all that is below /v2, and for nothing else.
+// New returns a handler for all paths below /v2.
 func New(backend kserve.Backend, catalog kserve.Catalog, control kserve.Control, opts Options) http.Handler {
 	opts.Limits = opts.Limits.WithDefaults()
 	opts.Log = cmp.Or(opts.Log, slog.Default())
@@ -78,16 +77,16 @@ func New(backend kserve.Backend, catalog kserve.Catalog, control kserve.Control,
 	return h
 }
 
-// An action answers a request, or returns the error to answer with.
+// An action handles a request, or returns the error to respond with.
 type action func(w http.ResponseWriter, r *http.Request) error
 
-// handle adds a route that has one method.
+// handle adds a route with one method.
 func (h *handler) handle(method, pattern string, do action) {
 	h.handleAll(pattern, map[string]action{method: do})
 }
 
-// handleAll adds a route with all its methods. They are not left to the mux, which
-// would answer HEAD where GET is meant, and others with a text of its own.
+// handleAll adds a route with all its methods. It does not use the mux's method patterns,
+// which would answer HEAD for GET, and other methods with a message of their own.
 func (h *handler) handleAll(pattern string, methods map[string]action) {
 	allowed := strings.Join(slices.Sorted(maps.Keys(methods)), ", ")
 	h.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
@@ -97,14 +96,14 @@ func (h *handler) handleAll(pattern string, methods map[string]action) {
 			sendError(w, http.StatusMethodNotAllowed, "Method Not Allowed")
 			return
 		}
-		if err := checked(w, r, do); err != nil {
+		if err := checkNames(w, r, do); err != nil {
 			h.fail(w, err)
 		}
 	})
 }
 
-// checked looks at the name of a model before anything else does.
-func checked(w http.ResponseWriter, r *http.Request, do action) error {
+// checkNames validates the model name of a request before do runs.
+func checkNames(w http.ResponseWriter, r *http.Request, do action) error {
 	if model := r.PathValue("model"); model != "" {
 		if err := kserve.CheckName(model); err != nil {
 			return err
@@ -113,8 +112,7 @@ func checked(w http.ResponseWriter, r *http.Request, do action) error {
 	return do(w, r)
 }
 
-// handleModel adds the two routes that lead to something of a model: one that
-// names a version, and one that does not.
+// handleModel adds the two routes of a model's resource: with a version and without.
 func (h *handler) handleModel(method, suffix string, do action) {
 	h.handle(method, "/v2/models/{model}"+suffix, do)
 	h.handle(method, "/v2/models/{model}/versions/{version}"+suffix, func(w http.ResponseWriter, r *http.Request) error {
@@ -126,16 +124,15 @@ func (h *handler) handleModel(method, suffix string, do action) {
 	})
 }
 
-// ServeHTTP answers a request. A handler that panics costs that request, and no
-// other.
+// ServeHTTP implements [http.Handler]. A panic fails only its own request.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer func() {
 		if cause := recover(); cause != nil {
 			h.panicked(w, r, cause)
 		}
 	}()
-	// Paths are taken as they are. The mux would send a client elsewhere for a
-	// dot or a second slash, and no route ends in a slash.
+	// Paths are matched literally. The mux would redirect clients for a dot or a double slash,
+	// and no route ends in a slash.
 	if path.Clean(r.URL.Path) != r.URL.Path {
 		notFound(w, r)
 		return
@@ -145,7 +142,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (h *handler) panicked(w http.ResponseWriter, r *http.Request, cause any) {
 	if err, ok := cause.(error); ok && errors.Is(err, http.ErrAbortHandler) {
-		panic(cause) // how a handler tells net/http to drop the connection
+		panic(cause) // http.ErrAbortHandler, for net/http
 	}
 	h.opts.Log.Error("a request panicked", "method", r.Method, "path", r.URL.Path, "cause", cause, "stack", string(debug.Stack()))
 	sendError(w, http.StatusInternalServerError, "internal error")

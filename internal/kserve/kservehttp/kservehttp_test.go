@@ -199,7 +199,7 @@ func TestABodyThatDoesNotComeIsNotWaitedFor(t *testing.T) {
 			t.Fatal(err)
 		}
 		answer, err := io.ReadAll(conn) // until the server closes
-		if want := "the body of the request was not here after 50ms"; err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 400") || !strings.Contains(string(answer), want) {
+		if want := "the body of the request did not arrive within 50ms"; err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 400") || !strings.Contains(string(answer), want) {
 			t.Errorf("%s: %s, %v", header, answer, err)
 		}
 		if err := conn.Close(); err != nil {

@@ -6,8 +6,8 @@ import (
 	"github.com/shoal-serving/shoal/internal/kserve"
 )
 
-// handleRepository adds the routes that lead to the repository. Those that name
-// one are there to be answered with a reason.
+// handleRepository adds the routes of the repository API. Those that name a repository
+// exist only to return a meaningful error.
 func (h *handler) handleRepository() {
 	for suffix, do := range map[string]action{
 		"/index":                 h.repositoryIndex,
@@ -56,8 +56,7 @@ func (h *handler) unload(w http.ResponseWriter, r *http.Request) error {
 	return h.control.Unload(r.Context(), r.PathValue("model"), opts)
 }
 
-// read returns what decode makes of the body of a request, of which it keeps
-// nothing.
+// read decodes the body of a request with decode, which must not retain it.
 func read[T any](h *handler, w http.ResponseWriter, r *http.Request, decode func(body []byte, limits *kserve.Limits) (T, error)) (T, error) {
 	body, err := h.readBody(w, r)
 	if err != nil {

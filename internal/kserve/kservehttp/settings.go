@@ -8,8 +8,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/kserve"
 )
 
-// handleSettings adds the routes that tell settings of the server, and change
-// them.
+// handleSettings adds the routes of trace and log settings.
 func (h *handler) handleSettings() {
 	for _, path := range []string{"/v2/trace/setting", "/v2/models/{model}/trace/setting"} {
 		h.handleAll(path, map[string]action{http.MethodGet: h.traceSettings, http.MethodPost: h.changeTrace})
@@ -17,7 +16,7 @@ func (h *handler) handleSettings() {
 	h.handleAll("/v2/logging", map[string]action{http.MethodGet: h.logSettings, http.MethodPost: h.changeLog})
 }
 
-// traceSettings are of all models, if the path names none.
+// traceSettings handles the settings of a model, or of all if the path names none.
 func (h *handler) traceSettings(w http.ResponseWriter, r *http.Request) error {
 	if model := r.PathValue("model"); model != "" && !h.catalog.ModelReady(model, "") {
 		return kserve.UntracedModel(model)
@@ -27,7 +26,7 @@ func (h *handler) traceSettings(w http.ResponseWriter, r *http.Request) error {
 		if i > 0 {
 			body = append(body, ',')
 		}
-		body, _ = jsontext.AppendQuote(body, s.Name) // cannot fail for what is written here
+		body, _ = jsontext.AppendQuote(body, s.Name) // cannot fail for these names
 		body = append(body, ':')
 		if s.Name == kserve.TraceLevel {
 			body = append(body, '[')

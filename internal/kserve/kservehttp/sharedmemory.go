@@ -6,8 +6,8 @@ import (
 	"github.com/shoal-serving/shoal/internal/kserve"
 )
 
-// handleSharedMemory adds the routes of memory that clients share with the
-// server. There is none, and that is what they say.
+// handleSharedMemory adds the routes of shared memory. Shared memory is not supported, so
+// they report that no regions exist.
 func (h *handler) handleSharedMemory() {
 	for _, kind := range []string{"system", "cuda"} {
 		for _, region := range []string{"", "/region/{region}"} {

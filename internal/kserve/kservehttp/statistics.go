@@ -17,7 +17,7 @@ func (h *handler) modelConfig(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// statistics are of all models, if the path names none.
+// statistics handles the statistics of a model, or of all if the path names none.
 func (h *handler) statistics(w http.ResponseWriter, r *http.Request) error {
 	stats, err := kserve.Statistics(h.catalog, r.PathValue("model"), r.PathValue("version"))
 	if err != nil {
@@ -27,14 +27,14 @@ func (h *handler) statistics(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// explainer answers why a model is run as it is.
+// explainer returns the handler that explains why a model runs the way it does.
 func explainer(e kserve.Explainer) action {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		m, err := e.Explain(r.PathValue("model"), r.PathValue("version"))
 		if err != nil {
 			return err
 		}
-		body, err := json.Marshal(m) // the other package has no numbers for durations
+		body, err := json.Marshal(m) // encoding/json/v2 does not encode durations as numbers
 		if err != nil {
 			return err
 		}

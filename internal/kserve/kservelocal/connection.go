@@ -15,54 +15,56 @@ import (
 	"github.com/shoal-serving/shoal/internal/memfd"
 )
 
-// A connection is one client. One goroutine at a time reads its frames. A call of which
-// the client says that it sends nothing else meanwhile is run by that goroutine, which saves
-// waking another; if it takes long, another reads from then on, so that the end of the
-// client is noticed. Other calls have a goroutine each.
+// A connection is one client. One goroutine at a time reads its frames. If the client
+// announces that it sends nothing else during a call, that goroutine runs the call itself,
+// which saves a goroutine switch. If the call takes longer than handoffDelay, another
+// goroutine takes over reading, so that a disconnect is noticed. Other calls run in a
+// goroutine each.
 type connection struct {
-	server *Server
-	socket *net.UnixConn
-	client uint64
-	calls  sync.WaitGroup
-	over   chan struct{} // closed by who reads last, if that is not who was first
+	server     *Server
+	socket     *net.UnixConn
+	client     uint64
+	calls      sync.WaitGroup
+	readerDone chan struct{} // closed when the last reader returns, if that is not the goroutine of serve
 
-	// For the goroutine that reads.
+	// Used only by the reading goroutine.
 	message  []byte
 	control  []byte
 	greeted  bool
-	memories map[uint32]*buf.Buf // by their numbers, each with one count
-	shared   int                 // bytes of them
+	memories map[uint32]*buf.Buf // by number; the connection owns one reference to each
+	shared   int                 // total size of memories in bytes
 
 	mu      sync.Mutex // guards the following
 	running map[uint32]context.CancelFunc
 }
 
-// soon is how long a call may take before somebody looks whether its client is there.
-const soon = time.Millisecond
+// handoffDelay is how long a call may run in the reading goroutine before another one
+// reads, in order to notice that the client disconnects.
+const handoffDelay = time.Millisecond
 
 func newConnection(s *Server, socket *net.UnixConn, client uint64) *connection {
 	return &connection{
-		server: s, socket: socket, client: client, over: make(chan struct{}),
+		server: s, socket: socket, client: client, readerDone: make(chan struct{}),
 		message:  make([]byte, maxFrame+1),
-		control:  make([]byte, 64), // more than one descriptor needs
+		control:  make([]byte, 64), // enough for one descriptor
 		memories: map[uint32]*buf.Buf{}, running: map[uint32]context.CancelFunc{},
 	}
 }
 
-// serve answers the client until it leaves, or breaks the protocol. What it had is given
-// back then. The socket stays the caller's.
+// serve handles the client's frames until it disconnects or violates the protocol, and
+// then frees its resources. The socket stays the caller's.
 func (c *connection) serve(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
-	defer c.letGo()
+	defer c.releaseMemories()
 	defer c.calls.Wait()
 	defer cancel()
 	if !c.read(ctx) {
-		<-c.over
+		<-c.readerDone
 	}
 }
 
-// read reads frames, and returns true when there are no more, and false when another
-// goroutine reads them.
+// read reads frames. It returns true at the end of the connection, and false if another
+// goroutine has taken over reading.
 func (c *connection) read(ctx context.Context) bool {
 	for {
 		n, oob, flags, _, err := c.socket.ReadMsgUnix(c.message, c.control)
@@ -72,18 +74,18 @@ func (c *connection) read(ctx context.Context) bool {
 		}
 		if err != nil || n == 0 {
 			memfd.CloseAll(fds)
-			return true // it has left
+			return true // the client has disconnected
 		}
 		reads := true
 		if flags&(syscall.MSG_TRUNC|syscall.MSG_CTRUNC) != 0 || n > maxFrame {
 			err = fmt.Errorf("a frame of more than %d bytes, or with more descriptors than one", maxFrame)
 		} else {
-			reads, err = c.take(ctx, c.message[:n], fds)
+			reads, err = c.handle(ctx, c.message[:n], fds)
 		}
-		memfd.CloseAll(fds) // what is mapped stays
+		memfd.CloseAll(fds) // mappings stay valid
 		switch {
 		case err != nil:
-			c.fail(0, infer.Errorf(infer.Invalid, "the protocol was broken: found %w", err))
+			c.fail(0, infer.Errorf(infer.Invalid, "protocol violation: found %w", err))
 			return true
 		case !reads:
 			return false
@@ -91,23 +93,23 @@ func (c *connection) read(ctx context.Context) bool {
 	}
 }
 
-// letGo gives all memory back.
-func (c *connection) letGo() {
-	c.server.hold(-len(c.memories))
+// releaseMemories releases all memory of the client.
+func (c *connection) releaseMemories() {
+	c.server.reserveMemories(-len(c.memories))
 	for _, m := range c.memories {
 		m.Release()
 	}
 }
 
-// take does what a frame says, and reports whether its goroutine still reads. An error is
-// a breach of the protocol.
-func (c *connection) take(ctx context.Context, message []byte, fds []int) (reads bool, err error) {
+// handle processes a frame, and reports whether the calling goroutine still reads. An
+// error is a violation of the protocol.
+func (c *connection) handle(ctx context.Context, message []byte, fds []int) (reads bool, err error) {
 	f, err := readFrame(message)
 	switch {
 	case err != nil:
 		return true, err
 	case !c.greeted && f.kind != kindHello:
-		return true, fmt.Errorf("a frame of kind %d, expected to be greeted first", f.kind)
+		return true, fmt.Errorf("a frame of kind %d, expected HELLO first", f.kind)
 	case f.kind == kindMemory && len(fds) != 1 || f.kind != kindMemory && len(fds) > 0:
 		return true, fmt.Errorf("a frame of kind %d with %d descriptors", f.kind, len(fds))
 	}
@@ -137,7 +139,7 @@ func (c *connection) hello(f *frame) error {
 	return nil
 }
 
-// share maps memory of the client's.
+// share maps memory of the client.
 func (c *connection) share(f *frame, fd int) error {
 	if c.memories[f.number] != nil {
 		return fmt.Errorf("memory %d again, expected another number", f.number)
@@ -145,12 +147,12 @@ func (c *connection) share(f *frame, fd int) error {
 	if len(c.memories) == maxCalls || f.a > uint64(maxShared-c.shared) {
 		return fmt.Errorf("%d bytes beside %d bytes in %d memories, expected at most %d and %d", f.a, c.shared, len(c.memories), maxShared, maxCalls)
 	}
-	if !c.server.hold(1) {
+	if !c.server.reserveMemories(1) {
 		return fmt.Errorf("more than %d memories of all clients", maxMemories)
 	}
 	b, err := memfd.Map(fd, int(f.a))
 	if err != nil {
-		c.server.hold(-1)
+		c.server.reserveMemories(-1)
 		return err
 	}
 	c.shared += len(b)
@@ -158,20 +160,20 @@ func (c *connection) share(f *frame, fd int) error {
 	return nil
 }
 
-// free gives memory back. A call that will write to it has a count of its own.
+// free releases memory of the client. A call that will write to it has its own reference.
 func (c *connection) free(f *frame) error {
 	m := c.memories[f.number]
 	if m == nil {
-		return fmt.Errorf("memory %d given back, which there is not", f.number)
+		return fmt.Errorf("FREE of memory %d, which does not exist", f.number)
 	}
 	delete(c.memories, f.number)
 	c.shared -= len(m.B)
-	c.server.hold(-1)
+	c.server.reserveMemories(-1)
 	m.Release()
 	return nil
 }
 
-// describe tells of a model.
+// describe sends the description of a model.
 func (c *connection) describe(f *frame) {
 	loading := !c.server.catalog.Ready()
 	m, err := c.server.catalog.Model(string(f.rest), "")
@@ -193,7 +195,7 @@ func (c *connection) describe(f *frame) {
 	c.send(&frame{kind: kindDescription, number: f.number, rest: document})
 }
 
-// infer runs a call, or has it run, and reports whether its goroutine still reads.
+// infer runs a call or starts it, and reports whether the calling goroutine still reads.
 func (c *connection) infer(ctx context.Context, f *frame) (reads bool, err error) {
 	q, err := readInference(f, &c.server.opts.Limits)
 	if err != nil {
@@ -205,50 +207,50 @@ func (c *connection) infer(ctx context.Context, f *frame) (reads bool, err error
 	case m != nil:
 		shared = m.B
 	case q.memory != 0:
-		return true, fmt.Errorf("a call with memory %d, which there is not", q.memory)
+		return true, fmt.Errorf("a call with memory %d, which does not exist", q.memory)
 	}
-	room, ok := q.room.in(shared)
+	room, ok := q.room.slice(shared)
 	if !ok {
-		return true, fmt.Errorf("room of %d bytes from %d on in a memory of %d", q.room.length, q.room.offset, len(shared))
+		return true, fmt.Errorf("room of %d bytes at offset %d in a memory of %d", q.room.length, q.room.offset, len(shared))
 	}
 	if err := checkNames(q.req); err != nil {
 		c.fail(f.number, err)
 		return true, nil
 	}
-	if err := q.fetch(m, &c.server.opts.Limits); err != nil {
+	if err := q.attachData(m, &c.server.opts.Limits); err != nil {
 		c.fail(f.number, err)
 		return true, nil
 	}
 	q.req.Client = c.client
-	within, cancel := q.within(ctx)
+	within, cancel := q.withTimeout(ctx)
 	if err := c.begin(f.number, cancel); err != nil {
 		cancel()
 		q.req.Memory.Release()
 		return true, err
 	}
-	m.Retain() // for what is written there, also if it is freed meanwhile
+	m.Retain() // the response is written there, even if the client frees it meanwhile
 	number, offset := f.number, q.room.offset
 	run := func() {
 		c.run(within, number, q.req, room, offset)
 		m.Release()
 	}
-	if f.flags&nothingElse == 0 {
+	if f.flags&noOtherFrame == 0 {
 		c.calls.Go(run)
 		return true, nil
 	}
 	c.calls.Add(1)
 	defer c.calls.Done()
-	another := time.AfterFunc(soon, func() {
+	another := time.AfterFunc(handoffDelay, func() {
 		if c.read(ctx) {
-			close(c.over)
+			close(c.readerDone)
 		}
 	})
 	run()
 	return another.Stop(), nil
 }
 
-// within returns the context that a call runs in.
-func (q *inference) within(ctx context.Context) (context.Context, context.CancelFunc) {
+// withTimeout returns the context for the call.
+func (q *inference) withTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
 	if q.timeout > 0 {
 		return context.WithTimeout(ctx, q.timeout)
 	}
@@ -278,12 +280,13 @@ func (c *connection) begin(number uint32, cancel context.CancelFunc) error {
 func (c *connection) cancel(number uint32) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if cancel := c.running[number]; cancel != nil { // it may have been answered meanwhile
+	if cancel := c.running[number]; cancel != nil { // nil if the call has completed already
 		cancel()
 	}
 }
 
-// end forgets a call. That is before it is answered: then its number is free.
+// end removes a call. This happens before the response is sent, because the client may
+// then reuse its number.
 func (c *connection) end(number uint32) {
 	c.mu.Lock()
 	cancel := c.running[number]
@@ -292,8 +295,8 @@ func (c *connection) end(number uint32) {
 	cancel()
 }
 
-// run runs a request, whose memory it releases, and answers it. A panic costs the
-// request, and no other.
+// run runs a request, releases its memory, and sends the response. A panic fails only this
+// request.
 func (c *connection) run(ctx context.Context, number uint32, req *infer.Request, room []byte, offset uint64) {
 	resp := kserve.GetResponse()
 	defer kserve.PutResponse(resp)
@@ -320,12 +323,12 @@ func (c *connection) ask(ctx context.Context, req *infer.Request, resp *infer.Re
 	return kserve.Infer(ctx, c.server.backend, req, resp)
 }
 
-// answer writes outputs to the room that the client has for them. If it is too small,
-// they go into memory that is the client's from then on, and which it has to map first.
+// answer writes outputs to the room that the client provided. If it is too small, they go
+// into new memory, which is passed to the client.
 func (c *connection) answer(number uint32, resp *infer.Response, room []byte, offset uint64) error {
 	f := frame{kind: kindAnswer, number: number}
 	fd := -1
-	if size := space(resp.Outputs); size > len(room) {
+	if size := alignedSize(resp.Outputs); size > len(room) {
 		b, passed, err := memfd.New(size)
 		if err != nil {
 			return infer.Errorf(infer.Internal, "the outputs: %w", err)
@@ -347,7 +350,7 @@ func failure(number uint32, err error) *frame {
 	err = kserve.Worded(err, nil)
 	return &frame{
 		kind: kindFailed, number: number, a: uint64(infer.CodeOf(err)), b: uint64(kserve.RetryIn(err).Microseconds()),
-		rest: textOf(err.Error()),
+		rest: frameText(err.Error()),
 	}
 }
 
@@ -355,8 +358,8 @@ func (c *connection) fail(number uint32, err error) { c.send(failure(number, err
 
 func (c *connection) send(f *frame) { c.write(f.append(nil), -1) }
 
-// write sends a message, with a descriptor unless it is -1, which it closes. A client
-// that cannot be written to has left, which is seen where it is read from.
+// write sends a message, with a descriptor unless fd is -1, and closes the descriptor. It
+// ignores errors: the client has disconnected, which the reader notices.
 func (c *connection) write(message []byte, fd int) {
 	if fd >= 0 {
 		_ = memfd.Pass(c.socket, message, fd)

@@ -1,13 +1,12 @@
-// Package kservelocal is for clients on the same machine: frames over a Unix socket, and
-// tensors in memory that is passed by its descriptor. The Python package speaks it.
+// Package kservelocal serves clients on the same machine: frames over a Unix socket, and
+// tensors in memory that is shared by file descriptor. The Python package uses it.
 //
-// It knows frames and memory. What runs a model is behind [kserve.Backend]. It has no
-// way to load models, and none for models that answer more than once: those clients have
-// HTTP and gRPC for.
+// It handles frames and memory; [kserve.Backend] runs models. It supports neither loading
+// models nor decoupled models: clients use HTTP or gRPC for those.
 //
-// Who can open the socket is the user that the server runs as, and nobody else. Even so
-// nothing that a client sends is believed: a program with a defect shall end itself, and
-// not the server that others use.
+// Only the user that the server runs as can open the socket. Even so, everything that a
+// client sends is validated: a faulty program may crash itself, but not the server, which
+// others use.
 package kservelocal
 
 import (
@@ -30,38 +29,38 @@ import (
 )
 
 const (
-	// What a client may have at once.
+	// Limits per client.
 	maxCalls  = 256
-	maxShared = 1 << 30 // bytes of memory
+	maxShared = 1 << 30 // bytes of shared memory
 
-	// What all clients may have at once. The kernel has some 65,000 mappings for a
-	// process, which needs some of them itself.
+	// Limits for all clients together. The kernel allows a process some 65,000 mappings, of
+	// which the server needs some itself.
 	maxConnections = 1024
 	maxMemories    = 8192
 )
 
-// Options of a server. The zero Options work.
+// Options configure a Server. The zero value is usable.
 type Options struct {
 	// Limits bound what a client can send.
 	Limits kserve.Limits
 
-	// Unused is called when for so long nobody was connected, also in the beginning.
-	// Zero means never.
+	// Unused is called when no client has been connected for UnusedAfter, also if none ever
+	// connected. Zero means never.
 	UnusedAfter time.Duration
 	Unused      func()
 
-	// Log takes what is wrong with the server itself. Nil means [slog.Default].
+	// Log receives internal errors. Nil means [slog.Default].
 	Log *slog.Logger
 }
 
-// A Server answers the clients of one socket.
+// A Server serves the clients of one socket.
 type Server struct {
 	backend kserve.Backend
 	catalog kserve.Catalog
 	opts    Options
-	life    context.Context //nolint:containedctx // of the connections, which outlive the call that accepts them
-	end     context.CancelFunc
-	all     sync.WaitGroup // connections
+	ctx     context.Context //nolint:containedctx // of the connections, which outlive the call that accepts them
+	cancel  context.CancelFunc
+	serving sync.WaitGroup // goroutines of connections
 
 	mu          sync.Mutex // guards the following
 	listener    *net.UnixListener
@@ -69,7 +68,7 @@ type Server struct {
 	accepted    uint64
 	memories    int // of all connections
 	closed      bool
-	leave       *time.Timer
+	idleTimer   *time.Timer
 }
 
 // New returns a server. The caller closes it.
@@ -77,13 +76,12 @@ func New(backend kserve.Backend, catalog kserve.Catalog, opts Options) *Server {
 	opts.Limits = opts.Limits.WithDefaults()
 	opts.Log = cmp.Or(opts.Log, slog.Default())
 	s := &Server{backend: backend, catalog: catalog, opts: opts, connections: map[*connection]struct{}{}}
-	s.life, s.end = context.WithCancel(context.Background())
+	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s
 }
 
-// DefaultPath returns where the socket of a server is that clients of this user find by
-// themselves: in the directory that the system gives the user for the time of the
-// session, or in one of the user's own among the temporary files.
+// DefaultPath returns the path of the socket that clients of the same user try by default:
+// in XDG_RUNTIME_DIR, or in a directory of the user below the temporary one.
 func DefaultPath() string {
 	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
 		return filepath.Join(dir, "shoal", "shoal.sock")
@@ -91,8 +89,8 @@ func DefaultPath() string {
 	return filepath.Join(os.TempDir(), "shoal-"+strconv.Itoa(os.Getuid()), "shoal.sock")
 }
 
-// Listen makes a socket at a path, which the server's user alone can open. A socket that
-// a server has left behind, and where nobody listens any more, is replaced.
+// Listen creates a socket at path that only the server's user can open. It replaces a
+// stale socket on which no server listens.
 func Listen(path string) (*net.UnixListener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, err
@@ -100,7 +98,7 @@ func Listen(path string) (*net.UnixListener, error) {
 	if err := removeStale(path); err != nil {
 		return nil, err
 	}
-	// The mode is set before the socket has a name, so that there is no time in between.
+	// Set the mode before the socket is bound, so that it is never open to others.
 	only := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		var failed error
 		err := c.Control(func(fd uintptr) { failed = syscall.Fchmod(int(fd), 0o600) })
@@ -113,7 +111,7 @@ func Listen(path string) (*net.UnixListener, error) {
 	return l.(*net.UnixListener), nil
 }
 
-// removeStale removes a socket where nobody listens.
+// removeStale removes a socket on which no server listens.
 func removeStale(path string) error {
 	about, err := os.Lstat(path)
 	switch {
@@ -125,14 +123,14 @@ func removeStale(path string) error {
 		return fmt.Errorf("found a file at %s, expected nothing or a socket; choose another path", path)
 	}
 	if conn, err := net.Dial("unixpacket", path); err == nil {
-		_ = conn.Close() // it was only to see whether somebody listens
+		_ = conn.Close() // only probed
 		return fmt.Errorf("found another server at %s, expected none; stop it, or choose another path", path)
 	}
 	return os.Remove(path)
 }
 
-// Serve answers those who connect, until the server is closed. It takes the listener
-// over, and is called once.
+// Serve accepts clients until the server is closed. It takes ownership of l, and must be
+// called once.
 func (s *Server) Serve(l *net.UnixListener) error {
 	if !s.open(l) {
 		return l.Close()
@@ -143,12 +141,12 @@ func (s *Server) Serve(l *net.UnixListener) error {
 		case errors.Is(err, net.ErrClosed):
 			return nil
 		case errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ECONNABORTED):
-			s.opts.Log.Warn("a local client could not be let in", "error", err)
-			time.Sleep(50 * time.Millisecond) // somebody may have left by then
+			s.opts.Log.Warn("failed to accept a local client", "error", err)
+			time.Sleep(50 * time.Millisecond) // a connection may have closed by then
 		case err != nil:
 			return err
 		default:
-			s.welcome(socket)
+			s.accept(socket)
 		}
 	}
 }
@@ -157,32 +155,32 @@ func (s *Server) open(l *net.UnixListener) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.listener = l
-	s.restLocked()
+	s.startIdleTimerLocked()
 	return !s.closed
 }
 
-// welcome begins a connection.
-func (s *Server) welcome(socket *net.UnixConn) {
+// accept starts a connection.
+func (s *Server) accept(socket *net.UnixConn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.accepted++
 	c := newConnection(s, socket, kserve.ClientOf("local "+strconv.FormatUint(s.accepted, 10)))
 	if s.closed {
-		_ = socket.Close() // as all others were
+		_ = socket.Close() // the server is closed
 		return
 	}
 	s.connections[c] = struct{}{}
-	if s.leave != nil {
-		s.leave.Stop()
+	if s.idleTimer != nil {
+		s.idleTimer.Stop()
 	}
 	full := len(s.connections) > maxConnections
-	s.all.Go(func() {
+	s.serving.Go(func() {
 		if full {
 			c.fail(0, infer.Errorf(infer.Overloaded, "found more than %d connections, expected no more; close some", maxConnections))
 		} else {
-			c.serve(s.life)
+			c.serve(s.ctx)
 		}
-		_ = socket.Close() // nobody is there to be told
+		_ = socket.Close() // the connection has ended
 		s.goodbye(c)
 	})
 }
@@ -191,26 +189,27 @@ func (s *Server) goodbye(c *connection) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.connections, c)
-	s.restLocked()
+	s.startIdleTimerLocked()
 }
 
-// restLocked begins to count the time without clients, if there are none.
-func (s *Server) restLocked() {
+// startIdleTimerLocked starts the idle timer if no clients are connected.
+func (s *Server) startIdleTimerLocked() {
 	if s.opts.UnusedAfter == 0 || s.closed || len(s.connections) > 0 {
 		return
 	}
-	s.leave = time.AfterFunc(s.opts.UnusedAfter, func() {
+	s.idleTimer = time.AfterFunc(s.opts.UnusedAfter, func() {
 		s.mu.Lock()
 		unused := !s.closed && len(s.connections) == 0
 		s.mu.Unlock()
-		if unused { // and nobody came when the time was over
+		if unused { // no client has connected meanwhile
 			s.opts.Unused()
 		}
 	})
 }
 
-// hold counts n more memories, and reports whether there may be so many.
-func (s *Server) hold(n int) bool {
+// reserveMemories adds n to the number of memories, and reports whether it is within the
+// limit.
+func (s *Server) reserveMemories(n int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.memories+n > maxMemories {
@@ -220,22 +219,22 @@ func (s *Server) hold(n int) bool {
 	return true
 }
 
-// Close cuts all clients off, and returns when nothing is left of them.
+// Close disconnects all clients, and returns when all their goroutines have ended.
 func (s *Server) Close() error {
 	s.mu.Lock()
 	s.closed = true
-	if s.leave != nil {
-		s.leave.Stop()
+	if s.idleTimer != nil {
+		s.idleTimer.Stop()
 	}
 	var err error
 	if s.listener != nil {
 		err = s.listener.Close()
 	}
 	for c := range s.connections {
-		_ = c.socket.Close() // its client sees that
+		_ = c.socket.Close() // the client notices
 	}
 	s.mu.Unlock()
-	s.end()
-	s.all.Wait()
+	s.cancel()
+	s.serving.Wait()
 	return err
 }

@@ -150,11 +150,11 @@ func appendText(b []byte, s string) []byte {
 type ask struct {
 	number, memory uint32
 	flags          uint16
-	room           place
+	room           span
 	timeout        time.Duration
 	model, input   string
 	kind           tensor.Type // FP32 unless given
-	data           place
+	data           span
 	shape          []int64
 }
 
@@ -176,17 +176,17 @@ func (a ask) frame() frame {
 
 // identity asks the model of that name, with a row that lies at 0, and room behind it.
 func identity(number uint32) ask {
-	return ask{number: number, memory: 1, room: place{64, 64}, model: "identity", input: "INPUT", data: place{0, 64}, shape: []int64{1, 16}}
+	return ask{number: number, memory: 1, room: span{64, 64}, model: "identity", input: "INPUT", data: span{0, 64}, shape: []int64{1, 16}}
 }
 
 // outputs reads the table of an answer.
-func outputs(t *testing.T, f frame) (all []tensor.Tensor, places []place) {
+func outputs(t *testing.T, f frame) (all []tensor.Tensor, places []span) {
 	t.Helper()
 	limits := kserve.Limits{}.WithDefaults()
 	r := reader{memfd.Reader{B: f.rest}, &limits}
 	for range r.count(limits.CheckOutputs, 28) {
 		var x tensor.Tensor
-		var p place
+		var p span
 		r.input(&x, &p)
 		all, places = append(all, x), append(places, p)
 	}
@@ -205,7 +205,7 @@ func TestOutputsAreWrittenToTheRoom(t *testing.T) {
 		c.send(identity(number).frame())
 		f, _ := c.receive()
 		all, places := outputs(t, f)
-		if f.number != number || len(all) != 1 || all[0].Name != "OUTPUT" || places[0] != (place{64, 64}) || !bytes.Equal(c.memory[64:128], row) {
+		if f.number != number || len(all) != 1 || all[0].Name != "OUTPUT" || places[0] != (span{64, 64}) || !bytes.Equal(c.memory[64:128], row) {
 			t.Errorf("call %d: answered with %+v %+v at %v", number, f, all, places)
 		}
 	}
@@ -220,7 +220,7 @@ func TestOutputsWithoutRoomComeInMemoryOfTheirOwn(t *testing.T) {
 	c.send(a.frame())
 	f, fds := c.receive()
 	_, places := outputs(t, f)
-	if f.flags != withMemory || len(fds) != 1 || places[0] != (place{0, 64}) {
+	if f.flags != withMemory || len(fds) != 1 || places[0] != (span{0, 64}) {
 		t.Fatalf("answered with %+v at %v, %d descriptors", f, places, len(fds))
 	}
 	b, err := memfd.Map(fds[0], int(f.a))
@@ -246,9 +246,9 @@ func TestARequestThatIsWrongFailsAlone(t *testing.T) {
 		{func(a *ask) { a.shape = []int64{1, 17} }, infer.Invalid, "shape"},
 		{func(a *ask) { a.shape = []int64{1, -1} }, infer.Invalid, "shape"},
 		{func(a *ask) { a.data.length = 60 }, infer.Invalid, "60"},
-		{func(a *ask) { a.data = place{4090, 64} }, infer.Invalid, "found input 'INPUT' of 64 bytes from 4090 on in a memory of 4096, expected it to lie inside"},
-		{func(a *ask) { a.data.offset = 1<<64 - 32 }, infer.Invalid, "to lie inside"},
-		{func(a *ask) { a.data.length = 1<<64 - 1 }, infer.Invalid, "to lie inside"},
+		{func(a *ask) { a.data = span{4090, 64} }, infer.Invalid, "found input 'INPUT' of 64 bytes at offset 4090 in a memory of 4096, expected it to be within the memory"},
+		{func(a *ask) { a.data.offset = 1<<64 - 32 }, infer.Invalid, "to be within the memory"},
+		{func(a *ask) { a.data.length = 1<<64 - 1 }, infer.Invalid, "to be within the memory"},
 		{func(a *ask) { a.data.length = 2000 }, infer.Invalid, "limit of body bytes exceeded"},
 	} {
 		a := identity(1)
@@ -280,9 +280,9 @@ func TestABreachOfTheProtocolEndsTheConnection(t *testing.T) {
 		"the number 0":               func(c *client) { c.send(frame{kind: kindInfer, rest: table.rest}) },
 		"with 0 descriptors":         func(c *client) { c.send(frame{kind: kindMemory, number: 2, a: 4096}) },
 		"memory 1 again":             func(c *client) { memfd.Unmap(c.share(1, 4096)) },
-		"memory 5 given back":        func(c *client) { c.send(frame{kind: kindFree, number: 5}) },
+		"FREE of memory 5":        func(c *client) { c.send(frame{kind: kindFree, number: 5}) },
 		"a call with memory 9":       func(c *client) { a := identity(1); a.memory = 9; c.send(a.frame()) },
-		"room of 64 bytes from 4090": func(c *client) { a := identity(1); a.room.offset = 4090; c.send(a.frame()) },
+		"room of 64 bytes at offset 4090": func(c *client) { a := identity(1); a.room.offset = 4090; c.send(a.frame()) },
 		"a table that ends":          func(c *client) { f := identity(1).frame(); f.rest = f.rest[:len(f.rest)-1]; c.send(f) },
 		"of which":                   func(c *client) { f := identity(1).frame(); f.rest = append(f.rest, 0); c.send(f) },
 		"limit of dimensions":        func(c *client) { a := identity(1); a.shape = make([]int64, 9); c.send(a.frame()) },
@@ -318,7 +318,7 @@ func TestABreachOfTheProtocolEndsTheConnection(t *testing.T) {
 	t.Run("not greeted", func(t *testing.T) {
 		c := dial(t, path)
 		c.send(frame{kind: kindCancel, number: 1})
-		if _, text := c.failure(); !strings.Contains(text, "expected to be greeted first") {
+		if _, text := c.failure(); !strings.Contains(text, "expected HELLO first") {
 			t.Errorf("told %q", text)
 		}
 	})
@@ -412,7 +412,7 @@ func TestWhoLeavesIsNoticedAlsoIfItSaidThatItWouldWait(t *testing.T) {
 		switch inside.Add(1) {
 		case 1: // as quick as most
 		case 2, 3:
-			time.Sleep(3 * soon)
+			time.Sleep(3 * handoffDelay)
 		default:
 			<-ctx.Done()
 			left.Add(1)
@@ -423,7 +423,7 @@ func TestWhoLeavesIsNoticedAlsoIfItSaidThatItWouldWait(t *testing.T) {
 	s, path := serve(t, backend, Options{})
 	c := dial(t, path).greet(1 << 20)
 	a := identity(1)
-	a.flags = nothingElse
+	a.flags = noOtherFrame
 	for a.number = range uint32(4) {
 		a.number++
 		c.send(a.frame())

@@ -14,31 +14,32 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// A client and the server send each other frames over a socket that keeps them apart
-// (SOCK_SEQPACKET). What can be long, which is tensors, lies in memory that the client
-// makes, passes once and uses again for the next call. python/src/shoal/_wire.py has the
-// same numbers.
+// A frame is one message between a client and the server.
+//
+// Frames are sent over a socket that preserves message boundaries (SOCK_SEQPACKET).
+// Tensors are in memory that the client creates, passes once, and reuses for later calls.
+// python/src/shoal/_wire.py defines the same numbers.
 //
 //	client                     server
-//	HELLO               ───▶             the version of this protocol; the first frame
-//	                    ◀───  WELCOME    how many calls and memories there may be, and how large
-//	MEMORY (descriptor) ───▶             memory, with a number
-//	FREE                ───▶             it is not used any more
+//	HELLO               ───▶             version of this protocol; the first frame
+//	                    ◀───  WELCOME    limits: calls, memories and their size
+//	MEMORY (descriptor) ───▶             shared memory, with a number
+//	FREE                ───▶             unmap it
 //	INFER  (table)      ───▶             inputs in a memory, and room in it for outputs
 //	                    ◀───  ANSWER (table), outputs in that room, or in memory that comes with it
-//	CANCEL              ───▶             nobody waits for a call
-//	MODEL  (text)       ───▶             its name; none asks only whether models are still being loaded
+//	CANCEL              ───▶             cancel a call
+//	MODEL  (text)       ───▶             name of a model; "" asks only whether models are still being loaded
 //	                    ◀───  DESCRIPTION (document)
-//	                    ◀───  FAILED (text), in place of any answer; with number 0 it is the last frame
+//	                    ◀───  FAILED (text), instead of any other response; with number 0 it is the last frame
 //
-// The table of a frame is in the frame, so that nobody can change it while it is read.
-// A client that ends, however that happens, closes the socket, and with that all that
-// it had is given back.
+// Tables are part of their frame, so that the client cannot change one while it is read.
+// When a client exits for any reason, the kernel closes the socket, and the server frees
+// all its resources.
 type frame struct {
 	kind    kind
 	flags   uint16
-	number  uint32 // of a call, which the answer repeats; of a memory
-	a, b, c uint64 // HELLO, WELCOME: see hello and welcome; MEMORY: its size; INFER: the memory, and where and how long the room is; FAILED: the code, and µs to wait
+	number  uint32 // of a call, repeated in the response; or of a memory
+	a, b, c uint64 // HELLO, WELCOME: see hello and welcome; MEMORY: size; INFER: number of the memory, offset and length of the room; FAILED: code, and microseconds until a retry
 	rest    []byte // a table, a text or a document
 }
 
@@ -60,9 +61,9 @@ const (
 
 // Flags.
 const (
-	nothingElse  = 1 // of INFER: the client sends no other frame before the answer
-	withMemory   = 1 // of ANSWER: the outputs are in the memory that came with it
-	stillLoading = 1 // of FAILED: the server has not loaded its models yet, so it is too soon to say
+	noOtherFrame = 1 // INFER: the client sends no other frame before the response
+	withMemory   = 1 // ANSWER: the outputs are in the memory that came with it
+	stillLoading = 1 // FAILED: the server is still loading its models, so the model may exist later
 )
 
 const (
@@ -70,7 +71,7 @@ const (
 	frameSize = memfd.FrameSize
 	maxFrame  = 64 << 10
 	maxText   = 16 << 10
-	alignment = 64 // of tensors: a line of the cache
+	alignment = 64 // of tensors: a cache line
 )
 
 func align(n int) int { return (n + alignment - 1) &^ (alignment - 1) }
@@ -79,7 +80,7 @@ func (f *frame) append(b []byte) []byte {
 	return append(memfd.AppendFrame(b, uint16(f.kind), f.flags, f.number, [3]uint64{f.a, f.b, f.c}), f.rest...)
 }
 
-// readFrame reads a frame of a client's. Its rest is a view of b.
+// readFrame decodes a frame from a client. Its rest is a view of b.
 func readFrame(b []byte) (f frame, err error) {
 	if len(b) < frameSize {
 		return f, fmt.Errorf("a frame of %d bytes, expected at least %d", len(b), frameSize)
@@ -91,7 +92,7 @@ func readFrame(b []byte) (f frame, err error) {
 	}
 	switch {
 	case f.kind < kindHello || f.kind > kindModel:
-		return f, fmt.Errorf("a frame of kind %d, which is none of a client's", f.kind)
+		return f, fmt.Errorf("a frame of kind %d, which clients do not send", f.kind)
 	case f.kind != kindInfer && f.kind != kindModel && len(f.rest) > 0:
 		return f, fmt.Errorf("a frame of kind %d with %d bytes, expected %d", f.kind, len(b), frameSize)
 	case f.kind != kindHello && f.number == 0:
@@ -100,20 +101,20 @@ func readFrame(b []byte) (f frame, err error) {
 	return f, nil
 }
 
-// An inference is what an INFER frame asks for.
+// An inference is a decoded INFER frame.
 type inference struct {
-	req     *infer.Request // its inputs have no data yet
-	places  []place        // of the data
-	timeout time.Duration  // 0 means none
-	memory  uint32         // 0 means none: no input has any data
-	room    place
+	req     *infer.Request // the inputs have no data yet
+	spans   []span         // of the inputs' data
+	timeout time.Duration  // 0 means no timeout
+	memory  uint32         // 0 if no input has data
+	room    span
 }
 
-// A place is where something is in a memory. It may lie outside until it is checked.
-type place struct{ offset, length uint64 }
+// A span is a range of bytes in a memory. It may be out of bounds until it is checked.
+type span struct{ offset, length uint64 }
 
-// in returns the bytes of a place, and false if some of it is not there.
-func (p place) in(memory []byte) ([]byte, bool) {
+// slice returns the bytes of a span, and false if it is out of bounds.
+func (p span) slice(memory []byte) ([]byte, bool) {
 	size := uint64(len(memory))
 	if p.offset > size || p.length > size-p.offset {
 		return nil, false
@@ -134,7 +135,7 @@ func (r *reader) text() string {
 	return string(r.Next(int(n)))
 }
 
-// count reads how many of something follow, each of so many bytes at least.
+// count reads the number of entries that follow, each of which takes least bytes or more.
 func (r *reader) count(check func(int) error, least int) int {
 	n := int(r.U32())
 	if err := check(n); err != nil {
@@ -149,21 +150,21 @@ func (r *reader) count(check func(int) error, least int) int {
 	return n
 }
 
-// readInference reads the table of an INFER frame. It keeps nothing of the frame.
+// readInference decodes the table of an INFER frame. It does not retain the frame.
 func readInference(f *frame, limits *kserve.Limits) (q inference, err error) {
 	r := reader{memfd.Reader{B: f.rest}, limits}
 	if f.a > math.MaxUint32 {
-		r.Fail("a memory with the number %d, which there is not", f.a)
+		r.Fail("an unknown memory number %d", f.a)
 	}
-	q.memory, q.room = uint32(f.a), place{f.b, f.c}
+	q.memory, q.room = uint32(f.a), span{f.b, f.c}
 	q.timeout = kserve.Microseconds(r.U64())
 	q.req = &infer.Request{Priority: r.U64(), Model: r.text(), Version: r.text()}
 	const leastInput, leastOutput = 28, 4
 	if n := r.count(limits.CheckInputs, leastInput); n > 0 {
-		q.req.Inputs, q.places = make([]tensor.Tensor, n), make([]place, n)
+		q.req.Inputs, q.spans = make([]tensor.Tensor, n), make([]span, n)
 	}
 	for i := range q.req.Inputs {
-		r.input(&q.req.Inputs[i], &q.places[i])
+		r.input(&q.req.Inputs[i], &q.spans[i])
 	}
 	for range r.count(limits.CheckOutputs, leastOutput) {
 		q.req.Outputs = append(q.req.Outputs, r.text())
@@ -174,10 +175,10 @@ func readInference(f *frame, limits *kserve.Limits) (q inference, err error) {
 	return q, r.Err
 }
 
-func (r *reader) input(x *tensor.Tensor, p *place) {
+func (r *reader) input(x *tensor.Tensor, p *span) {
 	x.Name = r.text()
 	if code := r.U32(); code < uint32(tensor.Bool) || code > uint32(tensor.BF16) {
-		r.Fail("input %q of a type with number %d, which there is not", x.Name, code)
+		r.Fail("input %q with the unknown type number %d", x.Name, code)
 	} else {
 		x.Type = tensor.Type(code)
 	}
@@ -186,29 +187,29 @@ func (r *reader) input(x *tensor.Tensor, p *place) {
 		x.Shape = make([]int64, n)
 	}
 	for d := range x.Shape {
-		x.Shape[d] = int64(min(r.U64(), math.MaxInt64)) // one that is not true is found when the request is checked
+		x.Shape[d] = int64(min(r.U64(), math.MaxInt64)) // a wrong size is rejected when the request is checked
 	}
 }
 
-// fetch gives the inputs their data, and the request one count of the memory that they
-// are in then, the caller's. Memory, of which it takes no count otherwise, may be nil.
-func (q *inference) fetch(memory *buf.Buf, limits *kserve.Limits) error {
+// attachData sets the data of the inputs, and gives the request a reference to the memory
+// that contains it, which the caller releases. memory may be nil.
+func (q *inference) attachData(memory *buf.Buf, limits *kserve.Limits) error {
 	var shared []byte
 	if memory != nil {
 		shared = memory.B
 	}
 	size, lent := 0, true
-	for i, p := range q.places {
+	for i, p := range q.spans {
 		x := &q.req.Inputs[i]
 		var ok bool
-		if x.Data, ok = p.in(shared); !ok {
-			return infer.Errorf(infer.Invalid, "found input '%s' of %d bytes from %d on in a memory of %d, expected it to lie inside", x.Name, p.length, p.offset, len(shared))
+		if x.Data, ok = p.slice(shared); !ok {
+			return infer.Errorf(infer.Invalid, "found input '%s' of %d bytes at offset %d in a memory of %d, expected it to be within the memory", x.Name, p.length, p.offset, len(shared))
 		}
 		size = align(size + len(x.Data))
 		if err := limits.CheckBody(int64(size)); err != nil {
 			return err
 		}
-		lent = lent && lendable(x.Type)
+		lent = lent && readableInPlace(x.Type)
 	}
 	if lent {
 		memory.Retain()
@@ -218,11 +219,11 @@ func (q *inference) fetch(memory *buf.Buf, limits *kserve.Limits) error {
 	return q.copy(size, limits)
 }
 
-// lendable reports whether a model may read such numbers where the client can change them
-// while it does. What they are used for is computing, so that a client spoils its own answer
-// at the worst. Whole numbers may be indices, of which an engine looks whether they are in
-// bounds, and then uses them; booleans are counted, and then collected; strings have lengths.
-func lendable(t tensor.Type) bool {
+// readableInPlace reports whether a model may read elements of type t from memory that the
+// client can change meanwhile. Floats are only computed with, so that a client can spoil
+// only its own results. Integers may be indices, which an engine checks and then uses;
+// booleans are counted and then collected; strings have lengths. These are copied.
+func readableInPlace(t tensor.Type) bool {
 	switch t {
 	case tensor.FP16, tensor.BF16, tensor.FP32, tensor.FP64, tensor.Uint8, tensor.Int8:
 		return true
@@ -230,7 +231,7 @@ func lendable(t tensor.Type) bool {
 	return false
 }
 
-// copy takes the inputs out of the client's memory.
+// copy copies the inputs out of the client's memory.
 func (q *inference) copy(size int, limits *kserve.Limits) error {
 	q.req.Memory = buf.Get(size)
 	at := 0
@@ -247,17 +248,16 @@ func (q *inference) copy(size int, limits *kserve.Limits) error {
 	return nil
 }
 
-// space returns how many bytes the data of tensors takes, each on a line of the cache of
-// its own.
-func space(tensors []tensor.Tensor) (size int) {
+// alignedSize returns the size of the tensors' data, each aligned to a cache line.
+func alignedSize(tensors []tensor.Tensor) (size int) {
 	for i := range tensors {
 		size = align(size + len(tensors[i].Data))
 	}
 	return size
 }
 
-// appendOutputs copies outputs to memory, which has room for them, and appends the table
-// of an answer to b. The memory lies at an offset in what the client sees.
+// appendOutputs copies outputs to memory, which must be large enough, and appends the
+// table of an ANSWER to b. offset is that of memory in the memory the client sees.
 func appendOutputs(b []byte, outputs []tensor.Tensor, memory []byte, offset uint64) []byte {
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(outputs)))
 	at := 0
@@ -277,5 +277,5 @@ func appendOutputs(b []byte, outputs []tensor.Tensor, memory []byte, offset uint
 	return b
 }
 
-// textOf returns a text as a frame takes it.
-func textOf(s string) []byte { return []byte(strings.ToValidUTF8(s[:min(len(s), maxText)], "?")) }
+// frameText returns s as valid UTF-8, truncated to fit into a frame.
+func frameText(s string) []byte { return []byte(strings.ToValidUTF8(s[:min(len(s), maxText)], "?")) }

@@ -49,15 +49,15 @@ func FuzzFrames(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if room, ok := q.room.in(memory); ok && uint64(len(room)) != q.room.length {
+		if room, ok := q.room.slice(memory); ok && uint64(len(room)) != q.room.length {
 			t.Fatalf("room of %d bytes for %d", len(room), q.room.length)
 		}
-		if q.fetch(shared, &limits) != nil {
+		if q.attachData(shared, &limits) != nil {
 			return
 		}
 		defer q.req.Memory.Release()
 		for i, x := range q.req.Inputs {
-			p := q.places[i]
+			p := q.spans[i]
 			if !bytes.Equal(x.Data, memory[p.offset:p.offset+p.length]) {
 				t.Fatalf("input %d is not what lies at %v", i, p)
 			}
@@ -75,7 +75,7 @@ func TestTheClientHasTheSameNumbers(t *testing.T) {
 	for name, want := range map[string]int{
 		"HELLO": int(kindHello), "MEMORY": int(kindMemory), "FREE": int(kindFree), "INFER": int(kindInfer), "CANCEL": int(kindCancel), "MODEL": int(kindModel),
 		"WELCOME": int(kindWelcome), "ANSWER": int(kindAnswer), "FAILED": int(kindFailed), "DESCRIPTION": int(kindDescription),
-		"PROTOCOL": protocol, "MAX_FRAME": maxFrame, "ALIGNMENT": alignment, "NOTHING_ELSE": nothingElse, "WITH_MEMORY": withMemory, "STILL_LOADING": stillLoading,
+		"PROTOCOL": protocol, "MAX_FRAME": maxFrame, "ALIGNMENT": alignment, "NOTHING_ELSE": noOtherFrame, "WITH_MEMORY": withMemory, "STILL_LOADING": stillLoading,
 		"CODES": infer.Codes,
 	} {
 		found := regexp.MustCompile(`(?m)^` + name + ` = (\d+)`).FindSubmatch(text)

@@ -462,7 +462,7 @@ func TestABodyThatDoesNotComeIsNotWaitedFor(t *testing.T) {
 			t.Fatal(err)
 		}
 		answer, err := io.ReadAll(conn) // until the server closes
-		if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 408") || !strings.Contains(string(answer), "was not here after 50ms") {
+		if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 408") || !strings.Contains(string(answer), "did not arrive within 50ms") {
 			t.Errorf("%s: %s, %v", head, answer, err)
 		}
 		if err := conn.Close(); err != nil {

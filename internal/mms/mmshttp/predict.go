@@ -140,7 +140,7 @@ func (f *face) inTime(w http.ResponseWriter, r *http.Request, read func() error)
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		// The deadline stays, so that nobody waits for the rest of the body.
 		return tell(http.StatusRequestTimeout, "RequestTimeoutException", fmt.Sprintf(
-			"the body of the request was not here after %v; send it faster, or let the server wait for longer", f.opts.BodyTimeout))
+			"the body of the request did not arrive within %v; send it faster, or raise --body-timeout-secs", f.opts.BodyTimeout))
 	}
 	return err
 }

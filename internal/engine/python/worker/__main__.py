@@ -1,7 +1,7 @@
 import faulthandler
 import sys
 
-CONVERSATION, SIDE = 3, 5  # 4 is this file
+CONVERSATION, SIDE = 3, 5  # descriptor 4 is this file
 
 faulthandler.enable()
 try:

@@ -1,4 +1,4 @@
-"""What an app.py imports: it makes a model of a function, or of a class.
+"""Imported by an app.py: turns a function or a class into a model.
 
     import shoal
 
@@ -18,18 +18,18 @@ __all__ = ["BadInput", "model"]
 
 
 class BadInput(Exception):
-    """Raised by a model: what the client sent is wrong. The client is told the text, with 400 or INVALID_ARGUMENT."""
+    """Raised by a model if the client's input is invalid. The client receives the message with 400 or INVALID_ARGUMENT."""
 
 
 def model(inputs, outputs, max_batch=0, name=None, instances=1, retry_apart=True):
-    """Makes a model of the function or the class below it, which stays what it is.
+    """Registers the decorated function or class as a model, and returns it unchanged.
 
-    inputs and outputs have a type and a shape for each name. With a max_batch the first dimension is -1 and stands for rows: the function is called with
-    the rows of several requests, one behind the other, and returns as many. Without one it is called for each request.
+    inputs and outputs map names to a type and a shape. If max_batch is set, the first dimension is -1, for rows: the function is called with the rows
+    of several requests, concatenated, and must return the same number of rows. Otherwise it is called once per request.
 
-    A function is called with the inputs by name. Of a class, each instance of the model makes an object, which is called likewise.
+    A function is called with the inputs as keyword arguments. A class is instantiated once per model instance, and the object is called likewise.
 
-    retry_apart: a call that failed may be made again with parts of its rows, so that only those fail who are the reason.
+    retry_apart: a failed call may be repeated with subsets of its rows, so that only the requests that cause the failure fail.
     """
 
     def add(what):
@@ -42,11 +42,11 @@ def model(inputs, outputs, max_batch=0, name=None, instances=1, retry_apart=True
     return add
 
 
-models = {}  # of the file that was imported, by name
+models = {}  # of the imported file, by name
 
 
 class Model:
-    """Takes the place of the class that a Triton model.py has."""
+    """Takes the role of the TritonPythonModel class of a model.py."""
 
     def __init__(self, what, name, inputs, outputs, max_batch=0, instances=1, retry_apart=True):
         for key, n, least in (("max_batch", max_batch, 0), ("instances", instances, 1)):
@@ -58,7 +58,7 @@ class Model:
         self.check_call()
 
     def check_call(self):
-        """A class may have what it is called with from another. Every class itself can be called, which is not meant."""
+        """Checks that the callable takes the inputs. The __call__ of a class may be inherited, but not from type: every class has that one."""
         call, self_argument = self.what, []
         if isinstance(self.what, type):
             call, self_argument = next((vars(k)["__call__"] for k in self.what.__mro__ if "__call__" in vars(k)), None), [None]
@@ -146,12 +146,12 @@ class Port:
         if not self.shape:
             raise ValueError("%s: found no dimension, expected at least one" % where)
         self.dims = self.shape[1:] if max_batch else self.shape
-        # One number for each row. To clients it is a dimension of one, as with ONNX models.
+        # One number per row. Clients see a dimension of size one, as with ONNX models.
         self.scalar = not self.dims
         self.dims = self.dims or [1]
 
     def array(self, value, rows):
-        """The value as an array that can be sent."""
+        """Returns the value as an array of the output's type, after checking its shape."""
         a = np.asarray(value)
         if rows is not None and (a.ndim == 0 or a.shape[0] != rows):
             raise ValueError("output %r: found %s, expected %d rows, as many as the inputs have" % (
@@ -169,11 +169,11 @@ class Port:
 
 
 def type_of(where, of):
-    """Triton's name of a type that is given by that name, or as numpy has it."""
+    """Returns Triton's name of a type that is given by that name or as a numpy dtype."""
     if isinstance(of, str):
         name = of[len("TYPE_"):] if of.startswith("TYPE_") else of
         name = "STRING" if name == "BYTES" else name
-        if name in pb_utils._NAMES[1:] and name != "BF16":  # which numpy has not
+        if name in pb_utils._NAMES[1:] and name != "BF16":  # BF16 does not exist in numpy
             return name
     if of in (str, bytes, object):
         return "STRING"
@@ -184,7 +184,7 @@ def type_of(where, of):
 
 
 def choose(name, file):
-    """The model of a name, or the only one that a model.py has."""
+    """Returns the model with the given name, or the only model of a model.py."""
     if name in models:
         return models[name]
     if len(models) == 1 and file == "model.py":

@@ -1,4 +1,4 @@
-"""Models that are files of a library, such as scikit-learn's, and are served without any code of their author's."""
+"""Serves model files of libraries such as scikit-learn without code by their author."""
 
 import os
 import sys
@@ -7,15 +7,15 @@ import numpy as np
 
 import shoal
 
-MAX_BATCH = 64  # of a model whose configuration leaves it out
+MAX_BATCH = 64  # default for models whose configuration does not set it
 
 
 class CannotServe(Exception):
-    """Why a file is not served, in a sentence for those who look after it."""
+    """A file cannot be served. The message is meant for the operator."""
 
 
 def open_model(path, name, config):
-    """Returns what runs the model of a file."""
+    """Returns an object that runs the model in a file."""
     ending = os.path.splitext(path)[1]
     return OPENERS[ending](path, name, config.as_dict())
 
@@ -25,7 +25,7 @@ def scikit_learn(path, name, config):
     import joblib
 
     try:
-        fitted = joblib.load(path)  # which runs whatever code the file has
+        fitted = joblib.load(path)  # runs any code that the file contains
     except ModuleNotFoundError as e:
         raise missing(e.name.split(".")[0], path) from None
     if not hasattr(fitted, "predict"):
@@ -36,7 +36,7 @@ def scikit_learn(path, name, config):
         x, = inputs.values()
         return {m: getattr(fitted, m)(x) for m in methods}
 
-    # numpy's own type is what the model was tried with by those who made it.
+    # numpy's default type is what the model's authors most likely tested with.
     return predictor(run, path, name, config, getattr(fitted, "n_features_in_", None), "FP64")
 
 
@@ -54,7 +54,7 @@ def xgboost(path, name, config):
 
 
 def predictor(run, path, name, config, features, of):
-    """A model with one input of rows with features. What it gives is found by giving it a row of zeros."""
+    """A model with one input, rows of features. Its outputs are determined by running it with a row of zeros."""
     inputs, outputs, max_batch = written(config)
     if not inputs:
         if not features:
@@ -70,7 +70,7 @@ def predictor(run, path, name, config, features, of):
 
 
 def select(results, outputs):
-    """The results that are outputs. A single output may have any name."""
+    """Returns the results that are configured as outputs. A single output may have any name."""
     if len(outputs) == 1 and not outputs.keys() & results.keys():
         return {next(iter(outputs)): next(iter(results.values()))}
     return {key: value for key, value in results.items() if key in outputs}
@@ -109,7 +109,7 @@ OPENERS = {
 
 
 def written(config):
-    """What the configuration says: inputs, outputs, and the largest batch."""
+    """The configuration: inputs, outputs and the largest batch size."""
     max_batch = config.get("max_batch_size", 0)
 
     def given(kind):

@@ -1,6 +1,6 @@
-"""Runs a handler of MMS or TorchServe as a model with one input and one output, body: an element of either is the body of one request.
+"""Runs a handler of MMS or TorchServe as a model with one input and one output, body. Each element is the body of one request.
 
-Requests over MMS's REST API have more than a body. Theirs is an envelope, which internal/mms/message.go has from the other side.
+Requests over MMS's REST API consist of more than a body. They are encoded as an envelope; internal/mms/message.go is the other side.
 """
 
 import importlib
@@ -21,7 +21,7 @@ import shoal_worker
 import triton_python_backend_utils as pb_utils
 from shoal_wire import U32
 
-ENVELOPE = 1 << 31  # among the flags of a request: its input is an envelope, and so is its answer
+ENVELOPE = 1 << 31  # request flag: the input is an envelope, and the output must be one
 REPLY = struct.Struct("<III")  # status, whether the handler failed, number of headers
 log = logging.getLogger("shoal.handler")
 
@@ -36,7 +36,7 @@ class PredictionException(Exception):
 
 
 class Headers(dict):
-    """Names of headers in any case. Those of the parts of a request are in it, too, by the part's name."""
+    """Headers with case-insensitive names. Those of a request's parts are included under the part's name."""
 
     def get(self, key, default=None):
         if key in self:
@@ -46,7 +46,7 @@ class Headers(dict):
 
 
 class RequestProcessor:
-    """What one request came with, and what its answer shall have."""
+    """The headers of one request, and the status and headers of its response."""
 
     def __init__(self, request_header):
         self._request_header = request_header
@@ -78,7 +78,7 @@ class RequestProcessor:
 
 
 class MetricsStore:
-    """What a handler measures goes to the log, a line each."""
+    """Writes the metrics of a handler to the log, one line each."""
 
     def __init__(self, request_ids=None, model_name=""):
         self.request_ids, self.model_name, self.store = request_ids, model_name, []
@@ -104,7 +104,7 @@ class MetricsStore:
 
 
 class Context:
-    """What a handler is told beside its data."""
+    """The context argument of a handler."""
 
     def __init__(self, model_name, model_dir, manifest, batch_size, gpu, version, server="MMS", model_yaml_config=None):
         self.model_name, self.manifest, self.model_yaml_config = model_name, manifest, model_yaml_config or {}
@@ -152,7 +152,7 @@ def emit_metrics(metrics):
         print("[METRICS]%s" % one)
 
 
-# Modules that handlers import, with the names that they find there. A package that is installed is used in place of its own.
+# Modules that handlers import, with the names that they expect. An installed package takes precedence.
 SHIM = {
     "mms": {},
     "mms.context": {"Context": Context, "RequestProcessor": RequestProcessor},
@@ -170,7 +170,7 @@ SHIM = {
 
 
 def stand_in():
-    """Makes modules of the packages that are not installed."""
+    """Registers stand-ins for the packages that are not installed."""
     absent = {name for name in SHIM if "." not in name and importlib.util.find_spec(name) is None}
     for name, members in SHIM.items():
         parent, _, last = name.rpartition(".")
@@ -186,7 +186,7 @@ def stand_in():
 
 
 def find(handler):
-    """The module of a handler, and the name behind its colon, if there is one."""
+    """Returns the module of a handler, and the function name after the colon, if it has one."""
     name, _, function = handler.partition(":")
     if name.endswith(".py"):
         name = name[:-len(".py")]
@@ -196,11 +196,11 @@ def find(handler):
     except ModuleNotFoundError as e:
         if e.name != name or not hasattr(importlib.import_module("ts"), "__file__"):
             raise
-    return importlib.import_module("ts.torch_handler." + name), function  # one that comes with TorchServe
+    return importlib.import_module("ts.torch_handler." + name), function  # a handler that is part of TorchServe
 
 
 def chain(service):
-    """The steps of a handler that has no handle of its own."""
+    """Calls the steps of a handler class that has no handle method."""
     steps = [getattr(service, name, None) for name in ("preprocess", "inference", "postprocess")]
     if steps[1] is None:
         raise AttributeError("class %s has neither a method handle nor inference" % type(service).__name__)
@@ -215,7 +215,7 @@ def chain(service):
 
 
 def entry(handler, context):
-    """What is called with each batch. The handler has been initialized."""
+    """Returns the callable for batches. The handler is initialized."""
     module, name = find(handler)
     found = getattr(module, name or "handle", None)
     if found is not None and not inspect.isclass(found):
@@ -223,7 +223,7 @@ def entry(handler, context):
         return found
     if found is None:
         classes = [c for _, c in inspect.getmembers(module, inspect.isclass) if c.__module__ == module.__name__]
-        if len(classes) > 1:  # others may help it
+        if len(classes) > 1:  # the others may be helper classes
             classes = [c for c in classes if hasattr(c, "handle") or hasattr(c, "inference")]
         if len(classes) != 1:
             raise ValueError("handler %s: found no function %s, and %d classes that could be it in module %s, expected the function or one class" %
@@ -236,7 +236,7 @@ def entry(handler, context):
 
 
 def piece(data, at):
-    """A view of the bytes behind their length, and where they end."""
+    """Returns a view of length-prefixed bytes, and the offset after them."""
     n, = U32.unpack_from(data, at)
     return data[at + 4:at + 4 + n], at + 4 + n
 
@@ -253,7 +253,7 @@ def value(kind, data, decodes):
 
 
 def read(request, decodes):
-    """What the handler gets of a request: for each body its parts by name, and its headers."""
+    """Returns what the handler receives for a request: for each body its parts by name, and its headers."""
     tensor = request.inputs()[0]
     if not request.flags() & ENVELOPE:
         return [({"body": bytearray(body)}, Headers()) for body in tensor.as_numpy()]
@@ -262,7 +262,7 @@ def read(request, decodes):
 
 
 def unpack(data, decodes):
-    """The parts and the headers of an envelope."""
+    """Decodes the parts and the headers of an envelope."""
     lines, at = piece(data, 0)
     lines = str(lines, "latin-1").split("\n")
     count, = U32.unpack_from(data, at)
@@ -280,7 +280,7 @@ def unpack(data, decodes):
 
 
 class Reply:
-    """What there is to say to one body of a request."""
+    """The response to one body of a request."""
 
     __slots__ = ("status", "failed", "headers", "body")
 
@@ -297,7 +297,7 @@ class Reply:
 
 
 def strings(elements):
-    """The output, of which an element is a list of pieces."""
+    """Builds the output tensor. Each element is a list of byte strings."""
     out = []
     for pieces in elements:
         out.append(U32.pack(sum(map(len, pieces))))
@@ -307,7 +307,7 @@ def strings(elements):
 
 
 def respond(request, replies):
-    """The response to a request."""
+    """Builds the response to a request."""
     if request.flags() & ENVELOPE:
         return strings([replies[0].pack()])
     for one in replies:
@@ -323,7 +323,7 @@ def encoded(item):
     if isinstance(item, str):
         return item.encode()
     torch = sys.modules.get("torch")
-    if torch is not None and isinstance(item, torch.Tensor):  # as TorchServe has it
+    if torch is not None and isinstance(item, torch.Tensor):  # same conversion as in TorchServe
         file = io.BytesIO()
         torch.save(item, file)
         return file.getvalue()
@@ -339,7 +339,7 @@ def manifest_of(folder):
 
 
 def settings_of(folder, manifest):
-    """The model's own settings, if there are some and there is something that reads them."""
+    """Loads the model's YAML configuration, if it exists and a YAML parser is installed."""
     name = manifest.get("model", {}).get("configFile")
     if not name:
         return {}
@@ -407,7 +407,7 @@ class TritonPythonModel:
 
     def failed(self, data, error):
         log.warning("the handler failed", exc_info=True)
-        if hasattr(error, "error_code") and hasattr(error, "message"):  # a PredictionException, from whichever package
+        if hasattr(error, "error_code") and hasattr(error, "message"):  # a PredictionException of any package
             return self.refuse(data, int(error.error_code), str(error.message))
         if isinstance(error, MemoryError):
             return self.refuse(data, 507, "Out of resources")

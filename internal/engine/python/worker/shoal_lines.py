@@ -1,6 +1,6 @@
-"""Lines: sockets of their own for one call to another model, or for the responses to one request. wire.go says how they are used.
+"""Lines: connections for one call to another model, or for the responses to one request. wire.go describes how they are used.
 
-What goes over a line is a parcel: a document, and behind it the tensors that it lists, in memory that is passed along and belongs to whoever receives it.
+A message is a payload: a JSON document followed by the tensors that it lists, in a memory file that is passed along and then belongs to the receiver.
 """
 
 import array
@@ -15,7 +15,7 @@ import numpy as np
 
 import shoal_wire as wire
 
-# So much of what was sent may wait to be read, and then send waits: a client that reads slowly makes its own model slow, and no other.
+# Send buffer size. When it is full, send blocks: a slow client slows down its own model and no other.
 SENT = 32 << 10
 
 
@@ -31,15 +31,15 @@ def send(connection, kind, flags=0, number=0, a=0, b=0, descriptors=()):
 
 
 def put(memory, at, size, data):
-    """Writes an array to memory."""
+    """Copies an array into memory."""
     try:
         memory[at:at + size] = data
-    except ValueError:  # it is not in one piece
+    except ValueError:  # the array is not contiguous
         np.ndarray(data.shape, data.dtype, memory, at)[...] = data
 
 
 def pack(document, tensors):
-    """Returns the descriptor of a parcel, which the caller closes, the length of its document, and its own."""
+    """Returns a payload as a descriptor, which the caller closes, the length of its document, and its total length."""
     listed, contents = [], []
     for t in tensors:
         data, shape = t._content()
@@ -63,7 +63,7 @@ def pack(document, tensors):
 
 
 def send_parcel(connection, kind, document, tensors, flags=0, beside=()):
-    """Sends a parcel, with other descriptors before its own."""
+    """Sends a payload. The descriptors in beside are passed before its own."""
     descriptor, length, size = pack(document, tensors)
     try:
         send(connection, kind, flags, 0, length, size, [*beside, descriptor])
@@ -72,7 +72,7 @@ def send_parcel(connection, kind, document, tensors, flags=0, beside=()):
 
 
 def receive(line, view):
-    """The next parcel of a line: its document, its tensors, each made by view, and whether it is the last. None if the line was closed."""
+    """Returns the next payload: its document, its tensors, each created by view, and whether it is the last. None if the connection is closed."""
     data, ancillary, _, _ = line.recvmsg(wire.FRAME.size, 64)
     if not data:
         return None
@@ -89,17 +89,17 @@ def receive(line, view):
 
 
 class Outlet:
-    """The worker's end of a line for responses. It may be used by many threads."""
+    """The worker's end of a connection for the responses to one request. It is thread-safe."""
 
     def __init__(self, connection, number, index):
         self.line, theirs = pair()
         self.lock = threading.Lock()
-        self.closed = False  # by the last response
+        self.closed = False  # the final response was sent
         send(connection, wire.OPEN, 0, number, index, 0, [theirs.fileno()])
         theirs.close()
 
     def send(self, document, tensors, last):
-        """Sends a response; without a document, only that there are no more. It goes nowhere if nobody waits any more. False if it comes after the last."""
+        """Sends a response, or only the final flag if document is None. It is discarded if the client has left. Returns False after the final response."""
         with self.lock:
             if self.closed:
                 return False
@@ -117,12 +117,12 @@ class Outlet:
             return True
 
     def left(self):
-        """Whether nobody waits any more."""
+        """Returns whether the client has left."""
         with self.lock:
             if self.closed:
                 return False
             poll = select.poll()
-            poll.register(self.line, 0)  # only that the other side is closed
+            poll.register(self.line, 0)  # reports only that the peer has closed
             return bool(poll.poll(0))
 
     def __del__(self):
@@ -131,17 +131,17 @@ class Outlet:
                 send(self.line, wire.SEND, wire.GONE)
                 self.line.close()
             except OSError:
-                pass  # nobody waits for it
+                pass  # the client has left
 
 
 class Desk:
-    """Where the server is asked about metrics and other models, one question at a time."""
+    """Sends calls about metrics and other models to the server, one at a time."""
 
     def __init__(self, connection):
         self.connection, self.line, self.lock = connection, None, threading.Lock()
 
     def ask(self, question):
-        """The number that answers it, and what is wrong, or nothing."""
+        """Returns the resulting number and an error message, which is "" on success."""
         text = json.dumps(question).encode()
         if len(text) > wire.MAX_TEXT:
             return 0.0, "found a question of %d bytes, expected at most %d" % (len(text), wire.MAX_TEXT)

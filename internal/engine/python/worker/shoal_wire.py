@@ -1,7 +1,7 @@
-"""What the server and the worker say to each other; wire.go has the same from the other side, and says why.
+"""The protocol between the server and the worker. wire.go defines the same and explains it.
 
-A frame is 32 bytes, and after them a text, if its kind has one. Tables and tensors are in memory that both have mapped: one piece that the server
-writes and the worker reads, and one for the other way.
+A frame is 32 bytes, followed by a text for some kinds. Tables and tensors are in shared memory: one region that the server writes and the worker
+reads, and one for the opposite direction.
 """
 
 import struct
@@ -15,26 +15,26 @@ MEMORY, LOAD, INIT, RUN, FINISH, REPLY, PROBE = 1, 2, 3, 4, 5, 6, 7
 LOADED, READY, RAN, FAILED, NEED, LOG, CALL, OPEN, SEND, DESK, ASK, PULSE = 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27
 
 INPUT, OUTPUT = 0, 1  # flags of MEMORY
-KEPT = 1  # flag of RAN: arrays of the inputs are still in use
-JOINED, APART = 2, 4  # flags of LOADED: the model takes rows joined; a batch that failed may be run again in parts
-LAST = 1  # flag of SEND and REPLY: no other follows
-GONE = 2  # flag of SEND: what sends is gone, and none was the last
+KEPT = 1  # flag of RAN and FAILED: the model still uses arrays in the input memory
+JOINED, APART = 2, 4  # flags of LOADED: the model takes rows joined; a failed batch may be split and run again
+LAST = 1  # flag of SEND and REPLY: no response follows
+GONE = 2  # flag of SEND: the response sender was dropped without a final response
 
-COUNT = struct.Struct("<II")  # how many requests or responses follow
-# Inputs, outputs, length of id, of parameters, timeout, priority, correlation, flags, cancelled, length of the correlation's name, 0.
+COUNT = struct.Struct("<II")  # number of requests or responses that follow
+# Inputs, outputs, length of id, length of parameters, timeout, priority, correlation id, flags, cancelled, length of the correlation name, 0.
 REQUEST = struct.Struct("<IIIIQQQIIII")
-CANCELLED = 44  # where in it that flag is
-TENSOR = struct.Struct("<IIIIQQ")  # of a request: index, type, dimensions, 0, offset, length, and behind it the shape
-RESPONSE = struct.Struct("<IIII")  # outputs follow (0), a text (1) or nothing, because it is sent (2); code, how many or how long, length of parameters
+CANCELLED = 44  # offset of cancelled in REQUEST
+TENSOR = struct.Struct("<IIIIQQ")  # in a request: index, type, dimensions, 0, offset, length; the shape follows
+RESPONSE = struct.Struct("<IIII")  # 0: outputs follow, 1: a text follows, 2: sent separately; error code, number of outputs or length of text, length of parameters
 U32 = struct.Struct("<I")
 U64 = struct.Struct("<Q")
 F64 = struct.Struct("<d")
-SHAPES = [struct.Struct("<%dq" % n) for n in range(65)]  # as many dimensions as numpy has
-OUTPUTS = [struct.Struct("<IIIIQ%dq" % n) for n in range(65)]  # of a response: index, type, dimensions, 0, length and shape
+SHAPES = [struct.Struct("<%dq" % n) for n in range(65)]  # numpy's maximum is 64 dimensions
+OUTPUTS = [struct.Struct("<IIIIQ%dq" % n) for n in range(65)]  # in a response: index, type, dimensions, 0, length, shape
 
 
 def text(message):
-    """A text as bytes, cut to what fits into a frame."""
+    """Encodes a text, truncated to what fits into a frame."""
     return message.encode("utf-8", "replace")[:MAX_TEXT]
 
 

@@ -22,29 +22,29 @@ import shoal_wire as wire
 import triton_python_backend_utils as pb_utils
 
 
-TABLES = 64  # that are remembered, and descriptions of outputs
-PLAIN = wire.RESPONSE.pack(0, 0, 1, 0)  # a response of one output
+TABLES = 64  # size of the caches of decoded tables and of output descriptions
+PLAIN = wire.RESPONSE.pack(0, 0, 1, 0)  # a response with one output
 
 
 class Memory:
-    """A piece of memory that both sides have mapped. Arrays of a piece that was replaced keep it."""
+    """Memory shared with the server. Arrays in memory that has been replaced keep it mapped."""
 
     def __init__(self, descriptor, size):
         self.size = size
         self.map = mmap.mmap(descriptor, size)
         self.base = np.frombuffer(self.map, dtype=np.uint8)
-        self.tables = {}  # what was read of them, by their bytes
+        self.tables = {}  # decoded tables, by their bytes
         self.count()
 
     def count(self):
-        """Whoever uses an array of the memory holds base. So many do when nobody else is there, as now."""
+        """Records the current number of references to base. Each array in use by the model adds one."""
         self.holders = sys.getrefcount(self.base)
 
     def kept(self):
         return sys.getrefcount(self.base) > self.holders
 
     def remember(self, table, entries):
-        """Keeps what was read of a table, with its arrays, before anybody else has any."""
+        """Caches a decoded table with its arrays. It is called before the model has any of them."""
         if len(self.tables) >= TABLES:
             self.tables.clear()
         self.tables[table] = entries
@@ -52,17 +52,17 @@ class Memory:
 
 
 class Failure(Exception):
-    """What the server is told, in one text."""
+    """An error whose message is sent to the server."""
 
 
 class Worker:
     def __init__(self, connection, side):
-        self.connection = connection  # the server's questions, and the answers to them
-        self.side = side  # what the model says and asks, at any time
+        self.connection = connection  # requests of the server and their responses
+        self.side = side  # what the model sends at any time: logs, calls
         self.memory = [None, None]
         self.model = None
         self.inputs, self.outputs, self.output_names = [], {}, []
-        self.describe = functools.lru_cache(TABLES)(self.description)  # most outputs are like those of the last batch
+        self.describe = functools.lru_cache(TABLES)(self.description)  # most outputs have the same description as in the last batch
         pb_utils.Logger._send = lambda level, message: side.send(wire.FRAME.pack(wire.LOG, level, 0, 0, 0, 0) + wire.text(message))
         pb_utils._begin_call = self.ask
         pb_utils._desk = lines.Desk(side)
@@ -71,14 +71,14 @@ class Worker:
         self.connection.send(wire.FRAME.pack(kind, flags, number, a, b, c) + (wire.text(text) if text else b""))
 
     def ask(self, document, tensors):
-        """Asks the server to run a request, and returns the line that the responses come over."""
+        """Sends a call to the server, and returns the connection on which the responses arrive."""
         ours, theirs = lines.pair()
         with theirs:
             lines.send_parcel(self.side, wire.CALL, document, tensors, beside=[theirs.fileno()])
         return ours
 
     def receive(self):
-        """The next frame that is not about memory; None if the server has left."""
+        """Returns the next frame that is not about memory, or None if the server has closed the connection."""
         while True:
             data, ancillary, _, _ = self.connection.recvmsg(wire.FRAME.size, 64)
             if not data:
@@ -92,12 +92,12 @@ class Worker:
 
     def map(self, which, size, ancillary):
         descriptor = int.from_bytes(ancillary[0][2][:4], sys.byteorder)
-        self.memory[which] = None  # before the next, so that both are there only if arrays are kept
+        self.memory[which] = None  # released first, so that both exist only if the model keeps arrays
         self.memory[which] = Memory(descriptor, size)
         os.close(descriptor)
 
     def room(self, n):
-        """Sees to it that the answer's memory has n bytes, or as many as the server allows."""
+        """Ensures that the output memory has n bytes, or as many as the server allows."""
         if n <= self.memory[wire.OUTPUT].size:
             return
         self.send(wire.NEED, a=n)
@@ -112,13 +112,13 @@ class Worker:
             if frame is None or frame[0] == wire.FINISH:
                 break
             kind, _, number, a, b, _ = frame
-            if kind not in handlers:  # MEMORY that was not waited for
+            if kind not in handlers:  # output MEMORY that was not requested
                 continue
             failure = ""
             try:
                 handlers[kind](number, a, b)
             except Failure as e:
-                failure = str(e)  # e itself holds what the model held
+                failure = str(e)  # a string, because the exception references the model's frames
             if failure:
                 self.send(wire.FAILED, wire.KEPT if self.memory[wire.INPUT].kept() else 0, number, text=failure)
         if hasattr(self.model, "finalize"):
@@ -148,16 +148,16 @@ class Worker:
         self.send(wire.LOADED, flags, number, 0, len(answer))
 
     def find(self, args, config):
-        """What makes instances of the model: a class, or what stands for one."""
+        """Returns a callable that creates instances of the model: a class, or an equivalent."""
         folder, version, file = args["directory"], args["version"], args["file"]
-        # Without a version there is nothing but the file.
+        # Without a version there is only the file.
         self.folder = os.path.dirname(folder) if version else folder
         path = os.path.join(folder, version, file)
         if not file.endswith(".py"):
             return shoal_files.open_model(path, args["name"], config)
         if version:
             sys.path[:0] = [folder, os.path.join(folder, version)]
-            # Under the name that it has in Triton, where versions are packages: it may import from its own.
+            # Imported under the name that it has in Triton, where versions are packages, so that it can import its siblings.
             module = importlib.import_module(version + "." + file[:-len(".py")])
             if hasattr(module, "TritonPythonModel"):
                 return module.TritonPythonModel
@@ -188,13 +188,13 @@ class Worker:
                 raise Failure("TritonPythonModel has no method execute")
         if hasattr(self.model, "is_ready"):
             self.open_pulse()
-        # What is there now stays. The collector need not look at it again and again.
+        # These objects live as long as the process: exclude them from garbage collection.
         gc.collect()
         gc.freeze()
         self.send(wire.READY, number=number)
 
     def open_pulse(self):
-        """Lets the server ask whether the model is ready, also while a batch runs."""
+        """Opens a connection for readiness probes, which are answered even while a batch runs."""
         ours, theirs = lines.pair()
         with theirs:
             lines.send(self.connection, wire.PULSE, descriptors=[theirs.fileno()])
@@ -214,7 +214,7 @@ class Worker:
 
     def run(self, number, a, b):
         at, size = self.execute(number, a, b)
-        # Nobody but the model can hold an array of the inputs by now.
+        # Only the model can still reference arrays of the inputs here.
         self.send(wire.RAN, wire.KEPT if self.memory[wire.INPUT].kept() else 0, number, at, size)
 
     def execute(self, number, a, b):
@@ -225,18 +225,18 @@ class Worker:
                 if responses is not None:
                     raise self.failed("Python model '%s' is using the decoupled mode and the execute function must return None." % self.name)
                 for r in requests:
-                    r.get_response_sender()  # it has one as long as there is the request
+                    r.get_response_sender()  # creates the sender, which lives as long as the request
                 responses = [None] * len(requests)
             elif responses is None and all(r._sender is not None for r in requests):
                 responses = [None] * len(requests)
             return self.answer(requests, responses)
 
     def requests(self, number, at, size):
-        """The requests of a table in the inputs' memory."""
+        """Returns the requests of a table in the input memory."""
         memory = self.memory[wire.INPUT]
         table = memory.map[at:at + size]
         entries = memory.tables.get(table) or self.read(memory, table)
-        base = memory.base  # not before, because read counts who holds it
+        base = memory.base  # read after self.read, which counts the references to it
         make, kind, tensor = object.__new__, pb_utils.InferenceRequest, pb_utils.Tensor
         requests, batch = [], (self.connection, number, base)
         for index, (said, cancelled, places) in enumerate(entries):
@@ -249,14 +249,14 @@ class Worker:
                 if array is None:
                     t._array, t._place, t._memory = None, place, base
                 else:
-                    t._array = array[...]  # one of its own, which the model may keep, or turn
+                    t._array = array[...]  # a view per request, which the model may keep or reshape
                 inputs.append(t)
             requests.append(r)
         return requests
 
     def read(self, memory, table):
-        """Reads a table: for each request what it says, where in the table it will say that it was cancelled, and its inputs. Most tables come again, and
-        are remembered; those with ids or other texts do not."""
+        """Decodes a table: for each request its properties, the offset of its cancelled word, and its inputs. Most tables are repeated and are therefore
+        cached, except those that contain ids or other texts."""
         count, _ = wire.COUNT.unpack_from(table, 0)
         at, entries, texts = wire.COUNT.size, [], 0
 
@@ -289,7 +289,7 @@ class Worker:
         return entries
 
     def answer(self, requests, responses):
-        """Writes the responses to the outputs' memory: tensors, and behind them the table. Returns where that is."""
+        """Writes the responses to the output memory: tensors, followed by the table. Returns the offset and length of the table."""
         if not isinstance(responses, (list, tuple)):
             raise self.failed("Expected a list in the execute return, found type '%s'." % type(responses))
         if len(responses) != len(requests):
@@ -316,7 +316,7 @@ class Worker:
             for t in r._tensors:
                 name, code, array = t._name, t._code, t._array
                 if name not in names:
-                    continue  # as in Triton, what nobody asked for is left out
+                    continue  # as in Triton, outputs that were not requested are omitted
                 if array is None or code == pb_utils._BYTES:
                     array, shape = t._content()
                 else:
@@ -340,31 +340,31 @@ class Worker:
         return end, len(table)
 
     def description(self, name, code, size, shape):
-        """What a table says of an output."""
+        """Returns the table entry of an output."""
         return wire.OUTPUTS[len(shape)].pack(self.outputs[name], code, len(shape), 0, size, *shape)
 
     def failed(self, message):
         return Failure("Failed to process the request(s) for model '%s', message: %s" % (self.name, message))
 
     def place(self, file):
-        """A file as clients are told of it: not where it is on this machine."""
+        """Returns a file name as clients may see it: without directories of this machine."""
         inside = os.path.relpath(file, self.folder) if os.path.isabs(file) else file
         return os.path.basename(file) if inside.startswith("..") else inside
 
 
 def settled(result):
-    """What a method returned, or what that came to if the method is async."""
+    """Returns the result of a method, awaited if the method is async."""
     if hasattr(result, "__await__"):
-        import asyncio  # takes long, and few models need it
+        import asyncio  # slow to import, and few models need it
 
         return asyncio.run(result)
     return result
 
 
 def run_file(path):
-    """Imports a file by its path. It may import from its directory."""
+    """Imports a file by its path. It can import from its own directory."""
     sys.path.insert(0, os.path.dirname(path))
-    # Files that change twice in a second would be taken for those that were compiled before.
+    # A file that changes twice within a second would otherwise match its stale bytecode.
     sys.dont_write_bytecode = True
     name = os.path.basename(path)[:-len(".py")]
     spec = importlib.util.spec_from_file_location(name, path)
@@ -374,7 +374,7 @@ def run_file(path):
 
 
 class Telling:
-    """Makes of an exception of the model a Failure in Triton's words. The log gets the traceback."""
+    """Converts an exception of the model to a Failure with Triton's wording. The traceback goes to the log."""
 
     def __init__(self, worker, whose):
         self.worker, self.whose = worker, whose
@@ -400,12 +400,12 @@ class Telling:
 
 
 def ours(file):
-    """Whether a file is the worker's, and not the model's."""
+    """Returns whether a file belongs to the worker rather than to the model."""
     return os.path.dirname(file) == os.path.dirname(__file__)
 
 
 def volunteer():
-    """If memory runs out, this process shall end, and not the server."""
+    """Makes the kernel's OOM killer prefer this process to the server."""
     try:
         with open("/proc/self/oom_score_adj", "w") as file:
             file.write("500")

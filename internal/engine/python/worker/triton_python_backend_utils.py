@@ -1,4 +1,4 @@
-"""The module that a Triton model.py imports, under Triton's name and with its classes and functions."""
+"""The module that a Triton model.py imports, with Triton's classes and functions."""
 
 import copy
 import json
@@ -27,11 +27,11 @@ _CODES = {d: code for code, d in enumerate(_DTYPES) if d is not None}
 
 
 class TritonModelException(Exception):
-    """What this module raises when it is asked for what cannot be done."""
+    """Raised by this module for invalid arguments and failed operations."""
 
 
 class TritonError:
-    """Why one request failed."""
+    """The error of one request."""
 
     UNKNOWN, INTERNAL, NOT_FOUND, INVALID_ARG, UNAVAILABLE, UNSUPPORTED, ALREADY_EXISTS, CANCELLED = range(8)
 
@@ -51,10 +51,10 @@ class TritonError:
 
 
 class Tensor:
-    """A named array. Inputs are views of memory that the server wrote."""
+    """A named array. Inputs are views of the input memory."""
 
-    # Inputs of strings are made without _array, until it is asked for, and with _place, which is shape, offset and length in _memory. So are those of a
-    # type that numpy has not.
+    # String inputs are decoded on demand: until then _array is None, and _place is the shape, offset and length in _memory. The same holds for types
+    # that numpy lacks.
     __slots__ = ("_name", "_array", "_code", "_place", "_memory")
 
     def __init__(self, name, array):
@@ -64,7 +64,7 @@ class Tensor:
         if code is None:
             code = _code_of(name, array.dtype)
             if code != _BYTES:
-                array = array.astype(_DTYPES[code])  # it has the other byte order
+                array = array.astype(_DTYPES[code])  # opposite byte order
         self._name, self._array, self._code = name, array, code
 
     @classmethod
@@ -95,7 +95,7 @@ class Tensor:
 
     @staticmethod
     def from_dlpack(name, source):
-        """A tensor of another library's memory, which it shares if it can."""
+        """Creates a tensor from another library's memory, and shares the memory if possible."""
         if hasattr(source, "__dlpack_device__") and source.__dlpack_device__()[0] not in (1, 3):
             raise TritonModelException("Tensor %r: found memory of another device, expected the CPU's" % name)
         return Tensor(name, np.from_dlpack(source if hasattr(source, "__dlpack__") else _Capsule(source)))
@@ -107,12 +107,12 @@ class Tensor:
         return self.as_numpy().__dlpack__(*args, **kwargs)
 
     def __dlpack_device__(self):
-        return 1, 0  # the CPU
+        return 1, 0  # kDLCPU
 
     def _content(self):
-        """What is sent of it: an array that has its bytes, and its shape."""
+        """Returns a contiguous array of the tensor's bytes, and its shape."""
         array = self._array
-        if array is None:  # nobody looked at it
+        if array is None:  # never decoded: the bytes are forwarded as they are
             shape, offset, length = self._place
             return self._memory[offset:offset + length], shape
         if self._code == _BYTES:
@@ -121,7 +121,7 @@ class Tensor:
 
 
 def _array_of(code, place, memory):
-    """The array of a place in memory; None for strings, which have to be taken apart, and for a type that numpy has not."""
+    """Returns an array that is a view of memory, or None for strings, which must be decoded, and for types that numpy lacks."""
     if code in (_BYTES, _BF16):
         return None
     shape, offset, _ = place
@@ -129,7 +129,7 @@ def _array_of(code, place, memory):
 
 
 class _Capsule:
-    """What numpy wants to see around memory that was handed over without."""
+    """Wraps a DLPack capsule in the object that numpy.from_dlpack expects."""
 
     def __init__(self, capsule):
         self._capsule = capsule
@@ -142,7 +142,7 @@ class _Capsule:
 
 
 class PreferredMemory:
-    """Where a model would like its answers. They are in the CPU's memory all the same."""
+    """The preferred memory of the outputs. Outputs are always in CPU memory."""
 
     def __init__(self, preferred_memory_type, preferred_device_id=0):
         self.preferred_memory_type, self.preferred_device_id = preferred_memory_type, preferred_device_id
@@ -161,7 +161,7 @@ def _code_of(name, dtype):
 
 
 class _Said:
-    """What a request says beside its inputs. Requests of which it is the same share it: it is never changed."""
+    """The properties of a request besides its inputs. It is immutable, and shared by requests with equal properties."""
 
     __slots__ = ("id", "outputs", "parameters", "timeout", "priority", "correlation", "flags", "model", "version", "trace")
 
@@ -171,9 +171,9 @@ class _Said:
 
 
 class InferenceRequest:
-    """One request of a batch, or one that a model makes."""
+    """A request of a batch, or one that a model sends."""
 
-    # Those of a batch are made by the worker: _batch is the connection, the batch's number and its memory, and _cancelled where in that a word says so.
+    # Requests of a batch are created by the worker: _batch is the connection, the batch's number and its memory; _cancelled is an offset in that memory.
     __slots__ = ("_inputs", "_said", "_batch", "_index", "_cancelled", "_sender")
 
     def __init__(self, request_id="", correlation_id=0, inputs=(), requested_output_names=(), model_name="", model_version=-1, flags=0,
@@ -208,14 +208,14 @@ class InferenceRequest:
         self._said.flags = flags
 
     def timeout(self):
-        """Microseconds; 0 means that the client named no time."""
+        """Returns the timeout in microseconds; 0 if the client set none."""
         return self._said.timeout
 
     def priority(self):
         return self._said.priority
 
     def parameters(self):
-        """A JSON object, as a string."""
+        """Returns the parameters as a JSON string."""
         return self._said.parameters
 
     def trace(self):
@@ -232,7 +232,7 @@ class InferenceRequest:
         return bool(memory[self._cancelled]) or self._sender is not None and self._sender.is_cancelled()
 
     def get_response_sender(self):
-        """What sends responses to this request, now or later. It is always the same."""
+        """Returns the response sender of this request, always the same one. It may be used after execute has returned."""
         if self._sender is None:
             if self._batch is None:
                 raise TritonModelException("found a request that the model made itself, expected one that it was given: only those have a response sender")
@@ -241,12 +241,12 @@ class InferenceRequest:
         return self._sender
 
     def exec(self, decoupled=False):
-        """Runs the request with another model. With decoupled, returns an iterator over its responses, as many as there are."""
+        """Sends the request to another model and waits for the response. With decoupled, returns an iterator over all responses."""
         answers = ResponseIterator(self._begin(decoupled))
         return answers if decoupled else answers._only()
 
     def async_exec(self, decoupled=False):
-        """As exec, to be awaited. The other model begins at once."""
+        """Like exec, but awaitable. The request is sent immediately."""
         return _awaited(ResponseIterator(self._begin(decoupled)), decoupled)
 
     def _begin(self, decoupled):
@@ -263,7 +263,7 @@ class InferenceRequest:
 
 
 class ResponseIterator:
-    """The responses to a call, in the order in which they come."""
+    """The responses to a call, in order of arrival."""
 
     def __init__(self, line):
         self._line, self._ended = line, False
@@ -285,7 +285,7 @@ class ResponseIterator:
         return InferenceResponse(tensors, error, document.get("parameters"))
 
     def cancel(self):
-        """Wants no more of them."""
+        """Closes the connection and discards further responses."""
         self._ended = True
         self._line.close()
 
@@ -296,7 +296,7 @@ class ResponseIterator:
 
 
 async def _awaited(answers, decoupled):
-    import asyncio  # takes long, and few models need it
+    import asyncio  # slow to import, and few models need it
 
     loop, ready = asyncio.get_running_loop(), asyncio.Event()
     try:
@@ -306,7 +306,7 @@ async def _awaited(answers, decoupled):
         finally:
             loop.remove_reader(answers._line)
     except BaseException:
-        answers.cancel()  # nobody waits any more
+        answers.cancel()  # the caller was cancelled
         raise
     return answers if decoupled else answers._only()
 
@@ -340,12 +340,12 @@ class InferenceResponseSender:
         return self._outlet.send(document, [t for t in response._tensors if t._name in self._outputs], last)
 
     def _send_last(self, response):
-        """Sends a response that execute returned, unless it has sent its last."""
+        """Sends a response that execute returned, unless the final response was sent."""
         self._send(response, True)
 
 
 class InferenceResponse:
-    """The answer to one request: tensors, or an error."""
+    """The response to one request: tensors, or an error."""
 
     __slots__ = ("_tensors", "_error", "_parameters")
 
@@ -365,17 +365,17 @@ class InferenceResponse:
         return json.dumps(self._parameters or {})
 
     def _failure(self):
-        """The code and the text of its error."""
+        """Returns the code and the message of the error."""
         code = self._error.code() if isinstance(self._error, TritonError) else TritonError.INTERNAL
         return code, wire.text(str(self._error))
 
 
-_begin_call = None  # set by the worker: begins what its server is to do
-_desk = None  # set by the worker: answers questions
+_begin_call = None  # set by the worker: sends a call to the server
+_desk = None  # set by the worker: the connection for metrics and readiness queries
 
 
 def _call(document, tensors=()):
-    """The line that the responses come over."""
+    """Sends a call, and returns the connection on which the responses arrive."""
     if _begin_call is None:
         raise TritonModelException("found no server to ask: models can ask others only where they are served")
     return _begin_call(document, tensors)
@@ -395,14 +395,14 @@ def is_model_ready(model_name, model_version=""):
 
 
 def load_model(model_name, config="", files=None):
-    """Loads a model, or what has changed of it, from the repository or from files by names such as 'file:1/model.py'. It takes requests then. Needs a
-    server whose clients may load models, too."""
+    """Loads or reloads a model from the repository, or from files with names such as 'file:1/model.py', and waits until it is ready. The server must
+    run with explicit model control."""
     contents = [Tensor(name[len("file:"):] if name.startswith("file:") else name, np.frombuffer(text, np.uint8)) for name, text in (files or {}).items()]
     _order({"do": "load", "model": model_name, "config": config}, contents)
 
 
 def unload_model(model_name, unload_dependents=False):
-    """Takes a model away. What it has begun it ends. No model is made of others, so that none is unloaded with it."""
+    """Unloads a model after its in-flight requests. Ensembles do not exist, so no other model is unloaded with it."""
     _order({"do": "unload", "model": model_name})
 
 
@@ -413,7 +413,7 @@ def _order(document, tensors=()):
 
 
 class MetricFamily:
-    """Metrics of the model's own, of one name. They are on the server's page, for all models and instances together."""
+    """A family of custom metrics. It appears on the server's metrics endpoint, and is shared by all models and instances."""
 
     COUNTER, GAUGE, HISTOGRAM = range(3)
 
@@ -429,7 +429,7 @@ class MetricFamily:
 
 
 class Metric:
-    """One number, or one histogram."""
+    """A counter, a gauge or a histogram."""
 
     def __init__(self, family, labels=None, buckets=None):
         self._family, self._labels = family, {str(k): str(v) for k, v in (labels or {}).items()}
@@ -456,7 +456,7 @@ class Logger:
 
     ERROR, WARNING, INFO, VERBOSE = range(4)
 
-    _send = None  # set by the worker: takes a level and a text
+    _send = None  # set by the worker: takes a level and a message
 
     @classmethod
     def log(cls, message, level=INFO):
@@ -481,7 +481,7 @@ class Logger:
 
 
 class ModelConfig:
-    """The configuration that auto_complete_config is given, and returns with what the model adds to it."""
+    """The configuration that auto_complete_config receives, completes and returns."""
 
     def __init__(self, config):
         self._config = config
@@ -584,7 +584,7 @@ def numpy_to_triton_type(dtype):
 
 
 def serialize_byte_tensor(array):
-    """The elements of an array one behind the other, each with its length before it; None if there are none to serialise."""
+    """Serializes the elements of an array, each prefixed with its length."""
     if array.dtype.kind not in "OSU":
         raise TritonModelException("found an array of %s, expected one of objects or strings" % array.dtype)
     parts = []
@@ -599,7 +599,7 @@ def serialize_byte_tensor(array):
 
 
 def deserialize_bytes_tensor(data):
-    """The opposite of serialize_byte_tensor: an array of one dimension."""
+    """The inverse of serialize_byte_tensor. Returns a one-dimensional array."""
     elements, at, end = [], 0, len(data)
     while at < end:
         length, = wire.U32.unpack_from(data, at)

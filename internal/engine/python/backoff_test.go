@@ -11,10 +11,10 @@ var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 // pauses returns how long a worker is left alone that dies so often, each time so
 // long after it was started.
 func pauses(deaths int, lives time.Duration, answered bool, random float64) (all []time.Duration) {
-	var c comeback
+	var c backoff
 	for now, n := epoch, 0; n < deaths; n++ {
 		now = now.Add(lives)
-		pause := c.died(now, answered, random)
+		pause := c.recordDeath(now, answered, random)
 		all = append(all, pause)
 		now = now.Add(pause)
 	}
@@ -48,33 +48,33 @@ func TestWorkersThatDiedTogetherComeBackApart(t *testing.T) {
 }
 
 func TestACrashLoopIsCalledSo(t *testing.T) {
-	var c comeback
-	for n := 1; n <= crashLoop; n++ {
-		if c.loops() {
+	var c backoff
+	for n := 1; n <= crashLoopDeaths; n++ {
+		if c.crashLooping() {
 			t.Errorf("a loop after %d deaths", n-1)
 		}
-		c.died(epoch, false, 0)
+		c.recordDeath(epoch, false, 0)
 	}
-	if !c.loops() {
+	if !c.crashLooping() {
 		t.Error("no loop")
 	}
-	if c.died(epoch, true, 0); c.loops() {
+	if c.recordDeath(epoch, true, 0); c.crashLooping() {
 		t.Error("a loop of a worker that answered")
 	}
 }
 
 func TestAFloodOfLinesIsCutShort(t *testing.T) {
-	var b budget
+	var b logLimiter
 	written := 0
-	for range 10 * linesInBurst {
-		if ok, _ := b.spend(epoch); ok {
+	for range 10 * logBurst {
+		if ok, _ := b.allow(epoch); ok {
 			written++
 		}
 	}
-	if written != linesInBurst {
-		t.Errorf("%d lines were written at once, want %d", written, linesInBurst)
+	if written != logBurst {
+		t.Errorf("%d lines were written at once, want %d", written, logBurst)
 	}
-	if ok, lost := b.spend(epoch.Add(time.Second)); !ok || lost != 9*linesInBurst {
+	if ok, lost := b.allow(epoch.Add(time.Second)); !ok || lost != 9*logBurst {
 		t.Errorf("a second later: written %v, %d lost", ok, lost)
 	}
 }

@@ -17,23 +17,23 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// A parcel is a document in JSON, and behind it the data of the tensors that it lists,
-// each on a line of the cache of its own. It is in memory without a name, which is
-// passed with the frame: whoever sends it gives it away, and whoever receives it has
-// it for itself. The server reads a worker's into memory of its own before it looks.
-type parcel struct {
-	Tensors    []parcelTensor  `json:"tensors,omitempty"`
+// A payload is a JSON document followed by the data of the tensors that it lists, each
+// aligned to a cache line. It is passed as an anonymous memory file along with the frame:
+// the sender gives it up, and the receiver has it for itself. The server copies a worker's
+// payload into its own memory before it reads it.
+type payload struct {
+	Tensors    []payloadTensor `json:"tensors,omitempty"`
 	Parameters json.RawMessage `json:"parameters,omitempty"` // an object
 
-	// Of a response that is an error.
+	// Error responses.
 	Failed bool   `json:"failed,omitempty"`
 	Code   uint32 `json:"code,omitempty"`
 	Text   string `json:"text,omitempty"`
 
-	// Of a call.
-	Do              string   `json:"do,omitempty"` // load or unload; otherwise the model is asked
+	// Calls.
+	Do              string   `json:"do,omitempty"` // load or unload; otherwise an inference request
 	Model           string   `json:"model,omitempty"`
-	Version         int64    `json:"version,omitempty"` // 0 or less means the one that is served
+	Version         int64    `json:"version,omitempty"` // 0 or less means the default version
 	ID              string   `json:"id,omitempty"`
 	Outputs         []string `json:"outputs,omitempty"`
 	Timeout         uint64   `json:"timeout,omitempty"` // microseconds
@@ -41,29 +41,29 @@ type parcel struct {
 	Correlation     uint64   `json:"correlation,omitempty"`
 	CorrelationName string   `json:"correlation_name,omitempty"`
 	Flags           uint32   `json:"flags,omitempty"`
-	Many            bool     `json:"many,omitempty"` // any number of responses
+	Many            bool     `json:"many,omitempty"` // decoupled: any number of responses
 
-	// Of a load, whose tensors are the model's files.
-	Config string `json:"config,omitempty"` // as JSON; "" means that of the directory
+	// Loads. The tensors are the model's files.
+	Config string `json:"config,omitempty"` // JSON; "" means the file in the model's directory
 
-	memory *buf.Buf // what the data of a parcel that was received is in
+	memory *buf.Buf // holds the data of a received payload
 	data   []tensor.Tensor
 }
 
-type parcelTensor struct {
+type payloadTensor struct {
 	Name   string  `json:"name"`
 	Type   uint32  `json:"type"`
 	Shape  []int64 `json:"shape"`
 	Length int     `json:"length"`
 }
 
-// readParcel reads a parcel from a descriptor, which stays the caller's. The caller
-// releases its memory.
-func readParcel(fd int, document, size uint64) (*parcel, error) {
+// readPayload reads a payload from fd, which stays the caller's. The caller must release
+// the payload.
+func readPayload(fd int, document, size uint64) (*payload, error) {
 	if size > maxMemory || document > size {
-		return nil, fmt.Errorf("a parcel of %d bytes with a document of %d, expected at most %d", size, document, maxMemory)
+		return nil, fmt.Errorf("a payload of %d bytes with a document of %d, expected at most %d", size, document, maxMemory)
 	}
-	p := &parcel{memory: buf.Get(int(size))}
+	p := &payload{memory: buf.Get(int(size))}
 	if err := p.read(fd, int(document)); err != nil {
 		p.memory.Release()
 		return nil, err
@@ -71,7 +71,7 @@ func readParcel(fd int, document, size uint64) (*parcel, error) {
 	return p, nil
 }
 
-func (p *parcel) read(fd, document int) error {
+func (p *payload) read(fd, document int) error {
 	b := p.memory.B
 	for at := 0; at < len(b); {
 		n, err := unix.Pread(fd, b[at:], int64(at))
@@ -79,22 +79,22 @@ func (p *parcel) read(fd, document int) error {
 			continue
 		}
 		if err != nil || n == 0 {
-			return fmt.Errorf("a parcel of %d bytes of which %d can be read: %w", len(b), at, err)
+			return fmt.Errorf("a payload of %d bytes of which %d can be read: %w", len(b), at, err)
 		}
 		at += n
 	}
 	if err := json.Unmarshal(b[:document], p); err != nil {
-		return fmt.Errorf("a parcel whose document cannot be read: %w", err)
+		return fmt.Errorf("a payload with an invalid document: %w", err)
 	}
 	at := align(document, alignment)
 	for _, t := range p.Tensors {
 		switch {
 		case t.Type == uint32(tensor.Invalid) || t.Type > uint32(tensor.BF16):
-			return fmt.Errorf("tensor %q of a type with number %d, which there is not", t.Name, t.Type)
+			return fmt.Errorf("tensor %q with the unknown type number %d", t.Name, t.Type)
 		case len(t.Shape) > maxDimensions:
 			return fmt.Errorf("tensor %q of %d dimensions, expected at most %d", t.Name, len(t.Shape), maxDimensions)
 		case t.Length < 0 || at > len(b) || t.Length > len(b)-at:
-			return fmt.Errorf("tensor %q of %d bytes from %d on in a parcel of %d", t.Name, t.Length, at, len(b))
+			return fmt.Errorf("tensor %q of %d bytes at offset %d in a payload of %d", t.Name, t.Length, at, len(b))
 		}
 		p.data = append(p.data, tensor.Tensor{Name: t.Name, Type: tensor.Type(t.Type), Shape: t.Shape, Data: b[at : at+t.Length : at+t.Length]})
 		at = align(at+t.Length, alignment)
@@ -102,12 +102,12 @@ func (p *parcel) read(fd, document int) error {
 	return nil
 }
 
-// pack puts a parcel with the given tensors into memory, and returns its descriptor,
-// which is the caller's, and how long the document and all of it are.
-func (p *parcel) pack(tensors []tensor.Tensor) (fd, document, size int, err error) {
+// encode writes a payload with the given tensors to a new memory file. It returns the
+// descriptor, which the caller owns, and the sizes of the document and of the whole.
+func (p *payload) encode(tensors []tensor.Tensor) (fd, document, size int, err error) {
 	for i := range tensors {
 		t := &tensors[i]
-		p.Tensors = append(p.Tensors, parcelTensor{t.Name, uint32(t.Type), t.Shape, len(t.Data)})
+		p.Tensors = append(p.Tensors, payloadTensor{t.Name, uint32(t.Type), t.Shape, len(t.Data)})
 	}
 	text, err := json.Marshal(p)
 	if err != nil {
@@ -129,23 +129,23 @@ func (p *parcel) pack(tensors []tensor.Tensor) (fd, document, size int, err erro
 	return fd, len(text), size, nil
 }
 
-// release gives back what a parcel is in, if there is one.
-func (p *parcel) release() {
+// release frees the memory of a received payload. p may be nil.
+func (p *payload) release() {
 	if p != nil {
 		p.memory.Release()
 		p.memory = nil
 	}
 }
 
-// take gives the memory to the caller.
-func (p *parcel) take() *buf.Buf {
+// takeMemory transfers ownership of the memory to the caller.
+func (p *payload) takeMemory() *buf.Buf {
 	m := p.memory
 	p.memory = nil
 	return m
 }
 
-// encodeParameters returns parameters as a JSON object. Numbers that JSON does not
-// have are left out.
+// encodeParameters returns parameters as a JSON object. It omits NaN and infinities, which
+// JSON cannot represent.
 func encodeParameters(all []infer.Parameter) []byte {
 	object := make(map[string]any, len(all))
 	for _, p := range all {
@@ -156,7 +156,7 @@ func encodeParameters(all []infer.Parameter) []byte {
 	}
 	b, err := json.Marshal(object)
 	if err != nil {
-		return []byte("{}") // there is no value left that it could be
+		return []byte("{}") // unreachable: all remaining values can be encoded
 	}
 	return b
 }
@@ -166,7 +166,7 @@ const (
 	maxParameterBytes = 64 << 10
 )
 
-// decodeParameters reads a JSON object that came from a worker.
+// decodeParameters decodes a JSON object received from a worker.
 func decodeParameters(text []byte) ([]infer.Parameter, error) {
 	if len(text) == 0 {
 		return nil, nil
@@ -199,8 +199,8 @@ func decodeParameters(text []byte) ([]infer.Parameter, error) {
 	return all, nil
 }
 
-// numberOf returns a number as an int64, if it is one, or else as a float64; nil if it
-// is too large for either.
+// numberOf returns n as an int64 if it is an integer that fits, otherwise as a float64, or
+// nil if it fits neither.
 func numberOf(n json.Number) any {
 	if i, err := n.Int64(); err == nil {
 		return i

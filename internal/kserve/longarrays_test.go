@@ -72,7 +72,7 @@ func TestADocumentIsReadTheSameWithoutItsArrays(t *testing.T) {
 
 func TestLongArraysAreCutOut(t *testing.T) {
 	text := `{"data":` + long + `,"x":1,"data":` + long + `}`
-	short, cuts := cutArrays(nil, []byte(text))
+	short, cuts := extractLongArrays(nil, []byte(text))
 	if string(short) != `{"data":[],"x":1,"data":[]}` || len(cuts) != 2 || string(cuts[1].text) != long || cuts[1].offset != int64(strings.LastIndex(text, "[")) {
 		t.Errorf("left %s, and %d cuts", short, len(cuts))
 	}
@@ -83,7 +83,7 @@ func TestLongArraysAreCutOut(t *testing.T) {
 func TestCuttingLooksAtADocumentOnce(t *testing.T) {
 	open := strings.Repeat(`"data":[`, 1<<20)
 	for _, text := range []string{open, open + "]", strings.Repeat(`"data":[1 `, 1<<20) + `"]`} {
-		if _, cuts := cutArrays(nil, []byte(text)); cuts != nil {
+		if _, cuts := extractLongArrays(nil, []byte(text)); cuts != nil {
 			t.Errorf("%d cuts", len(cuts))
 		}
 	}
