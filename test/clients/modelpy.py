@@ -24,7 +24,7 @@ MODELS = HERE / "modelpy"
 ANSWERS = HERE / "modelpy.json"  # Triton's; python-beside-triton --record writes it
 DIFFERENT = HERE / "modelpy-different.json"  # where ours are others: what they are, and why
 
-PATIENCE = 60  # seconds, for what comes at once or never; a busy machine takes its time
+PATIENCE = 10  # seconds, for what comes at once or never
 
 cases = {}  # by name, in the order of this file
 
@@ -50,7 +50,7 @@ class Side:
 
     def __init__(self, http, grpc, metrics, folder, log):
         self.address, self._grpc, self._metrics, self._folder, self.log = http, grpc, metrics, str(folder), log
-        self.http = tritonclient.http.InferenceServerClient(http, concurrency=8, network_timeout=PATIENCE)
+        self.http = tritonclient.http.InferenceServerClient(http, concurrency=8, network_timeout=6 * PATIENCE)  # a load takes its time on a busy machine
         self.grpc = tritonclient.grpc.InferenceServerClient(grpc)
 
     def close(self):
