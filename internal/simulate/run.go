@@ -13,7 +13,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/device"
 )
 
-// varied returns the parameter that the setting varies, and its values.
+// varied returns the parameter that the setting varies, and the number of its values.
 func (set *Setting) varied() (name string, points int) {
 	points = 1
 	for _, t := range set.Traffic {

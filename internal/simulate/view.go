@@ -92,7 +92,7 @@ func (r *Report) objective() bool {
 }
 
 // horizon returns the end of the timelines: the last answer, or, if not all batches can
-// be shown, a multiple of the shortest batch.
+// be shown, a multiple of the mean batch time of the fastest run.
 func (r *Report) horizon(all, some int) (end batching.Time, cut bool) {
 	shortest := batching.Never
 	long := false
