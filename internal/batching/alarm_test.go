@@ -33,7 +33,7 @@ func TestAlarmsAreAsInASortedList(t *testing.T) {
 			})
 			compareAlarms(t, heap, list)
 		}
-		// Those that are taken out one by one come in order.
+		// Items that are removed one by one come in order.
 		for _, want := range list {
 			got := heap[0]
 			heap.set(got, Never)

@@ -9,13 +9,13 @@ import (
 	"github.com/shoal-serving/shoal/internal/batching"
 )
 
-// A sharer is a share, with what the test knows of it.
+// A sharer is a share with the test's own bookkeeping.
 type sharer struct {
 	batching.Share
-	asks, turns int           // that it asked for, and that it holds
-	takes       time.Duration // that a turn of it does
-	ends        time.Duration // when its turn does
-	used        time.Duration // for how long it had the device
+	asks, turns int           // pending requests, and turns that it holds
+	takes       time.Duration // duration of its turns
+	ends        time.Duration // when its turn ends
+	used        time.Duration // device time used
 }
 
 func sharers(n int) []*sharer {
@@ -27,9 +27,9 @@ func sharers(n int) []*sharer {
 	return all
 }
 
-// TestTurnsAreGrantedUpToTheSlots lets models ask and yield at random. Whoever
-// asks gets a turn as long as slots are free, and nobody gets one after that or
-// without asking. Models that do not ask may take more slots than there are.
+// TestTurnsAreGrantedUpToTheSlots lets models ask and yield at random. A model that asks
+// gets a turn while slots are free, and no model gets one otherwise, or without asking.
+// Models that do not ask may exceed the slots.
 func TestTurnsAreGrantedUpToTheSlots(t *testing.T) {
 	for seed := range uint64(500) {
 		r := rand.New(rand.NewPCG(3, seed))
@@ -86,10 +86,10 @@ func TestTurnsAreGrantedUpToTheSlots(t *testing.T) {
 	}
 }
 
-// TestTimeIsSharedEvenly lets models with batches of different lengths use a
-// device all the time. Each asks for its next turn before it gives one back, as
-// the core does. However long they go on, nobody gets ahead of another by more
-// than two of the longest batches: what is not charged yet, and one turn more.
+// TestTimeIsSharedEvenly keeps a device busy with models whose batches have different
+// lengths. Each asks for its next turn before it yields one, as the core does. No model
+// may get ahead of another by more than two of the longest batches: the one that is not
+// charged yet, and one more turn.
 func TestTimeIsSharedEvenly(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(4, seed))
@@ -132,7 +132,7 @@ func firstToEnd(all []*sharer) *sharer {
 	return first
 }
 
-// usedBy counts the part of a turn that has passed.
+// usedBy includes the elapsed part of a current turn.
 func (s *sharer) usedBy(now time.Duration) time.Duration {
 	if s.turns == 0 {
 		return s.used
@@ -140,8 +140,7 @@ func (s *sharer) usedBy(now time.Duration) time.Duration {
 	return s.used + s.takes - (s.ends - now)
 }
 
-// TestAModelThatIsAloneHasTheDevice shows that time is shared only with those who
-// want it.
+// TestAModelThatIsAloneHasTheDevice shows that time is shared only among models that ask.
 func TestAModelThatIsAloneHasTheDevice(t *testing.T) {
 	arbiter := batching.Arbiter{Slots: 1}
 	s := sharers(1)[0]
@@ -155,8 +154,7 @@ func TestAModelThatIsAloneHasTheDevice(t *testing.T) {
 	}
 }
 
-// TestAWideBatchWaitsForItsSlots has a model whose batches are computed by two
-// threads each.
+// TestAWideBatchWaitsForItsSlots has a model whose batches use two threads each.
 func TestAWideBatchWaitsForItsSlots(t *testing.T) {
 	arbiter := batching.Arbiter{Slots: 2}
 	all := sharers(2)

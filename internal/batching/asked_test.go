@@ -10,7 +10,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/batching/automatic"
 )
 
-// policies makes one of each policy, by the name of its type. internal/archtest fails
+// policies returns one of each policy, by the name of its type. internal/archtest fails
 // if one is missing here.
 var policies = map[string]func(g *game) batching.Policy{
 	"batching.None":   func(*game) batching.Policy { return batching.None{} },
@@ -22,9 +22,9 @@ var policies = map[string]func(g *game) batching.Policy{
 	"automatic.Policy": func(g *game) batching.Policy { return g.automatic() },
 }
 
-// TestAskingAgainChangesNothing plays each game twice: with a policy that the core
-// asks, and with one that is asked up to four times for each decision, and also after
-// events where the core does not ask. All actions must be the same.
+// TestAskingAgainChangesNothing plays each game twice: once normally, and once with a
+// policy that is asked up to four times for each decision, and also after events for
+// which the core does not ask. All actions must be the same.
 func TestAskingAgainChangesNothing(t *testing.T) {
 	for name, policy := range policies {
 		t.Run(name, func(t *testing.T) {
@@ -54,13 +54,13 @@ func TestAskingAgainChangesNothing(t *testing.T) {
 	}
 }
 
-// A curious policy asks another one the given number of times where the core asks
-// once, and all but one of these times after each event.
+// A curious policy asks another policy the given number of times for each decision of the
+// core, and all but one of these times after each event.
 type curious struct {
 	batching.Policy
 	times  func() int
 	differ func(first, again batching.Decision)
-	last   batching.Line // that the core asked about
+	last   batching.Line // line of the core's last question
 	asked  bool
 }
 
@@ -83,7 +83,7 @@ func (c *curious) Decide(now batching.Time, line batching.Line) batching.Decisio
 	return first
 }
 
-// again asks about the line that the core asked about last, as it is now.
+// again asks about the line of the core's last question in its current state.
 func (c *curious) again(now batching.Time, heard func(batching.Decision)) {
 	for range c.times() - 1 {
 		if c.asked && c.last.First() != nil {

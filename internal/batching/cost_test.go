@@ -8,14 +8,14 @@ import (
 	"github.com/shoal-serving/shoal/internal/batching"
 )
 
-// A mill keeps a core busy: an instance takes, its batch ends, and whoever was
-// answered arrives again.
+// A mill keeps a core busy: an instance takes, its batch ends, and the answered requests
+// arrive again.
 type mill struct {
 	core  *batching.Core
 	out   batching.Actions
 	now   batching.Time
-	back  []*batching.Item // answered, and to arrive again
-	kinds []batching.Item  // what requests look like, in turn
+	back  []*batching.Item // answered items that will arrive again
+	kinds []batching.Item  // templates of requests, used in turn
 	next  int
 	asked bool
 }
@@ -49,13 +49,13 @@ func (m *mill) step(ev batching.Event) {
 	}
 }
 
-// turn lets all arrive that are not there, and one batch run. It returns how many
-// requests arrived.
+// turn lets all answered items arrive again, and runs one batch. It returns the number of
+// arrivals.
 func (m *mill) turn() int {
 	n := len(m.back)
 	for i := range n {
 		it := m.back[i]
-		*it = m.kinds[m.next%len(m.kinds)] // as when a pool gives it out again
+		*it = m.kinds[m.next%len(m.kinds)] // as if reused from a pool
 		m.next++
 		m.step(batching.Event{Kind: batching.Arrive, Item: it})
 	}
@@ -109,8 +109,8 @@ func TestStepDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// BenchmarkStep gives the time per request, with all steps that it takes part in:
-// it arrives, is taken with up to seven others, and is delivered.
+// BenchmarkStep measures the time per request over all of its steps: it arrives, is taken
+// with up to seven others, and is delivered.
 func BenchmarkStep(b *testing.B) {
 	plain := batching.Config{Policy: batching.Triton{MaxRows: 8}, MaxRows: 8}
 	limited := plain

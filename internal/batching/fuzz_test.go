@@ -27,8 +27,8 @@ func FuzzCore(f *testing.F) {
 	})
 }
 
-// chance returns what decides the game of a seed. Most games are short; few are
-// long enough for many lanes and long queues.
+// chance returns the random bytes of a game. Most games are short; few are long enough
+// for many lanes and long queues.
 func chance(seed uint64) []byte {
 	r := rand.New(rand.NewPCG(1, seed))
 	words := 4 + r.IntN(60)
@@ -66,7 +66,7 @@ func TestRandomSequences(t *testing.T) {
 	}
 }
 
-// shortest returns the beginning of the moves that breaks a promise already.
+// shortest returns the shortest prefix of the moves that violates a guarantee.
 func shortest(moves []byte) ([]byte, error) {
 	for n := range len(moves) + 1 {
 		g := game{chance: moves[:n]}
@@ -77,11 +77,10 @@ func shortest(moves []byte) ([]byte, error) {
 	return moves, fmt.Errorf("the same moves broke no promise when they were played again")
 }
 
-// A record is what a core did in a game, in numbers.
+// A record is the sequence of a core's actions in a game, as numbers.
 type record []int64
 
-// recorded plays a game, and returns all that the core asked for, with times in
-// units.
+// recorded plays a game, and returns all actions of the core, with times in units.
 func recorded(t *testing.T, moves []byte, unit batching.Time) record {
 	t.Helper()
 	return recordOf(t, &game{chance: moves, unit: unit})

@@ -11,52 +11,51 @@ import (
 	"github.com/shoal-serving/shoal/internal/batching/batchingtest"
 )
 
-// A game plays a sequence of events against a core, under the eyes of a referee.
-// Bytes decide all that is left to chance: the configuration, what happens next,
-// and how much time passes before. So each game is also an input of the fuzzer,
-// and can be played again.
+// A game plays a sequence of events against a core, and a referee checks the actions.
+// Bytes determine all random choices: the configuration, the next event, and the time
+// before it. So each game is also an input of the fuzzer, and can be repeated.
 //
-// The game knows no more than a caller does: it learns from the actions which
-// instances are awake, which run, and whether a turn was asked for.
+// The game knows no more than a caller: it learns from the actions which instances are
+// awake, which run, and whether a turn was requested.
 type game struct {
-	chance []byte        // what is left of it; once there is none, every choice is the first
-	unit   batching.Time // of all times; zero means 1
+	chance []byte        // remaining random bytes; when they are used up, every choice is the first
+	unit   batching.Time // unit of all times; zero means 1
 	masked bool          // the referee does not know the policy
-	plain  bool          // no policy that learns
-	learns bool          // the policy is one that learns
+	plain  bool          // no learning policy
+	learns bool          // the policy learns
 
-	use func(*game) batching.Policy // makes the policy, in place of chance
+	use func(*game) batching.Policy // if not nil, creates the policy instead of a random choice
 
 	spoil func(*game, batching.Event) // changes the actions before the referee sees them
-	note  func(*game, batching.Event) // is told of each step
+	note  func(*game, batching.Event) // called after each step
 
 	cfg      batching.Config
-	maxRows  int // of a request, for one that may be let in
-	spice    int // what requests of this game may have besides rows, in bits
+	maxRows  int // maximum rows of a request that can be accepted
+	spice    int // optional properties of this game's requests, as bits
 	core     *batching.Core
 	referee  *batchingtest.Referee
-	punctual bool // wakes the core at the time that it asked for; else at any time after
-	brisk    bool // lets instances take at once; else at any time after
+	punctual bool // wakes the core at the requested time; otherwise at any later time
+	brisk    bool // lets instances take immediately; otherwise at any later time
 
 	now       batching.Time
 	out       batching.Actions
 	arrivals  int
-	open      []*batching.Item // not answered yet
-	lent      []*batching.Item // answered, but in a batch that runs
-	free      []*batching.Item // to be used again
+	open      []*batching.Item // unanswered items
+	lent      []*batching.Item // answered items that are still in a running batch
+	free      []*batching.Item // items for reuse
 	instances [4]place         // by number, from 1
-	joined    int              // which of them the core knows, in bits
+	joined    int              // instances that the core knows, as bits
 	asked     bool
-	turns     int // not used yet
+	turns     int // turns that are not used yet
 }
 
-// A place is an instance as the caller knows it.
+// A place is the caller's view of an instance.
 type place struct {
 	state   placeState
 	leaving bool
 	batch   []*batching.Item
-	lent    []*batching.Item // the batch in the core's memory
-	serial  uint64           // of the batch
+	lent    []*batching.Item // the batch, in the core's memory
+	serial  uint64           // number of the batch
 }
 
 type placeState int
@@ -68,8 +67,8 @@ const (
 	running
 )
 
-// play plays the game to its end: until chance is used up, and then until
-// everybody is answered.
+// play plays the game to its end: until the random bytes are used up, and then until all
+// requests are answered.
 func (g *game) play() (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -102,8 +101,8 @@ func (g *game) choose(n int) int {
 
 func (g *game) time(n int) batching.Time { return batching.Time(g.choose(n)) * g.unit }
 
-// The spices of a game. Not every game has them all, so that some gather large
-// batches and long queues.
+// The optional properties of requests. Not every game has all of them, so that some form
+// large batches and long queues.
 const (
 	shapes = 1 << iota
 	manyShapes
@@ -150,7 +149,7 @@ func (g *game) configure() {
 	g.core, g.referee = batching.New(g.cfg), batchingtest.New(g.cfg)
 }
 
-// A mask hides which policy it is.
+// A mask hides the type of a policy.
 type mask struct{ batching.Policy }
 
 func (g *game) policy(kind int) batching.Policy {
@@ -172,7 +171,7 @@ func (g *game) policy(kind int) batching.Policy {
 	return p
 }
 
-// automatic returns a policy that learns. It may know some sizes from the start.
+// automatic returns a learning policy, which may start with some measured sizes.
 func (g *game) automatic() batching.Policy {
 	opt := automatic.Options{MaxRows: g.maxRows, Instances: 1 + g.choose(4), Objective: g.time(64)}
 	for rows := 1; rows <= g.maxRows; rows++ {
@@ -186,7 +185,7 @@ func (g *game) automatic() batching.Policy {
 	return automatic.New(opt)
 }
 
-// move lets time pass, and then something happen.
+// move advances the time and sends a random event.
 func (g *game) move() error {
 	if err := g.pass(); err != nil {
 		return err
@@ -284,7 +283,7 @@ func (g *game) arrive() error {
 	return g.step(batching.Event{Kind: batching.Arrive, Item: it})
 }
 
-// cancel lets a client leave, sometimes one that has its answer already.
+// cancel cancels a request, sometimes one that is answered already.
 func (g *game) cancel() error {
 	from := g.open
 	if g.choose(8) == 7 {
@@ -296,8 +295,7 @@ func (g *game) cancel() error {
 	return g.step(batching.Event{Kind: batching.Cancel, Item: from[g.choose(len(from))]})
 }
 
-// withOne lets the event happen to an instance in the given state, if there is
-// one.
+// withOne sends the event for an instance in the given state, if there is one.
 func (g *game) withOne(s placeState, k batching.Kind) error {
 	var numbers []int
 	for i, p := range g.instances {
@@ -311,7 +309,7 @@ func (g *game) withOne(s placeState, k batching.Kind) error {
 	return g.step(batching.Event{Kind: k, Instance: numbers[g.choose(len(numbers))]})
 }
 
-// join brings an instance, if there is room for one.
+// join adds an instance, if there is room for one.
 func (g *game) join() error { return g.withOne(absent, batching.Up) }
 
 // breaks reports that an instance that is down or leaves cannot be started, if there is one.
@@ -335,7 +333,7 @@ func (g *game) turn() error {
 	return g.step(batching.Event{Kind: batching.Turn})
 }
 
-// step steps the core, has it checked, and does what a caller does.
+// step sends an event to the core, checks the actions, and carries them out.
 func (g *game) step(ev batching.Event) error {
 	g.core.Step(g.now, ev, &g.out)
 	if g.spoil != nil {
@@ -376,7 +374,7 @@ func (g *game) happened(ev batching.Event) {
 		p := &g.instances[ev.Instance-1]
 		p.state = awake
 		if g.cfg.TakeTurns {
-			g.turns++ // to be given back
+			g.turns++ // to be returned
 		}
 		for _, it := range p.batch {
 			if i := slices.Index(g.lent, it); i >= 0 {
@@ -416,7 +414,7 @@ func (g *game) carryOut(a batching.Action) {
 	}
 }
 
-// letGo takes back an item, unless a batch that runs still holds it.
+// letGo reclaims an item, unless a running batch still holds it.
 func (g *game) letGo(it *batching.Item) {
 	i := slices.Index(g.open, it)
 	g.open = slices.Delete(g.open, i, i+1)
@@ -427,7 +425,7 @@ func (g *game) letGo(it *batching.Item) {
 	}
 }
 
-// drain lets everything come to its end, and checks that nothing is left.
+// drain completes all requests, and checks that none is left.
 func (g *game) drain() error {
 	for range 10_000 {
 		var err error

@@ -11,8 +11,8 @@ import (
 
 const ms = time.Millisecond
 
-// taught returns a learner that has seen batches of 1 to 8 rows, in turn, which take
-// 2 ms and 1 ms for each row.
+// taught returns a learner that has seen batches of 1 to 8 rows, in turn, which take 2 ms
+// plus 1 ms per row.
 func taught(batches int) *batching.Learner {
 	var l batching.Learner
 	for i := range batches {

@@ -14,12 +14,11 @@ import (
 	"github.com/shoal-serving/shoal/internal/simulate"
 )
 
-// TestRecordedCases plays what was recorded from a Triton server, and compares who
-// shared a batch with whom, in which order batches began, who was turned away and
-// why, and in which order clients were answered. Where a run of the server could
-// end in more than one way, ours has to be one of them.
+// TestRecordedCases replays recordings of a Triton server, and compares which requests
+// shared a batch, the order of batches, which requests were refused and why, and the
+// order of answers. If the recorded runs of a case differ, ours must match one of them.
 //
-// What we do otherwise on purpose is listed in differences, and told to users in
+// Intended differences are listed in differences, and documented for users in
 // docs/compatibility.md.
 func TestRecordedCases(t *testing.T) {
 	text, err := os.ReadFile("testdata/recorded/tritonserver-2.51.0.json")
@@ -54,8 +53,7 @@ func TestRecordedCases(t *testing.T) {
 	}
 }
 
-// differences are the cases in which we do something else on purpose: why, and
-// what.
+// differences are the cases in which Shoal behaves differently on purpose: why, and how.
 var differences = map[string]struct{ why, ours string }{
 	"22-order-preserved-with-rejection": {turnedAwayInTime, `
 0s     1 takes A (8 rows, full)
@@ -122,11 +120,11 @@ const (
 	settledLate      = "who is in a batch is settled when an instance takes it"
 )
 
-// sizesOnly are the cases whose requests arrived in an order that nobody chose.
+// sizesOnly are the cases whose requests arrived in an arbitrary order.
 var sizesOnly = []string{"74-l0-12x1-x100-d0", "75-l0-12x1-x100-d20ms"}
 
-// timed are the cases that are about when a batch begins. In the others the
-// server's own delays get in the way.
+// timed are the cases that test when a batch begins. In other cases, delays of the
+// recorded server make times incomparable.
 var timed = []string{
 	"47-shapes-variable-delay", "69-l0-preferred-2-6-3-then-4", "73-l0-preferred-2-6-two-shapes", "76-delay-counts-from-oldest",
 	"79-preferred-full-goes-before-delay", "80-delay-overflow-goes-before-delay",
@@ -142,8 +140,8 @@ var refusedFields = map[string]string{
 	"53-preferred-zero-config":                    "dynamic_batching.preferred_batch_size",
 }
 
-// A recordedCase is what a Triton server did with a scenario; the page beside the
-// file says what the fields mean.
+// A recordedCase is a scenario and what a Triton server did with it; the page in the same
+// directory describes the fields.
 type recordedCase struct {
 	Name      string
 	Config    []string `json:"config_pbtxt"`
@@ -157,7 +155,7 @@ type recordedCase struct {
 
 type recordedRequest struct {
 	ID        string
-	At        float64 // and all other times without a unit: milliseconds
+	At        float64 // in milliseconds, like all other times without a unit
 	Batch     int
 	Shape     []uint64
 	Priority  uint64
@@ -168,17 +166,17 @@ type recordedRequest struct {
 type recordedRun struct {
 	Batches  [][]string
 	StartsMS []float64 `json:"starts_ms"`
-	Statuses []string  // in the order of the scenario; none if all went well
+	Statuses []string  // in the order of the scenario; empty if all requests succeeded
 	Order    []string  `json:"completion_order"`
 }
 
-// A replayed case is what came of a scenario here.
+// A replayed case is the result of a scenario in Shoal.
 type replayed struct {
 	batches  [][]string
 	starts   []time.Duration
 	verdicts []string // in the order of the scenario; "" if it was delivered
-	order    []string // in which clients were answered
-	tale     string   // all of it, as in a script
+	order    []string // order in which clients were answered
+	tale     string   // full output, as in a script
 }
 
 func milliseconds(x float64) time.Duration { return time.Duration(x * float64(time.Millisecond)) }
@@ -190,8 +188,9 @@ func (c recordedCase) checkRefused(t *testing.T) {
 	}
 }
 
-// compare asks that all runs of a stable case agree with ours in who was in which
-// batch and what became of each request, and one run of any case in all.
+// compare requires that all runs of a stable case match ours in the requests of each
+// batch and the outcome of each request, and that one run of any case matches in
+// everything.
 func (c recordedCase) compare(t *testing.T, ours replayed) {
 	var differs []string
 	agreed := false
@@ -211,8 +210,8 @@ func (c recordedCase) compare(t *testing.T, ours replayed) {
 	}
 }
 
-// membership says how a recorded run differs from ours in its batches and in what
-// became of each request.
+// membership describes how a recorded run differs from ours in its batches and in the
+// outcome of each request.
 func (c recordedCase) membership(run recordedRun, ours replayed) string {
 	same := slices.Equal[[]string]
 	if slices.Contains(sizesOnly, c.Name) {
@@ -229,15 +228,14 @@ func (c recordedCase) membership(run recordedRun, ours replayed) string {
 	return ""
 }
 
-// course says how a recorded run differs from ours in the order of answers and the
+// course describes how a recorded run differs from ours in the order of answers and the
 // times of batches.
 func (c recordedCase) course(run recordedRun, ours replayed) string {
 	if !c.sameOrder(run, ours) {
 		return "recorded order of answers: " + strings.Join(run.Order, " ")
 	}
 	for i, start := range run.StartsMS {
-		// The first batch is on time; the others only in cases that leave time
-		// between them.
+		// The first batch is on time; the others only in cases that leave time between them.
 		if i > 0 && !slices.Contains(timed, c.Name) {
 			break
 		}
@@ -248,8 +246,8 @@ func (c recordedCase) course(run recordedRun, ours replayed) string {
 	return ""
 }
 
-// sameOrder compares the order of answers. Those of one batch are answered
-// together, in no order that anybody could rely on, unless order is preserved.
+// sameOrder compares the order of answers. The order within a batch is arbitrary, unless
+// order is preserved.
 func (c recordedCase) sameOrder(run recordedRun, ours replayed) bool {
 	if strings.Contains(strings.Join(c.Config, " "), "preserve_ordering: true") {
 		return slices.Equal(run.Order, ours.order)
@@ -276,7 +274,7 @@ func groups(batches [][]string) string {
 	return strings.Join(all, " | ")
 }
 
-// verdictOf translates what a client of Triton was told.
+// verdictOf converts an error of Triton to a verdict.
 func verdictOf(status string) string {
 	for _, known := range []struct {
 		words   string
@@ -334,11 +332,11 @@ func (c recordedCase) replay(t *testing.T) replayed {
 			ours.order = append(ours.order, a.Item.Owner.(string))
 		}
 	}
-	together := map[float64]int{} // how many were sent at that time
+	together := map[float64]int{} // number of requests sent at that time
 	for i, r := range c.Scenario {
 		it := r.item(cfg, variable)
 		index[it] = i
-		// Nothing comes through a network in no time at all.
+		// Network transport takes some time.
 		at := milliseconds(r.At + float64(together[r.At])*max(c.GapMS, 0.01))
 		together[r.At]++
 		world.At(at, func() {
@@ -371,7 +369,7 @@ func (r recordedRequest) item(cfg *modelconfig.Config, variable bool) *batching.
 		it.Rows = 1
 	}
 	if variable {
-		it.Shape = 4 // of those that name none
+		it.Shape = 4 // of requests without a shape
 		if r.Shape != nil {
 			it.Shape = r.Shape[0]
 		}

@@ -8,16 +8,16 @@ import (
 	"github.com/shoal-serving/shoal/internal/batching"
 )
 
-// A saboteur breaks a promise of the core by changing what it answers. Its spoil
-// reports whether there was an opportunity.
+// A saboteur violates a guarantee of the core by changing its actions. Its spoil reports
+// whether there was an opportunity.
 type saboteur struct {
 	name  string
 	spoil func(g *game, ev batching.Event) bool
-	want  string // what the referee says, as a regular expression
+	want  string // the expected report of the referee, as a regular expression
 }
 
-// TestTheRefereeSeesEachBreach lets each saboteur strike in ten games. The referee
-// has to notice each time, and to say what is wrong.
+// TestTheRefereeSeesEachBreach runs each saboteur in ten games. The referee must detect
+// each violation, and report the right one.
 func TestTheRefereeSeesEachBreach(t *testing.T) {
 	for _, s := range slices.Concat(inBatches, inAnswers, inInstances, inTurns, inWakes) {
 		t.Run(s.name, func(t *testing.T) {
@@ -45,8 +45,8 @@ func TestTheRefereeSeesEachBreach(t *testing.T) {
 	}
 }
 
-// TestAPolicyThatTheRefereeDoesNotKnow shows that it then asks for no more than
-// holds for all policies.
+// TestAPolicyThatTheRefereeDoesNotKnow shows that the referee then checks only what holds
+// for all policies.
 func TestAPolicyThatTheRefereeDoesNotKnow(t *testing.T) {
 	for seed := range uint64(1_000) {
 		g := game{chance: chance(seed), masked: true}
@@ -116,7 +116,7 @@ var inBatches = []saboteur{
 		return false
 	}), `request \d+ was put into a batch before request \d+, which is to run first`},
 	{"passes over another shape", onRun(func(g *game, a *batching.Action) bool {
-		queue := g.waiting() // in order, where there are no levels and nobody is bound
+		queue := g.waiting() // in order, if there are no levels and no bound items
 		i := slices.IndexFunc(queue, func(it *batching.Item) bool { return it.Shape == a.Items[0].Shape })
 		if len(g.cfg.Levels) > 0 || g.cfg.LanesApart || g.spice&bound != 0 || i < 1 || g.cfg.MaxRows > 0 {
 			return false
@@ -350,7 +350,7 @@ var inWakes = []saboteur{
 	}, `the core wants to be woken at \S+, but has nothing to do before \S+`},
 }
 
-// onRun makes a saboteur of one that changes a batch.
+// onRun returns a saboteur that changes a batch.
 func onRun(change func(g *game, a *batching.Action) bool) func(*game, batching.Event) bool {
 	return func(g *game, _ batching.Event) bool {
 		i := g.find(batching.Run)
@@ -367,7 +367,7 @@ func onRun(change func(g *game, a *batching.Action) bool) func(*game, batching.E
 	}
 }
 
-// addToRun makes a saboteur that adds a request to a batch.
+// addToRun returns a saboteur that adds a request to a batch.
 func addToRun(fits func(a *batching.Action, it *batching.Item) bool) func(*game, batching.Event) bool {
 	return onRun(func(g *game, a *batching.Action) bool {
 		for _, it := range g.waiting() {
@@ -380,7 +380,7 @@ func addToRun(fits func(a *batching.Action, it *batching.Item) bool) func(*game,
 	})
 }
 
-// onWaiting makes a saboteur that does a to a request that waits.
+// onWaiting returns a saboteur that applies a to a waiting request.
 func onWaiting(a batching.Action) func(*game, batching.Event) bool {
 	return func(g *game, _ batching.Event) bool {
 		queue := g.waiting()
@@ -392,7 +392,7 @@ func onWaiting(a batching.Action) func(*game, batching.Event) bool {
 	}
 }
 
-// afterEach makes a saboteur that does a to whatever do was done to.
+// afterEach returns a saboteur that adds a after each action do, for the same request.
 func afterEach(do batching.Do, a batching.Action) func(*game, batching.Event) bool {
 	return func(g *game, _ batching.Event) bool {
 		i := g.find(do)
@@ -405,8 +405,8 @@ func afterEach(do batching.Do, a batching.Action) func(*game, batching.Event) bo
 	}
 }
 
-// forgets makes a saboteur that does not answer those with the verdict. It leaves
-// steps alone that would break another promise first.
+// forgets returns a saboteur that drops answers with the verdict. It skips steps in which
+// that would violate another guarantee first.
 func forgets(v batching.Verdict) func(*game, batching.Event) bool {
 	return func(g *game, ev batching.Event) bool {
 		i := slices.IndexFunc(g.out.List, func(a batching.Action) bool { return a.Do == batching.Answer && a.Verdict == v })
@@ -445,26 +445,26 @@ func (g *game) add(a batching.Action) bool {
 	return true
 }
 
-// waiting returns those that wait, by arrival.
+// waiting returns the waiting items, by arrival.
 func (g *game) waiting() []*batching.Item {
 	return slices.DeleteFunc(slices.Clone(g.open), func(it *batching.Item) bool { return !it.Waits() })
 }
 
-// oneThatIs returns the number of an instance that was in the given state before
-// the step, or 0.
+// oneThatIs returns the number of an instance that was in the given state before the
+// step, or 0.
 func (g *game) oneThatIs(s placeState) int {
 	return 1 + slices.IndexFunc(g.instances[:], func(p place) bool { return p.state == s })
 }
 
-// holds reports whether the item is in a batch that runs.
+// holds reports whether the item is in a running batch.
 func (g *game) holds(it *batching.Item) bool {
 	return slices.ContainsFunc(g.instances[:], func(p place) bool {
 		return p.state == running && slices.Contains(p.batch, it)
 	})
 }
 
-// nobodyElseComes reports whether no instance is awake after the step but the one
-// that took in it.
+// nobodyElseComes reports whether no instance is awake after the step, apart from the one
+// that took a batch in it.
 func (g *game) nobodyElseComes(ev batching.Event) bool {
 	for i, p := range g.instances {
 		if p.state == awake && (ev.Kind != batching.Take || ev.Instance != i+1) {
@@ -474,7 +474,7 @@ func (g *game) nobodyElseComes(ev batching.Event) bool {
 	return ev.Kind != batching.Up && ev.Kind != batching.Done
 }
 
-// runsOneThat puts one into a batch that was turned away for such a reason.
+// runsOneThat adds a request that was answered with the verdict to a batch.
 func runsOneThat(why func(batching.Verdict) bool) func(*game, batching.Event) bool {
 	return onRun(func(g *game, a *batching.Action) bool {
 		i := g.find(batching.Answer)

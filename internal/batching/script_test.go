@@ -61,14 +61,14 @@ type story struct {
 	models map[string]*simulate.Model
 	first  *simulate.Model
 
-	slowdown []float64 // of the device
+	slowdown []float64 // slowdown of the device
 
 	items map[string]*batching.Item
-	slow  map[*batching.Item]time.Duration // those that make their batch take longer
+	slow  map[*batching.Item]time.Duration // items that make their batch take longer
 	tell  strings.Builder
-	from  time.Duration             // what happens before is not told
-	back  map[*batching.Item]func() // clients that send again when they are answered
-	said  string                    // how the line begins that is being written, so that deliveries share it
+	from  time.Duration             // events before it are not printed
+	back  map[*batching.Item]func() // clients that send their next request when they are answered
+	said  string                    // beginning of the current line, so that deliveries share it
 }
 
 func (s *story) play(lines []string) string {
@@ -188,7 +188,7 @@ func (s *story) model(name string, words, levels []string) error {
 	return nil
 }
 
-// clients are a closed loop of the first model.
+// clients adds a closed loop for the first model.
 func (s *story) clients(name string, n int, words []string) error {
 	opt, err := options(words, "think", "until", "rows")
 	var think []time.Duration
@@ -296,12 +296,12 @@ func (s *story) trace(o simulate.Occurrence) {
 	}
 }
 
-// exactly predicts what batches take that are not slowed down.
+// exactly predicts the exact duration of batches without slowdown.
 type exactly struct{ takes, row time.Duration }
 
 func (e exactly) Predict(rows, _ int) time.Duration { return e.takes + time.Duration(rows)*e.row }
 
-// say begins a line, or goes on with the one that began with the same words.
+// say begins a line, or continues the current one if it begins with the same words.
 func (s *story) say(at time.Duration, words string) {
 	begin := fmt.Sprintf("%-6v %s", at, words)
 	if begin == s.said || at < s.from {

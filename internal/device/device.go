@@ -1,7 +1,6 @@
-// Package device is a model of something that computes: how long a batch takes
-// alone, and how much slower it gets beside others. Time comes in as an argument,
-// so that the simulator uses it in virtual time and the simulated engine in real
-// time.
+// Package device models a compute device: how long a batch takes alone, and how much
+// parallel batches slow each other down. Time is an argument, so that the simulator uses
+// it in virtual time and the simulated engine in real time.
 package device
 
 import (
@@ -18,14 +17,13 @@ type Time = time.Duration
 // Never is later than any other time.
 const Never Time = math.MaxInt64
 
-// A Curve says how long a batch takes when nothing runs beside it: a fixed time
-// and a time for each row, or, where the table has points, what lies on the
-// straight lines between them.
+// A Curve is the duration of a batch that runs alone, by rows: a fixed time plus a time
+// per row, or, if Table has points, a linear interpolation between them.
 type Curve struct {
 	Fixed  time.Duration
 	PerRow time.Duration
-	Square time.Duration // times the square of the rows
-	Step   int           // rows that the model pads to a multiple of; 0 means 1
+	Square time.Duration // multiplied by the square of the rows
+	Step   int           // the model pads the rows to a multiple of it; 0 means 1
 	Table  []Point       // ascending; empty means Fixed, PerRow, Square and Step
 }
 
@@ -35,7 +33,7 @@ type Point struct {
 	Takes time.Duration
 }
 
-// Takes returns how long a batch of so many rows takes.
+// Takes returns the duration of a batch of the given number of rows.
 func (c Curve) Takes(rows int) time.Duration {
 	if len(c.Table) == 0 {
 		if c.Step > 1 {
@@ -48,25 +46,24 @@ func (c Curve) Takes(rows int) time.Duration {
 	case found:
 		return c.Table[i].Takes
 	case i == 0:
-		return c.Table[0].Takes // no model runs faster on less than the smallest measured size
+		return c.Table[0].Takes // no batch is faster than the smallest measured size
 	case len(c.Table) == 1:
 		return c.Table[0].Takes * time.Duration(rows) / time.Duration(c.Table[0].Rows)
 	case i == len(c.Table):
-		i-- // beyond the table its last line goes on
+		i-- // extrapolate the last segment
 	}
 	a, b := c.Table[i-1], c.Table[i]
 	return a.Takes + (b.Takes-a.Takes)*time.Duration(rows-a.Rows)/time.Duration(b.Rows-a.Rows)
 }
 
-// Noise is by how much the runs of one batch differ.
+// Noise is the variation between runs of the same batch.
 type Noise struct {
-	Spread   float64 // standard deviation of the time's logarithm: 0.03 is three in a hundred
-	Outliers float64 // share of the runs that take much longer
-	Times    float64 // how many times longer those take
+	Spread   float64 // standard deviation of the logarithm of the time: 0.03 is about 3 %
+	Outliers float64 // share of runs that take much longer
+	Times    float64 // how many times longer outliers take
 }
 
-// Factor draws what the time of one run is multiplied by. Without the outliers it
-// is 1 on average.
+// Factor draws the factor for the time of one run. Without outliers its mean is 1.
 func (n Noise) Factor(chance *rand.Rand) float64 {
 	factor := 1.0
 	if n.Spread > 0 {
@@ -78,15 +75,15 @@ func (n Noise) Factor(chance *rand.Rand) float64 {
 	return factor
 }
 
-// A Change is a device that gets slower or faster: from then on, batches take so
-// many times what they took at the beginning.
+// A Change is a change of speed: starting at At, batches take Times as long as at the
+// beginning.
 type Change struct {
 	At    Time
 	Times float64
 }
 
-// TimesAt returns what the time of a batch that begins now is multiplied by. The
-// changes are by time.
+// TimesAt returns the factor for the time of a batch that begins now. The changes must be
+// sorted by time.
 func TimesAt(changes []Change, now Time) float64 {
 	times := 1.0
 	for _, c := range changes {
@@ -98,31 +95,31 @@ func TimesAt(changes []Change, now Time) float64 {
 	return times
 }
 
-// A Device runs batches side by side, each slower the more there are. It is not
-// safe for concurrent use.
+// A Device runs batches in parallel, each slower the more there are. It is not safe for
+// concurrent use.
 type Device struct {
-	// Slowdown[n-1] is how many times longer a batch takes while n run. Beyond
-	// its end the last value holds; empty means that batches do not disturb each
-	// other.
+	// Slowdown[n-1] is how many times longer a batch takes while n batches run. The last
+	// value applies to larger numbers; empty means that batches do not slow each other
+	// down.
 	Slowdown []float64
 
 	now  Time
-	jobs []job // in the order in which they started
+	jobs []job // in the order of their start
 }
 
 type job struct {
 	id   int
-	left float64 // nanoseconds of work, as it would take alone
+	left float64 // remaining work, in nanoseconds of running alone
 }
 
-// Start begins a batch that would take so long alone. The id must not be in use.
+// Start begins a batch that would take the given time alone. The id must not be in use.
 func (d *Device) Start(now Time, id int, alone time.Duration) {
 	d.advance(now)
 	d.jobs = append(d.jobs, job{id, float64(alone)})
 }
 
-// Next returns the batch that ends next, and when, if nothing else starts or
-// stops before. It returns Never if nothing runs.
+// Next returns the batch that ends next, and when, unless another one starts or stops
+// before. It returns Never if no batch runs.
 func (d *Device) Next() (id int, at Time) {
 	at = Never
 	for _, j := range d.jobs {
@@ -133,7 +130,7 @@ func (d *Device) Next() (id int, at Time) {
 	return id, at
 }
 
-// EndOf returns when a batch ends, if nothing else starts or stops before.
+// EndOf returns when a batch ends, unless another one starts or stops before.
 func (d *Device) EndOf(id int) Time {
 	i := slices.IndexFunc(d.jobs, func(j job) bool { return j.id == id })
 	return d.endOf(d.jobs[i])
@@ -143,8 +140,8 @@ func (d *Device) endOf(j job) Time {
 	return d.now + time.Duration(math.Ceil(j.left*d.slowdown()))
 }
 
-// End takes a batch off the device, because it has ended or was stopped. It may
-// be told late, as long as nothing else was told meanwhile.
+// End removes a batch that has ended or was stopped. now may be later than the actual end
+// if no other method was called since.
 func (d *Device) End(now Time, id int) {
 	d.advance(now)
 	d.jobs = slices.DeleteFunc(d.jobs, func(j job) bool { return j.id == id })

@@ -7,9 +7,8 @@ import (
 	"github.com/shoal-serving/shoal/internal/device"
 )
 
-// Calibrated returns what calibration would measure of a model on a device that
-// nothing else uses, if no measurement were off: some sizes, and how much batches
-// disturb each other.
+// Calibrated returns the profile that an exact calibration on an idle device would
+// measure: the times of some sizes, and the slowdown of parallel batches.
 func Calibrated(curve device.Curve, slowdown []float64, rows, instances int) batching.Profile {
 	const runs = 5
 	var p batching.Profile

@@ -2,8 +2,7 @@ package simulate
 
 import "strings"
 
-// A canvas is a rectangle of characters to draw on. Lines that meet join by
-// themselves.
+// A canvas is a rectangle of characters to draw on. Lines that meet are joined.
 type canvas struct {
 	width int
 	rows  [][]cell
@@ -14,7 +13,7 @@ type cell struct {
 	sides sides // of a line, where there is no char
 }
 
-// sides says to which of its neighbours the line in a cell goes.
+// sides are the directions in which the line in a cell continues.
 type sides uint8
 
 const (
@@ -31,8 +30,8 @@ var lines = map[sides]rune{
 	up | down | left | right: '┼',
 }
 
-// row returns the row, and makes room for it. Beyond the last column there is
-// nothing to draw on.
+// row returns a row, and adds rows up to it. Drawing beyond the last column has no
+// effect.
 func (c *canvas) row(y int) []cell {
 	for len(c.rows) <= y {
 		c.rows = append(c.rows, make([]cell, c.width))
@@ -40,7 +39,7 @@ func (c *canvas) row(y int) []cell {
 	return c.rows[y]
 }
 
-// cut makes the canvas so many rows high.
+// cut sets the height of the canvas.
 func (c *canvas) cut(height int) {
 	c.row(height)
 	c.rows = c.rows[:height]
@@ -78,7 +77,7 @@ func (c *canvas) box(x1, y1, x2, y2 int) {
 	}
 }
 
-// write puts text over what is there.
+// write writes text over the existing contents.
 func (c *canvas) write(x, y int, text string) {
 	row := c.row(y)
 	for _, char := range text {
@@ -93,11 +92,10 @@ func (c *canvas) write(x, y int, text string) {
 	}
 }
 
-// covered stands where the character to the left reaches.
+// covered marks a cell that the character to the left covers.
 const covered = -1
 
-// free reports whether nothing is written in a stretch of a row, and in one cell
-// on either side of it.
+// free reports whether a range of a row, and one cell on either side, is empty.
 func (c *canvas) free(x, y, length int) bool {
 	row := c.row(y)
 	if x < 0 || x+length > c.width {
@@ -111,7 +109,7 @@ func (c *canvas) free(x, y, length int) bool {
 	return true
 }
 
-// String returns the drawing, without blanks at the ends of its lines.
+// String returns the drawing without trailing spaces.
 func (c *canvas) String() string {
 	var out strings.Builder
 	for _, row := range c.rows {
@@ -133,8 +131,8 @@ func (c *canvas) String() string {
 	return out.String()
 }
 
-// columns returns how wide a terminal shows a character: those of East Asian
-// scripts, and pictures, are as wide as two others.
+// columns returns the width of a character in a terminal: East Asian characters and emoji
+// are two columns wide.
 func columns(char rune) int {
 	for _, wide := range [][2]rune{{0x1100, 0x115f}, {0x2e80, 0xa4cf}, {0xac00, 0xd7a3}, {0xf900, 0xfaff}, {0xfe30, 0xfe6f}, {0xff00, 0xff60}, {0xffe0, 0xffe6}, {0x1f300, 0x1faff}, {0x20000, 0x3fffd}} {
 		if char >= wide[0] && char <= wide[1] {
@@ -151,11 +149,10 @@ func width(text string) (n int) {
 	return n
 }
 
-// clip shortens text to so many columns, and says so by its last character.
+// clip shortens text to the given width, and marks the cut with its last character.
 func clip(text string, most int) string { return clipBy(text, float64(most), columnsOf) }
 
-// wrap breaks text into lines of at most so many columns, at its blanks if there
-// are any.
+// wrap breaks text into lines of the given width, at spaces if possible.
 func wrap(text string, most int) []string { return wrapBy(text, float64(most), columnsOf) }
 
 func columnsOf(text string) float64 { return float64(width(text)) }
@@ -195,7 +192,7 @@ func wrapBy(text string, most float64, width func(string) float64) []string {
 	return out
 }
 
-// fitting returns the longest beginning of text that is not wider than most.
+// fitting returns the longest prefix of text that is not wider than most.
 func fitting(text string, most float64, width func(string) float64) string {
 	fits := 0
 	for i := range text {

@@ -8,7 +8,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/plot"
 )
 
-// A chart is the place where lines are drawn.
+// A chart is an area with axes for line plots.
 type chart struct {
 	left, top, width, height float64
 	mostX, mostY             float64
@@ -17,7 +17,7 @@ type chart struct {
 func (c chart) x(v float64) float64 { return c.left + c.width*v/c.mostX }
 func (c chart) y(v float64) float64 { return c.top + c.height - c.height*v/c.mostY }
 
-// charts draws throughput and latency against what was varied, side by side, with
+// charts draws throughput and latency against the varied parameter, side by side, with
 // one line for each setting.
 func (p *picture) charts() {
 	p.key()
@@ -32,7 +32,7 @@ func (p *picture) charts() {
 	p.line(edge, p.y, pictureWidth-edge, p.y, `class="rule"`)
 }
 
-// key says which colour each setting has.
+// key draws the legend.
 func (p *picture) key() {
 	p.y += 24
 	x := edge
@@ -62,7 +62,7 @@ func (p *picture) chart(c chart, m measure) {
 		p.line(c.left, c.y(v), c.left+c.width, c.y(v), `class="grid"`)
 		p.text(c.left-8, c.y(v)+4, `class="soft" font-size="12" text-anchor="end"`, trimZeros(strconv.FormatFloat(v, 'f', 3, 64)))
 	}
-	end := -1e9 // of the last label, so that labels do not touch
+	end := -1e9 // end of the last label, so that labels do not touch
 	for _, point := range points {
 		label := perSecond(point)
 		if half := plot.TextWidth(label, 12) / 2; c.x(point)-half > end+6 {

@@ -7,9 +7,8 @@ import (
 	"github.com/shoal-serving/shoal/internal/device"
 )
 
-// A ClosedLoop is one model with clients that each send a request, wait for the
-// answer, think, and send the next. It asks the question that is asked most often
-// without writing a [Scenario] for it.
+// A ClosedLoop is one model with clients that each send a request, wait for the answer,
+// think, and send the next. It is a shortcut for the most frequent kind of [Scenario].
 type ClosedLoop struct {
 	Config    batching.Config
 	Curve     device.Curve
@@ -17,13 +16,13 @@ type ClosedLoop struct {
 	Instances int       // 0 means 1
 	Clients   int       // 0 means 1
 	Rows      int       // of each request; 0 means 1
-	Think     []Span    // time from an answer to the client's next request, in turn
-	Seed      uint64    // of the choice within Think
+	Think     []Span    // times from an answer to the client's next request, used in turn
+	Seed      uint64    // of the random choice within Think
 	Duration  time.Duration
 }
 
-// Run returns what came of it: throughput, latencies and sizes. Requests that
-// were sent before the duration was over are all answered and counted.
+// Run returns throughput, latencies and batch sizes. All requests that are sent before
+// the end of the duration are answered and counted.
 func (c ClosedLoop) Run() (Summary, error) {
 	t := newTrial(Setting{Slowdown: c.Slowdown})
 	t.add(ModelSetting{Config: c.Config, Curve: c.Curve, Instances: max(1, c.Instances)})

@@ -20,7 +20,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/device"
 )
 
-// More of these in a file is a slip of the finger.
+// Limits that only a mistake in the file exceeds.
 const (
 	maxInstances = 1024
 	maxClients   = 100_000
@@ -31,8 +31,7 @@ const (
 
 var errEmpty = errors.New("the file is empty; a scenario has at least a model, and arrivals or a load")
 
-// Read reads a scenario from the text of a YAML file. The name of the file is for
-// its errors.
+// Read parses a scenario from the text of a YAML file. The file name is used in errors.
 func Read(file string, text []byte) (*Scenario, error) {
 	dec := yaml.NewDecoder(bytes.NewReader(text))
 	var doc, more yaml.Node
@@ -55,24 +54,24 @@ func Read(file string, text []byte) (*Scenario, error) {
 	return &r.out, nil
 }
 
-// A reader turns the nodes of a document into a scenario. It goes on after a
-// mistake, so that all of them can be told at once.
+// A reader converts the nodes of a document to a scenario. It continues after a mistake,
+// so that it can report all of them.
 type reader struct {
 	file string
 	errs []error
 	out  Scenario
 
-	single  bool // the file has model, and not models
+	single  bool // the file has model instead of models
 	device  Setting
 	models  []served
 	traffic []Traffic
-	loads   []*yaml.Node // where the traffic was read
+	loads   []*yaml.Node // nodes of the traffic
 	shapes  map[string]uint64
 }
 
 func (r *reader) wrong(n *yaml.Node, format string, args ...any) {
 	err := fmt.Errorf("%s:%d: %w", r.file, n.Line, fmt.Errorf(format, args...))
-	// What a setting says of all models is read for each of them.
+	// A setting's common fields are read for each model.
 	if !slices.ContainsFunc(r.errs, func(other error) bool { return other.Error() == err.Error() }) {
 		r.errs = append(r.errs, err)
 	}
@@ -88,7 +87,7 @@ func (r *reader) scenario(n *yaml.Node) {
 		{"model", func(n *yaml.Node) { model = n }},
 		{"models", func(n *yaml.Node) { models = n }},
 		{"device", func(n *yaml.Node) { r.readDevice(n, &r.device) }},
-		{"arrivals", nil}, // after the models, which they name
+		{"arrivals", nil}, // read after the models, which they refer to
 		{"load", nil},
 		{"settings", func(n *yaml.Node) { settings = n }},
 	})
@@ -109,7 +108,7 @@ func (r *reader) scenario(n *yaml.Node) {
 	})
 	switch {
 	case len(r.errs) > 0:
-		return // settings build on what could not be read
+		return // settings depend on what could not be read
 	case settings == nil:
 		r.setting(&yaml.Node{Kind: yaml.MappingNode, Line: n.Line})
 	default:
@@ -119,8 +118,8 @@ func (r *reader) scenario(n *yaml.Node) {
 
 var unitName = regexp.MustCompile(`^[A-Z][A-Za-z]*$`)
 
-// unit reads a unit such as {X: 300ms}. Its name begins with a capital, which no
-// duration has.
+// unit reads a unit such as {X: 300ms}. Its name begins with a capital letter, which no
+// duration contains.
 func (r *reader) unit(n *yaml.Node) (u Unit) {
 	n = follow(n)
 	if n.Kind != yaml.MappingNode || len(n.Content) != 2 || !unitName.MatchString(n.Content[0].Value) {
@@ -155,17 +154,17 @@ func (r *reader) slowdown(n *yaml.Node) (factors []float64) {
 
 // Models.
 
-// served is a model as it is written: what a setting changes is applied to it
-// before the core's configuration is made.
+// served is a model as written in the file. A setting changes a copy of it before the
+// core's configuration is created.
 type served struct {
 	name      string
 	maxRows   int
 	curve     device.Curve
-	varies    ModelSetting // the part that says how batches of one size differ
+	varies    ModelSetting // how batches of one size differ
 	instances int
 
 	batching   string // triton, automatic or none
-	calibrated bool   // the automatic policy knows the model from the start
+	calibrated bool   // the automatic policy starts with the exact profile
 
 	preferred []int
 	delay     time.Duration
@@ -266,7 +265,7 @@ func (r *reader) drift(n *yaml.Node) (changes []device.Change) {
 	return changes
 }
 
-// within reads two bounds of a factor.
+// within reads the two bounds of a factor.
 func (r *reader) within(n *yaml.Node) (b Range) {
 	r.object(n, "a range", fields{
 		{"from", func(n *yaml.Node) { b.From = r.decimal(n) }},
@@ -278,8 +277,8 @@ func (r *reader) within(n *yaml.Node) (b Range) {
 	return b
 }
 
-// serving lists the fields that say how a model is served. They stand in a model
-// or in a setting.
+// serving lists the fields that configure how a model is served. They are allowed in a
+// model and in a setting.
 func (r *reader) serving(m *served) fields {
 	return fields{
 		{"batching", func(n *yaml.Node) { m.batching = r.choice(n, "triton", "automatic", "none") }},
@@ -325,8 +324,8 @@ func (r *reader) queuePolicy(n *yaml.Node) (l batching.Level) {
 	return l
 }
 
-// setting makes what the server would run of it. Errors are those of n, where
-// the last word was spoken.
+// setting converts it to the configuration that the server would run. Errors refer to n,
+// the node that was read last.
 func (m *served) setting(n *yaml.Node, r *reader) ModelSetting {
 	cfg := batching.Config{MaxRows: m.maxRows, KeepOrder: m.keepOrder, LanesApart: m.apart}
 	switch largest := slices.Max(append([]int{0}, m.preferred...)); {
@@ -365,7 +364,7 @@ func (m *served) setting(n *yaml.Node, r *reader) ModelSetting {
 	}
 }
 
-// called begins a sentence about the model.
+// called returns the beginning of a sentence about the model.
 func (m *served) called() string {
 	if m.name == "" {
 		return "the model "
@@ -385,7 +384,7 @@ func (r *reader) modelNamed(n *yaml.Node) int {
 	return i
 }
 
-// arrivals reads a list of requests, or the recording that has them.
+// arrivals reads a list of requests, or a reference to a recording.
 func (r *reader) arrivals(n *yaml.Node) {
 	if follow(n).Kind == yaml.MappingNode {
 		r.recording(n)
@@ -396,7 +395,7 @@ func (r *reader) arrivals(n *yaml.Node) {
 
 func (r *reader) recording(n *yaml.Node) {
 	var file string
-	var names []string // of the models whose requests are taken; empty means all
+	var names []string // models whose requests are used; empty means all
 	r.object(n, "a recording", fields{
 		{"file", func(n *yaml.Node) { file = r.text(n) }},
 		{"model", func(n *yaml.Node) { r.some(n, func(n *yaml.Node) { names = append(names, r.text(n)) }) }},
@@ -425,8 +424,8 @@ func (r *reader) recording(n *yaml.Node) {
 	r.record(n, file, chosen)
 }
 
-// record takes the arrivals of a recording, each for the model of its name. If there
-// is one model, it may have another name, or none.
+// record adds the arrivals of a recording, each to the model of its name. If there is
+// only one model, its name may differ or be missing.
 func (r *reader) record(n *yaml.Node, file string, all []arrivals.Arrival) {
 	for _, a := range all {
 		model := slices.IndexFunc(r.models, func(m served) bool { return r.single || m.name == a.Model })
@@ -473,8 +472,7 @@ func (r *reader) arrival(n *yaml.Node) {
 	r.out.Arrivals = append(r.out.Arrivals, a)
 }
 
-// shape gives each name a number of its own. Zero is that of requests which name
-// none.
+// shape returns a unique number for each name. Zero is for requests without a shape.
 func (r *reader) shape(n *yaml.Node) uint64 {
 	name := r.text(n)
 	if r.shapes[name] == 0 {
@@ -497,7 +495,7 @@ func (r *reader) load(n *yaml.Node) {
 func (r *reader) loading(t *Traffic) fields {
 	return fields{
 		{"clients", func(n *yaml.Node) {
-			t.Clients, t.Rate = nil, nil // a setting may turn an open loop into a closed one
+			t.Clients, t.Rate = nil, nil // a setting may change an open loop to a closed one
 			r.some(n, func(n *yaml.Node) { t.Clients = append(t.Clients, r.whole(n, 1, maxClients)) })
 		}},
 		{"think", func(n *yaml.Node) {
@@ -632,7 +630,7 @@ func (r *reader) setting(n *yaml.Node) {
 			}
 		}},
 	}, r.forAll(models)...))
-	// What is said of one model stands after what is said of all.
+	// Fields of a single model override those of all models.
 	r.object(n, "", fields{{"models", func(n *yaml.Node) { r.forEach(n, models) }}})
 	if set.Name == "" {
 		set.Name = fmt.Sprintf("setting %d", len(r.out.Settings)+1)
@@ -657,7 +655,7 @@ func (r *reader) setting(n *yaml.Node) {
 	r.out.Settings = append(r.out.Settings, set)
 }
 
-// forAll lists the fields that say how all models are served.
+// forAll lists the fields that configure how all models are served.
 func (r *reader) forAll(models []served) fields {
 	var all fields
 	for i, f := range r.serving(&served{}) {
@@ -670,7 +668,7 @@ func (r *reader) forAll(models []served) fields {
 	return append(all, field{"models", nil})
 }
 
-// forEach reads what a setting says of single models, by name.
+// forEach reads the fields of a setting for single models, by name.
 func (r *reader) forEach(n *yaml.Node, models []served) {
 	n = follow(n)
 	if n.Kind != yaml.MappingNode {
@@ -705,7 +703,7 @@ func (r *reader) checkTraffic(n *yaml.Node, t Traffic, m *served) {
 
 // Nodes.
 
-// fields are what a mapping may have, in the order in which they are read.
+// fields are the allowed keys of a mapping, in the order in which they are read.
 type fields []field
 
 type field struct {
@@ -713,8 +711,8 @@ type field struct {
 	read func(*yaml.Node) // nil if it is read elsewhere
 }
 
-// object reads a mapping. It refuses fields that are not known; if what is empty,
-// somebody else has done so.
+// object reads a mapping. It reports unknown fields, unless what is empty, in which case
+// another reader has reported them.
 func (r *reader) object(n *yaml.Node, what string, fields fields) {
 	n = follow(n)
 	if n.Kind != yaml.MappingNode {
@@ -762,7 +760,7 @@ func (r *reader) list(n *yaml.Node, what string, read func(*yaml.Node)) {
 	}
 }
 
-// some reads one value or a list of them.
+// some reads one value or a list of values.
 func (r *reader) some(n *yaml.Node, read func(*yaml.Node)) {
 	if n = follow(n); n.Kind == yaml.SequenceNode {
 		r.list(n, "this", read)

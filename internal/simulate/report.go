@@ -11,75 +11,75 @@ import (
 	"github.com/shoal-serving/shoal/internal/explain"
 )
 
-// A Report is what came of a scenario.
+// A Report is the result of a scenario.
 type Report struct {
 	Title  string `json:"title"`
 	Text   string `json:"text,omitempty"`
 	Unit   Unit   `json:"unit,omitzero"`
-	Varied string `json:"varied,omitempty"` // "clients" or "rate" if settings were tried with several
-	Runs   []*Run `json:"runs"`             // by setting, and then by what was varied
+	Varied string `json:"varied,omitempty"` // "clients" or "rate", if settings vary it
+	Runs   []*Run `json:"runs"`             // by setting, and then by the varied parameter
 }
 
-// A Run is what came of one setting. Of a long one it has the first batches and
-// requests only; its sums are of all.
+// A Run is the result of one setting. If it is long, it has only the first batches and
+// requests; its sums cover all.
 type Run struct {
 	Setting  string          `json:"setting"`
-	Point    float64         `json:"point,omitempty"` // the clients or the rate, if that is varied
+	Point    float64         `json:"point,omitempty"` // the number of clients or the rate, if varied
 	Total    Summary         `json:"total"`
-	Models   []ModelSummary  `json:"models,omitempty"`   // if there are several
-	Policies []PolicySummary `json:"policies,omitempty"` // of models that find out for themselves
+	Models   []ModelSummary  `json:"models,omitempty"`   // if there is more than one
+	Policies []PolicySummary `json:"policies,omitempty"` // of models with an automatic policy
 	Lanes    []Lane          `json:"lanes"`
-	Batches  []Batch         `json:"batches"`  // in the order in which they began
-	Requests []Request       `json:"requests"` // in the order in which they arrived
+	Batches  []Batch         `json:"batches"`  // in the order of their start
+	Requests []Request       `json:"requests"` // in the order of arrival
 }
 
-// A Lane is where one batch can run at a time: an instance of a model.
+// A Lane is an instance of a model, which runs one batch at a time.
 type Lane struct {
 	Model    string `json:"model,omitempty"`
 	Instance int    `json:"instance"`           // from 1
-	MaxRows  int    `json:"max_rows,omitempty"` // the largest batch; 0 means any
+	MaxRows  int    `json:"max_rows,omitempty"` // maximum batch size; 0 means no limit
 }
 
-// A Batch is requests that ran together.
+// A Batch is a group of requests that ran together.
 type Batch struct {
-	Lane     int           `json:"lane"` // index into the lanes
+	Lane     int           `json:"lane"` // index into Run.Lanes
 	Began    batching.Time `json:"began_ns"`
 	Ended    batching.Time `json:"ended_ns"`
 	Rows     int           `json:"rows"`
-	Why      string        `json:"why"`      // it closed: a [batching.Reason]
-	Requests []int         `json:"requests"` // indices into the requests
+	Why      string        `json:"why"`      // the [batching.Reason] for closing
+	Requests []int         `json:"requests"` // indices into Run.Requests
 }
 
-// A Request is one that arrived.
+// A Request is one request of a run.
 type Request struct {
-	ID       string        `json:"id"` // that of the client, in a closed loop
+	ID       string        `json:"id"` // in a closed loop, that of the client
 	Model    string        `json:"model,omitempty"`
 	Rows     int           `json:"rows"`
 	Arrived  batching.Time `json:"arrived_ns"`
-	Began    batching.Time `json:"began_ns,omitempty"` // when its batch did
+	Began    batching.Time `json:"began_ns,omitempty"` // when its batch began
 	Ended    batching.Time `json:"ended_ns,omitempty"`
 	Answered batching.Time `json:"answered_ns"`
-	Batch    int           `json:"batch"`             // index into the batches; -1 if it was in none that is kept
-	Refusal  string        `json:"refusal,omitempty"` // a [batching.Verdict], if it was turned away
+	Batch    int           `json:"batch"`             // index into Run.Batches; -1 if it was in none of them
+	Refusal  string        `json:"refusal,omitempty"` // a [batching.Verdict], if it was answered without a result
 }
 
-// A Summary is the sums of a run, or of one model in it.
+// A Summary is the sums of a run, or of one model of a run.
 type Summary struct {
 	Sent          int            `json:"sent"`
-	Answered      int            `json:"answered"`          // with an outcome
-	Refused       map[string]int `json:"refused,omitempty"` // turned away, by [batching.Verdict]
+	Answered      int            `json:"answered"`          // with a result
+	Refused       map[string]int `json:"refused,omitempty"` // answered without a result, by [batching.Verdict]
 	Batches       int            `json:"batches"`
 	Closed        map[string]int `json:"closed"`     // batches by [batching.Reason]
-	MeanBatch     float64        `json:"mean_batch"` // rows
-	Busy          time.Duration  `json:"busy_ns"`    // of all instances together
-	Last          batching.Time  `json:"last_ns"`    // the last answer
+	MeanBatch     float64        `json:"mean_batch"` // average rows
+	Busy          time.Duration  `json:"busy_ns"`    // sum over all instances
+	Last          batching.Time  `json:"last_ns"`    // time of the last answer
 	RowsPerSecond float64        `json:"rows_per_second"`
-	Late          int            `json:"late,omitempty"`    // answered with an outcome, but later than the objective
-	Goodput       float64        `json:"goodput,omitempty"` // rows a second that were answered in time; if there is an objective
-	Latency       Distribution   `json:"latency"`           // from arrival to answer, of the requests with an outcome
-	Queue         Distribution   `json:"queue"`             // from arrival to the begin of the batch
-	Compute       Distribution   `json:"compute"`           // of the batch that it was in
-	Refusal       Distribution   `json:"refusal,omitzero"`  // from arrival to answer, of those that were turned away
+	Late          int            `json:"late,omitempty"`    // answered with a result, but later than the objective
+	Goodput       float64        `json:"goodput,omitempty"` // rows per second that met the objective, if there is one
+	Latency       Distribution   `json:"latency"`           // from arrival to answer, of requests with a result
+	Queue         Distribution   `json:"queue"`             // from arrival to the start of the batch
+	Compute       Distribution   `json:"compute"`           // duration of the request's batch
+	Refusal       Distribution   `json:"refusal,omitzero"`  // from arrival to answer, of requests without a result
 }
 
 // A ModelSummary is the sums of one model.
@@ -88,13 +88,13 @@ type ModelSummary struct {
 	Summary
 }
 
-// A PolicySummary is what the policy of one model knew in the end.
+// A PolicySummary is the state of a model's policy at the end of a run.
 type PolicySummary struct {
 	Model string `json:"model,omitempty"`
 	explain.Policy
 }
 
-// A Distribution is what became of many lengths of time.
+// A Distribution summarizes durations.
 type Distribution struct {
 	Mean time.Duration `json:"mean_ns"`
 	P50  time.Duration `json:"p50_ns"`
@@ -103,31 +103,31 @@ type Distribution struct {
 	Max  time.Duration `json:"max_ns"`
 }
 
-// WriteJSON writes the report for other programs. Times are in nanoseconds.
+// WriteJSON writes the report as JSON. Times are in nanoseconds.
 func (r *Report) WriteJSON(w io.Writer) error {
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
 	return enc.Encode(r)
 }
 
-// A tally counts while a run goes on.
+// A tally accumulates the sums of a run.
 type tally struct {
 	requests  int
 	turned    map[batching.Verdict]int
-	answered  int // with an outcome
+	answered  int // requests with a result
 	batches   int
 	closed    map[batching.Reason]int
-	rows      int // in batches
-	delivered int // rows
-	inTime    int // rows of those
-	late      int // requests
+	rows      int // rows in batches
+	delivered int // rows of requests with a result
+	inTime    int // delivered rows that met the objective
+	late      int // requests that missed the objective
 	busy      time.Duration
 	last      batching.Time
 
-	objective time.Duration // 0 means any time
+	objective time.Duration // 0 means none
 
-	latency, queue, compute []time.Duration // of the requests with an outcome, unless somebody else takes note of them
-	refusal                 []time.Duration // of the others
+	latency, queue, compute []time.Duration // of requests with a result, unless a callback of Measure gets them
+	refusal                 []time.Duration // of requests without a result
 }
 
 func newTally() *tally {
@@ -164,7 +164,7 @@ func (t *tally) refused() (n int) {
 	return n
 }
 
-// summary sums up. It sorts what the tally has noted.
+// summary returns the sums. It sorts the recorded durations.
 func (t *tally) summary() Summary {
 	s := Summary{
 		Sent: t.requests, Answered: t.answered, Batches: t.batches, Busy: t.busy, Last: t.last, Closed: map[string]int{}, Late: t.late,

@@ -13,8 +13,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/device"
 )
 
-// varied returns what the setting is tried with several numbers of, and with how
-// many.
+// varied returns the parameter that the setting varies, and the number of its values.
 func (set *Setting) varied() (name string, points int) {
 	points = 1
 	for _, t := range set.Traffic {
@@ -38,7 +37,8 @@ func (set *Setting) check() error {
 	return nil
 }
 
-// at returns the traffic of one point. Of several, only those with a list differ.
+// at returns the traffic of one point. Only loads with a list of values differ between
+// points.
 func (t Traffic) at(point int) Traffic {
 	if len(t.Clients) > 1 {
 		t.Clients = t.Clients[point : point+1]
@@ -49,7 +49,7 @@ func (t Traffic) at(point int) Traffic {
 	return t
 }
 
-// number returns how much the traffic has of what is varied, or zero.
+// number returns the traffic's value of the varied parameter, or zero.
 func (t Traffic) number(varied string) float64 {
 	switch {
 	case varied == "clients" && len(t.Clients) == 1:
@@ -60,7 +60,7 @@ func (t Traffic) number(varied string) float64 {
 	return 0
 }
 
-// try runs one setting at one point of those that are varied.
+// try runs one setting at one point of the varied parameter.
 func (s *Scenario) try(set Setting, varied string, point int) (*Run, error) {
 	return s.finish(newTrial(set), set, varied, point)
 }
@@ -84,15 +84,15 @@ func (s *Scenario) finish(t *trial, set Setting, varied string, point int) (*Run
 	return t.finish()
 }
 
-// An Answer is a request that got an outcome.
+// An Answer is a request that was answered with a result.
 type Answer struct {
 	Arrived, Began, At batching.Time
-	Batch              uint64 // that it was in, from 1; those of several models count apart
+	Batch              uint64 // number of its batch, from 1, counted separately for each model
 }
 
-// Measure runs one setting of the scenario, at the first point of what is varied,
-// and tells each answer as it is given. The summary has no latencies: they are
-// the caller's to sum up.
+// Measure runs one setting of the scenario, at the first point of the varied parameter,
+// and calls each for every answer. The summary has no latencies; the callback can collect
+// them.
 func (s *Scenario) Measure(set Setting, each func(Answer)) (Summary, error) {
 	t := newTrial(set)
 	t.each = each
@@ -103,54 +103,54 @@ func (s *Scenario) Measure(set Setting, each func(Answer)) (Summary, error) {
 	return run.Total, nil
 }
 
-// What a run keeps for its timeline. Its statistics are of all.
+// Limits of what a run keeps for its timeline. The sums cover all.
 const (
 	keptBatches  = 512
 	keptRequests = 4096
 )
 
-// A trial is one setting while it runs.
+// A trial is a run in progress.
 type trial struct {
 	world    *World
 	models   []*Model
-	lane     map[*Model]int // of its first instance
+	lane     map[*Model]int // lane of the model's first instance
 	tallies  map[*Model]*tally
 	working  []working // by lane
 	free     []*request
-	clients  int // of all loads
-	sent     int // requests of open loops and recordings
+	clients  int // number of clients of all loads
+	sent     int // number of requests of open loops and recordings
 	numbers  uint64
-	each     func(Answer) // is told of answers, in place of noting their times; may be nil
+	each     func(Answer) // if not nil, called for each answer instead of recording its times
 	learners []learner
 	run      *Run
 	err      error
 }
 
-// A learner is the policy of a model that finds out for itself.
+// A learner is a model with an automatic policy.
 type learner struct {
 	model  string
 	policy *automatic.Policy
 }
 
-// working is the batch that a lane runs.
+// working is the current batch of a lane.
 type working struct {
 	began batching.Time
-	index int // in the run's batches; -1 if it is not kept
+	index int // index into the run's batches; -1 if it is not kept
 	items []*batching.Item
 }
 
-// A request is one that is on its way. If it was made up, it may be used again
-// when it is answered and its batch has ended.
+// A request is a request in flight. A generated request is reused once it is answered and
+// its batch has ended.
 type request struct {
 	item     batching.Item
 	model    *Model
-	client   *client // who waits for the answer; nil if nobody does
-	number   uint64  // in the order of arrival
+	client   *client // the client of a closed loop; nil in an open loop
+	number   uint64  // by order of arrival
 	batch    uint64
 	arrived  batching.Time
 	began    batching.Time
 	ended    batching.Time
-	index    int // in the run's requests; -1 if it is not kept
+	index    int // index into the run's requests; -1 if it is not kept
 	madeUp   bool
 	runs     bool
 	answered bool
@@ -192,9 +192,9 @@ func (t *trial) add(set ModelSetting) {
 	}
 }
 
-// takes returns the rule for how long the batches of a model take. What is left to
-// chance is drawn anew for each batch, from the number of its first request:
-// settings that form the same batch see it take the same time.
+// takes returns the function for the duration of the model's batches. Random numbers of a
+// batch depend on the number of its first request, so settings that form the same batch
+// see it take the same time.
 func (t *trial) takes(set ModelSetting) func([]*batching.Item) time.Duration {
 	source := rand.NewPCG(0, 0)
 	chance := rand.New(source)
@@ -221,7 +221,7 @@ func (t *trial) takes(set ModelSetting) func([]*batching.Item) time.Duration {
 	}
 }
 
-// arrive plans a request that has a time of its own.
+// arrive plans a request with a fixed time of arrival.
 func (t *trial) arrive(a *Arrival) {
 	r := &request{model: t.models[a.Model]}
 	r.item = batching.Item{
@@ -233,7 +233,7 @@ func (t *trial) arrive(a *Arrival) {
 	}
 }
 
-// replay sends the requests of a recording. Each plans the next, so that a long one
+// replay sends the requests of a recording. Each plans the next, so that a long recording
 // takes little memory.
 func (t *trial) replay(left []Arrival) {
 	var send func()
@@ -273,8 +273,8 @@ func (t *trial) submit(r *request, name string) {
 	r.model.Arrive(&r.item)
 }
 
-// nameOf returns the number of the client, since that is who is seen again, or
-// else the number of the request.
+// nameOf returns the number of the client, which appears repeatedly, or else the number
+// of the request.
 func (t *trial) nameOf(r *request) string {
 	if r.client != nil {
 		return strconv.Itoa(r.client.number)
@@ -282,7 +282,7 @@ func (t *trial) nameOf(r *request) string {
 	return strconv.Itoa(t.sent)
 }
 
-// trace writes down what happens in the world.
+// trace records what happens in the world.
 func (t *trial) trace(o Occurrence) {
 	switch a := o.Action; {
 	case o.Ended:
@@ -389,15 +389,15 @@ func (t *trial) over(o Occurrence, r *request) {
 	}
 }
 
-// release lets a request be used again. One with a time of its own may still be
-// cancelled, and is left alone.
+// release makes a request available for reuse. A request with a fixed time of arrival may
+// still be canceled, and is not reused.
 func (t *trial) release(r *request) {
 	if r.madeUp {
 		t.free = append(t.free, r)
 	}
 }
 
-// acquire returns a request that nobody uses.
+// acquire returns an unused request.
 func (t *trial) acquire() *request {
 	if len(t.free) == 0 {
 		return &request{madeUp: true}
@@ -407,7 +407,7 @@ func (t *trial) acquire() *request {
 	return r
 }
 
-// A load is traffic while it runs.
+// A load is traffic in progress.
 type load struct {
 	Traffic
 
@@ -415,8 +415,8 @@ type load struct {
 	model *Model
 	rand  *rand.Rand
 	sent  int
-	think int     // pauses that were taken
-	at    float64 // nanoseconds, of the next request of an open loop
+	think int     // number of think times used
+	at    float64 // time of the next request of an open loop, in nanoseconds
 	tick  func()
 
 	phase    int
@@ -427,7 +427,7 @@ type load struct {
 func (t *trial) send(traffic Traffic, number int) {
 	l := &load{
 		Traffic: traffic, trial: t, model: t.models[traffic.Model],
-		// Settings see the same chance events, so that they differ by their merits.
+		// All settings get the same random numbers, so that they are comparable.
 		rand: rand.New(rand.NewPCG(traffic.Seed, uint64(number))),
 	}
 	if traffic.Rate != nil {
@@ -446,12 +446,12 @@ func (t *trial) send(traffic Traffic, number int) {
 	}
 }
 
-// ends reports whether the load sends no more at the given time.
+// ends reports whether the load sends no more requests at the given time.
 func (l *load) ends(at batching.Time) bool {
 	return l.Requests > 0 && l.sent >= l.Requests || l.Duration > 0 && at >= l.Duration || l.trial.err != nil
 }
 
-// request returns the next one of the load.
+// request returns the next request of the load.
 func (l *load) request(c *client) *request {
 	r := l.trial.acquire()
 	r.model, r.client = l.model, c
@@ -465,7 +465,7 @@ func (l *load) request(c *client) *request {
 	return r
 }
 
-// sendAndPlan sends a request of an open loop.
+// sendAndPlan sends a request of an open loop, and plans the next.
 func (l *load) sendAndPlan() {
 	l.trial.sent++
 	l.trial.submit(l.request(nil), "")
@@ -484,14 +484,14 @@ func (l *load) plan() {
 	}
 }
 
-// pass lets the time go by to the next request, or to the next burst of them.
+// pass advances the time to the next request or burst.
 func (l *load) pass() {
 	distance := float64(time.Second) / l.Rate[0] * float64(max(1, l.Burst.Size))
 	switch {
 	case l.Even:
 		l.at = float64(l.sent) * float64(time.Second) / l.Rate[0]
 	case l.Ramp.Period > 0:
-		// Requests of the highest rate, of which some are left out.
+		// Thinning: generate requests at the highest rate, and skip some.
 		high := max(l.Ramp.From, l.Ramp.To)
 		for {
 			l.at += l.rand.ExpFloat64() * distance / high
@@ -516,7 +516,7 @@ func (l *load) pass() {
 	}
 }
 
-// lasts settles when the phase ends that begins where the last one ended.
+// lasts sets the end of the phase that begins where the last one ended.
 func (l *load) lasts() {
 	length := float64(l.Phases[l.phase].Lasts)
 	if l.Chance {
@@ -525,7 +525,7 @@ func (l *load) lasts() {
 	l.phaseEnd += length
 }
 
-// pause returns how long the next client thinks.
+// pause returns the next think time.
 func (l *load) pause() time.Duration {
 	if len(l.Think) == 0 {
 		return 0
@@ -542,7 +542,7 @@ func (l *load) pause() time.Duration {
 	return pause
 }
 
-// A client of a closed loop.
+// A client is a client of a closed loop.
 type client struct {
 	load   *load
 	number int // from 1
@@ -561,12 +561,12 @@ func (c *client) answered(now batching.Time, r *request) {
 	if think == 0 && r.arrived == now && l.Requests == 0 {
 		l.trial.err = errors.New("a client has its answer in no time, and asks again in no time, for ever: give the load a think time or a number of requests")
 	}
-	// Also without a pause the next one is planned, and not sent from here: the
-	// core is not finished with this step.
+	// Plan the next request even without a think time, because the core has not finished
+	// this step.
 	l.trial.world.At(now+think, c.send)
 }
 
-// finish lets the time pass and sums up.
+// finish runs the world to its end and returns the result.
 func (t *trial) finish() (*Run, error) {
 	t.world.Run(batching.Never)
 	if t.err != nil {

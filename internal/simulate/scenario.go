@@ -13,18 +13,18 @@ import (
 	"github.com/shoal-serving/shoal/internal/device"
 )
 
-// A Scenario is what is to be simulated: requests, and the settings to try them
-// with. [Load] reads one from a file; docs/simulate.md says how to write it.
+// A Scenario is the input of a simulation: requests, and the settings to run them with.
+// [Load] reads one from a file; docs/simulate.md describes the format.
 type Scenario struct {
 	Title    string
-	Text     string // what a reader should know about it
-	Unit     Unit   // that times are shown in
+	Text     string // description for the reader
+	Unit     Unit   // unit in which times are shown
 	Arrivals []Arrival
-	Recorded []Arrival // requests of a recording, by time and without ids
+	Recorded []Arrival // requests of a recording, sorted by time, without ids
 	Settings []Setting
 }
 
-// An Arrival is one request that comes at a time of its own.
+// An Arrival is one request with a fixed time of arrival.
 type Arrival struct {
 	At       batching.Time
 	ID       string
@@ -32,16 +32,16 @@ type Arrival struct {
 	Rows     int
 	Shape    uint64
 	Priority uint64
-	Timeout  time.Duration // the longest time in the queue that it asks for; 0 means none
-	Deadline batching.Time // answered by then; 0 means none
-	CancelAt batching.Time // when its client leaves; 0 means never
+	Timeout  time.Duration // requested maximum time in the queue; 0 means none
+	Deadline batching.Time // when it must be answered; 0 means none
+	CancelAt batching.Time // when its client cancels it; 0 means never
 }
 
-// A Setting is one way of serving the requests, complete in itself.
+// A Setting is one way to serve the requests. It is self-contained.
 type Setting struct {
 	Name     string
 	Slowdown []float64 // of the device, as in [device.Device]
-	Slots    int       // batches that may run at once, for which the models take turns; 0 means any number, and no turns
+	Slots    int       // batches that may run in parallel, for which the models take turns; 0 means no limit, and no turns
 	Models   []ModelSetting
 	Traffic  []Traffic
 }
@@ -53,79 +53,76 @@ type ModelSetting struct {
 	Curve     device.Curve
 	Instances int // at least 1
 
-	// Automatic has each run begin with an automatic policy of its own in place of
-	// the config's. Calibrated says that it knows from the start how long the model
-	// takes.
+	// Automatic replaces the policy of Config by a new automatic policy for each run.
+	// Calibrated gives that policy the exact profile of the model.
 	Automatic, Calibrated bool
 
-	// Objective is how long requests may take to count as answered in time. With
-	// Admission, each run learns how long batches take, and turns away who would be
-	// answered later than that, or after its deadline. Zero means any time.
+	// Objective is the latency objective of requests. With Admission, each run learns how
+	// long batches take, and refuses requests that would miss the objective or their
+	// deadline. Zero means none.
 	Objective time.Duration
 	Admission bool
 
 	Noise   device.Noise
-	Drift   []device.Change // by time
-	Lengths Range           // of requests: a batch computes all its rows as if they were as long as its longest; zero means all are 1 long
-	Seed    uint64          // of noise and lengths
+	Drift   []device.Change // sorted by time
+	Lengths Range           // lengths of requests: all rows of a batch are padded to the longest; zero means that all have length 1
+	Seed    uint64          // random seed of noise and lengths
 }
 
-// A Range is numbers between two bounds, all of them equally likely.
+// A Range is a uniform distribution between two bounds.
 type Range struct{ From, To float64 }
 
-// Traffic is requests that are made up. It is a closed loop if it has Clients:
-// each sends a request, waits for the answer, thinks, and sends the next. It is
-// an open loop if it has a Rate: requests come whether or not others are
-// answered.
+// Traffic is generated requests. With Clients it is a closed loop: each client sends a
+// request, waits for the answer, thinks, and sends the next. With a Rate it is an open
+// loop: requests arrive independently of answers.
 type Traffic struct {
-	Model   int       // index into the models of the setting
-	Clients []int     // how many there are; the setting is tried with each of these numbers
-	Think   []Span    // time from an answer to the client's next request, in turn; empty means none
-	Spread  float64   // of the think times: standard deviation of their logarithm, beside what a span has
-	Rate    []float64 // requests a second; the setting is tried with each of these rates
-	Even    bool      // requests come at equal distances, and not by chance as in a Poisson process
-	Phases  []Phase   // of an open loop, one after the other and then again; empty means one that does not end
-	Chance  bool      // how long a phase lasts is left to chance, with the given time as the mean
+	Model   int       // index into the setting's models
+	Clients []int     // numbers of clients; the setting runs once with each
+	Think   []Span    // times from an answer to the client's next request, used in turn; empty means none
+	Spread  float64   // standard deviation of the logarithm of think times, in addition to the spans
+	Rate    []float64 // requests per second; the setting runs once with each
+	Even    bool      // requests arrive at equal intervals instead of as a Poisson process
+	Phases  []Phase   // of an open loop, repeated in order; empty means a single endless phase
+	Chance  bool      // the length of a phase is random, with the given time as the mean
 	Ramp    Ramp      // of an open loop
 	Burst   Burst     // of an open loop
-	Seed    uint64    // of what is left to chance
+	Seed    uint64    // of all random choices
 
-	Requests int           // how many are sent in all; 0 means any number
-	Duration time.Duration // none are sent from then on; 0 means never
+	Requests int           // total number of requests; 0 means no limit
+	Duration time.Duration // no requests are sent after it; 0 means no limit
 
-	Rows     []int // of the requests, in turn
+	Rows     []int // rows of the requests, used in turn
 	Shape    uint64
 	Priority uint64
-	Timeout  time.Duration // the longest time in the queue that each asks for; 0 means none
-	Within   time.Duration // how long after it was sent each must be answered; 0 means any time
+	Timeout  time.Duration // requested maximum time in the queue; 0 means none
+	Within   time.Duration // deadline of each request after it was sent; 0 means none
 }
 
-// A Phase is a time in which requests come so many times as often as the rate
-// says; 0 means that none come.
+// A Phase is a time during which the rate is multiplied by a factor; 0 means no requests.
 type Phase struct {
 	Times float64
 	Lasts time.Duration
 }
 
-// A Ramp is a rate that goes up and down again, as by day and night: the rate is
-// multiplied by what lies on a wave that begins with From.
+// A Ramp is a rate that rises and falls periodically, as by day and night: the rate is
+// multiplied by a wave that begins with From.
 type Ramp struct {
 	From, To float64
-	Period   time.Duration // 0 means that there is no ramp
+	Period   time.Duration // 0 means no ramp
 }
 
-// A Burst is requests that come one right after the other. The rate counts
+// A Burst is a group of requests that arrive shortly after each other. The rate counts
 // requests, not bursts.
 type Burst struct {
 	Size    int // 0 means 1
 	Spacing time.Duration
 }
 
-// A Span is a length of time between two bounds, all of them equally likely.
+// A Span is a uniform distribution of durations between two bounds.
 type Span struct{ From, To time.Duration }
 
-// Load reads a scenario from a YAML file. All that is wrong with it is said at
-// once, each with its line.
+// Load reads a scenario from a YAML file. Its error lists all mistakes in the file, each
+// with its line.
 func Load(file string) (*Scenario, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -134,8 +131,7 @@ func Load(file string) (*Scenario, error) {
 	return Read(file, text)
 }
 
-// Select returns the scenario with only the named settings, in the order of the
-// names.
+// Select returns the scenario with only the named settings, in the order of the names.
 func (s *Scenario) Select(names ...string) (*Scenario, error) {
 	chosen := *s
 	chosen.Settings = nil
@@ -153,7 +149,7 @@ func (s *Scenario) Select(names ...string) (*Scenario, error) {
 	return &chosen, nil
 }
 
-// Run tries each setting in a world of its own.
+// Run runs each setting in a separate world.
 func (s *Scenario) Run() (*Report, error) {
 	varied, err := s.varied()
 	if err != nil {
@@ -173,7 +169,7 @@ func (s *Scenario) Run() (*Report, error) {
 	return r, nil
 }
 
-// varied returns what settings are tried with several numbers of.
+// varied returns the parameter that settings vary: clients or rate.
 func (s *Scenario) varied() (string, error) {
 	varied := ""
 	for _, set := range s.Settings {

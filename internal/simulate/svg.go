@@ -11,8 +11,8 @@ import (
 	"github.com/shoal-serving/shoal/internal/plot"
 )
 
-// WriteSVG draws the report as a picture that stands alone: no scripts, no fonts
-// and no style from elsewhere, and fit for a light or a dark page.
+// WriteSVG draws the report as a self-contained SVG: no scripts, external fonts or
+// styles. It suits light and dark pages.
 func (r *Report) WriteSVG(w io.Writer) error {
 	p := newPicture(r)
 	p.header()
@@ -25,23 +25,23 @@ func (r *Report) WriteSVG(w io.Writer) error {
 	return err
 }
 
-// Measures of the picture, in pixels at its natural size.
+// Dimensions in pixels at the natural size.
 const (
 	pictureWidth = 1200.0
 	edge         = 40.0
-	nameWidth    = 190.0 // of the column that says what each setting is
-	leastGutter  = 26.0  // between that and the timelines, for the names of requests and lanes
+	nameWidth    = 190.0 // column that describes each setting
+	leastGutter  = 26.0  // between that column and the timelines, for names of requests and lanes
 	mostGutter   = 110.0
 	flagWidth    = 96.0 // to the right of the timelines, for the last answer
 	laneHeight   = 64.0
-	whyHeight    = 19.0  // below a lane, for why its batches closed
-	waitHeight   = 13.0  // of one request that waits
-	tightHeight  = 5.0   // if there are many
-	tightStrip   = 120.0 // of all together, if there are very many
+	whyHeight    = 19.0  // below a lane, for the reasons for closing
+	waitHeight   = 13.0  // one waiting request
+	tightHeight  = 5.0   // one waiting request, if there are many
+	tightStrip   = 120.0 // all waiting requests, if there are very many
 )
 
-// Requests and settings are told apart by these, in turn. White letters can be
-// read on them, and they stand out from white and from black.
+// The palette of requests and settings, used in turn. White text is readable on all
+// colours, and they stand out from white and black.
 var palette = []string{"#3b72b8", "#d2691e", "#3c9159", "#c2475d", "#7d5bb5", "#21899a", "#9c7a15", "#b8568f"}
 
 const style = `
@@ -77,12 +77,12 @@ text { fill: #e6edf3; }
 type picture struct {
 	*Report
 	body   bytes.Buffer
-	y      float64 // where the next thing goes
-	left   float64 // of the timelines
+	y      float64 // top of the next element
+	left   float64 // left edge of the timelines
 	right  float64
 	end    time.Duration
 	cut    bool
-	colour map[string]string // of requests, by name
+	colour map[string]string // colours of requests, by name
 }
 
 func newPicture(r *Report) *picture {
@@ -96,7 +96,7 @@ func newPicture(r *Report) *picture {
 	return p
 }
 
-// gutter returns how far names reach to the left of the timelines.
+// gutter returns the width of the names to the left of the timelines.
 func (p *picture) gutter() float64 {
 	width := leastGutter
 	for _, run := range p.drawn() {
@@ -114,9 +114,9 @@ func (p *picture) gutter() float64 {
 	return min(width, mostGutter)
 }
 
-// colours gives each request one. A few get those of the palette; many get shades
-// between them, so that neighbours look alike and a batch shows where its requests
-// come from.
+// colours assigns a colour to each request. A few requests get colours of the palette;
+// many get shades between them, so that neighbours look alike and a batch shows the
+// origin of its requests.
 func colours(runs []*Run) map[string]string {
 	var names []string
 	seen := map[string]bool{}
@@ -142,7 +142,7 @@ func colours(runs []*Run) map[string]string {
 // spectrum is the palette in an order in which neighbours can be mixed.
 var spectrum = [][3]float64{{0x3b, 0x72, 0xb8}, {0x21, 0x89, 0x9a}, {0x3c, 0x91, 0x59}, {0x9c, 0x7a, 0x15}, {0xd2, 0x69, 0x1e}, {0xc2, 0x47, 0x5d}, {0x7d, 0x5b, 0xb5}}
 
-// shade returns the colour at a place on the spectrum, from 0 to 1.
+// shade returns the colour at a position on the spectrum, from 0 to 1.
 func shade(at float64) string {
 	at *= float64(len(spectrum) - 1)
 	i := min(int(at), len(spectrum)-2)
@@ -154,7 +154,7 @@ func shade(at float64) string {
 	return fmt.Sprintf("#%02x%02x%02x", mixed[0], mixed[1], mixed[2])
 }
 
-// finish puts the frame around what was drawn, now that its height is known.
+// finish adds the frame around the drawing, whose height is known only now.
 func (p *picture) finish() []byte {
 	var out bytes.Buffer
 	height := p.y + edge - 12
@@ -207,7 +207,7 @@ func (p *picture) timelines() {
 	}
 }
 
-// shared says which point all timelines show, if it is the same.
+// shared describes the point that all timelines show, if it is the same.
 func (p *picture) shared() string {
 	points := map[float64]bool{}
 	for _, run := range p.drawn() {
@@ -227,12 +227,12 @@ func (p *picture) axis(y float64) {
 
 func (p *picture) ticks() []time.Duration { return p.Unit.ticks(p.end, int((p.right-p.left)/90)) }
 
-// x returns where a moment is.
+// x returns the horizontal position of a time.
 func (p *picture) x(t time.Duration) float64 {
 	return p.left + (p.right-p.left)*float64(t)/float64(p.end)
 }
 
-// setting draws one run from p.y on.
+// setting draws one run, starting at p.y.
 func (p *picture) setting(run *Run) {
 	top := p.y
 	said := p.describe(run, top+28)
@@ -254,8 +254,8 @@ func (p *picture) setting(run *Run) {
 	p.y = bottom
 }
 
-// describe writes the name of a setting and what it comes to, and returns where
-// it ends.
+// describe writes the name and the main figures of a setting, and returns the position
+// below them.
 func (p *picture) describe(run *Run, y float64) float64 {
 	name := run.Setting
 	if p.shared() == "" {
@@ -283,7 +283,7 @@ func (p *picture) describe(run *Run, y float64) float64 {
 	return y
 }
 
-// sums returns what a run comes to, in a few lines.
+// sums returns the main figures of a run in a few lines.
 func (p *picture) sums(run *Run) []string {
 	t := run.Total
 	lines := []string{"busy " + p.Unit.rough(t.Busy)}
@@ -302,23 +302,23 @@ func (p *picture) sums(run *Run) []string {
 
 // Waiting requests.
 
-// A wait is a request from its arrival until it starts or is turned away.
+// A wait is the time of a request in the queue.
 type wait struct {
 	request  Request
 	from, to float64
 	row      int
 }
 
-// waits are packed: each stands in the first row that has room for it.
+// waits are packed into rows: each is in the first row with room for it.
 type waits struct {
 	list  []wait
 	rows  int
-	tight bool // too many to name each
+	tight bool // too many to label each
 }
 
 const (
-	mostNamed = 10 // rows of waiting requests that are named
-	mostTight = 40 // rows that are drawn at all
+	mostNamed = 10 // maximum number of rows with labels
+	mostTight = 40 // maximum number of rows
 )
 
 func (w waits) rowHeight() float64 {
@@ -340,7 +340,7 @@ func (p *picture) pack(run *Run) waits {
 
 func (p *picture) packed(run *Run, tight bool) waits {
 	w := waits{tight: tight}
-	var ends []float64 // of the rows
+	var ends []float64 // ends of the rows
 	for _, q := range run.Requests {
 		if q.Arrived > p.end {
 			break // they stand in the order of their arrival
@@ -407,7 +407,7 @@ func (p *picture) cross(x, y, size float64) {
 	p.line(x-size, y+size, x+size, y-size, `class="no"`)
 }
 
-// story says in a sentence what became of a request.
+// story describes the course of a request in a sentence.
 func (p *picture) story(q Request) string {
 	u := p.Unit
 	s := fmt.Sprintf("%s: %s, arrived at %s", q.ID, plural(q.Rows, "row"), u.exact(q.Arrived))
@@ -434,7 +434,7 @@ func (p *picture) lane(run *Run, lane int, y float64) {
 	}
 }
 
-// batch draws a box as high as a full batch, and in it the requests, each as high
+// batch draws a box with the height of a full batch, and in it the requests, each as high
 // as its rows.
 func (p *picture) batch(run *Run, i int, top float64) {
 	b := run.Batches[i]
@@ -462,7 +462,7 @@ func (p *picture) batch(run *Run, i int, top float64) {
 
 func (p *picture) segment(q Request, x, y, width, height float64) {
 	opacity := ""
-	if q.Refusal != "" { // it left while the batch ran
+	if q.Refusal != "" { // it was canceled or expired while the batch ran
 		opacity = ` fill-opacity="0.45"`
 	}
 	fmt.Fprintf(&p.body, `<g class="request"><title>%s</title><rect x="%s" y="%s" width="%s" height="%s" fill="%s"%s/>`,
@@ -478,7 +478,7 @@ func (p *picture) segment(q Request, x, y, width, height float64) {
 	p.body.WriteString("</g>\n")
 }
 
-// flag marks the last answer.
+// flag marks the time of the last answer.
 func (p *picture) flag(run *Run, top, bottom float64) {
 	x := p.x(run.Total.Last)
 	p.line(x, top, x, bottom, `class="flag"`)

@@ -13,8 +13,8 @@ import (
 	"github.com/shoal-serving/shoal/internal/explain"
 )
 
-// WriteText draws the report for a terminal of so many columns: a timeline of
-// each setting, and then the figures side by side.
+// WriteText draws the report for a terminal of the given width: a timeline of each
+// setting, and then a table of the figures.
 func (r *Report) WriteText(w io.Writer, columns int) error {
 	v := textView{Report: r, columns: max(columns, 60)}
 	v.header()
@@ -35,9 +35,9 @@ type textView struct {
 
 	end    time.Duration
 	cut    bool // the timelines do not show everything
-	margin int  // columns before the timelines
+	margin int  // columns to the left of the timelines
 
-	// So many columns stand for so much time.
+	// The scale: columns per length of time.
 	scale int64
 	per   time.Duration
 }
@@ -56,8 +56,7 @@ func (v *textView) header() {
 	}
 }
 
-// A batch needs this many columns for its frame to be told from the next, and
-// this many to say who is in it.
+// Columns that a batch needs for a visible frame, and for the names of its requests.
 const (
 	narrowBatch = 4
 	wideBatch   = 11
@@ -84,7 +83,7 @@ func (v *textView) timelines() {
 	}
 }
 
-// heading writes a rule with the name of the setting and what it comes to.
+// heading writes a horizontal rule with the name of the setting and its main figures.
 func (v *textView) heading(run *Run) {
 	name := v.nameOf(run)
 	sums := fmt.Sprintf(" busy %s, last answer %s ──", v.Unit.rough(run.Total.Busy), v.Unit.rough(run.Total.Last))
@@ -92,8 +91,8 @@ func (v *textView) heading(run *Run) {
 	fmt.Fprintln(&v.out, name+strings.Repeat("─", v.columns-width(name)-width(sums))+sums)
 }
 
-// setScale makes the timelines as wide as the plot, or a little less: if there is
-// a unit, its halves and thirds shall fall on whole columns.
+// setScale makes the timelines as wide as the plot or slightly narrower, so that halves
+// and thirds of the unit fall on whole columns.
 func (v *textView) setScale(plot int64) {
 	v.scale, v.per = plot, v.end
 	perUnit := int64(float64(plot) * float64(v.Unit.Length) / float64(v.end))
@@ -105,7 +104,7 @@ func (v *textView) setScale(plot int64) {
 	}
 }
 
-// column returns where a moment is on the timelines.
+// column returns the column of a time.
 func (v *textView) column(t time.Duration) int {
 	return v.margin + int(math.Round(float64(t)*float64(v.scale)/float64(v.per)))
 }
@@ -127,14 +126,13 @@ func (v *textView) timeline(run *Run) string {
 	return c.String()
 }
 
-// A mark is the names of requests that come at about the same time.
+// A mark is the names of requests that arrive at about the same time.
 type mark struct {
 	from, to int
 	names    []string
 }
 
-// marks returns when requests come. Those that are no further apart than gap
-// share a mark.
+// marks returns the arrivals. Requests within gap of each other share a mark.
 func (v *textView) marks(run *Run, gap int) []mark {
 	var all []mark
 	for _, q := range run.Requests {
@@ -152,10 +150,10 @@ func (v *textView) marks(run *Run, gap int) []mark {
 	return all
 }
 
-// longestMark is how many columns a mark and its names may have.
+// longestMark is the maximum width of a mark, in columns.
 const longestMark = 15
 
-// arrivals draws when requests come, and returns the first row below.
+// arrivals draws the arrivals, and returns the first row below them.
 func (v *textView) arrivals(c *canvas, run *Run) int {
 	const labelRows = 3
 	for _, m := range v.marks(run, 0) {
@@ -163,9 +161,9 @@ func (v *textView) arrivals(c *canvas, run *Run) int {
 	}
 	gap := 0
 	if v.cut {
-		gap = 3 // there are so many that a name above each would be a clutter
+		gap = 3 // too many to label each
 	}
-	top := labelRows - 1 // the highest row that is used
+	top := labelRows - 1 // highest row in use
 	for _, m := range v.marks(run, gap) {
 		label := short(m.names, longestMark)
 		for y := labelRows - 1; y >= 0; y-- {
@@ -181,11 +179,11 @@ func (v *textView) arrivals(c *canvas, run *Run) int {
 	return labelRows + 1 - top
 }
 
-// batch draws a frame with the names in it, how full the batch is, and below why
-// it closed.
+// batch draws a frame with the names of the requests, the fill level of the batch, and
+// below it the reason for closing.
 func (v *textView) batch(c *canvas, y int, run *Run, b Batch) {
 	x1 := v.column(b.Began)
-	x2 := min(max(v.column(b.Ended), x1+1), c.width) // one that goes on beyond the edge stays open
+	x2 := min(max(v.column(b.Ended), x1+1), c.width) // a batch beyond the edge has no right border
 	c.box(x1, y, x2, y+3)
 	inside := x2 - x1 - 1
 	pad := 0
@@ -201,7 +199,7 @@ func (v *textView) batch(c *canvas, y int, run *Run, b Batch) {
 	}
 }
 
-// gauge draws how many of the rows are used, one cell for each if there is room.
+// gauge draws the share of rows in use, with one cell per row if there is room.
 func gauge(rows, capacity, room int) string {
 	cells := min(capacity, room)
 	if cells < 1 {
@@ -215,8 +213,8 @@ func gauge(rows, capacity, room int) string {
 	return bar
 }
 
-// refusals draws who was turned away, when and why, and returns how many rows it
-// took.
+// refusals draws the requests without a result, when and why, and returns the number of
+// rows used.
 func (v *textView) refusals(c *canvas, y int, run *Run) int {
 	used := 0
 	for _, q := range run.Requests {
@@ -236,7 +234,7 @@ func (v *textView) refusals(c *canvas, y int, run *Run) int {
 			}
 		}
 	}
-	c.cut(y + used) // rows that were looked at, and not written on
+	c.cut(y + used) // drop rows that were not written on
 	return used
 }
 
@@ -254,16 +252,15 @@ func (v *textView) axis(c *canvas, y int) {
 	}
 }
 
-// A grid is a table whose columns are as wide as they must be.
+// A grid is a table with column widths that fit the contents.
 type grid struct {
 	rows [][]string
-	left []int // columns that are aligned to the left, and not to the right
+	left []int // left-aligned columns
 }
 
 func (g *grid) add(cells ...string) { g.rows = append(g.rows, cells) }
 
-// write writes the table. If it is wider than it may be, the texts of its first
-// column are broken into lines.
+// write writes the table. If it is too wide, the texts of the first column are wrapped.
 func (g *grid) write(out *bytes.Buffer, columns int) {
 	widths := g.widths()
 	others := 0
@@ -313,7 +310,7 @@ func (g *grid) widths() []int {
 	return widths
 }
 
-// table sets the settings side by side.
+// table writes the figures of all settings, one per row.
 func (v *textView) table() {
 	g := grid{left: []int{0}}
 	g.add("", "", "rows per", "", "last", "rows per", "mean", "p95", "max")
@@ -350,7 +347,7 @@ func (v *textView) table() {
 	v.policies()
 }
 
-// policies says what was found out.
+// policies writes the summaries of automatic policies.
 func (v *textView) policies() {
 	for _, run := range v.Runs {
 		for _, p := range run.Policies {
@@ -366,7 +363,7 @@ func (v *textView) policies() {
 	}
 }
 
-// matrices sets the settings side by side at each point that was tried.
+// matrices writes the figures of all settings at each point of the varied parameter.
 func (v *textView) matrices() {
 	points := v.points()
 	for i, m := range v.measures() {

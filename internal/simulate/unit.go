@@ -8,20 +8,19 @@ import (
 	"time"
 )
 
-// A Unit is a length of time with a name, such as the X of a drawing in which
-// every batch takes X. The zero Unit has no name: times are then written in
-// seconds and their parts.
+// A Unit is a named length of time, such as the X of a drawing in which every batch takes
+// X. The zero Unit has no name: times are then formatted as durations.
 type Unit struct {
 	Name   string        `json:"name"`
 	Length time.Duration `json:"length_ns"`
 }
 
-// longest is the longest time that a scenario may name. It leaves room to add
-// many of them up.
+// longest is the longest time allowed in a scenario. It leaves room to add up many of
+// them.
 const longest = 1000 * time.Hour
 
-// parse reads a time: 0, a duration such as 150ms, or a multiple of the unit such
-// as X, 2X, X/3, 2X/3 or 0.5X.
+// parse parses a time: 0, a duration such as 150ms, or a multiple of the unit such as X,
+// 2X, X/3, 2X/3 or 0.5X.
 func (u Unit) parse(s string) (time.Duration, error) {
 	d, err := u.parseAny(s)
 	switch {
@@ -57,7 +56,7 @@ func (u Unit) parseAny(s string) (time.Duration, error) {
 	return d, nil
 }
 
-// whole rounds to nanoseconds. What does not fit becomes longer than longest.
+// whole rounds to nanoseconds. A value that overflows becomes longer than longest.
 func whole(ns float64) time.Duration {
 	if !(math.Abs(ns) < math.MaxInt64) {
 		return math.MaxInt64
@@ -65,7 +64,7 @@ func whole(ns float64) time.Duration {
 	return time.Duration(math.Round(ns))
 }
 
-// number reads a factor; the empty one is 1.
+// number parses a factor; the empty string is 1.
 func number(s string) (float64, error) {
 	if s == "" {
 		return 1, nil
@@ -73,8 +72,7 @@ func number(s string) (float64, error) {
 	return strconv.ParseFloat(s, 64)
 }
 
-// exact writes a moment as it would stand in a drawing: as a fraction of the
-// unit if it is a simple one.
+// exact formats a time as a fraction of the unit if it is a simple one.
 func (u Unit) exact(d time.Duration) string {
 	if u.Length == 0 || d == 0 {
 		return brief(d)
@@ -82,7 +80,7 @@ func (u Unit) exact(d time.Duration) string {
 	for divisor := int64(1); divisor <= 6; divisor++ {
 		length, parts := int64(u.Length), int64(d)*divisor
 		factor := (parts + length/2) / length
-		// A third of the unit need not be a whole number of nanoseconds.
+		// A third of the unit may not be a whole number of nanoseconds.
 		if miss := parts - factor*length; factor == 0 || max(miss, -miss) > divisor {
 			continue
 		}
@@ -98,16 +96,15 @@ func (u Unit) exact(d time.Duration) string {
 	return u.rough(d)
 }
 
-// rough writes a length of time to be compared with others: as a decimal, with
-// no more digits than a reader can use.
+// rough formats a duration as a decimal multiple of the unit with two decimal places.
 func (u Unit) rough(d time.Duration) string {
 	if d < u.Length/100 || u.Length == 0 {
-		return brief(d) // two digits would not show it
+		return brief(d) // two decimal places are not enough
 	}
 	return trimZeros(strconv.FormatFloat(float64(d)/float64(u.Length), 'f', 2, 64)) + u.Name
 }
 
-// brief writes a duration with three digits.
+// brief formats a duration with three significant digits.
 func brief(d time.Duration) string {
 	if d == 0 {
 		return "0"
@@ -123,7 +120,8 @@ func brief(d time.Duration) string {
 	return strconv.FormatInt(int64(d), 10) + "ns"
 }
 
-// digitsAfterPoint returns how many it takes to show three digits of v.
+// digitsAfterPoint returns the number of decimal places that shows three significant
+// digits of v.
 func digitsAfterPoint(v float64) int {
 	switch {
 	case v >= 99.95:
@@ -141,8 +139,7 @@ func trimZeros(s string) string {
 	return strings.TrimSuffix(strings.TrimRight(s, "0"), ".")
 }
 
-// ticks returns moments to mark on an axis that ends at the given time, no more
-// than most of them, at a distance that reads well.
+// ticks returns up to most round times to mark on an axis that ends at the given time.
 func (u Unit) ticks(end time.Duration, most int) []time.Duration {
 	length, divisor := u.step(int64(end), int64(most))
 	var at []time.Duration
@@ -152,8 +149,8 @@ func (u Unit) ticks(end time.Duration, most int) []time.Duration {
 	return at
 }
 
-// step returns the distance of ticks in nanoseconds, as a fraction, so that thirds
-// of the unit do not drift.
+// step returns the interval between ticks in nanoseconds, as a fraction, so that thirds
+// of the unit do not accumulate rounding errors.
 func (u Unit) step(end, most int64) (length, divisor int64) {
 	least := max(1, end/max(1, most-1))
 	unit := int64(u.Length)

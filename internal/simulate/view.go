@@ -11,9 +11,9 @@ import (
 	"github.com/shoal-serving/shoal/internal/batching"
 )
 
-// What the text and the picture have in common.
+// Functions shared by the text and the picture.
 
-// A group is what came of one setting, at each of the points that were tried.
+// A group is the runs of one setting, at each point of the varied parameter.
 type group struct {
 	setting string
 	runs    []*Run
@@ -31,8 +31,8 @@ func (r *Report) groups() []group {
 	return all
 }
 
-// drawn returns the runs that have a timeline: of each setting the last point,
-// where most goes on.
+// drawn returns the runs that get a timeline: the last point of each setting, which has
+// the highest load.
 func (r *Report) drawn() []*Run {
 	var runs []*Run
 	for _, g := range r.groups() {
@@ -41,7 +41,7 @@ func (r *Report) drawn() []*Run {
 	return runs
 }
 
-// nameOf names a run by its setting, and by the point if that is varied.
+// nameOf names a run by its setting, and by the point if there are several.
 func (r *Report) nameOf(run *Run) string {
 	if r.Varied == "" {
 		return run.Setting
@@ -49,7 +49,7 @@ func (r *Report) nameOf(run *Run) string {
 	return run.Setting + ", " + r.pointOf(run)
 }
 
-// pointOf says what was varied, and how much of it the run has.
+// pointOf describes the varied parameter and its value in the run.
 func (r *Report) pointOf(run *Run) string {
 	of := "client"
 	if r.Varied == "rate" {
@@ -61,7 +61,7 @@ func (r *Report) pointOf(run *Run) string {
 	return perSecond(run.Point) + " " + strings.Replace(of, "t", "ts", 1)
 }
 
-// points returns what was varied, over all settings.
+// points returns the values of the varied parameter over all settings.
 func (r *Report) points() []float64 {
 	var points []float64
 	for _, run := range r.Runs {
@@ -81,18 +81,18 @@ func (g group) at(point float64) *Run {
 	return nil
 }
 
-// refuses reports whether any request was turned away.
+// refuses reports whether any request was answered without a result.
 func (r *Report) refuses() bool {
 	return slices.ContainsFunc(r.Runs, func(run *Run) bool { return len(run.Total.Refused) > 0 })
 }
 
-// objective reports whether any model has one.
+// objective reports whether any model has an objective.
 func (r *Report) objective() bool {
 	return slices.ContainsFunc(r.Runs, func(run *Run) bool { return run.Total.Goodput > 0 || run.Total.Late > 0 })
 }
 
-// horizon returns when the timelines end: with the last answer, or, if not all
-// batches can be shown, after so many of the shortest.
+// horizon returns the end of the timelines: the last answer, or, if not all batches can
+// be shown, a multiple of the mean batch time of the fastest run.
 func (r *Report) horizon(all, some int) (end batching.Time, cut bool) {
 	shortest := batching.Never
 	long := false
@@ -121,7 +121,7 @@ func (r *Report) horizon(all, some int) (end batching.Time, cut bool) {
 	return max(end, 1), false
 }
 
-// capacity returns the rows that a full batch of the lane has, for its picture.
+// capacity returns the maximum rows of a batch of the lane, for drawing.
 func (run *Run) capacity(lane int) int {
 	if rows := run.Lanes[lane].MaxRows; rows > 0 {
 		return rows
@@ -135,7 +135,7 @@ func (run *Run) capacity(lane int) int {
 	return most
 }
 
-// label names a lane. A single model has no need of its name.
+// label names a lane. The name of the model is omitted if there is only one.
 func (run *Run) label(lane int) string {
 	l := run.Lanes[lane]
 	if len(run.Models) == 0 {
@@ -153,8 +153,8 @@ func (run *Run) namesOf(b Batch) []string {
 	return names
 }
 
-// short writes names in so many columns: all of them, or those that follow each
-// other as one, or how many there are, or nothing.
+// short writes names within the given width: all of them, or ranges, or their number, or
+// nothing.
 func short(names []string, most int) string {
 	if len(names) == 1 {
 		return clip(names[0], most)
@@ -167,7 +167,7 @@ func short(names []string, most int) string {
 	return ""
 }
 
-// ranges writes numbers that follow each other as one: 1–4 7.
+// ranges writes consecutive numbers as ranges: 1–4 7.
 func ranges(names []string) string {
 	var numbers []int
 	for _, name := range names {
@@ -194,7 +194,7 @@ func ranges(names []string) string {
 	return strings.Join(parts, " ")
 }
 
-// counts writes how often each thing happened, the most frequent first.
+// counts writes how often each thing happened, in descending order.
 func counts(of map[string]int) string {
 	var names []string
 	for name := range of {
@@ -207,7 +207,7 @@ func counts(of map[string]int) string {
 	return strings.Join(names, ", ")
 }
 
-// perSecond writes a throughput.
+// perSecond formats a throughput.
 func perSecond(v float64) string {
 	if v < 100 {
 		return trimZeros(strconv.FormatFloat(v, 'f', 1, 64))
@@ -215,13 +215,13 @@ func perSecond(v float64) string {
 	return strconv.FormatFloat(v, 'f', 0, 64)
 }
 
-// A measure is what the points of a group are compared by.
+// A measure is a figure by which the points of a group are compared.
 type measure struct {
 	name string // with its unit
 	of   func(*Run) float64
 }
 
-// measures returns what is worth comparing, in one unit each.
+// measures returns the figures to compare, each in one unit.
 func (r *Report) measures() []measure {
 	unit := r.Unit
 	if unit.Length == 0 {
@@ -247,5 +247,5 @@ func (r *Report) measures() []measure {
 
 func percent(part, of int) float64 { return 100 * float64(part) / float64(max(1, of)) }
 
-// threeDigits writes a number with as many digits after the point as it takes.
+// threeDigits formats a number with three significant digits.
 func threeDigits(v float64) string { return strconv.FormatFloat(v, 'f', digitsAfterPoint(v), 64) }

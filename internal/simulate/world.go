@@ -7,17 +7,16 @@ import (
 	"github.com/shoal-serving/shoal/internal/device"
 )
 
-// A World is one device in virtual time with the models that share it. It runs
-// the same [batching.Core] as the server: what the scheduler does with goroutines
-// and timers is done here by stepping from event to event.
+// A World is one device in virtual time with the models that share it. It runs the same
+// [batching.Core] as the server, but steps from event to event where the scheduler uses
+// goroutines and timers.
 //
-// Things that happen at one instant happen in this order: batches end, then what
-// was planned for the instant happens in the order in which it was planned, then
-// timers fire. An instance that is called takes at once, but only after all that
-// was planned for the instant.
+// Events at the same instant happen in this order: batches end, then planned functions
+// run in the order in which they were planned, then timers fire. A called instance takes
+// at the same instant, but after all planned functions.
 type World struct {
-	// Trace, if not nil, is told of everything that happens, as it happens. What
-	// it wants to happen next it plans with At: the step is not finished yet.
+	// Trace, if not nil, is called for everything that happens. It must use At to cause
+	// further events, because the current step is not finished.
 	Trace func(Occurrence)
 
 	now     batching.Time
@@ -25,25 +24,24 @@ type World struct {
 	arbiter batching.Arbiter
 	models  []*Model
 	plans   plans
-	planned uint64 // how many plans were ever made
+	planned uint64 // number of plans ever made
 	jobs    map[int]*job
 	nextJob int
-	granted []*batching.Share // turns to pass on
+	granted []*batching.Share // granted turns that are not passed on yet
 }
 
 // An Occurrence is one thing that happened in a world.
 type Occurrence struct {
 	At     batching.Time
 	Model  *Model
-	Action batching.Action // what was done; Run, Deliver and Answer tell the story
-	Ended  bool            // the batch of Action.Instance ended; Action is otherwise empty
+	Action batching.Action // an action of the core; Run, Deliver and Answer are the ones of interest
+	Ended  bool            // the batch of Action.Instance ended; the other fields of Action are empty
 }
 
 // A Model is one model of a world.
 type Model struct {
 	Name string
-	// Takes returns how long a batch takes alone. It must be set before anything
-	// arrives.
+	// Takes returns how long a batch takes alone. It must be set before the first arrival.
 	Takes func(items []*batching.Item) time.Duration
 
 	world *World
@@ -52,7 +50,7 @@ type Model struct {
 	turns bool
 	out   batching.Actions
 	wake  batching.Time
-	idle  []int // instances that were called or are done, and will take
+	idle  []int // instances that were called or have completed a batch, and will take
 }
 
 type job struct {
@@ -60,8 +58,8 @@ type job struct {
 	instance int
 }
 
-// NewWorld returns an empty world. Slowdown is that of [device.Device]; slots is
-// how many batches of models that take turns may run at once.
+// NewWorld returns an empty world. slowdown is that of [device.Device]; slots is the
+// number of batches of models that take turns that may run in parallel.
 func NewWorld(slowdown []float64, slots int) *World {
 	return &World{
 		device:  device.Device{Slowdown: slowdown},
@@ -70,10 +68,10 @@ func NewWorld(slowdown []float64, slots int) *World {
 	}
 }
 
-// Now returns the time.
+// Now returns the virtual time.
 func (w *World) Now() batching.Time { return w.now }
 
-// Add brings a model into the world, without instances.
+// Add adds a model without instances.
 func (w *World) Add(name string, cfg batching.Config, takes func([]*batching.Item) time.Duration) *Model {
 	m := &Model{Name: name, Takes: takes, world: w, core: batching.New(cfg), turns: cfg.TakeTurns, wake: batching.Never}
 	m.share.Owner = m
@@ -81,7 +79,7 @@ func (w *World) Add(name string, cfg batching.Config, takes func([]*batching.Ite
 	return m
 }
 
-// At plans f for a time, which must not have passed.
+// At plans a call of f at the given time, which must not have passed.
 func (w *World) At(t batching.Time, f func()) {
 	w.planned++
 	w.plans.push(plan{t, w.planned, f})
@@ -90,7 +88,7 @@ func (w *World) At(t batching.Time, f func()) {
 // Arrive submits an item now.
 func (m *Model) Arrive(it *batching.Item) { m.step(batching.Event{Kind: batching.Arrive, Item: it}) }
 
-// Cancel withdraws an item now.
+// Cancel cancels an item now.
 func (m *Model) Cancel(it *batching.Item) { m.step(batching.Event{Kind: batching.Cancel, Item: it}) }
 
 // Up adds an instance now.
@@ -99,18 +97,18 @@ func (m *Model) Up(instance int) {
 	m.idle = append(m.idle, instance)
 }
 
-// Down lets an instance leave when it has run its batch.
+// Down removes an instance once it has completed its batch.
 func (m *Model) Down(instance int) { m.step(batching.Event{Kind: batching.Down, Instance: instance}) }
 
-// Break says that an instance that is down cannot be started.
+// Break reports that an instance that is down cannot be started.
 func (m *Model) Break(instance int) {
 	m.step(batching.Event{Kind: batching.Broken, Instance: instance})
 }
 
-// Close says that nothing more will arrive.
+// Close reports that no more requests will arrive.
 func (m *Model) Close() { m.step(batching.Event{Kind: batching.Close}) }
 
-// Run lets time pass until nothing is left to happen, or until the given time.
+// Run advances the time until no events are left, or until the given time.
 func (w *World) Run(until batching.Time) {
 	for {
 		t := w.next()
@@ -125,7 +123,7 @@ func (w *World) Run(until batching.Time) {
 	}
 }
 
-// next returns when something happens next.
+// next returns the time of the next event.
 func (w *World) next() batching.Time {
 	_, t := w.device.Next()
 	if len(w.plans) > 0 {
@@ -140,7 +138,7 @@ func (w *World) next() batching.Time {
 	return t
 }
 
-// instant does what happens now.
+// instant handles the events of the current time.
 func (w *World) instant() {
 	for id, t := w.device.Next(); t <= w.now; id, t = w.device.Next() {
 		w.end(id)
@@ -206,7 +204,7 @@ func (m *Model) carryOut(a batching.Action) {
 	m.trace(Occurrence{Action: a})
 }
 
-// stop ends a batch that nobody waits for, at this instant.
+// stop ends a batch immediately, because no client waits for it any more.
 func (w *World) stop(m *Model, instance int) {
 	for id, j := range w.jobs {
 		if j.model == m && j.instance == instance {
@@ -220,8 +218,8 @@ func (w *World) stop(m *Model, instance int) {
 	}
 }
 
-// passOnTurns tells the models whose turn it is. That is apart from carrying
-// actions out, because a model may be granted the turn that it has just asked for.
+// passOnTurns reports granted turns to the models. It is separate from carrying out
+// actions, because a model may be granted the turn that it has just requested.
 func (w *World) passOnTurns() {
 	for len(w.granted) > 0 {
 		m := w.granted[0].Owner.(*Model)
@@ -237,8 +235,7 @@ func (m *Model) trace(o Occurrence) {
 	}
 }
 
-// plans is a heap of what is to happen, by time and then in the order of
-// planning.
+// plans is a heap of planned functions, by time and then by order of planning.
 type plans []plan
 
 type plan struct {
@@ -251,8 +248,8 @@ func (p plans) before(i, j int) bool {
 	return p[i].at < p[j].at || p[i].at == p[j].at && p[i].number < p[j].number
 }
 
-// push and pop are those of package heap, without its allocation for each plan:
-// they are most of what a simulated request costs.
+// push and pop are those of container/heap without its allocation for each plan: they are
+// most of the cost of a simulated request.
 func (p *plans) push(x plan) {
 	*p = append(*p, x)
 	h := *p

@@ -42,8 +42,8 @@ func (b *busyPeriod) ended(rows float64) {
 }
 
 // expectedAfter returns how many rows are expected to arrive after the x that wait now.
-// The rows that arrived so far in the current busy period are a lower bound for it, so it
-// counts only if it is longer than earlier ones.
+// The current busy period has not ended, so the rows that arrived in it so far are a
+// lower bound: it counts only if it raises the estimate.
 func (b *busyPeriod) expectedAfter(x float64) float64 {
 	if b.waited == 0 {
 		return maxBusyBatches * x

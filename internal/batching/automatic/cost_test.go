@@ -9,8 +9,8 @@ import (
 	"github.com/shoal-serving/shoal/internal/batching/automatic"
 )
 
-// A mill keeps a core busy in the manner of a closed loop: whoever is answered
-// arrives again a little later, and a batch takes its time.
+// A mill keeps a core busy with a closed loop: an answered client sends its next request
+// a little later, and a batch takes some time.
 type mill struct {
 	core    *batching.Core
 	out     batching.Actions
@@ -74,7 +74,7 @@ func (m *mill) step(ev batching.Event) {
 	}
 }
 
-// turn lets all come back one by one, and the next batch end.
+// turn lets all clients return one by one, and the next batch end.
 func (m *mill) turn() {
 	n := len(m.back)
 	for _, it := range m.back[:n] {
@@ -127,8 +127,8 @@ func TestNothingIsAllocated(t *testing.T) {
 	}
 }
 
-// BenchmarkRequest gives the time per request, with all that it takes part in: it
-// arrives, is decided about, perhaps more than once, runs, and is learned from.
+// BenchmarkRequest measures the total time of the policy and the core per request, from
+// its arrival to what is learned from its batch.
 func BenchmarkRequest(b *testing.B) {
 	for _, instances := range []int{1, 4} {
 		for _, clients := range []int{1, 16, 64, 1000} {
@@ -147,7 +147,8 @@ func BenchmarkRequest(b *testing.B) {
 	}
 }
 
-// A clocked policy is timed while it decides. Reading the clock is in the time.
+// A clocked policy measures the time of its decisions, including the time to read the
+// clock.
 type clocked struct {
 	*automatic.Policy
 	decisions int
@@ -162,8 +163,8 @@ func (c *clocked) Decide(now batching.Time, line batching.Line) batching.Decisio
 	return d
 }
 
-// BenchmarkDecision gives the time of one decision, of all that are made for a
-// closed loop, and what that is for a request.
+// BenchmarkDecision measures the time of a decision in a closed loop, per decision and
+// per request.
 func BenchmarkDecision(b *testing.B) {
 	for _, instances := range []int{1, 4} {
 		for _, clients := range []int{1, 16, 64, 1000} {

@@ -15,7 +15,8 @@ const (
 	ms = time.Millisecond
 )
 
-// line is a profile of a model that takes fixed and perRow, at some sizes.
+// line returns the profile of a model that takes fixed plus perRow per row, at the given
+// sizes.
 func line(fixed, perRow time.Duration, sizes ...int) (p batching.Profile) {
 	for _, rows := range sizes {
 		took := fixed + time.Duration(rows)*perRow
@@ -132,7 +133,7 @@ func TestOneSlowRunOfCalibrationRulesOutNoSize(t *testing.T) {
 
 func TestTheQueueThatStandsTellsWhoComesBehind(t *testing.T) {
 	var b busyPeriod
-	for range 100 { // crowds of 8, whom nobody follows
+	for range 100 { // groups of 8, and no requests after them
 		b.began(8, 4)
 		b.ended(4)
 		b.began(4, 4)
@@ -141,7 +142,7 @@ func TestTheQueueThatStandsTellsWhoComesBehind(t *testing.T) {
 	if got := b.expectedAfter(8); got != 0 {
 		t.Errorf("%v are expected behind 8, want none", got)
 	}
-	for range 50 { // as many come as are served
+	for range 50 { // as many rows arrive as are served
 		b.began(20, 5)
 		b.ended(15)
 	}
@@ -152,7 +153,8 @@ func TestTheQueueThatStandsTellsWhoComesBehind(t *testing.T) {
 
 func TestContentionIsTheOneThatExplainsTheTimes(t *testing.T) {
 	c := newContention(3)
-	// Two at once take 1.4 times as long. A batch of 10 runs half of its work alone.
+	// Two parallel batches take 1.4 times as long. A batch of 10 does half of its work
+	// alone.
 	for range 300 {
 		c.record(10, &[maxParallel + 1]float64{1: 5, 2: 7}, 3)
 	}
@@ -305,8 +307,7 @@ func TestEvenTrafficIsNoBurst(t *testing.T) {
 	}
 }
 
-// serve has batches of n end every period; each of the n comes back after its
-// delay.
+// serve ends a batch of n requests every period; each client returns after its delay.
 func serve(r *returns, batches int, period batching.Time, delays ...batching.Time) batching.Time {
 	now := batching.Time(0)
 	for range batches {
@@ -407,13 +408,13 @@ func TestMoreAtOnceAreHeldAgainstTheBestOfFewer(t *testing.T) {
 	if c.useful != 2 {
 		t.Fatalf("%d at once are useful, want 2", c.useful)
 	}
-	c.calibrate([]float64{1, 2.5, 3}, 3) // three are better than two, and no better than one
+	c.calibrate([]float64{1, 2.5, 3}, 3) // three are better than two, but no better than one
 	if c.useful != 1 || c.backlog != 1 || c.flood != 1 {
 		t.Errorf("%d at once are useful, %d in a backlog and %d in a flood, want one each", c.useful, c.backlog, c.flood)
 	}
 }
 
-// Somebody else used the cores while two at once were calibrated.
+// Another process used the cores while two parallel batches were calibrated.
 func TestASlowdownThatWasMismeasuredIsTriedAgain(t *testing.T) {
 	c := newContention(2)
 	c.calibrate([]float64{1, 2.5}, 2)
@@ -431,8 +432,8 @@ func TestASlowdownThatWasMismeasuredIsTriedAgain(t *testing.T) {
 	}
 }
 
-// Requests take five times as long as those that the model was calibrated with, which
-// looks at first as if batches slowed each other down.
+// Requests take five times as long as in calibration, which looks at first like a
+// slowdown of parallel batches.
 func TestAnotherSpeedIsNotTakenForASlowdown(t *testing.T) {
 	for _, aloneFirst := range []int{0, 30} {
 		profile := line(5*ms, 3*ms, 1, 2, 3, 4, 8)
@@ -498,7 +499,7 @@ func TestGapsTellHowCrowdedRequestsAre(t *testing.T) {
 	now := batching.Time(0)
 	for i := range 401 {
 		g.arrived(now, 1000)
-		now += 1000 * batching.Time(1+99*(i%2)) // every other one comes right after another
+		now += 1000 * batching.Time(1+99*(i%2)) // every other request arrives right after another
 	}
 	if got := g.shareWithin(5000, 1000); got < 0.45 || got > 0.55 {
 		t.Errorf("%.2f come within 5 µs, want about a half", got)

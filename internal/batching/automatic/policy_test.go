@@ -20,11 +20,11 @@ const (
 	ms = time.Millisecond
 )
 
-// A trial is one model in virtual time, and what came of it.
+// A trial is a simulation of one model in virtual time, and its results.
 type trial struct {
 	policy batching.Policy
 	curve  device.Curve
-	slower float64 // how many times longer batches take from half of the requests on; 0 means 1
+	slower float64 // how many times longer batches take after half of the requests; 0 means 1
 	scale  int     // microseconds of a unit; 0 means 1
 
 	requests int
@@ -34,7 +34,7 @@ type trial struct {
 
 	sizes   []int
 	latency time.Duration // mean
-	held    time.Duration // for which requests waited while nothing ran
+	held    time.Duration // total time for which requests waited while no batch ran
 }
 
 func (t *trial) run() {
@@ -135,7 +135,7 @@ func TestNobodyWaitsWhereBatchingSavesNothing(t *testing.T) {
 	}
 }
 
-// All times are multiplied by a power of two, so that nothing is rounded otherwise.
+// All times are multiplied by a power of two, so that rounding is the same.
 func TestDecisionsDoNotDependOnTheSpeedOfTheModel(t *testing.T) {
 	for name, traffic := range map[string]trial{
 		"clients":   {clients: 5, think: [2]int{100, 900}},
@@ -169,7 +169,7 @@ func TestModelThatChangesItsSpeedIsFollowed(t *testing.T) {
 		if n := p.Explain().Drifts; n != 1 {
 			t.Errorf("the speed is said to have changed %d times, want 1", n)
 		}
-		// Also of a size that was not seen since.
+		// This also applies to a size that was not run since.
 		if got, want := p.Takes(8).Seconds(), slower*curve.Takes(8).Seconds(); got < 0.9*want || got > 1.1*want {
 			t.Errorf("a batch of 8 is said to take %vs, want %vs", got, want)
 		}
@@ -179,13 +179,12 @@ func TestModelThatChangesItsSpeedIsFollowed(t *testing.T) {
 	}
 }
 
-// The gaps are always the same few, so that requests seem to follow answers, and
-// half of what looks like a burst is none.
+// The gaps have only a few values, so that requests seem to follow answers, and half of
+// the apparent bursts are none.
 func TestRuleThatCostsIsSwitchedOff(t *testing.T) {
 	curve := device.Curve{Fixed: 4 * ms, PerRow: ms}
 	burst := func(r *rand.Rand) float64 {
-		// Pairs that come close together, half of which are no pairs: the second
-		// comes just too late.
+		// Pairs of requests close together, in half of which the second comes just too late.
 		switch r.IntN(4) {
 		case 0:
 			return 100
@@ -274,8 +273,9 @@ func TestPreferredSizesLeaveAtOnce(t *testing.T) {
 	}
 }
 
-// Bursts end, and one client stays that sends a request from time to time. Gaps of
-// bursts are remembered, but nobody is waited for any more after some vain waits.
+// Bursts end, and one client remains that sends a request from time to time. Gaps of
+// bursts are remembered, but after some missed holds the policy must not wait for them
+// any more.
 func TestWhoStaysBehindWhenBurstsEndDoesNotWaitForThem(t *testing.T) {
 	held := func(alone int) time.Duration {
 		n, curve := 0, device.Curve{Fixed: 4 * ms, PerRow: 50 * us}
@@ -300,10 +300,9 @@ func TestWhoStaysBehindWhenBurstsEndDoesNotWaitForThem(t *testing.T) {
 	}
 }
 
-// TestBatchesAreAsLargeAsRequestsAllow tries every largest size with every number of rows
-// of a request, those that divide it and those that do not, on a model that was not
-// calibrated. Clients that cannot fill batches of the largest size may share fewer, equal
-// ones.
+// TestBatchesAreAsLargeAsRequestsAllow runs every maximum batch size with every number of
+// rows per request, whether or not that divides it, on a model that is not calibrated.
+// Clients that cannot fill batches of the maximum size may share fewer, equal ones.
 func TestBatchesAreAsLargeAsRequestsAllow(t *testing.T) {
 	for most := 1; most <= 16; most++ {
 		for rows := 1; rows <= min(5, most); rows++ {
@@ -319,9 +318,9 @@ func TestBatchesAreAsLargeAsRequestsAllow(t *testing.T) {
 	}
 }
 
-// requestsPerBatch runs clients that come back at once against one instance of the seed
-// device for 20 s, and returns the mean of the second half. A batch takes longer by what
-// slow returns; nil means that none does.
+// requestsPerBatch runs clients without think time against one instance of the seed
+// device for 20 s, and returns the mean batch size of the second half. slow returns how
+// much longer a batch takes; nil means no longer.
 func requestsPerBatch(most, rows, clients int, slow func(now batching.Time, rows int) float64) float64 {
 	w := simulate.NewWorld(nil, 1)
 	curve := device.Curve{Fixed: 1921 * us, PerRow: 59300 * time.Nanosecond}

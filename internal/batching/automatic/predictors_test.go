@@ -14,7 +14,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/simulate"
 )
 
-// A predicted model runs batches one after the other, and is predicted by several.
+// A predicted model runs batches one after the other, while several predictors learn.
 type predicted struct {
 	curve  device.Curve
 	noise  device.Noise
@@ -39,7 +39,7 @@ func (p *predicted) predictors() map[string]batching.Predictor {
 	return map[string]batching.Predictor{"learner": &p.learner, "policy": p.cold, "calibrated policy": p.warm}
 }
 
-// run runs a batch that takes the given number of times as long as the curve says.
+// run runs a batch that takes the given multiple of the curve's time.
 func (p *predicted) run(rows int, times float64) time.Duration {
 	took := time.Duration(times * p.noise.Factor(p.chance) * float64(p.curve.Takes(rows)))
 	items := []*batching.Item{{Rows: rows}}
@@ -53,7 +53,7 @@ func (p *predicted) run(rows int, times float64) time.Duration {
 	return took
 }
 
-// p95 returns how many times as long as the curve says 95 of 100 batches take at most.
+// p95 returns the p95 of batch times, relative to the curve.
 func (p *predicted) p95() float64 {
 	all := make([]float64, 10_000)
 	rnd := rand.New(rand.NewPCG(3, 4))
@@ -121,8 +121,8 @@ func TestPredictorsAreComparedWhereTheyDiffer(t *testing.T) {
 	}
 }
 
-// batchesUntil returns after how many batches of random sizes a prediction is within a
-// tenth of the p95; 1000 if it is not by then.
+// batchesUntil returns the number of batches of random sizes after which all predictions
+// are within a tenth of the p95; 1000 if they are not by then.
 func (p *predicted) batchesUntil(times float64) map[string]int {
 	p95, reached := p.p95(), map[string]int{}
 	for i := range 1_000 {
@@ -155,8 +155,8 @@ func TestPredictorsAreComparedWhereTheSpeedChanges(t *testing.T) {
 	}
 }
 
-// TestPredictorsAreComparedWhereBatchesNeverRunAlone has two batches run at once all the
-// time, each for half as long again, as a policy with fixed rules may let them.
+// TestPredictorsAreComparedWhereBatchesNeverRunAlone always runs two batches in parallel,
+// each taking 1.5 times as long, which a policy with fixed rules allows.
 func TestPredictorsAreComparedWhereBatchesNeverRunAlone(t *testing.T) {
 	curve, rnd := predictedCurves["line"], rand.New(rand.NewPCG(5, 6))
 	policy, learner := automatic.New(automatic.Options{MaxRows: predictedRows, Instances: 2}), &batching.Learner{}

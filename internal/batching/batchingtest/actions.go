@@ -7,7 +7,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/batching"
 )
 
-// action takes in one thing that the core wants done.
+// action checks one action of the core.
 func (r *Referee) action(a *batching.Action) (breach string) {
 	switch a.Do {
 	case batching.Run:
@@ -66,8 +66,8 @@ func (r *Referee) run(a *batching.Action) (breach string) {
 	return ""
 }
 
-// batchOf finds the requests of a batch, and checks that they may share one on
-// this instance.
+// batchOf finds the requests of a batch, and checks that they may share a batch on this
+// instance.
 func (r *Referee) batchOf(items []*batching.Item, in *instance) (batch []*request, breach string) {
 	rows := 0
 	for i, it := range items {
@@ -93,15 +93,15 @@ func (r *Referee) batchOf(items []*batching.Item, in *instance) (batch []*reques
 		return nil, fmt.Sprintf("instance %d was given %d rows, and may be given %d", in.number, rows, r.cfg.MaxRows)
 	}
 	for _, q := range batch {
-		if r.hopeless(q, rows) {
+		if r.wouldBeLate(q, rows) {
 			return nil, fmt.Sprintf("%v was put into a batch that answers it too late", q)
 		}
 	}
 	return batch, ""
 }
 
-// firstOf checks that a batch was taken from the front of the queue, and that it
-// is the one that the policy makes.
+// firstOf checks that a batch was taken from the front of the queue, and that it matches
+// the policy's rule.
 func (r *Referee) firstOf(batch []*request, in *instance) (breach string) {
 	lines := r.lines(in)
 	i := slices.IndexFunc(lines, func(l line) bool { return l.holds(batch[0]) })
@@ -142,8 +142,8 @@ func (r *Referee) call(in *instance) (breach string) {
 	return ""
 }
 
-// stop only takes note: the last member may be answered in the same step. It may
-// also have been answered at the very moment when the batch ended.
+// stop only records the action: the last request of the batch may be answered in the same
+// step, or may have been answered at the moment when the batch ended.
 func (r *Referee) stop(in *instance, serial uint64) (breach string) {
 	runs := in.state == busy || r.event.Kind == batching.Done && r.event.Instance == in.number
 	switch {
@@ -227,10 +227,10 @@ func (r *Referee) mayTurnAway(q *request, v batching.Verdict) bool {
 	case batching.Unbound:
 		return q.state == waiting && r.event.Kind == batching.Down && q.item.Instance == r.event.Instance
 	case batching.NoInstance:
-		return q.state == waiting && (r.event.Kind == batching.Down || r.event.Kind == batching.Broken) && r.abandoned()
+		return q.state == waiting && (r.event.Kind == batching.Down || r.event.Kind == batching.Broken) && r.unservable()
 	case batching.Late:
 		return q == r.newcomer && r.mayRefuse ||
-			q.state == waiting && r.event.Kind == batching.Take && r.hopeless(q, max(r.cfg.MaxRows, q.item.Rows))
+			q.state == waiting && r.event.Kind == batching.Take && r.wouldBeLate(q, max(r.cfg.MaxRows, q.item.Rows))
 	case batching.TooLarge, batching.QueueFull, batching.Refused:
 	}
 	return false
@@ -249,9 +249,9 @@ func (r *Referee) ask() (breach string) {
 	return ""
 }
 
-// yield checks that the turn of a batch is charged for as long as the batch ran,
-// and one that was not used for nothing. So what all are charged for is the time
-// for which the model used the device.
+// yield checks that the turn of a batch is charged with the duration of the batch, and an
+// unused turn with nothing. So the total charge is the time for which the model used the
+// device.
 func (r *Referee) yield(a *batching.Action) (breach string) {
 	switch {
 	case r.ended != nil:

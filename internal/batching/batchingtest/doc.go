@@ -1,9 +1,7 @@
-// Package batchingtest holds the batching core to its promises. A [Referee] looks
-// on while somebody steps a core, and says at the first broken promise which one
-// it was, in a sentence. The fuzzer, the random sequences and the tests of
-// whoever runs a core use the same one.
+// Package batchingtest checks the guarantees of the batching core. A [Referee] observes
+// each step of a core, and reports the first violated guarantee in a sentence. The
+// fuzzer, the random sequences and the tests of the core's callers use the same referee.
 //
-// It is slow and simple on purpose: it has lists that it searches where the core
-// has links and heaps, and it counts anew where the core keeps counts. It shares
-// no code with the core.
+// It is slow and simple on purpose: it searches lists where the core has links and heaps,
+// and recounts where the core keeps counters. It shares no code with the core.
 package batchingtest

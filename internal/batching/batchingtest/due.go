@@ -9,10 +9,10 @@ import (
 	"github.com/shoal-serving/shoal/internal/batching"
 )
 
-// A line is what an instance may take from, from the front.
+// A line is the part of the queue that an instance may take from, starting at the front.
 type line struct {
 	requests []*request
-	cut      bool // somebody who cannot join it stands behind
+	cut      bool // it is followed by a request that cannot join it
 }
 
 // holds reports whether q may share a batch with the line.
@@ -21,8 +21,8 @@ func (l line) holds(q *request) bool {
 	return first.Shape == q.item.Shape && first.Instance == q.item.Instance
 }
 
-// lines returns what the instance may take from: one line for each shape if they
-// are apart, and otherwise only the one at the front.
+// lines returns what the instance may take from: one line for each shape with LanesApart,
+// and otherwise only the one at the front.
 func (r *Referee) lines(in *instance) []line {
 	var lines []line
 	for _, q := range r.queue {
@@ -42,8 +42,8 @@ func (r *Referee) lines(in *instance) []line {
 	return lines
 }
 
-// due returns the batch that the instance has to take now. If there is none, it
-// returns when there will be.
+// due returns the batch that the instance must take now. If there is none, it returns
+// when there will be one.
 func (r *Referee) due(in *instance) (take []*request, until batching.Time) {
 	until = batching.Never
 	if r.rule == nil {
@@ -51,7 +51,7 @@ func (r *Referee) due(in *instance) (take []*request, until batching.Time) {
 	}
 	for _, l := range r.lines(in) {
 		n, at := r.rule(r.now, l, r.closing)
-		n, at = r.inTime(l, n, at)
+		n, at = r.meetDeadlines(l, n, at)
 		if n > 0 {
 			return l.requests[:n], until
 		}
@@ -60,7 +60,7 @@ func (r *Referee) due(in *instance) (take []*request, until batching.Time) {
 	return nil, until
 }
 
-// A rule restates a policy: how many from the front of a line are due, or when
+// A rule restates a policy: how many requests from the front of a line are due, or when
 // they will be.
 type rule func(now batching.Time, l line, closing bool) (n int, at batching.Time)
 
@@ -74,8 +74,7 @@ func ruleOf(p batching.Policy) rule {
 	return nil
 }
 
-// patience is a policy that holds requests, but for so long at most while nothing
-// runs.
+// patience is a policy that limits how long it holds requests while no batch runs.
 type patience interface{ Longest() time.Duration }
 
 func patienceOf(p batching.Policy) patience {
@@ -83,7 +82,7 @@ func patienceOf(p batching.Policy) patience {
 	return patient
 }
 
-// held says when the core holds a batch for longer than its policy allows.
+// held returns a violation if the core holds a batch for longer than its policy allows.
 func (r *Referee) held(wake batching.Time) (breach string) {
 	could := slices.ContainsFunc(r.instances, func(in *instance) bool { return in.state == parked && len(r.lines(in)) > 0 })
 	if !could || r.count(busy) > 0 || r.count(awake) > 0 || r.asked {
@@ -101,7 +100,7 @@ func (r *Referee) held(wake batching.Time) (breach string) {
 	return ""
 }
 
-// triton restates the rule of [batching.Triton] from the largest batch downwards.
+// triton restates the rule of [batching.Triton], from the largest batch downwards.
 func triton(p batching.Triton, now batching.Time, l line, closing bool) (n int, at batching.Time) {
 	preferred := p.Preferred
 	if len(preferred) == 0 {
@@ -130,8 +129,8 @@ func triton(p batching.Triton, now batching.Time, l line, closing bool) (n int, 
 			return n, 0
 		}
 	}
-	// No preferred size can be made. If the line is longer than the largest of
-	// them it never will be, and what is below that leaves.
+	// No preferred size can be formed. If the line is longer than the largest of them, none
+	// ever can, and the requests below that run.
 	for n = all; n > 1 && rows(n) > largest; n-- {
 	}
 	if n < all {

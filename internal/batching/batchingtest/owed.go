@@ -7,7 +7,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/batching"
 )
 
-// owed says what the core should have done by the end of the step and did not.
+// owed reports what the core should have done by the end of the step and did not.
 func (r *Referee) owed() (breach string) {
 	if q := r.newcomer; q != nil && q.state == arriving {
 		return fmt.Sprintf("%v was let in although it was to be turned away: %v", q, r.refusals)
@@ -23,7 +23,7 @@ func (r *Referee) owed() (breach string) {
 			return fmt.Sprintf("%v was not turned away when its time in the queue was over", q)
 		case q.state == waiting && q.item.Instance != 0 && !r.instance(q.item.Instance).serves():
 			return fmt.Sprintf("%v waits for instance %d, which has left", q, q.item.Instance)
-		case q.state == waiting && r.abandoned():
+		case q.state == waiting && r.unservable():
 			return fmt.Sprintf("%v waits although no instance serves and one cannot be started", q)
 		case q.state == ready && (i == 0 || !r.cfg.KeepOrder):
 			return fmt.Sprintf("%v was not delivered although nothing holds it up", q)
@@ -54,7 +54,7 @@ func (r *Referee) owedBy(in *instance) (breach string) {
 		in.leaving && in.state == awake && r.event.Kind == batching.Take && r.event.Instance == in.number:
 		return fmt.Sprintf("instance %d was to leave, and did not", in.number)
 	}
-	// What is bound to nobody is left to whoever is awake.
+	// Requests that are not bound are left to an awake instance.
 	if in.state != parked || r.count(awake) > 0 && !r.hasBound(in) {
 		return ""
 	}
@@ -72,8 +72,8 @@ func (r *Referee) hasBound(in *instance) bool {
 	return slices.ContainsFunc(r.queue, func(q *request) bool { return q.item.Instance == in.number })
 }
 
-// wake checks when the core wants to be woken: not too late for anything that it
-// has promised, not in the past, and not for nothing.
+// wake checks when the core wants to be woken: not too late for any guarantee, not in the
+// past, and not without a reason.
 func (r *Referee) wake(at batching.Time) (breach string) {
 	needed := batching.Never
 	for _, q := range r.open {
@@ -89,7 +89,7 @@ func (r *Referee) wake(at batching.Time) (breach string) {
 		}
 		take, until := r.due(in)
 		if len(take) > 0 {
-			continue // it waits for a turn, or for somebody who is awake
+			continue // it waits for a turn, or for an awake instance
 		}
 		soonest = min(soonest, until)
 		if r.count(awake) == 0 || r.hasBound(in) {

@@ -6,9 +6,9 @@ import (
 	"github.com/shoal-serving/shoal/internal/batching"
 )
 
-// What the core predicts, said again. How many rows will yet join the batch of a
-// request nobody can know; so of the end of that batch the referee knows the
-// earliest and the latest, and in between it lets the core decide.
+// This file restates the predictions of the core. How many rows will still join the batch
+// of a request cannot be known, so the referee computes the earliest and the latest end
+// of that batch, and accepts any decision in between.
 
 // combines reports whether requests may share a batch.
 func (r *Referee) combines() bool {
@@ -16,8 +16,8 @@ func (r *Referee) combines() bool {
 	return r.cfg.Policy != nil && !alone
 }
 
-// side returns how many batches may run at once.
-func (r *Referee) side() (n int) {
+// parallel returns how many batches may run in parallel.
+func (r *Referee) parallel() (n int) {
 	for _, in := range r.instances {
 		if in.serves() {
 			n++
@@ -29,7 +29,7 @@ func (r *Referee) side() (n int) {
 	return n
 }
 
-// backlog asks a policy that the referee does not know what it makes of a long queue.
+// backlog asks a policy without a rule how it works off a long queue.
 func (r *Referee) backlog() (rows, running int) {
 	if p, ok := r.cfg.Policy.(interface{ Backlog() (rows, running int) }); ok && r.rule == nil {
 		return p.Backlog()
@@ -37,8 +37,8 @@ func (r *Referee) backlog() (rows, running int) {
 	return 0, 0
 }
 
-// most returns how many rows go together while the queue is long.
-func (r *Referee) most() int {
+// backlogRows returns the batch size in rows while the queue is long.
+func (r *Referee) backlogRows() int {
 	most := r.cfg.MaxRows
 	if p, ok := r.cfg.Policy.(batching.Triton); ok && len(p.Preferred) > 0 {
 		most = p.Preferred[len(p.Preferred)-1]
@@ -46,7 +46,7 @@ func (r *Referee) most() int {
 	if rows, _ := r.backlog(); rows > 0 {
 		most = rows
 	}
-	side := time.Duration(r.side())
+	side := time.Duration(r.parallel())
 	if r.cfg.Objective == 0 || !r.combines() || side == 0 {
 		return most
 	}
@@ -58,7 +58,7 @@ func (r *Referee) most() int {
 	return 1
 }
 
-// due returns when q, which arrives, should be answered.
+// due returns when the arriving request q should be answered.
 func (r *Referee) dueOf(q *request) batching.Time {
 	if r.cfg.Predictor == nil || q.item.Instance != 0 {
 		return batching.Never
@@ -70,11 +70,11 @@ func (r *Referee) dueOf(q *request) batching.Time {
 	return due
 }
 
-// foresee sets when q should be answered, and returns whether it would be too late,
-// for certain or perhaps.
+// foresee sets when q should be answered, and returns whether it would be late, for
+// certain or possibly.
 func (r *Referee) foresee(q *request) (certain, perhaps bool) {
 	q.due = r.dueOf(q)
-	if q.due == batching.Never || r.side() == 0 {
+	if q.due == batching.Never || r.parallel() == 0 {
 		return false, false
 	}
 	items, rows, idle := 1, q.item.Rows, r.count(busy) == 0
@@ -83,7 +83,7 @@ func (r *Referee) foresee(q *request) (certain, perhaps bool) {
 			continue
 		}
 		idle = false
-		// Those of its level that are behind because they were late count as well.
+		// Requests of its level that are behind it because they timed out count as well.
 		if other.level <= q.level {
 			items++
 			rows += other.item.Rows
@@ -91,23 +91,23 @@ func (r *Referee) foresee(q *request) (certain, perhaps bool) {
 	}
 	together := 1
 	if r.combines() {
-		together = max(1, r.most()*items/rows)
+		together = max(1, r.backlogRows()*items/rows)
 	}
 	before := (items - 1) / together
 	start, beside := r.firstFree(), r.count(busy)+1
 	if before > 0 || r.count(parked)+r.count(awake) == 0 {
-		beside = r.side()
+		beside = r.parallel()
 	}
 	if before > 0 {
-		start += time.Duration(before) * r.cfg.Predictor.Predict(together*rows/items, r.side()) / time.Duration(r.side())
+		start += time.Duration(before) * r.cfg.Predictor.Predict(together*rows/items, r.parallel()) / time.Duration(r.parallel())
 	}
 	least, most := q.item.Rows, q.item.Rows
 	if r.combines() {
-		most = max(most, r.most())
+		most = max(most, r.backlogRows())
 		least = max(least, min((items-before*together)*rows/items, most))
 	}
 	if start == r.now {
-		most = least // nobody can join it
+		most = least // no request can join it
 	}
 	end := func(rows int) batching.Time {
 		takes := r.cfg.Predictor.Predict(rows, beside)
@@ -139,16 +139,16 @@ func rowsOf(list []*request) (rows int) {
 	return rows
 }
 
-// hopeless reports whether a batch of so many rows that begins now answers q too
+// wouldBeLate reports whether a batch of the given rows that begins now answers q too
 // late.
-func (r *Referee) hopeless(q *request, rows int) bool {
-	lost := min(q.deadline(), q.due+r.cfg.Objective/40) // half of what was left of the objective
+func (r *Referee) wouldBeLate(q *request, rows int) bool {
+	lost := min(q.deadline(), q.due+r.cfg.Objective/40) // half of the share of the objective that is reserved for transport
 	return q.due != batching.Never && lost <= r.now+r.cfg.Predictor.Predict(rows, r.count(busy)+1)
 }
 
-// inTime restates how what a policy wants is changed so that nobody is late: n from
-// the front of a line, or none until at.
-func (r *Referee) inTime(l line, n int, at batching.Time) (int, batching.Time) {
+// meetDeadlines restates how the core changes a policy's decision so that no request is
+// late: n requests from the front of a line, or none until at.
+func (r *Referee) meetDeadlines(l line, n int, at batching.Time) (int, batching.Time) {
 	dated := false
 	for _, q := range r.queue {
 		dated = dated || q.due != batching.Never
@@ -156,7 +156,7 @@ func (r *Referee) inTime(l line, n int, at batching.Time) (int, batching.Time) {
 	if !dated || n == 0 && at == batching.Never {
 		return n, at
 	}
-	most, due := r.most(), batching.Never
+	most, due := r.backlogRows(), batching.Never
 	fit := 1
 	for fit < len(l.requests) && rowsOf(l.requests[:fit+1]) <= most {
 		fit++

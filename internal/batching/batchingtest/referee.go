@@ -8,42 +8,41 @@ import (
 	"github.com/shoal-serving/shoal/internal/batching"
 )
 
-// A Referee watches one core. It trusts the caller to report only what can
-// happen: an instance takes when it is awake, and a turn comes when it was asked
-// for.
+// A Referee checks one core. It trusts the caller to report only possible events: an
+// instance takes when it is awake, and a turn is granted when it was requested.
 //
-// Of the policies [batching.None] and [batching.Triton] it knows when a batch is
-// due and how large it has to be. Of any other it asks only what holds for all,
-// and of one with a method Longest, that it holds nobody longer than that while
-// nothing runs.
+// For the policies [batching.None] and [batching.Triton] it knows when a batch is due and
+// which size it must have. For other policies it checks only what holds for all, and, if
+// the policy has a method Longest, that no request is held longer than that while no
+// batch runs.
 type Referee struct {
 	cfg  batching.Config
-	rule rule // nil if the policy is not known
+	rule rule // nil if the policy has no known rule
 
-	patience patience      // nil if the policy says nothing of how long it holds
-	idle     batching.Time // since when somebody waits while nothing runs; negative if that is not so
+	patience patience      // nil if the policy does not limit how long it holds
+	idle     batching.Time // since when requests wait while no batch runs; negative if that is not the case
 
 	now       batching.Time
 	requests  map[*batching.Item]*request
-	open      []*request // admitted and not answered yet, by arrival
-	queue     []*request // those of them that wait, in the order in which they are to run
-	joins     int        // how often a request joined the queue
+	open      []*request // accepted and unanswered requests, by arrival
+	queue     []*request // the waiting ones, in the order in which they must run
+	joins     int        // number of times that a request was queued
 	instances []*instance
-	batches   uint64 // the highest number of a batch
+	batches   uint64 // highest batch number
 	closing   bool
-	lastEnd   batching.Time // of a batch
+	lastEnd   batching.Time // when the last batch ended
 
-	turns          int // granted and not used yet
+	turns          int // turns granted and not used yet
 	asked          bool
-	granted, given int // turns that came, and that went back
+	granted, given int // turns granted, and turns yielded
 
-	// For the length of one Check.
+	// Set only during a Check.
 	event     batching.Event
-	newcomer  *request           // that arrives
-	refusals  []batching.Verdict // what it has to be turned away for; empty if it must not
-	mayRefuse bool               // it may be turned away because it would be late, or not
-	leaver    *request           // whose client left
-	ended     *instance          // whose batch ended, until its turn is given back
+	newcomer  *request           // the arriving request
+	refusals  []batching.Verdict // required verdicts for it; empty if it must be accepted
+	mayRefuse bool               // it may be refused as late, but need not
+	leaver    *request           // request whose client canceled it
+	ended     *instance          // instance whose batch ended, until its turn is yielded
 }
 
 type request struct {
@@ -51,18 +50,18 @@ type request struct {
 	state   state
 	level   int
 	arrived batching.Time
-	expires batching.Time // when its time in the queue ends
-	asked   batching.Time // when the time ends that it asked for, in the queue and after
+	expires batching.Time // when its timeout in the queue expires
+	asked   batching.Time // when its requested timeout ends, in the queue or while it runs
 	due     batching.Time // when it should be answered
 	late    bool
-	joined  int       // in the order of all that joined the queue
-	on      *instance // that runs it
+	joined  int       // position in the order of all that were queued
+	on      *instance // instance that runs it
 }
 
 type state int
 
 const (
-	arriving state = iota // and has to be turned away
+	arriving state = iota // and must be refused
 	waiting
 	running
 	ready // its batch has ended
@@ -92,7 +91,7 @@ const (
 	busy
 )
 
-// New returns a referee for a core that was just made from cfg.
+// New returns a referee for a new core with the given configuration.
 func New(cfg batching.Config) *Referee {
 	if len(cfg.Levels) == 0 {
 		cfg.Levels, cfg.DefaultLevel = []batching.Level{{}}, 1
@@ -100,8 +99,8 @@ func New(cfg batching.Config) *Referee {
 	return &Referee{cfg: cfg, rule: ruleOf(cfg.Policy), patience: patienceOf(cfg.Policy), idle: -1, requests: map[*batching.Item]*request{}}
 }
 
-// Check takes in one step: what happened, and what the core answered. The error
-// says which promise the answer breaks; after one the referee is of no use.
+// Check checks one step: an event, and the actions of the core. The error describes the
+// violated guarantee; the referee must not be used after an error.
 func (r *Referee) Check(now batching.Time, ev batching.Event, out *batching.Actions) error {
 	r.now, r.event = now, ev
 	r.newcomer, r.refusals, r.mayRefuse, r.leaver, r.ended = nil, r.refusals[:0], false, nil, nil
@@ -127,13 +126,13 @@ func (r *Referee) Check(now batching.Time, ev batching.Event, out *batching.Acti
 
 var kinds = [...]string{"Wake", "Arrive", "Cancel", "Up", "Take", "Done", "Down", "Broken", "Turn", "Close"}
 
-// Waiting returns how many requests wait for an instance.
+// Waiting returns the number of queued requests.
 func (r *Referee) Waiting() int { return len(r.queue) }
 
-// Running returns how many batches run.
+// Running returns the number of running batches.
 func (r *Referee) Running() int { return r.count(busy) }
 
-// Finish says what is left over when everything was to be done.
+// Finish reports what is unfinished when all work should be done.
 func (r *Referee) Finish() error {
 	switch {
 	case len(r.open) > 0:
@@ -153,13 +152,13 @@ func (q *request) deadline() batching.Time {
 	return min(q.asked, q.item.Deadline)
 }
 
-// over reports whether it has to leave the queue by now.
+// over reports whether the request must have left the queue by now.
 func (q *request) over(now batching.Time) bool { return min(q.expires, q.deadline()) <= now }
 
 func (q *request) isOpen() bool { return q.state == waiting || q.state == running || q.state == ready }
 
-// inOrder compares two requests that wait: the higher level first, in a level
-// those in time before the late, and then whoever joined first.
+// inOrder compares two waiting requests: by level, then on time before late, then by the
+// order of queueing.
 func inOrder(a, b *request) int {
 	return cmp.Or(cmp.Compare(a.level, b.level), cmp.Compare(a.behind(), b.behind()), cmp.Compare(a.joined, b.joined))
 }
@@ -199,17 +198,17 @@ func (r *Referee) count(s instanceState) (n int) {
 	return n
 }
 
-// serves reports whether the instance takes batches, now or later.
+// serves reports whether the instance is up and not leaving.
 func (in *instance) serves() bool { return in.state != away && !in.leaving }
 
-// abandoned reports whether no instance serves and one of them is broken.
-func (r *Referee) abandoned() bool {
+// unservable reports whether no instance is up and at least one is broken.
+func (r *Referee) unservable() bool {
 	return !slices.ContainsFunc(r.instances, (*instance).serves) &&
 		slices.ContainsFunc(r.instances, func(in *instance) bool { return in.broken })
 }
 
-// moveBehind puts those behind the others whose time in the queue is over, where
-// that is what the level does with them.
+// moveBehind moves requests whose timeout in the queue has expired behind the others, if
+// their level says so.
 func (r *Referee) moveBehind() {
 	var late []*request
 	for _, q := range r.queue {
@@ -227,7 +226,7 @@ func (r *Referee) moveBehind() {
 	}
 }
 
-// happens takes in the event.
+// happens applies the event.
 func (r *Referee) happens() (breach string) {
 	switch ev := r.event; ev.Kind {
 	case batching.Wake:
@@ -242,7 +241,7 @@ func (r *Referee) happens() (breach string) {
 		in.state, in.leaving, in.broken = awake, false, false
 	case batching.Take:
 		if in := r.instance(ev.Instance); !in.leaving {
-			in.state = parked // unless it is given a batch
+			in.state = parked // unless it gets a batch
 		}
 	case batching.Done:
 		return r.end(r.instance(ev.Instance))
@@ -306,7 +305,7 @@ func (r *Referee) refusalsOf(q *request, level batching.Level) []batching.Verdic
 	if q.item.Instance != 0 && !r.instance(q.item.Instance).serves() {
 		list = append(list, batching.Unbound)
 	}
-	if r.abandoned() {
+	if r.unservable() {
 		list = append(list, batching.NoInstance)
 	}
 	if r.full(q, level) {
@@ -315,7 +314,7 @@ func (r *Referee) refusalsOf(q *request, level batching.Level) []batching.Verdic
 	return list
 }
 
-// full counts who is ahead of q, and compares that with the bound of its level.
+// full compares the number of requests ahead of q with the bound of its level.
 func (r *Referee) full(q *request, level batching.Level) bool {
 	ahead, bytes := 0, q.item.Bytes
 	for _, other := range r.queue {
