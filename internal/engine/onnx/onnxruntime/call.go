@@ -251,7 +251,7 @@ func (c *Call) readStrings(t *tensor.Tensor, text int, res *results, i int) ([]b
 // ends. It has no effect unless the call was created with CanShrink.
 func (c *Call) Shrink() { c.shrink = true }
 
-// Terminate stops the current run and all later ones if on is true, and lets later runs
+// Terminate stops the current run and all later ones if stop is true, and lets later runs
 // proceed again if it is false. A run stops between two of the model's operators.
 func (c *Call) Terminate(stop bool) {
 	c.mu.Lock()
