@@ -1,10 +1,10 @@
-// Package buf is the memory of tensors: pooled, and counted by its users.
+// Package buf provides pooled, reference-counted memory for tensors.
 //
-// A [Buf] comes with one count, which belongs to whoever asked for it. Each
-// further user takes a count of its own with Retain, and each gives its count
-// back with Release, once; the last one returns the memory to the pool. A count
-// that is given back twice panics where it happens, and one that is never given
-// back shows in [Live], which tests compare with zero.
+// A new [Buf] has one reference, which belongs to the caller that created it. Each further
+// user takes a reference with Retain, and each user gives up its reference with Release,
+// once; the last Release returns the memory to the pool. Releasing more often than retaining
+// panics. A reference that is never released shows up in [Live], which tests compare with
+// zero.
 package buf
 
 import (
@@ -13,17 +13,19 @@ import (
 	"sync/atomic"
 )
 
-// A Buf is a piece of memory with a count of its users.
+// A Buf is a reference-counted piece of memory. Retain and Release may be called
+// concurrently. Both do nothing on a nil Buf, which stands for memory that is left to the
+// garbage collector.
 type Buf struct {
 	B []byte
 
-	users atomic.Int32
-	class int    // of the pool it goes back to; -1 if it came from elsewhere
-	free  func() // for memory that came from elsewhere
+	refs  atomic.Int32
+	class int    // index of its pool; -1 if it does not belong to one
+	free  func() // called at the last Release; may be nil
 }
 
-// Sizes are powers of two from 1 KiB to 64 MiB. Smaller ones are not worth a
-// class, and larger ones are rare enough to leave to the garbage collector.
+// Pooled sizes are powers of two from 1 KiB to 64 MiB. Smaller sizes are not worth their own
+// pool, and larger buffers are rare enough to leave to the garbage collector.
 const (
 	minBits = 10
 	maxBits = 26
@@ -34,30 +36,31 @@ var (
 	live  atomic.Int64
 )
 
-// Get returns n bytes with one count, the caller's. Their content is
-// arbitrary.
+// Get returns a Buf of n bytes with one reference, which the caller must release. The
+// content is arbitrary.
 func Get(n int) *Buf {
 	live.Add(1)
 	class := classOf(n)
 	if class >= len(pools) {
-		return counted(&Buf{B: make([]byte, n), class: -1})
+		return withRef(&Buf{B: make([]byte, n), class: -1})
 	}
 	if b, ok := pools[class].Get().(*Buf); ok {
 		b.B = b.B[:n]
-		return counted(b)
+		return withRef(b)
 	}
-	return counted(&Buf{B: make([]byte, n, 1<<(class+minBits)), class: class})
+	return withRef(&Buf{B: make([]byte, n, 1<<(class+minBits)), class: class})
 }
 
-// Wrap makes a Buf of memory that lives elsewhere. free is called when the
-// last user lets go; nil leaves the memory to the garbage collector.
+// Wrap returns a Buf for existing memory, with one reference, which the caller must
+// release. The last Release calls free, if that is not nil.
 func Wrap(b []byte, free func()) *Buf {
 	live.Add(1)
-	return counted(&Buf{B: b, class: -1, free: free})
+	return withRef(&Buf{B: b, class: -1, free: free})
 }
 
-func counted(b *Buf) *Buf {
-	b.users.Store(1)
+// withRef returns b with one reference.
+func withRef(b *Buf) *Buf {
+	b.refs.Store(1)
 	return b
 }
 
@@ -68,23 +71,22 @@ func classOf(n int) int {
 	return bits.Len(uint(n-1)) - minBits
 }
 
-// Retain adds a user. Only a user may add another. A nil Buf, which stands
-// for memory that nobody counts, is left as it is.
+// Retain adds a reference. The caller must hold one already.
 func (b *Buf) Retain() {
 	if b == nil {
 		return
 	}
-	if b.users.Add(1) <= 1 {
-		panic("buf: retained after its last user let go")
+	if b.refs.Add(1) <= 1 {
+		panic("buf: retained after its last release")
 	}
 }
 
-// Release gives one count back. The caller must not touch the memory after.
+// Release gives up one reference. The caller must not use the memory afterwards.
 func (b *Buf) Release() {
 	if b == nil {
 		return
 	}
-	switch n := b.users.Add(-1); {
+	switch n := b.refs.Add(-1); {
 	case n > 0:
 		return
 	case n < 0:
@@ -99,5 +101,5 @@ func (b *Buf) Release() {
 	}
 }
 
-// Live returns how many buffers have users. It is zero when nobody leaks.
+// Live returns the number of buffers that have references. It is zero if there is no leak.
 func Live() int64 { return live.Load() }

@@ -2,14 +2,15 @@ package buf
 
 import "sync"
 
-// Slices are pooled memory for a library that counts its users by itself. They come in
-// the sizes of a [Buf], and like one with arbitrary content. The zero Slices are ready.
+// Slices is a pool of byte slices for a library that does its own reference counting. It
+// uses the size classes of [Buf]. The zero value is ready for use, and its methods may be
+// called concurrently.
 type Slices struct {
 	pools [maxBits - minBits + 1]sync.Pool
 }
 
-// Get returns n bytes. Whoever has them gives them to Put, or leaves them to the
-// garbage collector.
+// Get returns n bytes with arbitrary content. The caller may return them with Put, or leave
+// them to the garbage collector.
 func (s *Slices) Get(n int) *[]byte {
 	class := classOf(n)
 	if class >= len(s.pools) {
@@ -24,8 +25,8 @@ func (s *Slices) Get(n int) *[]byte {
 	return &b
 }
 
-// Put takes back what came from Get, of any length. What has grown meanwhile to a size
-// that is none of the pool's is left to the garbage collector.
+// Put returns a slice from Get to the pool. Its length may have changed. If its capacity is
+// no longer one of the size classes, it is left to the garbage collector.
 func (s *Slices) Put(b *[]byte) {
 	class := classOf(cap(*b))
 	if class < len(s.pools) && cap(*b) == 1<<(class+minBits) {

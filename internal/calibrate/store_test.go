@@ -95,7 +95,7 @@ func TestADirectoryThatCannotBeWrittenIsSaidOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	dirs := []string{file}
-	if os.Getuid() != 0 { // who may write everywhere is not kept from it
+	if os.Getuid() != 0 { // root may write everywhere
 		dirs = append(dirs, readOnly)
 	}
 	for _, dir := range dirs {

@@ -40,7 +40,7 @@ func TestReleaseMakesAResponseReadyForUse(t *testing.T) {
 	before := buf.Live()
 	r := Response{Outputs: make([]tensor.Tensor, 2), Memory: buf.Get(10)}
 	r.Release()
-	r.Release() // a response without memory is nobody's
+	r.Release() // a response without memory is valid
 	if buf.Live() != before || len(r.Outputs) != 0 || cap(r.Outputs) != 2 {
 		t.Errorf("%d buffers live, outputs %d of %d", buf.Live()-before, len(r.Outputs), cap(r.Outputs))
 	}

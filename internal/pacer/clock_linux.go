@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fdClock waits on a timerfd through the runtime's poller.
+// fdClock is a clock that waits on a timerfd through the runtime's poller.
 type fdClock struct {
-	fd   int // for settings; the file owns it
+	fd   int // for setting the timer; file owns it
 	file *os.File
 }
 
@@ -25,7 +25,7 @@ func newClock() clock {
 }
 
 func (c *fdClock) set(t time.Time) {
-	// Zero would disarm it; a time that has passed is a nanosecond away.
+	// Zero would disarm the timer, so a time in the past becomes one nanosecond from now.
 	wait := max(1, time.Until(t))
 	spec := unix.ItimerSpec{Value: unix.NsecToTimespec(int64(wait))}
 	if err := unix.TimerfdSettime(c.fd, 0, &spec, nil); err != nil {
@@ -42,5 +42,5 @@ func (c *fdClock) wait() bool {
 }
 
 func (c *fdClock) close() {
-	_ = c.file.Close() // it only fails if it has been closed before
+	_ = c.file.Close() // fails only if it is already closed
 }

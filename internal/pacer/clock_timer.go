@@ -2,7 +2,7 @@ package pacer
 
 import "time"
 
-// timerClock waits on a timer of the runtime.
+// timerClock is a clock that waits on a timer of the Go runtime.
 type timerClock struct {
 	timer *time.Timer
 	ended chan struct{}

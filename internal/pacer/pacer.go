@@ -1,9 +1,8 @@
-// Package pacer calls functions at exact times.
+// Package pacer calls functions at given times, with microsecond precision.
 //
-// The timers of the Go runtime are up to a millisecond late on Linux when the
-// process is idle, which is longer than many batches wait. A [Pacer] waits on a
-// timerfd instead, which the runtime's poller notices within microseconds. One
-// pacer serves a whole process.
+// Timers of the Go runtime are up to a millisecond late on Linux when the process is idle,
+// which is longer than many batches wait. A [Pacer] waits on a timerfd instead, which wakes
+// the runtime's poller within microseconds. One pacer serves a whole process.
 package pacer
 
 import (
@@ -13,43 +12,45 @@ import (
 	"time"
 )
 
-// A Pacer keeps alarms. Its methods may be called concurrently.
+// A Pacer manages alarms and calls their functions, on one goroutine. Its methods may be
+// called concurrently.
 type Pacer struct {
 	clock clock
-	done  chan struct{} // closed when the goroutine that waits has ended
+	done  chan struct{} // closed when the goroutine has ended
 
 	mu     sync.Mutex // guards the following
 	queue  queue
-	armed  time.Time // what the clock waits for; zero if nothing
+	armed  time.Time // the time that the clock is set to; zero if it is not set
 	closed bool
 }
 
 // A clock waits for one time at a time.
 type clock interface {
-	// set makes wait return at t, instead of at the time it was set to before.
+	// set makes wait return at t. It replaces the time that was set before.
 	set(t time.Time)
-	// wait returns when the time has come, perhaps too early, and false when the
+	// wait returns true at the time that was set, or perhaps earlier, and false when the
 	// clock has been closed.
 	wait() bool
 	close()
 }
 
-// New returns a pacer with the most exact clock of the platform. The caller
-// closes it.
+// New returns a pacer with the most precise clock of the platform. The caller must close
+// it.
 func New() *Pacer { return start(newClock()) }
 
-// NewPortable returns a pacer on the runtime's own timers. It is what there is
-// where no better clock is known, and it follows the fake time of tests.
+// NewPortable returns a pacer that uses timers of the Go runtime. [New] does so on platforms
+// without a better clock. It works with the fake clock of testing/synctest. The caller must
+// close it.
 func NewPortable() *Pacer { return start(newTimerClock()) }
 
 func start(c clock) *Pacer {
 	p := &Pacer{clock: c, done: make(chan struct{})}
-	go p.run() // ended by Close, which waits for it
+	go p.run() // Close ends it and waits for it
 	return p
 }
 
-// Close ends the pacer, and returns when no alarm's function runs any more.
-// Alarms that are set never go off.
+// Close stops the pacer and waits for an alarm's function that is running. Alarms that are
+// still set never go off.
 func (p *Pacer) Close() {
 	p.mu.Lock()
 	p.closed = true
@@ -67,8 +68,8 @@ func (p *Pacer) run() {
 	}
 }
 
-// due takes out an alarm whose time has come. If there is none it sets the clock
-// for the next one and returns nil.
+// due removes and returns an alarm that is due. If there is none, it sets the clock for the
+// next one and returns nil.
 func (p *Pacer) due(now time.Time) *Alarm {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -83,7 +84,7 @@ func (p *Pacer) due(now time.Time) *Alarm {
 	return nil
 }
 
-// armLocked sets the clock if the first alarm is sooner than what it waits for.
+// armLocked sets the clock if the first alarm is earlier than the time it is set to.
 func (p *Pacer) armLocked() {
 	if len(p.queue) == 0 || p.closed {
 		return
@@ -94,21 +95,19 @@ func (p *Pacer) armLocked() {
 	}
 }
 
-// An Alarm calls its function when its time has come. Its methods may be called
-// concurrently.
+// An Alarm calls a function at a given time. Its methods may be called concurrently.
 type Alarm struct {
 	p    *Pacer
 	f    func()
 	at   time.Time
-	slot int // place in the queue, from 1; 0 if it is not set
+	slot int // index in the queue plus 1; 0 if the alarm is not set
 }
 
-// Alarm returns an alarm that is not set. f is called on the pacer's own
-// goroutine, so it must be short, and must not wait for anything that waits for
-// an alarm.
+// Alarm returns an alarm that is not set. f is called on the pacer's goroutine, so it must
+// return quickly, and must not wait for anything that depends on another alarm.
 func (p *Pacer) Alarm(f func()) *Alarm { return &Alarm{p: p, f: f} }
 
-// Set makes the alarm go off at t, instead of at the time it was set to before.
+// Set makes the alarm go off at t. It replaces the time that was set before.
 func (a *Alarm) Set(t time.Time) {
 	a.p.mu.Lock()
 	defer a.p.mu.Unlock()
@@ -121,8 +120,7 @@ func (a *Alarm) Set(t time.Time) {
 	a.p.armLocked()
 }
 
-// Stop makes the alarm not go off. A call of its function that has begun may
-// still be running when Stop returns.
+// Stop unsets the alarm. Its function may still be running when Stop returns.
 func (a *Alarm) Stop() {
 	a.p.mu.Lock()
 	defer a.p.mu.Unlock()
@@ -131,9 +129,9 @@ func (a *Alarm) Stop() {
 	}
 }
 
-// Sleep returns at t, or earlier with the context's error if that ends.
+// Sleep blocks until t. If ctx ends first, it returns the error of ctx.
 func (p *Pacer) Sleep(ctx context.Context, t time.Time) error {
-	woken := make(chan struct{}, 1) // size 1, so that the pacer never waits for the sleeper
+	woken := make(chan struct{}, 1) // size 1, so that the pacer never blocks
 	a := p.Alarm(func() { woken <- struct{}{} })
 	a.Set(t)
 	select {
@@ -145,7 +143,7 @@ func (p *Pacer) Sleep(ctx context.Context, t time.Time) error {
 	}
 }
 
-// queue is a heap of alarms, the next one first.
+// queue is a heap of alarms, earliest first.
 type queue []*Alarm
 
 func (q queue) Len() int           { return len(q) }

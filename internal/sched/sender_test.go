@@ -13,8 +13,8 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// A sending instance opens what sends responses for every request, when it is let, and
-// runs until it is let end. It writes down who left.
+// A sending instance opens a stream of responses for every request when it may, and runs
+// until it may end. It records the requests whose clients left.
 type sending struct {
 	open, end chan struct{}
 	closed    atomic.Int32

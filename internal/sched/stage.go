@@ -31,7 +31,7 @@ type stage struct {
 // A stageInput is the part of a stage's memory that holds one input.
 type stageInput struct {
 	offset   int // in the stage's memory
-	rowBytes int // bytes
+	rowBytes int
 }
 
 const (

@@ -173,7 +173,7 @@ func (e *gapEngine) Run(ctx context.Context, in []tensor.Tensor, out *engine.Out
 
 func (e *gapEngine) Close() error { return nil }
 
-// BenchmarkGapBetweenLargeBatches tells how long an instance waits for its next
+// BenchmarkGapBetweenLargeBatches measures how long an instance waits for its next
 // batch of 8 rows of 600 KB when there are always enough callers.
 func BenchmarkGapBetweenLargeBatches(b *testing.B) {
 	p := pacer.New()

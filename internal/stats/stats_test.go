@@ -11,7 +11,7 @@ import (
 
 const ms = time.Millisecond
 
-// timeline returns one whose steps took so long.
+// timeline returns a timeline whose steps took the given times.
 func timeline(queue, input, run, output time.Duration) *infer.Timeline {
 	t := &infer.Timeline{Queued: time.Now()}
 	t.Taken = t.Queued.Add(queue)

@@ -19,26 +19,27 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// A Call runs a session, one run at a time.
+// A Call runs a session, one run at a time. Only Terminate may be called concurrently with
+// the other methods.
 type Call struct {
 	session *Session
 	call    *C.struct_call
-	inputs  []C.struct_input  // call's own arrays, seen from Go
+	inputs  []C.struct_input  // views of arrays in C memory
 	outputs []C.struct_output // likewise
 	values  []*C.OrtValue     // likewise: the results of a run
 	names   []string          // of the outputs
-	shapes  []int64           // of the outputs of the last run, one behind the other
+	shapes  []int64           // backing array of the shapes of the last run's outputs
 	offsets []C.size_t        // for reading strings
 	pinner  runtime.Pinner
-	aligned []*buf.Buf // copies of inputs that could not be read where they are
-	shrink  bool       // the next run gives memory back
+	aligned []*buf.Buf // aligned copies of inputs
+	shrink  bool       // the next run frees memory
 
-	mu     sync.Mutex // guards the following; Terminate may be called by anybody
+	mu     sync.Mutex // guards the following, for Terminate
 	closed bool
 }
 
-// NewCall prepares runs that take the named inputs, and give the named outputs, in
-// that order. The caller closes the call.
+// NewCall returns a call for runs with the named inputs and outputs, in that order. The
+// caller must close it.
 func (s *Session) NewCall(inputs, outputs []string, opts CallOptions) (*Call, error) {
 	for _, name := range inputs {
 		if !has(s.Inputs, name) {
@@ -64,7 +65,7 @@ func (s *Session) NewCall(inputs, outputs []string, opts CallOptions) (*Call, er
 	}
 	names := unsafe.Slice(call.names, len(inputs)+len(outputs))
 	for i, name := range slices.Concat(inputs, outputs) {
-		names[i] = C.CString(name) // freed with the call
+		names[i] = C.CString(name) // freed by Close
 	}
 	if opts.CanShrink {
 		if err := r.error(C.shoal_call_shrinking(r.ort, call)); err != nil {
@@ -86,17 +87,16 @@ func has(ports []Port, name string) bool {
 	return slices.ContainsFunc(ports, func(p Port) bool { return p.Name == name })
 }
 
-// Run computes once. The inputs belong to the caller and are not used after Run
-// has returned. Outputs are appended to out; their names and shapes are good until
-// the next Run, their data as long as somebody holds the memory, of which the
-// caller gets one count.
+// Run runs the session once. It does not use the inputs after it has returned. It appends
+// the outputs to out; their names and shapes are valid until the next Run, and their data
+// until the returned memory is released, to which the caller has one reference.
 func (c *Call) Run(in, out []tensor.Tensor) ([]tensor.Tensor, *buf.Buf, error) {
 	if len(in) != len(c.inputs) {
 		return out, nil, fmt.Errorf("found %d inputs, expected %d", len(in), len(c.inputs))
 	}
-	defer c.letGo()
+	defer c.releaseInputs()
 	for i := range in {
-		c.bring(&in[i], &c.inputs[i])
+		c.setInput(&in[i], &c.inputs[i])
 	}
 	r := c.session.runtime
 	err := r.error(C.shoal_run(r.ort, c.session.session, c.call, C.bool(c.shrink)))
@@ -114,46 +114,46 @@ func (c *Call) Run(in, out []tensor.Tensor) ([]tensor.Tensor, *buf.Buf, error) {
 	return out, buf.Wrap(nil, res.free), nil
 }
 
-// nothing is what stands for the address of data or of a shape without elements,
-// where the library wants one that is not NULL.
-var nothing = C.calloc(1, 16)
+// emptyAddr is the address of data or of a shape without elements, for which the library
+// requires a pointer that is not NULL.
+var emptyAddr = C.calloc(1, 16)
 
-// bring shows an input to the library: where it lies, if it can be read there.
-func (c *Call) bring(t *tensor.Tensor, in *C.struct_input) {
+// setInput passes an input to the library: in place if its data is aligned, else as a copy.
+func (c *Call) setInput(t *tensor.Tensor, in *C.struct_input) {
 	data := t.Data
 	if size := t.Type.Size(); size > 1 && len(data) > 0 && uintptr(unsafe.Pointer(&data[0]))%uintptr(size) != 0 {
-		// Data cut out of a network buffer may lie anywhere. The library is
-		// compiled for numbers that lie on multiples of their size.
+		// A view of a network buffer may have any alignment. The library requires numbers
+		// to be aligned to their size.
 		b := buf.Get(len(data))
 		copy(b.B, data)
 		c.aligned = append(c.aligned, b)
 		data = b.B
 	}
 	in.element = elementOf[t.Type]
-	in.data, in.size = nothing, C.size_t(len(data))
+	in.data, in.size = emptyAddr, C.size_t(len(data))
 	if len(data) > 0 {
-		in.data = c.pinned(unsafe.Pointer(&data[0]))
+		in.data = c.pin(unsafe.Pointer(&data[0]))
 	}
-	in.shape, in.rank = (*C.int64_t)(nothing), C.size_t(len(t.Shape))
+	in.shape, in.rank = (*C.int64_t)(emptyAddr), C.size_t(len(t.Shape))
 	if len(t.Shape) > 0 {
-		in.shape = (*C.int64_t)(c.pinned(unsafe.Pointer(&t.Shape[0])))
+		in.shape = (*C.int64_t)(c.pin(unsafe.Pointer(&t.Shape[0])))
 	}
 }
 
-// pinned keeps Go's memory where it is, so that its address may stand in C's.
-// Other memory, such as the outputs of another model or a file's, does not move;
-// Pin cannot be asked which it is, and panics.
-func (c *Call) pinned(p unsafe.Pointer) (same unsafe.Pointer) {
+// pin pins Go memory, so that its address may be stored in C memory. Memory that is not
+// Go's, such as outputs of another model or a mapped file, does not move and needs no pin;
+// Pin panics for it, and there is no other way to tell.
+func (c *Call) pin(p unsafe.Pointer) (same unsafe.Pointer) {
 	same = p
 	defer func() { _ = recover() }()
 	c.pinner.Pin(p)
 	return same
 }
 
-// letGo ends what a run held of its inputs.
-func (c *Call) letGo() {
+// releaseInputs unpins the inputs of a run and releases copies.
+func (c *Call) releaseInputs() {
 	c.pinner.Unpin()
-	for i := range c.inputs { // C's memory must not hold what is no longer pinned
+	for i := range c.inputs { // C memory must not point to memory that is no longer pinned
 		c.inputs[i].data, c.inputs[i].shape = nil, nil
 	}
 	for _, b := range c.aligned {
@@ -162,7 +162,7 @@ func (c *Call) letGo() {
 	c.aligned = c.aligned[:0]
 }
 
-// read appends the outputs to out, as views of the library's own memory.
+// read appends the outputs to out, as views of the library's memory.
 func (c *Call) read(out []tensor.Tensor, res *results) ([]tensor.Tensor, error) {
 	c.shapes = c.shapes[:0]
 	for i := range c.outputs {
@@ -182,8 +182,8 @@ func (c *Call) read(out []tensor.Tensor, res *results) ([]tensor.Tensor, error) 
 			return out, fmt.Errorf("output %s: %w", t.Name, err)
 		}
 		if c.isInput(t.Data) {
-			// The graph hands an input through, and the library does not copy it.
-			kept := res.keep(len(t.Data))
+			// The graph passes an input through, and the library does not copy it.
+			kept := res.alloc(len(t.Data))
 			copy(kept, t.Data)
 			t.Data = kept
 		}
@@ -200,8 +200,7 @@ func readNumbers(t *tensor.Tensor, data unsafe.Pointer) ([]byte, error) {
 	return unsafe.Slice((*byte)(data), size), nil
 }
 
-// isInput reports whether data is in the memory of an input: the caller's, or the
-// copy that was made of it.
+// isInput reports whether data is in the memory of an input, or of its aligned copy.
 func (c *Call) isInput(data []byte) bool {
 	if len(data) == 0 {
 		return false
@@ -215,9 +214,9 @@ func (c *Call) isInput(data []byte) bool {
 	return false
 }
 
-// readStrings returns the strings of an output with the length of each before it.
-// The library writes them without, one behind the other; they are written to the
-// end of the memory, and moved forward, each by the lengths that follow it.
+// readStrings returns the strings of an output, each preceded by its length. The library
+// writes them without lengths. It writes them to the end of the memory, and readStrings
+// moves each forward to its place.
 func (c *Call) readStrings(t *tensor.Tensor, text int, res *results, i int) ([]byte, error) {
 	n, err := tensor.Elements(t.Shape)
 	if err != nil || n == 0 {
@@ -226,8 +225,8 @@ func (c *Call) readStrings(t *tensor.Tensor, text int, res *results, i int) ([]b
 	c.offsets = slices.Grow(c.offsets[:0], int(n))[:n]
 	r := c.session.runtime
 	head := 4 * int(n)
-	data := res.keep(head + text)
-	content := nothing
+	data := res.alloc(head + text)
+	content := emptyAddr
 	if text > 0 {
 		content = unsafe.Pointer(&data[head])
 	}
@@ -248,12 +247,12 @@ func (c *Call) readStrings(t *tensor.Tensor, text int, res *results, i int) ([]b
 	return data, nil
 }
 
-// Shrink lets the next run, when it ends, give memory back that the session keeps
-// and does not use. It has no effect unless the call was made for it.
+// Shrink makes the next run free the memory that the session keeps and does not use, when it
+// ends. It has no effect unless the call was created with CanShrink.
 func (c *Call) Shrink() { c.shrink = true }
 
-// Terminate stops the run that is under way, and each one after it, until it is
-// called with false. A run stops between two of the model's operators.
+// Terminate stops the current run and all later ones if stop is true, and lets later runs
+// proceed again if it is false. A run stops between two of the model's operators.
 func (c *Call) Terminate(stop bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -262,7 +261,7 @@ func (c *Call) Terminate(stop bool) {
 	}
 }
 
-// Close gives back what the call holds. Its outputs are not affected.
+// Close frees the call. Outputs of its runs remain valid.
 func (c *Call) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -272,18 +271,18 @@ func (c *Call) Close() {
 	}
 }
 
-// results are the outputs of one run, in the library's memory. They are used
-// again, with the function that frees them, so that a run makes no garbage.
+// results are the outputs of one run, in the library's memory. They are pooled together with
+// the function that frees them, so that a run does not allocate.
 type results struct {
 	runtime *Runtime
 	values  []*C.OrtValue
-	kept    []*buf.Buf // what had to be copied
+	copies  []*buf.Buf // data that could not be used in place
 	free    func()
 }
 
 var spare sync.Pool
 
-// takeResults takes over the values of a run.
+// takeResults makes the results the owner of the values of a run.
 func takeResults(r *Runtime, values []*C.OrtValue) *results {
 	res, ok := spare.Get().(*results)
 	if !ok {
@@ -296,10 +295,10 @@ func takeResults(r *Runtime, values []*C.OrtValue) *results {
 	return res
 }
 
-// keep returns memory that is freed with the rest.
-func (res *results) keep(size int) []byte {
+// alloc returns memory that is freed with the results.
+func (res *results) alloc(size int) []byte {
 	b := buf.Get(size)
-	res.kept = append(res.kept, b)
+	res.copies = append(res.copies, b)
 	return b.B
 }
 
@@ -307,10 +306,10 @@ func (res *results) release() {
 	if len(res.values) > 0 {
 		C.shoal_values_release(res.runtime.ort, &res.values[0], C.size_t(len(res.values)))
 	}
-	for _, b := range res.kept {
+	for _, b := range res.copies {
 		b.Release()
 	}
-	clear(res.kept)
-	res.values, res.kept, res.runtime = res.values[:0], res.kept[:0], nil
+	clear(res.copies)
+	res.values, res.copies, res.runtime = res.values[:0], res.copies[:0], nil
 	spare.Put(res)
 }

@@ -1,13 +1,13 @@
-// Package onnxruntime is a thin binding to ONNX Runtime's C API: what a server
-// needs of it, and the only package here that is written with cgo.
+// Package onnxruntime is a thin binding to the parts of ONNX Runtime's C API that a server
+// needs. It is the only package here that uses cgo.
 //
-// The library is opened when it is needed, by its path, and not linked, so that
-// everything builds and most tests run without it. A [Runtime] is the opened
-// library, a [Session] a loaded model that any number of goroutines may run, and a
-// [Call] what one of them needs to run it again and again with little to allocate.
+// The library is not linked: it is opened by its path when it is needed, so that everything
+// builds and most tests run without it. A [Runtime] is the open library. A [Session] is a
+// loaded model, which any number of goroutines may run. A [Call] is what one goroutine needs
+// to run a session repeatedly with few allocations.
 //
-// It knows tensors and their memory and nothing of models' configurations; that
-// is for package onnx.
+// The package handles tensors and their memory. Package onnx handles the configurations of
+// models.
 package onnxruntime
 
 import (
@@ -18,55 +18,54 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// Options say how the library is opened.
+// Options configure a [Runtime].
 type Options struct {
 	// Library is the path of the library; see [Find].
 	Library string
 
-	// Threads is how many threads compute together in the pool that sessions
-	// share, that of the caller included. 0 means that there is no such pool.
+	// Threads is the size of the thread pool that sessions share, including the caller's
+	// thread. 0 means no shared pool.
 	Threads int
 
-	// Log gets what the library reports. Nil means nobody.
+	// Log, if not nil, receives the library's log messages.
 	Log *slog.Logger
 }
 
-// SessionOptions say how a model is loaded.
+// SessionOptions configure a [Session].
 type SessionOptions struct {
-	// Threads is how many threads compute one run. 0 means one, the caller's, or
-	// those of the shared pool if there is one.
+	// Threads is the number of threads that compute one run. 0 means the shared pool if
+	// there is one, else the caller's thread only.
 	Threads int
 
-	// Parallel runs operators of one run side by side where the graph has
-	// branches, on that many threads. 0 means one operator after the other.
+	// Parallel is the number of threads that run branches of the graph in parallel. 0
+	// means one operator after the other.
 	Parallel int
 
-	// CUDA is the number of the GPU that computes. Nil means the CPU.
+	// CUDA is the number of the GPU to run on. Nil means the CPU.
 	CUDA *int
 
-	// Optimise is how much the graph is rewritten. The zero value is all that the
-	// library knows.
+	// Optimise is the level of graph optimisation. The zero value enables all.
 	Optimise Optimise
 
-	NoArena   bool // ask the system for memory each time, instead of keeping it
-	NoPattern bool // do not plan the memory of a run ahead from that of the last one
+	NoArena   bool // disable the memory arena: allocate and free memory for each run
+	NoPattern bool // disable memory patterns: do not plan a run's memory from the last run
 
-	// Config are further settings by the library's own keys, such as
-	// "session.intra_op.allow_spinning". Threads do not spin unless it says so.
+	// Config are session options by the library's keys, such as
+	// "session.intra_op.allow_spinning". Threads do not spin unless that is set here.
 	Config map[string]string
 }
 
-// CallOptions are further settings.
+// CallOptions configure a [Call].
 type CallOptions struct {
-	// CanShrink prepares for [Call.Shrink]. The session must have an arena.
+	// CanShrink enables [Call.Shrink]. The session must have an arena.
 	CanShrink bool
 
-	// Config are settings of each run by the library's own keys, such as
+	// Config are run options by the library's keys, such as
 	// "memory.enable_memory_arena_shrinkage".
 	Config map[string]string
 }
 
-// Optimise is how much a model's graph is rewritten when it is loaded.
+// Optimise is a level of graph optimisation.
 type Optimise uint8
 
 // The levels of optimisation.
@@ -77,28 +76,28 @@ const (
 	OptimiseNothing
 )
 
-// The library's own numbers for them.
+// The library's values of the levels.
 var optimiseLevels = [...]int{OptimiseAll: 99, OptimiseExtended: 2, OptimiseBasic: 1, OptimiseNothing: 0}
 
 // A Port is an input or an output of a model.
 type Port struct {
 	Name string
-	Type tensor.Type // Invalid if it is no tensor, or one of elements that have no type here
-	Kind string      // what it is in the library's words, such as "tensor(float)"
+	Type tensor.Type // Invalid if it is not a tensor, or one of an unsupported type
+	Kind string      // the library's name of the type, such as "tensor(float)"
 
-	AnyShape bool // the model does not say how many dimensions it has
+	AnyShape bool // the model does not define the number of dimensions
 
-	// Dims are its dimensions, with -1 for those of any size. A scalar has none.
+	// Dims are its dimensions, with -1 for variable ones. A scalar has none.
 	Dims []int64
-	// Symbols are the names of the dimensions of any size, "" for the others and
-	// for those without a name.
+	// Symbols are the names of variable dimensions, by index; "" for dimensions without a
+	// name.
 	Symbols []string
 }
 
-// A Code is the kind of an [Error], with the library's own numbers.
+// A Code is the library's code of an [Error].
 type Code int
 
-// The codes of the library that a caller may want to tell apart.
+// The library's codes.
 const (
 	Fail             Code = 1
 	InvalidArgument  Code = 2
@@ -128,11 +127,10 @@ func (c Code) String() string {
 	return fmt.Sprintf("Code(%d)", int(c))
 }
 
-// ErrCUDA is in the chain of a Load's error if the GPU that was asked for cannot
-// be used.
+// ErrCUDA is wrapped by an error of Load if the requested GPU cannot be used.
 var ErrCUDA = errors.New("CUDA device")
 
-// An Error is what the library answered instead of a result.
+// An Error is an error of the library.
 type Error struct {
 	Code Code
 	Text string

@@ -7,33 +7,33 @@ import (
 	"strings"
 )
 
-// Variable is the environment variable that has the path of the library.
+// Variable is the environment variable with the path of the library.
 const Variable = "SHOAL_ONNXRUNTIME"
 
-// The names that the library has where it is installed: that which programs are
-// linked to, and that of the release which `make deps` brings.
+// libraryNames are the file names to look for: the soname, and that of the release which
+// `make deps` downloads.
 var libraryNames = []string{"libonnxruntime.so.1", "libonnxruntime.so.1.30.0"}
 
-// Find returns the path of the library: the given one, else that in the
-// environment, else the one that lies beside the running program or in the
-// folder lib next to the program's.
+// Find returns the path of the library: the given path if it is not "", else that in the
+// environment [Variable], else the library in the directory of the running program or in
+// ../lib relative to it.
 func Find(path string) (string, error) {
 	if path != "" {
-		return existing(path, "the path that was given")
+		return existing(path, "the configured path")
 	}
 	if path = os.Getenv(Variable); path != "" {
-		return existing(path, "what "+Variable+" says")
+		return existing(path, "the value of "+Variable)
 	}
 	program, err := os.Executable()
 	if err != nil {
-		return "", fmt.Errorf("the ONNX Runtime library is not found: %w", err)
+		return "", fmt.Errorf("cannot find the ONNX Runtime library: %w", err)
 	}
 	return beside(filepath.Dir(program))
 }
 
 func existing(path, reason string) (string, error) {
 	if _, err := os.Stat(path); err != nil {
-		return "", fmt.Errorf("the ONNX Runtime library is not at %s, which is %s; `make deps` brings it to ./lib", path, reason)
+		return "", fmt.Errorf("the ONNX Runtime library is not at %s, which is %s; `make deps` downloads it to ./lib", path, reason)
 	}
 	return path, nil
 }
@@ -47,7 +47,7 @@ func beside(dir string) (string, error) {
 			}
 		}
 	}
-	return "", fmt.Errorf("the ONNX Runtime library %s is neither in %s; `make deps` brings it to ./lib, and %s or --onnxruntime-library may name another place",
+	return "", fmt.Errorf("the ONNX Runtime library %s is neither in %s; run `make deps` to download it to ./lib, or set %s or --onnxruntime-library to its path",
 		libraryNames[0], strings.Join(dirs, " nor in "), Variable)
 }
 

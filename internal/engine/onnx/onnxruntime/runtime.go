@@ -18,32 +18,32 @@ import (
 	"unsafe"
 )
 
-// Built says whether the program has the binding; without cgo it has not.
+// Built reports whether the program was built with the binding, which requires cgo.
 const Built = true
 
-// A Runtime is the opened library. Its methods may be called concurrently.
+// A Runtime is an open library. Its methods may be called concurrently.
 //
-// The library itself has one pool of threads and one log for a process. What a
-// second Runtime asks for while another is open has no effect.
+// The library has one thread pool and one log per process: the Options of a second Runtime
+// have no effect while another is open.
 type Runtime struct {
-	ort     *C.struct_ort // never freed: outputs are given back through it, and may outlive the Runtime
+	ort     *C.struct_ort // never freed: outputs are freed through it, and may outlive the Runtime
 	library string
-	pooled  bool // there is a pool of threads that sessions share
+	pooled  bool // sessions share a thread pool
 }
 
-// tune sets up the C library's memory, once, before the engine asks for any.
-// Without it, glibc keeps most of what an unloaded model has given back: in as
-// many arenas as there are threads, and below blocks that are still in use.
-var tune = sync.OnceFunc(func() { C.shoal_malloc_tune() })
+// tuneMalloc configures the C library's allocator once, before ONNX Runtime allocates.
+// Without it, glibc keeps most of the memory that an unloaded model has freed: in one arena
+// per thread, and below blocks that are still in use.
+var tuneMalloc = sync.OnceFunc(func() { C.shoal_malloc_tune() })
 
-// Open opens the library. The caller closes the Runtime after all its sessions.
+// Open opens the library. The caller must close the Runtime, after all its sessions.
 func Open(opts Options) (*Runtime, error) {
-	tune()
-	if err := silence(); err != nil {
+	tuneMalloc()
+	if err := disableTelemetry(); err != nil {
 		return nil, err
 	}
-	// Absolute, because dlopen looks for a name without a slash in the system's
-	// folders.
+	// Absolute, because dlopen searches the system's directories for a name without a
+	// slash.
 	library, err := filepath.Abs(opts.Library)
 	if err != nil {
 		return nil, err
@@ -59,8 +59,8 @@ func Open(opts Options) (*Runtime, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	// Never deleted: the library goes on using it if another Runtime is open when
-	// this one is closed.
+	// Never deleted: the library keeps using it if another Runtime is open when this one is
+	// closed.
 	handle := cgo.NewHandle(log)
 	if err := r.error(C.shoal_start(r.ort, C.uintptr_t(handle), C.int(opts.Threads))); err != nil {
 		r.Close()
@@ -75,11 +75,11 @@ func (r *Runtime) Version() string { return C.GoString(r.ort.version) }
 // Library returns the path of the library.
 func (r *Runtime) Library() string { return r.library }
 
-// CUDA reports whether the library was built to compute on NVIDIA's GPUs. Whether
-// there is one, and the driver for it, shows when a model is loaded on it.
+// CUDA reports whether the library was built with CUDA support. Whether the machine has a
+// GPU and its driver is known only when a model is loaded on it.
 func (r *Runtime) CUDA() bool { return slices.Contains(r.providers(), "CUDAExecutionProvider") }
 
-// providers returns the library's names for what it can compute on.
+// providers returns the names of the library's execution providers.
 func (r *Runtime) providers() []string {
 	var list **C.char
 	var n C.int
@@ -94,13 +94,13 @@ func (r *Runtime) providers() []string {
 	return names
 }
 
-// Close ends the library's threads. The library stays in memory: it cannot be
-// taken out of a running process safely.
+// Close ends the library's threads. The library stays in memory, because it cannot be
+// unloaded safely.
 func (r *Runtime) Close() {
 	C.shoal_stop(r.ort)
 }
 
-// error returns what a status says and releases it, or nil for none.
+// error converts a status to an error and releases it. It returns nil for no status.
 func (r *Runtime) error(status *C.OrtStatus) error {
 	if status == nil {
 		return nil

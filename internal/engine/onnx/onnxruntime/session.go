@@ -18,7 +18,7 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// A Session is a loaded model. Any number of calls may run it at the same time.
+// A Session is a loaded model. Any number of calls may run it concurrently.
 type Session struct {
 	Inputs, Outputs []Port
 
@@ -26,8 +26,8 @@ type Session struct {
 	session *C.OrtSession
 }
 
-// Load reads a model from a file, and gives up when ctx ends, between two of the
-// model's operators. The caller closes the session after all its calls.
+// Load loads a model from a file. If ctx ends, it stops between two of the model's operators
+// and returns an error. The caller must close the session, after all its calls.
 func (r *Runtime) Load(ctx context.Context, file string, opts SessionOptions) (*Session, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -53,7 +53,7 @@ func (r *Runtime) Load(ctx context.Context, file string, opts SessionOptions) (*
 }
 
 func (r *Runtime) create(ctx context.Context, file string, options *C.OrtSessionOptions) (*C.OrtSession, error) {
-	var cancelling sync.WaitGroup // the options must be there as long as somebody may set the flag in them
+	var cancelling sync.WaitGroup // the options must not be freed before the cancel function has returned
 	cancelling.Add(1)
 	stop := context.AfterFunc(ctx, func() {
 		defer cancelling.Done()
@@ -80,8 +80,8 @@ func (r *Runtime) options(opts SessionOptions) (*C.OrtSessionOptions, error) {
 		branches: C.int(opts.Parallel), parallel: C.bool(opts.Parallel > 0),
 		arena: C.bool(!opts.NoArena), pattern: C.bool(!opts.NoPattern),
 	}
-	// The shared pool has one thread for branches; who wants more has threads of
-	// its own.
+	// The shared pool has one thread for branches; a session that needs more has its own
+	// threads.
 	if opts.Threads == 0 && (!r.pooled || opts.Parallel > 0) {
 		settings.threads = 1
 	}
@@ -95,10 +95,9 @@ func (r *Runtime) options(opts SessionOptions) (*C.OrtSessionOptions, error) {
 	return options, nil
 }
 
-// set adds to the options what has a call of its own.
+// set sets the options that have their own function in the API.
 func (r *Runtime) set(options *C.OrtSessionOptions, opts SessionOptions) error {
-	// A thread that spins for work takes the core from the server, which has
-	// something else to do in the meantime.
+	// A thread that spins while it waits for work takes a core from the server.
 	config := map[string]string{"session.intra_op.allow_spinning": "0", "session.inter_op.allow_spinning": "0"}
 	maps.Copy(config, opts.Config)
 	for _, key := range slices.Sorted(maps.Keys(config)) {
@@ -161,7 +160,7 @@ const kindTensor = 1
 
 var kindNames = [...]string{"unknown", "tensor", "sequence", "map", "opaque", "sparse tensor", "optional"}
 
-// elements are the library's types of elements, in the order of their numbers.
+// elements are the library's element types, indexed by its enum.
 var elements = [...]struct {
 	name string
 	typ  tensor.Type
@@ -185,7 +184,7 @@ var elements = [...]struct {
 	{"bfloat16", tensor.BF16},
 }
 
-// elementOf has the library's number of each type, 0 for those that it has not.
+// elementOf maps a type to the library's enum; 0 for types that the library does not have.
 var elementOf = func() (of [tensor.BF16 + 1]C.int) {
 	for i, e := range elements {
 		of[e.typ] = C.int(i)
@@ -214,8 +213,8 @@ func kindName(kind, element int) string {
 	return "tensor(" + elements[element].name + ")"
 }
 
-// Close unloads the model and gives its memory back to the system. Outputs of its
-// calls stay what they are until they are released.
+// Close unloads the model and returns its memory to the system. Outputs of its calls remain
+// valid until they are released.
 func (s *Session) Close() {
 	C.shoal_session_release(s.runtime.ort, s.session)
 	C.shoal_malloc_trim()

@@ -10,12 +10,12 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// What a program without cgo has in place of the binding: it opens nothing, so
-// that nothing below Open is ever reached.
+// The binding of a program that is built without cgo: Open always fails, so the methods are
+// never called.
 
 var errWithout = errors.New("this program was built without cgo, so it cannot open ONNX Runtime; build it with a C compiler and CGO_ENABLED=1")
 
-// Built says whether the program has the binding.
+// Built reports whether the program was built with the binding.
 const Built = false
 
 // A Runtime is the opened library.
@@ -53,16 +53,16 @@ type Call struct{}
 // NewCall prepares runs.
 func (*Session) NewCall([]string, []string, CallOptions) (*Call, error) { return nil, errWithout }
 
-// Run computes once.
+// Run runs the session once.
 func (*Call) Run(_, out []tensor.Tensor) ([]tensor.Tensor, *buf.Buf, error) {
 	return out, nil, errWithout
 }
 
-// Shrink lets the next run give memory back.
+// Shrink makes the next run free memory.
 func (*Call) Shrink() {}
 
-// Terminate stops the run that is under way.
+// Terminate stops the current run.
 func (*Call) Terminate(bool) {}
 
-// Close gives back what the call holds.
+// Close frees the call.
 func (*Call) Close() {}

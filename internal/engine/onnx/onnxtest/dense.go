@@ -9,9 +9,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// A Dense is a model that is too large to be kept: it is written when a test
-// needs it. It computes y[N,Columns] = max(0, x[N,Rows] · w), of which w is all
-// zeros.
+// A Dense is a model that is too large to be checked in: tests write it when they need it.
+// It computes y[N,Columns] = max(0, x[N,Rows] · w), where w is all zeros.
 type Dense struct {
 	Rows, Columns int
 
@@ -44,7 +43,7 @@ func (d Dense) Write(t testing.TB, dir string) {
 	save(t, filepath.Join(dir, "model.onnx"), model, len(model))
 }
 
-// modelOf returns the model that a graph is.
+// modelOf returns a model with the given graph.
 func modelOf(graph []byte) []byte {
 	model := varint(nil, 1, 8) // the version of the format
 	model = message(model, 7, graph)
@@ -64,8 +63,7 @@ func (d Dense) weights(t testing.TB, dir, name string) []byte {
 	return varint(b, 14, 1)
 }
 
-// save writes a file that is longer than its data if size says so; what is beyond
-// takes no room on the disk.
+// save writes data to a file and extends it to size, as a sparse file.
 func save(t testing.TB, file string, data []byte, size int) {
 	t.Helper()
 	err := os.WriteFile(file, data, 0o644)

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// A First is a model that takes hardly any time, however large its rows are: it gives the
-// first number of each row x[N,Columns], as y[N,1], and looks at no other.
+// A First is a model that takes hardly any time, however large its rows are: it returns the
+// first number of each row x[N,Columns] as y[N,1], and reads no other.
 type First struct{ Columns int }
 
 // Write writes the model as dir/model.onnx.

@@ -1,5 +1,5 @@
-// Package onnxtest finds what the tests of the ONNX engine need: the library,
-// which not everybody has, and the small models that are kept beside the engine.
+// Package onnxtest finds what tests of the ONNX engine need: the library, which may not be
+// installed, and the small models in the engine's testdata.
 package onnxtest
 
 import (
@@ -11,8 +11,8 @@ import (
 	"github.com/shoal-serving/shoal/internal/engine/onnx/onnxruntime"
 )
 
-// Library returns the path of the ONNX Runtime library: what the environment
-// says, or the one in ./lib. Without either, the test is skipped.
+// Library returns the path of the ONNX Runtime library: the one in the environment, or the
+// one in ./lib. If there is neither, it skips the test.
 func Library(t testing.TB) string {
 	t.Helper()
 	if !onnxruntime.Built {
@@ -31,7 +31,7 @@ func Library(t testing.TB) string {
 // Model returns the path of a test model, such as "mlp".
 func Model(name string) string { return filepath.Join(engineDir(), "testdata", name+".onnx") }
 
-// engineDir is the folder of package onnx, whichever package is being tested.
+// engineDir is the directory of package onnx, whichever package is being tested.
 func engineDir() string {
 	_, file, _, _ := runtime.Caller(0)
 	return filepath.Join(filepath.Dir(file), "..")
