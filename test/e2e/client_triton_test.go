@@ -119,10 +119,7 @@ func TestTheGoClientCallsTriton(t *testing.T) {
 			if err != nil || meta.Name != "triton" {
 				t.Errorf("metadata: %v, %v", meta, err)
 			}
-			statistics, err := c.Statistics(t.Context(), "identity", "")
-			if err != nil || len(statistics) != 1 || statistics[0].Success.Count == 0 {
-				t.Errorf("statistics: %v, %v", statistics, err)
-			}
+			awaitCounted(t, c)
 			if _, err := c.Metadata(t.Context(), "nosuch", ""); !errors.Is(err, client.NotFound) {
 				t.Errorf("got %v", err)
 			}
@@ -154,6 +151,24 @@ func TestTheGoClientCallsTriton(t *testing.T) {
 	if want := []string{"[0] false <nil>", "[1] false <nil>", "[] true <nil>"}; !slices.Equal(heard, want) {
 		t.Errorf("got %q, want %q", heard, want)
 	}
+}
+
+// awaitCounted waits until the request is in the statistics: Triton counts a request after
+// it has sent the response.
+func awaitCounted(t *testing.T, c *client.Client) {
+	t.Helper()
+	for range 500 {
+		statistics, err := c.Statistics(t.Context(), "identity", "")
+		if err != nil || len(statistics) != 1 {
+			t.Errorf("statistics: %v, %v", statistics, err)
+			return
+		}
+		if statistics[0].Success.Count > 0 {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Error("the request is not in the statistics")
 }
 
 // countRequest asks the decoupled model for n responses.
