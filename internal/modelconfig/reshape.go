@@ -54,8 +54,8 @@ func reshapeOf(field string, dims []int64, p *configpb.ModelTensorReshape, maxBa
 	return shape, nil
 }
 
-// parts returns the number of elements before, between and after the variable dimensions,
-// and reports whether it does not overflow.
+// parts returns the numbers of elements before, between and after the variable dimensions.
+// ok is false if one of them overflows.
 func parts(dims []int64) (counts []int64, ok bool) {
 	from := 0
 	for i := 0; i <= len(dims); i++ {
