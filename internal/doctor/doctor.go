@@ -1,8 +1,8 @@
-// Package doctor looks at what a server needs before there is one: the library,
-// cores and memory, ports, and models, none of which it loads.
+// Package doctor checks the prerequisites of a server before it is started: the ONNX
+// Runtime library, cores and memory, ports, and models, none of which it loads.
 //
-// Looking is apart from judging: [Look] asks the machine, and [Facts.Judge] says
-// what is wrong with the answers, and what to do.
+// [Look] collects facts from the machine, and [Facts.Judge], which is pure, reports what
+// is wrong with them and what to do.
 package doctor
 
 import (
@@ -18,38 +18,38 @@ import (
 	"github.com/shoal-serving/shoal/internal/repository"
 )
 
-// Options say what to look at.
+// Options configure Look.
 type Options struct {
-	Paths    []string // of models; none is no mistake
-	Backends []string // that there are
-	Library  string   // path of the ONNX Runtime library; "" means where a server would look
+	Paths    []string // model repositories; may be empty
+	Backends []string // supported backends
+	Library  string   // path of the ONNX Runtime library; "" means the server's default locations
 }
 
-// Facts are what was found.
+// Facts are the results of Look.
 type Facts struct {
 	Library Library
 	Cores   int
 	Memory  machine.Memory
 	Ports   []Port
 	Models  []repository.Inspection
-	Paths   error // why some of the models' paths cannot be read
+	Paths   error // errors of reading the model repositories
 }
 
 // A Library is the ONNX Runtime library.
 type Library struct {
 	Path    string
 	Version string
-	Err     error // why it cannot be opened
+	Err     error // why it cannot be loaded; nil if it can
 }
 
-// A Port is one that a server listens on unless told otherwise.
+// A Port is one of the server's default ports.
 type Port struct {
 	Protocol string
 	Number   int
-	Err      error // why it cannot be listened on
+	Err      error // why the server cannot listen on it; nil if it can
 }
 
-// Look asks the machine.
+// Look collects the facts.
 func Look(ctx context.Context, opts Options) Facts {
 	f := Facts{
 		Library: openLibrary(opts.Library),
@@ -87,22 +87,22 @@ func tryPort(ctx context.Context, number int) error {
 	return listener.Close()
 }
 
-// A Status says how bad a finding is.
+// A Status is the severity of a finding.
 type Status string
 
-// What a check can come to.
+// Severities of findings.
 const (
 	OK   Status = "ok"
-	Warn Status = "warn" // a server starts, but perhaps not as it was meant to
+	Warn Status = "warn" // the server starts, but may not run as intended
 	Fail Status = "fail" // something would not be served
 )
 
-// A Finding is what one check came to.
+// A Finding is the result of one check.
 type Finding struct {
 	Check  string `json:"check"`
 	Status Status `json:"status"`
 	Found  string `json:"found"`
-	Do     string `json:"do,omitempty"` // what to do about it
+	Do     string `json:"do,omitempty"` // suggested action
 }
 
 func (f Finding) String() string {
@@ -110,21 +110,21 @@ func (f Finding) String() string {
 	if f.Do != "" {
 		text += "; " + f.Do
 	}
-	return strings.ReplaceAll(text, "\n", "; ") // one finding, one line
+	return strings.ReplaceAll(text, "\n", "; ") // a finding is printed on one line
 }
 
-// littleMemory is less than a server with one small model and some clients is
-// happy with.
-const littleMemory = 256 << 20
+// minMemory is the free memory below which there is a warning: a server with one small
+// model and a few clients needs more.
+const minMemory = 256 << 20
 
-// Judge says what the facts mean.
+// Judge returns the findings for the facts.
 func (f *Facts) Judge() []Finding {
 	all := []Finding{f.library(), {Check: "cores", Status: OK, Found: strconv.Itoa(f.Cores)}, f.memory()}
 	for _, p := range f.Ports {
 		all = append(all, p.judge())
 	}
 	if f.Paths != nil {
-		all = append(all, Finding{"models", Fail, f.Paths.Error(), "name a directory with a folder for each model, or an .onnx file"})
+		all = append(all, Finding{"models", Fail, f.Paths.Error(), "specify a directory with a subdirectory for each model, or an .onnx file"})
 	}
 	for i := range f.Models {
 		all = append(all, judgeModel(&f.Models[i]))
@@ -132,7 +132,7 @@ func (f *Facts) Judge() []Finding {
 	return all
 }
 
-// library is needed only for models that run in it.
+// library fails only if a model needs the library.
 func (f *Facts) library() Finding {
 	const check = "ONNX Runtime"
 	if f.Library.Err == nil {
@@ -147,18 +147,18 @@ func (f *Facts) library() Finding {
 }
 
 func (f *Facts) memory() Finding {
-	const check, mb = "memory", 1 << 20
+	const check, mib = "memory", 1 << 20
 	m := f.Memory
 	if m.Limit == 0 {
-		return Finding{check, Warn, "unknown on this system", "see to it yourself that the models fit"}
+		return Finding{check, Warn, "unknown on this system", "make sure that the models fit"}
 	}
 	whose := "the machine's"
 	if m.Contained {
 		whose = "the container's"
 	}
-	found := fmt.Sprintf("%d MB free of %s %d MB", m.Free/mb, whose, m.Limit/mb)
-	if m.Free < littleMemory {
-		return Finding{check, Warn, found, "give it more, or end something else"}
+	found := fmt.Sprintf("%d MiB free of %s %d MiB", m.Free/mib, whose, m.Limit/mib)
+	if m.Free < minMemory {
+		return Finding{check, Warn, found, "provide more memory, or stop other programs"}
 	}
 	return Finding{check, OK, found, ""}
 }
@@ -166,7 +166,7 @@ func (f *Facts) memory() Finding {
 func (p *Port) judge() Finding {
 	check := fmt.Sprintf("port %d", p.Number)
 	if p.Err != nil {
-		return Finding{check, Warn, p.Err.Error(), fmt.Sprintf("if that is not Shoal itself, choose another with --%s-port", p.Protocol)}
+		return Finding{check, Warn, p.Err.Error(), fmt.Sprintf("if it is not used by Shoal itself, choose another port with --%s-port", p.Protocol)}
 	}
 	return Finding{check, OK, "free for " + p.Protocol, ""}
 }
@@ -174,7 +174,7 @@ func (p *Port) judge() Finding {
 func judgeModel(m *repository.Inspection) Finding {
 	check := "model " + m.Name
 	if m.Err != nil {
-		return Finding{check, Fail, m.Err.Error(), "mend it, or take the model out of the repository"}
+		return Finding{check, Fail, m.Err.Error(), "fix it, or remove the model from the repository"}
 	}
 	var versions []string
 	for _, n := range m.Versions {
@@ -187,5 +187,5 @@ func judgeModel(m *repository.Inspection) Finding {
 	for _, w := range m.Warnings {
 		found += "; " + w.String()
 	}
-	return Finding{check, Warn, found, "take out what has no effect, or leave it"}
+	return Finding{check, Warn, found, "remove the settings that have no effect, or ignore this"}
 }

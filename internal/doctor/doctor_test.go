@@ -30,15 +30,15 @@ func TestEachFactIsJudged(t *testing.T) {
 		{Facts{Library: Library{Err: gone}}, "warn  ONNX Runtime: it is gone; ONNX models cannot run without it"},
 		{Facts{Library: Library{Err: gone}, Models: []repository.Inspection{model}}, `fail  ONNX Runtime: it is gone; model "m" cannot run without it`},
 		{Facts{Cores: 2}, "ok    cores: 2"},
-		{Facts{}, "warn  memory: unknown on this system; see to it yourself that the models fit"},
-		{Facts{Memory: machine.Memory{Limit: 2 << 30, Free: 1 << 30}}, "ok    memory: 1024 MB free of the machine's 2048 MB"},
-		{Facts{Memory: machine.Memory{Limit: 512 << 20, Free: 1 << 20, Contained: true}}, "warn  memory: 1 MB free of the container's 512 MB; give it more, or end something else"},
+		{Facts{}, "warn  memory: unknown on this system; make sure that the models fit"},
+		{Facts{Memory: machine.Memory{Limit: 2 << 30, Free: 1 << 30}}, "ok    memory: 1024 MiB free of the machine's 2048 MiB"},
+		{Facts{Memory: machine.Memory{Limit: 512 << 20, Free: 1 << 20, Contained: true}}, "warn  memory: 1 MiB free of the container's 512 MiB; provide more memory, or stop other programs"},
 		{Facts{Ports: []Port{{Protocol: "http", Number: 8000}}}, "ok    port 8000: free for http"},
-		{Facts{Ports: []Port{{"grpc", 8001, gone}}}, "warn  port 8001: it is gone; if that is not Shoal itself, choose another with --grpc-port"},
-		{Facts{Paths: gone}, "fail  models: it is gone; name a directory with a folder for each model, or an .onnx file"},
+		{Facts{Ports: []Port{{"grpc", 8001, gone}}}, "warn  port 8001: it is gone; if it is not used by Shoal itself, choose another port with --grpc-port"},
+		{Facts{Paths: gone}, "fail  models: it is gone; specify a directory with a subdirectory for each model, or an .onnx file"},
 		{Facts{Models: []repository.Inspection{model}}, "ok    model m: version 1, 3 for onnxruntime"},
-		{Facts{Models: []repository.Inspection{warned}}, "warn  model m: version 1, 3 for onnxruntime; config.pbtxt:3: optimization: has no effect; take out what has no effect, or leave it"},
-		{Facts{Models: []repository.Inspection{broken}}, "fail  model m: it is gone; it is gone; mend it, or take the model out of the repository"},
+		{Facts{Models: []repository.Inspection{warned}}, "warn  model m: version 1, 3 for onnxruntime; config.pbtxt:3: optimization: has no effect; remove the settings that have no effect, or ignore this"},
+		{Facts{Models: []repository.Inspection{broken}}, "fail  model m: it is gone; it is gone; fix it, or remove the model from the repository"},
 	} {
 		var lines []string
 		for _, f := range tt.facts.Judge() {

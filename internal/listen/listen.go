@@ -1,5 +1,5 @@
-// Package listen opens every port of a server, whatever protocol is spoken there, and
-// closes them together: requests that are in flight end, others are sent elsewhere.
+// Package listen opens all ports of a server, whatever their protocol, and closes them
+// together after draining the requests in flight.
 package listen
 
 import (
@@ -20,36 +20,38 @@ import (
 
 // A Drainer is the server behind the ports.
 type Drainer interface {
-	// Drain refuses requests from now on. Those that are in flight go on.
+	// Drain makes the server refuse new requests. Requests in flight continue.
 	Drain()
-	// InFlight returns how many there are.
+	// InFlight returns the number of requests in flight.
 	InFlight() int
 }
 
-// Options are those of all ports.
+// Options apply to all ports.
 type Options struct {
-	HeaderBytes   int           // that the header of an HTTP request may have
-	HeaderTimeout time.Duration // how long it may take to come
-	IdleTimeout   time.Duration // after which a connection without requests is closed
+	HeaderBytes   int           // maximum size of an HTTP request header
+	HeaderTimeout time.Duration // time limit for receiving an HTTP request header
+	IdleTimeout   time.Duration // after which an idle connection is closed
 	Log           *slog.Logger
 }
 
-// A Port is an address and what answers there. It is made by [HTTP], [GRPC] or [Local].
+// A Port is an address and the protocol served there. It is created by [HTTP], [GRPC] or
+// [Local].
 type Port struct {
 	protocol string
-	hint     string // what to do if the address cannot be had
+	hint     string // suggested action if the address is not available
 	listen   func() (net.Listener, error)
 	open     func(Options) server
 }
 
-// A server answers on one listener.
+// A server serves one listener.
 type server struct {
 	serve func(net.Listener) error
-	leave func()                // asks clients to connect elsewhere; nil if there is no way to. It may wait for their requests
-	stop  func(context.Context) // ends all connections, and cuts off requests when ctx ends
+	drain func()                // asks clients to reconnect elsewhere, and may wait for their requests; nil if the protocol cannot
+	stop  func(context.Context) // closes all connections, and aborts requests in flight when ctx ends
 }
 
-// HTTP returns a port for a handler. hint says what to do if the address cannot be had.
+// HTTP returns a port for a handler. hint is the suggested action if the address is not
+// available.
 func HTTP(protocol, address string, handler http.Handler, hint string) Port {
 	return Port{protocol, hint, tcp(address), func(opts Options) server {
 		s := &http.Server{
@@ -58,12 +60,12 @@ func HTTP(protocol, address string, handler http.Handler, hint string) Port {
 		}
 		return server{
 			serve: func(l net.Listener) error { return s.Serve(kservehttp.Listener(s, l)) },
-			// The port stays open meanwhile: who comes late is told so, and every answer asks
-			// the client to connect anew.
-			leave: func() { s.SetKeepAlivesEnabled(false) },
+			// The port stays open meanwhile: new requests are refused with an error, and every
+			// response asks the client to close its connection.
+			drain: func() { s.SetKeepAlivesEnabled(false) },
 			stop: func(ctx context.Context) {
 				if s.Shutdown(ctx) != nil {
-					_ = s.Close() // its connections are cut off, and that is all there is to do
+					_ = s.Close() // all connections are closed in any case
 				}
 			},
 		}
@@ -75,18 +77,18 @@ func GRPC(address string, s *grpc.Server, hint string) Port {
 	return Port{"grpc", hint, tcp(address), func(Options) server {
 		return server{
 			serve: s.Serve,
-			leave: s.GracefulStop,
+			drain: s.GracefulStop,
 			stop: func(ctx context.Context) {
 				giveUp := context.AfterFunc(ctx, s.Stop)
 				defer giveUp()
-				s.GracefulStop() // returns when the first one does
+				s.GracefulStop() // returns when the first GracefulStop does
 			},
 		}
 	}}
 }
 
-// Local returns a port for programs on this machine. Path "auto" is where they look for
-// it.
+// Local returns a port for programs on the same machine. Path "auto" is the default path
+// of clients.
 func Local(path string, s *kservelocal.Server) Port {
 	if path == "auto" {
 		path = kservelocal.DefaultPath()
@@ -94,7 +96,7 @@ func Local(path string, s *kservelocal.Server) Port {
 	return Port{"local", "choose another with --local-socket", func() (net.Listener, error) { return kservelocal.Listen(path) }, func(Options) server {
 		return server{
 			serve: func(l net.Listener) error { return s.Serve(l.(*net.UnixListener)) },
-			stop:  func(context.Context) { _ = s.Close() }, // it is only about the socket's file
+			stop:  func(context.Context) { _ = s.Close() }, // the error is only about the socket's file
 		}
 	}}
 }
@@ -103,19 +105,19 @@ func tcp(address string) func() (net.Listener, error) {
 	return func() (net.Listener, error) { return net.Listen("tcp", address) }
 }
 
-// Ports are those that are open.
+// Ports are open ports. Stop must be called to close them.
 type Ports struct {
-	backend Drainer
-	log     *slog.Logger
-	servers []server
-	failed  chan error // each port fails once at most
-	all     sync.WaitGroup
+	backend    Drainer
+	log        *slog.Logger
+	servers    []server
+	failed     chan error // each port fails at most once
+	goroutines sync.WaitGroup
 }
 
-// Open opens ports, all or none, and answers on them until they are stopped.
+// Open opens all ports or none, and serves them until Stop is called.
 func Open(backend Drainer, ports []Port, opts Options) (*Ports, error) {
 	p := &Ports{backend: backend, log: opts.Log, failed: make(chan error, len(ports))}
-	for _, port := range ports { // all of them, because those that never listen are stopped, too
+	for _, port := range ports { // of all ports, because Stop also stops those that never listened
 		p.servers = append(p.servers, port.open(opts))
 	}
 	for i, port := range ports {
@@ -124,7 +126,7 @@ func Open(backend Drainer, ports []Port, opts Options) (*Ports, error) {
 			return nil, errors.Join(fmt.Errorf("%s: %w; %s", port.protocol, err, port.hint), p.Stop(0))
 		}
 		s := p.servers[i]
-		p.all.Go(func() {
+		p.goroutines.Go(func() {
 			if err := s.serve(listener); err != nil && !errors.Is(err, http.ErrServerClosed) {
 				p.failed <- fmt.Errorf("%s: %w", port.protocol, err)
 			}
@@ -134,47 +136,47 @@ func Open(backend Drainer, ports []Port, opts Options) (*Ports, error) {
 	return p, nil
 }
 
-// Failed receives the error of a port that answers no more, although nobody stopped it.
+// Failed receives the error of a port that stopped serving before Stop was called.
 func (p *Ports) Failed() <-chan error { return p.failed }
 
-// Stop lets the requests end that are in flight, refuses others, and closes the ports.
-// Those that have not ended after the timeout are cut off, and counted in the error.
+// Stop refuses new requests, waits for those in flight, and closes the ports. Requests
+// that do not complete within the timeout are aborted; the error has their number.
 func (p *Ports) Stop(timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	p.backend.Drain()
 	for _, s := range p.servers {
-		if s.leave != nil {
-			p.all.Go(s.leave)
+		if s.drain != nil {
+			p.goroutines.Go(s.drain)
 		}
 	}
-	cut := p.await(ctx) // counted before they are: then they are gone
+	unfinished := p.awaitIdle(ctx) // counted here, because none are left after stop
 	for _, s := range p.servers {
-		p.all.Go(func() { s.stop(ctx) })
+		p.goroutines.Go(func() { s.stop(ctx) })
 	}
-	p.all.Wait()
-	if cut == 0 {
+	p.goroutines.Wait()
+	if unfinished == 0 {
 		return nil
 	}
-	return fmt.Errorf("requests that were cut off: %d, because they had not ended after %v; --exit-timeout-secs allows more", cut, timeout)
+	return fmt.Errorf("aborted %d requests that did not complete within %v; raise --exit-timeout-secs to allow more time", unfinished, timeout)
 }
 
-// await returns when no request is in flight any more, or when ctx ends, and how many
-// are left. Each second it logs for how many it waits.
-func (p *Ports) await(ctx context.Context) int {
-	look, tell := time.NewTicker(10*time.Millisecond), time.NewTicker(time.Second)
-	defer look.Stop()
-	defer tell.Stop()
+// awaitIdle returns when no requests are in flight or ctx ends, with the number of
+// requests that are left. It logs that number every second.
+func (p *Ports) awaitIdle(ctx context.Context) int {
+	poll, report := time.NewTicker(10*time.Millisecond), time.NewTicker(time.Second)
+	defer poll.Stop()
+	defer report.Stop()
 	for {
 		left := p.backend.InFlight()
 		if left == 0 {
 			return 0
 		}
 		select {
-		case <-look.C:
-		case <-tell.C:
-			until, _ := ctx.Deadline()
-			p.log.Info("waiting for requests to end", "requests", left, "seconds", int(time.Until(until).Seconds()))
+		case <-poll.C:
+		case <-report.C:
+			deadline, _ := ctx.Deadline()
+			p.log.Info("waiting for requests to end", "requests", left, "seconds", int(time.Until(deadline).Seconds()))
 		case <-ctx.Done():
 			return p.backend.InFlight()
 		}

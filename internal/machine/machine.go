@@ -1,11 +1,10 @@
-// Package machine says how much of this computer the process may use: of its
-// cores and its memory, within the container that it runs in, and how long it had
-// to wait for cores.
+// Package machine reports which part of the machine the process may use: cores and memory,
+// within its container, and how long it waited for cores.
 //
-// It reads what Linux tells in /proc and /sys, of both versions of control
-// groups. Elsewhere those files are missing, which means no limit: then there are
-// the cores that Go counts, and nothing is known of memory. It decides nothing
-// and remembers nothing: each call reads again, since memory comes and goes.
+// It reads Linux's files in /proc and /sys, of both versions of control groups. On other
+// systems these files are missing, which means no limits: the cores are those that Go
+// reports, and the memory is unknown. The package keeps no state: each call reads the
+// files again, because available memory changes.
 package machine
 
 import (
@@ -19,14 +18,14 @@ import (
 	"time"
 )
 
-// Root is the file system of this machine, for the functions that want one.
+// Root returns the file system of this machine, to be passed to the other functions.
 func Root() fs.FS { return os.DirFS("/") }
 
-// Cores returns how many cores the process may keep busy at once: those it is
-// bound to, or fewer if the quota of a control group is less. A part of a core is
-// counted as one, so there is always one at least.
+// Cores returns how many cores the process may use: those of its CPU affinity, or fewer if
+// a control group has a lower quota. A fraction of a core counts as one, so the result is
+// at least 1.
 func Cores(root fs.FS) int {
-	cores := allowed(read(root, "proc/self/status"))
+	cores := affinity(read(root, "proc/self/status"))
 	if cores == 0 {
 		cores = runtime.NumCPU()
 	}
@@ -38,12 +37,12 @@ func Cores(root fs.FS) int {
 	return cores
 }
 
-// CPU returns what kind of processor this is, as far as it tells.
+// CPU returns the model name of the processor, if it is known.
 func CPU(root fs.FS) string {
 	parts := []string{runtime.GOARCH}
 	for line := range strings.Lines(read(root, "proc/cpuinfo")) {
 		if strings.TrimSpace(line) == "" {
-			break // the next ones are alike
+			break // the other cores are the same
 		}
 		name, value, _ := strings.Cut(line, ":")
 		switch strings.TrimSpace(name) {
@@ -54,25 +53,25 @@ func CPU(root fs.FS) string {
 	return strings.Join(parts, " ")
 }
 
-// Memory is what there is for the process, in bytes.
+// Memory is the memory available to the process, in bytes.
 type Memory struct {
-	// Limit is the most that it may use: the lowest limit of its control groups,
-	// or all that the machine has. 0 means that it is unknown.
+	// Limit is the most that the process may use: the lowest limit of its control groups, or
+	// the memory of the machine. 0 means unknown.
 	Limit int64
 
-	// Free is what of it is not in use. Files that the kernel keeps in memory are
-	// not counted as use, because it gives them up when memory is wanted.
+	// Free is the part of Limit that is not in use. The page cache does not count as used,
+	// because the kernel reclaims it on demand.
 	Free int64
 
-	// Contained says that the limit is that of a control group, and not of the
-	// machine.
+	// Contained reports whether the limit is that of a control group rather than the
+	// machine's.
 	Contained bool
 }
 
-// ReadMemory returns what memory there is now.
+// ReadMemory returns the current state of the memory.
 func ReadMemory(root fs.FS) Memory {
 	info := numbers(read(root, "proc/meminfo"))
-	const kB = 1024 // the unit of that file
+	const kB = 1024 // the unit of /proc/meminfo
 	m := Memory{Limit: info["MemTotal"] * kB, Free: info["MemAvailable"] * kB}
 	if m.Limit == 0 {
 		return Memory{}
@@ -80,7 +79,7 @@ func ReadMemory(root fs.FS) Memory {
 	for _, g := range groups(root, "memory") {
 		limit, used := g.memory()
 		if limit >= info["MemTotal"]*kB {
-			continue // as good as none; version 1 writes a very large number
+			continue // no limit: version 1 has a very large number
 		}
 		if limit < m.Limit {
 			m.Limit, m.Contained = limit, true
@@ -90,10 +89,10 @@ func ReadMemory(root fs.FS) Memory {
 	return m
 }
 
-// Waited returns for how long somebody in the process's control group, or anybody
-// where that does not tell, was ready to compute and had no core, since some moment
-// in the past, and for how long a hypervisor took cores away. Only the difference
-// between two calls means anything; it is 0 where the kernel keeps no account.
+// Waited returns how long tasks of the process's control group (or of the whole machine,
+// if the group does not report it) were runnable without a core, plus the CPU time that a
+// hypervisor stole. It is a running total: only the difference between two calls is
+// meaningful. It is 0 if the kernel does not report pressure.
 func Waited(root fs.FS) time.Duration {
 	pressure := ""
 	for _, g := range groups(root, "cpu") {
@@ -104,12 +103,12 @@ func Waited(root fs.FS) time.Duration {
 	if pressure == "" {
 		pressure = read(root, "proc/pressure/cpu")
 	}
-	return stalled(pressure) + stolen(read(root, "proc/stat"))
+	return pressureTotal(pressure) + stealTime(read(root, "proc/stat"))
 }
 
-// stalled reads the total of the first line of an account of pressure, such as
-// "some avg10=0.00 avg60=0.00 avg300=0.00 total=1234", in microseconds.
-func stalled(text string) time.Duration {
+// pressureTotal parses the total of the first line of a pressure file, such as "some
+// avg10=0.00 avg60=0.00 avg300=0.00 total=1234", in microseconds.
+func pressureTotal(text string) time.Duration {
 	line, _, _ := strings.Cut(text, "\n")
 	_, total, _ := strings.Cut(line, "total=")
 	n, err := strconv.ParseInt(strings.TrimSpace(total), 10, 64)
@@ -119,9 +118,9 @@ func stalled(text string) time.Duration {
 	return time.Duration(n) * time.Microsecond
 }
 
-// stolen reads what a hypervisor took, of all cores together, from /proc/stat: the
-// eighth number of its first line, in hundredths of a second.
-func stolen(text string) time.Duration {
+// stealTime parses the steal time of all cores from /proc/stat: the eighth number of its
+// first line, in hundredths of a second.
+func stealTime(text string) time.Duration {
 	line, _, _ := strings.Cut(text, "\n")
 	all := strings.Fields(line)
 	if len(all) < 9 || all[0] != "cpu" {
@@ -134,8 +133,8 @@ func stolen(text string) time.Duration {
 	return time.Duration(n) * 10 * time.Millisecond
 }
 
-// allowed counts the cores that a process is bound to; 0 means that it is unknown.
-func allowed(status string) int {
+// affinity returns the number of cores that the process is bound to; 0 means unknown.
+func affinity(status string) int {
 	for line := range strings.Lines(status) {
 		list, found := strings.CutPrefix(line, "Cpus_allowed_list:")
 		if !found {
@@ -159,16 +158,16 @@ func allowed(status string) int {
 	return 0
 }
 
-// A group is the folder of a control group.
+// A group is the directory of a control group.
 type group struct {
 	root    fs.FS
 	dir     string
 	unified bool // version 2
 }
 
-// groups returns the control groups of the process that may limit a resource, and
-// those around them, of both versions: each of the two may have the resource's
-// controller, and a folder without it has none of its files.
+// groups returns the control groups of the process that may limit a resource, with their
+// ancestors, of both versions: either version may have the resource's controller, and a
+// directory without it lacks its files.
 func groups(root fs.FS, controller string) []group {
 	paths := membership(read(root, "proc/self/cgroup"))
 	var all []group
@@ -185,14 +184,14 @@ func groups(root fs.FS, controller string) []group {
 			continue
 		}
 		if member {
-			all = append(all, upwards(group{root: root, dir: m.point, unified: unified}, m.inside(in))...)
+			all = append(all, ancestors(group{root: root, dir: m.point, unified: unified}, m.relative(in))...)
 		}
 	}
 	return all
 }
 
-// upwards returns the group at a path below top, and all between the two.
-func upwards(top group, below string) []group {
+// ancestors returns the group at a path below top, and all groups between the two.
+func ancestors(top group, below string) []group {
 	var all []group
 	for {
 		all = append(all, group{root: top.root, dir: path.Join(top.dir, below), unified: top.unified})
@@ -203,8 +202,8 @@ func upwards(top group, below string) []group {
 	}
 }
 
-// membership reads /proc/self/cgroup: the path of the process by controller, that
-// of version 2 under "".
+// membership parses /proc/self/cgroup. It returns the path of the process by controller,
+// that of version 2 under "".
 func membership(text string) map[string]string {
 	paths := map[string]string{}
 	for line := range strings.Lines(text) {
@@ -219,15 +218,15 @@ func membership(text string) map[string]string {
 	return paths
 }
 
-// A mount is a place where control groups can be seen.
+// A mount is a mount point of a control group hierarchy.
 type mount struct {
-	from    string // what of them is seen there: the path of the topmost
-	point   string // where, without the leading slash
+	from    string // path of the group that is mounted
+	point   string // mount point without the leading slash
 	kind    string // cgroup or cgroup2
-	options string // in version 1 also the controllers
+	options string // in version 1 they include the controllers
 }
 
-// parseMount reads a line of /proc/self/mountinfo.
+// parseMount parses a line of /proc/self/mountinfo.
 func parseMount(line string) (m mount, ok bool) {
 	head, tail, found := strings.Cut(line, " - ")
 	where, what := strings.Fields(head), strings.Fields(tail)
@@ -241,9 +240,9 @@ func (m mount) has(controller string) bool {
 	return strings.Contains(","+m.options+",", ","+controller+",")
 }
 
-// inside returns where a group is below the mount's point. A container sees its
-// own group at the point itself, while its path may be told as seen from outside.
-func (m mount) inside(p string) string {
+// relative returns the path of a group relative to the mount point. A container sees its
+// own group at the mount point, although its path may be that outside of the container.
+func (m mount) relative(p string) string {
 	below, found := strings.CutPrefix(p, strings.TrimSuffix(m.from, "/"))
 	below = path.Clean(strings.TrimPrefix(below, "/"))
 	if !found || below == ".." || strings.HasPrefix(below, "../") {
@@ -252,7 +251,7 @@ func (m mount) inside(p string) string {
 	return below
 }
 
-// quota returns how many cores a group may use, rounded up; 0 means any number.
+// quota returns how many cores a group may use, rounded up; 0 means no limit.
 func (g group) quota() int {
 	var quota, period string
 	if g.unified {
@@ -260,7 +259,7 @@ func (g group) quota() int {
 	} else {
 		quota, period = g.read("cpu.cfs_quota_us"), g.read("cpu.cfs_period_us")
 	}
-	q, errQ := strconv.ParseFloat(quota, 64) // "max" is no number, and -1 no limit
+	q, errQ := strconv.ParseFloat(quota, 64) // "max" does not parse, and -1 means no limit
 	p, errP := strconv.ParseFloat(period, 64)
 	if errQ != nil || errP != nil || q <= 0 || p <= 0 {
 		return 0
@@ -268,12 +267,12 @@ func (g group) quota() int {
 	return int(math.Ceil(q / p))
 }
 
-// memory returns a group's limit, and how much of it is in use and cannot be given
-// up. No limit is a very large one.
+// memory returns a group's limit, and how much of it is in use and cannot be reclaimed. If
+// there is no limit, it returns a very large one.
 func (g group) memory() (limit, used int64) {
 	files, prefix := [...]string{"memory.max", "memory.current"}, ""
 	if !g.unified {
-		// Version 1 counts the groups inside apart.
+		// Version 1 has separate counters that include child groups.
 		files, prefix = [...]string{"memory.limit_in_bytes", "memory.usage_in_bytes"}, "total_"
 	}
 	limit, err := strconv.ParseInt(g.read(files[0]), 10, 64)
@@ -292,7 +291,7 @@ func (g group) read(name string) string {
 	return strings.TrimSpace(read(g.root, path.Join(g.dir, name)))
 }
 
-// numbers reads lines of a name and a number.
+// numbers parses lines of a name and a number.
 func numbers(text string) map[string]int64 {
 	all := map[string]int64{}
 	for line := range strings.Lines(text) {
@@ -305,7 +304,7 @@ func numbers(text string) map[string]int64 {
 	return all
 }
 
-// read returns what is in a file, nothing if it cannot be read.
+// read returns the contents of a file, "" if it cannot be read.
 func read(root fs.FS, name string) string {
 	text, err := fs.ReadFile(root, name)
 	if err != nil {

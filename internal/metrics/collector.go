@@ -12,8 +12,8 @@ import (
 	"github.com/shoal-serving/shoal/internal/stats"
 )
 
-// byModel are the labels of everything that belongs to a version, and byName those that
-// TorchServe has.
+// byModel are the labels of all metrics of a version, and byName those that TorchServe
+// uses.
 var (
 	byModel = []string{"model", "version"}
 	byName  = []string{"model_name", "model_version"}
@@ -27,8 +27,8 @@ func modelDesc(name, help string, labels ...string) *prometheus.Desc {
 	return desc(name, help, append(labels, byModel...)...)
 }
 
-// single are the metrics of a version that are one number.
-var single = []struct {
+// versionMetrics are the metrics of a version with a single value.
+var versionMetrics = []struct {
 	desc  *prometheus.Desc
 	kind  prometheus.ValueType
 	value func(*server.Figures) float64
@@ -83,9 +83,9 @@ var single = []struct {
 	},
 }
 
-// scaled are those of a version whose workers clients scale, with TorchServe's names and
-// labels.
-var scaled = []struct {
+// workerMetrics are the metrics of a version whose workers clients scale, with
+// TorchServe's names and labels.
+var workerMetrics = []struct {
 	desc  *prometheus.Desc
 	kind  prometheus.ValueType
 	value func(*server.Figures) float64
@@ -129,7 +129,7 @@ var (
 // micros returns whole microseconds, as Triton does.
 func micros(s stats.Sum) float64 { return float64(s.Nanos / 1000) }
 
-// A collector reads the figures whenever it is asked.
+// A collector reads the figures at each scrape.
 type collector struct {
 	src   Source
 	build prometheus.Metric
@@ -137,10 +137,10 @@ type collector struct {
 
 // Describe implements [prometheus.Collector].
 func (c collector) Describe(out chan<- *prometheus.Desc) {
-	for _, m := range single {
+	for _, m := range versionMetrics {
 		out <- m.desc
 	}
-	for _, m := range scaled {
+	for _, m := range workerMetrics {
 		out <- m.desc
 	}
 	for _, d := range []*prometheus.Desc{failure, refused, batchSize, batchClosed, queueTime, computeTime, late, objective, efficient, useful, ruleOn, ruleCost, ruleGain, memory, buildInfo} {
@@ -163,10 +163,10 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 
 func collectModel(f *server.Figures, out chan<- prometheus.Metric) {
 	version := strconv.FormatInt(f.Version, 10)
-	for _, m := range single {
+	for _, m := range versionMetrics {
 		out <- prometheus.MustNewConstMetric(m.desc, m.kind, m.value(f), f.Model, version)
 	}
-	for _, m := range scaled {
+	for _, m := range workerMetrics {
 		if f.Scaled {
 			out <- prometheus.MustNewConstMetric(m.desc, m.kind, m.value(f), f.Model, f.Label)
 		}
@@ -175,7 +175,7 @@ func collectModel(f *server.Figures, out chan<- prometheus.Metric) {
 		out <- counter(failure, n, reason, f.Model, version)
 	}
 	for code, n := range f.Counted.Failed {
-		if code := infer.Code(code); refuses(code) {
+		if code := infer.Code(code); isRejection(code) {
 			out <- counter(refused, n, codeLabel(code), f.Model, version)
 		}
 	}
@@ -219,7 +219,7 @@ func counter(d *prometheus.Desc, n uint64, labels ...string) prometheus.Metric {
 	return prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), labels...)
 }
 
-// failures sums up the codes under Triton's four reasons.
+// failures sums the codes by Triton's four failure reasons.
 func failures(byCode *[infer.Codes]uint64) map[string]uint64 {
 	sums := map[string]uint64{"REJECTED": 0, "CANCELED": 0, "BACKEND": 0, "OTHER": 0}
 	for code, n := range byCode {
@@ -228,8 +228,8 @@ func failures(byCode *[infer.Codes]uint64) map[string]uint64 {
 	return sums
 }
 
-// tritonReason returns what Triton would call it. A deadline that passed is to it a
-// client that left.
+// tritonReason returns Triton's failure reason for a code. Triton counts an exceeded
+// deadline as a cancelled request.
 func tritonReason(code infer.Code) string {
 	switch code {
 	case infer.Overloaded, infer.Late, infer.QueueTimeout, infer.Unavailable:
@@ -243,9 +243,9 @@ func tritonReason(code infer.Code) string {
 	return "OTHER"
 }
 
-// refuses reports whether a code can be told to a request of a model that is there,
-// without the model having failed.
-func refuses(code infer.Code) bool { return code != infer.Internal && code != infer.NotFound }
+// isRejection reports whether a request to a loaded model can fail with this code without
+// a failure of the model.
+func isRejection(code infer.Code) bool { return code != infer.Internal && code != infer.NotFound }
 
 func sizes(r *stats.Rows, labels ...string) prometheus.Metric {
 	buckets := map[float64]uint64{}

@@ -19,19 +19,19 @@ var (
 	cpuMemoryUsed  = desc("nv_cpu_memory_used_bytes", "What of that memory is in use, in bytes")
 )
 
-// A host tells how busy the container is that the process runs in. What Linux does
-// not say is left out.
+// A host reports the CPU and memory utilization of the container that the process runs in.
+// It omits what Linux does not report.
 type host struct {
 	root fs.FS
 
 	mu   sync.Mutex // guards the following
 	last time.Time
-	used time.Duration // of processors, until then
+	cpu  time.Duration // CPU time at the last scrape
 }
 
 func newHost(root fs.FS) *host {
 	used, _ := cpuTime(root)
-	return &host{root: root, last: time.Now(), used: used}
+	return &host{root: root, last: time.Now(), cpu: used}
 }
 
 // Describe implements [prometheus.Collector].
@@ -52,7 +52,7 @@ func (h *host) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// utilization returns how busy the cores were since it was last called.
+// utilization returns the CPU utilization since the last call.
 func (h *host) utilization() (share float64, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -62,22 +62,22 @@ func (h *host) utilization() (share float64, ok bool) {
 	if !ok || elapsed <= 0 {
 		return 0, false
 	}
-	share = float64(used-h.used) / float64(elapsed) / float64(machine.Cores(h.root))
-	h.last, h.used = now, used
+	share = float64(used-h.cpu) / float64(elapsed) / float64(machine.Cores(h.root))
+	h.last, h.cpu = now, used
 	return min(share, 1), true
 }
 
-// tick is the unit of /proc/self/stat.
+// tick is the time unit of /proc/self/stat.
 const tick = 10 * time.Millisecond
 
-// cpuTime returns how long the process has been computing, on all cores together.
+// cpuTime returns the CPU time of the process on all cores.
 func cpuTime(root fs.FS) (time.Duration, bool) {
 	text, err := fs.ReadFile(root, "proc/self/stat")
 	if err != nil {
 		return 0, false
 	}
-	// The name of the program comes second, in brackets, and may hold anything. From
-	// what follows it, the 12th and 13th are the time in the program and in the kernel.
+	// The second field is the program's name in parentheses, which may contain any character.
+	// Counted after it, fields 12 and 13 are the user and the system time.
 	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
 	if len(fields) < 13 {
 		return 0, false

@@ -1,9 +1,9 @@
-// Package metrics tells Prometheus what the models do: the metrics that Triton has,
-// under its names, and those that it lacks, under ours. docs/metrics.md lists them.
+// Package metrics exports the server's metrics to Prometheus: Triton's metrics under their
+// names, and additional ones under Shoal's. docs/metrics.md lists them.
 //
-// Nothing is counted here. When somebody asks, the figures are read from where they
-// are, so that requests know nothing of Prometheus. No label's value comes from a
-// client: models are those that are loaded, and the rest are closed sets.
+// It counts nothing itself: the figures are read from their source at each scrape, so that
+// the request path does not depend on Prometheus. No label value comes from a client:
+// models are those that are loaded, and all other labels have a fixed set of values.
 package metrics
 
 import (
@@ -23,9 +23,9 @@ import (
 	"github.com/shoal-serving/shoal/internal/stats"
 )
 
-// A Source has the figures.
+// A Source provides the figures.
 type Source interface {
-	// Figures returns those of every loaded version.
+	// Figures returns the figures of every loaded version.
 	Figures() []server.Figures
 	// UnknownModel returns the number of requests for models that do not serve, by code.
 	UnknownModel() [infer.Codes]uint64
@@ -34,28 +34,28 @@ type Source interface {
 // Options configure [New].
 type Options struct {
 	Version string                // of the program
-	Own     func() []stats.Family // that models have; nil means none
-	Machine fs.FS                 // the machine's files; nil means that nothing is told of its cores and memory
+	Own     func() []stats.Family // custom metrics of models; nil means none
+	Machine fs.FS                 // files of the machine; nil omits CPU and memory metrics
 	Log     *slog.Logger
 }
 
-// collecting is what garbage collection takes of the processors, which is not among
-// what the library tells by itself.
-var collecting = regexp.MustCompile(`^/cpu/classes/gc/total:cpu-seconds$`)
+// gcCPU selects the CPU time of garbage collection, which the Go collector does not export
+// by default.
+var gcCPU = regexp.MustCompile(`^/cpu/classes/gc/total:cpu-seconds$`)
 
-// New returns what answers GET /metrics.
+// New returns the handler of GET /metrics.
 func New(src Source, opts Options) http.Handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(
 		collector{src: src, build: prometheus.MustNewConstMetric(buildInfo, prometheus.GaugeValue, 1, opts.Version, runtime.Version())},
-		collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(collectors.GoRuntimeMetricsRule{Matcher: collecting})),
+		collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(collectors.GoRuntimeMetricsRule{Matcher: gcCPU})),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	if opts.Machine != nil {
 		registry.MustRegister(newHost(opts.Machine))
 	}
 	if opts.Own != nil {
-		registry.MustRegister(own(opts.Own))
+		registry.MustRegister(customMetrics(opts.Own))
 	}
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{
@@ -64,5 +64,5 @@ func New(src Source, opts Options) http.Handler {
 	return mux
 }
 
-// codeLabel is how a code is called in a label.
+// codeLabel returns the label value of a code.
 func codeLabel(code infer.Code) string { return strings.ReplaceAll(code.String(), " ", "_") }

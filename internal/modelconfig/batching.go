@@ -6,16 +6,16 @@ import (
 	"github.com/shoal-serving/shoal/internal/batching"
 )
 
-// Tunes reports whether how long requests are held for company is to be found out,
-// and how many, if no preferred size says that.
+// Tunes reports whether the automatic policy decides how long requests are queued for
+// others to join, and, without preferred sizes, how large batches are.
 func (c *Config) Tunes() bool {
 	return c.Automatic && c.Dynamic != nil && c.Dynamic.MaxDelay == nil && c.MaxBatchSize > 1
 }
 
-// Batching returns how the model's requests are queued and combined. What the
-// configuration does not say is as in Triton, except that the queue has a bound,
-// and that without a queue policy the timeout of a request is its deadline. If the
-// configuration [Config.Tunes], whoever carries it out has a better policy.
+// Batching returns how the model's requests are queued and combined. Settings that the
+// configuration omits have Triton's defaults, except that the queue is bounded, and that
+// without a queue policy a request's timeout is its deadline. If [Config.Tunes], the
+// caller replaces the policy with the automatic one.
 func (c *Config) Batching(unless batching.Bound) batching.Config {
 	b := batching.Config{
 		MaxRows: max(1, c.MaxBatchSize), Shared: unless,
@@ -24,7 +24,7 @@ func (c *Config) Batching(unless batching.Bound) batching.Config {
 	}
 	d := c.Dynamic
 	if d == nil || c.MaxBatchSize == 0 {
-		return b // without a batch dimension there is nothing to combine
+		return b // without a batch dimension, requests cannot be combined
 	}
 	policy := batching.Triton{MaxRows: c.MaxBatchSize, Preferred: slices.Sorted(slices.Values(d.Preferred))}
 	if d.MaxDelay != nil {

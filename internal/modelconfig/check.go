@@ -10,25 +10,24 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// Check returns an error unless the model can run req, and completes req: its
-// inputs are put into the order of the configuration, so that all requests of a
-// batch agree, and get the shapes that the model has for them, and Rows and Shape
-// are set. Optional inputs may be missing. Shape tells apart inputs that cannot
-// be rows of one tensor, and requests that leave out different inputs; it is a hash,
-// so who joins them looks once more.
+// Check returns an error unless the model can run req, and completes req: it sorts the
+// inputs in the order of the configuration, so that all requests of a batch agree, gives
+// them the shapes that the model expects, and sets Rows and Shape. Optional inputs may be
+// missing. Shape differs between requests whose inputs cannot be rows of one tensor, or
+// that omit different inputs. It is a hash, so the scheduler compares the shapes again
+// when it joins them.
 //
-// A single input without name, type and shape is a raw one, whose data is all
-// that the client sent. It gets the three if the configuration leaves no choice.
+// A single input without name, type and shape is a raw input, whose data is all that the
+// client sent. It gets the three if the configuration leaves no choice.
 //
-// The errors are worded as Triton's, because clients look for parts of them.
-// The inputs that came are not written to: what differs is in a slice of its own.
-// Nothing is allocated for a good request whose inputs are in order and keep their
-// shapes.
+// The errors have Triton's wording, because clients match parts of it. Check does not
+// modify the inputs that it is given: changed inputs are in a new slice. It allocates
+// nothing for a valid request whose inputs are in order and keep their shapes.
 func (c *Config) Check(req *infer.Request) error {
 	if err := c.arrange(req); err != nil {
 		return err
 	}
-	for _, name := range req.Outputs { // one may be named twice
+	for _, name := range req.Outputs { // duplicates are allowed
 		if !slices.ContainsFunc(c.Outputs, func(t Tensor) bool { return t.Name == name }) {
 			return infer.Errorf(infer.Invalid, "unexpected inference output '%s' for model '%s'", name, c.Name)
 		}
@@ -59,8 +58,8 @@ func (c *Config) Check(req *infer.Request) error {
 	return nil
 }
 
-// arrange puts the inputs of req into the order of the configuration. None is there
-// that it does not have, and of those that it has only optional ones are missing.
+// arrange sorts the inputs of req in the order of the configuration. All of them are
+// known, and only optional ones are missing.
 func (c *Config) arrange(req *infer.Request) error {
 	switch {
 	case isRaw(req.Inputs):
@@ -107,14 +106,14 @@ func (c *Config) reorder(req *infer.Request) error {
 			return infer.Errorf(infer.Invalid, "unexpected inference input '%s' for model '%s'", in.Name, c.Name)
 		}
 	}
-	if len(missing) > 0 { // while there are others in its place
+	if len(missing) > 0 { // others have been sent in its place
 		return c.miscounted(req, missing)
 	}
 	req.Inputs = inputs
 	return nil
 }
 
-// required returns how many inputs a request has at least.
+// required returns the number of inputs that are not optional.
 func (c *Config) required() (n int) {
 	for i := range c.Inputs {
 		if !c.Inputs[i].Optional {
@@ -124,7 +123,7 @@ func (c *Config) required() (n int) {
 	return n
 }
 
-// missing returns the inputs that a request needs and that were not given, quoted.
+// missing returns the required inputs that are not in given, quoted.
 func (c *Config) missing(given map[string]tensor.Tensor) (names []string) {
 	for _, want := range c.Inputs {
 		if _, ok := given[want.Name]; !ok && !want.Optional {
@@ -134,8 +133,8 @@ func (c *Config) missing(given map[string]tensor.Tensor) (names []string) {
 	return names
 }
 
-// miscounted says which inputs came and which are missing. Triton lists those
-// that came last first, and forgets a bracket when none is missing.
+// miscounted returns the error that lists the inputs given and missing. Like Triton, it
+// lists the given ones in reverse order, and omits a bracket when none is missing.
 func (c *Config) miscounted(req *infer.Request, missing []string) error {
 	var got []string
 	for _, in := range slices.Backward(req.Inputs) {
@@ -154,8 +153,8 @@ func (c *Config) miscounted(req *infer.Request, missing []string) error {
 		expected, len(req.Inputs), c.Name, strings.Join(got, ","), open, strings.Join(missing, ","))
 }
 
-// rows returns the size of the batch dimension, on which all inputs agree. The
-// last one sets it, as in Triton, so that errors name the same input.
+// rows returns the size of the batch dimension, which all inputs must share. As in Triton,
+// the last input defines it, so that errors name the same input.
 func (c *Config) rows(req *infer.Request) (int, error) {
 	if c.MaxBatchSize == 0 || len(req.Inputs) == 0 {
 		return 1, nil
@@ -198,8 +197,8 @@ func (c *Config) checkInput(req *infer.Request, want *Tensor, in *tensor.Tensor)
 	return nil
 }
 
-// fits reports whether a shape is that of the dims, with any number of rows
-// before them if the model has a batch dimension.
+// fits reports whether a shape matches dims, after the batch dimension if the model has
+// one.
 func (c *Config) fits(shape, dims []int64) bool {
 	if c.MaxBatchSize > 0 {
 		if len(shape) == 0 {
@@ -230,7 +229,7 @@ func (c *Config) misshapen(req *infer.Request, want *Tensor, in *tensor.Tensor) 
 		in.Name, c.Name, tensor.ShapeText(dims), tensor.ShapeText(in.Shape), note)
 }
 
-// missized says how the data of an input differs from its shape.
+// missized returns the error for an input whose data does not match its shape.
 func (c *Config) missized(req *infer.Request, in *tensor.Tensor) error {
 	if in.Type == tensor.Bytes {
 		return c.miscountedStrings(req, in)
@@ -265,18 +264,18 @@ func (c *Config) miscountedStrings(req *infer.Request, in *tensor.Tensor) error 
 	return refuse(req, "expected %d string elements for inference input '%s' for model '%s', got %d", want, in.Name, c.Name, got)
 }
 
-// refuse makes an error that tells the client which of its requests it is about.
+// refuse returns an error with the id of the request.
 func refuse(req *infer.Request, format string, args ...any) error {
 	return infer.Errorf(infer.Invalid, "[request id: %s] "+format, append([]any{req.IDOrUnknown()}, args...)...)
 }
 
-// A shapeHash is FNV-1a over the sizes of variable dimensions, a word at a time
-// instead of a byte. It is 0 if there are none. One size is told apart exactly,
-// and so are two below 2^24: the prime is 2^40 and a little, so what the first
-// changes in the upper bits cannot be undone by the second.
+// A shapeHash is FNV-1a over the sizes of variable dimensions, with words instead of
+// bytes. It is 0 if there are none. It has no collisions for a single size, or for two
+// sizes below 2^24: the prime is slightly larger than 2^40, so that the second size cannot
+// cancel the change of the upper bits by the first.
 type shapeHash uint64
 
-// add takes in those sizes whose dimension is variable.
+// add adds the sizes of the variable dimensions.
 func (h *shapeHash) add(dims, shape []int64) {
 	const offset, prime = 14695981039346656037, 1099511628211
 	for i, d := range dims {
@@ -290,5 +289,5 @@ func (h *shapeHash) add(dims, shape []int64) {
 	}
 }
 
-// leaveOut takes in that input i is missing, as a size that no dimension has.
+// leaveOut adds that input i is missing, as a size that no dimension can have.
 func (h *shapeHash) leaveOut(i int) { h.add([]int64{-1}, []int64{-1 - int64(i)}) }

@@ -9,48 +9,47 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// A Description is what a model's own file says of it. Engines give it.
+// A Description is what a model file says about the model. Engines return it.
 type Description struct {
 	// If the model has a batch dimension, it is the first one of each, and is -1.
 	Inputs, Outputs []Port
 
-	// Batchable says that the first dimension, where it is -1 everywhere, is
-	// that of the batch: each row is computed by itself.
+	// Batchable reports whether the first dimension, if it is -1 everywhere, is the batch
+	// dimension: rows are independent of each other.
 	Batchable bool
 
-	// MaxBatch is the most rows of a batch if the configuration does not say.
+	// MaxBatch is the maximum number of rows of a batch if the configuration does not set it.
 	// Zero means DefaultMaxBatch.
 	MaxBatch int
 }
 
-// A Port is an input or an output as the model's own file has it.
+// A Port is an input or an output of a model file.
 type Port struct {
 	Name     string
-	Type     tensor.Type // Invalid means that it cannot be served, and Kind what it is
+	Type     tensor.Type // Invalid means that the type is not supported; Kind describes it
 	Kind     string
-	Dims     []int64 // its whole shape; a scalar has none
-	AnyShape bool    // the model does not even say how many dimensions it has
+	Dims     []int64 // the whole shape; empty for a scalar
+	AnyShape bool    // the number of dimensions is unknown
 }
 
-// The most rows of a batch if nobody says: Triton's, and that of a model whose
-// batches are measured, which then says itself how many are worth it.
+// Default of max_batch_size: Triton's, and that of models whose batches are measured, for
+// which the automatic policy chooses the size.
 const (
 	DefaultMaxBatch   = 4
 	AutomaticMaxBatch = 64
 )
 
-// Complete sets what the file leaves out from the model itself, and checks what
-// it says against the model. As in Triton, a file that names inputs and outputs
-// is complete: requests are not combined unless it says so. One that leaves
-// either to the model leaves batching to it, too, as does an empty one: nobody is
-// held for others to come then.
+// Complete sets what the configuration file omits from the model, and checks the rest
+// against the model. As in Triton, a file that lists inputs and outputs is complete:
+// requests are not combined unless it says so. A file that omits either, or is empty, also
+// leaves batching to the model: requests are then combined without a queue delay.
 //
-// A scalar, which has no dimension besides that of the batch, has dims [1] in a
-// configuration, also if there is no batch: engines take the dimension away, and
-// add it to what comes out.
+// A scalar, which has no dimension besides the batch dimension, has dims [1] in a
+// configuration, even without a batch dimension: engines remove that dimension from inputs
+// and add it to outputs.
 //
-// A second version of a model may be given to the same Config; it is then
-// checked against the first one.
+// Complete may be called again for another version of the model, which is then checked
+// against the first.
 func (c *Config) Complete(model Description) error {
 	if err := c.compareBatchInputs(model.Inputs); err != nil {
 		return err
@@ -73,11 +72,11 @@ func (c *Config) Complete(model Description) error {
 			return c.Wrong("input", quoted(c.Inputs, tensorName), "all inputs of the model, %s", quoted(model.Inputs, portName))
 		}
 	}
-	return c.compare("output", c.Outputs, model.Outputs) // some outputs may be left out
+	return c.compare("output", c.Outputs, model.Outputs) // some outputs may be omitted
 }
 
-// Adopt is Complete for a model that gives a whole configuration: told is taken
-// where the file says nothing.
+// Adopt is Complete for a model that returns a whole configuration: told supplies what the
+// file omits.
 func (c *Config) Adopt(told *Config) error {
 	written := c.MaxBatchSize > 0 || c.Proto != nil && c.Proto.MaxBatchSize != nil
 	if !written || c.MaxBatchSize > 0 && told.MaxBatchSize > c.MaxBatchSize {
@@ -101,29 +100,29 @@ func (c *Config) Adopt(told *Config) error {
 	return nil
 }
 
-// Scalar reports whether a port is one number for each row, or for all if there
-// are no rows.
+// Scalar reports whether a port has one element per row, or a single one without a batch
+// dimension.
 func (c *Config) Scalar(p Port) bool { return !p.AnyShape && len(c.rowOf(p.Dims)) == 0 }
 
-// sent returns the inputs of a model that requests bring, without batch inputs.
+// sent returns the inputs of a model that clients send, without batch inputs.
 func (c *Config) sent(inputs []Port) []Port {
 	return slices.DeleteFunc(slices.Clone(inputs), func(p Port) bool {
 		return slices.ContainsFunc(c.BatchInputs, func(b BatchInput) bool { return b.Name == p.Name })
 	})
 }
 
-// Incomplete reports whether the file leaves inputs or outputs to the model.
+// Incomplete reports whether the file omits inputs or outputs.
 func (c *Config) Incomplete() bool { return len(c.Inputs) == 0 || len(c.Outputs) == 0 }
 
-// sizeLeftOut reports whether max_batch_size is for the model to say. If the
-// file names inputs and outputs it is not: their dims are whole shapes then.
+// sizeLeftOut reports whether the model determines max_batch_size. It does not if the file
+// lists inputs and outputs: their dims are whole shapes then.
 func (c *Config) sizeLeftOut() bool {
 	written := c.MaxBatchSize > 0 || c.Proto != nil && c.Proto.MaxBatchSize != nil
 	return !written && c.Incomplete()
 }
 
-// chooseSize sets a max_batch_size that the file leaves out. A preferred size
-// that is larger than the default is reason enough for a larger one.
+// chooseSize sets a max_batch_size that the file omits. A preferred size that is larger
+// than the default increases it.
 func (c *Config) chooseSize(model Description) {
 	if c.used(model).unbatchable() != "" || c.Apart != "" {
 		return
@@ -141,7 +140,8 @@ func (c *Config) chooseSize(model Description) {
 	}
 }
 
-// checkSize returns an error if batches are asked of a model that has none.
+// checkSize returns an error if the file enables batching for a model without a batch
+// dimension.
 func (c *Config) checkSize(model Description) error {
 	switch why := c.used(model).unbatchable(); {
 	case why == "":
@@ -154,8 +154,7 @@ func (c *Config) checkSize(model Description) error {
 	return nil
 }
 
-// used returns the model without the outputs that the file leaves out of those
-// it names.
+// used returns the model without the outputs that the file omits, if it lists any.
 func (c *Config) used(model Description) Description {
 	if len(c.Outputs) > 0 {
 		model.Outputs = slices.DeleteFunc(slices.Clone(model.Outputs), func(p Port) bool {
@@ -165,7 +164,7 @@ func (c *Config) used(model Description) Description {
 	return model
 }
 
-// fill takes inputs and outputs from the model where the file has none.
+// fill sets the inputs and outputs that the file omits.
 func (c *Config) fill(model Description) (err error) {
 	if len(c.Inputs) > 0 && len(c.Outputs) > 0 {
 		return nil
@@ -184,7 +183,7 @@ func (c *Config) fill(model Description) (err error) {
 	return err
 }
 
-// tensorsOf returns the model's ports as a file would have them.
+// tensorsOf converts the model's ports to tensors of a configuration.
 func (c *Config) tensorsOf(kind string, ports []Port) ([]Tensor, error) {
 	var ts []Tensor
 	for _, p := range ports {
@@ -199,8 +198,7 @@ func (c *Config) tensorsOf(kind string, ports []Port) ([]Tensor, error) {
 	return ts, nil
 }
 
-// dimsOf returns the dims of a port as a file would have them, in memory of their
-// own.
+// dimsOf returns a port's dims for a configuration. The result is a new slice.
 func (c *Config) dimsOf(p Port) []int64 {
 	if c.Scalar(p) {
 		return []int64{1}
@@ -208,7 +206,7 @@ func (c *Config) dimsOf(p Port) []int64 {
 	return slices.Clone(c.rowOf(p.Dims))
 }
 
-// rowOf returns a shape without the batch dimension, if there is one.
+// rowOf returns a shape without the batch dimension, if the model has one.
 func (c *Config) rowOf(shape []int64) []int64 {
 	if c.MaxBatchSize > 0 && len(shape) > 0 {
 		return shape[1:]
@@ -230,8 +228,8 @@ func (c *Config) compare(kind string, written []Tensor, ports []Port) error {
 		case w.Type != p.Type:
 			return c.Wrong(field+".data_type", typeName(w.Type), "%s, which the model has", typeName(p.Type))
 		}
-		// An input may be narrower than the model's, and an output may not: the
-		// answer has whichever shape the model gives it.
+		// The file may restrict the shape of an input, but not that of an output, which the model
+		// determines.
 		if err := c.compareShape(field, w, ports[at], kind == "output"); err != nil {
 			return err
 		}
@@ -253,8 +251,8 @@ func (c *Config) compareShape(field string, t Tensor, p Port, output bool) error
 	return c.compareDims(field+".dims", t.Dims, c.dimsOf(p), p, output)
 }
 
-// scattered reports whether an output is handed out by the sizes of an input. The
-// model may then give it in any shape.
+// scattered reports whether an output is split by the sizes of an input. The model may
+// return it in any shape.
 func (c *Config) scattered(output string) bool {
 	return slices.ContainsFunc(c.BatchOutputs, func(b BatchOutput) bool { return c.Outputs[b.Output].Name == output })
 }
@@ -278,10 +276,9 @@ func (c *Config) compareDims(field string, dims, model []int64, p Port, exact bo
 	return nil
 }
 
-// unbatchable says why rows of several requests cannot be run together, or
-// nothing if they can.
+// unbatchable returns why rows of several requests cannot be combined, or "" if they can.
 func (m Description) unbatchable() string {
-	fixed := func(p Port) bool { // what cannot be served is for others to find
+	fixed := func(p Port) bool { // unsupported ports are reported elsewhere
 		return p.Type != tensor.Invalid && !p.AnyShape && (len(p.Dims) == 0 || p.Dims[0] != -1)
 	}
 	if why := m.find(fixed); why != "" {
@@ -314,6 +311,6 @@ func quoted[T any](all []T, name func(T) string) string {
 	return strings.Join(names, ", ")
 }
 
-// typeName returns a type as a file has it. The two enumerations have the same
-// values.
+// typeName returns the name of a type in a configuration. The two enumerations have the
+// same values.
 func typeName(t tensor.Type) string { return configpb.DataType(t).String() }

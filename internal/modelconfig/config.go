@@ -1,10 +1,9 @@
-// Package modelconfig reads what is written about a model in its config.pbtxt,
-// completes it with what the model says of itself, and checks requests against
-// it.
+// Package modelconfig parses a model's config.pbtxt, completes it with the description of
+// the model, and validates requests against it.
 //
-// It is given both and looks for nothing. Whether the name is that of the
-// model's directory, which versions there are and what the model's own file says
-// is for others to find out. It starts no goroutine and reads no clock.
+// It does no I/O: the caller reads the file, checks that the name is that of the model's
+// directory, lists the versions, and describes the model. It starts no goroutines and does
+// not read the clock.
 package modelconfig
 
 import (
@@ -14,59 +13,58 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// A Config says what a model takes and gives, and how its requests are queued
-// and combined. It is not changed once requests are checked against it.
+// A Config is the configuration of a model: its inputs and outputs, and how its requests
+// are queued and combined. It must not be modified once requests are checked against it.
 type Config struct {
-	Name    string // "" means that the file does not say
-	Backend string // what runs the model; "" means that the file does not say
+	Name    string // "" if the file does not set it
+	Backend string // "" if the file does not set it
 
-	// MaxBatchSize is the most rows of a batch. Above 0, every input and output
-	// has a batch dimension before its Dims; 0 means that the model has none.
+	// MaxBatchSize is the maximum number of rows of a batch. If it is greater than 0, every
+	// input and output has a batch dimension before its Dims; 0 means that the model has none.
 	MaxBatchSize int
 
 	Inputs  []Tensor
 	Outputs []Tensor
 
-	BatchInputs  []BatchInput // of the model, behind Inputs
+	BatchInputs  []BatchInput // follow Inputs
 	BatchOutputs []BatchOutput
 
-	Instances     int               // how many batches may run at once; 0 means that the file does not say, and nobody has chosen yet
+	Instances     int               // number of concurrent batches; 0 if the file does not set it and none has been chosen
 	Parameters    map[string]string // for the engine
-	Objective     time.Duration     // how long after it came a request should be answered; 0 means any time
+	Objective     time.Duration     // latency objective of a request; 0 means none
 	VersionPolicy VersionPolicy
-	Dynamic       *Dynamic // nil means that requests are never combined
+	Dynamic       *Dynamic // nil if requests are never combined
 
-	// Automatic says that what the file leaves out is to be found out, where Triton
-	// has a default. Whoever completes the configuration sets it before.
+	// Automatic makes the server measure what the file omits, where Triton has a default. It
+	// must be set before Complete.
 	Automatic bool
-	// Apart says why the model's rows are not computed by themselves, although its
-	// shapes look like it; "" means that they may be. It is set before as well.
+	// Apart is why the model's rows are not independent, although its shapes suggest that they
+	// are; "" if they are. It must be set before Complete.
 	Apart string
 
-	Warmup []Sample // what is run on each instance before requests are
+	Warmup []Sample // run on each instance before it serves requests
 
-	Decoupled bool // the model answers a request as often as it likes
+	Decoupled bool // the model may send any number of responses to a request
 
-	// Warnings are in the order of the file. Whoever loads the model logs them
-	// once.
+	// Warnings are in the order of the file. The caller logs them once.
 	Warnings []Warning
 
-	// Proto is the file as it was written, for what the fields above do not
-	// tell: whether a 0 was written or left out.
+	// Proto is the file as written, for what the other fields do not show: whether a 0 was
+	// written or omitted.
 	Proto *configpb.ModelConfig
 
-	file   string // what errors call the file; "" means that there is none
-	places *place // where in the file things are; nil means that there is none
+	file   string // name of the file in errors; "" if there is none
+	places *place // positions of the fields in the file; nil if there is none
 }
 
-// A Warning is about a setting that does not do what its author may think.
+// A Warning is about a setting that may not do what its author expects.
 type Warning struct {
-	Where string // FILE:LINE, or FILE if the setting is not in it, or nothing if there is no file
+	Where string // FILE:LINE, or FILE if the setting is omitted, or "" without a file
 	Field string // such as optimization.eager_batching
 	Text  string // such as "has no effect: the next batch is always prepared while one runs"
 }
 
-// String returns the warning as one line, worded as errors are.
+// String returns the warning as one line, in the format of errors.
 func (w Warning) String() string {
 	if w.Where == "" {
 		return w.Field + ": " + w.Text
@@ -74,74 +72,70 @@ func (w Warning) String() string {
 	return w.Where + ": " + w.Field + ": " + w.Text
 }
 
-// A Tensor is an input or an output of a model. A dimension of -1 may have any
-// size.
+// A Tensor is an input or an output of a model. A dimension of -1 may have any size.
 type Tensor struct {
 	Name string
 	Type tensor.Type
 	Dims []int64 // as clients see it
 
-	// Reshape is what the model has in place of Dims. Nil means Dims; one that is
-	// empty means one element for each row.
+	// Reshape is the shape that the model uses in place of Dims. Nil means Dims; an empty one
+	// means one element per row.
 	Reshape []int64
 
-	Ragged   bool // requests of different sizes share a batch; see [Ragged]
-	Optional bool // of an input: requests may leave it out
+	Ragged   bool // requests of different sizes may share a batch; see [Ragged]
+	Optional bool // requests may omit the input
 }
 
-// A VersionPolicy says which of a model's versions are served. Exactly one of
-// its fields is set.
+// A VersionPolicy says which versions of a model are served. Exactly one of its fields is
+// set.
 type VersionPolicy struct {
-	Latest   int // how many, those with the highest numbers
+	Latest   int // number of versions, those with the highest numbers
 	All      bool
 	Specific []int64
 }
 
-// Dynamic is how requests are combined into batches.
+// Dynamic configures how requests are combined into batches.
 type Dynamic struct {
-	Preferred        []int          // rows at which a batch runs at once, in the order of the file
-	MaxDelay         *time.Duration // how long the oldest request may be held for others; nil means that the file does not say
-	Added            bool           // the file does not have it, but leaves batching to the model
-	PreserveOrdering bool           // answers leave in the order in which requests came
+	Preferred        []int          // sizes in rows at which a batch runs immediately, in the order of the file
+	MaxDelay         *time.Duration // how long the oldest request may be queued for others to join; nil if the file does not set it
+	Added            bool           // the file does not contain it, but leaves batching to the model
+	PreserveOrdering bool           // responses are sent in the order of the requests
 
-	Levels       int // priority levels, of which 1 is the highest; 0 means that there are none
-	DefaultLevel int // of requests that name none
+	Levels       int // number of priority levels, of which 1 is the highest; 0 means none
+	DefaultLevel int // of requests without a priority
 	Default      QueuePolicy
 	PerLevel     map[int]QueuePolicy // for levels that differ from Default
 }
 
-// A QueuePolicy says what happens to requests that wait. The zero QueuePolicy
-// lets them wait for any time.
+// A QueuePolicy configures requests in the queue. The zero QueuePolicy sets no limits.
 type QueuePolicy struct {
-	Written       bool          // the file has it, and be it empty
-	Action        Action        // what is done with requests that have waited for Timeout
-	Timeout       time.Duration // 0 means any time
-	AllowOverride bool          // a request may ask for less than Timeout
-	MaxSize       *int          // requests that may wait, of which 0 means any number; nil means that the file does not say
+	Written       bool          // the file contains it, even if it is empty
+	Action        Action        // applied to requests that have waited for Timeout
+	Timeout       time.Duration // 0 means no timeout
+	AllowOverride bool          // a request may set a shorter timeout
+	MaxSize       *int          // maximum number of requests in the queue, 0 for no limit; nil if the file does not set it
 }
 
-// An Action is what is done with a request that has waited too long.
+// An Action is applied to a request whose timeout in the queue has expired.
 type Action uint8
 
-// Reject answers it with an error, and Delay lets it wait behind those that
-// have not waited too long.
+// Reject fails the request, and Delay moves it behind those whose timeout has not expired.
 const (
 	Reject Action = iota
 	Delay
 )
 
-// A Sample is a request that a model is warmed up with.
+// A Sample is a request that warms up a model.
 type Sample struct {
 	Name   string
 	Rows   int // of each input, if the model has a batch dimension
-	Count  int // how many times it is run
+	Count  int // how often it is run
 	Inputs []SampleInput
 }
 
-// A SampleInput is an input of a sample. Its data is that of File, or random, or
-// zero.
+// A SampleInput is an input of a sample. Its data is read from File, random, or zero.
 type SampleInput struct {
 	Tensor
-	File   string // in the model's directory warmup
+	File   string // in the model's warmup directory
 	Random bool
 }

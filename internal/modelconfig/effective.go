@@ -8,7 +8,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/modelconfig/configpb"
 )
 
-// The platform and the file of a backend, where it has only one of a kind.
+// Platform and default file name of backends that have only one.
 var (
 	platformOf = map[string]string{"onnxruntime": "onnxruntime_onnx", "tensorrt": "tensorrt_plan", "pytorch": "pytorch_libtorch"}
 	fileOf     = map[string]string{
@@ -16,8 +16,8 @@ var (
 	}
 )
 
-// Effective returns the file as it would be if it left out nothing, for the caller
-// to keep. Defaults of what has no effect here are Triton's.
+// Effective returns the complete configuration, with all defaults filled in. The caller
+// owns it. Settings that have no effect here get Triton's defaults.
 func (c *Config) Effective() *configpb.ModelConfig {
 	p := &configpb.ModelConfig{}
 	if c.Proto != nil {
@@ -106,8 +106,7 @@ func effectiveOptimization(p *configpb.ModelConfig) {
 	}
 }
 
-// Encode returns the configuration as it was written, in a form that is equal for equal
-// ones.
+// Encode returns a deterministic encoding of the configuration as written.
 func (c *Config) Encode() ([]byte, error) {
 	return proto.MarshalOptions{Deterministic: true}.Marshal(c.Proto)
 }

@@ -9,27 +9,27 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// A kind is what becomes of a field that is set. A field that would change what
-// a model answers is never ignored.
+// A kind is how a field that is set is handled. Fields that would change a model's
+// responses are never ignored.
 type kind uint8
 
 const (
-	carriedOut kind = iota + 1 // means what it means in Triton
-	hint                       // has no effect here, which is said once
-	refused                    // is an error, because without it the model would mean something else
+	carriedOut kind = iota + 1 // supported, with Triton's meaning
+	hint                       // has no effect here, which is reported as a warning
+	refused                    // an error, because ignoring it would change what the model does
 )
 
 func (k kind) String() string {
 	return [...]string{"", "carried out", "hint", "refused"}[k]
 }
 
-// A rule is the kind of a field, and the reason: for a hint why it has no effect,
-// for a refused field what is expected instead.
+// A rule is the kind of a field, and the reason: why a hint has no effect, or what is
+// expected instead of a refused field.
 type rule struct {
 	kind kind
 	says string
-	// harmless reports whether a value that is set asks for nothing. Nil means
-	// that none is; a scalar that is its default is never set.
+	// harmless reports whether a value that is set requests nothing. Nil means that no value
+	// is harmless; a scalar with its default value is never set.
 	harmless func(protoreflect.Value) bool
 }
 
@@ -40,8 +40,8 @@ const (
 	noMetrics = "metrics have the labels and buckets of all models"
 )
 
-// rules has every field of a configuration by its path. What is inside a field
-// that is a hint or refused has the same kind, and is not listed.
+// rules has every field of a configuration by its path. Fields inside a hint or a refused
+// field have the same kind, and are not listed.
 var rules = map[string]rule{
 	"name":     {kind: carriedOut},
 	"platform": {kind: carriedOut},
@@ -177,8 +177,8 @@ type setting struct {
 	line  int
 }
 
-// sortFields refuses what must not be ignored, and warns of what may be. The
-// topmost in the file comes first.
+// sortFields returns an error for the first refused field, in the order of the file, and
+// adds warnings for hints.
 func (c *Config) sortFields() error {
 	var found []setting
 	visit(c.Proto.ProtoReflect(), step{}, func(s setting) {
@@ -200,11 +200,11 @@ func (c *Config) warn(field, text string) {
 	c.Warnings = append(c.Warnings, Warning{Where: where, Field: field, Text: text})
 }
 
-// A step is where visit is: the path of a message with indices and keys, for
-// the reader, and without them, for the rules.
+// A step is the position of visit: the path of a message with indices and keys, for
+// messages, and without them, for the rules.
 type step struct{ field, rule string }
 
-// visit calls f with each field of a message that is set and not carried out.
+// visit calls f for each field of a message that is set and is not carriedOut.
 func visit(m protoreflect.Message, at step, f func(setting)) {
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {
@@ -242,7 +242,7 @@ func visitInside(fd protoreflect.FieldDescriptor, v protoreflect.Value, at step,
 	}
 }
 
-// describeValue says what was found in a field that is refused.
+// describeValue describes the value of a refused field.
 func describeValue(fd protoreflect.FieldDescriptor, v protoreflect.Value) string {
 	switch {
 	case fd.IsMap():

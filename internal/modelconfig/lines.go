@@ -9,37 +9,36 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// A place is where a value stands in a text of the protobuf text format. The
-// parser of that format keeps no lines, so the text is read a second time for
-// them, after the parser has accepted it.
+// A place is the position of a value in a protobuf text. The protobuf parser does not keep
+// line numbers, so the text is scanned a second time, after the parser has accepted it.
 type place struct {
 	line   int
-	offset int    // of the value itself, from the start of the text
-	text   string // of a number, a word or a string without its quotes
+	offset int    // of the value in the text
+	text   string // of a number, an identifier, or a string without its quotes
 	fields map[string]*occurrences
 }
 
-// occurrences are all values that a message gives one field, in order.
+// occurrences are all values of one field in a message, in order.
 type occurrences struct {
-	line   int // of the field's first name, also if it is an empty list
+	line   int // of the first occurrence of the name, even if its list is empty
 	values []*place
 }
 
-// locate finds the places of all values of a text.
+// locate returns the places of all values in a text.
 func locate(text []byte) *place {
 	s := scanner{text: text, line: 1}
 	return s.message(0)
 }
 
-// lineOf returns the line of a field, such as input[0].dims[1], or of the
-// closest field around it that is there, or 0 if none is. An index of a map is
-// a key, and what follows it is a field of the value.
+// lineOf returns the line of a field, such as input[0].dims[1], or of the closest
+// enclosing field that exists, or 0 if none does. An index of a map is a key, and what
+// follows it is a field of the value.
 func (p *place) lineOf(path string) int {
 	line, _ := p.find(path)
 	return line
 }
 
-// find is lineOf, and reports whether the field itself is there.
+// find is lineOf, and reports whether the field itself exists.
 func (p *place) find(path string) (line int, exact bool) {
 	for step := range strings.SplitSeq(path, ".") {
 		if p == nil {
@@ -67,8 +66,8 @@ func (p *place) find(path string) (line int, exact bool) {
 	return line, true
 }
 
-// fieldAt returns the field of a message whose value is at an offset, and its
-// path, or nil.
+// fieldAt returns the field of a message whose value is at an offset, with its path, or
+// nil.
 func (p *place) fieldAt(m protoreflect.MessageDescriptor, offset int) (protoreflect.FieldDescriptor, string) {
 	for name, all := range p.fields {
 		fd := m.Fields().ByTextName(name)
@@ -91,7 +90,7 @@ func (p *place) fieldAt(m protoreflect.MessageDescriptor, offset int) (protorefl
 			}
 			if inner, rest := v.fieldAt(fd.Message(), offset); inner != nil {
 				if fd.IsMap() {
-					rest = strings.TrimPrefix(rest, "value.") // the key stands for the entry
+					rest = strings.TrimPrefix(rest, "value.") // the key identifies the entry
 				}
 				return inner, path + "." + rest
 			}
@@ -100,13 +99,13 @@ func (p *place) fieldAt(m protoreflect.MessageDescriptor, offset int) (protorefl
 	return nil, ""
 }
 
-// isMap tells the entries of a map from other messages by their key. No message
-// of a configuration has a field of that name.
+// isMap distinguishes map entries from other messages by their field named key, which no
+// message of a configuration has.
 func (o *occurrences) isMap() bool {
 	return slices.ContainsFunc(o.values, func(p *place) bool { return p.fields["key"] != nil })
 }
 
-// at returns the value with an index, or with a key if it is a map's.
+// at returns the value with an index, or with a key for a map.
 func (o *occurrences) at(index string) *place {
 	if !o.isMap() {
 		if i, err := strconv.Atoi(index); err == nil && i >= 0 && i < len(o.values) {
@@ -117,13 +116,13 @@ func (o *occurrences) at(index string) *place {
 	var found *place
 	for _, v := range o.values {
 		if sameKey(v.key(), index) {
-			found = v // the last one counts
+			found = v // the last one wins
 		}
 	}
 	return found
 }
 
-// key returns the key of a map's entry as it was written.
+// key returns the key of a map entry as written.
 func (p *place) key() string {
 	if key := p.fields["key"]; key != nil && len(key.values) > 0 {
 		return key.values[0].text
@@ -131,21 +130,21 @@ func (p *place) key() string {
 	return ""
 }
 
-// sameKey compares a key as it was written, which may be 0x10, with 16.
+// sameKey compares a key as written, such as 0x10, with its decimal form.
 func sameKey(written, key string) bool {
 	n, err := strconv.ParseUint(written, 0, 64)
 	return written == key || err == nil && strconv.FormatUint(n, 10) == key
 }
 
-// A scanner reads just enough of the text format to follow its lines. It takes
-// any text, and makes sense of those that the parser takes.
+// A scanner parses just enough of the text format to track line numbers. It accepts any
+// text, but its result is meaningful only for texts that the parser accepts.
 type scanner struct {
 	text []byte
 	at   int
 	line int
 }
 
-// message reads fields up to the closing bracket, or to the end of the text.
+// message scans fields until the closing bracket or the end of the text.
 func (s *scanner) message(closing byte) *place {
 	p := &place{line: s.line, fields: map[string]*occurrences{}}
 	for {
@@ -158,7 +157,7 @@ func (s *scanner) message(closing byte) *place {
 		case isWord(c):
 			s.field(p)
 		default:
-			s.at++ // a comma or semicolon behind a field
+			s.at++ // a comma or semicolon after a field
 		}
 	}
 }
@@ -175,7 +174,7 @@ func (s *scanner) field(p *place) {
 	}
 	if s.peek() != '[' {
 		v := s.value()
-		v.line = line // the name's, even if the value stands below it
+		v.line = line // the line of the name, even if the value is below it
 		all.values = append(all.values, v)
 		return
 	}
@@ -208,16 +207,16 @@ func (s *scanner) value() *place {
 		m := s.message(closing)
 		p.fields = m.fields
 	case c == '"' || c == '\'':
-		for c = s.peek(); c == '"' || c == '\''; c = s.peek() { // strings side by side are one
+		for c = s.peek(); c == '"' || c == '\''; c = s.peek() { // adjacent strings are concatenated
 			p.text += s.quoted(c)
 		}
 	case isWord(c):
 		p.text = s.word()
-		if p.text == "-" && isWord(s.peek()) { // a sign may stand apart
+		if p.text == "-" && isWord(s.peek()) { // a sign may be separate
 			p.text += s.word()
 		}
 	case c != 0:
-		s.at++ // nothing that the parser takes
+		s.at++ // not accepted by the parser
 	}
 	return p
 }

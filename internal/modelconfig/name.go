@@ -1,15 +1,14 @@
 package modelconfig
 
-// maxName is the most characters of a model's name.
+// maxName is the maximum length of a model's name in characters.
 const maxName = 128
 
-// NameRule is what errors say is expected of a name.
+// NameRule describes valid names in error messages.
 const NameRule = "up to 128 letters, digits, dots, dashes and underscores, the first a letter or a digit"
 
-// ValidName reports whether a model may be called so, by [NameRule]. Names become
-// parts of paths, addresses and metrics; one that is valid cannot lead out of a
-// directory. Whoever gets a name from outside asks this before anything else looks
-// at it.
+// ValidName reports whether name is a valid model name according to [NameRule]. Names
+// become parts of paths, URLs and metrics; a valid name cannot leave a directory. Names
+// from outside must be checked with ValidName before any other use.
 func ValidName(name string) bool {
 	if name == "" || len(name) > maxName || !alphanumeric(name[0]) {
 		return false

@@ -24,7 +24,7 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// Parse reads the text of a config.pbtxt. file is what errors call it.
+// Parse parses a config.pbtxt. file is its name in errors.
 func Parse(file string, text []byte) (*Config, error) {
 	c := &Config{Proto: &configpb.ModelConfig{}, file: file}
 	if err := prototext.Unmarshal(text, c.Proto); err != nil {
@@ -34,8 +34,8 @@ func Parse(file string, text []byte) (*Config, error) {
 	return c, c.read()
 }
 
-// ParseJSON reads a configuration that a client sends as JSON, under the names of
-// a config.pbtxt.
+// ParseJSON parses a configuration that a client sends as JSON, with the field names of
+// config.pbtxt.
 func ParseJSON(text []byte) (*Config, error) {
 	c := &Config{Proto: &configpb.ModelConfig{}}
 	if err := protojson.Unmarshal(text, c.Proto); err != nil {
@@ -44,7 +44,7 @@ func ParseJSON(text []byte) (*Config, error) {
 	return c, c.read()
 }
 
-// read makes of Proto all the rest.
+// read sets all other fields from Proto.
 func (c *Config) read() error {
 	c.Decoupled = c.Proto.GetModelTransactionPolicy().GetDecoupled()
 	for _, read := range []func() error{c.sortFields, c.readNames, c.readTensors, c.readRagged, c.readInstances, c.readVersions, c.readDynamic, c.readWarmup} {
@@ -55,8 +55,7 @@ func (c *Config) read() error {
 	return nil
 }
 
-// The parser of the text format says where it stopped, and at what, inside its
-// error's text and nowhere else.
+// The protobuf parser reports the position and the token of an error only in its message.
 var (
 	located    = regexp.MustCompile(`\(line (\d+):(\d+)\): (.*)`)
 	wrongValue = regexp.MustCompile(`^invalid value for \w+ type: (.*)`)
@@ -70,7 +69,7 @@ var (
 	}
 )
 
-// unreadable words an error of the parser as our own are.
+// unreadable converts an error of the parser to the format of this package.
 func unreadable(file string, text []byte, err error) error {
 	if strings.HasSuffix(err.Error(), io.ErrUnexpectedEOF.Error()) {
 		last := 1 + bytes.Count(bytes.TrimSpace(text), []byte("\n"))
@@ -95,7 +94,7 @@ func unreadable(file string, text []byte, err error) error {
 	return infer.Errorf(infer.Invalid, "%s:%s:%s: %s", file, found[1], found[2], what)
 }
 
-// valuesOf says what may be written as the value of a field.
+// valuesOf describes the valid values of a field.
 func valuesOf(field protoreflect.FieldDescriptor) string {
 	if field.Enum() == nil {
 		return "a value of type " + field.Kind().String()
@@ -108,8 +107,8 @@ func valuesOf(field protoreflect.FieldDescriptor) string {
 	return "one of " + strings.Join(names, ", ")
 }
 
-// offsetOf returns the bytes before a line and a column, both counted from 1,
-// the column in characters.
+// offsetOf returns the byte offset of a line and a column, both counted from 1, the column
+// in characters.
 func offsetOf(text []byte, line, column int) int {
 	offset := 0
 	for ; line > 1; line-- {
@@ -122,7 +121,7 @@ func offsetOf(text []byte, line, column int) int {
 	return offset
 }
 
-// A mistake is what is wrong with a field, before its line is known.
+// A mistake is an error about a field, before its line is known.
 type mistake struct{ field, text string }
 
 func (m *mistake) Error() string { return m.field + ": " + m.text }
@@ -131,7 +130,7 @@ func bad(field string, found any, expected string, args ...any) error {
 	return &mistake{field, fmt.Sprintf("found %v, expected %s", found, fmt.Sprintf(expected, args...))}
 }
 
-// placed says where in the file a mistake is.
+// placed adds the position in the file to a mistake.
 func (c *Config) placed(err error) error {
 	m, ok := errors.AsType[*mistake](err)
 	if !ok {
@@ -140,7 +139,7 @@ func (c *Config) placed(err error) error {
 	return infer.Errorf(infer.Invalid, "%s%w", c.where(m.field), err)
 }
 
-// where returns what comes before the name of a field: FILE:LINE and a colon.
+// where returns the prefix of a field name in errors: FILE:LINE and a colon.
 func (c *Config) where(field string) string {
 	switch line := c.places.lineOf(field); {
 	case c.file == "":
@@ -152,8 +151,8 @@ func (c *Config) where(field string) string {
 	}
 }
 
-// Where returns FILE:LINE of a field that the file has, such as max_batch_size, and
-// nothing if it has none, or if there is no file.
+// Where returns FILE:LINE of a field such as max_batch_size, or "" if the file does not
+// contain it or does not exist.
 func (c *Config) Where(field string) string {
 	if line, exact := c.places.find(field); exact && c.file != "" {
 		return fmt.Sprintf("%s:%d", c.file, line)
@@ -161,13 +160,13 @@ func (c *Config) Where(field string) string {
 	return ""
 }
 
-// Wrong returns an error about a field of the file, such as input[0].dims, with
-// the line of the field, or of the closest one around it. expected is a format.
+// Wrong returns an error about a field of the file, such as input[0].dims, with the line
+// of the field or of the closest enclosing one. expected is a format.
 func (c *Config) Wrong(field string, found any, expected string, args ...any) error {
 	return c.placed(bad(field, found, expected, args...))
 }
 
-// The backends that a platform, the older of the two words, may stand for.
+// Backends by platform, which is Triton's older setting.
 var platforms = map[string]string{
 	"onnxruntime_onnx":      "onnxruntime",
 	"tensorrt_plan":         "tensorrt",
@@ -194,8 +193,8 @@ func (c *Config) readNames() error {
 	return c.readPlatform()
 }
 
-// objectiveKey is the parameter that says how long requests may take. Triton has
-// no field for it, and leaves parameters alone that it does not know.
+// objectiveKey is the parameter with the latency objective. Triton has no field for it,
+// and ignores unknown parameters.
 const objectiveKey = "slo_milliseconds"
 
 func (c *Config) readObjective() error {
@@ -209,7 +208,7 @@ func (c *Config) readObjective() error {
 		return bad("parameters["+objectiveKey+"]", fmt.Sprintf("%q", value), "milliseconds above 0, such as 50")
 	}
 	c.Objective = time.Duration(n * float64(time.Millisecond))
-	delete(c.Parameters, objectiveKey) // it is not for the engine
+	delete(c.Parameters, objectiveKey) // not meant for the engine
 	return nil
 }
 
@@ -246,8 +245,8 @@ func (c *Config) readTensors() (err error) {
 	return c.checkLabels()
 }
 
-// checkLabels keeps files of labels in the model's directory. A client may send a
-// configuration, and then read as labels what is in such a file.
+// checkLabels returns an error if a label file is outside of the model's directory. A
+// client may send a configuration, and could otherwise read any file as labels.
 func (c *Config) checkLabels() error {
 	for i, out := range c.Proto.GetOutput() {
 		if file := out.GetLabelFilename(); file != "" && (!fs.ValidPath(file) || file == ".") {
@@ -257,7 +256,7 @@ func (c *Config) checkLabels() error {
 	return nil
 }
 
-// described is what inputs and outputs have in common.
+// described is implemented by inputs and outputs.
 type described interface {
 	GetName() string
 	GetDataType() configpb.DataType
@@ -298,9 +297,9 @@ func tensors[T described](field string, protos []T, maxBatch int) ([]Tensor, err
 	return ts, nil
 }
 
-// readInstances adds up the counts of all groups. As in Triton, a count of 0 is
-// the same as none; beside a group that has a count, it stands for one. A count is
-// for each of the group's GPUs.
+// readInstances adds up the counts of all groups. As in Triton, a count of 0 means that it
+// is not set, but is 1 if another group has a count. The count applies to each GPU of a
+// group.
 func (c *Config) readInstances() error {
 	uncounted := 0
 	for i, g := range c.Proto.GetInstanceGroup() {
@@ -396,8 +395,8 @@ func (c *Config) readDynamic() error {
 	return d.checkOrdering()
 }
 
-// maxLevels is the most priority levels of a model. Each has a queue of its own,
-// and nobody has named more than a handful.
+// maxLevels is the maximum number of priority levels of a model. Each has a queue of its
+// own, and real configurations have a handful.
 const maxLevels = 1000
 
 func (d *Dynamic) readQueues(p *configpb.ModelDynamicBatching) (err error) {
@@ -407,7 +406,7 @@ func (d *Dynamic) readQueues(p *configpb.ModelDynamicBatching) (err error) {
 	levels, level := p.GetPriorityLevels(), p.GetDefaultPriorityLevel()
 	switch {
 	case levels == 0:
-		return nil // what is said of single levels has no meaning then, as in Triton
+		return nil // settings of single levels are then ignored, as in Triton
 	case levels > maxLevels:
 		return bad("dynamic_batching.priority_levels", levels, "at most %d", maxLevels)
 	case level < 1 || level > levels:
@@ -446,8 +445,8 @@ func queuePolicy(field string, p *configpb.ModelQueuePolicy) (QueuePolicy, error
 	return q, err
 }
 
-// checkOrdering refuses settings that let requests overtake each other while
-// answers are to leave in order.
+// checkOrdering rejects settings that would reorder requests although responses must be
+// sent in order.
 func (d *Dynamic) checkOrdering() error {
 	const field = "dynamic_batching.preserve_ordering"
 	if !d.PreserveOrdering {

@@ -8,52 +8,50 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// A BatchInput is an input that no client sends: it tells the model how the
-// requests of a batch lie in another input.
+// A BatchInput is an input that the server adds: it describes to the model how the
+// requests of a batch are laid out in another input.
 type BatchInput struct {
 	Name   string
 	Type   tensor.Type // Int32 or FP32
 	Kind   BatchKind
-	Source int // the input that it is about, by its place in Config.Inputs
+	Source int // index in Config.Inputs of the input that it describes
 }
 
-// A BatchKind is what a batch input tells. The values are those of the file.
+// A BatchKind is the content of a batch input. The values are those of the file.
 type BatchKind uint8
 
-// Counts are of all elements of a request; shapes are those of its rows, one for
-// each row.
+// Counts are of all elements of a request; shapes are of its rows, one for each row.
 const (
 	ElementCount             BatchKind = iota // of each request
-	AccumulatedCount                          // of each request and those before it
-	AccumulatedCountWithZero                  // the same, behind a 0
-	MaxCountAsShape                           // the largest count is the size of the tensor, which holds zeros
+	AccumulatedCount                          // of each request and all before it
+	AccumulatedCountWithZero                  // the same, preceded by 0
+	MaxCountAsShape                           // the size of the tensor is the largest count; its elements are zero
 	ItemShape                                 // a row of numbers for each row of the batch
 	ItemShapeFlat                             // the same in one dimension
 )
 
-// A BatchOutput is an output whose elements are handed out by the sizes of an
-// input, and not by rows.
+// A BatchOutput is an output that is split by the sizes of an input instead of by rows.
 type BatchOutput struct {
-	Output int // by its place in Config.Outputs
-	Source int // the input, by its place in Config.Inputs
+	Output int // index in Config.Outputs
+	Source int // index in Config.Inputs
 
-	// Dims is the shape of one request's part, with its batch dimension. Those that
-	// are -1 are as in the request's input.
+	// Dims is the shape of one request's part, including the batch dimension. A -1 is replaced
+	// with the size of the request's input.
 	Dims []int64
 }
 
-// Ragged is how requests of different sizes share a batch.
+// Ragged describes how requests of different sizes share a batch.
 type Ragged struct {
-	// Flat says of each input whether the model gets all elements of all requests
-	// in one dimension.
+	// Flat reports for each input whether the model receives all elements of all requests in
+	// one dimension.
 	Flat []bool
 
-	Inputs  []BatchInput // behind those of the requests
+	Inputs  []BatchInput // follow the inputs of the requests
 	Outputs []BatchOutput
 }
 
-// Ragged returns what is special about the batches of the model; nil means
-// nothing: all its inputs and outputs have rows.
+// Ragged returns the layout of the model's batches, or nil if all its inputs and outputs
+// are split by rows.
 func (c *Config) Ragged() *Ragged {
 	r := &Ragged{Inputs: c.BatchInputs, Outputs: c.BatchOutputs}
 	for _, in := range c.Inputs {
@@ -148,7 +146,7 @@ func (c *Config) readBatchOutputs() error {
 	return nil
 }
 
-// source returns the place of the input that a batch input or output is about.
+// source returns the index of the input that a batch input or output refers to.
 func (c *Config) source(field string, names []string) (int, error) {
 	field += ".source_input"
 	if len(names) != 1 {
@@ -183,14 +181,14 @@ func (c *Config) compareBatchInputs(inputs []Port) error {
 	return nil
 }
 
-// batchField returns the field that a batch input comes from.
+// batchField returns the field that defines a batch input.
 func (c *Config) batchField(name string) string {
 	at := slices.IndexFunc(c.Proto.GetBatchInput(), func(p *configpb.BatchInput) bool { return slices.Contains(p.GetTargetName(), name) })
 	return fmt.Sprintf("batch_input[%d]", max(0, at))
 }
 
-// checkScatter makes sure that the input has a dimension wherever the size of the
-// output's is taken from it.
+// checkScatter returns an error unless the input has a dimension wherever the output takes
+// its size from it.
 func (c *Config) checkScatter(field string, b BatchOutput) error {
 	source := &c.Inputs[b.Source]
 	for i, d := range b.Dims {

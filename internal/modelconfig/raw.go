@@ -9,9 +9,9 @@ func isRaw(inputs []tensor.Tensor) bool {
 	return len(inputs) == 1 && inputs[0].Name == "" && inputs[0].Type == tensor.Invalid && inputs[0].Shape == nil
 }
 
-// completeRaw makes a raw input the only input of the model: one row of it,
-// whose one variable dimension follows from the number of bytes. As with any
-// input, what does not add up is found after.
+// completeRaw sets the name, type and shape of a raw input to those of the model's only
+// input: one row, whose single variable dimension follows from the number of bytes. Check
+// validates the result like any other input.
 func (c *Config) completeRaw(req *infer.Request) error {
 	if len(c.Inputs) != 1 {
 		return refuse(req, "Raw request must only have 1 input (found 1) to be deduced but got %d inputs in '%s' model configuration",
@@ -24,7 +24,7 @@ func (c *Config) completeRaw(req *infer.Request) error {
 	}
 	if want.Type == tensor.Bytes {
 		in.Shape = append(in.Shape, 1)
-		in.Data = tensor.AppendString(nil, in.Data) // copied, for the length before it
+		in.Data = tensor.AppendString(nil, in.Data) // copied, to add the length prefix
 	} else {
 		in.Shape = append(in.Shape, want.Dims...)
 		if err := c.completeShape(req, &in); err != nil {
@@ -35,7 +35,8 @@ func (c *Config) completeRaw(req *infer.Request) error {
 	return nil
 }
 
-// completeShape replaces the -1 in the shape of an input by what its data has.
+// completeShape replaces the -1 in the shape of an input with the size that matches its
+// data.
 func (c *Config) completeShape(req *infer.Request, in *tensor.Tensor) error {
 	var variable *int64
 	for i := range in.Shape {

@@ -9,7 +9,7 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// RowDims returns the dims of a row as the model has it.
+// RowDims returns the dims of a row in the model's shape.
 func (t *Tensor) RowDims() []int64 {
 	if t.Reshape != nil {
 		return t.Reshape
@@ -17,7 +17,7 @@ func (t *Tensor) RowDims() []int64 {
 	return t.Dims
 }
 
-// ModelShape returns the whole shape that the model has for a tensor of the
+// ModelShape returns the whole shape that the model uses for a tensor of the
 // configuration.
 func (c *Config) ModelShape(t Tensor) []int64 {
 	switch {
@@ -29,9 +29,9 @@ func (c *Config) ModelShape(t Tensor) []int64 {
 	return t.RowDims()
 }
 
-// reshapeOf reads the shape that the model has for a tensor instead of its dims;
-// nil means that it has the dims. What is reshaped keeps its elements: between
-// dimensions of any size, which stay in their order, there are as many as before.
+// reshapeOf parses the shape that the model uses for a tensor instead of its dims; nil
+// means the dims. A reshape must keep the elements: the variable dimensions stay in order,
+// with the same number of elements between them.
 func reshapeOf(field string, dims []int64, p *configpb.ModelTensorReshape, maxBatch int) ([]int64, error) {
 	if p == nil {
 		return nil, nil
@@ -54,8 +54,8 @@ func reshapeOf(field string, dims []int64, p *configpb.ModelTensorReshape, maxBa
 	return shape, nil
 }
 
-// parts counts the elements before, between and behind the dimensions of any
-// size, and reports whether they can be counted.
+// parts returns the numbers of elements before, between and after the variable dimensions.
+// ok is false if one of them overflows.
 func parts(dims []int64) (counts []int64, ok bool) {
 	from := 0
 	for i := 0; i <= len(dims); i++ {
@@ -71,14 +71,14 @@ func parts(dims []int64) (counts []int64, ok bool) {
 	return counts, true
 }
 
-// reshape returns a shape whose rows are of the dims from as one whose rows are of
-// the dims to. The batch dimension, if there is one, stays.
+// reshape converts a shape with rows of the dims from to one with rows of the dims to. The
+// batch dimension, if the model has one, stays.
 func (c *Config) reshape(shape, from, to []int64) []int64 {
 	out := make([]int64, 0, 1+len(to))
 	if c.MaxBatchSize > 0 {
 		out, shape = append(out, shape[0]), shape[1:]
 	}
-	next := 0 // in from, behind the last dimension of any size
+	next := 0 // index in from, after the last variable dimension
 	for _, d := range to {
 		if d == -1 {
 			next += slices.Index(from[next:], -1) + 1
@@ -89,7 +89,7 @@ func (c *Config) reshape(shape, from, to []int64) []int64 {
 	return out
 }
 
-// reshapeInputs gives the inputs of a request the shapes that the model has.
+// reshapeInputs sets the inputs of a request to the shapes that the model expects.
 func (c *Config) reshapeInputs(req *infer.Request) {
 	copied := false
 	for i := range c.Inputs {
@@ -99,7 +99,7 @@ func (c *Config) reshapeInputs(req *infer.Request) {
 		}
 		at := slices.IndexFunc(req.Inputs, func(x tensor.Tensor) bool { return x.Name == t.Name })
 		if at < 0 {
-			continue // it is optional
+			continue // an optional input is missing
 		}
 		if !copied {
 			req.Inputs, copied = slices.Clone(req.Inputs), true
@@ -108,8 +108,8 @@ func (c *Config) reshapeInputs(req *infer.Request) {
 	}
 }
 
-// Restore gives the outputs of a response the shapes that clients expect, where
-// the model has others. If it cannot, it releases the response.
+// Restore sets the outputs of a response to the shapes that clients expect, where the
+// model has others. If it fails, it releases the response.
 func (c *Config) Restore(resp *infer.Response) error {
 	for i := range c.Outputs {
 		t := &c.Outputs[i]
@@ -118,7 +118,7 @@ func (c *Config) Restore(resp *infer.Response) error {
 		}
 		at := slices.IndexFunc(resp.Outputs, func(x tensor.Tensor) bool { return x.Name == t.Name })
 		if at < 0 {
-			continue // a model that answers requests one by one need not give all
+			continue // a model that runs requests one by one may omit outputs
 		}
 		out := &resp.Outputs[at]
 		if !c.fits(out.Shape, t.Reshape) {

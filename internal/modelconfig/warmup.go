@@ -10,8 +10,7 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// readWarmup reads what the model is warmed up with. Whether it suits the model is
-// checked when the model is there.
+// readWarmup parses the warmup samples. They are validated when the model is loaded.
 func (c *Config) readWarmup() error {
 	for i, p := range c.Proto.GetModelWarmup() {
 		field := fmt.Sprintf("model_warmup[%d]", i)

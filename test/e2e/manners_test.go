@@ -267,7 +267,7 @@ func TestAServerThatHasToCutRequestsOffSaysSo(t *testing.T) {
 	s.signal()
 	wg.Wait()
 	var exit *exec.ExitError
-	if !s.endsWithin(10*time.Second) || !errors.As(s.err, &exit) || exit.ExitCode() != 1 || !strings.Contains(s.logged(), "requests that were cut off: 1") {
+	if !s.endsWithin(10*time.Second) || !errors.As(s.err, &exit) || exit.ExitCode() != 1 || !strings.Contains(s.logged(), "aborted 1 requests") {
 		t.Errorf("ended with %v\n%s", s.err, s.logged())
 	}
 }

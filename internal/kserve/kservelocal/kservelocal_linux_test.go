@@ -273,19 +273,19 @@ func TestABreachOfTheProtocolEndsTheConnection(t *testing.T) {
 				c.t.Error(err)
 			}
 		},
-		"a frame of kind 99":         func(c *client) { c.send(frame{kind: 99}) },
-		"a frame of kind 17":         func(c *client) { c.send(frame{kind: kindAnswer}) },
-		"speaks version 7":           func(c *client) { c.send(frame{kind: kindHello, a: 7}) },
-		"with 37 bytes":              func(c *client) { c.send(frame{kind: kindFree, number: 1, rest: []byte("texts")}) },
-		"the number 0":               func(c *client) { c.send(frame{kind: kindInfer, rest: table.rest}) },
-		"with 0 descriptors":         func(c *client) { c.send(frame{kind: kindMemory, number: 2, a: 4096}) },
-		"memory 1 again":             func(c *client) { memfd.Unmap(c.share(1, 4096)) },
-		"FREE of memory 5":        func(c *client) { c.send(frame{kind: kindFree, number: 5}) },
-		"a call with memory 9":       func(c *client) { a := identity(1); a.memory = 9; c.send(a.frame()) },
+		"a frame of kind 99":              func(c *client) { c.send(frame{kind: 99}) },
+		"a frame of kind 17":              func(c *client) { c.send(frame{kind: kindAnswer}) },
+		"speaks version 7":                func(c *client) { c.send(frame{kind: kindHello, a: 7}) },
+		"with 37 bytes":                   func(c *client) { c.send(frame{kind: kindFree, number: 1, rest: []byte("texts")}) },
+		"the number 0":                    func(c *client) { c.send(frame{kind: kindInfer, rest: table.rest}) },
+		"with 0 descriptors":              func(c *client) { c.send(frame{kind: kindMemory, number: 2, a: 4096}) },
+		"memory 1 again":                  func(c *client) { memfd.Unmap(c.share(1, 4096)) },
+		"FREE of memory 5":                func(c *client) { c.send(frame{kind: kindFree, number: 5}) },
+		"a call with memory 9":            func(c *client) { a := identity(1); a.memory = 9; c.send(a.frame()) },
 		"room of 64 bytes at offset 4090": func(c *client) { a := identity(1); a.room.offset = 4090; c.send(a.frame()) },
-		"a table that ends":          func(c *client) { f := identity(1).frame(); f.rest = f.rest[:len(f.rest)-1]; c.send(f) },
-		"of which":                   func(c *client) { f := identity(1).frame(); f.rest = append(f.rest, 0); c.send(f) },
-		"limit of dimensions":        func(c *client) { a := identity(1); a.shape = make([]int64, 9); c.send(a.frame()) },
+		"a table that ends":               func(c *client) { f := identity(1).frame(); f.rest = f.rest[:len(f.rest)-1]; c.send(f) },
+		"of which":                        func(c *client) { f := identity(1).frame(); f.rest = append(f.rest, 0); c.send(f) },
+		"limit of dimensions":             func(c *client) { a := identity(1); a.shape = make([]int64, 9); c.send(a.frame()) },
 		"limit of bytes of a text": func(c *client) {
 			f := identity(1).frame()
 			binary.LittleEndian.PutUint32(f.rest[16:], 1<<31)

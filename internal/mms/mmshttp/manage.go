@@ -16,42 +16,42 @@ import (
 	"github.com/shoal-serving/shoal/internal/servable"
 )
 
-// manage answers on the paths below /models.
-func (f *face) manage(w http.ResponseWriter, r *http.Request, segments []string) error {
+// manage handles the paths below /models.
+func (h *handler) manage(w http.ResponseWriter, r *http.Request, segments []string) error {
 	if len(segments) == 0 {
 		switch r.Method {
 		case http.MethodGet:
-			return f.list(w, r.URL.Query())
+			return h.list(w, r.URL.Query())
 		case http.MethodPost:
-			return f.register(w, r)
+			return h.register(w, r)
 		}
 		return errNoMethod
 	}
 	name, version := segments[0], ""
-	if len(segments) > 1 && f.torch() {
+	if len(segments) > 1 && h.torch() {
 		version = segments[1]
 	}
 	switch {
-	case len(segments) == 3 && segments[2] == "set-default" && f.torch() && r.Method == http.MethodPut:
-		return f.setDefault(w, name, version)
-	case len(segments) > 2 || len(segments) == 2 && !f.torch():
+	case len(segments) == 3 && segments[2] == "set-default" && h.torch() && r.Method == http.MethodPut:
+		return h.setDefault(w, name, version)
+	case len(segments) > 2 || len(segments) == 2 && !h.torch():
 		return errNoResource
 	case r.Method == http.MethodGet:
-		return f.describe(w, name, version)
+		return h.describe(w, name, version)
 	case r.Method == http.MethodPut:
-		return f.scale(w, r, name, version)
+		return h.scale(w, r, name, version)
 	case r.Method == http.MethodDelete:
-		return f.unregister(w, name, version)
+		return h.unregister(w, name, version)
 	case r.Method == http.MethodOptions:
-		return f.describeAPI(w)
+		return h.describeAPI(w)
 	}
 	return errNoMethod
 }
 
-// maxPage is how many models one answer lists.
+// maxPage is the largest number of models in one response.
 const maxPage = 100
 
-func (f *face) list(w http.ResponseWriter, q url.Values) error {
+func (h *handler) list(w http.ResponseWriter, q url.Values) error {
 	limit, err := number(q, "limit", maxPage)
 	if err != nil {
 		return err
@@ -71,10 +71,10 @@ func (f *face) list(w http.ResponseWriter, q url.Values) error {
 		Next   string  `json:"nextPageToken,omitempty"`
 		Models []entry `json:"models"`
 	}
-	all := f.store.Defaults()
+	all := h.store.Defaults()
 	from = min(max(0, from), len(all))
 	to := from + limit
-	if to <= len(all) { // also if the next page is empty, as there
+	if to <= len(all) { // even if the next page is empty, as in MMS
 		page.Next = strconv.Itoa(to)
 	}
 	page.Models = []entry{}
@@ -85,8 +85,8 @@ func (f *face) list(w http.ResponseWriter, q url.Values) error {
 	return nil
 }
 
-// wish is a registration as it is sent as JSON.
-type wish struct {
+// registrationRequest is a registration sent as JSON.
+type registrationRequest struct {
 	Name            string `json:"model_name"`
 	Runtime         string `json:"runtime"`
 	Handler         string `json:"handler"`
@@ -100,19 +100,19 @@ type wish struct {
 	RetryApart      bool   `json:"retry_apart"`
 }
 
-// maxWish is how long a registration may be.
-const maxWish = 1 << 20
+// maxRegistration is the maximum size of a registration in bytes.
+const maxRegistration = 1 << 20
 
-func (f *face) register(w http.ResponseWriter, r *http.Request) error {
-	var wish wish
-	err := f.inTime(w, r, func() (err error) {
+func (h *handler) register(w http.ResponseWriter, r *http.Request) error {
+	var wish registrationRequest
+	err := h.withBodyTimeout(w, r, func() (err error) {
 		wish, err = readWish(w, r)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	done, err := f.store.Register(r.Context(), mms.Registration{
+	done, err := h.store.Register(r.Context(), mms.Registration{
 		URL: wish.URL, Name: wish.Name, Handler: wish.Handler, Runtime: wish.Runtime, BatchSize: wish.BatchSize, MaxBatchDelay: wish.MaxBatchDelay,
 		Workers: wish.Workers, Asynchronous: wish.Synchronous != nil && !*wish.Synchronous,
 		ResponseTimeout: wish.ResponseTimeout, StartupTimeout: wish.StartupTimeout, RetryApart: wish.RetryApart,
@@ -124,9 +124,9 @@ func (f *face) register(w http.ResponseWriter, r *http.Request) error {
 	switch {
 	case done.Pending:
 		writeJSON(w, http.StatusAccepted, status{"Processing worker updates..."})
-	case f.torch() && done.Workers == 0:
+	case h.torch() && done.Workers == 0:
 		writeJSON(w, http.StatusOK, status{fmt.Sprintf("Model %q Version: %s registered with 0 initial workers. Use scale workers API to add workers for the model.", v.Config.Name, v.Name())})
-	case f.torch():
+	case h.torch():
 		writeJSON(w, http.StatusOK, status{fmt.Sprintf("Model %q Version: %s registered with %d initial workers", v.Config.Name, v.Name(), done.Workers)})
 	case done.Workers == 0:
 		writeJSON(w, http.StatusOK, status{fmt.Sprintf("Model %q registered", v.Config.Name)})
@@ -136,9 +136,9 @@ func (f *face) register(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-func readWish(w http.ResponseWriter, r *http.Request) (wish wish, err error) {
+func readWish(w http.ResponseWriter, r *http.Request) (wish registrationRequest, err error) {
 	if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind == "application/json" {
-		text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxWish))
+		text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRegistration))
 		if err == nil {
 			err = json.Unmarshal(text, &wish)
 		}
@@ -167,13 +167,13 @@ func readWish(w http.ResponseWriter, r *http.Request) (wish wish, err error) {
 		*to = &n
 	}
 	if q.Get("synchronous") != "" {
-		wish.Synchronous = new(truth(q, "synchronous"))
+		wish.Synchronous = new(boolean(q, "synchronous"))
 	}
-	wish.RetryApart = truth(q, "retry_apart")
+	wish.RetryApart = boolean(q, "retry_apart")
 	return wish, nil
 }
 
-func (f *face) scale(w http.ResponseWriter, r *http.Request, name, version string) error {
+func (h *handler) scale(w http.ResponseWriter, r *http.Request, name, version string) error {
 	q := r.URL.Query()
 	least, err := number(q, "min_worker", 1)
 	if err != nil {
@@ -186,23 +186,23 @@ func (f *face) scale(w http.ResponseWriter, r *http.Request, name, version strin
 	if most < least {
 		return badRequest("max_worker cannot be less than min_worker.")
 	}
-	if version == "" && f.torch() {
+	if version == "" && h.torch() {
 		version = q.Get("model_version")
 	}
-	v, err := f.store.Find(name, version)
+	v, err := h.store.Find(name, version)
 	if err != nil {
 		return err
 	}
-	synchronous := truth(q, "synchronous")
-	if err := f.store.ScaleTo(r.Context(), v, least, most, synchronous); err != nil {
+	synchronous := boolean(q, "synchronous")
+	if err := h.store.ScaleTo(r.Context(), v, least, most, synchronous); err != nil {
 		return err
 	}
 	switch {
 	case !synchronous:
 		writeJSON(w, http.StatusAccepted, status{"Processing worker updates..."})
-	case f.torch() && version != "":
+	case h.torch() && version != "":
 		writeJSON(w, http.StatusOK, status{fmt.Sprintf("Workers scaled to %d for model: %s, version: %s", least, v.Config.Name, version)})
-	case f.torch():
+	case h.torch():
 		writeJSON(w, http.StatusOK, status{fmt.Sprintf("Workers scaled to %d for model: %s", least, v.Config.Name)})
 	default:
 		writeJSON(w, http.StatusOK, status{"Workers scaled"})
@@ -210,24 +210,23 @@ func (f *face) scale(w http.ResponseWriter, r *http.Request, name, version strin
 	return nil
 }
 
-func (f *face) unregister(w http.ResponseWriter, name, version string) error {
-	if err := f.store.Unregister(name, version); err != nil {
+func (h *handler) unregister(w http.ResponseWriter, name, version string) error {
+	if err := h.store.Unregister(name, version); err != nil {
 		return err
 	}
 	writeJSON(w, http.StatusOK, status{fmt.Sprintf("Model %q unregistered", name)})
 	return nil
 }
 
-func (f *face) setDefault(w http.ResponseWriter, name, version string) error {
-	if err := f.store.SetDefault(name, version); err != nil {
+func (h *handler) setDefault(w http.ResponseWriter, name, version string) error {
+	if err := h.store.SetDefault(name, version); err != nil {
 		return err
 	}
 	writeJSON(w, http.StatusOK, status{fmt.Sprintf("Default version successfully updated for model %q to %q", name, version)})
 	return nil
 }
 
-// description is what clients are told of a version. The two servers have most of it
-// in common.
+// description is the description of a version. MMS and TorchServe share most of it.
 type description struct {
 	Name          string `json:"modelName"`
 	Version       string `json:"modelVersion,omitempty"`
@@ -244,8 +243,8 @@ type description struct {
 	*torchQueue          // nil for MMS
 }
 
-// torchOnly is what TorchServe tells besides. Most of it says that something is not
-// used, which holds here, too.
+// torchOnly has the fields that only TorchServe returns. Most of them describe features as
+// unused, which is true here as well.
 type torchOnly struct {
 	ResponseTimeout   int64  `json:"responseTimeout"`
 	StartupTimeout    int64  `json:"startupTimeout"`
@@ -281,7 +280,7 @@ type workerLine struct {
 	Memory  int64  `json:"memoryUsage"`
 }
 
-// torchWorker has the same in another order, and more.
+// torchWorker has the same fields in another order, and additional ones.
 type torchWorker struct {
 	ID       string `json:"id"`
 	Started  string `json:"startTime"`
@@ -292,40 +291,40 @@ type torchWorker struct {
 	GPUUsage string `json:"gpuUsage"`
 }
 
-func (f *face) describe(w http.ResponseWriter, name, version string) error {
-	all, err := f.versions(name, version)
+func (h *handler) describe(w http.ResponseWriter, name, version string) error {
+	all, err := h.versions(name, version)
 	if err != nil {
 		return err
 	}
-	if !f.torch() {
-		writeJSON(w, http.StatusOK, f.description(all[0]))
+	if !h.torch() {
+		writeJSON(w, http.StatusOK, h.description(all[0]))
 		return nil
 	}
 	told := []description{}
 	for _, v := range all {
-		told = append(told, f.description(v))
+		told = append(told, h.description(v))
 	}
 	writeJSON(w, http.StatusOK, told)
 	return nil
 }
 
-// versions returns those that a path names.
-func (f *face) versions(name, version string) ([]*servable.Version, error) {
+// versions returns the versions that a path names.
+func (h *handler) versions(name, version string) ([]*servable.Version, error) {
 	if version == "all" {
-		return f.store.Versions(name)
+		return h.store.Versions(name)
 	}
-	v, err := f.store.Find(name, version)
+	v, err := h.store.Find(name, version)
 	return []*servable.Version{v}, err
 }
 
-func (f *face) description(v *servable.Version) description {
+func (h *handler) description(v *servable.Version) description {
 	about := mms.About(v)
 	least, most := v.Scale()
 	d := description{
 		Name: v.Config.Name, Version: about.Written, URL: about.URL, Engine: about.Engine, Runtime: about.Runtime, MinWorkers: least, MaxWorkers: most,
 		BatchSize: v.Config.MaxBatchSize, MaxBatchDelay: about.MaxBatchDelay.Milliseconds(), AtStart: about.AtStart, Workers: []any{},
 	}
-	if f.torch() {
+	if h.torch() {
 		waiting := v.Scheduler.Waiting()
 		d.Version = v.Name()
 		d.torchOnly = &torchOnly{
@@ -341,7 +340,7 @@ func (f *face) description(v *servable.Version) description {
 		if !worker.Ready {
 			line.Status = "UNLOADING"
 		}
-		if f.torch() {
+		if h.torch() {
 			d.Workers = append(d.Workers, torchWorker{line.ID, line.Started, line.Status, line.Memory, worker.Process, line.GPU, "N/A"})
 		} else {
 			d.Workers = append(d.Workers, line)
@@ -350,18 +349,18 @@ func (f *face) description(v *servable.Version) description {
 	return d
 }
 
-// firstWorker is the number of the first one, which is a port in MMS.
+// firstWorker is the id of the first worker. MMS uses its port.
 const firstWorker = 9000
 
 func badRequest(message string) error {
-	return tell(http.StatusBadRequest, "BadRequestException", message)
+	return newError(http.StatusBadRequest, "BadRequestException", message)
 }
 
-// number reads a parameter that is one; unless is what nothing means.
-func number(q url.Values, name string, unless int) (int, error) {
+// number parses a numeric parameter. It returns missing if the parameter is not set.
+func number(q url.Values, name string, missing int) (int, error) {
 	text := q.Get(name)
 	if text == "" {
-		return unless, nil
+		return missing, nil
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil {
@@ -370,8 +369,8 @@ func number(q url.Values, name string, unless int) (int, error) {
 	return n, nil
 }
 
-// truth reads a parameter that is true or anything else.
-func truth(q url.Values, name string) bool {
+// boolean parses a boolean parameter. Anything but true is false.
+func boolean(q url.Values, name string) bool {
 	ok, _ := strconv.ParseBool(q.Get(name))
 	return ok
 }

@@ -1,6 +1,6 @@
-// Package mmshttp speaks the REST APIs of Multi Model Server, TorchServe and
-// SageMaker: predictions and management. What is done is for package mms; here are paths,
-// parameters, statuses and bodies.
+// Package mmshttp serves the REST APIs of Multi Model Server, TorchServe and SageMaker:
+// predictions and management. It handles paths, parameters, statuses and bodies; package
+// mms implements the operations.
 package mmshttp
 
 import (
@@ -19,34 +19,34 @@ import (
 
 // Options configure the handlers.
 type Options struct {
-	MaxRequest  int64         // bytes of a body; 0 means 6,553,500
-	BodyTimeout time.Duration // how long a body may take to come; 0 means any time
-	// KServe answers predictions of models that were not registered. Nil means that there
-	// are none.
+	MaxRequest  int64         // maximum size of a body in bytes; 0 means 6,553,500
+	BodyTimeout time.Duration // time limit for receiving a body; 0 means no limit
+	// KServe handles predictions of models that were not registered. If it is nil, such
+	// requests fail.
 	KServe http.Handler
 	Log    *slog.Logger
 }
 
-// A face answers on one port.
-type face struct {
+// A handler serves one port.
+type handler struct {
 	store                 *mms.Store
 	opts                  Options
 	inference, management bool
 }
 
-// Inference returns what answers predictions.
+// Inference returns the handler of the inference API.
 func Inference(store *mms.Store, opts Options) http.Handler {
-	return &face{store: store, opts: opts.withDefaults(), inference: true}
+	return &handler{store: store, opts: opts.withDefaults(), inference: true}
 }
 
-// Management returns what answers those who register and scale models.
+// Management returns the handler of the management API, which registers and scales models.
 func Management(store *mms.Store, opts Options) http.Handler {
-	return &face{store: store, opts: opts.withDefaults(), management: true}
+	return &handler{store: store, opts: opts.withDefaults(), management: true}
 }
 
-// Both returns what answers both on one port, as SageMaker wants it.
+// Both returns a handler of both APIs on one port, as SageMaker requires.
 func Both(store *mms.Store, opts Options) http.Handler {
-	return &face{store: store, opts: opts.withDefaults(), inference: true, management: true}
+	return &handler{store: store, opts: opts.withDefaults(), inference: true, management: true}
 }
 
 func (o Options) withDefaults() Options {
@@ -57,90 +57,90 @@ func (o Options) withDefaults() Options {
 }
 
 // ServeHTTP implements [http.Handler].
-func (f *face) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	id := requestID()
-	h := w.Header()
-	h.Set("X-Request-Id", id)
-	h.Set("Pragma", "no-cache")
-	h.Set("Cache-Control", "no-cache; no-store, must-revalidate, private")
-	h.Set("Expires", "Thu, 01 Jan 1970 00:00:00 UTC")
+	header := w.Header()
+	header.Set("X-Request-Id", id)
+	header.Set("Pragma", "no-cache")
+	header.Set("Cache-Control", "no-cache; no-store, must-revalidate, private")
+	header.Set("Expires", "Thu, 01 Jan 1970 00:00:00 UTC")
 	segments := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
-	err := f.route(w, r, id, segments)
+	err := h.route(w, r, id, segments)
 	if err == nil || errors.Is(err, context.Canceled) {
-		return // answered, or nobody is there to be
+		return // the response is sent, or the client has disconnected
 	}
-	var told *mms.Error
-	if !errors.As(err, &told) {
-		f.opts.Log.Error("request failed", "path", r.URL.Path, "error", err)
-		told = tell(http.StatusInternalServerError, "InternalServerException", err.Error())
+	var clientErr *mms.Error
+	if !errors.As(err, &clientErr) {
+		h.opts.Log.Error("request failed", "path", r.URL.Path, "error", err)
+		clientErr = newError(http.StatusInternalServerError, "InternalServerException", err.Error())
 	}
-	if told.Status == http.StatusServiceUnavailable {
-		h.Set("Retry-After", "1")
+	if clientErr.Status == http.StatusServiceUnavailable {
+		header.Set("Retry-After", "1")
 	}
-	writeJSON(w, told.Status, struct {
+	writeJSON(w, clientErr.Status, struct {
 		Code    int    `json:"code"`
 		Type    string `json:"type"`
 		Message string `json:"message"`
-	}{told.Status, told.Type, told.Message})
+	}{clientErr.Status, clientErr.Type, clientErr.Message})
 }
 
-// route finds who answers a path.
-func (f *face) route(w http.ResponseWriter, r *http.Request, id string, segments []string) error {
+// route calls the method that handles a path.
+func (h *handler) route(w http.ResponseWriter, r *http.Request, id string, segments []string) error {
 	if r.Method == http.MethodOptions && segments[0] == "" {
-		return f.describeAPI(w)
+		return h.describeAPI(w)
 	}
 	invoke := len(segments) == 3 && segments[0] == "models" && segments[2] == "invoke"
-	if f.management && segments[0] == "models" && !(invoke && f.inference) {
-		return f.manage(w, r, segments[1:])
+	if h.management && segments[0] == "models" && !(invoke && h.inference) {
+		return h.manage(w, r, segments[1:])
 	}
-	if !f.inference {
+	if !h.inference {
 		return errNoResource
 	}
-	if f.torch() {
+	if h.torch() {
 		r.Header["url_path"] = []string{""} // see predictVersion
 	}
 	switch {
 	case segments[0] == "ping" && len(segments) == 1:
-		return f.ping(w)
+		return h.ping(w)
 	case segments[0] == "api-description":
-		return f.describeAPI(w)
+		return h.describeAPI(w)
 	case segments[0] == "predictions" && len(segments) >= 2:
-		if len(segments) > 2 && f.torch() {
-			return f.predictVersion(w, r, id, segments)
+		if len(segments) > 2 && h.torch() {
+			return h.predictVersion(w, r, id, segments)
 		}
-		return f.predict(w, r, id, segments[1], "", false)
+		return h.predict(w, r, id, segments[1], "", false)
 	case segments[0] == "invocations":
-		return f.invocations(w, r, id)
+		return h.invocations(w, r, id)
 	case invoke:
-		return f.predict(w, r, id, segments[1], "", true)
+		return h.predict(w, r, id, segments[1], "", true)
 	case len(segments) == 2 && segments[1] == "predict":
-		return f.predict(w, r, id, segments[0], "", true)
-	case len(segments) == 3 && segments[2] == "predict" && f.torch():
-		return f.predict(w, r, id, segments[0], segments[1], true)
+		return h.predict(w, r, id, segments[0], "", true)
+	case len(segments) == 3 && segments[2] == "predict" && h.torch():
+		return h.predict(w, r, id, segments[0], segments[1], true)
 	}
 	return errNoResource
 }
 
-func (f *face) torch() bool { return f.store.Dialect() == mms.TorchServe }
+func (h *handler) torch() bool { return h.store.Dialect() == mms.TorchServe }
 
 var (
-	errNoResource = tell(http.StatusNotFound, "ResourceNotFoundException", "Requested resource is not found, please refer to API document.")
-	errNoMethod   = tell(http.StatusMethodNotAllowed, "MethodNotAllowedException", "Requested method is not allowed, please refer to API document.")
+	errNoResource = newError(http.StatusNotFound, "ResourceNotFoundException", "Requested resource is not found, please refer to API document.")
+	errNoMethod   = newError(http.StatusMethodNotAllowed, "MethodNotAllowedException", "Requested method is not allowed, please refer to API document.")
 )
 
-func tell(status int, kind, message string) *mms.Error {
+func newError(status int, kind, message string) *mms.Error {
 	return &mms.Error{Status: status, Type: kind, Message: message}
 }
 
 // requestID returns a random UUID.
 func requestID() string {
 	var b [16]byte
-	_, _ = rand.Read(b[:]) // it never fails
+	_, _ = rand.Read(b[:]) // never fails
 	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
 	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
 
-// status is the body of most answers.
+// status is the body of most responses.
 type status struct {
 	Status string `json:"status"`
 }
@@ -148,32 +148,32 @@ type status struct {
 func writeJSON(w http.ResponseWriter, code int, body any) {
 	text, err := json.MarshalIndent(body, "", "  ")
 	if err != nil {
-		panic(err) // all bodies are of this package
+		panic(err) // all bodies are types of this package
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	_, _ = w.Write(append(text, '\n')) // the client may have left
+	_, _ = w.Write(append(text, '\n')) // the client may have disconnected
 }
 
-// ping tells whether there are the workers that there should be.
-func (f *face) ping(w http.ResponseWriter) error {
-	h := f.store.Health()
+// ping reports whether all models have the workers that they should have.
+func (h *handler) ping(w http.ResponseWriter) error {
+	health := h.store.Health()
 	word, code := "Healthy", http.StatusOK
 	switch {
-	case f.torch() && (h.Short || h.Away):
+	case h.torch() && (health.Short || health.Away):
 		word, code = "Unhealthy", http.StatusInternalServerError
-	case h.Away || h.Living == 0 && h.Wanted > 0:
-		// MMS says 200. Who balances the load looks at nothing else, so the status tells.
+	case health.Away || health.Living == 0 && health.Wanted > 0:
+		// MMS returns 200 here, but load balancers look only at the status.
 		word, code = "Unhealthy", http.StatusServiceUnavailable
-	case h.Living < h.Wanted:
+	case health.Living < health.Wanted:
 		word = "Partial Healthy"
 	}
 	writeJSON(w, code, status{word})
 	return nil
 }
 
-// describeAPI lists the paths of this port, as an OpenAPI document.
-func (f *face) describeAPI(w http.ResponseWriter) error {
+// describeAPI returns an OpenAPI document of this port's paths.
+func (h *handler) describeAPI(w http.ResponseWriter) error {
 	paths := map[string]map[string]any{}
 	add := func(path string, verbs ...string) {
 		paths[path] = map[string]any{}
@@ -181,22 +181,22 @@ func (f *face) describeAPI(w http.ResponseWriter) error {
 			paths[path][verb] = map[string]any{"responses": map[string]any{"default": map[string]string{"description": "an answer, or {code, type, message}"}}}
 		}
 	}
-	if f.inference {
+	if h.inference {
 		add("/ping", "get")
 		add("/predictions/{model_name}", "post")
 		add("/invocations", "post")
 		add("/models/{model_name}/invoke", "post")
 		add("/api-description", "get")
 	}
-	if f.management {
+	if h.management {
 		add("/models", "get", "post")
 		add("/models/{model_name}", "get", "put", "delete")
 	}
-	if f.torch() {
-		if f.inference {
+	if h.torch() {
+		if h.inference {
 			add("/predictions/{model_name}/{model_version}", "post")
 		}
-		if f.management {
+		if h.management {
 			add("/models/{model_name}/{model_version}", "get", "put", "delete")
 			add("/models/{model_name}/{model_version}/set-default", "put")
 		}

@@ -9,15 +9,16 @@ import (
 	"github.com/shoal-serving/shoal/internal/stats"
 )
 
-// own are metrics that models have of their own. Their names and labels were checked
-// when models made them: none is another's.
-type own func() []stats.Family
+// customMetrics collects the metrics that models define. Their names and labels were
+// validated when they were created, and do not collide with others.
+type customMetrics func() []stats.Family
 
-// Describe implements [prometheus.Collector]. Nobody knows them before they are there.
-func (own) Describe(chan<- *prometheus.Desc) {}
+// Describe implements [prometheus.Collector]. It is empty, because the metrics are not
+// known in advance.
+func (customMetrics) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements [prometheus.Collector].
-func (o own) Collect(out chan<- prometheus.Metric) {
+func (o customMetrics) Collect(out chan<- prometheus.Metric) {
 	for _, f := range o() {
 		for i := range f.Metrics {
 			m := &f.Metrics[i]
