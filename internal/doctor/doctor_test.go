@@ -24,7 +24,7 @@ func TestEachFactIsJudged(t *testing.T) {
 	broken.Err = errors.Join(gone, gone)
 	for _, tt := range []struct {
 		facts Facts
-		want  string // a line of what is judged
+		want  string // a line of the findings
 	}{
 		{Facts{Library: Library{Path: "/lib/a.so", Version: "1.30.0"}}, "ok    ONNX Runtime: 1.30.0 at /lib/a.so"},
 		{Facts{Library: Library{Err: gone}}, "warn  ONNX Runtime: it is gone; ONNX models cannot run without it"},

@@ -12,7 +12,7 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// asking returns a request for outputs, each with its number of classes.
+// asking returns a request for outputs, each with a number of classes.
 func asking(outputs ...any) *infer.Request {
 	var req infer.Request
 	var c Classes
@@ -23,7 +23,7 @@ func asking(outputs ...any) *infer.Request {
 	return &req
 }
 
-// classes returns what a request for them makes of one output, and its shape.
+// classes returns the classes of one output, and their shape.
 func classes(t *testing.T, kind tensor.Type, shape []int64, values any, most uint64, batched bool, labels ...string) string {
 	t.Helper()
 	data, err := binary.Append(nil, binary.LittleEndian, values)

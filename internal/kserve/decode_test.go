@@ -16,8 +16,8 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// body returns a body with the JSON document, and its length as the header
-// says it, followed by binary data.
+// body returns a body with a JSON document followed by binary data, and the value of the
+// length header.
 func body(doc, data string) (*buf.Buf, DecodeOptions) {
 	b := buf.Get(len(doc) + len(data))
 	copy(b.B, doc+data)
@@ -137,7 +137,7 @@ func TestARawBodyIsTheDataOfAnInputThatSaysNothingElse(t *testing.T) {
 
 func TestWhatAClientCanChooseIsLimited(t *testing.T) {
 	numbers := strings.Repeat("1,", 999) + "1"
-	deep := strings.Repeat("[", defaults.Depth) + strings.Repeat("]", defaults.Depth) // and the document around it
+	deep := strings.Repeat("[", defaults.Depth) + strings.Repeat("]", defaults.Depth) // plus the enclosing document
 	for name, doc := range map[string]string{
 		"the memory of tensors":       `{"inputs":[{"name":"A","shape":[1000],"datatype":"FP64","data":[` + numbers + `]}]}`,
 		"the memory of all tensors":   `{"inputs":[` + strings.Repeat(`{"name":"A","shape":[10],"datatype":"FP64","data":[1,1,1,1,1,1,1,1,1,1]},`, 60) + `{}]}`,
@@ -162,8 +162,7 @@ func TestWhatAClientCanChooseIsLimited(t *testing.T) {
 	}
 }
 
-// Whatever comes, a request is either refused or whole, and all memory is
-// given back.
+// For any input, a request is either rejected or complete, and all memory is released.
 func FuzzDecodeRequest(f *testing.F) {
 	f.Add([]byte(`{"id":"1","parameters":{"priority":1,"timeout":5,"binary_data_output":true},"inputs":[{"name":"A","shape":[1,2],"datatype":"FP32","data":[[1,2.5e3]]}],"outputs":[{"name":"B","parameters":{"binary_data":true}}]}`), "", "")
 	f.Add([]byte(`{"inputs":[{"name":"A","shape":[2],"datatype":"BYTES","data":["a","\u00e9"]},{"name":"B","shape":[3],"datatype":"UINT8","parameters":{"binary_data_size":3}}]}`), "xyz", "156")
@@ -188,7 +187,7 @@ func FuzzDecodeRequest(f *testing.F) {
 	})
 }
 
-// checkAgain decodes a body once more, which has to give the same.
+// checkAgain decodes a body again, which must yield the same.
 func checkAgain(t *testing.T, first *Request, b *buf.Buf, o DecodeOptions) {
 	t.Helper()
 	second, err := DecodeRequest(b, o)
@@ -201,8 +200,8 @@ func checkAgain(t *testing.T, first *Request, b *buf.Buf, o DecodeOptions) {
 	}
 }
 
-// alike reports whether two requests ask for the same. Their memory may be another one,
-// of the same content, and functions cannot be compared.
+// alike reports whether two requests are equal. Their memory may differ if its contents
+// are equal, and functions are not compared.
 func alike(a, b Request) bool {
 	convert := (a.Convert == nil) == (b.Convert == nil)
 	a.Memory, a.Convert, b.Memory, b.Convert = nil, nil, nil, nil
@@ -217,7 +216,7 @@ func checkDecoded(t *testing.T, req *Request, allJSON bool) {
 		in := &req.Inputs[i]
 		sum := 0
 		for _, b := range in.Data {
-			sum += int(b) // reads all of it, for the race detector and the checks of pointers
+			sum += int(b) // reads all of it, for the race detector and checkptr
 		}
 		if allJSON && len(in.Data) > 0 {
 			if err := in.Check(); err != nil {

@@ -6,7 +6,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/buf"
 )
 
-// again decodes a body twice, of which the second time may be from memory.
+// again decodes a body twice, the second time possibly from the cache.
 func again(t *testing.T, b *buf.Buf, o DecodeOptions) (first, second *Request) {
 	t.Helper()
 	first, err := DecodeRequest(b, o)

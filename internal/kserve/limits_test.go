@@ -12,8 +12,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/infer"
 )
 
-// allocated returns the bytes that f takes from the heap, with those that it no
-// longer needs at its end.
+// allocated returns the bytes that f allocates on the heap, including garbage.
 func allocated(f func()) uint64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -22,8 +21,7 @@ func allocated(f func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-// The body itself is not counted, so that twice its bytes is what the whole may
-// take.
+// The body itself is not counted, so the total may be twice its size.
 func TestNoDocumentTakesMuchMoreMemoryThanItsBytes(t *testing.T) {
 	const size = 1 << 20
 	fill := func(each func(i int) string) string {
@@ -75,8 +73,8 @@ func TestNoDocumentTakesMuchMoreMemoryThanItsBytes(t *testing.T) {
 	}
 }
 
-// Two values for one name are a mistake, or a trick on whoever looks at the other
-// one. Names that nobody reads are free.
+// Duplicate names are a mistake, or an attack on a program that reads the other value.
+// Duplicates of unknown names are ignored.
 func TestAMemberThatIsReadComesOnce(t *testing.T) {
 	const in = `{"name":"A","shape":[1],"datatype":"INT8","data":[1]`
 	docs := map[string]string{
@@ -127,7 +125,7 @@ func TestAMemberThatIsReadComesOnce(t *testing.T) {
 	decode(t, `{"x":1,"x":2,"parameters":{"y":1,"y":1},"inputs":[]}`)
 }
 
-// A model's file is as long as it is; only how many there are is limited.
+// The size of a model's file is not limited, only the number of files.
 func TestLoadsAreLimitedInTheirParametersAlone(t *testing.T) {
 	limits := Limits{Parameters: 3, Text: 10}.WithDefaults()
 	for n, ok := range map[int]bool{3: true, 4: false} {

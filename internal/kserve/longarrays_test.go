@@ -9,10 +9,10 @@ import (
 	"github.com/shoal-serving/shoal/internal/buf"
 )
 
-// long is an array that is worth cutting out.
+// long is an array that is worth removing.
 var long = "[" + strings.Repeat("1.5, ", 299) + "2 ]"
 
-// whole reads a document without cutting anything out of it.
+// whole decodes a document without removing arrays.
 func whole(text string) (*Request, error) {
 	limits := Limits{}.WithDefaults()
 	body := buf.Get(len(text))
@@ -78,8 +78,8 @@ func TestLongArraysAreCutOut(t *testing.T) {
 	}
 }
 
-// Each of a million brackets opens, and the one that closes is far away: whoever
-// looked for it each time would be at it for minutes.
+// A million brackets open, and the closing one is far away: searching for it each time
+// would take minutes.
 func TestCuttingLooksAtADocumentOnce(t *testing.T) {
 	open := strings.Repeat(`"data":[`, 1<<20)
 	for _, text := range []string{open, open + "]", strings.Repeat(`"data":[1 `, 1<<20) + `"]`} {

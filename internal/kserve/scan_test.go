@@ -25,8 +25,8 @@ var numberTypes = []tensor.Type{
 	tensor.Int8, tensor.Int16, tensor.Int32, tensor.Int64, tensor.FP32, tensor.FP64,
 }
 
-// Arrays that are easy to get wrong: what is not JSON although it looks like
-// it, and numbers near the places where rounding changes its mind.
+// Arrays that are easy to get wrong: text that only resembles JSON, and numbers close to a
+// rounding boundary.
 var trickyArrays = []string{
 	``, ` `, `1`, `[`, `]`, `[]`, `[[]]`, `[[],[]]`, `[1]`, ` [ 1 , 2 ] `, `[1,2,]`, `[,1]`, `[1,,2]`, `[1 2]`, `[1][2]`, `[1],2`, `[[1]2]`, `[1[2]]`, `[[1],2]`,
 	`[01]`, `[-01]`, `[+1]`, `[1.]`, `[.5]`, `[-]`, `[--1]`, `[1e]`, `[1e+]`, `[1e5.5]`, `[0x10]`, `[1_000]`, `[NaN]`, `[Infinity]`, `[-Infinity]`, `[null]`,
@@ -70,7 +70,7 @@ func compareWithEncodingJSON(t *testing.T, kind tensor.Type, text []byte) {
 	want, elements, ok := referenceArray(kind, text)
 	got, err := appendData(nil, kind, elements, text, 0, &defaults)
 	if tooDeep := err != nil && strings.Contains(err.Error(), "limit of JSON depth"); tooDeep {
-		return // a limit of ours
+		return // one of our limits
 	}
 	switch {
 	case ok != (err == nil):
@@ -80,7 +80,7 @@ func compareWithEncodingJSON(t *testing.T, kind tensor.Type, text []byte) {
 	}
 }
 
-// referenceArray is what encoding/json makes of an array of numbers.
+// referenceArray is encoding/json's result for an array of numbers.
 func referenceArray(kind tensor.Type, text []byte) (data []byte, elements int64, ok bool) {
 	var array []any
 	dec := json.NewDecoder(bytes.NewReader(text))
@@ -149,7 +149,7 @@ func FuzzNumbersAreReadAsStrconvReadsThem(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		if strings.ContainsAny(text, " \t\r\n,[]") {
-			return // that is another number of elements, perhaps
+			return // possibly another number of elements
 		}
 		for _, kind := range numberTypes {
 			want, err := strconvNumber(kind, text)
@@ -188,8 +188,7 @@ func strconvNumber(kind tensor.Type, text string) ([]byte, error) {
 	return binary.LittleEndian.AppendUint64(nil, bits)[:size], err
 }
 
-// What an answer says is what a request with the same text means, and what strconv
-// makes of it, to the last bit.
+// The text of a response, decoded as a request and by strconv, must yield the same bits.
 func FuzzNumbersGoThereAndBack(f *testing.F) {
 	for _, bits := range []uint64{0, 1, 1 << 31, 1 << 63, math.MaxUint64, math.Float64bits(0.1), uint64(math.Float32bits(0.1)), 0x7f800000, 0x807fffff, 0x000fffffffffffff} {
 		f.Add(bits)
@@ -214,7 +213,7 @@ func FuzzNumbersGoThereAndBack(f *testing.F) {
 }
 
 func TestANumberThatCannotBeReadIsRefusedWithItsPlace(t *testing.T) {
-	for _, c := range []struct{ kind, data string }{ // the place has a ^ before it
+	for _, c := range []struct{ kind, data string }{ // a ^ marks the position
 		{"FP32", `[1, ^x, 3]`},
 		{"FP32", `[1, 0^2, 3]`},
 		{"FP32", `[1, 2.^, 3]`},
@@ -242,7 +241,7 @@ func TestANumberThatCannotBeReadIsRefusedWithItsPlace(t *testing.T) {
 }
 
 func TestArraysNestedTooDeeplyAreRefused(t *testing.T) {
-	for depth, ok := range map[int]bool{1: true, 61: true, 62: false, 5000: false} { // inside 3 more
+	for depth, ok := range map[int]bool{1: true, 61: true, 62: false, 5000: false} { // nested in 3 more
 		text := strings.Repeat("[", depth) + "7" + strings.Repeat("]", depth)
 		if _, err := appendData(nil, tensor.Int32, 1, []byte(text), 0, &defaults); (err == nil) != ok {
 			t.Errorf("depth %d: error %v", depth, err)
@@ -252,7 +251,7 @@ func TestArraysNestedTooDeeplyAreRefused(t *testing.T) {
 
 func TestEveryFloat32IsReadBackAsItWasWritten(t *testing.T) {
 	for i := range uint64(50_000) {
-		bits := uint32(i * 0x9e3779b97f4a7c15 >> 32) // well spread
+		bits := uint32(i * 0x9e3779b97f4a7c15 >> 32) // evenly distributed
 		f := math.Float32frombits(bits)
 		text, ok := appendFloat([]byte("["), float64(f))
 		if !ok {

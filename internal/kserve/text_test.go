@@ -9,8 +9,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/infer"
 )
 
-// The sentences are what clients of released servers read: a change breaks those that
-// look for them.
+// Clients of released servers match these messages: a change breaks them.
 func TestEveryReasonHasItsSentence(t *testing.T) {
 	sentences := []string{
 		infer.Unspecified:        "plain",

@@ -9,8 +9,8 @@ import (
 
 const mb = 1 << 20
 
-// tree is a file system with eight cores and 16 GB of memory, 12 of them free, and
-// with further files.
+// tree is a file system with eight cores and 16 GB of memory, 12 of them free, plus the
+// given files.
 func tree(files map[string]string) fstest.MapFS {
 	root := fstest.MapFS{
 		"proc/self/status": {Data: []byte("Name:\tshoal\nCpus_allowed:\tff\nCpus_allowed_list:\t0-7\n")},
@@ -66,7 +66,7 @@ var trees = map[string]struct {
 			"sys/fs/cgroup/pods/one/cpu.max": "50000 100000",
 			"sys/fs/cgroup/pods/memory.max":  "2147483648", "sys/fs/cgroup/pods/memory.current": "2097152000",
 		},
-		cores: 1, memory: Memory{Limit: 1024 * mb, Free: 48 * mb, Contained: true}, // the neighbours have taken the rest
+		cores: 1, memory: Memory{Limit: 1024 * mb, Free: 48 * mb, Contained: true}, // other groups use the rest
 	},
 	"a container that sees its own group at the top": {
 		files: map[string]string{

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// linux returns the files of a machine with 4 cores and 8 MiB, of which a quarter is
-// in use, and of a process that has computed for so many ticks.
+// linux returns the files of a machine with 4 cores and 8 MiB of memory, a quarter of it
+// in use, and of a process that has used the given number of ticks.
 func linux(user, kernel int) fstest.MapFS {
 	file := func(text string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(text)} }
 	return fstest.MapFS{
@@ -26,7 +26,7 @@ func TestUtilizationIsOfTheTimeSinceItWasLastAsked(t *testing.T) {
 			user, kernel int
 			want         float64
 		}{
-			{150, 100, 0.25}, // 1 s of the 4 s that four cores have
+			{150, 100, 0.25}, // 1 s of the 4 s of four cores
 			{150, 100, 0},
 			{250, 400, 1},
 			{350, 800, 1}, // ticks are coarse

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) { leak.Main(m) }
 
 const ms = time.Millisecond
 
-// fake is a source with the figures that it is given.
+// fake is a source with fixed figures.
 type fake struct {
 	figures []server.Figures
 	strays  [infer.Codes]uint64
@@ -40,7 +40,7 @@ type fake struct {
 func (f *fake) Figures() []server.Figures         { return f.figures }
 func (f *fake) UnknownModel() [infer.Codes]uint64 { return f.strays }
 
-// busy returns a source with one model, which has a little of everything.
+// busy returns a source with one model that has a value for every metric.
 func busy() *fake {
 	c := stats.New(8)
 	c.Objective = 15 * ms
@@ -200,7 +200,7 @@ func TestOnlyGetMetricsIsAnswered(t *testing.T) {
 	}
 }
 
-// series returns the lines of ours that are not comments.
+// series returns the lines of our metrics that are not comments.
 func series(text string) (all []string) {
 	for line := range strings.SplitSeq(text, "\n") {
 		if strings.HasPrefix(line, "nv_") || strings.HasPrefix(line, "shoal_") {
@@ -216,8 +216,8 @@ var (
 	row      = regexp.MustCompile("(?m)^\\| `((?:nv|shoal)_\\w+)` \\| (\\w+) \\| ([^|]*) \\| [^|]+ \\|$")
 )
 
-// TestTheDocumentListsEveryMetric compares docs/metrics.md with what is told of a
-// model that has a little of everything.
+// TestTheDocumentListsEveryMetric compares docs/metrics.md with the metrics of a model
+// that has a value for every metric.
 func TestTheDocumentListsEveryMetric(t *testing.T) {
 	document, err := os.ReadFile(filepath.Join("..", "..", "docs", "metrics.md"))
 	if err != nil {

@@ -16,10 +16,10 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// A block that starts with "config" sets the configuration. Any other is a
-// request, one line for each input (name, type, shape, and its bytes or its
-// strings) or setting (id, outputs), and is answered with its rows, the lane
-// that its shape belongs to, and its inputs if their order or shape has changed.
+// A block that starts with "config" sets the configuration. Any other block is a request,
+// with one line for each input (name, type, shape, and its bytes or strings) or setting
+// (id, outputs). The result has its rows, the lane of its shape, and its inputs if their
+// order or shape has changed.
 func TestRequestsAreCheckedAgainstTheConfiguration(t *testing.T) {
 	script.Run(t, "testdata/check.txt", func(t *testing.T) func([]string) string {
 		var config *modelconfig.Config
@@ -90,7 +90,7 @@ func data(words []string) []byte {
 	}
 	var b []byte
 	for _, w := range words {
-		if cut, ok := strings.CutPrefix(w, "cut:"); ok { // says that it is longer than it is
+		if cut, ok := strings.CutPrefix(w, "cut:"); ok { // declares that it is longer than it is
 			b = append(binary.LittleEndian.AppendUint32(b, uint32(len(cut))+6), cut...)
 			continue
 		}
@@ -151,8 +151,8 @@ func TestShapesOfEqualVariableDimensionsAreEqual(t *testing.T) {
 	}
 }
 
-// Whatever a client sends, what passes the check has exactly the inputs of the
-// configuration, with data of the size that their shapes say.
+// For any request, what passes the check has exactly the inputs of the configuration, with
+// data of the size of their shapes.
 func FuzzCheck(f *testing.F) {
 	f.Add("IMAGE", uint8(tensor.Uint8), int64(2), int64(4), int64(5), int64(3), 120, "SCALE", uint8(tensor.FP32), int64(2), int64(1), 8, "OUTPUT")
 	f.Add("SCALE", uint8(tensor.FP32), int64(2), int64(1), int64(0), int64(-1), 8, "IMAGE", uint8(tensor.Uint8), int64(2), int64(math.MaxInt64), 8, "")

@@ -13,9 +13,9 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// A block that starts with "model" says what a model is like: whether it can be
-// batched, the default of its engine, and a line for each input and output. The
-// others are configurations, which the model completes; "bare" is an empty one.
+// A block that starts with "model" describes a model: whether it can be batched, the
+// default of its engine, and one line for each input and output. Other blocks are
+// configurations, which the model completes; "bare" is an empty one.
 func TestConfigurationsAreCompletedFromTheModel(t *testing.T) {
 	script.Run(t, "testdata/complete.txt", func(t *testing.T) func([]string) string {
 		var model modelconfig.Description

@@ -35,8 +35,7 @@ func TestTheConfigurationIsPrintedAsTritonPrintsIt(t *testing.T) {
 	}
 }
 
-// Each block is a configuration. It is printed with a field of the top level
-// on each line.
+// Each block is a configuration. It is printed with one line for each top-level field.
 func TestConfigurationsArePrinted(t *testing.T) {
 	script.Run(t, "testdata/effective.txt", func(t *testing.T) func([]string) string {
 		return func(lines []string) string {
@@ -61,7 +60,7 @@ func TestConfigurationsArePrinted(t *testing.T) {
 	})
 }
 
-// checkReadable reads what was printed with another's reader, and prints it again.
+// checkReadable parses the output with an independent parser, and prints it again.
 func checkReadable(t *testing.T, printed []byte) {
 	t.Helper()
 	var read configpb.ModelConfig
@@ -73,7 +72,7 @@ func checkReadable(t *testing.T, printed []byte) {
 	}
 }
 
-// topLevel breaks the lines of JSON before the fields of its outermost object.
+// topLevel inserts line breaks before the fields of the outermost JSON object.
 func topLevel(printed []byte) string {
 	var out strings.Builder
 	depth, text := 0, false

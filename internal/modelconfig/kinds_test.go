@@ -11,8 +11,8 @@ import (
 	"github.com/shoal-serving/shoal/internal/modelconfig/configpb"
 )
 
-// eachField calls f with the path of each field of a message, and of each field
-// inside those that are carried out.
+// eachField calls f with the path of each field of a message, and of each field inside
+// those that are carried out.
 func eachField(m protoreflect.MessageDescriptor, prefix string, f func(path string)) {
 	for i := range m.Fields().Len() {
 		fd := m.Fields().Get(i)
@@ -46,7 +46,7 @@ func TestEveryFieldHasAKind(t *testing.T) {
 	}
 }
 
-// A scan of the text tells maps by their keys.
+// The scanner recognizes maps by their keys.
 func TestOnlyMapsHaveAFieldCalledKey(t *testing.T) {
 	var walk func(m protoreflect.MessageDescriptor)
 	walk = func(m protoreflect.MessageDescriptor) {

@@ -13,8 +13,8 @@ import (
 	"github.com/shoal-serving/shoal/internal/script"
 )
 
-// A block is a text, and fields that are looked for, each after a question mark.
-// The script leaves out comments at the start of a line, and blank lines.
+// A block is a text, and fields to look up, each after a question mark. The script omits
+// comments at the start of a line, and blank lines.
 func TestFieldsAreFoundOnTheirLines(t *testing.T) {
 	script.Run(t, "testdata/lines.txt", func(*testing.T) func([]string) string {
 		return func(lines []string) string {
@@ -41,8 +41,8 @@ func TestFieldsAreFoundOnTheirLines(t *testing.T) {
 	})
 }
 
-// eachSet calls f with the path of each field of m that is set. Maps are looked
-// into if their keys are numbers: no other is ever looked for.
+// eachSet calls f with the path of each field of m that is set. It descends into maps only
+// if their keys are numbers: no others are looked up.
 func eachSet(m protoreflect.Message, prefix string, f func(path string)) {
 	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		path := prefix + string(fd.Name())
@@ -71,7 +71,7 @@ func eachSet(m protoreflect.Message, prefix string, f func(path string)) {
 	})
 }
 
-// Whatever text the parser takes, the scanner finds every field that it set.
+// For any text that the parser accepts, the scanner finds every field that is set.
 func FuzzLines(f *testing.F) {
 	for _, file := range []string{"testdata/parse.txt", "testdata/lines.txt"} {
 		text, err := os.ReadFile(file)

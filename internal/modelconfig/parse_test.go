@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// Each block of the script is the text of a configuration, and what comes of it.
+// Each block of the script is the text of a configuration and its result.
 func TestConfigurationsAreReadOrRefusedWithAReason(t *testing.T) {
 	for _, file := range []string{"testdata/parse.txt", "testdata/ragged.txt"} {
 		script.Run(t, file, func(*testing.T) func([]string) string {
@@ -36,7 +36,7 @@ func TestConfigurationsAreReadOrRefusedWithAReason(t *testing.T) {
 	}
 }
 
-// describe prints what is not zero, one setting a line.
+// describe prints settings that are not zero, one per line.
 func describe(c *modelconfig.Config) string {
 	var out strings.Builder
 	say := func(name string, value any) {
@@ -127,7 +127,7 @@ func TestADelayOfZeroIsNotTheSameAsNone(t *testing.T) {
 	}
 }
 
-// The text format says where it stopped in words that are not meant to last.
+// The parser's error messages are not stable.
 func TestErrorsOfTheTextFormatNameTheLine(t *testing.T) {
 	_, err := modelconfig.Parse(filepath.Join("models", "a", "config.pbtxt"), []byte("name: \"a\"\n\nensemble { }\n"))
 	if want := "models/a/config.pbtxt:3:1: ensemble: found"; err == nil || !strings.HasPrefix(err.Error(), want) {

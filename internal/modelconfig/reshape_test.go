@@ -38,8 +38,8 @@ func TestOutputsGetTheShapeThatClientsExpect(t *testing.T) {
 	}
 }
 
-// A version that is replaced in between refuses a request, and the next one checks
-// it again.
+// If a version is replaced meanwhile, it rejects a request, and the next one checks it
+// again.
 func TestInputsThatCameAreNotWrittenTo(t *testing.T) {
 	c := parse(t, `
 		max_batch_size: 8

@@ -15,8 +15,7 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// newApp writes a file that is a model by itself, and one beside it that it may
-// import.
+// newApp writes a model file, and a module next to it that it may import.
 func newApp(t testing.TB, file, text string) *fixture {
 	t.Helper()
 	dir := t.TempDir()
@@ -121,8 +120,8 @@ def total(x): return x.sum(axis=1)
 	}
 }
 
-// TestAFileWhoseLibraryIsMissingSaysWhatToInstall needs an interpreter that has numpy
-// alone.
+// TestAFileWhoseLibraryIsMissingSaysWhatToInstall needs an interpreter with numpy and no
+// other library.
 func TestAFileWhoseLibraryIsMissingSaysWhatToInstall(t *testing.T) {
 	if filepath.Base(pythontest.Interpreter(t)) == "python3" {
 		t.Skip("the interpreter of this machine may have any library: run make numpy")
@@ -131,7 +130,7 @@ func TestAFileWhoseLibraryIsMissingSaysWhatToInstall(t *testing.T) {
 		"m.joblib": "scikit-learn", "m.pkl": "scikit-learn", "m.ubj": "xgboost", "m.json": "xgboost", "m.bst": "xgboost", "m.pt": "torch", "model.pt": "torch",
 	} {
 		f := newApp(t, file, "")
-		if file == "model.pt" { // as a configuration for Triton has it
+		if file == "model.pt" { // with the backend name of Triton configurations
 			f.src.Config.Backend, f.src.Config.Proto.DefaultModelFilename = TorchName, ""
 		}
 		_, err := f.engine.Load(t.Context(), f.src)

@@ -8,8 +8,8 @@ import (
 
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// pauses returns how long a worker is left alone that dies so often, each time so
-// long after it was started.
+// pauses returns the restart delays of a worker that dies the given number of times, each
+// time after it has run for lives.
 func pauses(deaths int, lives time.Duration, answered bool, random float64) (all []time.Duration) {
 	var c backoff
 	for now, n := epoch, 0; n < deaths; n++ {

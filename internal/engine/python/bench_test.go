@@ -13,8 +13,8 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// BenchmarkRoundTrip is a batch of 8 requests of 12.8 KB each to a worker that only
-// answers, with 4 KB each.
+// BenchmarkRoundTrip runs a batch of 8 requests of 12.8 KB each in a worker that returns 4
+// KB for each and computes nothing.
 func BenchmarkRoundTrip(b *testing.B) {
 	f := newFixture(b, `
 		max_batch_size: 8
@@ -40,7 +40,7 @@ return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", pb_utils.get_input
 	})
 }
 
-// BenchmarkFunction is the same with a function, which is given the rows of the batch as
+// BenchmarkFunction is the same with a function, which receives the rows of the batch as
 // one array.
 func BenchmarkFunction(b *testing.B) {
 	f := newApp(b, "app.py", `
@@ -78,8 +78,8 @@ func measure(b *testing.B, one func() error) {
 	reportTimes(b, took)
 }
 
-// BenchmarkPing is what a round trip takes at least: a process that answers each
-// message with the same one.
+// BenchmarkPing measures the lower bound of a round trip: a process that echoes each
+// message.
 func BenchmarkPing(b *testing.B) {
 	ours, theirs, err := socketPair()
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/infer"
 )
 
-// trouble is a model that does to itself what the first number of a request says.
+// trouble is a model that fails in the way that the first number of a request selects.
 const trouble = `
 class TritonPythonModel:
     def execute(self, requests):
@@ -256,8 +256,8 @@ func TestDeathsLeaveNothingBehind(t *testing.T) {
 	}
 }
 
-// The kernel kills a worker whose lifeline is closed, whatever it is doing, and what it
-// has started.
+// The kernel kills a worker whose lifeline is closed, whatever it is doing, along with its
+// child processes.
 func TestAWorkerHangsOnItsLifeline(t *testing.T) {
 	file := t.TempDir() + "/child"
 	f := newFixture(t, identityConfig, fmt.Sprintf(`
@@ -267,7 +267,7 @@ while True: pass`, file))
 	inst := f.open(t)
 	var running sync.WaitGroup
 	defer running.Wait()
-	running.Go(func() { _ = inst.RunEach(context.Background(), calls(1)) }) // fails when the worker ends
+	running.Go(func() { _ = inst.RunEach(context.Background(), calls(1)) }) // fails when the worker exits
 	child := 0
 	soon(t, "the model has started a process", func() bool {
 		text, _ := os.ReadFile(file)
@@ -276,14 +276,14 @@ while True: pass`, file))
 	})
 	_ = inst.worker.lifeline.Close()
 	soon(t, "the worker has ended", inst.worker.dead)
-	// Who adopts it may let it be a zombie, which has no memory.
+	// Its new parent may leave it as a zombie, which has no memory.
 	soon(t, "what it started has ended", func() bool {
 		_, resident := processStatus(child)
 		return resident == 0
 	})
 }
 
-// soon waits for what comes soon.
+// soon waits until a condition holds, and fails if that takes too long.
 func soon(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	patience := time.Now().Add(20 * time.Second)

@@ -15,8 +15,8 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// A fakeCaller answers what models ask as its function says. Without one it gives back
-// the inputs, as outputs, twice their size.
+// A fakeCaller answers calls of models with its function. Without one it returns the
+// inputs as outputs, twice their size.
 type fakeCaller struct {
 	answer func(ctx context.Context, req *infer.Request, resp *infer.Response) error
 
@@ -74,7 +74,7 @@ func twice(req *infer.Request, resp *infer.Response) error {
 	return err
 }
 
-// asking is a model that asks another, and answers with what that says.
+// asking is a model that calls another model, and returns its response.
 const asking = `
 class TritonPythonModel:
     def execute(self, requests):
@@ -171,7 +171,7 @@ func TestCallsRunAtTheSameTime(t *testing.T) {
 	all.Add(4)
 	together := func(_ context.Context, req *infer.Request, resp *infer.Response) error {
 		all.Done()
-		all.Wait() // for ever, if one waited for another
+		all.Wait() // would block if one call waited for another
 		return twice(req, resp)
 	}
 	for name, text := range map[string]string{
@@ -210,7 +210,7 @@ class TritonPythonModel:
 func TestACallEndsWhenNobodyWaitsForItsBatch(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	inst := newAsking(t, asking, &fakeCaller{answer: func(inner context.Context, _ *infer.Request, _ *infer.Response) error {
-		cancel() // the client leaves
+		cancel() // the client disconnects
 		<-inner.Done()
 		return infer.Errorf(infer.Cancelled, "the client left")
 	}})
@@ -265,7 +265,7 @@ return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", r.inputs()[0].as_n
 	release(batch)
 }
 
-// A fakeMore gives a response, an error, a response, and the word that it was the last.
+// A fakeMore returns a response, an error, a response, and the final flag.
 type fakeMore struct {
 	req *infer.Request
 	n   int

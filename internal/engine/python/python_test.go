@@ -55,8 +55,8 @@ const identityConfig = `
 	dynamic_batching { }
 `
 
-// newFixture writes a model. The body is that of its execute, or all of the file if
-// it has a class.
+// newFixture writes a model. body is that of its execute method, or the whole file if it
+// contains a class.
 func newFixture(t testing.TB, config, text string) *fixture {
 	t.Helper()
 	if !strings.Contains(text, "class TritonPythonModel") {
@@ -105,7 +105,7 @@ func (f *fixture) instance(t testing.TB) engine.Instance {
 	return inst
 }
 
-// calls makes a request of one row for each value.
+// calls returns a request of one row for each value.
 func calls(values ...float32) []engine.Call {
 	var all []engine.Call
 	for _, v := range values {
@@ -209,7 +209,7 @@ class TritonPythonModel:
 	if err := inst.RunEach(t.Context(), calls(1)); err == nil || !strings.Contains(err.Error(), "message: ValueError: no text") {
 		t.Errorf("error %v", err)
 	}
-	batch := calls(2) // an array that is not in one piece
+	batch := calls(2) // an array that is not contiguous
 	if err := inst.RunEach(t.Context(), batch); err != nil || len(batch[0].Outputs.Tensors[0].Data) != 32 {
 		t.Errorf("error %v", err)
 	}
@@ -238,7 +238,7 @@ raise KeyError("lost")`)
 	if err := inst.RunEach(t.Context(), calls(1)); err == nil {
 		t.Fatal("no error")
 	}
-	inst.worker.stop() // all has been read then
+	inst.worker.stop() // all its output has been read then
 	for _, want := range []string{`msg=printed model=m`, `msg=complained model=m`, `level=WARN msg=logged`, `Traceback`} {
 		if !strings.Contains(f.log.String(), want) {
 			t.Errorf("the log has no %q:\n%s", want, f.log)

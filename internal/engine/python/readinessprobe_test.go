@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// judging is a model that says whether it is ready as the last request told it to.
+// judging is a model whose readiness is set by the last request.
 const judging = `
 class TritonPythonModel:
     how = 1
@@ -42,7 +42,7 @@ func TestAModelSaysWhetherItIsReady(t *testing.T) {
 				t.Errorf("%s is_ready, told %v: ready %v", def, tt.how, !tt.want)
 			}
 		}
-		// The log comes over another socket than the answer.
+		// The log uses another socket than the response.
 		for began := time.Now(); !strings.Contains(f.log.String(), "cannot say"); time.Sleep(time.Millisecond) {
 			if time.Since(began) > 10*time.Second {
 				t.Fatal("the log does not say why the model could not tell")
@@ -70,7 +70,7 @@ func TestABusyModelSaysWhetherItIsReady(t *testing.T) {
 	running.Wait()
 }
 
-// Of a worker that is dead others tell, and the next one is asked itself.
+// Ready does not report a dead worker; the next worker is probed itself.
 func TestADeadWorkerIsNotAskedWhetherItIsReady(t *testing.T) {
 	inst := newFixture(t, identityConfig, fmt.Sprintf(judging, "def")).open(t)
 	killGroup(inst.worker.cmd.Process.Pid)

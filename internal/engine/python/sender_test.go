@@ -16,7 +16,7 @@ import (
 
 const decoupledConfig = identityConfig + ` model_transaction_policy { decoupled: true }`
 
-// sending makes a model that does something with a sender for each request.
+// sending returns a model that runs code with a response sender for each request.
 func sending(body string) string {
 	return `
 import threading
@@ -31,7 +31,7 @@ class TritonPythonModel:
 ` + strings.ReplaceAll("\n"+strings.TrimSpace(body), "\n", "\n            ") + "\n"
 }
 
-// opened lets the calls have senders, and returns where they come.
+// opened lets the calls open senders, and returns the channels that receive them.
 func opened(all []engine.Call) []chan infer.More {
 	var senders []chan infer.More
 	for i := range all {
@@ -41,7 +41,7 @@ func opened(all []engine.Call) []chan infer.More {
 	return senders
 }
 
-// story reads all that a sender sends, as words.
+// story reads everything that a sender sends, as words.
 func story(t testing.TB, more infer.More) (words []string) {
 	t.Helper()
 	defer more.Close()
@@ -144,7 +144,7 @@ sender.send(response(2), FINAL)  # goes nowhere`)).open(t)
 		t.Fatal(err)
 	}
 	resp.Release()
-	more.Close() // the client leaves
+	more.Close() // the client disconnects
 	if err := <-ran; err != nil {
 		t.Error(err)
 	}
@@ -210,7 +210,7 @@ return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", np.full((1, 4), r.
 		for !strings.Contains(f.log.String(), "msg=running") {
 			time.Sleep(time.Millisecond)
 		}
-		inst.Left(&infer.Request{}) // somebody else's
+		inst.Left(&infer.Request{}) // not in the batch
 		inst.Left(left)
 	}()
 	if err := inst.RunEach(t.Context(), batch); err != nil {

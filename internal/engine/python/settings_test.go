@@ -11,7 +11,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/modelconfig"
 )
 
-// executable writes a file that can be run, and returns its path.
+// executable writes an executable file, and returns its path.
 func executable(t *testing.T, parts ...string) string {
 	t.Helper()
 	path := filepath.Join(parts...)
@@ -67,7 +67,7 @@ func TestParametersAreReadOrRefusedWithAReason(t *testing.T) {
 	dir := t.TempDir()
 	interpreter := executable(t, dir, "python")
 	for _, tt := range []struct {
-		key, value, want string // in the error; "" means none
+		key, value, want string // in the error; "" means no error
 	}{
 		{"execute_timeout_seconds", "2.5", ""},
 		{"execute_timeout_seconds", "soon", `parameters[execute_timeout_seconds]: found "soon", expected a number of seconds, or 0 for no limit`},

@@ -18,7 +18,8 @@ var wireConfig = &modelconfig.Config{
 	Outputs: []modelconfig.Tensor{{Name: "A", Type: tensor.FP32}, {Name: "B", Type: tensor.Bytes}},
 }
 
-// words are the bytes of a table, 4 of each number; one in 8 bytes is two of them.
+// words returns the bytes of a table of 4-byte numbers; an 8-byte number takes two of
+// them.
 func words(numbers ...uint32) (b []byte) {
 	for _, n := range numbers {
 		b = binary.LittleEndian.AppendUint32(b, n)
@@ -31,7 +32,7 @@ func TestATableIsReadOnlyIfAllOfItAddsUp(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		table []byte
-		want  string // in the error; "" means none
+		want  string // in the error; "" means no error
 	}{
 		{"an output", one(0, 11, 1, 0, 8, 0, 2, 0), ""},
 		{"none", words(1, 0, 0, 0, 0, 0), ""},
@@ -103,11 +104,11 @@ func TestTensorsOfABatchAreApartAndAligned(t *testing.T) {
 	}
 }
 
-// FuzzAnswers gives readAnswers what a worker may write. Whatever it takes is inside
-// the memory, and nobody else's.
+// FuzzAnswers passes arbitrary tables to readAnswers. Accepted outputs must be within the
+// memory and must not overlap.
 func FuzzAnswers(f *testing.F) {
 	f.Add(words(1, 0, 0, 0, 1, 0, 0, 11, 1, 0, 8, 0, 2, 0), 1)
-	f.Add(words(1, 0, 0, 0, 1, 8, 0, 11, 0, 0, 0, 0, 0x30303030, 0x30303030), 1) // parameters that are none
+	f.Add(words(1, 0, 0, 0, 1, 8, 0, 11, 0, 0, 0, 0, 0x30303030, 0x30303030), 1) // invalid parameters
 	f.Add(append(words(2, 0, 1, 3, 4, 0), "oops\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"...), 2)
 	f.Fuzz(func(t *testing.T, table []byte, requests int) {
 		outputs := make([]byte, 4096)

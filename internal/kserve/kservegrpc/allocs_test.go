@@ -1,7 +1,6 @@
 //go:build !race
 
-// Under the race detector pools lose things on purpose, so nothing can be said
-// about allocations.
+// Under the race detector, pools drop items on purpose, so allocations cannot be measured.
 
 package kservegrpc
 
@@ -16,7 +15,7 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// Of what a request takes from the heap, its tensors are no part.
+// Tensors are not part of a request's heap allocations.
 func TestARequestTakesFewAllocations(t *testing.T) {
 	c := newCodec(kserve.Limits{})
 	data, err := proto.Marshal(typical())
@@ -45,9 +44,8 @@ func TestARequestTakesFewAllocations(t *testing.T) {
 		}
 		out.Free()
 	})
-	// The message, its name and id, the input, its name and shape, two slices; the
-	// request and its inputs; the memory, its list and how to free it; the answer
-	// and its list.
+	// The message, its name and id, the input, its name and shape, two slices; the request and
+	// its inputs; the memory, its list and its release function; the response and its list.
 	const want = 15
 	if allocs > want {
 		t.Errorf("%v allocations, want %d at the most", allocs, want)

@@ -19,21 +19,20 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// A ledger is a pool that counts what is out.
+// A ledger is a pool that counts the buffers in use.
 type ledger struct{ out int }
 
 func (l *ledger) Put(*[]byte)     { l.out-- }
 func (l *ledger) Get(int) *[]byte { panic("nobody asks it") }
 
-// pieces makes a message of data that was received in pieces of these sizes, over
-// and over.
+// pieces returns data as a message in buffers of the given sizes, which repeat.
 func (l *ledger) pieces(data []byte, sizes ...byte) (message mem.BufferSlice) {
 	for i := 0; len(data) > 0; i++ {
 		n := min(len(data), int(sizes[i%len(sizes)]))
 		if i >= len(sizes) {
-			n = max(n, min(1, len(data))) // nobody sends empty ones for ever
+			n = max(n, min(1, len(data))) // avoids an endless sequence of empty buffers
 		}
-		// Smaller ones are not counted by grpc.
+		// grpc does not return smaller ones to the pool.
 		piece := append(make([]byte, 0, 2<<10), data[:n]...)
 		message = append(message, mem.NewBuffer(&piece, l))
 		l.out++
@@ -50,7 +49,7 @@ func noLimits() *kserve.Limits {
 	return &l
 }
 
-// full is a message with something of everything.
+// full is a message that sets all fields.
 func full() *kservepb.ModelInferRequest {
 	params := func(names ...string) map[string]*kservepb.InferParameter {
 		m := map[string]*kservepb.InferParameter{"": {}}
@@ -76,8 +75,8 @@ func full() *kservepb.ModelInferRequest {
 	}
 }
 
-// compare reads a message that came in pieces, and holds it against what the plain
-// codec reads. All that was received must be given back.
+// compare decodes a message that is split into buffers, and compares the result with that
+// of the standard codec. All buffers must be released.
 func compare(t *testing.T, data []byte, sizes ...byte) {
 	t.Helper()
 	var l ledger
@@ -109,11 +108,11 @@ func TestAMessageIsReadInWhateverPiecesItCame(t *testing.T) {
 		compare(t, whole, byte(size))
 		compare(t, whole, 0, byte(size), 0, 1)
 		compare(t, append(bytes.Clone(whole), whole...), byte(size))
-		compare(t, whole[:len(whole)-size], byte(size)) // which ends too early
+		compare(t, whole[:len(whole)-size], byte(size)) // truncated
 	}
 }
 
-// The seeds are short, because the fuzzer takes long to shorten what it finds.
+// The seeds are short, because the fuzzer takes long to minimize.
 func FuzzRequestsAreReadLikeByThePlainCodec(f *testing.F) {
 	for _, data := range hostile(20) {
 		f.Add(data, []byte{5})
@@ -126,7 +125,7 @@ func FuzzRequestsAreReadLikeByThePlainCodec(f *testing.F) {
 		append(append(protowire.AppendTag(nil, 9, protowire.StartGroupType), protowire.AppendTag(nil, 9, protowire.EndGroupType)...), 7<<3|2, 2, 1, 2),
 		{1 << 3, 5, 7<<3 | 5, 1, 2, 3, 4, 7<<3 | 1, 1, 2, 3, 4, 5, 6, 7, 8},
 		appendField(nil, 1, []byte("\xff")),
-		[]byte("\x9a\xa3\xde\xea\x20\x06abcdef"), // no field has such a number
+		[]byte("\x9a\xa3\xde\xea\x20\x06abcdef"), // not a valid field number
 		appendField(nil, 5, appendField(nil, 5, []byte{3<<3 | 2, 2, 1, 2, 3 << 3, 3, 6<<3 | 2, 4, 0, 0, 0, 0, 6<<3 | 5, 1, 1, 1, 1, 7<<3 | 5, 1, 1, 1, 1})),
 	} {
 		f.Add(data, []byte{9})
@@ -146,7 +145,7 @@ func TestOnlyTensorsThatAreSpreadAreCopied(t *testing.T) {
 		t.Fatal(err)
 	}
 	var l ledger
-	message := l.pieces(data, 150, 10, 255) // the second tensor is in all of them
+	message := l.pieces(data, 150, 10, 255) // the second tensor spans all of them
 	var got request
 	got.read(message, noLimits())
 	if got.err != nil {
@@ -163,9 +162,9 @@ func TestOnlyTensorsThatAreSpreadAreCopied(t *testing.T) {
 		t.Errorf("%d pieces are kept, want the two with views", l.out)
 	}
 	batch := got.memory
-	batch.Retain() // it still runs
+	batch.Retain() // still running
 	got.release()
-	got.release() // changes nothing
+	got.release() // has no effect
 	if l.out != 2 || got.GetRawInputContents()[0][99] != 'a' {
 		t.Error("memory was given back while it was in use")
 	}
@@ -175,7 +174,7 @@ func TestOnlyTensorsThatAreSpreadAreCopied(t *testing.T) {
 	}
 }
 
-// inside reports whether data is a view of a piece.
+// inside reports whether data is a view of a buffer.
 func inside(data []byte, pieces mem.BufferSlice) bool {
 	for _, p := range pieces {
 		whole := p.ReadOnlyData()
@@ -188,7 +187,7 @@ func inside(data []byte, pieces mem.BufferSlice) bool {
 	return false
 }
 
-// response returns a response of which the caller has a count.
+// response returns a response with a reference owned by the caller.
 func response(outputs ...tensor.Tensor) *infer.Response {
 	size := 0
 	for _, o := range outputs {
@@ -203,7 +202,7 @@ func response(outputs ...tensor.Tensor) *infer.Response {
 	return r
 }
 
-// plain returns the message for the plain codec.
+// plain returns the message for the standard codec.
 func plain(id string, resp *infer.Response) *kservepb.ModelInferResponse {
 	out := &kservepb.ModelInferResponse{ModelName: resp.Model, ModelVersion: resp.Version, Id: id}
 	for _, t := range resp.Outputs {
@@ -247,14 +246,14 @@ func FuzzAnswersAreWrittenLikeByThePlainCodec(f *testing.F) {
 	})
 }
 
-// check writes an answer as grpc does, and compares what a client reads.
+// check encodes an answer as grpc does, and compares what a client decodes.
 func check(t *testing.T, a any, want, got proto.Message) {
 	t.Helper()
 	data, err := newCodec(kserve.Limits{}).Marshal(a)
 	if err != nil {
 		t.Fatal(err)
 	}
-	data.Ref() // as for the frame that is queued
+	data.Ref() // like the frame in the queue
 	flat := data.Materialize()
 	data.Free()
 	data.Free()
@@ -289,7 +288,7 @@ func TestLargeOutputsAreWrittenFromWhereTheyAre(t *testing.T) {
 	}
 }
 
-// When a connection breaks, grpc drops what it has not written without a word.
+// When a connection breaks, grpc drops what it has not sent without freeing it.
 func TestWhatGRPCForgetsIsGivenBack(t *testing.T) {
 	live := buf.Live()
 	for range 10 {
@@ -314,15 +313,15 @@ func typical() *kservepb.ModelInferRequest {
 	}
 }
 
-// Each part of typed contents that are sent in many parts costs what it costs
-// alone: the plain codec would copy what it has each time.
+// If typed contents are split into many parts, the cost per part is constant: the standard
+// codec would copy all previous parts each time.
 func TestContentsInManyPartsCostNoMoreThanInOne(t *testing.T) {
 	part := appendField(nil, 5, appendField(nil, 3, []byte{1}))
 	for _, parts := range []int{1, 100_000} {
 		data := appendField(nil, 5, bytes.Repeat(part, parts))
 		var in request
 		took := allocated(func() { in.read(mem.BufferSlice{mem.SliceBuffer(data)}, noLimits()) })
-		if n := len(in.GetInputs()[0].GetContents().GetInt64Contents()); n != parts || took > uint64(16*parts+64<<10) { // some is taken elsewhere meanwhile
+		if n := len(in.GetInputs()[0].GetContents().GetInt64Contents()); n != parts || took > uint64(16*parts+64<<10) { // other tests may allocate meanwhile
 			t.Errorf("%d parts: %d read, %d bytes", parts, n, took)
 		}
 	}

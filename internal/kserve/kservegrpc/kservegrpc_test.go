@@ -66,9 +66,9 @@ func newServer(t testing.TB, opts kservegrpc.Options, extra ...grpc.ServerOption
 	return backend, conn
 }
 
-// The scripts were recorded from Triton 2.51.0, and changed where their
-// comments say so. A block is a method and its message, and what is answered: the
-// code, and a message or the reason.
+// The scripts were recorded from Triton 2.51.0, and changed where their comments say so. A
+// block is a method and its message, and the response: the code, and a message or an error
+// text.
 func TestClientsOfTritonGetTheSameAnswers(t *testing.T) {
 	script.Run(t, "testdata/*.txt", func(t *testing.T) func([]string) string {
 		backend, conn := newServer(t, kservegrpc.Options{Version: "1.2.3"})
@@ -83,7 +83,7 @@ func TestClientsOfTritonGetTheSameAnswers(t *testing.T) {
 	})
 }
 
-// streamed sends all messages, and then reads what is answered.
+// streamed sends all messages, and then reads the responses.
 func streamed(t *testing.T, conn *grpc.ClientConn, header string, messages []string) string {
 	ctx := t.Context()
 	if key, value, ok := strings.Cut(header, ": "); ok {
@@ -134,8 +134,8 @@ func exchange(t *testing.T, conn *grpc.ClientConn, method, message string) strin
 	return "OK\n" + text(t, out)
 }
 
-// text writes a message in one line. protojson puts in spaces at random, so that
-// nobody relies on where they are.
+// text formats a message on one line. protojson inserts random spaces, so that its output
+// cannot be relied on.
 func text(t *testing.T, m proto.Message) string {
 	loose, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(m)
 	if err != nil {
@@ -322,7 +322,7 @@ func TestAPanicCostsOneRequest(t *testing.T) {
 	}
 }
 
-// The deadline is the client's, and so is the decision to leave.
+// The client sets the deadline, and the client cancels.
 func TestAClientThatLeavesCancels(t *testing.T) {
 	backend, conn := newServer(t, kservegrpc.Options{})
 	client := kservepb.NewGRPCInferenceServiceClient(conn)
@@ -352,8 +352,8 @@ func TestAClientThatLeavesCancels(t *testing.T) {
 	}
 }
 
-// Answers are written after the call has returned: small outputs from a copy, large
-// ones from where they are.
+// Responses are sent after the call has returned: small outputs from a copy, large ones in
+// place.
 func TestAnswersDoNotShareMemoryThatWasGivenBack(t *testing.T) {
 	_, conn := newServer(t, kservegrpc.Options{})
 	client := kservepb.NewGRPCInferenceServiceClient(conn)

@@ -40,7 +40,7 @@ func copies[T any](n int, f func(i int) T) []T {
 	return all
 }
 
-// bytesInput is a message with one input of so many bytes.
+// bytesInput returns a message with one input of the given number of bytes.
 func bytesInput(n int) *message {
 	return &message{
 		ModelName:        "alltypes",
@@ -60,7 +60,7 @@ func TestEachLimitIsExactAndTold(t *testing.T) {
 		name    string
 		limits  kserve.Limits
 		told    string
-		over    int // what is found, if it is not one more than limit
+		over    int // the value in the error, if it is not limit+1
 		message func(n int) *message
 	}{
 		{"inputs", kserve.Limits{Inputs: limit}, "inputs", 0, func(n int) *message {
@@ -129,8 +129,8 @@ func TestEachLimitIsExactAndTold(t *testing.T) {
 	}
 }
 
-// A message that is too long is refused by grpc itself, in its own words, whether
-// it is too long as it was sent or once it is decompressed.
+// grpc itself rejects a message that is too long, either as sent or after decompression,
+// with an error text of its own.
 func TestMessagesAreLimitedCompressedOrNot(t *testing.T) {
 	in := bytesInput(100_000)
 	size := int64(proto.Size(in))

@@ -26,7 +26,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/kserve/kservetest"
 )
 
-// A received counts the memory that grpc receives messages in.
+// A received counts the memory in which grpc receives messages.
 type received struct {
 	mem.BufferPool
 
@@ -43,14 +43,14 @@ func (r *received) Put(b *[]byte) {
 	r.BufferPool.Put(b)
 }
 
-// await waits for what goes on behind the answer.
+// await waits for a condition that holds only some time after the response.
 func await(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); !done(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%s", what)
 		}
-		runtime.GC() // grpc leaves some of it to that
+		runtime.GC() // grpc leaves some of it to the garbage collector
 	}
 }
 
@@ -60,7 +60,7 @@ func awaitBuffers(t *testing.T) {
 }
 
 func TestEveryEndOfARequestGivesItsMemoryBack(t *testing.T) {
-	const size = 20_000 // more than a frame, so that there are several pieces
+	const size = 20_000 // more than a frame, so that there are several buffers
 	fails := func(code infer.Code) func(context.Context, *infer.Request) error {
 		return func(context.Context, *infer.Request) error { return infer.Errorf(code, "no") }
 	}
@@ -69,7 +69,7 @@ func TestEveryEndOfARequestGivesItsMemoryBack(t *testing.T) {
 		change(in)
 		return in
 	}
-	small := bytesInput(2000) // in one piece
+	small := bytesInput(2000) // in one buffer
 	for _, c := range []struct {
 		name   string
 		in     *message
@@ -115,7 +115,7 @@ func TestEveryEndOfARequestGivesItsMemoryBack(t *testing.T) {
 				t.Errorf("%v, want %v", err, c.want)
 			}
 			awaitBuffers(t)
-			if c.want != codes.ResourceExhausted { // which grpc drops itself
+			if c.want != codes.ResourceExhausted { // grpc drops those itself
 				await(t, "grpc's memory is kept", func() bool { return pool.out.Load() == 0 })
 			}
 
@@ -125,7 +125,7 @@ func TestEveryEndOfARequestGivesItsMemoryBack(t *testing.T) {
 			if err := stream.Send(c.in); err != nil {
 				t.Error(err)
 			}
-			_ = stream.CloseSend() // the client may have left
+			_ = stream.CloseSend() // the client may have disconnected
 			for {
 				if _, err := stream.Recv(); err != nil {
 					break
@@ -139,8 +139,7 @@ func TestEveryEndOfARequestGivesItsMemoryBack(t *testing.T) {
 	}
 }
 
-// The caller is answered at its deadline, while its rows may be read by a batch
-// that still runs.
+// The caller is answered at its deadline, while a batch that still runs may read its rows.
 func TestABatchThatStillRunsKeepsTheInputs(t *testing.T) {
 	pool := &received{BufferPool: mem.DefaultBufferPool()}
 	backend, conn := newServer(t, kservegrpc.Options{}, experimental.BufferPool(pool))
@@ -176,7 +175,7 @@ func TestABatchThatStillRunsKeepsTheInputs(t *testing.T) {
 	}
 }
 
-// disturb has other requests use memory that is free.
+// disturb makes other requests use memory that has been freed.
 func disturb(t *testing.T, backend *kservetest.Server, client kservepb.GRPCInferenceServiceClient, size int) {
 	before := backend.Before
 	backend.Before = nil
@@ -188,7 +187,7 @@ func disturb(t *testing.T, backend *kservetest.Server, client kservepb.GRPCInfer
 	backend.Before = before
 }
 
-// One call has one message. grpc notices after it has read the second.
+// A call has one message. grpc notices only after reading the second.
 func TestACallWithTwoMessagesIsRefused(t *testing.T) {
 	backend, conn := newServer(t, kservegrpc.Options{})
 	backend.Before = func(context.Context, *infer.Request) error {

@@ -50,7 +50,7 @@ func send(t *testing.T, stream streamClient, ids ...string) {
 	}
 }
 
-// expect reads answers: an id, with a word behind it if it failed.
+// expect reads responses: an id, followed by a word if it failed.
 func expect(t *testing.T, stream streamClient, want ...string) {
 	t.Helper()
 	for _, want := range want {
@@ -88,7 +88,7 @@ func TestRequestsOfAStreamRunAtOnceAndAreAnsweredInOrder(t *testing.T) {
 	}
 	stream := openStream(t.Context(), t, conn)
 	send(t, stream, "a", "b", "c")
-	if err := stream.CloseSend(); err != nil { // and still get their answers
+	if err := stream.CloseSend(); err != nil { // they still get their responses
 		t.Fatal(err)
 	}
 	expect(t, stream, "a", "b", "c")
@@ -116,7 +116,7 @@ func TestAStreamReceivesNoMoreThanItHasRoomFor(t *testing.T) {
 		if n := running.Load(); n != room {
 			t.Errorf("%d requests run, want %d", n, room)
 		}
-		proceed <- struct{}{} // which need not be the first one
+		proceed <- struct{}{} // not necessarily the first one
 		synctest.Wait()
 		if n := running.Load(); n > room+1 {
 			t.Errorf("%d requests have run although at most one is answered", n)
@@ -212,9 +212,8 @@ func TestAStreamIsTheSameClientAsItsConnection(t *testing.T) {
 	}
 }
 
-// Three requests one behind the other, of which the second fails, from a client that
-// wants the error to end the stream: this exchange brings Triton 2.51 down after a
-// few tries.
+// Three requests in a row, of which the second fails, from a client that wants the error
+// to end the stream: this exchange crashes Triton 2.51 after a few tries.
 func TestAnErrorBetweenTwoAnswersEndsTheStreamAndNoMore(t *testing.T) {
 	backend, conn := newServer(t, kservegrpc.Options{})
 	backend.Before = kservetest.RecordedFailure
@@ -232,7 +231,7 @@ func TestAnErrorBetweenTwoAnswersEndsTheStreamAndNoMore(t *testing.T) {
 					return
 				}
 				for _, in := range []*message{request(), negative, request()} {
-					// The stream may have ended already; what is received tells why.
+					// The stream may have ended already; the received error says why.
 					if err := stream.Send(in); err != nil && !errors.Is(err, io.EOF) {
 						t.Error(err)
 					}
@@ -274,7 +273,7 @@ func TestAServerThatStopsEndsItsStreamsAfterTheirAnswers(t *testing.T) {
 	expectEnd(t, busy, codes.Unavailable)
 }
 
-// A stream whose client reads nothing ends when the client does, whatever it holds.
+// If a client reads nothing, its stream ends when the client does, whatever is buffered.
 func TestAnswersThatNobodyReadsAreGivenBack(t *testing.T) {
 	backend, conn := newServer(t, kservegrpc.Options{})
 	ran := make(chan struct{}, 20) // one for each request
@@ -284,7 +283,7 @@ func TestAnswersThatNobodyReadsAreGivenBack(t *testing.T) {
 	}
 	stream := openStream(t.Context(), t, conn)
 	for range cap(ran) {
-		if err := stream.Send(bytesInput(200_000)); err != nil { // more than can be on the way
+		if err := stream.Send(bytesInput(200_000)); err != nil { // more than fits into all buffers
 			t.Fatal(err)
 		}
 	}
@@ -300,8 +299,8 @@ func TestAnswersThatNobodyReadsAreGivenBack(t *testing.T) {
 	awaitBuffers(t)
 }
 
-// A teller gives a response for each word, and an error for "bad"; the last word says
-// that there are no more. It waits for each until it may go on.
+// A teller returns a response for each word, and an error for "bad"; the last word is
+// final. It waits for permission before each.
 type teller struct {
 	words  []string
 	may    chan struct{}
@@ -327,7 +326,7 @@ func (m *teller) Next(ctx context.Context, resp *infer.Response) error {
 
 func (m *teller) Close() { close(m.closed) }
 
-// hear describes an answer: its id, its word or error, and whether it is the last.
+// hear describes a response: its id, its word or error, and whether it is final.
 func hear(t *testing.T, stream streamClient) string {
 	t.Helper()
 	out, err := stream.Recv()
@@ -357,10 +356,10 @@ func TestAModelThatAnswersAsOftenAsItLikesIsHeardWhenItDoes(t *testing.T) {
 		t.Fatal(err)
 	}
 	send(t, stream, "plain")
-	if err := stream.CloseSend(); err != nil { // all is answered all the same
+	if err := stream.CloseSend(); err != nil { // everything is answered all the same
 		t.Fatal(err)
 	}
-	// One that came later does not wait for what takes its time.
+	// A later request does not wait for a slow one.
 	if got := hear(t, stream); got != "plain 1 true" {
 		t.Errorf("heard %q", got)
 	}

@@ -25,8 +25,7 @@ func appendField(b []byte, number protowire.Number, value []byte) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(b, number, protowire.BytesType), value)
 }
 
-// allocated returns the bytes that f takes from the heap, with those that it no
-// longer needs at its end.
+// allocated returns the bytes that f allocates on the heap, including garbage.
 func allocated(f func()) uint64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -35,7 +34,7 @@ func allocated(f func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-// Messages that are made to take as much memory as they can.
+// Messages that are designed to take as much memory as possible.
 func hostile(size int) map[string][]byte {
 	fill := func(number protowire.Number, value []byte) []byte {
 		one := appendField(nil, number, value)
@@ -82,7 +81,7 @@ func TestNoMessageTakesMuchMoreMemoryThanItsBytes(t *testing.T) {
 			}
 			m.release()
 		})
-		if took > 3*size { // one for the message, one for the tensors, and what a slice leaves behind when it grows
+		if took > 3*size { // one for the message, one for the tensors, one for slices that grow
 			t.Errorf("%s: %d bytes of memory for %d of the message; %v", name, took, len(data), err)
 		}
 	}
@@ -105,8 +104,8 @@ func TestOtherMessagesHaveFewFields(t *testing.T) {
 	}
 }
 
-// Whatever comes, a message is refused by its sender's fault, or is a request that
-// is within all limits.
+// For any input, a message is either rejected as the client's error, or a request that is
+// within all limits.
 func FuzzDecodeMessage(f *testing.F) {
 	for _, data := range hostile(100) {
 		f.Add(data)

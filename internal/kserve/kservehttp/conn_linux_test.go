@@ -15,16 +15,16 @@ import (
 	"github.com/shoal-serving/shoal/internal/kserve"
 )
 
-// All answers come over one connection, of which the kernel counts the pieces in which
-// data came. What is written at once comes in one piece over the loopback interface,
-// up to a size that is the kernel's to choose.
+// All responses use one connection, for which the kernel counts the segments received with
+// data. Over the loopback interface, a single write arrives as one segment, up to a size
+// that the kernel chooses.
 func TestAnAnswerGoesOutInOneWrite(t *testing.T) {
 	server := newBinaryServer(t)
 	conn, err := net.Dial("tcp", server.Listener.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = conn.Close() }) // the server need not wait for it
+	t.Cleanup(func() { _ = conn.Close() }) // so that the server does not wait for it
 	in := bufio.NewReaderSize(conn, 1<<20)
 	for _, size := range []int{1, 2_000, 4_096, 8_000, 8_192, 20_000, 1 << 20} {
 		doc, data := binaryBody(size)
@@ -48,7 +48,7 @@ func TestAnAnswerGoesOutInOneWrite(t *testing.T) {
 	}
 }
 
-// segments returns how many with data have come.
+// segments returns the number of segments received with data.
 func segments(t *testing.T, conn net.Conn) uint32 {
 	t.Helper()
 	raw, err := conn.(*net.TCPConn).SyscallConn()

@@ -33,7 +33,7 @@ func newServer(t testing.TB, opts kservehttp.Options) (*kservetest.Server, *http
 	backend.Entries, backend.Counted = kservetest.RecordedIndex, kservetest.RecordedStatistics
 	opts.Logging = backend
 	server := listen(kservehttp.New(backend, backend, backend, opts))
-	server.Client().Transport.(*http.Transport).DisableCompression = true // answers are seen as they are sent
+	server.Client().Transport.(*http.Transport).DisableCompression = true // responses are compared as sent
 	t.Cleanup(server.Close)
 	return backend, server
 }
@@ -46,10 +46,9 @@ func listen(h http.Handler) *httptest.Server {
 	return server
 }
 
-// The scripts were recorded from Triton 2.51.0, and changed where their
-// comments say so. A block is a request, and what is answered: the status, the
-// headers that matter, and the body, decompressed. A body that is not plain text
-// is written as a Go string.
+// The scripts were recorded from Triton 2.51.0, and changed where their comments say so. A
+// block is a request and its response: the status, the relevant headers, and the
+// decompressed body. A body that is not plain text is written as a Go string.
 func TestClientsOfTritonGetTheSameAnswers(t *testing.T) {
 	script.Run(t, "testdata/*.txt", func(t *testing.T) func([]string) string {
 		backend, server := newServer(t, kservehttp.Options{Version: "1.2.3"})
@@ -309,7 +308,7 @@ func TestBodiesAreLimitedBeforeTheyAreRead(t *testing.T) {
 	}
 }
 
-// What a client says last is not what it meant if it does not say all of it.
+// A truncated request must not be executed.
 func TestABodyThatIsCutShortIsNotRun(t *testing.T) {
 	backend, server := newServer(t, kservehttp.Options{})
 	backend.Before = func(context.Context, *infer.Request) error {
@@ -335,7 +334,8 @@ func TestABodyThatIsCutShortIsNotRun(t *testing.T) {
 	}
 }
 
-// newBinaryServer has a model that takes any number of bytes, and answers with them.
+// newBinaryServer returns a server with a model that accepts any number of bytes and
+// returns them.
 func newBinaryServer(t *testing.T) *httptest.Server {
 	t.Helper()
 	backend := kservetest.New(t, `name: "large" max_batch_size: 1
@@ -345,7 +345,8 @@ func newBinaryServer(t *testing.T) *httptest.Server {
 	return server
 }
 
-// binaryBody returns the two parts of a request for that model, with so many bytes.
+// binaryBody returns the two parts of a request for that model with the given number of
+// bytes.
 func binaryBody(size int) (doc string, data []byte) {
 	data = bytes.Repeat([]byte("0123456789abcdef"), size/16+1)[:size]
 	return fmt.Sprintf(`{"parameters":{"binary_data_output":true},"inputs":[{"name":"INPUT","shape":[1,%d],"datatype":"UINT8","parameters":{"binary_data_size":%[1]d}}]}`, size), data
@@ -384,7 +385,7 @@ func TestEveryBufferIsGivenBack(t *testing.T) {
 		post(t, server, strings.NewReader(inferBody[1:]))
 		post(t, server, strings.NewReader(`{"outputs":[{"name":"NOPE"}],`+inferBody[1:]))
 	}
-	server.Close() // an answer is here before its memory is given back
+	server.Close() // a response may arrive before its memory is released
 	if after := buf.Live(); after != before {
 		t.Errorf("%d buffers in use, %d before", after, before)
 	}

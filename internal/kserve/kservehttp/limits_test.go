@@ -22,7 +22,7 @@ import (
 
 const anyPath = "/v2/models/alltypes/infer"
 
-// repeat returns n copies of what f gives, with commas between them.
+// repeat returns n results of f, separated by commas.
 func repeat(n int, f func(i int) string) string {
 	parts := make([]string, n)
 	for i := range parts {
@@ -45,8 +45,8 @@ func TestEachLimitIsExactAndTold(t *testing.T) {
 		name   string
 		limits kserve.Limits
 		told   string
-		over   int64              // what is found, if it is not one more than limit
-		doc    func(n int) string // that is at the limit for n = limit
+		over   int64              // the value in the error, if it is not limit+1
+		doc    func(n int) string // is at the limit for n = limit
 		data   func(n int) []byte // binary data after it
 	}{
 		{name: "inputs", limits: kserve.Limits{Inputs: limit}, told: "inputs", doc: func(n int) string {
@@ -178,7 +178,7 @@ func TestNamesThatNoModelCanHaveAreUnknown(t *testing.T) {
 	}
 }
 
-// compressed returns text as a client sends it.
+// compressed returns text, compressed as a client does.
 func compressed(t testing.TB, encoding, text string) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -218,7 +218,7 @@ func decompressed(t testing.TB, encoding, body string) string {
 func TestBodiesAndAnswersMayBeCompressed(t *testing.T) {
 	_, server := newServer(t, kservehttp.Options{})
 	plain := post(t, server, strings.NewReader(inferBody))
-	for range 2 { // the second time with readers and writers that were used before
+	for range 2 { // the second time with pooled readers and writers
 		for _, encoding := range []string{"gzip", "deflate"} {
 			for accept, want := range map[string]string{
 				"": "", "gzip": "gzip", "deflate": "deflate", "gzip, deflate": "gzip", "deflate, gzip;q=0.5, *;q=0.1": "deflate",
@@ -257,7 +257,7 @@ func TestACompressedBodyMayNotGrowTooMuch(t *testing.T) {
 		name   string
 		limits kserve.Limits
 		size   int
-		want   string // "" means that it is allowed
+		want   string // "" means that it is accepted
 	}{
 		{"at the limit", kserve.Limits{Decoded: 3 * mega, Ratio: 1e6}, 3 * mega, ""},
 		{"one byte more", kserve.Limits{Decoded: 3 * mega, Ratio: 1e6}, 3*mega + 1, "limit of decoded bytes exceeded: found at least 3145729, allowed are 3145728"},
@@ -278,8 +278,8 @@ func TestACompressedBodyMayNotGrowTooMuch(t *testing.T) {
 	}
 }
 
-// The ratio is exact: the same body is allowed by a limit, and not by the next
-// lower one.
+// The ratio is exact: the same body is accepted at a limit, and rejected at the next lower
+// one.
 func TestTheRatioOfABodyIsExact(t *testing.T) {
 	text := inferBody + strings.Repeat(" ", 2<<20)
 	body := compressed(t, "gzip", text)

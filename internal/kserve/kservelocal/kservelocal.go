@@ -181,11 +181,11 @@ func (s *Server) accept(socket *net.UnixConn) {
 			c.serve(s.ctx)
 		}
 		_ = socket.Close() // the connection has ended
-		s.goodbye(c)
+		s.removeConnection(c)
 	})
 }
 
-func (s *Server) goodbye(c *connection) {
+func (s *Server) removeConnection(c *connection) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.connections, c)

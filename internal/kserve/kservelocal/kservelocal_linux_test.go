@@ -28,7 +28,7 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// serve answers at a socket until the test ends, and returns its path.
+// serve serves a socket until the test ends, and returns its path.
 func serve(t *testing.T, backend *kservetest.Server, opts Options) (*Server, string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "dir", "s")
@@ -37,7 +37,7 @@ func serve(t *testing.T, backend *kservetest.Server, opts Options) (*Server, str
 		t.Fatal(err)
 	}
 	s := New(backend, backend, opts)
-	done := make(chan error, 1) // so that Serve ends although nobody waits yet
+	done := make(chan error, 1) // so that Serve does not block
 	go func() { done <- s.Serve(l) }()
 	t.Cleanup(func() {
 		if err := errors.Join(s.Close(), <-done); err != nil && !errors.Is(err, net.ErrClosed) {
@@ -47,7 +47,7 @@ func serve(t *testing.T, backend *kservetest.Server, opts Options) (*Server, str
 	return s, path
 }
 
-// A client speaks frames.
+// A client sends and receives frames.
 type client struct {
 	t      *testing.T
 	socket *net.UnixConn
@@ -71,7 +71,7 @@ func (c *client) leave() {
 	c.memory = nil
 }
 
-// greet says hello, and shares memory number 1.
+// greet sends HELLO, and shares memory number 1.
 func (c *client) greet(size int) *client {
 	c.t.Helper()
 	c.send(frame{kind: kindHello, a: protocol})
@@ -113,8 +113,8 @@ func (c *client) send(f frame) {
 	}
 }
 
-// receive returns the next frame, and the descriptors with it; no frame if the server
-// has closed the connection.
+// receive returns the next frame and its descriptors, or the zero frame if the server has
+// closed the connection.
 func (c *client) receive() (frame, []int) {
 	c.t.Helper()
 	message, control := make([]byte, maxFrame), make([]byte, 64)
@@ -146,7 +146,7 @@ func appendText(b []byte, s string) []byte {
 	return append(binary.LittleEndian.AppendUint32(b, uint32(len(s))), s...)
 }
 
-// An ask is an INFER frame of one input.
+// An ask is an INFER frame with one input.
 type ask struct {
 	number, memory uint32
 	flags          uint16
@@ -174,12 +174,12 @@ func (a ask) frame() frame {
 	return frame{kind: kindInfer, flags: a.flags, number: a.number, a: uint64(a.memory), b: a.room.offset, c: a.room.length, rest: b}
 }
 
-// identity asks the model of that name, with a row that lies at 0, and room behind it.
+// identity calls the model of that name, with a row at offset 0 and room after it.
 func identity(number uint32) ask {
 	return ask{number: number, memory: 1, room: span{64, 64}, model: "identity", input: "INPUT", data: span{0, 64}, shape: []int64{1, 16}}
 }
 
-// outputs reads the table of an answer.
+// outputs decodes the table of an ANSWER.
 func outputs(t *testing.T, f frame) (all []tensor.Tensor, places []span) {
 	t.Helper()
 	limits := kserve.Limits{}.WithDefaults()
@@ -345,7 +345,7 @@ func TestMemoryIsFreedWhileACallWillWriteToIt(t *testing.T) {
 	copy(c.memory, "kept")
 	c.send(identity(1).frame())
 	c.send(frame{kind: kindFree, number: 1})
-	c.send(frame{kind: kindModel, number: 2, rest: []byte("identity")}) // answered when the ones before were read
+	c.send(frame{kind: kindModel, number: 2, rest: []byte("identity")}) // answered after the frames before it were read
 	if f, _ := c.receive(); f.kind != kindDescription {
 		t.Fatalf("answered with %+v", f)
 	}
@@ -356,7 +356,7 @@ func TestMemoryIsFreedWhileACallWillWriteToIt(t *testing.T) {
 }
 
 func TestWhatMayBeAnIndexCannotChangeWhileItIsUsed(t *testing.T) {
-	shared := make(chan []byte, 1) // so that nobody waits
+	shared := make(chan []byte, 1) // so that the handler does not block
 	backend := kservetest.New(t, kservetest.Recorded...)
 	backend.Before = func(context.Context, *infer.Request) error {
 		copy(<-shared, "late")

@@ -14,8 +14,8 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// FuzzFrames reads what no client should send. Whatever is taken for a request has
-// inputs that lie where the frame says, in memory that is there.
+// FuzzFrames decodes arbitrary frames. The inputs of an accepted request must be within
+// the memory, where the frame says.
 func FuzzFrames(f *testing.F) {
 	input := binary.LittleEndian.AppendUint32(nil, 1)
 	input = append(input, 'x', byte(tensor.FP32), 0, 0, 0)
@@ -65,7 +65,7 @@ func FuzzFrames(f *testing.F) {
 	})
 }
 
-// TestTheClientHasTheSameNumbers reads them in the Python package.
+// TestTheClientHasTheSameNumbers compares the numbers with the Python package's.
 func TestTheClientHasTheSameNumbers(t *testing.T) {
 	const file = "../../../python/src/shoal/_wire.py"
 	text, err := os.ReadFile(file)

@@ -1,5 +1,5 @@
-// Package kservetest is a server without models, for the tests of faces: it
-// answers a request with its own inputs, as outputs.
+// Package kservetest is a server without models, for tests of protocol frontends: it
+// answers a request with its own inputs as outputs.
 package kservetest
 
 import (
@@ -19,8 +19,8 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// Recorded are models of the server whose answers are recorded in the faces'
-// testdata.
+// Recorded are models of the server whose responses are recorded in the testdata of the
+// protocol packages.
 var Recorded = []string{
 	`name: "failing" max_batch_size: 8 backend: "python"
 	 input { name: "INPUT" data_type: TYPE_FP32 dims: 4 } output { name: "OUTPUT" data_type: TYPE_FP32 dims: 4 }`,
@@ -38,42 +38,41 @@ var Recorded = []string{
 
 // A Server has one version, 1, of each of its models.
 type Server struct {
-	// NotReady makes the server say that it is not.
+	// NotReady makes the server report that it is not ready.
 	NotReady atomic.Bool
 
-	// Unloaded are models that have no version any more.
+	// Unloaded are models that no longer have a version.
 	Unloaded []string
 
-	// Before, if not nil, is called before a request is answered, as if by the
-	// instance that took it. It may wait, panic, or return an error to be answered
-	// instead.
+	// Before, if not nil, is called before a request is answered, in the role of the instance
+	// that runs it. It may wait, panic, or return the error to answer with.
 	Before func(ctx context.Context, req *infer.Request) error
 
-	// More, if not nil, answers requests that take any number of responses, unless it
-	// returns nil; others are refused then.
+	// More, if not nil, answers requests to decoupled models. If it returns nil, the request
+	// fails.
 	More func(req *infer.Request) infer.More
 
-	// Entries are the index, and Counted the statistics. Their models need not be
+	// Entries are the repository index, and Counted the statistics. Their models need not be
 	// those of the server.
 	Entries []catalog.IndexEntry
 	Counted []catalog.Statistics
 
-	// Loading and Unloading, if not nil, are called when a model is to be loaded
-	// or unloaded. The server does nothing then but to answer with their error.
+	// Loading and Unloading, if not nil, are called for requests to load or unload a model.
+	// The server does nothing else, and returns their error.
 	Loading   func(model string, opts catalog.LoadOptions) error
 	Unloading func(model string, opts catalog.UnloadOptions) error
 
 	// Stop, if not nil, is closed when the server begins to stop.
 	Stop chan struct{}
 
-	// Log is what the server says that it logs.
+	// Log are the log settings that the server reports.
 	Log kserve.LogSettings
 
 	models map[string]*modelconfig.Config
 }
 
 // New returns a server for models with the given configurations. A model whose
-// configuration has no inputs takes any.
+// configuration has no inputs accepts any.
 func New(t testing.TB, configs ...string) *Server {
 	t.Helper()
 	s := &Server{
@@ -90,8 +89,8 @@ func New(t testing.TB, configs ...string) *Server {
 	return s
 }
 
-// Infer checks req, and answers it with its inputs. The output that an input
-// becomes has OUT in its name where the input has IN: INPUT becomes OUTPUT.
+// Infer checks req, and answers it with its inputs. The name of an output is that of the
+// input with OUT in place of IN: INPUT becomes OUTPUT.
 func (s *Server) Infer(ctx context.Context, req *infer.Request, resp *infer.Response) error {
 	resp.Times = infer.Timeline{}
 	c, err := s.find(req.Model, req.Version)
@@ -126,11 +125,11 @@ func (s *Server) Infer(ctx context.Context, req *infer.Request, resp *infer.Resp
 	return req.Convert(resp, c.MaxBatchSize > 0, labels)
 }
 
-// labels are those of the recorded server's file labels.txt.
+// labels are those in the recorded server's labels.txt.
 var labels = map[string][]string{"OUTa": {"zero", "one"}}
 
-// echo copies the inputs, so that a face that uses an answer after it gave it
-// back, or never gives it back, is found out.
+// echo copies the inputs, so that tests detect a protocol that uses a response after
+// releasing it, or never releases it.
 func echo(req *infer.Request, resp *infer.Response) {
 	var size int
 	for i := range req.Inputs {
@@ -187,7 +186,7 @@ func (s *Server) Statistics(model, version string) []catalog.Statistics {
 	})
 }
 
-// Explain is part of [kserve.Explainer]. What is known of a model is little.
+// Explain is part of [kserve.Explainer]. It returns little more than the name.
 func (s *Server) Explain(model, version string) (*explain.Model, error) {
 	c, err := s.find(model, version)
 	if err != nil {

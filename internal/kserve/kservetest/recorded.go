@@ -11,7 +11,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/stats"
 )
 
-// RecordedIndex is the index of the recorded server after some loads had failed.
+// RecordedIndex is the index of the recorded server after some failed loads.
 var RecordedIndex = []catalog.IndexEntry{
 	{Name: "alltypes", Version: "1", State: "READY"},
 	{Name: "badconfig"},
@@ -23,8 +23,8 @@ var RecordedIndex = []catalog.IndexEntry{
 	{Name: "two", Version: "1", State: "READY"},
 }
 
-// RecordedFailure is what the recorded model "failing" made of negative numbers.
-// It is for [Server.Before].
+// RecordedFailure is the error of the recorded model "failing" for negative numbers. It is
+// meant for [Server.Before].
 func RecordedFailure(_ context.Context, req *infer.Request) error {
 	if req.Model != "failing" || len(req.Inputs[0].Data) < 4 {
 		return nil
@@ -40,7 +40,7 @@ func RecordedFailure(_ context.Context, req *infer.Request) error {
 	return nil
 }
 
-// RecordedStatistics are those of two of its models, of which one had not run.
+// RecordedStatistics are the statistics of two of its models, one of which had not run.
 var RecordedStatistics = []catalog.Statistics{
 	{Model: "failing", Version: "1", Counted: stats.Snapshot{
 		Last: time.UnixMilli(1794705269097), Rows: 31, Runs: 33,

@@ -29,7 +29,7 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// client waits long enough for a worker to start on a busy machine.
+// client has a timeout that is long enough for a worker to start on a busy machine.
 var client = http.Client{Timeout: 2 * time.Minute}
 
 // writeMar writes an archive as model-archiver does.
@@ -113,7 +113,7 @@ func start(t *testing.T, dialect mms.Dialect, change func(*mms.Settings)) *fixtu
 	return f
 }
 
-// ask returns status and body.
+// ask returns the status and the body.
 func (f *fixture) ask(method, url, kind, body string) (int, string) {
 	f.t.Helper()
 	r, err := http.NewRequest(method, url, strings.NewReader(body))
@@ -148,7 +148,7 @@ func (f *fixture) want(method, url, body string, code int, parts ...string) {
 	}
 }
 
-// noop answers in different ways, as the request says.
+// noop responds in the way that the request selects.
 const noop = `
 import json, os, time
 from mms.service import PredictionException
@@ -245,7 +245,7 @@ func TestRequestsShareABatchAndABadOneFailsAlone(t *testing.T) {
 		want   string
 	}{
 		{"bad", 422, "bad/8/"},
-		{"raise", 503, "Prediction failed"}, // and the others ran again
+		{"raise", 503, "Prediction failed"}, // and the others are retried
 	} {
 		var all sync.WaitGroup
 		for i := range 8 {
@@ -264,7 +264,7 @@ func TestRequestsShareABatchAndABadOneFailsAlone(t *testing.T) {
 	}
 }
 
-// echo is a class with the steps that most handlers have.
+// echo is a class with the usual steps of a handler.
 const echo = `
 class Echo:
     def initialize(self, context):
@@ -356,8 +356,8 @@ func TestAWorkerThatDoesNotStartIsNotWaitedFor(t *testing.T) {
 	f.want("GET", f.manage+"/models/stuck", "", 404)
 }
 
-// crowd has so many ask the model noop at once, slowly, and returns what waits for them
-// and counts their statuses.
+// crowd sends the given number of slow concurrent requests to the model noop, and returns
+// a function that waits for them and counts their statuses.
 func (f *fixture) crowd(n int) (answered func() map[int]int) {
 	var mu sync.Mutex
 	counts := map[int]int{}
@@ -380,7 +380,7 @@ func TestTheQueueIsBounded(t *testing.T) {
 	f := start(t, mms.MultiModelServer, func(s *mms.Settings) { s.Queue = 1 })
 	writeMar(t, f.store, "noop", "1.0", "service:handle", map[string]string{"service.py": noop})
 	f.want("POST", f.manage+"/models?url=noop-1.0.mar&initial_workers=1", "", 200)
-	// One runs, and one of those that come then may wait.
+	// One runs, and one of those that arrive then may wait.
 	began := filepath.Join(t.TempDir(), "began")
 	var first sync.WaitGroup
 	first.Go(func() {
@@ -418,7 +418,7 @@ func TestWhoWaitsIsToldWhenTheLastWorkerLeaves(t *testing.T) {
 	if counts[200] < 1 || counts[503] < 1 || counts[200]+counts[503] != 6 {
 		t.Errorf("statuses %v, want 200 for whom the worker had taken, and 503 for those who waited", counts)
 	}
-	f.want("GET", f.infer+"/ping", "", 200, `"status": "Healthy"`) // as there shall be none
+	f.want("GET", f.infer+"/ping", "", 200, `"status": "Healthy"`) // because none are wanted
 	f.want("PUT", f.manage+"/models/noop?min_worker=1&synchronous=true", "", 200)
 	if status, text := f.ask("POST", f.infer+"/predictions/noop", "text/plain", "a"); status != 200 {
 		t.Errorf("a worker that came again answers %d %s", status, text)

@@ -1,5 +1,4 @@
-// Package pythontest finds what tests with Python workers need: an interpreter that
-// has numpy, which not everybody has.
+// Package pythontest finds an interpreter with numpy for tests of Python workers.
 package pythontest
 
 import (
@@ -10,8 +9,8 @@ import (
 	"testing"
 )
 
-// Interpreter returns the path of an interpreter: the one that `make numpy` brings, or
-// python3. If neither has numpy, the test is skipped.
+// Interpreter returns the path of an interpreter that has numpy: the one that `make numpy`
+// installs, or python3. If neither has numpy, it skips the test.
 func Interpreter(t testing.TB) string {
 	t.Helper()
 	if runtime.GOOS != "linux" {
@@ -23,7 +22,7 @@ func Interpreter(t testing.TB) string {
 	return found()
 }
 
-// found is an interpreter that has numpy, or nothing.
+// found returns the path of an interpreter that has numpy, or "".
 var found = sync.OnceValue(func() string {
 	_, file, _, _ := runtime.Caller(0)
 	brought := filepath.Join(filepath.Dir(file), "..", "..", "..", "..", "bin", "worker", "bin", "python")
