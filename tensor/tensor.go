@@ -2,7 +2,7 @@
 // engine and back: types and their sizes, checked shapes, views of rows, and
 // joining and splitting along the batch dimension.
 //
-// A [Tensor] does not own its memory. Whoever hands one over says who does.
+// A [Tensor] does not own its memory. Functions that pass one document who does.
 // Numbers are little-endian and row-major, as the KServe v2 protocol sends them.
 package tensor
 
@@ -93,7 +93,7 @@ type Tensor struct {
 	Data  []byte
 }
 
-// ShapeText returns a shape as people are told it: "[3,48,320]".
+// ShapeText returns a shape in the form "[3,48,320]".
 func ShapeText(shape []int64) string {
 	text := []byte("[")
 	for i, d := range shape {

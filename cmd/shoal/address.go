@@ -16,7 +16,7 @@ var addressFlags = []string{
 const insecureFlag = "insecure-bind"
 
 // checkAddresses refuses to listen for other machines unless that is asked for by
-// name: connections are neither encrypted nor asked who they are.
+// name: connections are not encrypted, and clients are not authenticated.
 func checkAddresses(settings []setting) error {
 	var errs []error
 	for _, s := range settings {

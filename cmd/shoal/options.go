@@ -150,8 +150,7 @@ var modes = map[string]repository.Mode{"none": repository.None, "poll": reposito
 // file and waits.
 const reloadEvery = 250 * time.Millisecond
 
-// changes says who decides which models are loaded, and how often the disk is looked
-// at for that.
+// changes returns the model control mode and the poll interval.
 func (o *serveOptions) changes() (repository.Mode, time.Duration) {
 	if o.reload {
 		return repository.Poll, reloadEvery
@@ -208,7 +207,7 @@ func (o *serveOptions) check() error {
 	return errors.Join(errs...)
 }
 
-// connections is what gRPC shall know of connections.
+// connections returns the gRPC options for connections.
 func (o *serveOptions) connections() []grpc.ServerOption {
 	ms := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
 	return []grpc.ServerOption{

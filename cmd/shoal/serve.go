@@ -214,7 +214,7 @@ func live(ctx context.Context, opts serveOptions, p parts, open *listen.Ports, l
 	defer runtime.KeepAlive(ballast())
 	var failed error
 	switch err := p.start(ctx); {
-	case err == nil || ctx.Err() != nil: // all are there, or nobody wants them any more
+	case err == nil || ctx.Err() != nil: // all are loaded, or the server is stopping
 	case opts.exitOnError:
 		failed = err
 	default:
@@ -223,8 +223,8 @@ func live(ctx context.Context, opts serveOptions, p parts, open *listen.Ports, l
 	if failed == nil {
 		select {
 		case <-ctx.Done():
-			// Not ready from now on, so that no more is sent here. Whoever sends it may
-			// need some time to notice.
+			// Report not ready, so that load balancers send requests elsewhere. They may need
+			// some time to notice.
 			p.backend.Stop()
 			log.Info("stopping", "reason", context.Cause(ctx), "delay", opts.shutdownDelay, "seconds", opts.exitTimeout)
 			time.Sleep(seconds(opts.shutdownDelay))
@@ -278,7 +278,7 @@ const patience = 5 * time.Second
 // within waits for f, but for no longer than its patience allows. What f has not done by
 // then ends with the process.
 func within(f func() error) error {
-	done := make(chan error, 1) // so that f ends although nobody waits any more
+	done := make(chan error, 1) // so that f can end after the timeout
 	go func() { done <- f() }()
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
@@ -290,7 +290,7 @@ func within(f func() error) error {
 	}
 }
 
-// runners are the engines that there are, by what a config.pbtxt calls them.
+// runners returns the engines by backend name.
 func runners(pace *pacer.Pacer, onnxEngine *onnx.Engine, pythonEngine *python.Engine, cores int) map[string]servable.Runner {
 	return map[string]servable.Runner{
 		simulated.Name: {Engine: &simulated.Engine{Pacer: pace}},

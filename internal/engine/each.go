@@ -48,7 +48,7 @@ type Sender interface {
 // unloads models.
 type Caller interface {
 	// Call is as kserve.Backend has it for requests of clients, except that it goes on
-	// while the server stops: clients' requests that are inside need it.
+	// while the server stops: in-flight requests of clients may need it.
 	Call(ctx context.Context, req *infer.Request, resp *infer.Response) error
 	// ModelReady reports whether a version of a model takes requests. Version "" means
 	// any.

@@ -136,14 +136,14 @@ func unpackOne(root *os.Root, f *zip.File, left int64) (int64, error) {
 
 // A store is where archives are taken from.
 type store struct {
-	dir     string           // "" means that there is none
+	dir     string           // "" means none
 	allowed []*regexp.Regexp // addresses that archives may be loaded from
 	private string           // where archives are unpacked
 	limits  limits
 	words   words
 }
 
-// words are those in which clients are told what is wrong with an archive.
+// words are the messages for clients about invalid archives.
 type words struct{ absent, exception, download string }
 
 var (

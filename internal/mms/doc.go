@@ -1,6 +1,6 @@
 // Package mms is the source of the models of a store, as Multi Model Server and
-// TorchServe have it: archives are registered, scaled to so many workers, and taken away
-// again by clients while the server runs.
+// TorchServe have it: clients register archives, scale their workers, and unregister them
+// while the server runs.
 //
 // A registered version is a [servable.Version] like any other, whose instances are
 // processes that run the archive's handler. Its one input and its one output, body, are

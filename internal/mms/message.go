@@ -15,7 +15,7 @@ type Part struct {
 // Body is the name of the part that a request has which is no form.
 const Body = "body"
 
-// encodeRequest writes what a handler is told of a request. The worker's
+// encodeRequest encodes a request for the handler. The worker's
 // shoal_handler.py reads it. Headers are lines, first a name and then a value, because
 // Python takes lines apart in one go; a header has no ends of lines in it.
 func encodeRequest(b []byte, header http.Header, parts []Part) []byte {

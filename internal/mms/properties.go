@@ -135,7 +135,7 @@ func substitute(value string, getenv func(string) string) string {
 	return variable.ReplaceAllStringFunc(value, func(v string) string { return getenv(strings.Trim(v, "$")) })
 }
 
-// set takes in one property.
+// set sets a property.
 func (s *Settings) set(key, value string) (err error) {
 	switch key {
 	case "inference_address":

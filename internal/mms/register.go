@@ -19,9 +19,9 @@ import (
 	"github.com/shoal-serving/shoal/internal/servable"
 )
 
-// A Registration is what a client asks for who registers a model. Its zeros mean what
-// MMS means by nothing, except that without MaxBatchDelay it is found out how long
-// requests of a batch are best held.
+// A Registration is a client's request to register a model. Zero values have the meaning
+// that missing parameters have in MMS, except that without MaxBatchDelay the automatic
+// policy decides how long to hold a batch.
 type Registration struct {
 	URL             string // an archive or a directory of the store, or an address
 	Name            string // "" means that of the archive
@@ -66,7 +66,7 @@ func (r *Registration) check() error {
 	return badRequest("Invalid RuntimeType value: %s", r.Runtime)
 }
 
-// A Registered is what clients are told of a registered version besides what it does.
+// A Registered holds the parameters of a registration that clients can query.
 type Registered struct {
 	Written         string // the version as the archive says; "" if it does not
 	URL             string // as it was registered
@@ -88,7 +88,7 @@ func About(v *servable.Version) *Registered {
 type Outcome struct {
 	Version *servable.Version
 	Workers int  // that were asked for
-	Pending bool // they are being started, and nobody waits for them
+	Pending bool // they are started asynchronously
 }
 
 // Register registers a model, and starts its workers. If they cannot be started, the
@@ -134,8 +134,8 @@ func failedToStart(v *servable.Version, err error) error {
 	return internal("Failed to start workers for model %s version: %s: %v", v.Config.Name, v.Name(), err)
 }
 
-// ScaleTo sees to it that a version has at least and at most so many workers. If it is
-// asynchronous, it only begins to.
+// ScaleTo scales a version to the given minimum and maximum number of workers. If it is not
+// synchronous, it returns before the workers have started.
 func (s *Store) ScaleTo(ctx context.Context, v *servable.Version, least, most int, synchronous bool) error {
 	switch {
 	case least < 0 || most < least || most > maxWorkers:
@@ -260,8 +260,8 @@ func (s *Store) source(a *archive, reg Registration) (servable.Source, error) {
 	return src, nil
 }
 
-// defaultDelay is what clients are told of a model whose delay is found out: it is
-// what MMS would have waited.
+// defaultDelay is the delay that clients see of a model without MaxBatchDelay. It is the
+// default of MMS.
 const defaultDelay = 100 * time.Millisecond
 
 // config is that of a model whose requests and answers are bodies.

@@ -10,7 +10,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/modelconfig"
 )
 
-// An Inspection is what can be told of a model without loading it.
+// An Inspection describes a model without loading it.
 type Inspection struct {
 	Name     string
 	Backend  string
@@ -19,8 +19,8 @@ type Inspection struct {
 	Err      error                 // why it cannot be loaded
 }
 
-// Inspect looks at the models of some paths, by name, and loads none. Backends are
-// those that there are. The error tells of paths that cannot be read.
+// Inspect describes the models of the given paths, by name, without loading them. backends
+// are the available ones. The error reports paths that cannot be read.
 func Inspect(paths, backends []string) ([]Inspection, error) {
 	models, err := scan(paths)
 	var all []Inspection

@@ -14,8 +14,8 @@ import (
 	"github.com/shoal-serving/shoal/internal/infer"
 )
 
-// An override is what a client sends to be loaded instead of what is on disk. The
-// zero override is nothing.
+// An override is a configuration or files that a client sends to replace those on disk. The
+// zero override replaces nothing.
 type override catalog.LoadOptions
 
 // fingerprint is 0 for nothing.
@@ -67,8 +67,8 @@ func (o override) unpack(name string) (f *candidate, err error) {
 	return f, f.err
 }
 
-// An upload is the directory of files that a client sent. It is removed when nobody
-// needs it any more.
+// An upload is the directory of files that a client sent. It is removed when its last user
+// releases it.
 type upload struct {
 	dir   string
 	users atomic.Int64
@@ -87,7 +87,7 @@ func (u *upload) letGo() {
 	}
 }
 
-// keep keeps the files for one more user, who lets go of them with what is returned.
+// keep adds a user of the files, who calls release when done.
 func (u *upload) keep() (release func()) {
 	u.users.Add(1)
 	return u.letGo

@@ -2,11 +2,11 @@ package repository
 
 import "time"
 
-// settling is how soon a poll looks again when something has changed: a file that
-// is still being written is larger or younger then.
+// settling is the time until the next check after a change: a file that is still being
+// written is larger or newer by then.
 const settling = time.Second
 
-// poll loads, reloads and unloads models as their files come, change and go.
+// poll loads, reloads and unloads models when their files are added, changed and removed.
 func (r *Repository) poll() {
 	wait := r.opts.Poll
 	trouble := ""
@@ -23,12 +23,12 @@ func (r *Repository) poll() {
 		if unsettled {
 			wait = min(wait, settling)
 		}
-		trouble = r.tell(trouble, err)
+		trouble = r.logTrouble(trouble, err)
 	}
 }
 
-// tell logs what is wrong with the repository when it begins and when it ends.
-func (r *Repository) tell(before string, err error) string {
+// logTrouble logs when the repository becomes unreadable, and when it is readable again.
+func (r *Repository) logTrouble(before string, err error) string {
 	now := ""
 	if err != nil {
 		now = err.Error()
@@ -43,9 +43,9 @@ func (r *Repository) tell(before string, err error) string {
 	return now
 }
 
-// lookAround compares what is on disk with what was there last time, and reports
-// whether something has changed that may be changing still. If part of the disk
-// cannot be read, nothing is done: a model that cannot be seen has not gone.
+// lookAround compares the files on disk with those of the last check, and reports whether a
+// change still has to settle. If a path cannot be read, it does nothing: models there were
+// not removed.
 func (r *Repository) lookAround() (unsettled bool, err error) {
 	there, err := scan(r.opts.Paths)
 	if err != nil {

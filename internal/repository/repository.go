@@ -1,7 +1,7 @@
 // Package repository is the source of the models that lie in some directories: which
 // there are, and which of their versions are wanted. Package server has them.
 //
-//	DIR/NAME/config.pbtxt     what the model takes and gives; may be left out if its file tells
+//	DIR/NAME/config.pbtxt     what the model takes and gives; optional if the model file describes it
 //	DIR/NAME/VERSION/         a number, with what the model's engine needs
 //	DIR/NAME.onnx             a model with nothing but its file; it is version 1
 //	app.py, NAME.joblib       files that are models by themselves where they are named
@@ -38,7 +38,7 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// A Mode says who decides which models are loaded.
+// A Mode is a model control mode, as in Triton.
 type Mode uint8
 
 // How models come and go.
@@ -57,7 +57,7 @@ type Repository struct {
 	server  *server.Server
 	opts    Options
 	closing chan struct{}  // closed by Close
-	work    sync.WaitGroup // loads that nobody may wait for any more, and the poll
+	work    sync.WaitGroup // loads, and the poll
 
 	mu     sync.Mutex // guards the following
 	models map[string]*model

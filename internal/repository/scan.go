@@ -25,7 +25,7 @@ type candidate struct {
 	config   fingerprint           // of config.pbtxt and what else belongs to all versions
 	versions map[int64]fingerprint // by number
 
-	err error // why it cannot be told what is there
+	err error // why the model cannot be read
 }
 
 // A fingerprint is a hash of the names, sizes and modification times of files. It is equal

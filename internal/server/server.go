@@ -52,7 +52,7 @@ type Server struct {
 	closed  bool
 }
 
-// DefaultLoads is how many models are loaded at once where nobody says; it is Triton's.
+// DefaultLoads is the default number of models that load in parallel, as in Triton.
 const DefaultLoads = 4
 
 // Options of a server. The zero Options work.
