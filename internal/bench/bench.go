@@ -23,9 +23,8 @@ const (
 	patience = time.Minute
 )
 
-// A Load is what is put on a server: so many requests at a time, each sent when
-// one was answered, or requests that are sent when they are due, whether those
-// before are answered or not.
+// A Load is a load on a server: a closed loop with a number of concurrent requests, or
+// requests that are sent when they are due, whether earlier ones are answered or not.
 type Load struct {
 	Concurrency int // 0 means that requests are due
 	Rate        float64
@@ -78,17 +77,17 @@ type Target struct {
 // A Bench measures models under one load after another.
 type Bench struct {
 	Targets   []Target      // each has every load, at the same time
-	Pacer     *pacer.Pacer  // wakes who sends when requests are due
+	Pacer     *pacer.Pacer  // wakes senders when requests are due
 	WarmUp    int           // requests before the first load, one after the other; 0 means 1
 	Interval  time.Duration // of a window; 0 means 5 seconds
 	Requests  int           // answers that end a window, in place of the interval; 0 means that the interval does
 	MaxTrials int           // windows, in which a load has to become stable; 0 means 10
 	Rule      Rule
-	Progress  func(Progress) // is told every second, unless it is nil
+	Progress  func(Progress) // called every second; may be nil
 }
 
-// Run measures under each load and tells done of it, once for each target. When
-// ctx ends, it returns with what was measured until then, and without an error.
+// Run measures each load, and calls done with the result, once for each target. When ctx
+// ends, Run returns nil; done has been called for what was measured by then.
 func (b *Bench) Run(ctx context.Context, loads []Load, done func(Level)) error {
 	for _, t := range b.Targets {
 		if err := b.warmUp(ctx, t); err != nil {
@@ -145,8 +144,8 @@ func (b *Bench) measure(ctx context.Context, l Load) ([]Level, error) {
 	m.whileTelling(func() { err = m.observe(ctx) })
 	timelines := m.end(time.Now())
 	stop()
-	// Who waits in the server now would be in the way of the next load. A server
-	// that stalls is not waited for.
+	// Requests that are still in the server would disturb the next load. Do not wait for
+	// a server that stalls.
 	end := time.AfterFunc(b.interval(), abandon)
 	<-m.sent
 	end.Stop()
@@ -177,7 +176,7 @@ type counted struct {
 	before, after told
 }
 
-// told is what a server says of a model, or why it does not.
+// told is the statistics of a server, or the error of asking for them.
 type told struct {
 	Statistics
 	err error

@@ -74,7 +74,7 @@ func newGRPC(c *grpcCaller) (Caller, error) {
 	return c, nil
 }
 
-// connect returns so many connections, or more if there are.
+// connect returns at least the given number of connections.
 func (c *grpcCaller) connect(want int) ([]*link, error) {
 	if links := *c.links.Load(); len(links) >= want {
 		return links, nil

@@ -79,10 +79,10 @@ type part struct {
 	X, Wide string
 }
 
-// BatchSizes tells how large batches were.
+// BatchSizes returns the shares of the batch sizes.
 func (r levelRow) BatchSizes() string { return shares(r.Server.BatchSizes) }
 
-// Closed tells why batches were not made larger.
+// Closed returns the shares of the reasons for which batches closed.
 func (r levelRow) Closed() string { return shares(r.Server.Closed) }
 
 // RowsPerBatch returns how many the server ran together on average.

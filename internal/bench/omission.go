@@ -25,12 +25,11 @@ type ClosedLoop struct {
 	Max     time.Duration `json:"max_ns"`
 }
 
-// Closed returns the latencies that so many clients, at least one, would have
-// seen, in the order of the requests. They share out the same requests, and the
-// server answers at the same moments, oldest first. A client sends a request when
-// it is due and the client is free, that is, when the request that came so many
-// before it has been answered, and it counts from then. What it could not send in
-// time it does not see: while a server stalls, each client has one slow request.
+// Closed returns the latencies that the given number of clients, at least one, would have
+// seen in a closed loop, in the order of the requests. The clients share the same requests,
+// and the server answers at the same moments, oldest first. A client sends a request when it
+// is due and the client's previous request is answered, and the latency counts from then. So
+// a closed loop hides a stall: each client has one slow request.
 func Closed(spans []Span, clients int) []time.Duration {
 	due := make([]time.Duration, len(spans))
 	ended := make([]time.Duration, len(spans))

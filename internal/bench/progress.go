@@ -21,7 +21,7 @@ func (p Progress) String() string {
 		p.Load, p.Window, p.Windows, p.Rate, p.P50.Microseconds(), p.P99.Microseconds(), p.Waiting)
 }
 
-// whileTelling runs f, and tells every second how far the load is.
+// whileTelling runs f, and reports progress every second.
 func (m *measurement) whileTelling(f func()) {
 	if m.Progress == nil {
 		f()

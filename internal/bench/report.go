@@ -65,7 +65,7 @@ type Summary struct {
 	SendLateness []Percentile `json:"send_lateness,omitempty"`
 }
 
-// A Percentile is the latency that so many percent are not above.
+// A Percentile is a percentile of the latency.
 type Percentile struct {
 	Percent float64       `json:"percent"`
 	Latency time.Duration `json:"latency_ns"`
@@ -254,7 +254,7 @@ func (l Level) WriteText(w io.Writer) error {
 	return p.err
 }
 
-// shares tells how much of a whole each is, such as "1: 25 %, 2: 75 %".
+// shares returns the share of each count, such as "1: 25 %, 2: 75 %".
 func shares[K cmp.Ordered](counts map[K]int) string {
 	sum := 0
 	for _, n := range counts {

@@ -11,9 +11,8 @@ type Rule struct {
 	Percentile float64 // of the latency that they are compared by; 0 means the mean
 }
 
-// Stable reports whether the last three windows agree: neither in throughput nor
-// in latency is the largest more than so many percent above the smallest. A
-// window without an answer agrees with none.
+// Stable reports whether the last three windows agree: in throughput and in latency the
+// largest is at most Percent above the smallest. A window without answers never agrees.
 func (r Rule) Stable(windows []*Window) bool {
 	if len(windows) < stableWindows {
 		return false

@@ -9,11 +9,11 @@ import (
 	"github.com/shoal-serving/shoal/internal/arrivals"
 )
 
-// A Schedule says when requests are due, counted from the begin of the load, in
-// ascending order and without end.
+// A Schedule is an endless ascending sequence of times at which requests are due, counted
+// from the start of the load.
 type Schedule = iter.Seq[time.Duration]
 
-// Constant returns the schedule of so many requests a second, at equal distances.
+// Constant returns a schedule with the given rate in req/s, at equal intervals.
 func Constant(rate float64) Schedule {
 	return func(yield func(time.Duration) bool) {
 		for n := 0; ; n++ {
@@ -25,9 +25,8 @@ func Constant(rate float64) Schedule {
 	}
 }
 
-// Poisson returns a schedule of so many requests a second on average, as many
-// clients send them that know nothing of each other. The same seed gives the same
-// schedule.
+// Poisson returns a schedule with the given mean rate in req/s and random intervals, as many
+// independent clients produce it. The same seed gives the same schedule.
 func Poisson(rate float64, seed uint64) Schedule {
 	return func(yield func(time.Duration) bool) {
 		chance := rand.New(rand.NewPCG(seed, 0))
@@ -40,8 +39,7 @@ func Poisson(rate float64, seed uint64) Schedule {
 	}
 }
 
-// Bursts returns a schedule in which so many requests are due at each time of
-// another one.
+// Bursts returns a schedule in which size requests are due at each time of s.
 func Bursts(s Schedule, size int) Schedule {
 	return func(yield func(time.Duration) bool) {
 		for at := range s {
@@ -69,7 +67,7 @@ func Repeating(distances []time.Duration) Schedule {
 	}
 }
 
-// A Planned request is due so long after the begin of the load.
+// A Planned request is due at a time after the start of the load.
 type Planned struct {
 	At      time.Duration
 	Request int // which of those that are prepared
@@ -78,15 +76,15 @@ type Planned struct {
 // A Plan is requests by time.
 type Plan = iter.Seq[Planned]
 
-// A Kind of requests is what a recording tells of them.
+// A Kind is what a recording says about a request.
 type Kind struct {
 	Rows     int
 	Priority uint64
 }
 
-// Replay returns the plan that sends requests as they came, and the kinds that
-// are among them. Of each kind so many requests are prepared, one kind after the
-// other, and sent in turn. Time begins with the recording's time zero.
+// Replay returns a plan that sends requests as they were recorded, and the kinds of requests
+// in it. The plan cycles through each prepared requests of a kind, which are numbered one
+// kind after the other. Time zero of the plan is zero of the recording.
 func Replay(recorded []arrivals.Arrival, zero time.Duration, each int) ([]Planned, []Kind) {
 	var plan []Planned
 	var kinds []Kind

@@ -16,10 +16,10 @@ type Statistics struct {
 	Input      time.Duration `json:"compute_input_ns"`
 	Infer      time.Duration `json:"compute_infer_ns"`
 	Output     time.Duration `json:"compute_output_ns"`
-	// BatchSizes is how many batches had so many rows, where the server tells.
+	// BatchSizes is the number of batches by rows, if the server reports it.
 	BatchSizes map[int]int `json:"batch_sizes,omitempty"`
-	// Closed is how many batches were not made larger for a reason, which Shoal
-	// tells.
+	// Closed is the number of batches by the reason for which they closed. Only Shoal
+	// reports it.
 	Closed map[string]int `json:"close_reasons,omitempty"`
 }
 

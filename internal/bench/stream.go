@@ -15,9 +15,8 @@ import (
 	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
 )
 
-// A stream sends requests over one call, and finds out by their ids which answer is
-// whose. It begins with its first request, and again with the next one after an
-// error that ended it.
+// A stream sends requests over one call, and matches answers to requests by their ids. The
+// first request opens it, and so does the next one after an error that ended it.
 type stream struct {
 	reading sync.WaitGroup // one goroutine for each stream that was begun
 
@@ -133,7 +132,7 @@ func (s *stream) read(open *openStream) {
 	}
 }
 
-// end tells those who wait, and lets the next request begin a new stream.
+// end passes err to all waiting requests, and lets the next request open a new stream.
 func (s *stream) end(open *openStream, err error) {
 	if errors.Is(err, io.EOF) {
 		err = errors.New("the server ended the stream")
@@ -149,7 +148,7 @@ func (s *stream) end(open *openStream, err error) {
 	}
 }
 
-// wait returns when nobody reads any more. The connection has been closed before.
+// wait returns when all readers have ended. The connection must be closed.
 func (s *stream) wait() { s.reading.Wait() }
 
 // A reply is what matters of a ModelStreamInferResponse.

@@ -111,8 +111,8 @@ func Merge(windows []*Window) *Window {
 	return all
 }
 
-// A timeline tells a load second by second. A request belongs to the second in
-// which it ends. The zero value is one that has not begun.
+// A timeline divides a load into seconds. A request belongs to the second in which it ends.
+// The zero value has not begun.
 type timeline struct {
 	done []Second
 	open *Window // the second after those

@@ -20,7 +20,7 @@ const wireBuffer = 16 << 10
 // wires are connections over which requests are sent in HTTP/1.1, each as bytes that
 // are ready. Go's own client passes each request to a goroutine that writes and its
 // answer to one that reads, and takes more than twice the CPU, which a server on the
-// same machine lacks. Here, who sends writes once, and reads.
+// same machine lacks. Here the sender writes once, and reads.
 type wires struct {
 	to *url.URL
 

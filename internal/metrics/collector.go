@@ -78,7 +78,7 @@ var versionMetrics = []struct {
 		prometheus.CounterValue, func(f *server.Figures) float64 { return float64(f.Counted.Tried) },
 	},
 	{
-		modelDesc("shoal_batch_unsafe", "1 if rows of several requests must not share a batch, as was found out"),
+		modelDesc("shoal_batch_unsafe", "1 if rows of several requests must not share a batch, as the safety check found"),
 		prometheus.GaugeValue, func(f *server.Figures) float64 { return flag(f.Unsafe) },
 	},
 }
@@ -116,12 +116,12 @@ var (
 	queueTime   = modelDesc("shoal_queue_seconds", "Time in the queue, of requests that a batch took")
 	late        = modelDesc("shoal_requests_late_total", "Requests that were answered with outputs, but later than the model's objective")
 	objective   = modelDesc("shoal_objective_seconds", "Time in which requests should be answered, where the model has one")
-	efficient   = modelDesc("shoal_batch_efficient_rows", "Rows that batches are filled up to, where that is found out")
-	useful      = modelDesc("shoal_instances_useful", "Batches that are worth running at once, where that is found out")
+	efficient   = modelDesc("shoal_batch_efficient_rows", "Rows that batches are filled up to, where that is measured")
+	useful      = modelDesc("shoal_instances_useful", "Batches that are worth running at once, where that is measured")
 	ruleOn      = modelDesc("shoal_batching_rule_on", "1 if a rule to hold or cut batches is used, 0 while it is switched off because it cost too much", "rule")
 	ruleCost    = modelDesc("shoal_batching_rule_cost_seconds_total", "Time that requests took longer because of a rule", "rule")
 	ruleGain    = modelDesc("shoal_batching_rule_gain_seconds_total", "Time that requests took less because of a rule", "rule")
-	memory      = modelDesc("shoal_model_memory_bytes", "Bytes that the model holds, where its engine tells")
+	memory      = modelDesc("shoal_model_memory_bytes", "Bytes that the model holds, if its engine reports it")
 	computeTime = modelDesc("shoal_compute_seconds", "Time of the model's runs")
 	buildInfo   = desc("shoal_build_info", "1, for its labels", "version", "goversion")
 )
