@@ -32,7 +32,11 @@ func GetResponse() *infer.Response { return responses.Get().(*infer.Response) }
 
 // PutResponse returns resp to the pool. The caller has released it, unless Infer
 // returned an error.
-func PutResponse(resp *infer.Response) { responses.Put(resp) }
+func PutResponse(resp *infer.Response) {
+	// A backend may only set what differs from a new response.
+	resp.More, resp.Last, resp.Bare = nil, false, false
+	responses.Put(resp)
+}
 
 // A Catalog describes the models of a server, their readiness and their statistics.
 type Catalog interface {

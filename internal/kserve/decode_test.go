@@ -361,3 +361,12 @@ func BenchmarkAppendResponse(b *testing.B) {
 		})
 	}
 }
+
+func TestAPooledResponseIsAsNew(t *testing.T) {
+	resp := GetResponse()
+	resp.Last, resp.Bare = true, true
+	PutResponse(resp)
+	if resp.Last || resp.Bare || resp.More != nil {
+		t.Errorf("the next request gets a response that is the last (%t) and has no outputs (%t)", resp.Last, resp.Bare)
+	}
+}
