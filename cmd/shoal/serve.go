@@ -257,7 +257,7 @@ type callers struct { // both are set before a model is loaded
 	*repository.Repository
 }
 
-var _ engine.Caller = (*callers)(nil)
+var _ engine.ModelCaller = (*callers)(nil)
 
 func (c *callers) Call(ctx context.Context, req *infer.Request, resp *infer.Response) error {
 	return kserve.Worded(c.Server.Call(ctx, req, resp), req)

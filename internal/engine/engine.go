@@ -1,10 +1,8 @@
-// Package engine is the seam between the server and whatever computes.
+// Package engine defines the interface between the server and the engines that run models.
 //
-// Three steps make the life of a model. An [Engine] loads a version of it once,
-// the [Model] that it returns opens as many instances as batches shall run at the
-// same time, and an [Instance] runs one batch after the other. The server needs no
-// more than this; what only some engines can do is a small interface of its own
-// that the server looks for.
+// An [Engine] loads a version of a model. The [Model] that it returns opens one instance for
+// each batch that runs at the same time, and an [Instance] runs one batch after the other.
+// Optional features are small interfaces of their own, which the server checks for.
 //
 // Package enginetest has the suite that every engine passes.
 package engine
@@ -18,92 +16,88 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// ErrExhausted is in the chain of a Run's error if memory ran out. Trying again
-// with less would only take longer to fail.
+// ErrExhausted is in the error chain of a Run that ran out of memory. The scheduler does not
+// retry such a batch in parts.
 var ErrExhausted = errors.New("out of memory")
 
-// An Engine loads models. Its methods may be called concurrently.
+// An Engine loads models. Its methods are safe for concurrent use.
 type Engine interface {
-	// Load reads a version of a model. It may take minutes, and gives up when ctx
-	// ends. The caller closes the model.
+	// Load loads a version of a model. It may take minutes, and returns when ctx ends. The
+	// caller closes the model.
 	Load(ctx context.Context, src Source) (Model, error)
 }
 
 // A Source says what to load.
 type Source struct {
-	// Config is what is known of the model. Where it leaves inputs and outputs to
-	// the model, Load completes it, if the model's own file tells.
+	// Config is the configuration. Load completes missing inputs and outputs from the
+	// model file, if the file describes them.
 	Config  *modelconfig.Config
 	Version int64
 	Dir     string // the version's directory
 
-	// Bare means that the model is only a file, and Dir that of the file, in which
-	// others may be.
+	// Bare means that the model is a single file, and Dir may contain unrelated files.
 	Bare bool
 
-	// Threads is how many compute one batch, if the configuration does not say and
-	// the engine is a [Threader]. 0 means that the engine chooses.
+	// Threads is the number of threads of a batch, if the engine is a [Threader] and the
+	// configuration has no number. 0 means that the engine chooses.
 	Threads int
 
-	// ExclusiveThreads is how many compute an exclusive batch, if that is to be more
-	// than Threads; see [ExclusiveRunner]. It costs the memory of the model once more.
+	// ExclusiveThreads is the number of threads of an exclusive batch, if more than
+	// Threads; see [ExclusiveRunner]. It doubles the memory of the model.
 	ExclusiveThreads int
 }
 
-// A Threader is an engine that can let several threads compute one batch.
+// A Threader is an engine that can run a batch on several threads.
 type Threader interface {
-	// AnyThreads reports whether a configuration leaves to others how many.
+	// AnyThreads reports whether the configuration leaves the number of threads open.
 	AnyThreads(cfg *modelconfig.Config) bool
 }
 
-// A Releaser is an engine whose speed may change with the release of a library.
+// A Releaser is an engine whose speed depends on the release of a library.
 type Releaser interface {
-	// Release returns it. It may be asked once a model has been loaded.
+	// Release returns the release. A model must have been loaded before.
 	Release() string
 }
 
-// A Model is a loaded version of a model. Its instances share what they can,
-// such as its weights.
+// A Model is a loaded version of a model. Its instances share what they can, such as the
+// weights.
 type Model interface {
-	// Instance opens a place where batches run. The caller closes it.
+	// Instance opens an instance. The caller closes it.
 	Instance(ctx context.Context) (Instance, error)
-	// Close gives back what the model holds. All its instances have been closed.
+	// Close releases the model. All its instances must be closed.
 	Close() error
 }
 
 // An Instance runs batches, one at a time. The caller does not call Run and Close
 // concurrently.
 type Instance interface {
-	// Run computes one batch: inputs in the order of the model's configuration, then
-	// its batch inputs, in the shapes of [modelconfig.Config.ModelShape], joined
-	// along the batch dimension, and outputs likewise, with as many rows.
+	// Run runs one batch. Inputs are in the order of the configuration, followed by its
+	// batch inputs, in the shapes of [modelconfig.Config.ModelShape], joined along the batch
+	// dimension. Outputs have the same form and the same number of rows.
 	//
-	// The inputs belong to the caller: Run does not change them, nor keep them
-	// after it returns. The outputs are written to out; see there. When ctx ends,
-	// nobody waits for the outputs any more, and Run returns ctx's error as soon
-	// as it can.
+	// The caller owns the inputs: Run does not change them, and does not keep them after it
+	// returns. Run writes the outputs to out; see [Outputs]. When ctx ends, Run returns its
+	// error as soon as it can.
 	Run(ctx context.Context, in []tensor.Tensor, out *Outputs) error
 	Close() error
 }
 
-// An ExclusiveRunner is an instance that may run a batch on more threads while it has
-// the device to itself.
+// An ExclusiveRunner is an instance that can run a batch on more threads while no other batch
+// runs on the device.
 type ExclusiveRunner interface {
 	Instance
-	// RunExclusive is Run for an exclusive batch. The caller decides which batches are,
-	// when they begin; one keeps its threads when another begins beside it.
+	// RunExclusive is Run for an exclusive batch. The caller decides at the start of a batch
+	// whether it is exclusive; it keeps its threads when another batch starts.
 	RunExclusive(ctx context.Context, in []tensor.Tensor, out *Outputs) error
 }
 
 // Outputs are what a batch produced.
 type Outputs struct {
-	// Tensors is the caller's slice, for Run to append to and to use again next
-	// time. Names and shapes in it may belong to the instance, and are good until
-	// its next Run.
+	// Tensors is the caller's slice, which Run appends to. Names and shapes in it may belong
+	// to the instance, and are valid until its next Run.
 	Tensors []tensor.Tensor
 
-	// Memory is what the tensors' data are views of, with one count, which is the
-	// caller's. It outlives the instance. Nil means that the data are left to the
-	// garbage collector.
+	// Memory holds the tensors' data, with one reference, which the caller owns. It may
+	// outlive the instance. Nil means that the data are garbage collected.
 	Memory *buf.Buf
 }

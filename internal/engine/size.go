@@ -5,18 +5,17 @@ import (
 	"github.com/shoal-serving/shoal/internal/machine"
 )
 
-// A Sizer is an engine that can tell what a model will take before it is loaded.
+// A Sizer is an engine that can estimate the memory of a model before loading it.
 type Sizer interface {
-	// Size returns about how many bytes of memory loading a version takes, at its
-	// peak. It reads little more than the sizes of files.
+	// Size returns the approximate peak memory of loading a version, in bytes. It reads
+	// little more than the sizes of files.
 	Size(src Source) (int64, error)
 }
 
-// Room returns an error unless a model that takes need bytes has room in memory.
-// Where nothing is known of memory, everything has.
+// Room returns an error if a model that needs the given number of bytes does not fit into
+// memory. If the memory is unknown, every model fits.
 //
-// A model that is loaded without room is not refused by the kernel: it ends the
-// server, with all the models that are being served.
+// Without this check the kernel would kill the server with all its models.
 func Room(need int64, memory machine.Memory) error {
 	if memory.Limit == 0 || need <= memory.Free {
 		return nil
@@ -29,6 +28,5 @@ func Room(need int64, memory machine.Memory) error {
 		mebibytes(need), whose, memory.Limit>>20, memory.Free>>20, more)
 }
 
-// mebibytes rounds up, so that a need never looks smaller than what it is compared
-// with.
+// mebibytes rounds up, so that a need never looks smaller than the limit that it exceeds.
 func mebibytes(n int64) int64 { return (n + 1<<20 - 1) >> 20 }

@@ -85,7 +85,7 @@ func (m *mortal) kill() {
 	close(m.died)
 }
 
-func (m *mortal) Revive(ctx context.Context) error {
+func (m *mortal) Restart(ctx context.Context) error {
 	timer := time.NewTimer(5 * ms)
 	defer timer.Stop()
 	select {

@@ -84,7 +84,7 @@ func (w *worker) retry(err error) error {
 
 // restart makes one attempt to restart the instance, and reports whether it is alive. The
 // engine logs why an attempt failed.
-func (w *worker) restart() bool { return w.restartable.Revive(w.quit) == nil }
+func (w *worker) restart() bool { return w.restartable.Restart(w.quit) == nil }
 
 // retire takes the instance out of service for good. The worker exits when it has run its
 // batch.

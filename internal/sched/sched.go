@@ -201,13 +201,13 @@ func (s *Scheduler) Waiting() (n int) {
 }
 
 // Ready reports whether at least one instance is alive and no instance reports that it is
-// not ready. It asks instances that implement [engine.Judge], which may take seconds.
+// not ready. It asks instances that implement [engine.HealthChecker], which may take seconds.
 func (s *Scheduler) Ready() bool {
 	if s.alive.Load() == 0 {
 		return false
 	}
 	for _, w := range s.workers() {
-		if judge, ok := w.inst.(engine.Judge); ok && !judge.Ready() {
+		if judge, ok := w.inst.(engine.HealthChecker); ok && !judge.Ready() {
 			return false
 		}
 	}

@@ -50,11 +50,11 @@ type worker struct {
 	exclusive       bool                   // the batch has the device to itself
 	exclusiveRunner engine.ExclusiveRunner // inst, if it runs exclusive batches on more threads; else nil
 
-	perRequest  engine.Each   // inst, if it takes requests one by one; else nil
-	engineCalls []engine.Call // the batch, for perRequest
-	sender      engine.Sender // inst, if its model may send responses; else nil
+	perRequest  engine.PerRequest // inst, if it takes requests one by one; else nil
+	engineCalls []engine.Call     // the batch, for perRequest
+	sender      engine.Sender     // inst, if its model may send responses; else nil
 
-	restartable engine.Mortal      // inst, if it can die and be restarted; else nil
+	restartable engine.Restartable // inst, if it can die and be restarted; else nil
 	down        bool               // the core knows that the instance is down. Guarded by the scheduler's lock
 	leaving     bool               // the instance must not rejoin. Guarded by the scheduler's lock
 	quit        context.Context    //nolint:containedctx // ends when the worker need not restart the instance any more
@@ -80,9 +80,9 @@ func newWorker(s *Scheduler, number int, inst engine.Instance) *worker {
 	w := &worker{s: s, number: number, inst: inst, commands: make(chan command, 1), stop: newStopper(), exited: make(chan struct{})}
 	w.quit, w.cancelQuit = context.WithCancel(context.Background())
 	w.exclusiveRunner, _ = inst.(engine.ExclusiveRunner)
-	w.perRequest, _ = inst.(engine.Each)
+	w.perRequest, _ = inst.(engine.PerRequest)
 	w.sender, _ = inst.(engine.Sender)
-	w.restartable, _ = inst.(engine.Mortal)
+	w.restartable, _ = inst.(engine.Restartable)
 	return w
 }
 

@@ -134,11 +134,11 @@ func (v *Version) load(ctx context.Context, how tuning) error {
 	if err != nil {
 		return errors.Join(err, v.model.Close())
 	}
-	if _, mortal := instances[0].(engine.Mortal); mortal {
+	if _, mortal := instances[0].(engine.Restartable); mortal {
 		v.keepFiles() // a restarted instance reads them again
 	}
 	bisects, died := true, false // engines in this process are stateless between batches
-	if careful, ok := v.model.(engine.Careful); ok {
+	if careful, ok := v.model.(engine.RetryPolicy); ok {
 		bisects, died = careful.Retries()
 	}
 	v.schedule(instances, bisects, died)
@@ -266,7 +266,7 @@ func suits(cfg *modelconfig.Config, inst engine.Instance) error {
 		return cfg.Wrong("model_transaction_policy.decoupled", true, "false, because models of this backend answer a request once")
 	}
 	optional := slices.IndexFunc(cfg.Inputs, func(t modelconfig.Tensor) bool { return t.Optional })
-	if _, each := inst.(engine.Each); optional >= 0 && !each {
+	if _, each := inst.(engine.PerRequest); optional >= 0 && !each {
 		return cfg.Wrong(fmt.Sprintf("input[%d].optional", optional), true, "false, because models of this backend need all their inputs")
 	}
 	return nil

@@ -127,8 +127,8 @@ func (v *Version) newInstance(ctx context.Context) (engine.Instance, error) {
 
 // A process is an instance that runs in a process of its own.
 type process interface {
-	engine.Each
-	engine.Mortal
+	engine.PerRequest
+	engine.Restartable
 	Process() int
 }
 
@@ -159,10 +159,10 @@ func (w *worker) set(ready bool) {
 	}
 }
 
-// Revive implements [engine.Mortal].
-func (w *worker) Revive(ctx context.Context) error {
+// Restart implements [engine.Restartable].
+func (w *worker) Restart(ctx context.Context) error {
 	w.set(false)
-	err := w.process.Revive(ctx)
+	err := w.process.Restart(ctx)
 	if err == nil {
 		w.set(true)
 	}
@@ -186,7 +186,7 @@ type placeholder struct{ engine.Instance }
 // engine.ErrDied, so that the scheduler does not blame a request for it.
 var ErrNoWorker = infer.Errorf(infer.Unavailable, "%w: the model has no workers", engine.ErrDied)
 
-// RunEach implements [engine.Each].
+// RunEach implements [engine.PerRequest].
 func (placeholder) RunEach(context.Context, []engine.Call) error { return ErrNoWorker }
 
 // Close implements [engine.Instance].

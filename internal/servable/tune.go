@@ -19,7 +19,7 @@ func (v *Version) measurable() bool {
 	if !cfg.Automatic || cfg.Ragged() != nil || v.Source.Workers != nil {
 		return false
 	}
-	if careful, ok := v.model.(engine.Careful); ok && !careful.Rehearses() {
+	if careful, ok := v.model.(engine.RetryPolicy); ok && !careful.Rehearses() {
 		return false // its requests may have side effects
 	}
 	return cfg.Tunes() || v.autoInstances && cfg.Instances > 1 || len(v.threadCounts()) > 1

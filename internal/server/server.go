@@ -150,7 +150,7 @@ func (s *Server) Infer(ctx context.Context, req *infer.Request, resp *infer.Resp
 	return s.run(ctx, req, resp)
 }
 
-// Call implements [engine.Caller]. It also works while the server drains, because in-flight
+// Call implements [engine.ModelCaller]. It also works while the server drains, because in-flight
 // requests of clients may need it.
 func (s *Server) Call(ctx context.Context, req *infer.Request, resp *infer.Response) error {
 	s.inFlight.Add(1)

@@ -64,10 +64,10 @@ func TestAFunctionSaysWhatItsModelIs(t *testing.T) {
 	if cfg.MaxBatchSize != 8 || cfg.Instances != 3 || cfg.Dynamic == nil || len(cfg.Inputs) != 2 || cfg.Outputs[0].Type != tensor.Int16 {
 		t.Errorf("the configuration is %+v", cfg)
 	}
-	if apart, died := m.(engine.Careful).Retries(); !apart || died {
+	if apart, died := m.(engine.RetryPolicy).Retries(); !apart || died {
 		t.Errorf("retries apart %v, after a death %v; want only the first", apart, died)
 	}
-	if m.(engine.Careful).Rehearses() {
+	if m.(engine.RetryPolicy).Rehearses() {
 		t.Error("the function is called with what nobody sent")
 	}
 	inst, err := m.Instance(t.Context())
@@ -75,7 +75,7 @@ func TestAFunctionSaysWhatItsModelIs(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = inst.Close() }()
-	if _, each := inst.(engine.Each); each {
+	if _, each := inst.(engine.PerRequest); each {
 		t.Error("the function is given requests one by one, want rows that are joined")
 	}
 	numbers := tensor.Tensor{Name: "numbers", Type: tensor.Int16, Shape: []int64{1, 1, 2}, Data: tensor.Data([]int16{1, -32768})}
@@ -115,7 +115,7 @@ def total(x): return x.sum(axis=1)
 		t.Fatalf("%v\n%s", err, f.log)
 	}
 	defer func() { _ = m.Close() }()
-	if apart, _ := m.(engine.Careful).Retries(); apart || f.src.Config.MaxBatchSize != 32 {
+	if apart, _ := m.(engine.RetryPolicy).Retries(); apart || f.src.Config.MaxBatchSize != 32 {
 		t.Errorf("retries apart: %v; at most %d rows", apart, f.src.Config.MaxBatchSize)
 	}
 }

@@ -95,7 +95,7 @@ func TestAWorkerInTroubleFailsItsBatchAndComesBack(t *testing.T) {
 			if err := inst.RunEach(t.Context(), calls(0)); !errors.Is(err, engine.ErrDied) {
 				t.Errorf("a batch of a dead worker: %v", err)
 			}
-			if err := inst.Revive(t.Context()); err != nil {
+			if err := inst.Restart(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			good()
@@ -145,7 +145,7 @@ class TritonPythonModel:
 		t.Errorf("it fails before it was started again: %v", err)
 	}
 	for range 2 {
-		if err := inst.Revive(t.Context()); err == nil {
+		if err := inst.Restart(t.Context()); err == nil {
 			t.Error("revived")
 		}
 		if err := inst.Failing(); err == nil || err.Code != infer.Unavailable || err.RetryAfter <= 0 || !strings.Contains(err.Text, "exit code 5") {
@@ -158,7 +158,7 @@ class TritonPythonModel:
 	if err := os.Remove(marker); err != nil {
 		t.Fatal(err)
 	}
-	if err := inst.Revive(t.Context()); err != nil {
+	if err := inst.Restart(t.Context()); err != nil {
 		t.Error(err)
 	}
 	if err := inst.Failing(); err != nil {
@@ -172,7 +172,7 @@ func TestARevivalEndsWithItsContext(t *testing.T) {
 	_ = inst.RunEach(t.Context(), calls(1))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := inst.Revive(ctx); !errors.Is(err, context.Canceled) {
+	if err := inst.Restart(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("revived: %v", err)
 	}
 }
@@ -187,7 +187,7 @@ class TritonPythonModel:
         os._exit(4)`, marker))
 	inst := f.open(t)
 	_ = inst.RunEach(t.Context(), calls(1))
-	if err := inst.Revive(t.Context()); err == nil {
+	if err := inst.Restart(t.Context()); err == nil {
 		t.Error("revived")
 	}
 	want := "model 'm' is not available: its worker died and cannot be started: ModuleNotFoundError: No module named 'no_such_module'"
@@ -205,7 +205,7 @@ class TritonPythonModel:
 		if failing := inst.Failing() != nil; failing != (deaths == crashLoopDeaths) {
 			t.Errorf("after %d deaths it fails: %v", deaths, failing)
 		}
-		if err := inst.Revive(t.Context()); err != nil {
+		if err := inst.Restart(t.Context()); err != nil {
 			t.Error(err)
 		}
 	}
@@ -247,7 +247,7 @@ func TestDeathsLeaveNothingBehind(t *testing.T) {
 		}
 		killGroup(inst.worker.cmd.Process.Pid)
 		<-inst.Died()
-		if err := inst.Revive(t.Context()); err != nil {
+		if err := inst.Restart(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// An instance runs batches in a worker. When the worker dies, Revive starts another.
+// An instance runs batches in a worker. When the worker dies, Restart starts another.
 type instance struct {
 	model *model
 	placement
@@ -36,9 +36,9 @@ type instance struct {
 }
 
 var (
-	_ engine.Sender = (*instance)(nil)
-	_ engine.Mortal = (*instance)(nil)
-	_ engine.Judge  = (*instance)(nil)
+	_ engine.Sender        = (*instance)(nil)
+	_ engine.Restartable   = (*instance)(nil)
+	_ engine.HealthChecker = (*instance)(nil)
 )
 
 // initialize assigns the worker to this instance and calls the model's initialize.
@@ -65,7 +65,7 @@ func (i *instance) initialize(ctx context.Context, w *worker) error {
 	return loadError(err)
 }
 
-// Ready implements [engine.Judge]. It returns true if the worker is dead, which is
+// Ready implements [engine.HealthChecker]. It returns true if the worker is dead, which is
 // reported by Failing, or if the model has no is_ready.
 func (i *instance) Ready() bool {
 	p := i.probe.Load()
@@ -85,7 +85,7 @@ func (i *instance) Run(ctx context.Context, in []tensor.Tensor, out *engine.Outp
 	return err
 }
 
-// RunEach implements [engine.Each]. When ctx ends, the requests are marked as cancelled;
+// RunEach implements [engine.PerRequest]. When ctx ends, the requests are marked as cancelled;
 // RunEach still waits for the worker, because it cannot run anything else meanwhile.
 func (i *instance) RunEach(ctx context.Context, calls []engine.Call) error {
 	if err := ctx.Err(); err != nil {
@@ -159,7 +159,7 @@ func (i *instance) readOutputs(f frame, calls []engine.Call) error {
 	return nil
 }
 
-// Died implements [engine.Mortal].
+// Died implements [engine.Restartable].
 func (i *instance) Died() <-chan struct{} { return i.worker.died }
 
 // recordDeath counts the death of the current worker, once, and logs it.
@@ -180,7 +180,7 @@ func (i *instance) recordDeath() {
 	}
 }
 
-// Failing implements [engine.Mortal].
+// Failing implements [engine.Restartable].
 func (i *instance) Failing() *infer.Error {
 	if !i.worker.dead() {
 		return nil
@@ -212,8 +212,8 @@ func headline(err error) string {
 	return line
 }
 
-// Revive implements [engine.Mortal].
-func (i *instance) Revive(ctx context.Context) error {
+// Restart implements [engine.Restartable].
+func (i *instance) Restart(ctx context.Context) error {
 	i.recordDeath()
 	i.probe.Store(nil)
 	i.worker.stop()

@@ -103,7 +103,7 @@ func (e *outboundCall) replyEmpty(err error) {
 	_ = e.send(p, nil, lastResponse) // a payload without tensors always fits
 }
 
-func (e *outboundCall) infer(ctx context.Context, caller engine.Caller, p *payload) {
+func (e *outboundCall) infer(ctx context.Context, caller engine.ModelCaller, p *payload) {
 	parameters, err := decodeParameters(p.Parameters)
 	if err != nil {
 		e.fail(err, p.Model, false)

@@ -90,7 +90,7 @@ class TritonPythonModel:
         return out
 `
 
-func newAsking(t testing.TB, text string, caller engine.Caller) *instance {
+func newAsking(t testing.TB, text string, caller engine.ModelCaller) *instance {
 	t.Helper()
 	f := newFixture(t, identityConfig, text)
 	f.engine.opts.Caller = caller

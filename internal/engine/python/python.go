@@ -8,7 +8,7 @@
 // interpreter as a file descriptor, like the tensors' memory and the sockets. Everything
 // that a worker sends is copied out of shared memory before it is validated.
 //
-// The scheduler restarts dead workers; see [engine.Mortal]. How long it waits before a
+// The scheduler restarts dead workers; see [engine.Restartable]. How long it waits before a
 // restart is decided by backoff.
 package python
 
@@ -52,7 +52,7 @@ type Options struct {
 	Nice int
 
 	// Caller serves the calls that models make to other models. If it is nil, such calls fail.
-	Caller engine.Caller
+	Caller engine.ModelCaller
 
 	Log *slog.Logger // receives what models print and log; nil discards it
 }
@@ -153,7 +153,7 @@ type model struct {
 	instances int        // how many instances were ever opened
 }
 
-var _ engine.Careful = (*model)(nil)
+var _ engine.RetryPolicy = (*model)(nil)
 
 // adopt merges the completed configuration that the worker returned into the model's, and
 // interprets the flags of LOADED. For a function, the code sets the number of instances
@@ -179,10 +179,10 @@ func (m *model) adopt(completed []byte, flags uint16) error {
 	return nil
 }
 
-// Retries implements [engine.Careful].
+// Retries implements [engine.RetryPolicy].
 func (m *model) Retries() (apart, died bool) { return m.set.retryApart, m.set.retryDied }
 
-// Rehearses implements [engine.Careful]. A function may be called again with a batch that
+// Rehearses implements [engine.RetryPolicy]. A function may be called again with a batch that
 // failed, but not with generated inputs, for which its author never wrote it.
 func (m *model) Rehearses() bool { return m.set.retryApart && !m.app }
 
@@ -213,7 +213,7 @@ func (m *model) Instance(ctx context.Context) (engine.Instance, error) {
 
 // A joinedInstance is an instance whose model receives the rows of a batch joined into one
 // request. It embeds the interface in order to hide RunEach.
-type joinedInstance struct{ engine.Mortal }
+type joinedInstance struct{ engine.Restartable }
 
 // A placement is what Triton tells an instance about itself. Whether to use the GPU is up
 // to the model.

@@ -78,7 +78,7 @@ func TestADeadWorkerIsNotAskedWhetherItIsReady(t *testing.T) {
 	if !inst.Ready() {
 		t.Error("not ready, although nobody was asked")
 	}
-	if err := inst.Revive(t.Context()); err != nil {
+	if err := inst.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	batch := calls(0)

@@ -18,7 +18,7 @@ type settings struct {
 	interpreter           string
 	limit                 time.Duration // of one batch; 0 means no limit
 	memory                int64         // limit per worker in bytes; 0 means no limit
-	retryApart, retryDied bool          // see [engine.Careful]
+	retryApart, retryDied bool          // see [engine.RetryPolicy]
 }
 
 // readSettings reads a model's parameters:
