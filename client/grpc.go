@@ -230,23 +230,6 @@ func parameterMessage(value any) *kservepb.InferParameter {
 	return &kservepb.InferParameter{}
 }
 
-// parameterValue returns the value of a parameter, and nil if it has none.
-func parameterValue(p *kservepb.InferParameter) any {
-	switch v := p.GetParameterChoice().(type) {
-	case *kservepb.InferParameter_BoolParam:
-		return v.BoolParam
-	case *kservepb.InferParameter_Int64Param:
-		return v.Int64Param
-	case *kservepb.InferParameter_Uint64Param:
-		return v.Uint64Param
-	case *kservepb.InferParameter_DoubleParam:
-		return v.DoubleParam
-	case *kservepb.InferParameter_StringParam:
-		return v.StringParam
-	}
-	return nil
-}
-
 // responseOf returns a message as a response, whose outputs share its memory.
 func responseOf(out *kservepb.ModelInferResponse) (*Response, error) {
 	resp := &Response{
@@ -254,7 +237,7 @@ func responseOf(out *kservepb.ModelInferResponse) (*Response, error) {
 		Parameters: make(map[string]any, len(out.GetParameters())), Outputs: make([]Tensor, len(out.GetOutputs())),
 	}
 	for name, p := range out.GetParameters() {
-		if value := parameterValue(p); value != nil {
+		if value := p.Value(); value != nil {
 			resp.Parameters[name] = value
 		}
 	}

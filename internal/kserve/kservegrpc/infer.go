@@ -111,28 +111,11 @@ func parameterValue(kind kserve.ParameterKind, name string, p *kservepb.InferPar
 		return nil, infer.Errorf(infer.Invalid, "parameter keys starting with 'triton_' are reserved for Triton usage. "+
 			"Only the following keys starting with 'triton_' are allowed: %s", emptyFinal)
 	}
-	return valueOf(p), nil
-}
-
-// valueOf returns the value of a parameter, nil if it has none.
-func valueOf(p *kservepb.InferParameter) any {
-	switch v := p.GetParameterChoice().(type) {
-	case *kservepb.InferParameter_BoolParam:
-		return v.BoolParam
-	case *kservepb.InferParameter_Int64Param:
-		return v.Int64Param
-	case *kservepb.InferParameter_Uint64Param:
-		return v.Uint64Param
-	case *kservepb.InferParameter_DoubleParam:
-		return v.DoubleParam
-	case *kservepb.InferParameter_StringParam:
-		return v.StringParam
-	}
-	return nil
+	return p.Value(), nil
 }
 
 func sequence(name string, p *kservepb.InferParameter) (any, error) {
-	switch v := valueOf(p).(type) {
+	switch v := p.Value().(type) {
 	case int64:
 		return uint64(v), nil
 	case uint64, string:
@@ -142,14 +125,14 @@ func sequence(name string, p *kservepb.InferParameter) (any, error) {
 }
 
 func boolean(name string, p *kservepb.InferParameter) (bool, error) {
-	if v, ok := valueOf(p).(bool); ok {
+	if v, ok := p.Value().(bool); ok {
 		return v, nil
 	}
 	return false, mistyped(name, "bool_param")
 }
 
 func natural(name string, p *kservepb.InferParameter) (uint64, error) {
-	switch v := valueOf(p).(type) {
+	switch v := p.Value().(type) {
 	case uint64:
 		return v, nil
 	case int64:

@@ -1,3 +1,3 @@
 // Package kservepb is the messages and the service of the KServe v2 inference
-// protocol. make proto generates it from proto/grpc_service.proto.
+// protocol. make proto generates it from proto/grpc_service.proto, all but parameter.go.
 package kservepb
