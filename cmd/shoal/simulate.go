@@ -10,6 +10,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/shoal-serving/shoal/internal/simulate"
+	"github.com/shoal-serving/shoal/internal/simulate/render"
+	"github.com/shoal-serving/shoal/internal/simulate/scenario"
 )
 
 // newSimulateCommand returns `shoal simulate`.
@@ -35,7 +37,7 @@ thousand requests a second.`,
 				return err
 			}
 			if svg != "" {
-				if err := writeTo(svg, cmd.OutOrStdout(), report.WriteSVG); err != nil {
+				if err := writeTo(svg, cmd.OutOrStdout(), func(w io.Writer) error { return render.SVG(w, report) }); err != nil {
 					return err
 				}
 			}
@@ -47,7 +49,7 @@ thousand requests a second.`,
 			if svg == "-" || json == "-" {
 				return nil // the output is for another program
 			}
-			return report.WriteText(cmd.OutOrStdout(), width)
+			return render.Text(cmd.OutOrStdout(), report, width)
 		},
 	}
 	flags := cmd.Flags()
@@ -59,16 +61,16 @@ thousand requests a second.`,
 }
 
 func simulateFile(file string, settings []string) (*simulate.Report, error) {
-	scenario, err := simulate.Load(file)
+	selected, err := scenario.Load(file)
 	if err != nil {
 		return nil, err
 	}
 	if len(settings) > 0 {
-		if scenario, err = scenario.Select(settings...); err != nil {
+		if selected, err = selected.Select(settings...); err != nil {
 			return nil, fmt.Errorf("%s: %w", file, err)
 		}
 	}
-	report, err := scenario.Run()
+	report, err := selected.Run()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}

@@ -12,6 +12,7 @@ import (
 
 	_ "github.com/shoal-serving/shoal/internal/script" // for its flag -rewrite
 	"github.com/shoal-serving/shoal/internal/simulate"
+	"github.com/shoal-serving/shoal/internal/simulate/scenario"
 )
 
 func simulateCommand(t *testing.T, args ...string) (out string, err error) {
@@ -114,12 +115,12 @@ func TestTheScenariosInTheDocumentationRun(t *testing.T) {
 		t.Fatal("docs/simulate.md has no scenario")
 	}
 	for _, block := range blocks {
-		scenario, err := simulate.Read("docs/simulate.md", block[1])
+		s, err := scenario.Parse("docs/simulate.md", block[1])
 		if err != nil {
 			t.Errorf("this does not load: %v\n%s", err, block[1])
 			continue
 		}
-		if _, err := scenario.Run(); err != nil {
+		if _, err := s.Run(); err != nil {
 			t.Errorf("this does not run: %v\n%s", err, block[1])
 		}
 	}

@@ -15,7 +15,7 @@ var layers = [][]string{
 	{"internal/modelconfig", "internal/stats", "internal/explain", "internal/engine/onnx/onnxtest", "internal/engine/python/pythontest"},
 	{"internal/engine", "internal/batching/automatic", "internal/catalog"},
 	{"internal/engine/enginetest", "internal/engine/simulated", "internal/engine/onnx", "internal/engine/python", "internal/sched", "internal/calibrate", "internal/kserve", "internal/simulate", "internal/bench", "internal/batching/batchingtest", "client"},
-	{"internal/servable", "internal/matrix"},
+	{"internal/servable", "internal/simulate/scenario", "internal/simulate/render", "internal/matrix"},
 	{"internal/server"},
 	{"internal/repository", "internal/mms"},
 	{"internal/kserve/kservehttp", "internal/kserve/kservegrpc", "internal/kserve/kservelocal", "internal/metrics", "internal/mms/mmshttp", "internal/doctor", "internal/kserve/kservetest"},

@@ -1,4 +1,4 @@
-package simulate
+package simulate_test
 
 import (
 	"io"
@@ -7,10 +7,12 @@ import (
 
 	"github.com/shoal-serving/shoal/internal/batching"
 	"github.com/shoal-serving/shoal/internal/device"
+	"github.com/shoal-serving/shoal/internal/simulate"
+	"github.com/shoal-serving/shoal/internal/simulate/render"
 )
 
-// BenchmarkClosedLoop counts requests: what it takes to simulate one, and to
-// report on all of them.
+// BenchmarkClosedLoop measures the time to simulate a request, including the report on
+// all of them.
 func BenchmarkClosedLoop(b *testing.B) {
 	cases := []struct {
 		name      string
@@ -25,16 +27,16 @@ func BenchmarkClosedLoop(b *testing.B) {
 	}
 	for _, c := range cases {
 		b.Run(c.name, func(b *testing.B) {
-			s := Scenario{Settings: []Setting{{
+			s := simulate.Scenario{Settings: []simulate.Setting{{
 				Slowdown: []float64{1, 1.391},
-				Models: []ModelSetting{{
+				Models: []simulate.ModelSetting{{
 					Config:    batching.Config{MaxRows: 8, Policy: batching.Triton{MaxRows: 8, MaxDelay: c.delay}},
 					Curve:     device.Curve{Fixed: 1921 * time.Microsecond, PerRow: 59300},
 					Instances: c.instances,
 				}},
-				Traffic: []Traffic{{
+				Traffic: []simulate.Traffic{{
 					Clients: []int{c.clients}, Rows: []int{2}, Requests: b.N, Seed: 1,
-					Think: []Span{{200 * time.Microsecond, 400 * time.Microsecond}},
+					Think: []simulate.Span{{From: 200 * time.Microsecond, To: 400 * time.Microsecond}},
 				}},
 			}}}
 			b.ReportAllocs()
@@ -42,10 +44,10 @@ func BenchmarkClosedLoop(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			if err := report.WriteText(io.Discard, 100); err != nil {
+			if err := render.Text(io.Discard, report, 100); err != nil {
 				b.Fatal(err)
 			}
-			if err := report.WriteSVG(io.Discard); err != nil {
+			if err := render.SVG(io.Discard, report); err != nil {
 				b.Fatal(err)
 			}
 			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "requests/s")

@@ -11,12 +11,11 @@ import (
 	"github.com/shoal-serving/shoal/internal/device"
 )
 
-// overload serves requests of one row that come at a multiple of what the model
-// makes of full batches, and returns that with what came of it. Batches take 3 %
-// more or less, by chance.
+// overload runs requests of one row at a multiple of the throughput of full batches, and
+// returns the summary and that throughput. Batch times vary randomly by 3 %.
 func overload(t *testing.T, set ModelSetting, times float64, within time.Duration) (Summary, float64) {
 	t.Helper()
-	const slow = 105 // percent of the mean: 95 of 100 batches take no longer
+	const slow = 105 // p95 of batch times, in percent of the mean
 	largest := 1
 	for n := 1; n <= set.Config.MaxRows && 2*slow*set.Curve.Takes(n)/100 <= set.Objective; n++ {
 		largest = n
@@ -58,23 +57,25 @@ func TestOverloadCostsNoGoodput(t *testing.T) {
 	}
 }
 
+func percent(part, of int) float64 { return 100 * float64(part) / float64(max(1, of)) }
+
 func holdGoodput(t *testing.T, set ModelSetting, times float64) {
 	t.Helper()
 	got, capacity := overload(t, set, times, 0)
-	t.Logf("%.1f %% of %.0f a second in time, %.2f %% late, turned away after %v, 99 %% of them after %v", 100*got.Goodput/capacity/min(1, times), capacity, percent(got.Late, got.Answered), got.Refusal.Mean, got.Refusal.P99)
-	if least := min(0.97, 0.95*times) * capacity; got.Goodput < least { // below its capacity it turns some away that come in a crowd
+	t.Logf("%.1f %% of %.0f a second in time, %.2f %% late, refused after %v, p99 %v", 100*got.Goodput/capacity/min(1, times), capacity, percent(got.Late, got.Answered), got.Refusal.Mean, got.Refusal.P99)
+	if least := min(0.97, 0.95*times) * capacity; got.Goodput < least { // below its capacity, bursts make it refuse some
 		t.Errorf("%.0f a second are answered in time, want %.0f", got.Goodput, least)
 	}
 	if late := percent(got.Late, got.Answered); late > 0.5 {
 		t.Errorf("%.2f %% are late, want 0.5", late)
 	}
 	if most := set.Objective * 3 / 10; times >= 2 && got.Refusal.Mean > most {
-		t.Errorf("who is turned away is told after %v, want %v", got.Refusal.Mean, most)
+		t.Errorf("requests are refused after %v, want %v", got.Refusal.Mean, most)
 	}
 }
 
-// Without admission an instance takes requests that it can no longer finish in time,
-// and hardly any are.
+// Without admission control, an instance takes requests whose deadline it cannot meet, and
+// meets hardly any.
 func TestOverloadWithDeadlinesCollapsesWithoutAdmission(t *testing.T) {
 	set := overloaded["mid"]
 	before, capacity := overload(t, set, 1.2, set.Objective)

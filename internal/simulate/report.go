@@ -113,7 +113,7 @@ func (r *Report) WriteJSON(w io.Writer) error {
 // A tally accumulates the sums of a run.
 type tally struct {
 	requests  int
-	turned    map[batching.Verdict]int
+	refused   map[batching.Verdict]int
 	answered  int // requests with a result
 	batches   int
 	closed    map[batching.Reason]int
@@ -131,13 +131,13 @@ type tally struct {
 }
 
 func newTally() *tally {
-	return &tally{turned: map[batching.Verdict]int{}, closed: map[batching.Reason]int{}}
+	return &tally{refused: map[batching.Verdict]int{}, closed: map[batching.Reason]int{}}
 }
 
 func (t *tally) add(o *tally) {
 	t.requests += o.requests
-	for verdict, n := range o.turned {
-		t.turned[verdict] += n
+	for verdict, n := range o.refused {
+		t.refused[verdict] += n
 	}
 	t.answered += o.answered
 	t.batches += o.batches
@@ -157,8 +157,8 @@ func (t *tally) add(o *tally) {
 	t.refusal = append(t.refusal, o.refusal...)
 }
 
-func (t *tally) refused() (n int) {
-	for _, count := range t.turned {
+func (t *tally) refusals() (n int) {
+	for _, count := range t.refused {
 		n += count
 	}
 	return n
@@ -173,10 +173,10 @@ func (t *tally) summary() Summary {
 	for why, n := range t.closed {
 		s.Closed[why.String()] = n
 	}
-	if len(t.turned) > 0 {
+	if len(t.refused) > 0 {
 		s.Refused = map[string]int{}
 	}
-	for verdict, n := range t.turned {
+	for verdict, n := range t.refused {
 		s.Refused[verdict.String()] = n
 	}
 	if t.batches > 0 {

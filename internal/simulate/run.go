@@ -27,16 +27,6 @@ func (set *Setting) varied() (name string, points int) {
 	return name, points
 }
 
-func (set *Setting) check() error {
-	_, points := set.varied()
-	for _, t := range set.Traffic {
-		if n := max(len(t.Clients), len(t.Rate)); n != 1 && n != points {
-			return fmt.Errorf("one load has %d numbers to be tried, another %d: give both as many, or one of them a single number", n, points)
-		}
-	}
-	return nil
-}
-
 // at returns the traffic of one point. Only loads with a list of values differ between
 // points.
 func (t Traffic) at(point int) Traffic {
@@ -60,12 +50,13 @@ func (t Traffic) number(varied string) float64 {
 	return 0
 }
 
-// try runs one setting at one point of the varied parameter.
-func (s *Scenario) try(set Setting, varied string, point int) (*Run, error) {
-	return s.finish(newTrial(set), set, varied, point)
+// runPoint runs one setting at one point of the varied parameter.
+func (s *Scenario) runPoint(set Setting, varied string, point int) (*Run, error) {
+	return s.runTrial(newTrial(set), set, varied, point)
 }
 
-func (s *Scenario) finish(t *trial, set Setting, varied string, point int) (*Run, error) {
+// runTrial adds models and requests to the trial, and runs it.
+func (s *Scenario) runTrial(t *trial, set Setting, varied string, point int) (*Run, error) {
 	for _, m := range set.Models {
 		t.add(m)
 	}
@@ -96,7 +87,7 @@ type Answer struct {
 func (s *Scenario) Measure(set Setting, each func(Answer)) (Summary, error) {
 	t := newTrial(set)
 	t.each = each
-	run, err := s.finish(t, set, "", 0)
+	run, err := s.runTrial(t, set, "", 0)
 	if err != nil {
 		return Summary{}, err
 	}
@@ -142,18 +133,18 @@ type working struct {
 // A request is a request in flight. A generated request is reused once it is answered and
 // its batch has ended.
 type request struct {
-	item     batching.Item
-	model    *Model
-	client   *client // the client of a closed loop; nil in an open loop
-	number   uint64  // by order of arrival
-	batch    uint64
-	arrived  batching.Time
-	began    batching.Time
-	ended    batching.Time
-	index    int // index into the run's requests; -1 if it is not kept
-	madeUp   bool
-	runs     bool
-	answered bool
+	item      batching.Item
+	model     *Model
+	client    *client // the client of a closed loop; nil in an open loop
+	number    uint64  // by order of arrival
+	batch     uint64
+	arrived   batching.Time
+	began     batching.Time
+	ended     batching.Time
+	index     int  // index into the run's requests; -1 if it is not kept
+	generated bool // by a load or a recording
+	runs      bool
+	answered  bool
 }
 
 func newTrial(set Setting) *trial {
@@ -292,7 +283,7 @@ func (t *trial) trace(o Occurrence) {
 	case a.Do == batching.Deliver:
 		t.answered(o, a.Item.Owner.(*request))
 	case a.Do == batching.Answer:
-		t.turnedAway(o, a.Item.Owner.(*request))
+		t.refused(o, a.Item.Owner.(*request))
 	}
 }
 
@@ -362,20 +353,21 @@ func (t *trial) answered(o Occurrence, r *request) {
 		tally.queue = append(tally.queue, r.began-r.arrived)
 		tally.compute = append(tally.compute, r.ended-r.began)
 	}
-	t.over(o, r)
+	t.completed(o, r)
 }
 
-func (t *trial) turnedAway(o Occurrence, r *request) {
+func (t *trial) refused(o Occurrence, r *request) {
 	tally := t.tallies[o.Model]
-	tally.turned[o.Action.Verdict]++
+	tally.refused[o.Action.Verdict]++
 	tally.refusal = append(tally.refusal, o.At-r.arrived)
 	if r.index >= 0 {
 		t.run.Requests[r.index].Refusal = o.Action.Verdict.String()
 	}
-	t.over(o, r)
+	t.completed(o, r)
 }
 
-func (t *trial) over(o Occurrence, r *request) {
+// completed records that a request is answered, with or without a result.
+func (t *trial) completed(o Occurrence, r *request) {
 	t.tallies[o.Model].last = o.At
 	if r.index >= 0 {
 		t.run.Requests[r.index].Answered = o.At
@@ -392,7 +384,7 @@ func (t *trial) over(o Occurrence, r *request) {
 // release makes a request available for reuse. A request with a fixed time of arrival may
 // still be canceled, and is not reused.
 func (t *trial) release(r *request) {
-	if r.madeUp {
+	if r.generated {
 		t.free = append(t.free, r)
 	}
 }
@@ -400,7 +392,7 @@ func (t *trial) release(r *request) {
 // acquire returns an unused request.
 func (t *trial) acquire() *request {
 	if len(t.free) == 0 {
-		return &request{madeUp: true}
+		return &request{generated: true}
 	}
 	r := t.free[len(t.free)-1]
 	t.free = t.free[:len(t.free)-1]
@@ -433,7 +425,7 @@ func (t *trial) send(traffic Traffic, number int) {
 	if traffic.Rate != nil {
 		l.tick = l.sendAndPlan
 		if len(l.Phases) > 0 {
-			l.lasts()
+			l.beginPhase()
 		}
 		l.plan()
 		return
@@ -477,15 +469,15 @@ func (l *load) plan() {
 	if l.Burst.Size > 1 && l.sent%l.Burst.Size > 0 {
 		l.at += float64(l.Burst.Spacing)
 	} else {
-		l.pass()
+		l.advance()
 	}
 	if at := batching.Time(math.Round(l.at)); !l.ends(at) {
 		l.trial.world.At(at, l.tick)
 	}
 }
 
-// pass advances the time to the next request or burst.
-func (l *load) pass() {
+// advance moves the time to the next request or burst.
+func (l *load) advance() {
 	distance := float64(time.Second) / l.Rate[0] * float64(max(1, l.Burst.Size))
 	switch {
 	case l.Even:
@@ -509,15 +501,15 @@ func (l *load) pass() {
 			}
 			l.at = l.phaseEnd
 			l.phase = (l.phase + 1) % len(l.Phases)
-			l.lasts()
+			l.beginPhase()
 		}
 	default:
 		l.at += l.rand.ExpFloat64() * distance
 	}
 }
 
-// lasts sets the end of the phase that begins where the last one ended.
-func (l *load) lasts() {
+// beginPhase sets the end of the phase that begins where the last one ended.
+func (l *load) beginPhase() {
 	length := float64(l.Phases[l.phase].Lasts)
 	if l.Chance {
 		length *= l.rand.ExpFloat64()
@@ -559,7 +551,7 @@ func (c *client) answered(now batching.Time, r *request) {
 	l := c.load
 	think := l.pause()
 	if think == 0 && r.arrived == now && l.Requests == 0 {
-		l.trial.err = errors.New("a client has its answer in no time, and asks again in no time, for ever: give the load a think time or a number of requests")
+		l.trial.err = errors.New("batches and think times of a closed loop take no time, so it never ends: give the load a think time or a number of requests")
 	}
 	// Plan the next request even without a think time, because the core has not finished
 	// this step.
@@ -584,7 +576,7 @@ func (t *trial) finish() (*Run, error) {
 	for _, l := range t.learners {
 		t.run.Policies = append(t.run.Policies, PolicySummary{l.model, l.policy.Explain()})
 	}
-	if lost := all.requests - all.answered - all.refused(); lost != 0 {
+	if lost := all.requests - all.answered - all.refusals(); lost != 0 {
 		return nil, fmt.Errorf("%d requests were never answered", lost)
 	}
 	return t.run, nil

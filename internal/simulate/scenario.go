@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -14,7 +13,7 @@ import (
 )
 
 // A Scenario is the input of a simulation: requests, and the settings to run them with.
-// [Load] reads one from a file; docs/simulate.md describes the format.
+// Package scenario reads one from a file; docs/simulate.md describes the format.
 type Scenario struct {
 	Title    string
 	Text     string // description for the reader
@@ -22,6 +21,13 @@ type Scenario struct {
 	Arrivals []Arrival
 	Recorded []Arrival // requests of a recording, sorted by time, without ids
 	Settings []Setting
+}
+
+// A Unit is a named length of time, such as the X of a drawing in which every batch takes
+// X. The zero Unit has no name: times are then formatted as durations.
+type Unit struct {
+	Name   string        `json:"name"`
+	Length time.Duration `json:"length_ns"`
 }
 
 // An Arrival is one request with a fixed time of arrival.
@@ -121,16 +127,6 @@ type Burst struct {
 // A Span is a uniform distribution of durations between two bounds.
 type Span struct{ From, To time.Duration }
 
-// Load reads a scenario from a YAML file. Its error lists all mistakes in the file, each
-// with its line.
-func Load(file string) (*Scenario, error) {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return nil, err
-	}
-	return Read(file, text)
-}
-
 // Select returns the scenario with only the named settings, in the order of the names.
 func (s *Scenario) Select(names ...string) (*Scenario, error) {
 	chosen := *s
@@ -159,7 +155,7 @@ func (s *Scenario) Run() (*Report, error) {
 	for _, set := range s.Settings {
 		_, points := set.varied()
 		for point := range points {
-			run, err := s.try(set, varied, point)
+			run, err := s.runPoint(set, varied, point)
 			if err != nil {
 				return nil, fmt.Errorf("setting %q: %w", set.Name, err)
 			}
@@ -175,7 +171,7 @@ func (s *Scenario) varied() (string, error) {
 	for _, set := range s.Settings {
 		name, _ := set.varied()
 		if name != "" && varied != "" && name != varied {
-			return "", errors.New("one setting has several numbers of clients, another several rates: they cannot be set side by side")
+			return "", errors.New("one setting lists several values of clients, another of rate: a scenario can vary only one of them")
 		}
 		varied = cmp.Or(varied, name)
 	}

@@ -1,4 +1,4 @@
-package simulate
+package simulate_test
 
 import (
 	"encoding/json"
@@ -10,6 +10,8 @@ import (
 
 	"github.com/shoal-serving/shoal/internal/batching"
 	"github.com/shoal-serving/shoal/internal/device"
+	"github.com/shoal-serving/shoal/internal/simulate"
+	"github.com/shoal-serving/shoal/internal/simulate/scenario"
 )
 
 const (
@@ -17,9 +19,9 @@ const (
 	ms = time.Millisecond
 )
 
-func run(t *testing.T, file string) *Report {
+func runFile(t *testing.T, file string) *simulate.Report {
 	t.Helper()
-	s, err := Load(file)
+	s, err := scenario.Load(file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,10 +33,14 @@ func run(t *testing.T, file string) *Report {
 }
 
 // members writes the batches of a run by their requests: "A C, B D, E".
-func members(run *Run) string {
+func members(run *simulate.Run) string {
 	var all []string
 	for _, b := range run.Batches {
-		all = append(all, strings.Join(run.namesOf(b), " "))
+		var names []string
+		for _, i := range b.Requests {
+			names = append(names, run.Requests[i].ID)
+		}
+		all = append(all, strings.Join(names, " "))
 	}
 	return strings.Join(all, ", ")
 }
@@ -52,7 +58,7 @@ func TestAToEIsAsItIsDrawn(t *testing.T) {
 		{"two instances, dynamic batching", "A C, B, D E", 3 * x, 2 * x},
 		{"two instances, dynamic batching, delay X/2", "A C B, D E", 2 * x, 2*x/3 + x},
 	}
-	report := run(t, "../../examples/scenarios/a-to-e.yaml")
+	report := runFile(t, "../../examples/scenarios/a-to-e.yaml")
 	if len(report.Runs) != len(want) {
 		t.Fatalf("%d settings ran, want %d", len(report.Runs), len(want))
 	}
@@ -80,7 +86,7 @@ func TestAToEIsAsItWasRecorded(t *testing.T) {
 		"preferred 4 and 8, delay X/2": "A, C B, D E",
 		"preferred 4 and 8, delay 1s":  "A, C B, D E",
 	}
-	report := run(t, "../../examples/scenarios/a-to-e-recorded.yaml")
+	report := runFile(t, "../../examples/scenarios/a-to-e-recorded.yaml")
 	for _, got := range report.Runs {
 		if members(got) != want[got.Setting] {
 			t.Errorf("%s: batches %s, want %s", got.Setting, members(got), want[got.Setting])
@@ -93,7 +99,7 @@ func TestAToEIsAsItWasRecorded(t *testing.T) {
 }
 
 func TestLatencyIsQueueAndCompute(t *testing.T) {
-	report := run(t, "../../examples/scenarios/a-to-e.yaml")
+	report := runFile(t, "../../examples/scenarios/a-to-e.yaml")
 	alone := report.Runs[0]
 	var waited []time.Duration
 	for _, q := range alone.Requests {
@@ -105,7 +111,7 @@ func TestLatencyIsQueueAndCompute(t *testing.T) {
 	if want := []time.Duration{0, 300 * ms, 500 * ms, 700 * ms, 1000 * ms}; !slices.Equal(waited, want) {
 		t.Errorf("waited %v, want %v", waited, want)
 	}
-	if got, want := alone.Total.Latency, (Distribution{Mean: 800 * ms, P50: 800 * ms, P95: 1300 * ms, P99: 1300 * ms, Max: 1300 * ms}); got != want {
+	if got, want := alone.Total.Latency, (simulate.Distribution{Mean: 800 * ms, P50: 800 * ms, P95: 1300 * ms, P99: 1300 * ms, Max: 1300 * ms}); got != want {
 		t.Errorf("latency %+v, want %+v", got, want)
 	}
 	if got, want := alone.Total.Queue.Mean, 500*ms; got != want {
@@ -117,7 +123,7 @@ func TestLatencyIsQueueAndCompute(t *testing.T) {
 }
 
 func TestTurnsShareTheTimeOfADeviceEvenly(t *testing.T) {
-	report := run(t, "../../examples/scenarios/shared-device.yaml")
+	report := runFile(t, "../../examples/scenarios/shared-device.yaml")
 	turns := report.Runs[1]
 	quick, slow := turns.Models[0], turns.Models[1]
 	if ratio := quick.Busy.Seconds() / slow.Busy.Seconds(); math.Abs(ratio-1) > 0.02 {
@@ -133,14 +139,14 @@ func TestAClosedLoopOfTheSeedDevice(t *testing.T) {
 	dynamic := batching.Config{MaxRows: 8, Policy: batching.Triton{MaxRows: 8}}
 	for _, c := range []struct {
 		name string
-		loop ClosedLoop
+		loop simulate.ClosedLoop
 		want float64 // rows per second
 	}{
-		{"one client", ClosedLoop{Config: dynamic, Clients: 1, Think: []Span{{300 * us, 300 * us}}}, 2 / 2339.6e-6},
-		{"nothing is combined", ClosedLoop{Clients: 16, Think: []Span{{200 * us, 400 * us}}}, 2 / 2039.6e-6},
-		{"two groups take turns", ClosedLoop{Config: dynamic, Clients: 4, Think: []Span{{200 * us, 400 * us}}}, 4 / 2158.2e-6},
-		{"one instance is full", ClosedLoop{Config: dynamic, Clients: 16, Think: []Span{{200 * us, 400 * us}}}, 8 / 2395.4e-6},
-		{"two are full", ClosedLoop{Config: dynamic, Clients: 16, Instances: 2, Think: []Span{{200 * us, 400 * us}}}, 16 / 3332e-6},
+		{"one client", simulate.ClosedLoop{Config: dynamic, Clients: 1, Think: []simulate.Span{{300 * us, 300 * us}}}, 2 / 2339.6e-6},
+		{"nothing is combined", simulate.ClosedLoop{Clients: 16, Think: []simulate.Span{{200 * us, 400 * us}}}, 2 / 2039.6e-6},
+		{"two groups take turns", simulate.ClosedLoop{Config: dynamic, Clients: 4, Think: []simulate.Span{{200 * us, 400 * us}}}, 4 / 2158.2e-6},
+		{"one instance is full", simulate.ClosedLoop{Config: dynamic, Clients: 16, Think: []simulate.Span{{200 * us, 400 * us}}}, 8 / 2395.4e-6},
+		{"two are full", simulate.ClosedLoop{Config: dynamic, Clients: 16, Instances: 2, Think: []simulate.Span{{200 * us, 400 * us}}}, 16 / 3332e-6},
 	} {
 		c.loop.Curve, c.loop.Slowdown, c.loop.Rows, c.loop.Duration = curve, []float64{1, 1.391}, 2, 5*time.Second
 		got, err := c.loop.Run()
@@ -162,7 +168,7 @@ load:
 `
 	var first string
 	for range 2 {
-		s, err := Read("scenario.yaml", []byte(text))
+		s, err := scenario.Parse("scenario.yaml", []byte(text))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -189,7 +195,7 @@ load:
 // A request that was answered long ago is cancelled without effect, although the
 // load has sent many since.
 func TestALateCancelConcernsNobodyElse(t *testing.T) {
-	s, err := Read("scenario.yaml", []byte(`
+	s, err := scenario.Parse("scenario.yaml", []byte(`
 model: {max_batch_size: 4, takes: 10ms}
 arrivals: [{at: 0, id: a, cancel_at: 55ms}]
 load: {rate: 1000, pattern: constant, requests: 100}
@@ -206,29 +212,9 @@ load: {rate: 1000, pattern: constant, requests: 100}
 	}
 }
 
-func TestALongRunKeepsItsBeginning(t *testing.T) {
-	s, err := Read("scenario.yaml", []byte("model: {max_batch_size: 4, takes: 1ms}\nload: {clients: 8, requests: 10000}"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	report, err := s.Run()
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := report.Runs[0]
-	if len(got.Batches) != keptBatches || got.Total.Batches != 2500 || got.Total.Answered != 10000 {
-		t.Errorf("%d of %d batches kept, %d requests answered; want %d of 2500, 10000", len(got.Batches), got.Total.Batches, got.Total.Answered, keptBatches)
-	}
-	for _, b := range got.Batches {
-		if len(b.Requests) != 4 || b.Ended != b.Began+ms {
-			t.Fatalf("a batch is kept as %+v, want all 4 requests and 1ms", b)
-		}
-	}
-}
-
 func TestJSONHasTheFiguresInNanoseconds(t *testing.T) {
 	var out strings.Builder
-	if err := run(t, "../../examples/scenarios/a-to-e.yaml").WriteJSON(&out); err != nil {
+	if err := runFile(t, "../../examples/scenarios/a-to-e.yaml").WriteJSON(&out); err != nil {
 		t.Fatal(err)
 	}
 	var got struct {
@@ -251,7 +237,7 @@ func TestJSONHasTheFiguresInNanoseconds(t *testing.T) {
 }
 
 func TestSelectKeepsTheNamedSettings(t *testing.T) {
-	s, err := Load("../../examples/scenarios/a-to-e.yaml")
+	s, err := scenario.Load("../../examples/scenarios/a-to-e.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -267,33 +253,20 @@ func TestSelectKeepsTheNamedSettings(t *testing.T) {
 	}
 }
 
-func TestTimesAreWrittenInTheUnit(t *testing.T) {
-	x := Unit{"X", 100 * ms} // whose third is not a whole number of nanoseconds
-	for text, want := range map[string]string{"0": "0", "X": "X", "X/3": "X/3", "2X/3": "2X/3", "1.5X": "3X/2", "25ms": "X/4", "110ms": "1.1X", "7X/3": "7X/3", "20us": "20µs"} {
-		d, err := x.parse(text)
+func TestEachRunOfASettingLearnsAnew(t *testing.T) {
+	load := func(clients string) *simulate.Run {
+		s, err := scenario.Parse("scenario.yaml", []byte("model: {max_batch_size: 8, fixed: 2ms, per_row: 1ms, batching: automatic, calibrated: false}\n"+
+			"load: {clients: "+clients+", think: {from: 0.1ms, to: 0.3ms}, requests: 1000}"))
 		if err != nil {
-			t.Errorf("%s: %v", text, err)
+			t.Fatal(err)
 		}
-		if got := x.exact(d); got != want {
-			t.Errorf("%s is written %s, want %s", text, got, want)
+		report, err := s.Run()
+		if err != nil {
+			t.Fatal(err)
 		}
+		return report.Runs[len(report.Runs)-1]
 	}
-	for d, want := range map[time.Duration]string{0: "0", 1: "1ns", 999: "999ns", 1234 * us: "1.23ms", 12345 * us: "12.3ms", 999600 * us: "1s", 61 * time.Second: "61s"} {
-		if got := (Unit{}).rough(d); got != want {
-			t.Errorf("%d is written %s, want %s", d, got, want)
-		}
+	if alone, after := load("4"), load("[64, 4]"); alone.Total.Latency != after.Total.Latency {
+		t.Errorf("4 clients see %v by themselves, and %v in a run that follows another", alone.Total.Latency, after.Total.Latency)
 	}
-}
-
-// FuzzRead looks for files that end the program.
-func FuzzRead(f *testing.F) {
-	f.Add("unit: {X: 300ms}\nmodel: {max_batch_size: 8, takes: X}\narrivals: [{at: X/3, id: A, rows: 4, shape: s}]\nsettings: [{name: a, batching: none}]")
-	f.Add("models: [{name: a, table: {1: 1ms}, max_batch_size: 2}]\ndevice: {slots: 1, slowdown: [1, 2]}\nload: {model: a, clients: [1, 2], think: {from: 0, to: 1ms}, requests: 3}")
-	f.Add("a: &a [*a]\nmodel: *a\nload: *a")
-	f.Fuzz(func(t *testing.T, text string) {
-		s, err := Read("scenario.yaml", []byte(text))
-		if err == nil && len(s.Settings) == 0 {
-			t.Error("a scenario was read that has no settings")
-		}
-	})
 }

@@ -1,4 +1,4 @@
-package simulate
+package render
 
 import (
 	"bytes"
@@ -9,11 +9,12 @@ import (
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/plot"
+	"github.com/shoal-serving/shoal/internal/simulate"
 )
 
-// WriteSVG draws the report as a self-contained SVG: no scripts, external fonts or
-// styles. It suits light and dark pages.
-func (r *Report) WriteSVG(w io.Writer) error {
+// SVG writes the report as a self-contained SVG: no scripts, external fonts or styles. It
+// suits light and dark pages.
+func SVG(w io.Writer, r *simulate.Report) error {
 	p := newPicture(r)
 	p.header()
 	if r.Varied != "" {
@@ -75,7 +76,7 @@ text { fill: #e6edf3; }
 `
 
 type picture struct {
-	*Report
+	view
 	body   bytes.Buffer
 	y      float64 // top of the next element
 	left   float64 // left edge of the timelines
@@ -85,14 +86,14 @@ type picture struct {
 	colour map[string]string // colours of requests, by name
 }
 
-func newPicture(r *Report) *picture {
-	p := &picture{Report: r, y: edge, left: edge + nameWidth, right: pictureWidth - edge}
-	p.end, p.cut = r.horizon(60, 14)
+func newPicture(r *simulate.Report) *picture {
+	p := &picture{view: viewOf(r), y: edge, left: edge + nameWidth, right: pictureWidth - edge}
+	p.end, p.cut = p.horizon(60, 14)
 	if !p.cut {
 		p.right -= flagWidth
 	}
 	p.left += p.gutter()
-	p.colour = colours(r.drawn())
+	p.colour = colours(p.drawn())
 	return p
 }
 
@@ -102,7 +103,7 @@ func (p *picture) gutter() float64 {
 	for _, run := range p.drawn() {
 		if len(run.Lanes) > 1 {
 			for lane := range run.Lanes {
-				width = max(width, plot.TextWidth(run.label(lane), 12)+24)
+				width = max(width, plot.TextWidth(label(run, lane), 12)+24)
 			}
 		}
 		for _, q := range run.Requests {
@@ -117,7 +118,7 @@ func (p *picture) gutter() float64 {
 // colours assigns a colour to each request. A few requests get colours of the palette;
 // many get shades between them, so that neighbours look alike and a batch shows the
 // origin of its requests.
-func colours(runs []*Run) map[string]string {
+func colours(runs []*simulate.Run) map[string]string {
 	var names []string
 	seen := map[string]bool{}
 	for _, run := range runs {
@@ -189,7 +190,7 @@ func (p *picture) timelines() {
 	runs := p.drawn()
 	if p.cut {
 		p.y += 30
-		p.text(edge, p.y, `class="name"`, "The first "+p.Unit.rough(p.end)+p.shared())
+		p.text(edge, p.y, `class="name"`, "The first "+p.unit.rough(p.end)+p.shared())
 		p.y += 4
 	}
 	p.y += 26
@@ -221,11 +222,11 @@ func (p *picture) shared() string {
 
 func (p *picture) axis(y float64) {
 	for _, t := range p.ticks() {
-		p.text(p.x(t), y, `class="soft" font-size="12" text-anchor="middle"`, p.Unit.exact(t))
+		p.text(p.x(t), y, `class="soft" font-size="12" text-anchor="middle"`, p.unit.exact(t))
 	}
 }
 
-func (p *picture) ticks() []time.Duration { return p.Unit.ticks(p.end, int((p.right-p.left)/90)) }
+func (p *picture) ticks() []time.Duration { return p.unit.ticks(p.end, int((p.right-p.left)/90)) }
 
 // x returns the horizontal position of a time.
 func (p *picture) x(t time.Duration) float64 {
@@ -233,7 +234,7 @@ func (p *picture) x(t time.Duration) float64 {
 }
 
 // setting draws one run, starting at p.y.
-func (p *picture) setting(run *Run) {
+func (p *picture) setting(run *simulate.Run) {
 	top := p.y
 	said := p.describe(run, top+28)
 	waits := p.pack(run)
@@ -256,7 +257,7 @@ func (p *picture) setting(run *Run) {
 
 // describe writes the name and the main figures of a setting, and returns the position
 // below them.
-func (p *picture) describe(run *Run, y float64) float64 {
+func (p *picture) describe(run *simulate.Run, y float64) float64 {
 	name := run.Setting
 	if p.shared() == "" {
 		name = p.nameOf(run)
@@ -284,18 +285,18 @@ func (p *picture) describe(run *Run, y float64) float64 {
 }
 
 // sums returns the main figures of a run in a few lines.
-func (p *picture) sums(run *Run) []string {
+func (p *picture) sums(run *simulate.Run) []string {
 	t := run.Total
-	lines := []string{"busy " + p.Unit.rough(t.Busy)}
+	lines := []string{"busy " + p.unit.rough(t.Busy)}
 	if p.cut {
-		lines = []string{perSecond(t.RowsPerSecond) + " rows a second", "batches of " + trimZeros(strconv.FormatFloat(t.MeanBatch, 'f', 1, 64)) + " rows"}
+		lines = []string{perSecond(t.RowsPerSecond) + " rows per second", "batches of " + trimZeros(strconv.FormatFloat(t.MeanBatch, 'f', 1, 64)) + " rows"}
 	}
-	lines = append(lines, "mean latency "+p.Unit.rough(t.Latency.Mean))
+	lines = append(lines, "mean latency "+p.unit.rough(t.Latency.Mean))
 	if p.cut {
-		lines = append(lines, "p95 latency "+p.Unit.rough(t.Latency.P95))
+		lines = append(lines, "p95 latency "+p.unit.rough(t.Latency.P95))
 	}
 	if len(t.Refused) > 0 {
-		lines = append(lines, "turned away: "+counts(t.Refused))
+		lines = append(lines, "refused: "+counts(t.Refused))
 	}
 	return lines
 }
@@ -304,7 +305,7 @@ func (p *picture) sums(run *Run) []string {
 
 // A wait is the time of a request in the queue.
 type wait struct {
-	request  Request
+	request  simulate.Request
 	from, to float64
 	row      int
 }
@@ -330,7 +331,7 @@ func (w waits) rowHeight() float64 {
 
 func (w waits) height() float64 { return float64(w.rows) * w.rowHeight() }
 
-func (p *picture) pack(run *Run) waits {
+func (p *picture) pack(run *simulate.Run) waits {
 	named := p.packed(run, false)
 	if !p.cut && named.rows <= mostNamed {
 		return named
@@ -338,12 +339,12 @@ func (p *picture) pack(run *Run) waits {
 	return p.packed(run, true)
 }
 
-func (p *picture) packed(run *Run, tight bool) waits {
+func (p *picture) packed(run *simulate.Run, tight bool) waits {
 	w := waits{tight: tight}
 	var ends []float64 // ends of the rows
 	for _, q := range run.Requests {
 		if q.Arrived > p.end {
-			break // they stand in the order of their arrival
+			break // requests are in order of arrival
 		}
 		one := wait{request: q, from: p.x(q.Arrived), to: p.x(q.Arrived)}
 		switch {
@@ -408,23 +409,23 @@ func (p *picture) cross(x, y, size float64) {
 }
 
 // story describes the course of a request in a sentence.
-func (p *picture) story(q Request) string {
-	u := p.Unit
+func (p *picture) story(q simulate.Request) string {
+	u := p.unit
 	s := fmt.Sprintf("%s: %s, arrived at %s", q.ID, plural(q.Rows, "row"), u.exact(q.Arrived))
 	if q.Batch >= 0 {
 		s += fmt.Sprintf(", waited %s, ran from %s to %s", u.exact(q.Began-q.Arrived), u.exact(q.Began), u.exact(q.Ended))
 	}
 	if q.Refusal != "" {
-		s += fmt.Sprintf(", turned away at %s: %s", u.exact(q.Answered), q.Refusal)
+		s += fmt.Sprintf(", refused at %s: %s", u.exact(q.Answered), q.Refusal)
 	}
 	return s
 }
 
 // Batches.
 
-func (p *picture) lane(run *Run, lane int, y float64) {
+func (p *picture) lane(run *simulate.Run, lane int, y float64) {
 	if len(run.Lanes) > 1 {
-		p.text(p.left-12, y+laneHeight/2+4, `class="soft" font-size="12" text-anchor="end"`, run.label(lane))
+		p.text(p.left-12, y+laneHeight/2+4, `class="soft" font-size="12" text-anchor="end"`, label(run, lane))
 	}
 	p.line(p.left, y+laneHeight, p.right, y+laneHeight, `class="rule"`)
 	for i, b := range run.Batches {
@@ -436,12 +437,12 @@ func (p *picture) lane(run *Run, lane int, y float64) {
 
 // batch draws a box with the height of a full batch, and in it the requests, each as high
 // as its rows.
-func (p *picture) batch(run *Run, i int, top float64) {
+func (p *picture) batch(run *simulate.Run, i int, top float64) {
 	b := run.Batches[i]
 	x1, x2 := p.x(b.Began), p.x(min(b.Ended, p.end))
 	width := max(1, x2-x1)
 	fmt.Fprintf(&p.body, `<g class="batch"><rect class="room" x="%s" y="%s" width="%s" height="%s"/>`+"\n", plot.Px(x1), plot.Px(top), plot.Px(width), plot.Px(laneHeight))
-	perRow := laneHeight / float64(run.capacity(b.Lane))
+	perRow := laneHeight / float64(capacity(run, b.Lane))
 	y := top + laneHeight
 	for _, index := range b.Requests {
 		q := run.Requests[index]
@@ -460,7 +461,7 @@ func (p *picture) batch(run *Run, i int, top float64) {
 	p.body.WriteString("</g>\n")
 }
 
-func (p *picture) segment(q Request, x, y, width, height float64) {
+func (p *picture) segment(q simulate.Request, x, y, width, height float64) {
 	opacity := ""
 	if q.Refusal != "" { // it was canceled or expired while the batch ran
 		opacity = ` fill-opacity="0.45"`
@@ -479,10 +480,10 @@ func (p *picture) segment(q Request, x, y, width, height float64) {
 }
 
 // flag marks the time of the last answer.
-func (p *picture) flag(run *Run, top, bottom float64) {
+func (p *picture) flag(run *simulate.Run, top, bottom float64) {
 	x := p.x(run.Total.Last)
 	p.line(x, top, x, bottom, `class="flag"`)
-	p.text(x+9, bottom-laneHeight/2+1, `class="big"`, p.Unit.rough(run.Total.Last))
+	p.text(x+9, bottom-laneHeight/2+1, `class="big"`, p.unit.rough(run.Total.Last))
 	p.text(x+9, bottom-laneHeight/2+18, `class="soft" font-size="11.5"`, "last answer")
 }
 
@@ -508,7 +509,7 @@ func (p *picture) legend() {
 		fmt.Fprintf(&p.body, `<circle cx="%s" cy="%s" r="3.6" fill="%s"/>`+"\n", plot.Px(x+3), plot.Px(y-4), palette[0])
 	})
 	if p.refuses() {
-		item("is turned away", func() { p.cross(x+10, y-4, 4) })
+		item("is refused", func() { p.cross(x+10, y-4, 4) })
 	}
 	item("below each batch: why it closed", func() { p.text(x, y, `class="soft" font-size="11.5"`, "full") })
 	p.y = y

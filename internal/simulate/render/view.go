@@ -1,4 +1,4 @@
-package simulate
+package render
 
 import (
 	"cmp"
@@ -9,19 +9,26 @@ import (
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/batching"
+	"github.com/shoal-serving/shoal/internal/simulate"
 )
 
-// Functions shared by the text and the picture.
+// A view is a report with the functions that the text and the picture share.
+type view struct {
+	*simulate.Report
+	unit unit
+}
+
+func viewOf(r *simulate.Report) view { return view{r, unit(r.Unit)} }
 
 // A group is the runs of one setting, at each point of the varied parameter.
 type group struct {
 	setting string
-	runs    []*Run
+	runs    []*simulate.Run
 }
 
-func (r *Report) groups() []group {
+func (v view) groups() []group {
 	var all []group
-	for _, run := range r.Runs {
+	for _, run := range v.Runs {
 		if n := len(all); n == 0 || all[n-1].setting != run.Setting {
 			all = append(all, group{setting: run.Setting})
 		}
@@ -33,27 +40,27 @@ func (r *Report) groups() []group {
 
 // drawn returns the runs that get a timeline: the last point of each setting, which has
 // the highest load.
-func (r *Report) drawn() []*Run {
-	var runs []*Run
-	for _, g := range r.groups() {
+func (v view) drawn() []*simulate.Run {
+	var runs []*simulate.Run
+	for _, g := range v.groups() {
 		runs = append(runs, g.runs[len(g.runs)-1])
 	}
 	return runs
 }
 
 // nameOf names a run by its setting, and by the point if there are several.
-func (r *Report) nameOf(run *Run) string {
-	if r.Varied == "" {
+func (v view) nameOf(run *simulate.Run) string {
+	if v.Varied == "" {
 		return run.Setting
 	}
-	return run.Setting + ", " + r.pointOf(run)
+	return run.Setting + ", " + v.pointOf(run)
 }
 
 // pointOf describes the varied parameter and its value in the run.
-func (r *Report) pointOf(run *Run) string {
+func (v view) pointOf(run *simulate.Run) string {
 	of := "client"
-	if r.Varied == "rate" {
-		of = "request a second"
+	if v.Varied == "rate" {
+		of = "request per second"
 	}
 	if run.Point == 1 {
 		return "1 " + of
@@ -62,9 +69,9 @@ func (r *Report) pointOf(run *Run) string {
 }
 
 // points returns the values of the varied parameter over all settings.
-func (r *Report) points() []float64 {
+func (v view) points() []float64 {
 	var points []float64
-	for _, run := range r.Runs {
+	for _, run := range v.Runs {
 		points = append(points, run.Point)
 	}
 	slices.Sort(points)
@@ -72,7 +79,7 @@ func (r *Report) points() []float64 {
 }
 
 // at returns the run of the group at a point, or nil.
-func (g group) at(point float64) *Run {
+func (g group) at(point float64) *simulate.Run {
 	for _, run := range g.runs {
 		if run.Point == point {
 			return run
@@ -82,21 +89,21 @@ func (g group) at(point float64) *Run {
 }
 
 // refuses reports whether any request was answered without a result.
-func (r *Report) refuses() bool {
-	return slices.ContainsFunc(r.Runs, func(run *Run) bool { return len(run.Total.Refused) > 0 })
+func (v view) refuses() bool {
+	return slices.ContainsFunc(v.Runs, func(run *simulate.Run) bool { return len(run.Total.Refused) > 0 })
 }
 
 // objective reports whether any model has an objective.
-func (r *Report) objective() bool {
-	return slices.ContainsFunc(r.Runs, func(run *Run) bool { return run.Total.Goodput > 0 || run.Total.Late > 0 })
+func (v view) objective() bool {
+	return slices.ContainsFunc(v.Runs, func(run *simulate.Run) bool { return run.Total.Goodput > 0 || run.Total.Late > 0 })
 }
 
 // horizon returns the end of the timelines: the last answer, or, if not all batches can
 // be shown, a multiple of the mean batch time of the fastest run.
-func (r *Report) horizon(all, some int) (end batching.Time, cut bool) {
+func (v view) horizon(all, some int) (end batching.Time, cut bool) {
 	shortest := batching.Never
 	long := false
-	for _, run := range r.drawn() {
+	for _, run := range v.drawn() {
 		end = max(end, run.Total.Last)
 		for _, q := range run.Requests {
 			end = max(end, q.Arrived)
@@ -122,7 +129,7 @@ func (r *Report) horizon(all, some int) (end batching.Time, cut bool) {
 }
 
 // capacity returns the maximum rows of a batch of the lane, for drawing.
-func (run *Run) capacity(lane int) int {
+func capacity(run *simulate.Run, lane int) int {
 	if rows := run.Lanes[lane].MaxRows; rows > 0 {
 		return rows
 	}
@@ -136,7 +143,7 @@ func (run *Run) capacity(lane int) int {
 }
 
 // label names a lane. The name of the model is omitted if there is only one.
-func (run *Run) label(lane int) string {
+func label(run *simulate.Run, lane int) string {
 	l := run.Lanes[lane]
 	if len(run.Models) == 0 {
 		return strconv.Itoa(l.Instance)
@@ -145,7 +152,7 @@ func (run *Run) label(lane int) string {
 }
 
 // namesOf returns the names of a batch's requests.
-func (run *Run) namesOf(b Batch) []string {
+func namesOf(run *simulate.Run, b simulate.Batch) []string {
 	var names []string
 	for _, i := range b.Requests {
 		names = append(names, run.Requests[i].ID)
@@ -218,28 +225,28 @@ func perSecond(v float64) string {
 // A measure is a figure by which the points of a group are compared.
 type measure struct {
 	name string // with its unit
-	of   func(*Run) float64
+	of   func(*simulate.Run) float64
 }
 
 // measures returns the figures to compare, each in one unit.
-func (r *Report) measures() []measure {
-	unit := r.Unit
-	if unit.Length == 0 {
-		unit = Unit{"ms", time.Millisecond}
+func (v view) measures() []measure {
+	in := v.unit
+	if in.Length == 0 {
+		in = unit{"ms", time.Millisecond}
 	}
-	in := func(d time.Duration) float64 { return float64(d) / float64(unit.Length) }
+	of := func(d time.Duration) float64 { return float64(d) / float64(in.Length) }
 	all := []measure{
-		{"rows per second", func(run *Run) float64 { return run.Total.RowsPerSecond }},
-		{"p95 latency in " + unit.Name, func(run *Run) float64 { return in(run.Total.Latency.P95) }},
-		{"mean latency in " + unit.Name, func(run *Run) float64 { return in(run.Total.Latency.Mean) }},
-		{"mean batch in rows", func(run *Run) float64 { return run.Total.MeanBatch }},
+		{"rows per second", func(run *simulate.Run) float64 { return run.Total.RowsPerSecond }},
+		{"p95 latency in " + in.Name, func(run *simulate.Run) float64 { return of(run.Total.Latency.P95) }},
+		{"mean latency in " + in.Name, func(run *simulate.Run) float64 { return of(run.Total.Latency.Mean) }},
+		{"mean batch in rows", func(run *simulate.Run) float64 { return run.Total.MeanBatch }},
 	}
-	if r.objective() {
+	if v.objective() {
 		all = append(all,
-			measure{"rows in time per second", func(run *Run) float64 { return run.Total.Goodput }},
-			measure{"late answers in %", func(run *Run) float64 { return percent(run.Total.Late, run.Total.Answered) }},
-			measure{"turned away in %", func(run *Run) float64 { return percent(run.Total.Sent-run.Total.Answered, run.Total.Sent) }},
-			measure{"mean time to be turned away in " + unit.Name, func(run *Run) float64 { return in(run.Total.Refusal.Mean) }},
+			measure{"rows in time per second", func(run *simulate.Run) float64 { return run.Total.Goodput }},
+			measure{"late answers in %", func(run *simulate.Run) float64 { return percent(run.Total.Late, run.Total.Answered) }},
+			measure{"refused in %", func(run *simulate.Run) float64 { return percent(run.Total.Sent-run.Total.Answered, run.Total.Sent) }},
+			measure{"mean time to refuse in " + in.Name, func(run *simulate.Run) float64 { return of(run.Total.Refusal.Mean) }},
 		)
 	}
 	return all

@@ -1,4 +1,4 @@
-package simulate
+package render
 
 import "strings"
 

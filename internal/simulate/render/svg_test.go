@@ -1,4 +1,4 @@
-package simulate
+package render
 
 import (
 	"encoding/xml"
@@ -8,6 +8,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/shoal-serving/shoal/internal/simulate"
+	"github.com/shoal-serving/shoal/internal/simulate/scenario"
 )
 
 // drawing is what a test wants to know of a picture.
@@ -65,9 +68,16 @@ func look(t *testing.T, picture string) drawing {
 }
 
 func TestThePictureHasEveryRequestOfEverySetting(t *testing.T) {
-	report := run(t, "../../examples/scenarios/a-to-e.yaml")
+	s, err := scenario.Load("../../../examples/scenarios/a-to-e.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	report, err := s.Run()
+	if err != nil {
+		t.Fatal(err)
+	}
 	var out strings.Builder
-	if err := report.WriteSVG(&out); err != nil {
+	if err := SVG(&out, report); err != nil {
 		t.Fatal(err)
 	}
 	got := look(t, out.String())
@@ -116,7 +126,7 @@ settings: [{name: "<b>"}, {name: "` + strings.Repeat("long", 60) + `", instances
 	}
 	for name, text := range scenarios {
 		t.Run(name, func(t *testing.T) {
-			s, err := Read("scenario.yaml", []byte(text))
+			s, err := scenario.Parse("scenario.yaml", []byte(text))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -125,7 +135,7 @@ settings: [{name: "<b>"}, {name: "` + strings.Repeat("long", 60) + `", instances
 				t.Fatal(err)
 			}
 			var out strings.Builder
-			if err := report.WriteSVG(&out); err != nil {
+			if err := SVG(&out, report); err != nil {
 				t.Fatal(err)
 			}
 			if got := look(t, out.String()); len(got.foreign) > 0 {
@@ -136,7 +146,7 @@ settings: [{name: "<b>"}, {name: "` + strings.Repeat("long", 60) + `", instances
 					t.Errorf("the picture has a length of %s", bad)
 				}
 			}
-			if err := report.WriteText(&out, 40); err != nil {
+			if err := Text(&out, report, 40); err != nil {
 				t.Error(err)
 			}
 		})
@@ -144,11 +154,11 @@ settings: [{name: "<b>"}, {name: "` + strings.Repeat("long", 60) + `", instances
 }
 
 func TestManyRequestsHaveColoursBetweenThoseOfThePalette(t *testing.T) {
-	var run Run
+	var run simulate.Run
 	for i := range 100 {
-		run.Requests = append(run.Requests, Request{ID: fmt.Sprint(i)})
+		run.Requests = append(run.Requests, simulate.Request{ID: fmt.Sprint(i)})
 	}
-	got := colours([]*Run{&run})
+	got := colours([]*simulate.Run{&run})
 	if got["0"] != "#3b72b8" || got["99"] != "#7d5bb5" || got["50"] == got["51"] {
 		t.Errorf("the first, the last and two neighbours have %s, %s, %s and %s", got["0"], got["99"], got["50"], got["51"])
 	}

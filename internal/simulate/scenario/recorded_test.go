@@ -1,4 +1,4 @@
-package simulate
+package scenario
 
 import (
 	"fmt"
@@ -6,7 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
+
+	"github.com/shoal-serving/shoal/internal/simulate"
 )
 
 // twoModels is a recording of requests to two models.
@@ -19,7 +20,7 @@ const twoModels = `shoal arrivals 1
 `
 
 // loadRecorded writes a scenario and a recording beside it, and loads it.
-func loadRecorded(t *testing.T, scenario, recording string) (*Scenario, error) {
+func loadRecorded(t *testing.T, scenario, recording string) (*simulate.Scenario, error) {
 	t.Helper()
 	dir := t.TempDir()
 	for name, text := range map[string]string{"scenario.yaml": scenario, "trace.txt": recording} {
@@ -76,44 +77,23 @@ func TestARecordingArrivesAsItWasRecorded(t *testing.T) {
 	}
 }
 
-func TestARecordingThatDoesNotFitIsTold(t *testing.T) {
+func TestARecordingThatDoesNotFitIsAnError(t *testing.T) {
 	const model = "model: {max_batch_size: 2, takes: 1ms}\n"
 	for arrivals, want := range map[string]string{
-		model + "arrivals: {model: a}":       "scenario.yaml:2: arrivals are a list, or a recording that has a file: {file: trace.txt}",
+		model + "arrivals: {model: a}":       "scenario.yaml:2: arrivals must be a list of requests, or name a recording: {file: trace.txt}",
 		model + "arrivals: {file: none.txt}": "scenario.yaml:2: open none.txt: no such file or directory",
 		model + "arrivals: {file: scenario.yaml}": `scenario.yaml:2: scenario.yaml:1: found "model: {max_batch_size: 2, takes: 1ms}", ` +
 			`expected "shoal arrivals 1", with which a recording of arrivals begins`,
 		model + "arrivals: {file: trace.txt, models: a}":     `scenario.yaml:2: a recording has no field "models"; its fields are file, model`,
 		model + "arrivals: {file: trace.txt, model: [c, d]}": "scenario.yaml:2: trace.txt has no arrivals for c, d",
-		model + "arrivals: {file: trace.txt, model: a}":      "scenario.yaml:2: trace.txt has a request of 4 rows, but the model has max_batch_size 2",
+		model + "arrivals: {file: trace.txt, model: a}":      "scenario.yaml:2: trace.txt has a request of 4 rows, but the model has a max_batch_size of 2",
 		"model: {max_batch_size: 8, takes: 1ms}\narrivals: {file: trace.txt}": `scenario.yaml:2: trace.txt has arrivals for "a" and "b", ` +
-			`but the scenario has one model: say whose requests it gets, such as model: a`,
-		"models: [{name: a, max_batch_size: 8, takes: 1ms}]\narrivals: {file: trace.txt}": `scenario.yaml:2: trace.txt has arrivals for "b", ` +
-			`but no model is called that: add it, or say whose requests are taken, such as model: NAME`,
+			`but the scenario has one model: choose whose requests it receives, such as model: a`,
+		"models: [{name: a, max_batch_size: 8, takes: 1ms}]\narrivals: {file: trace.txt}": `scenario.yaml:2: trace.txt has arrivals for the unknown model "b": ` +
+			`add the model, or choose whose requests are used, such as model: NAME`,
 	} {
 		if _, err := loadRecorded(t, arrivals, twoModels); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("got  %v\nwant %s", err, want)
 		}
-	}
-}
-
-func TestOfALongRecordingTheTimelineHasTheBeginning(t *testing.T) {
-	recording := strings.Builder{}
-	recording.WriteString("shoal arrivals 1\n")
-	const all = 3 * keptRequests
-	for i := range all {
-		fmt.Fprintf(&recording, "%d a 1 0\n", i)
-	}
-	s, err := loadRecorded(t, "model: {max_batch_size: 1, takes: 1ms}\narrivals: {file: trace.txt}", recording.String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	report, err := s.Run()
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := report.Runs[0]
-	if len(got.Requests) > keptRequests || got.Total.Answered != all || got.Total.Last != (all-1)*time.Second+ms {
-		t.Errorf("%d requests in the timeline, %d counted, the last answered at %v", len(got.Requests), got.Total.Answered, got.Total.Last)
 	}
 }

@@ -1,4 +1,4 @@
-package simulate
+package render
 
 import (
 	"bytes"
@@ -11,12 +11,13 @@ import (
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/explain"
+	"github.com/shoal-serving/shoal/internal/simulate"
 )
 
-// WriteText draws the report for a terminal of the given width: a timeline of each
-// setting, and then a table of the figures.
-func (r *Report) WriteText(w io.Writer, columns int) error {
-	v := textView{Report: r, columns: max(columns, 60)}
+// Text writes the report for a terminal of the given width, which is at least 60 columns:
+// a timeline of each setting, and then a table of the figures.
+func Text(w io.Writer, r *simulate.Report, columns int) error {
+	v := textView{view: viewOf(r), columns: max(columns, 60)}
 	v.header()
 	v.timelines()
 	if r.Varied != "" {
@@ -29,7 +30,7 @@ func (r *Report) WriteText(w io.Writer, columns int) error {
 }
 
 type textView struct {
-	*Report
+	view
 	out     bytes.Buffer
 	columns int
 
@@ -67,7 +68,7 @@ func (v *textView) timelines() {
 	v.margin = 3
 	for _, run := range runs {
 		for lane := range run.Lanes {
-			v.margin = max(v.margin, width(run.label(lane))+2)
+			v.margin = max(v.margin, width(label(run, lane))+2)
 		}
 	}
 	v.margin = min(v.margin, v.columns/3)
@@ -75,7 +76,7 @@ func (v *textView) timelines() {
 	v.end, v.cut = v.horizon(plot/narrowBatch, plot/wideBatch)
 	v.setScale(int64(plot - 1))
 	if v.cut {
-		fmt.Fprintf(&v.out, "The timelines show the first %s; the figures are of all.\n\n", v.Unit.rough(v.end))
+		fmt.Fprintf(&v.out, "The timelines show the first %s; the figures are of all.\n\n", v.unit.rough(v.end))
 	}
 	for _, run := range runs {
 		v.heading(run)
@@ -84,9 +85,9 @@ func (v *textView) timelines() {
 }
 
 // heading writes a horizontal rule with the name of the setting and its main figures.
-func (v *textView) heading(run *Run) {
+func (v *textView) heading(run *simulate.Run) {
 	name := v.nameOf(run)
-	sums := fmt.Sprintf(" busy %s, last answer %s ──", v.Unit.rough(run.Total.Busy), v.Unit.rough(run.Total.Last))
+	sums := fmt.Sprintf(" busy %s, last answer %s ──", v.unit.rough(run.Total.Busy), v.unit.rough(run.Total.Last))
 	name = "── " + clip(name, v.columns-width(sums)-8) + " "
 	fmt.Fprintln(&v.out, name+strings.Repeat("─", v.columns-width(name)-width(sums))+sums)
 }
@@ -95,10 +96,10 @@ func (v *textView) heading(run *Run) {
 // and thirds of the unit fall on whole columns.
 func (v *textView) setScale(plot int64) {
 	v.scale, v.per = plot, v.end
-	perUnit := int64(float64(plot) * float64(v.Unit.Length) / float64(v.end))
+	perUnit := int64(float64(plot) * float64(v.unit.Length) / float64(v.end))
 	for _, parts := range []int64{6, 3, 1} {
 		if perUnit >= 2*parts {
-			v.scale, v.per = perUnit-perUnit%parts, v.Unit.Length
+			v.scale, v.per = perUnit-perUnit%parts, v.unit.Length
 			return
 		}
 	}
@@ -109,11 +110,11 @@ func (v *textView) column(t time.Duration) int {
 	return v.margin + int(math.Round(float64(t)*float64(v.scale)/float64(v.per)))
 }
 
-func (v *textView) timeline(run *Run) string {
+func (v *textView) timeline(run *simulate.Run) string {
 	c := &canvas{width: v.columns}
 	y := v.arrivals(c, run)
 	for lane := range run.Lanes {
-		c.write(0, y+1, clip(run.label(lane), v.margin-1))
+		c.write(0, y+1, clip(label(run, lane), v.margin-1))
 		for _, b := range run.Batches {
 			if b.Lane == lane && b.Began < v.end {
 				v.batch(c, y, run, b)
@@ -133,12 +134,12 @@ type mark struct {
 }
 
 // marks returns the arrivals. Requests within gap of each other share a mark.
-func (v *textView) marks(run *Run, gap int) []mark {
+func (v *textView) marks(run *simulate.Run, gap int) []mark {
 	var all []mark
 	for _, q := range run.Requests {
 		x := v.column(q.Arrived)
 		if q.Arrived > v.end {
-			break // they stand in the order of their arrival
+			break // requests are in order of arrival
 		}
 		if n := len(all); n == 0 || x > all[n-1].to+gap || x > all[n-1].from+longestMark {
 			all = append(all, mark{from: x})
@@ -154,7 +155,7 @@ func (v *textView) marks(run *Run, gap int) []mark {
 const longestMark = 15
 
 // arrivals draws the arrivals, and returns the first row below them.
-func (v *textView) arrivals(c *canvas, run *Run) int {
+func (v *textView) arrivals(c *canvas, run *simulate.Run) int {
 	const labelRows = 3
 	for _, m := range v.marks(run, 0) {
 		c.write(m.from, labelRows, "▼")
@@ -181,7 +182,7 @@ func (v *textView) arrivals(c *canvas, run *Run) int {
 
 // batch draws a frame with the names of the requests, the fill level of the batch, and
 // below it the reason for closing.
-func (v *textView) batch(c *canvas, y int, run *Run, b Batch) {
+func (v *textView) batch(c *canvas, y int, run *simulate.Run, b simulate.Batch) {
 	x1 := v.column(b.Began)
 	x2 := min(max(v.column(b.Ended), x1+1), c.width) // a batch beyond the edge has no right border
 	c.box(x1, y, x2, y+3)
@@ -190,8 +191,8 @@ func (v *textView) batch(c *canvas, y int, run *Run, b Batch) {
 	if inside > narrowBatch {
 		pad = 1
 	}
-	c.write(x1+1+pad, y+1, short(run.namesOf(b), inside-pad))
-	c.write(x1+1+pad, y+2, gauge(b.Rows, run.capacity(b.Lane), inside-2*pad))
+	c.write(x1+1+pad, y+1, short(namesOf(run, b), inside-pad))
+	c.write(x1+1+pad, y+2, gauge(b.Rows, capacity(run, b.Lane), inside-2*pad))
 	if why := b.Why; width(why) <= inside-4 {
 		c.write(x1+2, y+3, " "+why+" ")
 	} else if width(why) <= inside {
@@ -215,7 +216,7 @@ func gauge(rows, capacity, room int) string {
 
 // refusals draws the requests without a result, when and why, and returns the number of
 // rows used.
-func (v *textView) refusals(c *canvas, y int, run *Run) int {
+func (v *textView) refusals(c *canvas, y int, run *simulate.Run) int {
 	used := 0
 	for _, q := range run.Requests {
 		if q.Refusal == "" || q.Answered > v.end {
@@ -243,8 +244,8 @@ func (v *textView) axis(c *canvas, y int) {
 		c.line(x, y, right)
 		c.line(x+1, y, left)
 	}
-	for _, t := range v.Unit.ticks(v.end, (c.width-v.margin)/9) {
-		x, label := v.column(t), v.Unit.exact(t)
+	for _, t := range v.unit.ticks(v.end, (c.width-v.margin)/9) {
+		x, label := v.column(t), v.unit.exact(t)
 		c.line(x, y, down)
 		if x = min(x-(width(label)-1)/2, c.width-width(label)); c.free(x, y+1, width(label)) {
 			c.write(x, y+1, label)
@@ -318,14 +319,14 @@ func (v *textView) table() {
 	closed := grid{left: []int{0, 1, 2}}
 	refused := ""
 	if v.refuses() {
-		refused = "turned away"
+		refused = "refused"
 	}
 	closed.add("setting", "batches closed", refused)
 	served := grid{left: []int{0}}
-	served.add("", "in time", "answered", "turned", "mean time", "max time")
-	served.add("setting", "per second", "late", "away", "to that", "to that")
-	line := func(name string, s Summary) {
-		u := v.Unit
+	served.add("", "in time", "answered", "", "mean time", "max time")
+	served.add("setting", "per second", "late", "refused", "to refuse", "to refuse")
+	line := func(name string, s simulate.Summary) {
+		u := v.unit
 		g.add(name, strconv.Itoa(s.Batches), trimZeros(strconv.FormatFloat(s.MeanBatch, 'f', 1, 64)), u.rough(s.Busy), u.rough(s.Last),
 			perSecond(s.RowsPerSecond), u.rough(s.Latency.Mean), u.rough(s.Latency.P95), u.rough(s.Latency.Max))
 		closed.add(name, counts(s.Closed), counts(s.Refused))

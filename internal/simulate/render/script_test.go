@@ -1,4 +1,4 @@
-package simulate
+package render
 
 import (
 	"strconv"
@@ -7,6 +7,7 @@ import (
 
 	"github.com/shoal-serving/shoal/internal/leak"
 	"github.com/shoal-serving/shoal/internal/script"
+	"github.com/shoal-serving/shoal/internal/simulate/scenario"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -38,9 +39,9 @@ func TestScripts(t *testing.T) {
 }
 
 func show(file, text string, columns int) string {
-	s, err := Read("scenario.yaml", []byte(text))
+	s, err := scenario.Parse("scenario.yaml", []byte(text))
 	if file != "" {
-		s, err = Load(file)
+		s, err = scenario.Load(file)
 	}
 	if err != nil {
 		return err.Error()
@@ -50,7 +51,7 @@ func show(file, text string, columns int) string {
 		return err.Error()
 	}
 	var out strings.Builder
-	if err := report.WriteText(&out, columns); err != nil {
+	if err := Text(&out, report, columns); err != nil {
 		return err.Error()
 	}
 	return out.String()

@@ -1,79 +1,19 @@
-package simulate
+package render
 
 import (
-	"fmt"
-	"math"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/shoal-serving/shoal/internal/simulate"
 )
 
-// A Unit is a named length of time, such as the X of a drawing in which every batch takes
-// X. The zero Unit has no name: times are then formatted as durations.
-type Unit struct {
-	Name   string        `json:"name"`
-	Length time.Duration `json:"length_ns"`
-}
-
-// longest is the longest time allowed in a scenario. It leaves room to add up many of
-// them.
-const longest = 1000 * time.Hour
-
-// parse parses a time: 0, a duration such as 150ms, or a multiple of the unit such as X,
-// 2X, X/3, 2X/3 or 0.5X.
-func (u Unit) parse(s string) (time.Duration, error) {
-	d, err := u.parseAny(s)
-	switch {
-	case err != nil:
-		return 0, err
-	case d < 0:
-		return 0, fmt.Errorf("%q is before the start: times begin at 0", s)
-	case d > longest:
-		return 0, fmt.Errorf("%q is too long: times may have up to %v", s, longest)
-	}
-	return d, nil
-}
-
-func (u Unit) parseAny(s string) (time.Duration, error) {
-	if s == "0" {
-		return 0, nil
-	}
-	if before, after, ok := strings.Cut(s, u.Name); ok && u.Name != "" {
-		factor, err1 := number(before)
-		divisor, err2 := number(strings.TrimPrefix(after, "/"))
-		if err1 != nil || err2 != nil || divisor == 0 || after != "" && after[0] != '/' {
-			return 0, fmt.Errorf("%q is not a multiple of %s: write it as %s, 2%s or 2%s/3", s, u.Name, u.Name, u.Name, u.Name)
-		}
-		return whole(float64(u.Length) * factor / divisor), nil
-	}
-	d, err := time.ParseDuration(s)
-	switch {
-	case err != nil && u.Name != "":
-		return 0, fmt.Errorf("%q is not a time: write a duration such as 150ms, or a multiple of %s such as %s/3", s, u.Name, u.Name)
-	case err != nil:
-		return 0, fmt.Errorf("%q is not a time: write a duration such as 150ms or 0.4ms", s)
-	}
-	return d, nil
-}
-
-// whole rounds to nanoseconds. A value that overflows becomes longer than longest.
-func whole(ns float64) time.Duration {
-	if !(math.Abs(ns) < math.MaxInt64) {
-		return math.MaxInt64
-	}
-	return time.Duration(math.Round(ns))
-}
-
-// number parses a factor; the empty string is 1.
-func number(s string) (float64, error) {
-	if s == "" {
-		return 1, nil
-	}
-	return strconv.ParseFloat(s, 64)
-}
+// unit formats times as multiples of a [simulate.Unit], or as durations if it has no
+// name.
+type unit simulate.Unit
 
 // exact formats a time as a fraction of the unit if it is a simple one.
-func (u Unit) exact(d time.Duration) string {
+func (u unit) exact(d time.Duration) string {
 	if u.Length == 0 || d == 0 {
 		return brief(d)
 	}
@@ -97,7 +37,7 @@ func (u Unit) exact(d time.Duration) string {
 }
 
 // rough formats a duration as a decimal multiple of the unit with two decimal places.
-func (u Unit) rough(d time.Duration) string {
+func (u unit) rough(d time.Duration) string {
 	if d < u.Length/100 || u.Length == 0 {
 		return brief(d) // two decimal places are not enough
 	}
@@ -140,7 +80,7 @@ func trimZeros(s string) string {
 }
 
 // ticks returns up to most round times to mark on an axis that ends at the given time.
-func (u Unit) ticks(end time.Duration, most int) []time.Duration {
+func (u unit) ticks(end time.Duration, most int) []time.Duration {
 	length, divisor := u.step(int64(end), int64(most))
 	var at []time.Duration
 	for i := int64(0); i*length/divisor <= int64(end); i++ {
@@ -151,7 +91,7 @@ func (u Unit) ticks(end time.Duration, most int) []time.Duration {
 
 // step returns the interval between ticks in nanoseconds, as a fraction, so that thirds
 // of the unit do not accumulate rounding errors.
-func (u Unit) step(end, most int64) (length, divisor int64) {
+func (u unit) step(end, most int64) (length, divisor int64) {
 	least := max(1, end/max(1, most-1))
 	unit := int64(u.Length)
 	for _, divisor := range []int64{12, 6, 3, 2} {
