@@ -18,20 +18,18 @@ it needs first. That wants a quiet machine for half an hour.
 """
 
 import argparse
-import hashlib
 import json
-import math
 import pathlib
 import resource
 import statistics
 import subprocess
 import sys
-import time
 import urllib.request
 
 import perf_analyzer
 import shoal
 import triton
+import measure  # where shoal.py looks, too
 
 CLIENTS = [1, 4, 16, 64]
 PROTOCOLS = ["http", "grpc"]
@@ -78,15 +76,12 @@ class Cell:
     def __init__(self, server, model, rows, protocol, clients):
         self.server, self.model, self.rows, self.protocol, self.clients = server, model, rows, protocol, clients
         self.name = f"{server} {model} {protocol} {clients}"
-        self.pairs = []
+        self.rounds = []
 
     def measure(self, server, window):
         """One pair, with the other tool first each time."""
-        tools = [("bench", self.bench), ("perf_analyzer", self.perf_analyzer)]
-        if len(self.pairs) % 2:
-            tools.reverse()
         pair = {}
-        for name, tool in tools:
+        for name, tool in measure.turn([("bench", self.bench), ("perf_analyzer", self.perf_analyzer)], len(self.rounds)):
             before = self.answered(server)
             used = children()
             pair[name] = tool(server, window)
@@ -119,15 +114,15 @@ class Cell:
             return int(json.load(answer)["model_stats"][0]["inference_stats"]["success"]["count"])
 
     def middle(self, tool, figure):
-        return statistics.median(pair[tool][figure] for pair in self.pairs)
+        return statistics.median(pair[tool][figure] for pair in self.rounds)
 
     def ratio(self, figure):
-        """The median of bench's figure as a share of perf_analyzer's, and its interval."""
-        return median([pair["bench"][figure] / pair["perf_analyzer"][figure] for pair in self.pairs])
+        """Bench's figure as a share of perf_analyzer's, pair by pair."""
+        return [pair["bench"][figure] / pair["perf_analyzer"][figure] for pair in self.rounds]
 
     def row(self):
         def three(values):
-            return "{:.3f} [{:.3f}, {:.3f}]".format(*values)
+            return "{:.3f} [{:.3f}, {:.3f}]".format(*measure.median(values))
 
         def both(figure, form):
             return " / ".join(form(self.middle(tool, figure)) for tool in ("bench", "perf_analyzer"))
@@ -137,11 +132,9 @@ class Cell:
             both("p95_us", lambda v: f"{v / 1000:.2f}"), three(self.ratio("p95_us")), both("cpu_us", lambda v: f"{v:.0f}"),
         ])
 
-    def verdicts(self):
-        """What agrees and what does not, a sentence for each figure."""
+    def gates(self):
         for figure, room in (("throughput", THROUGHPUT), ("p95_us", P95)):
-            mid, low, high = self.ratio(figure)
-            yield abs(mid - 1) <= room, f"{self.name}, {figure}: {mid:.3f} [{low:.3f}, {high:.3f}], want {1 - room:.2f} to {1 + room:.2f}"
+            yield f"bench-agreement: {self.name}, {figure}", measure.Bound(1 - room, 1 + room), self.ratio(figure)
 
 
 def children():
@@ -150,51 +143,15 @@ def children():
     return used.ru_utime + used.ru_stime
 
 
-def median(values):
-    """The median and the 95 % interval of it, by rank, as test/e2e has them."""
-    v = sorted(values)
-    half = 1.96 * math.sqrt(len(v)) / 2
-
-    def at(rank):
-        return v[max(0, min(len(v) - 1, math.floor(rank + 0.5)))]
-
-    return v[len(v) // 2], at(len(v) / 2 - half - 0.5), at(len(v) / 2 + half - 0.5)
-
-
-class Kept:
-    """The pairs that are measured, a line of JSON for each, with what they were measured under."""
-
-    def __init__(self, path, under):
-        self._path, self._under = path, under
-
-    def read(self, cells):
-        by_name = {cell.name: cell for cell in cells}
-        for line in self._path.read_text().splitlines() if self._path.exists() else []:
-            kept = json.loads(line)
-            if kept["under"] == self._under and kept["cell"] in by_name:
-                by_name[kept["cell"]].pairs.append(kept["pair"])
-
-    def add(self, cell, pair):
-        with open(self._path, "a") as file:
-            file.write(json.dumps({"under": self._under, "cell": cell.name, "pair": pair}) + "\n")
-        cell.pairs.append(pair)
-
-
-def fill(cells, kept, pairs, window):
+def fill(cells, log, pairs, window):
     """Measures what is missing, one server after the other, and all of its cells once before any of them again."""
     for name, start, _ in SERVERS:
-        missing = [cell for cell in cells if cell.server == name and len(cell.pairs) < pairs]
+        missing = [cell for cell in cells if cell.server == name and len(cell.rounds) < pairs]
         if not missing:
             continue
         server = start()
         try:
-            while missing:
-                fewest = min(len(cell.pairs) for cell in missing)
-                for cell in [cell for cell in missing if len(cell.pairs) == fewest]:
-                    began = time.monotonic()
-                    kept.add(cell, cell.measure(server, window))
-                    print(f"pair {len(cell.pairs)} of {pairs} in {time.monotonic() - began:.1f} s: {cell.name}", file=sys.stderr, flush=True)
-                missing = [cell for cell in missing if len(cell.pairs) < pairs]
+            measure.fill(missing, log, pairs, lambda cell: cell.measure(server, window))
         finally:
             server.stop()
 
@@ -210,21 +167,6 @@ def table(cells, pairs, window):
             before = head
         print(f"| {cell.row()} |")
     print()
-
-
-def under(window):
-    """What figures are measured under: the program and the length of a window."""
-    return f"{hashlib.sha256(shoal.BINARY.read_bytes()).hexdigest()[:12]} {window}"
-
-
-def judge(verdicts):
-    """Prints what is not as it should be, a sentence each, and how much is. Returns the exit status."""
-    for good, sentence in verdicts:
-        if not good:
-            print(f"FAILED  {sentence}")
-    failed = sum(not good for good, _ in verdicts)
-    print(f"{len(verdicts) - failed} passed, {failed} failed, 0 skipped")
-    return 1 if failed else 0
 
 
 def main():
@@ -243,15 +185,15 @@ def main():
         for server, _, models in SERVERS for model, rows in models for protocol in PROTOCOLS for clients in CLIENTS
     ]
     cells = [cell for cell in cells if (arguments.only + " ") in (cell.name + " ")]
-    kept = Kept(arguments.keep, under(arguments.window))
-    kept.read(cells)
+    log = measure.Log(arguments.keep, measure.under(shoal.BINARY, arguments.window))
+    log.read(cells)
     try:
-        fill(cells, kept, arguments.pairs, arguments.window)
+        fill(cells, log, arguments.pairs, arguments.window)
     except perf_analyzer.Wrong as wrong:
         print(f"{wrong}\nwhat was measured is kept in {arguments.keep}; run it again to go on", file=sys.stderr)
         return 1
     table(cells, arguments.pairs, arguments.window)
-    return judge([verdict for cell in cells for verdict in cell.verdicts()])
+    return measure.report([gate for cell in cells for gate in cell.gates()])
 
 
 if __name__ == "__main__":

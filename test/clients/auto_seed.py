@@ -23,9 +23,9 @@ import statistics
 import sys
 import time
 
-import agreement
 import perf_analyzer
 import shoal
+import measure  # where shoal.py looks, too
 
 CLIENTS = [2, 4, 6, 8, 16]
 DELAYS = [0, 100, 500, 2000]  # microseconds
@@ -101,12 +101,11 @@ class Cell:
     def __init__(self, instances, clients):
         self.instances, self.clients = instances, clients
         self.name = f"{instances} instances {clients} clients"
-        self.pairs = []  # rounds; so called where they are kept
+        self.rounds = []
 
     def measure(self, servers, window):
         ways = ["auto", *map(str, DELAYS)]
-        turn = len(self.pairs) % len(ways)
-        return {way: self.run(servers, way, window) for way in ways[turn:] + ways[:turn]}
+        return {way: self.run(servers, way, window) for way in measure.turn(ways, len(self.rounds))}
 
     def run(self, servers, way, window):
         server, model = (servers.untouched, UNTOUCHED[self.instances]) if way == "auto" else (servers.delayed, delayed(self.instances, way))
@@ -115,40 +114,34 @@ class Cell:
         return level.throughput
 
     def middle(self, way):
-        return statistics.median(of[way] for of in self.pairs)
+        return statistics.median(of[way] for of in self.rounds)
 
     def best(self):
-        """The delay with the most, and untouched as a share of it: median and interval."""
+        """The delay with the most, and untouched as a share of it, round by round."""
         delay = max(map(str, DELAYS), key=self.middle)
-        return delay, agreement.median([of["auto"] / of[delay] for of in self.pairs])
+        return delay, [of["auto"] / of[delay] for of in self.rounds]
 
     def row(self):
         promised = PROMISED[self.instances].get(self.clients)  # none for a number that was asked for by hand
         return " | ".join([
             str(self.clients), f"{self.middle('auto'):,.0f}", f"{promised:,}" if promised else "", *(f"{self.middle(str(delay)):,.0f}" for delay in DELAYS),
-            "{:.3f} [{:.3f}, {:.3f}]".format(*self.best()[1]),
+            "{:.3f} [{:.3f}, {:.3f}]".format(*measure.median(self.best()[1])),
         ])
 
-    def verdicts(self):
+    def gates(self):
         promised = PROMISED[self.instances].get(self.clients)
         if promised:
-            yield self.middle("auto") >= promised, f"{self.name}: {self.middle('auto'):,.0f} infer/s, want {promised:,}"
-        delay, (mid, low, high) = self.best()
-        yield mid >= OF_BEST, f"{self.name}: {mid:.3f} [{low:.3f}, {high:.3f}] of what a delay of {delay} µs gives, want {OF_BEST}"
+            yield f"auto-seed: {self.name}, infer/s", measure.at_least(promised), [of["auto"] for of in self.rounds]
+        yield f"auto-seed: {self.name}, share of the best delay", measure.at_least(OF_BEST), self.best()[1]
 
 
-def fill(cells, kept, rounds, window):
+def fill(cells, log, rounds, window):
     """Measures what is missing: all cells once before any of them again."""
-    if all(len(cell.pairs) >= rounds for cell in cells):
+    if all(len(cell.rounds) >= rounds for cell in cells):
         return
     servers = Servers()
     try:
-        while missing := [cell for cell in cells if len(cell.pairs) < rounds]:
-            fewest = min(len(cell.pairs) for cell in missing)
-            for cell in [cell for cell in missing if len(cell.pairs) == fewest]:
-                began = time.monotonic()
-                kept.add(cell, cell.measure(servers, window))
-                print(f"round {len(cell.pairs)} of {rounds} in {time.monotonic() - began:.1f} s: {cell.name}", file=sys.stderr, flush=True)
+        measure.fill(cells, log, rounds, lambda cell: cell.measure(servers, window))
     finally:
         servers.stop()
 
@@ -165,14 +158,17 @@ def table(cells, rounds, window):
     print()
 
 
+# Where both do the same, half of the medians are below 1 by chance: by 1 % at the most, with what runs of one setting differ by.
+OF_ONE = 0.99
+
+
 def never_below_one(cells):
     """Two instances, held against one of the same round."""
     by = {(cell.instances, cell.clients): cell for cell in cells}
     for (instances, clients), cell in by.items():
         if instances == 2:
-            mid, low, high = agreement.median([two["auto"] / one["auto"] for two, one in zip(cell.pairs, by[1, clients].pairs)])
-            # Where both do the same, half of the medians are below 1 by chance.
-            yield high >= 1, f"{cell.name}: {mid:.3f} [{low:.3f}, {high:.3f}] of what one instance gives, want 1 within the interval or below it"
+            shares = [two["auto"] / one["auto"] for two, one in zip(cell.rounds, by[1, clients].rounds)]
+            yield f"auto-seed: {cell.name}, share of one instance", measure.at_least(OF_ONE), shares
 
 
 def main():
@@ -187,15 +183,15 @@ def main():
         if not needed.exists():
             sys.exit(f"found no {needed}: run make measure WHAT=auto-seed, which brings it")
     cells = [Cell(instances, clients) for instances in UNTOUCHED for clients in arguments.clients]
-    kept = agreement.Kept(arguments.keep, agreement.under(arguments.window))
-    kept.read(cells)
+    log = measure.Log(arguments.keep, measure.under(shoal.BINARY, arguments.window))
+    log.read(cells)
     try:
-        fill(cells, kept, arguments.rounds, arguments.window)
+        fill(cells, log, arguments.rounds, arguments.window)
     except perf_analyzer.Wrong as wrong:
         print(f"{wrong}\nwhat was measured is kept in {arguments.keep}; run it again to go on", file=sys.stderr)
         return 1
     table(cells, arguments.rounds, arguments.window)
-    return agreement.judge([verdict for cell in cells for verdict in cell.verdicts()] + list(never_below_one(cells)))
+    return measure.report([gate for cell in cells for gate in cell.gates()] + list(never_below_one(cells)))
 
 
 if __name__ == "__main__":

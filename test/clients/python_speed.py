@@ -29,12 +29,11 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 
-import agreement
 import perf_analyzer
 import shoal
 import triton
+import measure  # where shoal.py looks, too
 
 CLIENTS = [1, 2, 4, 6, 8, 16, 32]
 DELAYS = [0, 100, 500, 2000]  # microseconds
@@ -60,16 +59,13 @@ class Screen:
     def __init__(self, model, clients, rows, delays):
         self.model, self.clients, self.rows, self.delays = model, clients, rows, delays
         self.name = f"{model} {clients} delays"
-        self.pairs = []  # as agreement.Kept calls them: one, a throughput by place
+        self.rounds = []  # each a throughput by place
 
     def places(self):
         return [f"Triton {delay}" for delay in self.delays]
 
     def measure(self, servers, window):
-        places = self.places()
-        if len(self.pairs) % 2:
-            places.reverse()
-        return {place: self.throughput(servers, place, window) for place in places}
+        return {place: self.throughput(servers, place, window) for place in measure.turn(self.places(), len(self.rounds))}
 
     def throughput(self, servers, place, window):
         side, delay = (place + " 0").split()[:2]
@@ -80,7 +76,7 @@ class Screen:
         return level.throughput
 
     def best(self):
-        return max(self.pairs[0], key=self.pairs[0].get)
+        return max(self.rounds[0], key=self.rounds[0].get)
 
 
 class Cell(Screen):
@@ -98,10 +94,10 @@ class Cell(Screen):
         return self.screen.best()
 
     def middle(self, place):
-        return statistics.median(pair[place] for pair in self.pairs)
+        return statistics.median(pair[place] for pair in self.rounds)
 
     def ratio(self, place):
-        return agreement.median([pair["Shoal"] / pair[place] for pair in self.pairs])
+        return [pair["Shoal"] / pair[place] for pair in self.rounds]
 
     def promises(self):
         """Which place of Triton's is to be reached how many times."""
@@ -114,33 +110,38 @@ class Cell(Screen):
 
     def row(self):
         def times(place):
-            return "{:.2f} [{:.2f}, {:.2f}]".format(*self.ratio(place))
+            return "{:.2f} [{:.2f}, {:.2f}]".format(*measure.median(self.ratio(place)))
 
         figures = " / ".join(f"{self.middle(place):,.0f}" for place in ("Shoal", "Triton 0", self.best()))
         best = self.best()
         return f"{self.model} | {self.clients} | {figures} | {times('Triton 0')} | {times(best)}, {best.split()[1]} µs"
 
 
-def round_trip(*on):
-    """The median of BenchmarkRoundTrip, in microseconds; on is a command that runs it, such as taskset."""
-    call = [*on, "go", "test", "-run", "^$", "-bench", "RoundTrip", "-benchtime", "3s", "./internal/engine/python"]
-    done = subprocess.run(call, cwd=shoal.ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300)
-    found = re.search(r"([\d.]+) p50-µs", done.stdout)
-    if not found:
-        sys.exit(f"{' '.join(call)}: found no p50-µs in\n{done.stdout}")
-    return float(found[1])
+class RoundTrip:
+    """The median of BenchmarkRoundTrip in microseconds, as it is and with both processes on one core."""
+
+    def __init__(self):
+        self.name, self.rounds = "round trip", []
+
+    def measure(self):
+        return {name: self.run(*on) for name, on in (("plain", []), ("one core", ["taskset", "--cpu-list", "0"]))}
+
+    def run(self, *on):
+        call = [*on, "go", "test", "-run", "^$", "-bench", "RoundTrip", "-benchtime", "3s", "./internal/engine/python"]
+        done = subprocess.run(call, cwd=shoal.ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300)
+        found = re.search(r"([\d.]+) p50-µs", done.stdout)
+        if not found:
+            sys.exit(f"{' '.join(call)}: found no p50-µs in\n{done.stdout}")
+        return float(found[1])
+
+    def samples(self, name):
+        return [one[name] for one in self.rounds]
 
 
-def missing(cells, rounds):
-    """What is to be measured next: the delays, and then all cells once before any of them again."""
-    screens = [cell.screen for cell in cells if not cell.screen.pairs]
-    fewest = min(len(cell.pairs) for cell in cells)
-    return screens or [cell for cell in cells if len(cell.pairs) == fewest < rounds]
-
-
-def fill(cells, kept, rounds, window):
-    """Measures what is missing."""
-    if not missing(cells, rounds):
+def fill(cells, log, rounds, window):
+    """Measures what is missing: the delays once, and then all cells once before any of them again."""
+    screens = [cell.screen for cell in cells]
+    if all(screen.rounds for screen in screens) and all(len(cell.rounds) >= rounds for cell in cells):
         return
     with tempfile.TemporaryDirectory(prefix="shoal-speed-") as folder:
         models = pathlib.Path(folder) / "models"
@@ -150,11 +151,8 @@ def fill(cells, kept, rounds, window):
         try:
             shutil.copytree(triton.MODELS, ours.path, dirs_exist_ok=True)
             servers["Shoal"] = shoal.Server(ours.path, python=shoal.PYTHON)
-            while now := missing(cells, rounds):
-                for cell in now:
-                    began = time.monotonic()
-                    kept.add(cell, cell.measure(servers, window))
-                    print(f"round {len(cell.pairs)} of {rounds} in {time.monotonic() - began:.1f} s: {cell.name}", file=sys.stderr, flush=True)
+            measure.fill(screens, log, 1, lambda cell: cell.measure(servers, window))
+            measure.fill(cells, log, rounds, lambda cell: cell.measure(servers, window))
         finally:
             for server in servers.values():
                 server.stop()
@@ -172,32 +170,31 @@ def main():
         if not needed.exists():
             sys.exit(f"found no {needed}: run make measure WHAT=python-speed, which brings it")
 
-    verdicts = []
-    if arguments.only in "round trip":
-        took, together = round_trip(), round_trip("taskset", "--cpu-list", "0")
-        verdicts.append((took <= ROUND_TRIP, f"a round trip takes {took:.1f} µs in the median ({together:.1f} on one core), want at most {ROUND_TRIP}"))
     cells = [Cell(Screen("identity", 64, 1, [0]))] + [Cell(Screen("seed_device", clients, 2, DELAYS)) for clients in CLIENTS]
     cells = [cell for cell in cells if (arguments.only + " ") in (cell.name + " ") or arguments.only == ""]
-    kept = agreement.Kept(arguments.keep, agreement.under(arguments.window))
-    kept.read(cells + [cell.screen for cell in cells])
+    trips = [RoundTrip()] if arguments.only in "round trip" else []
+    log = measure.Log(arguments.keep, measure.under(shoal.BINARY, arguments.window))
+    log.read(cells + [cell.screen for cell in cells] + trips)
     try:
+        measure.fill(trips, log, arguments.rounds, RoundTrip.measure)
         if cells:
-            fill(cells, kept, arguments.rounds, arguments.window)
+            fill(cells, log, arguments.rounds, arguments.window)
     except perf_analyzer.Wrong as wrong:
         print(f"{wrong}\nwhat was measured is kept in {arguments.keep}; run it again to go on", file=sys.stderr)
         return 1
     print(f"infer/s over gRPC, and Shoal's share of Triton's: {arguments.rounds} rounds, each of three windows of {arguments.window} ms.\n")
+    gates = []
+    for trip in trips:
+        print("A round trip on one core takes {:.1f} µs [{:.1f}, {:.1f}].\n".format(*measure.median(trip.samples("one core"))))
+        gates.append(("python-speed: round trip, µs", measure.at_most(ROUND_TRIP), trip.samples("plain")))
     print("| model | clients | Shoal / Triton by default / at its best | of Triton's default | of Triton's best |\n|---|---|---|---|---|")
     for cell in cells:
         print(f"| {cell.row()} |")
         for place, least in cell.promises():
-            mid, low, high = cell.ratio(place)
-            verdicts.append((mid >= least, f"{cell.name}, of {place}: {mid:.3f} [{low:.3f}, {high:.3f}], want at least {least}"))
+            which = "default" if least != BEST else "best"
+            gates.append((f"python-speed: {cell.name}, share of Triton's {which}", measure.at_least(least), cell.ratio(place)))
     print()
-    for is_kept, sentence in verdicts:
-        if is_kept:
-            print(f"ok      {sentence}")
-    return agreement.judge(verdicts)
+    return measure.report(gates)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import queue
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -13,6 +14,7 @@ import urllib.error
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "test/measure"))  # for those who measure
 BINARY = ROOT / "bin/shoal"
 PYTHON = ROOT / "bin/worker/bin/python3"  # which has numpy; make numpy brings it
 TESTDATA = ROOT / "internal/engine/onnx/testdata"

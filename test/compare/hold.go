@@ -51,7 +51,7 @@ func hold(ctx context.Context, name, log string, in io.Reader, out io.Writer) (s
 	answer := row
 	answer.Name = "y"
 	m := &subject{name: "slow", peers: setting{1, 1, 8, 20 * time.Millisecond}, in: []tensor.Tensor{row}, out: []tensor.Tensor{answer}, log: log}
-	r := &run{results: &results{file: filepath.Join(folder, "compare.jsonl")}, root: root, log: os.Stderr}
+	r := &run{results: &results{}, folder: folder, root: root, log: os.Stderr}
 	up, err := r.up(ctx, m, &s)
 	if err != nil {
 		return 0, err

@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"slices"
+
+	"github.com/shoal-serving/shoal/test/measure"
 )
 
 // What is promised of Shoal beside each peer, as multiples of the peer's figure.
@@ -17,7 +19,8 @@ const (
 const tinyModel = "mlp"
 
 // closeBy is how near to a promise a first look may be without being repeated.
-// What is behind is repeated, too: one short look is not enough to say so.
+// What is behind is repeated, too: one short look is not enough to say so. What is
+// further ahead is "clear", which is not the same as met.
 const closeBy = 0.10
 
 // A gate is one promise in one cell, and what came of it.
@@ -30,13 +33,49 @@ type gate struct {
 	ok    bool // it was measured; if not, the peer is absent or there was no time
 }
 
-// kept reports whether the promise is, as far as can be told: what was measured in
-// turn keeps it if its interval reaches it.
-func (g gate) kept() bool {
+// gateName is what known misses are listed under.
+func (g gate) gateName() string {
+	return fmt.Sprintf("compare: %v, %s beside %s, %s", g.cell, g.name, g.peer, g.want())
+}
+
+func (g gate) want() measure.Bound {
 	if g.lower {
-		return g.ok && g.got.low < g.bound
+		return measure.AtMost(g.bound)
 	}
-	return g.ok && g.got.high >= g.bound
+	return measure.AtLeast(g.bound)
+}
+
+// judge returns the verdict of the pairs that were measured in turn.
+func (g gate) judge() (measure.Verdict, error) {
+	return measure.Judge(g.gateName(), g.want(), g.got.pairs)
+}
+
+// clear reports whether one look is enough: the figure was further ahead of the promise
+// than two looks differ.
+func (g gate) clear() bool { return g.ok && len(g.got.pairs) == 0 && !g.near() }
+
+// met reports whether the promise is: by the median of at least [measure.MinSamples]
+// pairs, or because Shoal is clearly ahead.
+func (g gate) met() bool {
+	if !g.ok || g.clear() {
+		return g.ok
+	}
+	v, err := g.judge()
+	return err == nil && v.Met()
+}
+
+// outcome returns the verdict in words.
+func (g gate) outcome() string {
+	switch v, err := g.judge(); {
+	case !g.ok:
+		return "not measured"
+	case g.clear():
+		return "clearly met, in one look"
+	case err != nil:
+		return fmt.Sprintf("no verdict with %d pairs, which takes %d", len(g.got.pairs), measure.MinSamples)
+	default:
+		return v.Outcome()
+	}
 }
 
 // near reports whether the figure has to be measured again, in turn with the peer's.
@@ -48,14 +87,10 @@ func (g gate) near() bool {
 }
 
 func (g gate) String() string {
-	want := fmt.Sprintf("at least %g", g.bound)
-	if g.lower {
-		want = fmt.Sprintf("below %g", g.bound)
-	}
 	if !g.ok {
-		return fmt.Sprintf("%v, %s beside %s: not measured, want %s", g.cell, g.name, g.peer, want)
+		return fmt.Sprintf("%v, %s beside %s: not measured, want %v", g.cell, g.name, g.peer, g.want())
 	}
-	return fmt.Sprintf("%v, %s beside %s: %v times, want %s", g.cell, g.name, g.peer, g.got, want)
+	return fmt.Sprintf("%v, %s beside %s: %v times, want %v: %s", g.cell, g.name, g.peer, g.got, g.want(), g.outcome())
 }
 
 // clientCounts are the loads.
@@ -100,7 +135,7 @@ func cells(model string) (all []cell) {
 // rivals returns the peers of a cell that have to be measured again, in turn.
 func rivals(all []gate, c cell) (names []string) {
 	for _, g := range all {
-		if g.cell == c && g.ok && (g.near() || g.got.pairs > 0) && !slices.Contains(names, g.peer) {
+		if g.cell == c && g.ok && (g.near() || len(g.got.pairs) > 0) && !slices.Contains(names, g.peer) {
 			names = append(names, g.peer)
 		}
 	}

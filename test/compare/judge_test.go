@@ -35,11 +35,11 @@ func TestOneLookIsEnoughWhereShoalIsClearlyAhead(t *testing.T) {
 	const peer = "BentoML 1.4.40"
 	r := measured(lone, map[string][][2]float64{untouched: {{200, 6}}, peer: {{150, 9}}})
 	g := verdict(t, r, lone, peer, throughput, leastThroughput)
-	if !g.kept() || g.near() {
-		t.Errorf("200 beside 150: got kept %v and near %v, want kept, and not near", g.kept(), g.near())
+	if !g.met() || !g.clear() {
+		t.Errorf("200 beside 150: %v, want it clear", g)
 	}
-	if g := verdict(t, r, lone, peer, p99, mostP99); !g.kept() || g.near() {
-		t.Errorf("a p99 of 6 ms beside 9: got kept %v and near %v, want kept, and not near", g.kept(), g.near())
+	if g := verdict(t, r, lone, peer, p99, mostP99); !g.met() || !g.clear() {
+		t.Errorf("a p99 of 6 ms beside 9: %v, want it clear", g)
 	}
 	if got := rivals(gates(r, untouched, subjects(), servers()), lone); len(got) != 0 {
 		t.Errorf("got %v to measure again, want none", got)
@@ -50,11 +50,11 @@ func TestWhatIsCloseOrBehindIsMeasuredAgain(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		peer [2]float64
-		kept bool
+		of   figure
 	}{
-		{"a throughput that is close", [2]float64{190, 9}, true},
-		{"a p99 that is close", [2]float64{100, 6.2}, true},
-		{"behind", [2]float64{300, 9}, false},
+		{"a throughput that is close", [2]float64{190, 9}, throughput},
+		{"a p99 that is close", [2]float64{100, 6.2}, p99},
+		{"behind", [2]float64{300, 9}, throughput},
 	} {
 		const peer = "BentoML 1.4.40"
 		r := measured(lone, map[string][][2]float64{untouched: {{200, 6}}, peer: {c.peer}})
@@ -62,8 +62,8 @@ func TestWhatIsCloseOrBehindIsMeasuredAgain(t *testing.T) {
 		if got := rivals(all, lone); !slices.Equal(got, []string{peer}) {
 			t.Errorf("%s: got %v to measure again, want %s", c.name, got, peer)
 		}
-		if got := verdict(t, r, lone, peer, throughput, leastThroughput).kept(); got != c.kept {
-			t.Errorf("%s: got kept %v, want %v", c.name, got, c.kept)
+		if g := verdict(t, r, lone, peer, c.of, 1); g.met() || g.outcome() != "no verdict with 0 pairs, which takes 7" {
+			t.Errorf("%s: %v, want no verdict before it is measured in turn", c.name, g)
 		}
 	}
 }
@@ -75,12 +75,12 @@ func TestWhatWasMeasuredInTurnCountsAlone(t *testing.T) {
 		ours, theirs = append(ours, [2]float64{90, 5}), append(theirs, [2]float64{100, 5})
 	}
 	g := verdict(t, measured(lone, map[string][][2]float64{untouched: ours, peer: theirs}), lone, peer, throughput, leastThroughput)
-	if g.kept() || g.got != (ratio{0.9, 0.9, 0.9, 7}) {
-		t.Errorf("got %v, kept %v, want 0.9 of 7 pairs, and not kept", g.got, g.kept())
+	if g.met() || len(g.got.pairs) != 7 || g.got.mid != 0.9 || g.outcome() != "missed by 10.0 %" {
+		t.Errorf("got %v of %d pairs, want 0.9 of 7, missed by 10 %%", g, len(g.got.pairs))
 	}
 }
 
-func TestAPromiseIsKeptIfTheIntervalReachesIt(t *testing.T) {
+func TestAPromiseIsMissedIfOnlyTheIntervalReachesIt(t *testing.T) {
 	const peer = "BentoML 1.4.40"
 	ours, theirs := [][2]float64{{500, 1}}, [][2]float64{{100, 1}}
 	for _, v := range []float64{0.9, 0.9, 0.9, 0.9, 0.95, 1.1, 1.1} {
@@ -88,17 +88,30 @@ func TestAPromiseIsKeptIfTheIntervalReachesIt(t *testing.T) {
 	}
 	r := measured(lone, map[string][][2]float64{untouched: ours, peer: theirs})
 	for _, f := range []figure{throughput, p99} {
-		if g := verdict(t, r, lone, peer, f, 1); !g.kept() || g.got.mid == g.bound {
-			t.Errorf("%v: kept %v, want it kept, although the median is beyond it", g, g.kept())
+		g := verdict(t, r, lone, peer, f, 1)
+		if v, err := g.judge(); err != nil || g.met() || !v.OnlyInterval() {
+			t.Errorf("%v: %v, want it missed, although the interval reaches it", g, err)
 		}
+	}
+}
+
+func TestFewerThanSevenPairsHaveNoVerdict(t *testing.T) {
+	const peer = "BentoML 1.4.40"
+	ours, theirs := [][2]float64{{100, 5}}, [][2]float64{{100, 5}}
+	for range 6 {
+		ours, theirs = append(ours, [2]float64{200, 4}), append(theirs, [2]float64{100, 5})
+	}
+	g := verdict(t, measured(lone, map[string][][2]float64{untouched: ours, peer: theirs}), lone, peer, throughput, leastThroughput)
+	if g.met() || g.outcome() != "no verdict with 6 pairs, which takes 7" {
+		t.Errorf("%v, want no verdict", g)
 	}
 }
 
 func TestThoseWhoWaitArePromisedToBeFarBehindALoneClient(t *testing.T) {
 	const peer = "MMS 1.1.11"
 	r := measured(lone, map[string][][2]float64{untouched: {{200, 6}}, peer: {{120, 9}}})
-	if g := verdict(t, r, lone, peer, throughput, timesWaiting); g.kept() {
-		t.Errorf("%v is kept, want it missed", g)
+	if g := verdict(t, r, lone, peer, throughput, timesWaiting); g.met() {
+		t.Errorf("%v is met, want it missed", g)
 	}
 	for _, g := range gates(r, untouched, subjects(), servers()) {
 		if g.bound == timesWaiting && (g.Clients != 1 || g.Model == "ppocrv4_rec" || g.peer == "Triton 2.51") {
@@ -107,9 +120,9 @@ func TestThoseWhoWaitArePromisedToBeFarBehindALoneClient(t *testing.T) {
 	}
 }
 
-func TestAPeerThatIsAbsentIsNeitherKeptNorMissed(t *testing.T) {
+func TestAPeerThatIsAbsentIsNeitherMetNorMissed(t *testing.T) {
 	g := verdict(t, measured(lone, map[string][][2]float64{untouched: {{200, 6}}}), lone, "MMS 1.1.11", throughput, leastThroughput)
-	if g.ok || g.kept() {
+	if g.ok || g.met() || g.outcome() != "not measured" {
 		t.Errorf("got %v, want it not measured", g)
 	}
 }

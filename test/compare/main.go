@@ -24,6 +24,8 @@ import (
 	"slices"
 	"syscall"
 	"time"
+
+	"github.com/shoal-serving/shoal/test/measure"
 )
 
 type options struct {
@@ -43,7 +45,7 @@ func main() {
 	flag.StringVar(&o.only, "only", "", "only those whose model and server, such as \"mlp LitServe 0.2.19\", match this `expression`; Shoal is always measured beside them")
 	flag.Float64Var(&o.minutes, "minutes", 90, "nothing new is begun after so many `minutes`")
 	flag.DurationVar(&o.window, "window", 600*time.Millisecond, "`length` of a window; each measurement has three, after one that does not count")
-	flag.IntVar(&o.rounds, "rounds", 7, "how many `times` what is close is measured in turn")
+	flag.IntVar(&o.rounds, "rounds", measure.MinSamples, "how many `times` what is close is measured in turn")
 	flag.BoolVar(&o.short, "short", false, "tiny windows and two rounds, to see whether all of it works; kept in a folder of its own")
 	flag.StringVar(&o.hold, "hold", "", "only start the `server`, with a handler that takes its time, and say where it is; for behaviours.py")
 	flag.StringVar(&o.log, "log", "", "the `file` that such a handler writes to")
@@ -70,7 +72,7 @@ func (o *options) main() int {
 }
 
 // run measures what is missing, and writes what there is. The status is 1 if a
-// promise is not kept.
+// promise is missed that is not known to be, or if nothing could be judged.
 func (o *options) run(ctx context.Context, out, log io.Writer) (status int, err error) {
 	only, err := regexp.Compile(o.only)
 	if err != nil {
@@ -91,7 +93,7 @@ func (o *options) run(ctx context.Context, out, log io.Writer) (status int, err 
 		return 0, err
 	}
 	r := &run{
-		results: kept, root: root, window: o.window, rounds: o.rounds, log: log,
+		results: kept, folder: o.folder, root: root, window: o.window, rounds: o.rounds, log: log,
 		until: time.Now().Add(time.Duration(o.minutes * float64(time.Minute))),
 	}
 	var measured error
@@ -111,5 +113,6 @@ func (o *options) run(ctx context.Context, out, log io.Writer) (status int, err 
 		measured = r.troubles(ctx)
 	}
 	rep := newReport(kept, o.window)
-	return min(1, len(rep.Missed)), errors.Join(measured, rep.write(o.folder, out))
+	failed, err := rep.write(o.folder, out)
+	return min(1, failed), errors.Join(measured, err)
 }

@@ -20,7 +20,8 @@ func TestThePageAsksNobodyAndSaysWhatTritonRuns(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	if err := newReport(r, time.Second).write(folder, &out); err != nil {
+	failed, err := newReport(r, time.Second).write(folder, &out)
+	if err != nil {
 		t.Fatal(err)
 	}
 	page, err := os.ReadFile(filepath.Join(folder, "compare.html"))
@@ -37,11 +38,18 @@ func TestThePageAsksNobodyAndSaysWhatTritonRuns(t *testing.T) {
 			t.Errorf("the page has %q, with which it would ask somebody", not)
 		}
 	}
-	if want := "FAILED  text_recognition HTTP 1, throughput beside Triton 2.51: 0.80 times, want at least 1\n"; !strings.Contains(out.String(), want) {
+	if want := "FAILED  text_recognition HTTP 1, throughput beside Triton 2.51: 0.80 times, want at least 1: no verdict with 0 pairs, which takes 7\n"; !strings.Contains(out.String(), want) {
 		t.Errorf("got %s, want a line %q", out.String(), want)
 	}
-	if !strings.Contains(out.String(), "\n3 passed, 2 failed, ") {
-		t.Errorf("got %s, want 3 passed and 2 failed", out.String())
+	if failed != 2 || !strings.Contains(out.String(), "\n3 passed, 2 failed, ") {
+		t.Errorf("%d failed: %s, want 3 passed and 2 failed", failed, out.String())
+	}
+}
+
+func TestAComparisonInWhichNothingWasMeasuredFails(t *testing.T) {
+	var out bytes.Buffer
+	if failed, err := newReport(&results{}, time.Second).write(t.TempDir(), &out); failed != 1 || err != nil || !strings.Contains(out.String(), "no promise was measured") {
+		t.Errorf("%d failed, %v: %s", failed, err, out.String())
 	}
 }
 

@@ -1,18 +1,15 @@
 package main
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"slices"
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/bench"
+	"github.com/shoal-serving/shoal/test/measure"
 )
 
 // Kinds of lines.
@@ -57,8 +54,8 @@ func (c cell) String() string { return fmt.Sprintf("%s %s %d", c.Model, c.Protoc
 
 // Results are all lines, those of earlier runs too.
 type results struct {
-	file  string
 	under map[string]string // by server, what its lines have to be measured with
+	log   *measure.Log[line]
 	lines []line
 }
 
@@ -70,23 +67,11 @@ func openResults(file, binary string, window time.Duration) (*results, error) {
 		return nil, fmt.Errorf("%w: run make build", err)
 	}
 	sum := sha256.Sum256(program)
-	r := &results{file: file, under: map[string]string{"": window.String(), "shoal": window.String() + " " + hex.EncodeToString(sum[:6])}}
-	text, err := os.ReadFile(file)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	r := &results{under: map[string]string{"": window.String(), "shoal": window.String() + " " + hex.EncodeToString(sum[:6])}}
+	if r.log, err = measure.OpenLog(file, func(l line) bool { return l.Under == r.underOf(l) }); err != nil {
 		return nil, err
 	}
-	for n, one := range bytes.Split(bytes.TrimSpace(text), []byte("\n")) {
-		var l line
-		if len(one) == 0 {
-			continue
-		}
-		if err := json.Unmarshal(one, &l); err != nil {
-			return nil, fmt.Errorf("%s:%d: %w", file, n+1, err)
-		}
-		if l.Under == r.underOf(l) {
-			r.lines = append(r.lines, l)
-		}
-	}
+	r.lines = slices.Clone(r.log.All())
 	return r, nil
 }
 
@@ -101,17 +86,8 @@ func (r *results) underOf(l line) string {
 func (r *results) add(l line) error {
 	l.At = time.Now().Truncate(time.Second)
 	l.Under = r.underOf(l)
-	text, err := json.Marshal(l)
-	if err != nil {
-		return err
-	}
-	f, err := os.OpenFile(r.file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
-	if err != nil {
-		return err
-	}
 	r.lines = append(r.lines, l)
-	_, err = f.Write(append(text, '\n'))
-	return errors.Join(err, f.Close())
+	return r.log.Add(l)
 }
 
 // pass returns what was measured in a cell in a round.
@@ -161,11 +137,11 @@ var (
 // A ratio is Shoal's figure as a multiple of a peer's.
 type ratio struct {
 	mid, low, high float64
-	pairs          int // that were measured in turn; 0 means that each was looked at once
+	pairs          []float64 // those that were measured in turn; none means that each was looked at once
 }
 
 func (r ratio) String() string {
-	if r.pairs == 0 {
+	if len(r.pairs) == 0 {
 		return fmt.Sprintf("%.2f", r.mid)
 	}
 	return fmt.Sprintf("%.2f [%.2f, %.2f]", r.mid, r.low, r.high)
@@ -186,7 +162,7 @@ func (r *results) ratio(f figure, c cell, ours, peer string) (ratio, bool) {
 	}
 	if len(all) > 0 {
 		mid, low, high := bench.Median(all)
-		return ratio{mid, low, high, len(all)}, true
+		return ratio{mid, low, high, all}, true
 	}
 	a, ok := r.pass(c, ours, 0)
 	b, okToo := r.pass(c, peer, 0)
@@ -194,5 +170,5 @@ func (r *results) ratio(f figure, c cell, ours, peer string) (ratio, bool) {
 		return ratio{}, false
 	}
 	v := f.of(a) / f.of(b)
-	return ratio{v, v, v, 0}, true
+	return ratio{v, v, v, nil}, true
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/bench"
 	"github.com/shoal-serving/shoal/internal/engine/onnx/onnxruntime"
 	"github.com/shoal-serving/shoal/test/bare"
+	"github.com/shoal-serving/shoal/test/measure"
 )
 
 // patience is how long a server may take to answer for the first time.
@@ -39,6 +40,7 @@ const showings = 64
 // A run measures what is missing.
 type run struct {
 	*results
+	folder string // for the page, logs and results
 	root   string
 	window time.Duration // of a measurement, which has three after one that does not count
 	rounds int           // in turn, of what is close
@@ -168,26 +170,28 @@ func (r *run) again(ctx context.Context, m *subject, all []*server) error {
 			continue
 		}
 		names = append([]string{untouched}, names...)
-		for round := 1; round <= r.rounds; round++ {
-			for i := range names {
-				name := names[(i+round)%len(names)]
-				if _, ok := r.pass(c, name, round); ok {
-					continue
-				}
-				if err := r.timeLeft(); err != nil {
-					return err
-				}
-				if running[name] == nil {
-					up, err := r.up(ctx, m, byName(all, name))
-					if err != nil {
-						return fmt.Errorf("%s, %s, a second time: %w", m.name, name, err)
-					}
-					running[name] = up
-				}
-				if err := r.measure(ctx, running[name], c, round); err != nil {
-					return fmt.Errorf("%v, %s: %w", c, name, err)
-				}
+		err := measure.Interleave(r.rounds, len(names), func(round, side int) error {
+			name := names[side]
+			if _, ok := r.pass(c, name, round+1); ok {
+				return nil
 			}
+			if err := r.timeLeft(); err != nil {
+				return err
+			}
+			if running[name] == nil {
+				up, err := r.up(ctx, m, byName(all, name))
+				if err != nil {
+					return fmt.Errorf("%s, %s, a second time: %w", m.name, name, err)
+				}
+				running[name] = up
+			}
+			if err := r.measure(ctx, running[name], c, round+1); err != nil {
+				return fmt.Errorf("%v, %s: %w", c, name, err)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
 		}
 	}
 	return nil
@@ -201,7 +205,7 @@ func (r *run) troubles(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithDeadline(ctx, r.until)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "python3", "test/compare/behaviours.py", "--program", program, "--keep", filepath.Join(filepath.Dir(r.file), troublesFile))
+	cmd := exec.CommandContext(ctx, "python3", "test/compare/behaviours.py", "--program", program, "--keep", filepath.Join(r.folder, troublesFile))
 	cmd.Dir, cmd.Stdout, cmd.Stderr = r.root, r.log, r.log
 	if err := cmd.Run(); err != nil {
 		return errors.Join(fmt.Errorf("behaviours.py: %w", err), r.timeLeft())
@@ -242,7 +246,7 @@ func (r *run) up(ctx context.Context, m *subject, s *server) (up *started, err e
 		return nil, err
 	}
 	began := time.Now()
-	logFile := filepath.Join(filepath.Dir(r.file), "logs", strings.ReplaceAll(s.name+" "+m.name, " ", "-")+".log")
+	logFile := filepath.Join(r.folder, "logs", strings.ReplaceAll(s.name+" "+m.name, " ", "-")+".log")
 	p, err := start(l.args, l.env, l.folder, logFile)
 	if err != nil {
 		return nil, err

@@ -28,7 +28,7 @@ import tempfile
 import time
 
 import servers
-import agreement  # where servers.py looks, too
+import measure  # where servers.py looks, too
 
 SECONDS = 0.5  # that a batch takes
 PATIENCE = 60  # seconds, after which a client gives up
@@ -300,7 +300,7 @@ def main():
         if "shoal" in findings:
             verdicts.append((findings["shoal"].good, f"{trouble}: {findings['shoal'].words}"))
     print()
-    return agreement.judge(verdicts)
+    return measure.conclude(verdicts)
 
 
 if __name__ == "__main__":

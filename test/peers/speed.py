@@ -5,7 +5,7 @@
 
 The handler runs a perceptron of two layers with ONNX Runtime, in the same Python with the same packages, with batches of up to 8 that are collected for 5 ms, and
 one worker. Each server is idle while the other is measured, and who is first changes from pair to pair. What is compared is the ratio of each pair; the median of
-these has to be at least 1.2 for the throughput, and below 1 for the 99th percentile of the latency.
+these has to be at least 1.2 for the throughput, and at most 1 for the 99th percentile of the latency.
 
 Pairs are kept in a file, so that a run that was ended goes on where it was; another bin/shoal or another length begins anew. `make measure WHAT=peers-speed` brings what it
 needs first.
@@ -16,11 +16,10 @@ import pathlib
 import statistics
 import sys
 import tempfile
-import time
 
 import load
 import servers
-import agreement  # where servers.py looks, too
+import measure  # where servers.py looks, too
 
 CLIENTS = [8, 64, 256]
 THROUGHPUT = 1.2  # times that of the other, at least
@@ -55,14 +54,11 @@ class Cell:
 
     def __init__(self, clients):
         self.clients, self.name = clients, f"mlp {clients}"
-        self.pairs = []
+        self.rounds = []
 
     def measure(self, both, seconds):
-        names = list(both)
-        if len(self.pairs) % 2:
-            names.reverse()
         pair = {}
-        for name in names:
+        for name in measure.turn(both, len(self.rounds)):
             # The number is out of reach: the time ends it.
             said = load.run(both[name].infer, "/predictions/mlp", BODY, "application/octet-stream", self.clients, "-t", str(seconds), "-n", "1000000")
             if said.failed or said.others:
@@ -71,25 +67,23 @@ class Cell:
         return pair
 
     def ratio(self, figure):
-        return agreement.median([pair["Shoal"][figure] / pair["MMS"][figure] for pair in self.pairs])
+        return [pair["Shoal"][figure] / pair["MMS"][figure] for pair in self.rounds]
 
     def row(self):
         def both(figure, form):
-            return " / ".join(form.format(statistics.median(pair[name][figure] for pair in self.pairs)) for name in ("Shoal", "MMS"))
+            return " / ".join(form.format(statistics.median(pair[name][figure] for pair in self.rounds)) for name in ("Shoal", "MMS"))
 
-        ratios = ["{:.2f} [{:.2f}, {:.2f}]".format(*self.ratio(figure)) for figure in ("throughput", "p99")]
+        ratios = ["{:.2f} [{:.2f}, {:.2f}]".format(*measure.median(self.ratio(figure))) for figure in ("throughput", "p99")]
         return " | ".join([str(self.clients), both("throughput", "{:,.0f}"), ratios[0], both("p50", "{:.2f}"), both("p99", "{:.2f}"), ratios[1]])
 
-    def verdicts(self):
-        mid, low, high = self.ratio("throughput")
-        yield mid >= THROUGHPUT, f"{self.name}, throughput: {mid:.2f} [{low:.2f}, {high:.2f}], want at least {THROUGHPUT}"
-        mid, low, high = self.ratio("p99")
-        yield mid < 1, f"{self.name}, p99: {mid:.2f} [{low:.2f}, {high:.2f}], want less than 1"
+    def gates(self):
+        yield f"peers-speed: {self.name}, throughput", measure.at_least(THROUGHPUT), self.ratio("throughput")
+        yield f"peers-speed: {self.name}, p99", measure.at_most(1), self.ratio("p99")
 
 
-def fill(cells, kept, pairs, seconds):
+def fill(cells, log, pairs, seconds):
     """Measures what is missing, all cells once before any of them again."""
-    if all(len(cell.pairs) >= pairs for cell in cells):
+    if all(len(cell.rounds) >= pairs for cell in cells):
         return
     kind = servers.KINDS["mms"]
     with tempfile.TemporaryDirectory(prefix="shoal-speed-") as folder:
@@ -103,12 +97,7 @@ def fill(cells, kept, pairs, seconds):
             for server in both.values():
                 server.register("url=mlp.mar&batch_size=8&max_batch_delay=5&initial_workers=1")
                 load.run(server.infer, "/predictions/mlp", BODY, "application/octet-stream", 64, "-t", "2", "-n", "1000000")  # Java is slow at first
-            while missing := [cell for cell in cells if len(cell.pairs) < pairs]:
-                fewest = min(len(cell.pairs) for cell in missing)
-                for cell in [cell for cell in missing if len(cell.pairs) == fewest]:
-                    began = time.monotonic()
-                    kept.add(cell, cell.measure(both, seconds))
-                    print(f"pair {len(cell.pairs)} of {pairs} in {time.monotonic() - began:.1f} s: {cell.name}", file=sys.stderr, flush=True)
+            measure.fill(cells, log, pairs, lambda cell: cell.measure(both, seconds))
 
 
 def main():
@@ -124,15 +113,15 @@ def main():
         raise servers.Wrong(f"found no {MODEL}: run tools/get-models models mlp")
     cells = [Cell(clients) for clients in CLIENTS]
     cells = [cell for cell in cells if (arguments.only + " ") in (cell.name + " ") or arguments.only == ""]
-    kept = agreement.Kept(arguments.keep, agreement.under(arguments.seconds))
-    kept.read(cells)
-    fill(cells, kept, arguments.pairs, arguments.seconds)
+    log = measure.Log(arguments.keep, measure.under(servers.shoal.BINARY, arguments.seconds))
+    log.read(cells)
+    fill(cells, log, arguments.pairs, arguments.seconds)
     print(f"Shoal / MMS, and Shoal's share of the latter: {arguments.pairs} pairs, each run of {arguments.seconds} s.\n")
     print("| clients | requests/s | share | p50, ms | p99, ms | share |\n|---|---|---|---|---|---|")
     for cell in cells:
         print(f"| {cell.row()} |")
     print()
-    return agreement.judge([verdict for cell in cells for verdict in cell.verdicts()])
+    return measure.report([gate for cell in cells for gate in cell.gates()])
 
 
 if __name__ == "__main__":
