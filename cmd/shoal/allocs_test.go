@@ -116,13 +116,13 @@ func swiftRepository(t *testing.T) string {
 
 func binaryRequest() []byte {
 	const head = `{"inputs":[{"name":"x","datatype":"FP32","shape":[1,3200],"parameters":{"binary_data_size":12800}}],"parameters":{"binary_data_output":true}}`
-	return append(fmt.Appendf(nil, "POST /v2/models/swift/infer HTTP/1.1\r\nHost: shoal\r\nInference-Header-Content-Length: %d\r\nContent-Length: %d\r\n\r\n%s",
+	return append(fmt.Appendf(nil, "POST /v2/models/swift/infer HTTP/1.1\r\nHost: localhost\r\nInference-Header-Content-Length: %d\r\nContent-Length: %d\r\n\r\n%s",
 		len(head), len(head)+rowBytes, head), make([]byte, rowBytes)...)
 }
 
 func jsonRequest() []byte {
 	body := `{"inputs":[{"name":"x","datatype":"FP32","shape":[1,3200],"data":[` + strings.Repeat("0.25,", rowBytes/4-1) + `0.25]}]}`
-	return fmt.Appendf(nil, "POST /v2/models/swift/infer HTTP/1.1\r\nHost: shoal\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+	return fmt.Appendf(nil, "POST /v2/models/swift/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 }
 
 func grpcRequest(t *testing.T) []byte {

@@ -46,6 +46,9 @@ type serveOptions struct {
 	bodyTimeout   int
 	idleTimeout   int
 	tritonStatus  bool
+	allowedHosts  []string
+	allowUploads  bool
+	allowLogging  bool
 
 	allowHTTP    bool
 	httpAddress  string
@@ -105,6 +108,9 @@ func (o *serveOptions) define(f *pflag.FlagSet) {
 	f.IntVar(&o.bodyTimeout, "body-timeout-secs", 60, "time limit for receiving an HTTP request body, in seconds; 0 means none")
 	f.IntVar(&o.idleTimeout, "idle-timeout-secs", 120, "idle time after which a connection is closed, in seconds; 0 means never")
 	f.BoolVar(&o.tritonStatus, "triton-status", false, "report a full queue as Triton does, with 503 and UNAVAILABLE instead of 429 and RESOURCE_EXHAUSTED")
+	f.StringSliceVar(&o.allowedHosts, "allowed-hosts", nil, "`name` by which HTTP clients may call the server, besides localhost and addresses; may be repeated; * means any")
+	f.BoolVar(&o.allowUploads, "allow-model-uploads", false, "let clients load model files and choose the Python interpreter: whoever can connect can then run code")
+	f.BoolVar(&o.allowLogging, "allow-log-changes", false, "let clients change the log settings")
 	trueVar(f, &o.allowHTTP, "allow-http", "serve HTTP")
 	f.StringVar(&o.httpAddress, "http-address", "", "HTTP address; defaults to --address")
 	f.IntVar(&o.httpPort, "http-port", 8000, "HTTP port; 0 picks a free one")

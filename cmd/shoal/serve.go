@@ -141,7 +141,7 @@ func newParts(opts serveOptions, settings *mms.Settings, recorder *arrivals.Writ
 	})
 	p.backend = server.New(env, server.Options{Loads: opts.loadThreads, Lenient: !opts.strictReadiness, Log: log, Arrivals: recorder})
 	mode, poll := opts.changes()
-	p.models = repository.New(p.backend, repository.Options{Paths: opts.repositories, Mode: mode, Models: opts.loadModels, Poll: poll, Log: log})
+	p.models = repository.New(p.backend, repository.Options{Paths: opts.repositories, Mode: mode, Models: opts.loadModels, Poll: poll, ClientCode: opts.allowUploads, Log: log})
 	callers.Server, callers.Repository = p.backend, p.models
 	if settings != nil {
 		p.archives, err = mms.New(p.backend, mms.Options{Settings: settings, Dialect: mms.Dialect(opts.store.dialect), Cores: cores, Version: version, Log: log})
@@ -188,7 +188,8 @@ func serve(ctx context.Context, opts serveOptions, settings *mms.Settings, recor
 	ctx, leave := context.WithCancelCause(ctx)
 	defer leave(nil)
 	open, err := listen.Open(p.backend, ports(p, opts, leave, log), listen.Options{
-		HeaderBytes: kserve.Limits{}.WithDefaults().Header, HeaderTimeout: seconds(opts.headerTimeout), IdleTimeout: seconds(opts.idleTimeout), Log: log,
+		HeaderBytes: kserve.Limits{}.WithDefaults().Header, HeaderTimeout: seconds(opts.headerTimeout), IdleTimeout: seconds(opts.idleTimeout),
+		Hosts: opts.allowedHosts, Log: log,
 	})
 	if err != nil {
 		return errors.Join(err, p.close())
@@ -306,11 +307,15 @@ func seconds(n int) time.Duration { return time.Duration(n) * time.Second }
 // ports returns those that the options ask for.
 func ports(p parts, opts serveOptions, leave context.CancelCauseFunc, log *slog.Logger) []listen.Port {
 	limits := kserve.Limits{}.WithDefaults()
+	logging := loggingOf(log)
+	if logging != nil && !opts.allowLogging {
+		logging = kserve.ReadOnly(logging)
+	}
 	httpLimits := limits
 	httpLimits.Body, httpLimits.Decoded = opts.maxInputSize, opts.maxInputSize
 	kserveHTTP := kservehttp.New(p.backend, p.backend, p.models, kservehttp.Options{
 		Version: version, Limits: httpLimits, TritonStatus: opts.tritonStatus, BodyTimeout: seconds(opts.bodyTimeout),
-		Logging: loggingOf(log), Log: log,
+		Logging: logging, Log: log,
 	})
 	at := func(port int, hosts ...string) string { return net.JoinHostPort(cmp.Or(hosts...), strconv.Itoa(port)) }
 	var all []listen.Port
@@ -319,7 +324,7 @@ func ports(p parts, opts serveOptions, leave context.CancelCauseFunc, log *slog.
 	}
 	if opts.allowGRPC {
 		all = append(all, listen.GRPC(at(opts.grpcPort, opts.grpcAddress, opts.address), kservegrpc.New(p.backend, p.backend, p.models, kservegrpc.Options{
-			Version: version, Limits: limits, TritonStatus: opts.tritonStatus, Logging: loggingOf(log), Log: log,
+			Version: version, Limits: limits, TritonStatus: opts.tritonStatus, Logging: logging, Log: log,
 		}, opts.connections()...), "choose another with --grpc-port"))
 	}
 	var figures http.Handler

@@ -24,10 +24,11 @@ const (
 	QueueTimeout             // the request waited longer than the model's queue policy allows: back off
 	Deadline                 // the client's deadline passed
 	Cancelled                // the client cancelled the request
+	Forbidden                // the server is not configured to let clients do this: ask its operator
 )
 
 var codeNames = [...]string{
-	"internal", "invalid", "not found", "unsupported", "unavailable", "overloaded", "would be late", "queue timeout", "deadline", "cancelled",
+	"internal", "invalid", "not found", "unsupported", "unavailable", "overloaded", "would be late", "queue timeout", "deadline", "cancelled", "forbidden",
 }
 
 // Codes is the number of codes.

@@ -14,6 +14,18 @@ type Logging interface {
 	ChangeLog(c LogChange) (LogSettings, error)
 }
 
+// ReadOnly returns a Logging that reports the settings of l, and rejects changes.
+func ReadOnly(l Logging) Logging { return readOnly{l} }
+
+type readOnly struct{ Logging }
+
+func (r readOnly) ChangeLog(c LogChange) (LogSettings, error) {
+	if c != (LogChange{}) {
+		return LogSettings{}, ErrLogChange
+	}
+	return r.Logging.ChangeLog(c)
+}
+
 // LogSettings are the log settings of a server.
 type LogSettings struct {
 	File                 string // "" means stderr

@@ -71,5 +71,6 @@ var (
 	ErrGenerate       = infer.Errorf(infer.Unsupported, "generate is not supported. Send tensors to infer instead.")
 	ErrRepositoryName = infer.Errorf(infer.Unsupported, "'repository_name' specification is not supported")
 	ErrLogging        = infer.Errorf(infer.Unsupported, "log settings are not served here")
+	ErrLogChange      = infer.Errorf(infer.Forbidden, "log settings cannot be changed by clients of this server; start it with --allow-log-changes")
 	ErrLogFile        = infer.Errorf(infer.Unsupported, "log file location can not be updated through network protocol") // a client could overwrite any file
 )

@@ -29,6 +29,7 @@ var statuses = [...]struct {
 	infer.QueueTimeout: {http.StatusServiceUnavailable, codes.Unavailable},
 	infer.Deadline:     {http.StatusGatewayTimeout, codes.DeadlineExceeded},
 	infer.Cancelled:    {statusClientClosedRequest, codes.Canceled},
+	infer.Forbidden:    {http.StatusForbidden, codes.PermissionDenied},
 }
 
 // TritonCode returns the code that Triton uses in place of c. Triton does not distinguish

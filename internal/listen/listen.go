@@ -31,6 +31,7 @@ type Options struct {
 	HeaderBytes   int           // maximum size of an HTTP request header
 	HeaderTimeout time.Duration // time limit for receiving an HTTP request header
 	IdleTimeout   time.Duration // after which an idle connection is closed
+	Hosts         []string      // names by which HTTP clients may call the server, besides localhost and addresses; "*" means any
 	Log           *slog.Logger
 }
 
@@ -55,7 +56,7 @@ type server struct {
 func HTTP(protocol, address string, handler http.Handler, hint string) Port {
 	return Port{protocol, hint, tcp(address), func(opts Options) server {
 		s := &http.Server{
-			Handler: handler, MaxHeaderBytes: opts.HeaderBytes, ReadHeaderTimeout: opts.HeaderTimeout, IdleTimeout: opts.IdleTimeout,
+			Handler: newGuard(address, opts.Hosts, handler), MaxHeaderBytes: opts.HeaderBytes, ReadHeaderTimeout: opts.HeaderTimeout, IdleTimeout: opts.IdleTimeout,
 			ErrorLog: slog.NewLogLogger(opts.Log.Handler(), slog.LevelWarn),
 		}
 		return server{

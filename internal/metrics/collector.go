@@ -238,14 +238,16 @@ func tritonReason(code infer.Code) string {
 		return "CANCELED"
 	case infer.Internal:
 		return "BACKEND"
-	case infer.Invalid, infer.NotFound, infer.Unsupported:
+	case infer.Invalid, infer.NotFound, infer.Unsupported, infer.Forbidden:
 	}
 	return "OTHER"
 }
 
 // isRejection reports whether a request to a loaded model can fail with this code without
-// a failure of the model.
-func isRejection(code infer.Code) bool { return code != infer.Internal && code != infer.NotFound }
+// a failure of the model. Only loads and settings are forbidden.
+func isRejection(code infer.Code) bool {
+	return code != infer.Internal && code != infer.NotFound && code != infer.Forbidden
+}
 
 func sizes(r *stats.Rows, labels ...string) prometheus.Metric {
 	buckets := map[float64]uint64{}

@@ -21,6 +21,7 @@ type setup struct {
 	Mode      Mode
 	Models    []string
 	Poll      time.Duration
+	NoCode    bool // clients cannot send code
 	Loads     int
 	Retries   int
 	Timeout   time.Duration
@@ -50,7 +51,7 @@ func (o setup) open() *running {
 		Runners: o.Runners, Cores: o.Cores, Memory: o.Memory, Waited: o.Waited, Pacer: o.Pacer, Log: o.Log,
 	})
 	s := server.New(env, server.Options{Loads: o.Loads, Lenient: o.Lenient, Log: o.Log})
-	return &running{s, New(s, Options{Paths: o.Paths, Mode: o.Mode, Models: o.Models, Poll: o.Poll, Log: o.Log})}
+	return &running{s, New(s, Options{Paths: o.Paths, Mode: o.Mode, Models: o.Models, Poll: o.Poll, ClientCode: !o.NoCode, Log: o.Log})}
 }
 
 func (r *running) Start(ctx context.Context) error {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/shoal-serving/shoal/internal/catalog"
 	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/modelconfig"
 )
 
 // An override is a configuration or files that a client sends to replace those on disk. The
@@ -30,6 +31,34 @@ func (o override) fingerprint() fingerprint {
 		_, _ = h.Write(o.Files[path])
 	}
 	return fingerprint(h.Sum64())
+}
+
+// programParameters are the parameters of a configuration that name a program which the
+// server then runs.
+var programParameters = []string{"python", "EXECUTION_ENV_PATH"}
+
+// checkClient returns an error if a client sends code, and code is not allowed.
+func (o override) checkClient(code bool) error {
+	const hint = "; put the model into the model repository, or start the server with --allow-model-uploads"
+	if code {
+		return nil
+	}
+	if len(o.Files) > 0 {
+		return infer.Errorf(infer.Forbidden, "files of a model cannot be sent to this server"+hint)
+	}
+	if o.Config == "" {
+		return nil
+	}
+	cfg, err := modelconfig.ParseJSON([]byte(o.Config))
+	if err != nil {
+		return nil //nolint:nilerr // the load returns the error, with the model's name
+	}
+	for _, name := range programParameters {
+		if _, ok := cfg.Parameters[name]; ok {
+			return infer.Errorf(infer.Forbidden, "parameters[%s] names a program, which a configuration that is sent to this server cannot"+hint, name)
+		}
+	}
+	return nil
 }
 
 // unpack writes the files to a directory of their own, where the engine finds them.

@@ -35,6 +35,10 @@ type Options struct {
 	// Poll is how often mode Poll looks for changes. Zero means [DefaultPoll].
 	Poll time.Duration
 
+	// ClientCode lets clients load code that they send: files of a model, or a configuration
+	// that names a program to run.
+	ClientCode bool
+
 	Log *slog.Logger
 }
 
@@ -162,6 +166,9 @@ func (r *Repository) Load(ctx context.Context, name string, opts catalog.LoadOpt
 	if err := r.notAllowed(); err != nil {
 		return err
 	}
+	if err := override(opts).checkClient(r.opts.ClientCode); err != nil {
+		return err
+	}
 	return r.load(ctx, name, override(opts))
 }
 
@@ -179,16 +186,19 @@ func (r *Repository) Unload(_ context.Context, name string, _ catalog.UnloadOpti
 	return nil
 }
 
-// LoadModel loads a model for another one, as [Repository.Load] does for a client. config
-// and files are the callee's.
+// LoadModel loads a model for another one, as [Repository.Load] does for a client. It may
+// bring code, because the calling model is code already. config and files are the callee's.
 func (r *Repository) LoadModel(ctx context.Context, name, config string, files map[string][]byte) error {
+	if err := r.notAllowed(); err != nil {
+		return err
+	}
 	opts := catalog.LoadOptions{Config: config}
 	for path, content := range files {
 		if err := opts.AddFile(path, content); err != nil {
 			return err
 		}
 	}
-	return r.Load(ctx, name, opts)
+	return r.load(ctx, name, override(opts))
 }
 
 // UnloadModel unloads a model for another one.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -505,6 +506,30 @@ func TestAClientMaySendTheConfigurationAndTheFiles(t *testing.T) {
 		if err := kserve.Worded(r.Load(t.Context(), "a", with), nil); err == nil || !strings.Contains(err.Error(), text) {
 			t.Errorf("%+v: %v, want it to tell %q", with, err, text)
 		}
+	}
+}
+
+func TestOnlyWithConsentClientsSendCode(t *testing.T) {
+	d := newDisk(t).model("a", echoConfig, "1")
+	r := mustStart(t, d, &tracked{}, setup{Mode: Explicit, Models: []string{"a"}, NoCode: true})
+	const config = `{"backend":"echo","max_batch_size":2,%s
+		"input":[{"name":"x","data_type":"TYPE_FP32","dims":[2]}],"output":[{"name":"x","data_type":"TYPE_FP32","dims":[2]}]}`
+	plain := fmt.Sprintf(config, "")
+	files := map[string][]byte{"1/model.py": []byte("print()")}
+	for name, with := range map[string]override{
+		"files":          {Config: plain, Files: files},
+		"an interpreter": {Config: fmt.Sprintf(config, `"parameters":{"python":{"string_value":"/bin/ls"}},`)},
+		"an environment": {Config: fmt.Sprintf(config, `"parameters":{"EXECUTION_ENV_PATH":{"string_value":"/tmp"}},`)},
+	} {
+		if err := r.Load(t.Context(), "a", with); infer.CodeOf(err) != infer.Forbidden || !strings.Contains(err.Error(), "--allow-model-uploads") {
+			t.Errorf("%s: %v, want a refusal that names the flag", name, err)
+		}
+	}
+	if err := r.Load(t.Context(), "a", override{Config: plain}); err != nil {
+		t.Errorf("a configuration without code: %v", err)
+	}
+	if err := r.source.LoadModel(t.Context(), "a", plain, files); err != nil {
+		t.Errorf("a model that loads another: %v", err)
 	}
 }
 

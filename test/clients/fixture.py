@@ -47,7 +47,7 @@ def serving():
             for name in ("types", "strings", "scalar", "fail_if"):
                 repository.add(name, onnx=shoal.TESTDATA / f"{name}.onnx")
             paths.append(shoal.ROOT / "examples/onnx")
-        server = shoal.Server(*paths, "--model-control-mode", "explicit", "--load-model", "*")
+        server = shoal.Server(*paths, "--model-control-mode", "explicit", "--load-model", "*", "--allow-log-changes")
         try:
             yield server
         finally:

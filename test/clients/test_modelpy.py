@@ -28,7 +28,7 @@ def serving():
     repository = shoal.Repository()
     try:
         shutil.copytree(modelpy.MODELS, repository.path, dirs_exist_ok=True)  # Python writes beside its files
-        server = shoal.Server(repository.path, "--model-control-mode", "explicit", "--triton-status", "--batching", "triton", python=shoal.PYTHON)
+        server = shoal.Server(repository.path, "--model-control-mode", "explicit", "--triton-status", "--batching", "triton", "--allow-model-uploads", python=shoal.PYTHON)
         server.models = repository.path
         with side_of(server) as side:
             yield side

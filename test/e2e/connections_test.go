@@ -36,7 +36,7 @@ func connect(t *testing.T, s *server) net.Conn {
 	return conn
 }
 
-const live = "GET /v2/health/live HTTP/1.1\r\nHost: shoal\r\n\r\n"
+const live = "GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 // TestSilentClientsAreNotWaitedFor holds connections open in four ways. The server
 // closes each, and answers others meanwhile.
@@ -46,7 +46,7 @@ func TestSilentClientsAreNotWaitedFor(t *testing.T) {
 	for name, says := range map[string]string{
 		"nothing":         "",
 		"half a header":   "GET /v2/health/live HTTP/1.1\r\nHost",
-		"no body":         "POST /v2/models/seed_none/infer HTTP/1.1\r\nHost: shoal\r\nContent-Length: 1000000\r\n\r\n{",
+		"no body":         "POST /v2/models/seed_none/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n{",
 		"no more request": live,
 	} {
 		conn := connect(t, s)

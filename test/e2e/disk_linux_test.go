@@ -33,7 +33,7 @@ func TestProofAFullDiskIsSaid(t *testing.T) {
 		}
 	})
 	t.Setenv("TMPDIR", tiny)
-	s := start(t, onnxRepository(t, map[string]onnxModel{"good": {file: onnxtest.Model("mlp")}}), "--model-control-mode=explicit", "--load-model=good")
+	s := start(t, onnxRepository(t, map[string]onnxModel{"good": {file: onnxtest.Model("mlp")}}), "--model-control-mode=explicit", "--load-model=good", "--allow-model-uploads")
 	model, err := os.ReadFile(onnxtest.Model("spin"))
 	if err != nil {
 		t.Fatal(err)

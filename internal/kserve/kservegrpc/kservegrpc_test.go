@@ -163,7 +163,7 @@ func TestErrorsOfTheBackendHaveTheirCode(t *testing.T) {
 		infer.Internal: codes.Internal, infer.Invalid: codes.InvalidArgument, infer.NotFound: codes.NotFound,
 		infer.Unsupported: codes.Unimplemented, infer.Unavailable: codes.Unavailable, infer.Overloaded: codes.ResourceExhausted,
 		infer.Late:         codes.ResourceExhausted,
-		infer.QueueTimeout: codes.Unavailable, infer.Deadline: codes.DeadlineExceeded, infer.Cancelled: codes.Canceled,
+		infer.QueueTimeout: codes.Unavailable, infer.Deadline: codes.DeadlineExceeded, infer.Cancelled: codes.Canceled, infer.Forbidden: codes.PermissionDenied,
 	} {
 		backend.Before = func(context.Context, *infer.Request) error {
 			return fmt.Errorf("wrapped: %w", infer.Errorf(code, "the %v reason", code))

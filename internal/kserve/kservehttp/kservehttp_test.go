@@ -137,7 +137,7 @@ func TestErrorsOfTheBackendHaveTheirStatus(t *testing.T) {
 	backend, server := newServer(t, kservehttp.Options{})
 	for code, want := range map[infer.Code]int{
 		infer.Internal: 500, infer.Invalid: 400, infer.NotFound: 404, infer.Unsupported: 501, infer.Unavailable: 503,
-		infer.Overloaded: 429, infer.Late: 429, infer.QueueTimeout: 503, infer.Deadline: 504, infer.Cancelled: 499,
+		infer.Overloaded: 429, infer.Late: 429, infer.QueueTimeout: 503, infer.Deadline: 504, infer.Cancelled: 499, infer.Forbidden: 403,
 	} {
 		backend.Before = func(context.Context, *infer.Request) error {
 			return fmt.Errorf("wrapped: %w", infer.Errorf(code, "the %v reason", code))

@@ -54,6 +54,10 @@ class CancelledError(Error):
     """Somebody else ended the call; asyncio's own cancellation is not this."""
 
 
+class ForbiddenError(Error):
+    """The server is not configured to let clients do this, or to be called by this host name: ask its operator."""
+
+
 # By the server's codes, in their order.
 BY_CODE: tuple[type[Error], ...] = (
     InternalError,
@@ -66,13 +70,16 @@ BY_CODE: tuple[type[Error], ...] = (
     QueueTimeoutError,
     DeadlineError,
     CancelledError,
+    ForbiddenError,
 )
 
 # By the status of an HTTP answer, which tells less apart.
 BY_STATUS: dict[int, type[Error]] = {
     400: InvalidError,
+    403: ForbiddenError,
     404: NotFoundError,
     413: InvalidError,
+    421: ForbiddenError,
     429: OverloadedError,
     501: UnsupportedError,
     503: UnavailableError,
