@@ -1,4 +1,4 @@
-"""Puts the server into the wheel: what tools/dist has packed, unpacked where SHOAL_SERVER says. tools/wheel calls it."""
+"""Adds the server to the wheel. tools/wheel sets SHOAL_SERVER to the unpacked result of tools/dist."""
 
 import os
 import pathlib
@@ -20,6 +20,6 @@ class Hook(BuildHookInterface):
 
 
 def glibc(server):
-    """The oldest release of the C library that has all that the server and its library call."""
+    """Returns the minor version of the oldest glibc that has all functions that the server and its library use."""
     files = [server / "bin/shoal", *(server / "lib").glob("*.so*")]
     return max(int(minor) for file in files for minor in re.findall(rb"GLIBC_2\.(\d+)", file.read_bytes()))

@@ -1,6 +1,5 @@
-// Package leak fails the tests of a package that leave something behind:
-// goroutines that still run, or pooled buffers that nobody gave back. A package
-// asks for it with
+// Package leak fails the tests of a package if they leave goroutines running or pooled
+// buffers unreleased. A package enables it with
 //
 //	func TestMain(m *testing.M) { leak.Main(m) }
 package leak
@@ -16,41 +15,40 @@ import (
 	"github.com/shoal-serving/shoal/internal/buf"
 )
 
-// patience is how long Main waits for goroutines that are about to end, such as
-// those of a connection whose other side has just been closed.
-const patience = 2 * time.Second
+// gracePeriod is how long Main waits for goroutines that are about to exit, such as those
+// of a connection whose peer has just closed it.
+const gracePeriod = 2 * time.Second
 
-// Main runs the tests of m, and fails if they pass but leave something behind.
-// After a failure it looks no further: a test that stops halfway has no chance
-// to tidy up.
+// Main runs the tests of m, and exits with status 1 if they pass but leak. It does not
+// check after a failure: a test that stops halfway cannot clean up.
 func Main(m *testing.M) {
 	before := goleak.IgnoreCurrent()
 	if m.Run() != 0 {
 		return // the testing package exits with the code that Run returned
 	}
-	if found := await(patience, before); found != "" {
+	if found := await(gracePeriod, before); found != "" {
 		fmt.Fprintln(os.Stderr, found)
 		os.Exit(1)
 	}
 }
 
-// await looks until nothing is left or the time is over, and then says in a
-// sentence what is. Goroutines that before knows are not the tests'.
-func await(patience time.Duration, before goleak.Option) string {
-	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
-		found := look(before)
+// await checks until nothing is leaked or the timeout has passed, and returns a
+// description of the leak, "" if there is none. Goroutines in before are ignored.
+func await(timeout time.Duration, before goleak.Option) string {
+	for deadline := time.Now().Add(timeout); ; time.Sleep(time.Millisecond) {
+		found := check(before)
 		if found == "" || time.Now().After(deadline) {
 			return found
 		}
 	}
 }
 
-func look(before goleak.Option) string {
+func check(before goleak.Option) string {
 	if err := goleak.Find(before); err != nil {
-		return fmt.Sprintf("The tests left goroutines running: have whoever starts one wait for it. %v", err)
+		return fmt.Sprintf("The tests left goroutines running: the code that starts a goroutine must wait for it. %v", err)
 	}
 	if n := buf.Live(); n != 0 {
-		return fmt.Sprintf("The tests left pooled buffers in use (%d): have the last owner of each release it.", n)
+		return fmt.Sprintf("The tests left pooled buffers in use (%d): the last owner of each must release it.", n)
 	}
 	return ""
 }

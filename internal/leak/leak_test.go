@@ -20,21 +20,21 @@ func TestAGoroutineThatStaysIsFound(t *testing.T) {
 		<-stop
 	}()
 	found := await(0, before)
-	if !strings.HasPrefix(found, "The tests left goroutines running: have whoever starts one wait for it.") ||
+	if !strings.HasPrefix(found, "The tests left goroutines running: the code that starts a goroutine must wait for it.") ||
 		!strings.Contains(found, "TestAGoroutineThatStaysIsFound") {
-		t.Errorf("got %q, want a sentence that names the test which started it", found)
+		t.Errorf("got %q, want a description that names the test which started it", found)
 	}
 	close(stop)
 	<-stopped
-	if found := await(patience, before); found != "" {
+	if found := await(gracePeriod, before); found != "" {
 		t.Errorf("after it has ended: %s", found)
 	}
 }
 
 func TestAGoroutineThatIsAboutToEndIsWaitedFor(t *testing.T) {
 	before := goleak.IgnoreCurrent()
-	go time.Sleep(patience / 2)
-	if found := await(patience, before); found != "" {
+	go time.Sleep(gracePeriod / 2)
+	if found := await(gracePeriod, before); found != "" {
 		t.Error(found)
 	}
 }
@@ -42,7 +42,7 @@ func TestAGoroutineThatIsAboutToEndIsWaitedFor(t *testing.T) {
 func TestABufferThatIsKeptIsFound(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	b := buf.Get(1)
-	want := "The tests left pooled buffers in use (1): have the last owner of each release it."
+	want := "The tests left pooled buffers in use (1): the last owner of each must release it."
 	if found := await(0, before); found != want {
 		t.Errorf("got %q, want %q", found, want)
 	}

@@ -1,6 +1,6 @@
-// Package memfd is memory that two processes share: it has no name that others could
-// open, and is passed over a socket by its descriptor. Nobody can make it smaller, which
-// would end whoever reads it then.
+// Package memfd provides memory that two processes share. It is anonymous: its descriptor
+// is passed over a Unix socket, and no other process can open it. It is sealed against
+// shrinking, because a process that reads beyond the end of a mapped file is killed.
 package memfd
 
 import (
@@ -14,7 +14,7 @@ func Pass(conn *net.UnixConn, message []byte, fd int) error {
 	return errors.Join(err, closeOne(fd))
 }
 
-// CloseAll closes descriptors. One that is -1 is none.
+// CloseAll closes descriptors. It skips those that are -1.
 func CloseAll(fds []int) {
 	for _, fd := range fds {
 		if fd >= 0 {

@@ -10,14 +10,14 @@ import (
 
 const sealed = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 
-// New returns memory and its descriptor, which the caller unmaps and closes. It has all
-// its pages, so that no write fails later.
+// New returns memory and its descriptor, which the caller unmaps and closes. All pages are
+// allocated, so that no write fails later.
 func New(size int) ([]byte, int, error) {
 	fd, err := unix.MemfdCreate("shoal", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
 		return nil, -1, os.NewSyscallError("memfd_create", err)
 	}
-	b, err := fill(fd, size)
+	b, err := allocate(fd, size)
 	if err != nil {
 		_ = unix.Close(fd)
 		return nil, -1, fmt.Errorf("%d bytes of memory to share: %w", size, err)
@@ -25,7 +25,7 @@ func New(size int) ([]byte, int, error) {
 	return b, fd, nil
 }
 
-func fill(fd, size int) ([]byte, error) {
+func allocate(fd, size int) ([]byte, error) {
 	if err := unix.Fallocate(fd, 0, 0, int64(size)); err != nil {
 		return nil, os.NewSyscallError("fallocate", err)
 	}
@@ -40,34 +40,35 @@ func mapped(fd, size int) ([]byte, error) {
 	return b, os.NewSyscallError("mmap", err)
 }
 
-// Map maps memory that another process has made, of which nothing is believed. The
-// descriptor stays the caller's, who may close it; the memory is the caller's to unmap.
+// Map maps memory that another, untrusted process created. The caller keeps the
+// descriptor, which it may close, and unmaps the memory.
 func Map(fd, size int) ([]byte, error) {
-	// Only memory has seals. Of that, only pages of the usual size are always there:
-	// one of the large ones that cannot be had ends whoever touches it.
+	// Only memfds have seals. Of these, only the ones with pages of the normal size are safe:
+	// touching a huge page that cannot be allocated kills the process.
 	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err != nil || seals&unix.F_SEAL_SHRINK == 0 {
-		return nil, errors.New("memory that is not sealed against becoming smaller")
+		return nil, errors.New("memory that is not sealed against shrinking")
 	}
 	var system unix.Statfs_t
 	if err := unix.Fstatfs(fd, &system); err != nil || system.Type != unix.TMPFS_MAGIC {
-		return nil, errors.New("memory that is not of pages of the usual size")
+		return nil, errors.New("memory with huge pages, expected pages of the normal size")
 	}
 	var about unix.Stat_t
 	if err := unix.Fstat(fd, &about); err != nil || size <= 0 || about.Size < int64(size) {
-		return nil, fmt.Errorf("memory of %d bytes, said to be of %d", about.Size, size)
+		return nil, fmt.Errorf("memory of %d bytes, announced as %d", about.Size, size)
 	}
 	return mapped(fd, size)
 }
 
-// Unmap gives memory back, if there is any. Nobody may touch it after.
+// Unmap unmaps memory. b may be nil, and must not be used afterwards.
 func Unmap(b []byte) {
 	if b != nil {
 		_ = unix.Munmap(b) // it was mapped
 	}
 }
 
-// Descriptors takes those apart that came with a message. They are the caller's.
+// Descriptors returns the descriptors that were received with a message. The caller owns
+// them.
 func Descriptors(control []byte) []int {
 	messages, err := unix.ParseSocketControlMessage(control)
 	if err != nil {

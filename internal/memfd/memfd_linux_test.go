@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestMemoryIsTheSameOnBothSides(t *testing.T) {
+func TestBothSidesSeeTheSameMemory(t *testing.T) {
 	b, fd, err := New(8192)
 	if err != nil {
 		t.Fatal(err)
@@ -30,7 +30,7 @@ func TestMemoryIsTheSameOnBothSides(t *testing.T) {
 	}
 	fds := Descriptors(control[:n])
 	if len(fds) != 1 {
-		t.Fatalf("%d descriptors came, want 1", len(fds))
+		t.Fatalf("received %d descriptors, want 1", len(fds))
 	}
 	again, err := Map(fds[0], 8192)
 	CloseAll(fds)
@@ -40,7 +40,7 @@ func TestMemoryIsTheSameOnBothSides(t *testing.T) {
 	defer Unmap(again)
 	b[5000] = 7
 	if again[5000] != 7 {
-		t.Error("what one side wrote the other does not see")
+		t.Error("one side does not see what the other wrote")
 	}
 }
 
@@ -56,7 +56,7 @@ func connection(t *testing.T, fd int) *net.UnixConn {
 	return c.(*net.UnixConn)
 }
 
-func TestMemoryThatCouldEndItsReaderIsRefused(t *testing.T) {
+func TestMemoryThatCouldKillItsReaderIsRefused(t *testing.T) {
 	unsealed, err := unix.MemfdCreate("unsealed", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
 		t.Fatal(err)
@@ -81,17 +81,17 @@ func TestMemoryThatCouldEndItsReaderIsRefused(t *testing.T) {
 	defer CloseAll([]int{whole})
 	for _, tt := range []struct {
 		fd, size int
-		says     string
+		want     string
 	}{
 		{unsealed, 4096, "not sealed"},
 		{int(file.Fd()), 4096, "not sealed"},
-		{whole, 4097, "memory of 4096 bytes, said to be of 4097"},
-		{whole, 0, "said to be of 0"},
+		{whole, 4097, "memory of 4096 bytes, announced as 4097"},
+		{whole, 0, "announced as 0"},
 		{-1, 4096, "not sealed"},
 	} {
-		if b, err := Map(tt.fd, tt.size); err == nil || !strings.Contains(err.Error(), tt.says) {
+		if b, err := Map(tt.fd, tt.size); err == nil || !strings.Contains(err.Error(), tt.want) {
 			Unmap(b)
-			t.Errorf("mapping %d bytes: %v, want that it says %q", tt.size, err, tt.says)
+			t.Errorf("mapping %d bytes: %v, want an error with %q", tt.size, err, tt.want)
 		}
 	}
 }

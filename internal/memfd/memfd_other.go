@@ -4,20 +4,20 @@ package memfd
 
 import "errors"
 
-var errNotHere = errors.New("memory that is passed by its descriptor is there on Linux only")
+var errUnsupported = errors.New("memory shared by descriptor is supported on Linux only")
 
-// New returns an error here.
-func New(int) ([]byte, int, error) { return nil, -1, errNotHere }
+// New returns an error on this system.
+func New(int) ([]byte, int, error) { return nil, -1, errUnsupported }
 
-// Map returns an error here.
-func Map(_, _ int) ([]byte, error) { return nil, errNotHere }
+// Map returns an error on this system.
+func Map(_, _ int) ([]byte, error) { return nil, errUnsupported }
 
-// Unmap does nothing here.
+// Unmap does nothing on this system.
 func Unmap([]byte) {}
 
-// Descriptors returns none here.
+// Descriptors returns none on this system.
 func Descriptors([]byte) []int { return nil }
 
 func rights(int) []byte { return nil }
 
-func closeOne(int) error { return errNotHere }
+func closeOne(int) error { return errUnsupported }

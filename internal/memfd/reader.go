@@ -8,8 +8,8 @@ import (
 // FrameSize is how many bytes AppendFrame appends.
 const FrameSize = 32
 
-// AppendFrame appends the fixed part of a frame, with which two processes tell each other
-// where in memory something is. What the words mean depends on the kind.
+// AppendFrame appends the fixed part of a frame, a message between two processes that
+// share memory. The meaning of the words depends on the kind.
 func AppendFrame(b []byte, kind, flags uint16, number uint32, words [3]uint64) []byte {
 	b = binary.LittleEndian.AppendUint16(b, kind)
 	b = binary.LittleEndian.AppendUint16(b, flags)
@@ -20,16 +20,16 @@ func AppendFrame(b []byte, kind, flags uint16, number uint32, words [3]uint64) [
 	return b
 }
 
-// A Reader reads a table that another process wrote, and that it cannot change any
-// more. It believes nothing: what does not add up is remembered as an error, after
-// which it reads zeros.
+// A Reader decodes a table that an untrusted process wrote. The caller passes a copy, which
+// that process cannot change. The first error is kept in Err, and all later reads return
+// zeros.
 type Reader struct {
 	B   []byte
 	At  int
 	Err error
 }
 
-// Fail remembers an error, unless there is one.
+// Fail records an error, unless there is one already.
 func (r *Reader) Fail(format string, args ...any) {
 	if r.Err == nil {
 		r.Err = fmt.Errorf(format, args...)

@@ -1,4 +1,4 @@
-"""Servers for the tests, and what the kernel knows of them."""
+"""Servers for the tests, and their state in /proc."""
 
 import contextlib
 import os
@@ -16,13 +16,13 @@ PATIENCE = 30.0
 
 
 def library():
-    """Whether ONNX models can run: `make onnxruntime` brings their library."""
+    """Returns whether ONNX models can run: `make onnxruntime` installs their library."""
     return any((ROOT / "lib").glob("libonnxruntime.so*"))
 
 
 @contextlib.contextmanager
 def runtime():
-    """Gives the tests a place of their own for sockets and for what is measured, in which no server outlives them."""
+    """Sets up directories for the sockets and measurements of the tests, and stops the servers that they started."""
     with tempfile.TemporaryDirectory(prefix="shoal-python-") as folder:
         os.environ.update(XDG_RUNTIME_DIR=folder, XDG_CACHE_HOME=folder, SHOAL_BINARY=str(BINARY))
         for name in ("SHOAL_MODEL_REPOSITORY", "SHOAL_LOCAL_SOCKET"):
@@ -36,7 +36,7 @@ def runtime():
 
 
 def servers(folder):
-    """The servers whose sockets are somewhere in a folder, by their processes."""
+    """Returns the process ids of the servers whose sockets are below a folder."""
     found = []
     for entry in pathlib.Path("/proc").iterdir():
         if not entry.name.isdecimal():
@@ -52,12 +52,12 @@ def await_(is_so, what):
     until = time.monotonic() + PATIENCE
     while not is_so():
         if time.monotonic() > until:
-            raise AssertionError(f"waited in vain for {what}")
+            raise AssertionError(f"timed out waiting for {what}")
         time.sleep(0.01)
 
 
 def simulated(*, fixed_us=0, scheduling="dynamic_batching { max_queue_delay_microseconds: 0 }"):
-    """The configuration of a model that takes its time, and answers with its input."""
+    """Returns the configuration of a model that takes fixed_us and returns its input."""
     return f"""
 backend: "simulated"
 max_batch_size: 8
@@ -70,7 +70,7 @@ parameters {{ key: "fixed_us" value {{ string_value: "{fixed_us}" }} }}
 
 
 def repository(folder):
-    """Writes the models that the tests ask."""
+    """Writes the models that the tests use."""
     models = {
         "echo": simulated(),
         "slow": simulated(fixed_us=300_000),
@@ -93,7 +93,7 @@ dynamic_batching { max_queue_delay_microseconds: 0 }
 
 
 class Server:
-    """A server that somebody has started, with HTTP and a local socket."""
+    """A running server with HTTP and a local socket."""
 
     def __init__(self, folder):
         self.socket = str(folder / "socket")
@@ -114,6 +114,6 @@ class Server:
         return self.process.wait()
 
     def holds(self):
-        """How many descriptors it has open, and how many pieces of shared memory are mapped."""
+        """Returns how many descriptors it has open, and how many pieces of shared memory it has mapped."""
         process = pathlib.Path(f"/proc/{self.process.pid}")
         return len(list((process / "fd").iterdir())), (process / "maps").read_text().count("memfd:shoal")

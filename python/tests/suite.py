@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests the package, as it lies here, with bin/shoal.
+"""Tests the package in python/src with bin/shoal.
 
     bin/worker/bin/python3 python/tests/suite.py [-k PATTERN]
 

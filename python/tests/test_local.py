@@ -1,4 +1,4 @@
-"""Calls over the local socket and over HTTP, which must not differ."""
+"""Calls over the local socket and over HTTP, which must behave the same."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ import shoal
 def setUpModule():
     global folder, server
     if not serving.library():
-        raise unittest.SkipTest("make onnxruntime brings what runs the models")
+        raise unittest.SkipTest("needs ONNX Runtime: run make onnxruntime")
     folder = tempfile.TemporaryDirectory(prefix="shoal-python-")
     server = serving.Server(pathlib.Path(folder.name))
 
@@ -37,7 +37,7 @@ def rows(count, width=4, first=0.0):
 
 
 class Calls:
-    """What both ways have in common."""
+    """Tests of both transports."""
 
     url = ""
 
@@ -46,7 +46,7 @@ class Calls:
         self.addCleanup(model.close)
         return model
 
-    def test_a_model_tells_what_it_takes(self):
+    def test_a_model_describes_its_inputs(self):
         model = self.load("negate")
         self.assertEqual(model.inputs, (shoal.Tensor("x", "FP32", (-1, -1)),))
         self.assertEqual(repr(model), "<shoal.Model negate: x FP32[-1, -1] -> y FP32[-1, -1]>")
@@ -62,7 +62,7 @@ class Calls:
                 self.assertEqual(got.dtype, numpy.float32)
                 numpy.testing.assert_array_equal(got, -array)
 
-    def test_lists_become_what_the_model_takes(self):
+    def test_lists_are_converted_to_the_models_type(self):
         numpy.testing.assert_array_equal(self.load("negate").forward([[1, 2]]), numpy.array([[-1, -2]], numpy.float32))
 
     def test_arrays_that_are_kept_keep_their_values(self):
@@ -70,7 +70,7 @@ class Calls:
         kept = [model.forward(rows(1, 30_000, n)) for n in range(40)]
         for n, array in enumerate(kept):
             numpy.testing.assert_array_equal(array, -rows(1, 30_000, n))
-            array[:] = 0  # which is nobody else's
+            array[:] = 0  # no other array shares the memory
 
     def test_many_threads_get_their_own(self):
         model = self.load("negate")
@@ -113,7 +113,7 @@ class Calls:
             numpy.testing.assert_array_equal(model.forward(rows(1, 30_000, i)), -rows(1, 30_000, i))
         self.assertEqual([os.waitpid(pid, 0)[1] for pid in children], [0] * 4)
 
-    def test_errors_have_the_servers_sentence(self):
+    def test_errors_have_the_servers_message(self):
         model = self.load("negate")
         with self.assertRaisesRegex(shoal.NotFoundError, "Request for unknown model: 'nobody' is not found"):
             shoal.load("nobody", url=self.url)
@@ -127,11 +127,11 @@ class Calls:
             model.forward(rows(1), rows(1))
         with self.assertRaisesRegex(shoal.InvalidError, "expected numbers, booleans or strings"):
             model.forward(numpy.zeros((1, 1), numpy.complex64))
-        with self.assertRaises(ValueError):  # which the errors are of that Python has a name for
+        with self.assertRaises(ValueError):  # InvalidError is also a ValueError
             model.forward(rows(9))
         numpy.testing.assert_array_equal(model.forward(rows(1)), -rows(1))
 
-    def test_who_finds_the_queue_full_is_told_apart(self):
+    def test_a_full_queue_is_an_overloaded_error(self):
         model = self.load("full")
         seen = []
 
@@ -192,12 +192,12 @@ class OverTheSocket(Calls, unittest.TestCase):
     def test_a_timeout_is_kept(self):
         model = self.load("slow")
         began = time.monotonic()
-        with self.assertRaises((shoal.DeadlineError, shoal.LateError)):  # when it has passed, or as soon as it is known that it will
+        with self.assertRaises((shoal.DeadlineError, shoal.LateError)):  # when it has passed, or earlier if the server knows that it will
             model.forward(rows(1), timeout=0.02)
         self.assertLess(time.monotonic() - began, serving.PATIENCE)
         numpy.testing.assert_array_equal(model.forward(rows(1), timeout=serving.PATIENCE), rows(1))
 
-    def test_a_task_that_is_cancelled_takes_its_request_back(self):
+    def test_cancelling_a_task_cancels_its_request(self):
         model = self.load("slow")
 
         async def cancelled():
@@ -208,9 +208,9 @@ class OverTheSocket(Calls, unittest.TestCase):
 
         numpy.testing.assert_array_equal(asyncio.run(cancelled()), rows(1))
 
-    def test_memory_is_used_again_when_an_array_is_gone(self):
+    def test_memory_is_reused_after_an_array_is_deleted(self):
         model = self.load("negate")
-        model.forward(rows(1, 50_000))  # now it is known how much room the outputs take
+        model.forward(rows(1, 50_000))  # now the plan knows the size of the outputs
         places = set()
         for n in range(10):
             got = model.forward(rows(1, 50_000, n))
@@ -240,9 +240,9 @@ class OverTheSocket(Calls, unittest.TestCase):
             child.send_signal(signal.SIGKILL)
             child.wait()
             child.stdout.close()
-        serving.await_(lambda: server.holds()[0] <= before[0] and server.holds()[1] <= before[1], f"what the clients had, beyond {before}, to be given back")
+        serving.await_(lambda: server.holds()[0] <= before[0] and server.holds()[1] <= before[1], f"the resources of the clients to be freed, down to {before}")
 
-    def test_a_process_keeps_nothing_of_event_loops_that_ended(self):
+    def test_a_process_keeps_nothing_of_closed_event_loops(self):
         model = self.load("negate")
 
         async def one():
@@ -260,7 +260,7 @@ class OverHTTP(Calls, unittest.TestCase):
     def url(self):
         return server.url
 
-    def test_nobody_there_is_said(self):
+    def test_a_wrong_url_is_named_in_the_error(self):
         with self.assertRaisesRegex(shoal.UnavailableError, "http://127.0.0.1:1"):
             shoal.load("echo", url="http://127.0.0.1:1")
         with self.assertRaisesRegex(shoal.InvalidError, "expected one such as http://localhost:8000"):

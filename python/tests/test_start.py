@@ -1,4 +1,4 @@
-"""Servers that start when they are needed."""
+"""Servers that are started on demand."""
 
 import os
 import pathlib
@@ -16,7 +16,7 @@ import shoal
 
 
 def ask(code, **environment):
-    """Starts a Python that has the package, and runs some lines."""
+    """Runs code in a new interpreter that has the package."""
     path = os.pathsep.join(sys.path)
     return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "PYTHONPATH": path, **environment})
 
@@ -31,7 +31,7 @@ class OnDemand(unittest.TestCase):
     def end(self):
         for pid in serving.servers(str(self.folder)):
             os.kill(pid, signal.SIGTERM)
-        serving.await_(lambda: not serving.servers(str(self.folder)), "the servers to end")
+        serving.await_(lambda: not serving.servers(str(self.folder)), "the servers to exit")
 
     def test_many_processes_share_one_server(self):
         models = serving.repository(self.folder / "models")
@@ -46,27 +46,27 @@ class OnDemand(unittest.TestCase):
         array = numpy.ones((1, 4), numpy.float32)
         (pid,) = serving.servers(str(self.folder))
         os.kill(pid, signal.SIGKILL)
-        serving.await_(lambda: not serving.servers(str(self.folder)), "the server to end")
-        with self.assertRaisesRegex(shoal.UnavailableError, "has ended"):
+        serving.await_(lambda: not serving.servers(str(self.folder)), "the server to exit")
+        with self.assertRaisesRegex(shoal.UnavailableError, "has exited"):
             model.forward(array)
         numpy.testing.assert_array_equal(model.forward(array), array)
 
-    def test_a_server_that_nobody_uses_ends(self):
+    def test_an_unused_server_exits(self):
         model = shoal.load("echo", repository=serving.repository(self.folder / "models"), linger=1)
         self.assertEqual(len(serving.servers(str(self.folder))), 1)
         model.close()
-        serving.await_(lambda: not serving.servers(str(self.folder)), "the server to end")
+        serving.await_(lambda: not serving.servers(str(self.folder)), "the server to exit")
         numpy.testing.assert_array_equal(model.forward([[1] * 4]), [[1] * 4])  # and comes back
         model.close()
 
-    def test_models_travel_to_other_processes_by_name(self):
+    def test_models_can_be_pickled(self):
         model = shoal.load("echo", repository=serving.repository(self.folder / "models"))
         self.addCleanup(model.close)
         again = pickle.loads(pickle.dumps(model))
         numpy.testing.assert_array_equal(again.forward([[1] * 4]), [[1] * 4])
         self.assertEqual(len(serving.servers(str(self.folder))), 1)
 
-    @unittest.skipUnless(serving.library(), "make onnxruntime brings what runs ONNX models")
+    @unittest.skipUnless(serving.library(), "needs ONNX Runtime: run make onnxruntime")
     def test_a_file_is_enough(self):
         file = self.folder / "sums.onnx"
         file.write_bytes((serving.TESTDATA / "add_sub.onnx").read_bytes())
@@ -75,7 +75,7 @@ class OnDemand(unittest.TestCase):
         ones = numpy.ones((1, 16), numpy.float32)
         numpy.testing.assert_array_equal(model.forward(ones, ones, output="OUTPUT0"), ones + ones)
 
-    def test_why_a_server_does_not_start_is_said(self):
+    def test_the_reason_of_a_failed_start_is_in_the_error(self):
         (self.folder / "models" / "bad" / "1").mkdir(parents=True)
         (self.folder / "models" / "bad" / "config.pbtxt").write_text('backend: "nonsense"')
         with self.assertRaisesRegex(shoal.UnavailableError, "nonsense"):
@@ -87,7 +87,7 @@ class OnDemand(unittest.TestCase):
         with self.assertRaisesRegex(shoal.NotFoundError, "found no server at .*shoal.sock"):
             shoal.load("echo")
 
-    def test_a_server_that_somebody_started_is_found(self):
+    def test_a_server_that_the_user_started_is_found(self):
         socket = pathlib.Path(os.environ["XDG_RUNTIME_DIR"]) / "shoal" / "shoal.sock"
         server = subprocess.Popen(
             [serving.BINARY, "serve", serving.repository(self.folder / "models"), "--local-socket=auto", "--calibration-dir=",
@@ -100,7 +100,7 @@ class OnDemand(unittest.TestCase):
             server.terminate()
             self.assertEqual(server.wait(), 0)
 
-    def test_a_directory_of_others_is_not_trusted(self):
+    def test_a_directory_open_to_other_users_is_rejected(self):
         runtime = self.folder / "runtime"
         (runtime / "shoal").mkdir(parents=True)
         (runtime / "shoal").chmod(0o777)

@@ -91,7 +91,7 @@ func TestAFunctionThatCannotBeLoadedSaysWhy(t *testing.T) {
 		"import shoal\n@shoal.model(inputs={'x': ('FP32', [3])}, outputs={'y': ('FP32', [-1])}, max_batch=4)\ndef m(x): pass\n": "ValueError: model 'm': inputs['x']: found shape [3], expected -1 first, " +
 			"for the rows of a batch, because max_batch is 4\n\nAt:\n  app.py(2): <module>",
 		"import nothing_of_this_name\n": "ModuleNotFoundError: No module named 'nothing_of_this_name'\n\nAt:\n  app.py(1): <module>",
-		"x = 1\n":                       "app.py makes no model 'm' when it is run, but none",
+		"x = 1\n":                       "app.py defines no model 'm', but none",
 	} {
 		f := newApp(t, "app.py", text)
 		_, err := f.engine.Load(t.Context(), f.src)

@@ -211,7 +211,7 @@ class TritonPythonModel:
 	}
 }
 
-func TestARequestIsToldThatItWasCancelled(t *testing.T) {
+func TestAModelSeesThatItsRequestWasCancelled(t *testing.T) {
 	f := newFixture(t, identityConfig, `
 while not requests[0].is_cancelled(): time.sleep(0.001)
 `+identity)

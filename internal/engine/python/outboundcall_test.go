@@ -139,7 +139,7 @@ return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", r.inputs()[0].as_n
 	release(batch)
 }
 
-func TestWhyACallFailedIsToldInTritonsWords(t *testing.T) {
+func TestAFailedCallIsReportedWithTritonsWording(t *testing.T) {
 	for _, tt := range []struct {
 		err  error
 		ran  bool

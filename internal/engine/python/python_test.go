@@ -182,7 +182,7 @@ return out`)
 	}
 }
 
-func TestAnExceptionIsToldInTritonsWords(t *testing.T) {
+func TestAnExceptionIsReportedWithTritonsWording(t *testing.T) {
 	f := newFixture(t, identityConfig, `raise ValueError("boom")`)
 	err := f.open(t).RunEach(t.Context(), calls(1, 2))
 	const want = "Failed to process the request(s) for model 'm_0', message: ValueError: boom\n\nAt:\n  m/1/model.py(6): execute\n"

@@ -24,8 +24,8 @@ type readinessProbe struct {
 }
 
 // check reports whether the model is ready. Callers that arrive while a probe is in flight
-// share its result, so that a model that does not answer delays nobody for longer than the
-// timeout.
+// share its result, so that a model that does not answer delays no caller for longer than
+// the timeout.
 func (p *readinessProbe) check() bool {
 	asked := time.Now()
 	p.mu.Lock()

@@ -35,18 +35,18 @@ import (
 //	INIT   (document)    ───▶            initialize
 //	                     ◀───  READY
 //	RUN    (table)       ───▶            execute
-//	                     ◀───  NEED      more output memory: MEMORY follows
+//	                     ◀───  NEED_MEMORY, more output memory: MEMORY follows
 //	                     ◀───  RAN    (table)
 //	                     ◀───  FAILED (text), instead of any other response
-//	                     ◀───  PULSE  (conn), before READY: opens a connection for readiness probes
-//	                     ◀───  OPEN   (conn), before RAN: the responses to one of the requests follow on it
+//	                     ◀───  OPEN_PROBE (conn), before READY: a connection for readiness probes
+//	                     ◀───  OPEN_RESPONSES (conn), before RAN: a connection for the responses to one request
 //	FINISH               ───▶            finalize and exit
 //
 // Over the second socket the model sends at any time, from any thread.
 //
 //	◀───  LOG    (text)
 //	◀───  CALL   (conn, payload): run an inference request, or load or unload a model
-//	◀───  DESK   (conn), once: opens a connection for worker calls
+//	◀───  OPEN_CALLS (conn), once: a connection for worker calls
 //
 // Each call, and the responses to each request, has a connection of its own, so that many
 // can be in flight, from any thread, without waiting for each other. The worker creates
@@ -56,7 +56,7 @@ import (
 //	                     ◀───  SEND   (payload), a response to the request
 //	REPLY  (payload)     ───▶            a response to the call
 //
-//	                     ◀───  ASK    (text), a workerCall
+//	                     ◀───  WORKER_CALL (text), see workerCall
 //	REPLY  (text)        ───▶            a number, or an error
 //
 //	PROBE                ───▶            is_ready
@@ -69,8 +69,8 @@ type frame struct {
 	kind   kind
 	flags  uint16
 	number uint32 // of the request; responses repeat it
-	a, b   uint64 // LOAD, INIT, RUN, LOADED, RAN: offset and length; MEMORY, NEED: length; payloads: length of the document and of all; OPEN: index of the request; READY to a PROBE: 1 or 0
-	text   string // FAILED, LOG and ASK only
+	a, b   uint64 // LOAD, INIT, RUN, LOADED, RAN: offset and length; MEMORY, NEED_MEMORY: length; payloads: length of the document and of all; OPEN_RESPONSES: index of the request; READY to a PROBE: 1 or 0
+	text   string // FAILED, LOG and WORKER_CALL only
 }
 
 type kind uint16
@@ -88,14 +88,14 @@ const (
 	kindReady
 	kindRan
 	kindFailed
-	kindNeed
+	kindNeedMemory
 	kindLog
 	kindCall
-	kindOpen
+	kindOpenResponses
 	kindSend
-	kindDesk
-	kindAsk
-	kindPulse
+	kindOpenCalls
+	kindWorkerCall
+	kindOpenProbe
 )
 
 // Flags.
@@ -135,9 +135,9 @@ func readFrame(b []byte) (f frame, err error) {
 	f.number = binary.LittleEndian.Uint32(b[4:])
 	f.a, f.b = binary.LittleEndian.Uint64(b[8:]), binary.LittleEndian.Uint64(b[16:])
 	switch f.kind {
-	case kindFailed, kindLog, kindAsk:
+	case kindFailed, kindLog, kindWorkerCall:
 		f.text = strings.ToValidUTF8(string(b[frameSize:]), "?") // gRPC and JSON require valid UTF-8
-	case kindLoaded, kindReady, kindRan, kindNeed, kindCall, kindOpen, kindSend, kindDesk, kindPulse:
+	case kindLoaded, kindReady, kindRan, kindNeedMemory, kindCall, kindOpenResponses, kindSend, kindOpenCalls, kindOpenProbe:
 		if len(b) > frameSize {
 			return f, fmt.Errorf("a frame of kind %d with %d bytes, expected %d", f.kind, len(b), frameSize)
 		}

@@ -286,7 +286,7 @@ func (w *worker) handleSideFrame(f frame, fds []int) error {
 	switch f.kind {
 	case kindCall:
 		return w.startOutboundCall(f, fds)
-	case kindDesk:
+	case kindOpenCalls:
 		return w.acceptConn(f, fds)
 	}
 	memfd.CloseAll(fds) // not expected with this frame
@@ -314,10 +314,10 @@ func (w *worker) acceptConn(f frame, fds []int) error {
 	}
 	batch := w.batch.Load()
 	switch { // each case passes on ownership of conn
-	case f.kind == kindDesk:
+	case f.kind == kindOpenCalls:
 		w.goroutines.Go(func() { w.serveWorkerCalls(conn) })
-	case f.kind == kindPulse && w.probe.CompareAndSwap(nil, &readinessProbe{conn: conn}):
-	case f.kind == kindOpen && batch != nil:
+	case f.kind == kindOpenProbe && w.probe.CompareAndSwap(nil, &readinessProbe{conn: conn}):
+	case f.kind == kindOpenResponses && batch != nil:
 		w.senders.Add(1)
 		batch.open(f, &sender{conn: conn, w: w, cfg: w.model.cfg, batchEnded: make(chan struct{})})
 	default:
@@ -375,7 +375,7 @@ func (w *worker) await(ctx context.Context, expected kind, limit time.Duration, 
 			return frame{}, errDied
 		}
 		f, err := readFrame(w.message[:n])
-		opens := err == nil && (f.kind == kindOpen || f.kind == kindPulse)
+		opens := err == nil && (f.kind == kindOpenResponses || f.kind == kindOpenProbe)
 		if opens {
 			err = w.acceptConn(f, fds)
 		} else {
@@ -385,7 +385,7 @@ func (w *worker) await(ctx context.Context, expected kind, limit time.Duration, 
 		case err != nil:
 			w.killForProtocolError(err) // the loop then reads the end of the connection
 		case opens:
-		case f.kind == kindNeed:
+		case f.kind == kindNeedMemory:
 			if err := w.growOutput(f.a); err != nil {
 				w.kill(err.Error())
 			}

@@ -301,7 +301,7 @@ func TestABreachOfTheProtocolEndsTheConnection(t *testing.T) {
 				c.t.Error(err)
 			}
 		},
-		"said to be of 1048576":       func(c *client) { c.pretend(1 << 20) },
+		"announced as 1048576":        func(c *client) { c.pretend(1 << 20) },
 		"expected at most 1073741824": func(c *client) { c.pretend(1 << 62) },
 	} {
 		t.Run(says, func(t *testing.T) {

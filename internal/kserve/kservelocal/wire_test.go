@@ -75,7 +75,7 @@ func TestTheClientHasTheSameNumbers(t *testing.T) {
 	for name, want := range map[string]int{
 		"HELLO": int(kindHello), "MEMORY": int(kindMemory), "FREE": int(kindFree), "INFER": int(kindInfer), "CANCEL": int(kindCancel), "MODEL": int(kindModel),
 		"WELCOME": int(kindWelcome), "ANSWER": int(kindAnswer), "FAILED": int(kindFailed), "DESCRIPTION": int(kindDescription),
-		"PROTOCOL": protocol, "MAX_FRAME": maxFrame, "ALIGNMENT": alignment, "NOTHING_ELSE": noOtherFrame, "WITH_MEMORY": withMemory, "STILL_LOADING": stillLoading,
+		"PROTOCOL": protocol, "MAX_FRAME": maxFrame, "ALIGNMENT": alignment, "NO_OTHER_FRAME": noOtherFrame, "WITH_MEMORY": withMemory, "STILL_LOADING": stillLoading,
 		"CODES": infer.Codes,
 	} {
 		found := regexp.MustCompile(`(?m)^` + name + ` = (\d+)`).FindSubmatch(text)

@@ -1,4 +1,4 @@
-"""Runs models from Python: in a server on this machine that many processes share, or in one elsewhere.
+"""Runs models from Python: in a server on this machine that many processes share, or in a remote one.
 
     import numpy, shoal
 

@@ -1,4 +1,4 @@
-"""What can go wrong, one class for each thing that a program would do differently. The sentence is the server's."""
+"""Errors: one class for each way in which a program would react. The messages are the server's."""
 
 from __future__ import annotations
 
@@ -6,59 +6,59 @@ from typing import Optional
 
 
 class Error(Exception):
-    """Something went wrong; str() says what. All errors of this package are of this class."""
+    """Base class of all errors of this package. str() returns the message."""
 
     def __init__(self, text: str, retry_after: Optional[float] = None) -> None:
         super().__init__(text)
         self.retry_after = retry_after
-        """After how many seconds it may be worth trying again, if that is known."""
+        """Seconds to wait before a retry, or None if the server does not say."""
 
 
 class InternalError(Error):
-    """A defect, or a model that fails: report it."""
+    """The model or the server failed: look at its log, and report a defect."""
 
 
 class InvalidError(Error, ValueError):
-    """The arrays are not what the model takes: change them."""
+    """The request is invalid, for example an array of the wrong type or shape: change it."""
 
 
 class NotFoundError(Error, LookupError):
-    """There is no such model or server: look at the name."""
+    """The model or the server does not exist: check the name."""
 
 
 class UnsupportedError(Error):
-    """The server cannot do this: ask for something else."""
+    """The server does not support the request."""
 
 
 class UnavailableError(Error):
-    """The model or the server is not there, or is going away: try again later."""
+    """The model or the server is unavailable or shutting down: retry later."""
 
 
 class QueueTimeoutError(UnavailableError):
-    """It waited longer than the model's queue policy allows: send less."""
+    """The request waited longer than the model's queue policy allows: send fewer requests."""
 
 
 class OverloadedError(Error):
-    """Too much is waiting: send less, and try again after a while."""
+    """The queue is full: send fewer requests, and retry after retry_after seconds."""
 
 
 class LateError(OverloadedError):
-    """It would have been answered too late: send less, or allow more time."""
+    """The server rejected the request because it could not meet the timeout: send fewer requests, or allow more time."""
 
 
 class DeadlineError(Error, TimeoutError):
-    """The timeout passed."""
+    """The request took longer than its timeout."""
 
 
 class CancelledError(Error):
-    """Somebody else ended the call; asyncio's own cancellation is not this."""
+    """The server cancelled the call. A cancelled asyncio task raises asyncio.CancelledError instead."""
 
 
 class ForbiddenError(Error):
     """The server is not configured to let clients do this, or to be called by this host name: ask its operator."""
 
 
-# By the server's codes, in their order.
+# Indexed by the server's error codes.
 BY_CODE: tuple[type[Error], ...] = (
     InternalError,
     InvalidError,
@@ -73,7 +73,7 @@ BY_CODE: tuple[type[Error], ...] = (
     ForbiddenError,
 )
 
-# By the status of an HTTP answer, which tells less apart.
+# By HTTP status, which distinguishes fewer cases.
 BY_STATUS: dict[int, type[Error]] = {
     400: InvalidError,
     403: ForbiddenError,

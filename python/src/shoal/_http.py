@@ -1,4 +1,4 @@
-"""Calls to a server anywhere, over HTTP: KServe v2 with tensors as binary data."""
+"""Calls over HTTP: the KServe v2 protocol with binary tensors."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import urllib.parse
 from typing import Any, Optional
 
 from . import _errors, _wire
-from ._local import GRACE, Call, Outputs, forget_when_forked
+from ._local import GRACE, Call, Outputs, reset_when_forked
 
 JSON_LENGTH = "Inference-Header-Content-Length"
 
 
 class HTTP:
-    """A server by its address. Each call has a connection for itself, which the next one uses again."""
+    """The HTTP transport to one server. Each call has a connection of its own while it runs; idle connections are reused."""
 
     def __init__(self, url: str) -> None:
         parts = urllib.parse.urlsplit(url)
@@ -26,15 +26,15 @@ class HTTP:
             raise _errors.InvalidError(f"url: found {url!r}, expected one such as http://localhost:8000, or unix:/path/of/a/socket")
         self.url, self._host, self._prefix = url, parts.netloc, parts.path.rstrip("/")
         self._class = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        self.forget()
-        forget_when_forked(self)
+        self.reset()
+        reset_when_forked(self)
 
-    def forget(self) -> None:
-        """Leaves connections to the process that this one was forked from."""
+    def reset(self) -> None:
+        """Drops all connections without closing them: after a fork they belong to the parent process."""
         self._idle: collections.deque[http.client.HTTPConnection] = collections.deque()
 
     def describe(self, model: str, timeout: float) -> dict[str, Any]:
-        """What the server says of a model."""
+        """Returns the metadata of a model, once the server has loaded its models."""
         until = time.monotonic() + timeout
         while True:
             try:
@@ -52,7 +52,7 @@ class HTTP:
         try:
             self._exchange("GET", self._prefix + "/v2/health/ready", None, {}, timeout)
         except _errors.UnavailableError:
-            return True  # nobody is there: there is nothing to wait for
+            return True  # no server answers, so there is nothing to wait for
         except _errors.Error:
             return False
         return True
@@ -61,20 +61,20 @@ class HTTP:
         path = f"{self._prefix}/v2/models/{urllib.parse.quote(model, safe='')}"
         return f"{path}/versions/{version}" if version else path
 
-    def ask(self, call: Call) -> Outputs:
+    def infer(self, call: Call) -> Outputs:
         head, parts = document(call)
         size = len(head) + sum(map(len, parts))
         headers = {JSON_LENGTH: str(len(head)), "Content-Length": str(size), "Content-Type": "application/octet-stream"}
-        length, body = self._exchange("POST", self._path(call.about.model, call.about.version) + "/infer", [head, *parts], headers, call.timeout)
+        length, body = self._exchange("POST", self._path(call.target.model, call.target.version) + "/infer", [head, *parts], headers, call.timeout)
         return outputs(body, length)
 
-    async def ask_async(self, call: Call) -> Outputs:
-        return await asyncio.to_thread(self.ask, call)
+    async def infer_async(self, call: Call) -> Outputs:
+        return await asyncio.to_thread(self.infer, call)
 
     def _exchange(
         self, method: str, path: str, body: Optional[list[Any]], headers: dict[str, str], timeout: Optional[float]
     ) -> tuple[Optional[str], bytes]:
-        """How long the JSON of an answer is, if the server says so, and the answer."""
+        """Sends a request. Returns the length of the JSON part of the response, if the server sends it, and the whole body."""
         while True:
             fresh = not self._idle
             try:
@@ -86,11 +86,11 @@ class HTTP:
                 if connection.sock is not None:
                     connection.sock.settimeout(connection.timeout)
                 connection.request(method, path, iter(body) if body else None, headers)
-                answer = connection.getresponse()
-                text = answer.read()
+                response = connection.getresponse()
+                text = response.read()
             except TimeoutError:
                 connection.close()
-                raise _errors.DeadlineError(f"{self.url} has not answered {GRACE:g} s after the timeout of {timeout:g} s") from None
+                raise _errors.DeadlineError(f"{self.url} did not answer within {GRACE:g} s after the timeout of {timeout:g} s") from None
             except (OSError, http.client.HTTPException) as e:
                 connection.close()
                 if not fresh and isinstance(e, (ConnectionResetError, BrokenPipeError, http.client.RemoteDisconnected)):
@@ -100,20 +100,20 @@ class HTTP:
                 connection.close()
                 raise
             self._idle.append(connection)
-            if answer.status == 200:
-                return answer.headers.get(JSON_LENGTH), text
-            raise failure(answer.status, answer.headers.get("Retry-After"), text)
+            if response.status == 200:
+                return response.headers.get(JSON_LENGTH), text
+            raise failure(response.status, response.headers.get("Retry-After"), text)
 
     def close(self) -> None:
-        """Closes connections that are idle."""
+        """Closes the idle connections."""
         while self._idle:
             self._idle.pop().close()
 
 
 def document(call: Call) -> tuple[bytes, list[Any]]:
-    """The JSON of a request, and the data of its inputs."""
+    """Returns the JSON part of a request, and the data of its inputs."""
     inputs, parts = [], []
-    for name, array, code in zip(call.about.inputs, call.arrays, _wire.codes_of(call.arrays)):
+    for name, array, code in zip(call.target.inputs, call.arrays, _wire.codes_of(call.arrays)):
         data = _wire.to_strings(array) if code == _wire.BYTES else array.astype(array.dtype.newbyteorder("<"), "C", copy=False).tobytes()
         inputs.append({"name": name, "datatype": _wire.NAMES[code], "shape": array.shape, "parameters": {"binary_data_size": len(data)}})
         parts.append(data)
@@ -123,13 +123,13 @@ def document(call: Call) -> tuple[bytes, list[Any]]:
     if call.timeout is not None:
         parameters["timeout"] = max(1, math.ceil(call.timeout * 1e6))
     head: dict[str, Any] = {"inputs": inputs, "parameters": parameters}
-    if call.about.outputs:
-        head["outputs"] = [{"name": name, "parameters": {"binary_data": True}} for name in call.about.outputs]
+    if call.target.outputs:
+        head["outputs"] = [{"name": name, "parameters": {"binary_data": True}} for name in call.target.outputs]
     return json.dumps(head).encode(), parts
 
 
 def outputs(body: bytes, length: Optional[str]) -> Outputs:
-    """The arrays of an answer."""
+    """Returns the arrays of a response body."""
     end = len(body) if length is None else int(length)
     data, at = memoryview(body), end
     found = {}
@@ -142,7 +142,7 @@ def outputs(body: bytes, length: Optional[str]) -> Outputs:
 
 def failure(status: int, retry: Optional[str], text: bytes) -> _errors.Error:
     try:
-        says = json.loads(text)["error"]
+        message = json.loads(text)["error"]
     except (ValueError, KeyError, TypeError):
-        says = text.decode("utf-8", "replace") or f"HTTP status {status}"
-    return _errors.BY_STATUS.get(status, _errors.InternalError)(says, float(retry) if retry and retry.isdecimal() else None)
+        message = text.decode("utf-8", "replace") or f"HTTP status {status}"
+    return _errors.BY_STATUS.get(status, _errors.InternalError)(message, float(retry) if retry and retry.isdecimal() else None)

@@ -24,62 +24,63 @@ from . import _errors, _memory, _wire
 Array = numpy.ndarray[Any, Any]
 Outputs = dict[str, Array]
 
-# Outputs of more bytes than this are not copied: the caller gets a view of the memory that the server wrote to.
-LENT_FROM = 64 << 10
-# So many blocks of a connection may be lent at once; who keeps more gets copies.
-MOST_LENT = 8
-# So many blocks wait for the next call.
-MOST_IDLE = 4
-# So many calls of an event loop are under way at once; others wait.
-MOST_CALLS = 128
-# How much later than its timeout a call is given up that the server has not answered.
+# Outputs of this size or more are not copied: the caller gets views of the memory that the server wrote to.
+MIN_LENT_BYTES = 64 << 10
+# How many blocks of a connection may be lent to arrays at the same time. Beyond that, outputs are copied.
+MAX_LENT = 8
+# How many idle blocks a connection keeps for later calls.
+MAX_IDLE = 4
+# How many calls of one event loop may be in flight. Further calls wait.
+MAX_CALLS = 128
+# How many seconds after its timeout a call fails if the server has not answered.
 GRACE = 5.0
 
 
-class About(NamedTuple):
-    """What is equal in many calls of a program."""
+class Target(NamedTuple):
+    """The part of a call that is the same in many calls of a program."""
 
     model: str
     version: str
-    inputs: tuple[str, ...]  # their names
-    outputs: tuple[str, ...]  # those that are wanted; none means all
+    inputs: tuple[str, ...]  # names
+    outputs: tuple[str, ...]  # names of the requested outputs; empty means all
 
 
 class Call(NamedTuple):
-    """What is asked of a model."""
+    """An inference request."""
 
-    about: About
+    target: Target
     arrays: Sequence[Array]
     timeout: Optional[float]
     priority: int
 
 
 class Plan:
-    """Where the inputs of a call go, what its frame says of them, and how its last answer was read. Calls of the same types and shapes share one."""
+    """The memory layout of a call's inputs, the table that describes them, and the decoded table of the last response. Calls with the same types and shapes
+    share a plan."""
 
     __slots__ = ("_last", "inputs", "room", "size", "strings", "table")
 
     def __init__(self, call: Call, codes: Sequence[int]) -> None:
         at = 0
-        about = call.about
-        parts = [_wire.text(about.model), _wire.text(about.version), _wire.U32.pack(len(codes))]
+        target = call.target
+        parts = [_wire.text(target.model), _wire.text(target.version), _wire.U32.pack(len(codes))]
         self.strings = [_wire.to_strings(one) if code == _wire.BYTES else None for one, code in zip(call.arrays, codes)] if _wire.BYTES in codes else None
         self.inputs: list[tuple[int, int]] = []  # offset and length
-        for i, (name, one, code) in enumerate(zip(about.inputs, call.arrays, codes)):
+        for i, (name, one, code) in enumerate(zip(target.inputs, call.arrays, codes)):
             text = self.strings[i] if self.strings else None
             length = one.nbytes if text is None else len(text)
             parts += [_wire.text(name), _wire.PLACE.pack(code, at, length, one.ndim), struct.pack(f"<{one.ndim}q", *one.shape)]
             self.inputs.append((at, length))
             at = _wire.aligned(at + length)
-        parts.append(_wire.U32.pack(len(about.outputs)))
-        parts += map(_wire.text, about.outputs)
+        parts.append(_wire.U32.pack(len(target.outputs)))
+        parts += map(_wire.text, target.outputs)
         self.table = b"".join(parts)
         self.size = at
-        self.room = 4096  # until an answer says more
-        self._last: tuple[bytes, list[_wire.Output], int] = b"", [], 0  # replaced as one, because threads share plans
+        self.room = 4096  # bytes for the outputs; grows with the responses
+        self._last: tuple[bytes, list[_wire.Output], int] = b"", [], 0  # replaced as a whole, because threads share plans
 
     def read(self, table: bytes) -> tuple[list[_wire.Output], int]:
-        """The outputs of an answer, and how much room they take. Most answers are described as the one before."""
+        """Returns the outputs of a response and the number of bytes that they take. Most tables equal the previous one."""
         last = self._last
         if table != last[0]:
             outputs = _wire.read_outputs(table)
@@ -88,7 +89,7 @@ class Plan:
 
 
 class Connection:
-    """A socket and the memory that goes with it. It is used by one thread at a time."""
+    """A socket and the shared memory that belongs to it. It is used by one thread at a time."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -105,8 +106,8 @@ class Connection:
             self.socket.send(_wire.FRAME.pack(_wire.HELLO, 0, 0, _wire.PROTOCOL, 0, 0))
             kind, _, _, rest, _ = self.receive()
             if kind != _wire.WELCOME:
-                raise _errors.UnsupportedError(f"found a server at {path} that speaks otherwise; install the package and the server of one release")
-            _, self._most = _wire.TIMES.unpack(rest)  # calls, and bytes
+                raise _errors.UnsupportedError(f"the server at {path} speaks another version of the protocol; install the package and the server of the same release")
+            _, self._max_shared = _wire.TIMES.unpack(rest)  # calls, and bytes
         except BaseException:
             self.socket.close()
             raise
@@ -118,7 +119,7 @@ class Connection:
         self.socket.send(_wire.FRAME.pack(kind, 0, number, 0, 0, 0) + rest)
 
     def receive(self) -> tuple[int, int, int, bytes, list[int]]:
-        """Kind, flags and number of the next frame, what follows them, and descriptors. An error that ends the connection is raised."""
+        """Returns kind, flags and number of the next frame, its remaining bytes, and its descriptors. Raises an error that ends the connection."""
         n, ancillary, _, _ = self.socket.recvmsg_into(self._into, 64)
         fds: list[int] = []
         for level, what, data in ancillary:
@@ -139,7 +140,7 @@ class Connection:
         return kind, flags, number, rest, fds
 
     def describe(self, model: str) -> tuple[int, int, bytes]:
-        """Kind, flags and what follows of the answer to a question about a model."""
+        """Asks for the description of a model. Returns kind, flags and remaining bytes of the response."""
         self.send(_wire.MODEL, self.number(), model.encode())
         kind, flags, _, rest, _ = self.receive()
         return kind, flags, rest
@@ -149,8 +150,8 @@ class Connection:
         return self._number
 
     def block(self, need: int) -> _memory.Block:
-        """Memory that nobody uses. If there is none as long as others are in use, it would block."""
-        while len(self._idle) > MOST_IDLE:
+        """Returns an unused block. Raises BlockingIOError if the connection's memory is used up."""
+        while len(self._idle) > MAX_IDLE:
             self._free(self._idle.popleft())
         while self._idle:
             block = self._idle.pop()
@@ -158,7 +159,7 @@ class Connection:
                 return block
             self._free(block)
         size = _memory.size_for(need)
-        if size > self._most - self._shared:
+        if size > self._max_shared - self._shared:
             raise BlockingIOError
         block = _memory.Block(self._memories + 1, size, self.socket)
         self._memories += 1
@@ -170,7 +171,7 @@ class Connection:
         self.send(_wire.FREE, block.number)
 
     def begin(self, call: Call, plan: Plan, flags: int = 0) -> tuple[int, _memory.Block]:
-        """Writes the inputs to memory and sends the frame."""
+        """Writes the inputs to shared memory and sends the INFER frame."""
         block = self.block(plan.size + plan.room)
         try:
             self._write(call, plan, block)
@@ -200,38 +201,38 @@ class Connection:
             to[...] = call.arrays[i] if text is None else numpy.frombuffer(text, numpy.uint8)
 
     def end(self, kind: int, flags: int, rest: bytes, fds: list[int], plan: Plan, block: _memory.Block) -> Outputs:
-        """The arrays of an answer. The block is used again, at once or when the last of them is gone that is a view of it."""
+        """Returns the arrays of a response. The block becomes idle again: immediately, or when the last array that is a view of it is deleted."""
         if kind != _wire.ANSWER:
             self._idle.append(block)
             if kind != _wire.FAILED:
-                raise _errors.InternalError(f"found a frame of kind {kind}, expected an answer")
-            raise refused(rest)
+                raise _errors.InternalError(f"found a frame of kind {kind}, expected a response")
+            raise failed_frame_error(rest)
         outputs, size = plan.read(rest)
         if flags & _wire.WITH_MEMORY:
             plan.room = max(plan.room, size)
             self._idle.append(block)
             memory = _memory.received(fds, size)
             return arrays(outputs, memory or b"")
-        if size < LENT_FROM or len(self._lent) >= MOST_LENT:
+        if size < MIN_LENT_BYTES or len(self._lent) >= MAX_LENT:
             answer = arrays(outputs, block.map)
             self._idle.append(block)
             return answer
         self._lent.add(block.number)
-        hold = _memory.Hold(self._back(block))
+        hold = _memory.Hold(self._releaser(block))
         return {
             one[0]: _memory.view(hold, block.address + one[2], one[4], _wire.DTYPES[one[1]]) if one[1] in _wire.DTYPES else copied(one, block.map)
             for one in outputs
         }
 
-    def _back(self, block: _memory.Block) -> Callable[[], None]:
-        """What is called, by any thread, when a block is not lent any more. It does not keep the connection."""
+    def _releaser(self, block: _memory.Block) -> Callable[[], None]:
+        """Returns the function that takes a lent block back. Any thread may call it. It does not keep the connection alive."""
         idle, lent = self._idle, self._lent
 
-        def back() -> None:
+        def release() -> None:
             lent.discard(block.number)
             idle.append(block)
 
-        return back
+        return release
 
 
 def arrays(outputs: list[_wire.Output], memory: Union[bytes, mmap.mmap]) -> Outputs:
@@ -247,8 +248,8 @@ def copied(output: _wire.Output, memory: Union[bytes, mmap.mmap]) -> Array:
     return _wire.from_bytes(code, shape, memoryview(memory)[offset : offset + length])
 
 
-def refused(rest: bytes) -> _errors.Error:
-    """What the rest of a FAILED frame says."""
+def failed_frame_error(rest: bytes) -> _errors.Error:
+    """Returns the error in the remaining bytes of a FAILED frame."""
     code, retry = _wire.TIMES.unpack_from(rest)
     return failure(code, retry, rest[_wire.TIMES.size :])
 
@@ -258,12 +259,12 @@ def failure(code: int, retry: int, text: bytes) -> _errors.Error:
     return kind(text.decode("utf-8", "replace"), retry / 1e6 or None)
 
 
-class _Line:
-    """The calls of one event loop, all over one connection. It does not keep the loop, so that it ends with it."""
+class _AsyncConnection:
+    """The connection that all calls of one event loop share. It holds no reference to the loop, so that it is deleted with it."""
 
-    def __init__(self, connection: Connection, gone: Callable[[], None]) -> None:
-        self.connection, self.gone = connection, gone
-        self.calls = asyncio.Semaphore(MOST_CALLS)
+    def __init__(self, connection: Connection, on_close: Callable[[], None]) -> None:
+        self.connection, self.on_close = connection, on_close
+        self.calls = asyncio.Semaphore(MAX_CALLS)
         self.waiting: dict[int, tuple[asyncio.Future[Outputs], Plan, _memory.Block]] = {}
         connection.socket.setblocking(False)
         asyncio.get_running_loop().add_reader(connection.socket.fileno(), self.read)
@@ -280,7 +281,7 @@ class _Line:
             future, plan, block = self.waiting.pop(number)
             try:
                 answer = self.connection.end(kind, flags, rest, fds, plan, block)
-            except Exception as e:  # it is the caller's
+            except Exception as e:  # raised in the caller
                 if not future.done():
                     future.set_exception(e)
                 continue
@@ -288,17 +289,17 @@ class _Line:
                 future.set_result(answer)
 
     def close(self, cause: Optional[_errors.Error] = None) -> None:
-        self.gone()
+        self.on_close()
         if self.connection.socket.fileno() < 0:
-            return  # it is closed
+            return  # closed already
         asyncio.get_running_loop().remove_reader(self.connection.socket.fileno())
         self.connection.close()
         for future, _, _ in self.waiting.values():
             if not future.done():
-                future.set_exception(cause or ended(self.connection.path))
+                future.set_exception(cause or server_exited(self.connection.path))
         self.waiting.clear()
 
-    async def ask(self, call: Call, plan: Plan) -> Outputs:
+    async def infer(self, call: Call, plan: Plan) -> Outputs:
         async with self.calls:
             while True:
                 try:
@@ -307,43 +308,44 @@ class _Line:
                 except BlockingIOError:
                     if not self.waiting:
                         raise too_large(plan) from None
-                    await asyncio.sleep(0.001)  # other calls have all the memory, or the server has a lot to read
+                    await asyncio.sleep(0.001)  # other calls use all the memory, or the socket's buffer is full
                 except OSError:
                     self.close()
-                    raise ended(self.connection.path) from None
+                    raise server_exited(self.connection.path) from None
             future: asyncio.Future[Outputs] = asyncio.get_running_loop().create_future()
             self.waiting[number] = future, plan, block
             try:
                 return await future
             except asyncio.CancelledError:
-                if number in self.waiting:  # its memory comes back with the answer
+                if number in self.waiting:  # its block becomes idle with the response
                     with contextlib.suppress(OSError):
                         self.connection.send(_wire.CANCEL, number)
                 raise
 
 
 def too_large(plan: Plan) -> _errors.InvalidError:
-    return _errors.InvalidError(f"found arrays of {plan.size} bytes, expected no more than the server takes, together with outputs that are kept; send fewer rows")
+    return _errors.InvalidError(f"found arrays of {plan.size} bytes, which together with the outputs that the program keeps exceed the server's limit; send fewer rows")
 
 
-def ended(path: str) -> _errors.UnavailableError:
-    return _errors.UnavailableError(f"the server at {path} has ended")
+def server_exited(path: str) -> _errors.UnavailableError:
+    return _errors.UnavailableError(f"the server at {path} has exited")
 
 
 class Local:
-    """A server on this machine. Each call has a connection for itself, which the next one uses again; the calls of an event loop share one."""
+    """The transport to a server on this machine. Each call has a connection of its own while it runs, and idle connections are reused. The calls of an event
+    loop share one."""
 
     def __init__(self, path: str, connect: Optional[Callable[[], Connection]] = None) -> None:
         self.path = path
-        self._opens = connect or (lambda: Connection(path))
+        self._open = connect or (lambda: Connection(path))
         self._plans: dict[Any, Plan] = {}
-        self.forget()
-        forget_when_forked(self)
+        self.reset()
+        reset_when_forked(self)
 
-    def forget(self) -> None:
-        """Leaves connections and memory to the process that this one was forked from."""
+    def reset(self) -> None:
+        """Drops connections and memory without closing them: after a fork they belong to the parent process."""
         self._idle: collections.deque[Connection] = collections.deque()
-        self._lines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Line] = weakref.WeakKeyDictionary()
+        self._async_connections: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _AsyncConnection] = weakref.WeakKeyDictionary()
 
     def _take(self) -> Connection:
         try:
@@ -353,27 +355,27 @@ class Local:
 
     def _connect(self) -> Connection:
         try:
-            return self._opens()
+            return self._open()
         except OSError as e:
             if isinstance(e, _errors.Error):
                 raise
             raise _errors.UnavailableError(f"found no server at {self.path}: {e}") from e
 
     def _plan(self, call: Call) -> Plan:
-        """How a call is written. An array that no model takes is an error."""
-        key = (call.about, *[(one.dtype, one.shape) for one in call.arrays])
+        """Returns the plan for a call. Raises InvalidError for an array of a type that no model takes."""
+        key = (call.target, *[(one.dtype, one.shape) for one in call.arrays])
         plan = self._plans.get(key)
         if plan is not None:
             return plan
         plan = Plan(call, _wire.codes_of(call.arrays))
-        if plan.strings is None:  # which differ in size from call to call
+        if plan.strings is None:  # the size of strings differs from call to call
             if len(self._plans) > 1000:
                 self._plans.clear()
             self._plans[key] = plan
         return plan
 
     def describe(self, model: str, timeout: float) -> dict[str, Any]:
-        """What the server says of a model, once it has loaded its models."""
+        """Returns the metadata of a model, once the server has loaded its models."""
         until = time.monotonic() + timeout
         while True:
             connection = self._take()
@@ -381,7 +383,7 @@ class Local:
                 kind, flags, rest = connection.describe(model)
             except OSError:
                 connection.close()
-                raise ended(self.path) from None
+                raise server_exited(self.path) from None
             except BaseException:
                 connection.close()
                 raise
@@ -390,16 +392,16 @@ class Local:
                 description: dict[str, Any] = json.loads(rest)
                 return description
             if not flags & _wire.STILL_LOADING or time.monotonic() > until:
-                raise refused(rest)
+                raise failed_frame_error(rest)
             time.sleep(0.02)
 
-    def ask(self, call: Call) -> Outputs:
+    def infer(self, call: Call) -> Outputs:
         plan = self._plan(call)
         connection = self._take()
         try:
             if call.timeout is not None:
                 connection.socket.settimeout(call.timeout + GRACE)
-            _, block = connection.begin(call, plan, _wire.NOTHING_ELSE)
+            _, block = connection.begin(call, plan, _wire.NO_OTHER_FRAME)
             kind, flags, _, rest, fds = connection.receive()
             if call.timeout is not None:
                 connection.socket.settimeout(None)
@@ -408,57 +410,57 @@ class Local:
             raise too_large(plan) from None
         except TimeoutError:
             connection.close()
-            raise _errors.DeadlineError(f"the server at {self.path} has not answered {GRACE:g} s after the timeout of {call.timeout:g} s") from None
+            raise _errors.DeadlineError(f"the server at {self.path} did not answer within {GRACE:g} s after the timeout of {call.timeout:g} s") from None
         except OSError:
             connection.close()
-            raise ended(self.path) from None
+            raise server_exited(self.path) from None
         except BaseException:
-            connection.close()  # its answer would be taken for that of the next call
+            connection.close()  # the next call would receive this call's response
             raise
         try:
             return connection.end(kind, flags, rest, fds, plan, block)
         finally:
             self._idle.append(connection)
 
-    async def ask_async(self, call: Call) -> Outputs:
+    async def infer_async(self, call: Call) -> Outputs:
         plan = self._plan(call)
         loop = asyncio.get_running_loop()
-        line = self._lines.get(loop)
-        if line is None:
+        shared = self._async_connections.get(loop)
+        if shared is None:
             connection = await loop.run_in_executor(None, self._connect)
-            line = self._lines.get(loop)
-            if line is None:
-                line = self._lines[loop] = _Line(connection, self._gone)
+            shared = self._async_connections.get(loop)
+            if shared is None:
+                shared = self._async_connections[loop] = _AsyncConnection(connection, self._remove)
             else:
-                connection.close()  # another task was quicker
-        return await line.ask(call, plan)
+                connection.close()  # another task has opened one meanwhile
+        return await shared.infer(call, plan)
 
-    def _gone(self) -> None:
-        self._lines.pop(asyncio.get_running_loop(), None)
+    def _remove(self) -> None:
+        self._async_connections.pop(asyncio.get_running_loop(), None)
 
     def close(self) -> None:
-        """Closes connections that are idle, and those of event loops."""
+        """Closes the idle connections, and those of event loops."""
         while self._idle:
             self._idle.pop().close()
-        for loop, line in list(self._lines.items()):
+        for loop, shared in list(self._async_connections.items()):
             if not loop.is_closed():
-                loop.call_soon_threadsafe(line.close)
+                loop.call_soon_threadsafe(shared.close)
 
 
-class _Forgets(Protocol):
-    def forget(self) -> None: ...
+class _Resettable(Protocol):
+    def reset(self) -> None: ...
 
 
-_all: weakref.WeakSet[_Forgets] = weakref.WeakSet()
+_all: weakref.WeakSet[_Resettable] = weakref.WeakSet()
 
 
-def forget_when_forked(one: _Forgets) -> None:
+def reset_when_forked(one: _Resettable) -> None:
     _all.add(one)
 
 
 def _forked() -> None:
     for one in _all:
-        one.forget()
+        one.reset()
 
 
 os.register_at_fork(after_in_child=_forked)

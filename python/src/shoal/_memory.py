@@ -1,4 +1,4 @@
-"""Memory that a client shares with the server, and uses again for the next call."""
+"""Memory that a client shares with the server, and reuses for later calls."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ import numpy
 
 from . import _wire
 
-# Of fcntl, which Python has names for on newer systems only.
+# Constants of fcntl for which older Python versions have no names.
 _ADD_SEALS, _SEAL_SEAL, _SEAL_SHRINK, _SEAL_GROW = 1033, 1, 2, 4
 
-_SMALLEST = 128 << 10
+_MIN_SIZE = 128 << 10
 
 
 def size_for(need: int) -> int:
-    """How large a block is that so many bytes fit into."""
-    size = _SMALLEST
+    """Returns the size of a block that can hold need bytes."""
+    size = _MIN_SIZE
     while size < need:
         size *= 2
     return size
 
 
 class Block:
-    """A piece of memory. It is used by one call at a time, and until the arrays are gone that are views of it."""
+    """A piece of shared memory. It is used by one call at a time, and then by the arrays that are views of it."""
 
     __slots__ = ("address", "map", "number", "size", "views")
 
     def __init__(self, number: int, size: int, connection: socket.socket) -> None:
         fd = os.memfd_create("shoal", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
-            os.posix_fallocate(fd, 0, size)  # or else a write would end the program when there is no memory left
+            os.posix_fallocate(fd, 0, size)  # otherwise a write kills the program when no memory is left
             fcntl.fcntl(fd, _ADD_SEALS, _SEAL_SHRINK | _SEAL_GROW | _SEAL_SEAL)
             self.map = mmap.mmap(fd, size)
             socket.send_fds(connection, [_wire.FRAME.pack(_wire.MEMORY, 0, number, size, 0, 0)], [fd])
@@ -42,19 +42,19 @@ class Block:
             os.close(fd)
         self.number, self.size = number, size
         self.address: int = numpy.frombuffer(self.map, numpy.uint8).ctypes.data
-        self.views: dict[Any, list[numpy.ndarray[Any, Any]]] = {}  # for inputs, by what they are for
+        self.views: dict[Any, list[numpy.ndarray[Any, Any]]] = {}  # of inputs, by plan
 
 
 class Hold:
-    """Tells when the last array is gone that is a view of some memory."""
+    """Calls release when the last array that refers to it is deleted."""
 
-    __slots__ = ("_then",)
+    __slots__ = ("_release",)
 
-    def __init__(self, then: Callable[[], None]) -> None:
-        self._then = then
+    def __init__(self, release: Callable[[], None]) -> None:
+        self._release = release
 
     def __del__(self) -> None:
-        self._then()
+        self._release()
 
 
 class _Lease:
@@ -66,12 +66,12 @@ class _Lease:
 
 
 def view(hold: Hold, address: int, shape: tuple[int, ...], dtype: numpy.dtype[Any]) -> numpy.ndarray[Any, Any]:
-    """An array in memory that is there as long as hold is, which the array and all views of it keep."""
+    """Returns an array at an address. The array and all its views keep a reference to hold, and with it the memory."""
     return numpy.asarray(_Lease(hold, {"data": (address, False), "shape": shape, "typestr": dtype.str, "version": 3}))
 
 
 def received(fds: list[int], size: int) -> Optional[mmap.mmap]:
-    """The memory that came with a frame. It is ours alone."""
+    """Maps the memory that came with a frame. The server does not use it any more."""
     try:
         return mmap.mmap(fds[0], size) if size else None
     finally:

@@ -1,4 +1,4 @@
-"""Models, as a program sees them."""
+"""The public interface: load and Model."""
 
 from __future__ import annotations
 
@@ -13,94 +13,94 @@ import numpy.typing
 
 from . import _errors, _start, _wire
 from ._http import HTTP
-from ._local import About, Array, Call, Local, Outputs
+from ._local import Target, Array, Call, Local, Outputs
 
 ArrayLike = numpy.typing.ArrayLike
 
 
 class Tensor(NamedTuple):
-    """What a model takes or gives. A dimension of -1 may have any size; the first one is the rows of a batch, if there is one."""
+    """The name, type and shape of an input or output. A dimension of -1 may have any size."""
 
     name: str
     datatype: str
-    """The name that the KServe v2 protocol has for it, such as FP32."""
+    """The type's name in the KServe v2 protocol, such as FP32."""
     shape: tuple[int, ...]
 
 
 class _Transport(Protocol):
     def describe(self, model: str, timeout: float) -> dict[str, Any]: ...
-    def ask(self, call: Call) -> Outputs: ...
-    async def ask_async(self, call: Call) -> Outputs: ...
+    def infer(self, call: Call) -> Outputs: ...
+    async def infer_async(self, call: Call) -> Outputs: ...
     def close(self) -> None: ...
 
 
 class Model:
-    """A model of a server, which :func:`load` finds. Any number of threads, tasks and forked processes may use it at once."""
+    """A model of a server, returned by :func:`load`. Threads, asyncio tasks and forked processes may use it concurrently."""
 
     def __init__(self, transport: _Transport, name: str, version: str, description: dict[str, Any]) -> None:
         self._transport, self.name, self.version = transport, name, version
-        self._loaded: dict[str, Any] = {}  # the arguments that another process loads it with
+        self._loaded: dict[str, Any] = {}  # the arguments of load, for pickle
         self.inputs = _tensors(description["inputs"])
         self.outputs = _tensors(description["outputs"])
         self._names = tuple(t.name for t in self.inputs)
-        self._only = self._about(self.outputs[0].name) if len(self.outputs) == 1 else None
+        self._single_output = self._target(self.outputs[0].name) if len(self.outputs) == 1 else None
 
     def __repr__(self) -> str:
-        return f"<shoal.Model {self.name}: {', '.join(map(_told, self.inputs))} -> {', '.join(map(_told, self.outputs))}>"
+        return f"<shoal.Model {self.name}: {', '.join(map(_describe, self.inputs))} -> {', '.join(map(_describe, self.outputs))}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _load, (self._loaded,)
 
     def forward(self, *arrays: ArrayLike, output: Optional[str] = None, timeout: Optional[float] = None, priority: int = 0) -> Array:
-        """The model's output for its inputs, in the order of :attr:`inputs`.
+        """Runs the model with the given inputs, in the order of :attr:`inputs`, and returns its output.
 
-        output names one of several outputs. timeout is how many seconds the answer may take, and priority 1 is the highest where a model has
-        priorities. A large array that is returned is a view of memory which the next call uses again as soon as the array is gone.
+        output selects one of several outputs. timeout is in seconds. priority 1 is the highest, for models with priority levels. A large output is a view
+        of memory shared with the server; the memory is reused after the array is deleted.
         """
         call = self._forward(arrays, output, timeout, priority)
-        return _one(self._transport.ask(call), call)
+        return _one(self._transport.infer(call), call)
 
     async def forward_async(self, *arrays: ArrayLike, output: Optional[str] = None, timeout: Optional[float] = None, priority: int = 0) -> Array:
-        """The same for asyncio. A task that is cancelled takes its request back."""
+        """Like :meth:`forward`, for asyncio. Cancelling the task cancels the request."""
         call = self._forward(arrays, output, timeout, priority)
-        return _one(await self._transport.ask_async(call), call)
+        return _one(await self._transport.infer_async(call), call)
 
     def run(
         self, inputs: Mapping[str, ArrayLike], outputs: Sequence[str] = (), *, timeout: Optional[float] = None, priority: int = 0
     ) -> dict[str, Array]:
-        """The outputs by their names, all unless some are named, for inputs by theirs."""
-        return self._transport.ask(self._run(inputs, outputs, timeout, priority))
+        """Runs the model with inputs by name, and returns the outputs by name: all, or only the given ones."""
+        return self._transport.infer(self._run(inputs, outputs, timeout, priority))
 
     async def run_async(
         self, inputs: Mapping[str, ArrayLike], outputs: Sequence[str] = (), *, timeout: Optional[float] = None, priority: int = 0
     ) -> dict[str, Array]:
-        """The same for asyncio."""
-        return await self._transport.ask_async(self._run(inputs, outputs, timeout, priority))
+        """Like :meth:`run`, for asyncio."""
+        return await self._transport.infer_async(self._run(inputs, outputs, timeout, priority))
 
     def close(self) -> None:
-        """Closes the connections to the server that are idle, also for other models of the same server."""
+        """Closes the idle connections to the server, which other models of the same server share. They are reopened when needed."""
         self._transport.close()
 
     def _forward(self, arrays: tuple[ArrayLike, ...], output: Optional[str], timeout: Optional[float], priority: int) -> Call:
         if len(arrays) != len(self.inputs):
             raise _errors.InvalidError(f"model {self.name}: found {len(arrays)} arrays, expected {len(self.inputs)}: {', '.join(self._names)}")
-        about = self._only if output is None else self._about(output)
-        if about is None:
+        target = self._single_output if output is None else self._target(output)
+        if target is None:
             names = ", ".join(t.name for t in self.outputs)
             raise _errors.InvalidError(f"model {self.name}: found {len(self.outputs)} outputs, expected one; name one of {names} as output, or use run")
-        return Call(about, [a if isinstance(a, numpy.ndarray) else _array(a, t) for a, t in zip(arrays, self.inputs)], timeout, priority)
+        return Call(target, [a if isinstance(a, numpy.ndarray) else _array(a, t) for a, t in zip(arrays, self.inputs)], timeout, priority)
 
-    def _about(self, *outputs: str) -> About:
-        return About(self.name, self.version, self._names, outputs)
+    def _target(self, *outputs: str) -> Target:
+        return Target(self.name, self.version, self._names, outputs)
 
     def _run(self, inputs: Mapping[str, ArrayLike], outputs: Sequence[str], timeout: Optional[float], priority: int) -> Call:
         known = {t.name: t for t in self.inputs}
         arrays = [_array(a, known.get(name)) for name, a in inputs.items()]
-        return Call(About(self.name, self.version, tuple(inputs), tuple(outputs)), arrays, timeout, priority)
+        return Call(Target(self.name, self.version, tuple(inputs), tuple(outputs)), arrays, timeout, priority)
 
 
 def _array(value: ArrayLike, tensor: Optional[Tensor]) -> Array:
-    """Arrays are sent as they are. Lists and numbers become what the model takes."""
+    """Returns arrays unchanged, and converts lists and numbers to the type that the model takes."""
     if isinstance(value, numpy.ndarray):
         return value
     dtype = _wire.DTYPES.get(_wire.NAMES.index(tensor.datatype)) if tensor else None
@@ -111,10 +111,10 @@ def _array(value: ArrayLike, tensor: Optional[Tensor]) -> Array:
 
 
 def _one(outputs: Outputs, call: Call) -> Array:
-    name = call.about.outputs[0]
+    name = call.target.outputs[0]
     found = outputs.get(name)
     if found is None:
-        raise _errors.InvalidError(f"found no output {name}, expected the model to give it; it gave {', '.join(outputs) or 'none'}")
+        raise _errors.InvalidError(f"found no output {name} in the response, which has {', '.join(outputs) or 'none'}")
     return found
 
 
@@ -122,12 +122,12 @@ def _tensors(described: Optional[list[dict[str, Any]]]) -> tuple[Tensor, ...]:
     return tuple(Tensor(t["name"], t["datatype"], tuple(t["shape"])) for t in described or ())
 
 
-def _told(t: Tensor) -> str:
+def _describe(t: Tensor) -> str:
     return f"{t.name} {t.datatype}{list(t.shape)}"
 
 
 _lock = threading.Lock()
-_locals: dict[str, Local] = {}  # by the path of the socket; guarded by _lock, which a forked process has anew
+_locals: dict[str, Local] = {}  # by the path of the socket; guarded by _lock, which is new after a fork
 
 
 def _forked() -> None:
@@ -154,16 +154,16 @@ def load(
     linger: float = 60,
     timeout: float = 120,
 ) -> Model:
-    """Finds a model, by its name or the path of its file, and the server that runs it.
+    """Returns a model, given its name or the path of its file.
 
     With url, such as http://host:8000 or unix:/path/of/a/socket, it is a model of that server.
 
-    Otherwise it runs on this machine, in a server that all processes of this user share. One is started if there is none: for the file that name
-    leads to, such as resnet50.onnx, or for the repository, which is a directory of models and may stand in SHOAL_MODEL_REPOSITORY instead. It
-    ends when for linger seconds no process has used it. Without file and repository the server is one that somebody has started with
-    --local-socket.
+    Otherwise the model runs on this machine, in a server that all processes of this user share. If no such server is running, load starts one: for the
+    file, such as resnet50.onnx, or for the repository, a directory of models, which the variable SHOAL_MODEL_REPOSITORY may name instead. The server
+    exits once no process has been connected for linger seconds. Without a file and a repository, load uses the server that was started with
+    --local-socket auto.
 
-    It returns when the model is loaded, and gives up after timeout seconds.
+    It returns when the model is loaded, and fails after timeout seconds.
     """
     given = os.fspath(name)
     model = given
@@ -197,5 +197,5 @@ def _load(arguments: dict[str, Any]) -> Model:
     return load(**arguments)
 
 
-# Endings of files that are models.
+# File name extensions of models.
 _FILES = {".onnx", ".joblib", ".pkl", ".ubj", ".bst", ".json", ".pt"}

@@ -1,4 +1,4 @@
-"""Finds a server on this machine, and starts one that many programs share if there is none."""
+"""Finds the server on this machine that programs share, and starts it if necessary."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ._local import Connection
 
 
 def binary() -> str:
-    """The server: what SHOAL_BINARY names, that of this package, or the one in PATH."""
+    """Returns the path of the server program: SHOAL_BINARY, the one in this package, or the one in PATH."""
     named = os.environ.get("SHOAL_BINARY")
     if named:
         return named
@@ -32,17 +32,17 @@ def binary() -> str:
     found = shutil.which("shoal")
     if found and pathlib.Path(found).resolve() != pathlib.Path(sys.argv[0]).resolve():
         return found
-    raise _errors.NotFoundError("found no server: this package was installed without one; name it with SHOAL_BINARY, or put shoal into PATH")
+    raise _errors.NotFoundError("found no shoal program: this package was installed without it; set SHOAL_BINARY to its path, or add it to PATH")
 
 
 def main() -> None:
-    """The command shoal, which is the server's."""
+    """The shoal command: runs the server program with the same arguments."""
     program = binary()
     os.execv(program, [program, *sys.argv[1:]])
 
 
 def directory() -> pathlib.Path:
-    """Where the sockets of this user's servers are. It is the user's alone: who else could write there could answer in their place."""
+    """Returns the directory of this user's sockets. Nobody else may have access to it: whoever can write there can impersonate the servers."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     path = pathlib.Path(runtime) / "shoal" if runtime else pathlib.Path(tempfile.gettempdir()) / f"shoal-{os.getuid()}"
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -53,13 +53,13 @@ def directory() -> pathlib.Path:
 
 
 def running() -> str:
-    """Where a server is that somebody has started with --local-socket: what SHOAL_LOCAL_SOCKET says, or where auto is."""
+    """Returns the socket of a server that the user started: SHOAL_LOCAL_SOCKET, or the path that --local-socket auto stands for."""
     named = os.environ.get("SHOAL_LOCAL_SOCKET")
     return named if named and named != "auto" else str(directory() / "shoal.sock")
 
 
 class Server:
-    """The server of one repository or model file, which starts when it is needed and ends when for some time nobody is connected."""
+    """The server of one repository or model file. It is started when needed, and exits once no process has been connected for linger seconds."""
 
     def __init__(self, source: str, linger: float, timeout: float) -> None:
         self.source, self.linger, self.timeout = os.path.realpath(source), linger, timeout
@@ -70,7 +70,7 @@ class Server:
         self._lock, self.log = base.with_suffix(".lock"), base.with_suffix(".log")
 
     def connect(self) -> Connection:
-        """A connection to the server, once it has loaded its models. Of many who want one at the same time, one starts it."""
+        """Returns a connection to the server, once it has loaded its models. If several processes connect at the same time, one of them starts the server."""
         while True:
             connection = self._try() or self._find()
             try:
@@ -80,22 +80,22 @@ class Server:
                 return connection
             except OSError:
                 connection.close()
-                if self.last_words():
-                    raise _errors.UnavailableError(f"the server ended while it loaded its models: {self.last_words()}") from None
-                # It had not been used for a while, and ended just when we came.
+                if self.exit_message():
+                    raise _errors.UnavailableError(f"the server exited while it loaded its models: {self.exit_message()}") from None
+                # It was unused for a while, and exited just now.
             except BaseException:
                 connection.close()
                 raise
 
     def _find(self) -> Connection:
         with self._locked():
-            return self._try() or self._start()  # others may have started it meanwhile
+            return self._try() or self._start()  # another process may have started it meanwhile
 
     def _try(self) -> Optional[Connection]:
         try:
             return Connection(self.path)
         except (FileNotFoundError, ConnectionError):
-            return None  # nobody listens, or is about to end
+            return None  # no server listens, or it is about to exit
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -118,19 +118,19 @@ class Server:
         threading.Thread(target=process.wait, name="shoal-server", daemon=True).start()  # so that it leaves no zombie
         until = time.monotonic() + self.timeout
         while True:
-            ended = process.poll() is not None
-            connection = self._try()  # also if it has ended: another may have been quicker
+            exited = process.poll() is not None
+            connection = self._try()  # even if it has exited: another server may have started first
             if connection is not None:
                 return connection
-            if ended:
-                raise _errors.UnavailableError(f"the server could not be started: {self.last_words() or self.log}")
+            if exited:
+                raise _errors.UnavailableError(f"the server could not be started: {self.exit_message() or self.log}")
             if time.monotonic() > until:
                 process.kill()
                 raise _errors.UnavailableError(f"the server does not listen after {self.timeout:g} s; {self.log} is its log")
             time.sleep(0.01)
 
-    def last_words(self) -> str:
-        """What the server said when it ended; nothing if all was well."""
+    def exit_message(self) -> str:
+        """Returns the error message in the server's log, or "" if there is none."""
         with contextlib.suppress(OSError):
             lines = self.log.read_text(errors="replace").splitlines()
             for line in reversed(lines):

@@ -1,6 +1,6 @@
-"""What a local client and the server say to each other; internal/kserve/kservelocal/wire.go has the same from the other side, and says why.
+"""The protocol between a local client and the server. internal/kserve/kservelocal/wire.go defines the same and explains it.
 
-A frame is 32 bytes and what follows them. Tensors are in memory that both have mapped.
+A frame is 32 bytes, followed by a table, a text or a document. Tensors are in shared memory.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ ANSWER = 17
 FAILED = 18
 DESCRIPTION = 19
 
-NOTHING_ELSE = 1  # flag of INFER: no other frame is sent before the answer
+NO_OTHER_FRAME = 1  # flag of INFER: the client sends no other frame before the response
 WITH_MEMORY = 1  # flag of ANSWER: the outputs are in the memory that came with it
-STILL_LOADING = 1  # flag of FAILED: it is too soon to say
+STILL_LOADING = 1  # flag of FAILED: the server is still loading its models
 
 FRAME = struct.Struct("<HHIQQQ")  # kind, flags, number, a, b, c
-INFERENCE = struct.Struct("<HHIQQQQQ")  # an INFER frame, with timeout in µs and priority; behind it the table
+INFERENCE = struct.Struct("<HHIQQQQQ")  # an INFER frame, with timeout in µs and priority; the table follows
 TIMES = struct.Struct("<QQ")
 U32 = struct.Struct("<I")
-PLACE = struct.Struct("<IQQI")  # type, offset, length, dimensions; before it the name, behind it the shape
+PLACE = struct.Struct("<IQQI")  # type, offset, length, dimensions; the name precedes it, the shape follows
 
 NAMES = ("", "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64", "BYTES", "BF16")
 BYTES, BF16 = 13, 14
@@ -58,7 +58,7 @@ def aligned(n: int) -> int:
 
 
 def type_of(array: numpy.ndarray[Any, Any]) -> int:
-    """The number of the type that an array is sent as; 0 if there is none."""
+    """Returns the type number for an array, or 0 if the protocol has no such type."""
     code = _CODES.get(array.dtype)
     if code is not None:
         return code
@@ -70,7 +70,7 @@ def type_of(array: numpy.ndarray[Any, Any]) -> int:
 
 
 def codes_of(arrays: Sequence[numpy.ndarray[Any, Any]]) -> list[int]:
-    """The numbers of the types of arrays. One that no model takes is an error."""
+    """Returns the type numbers of arrays. Raises InvalidError for a type that no model takes."""
     codes = [type_of(one) for one in arrays]
     if 0 in codes:
         raise InvalidError(f"found an array of {arrays[codes.index(0)].dtype}, expected numbers, booleans or strings")
@@ -78,7 +78,7 @@ def codes_of(arrays: Sequence[numpy.ndarray[Any, Any]]) -> list[int]:
 
 
 def to_strings(array: numpy.ndarray[Any, Any]) -> bytes:
-    """The elements of an array of strings or bytes, each behind its length."""
+    """Encodes the elements of an array of strings or bytes, each preceded by its length."""
     parts = []
     for element in array.flat:
         b = element if isinstance(element, bytes) else str(element).encode()
@@ -87,7 +87,7 @@ def to_strings(array: numpy.ndarray[Any, Any]) -> bytes:
 
 
 def from_strings(data: memoryview, shape: Sequence[int]) -> numpy.ndarray[Any, Any]:
-    """An array of bytes objects."""
+    """The inverse of to_strings. Returns an array of bytes objects."""
     elements, at = [], 0
     while at < len(data):
         (n,) = U32.unpack_from(data, at)
@@ -99,7 +99,7 @@ def from_strings(data: memoryview, shape: Sequence[int]) -> numpy.ndarray[Any, A
 
 
 def from_bytes(code: int, shape: Sequence[int], data: memoryview) -> numpy.ndarray[Any, Any]:
-    """An array of what a tensor's bytes are, in memory of its own. Numbers of the type BF16, which numpy has not, become FP32."""
+    """Decodes the data of a tensor into a new array. BF16, which numpy lacks, becomes FP32."""
     if code == BYTES:
         return from_strings(data, shape)
     if code == BF16:
@@ -122,7 +122,7 @@ Output = tuple[str, int, int, int, tuple[int, ...]]
 
 
 def read_outputs(table: bytes) -> list[Output]:
-    """What an ANSWER frame lists."""
+    """Decodes the table of an ANSWER frame."""
     outputs: list[Output] = []
     (count,), at = U32.unpack_from(table), 4
     for _ in range(count):

@@ -78,7 +78,7 @@ class Entries(unittest.TestCase):
 
 class StandIns(unittest.TestCase):
     def test_names_are_there_that_handlers_import(self):
-        handler.stand_in()
+        handler.register_stand_ins()
         from mms.context import Context
         from mms.metrics.metrics_store import MetricsStore
         from ts.utils.util import PredictionException

@@ -59,7 +59,7 @@ class Models(unittest.TestCase):
             with self.assertRaisesRegex(TypeError, "expected a name such as FP32"):
                 shoal.type_of("", of)
 
-    def test_what_is_wrong_with_a_decorator_is_told(self):
+    def test_a_wrong_decorator_says_what_is_wrong(self):
         class Plain:
             pass
 
@@ -67,7 +67,7 @@ class Models(unittest.TestCase):
             ("inputs: found", (total, "m", ["x"], Y)),
             ("expected a type and a shape", (total, "m", {"x": "FP32"}, Y)),
             ("expected -1 first, for the rows of a batch, because max_batch is 2", (total, "m", {"x": ("FP32", [3])}, Y, 2)),
-            ("expected sizes from 1 on", (total, "m", {"x": ("FP32", [-1, 0])}, Y, 2)),
+            ("expected sizes of at least 1", (total, "m", {"x": ("FP32", [-1, 0])}, Y, 2)),
             ("at least one", (total, "m", {"x": ("FP32", [])}, Y)),
             ("cannot be called with the inputs z", (total, "m", {"z": ("FP32", [1])}, Y)),
             ("max_batch: found -1", (total, "m", X, Y, -1)),
@@ -128,7 +128,7 @@ class Doubler:
 
 
 class Files(unittest.TestCase):
-    def test_what_to_install_is_told(self):
+    def test_a_missing_library_says_what_to_install(self):
         for file, package in (("m.joblib", "scikit-learn"), ("m.pkl", "scikit-learn"), ("m.ubj", "xgboost"), ("m.pt", "torch")):
             with self.assertRaisesRegex(shoal_files.CannotServe, "%s needs %s, .*pip install %s; a model that is exported to ONNX needs no library" % (file, package, package)):
                 raise shoal_files.missing(package, file)
@@ -147,7 +147,7 @@ class Files(unittest.TestCase):
         self.assertEqual(run(m, features=np.array([[4, 1]], np.float32))["score"].tolist(), [1])
 
     def test_a_model_that_does_not_say_what_it_takes_needs_a_configuration(self):
-        with self.assertRaisesRegex(shoal_files.CannotServe, "does not say how many features it takes: name its input in a config.pbtxt"):
+        with self.assertRaisesRegex(shoal_files.CannotServe, "does not say how many features it takes: configure its input in a config.pbtxt"):
             shoal_files.predictor(lambda x: {}, "m.pkl", "m", {}, None, "FP64")
 
 

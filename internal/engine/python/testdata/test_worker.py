@@ -6,7 +6,7 @@ import unittest
 
 import numpy as np
 
-import shoal_lines as lines
+import shoal_connections as connections
 import shoal_wire as wire
 import shoal_worker
 import triton_python_backend_utils as pb_utils
@@ -65,25 +65,25 @@ class Exchange(unittest.TestCase):
             pb_utils.Tensor.from_dlpack("x", OnGPU())
 
 
-class Lines(unittest.TestCase):
-    def test_parcels_arrive_as_they_were_sent(self):
-        ours, theirs = lines.pair()
+class Connections(unittest.TestCase):
+    def test_payloads_arrive_as_they_were_sent(self):
+        ours, theirs = connections.pair()
         texts = np.array([b"a", "bc"], dtype=object)
         turned = np.arange(6, dtype=np.int16).reshape(2, 3).T
         with ours, theirs:
-            lines.send_parcel(ours, wire.SEND, {"parameters": {"n": 1}}, [pb_utils.Tensor("t", texts), pb_utils.Tensor("n", turned)], wire.LAST)
-            document, tensors, last = lines.receive(theirs, pb_utils.Tensor._view)
+            connections.send_payload(ours, wire.SEND, {"parameters": {"n": 1}}, [pb_utils.Tensor("t", texts), pb_utils.Tensor("n", turned)], wire.LAST_RESPONSE)
+            document, tensors, last = connections.receive(theirs, pb_utils.Tensor._view)
             self.assertTrue(last)
             self.assertEqual(document["parameters"], {"n": 1})
             self.assertEqual(tensors[0].as_numpy().tolist(), [b"a", b"bc"])
             self.assertEqual(tensors[1].as_numpy().tolist(), turned.tolist())
             ours.close()
-            self.assertIsNone(lines.receive(theirs, pb_utils.Tensor._view))
+            self.assertIsNone(connections.receive(theirs, pb_utils.Tensor._view))
 
     def test_a_sender_says_what_is_wrong(self):
-        ours, theirs = lines.pair()
+        ours, theirs = connections.pair()
         with ours, theirs:
-            sender = pb_utils.InferenceResponseSender(lines.Outlet(ours, 1, 0), ["y"])
+            sender = pb_utils.InferenceResponseSender(connections.ResponseConnection(ours, 1, 0), ["y"])
             for wrong in ({}, {"flags": 7}, {"response": "text"}):
                 with self.assertRaises(pb_utils.TritonModelException):
                     sender.send(**wrong)

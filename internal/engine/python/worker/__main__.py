@@ -1,7 +1,7 @@
 import faulthandler
 import sys
 
-CONVERSATION, SIDE = 3, 5  # descriptor 4 is this file
+CONNECTION, SIDE = 3, 5  # descriptor 4 is this file
 
 faulthandler.enable()
 try:
@@ -12,9 +12,9 @@ except ImportError as e:
     import shoal_wire as wire
 
     message = "%s has no numpy (%s): install it with %s -m pip install numpy, or name another interpreter" % (sys.executable, e, sys.executable)
-    socket.socket(fileno=CONVERSATION).send(wire.FRAME.pack(wire.FAILED, 0, 0, 0, 0, 0) + wire.text(message))
+    socket.socket(fileno=CONNECTION).send(wire.FRAME.pack(wire.FAILED, 0, 0, 0, 0, 0) + wire.text(message))
     sys.exit(1)
 
 import shoal_worker
 
-shoal_worker.main(CONVERSATION, SIDE)
+shoal_worker.main(CONNECTION, SIDE)

@@ -32,12 +32,12 @@ def model(inputs, outputs, max_batch=0, name=None, instances=1, retry_apart=True
     retry_apart: a failed call may be repeated with subsets of its rows, so that only the requests that cause the failure fail.
     """
 
-    def add(what):
-        m = Model(what, name or what.__name__, inputs, outputs, max_batch, instances, retry_apart)
+    def add(target):
+        m = Model(target, name or target.__name__, inputs, outputs, max_batch, instances, retry_apart)
         if m.name in models:
             raise ValueError("model %r: found twice, expected once: give one of them another name=" % m.name)
         models[m.name] = m
-        return what
+        return target
 
     return add
 
@@ -48,20 +48,20 @@ models = {}  # of the imported file, by name
 class Model:
     """Takes the role of the TritonPythonModel class of a model.py."""
 
-    def __init__(self, what, name, inputs, outputs, max_batch=0, instances=1, retry_apart=True):
+    def __init__(self, target, name, inputs, outputs, max_batch=0, instances=1, retry_apart=True):
         for key, n, least in (("max_batch", max_batch, 0), ("instances", instances, 1)):
             if not isinstance(n, int) or n < least:
-                raise ValueError("model %r: %s: found %r, expected a whole number from %d on" % (name, key, n, least))
-        self.what, self.name, self.max_batch, self.instances, self.retry_apart = what, name, max_batch, instances, bool(retry_apart)
+                raise ValueError("model %r: %s: found %r, expected an integer of at least %d" % (name, key, n, least))
+        self.target, self.name, self.max_batch, self.instances, self.retry_apart = target, name, max_batch, instances, bool(retry_apart)
         self.inputs = ports(name, "inputs", inputs, max_batch)
         self.outputs = ports(name, "outputs", outputs, max_batch)
         self.check_call()
 
     def check_call(self):
         """Checks that the callable takes the inputs. The __call__ of a class may be inherited, but not from type: every class has that one."""
-        call, self_argument = self.what, []
-        if isinstance(self.what, type):
-            call, self_argument = next((vars(k)["__call__"] for k in self.what.__mro__ if "__call__" in vars(k)), None), [None]
+        call, self_argument = self.target, []
+        if isinstance(self.target, type):
+            call, self_argument = next((vars(k)["__call__"] for k in self.target.__mro__ if "__call__" in vars(k)), None), [None]
         if call is None:
             raise TypeError("model %r: found a class without __call__, expected one that takes the inputs" % self.name)
         try:
@@ -73,13 +73,13 @@ class Model:
         config.set_max_batch_size(self.max_batch)
         if self.max_batch > 1:
             config.set_dynamic_batching()
-        told = config.as_dict()
+        completed = config.as_dict()
         for kind, all_ports, add in (("input", self.inputs, config.add_input), ("output", self.outputs, config.add_output)):
             for port in all_ports.values():
                 add({"name": port.name, "data_type": "TYPE_" + port.type, "dims": port.dims})
                 if port.scalar:
-                    pb_utils._by_name(told[kind], port.name)["reshape"] = {"shape": []}
-        told["instance_group"] = [{"count": self.instances}]
+                    pb_utils._by_name(completed[kind], port.name)["reshape"] = {"shape": []}
+        completed["instance_group"] = [{"count": self.instances}]
         return config
 
     def __call__(self):
@@ -89,7 +89,7 @@ class Model:
 class Instance:
     def __init__(self, of):
         self.model = of
-        self.run = of.what() if isinstance(of.what, type) else of.what
+        self.run = of.target() if isinstance(of.target, type) else of.target
 
     def initialize(self, args):
         self.names = [output["name"] for output in json.loads(args["model_config"])["output"]]
@@ -117,7 +117,7 @@ class Instance:
         return [pb_utils.Tensor(name, outputs[name].array(result[name], rows)) for name in self.names]
 
     def finalize(self):
-        if isinstance(self.model.what, type) and hasattr(self.run, "close"):
+        if isinstance(self.model.target, type) and hasattr(self.run, "close"):
             self.run.close()
 
 
@@ -140,7 +140,7 @@ class Port:
         self.type = type_of(where, of)
         self.dtype = np.dtype(pb_utils.triton_string_to_numpy(self.type))
         if any(d < 1 and d != -1 for d in self.shape):
-            raise ValueError("%s: found shape %s, expected sizes from 1 on, or -1 for any" % (where, self.shape))
+            raise ValueError("%s: found shape %s, expected sizes of at least 1, or -1 for any size" % (where, self.shape))
         if max_batch and self.shape[:1] != [-1]:
             raise ValueError("%s: found shape %s, expected -1 first, for the rows of a batch, because max_batch is %d" % (where, self.shape, max_batch))
         if not self.shape:

@@ -29,7 +29,7 @@ def scikit_learn(path, name, config):
     except ModuleNotFoundError as e:
         raise missing(e.name.split(".")[0], path) from None
     if not hasattr(fitted, "predict"):
-        raise CannotServe("%s has %s, expected an object that has predict" % (os.path.basename(path), type(fitted).__name__))
+        raise CannotServe("%s contains %s, expected an object with a predict method" % (os.path.basename(path), type(fitted).__name__))
     methods = [m for m in ("predict", "predict_proba") if hasattr(fitted, m)]
 
     def run(**inputs):
@@ -55,13 +55,13 @@ def xgboost(path, name, config):
 
 def predictor(run, path, name, config, features, of):
     """A model with one input, rows of features. Its outputs are determined by running it with a row of zeros."""
-    inputs, outputs, max_batch = written(config)
+    inputs, outputs, max_batch = configured(config)
     if not inputs:
         if not features:
-            raise CannotServe("%s does not say how many features it takes: name its input in a config.pbtxt" % os.path.basename(path))
+            raise CannotServe("%s does not say how many features it takes: configure its input in a config.pbtxt" % os.path.basename(path))
         inputs, max_batch = {"x": (of, [-1, features])}, max_batch or MAX_BATCH
     if len(inputs) != 1:
-        raise CannotServe("%s takes one input, and the configuration names %s" % (os.path.basename(path), ", ".join(inputs)))
+        raise CannotServe("%s takes one input, and the configuration has %s" % (os.path.basename(path), ", ".join(inputs)))
     if not outputs:
         (of, shape), = inputs.values()
         zeros = np.zeros([max(1, d) for d in shape], shoal.Port("", "", (of, shape), 0).dtype)
@@ -80,9 +80,9 @@ def torch_script(path, name, config):
     need("torch", "torch", path)
     import torch
 
-    inputs, outputs, max_batch = written(config)
+    inputs, outputs, max_batch = configured(config)
     if not inputs or not outputs:
-        raise CannotServe("%s does not say what it takes and gives: name input and output in a config.pbtxt, in the order of its forward" % os.path.basename(path))
+        raise CannotServe("%s does not describe its inputs and outputs: configure them in a config.pbtxt, in the order of its forward" % os.path.basename(path))
     try:
         module = torch.jit.load(path, map_location="cpu").eval()
     except RuntimeError as e:
@@ -108,7 +108,7 @@ OPENERS = {
 }
 
 
-def written(config):
+def configured(config):
     """The configuration: inputs, outputs and the largest batch size."""
     max_batch = config.get("max_batch_size", 0)
 

@@ -169,7 +169,7 @@ SHIM = {
 }
 
 
-def stand_in():
+def register_stand_ins():
     """Registers stand-ins for the packages that are not installed."""
     absent = {name for name in SHIM if "." not in name and importlib.util.find_spec(name) is None}
     for name, members in SHIM.items():
@@ -235,45 +235,45 @@ def entry(handler, context):
     return service.handle if hasattr(service, "handle") else chain(service)
 
 
-def piece(data, at):
+def read_bytes(data, at):
     """Returns a view of length-prefixed bytes, and the offset after them."""
     n, = U32.unpack_from(data, at)
     return data[at + 4:at + 4 + n], at + 4 + n
 
 
-def value(kind, data, decodes):
+def value(kind, data, decode):
     try:
-        if decodes and kind == "application/json":
+        if decode and kind == "application/json":
             return json.loads(bytes(data))
-        if decodes and kind.startswith("text"):
+        if decode and kind.startswith("text"):
             return str(data, "utf-8")
     except ValueError:
-        log.warning("a request is not the %s that it says, and is passed on as it came", kind)
+        log.warning("a request is not valid %s, and is passed to the handler undecoded", kind)
     return bytearray(data)
 
 
-def read(request, decodes):
+def read(request, decode):
     """Returns what the handler receives for a request: for each body its parts by name, and its headers."""
     tensor = request.inputs()[0]
     if not request.flags() & ENVELOPE:
         return [({"body": bytearray(body)}, Headers()) for body in tensor.as_numpy()]
     _, at, length = tensor._place
-    return [unpack(memoryview(tensor._memory)[at + 4:at + length], decodes)]
+    return [unpack(memoryview(tensor._memory)[at + 4:at + length], decode)]
 
 
-def unpack(data, decodes):
+def unpack(data, decode):
     """Decodes the parts and the headers of an envelope."""
-    lines, at = piece(data, 0)
+    lines, at = read_bytes(data, 0)
     lines = str(lines, "latin-1").split("\n")
     count, = U32.unpack_from(data, at)
     at += 4
     parts, headers = {}, Headers()
     for _ in range(count):
-        name, at = piece(data, at)
-        kind, at = piece(data, at)
-        content, at = piece(data, at)
+        name, at = read_bytes(data, at)
+        kind, at = read_bytes(data, at)
+        content, at = read_bytes(data, at)
         name, kind = str(name, "utf-8", "replace"), str(kind, "latin-1")
-        parts[name] = value(kind, content, decodes)
+        parts[name] = value(kind, content, decode)
         headers[name] = {"content-type": kind}
     headers.update(zip(lines[::2], lines[1::2]))
     return parts, headers
@@ -346,7 +346,7 @@ def settings_of(folder, manifest):
     try:
         import yaml
     except ImportError:
-        log.warning("%s is not read, because there is no yaml: install pyyaml", name)
+        log.warning("%s is not read, because the interpreter has no yaml module: install pyyaml", name)
         return {}
     with open(os.path.join(folder, name), encoding="utf-8") as file:
         return yaml.safe_load(file) or {}
@@ -355,17 +355,17 @@ def settings_of(folder, manifest):
 class TritonPythonModel:
     def initialize(self, args):
         config = json.loads(args["model_config"])
-        said = {key: one["string_value"] for key, one in config["parameters"].items()}
-        folder = said["model_dir"]
+        parameters = {key: one["string_value"] for key, one in config["parameters"].items()}
+        folder = parameters["model_dir"]
         sys.path.insert(0, folder)
-        stand_in()
-        self.apart = said.get("retry_apart") == "true"
-        self.decodes = said.get("decode_input_request") != "false"
+        register_stand_ins()
+        self.retry_apart = parameters.get("retry_apart") == "true"
+        self.decode_input = parameters.get("decode_input_request") != "false"
         manifest = manifest_of(folder)
-        self.context = Context(args["model_name"], folder, manifest, config["max_batch_size"], None, said["server_version"], said["server_name"],
+        self.context = Context(args["model_name"], folder, manifest, config["max_batch_size"], None, parameters["server_version"], parameters["server_name"],
                                settings_of(folder, manifest))
         try:
-            self.handle = entry(said["handler"], self.context)
+            self.handle = entry(parameters["handler"], self.context)
         except Exception as e:
             traceback.print_exc()
             last = traceback.extract_tb(e.__traceback__)[-1]
@@ -374,7 +374,7 @@ class TritonPythonModel:
     def execute(self, requests):
         data, processors, ids, ends = [], [], {}, []
         for request in requests:
-            for parts, headers in read(request, self.decodes):
+            for parts, headers in read(request, self.decode_input):
                 ids[len(data)] = request.request_id()
                 data.append(parts)
                 processors.append(RequestProcessor(headers))
@@ -387,31 +387,31 @@ class TritonPythonModel:
         context.request_ids, context.request_processor = ids, processors
         context.metrics.request_ids = ids
         try:
-            answers = self.handle(data, context)
+            results = self.handle(data, context)
         except Exception as e:
-            if self.apart and len(data) > 1:
+            if self.retry_apart and len(data) > 1:
                 raise
             return self.failed(data, e)
-        if not isinstance(answers, list):
-            log.warning("the handler returned %s, expected a list", type(answers).__name__)
-            return self.refuse(data, 503, "Invalid model predict output")
-        if len(answers) != len(data):
-            log.warning("the handler returned %d answers for %d requests", len(answers), len(data))
-            return self.refuse(data, 503, "number of batch response mismatched")
+        if not isinstance(results, list):
+            log.warning("the handler returned %s, expected a list", type(results).__name__)
+            return self.error_replies(data, 503, "Invalid model predict output")
+        if len(results) != len(data):
+            log.warning("the handler returned %d results for %d requests", len(results), len(data))
+            return self.error_replies(data, 503, "number of batch response mismatched")
         try:
-            bodies = [encoded(one) for one in answers]
+            bodies = [encoded(one) for one in results]
         except TypeError:
-            log.warning("an answer of the handler is neither bytes nor a text, and cannot be written as JSON", exc_info=True)
-            return self.refuse(data, 503, "Unsupported model output data type.")
+            log.warning("a result of the handler is neither bytes nor str, and cannot be encoded as JSON", exc_info=True)
+            return self.error_replies(data, 503, "Unsupported model output data type.")
         return [Reply(p._status, False, p._response_header, body) for p, body in zip(processors, bodies)]
 
     def failed(self, data, error):
         log.warning("the handler failed", exc_info=True)
         if hasattr(error, "error_code") and hasattr(error, "message"):  # a PredictionException of any package
-            return self.refuse(data, int(error.error_code), str(error.message))
+            return self.error_replies(data, int(error.error_code), str(error.message))
         if isinstance(error, MemoryError):
-            return self.refuse(data, 507, "Out of resources")
-        return self.refuse(data, 503, "Prediction failed")
+            return self.error_replies(data, 507, "Out of resources")
+        return self.error_replies(data, 503, "Prediction failed")
 
-    def refuse(self, data, status, message):
+    def error_replies(self, data, status, message):
         return [Reply(status, True, {}, message.encode()) for _ in data]

@@ -12,13 +12,14 @@ MAX_TEXT = 16 << 10
 # From the server.
 MEMORY, LOAD, INIT, RUN, FINISH, REPLY, PROBE = 1, 2, 3, 4, 5, 6, 7
 # From the worker.
-LOADED, READY, RAN, FAILED, NEED, LOG, CALL, OPEN, SEND, DESK, ASK, PULSE = 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27
+LOADED, READY, RAN, FAILED, NEED_MEMORY, LOG, CALL = 16, 17, 18, 19, 20, 21, 22
+OPEN_RESPONSES, SEND, OPEN_CALLS, WORKER_CALL, OPEN_PROBE = 23, 24, 25, 26, 27
 
 INPUT, OUTPUT = 0, 1  # flags of MEMORY
-KEPT = 1  # flag of RAN and FAILED: the model still uses arrays in the input memory
-JOINED, APART = 2, 4  # flags of LOADED: the model takes rows joined; a failed batch may be split and run again
-LAST = 1  # flag of SEND and REPLY: no response follows
-GONE = 2  # flag of SEND: the response sender was dropped without a final response
+INPUTS_KEPT = 1  # flag of RAN and FAILED: the model still uses arrays in the input memory
+ROWS_JOINED, RETRY_APART = 2, 4  # flags of LOADED: the model takes rows joined; a failed batch may be split and run again
+LAST_RESPONSE = 1  # flag of SEND and REPLY: no response follows
+SENDER_DROPPED = 2  # flag of SEND: the response sender was dropped without a final response
 
 COUNT = struct.Struct("<II")  # number of requests or responses that follow
 # Inputs, outputs, length of id, length of parameters, timeout, priority, correlation id, flags, cancelled, length of the correlation name, 0.

@@ -17,7 +17,7 @@ import numpy as np
 
 import shoal
 import shoal_files
-import shoal_lines as lines
+import shoal_connections as connections
 import shoal_wire as wire
 import triton_python_backend_utils as pb_utils
 
@@ -43,7 +43,7 @@ class Memory:
     def kept(self):
         return sys.getrefcount(self.base) > self.holders
 
-    def remember(self, table, entries):
+    def cache_table(self, table, entries):
         """Caches a decoded table with its arrays. It is called before the model has any of them."""
         if len(self.tables) >= TABLES:
             self.tables.clear()
@@ -64,17 +64,17 @@ class Worker:
         self.inputs, self.outputs, self.output_names = [], {}, []
         self.describe = functools.lru_cache(TABLES)(self.description)  # most outputs have the same description as in the last batch
         pb_utils.Logger._send = lambda level, message: side.send(wire.FRAME.pack(wire.LOG, level, 0, 0, 0, 0) + wire.text(message))
-        pb_utils._begin_call = self.ask
-        pb_utils._desk = lines.Desk(side)
+        pb_utils._begin_call = self.begin_call
+        pb_utils._worker_calls = connections.WorkerCalls(side)
 
     def send(self, kind, flags=0, number=0, a=0, b=0, c=0, text=""):
         self.connection.send(wire.FRAME.pack(kind, flags, number, a, b, c) + (wire.text(text) if text else b""))
 
-    def ask(self, document, tensors):
+    def begin_call(self, document, tensors):
         """Sends a call to the server, and returns the connection on which the responses arrive."""
-        ours, theirs = lines.pair()
+        ours, theirs = connections.pair()
         with theirs:
-            lines.send_parcel(self.side, wire.CALL, document, tensors, beside=[theirs.fileno()])
+            connections.send_payload(self.side, wire.CALL, document, tensors, descriptors=[theirs.fileno()])
         return ours
 
     def receive(self):
@@ -96,14 +96,14 @@ class Worker:
         self.memory[which] = Memory(descriptor, size)
         os.close(descriptor)
 
-    def room(self, n):
+    def ensure_output(self, n):
         """Ensures that the output memory has n bytes, or as many as the server allows."""
         if n <= self.memory[wire.OUTPUT].size:
             return
-        self.send(wire.NEED, a=n)
+        self.send(wire.NEED_MEMORY, a=n)
         self.receive()
         if n > self.memory[wire.OUTPUT].size:
-            raise Failure("the answer has %d bytes, of which the server takes %d" % (n, self.memory[wire.OUTPUT].size))
+            raise Failure("the response has %d bytes, and the server accepts at most %d" % (n, self.memory[wire.OUTPUT].size))
 
     def serve(self):
         handlers = {wire.LOAD: self.load, wire.INIT: self.initialize, wire.RUN: self.run}
@@ -120,7 +120,7 @@ class Worker:
             except Failure as e:
                 failure = str(e)  # a string, because the exception references the model's frames
             if failure:
-                self.send(wire.FAILED, wire.KEPT if self.memory[wire.INPUT].kept() else 0, number, text=failure)
+                self.send(wire.FAILED, wire.INPUTS_KEPT if self.memory[wire.INPUT].kept() else 0, number, text=failure)
         if hasattr(self.model, "finalize"):
             self.model.finalize()
 
@@ -130,7 +130,7 @@ class Worker:
     def load(self, number, a, b):
         args = self.document(a, b)
         config = pb_utils.ModelConfig(args["config"])
-        with Telling(self, args["name"]):
+        with ModelErrors(self, args["name"]):
             try:
                 self.kind = self.find(args, config)
             except shoal_files.CannotServe as e:
@@ -141,9 +141,9 @@ class Worker:
                     raise Failure("auto_complete_config of %s returned %s, expected the configuration that it was given" % (args["file"], type(config).__name__))
         flags = 0
         if isinstance(self.kind, shoal.Model):
-            flags = wire.JOINED | (wire.APART if self.kind.retry_apart else 0)
+            flags = wire.ROWS_JOINED | (wire.RETRY_APART if self.kind.retry_apart else 0)
         answer = json.dumps(config.as_dict()).encode()
-        self.room(len(answer))
+        self.ensure_output(len(answer))
         self.memory[wire.OUTPUT].map[:len(answer)] = answer
         self.send(wire.LOADED, flags, number, 0, len(answer))
 
@@ -167,7 +167,7 @@ class Worker:
         if kind is None and version:
             raise Failure("%s has no class TritonPythonModel" % file)
         if kind is None:
-            raise Failure("%s makes no model %r when it is run, but %s" % (file, args["name"], ", ".join(map(repr, shoal.models)) or "none"))
+            raise Failure("%s defines no model %r, but %s" % (file, args["name"], ", ".join(map(repr, shoal.models)) or "none"))
         return kind
 
     def initialize(self, number, a, b):
@@ -179,48 +179,48 @@ class Worker:
         self.output_names = [t["name"] for t in config["output"]]
         self.outputs = {name: i for i, name in enumerate(self.output_names)}
         self.decoupled = pb_utils.using_decoupled_model_transaction_policy(config)
-        self.telling = Telling(self, self.name)
-        with self.telling:
+        self.model_errors = ModelErrors(self, self.name)
+        with self.model_errors:
             self.model = self.kind()
             if hasattr(self.model, "initialize"):
                 self.model.initialize(args)
             if not hasattr(self.model, "execute"):
                 raise Failure("TritonPythonModel has no method execute")
         if hasattr(self.model, "is_ready"):
-            self.open_pulse()
+            self.open_probe_connection()
         # These objects live as long as the process: exclude them from garbage collection.
         gc.collect()
         gc.freeze()
         self.send(wire.READY, number=number)
 
-    def open_pulse(self):
+    def open_probe_connection(self):
         """Opens a connection for readiness probes, which are answered even while a batch runs."""
-        ours, theirs = lines.pair()
+        ours, theirs = connections.pair()
         with theirs:
-            lines.send(self.connection, wire.PULSE, descriptors=[theirs.fileno()])
-        threading.Thread(target=self.pulse, args=(ours,), daemon=True).start()
+            connections.send(self.connection, wire.OPEN_PROBE, descriptors=[theirs.fileno()])
+        threading.Thread(target=self.answer_probes, args=(ours,), daemon=True).start()
 
-    def pulse(self, line):
+    def answer_probes(self, connection):
         while True:
-            data = line.recv(wire.FRAME.size)
+            data = connection.recv(wire.FRAME.size)
             if not data:
                 return
             ready = False
             try:
-                ready = bool(settled(self.model.is_ready()))
+                ready = bool(resolved(self.model.is_ready()))
             except Exception:
                 traceback.print_exc()
-            line.send(wire.FRAME.pack(wire.READY, 0, wire.FRAME.unpack(data)[2], ready, 0, 0))
+            connection.send(wire.FRAME.pack(wire.READY, 0, wire.FRAME.unpack(data)[2], ready, 0, 0))
 
     def run(self, number, a, b):
         at, size = self.execute(number, a, b)
         # Only the model can still reference arrays of the inputs here.
-        self.send(wire.RAN, wire.KEPT if self.memory[wire.INPUT].kept() else 0, number, at, size)
+        self.send(wire.RAN, wire.INPUTS_KEPT if self.memory[wire.INPUT].kept() else 0, number, at, size)
 
     def execute(self, number, a, b):
         requests = self.requests(number, a, b)
-        with self.telling:
-            responses = settled(self.model.execute(requests))
+        with self.model_errors:
+            responses = resolved(self.model.execute(requests))
             if self.decoupled:
                 if responses is not None:
                     raise self.failed("Python model '%s' is using the decoupled mode and the execute function must return None." % self.name)
@@ -239,9 +239,9 @@ class Worker:
         base = memory.base  # read after self.read, which counts the references to it
         make, kind, tensor = object.__new__, pb_utils.InferenceRequest, pb_utils.Tensor
         requests, batch = [], (self.connection, number, base)
-        for index, (said, cancelled, places) in enumerate(entries):
+        for index, (properties, cancelled, places) in enumerate(entries):
             r = make(kind)
-            r._said, r._batch, r._index, r._cancelled, r._sender = said, batch, index, at + cancelled, None
+            r._properties, r._batch, r._index, r._cancelled, r._sender = properties, batch, index, at + cancelled, None
             r._inputs = inputs = []
             for name, code, array, place in places:
                 t = make(tensor)
@@ -277,15 +277,16 @@ class Worker:
                 at += wire.TENSOR.size + 8 * dims
             names = [self.output_names[wire.U32.unpack_from(table, at + 4 * i)[0]] for i in range(outputs)]
             at += 4 * outputs
-            said = pb_utils._Said(text(id_size), names or self.output_names, "{}", timeout, priority, correlation, flags, self.model_name, self.version)
+            properties = pb_utils._Properties(
+                text(id_size), names or self.output_names, "{}", timeout, priority, correlation, flags, self.model_name, self.version)
             if name_size:
-                said.correlation = text(name_size)
+                properties.correlation = text(name_size)
             if parameters_size:
-                said.parameters = text(parameters_size)
+                properties.parameters = text(parameters_size)
             at = wire.aligned(at, 8)
-            entries.append((said, cancelled, places))
+            entries.append((properties, cancelled, places))
         if not texts:
-            memory.remember(table, entries)
+            memory.cache_table(table, entries)
         return entries
 
     def answer(self, requests, responses):
@@ -312,7 +313,7 @@ class Worker:
                 continue
             head = len(table)
             table.append(PLAIN)
-            names = request._said.outputs
+            names = request._properties.outputs
             for t in r._tensors:
                 name, code, array = t._name, t._code, t._array
                 if name not in names:
@@ -332,10 +333,10 @@ class Worker:
             if count != 1 or parameters:
                 table[head] = wire.RESPONSE.pack(0, 0, count, len(parameters))
         table = b"".join(table)
-        self.room(end + len(table))
+        self.ensure_output(end + len(table))
         memory = self.memory[wire.OUTPUT].map
         for array, at, size in data:
-            lines.put(memory, at, size, array)
+            connections.put(memory, at, size, array)
         memory[end:end + len(table)] = table
         return end, len(table)
 
@@ -346,13 +347,13 @@ class Worker:
     def failed(self, message):
         return Failure("Failed to process the request(s) for model '%s', message: %s" % (self.name, message))
 
-    def place(self, file):
+    def display_path(self, file):
         """Returns a file name as clients may see it: without directories of this machine."""
         inside = os.path.relpath(file, self.folder) if os.path.isabs(file) else file
         return os.path.basename(file) if inside.startswith("..") else inside
 
 
-def settled(result):
+def resolved(result):
     """Returns the result of a method, awaited if the method is async."""
     if hasattr(result, "__await__"):
         import asyncio  # slow to import, and few models need it
@@ -373,11 +374,11 @@ def run_file(path):
     spec.loader.exec_module(module)
 
 
-class Telling:
+class ModelErrors:
     """Converts an exception of the model to a Failure with Triton's wording. The traceback goes to the log."""
 
-    def __init__(self, worker, whose):
-        self.worker, self.whose = worker, whose
+    def __init__(self, worker, name):
+        self.worker, self.name = worker, name
 
     def __enter__(self):
         return self
@@ -388,23 +389,23 @@ class Telling:
         if issubclass(kind, SystemExit):
             error = RuntimeError("the model called sys.exit(%s)" % error.code)
             kind = RuntimeError
-        while trace is not None and ours(trace.tb_frame.f_code.co_filename):
+        while trace is not None and is_worker_code(trace.tb_frame.f_code.co_filename):
             trace = trace.tb_next
         traceback.print_exception(kind, error, trace)
         sys.stderr.flush()
-        frames = [f for f in traceback.extract_tb(trace) if not ours(f.filename)]
-        lines = ["  %s(%d): %s\n" % (self.worker.place(f.filename), f.lineno, f.name) for f in reversed(frames)]
+        frames = [f for f in traceback.extract_tb(trace) if not is_worker_code(f.filename)]
+        lines = ["  %s(%d): %s\n" % (self.worker.display_path(f.filename), f.lineno, f.name) for f in reversed(frames)]
         at = "\n\nAt:\n" + "".join(lines) if lines else ""
-        told = str(error) or "<EMPTY MESSAGE>"
-        raise Failure("Failed to process the request(s) for model '%s', message: %s: %s%s" % (self.whose, kind.__name__, told, at)) from None
+        text = str(error) or "<EMPTY MESSAGE>"
+        raise Failure("Failed to process the request(s) for model '%s', message: %s: %s%s" % (self.name, kind.__name__, text, at)) from None
 
 
-def ours(file):
+def is_worker_code(file):
     """Returns whether a file belongs to the worker rather than to the model."""
     return os.path.dirname(file) == os.path.dirname(__file__)
 
 
-def volunteer():
+def prefer_as_oom_victim():
     """Makes the kernel's OOM killer prefer this process to the server."""
     try:
         with open("/proc/self/oom_score_adj", "w") as file:
@@ -413,15 +414,15 @@ def volunteer():
         pass
 
 
-def inherited(descriptor):
+def inherited_socket(descriptor):
     s = socket.socket(fileno=descriptor)
     s.setblocking(True)
     s.set_inheritable(False)
     return s
 
 
-def main(conversation, side):
-    volunteer()
+def main(connection, side):
+    prefer_as_oom_victim()
     # The server ends the process with FINISH. Ctrl-C in a terminal is meant for the server.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    Worker(inherited(conversation), inherited(side)).serve()
+    Worker(inherited_socket(connection), inherited_socket(side)).serve()

@@ -6,7 +6,7 @@ import struct
 
 import numpy as np
 
-import shoal_lines as lines
+import shoal_connections as connections
 import shoal_wire as wire
 
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_START = 1
@@ -160,7 +160,7 @@ def _code_of(name, dtype):
     return code
 
 
-class _Said:
+class _Properties:
     """The properties of a request besides its inputs. It is immutable, and shared by requests with equal properties."""
 
     __slots__ = ("id", "outputs", "parameters", "timeout", "priority", "correlation", "flags", "model", "version", "trace")
@@ -174,56 +174,56 @@ class InferenceRequest:
     """A request of a batch, or one that a model sends."""
 
     # Requests of a batch are created by the worker: _batch is the connection, the batch's number and its memory; _cancelled is an offset in that memory.
-    __slots__ = ("_inputs", "_said", "_batch", "_index", "_cancelled", "_sender")
+    __slots__ = ("_inputs", "_properties", "_batch", "_index", "_cancelled", "_sender")
 
     def __init__(self, request_id="", correlation_id=0, inputs=(), requested_output_names=(), model_name="", model_version=-1, flags=0,
                  timeout=0, preferred_memory=None, trace=None, parameters=None, priority=0):
         self._inputs, self._batch, self._sender = list(inputs), None, None
-        self._said = _Said(request_id, list(requested_output_names), json.dumps(parameters or {}), timeout, priority, correlation_id, flags, model_name,
+        self._properties = _Properties(request_id, list(requested_output_names), json.dumps(parameters or {}), timeout, priority, correlation_id, flags, model_name,
                            model_version, trace)
 
     def inputs(self):
         return self._inputs
 
     def request_id(self):
-        return self._said.id
+        return self._properties.id
 
     def correlation_id(self):
-        return self._said.correlation
+        return self._properties.correlation
 
     def requested_output_names(self):
-        return set(self._said.outputs)
+        return set(self._properties.outputs)
 
     def model_name(self):
-        return self._said.model
+        return self._properties.model
 
     def model_version(self):
-        return self._said.version
+        return self._properties.version
 
     def flags(self):
-        return self._said.flags
+        return self._properties.flags
 
     def set_flags(self, flags):
-        self._said = copy.copy(self._said)
-        self._said.flags = flags
+        self._properties = copy.copy(self._properties)
+        self._properties.flags = flags
 
     def timeout(self):
         """Returns the timeout in microseconds; 0 if the client set none."""
-        return self._said.timeout
+        return self._properties.timeout
 
     def priority(self):
-        return self._said.priority
+        return self._properties.priority
 
     def parameters(self):
         """Returns the parameters as a JSON string."""
-        return self._said.parameters
+        return self._properties.parameters
 
     def trace(self):
-        return self._said.trace
+        return self._properties.trace
 
     def set_release_flags(self, flags):
         if flags != TRITONSERVER_REQUEST_RELEASE_ALL:
-            raise TritonModelException("found release flags %d, expected TRITONSERVER_REQUEST_RELEASE_ALL: requests are not scheduled again" % flags)
+            raise TritonModelException("found release flags %d, expected TRITONSERVER_REQUEST_RELEASE_ALL: rescheduling requests is not supported" % flags)
 
     def is_cancelled(self):
         if self._batch is None:
@@ -235,38 +235,38 @@ class InferenceRequest:
         """Returns the response sender of this request, always the same one. It may be used after execute has returned."""
         if self._sender is None:
             if self._batch is None:
-                raise TritonModelException("found a request that the model made itself, expected one that it was given: only those have a response sender")
+                raise TritonModelException("found a request that the model created, expected one passed to execute: only those have a response sender")
             connection, number, _ = self._batch
-            self._sender = InferenceResponseSender(lines.Outlet(connection, number, self._index), self._said.outputs)
+            self._sender = InferenceResponseSender(connections.ResponseConnection(connection, number, self._index), self._properties.outputs)
         return self._sender
 
     def exec(self, decoupled=False):
         """Sends the request to another model and waits for the response. With decoupled, returns an iterator over all responses."""
         answers = ResponseIterator(self._begin(decoupled))
-        return answers if decoupled else answers._only()
+        return answers if decoupled else answers._single()
 
     def async_exec(self, decoupled=False):
         """Like exec, but awaitable. The request is sent immediately."""
         return _awaited(ResponseIterator(self._begin(decoupled)), decoupled)
 
     def _begin(self, decoupled):
-        said = self._said
+        p = self._properties
         document = {
-            "model": said.model, "version": int(said.version), "id": said.id, "outputs": list(said.outputs), "timeout": int(said.timeout),
-            "priority": int(said.priority), "flags": int(said.flags), "many": bool(decoupled), "parameters": json.loads(said.parameters),
+            "model": p.model, "version": int(p.version), "id": p.id, "outputs": list(p.outputs), "timeout": int(p.timeout),
+            "priority": int(p.priority), "flags": int(p.flags), "many": bool(decoupled), "parameters": json.loads(p.parameters),
         }
-        if isinstance(said.correlation, str):
-            document["correlation_name"] = said.correlation
+        if isinstance(p.correlation, str):
+            document["correlation_name"] = p.correlation
         else:
-            document["correlation"] = int(said.correlation)
+            document["correlation"] = int(p.correlation)
         return _call(document, self._inputs)
 
 
 class ResponseIterator:
     """The responses to a call, in order of arrival."""
 
-    def __init__(self, line):
-        self._line, self._ended = line, False
+    def __init__(self, connection):
+        self._connection, self._ended = connection, False
 
     def __iter__(self):
         return self
@@ -274,7 +274,7 @@ class ResponseIterator:
     def __next__(self):
         if self._ended:
             raise StopIteration
-        received = lines.receive(self._line, Tensor._view)
+        received = connections.receive(self._connection, Tensor._view)
         if received is None:
             self.cancel()
             return InferenceResponse(error=TritonError("the server did not answer"))
@@ -287,9 +287,9 @@ class ResponseIterator:
     def cancel(self):
         """Closes the connection and discards further responses."""
         self._ended = True
-        self._line.close()
+        self._connection.close()
 
-    def _only(self):
+    def _single(self):
         response = next(self)
         self.cancel()
         return response
@@ -300,22 +300,22 @@ async def _awaited(answers, decoupled):
 
     loop, ready = asyncio.get_running_loop(), asyncio.Event()
     try:
-        loop.add_reader(answers._line, ready.set)
+        loop.add_reader(answers._connection, ready.set)
         try:
             await ready.wait()
         finally:
-            loop.remove_reader(answers._line)
+            loop.remove_reader(answers._connection)
     except BaseException:
         answers.cancel()  # the caller was cancelled
         raise
-    return answers if decoupled else answers._only()
+    return answers if decoupled else answers._single()
 
 
 class InferenceResponseSender:
     """Sends the responses to one request."""
 
-    def __init__(self, outlet, outputs):
-        self._outlet, self._outputs = outlet, outputs
+    def __init__(self, connection, outputs):
+        self._connection, self._outputs = connection, outputs
 
     def send(self, response=None, flags=0):
         if flags not in (0, TRITONSERVER_RESPONSE_COMPLETE_FINAL):
@@ -328,16 +328,16 @@ class InferenceResponseSender:
             raise TritonModelException("Unable to send response. Response sender has been closed.")
 
     def is_cancelled(self):
-        return self._outlet.left()
+        return self._connection.client_left()
 
     def _send(self, response, last):
         if response is None:
-            return self._outlet.send(None, (), last)
+            return self._connection.send(None, (), last)
         if response._error is not None:
             code, text = response._failure()
-            return self._outlet.send({"failed": True, "code": code, "text": text.decode("utf-8", "ignore")}, (), last)
+            return self._connection.send({"failed": True, "code": code, "text": text.decode("utf-8", "ignore")}, (), last)
         document = {"parameters": response._parameters} if response._parameters else {}
-        return self._outlet.send(document, [t for t in response._tensors if t._name in self._outputs], last)
+        return self._connection.send(document, [t for t in response._tensors if t._name in self._outputs], last)
 
     def _send_last(self, response):
         """Sends a response that execute returned, unless the final response was sent."""
@@ -371,43 +371,43 @@ class InferenceResponse:
 
 
 _begin_call = None  # set by the worker: sends a call to the server
-_desk = None  # set by the worker: the connection for metrics and readiness queries
+_worker_calls = None  # set by the worker: the connection for metrics and readiness queries
 
 
 def _call(document, tensors=()):
     """Sends a call, and returns the connection on which the responses arrive."""
     if _begin_call is None:
-        raise TritonModelException("found no server to ask: models can ask others only where they are served")
+        raise TritonModelException("this process has no server: a model can call other models only while a server runs it")
     return _begin_call(document, tensors)
 
 
-def _question(question):
-    if _desk is None:
-        raise TritonModelException("found no server to ask: models have metrics, and know of others, only where they are served")
-    value, wrong = _desk.ask(question)
-    if wrong:
-        raise TritonModelException(wrong)
+def _worker_call(document):
+    if _worker_calls is None:
+        raise TritonModelException("this process has no server: metrics and queries about models work only while a server runs the model")
+    value, error = _worker_calls.call(document)
+    if error:
+        raise TritonModelException(error)
     return value
 
 
 def is_model_ready(model_name, model_version=""):
-    return bool(_question({"do": "ready", "name": model_name, "version": str(model_version)}))
+    return bool(_worker_call({"do": "ready", "name": model_name, "version": str(model_version)}))
 
 
 def load_model(model_name, config="", files=None):
     """Loads or reloads a model from the repository, or from files with names such as 'file:1/model.py', and waits until it is ready. The server must
     run with explicit model control."""
     contents = [Tensor(name[len("file:"):] if name.startswith("file:") else name, np.frombuffer(text, np.uint8)) for name, text in (files or {}).items()]
-    _order({"do": "load", "model": model_name, "config": config}, contents)
+    _control({"do": "load", "model": model_name, "config": config}, contents)
 
 
 def unload_model(model_name, unload_dependents=False):
     """Unloads a model after its in-flight requests. Ensembles do not exist, so no other model is unloaded with it."""
-    _order({"do": "unload", "model": model_name})
+    _control({"do": "unload", "model": model_name})
 
 
-def _order(document, tensors=()):
-    answer = ResponseIterator(_call(document, tensors))._only()
+def _control(document, tensors=()):
+    answer = ResponseIterator(_call(document, tensors))._single()
     if answer.has_error():
         raise TritonModelException(answer.error().message())
 
@@ -419,13 +419,13 @@ class MetricFamily:
 
     def __init__(self, name, description, kind):
         self._name, self._kind = name, kind
-        self._ask("family", help=description, kind=kind)
+        self._call("family", help=description, kind=kind)
 
     def Metric(self, labels=None, buckets=None):
         return Metric(self, labels, buckets)
 
-    def _ask(self, do, **more):
-        return _question(dict(more, do=do, name=self._name))
+    def _call(self, do, **arguments):
+        return _worker_call(dict(arguments, do=do, name=self._name))
 
 
 class Metric:
@@ -433,7 +433,7 @@ class Metric:
 
     def __init__(self, family, labels=None, buckets=None):
         self._family, self._labels = family, {str(k): str(v) for k, v in (labels or {}).items()}
-        family._ask("metric", labels=self._labels, buckets=[float(b) for b in buckets or ()])
+        family._call("metric", labels=self._labels, buckets=[float(b) for b in buckets or ()])
 
     def increment(self, value):
         self._do("increment", value)
@@ -447,8 +447,8 @@ class Metric:
     def value(self):
         return self._do("value", 0)
 
-    def _do(self, what, value):
-        return self._family._ask(what, labels=self._labels, value=float(value))
+    def _do(self, operation, value):
+        return self._family._call(operation, labels=self._labels, value=float(value))
 
 
 class Logger:
@@ -490,9 +490,9 @@ class ModelConfig:
         return self._config
 
     def set_max_batch_size(self, n):
-        written = self._config.get("max_batch_size", 0)
-        if written > n:
-            raise ValueError("max_batch_size: found %d in the model's configuration, expected at most %d, which auto_complete_config says" % (written, n))
+        configured = self._config.get("max_batch_size", 0)
+        if configured > n:
+            raise ValueError("max_batch_size: found %d in the model's configuration, expected at most %d, which auto_complete_config set" % (configured, n))
         self._config["max_batch_size"] = n
 
     def set_dynamic_batching(self):
@@ -522,14 +522,14 @@ class ModelConfig:
         self._config[kind].append(dict(tensor))
 
 
-def _compare(kind, have, told):
+def _compare(kind, have, completed):
     for key in ("data_type", "dims"):
         empty = not have.get(key) or have[key] == "TYPE_INVALID"
         if empty:
-            have[key] = told[key]
-        elif have[key] != told[key]:
-            raise ValueError("%s %r: found %s %s in the model's configuration, expected %s, which auto_complete_config says"
-                             % (kind, told["name"], key, have[key], told[key]))
+            have[key] = completed[key]
+        elif have[key] != completed[key]:
+            raise ValueError("%s %r: found %s %s in the model's configuration, expected %s, which auto_complete_config set"
+                             % (kind, completed["name"], key, have[key], completed[key]))
 
 
 def get_input_tensor_by_name(request, name):

@@ -1,4 +1,4 @@
-"""Lines: connections for one call to another model, or for the responses to one request. wire.go describes how they are used.
+"""Connections for one call to another model, or for the responses to one request. wire.go describes how they are used.
 
 A message is a payload: a JSON document followed by the tensors that it lists, in a memory file that is passed along and then belongs to the receiver.
 """
@@ -15,13 +15,13 @@ import numpy as np
 
 import shoal_wire as wire
 
-# Send buffer size. When it is full, send blocks: a slow client slows down its own model and no other.
-SENT = 32 << 10
+# Size of the send buffer. When it is full, send blocks: a slow client slows down its own model and no other.
+SEND_BUFFER = 32 << 10
 
 
 def pair():
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SENT)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
     return ours, theirs
 
 
@@ -62,18 +62,18 @@ def pack(document, tensors):
     return descriptor, len(text), size
 
 
-def send_parcel(connection, kind, document, tensors, flags=0, beside=()):
-    """Sends a payload. The descriptors in beside are passed before its own."""
+def send_payload(connection, kind, document, tensors, flags=0, descriptors=()):
+    """Sends a payload. The given descriptors are passed before its own."""
     descriptor, length, size = pack(document, tensors)
     try:
-        send(connection, kind, flags, 0, length, size, [*beside, descriptor])
+        send(connection, kind, flags, 0, length, size, [*descriptors, descriptor])
     finally:
         os.close(descriptor)
 
 
-def receive(line, view):
+def receive(connection, view):
     """Returns the next payload: its document, its tensors, each created by view, and whether it is the last. None if the connection is closed."""
-    data, ancillary, _, _ = line.recvmsg(wire.FRAME.size, 64)
+    data, ancillary, _, _ = connection.recvmsg(wire.FRAME.size, 64)
     if not data:
         return None
     _, flags, _, length, size, _ = wire.FRAME.unpack(data)
@@ -85,17 +85,17 @@ def receive(line, view):
     for t in document.get("tensors", []):
         tensors.append(view(t["name"], t["type"], (tuple(t["shape"]), at, t["length"]), base))
         at = wire.aligned(at + t["length"], 64)
-    return document, tensors, bool(flags & wire.LAST)
+    return document, tensors, bool(flags & wire.LAST_RESPONSE)
 
 
-class Outlet:
+class ResponseConnection:
     """The worker's end of a connection for the responses to one request. It is thread-safe."""
 
-    def __init__(self, connection, number, index):
-        self.line, theirs = pair()
+    def __init__(self, worker_connection, number, index):
+        self.connection, theirs = pair()
         self.lock = threading.Lock()
         self.closed = False  # the final response was sent
-        send(connection, wire.OPEN, 0, number, index, 0, [theirs.fileno()])
+        send(worker_connection, wire.OPEN_RESPONSES, 0, number, index, 0, [theirs.fileno()])
         theirs.close()
 
     def send(self, document, tensors, last):
@@ -103,54 +103,54 @@ class Outlet:
         with self.lock:
             if self.closed:
                 return False
-            flags = wire.LAST if last else 0
+            flags = wire.LAST_RESPONSE if last else 0
             try:
                 if document is None:
-                    send(self.line, wire.SEND, flags)
+                    send(self.connection, wire.SEND, flags)
                 else:
-                    send_parcel(self.line, wire.SEND, document, tensors, flags)
+                    send_payload(self.connection, wire.SEND, document, tensors, flags)
             except (BrokenPipeError, ConnectionResetError):
                 pass
             if last:
                 self.closed = True
-                self.line.close()
+                self.connection.close()
             return True
 
-    def left(self):
+    def client_left(self):
         """Returns whether the client has left."""
         with self.lock:
             if self.closed:
                 return False
             poll = select.poll()
-            poll.register(self.line, 0)  # reports only that the peer has closed
+            poll.register(self.connection, 0)  # reports only that the peer has closed
             return bool(poll.poll(0))
 
     def __del__(self):
         if not getattr(self, "closed", True):
             try:
-                send(self.line, wire.SEND, wire.GONE)
-                self.line.close()
+                send(self.connection, wire.SEND, wire.SENDER_DROPPED)
+                self.connection.close()
             except OSError:
                 pass  # the client has left
 
 
-class Desk:
+class WorkerCalls:
     """Sends calls about metrics and other models to the server, one at a time."""
 
-    def __init__(self, connection):
-        self.connection, self.line, self.lock = connection, None, threading.Lock()
+    def __init__(self, side):
+        self.side, self.connection, self.lock = side, None, threading.Lock()
 
-    def ask(self, question):
+    def call(self, document):
         """Returns the resulting number and an error message, which is "" on success."""
-        text = json.dumps(question).encode()
+        text = json.dumps(document).encode()
         if len(text) > wire.MAX_TEXT:
-            return 0.0, "found a question of %d bytes, expected at most %d" % (len(text), wire.MAX_TEXT)
+            return 0.0, "found a call of %d bytes, expected at most %d" % (len(text), wire.MAX_TEXT)
         with self.lock:
-            if self.line is None:
-                self.line, theirs = pair()
+            if self.connection is None:
+                self.connection, theirs = pair()
                 with theirs:
-                    send(self.connection, wire.DESK, descriptors=[theirs.fileno()])
-            self.line.send(wire.FRAME.pack(wire.ASK, 0, 0, 0, 0, 0) + text)
-            answer = self.line.recv(wire.FRAME.size + wire.MAX_TEXT)
-        _, wrong, _, a, _, _ = wire.FRAME.unpack_from(answer)
-        return wire.F64.unpack(wire.U64.pack(a))[0], answer[wire.FRAME.size:].decode() if wrong else ""
+                    send(self.side, wire.OPEN_CALLS, descriptors=[theirs.fileno()])
+            self.connection.send(wire.FRAME.pack(wire.WORKER_CALL, 0, 0, 0, 0, 0) + text)
+            reply = self.connection.recv(wire.FRAME.size + wire.MAX_TEXT)
+        _, failed, _, a, _, _ = wire.FRAME.unpack_from(reply)
+        return wire.F64.unpack(wire.U64.pack(a))[0], reply[wire.FRAME.size:].decode() if failed else ""
