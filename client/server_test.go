@@ -26,7 +26,7 @@ func TestMain(m *testing.M) { leak.Main(m) }
 // newBackend returns a server that answers requests with their inputs.
 func newBackend(t testing.TB) *kservetest.Server {
 	s := kservetest.New(t, kservetest.Recorded...)
-	s.Entries, s.Counted = kservetest.RecordedIndex, kservetest.RecordedStatistics
+	s.Entries, s.Stats = kservetest.RecordedIndex, kservetest.RecordedStatistics
 	return s
 }
 
@@ -101,8 +101,8 @@ func identity() *client.Request {
 // that is empty.
 type counter struct{ next, end int32 }
 
-// newCounter is for [kservetest.Server.More].
-func newCounter(req *infer.Request) infer.More {
+// newCounter is for [kservetest.Server.Stream].
+func newCounter(req *infer.Request) infer.ResponseStream {
 	if req.Model != "repeat" {
 		return nil
 	}
@@ -113,11 +113,11 @@ func newCounter(req *infer.Request) infer.More {
 	return &counter{end: n[0]}
 }
 
-// Next implements [infer.More].
+// Next implements [infer.ResponseStream].
 func (c *counter) Next(_ context.Context, resp *infer.Response) error {
 	resp.Version = "1"
 	if c.next == c.end {
-		resp.Last, resp.Bare = true, true
+		resp.Last, resp.Empty = true, true
 		return nil
 	}
 	resp.Outputs = append(resp.Outputs, tensor.Tensor{Name: "INDEX", Type: tensor.Int32, Shape: []int64{1}, Data: tensor.Data([]int32{c.next})})
@@ -128,7 +128,7 @@ func (c *counter) Next(_ context.Context, resp *infer.Response) error {
 	return nil
 }
 
-// Close implements [infer.More].
+// Close implements [infer.ResponseStream].
 func (c *counter) Close() {}
 
 // An exampleServer is a server for an example, which has no test.
@@ -145,7 +145,7 @@ func startServer() *exampleServer { return startServerWith(func(*kservetest.Serv
 // startDecoupledServer serves a model that answers any number of times: "repeat" returns
 // as many numbers as its input COUNT says.
 func startDecoupledServer() *exampleServer {
-	return startServerWith(func(s *kservetest.Server) { s.More = newCounter })
+	return startServerWith(func(s *kservetest.Server) { s.Stream = newCounter })
 }
 
 // startBusyServer serves models whose queues are full.

@@ -31,7 +31,7 @@ func receive(s *client.Stream) (heard []string, err error) {
 
 func TestADecoupledModelAnswersOverAStream(t *testing.T) {
 	s := newBackend(t)
-	s.More = newCounter
+	s.Stream = newCounter
 	c := connect(t, s, client.Options{})["gRPC"]
 	stream, err := c.Stream(t.Context())
 	if err != nil {

@@ -261,15 +261,15 @@ type callers struct { // both are set before a model is loaded
 var _ engine.ModelCaller = (*callers)(nil)
 
 func (c *callers) Call(ctx context.Context, req *infer.Request, resp *infer.Response) error {
-	return kserve.Worded(c.Server.Call(ctx, req, resp), req)
+	return kserve.TritonError(c.Server.Call(ctx, req, resp), req)
 }
 
 func (c *callers) LoadModel(ctx context.Context, model, config string, files map[string][]byte) error {
-	return kserve.Worded(c.Repository.LoadModel(ctx, model, config, files), nil)
+	return kserve.TritonError(c.Repository.LoadModel(ctx, model, config, files), nil)
 }
 
 func (c *callers) UnloadModel(ctx context.Context, model string) error {
-	return kserve.Worded(c.Repository.UnloadModel(ctx, model), nil)
+	return kserve.TritonError(c.Repository.UnloadModel(ctx, model), nil)
 }
 
 // patience is for engines that still compute when their requests have been cut off:
@@ -347,9 +347,9 @@ func ports(p parts, opts serveOptions, leave context.CancelCauseFunc, log *slog.
 }
 
 func newMetrics(p parts, opts serveOptions, log *slog.Logger) http.Handler {
-	figures := metrics.Options{Version: version, Own: p.python.Metrics, Log: log}
+	figures := metrics.Options{Version: version, ModelMetrics: p.python.Metrics, Log: log}
 	if opts.allowCPUMetrics {
-		figures.Machine = machine.Root()
+		figures.HostFiles = machine.Root()
 	}
 	return metrics.New(p.backend, figures)
 }

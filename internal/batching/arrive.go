@@ -52,7 +52,7 @@ func (c *Core) arrive(it *Item) {
 
 // full reports whether the queue of a level has no room for it.
 func (c *Core) full(level *Level, it *Item) bool {
-	if !level.Shares {
+	if !level.UseSharedBound {
 		return level.MaxQueue > 0 && c.perLevel[it.level] >= level.MaxQueue
 	}
 	most, now := c.cfg.Shared, c.shared
@@ -65,7 +65,7 @@ func (c *Core) refuse(it *Item, v Verdict) { c.refuseWithRetry(it, v, 0) }
 // refuseWithRetry refuses it, and advises the client to retry after the given time.
 func (c *Core) refuseWithRetry(it *Item, v Verdict, retry time.Duration) {
 	it.state = answered
-	c.emit(Action{Do: Answer, Item: it, Verdict: v, RetryAfter: retry})
+	c.emit(Action{Kind: Answer, Item: it, Verdict: v, RetryAfter: retry})
 }
 
 func (c *Core) levelOf(it *Item) int {
@@ -85,7 +85,7 @@ func (c *Core) enqueue(it *Item) {
 	if it.due != Never {
 		c.withDeadline++
 	}
-	if c.cfg.Levels[it.level].Shares {
+	if c.cfg.Levels[it.level].UseSharedBound {
 		c.shared.Requests++
 		c.shared.Bytes += it.Bytes
 	}
@@ -102,7 +102,7 @@ func (c *Core) dequeue(it *Item) {
 	if it.due != Never {
 		c.withDeadline--
 	}
-	if c.cfg.Levels[it.level].Shares {
+	if c.cfg.Levels[it.level].UseSharedBound {
 		c.shared.Requests--
 		c.shared.Bytes -= it.Bytes
 	}
@@ -153,7 +153,7 @@ func (c *Core) expire() {
 		switch {
 		case it.endsAt <= c.now:
 			c.answer(it, Expired, 0)
-		case c.cfg.Levels[it.level].DelayLate:
+		case c.cfg.Levels[it.level].DelayOnTimeout:
 			c.dequeue(it)
 			it.late, it.expiresAt = true, Never
 			c.enqueue(it)
@@ -178,7 +178,7 @@ func (c *Core) answer(it *Item, v Verdict, retry time.Duration) {
 		in := it.running
 		in.waitingClients--
 		if in.waitingClients == 0 {
-			c.emit(Action{Do: Stop, Instance: in.number, Batch: in.batchNumber})
+			c.emit(Action{Kind: Stop, Instance: in.number, Batch: in.batchNumber})
 		}
 	case finished:
 	default:
@@ -186,7 +186,7 @@ func (c *Core) answer(it *Item, v Verdict, retry time.Duration) {
 	}
 	c.alarms.set(it, Never)
 	it.state = answered
-	c.emit(Action{Do: Answer, Item: it, Verdict: v, RetryAfter: retry})
+	c.emit(Action{Kind: Answer, Item: it, Verdict: v, RetryAfter: retry})
 	if c.cfg.KeepOrder {
 		unlinkOrder(it)
 		c.deliverInOrder()

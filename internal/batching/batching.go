@@ -14,14 +14,14 @@ const Never Time = math.MaxInt64
 // An Item is one request. The caller sets the exported fields and must not touch the item
 // again until the core releases it with an Answer or a Deliver.
 type Item struct {
-	Rows     int           // number of rows, at least 1
-	Bytes    int64         // memory that it uses while it waits
-	Shape    uint64        // requests of different shapes never share a batch
-	Priority uint64        // 1 is the highest; 0 and unknown levels mean the default
-	Timeout  time.Duration // requested by the client, in the queue or in total, depending on Level.Ends; 0 means none
-	Deadline Time          // when the request is answered at the latest; 0 means none
-	Way      time.Duration // transport overhead of the request and its answer, which is subtracted from the objective
-	Instance int           // the only instance that may run it; 0 means any
+	Rows           int           // number of rows, at least 1
+	Bytes          int64         // memory that it uses while it waits
+	Shape          uint64        // requests of different shapes never share a batch
+	Priority       uint64        // 1 is the highest; 0 and unknown levels mean the default
+	Timeout        time.Duration // requested by the client, in the queue or in total, depending on Level.TimeoutIsDeadline; 0 means none
+	Deadline       Time          // when the request is answered at the latest; 0 means none
+	TransportDelay time.Duration // transport overhead of the request and its answer, which is subtracted from the objective
+	Instance       int           // the only instance that may run it; 0 means any
 
 	Owner any // for the caller; the core does not use it
 
@@ -46,11 +46,11 @@ type Item struct {
 // Arrived returns when the item arrived.
 func (it *Item) Arrived() Time { return it.arrived }
 
-// Waits reports whether the item is queued.
-func (it *Item) Waits() bool { return it.state == waiting }
+// Queued reports whether the item is queued.
+func (it *Item) Queued() bool { return it.state == waiting }
 
-// Runs reports whether the item is in a running batch and not answered yet.
-func (it *Item) Runs() bool { return it.state == inBatch }
+// Running reports whether the item is in a running batch and not answered yet.
+func (it *Item) Running() bool { return it.state == inBatch }
 
 type state uint8
 
@@ -62,56 +62,56 @@ const (
 	answered
 )
 
-// A Kind is the kind of an [Event].
-type Kind uint8
+// An EventKind is the kind of an [Event].
+type EventKind uint8
 
 // Kinds of events.
 const (
-	Wake   Kind = iota // time passed
-	Arrive             // Item arrived
-	Cancel             // Item's client canceled the request
-	Up                 // Instance was added, and will Take
-	Take               // Instance is ready for a batch
-	Done               // Instance has completed its batch, and will Take again
-	Down               // Instance must leave once it has completed its batch
-	Broken             // Instance is down and cannot be started: requests do not wait for it until it is Up
-	Turn               // the device granted a turn
-	Close              // no more requests will arrive, so batches are not held any longer
+	Wake   EventKind = iota // time passed
+	Arrive                  // Item arrived
+	Cancel                  // Item's client canceled the request
+	Up                      // Instance was added, and will Take
+	Take                    // Instance is ready for a batch
+	Done                    // Instance has completed its batch, and will Take again
+	Down                    // Instance must leave once it has completed its batch
+	Broken                  // Instance is down and cannot be started: requests do not wait for it until it is Up
+	Turn                    // the device granted a turn
+	Close                   // no more requests will arrive, so batches are not held any longer
 )
 
 // An Event reports one thing that happened to a [Core].
 type Event struct {
-	Kind     Kind
+	Kind     EventKind
 	Item     *Item // for Arrive and Cancel
 	Instance int   // for Up, Take, Done, Down and Broken; from 1
 }
 
-// A Do is the kind of an [Action].
-type Do uint8
+// An ActionKind is the kind of an [Action].
+type ActionKind uint8
 
 // Kinds of actions.
 const (
-	Run     Do = iota // run Items on Instance, as one batch
-	Call              // wake the parked Instance, which must Take
-	Deliver           // answer Item with the result of its batch
-	Answer            // answer Item with Verdict; it has no result
-	Stop              // no client waits for Instance's batch any more: stop it if possible
-	Leave             // Instance was removed, and the caller may close it
-	Ask               // request a turn from the device
-	Yield             // return a turn to the device
+	Run     ActionKind = iota // run Items on Instance, as one batch
+	Call                      // wake the parked Instance, which must Take
+	Deliver                   // answer Item with the result of its batch
+	Answer                    // answer Item with Verdict; it has no result
+	Stop                      // no client waits for Instance's batch any more: stop it if possible
+	Leave                     // Instance was removed, and the caller may close it
+	Ask                       // request a turn from the device
+	Yield                     // return a turn to the device
 )
 
 // An Action is one thing that the caller of Step must do.
 type Action struct {
-	Do       Do
+	Kind     ActionKind
 	Instance int
 	Item     *Item
 	Items    []*Item // owned by the core, and unchanged until the instance is Done
 	Batch    uint64  // for Run and Stop: number of the batch, from 1
-	Why      Reason  // for Run
+	Reason   Reason  // for Run: why the batch closed
 	Verdict  Verdict // for Answer
 
-	Exclusive bool // for Run: the batch has the device to itself; see [Active]
+	Exclusive bool // for Run: the batch has the device to itself; see [ActiveBatches]
 
 	Ran time.Duration // for Yield: how long the turn was used
 
@@ -150,8 +150,8 @@ var reasons = [...]string{
 	"alone", "full", "preferred", "unfit", "waited", "idle", "closing", "efficient", "gathered", "burst", "shared", "cut", "retest",
 }
 
-// Reasons is the number of reasons.
-const Reasons = len(reasons)
+// NumReasons is the number of reasons.
+const NumReasons = len(reasons)
 
 func (r Reason) String() string { return reasons[r] }
 

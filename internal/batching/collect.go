@@ -32,15 +32,15 @@ func (p *Collect) Decide(now Time, line Line) Decision {
 	leave := since + p.MaxDelay
 	switch {
 	case n == p.Size:
-		return Decision{Take: n, Why: Full}
+		return Decision{Take: n, Reason: Full}
 	case line.Cut():
-		return Decision{Take: n, Why: Unfit}
+		return Decision{Take: n, Reason: Unfit}
 	case p.MaxDelay == 0:
-		return Decision{Take: n, Why: Idle}
+		return Decision{Take: n, Reason: Idle}
 	case now >= leave:
-		return Decision{Take: n, Why: Waited}
+		return Decision{Take: n, Reason: Waited}
 	case line.Closing():
-		return Decision{Take: n, Why: Closing}
+		return Decision{Take: n, Reason: Closing}
 	}
 	return Decision{Until: leave}
 }

@@ -26,15 +26,15 @@ type Config struct {
 	// without a result do not wait for earlier ones.
 	KeepOrder bool
 
-	// LanesApart lets a request of one shape overtake those of other shapes. Without it a
-	// request closes every earlier batch of another shape, as in Triton.
-	LanesApart bool
+	// OvertakeOtherShapes lets a request of one shape overtake those of other shapes.
+	// Without it a request closes every earlier batch of another shape, as in Triton.
+	OvertakeOtherShapes bool
 
 	// TakeTurns makes the core request a turn from the device before each batch.
 	TakeTurns bool
 
-	// Active decides which batches are exclusive. Nil means that none are.
-	Active Active
+	// ActiveBatches decides which batches are exclusive. Nil means that none are.
+	ActiveBatches ActiveBatches
 
 	// Predictor predicts how long batches take. With it, the core refuses requests that
 	// would miss their deadline or the objective, as soon as that is clear. Nil means no
@@ -46,8 +46,8 @@ type Config struct {
 	Objective time.Duration
 }
 
-// Active counts the running batches of all models that share a device.
-type Active interface {
+// ActiveBatches counts the running batches of all models that share a device.
+type ActiveBatches interface {
 	// Begin counts a batch that begins, and reports whether it is exclusive: it has the
 	// device to itself, and may use all of it until it ends.
 	Begin() (exclusive bool)
@@ -63,12 +63,12 @@ type Bound struct {
 
 // A Level is the queue policy of one priority. The zero Level has no limits.
 type Level struct {
-	MaxQueue      int           // maximum number of queued requests; 0 means no limit
-	Shares        bool          // Config.Shared applies instead of MaxQueue
-	Timeout       time.Duration // maximum time in the queue; 0 means no limit
-	AllowOverride bool          // a request may shorten Timeout, if there is one
-	DelayLate     bool          // requests that time out are queued behind the others instead of being refused
-	Ends          bool          // the timeout of a request is a deadline, which also applies while it runs
+	MaxQueue          int           // maximum number of queued requests; 0 means no limit
+	UseSharedBound    bool          // Config.Shared applies instead of MaxQueue
+	Timeout           time.Duration // maximum time in the queue; 0 means no limit
+	AllowOverride     bool          // a request may shorten Timeout, if there is one
+	DelayOnTimeout    bool          // requests that time out are queued behind the others instead of being refused
+	TimeoutIsDeadline bool          // the timeout of a request is a deadline, which also applies while it runs
 }
 
 // ends returns the deadline of a request that arrives now; Never if it has none.
@@ -77,7 +77,7 @@ func (l *Level) ends(it *Item, now Time) Time {
 	if it.Deadline != 0 {
 		end = it.Deadline
 	}
-	if l.Ends && it.Timeout > 0 && it.Timeout < Never-now {
+	if l.TimeoutIsDeadline && it.Timeout > 0 && it.Timeout < Never-now {
 		end = min(end, now+it.Timeout)
 	}
 	return end

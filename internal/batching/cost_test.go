@@ -36,7 +36,7 @@ func (m *mill) step(ev batching.Event) {
 	m.now += time.Microsecond
 	m.core.Step(m.now, ev, &m.out)
 	for i := range m.out.List {
-		switch a := &m.out.List[i]; a.Do {
+		switch a := &m.out.List[i]; a.Kind {
 		case batching.Deliver, batching.Answer:
 			m.back = append(m.back, a.Item)
 		case batching.Ask:
@@ -70,7 +70,7 @@ func (m *mill) turn() int {
 func costs() map[string]*mill {
 	policy := batching.Triton{MaxRows: 8}
 	limited := []batching.Level{
-		{Timeout: 500 * time.Microsecond, DelayLate: true, MaxQueue: 1_000},
+		{Timeout: 500 * time.Microsecond, DelayOnTimeout: true, MaxQueue: 1_000},
 		{Timeout: 300 * time.Microsecond, AllowOverride: true, MaxQueue: 1_000},
 	}
 	some := []batching.Item{
@@ -87,7 +87,7 @@ func costs() map[string]*mill {
 		"turns taken":             newMill(batching.Config{Policy: policy, MaxRows: 8, TakeTurns: true}, 64, some...),
 		"shapes":                  newMill(batching.Config{Policy: policy, MaxRows: 8}, 64, batching.Item{Rows: 1}, batching.Item{Rows: 1, Shape: 1}, batching.Item{Rows: 1, Shape: 2}),
 		"predicted":               newMill(batching.Config{Policy: policy, MaxRows: 8, Predictor: &batching.Learner{}, Objective: 40 * time.Microsecond}, 64, some...),
-		"lanes apart":             newMill(batching.Config{Policy: policy, MaxRows: 8, LanesApart: true}, 64, batching.Item{Rows: 1}, batching.Item{Rows: 1, Shape: 1}),
+		"lanes apart":             newMill(batching.Config{Policy: policy, MaxRows: 8, OvertakeOtherShapes: true}, 64, batching.Item{Rows: 1}, batching.Item{Rows: 1, Shape: 1}),
 		"bound":                   newMill(batching.Config{Policy: policy, MaxRows: 8}, 64, batching.Item{Rows: 1, Instance: 1}, batching.Item{Rows: 1}),
 	}
 }

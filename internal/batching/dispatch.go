@@ -9,7 +9,7 @@ func (c *Core) dispatch() {
 	// Return unused turns immediately: other models wait for them.
 	for c.turns > 0 && c.awake == 0 {
 		c.turns--
-		c.emit(Action{Do: Yield})
+		c.emit(Action{Kind: Yield})
 	}
 }
 
@@ -56,13 +56,13 @@ func (c *Core) call(in *instance) {
 	in.state = awake
 	c.parked--
 	c.awake++
-	c.emit(Action{Do: Call, Instance: in.number})
+	c.emit(Action{Kind: Call, Instance: in.number})
 }
 
 func (c *Core) requestTurn() {
 	if !c.turnRequested {
 		c.turnRequested = true
-		c.emit(Action{Do: Ask})
+		c.emit(Action{Kind: Ask})
 	}
 }
 
@@ -77,7 +77,7 @@ func (c *Core) held(line Line, d Decision) {
 // decide returns the line that the instance would take from now, and the policy's
 // decision for it. If no line is due, the decision says when to ask again.
 func (c *Core) decide(number int) (Line, Decision) {
-	if c.cfg.LanesApart {
+	if c.cfg.OvertakeOtherShapes {
 		return c.decidePerLane(number)
 	}
 	var line Line

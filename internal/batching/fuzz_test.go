@@ -97,7 +97,7 @@ func recordOf(t *testing.T, g *game) record {
 		}
 		rec = append(rec, int64(g.now/unit), int64(wake))
 		for _, a := range g.out.List {
-			rec = append(rec, int64(a.Do), int64(a.Instance), int64(a.Batch), int64(a.Why), int64(a.Verdict), int64(a.Ran/unit))
+			rec = append(rec, int64(a.Kind), int64(a.Instance), int64(a.Batch), int64(a.Reason), int64(a.Verdict), int64(a.Ran/unit))
 			for _, it := range append(slices.Clone(a.Items), a.Item) {
 				if it != nil {
 					rec = append(rec, int64(it.Owner.(int)))

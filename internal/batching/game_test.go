@@ -128,13 +128,13 @@ func (g *game) configure() {
 	for i := range g.cfg.Levels {
 		if how := g.choose(32); how > 15 {
 			g.cfg.Levels[i] = batching.Level{
-				MaxQueue: g.choose(4), Timeout: g.time(16), AllowOverride: how&1 == 1, DelayLate: how&2 == 2, Shares: how&4 == 4, Ends: how&8 == 8,
+				MaxQueue: g.choose(4), Timeout: g.time(16), AllowOverride: how&1 == 1, DelayOnTimeout: how&2 == 2, UseSharedBound: how&4 == 4, TimeoutIsDeadline: how&8 == 8,
 			}
 		}
 	}
 	g.cfg.Shared = batching.Bound{Requests: g.choose(8), Bytes: int64(g.choose(32))}
 	how := g.choose(256)
-	g.cfg.KeepOrder, g.cfg.LanesApart, g.cfg.TakeTurns = how&3 == 3, how&12 == 12, how&48 == 48
+	g.cfg.KeepOrder, g.cfg.OvertakeOtherShapes, g.cfg.TakeTurns = how&3 == 3, how&12 == 12, how&48 == 48
 	g.punctual, g.brisk = how&64 == 0, how&128 == 0
 	g.spice = g.choose(256)
 	if g.use != nil {
@@ -176,7 +176,7 @@ func (g *game) automatic() batching.Policy {
 	opt := automatic.Options{MaxRows: g.maxRows, Instances: 1 + g.choose(4), Objective: g.time(64)}
 	for rows := 1; rows <= g.maxRows; rows++ {
 		if took := g.time(32); took > 0 {
-			opt.Profile.Sizes = append(opt.Profile.Sizes, batching.Timing{Rows: rows, Took: took, Runs: g.choose(6)})
+			opt.Profile.Sizes = append(opt.Profile.Sizes, batching.Timing{Rows: rows, Median: took, Runs: g.choose(6)})
 		}
 	}
 	for n := range g.choose(5) {
@@ -251,7 +251,7 @@ func (g *game) arrive() error {
 	g.arrivals++
 	it.Owner = g.arrivals
 	it.Rows = 1
-	it.Shape, it.Priority, it.Timeout, it.Deadline, it.Way, it.Instance = 0, 0, 0, 0, 0, 0
+	it.Shape, it.Priority, it.Timeout, it.Deadline, it.TransportDelay, it.Instance = 0, 0, 0, 0, 0, 0
 	has := g.choose(256)
 	if has&1 == 1 {
 		it.Rows += g.choose(g.maxRows)
@@ -271,7 +271,7 @@ func (g *game) arrive() error {
 	}
 	if g.spice&has&deadlines != 0 {
 		it.Deadline = max(0, g.now+g.time(64)-2*g.unit)
-		it.Way = g.time(8)
+		it.TransportDelay = g.time(8)
 	}
 	if g.spice&has&bound != 0 {
 		it.Instance = 1 + g.choose(len(g.instances))
@@ -296,7 +296,7 @@ func (g *game) cancel() error {
 }
 
 // withOne sends the event for an instance in the given state, if there is one.
-func (g *game) withOne(s placeState, k batching.Kind) error {
+func (g *game) withOne(s placeState, k batching.EventKind) error {
 	var numbers []int
 	for i, p := range g.instances {
 		if p.state == s && (k != batching.Down || !p.leaving) {
@@ -393,7 +393,7 @@ func (g *game) happened(ev batching.Event) {
 }
 
 func (g *game) carryOut(a batching.Action) {
-	switch a.Do {
+	switch a.Kind {
 	case batching.Run:
 		p := &g.instances[a.Instance-1]
 		p.state, p.batch, p.lent, p.serial = running, append(p.batch, a.Items...), a.Items, a.Batch

@@ -63,7 +63,7 @@ func (c *Core) down(number int) {
 	if in.state == parked {
 		c.parked--
 		in.state = offline
-		c.emit(Action{Do: Leave, Instance: number})
+		c.emit(Action{Kind: Leave, Instance: number})
 	}
 	if c.boundItems > 0 {
 		c.answerBound(number)
@@ -112,7 +112,7 @@ func (c *Core) take(in *instance) {
 	c.awake--
 	if in.leaving {
 		in.state = offline
-		c.emit(Action{Do: Leave, Instance: in.number})
+		c.emit(Action{Kind: Leave, Instance: in.number})
 		return
 	}
 	in.state = parked
@@ -155,8 +155,8 @@ func (c *Core) run(in *instance, line Line, d Decision) {
 	if c.cfg.TakeTurns {
 		c.turns--
 	}
-	exclusive := c.cfg.Active != nil && c.cfg.Active.Begin()
-	c.emit(Action{Do: Run, Instance: in.number, Items: in.batch, Batch: in.batchNumber, Why: d.Why, Exclusive: exclusive})
+	exclusive := c.cfg.ActiveBatches != nil && c.cfg.ActiveBatches.Begin()
+	c.emit(Action{Kind: Run, Instance: in.number, Items: in.batch, Batch: in.batchNumber, Reason: d.Reason, Exclusive: exclusive})
 	if c.watcher != nil {
 		c.watcher.Began(c.now, &c.out.List[len(c.out.List)-1])
 	}
@@ -169,8 +169,8 @@ func (c *Core) done(in *instance) {
 	in.state = awake
 	c.running--
 	c.awake++
-	if c.cfg.Active != nil {
-		c.cfg.Active.End()
+	if c.cfg.ActiveBatches != nil {
+		c.cfg.ActiveBatches.End()
 	}
 	if c.watcher != nil {
 		c.watcher.Ended(c.now, in.number, in.batch, in.waitingClients == 0)
@@ -182,7 +182,7 @@ func (c *Core) done(in *instance) {
 		if _, d := c.decide(in.number); d.Take > 0 && !in.leaving {
 			c.requestTurn()
 		}
-		c.emit(Action{Do: Yield, Ran: c.now - in.began})
+		c.emit(Action{Kind: Yield, Ran: c.now - in.began})
 	}
 	for _, it := range in.batch {
 		it.running = nil
@@ -202,7 +202,7 @@ func (c *Core) done(in *instance) {
 func (c *Core) deliver(it *Item) {
 	c.alarms.set(it, Never)
 	it.state = answered
-	c.emit(Action{Do: Deliver, Item: it})
+	c.emit(Action{Kind: Deliver, Item: it})
 }
 
 // deliverInOrder delivers the results that no earlier request blocks.

@@ -40,8 +40,9 @@ func (l *Learner) Predict(rows, running int) time.Duration {
 	return time.Duration(s.estimate(float64(rows)) * s.p95)
 }
 
-// Ran records the duration of a batch during which running batches ran.
-func (l *Learner) Ran(rows, running int, took time.Duration) {
+// Record adds the duration of a batch of the given rows. running is the number of batches
+// that ran meanwhile, including this one.
+func (l *Learner) Record(rows, running int, took time.Duration) {
 	l.total++
 	s := &l.trends[min(running, maxParallel)-1]
 	if l.total-s.last > maxTrendAge {

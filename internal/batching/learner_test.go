@@ -17,7 +17,7 @@ func taught(batches int) *batching.Learner {
 	var l batching.Learner
 	for i := range batches {
 		rows := 1 + i%8
-		l.Ran(rows, 1, 2*ms+time.Duration(rows)*ms)
+		l.Record(rows, 1, 2*ms+time.Duration(rows)*ms)
 	}
 	return &l
 }
@@ -50,7 +50,7 @@ func TestSizesThatWereNotSeenAreOnTheLine(t *testing.T) {
 func TestWhereOneSizeWasSeenOthersTakeNoLess(t *testing.T) {
 	var l batching.Learner
 	for range 32 {
-		l.Ran(8, 1, 10*ms)
+		l.Record(8, 1, 10*ms)
 	}
 	about(t, "a smaller batch", l.Predict(1, 1), 10*ms, 0.001)
 	about(t, "a larger batch", l.Predict(16, 1), 20*ms, 0.001)
@@ -66,7 +66,7 @@ func TestOneBatchInTwentyTakesLongerThanPredicted(t *testing.T) {
 		if i >= 1_000 && took > l.Predict(rows, 1) {
 			longer++
 		}
-		l.Ran(rows, 1, took)
+		l.Record(rows, 1, took)
 	}
 	if share := float64(longer) / 19_000; share < 0.03 || share > 0.07 {
 		t.Errorf("%.1f %% take longer than predicted, want 5", 100*share)
@@ -75,9 +75,9 @@ func TestOneBatchInTwentyTakesLongerThanPredicted(t *testing.T) {
 
 func TestTheFirstBatchIsNotLearntFrom(t *testing.T) {
 	var l batching.Learner
-	l.Ran(1, 1, time.Second)
+	l.Record(1, 1, time.Second)
 	for range 8 {
-		l.Ran(1, 1, ms)
+		l.Record(1, 1, ms)
 	}
 	about(t, "a batch", l.Predict(1, 1), ms, 0.001)
 }
@@ -85,11 +85,11 @@ func TestTheFirstBatchIsNotLearntFrom(t *testing.T) {
 func TestAModelThatChangesItsSpeedIsFollowed(t *testing.T) {
 	l := taught(256)
 	for range 64 {
-		l.Ran(8, 1, 20*ms)
+		l.Record(8, 1, 20*ms)
 	}
 	about(t, "a batch of a model that is twice as slow", l.Predict(8, 1), 20*ms, 0.3)
 	for range 64 {
-		l.Ran(8, 1, 5*ms)
+		l.Record(8, 1, 5*ms)
 	}
 	about(t, "a batch of one that is four times as fast again", l.Predict(8, 1), 5*ms, 0.6)
 }
@@ -97,11 +97,11 @@ func TestAModelThatChangesItsSpeedIsFollowed(t *testing.T) {
 func TestWhatWasLongAgoIsForgotten(t *testing.T) {
 	l := taught(64)
 	for range 64 {
-		l.Ran(8, 2, 30*ms)
+		l.Record(8, 2, 30*ms)
 	}
 	about(t, "one of two batches at once", l.Predict(8, 2), 30*ms, 0.001)
 	for range 257 {
-		l.Ran(8, 1, 10*ms)
+		l.Record(8, 1, 10*ms)
 	}
 	if got := l.Predict(8, 2); got != 0 {
 		t.Errorf("it still says %v of two batches at once", got)

@@ -43,9 +43,9 @@ type Tunable interface {
 // A Decision is a policy's answer: take the first Take items now, or, if Take is zero,
 // ask again at Until, which is later than now, or after the next event.
 type Decision struct {
-	Take  int
-	Until Time
-	Why   Reason
+	Take   int
+	Until  Time
+	Reason Reason
 
 	// Rule and Full are for the policy: why it waits, and for how many requests. The core
 	// passes them to Held.
@@ -57,7 +57,7 @@ type Decision struct {
 type None struct{}
 
 // Decide implements [Policy].
-func (None) Decide(Time, Line) Decision { return Decision{Take: 1, Why: Alone} }
+func (None) Decide(Time, Line) Decision { return Decision{Take: 1, Reason: Alone} }
 
 // Triton is the rule of Triton's dynamic batcher, except that the requests of a batch are
 // chosen when an instance takes it.
@@ -78,19 +78,19 @@ func (p Triton) Decide(now Time, line Line) Decision {
 	waited := p.MaxDelay > 0 && now >= leave
 	switch {
 	case fit.best > 0 && !waited:
-		return Decision{Take: fit.best, Why: fit.bestWhy}
+		return Decision{Take: fit.best, Reason: fit.bestWhy}
 	case fit.rows >= p.MaxRows:
-		return Decision{Take: fit.items, Why: Full}
+		return Decision{Take: fit.items, Reason: Full}
 	case fit.rows >= p.largest():
-		return Decision{Take: fit.items, Why: Preferred}
+		return Decision{Take: fit.items, Reason: Preferred}
 	case fit.closed:
-		return Decision{Take: fit.items, Why: Unfit}
+		return Decision{Take: fit.items, Reason: Unfit}
 	case waited:
-		return Decision{Take: fit.items, Why: Waited}
+		return Decision{Take: fit.items, Reason: Waited}
 	case p.MaxDelay == 0:
-		return Decision{Take: fit.items, Why: Idle}
+		return Decision{Take: fit.items, Reason: Idle}
 	case line.Closing():
-		return Decision{Take: fit.items, Why: Closing}
+		return Decision{Take: fit.items, Reason: Closing}
 	}
 	return Decision{Until: leave}
 }

@@ -30,8 +30,10 @@ type backlogger interface {
 // A learner is a predictor to which the core reports how long each batch took, and the
 // average number of batches that ran meanwhile, rounded.
 type learner interface {
-	Ran(rows, running int, took time.Duration)
+	Record(rows, running int, took time.Duration)
 }
+
+var _ learner = (*Learner)(nil)
 
 // Tolerances of predictions. A divisor n stands for a share of 1/n.
 const (
@@ -64,7 +66,7 @@ func (c *Core) dueAt(it *Item) Time {
 	case c.cfg.Objective == 0:
 		return it.endsAt
 	}
-	return min(it.endsAt, c.now+c.cfg.Objective-c.cfg.Objective/overheadDivisor-min(it.Way, c.cfg.Objective/maxOverheadDivisor))
+	return min(it.endsAt, c.now+c.cfg.Objective-c.cfg.Objective/overheadDivisor-min(it.TransportDelay, c.cfg.Objective/maxOverheadDivisor))
 }
 
 // giveUpAt returns when it is too late to answer a request. That is later than its due
@@ -237,18 +239,18 @@ func (c *Core) meetDeadlines(line Line, d Decision) Decision {
 	}
 	switch {
 	case d.Take > items:
-		return Decision{Take: items, Why: Full}
+		return Decision{Take: items, Reason: Full}
 	case !waits:
 		return d
 	case full || rows >= most:
-		return Decision{Take: items, Why: Full}
+		return Decision{Take: items, Reason: Full}
 	case due == Never:
 		return d
 	}
 	takes := c.cfg.Predictor.Predict(min(rows+1, most), c.running+1)
 	last := due - takes - takes/timerDivisor
 	if last <= c.now {
-		return Decision{Take: items, Why: Waited}
+		return Decision{Take: items, Reason: Waited}
 	}
 	d.Until = min(d.Until, last)
 	return d
@@ -289,7 +291,7 @@ func (c *Core) learn(in *instance) {
 	if c.learner == nil || in.waitingClients == 0 || took <= 0 {
 		return
 	}
-	c.learner.Ran(in.rows, max(1, int((c.batchTime-in.batchTimeAtStart+took/2)/took)), took)
+	c.learner.Record(in.rows, max(1, int((c.batchTime-in.batchTimeAtStart+took/2)/took)), took)
 }
 
 // recentArrivals measures the rate of rows over the last one to two windows.

@@ -12,18 +12,19 @@ type Profile struct {
 	Slowdown []float64
 }
 
-// A Timing is one measured size.
+// A Timing is one measured size. Calibration stores it in files, under the names in the
+// tags.
 type Timing struct {
-	Rows int
-	Took time.Duration // median
-	Slow time.Duration // p95; 0 if unknown
-	Runs int           // number of measured runs
+	Rows   int
+	Median time.Duration `json:"Took"` // of the duration
+	P95    time.Duration `json:"Slow"` // of the duration; 0 if unknown
+	Runs   int           // number of measured runs
 }
 
-// SizeAfter returns the size to measure after the given one: every size up to 6, and then
+// NextSize returns the size to measure after the given one: every size up to 6, and then
 // increasingly few. The successor of each power of two is always among them, because
 // steps in the curve occur there.
-func SizeAfter(rows int) int {
+func NextSize(rows int) int {
 	small := []int{1, 2, 3, 4, 5, 6, 8, 9, 10, 12, 14, 16}
 	for _, n := range small {
 		if n > rows {

@@ -322,13 +322,13 @@ func (c recordedCase) replay(t *testing.T) replayed {
 		teller.trace(o)
 		switch a := o.Action; {
 		case o.Ended:
-		case a.Do == batching.Run:
+		case a.Kind == batching.Run:
 			ours.batches = append(ours.batches, ids(a.Items))
 			ours.starts = append(ours.starts, o.At)
-		case a.Do == batching.Answer:
+		case a.Kind == batching.Answer:
 			ours.verdicts[index[a.Item]] = a.Verdict.String()
 			fallthrough
-		case a.Do == batching.Deliver:
+		case a.Kind == batching.Deliver:
 			ours.order = append(ours.order, a.Item.Owner.(string))
 		}
 	}

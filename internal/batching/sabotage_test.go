@@ -110,7 +110,7 @@ var inBatches = []saboteur{
 		for _, it := range g.waiting() {
 			if it.Shape != a.Items[0].Shape && it.Instance == 0 {
 				a.Items = []*batching.Item{it}
-				return !g.cfg.LanesApart
+				return !g.cfg.OvertakeOtherShapes
 			}
 		}
 		return false
@@ -118,7 +118,7 @@ var inBatches = []saboteur{
 	{"passes over another shape", onRun(func(g *game, a *batching.Action) bool {
 		queue := g.waiting() // in order, if there are no levels and no bound items
 		i := slices.IndexFunc(queue, func(it *batching.Item) bool { return it.Shape == a.Items[0].Shape })
-		if len(g.cfg.Levels) > 0 || g.cfg.LanesApart || g.spice&bound != 0 || i < 1 || g.cfg.MaxRows > 0 {
+		if len(g.cfg.Levels) > 0 || g.cfg.OvertakeOtherShapes || g.spice&bound != 0 || i < 1 || g.cfg.MaxRows > 0 {
 			return false
 		}
 		a.Items = append(a.Items, queue[i])
@@ -140,7 +140,7 @@ var inBatches = []saboteur{
 		return true
 	}, `the batch of instance \d was changed while it ran`},
 	{"asks for what does not exist", func(g *game, _ batching.Event) bool {
-		return g.add(batching.Action{Do: 99})
+		return g.add(batching.Action{Kind: 99})
 	}, `the core asked for 99, which is no action`},
 }
 
@@ -159,14 +159,14 @@ var inAnswers = []saboteur{
 		g.out.List[first], g.out.List[last] = g.out.List[last], g.out.List[first]
 		return true
 	}, `request \d+ was delivered before request \d+, which arrived first`},
-	{"delivers twice", afterEach(batching.Deliver, batching.Action{Do: batching.Deliver}), `request \d+ was delivered twice`},
-	{"delivers to one that was turned away", afterEach(batching.Answer, batching.Action{Do: batching.Deliver}), `request \d+ was delivered although it was turned away`},
-	{"delivers without running", onWaiting(batching.Action{Do: batching.Deliver}), `request \d+ was delivered without having run`},
+	{"delivers twice", afterEach(batching.Deliver, batching.Action{Kind: batching.Deliver}), `request \d+ was delivered twice`},
+	{"delivers to one that was turned away", afterEach(batching.Answer, batching.Action{Kind: batching.Deliver}), `request \d+ was delivered although it was turned away`},
+	{"delivers without running", onWaiting(batching.Action{Kind: batching.Deliver}), `request \d+ was delivered without having run`},
 	{"delivers too early", onRun(func(g *game, a *batching.Action) bool {
-		return g.add(batching.Action{Do: batching.Deliver, Item: a.Items[0]})
+		return g.add(batching.Action{Kind: batching.Deliver, Item: a.Items[0]})
 	}), `request \d+ was delivered before its batch had ended`},
 	{"delivers to nobody", func(g *game, _ batching.Event) bool {
-		return g.add(batching.Action{Do: batching.Deliver, Item: &batching.Item{}})
+		return g.add(batching.Action{Kind: batching.Deliver, Item: &batching.Item{}})
 	}, `an outcome was delivered to nobody`},
 	{"forgets a deadline", forgets(batching.Expired), `request \d+ was not answered at its deadline`},
 	{"forgets a timeout", forgets(batching.TimedOut), `request \d+ was not turned away when its time in the queue was over`},
@@ -177,8 +177,8 @@ var inAnswers = []saboteur{
 		i := g.findLast(batching.Answer)
 		return ev.Kind == batching.Arrive && i >= 0 && g.out.List[i].Item == ev.Item && g.drop(i)
 	}, `request \d+ was let in although it was to be turned away: \[.+\]`},
-	{"turns away twice", afterEach(batching.Answer, batching.Action{Do: batching.Answer}), `request \d+ was turned away twice`},
-	{"turns away what it delivered", afterEach(batching.Deliver, batching.Action{Do: batching.Answer}), `request \d+ was turned away after it had been delivered`},
+	{"turns away twice", afterEach(batching.Answer, batching.Action{Kind: batching.Answer}), `request \d+ was turned away twice`},
+	{"turns away what it delivered", afterEach(batching.Deliver, batching.Action{Kind: batching.Answer}), `request \d+ was turned away after it had been delivered`},
 	{"gives the wrong reason", func(g *game, ev batching.Event) bool {
 		i := g.find(batching.Answer)
 		if i < 0 || ev.Kind == batching.Arrive {
@@ -195,13 +195,13 @@ var inAnswers = []saboteur{
 		g.out.List[i].Verdict = batching.Cancelled
 		return true
 	}, `request \d+ was turned away without cause: cancelled`},
-	{"turns away before the time", onWaiting(batching.Action{Do: batching.Answer, Verdict: batching.TimedOut}), `request \d+ was turned away without cause: timed out`},
-	{"turns away before the deadline", onWaiting(batching.Action{Do: batching.Answer, Verdict: batching.Expired}), `request \d+ was turned away without cause: expired`},
+	{"turns away before the time", onWaiting(batching.Action{Kind: batching.Answer, Verdict: batching.TimedOut}), `request \d+ was turned away without cause: timed out`},
+	{"turns away before the deadline", onWaiting(batching.Action{Kind: batching.Answer, Verdict: batching.Expired}), `request \d+ was turned away without cause: expired`},
 	{"turns away who would not be late", func(g *game, ev batching.Event) bool {
-		return g.cfg.Predictor == nil && onWaiting(batching.Action{Do: batching.Answer, Verdict: batching.Late})(g, ev)
+		return g.cfg.Predictor == nil && onWaiting(batching.Action{Kind: batching.Answer, Verdict: batching.Late})(g, ev)
 	}, `request \d+ was turned away without cause: would be late`},
 	{"turns nobody away", func(g *game, _ batching.Event) bool {
-		return g.add(batching.Action{Do: batching.Answer, Item: &batching.Item{}})
+		return g.add(batching.Action{Kind: batching.Answer, Item: &batching.Item{}})
 	}, `nobody was turned away`},
 }
 
@@ -222,18 +222,18 @@ var inInstances = []saboteur{
 	}, `request \d+ is due and instance \d is parked, but was not called`},
 	{"calls one that runs", func(g *game, ev batching.Event) bool {
 		n := g.oneThatIs(running)
-		return n > 0 && ev.Kind != batching.Done && g.add(batching.Action{Do: batching.Call, Instance: n})
+		return n > 0 && ev.Kind != batching.Done && g.add(batching.Action{Kind: batching.Call, Instance: n})
 	}, `instance \d was called although it is not parked`},
 	{"calls for nothing", func(g *game, ev batching.Event) bool {
 		n := g.oneThatIs(parked)
-		return n > 0 && ev.Kind != batching.Down && g.core.Waiting() == 0 && !g.cfg.TakeTurns && g.add(batching.Action{Do: batching.Call, Instance: n})
+		return n > 0 && ev.Kind != batching.Down && g.core.Waiting() == 0 && !g.cfg.TakeTurns && g.add(batching.Action{Kind: batching.Call, Instance: n})
 	}, `instance \d was called although nothing is due`},
 	{"calls one that is to leave", func(g *game, ev batching.Event) bool {
 		i := g.find(batching.Leave)
 		if i < 0 || ev.Kind != batching.Down {
 			return false
 		}
-		g.out.List[i].Do = batching.Call
+		g.out.List[i].Kind = batching.Call
 		return true
 	}, `instance \d was called although it is to leave`},
 	{"does not let it leave", func(g *game, _ batching.Event) bool {
@@ -241,10 +241,10 @@ var inInstances = []saboteur{
 	}, `instance \d was to leave, and did not`},
 	{"sends one away", func(g *game, ev batching.Event) bool {
 		n := g.oneThatIs(parked)
-		return n > 0 && ev.Kind != batching.Down && g.add(batching.Action{Do: batching.Leave, Instance: n})
+		return n > 0 && ev.Kind != batching.Down && g.add(batching.Action{Kind: batching.Leave, Instance: n})
 	}, `instance \d left although it was not to leave`},
 	{"sends one away that runs", func(g *game, ev batching.Event) bool {
-		return ev.Kind == batching.Down && g.instances[ev.Instance-1].state == running && g.add(batching.Action{Do: batching.Leave, Instance: ev.Instance})
+		return ev.Kind == batching.Down && g.instances[ev.Instance-1].state == running && g.add(batching.Action{Kind: batching.Leave, Instance: ev.Instance})
 	}, `instance \d left while its batch runs`},
 	{"does not stop a batch", func(g *game, ev batching.Event) bool {
 		return ev.Kind != batching.Done && g.drop(g.find(batching.Stop))
@@ -252,12 +252,12 @@ var inInstances = []saboteur{
 	{"stops a batch", func(g *game, ev batching.Event) bool {
 		for i, p := range g.instances {
 			if p.state == running && slices.Contains(g.open, p.batch[0]) {
-				return ev.Kind != batching.Done && g.find(batching.Answer) < 0 && g.add(batching.Action{Do: batching.Stop, Instance: i + 1, Batch: p.serial})
+				return ev.Kind != batching.Done && g.find(batching.Answer) < 0 && g.add(batching.Action{Kind: batching.Stop, Instance: i + 1, Batch: p.serial})
 			}
 		}
 		return false
 	}, `the batch of instance \d was stopped although somebody waits for it`},
-	{"stops twice", afterEach(batching.Stop, batching.Action{Do: batching.Stop}), `batch \d+ of instance \d was stopped twice`},
+	{"stops twice", afterEach(batching.Stop, batching.Action{Kind: batching.Stop}), `batch \d+ of instance \d was stopped twice`},
 	{"stops another batch", func(g *game, _ batching.Event) bool {
 		i := g.find(batching.Stop)
 		if i >= 0 {
@@ -271,15 +271,15 @@ var inTurns = []saboteur{
 	{"forgets to ask", func(g *game, ev batching.Event) bool {
 		return g.nobodyElseComes(ev) && g.drop(g.find(batching.Ask))
 	}, `request \d+ is due, but no turn was asked for`},
-	{"asks twice", afterEach(batching.Ask, batching.Action{Do: batching.Ask}), `the core asked for a turn although one is on its way`},
+	{"asks twice", afterEach(batching.Ask, batching.Action{Kind: batching.Ask}), `the core asked for a turn although one is on its way`},
 	{"asks for no reason", func(g *game, _ batching.Event) bool {
-		return !g.cfg.TakeTurns && g.add(batching.Action{Do: batching.Ask})
+		return !g.cfg.TakeTurns && g.add(batching.Action{Kind: batching.Ask})
 	}, `the core asked for a turn although the model takes none`},
 	{"runs without a turn", onRun(func(g *game, _ *batching.Action) bool {
 		if g.turns != 1 {
 			return false
 		}
-		g.out.List = slices.Insert(g.out.List, 0, batching.Action{Do: batching.Yield})
+		g.out.List = slices.Insert(g.out.List, 0, batching.Action{Kind: batching.Yield})
 		return true
 	}), `instance \d was given a batch without a turn`},
 	{"calls without a turn", func(g *game, _ batching.Event) bool {
@@ -287,7 +287,7 @@ var inTurns = []saboteur{
 		if n == 0 || i < 0 || g.turns > 0 {
 			return false
 		}
-		g.out.List[i] = batching.Action{Do: batching.Call, Instance: n}
+		g.out.List[i] = batching.Action{Kind: batching.Call, Instance: n}
 		return true
 	}, `instance \d was called without a turn`},
 	{"keeps the turn of a batch", func(g *game, ev batching.Event) bool {
@@ -311,7 +311,7 @@ var inTurns = []saboteur{
 		return ev.Kind != batching.Done && i >= 0
 	}, `a turn was charged for 1ns, and was not used`},
 	{"gives back what it does not have", func(g *game, ev batching.Event) bool {
-		return g.turns == 0 && ev.Kind != batching.Done && ev.Kind != batching.Turn && g.add(batching.Action{Do: batching.Yield})
+		return g.turns == 0 && ev.Kind != batching.Done && ev.Kind != batching.Turn && g.add(batching.Action{Kind: batching.Yield})
 	}, `a turn was given back that was not there`},
 }
 
@@ -324,7 +324,7 @@ var inWakes = []saboteur{
 		return true
 	}, `the core wants to be woken at .+, but is needed at \S+`},
 	{"wakes too late for a timeout", func(g *game, ev batching.Event) bool {
-		if g.spice&deadlines != 0 || ev.Kind != batching.Arrive || !ev.Item.Waits() || g.oneThatIs(parked) > 0 || g.out.Wake == batching.Never {
+		if g.spice&deadlines != 0 || ev.Kind != batching.Arrive || !ev.Item.Queued() || g.oneThatIs(parked) > 0 || g.out.Wake == batching.Never {
 			return false
 		}
 		g.out.Wake++
@@ -393,14 +393,14 @@ func onWaiting(a batching.Action) func(*game, batching.Event) bool {
 }
 
 // afterEach returns a saboteur that adds a after each action do, for the same request.
-func afterEach(do batching.Do, a batching.Action) func(*game, batching.Event) bool {
+func afterEach(do batching.ActionKind, a batching.Action) func(*game, batching.Event) bool {
 	return func(g *game, _ batching.Event) bool {
 		i := g.find(do)
 		if i < 0 {
 			return false
 		}
 		extra := g.out.List[i]
-		extra.Do = a.Do
+		extra.Kind = a.Kind
 		return g.add(extra)
 	}
 }
@@ -409,7 +409,7 @@ func afterEach(do batching.Do, a batching.Action) func(*game, batching.Event) bo
 // that would violate another guarantee first.
 func forgets(v batching.Verdict) func(*game, batching.Event) bool {
 	return func(g *game, ev batching.Event) bool {
-		i := slices.IndexFunc(g.out.List, func(a batching.Action) bool { return a.Do == batching.Answer && a.Verdict == v })
+		i := slices.IndexFunc(g.out.List, func(a batching.Action) bool { return a.Kind == batching.Answer && a.Verdict == v })
 		if i < 0 || g.cfg.KeepOrder || g.find(batching.Run) >= 0 || g.find(batching.Call) >= 0 {
 			return false
 		}
@@ -420,13 +420,13 @@ func forgets(v batching.Verdict) func(*game, batching.Event) bool {
 	}
 }
 
-func (g *game) find(do batching.Do) int {
-	return slices.IndexFunc(g.out.List, func(a batching.Action) bool { return a.Do == do })
+func (g *game) find(do batching.ActionKind) int {
+	return slices.IndexFunc(g.out.List, func(a batching.Action) bool { return a.Kind == do })
 }
 
-func (g *game) findLast(do batching.Do) int {
+func (g *game) findLast(do batching.ActionKind) int {
 	for i, a := range slices.Backward(g.out.List) {
-		if a.Do == do {
+		if a.Kind == do {
 			return i
 		}
 	}
@@ -447,7 +447,7 @@ func (g *game) add(a batching.Action) bool {
 
 // waiting returns the waiting items, by arrival.
 func (g *game) waiting() []*batching.Item {
-	return slices.DeleteFunc(slices.Clone(g.open), func(it *batching.Item) bool { return !it.Waits() })
+	return slices.DeleteFunc(slices.Clone(g.open), func(it *batching.Item) bool { return !it.Queued() })
 }
 
 // oneThatIs returns the number of an instance that was in the given state before the

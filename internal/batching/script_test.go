@@ -128,7 +128,7 @@ func (s *story) model(name string, words, levels []string) error {
 		return err
 	}
 	cfg := batching.Config{
-		MaxRows: number(opt["max"]), KeepOrder: opt["order"] == "kept", LanesApart: opt["lanes"] == "apart", TakeTurns: opt["turns"] == "taken",
+		MaxRows: number(opt["max"]), KeepOrder: opt["order"] == "kept", OvertakeOtherShapes: opt["lanes"] == "apart", TakeTurns: opt["turns"] == "taken",
 		Levels: make([]batching.Level, max(1, number(opt["levels"]))), DefaultLevel: max(1, number(opt["default"])),
 		Shared: batching.Bound{Requests: number(opt["shared"]), Bytes: int64(number(opt["bytes"]))},
 	}
@@ -163,8 +163,8 @@ func (s *story) model(name string, words, levels []string) error {
 			return err
 		}
 		cfg.Levels[number(f[1])-1] = batching.Level{
-			MaxQueue: number(opt["max"]), Timeout: duration(opt["timeout"]), AllowOverride: opt["override"] == "yes", DelayLate: opt["late"] == "behind",
-			Shares: opt["shares"] == "yes", Ends: opt["ends"] == "yes",
+			MaxQueue: number(opt["max"]), Timeout: duration(opt["timeout"]), AllowOverride: opt["override"] == "yes", DelayOnTimeout: opt["late"] == "behind",
+			UseSharedBound: opt["shares"] == "yes", TimeoutIsDeadline: opt["ends"] == "yes",
 		}
 	}
 	if opt["predicts"] == "yes" {
@@ -246,7 +246,7 @@ func (s *story) happens(at time.Duration, f []string) error {
 		}
 		it := &batching.Item{
 			Rows: rows, Shape: uint64(number(opt["shape"])), Priority: uint64(number(opt["priority"])),
-			Timeout: duration(opt["timeout"]), Deadline: duration(opt["deadline"]), Way: duration(opt["way"]), Instance: number(opt["on"]), Owner: name,
+			Timeout: duration(opt["timeout"]), Deadline: duration(opt["deadline"]), TransportDelay: duration(opt["way"]), Instance: number(opt["on"]), Owner: name,
 			Bytes: int64(number(opt["bytes"])),
 		}
 		s.items[name], s.slow[it] = it, duration(opt["slow"])
@@ -266,31 +266,31 @@ func (s *story) trace(o simulate.Occurrence) {
 	}
 	switch a := o.Action; {
 	case o.Ended:
-	case a.Do == batching.Run:
+	case a.Kind == batching.Run:
 		rows := 0
 		s.say(o.At, who+" takes")
 		for _, it := range a.Items {
 			rows += it.Rows
 			s.write(o.At, " %s", it.Owner)
 		}
-		s.write(o.At, " (%d rows, %v)", rows, a.Why)
+		s.write(o.At, " (%d rows, %v)", rows, a.Reason)
 		s.end()
-	case a.Do == batching.Deliver:
+	case a.Kind == batching.Deliver:
 		if again := s.back[a.Item]; again != nil {
 			again()
 		}
 		s.say(o.At, "delivered:")
 		s.write(o.At, " %s", a.Item.Owner)
-	case a.Do == batching.Answer:
+	case a.Kind == batching.Answer:
 		s.say(o.At, fmt.Sprintf("%s is turned away: %v", a.Item.Owner, a.Verdict))
 		if a.RetryAfter > 0 {
 			s.write(o.At, ", again in %v", a.RetryAfter)
 		}
 		s.end()
-	case a.Do == batching.Stop:
+	case a.Kind == batching.Stop:
 		s.say(o.At, who+" is stopped")
 		s.end()
-	case a.Do == batching.Leave:
+	case a.Kind == batching.Leave:
 		s.say(o.At, who+" has left")
 		s.end()
 	}

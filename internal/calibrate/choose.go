@@ -20,7 +20,7 @@ type Choice struct {
 	Instances        int
 	Rows             int           // batch size with the highest throughput
 	PerSecond        float64       // rows per second at that size, on all instances
-	Alone            time.Duration // time of a batch of one row on an idle engine
+	SingleLatency    time.Duration // time of a batch of one row on an idle engine
 }
 
 const (
@@ -87,7 +87,7 @@ func choiceOf(s Setting, instances int) Choice {
 	}
 	return Choice{
 		Threads: s.Threads, Instances: instances, Rows: best.Rows,
-		PerSecond: rate(best) * float64(instances) / slower, Alone: timeOf(p, 1),
+		PerSecond: rate(best) * float64(instances) / slower, SingleLatency: timeOf(p, 1),
 	}
 }
 
@@ -105,7 +105,7 @@ func (c *Choice) addExclusive(settings []Setting) {
 		}
 		if times := speedup(shared, s.Findings.Profile); times >= best {
 			best = times
-			c.ExclusiveThreads, c.Alone = s.Threads, timeOf(s.Findings.Profile, 1)
+			c.ExclusiveThreads, c.SingleLatency = s.Threads, timeOf(s.Findings.Profile, 1)
 		}
 	}
 }
@@ -121,7 +121,7 @@ func speedup(shared, exclusive batching.Profile) float64 {
 	var times []float64
 	for _, t := range exclusive.Sizes {
 		if took := timeOf(shared, t.Rows); t.Rows <= small && took > 0 {
-			times = append(times, float64(took)/float64(t.Took))
+			times = append(times, float64(took)/float64(t.Median))
 		}
 	}
 	if len(times) == 0 {
@@ -161,9 +161,9 @@ func (c *Choice) score() float64 {
 	return c.PerSecond
 }
 
-// Threads returns the numbers of threads to measure on the given number of cores: powers of
+// ThreadCounts returns the numbers of threads to measure on the given number of cores: powers of
 // two, and the number of cores.
-func Threads(cores int) []int {
+func ThreadCounts(cores int) []int {
 	var all []int
 	for n := 1; n < cores; n *= 2 {
 		all = append(all, n)

@@ -14,7 +14,7 @@ func profile(slowdown []float64, sizes ...batching.Timing) Findings {
 
 func TestTheChoice(t *testing.T) {
 	size := func(rows int, took time.Duration) batching.Timing {
-		return batching.Timing{Rows: rows, Took: took, Slow: took, Runs: 5}
+		return batching.Timing{Rows: rows, Median: took, P95: took, Runs: 5}
 	}
 	for _, tt := range []struct {
 		name     string
@@ -27,7 +27,7 @@ func TestTheChoice(t *testing.T) {
 				{1, profile([]float64{1, 1}, size(1, 20*ms), size(2, 53*ms))},
 				{2, profile(nil, size(1, 19*ms), size(2, 50*ms))},
 			},
-			Choice{Threads: 1, Instances: 2, Rows: 1, PerSecond: 100, Alone: 20 * ms},
+			Choice{Threads: 1, Instances: 2, Rows: 1, PerSecond: 100, SingleLatency: 20 * ms},
 		},
 		{
 			"two threads are twice as fast while nobody else wants a core: one thread each, and both for one that is alone",
@@ -35,7 +35,7 @@ func TestTheChoice(t *testing.T) {
 				{1, profile([]float64{1, 1}, size(1, 4*ms), size(2, 8*ms))},
 				{2, profile(nil, size(1, 2*ms), size(2, 4*ms))},
 			},
-			Choice{Threads: 1, ExclusiveThreads: 2, Instances: 2, Rows: 1, PerSecond: 500, Alone: 2 * ms},
+			Choice{Threads: 1, ExclusiveThreads: 2, Instances: 2, Rows: 1, PerSecond: 500, SingleLatency: 2 * ms},
 		},
 		{
 			"instances disturb each other: two threads for each batch",
@@ -43,7 +43,7 @@ func TestTheChoice(t *testing.T) {
 				{1, profile([]float64{1, 1.6}, size(1, 4*ms), size(2, 8*ms))},
 				{2, profile(nil, size(1, 2*ms), size(2, 4*ms))},
 			},
-			Choice{Threads: 2, Instances: 1, Rows: 1, PerSecond: 500, Alone: 2 * ms},
+			Choice{Threads: 2, Instances: 1, Rows: 1, PerSecond: 500, SingleLatency: 2 * ms},
 		},
 		{
 			"one that is alone has little of two threads",
@@ -51,7 +51,7 @@ func TestTheChoice(t *testing.T) {
 				{1, profile([]float64{1, 1}, size(1, 4*ms), size(2, 8*ms))},
 				{2, profile(nil, size(1, 3800*time.Microsecond), size(2, 7500*time.Microsecond))},
 			},
-			Choice{Threads: 1, Instances: 2, Rows: 1, PerSecond: 500, Alone: 4 * ms},
+			Choice{Threads: 1, Instances: 2, Rows: 1, PerSecond: 500, SingleLatency: 4 * ms},
 		},
 		{
 			"one row takes longer on two threads",
@@ -59,7 +59,7 @@ func TestTheChoice(t *testing.T) {
 				{1, profile([]float64{1, 1}, size(1, 4*ms), size(2, 8*ms), size(3, 12*ms))},
 				{2, profile(nil, size(1, 5*ms), size(2, 6*ms), size(3, 7*ms))},
 			},
-			Choice{Threads: 1, Instances: 2, Rows: 1, PerSecond: 500, Alone: 4 * ms},
+			Choice{Threads: 1, Instances: 2, Rows: 1, PerSecond: 500, SingleLatency: 4 * ms},
 		},
 		{
 			"of several sizes one was disturbed",
@@ -67,22 +67,22 @@ func TestTheChoice(t *testing.T) {
 				{1, profile([]float64{1, 1}, size(1, 4*ms), size(2, 8*ms), size(3, 12*ms))},
 				{2, profile(nil, size(1, 4*ms), size(2, 4*ms), size(3, 6*ms))},
 			},
-			Choice{Threads: 1, ExclusiveThreads: 2, Instances: 2, Rows: 1, PerSecond: 500, Alone: 4 * ms},
+			Choice{Threads: 1, ExclusiveThreads: 2, Instances: 2, Rows: 1, PerSecond: 500, SingleLatency: 4 * ms},
 		},
 		{
 			"there is one instance: all batches are alone",
 			[]Setting{{1, profile(nil, size(1, 4*ms))}, {2, profile(nil, size(1, 2*ms))}},
-			Choice{Threads: 2, Instances: 1, Rows: 1, PerSecond: 500, Alone: 2 * ms},
+			Choice{Threads: 2, Instances: 1, Rows: 1, PerSecond: 500, SingleLatency: 2 * ms},
 		},
 		{
 			"a second instance brings nothing",
 			[]Setting{{1, profile([]float64{1, 2}, size(1, 4*ms), size(4, 8*ms))}},
-			Choice{Threads: 1, Instances: 1, Rows: 4, PerSecond: 500, Alone: 4 * ms},
+			Choice{Threads: 1, Instances: 1, Rows: 4, PerSecond: 500, SingleLatency: 4 * ms},
 		},
 		{
 			"more threads bring nothing",
 			[]Setting{{1, profile(nil, size(1, 4*ms))}, {2, profile(nil, size(1, 4*ms))}},
-			Choice{Threads: 1, Instances: 1, Rows: 1, PerSecond: 250, Alone: 4 * ms},
+			Choice{Threads: 1, Instances: 1, Rows: 1, PerSecond: 250, SingleLatency: 4 * ms},
 		},
 	} {
 		if got := Choose(tt.settings); got != tt.want {
@@ -93,8 +93,8 @@ func TestTheChoice(t *testing.T) {
 
 func TestAnExclusiveBatchIsFasterThanOthers(t *testing.T) {
 	settings := []Setting{
-		{1, profile([]float64{1, 1.2}, batching.Timing{Rows: 1, Took: 4 * ms})},
-		{2, profile(nil, batching.Timing{Rows: 1, Took: 2 * ms})},
+		{1, profile([]float64{1, 1.2}, batching.Timing{Rows: 1, Median: 4 * ms})},
+		{2, profile(nil, batching.Timing{Rows: 1, Median: 2 * ms})},
 	}
 	runs := Choice{Threads: 1, ExclusiveThreads: 2}
 	got := runs.Profile(settings)
@@ -112,7 +112,7 @@ func TestAnExclusiveBatchIsFasterThanOthers(t *testing.T) {
 
 func TestThreadsThatAreTried(t *testing.T) {
 	for cores, want := range map[int][]int{0: {1}, 1: {1}, 2: {1, 2}, 6: {1, 2, 4, 6}, 8: {1, 2, 4, 8}} {
-		if got := Threads(cores); !slices.Equal(got, want) {
+		if got := ThreadCounts(cores); !slices.Equal(got, want) {
 			t.Errorf("%d cores: %v, want %v", cores, got, want)
 		}
 	}

@@ -67,7 +67,7 @@ func Measure(ctx context.Context, j Job, f Findings) (Findings, error) {
 		case ended != "" && s.Instances > 1:
 			return f, nil // too many instances for the memory or the model
 		case ended != "":
-			f.Ended = ended
+			f.StopReason = ended
 		case len(took) == 0:
 			backoff = min(2*backoff, maxQuiet)
 			quiet = backoff

@@ -68,7 +68,7 @@ func TestAModelIsMeasuredToTheEnd(t *testing.T) {
 		job := b.job(Bounds{MaxRows: 4, Instances: 2})
 		job.OnProgress = func(Findings) { told++ }
 		f, err := Measure(t.Context(), job, Findings{})
-		if err != nil || told != 7 || len(f.Profile.Sizes) != 4 || f.Profile.Sizes[3].Took != 14*ms || !slices.Equal(f.Profile.Slowdown, []float64{1, 2}) {
+		if err != nil || told != 7 || len(f.Profile.Sizes) != 4 || f.Profile.Sizes[3].Median != 14*ms || !slices.Equal(f.Profile.Slowdown, []float64{1, 2}) {
 			t.Errorf("told %d times: %+v, %v", told, f, err)
 		}
 		if want := []time.Duration{50 * ms, 0, 0, 0, 0, 0, 0}; !slices.Equal(b.waits, want) {
@@ -150,7 +150,7 @@ func TestWhatOthersDisturbedEachTimeIsNotWorthKeeping(t *testing.T) {
 			began := time.Now()
 			job.Waited = func() time.Duration { return tt.busy(time.Since(began)) }
 			f, err := Measure(t.Context(), job, Findings{})
-			if err != nil || f.Disturbed != tt.want || tries != tt.runs || f.Profile.Sizes[0].Took != 11*ms {
+			if err != nil || f.Disturbed != tt.want || tries != tt.runs || f.Profile.Sizes[0].Median != 11*ms {
 				t.Errorf("%s: %+v after %d tries, %v", name, f, tries, err)
 			}
 		})
@@ -166,13 +166,13 @@ func TestMemoryEndsTheSizes(t *testing.T) {
 			return nil
 		}}
 		f, err := Measure(t.Context(), b.job(Bounds{MaxRows: 8, Instances: 1}), Findings{})
-		if err != nil || len(f.Profile.Sizes) != 2 || f.Ended != "memory ran out" {
+		if err != nil || len(f.Profile.Sizes) != 2 || f.StopReason != "memory ran out" {
 			t.Errorf("%+v, %v", f, err)
 		}
 		job := (&bench{takes: linear}).job(Bounds{MaxRows: 8, Instances: 1})
 		job.Memory = func() machine.Memory { return machine.Memory{Limit: 800, Free: 99} }
 		f, err = Measure(t.Context(), job, Findings{})
-		if err != nil || len(f.Profile.Sizes) != 1 || f.Ended != "memory is low" {
+		if err != nil || len(f.Profile.Sizes) != 1 || f.StopReason != "memory is low" {
 			t.Errorf("%+v, %v", f, err)
 		}
 	})

@@ -18,8 +18,8 @@ type Bounds struct {
 type Findings struct {
 	Profile batching.Profile
 
-	// Ended is why larger sizes cannot be measured; "" if they can.
-	Ended string `json:",omitempty"`
+	// StopReason is why larger sizes cannot be measured; "" if they can.
+	StopReason string `json:"Ended,omitempty"`
 
 	// Disturbed means that other work used the cores during a measurement. The findings
 	// are the best available, but must not be stored.
@@ -74,10 +74,10 @@ func Next(b Bounds, f Findings) (Step, bool) {
 		return measureAgain(last), true // the first step could not know how short it is
 	}
 	pastBest := last.Rows >= max(pastMinRows, pastBestFactor*Efficient(f.Profile).Rows)
-	if f.Ended == "" && last.Took <= maxBatchTime && !pastBest {
+	if f.StopReason == "" && last.Median <= maxBatchTime && !pastBest {
 		if last.Rows < b.MaxRows {
-			rows := min(b.MaxRows, batching.SizeAfter(last.Rows))
-			return Step{Rows: rows, Instances: 1, Runs: runsFor(sizeRuns, sizeTime, last.Took)}, true
+			rows := min(b.MaxRows, batching.NextSize(last.Rows))
+			return Step{Rows: rows, Instances: 1, Runs: runsFor(sizeRuns, sizeTime, last.Median)}, true
 		}
 	}
 	best := Efficient(f.Profile)
@@ -85,7 +85,7 @@ func Next(b Bounds, f Findings) (Step, bool) {
 		return measureAgain(best), true
 	}
 	if n := len(f.Profile.Slowdown); n < b.Instances && b.Instances > 1 {
-		return Step{Rows: best.Rows, Instances: max(2, n+1), Runs: runsFor(instanceRuns, decisiveTime, best.Took)}, true
+		return Step{Rows: best.Rows, Instances: max(2, n+1), Runs: runsFor(instanceRuns, decisiveTime, best.Median)}, true
 	}
 	return Step{}, false
 }
@@ -93,12 +93,12 @@ func Next(b Bounds, f Findings) (Step, bool) {
 // measureAgain returns the step that measures a size again, often enough to base a choice
 // on it.
 func measureAgain(t batching.Timing) Step {
-	return Step{Rows: t.Rows, Instances: 1, Runs: runsFor(decisiveRuns, decisiveTime, t.Took)}
+	return Step{Rows: t.Rows, Instances: 1, Runs: runsFor(decisiveRuns, decisiveTime, t.Median)}
 }
 
 // measuredEnough reports whether a choice can be based on t, or measuring it again would
 // take too long.
-func measuredEnough(t batching.Timing) bool { return t.Runs >= decisiveRuns || t.Took > longBatch }
+func measuredEnough(t batching.Timing) bool { return t.Runs >= decisiveRuns || t.Median > longBatch }
 
 // runsFor returns how often to run a batch that takes about the given time.
 func runsFor(minRuns int, minTime, takes time.Duration) int {
@@ -131,7 +131,7 @@ func (f Findings) Add(s Step, took []time.Duration) Findings {
 	p := f.Profile
 	if s.Instances == 1 {
 		sizes := slices.DeleteFunc(slices.Clone(p.Sizes), func(t batching.Timing) bool { return t.Rows == s.Rows })
-		sizes = append(sizes, batching.Timing{Rows: s.Rows, Took: mid, Slow: took[(len(took)-1)*95/100], Runs: len(took)})
+		sizes = append(sizes, batching.Timing{Rows: s.Rows, Median: mid, P95: took[(len(took)-1)*95/100], Runs: len(took)})
 		slices.SortFunc(sizes, func(a, b batching.Timing) int { return cmp.Compare(a.Rows, b.Rows) })
 		p.Sizes = sizes
 	} else {
@@ -151,7 +151,7 @@ func (f Findings) Add(s Step, took []time.Duration) Findings {
 func timeOf(p batching.Profile, rows int) time.Duration {
 	for _, t := range p.Sizes {
 		if t.Rows == rows {
-			return t.Took
+			return t.Median
 		}
 	}
 	return 0
@@ -175,5 +175,5 @@ func Efficient(p batching.Profile) batching.Timing {
 
 // rate returns the throughput in rows per second.
 func rate(t batching.Timing) float64 {
-	return float64(t.Rows) / max(t.Took, 1).Seconds()
+	return float64(t.Rows) / max(t.Median, 1).Seconds()
 }

@@ -54,7 +54,7 @@ func TestSizesAreMeasuredInOrderAndThenInstances(t *testing.T) {
 	if !slices.Equal(f.Profile.Slowdown, []float64{1, 2, 3}) {
 		t.Errorf("slowdown %v", f.Profile.Slowdown)
 	}
-	if got, want := f.Profile.Sizes[21], (batching.Timing{Rows: 64, Took: 37 * ms, Slow: 37 * ms, Runs: 10}); got != want {
+	if got, want := f.Profile.Sizes[21], (batching.Timing{Rows: 64, Median: 37 * ms, P95: 37 * ms, Runs: 10}); got != want {
 		t.Errorf("found %+v, want %+v", got, want)
 	}
 }
@@ -84,7 +84,7 @@ func TestSizesFarBeyondTheBestAreNotMeasured(t *testing.T) {
 }
 
 func TestWhatEndedIsNotTriedAgain(t *testing.T) {
-	f := Findings{Profile: batching.Profile{Sizes: []batching.Timing{{Rows: 1, Took: 10 * ms, Slow: 10 * ms, Runs: 10}}}, Ended: "memory ran out"}
+	f := Findings{Profile: batching.Profile{Sizes: []batching.Timing{{Rows: 1, Median: 10 * ms, P95: 10 * ms, Runs: 10}}}, StopReason: "memory ran out"}
 	if s, more := Next(Bounds{MaxRows: 8, Instances: 1}, f); more {
 		t.Errorf("%+v comes next", s)
 	}
@@ -113,7 +113,7 @@ func TestASizeThatWasLuckyDoesNotWin(t *testing.T) {
 
 func TestAFindingIsTheMiddleAndTheSlowest(t *testing.T) {
 	f := Findings{}.Add(Step{Rows: 1, Instances: 1, Runs: 5}, []time.Duration{9, 1, 3, 2, 4})
-	if got, want := f.Profile.Sizes[0], (batching.Timing{Rows: 1, Took: 3, Slow: 4, Runs: 5}); got != want {
+	if got, want := f.Profile.Sizes[0], (batching.Timing{Rows: 1, Median: 3, P95: 4, Runs: 5}); got != want {
 		t.Errorf("found %+v, want %+v", got, want)
 	}
 }

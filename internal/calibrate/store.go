@@ -137,7 +137,7 @@ func (s *Store) file(k Key) string {
 func (f Findings) plausible() bool {
 	rows := 0
 	for _, t := range f.Profile.Sizes {
-		if t.Rows <= rows || t.Took <= 0 || t.Slow < t.Took || t.Runs < 1 {
+		if t.Rows <= rows || t.Median <= 0 || t.P95 < t.Median || t.Runs < 1 {
 			return false
 		}
 		rows = t.Rows

@@ -15,8 +15,8 @@ import (
 var (
 	someKey   = Key{Model: "abc", Engine: "e 1", CPU: "fast", Cores: 2, Threads: 1}
 	someFound = Findings{
-		Profile: batching.Profile{Sizes: []batching.Timing{{Rows: 1, Took: 3, Slow: 4, Runs: 5}}, Slowdown: []float64{1, 1.5}},
-		Ended:   "memory ran out",
+		Profile:    batching.Profile{Sizes: []batching.Timing{{Rows: 1, Median: 3, P95: 4, Runs: 5}}, Slowdown: []float64{1, 1.5}},
+		StopReason: "memory ran out",
 	}
 )
 

@@ -50,7 +50,7 @@ func tensors(cfg *modelconfig.Config, specs []modelconfig.Tensor) []Tensor {
 // Statistics are what was counted for one version of a model.
 type Statistics struct {
 	Model, Version string
-	Counted        stats.Snapshot
+	Stats          stats.Snapshot
 	Memory         int64 // bytes that the version holds; 0 means unknown
 }
 

@@ -27,7 +27,7 @@ type Call struct {
 	// returning outputs: at most once, while RunEach runs. The receiver closes the stream.
 	// The model may send responses after RunEach has returned. Nil means that the request
 	// does not support streams.
-	Opened chan<- infer.More
+	Opened chan<- infer.ResponseStream
 
 	// Outputs are as in Run, with a reference count of their own. Outputs that the model
 	// did not return are missing. Outputs is empty if Err is not nil.

@@ -14,36 +14,36 @@ type Model struct {
 	Version string `json:"version"`
 	Backend string `json:"backend"`
 
-	Batching         Batching `json:"batching"`
-	Instances        Number   `json:"instances"`                   // number of batches that may run in parallel
-	Threads          *Number  `json:"threads,omitempty"`           // of one batch; nil if the engine does not let it be set
-	ExclusiveThreads int      `json:"exclusive_threads,omitempty"` // threads of an exclusive batch, which starts while no other runs; 0 means the same as others
-	Measured         Measured `json:"measured"`
+	Batching         Batching    `json:"batching"`
+	Instances        Number      `json:"instances"`                   // number of batches that may run in parallel
+	Threads          *Number     `json:"threads,omitempty"`           // of one batch; nil if the engine does not let it be set
+	ExclusiveThreads int         `json:"exclusive_threads,omitempty"` // threads of an exclusive batch, which starts while no other runs; 0 means the same as others
+	Calibration      Calibration `json:"measured"`
 
 	// Curve is the table of batch times. Without a policy that learns, it has the means of
 	// all batches that ran.
 	Curve  []Size  `json:"curve,omitempty"`
 	Policy *Policy `json:"policy,omitempty"` // without its curve; nil if no setting is automatic
-	Done   Done    `json:"done"`
+	Totals Totals  `json:"done"`
 
 	Objective *Objective `json:"objective,omitempty"` // nil if the model has none
 }
 
-// By is the origin of a setting.
-type By string
+// Origin is the origin of a setting.
+type Origin string
 
 // Origins of settings.
 const (
-	Written   By = "written"   // configured explicitly
-	Automatic By = "automatic" // decided by Shoal, because it is not configured
-	Default   By = "default"   // a default that does not depend on measurements
+	Configured Origin = "written"   // configured explicitly
+	Automatic  Origin = "automatic" // decided by Shoal, because it is not configured
+	Default    Origin = "default"   // a default that does not depend on measurements
 )
 
 // A Setting is the origin of a setting, and the reason.
 type Setting struct {
-	By    By     `json:"by"`
-	Where string `json:"where,omitempty"` // FILE:LINE, if it is in a configuration file
-	Why   string `json:"why"`             // a sentence without a period
+	Origin Origin `json:"by"`
+	Where  string `json:"where,omitempty"` // FILE:LINE, if it is in a configuration file
+	Why    string `json:"why"`             // a sentence without a period
 }
 
 // A Number is a numeric setting.
@@ -74,42 +74,42 @@ type Verdict string
 
 // Results of the check.
 const (
-	Safe   Verdict = "safe"
-	Unsafe Verdict = "unsafe"
-	Asked  Verdict = "not tried" // the configuration decides
+	Safe       Verdict = "safe"
+	Unsafe     Verdict = "unsafe"
+	NotChecked Verdict = "not tried" // the configuration decides
 )
 
-// Measured is the state of calibration.
-type Measured struct {
-	State State   `json:"state"`
-	Error string  `json:"error,omitempty"` // why it ended early
-	Steps uint64  `json:"steps"`           // number of steps since the model was loaded, without stored results
-	Tried []Trial `json:"tried,omitempty"`
+// Calibration is the state of calibration and its results.
+type Calibration struct {
+	State  CalibrationState `json:"state"`
+	Error  string           `json:"error,omitempty"` // why it ended early
+	Steps  uint64           `json:"steps"`           // number of steps since the model was loaded, without stored results
+	Trials []Trial          `json:"tried,omitempty"`
 
 	// Shape is the input shape that was measured, such as "x[3,48,224]", if the model has a
 	// variable shape; "" if it has not, or was not measured.
-	Shape     string `json:"shape,omitempty"`
-	ShapeFrom From   `json:"shape_from,omitempty"`
+	Shape       string      `json:"shape,omitempty"`
+	ShapeOrigin ShapeOrigin `json:"shape_from,omitempty"`
 }
 
-// From is the origin of a shape.
-type From string
+// ShapeOrigin is the origin of a shape.
+type ShapeOrigin string
 
 // Origins of shapes.
 const (
-	MadeUp  From = "made up"
-	Sample  From = "model_warmup"
-	Traffic From = "traffic"
+	SyntheticShape ShapeOrigin = "made up"
+	SampleShape    ShapeOrigin = "model_warmup"
+	TrafficShape   ShapeOrigin = "traffic"
 )
 
-// A State is the progress of calibration.
-type State string
+// A CalibrationState is the progress of calibration.
+type CalibrationState string
 
 // States of calibration.
 const (
-	Idle  State = "nothing to measure"
-	Going State = "under way"
-	Ended State = "done"
+	CalibrationNotNeeded CalibrationState = "nothing to measure"
+	CalibrationRunning   CalibrationState = "under way"
+	CalibrationDone      CalibrationState = "done"
 )
 
 // A Trial is a measured combination of threads and instances.
@@ -119,24 +119,24 @@ type Trial struct {
 	Instances        int           `json:"instances"`
 	Rows             int           `json:"rows"` // batch size with the best throughput
 	PerSecond        float64       `json:"rows_per_second"`
-	Alone            time.Duration `json:"alone_ns"` // latency of a single row
+	SingleLatency    time.Duration `json:"alone_ns"` // latency of a single row
 	Chosen           bool          `json:"chosen"`
 }
 
-// Done counts the work of the version since it was loaded.
-type Done struct {
-	Requests uint64        `json:"requests"` // requests that succeeded
-	Failed   uint64        `json:"failed"`
-	Batches  uint64        `json:"batches"`
-	Rows     uint64        `json:"rows"`             // total rows of the batches
-	Wait     time.Duration `json:"wait_ns"`          // average time of a request in the queue
-	Waiting  int           `json:"waiting"`          // requests in the queue now
-	Since    time.Duration `json:"since_ns"`         // time since the last batch ended; 0 if none has run
-	Closed   []Closed      `json:"closed,omitempty"` // batches by reason for closing, in descending order
+// Totals are the counters of the version since it was loaded.
+type Totals struct {
+	Requests       uint64        `json:"requests"` // requests that succeeded
+	Failed         uint64        `json:"failed"`
+	Batches        uint64        `json:"batches"`
+	Rows           uint64        `json:"rows"`             // total rows of the batches
+	MeanQueueTime  time.Duration `json:"wait_ns"`          // average time of a request in the queue
+	Waiting        int           `json:"waiting"`          // requests in the queue now
+	SinceLastBatch time.Duration `json:"since_ns"`         // time since the last batch ended; 0 if none has run
+	Closed         []CloseCount  `json:"closed,omitempty"` // batches by reason for closing, in descending order
 }
 
-// Closed is the number of batches that closed for one [batching.Reason].
-type Closed struct {
+// CloseCount is the number of batches that closed for one [batching.Reason].
+type CloseCount struct {
 	Reason  string `json:"reason"`
 	Batches uint64 `json:"batches"`
 }

@@ -12,51 +12,51 @@ type Policy struct {
 	Instances int           `json:"instances"`              // maximum number of parallel batches
 	Objective time.Duration `json:"objective_ns,omitempty"` // 0 means none
 
-	Curve     []Size        `json:"curve,omitempty"` // ascending by rows; empty if nothing is known
-	Fixed     time.Duration `json:"fixed_ns"`
-	PerRow    time.Duration `json:"per_row_ns"`
-	Bent      bool          `json:"bent"`      // batch times deviate from the line
-	Efficient int           `json:"efficient"` // target batch size in rows
-	Peak      int           `json:"peak"`      // batch size with the best throughput, in rows
+	Curve      []Size        `json:"curve,omitempty"` // ascending by rows; empty if nothing is known
+	FixedCost  time.Duration `json:"fixed_ns"`
+	CostPerRow time.Duration `json:"per_row_ns"`
+	Nonlinear  bool          `json:"bent"`      // batch times deviate from the line
+	TargetRows int           `json:"efficient"` // target batch size in rows
+	PeakRows   int           `json:"peak"`      // batch size with the best throughput, in rows
 
-	Slowdown []float64 `json:"slowdown"` // Slowdown[n-1] is how many times longer a batch takes while n batches run
-	Measured []bool    `json:"measured"` // Measured[n-1] is false while Slowdown[n-1] is an assumption
-	Useful   int       `json:"useful"`   // number of batches that run in parallel
-	Backlog  int       `json:"backlog"`  // the same during a backlog
+	Slowdown         []float64 `json:"slowdown"` // Slowdown[n-1] is how many times longer a batch takes while n batches run
+	Measured         []bool    `json:"measured"` // Measured[n-1] is false while Slowdown[n-1] is an assumption
+	UsefulInstances  int       `json:"useful"`   // number of batches that run in parallel
+	BacklogInstances int       `json:"backlog"`  // the same during a backlog
 
-	Arrived int           `json:"arrived"`           // number of recent requests behind the next three fields
-	Rate    float64       `json:"rate"`              // requests per second
-	Rows    float64       `json:"rows"`              // average rows of a request
-	Crowded float64       `json:"crowded"`           // share that arrived within a tenth of the mean interval after another
-	Returns float64       `json:"returns"`           // share of answered clients that soon send their next request
-	Back    time.Duration `json:"back_ns,omitempty"` // p50 of the time until they do
-	Last    time.Duration `json:"last_ns,omitempty"` // p90 of the time until they do
-	Loop    Loop          `json:"loop"`
+	Arrived     int           `json:"arrived"`           // number of recent requests behind the next three fields
+	Rate        float64       `json:"rate"`              // requests per second
+	Rows        float64       `json:"rows"`              // average rows of a request
+	BurstShare  float64       `json:"crowded"`           // share that arrived within a tenth of the mean interval after another
+	ReturnShare float64       `json:"returns"`           // share of answered clients that soon send their next request
+	ReturnP50   time.Duration `json:"back_ns,omitempty"` // p50 of the time until they do
+	ReturnP90   time.Duration `json:"last_ns,omitempty"` // p90 of the time until they do
+	ClosedLoop  ClosedLoop    `json:"loop"`
 
-	Rules   []Rule                   `json:"rules"`
-	Total   time.Duration            `json:"total_ns"` // total latency of the requests of recent batches
-	Closed  [batching.Reasons]uint64 `json:"-"`        // batches by reason for closing
-	Batches uint64                   `json:"batches"`
-	Drifts  uint64                   `json:"drifts"`                 // number of changes of the model's speed
-	Drifted float64                  `json:"drifted,omitempty"`      // how many times longer batches take since the last change
-	Resting uint64                   `json:"rest_batches,omitempty"` // batches until rules are used again after the change
-	Waiting int                      `json:"waiting"`
-	Running int                      `json:"running"`
+	Rules        []Rule                      `json:"rules"`
+	TotalLatency time.Duration               `json:"total_ns"` // total latency of the requests of recent batches
+	Closed       [batching.NumReasons]uint64 `json:"-"`        // batches by reason for closing
+	Batches      uint64                      `json:"batches"`
+	Drifts       uint64                      `json:"drifts"`                 // number of changes of the model's speed
+	DriftFactor  float64                     `json:"drifted,omitempty"`      // how many times longer batches take since the last change
+	RestBatches  uint64                      `json:"rest_batches,omitempty"` // batches until rules are used again after the change
+	Waiting      int                         `json:"waiting"`
+	Running      int                         `json:"running"`
 }
 
 // A Size is the duration of batches of one size. Without samples of its own, it is
 // estimated from other sizes.
 type Size struct {
 	Rows       int           `json:"rows"`
-	Takes      time.Duration `json:"takes_ns"`
-	Slow       time.Duration `json:"slow_ns,omitempty"` // p95; 0 if unknown
-	Live       float64       `json:"live"`              // number of recent batches that were measured
+	Expected   time.Duration `json:"takes_ns"`
+	P95        time.Duration `json:"slow_ns,omitempty"` // p95; 0 if unknown
+	Samples    float64       `json:"live"`              // number of recent batches that were measured
 	Calibrated bool          `json:"calibrated"`
 }
 
-// A Loop describes how a closed loop is served. It is zero if the traffic is not a closed
+// A ClosedLoop describes how a closed loop is served. It is zero if the traffic is not a closed
 // loop.
-type Loop struct {
+type ClosedLoop struct {
 	Clients float64 `json:"clients"` // number of concurrent requests
 	Rows    int     `json:"rows"`    // target batch size
 	Batches int     `json:"batches"` // number of parallel batches
@@ -64,15 +64,15 @@ type Loop struct {
 
 // A Rule is one reason to deviate from greedy, and its effect.
 type Rule struct {
-	Name  string        `json:"name"`
-	On    bool          `json:"on"`
-	Off   uint64        `json:"off_batches"` // batches until it is enabled again
-	Held  uint64        `json:"held"`        // batches that it held or cut
-	Cost  time.Duration `json:"cost_ns"`     // of recent batches: latency that the rule added
-	Gain  time.Duration `json:"gain_ns"`     // of recent batches: latency that the rule saved
-	Stops uint64        `json:"stops"`       // number of times that it was disabled
+	Name        string        `json:"name"`
+	Enabled     bool          `json:"on"`
+	OffBatches  uint64        `json:"off_batches"` // batches until it is enabled again
+	HeldBatches uint64        `json:"held"`        // batches that it held or cut
+	Cost        time.Duration `json:"cost_ns"`     // of recent batches: latency that the rule added
+	Gain        time.Duration `json:"gain_ns"`     // of recent batches: latency that the rule saved
+	Stops       uint64        `json:"stops"`       // number of times that it was disabled
 
 	// Cost and Gain since the model was loaded.
-	AllCost time.Duration `json:"cost_total_ns"`
-	AllGain time.Duration `json:"gain_total_ns"`
+	TotalCost time.Duration `json:"cost_total_ns"`
+	TotalGain time.Duration `json:"gain_total_ns"`
 }

@@ -54,7 +54,7 @@ func bar(part, most float64) string {
 
 // setting writes a sentence about a setting that begins with what.
 func (p *page) setting(what string, s Setting) {
-	if s.By == Written {
+	if s.Origin == Configured {
 		p.say("%s configured%s: %s", what, at(s.Where), s.Why)
 		return
 	}
@@ -71,7 +71,7 @@ func at(where string) string {
 func (p *page) batching() {
 	b := &p.Batching
 	p.section("Batching")
-	p.setting(map[By]string{Written: "Batching is", Automatic: "Shoal decides when a batch closes:", Default: "Default:"}[b.By], b.Setting)
+	p.setting(map[Origin]string{Configured: "Batching is", Automatic: "Shoal decides when a batch closes:", Default: "Default:"}[b.Origin], b.Setting)
 	switch {
 	case b.Delay == nil:
 	case *b.Delay == 0:
@@ -95,7 +95,7 @@ func (p *page) batching() {
 		p.say("Rows are independent: run alone and together, they gave the same results")
 	case Unsafe:
 		p.say("Rows must not share a batch: %s", b.Safety.Why)
-	case Asked:
+	case NotChecked:
 		p.say("Whether rows are independent was not checked: %s", b.Safety.Why)
 	}
 }
@@ -115,34 +115,34 @@ func (p *page) curve() {
 	for i := range p.Curve {
 		s := &p.Curve[i]
 		slow, mark := "", ""
-		if s.Slow > 0 {
-			slow = brief(s.Slow)
+		if s.P95 > 0 {
+			slow = brief(s.P95)
 		}
-		if p.Policy != nil && s.Rows == p.Policy.Efficient {
+		if p.Policy != nil && s.Rows == p.Policy.TargetRows {
 			mark = "  ◀ efficient size"
 		}
-		p.line("  %6d %9s %9s %9s  %-*s  %s%s", s.Rows, brief(s.Takes), slow, decimal(speed(s)), widest, bar(speed(s), fastest), p.from(s), mark)
+		p.line("  %6d %9s %9s %9s  %-*s  %s%s", s.Rows, brief(s.Expected), slow, decimal(speed(s)), widest, bar(speed(s), fastest), p.from(s), mark)
 	}
 	p.size()
 }
 
 // speed returns the throughput in rows per second.
-func speed(s *Size) float64 { return float64(s.Rows) / max(s.Takes, 1).Seconds() }
+func speed(s *Size) float64 { return float64(s.Rows) / max(s.Expected, 1).Seconds() }
 
 // from returns what the time of a size is based on.
 func (p *page) from(s *Size) string {
 	seen := "1 batch"
-	if n := math.Round(s.Live); n != 1 {
+	if n := math.Round(s.Samples); n != 1 {
 		seen = decimal(n) + " batches"
 	}
 	switch {
 	case p.Policy == nil:
 		return seen + " in traffic, including parallel ones"
-	case s.Calibrated && s.Live >= 1:
+	case s.Calibrated && s.Samples >= 1:
 		return "calibrated, " + seen + " in traffic"
 	case s.Calibrated:
 		return "calibrated"
-	case s.Live > 0:
+	case s.Samples > 0:
 		return seen + " in traffic"
 	}
 	return "estimated from other sizes"
@@ -155,33 +155,33 @@ func (p *page) size() {
 		return
 	}
 	if len(p.Curve) == 0 {
-		p.say("Until then, all waiting requests run as soon as an instance is free, up to %s per batch", rows(e.Efficient))
+		p.say("Until then, all waiting requests run as soon as an instance is free, up to %s per batch", rows(e.TargetRows))
 		return
 	}
-	if e.Bent {
-		p.say("A batch takes about %s plus %s per row; some sizes are further from that line than noise explains, so sizes are compared by their own times", brief(e.Fixed), brief(e.PerRow))
+	if e.Nonlinear {
+		p.say("A batch takes about %s plus %s per row; some sizes are further from that line than noise explains, so sizes are compared by their own times", brief(e.FixedCost), brief(e.CostPerRow))
 	} else {
-		p.say("A batch takes %s plus %s per row", brief(e.Fixed), brief(e.PerRow))
+		p.say("A batch takes %s plus %s per row", brief(e.FixedCost), brief(e.CostPerRow))
 	}
 	switch {
-	case e.Efficient == 1:
+	case e.TargetRows == 1:
 		p.say("Batches have 1 row: larger ones do not increase the throughput")
-	case e.Efficient >= e.MaxRows:
-		p.say("Batches are filled up to %s, the maximum: each further row still increases the throughput", rows(e.Efficient))
+	case e.TargetRows >= e.MaxRows:
+		p.say("Batches are filled up to %s, the maximum: each further row still increases the throughput", rows(e.TargetRows))
 	default:
-		p.say("Batches are filled up to %s: that gives nearly the best throughput, and larger ones would only increase the latency", rows(e.Efficient))
+		p.say("Batches are filled up to %s: that gives nearly the best throughput, and larger ones would only increase the latency", rows(e.TargetRows))
 	}
-	if e.Peak > e.Efficient {
-		p.say("While the queue is long they have up to %s, for the best throughput", rows(e.Peak))
+	if e.PeakRows > e.TargetRows {
+		p.say("While the queue is long they have up to %s, for the best throughput", rows(e.PeakRows))
 	}
 	switch {
 	case e.Drifts == 0:
 		p.say("The speed of the model has not changed since it was loaded")
 	case e.Drifts > 0:
-		p.say("The speed of the model has changed %s; since the last change, batches take %.2f times as long", times(e.Drifts), e.Drifted)
+		p.say("The speed of the model has changed %s; since the last change, batches take %.2f times as long", times(e.Drifts), e.DriftFactor)
 	}
-	if e.Resting > 0 {
-		p.say("That was just now: for the next %s no request is held, until the new speed is known", batches(e.Resting))
+	if e.RestBatches > 0 {
+		p.say("That was just now: for the next %s no request is held, until the new speed is known", batches(e.RestBatches))
 	}
 }
 
@@ -218,41 +218,41 @@ func (p *page) contention() {
 			p.say("While %d batches run, each is assumed to take %.2f times as long, until that is measured", n, s)
 		}
 	}
-	p.say("Up to %s at a time, and up to %d during a backlog", plural(e.Useful, "batch runs", "batches run"), e.Backlog)
+	p.say("Up to %s at a time, and up to %d during a backlog", plural(e.UsefulInstances, "batch runs", "batches run"), e.BacklogInstances)
 }
 
 func (p *page) measured() {
-	c := &p.Measured
+	c := &p.Calibration
 	switch {
 	case c.Error != "":
 		p.say("Calibration failed: %s", c.Error)
-	case c.State == Going:
+	case c.State == CalibrationRunning:
 		p.say("Calibration runs while the cores are idle; %s so far", plural(int(c.Steps), "step", "steps"))
-	case c.State == Ended && c.Steps == 0:
+	case c.State == CalibrationDone && c.Steps == 0:
 		p.say("All measurements are from an earlier calibration")
-	case c.State == Ended:
+	case c.State == CalibrationDone:
 		p.say("Calibration took %s", plural(int(c.Steps), "step", "steps"))
-	case c.State == Idle:
+	case c.State == CalibrationNotNeeded:
 		p.say("There is nothing to calibrate: no setting depends on measurements")
 	}
 	switch {
 	case c.Shape == "":
-	case c.ShapeFrom == Traffic:
+	case c.ShapeOrigin == TrafficShape:
 		p.say("Calibration used generated rows in the most frequent shape of the traffic, %s", c.Shape)
-	case c.ShapeFrom == Sample:
+	case c.ShapeOrigin == SampleShape:
 		p.say("Calibration used the rows of model_warmup, %s", c.Shape)
-	case c.ShapeFrom == MadeUp:
+	case c.ShapeOrigin == SyntheticShape:
 		p.say("Calibration used generated rows in an assumed shape, %s, until most requests have another", c.Shape)
 	}
-	if len(c.Tried) < 2 {
+	if len(c.Trials) < 2 {
 		return
 	}
 	most := 0.0
-	for _, t := range c.Tried {
+	for _, t := range c.Trials {
 		most = max(most, t.PerSecond)
 	}
 	p.line("  %7s %9s %6s %9s  %-*s  %s", "threads", "instances", "rows", "rows/s", widest, "", "1 row alone")
-	for _, t := range c.Tried {
+	for _, t := range c.Trials {
 		mark := ""
 		if t.Chosen {
 			mark = "  ◀ chosen"
@@ -261,18 +261,18 @@ func (p *page) measured() {
 		if t.ExclusiveThreads > 0 {
 			exclusive = fmt.Sprintf(" on %d threads", t.ExclusiveThreads)
 		}
-		p.line("  %7d %9d %6d %9s  %-*s  %s%s%s", t.Threads, t.Instances, t.Rows, decimal(t.PerSecond), widest, bar(t.PerSecond, most), brief(t.Alone), exclusive, mark)
+		p.line("  %7d %9d %6d %9s  %-*s  %s%s%s", t.Threads, t.Instances, t.Rows, decimal(t.PerSecond), widest, bar(t.PerSecond, most), brief(t.SingleLatency), exclusive, mark)
 	}
 }
 
 func (p *page) traffic() {
 	p.section("Traffic")
-	d := &p.Done
-	if d.Since == 0 {
+	d := &p.Totals
+	if d.SinceLastBatch == 0 {
 		p.say("No requests yet")
 		return
 	}
-	p.say("%s and %s failed; the last batch ended %s ago", plural(int(d.Requests), "request succeeded", "requests succeeded"), decimal(float64(d.Failed)), brief(d.Since))
+	p.say("%s and %s failed; the last batch ended %s ago", plural(int(d.Requests), "request succeeded", "requests succeeded"), decimal(float64(d.Failed)), brief(d.SinceLastBatch))
 	if d.Waiting > 0 {
 		p.say("%s in the queue now", plural(d.Waiting, "request is", "requests are"))
 	}
@@ -284,24 +284,24 @@ func (p *page) traffic() {
 		return
 	}
 	p.say("The last %s arrived at %s req/s, with %s each", plural(e.Arrived, "request", "requests"), decimal(e.Rate), rowsOf(e.Rows))
-	switch l := &e.Loop; {
+	switch l := &e.ClosedLoop; {
 	case l.Clients > 0:
 		p.say("It is a closed loop of about %.0f clients: %s of the answered clients send their next request soon (p50 %s, p90 %s)",
-			l.Clients, percent(e.Returns), brief(e.Back), brief(e.Last))
+			l.Clients, percent(e.ReturnShare), brief(e.ReturnP50), brief(e.ReturnP90))
 		p.say("Batches of %s serve it best, %d at a time", rows(l.Rows), l.Batches)
 		return // clients that were answered together look like a burst
-	case e.Returns > 0:
+	case e.ReturnShare > 0:
 		p.say("%s of the answered clients send their next request soon (p50 %s, p90 %s): too few or too late to be served as a closed loop",
-			percent(e.Returns), brief(e.Back), brief(e.Last))
+			percent(e.ReturnShare), brief(e.ReturnP50), brief(e.ReturnP90))
 	default:
 		p.say("Requests do not follow answers: it is an open loop")
 	}
-	if e.Crowded > 0 {
+	if e.BurstShare > 0 {
 		bursts := "without bursts"
-		if e.Crowded > bursty {
+		if e.BurstShare > bursty {
 			bursts = "in bursts"
 		}
-		p.say("Requests arrive %s: %s of them within a tenth of the mean interval after another, compared with 10 %% at random", bursts, percent(e.Crowded))
+		p.say("Requests arrive %s: %s of them within a tenth of the mean interval after another, compared with 10 %% at random", bursts, percent(e.BurstShare))
 	}
 }
 
@@ -310,7 +310,7 @@ func (p *page) traffic() {
 const bursty = 0.2
 
 func (p *page) batches() {
-	d := &p.Done
+	d := &p.Totals
 	if d.Batches == 0 {
 		return
 	}
@@ -319,7 +319,7 @@ func (p *page) batches() {
 		p.line("  %-9s %9s %6s  %-*s  %s", c.Reason, decimal(float64(c.Batches)), percent(float64(c.Batches)/float64(d.Batches)),
 			widest, bar(float64(c.Batches), float64(d.Batches)), reasons[c.Reason])
 	}
-	p.say("%s with %s on average; requests waited %s on average", batches(d.Batches), rowsOf(float64(d.Rows)/float64(d.Batches)), brief(d.Wait))
+	p.say("%s with %s on average; requests waited %s on average", batches(d.Batches), rowsOf(float64(d.Rows)/float64(d.Batches)), brief(d.MeanQueueTime))
 }
 
 // reasons describe each [batching.Reason].
@@ -349,19 +349,19 @@ func (p *page) rules() {
 	var off []Rule
 	for _, r := range e.Rules {
 		state := "on"
-		if !r.On {
-			state = "off for " + batches(r.Off)
+		if !r.Enabled {
+			state = "off for " + batches(r.OffBatches)
 		}
 		if r.Stops > 0 {
 			off = append(off, r)
 		}
 		saved := ""
-		if r.Cost+r.Gain > 0 && e.Total > 0 {
-			saved = fmt.Sprintf("%+.1f %%", 100*float64(r.Gain-r.Cost)/float64(e.Total))
+		if r.Cost+r.Gain > 0 && e.TotalLatency > 0 {
+			saved = fmt.Sprintf("%+.1f %%", 100*float64(r.Gain-r.Cost)/float64(e.TotalLatency))
 		}
-		p.line("  %-7s %-26s %8s %9s %9s %8s  %s", r.Name, state, decimal(float64(r.Held)), brief(r.Cost), brief(r.Gain), saved, rules[r.Name])
+		p.line("  %-7s %-26s %8s %9s %9s %8s  %s", r.Name, state, decimal(float64(r.HeldBatches)), brief(r.Cost), brief(r.Gain), saved, rules[r.Name])
 	}
-	p.say("Held counts batches since the model was loaded; the other columns cover the last 256 batches, whose requests took %s in total", brief(e.Total))
+	p.say("Held counts batches since the model was loaded; the other columns cover the last 256 batches, whose requests took %s in total", brief(e.TotalLatency))
 	if len(off) == 0 {
 		p.say("No rule was ever disabled: none has cost more than 1 %% of the latency")
 	}
@@ -389,8 +389,8 @@ func (p *page) objective() {
 	if e := p.Policy; e != nil {
 		p.say("The batch size is limited so that a request that just misses a batch meets the objective in the next")
 		for i := range p.Curve {
-			if s := &p.Curve[i]; s.Rows == e.Efficient {
-				p.say("The p95 of a batch of %s is %s, which leaves %s for waiting", rows(s.Rows), brief(s.Slow), brief(o.Limit-s.Slow))
+			if s := &p.Curve[i]; s.Rows == e.TargetRows {
+				p.say("The p95 of a batch of %s is %s, which leaves %s for waiting", rows(s.Rows), brief(s.P95), brief(o.Limit-s.P95))
 			}
 		}
 	}
@@ -399,20 +399,20 @@ func (p *page) objective() {
 
 // Brief summarizes the state of a policy in one line.
 func Brief(e *Policy) string {
-	parts := []string{"batches filled up to " + rows(e.Efficient)}
+	parts := []string{"batches filled up to " + rows(e.TargetRows)}
 	if e.Instances > 1 {
-		parts = append(parts, fmt.Sprintf("%d to %d at a time", min(e.Useful, e.Backlog), max(e.Useful, e.Backlog)))
+		parts = append(parts, fmt.Sprintf("%d to %d at a time", min(e.UsefulInstances, e.BacklogInstances), max(e.UsefulInstances, e.BacklogInstances)))
 	}
-	if e.Loop.Clients > 0 {
-		parts = append(parts, fmt.Sprintf("a closed loop of about %.0f clients", e.Loop.Clients))
+	if e.ClosedLoop.Clients > 0 {
+		parts = append(parts, fmt.Sprintf("a closed loop of about %.0f clients", e.ClosedLoop.Clients))
 	} else {
 		parts = append(parts, "an open loop")
 	}
 	for _, r := range e.Rules {
-		if r.Held == 0 {
+		if r.HeldBatches == 0 {
 			continue
 		}
-		text := fmt.Sprintf("%s held %s, cost %s and saved %s", r.Name, batches(r.Held), brief(r.AllCost), brief(r.AllGain))
+		text := fmt.Sprintf("%s held %s, cost %s and saved %s", r.Name, batches(r.HeldBatches), brief(r.TotalCost), brief(r.TotalGain))
 		if r.Stops > 0 {
 			text += fmt.Sprintf(", and was disabled %s", times(r.Stops))
 		}

@@ -21,33 +21,33 @@ func loop() Model {
 		Batching: Batching{
 			Setting:  Setting{Automatic, "models/seed_auto/config.pbtxt:8", "dynamic_batching has no max_queue_delay_microseconds in models/seed_auto/config.pbtxt:8"},
 			Combines: true, MaxRows: 8, MaxRowsWhere: "models/seed_auto/config.pbtxt:4", Preferred: []int{4, 8},
-			Safety: Safety{Asked, "the configuration asks for batching"},
+			Safety: Safety{NotChecked, "the configuration asks for batching"},
 		},
-		Instances: Number{Setting{Written, "models/seed_auto/config.pbtxt:7", "instance_group has a count"}, 2},
-		Measured:  Measured{State: Ended, Steps: 8},
+		Instances:   Number{Setting{Configured, "models/seed_auto/config.pbtxt:7", "instance_group has a count"}, 2},
+		Calibration: Calibration{State: CalibrationDone, Steps: 8},
 		Curve: []Size{
-			{Rows: 1, Takes: 1980 * us, Slow: 2010 * us, Calibrated: true},
-			{Rows: 2, Takes: 2040 * us, Slow: 2200 * us, Live: 1, Calibrated: true},
-			{Rows: 4, Takes: 2158 * us, Slow: 2300 * us},
-			{Rows: 6, Takes: 2277 * us, Slow: 2400 * us, Live: 12.4},
-			{Rows: 8, Takes: 2395 * us, Slow: 2600 * us, Live: 64, Calibrated: true},
+			{Rows: 1, Expected: 1980 * us, P95: 2010 * us, Calibrated: true},
+			{Rows: 2, Expected: 2040 * us, P95: 2200 * us, Samples: 1, Calibrated: true},
+			{Rows: 4, Expected: 2158 * us, P95: 2300 * us},
+			{Rows: 6, Expected: 2277 * us, P95: 2400 * us, Samples: 12.4},
+			{Rows: 8, Expected: 2395 * us, P95: 2600 * us, Samples: 64, Calibrated: true},
 		},
 		Policy: &Policy{
-			MaxRows: 8, Instances: 2, Fixed: 1921 * us, PerRow: 59300, Efficient: 8, Peak: 8,
-			Slowdown: []float64{1, 1.391}, Measured: []bool{true, true}, Useful: 1, Backlog: 2,
-			Arrived: 512, Rate: 1567.3, Rows: 2, Crowded: 0.7, Returns: 0.98, Back: 212 * us, Last: 530 * us,
-			Loop:    Loop{Clients: 7.9, Rows: 8, Batches: 1},
-			Total:   6160 * ms,
-			Batches: 3134,
+			MaxRows: 8, Instances: 2, FixedCost: 1921 * us, CostPerRow: 59300, TargetRows: 8, PeakRows: 8,
+			Slowdown: []float64{1, 1.391}, Measured: []bool{true, true}, UsefulInstances: 1, BacklogInstances: 2,
+			Arrived: 512, Rate: 1567.3, Rows: 2, BurstShare: 0.7, ReturnShare: 0.98, ReturnP50: 212 * us, ReturnP90: 530 * us,
+			ClosedLoop:   ClosedLoop{Clients: 7.9, Rows: 8, Batches: 1},
+			TotalLatency: 6160 * ms,
+			Batches:      3134,
 			Rules: []Rule{
-				{Name: "gather", On: true, Held: 88, Cost: 38900 * us, Gain: 444300 * us, AllCost: 440 * ms, AllGain: 4680 * ms},
-				{Name: "burst", Off: 230, Held: 1, Stops: 2, AllCost: ms},
-				{Name: "pace", On: true},
+				{Name: "gather", Enabled: true, HeldBatches: 88, Cost: 38900 * us, Gain: 444300 * us, TotalCost: 440 * ms, TotalGain: 4680 * ms},
+				{Name: "burst", OffBatches: 230, HeldBatches: 1, Stops: 2, TotalCost: ms},
+				{Name: "pace", Enabled: true},
 			},
 		},
-		Done: Done{
-			Requests: 12195, Batches: 3134, Rows: 24390, Wait: 2350 * us, Waiting: 1, Since: 38900 * us,
-			Closed: []Closed{{"full", 2931}, {"gathered", 203}},
+		Totals: Totals{
+			Requests: 12195, Batches: 3134, Rows: 24390, MeanQueueTime: 2350 * us, Waiting: 1, SinceLastBatch: 38900 * us,
+			Closed: []CloseCount{{"full", 2931}, {"gathered", 203}},
 		},
 	}
 }
@@ -57,15 +57,15 @@ func loop() Model {
 func open() Model {
 	m := loop()
 	m.Name, m.Backend = "recogniser", "onnxruntime"
-	m.Batching = Batching{Setting: Setting{By: Automatic, Why: "batching is not configured"}, Combines: true, MaxRows: 64, Safety: Safety{Verdict: Safe}}
-	m.Instances = Number{Setting{By: Automatic, Why: "as many as 2 cores allow; the policy decides how many of them run at a time"}, 2}
-	m.Threads, m.ExclusiveThreads = &Number{Setting{By: Automatic, Why: "the number that measured best"}, 1}, 2
-	m.Measured = Measured{State: Ended, Tried: []Trial{{1, 2, 1, 4, 310, 4 * ms, false}, {1, 2, 2, 4, 390, 4 * ms, true}, {2, 0, 1, 4, 310, 4 * ms, false}}, Shape: "x[3,48,320]", ShapeFrom: Traffic}
+	m.Batching = Batching{Setting: Setting{Origin: Automatic, Why: "batching is not configured"}, Combines: true, MaxRows: 64, Safety: Safety{Verdict: Safe}}
+	m.Instances = Number{Setting{Origin: Automatic, Why: "as many as 2 cores allow; the policy decides how many of them run at a time"}, 2}
+	m.Threads, m.ExclusiveThreads = &Number{Setting{Origin: Automatic, Why: "the number that measured best"}, 1}, 2
+	m.Calibration = Calibration{State: CalibrationDone, Trials: []Trial{{1, 2, 1, 4, 310, 4 * ms, false}, {1, 2, 2, 4, 390, 4 * ms, true}, {2, 0, 1, 4, 310, 4 * ms, false}}, Shape: "x[3,48,320]", ShapeOrigin: TrafficShape}
 	p := *m.Policy
-	p.MaxRows, p.Efficient, p.Peak, p.Bent, p.Drifts, p.Drifted, p.Resting = 64, 4, 6, true, 2, 1.98, 10
+	p.MaxRows, p.TargetRows, p.PeakRows, p.Nonlinear, p.Drifts, p.DriftFactor, p.RestBatches = 64, 4, 6, true, 2, 1.98, 10
 	p.Slowdown, p.Measured = []float64{0.6, 2}, []bool{true, false}
-	p.Loop, p.Returns, p.Back, p.Crowded = Loop{}, 0.3, 2*ms, 0.34
-	p.Last, p.Rules = 9*ms, p.Rules[:1]
+	p.ClosedLoop, p.ReturnShare, p.ReturnP50, p.BurstShare = ClosedLoop{}, 0.3, 2*ms, 0.34
+	p.ReturnP90, p.Rules = 9*ms, p.Rules[:1]
 	m.Policy = &p
 	m.Objective = &Objective{Limit: 50 * ms, Where: "models/recogniser/config.pbtxt:3", Late: 1, Refused: 20}
 	return m
@@ -74,8 +74,8 @@ func open() Model {
 // unused is a model without requests.
 func unused() Model {
 	m := open()
-	m.Curve, m.Done, m.Objective, m.Policy = nil, Done{}, nil, &Policy{MaxRows: 64, Efficient: 64, Instances: 1}
-	m.Measured, m.ExclusiveThreads = Measured{State: Going, Steps: 1}, 0
+	m.Curve, m.Totals, m.Objective, m.Policy = nil, Totals{}, nil, &Policy{MaxRows: 64, TargetRows: 64, Instances: 1}
+	m.Calibration, m.ExclusiveThreads = Calibration{State: CalibrationRunning, Steps: 1}, 0
 	return m
 }
 
@@ -83,10 +83,10 @@ func unused() Model {
 func written() Model {
 	delay := 2 * ms
 	m := loop()
-	m.Name, m.Policy, m.Measured = "seed_dynamic", nil, Measured{State: Idle}
-	m.Batching.Setting = Setting{Written, "models/seed_dynamic/config.pbtxt:8", "dynamic_batching is Triton's rule"}
+	m.Name, m.Policy, m.Calibration = "seed_dynamic", nil, Calibration{State: CalibrationNotNeeded}
+	m.Batching.Setting = Setting{Configured, "models/seed_dynamic/config.pbtxt:8", "dynamic_batching is Triton's rule"}
 	m.Batching.Delay = &delay
-	m.Curve = []Size{{Rows: 2, Takes: 3 * ms, Live: 1}, {Rows: 8, Takes: 4 * ms, Live: 1487}}
+	m.Curve = []Size{{Rows: 2, Expected: 3 * ms, Samples: 1}, {Rows: 8, Expected: 4 * ms, Samples: 1487}}
 	return m
 }
 
@@ -95,12 +95,12 @@ func unsafe() Model {
 	m := written()
 	m.Name, m.Backend = "centred", "onnxruntime"
 	m.Batching = Batching{
-		Setting: Setting{By: Automatic, Why: "requests run one by one, because their rows did not pass the check"},
+		Setting: Setting{Origin: Automatic, Why: "requests run one by one, because their rows did not pass the check"},
 		Safety:  Safety{Unsafe, "rows give other answers together than alone: row 1 of 2: output y: element 0 is 0.5, not 0"},
 	}
-	m.Threads = &Number{Setting{Written, "models/centred/config.pbtxt:2", "intra_op_thread_count is set"}, 0}
-	m.Measured = Measured{State: Ended, Error: "out of memory"}
-	m.Done.Closed = []Closed{{"alone", 3134}}
+	m.Threads = &Number{Setting{Configured, "models/centred/config.pbtxt:2", "intra_op_thread_count is set"}, 0}
+	m.Calibration = Calibration{State: CalibrationDone, Error: "out of memory"}
+	m.Totals.Closed = []CloseCount{{"alone", 3134}}
 	return m
 }
 
@@ -120,13 +120,13 @@ func TestThePageIsForPeople(t *testing.T) {
 }
 
 func TestTheShapeIsToldThatWasMeasured(t *testing.T) {
-	for from, want := range map[From]string{
-		Traffic: "\n  Calibration used generated rows in the most frequent shape of the traffic, x[16].\n",
-		Sample:  "\n  Calibration used the rows of model_warmup, x[16].\n",
-		MadeUp:  "\n  Calibration used generated rows in an assumed shape, x[16], until most requests have another.\n",
+	for from, want := range map[ShapeOrigin]string{
+		TrafficShape:   "\n  Calibration used generated rows in the most frequent shape of the traffic, x[16].\n",
+		SampleShape:    "\n  Calibration used the rows of model_warmup, x[16].\n",
+		SyntheticShape: "\n  Calibration used generated rows in an assumed shape, x[16], until most requests have another.\n",
 	} {
 		m := loop()
-		m.Measured.Shape, m.Measured.ShapeFrom = "x[16]", from
+		m.Calibration.Shape, m.Calibration.ShapeOrigin = "x[16]", from
 		var out strings.Builder
 		if err := m.WriteText(&out); err != nil || !strings.Contains(out.String(), want) {
 			t.Errorf("%s: no %q in\n%s", from, want, &out)
@@ -149,7 +149,7 @@ func TestALineIsEnoughForASimulation(t *testing.T) {
 }
 
 func TestEveryReasonHasItsWords(t *testing.T) {
-	for r := range batching.Reasons {
+	for r := range batching.NumReasons {
 		if name := batching.Reason(r).String(); reasons[name] == "" {
 			t.Errorf("there are no words for batches that close because of %s", name)
 		}

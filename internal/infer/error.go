@@ -31,8 +31,8 @@ var codeNames = [...]string{
 	"internal", "invalid", "not found", "unsupported", "unavailable", "overloaded", "would be late", "queue timeout", "deadline", "cancelled", "forbidden",
 }
 
-// Codes is the number of codes.
-const Codes = len(codeNames)
+// NumCodes is the number of codes.
+const NumCodes = len(codeNames)
 
 func (c Code) String() string { return codeNames[c] }
 
@@ -85,9 +85,9 @@ type Error struct {
 	Cause error // the wrapped error; nil if there is none
 }
 
-// ErrMany is wrapped by the error of a request that accepts exactly one response, for a
+// ErrDecoupled is wrapped by the error of a request that accepts exactly one response, for a
 // decoupled model, which may send none or many. Protocols replace its message.
-var ErrMany = errors.New("the model answers a request as often as it likes, and this request takes one answer")
+var ErrDecoupled = errors.New("the model is decoupled and may send any number of responses, but the request accepts exactly one")
 
 // Errorf returns an [Error] with a formatted message. Like [fmt.Errorf], it wraps the
 // operands of %w, of which there may be several.
@@ -96,8 +96,8 @@ func Errorf(code Code, format string, args ...any) *Error {
 	return &Error{Code: code, Text: err.Error(), Cause: cmp.Or(errors.Unwrap(err), err)}
 }
 
-// Because sets the reason of e and the model and version that it is about, and returns e.
-func (e *Error) Because(r Reason, model, version string) *Error {
+// WithReason sets the reason of e and the model and version that it is about, and returns e.
+func (e *Error) WithReason(r Reason, model, version string) *Error {
 	e.Reason, e.Model, e.Version = r, model, version
 	return e
 }

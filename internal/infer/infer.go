@@ -44,9 +44,9 @@ type Request struct {
 	CorrelationName string      // ID of the request's sequence, if that is a string; "" means none
 	Flags           uint32      // SequenceStart and SequenceEnd
 
-	// Many means that the caller accepts any number of responses; see [Response.More]. A
-	// decoupled model rejects other requests with ErrMany.
-	Many bool
+	// AcceptStream means that the caller accepts any number of responses; see
+	// [Response.Stream]. A decoupled model rejects other requests with ErrDecoupled.
+	AcceptStream bool
 
 	Priority uint64        // 1 is the highest; 0 means the model's default
 	Timeout  time.Duration // requested limit of the time in the queue or to the response, depending on the model; 0 means none
@@ -66,14 +66,14 @@ type Response struct {
 
 	Parameters []Parameter // set by the model
 
-	// More, if not nil, is the stream of responses of a decoupled model, and this response
-	// has no outputs. Only responses to requests with Many have it. The receiver must
-	// close it.
-	More More
+	// Stream, if not nil, is the stream of responses of a decoupled model, and this response
+	// has no outputs. Only responses to requests with AcceptStream have it. The receiver
+	// must close it.
+	Stream ResponseStream
 
-	// For responses from More. Last means that no other response follows; Bare means that
-	// this one has no outputs, and only marks the end.
-	Last, Bare bool
+	// For responses from a stream. Last means that no other response follows; Empty means
+	// that this one has no outputs, and only marks the end.
+	Last, Empty bool
 
 	Memory *buf.Buf // holds the data of Outputs; the receiver has one reference
 	Times  Timeline
@@ -88,15 +88,15 @@ func (r *Response) Release() {
 	r.Outputs, r.Parameters = r.Outputs[:0], nil
 }
 
-// A More is the stream of responses to one request. Its methods must not be called
+// A ResponseStream is the stream of responses to one request. Its methods must not be called
 // concurrently.
-type More interface {
+type ResponseStream interface {
 	// Next waits for the next response and fills in resp, which the caller must release if
 	// the error is nil. An error is one that the model sent in place of outputs, or the
 	// reason why the stream ended, such as the end of ctx. resp.Last is set in either
 	// case; when it is true, Next must not be called again.
 	Next(ctx context.Context, resp *Response) error
-	// Close tells the model that the caller does not wait for more responses.
+	// Close notifies the model that the caller does not wait for more responses.
 	Close()
 }
 
@@ -120,13 +120,13 @@ const (
 // A Timeline records when the steps of one request happened. Statistics and traces are
 // computed from it when the request has been answered.
 type Timeline struct {
-	Queued time.Time // the scheduler queued the request
-	Taken  time.Time // an instance took it in a batch
-	Run    time.Time // the batch was joined and the engine called, the first time if it was retried
-	Ran    time.Time // the engine returned
-	Split  time.Time // the outputs were split
-	Batch  int       // rows of the batch
-	Why    string    // why the batch closed
+	Queued      time.Time // the scheduler queued the request
+	Taken       time.Time // an instance took it in a batch
+	RunStarted  time.Time // the batch was joined and the engine called, the first time if it was retried
+	RunEnded    time.Time // the engine returned
+	Split       time.Time // the outputs were split
+	Batch       int       // rows of the batch
+	CloseReason string    // why the batch closed
 }
 
 // IDOrUnknown returns the request's ID as error messages quote it.

@@ -19,9 +19,9 @@ type Backend interface {
 	Infer(ctx context.Context, req *infer.Request, resp *infer.Response) error
 }
 
-// Infer runs req with backend and converts its error with [Worded].
+// Infer runs req with backend and converts its error with [TritonError].
 func Infer(ctx context.Context, backend Backend, req *infer.Request, resp *infer.Response) error {
-	return Worded(backend.Infer(ctx, req, resp), req)
+	return TritonError(backend.Infer(ctx, req, resp), req)
 }
 
 var responses = sync.Pool{New: func() any { return new(infer.Response) }}
@@ -34,7 +34,7 @@ func GetResponse() *infer.Response { return responses.Get().(*infer.Response) }
 // returned an error.
 func PutResponse(resp *infer.Response) {
 	// A backend may only set what differs from a new response.
-	resp.More, resp.Last, resp.Bare = nil, false, false
+	resp.Stream, resp.Last, resp.Empty = nil, false, false
 	responses.Put(resp)
 }
 

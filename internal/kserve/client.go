@@ -7,16 +7,16 @@ import (
 
 var clientSeed = maphash.MakeSeed()
 
-// ClientOf returns a number that identifies a connection by its remote address. It is
+// ClientID returns a number that identifies a connection by its remote address. It is
 // never 0.
-func ClientOf(addr string) uint64 { return maphash.String(clientSeed, addr) | 1 }
+func ClientID(addr string) uint64 { return maphash.String(clientSeed, addr) | 1 }
 
-// ClientAt is ClientOf for a net.Addr. It avoids formatting the address, which would
+// ClientIDOfAddr is ClientID for a net.Addr. It avoids formatting the address, which would
 // allocate for each request.
-func ClientAt(addr net.Addr) uint64 {
+func ClientIDOfAddr(addr net.Addr) uint64 {
 	tcp, ok := addr.(*net.TCPAddr)
 	if !ok {
-		return ClientOf(addr.String())
+		return ClientID(addr.String())
 	}
 	return (maphash.Bytes(clientSeed, tcp.IP) + uint64(tcp.Port)<<1) | 1
 }

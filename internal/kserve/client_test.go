@@ -13,13 +13,13 @@ func TestConnectionsAreToldApart(t *testing.T) {
 		}
 		return a
 	}
-	if ClientOf("10.0.0.1:5000") == ClientOf("10.0.0.1:5001") || ClientAt(address("10.0.0.1:5000")) == ClientAt(address("10.0.0.1:5001")) {
+	if ClientID("10.0.0.1:5000") == ClientID("10.0.0.1:5001") || ClientIDOfAddr(address("10.0.0.1:5000")) == ClientIDOfAddr(address("10.0.0.1:5001")) {
 		t.Error("two ports are one client")
 	}
-	if ClientAt(address("10.0.0.1:5000")) == ClientAt(address("10.0.0.2:5000")) {
+	if ClientIDOfAddr(address("10.0.0.1:5000")) == ClientIDOfAddr(address("10.0.0.2:5000")) {
 		t.Error("two hosts are one client")
 	}
-	one, again := ClientAt(address("10.0.0.1:5000")), ClientAt(address("10.0.0.1:5000"))
+	one, again := ClientIDOfAddr(address("10.0.0.1:5000")), ClientIDOfAddr(address("10.0.0.1:5000"))
 	if one != again {
 		t.Error("a client is two")
 	}

@@ -364,9 +364,9 @@ func BenchmarkAppendResponse(b *testing.B) {
 
 func TestAPooledResponseIsAsNew(t *testing.T) {
 	resp := GetResponse()
-	resp.Last, resp.Bare = true, true
+	resp.Last, resp.Empty = true, true
 	PutResponse(resp)
-	if resp.Last || resp.Bare || resp.More != nil {
-		t.Errorf("the next request gets a response that is the last (%t) and has no outputs (%t)", resp.Last, resp.Bare)
+	if resp.Last || resp.Empty || resp.Stream != nil {
+		t.Errorf("the next request gets a response that is the last (%t) and has no outputs (%t)", resp.Last, resp.Empty)
 	}
 }

@@ -104,7 +104,7 @@ func (in *inputReader) checkSource() error {
 	}
 	switch set {
 	case " 'shared_memory_region'":
-		return NoRegion(in.region)
+		return UnknownRegion(in.region)
 	case "":
 		set = "no field is set"
 	default:
@@ -184,7 +184,7 @@ func (d *decoder) output() error {
 	case !out.hasName:
 		return missing("name")
 	case out.region != "":
-		return NoRegion(out.region)
+		return UnknownRegion(out.region)
 	}
 	d.classes.AddOutput(&d.req.Request, out.name, out.classes)
 	d.req.binaryOutputs = append(d.req.binaryOutputs, out.binary)

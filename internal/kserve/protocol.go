@@ -29,7 +29,7 @@ func CheckName(model string) error {
 	if modelconfig.ValidName(model) {
 		return nil
 	}
-	return Worded(&infer.Error{Code: infer.NotFound, Reason: infer.UnknownModel, Model: fmt.Sprintf("%.128s", model)}, nil)
+	return TritonError(&infer.Error{Code: infer.NotFound, Reason: infer.UnknownModel, Model: fmt.Sprintf("%.128s", model)}, nil)
 }
 
 // ValidVersion reports whether version is valid in a request: a number, a label such as
@@ -53,15 +53,15 @@ func Microseconds(n uint64) time.Duration {
 	return time.Duration(min(n, math.MaxInt64/uint64(time.Microsecond))) * time.Microsecond
 }
 
-// NoRegion returns the error for a tensor in shared memory: the region does not exist,
+// UnknownRegion returns the error for a tensor in shared memory: the region does not exist,
 // because none can be registered.
-func NoRegion(region string) error {
+func UnknownRegion(region string) error {
 	return infer.Errorf(infer.NotFound, "Unable to find shared memory region: '%s'", region)
 }
 
-// NoRegionStatus returns the error for a status request about a shared memory region of
+// UnknownRegionStatus returns the error for a status request about a shared memory region of
 // the given kind.
-func NoRegionStatus(kind, region string) error {
+func UnknownRegionStatus(kind, region string) error {
 	return infer.Errorf(infer.NotFound, "Unable to find %s shared memory region: '%s'", kind, region)
 }
 

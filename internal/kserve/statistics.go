@@ -31,23 +31,23 @@ func Statistics(c Catalog, model, version string) (*kservepb.ModelStatisticsResp
 func statistics(s *catalog.Statistics) *kservepb.ModelStatistics {
 	m := &kservepb.ModelStatistics{
 		Name: s.Model, Version: s.Version,
-		InferenceCount: s.Counted.Rows, ExecutionCount: s.Counted.Runs,
+		InferenceCount: s.Stats.Rows, ExecutionCount: s.Stats.Runs,
 		InferenceStats: &kservepb.InferStatistics{
-			Success:       duration(s.Counted.Success),
-			Fail:          duration(s.Counted.Fail),
-			Queue:         duration(s.Counted.Queue),
-			ComputeInput:  duration(s.Counted.Input),
-			ComputeInfer:  duration(s.Counted.Infer),
-			ComputeOutput: duration(s.Counted.Output),
+			Success:       duration(s.Stats.Success),
+			Fail:          duration(s.Stats.Fail),
+			Queue:         duration(s.Stats.Queue),
+			ComputeInput:  duration(s.Stats.Input),
+			ComputeInfer:  duration(s.Stats.Infer),
+			ComputeOutput: duration(s.Stats.Output),
 			CacheHit:      &kservepb.StatisticDuration{},
 			CacheMiss:     &kservepb.StatisticDuration{},
 		},
 		CloseStats: map[string]uint64{},
 	}
-	if !s.Counted.Last.IsZero() {
-		m.LastInference = uint64(s.Counted.Last.UnixMilli())
+	if !s.Stats.LastRun.IsZero() {
+		m.LastInference = uint64(s.Stats.LastRun.UnixMilli())
 	}
-	for _, size := range s.Counted.Sizes {
+	for _, size := range s.Stats.Sizes {
 		m.BatchStats = append(m.BatchStats, &kservepb.InferBatchStatistics{
 			BatchSize:     uint64(size.Rows),
 			ComputeInput:  duration(size.Input),
@@ -55,7 +55,7 @@ func statistics(s *catalog.Statistics) *kservepb.ModelStatistics {
 			ComputeOutput: duration(size.Output),
 		})
 	}
-	for reason, n := range s.Counted.Closed {
+	for reason, n := range s.Stats.CloseReasons {
 		if n > 0 {
 			m.CloseStats[batching.Reason(reason).String()] = n
 		}

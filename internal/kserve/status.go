@@ -44,9 +44,9 @@ func TritonCode(c infer.Code) infer.Code {
 // retryable reports whether a client should retry later after this error.
 func retryable(c infer.Code) bool { return c == infer.Overloaded || c == infer.Late }
 
-// RetryIn returns how long a client that received err should wait before it retries; 0 if
+// RetryDelay returns how long a client that received err should wait before it retries; 0 if
 // this is not known, or if waiting does not help.
-func RetryIn(err error) time.Duration {
+func RetryDelay(err error) time.Duration {
 	e, ok := errors.AsType[*infer.Error](err)
 	if !ok || !retryable(e.Code) && e.Code != infer.Unavailable {
 		return 0
@@ -58,10 +58,10 @@ func RetryIn(err error) time.Duration {
 // least one, because a client that reads 0 retries immediately. It is "" for errors that
 // waiting does not resolve, and if the delay is not known.
 func RetryAfter(err error) string {
-	if !retryable(infer.CodeOf(err)) && RetryIn(err) == 0 {
+	if !retryable(infer.CodeOf(err)) && RetryDelay(err) == 0 {
 		return ""
 	}
-	return strconv.Itoa(int(max(1, (RetryIn(err)+time.Second-1)/time.Second)))
+	return strconv.Itoa(int(max(1, (RetryDelay(err)+time.Second-1)/time.Second)))
 }
 
 // HTTPStatus returns the HTTP status for a code.

@@ -9,11 +9,11 @@ import (
 	"github.com/shoal-serving/shoal/internal/infer"
 )
 
-// Worded replaces the text of err with Triton's message for its reason. Clients match
+// TritonError replaces the text of err with Triton's message for its reason. Clients match
 // these messages, so they must not change. The result has the code and the RetryAfter of
 // err, and wraps it. An error without a reason is returned unchanged. req is the request
 // that failed, or nil if the call was not an inference.
-func Worded(err error, req *infer.Request) error {
+func TritonError(err error, req *infer.Request) error {
 	e, ok := errors.AsType[*infer.Error](err)
 	if !ok || e.Reason == infer.Unspecified {
 		return err
@@ -54,5 +54,5 @@ func sentence(e *infer.Error, req *infer.Request) string {
 		return format
 	}
 	req = cmp.Or(req, &infer.Request{})
-	return fmt.Sprintf(format, e.Model, e.Version, Worded(e.Cause, nil), req.IDOrUnknown(), req.Rows)
+	return fmt.Sprintf(format, e.Model, e.Version, TritonError(e.Cause, nil), req.IDOrUnknown(), req.Rows)
 }

@@ -38,11 +38,11 @@ func TestEveryReasonHasItsSentence(t *testing.T) {
 		err := &infer.Error{
 			Code: infer.Overloaded, Reason: infer.Reason(reason), Model: "m", Version: "7", Text: "plain", RetryAfter: time.Second, Cause: cause,
 		}
-		got := Worded(err, req)
-		if got.Error() != want || infer.CodeOf(got) != infer.Overloaded || RetryIn(got) != time.Second || !errors.Is(got, cause) {
-			t.Errorf("reason %d: %v (%v, %v), want %s", reason, got, infer.CodeOf(got), RetryIn(got), want)
+		got := TritonError(err, req)
+		if got.Error() != want || infer.CodeOf(got) != infer.Overloaded || RetryDelay(got) != time.Second || !errors.Is(got, cause) {
+			t.Errorf("reason %d: %v (%v, %v), want %s", reason, got, infer.CodeOf(got), RetryDelay(got), want)
 		}
-		if again := Worded(got, nil); again.Error() != want {
+		if again := TritonError(got, nil); again.Error() != want {
 			t.Errorf("reason %d, worded again: %v", reason, again)
 		}
 	}
@@ -57,7 +57,7 @@ func TestAnErrorInsideAnotherHasItsSentence(t *testing.T) {
 		"while loading: Load parameter 'config' must be specified for model file override": fmt.Errorf("while loading: %w", inner),
 		"[request id: <id_unknown>] Exceeds maximum queue size":                            &infer.Error{Reason: infer.QueueFull},
 	} {
-		if got := Worded(err, nil); got.Error() != want {
+		if got := TritonError(err, nil); got.Error() != want {
 			t.Errorf("%v, want %s", got, want)
 		}
 	}
@@ -65,10 +65,10 @@ func TestAnErrorInsideAnotherHasItsSentence(t *testing.T) {
 
 func TestWhatHasNoReasonStaysAsItIs(t *testing.T) {
 	plain := errors.New("plain")
-	if got := Worded(plain, nil); !errors.Is(got, plain) || got.Error() != "plain" {
+	if got := TritonError(plain, nil); !errors.Is(got, plain) || got.Error() != "plain" {
 		t.Errorf("got %v", got)
 	}
-	if got := Worded(nil, nil); got != nil {
+	if got := TritonError(nil, nil); got != nil {
 		t.Errorf("got %v", got)
 	}
 }

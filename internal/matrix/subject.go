@@ -94,7 +94,7 @@ func (c *Cell) calibrate(seed uint64) batching.Profile {
 	for i := range p.Sizes {
 		size := &p.Sizes[i]
 		median, slow := measured(size.Runs)
-		size.Took, size.Slow = time.Duration(median*float64(size.Took)), time.Duration(slow*float64(size.Took))
+		size.Median, size.P95 = time.Duration(median*float64(size.Median)), time.Duration(slow*float64(size.Median))
 	}
 	for n := 1; n < len(p.Slowdown); n++ {
 		median, _ := measured(3)

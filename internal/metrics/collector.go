@@ -35,35 +35,35 @@ var versionMetrics = []struct {
 }{
 	{
 		modelDesc("nv_inference_request_success", "Requests that were answered with outputs"),
-		prometheus.CounterValue, func(f *server.Figures) float64 { return float64(f.Counted.Success.Count) },
+		prometheus.CounterValue, func(f *server.Figures) float64 { return float64(f.Stats.Success.Count) },
 	},
 	{
 		modelDesc("nv_inference_count", "Rows of requests that were answered with outputs"),
-		prometheus.CounterValue, func(f *server.Figures) float64 { return float64(f.Counted.Rows) },
+		prometheus.CounterValue, func(f *server.Figures) float64 { return float64(f.Stats.Rows) },
 	},
 	{
 		modelDesc("nv_inference_exec_count", "Runs of the model, one for each batch and for each part of a batch that failed"),
-		prometheus.CounterValue, func(f *server.Figures) float64 { return float64(f.Counted.Runs) },
+		prometheus.CounterValue, func(f *server.Figures) float64 { return float64(f.Stats.Runs) },
 	},
 	{
 		modelDesc("nv_inference_request_duration_us", "Microseconds from request to answer, of requests that were answered with outputs"),
-		prometheus.CounterValue, func(f *server.Figures) float64 { return micros(f.Counted.Success) },
+		prometheus.CounterValue, func(f *server.Figures) float64 { return micros(f.Stats.Success) },
 	},
 	{
 		modelDesc("nv_inference_queue_duration_us", "Microseconds in the queue, of those requests"),
-		prometheus.CounterValue, func(f *server.Figures) float64 { return micros(f.Counted.Queue) },
+		prometheus.CounterValue, func(f *server.Figures) float64 { return micros(f.Stats.Queue) },
 	},
 	{
 		modelDesc("nv_inference_compute_input_duration_us", "Microseconds in which the batches of those requests were joined"),
-		prometheus.CounterValue, func(f *server.Figures) float64 { return micros(f.Counted.Input) },
+		prometheus.CounterValue, func(f *server.Figures) float64 { return micros(f.Stats.Input) },
 	},
 	{
 		modelDesc("nv_inference_compute_infer_duration_us", "Microseconds in which the model ran for those requests"),
-		prometheus.CounterValue, func(f *server.Figures) float64 { return micros(f.Counted.Infer) },
+		prometheus.CounterValue, func(f *server.Figures) float64 { return micros(f.Stats.Infer) },
 	},
 	{
 		modelDesc("nv_inference_compute_output_duration_us", "Microseconds in which the outputs of those requests were split"),
-		prometheus.CounterValue, func(f *server.Figures) float64 { return micros(f.Counted.Output) },
+		prometheus.CounterValue, func(f *server.Figures) float64 { return micros(f.Stats.Output) },
 	},
 	{
 		modelDesc("nv_inference_pending_request_count", "Requests in the queue"),
@@ -71,15 +71,15 @@ var versionMetrics = []struct {
 	},
 	{
 		modelDesc("nv_model_load_duration_secs", "Seconds that it took to load the model"),
-		prometheus.GaugeValue, func(f *server.Figures) float64 { return f.LoadTook.Seconds() },
+		prometheus.GaugeValue, func(f *server.Figures) float64 { return f.LoadTime.Seconds() },
 	},
 	{
 		modelDesc("shoal_calibration_steps_total", "Steps in which the model was measured"),
-		prometheus.CounterValue, func(f *server.Figures) float64 { return float64(f.Counted.Tried) },
+		prometheus.CounterValue, func(f *server.Figures) float64 { return float64(f.Stats.CalibrationSteps) },
 	},
 	{
 		modelDesc("shoal_batch_unsafe", "1 if rows of several requests must not share a batch, as the safety check found"),
-		prometheus.GaugeValue, func(f *server.Figures) float64 { return flag(f.Unsafe) },
+		prometheus.GaugeValue, func(f *server.Figures) float64 { return flag(f.CombineUnsafe) },
 	},
 }
 
@@ -92,19 +92,19 @@ var workerMetrics = []struct {
 }{
 	{
 		desc("ts_inference_requests_total", "Total number of inference requests.", byName...),
-		prometheus.CounterValue, func(f *server.Figures) float64 { return float64(f.Counted.Success.Count + f.Counted.Fail.Count) },
+		prometheus.CounterValue, func(f *server.Figures) float64 { return float64(f.Stats.Success.Count + f.Stats.Fail.Count) },
 	},
 	{
 		desc("ts_inference_latency_microseconds", "Cumulative inference duration in microseconds", byName...),
-		prometheus.CounterValue, func(f *server.Figures) float64 { return micros(f.Counted.Success) },
+		prometheus.CounterValue, func(f *server.Figures) float64 { return micros(f.Stats.Success) },
 	},
 	{
 		desc("ts_queue_latency_microseconds", "Cumulative queue duration in microseconds", byName...),
-		prometheus.CounterValue, func(f *server.Figures) float64 { return micros(f.Counted.Queue) },
+		prometheus.CounterValue, func(f *server.Figures) float64 { return micros(f.Stats.Queue) },
 	},
 	{
 		desc("shoal_workers", "Workers that can run requests", byName...),
-		prometheus.GaugeValue, func(f *server.Figures) float64 { return float64(f.Alive) },
+		prometheus.GaugeValue, func(f *server.Figures) float64 { return float64(f.AliveInstances) },
 	},
 }
 
@@ -171,19 +171,19 @@ func collectModel(f *server.Figures, out chan<- prometheus.Metric) {
 			out <- prometheus.MustNewConstMetric(m.desc, m.kind, m.value(f), f.Model, f.Label)
 		}
 	}
-	for reason, n := range failures(&f.Counted.Failed) {
+	for reason, n := range failures(&f.Stats.Failed) {
 		out <- counter(failure, n, reason, f.Model, version)
 	}
-	for code, n := range f.Counted.Failed {
+	for code, n := range f.Stats.Failed {
 		if code := infer.Code(code); isRejection(code) {
 			out <- counter(refused, n, codeLabel(code), f.Model, version)
 		}
 	}
-	for reason, n := range f.Counted.Closed {
+	for reason, n := range f.Stats.CloseReasons {
 		out <- counter(batchClosed, n, batching.Reason(reason).String(), f.Model, version)
 	}
-	if o := f.Counted.Objective; o > 0 {
-		out <- counter(late, f.Counted.Late, f.Model, version)
+	if o := f.Stats.Objective; o > 0 {
+		out <- counter(late, f.Stats.Late, f.Model, version)
 		out <- prometheus.MustNewConstMetric(objective, prometheus.GaugeValue, o.Seconds(), f.Model, version)
 	}
 	if e := f.Policy; e != nil {
@@ -192,19 +192,19 @@ func collectModel(f *server.Figures, out chan<- prometheus.Metric) {
 	if f.Memory > 0 {
 		out <- prometheus.MustNewConstMetric(memory, prometheus.GaugeValue, float64(f.Memory), f.Model, version)
 	}
-	out <- sizes(&f.Counted.Batches, f.Model, version)
-	out <- durations(queueTime, &f.Counted.Waits, f.Model, version)
-	out <- durations(computeTime, &f.Counted.Took, f.Model, version)
+	out <- sizes(&f.Stats.BatchSizes, f.Model, version)
+	out <- durations(queueTime, &f.Stats.QueueTimes, f.Model, version)
+	out <- durations(computeTime, &f.Stats.EngineTimes, f.Model, version)
 }
 
 func collectPolicy(e *explain.Policy, out chan<- prometheus.Metric, labels ...string) {
-	out <- prometheus.MustNewConstMetric(efficient, prometheus.GaugeValue, float64(e.Efficient), labels...)
-	out <- prometheus.MustNewConstMetric(useful, prometheus.GaugeValue, float64(e.Useful), labels...)
+	out <- prometheus.MustNewConstMetric(efficient, prometheus.GaugeValue, float64(e.TargetRows), labels...)
+	out <- prometheus.MustNewConstMetric(useful, prometheus.GaugeValue, float64(e.UsefulInstances), labels...)
 	for _, r := range e.Rules {
 		labels := append([]string{r.Name}, labels...)
-		out <- prometheus.MustNewConstMetric(ruleOn, prometheus.GaugeValue, flag(r.On), labels...)
-		out <- prometheus.MustNewConstMetric(ruleCost, prometheus.CounterValue, r.AllCost.Seconds(), labels...)
-		out <- prometheus.MustNewConstMetric(ruleGain, prometheus.CounterValue, r.AllGain.Seconds(), labels...)
+		out <- prometheus.MustNewConstMetric(ruleOn, prometheus.GaugeValue, flag(r.Enabled), labels...)
+		out <- prometheus.MustNewConstMetric(ruleCost, prometheus.CounterValue, r.TotalCost.Seconds(), labels...)
+		out <- prometheus.MustNewConstMetric(ruleGain, prometheus.CounterValue, r.TotalGain.Seconds(), labels...)
 	}
 }
 
@@ -220,7 +220,7 @@ func counter(d *prometheus.Desc, n uint64, labels ...string) prometheus.Metric {
 }
 
 // failures sums the codes by Triton's four failure reasons.
-func failures(byCode *[infer.Codes]uint64) map[string]uint64 {
+func failures(byCode *[infer.NumCodes]uint64) map[string]uint64 {
 	sums := map[string]uint64{"REJECTED": 0, "CANCELED": 0, "BACKEND": 0, "OTHER": 0}
 	for code, n := range byCode {
 		sums[tritonReason(infer.Code(code))] += n
@@ -249,7 +249,7 @@ func isRejection(code infer.Code) bool {
 	return code != infer.Internal && code != infer.NotFound && code != infer.Forbidden
 }
 
-func sizes(r *stats.Rows, labels ...string) prometheus.Metric {
+func sizes(r *stats.SizeHistogram, labels ...string) prometheus.Metric {
 	buckets := map[float64]uint64{}
 	count := uint64(0)
 	for i, n := range r.Buckets {
@@ -259,13 +259,13 @@ func sizes(r *stats.Rows, labels ...string) prometheus.Metric {
 	return prometheus.MustNewConstHistogram(batchSize, count, float64(r.Total), buckets, labels...)
 }
 
-func durations(d *prometheus.Desc, t *stats.Durations, labels ...string) prometheus.Metric {
+func durations(d *prometheus.Desc, t *stats.DurationHistogram, labels ...string) prometheus.Metric {
 	buckets := map[float64]uint64{}
 	count := uint64(0)
 	for i, n := range t.Buckets {
 		count += n
-		if i < stats.Bounds {
-			buckets[stats.Bound(i).Seconds()] = count
+		if i < stats.NumBounds {
+			buckets[stats.BucketBound(i).Seconds()] = count
 		}
 	}
 	return prometheus.MustNewConstHistogram(d, count, float64(t.Nanos)/1e9, buckets, labels...)

@@ -11,7 +11,7 @@ import (
 )
 
 func TestMetricsOfModelsAreOnThePage(t *testing.T) {
-	page := New(&fake{}, Options{Log: slog.New(slog.DiscardHandler), Own: func() []stats.Family {
+	page := New(&fake{}, Options{Log: slog.New(slog.DiscardHandler), ModelMetrics: func() []stats.Family {
 		return []stats.Family{
 			{Name: "seen_total", Help: "Requests", Metrics: []stats.Metric{{Labels: map[string]string{"b": "2", "a": "1"}, Value: 3}, {Labels: map[string]string{"a": "2"}, Value: 4}}},
 			{Name: "sizes", Help: "Sizes", Kind: stats.Histogram, Metrics: []stats.Metric{{Value: 12.5, Bounds: []float64{1, 2.5}, Counts: []uint64{2, 3, 4}}}},

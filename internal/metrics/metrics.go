@@ -28,15 +28,15 @@ type Source interface {
 	// Figures returns the figures of every loaded version.
 	Figures() []server.Figures
 	// UnknownModel returns the number of requests for models that do not serve, by code.
-	UnknownModel() [infer.Codes]uint64
+	UnknownModel() [infer.NumCodes]uint64
 }
 
 // Options configure [New].
 type Options struct {
-	Version string                // of the program
-	Own     func() []stats.Family // custom metrics of models; nil means none
-	Machine fs.FS                 // files of the machine; nil omits CPU and memory metrics
-	Log     *slog.Logger
+	Version      string                // of the program
+	ModelMetrics func() []stats.Family // custom metrics of models; nil means none
+	HostFiles    fs.FS                 // files of the machine; nil omits CPU and memory metrics
+	Log          *slog.Logger
 }
 
 // gcCPU selects the CPU time of garbage collection, which the Go collector does not export
@@ -51,11 +51,11 @@ func New(src Source, opts Options) http.Handler {
 		collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(collectors.GoRuntimeMetricsRule{Matcher: gcCPU})),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
-	if opts.Machine != nil {
-		registry.MustRegister(newHost(opts.Machine))
+	if opts.HostFiles != nil {
+		registry.MustRegister(newHost(opts.HostFiles))
 	}
-	if opts.Own != nil {
-		registry.MustRegister(customMetrics(opts.Own))
+	if opts.ModelMetrics != nil {
+		registry.MustRegister(customMetrics(opts.ModelMetrics))
 	}
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{

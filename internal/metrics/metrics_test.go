@@ -34,32 +34,32 @@ const ms = time.Millisecond
 // fake is a source with fixed figures.
 type fake struct {
 	figures []server.Figures
-	strays  [infer.Codes]uint64
+	strays  [infer.NumCodes]uint64
 }
 
-func (f *fake) Figures() []server.Figures         { return f.figures }
-func (f *fake) UnknownModel() [infer.Codes]uint64 { return f.strays }
+func (f *fake) Figures() []server.Figures            { return f.figures }
+func (f *fake) UnknownModel() [infer.NumCodes]uint64 { return f.strays }
 
 // busy returns a source with one model that has a value for every metric.
 func busy() *fake {
 	c := stats.New(8)
 	c.Objective = 15 * ms
-	c.Ran(&stats.Run{Rows: 3, Infer: 2 * ms, Why: batching.Waited, Waits: []time.Duration{ms, 0}})
-	c.Ran(&stats.Run{Rows: 1, Infer: 3 * ms, Again: true})
-	c.Tried()
-	c.Tried()
+	c.Ran(&stats.Run{Rows: 3, Infer: 2 * ms, CloseReason: batching.Waited, QueueTimes: []time.Duration{ms, 0}})
+	c.Ran(&stats.Run{Rows: 1, Infer: 3 * ms, Retry: true})
+	c.CalibrationStep()
+	c.CalibrationStep()
 	queued := time.Now()
 	c.Succeeded(2, 20*ms, &infer.Timeline{
-		Queued: queued, Taken: queued.Add(1234567), Run: queued.Add(2 * ms), Ran: queued.Add(7 * ms), Split: queued.Add(10 * ms),
+		Queued: queued, Taken: queued.Add(1234567), RunStarted: queued.Add(2 * ms), RunEnded: queued.Add(7 * ms), Split: queued.Add(10 * ms),
 	})
-	for code := range infer.Code(infer.Codes) {
+	for code := range infer.Code(infer.NumCodes) {
 		for range code + 1 {
 			c.Failed(code, ms)
 		}
 	}
-	f := &fake{figures: []server.Figures{{Model: "m", Version: 2, Counted: c.Snapshot(), Waiting: 5, LoadTook: 1500 * ms, Memory: 4096, Unsafe: true, Policy: &explain.Policy{
-		Efficient: 6, Useful: 2,
-		Rules: []explain.Rule{{Name: "gather", On: true, AllCost: ms, AllGain: 3 * ms}, {Name: "burst", Off: 17}},
+	f := &fake{figures: []server.Figures{{Model: "m", Version: 2, Stats: c.Snapshot(), Waiting: 5, LoadTime: 1500 * ms, Memory: 4096, CombineUnsafe: true, Policy: &explain.Policy{
+		TargetRows: 6, UsefulInstances: 2,
+		Rules: []explain.Rule{{Name: "gather", Enabled: true, TotalCost: ms, TotalGain: 3 * ms}, {Name: "burst", OffBatches: 17}},
 	}}}}
 	f.strays[infer.NotFound] = 7
 	return f
@@ -68,7 +68,7 @@ func busy() *fake {
 func scrape(t *testing.T, src Source) string {
 	t.Helper()
 	rec := httptest.NewRecorder()
-	New(src, Options{Version: "1.2.3", Machine: linux(0, 0), Log: slog.New(slog.DiscardHandler)}).ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	New(src, Options{Version: "1.2.3", HostFiles: linux(0, 0), Log: slog.New(slog.DiscardHandler)}).ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	if rec.Code != http.StatusOK {
 		t.Fatalf("status %d: %s", rec.Code, rec.Body)
 	}
@@ -228,8 +228,8 @@ func TestTheDocumentListsEveryMetric(t *testing.T) {
 			t.Errorf("docs/metrics.md does not say what the rule %s does", r.Name)
 		}
 	}
-	for _, value := range slices.Concat(values(batching.Reasons, func(i int) string { return batching.Reason(i).String() }),
-		values(infer.Codes, func(i int) string { return codeLabel(infer.Code(i)) })) {
+	for _, value := range slices.Concat(values(batching.NumReasons, func(i int) string { return batching.Reason(i).String() }),
+		values(infer.NumCodes, func(i int) string { return codeLabel(infer.Code(i)) })) {
 		if !strings.Contains(string(document), "`"+value+"`") && value != codeLabel(infer.Internal) {
 			t.Errorf("docs/metrics.md does not say what the reason %s means", value)
 		}
@@ -282,7 +282,7 @@ func TestVersionsWithWorkersAreToldAsInTorchServe(t *testing.T) {
 	if got := scrape(t, src); strings.Contains(got, "ts_inference") || strings.Contains(got, "shoal_workers") {
 		t.Error("a version without workers has metrics of one")
 	}
-	src.figures[0].Scaled, src.figures[0].Label, src.figures[0].Alive = true, "1.0", 2
+	src.figures[0].Scaled, src.figures[0].Label, src.figures[0].AliveInstances = true, "1.0", 2
 	got := scrape(t, src)
 	for _, want := range []string{
 		"# TYPE ts_inference_requests_total counter\n", "ts_queue_latency_microseconds{", `shoal_workers{model_name="m",model_version="1.0"} 2`,

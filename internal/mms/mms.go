@@ -168,7 +168,7 @@ func (s *Store) Defaults() []*servable.Version {
 
 // All returns every registered version, by name and number.
 func (s *Store) All() []*servable.Version {
-	return slices.DeleteFunc(s.server.All(), func(v *servable.Version) bool { return About(v) == nil })
+	return slices.DeleteFunc(s.server.AllVersions(), func(v *servable.Version) bool { return About(v) == nil })
 }
 
 // SetDefault makes a version the default one of its model.
@@ -238,7 +238,7 @@ type Health struct {
 
 // Health returns the state of all workers.
 func (s *Store) Health() Health {
-	h := Health{Away: !s.server.Accepts()}
+	h := Health{Away: !s.server.Accepting()}
 	for _, v := range s.All() {
 		wanted, _ := v.Scale()
 		living := v.Alive()

@@ -30,7 +30,7 @@ func (s *Store) Predict(ctx context.Context, req *Request, resp *infer.Response)
 	if err != nil {
 		return Answer{}, err
 	}
-	if v.Vacant() {
+	if v.ScaledToZero() {
 		return Answer{}, s.noWorker(v) // at once: a placeholder would wait for a full batch
 	}
 	if err := s.submit(ctx, req, resp); err != nil {

@@ -80,7 +80,7 @@ type Registered struct {
 
 // About returns what is known of a registered version; nil if it was not registered.
 func About(v *servable.Version) *Registered {
-	about, _ := v.Source.About.(*Registered)
+	about, _ := v.Source.Data.(*Registered)
 	return about
 }
 
@@ -169,12 +169,12 @@ func (s *Store) add(reg Registration) (*servable.Version, error) {
 		return nil, errors.Join(err, done())
 	}
 	remove := func() {
-		if err := errors.Join(done(), os.RemoveAll(src.Home)); err != nil {
+		if err := errors.Join(done(), os.RemoveAll(src.ModelDir)); err != nil {
 			s.opts.Log.Warn("files of a model not deleted", "model", src.Model, "error", err)
 		}
 	}
 	kept := false
-	src.Keep = func() func() { kept = true; return remove }
+	src.KeepFiles = func() func() { kept = true; return remove }
 	first := false
 	err = s.server.Load(src.Model, s.owner(), func(have []*servable.Version) ([]servable.Source, error) {
 		if err := s.taken(src, have); err != nil {
@@ -185,7 +185,7 @@ func (s *Store) add(reg Registration) (*servable.Version, error) {
 		for _, v := range have {
 			src.Number = max(src.Number, v.Number()+1)
 		}
-		src.Dir = filepath.Join(src.Home, strconv.FormatInt(src.Number, 10))
+		src.Dir = filepath.Join(src.ModelDir, strconv.FormatInt(src.Number, 10))
 		return append(sources(have), src), writeModel(src.Dir)
 	})
 	if !kept {
@@ -224,7 +224,7 @@ func (s *Store) source(a *archive, reg Registration) (servable.Source, error) {
 		StartupTimeout:  cmp.Or(time.Duration(reg.StartupTimeout)*time.Second, s.opts.Settings.StartupTimeout, 2*time.Minute),
 	}
 	src := servable.Source{
-		Model: cmp.Or(reg.Name, a.manifest.Model.Name), Label: cmp.Or(a.manifest.Model.Version, "1.0"), Stamp: s.stamps.Add(1), About: about,
+		Model: cmp.Or(reg.Name, a.manifest.Model.Name), Label: cmp.Or(a.manifest.Model.Version, "1.0"), Fingerprint: s.stamps.Add(1), Data: about,
 		Workers: &servable.Workers{Queue: batching.Bound{Requests: about.Queue}, Bisect: reg.RetryApart, Startup: about.StartupTimeout},
 	}
 	size := max(1, reg.BatchSize)
@@ -256,7 +256,7 @@ func (s *Store) source(a *archive, reg Registration) (servable.Source, error) {
 		cfg.Inputs[0].Dims, cfg.Outputs[0].Dims = nil, nil // a row is one body; there is no config.pbtxt that says so
 		return cfg, nil
 	}
-	src.Home = filepath.Join(s.files.private, fmt.Sprintf("model-%d", src.Stamp))
+	src.ModelDir = filepath.Join(s.files.private, fmt.Sprintf("model-%d", src.Fingerprint))
 	return src, nil
 }
 

@@ -53,11 +53,11 @@ func (d *Dynamic) levels() ([]batching.Level, int) {
 
 func (q QueuePolicy) level() batching.Level {
 	l := batching.Level{
-		Timeout:       q.Timeout,
-		AllowOverride: q.AllowOverride,
-		DelayLate:     q.Action == Delay,
-		Shares:        q.MaxSize == nil,
-		Ends:          !q.Written,
+		Timeout:           q.Timeout,
+		AllowOverride:     q.AllowOverride,
+		DelayOnTimeout:    q.Action == Delay,
+		UseSharedBound:    q.MaxSize == nil,
+		TimeoutIsDeadline: !q.Written,
 	}
 	if q.MaxSize != nil {
 		l.MaxQueue = *q.MaxSize

@@ -11,7 +11,7 @@ import (
 func TestWhatTheConfigurationSaysOfBatchingIsKept(t *testing.T) {
 	delay, ten, none := 5*time.Millisecond, 10, 0
 	bound := batching.Bound{Requests: 7, Bytes: 9}
-	shared := []batching.Level{{Shares: true, Ends: true}}
+	shared := []batching.Level{{UseSharedBound: true, TimeoutIsDeadline: true}}
 	dynamic := &Dynamic{
 		Preferred: []int{8, 4}, MaxDelay: &delay, PreserveOrdering: true, Levels: 2, DefaultLevel: 2,
 		Default:  QueuePolicy{Written: true, MaxSize: &ten},
@@ -32,7 +32,7 @@ func TestWhatTheConfigurationSaysOfBatchingIsKept(t *testing.T) {
 		}},
 		{"all set", Config{MaxBatchSize: 8, Dynamic: dynamic}, batching.Config{
 			MaxRows: 8, Shared: bound, Policy: batching.Triton{MaxRows: 8, Preferred: []int{4, 8}, MaxDelay: delay}, KeepOrder: true,
-			Levels: []batching.Level{{Timeout: time.Second, AllowOverride: true, DelayLate: true, Shares: true}, {MaxQueue: 10}}, DefaultLevel: 2,
+			Levels: []batching.Level{{Timeout: time.Second, AllowOverride: true, DelayOnTimeout: true, UseSharedBound: true}, {MaxQueue: 10}}, DefaultLevel: 2,
 		}},
 	} {
 		if got := tt.cfg.Batching(bound); !reflect.DeepEqual(got, tt.want) {

@@ -124,7 +124,7 @@ func (c *Config) sizeLeftOut() bool {
 // chooseSize sets a max_batch_size that the file omits. A preferred size that is larger
 // than the default increases it.
 func (c *Config) chooseSize(model Description) {
-	if c.used(model).unbatchable() != "" || c.Apart != "" {
+	if c.used(model).unbatchable() != "" || c.CombineUnsafeReason != "" {
 		return
 	}
 	c.MaxBatchSize = model.MaxBatch
@@ -169,7 +169,7 @@ func (c *Config) fill(model Description) (err error) {
 	if len(c.Inputs) > 0 && len(c.Outputs) > 0 {
 		return nil
 	}
-	if c.MaxBatchSize > 1 && c.Dynamic == nil && c.Apart == "" {
+	if c.MaxBatchSize > 1 && c.Dynamic == nil && c.CombineUnsafeReason == "" {
 		c.Dynamic = &Dynamic{Added: true}
 	}
 	if len(c.Inputs) == 0 {

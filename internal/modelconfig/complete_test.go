@@ -109,7 +109,7 @@ func TestAModelThatIsMeasuredOrWhoseRowsSeeEachOther(t *testing.T) {
 		{"max_batch_size: 8", true, "rows differ", 8, false},
 	} {
 		c := parse(t, tt.file)
-		c.Automatic, c.Apart = tt.automatic, tt.apart
+		c.Automatic, c.CombineUnsafeReason = tt.automatic, tt.apart
 		if err := c.Complete(modelconfig.Description{Batchable: true, Inputs: port, Outputs: port}); err != nil {
 			t.Fatal(err)
 		}

@@ -38,9 +38,9 @@ type Config struct {
 	// Automatic makes the server measure what the file omits, where Triton has a default. It
 	// must be set before Complete.
 	Automatic bool
-	// Apart is why the model's rows are not independent, although its shapes suggest that they
-	// are; "" if they are. It must be set before Complete.
-	Apart string
+	// CombineUnsafeReason is why requests must not share a batch although the model has a
+	// batch dimension; "" if they may. It must be set before Complete.
+	CombineUnsafeReason string
 
 	Warmup []Sample // run on each instance before it serves requests
 

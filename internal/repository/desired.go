@@ -84,7 +84,7 @@ func newDesired(f *candidate, with override) (*desired, error) {
 	if len(served) == 0 {
 		slices.Sort(all)
 		cause := fmt.Errorf("found %v in %s, expected a directory such as %s", all, f.dir, filepath.Join(f.dir, "1"))
-		return nil, infer.Errorf(infer.Invalid, "the model has no version that its version policy selects: %w", cause).Because(infer.NoVersionAvailable, f.name, "")
+		return nil, infer.Errorf(infer.Invalid, "the model has no version that its version policy selects: %w", cause).WithReason(infer.NoVersionAvailable, f.name, "")
 	}
 	for _, n := range served {
 		d.versions[n] = f.versions[n] + f.config*31 + with.fingerprint()
@@ -97,10 +97,10 @@ func (d *desired) sources(sent *upload) []servable.Source {
 	var all []servable.Source
 	for _, n := range slices.Sorted(maps.Keys(d.versions)) {
 		src := servable.Source{
-			Model: d.model.name, Number: n, Stamp: uint64(d.versions[n]), Dir: d.dir(n), File: d.model.file, Home: d.model.dir, Config: d.config,
+			Model: d.model.name, Number: n, Fingerprint: uint64(d.versions[n]), Dir: d.dir(n), File: d.model.file, ModelDir: d.model.dir, Config: d.config,
 		}
 		if sent != nil {
-			src.Temporary, src.Keep = true, sent.keep
+			src.Temporary, src.KeepFiles = true, sent.keep
 		}
 		all = append(all, src)
 	}

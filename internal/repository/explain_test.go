@@ -33,24 +33,24 @@ func TestWhatIsWrittenIsToldWithItsLine(t *testing.T) {
 		m := explained(t, r, "written")
 		file := filepath.Join(d.dir, "written", "config.pbtxt")
 		b := m.Batching
-		if b.By != explain.Written || !strings.HasPrefix(b.Where, file+":") || *b.Delay != 500*time.Microsecond || !strings.HasPrefix(b.MaxRowsWhere, file+":") || b.Safety.Verdict != explain.Asked {
+		if b.Origin != explain.Configured || !strings.HasPrefix(b.Where, file+":") || *b.Delay != 500*time.Microsecond || !strings.HasPrefix(b.MaxRowsWhere, file+":") || b.Safety.Verdict != explain.NotChecked {
 			t.Errorf("batching is %+v", b)
 		}
-		if n := m.Instances; n.By != explain.Written || n.Count != 2 || !strings.HasPrefix(n.Where, file+":") {
+		if n := m.Instances; n.Origin != explain.Configured || n.Count != 2 || !strings.HasPrefix(n.Where, file+":") {
 			t.Errorf("instances are %+v", n)
 		}
 		if o := m.Objective; o == nil || o.Limit != 50*time.Millisecond || !strings.HasPrefix(o.Where, file+":") {
 			t.Errorf("the objective is %+v", o)
 		}
-		if m.Policy != nil || m.Done.Since != 0 || len(m.Curve) != 0 {
+		if m.Policy != nil || m.Totals.SinceLastBatch != 0 || len(m.Curve) != 0 {
 			t.Errorf("nothing has run, and it says %+v", m)
 		}
-		if b := explained(t, r, "plain").Batching; b.By != explain.Default || b.Combines || b.Where != "" {
+		if b := explained(t, r, "plain").Batching; b.Origin != explain.Default || b.Combines || b.Where != "" {
 			t.Errorf("without a scheduling block batching is %+v", b)
 		}
 		ask(t, r, "written")
 		m = explained(t, r, "written")
-		if len(m.Curve) != 1 || m.Curve[0].Rows != 1 || m.Curve[0].Live != 1 || m.Curve[0].Calibrated || m.Done.Batches != 1 || m.Done.Closed[0].Reason != "waited" || m.Done.Wait != 500*time.Microsecond {
+		if len(m.Curve) != 1 || m.Curve[0].Rows != 1 || m.Curve[0].Samples != 1 || m.Curve[0].Calibrated || m.Totals.Batches != 1 || m.Totals.Closed[0].Reason != "waited" || m.Totals.MeanQueueTime != 500*time.Microsecond {
 			t.Errorf("of one request it says %+v", m)
 		}
 		if err := r.Close(); err != nil {
@@ -84,22 +84,22 @@ func TestWhatIsFoundOutIsToldWithItsReasons(t *testing.T) {
 		defer p.Close()
 		r := tuned(t, d, &threaded{simulated.Engine{Pacer: p}}, p, setup{})
 		m := explained(t, r, "a")
-		if m.Measured.State != explain.Going || m.Batching.By != explain.Automatic || m.Instances.By != explain.Automatic || m.Instances.Count != 2 || m.Threads.Count != 1 {
+		if m.Calibration.State != explain.CalibrationRunning || m.Batching.Origin != explain.Automatic || m.Instances.Origin != explain.Automatic || m.Instances.Count != 2 || m.Threads.Count != 1 {
 			t.Errorf("at first it says %+v", m)
 		}
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		m = explained(t, r, "a")
 		// With two threads there is one instance, of which there is nothing to compare.
-		if m.Threads.Count != 2 || m.Instances.Count != 1 || m.Measured.State != explain.Ended || m.Measured.Steps != 13 || len(m.Measured.Tried) != 3 {
+		if m.Threads.Count != 2 || m.Instances.Count != 1 || m.Calibration.State != explain.CalibrationDone || m.Calibration.Steps != 13 || len(m.Calibration.Trials) != 3 {
 			t.Errorf("in the end it says %+v", m)
 		}
-		for _, tried := range m.Measured.Tried {
+		for _, tried := range m.Calibration.Trials {
 			if tried.Chosen != (tried.Threads == 2) {
 				t.Errorf("tried %+v", tried)
 			}
 		}
-		if e := m.Policy; e == nil || e.Efficient != 4 || e.Curve != nil || len(m.Curve) != 4 || !m.Curve[3].Calibrated || m.Curve[3].Takes.Round(time.Millisecond) != 7*time.Millisecond {
+		if e := m.Policy; e == nil || e.TargetRows != 4 || e.Curve != nil || len(m.Curve) != 4 || !m.Curve[3].Calibrated || m.Curve[3].Expected.Round(time.Millisecond) != 7*time.Millisecond {
 			t.Errorf("the policy knows %+v, and batches take %+v", m.Policy, m.Curve)
 		}
 		if err := r.Close(); err != nil {
@@ -116,7 +116,7 @@ func TestTheVerdictOnSharingABatchIsTold(t *testing.T) {
 			defer p.Close()
 			r := tuned(t, d, &seeing{together: together}, p, setup{})
 			b := explained(t, r, "bare").Batching
-			if b.Safety.Verdict != want || b.Combines == together || b.By != explain.Automatic || together != strings.Contains(b.Safety.Why, "not independent") {
+			if b.Safety.Verdict != want || b.Combines == together || b.Origin != explain.Automatic || together != strings.Contains(b.Safety.Why, "not independent") {
 				t.Errorf("batching is %+v", b)
 			}
 			if err := r.Close(); err != nil {

@@ -65,7 +65,7 @@ func (o override) checkClient(code bool) error {
 // The caller removes it if the error is nil.
 func (o override) unpack(name string) (f *candidate, err error) {
 	if o.Config == "" {
-		return nil, infer.Errorf(infer.Invalid, "files of a model were sent without a configuration").Because(infer.ConfigMissing, name, "")
+		return nil, infer.Errorf(infer.Invalid, "files of a model were sent without a configuration").WithReason(infer.ConfigMissing, name, "")
 	}
 	dir, err := os.MkdirTemp("", "shoal-")
 	if err != nil {

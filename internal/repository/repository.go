@@ -213,7 +213,7 @@ func (r *Repository) notAllowed() error {
 		return nil
 	}
 	return infer.Errorf(infer.Unavailable, "clients cannot load or unload models of this server; start it with --model-control-mode=explicit").
-		Because(infer.LoadNotAllowed, "", "")
+		WithReason(infer.LoadNotAllowed, "", "")
 }
 
 func (r *Repository) unload(name string) {
@@ -278,5 +278,5 @@ func refused(name string, err error) error {
 	if code == infer.Internal {
 		code = infer.Invalid // it is about what the client wants to have loaded
 	}
-	return infer.Errorf(code, "model %q cannot be loaded: %w", name, err).Because(infer.LoadRefused, name, "")
+	return infer.Errorf(code, "model %q cannot be loaded: %w", name, err).WithReason(infer.LoadRefused, name, "")
 }

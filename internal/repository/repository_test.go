@@ -243,7 +243,7 @@ func TestAVersionThatDoesNotServeIsNotFound(t *testing.T) {
 		{"b", "", infer.NotFound, "Request for unknown model: 'b' has no available versions"},
 		{"b", "1", infer.Unavailable, "Request for unknown model: 'b' version 1 is not at ready state"},
 	} {
-		if _, err := r.Find(tt.name, tt.version); infer.CodeOf(err) != tt.code || kserve.Worded(err, nil).Error() != tt.text {
+		if _, err := r.Find(tt.name, tt.version); infer.CodeOf(err) != tt.code || kserve.TritonError(err, nil).Error() != tt.text {
 			t.Errorf("%s %s: %v, want %q", tt.name, tt.version, err, tt.text)
 		}
 	}
@@ -313,7 +313,7 @@ func TestALoadThatFailsSaysWhy(t *testing.T) {
 			r := mustStart(t, d, eng, setup{Mode: Explicit, Models: []string{"other"}})
 			tt.disk(d)
 			eng.breaks(tt.fail)
-			err := kserve.Worded(r.Load(t.Context(), "m", override{}), nil)
+			err := kserve.TritonError(r.Load(t.Context(), "m", override{}), nil)
 			if infer.CodeOf(err) != tt.code {
 				t.Errorf("code %v, want %v", infer.CodeOf(err), tt.code)
 			}
@@ -503,7 +503,7 @@ func TestAClientMaySendTheConfigurationAndTheFiles(t *testing.T) {
 		"the configuration that was":   {Config: `{"no_such_field": 1}`},
 		"at least one version must be": {Config: config, Files: map[string][]byte{"x": nil}},
 	} {
-		if err := kserve.Worded(r.Load(t.Context(), "a", with), nil); err == nil || !strings.Contains(err.Error(), text) {
+		if err := kserve.TritonError(r.Load(t.Context(), "a", with), nil); err == nil || !strings.Contains(err.Error(), text) {
 			t.Errorf("%+v: %v, want it to tell %q", with, err, text)
 		}
 	}

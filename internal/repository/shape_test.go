@@ -98,26 +98,26 @@ func TestAModelIsMeasuredWithTheShapeThatItsRequestsHave(t *testing.T) {
 		for start, want := range [][2]string{{"steps=12 threads=1 instances=1 exclusive_threads=0 batch=4", "steps=10 threads=2 instances=1 exclusive_threads=0 batch=1"}, {"steps=0 threads=1", "steps=0 threads=2"}} {
 			log.Reset()
 			r := tuned(t, d, &broad{}, p, opts)
-			told := func(shape string, from explain.From, efficient, threads int, steps uint64) {
+			told := func(shape string, from explain.ShapeOrigin, efficient, threads int, steps uint64) {
 				t.Helper()
 				m := explained(t, r, "a")
-				if m.Measured.Shape != shape || m.Measured.ShapeFrom != from || m.Policy.Efficient != efficient || m.Threads.Count != threads || start == 0 && m.Measured.Steps != steps {
-					t.Errorf("start %d: measured %+v; batches are filled up to %d, with %d threads", start, m.Measured, m.Policy.Efficient, m.Threads.Count)
+				if m.Calibration.Shape != shape || m.Calibration.ShapeOrigin != from || m.Policy.TargetRows != efficient || m.Threads.Count != threads || start == 0 && m.Calibration.Steps != steps {
+					t.Errorf("start %d: measured %+v; batches are filled up to %d, with %d threads", start, m.Calibration, m.Policy.TargetRows, m.Threads.Count)
 				}
 			}
 			send(t, r, 0, 0)
-			told("x[16]", explain.MadeUp, 4, 1, 12)
+			told("x[16]", explain.SyntheticShape, 4, 1, 12)
 			send(t, r, 15, 320)
-			told("x[16]", explain.MadeUp, 4, 1, 12)
+			told("x[16]", explain.SyntheticShape, 4, 1, 12)
 			send(t, r, 1, 320)
-			told("x[320]", explain.Traffic, 1, 2, 22)
+			told("x[320]", explain.TrafficShape, 1, 2, 22)
 			send(t, r, 100, 320) // it does not ask again, although another version has taken its place
-			told("x[320]", explain.Traffic, 1, 2, 22)
+			told("x[320]", explain.TrafficShape, 1, 2, 22)
 			if n := strings.Count(log.String(), "model measured"); n != 2 || !strings.Contains(log.String(), want[0]) || !strings.Contains(log.String(), want[1]) {
 				t.Errorf("start %d: measured %d times, want %q in\n%s", start, n, want, &log)
 			}
 			send(t, r, 20, 16)
-			told("x[16]", explain.MadeUp, 4, 1, 22)
+			told("x[16]", explain.SyntheticShape, 4, 1, 22)
 			if err := r.Close(); err != nil {
 				t.Error(err)
 			}
@@ -140,7 +140,7 @@ func TestShapesThatChangeForEverAreNotFollowedForEver(t *testing.T) {
 			{200, "x[200]"}, {300, "x[200]"}, {400, "x[400]"}, {500, "x[500]"}, {600, "x[500]"}, {200, "x[500]"},
 		} {
 			send(t, r, 16, tt.width)
-			if got := explained(t, r, "a").Measured; got.Shape != tt.want || got.Error != "" {
+			if got := explained(t, r, "a").Calibration; got.Shape != tt.want || got.Error != "" {
 				t.Errorf("after rows of %d: %+v, want %s", tt.width, got, tt.want)
 			}
 		}
@@ -159,7 +159,7 @@ func TestAModelWithASampleKeepsToIt(t *testing.T) {
 		r := tuned(t, d, &broad{}, p, setup{})
 		send(t, r, 0, 0)
 		send(t, r, 100, 320)
-		if m := explained(t, r, "a").Measured; m.Shape != "x[8]" || m.ShapeFrom != explain.Sample || m.Steps != 12 {
+		if m := explained(t, r, "a").Calibration; m.Shape != "x[8]" || m.ShapeOrigin != explain.SampleShape || m.Steps != 12 {
 			t.Errorf("measured %+v", m)
 		}
 		if err := r.Close(); err != nil {

@@ -137,13 +137,13 @@ func TestALoneBatchHasMoreThreadsWhereThatAnswersItSooner(t *testing.T) {
 			t.Errorf("loaded %d times, last %+v", len(eng.loaded), last)
 		}
 		m := explained(t, r, "a")
-		if m.ExclusiveThreads != 2 || !slices.ContainsFunc(m.Measured.Tried, func(tried explain.Trial) bool {
+		if m.ExclusiveThreads != 2 || !slices.ContainsFunc(m.Calibration.Trials, func(tried explain.Trial) bool {
 			return tried.Chosen && tried.ExclusiveThreads == 2 && tried.Instances == 2
 		}) {
 			t.Errorf("it says %+v", m)
 		}
 		// Sizes are for load, where there is one thread for each; a lone batch is faster.
-		if takes := m.Curve[0].Takes.Round(100 * time.Microsecond); takes != 11*time.Millisecond || m.Policy.Slowdown[0] > 0.7 || m.Policy.Slowdown[1] > 1.1 {
+		if takes := m.Curve[0].Expected.Round(100 * time.Microsecond); takes != 11*time.Millisecond || m.Policy.Slowdown[0] > 0.7 || m.Policy.Slowdown[1] > 1.1 {
 			t.Errorf("one row takes %v, and alone or beside another %v times as long", takes, m.Policy.Slowdown)
 		}
 		if err := r.Close(); err != nil {

@@ -3,7 +3,7 @@ package sched
 import "sync/atomic"
 
 // ActiveBatches counts the running batches of all models that share a device, and decides
-// which of them are exclusive. It implements [batching.Active]: the core asks once, when
+// which of them are exclusive. It implements [batching.ActiveBatches]: the core asks once, when
 // it forms a batch, and passes the decision to the policy; the worker passes it to the
 // engine. Its methods may be called concurrently.
 type ActiveBatches struct {

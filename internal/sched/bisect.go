@@ -71,7 +71,7 @@ func (b *bisection) runPart(calls []*call, err error) {
 // deadline. It reuses the slice.
 func (w *worker) stillWaiting(calls []*call) []*call {
 	w.s.locked(&w.out, func(batching.Time, *batching.Actions) {
-		calls = slices.DeleteFunc(calls, func(c *call) bool { return !c.item.Runs() })
+		calls = slices.DeleteFunc(calls, func(c *call) bool { return !c.item.Running() })
 	})
 	return calls
 }

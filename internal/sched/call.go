@@ -24,8 +24,8 @@ type call struct {
 	done    chan struct{} // size 1, so that answering never blocks
 	out     batching.Actions
 
-	stream  chan infer.More // size 1: receives the response stream, if the model opens one
-	started infer.Timeline  // up to the run, for a caller that gets the stream before the batch ends
+	stream  chan infer.ResponseStream // size 1: receives the response stream, if the model opens one
+	started infer.Timeline            // up to the run, for a caller that gets the stream before the batch ends
 
 	slot slot // on the stage
 
@@ -53,7 +53,7 @@ func callOf(it *batching.Item) *call { return it.Owner.(*call) }
 func (s *Scheduler) newCall(req *infer.Request) *call {
 	c, ok := s.calls.Get().(*call)
 	if !ok {
-		c = &call{pool: &s.calls, done: make(chan struct{}, 1), stream: make(chan infer.More, 1)}
+		c = &call{pool: &s.calls, done: make(chan struct{}, 1), stream: make(chan infer.ResponseStream, 1)}
 		c.item.Owner = c
 	}
 	c.req = req
@@ -96,8 +96,8 @@ func (c *call) release() {
 func (c *call) answer() { c.done <- struct{}{} }
 
 // handStream makes resp the owner of the response stream.
-func (c *call) handStream(more infer.More, resp *infer.Response) {
-	resp.More, resp.Times = more, c.started
+func (c *call) handStream(more infer.ResponseStream, resp *infer.Response) {
+	resp.Stream, resp.Times = more, c.started
 }
 
 // outcome moves the outcome to resp, or returns its error.
@@ -147,9 +147,9 @@ func rejection(ctx context.Context, v batching.Verdict, retryAfter time.Duration
 	return &err
 }
 
-// Left returns the error of a request whose client no longer waits: either the deadline
+// ContextError returns the error of a request whose client no longer waits: either the deadline
 // of ctx has passed, or the client cancelled the request.
-func Left(ctx context.Context) error { return rejection(ctx, batching.Cancelled, 0) }
+func ContextError(ctx context.Context) error { return rejection(ctx, batching.Cancelled, 0) }
 
 // deadline returns the deadline of ctx on the scheduler's clock, or 0 if it has none.
 func (s *Scheduler) deadline(ctx context.Context) batching.Time {

@@ -133,7 +133,7 @@ func (w *worker) runProbe(p *probe) {
 		}
 		c := w.s.newCall(p.req)
 		from := time.Since(w.s.began)
-		active := w.s.opts.Batching.Active // a probe counts on its device as a batch does
+		active := w.s.opts.Batching.ActiveBatches // a probe counts on its device as a batch does
 		w.exclusive = active != nil && active.Begin()
 		_, result.err = w.runBatch([]*call{c}, w.taken)
 		if active != nil {

@@ -116,8 +116,8 @@ func TestAPolicyIsToldWhatWasMeasured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		policy := automatic.New(automatic.Options{MaxRows: 8})
 		b := start(t, &enginetest.Echo{}, 1, Options{Batching: batching.Config{MaxRows: 8, Policy: policy}})
-		b.Calibrated(batching.Profile{Sizes: []batching.Timing{{Rows: 1, Took: 7 * ms, Slow: 8 * ms, Runs: 5}}})
-		if got := policy.Takes(1); got != 7*ms {
+		b.Calibrated(batching.Profile{Sizes: []batching.Timing{{Rows: 1, Median: 7 * ms, P95: 8 * ms, Runs: 5}}})
+		if got := policy.ExpectedDuration(1); got != 7*ms {
 			t.Errorf("a row takes %v, want %v", got, 7*ms)
 		}
 		b.finish()

@@ -36,9 +36,9 @@ type Options struct {
 	// requires it.
 	IdleGate *IdleGate
 
-	// Whole means that the model has no batch dimension: its requests are never joined,
+	// NoBatchDimension means that the model has no batch dimension: its requests are never joined,
 	// and its outputs are not split.
-	Whole bool
+	NoBatchDimension bool
 
 	// Ragged, if not nil, describes how requests of different sizes share a batch.
 	Ragged *modelconfig.Ragged
@@ -119,7 +119,7 @@ func New(instances []engine.Instance, opts Options) *Scheduler {
 		opts.Batching.Predictor = batching.PredictorFor(opts.Batching.Policy)
 	}
 	if opts.Device != nil {
-		opts.Batching.Active = &opts.Device.active
+		opts.Batching.ActiveBatches = &opts.Device.active
 	}
 	s := &Scheduler{
 		opts:    opts,
@@ -131,7 +131,7 @@ func New(instances []engine.Instance, opts Options) *Scheduler {
 	}
 	s.share.Owner, s.share.Width = s, opts.Width
 	_, none := opts.Batching.Policy.(batching.None)
-	s.combines = opts.Batching.Policy != nil && !none && opts.Batching.MaxRows > 1 && !opts.Whole
+	s.combines = opts.Batching.Policy != nil && !none && opts.Batching.MaxRows > 1 && !opts.NoBatchDimension
 	s.alarm = opts.Pacer.Alarm(s.onAlarm)
 	s.alive.Store(int64(len(instances)))
 	s.aliveChanged.Store(new(make(chan struct{})))
@@ -161,7 +161,7 @@ func (s *Scheduler) Submit(ctx context.Context, req *infer.Request, resp *infer.
 		c.item.Shape = shape
 	}
 	if s.opts.Batching.Objective > 0 {
-		c.item.Way = s.delay.expected()
+		c.item.TransportDelay = s.delay.expected()
 	}
 	s.intake.push(c)
 	s.admit(c, &c.out)
@@ -295,7 +295,7 @@ func (s *Scheduler) stepLocked(now batching.Time, ev batching.Event, out *batchi
 func (s *Scheduler) deliverLocked(out *batching.Actions) {
 	kept := out.List[:0]
 	for _, a := range out.List {
-		if a.Do == batching.Deliver {
+		if a.Kind == batching.Deliver {
 			callOf(a.Item).answer()
 		} else {
 			kept = append(kept, a)
@@ -316,7 +316,7 @@ func (s *Scheduler) onAlarm() {
 // it. The caller must not hold the lock.
 func (s *Scheduler) carryOut(out *batching.Actions) {
 	for i := range out.List {
-		switch a := &out.List[i]; a.Do {
+		switch a := &out.List[i]; a.Kind {
 		case batching.Deliver:
 			callOf(a.Item).answer()
 		case batching.Answer:

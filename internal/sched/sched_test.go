@@ -322,7 +322,7 @@ func TestManyCallersWhoComeAndGo(t *testing.T) {
 	eng := &enginetest.Echo{Takes: func(rows int) time.Duration { return time.Duration(rows) * 10 * time.Microsecond }}
 	s := New(open(t, eng, 3), Options{Pacer: p, Batching: batching.Config{
 		MaxRows: 16, Policy: batching.Triton{MaxRows: 16, MaxDelay: 50 * time.Microsecond},
-		Levels: []batching.Level{{Timeout: 2 * ms}, {Timeout: ms, DelayLate: true, MaxQueue: 20}}, DefaultLevel: 2,
+		Levels: []batching.Level{{Timeout: 2 * ms}, {Timeout: ms, DelayOnTimeout: true, MaxQueue: 20}}, DefaultLevel: 2,
 	}})
 	var callers sync.WaitGroup
 	for n := range 32 {

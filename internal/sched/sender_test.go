@@ -34,7 +34,7 @@ func (s *sending) RunEach(_ context.Context, calls []engine.Call) error {
 	return nil
 }
 
-func (s *sending) more() infer.More { return closer{&s.closed} }
+func (s *sending) more() infer.ResponseStream { return closer{&s.closed} }
 
 type closer struct{ closed *atomic.Int32 }
 
@@ -60,14 +60,14 @@ func TestWhoIsSentResponsesDoesNotWaitForTheBatch(t *testing.T) {
 		s, inst := startSending(t)
 		close(inst.open)
 		var resp infer.Response
-		if err := s.Submit(t.Context(), named("a"), &resp); err != nil || resp.More == nil {
-			t.Fatalf("error %v, more %v", err, resp.More)
+		if err := s.Submit(t.Context(), named("a"), &resp); err != nil || resp.Stream == nil {
+			t.Fatalf("error %v, more %v", err, resp.Stream)
 		}
-		if resp.Times.Taken.IsZero() || !resp.Times.Ran.IsZero() {
+		if resp.Times.Taken.IsZero() || !resp.Times.RunEnded.IsZero() {
 			t.Errorf("times %+v, want those until it ran", resp.Times)
 		}
 		close(inst.end)
-		resp.More.Close()
+		resp.Stream.Close()
 		if err := s.Close(); err != nil || inst.closed.Load() != 1 {
 			t.Errorf("error %v, closed %d times", err, inst.closed.Load())
 		}
@@ -83,7 +83,7 @@ func TestWhatSendsToNobodyIsClosedAndTheInstanceIsTold(t *testing.T) {
 			var resp infer.Response
 			err := s.Submit(ctx, named(id), &resp)
 			if err == nil {
-				resp.More.Close()
+				resp.Stream.Close()
 			}
 			returned <- err
 		}

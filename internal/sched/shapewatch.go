@@ -69,7 +69,7 @@ func (s *Scheduler) observeShapeLocked(req *infer.Request) {
 	var row []tensor.Tensor
 	for _, x := range req.Inputs {
 		shape := x.Shape
-		if !s.opts.Whole {
+		if !s.opts.NoBatchDimension {
 			shape = shape[1:]
 		}
 		row = append(row, tensor.Tensor{Name: x.Name, Type: x.Type, Shape: slices.Clone(shape)})

@@ -53,7 +53,7 @@ func TestTheSimulatorAndTheSchedulerAgree(t *testing.T) {
 		return batching.Config{MaxRows: 8, Policy: p}
 	}
 	levels := triton(batching.Triton{MaxDelay: 300 * time.Microsecond})
-	levels.Levels = []batching.Level{{Timeout: 5 * ms, AllowOverride: true}, {Timeout: 3 * ms, DelayLate: true}}
+	levels.Levels = []batching.Level{{Timeout: 5 * ms, AllowOverride: true}, {Timeout: 3 * ms, DelayOnTimeout: true}}
 	levels.DefaultLevel = 2
 	ordered := triton(batching.Triton{})
 	ordered.KeepOrder = true
@@ -88,7 +88,7 @@ func simulated(arrivals []arrival, cfg batching.Config, instances int) []time.Du
 	w := simulate.NewWorld(nil, 0)
 	cfg.Predictor = batching.PredictorFor(cfg.Policy) // as the scheduler has
 	w.Trace = func(o simulate.Occurrence) {
-		if o.Action.Do == batching.Deliver && !o.Ended || o.Action.Do == batching.Answer {
+		if o.Action.Kind == batching.Deliver && !o.Ended || o.Action.Kind == batching.Answer {
 			answered[o.Action.Item.Owner.(int)] = o.At
 		}
 	}

@@ -65,7 +65,7 @@ const (
 // reserveLocked gives c, which has just arrived, a slot on the last stage or on a new one,
 // if staging it is useful and there is room.
 func (s *Scheduler) reserveLocked(c *call) {
-	if !s.joins || s.opts.Ragged != nil || s.core.Idle() > 0 || !c.item.Waits() || !c.stageable() {
+	if !s.joins || s.opts.Ragged != nil || s.core.Idle() > 0 || !c.item.Queued() || !c.stageable() {
 		return
 	}
 	if len(s.stages) == 0 || !s.stages[len(s.stages)-1].fits(c) {

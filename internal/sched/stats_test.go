@@ -19,10 +19,10 @@ func once(rows int, took time.Duration) stats.Size {
 }
 
 // within returns a histogram of these durations.
-func within(all ...time.Duration) (d stats.Durations) {
+func within(all ...time.Duration) (d stats.DurationHistogram) {
 	for _, t := range all {
 		i := 0
-		for i < stats.Bounds && t > stats.Bound(i) {
+		for i < stats.NumBounds && t > stats.BucketBound(i) {
 			i++
 		}
 		d.Buckets[i]++
@@ -31,7 +31,7 @@ func within(all ...time.Duration) (d stats.Durations) {
 	return d
 }
 
-func closed(reasons ...batching.Reason) (n [batching.Reasons]uint64) {
+func closed(reasons ...batching.Reason) (n [batching.NumReasons]uint64) {
 	for _, r := range reasons {
 		n[r]++
 	}
@@ -58,19 +58,19 @@ func TestWhatRunsIsCountedExactly(t *testing.T) {
 		if want := []stats.Size{once(6, 10*ms), once(8, 10*ms)}; got.Runs != 2 || !slices.Equal(got.Sizes, want) {
 			t.Errorf("%d runs, %+v, want 2, %+v", got.Runs, got.Sizes, want)
 		}
-		if want := within(0, 9*ms, 8*ms, 7*ms); got.Waits != want {
-			t.Errorf("waited %v, want %v", got.Waits, want)
+		if want := within(0, 9*ms, 8*ms, 7*ms); got.QueueTimes != want {
+			t.Errorf("waited %v, want %v", got.QueueTimes, want)
 		}
-		if want := within(10*ms, 10*ms); got.Took != want {
-			t.Errorf("the engine took %v, want %v", got.Took, want)
+		if want := within(10*ms, 10*ms); got.EngineTimes != want {
+			t.Errorf("the engine took %v, want %v", got.EngineTimes, want)
 		}
-		if want := closed(batching.Full, batching.Idle); got.Closed != want {
-			t.Errorf("closed for %v, want %v", got.Closed, want)
+		if want := closed(batching.Full, batching.Idle); got.CloseReasons != want {
+			t.Errorf("closed for %v, want %v", got.CloseReasons, want)
 		}
-		if want := []uint64{0, 0, 0, 2}; !slices.Equal(got.Batches.Buckets, want) || got.Batches.Total != 14 {
-			t.Errorf("batch sizes %v with %d rows, want %v with 14", got.Batches.Buckets, got.Batches.Total, want)
+		if want := []uint64{0, 0, 0, 2}; !slices.Equal(got.BatchSizes.Buckets, want) || got.BatchSizes.Total != 14 {
+			t.Errorf("batch sizes %v with %d rows, want %v with 14", got.BatchSizes.Buckets, got.BatchSizes.Total, want)
 		}
-		if last := got.Last.Sub(b.began); last != 20*ms {
+		if last := got.LastRun.Sub(b.began); last != 20*ms {
 			t.Errorf("the last run ended at %v, want 20ms", last)
 		}
 	})
@@ -93,7 +93,7 @@ func TestABatchThatIsCutCountsOnceAndEachOfItsRuns(t *testing.T) {
 			}
 			at := func(u time.Time) time.Duration { return u.Sub(b.began) }
 			// Both run from 5ms to 6ms, "good" by itself until 7ms.
-			if x := resp.Times; at(x.Queued) != 0 || at(x.Taken) != 5*ms || at(x.Run) != 5*ms || at(x.Ran) != 7*ms || at(x.Split) != 7*ms {
+			if x := resp.Times; at(x.Queued) != 0 || at(x.Taken) != 5*ms || at(x.RunStarted) != 5*ms || at(x.RunEnded) != 7*ms || at(x.Split) != 7*ms {
 				t.Errorf("the request's times are %+v", x)
 			}
 			resp.Release()
@@ -104,8 +104,8 @@ func TestABatchThatIsCutCountsOnceAndEachOfItsRuns(t *testing.T) {
 		if want := []stats.Size{once(1, ms), once(3, ms), once(4, ms)}; got.Runs != 3 || !slices.Equal(got.Sizes, want) {
 			t.Errorf("%d runs, %+v, want 3, %+v", got.Runs, got.Sizes, want)
 		}
-		if got.Closed != closed(batching.Waited) || got.Batches.Total != 4 || got.Waits != within(5*ms, 4*ms) || got.Took != within(ms, ms, ms) {
-			t.Errorf("closed %v with %d rows, waited %v, took %v; want one batch of 4", got.Closed, got.Batches.Total, got.Waits, got.Took)
+		if got.CloseReasons != closed(batching.Waited) || got.BatchSizes.Total != 4 || got.QueueTimes != within(5*ms, 4*ms) || got.EngineTimes != within(ms, ms, ms) {
+			t.Errorf("closed %v with %d rows, waited %v, took %v; want one batch of 4", got.CloseReasons, got.BatchSizes.Total, got.QueueTimes, got.EngineTimes)
 		}
 	})
 }

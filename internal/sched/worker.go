@@ -151,10 +151,10 @@ func (w *worker) awaitCommand() command {
 // acceptLocked sets up the batch that the core gave to this instance, if it gave one.
 func (w *worker) acceptLocked(now batching.Time, actions []batching.Action) {
 	for _, a := range actions {
-		if a.Do != batching.Run {
+		if a.Kind != batching.Run {
 			continue
 		}
-		w.reason, w.exclusive, w.taken, w.runs = a.Why, a.Exclusive, now, 0
+		w.reason, w.exclusive, w.taken, w.runs = a.Reason, a.Exclusive, now, 0
 		for _, it := range a.Items {
 			c := callOf(it)
 			c.taken, c.sender = true, w.sender
@@ -227,7 +227,7 @@ func (w *worker) runBatch(calls []*call, from batching.Time) (stats.Run, error) 
 	if w.runs++; w.runs == 1 {
 		w.began = run
 	}
-	times := infer.Timeline{Taken: w.s.at(w.taken), Run: w.s.at(w.began), Batch: rows, Why: w.reason.String()}
+	times := infer.Timeline{Taken: w.s.at(w.taken), RunStarted: w.s.at(w.began), Batch: rows, CloseReason: w.reason.String()}
 	for _, c := range calls {
 		times.Queued = c.times.Queued
 		c.started = times
@@ -239,7 +239,7 @@ func (w *worker) runBatch(calls []*call, from batching.Time) (stats.Run, error) 
 		err = w.distribute(calls, rows)
 		split = time.Since(w.s.began)
 	}
-	times.Ran, times.Split = w.s.at(ran), w.s.at(split)
+	times.RunEnded, times.Split = w.s.at(ran), w.s.at(split)
 	w.queueTimes = w.queueTimes[:0]
 	for _, c := range calls {
 		times.Queued = c.times.Queued
@@ -247,8 +247,8 @@ func (w *worker) runBatch(calls []*call, from batching.Time) (stats.Run, error) 
 		w.queueTimes = append(w.queueTimes, times.Taken.Sub(times.Queued))
 	}
 	return stats.Run{
-		Rows: rows, Input: run - from, Infer: ran - run, Output: split - ran, Ended: times.Ran,
-		Again: w.runs > 1, Why: w.reason, Waits: w.queueTimes,
+		Rows: rows, Input: run - from, Infer: ran - run, Output: split - ran, Ended: times.RunEnded,
+		Retry: w.runs > 1, CloseReason: w.reason, QueueTimes: w.queueTimes,
 	}, err
 }
 
@@ -408,7 +408,7 @@ func (w *worker) split(calls []*call, rows int) error {
 		if err := w.checkOutput(x, rows); err != nil {
 			return err
 		}
-		if w.s.opts.Whole {
+		if w.s.opts.NoBatchDimension {
 			calls[0].addOutput(x, x.Data)
 			continue
 		}
@@ -430,7 +430,7 @@ func (w *worker) checkOutput(x *tensor.Tensor, rows int) error {
 	if err := x.Check(); err != nil {
 		return infer.Errorf(infer.Internal, "output %s of the model: %w", x.Name, err)
 	}
-	if !w.s.opts.Whole && (len(x.Shape) == 0 || x.Rows() != rows) {
+	if !w.s.opts.NoBatchDimension && (len(x.Shape) == 0 || x.Rows() != rows) {
 		return infer.Errorf(infer.Internal, "output %s of the model has shape %v, expected %d rows", x.Name, x.Shape, rows)
 	}
 	return nil

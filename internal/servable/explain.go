@@ -19,8 +19,8 @@ func (v *Version) Explain() *explain.Model {
 	counted := v.Stats.Snapshot()
 	m := &explain.Model{
 		Name: v.Config.Name, Version: strconv.FormatInt(v.Number(), 10), Backend: v.Config.Backend,
-		Batching: v.explainBatching(), Instances: v.explainInstances(), Threads: v.explainThreads(), ExclusiveThreads: v.exclusive, Measured: v.explainMeasured(&counted),
-		Done: done(&counted, v.Scheduler.Waiting()),
+		Batching: v.explainBatching(), Instances: v.explainInstances(), Threads: v.explainThreads(), ExclusiveThreads: v.exclusive, Calibration: v.explainMeasured(&counted),
+		Totals: done(&counted, v.Scheduler.Waiting()),
 	}
 	if limit := v.Config.Objective; limit > 0 {
 		m.Objective = &explain.Objective{
@@ -33,7 +33,7 @@ func (v *Version) Explain() *explain.Model {
 		return m
 	}
 	for _, s := range counted.Sizes {
-		m.Curve = append(m.Curve, explain.Size{Rows: s.Rows, Takes: mean(s.Infer.Nanos, s.Infer.Count), Live: float64(s.Infer.Count)})
+		m.Curve = append(m.Curve, explain.Size{Rows: s.Rows, Expected: mean(s.Infer.Nanos, s.Infer.Count), Samples: float64(s.Infer.Count)})
 	}
 	return m
 }
@@ -44,7 +44,7 @@ func (v *Version) explainBatching() explain.Batching {
 	cfg := v.Config
 	d := cfg.Dynamic
 	b := explain.Batching{
-		Setting:  explain.Setting{By: explain.Default, Where: cfg.Where("dynamic_batching")},
+		Setting:  explain.Setting{Origin: explain.Default, Where: cfg.Where("dynamic_batching")},
 		Combines: d != nil && cfg.MaxBatchSize > 1,
 		MaxRows:  cfg.MaxBatchSize, MaxRowsWhere: cfg.Where("max_batch_size"),
 		Safety: v.safety(),
@@ -53,20 +53,20 @@ func (v *Version) explainBatching() explain.Batching {
 		b.Delay, b.Preferred = d.MaxDelay, d.Preferred
 	}
 	switch {
-	case cfg.Apart != "":
-		b.By, b.Why = explain.Automatic, "requests run one by one, because their rows did not pass the check"
+	case cfg.CombineUnsafeReason != "":
+		b.Origin, b.Why = explain.Automatic, "requests run one by one, because their rows did not pass the check"
 	case d == nil:
 		b.Why = "requests are never combined, because the configuration does not ask for it"
 	case !b.Combines:
 		b.Why = "requests are never combined, because the maximum batch size is 1"
 	case cfg.Tunes() && d.Added:
-		b.By, b.Why = explain.Automatic, "batching is not configured"
+		b.Origin, b.Why = explain.Automatic, "batching is not configured"
 	case cfg.Tunes():
-		b.By, b.Why = explain.Automatic, "dynamic_batching has no max_queue_delay_microseconds in "+cmp.Or(b.Where, "the configuration")
+		b.Origin, b.Why = explain.Automatic, "dynamic_batching has no max_queue_delay_microseconds in "+cmp.Or(b.Where, "the configuration")
 	case d.MaxDelay == nil && len(d.Preferred) == 0:
 		b.Why = "all waiting requests run when an instance is free, because --batching=triton asks for Triton's defaults"
 	default:
-		b.By, b.Why = explain.Written, "dynamic_batching is Triton's rule"
+		b.Origin, b.Why = explain.Configured, "dynamic_batching is Triton's rule"
 	}
 	return b
 }
@@ -74,14 +74,14 @@ func (v *Version) explainBatching() explain.Batching {
 func (v *Version) safety() explain.Safety {
 	cfg := v.Config
 	switch {
-	case cfg.Apart != "":
-		return explain.Safety{Verdict: explain.Unsafe, Why: cfg.Apart}
+	case cfg.CombineUnsafeReason != "":
+		return explain.Safety{Verdict: explain.Unsafe, Why: cfg.CombineUnsafeReason}
 	case cfg.Dynamic == nil:
-		return explain.Safety{Verdict: explain.Asked, Why: "they never share a batch"}
+		return explain.Safety{Verdict: explain.NotChecked, Why: "they never share a batch"}
 	case cfg.Automatic && cfg.Dynamic.Added && cfg.Ragged() == nil:
 		return explain.Safety{Verdict: explain.Safe}
 	}
-	return explain.Safety{Verdict: explain.Asked, Why: "the configuration asks for batching"}
+	return explain.Safety{Verdict: explain.NotChecked, Why: "the configuration asks for batching"}
 }
 
 func (v *Version) explainInstances() explain.Number {
@@ -90,15 +90,15 @@ func (v *Version) explainInstances() explain.Number {
 	switch {
 	case v.Source.Workers != nil:
 		n.Count, _ = v.Scale()
-		n.By, n.Why = explain.Written, "the requested number of workers"
+		n.Origin, n.Why = explain.Configured, "the requested number of workers"
 	case !v.autoInstances:
-		n.By, n.Where, n.Why = explain.Written, v.Config.Where("instance_group"), "instance_group has a count"
+		n.Origin, n.Where, n.Why = explain.Configured, v.Config.Where("instance_group"), "instance_group has a count"
 	case !v.Config.Automatic || v.runner.Device == nil:
-		n.By, n.Why = explain.Default, "the default"
+		n.Origin, n.Why = explain.Default, "the default"
 	case v.Config.Tunes() || measured == nil:
-		n.By, n.Why = explain.Automatic, "as many as "+strconv.Itoa(v.env.opts.Cores)+" cores allow; the policy decides how many of them run at a time"
+		n.Origin, n.Why = explain.Automatic, "as many as "+strconv.Itoa(v.env.opts.Cores)+" cores allow; the policy decides how many of them run at a time"
 	default:
-		n.By, n.Why = explain.Automatic, "the number that measured best"
+		n.Origin, n.Why = explain.Automatic, "the number that measured best"
 	}
 	return n
 }
@@ -112,50 +112,50 @@ func (v *Version) explainThreads() *explain.Number {
 	n := &explain.Number{Count: v.threads}
 	switch {
 	case !t.AnyThreads(v.Config):
-		n.By, n.Where, n.Why = explain.Written, v.Config.Where("parameters[intra_op_thread_count]"), "intra_op_thread_count is set"
+		n.Origin, n.Where, n.Why = explain.Configured, v.Config.Where("parameters[intra_op_thread_count]"), "intra_op_thread_count is set"
 		n.Count = 0
 	case !v.Config.Automatic:
-		n.By, n.Why = explain.Default, "the default"
+		n.Origin, n.Why = explain.Default, "the default"
 	case v.measured.Load() == nil:
-		n.By, n.Why = explain.Automatic, "until other numbers have been measured"
+		n.Origin, n.Why = explain.Automatic, "until other numbers have been measured"
 	default:
-		n.By, n.Why = explain.Automatic, "the number that measured best"
+		n.Origin, n.Why = explain.Automatic, "the number that measured best"
 	}
 	return n
 }
 
-func (v *Version) explainMeasured(counted *stats.Snapshot) explain.Measured {
-	m := explain.Measured{State: explain.Idle}
+func (v *Version) explainMeasured(counted *stats.Snapshot) explain.Calibration {
+	m := explain.Calibration{State: explain.CalibrationNotNeeded}
 	v.mu.Lock()
 	if v.tuned != nil {
-		m.State = explain.Going
+		m.State = explain.CalibrationRunning
 	}
 	v.mu.Unlock()
 	if found := v.measured.Load(); found != nil {
 		m = *found
 	}
-	m.Steps = counted.Tried
+	m.Steps = counted.CalibrationSteps
 	return m
 }
 
-func done(counted *stats.Snapshot, waiting int) explain.Done {
-	d := explain.Done{
-		Requests: counted.Success.Count, Failed: counted.Fail.Count, Rows: counted.Batches.Total, Waiting: waiting,
+func done(counted *stats.Snapshot, waiting int) explain.Totals {
+	d := explain.Totals{
+		Requests: counted.Success.Count, Failed: counted.Fail.Count, Rows: counted.BatchSizes.Total, Waiting: waiting,
 	}
-	if !counted.Last.IsZero() {
-		d.Since = max(1, time.Since(counted.Last))
+	if !counted.LastRun.IsZero() {
+		d.SinceLastBatch = max(1, time.Since(counted.LastRun))
 	}
-	for reason, n := range counted.Closed {
+	for reason, n := range counted.CloseReasons {
 		if n > 0 {
-			d.Closed = append(d.Closed, explain.Closed{Reason: batching.Reason(reason).String(), Batches: n})
+			d.Closed = append(d.Closed, explain.CloseCount{Reason: batching.Reason(reason).String(), Batches: n})
 			d.Batches += n
 		}
 	}
-	slices.SortStableFunc(d.Closed, func(a, b explain.Closed) int { return cmp.Compare(b.Batches, a.Batches) })
+	slices.SortStableFunc(d.Closed, func(a, b explain.CloseCount) int { return cmp.Compare(b.Batches, a.Batches) })
 	waited := uint64(0)
-	for _, n := range counted.Waits.Buckets {
+	for _, n := range counted.QueueTimes.Buckets {
 		waited += n
 	}
-	d.Wait = mean(counted.Waits.Nanos, waited)
+	d.MeanQueueTime = mean(counted.QueueTimes.Nanos, waited)
 	return d
 }

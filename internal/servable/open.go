@@ -50,15 +50,15 @@ func (e *Env) openTuned(ctx context.Context, src Source, how tuning) (v *Version
 // A tuning holds the run-time parameters that a configuration omits. The zero tuning is the
 // starting point.
 type tuning struct {
-	threads   int               // of a batch; 0 means that the engine chooses
-	exclusive int               // threads of an exclusive batch; 0 means the same
-	instances int               // 0 means as many as the cores allow
-	checked   bool              // the check for independent rows was made
-	apart     string            // why rows are not independent; "" if they are
-	inputs    *calibrate.Inputs // for calibration; nil means that they are still to be found
-	profile   batching.Profile  // measured with these parameters
-	measured  *explain.Measured // the result of calibration; nil if there is none
-	stats     *stats.Counters   // of the version that is replaced; nil if there is none
+	threads   int                  // of a batch; 0 means that the engine chooses
+	exclusive int                  // threads of an exclusive batch; 0 means the same
+	instances int                  // 0 means as many as the cores allow
+	checked   bool                 // the check for independent rows was made
+	apart     string               // why rows are not independent; "" if they are
+	inputs    *calibrate.Inputs    // for calibration; nil means that they are still to be found
+	profile   batching.Profile     // measured with these parameters
+	measured  *explain.Calibration // the result of calibration; nil if there is none
+	stats     *stats.Counters      // of the version that is replaced; nil if there is none
 }
 
 func (e *Env) open(ctx context.Context, src Source, how tuning) (*Version, error) {
@@ -74,7 +74,7 @@ func (e *Env) open(ctx context.Context, src Source, how tuning) (*Version, error
 	if e.opts.Strict && cfg.Incomplete() {
 		return nil, cfg.Wrong("input", "none, or no output", "both, because --disable-auto-complete-config takes nothing from the model")
 	}
-	labels, err := readLabels(cfg, src.Home)
+	labels, err := readLabels(cfg, src.ModelDir)
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +96,7 @@ func (e *Env) open(ctx context.Context, src Source, how tuning) (*Version, error
 	for _, warning := range v.Config.Warnings {
 		e.opts.Log.Warn("model configuration", "model", cfg.Name, "version", v.Name(), "at", warning.Where, "field", warning.Field, "warning", warning.Text)
 	}
-	v.Took = time.Since(began)
+	v.LoadTime = time.Since(began)
 	return v, nil
 }
 
@@ -106,7 +106,7 @@ func (e *Env) config(src Source, how tuning) (*modelconfig.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg.Automatic, cfg.Apart = e.opts.Automatic, how.apart
+	cfg.Automatic, cfg.CombineUnsafeReason = e.opts.Automatic, how.apart
 	return cfg, nil
 }
 
@@ -151,8 +151,8 @@ func (v *Version) load(ctx context.Context, how tuning) error {
 
 // keepFiles keeps the version's files until it is closed.
 func (v *Version) keepFiles() {
-	if v.Source.Keep != nil {
-		v.release = v.Source.Keep()
+	if v.Source.KeepFiles != nil {
+		v.release = v.Source.KeepFiles()
 	}
 }
 
@@ -184,7 +184,7 @@ func (v *Version) loadSafe(ctx context.Context, src *engine.Source, how tuning) 
 }
 
 // samples returns the directory of the warm-up samples.
-func (v *Version) samples() string { return filepath.Join(v.Source.Home, "warmup") }
+func (v *Version) samples() string { return filepath.Join(v.Source.ModelDir, "warmup") }
 
 // apart returns why the rows of a model are not independent; "" if they are.
 func apart(ctx context.Context, cfg *modelconfig.Config, loaded engine.Model, samples string) (string, error) {
@@ -246,17 +246,17 @@ func (v *Version) schedule(instances []engine.Instance, bisect, retryDied bool) 
 		})
 	}
 	v.Scheduler = sched.New(instances, sched.Options{
-		Batching:  b,
-		Pacer:     e.opts.Pacer,
-		Device:    v.runner.Device,
-		Width:     v.threads,
-		IdleGate:  &e.idle,
-		Whole:     cfg.MaxBatchSize == 0,
-		Ragged:    cfg.Ragged(),
-		Bisect:    bisect,
-		RetryDied: retryDied,
-		Log:       e.opts.Log.With("model", cfg.Name, "version", v.Name()),
-		Stats:     v.Stats,
+		Batching:         b,
+		Pacer:            e.opts.Pacer,
+		Device:           v.runner.Device,
+		Width:            v.threads,
+		IdleGate:         &e.idle,
+		NoBatchDimension: cfg.MaxBatchSize == 0,
+		Ragged:           cfg.Ragged(),
+		Bisect:           bisect,
+		RetryDied:        retryDied,
+		Log:              e.opts.Log.With("model", cfg.Name, "version", v.Name()),
+		Stats:            v.Stats,
 	})
 }
 

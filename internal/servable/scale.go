@@ -39,14 +39,14 @@ func (v *Version) Workers() []Worker {
 
 // Alive returns the number of instances that can run requests.
 func (v *Version) Alive() int {
-	if v.Vacant() {
+	if v.ScaledToZero() {
 		return 0 // the placeholder does not count
 	}
 	return v.Scheduler.Alive()
 }
 
-// Vacant reports whether clients scaled the version to no workers.
-func (v *Version) Vacant() bool { return v.Source.Workers != nil && v.count() == 0 }
+// ScaledToZero reports whether clients scaled the version to no workers.
+func (v *Version) ScaledToZero() bool { return v.Source.Workers != nil && v.count() == 0 }
 
 func (v *Version) count() int {
 	v.mu.Lock()

@@ -28,14 +28,14 @@ import (
 // A Source says what a version is loaded from. Two sources with the same number and the
 // same stamp are the same version.
 type Source struct {
-	Model  string
-	Number int64
-	Label  string // a name for the version besides its number, such as "1.0"; "" if none
-	Stamp  uint64
+	Model       string
+	Number      int64
+	Label       string // a name for the version besides its number, such as "1.0"; "" if none
+	Fingerprint uint64
 
-	Dir  string // directory of the version's files
-	File string // the only file in Dir that belongs to the version; "" means all files
-	Home string // directory of files that all versions share: labels, warm-up samples
+	Dir      string // directory of the version's files
+	File     string // the only file in Dir that belongs to the version; "" means all files
+	ModelDir string // directory of files that all versions share: labels, warm-up samples
 
 	// Config reads the configuration. Each version needs its own copy, because missing
 	// fields are completed from the version's files.
@@ -44,11 +44,11 @@ type Source struct {
 	// Temporary says that the files may be removed once the version is loaded, so that it
 	// cannot be opened a second time.
 	Temporary bool
-	// Keep, if not nil, keeps the files for a version that reads them again while it
+	// KeepFiles, if not nil, keeps the files for a version that reads them again while it
 	// serves. The version calls release when it is closed.
-	Keep func() (release func())
+	KeepFiles func() (release func())
 
-	About any // for the source; not used here
+	Data any // for the source; not used here
 
 	// Workers, if not nil, makes the instances workers that clients scale.
 	Workers *Workers
@@ -81,7 +81,7 @@ type Version struct {
 	Labels    map[string][]string // class names, by output
 	Scheduler *sched.Scheduler
 	Stats     *stats.Counters
-	Took      time.Duration // time to load and warm up
+	LoadTime  time.Duration // time to load and warm up
 	Memory    int64         // approximate peak memory of loading, in bytes; 0 means unknown
 
 	env           *Env
@@ -92,7 +92,7 @@ type Version struct {
 	autoInstances bool              // the configuration has no number of instances
 	inputs        *calibrate.Inputs // for calibration; nil if none are known
 
-	measured atomic.Pointer[explain.Measured] // the result of calibration; nil before its end
+	measured atomic.Pointer[explain.Calibration] // the result of calibration; nil before its end
 	closing  sync.Once
 	closed   chan struct{} // closed when the version is
 	err      error         // of Close
@@ -123,14 +123,14 @@ func (v *Version) Name() string {
 
 // Note returns a remark about a ready version for the index; "" if there is none.
 func (v *Version) Note() string {
-	if v.Config.Apart == "" {
+	if v.Config.CombineUnsafeReason == "" {
 		return ""
 	}
-	return "requests are not combined: " + v.Config.Apart
+	return "requests are not combined: " + v.Config.CombineUnsafeReason
 }
 
-// Halt cancels tuning, and does not wait for it to end.
-func (v *Version) Halt() {
+// CancelTuning cancels tuning, and does not wait for it to end.
+func (v *Version) CancelTuning() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.halted = true
@@ -144,7 +144,7 @@ func (v *Version) Halt() {
 func (v *Version) Close() error {
 	v.closing.Do(func() {
 		defer close(v.closed)
-		v.Halt()
+		v.CancelTuning()
 		v.mu.Lock()
 		tuned := v.tuned
 		v.mu.Unlock()

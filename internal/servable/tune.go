@@ -36,7 +36,7 @@ func (v *Version) threadCounts() []int {
 	if !v.autoInstances {
 		cores /= v.Config.Instances
 	}
-	return calibrate.Threads(cores)
+	return calibrate.ThreadCounts(cores)
 }
 
 // A Replace replaces a serving version with the one that open returns, and drains the old
@@ -56,7 +56,7 @@ func (v *Version) Tune(replace Replace) {
 
 // start runs work in a goroutine that Close of the version waits for.
 func (t *tuner) start(work func(context.Context) error) {
-	ctx, cancel := context.WithCancel(context.Background()) // cancelled by Halt
+	ctx, cancel := context.WithCancel(context.Background()) // cancelled by CancelTuning
 	done := make(chan struct{})
 	t.v.mu.Lock()
 	defer t.v.mu.Unlock()
@@ -70,7 +70,7 @@ func (t *tuner) start(work func(context.Context) error) {
 		defer cancel()
 		if err := work(ctx); err != nil && !cancelled(ctx, err) {
 			t.log.Warn("model not measured", "error", err)
-			t.v.measured.Store(&explain.Measured{State: explain.Ended, Error: err.Error()})
+			t.v.measured.Store(&explain.Calibration{State: explain.CalibrationDone, Error: err.Error()})
 		}
 	}()
 }
@@ -179,7 +179,7 @@ func (t *tuner) tune(ctx context.Context) (replaced bool, err error) {
 	t.v.measured.Store(t.report(settings, best))
 	how := tuning{
 		threads: best.Threads, exclusive: best.ExclusiveThreads, profile: best.Profile(settings), measured: t.v.measured.Load(),
-		checked: true, apart: t.v.Config.Apart, inputs: &t.inputs, stats: t.v.Stats,
+		checked: true, apart: t.v.Config.CombineUnsafeReason, inputs: &t.inputs, stats: t.v.Stats,
 	}
 	if t.v.autoInstances && !t.v.Config.Tunes() { // otherwise the policy limits them
 		how.instances = best.Instances
@@ -187,7 +187,7 @@ func (t *tuner) tune(ctx context.Context) (replaced bool, err error) {
 	fits := best.Threads == t.v.threads && best.ExclusiveThreads == t.v.exclusive && (how.instances == 0 || how.instances == t.v.Config.Instances)
 	fits = fits || t.v.Source.Temporary
 	t.log.Info("model measured", "steps", measured,
-		"threads", best.Threads, "instances", best.Instances, "exclusive_threads", best.ExclusiveThreads, "batch", best.Rows, "rows_per_second", int(best.PerSecond), "single_row", best.Alone,
+		"threads", best.Threads, "instances", best.Instances, "exclusive_threads", best.ExclusiveThreads, "batch", best.Rows, "rows_per_second", int(best.PerSecond), "single_row", best.SingleLatency,
 		"disturbed", slices.ContainsFunc(settings, func(s calibrate.Setting) bool { return s.Findings.Disturbed }), "in_use", fits, "shape", t.inputs.Shape())
 	if fits {
 		return false, nil
@@ -216,20 +216,20 @@ func (t *tuner) calibrated(settings []calibrate.Setting) {
 func (t *tuner) serves(threads int) bool { return t.v.threads == threads && t.v.exclusive == 0 }
 
 // report describes a choice for explain.
-func (t *tuner) report(settings []calibrate.Setting, best calibrate.Choice) *explain.Measured {
-	m := &explain.Measured{State: explain.Ended, Shape: t.inputs.Shape()}
+func (t *tuner) report(settings []calibrate.Setting, best calibrate.Choice) *explain.Calibration {
+	m := &explain.Calibration{State: explain.CalibrationDone, Shape: t.inputs.Shape()}
 	switch {
 	case m.Shape == "":
 	case t.inputs.SeenShape() != "":
-		m.ShapeFrom = explain.Traffic
+		m.ShapeOrigin = explain.TrafficShape
 	case len(t.v.Config.Warmup) > 0:
-		m.ShapeFrom = explain.Sample
+		m.ShapeOrigin = explain.SampleShape
 	default:
-		m.ShapeFrom = explain.MadeUp
+		m.ShapeOrigin = explain.SyntheticShape
 	}
 	for _, c := range calibrate.Choices(settings) {
-		m.Tried = append(m.Tried, explain.Trial{
-			Threads: c.Threads, ExclusiveThreads: c.ExclusiveThreads, Instances: c.Instances, Rows: c.Rows, PerSecond: c.PerSecond, Alone: c.Alone, Chosen: c == best,
+		m.Trials = append(m.Trials, explain.Trial{
+			Threads: c.Threads, ExclusiveThreads: c.ExclusiveThreads, Instances: c.Instances, Rows: c.Rows, PerSecond: c.PerSecond, SingleLatency: c.SingleLatency, Chosen: c == best,
 		})
 	}
 	return m
@@ -348,7 +348,7 @@ func (t *tuner) measureBeside(ctx context.Context, s *calibrate.Setting) (steps 
 	if err := t.env.idle.Await(ctx, 0); err != nil {
 		return 0, err
 	}
-	v, err := t.env.openTuned(ctx, t.v.Source, tuning{threads: s.Threads, checked: true, apart: t.v.Config.Apart, inputs: &t.inputs})
+	v, err := t.env.openTuned(ctx, t.v.Source, tuning{threads: s.Threads, checked: true, apart: t.v.Config.CombineUnsafeReason, inputs: &t.inputs})
 	if err != nil {
 		return 0, err
 	}
@@ -363,13 +363,13 @@ func (t *tuner) measure(ctx context.Context, v *Version, s *calibrate.Setting) (
 		Await: t.env.idle.Await, Memory: t.env.opts.Memory, Waited: t.env.opts.Waited,
 		OnProgress: func(f calibrate.Findings) {
 			steps++
-			t.v.Stats.Tried()
+			t.v.Stats.CalibrationStep()
 			if !t.pending { // partial findings are worth less than what was learnt from traffic
 				v.Scheduler.Calibrated(f.Profile)
 			}
 		},
 	}, s.Findings)
-	if err == nil && s.Findings.Ended == "" && !s.Findings.Disturbed { // otherwise the next start may measure better
+	if err == nil && s.Findings.StopReason == "" && !s.Findings.Disturbed { // otherwise the next start may measure better
 		t.store(s.Threads, s.Findings)
 	}
 	return steps, err

@@ -31,10 +31,10 @@ func (s *Server) Explain(model, version string) (*explain.Model, error) {
 // means all models, version "" all its versions.
 func (s *Server) Statistics(model, version string) []catalog.Statistics {
 	var all []catalog.Statistics
-	for _, v := range s.All() {
+	for _, v := range s.AllVersions() {
 		name, number := v.Config.Name, strconv.FormatInt(v.Number(), 10)
 		if (model == "" || model == name) && (version == "" || version == number || version == v.Source.Label) {
-			all = append(all, catalog.Statistics{Model: name, Version: number, Counted: v.Stats.Snapshot(), Memory: v.Memory})
+			all = append(all, catalog.Statistics{Model: name, Version: number, Stats: v.Stats.Snapshot(), Memory: v.Memory})
 		}
 	}
 	return all

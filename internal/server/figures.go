@@ -10,26 +10,26 @@ import (
 
 // Figures are the numbers of a loaded version.
 type Figures struct {
-	Model    string
-	Version  int64
-	Label    string // the version's name where it is not its number
-	Scaled   bool   // its instances are workers that clients scale
-	Alive    int    // instances that can run requests
-	Counted  stats.Snapshot
-	Waiting  int             // requests in the queue now
-	LoadTook time.Duration   // warming up included
-	Memory   int64           // bytes that the model holds; 0 means unknown
-	Unsafe   bool            // rows of several requests must not share a batch
-	Policy   *explain.Policy // nil if it is not one that learns
+	Model          string
+	Version        int64
+	Label          string // the version's name where it is not its number
+	Scaled         bool   // its instances are workers that clients scale
+	AliveInstances int    // instances that can run requests
+	Stats          stats.Snapshot
+	Waiting        int             // requests in the queue now
+	LoadTime       time.Duration   // warming up included
+	Memory         int64           // bytes that the model holds; 0 means unknown
+	CombineUnsafe  bool            // rows of several requests must not share a batch
+	Policy         *explain.Policy // nil if it is not one that learns
 }
 
 // Figures returns those of every loaded version, by name and number.
 func (s *Server) Figures() []Figures {
 	var all []Figures
-	for _, v := range s.All() {
+	for _, v := range s.AllVersions() {
 		f := Figures{
-			Model: v.Config.Name, Version: v.Number(), Label: v.Source.Label, Scaled: v.Source.Workers != nil, Alive: v.Alive(),
-			Counted: v.Stats.Snapshot(), Waiting: v.Scheduler.Waiting(), LoadTook: v.Took, Memory: v.Memory, Unsafe: v.Config.Apart != "",
+			Model: v.Config.Name, Version: v.Number(), Label: v.Source.Label, Scaled: v.Source.Workers != nil, AliveInstances: v.Alive(),
+			Stats: v.Stats.Snapshot(), Waiting: v.Scheduler.Waiting(), LoadTime: v.LoadTime, Memory: v.Memory, CombineUnsafe: v.Config.CombineUnsafeReason != "",
 		}
 		if e, ok := v.Scheduler.Explain(); ok {
 			f.Policy = &e
@@ -41,7 +41,7 @@ func (s *Server) Figures() []Figures {
 
 // UnknownModel returns the number of requests for models and versions that do not serve, by
 // the code of the answer.
-func (s *Server) UnknownModel() (byCode [infer.Codes]uint64) {
+func (s *Server) UnknownModel() (byCode [infer.NumCodes]uint64) {
 	for code := range byCode {
 		byCode[code] = s.unknown[code].Load()
 	}

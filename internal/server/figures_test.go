@@ -127,14 +127,14 @@ func TestEachRequestIsCountedOnceWithWhatItWasTold(t *testing.T) {
 		if len(all) != 1 || all[0].Model != "m" || all[0].Version != 1 || all[0].Waiting != 0 {
 			t.Fatalf("figures are %+v", all)
 		}
-		got := all[0].Counted
+		got := all[0].Stats
 		if got.Success != sum(3, 100*ms+120*ms+110*ms) || got.Queue != sum(3, 0+20*ms+10*ms) || got.Infer != sum(3, 300*ms) || got.Input != sum(3, 0) || got.Output != sum(3, 0) {
 			t.Errorf("successes %+v, queue %+v, input %+v, infer %+v, output %+v", got.Success, got.Queue, got.Input, got.Infer, got.Output)
 		}
 		if got.Rows != 7 || got.Runs != 5 {
 			t.Errorf("%d rows in %d runs, want 7 in 5", got.Rows, got.Runs)
 		}
-		want := [infer.Codes]uint64{
+		want := [infer.NumCodes]uint64{
 			infer.QueueTimeout: 2, infer.Overloaded: 1, infer.Invalid: 2, infer.Internal: 1, infer.Cancelled: 1, infer.Deadline: 1,
 		}
 		if took := 50*ms + 50*ms + 100*ms + 10*ms + 20*ms; got.Failed != want || got.Fail != sum(8, took) {
@@ -186,10 +186,10 @@ func TestRequestsForNobodyAreCountedWithoutTheirNames(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if want := ([infer.Codes]uint64{infer.NotFound: 10}); s.UnknownModel() != want {
+	if want := ([infer.NumCodes]uint64{infer.NotFound: 10}); s.UnknownModel() != want {
 		t.Errorf("counted %v, want %v", s.UnknownModel(), want)
 	}
-	if got := s.Figures(); len(got) != 1 || got[0].Counted.Fail.Count != 0 {
+	if got := s.Figures(); len(got) != 1 || got[0].Stats.Fail.Count != 0 {
 		t.Errorf("figures are %+v", got)
 	}
 }

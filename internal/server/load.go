@@ -166,7 +166,7 @@ func failed(name string, version int64, err error) error {
 		code = infer.Invalid // the client asked to load invalid files
 	}
 	number := strconv.FormatInt(version, 10)
-	return infer.Errorf(code, "version %s of model %q cannot be loaded: %w", number, name, err).Because(infer.LoadFailed, name, number)
+	return infer.Errorf(code, "version %s of model %q cannot be loaded: %w", number, name, err).WithReason(infer.LoadFailed, name, number)
 }
 
 // note sets the states of versions. Those that serve stay ready.

@@ -27,9 +27,9 @@ func requestAttrs(req *infer.Request, resp *infer.Response, err error) []slog.At
 		attrs = append(attrs, slog.String("id", req.ID))
 	}
 	attrs = append(attrs, slog.Int("rows", req.Rows))
-	if t := &resp.Times; !t.Ran.IsZero() {
-		attrs = append(attrs, slog.Int("batch", t.Batch), slog.String("closed", t.Why),
-			slog.Duration("queue", t.Taken.Sub(t.Queued)), slog.Duration("compute", t.Ran.Sub(t.Run)))
+	if t := &resp.Times; !t.RunEnded.IsZero() {
+		attrs = append(attrs, slog.Int("batch", t.Batch), slog.String("closed", t.CloseReason),
+			slog.Duration("queue", t.Taken.Sub(t.Queued)), slog.Duration("compute", t.RunEnded.Sub(t.RunStarted)))
 	}
 	if err != nil {
 		attrs = append(attrs, slog.String("code", infer.CodeOf(err).String()), slog.String("error", err.Error()))

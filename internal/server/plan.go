@@ -19,15 +19,17 @@ func plan(have []*servable.Version, want []servable.Source) change {
 	var c change
 	stamps := map[int64]uint64{}
 	for _, src := range slices.SortedFunc(slices.Values(want), func(a, b servable.Source) int { return cmp.Compare(a.Number, b.Number) }) {
-		stamps[src.Number] = src.Stamp
-		if slices.ContainsFunc(have, func(v *servable.Version) bool { return v.Number() == src.Number && v.Source.Stamp == src.Stamp }) {
+		stamps[src.Number] = src.Fingerprint
+		if slices.ContainsFunc(have, func(v *servable.Version) bool {
+			return v.Number() == src.Number && v.Source.Fingerprint == src.Fingerprint
+		}) {
 			c.keep = append(c.keep, src.Number)
 		} else {
 			c.load = append(c.load, src.Number)
 		}
 	}
 	for _, v := range have {
-		if stamp, ok := stamps[v.Number()]; !ok || stamp != v.Source.Stamp {
+		if stamp, ok := stamps[v.Number()]; !ok || stamp != v.Source.Fingerprint {
 			c.drop = append(c.drop, v.Number())
 		}
 	}

@@ -14,7 +14,7 @@ import (
 type responses struct {
 	server  *Server
 	request inFlight
-	from    infer.More
+	from    infer.ResponseStream
 	version string
 	times   infer.Timeline // up to the start of the batch
 	failed  error          // that ended the responses
@@ -22,18 +22,18 @@ type responses struct {
 	once    sync.Once      // guards Close
 }
 
-// Next implements [infer.More].
+// Next implements [infer.ResponseStream].
 func (r *responses) Next(ctx context.Context, resp *infer.Response) error {
 	err := r.from.Next(ctx, resp)
 	resp.Model, resp.Version, resp.Times = r.request.req.Model, r.version, r.times
 	r.ended = resp.Last
 	if err != nil && ctx.Err() != nil {
-		err = sched.Left(ctx)
+		err = sched.ContextError(ctx)
 	}
 	if err != nil && resp.Last {
 		r.failed = err
 	}
-	if err != nil || resp.Bare {
+	if err != nil || resp.Empty {
 		return err
 	}
 	if err := buildResponse(r.request.version, r.request.req, resp); err != nil {
@@ -43,16 +43,16 @@ func (r *responses) Next(ctx context.Context, resp *infer.Response) error {
 	return nil
 }
 
-// Close implements [infer.More]. A request whose client leaves before the last response
+// Close implements [infer.ResponseStream]. A request whose client leaves before the last response
 // counts as failed.
 func (r *responses) Close() {
 	r.once.Do(func() {
 		r.from.Close()
 		if !r.ended {
-			r.failed = sched.Left(context.Background())
+			r.failed = sched.ContextError(context.Background())
 		}
 		now := time.Now()
-		r.times.Ran, r.times.Split = now, now
+		r.times.RunEnded, r.times.Split = now, now
 		resp := infer.Response{Model: r.request.req.Model, Version: r.version, Times: r.times}
 		_ = r.server.end(context.Background(), &r.request, &resp, r.failed)
 	})
@@ -62,17 +62,17 @@ func (r *responses) Close() {
 // responses are dropped, as in Triton. A model that sends none is an error; in Triton its
 // client waits for ever.
 func takeFirst(ctx context.Context, resp *infer.Response) error {
-	more, times := resp.More, resp.Times
-	resp.More = nil
+	more, times := resp.Stream, resp.Times
+	resp.Stream = nil
 	defer more.Close()
 	err := more.Next(ctx, resp)
 	now := time.Now()
-	times.Ran, times.Split = now, now
+	times.RunEnded, times.Split = now, now
 	resp.Times = times
 	if err != nil && ctx.Err() != nil {
-		return sched.Left(ctx)
+		return sched.ContextError(ctx)
 	}
-	if err == nil && resp.Bare {
+	if err == nil && resp.Empty {
 		err = infer.Errorf(infer.Internal, "the model sent no response to the request, expected one, because it is not decoupled")
 	}
 	return err

@@ -39,7 +39,7 @@ func (l *letters) Next(ctx context.Context, resp *infer.Response) error {
 		return ctx.Err()
 	}
 	if l.left == "" {
-		resp.Last, resp.Bare = true, true
+		resp.Last, resp.Empty = true, true
 		return nil
 	}
 	letter := l.left[0]
@@ -71,7 +71,7 @@ func startSending(t *testing.T) *Server {
 
 func letter(model, id string, many bool) *infer.Request {
 	return &infer.Request{
-		Model: model, ID: id, Many: many, Outputs: []string{"y"},
+		Model: model, ID: id, AcceptStream: many, Outputs: []string{"y"},
 		Inputs: []tensor.Tensor{{Name: "x", Type: tensor.Int8, Shape: []int64{1, 1}, Data: []byte{1}}},
 	}
 }
@@ -82,7 +82,7 @@ func TestARequestIsInsideUntilItsLastResponse(t *testing.T) {
 	if err := s.Infer(t.Context(), letter("many", "abc", true), &resp); err != nil {
 		t.Fatal(err)
 	}
-	more := resp.More
+	more := resp.Stream
 	s.Drain() // which it need not mind
 	for _, want := range "abc" {
 		var resp infer.Response
@@ -95,7 +95,7 @@ func TestARequestIsInsideUntilItsLastResponse(t *testing.T) {
 	}
 	more.Close()
 	more.Close()
-	if n := s.Figures()[0].Counted.Success.Count; n != 1 || s.InFlight() != 0 {
+	if n := s.Figures()[0].Stats.Success.Count; n != 1 || s.InFlight() != 0 {
 		t.Errorf("%d requests succeeded, and %d are inside", n, s.InFlight())
 	}
 }
@@ -106,8 +106,8 @@ func TestAClientThatLeavesBeforeTheLastResponseHasFailed(t *testing.T) {
 	if err := s.Infer(t.Context(), letter("many", "abc", true), &resp); err != nil {
 		t.Fatal(err)
 	}
-	resp.More.Close()
-	if f := s.Figures()[0].Counted.Failed; f[infer.Cancelled] != 1 || s.InFlight() != 0 {
+	resp.Stream.Close()
+	if f := s.Figures()[0].Stats.Failed; f[infer.Cancelled] != 1 || s.InFlight() != 0 {
 		t.Errorf("failed %v, inside %d", f, s.InFlight())
 	}
 }
@@ -116,7 +116,7 @@ func TestWhoTakesOneResponseIsRefusedWhereThereMayBeMore(t *testing.T) {
 	s := startSending(t)
 	var resp infer.Response
 	err := s.Infer(t.Context(), letter("many", "a", false), &resp)
-	if !errors.Is(err, infer.ErrMany) || infer.CodeOf(err) != infer.Unsupported {
+	if !errors.Is(err, infer.ErrDecoupled) || infer.CodeOf(err) != infer.Unsupported {
 		t.Errorf("error %v", err)
 	}
 }
@@ -125,7 +125,7 @@ func TestAPlainModelMaySendItsResponse(t *testing.T) {
 	s := startSending(t)
 	for _, many := range []bool{false, true} { // it makes no difference
 		var resp infer.Response
-		if err := s.Infer(t.Context(), letter("one", "ab", many), &resp); err != nil || resp.More != nil || resp.Outputs[0].Data[0] != 'a' {
+		if err := s.Infer(t.Context(), letter("one", "ab", many), &resp); err != nil || resp.Stream != nil || resp.Outputs[0].Data[0] != 'a' {
 			t.Errorf("error %v, response %+v", err, resp)
 		}
 		if err := s.Infer(t.Context(), letter("one", "!", many), &resp); infer.CodeOf(err) != infer.Invalid {

@@ -37,9 +37,9 @@ type Server struct {
 	arrivals *arrivals.Writer // nil if they are not recorded
 	stopping atomic.Bool
 	draining atomic.Bool
-	drains   chan struct{}              // closed when draining becomes true
-	inFlight atomic.Int64               // inferences
-	unknown  [infer.Codes]atomic.Uint64 // requests for models and versions that do not serve, by code
+	drains   chan struct{}                 // closed when draining becomes true
+	inFlight atomic.Int64                  // inferences
+	unknown  [infer.NumCodes]atomic.Uint64 // requests for models and versions that do not serve, by code
 
 	loads   chan struct{} // one token for each load at a time
 	serving atomic.Pointer[map[string]serving]
@@ -86,8 +86,8 @@ func (s *Server) Started() {
 	s.started = true
 }
 
-// Accepts reports whether the server has started and is not stopping.
-func (s *Server) Accepts() bool {
+// Accepting reports whether the server has started and is not stopping.
+func (s *Server) Accepting() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.started && !s.stopping.Load()
@@ -103,13 +103,13 @@ func (s *Server) Close() error {
 			m.cancel(ErrClosing)
 		}
 	}
-	for _, v := range s.All() {
-		v.Halt()
+	for _, v := range s.AllVersions() {
+		v.CancelTuning()
 	}
 	s.mu.Unlock()
 	close(s.closing)
 	s.work.Wait() // for loads and drains
-	last := s.All()
+	last := s.AllVersions()
 	s.serving.Store(&map[string]serving{})
 	var errs []error
 	for _, v := range last {
@@ -160,7 +160,7 @@ func (s *Server) Call(ctx context.Context, req *infer.Request, resp *infer.Respo
 // reset prepares a pooled response for req.
 func reset(req *infer.Request, resp *infer.Response) *infer.Response {
 	resp.Model, resp.Version, resp.Times = req.Model, req.Version, infer.Timeline{}
-	resp.Parameters, resp.More, resp.Last, resp.Bare = nil, nil, false, false
+	resp.Parameters, resp.Stream, resp.Last, resp.Empty = nil, nil, false, false
 	return resp
 }
 
@@ -169,8 +169,8 @@ func reset(req *infer.Request, resp *infer.Response) *infer.Response {
 func (s *Server) run(ctx context.Context, req *infer.Request, resp *infer.Response) error {
 	in := inFlight{began: time.Now(), req: req}
 	err := s.submit(ctx, &in, reset(req, resp))
-	if err == nil && resp.More != nil {
-		resp.More = &responses{server: s, request: in, from: resp.More, version: resp.Version, times: resp.Times}
+	if err == nil && resp.Stream != nil {
+		resp.Stream = &responses{server: s, request: in, from: resp.Stream, version: resp.Version, times: resp.Times}
 		return nil
 	}
 	return s.end(ctx, &in, resp, err)
@@ -216,8 +216,8 @@ func (s *Server) submit(ctx context.Context, in *inFlight, resp *infer.Response)
 			return err
 		}
 		resp.Version = strconv.FormatInt(v.Number(), 10)
-		if v.Config.Decoupled && !req.Many {
-			return infer.Errorf(infer.Unsupported, "%w", infer.ErrMany)
+		if v.Config.Decoupled && !req.AcceptStream {
+			return infer.Errorf(infer.Unsupported, "%w", infer.ErrDecoupled)
 		}
 		if err := v.Config.Check(req); err != nil {
 			return err
@@ -229,9 +229,9 @@ func (s *Server) submit(ctx context.Context, in *inFlight, resp *infer.Response)
 		}
 		err = v.Scheduler.Submit(ctx, req, resp)
 		switch {
-		case err == nil && resp.More != nil && v.Config.Decoupled:
+		case err == nil && resp.Stream != nil && v.Config.Decoupled:
 			return nil
-		case err == nil && resp.More != nil:
+		case err == nil && resp.Stream != nil:
 			err = takeFirst(ctx, resp)
 		}
 		switch {

@@ -55,7 +55,7 @@ func startWith(t *testing.T, opts Options) *Server {
 	t.Cleanup(p.Close)
 	s := New(env(&enginetest.Echo{}, p), opts)
 	t.Cleanup(func() { closeServer(t, s) })
-	load(t, s, servable.Source{Model: "echo", Number: 3, Dir: filepath.Join(dir, "echo", "3"), Home: filepath.Join(dir, "echo")}, config)
+	load(t, s, servable.Source{Model: "echo", Number: 3, Dir: filepath.Join(dir, "echo", "3"), ModelDir: filepath.Join(dir, "echo")}, config)
 	s.Started()
 	return s
 }

@@ -98,24 +98,24 @@ func (s *Server) missing(name, version string) error {
 	m := s.models[name]
 	switch {
 	case m == nil:
-		return infer.Errorf(infer.NotFound, "there is no model %q", name).Because(infer.UnknownModel, name, version)
+		return infer.Errorf(infer.NotFound, "there is no model %q", name).WithReason(infer.UnknownModel, name, version)
 	case version == "" && m.loading():
-		return infer.Errorf(infer.Unavailable, "model %q is being loaded", name).Because(infer.ModelLoading, name, "")
+		return infer.Errorf(infer.Unavailable, "model %q is being loaded", name).WithReason(infer.ModelLoading, name, "")
 	case version == "":
-		return infer.Errorf(infer.NotFound, "no version of model %q is loaded", name).Because(infer.NoVersionServes, name, "")
+		return infer.Errorf(infer.NotFound, "no version of model %q is loaded", name).WithReason(infer.NoVersionServes, name, "")
 	}
 	n, err := strconv.ParseInt(version, 10, 64)
 	if _, known := m.states[n]; err != nil || !known {
-		return infer.Errorf(infer.NotFound, "model %q has no version %q", name, version).Because(infer.UnknownVersion, name, version)
+		return infer.Errorf(infer.NotFound, "model %q has no version %q", name, version).WithReason(infer.UnknownVersion, name, version)
 	}
-	return infer.Errorf(infer.Unavailable, "version %s of model %q is not ready", version, name).Because(infer.VersionNotReady, name, version)
+	return infer.Errorf(infer.Unavailable, "version %s of model %q is not ready", version, name).WithReason(infer.VersionNotReady, name, version)
 }
 
 // Versions returns those of a model that serve, ascending.
 func (s *Server) Versions(name string) []*servable.Version { return (*s.serving.Load())[name].versions }
 
-// All returns every version that serves, ordered by name and number.
-func (s *Server) All() []*servable.Version {
+// AllVersions returns every version that serves, ordered by name and number.
+func (s *Server) AllVersions() []*servable.Version {
 	var all []*servable.Version
 	table := *s.serving.Load()
 	for _, name := range slices.Sorted(maps.Keys(table)) {

@@ -13,9 +13,9 @@ func Calibrated(curve device.Curve, slowdown []float64, rows, instances int) bat
 	const runs = 5
 	var p batching.Profile
 	for n := 0; n < rows; {
-		n = min(rows, batching.SizeAfter(n))
+		n = min(rows, batching.NextSize(n))
 		if took := curve.Takes(n); took > 0 {
-			p.Sizes = append(p.Sizes, batching.Timing{Rows: n, Took: took, Slow: took, Runs: runs})
+			p.Sizes = append(p.Sizes, batching.Timing{Rows: n, Median: took, P95: took, Runs: runs})
 		}
 	}
 	d := device.Device{Slowdown: slowdown}

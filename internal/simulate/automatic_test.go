@@ -14,7 +14,7 @@ func TestCalibrationMeasuresTheDevice(t *testing.T) {
 	var want []batching.Timing
 	for _, rows := range []int{1, 2, 3, 4, 5, 6, 8, 9, 10} {
 		took := time.Duration(2+rows) * ms
-		want = append(want, batching.Timing{Rows: rows, Took: took, Slow: took, Runs: 5})
+		want = append(want, batching.Timing{Rows: rows, Median: took, P95: took, Runs: 5})
 	}
 	if !slices.Equal(got.Sizes, want) {
 		t.Errorf("the sizes are %v, want %v", got.Sizes, want)

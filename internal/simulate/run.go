@@ -278,11 +278,11 @@ func (t *trial) trace(o Occurrence) {
 	switch a := o.Action; {
 	case o.Ended:
 		t.ended(o)
-	case a.Do == batching.Run:
+	case a.Kind == batching.Run:
 		t.began(o)
-	case a.Do == batching.Deliver:
+	case a.Kind == batching.Deliver:
 		t.answered(o, a.Item.Owner.(*request))
-	case a.Do == batching.Answer:
+	case a.Kind == batching.Answer:
 		t.refused(o, a.Item.Owner.(*request))
 	}
 }
@@ -303,12 +303,12 @@ func (t *trial) began(o Occurrence) {
 	tally := t.tallies[o.Model]
 	tally.batches++
 	tally.rows += rows
-	tally.closed[o.Action.Why]++
+	tally.closed[o.Action.Reason]++
 	if len(t.run.Batches) == keptBatches || t.each != nil {
 		return
 	}
 	w.index = len(t.run.Batches)
-	b := Batch{Lane: lane, Began: o.At, Rows: rows, Why: o.Action.Why.String()}
+	b := Batch{Lane: lane, Began: o.At, Rows: rows, Why: o.Action.Reason.String()}
 	for _, it := range w.items {
 		if i := it.Owner.(*request).index; i >= 0 {
 			b.Requests = append(b.Requests, i)

@@ -183,7 +183,7 @@ func (m *Model) step(ev batching.Event) {
 
 func (m *Model) carryOut(a batching.Action) {
 	w := m.world
-	switch a.Do {
+	switch a.Kind {
 	case batching.Run:
 		w.nextJob++
 		w.jobs[w.nextJob] = &job{m, a.Instance}

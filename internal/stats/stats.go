@@ -31,10 +31,10 @@ type Counters struct {
 	probes       uint64
 	lastRun      time.Time
 	sizes        map[int]*Size
-	closeReasons [batching.Reasons]uint64
-	batchRows    Rows
-	queueTimes   Durations
-	engineTimes  Durations
+	closeReasons [batching.NumReasons]uint64
+	batchRows    SizeHistogram
+	queueTimes   DurationHistogram
+	engineTimes  DurationHistogram
 }
 
 // A shard counts a part of the requests. Thousands of callers may be answered at once, and
@@ -54,7 +54,7 @@ type requests struct {
 	late                        uint64 // of the successful requests
 	queue, input, infer, output uint64 // nanoseconds of the successful requests
 	rows                        uint64 // of the successful requests
-	failed                      [infer.Codes]uint64
+	failed                      [infer.NumCodes]uint64
 	failedNanos                 uint64
 }
 
@@ -82,11 +82,11 @@ type Run struct {
 	Output time.Duration // splitting the outputs
 	Ended  time.Time
 
-	// Again means that a batch, or a part of it, is run again after a failure. The batch
+	// Retry means that a batch, or a part of it, is run again after a failure. The batch
 	// was counted at its first run, so the fields below are ignored.
-	Again bool
-	Why   batching.Reason // why the batch closed
-	Waits []time.Duration // queue times of its requests
+	Retry       bool
+	CloseReason batching.Reason // why the batch closed
+	QueueTimes  []time.Duration // queue times of its requests
 }
 
 // Ran counts a run, whether it failed or not.
@@ -97,18 +97,18 @@ func (c *Counters) Ran(r *Run) {
 	c.lastRun = r.Ended
 	c.sizeLocked(r.Rows).add(r)
 	c.engineTimes.add(r.Infer)
-	if r.Again {
+	if r.Retry {
 		return
 	}
-	c.closeReasons[r.Why]++
+	c.closeReasons[r.CloseReason]++
 	c.batchRows.add(r.Rows)
-	for _, w := range r.Waits {
+	for _, w := range r.QueueTimes {
 		c.queueTimes.add(w)
 	}
 }
 
-// Tried counts a step of calibration. Its runs are not counted elsewhere.
-func (c *Counters) Tried() {
+// CalibrationStep counts a step of calibration. Its runs are not counted elsewhere.
+func (c *Counters) CalibrationStep() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.probes++
@@ -133,9 +133,9 @@ func (c *Counters) Succeeded(rows int, total time.Duration, t *infer.Timeline) {
 	}
 	s.rows += uint64(rows)
 	s.queue += uint64(t.Taken.Sub(t.Queued))
-	s.input += uint64(t.Run.Sub(t.Taken))
-	s.infer += uint64(t.Ran.Sub(t.Run))
-	s.output += uint64(t.Split.Sub(t.Ran))
+	s.input += uint64(t.RunStarted.Sub(t.Taken))
+	s.infer += uint64(t.RunEnded.Sub(t.RunStarted))
+	s.output += uint64(t.Split.Sub(t.RunEnded))
 	s.mu.Unlock()
 }
 
@@ -164,18 +164,18 @@ type Snapshot struct {
 
 	// Requests that were answered with an error: all, and by code.
 	Fail   Sum
-	Failed [infer.Codes]uint64
+	Failed [infer.NumCodes]uint64
 
-	Tried uint64    // steps of calibration
-	Runs  uint64    // calls of the engine, including failed ones and retries of parts of a batch
-	Last  time.Time // end of the last run; zero if there was none
-	Sizes []Size    // runs by their number of rows, ascending
-	Took  Durations // time in the engine, per run
+	CalibrationSteps uint64            // steps of calibration
+	Runs             uint64            // calls of the engine, including failed ones and retries of parts of a batch
+	LastRun          time.Time         // end of the last run; zero if there was none
+	Sizes            []Size            // runs by their number of rows, ascending
+	EngineTimes      DurationHistogram // time in the engine, per run
 
 	// Batches that ran. A batch that failed and was run again in parts counts once.
-	Batches Rows
-	Closed  [batching.Reasons]uint64 // by reason
-	Waits   Durations                // queue time, per request of those batches
+	BatchSizes   SizeHistogram
+	CloseReasons [batching.NumReasons]uint64 // by reason
+	QueueTimes   DurationHistogram           // queue time, per request of those batches
 }
 
 // A Sum is the number of events and their total duration.
@@ -216,8 +216,8 @@ func (c *Counters) Snapshot() Snapshot {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s.Tried, s.Runs, s.Last, s.Closed, s.Waits, s.Took = c.probes, c.runs, c.lastRun, c.closeReasons, c.queueTimes, c.engineTimes
-	s.Batches = Rows{Buckets: slices.Clone(c.batchRows.Buckets), Total: c.batchRows.Total}
+	s.CalibrationSteps, s.Runs, s.LastRun, s.CloseReasons, s.QueueTimes, s.EngineTimes = c.probes, c.runs, c.lastRun, c.closeReasons, c.queueTimes, c.engineTimes
+	s.BatchSizes = SizeHistogram{Buckets: slices.Clone(c.batchRows.Buckets), Total: c.batchRows.Total}
 	for _, size := range c.sizes {
 		s.Sizes = append(s.Sizes, *size)
 	}
@@ -243,36 +243,36 @@ func (sh *shard) addTo(s *Snapshot) {
 	s.Fail.Nanos += r.failedNanos
 }
 
-// Durations is a histogram of durations. Bucket i counts durations up to Bound(i) and longer
-// than Bound(i-1). The last bucket counts durations longer than all bounds.
-type Durations struct {
-	Buckets [Bounds + 1]uint64
+// DurationHistogram is a histogram of durations. Bucket i counts durations up to BucketBound(i) and longer
+// than BucketBound(i-1). The last bucket counts durations longer than all bounds.
+type DurationHistogram struct {
+	Buckets [NumBounds + 1]uint64
 	Nanos   uint64 // sum of all durations
 }
 
-// Bounds is the number of buckets of Durations that have an upper bound.
-const Bounds = 21
+// NumBounds is the number of buckets of DurationHistogram that have an upper bound.
+const NumBounds = 21
 
 const firstBound = 50 * time.Microsecond
 
-// Bound returns the upper bound of a bucket: 50 µs for the first one, doubling up to 52 s.
-func Bound(bucket int) time.Duration { return firstBound << bucket }
+// BucketBound returns the upper bound of a bucket: 50 µs for the first one, doubling up to 52 s.
+func BucketBound(bucket int) time.Duration { return firstBound << bucket }
 
-func (d *Durations) add(t time.Duration) {
-	d.Buckets[min(bits.Len64(uint64((max(t, 1)-1)/firstBound)), Bounds)]++
+func (d *DurationHistogram) add(t time.Duration) {
+	d.Buckets[min(bits.Len64(uint64((max(t, 1)-1)/firstBound)), NumBounds)]++
 	d.Nanos += uint64(t)
 }
 
-// Rows is a histogram of batch sizes. Bucket i counts batches of up to 2^i rows and more
+// SizeHistogram is a histogram of batch sizes. Bucket i counts batches of up to 2^i rows and more
 // than 2^(i-1). The last bucket includes the largest batches that the model takes.
-type Rows struct {
+type SizeHistogram struct {
 	Buckets []uint64
 	Total   uint64 // rows of all batches
 }
 
 func rowsBucket(rows int) int { return bits.Len(uint(max(rows, 1) - 1)) }
 
-func (r *Rows) add(rows int) {
+func (r *SizeHistogram) add(rows int) {
 	r.Buckets[min(rowsBucket(rows), len(r.Buckets)-1)]++
 	r.Total += uint64(rows)
 }

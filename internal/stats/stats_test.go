@@ -15,9 +15,9 @@ const ms = time.Millisecond
 func timeline(queue, input, run, output time.Duration) *infer.Timeline {
 	t := &infer.Timeline{Queued: time.Now()}
 	t.Taken = t.Queued.Add(queue)
-	t.Run = t.Taken.Add(input)
-	t.Ran = t.Run.Add(run)
-	t.Split = t.Ran.Add(output)
+	t.RunStarted = t.Taken.Add(input)
+	t.RunEnded = t.RunStarted.Add(run)
+	t.Split = t.RunEnded.Add(output)
 	return t
 }
 
@@ -38,20 +38,20 @@ func TestRequestsAreCountedWithTheirTimes(t *testing.T) {
 	if got.Success != sum(2, 32*ms) || got.Queue != sum(2, 11*ms) || got.Input != sum(2, 2*ms) || got.Infer != sum(2, 8*ms) || got.Output != sum(2, 3*ms) || got.Rows != 5 {
 		t.Errorf("of successes there are %+v", got)
 	}
-	want := [infer.Codes]uint64{infer.Overloaded: 2, infer.Cancelled: 1}
+	want := [infer.NumCodes]uint64{infer.Overloaded: 2, infer.Cancelled: 1}
 	if got.Fail != sum(3, 8*ms) || got.Failed != want {
 		t.Errorf("of failures there are %+v, %v", got.Fail, got.Failed)
 	}
-	if got.Runs != 0 || got.Sizes != nil || !got.Last.IsZero() {
+	if got.Runs != 0 || got.Sizes != nil || !got.LastRun.IsZero() {
 		t.Errorf("nothing ran, but there is %+v", got)
 	}
 }
 
 func TestStepsOfCalibrationAreNoRuns(t *testing.T) {
 	c := New(8)
-	c.Tried()
-	if got := c.Snapshot(); got.Tried != 1 || got.Runs != 0 {
-		t.Errorf("%d steps and %d runs, want 1 and 0", got.Tried, got.Runs)
+	c.CalibrationStep()
+	if got := c.Snapshot(); got.CalibrationSteps != 1 || got.Runs != 0 {
+		t.Errorf("%d steps and %d runs, want 1 and 0", got.CalibrationSteps, got.Runs)
 	}
 }
 
@@ -65,17 +65,17 @@ func TestADurationIsInTheBucketWhoseBoundItDoesNotExceed(t *testing.T) {
 		{50*time.Microsecond + 1, 1},
 		{100 * time.Microsecond, 1},
 		{100*time.Microsecond + 1, 2},
-		{Bound(Bounds - 1), Bounds - 1},
-		{Bound(Bounds-1) + 1, Bounds},
-		{100 * time.Hour, Bounds},
+		{BucketBound(NumBounds - 1), NumBounds - 1},
+		{BucketBound(NumBounds-1) + 1, NumBounds},
+		{100 * time.Hour, NumBounds},
 	} {
-		var d Durations
+		var d DurationHistogram
 		d.add(tt.d)
 		if got := slices.Index(d.Buckets[:], 1); got != tt.want || d.Nanos != uint64(tt.d) {
 			t.Errorf("%v is in bucket %d with %dns, want %d", tt.d, got, d.Nanos, tt.want)
 		}
 	}
-	if last := Bound(Bounds - 1); last != 52428800*time.Microsecond {
+	if last := BucketBound(NumBounds - 1); last != 52428800*time.Microsecond {
 		t.Errorf("the last bound is %v", last)
 	}
 }
@@ -91,7 +91,7 @@ func TestTheLastBucketOfBatchSizesHasTheLargest(t *testing.T) {
 		for rows := range max(maxRows, 1) {
 			c.Ran(&Run{Rows: rows + 1})
 		}
-		if got := c.Snapshot().Batches.Buckets; !slices.Equal(got, want) {
+		if got := c.Snapshot().BatchSizes.Buckets; !slices.Equal(got, want) {
 			t.Errorf("up to %d rows: %v, want %v", maxRows, got, want)
 		}
 	}
@@ -99,17 +99,17 @@ func TestTheLastBucketOfBatchSizesHasTheLargest(t *testing.T) {
 
 func TestASnapshotDoesNotChange(t *testing.T) {
 	c := New(4)
-	c.Ran(&Run{Rows: 4, Infer: ms, Why: batching.Full})
+	c.Ran(&Run{Rows: 4, Infer: ms, CloseReason: batching.Full})
 	before := c.Snapshot()
-	c.Ran(&Run{Rows: 4, Infer: ms, Why: batching.Full})
-	if before.Runs != 1 || before.Batches.Buckets[2] != 1 || before.Sizes[0].Infer != sum(1, ms) {
+	c.Ran(&Run{Rows: 4, Infer: ms, CloseReason: batching.Full})
+	if before.Runs != 1 || before.BatchSizes.Buckets[2] != 1 || before.Sizes[0].Infer != sum(1, ms) {
 		t.Errorf("the snapshot changed to %+v", before)
 	}
 }
 
 func TestCountingDoesNotAllocate(t *testing.T) {
 	c := New(8)
-	r := &Run{Rows: 3, Infer: ms, Waits: []time.Duration{ms, ms}}
+	r := &Run{Rows: 3, Infer: ms, QueueTimes: []time.Duration{ms, ms}}
 	times := timeline(ms, ms, ms, ms)
 	allocs := testing.AllocsPerRun(100, func() {
 		c.Ran(r)
@@ -133,7 +133,7 @@ func BenchmarkCounting(b *testing.B) {
 	})
 	b.Run("run", func(b *testing.B) {
 		c := New(8)
-		r := &Run{Rows: 3, Infer: ms, Waits: []time.Duration{ms}}
+		r := &Run{Rows: 3, Infer: ms, QueueTimes: []time.Duration{ms}}
 		for b.Loop() {
 			c.Ran(r)
 		}

@@ -81,7 +81,7 @@ func nearer(d, to, from time.Duration) bool { return 2*(d-to).Abs() < (d - from)
 func (s *server) expects(model string, takes, took time.Duration) bool {
 	s.t.Helper()
 	for _, size := range s.explanation(model).Curve {
-		if !nearer(size.Takes, takes, took) {
+		if !nearer(size.Expected, takes, took) {
 			return false
 		}
 	}

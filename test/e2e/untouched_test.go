@@ -229,12 +229,12 @@ func (tr *trial) makeKnown(t *testing.T, s *server, name string) {
 	}
 	known := func() bool {
 		m := s.explanation(name)
-		for _, tried := range m.Measured.Tried {
+		for _, tried := range m.Calibration.Trials {
 			if tried.Chosen && tried.Threads != m.Threads.Count {
 				return false // it is about to run like this
 			}
 		}
-		return !slices.ContainsFunc(strings.Fields(m.Measured.Shape), func(shape string) bool { return !slices.Contains(theirs, shape) })
+		return !slices.ContainsFunc(strings.Fields(m.Calibration.Shape), func(shape string) bool { return !slices.Contains(theirs, shape) })
 	}
 	if known() {
 		return
@@ -245,7 +245,7 @@ func (tr *trial) makeKnown(t *testing.T, s *server, name string) {
 			t.Fatalf("not measured with %v\n%s", theirs, s.logged())
 		}
 	}
-	t.Logf("measured again with %s", s.explanation(name).Measured.Shape)
+	t.Logf("measured again with %s", s.explanation(name).Calibration.Shape)
 }
 
 // judge holds the untouched model against the best way by hand.
@@ -341,7 +341,7 @@ func chosen(m explain.Model) string {
 	if m.Policy == nil {
 		return how + ", no batching"
 	}
-	return fmt.Sprintf("%s, %d at once, filled up to %d rows", how, m.Policy.Useful, m.Policy.Efficient)
+	return fmt.Sprintf("%s, %d at once, filled up to %d rows", how, m.Policy.UsefulInstances, m.Policy.TargetRows)
 }
 
 // waits are how many requests were in a model's queue, and for how long together.

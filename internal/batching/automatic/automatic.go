@@ -78,7 +78,7 @@ type Policy struct {
 
 	// Outcomes.
 	ledger ledger
-	closed [batching.Reasons]uint64
+	closed [batching.NumReasons]uint64
 }
 
 // A hold is a batch that could run now but waits for further requests.
@@ -126,13 +126,15 @@ func (p *Policy) resize() {
 	}
 }
 
-// Takes returns the expected duration of a batch of the given number of rows that runs
+// ExpectedDuration returns the expected duration of a batch of the given number of rows that runs
 // alone; 0 if it is unknown.
-func (p *Policy) Takes(rows int) time.Duration { return time.Duration(p.curve.expected(rows)) }
+func (p *Policy) ExpectedDuration(rows int) time.Duration {
+	return time.Duration(p.curve.expected(rows))
+}
 
-// Longest returns the longest time for which the policy holds requests while no batch
+// MaxHold returns the longest time for which the policy holds requests while no batch
 // runs.
-func (p *Policy) Longest() time.Duration {
+func (p *Policy) MaxHold() time.Duration {
 	rows := p.curve.max()
 	return time.Duration(math.Ceil(max(p.curve.expected(rows), p.curve.smooth(rows))))
 }

@@ -30,7 +30,7 @@ type batch struct {
 func profile(fixed, perRow time.Duration, most, instances int) (p batching.Profile) {
 	for rows := 1; rows <= most; rows *= 2 {
 		took := fixed + time.Duration(rows)*perRow
-		p.Sizes = append(p.Sizes, batching.Timing{Rows: rows, Took: took, Slow: took, Runs: 5})
+		p.Sizes = append(p.Sizes, batching.Timing{Rows: rows, Median: took, P95: took, Runs: 5})
 	}
 	for n := range instances {
 		p.Slowdown = append(p.Slowdown, 1+float64(n)/4)
@@ -63,7 +63,7 @@ func millOf(policy batching.Policy, clients, most, instances int) *mill {
 func (m *mill) step(ev batching.Event) {
 	m.core.Step(m.now, ev, &m.out)
 	for i := range m.out.List {
-		switch a := &m.out.List[i]; a.Do {
+		switch a := &m.out.List[i]; a.Kind {
 		case batching.Run:
 			m.running = append(m.running, batch{a.Instance, m.now + m.takes(len(a.Items))})
 		case batching.Call:

@@ -99,13 +99,13 @@ func (c *curve) calibrate(sizes []batching.Timing) {
 	c.rescaled = c.rescaled && len(sizes) == 0
 	tail, known := 0.0, 0.0
 	for _, s := range sizes {
-		if s.Rows < 1 || s.Rows > c.max() || s.Took <= 0 {
+		if s.Rows < 1 || s.Rows > c.max() || s.Median <= 0 {
 			continue
 		}
 		cell := &c.cells[s.Rows]
-		cell.calibrated, cell.calibratedWeight = float64(s.Took), float64(max(1, min(s.Runs, maxCalibratedWeight)))
-		if s.Slow >= s.Took {
-			tail += min(outlierFactor, float64(s.Slow)/float64(s.Took)) - 1
+		cell.calibrated, cell.calibratedWeight = float64(s.Median), float64(max(1, min(s.Runs, maxCalibratedWeight)))
+		if s.P95 >= s.Median {
+			tail += min(outlierFactor, float64(s.P95)/float64(s.Median)) - 1
 			known++
 		}
 		c.largest = max(c.largest, s.Rows)

@@ -13,7 +13,7 @@ func (p *Policy) Decide(now batching.Time, line batching.Line) batching.Decision
 		return batching.Decision{Until: batching.Never} // the core asks again when a batch ends
 	}
 	if n := p.preferred(line); n > 0 {
-		return batching.Decision{Take: n, Why: batching.Preferred}
+		return batching.Decision{Take: n, Reason: batching.Preferred}
 	}
 	target := p.target()
 	items, rows, all := line.Fit(target)
@@ -33,7 +33,7 @@ func (p *Policy) Decide(now batching.Time, line batching.Line) batching.Decision
 	if n := p.retestItems(line); n > take {
 		take, why = n, batching.Retest
 	}
-	return batching.Decision{Take: take, Why: why}
+	return batching.Decision{Take: take, Reason: why}
 }
 
 // preferred returns the number of requests that exactly fill the largest possible

@@ -13,38 +13,38 @@ func (p *Policy) Explain() explain.Policy {
 	n := min(p.opt.Instances, maxParallel)
 	e := explain.Policy{
 		MaxRows: p.opt.MaxRows, Instances: p.opt.Instances, Objective: p.opt.Objective,
-		Curve: p.explainCurve(), Fixed: time.Duration(p.curve.fixed), PerRow: time.Duration(p.curve.perRow), Bent: p.curve.nonlinear,
-		Efficient: p.sizes.efficient, Peak: p.sizes.peak,
-		Useful: p.contention.useful, Backlog: p.contention.backlog, Slowdown: slices.Clone(p.contention.factor[1 : n+1]),
+		Curve: p.explainCurve(), FixedCost: time.Duration(p.curve.fixed), CostPerRow: time.Duration(p.curve.perRow), Nonlinear: p.curve.nonlinear,
+		TargetRows: p.sizes.efficient, PeakRows: p.sizes.peak,
+		UsefulInstances: p.contention.useful, BacklogInstances: p.contention.backlog, Slowdown: slices.Clone(p.contention.factor[1 : n+1]),
 		Arrived: min(p.rate.n, longWindow), Rate: p.rate.over(p.lastChange, longWindow) * float64(time.Second), Rows: p.rate.rows,
-		Returns: p.returns.share, Loop: explain.Loop{Clients: p.cycle.clients, Rows: p.cycle.rows, Batches: p.cycle.parallel},
-		Closed: p.closed, Batches: p.ledger.batch, Drifts: p.drift.count, Drifted: p.drift.factor,
+		ReturnShare: p.returns.share, ClosedLoop: explain.ClosedLoop{Clients: p.cycle.clients, Rows: p.cycle.rows, Batches: p.cycle.parallel},
+		Closed: p.closed, Batches: p.ledger.batch, Drifts: p.drift.count, DriftFactor: p.drift.factor,
 		Waiting: p.waiting, Running: p.running,
 	}
 	if e.Rate > 0 {
-		e.Crowded = p.gaps.shareWithin(0.1*float64(time.Second)/e.Rate, p.unit)
+		e.BurstShare = p.gaps.shareWithin(0.1*float64(time.Second)/e.Rate, p.unit)
 	}
-	if e.Returns > 0 {
-		e.Back, e.Last = time.Duration(p.returns.quantile(0.5)*p.unit), time.Duration(p.returns.quantile(0.9)*p.unit)
+	if e.ReturnShare > 0 {
+		e.ReturnP50, e.ReturnP90 = time.Duration(p.returns.quantile(0.5)*p.unit), time.Duration(p.returns.quantile(0.9)*p.unit)
 	}
 	for i := range n {
 		e.Measured = append(e.Measured, i == 0 || p.contention.samples[i+1] >= minTrusted)
 	}
 	if p.frozenUntil > p.ledger.batch {
-		e.Resting = p.frozenUntil - p.ledger.batch
+		e.RestBatches = p.frozenUntil - p.ledger.batch
 	}
 	for _, t := range p.ledger.total {
-		e.Total += time.Duration(t)
+		e.TotalLatency += time.Duration(t)
 	}
 	for r := gather; r < ruleCount; r++ {
 		a := &p.ledger.accounts[r]
 		cost, gain := a.sums()
 		rule := explain.Rule{
-			Name: ruleNames[r], On: p.ledger.enabled(r), Held: a.uses, Cost: time.Duration(cost), Gain: time.Duration(gain), Stops: a.stops,
-			AllCost: time.Duration(a.lifetime[0]), AllGain: time.Duration(a.lifetime[1]),
+			Name: ruleNames[r], Enabled: p.ledger.enabled(r), HeldBatches: a.uses, Cost: time.Duration(cost), Gain: time.Duration(gain), Stops: a.stops,
+			TotalCost: time.Duration(a.lifetime[0]), TotalGain: time.Duration(a.lifetime[1]),
 		}
-		if !rule.On {
-			rule.Off = a.offUntil - p.ledger.batch
+		if !rule.Enabled {
+			rule.OffBatches = a.offUntil - p.ledger.batch
 		}
 		e.Rules = append(e.Rules, rule)
 	}
@@ -61,7 +61,7 @@ func (p *Policy) explainCurve() (all []explain.Size) {
 	for rows := 1; rows <= p.curve.max(); rows++ {
 		c := &p.curve.cells[rows]
 		if c.weight+c.calibratedWeight > 0 || bits.OnesCount(uint(rows)) == 1 || slices.Contains(matters, rows) {
-			all = append(all, explain.Size{Rows: rows, Takes: time.Duration(c.takes), Slow: time.Duration(p.curve.p95(rows)), Live: c.weight, Calibrated: c.calibratedWeight > 0})
+			all = append(all, explain.Size{Rows: rows, Expected: time.Duration(c.takes), P95: time.Duration(p.curve.p95(rows)), Samples: c.weight, Calibrated: c.calibratedWeight > 0})
 		}
 	}
 	return all

@@ -20,7 +20,7 @@ const (
 func line(fixed, perRow time.Duration, sizes ...int) (p batching.Profile) {
 	for _, rows := range sizes {
 		took := fixed + time.Duration(rows)*perRow
-		p.Sizes = append(p.Sizes, batching.Timing{Rows: rows, Took: took, Slow: took, Runs: 5})
+		p.Sizes = append(p.Sizes, batching.Timing{Rows: rows, Median: took, P95: took, Runs: 5})
 	}
 	return p
 }
@@ -69,7 +69,7 @@ func TestStepIsSeen(t *testing.T) {
 	var sizes []batching.Timing
 	for rows := 1; rows <= 16; rows++ {
 		took := time.Duration(2+2*((rows+7)/8)) * ms
-		sizes = append(sizes, batching.Timing{Rows: rows, Took: took, Runs: 5})
+		sizes = append(sizes, batching.Timing{Rows: rows, Median: took, Runs: 5})
 	}
 	c.calibrate(sizes)
 	if !c.nonlinear {
@@ -122,9 +122,9 @@ func TestOneSlowRunOfCalibrationRulesOutNoSize(t *testing.T) {
 	c := newCurve(64)
 	sizes := line(5*ms, ms/20, 1, 2, 3, 4, 5, 6, 8, 9, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64).Sizes
 	for i := range sizes {
-		sizes[i].Slow = sizes[i].Took * 104 / 100
+		sizes[i].P95 = sizes[i].Median * 104 / 100
 	}
-	sizes[6].Slow = 3 * sizes[6].Took
+	sizes[6].P95 = 3 * sizes[6].Median
 	c.calibrate(sizes)
 	if got := sizesOf(&c, 20*ms); got.max != 64 { // 8.2 ms, twice
 		t.Errorf("batches within 20 ms have up to %d rows, want 64: the p95 is %v", got.max, time.Duration(c.p95(64)))
@@ -458,19 +458,19 @@ func TestAnotherSpeedIsNotTakenForASlowdown(t *testing.T) {
 }
 
 func TestAnExplanationSaysWhatEachSizeRestsOn(t *testing.T) {
-	p := New(Options{MaxRows: 16, Instances: 2, Profile: batching.Profile{Sizes: []batching.Timing{{Rows: 1, Took: 2 * ms, Runs: 5}, {Rows: 3, Took: 4 * ms, Runs: 5}}}})
+	p := New(Options{MaxRows: 16, Instances: 2, Profile: batching.Profile{Sizes: []batching.Timing{{Rows: 1, Median: 2 * ms, Runs: 5}, {Rows: 3, Median: 4 * ms, Runs: 5}}}})
 	p.curve.record(5, 6e6)
 	p.resize()
 	e := p.Explain()
 	var rows []int
 	for _, s := range e.Curve {
 		rows = append(rows, s.Rows)
-		if want := s.Rows == 1 || s.Rows == 3; s.Calibrated != want || (s.Live > 0) != (s.Rows == 5) {
+		if want := s.Rows == 1 || s.Rows == 3; s.Calibrated != want || (s.Samples > 0) != (s.Rows == 5) {
 			t.Errorf("%+v rests on the wrong thing", s)
 		}
 	}
 	if want := []int{1, 2, 3, 4, 5, 8, 14, 16}; !slices.Equal(rows, want) {
-		t.Errorf("the sizes are %v, want %v, of which all but three are fitted; efficient is %d and the peak %d", rows, want, e.Efficient, e.Peak)
+		t.Errorf("the sizes are %v, want %v, of which all but three are fitted; efficient is %d and the peak %d", rows, want, e.TargetRows, e.PeakRows)
 	}
 	if want := []bool{true, false}; !slices.Equal(e.Measured, want) {
 		t.Errorf("of slowdowns %v were measured, want %v", e.Measured, want)
@@ -488,7 +488,7 @@ func TestWhatARuleCostStaysInItsAccount(t *testing.T) {
 		p.ledger.batchEnded(1e6)
 	}
 	for _, r := range p.Explain().Rules {
-		if want := r.Name != "burst"; r.On != want || !want && (r.Off != 256 || r.Stops != 1 || r.Cost != 0 || r.AllCost != 5*ms || r.AllGain != 2*ms) {
+		if want := r.Name != "burst"; r.Enabled != want || !want && (r.OffBatches != 256 || r.Stops != 1 || r.Cost != 0 || r.TotalCost != 5*ms || r.TotalGain != 2*ms) {
 			t.Errorf("%+v", r)
 		}
 	}

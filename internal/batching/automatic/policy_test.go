@@ -72,12 +72,12 @@ func (t *trial) run() {
 		case o.Ended:
 			running = false
 			since = o.At
-		case o.Action.Do == batching.Run:
+		case o.Action.Kind == batching.Run:
 			passed()
 			running = true
 			waiting -= len(o.Action.Items)
 			t.sizes = append(t.sizes, len(o.Action.Items))
-		case o.Action.Do == batching.Deliver:
+		case o.Action.Kind == batching.Deliver:
 			sum += o.At - o.Action.Item.Owner.(batching.Time)
 			answered++
 			if t.gap == nil {
@@ -163,14 +163,14 @@ func TestModelThatChangesItsSpeedIsFollowed(t *testing.T) {
 		p := calibrated(curve)
 		tr := trial{policy: p, curve: curve, slower: slower, requests: 4_000, clients: 4, think: [2]int{100, 300}}
 		tr.run()
-		if got, want := p.Takes(4).Seconds(), slower*curve.Takes(4).Seconds(); got < 0.95*want || got > 1.05*want {
+		if got, want := p.ExpectedDuration(4).Seconds(), slower*curve.Takes(4).Seconds(); got < 0.95*want || got > 1.05*want {
 			t.Errorf("a batch of 4 is said to take %vs, want %vs", got, want)
 		}
 		if n := p.Explain().Drifts; n != 1 {
 			t.Errorf("the speed is said to have changed %d times, want 1", n)
 		}
 		// This also applies to a size that was not run since.
-		if got, want := p.Takes(8).Seconds(), slower*curve.Takes(8).Seconds(); got < 0.9*want || got > 1.1*want {
+		if got, want := p.ExpectedDuration(8).Seconds(), slower*curve.Takes(8).Seconds(); got < 0.9*want || got > 1.1*want {
 			t.Errorf("a batch of 8 is said to take %vs, want %vs", got, want)
 		}
 		if last := tr.sizes[len(tr.sizes)-20]; last != 4 {
@@ -209,23 +209,23 @@ func TestWhatIsKnownIsTold(t *testing.T) {
 	tr := trial{policy: p, curve: curve, requests: 1_000, clients: 4, think: [2]int{100, 300}}
 	tr.run()
 	e := p.Explain()
-	if len(e.Curve) != 7 || e.Curve[3].Rows != 4 || e.Curve[3].Live < 50 || !e.Curve[3].Calibrated {
+	if len(e.Curve) != 7 || e.Curve[3].Rows != 4 || e.Curve[3].Samples < 50 || !e.Curve[3].Calibrated {
 		t.Errorf("the curve is %+v", e.Curve)
 	}
-	if e.Fixed < 39*ms/10 || e.Fixed > 41*ms/10 || e.Efficient != 8 || e.Useful != 1 {
-		t.Errorf("fixed %v, efficient %d, useful %d; want 4ms, 8 and 1", e.Fixed, e.Efficient, e.Useful)
+	if e.FixedCost < 39*ms/10 || e.FixedCost > 41*ms/10 || e.TargetRows != 8 || e.UsefulInstances != 1 {
+		t.Errorf("fixed %v, efficient %d, useful %d; want 4ms, 8 and 1", e.FixedCost, e.TargetRows, e.UsefulInstances)
 	}
-	if e.Returns < 0.9 {
-		t.Errorf("%v of the clients come back, want nearly all", e.Returns)
+	if e.ReturnShare < 0.9 {
+		t.Errorf("%v of the clients come back, want nearly all", e.ReturnShare)
 	}
-	if want := (explain.Loop{Clients: 4, Rows: 4, Batches: 1}); e.Loop.Clients < 3.5 || e.Loop.Clients > 4.1 || e.Loop.Rows != want.Rows || e.Loop.Batches != want.Batches {
-		t.Errorf("the loop is %+v, want %+v", e.Loop, want)
+	if want := (explain.ClosedLoop{Clients: 4, Rows: 4, Batches: 1}); e.ClosedLoop.Clients < 3.5 || e.ClosedLoop.Clients > 4.1 || e.ClosedLoop.Rows != want.Rows || e.ClosedLoop.Batches != want.Batches {
+		t.Errorf("the loop is %+v, want %+v", e.ClosedLoop, want)
 	}
 	if e.Batches != uint64(len(tr.sizes)) || e.Closed[batching.Gathered] < e.Batches*8/10 {
 		t.Errorf("%d batches of %d were gathered", e.Closed[batching.Gathered], e.Batches)
 	}
 	gather := e.Rules[0]
-	if gather.Name != "gather" || !gather.On || gather.Held < e.Batches*8/10 || gather.Gain <= gather.Cost {
+	if gather.Name != "gather" || !gather.Enabled || gather.HeldBatches < e.Batches*8/10 || gather.Gain <= gather.Cost {
 		t.Errorf("the rule is %+v", gather)
 	}
 }
@@ -244,7 +244,7 @@ func TestAnotherShapeTakesThePlaceOfWhatWasLearnt(t *testing.T) {
 		}
 		policy.Recalibrated(another)
 		got, want := policy.Explain(), automatic.New(automatic.Options{MaxRows: 8, Instances: instances, Profile: another}).Explain()
-		if !reflect.DeepEqual(got.Curve, want.Curve) || got.Efficient != want.Efficient || !slices.Equal(got.Slowdown, want.Slowdown) || got.Useful != want.Useful || got.Backlog != want.Backlog {
+		if !reflect.DeepEqual(got.Curve, want.Curve) || got.TargetRows != want.TargetRows || !slices.Equal(got.Slowdown, want.Slowdown) || got.UsefulInstances != want.UsefulInstances || got.BacklogInstances != want.BacklogInstances {
 			t.Errorf("%d instances: knows %+v, want %+v", instances, got, want)
 		}
 		if got.Batches == 0 || got.Arrived == 0 || got.Drifts == 0 || got.Waiting+got.Running == 0 {
@@ -254,7 +254,7 @@ func TestAnotherShapeTakesThePlaceOfWhatWasLearnt(t *testing.T) {
 		for range 1_000 {
 			m.turn()
 		}
-		if got := policy.Explain(); m.arrived < before+1_000 || got.Loop.Clients == 0 {
+		if got := policy.Explain(); m.arrived < before+1_000 || got.ClosedLoop.Clients == 0 {
 			t.Errorf("%d instances: after it %d requests came, and it knows %+v", instances, m.arrived-before, got)
 		}
 	}
@@ -338,7 +338,7 @@ func requestsPerBatch(most, rows, clients int, slow func(now batching.Time, rows
 	})
 	m.Up(1)
 	w.Trace = func(o simulate.Occurrence) {
-		if it := o.Action.Item; o.Action.Do == batching.Deliver && !o.Ended {
+		if it := o.Action.Item; o.Action.Kind == batching.Deliver && !o.Ended {
 			w.At(w.Now()+500*us, func() {
 				*it = batching.Item{Rows: rows}
 				m.Arrive(it)
@@ -422,8 +422,8 @@ func TestDecidingChangesNothing(t *testing.T) {
 			policy := &watched{Policy: calibrated(curve), t: t}
 			tr.policy, tr.curve, tr.requests = policy, curve, 600
 			tr.run()
-			if e := policy.Explain(); e.Rules[0].Held+e.Rules[1].Held < 50 {
-				t.Errorf("%d batches were held for returns, and %d for a burst; want enough to tell", e.Rules[0].Held, e.Rules[1].Held)
+			if e := policy.Explain(); e.Rules[0].HeldBatches+e.Rules[1].HeldBatches < 50 {
+				t.Errorf("%d batches were held for returns, and %d for a burst; want enough to tell", e.Rules[0].HeldBatches, e.Rules[1].HeldBatches)
 			}
 		})
 	}

@@ -13,7 +13,7 @@ func TestOnlyWhatWasMeasuredIsPredicted(t *testing.T) {
 	if got := p.Predict(8, 1); got != 0 {
 		t.Errorf("a policy that knows nothing predicts %v", got)
 	}
-	sizes := []batching.Timing{{Rows: 1, Took: 10 * ms, Slow: 10 * ms, Runs: 5}, {Rows: 8, Took: 80 * ms, Slow: 80 * ms, Runs: 5}}
+	sizes := []batching.Timing{{Rows: 1, Median: 10 * ms, P95: 10 * ms, Runs: 5}, {Rows: 8, Median: 80 * ms, P95: 80 * ms, Runs: 5}}
 	p.Calibrated(batching.Profile{Sizes: sizes})
 	if got := p.Predict(8, 1); got.Round(ms) != 80*ms {
 		t.Errorf("8 rows are predicted to take %v, want 80ms", got)

@@ -48,7 +48,7 @@ func (p *predicted) run(rows int, times float64) time.Duration {
 		policy.Began(p.now, &batching.Action{Instance: 1, Items: items})
 		policy.Ended(p.now+took, 1, items, false)
 	}
-	p.learner.Ran(rows, 1, took)
+	p.learner.Record(rows, 1, took)
 	p.now += took + 1
 	return took
 }
@@ -170,7 +170,7 @@ func TestPredictorsAreComparedWhereBatchesNeverRunAlone(t *testing.T) {
 		}
 		for n := range 2 {
 			policy.Ended(now+took, n+1, items, false)
-			learner.Ran(rows, 2, took)
+			learner.Record(rows, 2, took)
 		}
 		now += took + 1
 	}

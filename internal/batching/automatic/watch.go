@@ -59,8 +59,8 @@ func (p *Policy) Began(now batching.Time, b *batching.Action) {
 	for _, it := range b.Items {
 		rows += it.Rows
 	}
-	p.closed[b.Why]++
-	if b.Why == batching.Cut || b.Why == batching.Shared {
+	p.closed[b.Reason]++
+	if b.Reason == batching.Cut || b.Reason == batching.Shared {
 		p.startReplay(cut, now, p.opt.MaxRows)
 	}
 	if p.hold.rule == burst {
@@ -69,7 +69,7 @@ func (p *Policy) Began(now batching.Time, b *batching.Action) {
 	p.replayBegan(now, len(b.Items), rows)
 	p.addRunTime(now)
 	r := p.runOn(b.Instance)
-	*r = run{busy: true, began: now, rows: rows, requests: len(b.Items), retest: b.Why == batching.Retest, shared: p.opt.Exclusive && !b.Exclusive}
+	*r = run{busy: true, began: now, rows: rows, requests: len(b.Items), retest: b.Reason == batching.Retest, shared: p.opt.Exclusive && !b.Exclusive}
 	if r.retest {
 		p.retest.started(p.ledger.batch)
 	}

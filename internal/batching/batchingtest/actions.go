@@ -9,7 +9,7 @@ import (
 
 // action checks one action of the core.
 func (r *Referee) action(a *batching.Action) (breach string) {
-	switch a.Do {
+	switch a.Kind {
 	case batching.Run:
 		return r.run(a)
 	case batching.Call:
@@ -27,7 +27,7 @@ func (r *Referee) action(a *batching.Action) (breach string) {
 	case batching.Yield:
 		return r.yield(a)
 	}
-	return fmt.Sprintf("the core asked for %d, which is no action", a.Do)
+	return fmt.Sprintf("the core asked for %d, which is no action", a.Kind)
 }
 
 // Instances.

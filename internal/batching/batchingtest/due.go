@@ -21,7 +21,7 @@ func (l line) holds(q *request) bool {
 	return first.Shape == q.item.Shape && first.Instance == q.item.Instance
 }
 
-// lines returns what the instance may take from: one line for each shape with LanesApart,
+// lines returns what the instance may take from: one line for each shape with OvertakeOtherShapes,
 // and otherwise only the one at the front.
 func (r *Referee) lines(in *instance) []line {
 	var lines []line
@@ -30,7 +30,7 @@ func (r *Referee) lines(in *instance) []line {
 			continue
 		}
 		switch i := slices.IndexFunc(lines, func(l line) bool { return l.holds(q) }); {
-		case len(lines) == 0 || r.cfg.LanesApart && i < 0:
+		case len(lines) == 0 || r.cfg.OvertakeOtherShapes && i < 0:
 			lines = append(lines, line{requests: []*request{q}})
 		case i < 0:
 			lines[0].cut = true

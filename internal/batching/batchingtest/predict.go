@@ -65,7 +65,7 @@ func (r *Referee) dueOf(q *request) batching.Time {
 	}
 	due := q.deadline()
 	if o := r.cfg.Objective; o > 0 {
-		due = min(due, r.now+o-o/20-min(q.item.Way, o/4))
+		due = min(due, r.now+o-o/20-min(q.item.TransportDelay, o/4))
 	}
 	return due
 }

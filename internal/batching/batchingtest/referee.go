@@ -212,7 +212,7 @@ func (r *Referee) unservable() bool {
 func (r *Referee) moveBehind() {
 	var late []*request
 	for _, q := range r.queue {
-		if q.expires <= r.now && q.deadline() > r.now && r.cfg.Levels[q.level].DelayLate {
+		if q.expires <= r.now && q.deadline() > r.now && r.cfg.Levels[q.level].DelayOnTimeout {
 			late = append(late, q)
 		}
 	}
@@ -266,7 +266,7 @@ func (r *Referee) arrive(it *batching.Item) {
 	}
 	r.requests[it], r.newcomer = q, q
 	level := r.cfg.Levels[q.level]
-	if level.Ends && it.Timeout > 0 {
+	if level.TimeoutIsDeadline && it.Timeout > 0 {
 		q.asked = r.now + it.Timeout
 	}
 	r.refusals = r.refusalsOf(q, level)
@@ -318,13 +318,13 @@ func (r *Referee) refusalsOf(q *request, level batching.Level) []batching.Verdic
 func (r *Referee) full(q *request, level batching.Level) bool {
 	ahead, bytes := 0, q.item.Bytes
 	for _, other := range r.queue {
-		same := other.level == q.level || level.Shares && r.cfg.Levels[other.level].Shares
+		same := other.level == q.level || level.UseSharedBound && r.cfg.Levels[other.level].UseSharedBound
 		if same && !other.over(r.now) {
 			ahead++
 			bytes += other.item.Bytes
 		}
 	}
-	if !level.Shares {
+	if !level.UseSharedBound {
 		return level.MaxQueue > 0 && ahead >= level.MaxQueue
 	}
 	most := r.cfg.Shared

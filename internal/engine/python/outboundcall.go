@@ -110,7 +110,7 @@ func (e *outboundCall) infer(ctx context.Context, caller engine.ModelCaller, p *
 		return
 	}
 	req := &infer.Request{
-		Model: p.Model, ID: p.ID, Inputs: p.data, Outputs: p.Outputs, Memory: p.memory, Many: p.Many,
+		Model: p.Model, ID: p.ID, Inputs: p.data, Outputs: p.Outputs, Memory: p.memory, AcceptStream: p.Many,
 		Priority: p.Priority, Timeout: time.Duration(min(p.Timeout, maxTimeout)) * time.Microsecond,
 		Parameters: parameters, Correlation: p.Correlation, CorrelationName: p.CorrelationName, Flags: p.Flags & (infer.SequenceStart | infer.SequenceEnd),
 	}
@@ -122,19 +122,19 @@ func (e *outboundCall) infer(ctx context.Context, caller engine.ModelCaller, p *
 		e.fail(err, p.Model, !resp.Times.Taken.IsZero())
 		return
 	}
-	if resp.More == nil {
+	if resp.Stream == nil {
 		e.reply(&resp, lastResponse)
 		resp.Release()
 		return
 	}
-	e.replyStream(ctx, resp.More, p.Model)
+	e.replyStream(ctx, resp.Stream, p.Model)
 }
 
 // maxTimeout is the longest time.Duration in microseconds.
 const maxTimeout = uint64(1<<63-1) / 1000
 
 // replyStream sends the responses of a decoupled model one after the other.
-func (e *outboundCall) replyStream(ctx context.Context, more infer.More, model string) {
+func (e *outboundCall) replyStream(ctx context.Context, more infer.ResponseStream, model string) {
 	defer more.Close()
 	for ctx.Err() == nil {
 		var resp infer.Response
@@ -195,7 +195,7 @@ func tritonMessage(err error, model string, ran bool) string {
 	}
 	why := err.Error()
 	switch code := infer.CodeOf(err); {
-	case errors.Is(err, infer.ErrMany):
+	case errors.Is(err, infer.ErrDecoupled):
 		why = fmt.Sprintf("Model %s is using the decoupled. The current BLS request call doesn't support models using the decoupled transaction policy. "+
 			"Please use 'decoupled=True' argument to the 'exec' or 'async_exec' calls for decoupled models.'", model)
 	case code == infer.NotFound || code == infer.Unavailable:

@@ -113,7 +113,7 @@ func TestAModelAsksAnother(t *testing.T) {
 	release(batch)
 	r := caller.seen[0]
 	if len(caller.seen) != 3 || r.Model != "other" || r.Version != "3" || r.ID != "inner" || r.Correlation != 9 || r.Flags != infer.SequenceStart ||
-		r.Timeout != 5*time.Millisecond || r.Priority != 2 || r.Outputs[0] != "OUT" || r.Many {
+		r.Timeout != 5*time.Millisecond || r.Priority != 2 || r.Outputs[0] != "OUT" || r.AcceptStream {
 		t.Errorf("it was asked %+v", r)
 	}
 	if second := caller.seen[1]; second.Correlation != 0 || second.CorrelationName != "nine" {
@@ -147,7 +147,7 @@ func TestAFailedCallIsReportedWithTritonsWording(t *testing.T) {
 	}{
 		{infer.Errorf(infer.NotFound, "no such model"), false, "Model other - Error when running inference: Failed for execute the inference request. Model 'other' is not ready."},
 		{infer.Errorf(infer.Invalid, "unexpected inference input 'IN' for model 'other'"), false, "Model other - Error when running inference: unexpected inference input 'IN' for model 'other'"},
-		{infer.Errorf(infer.Unsupported, "%w", infer.ErrMany), false, "Model other - Error when running inference: Model other is using the decoupled. "},
+		{infer.Errorf(infer.Unsupported, "%w", infer.ErrDecoupled), false, "Model other - Error when running inference: Model other is using the decoupled. "},
 		{infer.Errorf(infer.Invalid, "inner bad"), true, "inner bad"},
 	} {
 		inst := newAsking(t, asking, &fakeCaller{answer: func(_ context.Context, _ *infer.Request, resp *infer.Response) error {
@@ -231,7 +231,7 @@ func TestACallEndsWithTheWorkerAndWithItsIterator(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ended := make(chan struct{})
 			inst := newAsking(t, text, &fakeCaller{answer: func(inner context.Context, req *infer.Request, _ *infer.Response) error {
-				if !req.Many {
+				if !req.AcceptStream {
 					t.Error("one response was asked for")
 				}
 				<-inner.Done()
@@ -255,7 +255,7 @@ for a in q.exec(decoupled=True):
 assert seen == [[2], "broke", [2], []], seen
 return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", r.inputs()[0].as_numpy())]) for r in requests]`,
 		&fakeCaller{answer: func(_ context.Context, req *infer.Request, resp *infer.Response) error {
-			resp.More = &fakeMore{req: req}
+			resp.Stream = &fakeMore{req: req}
 			return nil
 		}})
 	batch := calls(1)
@@ -277,7 +277,7 @@ func (m *fakeMore) Next(_ context.Context, resp *infer.Response) error {
 	case 2:
 		return infer.Errorf(infer.Internal, "broke")
 	case 4:
-		resp.Last, resp.Bare = true, true
+		resp.Last, resp.Empty = true, true
 		return nil
 	}
 	return twice(m.req, resp)

@@ -115,7 +115,7 @@ func (r *activeBatch) open(f frame, s *sender) {
 }
 
 // A sender receives the responses to one request. It is the other end of a
-// pb_utils.InferenceResponseSender, and implements [infer.More].
+// pb_utils.InferenceResponseSender, and implements [infer.ResponseStream].
 type sender struct {
 	conn *net.UnixConn
 	w    *worker
@@ -136,7 +136,7 @@ func (s *sender) batchDone(err error) {
 	}
 }
 
-// Close implements [infer.More]. The model notices that the connection is closed.
+// Close implements [infer.ResponseStream]. The model notices that the connection is closed.
 func (s *sender) Close() {
 	s.once.Do(func() {
 		_ = s.conn.Close()
@@ -144,9 +144,9 @@ func (s *sender) Close() {
 	})
 }
 
-// Next implements [infer.More].
+// Next implements [infer.ResponseStream].
 func (s *sender) Next(ctx context.Context, resp *infer.Response) error {
-	resp.Outputs, resp.Parameters, resp.Last, resp.Bare = resp.Outputs[:0], nil, false, false
+	resp.Outputs, resp.Parameters, resp.Last, resp.Empty = resp.Outputs[:0], nil, false, false
 	stop := interruptReads(ctx, s.conn)
 	f, p, err := receive(s.conn)
 	stop()
@@ -171,7 +171,7 @@ func (s *sender) Next(ctx context.Context, resp *infer.Response) error {
 		resp.Last = true
 		return s.droppedError(ctx)
 	}
-	resp.Last, resp.Bare = f.flags&lastResponse != 0, p == nil
+	resp.Last, resp.Empty = f.flags&lastResponse != 0, p == nil
 	if p == nil {
 		return nil
 	}

@@ -32,17 +32,17 @@ class TritonPythonModel:
 }
 
 // opened lets the calls open senders, and returns the channels that receive them.
-func opened(all []engine.Call) []chan infer.More {
-	var senders []chan infer.More
+func opened(all []engine.Call) []chan infer.ResponseStream {
+	var senders []chan infer.ResponseStream
 	for i := range all {
-		senders = append(senders, make(chan infer.More, 1))
+		senders = append(senders, make(chan infer.ResponseStream, 1))
 		all[i].Opened = senders[i]
 	}
 	return senders
 }
 
 // story reads everything that a sender sends, as words.
-func story(t testing.TB, more infer.More) (words []string) {
+func story(t testing.TB, more infer.ResponseStream) (words []string) {
 	t.Helper()
 	defer more.Close()
 	for {
@@ -51,7 +51,7 @@ func story(t testing.TB, more infer.More) (words []string) {
 		switch {
 		case err != nil:
 			words = append(words, "error: "+err.Error())
-		case resp.Bare:
+		case resp.Empty:
 			words = append(words, "bare")
 		default:
 			values, err := tensor.View[float32](&resp.Outputs[0])

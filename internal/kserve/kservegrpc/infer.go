@@ -22,7 +22,7 @@ func (s *service) answer(ctx context.Context, in *request) (any, error) {
 		req.Client = clientOf(ctx)
 		err = kserve.Infer(withEarlyDeadline(ctx), s.backend, req, resp)
 	}
-	if errors.Is(err, infer.ErrMany) {
+	if errors.Is(err, infer.ErrDecoupled) {
 		err = infer.Errorf(infer.Unsupported, "ModelInfer RPC doesn't support models with decoupled transaction policy")
 	}
 	if err != nil {
@@ -60,7 +60,7 @@ func (e *earlyDeadline) Deadline() (time.Time, bool) { return e.at, true }
 
 func clientOf(ctx context.Context) uint64 {
 	if p, ok := peer.FromContext(ctx); ok {
-		return kserve.ClientAt(p.Addr)
+		return kserve.ClientIDOfAddr(p.Addr)
 	}
 	return 0
 }
@@ -148,7 +148,7 @@ func decodeInputs(req *infer.Request, in *kservepb.ModelInferRequest, limits *ks
 	req.Inputs = slices.Grow(req.Inputs, len(in.GetInputs()))
 	for i, input := range in.GetInputs() {
 		if p, ok := input.GetParameters()["shared_memory_region"]; ok {
-			return kserve.NoRegion(p.GetStringParam())
+			return kserve.UnknownRegion(p.GetStringParam())
 		}
 		t := tensor.Tensor{Name: input.GetName(), Shape: input.GetShape()}
 		t.Type, _ = tensor.ParseType(input.GetDatatype()) // an unknown type matches no model's
@@ -194,7 +194,7 @@ func decodeOutputs(req *infer.Request, outputs []*kservepb.ModelInferRequest_Inf
 	var asked kserve.Classes
 	for _, o := range outputs {
 		if p, ok := o.GetParameters()["shared_memory_region"]; ok {
-			return kserve.NoRegion(p.GetStringParam())
+			return kserve.UnknownRegion(p.GetStringParam())
 		}
 		var classes uint64
 		if p, ok := o.GetParameters()["classification"]; ok {

@@ -160,7 +160,7 @@ func (s *service) fail(ctx context.Context, err error) error {
 	if after := kserve.RetryAfter(err); after != "" {
 		_ = grpc.SetTrailer(ctx, metadata.Pairs("retry-after", after)) // fails only outside a call
 	}
-	if in := kserve.RetryIn(err); in > 0 {
+	if in := kserve.RetryDelay(err); in > 0 {
 		return withRetry(s.withCode(err), in)
 	}
 	return s.withCode(err)
@@ -185,5 +185,5 @@ func (s *service) withCode(err error) error {
 	if s.opts.TritonStatus {
 		code = kserve.TritonCode(code)
 	}
-	return status.Error(kserve.GRPCCode(code), kserve.Worded(err, nil).Error())
+	return status.Error(kserve.GRPCCode(code), kserve.TritonError(err, nil).Error())
 }

@@ -40,7 +40,7 @@ func TestMain(m *testing.M) { leak.Main(m) }
 func newServer(t testing.TB, opts kservegrpc.Options, extra ...grpc.ServerOption) (*kservetest.Server, *grpc.ClientConn) {
 	t.Helper()
 	backend := kservetest.New(t, kservetest.Recorded...)
-	backend.Entries, backend.Counted = kservetest.RecordedIndex, kservetest.RecordedStatistics
+	backend.Entries, backend.Stats = kservetest.RecordedIndex, kservetest.RecordedStatistics
 	opts.Logging = backend
 	server := kservegrpc.New(backend, backend, backend, opts, extra...)
 	listener := bufconn.Listen(1 << 20)

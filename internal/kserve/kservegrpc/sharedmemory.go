@@ -11,7 +11,7 @@ import (
 
 func (s *service) SystemSharedMemoryStatus(_ context.Context, in *kservepb.SystemSharedMemoryStatusRequest) (*kservepb.SystemSharedMemoryStatusResponse, error) {
 	if in.GetName() != "" {
-		return nil, kserve.NoRegionStatus("system", in.GetName())
+		return nil, kserve.UnknownRegionStatus("system", in.GetName())
 	}
 	return &kservepb.SystemSharedMemoryStatusResponse{}, nil
 }
@@ -26,7 +26,7 @@ func (s *service) SystemSharedMemoryUnregister(context.Context, *kservepb.System
 
 func (s *service) CudaSharedMemoryStatus(_ context.Context, in *kservepb.CudaSharedMemoryStatusRequest) (*kservepb.CudaSharedMemoryStatusResponse, error) {
 	if in.GetName() != "" {
-		return nil, kserve.NoRegionStatus("cuda", in.GetName())
+		return nil, kserve.UnknownRegionStatus("cuda", in.GetName())
 	}
 	return &kservepb.CudaSharedMemoryStatusResponse{}, nil
 }

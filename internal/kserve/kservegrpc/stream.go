@@ -222,12 +222,12 @@ func (st *stream) send(a *streamAnswer) bool {
 }
 
 // sendAll sends the responses to a request as they arrive.
-func (st *stream) sendAll(ctx context.Context, in *request, more infer.More) {
+func (st *stream) sendAll(ctx context.Context, in *request, more infer.ResponseStream) {
 	defer more.Close()
 	for last := false; !last && ctx.Err() == nil; {
 		a := &streamAnswer{answer: answer{id: in.GetId(), model: in.GetModelName(), finality: follows}}
 		resp := kserve.GetResponse()
-		err := kserve.Worded(more.Next(ctx, resp), &in.asked)
+		err := kserve.TritonError(more.Next(ctx, resp), &in.asked)
 		if last = resp.Last; last {
 			a.finality = final
 		}
@@ -239,7 +239,7 @@ func (st *stream) sendAll(ctx context.Context, in *request, more infer.More) {
 		case err != nil:
 			kserve.PutResponse(resp)
 			a.failure = errorText(st.service.withCode(err))
-		case resp.Bare:
+		case resp.Empty:
 			kserve.PutResponse(resp)
 			if !in.GetParameters()[emptyFinal].GetBoolParam() {
 				return
@@ -255,14 +255,14 @@ func (st *stream) sendAll(ctx context.Context, in *request, more infer.More) {
 
 // infer runs a request. It returns its response, or the source of its responses, or an
 // error that must end the stream.
-func (st *stream) infer(ctx context.Context, in *request) (*streamAnswer, infer.More, error) {
+func (st *stream) infer(ctx context.Context, in *request) (*streamAnswer, infer.ResponseStream, error) {
 	a := &streamAnswer{answer: answer{id: in.GetId()}}
 	resp := kserve.GetResponse()
 	resp.Times = infer.Timeline{} // the response is pooled
 	err := st.run(ctx, in, resp)
-	if err == nil && resp.More != nil {
-		more := resp.More
-		resp.More = nil
+	if err == nil && resp.Stream != nil {
+		more := resp.Stream
+		resp.Stream = nil
 		kserve.PutResponse(resp)
 		return nil, more, nil
 	}
@@ -299,7 +299,7 @@ func (st *stream) run(ctx context.Context, in *request, resp *infer.Response) (e
 	}
 	req, err := in.decode(&st.service.opts.Limits)
 	if err == nil {
-		req.Client, req.Many = st.client, true
+		req.Client, req.AcceptStream = st.client, true
 		err = kserve.Infer(withEarlyDeadline(ctx), st.service.backend, req, resp)
 	}
 	return st.service.withCode(err)

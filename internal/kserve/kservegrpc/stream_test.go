@@ -316,7 +316,7 @@ func (m *teller) Next(ctx context.Context, resp *infer.Response) error {
 	}
 	word := m.words[0]
 	m.words = m.words[1:]
-	resp.Last, resp.Bare, resp.Version = len(m.words) == 0, word == "bare", "1"
+	resp.Last, resp.Empty, resp.Version = len(m.words) == 0, word == "bare", "1"
 	resp.Parameters = []infer.Parameter{{Name: "word", Value: word}}
 	if word == "bad" {
 		return infer.Errorf(infer.Invalid, "a bad word")
@@ -340,7 +340,7 @@ func hear(t *testing.T, stream streamClient) string {
 func TestAModelThatAnswersAsOftenAsItLikesIsHeardWhenItDoes(t *testing.T) {
 	backend, conn := newServer(t, kservegrpc.Options{})
 	many := &teller{words: []string{"one", "bad", "two", "bare"}, may: make(chan struct{}), closed: make(chan struct{})}
-	backend.More = func(req *infer.Request) infer.More {
+	backend.Stream = func(req *infer.Request) infer.ResponseStream {
 		if req.ID == "plain" {
 			return nil
 		}
@@ -377,7 +377,7 @@ func TestTheLastWordIsLeftOutUnlessItIsAskedFor(t *testing.T) {
 	backend, conn := newServer(t, kservegrpc.Options{})
 	many := &teller{words: []string{"one", "bare"}, may: make(chan struct{}), closed: make(chan struct{})}
 	close(many.may)
-	backend.More = func(*infer.Request) infer.More { return many }
+	backend.Stream = func(*infer.Request) infer.ResponseStream { return many }
 	stream := openStream(t.Context(), t, conn)
 	send(t, stream, "a")
 	if err := stream.CloseSend(); err != nil {
@@ -397,7 +397,7 @@ func TestWhatSendsIsClosedWhenItsClientLeaves(t *testing.T) {
 	backend, conn := newServer(t, kservegrpc.Options{})
 	many := &teller{words: []string{"one"}, may: make(chan struct{}), closed: make(chan struct{})}
 	began := make(chan struct{})
-	backend.More = func(*infer.Request) infer.More { close(began); return many }
+	backend.Stream = func(*infer.Request) infer.ResponseStream { close(began); return many }
 	ctx, cancel := context.WithCancel(t.Context())
 	send(t, openStream(ctx, t, conn), "a")
 	<-began

@@ -35,7 +35,7 @@ func sendError(w http.ResponseWriter, status int, text string) {
 
 // fail sends an error response.
 func (h *handler) fail(w http.ResponseWriter, err error) {
-	err = kserve.Worded(err, nil)
+	err = kserve.TritonError(err, nil)
 	code := infer.CodeOf(err)
 	if after := kserve.RetryAfter(err); after != "" {
 		w.Header().Set("Retry-After", after)

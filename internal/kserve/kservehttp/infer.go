@@ -20,14 +20,14 @@ func (h *handler) infer(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer req.Memory.Release()
-	req.Client = kserve.ClientOf(r.RemoteAddr)
+	req.Client = kserve.ClientID(r.RemoteAddr)
 	if err := h.checkRaw(req); err != nil {
 		return err
 	}
 	resp := kserve.GetResponse()
 	defer kserve.PutResponse(resp)
 	if err := kserve.Infer(r.Context(), h.backend, &req.Request, resp); err != nil {
-		if errors.Is(err, infer.ErrMany) {
+		if errors.Is(err, infer.ErrDecoupled) {
 			return infer.Errorf(infer.Unsupported, "HTTP end point doesn't support models with decoupled transaction policy")
 		}
 		return err

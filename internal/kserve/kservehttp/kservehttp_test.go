@@ -30,7 +30,7 @@ func TestMain(m *testing.M) { leak.Main(m) }
 func newServer(t testing.TB, opts kservehttp.Options) (*kservetest.Server, *httptest.Server) {
 	t.Helper()
 	backend := kservetest.New(t, kservetest.Recorded...)
-	backend.Entries, backend.Counted = kservetest.RecordedIndex, kservetest.RecordedStatistics
+	backend.Entries, backend.Stats = kservetest.RecordedIndex, kservetest.RecordedStatistics
 	opts.Logging = backend
 	server := listen(kservehttp.New(backend, backend, backend, opts))
 	server.Client().Transport.(*http.Transport).DisableCompression = true // responses are compared as sent

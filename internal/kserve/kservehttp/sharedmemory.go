@@ -14,7 +14,7 @@ func (h *handler) handleSharedMemory() {
 			path := "/v2/" + kind + "sharedmemory" + region
 			h.handle(http.MethodGet, path+"/status", func(w http.ResponseWriter, r *http.Request) error {
 				if region := r.PathValue("region"); region != "" {
-					return kserve.NoRegionStatus(kind, region)
+					return kserve.UnknownRegionStatus(kind, region)
 				}
 				sendDocument(w, http.StatusOK, []byte("[]"))
 				return nil

@@ -347,9 +347,9 @@ func (c *connection) answer(number uint32, resp *infer.Response, room []byte, of
 }
 
 func failure(number uint32, err error) *frame {
-	err = kserve.Worded(err, nil)
+	err = kserve.TritonError(err, nil)
 	return &frame{
-		kind: kindFailed, number: number, a: uint64(infer.CodeOf(err)), b: uint64(kserve.RetryIn(err).Microseconds()),
+		kind: kindFailed, number: number, a: uint64(infer.CodeOf(err)), b: uint64(kserve.RetryDelay(err).Microseconds()),
 		rest: frameText(err.Error()),
 	}
 }

@@ -164,7 +164,7 @@ func (s *Server) accept(socket *net.UnixConn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.accepted++
-	c := newConnection(s, socket, kserve.ClientOf("local "+strconv.FormatUint(s.accepted, 10)))
+	c := newConnection(s, socket, kserve.ClientID("local "+strconv.FormatUint(s.accepted, 10)))
 	if s.closed {
 		_ = socket.Close() // the server is closed
 		return

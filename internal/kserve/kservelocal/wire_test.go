@@ -76,7 +76,7 @@ func TestTheClientHasTheSameNumbers(t *testing.T) {
 		"HELLO": int(kindHello), "MEMORY": int(kindMemory), "FREE": int(kindFree), "INFER": int(kindInfer), "CANCEL": int(kindCancel), "MODEL": int(kindModel),
 		"WELCOME": int(kindWelcome), "ANSWER": int(kindAnswer), "FAILED": int(kindFailed), "DESCRIPTION": int(kindDescription),
 		"PROTOCOL": protocol, "MAX_FRAME": maxFrame, "ALIGNMENT": alignment, "NO_OTHER_FRAME": noOtherFrame, "WITH_MEMORY": withMemory, "STILL_LOADING": stillLoading,
-		"CODES": infer.Codes,
+		"CODES": infer.NumCodes,
 	} {
 		found := regexp.MustCompile(`(?m)^` + name + ` = (\d+)`).FindSubmatch(text)
 		if found == nil || string(found[1]) != strconv.Itoa(want) {

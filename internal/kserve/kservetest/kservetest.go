@@ -48,14 +48,14 @@ type Server struct {
 	// that runs it. It may wait, panic, or return the error to answer with.
 	Before func(ctx context.Context, req *infer.Request) error
 
-	// More, if not nil, answers requests to decoupled models. If it returns nil, the request
+	// Stream, if not nil, answers requests to decoupled models. If it returns nil, the request
 	// fails.
-	More func(req *infer.Request) infer.More
+	Stream func(req *infer.Request) infer.ResponseStream
 
-	// Entries are the repository index, and Counted the statistics. Their models need not be
+	// Entries are the repository index, and Stats the statistics. Their models need not be
 	// those of the server.
 	Entries []catalog.IndexEntry
-	Counted []catalog.Statistics
+	Stats   []catalog.Statistics
 
 	// Loading and Unloading, if not nil, are called for requests to load or unload a model.
 	// The server does nothing else, and returns their error.
@@ -109,12 +109,12 @@ func (s *Server) Infer(ctx context.Context, req *infer.Request, resp *infer.Resp
 		}
 	}
 	resp.Model, resp.Version = req.Model, "1"
-	resp.More = nil
-	if s.More != nil && !req.Many {
-		return infer.Errorf(infer.Unsupported, "%w", infer.ErrMany)
+	resp.Stream = nil
+	if s.Stream != nil && !req.AcceptStream {
+		return infer.Errorf(infer.Unsupported, "%w", infer.ErrDecoupled)
 	}
-	if s.More != nil {
-		if resp.More = s.More(req); resp.More != nil {
+	if s.Stream != nil {
+		if resp.Stream = s.Stream(req); resp.Stream != nil {
 			return nil
 		}
 	}
@@ -181,7 +181,7 @@ func (s *Server) Config(model, version string) (*modelconfig.Config, error) {
 
 // Statistics is part of [kserve.Catalog].
 func (s *Server) Statistics(model, version string) []catalog.Statistics {
-	return slices.DeleteFunc(slices.Clone(s.Counted), func(c catalog.Statistics) bool {
+	return slices.DeleteFunc(slices.Clone(s.Stats), func(c catalog.Statistics) bool {
 		return model != "" && model != c.Model || version != "" && version != c.Version
 	})
 }
@@ -193,7 +193,7 @@ func (s *Server) Explain(model, version string) (*explain.Model, error) {
 		return nil, err
 	}
 	m := &explain.Model{Name: c.Name, Version: "1", Backend: c.Backend}
-	m.Batching.MaxRows, m.Batching.Safety.Verdict, m.Instances.Count = c.MaxBatchSize, explain.Asked, 1
+	m.Batching.MaxRows, m.Batching.Safety.Verdict, m.Instances.Count = c.MaxBatchSize, explain.NotChecked, 1
 	return m, nil
 }
 
@@ -229,11 +229,11 @@ func (s *Server) find(model, version string) (*modelconfig.Config, error) {
 	missing := infer.Errorf(infer.NotFound, "not found")
 	switch {
 	case slices.Contains(s.Unloaded, model):
-		return nil, missing.Because(infer.NoVersionServes, model, version)
+		return nil, missing.WithReason(infer.NoVersionServes, model, version)
 	case !ok:
-		return nil, missing.Because(infer.UnknownModel, model, version)
+		return nil, missing.WithReason(infer.UnknownModel, model, version)
 	case version != "" && version != "1":
-		return nil, missing.Because(infer.UnknownVersion, model, version)
+		return nil, missing.WithReason(infer.UnknownVersion, model, version)
 	}
 	return c, nil
 }

@@ -42,8 +42,8 @@ func RecordedFailure(_ context.Context, req *infer.Request) error {
 
 // RecordedStatistics are the statistics of two of its models, one of which had not run.
 var RecordedStatistics = []catalog.Statistics{
-	{Model: "failing", Version: "1", Counted: stats.Snapshot{
-		Last: time.UnixMilli(1794705269097), Rows: 31, Runs: 33,
+	{Model: "failing", Version: "1", Stats: stats.Snapshot{
+		LastRun: time.UnixMilli(1794705269097), Rows: 31, Runs: 33,
 		Success: stats.Sum{Count: 30, Nanos: 44777434},
 		Fail:    stats.Sum{Count: 3, Nanos: 1013273},
 		Queue:   stats.Sum{Count: 30, Nanos: 2095191},

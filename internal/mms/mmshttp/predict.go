@@ -71,7 +71,7 @@ func (h *handler) predict(w http.ResponseWriter, r *http.Request, id, model, ver
 	r.Header["Host"] = []string{r.Host} // net/http moves it out of the header, where handlers expect it
 	var resp infer.Response
 	answer, err := h.store.Predict(r.Context(), &mms.Request{
-		ID: id, Model: model, Version: version, Client: kserve.ClientOf(r.RemoteAddr), Header: r.Header, Parts: parts,
+		ID: id, Model: model, Version: version, Client: kserve.ClientID(r.RemoteAddr), Header: r.Header, Parts: parts,
 	}, &resp)
 	if err != nil {
 		return err

@@ -39,7 +39,7 @@ type served struct {
 }
 
 func (r *reader) model(n *yaml.Node) served {
-	m := served{instances: 1, batching: "triton", calibrated: true, admission: true, policy: batching.Level{Ends: true}}
+	m := served{instances: 1, batching: "triton", calibrated: true, admission: true, policy: batching.Level{TimeoutIsDeadline: true}}
 	var takes, table, parts *yaml.Node
 	r.mapping(n, "a model", append(fields{
 		{"name", func(n *yaml.Node) { m.name = r.text(n) }},
@@ -178,7 +178,7 @@ func (r *reader) queuePolicy(n *yaml.Node) (l batching.Level) {
 	r.mapping(n, "a queue policy", fields{
 		{"max_queue_size", func(n *yaml.Node) { l.MaxQueue = r.integer(n, 0, maxRequests) }},
 		{"default_timeout", func(n *yaml.Node) { l.Timeout = r.time(n) }},
-		{"timeout_action", func(n *yaml.Node) { l.DelayLate = r.choice(n, "reject", "delay") == "delay" }},
+		{"timeout_action", func(n *yaml.Node) { l.DelayOnTimeout = r.choice(n, "reject", "delay") == "delay" }},
 		{"allow_timeout_override", func(n *yaml.Node) { l.AllowOverride = r.boolean(n) }},
 	})
 	return l
@@ -187,7 +187,7 @@ func (r *reader) queuePolicy(n *yaml.Node) (l batching.Level) {
 // setting converts it to the configuration that the server would run. Errors refer to n,
 // the node that was read last.
 func (m *served) setting(n *yaml.Node, r *reader) simulate.ModelSetting {
-	cfg := batching.Config{MaxRows: m.maxRows, KeepOrder: m.keepOrder, LanesApart: m.apart}
+	cfg := batching.Config{MaxRows: m.maxRows, KeepOrder: m.keepOrder, OvertakeOtherShapes: m.apart}
 	switch largest := slices.Max(append([]int{0}, m.preferred...)); {
 	case m.batching == "none":
 	case m.maxRows == 0:
