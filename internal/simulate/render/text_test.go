@@ -25,7 +25,7 @@ func TestTextDescribesTheAutomaticPolicy(t *testing.T) {
 	if n := strings.Count(text.String(), "batches filled up to"); n != 1 || !strings.Contains(text.String(), want) {
 		t.Errorf("the policy is described %d times, want once, as %q:\n%s", n, want, &text)
 	}
-	if p := report.Runs[1].Policies; len(p) != 1 || p[0].Efficient != 8 || len(report.Runs[0].Policies) != 0 {
+	if p := report.Runs[1].Policies; len(p) != 1 || p[0].TargetRows != 8 || len(report.Runs[0].Policies) != 0 {
 		t.Errorf("the policies are %+v", p)
 	}
 }
