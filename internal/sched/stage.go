@@ -62,13 +62,17 @@ const (
 	copied
 )
 
-// reserveLocked gives c, which has just arrived, a slot on the last stage or on a new one,
-// if staging it is useful and there is room.
+// reserveLocked gives c, which has just arrived, a slot on the last stage of its shape or on
+// a new one, if staging it is useful and there is room.
 func (s *Scheduler) reserveLocked(c *call) {
 	if !s.joins || s.opts.Ragged != nil || s.core.Idle() > 0 || !c.item.Queued() || !c.stageable() {
 		return
 	}
-	if len(s.stages) == 0 || !s.stages[len(s.stages)-1].fits(c) {
+	last := len(s.stages) - 1
+	for last >= 0 && s.stages[last].shape != c.item.Shape {
+		last--
+	}
+	if last < 0 || !s.stages[last].fits(c) {
 		if len(s.stages) == maxStages {
 			return
 		}
@@ -79,13 +83,13 @@ func (s *Scheduler) reserveLocked(c *call) {
 		s.stagesOpened++
 		st.number, st.memory = s.stagesOpened, buf.Get(st.size())
 		s.stages = append(s.stages, st)
+		last = len(s.stages) - 1
 	}
-	s.stages[len(s.stages)-1].add(c)
+	s.stages[last].add(c)
 }
 
-func (st *stage) fits(c *call) bool {
-	return c.item.Shape == st.shape && st.rows+c.item.Rows <= st.capacity
-}
+// fits reports whether the stage has room for c, which has its shape.
+func (st *stage) fits(c *call) bool { return st.rows+c.item.Rows <= st.capacity }
 
 func (st *stage) add(c *call) {
 	st.memory.Retain()
@@ -153,23 +157,28 @@ func (c *call) copyRows(memory *buf.Buf) {
 
 // claimLocked removes and returns the stage that holds exactly the given batch in its
 // first slots; the caller then owns the stage's reference to its memory. If there is no
-// such stage, it returns one without memory. Either way it drops the stages before it.
+// such stage, it returns one without memory. Either way it drops earlier stages of the same
+// shape, and those of other shapes if all of their calls have left.
 func (s *Scheduler) claimLocked(calls []*call) stage {
 	if calls[0].slot.state.Load() == unstaged {
 		return stage{} // keep the stages, for later batches
 	}
-	number := calls[0].slot.stage
-	for len(s.stages) > 0 && s.stages[0].number <= number {
-		first := s.stages[0]
-		s.stages = slices.Delete(s.stages, 0, 1)
-		if first.number == number && first.startsWith(calls) {
-			first.dropFrom(len(calls))
-			return first
+	number, shape := calls[0].slot.stage, calls[0].item.Shape
+	var claimed stage
+	s.stages = slices.DeleteFunc(s.stages, func(st stage) bool {
+		switch {
+		case st.number > number, st.shape != shape && slices.ContainsFunc(st.calls, st.has):
+			return false
+		case st.number == number && st.startsWith(calls):
+			st.dropFrom(len(calls))
+			claimed = st
+		default:
+			st.dropFrom(0)
+			st.memory.Release()
 		}
-		first.dropFrom(0)
-		first.memory.Release()
-	}
-	return stage{}
+		return true
+	})
+	return claimed
 }
 
 // has reports whether c has a slot on this stage. That is not certain for a call in

@@ -80,6 +80,32 @@ func TestThoseWhoDoNotFitTheNextBatchAreStagedForTheOneAfter(t *testing.T) {
 	})
 }
 
+func TestEachShapeHasStagesOfItsOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := &enginetest.Echo{Takes: constant(10 * ms)}
+		b := start(t, eng, 1, Options{Batching: batching.Config{MaxRows: 4, Policy: batching.Triton{MaxRows: 4}, OvertakeOtherShapes: true}})
+		shaped := func(name string, shape uint64) *infer.Request {
+			req := largeRequest(name, 1)
+			req.Shape = shape
+			return req
+		}
+		b.submit(0, largeRequest("z", 4), 10*ms)
+		b.submit(1*ms, shaped("a", 1), 20*ms)
+		b.submit(2*ms, shaped("b", 2), 30*ms)
+		b.submit(3*ms, shaped("c", 1), 20*ms)
+		b.submit(4*ms, shaped("d", 2), 30*ms)
+		time.Sleep(5 * ms)
+		if got, want := staged(b.Scheduler), []string{"1a", "1c", "2b", "2d"}; !slices.Equal(got, want) {
+			t.Errorf("on the stages are %v, want %v", got, want)
+		}
+		time.Sleep(10 * ms)
+		if got, want := staged(b.Scheduler), []string{"1b", "1d"}; !slices.Equal(got, want) {
+			t.Errorf("while the first shape runs, on the stages are %v, want %v", got, want)
+		}
+		b.finish()
+	})
+}
+
 func TestAStageThatSomebodyLeftIsDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := &enginetest.Echo{Takes: constant(10 * ms)}
