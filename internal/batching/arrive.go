@@ -125,12 +125,22 @@ func (c *Core) laneOf(it *Item) *lane {
 		if len(c.lanes) >= maxLanes {
 			c.dropEmptyLanes()
 		}
-		l = &lane{key: key, levels: make([]level, len(c.cfg.Levels))}
+		l = c.newLane(key)
 		c.byKey[key] = l
 		c.lanes = append(c.lanes, l)
 	}
 	c.lastLane = l
 	return l
+}
+
+func (c *Core) newLane(key laneKey) *lane {
+	if n := len(c.spare); n > 0 {
+		l := c.spare[n-1]
+		c.spare = c.spare[:n-1]
+		l.key = key
+		return l
+	}
+	return &lane{key: key, levels: make([]level, len(c.cfg.Levels))}
 }
 
 func (c *Core) dropEmptyLanes() {
@@ -140,6 +150,8 @@ func (c *Core) dropEmptyLanes() {
 			kept = append(kept, l)
 		} else {
 			delete(c.byKey, l.key)
+			l.passed = 0
+			c.spare = append(c.spare, l)
 		}
 	}
 	clear(c.lanes[len(kept):])

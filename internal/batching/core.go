@@ -13,7 +13,8 @@ type Core struct {
 
 	lanes    []*lane // in the order of creation; some may be empty
 	byKey    map[laneKey]*lane
-	lastLane *lane // the lane that was used last; nearly all models have only one
+	lastLane *lane   // the lane that was used last; nearly all models have only one
+	spare    []*lane // dropped lanes, for new ones
 
 	waiting      int   // items in all lanes
 	boundItems   int   // waiting items that are bound to an instance

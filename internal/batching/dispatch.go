@@ -106,24 +106,65 @@ func (c *Core) decide(number int) (Line, Decision) {
 	return line, d
 }
 
-// decidePerLane asks the policy about each lane separately. It returns the due lane whose
-// first item runs first, or else the one that is due next.
+// decidePerLane asks the policy about one lane after the other, in the order in which
+// their first items would run. It returns the first lane that is due, or else the one that
+// is due next.
 func (c *Core) decidePerLane(number int) (Line, Decision) {
 	var line Line
 	best := Decision{Until: Never}
-	for _, l := range c.lanes {
-		if l.items == 0 || l.key.instance != 0 && l.key.instance != number {
-			continue
-		}
-		alone := Line{lane: l, closing: c.closing}
+	for l := c.laneAfter(nil, number); l != nil; {
+		next := c.laneAfter(l, number)
+		alone := Line{lane: l, closing: c.closing, deferrable: c.deferrable(l, next)}
 		d := c.policy.Decide(c.now, alone)
 		if c.withDeadline > 0 {
 			d = c.meetDeadlines(alone, d)
 		}
-		// A decision to take has no Until, and so precedes any decision to wait.
-		if line.lane == nil || d.Until < best.Until || d.Take > 0 && best.Take > 0 && runsBefore(l.first(), line.lane.first()) {
+		if d.Take > 0 {
+			return alone, d
+		}
+		if line.lane == nil || d.Until < best.Until {
 			line, best = alone, d
 		}
+		l = next
 	}
 	return line, best
+}
+
+// laneAfter returns the lane whose first item runs next after that of the given lane, or
+// the first of all if that is nil, among the lanes that the instance may take from.
+func (c *Core) laneAfter(after *lane, number int) *lane {
+	var next *lane
+	for _, l := range c.lanes {
+		if l.items == 0 || l.key.instance != 0 && l.key.instance != number {
+			continue
+		}
+		if head := l.first(); (after == nil || runsBefore(after.first(), head)) && (next == nil || runsBefore(head, next.first())) {
+			next = l
+		}
+	}
+	return next
+}
+
+// maxPassed is how many batches of other lanes may run in place of one that is held.
+const maxPassed = 2
+
+// deferrable reports whether the lane can be held without leaving an instance idle: the
+// next lane runs in its place. A lane is not passed by one of lower priority, nor too often,
+// nor if that could make its first item late.
+func (c *Core) deferrable(l, next *lane) bool {
+	if next == nil || l.passed >= maxPassed {
+		return false
+	}
+	head, other := l.first(), next.first()
+	return head.level == other.level && head.late == other.late && c.canWaitForOther(head)
+}
+
+// passLanes counts that a batch of the given lane runs before earlier ones of other lanes.
+func (c *Core) passLanes(taken *lane, first *Item) {
+	taken.passed = 0
+	for _, l := range c.lanes {
+		if l != taken && l.items > 0 && runsBefore(l.first(), first) {
+			l.passed++
+		}
+	}
 }

@@ -138,6 +138,9 @@ func (c *Core) take(in *instance) {
 func (c *Core) run(in *instance, line Line, d Decision) {
 	c.addBatchTime()
 	in.batch, in.rows, in.batchTimeAtStart = in.batch[:0], 0, c.batchTime
+	if c.cfg.OvertakeOtherShapes && line.lane.items < c.waiting {
+		c.passLanes(line.lane, line.First())
+	}
 	for it := line.First(); len(in.batch) < d.Take; {
 		next := line.After(it)
 		c.dequeue(it)

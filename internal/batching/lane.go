@@ -7,6 +7,7 @@ type lane struct {
 	levels []level
 	items  int
 	rows   int // total rows of the items
+	passed int // batches of other lanes that ran in place of this one since it last ran
 }
 
 type laneKey struct {
@@ -111,6 +112,8 @@ type Line struct {
 	lane    *lane
 	end     *Item // item of another lane before which the line ends; nil if there is none
 	closing bool
+
+	deferrable bool
 }
 
 // First returns the item at the front, or nil if the line is empty.
@@ -147,6 +150,10 @@ func (l Line) Fit(most int) (items, rows int, all bool) {
 	}
 	return items, rows, true
 }
+
+// Deferrable reports whether requests of another shape run instead if the policy holds
+// these, so that no instance is idle meanwhile.
+func (l Line) Deferrable() bool { return l.deferrable }
 
 // Closing reports whether no more requests will arrive.
 func (l Line) Closing() bool { return l.closing }

@@ -106,8 +106,7 @@ func (c *Core) queueTime(it *Item) time.Duration {
 }
 
 // predict returns when a request that arrives now would begin to run, and when it would
-// be answered. It assumes that all requests ahead of it have its shape and the average
-// number of rows. If known is false, the result omits the unknown part.
+// be answered. It assumes that all requests ahead of it have the average number of rows. If known is false, the result omits the unknown part.
 func (c *Core) predict(it *Item) (start, end Time, known bool) {
 	most, parallel := c.backlog()
 	if parallel == 0 {
@@ -125,21 +124,55 @@ func (c *Core) predict(it *Item) (start, end Time, known bool) {
 	start, known = c.firstFree()
 	at := c.running + 1 // parallel batches while it runs
 	own := it.Rows
-	full := (items - 1) / together // batches that run before its own
-	if full > 0 || c.parked+c.awake == 0 {
+	ahead := c.ahead(it, items-1, together)
+	if ahead.batches > 0 || c.parked+c.awake == 0 {
 		at = parallel
 	}
-	if full > 0 {
-		takes := c.cfg.Predictor.Predict(together*rows/items, parallel)
+	if ahead.batches > 0 {
+		takes := c.cfg.Predictor.Predict(max(1, ahead.size*rows/items), parallel)
 		known = known && takes > 0
-		start += time.Duration(full) * takes / time.Duration(parallel)
+		start += time.Duration(ahead.batches) * takes / time.Duration(parallel)
 	}
 	if c.combines {
-		own = max(own, (items-full*together)*rows/items) + c.arrivalRate.expect(c.now, start-c.now)
+		own = max(own, (ahead.joined+1)*rows/items) + c.arrivalRate.expect(c.now, start-c.now)/ahead.lanes
 		own = max(it.Rows, min(own, most))
 	}
 	takes := c.cfg.Predictor.Predict(own, at)
 	return start, start + withMargin(takes), known && takes > 0
+}
+
+// queueAhead is what runs before a request that arrives now.
+type queueAhead struct {
+	batches int // that run before its own
+	size    int // average number of requests of these batches
+	joined  int // waiting requests that run in its own batch
+	lanes   int // number of shapes that wait, including its own
+}
+
+// ahead returns what runs before it, if the given number of requests are ahead of it and
+// batches have up to together requests.
+func (c *Core) ahead(it *Item, requests, together int) queueAhead {
+	a := queueAhead{batches: requests / together, size: together, joined: requests % together, lanes: 1}
+	if !c.cfg.OvertakeOtherShapes || !c.combines {
+		return a
+	}
+	own, others := 0, 0 // requests of its lane, and batches of other lanes
+	for _, l := range c.lanes {
+		switch {
+		case l.key == laneKey{it.Shape, it.Instance}:
+			own = l.items
+		case l.items > 0:
+			others += (l.items + together - 1) / together
+			a.lanes++
+		}
+	}
+	if others == 0 {
+		return a
+	}
+	// Lower priorities are in the lanes, too, but there are no more batches than requests.
+	a.batches, a.joined = min(requests, others+own/together), min(requests, own%together)
+	a.size = max(1, (requests-a.joined)/max(1, a.batches))
+	return a
 }
 
 // firstFree returns when the first instance is ready for its next batch.
@@ -254,6 +287,17 @@ func (c *Core) meetDeadlines(line Line, d Decision) Decision {
 	}
 	d.Until = min(d.Until, last)
 	return d
+}
+
+// canWaitForOther reports whether a request has the time to wait for a batch of another
+// lane and for its own.
+func (c *Core) canWaitForOther(it *Item) bool {
+	if it.due == Never {
+		return true
+	}
+	most, _ := c.backlog()
+	takes := c.cfg.Predictor.Predict(most, c.running+1)
+	return takes > 0 && c.now+2*withMargin(takes) < it.due
 }
 
 // firstLate returns the first request that the batch would answer too late, and by how

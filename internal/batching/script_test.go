@@ -45,7 +45,7 @@ func TestMain(m *testing.M) { leak.Main(m) }
 //	at T instance N breaks            it has left, and cannot be started
 //	at T closes                       nothing more arrives; model=
 //	clients NAME 4 think=1ms,2ms      clients NAME1, NAME2, … that send a request, wait for the answer, think so long in
-//	      until=1s rows=2             turn, and send the next; none is sent from the given time on
+//	      until=1s rows=2 shape=1     turn, and send the next; none is sent from the given time on
 //	told from=90ms                    what happens before is not told
 func TestScripts(t *testing.T) {
 	script.Run(t, "testdata/*.txt", func(*testing.T) func([]string) string {
@@ -190,7 +190,7 @@ func (s *story) model(name string, words, levels []string) error {
 
 // clients adds a closed loop for the first model.
 func (s *story) clients(name string, n int, words []string) error {
-	opt, err := options(words, "think", "until", "rows")
+	opt, err := options(words, "think", "until", "rows", "shape")
 	var think []time.Duration
 	for v := range strings.SplitSeq(opt["think"], ",") {
 		think = append(think, duration(v))
@@ -199,7 +199,7 @@ func (s *story) clients(name string, n int, words []string) error {
 	for i := range n {
 		it := &batching.Item{}
 		send := func() {
-			*it = batching.Item{Rows: max(1, number(opt["rows"])), Owner: name + strconv.Itoa(i+1)}
+			*it = batching.Item{Rows: max(1, number(opt["rows"])), Shape: uint64(number(opt["shape"])), Owner: name + strconv.Itoa(i+1)}
 			s.first.Arrive(it)
 		}
 		s.back[it] = func() {

@@ -57,6 +57,7 @@ type Policy struct {
 	curve       curve
 	contention  contention
 	rate        rate
+	shapes      shapes
 	gaps        gaps
 	returns     returns
 	busyPeriod  busyPeriod

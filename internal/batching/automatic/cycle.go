@@ -24,7 +24,7 @@ func (c *cycle) clientCount() int { return max(1, int(c.clients+0.5)) }
 // counts requests that wait, run, or are expected to return soon.
 func (p *Policy) updateCycle(now batching.Time) {
 	var back awaited
-	p.returns.await(now, p.unit, &back)
+	p.returns.await(now, p.unit, shapeShare{share: 1}, &back)
 	n := float64(p.waiting) + back.requests/p.returns.share
 	for i := range p.runs {
 		if p.runs[i].busy {

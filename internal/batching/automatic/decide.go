@@ -18,10 +18,10 @@ func (p *Policy) Decide(now batching.Time, line batching.Line) batching.Decision
 	target := p.target()
 	items, rows, all := line.Fit(target)
 	s := situation{
-		now: now, items: items, rows: rows, target: target, slots: limit - p.running,
+		now: now, items: items, rows: rows, target: target, slots: limit - p.running, joins: p.shapes.share(line.First().Shape),
 		moreWaiting: !all, closed: !all || line.Cut() || line.Closing(),
 	}
-	if rows < p.fullAt(target) && p.curve.known() && p.frozenUntil <= p.ledger.batch && p.probing() == 0 {
+	if rows < p.fullAt(target) && p.curve.known() && p.frozenUntil <= p.ledger.batch && p.probing() == 0 && p.mayHold(line) {
 		if p.hold.rule != none {
 			s.waited = float64(now - p.hold.since)
 		}
@@ -35,6 +35,11 @@ func (p *Policy) Decide(now batching.Time, line batching.Line) batching.Decision
 	}
 	return batching.Decision{Take: take, Reason: why}
 }
+
+// mayHold reports whether the line may be held. Replays, which judge what holds cost, cannot
+// tell where requests of different shapes wait: there, a line is held only while requests of
+// another shape run in its place, which costs no throughput.
+func (p *Policy) mayHold(line batching.Line) bool { return !p.shapes.mixed() || line.Deferrable() }
 
 // preferred returns the number of requests that exactly fill the largest possible
 // preferred size; 0 if none can be filled.
@@ -50,12 +55,13 @@ func (p *Policy) preferred(line batching.Line) int {
 // A situation is the state for which Decide decides.
 type situation struct {
 	now         batching.Time
-	items, rows int     // that could run now
-	target      int     // target batch size in rows
-	slots       int     // number of batches that could begin now
-	waited      float64 // nanoseconds for which they have been held
-	moreWaiting bool    // further requests wait that do not fit into the target size
-	closed      bool    // no further request can join the batch
+	items, rows int        // that could run now
+	target      int        // target batch size in rows
+	slots       int        // number of batches that could begin now
+	joins       shapeShare // share of further requests that could join the batch
+	waited      float64    // nanoseconds for which they have been held
+	moreWaiting bool       // further requests wait that do not fit into the target size
+	closed      bool       // no further request can join the batch
 }
 
 // parallel returns how many batches should run in parallel while the given number of rows
@@ -177,7 +183,7 @@ func (p *Policy) size(s *situation, line batching.Line) (items int, why batching
 	if p.cycle.rows > 0 {
 		return s.items, why
 	}
-	if rows > 1 && p.ledger.enabled(cut) {
+	if rows > 1 && p.ledger.enabled(cut) && !p.shapes.mixed() {
 		shorter := batching.Cut
 		if k := p.contention.useful; k > 1 && (s.slots > 1 || p.running > 0) {
 			rows, shorter = min(rows, p.portion(s, k)), batching.Shared

@@ -307,14 +307,17 @@ func TestEvenTrafficIsNoBurst(t *testing.T) {
 	}
 }
 
+// oneShape is what returns see if all requests have the same shape.
+var oneShape = shapeShare{share: 1}
+
 // serve ends a batch of n requests every period; each client returns after its delay.
 func serve(r *returns, batches int, period batching.Time, delays ...batching.Time) batching.Time {
 	now := batching.Time(0)
 	for range batches {
 		now += period
-		r.batchEnded(now, len(delays), 1)
+		r.batchEnded(now, len(delays), 0, 1)
 		for _, d := range delays {
-			r.arrived(now+d, 1)
+			r.arrived(now+d, 1, oneShape)
 		}
 	}
 	return now
@@ -328,18 +331,18 @@ func TestClientsThatComeBackAreExpected(t *testing.T) {
 		t.Error("the traffic is not taken for a closed loop")
 	}
 	now += 600
-	r.batchEnded(now, 4, 1)
+	r.batchEnded(now, 4, 0, 1)
 	var back awaited
-	r.await(now+1, 1, &back)
+	r.await(now+1, 1, oneShape, &back)
 	near(t, "who is expected", back.requests, 4, 0.05)
-	r.arrived(now+20, 1)
-	r.arrived(now+25, 1)
-	r.await(now+26, 1, &back)
+	r.arrived(now+20, 1, oneShape)
+	r.arrived(now+25, 1, oneShape)
+	r.await(now+26, 1, oneShape, &back)
 	near(t, "who is expected when two are back", back.requests, 2, 0.1)
 	if by := back.shareWithin(&r, 40); by < 0.95 {
 		t.Errorf("the chance that one is back by 40 more is %v", by)
 	}
-	r.await(now+500, 1, &back)
+	r.await(now+500, 1, oneShape, &back)
 	if back.requests > 0 {
 		t.Errorf("%v are still expected long after", back.requests)
 	}
@@ -351,9 +354,9 @@ func TestRequestsByChanceAreNoReturns(t *testing.T) {
 	for range 300 {
 		now += 600
 		for ; next < now; next += 97 { // at no fixed distance from the end of a batch
-			r.arrived(next, 1)
+			r.arrived(next, 1, oneShape)
 		}
-		r.batchEnded(now, 6, 1)
+		r.batchEnded(now, 6, 0, 1)
 	}
 	if r.share > 0.2 {
 		t.Errorf("%v of them are taken for returns", r.share)

@@ -18,7 +18,7 @@ const (
 // not begin right after the last one, and so that it does not slow down one that ends
 // soon.
 func (p *Policy) holdForOthers(s *situation) (d batching.Decision) {
-	rate := p.rate.current(s.now) * p.rate.rows // in rows per nanosecond
+	rate := p.rate.current(s.now) * s.joins.share * p.rate.rows // in rows per nanosecond
 	if p.ledger.enabled(pace) {
 		if until := p.nextStart(s, rate); until > s.now {
 			return batching.Decision{Rule: pace, Until: until}

@@ -37,7 +37,7 @@ type virtualBatch struct {
 func (p *Policy) startReplay(r rule, now batching.Time, size int) {
 	p.ledger.accounts[r].uses++
 	rp := &p.ledger.replay
-	if rp.rule != none {
+	if rp.rule != none || p.shapes.mixed() {
 		return
 	}
 	*rp = replay{rule: r, from: now, remaining: 1 + replayBatches, greedyRows: size, requests: p.waiting, rows: p.rows}

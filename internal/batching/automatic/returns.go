@@ -27,6 +27,7 @@ type returns struct {
 	returnShare [bins]float64 // returns per answered request
 	tail        [bins + 1]float64
 	share       float64 // share of answered clients that return: the sum of returnShare
+	keepsShape  float64 // share of clients that send the same shape each time; the others choose by chance
 	closedLoop  bool    // most clients wait for an answer before they send the next request
 
 	ended   int // number of ended batches
@@ -36,13 +37,14 @@ type returns struct {
 // A cohort is the requests that one batch answered.
 type cohort struct {
 	ended    batching.Time
+	shape    uint64  // of its requests
 	released float64 // 0 if there was no such batch yet
 	returned float64 // arrivals that are attributed to it
 }
 
 // arrived counts an arrival, and attributes it to the cohort from which a return is most
 // likely now.
-func (r *returns) arrived(now batching.Time, unit float64) {
+func (r *returns) arrived(now batching.Time, unit float64, of shapeShare) {
 	var best *cohort
 	likeliest := 0.0
 	for i := range r.cohorts {
@@ -59,17 +61,44 @@ func (r *returns) arrived(now batching.Time, unit float64) {
 		if left <= 0 {
 			continue
 		}
-		if h := left * (r.returnShare[k] + 1e-4) / (edges[k+1] - edges[k]); h > likeliest {
+		if h := left * (r.returnShare[k] + 1e-4) / (edges[k+1] - edges[k]) * (r.joins(c, of) + 1e-3); h > likeliest {
 			best, likeliest = c, h
 		}
 	}
 	if best != nil {
 		best.returned++
+		r.learnShape(best.shape == of.shape, of.share)
 	}
 }
 
+// joins returns the probability that a client of the cohort returns with a request of the
+// given shape.
+func (r *returns) joins(c *cohort, of shapeShare) float64 {
+	switch {
+	case of.share == 1:
+		return 1
+	case c.shape == of.shape:
+		return r.keepsShape + (1-r.keepsShape)*of.share
+	}
+	return (1 - r.keepsShape) * of.share
+}
+
+// learnShape records whether a returning client kept its shape. The given share of clients
+// would have done so by chance.
+func (r *returns) learnShape(kept bool, share float64) {
+	if share > 0.9 {
+		return // nearly all requests have this shape, so keeping it says nothing
+	}
+	seen := 0.0
+	if kept {
+		seen = 1
+	}
+	r.keepsShape += ((seen-share)/(1-share) - r.keepsShape) / shareWindow
+	r.keepsShape = min(1, max(0, r.keepsShape))
+}
+
 // batchEnded records a batch that answered the given number of requests.
-func (r *returns) batchEnded(now batching.Time, requests int, unit float64) {
+func (r *returns) batchEnded(now batching.Time, requests int, shape uint64, unit float64) {
 	if unit == 0 {
 		return
 	}
@@ -77,7 +106,7 @@ func (r *returns) batchEnded(now batching.Time, requests int, unit float64) {
 	if c.released > 0 {
 		r.addTime(float64(now-c.ended)/unit, c.released)
 	}
-	*c = cohort{ended: now, released: float64(requests)}
+	*c = cohort{ended: now, shape: shape, released: float64(requests)}
 	r.ended++
 	if r.ended > maxCohorts && (r.ended < 4*learnEvery || r.ended%learnEvery == 0) {
 		r.learn()
@@ -183,11 +212,11 @@ func (r *returns) quantile(part float64) float64 {
 }
 
 // await sets out to the clients that are still expected to return.
-func (r *returns) await(now batching.Time, unit float64, out *awaited) {
+func (r *returns) await(now batching.Time, unit float64, of shapeShare, out *awaited) {
 	out.n, out.requests = 0, 0
 	for i := range r.cohorts {
 		c := &r.cohorts[i]
-		left := r.share*c.released - c.returned
+		left := (r.share*c.released - c.returned) * r.joins(c, of)
 		if left < 0.3 {
 			continue
 		}

@@ -22,9 +22,15 @@ type run struct {
 // Arrived implements [batching.Watcher].
 func (p *Policy) Arrived(now batching.Time, it *batching.Item) {
 	p.rate.arrived(now, it.Rows)
+	of := p.shapes.share(it.Shape)
+	p.shapes.arrived(it.Shape)
+	if p.shapes.mixed() {
+		// Held requests and replays assume that all requests can share a batch.
+		p.hold, p.ledger.replay.rule = hold{}, none
+	}
 	p.gaps.arrived(now, p.unit)
 	if p.unit > 0 {
-		p.returns.arrived(now, p.unit)
+		p.returns.arrived(now, p.unit, of)
 	}
 	p.replayArrived(now, it.Rows)
 	p.waiting++
@@ -87,7 +93,7 @@ func (p *Policy) Ended(now batching.Time, instance int, items []*batching.Item, 
 	r := p.runOn(instance)
 	r.busy = false
 	p.running--
-	p.returns.batchEnded(now, len(items), p.unit)
+	p.returns.batchEnded(now, len(items), items[0].Shape, p.unit)
 	p.busyPeriod.ended(float64(p.rows))
 	all := 0.0
 	for _, it := range items {
@@ -108,7 +114,7 @@ func (p *Policy) Ended(now batching.Time, instance int, items []*batching.Item, 
 	if !stopped {
 		p.learn(r, float64(now-r.began))
 	}
-	if p.returns.closedLoop {
+	if p.returns.closedLoop && !p.shapes.mixed() {
 		p.updateCycle(now)
 	} else {
 		p.cycle = cycle{}

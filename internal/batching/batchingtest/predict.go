@@ -93,18 +93,22 @@ func (r *Referee) foresee(q *request) (certain, perhaps bool) {
 	if r.combines() {
 		together = max(1, r.backlogRows()*items/rows)
 	}
-	before := (items - 1) / together
+	before, size, joined := (items-1)/together, together, (items-1)%together
+	if others, own := r.shapesWaiting(q, together); r.cfg.OvertakeOtherShapes && r.combines() && others > 0 {
+		before, joined = min(items-1, others+own/together), min(items-1, own%together)
+		size = max(1, (items-1-joined)/max(1, before))
+	}
 	start, beside := r.firstFree(), r.count(busy)+1
 	if before > 0 || r.count(parked)+r.count(awake) == 0 {
 		beside = r.parallel()
 	}
 	if before > 0 {
-		start += time.Duration(before) * r.cfg.Predictor.Predict(together*rows/items, r.parallel()) / time.Duration(r.parallel())
+		start += time.Duration(before) * r.cfg.Predictor.Predict(max(1, size*rows/items), r.parallel()) / time.Duration(r.parallel())
 	}
 	least, most := q.item.Rows, q.item.Rows
 	if r.combines() {
 		most = max(most, r.backlogRows())
-		least = max(least, min((items-before*together)*rows/items, most))
+		least = max(least, min((joined+1)*rows/items, most))
 	}
 	if start == r.now {
 		most = least // no request can join it
@@ -117,6 +121,24 @@ func (r *Referee) foresee(q *request) (certain, perhaps bool) {
 		q.due = batching.Never
 	}
 	return end(least) > q.due, end(most) > q.due
+}
+
+// shapesWaiting returns how many batches the queued requests of other shapes than q's need,
+// if a batch has up to together requests, and how many requests of q's shape are queued.
+func (r *Referee) shapesWaiting(q *request, together int) (others, own int) {
+	count := map[[2]uint64]int{}
+	shape := func(q *request) [2]uint64 { return [2]uint64{q.item.Shape, uint64(q.item.Instance)} }
+	for _, other := range r.queue {
+		if !other.over(r.now) {
+			count[shape(other)]++
+		}
+	}
+	own = count[shape(q)]
+	delete(count, shape(q))
+	for _, n := range count {
+		others += (n + together - 1) / together
+	}
+	return others, own
 }
 
 func (r *Referee) firstFree() batching.Time {

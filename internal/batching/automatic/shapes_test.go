@@ -1,0 +1,65 @@
+package automatic
+
+import (
+	"math"
+	"testing"
+
+	"github.com/shoal-serving/shoal/internal/batching"
+)
+
+func TestSharesOfShapesFollowRecentRequests(t *testing.T) {
+	var s shapes
+	if got := s.share(7); got.share != 1 {
+		t.Errorf("before the first request the share is %v, want 1", got.share)
+	}
+	for range shareWindow {
+		s.arrived(7)
+	}
+	if s.mixed() || s.share(7).share != 1 || s.share(8).share != 0 {
+		t.Errorf("one shape: mixed %t, shares %v and %v; want false, 1 and 0", s.mixed(), s.share(7).share, s.share(8).share)
+	}
+	for range shareWindow / 4 {
+		s.arrived(8)
+	}
+	if !s.mixed() || s.share(7).share != 0.75 || s.share(8).share != 0.25 {
+		t.Errorf("two shapes: mixed %t, shares %v and %v; want true, 3/4 and 1/4", s.mixed(), s.share(7).share, s.share(8).share)
+	}
+	for range shareWindow {
+		s.arrived(8)
+	}
+	if s.mixed() || s.share(8).share != 1 {
+		t.Errorf("the first shape has not been seen for long: mixed %t, share %v; want false and 1", s.mixed(), s.share(8).share)
+	}
+}
+
+// Eight clients are answered per batch, in turn of two shapes, and return 20 later.
+func TestClientsReturnWithTheirOwnShapeIfTheyAlwaysDid(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		shape  func(batch, client int) uint64 // of the client's next request
+		own    float64                        // expected share of a batch's clients that return with its shape
+		others float64
+	}{
+		{"each client keeps its shape", func(batch, _ int) uint64 { return uint64(batch % 2) }, 1, 0},
+		{"clients change shapes at random", func(_, client int) uint64 { return uint64(client % 2) }, 0.5, 0.5},
+	} {
+		var s shapes
+		r := returns{}
+		now := 0
+		for batch := range 200 {
+			r.batchEnded(4000*batching.Time(now), 8, uint64(batch%2), 1)
+			for client := range 8 {
+				shape := test.shape(batch, client)
+				of := s.share(shape)
+				s.arrived(shape)
+				r.arrived(4000*batching.Time(now)+20, 1, of)
+			}
+			now++
+		}
+		last := &r.cohorts[(r.ended-1)%maxCohorts]
+		own, others := r.joins(last, s.share(last.shape)), r.joins(last, s.share(1-last.shape))
+		if math.Abs(own-test.own) > 0.1 || math.Abs(others-test.others) > 0.1 {
+			t.Errorf("%s: they return with the shape of their batch at %.2f, with the other at %.2f; want %v and %v", test.name, own, others, test.own, test.others)
+		}
+	}
+}
