@@ -244,6 +244,7 @@ func (v *Version) schedule(instances []engine.Instance, bisect, retryDied bool) 
 			MaxRows: cfg.MaxBatchSize, Instances: max(1, cfg.Instances), Exclusive: v.exclusive > 0, Preferred: slices.Sorted(slices.Values(cfg.Dynamic.Preferred)),
 			Objective: cfg.Objective,
 		})
+		b.OvertakeOtherShapes = true // explicit settings keep the order, as in Triton
 	}
 	v.Scheduler = sched.New(instances, sched.Options{
 		Batching:         b,

@@ -35,7 +35,8 @@ type served struct {
 	levels, defaultLevel int
 	policy               batching.Level
 	policies             map[int]batching.Level
-	keepOrder, apart     bool
+	keepOrder            bool
+	apart                *bool // nil: as the server does
 }
 
 func (r *reader) model(n *yaml.Node) served {
@@ -157,7 +158,7 @@ func (r *reader) servingFields(m *served) fields {
 		{"default_queue_policy", func(n *yaml.Node) { m.policy = r.queuePolicy(n) }},
 		{"priority_queue_policy", func(n *yaml.Node) { m.policies = r.queuePolicies(n) }},
 		{"preserve_ordering", func(n *yaml.Node) { m.keepOrder = r.boolean(n) }},
-		{"lanes_apart", func(n *yaml.Node) { m.apart = r.boolean(n) }},
+		{"lanes_apart", func(n *yaml.Node) { m.apart = new(r.boolean(n)) }},
 	}
 }
 
@@ -187,7 +188,10 @@ func (r *reader) queuePolicy(n *yaml.Node) (l batching.Level) {
 // setting converts it to the configuration that the server would run. Errors refer to n,
 // the node that was read last.
 func (m *served) setting(n *yaml.Node, r *reader) simulate.ModelSetting {
-	cfg := batching.Config{MaxRows: m.maxRows, KeepOrder: m.keepOrder, OvertakeOtherShapes: m.apart}
+	cfg := batching.Config{MaxRows: m.maxRows, KeepOrder: m.keepOrder, OvertakeOtherShapes: m.batching == "automatic"}
+	if m.apart != nil {
+		cfg.OvertakeOtherShapes = *m.apart
+	}
 	switch largest := slices.Max(append([]int{0}, m.preferred...)); {
 	case m.batching == "none":
 	case m.maxRows == 0:
