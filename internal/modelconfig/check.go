@@ -41,7 +41,7 @@ func (c *Config) Check(req *infer.Request) error {
 	for i := range c.Inputs {
 		want := &c.Inputs[i]
 		if len(rest) == 0 || rest[0].Name != want.Name {
-			shape.leaveOut(i)
+			shape.addMissing(i)
 			continue
 		}
 		in := &rest[0]
@@ -62,7 +62,7 @@ func (c *Config) Check(req *infer.Request) error {
 // known, and only optional ones are missing.
 func (c *Config) arrange(req *infer.Request) error {
 	switch {
-	case isRaw(req.Inputs):
+	case rawInput(req.Inputs):
 		return c.completeRaw(req)
 	case c.inOrder(req.Inputs):
 		return nil
@@ -86,13 +86,13 @@ func (c *Config) reorder(req *infer.Request) error {
 	given := make(map[string]tensor.Tensor, len(req.Inputs))
 	for _, in := range req.Inputs {
 		if _, twice := given[in.Name]; twice {
-			return refuse(req, "input '%s' already exists in request", in.Name)
+			return requestError(req, "input '%s' already exists in request", in.Name)
 		}
 		given[in.Name] = in
 	}
 	missing := c.missing(given)
 	if n := len(req.Inputs); n > len(c.Inputs) || n < c.required() {
-		return c.miscounted(req, missing)
+		return c.inputCountError(req, missing)
 	}
 	inputs := make([]tensor.Tensor, 0, len(c.Inputs))
 	for i := range c.Inputs {
@@ -107,7 +107,7 @@ func (c *Config) reorder(req *infer.Request) error {
 		}
 	}
 	if len(missing) > 0 { // others have been sent in its place
-		return c.miscounted(req, missing)
+		return c.inputCountError(req, missing)
 	}
 	req.Inputs = inputs
 	return nil
@@ -133,9 +133,9 @@ func (c *Config) missing(given map[string]tensor.Tensor) (names []string) {
 	return names
 }
 
-// miscounted returns the error that lists the inputs given and missing. Like Triton, it
+// inputCountError returns the error that lists the inputs given and missing. Like Triton, it
 // lists the given ones in reverse order, and omits a bracket when none is missing.
-func (c *Config) miscounted(req *infer.Request, missing []string) error {
+func (c *Config) inputCountError(req *infer.Request, missing []string) error {
 	var got []string
 	for _, in := range slices.Backward(req.Inputs) {
 		got = append(got, "'"+in.Name+"'")
@@ -148,7 +148,7 @@ func (c *Config) miscounted(req *infer.Request, missing []string) error {
 	if least := c.required(); least < len(c.Inputs) {
 		expected = "number of inputs between " + strconv.Itoa(least) + " and " + strconv.Itoa(len(c.Inputs))
 	}
-	return refuse(req, "expected %s but got %d inputs for model '%s'. Got input(s) [%s], but missing required input(s) %s%s]. "+
+	return requestError(req, "expected %s but got %d inputs for model '%s'. Got input(s) [%s], but missing required input(s) %s%s]. "+
 		"Please provide all required input(s).",
 		expected, len(req.Inputs), c.Name, strings.Join(got, ","), open, strings.Join(missing, ","))
 }
@@ -164,18 +164,18 @@ func (c *Config) rows(req *infer.Request) (int, error) {
 		in := &req.Inputs[i]
 		switch {
 		case len(in.Shape) == 0:
-			return 0, refuse(req, "input '%s' has no shape but model requires batch dimension for '%s'", in.Name, c.Name)
+			return 0, requestError(req, "input '%s' has no shape but model requires batch dimension for '%s'", in.Name, c.Name)
 		case rows < 0:
 			rows = in.Shape[0]
 		case rows != in.Shape[0]:
-			return 0, refuse(req, "input '%s' batch size does not match other inputs for '%s'", in.Name, c.Name)
+			return 0, requestError(req, "input '%s' batch size does not match other inputs for '%s'", in.Name, c.Name)
 		}
 		if in.Shape[0] < 1 {
-			return 0, refuse(req, "inference request batch-size must be >= 1 for '%s'", c.Name)
+			return 0, requestError(req, "inference request batch-size must be >= 1 for '%s'", c.Name)
 		}
 	}
 	if rows > int64(c.MaxBatchSize) {
-		return 0, refuse(req, "inference request batch-size must be <= %d for '%s'", c.MaxBatchSize, c.Name)
+		return 0, requestError(req, "inference request batch-size must be <= %d for '%s'", c.MaxBatchSize, c.Name)
 	}
 	return int(rows), nil
 }
@@ -186,13 +186,13 @@ func (c *Config) checkInput(req *infer.Request, want *Tensor, in *tensor.Tensor)
 		if in.Type == tensor.Invalid {
 			got = "<invalid>"
 		}
-		return refuse(req, "inference input '%s' data-type is '%s', but model '%s' expects '%s'", in.Name, got, c.Name, want.Type)
+		return requestError(req, "inference input '%s' data-type is '%s', but model '%s' expects '%s'", in.Name, got, c.Name, want.Type)
 	}
 	if !c.fits(in.Shape, want.Dims) {
-		return c.misshapen(req, want, in)
+		return c.shapeError(req, want, in)
 	}
 	if in.Check() != nil {
-		return c.missized(req, in)
+		return c.dataSizeError(req, in)
 	}
 	return nil
 }
@@ -217,7 +217,7 @@ func (c *Config) fits(shape, dims []int64) bool {
 	return true
 }
 
-func (c *Config) misshapen(req *infer.Request, want *Tensor, in *tensor.Tensor) error {
+func (c *Config) shapeError(req *infer.Request, want *Tensor, in *tensor.Tensor) error {
 	dims, note := want.Dims, ""
 	if c.MaxBatchSize > 0 {
 		dims = append([]int64{-1}, dims...)
@@ -225,26 +225,26 @@ func (c *Config) misshapen(req *infer.Request, want *Tensor, in *tensor.Tensor) 
 			" If you want to specify the full shape including the batch dim in your input dims config, try setting max_batch_size to zero." +
 			" See the model configuration docs for more info on max_batch_size."
 	}
-	return refuse(req, "unexpected shape for input '%s' for model '%s'. Expected %s, got %s.%s",
+	return requestError(req, "unexpected shape for input '%s' for model '%s'. Expected %s, got %s.%s",
 		in.Name, c.Name, tensor.ShapeText(dims), tensor.ShapeText(in.Shape), note)
 }
 
-// missized returns the error for an input whose data does not match its shape.
-func (c *Config) missized(req *infer.Request, in *tensor.Tensor) error {
+// dataSizeError returns the error for an input whose data does not match its shape.
+func (c *Config) dataSizeError(req *infer.Request, in *tensor.Tensor) error {
 	if in.Type == tensor.Bytes {
-		return c.miscountedStrings(req, in)
+		return c.stringCountError(req, in)
 	}
 	want, err := tensor.ByteSize(in.Type, in.Shape)
 	if err != nil {
-		return refuse(req, "input '%s' for model '%s': %w", in.Name, c.Name, err)
+		return requestError(req, "input '%s' for model '%s': %w", in.Name, c.Name, err)
 	}
-	return refuse(req, "input byte size mismatch for input '%s' for model '%s'. Expected %d, got %d", in.Name, c.Name, want, len(in.Data))
+	return requestError(req, "input byte size mismatch for input '%s' for model '%s'. Expected %d, got %d", in.Name, c.Name, want, len(in.Data))
 }
 
-func (c *Config) miscountedStrings(req *infer.Request, in *tensor.Tensor) error {
+func (c *Config) stringCountError(req *infer.Request, in *tensor.Tensor) error {
 	want, err := tensor.Elements(in.Shape)
 	if err != nil {
-		return refuse(req, "input '%s' for model '%s': %w", in.Name, c.Name, err)
+		return requestError(req, "input '%s' for model '%s': %w", in.Name, c.Name, err)
 	}
 	got, rest := int64(0), in.Data
 	for len(rest) > 0 {
@@ -261,11 +261,11 @@ func (c *Config) miscountedStrings(req *infer.Request, in *tensor.Tensor) error 
 		rest = rest[size:]
 		got++
 	}
-	return refuse(req, "expected %d string elements for inference input '%s' for model '%s', got %d", want, in.Name, c.Name, got)
+	return requestError(req, "expected %d string elements for inference input '%s' for model '%s', got %d", want, in.Name, c.Name, got)
 }
 
-// refuse returns an error with the id of the request.
-func refuse(req *infer.Request, format string, args ...any) error {
+// requestError returns an error with the id of the request.
+func requestError(req *infer.Request, format string, args ...any) error {
 	return infer.Errorf(infer.Invalid, "[request id: %s] "+format, append([]any{req.IDOrUnknown()}, args...)...)
 }
 
@@ -289,5 +289,5 @@ func (h *shapeHash) add(dims, shape []int64) {
 	}
 }
 
-// leaveOut adds that input i is missing, as a size that no dimension can have.
-func (h *shapeHash) leaveOut(i int) { h.add([]int64{-1}, []int64{-1 - int64(i)}) }
+// addMissing adds that input i is missing, as a size that no dimension can have.
+func (h *shapeHash) addMissing(i int) { h.add([]int64{-1}, []int64{-1 - int64(i)}) }

@@ -54,11 +54,11 @@ func (c *Config) Complete(model Description) error {
 	if err := c.compareBatchInputs(model.Inputs); err != nil {
 		return err
 	}
-	model.Inputs = c.sent(model.Inputs)
-	if c.sizeLeftOut() {
-		c.chooseSize(model)
+	model.Inputs = c.clientInputs(model.Inputs)
+	if c.batchSizeFromModel() {
+		c.setBatchSize(model)
 	}
-	if err := c.checkSize(model); err != nil {
+	if err := c.checkBatchSize(model); err != nil {
 		return err
 	}
 	if err := c.fill(model); err != nil {
@@ -75,27 +75,27 @@ func (c *Config) Complete(model Description) error {
 	return c.compare("output", c.Outputs, model.Outputs) // some outputs may be omitted
 }
 
-// Adopt is Complete for a model that returns a whole configuration: told supplies what the
+// Adopt is Complete for a model that returns a whole configuration, which supplies what the
 // file omits.
-func (c *Config) Adopt(told *Config) error {
+func (c *Config) Adopt(model *Config) error {
 	written := c.MaxBatchSize > 0 || c.Proto != nil && c.Proto.MaxBatchSize != nil
-	if !written || c.MaxBatchSize > 0 && told.MaxBatchSize > c.MaxBatchSize {
-		c.MaxBatchSize = told.MaxBatchSize
+	if !written || c.MaxBatchSize > 0 && model.MaxBatchSize > c.MaxBatchSize {
+		c.MaxBatchSize = model.MaxBatchSize
 	}
-	if c.MaxBatchSize != told.MaxBatchSize {
-		return c.Wrong("max_batch_size", c.MaxBatchSize, "%d, which the model has", told.MaxBatchSize)
+	if c.MaxBatchSize != model.MaxBatchSize {
+		return c.Wrong("max_batch_size", c.MaxBatchSize, "%d, as in the model", model.MaxBatchSize)
 	}
 	if len(c.Inputs) == 0 {
-		c.Inputs = told.Inputs
+		c.Inputs = model.Inputs
 	}
 	if len(c.Outputs) == 0 {
-		c.Outputs = told.Outputs
+		c.Outputs = model.Outputs
 	}
 	if c.Dynamic == nil && c.Proto.GetSchedulingChoice() == nil {
-		c.Dynamic = told.Dynamic
+		c.Dynamic = model.Dynamic
 	}
 	if c.Proto.GetModelTransactionPolicy() == nil {
-		c.Decoupled = told.Decoupled
+		c.Decoupled = model.Decoupled
 	}
 	return nil
 }
@@ -104,8 +104,8 @@ func (c *Config) Adopt(told *Config) error {
 // dimension.
 func (c *Config) Scalar(p Port) bool { return !p.AnyShape && len(c.rowOf(p.Dims)) == 0 }
 
-// sent returns the inputs of a model that clients send, without batch inputs.
-func (c *Config) sent(inputs []Port) []Port {
+// clientInputs returns the inputs of a model that clients send, without batch inputs.
+func (c *Config) clientInputs(inputs []Port) []Port {
 	return slices.DeleteFunc(slices.Clone(inputs), func(p Port) bool {
 		return slices.ContainsFunc(c.BatchInputs, func(b BatchInput) bool { return b.Name == p.Name })
 	})
@@ -114,16 +114,16 @@ func (c *Config) sent(inputs []Port) []Port {
 // Incomplete reports whether the file omits inputs or outputs.
 func (c *Config) Incomplete() bool { return len(c.Inputs) == 0 || len(c.Outputs) == 0 }
 
-// sizeLeftOut reports whether the model determines max_batch_size. It does not if the file
+// batchSizeFromModel reports whether the model determines max_batch_size. It does not if the file
 // lists inputs and outputs: their dims are whole shapes then.
-func (c *Config) sizeLeftOut() bool {
+func (c *Config) batchSizeFromModel() bool {
 	written := c.MaxBatchSize > 0 || c.Proto != nil && c.Proto.MaxBatchSize != nil
 	return !written && c.Incomplete()
 }
 
-// chooseSize sets a max_batch_size that the file omits. A preferred size that is larger
+// setBatchSize sets a max_batch_size that the file omits. A preferred size that is larger
 // than the default increases it.
-func (c *Config) chooseSize(model Description) {
+func (c *Config) setBatchSize(model Description) {
 	if c.used(model).unbatchable() != "" || c.CombineUnsafeReason != "" {
 		return
 	}
@@ -140,16 +140,16 @@ func (c *Config) chooseSize(model Description) {
 	}
 }
 
-// checkSize returns an error if the file enables batching for a model without a batch
+// checkBatchSize returns an error if the file enables batching for a model without a batch
 // dimension.
-func (c *Config) checkSize(model Description) error {
+func (c *Config) checkBatchSize(model Description) error {
 	switch why := c.used(model).unbatchable(); {
 	case why == "":
 		return nil
 	case c.MaxBatchSize > 0:
 		return c.Wrong("max_batch_size", c.MaxBatchSize, "0, because %s", why)
 	case c.Dynamic != nil && len(c.Dynamic.Preferred) > 0:
-		return c.Wrong("dynamic_batching.preferred_batch_size", c.Dynamic.Preferred, "none, because %s", why)
+		return c.Invalid("dynamic_batching.preferred_batch_size", "remove it, because requests of this model cannot be combined: %s", why)
 	}
 	return nil
 }
@@ -189,9 +189,9 @@ func (c *Config) tensorsOf(kind string, ports []Port) ([]Tensor, error) {
 	for _, p := range ports {
 		switch {
 		case p.Type == tensor.Invalid:
-			return nil, c.Wrong(kind, "none", "those that can be served to be in a config.pbtxt, because %s %q of the model is a %s", kind, p.Name, p.Kind)
+			return nil, c.Invalid(kind, "%s %q of the model is a %s, which is not supported yet; list the %ss to serve in config.pbtxt without it, or export the model without it", kind, p.Name, p.Kind, kind)
 		case p.AnyShape:
-			return nil, c.Wrong(kind, "none", "its dims to be in a config.pbtxt, because the model does not say how many dimensions %s %q has", kind, p.Name)
+			return nil, c.Invalid(kind, "the model does not say how many dimensions its %s %q has; list its %ss with their dims in config.pbtxt", kind, p.Name, kind)
 		}
 		ts = append(ts, Tensor{Name: p.Name, Type: p.Type, Dims: c.dimsOf(p)})
 	}
@@ -220,13 +220,13 @@ func (c *Config) compare(kind string, written []Tensor, ports []Port) error {
 		field := fmt.Sprintf("%s[%d]", kind, i)
 		at := slices.IndexFunc(ports, func(p Port) bool { return p.Name == w.Name })
 		if at < 0 {
-			return c.Wrong(field+".name", fmt.Sprintf("%q", w.Name), "one of the model's, %s", quoted(ports, portName))
+			return c.Wrong(field+".name", fmt.Sprintf("%q", w.Name), "one of the model's %ss, %s", kind, quoted(ports, portName))
 		}
 		switch p := ports[at]; {
 		case p.Type == tensor.Invalid:
-			return c.Wrong(field+".data_type", typeName(w.Type), "no such %s, because the model's is a %s, which cannot be served", kind, p.Kind)
+			return c.Invalid(field+".data_type", "%s %q of the model is a %s, which is not supported yet; remove it from config.pbtxt, or export the model without it", kind, w.Name, p.Kind)
 		case w.Type != p.Type:
-			return c.Wrong(field+".data_type", typeName(w.Type), "%s, which the model has", typeName(p.Type))
+			return c.Wrong(field+".data_type", typeName(w.Type), "%s, as in the model", typeName(p.Type))
 		}
 		// The file may restrict the shape of an input, but not that of an output, which the model
 		// determines.
@@ -242,7 +242,7 @@ func (c *Config) compareShape(field string, t Tensor, p Port, output bool) error
 	case p.AnyShape:
 		return nil
 	case t.Ragged && !slices.Equal(p.Dims, []int64{-1}):
-		return c.Wrong(field+".allow_ragged_batch", true, "false, because the model has shape %s, and not one dimension of any size", tensor.ShapeText(p.Dims))
+		return c.Wrong(field+".allow_ragged_batch", true, "false, because the model's input has shape %s, and a ragged batch needs [-1]", tensor.ShapeText(p.Dims))
 	case t.Ragged || output && c.scattered(t.Name):
 		return nil
 	case t.Reshape != nil:
@@ -262,15 +262,15 @@ func (c *Config) compareDims(field string, dims, model []int64, p Port, exact bo
 		batch := ""
 		switch {
 		case c.MaxBatchSize > 0:
-			batch = ", and max_batch_size stands for the first of them"
+			batch = ", of which max_batch_size replaces the first dimension"
 		case len(dims)+1 == len(model) && model[0] == -1:
-			batch = ", unless max_batch_size stands for the first of them"
+			batch = "; omit the first dimension only if max_batch_size is at least 1"
 		}
 		return c.Wrong(field, tensor.ShapeText(dims), "%s, because the model has %s%s", tensor.ShapeText(model), tensor.ShapeText(p.Dims), batch)
 	}
 	for i, d := range dims {
 		if d != model[i] && (exact || model[i] != -1) {
-			return c.Wrong(fmt.Sprintf("%s[%d]", field, i), d, "%d, which the model has", model[i])
+			return c.Wrong(fmt.Sprintf("%s[%d]", field, i), d, "%d, as in the model", model[i])
 		}
 	}
 	return nil
@@ -282,10 +282,10 @@ func (m Description) unbatchable() string {
 		return p.Type != tensor.Invalid && !p.AnyShape && (len(p.Dims) == 0 || p.Dims[0] != -1)
 	}
 	if why := m.find(fixed); why != "" {
-		return why + ", where a batch needs a first dimension of any size"
+		return why + ", whose first dimension is fixed; to batch its requests, export it with a dynamic first dimension"
 	}
 	if !m.Batchable {
-		return "the model does not compute each row by itself"
+		return "the rows of its inputs are not independent"
 	}
 	return ""
 }

@@ -36,7 +36,7 @@ func TestConfigurationsAreCompletedFromTheModel(t *testing.T) {
 				return fmt.Sprintf("%v: %v", infer.CodeOf(err), err)
 			}
 			if err := c.Complete(model); err != nil {
-				t.Errorf("completed, and then refused: %v", err)
+				t.Errorf("completed, and then rejected: %v", err)
 			}
 			return describe(c)
 		}

@@ -53,8 +53,8 @@ type Config struct {
 	// written or omitted.
 	Proto *configpb.ModelConfig
 
-	file   string // name of the file in errors; "" if there is none
-	places *place // positions of the fields in the file; nil if there is none
+	file string // name of the file in errors; "" if there is none
+	root *node  // fields of the file with their positions; nil if there is none
 }
 
 // A Warning is about a setting that may not do what its author expects.

@@ -22,7 +22,7 @@ func eachField(m protoreflect.MessageDescriptor, prefix string, f func(path stri
 		if fd.IsMap() {
 			inner = fd.MapValue().Message()
 		}
-		if inner != nil && rules[path].kind == carriedOut {
+		if inner != nil && rules[path].kind == supported {
 			eachField(inner, path+".", f)
 		}
 	}
@@ -35,7 +35,7 @@ func TestEveryFieldHasAKind(t *testing.T) {
 		switch r, ok := rules[path]; {
 		case !ok:
 			t.Errorf("%s has no kind: give it one in kinds.go, and a line in docs/configuration.md", path)
-		case (r.says == "") != (r.kind == carriedOut):
+		case (r.says == "") != (r.kind == supported):
 			t.Errorf("%s is %v and says %q: a reason is for those that are not carried out", path, r.kind, r.says)
 		}
 	})
@@ -71,12 +71,12 @@ func TestTheManualSaysWhatBecomesOfEveryField(t *testing.T) {
 	}
 	told := map[string]rule{}
 	for _, row := range documented.FindAllStringSubmatch(string(page), -1) {
-		kinds := []string{carriedOut.String(), hint.String(), refused.String()}
+		kinds := []string{supported.String(), ignored.String(), rejected.String()}
 		told[row[1]] = rule{kind: kind(slices.Index(kinds, row[2]) + 1), says: row[3]}
 	}
 	for path, r := range rules {
 		row, ok := told[path]
-		if !ok || row.kind != r.kind || r.kind != carriedOut && row.says != r.says {
+		if !ok || row.kind != r.kind || r.kind != supported && row.says != r.says {
 			t.Errorf("docs/configuration.md: want the line\n| `%s` | %v | %s |", path, r.kind, r.says)
 		}
 		delete(told, path)

@@ -9,11 +9,12 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// A place is the position of a value in a protobuf text. The protobuf parser does not keep
+// A node is a value, with its position, in a protobuf text. The protobuf parser does not keep
 // line numbers, so the text is scanned a second time, after the parser has accepted it.
-type place struct {
+type node struct {
 	line   int
 	offset int    // of the value in the text
+	end    int    // offset after the value
 	text   string // of a number, an identifier, or a string without its quotes
 	fields map[string]*occurrences
 }
@@ -21,11 +22,11 @@ type place struct {
 // occurrences are all values of one field in a message, in order.
 type occurrences struct {
 	line   int // of the first occurrence of the name, even if its list is empty
-	values []*place
+	values []*node
 }
 
-// locate returns the places of all values in a text.
-func locate(text []byte) *place {
+// locate returns the root of a text, with all its values.
+func locate(text []byte) *node {
 	s := scanner{text: text, line: 1}
 	return s.message(0)
 }
@@ -33,34 +34,34 @@ func locate(text []byte) *place {
 // lineOf returns the line of a field, such as input[0].dims[1], or of the closest
 // enclosing field that exists, or 0 if none does. An index of a map is a key, and what
 // follows it is a field of the value.
-func (p *place) lineOf(path string) int {
-	line, _ := p.find(path)
+func (n *node) lineOf(path string) int {
+	line, _ := n.find(path)
 	return line
 }
 
 // find is lineOf, and reports whether the field itself exists.
-func (p *place) find(path string) (line int, exact bool) {
+func (n *node) find(path string) (line int, exact bool) {
 	for step := range strings.SplitSeq(path, ".") {
-		if p == nil {
+		if n == nil {
 			return line, false
 		}
 		name, index, indexed := strings.Cut(strings.TrimSuffix(step, "]"), "[")
-		all := p.fields[name]
+		all := n.fields[name]
 		if all == nil {
 			return line, false
 		}
-		line, p = all.line, nil
+		line, n = all.line, nil
 		switch {
 		case indexed:
-			if p = all.at(index); p == nil {
+			if n = all.at(index); n == nil {
 				return line, false
 			}
-			line = p.line
-			if value := p.fields["value"]; all.isMap() && value != nil {
-				p = value.at("0")
+			line = n.line
+			if value := n.fields["value"]; all.isMap() && value != nil {
+				n = value.at("0")
 			}
 		case len(all.values) > 0:
-			p = all.values[0]
+			n = all.values[0]
 		}
 	}
 	return line, true
@@ -68,8 +69,8 @@ func (p *place) find(path string) (line int, exact bool) {
 
 // fieldAt returns the field of a message whose value is at an offset, with its path, or
 // nil.
-func (p *place) fieldAt(m protoreflect.MessageDescriptor, offset int) (protoreflect.FieldDescriptor, string) {
-	for name, all := range p.fields {
+func (n *node) fieldAt(m protoreflect.MessageDescriptor, offset int) (protoreflect.FieldDescriptor, string) {
+	for name, all := range n.fields {
 		fd := m.Fields().ByTextName(name)
 		if fd == nil {
 			continue
@@ -99,21 +100,44 @@ func (p *place) fieldAt(m protoreflect.MessageDescriptor, offset int) (protorefl
 	return nil, ""
 }
 
+// messageAt returns the innermost message around an offset, with its path; "" for the
+// whole configuration, whose descriptor is m.
+func (n *node) messageAt(m protoreflect.MessageDescriptor, offset int) (protoreflect.MessageDescriptor, string) {
+	for name, all := range n.fields {
+		fd := m.Fields().ByTextName(name)
+		if fd == nil || fd.Message() == nil {
+			continue
+		}
+		for i, v := range all.values {
+			if offset < v.offset || offset >= v.end || v.fields == nil {
+				continue
+			}
+			inner, rest := v.messageAt(fd.Message(), offset)
+			path := fd.TextName()
+			if fd.IsList() {
+				path = fmt.Sprintf("%s[%d]", name, i)
+			}
+			return inner, strings.TrimSuffix(path+"."+rest, ".")
+		}
+	}
+	return m, ""
+}
+
 // isMap distinguishes map entries from other messages by their field named key, which no
 // message of a configuration has.
 func (o *occurrences) isMap() bool {
-	return slices.ContainsFunc(o.values, func(p *place) bool { return p.fields["key"] != nil })
+	return slices.ContainsFunc(o.values, func(n *node) bool { return n.fields["key"] != nil })
 }
 
 // at returns the value with an index, or with a key for a map.
-func (o *occurrences) at(index string) *place {
+func (o *occurrences) at(index string) *node {
 	if !o.isMap() {
 		if i, err := strconv.Atoi(index); err == nil && i >= 0 && i < len(o.values) {
 			return o.values[i]
 		}
 		return nil
 	}
-	var found *place
+	var found *node
 	for _, v := range o.values {
 		if sameKey(v.key(), index) {
 			found = v // the last one wins
@@ -123,8 +147,8 @@ func (o *occurrences) at(index string) *place {
 }
 
 // key returns the key of a map entry as written.
-func (p *place) key() string {
-	if key := p.fields["key"]; key != nil && len(key.values) > 0 {
+func (n *node) key() string {
+	if key := n.fields["key"]; key != nil && len(key.values) > 0 {
 		return key.values[0].text
 	}
 	return ""
@@ -145,29 +169,29 @@ type scanner struct {
 }
 
 // message scans fields until the closing bracket or the end of the text.
-func (s *scanner) message(closing byte) *place {
-	p := &place{line: s.line, fields: map[string]*occurrences{}}
+func (s *scanner) message(closing byte) *node {
+	n := &node{line: s.line, fields: map[string]*occurrences{}}
 	for {
 		switch c := s.peek(); {
 		case c == 0:
-			return p
+			return n
 		case c == closing:
 			s.at++
-			return p
+			return n
 		case isWord(c):
-			s.field(p)
+			s.field(n)
 		default:
 			s.at++ // a comma or semicolon after a field
 		}
 	}
 }
 
-func (s *scanner) field(p *place) {
+func (s *scanner) field(n *node) {
 	line, name := s.line, s.word()
-	all := p.fields[name]
+	all := n.fields[name]
 	if all == nil {
 		all = &occurrences{line: line}
-		p.fields[name] = all
+		n.fields[name] = all
 	}
 	if s.peek() == ':' {
 		s.at++
@@ -194,9 +218,9 @@ func (s *scanner) field(p *place) {
 	}
 }
 
-func (s *scanner) value() *place {
+func (s *scanner) value() *node {
 	c := s.peek()
-	p := &place{line: s.line, offset: s.at}
+	n := &node{line: s.line, offset: s.at}
 	switch {
 	case c == '{' || c == '<':
 		s.at++
@@ -205,20 +229,21 @@ func (s *scanner) value() *place {
 			closing = '>'
 		}
 		m := s.message(closing)
-		p.fields = m.fields
+		n.fields = m.fields
 	case c == '"' || c == '\'':
 		for c = s.peek(); c == '"' || c == '\''; c = s.peek() { // adjacent strings are concatenated
-			p.text += s.quoted(c)
+			n.text += s.quoted(c)
 		}
 	case isWord(c):
-		p.text = s.word()
-		if p.text == "-" && isWord(s.peek()) { // a sign may be separate
-			p.text += s.word()
+		n.text = s.word()
+		if n.text == "-" && isWord(s.peek()) { // a sign may be separate
+			n.text += s.word()
 		}
 	case c != 0:
 		s.at++ // not accepted by the parser
 	}
-	return p
+	n.end = s.at
+	return n
 }
 
 func (s *scanner) word() string {

@@ -1,23 +1,18 @@
 package modelconfig
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"maps"
 	"math"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/encoding/prototext"
-	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/modelconfig/configpb"
@@ -28,9 +23,9 @@ import (
 func Parse(file string, text []byte) (*Config, error) {
 	c := &Config{Proto: &configpb.ModelConfig{}, file: file}
 	if err := prototext.Unmarshal(text, c.Proto); err != nil {
-		return nil, unreadable(file, text, err)
+		return nil, parseError(file, text, err)
 	}
-	c.places = locate(text)
+	c.root = locate(text)
 	return c, c.read()
 }
 
@@ -39,7 +34,7 @@ func Parse(file string, text []byte) (*Config, error) {
 func ParseJSON(text []byte) (*Config, error) {
 	c := &Config{Proto: &configpb.ModelConfig{}}
 	if err := protojson.Unmarshal(text, c.Proto); err != nil {
-		return nil, infer.Errorf(infer.Invalid, "the configuration that was sent: %w", err)
+		return nil, jsonError(err)
 	}
 	return c, c.read()
 }
@@ -47,78 +42,12 @@ func ParseJSON(text []byte) (*Config, error) {
 // read sets all other fields from Proto.
 func (c *Config) read() error {
 	c.Decoupled = c.Proto.GetModelTransactionPolicy().GetDecoupled()
-	for _, read := range []func() error{c.sortFields, c.readNames, c.readTensors, c.readRagged, c.readInstances, c.readVersions, c.readDynamic, c.readWarmup} {
+	for _, read := range []func() error{c.checkSupport, c.readNames, c.readTensors, c.readRagged, c.readInstances, c.readVersions, c.readDynamic, c.readWarmup} {
 		if err := read(); err != nil {
-			return c.placed(err)
+			return c.withPosition(err)
 		}
 	}
 	return nil
-}
-
-// The protobuf parser reports the position and the token of an error only in its message.
-var (
-	located    = regexp.MustCompile(`\(line (\d+):(\d+)\): (.*)`)
-	wrongValue = regexp.MustCompile(`^invalid value for \w+ type: (.*)`)
-	rewordings = []struct {
-		from *regexp.Regexp
-		to   string
-	}{
-		{regexp.MustCompile(`^unknown field: (.*)`), "$1: found a field of this name, expected one of a model's configuration"},
-		{regexp.MustCompile(`^non-repeated field "(\w+)" is repeated`), "$1: found again, expected once"},
-		{regexp.MustCompile(`^error parsing "(\w+)", oneof \S+ is already set`), "$1: found beside a field that excludes it, expected one of the two"},
-	}
-)
-
-// unreadable converts an error of the parser to the format of this package.
-func unreadable(file string, text []byte, err error) error {
-	if strings.HasSuffix(err.Error(), io.ErrUnexpectedEOF.Error()) {
-		last := 1 + bytes.Count(bytes.TrimSpace(text), []byte("\n"))
-		return infer.Errorf(infer.Invalid, "%s:%d: found the end of the file, expected that of a string, a list or a block before it", file, last)
-	}
-	found := located.FindStringSubmatch(err.Error())
-	if found == nil {
-		return infer.Errorf(infer.Invalid, "%s: %w", file, err)
-	}
-	what := found[3]
-	for _, r := range rewordings {
-		what = r.from.ReplaceAllString(what, r.to)
-	}
-	if value := wrongValue.FindStringSubmatch(what); value != nil {
-		line, _ := strconv.Atoi(found[1])
-		column, _ := strconv.Atoi(found[2])
-		field, path := locate(text).fieldAt(new(configpb.ModelConfig).ProtoReflect().Descriptor(), offsetOf(text, line, column))
-		if field != nil {
-			what = fmt.Sprintf("%s: found %s, expected %s", path, value[1], valuesOf(field))
-		}
-	}
-	return infer.Errorf(infer.Invalid, "%s:%s:%s: %s", file, found[1], found[2], what)
-}
-
-// valuesOf describes the valid values of a field.
-func valuesOf(field protoreflect.FieldDescriptor) string {
-	if field.Enum() == nil {
-		return "a value of type " + field.Kind().String()
-	}
-	values := field.Enum().Values()
-	names := make([]string, values.Len())
-	for i := range names {
-		names[i] = string(values.Get(i).Name())
-	}
-	return "one of " + strings.Join(names, ", ")
-}
-
-// offsetOf returns the byte offset of a line and a column, both counted from 1, the column
-// in characters.
-func offsetOf(text []byte, line, column int) int {
-	offset := 0
-	for ; line > 1; line-- {
-		offset += bytes.IndexByte(text[offset:], '\n') + 1
-	}
-	for ; column > 1 && offset < len(text); column-- {
-		_, size := utf8.DecodeRune(text[offset:])
-		offset += size
-	}
-	return offset
 }
 
 // A mistake is an error about a field, before its line is known.
@@ -126,12 +55,18 @@ type mistake struct{ field, text string }
 
 func (m *mistake) Error() string { return m.field + ": " + m.text }
 
+// bad returns the error for a value of a field that is not one of those expected.
 func bad(field string, found any, expected string, args ...any) error {
-	return &mistake{field, fmt.Sprintf("found %v, expected %s", found, fmt.Sprintf(expected, args...))}
+	return invalid(field, "found %v, expected %s", found, fmt.Sprintf(expected, args...))
 }
 
-// placed adds the position in the file to a mistake.
-func (c *Config) placed(err error) error {
+// invalid returns an error about a field in the given words.
+func invalid(field, format string, args ...any) error {
+	return &mistake{field, fmt.Sprintf(format, args...)}
+}
+
+// withPosition adds the position in the file to a mistake.
+func (c *Config) withPosition(err error) error {
 	m, ok := errors.AsType[*mistake](err)
 	if !ok {
 		return err
@@ -141,7 +76,7 @@ func (c *Config) placed(err error) error {
 
 // where returns the prefix of a field name in errors: FILE:LINE and a colon.
 func (c *Config) where(field string) string {
-	switch line := c.places.lineOf(field); {
+	switch line := c.root.lineOf(field); {
 	case c.file == "":
 		return ""
 	case line == 0:
@@ -154,7 +89,7 @@ func (c *Config) where(field string) string {
 // Where returns FILE:LINE of a field such as max_batch_size, or "" if the file does not
 // contain it or does not exist.
 func (c *Config) Where(field string) string {
-	if line, exact := c.places.find(field); exact && c.file != "" {
+	if line, exact := c.root.find(field); exact && c.file != "" {
 		return fmt.Sprintf("%s:%d", c.file, line)
 	}
 	return ""
@@ -163,7 +98,13 @@ func (c *Config) Where(field string) string {
 // Wrong returns an error about a field of the file, such as input[0].dims, with the line
 // of the field or of the closest enclosing one. expected is a format.
 func (c *Config) Wrong(field string, found any, expected string, args ...any) error {
-	return c.placed(bad(field, found, expected, args...))
+	return c.withPosition(bad(field, found, expected, args...))
+}
+
+// Invalid returns an error about a field of the file in the given words, with the line of
+// the field like Wrong.
+func (c *Config) Invalid(field, format string, args ...any) error {
+	return c.withPosition(invalid(field, format, args...))
 }
 
 // Backends by platform, which is Triton's older setting.
@@ -219,8 +160,10 @@ func (c *Config) readPlatform() error {
 	}
 	backend, ok := platforms[platform]
 	switch {
+	case platform == "ensemble":
+		return invalid("platform", "%s", noEnsembles)
 	case !ok:
-		return bad("platform", fmt.Sprintf("%q", platform), "a known platform, or a backend instead")
+		return bad("platform", fmt.Sprintf("%q", platform), "one of %s; or remove it, and set backend", quoted(slices.Sorted(maps.Keys(platforms)), func(p string) string { return p }))
 	case c.Backend != "" && c.Backend != backend:
 		return bad("backend", fmt.Sprintf("%q", c.Backend), "%q, which runs platform %q", backend, platform)
 	}
@@ -264,22 +207,22 @@ type described interface {
 	GetReshape() *configpb.ModelTensorReshape
 }
 
-func tensors[T described](field string, protos []T, maxBatch int) ([]Tensor, error) {
+func tensors[T described](kind string, protos []T, maxBatch int) ([]Tensor, error) {
 	names := make(map[string]bool, len(protos))
 	var ts []Tensor
 	for i, p := range protos {
-		field := fmt.Sprintf("%s[%d]", field, i)
+		field := fmt.Sprintf("%s[%d]", kind, i)
 		name, dataType := p.GetName(), p.GetDataType()
 		_, known := configpb.DataType_name[int32(dataType)]
 		switch {
 		case name == "":
-			return nil, bad(field+".name", "none", "a name")
+			return nil, bad(field+".name", "no name", "one")
 		case names[name]:
-			return nil, bad(field+".name", fmt.Sprintf("%q again", name), "each name once")
+			return nil, invalid(field+".name", "%q is already the name of another %s; each needs a name of its own", name, kind)
 		case !known || dataType == configpb.DataType_TYPE_INVALID:
 			return nil, bad(field+".data_type", dataType, "a type such as TYPE_FP32")
 		case len(p.GetDims()) == 0:
-			return nil, bad(field+".dims", "none", "at least one dimension")
+			return nil, bad(field+".dims", "no dimension", "at least one")
 		}
 		for i, d := range p.GetDims() {
 			if d < 1 && d != -1 {
@@ -330,11 +273,11 @@ func checkGPUs(field string, g *configpb.ModelInstanceGroup) error {
 	kind := g.GetKind()
 	runsOn := kind == configpb.ModelInstanceGroup_KIND_GPU || kind == configpb.ModelInstanceGroup_KIND_AUTO
 	if len(g.GetGpus()) > 0 && !runsOn {
-		return bad(field+".gpus", g.GetGpus(), "none, because its kind is %v", kind)
+		return invalid(field+".gpus", "an instance group of %v uses no GPUs; set kind: KIND_GPU, or remove gpus", kind)
 	}
 	for i, gpu := range g.GetGpus() {
 		if gpu < 0 {
-			return bad(fmt.Sprintf("%s.gpus[%d]", field, i), gpu, "at least 0, the first of the machine's GPUs")
+			return bad(fmt.Sprintf("%s.gpus[%d]", field, i), gpu, "the index of a GPU, starting at 0")
 		}
 	}
 	return nil
@@ -352,7 +295,7 @@ func (c *Config) readVersions() error {
 	case *configpb.ModelVersionPolicy_Specific_:
 		c.VersionPolicy.Specific = p.Specific.GetVersions()
 		if len(c.VersionPolicy.Specific) == 0 {
-			return bad("version_policy.specific.versions", "none", "at least one version")
+			return bad("version_policy.specific.versions", "no version", "at least one")
 		}
 		for i, v := range c.VersionPolicy.Specific {
 			if v < 0 {
@@ -376,7 +319,7 @@ func (c *Config) readDynamic() error {
 		switch {
 		case n < 1:
 			return bad(field, n, "at least 1")
-		case int(n) > c.MaxBatchSize && !c.sizeLeftOut():
+		case int(n) > c.MaxBatchSize && !c.batchSizeFromModel():
 			return bad(field, n, "at most max_batch_size (%d)", c.MaxBatchSize)
 		}
 		d.Preferred = append(d.Preferred, int(n))

@@ -130,7 +130,7 @@ func TestADelayOfZeroIsNotTheSameAsNone(t *testing.T) {
 // The parser's error messages are not stable.
 func TestErrorsOfTheTextFormatNameTheLine(t *testing.T) {
 	_, err := modelconfig.Parse(filepath.Join("models", "a", "config.pbtxt"), []byte("name: \"a\"\n\nensemble { }\n"))
-	if want := "models/a/config.pbtxt:3:1: ensemble: found"; err == nil || !strings.HasPrefix(err.Error(), want) {
+	if want := "models/a/config.pbtxt:3:1: ensemble: unknown field"; err == nil || !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("error %v, want one that starts with %q", err, want)
 	}
 }

@@ -97,7 +97,7 @@ func (c *Config) readBatchInputs() error {
 			return err
 		}
 		if len(p.GetTargetName()) == 0 {
-			return bad(field+".target_name", "none", "the name of an input of the model")
+			return bad(field+".target_name", "no name", "that of an input of the model")
 		}
 		for j, name := range p.GetTargetName() {
 			if slices.Contains(taken, name) {
@@ -124,7 +124,7 @@ func (c *Config) readBatchOutputs() error {
 			return err
 		}
 		if len(p.GetTargetName()) == 0 {
-			return bad(field+".target_name", "none", "one of the file's outputs [%s]", quoted(c.Outputs, tensorName))
+			return bad(field+".target_name", "no name", "one of the file's outputs [%s]", quoted(c.Outputs, tensorName))
 		}
 		for j, name := range p.GetTargetName() {
 			field := fmt.Sprintf("%s.target_name[%d]", field, j)
@@ -150,7 +150,7 @@ func (c *Config) readBatchOutputs() error {
 func (c *Config) source(field string, names []string) (int, error) {
 	field += ".source_input"
 	if len(names) != 1 {
-		return 0, bad(field, fmt.Sprintf("%d of them", len(names)), "one")
+		return 0, bad(field, fmt.Sprintf("%d names", len(names)), "one")
 	}
 	at := slices.IndexFunc(c.Inputs, func(t Tensor) bool { return t.Name == names[0] })
 	if at < 0 {
@@ -165,7 +165,7 @@ func (c *Config) compareBatchInputs(inputs []Port) error {
 		field := c.batchField(b.Name)
 		at := slices.IndexFunc(inputs, func(p Port) bool { return p.Name == b.Name })
 		if at < 0 {
-			return c.Wrong(field+".target_name", fmt.Sprintf("%q", b.Name), "one of the model's, %s", quoted(inputs, portName))
+			return c.Wrong(field+".target_name", fmt.Sprintf("%q", b.Name), "one of the model's inputs, %s", quoted(inputs, portName))
 		}
 		in, rank := inputs[at], 1
 		if b.Kind == ItemShape {
@@ -173,7 +173,7 @@ func (c *Config) compareBatchInputs(inputs []Port) error {
 		}
 		switch {
 		case b.Type != in.Type:
-			return c.Wrong(field+".data_type", typeName(b.Type), "%s, which the model has", typeName(in.Type))
+			return c.Wrong(field+".data_type", typeName(b.Type), "%s, as in the model", typeName(in.Type))
 		case !in.AnyShape && len(in.Dims) != rank:
 			return c.Wrong(field+".kind", fmt.Sprintf("%v, which has %d dimensions", configpb.BatchInput_Kind(b.Kind), rank), "one with %d, as %q of the model has", len(in.Dims), b.Name)
 		}
@@ -194,7 +194,7 @@ func (c *Config) checkScatter(field string, b BatchOutput) error {
 	for i, d := range b.Dims {
 		if d == -1 && i > len(source.RowDims()) {
 			return bad(field, fmt.Sprintf("an output of shape %s", tensor.ShapeText(b.Dims)),
-				"one whose dimensions of any size are also in input %q, which has %d with that of the batch", source.Name, 1+len(source.RowDims()))
+				"one whose dimensions of -1 also exist in input %q, which has %d with the batch dimension", source.Name, 1+len(source.RowDims()))
 		}
 	}
 	return nil

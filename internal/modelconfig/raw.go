@@ -5,7 +5,7 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-func isRaw(inputs []tensor.Tensor) bool {
+func rawInput(inputs []tensor.Tensor) bool {
 	return len(inputs) == 1 && inputs[0].Name == "" && inputs[0].Type == tensor.Invalid && inputs[0].Shape == nil
 }
 
@@ -14,7 +14,7 @@ func isRaw(inputs []tensor.Tensor) bool {
 // validates the result like any other input.
 func (c *Config) completeRaw(req *infer.Request) error {
 	if len(c.Inputs) != 1 {
-		return refuse(req, "Raw request must only have 1 input (found 1) to be deduced but got %d inputs in '%s' model configuration",
+		return requestError(req, "Raw request must only have 1 input (found 1) to be deduced but got %d inputs in '%s' model configuration",
 			len(c.Inputs), c.Name)
 	}
 	want, in := &c.Inputs[0], req.Inputs[0]
@@ -44,7 +44,7 @@ func (c *Config) completeShape(req *infer.Request, in *tensor.Tensor) error {
 			continue
 		}
 		if variable != nil {
-			return refuse(req, "The shape of the raw input '%s' can not be deduced because there are more than one variable-sized dimension", in.Name)
+			return requestError(req, "The shape of the raw input '%s' can not be deduced because there are more than one variable-sized dimension", in.Name)
 		}
 		variable = &in.Shape[i]
 		*variable = 1
@@ -54,7 +54,7 @@ func (c *Config) completeShape(req *infer.Request, in *tensor.Tensor) error {
 	}
 	size, err := tensor.ByteSize(in.Type, in.Shape)
 	if err != nil {
-		return refuse(req, "input '%s' for model '%s': %w", in.Name, c.Name, err)
+		return requestError(req, "input '%s' for model '%s': %w", in.Name, c.Name, err)
 	}
 	*variable = int64(len(in.Data)) / size
 	return nil

@@ -49,7 +49,7 @@ func reshapeOf(field string, dims []int64, p *configpb.ModelTensorReshape, maxBa
 	have, ok := parts(shape)
 	want, counted := parts(dims)
 	if !ok || !counted || !slices.Equal(have, want) {
-		return nil, bad(field+".shape", tensor.ShapeText(shape), "as many elements as dims %s, also between dimensions of any size", tensor.ShapeText(dims))
+		return nil, bad(field+".shape", tensor.ShapeText(shape), "as many elements as dims %s, also between dimensions of -1", tensor.ShapeText(dims))
 	}
 	return shape, nil
 }

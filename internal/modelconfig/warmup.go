@@ -35,7 +35,7 @@ func sampleInput(field, name string, p *configpb.ModelWarmup_Input) (SampleInput
 	in := SampleInput{Tensor: Tensor{Name: name, Type: tensor.Type(p.GetDataType()), Dims: p.GetDims()}}
 	for i, d := range in.Dims {
 		if d < 0 {
-			return in, bad(fmt.Sprintf("%s.dims[%d]", field, i), d, "at least 0, because a sample has one size")
+			return in, bad(fmt.Sprintf("%s.dims[%d]", field, i), d, "at least 0, because a sample has a fixed size")
 		}
 	}
 	switch data := p.GetInputDataType().(type) {
@@ -45,7 +45,7 @@ func sampleInput(field, name string, p *configpb.ModelWarmup_Input) (SampleInput
 	case *configpb.ModelWarmup_Input_InputDataFile:
 		in.File = data.InputDataFile
 		if !filepath.IsLocal(in.File) {
-			return in, bad(field+".input_data_file", fmt.Sprintf("%q", in.File), "a file in the model's directory warmup")
+			return in, bad(field+".input_data_file", fmt.Sprintf("%q", in.File), "a file below the directory warmup of the model")
 		}
 	default:
 		return in, bad(field, "no data", "zero_data, random_data or input_data_file")

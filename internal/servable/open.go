@@ -69,7 +69,7 @@ func (e *Env) open(ctx context.Context, src Source, how tuning) (*Version, error
 	}
 	runner, ok := e.opts.Runners[cfg.Backend]
 	if !ok {
-		return nil, cfg.Wrong("backend", fmt.Sprintf("%q", cfg.Backend), "one of %q", slices.Sorted(maps.Keys(e.opts.Runners)))
+		return nil, cfg.UnsupportedBackend(slices.Sorted(maps.Keys(e.opts.Runners)))
 	}
 	if e.opts.Strict && cfg.Incomplete() {
 		return nil, cfg.Wrong("input", "none, or no output", "both, because --disable-auto-complete-config takes nothing from the model")

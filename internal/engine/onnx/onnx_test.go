@@ -300,16 +300,16 @@ func TestAConfigurationThatIsNotTheModelsIsRefused(t *testing.T) {
 	for _, tt := range []struct{ model, text, want string }{
 		{
 			"mlp", "input { name: \"x\" data_type: TYPE_FP32 dims: 32 }\noutput { name: \"z\" data_type: TYPE_FP32 dims: 4 }",
-			`config.pbtxt:3: output[0].name: found "z", expected one of the model's, "y"`,
+			`config.pbtxt:3: output[0].name: found "z", expected one of the model's outputs, "y"`,
 		},
 		{
 			"mlp", "input { name: \"x\"\ndata_type: TYPE_INT64 dims: 32 }\noutput { name: \"y\" data_type: TYPE_FP32 dims: 4 }",
-			`config.pbtxt:3: input[0].data_type: found TYPE_INT64, expected TYPE_FP32, which the model has`,
+			`config.pbtxt:3: input[0].data_type: found TYPE_INT64, expected TYPE_FP32, as in the model`,
 		},
-		{"fixed", "", `config.pbtxt:1: max_batch_size: found 8, expected 0, because input "x" of the model has shape [1,4], where a batch needs a first dimension of any size`},
+		{"fixed", "", `config.pbtxt:1: max_batch_size: found 8, expected 0, because input "x" of the model has shape [1,4], whose first dimension is fixed; to batch its requests, export it with a dynamic first dimension`},
 		{
 			"sequence", "output { name: \"parts\" data_type: TYPE_FP32 dims: 1 }",
-			`config.pbtxt:2: output[0].data_type: found TYPE_FP32, expected no such output, because the model's is a sequence, which cannot be served`,
+			`config.pbtxt:2: output[0].data_type: output "parts" of the model is a sequence, which is not supported yet; remove it from config.pbtxt, or export the model without it`,
 		},
 	} {
 		_, err := e.Load(t.Context(), parsed(t, tt.model, "max_batch_size: 8\n"+tt.text))
