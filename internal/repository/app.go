@@ -13,9 +13,9 @@ import (
 	"github.com/shoal-serving/shoal/internal/modelconfig"
 )
 
-// scanApp returns the models of a Python file. It reads the file and does not run it:
-// whoever looks at what there is shall not wait for Python, nor for what the file
-// does. Hence names stand in the file as they are.
+// scanApp returns the models of a Python file. It reads the file and does not run it, so
+// that listing models does not start Python. Therefore the names of the models must be
+// written out in the file.
 func scanApp(path string) ([]*candidate, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -44,14 +44,14 @@ var (
 	plainString    = regexp.MustCompile(`^(?:"([^"\\\n]*)"|'([^'\\\n]*)')[ \t\n]*[,)]`)
 )
 
-// appModels returns the names of the functions and classes of a Python file that have
-// the decorator @shoal.model, in their order, or those that the decorator gives. In a
-// file that Python would not run it finds what it can: what is wrong is for Python to
-// say, and what serves stays meanwhile.
+// appModels returns the names of the functions and classes of a Python file that have the
+// decorator @shoal.model, in their order, or the names that the decorator gives them. It
+// accepts files that Python rejects: Python reports those errors when the model is loaded,
+// and the version that was loaded before keeps serving.
 func appModels(text string) ([]string, error) {
 	s := pythonText{text: strings.ReplaceAll(text, "\r\n", "\n")}
 	var names []string
-	waiting, name := 0, "" // for the definition below a decorator that is in this line
+	waiting, name := 0, "" // the line of a decorator whose definition has not come yet, and its name=
 	for !s.ended() {
 		rest := s.rest()
 		switch {
@@ -68,7 +68,7 @@ func appModels(text string) ([]string, error) {
 		case waiting > 0:
 			m := definition.FindStringSubmatch(rest)
 			if m == nil {
-				return nil, fmt.Errorf("line %d: found no def or class below @shoal.model, expected one", waiting)
+				return nil, fmt.Errorf("line %d: @shoal.model must be followed by a def or a class", waiting)
 			}
 			names, waiting = append(names, cmp.Or(name, m[1])), 0
 		}
@@ -76,24 +76,23 @@ func appModels(text string) ([]string, error) {
 	}
 	switch {
 	case s.open > 0:
-		return nil, fmt.Errorf("line %d: found a string that is not closed", s.open)
+		return nil, fmt.Errorf("line %d: the string that begins here is not closed", s.open)
 	case waiting > 0:
-		return nil, fmt.Errorf("line %d: found nothing below @shoal.model, expected a def or a class", waiting)
+		return nil, fmt.Errorf("line %d: @shoal.model must be followed by a def or a class", waiting)
 	case len(names) == 0 && strings.Contains(text, "TritonPythonModel"):
-		return nil, errors.New("found a model of Triton's kind, expected it in a repository, as NAME/1/model.py")
+		return nil, errors.New("a TritonPythonModel cannot be served as a single file; put it into a model repository as NAME/1/model.py, and serve the repository")
 	case len(names) == 0:
-		return nil, errors.New("found no model, expected a function with @shoal.model(inputs=…, outputs=…) at the left edge; docs/python.md has an example")
+		return nil, errors.New("the file has no model; decorate a top-level function or class with @shoal.model(inputs=…, outputs=…), as in docs/python.md")
 	}
 	for i, name := range names {
 		if slices.Contains(names[:i], name) {
-			return nil, fmt.Errorf("found two models %q, expected one: give the other another name=", name)
+			return nil, fmt.Errorf("two models are named %q; give one of them another name with @shoal.model(name=…)", name)
 		}
 	}
 	return names, nil
 }
 
-// A pythonText is read without understanding more of it than where strings and
-// comments end.
+// A pythonText scans Python code. It recognises only strings and comments.
 type pythonText struct {
 	text string
 	at   int
@@ -104,10 +103,10 @@ func (s *pythonText) ended() bool  { return s.at >= len(s.text) }
 func (s *pythonText) rest() string { return s.text[s.at:] }
 func (s *pythonText) line() int    { return 1 + strings.Count(s.text[:s.at], "\n") }
 
-// lineBegins reports whether this is the left edge.
+// lineBegins reports whether the position is the start of a line.
 func (s *pythonText) lineBegins() bool { return s.at == 0 || s.text[s.at-1] == '\n' }
 
-// skip goes on by a string, a comment or a byte.
+// skip advances past a string, a comment or a byte.
 func (s *pythonText) skip() {
 	switch c := s.text[s.at]; c {
 	case '"', '\'':
@@ -132,7 +131,7 @@ func (s *pythonText) skipString(quote string) {
 	for !s.ended() && !strings.HasPrefix(s.rest(), quote) {
 		switch {
 		case s.text[s.at] == '\n' && len(quote) == 1:
-			return // it is not closed, which Python will say
+			return // it is not closed, which Python reports
 		case s.text[s.at] == '\\':
 			s.at++
 		}
@@ -145,14 +144,14 @@ func (s *pythonText) skipString(quote string) {
 	s.at += len(quote)
 }
 
-// arguments reads what is in the brackets of a decorator, and returns the name that is
-// among it; "" if there is none.
+// arguments reads the arguments of a decorator, and returns the one called name; "" if
+// there is none.
 func (s *pythonText) arguments() (name string, err error) {
 	for depth := 0; !s.ended(); {
 		rest := s.rest()
 		switch {
 		case s.lineBegins() && (rest[0] == '@' || definition.MatchString(rest)):
-			return name, nil // the brackets are not closed, which Python will say
+			return name, nil // the brackets are not closed, which Python reports
 		case strings.IndexByte("([{", rest[0]) >= 0:
 			depth++
 		case strings.IndexByte(")]}", rest[0]) >= 0:
@@ -161,7 +160,7 @@ func (s *pythonText) arguments() (name string, err error) {
 			s.at += len(nameArgument.FindString(rest))
 			m := plainString.FindStringSubmatch(s.rest())
 			if m == nil {
-				return "", fmt.Errorf("line %d: found a name= that is more than a string, expected one such as name=\"reader\", because names are read without running the file", s.line())
+				return "", fmt.Errorf("line %d: name= must be a plain string such as name=\"reader\", because Shoal reads names without running the file", s.line())
 			}
 			name = m[1] + m[2]
 		}

@@ -60,14 +60,14 @@ func TestABrokenAppStillHasItsModels(t *testing.T) {
 
 func TestAFileWithoutModelsIsRefusedWithWhatToDo(t *testing.T) {
 	for text, want := range map[string]string{
-		"import shoal\n":                                    "found no model, expected a function with @shoal.model(inputs=…, outputs=…) at the left edge; docs/python.md has an example",
-		"class TritonPythonModel: pass\n":                   "found a model of Triton's kind, expected it in a repository, as NAME/1/model.py",
-		"\n@shoal.model()\nx = 1\n":                         "line 2: found no def or class below @shoal.model, expected one",
-		"@shoal.model()\n":                                  "line 1: found nothing below @shoal.model, expected a def or a class",
-		"@shoal.model(\n name=PREFIX + 'x')\ndef f(): pass": `line 2: found a name= that is more than a string, expected one such as name="reader", because names are read without running the file`,
-		"@shoal.model()\ndef f(): pass\nx = '''\n":          "line 3: found a string that is not closed",
-		"@shoal.model()\ndef f(): pass\n@shoal.model(name=\"f\")\ndef g(): pass\n":       `found two models "f", expected one: give the other another name=`,
-		"@shoal.models()\ndef f(): pass\n@shoal.model_x\ndef g(): pass\nprint('\\'a')\n": "found no model, expected a function with @shoal.model(inputs=…, outputs=…) at the left edge; docs/python.md has an example",
+		"import shoal\n":                                    "the file has no model; decorate a top-level function or class with @shoal.model(inputs=…, outputs=…), as in docs/python.md",
+		"class TritonPythonModel: pass\n":                   "a TritonPythonModel cannot be served as a single file; put it into a model repository as NAME/1/model.py, and serve the repository",
+		"\n@shoal.model()\nx = 1\n":                         "line 2: @shoal.model must be followed by a def or a class",
+		"@shoal.model()\n":                                  "line 1: @shoal.model must be followed by a def or a class",
+		"@shoal.model(\n name=PREFIX + 'x')\ndef f(): pass": `line 2: name= must be a plain string such as name="reader", because Shoal reads names without running the file`,
+		"@shoal.model()\ndef f(): pass\nx = '''\n":          "line 3: the string that begins here is not closed",
+		"@shoal.model()\ndef f(): pass\n@shoal.model(name=\"f\")\ndef g(): pass\n":       `two models are named "f"; give one of them another name with @shoal.model(name=…)`,
+		"@shoal.models()\ndef f(): pass\n@shoal.model_x\ndef g(): pass\nprint('\\'a')\n": "the file has no model; decorate a top-level function or class with @shoal.model(inputs=…, outputs=…), as in docs/python.md",
 	} {
 		if names, err := appModels(text); err == nil || err.Error() != want {
 			t.Errorf("%q: names %q, error %v, want %q", text, names, err, want)
@@ -174,7 +174,7 @@ func TestFilesOfLibrariesAreFoundInVersionsAndWhereTheyAreNamed(t *testing.T) {
 
 func TestAPickleOfAClientIsRefused(t *testing.T) {
 	with := override{Config: "{}", Files: map[string][]byte{"1/model.pkl": nil}}
-	const want = "file:1/model.pkl: found a pickle, which runs the code that is in it; put it into the model repository if you trust it"
+	const want = "file:1/model.pkl: pickle files cannot be uploaded, because loading one runs the code in it; if you trust it, put it into the model repository"
 	if _, err := with.unpack("m"); err == nil || err.Error() != want {
 		t.Errorf("error %v, want %q", err, want)
 	}

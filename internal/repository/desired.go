@@ -8,10 +8,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
 	"github.com/shoal-serving/shoal/internal/servable"
+	"github.com/shoal-serving/shoal/internal/suggest"
 )
 
 // source finds a model on disk, or in the files that the client sent. A load without
@@ -38,7 +40,7 @@ func (r *Repository) source(name string, with override) (*candidate, override, e
 // lookup finds a model on disk.
 func lookup(paths []string, name string) (*candidate, error) {
 	if !modelconfig.ValidName(name) {
-		return nil, infer.Errorf(infer.NotFound, "found %q as a model's name, expected %s", name, modelconfig.NameRule)
+		return nil, infer.Errorf(infer.NotFound, "%q is not a valid model name; names have %s", name, modelconfig.NameRule)
 	}
 	var all []*candidate
 	for _, path := range paths {
@@ -59,11 +61,27 @@ func lookup(paths []string, name string) (*candidate, error) {
 	}
 	switch len(all) {
 	case 0:
-		return nil, infer.Errorf(infer.NotFound, "found no directory %s and no file %s.onnx in %v", name, name, paths)
+		return nil, infer.Errorf(infer.NotFound, "no directory %s and no file %s.onnx in %s%s", name, name, strings.Join(paths, ", "), similar(paths, name))
 	case 1:
 		return all[0], all[0].err
 	}
-	return nil, infer.Errorf(infer.Invalid, "it is in two places, %s and %s, expected one", all[0].place(), all[1].place())
+	return nil, infer.Errorf(infer.Invalid, "%w", twice(all[0], all[1]))
+}
+
+// similar returns the end of an error about a model that does not exist: the model that
+// was probably meant, or "".
+func similar(paths []string, name string) string {
+	var names []string
+	for _, path := range paths {
+		entries, _ := os.ReadDir(path) // a path that cannot be read has no suggestions
+		for _, e := range entries {
+			names = append(names, strings.TrimSuffix(e.Name(), ".onnx"))
+		}
+	}
+	if meant := suggest.Nearest(name, names); meant != "" {
+		return fmt.Sprintf("; did you mean %s?", meant)
+	}
+	return ""
 }
 
 // desired is what a model's files ask for.
@@ -82,14 +100,28 @@ func newDesired(f *candidate, with override) (*desired, error) {
 	all := slices.Collect(maps.Keys(f.versions))
 	served := choose(slices.Clone(all), cfg.VersionPolicy)
 	if len(served) == 0 {
-		slices.Sort(all)
-		cause := fmt.Errorf("found %v in %s, expected a directory such as %s", all, f.dir, filepath.Join(f.dir, "1"))
+		cause := noVersion(f, all)
 		return nil, infer.Errorf(infer.Invalid, "the model has no version that its version policy selects: %w", cause).WithReason(infer.NoVersionAvailable, f.name, "")
 	}
 	for _, n := range served {
 		d.versions[n] = f.versions[n] + f.config*31 + with.fingerprint()
 	}
 	return d, nil
+}
+
+// noVersion says why no version of a model is selected, given the numbers of all versions.
+func noVersion(f *candidate, all []int64) error {
+	if len(all) > 0 {
+		slices.Sort(all)
+		return fmt.Errorf("%s has the versions %v, and version_policy in config.pbtxt selects none of them", f.dir, all)
+	}
+	first := filepath.Join(f.dir, "1")
+	for _, file := range slices.Concat(usualFiles, libraryFiles) {
+		if _, err := os.Stat(filepath.Join(f.dir, file)); err == nil {
+			return fmt.Errorf("%s has no version directory; move %s to %s", f.dir, file, filepath.Join(first, file))
+		}
+	}
+	return fmt.Errorf("%s has no version directory; put the model's file into %s", f.dir, first)
 }
 
 // sources returns what the server opens. sent, if not nil, holds the files.
@@ -115,7 +147,7 @@ func (d *desired) config() (*modelconfig.Config, error) {
 		return nil, err
 	}
 	if cfg.Name != "" && cfg.Name != d.model.name {
-		return nil, cfg.Wrong("name", fmt.Sprintf("%q", cfg.Name), "%q, the name of its directory", d.model.name)
+		return nil, cfg.Wrong("name", fmt.Sprintf("%q", cfg.Name), "%q, the name of the model's directory; or remove it", d.model.name)
 	}
 	cfg.Name = d.model.name
 	if d.model.file != "" {
@@ -125,7 +157,7 @@ func (d *desired) config() (*modelconfig.Config, error) {
 		cfg.Backend = d.backend(cfg)
 	}
 	if cfg.Backend == "" {
-		return cfg, foreign(d.dir(d.first()))
+		return cfg, unsupportedFormat(d.dir(d.first()))
 	}
 	return cfg, nil
 }

@@ -1,7 +1,7 @@
 package repository
 
 import (
-	"fmt"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,7 +9,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/infer"
 )
 
-// backends by the endings of their models' files.
+// backends by the endings of their model files.
 var backends = map[string]string{
 	".onnx":   "onnxruntime",
 	".py":     "python",
@@ -18,44 +18,46 @@ var backends = map[string]string{
 	".pt": "python", // TorchScript
 }
 
-// What a model's file is called if its configuration does not say: the usual file of a
-// backend, or one of a library, which has to be told to the backend. The first that is
-// there counts.
+// Names of a model's file if its configuration does not set one: the default of a backend,
+// or a file of a Python library, which is passed to the backend. The first that exists is
+// used.
 var (
 	usualFiles   = []string{"model.onnx", "model.py"}
 	libraryFiles = []string{"model.joblib", "model.pkl", "model.ubj", "model.bst", "model.json", "model.pt"}
 )
 
-// exports says, by the ending of a file that cannot be served, how to make one of it
-// that can.
+// exports maps endings of files that cannot be served to what they are, and how to export
+// them to ONNX.
 var exports = map[string]string{
 	".h5":          "Keras: python -m tf2onnx.convert --keras model.h5 --output model.onnx",
-	".keras":       "Keras: load it, and write it with model.export(\"model.onnx\", format=\"onnx\")",
+	".keras":       "Keras: load it, and call model.export(\"model.onnx\", format=\"onnx\")",
 	".pb":          "TensorFlow: python -m tf2onnx.convert --saved-model DIR --output model.onnx, or --graphdef FILE with --inputs and --outputs",
 	".savedmodel":  "TensorFlow: python -m tf2onnx.convert --saved-model DIR --output model.onnx",
 	".tflite":      "TensorFlow Lite: python -m tf2onnx.convert --tflite FILE --output model.onnx",
-	".safetensors": "weights without a model: build the model with its library, load them, and write it with torch.onnx.export, or with optimum-cli export onnx for those of Hugging Face",
-	".gguf":        "a language model for llama.cpp, which serves it itself; export the one that it was made of with optimum-cli export onnx",
-	".mlmodel":     "Core ML, which runs at Apple alone: export the model that it was made of, for instance with torch.onnx.export",
-	".mlpackage":   "Core ML, which runs at Apple alone: export the model that it was made of, for instance with torch.onnx.export",
-	".pth":         "PyTorch's weights: build the model, load_state_dict them, and write it with torch.onnx.export(model, example, \"model.onnx\", dynamo=True)",
-	".pt2":         "PyTorch's torch.export: write it with torch.onnx.export(torch.export.load(FILE), f=\"model.onnx\", dynamo=True)",
+	".safetensors": "weights without a model: build the model, load them, and use torch.onnx.export; for models of Hugging Face use optimum-cli export onnx",
+	".gguf":        "a language model for llama.cpp, which has a server of its own; or export the model that it was made from with optimum-cli export onnx",
+	".mlmodel":     "Core ML, which runs on Apple devices only: export the model that it was made from, for example with torch.onnx.export",
+	".mlpackage":   "Core ML, which runs on Apple devices only: export the model that it was made from, for example with torch.onnx.export",
+	".pth":         "weights of PyTorch: build the model, load them with load_state_dict, and call torch.onnx.export(model, example, \"model.onnx\", dynamo=True)",
+	".plan":        "a TensorRT plan: export the model that it was built from",
+	".engine":      "a TensorRT engine: export the model that it was built from",
+	".pt2":         "a program of torch.export: call torch.onnx.export(torch.export.load(FILE), f=\"model.onnx\", dynamo=True)",
 }
 
-// exportHint says what to do with a file that cannot be served as it is; nil if the
-// ending is none that we know.
+// exportHint returns an error that says how to export a file whose format is not supported;
+// nil if its ending is unknown.
 func exportHint(path string) error {
 	how := exports[strings.ToLower(filepath.Ext(path))]
 	if how == "" {
 		return nil
 	}
-	return infer.Errorf(infer.Invalid, "%s: found a format that is not served, expected ONNX, to which it can be exported. It is %s", path, how)
+	return infer.Errorf(infer.Invalid, "%s: the format is not supported; export the model to ONNX. This is %s", path, how)
 }
 
-// foreign returns the exportHint of the first file in a version's directory that has
-// one.
-func foreign(dir string) error {
-	entries, _ := os.ReadDir(dir) // what cannot be read is told when it is loaded
+// unsupportedFormat returns the exportHint of the first file in a version's directory that
+// has one.
+func unsupportedFormat(dir string) error {
+	entries, _ := os.ReadDir(dir) // loading reports a directory that cannot be read
 	for _, e := range entries {
 		if err := exportHint(filepath.Join(dir, e.Name())); err != nil {
 			return err
@@ -64,12 +66,12 @@ func foreign(dir string) error {
 	return nil
 }
 
-// checkSent refuses files of clients that run code when they are opened without
-// looking as if they did.
-func checkSent(path string) error {
+// checkUpload rejects uploaded files that run code when they are loaded, although they look
+// like data.
+func checkUpload(path string) error {
 	switch strings.ToLower(filepath.Ext(path)) {
 	case ".pkl", ".joblib":
-		return fmt.Errorf("found a pickle, which runs the code that is in it; put it into the model repository if you trust it")
+		return errors.New("pickle files cannot be uploaded, because loading one runs the code in it; if you trust it, put it into the model repository")
 	}
 	return nil
 }

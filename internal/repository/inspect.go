@@ -47,7 +47,7 @@ func inspect(f *candidate, backends []string) Inspection {
 	}
 	i.Backend, i.Warnings, i.Versions = cfg.Backend, cfg.Warnings, slices.Sorted(maps.Keys(d.versions))
 	if !slices.Contains(backends, cfg.Backend) {
-		i.Err = cfg.Wrong("backend", fmt.Sprintf("%q", cfg.Backend), "one of %q", backends)
+		i.Err = cfg.UnsupportedBackend(backends)
 		return i
 	}
 	file := cfg.Effective().GetDefaultModelFilename()

@@ -69,11 +69,11 @@ func (o override) unpack(name string) (f *candidate, err error) {
 	}
 	dir, err := os.MkdirTemp("", "shoal-")
 	if err != nil {
-		return nil, fmt.Errorf("the files of the model have no place: %w", err)
+		return nil, fmt.Errorf("cannot create a directory for the uploaded files: %w", err)
 	}
 	defer func() {
 		if err != nil {
-			_ = os.RemoveAll(dir) // the first error is the one to tell
+			_ = os.RemoveAll(dir) // the first error is the one to report
 		}
 	}()
 	root, err := os.OpenRoot(dir)
@@ -82,11 +82,11 @@ func (o override) unpack(name string) (f *candidate, err error) {
 	}
 	defer func() { _ = root.Close() }() // nothing was written through it alone
 	for path, content := range o.Files {
-		if err := checkSent(path); err != nil {
+		if err := checkUpload(path); err != nil {
 			return nil, infer.Errorf(infer.Invalid, "file:%s: %w", path, err)
 		}
 		if err := writeFile(root, path, content); err != nil {
-			return nil, infer.Errorf(infer.Invalid, "file:%s: %w; expected a path below the model's directory, such as 1/model.onnx, and room for it in %s", path, err, os.TempDir())
+			return nil, infer.Errorf(infer.Invalid, "file:%s: %w; the path must be below the model's directory, such as 1/model.onnx, and %s must have space for the file", path, err, os.TempDir())
 		}
 	}
 	if f, err = scanEntry(dir); err != nil {
@@ -110,16 +110,16 @@ func newUpload(dir string) *upload {
 	return u
 }
 
-func (u *upload) letGo() {
+func (u *upload) release() {
 	if u != nil && u.users.Add(-1) == 0 {
 		_ = os.RemoveAll(u.dir) // what stays is swept with the directory it is in
 	}
 }
 
-// keep adds a user of the files, who calls release when done.
+// keep adds a user of the files, which calls release when it is done.
 func (u *upload) keep() (release func()) {
 	u.users.Add(1)
-	return u.letGo
+	return u.release
 }
 
 // writeFile writes a file below root, and nowhere else.

@@ -1,10 +1,10 @@
-// Package repository is the source of the models that lie in some directories: which
-// there are, and which of their versions are wanted. Package server has them.
+// Package repository is the source of models in directories: it finds them, and decides
+// which of their versions should be loaded. Package server loads and serves them.
 //
-//	DIR/NAME/config.pbtxt     what the model takes and gives; optional if the model file describes it
-//	DIR/NAME/VERSION/         a number, with what the model's engine needs
-//	DIR/NAME.onnx             a model with nothing but its file; it is version 1
-//	app.py, NAME.joblib       files that are models by themselves where they are named
+//	DIR/NAME/config.pbtxt     the model's configuration; optional if the model file describes the model
+//	DIR/NAME/VERSION/         a number, with the model's files
+//	DIR/NAME.onnx             a model that is a single file; it is version 1
+//	app.py, NAME.joblib       files that are models if they are named as paths
 package repository
 
 import (
@@ -24,9 +24,9 @@ import (
 	"github.com/shoal-serving/shoal/internal/server"
 )
 
-// Options say where models are, and which of them are loaded.
+// Options configure a [Repository].
 type Options struct {
-	// Paths are directories of models, and files that are models by themselves.
+	// Paths are directories of models, and single model files.
 	Paths []string
 
 	Mode Mode
@@ -45,18 +45,18 @@ type Options struct {
 // A Mode is a model control mode, as in Triton.
 type Mode uint8
 
-// How models come and go.
+// The modes.
 const (
-	None     Mode = iota // all models of the paths, for as long as the server runs
-	Poll                 // all models of the paths, as they come, change and go
-	Explicit             // those that clients ask for
+	None     Mode = iota // all models of the paths are loaded at startup
+	Poll                 // the same, and changes of the files are followed
+	Explicit             // clients load and unload models
 )
 
-// DefaultPoll is used where Options do not say; it is Triton's.
+// DefaultPoll is the default interval of mode Poll, the same as in Triton.
 const DefaultPoll = 15 * time.Second
 
-// A Repository brings a server to what lies in its paths. Its methods may be called
-// concurrently.
+// A Repository loads the models of its paths into a server. Its methods are safe for
+// concurrent use.
 type Repository struct {
 	server  *server.Server
 	opts    Options
@@ -68,9 +68,9 @@ type Repository struct {
 	closed bool
 }
 
-// A model is what is remembered of a name.
+// A model is the state of a name.
 type model struct {
-	wanted bool        // it was there at the start, or has served, and was not unloaded
+	wanted bool        // it existed at startup or has served, and was not unloaded
 	over   pollState   // of the poll
 	with   override    // of the last load
 	at     fingerprint // of the disk at the last load
@@ -89,9 +89,8 @@ func (r *Repository) owner() string {
 	return "the model repository " + strings.Join(r.opts.Paths, ", ")
 }
 
-// Start loads the models that are to be there from the start, and returns when
-// each has been tried. The error says what is wrong with those that failed; the
-// others serve.
+// Start loads the models that are loaded at startup, and returns when all have been
+// tried. The error joins those of the models that failed; the others serve.
 func (r *Repository) Start(ctx context.Context) error {
 	names, err := r.first()
 	var all sync.WaitGroup
@@ -109,7 +108,7 @@ func (r *Repository) Start(ctx context.Context) error {
 	return errors.Join(append([]error{err}, errs...)...)
 }
 
-// first returns the names of the models that are loaded at the start.
+// first returns the names of the models that are loaded at startup.
 func (r *Repository) first() ([]string, error) {
 	if r.opts.Mode == Explicit && !slices.Equal(r.opts.Models, []string{"*"}) {
 		return r.opts.Models, nil
@@ -118,7 +117,7 @@ func (r *Repository) first() ([]string, error) {
 	return slices.Sorted(maps.Keys(found)), err
 }
 
-// claimLocked returns what is remembered of a name, which is nothing at first.
+// claimLocked returns the state of a name, which it adds if it is missing.
 func (r *Repository) claimLocked(name string) *model {
 	m := r.models[name]
 	if m == nil {
@@ -139,8 +138,8 @@ func (r *Repository) begin(f func()) bool {
 	return true
 }
 
-// Close ends the poll, and loads nothing any more. It returns before the loads have
-// ended that are under way: closing the server ends those.
+// Close stops polling and new loads. It does not wait for loads that have begun: closing
+// the server cancels them.
 func (r *Repository) Close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -150,18 +149,18 @@ func (r *Repository) Close() {
 	}
 }
 
-// Wait returns when everything has ended that the repository began.
+// Wait returns when all loads and the poll have ended.
 func (r *Repository) Wait() { r.work.Wait() }
 
 // Index lists the models that are on disk or loaded, with the states of their
 // versions, or only what is ready.
 func (r *Repository) Index(ready bool) []catalog.IndexEntry {
-	onDisk, _ := scan(r.opts.Paths) // what cannot be read is not listed
+	onDisk, _ := scan(r.opts.Paths) // models that cannot be read are not listed
 	return r.server.Index(ready, slices.Collect(maps.Keys(onDisk))...)
 }
 
-// Load brings a model to what is on disk, or to what the client sent instead. If
-// the client leaves, the load goes on.
+// Load loads a model from disk, or from what the client sent instead. If the client
+// disconnects, the load continues.
 func (r *Repository) Load(ctx context.Context, name string, opts catalog.LoadOptions) error {
 	if err := r.notAllowed(); err != nil {
 		return err
@@ -172,15 +171,14 @@ func (r *Repository) Load(ctx context.Context, name string, opts catalog.LoadOpt
 	return r.load(ctx, name, override(opts))
 }
 
-// Unload takes a model out of service: new requests are refused, those that are
-// here run, and a load that is under way ends. It returns before they have run. One that
-// is not loaded is no error, and no model is made of others yet.
+// Unload takes a model out of service: it rejects new requests, runs the queued ones in
+// the background, and cancels a load. Unloading a model that is not loaded is not an error.
 func (r *Repository) Unload(_ context.Context, name string, _ catalog.UnloadOptions) error {
 	if err := r.notAllowed(); err != nil {
 		return err
 	}
 	if owner := r.server.Owner(name); owner != "" && owner != r.owner() {
-		return infer.Errorf(infer.Invalid, "model '%s' is of %s, which has its own way to take it away", name, owner)
+		return infer.Errorf(infer.Invalid, "model '%s' belongs to %s; unregister it there", name, owner)
 	}
 	r.unload(name)
 	return nil
@@ -206,8 +204,7 @@ func (r *Repository) UnloadModel(ctx context.Context, name string) error {
 	return r.Unload(ctx, name, catalog.UnloadOptions{})
 }
 
-// notAllowed answers clients that want to change which models are loaded where
-// that is not theirs to say.
+// notAllowed returns an error unless clients may load and unload models.
 func (r *Repository) notAllowed() error {
 	if r.opts.Mode == Explicit {
 		return nil
@@ -224,7 +221,7 @@ func (r *Repository) unload(name string) {
 }
 
 func (r *Repository) load(ctx context.Context, name string, with override) error {
-	done := make(chan error, 1) // so that the load does not wait for a client that has left
+	done := make(chan error, 1) // size 1, so that the load does not wait for a client that has disconnected
 	if !r.begin(func() { done <- r.change(name, with) }) {
 		return server.ErrClosing
 	}
@@ -232,18 +229,18 @@ func (r *Repository) load(ctx context.Context, name string, with override) error
 	case err := <-done:
 		return err
 	case <-ctx.Done():
-		return infer.Errorf(infer.Cancelled, "nobody waits for the load of '%s' any more; it goes on", name)
+		return infer.Errorf(infer.Cancelled, "the client disconnected while model '%s' was being loaded; the load continues", name)
 	}
 }
 
-// change loads a model, and remembers what of.
+// change loads a model, and records what it was loaded from.
 func (r *Repository) change(name string, with override) error {
 	var sent *upload
 	var at fingerprint
 	err := r.server.Load(name, r.owner(), func([]*servable.Version) ([]servable.Source, error) {
 		f, whole, err := r.source(name, with)
 		if err != nil {
-			return nil, refused(name, err)
+			return nil, loadRefused(name, err)
 		}
 		with, at = whole, f.whole()
 		if len(with.Files) > 0 {
@@ -254,11 +251,11 @@ func (r *Repository) change(name string, with override) error {
 		r.mu.Unlock()
 		d, err := newDesired(f, with)
 		if err != nil {
-			return nil, refused(name, err)
+			return nil, loadRefused(name, err)
 		}
 		return d.sources(sent), nil
 	})
-	sent.letGo()
+	sent.release()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch m := r.claimLocked(name); {
@@ -272,11 +269,11 @@ func (r *Repository) change(name string, with override) error {
 
 func (r *Repository) polls() bool { return r.opts.Mode == Poll }
 
-// refused is the error of a load that cannot begin.
-func refused(name string, err error) error {
+// loadRefused returns the error of a load whose model cannot be read.
+func loadRefused(name string, err error) error {
 	code := infer.CodeOf(err)
 	if code == infer.Internal {
-		code = infer.Invalid // it is about what the client wants to have loaded
+		code = infer.Invalid // the client asked to load invalid files
 	}
 	return infer.Errorf(code, "model %q cannot be loaded: %w", name, err).WithReason(infer.LoadRefused, name, "")
 }

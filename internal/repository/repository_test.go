@@ -264,11 +264,31 @@ func TestALoadThatFailsSaysWhy(t *testing.T) {
 		},
 		"no such backend": {
 			func(d disk) disk { return d.model("m", strings.Replace(echoConfig, `"echo"`, `"none"`, 1), "1") }, nil, infer.Invalid,
-			[]string{`m/config.pbtxt:2: backend: found "none"`, `"echo"`},
+			[]string{`m/config.pbtxt:2: backend: "none" is not supported; run the model from a Python model (docs/python.md). Supported are "echo"`},
 		},
 		"no versions": {
 			func(d disk) disk { return d.model("m", echoConfig, "x") }, nil, infer.Invalid,
-			[]string{"at least one version must be available under the version policy of model 'm'", "found []"},
+			[]string{"at least one version must be available under the version policy of model 'm'", "/m has no version directory; put the model's file into "},
+		},
+		"a file beside the versions": {
+			func(d disk) disk { return d.write(map[string]string{"m/model.onnx": ""}) }, nil, infer.Invalid,
+			[]string{"/m has no version directory; move model.onnx to ", "/m/1/model.onnx"},
+		},
+		"a version policy that selects none": {
+			func(d disk) disk {
+				return d.model("m", echoConfig+"version_policy { specific { versions: 7 } }", "1", "2")
+			}, nil, infer.Invalid,
+			[]string{"/m has the versions [1 2], and version_policy in config.pbtxt selects none of them"},
+		},
+		"a backend of Triton": {
+			func(d disk) disk {
+				return d.model("m", strings.Replace(echoConfig, `backend: "echo"`, `platform: "tensorrt_plan"`, 1), "1")
+			}, nil, infer.Invalid,
+			[]string{`m/config.pbtxt:2: platform: "tensorrt_plan" is not supported; export the model that the plan was built from to ONNX`},
+		},
+		"a misspelt backend": {
+			func(d disk) disk { return d.model("m", strings.Replace(echoConfig, `"echo"`, `"onxruntime"`, 1), "1") }, nil, infer.Invalid,
+			[]string{`m/config.pbtxt:2: backend: found "onxruntime", expected one of "echo", "onnxruntime"; did you mean onnxruntime?`},
 		},
 		"a broken model": {
 			func(d disk) disk { return d.model("m", echoConfig, "1") }, errors.New("no weights"), infer.Invalid,
@@ -300,11 +320,11 @@ func TestALoadThatFailsSaysWhy(t *testing.T) {
 			func(d disk) disk { return d.model("m", "max_batch_size: what", "1") }, nil, infer.Invalid, []string{"m/config.pbtxt:1"},
 		},
 		"nothing there": {
-			func(d disk) disk { return d }, nil, infer.NotFound, []string{"failed to load 'm'", "found no directory m and no file m.onnx"},
+			func(d disk) disk { return d }, nil, infer.NotFound, []string{"failed to load 'm'", "no directory m and no file m.onnx in "},
 		},
 		"twice": {
 			func(d disk) disk { return d.model("m", echoConfig, "1").write(map[string]string{"m.onnx": ""}) }, nil, infer.Invalid,
-			[]string{"in two places"},
+			[]string{`model "m" exists twice, at `},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -329,16 +349,40 @@ func TestALoadThatFailsSaysWhy(t *testing.T) {
 	}
 }
 
+func TestAMisspeltModelIsSuggested(t *testing.T) {
+	d := newDisk(t).model("resnet50", echoConfig, "1").write(map[string]string{"bert.onnx": ""})
+	r := mustStart(t, d, &tracked{}, setup{Mode: Explicit})
+	for name, want := range map[string]string{"resnet51": "; did you mean resnet50?", "brt": "; did you mean bert?", "gpt": d.dir} {
+		if err := r.Load(t.Context(), name, override{}); err == nil || !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("%s: %v, want it to end in %q", name, err, want)
+		}
+	}
+}
+
 func TestAPathThatIsNoRepositorySaysWhatIsExpected(t *testing.T) {
-	d := newDisk(t).model("a", echoConfig, "1").write(map[string]string{"notes.txt": ""})
+	d := newDisk(t).model("a", echoConfig, "1").write(map[string]string{"notes.txt": "", "a.mar": ""})
 	for path, want := range map[string]string{
 		"nowhere":   "no such file",
-		"a":         "found a model's own directory, expected one that has a directory for each model",
+		"a":         "/a is the directory of a single model; name the directory that contains it, " + d.dir,
 		"notes.txt": "expected a directory of models, or a file that ends in one of",
+		"a.mar":     "a.mar is an archive of Multi Model Server or TorchServe; serve it with --model-store=" + d.dir + " --models=a.mar",
 	} {
 		_, err := start(t, d, &tracked{}, setup{Paths: []string{filepath.Join(d.dir, path)}})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want it to tell %q", path, err, want)
+		}
+	}
+}
+
+func TestARemoteRepositorySaysWhatIsSupported(t *testing.T) {
+	for path, want := range map[string]string{
+		"s3://bucket/models":    `model repository: s3://bucket/models: remote repositories are not supported yet; copy it with "aws s3 sync s3://bucket/models models", or mount it, and serve the local directory`,
+		"https://host/m.onnx":   "remote repositories are not supported yet; download it, or mount it, and serve the local directory",
+		"file:///srv/models/m1": "URLs are not supported; name the path, /srv/models/m1",
+	} {
+		_, err := start(t, newDisk(t), &tracked{}, setup{Paths: []string{path}})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want it to say %q", path, err, want)
 		}
 	}
 }
@@ -499,7 +543,7 @@ func TestAClientMaySendTheConfigurationAndTheFiles(t *testing.T) {
 	}
 	for text, with := range map[string]override{
 		"'config' must be specified":   {Files: map[string][]byte{"7/x": nil}},
-		"expected a path below":        {Config: config, Files: map[string][]byte{"../../etc/x": nil}},
+		"the path must be below":       {Config: config, Files: map[string][]byte{"../../etc/x": nil}},
 		"the configuration that was":   {Config: `{"no_such_field": 1}`},
 		"at least one version must be": {Config: config, Files: map[string][]byte{"x": nil}},
 	} {

@@ -44,7 +44,7 @@ func scan(paths []string) (map[string]*candidate, error) {
 		errs = append(errs, err)
 		for _, m := range models {
 			if other := all[m.name]; other != nil {
-				m.err = fmt.Errorf("model %q is in two places, %s and %s, expected one", m.name, other.place(), m.place())
+				m.err = twice(other, m)
 			}
 			all[m.name] = m
 		}
@@ -52,12 +52,21 @@ func scan(paths []string) (map[string]*candidate, error) {
 	return all, errors.Join(errs...)
 }
 
-// place returns the path of the model.
-func (f *candidate) place() string { return filepath.Join(f.dir, f.file) }
+// path returns the path of the model.
+func (f *candidate) path() string { return filepath.Join(f.dir, f.file) }
+
+// twice returns the error for two models of the same name.
+func twice(a, b *candidate) error {
+	return fmt.Errorf("model %q exists twice, at %s and at %s; rename or remove one of them", a.name, a.path(), b.path())
+}
 
 func scanPath(path string) ([]*candidate, error) {
 	info, err := os.Stat(path)
 	switch {
+	case strings.Contains(path, "://"):
+		return nil, remote(path)
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("model repository: %w; name a directory of models, or a model file", err)
 	case err != nil:
 		return nil, fmt.Errorf("model repository: %w", err)
 	case !info.IsDir():
@@ -68,13 +77,13 @@ func scanPath(path string) ([]*candidate, error) {
 		return nil, fmt.Errorf("model repository: %w", err)
 	}
 	if isModel(entries) {
-		return nil, fmt.Errorf("model repository: %s: found a model's own directory, expected one that has a directory for each model, such as %s", path, filepath.Dir(path))
+		return nil, fmt.Errorf("model repository: %s is the directory of a single model; name the directory that contains it, %s", path, filepath.Dir(path))
 	}
 	var models []*candidate
 	for _, e := range entries {
 		m, err := scanEntry(filepath.Join(path, e.Name()))
 		switch {
-		case errors.Is(err, fs.ErrNotExist): // it has just gone, or is a link to nowhere
+		case errors.Is(err, fs.ErrNotExist): // it was just removed, or is a dangling link
 		case err != nil:
 			return nil, fmt.Errorf("model repository: %w", err)
 		case m != nil:
@@ -82,6 +91,24 @@ func scanPath(path string) ([]*candidate, error) {
 		}
 	}
 	return models, nil
+}
+
+// copyCommands are commands that copy a remote repository to the directory models.
+var copyCommands = map[string]string{
+	"s3": "aws s3 sync %s models", "gs": "gcloud storage rsync --recursive %s models", "as": "azcopy copy --recursive %s models",
+}
+
+// remote returns the error for a path that is a URL.
+func remote(path string) error {
+	scheme, rest, _ := strings.Cut(path, "://")
+	if scheme == "file" {
+		return fmt.Errorf("model repository: %s: URLs are not supported; name the path, %s", path, rest)
+	}
+	hint := "download it"
+	if command, ok := copyCommands[scheme]; ok {
+		hint = fmt.Sprintf("copy it with "+strconv.Quote(command), path)
+	}
+	return fmt.Errorf("model repository: %s: remote repositories are not supported yet; %s, or mount it, and serve the local directory", path, hint)
 }
 
 // isModel reports whether a directory belongs to a single model.
@@ -101,10 +128,13 @@ func scanFile(path string, info fs.FileInfo) ([]*candidate, error) {
 	switch {
 	case ending == ".py":
 		return scanApp(path)
+	case ending == ".mar":
+		return nil, fmt.Errorf("model repository: %s is an archive of Multi Model Server or TorchServe; serve it with --model-store=%s --models=%s", path, filepath.Dir(path), filepath.Base(path))
 	case exportHint(path) != nil:
 		return nil, fmt.Errorf("model repository: %w", exportHint(path))
 	case backends[ending] == "":
-		return nil, fmt.Errorf("model repository: %s: found a file, expected a directory of models, or a file that ends in one of %q", path, slices.Sorted(maps.Keys(backends)))
+		return nil, fmt.Errorf("model repository: %s is not a model file; expected a directory of models, or a file that ends in one of %s",
+			path, strings.Join(slices.Sorted(maps.Keys(backends)), ", "))
 	}
 	m := bare(path, ending, info)
 	if m.err != nil {
@@ -113,14 +143,14 @@ func scanFile(path string, info fs.FileInfo) ([]*candidate, error) {
 	return []*candidate{m}, nil
 }
 
-// scanEntry returns the model of an entry in a repository, or nil if it is none.
-// Hidden entries are not: the tools that leave them there mean no model.
+// scanEntry returns the model of an entry in a repository, or nil if the entry is not a
+// model. Hidden entries are not models: tools create them for themselves.
 func scanEntry(path string) (*candidate, error) {
 	name := filepath.Base(path)
 	if strings.HasPrefix(name, ".") {
 		return nil, nil
 	}
-	info, err := os.Stat(path) // also what a link leads to
+	info, err := os.Stat(path) // follows links
 	switch {
 	case err != nil:
 		return nil, err
@@ -150,7 +180,7 @@ func scanEntry(path string) (*candidate, error) {
 	return m, nil
 }
 
-// bare returns the model that is only a file.
+// bare returns the model that is a single file.
 func bare(path, ending string, info fs.FileInfo) *candidate {
 	name := strings.TrimSuffix(filepath.Base(path), ending)
 	m := &candidate{
@@ -164,7 +194,7 @@ func bare(path, ending string, info fs.FileInfo) *candidate {
 }
 
 func badName(path, name string) error {
-	return fmt.Errorf("%s: found %q as a model's name, expected %s", path, name, modelconfig.NameRule)
+	return fmt.Errorf("%s: %q is not a valid model name; rename it: names have %s", path, name, modelconfig.NameRule)
 }
 
 // versionOf returns the number of a version's directory.
@@ -176,13 +206,12 @@ func versionOf(name string) (int64, bool) {
 // maxDepth ends the walk through links that lead in circles.
 const maxDepth = 8
 
-// derived are directories that Python and its tools fill, with thousands of files
-// that are none of the model's author's. Looking at them would take long, and a
-// model that is imported would seem to have changed.
+// derived are directories that Python and its tools fill, with thousands of files. Reading
+// them would take long, and a model would seem to have changed when it is imported.
 var derived = map[string]bool{"__pycache__": true, "venv": true, ".venv": true}
 
-// fingerprintOf returns the fingerprint of a file, or of all files below a directory. What
-// cannot be read adds nothing.
+// fingerprintOf returns the fingerprint of a file, or of all files below a directory. It
+// skips files that cannot be read.
 func fingerprintOf(path string) fingerprint {
 	h := fnv.New64a()
 	walk(h, path, maxDepth)
@@ -207,8 +236,8 @@ func walk(h hash.Hash64, path string, depth int) {
 	}
 }
 
-// fingerprintModules returns the fingerprint of all that a Python file may import from its
-// directory: the files that end in .py there, and in directories below that have some.
+// fingerprintModules returns the fingerprint of all modules that a Python file may import
+// from its directory: the files that end in .py, there and in subdirectories that have some.
 func fingerprintModules(dir string) fingerprint {
 	h := fnv.New64a()
 	walkModules(h, dir, maxDepth)
@@ -219,7 +248,7 @@ func walkModules(h hash.Hash64, dir string, depth int) {
 	entries, _ := os.ReadDir(dir)
 	module := func(e fs.DirEntry) bool { return filepath.Ext(e.Name()) == ".py" }
 	if depth == 0 || !slices.ContainsFunc(entries, module) {
-		return // it may hold anything, and much of it
+		return // it is not a package, and may be large
 	}
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
@@ -241,10 +270,10 @@ func fingerprintFile(info fs.FileInfo) fingerprint {
 }
 
 func add(h hash.Hash64, path string, info fs.FileInfo) {
-	_, _ = h.Write(fmt.Appendf(nil, "%s %d %d\n", path, info.Size(), info.ModTime().UnixNano())) // a hash takes everything
+	_, _ = h.Write(fmt.Appendf(nil, "%s %d %d\n", path, info.Size(), info.ModTime().UnixNano())) // a hash never fails
 }
 
-// whole returns the fingerprint of all that belongs to the model.
+// whole returns the fingerprint of all files of the model.
 func (f *candidate) whole() fingerprint {
 	all := f.config
 	for n, s := range f.versions {

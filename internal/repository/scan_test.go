@@ -55,7 +55,7 @@ func TestFilesThatAClientSentStayForThoseWhoReadThemAgain(t *testing.T) {
 		if rereads {
 			release = sent.keep()
 		}
-		sent.letGo()
+		sent.release()
 		if there() != rereads {
 			t.Errorf("after the load the files are there: %v, want %v", there(), rereads)
 		}
