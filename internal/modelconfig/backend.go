@@ -6,7 +6,6 @@ import "fmt"
 // have.
 var alternativesTo = map[string]string{
 	"tensorrt":   `export the model that the plan was built from to ONNX, name the file model.onnx, and set backend: "onnxruntime"`,
-	"pytorch":    `set backend: "python" to run a TorchScript file in Python, or export the model with torch.onnx.export(model, example, "model.onnx", dynamo=True)`,
 	"tensorflow": `convert it with "python -m tf2onnx.convert --saved-model DIR --output model.onnx", and set backend: "onnxruntime"`,
 	"openvino":   `export the model that it was made from to ONNX, name the file model.onnx, and set backend: "onnxruntime"`,
 	"fil":        `set backend: "python" to run a file of XGBoost or scikit-learn in Python`,

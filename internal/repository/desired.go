@@ -1,6 +1,7 @@
 package repository
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -157,7 +158,8 @@ func (d *desired) config() (*modelconfig.Config, error) {
 		cfg.Backend = d.backend(cfg)
 	}
 	if cfg.Backend == "" {
-		return cfg, unsupportedFormat(d.dir(d.first()))
+		dir := d.dir(d.first())
+		return cfg, cmp.Or(unsupportedFormat(dir), misnamed(dir))
 	}
 	return cfg, nil
 }

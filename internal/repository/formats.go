@@ -66,6 +66,23 @@ func unsupportedFormat(dir string) error {
 	return nil
 }
 
+// misnamed returns an error that says how to name the model's file, if a version's
+// directory has exactly one file that may be it; nil otherwise.
+func misnamed(dir string) error {
+	entries, _ := os.ReadDir(dir) // loading reports a directory that cannot be read
+	var files []string
+	for _, e := range entries {
+		ending := filepath.Ext(e.Name())
+		if backends[ending] != "" && ending != ".json" { // any file may be JSON
+			files = append(files, e.Name())
+		}
+	}
+	if len(files) != 1 {
+		return nil
+	}
+	return infer.Errorf(infer.Invalid, "%s: rename %s to model%s, or set default_model_filename: %q in config.pbtxt", dir, files[0], filepath.Ext(files[0]), files[0])
+}
+
 // checkUpload rejects uploaded files that run code when they are loaded, although they look
 // like data.
 func checkUpload(path string) error {

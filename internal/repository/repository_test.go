@@ -274,6 +274,10 @@ func TestALoadThatFailsSaysWhy(t *testing.T) {
 			func(d disk) disk { return d.write(map[string]string{"m/model.onnx": ""}) }, nil, infer.Invalid,
 			[]string{"/m has no version directory; move model.onnx to ", "/m/1/model.onnx"},
 		},
+		"a misnamed file": {
+			func(d disk) disk { return d.write(map[string]string{"m/1/net.onnx": ""}) }, nil, infer.Invalid,
+			[]string{`/m/1: rename net.onnx to model.onnx, or set default_model_filename: "net.onnx" in config.pbtxt`},
+		},
 		"a version policy that selects none": {
 			func(d disk) disk {
 				return d.model("m", echoConfig+"version_policy { specific { versions: 7 } }", "1", "2")

@@ -64,8 +64,8 @@ func TestProofWhatIsWrongWithAModelIsSaid(t *testing.T) {
 		model onnxModel
 		parts []string // of the sentence
 	}{
-		"corrupt":       {onnxModel{file: made("corrupt", []byte("this is no model"))}, []string{"model.onnx", "not an ONNX model"}},
-		"cut_off":       {onnxModel{file: made("half", whole[:len(whole)/2])}, []string{"model.onnx", "not an ONNX model", "unexpected EOF"}},
+		"corrupt":       {onnxModel{file: made("corrupt", []byte("this is no model"))}, []string{"model.onnx", "not an ONNX model", "the file is a text"}},
+		"cut_off":       {onnxModel{file: made("half", whole[:len(whole)/2])}, []string{"model.onnx", "not an ONNX model, or an incomplete one", "copy or download it again"}},
 		"empty":         {onnxModel{file: made("empty", nil)}, []string{"model.onnx"}},
 		"no_file":       {onnxModel{config: `backend: "onnxruntime"`}, []string{"model.onnx", "no such file"}},
 		"wrong_shape":   {onnxModel{onnxtest.Model("mlp"), `max_batch_size: 8 input [ { name: "x" data_type: TYPE_FP32 dims: [ 33 ] } ]`}, []string{"config.pbtxt:1", "input[0].dims", "33", "32"}},

@@ -14,7 +14,6 @@ package onnx
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -170,17 +169,12 @@ func fileOf(src engine.Source) string {
 	return filepath.Join(src.Dir, file)
 }
 
-// missingFile returns the error for a model's file that cannot be read.
-func missingFile(err error) error {
-	return infer.Errorf(infer.NotFound, "the model's file cannot be read: %w", err)
-}
-
 // load creates a session from a model's file, on a thread of low priority. It holds no
 // lock, so that other models can be loaded meanwhile.
 func (e *Engine) load(ctx context.Context, src engine.Source, opts onnxruntime.SessionOptions) (s *onnxruntime.Session, err error) {
 	file := fileOf(src)
 	if _, err := os.Stat(file); err != nil {
-		return nil, missingFile(err)
+		return nil, missingFile(file, err)
 	}
 	runWithNice(e.loadNice(opts), func() {
 		var r *onnxruntime.Runtime
@@ -229,7 +223,7 @@ func (e *Engine) loadOnDevice(ctx context.Context, r loader, cfg *modelconfig.Co
 		return nil, cfg.Wrong(where.field, "KIND_GPU", "KIND_CPU, because the GPU cannot be used: %v", err)
 	}
 	if err != nil {
-		return nil, withCode(fmt.Errorf("%s: %w", file, err))
+		return nil, loadError(file, err)
 	}
 	return s, nil
 }

@@ -371,7 +371,7 @@ func TestWithoutTheLibraryLoadingSaysWhatToDo(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "libonnxruntime.so.1")
 	e := New(Options{Library: missing})
 	_, err := e.Load(t.Context(), sources["mlp"]())
-	if infer.CodeOf(err) != infer.Unavailable || !strings.Contains(err.Error(), missing) || !strings.Contains(err.Error(), "make deps") {
+	if infer.CodeOf(err) != infer.Unavailable || !strings.Contains(err.Error(), missing) || !strings.Contains(err.Error(), "set --onnxruntime-library or SHOAL_ONNXRUNTIME to the path of the library") {
 		t.Errorf("got %v", err)
 	}
 	if err := e.Close(); err != nil {

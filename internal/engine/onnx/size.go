@@ -11,7 +11,6 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/shoal-serving/shoal/internal/engine"
-	"github.com/shoal-serving/shoal/internal/infer"
 )
 
 // Loading needs at its peak peakNumerator/peakDenominator times the size of a model's
@@ -33,21 +32,38 @@ const (
 
 // Size implements [engine.Sizer].
 func (e *Engine) Size(src engine.Source) (int64, error) {
-	file := fileOf(src)
+	size, err := scan(fileOf(src))
+	if err != nil {
+		return 0, err
+	}
+	peak := size / peakDenominator * peakNumerator
+	if src.ExclusiveThreads == 0 {
+		return peak, nil
+	}
+	return peak + size, nil // the first session stays loaded while the second is at its peak
+}
+
+// scan returns the size of a model's file and of its external weight files, or an error
+// if the file is not an ONNX model.
+func scan(file string) (size int64, err error) {
 	f, err := os.Open(file)
 	if err != nil {
-		return 0, missingFile(err)
+		return 0, missingFile(file, err)
 	}
 	defer func() { _ = f.Close() }() // read-only, so there is nothing to lose
 	info, err := f.Stat()
 	if err != nil {
-		return 0, missingFile(err)
+		return 0, missingFile(file, err)
 	}
 	s := scanner{file: f, buffer: bufio.NewReader(f), external: map[string]bool{}}
-	if err := s.message(info.Size(), inModel); err != nil {
-		return 0, infer.Errorf(infer.Invalid, "%s: not an ONNX model: %w", file, err)
+	err = s.message(info.Size(), inModel)
+	if err == nil && !s.hasGraph {
+		err = errNoGraph
 	}
-	size := info.Size()
+	if err != nil {
+		return 0, notAModel(file, err)
+	}
+	size = info.Size()
 	for name := range s.external {
 		// A file that is missing or outside of the directory does not count here; the
 		// library rejects it.
@@ -55,11 +71,7 @@ func (e *Engine) Size(src engine.Source) (int64, error) {
 			size += other.Size()
 		}
 	}
-	peak := size / peakDenominator * peakNumerator
-	if src.ExclusiveThreads == 0 {
-		return peak, nil
-	}
-	return peak + size, nil // the first session stays loaded while the second is at its peak
+	return size, nil
 }
 
 // A scanner finds the names of a model's external weight files in its ONNX file, a
@@ -70,6 +82,7 @@ type scanner struct {
 	at       int64           // offset in the file
 	key      string          // of the current entry
 	external map[string]bool // names of external files
+	hasGraph bool            // the graph of the model has begun
 }
 
 // A message is a type of message that may contain tensors.
@@ -136,6 +149,7 @@ func (s *scanner) field(end int64, field protowire.Number, in message) error {
 		return io.ErrUnexpectedEOF
 	}
 	to := nestedMessages[in][field]
+	s.hasGraph = s.hasGraph || to == inGraph
 	switch {
 	case in == inEntry:
 		return s.entry(int64(length), field)

@@ -1,6 +1,7 @@
 package onnxruntime
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,6 +14,10 @@ const Variable = "SHOAL_ONNXRUNTIME"
 // libraryNames are the file names to look for: the soname, and that of the release which
 // `make deps` downloads.
 var libraryNames = []string{"libonnxruntime.so.1", "libonnxruntime.so.1.30.0"}
+
+// howToInstall says how to get the library, and how to name its path.
+const howToInstall = "download ONNX Runtime from github.com/microsoft/onnxruntime/releases, or run `make deps` in Shoal's source tree, " +
+	"and set --onnxruntime-library or " + Variable + " to the path of the library"
 
 // Find returns the path of the library: the given path if it is not "", else that in the
 // environment [Variable], else the library in the directory of the running program or in
@@ -33,7 +38,7 @@ func Find(path string) (string, error) {
 
 func existing(path, reason string) (string, error) {
 	if _, err := os.Stat(path); err != nil {
-		return "", fmt.Errorf("the ONNX Runtime library is not at %s, which is %s; `make deps` downloads it to ./lib", path, reason)
+		return "", fmt.Errorf("the ONNX Runtime library is not at %s, which is %s: %w; %s", path, reason, errors.Unwrap(err), howToInstall)
 	}
 	return path, nil
 }
@@ -47,8 +52,7 @@ func beside(dir string) (string, error) {
 			}
 		}
 	}
-	return "", fmt.Errorf("the ONNX Runtime library %s is neither in %s; run `make deps` to download it to ./lib, or set %s or --onnxruntime-library to its path",
-		libraryNames[0], strings.Join(dirs, " nor in "), Variable)
+	return "", fmt.Errorf("the ONNX Runtime library is missing: %s is neither in %s; %s", libraryNames[0], strings.Join(dirs, " nor in "), howToInstall)
 }
 
 func exists(path string) bool {
