@@ -74,6 +74,10 @@ type model struct {
 	over   pollState   // of the poll
 	with   override    // of the last load
 	at     fingerprint // of the disk at the last load
+
+	// refusal is why the last load of the files on disk failed before a version of the model
+	// could be opened; "" if it did not.
+	refusal string
 }
 
 // New returns a repository that has loaded nothing into s. The caller closes it before
@@ -156,7 +160,21 @@ func (r *Repository) Wait() { r.work.Wait() }
 // versions, or only what is ready.
 func (r *Repository) Index(ready bool) []catalog.IndexEntry {
 	onDisk, _ := scan(r.opts.Paths) // models that cannot be read are not listed
-	return r.server.Index(ready, slices.Collect(maps.Keys(onDisk))...)
+	index := r.server.Index(ready, slices.Collect(maps.Keys(onDisk))...)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range index {
+		e := &index[i]
+		m := r.models[e.Name]
+		switch {
+		case m == nil || m.refusal == "":
+		case e.State == "":
+			e.State, e.Reason = string(server.Unavailable), m.refusal
+		case e.State == string(server.Ready) && e.Reason == "":
+			e.Reason = server.StillServes + m.refusal
+		}
+	}
+	return index
 }
 
 // Load loads a model from disk, or from what the client sent instead. If the client
@@ -237,10 +255,18 @@ func (r *Repository) load(ctx context.Context, name string, with override) error
 func (r *Repository) change(name string, with override) error {
 	var sent *upload
 	var at fingerprint
+	refusal := ""
+	refuse := func(err error) error {
+		// Uploads and names without files are not listed in the index.
+		if len(with.Files) == 0 && infer.CodeOf(err) != infer.NotFound {
+			refusal = err.Error()
+		}
+		return loadRefused(name, err)
+	}
 	err := r.server.Load(name, r.owner(), func([]*servable.Version) ([]servable.Source, error) {
 		f, whole, err := r.source(name, with)
 		if err != nil {
-			return nil, loadRefused(name, err)
+			return nil, refuse(err)
 		}
 		with, at = whole, f.whole()
 		if len(with.Files) > 0 {
@@ -251,17 +277,19 @@ func (r *Repository) change(name string, with override) error {
 		r.mu.Unlock()
 		d, err := newDesired(f, with)
 		if err != nil {
-			return nil, loadRefused(name, err)
+			return nil, refuse(err)
 		}
 		return d.sources(sent), nil
 	})
 	sent.release()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	switch m := r.claimLocked(name); {
+	m := r.claimLocked(name)
+	m.refusal = refusal
+	switch {
 	case err == nil:
 		m.wanted, m.with, m.at = true, with, at
-	case !m.wanted && !r.polls():
+	case !m.wanted && !r.polls() && refusal == "":
 		delete(r.models, name)
 	}
 	return err

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoal-serving/shoal/internal/catalog"
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/engine/enginetest"
 	"github.com/shoal-serving/shoal/internal/infer"
@@ -403,6 +404,58 @@ func TestModelsThatFailAtTheStartLeaveTheOthersAndAreNotReady(t *testing.T) {
 	// Who gives up on it has a server that is ready.
 	if err := r.Unload("bad"); err != nil || !r.Ready() {
 		t.Errorf("%v; ready %t", err, r.Ready())
+	}
+}
+
+func TestTheIndexSaysWhyAModelWasRefused(t *testing.T) {
+	d := newDisk(t).model("bad", "max_batch_size: -1", "1").model("good", echoConfig, "1").model("other", echoConfig, "1")
+	r, err := start(t, d, &tracked{}, setup{Mode: Explicit, Models: []string{"bad", "good"}})
+	if err == nil {
+		t.Fatal("a model with an invalid configuration was loaded")
+	}
+	const mistake = "config.pbtxt:1: max_batch_size: found -1, expected at least 0"
+	index := func(name string) catalog.IndexEntry {
+		for _, e := range r.Index(false) {
+			if e.Name == name {
+				return e
+			}
+		}
+		return catalog.IndexEntry{}
+	}
+	if e := index("bad"); e.State != "UNAVAILABLE" || !strings.HasSuffix(e.Reason, mistake) || e.Version != "" {
+		t.Errorf("refused at startup: %+v", e)
+	}
+	if e := index("other"); e != (catalog.IndexEntry{Name: "other"}) {
+		t.Errorf("never loaded: %+v", e)
+	}
+	d.model("good", "max_batch_size: -1", "1")
+	d.model("other", "max_batch_size: -1", "1")
+	for _, name := range []string{"good", "other", "nosuch"} {
+		if err := r.Load(t.Context(), name, override{}); err == nil {
+			t.Errorf("%s was loaded", name)
+		}
+	}
+	if e := index("good"); e.State != "READY" || !strings.Contains(e.Reason, "still serves") || !strings.HasSuffix(e.Reason, mistake) {
+		t.Errorf("refused while another version serves: %+v", e)
+	}
+	if e := index("other"); e.State != "UNAVAILABLE" || !strings.HasSuffix(e.Reason, mistake) {
+		t.Errorf("refused for a client: %+v", e)
+	}
+	if e := index("nosuch"); e != (catalog.IndexEntry{}) {
+		t.Errorf("not on disk: %+v", e)
+	}
+	d.model("bad", echoConfig, "1")
+	if err := r.Load(t.Context(), "bad", override{}); err != nil {
+		t.Fatal(err)
+	}
+	if e := index("bad"); e.State != "READY" || e.Reason != "" {
+		t.Errorf("loaded after it was refused: %+v", e)
+	}
+	if err := r.Unload("other"); err != nil {
+		t.Fatal(err)
+	}
+	if e := index("other"); e != (catalog.IndexEntry{Name: "other"}) {
+		t.Errorf("unloaded: %+v", e)
 	}
 }
 

@@ -41,7 +41,7 @@ func (s *Server) Load(name, owner string, desired Desired) error {
 	switch {
 	case err != nil:
 		s.log.Error("model not loaded", "model", name, "error", err)
-	case len(c.load)+len(c.drop) > 0:
+	case len(c.load) > 0:
 		s.log.Info("model loaded", "model", name, "loaded", c.load, "kept", c.keep, "replaced", c.drop, "took", time.Since(began).Round(time.Millisecond))
 	}
 	return err
@@ -169,6 +169,10 @@ func failed(name string, version int64, err error) error {
 	return infer.Errorf(code, "version %s of model %q cannot be loaded: %w", number, name, err).WithReason(infer.LoadFailed, name, number)
 }
 
+// StillServes begins the reason in the index of a version that serves although the last
+// load of its model failed. The error of that load follows.
+const StillServes = "the version that was loaded before still serves, because the last load failed: "
+
 // note sets the states of versions. Those that serve stay ready.
 func (s *Server) note(m *model, numbers []int64, state State, reason string) {
 	s.mu.Lock()
@@ -176,7 +180,7 @@ func (s *Server) note(m *model, numbers []int64, state State, reason string) {
 	for _, n := range numbers {
 		if m.states[n].state == Ready {
 			if reason != "" {
-				m.states[n] = status{Ready, "the version that was loaded before still serves, because the last load failed: " + reason}
+				m.states[n] = status{Ready, StillServes + reason}
 			}
 			continue
 		}

@@ -1,9 +1,11 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -31,6 +33,25 @@ func (e *stubborn) Load(context.Context, engine.Source) (engine.Model, error) {
 func (e *stubborn) Close() error {
 	e.open.Add(-1)
 	return nil
+}
+
+func TestUnloadingDoesNotLogALoad(t *testing.T) {
+	p := pacer.NewPortable()
+	defer p.Close()
+	var log bytes.Buffer
+	s := New(env(&enginetest.Echo{}, p), Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+	load(t, s, servable.Source{Model: "m", Number: 1}, queued)
+	if !strings.Contains(log.String(), "model loaded") {
+		t.Errorf("after the load: %s", log.String())
+	}
+	log.Reset()
+	if err := s.Load("m", "the test", func([]*servable.Version) ([]servable.Source, error) { return nil, nil }); err != nil {
+		t.Fatal(err)
+	}
+	closeServer(t, s)
+	if text := log.String(); strings.Contains(text, "model loaded") || !strings.Contains(text, "model unloaded") {
+		t.Errorf("after the unload: %s", text)
+	}
 }
 
 func TestALoadThatEndsWhileTheServerClosesLeavesNothingOpen(t *testing.T) {
