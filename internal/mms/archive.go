@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// A Manifest is what an archive says of its model, as far as it is looked at here.
-// The handler sees all of it.
+// A Manifest is the part of an archive's manifest that Shoal uses. The handler sees all of
+// it.
 type Manifest struct {
 	Runtime string `json:"runtime"`
 	Engine  struct {
@@ -54,7 +54,7 @@ type archive struct {
 	manifest Manifest
 }
 
-// readManifest reads that of a directory. One that has none says nothing.
+// readManifest reads the manifest of a directory; the zero Manifest if there is none.
 func readManifest(dir string) (m Manifest, err error) {
 	text, err := os.ReadFile(filepath.Join(dir, filepath.FromSlash(manifestFile)))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -69,18 +69,18 @@ func readManifest(dir string) (m Manifest, err error) {
 	return m, nil
 }
 
-// unpack writes the files of a zip archive to a directory that is there and empty. Of
-// what the archive says nothing is believed: names that lead elsewhere, links, files
-// that come twice, and more than the limits allow are refused.
+// unpack writes the files of a zip archive to an empty directory. It does not trust the
+// archive: it rejects paths that lead elsewhere, links, duplicate files, and archives that
+// exceed the limits.
 func unpack(file, dir string, most limits) error {
 	most = most.withDefaults()
 	r, err := zip.OpenReader(file)
 	if err != nil {
-		return invalidModel("%s: found %v, expected a zip archive", filepath.Base(file), err)
+		return invalidModel("%s is not a model archive: %v; create it with model-archiver or torch-model-archiver", filepath.Base(file), err)
 	}
 	defer func() { _ = r.Close() }() // it was only read
 	if len(r.File) > most.Files {
-		return invalidModel("%s: found %d files, expected at most %d", filepath.Base(file), len(r.File), most.Files)
+		return invalidModel("%s has %d files, and at most %d are allowed", filepath.Base(file), len(r.File), most.Files)
 	}
 	// Names cannot lead out of a root, whatever they are.
 	root, err := os.OpenRoot(dir)
@@ -99,18 +99,20 @@ func unpack(file, dir string, most limits) error {
 	return nil
 }
 
+var errTooLarge = errors.New("the unpacked archive is larger than allowed")
+
 // unpackOne writes a file of an archive, and returns how many bytes it has.
 func unpackOne(root *os.Root, f *zip.File, left int64) (int64, error) {
 	name := strings.TrimSuffix(f.Name, "/")
 	switch {
 	case !fs.ValidPath(name) || strings.ContainsAny(name, "\\\x00"):
-		return 0, errors.New("found a path that leads out of the archive, expected one inside")
+		return 0, errors.New("the path leads out of the archive")
 	case f.Mode().IsDir() || strings.HasSuffix(f.Name, "/"):
 		return 0, root.MkdirAll(name, 0o700)
 	case !f.Mode().IsRegular():
-		return 0, errors.New("found a link or a device, expected a file")
+		return 0, errors.New("links and devices are not allowed, only files and directories")
 	case f.UncompressedSize64 > uint64(left):
-		return 0, errors.New("found more bytes than an archive may have")
+		return 0, errTooLarge
 	}
 	if at := strings.LastIndexByte(name, '/'); at > 0 {
 		if err := root.MkdirAll(name[:at], 0o700); err != nil {
@@ -129,12 +131,12 @@ func unpackOne(root *os.Root, f *zip.File, left int64) (int64, error) {
 	// One byte more, to notice if there are more than it says.
 	n, err := io.Copy(out, io.LimitReader(in, left+1))
 	if err == nil && n > left {
-		err = errors.New("found more bytes than an archive may have")
+		err = errTooLarge
 	}
 	return n, errors.Join(err, out.Close())
 }
 
-// A store is where archives are taken from.
+// A store is a directory of archives.
 type store struct {
 	dir     string           // "" means none
 	allowed []*regexp.Regexp // addresses that archives may be loaded from
@@ -153,8 +155,8 @@ var (
 
 func (s *store) missing(name string) error { return notFound("%s: %s", s.words.absent, name) }
 
-// open returns the archive that a client or a setting names. done gives back what was
-// unpacked for it.
+// open returns the archive that a client or a setting names. done deletes the files that
+// were unpacked for it.
 func (s *store) open(name string) (a *archive, done func() error, err error) {
 	if strings.Contains(name, "://") {
 		return s.download(name)
@@ -172,7 +174,7 @@ func (s *store) open(name string) (a *archive, done func() error, err error) {
 	return s.openFile(name, filepath.Join(s.dir, name))
 }
 
-// openFile opens an archive or a directory. name is what clients know it by.
+// openFile opens an archive or a directory. name is its name for clients.
 func (s *store) openFile(name, path string) (*archive, func() error, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -201,7 +203,7 @@ func (s *store) openFile(name, path string) (*archive, func() error, error) {
 	return &archive{dir, m}, remove, nil
 }
 
-// downloads may take so long.
+// downloadTimeout limits a download.
 const downloadTimeout = 10 * time.Minute
 
 // allows reports whether archives may be loaded from an address.
@@ -215,11 +217,11 @@ func (s *store) allows(address string) bool {
 }
 
 func (s *store) refusal(address string) error {
-	return badRequest("Given URL %s does not match any allowed URL(s): found an address, expected an archive of the model store, "+
-		"or one that allowed_urls in config.properties allows", address)
+	return badRequest("Given URL %s does not match any allowed URL(s). Copy the archive to the model store and name the file, "+
+		"or add the URL to allowed_urls in config.properties", address)
 }
 
-// download opens an archive of an address, if that is allowed.
+// download opens the archive at an address, if that is allowed.
 func (s *store) download(address string) (*archive, func() error, error) {
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || !s.allows(address) {
@@ -237,7 +239,7 @@ func (s *store) download(address string) (*archive, func() error, error) {
 	}
 	defer func() { _ = resp.Body.Close() }() // it was only read
 	if resp.StatusCode != http.StatusOK {
-		return nil, nil, s.notDownloaded(address, fmt.Errorf("found status %d, expected 200", resp.StatusCode))
+		return nil, nil, s.notDownloaded(address, fmt.Errorf("the server answered with status %d", resp.StatusCode))
 	}
 	file, err := os.CreateTemp(s.private, "download-*")
 	if err != nil {
@@ -247,7 +249,7 @@ func (s *store) download(address string) (*archive, func() error, error) {
 	most := s.limits.withDefaults().Bytes
 	n, err := io.Copy(file, io.LimitReader(resp.Body, most+1))
 	if err == nil && n > most {
-		err = fmt.Errorf("found more than %d bytes", most)
+		err = fmt.Errorf("the archive has more than %d bytes", most)
 	}
 	if err := errors.Join(err, file.Close()); err != nil {
 		return nil, nil, s.notDownloaded(address, err)

@@ -62,24 +62,24 @@ type Answer struct {
 	Body   []byte // of the response's memory
 }
 
-var errTorn = errors.New("the worker's answer is torn")
+var errIncomplete = errors.New("the answer of the worker is incomplete")
 
 // decodeAnswer reads what a worker sent. It keeps b.
 func decodeAnswer(b []byte) (a Answer, err error) {
 	if len(b) < 12 {
-		return a, errTorn
+		return a, errIncomplete
 	}
 	status, failed, count := binary.LittleEndian.Uint32(b), binary.LittleEndian.Uint32(b[4:]), binary.LittleEndian.Uint32(b[8:])
 	b = b[12:]
 	if status < 200 || status > 999 {
-		return a, errors.New("the handler set a status that there is not")
+		return a, errors.New("the handler set a status that is not from 200 to 999")
 	}
 	a.Status, a.Failed = int(status), failed == 1
 	for range count {
 		var pair [2]string
 		for i := range pair {
 			if len(b) < 4 || uint64(binary.LittleEndian.Uint32(b)) > uint64(len(b)-4) {
-				return a, errTorn
+				return a, errIncomplete
 			}
 			n := binary.LittleEndian.Uint32(b)
 			pair[i], b = string(b[4:4+n]), b[4+n:]

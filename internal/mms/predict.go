@@ -51,7 +51,7 @@ func (s *Store) Predict(ctx context.Context, req *Request, resp *infer.Response)
 // unpackAnswer reads the one element of the output.
 func unpackAnswer(resp *infer.Response) (Answer, error) {
 	if len(resp.Outputs) != 1 || len(resp.Outputs[0].Data) < 4 {
-		return Answer{}, errTorn
+		return Answer{}, errIncomplete
 	}
 	return decodeAnswer(resp.Outputs[0].Data[4:])
 }

@@ -12,14 +12,15 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/shoal-serving/shoal/internal/suggest"
 )
 
-// Settings are what a config.properties says. NewSettings has what is in effect
-// without one.
+// Settings are those of a config.properties. NewSettings returns the defaults.
 type Settings struct {
 	Inference, Management, Metrics string // addresses to listen on, as host:port
 	Store                          string // directory of archives; "" means none
-	Load                           []Load // models that are registered at the start
+	Load                           []Load // models that are registered at startup
 	All                            bool   // and all others of the store
 	Workers                        int    // of models that are registered without a number; 0 means none
 	Queue                          int    // requests that may wait for a model
@@ -35,7 +36,7 @@ type Settings struct {
 	Ignored []string // keys that have no effect here
 }
 
-// A Load is a model to register at the start.
+// A Load is a model to register at startup.
 type Load struct{ Name, URL string } // Name is "" if the archive says
 
 // A Preset is what config.properties of TorchServe says of a version of a model.
@@ -58,7 +59,7 @@ func NewSettings() *Settings {
 	}
 }
 
-// Keys without effect here: what they would change there is not.
+// ignored are keys of MMS and TorchServe that have no effect in Shoal.
 var ignored = strings.Fields(`
 	number_of_netty_threads netty_client_threads number_of_gpu async_logging max_response_size preload_model prefer_direct_buffer
 	blacklist_env_vars model_server_home vmargs use_native_io io_ratio metric_time_interval enable_envvars_config unregister_model_timeout
@@ -69,21 +70,35 @@ var ignored = strings.Fields(`
 	model_snapshot ipex_enable cpu_launcher_enable cpu_launcher_args cpp_log_config use_env_allowed_urls
 	token_expiration_min disable_token_authorization enable_model_api install_py_dep_per_model`)
 
-// Keys that would be dangerous, or change what clients see, if they were passed over.
-var refused = map[string]string{
-	"keystore": "TLS", "keystore_pass": "TLS", "keystore_type": "TLS", "certificate_file": "TLS", "private_key_file": "TLS", "enable_grpc_ssl": "TLS",
-	"cors_allowed_origin": "CORS", "cors_allowed_methods": "CORS", "cors_allowed_headers": "CORS",
-	"service_envelope": "request envelopes", "ts_open_inference_protocol": "the open inference protocol on these ports",
+// Why keys are rejected that several keys share.
+const (
+	noTLS  = "TLS is not supported yet; remove it, and put a proxy with TLS in front, such as Caddy, nginx or Envoy"
+	noCORS = "CORS is not supported yet; remove it, and let a proxy in front add the headers"
+)
+
+// rejected are keys that would be dangerous to ignore, or would change what clients see,
+// with what to do instead.
+var rejected = map[string]string{
+	"keystore": noTLS, "keystore_pass": noTLS, "keystore_type": noTLS, "certificate_file": noTLS, "private_key_file": noTLS, "enable_grpc_ssl": noTLS,
+	"cors_allowed_origin": noCORS, "cors_allowed_methods": noCORS, "cors_allowed_headers": noCORS,
+	"service_envelope":           "request envelopes are not supported yet; remove it, and read the request in the handler",
+	"ts_open_inference_protocol": "the open inference protocol is not served on the ports of MMS; remove it, and use --http-port and --grpc-port",
 }
 
-// Parse reads the text of a config.properties into the settings. file is what errors
-// call it, and getenv says what $$NAME$$ stands for. It goes on after a mistake, so
-// that all of them can be told at once.
+// supported are the keys that [Settings.set] carries out.
+var supported = strings.Fields(`
+	inference_address management_address metrics_address model_store load_models models default_workers_per_model job_queue_size
+	default_response_timeout default_response_timeout_seconds default_startup_timeout max_request_size decode_input_request
+	default_service_handler allowed_urls python_executable`)
+
+// Parse reads the text of a config.properties into the settings. file is its name in
+// errors, and getenv returns what $$NAME$$ stands for. It continues after a mistake, and
+// the error joins all of them.
 func (s *Settings) Parse(file, text string, getenv func(string) string) error {
 	var errs []error
 	for _, l := range logicalLines(text) {
 		key, value, found := cutProperty(l.text)
-		err := fmt.Errorf("found %q, expected a key and its value", l.text)
+		err := fmt.Errorf("found %q, expected a key and its value, such as job_queue_size=100", l.text)
 		if found {
 			err = s.set(key, substitute(value, getenv))
 		}
@@ -99,8 +114,8 @@ type property struct {
 	text   string
 }
 
-// logicalLines joins lines that end in a backslash with those behind them, and leaves
-// out comments.
+// logicalLines joins lines that end in a backslash with those that follow, and omits
+// comments.
 func logicalLines(text string) []property {
 	var all []property
 	goesOn := false
@@ -173,15 +188,23 @@ func (s *Settings) set(key, value string) (err error) {
 	case "python_executable", "PYTHON_EXECUTABLE":
 		s.Python = value
 	default:
-		if what, ok := refused[key]; ok {
-			return fmt.Errorf("%s: found %q, expected nothing, because there is no %s here", key, value, what)
+		if why, ok := rejected[key]; ok {
+			return fmt.Errorf("%s: %s", key, why)
 		}
 		if !slices.Contains(ignored, key) {
-			return fmt.Errorf("%s: found a key that neither MMS nor TorchServe has; docs/from-mms.md lists those that are known", key)
+			return unknownKey(key)
 		}
 		s.Ignored = append(s.Ignored, key)
 	}
 	return err
+}
+
+// unknownKey returns the error for a key that neither MMS nor TorchServe has.
+func unknownKey(key string) error {
+	if meant := suggest.Nearest(key, slices.Concat(supported, ignored)); meant != "" {
+		return fmt.Errorf("%s: unknown key; did you mean %s?", key, meant)
+	}
+	return fmt.Errorf("%s: unknown key; docs/from-mms.md lists the known ones", key)
 }
 
 // ParseLoad reads models as they stand behind --models and load_models: archives, or
@@ -203,7 +226,7 @@ func ParseLoad(entries []string) (load []Load, all bool) {
 	return load, all
 }
 
-// address reads one that is written as a URL.
+// address parses an address that is written as a URL.
 func address(key, value string) (string, error) {
 	u, err := url.Parse(value)
 	if err != nil || u.Scheme != "http" || u.Hostname() == "" {
@@ -215,7 +238,7 @@ func address(key, value string) (string, error) {
 func wholeNumber(key, value string) (int, error) {
 	n, err := strconv.Atoi(value)
 	if err != nil || n < 0 {
-		return 0, fmt.Errorf("%s: found %q, expected a whole number", key, value)
+		return 0, fmt.Errorf("%s: found %q, expected a whole number of at least 0", key, value)
 	}
 	return n, nil
 }
@@ -233,7 +256,7 @@ func patterns(key, value string) ([]*regexp.Regexp, error) {
 		}
 		r, err := regexp.Compile("^(?:" + one + ")$")
 		if err != nil {
-			return nil, fmt.Errorf("%s: found %q, expected regular expressions, with commas between them: %w", key, one, err)
+			return nil, fmt.Errorf("%s: found %q, expected a list of regular expressions, separated by commas: %w", key, one, err)
 		}
 		all = append(all, r)
 	}

@@ -48,15 +48,28 @@ models={\
 
 func TestAWrongPropertyIsToldWithItsLine(t *testing.T) {
 	for text, want := range map[string]string{
-		"\njob_queue_size=many":               `p:2: job_queue_size: found "many", expected a whole number`,
+		"\njob_queue_size=many":               `p:2: job_queue_size: found "many", expected a whole number of at least 0`,
 		"inference_address=https://0.0.0.0:1": `p:1: inference_address: found "https://0.0.0.0:1", expected an address such as http://127.0.0.1:8080`,
-		"keystore=k.p12":                      `p:1: keystore: found "k.p12", expected nothing, because there is no TLS here`,
-		"job_queue=1":                         `p:1: job_queue: found a key that neither MMS nor TorchServe has; docs/from-mms.md lists those that are known`,
-		"just words":                          `p:1: found "just words", expected a key and its value`,
+		"keystore=k.p12":                      `p:1: keystore: TLS is not supported yet; remove it, and put a proxy with TLS in front, such as Caddy, nginx or Envoy`,
+		"job_queue=1":                         `p:1: job_queue: unknown key; did you mean job_queue_size?`,
+		"teapot=1":                            `p:1: teapot: unknown key; docs/from-mms.md lists the known ones`,
+		"just words":                          `p:1: found "just words", expected a key and its value, such as job_queue_size=100`,
 	} {
 		err := NewSettings().Parse("p", text, func(string) string { return "" })
 		if err == nil || err.Error() != want {
 			t.Errorf("%q: error %v, want %s", text, err, want)
+		}
+	}
+}
+
+func TestEverySupportedKeyIsSet(t *testing.T) {
+	for _, key := range supported {
+		s := NewSettings()
+		if err := s.Parse("p", key+"=", func(string) string { return "" }); err != nil && strings.Contains(err.Error(), "unknown key") {
+			t.Error(err)
+		}
+		if len(s.Ignored) > 0 {
+			t.Errorf("%s has no effect", key)
 		}
 	}
 }

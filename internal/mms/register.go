@@ -49,15 +49,15 @@ func (r *Registration) check() error {
 	case r.URL == "":
 		return badRequest("Parameter url is required.")
 	case r.BatchSize < 0 || r.BatchSize > maxBatch:
-		return badRequest("batch_size: found %d, expected a number from 1 to %d", r.BatchSize, maxBatch)
+		return badRequest("batch_size: found %d, expected 1 to %d", r.BatchSize, maxBatch)
 	case r.MaxBatchDelay != nil && *r.MaxBatchDelay < 0:
-		return badRequest("max_batch_delay: found %d, expected milliseconds", *r.MaxBatchDelay)
+		return badRequest("max_batch_delay: found %d, expected a number of milliseconds, at least 0", *r.MaxBatchDelay)
 	case r.Workers != nil && (*r.Workers < 0 || *r.Workers > maxWorkers):
-		return badRequest("initial_workers: found %d, expected a number up to %d", *r.Workers, maxWorkers)
+		return badRequest("initial_workers: found %d, expected 0 to %d", *r.Workers, maxWorkers)
 	case r.ResponseTimeout < 0:
-		return badRequest("response_timeout: found %d, expected seconds", r.ResponseTimeout)
+		return badRequest("response_timeout: found %d, expected a number of seconds, at least 0", r.ResponseTimeout)
 	case r.StartupTimeout < 0:
-		return badRequest("startup_timeout: found %d, expected seconds", r.StartupTimeout)
+		return badRequest("startup_timeout: found %d, expected a number of seconds, at least 0", r.StartupTimeout)
 	}
 	switch r.Runtime {
 	case "", "python", "python2", "python3":
@@ -139,7 +139,7 @@ func failedToStart(v *servable.Version, err error) error {
 func (s *Store) ScaleTo(ctx context.Context, v *servable.Version, least, most int, synchronous bool) error {
 	switch {
 	case least < 0 || most < least || most > maxWorkers:
-		return badRequest("min_worker, max_worker: found %d and %d, expected numbers up to %d", least, most, maxWorkers)
+		return badRequest("min_worker, max_worker: found %d and %d, expected 0 <= min_worker <= max_worker <= %d", least, most, maxWorkers)
 	case synchronous:
 		err := v.ScaleTo(ctx, least, most)
 		if errors.Is(err, servable.ErrUnloading) {
@@ -237,11 +237,11 @@ func (s *Store) source(a *archive, reg Registration) (servable.Source, error) {
 	handler := cmp.Or(reg.Handler, a.manifest.Model.Handler, s.opts.Settings.Handler)
 	switch {
 	case src.Model == "":
-		return src, invalidModel("Model name is not defined: found none in %s, expected one there, or the parameter model_name", manifestFile)
+		return src, invalidModel("Model name is not defined: %s has no modelName; set it there, or use the parameter model_name", manifestFile)
 	case !modelconfig.ValidName(src.Model):
-		return src, badRequest("model_name: found %q, expected letters, digits, dots, dashes and underscores", src.Model)
+		return src, badRequest("model_name: %q is not a valid name; names have %s", src.Model, modelconfig.NameRule)
 	case handler == "":
-		return src, invalidModel("Model handler is not defined: found none in %s, expected one there, or the parameter handler", manifestFile)
+		return src, invalidModel("Model handler is not defined: %s has no handler; set it there, or use the parameter handler", manifestFile)
 	}
 	text, err := s.config(a.dir, handler, size, about, reg.RetryApart)
 	if err != nil {

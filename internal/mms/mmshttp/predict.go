@@ -115,7 +115,7 @@ func (h *handler) parts(w http.ResponseWriter, r *http.Request, query bool) ([]m
 	})
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return nil, newError(http.StatusRequestEntityTooLarge, "RequestEntityTooLargeException", fmt.Sprintf(
-			"found a body of more than %d bytes; max_request_size in config.properties allows more", h.opts.MaxRequest))
+			"the body has more than %d bytes; raise max_request_size in config.properties", h.opts.MaxRequest))
 	}
 	if _, ok := errors.AsType[*mms.Error](err); !ok && err != nil {
 		err = badRequest(err.Error())
@@ -170,7 +170,7 @@ func readAll(body io.Reader, size, limit int64) ([]byte, error) {
 // maxFields is the maximum number of fields in a form.
 const maxFields = 1000
 
-var errTooMany = fmt.Errorf("found more fields than a form may have, which are %d", maxFields)
+var errTooMany = fmt.Errorf("the form has more than %d fields", maxFields)
 
 func readForm(form *multipart.Reader) (parts []mms.Part, err error) {
 	for {
