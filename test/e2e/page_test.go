@@ -4,9 +4,7 @@ package e2e
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
-	"errors"
 	"flag"
 	"io"
 	"net/url"
@@ -15,29 +13,23 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/chromedp/cdproto/cdp"
-	"github.com/chromedp/cdproto/emulation"
-	"github.com/chromedp/cdproto/network"
-	"github.com/chromedp/chromedp"
 
 	"github.com/shoal-serving/shoal/internal/bench"
 )
 
-// pictureFile is where `make measure WHAT=picture` wants one of the report.
+// pictureFile is set by `make measure WHAT=picture`.
 var pictureFile = flag.String("picture", "", "measure longer, and write a picture of the report to this file")
 
-// TestReportsOpenInABrowser opens what `shoal bench --html` and `shoal bench compare
-// --html` write as their readers do.
+// TestReportsOpenInABrowser opens the pages that `shoal bench --html` and `shoal bench
+// compare --html` write.
 func TestReportsOpenInABrowser(t *testing.T) {
-	browser := openBrowser(t)
+	b := openBrowser(t)
 	s := start(t, root+"/examples/seed-device")
 	folder := t.TempDir()
 	measured := measureForPage(t, s, folder)
 
 	t.Run("report", func(t *testing.T) {
-		light := inspect(browser, t, filepath.Join(folder, "base.html"), "seed_dynamic", "Throughput and latency", "Percentiles", "Where the time went", "compute infer", "Second by second")
+		light := inspect(b, t, filepath.Join(folder, "base.html"), "seed_dynamic", "Throughput and latency", "Percentiles", "Where the time went", "compute infer", "Second by second")
 		if *pictureFile != "" {
 			if err := os.WriteFile(*pictureFile, light, 0o644); err != nil {
 				t.Fatal(err)
@@ -47,7 +39,7 @@ func TestReportsOpenInABrowser(t *testing.T) {
 	t.Run("troubled report", func(t *testing.T) {
 		file := filepath.Join(folder, "troubled.html")
 		writePage(t, file, troubled(measured).WriteHTML)
-		inspect(browser, t, file, "<script>alert(1)</script>", "not stable", "40 of 1,040 requests failed", `"</title><img src=x onerror=alert(2)>"`, "interrupted")
+		inspect(b, t, file, "<script>alert(1)</script>", "not stable", "40 of 1,040 requests failed", `"</title><img src=x onerror=alert(2)>"`, "interrupted")
 	})
 	t.Run("comparison", func(t *testing.T) {
 		file := filepath.Join(folder, "compare.html")
@@ -56,15 +48,15 @@ func TestReportsOpenInABrowser(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
-		inspect(browser, t, file, "base and <b>new", "not enough repeats to say", "Throughput and p99")
+		inspect(b, t, file, "base and <b>new", "not enough repeats to say", "Throughput and p99")
 	})
 }
 
-// measureForPage measures for a short while, and leaves base.json and base.html.
+// measureForPage measures for a few seconds, and writes base.json and base.html.
 func measureForPage(t *testing.T, s *server, folder string) *bench.Report {
 	t.Helper()
 	file := filepath.Join(folder, "base.json")
-	// Other work on the machine is no reason to call it unstable, except in a picture.
+	// Other work on the machine must not make the figures unstable, except in a picture.
 	loads, window, differ := "2:6:2", "1000", "300"
 	if *pictureFile != "" {
 		loads, window, differ = "2:12:2", "3000", "10"
@@ -85,8 +77,8 @@ func measureForPage(t *testing.T, s *server, folder string) *bench.Report {
 	return &r
 }
 
-// troubled returns a report of which everything is wrong that can be, and whose
-// names try to be more than text.
+// troubled returns a report in which everything has gone wrong, with names that contain
+// HTML.
 func troubled(r *bench.Report) *bench.Report {
 	bad := *r
 	bad.Model = "<script>alert(1)</script>" + strings.Repeat("long", 60)
@@ -114,114 +106,77 @@ func writePage(t *testing.T, file string, write func(io.Writer) error) {
 	}
 }
 
-// openBrowser starts the Chromium that the variable CHROMIUM names, and then there has
-// to be one, or that of the PATH, without which the test is skipped. It is the
-// context's, and ends with the test.
-func openBrowser(t *testing.T) context.Context {
-	t.Helper()
-	path := os.Getenv("CHROMIUM")
-	if path == "" {
-		var err error
-		if path, err = exec.LookPath("chromium"); errors.Is(err, exec.ErrNotFound) {
-			t.Skip("there is no chromium in the PATH, and CHROMIUM does not name one; Debian: apt-get install chromium")
-		} else if err != nil {
-			t.Fatal(err)
-		}
-	}
-	options := append([]chromedp.ExecAllocatorOption{}, chromedp.DefaultExecAllocatorOptions[:]...)
-	options = append(options, chromedp.ExecPath(path), chromedp.WSURLReadTimeout(startPatience))
-	if os.Geteuid() == 0 {
-		options = append(options, chromedp.NoSandbox) // it would refuse to start
-	}
-	ctx, stop := chromedp.NewExecAllocator(t.Context(), options...)
-	t.Cleanup(stop)
-	ctx, end := chromedp.NewContext(ctx)
-	t.Cleanup(end)
-	if err := chromedp.Do(ctx); err != nil {
-		t.Fatalf("%s does not start: %v", path, err)
-	}
-	return ctx
-}
-
-// inspect opens a page in the light and in the dark. It fails if the page asks for
-// anything, has an error, or cannot be read, and returns a picture of its top.
-func inspect(browser context.Context, t *testing.T, file string, texts ...string) []byte {
+// inspect opens a page in light and dark mode, and returns a screenshot of its top in
+// light mode. It fails if the page requests or logs anything, lacks one of the texts, or
+// is hard to read.
+func inspect(b *browser, t *testing.T, file string, texts ...string) []byte {
 	t.Helper()
 	file, err := filepath.Abs(file)
 	if err != nil {
 		t.Fatal(err)
 	}
 	address := (&url.URL{Scheme: "file", Path: file}).String()
-	ctx, closeTab := chromedp.NewContext(browser)
-	defer closeTab()
-	act(ctx, t, command(network.Enable, network.EnableParams{})) // opens the tab, which a timeout would close
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
-	defer cancel()
-	// Both keep what comes until it is read.
-	messages, requests := chromedp.Console(ctx), chromedp.Events(ctx, network.RequestWillBeSent)
-	act(ctx, t, chromedp.EmulateViewport(1280, 1000))
-	act(ctx, t, scheme("light"))
-	act(ctx, t, chromedp.Navigate(address))
+	page := b.openTab(t, 1280, 1000)
+	defer page.close()
+	page.colourScheme("light")
+	page.navigate(address)
 	pictures := map[string][]byte{}
 	for _, name := range []string{"light", "dark"} {
-		act(ctx, t, scheme(name))
-		for _, complaint := range act(ctx, t, chromedp.Evaluate[[]string](readable)) {
+		page.colourScheme(name)
+		var complaints []string
+		page.evaluate(readable, &complaints)
+		for _, complaint := range complaints {
 			t.Errorf("%s: %s", name, complaint)
 		}
-		pictures[name] = act(ctx, t, chromedp.CaptureScreenshot())
+		pictures[name] = page.screenshot()
 	}
 	if bytes.Equal(pictures["light"], pictures["dark"]) {
 		t.Error("light and dark look the same")
 	}
-	within(t, "page", act(ctx, t, chromedp.Evaluate[string]("document.body.innerText")), texts...)
-
-	// What the page did not do is known once that has come which the test does last.
-	const end = "data:,end"
-	act(ctx, t, chromedp.Evaluate[string](`console.log("`+end+`"); fetch("`+end+`"); ""`))
-	for m, err := range messages {
-		if err != nil {
-			t.Fatal(err)
-		}
-		if m.Text == end {
-			break
-		}
-		t.Errorf("the console says %v", m)
-	}
-	for r, err := range requests {
-		if err != nil {
-			t.Fatal(err)
-		}
-		if r.Request.URL == end {
-			break
-		}
-		if r.Request.URL != address {
-			t.Errorf("the page asks for %s", r.Request.URL)
-		}
+	var text string
+	page.evaluate("document.body.innerText", &text)
+	within(t, "page", text, texts...)
+	for _, m := range page.activity(address) {
+		t.Errorf("the page has caused %s", m)
 	}
 	return pictures["light"]
 }
 
-func act[T any](ctx context.Context, t *testing.T, action chromedp.Action[T]) T {
-	t.Helper()
-	value, err := chromedp.Run(ctx, action)
-	if err != nil {
-		t.Fatal(err)
+// activity returns what the page at the address has logged, thrown and requested so far,
+// other than itself. It makes a request and logs a line of its own to see the end of what
+// came before.
+func (p *tab) activity(address string) (all []string) {
+	p.t.Helper()
+	const end = "data:,end"
+	p.evaluate(`console.log("`+end+`"); fetch("`+end+`"); ""`, new(string))
+	logged, requested := false, false
+	for _, m := range p.browser.await(p.t, p.session, "the last log line and request", func(m message) bool {
+		logged = logged || m.Method == "Runtime.consoleAPICalled" && strings.Contains(string(m.Params), end)
+		requested = requested || m.Method == "Network.requestWillBeSent" && strings.Contains(string(m.Params), end)
+		return logged && requested
+	}) {
+		text := m.Method + " " + string(m.Params)
+		switch m.Method {
+		case "Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded":
+		case "Network.requestWillBeSent":
+			var sent struct{ Request struct{ URL string } }
+			if err := json.Unmarshal(m.Params, &sent); err != nil {
+				p.t.Fatal(err)
+			}
+			if sent.Request.URL == address {
+				continue
+			}
+		default:
+			continue
+		}
+		if !strings.Contains(text, end) {
+			all = append(all, text)
+		}
 	}
-	return value
+	return all
 }
 
-func command[P, R any](c cdp.Command[P, R], params P) chromedp.Action[R] {
-	return func(ctx context.Context, tab *chromedp.Target) (R, error) { return cdp.Call(ctx, tab, c, params) }
-}
-
-// scheme says whether the reader's system is light or dark.
-func scheme(name string) chromedp.Action[cdp.Empty] {
-	return command(emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
-		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: name}},
-	})
-}
-
-// readable returns what is hard to read in a page, in words.
+// readable is a script that returns descriptions of what is hard to read in a page.
 const readable = `(() => {
 	const found = [];
 	const rgb = text => { const n = text.match(/[\d.]+/g).map(Number); return n.length < 4 ? [...n, 1] : n; };
