@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/shoal-serving/shoal/client"
+	"github.com/shoal-serving/shoal/internal/console"
 	"github.com/shoal-serving/shoal/internal/explain"
 )
 
@@ -70,7 +71,7 @@ func writeExplanation(w io.Writer, body []byte, asJSON bool) error {
 	if err := json.Unmarshal(body, &m); err != nil {
 		return fmt.Errorf("the server's answer is none that this program knows: %w", err)
 	}
-	return m.WriteText(w)
+	return m.WriteText(w, console.Width(w))
 }
 
 // An asker asks one server.

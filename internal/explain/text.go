@@ -8,11 +8,16 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/shoal-serving/shoal/internal/console"
 )
 
-// WriteText writes the page that shoal explain prints.
-func (m *Model) WriteText(w io.Writer) error {
-	p := page{Model: m}
+// WriteText writes the page that shoal explain prints, in lines of at most width columns.
+func (m *Model) WriteText(w io.Writer, width int) error {
+	p := page{Model: m, width: width, bar: widestBar}
+	if width < narrow {
+		p.bar = narrowBar
+	}
 	p.line("%s, version %s, run by %s", m.Name, m.Version, m.Backend)
 	p.batching()
 	p.curve()
@@ -28,7 +33,9 @@ func (m *Model) WriteText(w io.Writer) error {
 // A page builds the text.
 type page struct {
 	*Model
-	out bytes.Buffer
+	width int // columns of a line
+	bar   int // columns of the longest bar of a chart
+	out   bytes.Buffer
 }
 
 func (p *page) line(format string, args ...any) {
@@ -37,19 +44,51 @@ func (p *page) line(format string, args ...any) {
 }
 
 // say writes a sentence of a section.
-func (p *page) say(format string, args ...any) { p.line("  "+format+".", args...) }
+func (p *page) say(format string, args ...any) {
+	p.wrap("  ", fmt.Sprintf(format+".", args...), 4)
+}
+
+// wrap writes text after prefix. Lines after the first are indented by hang columns.
+func (p *page) wrap(prefix, text string, hang int) {
+	p.out.WriteString(strings.Join(console.Wrap(prefix, text, p.width, hang), "\n") + "\n")
+}
+
+// row writes a row of a table whose last column has text, which wraps below itself.
+func (p *page) row(text, format string, args ...any) {
+	prefix := fmt.Sprintf(format, args...)
+	p.wrap(prefix, text, console.Columns(prefix))
+}
 
 func (p *page) section(name string) { p.line("\n%s", name) }
 
-// widest is the width of the longest bar of a chart, in columns.
-const widest = 20
+// Widths of the longest bar of a chart, in columns: narrowBar on pages of fewer than
+// narrow columns.
+const (
+	narrow    = 100
+	narrowBar = 10
+	widestBar = 20
+)
 
-// bar draws a bar for part, where most is the longest.
-func bar(part, most float64) string {
+// drawBar draws a bar for part, where most is the longest.
+func (p *page) drawBar(part, most float64) string {
 	if !(most > 0) {
 		return ""
 	}
-	return strings.Repeat("█", max(1, int(math.Round(widest*part/most))))
+	return strings.Repeat("█", max(1, int(math.Round(float64(p.bar)*part/most))))
+}
+
+// minJudged is the duration of a batch of one row below which the page does not judge
+// speed, traffic and rules. Such a batch ends before its clients can send their next
+// request, and scheduling noise is as long as the batch.
+const minJudged = 250 * time.Microsecond
+
+// tooFast returns the duration of the smallest batch if it is too short for a judgement.
+func (p *page) tooFast() (takes time.Duration, yes bool) {
+	if p.Policy == nil || len(p.Curve) == 0 {
+		return 0, false
+	}
+	takes = p.Curve[0].Expected
+	return takes, takes < minJudged
 }
 
 // setting writes a sentence about a setting that begins with what.
@@ -111,17 +150,20 @@ func (p *page) curve() {
 	for i := range p.Curve {
 		fastest = max(fastest, speed(&p.Curve[i]))
 	}
-	p.line("  %6s %9s %9s %9s  %-*s  %s", "rows", "time", "p95", "rows/s", widest, "", "source")
+	p.row("source", "  %6s %9s %9s %11s  %-*s  ", "rows", "time", "p95", "rows/s", p.bar, "")
 	for i := range p.Curve {
 		s := &p.Curve[i]
-		slow, mark := "", ""
+		slow, mark := "", "  "
 		if s.P95 > 0 {
 			slow = brief(s.P95)
 		}
 		if p.Policy != nil && s.Rows == p.Policy.TargetRows {
-			mark = "  ◀ efficient size"
+			mark = "▶ "
 		}
-		p.line("  %6d %9s %9s %9s  %-*s  %s%s", s.Rows, brief(s.Expected), slow, decimal(speed(s)), widest, bar(speed(s), fastest), p.from(s), mark)
+		p.row(p.from(s), "%s%6d %9s %9s %11s  %-*s  ", mark, s.Rows, brief(s.Expected), slow, decimal(speed(s)), p.bar, p.drawBar(speed(s), fastest))
+	}
+	if p.Policy == nil {
+		p.say("Times are those of batches in traffic, including batches that ran in parallel")
 	}
 	p.size()
 }
@@ -137,13 +179,13 @@ func (p *page) from(s *Size) string {
 	}
 	switch {
 	case p.Policy == nil:
-		return seen + " in traffic, including parallel ones"
+		return seen
 	case s.Calibrated && s.Samples >= 1:
-		return "calibrated, " + seen + " in traffic"
+		return "calibrated, " + seen
 	case s.Calibrated:
 		return "calibrated"
 	case s.Samples > 0:
-		return seen + " in traffic"
+		return seen
 	}
 	return "estimated from other sizes"
 }
@@ -174,10 +216,12 @@ func (p *page) size() {
 	if e.PeakRows > e.TargetRows {
 		p.say("While the queue is long they have up to %s, for the best throughput", rows(e.PeakRows))
 	}
-	switch {
-	case e.Drifts == 0:
+	if _, fast := p.tooFast(); fast {
+		return // noise looks like a change of speed
+	}
+	if e.Drifts == 0 {
 		p.say("The speed of the model has not changed since it was loaded")
-	case e.Drifts > 0:
+	} else {
 		p.say("The speed of the model has changed %s; since the last change, batches take %.2f times as long", times(e.Drifts), e.DriftFactor)
 	}
 	if e.RestBatches > 0 {
@@ -251,17 +295,17 @@ func (p *page) measured() {
 	for _, t := range c.Trials {
 		most = max(most, t.PerSecond)
 	}
-	p.line("  %7s %9s %6s %9s  %-*s  %s", "threads", "instances", "rows", "rows/s", widest, "", "1 row alone")
+	p.row("latency of 1 row", "  %7s %9s %6s %11s  %-*s  ", "threads", "instances", "rows", "rows/s", p.bar, "")
 	for _, t := range c.Trials {
-		mark := ""
+		mark := "  "
 		if t.Chosen {
-			mark = "  ◀ chosen"
+			mark = "▶ "
 		}
 		exclusive := ""
 		if t.ExclusiveThreads > 0 {
 			exclusive = fmt.Sprintf(" on %d threads", t.ExclusiveThreads)
 		}
-		p.line("  %7d %9d %6d %9s  %-*s  %s%s%s", t.Threads, t.Instances, t.Rows, decimal(t.PerSecond), widest, bar(t.PerSecond, most), brief(t.SingleLatency), exclusive, mark)
+		p.row(brief(t.SingleLatency)+exclusive, "%s%7d %9d %6d %11s  %-*s  ", mark, t.Threads, t.Instances, t.Rows, decimal(t.PerSecond), p.bar, p.drawBar(t.PerSecond, most))
 	}
 }
 
@@ -284,6 +328,7 @@ func (p *page) traffic() {
 		return
 	}
 	p.say("The last %s arrived at %s req/s, with %s each", plural(e.Arrived, "request", "requests"), decimal(e.Rate), rowsOf(e.Rows))
+	takes, fast := p.tooFast()
 	switch l := &e.ClosedLoop; {
 	case l.Clients > 0:
 		p.say("It is a closed loop of about %.0f clients: %s of the answered clients send their next request soon (p50 %s, p90 %s)",
@@ -293,8 +338,11 @@ func (p *page) traffic() {
 	case e.ReturnShare > 0:
 		p.say("%s of the answered clients send their next request soon (p50 %s, p90 %s): too few or too late to be served as a closed loop",
 			percent(e.ReturnShare), brief(e.ReturnP50), brief(e.ReturnP90))
+	case fast:
+		p.say("A batch takes %s, which is too fast to tell whether clients wait for their answers, or send requests in bursts", brief(takes))
+		return
 	default:
-		p.say("Requests do not follow answers: it is an open loop")
+		p.say("No clients were seen to send their next request soon after an answer, so no batch is held for them")
 	}
 	if e.BurstShare > 0 {
 		bursts := "without bursts"
@@ -316,8 +364,8 @@ func (p *page) batches() {
 	}
 	p.section("Batches, by reason for closing")
 	for _, c := range d.Closed {
-		p.line("  %-9s %9s %6s  %-*s  %s", c.Reason, decimal(float64(c.Batches)), percent(float64(c.Batches)/float64(d.Batches)),
-			widest, bar(float64(c.Batches), float64(d.Batches)), reasons[c.Reason])
+		p.row(reasons[c.Reason], "  %-9s %11s %6s  %-*s  ", c.Reason, decimal(float64(c.Batches)), percent(float64(c.Batches)/float64(d.Batches)),
+			p.bar, p.drawBar(float64(c.Batches), float64(d.Batches)))
 	}
 	p.say("%s with %s on average; requests waited %s on average", batches(d.Batches), rowsOf(float64(d.Rows)/float64(d.Batches)), brief(d.MeanQueueTime))
 }
@@ -345,28 +393,31 @@ func (p *page) rules() {
 		return
 	}
 	p.section("Rules, compared with running all waiting requests immediately")
-	p.line("  %-7s %-26s %8s %9s %9s %8s", "rule", "", "held", "cost", "gain", "saved")
-	var off []Rule
+	if takes, fast := p.tooFast(); fast {
+		p.say("A batch takes %s, which is too fast to tell what a rule costs or gains", brief(takes))
+		return
+	}
+	p.line("  %-7s %-5s %10s %9s %9s %8s", "rule", "", "held", "cost", "gain", "saved")
 	for _, r := range e.Rules {
-		state := "on"
+		state, cost, gain, saved := "on", brief(r.Cost), brief(r.Gain), ""
 		if !r.Enabled {
-			state = "off for " + batches(r.OffBatches)
-		}
-		if r.Stops > 0 {
-			off = append(off, r)
-		}
-		saved := ""
-		if r.Cost+r.Gain > 0 && e.TotalLatency > 0 {
+			state, cost, gain = "off", "", ""
+		} else if r.Cost+r.Gain > 0 && e.TotalLatency > 0 {
 			saved = fmt.Sprintf("%+.1f %%", 100*float64(r.Gain-r.Cost)/float64(e.TotalLatency))
 		}
-		p.line("  %-7s %-26s %8s %9s %9s %8s  %s", r.Name, state, decimal(float64(r.HeldBatches)), brief(r.Cost), brief(r.Gain), saved, rules[r.Name])
+		p.row(rules[r.Name], "  %-7s %-5s %10s %9s %9s %8s  ", r.Name, state, decimal(float64(r.HeldBatches)), cost, gain, saved)
 	}
-	p.say("Held counts batches since the model was loaded; the other columns cover the last 256 batches, whose requests took %s in total", brief(e.TotalLatency))
-	if len(off) == 0 {
-		p.say("No rule was ever disabled: none has cost more than 1 %% of the latency")
-	}
-	for _, r := range off {
-		p.say("%s was disabled %s so far, because it had cost more than 1 %% of the latency", r.Name, times(r.Stops))
+	p.say("Held counts batches since the model was loaded; the other columns cover the last 256 batches, or those since the rule was enabled again. The requests of the last 256 batches took %s in total", brief(e.TotalLatency))
+	p.say("Every 32 batches, a rule that has cost more than 1 %% of the latency is disabled for a while")
+	for _, r := range e.Rules {
+		if r.Stops == 0 {
+			continue
+		}
+		off := ""
+		if !r.Enabled {
+			off = fmt.Sprintf(", and stays disabled for %s", batches(r.OffBatches))
+		}
+		p.say("%s was disabled %s so far%s; since the model was loaded it has cost %s and gained %s", r.Name, times(r.Stops), off, brief(r.TotalCost), brief(r.TotalGain))
 	}
 }
 
@@ -406,7 +457,7 @@ func Brief(e *Policy) string {
 	if e.ClosedLoop.Clients > 0 {
 		parts = append(parts, fmt.Sprintf("a closed loop of about %.0f clients", e.ClosedLoop.Clients))
 	} else {
-		parts = append(parts, "an open loop")
+		parts = append(parts, "no closed loop seen")
 	}
 	for _, r := range e.Rules {
 		if r.HeldBatches == 0 {

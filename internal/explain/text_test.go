@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/batching"
+	"github.com/shoal-serving/shoal/internal/console"
 	"github.com/shoal-serving/shoal/internal/script"
 )
 
@@ -104,19 +105,103 @@ func unsafe() Model {
 	return m
 }
 
-var models = map[string]func() Model{"loop": loop, "open": open, "unused": unused, "written": written, "unsafe": unsafe}
+// fast is a model of a few microseconds. What was measured of its traffic is noise.
+func fast() Model {
+	m := open()
+	m.Curve = []Size{{Rows: 1, Expected: 7 * us, P95: 9 * us, Calibrated: true}, {Rows: 8, Expected: 11 * us, P95: 40 * us, Samples: 64}}
+	m.Policy.ReturnShare, m.Policy.Drifts = 0, 5
+	m.Policy.Rules = []Rule{{Name: "share", Enabled: true, HeldBatches: 88, Cost: 50 * ms}}
+	return m
+}
+
+var models = map[string]func() Model{"fast": fast, "loop": loop, "open": open, "unused": unused, "written": written, "unsafe": unsafe}
 
 func TestThePageIsForPeople(t *testing.T) {
 	script.Run(t, "testdata/page.txt", func(t *testing.T) func([]string) string {
 		return func(lines []string) string {
 			m := models[lines[0]]()
 			var out strings.Builder
-			if err := m.WriteText(&out); err != nil {
+			if err := m.WriteText(&out, 120); err != nil {
 				t.Fatal(err)
 			}
 			return out.String()
 		}
 	})
+}
+
+// pageOf returns the page of a model, at 120 columns.
+func pageOf(t *testing.T, m Model) string {
+	t.Helper()
+	var out strings.Builder
+	if err := m.WriteText(&out, 120); err != nil {
+		t.Fatal(err)
+	}
+	return strings.Join(strings.Fields(out.String()), " ")
+}
+
+func TestThePageDoesNotJudgeWhatIsTooFast(t *testing.T) {
+	page := pageOf(t, fast())
+	for _, no := range []string{"open loop", "bursts:", "speed of the model", "disabled", "saved", "No clients were seen"} {
+		if strings.Contains(page, no) {
+			t.Errorf("the page claims %q of a model whose batches take 7µs:\n%s", no, page)
+		}
+	}
+	if n := strings.Count(page, "too fast to tell"); n != 2 {
+		t.Errorf("the page says %d times that the model is too fast, want 2:\n%s", n, page)
+	}
+	m := fast()
+	m.Curve[0].Expected = minJudged
+	if page := pageOf(t, m); strings.Contains(page, "too fast") {
+		t.Errorf("a model of %v is too fast:\n%s", minJudged, page)
+	}
+}
+
+func TestClientsThatAreNotSeenToReturnAreNotCalledAnOpenLoop(t *testing.T) {
+	m := open()
+	m.Policy.ReturnShare = 0
+	page := pageOf(t, m)
+	if strings.Contains(page, "open loop") || !strings.Contains(page, "No clients were seen to send their next request soon after an answer") {
+		t.Errorf("got %s", page)
+	}
+}
+
+func TestRulesDoNotContradictTheirSentences(t *testing.T) {
+	m := loop()
+	m.Policy.Rules = []Rule{
+		{Name: "burst", OffBatches: 230, HeldBatches: 12, Stops: 3, TotalCost: 40 * ms, TotalGain: 2 * ms},
+		{Name: "share", Enabled: true, HeldBatches: 5, Cost: 74 * ms},
+	}
+	page := pageOf(t, m)
+	for _, want := range []string{
+		"burst off 12 holds for the rest of a burst",  // no costs of 0s, which a rule has that was just disabled
+		"share on 5 74ms 0s -1.2 % holds until",       // more than 1 %, because it was not judged yet
+		"Every 32 batches, a rule that has cost more", // which the page says
+		"burst was disabled 3 times so far, and stays disabled for 230 batches; since the model was loaded it has cost 40ms and gained 2ms.",
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("no %q in\n%s", want, page)
+		}
+	}
+}
+
+func TestLinesFitThePage(t *testing.T) {
+	for name, model := range models {
+		for _, width := range []int{80, 100, 120} {
+			m := model()
+			for i := range m.Curve {
+				m.Curve[i].Expected /= 10_000 // so that numbers are long
+			}
+			var out strings.Builder
+			if err := m.WriteText(&out, width); err != nil {
+				t.Fatal(err)
+			}
+			for line := range strings.Lines(out.String()) {
+				if n := console.Columns(strings.TrimSuffix(line, "\n")); n > width {
+					t.Errorf("%s at %d columns has a line of %d:\n%s", name, width, n, line)
+				}
+			}
+		}
+	}
 }
 
 func TestTheShapeIsToldThatWasMeasured(t *testing.T) {
@@ -128,7 +213,7 @@ func TestTheShapeIsToldThatWasMeasured(t *testing.T) {
 		m := loop()
 		m.Calibration.Shape, m.Calibration.ShapeOrigin = "x[16]", from
 		var out strings.Builder
-		if err := m.WriteText(&out); err != nil || !strings.Contains(out.String(), want) {
+		if err := m.WriteText(&out, 120); err != nil || !strings.Contains(out.String(), want) {
 			t.Errorf("%s: no %q in\n%s", from, want, &out)
 		}
 	}
@@ -143,7 +228,7 @@ func TestALineIsEnoughForASimulation(t *testing.T) {
 	}
 	e = open().Policy
 	e.Instances, e.Rules = 1, nil
-	if got, want := Brief(e), "batches filled up to 4 rows; an open loop"; got != want {
+	if got, want := Brief(e), "batches filled up to 4 rows; no closed loop seen"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
