@@ -5,33 +5,52 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
 	"slices"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/shoal-serving/shoal/internal/doctor"
 )
 
 // newDoctorCommand returns `shoal doctor`.
 func newDoctorCommand() *cobra.Command {
-	opts := doctor.Options{Backends: slices.Sorted(maps.Keys(runners(nil, nil, nil, 1)))}
+	var opts serveOptions
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "doctor [PATH...]",
-		Short: "Look for what would keep a server from starting",
-		Long: `Doctor looks at the ONNX Runtime library, at cores, memory and ports, and at the models that the paths lead to, without
-loading them. It prints a line for each, and what to do. The exit status is 1 if something would not be served.`,
-		Example: `  shoal doctor examples/onnx
-  shoal doctor models --json`,
+		Short: "Check the environment and the models before you serve them",
+		Long: `Doctor checks the ONNX Runtime library, cores, memory, ports, and the models of the given paths, without loading them. It
+prints a line for each check, and what to do. The exit status is 1 if something would not be served.
+
+Doctor takes every flag of "shoal serve", and the same environment variables and settings file, so that it checks the ports
+and paths that the server would use.`,
+		Example: `  shoal doctor models
+  shoal doctor models --http-port 9000 --json`,
 		RunE: func(cmd *cobra.Command, paths []string) error {
-			opts.Paths = paths
-			facts := doctor.Look(cmd.Context(), opts)
+			if _, err := readSettings(cmd.Flags(), paths, os.Environ()); err != nil {
+				return misuse{err}
+			}
+			facts := doctor.Look(cmd.Context(), opts.examination())
 			return report(cmd.OutOrStdout(), facts.Judge(), asJSON)
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON, for other programs")
-	cmd.Flags().StringVar(&opts.Library, "onnxruntime-library", "", "`path` of the ONNX Runtime library; without it SHOAL_ONNXRUNTIME says, or it lies beside the program or in ../lib")
+	flags := cmd.Flags()
+	opts.define(flags)
+	shown := []string{"http-port", "grpc-port", "metrics-port", "address", "onnxruntime-library", settingsFlag}
+	flags.VisitAll(func(f *pflag.Flag) { f.Hidden = !slices.Contains(shown, f.Name) })
+	flags.BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
+}
+
+// examination returns what doctor looks at.
+func (o *serveOptions) examination() doctor.Options {
+	d := doctor.Options{Paths: o.repositories, Backends: slices.Sorted(maps.Keys(runners(nil, nil, nil, 1))), Library: o.onnxLibrary}
+	for _, a := range o.addresses() {
+		d.Ports = append(d.Ports, doctor.Port{Protocol: a.protocol, Address: a.address, Hint: a.hint})
+	}
+	return d
 }
 
 // report prints findings. Its error says that some are bad.

@@ -3,7 +3,9 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"net"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/shoal-serving/shoal/internal/doctor"
@@ -28,5 +30,23 @@ func TestTheDoctorsReport(t *testing.T) {
 		if err := json.Unmarshal(out.Bytes(), &read); err != nil || !slices.Equal(read, []doctor.Finding{good, bad}) {
 			t.Errorf("%v: %s", err, out.String())
 		}
+	}
+}
+
+func TestTheDoctorLooksAtThePortsOfTheServer(t *testing.T) {
+	t.Setenv("SHOAL_GRPC_PORT", "0")
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	_, port, _ := net.SplitHostPort(taken.Addr().String())
+	text, status := shoal(t, "doctor", "../../examples/seed-device", "--http-port="+port, "--allow-metrics=false", "--exit-on-error=false")
+	if status != 0 || !strings.Contains(text, "warn  http port: listen tcp 127.0.0.1:"+port) || !strings.Contains(text, "choose another with --http-port") ||
+		!strings.Contains(text, "ok    grpc port: 127.0.0.1:0 is free") || strings.Contains(text, "metrics port") {
+		t.Errorf("status %d:\n%s", status, text)
+	}
+	if text, status := shoal(t, "doctor", t.TempDir()); status != 1 || !strings.Contains(text, "fail  models: none found") {
+		t.Errorf("status %d:\n%s", status, text)
 	}
 }

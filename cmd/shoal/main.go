@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"syscall"
@@ -21,10 +22,28 @@ func main() {
 	// to any program, so that a second one ends it at once.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)
-	if err := newRootCommand().ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "shoal:", err)
-		os.Exit(exitStatus(err))
+	os.Exit(execute(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// Exit statuses of every command.
+const (
+	exitOK     = 0
+	exitFailed = 1 // the command could not do what was asked
+	exitMisuse = 2 // wrong flags or arguments; nothing was done
+)
+
+// execute runs a command line, and returns its exit status.
+func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	root := newRootCommand()
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitOK
 	}
+	fmt.Fprintln(stderr, "shoal:", err)
+	return exitStatus(err)
 }
 
 // A misuse is an error in what was asked for, and not in doing it.
@@ -34,9 +53,9 @@ func (m misuse) Unwrap() error { return m.error }
 
 func exitStatus(err error) int {
 	if _, ok := errors.AsType[misuse](err); ok {
-		return 2
+		return exitMisuse
 	}
-	return 1
+	return exitFailed
 }
 
 func newRootCommand() *cobra.Command {

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -211,6 +213,28 @@ func (o *serveOptions) check() error {
 		errs = append(errs, errors.New("reload: found in mode explicit, in which clients decide what is loaded, expected mode none or poll"))
 	}
 	return errors.Join(errs...)
+}
+
+// An endpoint is an address that the server listens on.
+type endpoint struct{ protocol, address, hint string }
+
+// addresses returns the endpoints that the flags ask for, apart from those of a store.
+func (o *serveOptions) addresses() (all []endpoint) {
+	for _, p := range []struct {
+		allowed  bool
+		protocol string
+		port     int
+		hosts    []string
+	}{
+		{o.allowHTTP, "http", o.httpPort, []string{o.httpAddress, o.address}},
+		{o.allowGRPC, "grpc", o.grpcPort, []string{o.grpcAddress, o.address}},
+		{o.allowMetrics, "metrics", o.metricsPort, []string{o.metricsAddress, o.httpAddress, o.address}},
+	} {
+		if p.allowed {
+			all = append(all, endpoint{p.protocol, net.JoinHostPort(cmp.Or(p.hosts...), strconv.Itoa(p.port)), "choose another with --" + p.protocol + "-port"})
+		}
+	}
+	return all
 }
 
 // connections returns the gRPC options for connections.

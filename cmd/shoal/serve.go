@@ -1,17 +1,14 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"os"
 	"os/signal"
 	"runtime"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -76,6 +73,9 @@ Triton's other flags are accepted or rejected as docs/flags.md says.`,
 				return err
 			}
 			settings.tell(cmd.Context(), log)
+			if err := opts.checkPaths(log); err != nil {
+				return errors.Join(err, closeLog())
+			}
 			recorder, err := openRecorder(opts.record, log)
 			if err != nil {
 				return errors.Join(err, closeLog())
@@ -130,7 +130,7 @@ func newParts(opts serveOptions, settings *mms.Settings, recorder *arrivals.Writ
 		Queue:     batching.Bound{Requests: opts.maxQueue, Bytes: opts.maxQueueBytes},
 		Strict:    opts.disableAutoComplete,
 		Automatic: opts.batching == "automatic",
-		Store:     calibrate.NewStore(calibrationDir(opts.calibrationDir), log),
+		Store:     calibrate.NewStore(calibrationDir(opts.calibrationDir, log), log),
 		CPU:       machine.CPU(machine.Root()),
 		Runners:   runners(pace, p.onnx, p.python, cores),
 		Cores:     cores,
@@ -243,12 +243,17 @@ func live(ctx context.Context, opts serveOptions, p parts, open *listen.Ports, l
 	return errors.Join(failed, cut, err)
 }
 
-// calibrationDir returns the directory that --calibration-dir names.
-func calibrationDir(named string) string {
-	if named == "auto" {
-		return calibrate.DefaultDir()
+// calibrationDir returns the directory that --calibration-dir names. It warns if there is
+// no default one.
+func calibrationDir(named string, log *slog.Logger) string {
+	if named != "auto" {
+		return named
 	}
-	return named
+	dir := calibrate.DefaultDir()
+	if dir == "" {
+		log.Warn("calibration results are not kept, because neither HOME nor XDG_CACHE_HOME is set: models are measured again at each start; name a directory with --calibration-dir")
+	}
+	return dir
 }
 
 // callers are models that call other models. Errors have the sentences of Triton, for
@@ -317,20 +322,22 @@ func ports(p parts, opts serveOptions, leave context.CancelCauseFunc, log *slog.
 		Version: version, Limits: httpLimits, TritonStatus: opts.tritonStatus, BodyTimeout: seconds(opts.bodyTimeout),
 		Logging: logging, Log: log,
 	})
-	at := func(port int, hosts ...string) string { return net.JoinHostPort(cmp.Or(hosts...), strconv.Itoa(port)) }
-	var all []listen.Port
-	if opts.allowHTTP {
-		all = append(all, listen.HTTP("http", at(opts.httpPort, opts.httpAddress, opts.address), kserveHTTP, "choose another with --http-port"))
-	}
-	if opts.allowGRPC {
-		all = append(all, listen.GRPC(at(opts.grpcPort, opts.grpcAddress, opts.address), kservegrpc.New(p.backend, p.backend, p.models, kservegrpc.Options{
-			Version: version, Limits: limits, TritonStatus: opts.tritonStatus, Logging: logging, Log: log,
-		}, opts.connections()...), "choose another with --grpc-port"))
-	}
 	var figures http.Handler
 	if opts.allowMetrics {
 		figures = newMetrics(p, opts, log)
-		all = append(all, listen.HTTP("metrics", at(opts.metricsPort, opts.metricsAddress, opts.httpAddress, opts.address), figures, "choose another with --metrics-port"))
+	}
+	var all []listen.Port
+	for _, a := range opts.addresses() {
+		switch a.protocol {
+		case "http":
+			all = append(all, listen.HTTP(a.protocol, a.address, kserveHTTP, a.hint))
+		case "grpc":
+			all = append(all, listen.GRPC(a.address, kservegrpc.New(p.backend, p.backend, p.models, kservegrpc.Options{
+				Version: version, Limits: limits, TritonStatus: opts.tritonStatus, Logging: logging, Log: log,
+			}, opts.connections()...), a.hint))
+		case "metrics":
+			all = append(all, listen.HTTP(a.protocol, a.address, figures, a.hint))
+		}
 	}
 	if opts.localSocket != "" {
 		all = append(all, listen.Local(opts.localSocket, kservelocal.New(p.backend, p.backend, kservelocal.Options{

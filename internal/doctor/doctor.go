@@ -23,6 +23,7 @@ type Options struct {
 	Paths    []string // model repositories; may be empty
 	Backends []string // supported backends
 	Library  string   // path of the ONNX Runtime library; "" means the server's default locations
+	Ports    []Port   // that the server would open
 }
 
 // Facts are the results of Look.
@@ -33,20 +34,24 @@ type Facts struct {
 	Ports   []Port
 	Models  []repository.Inspection
 	Paths   error // errors of reading the model repositories
+
+	Searched bool // there were model repositories to read
 }
 
 // A Library is the ONNX Runtime library.
 type Library struct {
 	Path    string
 	Version string
+	CUDA    bool  // it supports CUDA
 	Err     error // why it cannot be loaded; nil if it can
 }
 
-// A Port is one of the server's default ports.
+// A Port is one that the server would open.
 type Port struct {
 	Protocol string
-	Number   int
-	Err      error // why the server cannot listen on it; nil if it can
+	Address  string // host:port
+	Hint     string // how to choose another one
+	Err      error  // why the server cannot listen on it; nil if it can
 }
 
 // Look collects the facts.
@@ -55,12 +60,19 @@ func Look(ctx context.Context, opts Options) Facts {
 		Library: openLibrary(opts.Library),
 		Cores:   machine.Cores(machine.Root()),
 		Memory:  machine.ReadMemory(machine.Root()),
-		Ports:   []Port{{Protocol: "http", Number: 8000}, {Protocol: "grpc", Number: 8001}, {Protocol: "metrics", Number: 8002}},
 	}
-	for i := range f.Ports {
-		f.Ports[i].Err = tryPort(ctx, f.Ports[i].Number)
+	for _, p := range opts.Ports {
+		p.Err = tryPort(ctx, p.Address)
+		f.Ports = append(f.Ports, p)
 	}
 	f.Models, f.Paths = repository.Inspect(opts.Paths, opts.Backends)
+	f.Searched = len(opts.Paths) > 0
+	for i := range f.Models {
+		m := &f.Models[i]
+		if m.Err == nil && m.Backend == onnx.Name && f.Library.Err == nil {
+			m.Err = onnx.CheckDevice(m.Config, f.Library.CUDA, f.Library.Path)
+		}
+	}
 	return f
 }
 
@@ -73,14 +85,14 @@ func openLibrary(path string) (l Library) {
 		l.Err = err
 		return l
 	}
-	l.Version = r.Version()
+	l.Version, l.CUDA = r.Version(), r.CUDA()
 	r.Close()
 	return l
 }
 
-func tryPort(ctx context.Context, number int) error {
+func tryPort(ctx context.Context, address string) error {
 	var config net.ListenConfig
-	listener, err := config.Listen(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(number)))
+	listener, err := config.Listen(ctx, "tcp", address)
 	if err != nil {
 		return err
 	}
@@ -126,6 +138,9 @@ func (f *Facts) Judge() []Finding {
 	if f.Paths != nil {
 		all = append(all, Finding{"models", Fail, f.Paths.Error(), "specify a directory with a subdirectory for each model, or an .onnx file"})
 	}
+	if f.Searched && f.Paths == nil && len(f.Models) == 0 {
+		all = append(all, Finding{"models", Fail, "none found", "specify a directory with a subdirectory for each model, or an .onnx file"})
+	}
 	for i := range f.Models {
 		all = append(all, judgeModel(&f.Models[i]))
 	}
@@ -164,11 +179,11 @@ func (f *Facts) memory() Finding {
 }
 
 func (p *Port) judge() Finding {
-	check := fmt.Sprintf("port %d", p.Number)
+	check := p.Protocol + " port"
 	if p.Err != nil {
-		return Finding{check, Warn, p.Err.Error(), fmt.Sprintf("if it is not used by Shoal itself, choose another port with --%s-port", p.Protocol)}
+		return Finding{check, Warn, p.Err.Error(), "if it is not used by Shoal itself, " + p.Hint}
 	}
-	return Finding{check, OK, "free for " + p.Protocol, ""}
+	return Finding{check, OK, p.Address + " is free", ""}
 }
 
 func judgeModel(m *repository.Inspection) Finding {

@@ -2,12 +2,14 @@ package doctor
 
 import (
 	"errors"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/shoal-serving/shoal/internal/engine/onnx"
+	"github.com/shoal-serving/shoal/internal/engine/onnx/onnxtest"
 	"github.com/shoal-serving/shoal/internal/leak"
 	"github.com/shoal-serving/shoal/internal/machine"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
@@ -33,8 +35,9 @@ func TestEachFactIsJudged(t *testing.T) {
 		{Facts{}, "warn  memory: unknown on this system; make sure that the models fit"},
 		{Facts{Memory: machine.Memory{Limit: 2 << 30, Free: 1 << 30}}, "ok    memory: 1024 MiB free of the machine's 2048 MiB"},
 		{Facts{Memory: machine.Memory{Limit: 512 << 20, Free: 1 << 20, Contained: true}}, "warn  memory: 1 MiB free of the container's 512 MiB; provide more memory, or stop other programs"},
-		{Facts{Ports: []Port{{Protocol: "http", Number: 8000}}}, "ok    port 8000: free for http"},
-		{Facts{Ports: []Port{{"grpc", 8001, gone}}}, "warn  port 8001: it is gone; if it is not used by Shoal itself, choose another port with --grpc-port"},
+		{Facts{Ports: []Port{{Protocol: "http", Address: "127.0.0.1:8000"}}}, "ok    http port: 127.0.0.1:8000 is free"},
+		{Facts{Ports: []Port{{"grpc", "127.0.0.1:8001", "choose another with --grpc-port", gone}}}, "warn  grpc port: it is gone; if it is not used by Shoal itself, choose another with --grpc-port"},
+		{Facts{Searched: true}, "fail  models: none found; specify a directory with a subdirectory for each model, or an .onnx file"},
 		{Facts{Paths: gone}, "fail  models: it is gone; specify a directory with a subdirectory for each model, or an .onnx file"},
 		{Facts{Models: []repository.Inspection{model}}, "ok    model m: version 1, 3 for onnxruntime"},
 		{Facts{Models: []repository.Inspection{warned}}, "warn  model m: version 1, 3 for onnxruntime; config.pbtxt:3: optimization: has no effect; remove the settings that have no effect, or ignore this"},
@@ -71,7 +74,7 @@ func TestLookingLoadsNothing(t *testing.T) {
 		}
 	}
 	f := Look(t.Context(), Options{Paths: []string{dir, "no/such/folder"}, Backends: []string{onnx.Name}, Library: "no/such/library"})
-	if f.Library.Err == nil || f.Cores < 1 || f.Paths == nil || len(f.Ports) != 3 {
+	if f.Library.Err == nil || f.Cores < 1 || f.Paths == nil || len(f.Ports) != 0 {
 		t.Errorf("found %+v", f)
 	}
 	wants := map[string]string{
@@ -87,5 +90,36 @@ func TestLookingLoadsNothing(t *testing.T) {
 	}
 	if len(wants) > 0 {
 		t.Errorf("not found: %v", wants)
+	}
+}
+
+func TestAModelForAGPUNeedsALibraryForGPUs(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "m", "1"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{"config.pbtxt": `instance_group [ { kind: KIND_GPU } ]`, "1/model.onnx": "no model at all"} {
+		if err := os.WriteFile(filepath.Join(dir, "m", name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f := Look(t.Context(), Options{Paths: []string{dir}, Backends: []string{onnx.Name}, Library: onnxtest.Library(t)})
+	if f.Library.Err != nil || f.Library.CUDA {
+		t.Skipf("the library is %+v, and this needs one for the CPU", f.Library)
+	}
+	if len(f.Models) != 1 || f.Models[0].Err == nil || !strings.Contains(f.Models[0].Err.Error(), "no CUDA provider") {
+		t.Errorf("found %+v", f.Models)
+	}
+}
+
+func TestThePortsAreTriedThatTheServerWouldOpen(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	f := Look(t.Context(), Options{Ports: []Port{{Protocol: "http", Address: taken.Addr().String()}, {Protocol: "grpc", Address: "127.0.0.1:0"}}})
+	if len(f.Ports) != 2 || f.Ports[0].Err == nil || f.Ports[1].Err != nil {
+		t.Errorf("found %+v", f.Ports)
 	}
 }

@@ -15,6 +15,7 @@ type Inspection struct {
 	Name     string
 	Backend  string
 	Versions []int64               // that would serve, ascending
+	Config   *modelconfig.Config   // nil if it cannot be read
 	Warnings []modelconfig.Warning // what of its configuration has no effect
 	Err      error                 // why it cannot be loaded
 }
@@ -28,6 +29,13 @@ func Inspect(paths, backends []string) ([]Inspection, error) {
 		all = append(all, inspect(models[name], backends))
 	}
 	return all, err
+}
+
+// Names returns the names of the models of the given paths, sorted. The error reports paths
+// that cannot be read.
+func Names(paths []string) ([]string, error) {
+	models, err := scan(paths)
+	return slices.Sorted(maps.Keys(models)), err
 }
 
 func inspect(f *candidate, backends []string) Inspection {
@@ -45,7 +53,7 @@ func inspect(f *candidate, backends []string) Inspection {
 		i.Err = err
 		return i
 	}
-	i.Backend, i.Warnings, i.Versions = cfg.Backend, cfg.Warnings, slices.Sorted(maps.Keys(d.versions))
+	i.Config, i.Backend, i.Warnings, i.Versions = cfg, cfg.Backend, cfg.Warnings, slices.Sorted(maps.Keys(d.versions))
 	if !slices.Contains(backends, cfg.Backend) {
 		i.Err = cfg.UnsupportedBackend(backends)
 		return i

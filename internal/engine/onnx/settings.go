@@ -126,6 +126,13 @@ func (p placement) String() string {
 	return fmt.Sprintf("GPU %d", *p.gpu)
 }
 
+// CheckDevice returns an error if a configuration asks for a device that the library at the
+// given path does not support. cuda is whether it supports CUDA.
+func CheckDevice(cfg *modelconfig.Config, cuda bool, library string) error {
+	_, err := choosePlacement(cfg, cuda, library)
+	return err
+}
+
 // choosePlacement returns the device that a configuration asks for. Unless it asks for the
 // CPU, that is a GPU if the library supports one. All instance groups must agree, because
 // their instances run one session.

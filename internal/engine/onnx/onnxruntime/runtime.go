@@ -77,10 +77,11 @@ func (r *Runtime) Library() string { return r.library }
 
 // CUDA reports whether the library was built with CUDA support. Whether the machine has a
 // GPU and its driver is known only when a model is loaded on it.
-func (r *Runtime) CUDA() bool { return slices.Contains(r.providers(), "CUDAExecutionProvider") }
+func (r *Runtime) CUDA() bool { return slices.Contains(r.Providers(), "CUDAExecutionProvider") }
 
-// providers returns the names of the library's execution providers.
-func (r *Runtime) providers() []string {
+// Providers returns the names of the library's execution providers, such as
+// "CPUExecutionProvider".
+func (r *Runtime) Providers() []string {
 	var list **C.char
 	var n C.int
 	if r.error(C.shoal_providers(r.ort, &list, &n)) != nil {

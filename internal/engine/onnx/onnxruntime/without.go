@@ -33,6 +33,9 @@ func (*Runtime) Library() string { return "" }
 // CUDA reports whether the library was built to compute on NVIDIA's GPUs.
 func (*Runtime) CUDA() bool { return false }
 
+// Providers returns the names of the library's execution providers.
+func (*Runtime) Providers() []string { return nil }
+
 // Close ends the library's threads.
 func (*Runtime) Close() {}
 

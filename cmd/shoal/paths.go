@@ -1,0 +1,92 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/shoal-serving/shoal/internal/repository"
+)
+
+// checkPaths looks at the model repositories before any port is opened. A path that does
+// not exist, or one without models that nothing can be added to later, is an error, unless
+// --exit-on-error is false.
+func (o *serveOptions) checkPaths(log *slog.Logger) error {
+	var errs []error
+	for _, path := range o.repositories {
+		errs = append(errs, checkPath(path))
+	}
+	err := errors.Join(errs...)
+	mode, _ := o.changes()
+	var names []string
+	if err == nil && (mode != repository.Explicit || slices.Equal(o.loadModels, []string{"*"})) {
+		names, err = repository.Names(o.repositories)
+	}
+	switch {
+	case err != nil && o.exitOnError:
+		return err
+	case err != nil || len(names) > 0 || o.store.used() || mode == repository.Explicit && len(o.loadModels) > 0:
+		return nil // errors are logged when models are loaded
+	case mode == repository.None && o.exitOnError:
+		return noModels(o.repositories)
+	case mode == repository.Explicit:
+		log.Warn("no model is loaded until a client asks for it; name models with --load-model to load them at startup")
+	default:
+		log.Warn("no models found", "paths", strings.Join(o.repositories, ","), "mode", o.controlMode)
+	}
+	return nil
+}
+
+// checkPath returns an error if a path does not exist.
+func checkPath(path string) error {
+	if scheme, _, found := strings.Cut(path, "://"); found {
+		return fmt.Errorf("%s: models in %s are not supported yet; copy or mount them, and give a local path", path, scheme)
+	}
+	_, err := os.Stat(path)
+	switch {
+	case err == nil:
+		return nil
+	case !errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("model repository: %w", err)
+	}
+	hint := "check the path"
+	dir := filepath.Dir(path)
+	if entries, err := os.ReadDir(dir); err != nil {
+		hint = fmt.Sprintf("%s does not exist, either", dir)
+	} else if name := closest(filepath.Base(path), namesOf(entries)); name != "" {
+		hint = fmt.Sprintf("did you mean %s?", filepath.Join(dir, name))
+	}
+	return fmt.Errorf("%s does not exist; %s", path, hint)
+}
+
+// noModels describes paths in which there is no model.
+func noModels(paths []string) error {
+	var found []string
+	for _, path := range paths {
+		entries, _ := os.ReadDir(path) // it was read before
+		found = append(found, namesOf(entries)...)
+	}
+	text := "it is empty"
+	if len(found) > 0 {
+		const most = 4
+		text = "it has " + strings.Join(found[:min(most, len(found))], ", ")
+		if len(found) > most {
+			text += fmt.Sprintf(" and %d more", len(found)-most)
+		}
+	}
+	return fmt.Errorf("no models in %s: %s. A model repository has a directory for each model, such as NAME/1/model.onnx, or .onnx files. "+
+		`Other files are served if they are named, as in "shoal serve app.py". To start without models, use --model-control-mode=poll or explicit`,
+		strings.Join(paths, ", "), text)
+}
+
+func namesOf(entries []fs.DirEntry) (names []string) {
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
