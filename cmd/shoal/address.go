@@ -7,16 +7,16 @@ import (
 	"slices"
 )
 
-// Flags and properties that say where to listen, and the flag without which that is
-// here.
+// addressFlags are the flags and properties that say where to listen.
 var addressFlags = []string{
 	"address", "http-address", "grpc-address", "metrics-address", "inference_address", "management_address", "metrics_address",
 }
 
+// insecureFlag allows addresses that other machines can reach.
 const insecureFlag = "insecure-bind"
 
-// checkAddresses refuses to listen for other machines unless that is asked for by
-// name: connections are not encrypted, and clients are not authenticated.
+// checkAddresses rejects addresses that other machines can reach, unless --insecure-bind
+// allows them: connections are not encrypted, and clients are not authenticated.
 func checkAddresses(settings []setting) error {
 	var errs []error
 	for _, s := range settings {
@@ -24,15 +24,15 @@ func checkAddresses(settings []setting) error {
 		case s.name == insecureFlag && s.value == "true":
 			return nil
 		case slices.Contains(addressFlags, s.name) && s.value != "" && !isLoopback(s.value):
-			errs = append(errs, fmt.Errorf("%s: found %q, expected an address of this machine alone, such as 127.0.0.1, because whoever connects may do everything; "+
-				"--%s lets the network in all the same", s.name, s.value, insecureFlag))
+			errs = append(errs, fmt.Errorf("%s: %q can be reached from other machines, and clients are not authenticated; "+
+				"use 127.0.0.1, or add --%s to allow it", s.name, s.value, insecureFlag))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// isLoopback reports whether only this machine can connect to an address. A name
-// may lead anywhere, but for the one that never does.
+// isLoopback reports whether only this machine can connect to an address. Of names, only
+// localhost is known to be one.
 func isLoopback(address string) bool {
 	ip, err := netip.ParseAddr(address)
 	return address == "localhost" || err == nil && ip.Unmap().IsLoopback()

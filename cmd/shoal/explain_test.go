@@ -49,13 +49,13 @@ func TestExplainSaysWhyItCannot(t *testing.T) {
 	gone := httptest.NewServer(http.NotFoundHandler())
 	gone.Close()
 	for _, tt := range []struct{ url, model, version, want string }{
-		{server.URL, "nosuch", "", `there is no model "nosuch": the server has alltypes, badconfig, broken, failing, identity, recorder, repeat, two`},
-		{server.URL, "identity", "7", `model "identity" has no version 7: it has 1`},
-		{server.URL, "badconfig", "", `model "badconfig" is not loaded: nobody has asked for it`},
-		{server.URL, "broken", "", `model "broken" is not loaded: version 1 is UNAVAILABLE: Internal: RuntimeError: cannot start`},
-		{server.URL, "recorder", "", `model "recorder": the server answers 404 Not Found: Request for unknown model: 'recorder' is not found`},
-		{other.URL, "identity", "", `the server answers 404 Not Found`},
-		{gone.URL, "identity", "", `no server answers at ` + strings.TrimPrefix(gone.URL, "http://") + `: is one running there?`},
+		{server.URL, "nosuch", "", `there is no model "nosuch"; the server has alltypes, badconfig, broken, failing, identity, recorder, repeat, two`},
+		{server.URL, "identity", "7", `model "identity" has no version 7; it has 1`},
+		{server.URL, "badconfig", "", `model "badconfig" is not loaded; load it with "shoal load badconfig"`},
+		{server.URL, "broken", "", `model "broken" is not ready: version 1 is UNAVAILABLE: Internal: RuntimeError: cannot start`},
+		{server.URL, "recorder", "", `the server answered: Request for unknown model: 'recorder' is not found (404 Not Found)`},
+		{other.URL, "identity", "", other.URL + ` does not speak KServe v2 over HTTP: it answered "404 Not Found"`},
+		{gone.URL, "identity", "", `no server answers at ` + gone.URL + `; start one with "shoal serve", or name its address with -u`},
 	} {
 		if _, err := explains(t, tt.url, tt.model, "-x", tt.version); err == nil || !strings.HasPrefix(err.Error(), tt.want) || exitStatus(err) != 1 {
 			t.Errorf("%s %s: got %v, want %s", tt.model, tt.version, err, tt.want)
@@ -64,7 +64,7 @@ func TestExplainSaysWhyItCannot(t *testing.T) {
 	if _, err := explains(t, "http://", "identity"); err == nil || exitStatus(err) != 2 {
 		t.Errorf("an address that is none: %v", err)
 	}
-	if err := missing(nil, "a", "", errors.New("no")); err.Error() != `there is no model "a": the server has none at all` {
+	if err := missing(nil, "a", "", errors.New("no")); err.Error() != `there is no model "a": the server has no models` {
 		t.Error(err)
 	}
 }

@@ -10,165 +10,165 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// A kind is what becomes of one of Triton's flags. As with the fields of a
-// config.pbtxt, one that would change what clients get is never ignored.
+// A kind is how one of Triton's flags is handled. As with the fields of a config.pbtxt,
+// a flag that would change what clients get is never ignored.
 type kind uint8
 
 const (
-	ours       kind = iota // not one of Triton's
-	carriedOut             // means what it means in Triton
-	hint                   // has no effect here, which is said once
-	refused                // is an error, because without it the server would do something else
+	ours      kind = iota // not one of Triton's
+	supported             // means what it means in Triton
+	ignored               // has no effect here, which is reported as a warning
+	rejected              // an error, because ignoring it would change what the server does
 )
 
 func (k kind) String() string {
-	return [...]string{"Shoal's own", "carried out", "hint", "refused"}[k]
+	return [...]string{"Shoal's own", "supported", "ignored", "rejected"}[k]
 }
 
-// A rule is the kind of a flag, and the reason: for a hint why it has no effect,
-// for a refused flag what is expected instead.
+// A rule is the kind of a flag, and the reason: why an ignored flag has no effect, or why a
+// rejected one is not supported, and what to do instead.
 type rule struct {
 	kind kind
 	says string
-	// harmless is the value of a refused flag that asks for nothing. Empty means
-	// that there is none.
+	// harmless is the value of a rejected flag that asks for nothing. Empty means that
+	// there is none.
 	harmless string
 }
 
 // Reasons that several flags share.
 const (
-	noGPU      = "nothing runs on a GPU here"
-	noThreads  = "as many requests are worked on as there are"
-	noPools    = "memory is taken when it is needed"
-	noPings    = "clients may ask every 10 s whether the connection stands, with and without calls"
-	noTLS      = "because connections are not encrypted; a proxy in front may do it"
-	noHeaders  = "none, because models do not see the headers of requests"
-	noSharing  = "false, because a port belongs to one server"
-	noGuard    = "none, because whoever can connect may do everything; a proxy in front may forbid it"
-	noCache    = "none, because every request is run"
-	noLimit    = "because instances do not wait for resources"
-	noProtocol = "false, because its protocol is not spoken here"
+	noGPU      = "Shoal does not manage GPU memory or devices itself"
+	noThreads  = "requests do not have a fixed number of threads"
+	noPools    = "memory is allocated when it is needed"
+	noPings    = "clients may send a keepalive ping every 10 s, with and without calls"
+	noTLS      = "connections are not encrypted; put a TLS proxy in front of the server"
+	noHeaders  = "models do not receive the headers of requests; send request parameters instead"
+	noSharing  = "a port belongs to one server; start servers on different ports behind a load balancer"
+	noGuard    = "clients are not authenticated; restrict access with a proxy in front of the server"
+	noCache    = "responses are not cached yet; cache them in the client or in a proxy"
+	noLimit    = "instances do not wait for resources; set the instance count in config.pbtxt instead"
+	noProtocol = "the protocol is not supported yet; clients use KServe v2 over HTTP or gRPC"
 )
 
 // tritonFlags has every flag of tritonserver.
 var tritonFlags = map[string]rule{
-	"model-repository":             {kind: carriedOut},
-	"exit-on-error":                {kind: carriedOut},
-	"strict-readiness":             {kind: carriedOut},
-	"disable-auto-complete-config": {kind: carriedOut},
-	"strict-model-config":          {kind: refused, says: "false, because --disable-auto-complete-config has taken its place", harmless: "false"},
-	"model-control-mode":           {kind: carriedOut},
-	"repository-poll-secs":         {kind: carriedOut},
-	"load-model":                   {kind: carriedOut},
-	"model-config-name":            {kind: refused, says: "none, because a model has one config.pbtxt"},
-	"model-load-thread-count":      {kind: carriedOut},
-	"model-load-retry-count":       {kind: carriedOut},
-	"model-namespacing":            {kind: refused, says: "false, because a model is known by its name alone", harmless: "false"},
-	"enable-peer-access":           {kind: hint, says: noGPU},
+	"model-repository":             {kind: supported},
+	"exit-on-error":                {kind: supported},
+	"strict-readiness":             {kind: supported},
+	"disable-auto-complete-config": {kind: supported},
+	"strict-model-config":          {kind: rejected, says: "use --disable-auto-complete-config instead", harmless: "false"},
+	"model-control-mode":           {kind: supported},
+	"repository-poll-secs":         {kind: supported},
+	"load-model":                   {kind: supported},
+	"model-config-name":            {kind: rejected, says: "a model has one configuration, config.pbtxt; keep variants in repositories of their own"},
+	"model-load-thread-count":      {kind: supported},
+	"model-load-retry-count":       {kind: supported},
+	"model-namespacing":            {kind: rejected, says: "models are identified by name alone; give them different names", harmless: "false"},
+	"enable-peer-access":           {kind: ignored, says: noGPU},
 
-	"id":                {kind: hint, says: "the server has the same name everywhere"},
-	"exit-timeout-secs": {kind: carriedOut},
+	"id":                {kind: ignored, says: "the name of the server is always shoal"},
+	"exit-timeout-secs": {kind: supported},
 
-	"allow-http":                  {kind: carriedOut},
-	"http-address":                {kind: carriedOut},
-	"http-port":                   {kind: carriedOut},
-	"reuse-http-port":             {kind: refused, says: noSharing, harmless: "false"},
-	"http-thread-count":           {kind: hint, says: noThreads},
-	"http-header-forward-pattern": {kind: refused, says: noHeaders},
-	"http-max-input-size":         {kind: carriedOut},
-	"http-restricted-api":         {kind: refused, says: noGuard},
+	"allow-http":                  {kind: supported},
+	"http-address":                {kind: supported},
+	"http-port":                   {kind: supported},
+	"reuse-http-port":             {kind: rejected, says: noSharing, harmless: "false"},
+	"http-thread-count":           {kind: ignored, says: noThreads},
+	"http-header-forward-pattern": {kind: rejected, says: noHeaders},
+	"http-max-input-size":         {kind: supported},
+	"http-restricted-api":         {kind: rejected, says: noGuard},
 
-	"allow-grpc":                                     {kind: carriedOut},
-	"grpc-address":                                   {kind: carriedOut},
-	"grpc-port":                                      {kind: carriedOut},
-	"reuse-grpc-port":                                {kind: refused, says: noSharing, harmless: "false"},
-	"grpc-infer-thread-count":                        {kind: hint, says: noThreads},
-	"grpc-infer-allocation-pool-size":                {kind: hint, says: noPools},
-	"grpc-max-response-pool-size":                    {kind: hint, says: noPools},
-	"grpc-use-ssl":                                   {kind: refused, says: "false, " + noTLS, harmless: "false"},
-	"grpc-use-ssl-mutual":                            {kind: refused, says: "false, " + noTLS, harmless: "false"},
-	"grpc-server-cert":                               {kind: refused, says: "none, " + noTLS},
-	"grpc-server-key":                                {kind: refused, says: "none, " + noTLS},
-	"grpc-root-cert":                                 {kind: refused, says: "none, " + noTLS},
-	"grpc-infer-response-compression-level":          {kind: hint, says: "answers are not compressed"},
-	"grpc-keepalive-time":                            {kind: carriedOut},
-	"grpc-keepalive-timeout":                         {kind: carriedOut},
-	"grpc-keepalive-permit-without-calls":            {kind: hint, says: noPings},
-	"grpc-http2-max-pings-without-data":              {kind: hint, says: noPings},
-	"grpc-http2-min-recv-ping-interval-without-data": {kind: hint, says: noPings},
-	"grpc-http2-max-ping-strikes":                    {kind: hint, says: noPings},
-	"grpc-max-connection-age":                        {kind: carriedOut},
-	"grpc-max-connection-age-grace":                  {kind: carriedOut},
-	"grpc-restricted-protocol":                       {kind: refused, says: noGuard},
-	"grpc-header-forward-pattern":                    {kind: refused, says: noHeaders},
+	"allow-grpc":                                     {kind: supported},
+	"grpc-address":                                   {kind: supported},
+	"grpc-port":                                      {kind: supported},
+	"reuse-grpc-port":                                {kind: rejected, says: noSharing, harmless: "false"},
+	"grpc-infer-thread-count":                        {kind: ignored, says: noThreads},
+	"grpc-infer-allocation-pool-size":                {kind: ignored, says: noPools},
+	"grpc-max-response-pool-size":                    {kind: ignored, says: noPools},
+	"grpc-use-ssl":                                   {kind: rejected, says: noTLS, harmless: "false"},
+	"grpc-use-ssl-mutual":                            {kind: rejected, says: noTLS, harmless: "false"},
+	"grpc-server-cert":                               {kind: rejected, says: noTLS},
+	"grpc-server-key":                                {kind: rejected, says: noTLS},
+	"grpc-root-cert":                                 {kind: rejected, says: noTLS},
+	"grpc-infer-response-compression-level":          {kind: ignored, says: "responses are not compressed"},
+	"grpc-keepalive-time":                            {kind: supported},
+	"grpc-keepalive-timeout":                         {kind: supported},
+	"grpc-keepalive-permit-without-calls":            {kind: ignored, says: noPings},
+	"grpc-http2-max-pings-without-data":              {kind: ignored, says: noPings},
+	"grpc-http2-min-recv-ping-interval-without-data": {kind: ignored, says: noPings},
+	"grpc-http2-max-ping-strikes":                    {kind: ignored, says: noPings},
+	"grpc-max-connection-age":                        {kind: supported},
+	"grpc-max-connection-age-grace":                  {kind: supported},
+	"grpc-restricted-protocol":                       {kind: rejected, says: noGuard},
+	"grpc-header-forward-pattern":                    {kind: rejected, says: noHeaders},
 
-	"allow-metrics":       {kind: carriedOut},
-	"allow-gpu-metrics":   {kind: hint, says: noGPU},
-	"allow-cpu-metrics":   {kind: carriedOut},
-	"metrics-address":     {kind: carriedOut},
-	"metrics-port":        {kind: carriedOut},
-	"metrics-interval-ms": {kind: hint, says: "figures are read when they are asked for"},
-	"metrics-config":      {kind: hint, says: "times are told as sums and as histograms, always"},
+	"allow-metrics":       {kind: supported},
+	"allow-gpu-metrics":   {kind: ignored, says: noGPU},
+	"allow-cpu-metrics":   {kind: supported},
+	"metrics-address":     {kind: supported},
+	"metrics-port":        {kind: supported},
+	"metrics-interval-ms": {kind: ignored, says: "metrics are read at each scrape"},
+	"metrics-config":      {kind: ignored, says: "latencies are always exported as sums and as histograms"},
 
-	"trace-config": {kind: refused, says: "none, because requests are not traced"},
-	"log-verbose":  {kind: carriedOut},
-	"log-info":     {kind: carriedOut},
-	"log-warning":  {kind: carriedOut},
-	"log-error":    {kind: carriedOut},
-	"log-format":   {kind: carriedOut},
-	"log-file":     {kind: carriedOut},
+	"trace-config": {kind: rejected, says: "requests are not traced yet; --log-requests logs each request with its times"},
+	"log-verbose":  {kind: supported},
+	"log-info":     {kind: supported},
+	"log-warning":  {kind: supported},
+	"log-error":    {kind: supported},
+	"log-format":   {kind: supported},
+	"log-file":     {kind: supported},
 
-	"cache-config":    {kind: refused, says: noCache},
-	"cache-directory": {kind: hint, says: "there is no cache whose library could be looked for"},
+	"cache-config":    {kind: rejected, says: noCache},
+	"cache-directory": {kind: ignored, says: "there are no cache libraries to load"},
 
-	"rate-limit":                       {kind: refused, says: "off, " + noLimit, harmless: "off"},
-	"rate-limit-resource":              {kind: refused, says: "none, " + noLimit},
-	"pinned-memory-pool-byte-size":     {kind: hint, says: noGPU},
-	"cuda-memory-pool-byte-size":       {kind: hint, says: noGPU},
-	"cuda-virtual-address-size":        {kind: hint, says: noGPU},
-	"host-policy":                      {kind: hint, says: "instances are not bound to cores or memory"},
-	"model-load-gpu-limit":             {kind: hint, says: noGPU},
-	"min-supported-compute-capability": {kind: hint, says: noGPU},
-	"buffer-manager-thread-count":      {kind: hint, says: "rows are copied by those who bring them"},
+	"rate-limit":                       {kind: rejected, says: noLimit, harmless: "off"},
+	"rate-limit-resource":              {kind: rejected, says: noLimit},
+	"pinned-memory-pool-byte-size":     {kind: ignored, says: noGPU},
+	"cuda-memory-pool-byte-size":       {kind: ignored, says: noGPU},
+	"cuda-virtual-address-size":        {kind: ignored, says: noGPU},
+	"host-policy":                      {kind: ignored, says: "instances are not bound to cores or NUMA nodes"},
+	"model-load-gpu-limit":             {kind: ignored, says: noGPU},
+	"min-supported-compute-capability": {kind: ignored, says: noGPU},
+	"buffer-manager-thread-count":      {kind: ignored, says: "requests copy their rows into the batch themselves"},
 
-	"backend-directory":   {kind: hint, says: "backends are built in"},
-	"backend-config":      {kind: refused, says: "none, because what an engine shall know stands in the parameters of a model's config.pbtxt"},
-	"repoagent-directory": {kind: hint, says: "there is no agent whose library could be looked for"},
+	"backend-directory":   {kind: ignored, says: "backends are built in"},
+	"backend-config":      {kind: rejected, says: "engines are configured by parameters in config.pbtxt; see docs/configuration.md"},
+	"repoagent-directory": {kind: ignored, says: "there are no repository agents to load"},
 
-	"allow-client-shm": {kind: refused, says: "false, because no memory has a name here; Python programs share theirs over --local-socket", harmless: "false"},
-	"allow-sagemaker":  {kind: refused, says: noProtocol, harmless: "false"},
-	"allow-vertex-ai":  {kind: refused, says: noProtocol, harmless: "false"},
+	"allow-client-shm": {kind: rejected, says: "shared memory regions are not supported yet; Python programs on this machine share memory over --local-socket", harmless: "false"},
+	"allow-sagemaker":  {kind: rejected, says: noProtocol, harmless: "false"},
+	"allow-vertex-ai":  {kind: rejected, says: noProtocol, harmless: "false"},
 }
 
-// defineForeign adds the flags that are there only to be named. They are in no
-// help text.
+// defineForeign adds the flags that exist only to be ignored or rejected. They are not in
+// the help text.
 func defineForeign(flags *pflag.FlagSet) {
 	for _, name := range slices.Sorted(maps.Keys(tritonFlags)) {
-		if r := tritonFlags[name]; r.kind != carriedOut {
+		if r := tritonFlags[name]; r.kind != supported {
 			flags.AddFlag(&pflag.Flag{Name: name, Usage: r.says, Value: new(foreign), Hidden: true})
 		}
 	}
 }
 
-// checkForeign refuses what must not be ignored.
+// checkForeign returns an error for each setting that must not be ignored.
 func checkForeign(settings []setting) error {
 	var errs []error
 	for _, s := range settings {
 		r := tritonFlags[s.name]
-		if r.kind != refused || s.source == fromDefault || r.harmless != "" && s.value == r.harmless {
+		if r.kind != rejected || s.source == fromDefault || r.harmless != "" && s.value == r.harmless {
 			continue
 		}
 		where := s.at
 		if s.source == fromFile {
 			where += ": " + s.name
 		}
-		errs = append(errs, fmt.Errorf("%s: found %q, expected %s", where, s.value, r.says))
+		errs = append(errs, fmt.Errorf("%s: %q is not supported: %s", where, s.value, r.says))
 	}
 	return errors.Join(errs...)
 }
 
-// A foreign value is that of a flag which nothing here reads. It takes any text,
-// any number of times.
+// A foreign value is that of a flag that Shoal does not use. It takes any text, any number
+// of times.
 type foreign []string
 
 func (v *foreign) String() string             { return strings.Join(*v, ",") }

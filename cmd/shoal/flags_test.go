@@ -39,7 +39,7 @@ func TestEveryFlagOfTritonHasAKind(t *testing.T) {
 			t.Errorf("--%s has no kind: give it one in flags.go, and a line in docs/flags.md", name)
 			continue
 		}
-		if (r.says == "") != (r.kind == carriedOut) {
+		if (r.says == "") != (r.kind == supported) {
 			t.Errorf("--%s is %v and says %q: a reason is for those that are not carried out", name, r.kind, r.says)
 		}
 		f := flags.Lookup(name)
@@ -47,7 +47,7 @@ func TestEveryFlagOfTritonHasAKind(t *testing.T) {
 			t.Errorf("--%s is %v, but there is no such flag: define it in options.go", name, r.kind)
 			continue
 		}
-		if _, ok := f.Value.(*foreign); ok != (r.kind != carriedOut) {
+		if _, ok := f.Value.(*foreign); ok != (r.kind != supported) {
 			t.Errorf("--%s is %v, but its value is a %T", name, r.kind, f.Value)
 		}
 	}
@@ -75,7 +75,7 @@ func TestTheManualSaysWhatBecomesOfEveryFlag(t *testing.T) {
 		want := row{r.kind.String(), strings.Trim(f.DefValue, "[]"), r.says}
 		got, ok := told[f.Name]
 		if want.says == "" {
-			want.says = got.says // in the manual's own words
+			_, want.says = pflag.UnquoteUsage(f)
 		}
 		if !ok || got != want || got.says == "" {
 			t.Errorf("docs/flags.md: want the line\n| `--%s` | %s | %s | %s |", f.Name, want.kind, want.value, want.says)
@@ -87,14 +87,14 @@ func TestTheManualSaysWhatBecomesOfEveryFlag(t *testing.T) {
 	}
 }
 
-func TestAHintIsAcceptedAndNamedOnce(t *testing.T) {
+func TestAnIgnoredFlagIsAcceptedAndNamedOnce(t *testing.T) {
 	_, s, err := serveFlags([]string{"SHOAL_BACKEND_DIRECTORY=/opt"}, "--http-thread-count=8",
 		"--cuda-memory-pool-byte-size", "0:1", "--cuda-memory-pool-byte-size", "1:1", "models")
 	if err != nil {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	s.tell(t.Context(), newLog(logOptions{warning: true, format: "json"}, &out))
+	s.log(t.Context(), newLog(logOptions{warning: true, format: "json"}, &out))
 	var names []string
 	for _, r := range records(t, &out) {
 		name := r["name"].(string)
@@ -108,19 +108,19 @@ func TestAHintIsAcceptedAndNamedOnce(t *testing.T) {
 	}
 }
 
-func TestAFlagThatWouldBeMissedIsRefused(t *testing.T) {
+func TestAFlagThatWouldChangeTheServerIsRejected(t *testing.T) {
 	file := settingsFile(t, "rate-limit: execution_count\nmodel-namespacing: true")
 	_, _, err := serveFlags([]string{"SHOAL_GRPC_USE_SSL=true"}, "--cache-config=local,size=1", "--settings", file)
-	want := `--cache-config: found "local,size=1", expected none, because every request is run
-SHOAL_GRPC_USE_SSL: found "true", expected false, because connections are not encrypted; a proxy in front may do it
-FILE:2: model-namespacing: found "true", expected false, because a model is known by its name alone
-FILE:1: rate-limit: found "execution_count", expected off, because instances do not wait for resources`
+	want := `--cache-config: "local,size=1" is not supported: responses are not cached yet; cache them in the client or in a proxy
+SHOAL_GRPC_USE_SSL: "true" is not supported: connections are not encrypted; put a TLS proxy in front of the server
+FILE:2: model-namespacing: "true" is not supported: models are identified by name alone; give them different names
+FILE:1: rate-limit: "execution_count" is not supported: instances do not wait for resources; set the instance count in config.pbtxt instead`
 	if err == nil || strings.ReplaceAll(err.Error(), file, "FILE") != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}
 }
 
-func TestARefusedFlagMayAskForNothing(t *testing.T) {
+func TestARejectedFlagMayAskForNothing(t *testing.T) {
 	_, _, err := serveFlags(nil, "--rate-limit=off", "--grpc-use-ssl", "false", "--model-namespacing=false", "--allow-client-shm=false", "models")
 	if err != nil {
 		t.Error(err)

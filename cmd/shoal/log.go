@@ -9,7 +9,9 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"time"
 
+	"github.com/shoal-serving/shoal/internal/console"
 	"github.com/shoal-serving/shoal/internal/kserve"
 )
 
@@ -20,26 +22,124 @@ type logOptions struct {
 	file               string
 }
 
-// openLog returns the log, and what closes it. What cannot be written, because a
-// disk is full or nobody reads stderr any more, is lost: the server goes on.
-func openLog(opts logOptions, stderr io.Writer) (*slog.Logger, func() error, error) {
-	if opts.file == "" {
-		return newLog(opts, stderr), func() error { return nil }, nil
-	}
-	f, err := os.OpenFile(opts.file, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
-	if err != nil {
-		return nil, nil, fmt.Errorf("log: %w; choose another with --log-file", err)
-	}
-	return newLog(opts, f), f.Close, nil
+// A logOutput is a log, and what it is written to.
+type logOutput struct {
+	*slog.Logger
+	file *logFile // nil if it is written to stderr
+	// screen is the terminal that short lines for people are written to instead of
+	// records, or nil.
+	screen *screen
 }
 
-// newLog writes each record as one line, whatever is in it: both formats escape
-// what would begin another.
+// openLog opens the log. What cannot be written, because a disk is full or nothing reads
+// stderr any more, is lost: the server goes on.
+func openLog(opts logOptions, stderr io.Writer) (*logOutput, error) {
+	if opts.file != "" {
+		f := &logFile{name: opts.file}
+		if err := f.reopen(); err != nil {
+			return nil, fmt.Errorf("%w; choose another with --log-file", err)
+		}
+		return &logOutput{Logger: newLog(opts, f), file: f}, nil
+	}
+	if opts.format == formatAuto && console.IsTerminal(stderr) {
+		s := newScreen(stderr)
+		return &logOutput{Logger: newLogger(opts, s), screen: s}, nil
+	}
+	return &logOutput{Logger: newLog(opts, stderr)}, nil
+}
+
+// Close closes the file of the log, if it has one.
+func (o *logOutput) Close() error {
+	if o.file == nil {
+		return nil
+	}
+	return o.file.close()
+}
+
+// reopenOn opens the file of the log again at each SIGHUP until ctx ends, so that it can be
+// rotated. Without a file, SIGHUP is ignored.
+func (o *logOutput) reopenOn(ctx context.Context, hangups <-chan os.Signal) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-hangups:
+		}
+		if o.file == nil {
+			o.Info("SIGHUP ignored: there is no log file to reopen")
+			continue
+		}
+		if err := o.file.reopen(); err != nil {
+			o.Error("the log file cannot be reopened, so the log continues in the old one", "error", err)
+		} else {
+			o.Info("log file reopened", "file", o.file.name)
+		}
+	}
+}
+
+// A logFile is a file that is appended to, and that can be opened again under its name.
+type logFile struct {
+	name string
+
+	mu   sync.RWMutex // held for reading while a record is written; guards the following
+	file *os.File
+}
+
+// Write implements [io.Writer].
+func (f *logFile) Write(b []byte) (int, error) {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.file.Write(b)
+}
+
+// reopen opens the file, and closes the one that was open before.
+func (f *logFile) reopen() error {
+	file, err := os.OpenFile(f.name, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return fmt.Errorf("log: %w", err)
+	}
+	f.mu.Lock()
+	old := f.file
+	f.file = file
+	f.mu.Unlock()
+	if old != nil {
+		_ = old.Close() // what was written to it is complete
+	}
+	return nil
+}
+
+func (f *logFile) close() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.file.Close()
+}
+
+// formatAuto is the log format that depends on where the log is written.
+const formatAuto = "auto"
+
+// newLog returns a log that writes each record as one line, whatever is in it: both formats
+// escape what would begin another.
 func newLog(opts logOptions, w io.Writer) *slog.Logger {
 	all := &slog.HandlerOptions{Level: slog.LevelDebug}
-	var h slog.Handler = slog.NewTextHandler(w, all)
 	if opts.format == "json" {
-		h = slog.NewJSONHandler(w, all)
+		all.ReplaceAttr = inMilliseconds
+		return newLogger(opts, slog.NewJSONHandler(w, all))
+	}
+	return newLogger(opts, slog.NewTextHandler(w, all))
+}
+
+// inMilliseconds gives a duration, which JSON has as a number, its unit.
+func inMilliseconds(_ []string, a slog.Attr) slog.Attr {
+	if a.Value.Kind() != slog.KindDuration {
+		return a
+	}
+	return slog.Float64(a.Key+"_ms", float64(a.Value.Duration())/float64(time.Millisecond))
+}
+
+// newLogger returns a log with the levels of the options, which clients may change.
+func newLogger(opts logOptions, h slog.Handler) *slog.Logger {
+	if opts.format == formatAuto {
+		opts.format = "text"
 	}
 	c := &logControl{}
 	c.now.Store(&kserve.LogSettings{

@@ -85,12 +85,12 @@ func TestTheLogFileIsAppendedTo(t *testing.T) {
 	opts := allLevels
 	opts.file = filepath.Join(t.TempDir(), "shoal.log")
 	for range 2 {
-		log, closeLog, err := openLog(opts, nil)
+		log, err := openLog(opts, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		log.Info("here")
-		if err := closeLog(); err != nil {
+		if err := log.Close(); err != nil {
 			t.Error(err)
 		}
 	}
@@ -98,7 +98,7 @@ func TestTheLogFileIsAppendedTo(t *testing.T) {
 		t.Errorf("the file has %q, %v", text, err)
 	}
 	opts.file = filepath.Join(opts.file, "below")
-	if _, _, err := openLog(opts, nil); err == nil || !strings.Contains(err.Error(), "--log-file") {
+	if _, err := openLog(opts, nil); err == nil || !strings.Contains(err.Error(), "--log-file") {
 		t.Errorf("a file that cannot be made: %v", err)
 	}
 }
@@ -109,14 +109,14 @@ func TestALogThatCannotBeWrittenStopsNothing(t *testing.T) {
 	if _, err := os.Stat(full.file); err != nil {
 		t.Skip("no /dev/full here")
 	}
-	log, closeLog, err := openLog(full, nil)
+	log, err := openLog(full, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for range 3 {
 		log.Info("lost")
 	}
-	if err := closeLog(); err != nil {
+	if err := log.Close(); err != nil {
 		t.Error(err)
 	}
 	closed, err := os.Create(filepath.Join(t.TempDir(), "stderr"))

@@ -61,11 +61,38 @@ func exitStatus(err error) int {
 func newRootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "shoal",
-		Short:         "Shoal serves models: many small requests in, few large batches to the model.",
+		Long:          "Shoal serves machine learning models over HTTP and gRPC, and runs requests in batches.",
 		Version:       version,
 		SilenceUsage:  true,
 		SilenceErrors: true,
+		Args:          cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return unknownCommand(cmd, args[0])
+			}
+			return writeHelp(cmd, cmd.OutOrStdout())
+		},
+		Example: `  shoal serve model.onnx
+  shoal infer model --random`,
 	}
-	root.AddCommand(newServeCommand(), newSimulateCommand(), newBenchCommand(), newExplainCommand(), newDoctorCommand())
+	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) {
+		_ = writeHelp(cmd, cmd.OutOrStdout()) // the error of a closed pipe is of no use
+	})
+	root.SetFlagErrorFunc(usageError)
+	groups := []*cobra.Group{{ID: "serve", Title: "Serve models"}, {ID: "client", Title: "Use a running server"}, {ID: "measure", Title: "Measure and understand"}, {ID: "other", Title: "Other commands"}}
+	root.AddGroup(groups...)
+	for group, commands := range map[string][]*cobra.Command{
+		"serve":   {newServeCommand(), newDoctorCommand()},
+		"client":  {newListCommand(), newInferCommand(), newLoadCommand(), newUnloadCommand(), newHealthCommand()},
+		"measure": {newBenchCommand(), newExplainCommand(), newSimulateCommand()},
+		"other":   {newVersionCommand()},
+	} {
+		for _, c := range commands {
+			c.GroupID = group
+			root.AddCommand(c)
+		}
+	}
+	root.SetHelpCommandGroupID("other")
+	root.SetCompletionCommandGroupID("other")
 	return root
 }

@@ -80,14 +80,15 @@ type serveOptions struct {
 	computeNice   int
 	record        string
 
-	log logOptions
+	logRequests bool
+	log         logOptions
 }
 
 func (o *serveOptions) define(f *pflag.FlagSet) {
 	f.StringVar(&o.settings, settingsFlag, "", "YAML `file` of settings, keyed by flag name; flags and environment variables take precedence")
+	topic(f, "Settings")
 
 	f.StringSliceVar(&o.repositories, repositoryFlag, nil, "`path` of a model repository, or of a file such as model.onnx or app.py; may be repeated, or given as an argument")
-	o.store.define(f)
 	choiceVar(f, &o.controlMode, "model-control-mode", []string{"none", "poll", "explicit"}, "none: load all models at startup; poll: also follow changes on disk; explicit: load the models that --load-model and clients name")
 	f.IntVar(&o.pollSeconds, "repository-poll-secs", 15, "interval between checks for changes in mode poll, in seconds")
 	f.BoolVar(&o.reload, "reload", false, "development mode: reload models as soon as their files change (mode poll, four times a second)")
@@ -99,20 +100,29 @@ func (o *serveOptions) define(f *pflag.FlagSet) {
 	f.IntVar(&o.loadRetries, "model-load-retry-count", 0, "number of retries when a model fails to load")
 
 	f.IntVar(&o.loadTimeout, "model-load-timeout-secs", 600, "time limit for loading and warming up a version, in seconds; 0 means none")
+	topic(f, "Models")
+
 	f.IntVar(&o.maxQueue, "max-queue-size", servable.DefaultQueue.Requests, "queue limit in requests, for models whose config.pbtxt has no max_queue_size")
 	f.Int64Var(&o.maxQueueBytes, "max-queue-byte-size", servable.DefaultQueue.Bytes, "queue limit in bytes of input, for the same models")
 	choiceVar(f, &o.batching, "batching", []string{"automatic", "triton"}, "automatic: measure what a config.pbtxt leaves out of batching, instances and threads; triton: use Triton's defaults")
 	f.StringVar(&o.calibrationDir, "calibration-dir", "auto", "`directory` for calibration results; auto means the user's cache directory, empty means none")
+	f.IntVar(&o.computeNice, "compute-nice", 10, "niceness of compute threads, so that they do not delay network threads; 0 leaves it unchanged")
+	f.StringVar(&o.onnxLibrary, "onnxruntime-library", "", "`path` of the ONNX Runtime library; defaults to SHOAL_ONNXRUNTIME, the program's directory, or ../lib")
+	topic(f, "Batching and computing")
 
 	f.StringVar(&o.address, "address", "127.0.0.1", "address to listen on")
 	f.Bool(insecureFlag, false, "allow listening on non-loopback addresses without authentication")
-	f.IntVar(&o.headerTimeout, "header-timeout-secs", 5, "time limit for receiving an HTTP request header or a gRPC handshake, in seconds")
-	f.IntVar(&o.bodyTimeout, "body-timeout-secs", 60, "time limit for receiving an HTTP request body, in seconds; 0 means none")
-	f.IntVar(&o.idleTimeout, "idle-timeout-secs", 120, "idle time after which a connection is closed, in seconds; 0 means never")
-	f.BoolVar(&o.tritonStatus, "triton-status", false, "report a full queue as Triton does, with 503 and UNAVAILABLE instead of 429 and RESOURCE_EXHAUSTED")
 	f.StringSliceVar(&o.allowedHosts, "allowed-hosts", nil, "`name` by which HTTP clients may call the server, besides localhost and addresses; may be repeated; * means any")
 	f.BoolVar(&o.allowUploads, "allow-model-uploads", false, "let clients load model files and choose the Python interpreter: whoever can connect can then run code")
 	f.BoolVar(&o.allowLogging, "allow-log-changes", false, "let clients change the log settings")
+	topic(f, "Network")
+
+	f.IntVar(&o.headerTimeout, "header-timeout-secs", 5, "time limit for receiving an HTTP request header or a gRPC handshake, in seconds")
+	f.IntVar(&o.bodyTimeout, "body-timeout-secs", 60, "time limit for receiving an HTTP request body, in seconds; 0 means none")
+	f.IntVar(&o.idleTimeout, "idle-timeout-secs", 120, "idle time after which a connection is closed, in seconds; 0 means never")
+	topic(f, "Limits")
+
+	f.BoolVar(&o.tritonStatus, "triton-status", false, "report a full queue as Triton does, with 503 and UNAVAILABLE instead of 429 and RESOURCE_EXHAUSTED")
 	trueVar(f, &o.allowHTTP, "allow-http", "serve HTTP")
 	f.StringVar(&o.httpAddress, "http-address", "", "HTTP address; defaults to --address")
 	f.IntVar(&o.httpPort, "http-port", 8000, "HTTP port; 0 picks a free one")
@@ -125,28 +135,34 @@ func (o *serveOptions) define(f *pflag.FlagSet) {
 	f.IntVar(&o.connectionAge, "grpc-max-connection-age", 0, "maximum age of a gRPC connection, in milliseconds; 0 means none")
 	f.IntVar(&o.connectionAgeLeft, "grpc-max-connection-age-grace", 0, "grace period for requests on a connection that reached its maximum age, in milliseconds; 0 means none")
 	f.IntVar(&o.maxStreams, "grpc-max-concurrent-streams", 256, "maximum number of concurrent requests per gRPC connection")
+	topic(f, "HTTP and gRPC")
 
 	trueVar(f, &o.allowMetrics, "allow-metrics", "serve Prometheus metrics")
 	trueVar(f, &o.allowCPUMetrics, "allow-cpu-metrics", "export CPU and memory metrics")
 	f.StringVar(&o.metricsAddress, "metrics-address", "", "metrics address; defaults to the HTTP address")
 	f.IntVar(&o.metricsPort, "metrics-port", 8002, "metrics port; 0 picks a free one")
+	topic(f, "Metrics")
 
 	f.StringVar(&o.localSocket, "local-socket", "", "`path` of a Unix socket for Python programs of this user; auto means the path where they look for it, empty means none")
 	f.IntVar(&o.localUnused, "local-unused-secs", 0, "exit when no program was connected to --local-socket for this time, in seconds; 0 means never")
+	topic(f, "Python programs on this machine")
 
 	f.IntVar(&o.shutdownDelay, "shutdown-delay", 0, "time between SIGTERM, when the server reports not ready, and draining, in seconds")
 	f.IntVar(&o.exitTimeout, "exit-timeout-secs", 30, "time limit for in-flight requests during shutdown, in seconds")
-	f.StringVar(&o.onnxLibrary, "onnxruntime-library", "", "`path` of the ONNX Runtime library; defaults to SHOAL_ONNXRUNTIME, the program's directory, or ../lib")
-	f.IntVar(&o.computeNice, "compute-nice", 10, "niceness of compute threads, so that they do not delay network threads; 0 leaves it unchanged")
+	topic(f, "Shutdown")
 
 	f.StringVar(&o.record, "record-arrivals", "", "`file` for a recording of arrivals (time, model, rows, priority); overwritten if it exists")
-
-	choiceVar(f, &o.log.format, "log-format", []string{"text", "json", "default", "ISO8601"}, "log format; Triton's default and ISO8601 mean text")
-	f.IntVar(&o.log.verbose, "log-verbose", 0, "log every request if greater than 0")
+	choiceVar(f, &o.log.format, "log-format", []string{"auto", "text", "json", "default", "ISO8601"}, "auto: short lines for people on a terminal, and text elsewhere; Triton's default and ISO8601 mean text")
+	f.BoolVar(&o.logRequests, "log-requests", false, "log every request in one line, with its id and latency")
+	f.IntVar(&o.log.verbose, "log-verbose", 0, "log details, such as every setting and every request, if greater than 0")
 	trueVar(f, &o.log.info, "log-info", "log informational messages")
 	trueVar(f, &o.log.warning, "log-warning", "log warnings")
 	trueVar(f, &o.log.err, "log-error", "log errors")
-	f.StringVar(&o.log.file, "log-file", "", "`file` to append the log to; defaults to stderr")
+	f.StringVar(&o.log.file, "log-file", "", "`file` to append the log to, reopened on SIGHUP; defaults to stderr")
+	topic(f, "Logging and recording")
+
+	o.store.define(f)
+	topic(f, "MMS and TorchServe")
 
 	defineForeign(f)
 }
@@ -154,8 +170,8 @@ func (o *serveOptions) define(f *pflag.FlagSet) {
 // modes are the values of --model-control-mode.
 var modes = map[string]repository.Mode{"none": repository.None, "poll": repository.Poll, "explicit": repository.Explicit}
 
-// reloadEvery is how often --reload looks: often enough for somebody who has saved a
-// file and waits.
+// reloadEvery is the poll interval of --reload: short for a person who has saved a file and
+// waits for the result.
 const reloadEvery = 250 * time.Millisecond
 
 // changes returns the model control mode and the poll interval.
@@ -166,7 +182,7 @@ func (o *serveOptions) changes() (repository.Mode, time.Duration) {
 	return modes[o.controlMode], seconds(o.pollSeconds)
 }
 
-// check returns what is wrong with settings that are of the right type.
+// check returns an error for settings that are out of range or contradict each other.
 func (o *serveOptions) check() error {
 	const most = math.MaxInt32
 	var errs []error
@@ -197,20 +213,20 @@ func (o *serveOptions) check() error {
 		{"shutdown-delay", o.shutdownDelay, 0, most},
 	} {
 		if n.value < n.low || n.value > n.high {
-			errs = append(errs, fmt.Errorf("%s: found %d, expected %d to %d", n.flag, n.value, n.low, n.high))
+			errs = append(errs, fmt.Errorf("--%s: %d is not valid: expected %d to %d", n.flag, n.value, n.low, n.high))
 		}
 	}
 	if len(o.repositories) == 0 && !o.store.used() {
-		errs = append(errs, errors.New(`model-repository: found nothing, expected the path of models, as in "shoal serve models"`))
+		errs = append(errs, errors.New(`no models given; name a model file or a directory of models, as in "shoal serve model.onnx" or "shoal serve models"`))
 	}
 	if len(o.loadModels) > 0 && o.controlMode != "explicit" {
-		errs = append(errs, fmt.Errorf("load-model: found in mode %s, in which all models are loaded, expected --model-control-mode=explicit", o.controlMode))
+		errs = append(errs, fmt.Errorf("--load-model needs --model-control-mode=explicit; in mode %s all models are loaded", o.controlMode))
 	}
 	if o.localUnused > 0 && o.localSocket == "" {
-		errs = append(errs, errors.New("local-unused-secs: found without --local-socket, expected both"))
+		errs = append(errs, errors.New("--local-unused-secs needs --local-socket"))
 	}
 	if o.reload && o.controlMode == "explicit" {
-		errs = append(errs, errors.New("reload: found in mode explicit, in which clients decide what is loaded, expected mode none or poll"))
+		errs = append(errs, errors.New("--reload cannot be combined with --model-control-mode=explicit, in which clients decide what is loaded"))
 	}
 	return errors.Join(errs...)
 }
@@ -250,12 +266,12 @@ func (o *serveOptions) connections() []grpc.ServerOption {
 	}
 }
 
-// A truth is the value of a flag that is true or false. It is always written, as in
-// Triton: if the flag could stand alone, the false of "--exit-on-error false" would be
-// taken for the path of a model.
+// A truth is the value of a flag that is true or false. The flag always takes a value, as in
+// Triton: if it did not, the false of "--exit-on-error false" would be read as the path of a
+// model.
 type truth bool
 
-// trueVar defines a flag that is true unless it is said to be false.
+// trueVar defines a flag that is true by default.
 func trueVar(f *pflag.FlagSet, p *bool, name, usage string) {
 	*p = true
 	f.Var((*truth)(p), name, usage)
@@ -270,7 +286,7 @@ func (v *truth) Set(s string) error {
 	return err
 }
 
-// A choice is the value of a flag that is one of a few words.
+// A choice is the value of a flag that takes one of a few words.
 type choice struct {
 	p  *string
 	of []string
@@ -278,8 +294,13 @@ type choice struct {
 
 // choiceVar defines a flag whose default is the first of its words.
 func choiceVar(f *pflag.FlagSet, p *string, name string, of []string, usage string) {
+	choiceVarP(f, p, name, "", of, usage)
+}
+
+// choiceVarP is choiceVar with a short name.
+func choiceVarP(f *pflag.FlagSet, p *string, name, short string, of []string, usage string) {
 	*p = of[0]
-	f.Var(&choice{p, of}, name, usage)
+	f.VarP(&choice{p, of}, name, short, usage)
 }
 
 func (c *choice) String() string { return *c.p }

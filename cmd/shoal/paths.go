@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/shoal-serving/shoal/internal/repository"
+	"github.com/shoal-serving/shoal/internal/suggest"
 )
 
 // checkPaths looks at the model repositories before any port is opened. A path that does
@@ -58,7 +59,7 @@ func checkPath(path string) error {
 	dir := filepath.Dir(path)
 	if entries, err := os.ReadDir(dir); err != nil {
 		hint = fmt.Sprintf("%s does not exist, either", dir)
-	} else if name := closest(filepath.Base(path), namesOf(entries)); name != "" {
+	} else if name := suggest.Nearest(filepath.Base(path), namesOf(entries)); name != "" {
 		hint = fmt.Sprintf("did you mean %s?", filepath.Join(dir, name))
 	}
 	return fmt.Errorf("%s does not exist; %s", path, hint)

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"os"
@@ -15,9 +17,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/shoal-serving/shoal/client"
 	"github.com/shoal-serving/shoal/internal/arrivals"
 	"github.com/shoal-serving/shoal/internal/batching"
 	"github.com/shoal-serving/shoal/internal/calibrate"
+	"github.com/shoal-serving/shoal/internal/catalog"
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/engine/onnx"
 	"github.com/shoal-serving/shoal/internal/engine/python"
@@ -48,11 +52,14 @@ func newServeCommand() *cobra.Command {
 scikit-learn, XGBoost and TorchScript.
 
 Each flag can also be set by an environment variable (--http-port is SHOAL_HTTP_PORT) or in the YAML file that
---settings names ("http-port: 8000"). The log starts with every setting and its source.
+--settings names ("http-port: 8000"). The log starts with the settings that are not defaults.
 
 With --model-store it also serves model archives with the APIs of MMS and TorchServe: docs/from-mms.md.
 
-Triton's other flags are accepted or rejected as docs/flags.md says.`,
+Triton's other flags are ignored or rejected as docs/flags.md says.`,
+		Example: `  shoal serve model.onnx
+  shoal serve app.py --reload
+  shoal serve models --http-port 9000 --log-requests`,
 		RunE: func(cmd *cobra.Command, paths []string) error {
 			settings, err := readSettings(cmd.Flags(), paths, os.Environ())
 			if err != nil {
@@ -65,27 +72,36 @@ Triton's other flags are accepted or rejected as docs/flags.md says.`,
 			if err := errors.Join(opts.check(), checkAddresses(append(addresses(store), settings.settings...))); err != nil {
 				return misuse{err}
 			}
-			// Whoever reads stderr may leave. Without this the next record would end
-			// the process.
-			signal.Ignore(syscall.SIGPIPE)
-			log, closeLog, err := openLog(opts.log, os.Stderr)
-			if err != nil {
-				return err
-			}
-			settings.tell(cmd.Context(), log)
-			if err := opts.checkPaths(log); err != nil {
-				return errors.Join(err, closeLog())
-			}
-			recorder, err := openRecorder(opts.record, log)
-			if err != nil {
-				return errors.Join(err, closeLog())
-			}
-			return errors.Join(serve(cmd.Context(), opts, store, recorder, log), recorder.Close(), closeLog())
+			return runServe(cmd.Context(), &opts, settings, store, cmd.ErrOrStderr())
 		},
 	}
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return misuse{flagError(err)} })
 	opts.define(cmd.Flags())
 	return cmd
+}
+
+// runServe opens the log, checks what can be checked before ports are open, and serves.
+func runServe(ctx context.Context, opts *serveOptions, settings *settled, store *mms.Settings, stderr io.Writer) error {
+	// The reader of stderr may go away. Without this the next record would end the process.
+	signal.Ignore(syscall.SIGPIPE)
+	log, err := openLog(opts.log, stderr)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	hangups := make(chan os.Signal, 1) // so that one that comes while the file is opened is not lost
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
+	go log.reopenOn(ctx, hangups)
+	settings.log(ctx, log.Logger)
+	if err := opts.checkPaths(log.Logger); err != nil {
+		return errors.Join(err, log.Close())
+	}
+	recorder, err := openRecorder(opts.record, log.Logger)
+	if err != nil {
+		return errors.Join(err, log.Close())
+	}
+	return errors.Join(serve(ctx, *opts, store, recorder, log), recorder.Close(), log.Close())
 }
 
 // openRecorder returns what records arrivals, or nil if no file is named.
@@ -95,7 +111,7 @@ func openRecorder(file string, log *slog.Logger) (*arrivals.Writer, error) {
 	}
 	w, err := arrivals.Create(file, arrivals.Options{Log: log})
 	if err != nil {
-		return nil, fmt.Errorf("record-arrivals: %w", err)
+		return nil, fmt.Errorf("--record-arrivals: %w", err)
 	}
 	return w, nil
 }
@@ -110,17 +126,17 @@ type parts struct {
 	settings *mms.Settings // of archives
 }
 
-// newParts puts a server together in which nothing is loaded. settings are those of a
-// store, and nil if there is none.
+// newParts returns a server without models. settings are those of a store, and nil if there
+// is none.
 func newParts(opts serveOptions, settings *mms.Settings, recorder *arrivals.Writer, pace *pacer.Pacer, log *slog.Logger) (p parts, err error) {
 	cores := machine.Cores(machine.Root())
 	if os.Getenv("GOMAXPROCS") == "" {
-		// A thread that computes keeps its place in Go's scheduler until that takes it
-		// back, which may be milliseconds. With a place more for each core, the network
-		// does not wait for it.
+		// A thread that computes keeps its P in Go's scheduler until the scheduler takes it
+		// back, which may take milliseconds. With one more P for each core, network
+		// goroutines do not wait for it.
 		runtime.GOMAXPROCS(2 * cores)
 	}
-	callers := &callers{} // before there is a server to call
+	callers := &callers{}
 	p.settings = settings
 	p.onnx = onnx.New(onnx.Options{Library: opts.onnxLibrary, Nice: opts.computeNice, Log: log})
 	p.python = python.New(python.Options{Cores: cores, Nice: opts.computeNice, Caller: callers, Log: log})
@@ -139,7 +155,7 @@ func newParts(opts serveOptions, settings *mms.Settings, recorder *arrivals.Writ
 		Pacer:     pace,
 		Log:       log,
 	})
-	p.backend = server.New(env, server.Options{Loads: opts.loadThreads, Lenient: !opts.strictReadiness, Log: log, Arrivals: recorder})
+	p.backend = server.New(env, server.Options{Loads: opts.loadThreads, Lenient: !opts.strictReadiness, Log: log, LogRequests: opts.logRequests, Arrivals: recorder})
 	mode, poll := opts.changes()
 	p.models = repository.New(p.backend, repository.Options{Paths: opts.repositories, Mode: mode, Models: opts.loadModels, Poll: poll, ClientCode: opts.allowUploads, Log: log})
 	callers.Server, callers.Repository = p.backend, p.models
@@ -149,7 +165,7 @@ func newParts(opts serveOptions, settings *mms.Settings, recorder *arrivals.Writ
 	return p, err
 }
 
-// start loads the models that are to be there from the start.
+// start loads the models that are to be loaded at startup.
 func (p parts) start(ctx context.Context) error {
 	defer p.backend.Started()
 	err := p.models.Start(ctx)
@@ -159,7 +175,7 @@ func (p parts) start(ctx context.Context) error {
 	return err
 }
 
-// close ends everything, sources first, so that nothing is loaded any more.
+// close closes everything, sources first, so that nothing is loaded any more.
 func (p parts) close() error {
 	p.models.Close()
 	if p.archives != nil {
@@ -175,7 +191,8 @@ func (p parts) close() error {
 
 // serve runs until ctx ends, and then until everything has ended that it started.
 // settings are those of a model store, and nil if there is none.
-func serve(ctx context.Context, opts serveOptions, settings *mms.Settings, recorder *arrivals.Writer, log *slog.Logger) error {
+func serve(ctx context.Context, opts serveOptions, settings *mms.Settings, recorder *arrivals.Writer, out *logOutput) error {
+	began, log := time.Now(), out.Logger
 	if settings != nil && len(settings.Ignored) > 0 {
 		log.Warn("properties have no effect", "keys", strings.Join(settings.Ignored, " "))
 	}
@@ -187,6 +204,9 @@ func serve(ctx context.Context, opts serveOptions, settings *mms.Settings, recor
 	}
 	ctx, leave := context.WithCancelCause(ctx)
 	defer leave(nil)
+	if out.screen != nil {
+		out.screen.begin(machine.Cores(machine.Root()))
+	}
 	open, err := listen.Open(p.backend, ports(p, opts, leave, log), listen.Options{
 		HeaderBytes: kserve.Limits{}.WithDefaults().Header, HeaderTimeout: seconds(opts.headerTimeout), IdleTimeout: seconds(opts.idleTimeout),
 		Hosts: opts.allowedHosts, Log: log,
@@ -194,25 +214,25 @@ func serve(ctx context.Context, opts serveOptions, settings *mms.Settings, recor
 	if err != nil {
 		return errors.Join(err, p.close())
 	}
-	return live(ctx, opts, p, open, log)
+	return run(ctx, opts, p, open, out, began)
 }
 
-// ballast is memory that is never touched, so that there is none behind it. Go collects
-// garbage when the heap has doubled. That of a server whose tensors are pooled holds
-// next to nothing, and would double many times a second, each time for the price of a
-// collection. With the ballast it has so much more room, and no more than that, however
-// large it gets.
+// ballast returns memory that is never touched, and so never allocated by the system. Go
+// collects garbage when the heap has doubled. The heap of a server whose tensors are pooled
+// is tiny, and would double many times a second. The ballast gives it a constant amount of
+// room instead.
 func ballast() []byte {
 	if os.Getenv("GOGC") != "" {
-		return nil // somebody has chosen
+		return nil // the user has chosen
 	}
 	return make([]byte, 16<<20)
 }
 
-// live loads the first models, and waits until ctx ends or a port fails. Then it lets
-// requests end, and closes everything.
-func live(ctx context.Context, opts serveOptions, p parts, open *listen.Ports, log *slog.Logger) error {
+// run loads the first models, and serves until ctx ends or a port fails. Then it drains, and
+// closes everything. began is when the server was started.
+func run(ctx context.Context, opts serveOptions, p parts, open *listen.Ports, out *logOutput, began time.Time) error {
 	defer runtime.KeepAlive(ballast())
+	log := out.Logger
 	var failed error
 	switch err := p.start(ctx); {
 	case err == nil || ctx.Err() != nil: // all are loaded, or the server is stopping
@@ -220,6 +240,9 @@ func live(ctx context.Context, opts serveOptions, p parts, open *listen.Ports, l
 		failed = err
 	default:
 		log.Error("serving without some models", "error", err)
+	}
+	if failed == nil && ctx.Err() == nil {
+		p.reportReady(out, time.Since(began))
 	}
 	if failed == nil {
 		select {
@@ -256,9 +279,9 @@ func calibrationDir(named string, log *slog.Logger) string {
 	return dir
 }
 
-// callers are models that call other models. Errors have the sentences of Triton, for
-// which models may look.
-type callers struct { // both are set before a model is loaded
+// callers lets models call other models. Errors have the texts of Triton, which models may
+// look for. Both fields are set before a model is loaded.
+type callers struct {
 	*server.Server
 	*repository.Repository
 }
@@ -277,23 +300,52 @@ func (c *callers) UnloadModel(ctx context.Context, model string) error {
 	return kserve.TritonError(c.Repository.UnloadModel(ctx, model), nil)
 }
 
-// patience is for engines that still compute when their requests have been cut off:
-// they have been told to stop, but not all can.
-const patience = 5 * time.Second
+// closeTimeout is the time limit for engines that still compute after their requests were
+// aborted: not all of them can stop.
+const closeTimeout = 5 * time.Second
 
-// within waits for f, but for no longer than its patience allows. What f has not done by
-// then ends with the process.
+// within waits for f, but not longer than closeTimeout. What f has not done by then ends
+// with the process.
 func within(f func() error) error {
 	done := make(chan error, 1) // so that f can end after the timeout
 	go func() { done <- f() }()
-	timer := time.NewTimer(patience)
+	timer := time.NewTimer(closeTimeout)
 	defer timer.Stop()
 	select {
 	case err := <-done:
 		return err
 	case <-timer.C:
-		return fmt.Errorf("models that still computed %v after their requests had been cut off were left to it", patience)
+		return fmt.Errorf("models that still computed %v after their requests were aborted were not closed", closeTimeout)
 	}
+}
+
+// reportReady says that the models are loaded: in a record, or to a person.
+func (p parts) reportReady(out *logOutput, took time.Duration) {
+	index := p.backend.Index(false)
+	out.Info("ready", "took", took.Round(time.Millisecond), "models", len(index))
+	if out.screen == nil {
+		return
+	}
+	up := startup{took: took}
+	for _, e := range index {
+		m := startupModel{name: e.Name, problem: e.Reason}
+		meta, err := p.backend.Model(e.Name, e.Version)
+		why, explainErr := p.backend.Explain(e.Name, e.Version)
+		if err := errors.Join(err, explainErr); err != nil {
+			m.problem = cmp.Or(m.problem, err.Error())
+		} else {
+			m.problem, m.inputs, m.outputs, m.explain = "", described(meta.Inputs), described(meta.Outputs), why
+		}
+		up.models = append(up.models, m)
+	}
+	out.screen.show(up)
+}
+
+func described(tensors []catalog.Tensor) (all []client.TensorMetadata) {
+	for _, t := range tensors {
+		all = append(all, client.TensorMetadata(t))
+	}
+	return all
 }
 
 // runners returns the engines by backend name.

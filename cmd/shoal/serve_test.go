@@ -67,7 +67,9 @@ func serving(t *testing.T, faces int, log slog.Handler, args ...string) map[stri
 	ctx, stop := context.WithCancel(t.Context())
 	var done sync.WaitGroup
 	var served error
-	done.Go(func() { served = serve(ctx, opts, settings, nil, slog.New(slog.NewMultiHandler(l, log))) })
+	done.Go(func() {
+		served = serve(ctx, opts, settings, nil, &logOutput{Logger: slog.New(slog.NewMultiHandler(l, log))})
+	})
 	t.Cleanup(func() {
 		stop()
 		done.Wait()
@@ -106,12 +108,12 @@ func TestAServerOnAFullDiskAnswers(t *testing.T) {
 	if _, err := os.Stat(opts.file); err != nil {
 		t.Skip("no /dev/full here")
 	}
-	log, closeLog, err := openLog(opts, nil)
+	log, err := openLog(opts, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := closeLog(); err != nil {
+		if err := log.Close(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -182,12 +184,12 @@ func TestSettingsThatMakeNoSenseAreRefused(t *testing.T) {
 		args []string
 		want string
 	}{
-		{nil, `model-repository: found nothing, expected the path of models, as in "shoal serve models"`},
-		{[]string{"models", "--http-port=70000"}, "http-port: found 70000, expected 0 to 65535"},
-		{[]string{"models", "--model-load-thread-count=-1"}, "model-load-thread-count: found -1, expected 1 to 2147483647"},
-		{[]string{"models", "--load-model=a"}, "load-model: found in mode none, in which all models are loaded, expected --model-control-mode=explicit"},
+		{nil, `no models given; name a model file or a directory of models, as in "shoal serve model.onnx" or "shoal serve models"`},
+		{[]string{"models", "--http-port=70000"}, "--http-port: 70000 is not valid: expected 0 to 65535"},
+		{[]string{"models", "--model-load-thread-count=-1"}, "--model-load-thread-count: -1 is not valid: expected 1 to 2147483647"},
+		{[]string{"models", "--load-model=a"}, "--load-model needs --model-control-mode=explicit; in mode none all models are loaded"},
 		{[]string{"models", "--load-model=a", "--model-control-mode=explicit"}, ""},
-		{[]string{"models", "--reload", "--model-control-mode=explicit"}, "reload: found in mode explicit, in which clients decide what is loaded, expected mode none or poll"},
+		{[]string{"models", "--reload", "--model-control-mode=explicit"}, "--reload cannot be combined with --model-control-mode=explicit, in which clients decide what is loaded"},
 	} {
 		opts, _, err := serveFlags(nil, tt.args...)
 		if err != nil {
@@ -207,18 +209,18 @@ func TestAServerMayStartWithoutSomeModels(t *testing.T) {
 }
 
 func TestOtherMachinesAreLetInOnlyByName(t *testing.T) {
-	const expected = "expected an address of this machine alone, such as 127.0.0.1, because whoever connects may do everything; --insecure-bind lets the network in all the same"
+	const expected = ` can be reached from other machines, and clients are not authenticated; use 127.0.0.1, or add --insecure-bind to allow it`
 	for _, tt := range []struct {
 		args []string
 		want string
 	}{
 		{nil, ""},
 		{[]string{"--address=localhost", "--http-address=127.8.9.10", "--grpc-address=::1"}, ""},
-		{[]string{"--address=0.0.0.0"}, `address: found "0.0.0.0", ` + expected},
-		{[]string{"--http-address=::", "--metrics-address=10.0.0.1"}, `http-address: found "::", ` + expected + "\n" + `metrics-address: found "10.0.0.1", ` + expected},
-		{[]string{"--grpc-address=example.com"}, `grpc-address: found "example.com", ` + expected},
+		{[]string{"--address=0.0.0.0"}, `address: "0.0.0.0"` + expected},
+		{[]string{"--http-address=::", "--metrics-address=10.0.0.1"}, `http-address: "::"` + expected + "\n" + `metrics-address: "10.0.0.1"` + expected},
+		{[]string{"--grpc-address=example.com"}, `grpc-address: "example.com"` + expected},
 		{[]string{"--address=0.0.0.0", "--metrics-address=::", "--insecure-bind"}, ""},
-		{[]string{"--address=0.0.0.0", "--insecure-bind=false"}, `address: found "0.0.0.0", ` + expected},
+		{[]string{"--address=0.0.0.0", "--insecure-bind=false"}, `address: "0.0.0.0"` + expected},
 	} {
 		_, s, err := serveFlags(nil, append(tt.args, "models")...)
 		if err != nil {
@@ -243,7 +245,7 @@ func TestAnEngineThatDoesNotStopIsNotWaitedForForEver(t *testing.T) {
 		began := time.Now()
 		hang := make(chan struct{})
 		err := within(func() error { <-hang; return nil })
-		if took := time.Since(began); err == nil || took != patience {
+		if took := time.Since(began); err == nil || took != closeTimeout {
 			t.Errorf("%v after %v", err, took)
 		}
 		close(hang)

@@ -17,16 +17,15 @@ import (
 	"github.com/shoal-serving/shoal/internal/engine/onnx/onnxruntime"
 )
 
-// Every flag is a setting, and every setting may be given as a flag, in the
-// environment or in a file. Nothing here knows a setting by its name, but for
-// those that lead to the others.
+// Every flag is a setting, which may be given as a flag, in the environment or in a file.
+// Only the settings that lead to others are known by name here.
 const (
 	prefix         = "SHOAL_"
 	settingsFlag   = "settings"
 	repositoryFlag = "model-repository"
 )
 
-// variable returns the name that a flag has in the environment.
+// variable returns the name of the environment variable of a flag.
 func variable(flag string) string {
 	return prefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
@@ -41,7 +40,7 @@ const (
 	fromDefault     source = "default"
 )
 
-// sourceOf says which source a setting is taken from, given those that have it.
+// sourceOf returns the source that a setting is taken from, given those that have it.
 func sourceOf(flag, environment, file bool) source {
 	switch {
 	case flag:
@@ -61,13 +60,13 @@ type setting struct {
 	at          string // where it is written, such as models.yaml:3; empty for a default
 }
 
-// A line is what a settings file says of one flag.
+// A line is the entry of a settings file for one flag.
 type line struct {
 	at   string   // file and line
 	text []string // one value, or the entries of a list
 }
 
-var errUnfit = errors.New("is none of the values that are expected")
+var errUnfit = errors.New("invalid value")
 
 // settle gives each flag that is not on the command line its value from the
 // environment or from the lines of a file, and returns all settings by name.
@@ -126,16 +125,16 @@ func set(v pflag.Value, text []string) error {
 }
 
 func unfit(where string, f *pflag.Flag, found string) error {
-	return fmt.Errorf("%s: found %q, expected %s", where, found, expects(f.Value))
+	return fmt.Errorf("%s: %q is not valid: expected %s", where, found, expects(f.Value))
 }
 
-// expects says in words what a flag takes.
+// expects describes the values of a flag.
 func expects(v pflag.Value) string {
 	switch v := v.(type) {
 	case *choice:
 		return "one of " + strings.Join(v.of, ", ")
 	case pflag.SliceValue:
-		return "a text, or a list of texts"
+		return "a string, or a list of strings"
 	}
 	switch v.Type() {
 	case "bool", "true|false":
@@ -143,22 +142,22 @@ func expects(v pflag.Value) string {
 	case "int", "int64":
 		return "a whole number"
 	}
-	return "a text"
+	return "a string"
 }
 
-// flagError words what is wrong with a flag as what is wrong with a setting.
+// flagError describes what is wrong with a flag as what is wrong with a setting.
 func flagError(err error) error {
 	if bad, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
 		return unfit("--"+bad.GetFlag().Name, bad.GetFlag(), bad.GetValue())
 	}
 	if bad, ok := errors.AsType[*pflag.ValueRequiredError](err); ok {
-		return fmt.Errorf("--%s: found nothing, expected %s", bad.GetFlag().Name, expects(bad.GetFlag().Value))
+		return fmt.Errorf("--%s needs a value: expected %s", bad.GetFlag().Name, expects(bad.GetFlag().Value))
 	}
 	return err
 }
 
-// readLines reads the text of a settings file for flags. It goes on after a
-// mistake, so that all of them can be told at once.
+// readLines reads the text of a settings file for flags. It continues after a mistake, so
+// that the error reports all of them.
 func readLines(file string, text []byte, flags *pflag.FlagSet) (map[string]line, error) {
 	dec := yaml.NewDecoder(bytes.NewReader(text))
 	var doc, more yaml.Node
@@ -168,11 +167,11 @@ func readLines(file string, text []byte, flags *pflag.FlagSet) (map[string]line,
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
 	if err := dec.Decode(&more); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("%s: found more than one YAML document, expected one", file)
+		return nil, fmt.Errorf("%s: the file has more than one YAML document; expected one", file)
 	}
 	root := doc.Content[0]
 	if root.Kind != yaml.MappingNode {
-		return nil, fmt.Errorf("%s:%d: found %s, expected names of flags with their values, such as http-port: 8000", file, root.Line, describe(root))
+		return nil, fmt.Errorf("%s:%d: found %s; expected flag names with their values, such as http-port: 8000", file, root.Line, describe(root))
 	}
 	lines := map[string]line{}
 	var errs []error
@@ -180,11 +179,14 @@ func readLines(file string, text []byte, flags *pflag.FlagSet) (map[string]line,
 		key, value := root.Content[i], root.Content[i+1]
 		at := fmt.Sprintf("%s:%d", file, key.Line)
 		values, err := readValue(flags.Lookup(key.Value), value)
+		if name := suggestFlag(flags, key.Value); errors.Is(err, errUnknownKey) && name != "" && name != settingsFlag {
+			err = fmt.Errorf("unknown setting; did you mean %s?", name)
+		}
 		switch first, twice := lines[key.Value]; {
 		case err != nil:
 			errs = append(errs, fmt.Errorf("%s: %s: %w", at, key.Value, err))
 		case twice:
-			errs = append(errs, fmt.Errorf("%s: %s: found a second value, expected one; the first is at %s", at, key.Value, first.at))
+			errs = append(errs, fmt.Errorf("%s: %s: the key is set twice; the first is at %s", at, key.Value, first.at))
 		default:
 			lines[key.Value] = line{at, values}
 		}
@@ -192,10 +194,12 @@ func readLines(file string, text []byte, flags *pflag.FlagSet) (map[string]line,
 	return lines, errors.Join(errs...)
 }
 
+var errUnknownKey = errors.New(`unknown setting; keys are flag names without dashes, see "shoal serve --help"`)
+
 // readValue returns the text of a value that fits the type of its flag.
 func readValue(f *pflag.Flag, n *yaml.Node) ([]string, error) {
 	if f == nil || f.Name == settingsFlag || f.Name == "help" {
-		return nil, errors.New(`found an unknown key, expected the name of a flag without its dashes; "shoal serve --help" lists them`)
+		return nil, errUnknownKey
 	}
 	if n.Kind == yaml.AliasNode {
 		n = n.Alias
@@ -207,7 +211,7 @@ func readValue(f *pflag.Flag, n *yaml.Node) ([]string, error) {
 	values := []string{}
 	for _, entry := range entries {
 		if !fits(f.Value, entry) {
-			return nil, fmt.Errorf("found %s, expected %s", describe(entry), expects(f.Value))
+			return nil, fmt.Errorf("%s is not valid: expected %s", describe(entry), expects(f.Value))
 		}
 		values = append(values, entry.Value)
 	}
@@ -230,7 +234,7 @@ func fits(v pflag.Value, n *yaml.Node) bool {
 	return n.Tag == "!!str"
 }
 
-// describe says what a file has where something else is expected.
+// describe describes a value of a settings file.
 func describe(n *yaml.Node) string {
 	switch {
 	case n.Kind == yaml.MappingNode:
@@ -245,14 +249,14 @@ func describe(n *yaml.Node) string {
 	return n.Value
 }
 
-// A settled command line is one with all other sources taken into account.
+// settled are the settings of all sources.
 type settled struct {
 	settings []setting
-	unknown  []string // variables that look like settings and are none
+	unknown  []string // environment variables that look like settings, but are not
 }
 
-// readSettings reads all sources of the settings for flags that have been parsed.
-// Paths are arguments beside them, and as good as --model-repository.
+// readSettings reads all sources of the settings for flags that have been parsed. paths are
+// the positional arguments, which mean the same as --model-repository.
 func readSettings(flags *pflag.FlagSet, paths, environ []string) (*settled, error) {
 	repositories := flags.Lookup(repositoryFlag)
 	for _, path := range paths {
@@ -274,7 +278,7 @@ func readSettings(flags *pflag.FlagSet, paths, environ []string) (*settled, erro
 }
 
 // readEnvironment returns the variables that are settings, and the names of those
-// that look as if they were meant to be. An empty one is as good as none.
+// that look as if they were meant to be. An empty variable counts as unset.
 func readEnvironment(flags *pflag.FlagSet, environ []string) (environment map[string]string, unknown []string) {
 	known := []string{onnxruntime.Variable}
 	eachFlag(flags, func(f *pflag.Flag) { known = append(known, variable(f.Name)) })
@@ -309,25 +313,36 @@ func readFile(flags *pflag.FlagSet, environment map[string]string) (map[string]l
 	return readLines(file, text, flags)
 }
 
-// tell logs each setting with its source, and what has no effect.
-func (s *settled) tell(ctx context.Context, log *slog.Logger) {
+// log logs the settings that are not defaults in one record, and every setting in a record
+// of its own for debugging. It warns of settings that have no effect.
+func (s *settled) log(ctx context.Context, log *slog.Logger) {
+	changed := []slog.Attr{slog.String("version", version)}
+	var from []any
 	for _, one := range s.settings {
 		rule := tritonFlags[one.name]
-		foreign := rule.kind == hint || rule.kind == refused
+		foreign := rule.kind == ignored || rule.kind == rejected
 		if foreign && one.source == fromDefault {
-			continue // nobody asked for it
+			continue
 		}
 		attrs := []slog.Attr{slog.String("name", one.name), slog.String("value", one.value), slog.String("source", string(one.source))}
 		if one.source == fromEnvironment || one.source == fromFile {
 			attrs = append(attrs, slog.String("at", one.at))
+			from = append(from, slog.String(one.name, one.at))
 		}
-		log.LogAttrs(ctx, slog.LevelInfo, "setting", attrs...)
-		if rule.kind == hint {
+		log.LogAttrs(ctx, slog.LevelDebug, "setting", attrs...)
+		if one.source != fromDefault {
+			changed = append(changed, slog.String(one.name, one.value))
+		}
+		if rule.kind == ignored {
 			log.Warn("setting has no effect", "name", one.name, "reason", rule.says)
 		}
 	}
+	if len(from) > 0 {
+		changed = append(changed, slog.Group("from", from...))
+	}
+	log.LogAttrs(ctx, slog.LevelInfo, "settings", changed...)
 	if len(s.unknown) > 0 {
-		log.Warn("environment variables are no settings", "names", strings.Join(s.unknown, " "),
+		log.Warn("unknown environment variables", "names", strings.Join(s.unknown, " "),
 			"expected", prefix+`… with the name of a flag; "shoal serve --help" lists them`)
 	}
 }

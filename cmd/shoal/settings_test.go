@@ -128,7 +128,7 @@ func TestAFileOfCommentsSaysNothing(t *testing.T) {
 }
 
 func TestAWrongSettingSaysWhereAndWhatWasExpected(t *testing.T) {
-	const unknown = `found an unknown key, expected the name of a flag without its dashes; "shoal serve --help" lists them`
+	const unknown = `unknown setting; keys are flag names without dashes, see "shoal serve --help"`
 	for _, tt := range []struct {
 		name    string
 		args    []string
@@ -136,30 +136,30 @@ func TestAWrongSettingSaysWhereAndWhatWasExpected(t *testing.T) {
 		file    string
 		want    string
 	}{
-		{"unknown key", nil, "", "http-port: 1\nhtpp-port: 1", "FILE:2: htpp-port: " + unknown},
+		{"unknown key", nil, "", "http-port: 1\nhtpp-port: 1", "FILE:2: htpp-port: unknown setting; did you mean http-port?"},
 		{"settings in settings", nil, "", "settings: a.yaml", "FILE:1: settings: " + unknown},
 		{"help", nil, "", "help: true", "FILE:1: help: " + unknown},
-		{"text for a number", nil, "", "http-port: many", `FILE:1: http-port: found "many", expected a whole number`},
-		{"a number in quotes", nil, "", "http-port: '1'", `FILE:1: http-port: found "1", expected a whole number`},
-		{"a fraction", nil, "", "http-port: 1.5", `FILE:1: http-port: found 1.5, expected a whole number`},
-		{"too large", nil, "", "http-port: 99999999999999999999", `FILE:1: http-port: found 99999999999999999999, expected a whole number`},
-		{"number for a truth", nil, "", "log-info: 1", "FILE:1: log-info: found 1, expected true or false"},
-		{"number for a text", nil, "", "address: 5", "FILE:1: address: found 5, expected a text"},
-		{"nothing", nil, "", "address:", "FILE:1: address: found nothing, expected a text"},
-		{"list", nil, "", "address: [a, b]", "FILE:1: address: found a list, expected a text"},
-		{"map in a list", nil, "", "load-model: [a: b]", "FILE:1: load-model: found a map, expected a text, or a list of texts"},
-		{"no such choice", nil, "", "model-control-mode: often", `FILE:1: model-control-mode: found "often", expected one of none, poll, explicit`},
-		{"twice", nil, "", "http-port: 1\nhttp-port: 2", "FILE:2: http-port: found a second value, expected one; the first is at FILE:1"},
-		{"no map", nil, "", "- http-port", "FILE:1: found a list, expected names of flags with their values, such as http-port: 8000"},
-		{"an empty document", nil, "", "---", "FILE:2: found nothing, expected names of flags with their values, such as http-port: 8000"},
-		{"two documents", nil, "", "http-port: 1\n---\nhttp-port: 2", "FILE: found more than one YAML document, expected one"},
-		{"two mistakes", nil, "", "http-port: a\ngrpc-port: b", "FILE:1: http-port: found \"a\", expected a whole number\nFILE:2: grpc-port: found \"b\", expected a whole number"},
-		{"overruled", []string{"--http-port=1"}, "", "http-port: a", `FILE:1: http-port: found "a", expected a whole number`},
-		{"variable", nil, "SHOAL_LOG_INFO=perhaps", "", `SHOAL_LOG_INFO: found "perhaps", expected true or false`},
-		{"flag", []string{"--grpc-port=x"}, "", "", `--grpc-port: found "x", expected a whole number`},
-		{"a path for a truth", []string{"--exit-on-error", "models"}, "", "", `--exit-on-error: found "models", expected true or false`},
-		{"flag without value", []string{"--exit-on-error"}, "", "", "--exit-on-error: found nothing, expected true or false"},
-		{"choice", []string{"--log-format=xml"}, "", "", `--log-format: found "xml", expected one of text, json, default, ISO8601`},
+		{"text for a number", nil, "", "http-port: many", `FILE:1: http-port: "many" is not valid: expected a whole number`},
+		{"a number in quotes", nil, "", "http-port: '1'", `FILE:1: http-port: "1" is not valid: expected a whole number`},
+		{"a fraction", nil, "", "http-port: 1.5", `FILE:1: http-port: 1.5 is not valid: expected a whole number`},
+		{"too large", nil, "", "http-port: 99999999999999999999", `FILE:1: http-port: 99999999999999999999 is not valid: expected a whole number`},
+		{"number for a truth", nil, "", "log-info: 1", "FILE:1: log-info: 1 is not valid: expected true or false"},
+		{"number for a text", nil, "", "address: 5", "FILE:1: address: 5 is not valid: expected a string"},
+		{"nothing", nil, "", "address:", "FILE:1: address: nothing is not valid: expected a string"},
+		{"list", nil, "", "address: [a, b]", "FILE:1: address: a list is not valid: expected a string"},
+		{"map in a list", nil, "", "load-model: [a: b]", "FILE:1: load-model: a map is not valid: expected a string, or a list of strings"},
+		{"no such choice", nil, "", "model-control-mode: often", `FILE:1: model-control-mode: "often" is not valid: expected one of none, poll, explicit`},
+		{"twice", nil, "", "http-port: 1\nhttp-port: 2", "FILE:2: http-port: the key is set twice; the first is at FILE:1"},
+		{"no map", nil, "", "- http-port", "FILE:1: found a list; expected flag names with their values, such as http-port: 8000"},
+		{"an empty document", nil, "", "---", "FILE:2: found nothing; expected flag names with their values, such as http-port: 8000"},
+		{"two documents", nil, "", "http-port: 1\n---\nhttp-port: 2", "FILE: the file has more than one YAML document; expected one"},
+		{"two mistakes", nil, "", "http-port: a\ngrpc-port: b", "FILE:1: http-port: \"a\" is not valid: expected a whole number\nFILE:2: grpc-port: \"b\" is not valid: expected a whole number"},
+		{"overruled", []string{"--http-port=1"}, "", "http-port: a", `FILE:1: http-port: "a" is not valid: expected a whole number`},
+		{"variable", nil, "SHOAL_LOG_INFO=perhaps", "", `SHOAL_LOG_INFO: "perhaps" is not valid: expected true or false`},
+		{"flag", []string{"--grpc-port=x"}, "", "", `--grpc-port: "x" is not valid: expected a whole number`},
+		{"a path for a truth", []string{"--exit-on-error", "models"}, "", "", `--exit-on-error: "models" is not valid: expected true or false`},
+		{"flag without value", []string{"--exit-on-error"}, "", "", "--exit-on-error needs a value: expected true or false"},
+		{"choice", []string{"--log-format=xml"}, "", "", `--log-format: "xml" is not valid: expected one of auto, text, json, default, ISO8601`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			file, args := settingsFile(t, tt.file), tt.args
@@ -196,10 +196,17 @@ func TestTheLogBeginsWithEverySetting(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	s.tell(t.Context(), slog.New(slog.NewJSONHandler(&out, nil)))
+	s.log(t.Context(), slog.New(slog.NewJSONHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug})))
 	told := map[string]map[string]any{}
 	last := ""
-	for _, r := range records(t, &out) {
+	all := records(t, &out)
+	changed := all[len(all)-1]
+	from, _ := changed["from"].(map[string]any)
+	if changed["msg"] != "settings" || changed["http-port"] != "0" || changed["grpc-port"] != "20" || changed["model-repository"] != "models" || changed["version"] != version ||
+		from["grpc-port"] != "SHOAL_GRPC_PORT" || len(from) != 1 || changed["address"] != nil {
+		t.Errorf("the settings that are not defaults are logged as %v", changed)
+	}
+	for _, r := range all[:len(all)-1] {
 		name, _ := r["name"].(string)
 		if r["msg"] != "setting" || name <= last {
 			t.Errorf("%v comes after %s", r, last)
@@ -226,7 +233,7 @@ func TestVariablesThatAreNoSettingsAreNamedOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	s.tell(t.Context(), newLog(logOptions{warning: true, format: "json"}, &out))
+	s.log(t.Context(), newLog(logOptions{warning: true, format: "json"}, &out))
 	all := records(t, &out)
 	if len(all) != 1 || all[0]["names"] != "SHOAL_HELP SHOAL_HTPP_PORT SHOAL_PROT" {
 		t.Errorf("told %v", all)

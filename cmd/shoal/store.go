@@ -14,7 +14,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/mms/mmshttp"
 )
 
-// storeOptions are the flags for models of a store, as MMS and TorchServe have it.
+// storeOptions are the flags of a model store, as in MMS and TorchServe.
 type storeOptions struct {
 	dir     string
 	models  []string
@@ -32,8 +32,8 @@ func (o *storeOptions) define(f *pflag.FlagSet) {
 // used reports whether models come from a store.
 func (o *storeOptions) used() bool { return o.dir != "" || o.config != "" }
 
-// settings reads the file, and what flags say besides. It returns nil if there is no
-// store.
+// settings returns the settings of the file and the flags, which take precedence. It returns
+// nil if there is no store.
 func (o *storeOptions) settings() (*mms.Settings, error) {
 	if !o.used() {
 		return nil, nil
@@ -42,7 +42,7 @@ func (o *storeOptions) settings() (*mms.Settings, error) {
 	if o.config != "" {
 		text, err := os.ReadFile(o.config)
 		if err != nil {
-			return nil, fmt.Errorf("mms-config: %w", err)
+			return nil, fmt.Errorf("--mms-config: %w", err)
 		}
 		if err := s.Parse(o.config, string(text), os.Getenv); err != nil {
 			return nil, err
@@ -58,14 +58,14 @@ func (o *storeOptions) settings() (*mms.Settings, error) {
 }
 
 // storePorts returns the ports of a store: inference and management may share one.
-func storePorts(models *mms.Store, settings *mms.Settings, face mmshttp.Options, figures http.Handler) []listen.Port {
+func storePorts(models *mms.Store, settings *mms.Settings, opts mmshttp.Options, figures http.Handler) []listen.Port {
 	const hint = "choose another address in the file of --mms-config"
 	ports := []listen.Port{
-		listen.HTTP("inference", settings.Inference, mmshttp.Inference(models, face), hint),
-		listen.HTTP("management", settings.Management, mmshttp.Management(models, face), hint),
+		listen.HTTP("inference", settings.Inference, mmshttp.Inference(models, opts), hint),
+		listen.HTTP("management", settings.Management, mmshttp.Management(models, opts), hint),
 	}
 	if settings.Inference == settings.Management && !strings.HasSuffix(settings.Inference, ":0") {
-		ports = []listen.Port{listen.HTTP("inference", settings.Inference, mmshttp.Both(models, face), hint)}
+		ports = []listen.Port{listen.HTTP("inference", settings.Inference, mmshttp.Both(models, opts), hint)}
 	}
 	if figures != nil {
 		ports = append(ports, listen.HTTP("mms_metrics", settings.Metrics, figures, hint))
@@ -73,8 +73,8 @@ func storePorts(models *mms.Store, settings *mms.Settings, face mmshttp.Options,
 	return ports
 }
 
-// addresses are those of a config.properties, as settings, so that they are checked
-// with the others.
+// addresses returns the addresses of a config.properties as settings, so that they are
+// checked like the others.
 func addresses(s *mms.Settings) []setting {
 	if s == nil {
 		return nil

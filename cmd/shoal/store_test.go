@@ -20,8 +20,8 @@ func TestSettingsOfAStoreThatMakeNoSenseAreRefused(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"--mms-config", open}, `inference_address: found "0.0.0.0", expected an address of this machine alone`},
-		{[]string{"--mms-config", filepath.Join(dir, "absent")}, "mms-config: open "},
+		{[]string{"--mms-config", open}, `inference_address: "0.0.0.0" can be reached from other machines`},
+		{[]string{"--mms-config", filepath.Join(dir, "absent")}, "--mms-config: open "},
 	} {
 		cmd := newServeCommand()
 		cmd.SilenceUsage, cmd.SilenceErrors = true, true

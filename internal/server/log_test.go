@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/shoal-serving/shoal/internal/infer"
 )
@@ -84,20 +85,29 @@ func TestOnlyInternalErrorsAreLoggedAsErrors(t *testing.T) {
 	} {
 		var out bytes.Buffer
 		s := Server{log: slog.New(slog.NewTextHandler(&out, nil))}
-		s.logRequest(t.Context(), &infer.Request{ID: "a b"}, &infer.Response{Model: "m", Version: "1"}, tt.err)
+		s.logRequest(t.Context(), &infer.Request{ID: "a b"}, &infer.Response{Model: "m", Version: "1"}, 2*time.Millisecond, tt.err)
 		if got := strings.Count(out.String(), "\n"); got != tt.want {
 			t.Errorf("%v: %d records, want %d: %s", tt.err, got, tt.want, &out)
 		}
-		if tt.want > 0 && !strings.Contains(out.String(), `level=ERROR msg="request failed" model=m version=1 id="a b" rows=0 code=internal error="the model is broken"`) {
+		if tt.want > 0 && !strings.Contains(out.String(), `level=ERROR msg="request failed" model=m version=1 id="a b" latency=2ms rows=0 code=internal error="the model is broken"`) {
 			t.Errorf("got %s", &out)
 		}
+	}
+}
+
+func TestRequestsAreLoggedIfThatIsAskedFor(t *testing.T) {
+	var out bytes.Buffer
+	s := Server{log: slog.New(slog.NewTextHandler(&out, nil)), logRequests: true}
+	s.logRequest(t.Context(), &infer.Request{ID: "7"}, &infer.Response{Model: "m", Version: "1"}, 2*time.Millisecond, nil)
+	if got := out.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, `level=INFO msg=request model=m version=1 id=7 latency=2ms rows=0`) {
+		t.Errorf("got %s", got)
 	}
 }
 
 func TestALogThatIsOffCostsNothing(t *testing.T) {
 	s := Server{log: slog.New(slog.NewTextHandler(new(bytes.Buffer), nil))}
 	ctx, req, resp := t.Context(), request(), &infer.Response{}
-	if n := testing.AllocsPerRun(100, func() { s.logRequest(ctx, req, resp, nil) }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { s.logRequest(ctx, req, resp, time.Millisecond, nil) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }

@@ -31,9 +31,12 @@ import (
 // A Server holds models and answers requests with them. Its methods may be called
 // concurrently.
 type Server struct {
-	env      *servable.Env
-	lenient  bool
-	log      *slog.Logger
+	env     *servable.Env
+	lenient bool
+	log     *slog.Logger
+
+	logRequests bool // at info level
+
 	arrivals *arrivals.Writer // nil if they are not recorded
 	stopping atomic.Bool
 	draining atomic.Bool
@@ -64,6 +67,8 @@ type Options struct {
 	// Log receives requests that failed through no fault of the client, and all requests
 	// at debug level. Nil means [slog.Default].
 	Log *slog.Logger
+	// LogRequests logs all requests at info level instead.
+	LogRequests bool
 	// Arrivals records when requests that a model can run arrived. The caller closes it.
 	// Nil means that arrivals are not recorded.
 	Arrivals *arrivals.Writer
@@ -72,7 +77,7 @@ type Options struct {
 // New returns a server without models. It opens models in env. The caller closes it.
 func New(env *servable.Env, opts Options) *Server {
 	s := &Server{
-		env: env, lenient: opts.Lenient, log: cmp.Or(opts.Log, slog.Default()), arrivals: opts.Arrivals, drains: make(chan struct{}),
+		env: env, lenient: opts.Lenient, log: cmp.Or(opts.Log, slog.Default()), logRequests: opts.LogRequests, arrivals: opts.Arrivals, drains: make(chan struct{}),
 		loads: make(chan struct{}, cmp.Or(opts.Loads, DefaultLoads)), closing: make(chan struct{}), models: map[string]*model{},
 	}
 	s.serving.Store(&map[string]serving{})
@@ -185,8 +190,9 @@ type inFlight struct {
 
 // end counts and logs a request that was answered.
 func (s *Server) end(ctx context.Context, in *inFlight, resp *infer.Response, err error) error {
-	s.count(in.version, in.req, resp, time.Since(in.began), err)
-	s.logRequest(ctx, in.req, resp, err)
+	took := time.Since(in.began)
+	s.count(in.version, in.req, resp, took, err)
+	s.logRequest(ctx, in.req, resp, took, err)
 	s.inFlight.Add(-1)
 	return err
 }

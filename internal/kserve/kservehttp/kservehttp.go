@@ -51,7 +51,7 @@ type handler struct {
 	mux     http.ServeMux
 }
 
-// New returns a handler for all paths below /v2.
+// New returns a handler for all paths below /v2, and for /, which describes the server.
 func New(backend kserve.Backend, catalog kserve.Catalog, control kserve.Control, opts Options) http.Handler {
 	opts.Limits = opts.Limits.WithDefaults()
 	opts.Log = cmp.Or(opts.Log, slog.Default())
@@ -73,6 +73,7 @@ func New(backend kserve.Backend, catalog kserve.Catalog, control kserve.Control,
 	h.handleRepository()
 	h.handleSettings()
 	h.handleSharedMemory()
+	h.handle(http.MethodGet, "/{$}", h.describe)
 	h.mux.HandleFunc("/", notFound)
 	return h
 }

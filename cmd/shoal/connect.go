@@ -1,0 +1,179 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/shoal-serving/shoal/client"
+	"github.com/shoal-serving/shoal/internal/suggest"
+)
+
+// serverFlags are the flags that say which server a command calls, and how.
+type serverFlags struct {
+	address  string
+	protocol string
+	timeout  time.Duration
+}
+
+// define adds the flags. timeout is the default time limit of the command.
+func (c *serverFlags) define(f *pflag.FlagSet, timeout time.Duration) {
+	f.StringVarP(&c.address, "url", "u", "", "`host:port` of the server (default localhost:8000, and with -i grpc localhost:8001)")
+	choiceVarP(f, &c.protocol, "protocol", "i", []string{"http", "grpc"}, "protocol to use")
+	f.DurationVar(&c.timeout, "timeout", timeout, "time limit, such as 500ms or 1m")
+	topic(f, "Server")
+}
+
+// A remote is a server that a command calls.
+type remote struct {
+	*client.Client
+	address  string
+	protocol string
+}
+
+// open returns the server that the flags name. It does not connect.
+func (c *serverFlags) open() (*remote, error) {
+	r := &remote{address: c.address, protocol: c.protocol}
+	if r.address == "" {
+		r.address = map[string]string{"http": "localhost:8000", "grpc": "localhost:8001"}[c.protocol]
+	}
+	connect := client.NewHTTP
+	if c.protocol == "grpc" {
+		connect = client.NewGRPC
+	}
+	var err error
+	if r.Client, err = connect(r.address, client.Options{}); err != nil {
+		return nil, misuse{fmt.Errorf("-u: %q is not an address: expected host:port, such as localhost:8000", c.address)}
+	}
+	return r, nil
+}
+
+// call opens the server, and calls do with it and a context that ends with the time limit.
+// An error of do is explained; model and version are those that it was about, or "".
+func (c *serverFlags) call(ctx context.Context, model, version string, do func(context.Context, *remote) error) error {
+	r, err := c.open()
+	if err != nil {
+		return err
+	}
+	limited, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	err = do(limited, r)
+	if e, ok := errors.AsType[*client.Error](err); ok {
+		err = r.explainError(ctx, e, model, version, c.timeout)
+	}
+	return errors.Join(err, r.Close())
+}
+
+// probeTimeout is the time limit of the calls that find out why another one failed.
+const probeTimeout = 2 * time.Second
+
+// explainError returns an error that says why a call failed, and what to do.
+func (r *remote) explainError(ctx context.Context, e *client.Error, model, version string, timeout time.Duration) error {
+	if errors.Is(e, client.Canceled) {
+		return e
+	}
+	if e.Status == "" || r.protocol == "grpc" && e.Code == client.Unavailable {
+		return r.notAnswered(e, timeout)
+	}
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	if _, err := r.ServerMetadata(ctx); err != nil {
+		return fmt.Errorf("%s does not speak KServe v2 over %s: it answered %q; -u must name the %s port of an inference server, by default %s",
+			r.address, protocolNames[r.protocol], e.Status, protocolNames[r.protocol], defaultPorts[r.protocol])
+	}
+	said := fmt.Errorf("the server answered: %w", e)
+	if model == "" {
+		return said
+	}
+	index, err := r.Index(ctx)
+	if err != nil {
+		return said
+	}
+	return missing(index, model, version, said)
+}
+
+var (
+	protocolNames = map[string]string{"http": "HTTP", "grpc": "gRPC"}
+	defaultPorts  = map[string]string{"http": "8000", "grpc": "8001"}
+)
+
+// notAnswered explains an error of a call that got no answer in its protocol.
+func (r *remote) notAnswered(e *client.Error, timeout time.Duration) error {
+	text := e.Error()
+	switch {
+	case errors.Is(e, client.Invalid) || errors.Is(e, client.TooLarge) || errors.Is(e, client.Unsupported):
+		return e
+	case strings.Contains(text, "malformed HTTP"):
+		return fmt.Errorf("%s is not an HTTP port, but probably a gRPC port: use -i grpc, or name the HTTP port with -u, by default 8000", r.address)
+	case strings.Contains(text, "server preface") || strings.Contains(text, "frame too large") || strings.Contains(text, "HTTP/1.1 header"):
+		return fmt.Errorf("%s is not a gRPC port, but probably an HTTP port: use -i http, or name the gRPC port with -u, by default 8001", r.address)
+	case errors.Is(e, client.Deadline):
+		return fmt.Errorf("the server at %s did not answer within %v; raise --timeout to wait longer", r.address, timeout)
+	case errors.Is(e, client.Unavailable):
+		return fmt.Errorf(`no server answers at %s; start one with "shoal serve", or name its address with -u (%w)`, r.address, e)
+	}
+	return fmt.Errorf("%s: %w", r.address, e)
+}
+
+// missing returns why a model is not served, from the server's index. otherwise is the
+// error of a model that the index reports as ready.
+func missing(index []client.IndexEntry, model, version string, otherwise error) error {
+	var names, versions []string
+	for _, e := range index {
+		if !slices.Contains(names, e.Model) {
+			names = append(names, e.Model)
+		}
+		if e.Model != model {
+			continue
+		}
+		versions = append(versions, e.Version)
+		switch {
+		case version != "" && e.Version != version:
+		case e.State == "":
+			return fmt.Errorf(`model %q is not loaded; load it with "shoal load %s"`, model, model)
+		case e.State != "READY":
+			return fmt.Errorf(`model %q is not ready: version %s is %s: %s; fix it, and load it again, with "shoal load %s" if the server allows it`, model, e.Version, e.State, strings.TrimRight(e.Reason, "; \n"), model)
+		}
+	}
+	switch {
+	case len(names) == 0:
+		return fmt.Errorf("there is no model %q: the server has no models", model)
+	case len(versions) == 0:
+		hint := "the server has " + strings.Join(names, ", ")
+		if name := suggest.Nearest(model, names); name != "" {
+			hint = fmt.Sprintf("did you mean %q?", name)
+		}
+		return fmt.Errorf("there is no model %q; %s", model, hint)
+	case version != "" && !slices.Contains(versions, version):
+		return fmt.Errorf("model %q has no version %s; it has %s", model, version, strings.Join(versions, ", "))
+	}
+	return otherwise
+}
+
+// completeModels completes the names of the models of the server that the flags name.
+func (c *serverFlags) completeModels(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	r, err := c.open()
+	if err != nil || len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), probeTimeout)
+	defer cancel()
+	index, err := r.Index(ctx)
+	if errors.Join(err, r.Close()) != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var names []string
+	for _, e := range index {
+		names = append(names, e.Model)
+	}
+	slices.Sort(names)
+	return slices.Compact(names), cobra.ShellCompDirectiveNoFileComp
+}
+
+const needsModel = `name a model, as in "shoal %s resnet50"; "shoal ls" lists the models of a server`
