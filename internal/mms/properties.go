@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/url"
 	"regexp"
@@ -243,8 +244,14 @@ func wholeNumber(key, value string) (int, error) {
 	return n, nil
 }
 
+// maxSeconds is the longest duration in seconds that a [time.Duration] holds: 292 years.
+const maxSeconds = int(math.MaxInt64 / time.Second)
+
 func wholeSeconds(key, value string) (time.Duration, error) {
 	n, err := wholeNumber(key, value)
+	if n > maxSeconds {
+		return 0, fmt.Errorf("%s: found %q, expected at most %d seconds", key, value, maxSeconds)
+	}
 	return time.Duration(n) * time.Second, err
 }
 

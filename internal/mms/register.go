@@ -50,14 +50,14 @@ func (r *Registration) check() error {
 		return badRequest("Parameter url is required.")
 	case r.BatchSize < 0 || r.BatchSize > maxBatch:
 		return badRequest("batch_size: found %d, expected 1 to %d", r.BatchSize, maxBatch)
-	case r.MaxBatchDelay != nil && *r.MaxBatchDelay < 0:
-		return badRequest("max_batch_delay: found %d, expected a number of milliseconds, at least 0", *r.MaxBatchDelay)
+	case r.MaxBatchDelay != nil && (*r.MaxBatchDelay < 0 || *r.MaxBatchDelay > maxSeconds):
+		return badRequest("max_batch_delay: found %d, expected 0 to %d milliseconds", *r.MaxBatchDelay, maxSeconds)
 	case r.Workers != nil && (*r.Workers < 0 || *r.Workers > maxWorkers):
 		return badRequest("initial_workers: found %d, expected 0 to %d", *r.Workers, maxWorkers)
-	case r.ResponseTimeout < 0:
-		return badRequest("response_timeout: found %d, expected a number of seconds, at least 0", r.ResponseTimeout)
-	case r.StartupTimeout < 0:
-		return badRequest("startup_timeout: found %d, expected a number of seconds, at least 0", r.StartupTimeout)
+	case r.ResponseTimeout < 0 || r.ResponseTimeout > maxSeconds:
+		return badRequest("response_timeout: found %d, expected 0 to %d seconds", r.ResponseTimeout, maxSeconds)
+	case r.StartupTimeout < 0 || r.StartupTimeout > maxSeconds:
+		return badRequest("startup_timeout: found %d, expected 0 to %d seconds", r.StartupTimeout, maxSeconds)
 	}
 	switch r.Runtime {
 	case "", "python", "python2", "python3":

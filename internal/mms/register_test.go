@@ -1,0 +1,105 @@
+package mms
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+func TestARegistrationHasLimits(t *testing.T) {
+	number := func(n int) *int { return &n }
+	for _, tt := range []struct {
+		reg  Registration
+		want string // what the error begins with; "" means that it is accepted
+	}{
+		{Registration{}, "Parameter url is required."},
+		{Registration{BatchSize: -1}, "batch_size: found -1, "},
+		{Registration{BatchSize: 4096}, ""},
+		{Registration{BatchSize: 4097}, "batch_size: found 4097, "},
+		{Registration{MaxBatchDelay: number(0)}, ""},
+		{Registration{MaxBatchDelay: number(-1)}, "max_batch_delay: found -1, "},
+		{Registration{Workers: number(1024)}, ""},
+		{Registration{Workers: number(1025)}, "initial_workers: found 1025, "},
+		{Registration{Workers: number(-1)}, "initial_workers: found -1, "},
+		{Registration{ResponseTimeout: -1}, "response_timeout: found -1, "},
+		{Registration{StartupTimeout: -1}, "startup_timeout: found -1, "},
+		{Registration{ResponseTimeout: 1 << 62}, "response_timeout: found 4611686018427387904, "},
+		{Registration{StartupTimeout: 1 << 62}, "startup_timeout: found 4611686018427387904, "},
+		{Registration{MaxBatchDelay: number(1 << 62)}, "max_batch_delay: found 4611686018427387904, "},
+		{Registration{Runtime: "python3"}, ""},
+		{Registration{Runtime: "java"}, "Invalid RuntimeType value: java"},
+	} {
+		if tt.want != "Parameter url is required." {
+			tt.reg.URL = "m.mar"
+		}
+		got := ""
+		if err := tt.reg.check(); err != nil {
+			got = err.Error()
+			if told, ok := errors.AsType[*Error](err); !ok || told.Status != http.StatusBadRequest {
+				t.Errorf("%+v: %v has another status", tt.reg, err)
+			}
+		}
+		if !strings.HasPrefix(got, tt.want) || tt.want == "" && got != "" {
+			t.Errorf("%+v: found %q, want %q", tt.reg, got, tt.want)
+		}
+	}
+}
+
+// The sizes in an archive's directory are forged, so that a file has more bytes than it says.
+func TestAnArchiveThatUnpacksToMoreThanItSaysIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "m.mar")
+	entry := entry("zeros", strings.Repeat("0", 100_000))
+	writeArchive(t, file, entry)
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	size := []byte{0xa0, 0x86, 1, 0} // 100,000
+	for at := 0; at+4 <= len(data); at++ {
+		if string(data[at:at+4]) == string(size) {
+			copy(data[at:], []byte{10, 0, 0, 0})
+		}
+	}
+	if err := os.WriteFile(file, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	private := t.TempDir()
+	s := store{dir: dir, private: private, limits: limits{Bytes: 1000}}
+	if _, _, err := s.open("m.mar"); err == nil {
+		t.Error("it was unpacked")
+	}
+	if left, _ := os.ReadDir(private); len(left) != 0 {
+		t.Errorf("%v are left", left)
+	}
+}
+
+func TestADownloadHasALimit(t *testing.T) {
+	dir := t.TempDir()
+	writeArchive(t, filepath.Join(dir, "m.mar"), entry("MAR-INF/MANIFEST.json", manifest))
+	data, err := os.ReadFile(filepath.Join(dir, "m.mar"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(data) }))
+	defer web.Close()
+	for limit, want := range map[int64]string{int64(len(data)): "", int64(len(data)) - 1: "more than"} {
+		private := t.TempDir()
+		s := store{private: private, limits: limits{Bytes: limit}, allowed: []*regexp.Regexp{regexp.MustCompile(".*")}}
+		_, done, err := s.open(web.URL + "/m.mar")
+		if err == nil {
+			err = done()
+		}
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("a limit of %d bytes for %d: %v", limit, len(data), err)
+		}
+		if left, _ := os.ReadDir(private); len(left) != 0 {
+			t.Errorf("%v are left", left)
+		}
+	}
+}
