@@ -44,6 +44,7 @@ func TestADocumentIsReadTheSameWithoutItsArrays(t *testing.T) {
 		`{"parameters":{"data":` + strings.Replace(long, "2 ]", "2 2 ]", 1) + `},` + input(long)[1:],
 		`{"id":"\"data\":` + long + `",` + input(long)[1:],
 		`{"inputs":[{"data":` + long + `,"name":"x","shape":[300],"datatype":"FP64"},{"name":"y","shape":[300],"datatype":"INT32","data":` + strings.ReplaceAll(long, "1.5", "7") + `}]}`,
+		input(long)[:len(input(long))-1] + `,"parameters":{"data":` + long + `}}`,
 		`{"data":` + long + `}`,
 		`"data":` + long,
 		`"data"`, `"data" :`, `"data":[`,

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
 )
 
@@ -79,5 +80,17 @@ func TestAParameterOfTheWrongTypeIsNamed(t *testing.T) {
 		if err == nil || err.Error() != tt.want {
 			t.Errorf("%s %v: %v, want %s", tt.name, tt.value, err, tt.want)
 		}
+	}
+}
+
+func TestSharedMemoryIsRefusedByName(t *testing.T) {
+	region := map[string]*kservepb.InferParameter{"shared_memory_region": parameter("mine")}
+	want := kserve.UnknownRegion("mine").Error()
+	in := &kservepb.ModelInferRequest{Inputs: []*kservepb.ModelInferRequest_InferInputTensor{{Name: "A", Parameters: region}}}
+	if err := decodeInputs(&infer.Request{}, in, noLimits()); err == nil || err.Error() != want {
+		t.Errorf("an input: %v, want %s", err, want)
+	}
+	if err := decodeOutputs(&infer.Request{}, []*kservepb.ModelInferRequest_InferRequestedOutputTensor{{Name: "A", Parameters: region}}); err == nil || err.Error() != want {
+		t.Errorf("an output: %v, want %s", err, want)
 	}
 }
