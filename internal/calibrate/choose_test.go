@@ -80,6 +80,26 @@ func TestTheChoice(t *testing.T) {
 			Choice{Threads: 1, Instances: 1, Rows: 4, PerSecond: 500, SingleLatency: 4 * ms},
 		},
 		{
+			"a second instance brings two percent",
+			[]Setting{{1, profile([]float64{1, 1.96}, size(1, 4*ms))}},
+			Choice{Threads: 1, Instances: 1, Rows: 1, PerSecond: 250, SingleLatency: 4 * ms},
+		},
+		{
+			"a second instance brings four percent",
+			[]Setting{{1, profile([]float64{1, 1.92}, size(1, 4*ms))}},
+			Choice{Threads: 1, Instances: 2, Rows: 1, PerSecond: 250 * 2 / 1.92, SingleLatency: 4 * ms},
+		},
+		{
+			"four threads are as good as two",
+			[]Setting{{1, profile(nil, size(1, 8*ms))}, {2, profile(nil, size(1, 4*ms))}, {4, profile(nil, size(1, 4*ms))}},
+			Choice{Threads: 2, Instances: 1, Rows: 1, PerSecond: 250, SingleLatency: 4 * ms},
+		},
+		{
+			"batches never overlap: no second copy for exclusive ones",
+			[]Setting{{1, profile([]float64{1}, size(1, 6*ms))}, {2, profile(nil, size(1, 5*ms))}},
+			Choice{Threads: 1, Instances: 1, Rows: 1, PerSecond: 1000.0 / 6, SingleLatency: 6 * ms},
+		},
+		{
 			"more threads bring nothing",
 			[]Setting{{1, profile(nil, size(1, 4*ms))}, {2, profile(nil, size(1, 4*ms))}},
 			Choice{Threads: 1, Instances: 1, Rows: 1, PerSecond: 250, SingleLatency: 4 * ms},

@@ -100,6 +100,18 @@ func TestModelsWhoseRowsSeeEachOtherAreFound(t *testing.T) {
 			}
 			return rows, nil
 		}, ""},
+		{"wrong for two, which are the most", 2, func(rows [][]float32) ([][]float32, error) {
+			if len(rows) == 2 {
+				rows[1][0]++
+			}
+			return rows, nil
+		}, "row 2 of 2: output y: element 0 is "},
+		{"wrong for eight, which are the most", 8, func(rows [][]float32) ([][]float32, error) {
+			if len(rows) == 8 {
+				rows[0][0]++
+			}
+			return rows, nil
+		}, "row 1 of 8: output y: element 0 is "},
 		{"wrong in the last of eight", 64, func(rows [][]float32) ([][]float32, error) {
 			if len(rows) == 8 {
 				rows[7][1] += 0.01
