@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/shoal-serving/shoal/tensor"
 )
 
 func TestAThreadIsLowOnlyWhileItComputes(t *testing.T) {
@@ -96,5 +98,18 @@ func TestWhatIsLoweredRunsLow(t *testing.T) {
 	runWithNice(0, func() { inside = 0 })
 	if inside != 0 {
 		t.Error("it did not run")
+	}
+}
+
+func TestTheThreadOfABatchHasItsPriorityBackAfterwards(t *testing.T) {
+	inst := open(t, sources["mlp"]()).(*instance)
+	var set []int
+	inst.thread = thread{nice: 20, setNice: func(_, nice int) error { // more than any thread has
+		set = append(set, nice)
+		return nil
+	}}
+	run(t, inst, tensor.Tensor{Name: "x", Type: tensor.FP32, Shape: []int64{1, 32}, Data: make([]byte, 128)})
+	if len(set) != 2 || set[0] != 20 || set[1] == 20 || inst.thread.tid != 0 {
+		t.Errorf("niceness was set to %v, want 20 and then that of before; thread %d", set, inst.thread.tid)
 	}
 }
