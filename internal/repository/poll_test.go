@@ -1,0 +1,116 @@
+package repository
+
+import (
+	"bytes"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/pacer"
+	"github.com/shoal-serving/shoal/internal/servable"
+)
+
+func TestAChangeIsLoadedWhenItIsTheSameTwice(t *testing.T) {
+	type check struct {
+		exists bool
+		now    fingerprint
+		want   verdict
+	}
+	for name, checks := range map[string][]check{
+		"unchanged":                   {{true, 1, leave}, {true, 1, leave}},
+		"changed once":                {{true, 2, settle}, {true, 2, reload}, {true, 2, leave}},
+		"still written":               {{true, 2, settle}, {true, 3, settle}, {true, 4, settle}, {true, 4, reload}, {true, 4, leave}},
+		"changed back":                {{true, 2, settle}, {true, 1, leave}},
+		"removed":                     {{false, 0, settle}, {false, 0, unload}},
+		"replaced by another":         {{false, 0, settle}, {true, 2, settle}, {true, 2, reload}},
+		"away for a moment":           {{false, 0, settle}, {true, 1, leave}},
+		"removed and added unchanged": {{false, 0, settle}, {false, 0, unload}, {true, 1, leave}},
+	} {
+		p := pollState{tried: 1, seen: 1}
+		for i, c := range checks {
+			if got := p.judge(c.exists, c.now); got != c.want {
+				t.Errorf("%s, check %d: %d, want %d", name, i+1, got, c.want)
+			}
+		}
+	}
+}
+
+// polling starts a repository that polls every 15 seconds of fake time.
+func polling(t *testing.T, d disk, eng *tracked, log *slog.Logger) *running {
+	t.Helper()
+	p := pacer.NewPortable()
+	r := setup{
+		Paths: []string{d.dir}, Mode: Poll, Pacer: p, Cores: 3, Log: log, Runners: map[string]servable.Runner{"echo": {Engine: eng}},
+	}.open()
+	if err := r.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.Close(); err != nil || eng.open != 0 {
+			t.Errorf("close: %v; %d models are still open", err, eng.open)
+		}
+		p.Close()
+	})
+	return r
+}
+
+func TestAPollBetweenTwoWritesLoadsNothing(t *testing.T) {
+	d := newDisk(t).model("a", echoConfig, "1")
+	synctest.Test(t, func(t *testing.T) {
+		eng := &tracked{}
+		r := polling(t, d, eng, slog.New(slog.DiscardHandler))
+		began := time.Now()
+		at := func(after time.Duration, want ...int64) {
+			t.Helper()
+			time.Sleep(began.Add(after).Sub(time.Now()))
+			synctest.Wait()
+			if got := serving(r, "a"); !slices.Equal(got, want) {
+				t.Errorf("after %v versions %v serve, want %v", after, got, want)
+			}
+		}
+		at(14*time.Second, 1)
+		d.write(map[string]string{"a/2/": ""})
+		at(15*time.Second, 1) // the poll has seen version 2
+		d.write(map[string]string{"a/2/weights": "half"})
+		at(16*time.Second, 1) // and now it has changed again
+		d.write(map[string]string{"a/2/weights": "all of it"})
+		at(17*time.Second, 1)
+		at(18*time.Second, 2) // it has settled
+		if len(eng.sources) != 2 {
+			t.Errorf("%d loads, want 2", len(eng.sources))
+		}
+		d.remove("a")
+		at(33*time.Second, 2)
+		at(34 * time.Second)
+	})
+}
+
+func TestARepositoryThatCannotBeReadIsLoggedOnce(t *testing.T) {
+	d := newDisk(t).model("a", echoConfig, "1")
+	var log bytes.Buffer
+	synctest.Test(t, func(t *testing.T) {
+		r := polling(t, d, &tracked{}, slog.New(slog.NewTextHandler(&log, nil)))
+		away := filepath.Join(t.TempDir(), "away")
+		if err := os.Rename(d.dir, away); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if n := strings.Count(log.String(), "cannot be read"); n != 1 || !slices.Equal(serving(r, "a"), []int64{1}) {
+			t.Errorf("logged %d times, and %v serve:\n%s", n, serving(r, "a"), log.String())
+		}
+		if err := os.Rename(away, d.dir); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if n := strings.Count(log.String(), "can be read again"); n != 1 || !slices.Equal(serving(r, "a"), []int64{1}) {
+			t.Errorf("logged %d times, and %v serve:\n%s", n, serving(r, "a"), log.String())
+		}
+	})
+}

@@ -1,0 +1,102 @@
+package servable
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/batching"
+	"github.com/shoal-serving/shoal/internal/engine"
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/tensor"
+)
+
+// scalable opens a version whose instances are scaled.
+func scalable(t *testing.T, f *fake) *Version {
+	t.Helper()
+	src := source(plain)
+	src.Workers = &Workers{Queue: batching.Bound{Requests: 10}, Startup: 7 * time.Second}
+	v, err := newTestEnv(t, f, Options{}).Open(t.Context(), src)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// ask sends a request, and returns its error.
+func ask(t *testing.T, v *Version) error {
+	t.Helper()
+	req := &infer.Request{Model: "m", Inputs: []tensor.Tensor{{Name: "x", Type: tensor.FP32, Shape: []int64{1, 2}, Data: make([]byte, 8)}}}
+	if err := v.Config.Check(req); err != nil {
+		t.Fatal(err)
+	}
+	var resp infer.Response
+	err := v.Scheduler.Submit(t.Context(), req, &resp)
+	if err == nil {
+		resp.Release()
+	}
+	return err
+}
+
+func TestAVersionIsScaled(t *testing.T) {
+	f := &fake{open: newProcess}
+	v := scalable(t, f)
+	f.check(t, 0, 0) // it is loaded with the first worker
+	for _, tt := range []struct{ least, most, want int }{{0, 0, 0}, {2, 2, 2}, {1, 3, 2}, {3, 5, 3}, {1, 1, 1}, {0, 0, 0}, {1, 1, 1}} {
+		if err := v.ScaleTo(t.Context(), tt.least, tt.most); err != nil {
+			t.Fatalf("scaled to %d: %v", tt.want, err)
+		}
+		least, most := v.Scale()
+		if least != tt.least || most != tt.most || len(v.Workers()) != tt.want || v.Alive() != tt.want {
+			t.Errorf("scaled to %d..%d, %d workers are listed and %d alive, want %+v", least, most, len(v.Workers()), v.Alive(), tt)
+		}
+		if n := v.Scheduler.Alive(); n != max(1, tt.want) {
+			t.Errorf("%d instances for %d workers: a placeholder is needed if there are none, and only then", n, tt.want)
+		}
+		if err := ask(t, v); (err == nil) != (tt.want > 0) || err != nil && !errors.Is(err, ErrNoWorker) {
+			t.Errorf("a request to %d workers: %v", tt.want, err)
+		}
+		if n := len(v.Workers()); n > 0 && (v.Workers()[0].Process != 7 || !v.Workers()[0].Ready) {
+			t.Errorf("workers %+v", v.Workers())
+		}
+	}
+	mustClose(t, v)
+	f.check(t, 0, 0)
+	if err := v.ScaleTo(t.Context(), 1, 1); !errors.Is(err, ErrUnloading) {
+		t.Errorf("scaled after it was closed: %v", err)
+	}
+	f.check(t, 0, 0)
+}
+
+func TestAWorkerHasATimeLimitToStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{open: newProcess, loading: func(ctx context.Context) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}}
+		v := scalable(t, f)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		began := time.Now()
+		err := v.ScaleTo(ctx, 1, 1)
+		if took := time.Since(began); took != 7*time.Second || err == nil || err.Error() != "found no worker after 7s, which startup_timeout allows for one to start" {
+			t.Errorf("ended after %v with %v", took, err)
+		}
+		mustClose(t, v)
+	})
+}
+
+func TestOnlyProcessesAreScaled(t *testing.T) {
+	f := &fake{}
+	v := scalable(t, f)
+	if err := v.ScaleTo(t.Context(), 1, 1); err == nil {
+		t.Error("an instance in this process was scaled")
+	}
+	f.check(t, 1, 0)
+	mustClose(t, v)
+	f.check(t, 0, 0)
+}
+
+var _ engine.PerRequest = (*fakeProcess)(nil)

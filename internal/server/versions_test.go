@@ -1,0 +1,284 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/engine"
+	"github.com/shoal-serving/shoal/internal/engine/enginetest"
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/pacer"
+	"github.com/shoal-serving/shoal/internal/servable"
+)
+
+// A counting engine counts the versions that are loading and open.
+type counting struct {
+	enginetest.Echo
+
+	takes  time.Duration // of each load, unless its context ends
+	broken int64         // number of the version that cannot be loaded; 0 means none
+
+	mu                       sync.Mutex // guards the following
+	loads, open, now, atOnce int
+}
+
+func (e *counting) Load(ctx context.Context, src engine.Source) (engine.Model, error) {
+	e.count(func() { e.loads, e.now, e.atOnce = e.loads+1, e.now+1, max(e.atOnce, e.now+1) })
+	defer e.count(func() { e.now-- })
+	timer := time.NewTimer(e.takes)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if src.Version == e.broken {
+		return nil, errors.New("broken")
+	}
+	e.count(func() { e.open++ })
+	return e, nil
+}
+
+func (e *counting) Close() error {
+	e.count(func() { e.open-- })
+	return nil
+}
+
+func (e *counting) count(f func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	f()
+}
+
+// inBubble runs a test with a server in fake time. Nothing may be open in the end.
+func inBubble(t *testing.T, eng *counting, opts Options, test func(t *testing.T, s *Server)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		p := pacer.NewPortable()
+		defer p.Close()
+		opts.Log = slog.New(slog.DiscardHandler)
+		s := New(env(eng, p), opts)
+		test(t, s)
+		closeServer(t, s)
+		if eng.open != 0 {
+			t.Errorf("%d models are open", eng.open)
+		}
+	})
+}
+
+// versions desires the given versions of m, with a fingerprint.
+func versions(fingerprint uint64, numbers ...int64) Desired {
+	return func([]*servable.Version) (all []servable.Source, err error) {
+		for _, n := range numbers {
+			more, _ := also(servable.Source{Model: "m", Number: n, Fingerprint: fingerprint}, queued)(nil)
+			all = append(all, more...)
+		}
+		return all, nil
+	}
+}
+
+// states returns the numbers and states of the versions of m.
+func states(s *Server) (all string) {
+	for _, e := range s.Index(false) {
+		all += fmt.Sprintf("%s %s, ", e.Version, e.State)
+	}
+	return all
+}
+
+// found returns the number of the version that answers requests without one; 0 if none.
+func found(s *Server) int64 {
+	v, err := s.Find("m", "")
+	if err != nil {
+		return 0
+	}
+	return v.Number()
+}
+
+func mustLoad(t *testing.T, s *Server, desired Desired) {
+	t.Helper()
+	if err := s.Load("m", "the test", desired); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAnOlderVersionThatIsAddedLaterIsNotTheDefault(t *testing.T) {
+	inBubble(t, &counting{}, Options{}, func(t *testing.T, s *Server) {
+		mustLoad(t, s, versions(0, 2))
+		mustLoad(t, s, versions(0, 2, 1))
+		if got := found(s); got != 2 {
+			t.Errorf("version %d is the default, want 2", got)
+		}
+		var numbers []int64
+		for _, v := range s.Versions("m") {
+			numbers = append(numbers, v.Number())
+		}
+		if !slices.Equal(numbers, []int64{1, 2}) {
+			t.Errorf("versions %v, want 1 and 2", numbers)
+		}
+	})
+}
+
+func TestVersionsAreLoadedTogetherOrNotAtAll(t *testing.T) {
+	eng := &counting{broken: 2}
+	inBubble(t, eng, Options{}, func(t *testing.T, s *Server) {
+		err := s.Load("m", "the test", versions(0, 1, 2))
+		if infer.CodeOf(err) != infer.Invalid || eng.loads != 2 {
+			t.Errorf("%d loads, and %v", eng.loads, err)
+		}
+		if eng.open != 0 {
+			t.Errorf("%d versions are open after the load has failed", eng.open)
+		}
+		if got, want := states(s), ""; got != want {
+			t.Errorf("the index has %s", got)
+		}
+	})
+}
+
+func TestAVersionServesWhileItIsReplaced(t *testing.T) {
+	eng := &counting{takes: time.Second}
+	inBubble(t, eng, Options{}, func(t *testing.T, s *Server) {
+		mustLoad(t, s, versions(1, 1))
+		before := s.Versions("m")[0]
+		var load sync.WaitGroup
+		load.Go(func() { mustLoad(t, s, versions(2, 1)) })
+		time.Sleep(time.Second / 2)
+		if got := states(s); got != "1 READY, " || s.Versions("m")[0] != before {
+			t.Errorf("while it is replaced: %s", got)
+		}
+		load.Wait()
+		synctest.Wait()
+		if got := states(s); got != "1 READY, " || s.Versions("m")[0] == before || eng.open != 1 {
+			t.Errorf("after it was replaced: %s, the same version %t, %d open", got, s.Versions("m")[0] == before, eng.open)
+		}
+		mustLoad(t, s, versions(2, 1))
+		if eng.loads != 2 {
+			t.Errorf("%d loads, although nothing has changed", eng.loads-2)
+		}
+	})
+}
+
+func TestAModelThatIsMissingAtStartupKeepsTheServerFromBeingReady(t *testing.T) {
+	eng := &counting{broken: 1}
+	inBubble(t, eng, Options{}, func(t *testing.T, s *Server) {
+		if err := s.Load("m", "the test", versions(0, 1)); err == nil {
+			t.Error("a broken version was loaded")
+		}
+		s.Started()
+		if s.Ready() {
+			t.Error("the server is ready without a model that it should have")
+		}
+		mustLoad(t, s, versions(0, 2))
+		if !s.Ready() {
+			t.Error("the server is not ready with another version of the model")
+		}
+	})
+}
+
+func TestANameThatNoSourceHasIsForgotten(t *testing.T) {
+	inBubble(t, &counting{}, Options{}, func(t *testing.T, s *Server) {
+		s.Started()
+		absent := errors.New("there is no such model")
+		for range 2 {
+			if err := s.Load("m", "the test", func([]*servable.Version) ([]servable.Source, error) { return nil, absent }); !errors.Is(err, absent) {
+				t.Errorf("%v, want %v", err, absent)
+			}
+			_, err := s.Find("m", "")
+			if e, ok := errors.AsType[*infer.Error](err); !ok || e.Reason != infer.UnknownModel {
+				t.Errorf("found %v, want that there is no such model", err)
+			}
+			if s.Owner("m") != "" || !s.Ready() {
+				t.Errorf("owner %q, ready %t", s.Owner("m"), s.Ready())
+			}
+		}
+	})
+}
+
+func TestADefaultVersionThatIsUnloadedIsNotTheDefaultWhenItReturns(t *testing.T) {
+	inBubble(t, &counting{}, Options{}, func(t *testing.T, s *Server) {
+		mustLoad(t, s, versions(0, 1, 2))
+		s.SetDefault("m", 1)
+		if got := found(s); got != 1 {
+			t.Errorf("version %d is the default, want 1", got)
+		}
+		mustLoad(t, s, versions(0, 2))
+		if got := found(s); got != 2 {
+			t.Errorf("version %d is the default after 1 was unloaded, want 2", got)
+		}
+		mustLoad(t, s, versions(0, 1, 2))
+		if got := found(s); got != 2 {
+			t.Errorf("version %d is the default after 1 has returned, want 2", got)
+		}
+	})
+}
+
+func TestATunedVersionDoesNotReplaceANewerOne(t *testing.T) {
+	inBubble(t, &counting{}, Options{}, func(t *testing.T, s *Server) {
+		mustLoad(t, s, versions(1, 1))
+		old := s.Versions("m")[0]
+		mustLoad(t, s, versions(2, 1))
+		replaced, err := s.retune(t.Context(), old, func(context.Context) (*servable.Version, error) {
+			t.Error("a version was opened for one that does not serve any more")
+			return nil, errors.New("not opened")
+		})
+		if !replaced || err != nil {
+			t.Errorf("replaced %t, %v", replaced, err)
+		}
+	})
+}
+
+func TestUnloadingAModelCancelsItsLoad(t *testing.T) {
+	inBubble(t, &counting{takes: time.Hour}, Options{}, func(t *testing.T, s *Server) {
+		began := time.Now()
+		var load sync.WaitGroup
+		load.Go(func() {
+			if err := s.Load("m", "the test", versions(0, 1)); !errors.Is(err, errUnloaded) {
+				t.Errorf("the load ended with %v", err)
+			}
+		})
+		time.Sleep(time.Second)
+		s.Unload("m")
+		load.Wait()
+		if took := time.Since(began); took != time.Second || found(s) != 0 {
+			t.Errorf("the load ended after %v, and version %d serves", took, found(s))
+		}
+	})
+}
+
+func TestANumberOfModelsLoadAtOnce(t *testing.T) {
+	eng := &counting{takes: time.Second}
+	inBubble(t, eng, Options{Loads: 2}, func(t *testing.T, s *Server) {
+		began := time.Now()
+		var loads sync.WaitGroup
+		for i := range 5 {
+			name := fmt.Sprint("m", i)
+			loads.Go(func() {
+				if err := s.Load(name, "the test", also(servable.Source{Model: name, Number: 1}, queued)); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		loads.Wait()
+		if took := time.Since(began); took != 3*time.Second || eng.atOnce != 2 {
+			t.Errorf("five loads of a second took %v, with %d at once, want 3s and 2", took, eng.atOnce)
+		}
+	})
+}
+
+func TestAPooledResponseKeepsNothingOfItsLastRequest(t *testing.T) {
+	s := start(t)
+	resp := infer.Response{Parameters: []infer.Parameter{{Name: "old", Value: true}}, Last: true, Empty: true, Times: infer.Timeline{}}
+	if err := s.Infer(t.Context(), request(), &resp); err != nil {
+		t.Fatal(err)
+	}
+	if resp.Parameters != nil || resp.Stream != nil || resp.Last || resp.Empty {
+		t.Errorf("the response has %+v of another one", resp)
+	}
+	resp.Release()
+}
