@@ -134,6 +134,10 @@ matrix-heldout: ## the same in 180 cells that no constant was chosen with; 10 mi
 sequences: ## a million random event sequences against the core and its referee
 	go test -count 1 -timeout 60m -run TestRandomSequences ./internal/batching -sequences 1000000
 
+.PHONY: mutations
+mutations: onnxruntime numpy ## defects that the tests must notice, one at a time; ARGS='-only ^S'; 40 min, resumes
+	go run ./test/mutations $(ARGS)
+
 .PHONY: cover
 cover: ## test coverage
 	@mkdir -p bin

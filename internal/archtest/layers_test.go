@@ -22,13 +22,13 @@ var layers = [][]string{
 	{"internal/listen"},
 	{"cmd/shoal"},
 	{"internal/archtest", "test/bare", "test/measure"},
-	{"test/e2e", "test/matrix", "test/compare"},
+	{"test/e2e", "test/matrix", "test/mutations", "test/compare"},
 }
 
 // forTests lists the packages that only test files import, and each other.
 var forTests = []string{
 	"internal/script", "internal/leak", "internal/contexttest", "internal/engine/enginetest", "internal/engine/onnx/onnxtest", "internal/engine/python/pythontest",
-	"internal/batching/batchingtest", "internal/kserve/kservetest", "internal/matrix", "internal/archtest", "test/e2e", "test/bare", "test/measure", "test/matrix", "test/compare",
+	"internal/batching/batchingtest", "internal/kserve/kservetest", "internal/matrix", "internal/archtest", "test/e2e", "test/bare", "test/measure", "test/matrix", "test/mutations", "test/compare",
 }
 
 func layerOf(pkg string) int {

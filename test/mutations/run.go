@@ -1,0 +1,183 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+)
+
+type options struct {
+	only  string
+	again bool
+	limit time.Duration // 0 means none
+}
+
+// run runs the mutations that need it, and keeps the result of each. Those that cannot be
+// tried are printed, and the others run all the same.
+func (o *options) run(root string, out io.Writer) error {
+	only, err := regexp.Compile(o.only)
+	if err != nil {
+		return err
+	}
+	list, results, err := read(root)
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	r := runner{root: root, timeouts: map[string]time.Duration{}}
+	var errs []error
+	for i := range list {
+		m := &list[i]
+		state, err := m.fingerprint(root)
+		if err != nil {
+			return err
+		}
+		if !only.MatchString(m.id) || !o.again && results[m.id].state == state {
+			continue
+		}
+		if o.limit > 0 && time.Since(began) > o.limit {
+			break
+		}
+		res, err := r.try(m)
+		if err != nil {
+			fmt.Fprintln(out, err)
+			errs = append(errs, err)
+			continue
+		}
+		res.state = state
+		fmt.Fprintf(out, "%-4s %s  %s  %s\n", m.id, res.verdict, m.breaks, res.by)
+		if _, results, err = read(root); err != nil { // another run may have added some
+			return err
+		}
+		results[m.id] = res
+		if err := os.WriteFile(filepath.Join(root, resultsFile), []byte(formatResults(list, results)), 0o644); err != nil {
+			return err
+		}
+	}
+	found, kept, left := count(list, results)
+	fmt.Fprintf(out, "%d mutations: %d noticed, %d survived, %d without a result\n", len(list), found, kept, left)
+	if len(errs) > 0 {
+		return fmt.Errorf("%d mutations could not be tried", len(errs))
+	}
+	return nil
+}
+
+// read reads the list and the results so far.
+func read(root string) ([]mutation, map[string]result, error) {
+	text, err := os.ReadFile(filepath.Join(root, listFile))
+	if err != nil {
+		return nil, nil, err
+	}
+	list, err := parseList(string(text))
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", listFile, err)
+	}
+	kept, err := os.ReadFile(filepath.Join(root, resultsFile))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, nil, err
+	}
+	results, err := parseResults(string(kept))
+	return list, results, err
+}
+
+// A runner runs tests of mutated packages.
+type runner struct {
+	root     string
+	timeouts map[string]time.Duration // of the tests of a package
+}
+
+// try runs the tests of a mutation. It is an error if they fail without it, or if the
+// mutated code does not compile.
+func (r *runner) try(m *mutation) (result, error) {
+	timeout, err := r.timeout(m.tests)
+	if err != nil {
+		return result{}, err
+	}
+	dir, err := os.MkdirTemp("", "mutation-*")
+	if err != nil {
+		return result{}, err
+	}
+	defer func() { _ = os.RemoveAll(dir) }() // temporary
+	overlay, err := r.overlay(m, dir)
+	if err != nil {
+		return result{}, err
+	}
+	text, err := r.test(m.tests, timeout, "-overlay", overlay)
+	switch {
+	case err == nil:
+		return result{verdict: survived}, nil
+	case strings.Contains(text, "[build failed]") || strings.Contains(text, "[setup failed]"):
+		return result{}, fmt.Errorf("%s does not compile: %s", m.id, text)
+	}
+	return result{verdict: noticed, by: cause(text)}, nil
+}
+
+// overlay writes the mutated file and the file for -overlay, and returns the latter's name.
+func (r *runner) overlay(m *mutation, dir string) (string, error) {
+	file, err := filepath.Abs(filepath.Join(r.root, m.file))
+	if err != nil {
+		return "", err
+	}
+	source, err := os.ReadFile(file)
+	if err != nil {
+		return "", err
+	}
+	mutated, err := m.apply(source)
+	if err != nil {
+		return "", err
+	}
+	changed, overlay := filepath.Join(dir, filepath.Base(file)), filepath.Join(dir, "overlay.json")
+	text, err := json.Marshal(map[string]any{"Replace": map[string]string{file: changed}})
+	if err != nil {
+		return "", err
+	}
+	return overlay, errors.Join(os.WriteFile(changed, mutated, 0o600), os.WriteFile(overlay, text, 0o600))
+}
+
+// timeout returns how long tests may take: several times as long as without a mutation. It
+// runs them to find out, once.
+func (r *runner) timeout(packages []string) (time.Duration, error) {
+	key := strings.Join(packages, " ")
+	if limit, ok := r.timeouts[key]; ok {
+		return limit, nil
+	}
+	began := time.Now()
+	if text, err := r.test(packages, 10*time.Minute); err != nil {
+		return 0, fmt.Errorf("the tests of %s fail without a mutation: %s", key, text)
+	}
+	r.timeouts[key] = time.Minute + 4*time.Since(began)
+	return r.timeouts[key], nil
+}
+
+func (r *runner) test(packages []string, timeout time.Duration, more ...string) (string, error) {
+	args := append([]string{"test", "-vet=off", "-failfast", "-count=1", "-timeout", timeout.String()}, more...)
+	for _, p := range packages {
+		args = append(args, "./"+p)
+	}
+	cmd := exec.Command("go", args...)
+	cmd.Dir = r.root
+	text, err := cmd.CombinedOutput()
+	return string(text), err
+}
+
+var failure = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+)`)
+
+// cause returns what failed first: a test, or what ended the tests without one.
+func cause(text string) string {
+	if found := failure.FindStringSubmatch(text); found != nil {
+		return found[1]
+	}
+	for _, sign := range []string{"panic: test timed out", "left pooled buffers", "goroutine", "panic:", "fatal error"} {
+		if strings.Contains(text, sign) {
+			return strings.TrimSuffix(sign, ":")
+		}
+	}
+	return "the tests of the package ended with an error"
+}
