@@ -205,14 +205,14 @@ func (r *Repository) Unload(_ context.Context, name string, _ catalog.UnloadOpti
 // LoadModel loads a model for another one, as [Repository.Load] does for a client. It may
 // bring code, because the calling model is code already. config and files are the callee's.
 func (r *Repository) LoadModel(ctx context.Context, name, config string, files map[string][]byte) error {
-	if err := r.notAllowed(); err != nil {
-		return err
-	}
 	opts := catalog.LoadOptions{Config: config}
 	for path, content := range files {
 		if err := opts.AddFile(path, content); err != nil {
 			return err
 		}
+	}
+	if err := r.notAllowed(); err != nil {
+		return err
 	}
 	return r.load(ctx, name, override(opts))
 }
