@@ -10,11 +10,11 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
 
-	"github.com/shoal-serving/shoal/internal/kserve/kservehttp"
 	"github.com/shoal-serving/shoal/internal/kserve/kservelocal"
 )
 
@@ -47,7 +47,7 @@ type Port struct {
 // A server serves one listener.
 type server struct {
 	serve func(net.Listener) error
-	drain func()                // asks clients to reconnect elsewhere, and may wait for their requests; nil if the protocol cannot
+	drain func(context.Context) // asks clients to reconnect elsewhere, and may wait for their requests; nil if the protocol cannot
 	stop  func(context.Context) // closes all connections, and aborts requests in flight when ctx ends
 }
 
@@ -55,33 +55,28 @@ type server struct {
 // available.
 func HTTP(protocol, address string, handler http.Handler, hint string) Port {
 	return Port{protocol, hint, tcp(address), func(opts Options) server {
-		s := &http.Server{
-			Handler: newGuard(address, opts.Hosts, handler), MaxHeaderBytes: opts.HeaderBytes, ReadHeaderTimeout: opts.HeaderTimeout, IdleTimeout: opts.IdleTimeout,
-			ErrorLog: slog.NewLogLogger(opts.Log.Handler(), slog.LevelWarn),
-		}
-		return server{
-			serve: func(l net.Listener) error { return s.Serve(kservehttp.Listener(s, l)) },
-			// The port stays open meanwhile: new requests are refused with an error, and every
-			// response asks the client to close its connection.
-			drain: func() { s.SetKeepAlivesEnabled(false) },
-			stop: func(ctx context.Context) {
-				if s.Shutdown(ctx) != nil {
-					_ = s.Close() // all connections are closed in any case
-				}
-			},
-		}
+		s := newHTTPServer(newGuard(address, opts.Hosts, handler), opts)
+		return server{serve: s.serve, drain: s.drain, stop: s.stop}
 	}}
 }
 
 // GRPC returns a port for a gRPC server.
 func GRPC(address string, s *grpc.Server, hint string) Port {
 	return Port{"grpc", hint, tcp(address), func(Options) server {
+		var l atomic.Pointer[listener]
 		return server{
-			serve: s.Serve,
-			drain: s.GracefulStop,
+			serve: func(from net.Listener) error {
+				l.Store(newListener(from))
+				return s.Serve(l.Load())
+			},
+			drain: func(ctx context.Context) {
+				l.Load().refuse(ctx)
+				s.GracefulStop()
+			},
 			stop: func(ctx context.Context) {
 				giveUp := context.AfterFunc(ctx, s.Stop)
 				defer giveUp()
+				l.Load().refuse(ctx)
 				s.GracefulStop() // returns when the first GracefulStop does
 			},
 		}
@@ -103,7 +98,11 @@ func Local(path string, s *kservelocal.Server) Port {
 }
 
 func tcp(address string) func() (net.Listener, error) {
-	return func() (net.Listener, error) { return net.Listen("tcp", address) }
+	return func() (net.Listener, error) {
+		var c net.ListenConfig
+		c.SetMultipathTCP(false) // a socket of MPTCP does not support the filter of rejectNew
+		return c.Listen(context.Background(), "tcp", address)
+	}
 }
 
 // Ports are open ports. Stop must be called to close them.
@@ -148,7 +147,7 @@ func (p *Ports) Stop(timeout time.Duration) error {
 	p.backend.Drain()
 	for _, s := range p.servers {
 		if s.drain != nil {
-			p.goroutines.Go(s.drain)
+			p.goroutines.Go(func() { s.drain(ctx) })
 		}
 	}
 	unfinished := p.awaitIdle(ctx) // counted here, because none are left after stop

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"sync/atomic"
 
 	"github.com/shoal-serving/shoal/internal/buf"
 )
@@ -12,9 +13,12 @@ import (
 // Listener wraps l so that s sends each inference response in a single write, on TCP
 // connections. net/http has a write buffer of 4 KiB, and splits longer responses there. A
 // write costs as much as all scheduling of a request, and wakes the client.
-func Listener(s *http.Server, l net.Listener) net.Listener {
+//
+// Once draining is true, inference responses ask the client to close the connection, those
+// of requests in flight included.
+func Listener(s *http.Server, l net.Listener, draining *atomic.Bool) net.Listener {
 	s.ConnContext = func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) }
-	return listener{l}
+	return listener{l, draining}
 }
 
 type connKey struct{}
@@ -25,12 +29,15 @@ func connOf(r *http.Request) *conn {
 	return c
 }
 
-type listener struct{ net.Listener }
+type listener struct {
+	net.Listener
+	draining *atomic.Bool
+}
 
 func (l listener) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if tcp, ok := c.(*net.TCPConn); ok {
-		return &conn{TCPConn: tcp}, err
+		return &conn{TCPConn: tcp, draining: l.draining}, err
 	}
 	return c, err
 }
@@ -40,8 +47,12 @@ func (l listener) Accept() (net.Conn, error) {
 type conn struct {
 	*net.TCPConn
 
-	held *buf.Buf // buffered writes; nil if writes are not buffered
+	draining *atomic.Bool
+	held     *buf.Buf // buffered writes; nil if writes are not buffered
 }
+
+// closing reports whether the client must be asked to close the connection.
+func (c *conn) closing() bool { return c != nil && c.draining.Load() }
 
 // maxHeld is the largest number of bytes that is copied into the buffer. Longer writes are
 // sent in place, together with what is buffered.

@@ -110,6 +110,10 @@ func send(w http.ResponseWriter, r *http.Request, req *kserve.Request, resp *inf
 		header["Content-Type"] = binaryType
 		header.Set(kserve.JSONLengthHeader, strconv.Itoa(len(doc)))
 	}
+	conn := connOf(r)
+	if conn.closing() {
+		header.Set("Connection", "close")
+	}
 	answer := func(w io.Writer) error { return write(w, doc, req, resp) }
 	if encoding := responseEncoding(r.Header.Values("Accept-Encoding")); encoding != "" {
 		header.Set("Content-Encoding", encoding)
@@ -117,7 +121,7 @@ func send(w http.ResponseWriter, r *http.Request, req *kserve.Request, resp *inf
 		return nil
 	}
 	header.Set("Content-Length", strconv.Itoa(size))
-	connOf(r).writeOnce(w, answer)
+	conn.writeOnce(w, answer)
 	return nil
 }
 

@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 	"unicode/utf8"
@@ -41,7 +42,7 @@ func newServer(t testing.TB, opts kservehttp.Options) (*kservetest.Server, *http
 // listen starts a server as the binary does.
 func listen(h http.Handler) *httptest.Server {
 	server := httptest.NewUnstartedServer(h)
-	server.Listener = kservehttp.Listener(server.Config, server.Listener)
+	server.Listener = kservehttp.Listener(server.Config, server.Listener, new(atomic.Bool))
 	server.Start()
 	return server
 }

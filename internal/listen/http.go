@@ -1,0 +1,75 @@
+package listen
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/kserve/kservehttp"
+)
+
+// linger is how long clients have, when the server stops, for one more request on a
+// connection that is open. The response asks them to close it. If the server closed it
+// first, a request that is on its way would get no response.
+const linger = time.Second
+
+// An httpServer serves HTTP on one port.
+type httpServer struct {
+	http.Server
+
+	listener    atomic.Pointer[listener] // nil until serve
+	draining    atomic.Bool
+	connections atomic.Int64
+}
+
+func newHTTPServer(handler http.Handler, opts Options) *httpServer {
+	s := &httpServer{Server: http.Server{
+		MaxHeaderBytes: opts.HeaderBytes, ReadHeaderTimeout: opts.HeaderTimeout, IdleTimeout: opts.IdleTimeout,
+		ErrorLog: slog.NewLogLogger(opts.Log.Handler(), slog.LevelWarn),
+	}}
+	s.ConnState = s.count
+	s.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if s.draining.Load() {
+			w.Header().Set("Connection", "close")
+		}
+		handler.ServeHTTP(w, r)
+	})
+	return s
+}
+
+func (s *httpServer) serve(l net.Listener) error {
+	s.listener.Store(newListener(l))
+	return s.Serve(kservehttp.Listener(&s.Server, s.listener.Load(), &s.draining))
+}
+
+// count counts open connections.
+func (s *httpServer) count(_ net.Conn, state http.ConnState) {
+	switch state {
+	case http.StateNew:
+		s.connections.Add(1)
+	case http.StateClosed, http.StateHijacked:
+		s.connections.Add(-1)
+	case http.StateActive, http.StateIdle:
+	}
+}
+
+// drain makes every response ask the client to close its connection. The port stays open,
+// so that clients are told why their requests are refused, and probes are answered.
+func (s *httpServer) drain(context.Context) { s.draining.Store(true) }
+
+// stop closes the port and then the connections. Those that are open get a response to one
+// more request, if it comes soon. Requests that still run when ctx ends are aborted.
+func (s *httpServer) stop(ctx context.Context) {
+	s.listener.Load().refuse(ctx)
+	lingering, cancel := context.WithTimeout(ctx, linger)
+	defer cancel()
+	for s.connections.Load() > 0 && lingering.Err() == nil {
+		pause(lingering, 10*time.Millisecond)
+	}
+	if s.Shutdown(ctx) != nil {
+		_ = s.Close() // all connections are closed in any case
+	}
+}

@@ -1,0 +1,218 @@
+package listen
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/leak"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+// a drainer never has requests in flight.
+type drainer struct{ drained atomic.Bool }
+
+func (d *drainer) Drain()        { d.drained.Store(true) }
+func (d *drainer) InFlight() int { return 0 }
+
+// open opens an HTTP port that answers with 200, and with 503 once it drains.
+func open(t *testing.T) (*Ports, string) {
+	t.Helper()
+	d := &drainer{}
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		if d.drained.Load() {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	})
+	var address string
+	port := HTTP("http", "127.0.0.1:0", handler, "")
+	listen := port.listen
+	port.listen = func() (net.Listener, error) {
+		l, err := listen()
+		if err == nil {
+			address = l.Addr().String()
+		}
+		return l, err
+	}
+	ports, err := Open(d, []Port{port}, Options{Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ports, address
+}
+
+// A client sends requests on one connection.
+type client struct {
+	net.Conn
+	r *bufio.Reader
+}
+
+func dial(address string) (*client, error) {
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	return &client{c, bufio.NewReader(c)}, nil
+}
+
+func (c *client) post() (*http.Response, error) {
+	if _, err := io.WriteString(c, "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nhello"); err != nil {
+		return nil, err
+	}
+	resp, err := http.ReadResponse(c.r, nil)
+	if err != nil {
+		return nil, err
+	}
+	_, err = io.Copy(io.Discard, resp.Body)
+	return resp, err
+}
+
+func TestAnOpenConnectionGetsOneMoreAnswerWhenTheServerStops(t *testing.T) {
+	ports, address := open(t)
+	c, err := dial(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	if resp, err := c.post(); err != nil || resp.StatusCode != http.StatusOK || resp.Close {
+		t.Fatalf("%+v, %v, want 200 on a connection that stays open", resp, err)
+	}
+	stopped := make(chan error, 1)
+	go func() { stopped <- ports.Stop(time.Minute) }()
+	for { // until the port closes, after which only this connection is left
+		other, err := net.DialTimeout("tcp", address, 20*time.Millisecond)
+		if err != nil {
+			break
+		}
+		_ = other.Close()
+	}
+	if resp, err := c.post(); err != nil || resp.StatusCode != http.StatusServiceUnavailable || !resp.Close {
+		t.Errorf("%+v, %v, want 503 that asks to close the connection", resp, err)
+	}
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAServerDoesNotWaitForIdleConnectionsForLong(t *testing.T) {
+	ports, address := open(t)
+	c, err := dial(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	if _, err := c.post(); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	if err := ports.Stop(time.Minute); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(began); took < linger || took > 10*linger {
+		t.Errorf("stopped after %v, want about %v", took, linger)
+	}
+}
+
+func TestAServerWithoutTimeDoesNotLinger(t *testing.T) {
+	ports, address := open(t)
+	c, err := dial(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	if _, err := c.post(); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	if err := ports.Stop(0); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(began); took > linger/2 {
+		t.Errorf("stopped after %v, want at once", took)
+	}
+}
+
+// TestEveryClientIsAnsweredOrRefusedWhenTheServerStops has clients that keep asking, on
+// connections that they keep for as long as the server lets them, and anew.
+func TestEveryClientIsAnsweredOrRefusedWhenTheServerStops(t *testing.T) {
+	if !lossless {
+		t.Skip("On this system connections that were not accepted yet are lost.")
+	}
+	const clients = 16
+	for range 2 {
+		ports, address := open(t)
+		var answered, refused atomic.Int64
+		errs := make(chan error, clients)
+		var all sync.WaitGroup
+		for range clients {
+			all.Go(func() { errs <- keepAsking(address, &answered, &refused) })
+		}
+		for answered.Load() < 10*clients {
+			time.Sleep(time.Millisecond)
+		}
+		if err := ports.Stop(time.Minute); err != nil {
+			t.Error(err)
+		}
+		all.Wait()
+		close(errs)
+		for err := range errs {
+			if err != nil {
+				t.Errorf("a request without an answer: %v", err)
+			}
+		}
+		if refused.Load() != clients {
+			t.Errorf("%d clients were refused in the end, want %d", refused.Load(), clients)
+		}
+	}
+}
+
+// keepAsking asks until the port is closed.
+func keepAsking(address string, answered, refused *atomic.Int64) error {
+	for {
+		c, err := dial(address)
+		if errors.Is(err, syscall.ECONNREFUSED) {
+			refused.Add(1)
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		for {
+			resp, err := c.post()
+			if err != nil {
+				_ = c.Close()
+				return fmt.Errorf("on a connection: %w", err)
+			}
+			answered.Add(1)
+			if resp.Close {
+				break
+			}
+		}
+		_ = c.Close()
+	}
+}
+
+func TestAPortThatCannotBeOpenedClosesTheOthers(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = taken.Close() }()
+	_, err = Open(&drainer{}, []Port{
+		HTTP("http", "127.0.0.1:0", http.NotFoundHandler(), ""), HTTP("metrics", taken.Addr().String(), http.NotFoundHandler(), "choose another"),
+	}, Options{Log: slog.New(slog.DiscardHandler)})
+	if !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("error %v, want that the address is in use", err)
+	}
+}
