@@ -1,14 +1,13 @@
 package client
 
 import (
-	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"strconv"
 
+	"github.com/shoal-serving/shoal/internal/tensorjson"
 	"github.com/shoal-serving/shoal/tensor"
 )
 
@@ -108,8 +107,10 @@ func decodeResponse(body []byte, jsonLength string) (*Response, error) {
 		switch size := o.Parameters.Size; {
 		case t.Type == tensor.Invalid:
 			err = fmt.Errorf("its type is %q", o.Datatype)
+		case size == nil && o.Data == nil:
+			err = errors.New("it has no data")
 		case size == nil:
-			t.Data, err = elementsOf(t.Type, o.Data)
+			t.Data, err = tensorjson.Elements(t.Type, o.Data)
 		case *size < 0 || *size > len(rest):
 			err = fmt.Errorf("it has %d bytes of data, but %d are left", *size, len(rest))
 		default:
@@ -146,85 +147,6 @@ func parameterOf(text json.RawMessage) (any, bool) {
 		return value, true
 	}
 	return nil, false
-}
-
-// elementsOf returns the data of a tensor that was sent as JSON: an array that is flat, or
-// nested by the shape.
-func elementsOf(t tensor.Type, text json.RawMessage) (data []byte, err error) {
-	if text == nil {
-		return nil, errors.New("it has no data")
-	}
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.UseNumber()
-	for d.InputOffset() < int64(len(text)) {
-		token, err := d.Token()
-		if err != nil {
-			return nil, err
-		}
-		switch v := token.(type) {
-		case json.Delim:
-			if v != '[' && v != ']' {
-				return nil, errors.New("its data is not an array")
-			}
-		default:
-			if data, err = appendElement(data, t, v); err != nil {
-				return nil, err
-			}
-		}
-	}
-	return data, nil
-}
-
-var errMismatch = errors.New("an element does not match the type")
-
-// appendElement appends an element of a tensor.
-func appendElement(data []byte, t tensor.Type, element json.Token) ([]byte, error) {
-	switch v := element.(type) {
-	case bool:
-		if t != tensor.Bool {
-			return nil, errMismatch
-		}
-		if v {
-			return append(data, 1), nil
-		}
-		return append(data, 0), nil
-	case string:
-		if t != tensor.Bytes {
-			return nil, errMismatch
-		}
-		return tensor.AppendString(data, v), nil
-	case json.Number:
-		return appendNumber(data, t, v.String())
-	}
-	return nil, errMismatch
-}
-
-func appendNumber(data []byte, t tensor.Type, text string) ([]byte, error) {
-	bits := 8 * t.Size()
-	var value uint64
-	var err error
-	switch t {
-	case tensor.FP32:
-		var f float64
-		f, err = strconv.ParseFloat(text, bits)
-		value = uint64(math.Float32bits(float32(f)))
-	case tensor.FP64:
-		var f float64
-		f, err = strconv.ParseFloat(text, bits)
-		value = math.Float64bits(f)
-	case tensor.Int8, tensor.Int16, tensor.Int32, tensor.Int64:
-		var n int64
-		n, err = strconv.ParseInt(text, 10, bits)
-		value = uint64(n)
-	case tensor.Uint8, tensor.Uint16, tensor.Uint32, tensor.Uint64:
-		value, err = strconv.ParseUint(text, 10, bits)
-	default:
-		err = errMismatch
-	}
-	if err != nil {
-		return nil, err
-	}
-	return appendBits(data, t, value), nil
 }
 
 // appendBits appends the lowest bits of a value, as many as an element has.

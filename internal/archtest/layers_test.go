@@ -11,7 +11,7 @@ import (
 // from the layers below its own, and from no other.
 var layers = [][]string{
 	{"tensor", "internal/buf", "internal/memfd", "internal/script", "internal/contexttest", "internal/device", "internal/pacer", "internal/machine", "internal/plainjson", "internal/arrivals", "internal/plot", "internal/suggest", "internal/console", "internal/modelconfig/configpb"},
-	{"internal/infer", "internal/batching", "internal/kserve/kservepb", "internal/leak", "internal/engine/onnx/onnxruntime"},
+	{"internal/tensorjson", "internal/infer", "internal/batching", "internal/kserve/kservepb", "internal/leak", "internal/engine/onnx/onnxruntime"},
 	{"internal/modelconfig", "internal/stats", "internal/explain", "internal/engine/onnx/onnxtest", "internal/engine/python/pythontest"},
 	{"internal/engine", "internal/batching/automatic", "internal/catalog"},
 	{"internal/engine/enginetest", "internal/engine/simulated", "internal/engine/onnx", "internal/engine/python", "internal/sched", "internal/calibrate", "internal/kserve", "internal/simulate", "internal/bench", "internal/batching/batchingtest", "client"},
@@ -175,7 +175,7 @@ func TestNoPackageImportsWhatIsBannedBites(t *testing.T) {
 
 // clientImports lists all that package client imports of this module. Its users link it
 // into programs of their own, which need no part of the server.
-var clientImports = []string{"tensor", "internal/kserve/kservepb", "internal/plainjson"}
+var clientImports = []string{"tensor", "internal/kserve/kservepb", "internal/plainjson", "internal/tensorjson"}
 
 func clientNeedsNoServer(folders []folder) (breaches []string) {
 	for _, f := range folders {

@@ -13,7 +13,7 @@ import (
 // argument and start nothing, so that the server, the simulator, the fuzzer and
 // the scripts get the same answer from them.
 var pure = []string{
-	"tensor", "internal/infer", "internal/device", "internal/plainjson", "internal/batching", "internal/batching/automatic", "internal/modelconfig", "internal/simulate", "internal/simulate/scenario", "internal/simulate/render",
+	"tensor", "internal/infer", "internal/device", "internal/plainjson", "internal/tensorjson", "internal/batching", "internal/batching/automatic", "internal/modelconfig", "internal/simulate", "internal/simulate/scenario", "internal/simulate/render",
 }
 
 // noChannels lists those of them that are state machines, where even a channel

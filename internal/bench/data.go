@@ -3,16 +3,14 @@ package bench
 import (
 	"bytes"
 	"encoding/base64"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"math"
 	"slices"
-	"strconv"
 	"strings"
 
+	"github.com/shoal-serving/shoal/internal/tensorjson"
 	"github.com/shoal-serving/shoal/tensor"
 )
 
@@ -129,76 +127,7 @@ func readList(raw []byte, t tensor.Type) ([]byte, error) {
 	if t == tensor.FP16 || t == tensor.BF16 {
 		return nil, fmt.Errorf(`%v has no values in JSON: give them as {"b64": …}`, t)
 	}
-	d := json.NewDecoder(bytes.NewReader(raw))
-	d.UseNumber()
-	data := []byte{}
-	for {
-		token, err := d.Token()
-		if err != nil {
-			if d.InputOffset() == int64(len(raw)) {
-				return data, nil
-			}
-			return nil, err
-		}
-		if _, ok := token.(json.Delim); ok {
-			continue
-		}
-		if data, err = appendValue(data, t, token); err != nil {
-			return nil, err
-		}
-	}
-}
-
-func appendValue(data []byte, t tensor.Type, token json.Token) ([]byte, error) {
-	wrong := fmt.Errorf("found %v, expected a value of %v", token, t)
-	switch x := token.(type) {
-	case string:
-		if t == tensor.Bytes {
-			return tensor.AppendString(data, x), nil
-		}
-		return nil, wrong
-	case bool:
-		if t != tensor.Bool {
-			return nil, wrong
-		}
-		if x {
-			return append(data, 1), nil
-		}
-		return append(data, 0), nil
-	case json.Number:
-		return appendNumber(data, t, x.String(), wrong)
-	}
-	return nil, wrong
-}
-
-func appendNumber(data []byte, t tensor.Type, text string, wrong error) ([]byte, error) {
-	bits := 8 * t.Size()
-	var value uint64
-	var err error
-	switch t {
-	case tensor.FP32:
-		var f float64
-		f, err = strconv.ParseFloat(text, 32)
-		value = uint64(math.Float32bits(float32(f)))
-	case tensor.FP64:
-		var f float64
-		f, err = strconv.ParseFloat(text, 64)
-		value = math.Float64bits(f)
-	case tensor.Int8, tensor.Int16, tensor.Int32, tensor.Int64:
-		var n int64
-		n, err = strconv.ParseInt(text, 10, bits)
-		value = uint64(n)
-	case tensor.Uint8, tensor.Uint16, tensor.Uint32, tensor.Uint64:
-		value, err = strconv.ParseUint(text, 10, bits)
-	case tensor.Bool:
-		value, err = strconv.ParseUint(text, 10, 1)
-	default:
-		return nil, wrong
-	}
-	if err != nil {
-		return nil, wrong
-	}
-	return append(data, binary.LittleEndian.AppendUint64(nil, value)[:t.Size()]...), nil
+	return tensorjson.Elements(t, raw)
 }
 
 // join returns the inputs of the request that begins with a sample. The rows after
