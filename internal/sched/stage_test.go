@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -148,16 +149,23 @@ func TestStagedRowsReachTheirOwners(t *testing.T) {
 	eng := &enginetest.Echo{Takes: constant(50 * time.Microsecond)}
 	s := New(open(t, eng, 2), Options{Pacer: p, Batching: batching.Config{MaxRows: 6, Policy: batching.Triton{MaxRows: 6, Preferred: []int{4}}}})
 	var callers sync.WaitGroup
-	for n := range 16 {
+	var answered atomic.Int64
+	const clients, requests, withTimeout = 16, 60, 4 // every fourth may be late
+	for n := range clients {
 		callers.Go(func() {
-			for i := range 60 {
+			for i := range requests {
 				req := largeRequest(fmt.Sprintf("%d.%d,", n, i), 1+(n+i)%3)
 				ctx, cancel := context.WithCancel(context.Background())
-				if i%4 == 0 {
+				if i%withTimeout == 0 {
 					ctx, cancel = context.WithTimeout(ctx, time.Duration(50+7*i)*time.Microsecond)
 				}
 				var resp infer.Response
-				if s.Submit(ctx, req, &resp) == nil {
+				if err := s.Submit(ctx, req, &resp); err != nil {
+					if i%withTimeout != 0 {
+						t.Errorf("%s, which has time, got %v", req.ID, err)
+					}
+				} else {
+					answered.Add(1)
 					if !bytes.Equal(resp.Outputs[0].Data, req.Inputs[0].Data) {
 						t.Errorf("%s got somebody else's rows", req.ID)
 					}
@@ -169,6 +177,9 @@ func TestStagedRowsReachTheirOwners(t *testing.T) {
 		})
 	}
 	callers.Wait()
+	if got := answered.Load(); got < clients*requests*(withTimeout-1)/withTimeout {
+		t.Errorf("%d requests were answered and compared", got)
+	}
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}

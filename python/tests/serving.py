@@ -1,6 +1,7 @@
 """Servers for the tests, and their state in /proc."""
 
 import contextlib
+import json
 import os
 import pathlib
 import re
@@ -8,6 +9,7 @@ import signal
 import subprocess
 import tempfile
 import time
+import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BINARY = ROOT / "bin/shoal"
@@ -112,6 +114,11 @@ class Server:
     def stop(self):
         self.process.terminate()
         return self.process.wait()
+
+    def rows_run(self, model):
+        """How many rows of a model it has run."""
+        with urllib.request.urlopen(f"{self.url}/v2/models/{model}/stats", timeout=PATIENCE) as answer:
+            return int(json.load(answer)["model_stats"][0]["inference_count"])
 
     def holds(self):
         """Returns how many descriptors it has open, and how many pieces of shared memory it has mapped."""

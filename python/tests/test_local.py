@@ -74,13 +74,16 @@ class Calls:
 
     def test_many_threads_get_their_own(self):
         model = self.load("negate")
-        wrong = []
+        right, wrong = [], []
 
         def loop(n):
-            for i in range(40):
-                width = 4 if i % 2 else 20_000
-                if not numpy.array_equal(model.forward(rows(1, width, 100 * n + i)), -rows(1, width, 100 * n + i)):
-                    wrong.append((n, i))
+            try:
+                for i in range(40):
+                    width = 4 if i % 2 else 20_000
+                    same = numpy.array_equal(model.forward(rows(1, width, 100 * n + i)), -rows(1, width, 100 * n + i))
+                    (right if same else wrong).append((n, i))
+            except BaseException as e:  # which the thread would take with it
+                wrong.append((n, e))
 
         threads = [threading.Thread(target=loop, args=(n,)) for n in range(16)]
         for thread in threads:
@@ -88,6 +91,7 @@ class Calls:
         for thread in threads:
             thread.join()
         self.assertEqual(wrong, [])
+        self.assertEqual(len(right), 16 * 40)
 
     def test_many_tasks_get_their_own(self):
         model = self.load("negate")
@@ -199,14 +203,19 @@ class OverTheSocket(Calls, unittest.TestCase):
 
     def test_cancelling_a_task_cancels_its_request(self):
         model = self.load("slow")
+        model.forward(rows(1))
+        before = server.rows_run("slow")
 
         async def cancelled():
-            await model.forward_async(rows(1))
-            with self.assertRaises(asyncio.TimeoutError):
+            first = asyncio.ensure_future(model.forward_async(rows(1)))
+            await asyncio.sleep(0.1)  # it runs for 0.3 seconds
+            with self.assertRaises(asyncio.TimeoutError):  # it waits behind the first
                 await asyncio.wait_for(model.forward_async(rows(1)), 0.02)
+            await first
             return await model.forward_async(rows(1))
 
         numpy.testing.assert_array_equal(asyncio.run(cancelled()), rows(1))
+        self.assertEqual(server.rows_run("slow") - before, 2, "the one that was cancelled has run")
 
     def test_memory_is_reused_after_an_array_is_deleted(self):
         model = self.load("negate")

@@ -73,7 +73,13 @@ class Infer(fixture.Sync):
         self.assertEqual((answer["id"], answer["model_name"], answer["model_version"]), ("fisch 7", "echo", "1"))
 
     def test_parameters_are_taken(self):
-        self.client.infer("echo", self.rows(1), parameters={"text": "a", "number": 3, "yes": True})
+        before = self.executions(self.client.get_inference_statistics("echo"))
+        result = self.client.infer("echo", self.rows(1), parameters={"text": "a", "number": 3, "yes": True})
+        numpy.testing.assert_array_equal(result.as_numpy("OUT"), fixture.rows_of(1))
+        # They are read, and not skipped: one with a name that is reserved is refused.
+        with self.refused("INVALID_ARGUMENT", "parameter keys starting with 'triton_' are reserved"):
+            self.client.infer("echo", self.rows(1), parameters={"text": "a", "triton_number": 3})
+        self.assertEqual(self.executions(self.client.get_inference_statistics("echo")), before + 1)
 
     def test_large_tensors(self):
         big = numpy.arange(2_000_000, dtype=numpy.float32).reshape(2, -1)

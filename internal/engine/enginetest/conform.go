@@ -41,8 +41,52 @@ func Conform(t *testing.T, eng engine.Engine, src engine.Source) {
 	t.Run("loading gives up when its context ends", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if m, err := eng.Load(ctx, src); err == nil {
-			closeModel(t, m) // fast engines may finish; that is no fault
+		m, err := eng.Load(ctx, src)
+		if err == nil {
+			closeModel(t, m)
+		}
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("a load whose context had ended returned %v, want the context's error", err)
+		}
+	})
+}
+
+// ConformStop checks that a run that has begun ends with its context, and that the
+// instance is free and right afterwards. The model must take some seconds for the rows
+// in slow, and little for those in quick.
+func ConformStop(t *testing.T, eng engine.Engine, src engine.Source, slow, quick []tensor.Tensor) {
+	t.Helper()
+	model, err := eng.Load(t.Context(), src)
+	if err != nil {
+		t.Fatalf("load: %v", err)
+	}
+	defer closeModel(t, model)
+	s := suite{src.Config, model}
+	t.Run("a run that has begun is stopped", func(t *testing.T) {
+		inst := s.open(t)
+		before := s.run(t, inst, quick)
+		defer before.Memory.Release()
+		for range 3 {
+			const begun = 50 * time.Millisecond
+			ctx, cancel := context.WithTimeout(t.Context(), begun)
+			began := time.Now()
+			var out engine.Outputs
+			err := inst.Run(ctx, slow, &out)
+			took := time.Since(began)
+			cancel()
+			if err == nil {
+				out.Memory.Release()
+			}
+			if !errors.Is(err, context.DeadlineExceeded) || took < begun || took > begun+time.Second {
+				t.Fatalf("returned %v after %v, want the context's error after %v", err, took, begun)
+			}
+			after := s.run(t, inst, quick)
+			for i := range after.Tensors {
+				if !bytes.Equal(after.Tensors[i].Data, before.Tensors[i].Data) {
+					t.Errorf("output %s differs from what it was before a run was stopped", after.Tensors[i].Name)
+				}
+			}
+			after.Memory.Release()
 		}
 	})
 }
@@ -74,6 +118,11 @@ func closeInstance(t *testing.T, inst engine.Instance) {
 	if err := inst.Close(); err != nil {
 		t.Errorf("close: %v", err)
 	}
+}
+
+// Rows returns random rows for a model, for [ConformStop].
+func Rows(cfg *modelconfig.Config, rows int) []tensor.Tensor {
+	return (&suite{cfg: cfg}).inputs(rows, 1)
 }
 
 // inputs makes random rows, different ones for each seed.
@@ -257,14 +306,32 @@ func (s *suite) runEndsWithContext(t *testing.T) {
 	}
 }
 
+// worksAfterStop stops runs before they begin, and, as far as the model is slow enough, at
+// any time while they run.
 func (s *suite) worksAfterStop(t *testing.T) {
 	inst := s.open(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	var out engine.Outputs
-	if inst.Run(ctx, s.inputs(1, 8), &out) == nil {
-		out.Memory.Release()
+	began := time.Now()
+	want := s.run(t, inst, s.inputs(4, 8))
+	took := time.Since(began)
+	defer want.Memory.Release()
+	const tries = 8
+	for i := range tries {
+		ctx, cancel := context.WithTimeout(t.Context(), took*time.Duration(i)/tries)
+		var out engine.Outputs
+		err := inst.Run(ctx, s.inputs(4, 9), &out)
+		cancel()
+		if err == nil {
+			out.Memory.Release()
+		}
+		if i == 0 && !errors.Is(err, context.DeadlineExceeded) || err != nil && !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a run whose context ended after %v returned %v, want the context's error", took*time.Duration(i)/tries, err)
+		}
+		after := s.run(t, inst, s.inputs(4, 8))
+		for n := range after.Tensors {
+			if !bytes.Equal(after.Tensors[n].Data, want.Tensors[n].Data) {
+				t.Errorf("output %s differs from what it was before a run was stopped", after.Tensors[n].Name)
+			}
+		}
+		after.Memory.Release()
 	}
-	after := s.run(t, inst, s.inputs(1, 8))
-	after.Memory.Release()
 }

@@ -29,7 +29,7 @@ var (
 )
 
 // Load implements [engine.Engine].
-func (e *Echo) Load(context.Context, engine.Source) (engine.Model, error) { return e, nil }
+func (e *Echo) Load(ctx context.Context, _ engine.Source) (engine.Model, error) { return e, ctx.Err() }
 
 // Instance implements [engine.Model].
 func (e *Echo) Instance(context.Context) (engine.Instance, error) { return &echo{e}, nil }

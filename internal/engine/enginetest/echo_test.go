@@ -18,5 +18,8 @@ func TestEchoConforms(t *testing.T) {
 		{Name: "texts", Type: tensor.Bytes, Dims: []int64{2}},
 	}
 	eng := &Echo{Takes: func(int) time.Duration { return 2 * time.Millisecond }}
-	Conform(t, eng, engine.Source{Config: &modelconfig.Config{MaxBatchSize: 8, Inputs: specs, Outputs: specs}})
+	src := engine.Source{Config: &modelconfig.Config{MaxBatchSize: 8, Inputs: specs, Outputs: specs}}
+	Conform(t, eng, src)
+	eng.Takes = func(rows int) time.Duration { return time.Duration(rows-1) * 5 * time.Second }
+	ConformStop(t, eng, src, Rows(src.Config, 2), Rows(src.Config, 1))
 }

@@ -95,6 +95,7 @@ func TestConforms(t *testing.T) {
 	for _, model := range []string{"mlp", "add_sub", "strings", "types", "rows", "anyshape", "passthrough"} {
 		t.Run(model, func(t *testing.T) { enginetest.Conform(t, newEngine(t, Options{Nice: 10}), sources[model]()) })
 	}
+	enginetest.ConformStop(t, newEngine(t, Options{Nice: 10}), sources["spin"](), spin(1<<40), spin(1))
 }
 
 func TestConformsWithMoreThreadsForExclusiveBatches(t *testing.T) {

@@ -36,7 +36,10 @@ var _ engine.Engine = (*Engine)(nil)
 
 // Load implements [engine.Engine]. It reads the speed from the model's parameters; see
 // [ParseSpeed].
-func (e *Engine) Load(_ context.Context, src engine.Source) (engine.Model, error) {
+func (e *Engine) Load(ctx context.Context, src engine.Source) (engine.Model, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
 	speed, err := ParseSpeed(src.Config.Parameters)
 	if err != nil {
 		return nil, err

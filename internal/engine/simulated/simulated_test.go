@@ -32,6 +32,8 @@ func TestConforms(t *testing.T) {
 	p := pacer.New()
 	defer p.Close()
 	enginetest.Conform(t, &Engine{Pacer: p}, engine.Source{Config: config(map[string]string{"fixed_us": "500", "per_row_us": "100"})})
+	slow := config(map[string]string{"per_row_us": "200000"})
+	enginetest.ConformStop(t, &Engine{Pacer: p}, engine.Source{Config: slow}, enginetest.Rows(slow, 8), enginetest.Rows(slow, 1))
 }
 
 // load opens instances of a model in fake time.
