@@ -80,7 +80,7 @@ lint: $(LINT) ## run the linter
 
 .PHONY: e2e
 e2e: build ## test the built binary
-	go test -tags e2e -count 1 ./test/e2e/...
+	go test -tags e2e -count 1 ./test/e2e/... ./test/proofs/...
 
 .PHONY: dist
 dist: ## pack the server into ./dist, and serve an example from it

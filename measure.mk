@@ -17,11 +17,12 @@ leaving: build onnxruntime numpy ## clients that cancel at random, with and with
 	go build -race -trimpath -o bin/shoal-race ./cmd/shoal
 	for binary in shoal shoal-race; do go test -tags e2e -count 1 -timeout 60m -v -run TestClientsThatLeave ./test/e2e -leaving 2m -binary $$binary || exit 1; done
 
-PYTHON_FAULTS = WorkersInTrouble|NoWorkerOutlives|WhatAWorkerStarted|OneBadRequestOfEight|ModelsHaveTheirOwnNumpy
+PYTHON_FAULTS = NoWorkerOutlives|WhatAWorkerStarted|OneBadRequestOfEight|ModelsHaveTheirOwnNumpy
 
 .PHONY: python-faults
 python-faults: build numpy ## kill and stop Python workers under 64 clients, 100 rounds; 12 min, quiet, resumes
-	go test -tags e2e -count 1 -timeout 60m -v -run '$(PYTHON_FAULTS)' ./test/e2e -rounds 100 -strict
+	go test -tags e2e -count 1 -timeout 60m -v -run '$(PYTHON_FAULTS)' ./test/e2e -strict
+	go test -tags e2e -count 1 -timeout 60m -v -run WorkersInTrouble ./test/proofs -rounds 100 -strict
 
 .PHONY: python-recorded
 python-recorded: build numpy ## replay all recorded batching cases with a Python model; 2 min
@@ -82,27 +83,27 @@ bench-agreement: build ## shoal bench and perf_analyzer, on Shoal and on a real 
 
 .PHONY: bench-stall
 bench-stall: build ## what shoal bench reports of a server that stalls; 8 min, quiet
-	go test -tags e2e -count 1 -timeout 30m -v -run TestBenchSeesAStall ./test/e2e -strict
+	go test -tags e2e -count 1 -timeout 30m -v -run TestBenchSeesAStall ./test/proofs -strict
 
 .PHONY: bench-replay
-bench-replay: build ## record a minute, replay it twice, and compare with the simulator; 4 min, quiet
-	go test -tags e2e -count 1 -timeout 30m -v -run TestBenchReplaysARecording ./test/e2e -strict
+bench-replay: build ## record a minute, replay it eight times, and compare with the simulator; 10 min, quiet
+	go test -tags e2e -count 1 -timeout 30m -v -run TestBenchReplaysARecording ./test/proofs -strict
 
 .PHONY: proofs
 proofs: build ## the figures of real models in docs/measured.md; 10 min, quiet
-	go test -tags e2e,proofs -count 1 -timeout 60m -v -run '^TestProof' -skip 'Untouched|TenModels|Forward|Limits' ./test/e2e -strict
+	go test -tags e2e,proofs -count 1 -timeout 60m -v -run '^TestProof' -skip 'Untouched|TenModels|Forward|Limits' ./test/proofs -strict
 
 .PHONY: forward
 forward: build numpy ## 128 Python processes, and one array of 600 KB; 10 min, quiet
-	go test -tags e2e,proofs -count 1 -timeout 60m -v -run '^TestProofForward' ./test/e2e -strict
+	go test -tags e2e,proofs -count 1 -timeout 60m -v -run '^TestProofForward' ./test/proofs -strict
 
 .PHONY: limits
 limits: build ## the server beside the bare engine and an echo; ONLY=way is a part; 15 min, quiet, resumes
-	go test -tags e2e,proofs -count 1 -timeout 60m -v -run '^TestProofLimits$(if $(ONLY),/$(ONLY))' ./test/e2e -strict
+	go test -tags e2e,proofs -count 1 -timeout 60m -v -run '^TestProofLimits$(if $(ONLY),/$(ONLY))' ./test/proofs -strict
 
 .PHONY: slo
-slo: build ## goodput under overload, seed device and ResNet-50; 15 min, quiet
-	go test -tags e2e,proofs -count 1 -timeout 60m -v -run '^TestProofOverload' ./test/e2e -strict
+slo: build ## goodput under overload, seed device and ResNet-50; 20 min, quiet
+	go test -tags e2e,proofs -count 1 -timeout 60m -v -run '^TestProofOverload' ./test/proofs -strict
 
 .PHONY: auto-seed
 auto-seed: build ## the seed device untouched beside each delay, with perf_analyzer; 10 min, quiet, resumes
@@ -111,18 +112,18 @@ auto-seed: build ## the seed device untouched beside each delay, with perf_analy
 
 .PHONY: auto-real
 auto-real: build ## real models untouched beside the best explicit settings; 35 min, quiet, resumes
-	go test -tags e2e,proofs -count 1 -timeout 90m -v -run '^TestProofUntouched' ./test/e2e -strict
+	go test -tags e2e,proofs -count 1 -timeout 90m -v -run '^TestProofUntouched' ./test/proofs -strict
 
 .PHONY: ten-models
 ten-models: build ## ten models on the same cores; 5 min, quiet
-	go test -tags e2e,proofs -count 1 -timeout 30m -v -run '^TestProofTenModels' ./test/e2e -strict
+	go test -tags e2e,proofs -count 1 -timeout 30m -v -run '^TestProofTenModels' ./test/proofs -strict
 
 .PHONY: figures
 figures: build ## scheduler, policy and seed device in docs/measured.md; 20 min, quiet
 	go test -run '^$$' -bench 'Submit|Gap' -benchmem ./internal/sched
 	go test -run '^$$' -bench Automatic -benchtime 1000000x -benchmem ./internal/sched
 	go test -run '^$$' -bench . -benchmem ./internal/batching ./internal/batching/automatic ./internal/simulate
-	go test -tags e2e -count 1 -timeout 40m -v -run 'Seed|QueuePolicies|AToE|Timeouts|Idle|AloneNeverWaits|IsFollowed' ./test/e2e -strict
+	go test -tags e2e -count 1 -timeout 40m -v -run 'Seed|QueuePolicies|AToE|Timeouts|Idle|AloneNeverWaits|IsFollowed' ./test/proofs -strict
 
 .PHONY: matrix matrix-heldout
 matrix: ## the automatic policy beside the best static settings, 272 cells; 15 min, resumes

@@ -22,13 +22,14 @@ var layers = [][]string{
 	{"internal/listen"},
 	{"cmd/shoal"},
 	{"internal/archtest", "test/bare", "test/measure"},
-	{"test/e2e", "test/matrix", "test/mutations", "test/compare"},
+	{"test/servertest", "test/matrix", "test/mutations", "test/compare"},
+	{"test/e2e", "test/proofs"},
 }
 
 // forTests lists the packages that only test files import, and each other.
 var forTests = []string{
 	"internal/script", "internal/leak", "internal/contexttest", "internal/engine/enginetest", "internal/engine/onnx/onnxtest", "internal/engine/python/pythontest",
-	"internal/batching/batchingtest", "internal/kserve/kservetest", "internal/matrix", "internal/archtest", "test/e2e", "test/bare", "test/measure", "test/matrix", "test/mutations", "test/compare",
+	"internal/batching/batchingtest", "internal/kserve/kservetest", "internal/matrix", "internal/archtest", "test/e2e", "test/proofs", "test/servertest", "test/bare", "test/measure", "test/matrix", "test/mutations", "test/compare",
 }
 
 func layerOf(pkg string) int {

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/emptypb"
 
+	"github.com/shoal-serving/shoal/client"
 	"github.com/shoal-serving/shoal/internal/bench"
 	"github.com/shoal-serving/shoal/internal/engine/onnx/onnxruntime"
 	"github.com/shoal-serving/shoal/test/bare"
@@ -170,28 +171,26 @@ func (r *run) again(ctx context.Context, m *subject, all []*server) error {
 			continue
 		}
 		names = append([]string{untouched}, names...)
-		err := measure.Interleave(r.rounds, len(names), func(round, side int) error {
-			name := names[side]
-			if _, ok := r.pass(c, name, round+1); ok {
-				return nil
-			}
-			if err := r.timeLeft(); err != nil {
-				return err
-			}
-			if running[name] == nil {
-				up, err := r.up(ctx, m, byName(all, name))
-				if err != nil {
-					return fmt.Errorf("%s, %s, a second time: %w", m.name, name, err)
+		for round := range r.rounds {
+			for side := range measure.Turn(round, len(names)) {
+				name := names[side]
+				if _, ok := r.pass(c, name, round+1); ok {
+					continue
 				}
-				running[name] = up
+				if err := r.timeLeft(); err != nil {
+					return err
+				}
+				if running[name] == nil {
+					up, err := r.up(ctx, m, byName(all, name))
+					if err != nil {
+						return fmt.Errorf("%s, %s, a second time: %w", m.name, name, err)
+					}
+					running[name] = up
+				}
+				if err := r.measure(ctx, running[name], c, round+1); err != nil {
+					return fmt.Errorf("%v, %s: %w", c, name, err)
+				}
 			}
-			if err := r.measure(ctx, running[name], c, round+1); err != nil {
-				return fmt.Errorf("%v, %s: %w", c, name, err)
-			}
-			return nil
-		})
-		if err != nil {
-			return err
 		}
 	}
 	return nil
@@ -356,6 +355,9 @@ func (s *started) connect(protocol string) (bench.Caller, error) {
 
 // check asks once, and compares the answer with the bare engine's.
 func (s *started) check(ctx context.Context, protocol string) error {
+	if s.wires[protocol].decode == nil {
+		return s.checkKServe(ctx, protocol)
+	}
 	raw, err := s.raw(protocol)
 	if err != nil {
 		return err
@@ -371,7 +373,30 @@ func (s *started) check(ctx context.Context, protocol string) error {
 	return same(answer, s.out[0].Data)
 }
 
-// ask sends one request with Go's own clients.
+// checkKServe does so with a server that speaks KServe v2.
+func (s *started) checkKServe(ctx context.Context, protocol string) (err error) {
+	connect, port := client.NewHTTP, s.port(0)
+	if protocol == protocolGRPC {
+		connect, port = client.NewGRPC, s.port(1)
+	}
+	c, err := connect("127.0.0.1:"+port, client.Options{})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.Close()) }()
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	resp, err := c.Infer(ctx, &client.Request{Model: modelName, Inputs: s.in})
+	if err != nil {
+		return err
+	}
+	if len(resp.Outputs) == 0 {
+		return errors.New("the answer has no output")
+	}
+	return same(resp.Outputs[0].Data, s.out[0].Data)
+}
+
+// ask sends one request with Go's own clients, to a server that does not speak KServe v2.
 func ask(ctx context.Context, protocol string, raw bench.Raw) (http.Header, []byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()

@@ -5,6 +5,7 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -14,16 +15,15 @@ import (
 	"sync"
 	"testing"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-
-	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
+	"github.com/shoal-serving/shoal/client"
+	"github.com/shoal-serving/shoal/tensor"
+	"github.com/shoal-serving/shoal/test/servertest"
 )
 
 // environment returns one of those that make deps brings, or skips the test.
 func environment(t *testing.T, name, module string) string {
 	t.Helper()
-	dir, err := filepath.Abs(filepath.Join(root, "bin", name))
+	dir, err := filepath.Abs(filepath.Join(servertest.Root, "bin", name))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,31 +56,27 @@ const threeNumbers = `{"inputs":[{"name":"x","datatype":"FP32","shape":[1,3],"da
 
 // TestTheExampleAppAnswers serves examples/python/app.py.
 func TestTheExampleAppAnswers(t *testing.T) {
-	text, err := os.ReadFile(root + "/examples/python/app.py")
+	text, err := os.ReadFile(servertest.Root + "/examples/python/app.py")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := start(t, writeApp(t, string(text)))
-	if code, body := s.send("/v2/models/total/infer", threeNumbers); code != http.StatusOK || !strings.Contains(body, `"name":"y","datatype":"FP32","shape":[1,1],"data":[7.0]`) {
+	s := servertest.Start(t, writeApp(t, string(text)))
+	if code, body := s.Post("/v2/models/total/infer", threeNumbers); code != http.StatusOK || !strings.Contains(body, `"name":"y","datatype":"FP32","shape":[1,1],"data":[7.0]`) {
 		t.Errorf("%d %s", code, body)
 	}
 	const words = `{"inputs":[{"name":"text","datatype":"BYTES","shape":[2,1],"data":["one","and two more"]}]}`
-	if code, body := s.send("/v2/models/count_words/infer", words); code != http.StatusOK || !strings.Contains(body, `"shape":[2,1],"data":[1,3]`) {
+	if code, body := s.Post("/v2/models/count_words/infer", words); code != http.StatusOK || !strings.Contains(body, `"shape":[2,1],"data":[1,3]`) {
 		t.Errorf("%d %s", code, body)
 	}
-	c := s.client()
-	req := &kservepb.ModelInferRequest{
-		ModelName:        "total",
-		Inputs:           []*kservepb.ModelInferRequest_InferInputTensor{{Name: "x", Datatype: "FP32", Shape: []int64{2, 3}}},
-		RawInputContents: [][]byte{floats(1, 2, 3, 4, 5, 6)},
-	}
-	resp, err := c.ModelInfer(t.Context(), req)
-	if err != nil || !bytes.Equal(resp.GetRawOutputContents()[0], floats(6, 15)) {
+	c := s.Client()
+	req := &client.Request{Model: "total", Inputs: []client.Tensor{{Name: "x", Type: tensor.FP32, Shape: []int64{2, 3}, Data: servertest.Floats(1, 2, 3, 4, 5, 6)}}}
+	resp, err := c.Infer(t.Context(), req)
+	if err != nil || !bytes.Equal(resp.Outputs[0].Data, servertest.Floats(6, 15)) {
 		t.Errorf("answer %v, %v", resp, err)
 	}
 	nan := float32(0)
-	req.RawInputContents[0] = floats(1, 2, 3, 4, 5, nan/nan)
-	if _, err := c.ModelInfer(t.Context(), req); status.Code(err) != codes.InvalidArgument || status.Convert(err).Message() != "x has a number that is none" {
+	req.Inputs[0].Data = servertest.Floats(1, 2, 3, 4, 5, nan/nan)
+	if _, err := c.Infer(t.Context(), req); !errors.Is(err, client.Invalid) || servertest.Sentence(err) != "x has a number that is none" {
 		t.Errorf("a request that the model refuses got %v", err)
 	}
 }
@@ -88,7 +84,7 @@ func TestTheExampleAppAnswers(t *testing.T) {
 // TestRowsOfManyClientsReachAFunctionJoined: what it is given is what the statistics
 // say, each client gets its own rows, and a bad one fails alone.
 func TestRowsOfManyClientsReachAFunctionJoined(t *testing.T) {
-	s := start(t, writeApp(t, `
+	s := servertest.Start(t, writeApp(t, `
 import time, numpy as np, shoal
 
 @shoal.model(inputs={"x": ("FP32", [-1, 3])}, outputs={"y": ("FP32", [-1]), "together": ("INT32", [-1])}, max_batch=16)
@@ -98,17 +94,13 @@ def total(x):
     time.sleep(0.02)  # for others to come meanwhile
     return {"y": x.sum(axis=1), "together": np.full(len(x), len(x))}
 `))
-	c := s.client()
+	c := s.Client()
 	ask := func(ctx context.Context, v float32) (sum []byte, err error) {
-		resp, err := c.ModelInfer(ctx, &kservepb.ModelInferRequest{
-			ModelName:        "total",
-			Inputs:           []*kservepb.ModelInferRequest_InferInputTensor{{Name: "x", Datatype: "FP32", Shape: []int64{1, 3}}},
-			RawInputContents: [][]byte{floats(v, 0, 1)},
-		})
+		resp, err := c.Infer(ctx, &client.Request{Model: "total", Inputs: []client.Tensor{{Name: "x", Type: tensor.FP32, Shape: []int64{1, 3}, Data: servertest.Floats(v, 0, 1)}}})
 		if err != nil {
 			return nil, err
 		}
-		return resp.GetRawOutputContents()[0], nil
+		return resp.Outputs[0].Data, nil
 	}
 	var all sync.WaitGroup
 	for i := range 40 {
@@ -119,26 +111,26 @@ def total(x):
 		all.Go(func() {
 			switch sum, err := ask(t.Context(), v); {
 			case v < 0:
-				if status.Code(err) != codes.InvalidArgument {
+				if !errors.Is(err, client.Invalid) {
 					t.Errorf("the bad request got %v", err)
 				}
-			case err != nil || !bytes.Equal(sum, floats(v+1)):
+			case err != nil || !bytes.Equal(sum, servertest.Floats(v+1)):
 				t.Errorf("%v: answer %v, %v", v, sum, err)
 			}
 		})
 	}
 	all.Wait()
-	stats, err := c.ModelStatistics(t.Context(), &kservepb.ModelStatisticsRequest{Name: "total"})
+	stats, err := c.Statistics(t.Context(), "total", "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := stats.GetModelStats()[0]
+	m := stats[0]
 	largest := uint64(0)
-	for _, b := range m.GetBatchStats() {
-		largest = max(largest, b.GetBatchSize())
+	for _, b := range m.Batches {
+		largest = max(largest, b.Size)
 	}
-	if m.GetInferenceCount() != 39 || largest < 2 {
-		t.Errorf("%d inferences, the largest batch of %d rows; want 39, and several rows together", m.GetInferenceCount(), largest)
+	if m.Inferences != 39 || largest < 2 {
+		t.Errorf("%d inferences, the largest batch of %d rows; want 39, and several rows together", m.Inferences, largest)
 	}
 }
 
@@ -147,37 +139,37 @@ func TestAnAppIsReloadedWhenItChanges(t *testing.T) {
 	file := writeApp(t, fmt.Sprintf(app, "beside.factor"))
 	beside := filepath.Join(filepath.Dir(file), "beside.py")
 	rewrite(t, beside, "factor = 1\n")
-	s := start(t, file, "--reload")
+	s := servertest.Start(t, file, "--reload")
 	says := func(what string) func() bool {
 		return func() bool {
-			code, body := s.send("/v2/models/total/infer", threeNumbers)
+			code, body := s.Post("/v2/models/total/infer", threeNumbers)
 			if code != http.StatusOK {
 				t.Errorf("%d %s", code, body)
 			}
 			return strings.Contains(body, "["+what+"]")
 		}
 	}
-	until(t, "the first", says("7.0"))
+	servertest.Eventually(t, "the first", says("7.0"))
 	rewrite(t, beside, "factor = 2\n") // of the same size, perhaps in the same second
-	until(t, "what it imports has changed", says("14.0"))
+	servertest.Eventually(t, "what it imports has changed", says("14.0"))
 
 	rewrite(t, file, fmt.Sprintf(app, "beside.nothing(") /* nobody closes it */)
-	until(t, "the reason is in the log", func() bool {
-		log := s.logged()
+	servertest.Eventually(t, "the reason is in the log", func() bool {
+		log := s.Log()
 		return strings.Contains(log, "SyntaxError: '(' was never closed") && strings.Contains(log, `msg="model not loaded" model=total`)
 	})
-	if code, _ := s.get("/v2/health/ready"); code != http.StatusOK || !says("14.0")() {
+	if code, _ := s.Get("/v2/health/ready"); code != http.StatusOK || !says("14.0")() {
 		t.Errorf("after a broken file: ready %d, want what served before", code)
 	}
 
 	rewrite(t, file, fmt.Sprintf(app, "10")+"@shoal.model(inputs={'x': ('FP32', [-1])}, outputs={'y': ('FP32', [-1])})\ndef added(x): return x\n")
-	until(t, "it is mended", says("70.0"))
-	until(t, "a function that was added", func() bool { code, _ := s.get("/v2/models/added/ready"); return code == http.StatusOK })
+	servertest.Eventually(t, "it is mended", says("70.0"))
+	servertest.Eventually(t, "a function that was added", func() bool { code, _ := s.Get("/v2/models/added/ready"); return code == http.StatusOK })
 }
 
 func TestAWrongNumberOfRowsIsToldWithBoth(t *testing.T) {
-	s := start(t, writeApp(t, "import shoal\n@shoal.model(inputs={'x': ('FP32', [-1, 3])}, outputs={'y': ('FP32', [-1])}, max_batch=4)\ndef total(x): return x.sum(axis=0)\n"))
-	code, body := s.send("/v2/models/total/infer", threeNumbers)
+	s := servertest.Start(t, writeApp(t, "import shoal\n@shoal.model(inputs={'x': ('FP32', [-1, 3])}, outputs={'y': ('FP32', [-1])}, max_batch=4)\ndef total(x): return x.sum(axis=0)\n"))
+	code, body := s.Post("/v2/models/total/infer", threeNumbers)
 	if code != http.StatusInternalServerError || !strings.Contains(body, "output 'y': found 3 rows, expected 1 rows, as many as the inputs have") {
 		t.Errorf("%d %s", code, body)
 	}
@@ -187,20 +179,20 @@ func TestAWrongNumberOfRowsIsToldWithBoth(t *testing.T) {
 func TestAModelOfScikitLearnAnswers(t *testing.T) {
 	env := environment(t, "sklearn", "sklearn")
 	dir := t.TempDir()
-	out, err := exec.Command(filepath.Join(env, "bin", "python"), filepath.Join(root, "examples/python/sklearn/make.py"), dir).CombinedOutput()
+	out, err := exec.Command(filepath.Join(env, "bin", "python"), filepath.Join(servertest.Root, "examples/python/sklearn/make.py"), dir).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	if err := os.Symlink(env, filepath.Join(dir, "iris", "venv")); err != nil {
 		t.Fatal(err)
 	}
-	s := start(t, dir)
-	code, body := s.send("/v2/models/iris/infer", `{"inputs":[{"name":"x","datatype":"FP64","shape":[2,4],"data":[5.1,3.5,1.4,0.2,6.3,3.3,6.0,2.5]}]}`)
+	s := servertest.Start(t, dir)
+	code, body := s.Post("/v2/models/iris/infer", `{"inputs":[{"name":"x","datatype":"FP64","shape":[2,4],"data":[5.1,3.5,1.4,0.2,6.3,3.3,6.0,2.5]}]}`)
 	if code != http.StatusOK || !strings.Contains(body, `"name":"predict","datatype":"BYTES","shape":[2,1],"data":["setosa","virginica"]`) ||
 		!strings.Contains(body, `"name":"predict_proba","datatype":"FP64","shape":[2,3]`) {
 		t.Errorf("%d %s", code, body)
 	}
-	if code, body := s.get("/v2/models/iris/config"); code != http.StatusOK || !strings.Contains(body, `"max_batch_size":64`) {
+	if code, body := s.Get("/v2/models/iris/config"); code != http.StatusOK || !strings.Contains(body, `"max_batch_size":64`) {
 		t.Errorf("%d %s", code, body)
 	}
 }

@@ -3,28 +3,25 @@
 package e2e
 
 import (
-	"encoding/json"
-	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/arrivals"
+	"github.com/shoal-serving/shoal/test/servertest"
 )
 
-// TestProofArrivalsAreRecordedAndReplayed sends requests with long and short pauses
+// TestArrivalsAreRecordedAndReplayed sends requests with long and short pauses
 // between them, and finds these in the recording and in its simulation.
-func TestProofArrivalsAreRecordedAndReplayed(t *testing.T) {
+func TestArrivalsAreRecordedAndReplayed(t *testing.T) {
 	const requests, short, long = 20, 20 * time.Millisecond, 100 * time.Millisecond
 	trace := filepath.Join(t.TempDir(), "trace.txt")
-	s := start(t, root+"/examples/seed-device", "--record-arrivals", trace)
-	c := s.client()
+	s := servertest.Start(t, servertest.Root+"/examples/seed-device", "--record-arrivals", trace)
+	c := s.Client()
 	var sent, answered []time.Time
 	for i := range requests {
 		sent = append(sent, time.Now())
-		if _, err := c.ModelInfer(t.Context(), seedRequest("seed_dynamic", 1+i%2)); err != nil {
+		if _, err := c.Infer(t.Context(), servertest.SeedRequest("seed_dynamic", 1+i%2)); err != nil {
 			t.Fatal(err)
 		}
 		answered = append(answered, time.Now())
@@ -34,11 +31,11 @@ func TestProofArrivalsAreRecordedAndReplayed(t *testing.T) {
 		}
 		time.Sleep(pause)
 	}
-	s.signal()
-	if !s.endsWithin(startPatience) || s.err != nil {
-		t.Fatalf("the server did not end well: %v\n%s", s.err, s.logged())
+	s.Terminate()
+	if !s.EndsWithin(servertest.StartPatience) || s.Err != nil {
+		t.Fatalf("the server did not end well: %v\n%s", s.Err, s.Log())
 	}
-	within(t, "the log", s.logged(), "arrivals were recorded", "arrivals=20 dropped=0")
+	servertest.Contains(t, "the log", s.Log(), "arrivals were recorded", "arrivals=20 dropped=0")
 	got, err := arrivals.ReadFile(trace)
 	if err != nil {
 		t.Fatal(err)
@@ -67,37 +64,7 @@ func TestProofArrivalsAreRecordedAndReplayed(t *testing.T) {
 func replays(t *testing.T, trace string, requests int) {
 	t.Helper()
 	// The pauses are longer than the device takes.
-	if total := simulateSeed(t, trace); total.Answered != requests || total.Batches != requests {
+	if total := servertest.SimulateSeed(t, trace); total.Answered != requests || total.Batches != requests {
 		t.Errorf("simulated %+v, want %d requests, each alone", total, requests)
 	}
-}
-
-// A total is what the simulator says of all requests.
-type total struct {
-	Answered, Batches int
-	Latency           struct {
-		Mean time.Duration `json:"mean_ns"`
-	}
-}
-
-// simulateSeed plays a recording again in the simulator of the seed device.
-func simulateSeed(t *testing.T, trace string) total {
-	t.Helper()
-	scenario := filepath.Join(filepath.Dir(trace), "scenario.yaml")
-	text := strings.Join([]string{
-		"model: {max_batch_size: 8, fixed: " + seedCurve.Fixed.String() + ", per_row: " + seedCurve.PerRow.String() + "}",
-		"arrivals: {file: " + filepath.Base(trace) + "}",
-	}, "\n")
-	if err := os.WriteFile(scenario, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	out, err := exec.Command(root+"/bin/shoal", "simulate", scenario, "--json", "-").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var report struct{ Runs []struct{ Total total } }
-	if err := json.Unmarshal(out, &report); err != nil || len(report.Runs) != 1 {
-		t.Fatalf("%v: %d runs, want one", err, len(report.Runs))
-	}
-	return report.Runs[0].Total
 }

@@ -17,26 +17,32 @@ import (
 
 	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
 	"github.com/shoal-serving/shoal/tensor"
+	"github.com/shoal-serving/shoal/test/servertest"
 )
 
 // A carrier sends inputs to a model in one of the ways that the protocols have,
-// and returns the outputs. It is written with the standard library's JSON, and has
-// nothing in common with the server's own.
+// and returns the outputs. It is about the bytes on the wire: it is written with
+// the standard library's JSON and the generated messages, and has nothing in common with
+// the server's own code or the public client's.
 type carrier func(ctx context.Context, model string, in []tensor.Tensor) ([]tensor.Tensor, error)
 
 // spelled are the carriers that write numbers and text, and raw those that send
 // bytes as they are. Half floats have no spelling, and JSON has none for infinity,
 // NaN and text that is not UTF-8.
-func (s *server) carriers() (spelled, raw map[string]carrier) {
-	c := s.client()
+func carriers(s *servertest.Server) (spelled, raw map[string]carrier) {
+	c := kservepb.NewGRPCInferenceServiceClient(s.Dial())
 	spelled = map[string]carrier{
-		"HTTP with JSON": s.sendJSON,
+		"HTTP with JSON": func(ctx context.Context, model string, in []tensor.Tensor) ([]tensor.Tensor, error) {
+			return sendJSON(ctx, s, model, in)
+		},
 		"gRPC with contents": func(ctx context.Context, model string, in []tensor.Tensor) ([]tensor.Tensor, error) {
 			return sendGRPC(ctx, c.ModelInfer, model, in, true)
 		},
 	}
 	raw = map[string]carrier{
-		"HTTP with binary data": s.sendBinary,
+		"HTTP with binary data": func(ctx context.Context, model string, in []tensor.Tensor) ([]tensor.Tensor, error) {
+			return sendBinary(ctx, s, model, in)
+		},
 		"gRPC with raw contents": func(ctx context.Context, model string, in []tensor.Tensor) ([]tensor.Tensor, error) {
 			return sendGRPC(ctx, c.ModelInfer, model, in, false)
 		},
@@ -60,7 +66,7 @@ type binarySize struct {
 	Size int `json:"binary_data_size"`
 }
 
-func (s *server) sendJSON(ctx context.Context, model string, in []tensor.Tensor) ([]tensor.Tensor, error) {
+func sendJSON(ctx context.Context, s *servertest.Server, model string, in []tensor.Tensor) ([]tensor.Tensor, error) {
 	var body struct {
 		Inputs []jsonTensor `json:"inputs"`
 	}
@@ -75,10 +81,10 @@ func (s *server) sendJSON(ctx context.Context, model string, in []tensor.Tensor)
 	if err != nil {
 		return nil, err
 	}
-	return s.post(ctx, model, document, -1)
+	return post(ctx, s, model, document, -1)
 }
 
-func (s *server) sendBinary(ctx context.Context, model string, in []tensor.Tensor) ([]tensor.Tensor, error) {
+func sendBinary(ctx context.Context, s *servertest.Server, model string, in []tensor.Tensor) ([]tensor.Tensor, error) {
 	var body struct {
 		Inputs     []jsonTensor    `json:"inputs"`
 		Parameters map[string]bool `json:"parameters"`
@@ -93,7 +99,7 @@ func (s *server) sendBinary(ctx context.Context, model string, in []tensor.Tenso
 	if err != nil {
 		return nil, err
 	}
-	return s.post(ctx, model, append(document, data...), len(document))
+	return post(ctx, s, model, append(document, data...), len(document))
 }
 
 func describe(t *tensor.Tensor, j jsonTensor) jsonTensor {
@@ -104,15 +110,15 @@ func describe(t *tensor.Tensor, j jsonTensor) jsonTensor {
 const headerLength = "Inference-Header-Content-Length"
 
 // post sends a body whose first bytes are JSON; -1 means all.
-func (s *server) post(ctx context.Context, model string, body []byte, header int) ([]tensor.Tensor, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.http+"/v2/models/"+model+"/infer", bytes.NewReader(body))
+func post(ctx context.Context, s *servertest.Server, model string, body []byte, header int) ([]tensor.Tensor, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.HTTP+"/v2/models/"+model+"/infer", bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
 	if header >= 0 {
 		req.Header.Set(headerLength, strconv.Itoa(header))
 	}
-	status, headers, answer, err := fetch(req)
+	status, headers, answer, err := servertest.Fetch(req)
 	if err != nil {
 		return nil, err
 	}

@@ -15,28 +15,13 @@ import (
 
 	"github.com/shoal-serving/shoal/client"
 	"github.com/shoal-serving/shoal/tensor"
+	"github.com/shoal-serving/shoal/test/servertest"
 )
 
 // goClients returns a public client of each kind.
-func (s *server) goClients(opts client.Options) map[string]*client.Client {
-	s.t.Helper()
-	web, err := client.NewHTTP(s.http, opts)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	rpc, err := client.NewGRPC(s.grpc, opts)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	clients := map[string]*client.Client{"HTTP": web, "gRPC": rpc}
-	s.t.Cleanup(func() {
-		for _, c := range clients {
-			if err := c.Close(); err != nil {
-				s.t.Error(err)
-			}
-		}
-	})
-	return clients
+func goClients(s *servertest.Server, opts client.Options) map[string]*client.Client {
+	s.T.Helper()
+	return map[string]*client.Client{"HTTP": s.Closing(client.NewHTTP(s.HTTP, opts)), "gRPC": s.Closing(client.NewGRPC(s.GRPC, opts))}
 }
 
 // row returns a request for a row of a model of config, which answers with what it gets.
@@ -45,8 +30,8 @@ func row(id string, values ...float32) *client.Request {
 }
 
 func TestTheGoClientRunsModels(t *testing.T) {
-	s := start(t, repositoryOf(t, map[string]string{"m": config(time.Millisecond, "1", "dynamic_batching { }")}))
-	clients := s.goClients(client.Options{})
+	s := servertest.Start(t, servertest.Repository(t, map[string]string{"m": servertest.Config(time.Millisecond, "1", "dynamic_batching { }")}))
+	clients := goClients(s, client.Options{})
 	for protocol, c := range clients {
 		t.Run(protocol, func(t *testing.T) {
 			ready, err := c.Ready(t.Context())
@@ -87,8 +72,8 @@ func TestTheGoClientRunsModels(t *testing.T) {
 }
 
 func TestTheGoClientStreams(t *testing.T) {
-	s := start(t, repositoryOf(t, map[string]string{"m": config(time.Millisecond, "1", "dynamic_batching { }")}))
-	stream, err := s.goClients(client.Options{})["gRPC"].Stream(t.Context())
+	s := servertest.Start(t, servertest.Repository(t, map[string]string{"m": servertest.Config(time.Millisecond, "1", "dynamic_batching { }")}))
+	stream, err := goClients(s, client.Options{})["gRPC"].Stream(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,8 +103,8 @@ func TestTheGoClientStreams(t *testing.T) {
 }
 
 func TestTheGoClientLoadsModels(t *testing.T) {
-	s := start(t, repositoryOf(t, map[string]string{"m": config(time.Millisecond, "1", "")}), "--model-control-mode=explicit")
-	for protocol, c := range s.goClients(client.Options{}) {
+	s := servertest.Start(t, servertest.Repository(t, map[string]string{"m": servertest.Config(time.Millisecond, "1", "")}), "--model-control-mode=explicit")
+	for protocol, c := range goClients(s, client.Options{}) {
 		t.Run(protocol, func(t *testing.T) {
 			isReady := func(want bool) {
 				t.Helper()
@@ -156,8 +141,8 @@ func TestTheGoClientLoadsModels(t *testing.T) {
 // TestTheGoClientRetriesWhereTheQueueIsFull sends more requests at once than a model has
 // room for.
 func TestTheGoClientRetriesWhereTheQueueIsFull(t *testing.T) {
-	s := start(t, repositoryOf(t, map[string]string{
-		"m": config(100*time.Millisecond, "1", "dynamic_batching { default_queue_policy { max_queue_size: 4 } }"),
+	s := servertest.Start(t, servertest.Repository(t, map[string]string{
+		"m": servertest.Config(100*time.Millisecond, "1", "dynamic_batching { default_queue_policy { max_queue_size: 4 } }"),
 	}))
 	crowd := func(c *client.Client) (refused int64) {
 		var n atomic.Int64
@@ -175,8 +160,8 @@ func TestTheGoClientRetriesWhereTheQueueIsFull(t *testing.T) {
 		all.Wait()
 		return n.Load()
 	}
-	once := s.goClients(client.Options{})
-	patient := s.goClients(client.Options{Retry: client.Retry{Budget: time.Minute}})
+	once := goClients(s, client.Options{})
+	patient := goClients(s, client.Options{Retry: client.Retry{Budget: time.Minute}})
 	for protocol := range once {
 		if refused := crowd(once[protocol]); refused == 0 {
 			t.Errorf("%s: the queue was never full", protocol)

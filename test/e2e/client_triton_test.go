@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/shoal-serving/shoal/client"
+	"github.com/shoal-serving/shoal/test/servertest"
 )
 
 // tritonRepository has a model that returns its input, and one that returns as many
@@ -55,9 +56,9 @@ input [ { name: "COUNT" data_type: TYPE_INT32 dims: [ 1 ] } ] output [ { name: "
 
 // startTriton runs a real Triton, if there is one, and returns where it listens. It is a
 // server without metrics and without a log.
-func startTriton(t *testing.T) *server {
+func startTriton(t *testing.T) *servertest.Server {
 	t.Helper()
-	binary, err := filepath.Abs(filepath.Join(root, "bin", "tritonserver", "tritonserver"))
+	binary, err := filepath.Abs(filepath.Join(servertest.Root, "bin", "tritonserver", "tritonserver"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,18 +90,18 @@ func startTriton(t *testing.T) *server {
 			t.Log(log.String())
 		}
 	})
-	return &server{t: t, cmd: cmd, http: "http://127.0.0.1:" + ports[0], grpc: "127.0.0.1:" + ports[1]}
+	return &servertest.Server{T: t, Cmd: cmd, HTTP: "http://127.0.0.1:" + ports[0], GRPC: "127.0.0.1:" + ports[1]}
 }
 
 func TestTheGoClientCallsTriton(t *testing.T) {
 	s := startTriton(t)
-	clients := s.goClients(client.Options{})
+	clients := goClients(s, client.Options{})
 	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
 		if ready, _ := clients["HTTP"].Ready(t.Context()); ready {
 			break
 		}
-		if time.Since(began) > startPatience {
-			t.Fatalf("Triton is not ready after %v", startPatience)
+		if time.Since(began) > servertest.StartPatience {
+			t.Fatalf("Triton is not ready after %v", servertest.StartPatience)
 		}
 	}
 	for protocol, c := range clients {

@@ -5,6 +5,7 @@ package e2e
 import (
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -14,7 +15,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/shoal-serving/shoal/client"
 	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
+	"github.com/shoal-serving/shoal/test/servertest"
 )
 
 // A crossSite is a kind of request that a web page can make a browser send, without asking
@@ -34,7 +37,7 @@ var crossSites = []crossSite{
 	{"a program", "", nil, http.StatusOK},
 }
 
-// send returns the status of a POST that needs no preflight.
+// send returns the status of a POST that needs no preflight. Headers are what it is about.
 func (c crossSite) send(t *testing.T, url, body string) int {
 	t.Helper()
 	req, err := http.NewRequest(http.MethodPost, url, strings.NewReader(body))
@@ -46,7 +49,7 @@ func (c crossSite) send(t *testing.T, url, body string) int {
 	for name, value := range c.header {
 		req.Header.Set(name, value)
 	}
-	code, _, answer, err := fetch(req)
+	code, _, answer, err := servertest.Fetch(req)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,9 +60,9 @@ func (c crossSite) send(t *testing.T, url, body string) int {
 }
 
 func TestAWebPageCannotLoadCodeOrSilenceTheLog(t *testing.T) {
-	dir := pythonRepository(t, "", pythonIdentity)
+	dir := servertest.PythonRepository(t, "", pythonIdentity)
 	proof := filepath.Join(t.TempDir(), "ran")
-	s := start(t, dir, "--model-control-mode=explicit", "--load-model=m", "--allow-model-uploads", "--allow-log-changes")
+	s := servertest.Start(t, dir, "--model-control-mode=explicit", "--load-model=m", "--allow-model-uploads", "--allow-log-changes")
 	load := uploadOf(t, "open("+quoted(proof)+", 'w')\n"+pythonIdentity)
 	for _, c := range crossSites {
 		for path, body := range map[string]string{
@@ -67,21 +70,21 @@ func TestAWebPageCannotLoadCodeOrSilenceTheLog(t *testing.T) {
 			"/v2/repository/models/m/load":        "",
 			"/v2/logging":                         `{"log_verbose_level":0}`,
 		} {
-			if got := c.send(t, s.http+path, body); got != c.want {
-				t.Errorf("%s to %s: status %d, want %d\n%s", c.name, path, got, c.want, s.logged())
+			if got := c.send(t, s.HTTP+path, body); got != c.want {
+				t.Errorf("%s to %s: status %d, want %d\n%s", c.name, path, got, c.want, s.Log())
 			}
 		}
 		if _, err := os.Stat(proof); (err == nil) != (c.want == http.StatusOK) {
 			t.Errorf("%s: the code that was sent ran: %v", c.name, err == nil)
 		}
 	}
-	for _, address := range []string{s.http + "/v2/models/stats", s.metrics + "/metrics"} {
+	for _, address := range []string{s.HTTP + "/v2/models/stats", s.Metrics + "/metrics"} {
 		req, err := http.NewRequest(http.MethodGet, address, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		req.Host = "attacker.example"
-		if code, _, body, err := fetch(req); err != nil || code != http.StatusMisdirectedRequest {
+		if code, _, body, err := servertest.Fetch(req); err != nil || code != http.StatusMisdirectedRequest {
 			t.Errorf("%s for another host: status %d, %v: %s", address, code, err, body)
 		}
 	}
@@ -101,35 +104,33 @@ func TestAWebPageCannotRegisterAModel(t *testing.T) {
 }
 
 func TestClientsSendNoCodeAndChangeNoLogByDefault(t *testing.T) {
-	s := start(t, pythonRepository(t, "", pythonIdentity), "--model-control-mode=explicit", "--load-model=m")
+	s := servertest.Start(t, servertest.PythonRepository(t, "", pythonIdentity), "--model-control-mode=explicit", "--load-model=m")
 	program := crossSite{name: "a program"}
 	for path, body := range map[string]string{
 		"/v2/repository/models/sent/load": uploadOf(t, pythonIdentity),
 		"/v2/repository/models/m/load":    `{"parameters":{"config":"{\"backend\":\"python\",\"parameters\":{\"python\":{\"string_value\":\"/bin/ls\"}}}"}}`,
 		"/v2/logging":                     `{"log_error":false,"log_warning":false,"log_info":false}`,
 	} {
-		if got := program.send(t, s.http+path, body); got != http.StatusForbidden {
+		if got := program.send(t, s.HTTP+path, body); got != http.StatusForbidden {
 			t.Errorf("%s: status %d, want 403", path, got)
 		}
 	}
-	c := s.client()
-	_, err := c.RepositoryModelLoad(t.Context(), &kservepb.RepositoryModelLoadRequest{ModelName: "sent", Parameters: map[string]*kservepb.ModelRepositoryParameter{
-		"config":          {ParameterChoice: &kservepb.ModelRepositoryParameter_StringParam{StringParam: "{}"}},
-		"file:1/model.py": {ParameterChoice: &kservepb.ModelRepositoryParameter_BytesParam{BytesParam: []byte(pythonIdentity)}},
-	}})
-	if status.Code(err) != codes.PermissionDenied {
+	c := s.Client()
+	err := c.Load(t.Context(), "sent", client.LoadOptions{Config: "{}", Files: map[string][]byte{"1/model.py": []byte(pythonIdentity)}})
+	if !errors.Is(err, client.Denied) {
 		t.Errorf("files over gRPC: %v", err)
 	}
-	_, err = c.LogSettings(t.Context(), &kservepb.LogSettingsRequest{Settings: map[string]*kservepb.LogSettingsRequest_SettingValue{
+	// The public client has no call for the log.
+	_, err = kservepb.NewGRPCInferenceServiceClient(s.Dial()).LogSettings(t.Context(), &kservepb.LogSettingsRequest{Settings: map[string]*kservepb.LogSettingsRequest_SettingValue{
 		"log_error": {ParameterChoice: &kservepb.LogSettingsRequest_SettingValue_BoolParam{}},
 	}})
 	if status.Code(err) != codes.PermissionDenied {
 		t.Errorf("log settings over gRPC: %v", err)
 	}
-	if code, body := s.get("/v2/logging"); code != http.StatusOK || !strings.Contains(body, `"log_error":true`) {
+	if code, body := s.Get("/v2/logging"); code != http.StatusOK || !strings.Contains(body, `"log_error":true`) {
 		t.Errorf("log settings: status %d, %s", code, body)
 	}
-	if err := ask(t.Context(), c, "m", 1); err != nil {
+	if err := servertest.Ask(t.Context(), c, "m", 1); err != nil {
 		t.Errorf("the model: %v", err)
 	}
 }
@@ -140,7 +141,7 @@ func quoted(text string) string { b, _ := json.Marshal(text); return string(b) }
 func uploadOf(t *testing.T, code string) string {
 	t.Helper()
 	config := `{"backend":"python","max_batch_size":8,"input":[{"name":"INPUT","data_type":"TYPE_FP32","dims":[4]}],` +
-		`"output":[{"name":"OUTPUT","data_type":"TYPE_FP32","dims":[4]}],"parameters":{"python":{"string_value":` + quoted(pythonInterpreter(t)) + `}}}`
+		`"output":[{"name":"OUTPUT","data_type":"TYPE_FP32","dims":[4]}],"parameters":{"python":{"string_value":` + quoted(servertest.PythonInterpreter(t)) + `}}}`
 	body, err := json.Marshal(map[string]any{"parameters": map[string]string{
 		"config": config, "file:1/model.py": base64.StdEncoding.EncodeToString([]byte("import triton_python_backend_utils as pb_utils\n" + code)),
 	}})

@@ -3,8 +3,6 @@
 package e2e
 
 import (
-	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"io/fs"
 	"os"
@@ -12,12 +10,14 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/shoal-serving/shoal/client"
 	"github.com/shoal-serving/shoal/internal/engine/onnx/onnxtest"
+	"github.com/shoal-serving/shoal/test/servertest"
 )
 
-// TestProofAFullDiskIsSaid gives the server a place for temporary files that is as
+// TestAFullDiskIsSaid gives the server a place for temporary files that is as
 // good as full, and sends it a model.
-func TestProofAFullDiskIsSaid(t *testing.T) {
+func TestAFullDiskIsSaid(t *testing.T) {
 	onnxtest.Library(t)
 	tiny := t.TempDir()
 	err := syscall.Mount("tmpfs", tiny, "tmpfs", 0, "size=4k")
@@ -33,19 +33,14 @@ func TestProofAFullDiskIsSaid(t *testing.T) {
 		}
 	})
 	t.Setenv("TMPDIR", tiny)
-	s := start(t, onnxRepository(t, map[string]onnxModel{"good": {file: onnxtest.Model("mlp")}}), "--model-control-mode=explicit", "--load-model=good", "--allow-model-uploads")
+	s := servertest.Start(t, servertest.ONNXRepository(t, map[string]servertest.ONNXModel{"good": {File: onnxtest.Model("mlp")}}), "--model-control-mode=explicit", "--load-model=good", "--allow-model-uploads")
 	model, err := os.ReadFile(onnxtest.Model("spin"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	body, err := json.Marshal(map[string]any{"parameters": map[string]string{
-		"config": `{"backend":"onnxruntime","max_batch_size":8}`, "file:1/model.onnx": base64.StdEncoding.EncodeToString(model),
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	sent := client.LoadOptions{Config: `{"backend":"onnxruntime","max_batch_size":8}`, Files: map[string][]byte{"1/model.onnx": model}}
 	meanwhile(t, s, func() {
-		within(t, "the answer", refusal(t, s, "sent", string(body)), "sent", "1/model.onnx", "no space left on device", tiny)
+		servertest.Contains(t, "the answer", refusal(t, s, "sent", sent), "sent", "1/model.onnx", "no space left on device", tiny)
 	})
 	if left, err := filepath.Glob(filepath.Join(tiny, "shoal-*")); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v %v", left, err)

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/shoal-serving/shoal/test/servertest"
 )
 
 // TestMeasuringHonestlyIsDoneAsWritten runs the commands of that section of
@@ -15,7 +17,7 @@ import (
 // are as they are written but for the addresses and, unless the test is strict, for
 // windows that are short and need not agree.
 func TestMeasuringHonestlyIsDoneAsWritten(t *testing.T) {
-	page, err := os.ReadFile(root + "/docs/benchmarking.md")
+	page, err := os.ReadFile(servertest.Root + "/docs/benchmarking.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,8 +34,8 @@ func TestMeasuringHonestlyIsDoneAsWritten(t *testing.T) {
 	if len(blocks) != 1+len(wants) || served.FindStringSubmatch(blocks[0]) == nil {
 		t.Fatalf("the section has %d blocks of commands, want one that serves and %d more", len(blocks), len(wants))
 	}
-	s := start(t, root+"/"+served.FindStringSubmatch(blocks[0])[1])
-	top, err := filepath.Abs(root)
+	s := servertest.Start(t, servertest.Root+"/"+served.FindStringSubmatch(blocks[0])[1])
+	top, err := filepath.Abs(servertest.Root)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,8 +44,8 @@ func TestMeasuringHonestlyIsDoneAsWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	fit := strings.NewReplacer(
-		"localhost:8000", strings.TrimPrefix(s.http, "http://"), "localhost:8001", s.grpc,
-		"shoal bench -m", choose("shoal bench -m", "shoal bench -p 100 -s 1000000 -m"))
+		"localhost:8000", strings.TrimPrefix(s.HTTP, "http://"), "localhost:8001", s.GRPC,
+		"shoal bench -m", servertest.StrictOr("shoal bench -m", "shoal bench -p 100 -s 1000000 -m"))
 	for i, want := range wants {
 		cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", fit.Replace(blocks[i+1]))
 		cmd.Dir = dir

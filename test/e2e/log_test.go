@@ -3,28 +3,29 @@
 package e2e
 
 import (
-	"net/http"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/shoal-serving/shoal/test/servertest"
 )
 
 func TestAServerWhoseLogNobodyReadsAnyMoreGoesOn(t *testing.T) {
 	t.Setenv("SHOAL_LOG_VERBOSE", "1") // each request is a record
-	s := start(t, repositoryOf(t, map[string]string{"m": config(time.Millisecond, "1", "")}))
-	if !strings.Contains(s.logged(), "msg=setting name=log-verbose value=1 source=environment at=SHOAL_LOG_VERBOSE") {
-		t.Errorf("the log does not begin with the settings:\n%s", s.logged())
+	s := servertest.Start(t, servertest.Repository(t, map[string]string{"m": servertest.Config(time.Millisecond, "1", "")}))
+	if !strings.Contains(s.Log(), "msg=setting name=log-verbose value=1 source=environment at=SHOAL_LOG_VERBOSE") {
+		t.Errorf("the log does not begin with the settings:\n%s", s.Log())
 	}
-	if err := s.stderr.Close(); err != nil {
+	if err := s.Stderr.Close(); err != nil {
 		t.Fatal(err)
 	}
 	for range 3 {
-		if status, err := oneRow(t.Context(), s); err != nil || status != http.StatusOK {
-			t.Fatalf("status %d, %v", status, err)
+		if err := oneRow(t.Context(), s); err != nil {
+			t.Fatal(err)
 		}
 	}
-	s.signal()
-	if !s.endsWithin(10*time.Second) || s.err != nil {
-		t.Errorf("the server did not end well: %v", s.err)
+	s.Terminate()
+	if !s.EndsWithin(10*time.Second) || s.Err != nil {
+		t.Errorf("the server did not end well: %v", s.Err)
 	}
 }

@@ -5,7 +5,6 @@ package e2e
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -17,8 +16,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoal-serving/shoal/client"
 	"github.com/shoal-serving/shoal/internal/engine/onnx/onnxtest"
-	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
+	"github.com/shoal-serving/shoal/test/servertest"
 )
 
 // shouting is a handler whose answers cannot be those of another model.
@@ -46,68 +46,52 @@ func archiveAndModel(t *testing.T) *store {
 			t.Fatal(err)
 		}
 	}
-	s := serveStore(t, dir, "shoal serve "+lone(t, "mlp")+" --model-store store --mms-config config.properties --local-socket="+filepath.Join(dir, "socket"))
-	s.awaitReady()
+	s := serveStore(t, dir, "shoal serve "+servertest.BareFile(t, "mlp")+" --model-store store --mms-config config.properties --local-socket="+filepath.Join(dir, "socket"))
+	s.AwaitReady()
 	if out, err := s.sh("curl -sf -X POST 'localhost:8081/models?url=m&model_name=m&handler=service:handle&batch_size=4&initial_workers=1'"); err != nil {
-		t.Fatalf("%v: %s\n%s", err, out, s.logged())
+		t.Fatalf("%v: %s\n%s", err, out, s.Log())
 	}
 	return s
 }
 
-// post returns the answer to a request that is to succeed.
+// post returns the answer to a request that is to succeed, as text: MMS's API has no public
+// client, and of KServe's it is the JSON that is compared.
 func (s *store) post(url, kind, body string) string {
-	s.t.Helper()
+	s.T.Helper()
 	req, err := http.NewRequest(http.MethodPost, url, strings.NewReader(body))
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	req.Header.Set("Content-Type", kind)
-	status, _, text, err := fetch(req)
+	status, _, text, err := servertest.Fetch(req)
 	if err != nil || status != http.StatusOK {
-		s.t.Errorf("%s: status %d, %v: %s", url, status, err, text)
+		s.T.Errorf("%s: status %d, %v: %s", url, status, err, text)
 	}
 	return string(text)
-}
-
-// textsOf returns the elements of a BYTES tensor.
-func textsOf(raw []byte) (all []string) {
-	for len(raw) >= 4 {
-		n := binary.LittleEndian.Uint32(raw)
-		all, raw = append(all, string(raw[4:4+n])), raw[4+n:]
-	}
-	return all
-}
-
-func bytesTensor(texts ...string) []byte {
-	var b []byte
-	for _, text := range texts {
-		b = append(binary.LittleEndian.AppendUint32(b, uint32(len(text))), text...)
-	}
-	return b
 }
 
 func TestAnArchiveAndARepositoryAreOneServer(t *testing.T) {
 	s := archiveAndModel(t)
 	t.Run("the archive over HTTP", func(t *testing.T) {
-		got := s.post(s.http+"/v2/models/m/infer", "application/json", `{"inputs":[{"name":"body","datatype":"BYTES","shape":[2],"data":["quiet","words"]}]}`)
+		got := s.post(s.HTTP+"/v2/models/m/infer", "application/json", `{"inputs":[{"name":"body","datatype":"BYTES","shape":[2],"data":["quiet","words"]}]}`)
 		if !strings.Contains(got, `"data":["QUIET","WORDS"]`) {
 			t.Errorf("got %s", got)
 		}
-		_, about := s.get("/v2/models/m")
+		_, about := s.Get("/v2/models/m")
 		if want := `"inputs":[{"name":"body","datatype":"BYTES","shape":[-1]}],"outputs":[{"name":"body","datatype":"BYTES","shape":[-1]}]`; !strings.Contains(about, want) || !strings.Contains(about, `"1.0"`) {
 			t.Errorf("its metadata is %s, want %s", about, want)
 		}
-		if status, _ := s.get("/v2/models/m/versions/1.0/ready"); status != 200 {
+		if status, _ := s.Get("/v2/models/m/versions/1.0/ready"); status != 200 {
 			t.Errorf("version 1.0 is not found: %d", status)
 		}
 	})
 	t.Run("the archive over gRPC", func(t *testing.T) {
-		resp, err := s.client().ModelInfer(t.Context(), &kservepb.ModelInferRequest{
-			ModelName: "m", Inputs: []*kservepb.ModelInferRequest_InferInputTensor{{Name: "body", Datatype: "BYTES", Shape: []int64{1}}},
-			RawInputContents: [][]byte{bytesTensor("quiet")},
-		})
-		if err != nil || len(resp.GetRawOutputContents()) != 1 || fmt.Sprint(textsOf(resp.GetRawOutputContents()[0])) != "[QUIET]" {
-			t.Errorf("got %v, %v", resp, err)
+		resp, err := s.Client().Infer(t.Context(), &client.Request{Model: "m", Inputs: []client.Tensor{client.NewStrings("body", []string{"quiet"})}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if texts, err := client.Strings(&resp.Outputs[0]); err != nil || fmt.Sprint(texts) != "[QUIET]" {
+			t.Errorf("got %v, %v", texts, err)
 		}
 	})
 	t.Run("the archive over the local socket", func(t *testing.T) {
@@ -131,19 +115,19 @@ assert [bytes(a) if isinstance(a, bytes) else a.encode() for a in answer] == [b"
 			}
 			return string(answer.Outputs)
 		}
-		want := outputs(s.post(s.http+"/v2/models/mlp/infer", "application/json", row))
+		want := outputs(s.post(s.HTTP+"/v2/models/mlp/infer", "application/json", row))
 		if got := outputs(s.post(s.infer+"/predictions/mlp", "application/json", row)); got != want || !strings.Contains(got, "FP32") {
 			t.Errorf("got %s, want %s", got, want)
 		}
 	})
 	t.Run("figures of both", func(t *testing.T) {
-		s.awaitLog(`msg="model measured" model=mlp version=1`)
-		for _, at := range []string{s.metrics, s.figures} {
+		s.AwaitLog(`msg="model measured" model=mlp version=1`)
+		for _, at := range []string{s.Metrics, s.figures} {
 			req, err := http.NewRequest(http.MethodGet, at+"/metrics", nil)
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, _, text, err := fetch(req)
+			_, _, text, err := servertest.Fetch(req)
 			figures := string(text)
 			if err != nil {
 				t.Fatal(err)
@@ -160,7 +144,7 @@ assert [bytes(a) if isinstance(a, bytes) else a.encode() for a in answer] == [b"
 		for path, want := range map[string]string{
 			"/v2/models/m/stats": `"name":"m"`, "/v2/models/mlp/stats": `"name":"mlp"`, "/v2/models/m/explain": "automatic", "/v2/models/mlp/explain": "automatic",
 		} {
-			if status, text := s.get(path); status != 200 || !strings.Contains(text, want) {
+			if status, text := s.Get(path); status != 200 || !strings.Contains(text, want) {
 				t.Errorf("%s: %d %s, want %s", path, status, text, want)
 			}
 		}
@@ -183,33 +167,30 @@ func TestOneDrainAnswersEveryProtocol(t *testing.T) {
 		}
 	})
 	all.Go(func() {
-		got := s.post(s.http+"/v2/models/m/infer", "application/json", `{"inputs":[{"name":"body","datatype":"BYTES","shape":[1],"data":["slow"]}]}`)
+		got := s.post(s.HTTP+"/v2/models/m/infer", "application/json", `{"inputs":[{"name":"body","datatype":"BYTES","shape":[1],"data":["slow"]}]}`)
 		if !strings.Contains(got, "SLOW") {
 			t.Errorf("over HTTP: %s", got)
 		}
 	})
-	c := s.client()
+	c := s.Client()
 	all.Go(func() {
-		_, err := c.ModelInfer(context.Background(), &kservepb.ModelInferRequest{
-			ModelName: "m", Inputs: []*kservepb.ModelInferRequest_InferInputTensor{{Name: "body", Datatype: "BYTES", Shape: []int64{1}}},
-			RawInputContents: [][]byte{bytesTensor("slow")},
-		})
+		_, err := c.Infer(context.Background(), &client.Request{Model: "m", Inputs: []client.Tensor{client.NewStrings("body", []string{"slow"})}})
 		if err != nil {
 			t.Errorf("over gRPC: %v", err)
 		}
 	})
 	time.Sleep(100 * time.Millisecond)
-	s.signal()
+	s.Terminate()
 	all.Wait()
-	if !s.endsWithin(startPatience) || s.err != nil {
-		t.Errorf("it does not end, or with %v\n%s", s.err, s.logged())
+	if !s.EndsWithin(servertest.StartPatience) || s.Err != nil {
+		t.Errorf("it does not end, or with %v\n%s", s.Err, s.Log())
 	}
 }
 
 // local runs a Python program with SOCKET, the server's.
 func (s *store) local(t *testing.T, program string) {
 	t.Helper()
-	top, err := filepath.Abs(root)
+	top, err := filepath.Abs(servertest.Root)
 	if err != nil {
 		t.Fatal(err)
 	}

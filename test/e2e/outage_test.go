@@ -3,12 +3,13 @@
 package e2e
 
 import (
-	"bytes"
 	"net/http"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/shoal-serving/shoal/test/servertest"
 )
 
 const dyingApp = `
@@ -29,18 +30,19 @@ def total(x):
 func TestNoRequestWaitsForAWorkerThatCannotBeStarted(t *testing.T) {
 	app := writeApp(t, dyingApp)
 	began := time.Now()
-	s := start(t, app)
+	s := servertest.Start(t, app)
 	// Those that wait are answered when the first attempt has failed, which takes about as
 	// long as the start did: on a quiet machine half a second.
 	longest := max(2*time.Second, 3*time.Since(began))
+	// Status and header are what is asked about here, so that the request is net/http's own.
 	ask := func(body string) (status int, retry, text string, took time.Duration) {
 		began := time.Now()
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.http+"/v2/models/total/infer", strings.NewReader(body))
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.HTTP+"/v2/models/total/infer", strings.NewReader(body))
 		if err != nil {
 			t.Error(err)
 			return 0, "", "", 0
 		}
-		status, header, answer, err := fetch(req)
+		status, header, answer, err := servertest.Fetch(req)
 		if err != nil {
 			t.Error(err)
 		}
@@ -70,14 +72,10 @@ func TestNoRequestWaitsForAWorkerThatCannotBeStarted(t *testing.T) {
 		})
 	}
 	clients.Wait()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.http+"/v2/repository/index", bytes.NewReader(nil))
-	if err != nil {
-		t.Fatal(err)
+	if index, err := s.Web().Index(t.Context()); err != nil || len(index) != 1 || index[0].State != "UNAVAILABLE" || !strings.Contains(index[0].Reason, want) {
+		t.Errorf("the index is %v, %v", index, err)
 	}
-	if _, _, index, err := fetch(req); err != nil || !strings.Contains(string(index), `"UNAVAILABLE"`) || !strings.Contains(string(index), want) {
-		t.Errorf("the index is %s, %v", index, err)
-	}
-	if status, _ := s.get("/v2/models/total/ready"); status == http.StatusOK {
+	if status, _ := s.Get("/v2/models/total/ready"); status == http.StatusOK {
 		t.Error("the model is ready")
 	}
 
@@ -87,10 +85,10 @@ func TestNoRequestWaitsForAWorkerThatCannotBeStarted(t *testing.T) {
 			break
 		}
 		if time.Since(began) > 30*time.Second {
-			t.Fatalf("the model did not come back\n%s", s.logged())
+			t.Fatalf("the model did not come back\n%s", s.Log())
 		}
 	}
-	if status, _ := s.get("/v2/models/total/ready"); status != http.StatusOK {
+	if status, _ := s.Get("/v2/models/total/ready"); status != http.StatusOK {
 		t.Errorf("the model is back, and ready says %d", status)
 	}
 }

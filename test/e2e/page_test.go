@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/shoal-serving/shoal/internal/bench"
+	"github.com/shoal-serving/shoal/test/servertest"
 )
 
 // pictureFile is set by `make measure WHAT=picture`.
@@ -24,7 +25,7 @@ var pictureFile = flag.String("picture", "", "measure longer, and write a pictur
 // compare --html` write.
 func TestReportsOpenInABrowser(t *testing.T) {
 	b := openBrowser(t)
-	s := start(t, root+"/examples/seed-device")
+	s := servertest.Start(t, servertest.Root+"/examples/seed-device")
 	folder := t.TempDir()
 	measured := measureForPage(t, s, folder)
 
@@ -43,7 +44,7 @@ func TestReportsOpenInABrowser(t *testing.T) {
 	})
 	t.Run("comparison", func(t *testing.T) {
 		file := filepath.Join(folder, "compare.html")
-		out, err := exec.CommandContext(t.Context(), filepath.Join(root, "bin", "shoal"), "bench", "compare",
+		out, err := exec.CommandContext(t.Context(), filepath.Join(servertest.Root, "bin", "shoal"), "bench", "compare",
 			filepath.Join(folder, "base.json"), "<b>new="+filepath.Join(folder, "base.json"), "--html", file).CombinedOutput()
 		if err != nil {
 			t.Fatalf("%v: %s", err, out)
@@ -53,7 +54,7 @@ func TestReportsOpenInABrowser(t *testing.T) {
 }
 
 // measureForPage measures for a few seconds, and writes base.json and base.html.
-func measureForPage(t *testing.T, s *server, folder string) *bench.Report {
+func measureForPage(t *testing.T, s *servertest.Server, folder string) *bench.Report {
 	t.Helper()
 	file := filepath.Join(folder, "base.json")
 	// Other work on the machine must not make the figures unstable, except in a picture.
@@ -61,7 +62,7 @@ func measureForPage(t *testing.T, s *server, folder string) *bench.Report {
 	if *pictureFile != "" {
 		loads, window, differ = "2:12:2", "3000", "10"
 	}
-	out, err := benchCommand(s, "grpc", "-m", "seed_dynamic", "-b", "2", "--concurrency-range", loads, "-p", window, "-s", differ,
+	out, err := servertest.BenchCommand(s, "grpc", "-m", "seed_dynamic", "-b", "2", "--concurrency-range", loads, "-p", window, "-s", differ,
 		"--json", file, "--html", filepath.Join(folder, "base.html")).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
@@ -135,7 +136,7 @@ func inspect(b *browser, t *testing.T, file string, texts ...string) []byte {
 	}
 	var text string
 	page.evaluate("document.body.innerText", &text)
-	within(t, "page", text, texts...)
+	servertest.Contains(t, "page", text, texts...)
 	for _, m := range page.activity(address) {
 		t.Errorf("the page has caused %s", m)
 	}

@@ -5,13 +5,12 @@ package e2e
 import (
 	"bytes"
 	"context"
-	"fmt"
+	"errors"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,40 +18,9 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
+	"github.com/shoal-serving/shoal/client"
+	"github.com/shoal-serving/shoal/test/servertest"
 )
-
-// pythonInterpreter returns an interpreter that has numpy.
-func pythonInterpreter(t *testing.T) string {
-	t.Helper()
-	interpreter, err := filepath.Abs(filepath.Join(root, "bin", "worker", "bin", "python"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if exec.Command(interpreter, "-c", "import numpy").Run() != nil {
-		t.Skip("no interpreter has numpy: run make numpy")
-	}
-	return interpreter
-}
-
-// pythonRepository writes a model of Triton's kind.
-func pythonRepository(t *testing.T, config, model string) string {
-	t.Helper()
-	interpreter := pythonInterpreter(t)
-	dir := repositoryOf(t, map[string]string{"m": `backend: "python"
-max_batch_size: 8
-input [ { name: "INPUT" data_type: TYPE_FP32 dims: [ 4 ] } ]
-output [ { name: "OUTPUT" data_type: TYPE_FP32 dims: [ 4 ] } ]
-dynamic_batching { }
-parameters { key: "python" value { string_value: "` + interpreter + `" } }
-` + config})
-	text := "import os, time\nimport triton_python_backend_utils as pb_utils\n" + model
-	if err := os.WriteFile(filepath.Join(dir, "m", "1", "model.py"), []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	return dir
-}
 
 const pythonIdentity = `
 class TritonPythonModel:
@@ -65,44 +33,25 @@ class TritonPythonModel:
         return out
 `
 
-// children returns the processes that a process has started and that live.
-func children(pid int) (all []int) {
-	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
-	for _, file := range files {
-		b, _ := os.ReadFile(file) // its thread may just have ended
-		for field := range strings.FieldsSeq(string(b)) {
-			if child, err := strconv.Atoi(field); err == nil && alive(child) {
-				all = append(all, child)
-			}
-		}
-	}
-	return all
-}
-
-func alive(pid int) bool {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	return err == nil && !bytes.Contains(b, []byte(") Z "))
-}
-
 // TestAKilledWorkerCostsItsBatchAlone kills workers with kill -9 while clients ask.
 // Requests get their own rows back, or are told that the worker died; after each
 // kill the model is not ready until it has a worker again.
 func TestAKilledWorkerCostsItsBatchAlone(t *testing.T) {
-	s := start(t, pythonRepository(t, "", pythonIdentity+"\n"))
+	s := servertest.Start(t, servertest.PythonRepository(t, "", pythonIdentity+"\n"))
 	const clients, kills = 16, 3
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var asking sync.WaitGroup
 	var good, died atomic.Int64
 	for range clients {
-		c := s.client()
+		c := s.Client()
 		asking.Go(func() {
 			for ctx.Err() == nil {
-				switch resp, err := c.ModelInfer(ctx, smallRequest("m", 2)); {
+				switch resp, err := c.Infer(ctx, servertest.SmallRequest("m", 2)); {
 				case ctx.Err() != nil:
-				case err == nil && bytes.Equal(resp.GetRawOutputContents()[0], smallRequest("m", 2).GetRawInputContents()[0]):
+				case err == nil && bytes.Equal(resp.Outputs[0].Data, servertest.SmallRequest("m", 2).Inputs[0].Data):
 					good.Add(1)
-				case status.Code(err) == codes.Unavailable && strings.Contains(err.Error(), "ended by signal 9"):
+				case errors.Is(err, client.Unavailable) && strings.Contains(err.Error(), "ended by signal 9"):
 					died.Add(1)
 				default:
 					t.Errorf("a request got %v", err)
@@ -112,24 +61,24 @@ func TestAKilledWorkerCostsItsBatchAlone(t *testing.T) {
 	}
 	for range kills {
 		before := good.Load()
-		until(t, "answers", func() bool { return good.Load() > before+100 })
-		pid := children(s.cmd.Process.Pid)[0]
+		servertest.Eventually(t, "answers", func() bool { return good.Load() > before+100 })
+		pid := servertest.Children(s.Cmd.Process.Pid)[0]
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
-		until(t, "not ready", func() bool { code, _ := s.get("/v2/health/ready"); return code != http.StatusOK })
-		if code, _ := s.get("/v2/models/m/ready"); code == http.StatusOK && len(children(s.cmd.Process.Pid)) == 0 {
+		servertest.Eventually(t, "not ready", func() bool { code, _ := s.Get("/v2/health/ready"); return code != http.StatusOK })
+		if code, _ := s.Get("/v2/models/m/ready"); code == http.StatusOK && len(servertest.Children(s.Cmd.Process.Pid)) == 0 {
 			t.Error("the model is ready without a worker")
 		}
-		until(t, "ready again", func() bool { code, _ := s.get("/v2/health/ready"); return code == http.StatusOK })
+		servertest.Eventually(t, "ready again", func() bool { code, _ := s.Get("/v2/health/ready"); return code == http.StatusOK })
 	}
 	cancel()
 	asking.Wait()
 	if died.Load() > 8*kills {
 		t.Errorf("%d requests died in %d batches of at most 4", died.Load(), kills)
 	}
-	s.signal()
-	if !s.endsWithin(30 * time.Second) {
+	s.Terminate()
+	if !s.EndsWithin(30 * time.Second) {
 		t.Error("the server does not end")
 	}
 }
@@ -137,7 +86,7 @@ func TestAKilledWorkerCostsItsBatchAlone(t *testing.T) {
 // TestNoWorkerOutlivesTheServer kills the server with kill -9. Its workers end, and what
 // they have started, whatever they were doing.
 func TestNoWorkerOutlivesTheServer(t *testing.T) {
-	s := start(t, pythonRepository(t, `instance_group [ { count: 2 } ]`, `
+	s := servertest.Start(t, servertest.PythonRepository(t, `instance_group [ { count: 2 } ]`, `
 import multiprocessing, subprocess
 class TritonPythonModel:
     def initialize(self, args):
@@ -147,47 +96,47 @@ class TritonPythonModel:
     def execute(self, requests):
         while True: pass
 `))
-	c := s.client()
+	c := s.Client()
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	_ = ask(ctx, c, "m", 1) // one worker is in a loop, and one waits
-	workers := children(s.cmd.Process.Pid)
+	_ = servertest.Ask(ctx, c, "m", 1) // one worker is in a loop, and one waits
+	workers := servertest.Children(s.Cmd.Process.Pid)
 	if len(workers) != 2 {
 		t.Fatalf("%d workers, want 2", len(workers))
 	}
 	all := slices.Clone(workers)
 	for _, w := range workers {
-		started := children(w)
+		started := servertest.Children(w)
 		if len(started) != 2 {
 			t.Fatalf("a worker has started %d processes, want 2", len(started))
 		}
 		all = append(all, started...)
 	}
-	s.kill()
+	s.Kill()
 	ended := time.Now()
-	until(t, "workers have ended", func() bool { return !slices.ContainsFunc(all, alive) })
-	if took, most := time.Since(ended), choose(time.Second, 10*time.Second); took > most {
+	servertest.Eventually(t, "workers have ended", func() bool { return !slices.ContainsFunc(all, servertest.Alive) })
+	if took, most := time.Since(ended), servertest.StrictOr(time.Second, 3*time.Second); took > most {
 		t.Errorf("workers were there for %v after the server, want at most %v", took, most)
 	}
 }
 
 // TestWhatAWorkerStartedEndsWithIt kills a worker that has started a process.
 func TestWhatAWorkerStartedEndsWithIt(t *testing.T) {
-	s := start(t, pythonRepository(t, "", `
+	s := servertest.Start(t, servertest.PythonRepository(t, "", `
 import subprocess
 class TritonPythonModel:
     def initialize(self, args):
         self.child = subprocess.Popen(["sleep", "600"])
 `+strings.TrimPrefix(pythonIdentity, "\nclass TritonPythonModel:\n")))
-	worker := children(s.cmd.Process.Pid)[0]
-	started := children(worker)
+	worker := servertest.Children(s.Cmd.Process.Pid)[0]
+	started := servertest.Children(worker)
 	if len(started) != 1 {
 		t.Fatalf("the worker has started %d processes, want 1", len(started))
 	}
 	if err := syscall.Kill(worker, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "it has ended", func() bool { return !alive(started[0]) })
+	servertest.Eventually(t, "it has ended", func() bool { return !servertest.Alive(started[0]) })
 }
 
 // TestOneBadRequestOfEight sends eight requests that make one batch, of which one is
@@ -215,7 +164,7 @@ class TritonPythonModel:
 		{"an exception with retry_apart", `parameters { key: "retry_apart" value { string_value: "true" } }`, -2, 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			repository := pythonRepository(t, tt.config, model)
+			repository := servertest.PythonRepository(t, tt.config, model)
 			file := filepath.Join(repository, "m", "config.pbtxt")
 			text, err := os.ReadFile(file)
 			if err != nil {
@@ -226,18 +175,18 @@ class TritonPythonModel:
 			if err := os.WriteFile(file, text, 0o644); err != nil {
 				t.Fatal(err)
 			}
-			s := start(t, repository)
+			s := servertest.Start(t, repository)
 			var failed, wrong atomic.Int64
 			var asking sync.WaitGroup
 			for n := range 8 {
-				c := s.client()
+				c := s.Client()
 				asking.Go(func() {
-					req := smallRequest("m", 1)
+					req := servertest.SmallRequest("m", 1)
 					bad := n == 5
 					if bad {
-						req.RawInputContents[0] = floats(tt.bad, 0, 0, 0)
+						req.Inputs[0].Data = servertest.Floats(tt.bad, 0, 0, 0)
 					}
-					switch _, err := c.ModelInfer(t.Context(), req); {
+					switch _, err := c.Infer(t.Context(), req); {
 					case err != nil && strings.Contains(err.Error(), "no good"):
 						failed.Add(1)
 					case err != nil || bad:
@@ -264,8 +213,8 @@ class TritonPythonModel:
         answer = lambda r: pb_utils.Tensor("OUTPUT", numpy.array([version] * r.inputs()[0].shape()[0], numpy.float32))
         return [pb_utils.InferenceResponse([answer(r)]) for r in requests]
 `
-	repository := pythonRepository(t, "", model)
-	older, err := filepath.Abs(filepath.Join(root, "bin", "worker-older"))
+	repository := servertest.PythonRepository(t, "", model)
+	older, err := filepath.Abs(filepath.Join(servertest.Root, "bin", "worker-older"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -287,29 +236,29 @@ class TritonPythonModel:
 	if err := os.Symlink(older, filepath.Join(repository, "other", "venv")); err != nil {
 		t.Fatal(err)
 	}
-	s := start(t, repository)
-	c := s.client()
-	for name, want := range map[string][]byte{"m": floats(2, 4, 0, 0), "other": floats(1, 26, 0, 0)} {
-		resp, err := c.ModelInfer(t.Context(), smallRequest(name, 1))
-		if err != nil || !bytes.Equal(resp.GetRawOutputContents()[0], want) {
+	s := servertest.Start(t, repository)
+	c := s.Client()
+	for name, want := range map[string][]byte{"m": servertest.Floats(2, 4, 0, 0), "other": servertest.Floats(1, 26, 0, 0)} {
+		resp, err := c.Infer(t.Context(), servertest.SmallRequest(name, 1))
+		if err != nil || !bytes.Equal(resp.Outputs[0].Data, want) {
 			t.Errorf("%s answered %v, %v", name, resp, err)
 		}
 	}
 }
 
 func TestAModelOfTritonsKindAnswers(t *testing.T) {
-	s := start(t, pythonRepository(t, "", pythonIdentity))
-	c := s.client()
-	req := smallRequest("m", 3)
-	resp, err := c.ModelInfer(t.Context(), req)
-	if err != nil || !bytes.Equal(resp.GetRawOutputContents()[0], req.GetRawInputContents()[0]) {
+	s := servertest.Start(t, servertest.PythonRepository(t, "", pythonIdentity))
+	c := s.Client()
+	req := servertest.SmallRequest("m", 3)
+	resp, err := c.Infer(t.Context(), req)
+	if err != nil || !bytes.Equal(resp.Outputs[0].Data, req.Inputs[0].Data) {
 		t.Errorf("answer %v, %v", resp, err)
 	}
-	req.RawInputContents[0] = floats(-1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0)
-	if _, err := c.ModelInfer(t.Context(), req); status.Code(err) != codes.InvalidArgument || status.Convert(err).Message() != "bad" {
+	req.Inputs[0].Data = servertest.Floats(-1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0)
+	if _, err := c.Infer(t.Context(), req); !errors.Is(err, client.Invalid) || servertest.Sentence(err) != "bad" {
 		t.Errorf("a request that the model refuses got %v", err)
 	}
-	if code, body := s.get("/v2/models/m/config"); code != http.StatusOK || !strings.Contains(body, `"default_model_filename":"model.py"`) {
+	if code, body := s.Get("/v2/models/m/config"); code != http.StatusOK || !strings.Contains(body, `"default_model_filename":"model.py"`) {
 		t.Errorf("%d %s", code, body)
 	}
 }

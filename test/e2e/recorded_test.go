@@ -6,8 +6,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,10 +16,9 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-
-	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
+	"github.com/shoal-serving/shoal/client"
+	"github.com/shoal-serving/shoal/tensor"
+	"github.com/shoal-serving/shoal/test/servertest"
 )
 
 // recorder is a model that writes down who was in each batch, and when it began.
@@ -81,7 +80,7 @@ var inShort = []string{"03", "12", "13", "20", "25", "33", "46", "48", "80"}
 // TestRecordedCasesOnTheRunningServer plays recorded cases with a Python model, and
 // compares who shared a batch with whom, in which order, and who was turned away.
 func TestRecordedCasesOnTheRunningServer(t *testing.T) {
-	b, err := os.ReadFile(filepath.Join(root, "internal/batching/testdata/recorded/tritonserver-2.51.0.json"))
+	b, err := os.ReadFile(filepath.Join(servertest.Root, "internal/batching/testdata/recorded/tritonserver-2.51.0.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,38 +88,32 @@ func TestRecordedCasesOnTheRunningServer(t *testing.T) {
 	if err := json.Unmarshal(b, &cases); err != nil {
 		t.Fatal(err)
 	}
-	repository := pythonRepository(t, "", recorder)
-	s := start(t, repository, "--model-control-mode=explicit", "--triton-status", "--batching=triton")
+	repository := servertest.PythonRepository(t, "", recorder)
+	s := servertest.Start(t, repository, "--model-control-mode=explicit", "--triton-status", "--batching=triton")
 	for _, c := range cases {
 		number := c.Name[:2]
-		if c.Hold > 0 || slices.Contains(onPurpose, number) || !*strict && !slices.Contains(inShort, number) {
+		if c.Hold > 0 || slices.Contains(onPurpose, number) || !*servertest.Strict && !slices.Contains(inShort, number) {
 			continue
 		}
 		t.Run(c.Name, func(t *testing.T) { c.check(t, s, repository) })
 	}
 }
 
-func (c *recordedCase) check(t *testing.T, s *server, repository string) {
+func (c *recordedCase) check(t *testing.T, s *servertest.Server, repository string) {
 	record := filepath.Join(t.TempDir(), "record")
 	c.write(t, repository, record)
-	control := func(what string) int {
-		req, err := http.NewRequest(http.MethodPost, s.http+"/v2/repository/models/m/"+what, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		code, _, _, err := fetch(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return code
-	}
-	if code := control("load"); (code == http.StatusOK) != (c.LoadError == "") {
-		t.Fatalf("load: status %d; recorded: %q\n%s", code, c.LoadError, s.logged()[max(0, len(s.logged())-2000):])
+	control := s.Web()
+	if err := control.Load(t.Context(), "m", client.LoadOptions{}); (err == nil) != (c.LoadError == "") {
+		t.Fatalf("load: %v; recorded: %q\n%s", err, c.LoadError, s.Log()[max(0, len(s.Log())-2000):])
 	}
 	if c.LoadError != "" {
 		return
 	}
-	defer control("unload")
+	defer func() {
+		if err := control.Unload(t.Context(), "m"); err != nil {
+			t.Error(err)
+		}
+	}()
 	// Requests come within milliseconds of one another, which a busy machine may not
 	// manage each time.
 	var differs []string
@@ -141,7 +134,7 @@ func (c *recordedCase) write(t *testing.T, repository, record string) {
 	t.Helper()
 	file := filepath.Join(repository, "m", "config.pbtxt")
 	lines := slices.DeleteFunc(slices.Clone(c.Config), func(line string) bool { return strings.HasPrefix(line, "name:") })
-	for key, value := range map[string]string{"record": record, "python": pythonInterpreter(t)} {
+	for key, value := range map[string]string{"record": record, "python": servertest.PythonInterpreter(t)} {
 		lines = append(lines, fmt.Sprintf("parameters { key: %q value { string_value: %q } }", key, value))
 	}
 	if err := os.WriteFile(file, []byte(strings.Join(lines, "\n")), 0o644); err != nil {
@@ -150,9 +143,9 @@ func (c *recordedCase) write(t *testing.T, repository, record string) {
 }
 
 // play sends the requests at their times, and returns what became of each.
-func (c *recordedCase) play(t *testing.T, s *server) []string {
-	client := s.client()
-	if _, err := client.ServerLive(t.Context(), &kservepb.ServerLiveRequest{}); err != nil { // it is connected then
+func (c *recordedCase) play(t *testing.T, s *servertest.Server) []string {
+	asks := s.Client()
+	if _, err := asks.Live(t.Context()); err != nil { // it is connected then
 		t.Fatal(err)
 	}
 	statuses := make([]string, len(c.Scenario))
@@ -171,7 +164,7 @@ func (c *recordedCase) play(t *testing.T, s *server) []string {
 				ctx, cancel = context.WithDeadlineCause(ctx, at(*r.CancelAt), context.Canceled)
 				defer cancel()
 			}
-			_, err := client.ModelInfer(ctx, r.message())
+			_, err := asks.Infer(ctx, r.message())
 			statuses[i] = codeName(err)
 		})
 	}
@@ -179,7 +172,7 @@ func (c *recordedCase) play(t *testing.T, s *server) []string {
 	return statuses
 }
 
-func (r *recordedRequest) message() *kservepb.ModelInferRequest {
+func (r *recordedRequest) message() *client.Request {
 	shape := r.Shape
 	if shape == nil {
 		shape = []int64{4}
@@ -189,33 +182,27 @@ func (r *recordedRequest) message() *kservepb.ModelInferRequest {
 	for _, n := range shape {
 		size *= n
 	}
-	req := &kservepb.ModelInferRequest{
-		ModelName: "m", Id: r.ID, Parameters: map[string]*kservepb.InferParameter{},
-		Inputs:           []*kservepb.ModelInferRequest_InferInputTensor{{Name: "INPUT", Datatype: "FP32", Shape: shape}},
-		RawInputContents: [][]byte{make([]byte, size)},
+	return &client.Request{
+		Model: "m", ID: r.ID, Priority: r.Priority, Timeout: time.Duration(r.Timeout) * time.Microsecond,
+		Inputs: []client.Tensor{{Name: "INPUT", Type: tensor.FP32, Shape: shape, Data: make([]byte, size)}},
 	}
-	if r.Priority > 0 {
-		req.Parameters["priority"] = &kservepb.InferParameter{ParameterChoice: &kservepb.InferParameter_Uint64Param{Uint64Param: r.Priority}}
-	}
-	if r.Timeout > 0 {
-		req.Parameters["timeout"] = &kservepb.InferParameter{ParameterChoice: &kservepb.InferParameter_Int64Param{Int64Param: r.Timeout}}
-	}
-	return req
 }
 
 // codeName is the name of an error's code as it is recorded. A client that left is
 // told the same whether it cancelled or its time was over.
 func codeName(err error) string {
-	switch code := status.Code(err); code {
-	case codes.OK:
+	e, failed := errors.AsType[*client.Error](err)
+	switch {
+	case err == nil:
 		return "OK"
-	case codes.Canceled, codes.DeadlineExceeded:
+	case errors.Is(err, client.Canceled), errors.Is(err, client.Deadline):
 		return "CANCELLED"
-	case codes.InvalidArgument:
+	case errors.Is(err, client.Invalid):
 		return "INVALID_ARGUMENT"
-	default:
-		return strings.ToUpper(code.String())
+	case failed:
+		return strings.ToUpper(e.Status)
 	}
+	return err.Error()
 }
 
 // readRecord returns the batches in the order in which they began.

@@ -23,6 +23,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/engine/onnx/onnxtest"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
 	"github.com/shoal-serving/shoal/tensor"
+	"github.com/shoal-serving/shoal/test/servertest"
 )
 
 // A sameModel is one of the engine's test models with a configuration; "" means
@@ -192,8 +193,8 @@ func differs(got, want []tensor.Tensor) string {
 func TestAnswersAreTheEnginesBitForBit(t *testing.T) {
 	onnxtest.Library(t)
 	dir := sameRepository(t)
-	s, d := start(t, dir), newDirect(t, dir)
-	spelled, raw := s.carriers()
+	s, d := servertest.Start(t, dir), newDirect(t, dir)
+	spelled, raw := carriers(s)
 	carriers := maps.Clone(spelled)
 	maps.Copy(carriers, raw)
 	for _, q := range questions() {
@@ -354,8 +355,8 @@ func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
 func TestAnswersOfABatchAreThoseOfTheRequestAlone(t *testing.T) {
 	onnxtest.Library(t)
 	dir := sameRepository(t)
-	s, d := start(t, dir), newDirect(t, dir)
-	spelled, raw := s.carriers()
+	s, d := servertest.Start(t, dir), newDirect(t, dir)
+	spelled, raw := carriers(s)
 	carriers := slices.Concat(slices.Collect(maps.Values(spelled)), slices.Collect(maps.Values(raw)))
 	const clients, rounds = 16, 6
 	var wg sync.WaitGroup
@@ -394,8 +395,8 @@ func TestAnswersOfABatchAreThoseOfTheRequestAlone(t *testing.T) {
 // told of its batch.
 func TestRequestsOfDifferentSizesShareABatch(t *testing.T) {
 	onnxtest.Library(t)
-	s := start(t, sameRepository(t))
-	_, raw := s.carriers()
+	s := servertest.Start(t, sameRepository(t))
+	_, raw := carriers(s)
 	var together atomic.Int32
 	var wg sync.WaitGroup
 	for client := range 8 {

@@ -10,20 +10,19 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-
-	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
+	"github.com/shoal-serving/shoal/client"
+	"github.com/shoal-serving/shoal/test/servertest"
 )
 
 // manyAndAsking is a repository of a model that sends as many responses as the first
 // number of a request says, and of one that asks it, and adds up what it answers.
 func manyAndAsking(t *testing.T) string {
 	t.Helper()
-	dir := pythonRepository(t, "model_transaction_policy { decoupled: true }\n", `
+	dir := servertest.PythonRepository(t, "model_transaction_policy { decoupled: true }\n", `
 import threading
 import numpy as np
 class TritonPythonModel:
@@ -65,23 +64,24 @@ class TritonPythonModel:
 	return dir
 }
 
-func countTo(model string, n float32) *kservepb.ModelInferRequest {
-	in := smallRequest(model, 1)
-	in.RawInputContents[0] = floats(n, n, n, n)
+func countTo(model string, n float32) *client.Request {
+	in := servertest.SmallRequest(model, 1)
+	in.Inputs[0].Data = servertest.Floats(n, n, n, n)
 	return in
 }
 
 // TestADecoupledModelAnswersOnAStream asks for five responses, none, and two at a time.
 func TestADecoupledModelAnswersOnAStream(t *testing.T) {
-	s := start(t, manyAndAsking(t))
-	c := s.client()
-	stream, err := c.ModelStreamInfer(t.Context())
+	s := servertest.Start(t, manyAndAsking(t))
+	c := s.Client()
+	stream, err := c.Stream(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer stream.Close()
 	for id, n := range map[string]float32{"five": 5, "none": 0, "two": 2} {
 		in := countTo("m", n)
-		in.Id = id
+		in.ID = id
 		if err := stream.Send(in); err != nil {
 			t.Fatal(err)
 		}
@@ -90,16 +90,21 @@ func TestADecoupledModelAnswersOnAStream(t *testing.T) {
 		t.Fatal(err)
 	}
 	seen := map[string]int{}
+	var ended []string // those that were told that no more responses follow
 	for {
 		out, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		if err != nil || out.GetErrorMessage() != "" {
+		if err != nil {
 			t.Fatal(err, out)
 		}
-		id, i := out.GetInferResponse().GetId(), float32(seen[out.GetInferResponse().GetId()])
-		if !bytes.Equal(out.GetInferResponse().GetRawOutputContents()[0], floats(i, i, i, i)) {
+		if out.Final && len(out.Outputs) == 0 {
+			ended = append(ended, out.ID)
+			continue
+		}
+		id, i := out.ID, float32(seen[out.ID])
+		if !bytes.Equal(out.Outputs[0].Data, servertest.Floats(i, i, i, i)) {
 			t.Errorf("response %v of %s is %v", i, id, out)
 		}
 		seen[id]++
@@ -107,11 +112,14 @@ func TestADecoupledModelAnswersOnAStream(t *testing.T) {
 	if fmt.Sprint(seen) != "map[five:5 two:2]" {
 		t.Errorf("responses: %v", seen)
 	}
-	_, err = c.ModelInfer(t.Context(), countTo("m", 1))
-	if want := "ModelInfer RPC doesn't support models with decoupled transaction policy"; status.Code(err) != codes.Unimplemented || status.Convert(err).Message() != want {
+	if slices.Sort(ended); fmt.Sprint(ended) != "[five none two]" {
+		t.Errorf("these ended: %v", ended)
+	}
+	_, err = c.Infer(t.Context(), countTo("m", 1))
+	if want := "ModelInfer RPC doesn't support models with decoupled transaction policy"; !errors.Is(err, client.Unsupported) || servertest.Sentence(err) != want {
 		t.Errorf("a call: %v", err)
 	}
-	resp, err := httpClient.Post(s.http+"/v2/models/m/infer", "application/json", strings.NewReader(`{"inputs":[{"name":"INPUT","datatype":"FP32","shape":[1,4],"data":[1,1,1,1]}]}`))
+	resp, err := servertest.HTTPClient.Post(s.HTTP+"/v2/models/m/infer", "application/json", strings.NewReader(`{"inputs":[{"name":"INPUT","datatype":"FP32","shape":[1,4],"data":[1,1,1,1]}]}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,23 +132,23 @@ func TestADecoupledModelAnswersOnAStream(t *testing.T) {
 
 // TestAModelAsksAnother has a model ask one that answers four times.
 func TestAModelAsksAnother(t *testing.T) {
-	s := start(t, manyAndAsking(t))
-	c := s.client()
+	s := servertest.Start(t, manyAndAsking(t))
+	c := s.Client()
 	in := countTo("asking", 4)
-	in.Parameters = map[string]*kservepb.InferParameter{"color": {ParameterChoice: &kservepb.InferParameter_StringParam{StringParam: "red"}}}
-	out, err := c.ModelInfer(t.Context(), in)
+	in.Parameters = map[string]any{"color": "red"}
+	out, err := c.Infer(t.Context(), in)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !bytes.Equal(out.GetRawOutputContents()[0], floats(6, 6, 6, 6)) || out.GetParameters()["color"].GetStringParam() != "red" || out.GetParameters()["answers"].GetInt64Param() != 4 {
+	if !bytes.Equal(out.Outputs[0].Data, servertest.Floats(6, 6, 6, 6)) || out.Parameters["color"] != "red" || out.Parameters["answers"] != int64(4) {
 		t.Errorf("it answered %v", out)
 	}
-	in.Parameters["color"] = &kservepb.InferParameter{ParameterChoice: &kservepb.InferParameter_StringParam{StringParam: "once"}}
-	_, err = c.ModelInfer(t.Context(), in)
-	if want := "Model m - Error when running inference: Model m is using the decoupled."; status.Code(err) != codes.Internal || !strings.HasPrefix(status.Convert(err).Message(), want) {
+	in.Parameters["color"] = "once"
+	_, err = c.Infer(t.Context(), in)
+	if want := "Model m - Error when running inference: Model m is using the decoupled."; !errors.Is(err, client.Internal) || !strings.HasPrefix(servertest.Sentence(err), want) {
 		t.Errorf("asked once: %v", err)
 	}
-	resp, err := httpClient.Post(s.http+"/v2/models/asking/infer", "application/json",
+	resp, err := servertest.HTTPClient.Post(s.HTTP+"/v2/models/asking/infer", "application/json",
 		strings.NewReader(`{"parameters":{"color":"blue"},"inputs":[{"name":"INPUT","datatype":"FP32","shape":[1,4],"data":[2,2,2,2]}]}`))
 	if err != nil {
 		t.Fatal(err)

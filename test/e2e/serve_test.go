@@ -5,9 +5,8 @@ package e2e
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"encoding/json"
-	"math"
+	"errors"
 	"net/http"
 	"os"
 	"os/exec"
@@ -19,47 +18,15 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-
+	"github.com/shoal-serving/shoal/client"
 	"github.com/shoal-serving/shoal/internal/engine/onnx/onnxtest"
-	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
+	"github.com/shoal-serving/shoal/test/servertest"
 )
 
-func us(d time.Duration) string { return strconv.FormatInt(d.Microseconds(), 10) }
-
-func floats(values ...float32) []byte {
-	var b []byte
-	for _, v := range values {
-		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(v))
-	}
-	return b
-}
-
-// smallRequest asks a model of config; each row holds its own number.
-func smallRequest(model string, rows int) *kservepb.ModelInferRequest {
-	var data []byte
-	for i := range rows {
-		data = append(data, floats(float32(i), float32(i), float32(i), float32(i))...)
-	}
-	return &kservepb.ModelInferRequest{
-		ModelName: model,
-		Inputs: []*kservepb.ModelInferRequest_InferInputTensor{
-			{Name: "INPUT", Datatype: "FP32", Shape: []int64{int64(rows), 4}},
-		},
-		RawInputContents: [][]byte{data},
-	}
-}
-
-// oneRow asks a model of config for one row over HTTP.
-func oneRow(ctx context.Context, s *server) (int, error) {
-	body := `{"inputs":[{"name":"INPUT","datatype":"FP32","shape":[1,4],"data":[1,2,3,4]}]}`
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.http+"/v2/models/m/infer", strings.NewReader(body))
-	if err != nil {
-		return 0, err
-	}
-	status, _, _, err := fetch(req)
-	return status, err
+// oneRow asks the model m of config for one row over HTTP.
+func oneRow(ctx context.Context, s *servertest.Server) error {
+	_, err := s.Web().Infer(ctx, servertest.SmallRequest("m", 1))
+	return err
 }
 
 // shellBlocks returns the fenced shell commands of a page.
@@ -78,7 +45,7 @@ var served = regexp.MustCompile(`shoal serve --model-repository (\S+)`)
 // ask a server, as they are written but for the address. The server is the one
 // that the README has started last.
 func TestTheReadmesCommandsAnswer(t *testing.T) {
-	readme, err := os.ReadFile(root + "/README.md")
+	readme, err := os.ReadFile(servertest.Root + "/README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,8 +65,8 @@ func TestTheReadmesCommandsAnswer(t *testing.T) {
 			if strings.HasSuffix(repository, "onnx") {
 				onnxtest.Library(t)
 			}
-			s := start(t, root+"/"+repository)
-			script := strings.ReplaceAll(block, "localhost:8000", strings.TrimPrefix(s.http, "http://"))
+			s := servertest.Start(t, servertest.Root+"/"+repository)
+			script := strings.ReplaceAll(block, "localhost:8000", strings.TrimPrefix(s.HTTP, "http://"))
 			out, err := exec.Command("bash", "-euo", "pipefail", "-c", script).CombinedOutput()
 			if err != nil || !bytes.Contains(out, []byte(wants[repository])) {
 				t.Errorf("%s\nanswers %v:\n%s\nwant %s", script, err, out, wants[repository])
@@ -113,17 +80,17 @@ func TestTheReadmesCommandsAnswer(t *testing.T) {
 }
 
 func TestHealthAndMetadataOverHTTP(t *testing.T) {
-	s := start(t, root+"/examples/seed-device")
+	s := servertest.Start(t, servertest.Root+"/examples/seed-device")
 	for path, want := range map[string]int{
 		"/v2/health/live": 200, "/v2/health/ready": 200, "/v2": 200,
 		"/v2/models/seed_two/ready": 200, "/v2/models/seed_two": 200, "/v2/models/seed_two/versions/1": 200,
 		"/v2/models/nobody": 404, "/v2/models/nobody/ready": 400, "/v2/nothing": 404,
 	} {
-		if got, body := s.get(path); got != want {
+		if got, body := s.Get(path); got != want {
 			t.Errorf("GET %s answers %d, want %d: %s", path, got, want, body)
 		}
 	}
-	_, body := s.get("/v2/models/seed_two")
+	_, body := s.Get("/v2/models/seed_two")
 	var meta struct {
 		Platform string
 		Inputs   []struct {
@@ -137,18 +104,19 @@ func TestHealthAndMetadataOverHTTP(t *testing.T) {
 	}
 }
 
+// TestJSONAndBinaryTensorsOverHTTP compares bodies and headers as they are sent.
 func TestJSONAndBinaryTensorsOverHTTP(t *testing.T) {
-	s := start(t, repositoryOf(t, map[string]string{"m": config(time.Millisecond, "1", "dynamic_batching { }")}))
+	s := servertest.Start(t, servertest.Repository(t, map[string]string{"m": servertest.Config(time.Millisecond, "1", "dynamic_batching { }")}))
 	post := func(body []byte, header int) (http.Header, []byte) {
 		t.Helper()
-		req, err := http.NewRequest(http.MethodPost, s.http+"/v2/models/m/infer", bytes.NewReader(body))
+		req, err := http.NewRequest(http.MethodPost, s.HTTP+"/v2/models/m/infer", bytes.NewReader(body))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if header > 0 {
 			req.Header.Set("Inference-Header-Content-Length", strconv.Itoa(header))
 		}
-		status, answered, answer, err := fetch(req)
+		status, answered, answer, err := servertest.Fetch(req)
 		if err != nil || status != http.StatusOK {
 			t.Fatalf("%d %v: %s", status, err, answer)
 		}
@@ -161,7 +129,7 @@ func TestJSONAndBinaryTensorsOverHTTP(t *testing.T) {
 	}
 
 	head := `{"inputs":[{"name":"INPUT","datatype":"FP32","shape":[1,4],"parameters":{"binary_data_size":16}}],"outputs":[{"name":"OUTPUT","parameters":{"binary_data":true}}]}`
-	data := floats(1, 2, 3, 4)
+	data := servertest.Floats(1, 2, 3, 4)
 	header, answer := post(append([]byte(head), data...), len(head))
 	n, err := strconv.Atoi(header.Get("Inference-Header-Content-Length"))
 	if err != nil || !bytes.Equal(answer[n:], data) {
@@ -170,36 +138,36 @@ func TestJSONAndBinaryTensorsOverHTTP(t *testing.T) {
 }
 
 func TestHeadersAreLimited(t *testing.T) {
-	s := start(t, root+"/examples/seed-device")
+	s := servertest.Start(t, servertest.Root+"/examples/seed-device")
 	for size, want := range map[int]int{30 << 10: http.StatusOK, 40 << 10: http.StatusRequestHeaderFieldsTooLarge} {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.http+"/v2/health/live", nil)
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.HTTP+"/v2/health/live", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		req.Header.Set("X", strings.Repeat("x", size))
-		if status, _, body, err := fetch(req); err != nil || status != want {
+		if status, _, body, err := servertest.Fetch(req); err != nil || status != want {
 			t.Errorf("%d bytes: status %d, %s, %v, want %d", size, status, body, err, want)
 		}
 	}
 }
 
 func TestEachClientGetsItsOwnRows(t *testing.T) {
-	s := start(t, repositoryOf(t, map[string]string{"m": config(2*time.Millisecond, "2", "dynamic_batching { }")}))
+	s := servertest.Start(t, servertest.Repository(t, map[string]string{"m": servertest.Config(2*time.Millisecond, "2", "dynamic_batching { }")}))
 	var wg sync.WaitGroup
 	for n := range 24 {
-		c := s.client()
+		c := s.Client()
 		wg.Go(func() {
 			for i := range 20 {
-				req := smallRequest("m", 1+(n+i)%3)
-				for k := range req.RawInputContents[0] {
-					req.RawInputContents[0][k] = byte(n*20 + i + k/16)
+				req := servertest.SmallRequest("m", 1+(n+i)%3)
+				for k := range req.Inputs[0].Data {
+					req.Inputs[0].Data[k] = byte(n*20 + i + k/16)
 				}
-				resp, err := c.ModelInfer(context.Background(), req)
+				resp, err := c.Infer(context.Background(), req)
 				if err != nil {
 					t.Error(err)
 					return
 				}
-				if !bytes.Equal(resp.RawOutputContents[0], req.RawInputContents[0]) {
+				if !bytes.Equal(resp.Outputs[0].Data, req.Inputs[0].Data) {
 					t.Errorf("client %d got somebody else's rows", n)
 				}
 			}
@@ -209,28 +177,28 @@ func TestEachClientGetsItsOwnRows(t *testing.T) {
 }
 
 func TestErrorsOverGRPC(t *testing.T) {
-	s := start(t, repositoryOf(t, map[string]string{
-		"m": config(200*time.Millisecond, "1", "dynamic_batching { default_queue_policy { max_queue_size: 1 } }"),
+	s := servertest.Start(t, servertest.Repository(t, map[string]string{
+		"m": servertest.Config(200*time.Millisecond, "1", "dynamic_batching { default_queue_policy { max_queue_size: 1 } }"),
 	}))
-	c := s.client()
-	if err := ask(t.Context(), c, "nobody", 1); status.Code(err) != codes.NotFound {
+	c := s.Client()
+	if err := servertest.Ask(t.Context(), c, "nobody", 1); !errors.Is(err, client.NotFound) {
 		t.Errorf("an unknown model: %v", err)
 	}
-	if err := ask(t.Context(), c, "m", 9); status.Code(err) != codes.InvalidArgument {
+	if err := servertest.Ask(t.Context(), c, "m", 9); !errors.Is(err, client.Invalid) {
 		t.Errorf("too many rows: %v", err)
 	}
 	var wg sync.WaitGroup
 	for range 2 { // one runs, one waits
 		wg.Go(func() {
-			if err := ask(t.Context(), c, "m", 8); err != nil {
+			if err := servertest.Ask(t.Context(), c, "m", 8); err != nil {
 				t.Error(err)
 			}
 		})
 		time.Sleep(50 * time.Millisecond)
 	}
 	began := time.Now()
-	err := ask(t.Context(), c, "m", 8)
-	if status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "Exceeds maximum queue size") {
+	err := servertest.Ask(t.Context(), c, "m", 8)
+	if !errors.Is(err, client.Overloaded) || !strings.Contains(err.Error(), "Exceeds maximum queue size") {
 		t.Errorf("a full queue: %v", err)
 	}
 	if took := time.Since(began); took > 100*time.Millisecond {
@@ -239,55 +207,18 @@ func TestErrorsOverGRPC(t *testing.T) {
 	wg.Wait()
 }
 
-func TestTimeoutsAreAnsweredAtTheirDeadline(t *testing.T) {
-	s := start(t, repositoryOf(t, map[string]string{
-		"m": config(400*time.Millisecond, "1", "dynamic_batching { default_queue_policy { default_timeout_microseconds: 100000 } }"),
-	}))
-	c := s.client()
-	// late returns how many milliseconds after its time an answer comes, while the
-	// instance is busy.
-	late := func(want time.Duration, code codes.Code, f func() error) float64 {
-		var wg sync.WaitGroup
-		defer wg.Wait()
-		wg.Go(func() {
-			if err := ask(t.Context(), c, "m", 8); err != nil {
-				t.Error(err)
-			}
-		})
-		time.Sleep(100 * time.Millisecond)
-		began := time.Now()
-		if err := f(); status.Code(err) != code {
-			t.Errorf("answered with %v, want %v", err, code)
-		}
-		return float64(time.Since(began)-want) / float64(time.Millisecond)
-	}
-	most := choose(5.0, 20.0)
-	hold(t, "queue timeout, ms late", 0, most, func() float64 {
-		return late(100*time.Millisecond, codes.Unavailable, func() error { return ask(t.Context(), c, "m", 1) })
-	})
-	// A deadline is answered a millisecond early, so that the answer comes before grpc
-	// resets the stream.
-	hold(t, "deadline, ms late", -1, most, func() float64 {
-		return late(50*time.Millisecond, codes.DeadlineExceeded, func() error {
-			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-			defer cancel()
-			return ask(ctx, c, "m", 1)
-		})
-	})
-}
-
 // TestAClientThatLeavesFreesItsPlace fills a queue of one, lets the one who waits
 // leave, and asks for its place.
 func TestAClientThatLeavesFreesItsPlace(t *testing.T) {
 	for _, protocol := range []string{"grpc", "http"} {
 		t.Run(protocol, func(t *testing.T) {
-			s := start(t, repositoryOf(t, map[string]string{
-				"m": config(700*time.Millisecond, "1", "dynamic_batching { default_queue_policy { max_queue_size: 1 } }"),
+			s := servertest.Start(t, servertest.Repository(t, map[string]string{
+				"m": servertest.Config(700*time.Millisecond, "1", "dynamic_batching { default_queue_policy { max_queue_size: 1 } }"),
 			}))
-			c := s.client()
+			c := s.Client()
 			var wg sync.WaitGroup
 			wg.Go(func() {
-				if err := ask(t.Context(), c, "m", 8); err != nil {
+				if err := servertest.Ask(t.Context(), c, "m", 8); err != nil {
 					t.Error(err)
 				}
 			})
@@ -296,19 +227,19 @@ func TestAClientThatLeavesFreesItsPlace(t *testing.T) {
 			wg.Go(func() {
 				// Whatever comes of it: it leaves.
 				if protocol == "grpc" {
-					_ = ask(ctx, c, "m", 8)
+					_ = servertest.Ask(ctx, c, "m", 8)
 				} else {
-					_, _ = oneRow(ctx, s)
+					_ = oneRow(ctx, s)
 				}
 			})
 			time.Sleep(100 * time.Millisecond)
-			if err := ask(t.Context(), c, "m", 8); status.Code(err) != codes.ResourceExhausted {
+			if err := servertest.Ask(t.Context(), c, "m", 8); !errors.Is(err, client.Overloaded) {
 				t.Errorf("the queue should be full: %v", err)
 			}
 			leave()
 			time.Sleep(100 * time.Millisecond)
 			began := time.Now()
-			if err := ask(t.Context(), c, "m", 8); err != nil {
+			if err := servertest.Ask(t.Context(), c, "m", 8); err != nil {
 				t.Errorf("the place of one who left was not free: %v", err)
 			}
 			if took := time.Since(began); took > 1500*time.Millisecond {
@@ -320,52 +251,52 @@ func TestAClientThatLeavesFreesItsPlace(t *testing.T) {
 }
 
 func TestSIGTERMDrains(t *testing.T) {
-	s := start(t, repositoryOf(t, map[string]string{"m": config(400*time.Millisecond, "1", "dynamic_batching { }")}))
+	s := servertest.Start(t, servertest.Repository(t, map[string]string{"m": servertest.Config(400*time.Millisecond, "1", "dynamic_batching { }")}))
 	var wg sync.WaitGroup
 	for n := range 6 {
-		c := s.client()
+		c := s.Client()
 		wg.Go(func() {
-			if err := ask(t.Context(), c, "m", 8); n < 2 && err != nil {
+			if err := servertest.Ask(t.Context(), c, "m", 8); n < 2 && err != nil {
 				t.Errorf("a request that was here: %v", err)
 			}
 		})
 	}
 	wg.Go(func() {
-		if status, err := oneRow(t.Context(), s); err != nil || status != http.StatusOK {
-			t.Errorf("a request over HTTP that was here: %d %v", status, err)
+		if err := oneRow(t.Context(), s); err != nil {
+			t.Errorf("a request over HTTP that was here: %v", err)
 		}
 	})
 	// A client that has a stream and asks nothing keeps nobody.
-	if _, err := s.client().ModelStreamInfer(t.Context()); err != nil {
+	if _, err := s.Client().Stream(t.Context()); err != nil {
 		t.Error(err)
 	}
 	time.Sleep(200 * time.Millisecond)
-	s.signal()
+	s.Terminate()
 	wg.Wait()
 	switch {
-	case !s.endsWithin(10 * time.Second):
-		t.Errorf("still there 10 s after its last request\n%s", s.logged())
-	case s.err != nil:
-		t.Errorf("ended with %v\n%s", s.err, s.logged())
+	case !s.EndsWithin(10 * time.Second):
+		t.Errorf("still there 10 s after its last request\n%s", s.Log())
+	case s.Err != nil:
+		t.Errorf("ended with %v\n%s", s.Err, s.Log())
 	}
 }
 
 func TestASecondSignalEndsAtOnce(t *testing.T) {
-	s := start(t, repositoryOf(t, map[string]string{"m": config(20*time.Second, "1", "")}))
-	c := s.client()
-	go func() { _ = ask(context.Background(), c, "m", 1) }() // it is cut off
+	s := servertest.Start(t, servertest.Repository(t, map[string]string{"m": servertest.Config(20*time.Second, "1", "")}))
+	c := s.Client()
+	go func() { _ = servertest.Ask(context.Background(), c, "m", 1) }() // it is cut off
 	time.Sleep(200 * time.Millisecond)
-	s.signal()
+	s.Terminate()
 	time.Sleep(200 * time.Millisecond)
-	s.signal()
-	if !s.endsWithin(5 * time.Second) {
+	s.Terminate()
+	if !s.EndsWithin(5 * time.Second) {
 		t.Error("still there 5 s after a second signal")
 	}
 }
 
 func TestARepositoryThatCannotBeLoadedEndsWithTheReason(t *testing.T) {
-	dir := repositoryOf(t, map[string]string{"m": strings.Replace(config(0, "1", ""), "max_batch_size: 8", "max_batch_size: 8 max_batch_sise: 4", 1)})
-	out, err := exec.Command(root+"/bin/shoal", "serve", "--model-repository", dir, "--http-port", "0", "--grpc-port", "0", "--metrics-port", "0").CombinedOutput()
+	dir := servertest.Repository(t, map[string]string{"m": strings.Replace(servertest.Config(0, "1", ""), "max_batch_size: 8", "max_batch_size: 8 max_batch_sise: 4", 1)})
+	out, err := exec.Command(servertest.Root+"/bin/shoal", "serve", "--model-repository", dir, "--http-port", "0", "--grpc-port", "0", "--metrics-port", "0").CombinedOutput()
 	if err == nil || !bytes.Contains(out, []byte("max_batch_sise")) || !bytes.Contains(out, []byte("config.pbtxt")) {
 		t.Errorf("ended with %v:\n%s", err, out)
 	}

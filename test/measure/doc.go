@@ -1,7 +1,7 @@
 // Package measure is the one harness behind the figures that Shoal promises.
 //
 // A figure is a ratio of two sides that were measured in the same run, one right after
-// the other, in at least [MinSamples] rounds; [Interleave] has each round begin with
+// the other, in at least [MinSamples] rounds; [Turn] has each round begin with
 // another side. Samples are kept in a file of JSON lines ([Log], [Samples]), so that a run
 // that was interrupted continues where it stopped. [Judge] decides by the median. The 95 %
 // interval stands beside it and decides nothing: the interval of seven values reaches from

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"os"
 	"sync"
 )
@@ -118,16 +119,15 @@ func (s *Samples) Ratios(of, to string) (ratios []float64) {
 	return ratios
 }
 
-// Interleave calls run for each side of each round, both counted from 0: one side
-// right after the other, and each round beginning with another one, so that none is always
-// measured first. It stops at the first error.
-func Interleave(rounds, sides int, run func(round, side int) error) error {
-	for round := range rounds {
+// Turn returns the sides of a round, counted from 0, in the order in which they are
+// measured: one right after the other, and each round beginning with another one, so
+// that none is always first.
+func Turn(round, sides int) iter.Seq[int] {
+	return func(yield func(int) bool) {
 		for i := range sides {
-			if err := run(round, (i+round)%sides); err != nil {
-				return err
+			if !yield((i + round) % sides) {
+				return
 			}
 		}
 	}
-	return nil
 }

@@ -1,6 +1,6 @@
 //go:build e2e
 
-package e2e
+package proofs
 
 import (
 	"bufio"
@@ -23,6 +23,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/buf"
 	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
 	"github.com/shoal-serving/shoal/tensor"
+	"github.com/shoal-serving/shoal/test/servertest"
 )
 
 // An echo is a process that does nothing but answer: what a request costs before a
@@ -36,30 +37,30 @@ import (
 // so that it holds on a busy machine, with room for what that does to caches.
 func TestARequestCostsLittleMoreThanAnEcho(t *testing.T) {
 	const d = 300 * time.Millisecond
-	s := start(t, repositoryOf(t, instants))
+	s := servertest.Start(t, servertest.Repository(t, instants))
 	echo, _, _ := startEcho(t)
 	for _, p := range []struct {
 		protocol, model string
 		in              []tensor.Tensor
 		most            float64 // times the echo
 	}{
-		{"gRPC", "small", rowOf(1, 32, 100), 3},
-		{"HTTP", "small", rowOf(1, 32, 100), 3},
-		{"gRPC", "large", rowOf(3, 224, 224), 2.5},
-		{"HTTP", "large", rowOf(3, 224, 224), 2.5},
+		{"gRPC", "small", rowOf(1, 32, 100), 2.2},
+		{"HTTP", "small", rowOf(1, 32, 100), 2.2},
+		{"gRPC", "large", rowOf(3, 224, 224), 1.8},
+		{"HTTP", "large", rowOf(3, 224, 224), 1.9},
 	} {
-		echoed, served := askOver(t, p.protocol, echo.at(p.protocol), p.model, p.in), askOver(t, p.protocol, s.at(p.protocol), p.model, p.in)
-		hold(t, p.protocol+", "+p.model+": CPU for a request, times the echo's", 0, p.most, func() float64 {
+		echoed, served := askOver(t, p.protocol, echo.At(p.protocol), p.model, p.in), askOver(t, p.protocol, s.At(p.protocol), p.model, p.in)
+		servertest.Hold(t, p.protocol+", "+p.model+": CPU for a request, times the echo's", 0, p.most, func() float64 {
 			b, m := pullAt(t, echo, echoed, 16, d), pullAt(t, s, served, 16, d)
 			t.Logf("the echo takes %.1f µs for a request, the server %.1f", b.cpu, m.cpu)
 			return m.cpu / b.cpu
 		})
 	}
-	small := askOver(t, "HTTP", s.http, "small", rowOf(1, 32, 100))
-	hold(t, "garbage collection, share of the CPU", 0, 0.12, func() float64 {
-		collected, cpu := s.collected(), s.usage().cpu
+	small := askOver(t, "HTTP", s.HTTP, "small", rowOf(1, 32, 100))
+	servertest.Hold(t, "garbage collection, share of the CPU", 0, 0.05, func() float64 {
+		before, cpu := collected(s), s.Usage().CPU
 		pullAt(t, s, small, 16, 2*d)
-		return (s.collected() - collected).Seconds() / (s.usage().cpu - cpu).Seconds()
+		return (collected(s) - before).Seconds() / (s.Usage().CPU - cpu).Seconds()
 	})
 }
 
@@ -70,9 +71,9 @@ const echoEnv = "SHOAL_E2E_ECHO"
 const bytesOut = 4096
 
 // startEcho runs the echo. It is a server that has no metrics, and two more addresses.
-func startEcho(t *testing.T) (echo *server, lean, handing string) {
+func startEcho(t *testing.T) (echo *servertest.Server, lean, handing string) {
 	t.Helper()
-	cmd := exec.Command(os.Args[0], "-test.run=^TestTheEcho$")
+	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), echoEnv+"=1")
 	out, err := cmd.StdoutPipe()
 	if err == nil {
@@ -90,26 +91,32 @@ func startEcho(t *testing.T) (echo *server, lean, handing string) {
 	if err != nil || len(at) != 4 {
 		t.Fatalf("the echo says %q: %v", line, err)
 	}
-	return &server{t: t, cmd: cmd, grpc: at[0], http: "http://" + at[1]}, at[2], at[3]
+	return &servertest.Server{T: t, Cmd: cmd, GRPC: at[0], HTTP: "http://" + at[1]}, at[2], at[3]
 }
 
-// TestTheEcho is the echo, if it is run as such.
-func TestTheEcho(t *testing.T) {
-	if os.Getenv(echoEnv) == "" {
-		t.Skip("It is only run by other tests.")
+// TestMain runs the tests, or the echo if the program is run as such.
+func TestMain(m *testing.M) {
+	if os.Getenv(echoEnv) != "" {
+		fmt.Fprintln(os.Stderr, runEcho())
+		os.Exit(1)
 	}
+	os.Exit(m.Run())
+}
+
+// runEcho serves until the process is ended, and returns why it cannot.
+func runEcho() error {
 	answer, err := proto.Marshal(&kservepb.ModelInferResponse{
 		ModelName: "small", ModelVersion: "1", RawOutputContents: [][]byte{make([]byte, bytesOut)},
 		Outputs: []*kservepb.ModelInferResponse_InferOutputTensor{{Name: "y", Datatype: "FP32", Shape: []int64{1, bytesOut / 4}}},
 	})
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
 	var listeners []net.Listener
 	for range 4 {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
-			t.Fatal(err)
+			return err
 		}
 		listeners = append(listeners, l)
 	}

@@ -1,28 +1,28 @@
 //go:build e2e
 
-package e2e
+package proofs
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
 	"testing"
 	"time"
 
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-
+	"github.com/shoal-serving/shoal/client"
 	"github.com/shoal-serving/shoal/internal/bench"
 	"github.com/shoal-serving/shoal/internal/engine/onnx/onnxtest"
-	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
+	"github.com/shoal-serving/shoal/tensor"
+	"github.com/shoal-serving/shoal/test/measure"
+	"github.com/shoal-serving/shoal/test/servertest"
 )
 
 // A flood sends requests at a rate, whether or not they are answered.
 type flood struct {
 	rate    float64 // requests a second, at random distances
-	request *kservepb.ModelInferRequest
+	request *client.Request
 	within  time.Duration // that an answer is in time
 	warm    time.Duration // at the begin, of which nothing is counted
 	lasts   time.Duration // after that
@@ -58,14 +58,14 @@ func (t toll) String() string {
 
 // run floods the server. Who has no answer when it is over is not waited for, and
 // is late.
-func (f flood) run(t *testing.T, s *server) toll {
+func (f flood) run(t *testing.T, s *servertest.Server) toll {
 	t.Helper()
 	// Not a timeout, which the server would be told of.
 	ctx, abandon := context.WithCancel(t.Context())
 	defer time.AfterFunc(f.warm+f.lasts+f.within, abandon).Stop()
-	var clients []kservepb.GRPCInferenceServiceClient
+	var clients []*client.Client
 	for range 8 {
-		clients = append(clients, s.client())
+		clients = append(clients, s.Client())
 	}
 	var mu sync.Mutex // guards the following
 	got := toll{lasts: f.lasts}
@@ -81,7 +81,7 @@ func (f flood) run(t *testing.T, s *server) toll {
 		n++
 		running.Go(func() {
 			sent := time.Now()
-			_, err := clients[i%len(clients)].ModelInfer(ctx, f.request)
+			_, err := clients[i%len(clients)].Infer(ctx, f.request)
 			took := time.Since(sent)
 			if at < f.warm {
 				return
@@ -90,9 +90,9 @@ func (f flood) run(t *testing.T, s *server) toll {
 			defer mu.Unlock()
 			got.sent++
 			switch {
-			case status.Code(err) == codes.ResourceExhausted:
+			case errors.Is(err, client.Overloaded):
 				got.refused = append(got.refused, took)
-				if !slices.ContainsFunc(status.Convert(err).Details(), func(d any) bool { _, ok := d.(*errdetails.RetryInfo); return ok }) {
+				if e, ok := errors.AsType[*client.Error](err); !ok || e.RetryAfter == 0 {
 					got.without++
 				}
 			case err != nil && ctx.Err() == nil:
@@ -115,7 +115,7 @@ func TestProofOverloadCostsNoGoodput(t *testing.T) {
 	t.Run("seed device", func(t *testing.T) {
 		// Where other work goes on, the device is slow, so that it and nothing else has
 		// too much to do.
-		slower := choose(1, 20)
+		slower := servertest.StrictOr(1, 20)
 		within := time.Duration(slower) * 20 * time.Millisecond
 		settings := func(more string) string {
 			// The inputs are smaller than the seed device's, for the same reason.
@@ -130,22 +130,18 @@ func TestProofOverloadCostsNoGoodput(t *testing.T) {
 				parameters { key: "per_row_us" value { string_value: "%g" } }
 			`, 1921*float64(slower), 59.3*float64(slower)) + more
 		}
-		s := start(t, repositoryOf(t, map[string]string{"plain": settings(""), "bounded": settings(objective(within))}))
-		request := func(model string) *kservepb.ModelInferRequest {
-			return &kservepb.ModelInferRequest{
-				ModelName:        model,
-				Inputs:           []*kservepb.ModelInferRequest_InferInputTensor{{Name: "x", Datatype: "FP32", Shape: []int64{2, 16}}},
-				RawInputContents: [][]byte{make([]byte, 2*16*4)},
-			}
+		s := servertest.Start(t, servertest.Repository(t, map[string]string{"plain": settings(""), "bounded": settings(objective(within))}))
+		request := func(model string) *client.Request {
+			return &client.Request{Model: model, Inputs: []client.Tensor{{Name: "x", Type: tensor.FP32, Shape: []int64{2, 16}, Data: make([]byte, 2*16*4)}}}
 		}
-		holdUnderOverload(t, s, request, within)
+		holdUnderOverload(t, s, "seed device", request, within)
 	})
 	t.Run("ResNet-50", func(t *testing.T) {
-		if !*strict {
+		if !*servertest.Strict {
 			t.Skip("it takes its time")
 		}
 		onnxtest.Library(t)
-		file := realModel(t, "resnet50")
+		file := servertest.RealModel(t, "resnet50")
 		settings := func(more string) string {
 			return `
 				max_batch_size: 8
@@ -156,11 +152,11 @@ func TestProofOverloadCostsNoGoodput(t *testing.T) {
 		// A batch of 8 takes about half a second here; a second would be two of them
 		// with nothing to spare.
 		const within = 3 * time.Second
-		s := start(t, onnxRepository(t, map[string]onnxModel{"plain": {file, settings("")}, "bounded": {file, settings(objective(within))}}))
+		s := servertest.Start(t, servertest.ONNXRepository(t, map[string]servertest.ONNXModel{"plain": {File: file, Config: settings("")}, "bounded": {File: file, Config: settings(objective(within))}}))
 		for _, model := range []string{"plain", "bounded"} {
-			s.awaitMeasured(t, model)
+			s.AwaitMeasured(t, model)
 		}
-		holdUnderOverload(t, s, func(model string) *kservepb.ModelInferRequest { return picture(model, 1) }, within)
+		holdUnderOverload(t, s, "ResNet-50", func(model string) *client.Request { return picture(model, 1) }, within)
 	})
 }
 
@@ -170,35 +166,41 @@ func objective(within time.Duration) string {
 
 // holdUnderOverload asks what the model plain can do, and then floods it and the
 // model bounded, which is the same with an objective.
-func holdUnderOverload(t *testing.T, s *server, request func(model string) *kservepb.ModelInferRequest, within time.Duration) {
+func holdUnderOverload(t *testing.T, s *servertest.Server, name string, request func(model string) *client.Request, within time.Duration) {
 	t.Helper()
-	lasts := choose(max(10*time.Second, 20*within), 2*time.Second)
-	c := crowd{clients: 16, sharing: 2, request: func(int) *kservepb.ModelInferRequest { return request("plain") }, during: lasting(lasts)}
-	capacity := c.run(t, s).perSecond()
+	lasts := servertest.StrictOr(max(10*time.Second, 10*within), 2*time.Second)
+	c := servertest.Crowd{Clients: 16, Sharing: 2, Request: func(int) *client.Request { return request("plain") }, During: servertest.For(lasts)}
+	capacity := c.Run(t, s).PerSecond()
 	t.Logf("it can do %.1f requests a second", capacity)
 	if capacity == 0 {
 		t.Fatal("nothing is left to be a multiple of")
 	}
-	for _, times := range choose([]float64{1.2, 2, 4}, []float64{2}) {
+	for _, times := range servertest.StrictOr([]float64{1.2, 2, 4}, []float64{2}) {
 		f := flood{rate: times * capacity, within: within, warm: max(lasts/10, 2*within), lasts: lasts}
-		f.request = request("bounded")
-		with := f.run(t, s)
 		f.request = request("plain")
 		without := f.run(t, s)
-		t.Logf("at %g times that\n  with admission: %.1f %% of it, %v\n  without: %.1f %% of it, %v", times, 100*with.perSecond()/capacity, with, 100*without.perSecond()/capacity, without)
-		if with.without > 0 {
-			t.Errorf("%d of those that were refused were not told when to come back", with.without)
+		t.Logf("at %g times that, without admission: %.1f %% of it, %v", times, 100*without.perSecond()/capacity, without)
+		var inTime, late, refused []float64
+		for range servertest.Rounds() {
+			time.Sleep(within) // until what was left of the last one is gone
+			f.request = request("bounded")
+			with := f.run(t, s)
+			t.Logf("at %g times that, with admission: %.1f %% of it, %v", times, 100*with.perSecond()/capacity, with)
+			if with.without > 0 {
+				t.Errorf("%d of those that were refused were not told when to come back", with.without)
+			}
+			if with.perSecond() <= 2*without.perSecond() {
+				t.Errorf("at %g times what it can do, %.0f a second are answered in time with admission, and %.0f without", times, with.perSecond(), without.perSecond())
+			}
+			inTime = append(inTime, with.perSecond()/capacity)
+			late = append(late, with.lateShare())
+			refused = append(refused, with.refusedWithin(0.99).Seconds()*1e3)
 		}
-		if with.perSecond() <= 2*without.perSecond() {
-			t.Errorf("at %g times what it can do, %.0f a second are answered in time with admission, and %.0f without", times, with.perSecond(), without.perSecond())
+		if *servertest.Strict {
+			gate := fmt.Sprintf("slo: %s at %g times its capacity, ", name, times)
+			servertest.Judge(t, gate+"share in time", measure.AtLeast(0.97), inTime)
+			servertest.Judge(t, gate+"share late", measure.AtMost(0.005), late)
+			servertest.Judge(t, gate+"p99 until refused, ms", measure.AtMost(5), refused)
 		}
-		if !*strict {
-			continue
-		}
-		if with.perSecond() < 0.97*capacity || with.lateShare() > 0.005 || with.refusedWithin(0.99) > 5*time.Millisecond {
-			t.Errorf("at %g times what it can do: %.1f %% of that, %.2f %% late, refused within %v; want at least 97 %%, at most 0.5 %%, and 5 ms", times,
-				100*with.perSecond()/capacity, 100*with.lateShare(), with.refusedWithin(0.99))
-		}
-		time.Sleep(within) // until what was left of the last one is gone
 	}
 }

@@ -1,20 +1,20 @@
 //go:build e2e && proofs
 
-package e2e
+package proofs
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/shoal-serving/shoal/client"
 	"github.com/shoal-serving/shoal/internal/bench"
 	"github.com/shoal-serving/shoal/internal/engine/onnx/onnxruntime"
 	"github.com/shoal-serving/shoal/internal/engine/onnx/onnxtest"
-	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
 	"github.com/shoal-serving/shoal/test/bare"
+	"github.com/shoal-serving/shoal/test/servertest"
 )
 
 // tenModels are the models that share a server, and how many clients each has: few
@@ -45,41 +45,41 @@ func TestProofTenModelsShareTheCores(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	requests := map[string]*kservepb.ModelInferRequest{}
+	requests := map[string]*client.Request{}
 	files := map[string]string{}
 	for _, m := range tenModels {
-		b := bare.Open(r, modelsDir, m.model)
-		files[m.name] = realModel(t, m.model)
+		b := bare.Open(r, servertest.ModelsDir, m.model)
+		files[m.name] = servertest.RealModel(t, m.model)
 		in, err := b.Inputs(1, 1)
 		b.Close()
 		if err != nil {
 			t.Fatal(err)
 		}
-		requests[m.name] = requestOf(m.name, in)
+		requests[m.name] = &client.Request{Model: m.name, Inputs: in}
 	}
-	serve := func(config string, flags ...string) *server {
-		models := map[string]onnxModel{}
+	serve := func(config string, flags ...string) *servertest.Server {
+		models := map[string]servertest.ONNXModel{}
 		for name, file := range files {
-			models[name] = onnxModel{file, config}
+			models[name] = servertest.ONNXModel{File: file, Config: config}
 		}
-		return start(t, onnxRepository(t, models), flags...)
+		return servertest.Start(t, servertest.ONNXRepository(t, models), flags...)
 	}
 	// asks has the clients of some models ask, and returns answers in a second by model.
-	asks := func(s *server, during time.Duration, names ...string) map[string]float64 {
+	asks := func(s *servertest.Server, during time.Duration, names ...string) map[string]float64 {
 		var who []string // by client
 		for _, m := range tenModels {
 			if slices.Contains(names, m.name) {
 				who = append(who, slices.Repeat([]string{m.name}, m.clients)...)
 			}
 		}
-		c := crowd{
-			clients: len(who), sharing: 4, warm: choose(time.Second, 200*time.Millisecond), during: lasting(during),
-			request: func(n int) *kservepb.ModelInferRequest { return requests[who[n]] },
+		c := servertest.Crowd{
+			Clients: len(who), Sharing: 4, Warm: servertest.StrictOr(time.Second, 200*time.Millisecond), During: servertest.For(during),
+			Request: func(n int) *client.Request { return requests[who[n]] },
 		}
-		got := c.run(t, s)
+		got := c.Run(t, s)
 		rates := map[string]float64{}
 		for n, name := range who {
-			rates[name] += float64(got.client[n]) / got.took.Seconds()
+			rates[name] += float64(got.Client[n]) / got.Took.Seconds()
 		}
 		return rates
 	}
@@ -87,7 +87,7 @@ func TestProofTenModelsShareTheCores(t *testing.T) {
 	for _, m := range tenModels {
 		all = append(all, m.name)
 	}
-	total := func(s *server, during time.Duration) float64 {
+	total := func(s *servertest.Server, during time.Duration) float64 {
 		sum := 0.0
 		for _, rate := range asks(s, during, all...) {
 			sum += rate
@@ -101,24 +101,25 @@ func TestProofTenModelsShareTheCores(t *testing.T) {
 			ways = append(ways, byHand{rows, 0, on[0], on[1]})
 		}
 	}
-	if !*strict {
+	if !*servertest.Strict {
 		ways = ways[1:2]
 	}
-	one := choose(4*time.Second, 2*time.Second)
+	one := servertest.StrictOr(4*time.Second, 2*time.Second)
 	screened := map[byHand]float64{}
 	for _, way := range ways {
 		s := serve(way.config(), "--batching=triton")
 		screened[way] = total(s, one/2)
 		t.Logf("%v: %.0f answers a second", way, screened[way])
-		s.kill()
+		s.Kill()
 	}
 	best := slices.MaxFunc(slices.Collect(maps.Keys(screened)), func(a, b byHand) int { return cmp.Compare(screened[a], screened[b]) })
 
 	hand, untouched := serve(best.config(), "--batching=triton"), serve("")
 	for _, name := range all {
-		untouched.awaitMeasured(t, name)
+		untouched.AwaitMeasured(t, name)
 	}
-	hold(t, fmt.Sprintf("answers of all models, share of those with %v", best), choose(1, 0.5)*0.95, 100, func() float64 {
+	t.Logf("the best by hand is %v", best)
+	servertest.Hold(t, "answers of all models, share of the best by hand", servertest.StrictOr(1, 0.5)*0.95, 100, func() float64 {
 		of := total(hand, one)
 		return total(untouched, one) / of
 	})
@@ -134,7 +135,7 @@ func TestProofTenModelsShareTheCores(t *testing.T) {
 	}
 	mid, _, _ := bench.Median(each)
 	for _, name := range all {
-		if shares[name] < choose(0.25, 0.05)*mid {
+		if shares[name] < servertest.StrictOr(0.25, 0.05)*mid {
 			t.Errorf("%s is starved: it gets %.3f of what it gets alone, and half of the others %.3f or more", name, shares[name], mid)
 		}
 	}

@@ -1,10 +1,9 @@
 //go:build e2e && proofs
 
-package e2e
+package proofs
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"math"
@@ -14,13 +13,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoal-serving/shoal/client"
 	"github.com/shoal-serving/shoal/internal/bench"
 	"github.com/shoal-serving/shoal/internal/engine/onnx/onnxruntime"
 	"github.com/shoal-serving/shoal/internal/engine/onnx/onnxtest"
 	"github.com/shoal-serving/shoal/internal/explain"
-	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
 	"github.com/shoal-serving/shoal/tensor"
 	"github.com/shoal-serving/shoal/test/bare"
+	"github.com/shoal-serving/shoal/test/measure"
+	"github.com/shoal-serving/shoal/test/servertest"
 )
 
 // A byHand is one way to configure a model by hand.
@@ -53,9 +54,9 @@ func (h byHand) config() string {
 // waysByHand is the grid: coarse, since all of it is tried under each load. More
 // instances than cores are among them, because batches gather while others run.
 func waysByHand() (all []byHand) {
-	for _, on := range choose([][2]int{{1, 1}, {2, 1}, {3, 1}, {1, 2}}, [][2]int{{2, 1}}) {
-		for _, rows := range choose([]int{1, 4, 16, 32}, []int{1, 16}) {
-			for _, delay := range choose([]time.Duration{0, 2 * time.Millisecond}, []time.Duration{0}) {
+	for _, on := range servertest.StrictOr([][2]int{{1, 1}, {2, 1}, {3, 1}, {1, 2}}, [][2]int{{2, 1}}) {
+		for _, rows := range servertest.StrictOr([]int{1, 4, 16, 32}, []int{1, 16}) {
+			for _, delay := range servertest.StrictOr([]time.Duration{0, 2 * time.Millisecond}, []time.Duration{0}) {
 				if rows > 1 || delay == 0 {
 					all = append(all, byHand{rows, delay, on[0], on[1]})
 				}
@@ -82,16 +83,16 @@ func TestProofUntouchedIsAsGoodAsByHand(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	figures := openFigures(t, "auto-real")
+	samples := servertest.Samples(t, "auto-real")
 	for _, model := range []string{"text_recognition", "ppocrv4_rec", "magika", "minilm", "wide_mlp"} {
 		t.Run(model, func(t *testing.T) {
-			m := bare.Open(r, modelsDir, model)
+			m := bare.Open(r, servertest.ModelsDir, model)
 			defer m.Close()
 			in, err := m.Inputs(1, 1)
 			if err != nil {
 				t.Fatal(err)
 			}
-			trial := &trial{model: model, file: realModel(t, model), request: requestOf(model, in), figures: figures}
+			trial := &trial{model: model, file: servertest.RealModel(t, model), request: &client.Request{Model: model, Inputs: in}, samples: samples}
 			ways := trial.screen(t)
 			trial.repeat(t, ways)
 			trial.judge(t, ways)
@@ -102,57 +103,57 @@ func TestProofUntouchedIsAsGoodAsByHand(t *testing.T) {
 // A trial is one model that is measured in several ways.
 type trial struct {
 	model, file string
-	request     *kservepb.ModelInferRequest
-	figures     *figures
+	request     *client.Request
+	samples     *measure.Samples
 }
 
 // run has so many clients ask the model of that name, and returns how many answers
 // they get in a second. It takes longer than it is told if the model is so slow that
 // not everybody would be answered.
-func (tr *trial) run(t *testing.T, s *server, name string, clients int, warm, one time.Duration) float64 {
+func (tr *trial) run(t *testing.T, s *servertest.Server, name string, clients int, warm, one time.Duration) float64 {
 	t.Helper()
-	req := &kservepb.ModelInferRequest{ModelName: name, Inputs: tr.request.Inputs, RawInputContents: tr.request.RawInputContents}
+	req := &client.Request{Model: name, Inputs: tr.request.Inputs}
 	var answers atomic.Int64
-	c := crowd{
-		clients: clients, sharing: 6, warm: warm, request: func(int) *kservepb.ModelInferRequest { return req },
-		check: func(_ int, _ *kservepb.ModelInferResponse, err error) error {
+	c := servertest.Crowd{
+		Clients: clients, Sharing: 6, Warm: warm, Request: func(int) *client.Request { return req },
+		Check: func(_ int, _ *client.Response, err error) error {
 			answers.Add(1)
 			return err
 		},
-		during: func() {
+		During: func() {
 			before := answers.Load()
 			for began := time.Now(); time.Since(began) < one || answers.Load() < before+int64(clients); {
 				time.Sleep(min(one, 20*time.Millisecond))
 			}
 		},
 	}
-	got := c.run(t, s)
+	got := c.Run(t, s)
 	if t.Failed() {
 		t.FailNow() // what was answered with errors is no figure to keep
 	}
-	return got.steady()
+	return got.Steady()
 }
 
 // screen tries all of the grid once, and returns the best four, best first, and
 // behind them the best without batching, if it is not among them.
 func (tr *trial) screen(t *testing.T) []byHand {
 	t.Helper()
-	one := choose(500*time.Millisecond, 200*time.Millisecond)
+	one := servertest.StrictOr(500*time.Millisecond, 200*time.Millisecond)
 	score := map[byHand]float64{}
 	for _, way := range waysByHand() {
-		var s *server
+		var s *servertest.Server
 		for _, clients := range loads {
 			key := fmt.Sprintf("%s, screened: %v, %d clients", tr.model, way, clients)
-			if len(tr.figures.of[key]) == 0 {
+			if len(tr.samples.Of(key)) == 0 {
 				if s == nil {
-					s = start(t, onnxRepository(t, map[string]onnxModel{"m": {tr.file, way.config()}}), "--batching=triton")
+					s = servertest.Start(t, servertest.ONNXRepository(t, map[string]servertest.ONNXModel{"m": {File: tr.file, Config: way.config()}}), "--batching=triton")
 				}
-				tr.figures.add(t, key, tr.run(t, s, "m", clients, 0, one))
+				servertest.Add(t, tr.samples, key, tr.run(t, s, "m", clients, 0, one))
 			}
-			score[way] += math.Log(tr.figures.of[key][0]) / float64(len(loads))
+			score[way] += math.Log(tr.samples.Of(key)[0]) / float64(len(loads))
 		}
 		if s != nil {
-			s.kill()
+			s.Kill()
 		}
 	}
 	ways := slices.SortedFunc(maps.Keys(score), func(a, b byHand) int { return cmp.Compare(score[b], score[a]) })
@@ -174,28 +175,27 @@ func (tr *trial) key(way string, clients int) string {
 // repeat measures some ways and the untouched model, in turn.
 func (tr *trial) repeat(t *testing.T, ways []byHand) {
 	t.Helper()
-	rounds := choose(7, 1)
+	rounds := servertest.Rounds()
 	names := []string{untouched}
-	configured := map[string]onnxModel{}
+	configured := map[string]servertest.ONNXModel{}
 	for i, way := range ways {
 		names = append(names, way.String())
-		configured[fmt.Sprint("way", i+1)] = onnxModel{tr.file, way.config()}
+		configured[fmt.Sprint("way", i+1)] = servertest.ONNXModel{File: tr.file, Config: way.config()}
 	}
-	missing := func(name string, clients, round int) bool { return len(tr.figures.of[tr.key(name, clients)]) <= round }
+	missing := func(name string, clients, round int) bool { return len(tr.samples.Of(tr.key(name, clients))) <= round }
 	if !slices.ContainsFunc(names, func(name string) bool {
 		return slices.ContainsFunc(loads, func(clients int) bool { return missing(name, clients, rounds-1) })
 	}) {
 		return
 	}
-	hand := start(t, onnxRepository(t, configured), "--batching=triton")
-	bare := start(t, onnxRepository(t, map[string]onnxModel{"way0": {file: tr.file}}))
-	bare.awaitMeasured(t, "way0")
+	hand := servertest.Start(t, servertest.ONNXRepository(t, configured), "--batching=triton")
+	bare := servertest.Start(t, servertest.ONNXRepository(t, map[string]servertest.ONNXModel{"way0": {File: tr.file}}))
+	bare.AwaitMeasured(t, "way0")
 	tr.makeKnown(t, bare, "way0")
-	warm, one := choose(300*time.Millisecond, 100*time.Millisecond), choose(time.Second, 300*time.Millisecond)
+	warm, one := servertest.StrictOr(300*time.Millisecond, 100*time.Millisecond), servertest.StrictOr(time.Second, 300*time.Millisecond)
 	for round := range rounds {
 		for _, clients := range loads {
-			for i := range names {
-				way := (i + round) % len(names)
+			for way := range measure.Turn(round, len(names)) {
 				if !missing(names[way], clients, round) {
 					continue
 				}
@@ -203,32 +203,34 @@ func (tr *trial) repeat(t *testing.T, ways []byHand) {
 				if names[way] == untouched {
 					s = bare
 				}
-				before, waited := s.batches(model), s.queued(model)
-				tr.figures.add(t, tr.key(names[way], clients), tr.run(t, s, model, clients, warm, one))
+				before, waited := s.Batches(model), queued(s, model)
+				servertest.Add(t, tr.samples, tr.key(names[way], clients), tr.run(t, s, model, clients, warm, one))
 				if names[way] != untouched {
 					continue
 				}
-				t.Logf("round %d, %d clients: untouched runs %s; %s", round+1, clients, batchSizes(before, s.batches(model)), chosen(s.explanation(model)))
+				t.Logf("round %d, %d clients: untouched runs %s; %s", round+1, clients, batchSizes(before, s.Batches(model)), chosen(s.Explanation(model)))
 				if clients == 1 {
-					tr.figures.add(t, tr.key("wait", clients), s.queued(model).since(waited).Seconds()*1e6)
+					now := queued(s, model)
+					each := client.Total{Count: now.Count - waited.Count, Time: now.Time - waited.Time}.Mean()
+					servertest.Add(t, tr.samples, tr.key("wait", clients), each.Seconds()*1e6)
 				}
 			}
 		}
 	}
-	hand.kill()
-	bare.kill()
+	hand.Kill()
+	bare.Kill()
 }
 
 // makeKnown lets an untouched model of that name see the shape of its requests, if it
 // was measured with another one, and waits until it was measured with theirs.
-func (tr *trial) makeKnown(t *testing.T, s *server, name string) {
+func (tr *trial) makeKnown(t *testing.T, s *servertest.Server, name string) {
 	t.Helper()
 	var theirs []string
 	for _, in := range tr.request.Inputs {
 		theirs = append(theirs, in.Name+tensor.ShapeText(in.Shape[1:]))
 	}
 	known := func() bool {
-		m := s.explanation(name)
+		m := s.Explanation(name)
 		for _, tried := range m.Calibration.Trials {
 			if tried.Chosen && tried.Threads != m.Threads.Count {
 				return false // it is about to run like this
@@ -242,17 +244,17 @@ func (tr *trial) makeKnown(t *testing.T, s *server, name string) {
 	tr.run(t, s, name, 1, 0, 3*time.Second)
 	for began := time.Now(); !known(); time.Sleep(100 * time.Millisecond) {
 		if time.Since(began) > 5*time.Minute {
-			t.Fatalf("not measured with %v\n%s", theirs, s.logged())
+			t.Fatalf("not measured with %v\n%s", theirs, s.Log())
 		}
 	}
-	t.Logf("measured again with %s", s.explanation(name).Calibration.Shape)
+	t.Logf("measured again with %s", s.Explanation(name).Calibration.Shape)
 }
 
 // judge holds the untouched model against the best way by hand.
 func (tr *trial) judge(t *testing.T, ways []byHand) {
 	t.Helper()
 	middle := func(way string, clients int) float64 {
-		mid, _, _ := bench.Median(tr.figures.of[tr.key(way, clients)])
+		mid, _, _ := bench.Median(tr.samples.Of(tr.key(way, clients)))
 		return mid
 	}
 	score := func(way byHand) (sum float64) {
@@ -277,36 +279,23 @@ func (tr *trial) judge(t *testing.T, ways []byHand) {
 		table += " |\n"
 	}
 	t.Log(table)
-	share := func(of string, clients int, least float64) {
+	share := func(name, of string, clients int, least float64) {
 		t.Helper()
-		ratios := []float64{}
-		others := tr.figures.of[tr.key(of, clients)]
-		for round, v := range tr.figures.of[tr.key(untouched, clients)] {
-			ratios = append(ratios, v/others[round])
-		}
-		mid, low, high := bench.Median(ratios)
-		report := t.Logf
-		if high < choose(1, 0.5)*least {
-			report = t.Errorf
-		}
-		report("%d clients: untouched is %.3f [%.3f, %.3f] of %s, want %.2f or more", clients, mid, low, high, of, least)
+		gate := fmt.Sprintf("auto-real: %s with %d clients, share of %s", tr.model, clients, name)
+		servertest.Judge(t, gate, measure.AtLeast(least), tr.samples.Ratios(tr.key(untouched, clients), tr.key(of, clients)))
 	}
 	for _, clients := range loads {
-		share(best, clients, 0.95)
+		share("the best by hand", best, clients, 0.95)
 		if tr.model == "ppocrv4_rec" {
-			share(single, clients, 1)
+			share("no batching", single, clients, 1)
 		}
 	}
 	if tr.model == "wide_mlp" {
-		share(single, 64, 5)
+		share("no batching", single, 64, 5)
 	}
 	// A request that meets nobody waits only as long as it takes to wake the instance.
-	wait, _, _ := bench.Median(tr.figures.of[tr.key("wait", 1)])
 	alone := 1e6 / middle(untouched, 1)
-	t.Logf("1 client: a request takes %.0f µs, of which it waits %.0f", alone, wait)
-	if limit := choose(1.0, 10) * max(100, 0.02*alone); wait > limit {
-		t.Errorf("1 client: requests wait for %.0f µs, want %.0f at the most", wait, limit)
-	}
+	servertest.Judge(t, fmt.Sprintf("auto-real: %s, µs that a client waits alone", tr.model), measure.AtMost(max(100, 0.02*alone)), tr.samples.Of(tr.key("wait", 1)))
 }
 
 func names(ways []byHand) (all []string) {
@@ -317,11 +306,11 @@ func names(ways []byHand) (all []string) {
 }
 
 // batchSizes says how large the batches were between two times, in per cent of them.
-func batchSizes(before, after map[int]ran) string {
+func batchSizes(before, after map[int]servertest.Batches) string {
 	total := 0
 	counts := map[int]int{}
 	for rows, b := range after {
-		if n := b.count - before[rows].count; n > 0 {
+		if n := b.Count - before[rows].Count; n > 0 {
 			counts[rows] = n
 			total += n
 		}
@@ -344,24 +333,12 @@ func chosen(m explain.Model) string {
 	return fmt.Sprintf("%s, %d at once, filled up to %d rows", how, m.Policy.UsefulInstances, m.Policy.TargetRows)
 }
 
-// waits are how many requests were in a model's queue, and for how long together.
-type waits struct{ Count, NS int64 }
-
-// since returns how long each has waited since.
-func (w waits) since(before waits) time.Duration {
-	return time.Duration((w.NS - before.NS) / max(1, w.Count-before.Count))
-}
-
-func (s *server) queued(model string) waits {
-	s.t.Helper()
-	_, body := s.get("/v2/models/" + model + "/stats")
-	var stats struct {
-		Models []struct {
-			Inference struct{ Queue waits } `json:"inference_stats"`
-		} `json:"model_stats"`
+// queued returns how many requests were in a model's queue, and for how long together.
+func queued(s *servertest.Server, model string) client.Total {
+	s.T.Helper()
+	stats, err := s.Web().Statistics(s.T.Context(), model, "")
+	if err != nil || len(stats) != 1 {
+		s.T.Fatalf("statistics: %v %v", stats, err)
 	}
-	if err := json.Unmarshal([]byte(body), &stats); err != nil || len(stats.Models) != 1 {
-		s.t.Fatalf("statistics: %v %s", err, body)
-	}
-	return stats.Models[0].Inference.Queue
+	return stats[0].Queue
 }

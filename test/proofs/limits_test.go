@@ -1,12 +1,11 @@
 //go:build e2e && proofs
 
-package e2e
+package proofs
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"runtime"
 	"strings"
 	"sync"
@@ -18,6 +17,8 @@ import (
 	"github.com/shoal-serving/shoal/internal/engine/onnx/onnxtest"
 	"github.com/shoal-serving/shoal/tensor"
 	"github.com/shoal-serving/shoal/test/bare"
+	"github.com/shoal-serving/shoal/test/measure"
+	"github.com/shoal-serving/shoal/test/servertest"
 )
 
 // TestProofLimits holds the server against what bounds it on the same machine: the
@@ -25,7 +26,7 @@ import (
 // prints a table with what is promised. What was measured is kept, so that a run that
 // was ended goes on where it was; a part alone is run with -run TestProofLimits/way.
 func TestProofLimits(t *testing.T) {
-	l := &limits{figures: openFigures(t, "limits"), rounds: choose(7, 1)}
+	l := &limits{samples: servertest.Samples(t, "limits"), rounds: servertest.Rounds()}
 	t.Cleanup(func() { t.Log(l.table()) })
 	t.Run("way", l.way)
 	t.Run("alone", l.alone)
@@ -36,59 +37,52 @@ func TestProofLimits(t *testing.T) {
 
 // limits are what was measured so far, and the rows of the table.
 type limits struct {
-	figures *figures
+	samples *measure.Samples
 	rounds  int
 	rows    []string
 }
 
 // has reports whether a figure was measured in all rounds.
-func (l *limits) has(name string) bool { return len(l.figures.of[name]) >= l.rounds }
+func (l *limits) has(name string) bool { return len(l.samples.Of(name)) >= l.rounds }
 
-// each runs measure for the rounds in which a figure is missing. It adds the figure
+// each runs the rounds in which a figure is missing. It adds the figure
 // after all others of a round.
-func (l *limits) each(last string, measure func(round int)) {
+func (l *limits) each(last string, round func(n int)) {
 	for !l.has(last) {
-		measure(len(l.figures.of[last]))
+		round(len(l.samples.Of(last)))
 	}
 }
 
-// within adds a figure to the table, and fails if its interval does not reach what is
-// promised. An infinite bound promises nothing.
-func (l *limits) within(t *testing.T, name string, least, most float64) {
+func (l *limits) add(t *testing.T, name string, value float64) {
 	t.Helper()
-	mid, low, high := bench.Median(l.figures.of[name])
-	promised, verdict := "", ""
-	switch {
-	case !math.IsInf(least, 0):
-		promised = fmt.Sprintf("at least %.4g", least)
-	case !math.IsInf(most, 0):
-		promised = fmt.Sprintf("at most %.4g", most)
-	}
-	if promised != "" {
-		verdict = "kept"
-	}
-	if high < least || low > most {
-		verdict = "missed"
-		if *strict {
-			t.Errorf("%s: %.4g [%.4g, %.4g], promised is %s", name, mid, low, high, promised)
-		}
-	}
-	l.rows = append(l.rows, fmt.Sprintf("| %s | %.4g [%.4g, %.4g] | %s | %s |", name, mid, low, high, promised, verdict))
+	servertest.Add(t, l.samples, name, value)
+}
+
+// judge adds a figure to the table with its verdict.
+func (l *limits) judge(t *testing.T, name string, bound measure.Bound) {
+	t.Helper()
+	l.rows = append(l.rows, servertest.Judge(t, "limits: "+name, bound, l.samples.Of(name)))
 }
 
 func (l *limits) most(t *testing.T, name string, most float64) {
 	t.Helper()
-	l.within(t, name, math.Inf(-1), most)
+	l.judge(t, name, measure.AtMost(most))
 }
 
+// least is for a promise that some models have; 0 means none.
 func (l *limits) least(t *testing.T, name string, least float64) {
 	t.Helper()
-	l.within(t, name, least, math.Inf(1))
+	if least == 0 {
+		l.tell(name)
+		return
+	}
+	l.judge(t, name, measure.AtLeast(least))
 }
 
-func (l *limits) tell(t *testing.T, name string) {
-	t.Helper()
-	l.within(t, name, math.Inf(-1), math.Inf(1))
+// tell adds a figure to the table of which nothing is promised.
+func (l *limits) tell(name string) {
+	mid, low, high := bench.Median(l.samples.Of(name))
+	l.rows = append(l.rows, fmt.Sprintf("| limits: %s | %.4g [%.4g, %.4g] | | |", name, mid, low, high))
 }
 
 func (l *limits) table() string {
@@ -100,74 +94,74 @@ func (l *limits) table() string {
 func (l *limits) way(t *testing.T) {
 	const done = "the way: rounds that are complete"
 	if !l.has(done) {
-		s := start(t, repositoryOf(t, instants))
+		s := servertest.Start(t, servertest.Repository(t, instants))
 		echo, lean, handing := startEcho(t)
 		line, photo := rowOf(1, 32, 100), rowOf(3, 224, 224)
-		ask := func(s *server, model string, in []tensor.Tensor) map[string]bench.Caller {
-			return map[string]bench.Caller{"gRPC": askOver(t, "gRPC", s.grpc, model, in), "HTTP": askOver(t, "HTTP", s.http, model, in)}
+		ask := func(s *servertest.Server, model string, in []tensor.Tensor) map[string]bench.Caller {
+			return map[string]bench.Caller{"gRPC": askOver(t, "gRPC", s.GRPC, model, in), "HTTP": askOver(t, "HTTP", s.HTTP, model, in)}
 		}
 		small, large, joined := ask(s, "small", line), ask(s, "large", photo), ask(s, "joined", photo)
 		echoSmall, echoLarge := ask(echo, "small", line), ask(echo, "large", photo)
 		leans := map[string]bench.Caller{"lean HTTP/2": askOver(t, "gRPC", lean, "small", line), "lean HTTP/2 with a hand-over": askOver(t, "gRPC", handing, "small", line)}
-		d := choose(pulling, 300*time.Millisecond)
+		d := servertest.StrictOr(pulling, 300*time.Millisecond)
 		l.each(done, func(round int) {
 			for _, p := range []string{"gRPC", "HTTP"} {
 				b, m := pullAt(t, echo, echoSmall[p], crowded, d), pullAt(t, s, small[p], crowded, d)
 				t.Logf("round %d, %s, 12.8 KB: echo %.0f a second for %.1f µs, and %.1f of the clients; server %.0f for %.1f, and %.1f",
 					round+1, p, b.perSecond, b.cpu, b.clients, m.perSecond, m.cpu, m.clients)
-				l.figures.add(t, p+", 12.8 KB: CPU of the echo, µs", b.cpu)
-				l.figures.add(t, p+", 12.8 KB: CPU of the server above it, µs", m.cpu-b.cpu)
-				l.figures.add(t, p+", 12.8 KB: throughput, times the echo's", m.perSecond/b.perSecond)
+				l.add(t, p+", 12.8 KB: CPU of the echo, µs", b.cpu)
+				l.add(t, p+", 12.8 KB: CPU of the server above it, µs", m.cpu-b.cpu)
+				l.add(t, p+", 12.8 KB: throughput, times the echo's", m.perSecond/b.perSecond)
 
 				b = pullAt(t, echo, echoLarge[p], crowded, d)
-				collected, cpu := s.collected(), s.usage().cpu
+				before, cpu := collected(s), s.Usage().CPU
 				m = pullAt(t, s, large[p], crowded, d)
-				collected, cpu = s.collected()-collected, s.usage().cpu-cpu
+				garbage, cpu := collected(s)-before, s.Usage().CPU-cpu
 				j := pullAt(t, s, joined[p], crowded, d)
 				t.Logf("round %d, %s, 600 KB: echo %.0f a second for %.0f µs; server %.0f for %.0f, with rows joined %.0f for %.0f",
 					round+1, p, b.perSecond, b.cpu, m.perSecond, m.cpu, j.perSecond, j.cpu)
-				l.figures.add(t, p+", 600 KB: CPU of the echo, µs", b.cpu)
-				l.figures.add(t, p+", 600 KB: CPU of the server, times it", m.cpu/b.cpu)
-				l.figures.add(t, p+", 600 KB: with rows joined, times it", j.cpu/b.cpu)
-				l.figures.add(t, p+", 600 KB: garbage collection, share of CPU", collected.Seconds()/cpu.Seconds())
+				l.add(t, p+", 600 KB: CPU of the echo, µs", b.cpu)
+				l.add(t, p+", 600 KB: CPU of the server, times it", m.cpu/b.cpu)
+				l.add(t, p+", 600 KB: with rows joined, times it", j.cpu/b.cpu)
+				l.add(t, p+", 600 KB: garbage collection, share of CPU", garbage.Seconds()/cpu.Seconds())
 			}
 			for name, c := range leans {
-				l.figures.add(t, "gRPC, 12.8 KB: CPU of "+name+", µs", pullAt(t, echo, c, crowded, d).cpu)
+				l.add(t, "gRPC, 12.8 KB: CPU of "+name+", µs", pullAt(t, echo, c, crowded, d).cpu)
 			}
-			l.figures.add(t, done, 1)
+			l.add(t, done, 1)
 		})
 	}
 	for _, p := range []string{"gRPC", "HTTP"} {
-		l.tell(t, p+", 12.8 KB: CPU of the echo, µs")
+		l.tell(p + ", 12.8 KB: CPU of the echo, µs")
 		l.most(t, p+", 12.8 KB: CPU of the server above it, µs", 12)
-		l.tell(t, p+", 12.8 KB: throughput, times the echo's")
-		l.tell(t, p+", 600 KB: CPU of the echo, µs")
+		l.tell(p + ", 12.8 KB: throughput, times the echo's")
+		l.tell(p + ", 600 KB: CPU of the echo, µs")
 		l.most(t, p+", 600 KB: CPU of the server, times it", 1.3)
-		l.tell(t, p+", 600 KB: with rows joined, times it")
+		l.tell(p + ", 600 KB: with rows joined, times it")
 		l.most(t, p+", 600 KB: garbage collection, share of CPU", 0.03)
 	}
-	l.tell(t, "gRPC, 12.8 KB: CPU of lean HTTP/2, µs")
-	l.tell(t, "gRPC, 12.8 KB: CPU of lean HTTP/2 with a hand-over, µs")
+	l.tell("gRPC, 12.8 KB: CPU of lean HTTP/2, µs")
+	l.tell("gRPC, 12.8 KB: CPU of lean HTTP/2 with a hand-over, µs")
 }
 
 // alone lets one client ask, who finds nobody else there.
 func (l *limits) alone(t *testing.T) {
 	name := func(protocol string) string { return protocol + ", one client alone: p50 above the echo's, µs" }
 	if !l.has(name("HTTP")) {
-		s := start(t, repositoryOf(t, instants))
+		s := servertest.Start(t, servertest.Repository(t, instants))
 		echo, _, _ := startEcho(t)
-		in, d := rowOf(1, 32, 100), choose(pulling, 300*time.Millisecond)
+		in, d := rowOf(1, 32, 100), servertest.StrictOr(pulling, 300*time.Millisecond)
 		l.each(name("HTTP"), func(round int) {
 			for _, p := range []string{"gRPC", "HTTP"} {
-				b, m := pullAt(t, echo, askOver(t, p, echo.at(p), "small", in), 1, d), pullAt(t, s, askOver(t, p, s.at(p), "small", in), 1, d)
+				b, m := pullAt(t, echo, askOver(t, p, echo.At(p), "small", in), 1, d), pullAt(t, s, askOver(t, p, s.At(p), "small", in), 1, d)
 				t.Logf("round %d, %s: echo %v, server %v", round+1, p, b.p50, m.p50)
-				l.figures.add(t, p+", one client alone: p50 of the echo, µs", b.p50.Seconds()*1e6)
-				l.figures.add(t, name(p), (m.p50-b.p50).Seconds()*1e6)
+				l.add(t, p+", one client alone: p50 of the echo, µs", b.p50.Seconds()*1e6)
+				l.add(t, name(p), (m.p50-b.p50).Seconds()*1e6)
 			}
 		})
 	}
 	for _, p := range []string{"gRPC", "HTTP"} {
-		l.tell(t, p+", one client alone: p50 of the echo, µs")
+		l.tell(p + ", one client alone: p50 of the echo, µs")
 		l.most(t, name(p), 60)
 	}
 }
@@ -213,20 +207,13 @@ func (l *limits) models(t *testing.T) {
 				l.serve(t, r, p)
 			}
 			for _, protocol := range []string{"gRPC", "HTTP"} {
-				l.least(t, p.name(protocol), promised(p.share))
-				l.least(t, p.nameInside(protocol), promised(p.inside))
-				l.tell(t, p.nameCPU(protocol, "the server"))
-				l.tell(t, p.nameCPU(protocol, "the clients"))
+				l.least(t, p.name(protocol), p.share)
+				l.least(t, p.nameInside(protocol), p.inside)
+				l.tell(p.nameCPU(protocol, "the server"))
+				l.tell(p.nameCPU(protocol, "the clients"))
 			}
 		})
 	}
-}
-
-func promised(least float64) float64 {
-	if least == 0 {
-		return math.Inf(-1)
-	}
-	return least
 }
 
 func (p contender) name(protocol string) string {
@@ -243,8 +230,8 @@ func (p contender) nameCPU(protocol, whose string) string {
 
 // serve measures a model.
 func (l *limits) serve(t *testing.T, r *onnxruntime.Runtime, p contender) {
-	file := realModel(t, p.model)
-	m := bare.Open(r, modelsDir, p.model)
+	file := servertest.RealModel(t, p.model)
+	m := bare.Open(r, servertest.ModelsDir, p.model)
 	defer m.Close()
 	in, err := m.Inputs(1, 1)
 	if err != nil {
@@ -254,24 +241,24 @@ func (l *limits) serve(t *testing.T, r *onnxruntime.Runtime, p contender) {
 	best := bare.Best(results)
 	t.Logf("the bare engine is best with %v: %.0f rows a second", best.Setting, best.RowsPerSecond)
 
-	models := map[string]onnxModel{}
+	models := map[string]servertest.ONNXModel{}
 	for i, config := range p.configs {
-		models[fmt.Sprint("way", i)] = onnxModel{file, config}
+		models[fmt.Sprint("way", i)] = servertest.ONNXModel{File: file, Config: config}
 	}
-	s := start(t, onnxRepository(t, models), "--batching=triton")
+	s := servertest.Start(t, servertest.ONNXRepository(t, models), "--batching=triton")
 	most, way := 0.0, ""
 	for i, config := range p.configs {
 		name := fmt.Sprint("way", i)
-		v := pullAt(t, s, askOver(t, "gRPC", s.grpc, name, in), crowded, choose(time.Second, 200*time.Millisecond))
+		v := pullAt(t, s, askOver(t, "gRPC", s.GRPC, name, in), crowded, servertest.StrictOr(time.Second, 200*time.Millisecond))
 		t.Logf("%s: %.0f rows a second", config, v.perSecond)
 		if v.perSecond > most {
 			most, way = v.perSecond, name
 		}
 	}
-	d := choose(pulling, 300*time.Millisecond)
+	d := servertest.StrictOr(pulling, 300*time.Millisecond)
 	callers := map[string]bench.Caller{}
 	for _, protocol := range []string{"gRPC", "HTTP"} {
-		callers[protocol] = askOver(t, protocol, s.at(protocol), way, in)
+		callers[protocol] = askOver(t, protocol, s.At(protocol), way, in)
 	}
 	l.each(p.name("HTTP"), func(round int) {
 		for _, protocol := range []string{"gRPC", "HTTP"} {
@@ -279,21 +266,21 @@ func (l *limits) serve(t *testing.T, r *onnxruntime.Runtime, p contender) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			before := s.batches(way)
-			cpu := s.usage().cpu
+			before := s.Batches(way)
+			cpu := s.Usage().CPU
 			v := pullAt(t, s, callers[protocol], crowded, d)
-			cpu = s.usage().cpu - cpu
+			cpu = s.Usage().CPU - cpu
 			// The engine's part: the batches that the server counted, each for the time
 			// that one of its size took the bare engine.
 			var computed time.Duration
-			for rows, b := range s.batches(way) {
-				computed += time.Duration(b.count-before[rows].count) * cpuOf(results, rows)
+			for rows, b := range s.Batches(way) {
+				computed += time.Duration(b.Count-before[rows].Count) * cpuOf(results, rows)
 			}
 			t.Logf("round %d, %s: bare %.0f rows a second, served %.0f, for %.1f µs and %.1f of the clients", round+1, protocol, alone.RowsPerSecond, v.perSecond, v.cpu, v.clients)
-			l.figures.add(t, p.nameInside(protocol), computed.Seconds()/cpu.Seconds())
-			l.figures.add(t, p.nameCPU(protocol, "the server"), v.cpu)
-			l.figures.add(t, p.nameCPU(protocol, "the clients"), v.clients)
-			l.figures.add(t, p.name(protocol), v.perSecond/alone.RowsPerSecond)
+			l.add(t, p.nameInside(protocol), computed.Seconds()/cpu.Seconds())
+			l.add(t, p.nameCPU(protocol, "the server"), v.cpu)
+			l.add(t, p.nameCPU(protocol, "the clients"), v.clients)
+			l.add(t, p.name(protocol), v.perSecond/alone.RowsPerSecond)
 		}
 	})
 }
@@ -302,7 +289,7 @@ func (l *limits) serve(t *testing.T, r *onnxruntime.Runtime, p contender) {
 func search(t *testing.T, m *bare.Model, rows []int) (results []bare.Result) {
 	t.Helper()
 	for _, s := range bare.Settings(rows, runtime.NumCPU()) {
-		r, err := m.Measure(s, choose(time.Second, 200*time.Millisecond))
+		r, err := m.Measure(s, servertest.StrictOr(time.Second, 200*time.Millisecond))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -338,30 +325,30 @@ func (l *limits) join(t *testing.T) {
 	const name, rows = "64 pictures joined: share of the time that ResNet-50 computes them", crowded
 	if !l.has(name) {
 		config := inBatches(rows, 1, 5*time.Second) + ` parameters { key: "intra_op_thread_count" value { string_value: "2" } }`
-		s := start(t, onnxRepository(t, map[string]onnxModel{"resnet": {realModel(t, "resnet50"), config}}), "--batching=triton")
+		s := servertest.Start(t, servertest.ONNXRepository(t, map[string]servertest.ONNXModel{"resnet": {File: servertest.RealModel(t, "resnet50"), Config: config}}), "--batching=triton")
 		in := rowOf(3, 224, 224)
 		in[0].Name = "data"
-		c := askOver(t, "gRPC", s.grpc, "resnet", in)
+		c := askOver(t, "gRPC", s.GRPC, "resnet", in)
 		l.each(name, func(round int) {
-			before := s.batches("resnet")[rows]
+			before := s.Batches("resnet")[rows]
 			errs := make([]error, rows)
 			var all sync.WaitGroup
 			for n := range rows {
 				all.Go(func() { errs[n] = c.Infer(context.Background(), 0) })
 			}
 			all.Wait()
-			after := s.batches("resnet")[rows]
-			if err := errors.Join(errs...); err != nil || after.count != before.count+1 {
-				t.Fatalf("%d batches of %d rows, want one more than %d: %v", after.count, rows, before.count, err)
+			after := s.Batches("resnet")[rows]
+			if err := errors.Join(errs...); err != nil || after.Count != before.Count+1 {
+				t.Fatalf("%d batches of %d rows, want one more than %d: %v", after.Count, rows, before.Count, err)
 			}
-			joined, took := after.joined-before.joined, after.took-before.took
+			joined, took := after.Joined-before.Joined, after.Took-before.Took
 			t.Logf("round %d: joined in %v, computed in %v", round+1, joined, took)
-			l.figures.add(t, "64 pictures joined: ms", joined.Seconds()*1e3)
-			l.figures.add(t, name, joined.Seconds()/took.Seconds())
+			l.add(t, "64 pictures joined: ms", joined.Seconds()*1e3)
+			l.add(t, name, joined.Seconds()/took.Seconds())
 		})
 	}
 	l.most(t, name, 0.02)
-	l.tell(t, "64 pictures joined: ms")
+	l.tell("64 pictures joined: ms")
 }
 
 // start asks how long it takes from starting the program to its first answer, of a
@@ -373,36 +360,36 @@ func (l *limits) start(t *testing.T) {
 		calibrated = "text_recognition: resident memory after calibration, MB"
 	)
 	if !l.has(memory) {
-		repository := onnxRepository(t, map[string]onnxModel{"m": {file: realModel(t, "text_recognition")}})
+		repository := servertest.ONNXRepository(t, map[string]servertest.ONNXModel{"m": {File: servertest.RealModel(t, "text_recognition")}})
 		in := rowOf(1, 32, 100)
 		in[0].Name = "input.1"
 		l.each(memory, func(round int) {
 			began := time.Now()
-			s := launch(t, repository, "--http-port=0", "--grpc-port=0", "--metrics-port=0")
-			for a := range s.addresses {
+			s := servertest.Launch(t, repository, "--http-port=0", "--grpc-port=0", "--metrics-port=0")
+			for a := range s.Addresses {
 				if a[0] == "http" {
-					s.http = "http://" + a[1]
+					s.HTTP = "http://" + a[1]
 					break
 				}
 			}
-			c := askOver(t, "HTTP", s.http, "m", in)
+			c := askOver(t, "HTTP", s.HTTP, "m", in)
 			for c.Infer(t.Context(), 0) != nil {
-				if s.endsWithin(time.Millisecond) || time.Since(began) > startPatience {
-					t.Fatalf("no answer\n%s", s.logged())
+				if s.EndsWithin(time.Millisecond) || time.Since(began) > servertest.StartPatience {
+					t.Fatalf("no answer\n%s", s.Log())
 				}
 			}
-			first, resident := time.Since(began), s.usage().memory
+			first, resident := time.Since(began), s.Usage().Memory
 			t.Logf("round %d: %v, %d MB", round+1, first, resident>>20)
 			if round == 0 { // it takes some time
-				s.awaitMeasured(t, "m")
-				l.figures.add(t, calibrated, float64(s.usage().memory)/(1<<20))
+				s.AwaitMeasured(t, "m")
+				l.add(t, calibrated, float64(s.Usage().Memory)/(1<<20))
 			}
-			s.kill()
-			l.figures.add(t, took, first.Seconds()*1e3)
-			l.figures.add(t, memory, float64(resident)/(1<<20))
+			s.Kill()
+			l.add(t, took, first.Seconds()*1e3)
+			l.add(t, memory, float64(resident)/(1<<20))
 		})
 	}
 	l.most(t, took, 500)
 	l.most(t, memory, 80)
-	l.tell(t, calibrated)
+	l.tell(calibrated)
 }

@@ -1,12 +1,14 @@
 //go:build e2e
 
-package e2e
+package proofs
 
 import (
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/shoal-serving/shoal/test/servertest"
 )
 
 // TestAModelThatGetsSlowerAndFasterIsFollowed has a device take twice as long from
@@ -14,18 +16,18 @@ import (
 // know within 64 batches how long batches take, also those of sizes that do not run.
 func TestAModelThatGetsSlowerAndFasterIsFollowed(t *testing.T) {
 	const takes = 10 * time.Millisecond
-	s := start(t, repositoryOf(t, map[string]string{"m": config(takes, "1", `
+	s := servertest.Start(t, servertest.Repository(t, map[string]string{"m": servertest.Config(takes, "1", `
 		dynamic_batching { }
 		parameters { key: "drift_ms" value { string_value: "3500:2, 7000:1" } }
 	`)}))
-	s.awaitLog(`msg="model measured" model=m version=1`)
+	s.AwaitLog(`msg="model measured" model=m version=1`)
 
 	var stop atomic.Bool
 	var client sync.WaitGroup
-	c := s.client()
+	c := s.Client()
 	client.Go(func() {
 		for !stop.Load() {
-			if err := ask(t.Context(), c, "m", 1); err != nil {
+			if err := servertest.Ask(t.Context(), c, "m", 1); err != nil {
 				t.Error(err)
 				return
 			}
@@ -41,24 +43,24 @@ func TestAModelThatGetsSlowerAndFasterIsFollowed(t *testing.T) {
 		const sure = 4 // a few that took long are chance
 		changed := 0   // batches until the first of those that took as long as from now on
 		seen := 0      // of those, one after the other
-		ran := s.batches("m")[1]
+		ran := s.Batches("m")[1]
 		for began := time.Now(); time.Since(began) < 20*time.Second; time.Sleep(2 * time.Millisecond) {
-			now := s.batches("m")[1]
-			if now.count == ran.count {
+			now := s.Batches("m")[1]
+			if now.Count == ran.Count {
 				continue
 			}
-			took := (now.took - ran.took) / time.Duration(now.count-ran.count)
+			took := (now.Took - ran.Took) / time.Duration(now.Count-ran.Count)
 			switch {
 			case nearer(took, to, from):
 				if seen++; seen == 1 {
-					changed = ran.count
+					changed = ran.Count
 				}
 			case seen < sure:
 				seen = 0
 			}
 			ran = now
-			if seen >= sure && s.expects("m", to, from) {
-				return ran.count - changed
+			if seen >= sure && expects(s, "m", to, from) {
+				return ran.Count - changed
 			}
 		}
 		t.Fatalf("the server does not know that batches take %v, and not %v", to, from)
@@ -78,9 +80,9 @@ func nearer(d, to, from time.Duration) bool { return 2*(d-to).Abs() < (d - from)
 
 // expects reports whether the server thinks that batches of all sizes take about so
 // long, and not as long as they took.
-func (s *server) expects(model string, takes, took time.Duration) bool {
-	s.t.Helper()
-	for _, size := range s.explanation(model).Curve {
+func expects(s *servertest.Server, model string, takes, took time.Duration) bool {
+	s.T.Helper()
+	for _, size := range s.Explanation(model).Curve {
 		if !nearer(size.Expected, takes, took) {
 			return false
 		}

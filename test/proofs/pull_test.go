@@ -1,6 +1,6 @@
 //go:build e2e
 
-package e2e
+package proofs
 
 import (
 	"context"
@@ -16,6 +16,7 @@ import (
 
 	"github.com/shoal-serving/shoal/internal/bench"
 	"github.com/shoal-serving/shoal/tensor"
+	"github.com/shoal-serving/shoal/test/servertest"
 )
 
 // Models that take no time. The first is asked with as much as a text recogniser, the
@@ -57,13 +58,6 @@ func askOver(t *testing.T, protocol, address, model string, in []tensor.Tensor) 
 	return c
 }
 
-func (s *server) at(protocol string) string {
-	if protocol == "gRPC" {
-		return s.grpc
-	}
-	return s.http
-}
-
 // A pull is what a closed loop of clients saw.
 type pull struct {
 	perSecond float64
@@ -74,7 +68,7 @@ type pull struct {
 
 // pullAt lets so many clients ask over and over. What is measured begins when each has
 // been answered once, and a little later.
-func pullAt(t *testing.T, s *server, c bench.Caller, clients int, d time.Duration) pull {
+func pullAt(t *testing.T, s *servertest.Server, c bench.Caller, clients int, d time.Duration) pull {
 	t.Helper()
 	type answer struct{ at, took time.Duration }
 	answers := make([][]answer, clients)
@@ -101,9 +95,9 @@ func pullAt(t *testing.T, s *server, c bench.Caller, clients int, d time.Duratio
 	}
 	first.Wait()
 	time.Sleep(d / 8)
-	used, mine, from := s.usage().cpu, testCPU(t), time.Since(began)
+	used, mine, from := s.Usage().CPU, testCPU(t), time.Since(began)
 	time.Sleep(d)
-	used, mine, to := s.usage().cpu-used, testCPU(t)-mine, time.Since(began)
+	used, mine, to := s.Usage().CPU-used, testCPU(t)-mine, time.Since(began)
 	stop.Store(true)
 	all.Wait()
 	var took []time.Duration
@@ -142,20 +136,20 @@ var collecting = regexp.MustCompile(`(?m)^go_cpu_classes_gc_total_cpu_seconds_to
 
 // collected returns how much CPU the server has used to collect garbage, up to the end
 // of the last collection.
-func (s *server) collected() time.Duration {
-	s.t.Helper()
-	req, err := http.NewRequest(http.MethodGet, s.metrics+"/metrics", nil)
+func collected(s *servertest.Server) time.Duration {
+	s.T.Helper()
+	req, err := http.NewRequest(http.MethodGet, s.Metrics+"/metrics", nil)
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
-	_, _, page, err := fetch(req)
+	_, _, page, err := servertest.Fetch(req)
 	found := collecting.FindSubmatch(page)
 	if err != nil || found == nil {
-		s.t.Fatalf("the metrics do not say what garbage collection takes: %v", err)
+		s.T.Fatalf("the metrics do not say what garbage collection takes: %v", err)
 	}
 	seconds, err := strconv.ParseFloat(string(found[1]), 64)
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	return time.Duration(seconds * float64(time.Second))
 }
