@@ -80,7 +80,7 @@ func Choices(settings []Setting) (all []Choice) {
 
 func choiceOf(s Setting, instances int) Choice {
 	p := s.Findings.Profile
-	best := Efficient(p)
+	best := mostEfficient(p)
 	slower := 1.0
 	if len(p.Slowdown) >= instances {
 		slower = p.Slowdown[instances-1]
@@ -140,7 +140,7 @@ func (c *Choice) Profile(settings []Setting) batching.Profile {
 		return p
 	}
 	p.Slowdown = slices.Clone(p.Slowdown)
-	p.Slowdown[0] = min(1, rate(Efficient(p))/(threadedLoadFactor*rate(Efficient(exclusive))))
+	p.Slowdown[0] = min(1, rate(mostEfficient(p))/(threadedLoadFactor*rate(mostEfficient(exclusive))))
 	return p
 }
 

@@ -153,9 +153,9 @@ func (in Inputs) dims(t modelconfig.Tensor) []int64 {
 	return dims
 }
 
-// Request returns a request with the rows of the given numbers, checked against the
+// rowsRequest returns a request with the rows of the given numbers, checked against the
 // configuration.
-func (in Inputs) Request(rows ...int) (*infer.Request, error) {
+func (in Inputs) rowsRequest(rows ...int) (*infer.Request, error) {
 	req := &infer.Request{Model: in.cfg.Name}
 	for k, t := range in.cfg.Inputs {
 		if in.omitted(t) {
@@ -176,13 +176,13 @@ func (in Inputs) Request(rows ...int) (*infer.Request, error) {
 	return req, in.cfg.Check(req)
 }
 
-// First returns a request with the first n rows, checked against the configuration.
-func (in Inputs) First(n int) (*infer.Request, error) {
+// Request returns a request with the first n rows, checked against the configuration.
+func (in Inputs) Request(n int) (*infer.Request, error) {
 	all := make([]int, n)
 	for i := range all {
 		all[i] = i
 	}
-	return in.Request(all...)
+	return in.rowsRequest(all...)
 }
 
 // appendRow appends row n of input k.

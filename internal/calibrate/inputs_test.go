@@ -16,11 +16,11 @@ func TestRowsThatAreMadeUpDifferAndAreTheSameEachTime(t *testing.T) {
 		cfg.Inputs = append(cfg.Inputs, modelconfig.Tensor{Name: typ.String(), Type: typ, Dims: []int64{-1, 3}})
 	}
 	in := Synthetic(cfg)[0]
-	both, err := in.First(2)
+	both, err := in.Request(2)
 	if err != nil {
 		t.Fatal(err)
 	}
-	second, err := in.Request(1)
+	second, err := in.rowsRequest(1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +65,7 @@ func TestASampleIsShiftedFromRowToRow(t *testing.T) {
 		{Name: "s", Type: tensor.Bytes, Shape: []int64{2}, Data: words},
 		{Name: "n", Type: tensor.Uint16, Shape: []int64{3}, Data: []byte{1, 0, 2, 0, 3, 0}},
 	})
-	req, err := in.First(2)
+	req, err := in.Request(2)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +75,7 @@ func TestASampleIsShiftedFromRowToRow(t *testing.T) {
 	if want := tensor.AppendString(tensor.AppendString(words, "c"), "ab"); !bytes.Equal(req.Inputs[1].Data, want) {
 		t.Errorf("strings %q, want %q", req.Inputs[1].Data, want)
 	}
-	if _, err := FromSample(cfg, []tensor.Tensor{{Name: "n"}}).First(1); err == nil {
+	if _, err := FromSample(cfg, []tensor.Tensor{{Name: "n"}}).Request(1); err == nil {
 		t.Error("a sample without all inputs was taken")
 	}
 }
@@ -92,7 +92,7 @@ func TestRowsAreMadeUpInTheShapeThatTrafficHas(t *testing.T) {
 	if err != nil || !like.SizesGuessed() || like.Shape() != "x[3,320]" || like.SeenShape() != "x[3,320]" {
 		t.Errorf("like the traffic it is %q, seen %q, %v", like.Shape(), like.SeenShape(), err)
 	}
-	req, err := like.First(2)
+	req, err := like.Request(2)
 	if err != nil || len(req.Inputs) != 2 || !slices.Equal(req.Inputs[0].Shape, []int64{2, 3, 320}) {
 		t.Errorf("asks %+v, %v", req, err)
 	}

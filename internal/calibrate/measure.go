@@ -73,7 +73,7 @@ func Measure(ctx context.Context, j Job, f Findings) (Findings, error) {
 			quiet = backoff
 			continue
 		default:
-			f = f.Add(s, took)
+			f = f.add(s, took)
 			f.Disturbed = f.Disturbed || disturbed
 			quiet, backoff = 0, minQuiet // continue at once while the model is idle
 		}

@@ -112,7 +112,7 @@ func TestWhatOthersDisturbedIsMeasuredAgain(t *testing.T) {
 			t.Errorf("%+v after %d tries, %v", f, pairs, err)
 		}
 	})
-	f := Findings{}.Add(Step{Rows: 2, Instances: 1}, []time.Duration{10 * ms})
+	f := Findings{}.add(Step{Rows: 2, Instances: 1}, []time.Duration{10 * ms})
 	for _, tt := range []struct {
 		instances int
 		took      []time.Duration

@@ -73,14 +73,14 @@ func Next(b Bounds, f Findings) (Step, bool) {
 	if last.Rows == 1 && !measuredEnough(last) {
 		return measureAgain(last), true // the first step could not know how short it is
 	}
-	pastBest := last.Rows >= max(pastMinRows, pastBestFactor*Efficient(f.Profile).Rows)
+	pastBest := last.Rows >= max(pastMinRows, pastBestFactor*mostEfficient(f.Profile).Rows)
 	if f.StopReason == "" && last.Median <= maxBatchTime && !pastBest {
 		if last.Rows < b.MaxRows {
 			rows := min(b.MaxRows, batching.NextSize(last.Rows))
 			return Step{Rows: rows, Instances: 1, Runs: runsFor(sizeRuns, sizeTime, last.Median)}, true
 		}
 	}
-	best := Efficient(f.Profile)
+	best := mostEfficient(f.Profile)
 	if len(f.Profile.Slowdown) == 0 && !measuredEnough(best) {
 		return measureAgain(best), true
 	}
@@ -123,9 +123,9 @@ func median[T cmp.Ordered](all []T) T {
 	return slices.Sorted(slices.Values(all))[(len(all)-1)/2]
 }
 
-// Add returns the findings with the times of a step, without the first run of each
+// add returns the findings with the times of a step, without the first run of each
 // instance. took must not be empty.
-func (f Findings) Add(s Step, took []time.Duration) Findings {
+func (f Findings) add(s Step, took []time.Duration) Findings {
 	took = slices.Sorted(slices.Values(took))
 	mid := median(took)
 	p := f.Profile
@@ -157,9 +157,9 @@ func timeOf(p batching.Profile, rows int) time.Duration {
 	return 0
 }
 
-// Efficient returns the smallest size whose throughput is within 1 % of the best. It returns
+// mostEfficient returns the smallest size whose throughput is within 1 % of the best. It returns
 // the zero Timing if nothing was measured.
-func Efficient(p batching.Profile) batching.Timing {
+func mostEfficient(p batching.Profile) batching.Timing {
 	const nearly = 0.99
 	most := 0.0
 	for _, t := range p.Sizes {

@@ -18,7 +18,7 @@ func follow(b Bounds, takes func(rows, instances int) time.Duration) (steps []St
 			return steps, f
 		}
 		steps = append(steps, s)
-		f = f.Add(s, slices.Repeat([]time.Duration{takes(s.Rows, s.Instances)}, s.Runs*s.Instances))
+		f = f.add(s, slices.Repeat([]time.Duration{takes(s.Rows, s.Instances)}, s.Runs*s.Instances))
 	}
 }
 
@@ -106,13 +106,13 @@ func TestASizeThatWasLuckyDoesNotWin(t *testing.T) {
 		}
 		return time.Duration(5+5*rows) * ms
 	})
-	if got, want := rowsOf(steps), []int{1, 1, 2, 3, 4, 3, 4}; !slices.Equal(got, want) || Efficient(f.Profile).Rows != 4 {
-		t.Errorf("sizes %v, want %v; the best is %+v", got, want, Efficient(f.Profile))
+	if got, want := rowsOf(steps), []int{1, 1, 2, 3, 4, 3, 4}; !slices.Equal(got, want) || mostEfficient(f.Profile).Rows != 4 {
+		t.Errorf("sizes %v, want %v; the best is %+v", got, want, mostEfficient(f.Profile))
 	}
 }
 
 func TestAFindingIsTheMiddleAndTheSlowest(t *testing.T) {
-	f := Findings{}.Add(Step{Rows: 1, Instances: 1, Runs: 5}, []time.Duration{9, 1, 3, 2, 4})
+	f := Findings{}.add(Step{Rows: 1, Instances: 1, Runs: 5}, []time.Duration{9, 1, 3, 2, 4})
 	if got, want := f.Profile.Sizes[0], (batching.Timing{Rows: 1, Median: 3, P95: 4, Runs: 5}); got != want {
 		t.Errorf("found %+v, want %+v", got, want)
 	}

@@ -14,16 +14,16 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// A Tolerance is how far two numbers that should be equal may differ: the sum of Relative
+// A tolerance is how far two numbers that should be equal may differ: the sum of Relative
 // times the first number and Absolute times the largest number of its row. They differ
 // because engines add in another order when a batch has more rows.
-type Tolerance struct {
+type tolerance struct {
 	Relative, Absolute float64
 }
 
-// Tolerances are the tolerances for floating-point types. All other types are compared
+// tolerances are the tolerances for floating-point types. All other types are compared
 // exactly.
-var Tolerances = map[tensor.Type]Tolerance{
+var tolerances = map[tensor.Type]tolerance{
 	tensor.FP64: {1e-6, 1e-7},
 	tensor.FP32: {1e-3, 1e-4},
 	tensor.FP16: {1e-2, 2e-3},
@@ -138,7 +138,7 @@ func (c *check) compareBatch(ctx context.Context, rows []int, single [][]tensor.
 
 // run runs the given rows as one batch, and returns a copy of the outputs.
 func (c *check) run(ctx context.Context, rows ...int) ([]tensor.Tensor, error) {
-	req, err := c.inputs.Request(rows...)
+	req, err := c.inputs.rowsRequest(rows...)
 	if err != nil {
 		return nil, err
 	}
@@ -191,7 +191,7 @@ func compareTensors(want, got *tensor.Tensor) error {
 			largest = v
 		}
 	}
-	allowed := Tolerances[want.Type]
+	allowed := tolerances[want.Type]
 	for at := 0; at < len(want.Data); at += size {
 		a, b := decode(want.Type, want.Data[at:]), decode(want.Type, got.Data[at:])
 		if a == b || math.IsNaN(a) && math.IsNaN(b) {

@@ -114,7 +114,7 @@ func (d *document) open(field string, kind jsontext.Kind, name string) error {
 	if got := d.json.PeekKind(); got != kind && got != jsontext.KindInvalid {
 		return mistyped(field, name)
 	}
-	if err := d.limits.CheckDepth(d.json.StackDepth() + 1); err != nil {
+	if err := d.limits.checkDepth(d.json.StackDepth() + 1); err != nil {
 		return err
 	}
 	return d.token()
@@ -143,7 +143,7 @@ func (d *document) skip() error {
 		if now == depth {
 			return nil
 		}
-		if err := d.limits.CheckDepth(now); err != nil {
+		if err := d.limits.checkDepth(now); err != nil {
 			return err
 		}
 	}

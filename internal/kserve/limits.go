@@ -92,8 +92,8 @@ func (l *Limits) CheckRatio(bytes, sent int64) error {
 	return nil
 }
 
-// CheckDepth checks the nesting depth of a JSON document.
-func (l *Limits) CheckDepth(n int) error { return checkLimit("JSON depth", int64(n), int64(l.Depth)) }
+// checkDepth checks the nesting depth of a JSON document.
+func (l *Limits) checkDepth(n int) error { return checkLimit("JSON depth", int64(n), int64(l.Depth)) }
 
 // CheckInputs checks the number of inputs.
 func (l *Limits) CheckInputs(n int) error { return checkLimit("inputs", int64(n), int64(l.Inputs)) }

@@ -63,7 +63,7 @@ func (s *scanner) next() (bool, error) {
 		case !ok:
 			return false, errSyntax
 		case s.depth > s.limits.Depth-dataDepth:
-			return false, s.limits.CheckDepth(s.depth + dataDepth)
+			return false, s.limits.checkDepth(s.depth + dataDepth)
 		}
 	}
 	if s.depth > 0 || s.state != afterValue {

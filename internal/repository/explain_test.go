@@ -63,7 +63,7 @@ func TestWhatIsWrittenIsToldWithItsLine(t *testing.T) {
 func ask(t *testing.T, r *running, name string) {
 	t.Helper()
 	v := find(t, r, name)
-	req, err := calibrate.Synthetic(v.Config)[0].First(1)
+	req, err := calibrate.Synthetic(v.Config)[0].Request(1)
 	if err != nil {
 		t.Fatal(err)
 	}

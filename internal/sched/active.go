@@ -2,11 +2,11 @@ package sched
 
 import "sync/atomic"
 
-// ActiveBatches counts the running batches of all models that share a device, and decides
+// activeBatches counts the running batches of all models that share a device, and decides
 // which of them are exclusive. It implements [batching.ActiveBatches]: the core asks once, when
 // it forms a batch, and passes the decision to the policy; the worker passes it to the
 // engine. Its methods may be called concurrently.
-type ActiveBatches struct {
+type activeBatches struct {
 	running    atomic.Int64
 	overlapped atomic.Bool // batches have overlapped since one last began on an idle device
 }
@@ -17,7 +17,7 @@ type ActiveBatches struct {
 // because the next batch waits for more requests, and begins a moment later. An exclusive
 // batch keeps its threads when another batch begins, so the threads outnumber the cores
 // only once, when load sets in.
-func (a *ActiveBatches) Begin() (exclusive bool) {
+func (a *activeBatches) Begin() (exclusive bool) {
 	if a.running.Add(1) > 1 {
 		a.overlapped.Store(true)
 		return false
@@ -26,4 +26,4 @@ func (a *ActiveBatches) Begin() (exclusive bool) {
 }
 
 // End counts a batch that has ended.
-func (a *ActiveBatches) End() { a.running.Add(-1) }
+func (a *activeBatches) End() { a.running.Add(-1) }

@@ -19,7 +19,7 @@ import (
 )
 
 func TestABatchIsExclusiveIfItBeginsAloneAsTheLastDid(t *testing.T) {
-	var a ActiveBatches
+	var a activeBatches
 	begin := func(why string, want bool) {
 		t.Helper()
 		if got := a.Begin(); got != want {

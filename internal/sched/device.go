@@ -10,7 +10,7 @@ import (
 // A Device is hardware that several models share. It decides whose turn it is, and which
 // batches run on it exclusively. Its methods may be called concurrently.
 type Device struct {
-	active ActiveBatches
+	active activeBatches
 
 	mu      sync.Mutex // guards the following
 	arbiter batching.Arbiter

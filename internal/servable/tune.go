@@ -118,7 +118,7 @@ func (t *tuner) run(ctx context.Context) error {
 // it was measured with.
 func (t *tuner) follow(ctx context.Context) error {
 	for t.inputs.SizesGuessed() && t.reshapes > 0 {
-		known, err := t.inputs.First(1)
+		known, err := t.inputs.Request(1)
 		if err != nil {
 			return err
 		}
@@ -359,7 +359,7 @@ func (t *tuner) measureBeside(ctx context.Context, s *calibrate.Setting) (steps 
 // measure completes the findings of a setting, on a version with that setting.
 func (t *tuner) measure(ctx context.Context, v *Version, s *calibrate.Setting) (steps int, err error) {
 	s.Findings, err = calibrate.Measure(ctx, calibrate.Job{
-		Runner: v.Scheduler, Bounds: t.bounds(s.Threads), Request: t.inputs.First,
+		Runner: v.Scheduler, Bounds: t.bounds(s.Threads), Request: t.inputs.Request,
 		Await: t.env.idle.Await, Memory: t.env.opts.Memory, Waited: t.env.opts.Waited,
 		OnProgress: func(f calibrate.Findings) {
 			steps++

@@ -52,7 +52,7 @@ func (v *Version) warmWith(ctx context.Context, inputs []calibrate.Inputs) error
 	limited, cancel := context.WithTimeout(ctx, warmPatience)
 	defer cancel()
 	for _, in := range inputs {
-		req, err := in.First(1)
+		req, err := in.Request(1)
 		if err == nil {
 			err = v.Scheduler.WarmUp(limited, req, 1)
 		}

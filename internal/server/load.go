@@ -133,13 +133,13 @@ func (s *Server) openAll(ctx context.Context, m *model, c change, want []servabl
 	if len(c.load) == 0 {
 		return nil, nil
 	}
-	s.note(m, c.load, Loading, "")
+	s.note(m, c.load, stateLoading, "")
 	select {
 	case s.loads <- struct{}{}:
 		defer func() { <-s.loads }()
 	case <-ctx.Done():
 		err := context.Cause(ctx)
-		s.note(m, c.load, Unavailable, err.Error())
+		s.note(m, c.load, stateUnavailable, err.Error())
 		return nil, err
 	}
 	var opened []*servable.Version
@@ -152,7 +152,7 @@ func (s *Server) openAll(ctx context.Context, m *model, c change, want []servabl
 			for _, other := range opened {
 				err = errors.Join(err, other.Close())
 			}
-			s.note(m, c.load, Unavailable, err.Error())
+			s.note(m, c.load, stateUnavailable, err.Error())
 			return nil, failed(m.name, src.Number, err)
 		}
 		opened = append(opened, v)
@@ -174,13 +174,13 @@ func failed(name string, version int64, err error) error {
 const StillServes = "the version that was loaded before still serves, because the last load failed: "
 
 // note sets the states of versions. Those that serve stay ready.
-func (s *Server) note(m *model, numbers []int64, state State, reason string) {
+func (s *Server) note(m *model, numbers []int64, state versionState, reason string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, n := range numbers {
-		if m.states[n].state == Ready {
+		if m.states[n].state == stateReady {
 			if reason != "" {
-				m.states[n] = status{Ready, StillServes + reason}
+				m.states[n] = status{stateReady, StillServes + reason}
 			}
 			continue
 		}
@@ -199,7 +199,7 @@ func (s *Server) replace(m *model, c change, loaded []*servable.Version) {
 			now.versions = append(now.versions, v)
 		} else {
 			old = append(old, v)
-			m.states[v.Number()] = status{state: Unloading}
+			m.states[v.Number()] = status{state: stateUnloading}
 		}
 	}
 	now.versions = append(now.versions, loaded...)
@@ -208,7 +208,7 @@ func (s *Server) replace(m *model, c change, loaded []*servable.Version) {
 		now.byDefault = 0 // that version no longer serves
 	}
 	for _, v := range now.versions {
-		m.states[v.Number()] = status{state: Ready, reason: v.Note()}
+		m.states[v.Number()] = status{state: stateReady, reason: v.Note()}
 	}
 	if m.wanted = len(now.versions) > 0; !m.wanted {
 		m.owner = ""
@@ -267,8 +267,8 @@ func (s *Server) drain(m *model, versions []*servable.Version) {
 			debug.FreeOSMemory() // return what Go kept for the requests of the version
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			if m.states[v.Number()].state == Unloading {
-				m.states[v.Number()] = status{Unavailable, "unloaded"}
+			if m.states[v.Number()].state == stateUnloading {
+				m.states[v.Number()] = status{stateUnavailable, "unloaded"}
 			}
 			s.log.Info("model unloaded", "model", m.name, "version", v.Name())
 		})

@@ -55,12 +55,12 @@ type Server struct {
 	closed  bool
 }
 
-// DefaultLoads is the default number of models that load in parallel, as in Triton.
-const DefaultLoads = 4
+// defaultLoads is the default number of models that load in parallel, as in Triton.
+const defaultLoads = 4
 
 // Options of a server. The zero Options work.
 type Options struct {
-	// Loads is how many models are loaded at once. Zero means [DefaultLoads].
+	// Loads is how many models are loaded at once. Zero means 4, as in Triton.
 	Loads int
 	// Lenient reports the server ready even if an expected model is not.
 	Lenient bool
@@ -78,7 +78,7 @@ type Options struct {
 func New(env *servable.Env, opts Options) *Server {
 	s := &Server{
 		env: env, lenient: opts.Lenient, log: cmp.Or(opts.Log, slog.Default()), logRequests: opts.LogRequests, arrivals: opts.Arrivals, drains: make(chan struct{}),
-		loads: make(chan struct{}, cmp.Or(opts.Loads, DefaultLoads)), closing: make(chan struct{}), models: map[string]*model{},
+		loads: make(chan struct{}, cmp.Or(opts.Loads, defaultLoads)), closing: make(chan struct{}), models: map[string]*model{},
 	}
 	s.serving.Store(&map[string]serving{})
 	return s

@@ -24,24 +24,24 @@ type model struct {
 
 // A status is that of one version.
 type status struct {
-	state  State
+	state  versionState
 	reason string // why it is not ready, or why the load failed that would have replaced it
 }
 
-// A State is the state of a version, as the repository index reports it.
-type State string
+// A versionState is the state of a version, as the repository index reports it.
+type versionState string
 
 // The states of a version.
 const (
-	Loading     State = "LOADING"
-	Ready       State = "READY"
-	Unloading   State = "UNLOADING"
-	Unavailable State = "UNAVAILABLE"
+	stateLoading     versionState = "LOADING"
+	stateReady       versionState = "READY"
+	stateUnloading   versionState = "UNLOADING"
+	stateUnavailable versionState = "UNAVAILABLE"
 )
 
 func (m *model) loading() bool {
 	for _, s := range m.states {
-		if s.state == Loading {
+		if s.state == stateLoading {
 			return true
 		}
 	}
@@ -205,7 +205,7 @@ func (s *Server) Index(ready bool, known ...string) []catalog.IndexEntry {
 	defer s.mu.Unlock()
 	for name, m := range s.models {
 		for _, st := range m.states {
-			names[name] = names[name] || st.state != Unavailable
+			names[name] = names[name] || st.state != stateUnavailable
 		}
 	}
 	var index []catalog.IndexEntry
@@ -229,12 +229,12 @@ func (m *model) index(name string, serving []*servable.Version, ready bool) []ca
 	var lines []catalog.IndexEntry
 	for _, n := range slices.Sorted(maps.Keys(m.states)) {
 		st := m.states[n]
-		if i := slices.IndexFunc(serving, func(v *servable.Version) bool { return v.Number() == n }); i >= 0 && st.state == Ready {
+		if i := slices.IndexFunc(serving, func(v *servable.Version) bool { return v.Number() == n }); i >= 0 && st.state == stateReady {
 			if err := serving[i].Scheduler.Outage(); err != nil {
-				st = status{state: Unavailable, reason: err.Error()}
+				st = status{state: stateUnavailable, reason: err.Error()}
 			}
 		}
-		if !ready || st.state == Ready {
+		if !ready || st.state == stateReady {
 			lines = append(lines, catalog.IndexEntry{Name: name, Version: strconv.FormatInt(n, 10), State: string(st.state), Reason: st.reason})
 		}
 	}

@@ -1,7 +1,6 @@
 package automatic
 
 import (
-	"math"
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/batching"
@@ -131,11 +130,4 @@ func (p *Policy) resize() {
 // alone; 0 if it is unknown.
 func (p *Policy) ExpectedDuration(rows int) time.Duration {
 	return time.Duration(p.curve.expected(rows))
-}
-
-// MaxHold returns the longest time for which the policy holds requests while no batch
-// runs.
-func (p *Policy) MaxHold() time.Duration {
-	rows := p.curve.max()
-	return time.Duration(math.Ceil(max(p.curve.expected(rows), p.curve.smooth(rows))))
 }
