@@ -55,9 +55,9 @@ func (c *Core) full(level *Level, it *Item) bool {
 	if !level.UseSharedBound {
 		return level.MaxQueue > 0 && c.perLevel[it.level] >= level.MaxQueue
 	}
-	most, now := c.cfg.Shared, c.shared
-	return most.Requests > 0 && now.Requests >= most.Requests ||
-		most.Bytes > 0 && now.Requests > 0 && now.Bytes+it.Bytes > most.Bytes
+	bound, queued := c.cfg.Shared, c.shared
+	return bound.Requests > 0 && queued.Requests >= bound.Requests ||
+		bound.Bytes > 0 && queued.Requests > 0 && queued.Bytes+it.Bytes > bound.Bytes
 }
 
 func (c *Core) refuse(it *Item, v Verdict) { c.refuseWithRetry(it, v, 0) }

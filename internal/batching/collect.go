@@ -29,7 +29,7 @@ func (p *Collect) Decide(now Time, line Line) Decision {
 	for it := line.First(); it != nil && n < p.Size; it = line.After(it) {
 		n++
 	}
-	leave := since + p.MaxDelay
+	holdEnd := since + p.MaxDelay
 	switch {
 	case n == p.Size:
 		return Decision{Take: n, Reason: Full}
@@ -37,12 +37,12 @@ func (p *Collect) Decide(now Time, line Line) Decision {
 		return Decision{Take: n, Reason: Unfit}
 	case p.MaxDelay == 0:
 		return Decision{Take: n, Reason: Idle}
-	case now >= leave:
+	case now >= holdEnd:
 		return Decision{Take: n, Reason: Waited}
 	case line.Closing():
 		return Decision{Take: n, Reason: Closing}
 	}
-	return Decision{Until: leave}
+	return Decision{Until: holdEnd}
 }
 
 // Backlog returns the batch size that works off a long queue, and 0 for any number of

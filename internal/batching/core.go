@@ -37,7 +37,7 @@ type Core struct {
 
 	// For predictions.
 	arrivalRate recentArrivals
-	bounded     bounded
+	rowLimit    rowLimitCache
 	batchTime   time.Duration // total time of all batches
 	lastChange  Time          // when the number of running batches last changed
 
@@ -62,8 +62,8 @@ func New(cfg Config) *Core {
 	if len(c.cfg.Levels) == 0 {
 		c.cfg.Levels, c.cfg.DefaultLevel = []Level{{}}, 1
 	}
-	_, alone := c.policy.(None)
-	c.combines = !alone
+	_, never := c.policy.(None)
+	c.combines = !never
 	c.learner, _ = cfg.Predictor.(learner)
 	c.perLevel, c.rowsPerLevel = make([]int, len(c.cfg.Levels)), make([]int, len(c.cfg.Levels))
 	c.unanswered.orderPrev, c.unanswered.orderNext = &c.unanswered, &c.unanswered

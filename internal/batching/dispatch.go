@@ -114,16 +114,16 @@ func (c *Core) decidePerLane(number int) (Line, Decision) {
 	best := Decision{Until: Never}
 	for l := c.laneAfter(nil, number); l != nil; {
 		next := c.laneAfter(l, number)
-		alone := Line{lane: l, closing: c.closing, deferrable: c.deferrable(l, next)}
-		d := c.policy.Decide(c.now, alone)
+		whole := Line{lane: l, closing: c.closing, deferrable: c.deferrable(l, next)}
+		d := c.policy.Decide(c.now, whole)
 		if c.withDeadline > 0 {
-			d = c.meetDeadlines(alone, d)
+			d = c.meetDeadlines(whole, d)
 		}
 		if d.Take > 0 {
-			return alone, d
+			return whole, d
 		}
 		if line.lane == nil || d.Until < best.Until {
-			line, best = alone, d
+			line, best = whole, d
 		}
 		l = next
 	}

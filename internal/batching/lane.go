@@ -137,12 +137,12 @@ func (l Line) Cut() bool { return l.end != nil }
 // total, how many rows they have, and whether they are the whole line. It always counts
 // the first item, even if that has more rows. Fit walks along the line only if not all
 // items fit.
-func (l Line) Fit(most int) (items, rows int, all bool) {
-	if l.end == nil && l.lane.rows <= most {
+func (l Line) Fit(maxRows int) (items, rows int, all bool) {
+	if l.end == nil && l.lane.rows <= maxRows {
 		return l.lane.items, l.lane.rows, true
 	}
 	for it := l.First(); it != nil; it = l.After(it) {
-		if items > 0 && rows+it.Rows > most {
+		if items > 0 && rows+it.Rows > maxRows {
 			return items, rows, false
 		}
 		items++

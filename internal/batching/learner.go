@@ -59,9 +59,9 @@ func (s *trend) add(rows, took float64) {
 	case 2:
 		s.p95 = 1
 	default:
-		usual := s.estimate(rows)
-		s.p95 = trendP95.Next(s.p95, took > usual*s.p95+1) // above by more than the resolution of the clock
-		took = min(took, outlierFactor*usual)
+		expected := s.estimate(rows)
+		s.p95 = trendP95.Next(s.p95, took > expected*s.p95+1) // above by more than the resolution of the clock
+		took = min(took, outlierFactor*expected)
 	}
 	const keep = 1 - 1.0/trendMemory
 	s.weight = s.weight*keep + 1

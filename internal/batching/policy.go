@@ -74,11 +74,11 @@ type Triton struct {
 // Decide implements [Policy].
 func (p Triton) Decide(now Time, line Line) Decision {
 	fit := p.fit(line)
-	leave := fit.oldest + p.MaxDelay
-	waited := p.MaxDelay > 0 && now >= leave
+	holdEnd := fit.oldest + p.MaxDelay
+	waited := p.MaxDelay > 0 && now >= holdEnd
 	switch {
 	case fit.best > 0 && !waited:
-		return Decision{Take: fit.best, Reason: fit.bestWhy}
+		return Decision{Take: fit.best, Reason: fit.bestReason}
 	case fit.rows >= p.MaxRows:
 		return Decision{Take: fit.items, Reason: Full}
 	case fit.rows >= p.largest():
@@ -92,7 +92,7 @@ func (p Triton) Decide(now Time, line Line) Decision {
 	case line.Closing():
 		return Decision{Take: fit.items, Reason: Closing}
 	}
-	return Decision{Until: leave}
+	return Decision{Until: holdEnd}
 }
 
 // Backlog returns the batch size that works off a long queue, and 0 for any number of
@@ -105,7 +105,7 @@ type fit struct {
 	oldest      Time // arrival of the oldest
 	closed      bool // no further request can join
 	best        int  // number of items that form the largest possible preferred size; 0 if none does
-	bestWhy     Reason
+	bestReason  Reason
 }
 
 func (p Triton) fit(line Line) fit {
@@ -113,7 +113,7 @@ func (p Triton) fit(line Line) fit {
 	for it := line.First(); it != nil; it = line.After(it) {
 		if f.items > 0 {
 			if f.best == 0 && f.rows+it.Rows > p.largest() {
-				f.best, f.bestWhy = f.items, Unfit // no better size can follow
+				f.best, f.bestReason = f.items, Unfit // no better size can follow
 			}
 			if f.rows+it.Rows > p.MaxRows {
 				f.closed = true
@@ -123,8 +123,8 @@ func (p Triton) fit(line Line) fit {
 		f.items++
 		f.rows += it.Rows
 		f.oldest = min(f.oldest, it.arrived)
-		if why, ok := p.prefers(f.rows); ok {
-			f.best, f.bestWhy = f.items, why
+		if reason, ok := p.prefers(f.rows); ok {
+			f.best, f.bestReason = f.items, reason
 		}
 	}
 	f.closed = line.Cut()

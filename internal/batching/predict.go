@@ -106,9 +106,10 @@ func (c *Core) queueTime(it *Item) time.Duration {
 }
 
 // predict returns when a request that arrives now would begin to run, and when it would
-// be answered. It assumes that all requests ahead of it have the average number of rows. If known is false, the result omits the unknown part.
+// be answered. It assumes that all requests ahead of it have the average number of rows. If
+// known is false, the result omits the unknown part.
 func (c *Core) predict(it *Item) (start, end Time, known bool) {
-	most, parallel := c.backlog()
+	maxRows, parallel := c.backlog()
 	if parallel == 0 {
 		return c.now, c.now, false
 	}
@@ -117,16 +118,16 @@ func (c *Core) predict(it *Item) (start, end Time, known bool) {
 		items += c.perLevel[level]
 		rows += c.rowsPerLevel[level]
 	}
-	together := 1
+	perBatch := 1
 	if c.combines {
-		together = max(1, most*items/rows)
+		perBatch = max(1, maxRows*items/rows)
 	}
 	start, known = c.firstFree()
-	at := c.running + 1 // parallel batches while it runs
-	own := it.Rows
-	ahead := c.ahead(it, items-1, together)
+	parallelWith := c.running + 1 // parallel batches while it runs
+	ownRows := it.Rows
+	ahead := c.ahead(it, items-1, perBatch)
 	if ahead.batches > 0 || c.parked+c.awake == 0 {
-		at = parallel
+		parallelWith = parallel
 	}
 	if ahead.batches > 0 {
 		takes := c.cfg.Predictor.Predict(max(1, ahead.size*rows/items), parallel)
@@ -134,10 +135,10 @@ func (c *Core) predict(it *Item) (start, end Time, known bool) {
 		start += time.Duration(ahead.batches) * takes / time.Duration(parallel)
 	}
 	if c.combines {
-		own = max(own, (ahead.joined+1)*rows/items) + c.arrivalRate.expect(c.now, start-c.now)/ahead.lanes
-		own = max(it.Rows, min(own, most))
+		ownRows = max(ownRows, (ahead.joined+1)*rows/items) + c.arrivalRate.expect(c.now, start-c.now)/ahead.lanes
+		ownRows = max(it.Rows, min(ownRows, maxRows))
 	}
-	takes := c.cfg.Predictor.Predict(own, at)
+	takes := c.cfg.Predictor.Predict(ownRows, parallelWith)
 	return start, start + withMargin(takes), known && takes > 0
 }
 
@@ -227,27 +228,27 @@ func (c *Core) maxRowsInTime(rows, parallel int) int {
 	if !c.combines || parallel == 0 {
 		return rows
 	}
-	if c.bounded.rows == rows && c.bounded.parallel == parallel && c.batches < c.bounded.until {
-		return c.bounded.limit
+	if c.rowLimit.rows == rows && c.rowLimit.parallel == parallel && c.batches < c.rowLimit.until {
+		return c.rowLimit.limit
 	}
 	fits := func(n int) bool {
 		takes := c.cfg.Predictor.Predict(n, parallel)
 		return takes+takes/time.Duration(parallel) <= c.cfg.Objective
 	}
-	most, not := 1, rows+1 // a batch of one row is always allowed
-	for not-most > 1 {
-		if n := (most + not) / 2; fits(n) {
-			most = n
+	largest, tooLarge := 1, rows+1 // a batch of one row is always allowed
+	for tooLarge-largest > 1 {
+		if n := (largest + tooLarge) / 2; fits(n) {
+			largest = n
 		} else {
-			not = n
+			tooLarge = n
 		}
 	}
-	c.bounded = bounded{rows, parallel, most, c.batches + 16}
-	return most
+	c.rowLimit = rowLimitCache{rows, parallel, largest, c.batches + 16}
+	return largest
 }
 
-// bounded caches the result of maxRowsInTime until the given number of batches have run.
-type bounded struct {
+// rowLimitCache caches the result of maxRowsInTime until the given number of batches have run.
+type rowLimitCache struct {
 	rows, parallel, limit int
 	until                 uint64
 }
@@ -257,13 +258,13 @@ type bounded struct {
 // waiting request is due at some time.
 func (c *Core) meetDeadlines(line Line, d Decision) Decision {
 	waits := d.Take == 0 && d.Until != Never
-	most, _ := c.backlog()
+	maxRows, _ := c.backlog()
 	if !waits && (c.cfg.Objective == 0 || !c.combines || d.Take <= 1) {
 		return d
 	}
 	items, rows, due, full := 0, 0, Never, false
 	for it := line.First(); it != nil; it = line.After(it) {
-		if full = items > 0 && rows+it.Rows > most; full || d.Take > 0 && items == d.Take {
+		if full = items > 0 && rows+it.Rows > maxRows; full || d.Take > 0 && items == d.Take {
 			break
 		}
 		items++
@@ -275,17 +276,17 @@ func (c *Core) meetDeadlines(line Line, d Decision) Decision {
 		return Decision{Take: items, Reason: Full}
 	case !waits:
 		return d
-	case full || rows >= most:
+	case full || rows >= maxRows:
 		return Decision{Take: items, Reason: Full}
 	case due == Never:
 		return d
 	}
-	takes := c.cfg.Predictor.Predict(min(rows+1, most), c.running+1)
-	last := due - takes - takes/timerDivisor
-	if last <= c.now {
+	takes := c.cfg.Predictor.Predict(min(rows+1, maxRows), c.running+1)
+	latestStart := due - takes - takes/timerDivisor
+	if latestStart <= c.now {
 		return Decision{Take: items, Reason: Waited}
 	}
-	d.Until = min(d.Until, last)
+	d.Until = min(d.Until, latestStart)
 	return d
 }
 
@@ -314,8 +315,8 @@ func (c *Core) firstLate(line Line, take int) (late *Item, by time.Duration) {
 	end := c.now + c.cfg.Predictor.Predict(rows, c.running+1)
 	n = 0
 	for it := line.First(); n < take; it = line.After(it) {
-		if lost := c.giveUpAt(it); lost <= end { // exactly at its deadline is too late, too
-			return it, end - lost
+		if giveUp := c.giveUpAt(it); giveUp <= end { // exactly at its deadline is too late, too
+			return it, end - giveUp
 		}
 		n++
 	}

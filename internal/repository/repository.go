@@ -169,8 +169,8 @@ func (r *Repository) Index(ready bool) []catalog.IndexEntry {
 		switch {
 		case m == nil || m.refusal == "":
 		case e.State == "":
-			e.State, e.Reason = string(server.Unavailable), m.refusal
-		case e.State == string(server.Ready) && e.Reason == "":
+			e.State, e.Reason = string(server.StateUnavailable), m.refusal
+		case e.State == string(server.StateReady) && e.Reason == "":
 			e.Reason = server.StillServes + m.refusal
 		}
 	}

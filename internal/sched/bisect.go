@@ -57,7 +57,7 @@ func (b *bisection) runPart(calls []*call, err error) {
 		return
 	}
 	b.runsLeft--
-	err = b.w.runCounted(calls, time.Since(b.w.s.began))
+	err = b.w.runCounted(calls, time.Since(b.w.s.epoch))
 	switch {
 	case err == nil:
 	case bisectable(calls, err):

@@ -51,9 +51,9 @@ func callOf(it *batching.Item) *call { return it.Owner.(*call) }
 // newCall returns a call for req that two holders must release: the caller and the core.
 // It retains the memory of req.
 func (s *Scheduler) newCall(req *infer.Request) *call {
-	c, ok := s.calls.Get().(*call)
+	c, ok := s.callPool.Get().(*call)
 	if !ok {
-		c = &call{pool: &s.calls, done: make(chan struct{}, 1), stream: make(chan infer.ResponseStream, 1)}
+		c = &call{pool: &s.callPool, done: make(chan struct{}, 1), stream: make(chan infer.ResponseStream, 1)}
 		c.item.Owner = c
 	}
 	c.req = req
@@ -81,8 +81,8 @@ func (c *call) release() {
 	c.memory.Release() // if the caller did not take the outcome
 	c.req, c.memory = nil, nil
 	select {
-	case more := <-c.stream: // the caller did not take it
-		more.Close()
+	case stream := <-c.stream: // the caller did not take it
+		stream.Close()
 	default:
 	}
 	select {
@@ -96,8 +96,8 @@ func (c *call) release() {
 func (c *call) answer() { c.done <- struct{}{} }
 
 // handStream makes resp the owner of the response stream.
-func (c *call) handStream(more infer.ResponseStream, resp *infer.Response) {
-	resp.Stream, resp.Times = more, c.started
+func (c *call) handStream(stream infer.ResponseStream, resp *infer.Response) {
+	resp.Stream, resp.Times = stream, c.started
 }
 
 // outcome moves the outcome to resp, or returns its error.
@@ -157,8 +157,8 @@ func (s *Scheduler) deadline(ctx context.Context) batching.Time {
 	if !ok {
 		return 0
 	}
-	return max(1, t.Sub(s.began))
+	return max(1, t.Sub(s.epoch))
 }
 
 // at converts a time on the scheduler's clock to wall-clock time.
-func (s *Scheduler) at(t batching.Time) time.Time { return s.began.Add(t) }
+func (s *Scheduler) at(t batching.Time) time.Time { return s.epoch.Add(t) }

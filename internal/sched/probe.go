@@ -132,14 +132,14 @@ func (w *worker) runProbe(p *probe) {
 			break
 		}
 		c := w.s.newCall(p.req)
-		from := time.Since(w.s.began)
+		from := time.Since(w.s.epoch)
 		active := w.s.opts.Batching.ActiveBatches // a probe counts on its device as a batch does
 		w.exclusive = active != nil && active.Begin()
 		_, result.err = w.runBatch([]*call{c}, w.taken)
 		if active != nil {
 			active.End()
 		}
-		result.took = append(result.took, time.Since(w.s.began)-from)
+		result.took = append(result.took, time.Since(w.s.epoch)-from)
 		c.release() // for the caller
 		c.release() // for the core
 		if result.err != nil {

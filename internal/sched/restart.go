@@ -10,7 +10,7 @@ import (
 // cannot die, if the core already knows, or if the worker is to exit: then a dead instance
 // stays up for the core, so that requests that still wait fail when the scheduler closes.
 func (w *worker) died() <-chan struct{} {
-	if w.restartable == nil || w.down || w.quit.Err() != nil { // only this goroutine writes down
+	if w.restartable == nil || w.down || w.restartCtx.Err() != nil { // only this goroutine writes down
 		return nil
 	}
 	return w.restartable.Died()
@@ -49,7 +49,7 @@ func (w *worker) rejoin() bool {
 	if !w.down {
 		return false
 	}
-	for !w.restart() && w.quit.Err() == nil {
+	for !w.restart() && w.restartCtx.Err() == nil {
 		w.s.locked(&w.out, w.reportBrokenLocked)
 	}
 	// Either the instance is alive, or the scheduler is closing. In that case the dead
@@ -79,12 +79,12 @@ func (w *worker) retry(err error) error {
 	if !restarted {
 		return err
 	}
-	return w.runCounted(w.calls, time.Since(w.s.began))
+	return w.runCounted(w.calls, time.Since(w.s.epoch))
 }
 
 // restart makes one attempt to restart the instance, and reports whether it is alive. The
 // engine logs why an attempt failed.
-func (w *worker) restart() bool { return w.restartable.Restart(w.quit) == nil }
+func (w *worker) restart() bool { return w.restartable.Restart(w.restartCtx) == nil }
 
 // retire takes the instance out of service for good. The worker exits when it has run its
 // batch.

@@ -78,17 +78,17 @@ type Options struct {
 // it costs two goroutine switches per request, and is one more thing to stop (ADR 2).
 type Scheduler struct {
 	opts         Options
-	began        time.Time // zero of the core's clock
+	epoch        time.Time // zero of the core's clock
 	alarm        *pacer.Alarm
 	workerList   atomic.Pointer[[]*worker] // indexed by instance number - 1; copied on write
 	probes       chan *probe               // received by parked workers
 	probeCount   atomic.Uint64             // probes so far
-	running      sync.WaitGroup            // the workers' goroutines
+	goroutines   sync.WaitGroup            // the workers' goroutines
 	share        batching.Share
 	combines     bool                          // requests may share a batch
 	alive        atomic.Int64                  // instances that are not down
 	aliveChanged atomic.Pointer[chan struct{}] // closed and replaced when alive changes
-	calls        sync.Pool                     // of *call
+	callPool     sync.Pool                     // of *call
 	intake       intake
 	quarantine   quarantine
 	delay        transportDelay              // measured only if the model has an objective
@@ -123,7 +123,7 @@ func New(instances []engine.Instance, opts Options) *Scheduler {
 	}
 	s := &Scheduler{
 		opts:    opts,
-		began:   time.Now(),
+		epoch:   time.Now(),
 		core:    batching.New(opts.Batching),
 		alarmAt: batching.Never,
 		drained: make(chan struct{}),
@@ -144,7 +144,7 @@ func New(instances []engine.Instance, opts Options) *Scheduler {
 		s.step(batching.Event{Kind: batching.Up, Instance: w.number}, &w.out)
 	}
 	for _, w := range workers {
-		s.running.Go(w.loop)
+		s.goroutines.Go(w.loop)
 	}
 	return s
 }
@@ -157,7 +157,7 @@ func New(instances []engine.Instance, opts Options) *Scheduler {
 func (s *Scheduler) Submit(ctx context.Context, req *infer.Request, resp *infer.Response) error {
 	c := s.newCall(req)
 	c.item.Deadline = s.deadline(ctx)
-	if shape, isolated := s.quarantine.isolate(req.Client, time.Since(s.began)); isolated {
+	if shape, isolated := s.quarantine.isolate(req.Client, time.Since(s.epoch)); isolated {
 		c.item.Shape = shape
 	}
 	if s.opts.Batching.Objective > 0 {
@@ -170,8 +170,8 @@ func (s *Scheduler) Submit(ctx context.Context, req *infer.Request, resp *infer.
 	defer c.release()
 	select {
 	case <-c.done:
-	case more := <-c.stream:
-		c.handStream(more, resp)
+	case stream := <-c.stream:
+		c.handStream(stream, resp)
 		return nil
 	case <-ctx.Done():
 		// Either this step answers the call, or its answer is already on its way.
@@ -180,8 +180,8 @@ func (s *Scheduler) Submit(ctx context.Context, req *infer.Request, resp *infer.
 	}
 	if !c.rejected {
 		select {
-		case more := <-c.stream: // opened before the batch ended
-			c.handStream(more, resp)
+		case stream := <-c.stream: // opened before the batch ended
+			c.handStream(stream, resp)
 			return nil
 		default:
 		}
@@ -207,7 +207,7 @@ func (s *Scheduler) Ready() bool {
 		return false
 	}
 	for _, w := range s.workers() {
-		if judge, ok := w.inst.(engine.HealthChecker); ok && !judge.Ready() {
+		if checker, ok := w.inst.(engine.HealthChecker); ok && !checker.Ready() {
 			return false
 		}
 	}
@@ -228,7 +228,7 @@ func (s *Scheduler) Outage() error {
 // contexts.
 func (s *Scheduler) Close() error {
 	for _, w := range s.workers() {
-		w.cancelQuit() // stop waiting for dead instances to restart
+		w.cancelRestart() // stop waiting for dead instances to restart
 	}
 	s.locked(nil, func(now batching.Time, out *batching.Actions) {
 		s.draining = true
@@ -240,7 +240,7 @@ func (s *Scheduler) Close() error {
 			w.retire()
 		}
 	}
-	s.running.Wait()
+	s.goroutines.Wait()
 	s.alarm.Stop()
 	for _, st := range s.stages {
 		st.memory.Release() // of calls that left before an instance took them
@@ -265,7 +265,7 @@ func (s *Scheduler) step(ev batching.Event, out *batching.Actions) {
 
 // nowLocked reads the core's clock. It must be read under the lock, so that the core never
 // sees time go backwards.
-func (s *Scheduler) nowLocked() batching.Time { return time.Since(s.began) }
+func (s *Scheduler) nowLocked() batching.Time { return time.Since(s.epoch) }
 
 // stepLocked reports an event to the core and appends the core's actions to out.
 func (s *Scheduler) stepLocked(now batching.Time, ev batching.Event, out *batching.Actions) {

@@ -34,18 +34,18 @@ type worker struct {
 	commands chan command // size 1: the core sends a parked instance one command at a time
 
 	// The current batch. The slices are reused for the next one.
-	calls   []*call
-	reason  batching.Reason // why the core formed the batch
-	taken   batching.Time
-	runs    int           // runs of the batch or parts of it, so far
-	began   batching.Time // when the first run began
-	stop    *stopper
-	stage   stage // holds the batch's rows; has no memory if they were not staged
-	inputs  []tensor.Tensor
-	joined  [][]byte  // memory of joined inputs, by index
-	shapes  []int64   // backing array of the inputs' shapes
-	sources [][]int64 // shapes that a batch input is computed from
-	outputs engine.Outputs
+	calls      []*call
+	reason     batching.Reason // why the core formed the batch
+	taken      batching.Time
+	runs       int           // runs of the batch or parts of it, so far
+	firstRunAt batching.Time // when the first run began
+	stop       *stopper
+	stage      stage // holds the batch's rows; has no memory if they were not staged
+	inputs     []tensor.Tensor
+	joined     [][]byte  // memory of joined inputs, by index
+	shapes     []int64   // backing array of the inputs' shapes
+	sources    [][]int64 // shapes that a batch input is computed from
+	outputs    engine.Outputs
 
 	exclusive       bool                   // the batch has the device to itself
 	exclusiveRunner engine.ExclusiveRunner // inst, if it runs exclusive batches on more threads; else nil
@@ -54,13 +54,13 @@ type worker struct {
 	engineCalls []engine.Call     // the batch, for perRequest
 	sender      engine.Sender     // inst, if its model may send responses; else nil
 
-	restartable engine.Restartable // inst, if it can die and be restarted; else nil
-	down        bool               // the core knows that the instance is down. Guarded by the scheduler's lock
-	leaving     bool               // the instance must not rejoin. Guarded by the scheduler's lock
-	quit        context.Context    //nolint:containedctx // ends when the worker need not restart the instance any more
-	cancelQuit  context.CancelFunc // ends quit
-	exited      chan struct{}      // closed when the goroutine has exited
-	removed     bool               // the instance was removed and closed. Used by Add, Remove and Close only
+	restartable   engine.Restartable // inst, if it can die and be restarted; else nil
+	down          bool               // the core knows that the instance is down. Guarded by the scheduler's lock
+	leaving       bool               // the instance must not rejoin. Guarded by the scheduler's lock
+	restartCtx    context.Context    //nolint:containedctx // ends when the worker need not restart the instance any more
+	cancelRestart context.CancelFunc // ends quit
+	exited        chan struct{}      // closed when the goroutine has exited
+	removed       bool               // the instance was removed and closed. Used by Add, Remove and Close only
 
 	queueTimes []time.Duration // of the batch's requests, for statistics
 
@@ -78,7 +78,7 @@ const (
 
 func newWorker(s *Scheduler, number int, inst engine.Instance) *worker {
 	w := &worker{s: s, number: number, inst: inst, commands: make(chan command, 1), stop: newStopper(), exited: make(chan struct{})}
-	w.quit, w.cancelQuit = context.WithCancel(context.Background())
+	w.restartCtx, w.cancelRestart = context.WithCancel(context.Background())
 	w.exclusiveRunner, _ = inst.(engine.ExclusiveRunner)
 	w.perRequest, _ = inst.(engine.PerRequest)
 	w.sender, _ = inst.(engine.Sender)
@@ -198,17 +198,17 @@ func (w *worker) run() {
 
 // runCounted runs calls as one batch and records the run in the statistics. Work on it
 // began at from.
-func (w *worker) runCounted(calls []*call, from batching.Time) error {
-	ran, err := w.runBatch(calls, from)
-	if ran.Rows > 0 && w.s.opts.Stats != nil {
-		w.s.opts.Stats.Ran(&ran)
+func (w *worker) runCounted(calls []*call, start batching.Time) error {
+	run, err := w.runBatch(calls, start)
+	if run.Rows > 0 && w.s.opts.Stats != nil {
+		w.s.opts.Stats.Ran(&run)
 	}
 	return err
 }
 
 // runBatch runs calls as one batch and, if that succeeds, sets each call's outcome. Work
 // on it began at from. The run that it returns has no rows if the engine was not called.
-func (w *worker) runBatch(calls []*call, from batching.Time) (stats.Run, error) {
+func (w *worker) runBatch(calls []*call, start batching.Time) (stats.Run, error) {
 	rows := 0
 	for _, c := range calls {
 		rows += c.item.Rows
@@ -223,23 +223,23 @@ func (w *worker) runBatch(calls []*call, from batching.Time) (stats.Run, error) 
 	if err != nil {
 		return stats.Run{}, err
 	}
-	run := time.Since(w.s.began)
+	runStart := time.Since(w.s.epoch)
 	if w.runs++; w.runs == 1 {
-		w.began = run
+		w.firstRunAt = runStart
 	}
-	times := infer.Timeline{Taken: w.s.at(w.taken), RunStarted: w.s.at(w.began), Batch: rows, CloseReason: w.reason.String()}
+	times := infer.Timeline{Taken: w.s.at(w.taken), RunStarted: w.s.at(w.firstRunAt), Batch: rows, CloseReason: w.reason.String()}
 	for _, c := range calls {
 		times.Queued = c.times.Queued
 		c.started = times
 	}
 	err = w.callEngine(inputs)
-	ran := time.Since(w.s.began)
-	split := ran
+	runEnd := time.Since(w.s.epoch)
+	splitEnd := runEnd
 	if err == nil {
 		err = w.distribute(calls, rows)
-		split = time.Since(w.s.began)
+		splitEnd = time.Since(w.s.epoch)
 	}
-	times.RunEnded, times.Split = w.s.at(ran), w.s.at(split)
+	times.RunEnded, times.Split = w.s.at(runEnd), w.s.at(splitEnd)
 	w.queueTimes = w.queueTimes[:0]
 	for _, c := range calls {
 		times.Queued = c.times.Queued
@@ -247,7 +247,7 @@ func (w *worker) runBatch(calls []*call, from batching.Time) (stats.Run, error) 
 		w.queueTimes = append(w.queueTimes, times.Taken.Sub(times.Queued))
 	}
 	return stats.Run{
-		Rows: rows, Input: run - from, Infer: ran - run, Output: split - ran, Ended: times.RunEnded,
+		Rows: rows, Input: runStart - start, Infer: runEnd - runStart, Output: splitEnd - runEnd, Ended: times.RunEnded,
 		Retry: w.runs > 1, CloseReason: w.reason, QueueTimes: w.queueTimes,
 	}, err
 }
@@ -271,7 +271,7 @@ func (w *worker) fail(calls []*call, err error) {
 		c.err = err
 	}
 	if len(calls) == 1 && w.s.combines && requestMayBeCause(err) {
-		w.s.quarantine.recordFailure(calls[0].req.Client, time.Since(w.s.began))
+		w.s.quarantine.recordFailure(calls[0].req.Client, time.Since(w.s.epoch))
 	}
 }
 

@@ -22,7 +22,7 @@ func (s *Scheduler) Add(inst engine.Instance) {
 	s.setWorkers(workers)
 	s.addAlive(1)
 	s.step(batching.Event{Kind: batching.Up, Instance: w.number}, &w.out)
-	s.running.Go(w.loop)
+	s.goroutines.Go(w.loop)
 }
 
 // Remove waits until the instance that was added last has run its batch, removes it and
@@ -34,7 +34,7 @@ func (s *Scheduler) Remove() (ok bool, err error) {
 			continue
 		}
 		w.retire()
-		w.cancelQuit() // after retire, so that a dead instance does not rejoin first
+		w.cancelRestart() // after retire, so that a dead instance does not rejoin first
 		<-w.exited
 		w.removed = true
 		s.setWorkers(s.workers())

@@ -73,7 +73,7 @@ var DefaultQueue = batching.Bound{Requests: 1000, Bytes: 256 << 20}
 type Env struct {
 	opts Options
 
-	idle      sched.IdleGate // idle time, in which versions are calibrated
+	idleGate  sched.IdleGate // idle time, in which versions are calibrated
 	measuring chan struct{}  // size 1: the tuner whose token is in it may measure
 	hashing   sync.Mutex     // held while a tuner hashes model files
 	workers   atomic.Int64   // number of workers ever started
@@ -107,9 +107,9 @@ func (e *Env) claimMemory(eng engine.Engine, src engine.Source) (int64, error) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	there := e.opts.Memory()
-	there.Free = max(0, there.Free-e.claimed)
-	if err := engine.Room(need, there); err != nil {
+	memory := e.opts.Memory()
+	memory.Free = max(0, memory.Free-e.claimed)
+	if err := engine.Room(need, memory); err != nil {
 		return 0, err
 	}
 	e.claimed += need

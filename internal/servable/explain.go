@@ -16,15 +16,15 @@ import (
 // Explain describes how the version runs and why. It blocks the scheduler for a moment, so
 // it is not for every request.
 func (v *Version) Explain() *explain.Model {
-	counted := v.Stats.Snapshot()
+	counters := v.Stats.Snapshot()
 	m := &explain.Model{
 		Name: v.Config.Name, Version: strconv.FormatInt(v.Number(), 10), Backend: v.Config.Backend,
-		Batching: v.explainBatching(), Instances: v.explainInstances(), Threads: v.explainThreads(), ExclusiveThreads: v.exclusive, Calibration: v.explainMeasured(&counted),
-		Totals: done(&counted, v.Scheduler.Waiting()),
+		Batching: v.explainBatching(), Instances: v.explainInstances(), Threads: v.explainThreads(), ExclusiveThreads: v.exclusiveThreads, Calibration: v.explainCalibration(&counters),
+		Totals: totals(&counters, v.Scheduler.Waiting()),
 	}
 	if limit := v.Config.Objective; limit > 0 {
 		m.Objective = &explain.Objective{
-			Limit: limit, Where: v.Config.Where("parameters[slo_milliseconds]"), Late: counted.Late, Refused: counted.Failed[infer.Late],
+			Limit: limit, Where: v.Config.Where("parameters[slo_milliseconds]"), Late: counters.Late, Refused: counters.Failed[infer.Late],
 		}
 	}
 	if e, ok := v.Scheduler.Explain(); ok {
@@ -32,7 +32,7 @@ func (v *Version) Explain() *explain.Model {
 		m.Policy = &e
 		return m
 	}
-	for _, s := range counted.Sizes {
+	for _, s := range counters.Sizes {
 		m.Curve = append(m.Curve, explain.Size{Rows: s.Rows, Expected: mean(s.Infer.Nanos, s.Infer.Count), Samples: float64(s.Infer.Count)})
 	}
 	return m
@@ -86,7 +86,7 @@ func (v *Version) safety() explain.Safety {
 
 func (v *Version) explainInstances() explain.Number {
 	n := explain.Number{Count: v.Config.Instances}
-	measured := v.measured.Load()
+	measured := v.calibration.Load()
 	switch {
 	case v.Source.Workers != nil:
 		n.Count, _ = v.Scale()
@@ -116,7 +116,7 @@ func (v *Version) explainThreads() *explain.Number {
 		n.Count = 0
 	case !v.Config.Automatic:
 		n.Origin, n.Why = explain.Default, "the default"
-	case v.measured.Load() == nil:
+	case v.calibration.Load() == nil:
 		n.Origin, n.Why = explain.Automatic, "until other numbers have been measured"
 	default:
 		n.Origin, n.Why = explain.Automatic, "the number that measured best"
@@ -124,28 +124,28 @@ func (v *Version) explainThreads() *explain.Number {
 	return n
 }
 
-func (v *Version) explainMeasured(counted *stats.Snapshot) explain.Calibration {
+func (v *Version) explainCalibration(counters *stats.Snapshot) explain.Calibration {
 	m := explain.Calibration{State: explain.CalibrationNotNeeded}
 	v.mu.Lock()
-	if v.tuned != nil {
+	if v.tuningDone != nil {
 		m.State = explain.CalibrationRunning
 	}
 	v.mu.Unlock()
-	if found := v.measured.Load(); found != nil {
+	if found := v.calibration.Load(); found != nil {
 		m = *found
 	}
-	m.Steps = counted.CalibrationSteps
+	m.Steps = counters.CalibrationSteps
 	return m
 }
 
-func done(counted *stats.Snapshot, waiting int) explain.Totals {
+func totals(counters *stats.Snapshot, waiting int) explain.Totals {
 	d := explain.Totals{
-		Requests: counted.Success.Count, Failed: counted.Fail.Count, Rows: counted.BatchSizes.Total, Waiting: waiting,
+		Requests: counters.Success.Count, Failed: counters.Fail.Count, Rows: counters.BatchSizes.Total, Waiting: waiting,
 	}
-	if !counted.LastRun.IsZero() {
-		d.SinceLastBatch = max(1, time.Since(counted.LastRun))
+	if !counters.LastRun.IsZero() {
+		d.SinceLastBatch = max(1, time.Since(counters.LastRun))
 	}
-	for reason, n := range counted.CloseReasons {
+	for reason, n := range counters.CloseReasons {
 		if n > 0 {
 			d.Closed = append(d.Closed, explain.CloseCount{Reason: batching.Reason(reason).String(), Batches: n})
 			d.Batches += n
@@ -153,9 +153,9 @@ func done(counted *stats.Snapshot, waiting int) explain.Totals {
 	}
 	slices.SortStableFunc(d.Closed, func(a, b explain.CloseCount) int { return cmp.Compare(b.Batches, a.Batches) })
 	waited := uint64(0)
-	for _, n := range counted.QueueTimes.Buckets {
+	for _, n := range counters.QueueTimes.Buckets {
 		waited += n
 	}
-	d.MeanQueueTime = mean(counted.QueueTimes.Nanos, waited)
+	d.MeanQueueTime = mean(counters.QueueTimes.Nanos, waited)
 	return d
 }

@@ -23,12 +23,12 @@ import (
 // Open loads a version, checks whether its requests may share batches, and warms it up,
 // within the time limit and with the retries of the options. The caller closes it.
 func (e *Env) Open(ctx context.Context, src Source) (*Version, error) {
-	e.idle.BeginWork() // loading uses the cores, too
-	defer e.idle.EndWork()
+	e.idleGate.BeginWork() // loading uses the cores, too
+	defer e.idleGate.EndWork()
 	return e.openTuned(ctx, src, tuning{})
 }
 
-func (e *Env) openTuned(ctx context.Context, src Source, how tuning) (v *Version, err error) {
+func (e *Env) openTuned(ctx context.Context, src Source, params tuning) (v *Version, err error) {
 	if e.opts.Timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, e.opts.Timeout, infer.Errorf(infer.Deadline,
@@ -36,7 +36,7 @@ func (e *Env) openTuned(ctx context.Context, src Source, how tuning) (v *Version
 		defer cancel()
 	}
 	for range e.opts.Retries + 1 {
-		v, err = e.open(ctx, src, how)
+		v, err = e.open(ctx, src, params)
 		if ctx.Err() != nil && err != nil {
 			return nil, context.Cause(ctx)
 		}
@@ -50,20 +50,20 @@ func (e *Env) openTuned(ctx context.Context, src Source, how tuning) (v *Version
 // A tuning holds the run-time parameters that a configuration omits. The zero tuning is the
 // starting point.
 type tuning struct {
-	threads   int                  // of a batch; 0 means that the engine chooses
-	exclusive int                  // threads of an exclusive batch; 0 means the same
-	instances int                  // 0 means as many as the cores allow
-	checked   bool                 // the check for independent rows was made
-	apart     string               // why rows are not independent; "" if they are
-	inputs    *calibrate.Inputs    // for calibration; nil means that they are still to be found
-	profile   batching.Profile     // measured with these parameters
-	measured  *explain.Calibration // the result of calibration; nil if there is none
-	stats     *stats.Counters      // of the version that is replaced; nil if there is none
+	threads             int                  // of a batch; 0 means that the engine chooses
+	exclusiveThreads    int                  // threads of an exclusive batch; 0 means the same
+	instances           int                  // 0 means as many as the cores allow
+	checked             bool                 // the check for independent rows was made
+	combineUnsafeReason string               // why rows are not independent; "" if they are
+	inputs              *calibrate.Inputs    // for calibration; nil means that they are still to be found
+	profile             batching.Profile     // measured with these parameters
+	calibration         *explain.Calibration // the result of calibration; nil if there is none
+	stats               *stats.Counters      // of the version that is replaced; nil if there is none
 }
 
-func (e *Env) open(ctx context.Context, src Source, how tuning) (*Version, error) {
+func (e *Env) open(ctx context.Context, src Source, params tuning) (*Version, error) {
 	began := time.Now()
-	cfg, err := e.config(src, how)
+	cfg, err := e.config(src, params)
 	if err != nil {
 		return nil, err
 	}
@@ -79,11 +79,11 @@ func (e *Env) open(ctx context.Context, src Source, how tuning) (*Version, error
 		return nil, err
 	}
 	v := &Version{
-		Source: src, Config: cfg, Labels: labels, Stats: how.stats,
-		env: e, runner: runner, threads: max(1, how.threads), exclusive: how.exclusive, closed: make(chan struct{}),
+		Source: src, Config: cfg, Labels: labels, Stats: params.stats,
+		env: e, runner: runner, threads: max(1, params.threads), exclusiveThreads: params.exclusiveThreads, closed: make(chan struct{}),
 	}
 	if src.Workers == nil {
-		err = v.load(ctx, how)
+		err = v.load(ctx, params)
 	} else {
 		v.placeholder = true
 		v.keepFiles()
@@ -92,7 +92,7 @@ func (e *Env) open(ctx context.Context, src Source, how tuning) (*Version, error
 	if err != nil {
 		return nil, err
 	}
-	v.measured.Store(how.measured)
+	v.calibration.Store(params.calibration)
 	for _, warning := range v.Config.Warnings {
 		e.opts.Log.Warn("model configuration", "model", cfg.Name, "version", v.Name(), "at", warning.Where, "field", warning.Field, "warning", warning.Text)
 	}
@@ -101,74 +101,74 @@ func (e *Env) open(ctx context.Context, src Source, how tuning) (*Version, error
 }
 
 // config reads the configuration of a version.
-func (e *Env) config(src Source, how tuning) (*modelconfig.Config, error) {
+func (e *Env) config(src Source, params tuning) (*modelconfig.Config, error) {
 	cfg, err := src.Config()
 	if err != nil {
 		return nil, err
 	}
-	cfg.Automatic, cfg.CombineUnsafeReason = e.opts.Automatic, how.apart
+	cfg.Automatic, cfg.CombineUnsafeReason = e.opts.Automatic, params.combineUnsafeReason
 	return cfg, nil
 }
 
 // engineSource returns what the engine loads.
 func (v *Version) engineSource() engine.Source {
 	src := v.Source
-	return engine.Source{Config: v.Config, Version: src.Number, Dir: src.Dir, Bare: src.File != "", ExclusiveThreads: v.exclusive}
+	return engine.Source{Config: v.Config, Version: src.Number, Dir: src.Dir, Bare: src.File != "", ExclusiveThreads: v.exclusiveThreads}
 }
 
 // load loads the model, opens its instances, and warms them up.
-func (v *Version) load(ctx context.Context, how tuning) error {
+func (v *Version) load(ctx context.Context, params tuning) error {
 	src := v.engineSource()
-	src.Threads = how.threads
+	src.Threads = params.threads
 	need, err := v.env.claimMemory(v.runner.Engine, src)
 	if err != nil {
 		return err
 	}
 	defer v.env.releaseMemory(need) // by then it is in use, and not free any more
 	v.Memory = need
-	if v.model, err = v.loadSafe(ctx, &src, how); err != nil {
+	if v.model, err = v.loadSafe(ctx, &src, params); err != nil {
 		return err
 	}
 	v.Config = src.Config
-	instances, err := v.instances(ctx, how)
+	instances, err := v.instances(ctx, params)
 	if err != nil {
 		return errors.Join(err, v.model.Close())
 	}
-	if _, mortal := instances[0].(engine.Restartable); mortal {
+	if _, restartable := instances[0].(engine.Restartable); restartable {
 		v.keepFiles() // a restarted instance reads them again
 	}
-	bisects, died := true, false // engines in this process are stateless between batches
-	if careful, ok := v.model.(engine.RetryPolicy); ok {
-		bisects, died = careful.Retries()
+	bisect, retryDied := true, false // engines in this process are stateless between batches
+	if retry, ok := v.model.(engine.RetryPolicy); ok {
+		bisect, retryDied = retry.Retries()
 	}
-	v.schedule(instances, bisects, died)
-	if err := v.warm(ctx, how); err != nil {
+	v.schedule(instances, bisect, retryDied)
+	if err := v.warm(ctx, params); err != nil {
 		return errors.Join(err, v.Close())
 	}
-	v.Scheduler.Calibrated(how.profile)
+	v.Scheduler.Calibrated(params.profile)
 	return nil
 }
 
 // keepFiles keeps the version's files until it is closed.
 func (v *Version) keepFiles() {
 	if v.Source.KeepFiles != nil {
-		v.release = v.Source.KeepFiles()
+		v.releaseFiles = v.Source.KeepFiles()
 	}
 }
 
 // loadSafe loads the model. If batching was not configured, it checks that rows are
 // independent, by running them alone and together. If they are not, it loads the model once
 // more, as one whose requests never share a batch.
-func (v *Version) loadSafe(ctx context.Context, src *engine.Source, how tuning) (engine.Model, error) {
+func (v *Version) loadSafe(ctx context.Context, src *engine.Source, params tuning) (engine.Model, error) {
 	loaded, err := v.runner.Engine.Load(ctx, *src)
 	if err != nil {
 		return nil, err
 	}
 	cfg := src.Config
-	if !cfg.Automatic || how.checked || cfg.Dynamic == nil || !cfg.Dynamic.Added || cfg.Ragged() != nil {
+	if !cfg.Automatic || params.checked || cfg.Dynamic == nil || !cfg.Dynamic.Added || cfg.Ragged() != nil {
 		return loaded, nil
 	}
-	why, err := apart(ctx, cfg, loaded, v.samples())
+	why, err := combineUnsafeReason(ctx, cfg, loaded, v.samples())
 	if err == nil && why == "" {
 		return loaded, nil
 	}
@@ -176,8 +176,8 @@ func (v *Version) loadSafe(ctx context.Context, src *engine.Source, how tuning) 
 		return nil, err
 	}
 	v.env.opts.Log.Info("requests are not combined; a config.pbtxt with dynamic_batching { } combines them all the same", "model", cfg.Name, "version", src.Version, "reason", why)
-	how.apart = why
-	if src.Config, err = v.env.config(v.Source, how); err != nil {
+	params.combineUnsafeReason = why
+	if src.Config, err = v.env.config(v.Source, params); err != nil {
 		return nil, err
 	}
 	return v.runner.Engine.Load(ctx, *src)
@@ -186,8 +186,8 @@ func (v *Version) loadSafe(ctx context.Context, src *engine.Source, how tuning) 
 // samples returns the directory of the warm-up samples.
 func (v *Version) samples() string { return filepath.Join(v.Source.ModelDir, "warmup") }
 
-// apart returns why the rows of a model are not independent; "" if they are.
-func apart(ctx context.Context, cfg *modelconfig.Config, loaded engine.Model, samples string) (string, error) {
+// combineUnsafeReason returns why the rows of a model are not independent; "" if they are.
+func combineUnsafeReason(ctx context.Context, cfg *modelconfig.Config, loaded engine.Model, samples string) (string, error) {
 	inputs, err := inputsOf(cfg, samples)
 	if err != nil {
 		return "", err
@@ -201,8 +201,8 @@ func apart(ctx context.Context, cfg *modelconfig.Config, loaded engine.Model, sa
 }
 
 // instances opens the instances of the version, all or none.
-func (v *Version) instances(ctx context.Context, how tuning) ([]engine.Instance, error) {
-	v.Config.Instances, v.autoInstances = v.instanceCount(how) // the configuration reports it
+func (v *Version) instances(ctx context.Context, params tuning) ([]engine.Instance, error) {
+	v.Config.Instances, v.autoInstances = v.instanceCount(params) // the configuration reports it
 	var opened []engine.Instance
 	var err error
 	for len(opened) < v.Config.Instances && err == nil {
@@ -212,7 +212,7 @@ func (v *Version) instances(ctx context.Context, how tuning) ([]engine.Instance,
 		}
 	}
 	if err == nil {
-		err = suits(v.Config, opened[0])
+		err = checkFeatures(v.Config, opened[0])
 	}
 	if err != nil {
 		for _, inst := range opened {
@@ -241,7 +241,7 @@ func (v *Version) schedule(instances []engine.Instance, bisect, retryDied bool) 
 		b.Policy = w.Policy
 	case cfg.Tunes():
 		b.Policy = automatic.New(automatic.Options{
-			MaxRows: cfg.MaxBatchSize, Instances: max(1, cfg.Instances), Exclusive: v.exclusive > 0, Preferred: slices.Sorted(slices.Values(cfg.Dynamic.Preferred)),
+			MaxRows: cfg.MaxBatchSize, Instances: max(1, cfg.Instances), Exclusive: v.exclusiveThreads > 0, Preferred: slices.Sorted(slices.Values(cfg.Dynamic.Preferred)),
 			Objective: cfg.Objective,
 		})
 		b.OvertakeOtherShapes = true // explicit settings keep the order, as in Triton
@@ -251,7 +251,7 @@ func (v *Version) schedule(instances []engine.Instance, bisect, retryDied bool) 
 		Pacer:            e.opts.Pacer,
 		Device:           v.runner.Device,
 		Width:            v.threads,
-		IdleGate:         &e.idle,
+		IdleGate:         &e.idleGate,
 		NoBatchDimension: cfg.MaxBatchSize == 0,
 		Ragged:           cfg.Ragged(),
 		Bisect:           bisect,
@@ -261,13 +261,13 @@ func (v *Version) schedule(instances []engine.Instance, bisect, retryDied bool) 
 	})
 }
 
-// suits returns an error if the configuration asks for a feature that the instance lacks.
-func suits(cfg *modelconfig.Config, inst engine.Instance) error {
+// checkFeatures returns an error if the configuration asks for a feature that the instance lacks.
+func checkFeatures(cfg *modelconfig.Config, inst engine.Instance) error {
 	if _, sends := inst.(engine.Sender); cfg.Decoupled && !sends {
 		return cfg.Wrong("model_transaction_policy.decoupled", true, "false, because models of this backend answer a request once")
 	}
 	optional := slices.IndexFunc(cfg.Inputs, func(t modelconfig.Tensor) bool { return t.Optional })
-	if _, each := inst.(engine.PerRequest); optional >= 0 && !each {
+	if _, perRequest := inst.(engine.PerRequest); optional >= 0 && !perRequest {
 		return cfg.Wrong(fmt.Sprintf("input[%d].optional", optional), true, "false, because models of this backend need all their inputs")
 	}
 	return nil
@@ -276,15 +276,15 @@ func suits(cfg *modelconfig.Config, inst engine.Instance) error {
 // instanceCount returns the number of instances, and whether the configuration omits it. In
 // that case there are as many as the cores allow, and the policy decides how many of them
 // to use.
-func (v *Version) instanceCount(how tuning) (count int, automatic bool) {
+func (v *Version) instanceCount(params tuning) (count int, automatic bool) {
 	cfg := v.Config
 	switch {
 	case cfg.Instances > 0:
 		return cfg.Instances, false
-	case how.instances > 0:
-		return how.instances, true
+	case params.instances > 0:
+		return params.instances, true
 	case cfg.Automatic && v.runner.Device != nil && len(cfg.Proto.GetInstanceGroup()) == 0:
-		return max(1, v.env.opts.Cores/max(1, how.threads)), true
+		return max(1, v.env.opts.Cores/max(1, params.threads)), true
 	}
 	return max(1, v.runner.Instances) * max(1, len(cfg.Proto.GetInstanceGroup())), true
 }

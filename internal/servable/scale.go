@@ -20,10 +20,10 @@ type Worker struct {
 }
 
 // Scale returns the minimum and maximum number of workers that clients asked for.
-func (v *Version) Scale() (least, most int) {
+func (v *Version) Scale() (minWorkers, maxWorkers int) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.min, v.max
+	return v.minWorkers, v.maxWorkers
 }
 
 // Workers describes the workers.
@@ -56,25 +56,25 @@ func (v *Version) count() int {
 
 // ScaleTo starts workers until there are least, or stops some until there are at most most.
 // A worker finishes its batch before it stops. The version must have Workers.
-func (v *Version) ScaleTo(ctx context.Context, least, most int) error {
+func (v *Version) ScaleTo(ctx context.Context, minWorkers, maxWorkers int) error {
 	v.mu.Lock()
-	v.min, v.max = least, most
+	v.minWorkers, v.maxWorkers = minWorkers, maxWorkers
 	v.mu.Unlock()
 	v.scaling.Lock()
 	defer v.scaling.Unlock()
-	if v.ended {
+	if v.closeBegan {
 		return infer.Errorf(infer.Unavailable, "%w", ErrUnloading)
 	}
-	for v.count() > most {
+	for v.count() > maxWorkers {
 		if _, err := v.Scheduler.Remove(); err != nil {
 			return err
 		}
 	}
-	if most == 0 && !v.placeholder {
+	if maxWorkers == 0 && !v.placeholder {
 		v.Scheduler.Add(placeholder{}) // it answers the queued requests
 		v.placeholder = true
 	}
-	for v.count() < least {
+	for v.count() < minWorkers {
 		w, err := v.startWorker(ctx)
 		if err != nil {
 			return err
@@ -94,10 +94,10 @@ func (v *Version) ScaleTo(ctx context.Context, least, most int) error {
 // startWorker starts a worker. The caller holds scaling.
 func (v *Version) startWorker(ctx context.Context) (*worker, error) {
 	number, limit := v.env.workers.Add(1)-1, v.Source.Workers.Startup
-	within, cancel := context.WithTimeout(ctx, limit)
+	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	inst, err := v.newInstance(within)
-	if err != nil && within.Err() != nil && ctx.Err() == nil {
+	inst, err := v.newInstance(limited)
+	if err != nil && limited.Err() != nil && ctx.Err() == nil {
 		return nil, fmt.Errorf("found no worker after %v, which startup_timeout allows for one to start", limit)
 	}
 	if err != nil {

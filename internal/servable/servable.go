@@ -84,30 +84,30 @@ type Version struct {
 	LoadTime  time.Duration // time to load and warm up
 	Memory    int64         // approximate peak memory of loading, in bytes; 0 means unknown
 
-	env           *Env
-	runner        Runner
-	release       func()            // releases the files; nil if none are kept
-	threads       int               // threads of a batch, if the engine supports that
-	exclusive     int               // threads of an exclusive batch, if more
-	autoInstances bool              // the configuration has no number of instances
-	inputs        *calibrate.Inputs // for calibration; nil if none are known
+	env              *Env
+	runner           Runner
+	releaseFiles     func()            // releases the files; nil if none are kept
+	threads          int               // threads of a batch, if the engine supports that
+	exclusiveThreads int               // threads of an exclusive batch, if more
+	autoInstances    bool              // the configuration has no number of instances
+	inputs           *calibrate.Inputs // for calibration; nil if none are known
 
-	measured atomic.Pointer[explain.Calibration] // the result of calibration; nil before its end
-	closing  sync.Once
-	closed   chan struct{} // closed when the version is
-	err      error         // of Close
+	calibration atomic.Pointer[explain.Calibration] // the result of calibration; nil before its end
+	closeOnce   sync.Once
+	closed      chan struct{} // closed when the version is
+	closeErr    error         // of Close
 
 	scaling     sync.Mutex   // held while workers start and stop; guards the following
 	model       engine.Model // nil until the first worker starts
 	placeholder bool         // there are no workers, and a placeholder answers requests
-	ended       bool         // Close has begun
+	closeBegan  bool         // Close has begun
 
-	mu       sync.Mutex         // guards the following
-	halt     context.CancelFunc // cancels tuning; nil if it never began
-	tuned    chan struct{}      // closed when tuning has ended
-	halted   bool               // tuning must not begin any more
-	min, max int                // number of workers that clients asked for
-	workers  []*worker
+	mu                     sync.Mutex         // guards the following
+	cancelTuning           context.CancelFunc // cancels tuning; nil if it never began
+	tuningDone             chan struct{}      // closed when tuning has ended
+	tuningCancelled        bool               // tuning must not begin any more
+	minWorkers, maxWorkers int                // number of workers that clients asked for
+	workers                []*worker
 }
 
 // Number returns the version's number.
@@ -133,35 +133,35 @@ func (v *Version) Note() string {
 func (v *Version) CancelTuning() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.halted = true
-	if v.halt != nil {
-		v.halt()
+	v.tuningCancelled = true
+	if v.cancelTuning != nil {
+		v.cancelTuning()
 	}
 }
 
 // Close rejects new requests, runs the queued ones, and unloads the version. Concurrent
 // calls return when the version is closed.
 func (v *Version) Close() error {
-	v.closing.Do(func() {
+	v.closeOnce.Do(func() {
 		defer close(v.closed)
 		v.CancelTuning()
 		v.mu.Lock()
-		tuned := v.tuned
+		tuned := v.tuningDone
 		v.mu.Unlock()
 		if tuned != nil {
 			<-tuned
 		}
 		v.scaling.Lock()
 		defer v.scaling.Unlock()
-		v.ended = true
-		v.err = v.Scheduler.Close()
+		v.closeBegan = true
+		v.closeErr = v.Scheduler.Close()
 		if v.model != nil {
-			v.err = errors.Join(v.err, v.model.Close())
+			v.closeErr = errors.Join(v.closeErr, v.model.Close())
 		}
-		if v.release != nil {
-			v.release()
+		if v.releaseFiles != nil {
+			v.releaseFiles()
 		}
 	})
 	<-v.closed
-	return v.err
+	return v.closeErr
 }

@@ -19,7 +19,7 @@ func (v *Version) measurable() bool {
 	if !cfg.Automatic || cfg.Ragged() != nil || v.Source.Workers != nil {
 		return false
 	}
-	if careful, ok := v.model.(engine.RetryPolicy); ok && !careful.Rehearses() {
+	if policy, ok := v.model.(engine.RetryPolicy); ok && !policy.Rehearses() {
 		return false // its requests may have side effects
 	}
 	return cfg.Tunes() || v.autoInstances && cfg.Instances > 1 || len(v.threadCounts()) > 1
@@ -60,17 +60,17 @@ func (t *tuner) start(work func(context.Context) error) {
 	done := make(chan struct{})
 	t.v.mu.Lock()
 	defer t.v.mu.Unlock()
-	if t.v.halted {
+	if t.v.tuningCancelled {
 		cancel()
 		return
 	}
-	t.v.halt, t.v.tuned = cancel, done
+	t.v.cancelTuning, t.v.tuningDone = cancel, done
 	go func() { // Close waits for it
 		defer close(done)
 		defer cancel()
 		if err := work(ctx); err != nil && !cancelled(ctx, err) {
 			t.log.Warn("model not measured", "error", err)
-			t.v.measured.Store(&explain.Calibration{State: explain.CalibrationDone, Error: err.Error()})
+			t.v.calibration.Store(&explain.Calibration{State: explain.CalibrationDone, Error: err.Error()})
 		}
 	}()
 }
@@ -94,9 +94,9 @@ type tuner struct {
 	key    calibrate.Key // without threads and shape
 	stores bool          // results are stored under the key
 
-	inputs   calibrate.Inputs // to measure with
-	pending  bool             // the scheduler still has the profile of other inputs
-	reshapes int              // how many more times it may switch to another shape
+	inputs       calibrate.Inputs // to measure with
+	staleProfile bool             // the scheduler still has the profile of other inputs
+	reshapes     int              // how many more times it may switch to another shape
 }
 
 // maxReshapes limits how often a version is measured again with the shape of its traffic:
@@ -111,12 +111,12 @@ func (t *tuner) run(ctx context.Context) error {
 	if err != nil || replaced {
 		return err
 	}
-	return t.follow(ctx)
+	return t.followTraffic(ctx)
 }
 
-// follow measures the version again whenever most requests have a shape other than the one
+// followTraffic measures the version again whenever most requests have a shape other than the one
 // it was measured with.
-func (t *tuner) follow(ctx context.Context) error {
+func (t *tuner) followTraffic(ctx context.Context) error {
 	for t.inputs.SizesGuessed() && t.reshapes > 0 {
 		known, err := t.inputs.Request(1)
 		if err != nil {
@@ -127,7 +127,7 @@ func (t *tuner) follow(ctx context.Context) error {
 			return err
 		}
 		t.reshapes--
-		replaced, err := t.reshape(ctx, row)
+		replaced, err := t.measureShape(ctx, row)
 		if replaced || cancelled(ctx, err) {
 			return err
 		}
@@ -138,18 +138,18 @@ func (t *tuner) follow(ctx context.Context) error {
 	return nil
 }
 
-// reshape measures with rows of another shape. If that fails before the scheduler has a new
+// measureShape measures with rows of another shape. If that fails before the scheduler has a new
 // profile, the old shape stays.
-func (t *tuner) reshape(ctx context.Context, row []tensor.Tensor) (replaced bool, err error) {
+func (t *tuner) measureShape(ctx context.Context, row []tensor.Tensor) (replaced bool, err error) {
 	next, err := t.inputs.WithSizesOf(row)
 	if err != nil {
 		return false, err
 	}
 	before := t.inputs
-	t.inputs, t.pending = next, true
+	t.inputs, t.staleProfile = next, true
 	replaced, err = t.tune(ctx)
-	if err != nil && t.pending {
-		t.inputs, t.pending = before, false
+	if err != nil && t.staleProfile {
+		t.inputs, t.staleProfile = before, false
 	}
 	return replaced, err
 }
@@ -165,55 +165,57 @@ func (t *tuner) tune(ctx context.Context) (replaced bool, err error) {
 	for _, n := range threads {
 		settings = append(settings, calibrate.Setting{Threads: n, Findings: t.stored(n)})
 	}
-	t.calibrated(settings)
+	t.passProfile(settings)
 	measured, err := t.measureAll(ctx, settings)
 	if err != nil {
 		return false, err
 	}
-	t.calibrated(settings)
+	t.passProfile(settings)
 	settings = slices.DeleteFunc(settings, func(s calibrate.Setting) bool { return len(s.Findings.Profile.Sizes) == 0 })
 	if len(settings) == 0 {
 		return false, errUnmeasured
 	}
 	best := calibrate.Choose(settings)
-	t.v.measured.Store(t.report(settings, best))
-	how := tuning{
-		threads: best.Threads, exclusive: best.ExclusiveThreads, profile: best.Profile(settings), measured: t.v.measured.Load(),
-		checked: true, apart: t.v.Config.CombineUnsafeReason, inputs: &t.inputs, stats: t.v.Stats,
+	t.v.calibration.Store(t.report(settings, best))
+	params := tuning{
+		threads: best.Threads, exclusiveThreads: best.ExclusiveThreads, profile: best.Profile(settings), calibration: t.v.calibration.Load(),
+		checked: true, combineUnsafeReason: t.v.Config.CombineUnsafeReason, inputs: &t.inputs, stats: t.v.Stats,
 	}
 	if t.v.autoInstances && !t.v.Config.Tunes() { // otherwise the policy limits them
-		how.instances = best.Instances
+		params.instances = best.Instances
 	}
-	fits := best.Threads == t.v.threads && best.ExclusiveThreads == t.v.exclusive && (how.instances == 0 || how.instances == t.v.Config.Instances)
-	fits = fits || t.v.Source.Temporary
+	inUse := best.Threads == t.v.threads && best.ExclusiveThreads == t.v.exclusiveThreads && (params.instances == 0 || params.instances == t.v.Config.Instances)
+	inUse = inUse || t.v.Source.Temporary
 	t.log.Info("model measured", "steps", measured,
 		"threads", best.Threads, "instances", best.Instances, "exclusive_threads", best.ExclusiveThreads, "batch", best.Rows, "rows_per_second", int(best.PerSecond), "single_row", best.SingleLatency,
-		"disturbed", slices.ContainsFunc(settings, func(s calibrate.Setting) bool { return s.Findings.Disturbed }), "in_use", fits, "shape", t.inputs.Shape())
-	if fits {
+		"disturbed", slices.ContainsFunc(settings, func(s calibrate.Setting) bool { return s.Findings.Disturbed }), "in_use", inUse, "shape", t.inputs.Shape())
+	if inUse {
 		return false, nil
 	}
-	return t.retune(ctx, how)
+	return t.replaceVersion(ctx, params)
 }
 
 // errUnmeasured: no thread count could be measured; details are in the log.
 var errUnmeasured = errors.New("no number of threads could be measured")
 
-// calibrated passes the profile of the current parameters to the scheduler.
-func (t *tuner) calibrated(settings []calibrate.Setting) {
-	runs := calibrate.Choice{Threads: t.v.threads, ExclusiveThreads: t.v.exclusive}
-	known := runs.Profile(settings)
+// passProfile passes the profile of the current parameters to the scheduler.
+func (t *tuner) passProfile(settings []calibrate.Setting) {
+	current := calibrate.Choice{Threads: t.v.threads, ExclusiveThreads: t.v.exclusiveThreads}
+	known := current.Profile(settings)
 	switch {
-	case !t.pending:
+	case !t.staleProfile:
 		t.v.Scheduler.Calibrated(known)
 	case len(known.Sizes) > 0:
 		t.v.Scheduler.Recalibrated(known)
-		t.pending = false
+		t.staleProfile = false
 	}
 }
 
-// serves reports whether the serving version runs all batches with the given number of
+// servesWith reports whether the serving version runs all batches with the given number of
 // threads, so that it can be measured itself.
-func (t *tuner) serves(threads int) bool { return t.v.threads == threads && t.v.exclusive == 0 }
+func (t *tuner) servesWith(threads int) bool {
+	return t.v.threads == threads && t.v.exclusiveThreads == 0
+}
 
 // report describes a choice for explain.
 func (t *tuner) report(settings []calibrate.Setting, best calibrate.Choice) *explain.Calibration {
@@ -281,13 +283,13 @@ func (t *tuner) store(threads int, found calibrate.Findings) {
 // measureAll measures the settings without complete findings, the current one first, and
 // returns the number of steps. Only one version of the process is measured at a time.
 func (t *tuner) measureAll(ctx context.Context, settings []calibrate.Setting) (steps int, err error) {
-	unknown := func(s *calibrate.Setting) bool {
+	incomplete := func(s *calibrate.Setting) bool {
 		_, more := calibrate.Next(t.bounds(s.Threads), s.Findings)
 		return more
 	}
 	var todo []*calibrate.Setting
 	for i := range settings {
-		if s := &settings[i]; unknown(s) {
+		if s := &settings[i]; incomplete(s) {
 			todo = append(todo, s)
 		}
 	}
@@ -302,18 +304,18 @@ func (t *tuner) measureAll(ctx context.Context, settings []calibrate.Setting) (s
 	}
 	todo = slices.DeleteFunc(todo, func(s *calibrate.Setting) bool {
 		s.Findings = t.stored(s.Threads) // the same model may have been measured under another name
-		return !unknown(s)
+		return !incomplete(s)
 	})
 	for _, s := range todo {
-		if t.serves(s.Threads) {
+		if t.servesWith(s.Threads) {
 			if steps, err = t.measure(ctx, t.v, s); err != nil {
 				return steps, err
 			}
-			t.calibrated(settings)
+			t.passProfile(settings)
 		}
 	}
 	for _, s := range todo {
-		if t.serves(s.Threads) {
+		if t.servesWith(s.Threads) {
 			continue
 		}
 		n, err := t.measureBeside(ctx, s)
@@ -345,10 +347,10 @@ func (t *tuner) bounds(threads int) calibrate.Bounds {
 // measureBeside opens the version a second time with another number of threads, and
 // measures that.
 func (t *tuner) measureBeside(ctx context.Context, s *calibrate.Setting) (steps int, err error) {
-	if err := t.env.idle.Await(ctx, 0); err != nil {
+	if err := t.env.idleGate.Await(ctx, 0); err != nil {
 		return 0, err
 	}
-	v, err := t.env.openTuned(ctx, t.v.Source, tuning{threads: s.Threads, checked: true, apart: t.v.Config.CombineUnsafeReason, inputs: &t.inputs})
+	v, err := t.env.openTuned(ctx, t.v.Source, tuning{threads: s.Threads, checked: true, combineUnsafeReason: t.v.Config.CombineUnsafeReason, inputs: &t.inputs})
 	if err != nil {
 		return 0, err
 	}
@@ -360,11 +362,11 @@ func (t *tuner) measureBeside(ctx context.Context, s *calibrate.Setting) (steps 
 func (t *tuner) measure(ctx context.Context, v *Version, s *calibrate.Setting) (steps int, err error) {
 	s.Findings, err = calibrate.Measure(ctx, calibrate.Job{
 		Runner: v.Scheduler, Bounds: t.bounds(s.Threads), Request: t.inputs.Request,
-		Await: t.env.idle.Await, Memory: t.env.opts.Memory, Waited: t.env.opts.Waited,
+		Await: t.env.idleGate.Await, Memory: t.env.opts.Memory, Waited: t.env.opts.Waited,
 		OnProgress: func(f calibrate.Findings) {
 			steps++
 			t.v.Stats.CalibrationStep()
-			if !t.pending { // partial findings are worth less than what was learnt from traffic
+			if !t.staleProfile { // partial findings are worth less than what was learnt from traffic
 				v.Scheduler.Calibrated(f.Profile)
 			}
 		},
@@ -375,23 +377,23 @@ func (t *tuner) measure(ctx context.Context, v *Version, s *calibrate.Setting) (
 	return steps, err
 }
 
-// retune replaces the version with one that has other run-time parameters.
-func (t *tuner) retune(ctx context.Context, how tuning) (replaced bool, err error) {
+// replaceVersion replaces the version with one that has other run-time parameters.
+func (t *tuner) replaceVersion(ctx context.Context, params tuning) (replaced bool, err error) {
 	var v *Version
 	replaced, err = t.replace(ctx, t.v, func(ctx context.Context) (opened *Version, err error) {
-		t.env.idle.BeginWork()
-		defer t.env.idle.EndWork()
-		v, err = t.env.openTuned(ctx, t.v.Source, how)
+		t.env.idleGate.BeginWork()
+		defer t.env.idleGate.EndWork()
+		v, err = t.env.openTuned(ctx, t.v.Source, params)
 		return v, err
 	})
 	if err != nil || v == nil { // v is nil if the version was replaced in the meantime
 		return replaced, err
 	}
-	t.log.Info("reloaded with tuned settings", "threads", v.threads, "instances", v.Config.Instances, "exclusive_threads", v.exclusive)
+	t.log.Info("reloaded with tuned settings", "threads", v.threads, "instances", v.Config.Instances, "exclusive_threads", v.exclusiveThreads)
 	if v.inputs != nil {
 		next := *t
 		next.v, next.inputs = v, *v.inputs
-		next.start(next.follow)
+		next.start(next.followTraffic)
 	}
 	return replaced, nil
 }

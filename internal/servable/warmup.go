@@ -17,7 +17,7 @@ import (
 
 // warm runs the samples of the configuration on each instance. A version that has none and
 // is to be measured gets one made-up row instead.
-func (v *Version) warm(ctx context.Context, how tuning) error {
+func (v *Version) warm(ctx context.Context, params tuning) error {
 	dir := v.samples()
 	for _, s := range v.Config.Warmup {
 		req, err := sampleRequest(v.Config, s, dir)
@@ -34,8 +34,8 @@ func (v *Version) warm(ctx context.Context, how tuning) error {
 	if !v.measurable() {
 		return nil
 	}
-	if how.inputs != nil {
-		return v.warmWith(ctx, []calibrate.Inputs{how.inputs.ForConfig(v.Config)})
+	if params.inputs != nil {
+		return v.warmWith(ctx, []calibrate.Inputs{params.inputs.ForConfig(v.Config)})
 	}
 	inputs, err := inputsOf(v.Config, dir)
 	if err != nil {
@@ -44,12 +44,12 @@ func (v *Version) warm(ctx context.Context, how tuning) error {
 	return v.warmWith(ctx, inputs)
 }
 
-// warmPatience limits the time of a made-up row. A slower model is not worth measuring.
-const warmPatience = 10 * time.Second
+// warmTimeout limits the time of a made-up row. A slower model is not worth measuring.
+const warmTimeout = 10 * time.Second
 
 // warmWith runs one row on each instance, and keeps the first inputs that the model accepts.
 func (v *Version) warmWith(ctx context.Context, inputs []calibrate.Inputs) error {
-	limited, cancel := context.WithTimeout(ctx, warmPatience)
+	limited, cancel := context.WithTimeout(ctx, warmTimeout)
 	defer cancel()
 	for _, in := range inputs {
 		req, err := in.Request(1)

@@ -54,7 +54,7 @@ func TestStatisticsAreOfTheVersionsThatAreNamed(t *testing.T) {
 // one waits for its turn.
 func TestALoadThatWaitedForOneThatFailedIsRemembered(t *testing.T) {
 	s := start(t)
-	first := s.take("a")
+	first := s.takeTurn("a")
 	done := make(chan error, 1)
 	go func() { done <- s.Load("a", "the test", also(servable.Source{Model: "a", Number: 1}, queued)) }()
 	time.Sleep(10 * time.Millisecond) // the second one waits by now, or comes later: it ends the same

@@ -22,17 +22,17 @@ type Desired func(have []*servable.Version) ([]servable.Source, error)
 // changes. Load returns when the new versions serve, or with an error when the server
 // closes or the model is unloaded.
 func (s *Server) Load(name, owner string, desired Desired) error {
-	if !s.enter() {
+	if !s.beginChange() {
 		return ErrClosing
 	}
-	defer s.work.Done()
-	m := s.take(name)
+	defer s.changes.Done()
+	m := s.takeTurn(name)
 	if m == nil {
 		return ErrClosing
 	}
-	ctx, end := s.loading(context.Background(), m) // a load ends by itself, or is ended
+	ctx, end := s.loadContext(context.Background(), m) // a load ends by itself, or is ended
 	s.mu.Lock()
-	m.wanted = m.wanted || !s.started
+	m.expected = m.expected || !s.started
 	s.mu.Unlock()
 	began := time.Now()
 	c, err := s.apply(ctx, m, owner, desired)
@@ -50,33 +50,33 @@ func (s *Server) Load(name, owner string, desired Desired) error {
 // Why loads end early.
 var (
 	// ErrClosing is the error of a load while the server closes.
-	ErrClosing  = infer.Errorf(infer.Unavailable, "%w", early("the server is shutting down"))
-	errUnloaded = early("the model was unloaded while it was being loaded")
+	ErrClosing  = infer.Errorf(infer.Unavailable, "%w", cancelledLoad("the server is shutting down"))
+	errUnloaded = cancelledLoad("the model was unloaded while it was being loaded")
 )
 
-// early is the error of a load that was cancelled because its model is unloaded.
-type early string
+// cancelledLoad is the error of a load that was cancelled because its model is unloaded.
+type cancelledLoad string
 
-func (e early) Error() string { return string(e) }
+func (e cancelledLoad) Error() string { return string(e) }
 
 // Unwrap lets the tuner of a version tell a cancelled load from a failed one.
-func (early) Unwrap() error { return servable.ErrUnloading }
+func (cancelledLoad) Unwrap() error { return servable.ErrUnloading }
 
-// enter registers a change of a model, which Close waits for. The caller ends it with
+// beginChange registers a change of a model, which Close waits for. The caller ends it with
 // s.work.Done. enter returns false if the server is closing.
-func (s *Server) enter() bool {
+func (s *Server) beginChange() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
 		return false
 	}
-	s.work.Add(1)
+	s.changes.Add(1)
 	return true
 }
 
-// loading returns a context that ends when the model is unloaded or the server closes, and
+// loadContext returns a context that ends when the model is unloaded or the server closes, and
 // a function that the caller calls when the load has ended.
-func (s *Server) loading(ctx context.Context, m *model) (context.Context, func()) {
+func (s *Server) loadContext(ctx context.Context, m *model) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -95,7 +95,7 @@ func (s *Server) loading(ctx context.Context, m *model) (context.Context, func()
 // apply opens the new versions of a change, and replaces the old ones.
 func (s *Server) apply(ctx context.Context, m *model, owner string, desired Desired) (change, error) {
 	have := s.Versions(m.name)
-	want, err := s.ask(m, owner, desired, have)
+	want, err := s.desiredSources(m, owner, desired, have)
 	if err != nil {
 		s.forget(m)
 		return change{}, err
@@ -107,14 +107,14 @@ func (s *Server) apply(ctx context.Context, m *model, owner string, desired Desi
 	}
 	s.replace(m, c, loaded)
 	for _, v := range loaded {
-		v.Tune(s.retune)
+		v.Tune(s.replaceTuned)
 	}
 	return c, nil
 }
 
-// ask returns the desired versions. A model belongs to the source that loaded it first,
+// desiredSources returns the desired versions. A model belongs to the source that loaded it first,
 // until it is unloaded.
-func (s *Server) ask(m *model, owner string, desired Desired, have []*servable.Version) ([]servable.Source, error) {
+func (s *Server) desiredSources(m *model, owner string, desired Desired, have []*servable.Version) ([]servable.Source, error) {
 	s.mu.Lock()
 	other := m.owner
 	if other == "" {
@@ -133,13 +133,13 @@ func (s *Server) openAll(ctx context.Context, m *model, c change, want []servabl
 	if len(c.load) == 0 {
 		return nil, nil
 	}
-	s.note(m, c.load, stateLoading, "")
+	s.setStates(m, c.load, StateLoading, "")
 	select {
 	case s.loads <- struct{}{}:
 		defer func() { <-s.loads }()
 	case <-ctx.Done():
 		err := context.Cause(ctx)
-		s.note(m, c.load, stateUnavailable, err.Error())
+		s.setStates(m, c.load, StateUnavailable, err.Error())
 		return nil, err
 	}
 	var opened []*servable.Version
@@ -152,7 +152,7 @@ func (s *Server) openAll(ctx context.Context, m *model, c change, want []servabl
 			for _, other := range opened {
 				err = errors.Join(err, other.Close())
 			}
-			s.note(m, c.load, stateUnavailable, err.Error())
+			s.setStates(m, c.load, StateUnavailable, err.Error())
 			return nil, failed(m.name, src.Number, err)
 		}
 		opened = append(opened, v)
@@ -173,14 +173,14 @@ func failed(name string, version int64, err error) error {
 // load of its model failed. The error of that load follows.
 const StillServes = "the version that was loaded before still serves, because the last load failed: "
 
-// note sets the states of versions. Those that serve stay ready.
-func (s *Server) note(m *model, numbers []int64, state versionState, reason string) {
+// setStates sets the states of versions. Those that serve stay ready.
+func (s *Server) setStates(m *model, numbers []int64, state State, reason string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, n := range numbers {
-		if m.states[n].state == stateReady {
+		if m.states[n].state == StateReady {
 			if reason != "" {
-				m.states[n] = status{stateReady, StillServes + reason}
+				m.states[n] = status{StateReady, StillServes + reason}
 			}
 			continue
 		}
@@ -192,25 +192,25 @@ func (s *Server) note(m *model, numbers []int64, state versionState, reason stri
 func (s *Server) replace(m *model, c change, loaded []*servable.Version) {
 	s.mu.Lock()
 	before := (*s.serving.Load())[m.name]
-	now := serving{byDefault: before.byDefault}
+	now := serving{defaultVersion: before.defaultVersion}
 	var old []*servable.Version
 	for _, v := range before.versions {
 		if slices.Contains(c.keep, v.Number()) {
 			now.versions = append(now.versions, v)
 		} else {
 			old = append(old, v)
-			m.states[v.Number()] = status{state: stateUnloading}
+			m.states[v.Number()] = status{state: StateUnloading}
 		}
 	}
 	now.versions = append(now.versions, loaded...)
 	slices.SortFunc(now.versions, func(a, b *servable.Version) int { return cmp.Compare(a.Number(), b.Number()) })
 	if now.find("") == nil {
-		now.byDefault = 0 // that version no longer serves
+		now.defaultVersion = 0 // that version no longer serves
 	}
 	for _, v := range now.versions {
-		m.states[v.Number()] = status{state: stateReady, reason: v.Note()}
+		m.states[v.Number()] = status{state: StateReady, reason: v.Note()}
 	}
-	if m.wanted = len(now.versions) > 0; !m.wanted {
+	if m.expected = len(now.versions) > 0; !m.expected {
 		m.owner = ""
 	}
 	s.publishLocked(m.name, now)
@@ -218,12 +218,12 @@ func (s *Server) replace(m *model, c change, loaded []*servable.Version) {
 	s.drain(m, old)
 }
 
-// retune implements [servable.Replace].
-func (s *Server) retune(ctx context.Context, old *servable.Version, open func(context.Context) (*servable.Version, error)) (replaced bool, err error) {
-	if !s.enter() {
+// replaceTuned implements [servable.Replace].
+func (s *Server) replaceTuned(ctx context.Context, old *servable.Version, open func(context.Context) (*servable.Version, error)) (replaced bool, err error) {
+	if !s.beginChange() {
 		return true, nil
 	}
-	defer s.work.Done()
+	defer s.changes.Done()
 	name := old.Config.Name
 	s.mu.Lock()
 	m := s.models[name]
@@ -237,10 +237,10 @@ func (s *Server) retune(ctx context.Context, old *servable.Version, open func(co
 	case <-ctx.Done():
 		return false, context.Cause(ctx)
 	}
-	if !s.knows(m) || !slices.Contains(s.Versions(name), old) {
+	if !s.inTable(m) || !slices.Contains(s.Versions(name), old) {
 		return true, nil // it was replaced in the meantime
 	}
-	ctx, end := s.loading(ctx, m) // an unload ends it, as it ends any load
+	ctx, end := s.loadContext(ctx, m) // an unload ends it, as it ends any load
 	v, err := open(ctx)
 	end()
 	if err != nil {
@@ -260,15 +260,15 @@ func (s *Server) retune(ctx context.Context, old *servable.Version, open func(co
 // has entered.
 func (s *Server) drain(m *model, versions []*servable.Version) {
 	for _, v := range versions {
-		s.work.Go(func() {
+		s.changes.Go(func() {
 			if err := v.Close(); err != nil {
 				s.log.Error("model unloaded with an error", "model", m.name, "version", v.Name(), "error", err)
 			}
 			debug.FreeOSMemory() // return what Go kept for the requests of the version
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			if m.states[v.Number()].state == stateUnloading {
-				m.states[v.Number()] = status{stateUnavailable, "unloaded"}
+			if m.states[v.Number()].state == StateUnloading {
+				m.states[v.Number()] = status{StateUnavailable, "unloaded"}
 			}
 			s.log.Info("model unloaded", "model", m.name, "version", v.Name())
 		})
@@ -278,24 +278,24 @@ func (s *Server) drain(m *model, versions []*servable.Version) {
 // Unload takes a model out of service: it rejects new requests, cancels a load, and drains
 // the versions in the background. Unloading a model that is not loaded has no effect.
 func (s *Server) Unload(name string) {
-	if !s.enter() {
+	if !s.beginChange() {
 		return // Close unloads all
 	}
-	defer s.work.Done()
+	defer s.changes.Done()
 	s.mu.Lock()
 	m := s.models[name]
 	if m == nil {
 		s.mu.Unlock()
 		return
 	}
-	m.wanted = false
+	m.expected = false
 	if m.cancel != nil {
 		m.cancel(errUnloaded)
 	}
 	s.mu.Unlock()
 	m.turn <- struct{}{} // soon: a cancelled load is ending
 	defer func() { <-m.turn }()
-	if !s.knows(m) {
+	if !s.inTable(m) {
 		return // its load failed, and no version served
 	}
 	s.replace(m, change{}, nil)

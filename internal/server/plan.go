@@ -17,9 +17,9 @@ type change struct {
 // plan compares the versions that serve with those that are wanted.
 func plan(have []*servable.Version, want []servable.Source) change {
 	var c change
-	stamps := map[int64]uint64{}
+	fingerprints := map[int64]uint64{}
 	for _, src := range slices.SortedFunc(slices.Values(want), func(a, b servable.Source) int { return cmp.Compare(a.Number, b.Number) }) {
-		stamps[src.Number] = src.Fingerprint
+		fingerprints[src.Number] = src.Fingerprint
 		if slices.ContainsFunc(have, func(v *servable.Version) bool {
 			return v.Number() == src.Number && v.Source.Fingerprint == src.Fingerprint
 		}) {
@@ -29,7 +29,7 @@ func plan(have []*servable.Version, want []servable.Source) change {
 		}
 	}
 	for _, v := range have {
-		if stamp, ok := stamps[v.Number()]; !ok || stamp != v.Source.Fingerprint {
+		if fingerprint, ok := fingerprints[v.Number()]; !ok || fingerprint != v.Source.Fingerprint {
 			c.drop = append(c.drop, v.Number())
 		}
 	}

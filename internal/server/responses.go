@@ -14,7 +14,7 @@ import (
 type responses struct {
 	server  *Server
 	request inFlight
-	from    infer.ResponseStream
+	stream  infer.ResponseStream
 	version string
 	times   infer.Timeline // up to the start of the batch
 	failed  error          // that ended the responses
@@ -24,7 +24,7 @@ type responses struct {
 
 // Next implements [infer.ResponseStream].
 func (r *responses) Next(ctx context.Context, resp *infer.Response) error {
-	err := r.from.Next(ctx, resp)
+	err := r.stream.Next(ctx, resp)
 	resp.Model, resp.Version, resp.Times = r.request.req.Model, r.version, r.times
 	r.ended = resp.Last
 	if err != nil && ctx.Err() != nil {
@@ -47,7 +47,7 @@ func (r *responses) Next(ctx context.Context, resp *infer.Response) error {
 // counts as failed.
 func (r *responses) Close() {
 	r.once.Do(func() {
-		r.from.Close()
+		r.stream.Close()
 		if !r.ended {
 			r.failed = sched.ContextError(context.Background())
 		}
@@ -62,10 +62,10 @@ func (r *responses) Close() {
 // responses are dropped, as in Triton. A model that sends none is an error; in Triton its
 // client waits for ever.
 func takeFirst(ctx context.Context, resp *infer.Response) error {
-	more, times := resp.Stream, resp.Times
+	stream, times := resp.Stream, resp.Times
 	resp.Stream = nil
-	defer more.Close()
-	err := more.Next(ctx, resp)
+	defer stream.Close()
+	err := stream.Next(ctx, resp)
 	now := time.Now()
 	times.RunEnded, times.Split = now, now
 	resp.Times = times

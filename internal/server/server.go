@@ -37,17 +37,17 @@ type Server struct {
 
 	logRequests bool // at info level
 
-	arrivals *arrivals.Writer // nil if they are not recorded
-	stopping atomic.Bool
-	draining atomic.Bool
-	drains   chan struct{}                 // closed when draining becomes true
-	inFlight atomic.Int64                  // inferences
-	unknown  [infer.NumCodes]atomic.Uint64 // requests for models and versions that do not serve, by code
+	arrivals     *arrivals.Writer // nil if they are not recorded
+	stopping     atomic.Bool
+	draining     atomic.Bool
+	drainStarted chan struct{}                 // closed when draining becomes true
+	inFlight     atomic.Int64                  // inferences
+	unknown      [infer.NumCodes]atomic.Uint64 // requests for models and versions that do not serve, by code
 
 	loads   chan struct{} // one token for each load at a time
 	serving atomic.Pointer[map[string]serving]
 	closing chan struct{}  // closed by Close
-	work    sync.WaitGroup // loads and drains
+	changes sync.WaitGroup // loads and drains
 
 	mu      sync.Mutex // guards the following
 	models  map[string]*model
@@ -77,7 +77,7 @@ type Options struct {
 // New returns a server without models. It opens models in env. The caller closes it.
 func New(env *servable.Env, opts Options) *Server {
 	s := &Server{
-		env: env, lenient: opts.Lenient, log: cmp.Or(opts.Log, slog.Default()), logRequests: opts.LogRequests, arrivals: opts.Arrivals, drains: make(chan struct{}),
+		env: env, lenient: opts.Lenient, log: cmp.Or(opts.Log, slog.Default()), logRequests: opts.LogRequests, arrivals: opts.Arrivals, drainStarted: make(chan struct{}),
 		loads: make(chan struct{}, cmp.Or(opts.Loads, defaultLoads)), closing: make(chan struct{}), models: map[string]*model{},
 	}
 	s.serving.Store(&map[string]serving{})
@@ -113,7 +113,7 @@ func (s *Server) Close() error {
 	}
 	s.mu.Unlock()
 	close(s.closing)
-	s.work.Wait() // for loads and drains
+	s.changes.Wait() // for loads and drains
 	last := s.AllVersions()
 	s.serving.Store(&map[string]serving{})
 	var errs []error
@@ -131,13 +131,13 @@ func (s *Server) Stop() { s.stopping.Store(true) }
 func (s *Server) Drain() {
 	s.Stop()
 	if !s.draining.Swap(true) {
-		close(s.drains)
+		close(s.drainStarted)
 	}
 }
 
 // Stopping returns a channel that Drain closes. Stop does not: streams are answered until
 // the server drains.
-func (s *Server) Stopping() <-chan struct{} { return s.drains }
+func (s *Server) Stopping() <-chan struct{} { return s.drainStarted }
 
 // InFlight returns the number of in-flight inferences, including those that are being
 // rejected.
@@ -175,7 +175,7 @@ func (s *Server) run(ctx context.Context, req *infer.Request, resp *infer.Respon
 	in := inFlight{began: time.Now(), req: req}
 	err := s.submit(ctx, &in, reset(req, resp))
 	if err == nil && resp.Stream != nil {
-		resp.Stream = &responses{server: s, request: in, from: resp.Stream, version: resp.Version, times: resp.Times}
+		resp.Stream = &responses{server: s, request: in, stream: resp.Stream, version: resp.Version, times: resp.Times}
 		return nil
 	}
 	return s.end(ctx, &in, resp, err)
@@ -259,12 +259,12 @@ func buildResponse(v *servable.Version, req *infer.Request, resp *infer.Response
 			return err
 		}
 	}
-	resp.Outputs = choose(resp.Outputs, req.Outputs)
+	resp.Outputs = selectOutputs(resp.Outputs, req.Outputs)
 	return nil
 }
 
-// choose removes the outputs that the client did not ask for, in place.
-func choose(outputs []tensor.Tensor, names []string) []tensor.Tensor {
+// selectOutputs removes the outputs that the client did not ask for, in place.
+func selectOutputs(outputs []tensor.Tensor, names []string) []tensor.Tensor {
 	if len(names) == 0 {
 		return outputs
 	}
@@ -289,7 +289,7 @@ func (s *Server) expected() (all []*servable.Version, ok bool) {
 	}
 	for name, m := range s.models {
 		switch versions := s.Versions(name); {
-		case !m.wanted || s.lenient:
+		case !m.expected || s.lenient:
 		case len(versions) == 0:
 			return nil, false
 		default:

@@ -16,32 +16,32 @@ type model struct {
 	name string
 	turn chan struct{} // size 1: the goroutine whose token is in it may change the model
 
-	owner  string // the source that loads it; "" if none has
-	wanted bool   // expected to serve: present at startup or loaded since, and not unloaded
-	states map[int64]status
-	cancel context.CancelCauseFunc // cancels the current load; nil if there is none
+	owner    string // the source that loads it; "" if none has
+	expected bool   // expected to serve: present at startup or loaded since, and not unloaded
+	states   map[int64]status
+	cancel   context.CancelCauseFunc // cancels the current load; nil if there is none
 }
 
 // A status is that of one version.
 type status struct {
-	state  versionState
+	state  State
 	reason string // why it is not ready, or why the load failed that would have replaced it
 }
 
-// A versionState is the state of a version, as the repository index reports it.
-type versionState string
+// A State is the state of a version, as the repository index reports it.
+type State string
 
 // The states of a version.
 const (
-	stateLoading     versionState = "LOADING"
-	stateReady       versionState = "READY"
-	stateUnloading   versionState = "UNLOADING"
-	stateUnavailable versionState = "UNAVAILABLE"
+	StateLoading     State = "LOADING"
+	StateReady       State = "READY"
+	StateUnloading   State = "UNLOADING"
+	StateUnavailable State = "UNAVAILABLE"
 )
 
 func (m *model) loading() bool {
 	for _, s := range m.states {
-		if s.state == stateLoading {
+		if s.state == StateLoading {
 			return true
 		}
 	}
@@ -50,18 +50,18 @@ func (m *model) loading() bool {
 
 // A serving is what answers the requests for one model. It is replaced, never changed.
 type serving struct {
-	versions  []*servable.Version // ascending
-	byDefault int64               // number of the default version; 0 means the newest
+	versions       []*servable.Version // ascending
+	defaultVersion int64               // number of the default version; 0 means the newest
 }
 
 func (s serving) find(version string) *servable.Version {
 	if len(s.versions) == 0 {
 		return nil
 	}
-	if version == "" && s.byDefault == 0 {
+	if version == "" && s.defaultVersion == 0 {
 		return s.versions[len(s.versions)-1]
 	}
-	number := s.byDefault
+	number := s.defaultVersion
 	if version != "" {
 		for _, v := range s.versions {
 			if v.Source.Label == version {
@@ -154,10 +154,10 @@ func (s *Server) publishLocked(name string, now serving) {
 	s.serving.Store(&next)
 }
 
-// take waits for the caller's turn to change a model, and returns its entry, or nil if the
+// takeTurn waits for the caller's turn to change a model, and returns its entry, or nil if the
 // server is closing. The caller ends its turn by receiving from turn. If the entry is
 // removed in the meantime, take adds a new one.
-func (s *Server) take(name string) *model {
+func (s *Server) takeTurn(name string) *model {
 	for {
 		s.mu.Lock()
 		m := s.models[name]
@@ -171,15 +171,15 @@ func (s *Server) take(name string) *model {
 		case <-s.closing:
 			return nil
 		}
-		if s.knows(m) {
+		if s.inTable(m) {
 			return m
 		}
 		<-m.turn
 	}
 }
 
-// knows reports whether m is still in the table.
-func (s *Server) knows(m *model) bool {
+// inTable reports whether m is still in the table.
+func (s *Server) inTable(m *model) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.models[m.name] == m
@@ -189,7 +189,7 @@ func (s *Server) knows(m *model) bool {
 func (s *Server) forget(m *model) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(m.states) == 0 && !m.wanted {
+	if len(m.states) == 0 && !m.expected {
 		delete(s.models, m.name)
 	}
 }
@@ -205,7 +205,7 @@ func (s *Server) Index(ready bool, known ...string) []catalog.IndexEntry {
 	defer s.mu.Unlock()
 	for name, m := range s.models {
 		for _, st := range m.states {
-			names[name] = names[name] || st.state != stateUnavailable
+			names[name] = names[name] || st.state != StateUnavailable
 		}
 	}
 	var index []catalog.IndexEntry
@@ -229,12 +229,12 @@ func (m *model) index(name string, serving []*servable.Version, ready bool) []ca
 	var lines []catalog.IndexEntry
 	for _, n := range slices.Sorted(maps.Keys(m.states)) {
 		st := m.states[n]
-		if i := slices.IndexFunc(serving, func(v *servable.Version) bool { return v.Number() == n }); i >= 0 && st.state == stateReady {
+		if i := slices.IndexFunc(serving, func(v *servable.Version) bool { return v.Number() == n }); i >= 0 && st.state == StateReady {
 			if err := serving[i].Scheduler.Outage(); err != nil {
-				st = status{state: stateUnavailable, reason: err.Error()}
+				st = status{state: StateUnavailable, reason: err.Error()}
 			}
 		}
-		if !ready || st.state == stateReady {
+		if !ready || st.state == StateReady {
 			lines = append(lines, catalog.IndexEntry{Name: name, Version: strconv.FormatInt(n, 10), State: string(st.state), Reason: st.reason})
 		}
 	}

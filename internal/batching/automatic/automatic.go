@@ -65,7 +65,7 @@ type Policy struct {
 	unit        float64 // width of the smallest bin in nanoseconds; 0 until the curve is known
 	cycle       cycle
 	probed      int    // batches run in the current round of probing
-	frozenUntil uint64 // rules are paused until this batch, after a change of the model's speed
+	pausedUntil uint64 // rules are paused until this batch, after a change of the model's speed
 
 	// Current state.
 	waiting    int // waiting requests
@@ -113,7 +113,7 @@ func (p *Policy) Recalibrated(profile batching.Profile) {
 	p.drift = drift{count: p.drift.count, factor: p.drift.factor}
 	p.gaps, p.returns, p.unit = gaps{}, returns{}, 0 // the width of bins depends on the curve
 	p.busyPeriod, p.cycle, p.hold = busyPeriod{}, cycle{}, hold{}
-	p.probed, p.frozenUntil = 0, 0
+	p.probed, p.pausedUntil = 0, 0
 	p.ledger.restart()
 	p.Calibrated(profile)
 }

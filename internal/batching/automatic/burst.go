@@ -35,10 +35,10 @@ const maxMissedHolds = 4
 func (v *missedHolds) tooMany() bool { return v.count >= maxMissedHolds }
 
 // holdEnded records a hold for a burst, and whether a request arrived during it.
-func (v *missedHolds) holdEnded(took batching.Time, came bool) {
+func (v *missedHolds) holdEnded(took batching.Time, requestArrived bool) {
 	v.count++
 	v.reach = took
-	if came {
+	if requestArrived {
 		v.count = 0
 	}
 }

@@ -32,29 +32,29 @@ var tailQuantile = batching.Quantile{P: 0.95, Step: 0.1, Min: minTail, Max: 10} 
 // A curve estimates how long batches take that run alone, by their number of rows. Each
 // size has a cell with its measurements, and a line is fitted through all cells.
 type curve struct {
-	cells      []cell // by rows; cells[0] is not used
-	fixed      float64
-	perRow     float64
-	nonlinear  bool    // some cell is further from the line than noise explains, so sizes are compared by their cells
-	solo       int     // number of measured batches that ran alone
-	largest    int     // largest measured size
-	sinceBuild int     // batches since the last build
-	tail       float64 // relative distance of the p95 from the expected time; 0 if unknown
-	rescaled   bool    // the speed has changed since calibration
-	pools      []pool
+	cells       []cell // by rows; cells[0] is not used
+	fixed       float64
+	perRow      float64
+	nonlinear   bool    // some cell is further from the line than noise explains, so sizes are compared by their cells
+	soloBatches int     // number of measured batches that ran alone
+	largest     int     // largest measured size
+	sinceBuild  int     // batches since the last build
+	tail        float64 // relative distance of the p95 from the expected time; 0 if unknown
+	rescaled    bool    // the speed has changed since calibration
+	pools       []pool
 }
 
 // A pool is a range of adjacent sizes that share one estimate, because a larger one
 // seemed to be faster than a smaller one.
 type pool struct {
-	takes, weight float64
-	sizes         int
+	expected, weight float64
+	sizes            int
 }
 
 type cell struct {
 	weight, mean                 float64 // of batches under traffic
 	calibrated, calibratedWeight float64 // the calibrated time, and its weight
-	takes                        float64 // the expected time, set by build
+	expected                     float64 // the expected time, set by build
 }
 
 func newCurve(rows int) curve {
@@ -73,10 +73,10 @@ func (c *curve) expected(rows int) float64 {
 	case rows <= 0:
 		return 0
 	case rows < len(c.cells):
-		return c.cells[rows].takes
+		return c.cells[rows].expected
 	}
 	last := c.max()
-	return c.cells[last].takes * float64(rows) / float64(last)
+	return c.cells[last].expected * float64(rows) / float64(last)
 }
 
 // p95 returns the p95 of the duration of a batch that runs alone, in nanoseconds. The
@@ -109,7 +109,7 @@ func (c *curve) calibrate(sizes []batching.Timing) {
 			known++
 		}
 		c.largest = max(c.largest, s.Rows)
-		c.solo += max(1, s.Runs)
+		c.soloBatches += max(1, s.Runs)
 	}
 	if known > 0 {
 		c.tail = max(minTail, tail/known)
@@ -143,7 +143,7 @@ func (c *curve) calibrated(rows int) bool {
 func (c *curve) forget(rows int) {
 	near := c.neighbors(rows)
 	for i := range near {
-		near[i] = cell{takes: near[i].takes}
+		near[i] = cell{expected: near[i].expected}
 	}
 }
 
@@ -168,11 +168,11 @@ func (c *curve) record(rows int, took float64) {
 	}
 	cell.weight = cell.weight*cellDecay + 1
 	cell.mean += (took - cell.mean) / cell.weight
-	c.solo++
+	c.soloBatches++
 	c.sinceBuild++
 	first := rows > c.largest || cell.weight >= minSamples && cell.weight < minSamples+1
 	c.largest = max(c.largest, rows)
-	if first || c.solo < 32 || c.sinceBuild >= 16 {
+	if first || c.soloBatches < 32 || c.sinceBuild >= 16 {
 		c.build()
 	}
 }
@@ -212,19 +212,19 @@ func (c *curve) build() {
 	var near window
 	for rows := 1; rows <= c.max(); rows++ {
 		line := c.fixed + c.perRow*float64(rows)
-		takes := line
+		expected := line
 		mean, weight := c.cells[rows].estimate()
 		if weight >= minSamples {
-			takes += weight / (weight + 1) * (mean - line)
+			expected += weight / (weight + 1) * (mean - line)
 			c.nonlinear = c.nonlinear || c.cells[rows].offLine(mean-line, line)
 		} else if w, off := near.deviation(c, rows); w > 0 {
-			takes += w / (w + 3) * off
+			expected += w / (w + 3) * off
 		}
-		last := pool{takes, max(1, weight), 1}
-		for n := len(c.pools); n > 0 && c.pools[n-1].takes > last.takes; n-- {
+		last := pool{expected, max(1, weight), 1}
+		for n := len(c.pools); n > 0 && c.pools[n-1].expected > last.expected; n-- {
 			before := c.pools[n-1]
 			weight := before.weight + last.weight
-			last = pool{(before.weight*before.takes + last.weight*last.takes) / weight, weight, before.sizes + last.sizes}
+			last = pool{(before.weight*before.expected + last.weight*last.expected) / weight, weight, before.sizes + last.sizes}
 			c.pools = c.pools[:n-1]
 		}
 		c.pools = append(c.pools, last)
@@ -232,7 +232,7 @@ func (c *curve) build() {
 	rows := 1
 	for _, p := range c.pools {
 		for range p.sizes {
-			c.cells[rows].takes = p.takes
+			c.cells[rows].expected = p.expected
 			rows++
 		}
 	}

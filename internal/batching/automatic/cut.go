@@ -14,8 +14,8 @@ const maxCutCost = 0.97
 // that arrive later wait for all x/q.
 func (p *Policy) cutTo(s *situation) int {
 	x, all := float64(p.rows), float64(s.rows)
-	behind := p.busyPeriod.expectedAfter(x)
-	cost := func(q float64) float64 { return ((x+q)/2 + behind) / p.speed(int(q)) }
+	arrivingLater := p.busyPeriod.expectedAfter(x)
+	cost := func(q float64) float64 { return ((x+q)/2 + arrivingLater) / p.speed(int(q)) }
 	best, bestRows := cost(all), s.rows
 	if p.curve.nonlinear {
 		best *= maxCutCost
@@ -31,7 +31,7 @@ func (p *Policy) cutTo(s *situation) int {
 		}
 	} else if p.curve.perRow > 0 {
 		// The minimum of the cost on a line.
-		if q := max(1, math.Ceil(math.Sqrt(p.curve.fixed/p.curve.perRow*(x+2*behind)))); q < all {
+		if q := max(1, math.Ceil(math.Sqrt(p.curve.fixed/p.curve.perRow*(x+2*arrivingLater)))); q < all {
 			try(int(q))
 		}
 	}

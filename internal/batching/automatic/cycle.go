@@ -44,42 +44,42 @@ func (p *Policy) updateCycle(now batching.Time) {
 // many batches as run in parallel, or in more, so that some clients think while others
 // are served.
 func (p *Policy) planCycle() {
-	all := p.cycle.clientCount()
-	bestRows, bestPlaces, best := 0, 0, 0.0
-	try := func(rows, places, parts int) {
+	clients := p.cycle.clientCount()
+	bestRows, bestParallel, best := 0, 0, 0.0
+	try := func(rows, parallel, parts int) {
 		if rows > p.curve.max() || rows > p.sizes.efficient+p.sizes.efficient/3 && rows != p.sizes.peak {
 			return // larger batches gain nothing
 		}
-		x := p.throughput(rows, places)
+		x := p.throughput(rows, parallel)
 		if rows > p.sizes.efficient {
 			x *= efficientShare // more rows must raise the throughput noticeably
 		}
-		if rows == p.cycle.rows && places == p.cycle.parallel {
+		if rows == p.cycle.rows && parallel == p.cycle.parallel {
 			x *= minSwitchGain
 		}
 		need := minSwitchGain
-		if parts > places {
+		if parts > parallel {
 			need = minSplitGain
 		}
 		if x > need*best {
-			best, bestRows, bestPlaces = x, rows, places
+			best, bestRows, bestParallel = x, rows, parallel
 		}
 	}
-	for places := 1; places <= max(p.contention.useful, p.contention.backlog); places++ {
-		for parts := places; parts <= 3*places+1; parts++ {
-			requests := (all + parts - 1) / parts
-			if requests*(parts-1) >= all && parts > 1 {
+	for parallel := 1; parallel <= max(p.contention.useful, p.contention.backlog); parallel++ {
+		for parts := parallel; parts <= 3*parallel+1; parts++ {
+			requests := (clients + parts - 1) / parts
+			if requests*(parts-1) >= clients && parts > 1 {
 				continue // fewer parts hold all clients
 			}
-			try(p.rowsIn(requests), places, parts)
+			try(p.rowsIn(requests), parallel, parts)
 		}
-		if p.rowsIn(all) > places*p.sizes.efficient {
-			try(p.sizes.efficient, places, places)
-			try(p.sizes.peak, places, places)
+		if p.rowsIn(clients) > parallel*p.sizes.efficient {
+			try(p.sizes.efficient, parallel, parallel)
+			try(p.sizes.peak, parallel, parallel)
 		}
 	}
 	if bestRows > 0 {
-		p.cycle.rows, p.cycle.parallel = bestRows, bestPlaces
+		p.cycle.rows, p.cycle.parallel = bestRows, bestParallel
 	}
 }
 
@@ -88,16 +88,16 @@ func (p *Policy) rowsIn(requests int) int { return max(1, int(float64(requests)*
 
 // throughput returns the rows per nanosecond of batches of the given size, of which
 // places run in parallel.
-func (p *Policy) throughput(rows, places int) float64 {
-	takes := p.contention.slowdown(places) * p.curve.smooth(rows)
+func (p *Policy) throughput(rows, parallel int) float64 {
+	takes := p.contention.slowdown(parallel) * p.curve.smooth(rows)
 	size, all := float64(rows), float64(p.cycle.clientCount())*p.rate.rows
 	// The clients that are not running have returned by the time a batch ends, or return
 	// first; the batch has to wait for the rest.
-	missing := max(0, min(1, (size-(all-float64(places)*size))/size))
+	missing := max(0, min(1, (size-(all-float64(parallel)*size))/size))
 	wait := 0.0
 	if missing > 0 {
 		wait = p.returns.quantile(missing) * p.unit
 	}
-	n := min(float64(places), all/size)
+	n := min(float64(parallel), all/size)
 	return min(n*size/(takes+wait), all/(takes+p.returns.quantile(0.5)*p.unit))
 }

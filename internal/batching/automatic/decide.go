@@ -21,7 +21,7 @@ func (p *Policy) Decide(now batching.Time, line batching.Line) batching.Decision
 		now: now, items: items, rows: rows, target: target, slots: limit - p.running, joins: p.shapes.share(line.First().Shape),
 		moreWaiting: !all, closed: !all || line.Cut() || line.Closing(),
 	}
-	if rows < p.fullAt(target) && p.curve.known() && p.frozenUntil <= p.ledger.batch && p.probing() == 0 && p.mayHold(line) {
+	if rows < p.fullAt(target) && p.curve.known() && p.pausedUntil <= p.ledger.batch && p.probing() == 0 && p.mayHold(line) {
 		if p.hold.rule != none {
 			s.waited = float64(now - p.hold.since)
 		}
@@ -29,11 +29,11 @@ func (p *Policy) Decide(now batching.Time, line batching.Line) batching.Decision
 			return d
 		}
 	}
-	take, why := p.size(&s, line)
+	take, reason := p.size(&s, line)
 	if n := p.retestItems(line); n > take {
-		take, why = n, batching.Retest
+		take, reason = n, batching.Retest
 	}
-	return batching.Decision{Take: take, Reason: why}
+	return batching.Decision{Take: take, Reason: reason}
 }
 
 // mayHold reports whether the line may be held. Replays, which judge what holds cost, cannot
@@ -92,7 +92,7 @@ func (p *Policy) probing() int {
 	switch {
 	case p.opt.Instances == 1:
 		return 0
-	case p.curve.solo < minSamples:
+	case p.curve.soloBatches < minSamples:
 		return 1 // measure single batches first
 	case p.probed > probeBatches:
 		return 0
@@ -162,14 +162,14 @@ func (p *Policy) holdDecision(s *situation) (d batching.Decision) {
 func (p *Policy) rowsPerRequest() int { return p.rowsIn(1) }
 
 // size returns how many of the requests that could run now the batch takes, and why.
-func (p *Policy) size(s *situation, line batching.Line) (items int, why batching.Reason) {
+func (p *Policy) size(s *situation, line batching.Line) (items int, reason batching.Reason) {
 	rows := s.rows
-	why = p.reason(s, line)
-	if !p.curve.known() || p.frozenUntil > p.ledger.batch || p.probing() > 0 {
-		return s.items, why
+	reason = p.reason(s, line)
+	if !p.curve.known() || p.pausedUntil > p.ledger.batch || p.probing() > 0 {
+		return s.items, reason
 	}
 	if len(p.opt.Preferred) > 0 {
-		return s.items, why
+		return s.items, reason
 	}
 	if half := p.sizes.peak / 2; half > 0 && p.rows >= p.sizes.peak {
 		// There is a queue, and only large batches have been measured, which may be too
@@ -181,24 +181,24 @@ func (p *Policy) size(s *situation, line batching.Line) (items int, why batching
 		}
 	}
 	if p.cycle.rows > 0 {
-		return s.items, why
+		return s.items, reason
 	}
 	if rows > 1 && p.ledger.enabled(cut) && !p.shapes.mixed() {
-		shorter := batching.Cut
+		cutReason := batching.Cut
 		if k := p.contention.useful; k > 1 && (s.slots > 1 || p.running > 0) {
-			rows, shorter = min(rows, p.portion(s, k)), batching.Shared
+			rows, cutReason = min(rows, p.portion(s, k)), batching.Shared
 		} else {
 			rows = p.cutTo(s)
 		}
 		if rows < s.rows {
-			why = shorter
+			reason = cutReason
 		}
 	}
 	if rows == s.rows {
-		return s.items, why
+		return s.items, reason
 	}
 	items, _, _ = line.Fit(max(1, rows))
-	return items, why
+	return items, reason
 }
 
 // reason returns the reason of a batch that takes all requests that could run.

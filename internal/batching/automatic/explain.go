@@ -30,8 +30,8 @@ func (p *Policy) Explain() explain.Policy {
 	for i := range n {
 		e.Measured = append(e.Measured, i == 0 || p.contention.samples[i+1] >= minTrusted)
 	}
-	if p.frozenUntil > p.ledger.batch {
-		e.RestBatches = p.frozenUntil - p.ledger.batch
+	if p.pausedUntil > p.ledger.batch {
+		e.RestBatches = p.pausedUntil - p.ledger.batch
 	}
 	for _, t := range p.ledger.total {
 		e.TotalLatency += time.Duration(t)
@@ -61,7 +61,7 @@ func (p *Policy) explainCurve() (all []explain.Size) {
 	for rows := 1; rows <= p.curve.max(); rows++ {
 		c := &p.curve.cells[rows]
 		if c.weight+c.calibratedWeight > 0 || bits.OnesCount(uint(rows)) == 1 || slices.Contains(matters, rows) {
-			all = append(all, explain.Size{Rows: rows, Expected: time.Duration(c.takes), P95: time.Duration(p.curve.p95(rows)), Samples: c.weight, Calibrated: c.calibratedWeight > 0})
+			all = append(all, explain.Size{Rows: rows, Expected: time.Duration(c.expected), P95: time.Duration(p.curve.p95(rows)), Samples: c.weight, Calibrated: c.calibratedWeight > 0})
 		}
 	}
 	return all

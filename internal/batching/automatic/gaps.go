@@ -52,7 +52,7 @@ func (g *gaps) shareWithin(nanos, unit float64) float64 {
 // bestWait returns how long to wait for the next request of a burst, in nanoseconds, or 0
 // if waiting does not pay: gain is the time saved if it comes, x the number of requests
 // that wait for it, rate the rate of all requests, and longest the limit of the wait.
-func (g *gaps) bestWait(now batching.Time, unit, rate, gain, x, longest float64) float64 {
+func (g *gaps) bestWait(now batching.Time, unit, rate, gain, waiting, longest float64) float64 {
 	if g.total < minGaps || unit <= 0 {
 		return 0
 	}
@@ -71,7 +71,7 @@ func (g *gaps) bestWait(now batching.Time, unit, rate, gain, x, longest float64)
 		return 0
 	}
 	var seen, waited, at, best, bestWait float64
-	still := 1.0 // probability that it has not come
+	missing := 1.0 // probability that it has not come
 	for k := first; k < bins; k++ {
 		n := g.count[k]
 		if k == first {
@@ -83,10 +83,10 @@ func (g *gaps) bestWait(now batching.Time, unit, rate, gain, x, longest float64)
 			break
 		}
 		p := seen / left
-		waited += (w - at) * (still + 1 - p) / 2
-		at, still = w, 1-p
+		waited += (w - at) * (missing + 1 - p) / 2
+		at, missing = w, 1-p
 		chance := rate * w / (1 + rate*w/2) // approximates 1-exp(-rate*w) from above
-		if value := p*gain - x*waited; value > best && p >= minBurstFactor*min(chance, 1) {
+		if value := p*gain - waiting*waited; value > best && p >= minBurstFactor*min(chance, 1) {
 			best, bestWait = value, w
 		}
 	}

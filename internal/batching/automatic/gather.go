@@ -20,23 +20,23 @@ func (p *Policy) holdForReturns(s *situation) (until batching.Time, full int) {
 	if back.requests < 0.5 {
 		return 0, 0
 	}
-	come := max(1, int(back.requests+0.5))
-	need := min(come, max(1, (s.target-s.rows)/p.rowsPerRequest()))
-	more := min(need*p.rowsPerRequest(), s.target-s.rows)
-	if more < 1 {
+	expected := max(1, int(back.requests+0.5))
+	need := min(expected, max(1, (s.target-s.rows)/p.rowsPerRequest()))
+	moreRows := min(need*p.rowsPerRequest(), s.target-s.rows)
+	if moreRows < 1 {
 		return 0, 0
 	}
-	saved := p.saved(s.rows, more)
+	saved := p.saved(s.rows, moreRows)
 	best, bestWait := 0.0, 0.0
-	waits, at, still := 0.0, 0.0, 1.0
+	waits, at, missing := 0.0, 0.0, 1.0
 	for k := binOf(0.02 * saved / p.unit); k < bins; k++ {
 		w := edges[k+1] * p.unit
 		if w+s.waited > saved {
 			break
 		}
-		all := atLeast(need, come, back.shareWithin(&p.returns, edges[k+1]))
-		waits += (w - at) * (still + 1 - all) / 2
-		at, still = w, 1-all
+		all := atLeast(need, expected, back.shareWithin(&p.returns, edges[k+1]))
+		waits += (w - at) * (missing + 1 - all) / 2
+		at, missing = w, 1-all
 		if value := saved*all - waits; value > best {
 			best, bestWait = value, w
 		}

@@ -30,12 +30,12 @@ const (
 // when both are done, or some batches later, the completion times are compared. Both
 // sides use the times of the curve, so noise favors neither.
 type ledger struct {
-	total    [blockCount]float64 // sum of the latencies of all requests, by block
-	accounts [ruleCount]account
-	current  int // block that is written to
-	inBlock  int // batches in the current block
-	full     int // blocks written, up to blockCount
-	batch    uint64
+	total        [blockCount]float64 // sum of the latencies of all requests, by block
+	accounts     [ruleCount]account
+	current      int // block that is written to
+	inBlock      int // batches in the current block
+	filledBlocks int // blocks written, up to blockCount
+	batch        uint64
 
 	replay replay
 }
@@ -62,7 +62,7 @@ func (l *ledger) batchEnded(all float64) {
 	}
 	l.judge()
 	l.inBlock = 0
-	l.full = min(l.full+1, blockCount)
+	l.filledBlocks = min(l.filledBlocks+1, blockCount)
 	l.current = (l.current + 1) % blockCount
 	l.total[l.current] = 0
 	for r := range l.accounts {
@@ -72,7 +72,7 @@ func (l *ledger) batchEnded(all float64) {
 
 // judge disables rules that have cost more than maxLoss.
 func (l *ledger) judge() {
-	if l.full+1 < minBlocks {
+	if l.filledBlocks+1 < minBlocks {
 		return
 	}
 	total := 0.0

@@ -75,11 +75,11 @@ func (p *Policy) waitsForEnd(s *situation, rate float64) bool {
 		}
 	}
 	takes, x := p.curve.smooth(s.rows), float64(s.rows)
-	now := x*beside*takes + float64(running)*(beside/without-1)*min(left, beside*takes)
-	then := x * (left + without*p.curve.smooth(min(s.target, s.rows+int(rate*left))))
+	costNow := x*beside*takes + float64(running)*(beside/without-1)*min(left, beside*takes)
+	costLater := x * (left + without*p.curve.smooth(min(s.target, s.rows+int(rate*left))))
 	load := rate / p.speed(p.sizes.efficient)
 	bias := 0.85 + 0.45*max(0, min(1, (load-0.4)/0.4))
-	return now >= bias*then
+	return costNow >= bias*costLater
 }
 
 // portion returns the number of rows for one of k instances. It uses the rate over a long

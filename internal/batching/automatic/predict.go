@@ -16,7 +16,7 @@ const minPredictSamples = 5
 
 // Predict implements [batching.Predictor].
 func (p *Policy) Predict(rows, running int) time.Duration {
-	if p.curve.solo < minPredictSamples || running > 1 && p.contention.samples[min(running, maxParallel)] < minTrusted {
+	if p.curve.soloBatches < minPredictSamples || running > 1 && p.contention.samples[min(running, maxParallel)] < minTrusted {
 		return 0
 	}
 	return time.Duration(p.curve.p95(rows) * p.contention.slowdown(running))

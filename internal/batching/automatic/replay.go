@@ -61,19 +61,19 @@ func (p *Policy) advanceReplay(now batching.Time) {
 		return
 	}
 	at := float64(now - rp.from)
-	places := rp.running[:p.parallel(rp.rows)]
+	instances := rp.running[:p.parallel(rp.rows)]
 	for rp.requests > 0 {
 		first := 0
-		for i := range places {
-			if places[i].until < places[first].until {
+		for i := range instances {
+			if instances[i].until < instances[first].until {
 				first = i
 			}
 		}
-		begin := max(places[first].until, rp.ready)
+		begin := max(instances[first].until, rp.ready)
 		if begin > at {
 			break
 		}
-		p.runGreedy(places, first, begin)
+		p.runGreedy(instances, first, begin)
 	}
 	switch {
 	case rp.remaining == 0:
@@ -93,7 +93,7 @@ func (rp *replay) idle(at float64) bool {
 }
 
 // runGreedy begins a batch of greedy.
-func (p *Policy) runGreedy(places []virtualBatch, place int, begin float64) {
+func (p *Policy) runGreedy(instances []virtualBatch, instance int, begin float64) {
 	rp := &p.ledger.replay
 	requests, rows := rp.requests, rp.rows
 	if rows > rp.greedyRows {
@@ -103,21 +103,21 @@ func (p *Policy) runGreedy(places []virtualBatch, place int, begin float64) {
 	rp.requests -= requests
 	rp.rows -= rows
 	beside := 0
-	for i := range places {
-		if places[i].until > begin {
+	for i := range instances {
+		if instances[i].until > begin {
 			beside++
 		}
 	}
 	takes := p.contention.slowdown(beside+1) * p.curve.expected(rows)
-	more := p.contention.slowdown(beside+1)/p.contention.slowdown(beside) - 1
-	for i := range places {
-		if left := places[i].until - begin; left > 0 && more > 0 {
-			late := more * min(left, takes)
-			places[i].until += late
-			rp.greedy += late * float64(places[i].requests)
+	extraSlowdown := p.contention.slowdown(beside+1)/p.contention.slowdown(beside) - 1
+	for i := range instances {
+		if left := instances[i].until - begin; left > 0 && extraSlowdown > 0 {
+			delay := extraSlowdown * min(left, takes)
+			instances[i].until += delay
+			rp.greedy += delay * float64(instances[i].requests)
 		}
 	}
-	places[place] = virtualBatch{begin + takes, requests}
+	instances[instance] = virtualBatch{begin + takes, requests}
 	rp.greedy += (begin + takes) * float64(requests)
 }
 
@@ -161,11 +161,11 @@ func (p *Policy) replayBegan(now batching.Time, requests, rows int) {
 	}
 	begin := float64(now - rp.from)
 	takes := p.contention.slowdown(p.running+1) * p.curve.expected(rows)
-	more := p.contention.slowdown(p.running+1)/p.contention.slowdown(p.running) - 1
+	extraSlowdown := p.contention.slowdown(p.running+1)/p.contention.slowdown(p.running) - 1
 	for i := range p.runs {
-		if b := &p.runs[i]; b.busy && more > 0 {
+		if b := &p.runs[i]; b.busy && extraSlowdown > 0 {
 			left := float64(b.began-now) + p.contention.slowdown(p.running)*p.curve.expected(b.rows)
-			rp.actual += more * max(0, min(left, takes)) * float64(b.requests)
+			rp.actual += extraSlowdown * max(0, min(left, takes)) * float64(b.requests)
 		}
 	}
 	rp.actual += (begin + takes) * float64(requests)

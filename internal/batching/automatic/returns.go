@@ -131,23 +131,23 @@ func (r *returns) learn() {
 			r.released[k] *= returnsDecay
 		}
 	}
-	usual := r.baseRate()
+	baseRate := r.baseRate()
 	// Arrivals that are not returns are spread evenly over the time after an answer, so
 	// there are no more of them than in the bin with the fewest, apart from noise.
-	other := usual
+	unrelatedRate := baseRate
 	for k := range unrelatedBin {
 		if n := r.arrivals[k]; r.time[k] > 0 {
-			other = min(other, (n+math.Sqrt(n)+1)/r.time[k])
+			unrelatedRate = min(unrelatedRate, (n+math.Sqrt(n)+1)/r.time[k])
 		}
 	}
 	r.share = 0
 	for k := range bins {
 		r.returnShare[k] = 0
-		more := r.arrivals[k] - other*r.time[k]
+		excess := r.arrivals[k] - unrelatedRate*r.time[k]
 		// The neighbors of a peak belong to it. When nearly all clients have returned,
 		// another peak is the returns of another batch.
-		if r.released[k] > 1 && more > 0 && r.nearPeak(k, usual) && (r.share < 0.9 || r.returnShare[k-1] > 0) {
-			r.returnShare[k] = min(1-r.share, more/r.released[k])
+		if r.released[k] > 1 && excess > 0 && r.nearPeak(k, baseRate) && (r.share < 0.9 || r.returnShare[k-1] > 0) {
+			r.returnShare[k] = min(1-r.share, excess/r.released[k])
 			r.share += r.returnShare[k]
 		}
 	}

@@ -15,7 +15,7 @@ type run struct {
 	began          batching.Time
 	rows, requests int
 	retest         bool
-	shared         bool                     // it has fewer threads than an exclusive batch, and counts as at least one of two
+	fewerThreads   bool                     // it has fewer threads than an exclusive batch, and counts as at least one of two
 	timeBeside     [maxParallel + 1]float64 // nanoseconds for which it ran while n batches ran
 }
 
@@ -75,7 +75,7 @@ func (p *Policy) Began(now batching.Time, b *batching.Action) {
 	p.replayBegan(now, len(b.Items), rows)
 	p.addRunTime(now)
 	r := p.runOn(b.Instance)
-	*r = run{busy: true, began: now, rows: rows, requests: len(b.Items), retest: b.Reason == batching.Retest, shared: p.opt.Exclusive && !b.Exclusive}
+	*r = run{busy: true, began: now, rows: rows, requests: len(b.Items), retest: b.Reason == batching.Retest, fewerThreads: p.opt.Exclusive && !b.Exclusive}
 	if r.retest {
 		p.retest.started(p.ledger.batch)
 	}
@@ -140,13 +140,13 @@ func (p *Policy) learn(r *run, took float64) {
 		p.contention.recordExclusive(took/expected, p.opt.Instances)
 		return // it says nothing about other batches
 	}
-	if expected > 0 && took > 0 && p.curve.solo > 2*minSamples && !p.curve.needsSamples(r.rows) {
+	if expected > 0 && took > 0 && p.curve.soloBatches > 2*minSamples && !p.curve.needsSamples(r.rows) {
 		if by := p.drift.record(took / expected); by != 1 {
 			p.curve.rescale(by)
 			p.ledger.restart()
 			p.busyPeriod = busyPeriod{} // queues were different at the old speed
 			p.contention.restart(p.opt.Instances)
-			p.frozenUntil = p.ledger.batch + settleBatches
+			p.pausedUntil = p.ledger.batch + settleBatches
 			p.retest.drifted(p.ledger.batch)
 			p.resize()
 		}
@@ -169,7 +169,7 @@ func (p *Policy) addRunTime(now batching.Time) {
 	p.lastChange = now
 	for i := range p.runs {
 		switch r := &p.runs[i]; {
-		case r.busy && r.shared:
+		case r.busy && r.fewerThreads:
 			r.timeBeside[max(n, 2)] += ran
 		case r.busy:
 			r.timeBeside[n] += ran
