@@ -247,7 +247,8 @@ func (c *Core) maxRowsInTime(rows, parallel int) int {
 	return largest
 }
 
-// rowLimitCache caches the result of maxRowsInTime until the given number of batches have run.
+// A rowLimitCache is a result of maxRowsInTime, valid until the given number of batches
+// have run.
 type rowLimitCache struct {
 	rows, parallel, limit int
 	until                 uint64

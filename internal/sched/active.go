@@ -3,9 +3,9 @@ package sched
 import "sync/atomic"
 
 // activeBatches counts the running batches of all models that share a device, and decides
-// which of them are exclusive. It implements [batching.ActiveBatches]: the core asks once, when
-// it forms a batch, and passes the decision to the policy; the worker passes it to the
-// engine. Its methods may be called concurrently.
+// which of them are exclusive. It implements [batching.ActiveBatches]: the core asks once,
+// when it forms a batch, and passes the decision to the policy; the worker passes it to
+// the engine. Its methods may be called concurrently.
 type activeBatches struct {
 	running    atomic.Int64
 	overlapped atomic.Bool // batches have overlapped since one last began on an idle device

@@ -147,8 +147,8 @@ func rejection(ctx context.Context, v batching.Verdict, retryAfter time.Duration
 	return &err
 }
 
-// ContextError returns the error of a request whose client no longer waits: either the deadline
-// of ctx has passed, or the client cancelled the request.
+// ContextError returns the error of a request whose client no longer waits: either the
+// deadline of ctx has passed, or the client cancelled the request.
 func ContextError(ctx context.Context) error { return rejection(ctx, batching.Cancelled, 0) }
 
 // deadline returns the deadline of ctx on the scheduler's clock, or 0 if it has none.

@@ -40,9 +40,9 @@ func (d *Device) forget(s *Scheduler) {
 	d.notify(func() []*batching.Share { d.arbiter.Forget(&s.share); return nil })
 }
 
-// notify calls report, which tells the arbiter about an event, and then steps the
-// schedulers that were granted a turn. The caller must hold no lock: stepping a scheduler
-// takes that scheduler's.
+// notify calls report, which reports an event to the arbiter, and then steps the
+// schedulers that were granted a turn. The caller must hold no lock, because stepping a
+// scheduler takes its lock.
 func (d *Device) notify(report func() (granted []*batching.Share)) {
 	d.mu.Lock()
 	granted := report()

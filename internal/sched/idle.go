@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// An IdleGate tells when no model of the process has work to do, so that models are
+// An IdleGate detects when no model of the process has work to do, so that models are
 // measured only while no client waits for them. All models share one gate: a probe of
 // one model stops as soon as any model gets a request. At most one probe runs at a time.
 //

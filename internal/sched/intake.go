@@ -38,7 +38,7 @@ func (in *intake) takeAll() *call {
 	return oldest
 }
 
-// admit tells the core about the calls in the intake, unless another goroutine holds the
+// admit reports the calls in the intake to the core, unless another goroutine holds the
 // lock. own is the call of the goroutine that calls admit, or nil.
 func (s *Scheduler) admit(own *call, out *batching.Actions) {
 	// A goroutine that holds the lock checks the intake again after it has unlocked, so
@@ -59,7 +59,7 @@ func (s *Scheduler) admitLocked(own *call, out *batching.Actions) {
 		c.next = nil
 		c.times.Queued = s.at(now)
 		s.stepLocked(now, batching.Event{Kind: batching.Arrive, Item: &c.item}, out)
-		if c == own {
+		if c == own { // other callers may wait already, and would not copy their rows
 			s.reserveLocked(c)
 		}
 		c = next

@@ -90,5 +90,5 @@ func (q *quarantine) isolate(client uint64, now time.Duration) (shape uint64, is
 		return 0, false
 	}
 	q.lastShape++
-	return ^q.lastShape, true
+	return ^q.lastShape, true // counts down from the largest number; shapes of requests are hashes, and unlikely to be equal
 }

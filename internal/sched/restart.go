@@ -7,8 +7,9 @@ import (
 )
 
 // died returns a channel that is closed when the instance dies. It is nil if the instance
-// cannot die, if the core already knows, or if the worker is to exit: then a dead instance
-// stays up for the core, so that requests that still wait fail when the scheduler closes.
+// cannot die, or if the core already considers it down. It is also nil once the worker is
+// to exit: the core then keeps giving batches to a dead instance, and they fail, so that
+// Close does not wait for queued requests that no instance can run.
 func (w *worker) died() <-chan struct{} {
 	if w.restartable == nil || w.down || w.restartCtx.Err() != nil { // only this goroutine writes down
 		return nil
@@ -16,7 +17,8 @@ func (w *worker) died() <-chan struct{} {
 	return w.restartable.Died()
 }
 
-// reportDown tells the core if the instance has died, so that it gets no more batches.
+// reportDown reports to the core that the instance is down, if it has died. The core then
+// gives it no more batches.
 func (w *worker) reportDown() { w.s.locked(&w.out, w.reportDownLocked) }
 
 func (w *worker) reportDownLocked(now batching.Time, out *batching.Actions) {
@@ -26,7 +28,7 @@ func (w *worker) reportDownLocked(now batching.Time, out *batching.Actions) {
 		return
 	}
 	if w.leaving {
-		return // retire has told the core
+		return // retire has reported it
 	}
 	w.down = true
 	w.s.addAlive(-1)
@@ -34,8 +36,8 @@ func (w *worker) reportDownLocked(now batching.Time, out *batching.Actions) {
 	w.reportBrokenLocked(now, out)
 }
 
-// reportBrokenLocked tells the core if the dead instance is not expected to restart soon,
-// so that requests do not wait for it.
+// reportBrokenLocked reports to the core that the instance is broken, if it has died and
+// is not expected to restart soon. Requests then do not wait for it.
 func (w *worker) reportBrokenLocked(now batching.Time, out *batching.Actions) {
 	if err := w.restartable.Failing(); err != nil {
 		w.s.outage.Store(err)
@@ -43,8 +45,8 @@ func (w *worker) reportBrokenLocked(now batching.Time, out *batching.Actions) {
 	}
 }
 
-// rejoin restarts an instance that is down, however many attempts that takes, and tells
-// the core that it is up again. It returns false if the worker is to exit instead.
+// rejoin restarts an instance that is down, however many attempts that takes, and reports
+// to the core that it is up again. It returns false if the worker is to exit instead.
 func (w *worker) rejoin() bool {
 	if !w.down {
 		return false
@@ -52,8 +54,8 @@ func (w *worker) rejoin() bool {
 	for !w.restart() && w.restartCtx.Err() == nil {
 		w.s.locked(&w.out, w.reportBrokenLocked)
 	}
-	// Either the instance is alive, or the scheduler is closing. In that case the dead
-	// instance rejoins as well, to fail the requests that still wait.
+	// Either the instance is alive, or the scheduler is closing. Then a dead instance
+	// rejoins as well, and fails the queued requests.
 	w.s.locked(&w.out, func(now batching.Time, out *batching.Actions) {
 		if w.leaving {
 			return
@@ -73,6 +75,8 @@ func (w *worker) retry(err error) error {
 	if w.restartable.Failing() != nil {
 		return err
 	}
+	// The core still counts the instance as running its batch. Only Alive and probes must
+	// see that it is down for now; if it stays dead, next reports it.
 	w.s.addAlive(-1)
 	restarted := w.restart()
 	w.s.addAlive(1)

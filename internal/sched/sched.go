@@ -36,8 +36,8 @@ type Options struct {
 	// requires it.
 	IdleGate *IdleGate
 
-	// NoBatchDimension means that the model has no batch dimension: its requests are never joined,
-	// and its outputs are not split.
+	// NoBatchDimension means that the model has no batch dimension: its requests are never
+	// joined, and its outputs are not split.
 	NoBatchDimension bool
 
 	// Ragged, if not nil, describes how requests of different sizes share a batch.

@@ -57,8 +57,8 @@ type worker struct {
 	restartable   engine.Restartable // inst, if it can die and be restarted; else nil
 	down          bool               // the core knows that the instance is down. Guarded by the scheduler's lock
 	leaving       bool               // the instance must not rejoin. Guarded by the scheduler's lock
-	restartCtx    context.Context    //nolint:containedctx // ends when the worker need not restart the instance any more
-	cancelRestart context.CancelFunc // ends quit
+	restartCtx    context.Context    //nolint:containedctx // of restarts; ends when the worker need not restart the instance any more
+	cancelRestart context.CancelFunc // ends restartCtx
 	exited        chan struct{}      // closed when the goroutine has exited
 	removed       bool               // the instance was removed and closed. Used by Add, Remove and Close only
 
@@ -86,8 +86,8 @@ func newWorker(s *Scheduler, number int, inst engine.Instance) *worker {
 	return w
 }
 
-// loop runs batches, and restarts the instance when it dies, until the worker is told to
-// exit.
+// loop runs batches, and restarts the instance when it dies, until the scheduler removes
+// the instance or closes.
 func (w *worker) loop() {
 	defer close(w.exited)
 	for {
@@ -108,8 +108,9 @@ func (w *worker) next() bool {
 		w.finished, w.calls = w.calls, w.finished[:0]
 	}
 	for {
-		// All under one hold of the lock, so that the next batch is formed, from all
-		// requests that have arrived, before the outcomes of the last are delivered.
+		// One critical section ends the last batch and takes the next. So the next batch is
+		// formed, from all requests that have arrived, before the outcomes of the last one
+		// are delivered.
 		w.s.locked(&w.out, func(now batching.Time, out *batching.Actions) {
 			if ended {
 				w.s.stepLocked(now, batching.Event{Kind: batching.Done, Instance: w.number}, out)
@@ -135,7 +136,7 @@ func (w *worker) next() bool {
 func (w *worker) awaitCommand() command {
 	for {
 		if len(w.commands) > 0 {
-			return <-w.commands // rather than join a probe, which the command would stop
+			return <-w.commands // do not join a probe that the command would stop
 		}
 		select {
 		case cmd := <-w.commands:
@@ -196,8 +197,8 @@ func (w *worker) run() {
 	}
 }
 
-// runCounted runs calls as one batch and records the run in the statistics. Work on it
-// began at from.
+// runCounted runs calls as one batch and records the run in the statistics. start is when
+// work on the batch began, on the scheduler's clock.
 func (w *worker) runCounted(calls []*call, start batching.Time) error {
 	run, err := w.runBatch(calls, start)
 	if run.Rows > 0 && w.s.opts.Stats != nil {
@@ -206,8 +207,10 @@ func (w *worker) runCounted(calls []*call, start batching.Time) error {
 	return err
 }
 
-// runBatch runs calls as one batch and, if that succeeds, sets each call's outcome. Work
-// on it began at from. The run that it returns has no rows if the engine was not called.
+// runBatch runs calls as one batch and, if that succeeds, sets each call's outcome. start
+// is when work on the batch began: the time from then until the engine is called counts
+// as that of joining the inputs. The run that it returns has no rows if the engine was
+// not called.
 func (w *worker) runBatch(calls []*call, start batching.Time) (stats.Run, error) {
 	rows := 0
 	for _, c := range calls {
@@ -264,8 +267,8 @@ func (w *worker) distribute(calls []*call, rows int) error {
 	return err
 }
 
-// fail sets err as the outcome of calls. A single call is taken to have caused the error,
-// unless that error cannot be the fault of a request.
+// fail sets err as the outcome of calls. An error of a single call is recorded against
+// its client, unless no request can cause such an error.
 func (w *worker) fail(calls []*call, err error) {
 	for _, c := range calls {
 		c.err = err
@@ -346,8 +349,8 @@ func (w *worker) join(calls []*call, rows int) ([]tensor.Tensor, error) {
 }
 
 // joinable checks that the inputs of calls have rows of the same size. The core compares
-// shapes by hash only, and after a collision, clients would get each other's rows. Inputs
-// that are joined flat need no check.
+// only hashes of shapes, and after a hash collision, clients would get each other's rows.
+// flat, if not nil, marks the inputs that are joined regardless of their shape.
 func joinable(calls []*call, flat []bool) error {
 	first := calls[0].req.Inputs
 	for _, c := range calls[1:] {

@@ -156,9 +156,10 @@ func (v *Version) keepFiles() {
 	}
 }
 
-// loadSafe loads the model. If batching was not configured, it checks that rows are
-// independent, by running them alone and together. If they are not, it loads the model once
-// more, as one whose requests never share a batch.
+// loadSafe loads the model. If batching is not configured, it also checks that rows are
+// independent: it runs them one by one and in batches, and compares the results. If the
+// results differ, it loads the model again, with a configuration that never combines
+// requests, and sets src.Config to that.
 func (v *Version) loadSafe(ctx context.Context, src *engine.Source, params tuning) (engine.Model, error) {
 	loaded, err := v.runner.Engine.Load(ctx, *src)
 	if err != nil {
@@ -186,7 +187,8 @@ func (v *Version) loadSafe(ctx context.Context, src *engine.Source, params tunin
 // samples returns the directory of the warm-up samples.
 func (v *Version) samples() string { return filepath.Join(v.Source.ModelDir, "warmup") }
 
-// combineUnsafeReason returns why the rows of a model are not independent; "" if they are.
+// combineUnsafeReason returns why requests of a model must not share a batch; "" if they
+// may.
 func combineUnsafeReason(ctx context.Context, cfg *modelconfig.Config, loaded engine.Model, samples string) (string, error) {
 	inputs, err := inputsOf(cfg, samples)
 	if err != nil {
@@ -261,7 +263,8 @@ func (v *Version) schedule(instances []engine.Instance, bisect, retryDied bool) 
 	})
 }
 
-// checkFeatures returns an error if the configuration asks for a feature that the instance lacks.
+// checkFeatures returns an error if the configuration asks for a feature that the instance
+// lacks.
 func checkFeatures(cfg *modelconfig.Config, inst engine.Instance) error {
 	if _, sends := inst.(engine.Sender); cfg.Decoupled && !sends {
 		return cfg.Wrong("model_transaction_policy.decoupled", true, "false, because models of this backend answer a request once")

@@ -178,12 +178,12 @@ func (w *worker) Close() error {
 	return w.process.Close()
 }
 
-// A placeholder stands in for workers while there are none. It answers requests at once,
-// with ErrNoWorker.
+// A placeholder is the only instance of a version that has no workers. It answers requests
+// immediately, with ErrNoWorker.
 type placeholder struct{ engine.Instance }
 
 // ErrNoWorker is in the error chain of requests to a version without workers. It wraps
-// engine.ErrDied, so that the scheduler does not blame a request for it.
+// engine.ErrDied, so that the scheduler does not count it as a failure of the client.
 var ErrNoWorker = infer.Errorf(infer.Unavailable, "%w: the model has no workers", engine.ErrDied)
 
 // RunEach implements [engine.PerRequest].

@@ -1,6 +1,7 @@
 // Package servable implements a loaded version of a model: it opens, warms up, checks,
-// tunes, scales, explains and closes it. It knows no protocol, no model table and no model
-// repository: a [Source] says what to load, and an [Env] what to run it on.
+// tunes, scales, explains and closes it. It does not depend on protocols, the server's
+// table or a model repository: a [Source] describes what to load, and an [Env] provides
+// what all versions share, such as engines.
 //
 //	v, err := env.Open(ctx, source)   // loads, checks, warms up
 //	v.Tune(replace)                   // measures what the configuration omits
@@ -25,8 +26,8 @@ import (
 	"github.com/shoal-serving/shoal/internal/stats"
 )
 
-// A Source says what a version is loaded from. Two sources with the same number and the
-// same stamp are the same version.
+// A Source describes what a version is loaded from. Two sources with the same number and
+// the same fingerprint are the same version.
 type Source struct {
 	Model       string
 	Number      int64
@@ -41,14 +42,14 @@ type Source struct {
 	// fields are completed from the version's files.
 	Config func() (*modelconfig.Config, error)
 
-	// Temporary says that the files may be removed once the version is loaded, so that it
+	// Temporary means that the files may be removed once the version is loaded, so that it
 	// cannot be opened a second time.
 	Temporary bool
 	// KeepFiles, if not nil, keeps the files for a version that reads them again while it
 	// serves. The version calls release when it is closed.
 	KeepFiles func() (release func())
 
-	Data any // for the source; not used here
+	Data any // for the package that made the source; not used here
 
 	// Workers, if not nil, makes the instances workers that clients scale.
 	Workers *Workers

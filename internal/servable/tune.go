@@ -56,7 +56,7 @@ func (v *Version) Tune(replace Replace) {
 
 // start runs work in a goroutine that Close of the version waits for.
 func (t *tuner) start(work func(context.Context) error) {
-	ctx, cancel := context.WithCancel(context.Background()) // cancelled by CancelTuning
+	ctx, cancel := context.WithCancel(context.Background()) // CancelTuning cancels it
 	done := make(chan struct{})
 	t.v.mu.Lock()
 	defer t.v.mu.Unlock()
@@ -65,7 +65,7 @@ func (t *tuner) start(work func(context.Context) error) {
 		return
 	}
 	t.v.cancelTuning, t.v.tuningDone = cancel, done
-	go func() { // Close waits for it
+	go func() {
 		defer close(done)
 		defer cancel()
 		if err := work(ctx); err != nil && !cancelled(ctx, err) {
@@ -114,8 +114,8 @@ func (t *tuner) run(ctx context.Context) error {
 	return t.followTraffic(ctx)
 }
 
-// followTraffic measures the version again whenever most requests have a shape other than the one
-// it was measured with.
+// followTraffic measures the version again whenever most requests have a shape other than
+// the one it was measured with.
 func (t *tuner) followTraffic(ctx context.Context) error {
 	for t.inputs.SizesGuessed() && t.reshapes > 0 {
 		known, err := t.inputs.Request(1)
@@ -138,8 +138,8 @@ func (t *tuner) followTraffic(ctx context.Context) error {
 	return nil
 }
 
-// measureShape measures with rows of another shape. If that fails before the scheduler has a new
-// profile, the old shape stays.
+// measureShape measures with rows of another shape. If that fails before the scheduler has
+// a new profile, the old shape stays.
 func (t *tuner) measureShape(ctx context.Context, row []tensor.Tensor) (replaced bool, err error) {
 	next, err := t.inputs.WithSizesOf(row)
 	if err != nil {
@@ -198,7 +198,9 @@ func (t *tuner) tune(ctx context.Context) (replaced bool, err error) {
 // errUnmeasured: no thread count could be measured; details are in the log.
 var errUnmeasured = errors.New("no number of threads could be measured")
 
-// passProfile passes the profile of the current parameters to the scheduler.
+// passProfile passes the profile of the current parameters to the scheduler. If the
+// scheduler has the profile of other inputs, the new one replaces it as soon as it has
+// measurements.
 func (t *tuner) passProfile(settings []calibrate.Setting) {
 	current := calibrate.Choice{Threads: t.v.threads, ExclusiveThreads: t.v.exclusiveThreads}
 	known := current.Profile(settings)
@@ -211,8 +213,8 @@ func (t *tuner) passProfile(settings []calibrate.Setting) {
 	}
 }
 
-// servesWith reports whether the serving version runs all batches with the given number of
-// threads, so that it can be measured itself.
+// servesWith reports whether the serving version runs all its batches with the given
+// number of threads. It can then be measured itself, without a second version beside it.
 func (t *tuner) servesWith(threads int) bool {
 	return t.v.threads == threads && t.v.exclusiveThreads == 0
 }
@@ -366,7 +368,7 @@ func (t *tuner) measure(ctx context.Context, v *Version, s *calibrate.Setting) (
 		OnProgress: func(f calibrate.Findings) {
 			steps++
 			t.v.Stats.CalibrationStep()
-			if !t.staleProfile { // partial findings are worth less than what was learnt from traffic
+			if !t.staleProfile { // otherwise partial findings would replace what the policy learned from traffic
 				v.Scheduler.Calibrated(f.Profile)
 			}
 		},
@@ -377,7 +379,8 @@ func (t *tuner) measure(ctx context.Context, v *Version, s *calibrate.Setting) (
 	return steps, err
 }
 
-// replaceVersion replaces the version with one that has other run-time parameters.
+// replaceVersion replaces the version with one that has other run-time parameters, and
+// starts a tuner that follows the traffic of the new version.
 func (t *tuner) replaceVersion(ctx context.Context, params tuning) (replaced bool, err error) {
 	var v *Version
 	replaced, err = t.replace(ctx, t.v, func(ctx context.Context) (opened *Version, err error) {

@@ -15,8 +15,8 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// warm runs the samples of the configuration on each instance. A version that has none and
-// is to be measured gets one made-up row instead.
+// warm runs the samples of the configuration on each instance. If the version is to be
+// measured, it also runs one row of the inputs to measure with.
 func (v *Version) warm(ctx context.Context, params tuning) error {
 	dir := v.samples()
 	for _, s := range v.Config.Warmup {
@@ -44,7 +44,8 @@ func (v *Version) warm(ctx context.Context, params tuning) error {
 	return v.warmWith(ctx, inputs)
 }
 
-// warmTimeout limits the time of a made-up row. A slower model is not worth measuring.
+// warmTimeout limits the time of the synthetic row. A model that takes longer is not
+// measured.
 const warmTimeout = 10 * time.Second
 
 // warmWith runs one row on each instance, and keeps the first inputs that the model accepts.
@@ -67,15 +68,15 @@ func (v *Version) warmWith(ctx context.Context, inputs []calibrate.Inputs) error
 	return nil
 }
 
-// inputsOf returns candidate inputs for calibration: the first sample, or made-up ones. dir
-// holds the files of samples.
+// inputsOf returns candidate inputs for calibration: the first sample of the configuration,
+// or synthetic inputs if it has none. dir holds the files of samples.
 func inputsOf(cfg *modelconfig.Config, dir string) ([]calibrate.Inputs, error) {
 	if len(cfg.Warmup) == 0 {
 		return calibrate.Synthetic(cfg), nil
 	}
 	var row []tensor.Tensor
 	for _, in := range cfg.Warmup[0].Inputs {
-		in.Random = true // zeros alone would make all rows the same
+		in.Random = true // with zeros, all rows would be equal
 		data, err := sampleData(in, 1, dir)
 		if err != nil {
 			return nil, infer.Errorf(infer.CodeOf(err), "model_warmup %q: input %q: %w", cfg.Warmup[0].Name, in.Name, err)

@@ -8,8 +8,8 @@ import (
 	"github.com/shoal-serving/shoal/internal/modelconfig"
 )
 
-// Config returns the configuration of a version of a model, complete. Version "" means
-// the usual one. The caller does not change it.
+// Config returns the complete configuration of a version of a model. Version "" means the
+// default one. The caller must not modify it.
 func (s *Server) Config(model, version string) (*modelconfig.Config, error) {
 	v, err := s.Find(model, version)
 	if err != nil {
@@ -18,7 +18,7 @@ func (s *Server) Config(model, version string) (*modelconfig.Config, error) {
 	return v.Config, nil
 }
 
-// Explain says why a version of a model is run as it is. Version "" means the usual one.
+// Explain explains how a version of a model runs and why. Version "" means the default one.
 func (s *Server) Explain(model, version string) (*explain.Model, error) {
 	v, err := s.Find(model, version)
 	if err != nil {
@@ -27,8 +27,8 @@ func (s *Server) Explain(model, version string) (*explain.Model, error) {
 	return v.Explain(), nil
 }
 
-// Statistics returns what was counted for the loaded versions that are named: model ""
-// means all models, version "" all its versions.
+// Statistics returns the counters of the named versions, if they are loaded. Model "" means
+// all models, version "" all versions of the model.
 func (s *Server) Statistics(model, version string) []catalog.Statistics {
 	var all []catalog.Statistics
 	for _, v := range s.AllVersions() {

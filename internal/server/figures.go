@@ -12,18 +12,18 @@ import (
 type Figures struct {
 	Model          string
 	Version        int64
-	Label          string // the version's name where it is not its number
+	Label          string // the version's label; "" if it has none
 	Scaled         bool   // its instances are workers that clients scale
 	AliveInstances int    // instances that can run requests
 	Stats          stats.Snapshot
 	Waiting        int             // requests in the queue now
-	LoadTime       time.Duration   // warming up included
+	LoadTime       time.Duration   // including the warm-up
 	Memory         int64           // bytes that the model holds; 0 means unknown
 	CombineUnsafe  bool            // rows of several requests must not share a batch
-	Policy         *explain.Policy // nil if it is not one that learns
+	Policy         *explain.Policy // nil if the policy does not learn
 }
 
-// Figures returns those of every loaded version, by name and number.
+// Figures returns the figures of every loaded version, ordered by name and number.
 func (s *Server) Figures() []Figures {
 	var all []Figures
 	for _, v := range s.AllVersions() {

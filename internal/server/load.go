@@ -17,10 +17,10 @@ import (
 // server calls it when it is the caller's turn to change the model.
 type Desired func(have []*servable.Version) ([]servable.Source, error)
 
-// Load changes a model to the desired versions: those that serve with an unchanged stamp
-// stay, new ones are opened, and the rest drain. If a version cannot be opened, nothing
-// changes. Load returns when the new versions serve, or with an error when the server
-// closes or the model is unloaded.
+// Load changes a model to the desired versions: those that serve with an unchanged
+// fingerprint stay, new ones are opened, and the rest drain. If a version cannot be opened,
+// nothing changes. Load returns when the new versions serve, or with an error when the
+// server closes or the model is unloaded.
 func (s *Server) Load(name, owner string, desired Desired) error {
 	if !s.beginChange() {
 		return ErrClosing
@@ -30,7 +30,7 @@ func (s *Server) Load(name, owner string, desired Desired) error {
 	if m == nil {
 		return ErrClosing
 	}
-	ctx, end := s.loadContext(context.Background(), m) // a load ends by itself, or is ended
+	ctx, end := s.loadContext(context.Background(), m) // not the client's context: the load goes on if the client leaves
 	s.mu.Lock()
 	m.expected = m.expected || !s.started
 	s.mu.Unlock()
@@ -47,14 +47,15 @@ func (s *Server) Load(name, owner string, desired Desired) error {
 	return err
 }
 
-// Why loads end early.
+// Errors of cancelled loads.
 var (
 	// ErrClosing is the error of a load while the server closes.
 	ErrClosing  = infer.Errorf(infer.Unavailable, "%w", cancelledLoad("the server is shutting down"))
 	errUnloaded = cancelledLoad("the model was unloaded while it was being loaded")
 )
 
-// cancelledLoad is the error of a load that was cancelled because its model is unloaded.
+// A cancelledLoad is the error of a load that was cancelled, because the model is unloaded
+// or the server closes.
 type cancelledLoad string
 
 func (e cancelledLoad) Error() string { return string(e) }
@@ -63,7 +64,7 @@ func (e cancelledLoad) Error() string { return string(e) }
 func (cancelledLoad) Unwrap() error { return servable.ErrUnloading }
 
 // beginChange registers a change of a model, which Close waits for. The caller ends it with
-// s.work.Done. enter returns false if the server is closing.
+// s.changes.Done. beginChange returns false if the server is closing.
 func (s *Server) beginChange() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -74,8 +75,8 @@ func (s *Server) beginChange() bool {
 	return true
 }
 
-// loadContext returns a context that ends when the model is unloaded or the server closes, and
-// a function that the caller calls when the load has ended.
+// loadContext returns a context that ends when the model is unloaded or the server closes,
+// and a function that the caller must call when the load has ended.
 func (s *Server) loadContext(ctx context.Context, m *model) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	s.mu.Lock()
@@ -240,7 +241,7 @@ func (s *Server) replaceTuned(ctx context.Context, old *servable.Version, open f
 	if !s.inTable(m) || !slices.Contains(s.Versions(name), old) {
 		return true, nil // it was replaced in the meantime
 	}
-	ctx, end := s.loadContext(ctx, m) // an unload ends it, as it ends any load
+	ctx, end := s.loadContext(ctx, m) // Unload cancels it, like any load
 	v, err := open(ctx)
 	end()
 	if err != nil {
@@ -257,7 +258,7 @@ func (s *Server) replaceTuned(ctx context.Context, old *servable.Version, open f
 }
 
 // drain closes versions in the background, after their queued requests have run. The caller
-// has entered.
+// has called beginChange.
 func (s *Server) drain(m *model, versions []*servable.Version) {
 	for _, v := range versions {
 		s.changes.Go(func() {
@@ -293,7 +294,7 @@ func (s *Server) Unload(name string) {
 		m.cancel(errUnloaded)
 	}
 	s.mu.Unlock()
-	m.turn <- struct{}{} // soon: a cancelled load is ending
+	m.turn <- struct{}{} // does not take long: the load was cancelled
 	defer func() { <-m.turn }()
 	if !s.inTable(m) {
 		return // its load failed, and no version served

@@ -9,8 +9,8 @@ import (
 	"github.com/shoal-serving/shoal/internal/sched"
 )
 
-// responses are those of a decoupled model, in the form that the client asked for. The
-// request is in flight until they are closed.
+// responses is the response stream of a decoupled model, converted to what the client
+// asked for. The request is in flight until the stream is closed.
 type responses struct {
 	server  *Server
 	request inFlight
@@ -43,8 +43,8 @@ func (r *responses) Next(ctx context.Context, resp *infer.Response) error {
 	return nil
 }
 
-// Close implements [infer.ResponseStream]. A request whose client leaves before the last response
-// counts as failed.
+// Close implements [infer.ResponseStream]. A request whose client leaves before the last
+// response counts as failed.
 func (r *responses) Close() {
 	r.once.Do(func() {
 		r.stream.Close()

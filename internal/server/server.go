@@ -1,12 +1,11 @@
 // Package server holds the models of this process, whatever source they come from, and
-// answers requests with them. It has the only table of models, counts what is in flight,
-// and drains.
+// answers requests with them. It owns the table of models, counts in-flight requests, and
+// drains them when the process stops.
 //
-// Sources, such as package repository, say which versions are wanted ([Server.Load]). A
-// model is changed beside the one that serves: the new version is opened, put in the
-// place of the old one, and only then the old one is drained. If any of it fails, the
-// old one stays. Requests see none of it: [Server.Find] reads a table that is replaced
-// as a whole.
+// Sources, such as package repository, call [Server.Load] with the versions that should
+// serve. The server opens a new version while the old one serves, replaces the old one in
+// the table, and then drains it. If opening fails, the old version stays. Requests are not
+// affected: [Server.Find] reads a table that is never modified, only replaced as a whole.
 package server
 
 import (
@@ -155,8 +154,8 @@ func (s *Server) Infer(ctx context.Context, req *infer.Request, resp *infer.Resp
 	return s.run(ctx, req, resp)
 }
 
-// Call implements [engine.ModelCaller]. It also works while the server drains, because in-flight
-// requests of clients may need it.
+// Call implements [engine.ModelCaller]. It also works while the server drains, because
+// in-flight requests of clients may need it.
 func (s *Server) Call(ctx context.Context, req *infer.Request, resp *infer.Response) error {
 	s.inFlight.Add(1)
 	return s.run(ctx, req, resp)

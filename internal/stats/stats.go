@@ -243,8 +243,9 @@ func (sh *shard) addTo(s *Snapshot) {
 	s.Fail.Nanos += r.failedNanos
 }
 
-// DurationHistogram is a histogram of durations. Bucket i counts durations up to BucketBound(i) and longer
-// than BucketBound(i-1). The last bucket counts durations longer than all bounds.
+// DurationHistogram is a histogram of durations. Bucket i counts durations up to
+// BucketBound(i) and longer than BucketBound(i-1). The last bucket counts durations longer
+// than all bounds.
 type DurationHistogram struct {
 	Buckets [NumBounds + 1]uint64
 	Nanos   uint64 // sum of all durations

@@ -21,7 +21,7 @@ func (p *Policy) Decide(now batching.Time, line batching.Line) batching.Decision
 		now: now, items: items, rows: rows, target: target, slots: limit - p.running, joins: p.shapes.share(line.First().Shape),
 		moreWaiting: !all, closed: !all || line.Cut() || line.Closing(),
 	}
-	if rows < p.fullAt(target) && p.curve.known() && p.pausedUntil <= p.ledger.batch && p.probing() == 0 && p.mayHold(line) {
+	if rows < p.fullAt(target) && !p.mustBeGreedy() && p.mayHold(line) {
 		if p.hold.rule != none {
 			s.waited = float64(now - p.hold.since)
 		}
@@ -52,14 +52,21 @@ func (p *Policy) preferred(line batching.Line) int {
 	return 0
 }
 
-// A situation is the state for which Decide decides.
+// mustBeGreedy reports whether no rule may hold or cut a batch at the moment: nothing is
+// measured yet, the model's speed has just changed, or a number of parallel batches is
+// being probed.
+func (p *Policy) mustBeGreedy() bool {
+	return !p.curve.known() || p.pausedUntil > p.ledger.batch || p.probing() > 0
+}
+
+// A situation is what the rules base one decision on.
 type situation struct {
 	now         batching.Time
-	items, rows int        // that could run now
+	items, rows int        // requests that could run now, and their rows
 	target      int        // target batch size in rows
 	slots       int        // number of batches that could begin now
 	joins       shapeShare // share of further requests that could join the batch
-	waited      float64    // nanoseconds for which they have been held
+	waited      float64    // nanoseconds for which these requests have been held
 	moreWaiting bool       // further requests wait that do not fit into the target size
 	closed      bool       // no further request can join the batch
 }
@@ -70,7 +77,7 @@ func (p *Policy) parallel(rows int) int {
 	if p.opt.Instances == 1 {
 		return 1
 	}
-	flooded := rows >= p.opt.Instances*p.sizes.efficient
+	flooded := rows >= p.opt.Instances*p.sizes.efficient // an efficient batch for each instance waits
 	switch n := p.probing(); {
 	case n > 1 && flooded:
 		return max(n, p.contention.flood) // smaller numbers are probed while fewer requests wait
@@ -86,8 +93,8 @@ func (p *Policy) parallel(rows int) int {
 	return p.contention.useful
 }
 
-// probing returns the number of parallel batches that is being probed because it has not
-// been measured; 0 if none is. The policy is greedy during a probe.
+// probing returns the number of parallel batches that the policy runs in order to measure
+// it; 0 if it does not probe. The policy is greedy while it probes.
 func (p *Policy) probing() int {
 	switch {
 	case p.opt.Instances == 1:
@@ -95,12 +102,14 @@ func (p *Policy) probing() int {
 	case p.curve.soloBatches < minSamples:
 		return 1 // measure single batches first
 	case p.probed > probeBatches:
-		return 0
+		return 0 // this round of probing is over
 	}
 	return p.contention.probe
 }
 
-// target returns the maximum size of the next batch in rows.
+// target returns the maximum size of the next batch in rows: the largest preferred size,
+// the size of the cycle in a closed loop, or else the largest that does not lower the
+// throughput.
 func (p *Policy) target() int {
 	if n := len(p.opt.Preferred); n > 0 {
 		return p.opt.Preferred[n-1]
@@ -122,7 +131,7 @@ func (p *Policy) target() int {
 // fullAt returns the number of rows at which a batch is not held any longer.
 func (p *Policy) fullAt(target int) int {
 	if p.cycle.rows > 0 {
-		return target // a smaller batch would leave a client over in each round
+		return target // a smaller batch would leave some client out of each round
 	}
 	return min(target, p.sizes.efficient)
 }
@@ -161,21 +170,19 @@ func (p *Policy) holdDecision(s *situation) (d batching.Decision) {
 // rowsPerRequest returns the average number of rows of a request.
 func (p *Policy) rowsPerRequest() int { return p.rowsIn(1) }
 
-// size returns how many of the requests that could run now the batch takes, and why.
+// size returns how many of the requests that could run now are put in the batch, and why
+// the batch is closed: all of them, or fewer if smaller batches answer sooner on average.
 func (p *Policy) size(s *situation, line batching.Line) (items int, reason batching.Reason) {
 	rows := s.rows
 	reason = p.reason(s, line)
-	if !p.curve.known() || p.pausedUntil > p.ledger.batch || p.probing() > 0 {
-		return s.items, reason
-	}
-	if len(p.opt.Preferred) > 0 {
+	if p.mustBeGreedy() || len(p.opt.Preferred) > 0 {
 		return s.items, reason
 	}
 	if half := p.sizes.peak / 2; half > 0 && p.rows >= p.sizes.peak {
-		// There is a queue, and only large batches have been measured, which may be too
-		// large: run a smaller one. The test uses the rows that would actually run, because
-		// if no combination of requests has exactly half the size, a test of half would cut
-		// every batch forever.
+		// Requests queue up, and no size around half the peak has been measured, so the
+		// peak may be too large: measure about half of it. unseen is given the rows that
+		// would actually run, and not half: if no combination of requests has exactly half
+		// the rows, half would stay unseen, and every batch would be cut.
 		if items, rows, _ := line.Fit(half); items > 0 && p.curve.unseen(rows) {
 			return items, batching.Cut
 		}
@@ -185,7 +192,7 @@ func (p *Policy) size(s *situation, line batching.Line) (items int, reason batch
 	}
 	if rows > 1 && p.ledger.enabled(cut) && !p.shapes.mixed() {
 		cutReason := batching.Cut
-		if k := p.contention.useful; k > 1 && (s.slots > 1 || p.running > 0) {
+		if k := p.contention.useful; k > 1 && (s.slots > 1 || p.running > 0) { // other instances take the rest
 			rows, cutReason = min(rows, p.portion(s, k)), batching.Shared
 		} else {
 			rows = p.cutTo(s)
@@ -201,7 +208,7 @@ func (p *Policy) size(s *situation, line batching.Line) (items int, reason batch
 	return items, reason
 }
 
-// reason returns the reason of a batch that takes all requests that could run.
+// reason returns why a batch of all requests that could run is closed.
 func (p *Policy) reason(s *situation, line batching.Line) batching.Reason {
 	switch {
 	case s.rows >= p.opt.MaxRows:

@@ -50,8 +50,9 @@ func (g *gaps) shareWithin(nanos, unit float64) float64 {
 }
 
 // bestWait returns how long to wait for the next request of a burst, in nanoseconds, or 0
-// if waiting does not pay: gain is the time saved if it comes, x the number of requests
-// that wait for it, rate the rate of all requests, and longest the limit of the wait.
+// if waiting does not pay. gain is the time saved if the request arrives, waiting the
+// number of requests that wait for it, rate the rate of all requests, and longest the
+// limit of the wait.
 func (g *gaps) bestWait(now batching.Time, unit, rate, gain, waiting, longest float64) float64 {
 	if g.total < minGaps || unit <= 0 {
 		return 0

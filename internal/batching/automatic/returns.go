@@ -22,13 +22,13 @@ const (
 // returned.
 type returns struct {
 	arrivals    [bins]float64
-	time        [bins]float64 // time spent in the bin
-	released    [bins]float64 // requests answered by the batches that reached the bin
-	returnShare [bins]float64 // returns per answered request
-	tail        [bins + 1]float64
-	share       float64 // share of answered clients that return: the sum of returnShare
-	keepsShape  float64 // share of clients that send the same shape each time; the others choose by chance
-	closedLoop  bool    // most clients wait for an answer before they send the next request
+	time        [bins]float64     // time spent in the bin
+	released    [bins]float64     // requests answered by the batches that reached the bin
+	returnShare [bins]float64     // returns per answered request
+	tail        [bins + 1]float64 // share of answered clients that return in this bin or later
+	share       float64           // share of answered clients that return: the sum of returnShare
+	keepsShape  float64           // share of clients that send the same shape each time; the others choose by chance
+	closedLoop  bool              // most clients wait for an answer before they send the next request
 
 	ended   int // number of ended batches
 	cohorts [maxCohorts]cohort
@@ -238,7 +238,11 @@ type awaited struct {
 	requests float64 // sum over all cohorts
 }
 
-type awaitedCohort struct{ since, left, tail float64 }
+type awaitedCohort struct {
+	since float64 // units of time since its batch ended
+	left  float64 // requests that are expected to return and have not
+	tail  float64 // share of clients that return later than since
+}
 
 // shareWithin returns the share of them that returns within the given units of time.
 func (a *awaited) shareWithin(r *returns, units float64) float64 {
