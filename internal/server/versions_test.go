@@ -223,7 +223,7 @@ func TestATunedVersionDoesNotReplaceANewerOne(t *testing.T) {
 		mustLoad(t, s, versions(1, 1))
 		old := s.Versions("m")[0]
 		mustLoad(t, s, versions(2, 1))
-		replaced, err := s.retune(t.Context(), old, func(context.Context) (*servable.Version, error) {
+		replaced, err := s.replaceTuned(t.Context(), old, func(context.Context) (*servable.Version, error) {
 			t.Error("a version was opened for one that does not serve any more")
 			return nil, errors.New("not opened")
 		})
