@@ -19,14 +19,15 @@ import (
 
 	"github.com/shoal-serving/shoal/internal/arrivals"
 	"github.com/shoal-serving/shoal/internal/bench"
+	"github.com/shoal-serving/shoal/internal/console"
 	"github.com/shoal-serving/shoal/internal/pacer"
 )
 
-// maxLevels bounds the loads of one run: a range of more is a slip.
+// maxLevels is the most loads of one run: a range of more is a mistake.
 const maxLevels = 1000
 
-// benchPatience is how long a server may take to say what a model is like.
-const benchPatience = 10 * time.Second
+// metadataTimeout is the time limit for the metadata of a model.
+const metadataTimeout = 10 * time.Second
 
 // benchOptions are the flags of `shoal bench`, as they are written.
 type benchOptions struct {
@@ -50,7 +51,7 @@ type benchOptions struct {
 	trials                     int
 	seed                       uint64
 	csv, json, html            string
-	verbose                    bool
+	verbose, quick             bool
 	sharedMemory               string
 	serviceKind                string
 	refused                    []string // names of flags that are perf_analyzer's alone
@@ -60,20 +61,25 @@ type benchOptions struct {
 func newBenchCommand() *cobra.Command {
 	var o benchOptions
 	cmd := &cobra.Command{
-		Use:   "bench -m MODEL",
-		Short: "Put a load on a model of any KServe v2 server, and measure it",
-		Long: `Bench sends requests to a model of a server that speaks KServe v2, and reports
-the throughput, the latencies, and where the server says that the time went.
-A range of concurrencies keeps so many requests waiting; a range of request rates
-sends so many a second, whether they are answered or not, and latencies count from
-when a request was due; a trace sends requests as a server has recorded them.
-Options have the names of Triton's perf_analyzer.`,
-		Example: `  shoal bench -m seed_dynamic -b 2 --concurrency-range 2:16:2
-  shoal bench -m seed_dynamic -i grpc --request-rate-range 100:500:100 --request-distribution poisson --percentile 99
-  shoal bench -m seed_dynamic --request-trace arrivals.txt
-  shoal bench -m bert --shape input_ids:128 --shape attention_mask:128 --json -`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Use:   "bench [MODEL]",
+		Short: "Measure the throughput and latency of a model",
+		Long: `Bench sends requests to a model of any KServe v2 server, and reports the throughput, the latencies, and where the
+server says that the time went. --concurrency-range keeps a number of requests in flight. --request-rate-range sends requests at a
+rate, whether or not earlier ones are answered; latencies then count from the time at which a request was due. --request-trace
+sends requests as a server has recorded them.
+
+With the defaults, each load takes 15 s, or up to 50 s until it is stable. --quick takes ten seconds in total.
+
+Flags have the names of Triton's perf_analyzer.`,
+		Example: `  shoal bench resnet50 --quick
+  shoal bench -m resnet50 -b 2 --concurrency-range 2:16:2
+  shoal bench -m resnet50 -i grpc --request-rate-range 100:500:100 \
+      --request-distribution poisson --percentile 99
+  shoal bench -m resnet50 --request-trace arrivals.txt
+  shoal bench -m bert --shape input_ids:128 --shape mask:128 --json -`,
+		Args: arguments(0, 1, ""),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.models = append(o.models, args...)
 			w, err := o.check(cmd.Flags())
 			if err != nil {
 				return misuse{err}
@@ -83,49 +89,52 @@ Options have the names of Triton's perf_analyzer.`,
 	}
 	o.addFlags(cmd.Flags())
 	cmd.AddCommand(newBenchCompareCommand())
-	cmd.MarkFlagsMutuallyExclusive("concurrency-range", "request-rate-range", "request-intervals", "request-trace", "concurrent")
-	cmd.MarkFlagsMutuallyExclusive("request-trace", "request-count")
-	cmd.MarkFlagsMutuallyExclusive("request-trace", "batch-size")
 	return cmd
 }
 
 func (o *benchOptions) addFlags(f *pflag.FlagSet) {
-	f.StringSliceVarP(&o.models, "model", "m", nil, "`name` of the model; several have every load at the same time")
-	f.StringVarP(&o.version, "model-version", "x", "", "`version` of the model; the server chooses if it is not given")
+	f.StringSliceVarP(&o.models, "model", "m", nil, "`name` of the model; several get every load at the same time")
+	f.StringVarP(&o.version, "model-version", "x", "", "`version` of the model; by default the server chooses")
 	f.StringVarP(&o.address, "url", "u", "", "`host:port` of the server (default localhost:8000, and with -i grpc localhost:8001)")
 	f.StringVarP(&o.protocol, "protocol", "i", "http", "`protocol`: http or grpc")
-	f.BoolVar(&o.streaming, "streaming", false, "send requests over streams of gRPC, and not each in a call of its own")
+	f.BoolVar(&o.streaming, "streaming", false, "send requests over gRPC streams instead of single calls")
+	topic(f, "Model and server")
+	f.BoolVar(&o.quick, "quick", false, "measure 1 and 16 clients for ten seconds in total, and print one sentence")
+	f.StringVar(&o.concurrency, "concurrency-range", "1", "concurrent requests, as `start:end:step`")
+	f.StringVar(&o.rate, "request-rate-range", "", "requests per second, as `start:end:step`, instead of a concurrency")
+	f.StringVar(&o.distribution, "request-distribution", "constant", "intervals between requests at a rate: constant, poisson, burst (bursts at random intervals) or constant-burst")
+	f.IntVar(&o.burst, "burst-size", 8, "`requests` in a burst")
+	f.StringVar(&o.intervals, "request-intervals", "", "`file` of intervals between requests, in microseconds, one per line, used repeatedly, instead of a rate")
+	f.StringVar(&o.trace, "request-trace", "", "`file` of shoal serve --record-arrivals: send requests as they arrived, once, instead of a rate")
+	f.StringVar(&o.traceModel, "request-trace-model", "", "`name` of the model in the trace, if it differs")
+	topic(f, "Load")
 	f.IntVarP(&o.rows, "batch-size", "b", 1, "`rows` of a request")
-	f.StringArrayVar(&o.shapes, "shape", nil, "shape of an input without its rows, as `NAME:d,d`; may be given several times")
-	f.StringVar(&o.data, "input-data", "random", "what requests hold: zero, random, a `folder` with a file for each input, or a JSON file of samples")
+	f.StringArrayVar(&o.shapes, "shape", nil, "shape of an input without its rows, as `NAME:d,d`; may be repeated")
+	f.StringVar(&o.data, "input-data", "random", "input values: zero, random, a `directory` with a file for each input, or a JSON file of samples")
 	f.IntVar(&o.stringLength, "string-length", 128, "`characters` of random strings")
-	f.StringVar(&o.text, "string-data", "", "`text` of all strings, in place of random ones")
-	f.StringVar(&o.concurrency, "concurrency-range", "1", "requests that wait at a time, as `start:end:step`")
-	f.StringVar(&o.rate, "request-rate-range", "", "requests sent in a second, as `start:end:step`, in place of a concurrency")
-	f.StringVar(&o.distribution, "request-distribution", "constant", "distances between requests that are sent at a rate: constant, poisson, burst (bursts at random distances) or constant-burst")
-	f.IntVar(&o.burst, "burst-size", 8, "`requests` of a burst")
-	f.StringVar(&o.intervals, "request-intervals", "", "`file` of distances between requests, a line with microseconds for each, used over and over, in place of a rate")
-	f.StringVar(&o.trace, "request-trace", "", "`file` that shoal serve --record-arrivals has written: send requests as they came, once, in place of a rate")
-	f.StringVar(&o.traceModel, "request-trace-model", "", "`name` that the model has in the trace, if it is another one")
-	f.IntVar(&o.count, "request-count", 0, "`requests` of a load, which is one window; 0 means that windows end it")
-	f.IntVar(&o.warmUp, "warmup-request-count", 1, "`requests` before the first load, one after the other")
-	f.IntVar(&o.repeats, "repeats", 1, "how many `times` the loads are put on, one range after the other")
-	f.Uint64Var(&o.seed, "seed", 1, "of random data and distances; the same one gives the same")
-	f.Float64Var(&o.percentile, "percentile", 0, "compare windows by this percentile of the latency; by the average if it is not given")
+	f.StringVar(&o.text, "string-data", "", "`text` of all strings, instead of random ones")
+	f.Uint64Var(&o.seed, "seed", 1, "`seed` of random values and intervals")
+	topic(f, "Inputs")
+	f.IntVar(&o.count, "request-count", 0, "`requests` of a load, which then is one window; 0 means that windows end it")
+	f.IntVar(&o.warmUp, "warmup-request-count", 1, "`requests` before the first load, one after another")
+	f.IntVar(&o.repeats, "repeats", 1, "`times` that the range of loads is repeated")
+	f.Float64Var(&o.percentile, "percentile", 0, "latency percentile that windows are compared by; by default the average")
 	f.StringVar(&o.mode, "measurement-mode", "time_windows", "what ends a window: time_windows or count_windows")
 	f.IntVarP(&o.interval, "measurement-interval", "p", 5000, "length of a window in `milliseconds`")
-	f.IntVar(&o.windowRequests, "measurement-request-count", 50, "`answers` that end a window of count_windows")
-	f.Float64VarP(&o.stability, "stability-percentage", "s", 10, "by how much three windows in a row may differ, in `percent`")
+	f.IntVar(&o.windowRequests, "measurement-request-count", 50, "`responses` that end a window in count_windows")
+	f.Float64VarP(&o.stability, "stability-percentage", "s", 10, "maximum difference of three windows in a row, in `percent`, for a stable load")
 	f.IntVarP(&o.trials, "max-trials", "r", 10, "`windows` in which a load has to become stable")
-	f.StringVarP(&o.csv, "latency-report-file", "f", "", "write a table to this CSV `file`; - is the standard output, in place of the text")
-	f.StringVar(&o.json, "json", "", "write all figures to this `file`; - is the standard output, in place of the text")
-	f.StringVar(&o.html, "html", "", "write a page with charts to this `file`; - is the standard output, in place of the text")
-	f.BoolVarP(&o.verbose, "verbose", "v", false, "tell every second how far a load is, also where that is no terminal")
+	topic(f, "Measurement")
+	f.StringVarP(&o.csv, "latency-report-file", "f", "", "write a CSV table to this `file`; use - for stdout")
+	f.StringVar(&o.json, "json", "", "write all results as JSON to this `file`; use - for stdout")
+	f.StringVar(&o.html, "html", "", "write a page with charts to this `file`; use - for stdout")
+	f.BoolVarP(&o.verbose, "verbose", "v", false, "report progress every second, even if stderr is not a terminal")
+	topic(f, "Output")
 	o.addPerfAnalyzers(f)
 }
 
-// addPerfAnalyzers adds flags that perf_analyzer has, and that mean nothing here or
-// only one thing. They are not in the help.
+// addPerfAnalyzers adds flags of perf_analyzer that have no effect here, or only one value.
+// They are not in the help.
 func (o *benchOptions) addPerfAnalyzers(f *pflag.FlagSet) {
 	before := map[string]bool{}
 	f.VisitAll(func(flag *pflag.Flag) { before[flag.Name] = true })
@@ -145,8 +154,8 @@ func (o *benchOptions) addPerfAnalyzers(f *pflag.FlagSet) {
 	f.VisitAll(func(flag *pflag.Flag) { flag.Hidden = flag.Hidden || !before[flag.Name] })
 }
 
-// refusedOptions are those of perf_analyzer that would change what is measured or
-// written, and are not there. docs/benchmarking.md has the list.
+// refusedOptions are flags of perf_analyzer that would change what is measured or written,
+// and are not supported. docs/benchmarking.md has the list.
 var refusedOptions = []string{
 	"latency-threshold", "binary-search", "periodic-concurrency-range", "request-period", "session-concurrency", "fixed-schedule",
 	"num-of-sequences", "sequence-length", "sequence-length-variation", "sequence-id-range", "serial-sequences",
@@ -175,39 +184,44 @@ func (f refusedFlag) Set(string) error {
 	return nil
 }
 
-// benchWork is what the flags come to.
+// benchWork is what the flags ask for.
 type benchWork struct {
 	shapes map[string][]int64
 	loads  []bench.Load
-	// recorded has what each model is sent, if there is a trace, and zero is the time
-	// at which the first of them came.
+	// recorded are the requests of a trace by model, and zero is the time of the first.
 	recorded map[string][]arrivals.Arrival
 	zero     time.Duration
 }
 
-// check reads what is more than a word, and says what is wrong with the rest.
+// check parses the flags, and returns an error if they are invalid.
 func (o *benchOptions) check(given *pflag.FlagSet) (w benchWork, err error) {
+	loads := []string{"quick", "concurrency-range", "request-rate-range", "request-intervals", "request-trace", "concurrent"}
+	if err := errors.Join(exclusive(given, loads...), exclusive(given, "request-trace", "request-count"), exclusive(given, "request-trace", "batch-size")); err != nil {
+		return w, err
+	}
 	switch {
 	case len(o.refused) > 0:
-		return w, fmt.Errorf("--%s is perf_analyzer's, and shoal bench has nothing like it; docs/benchmarking.md has what there is", o.refused[0])
+		return w, fmt.Errorf("--%s of perf_analyzer is not supported; docs/benchmarking.md lists the flags that are", o.refused[0])
 	case len(o.models) == 0 || slices.Contains(o.models, ""):
-		return w, errors.New("which model? Name it with -m")
+		return w, fmt.Errorf(needsModel, "bench")
+	case o.quick && len(o.models) > 1:
+		return w, errors.New("--quick measures one model; leave it out to measure several")
 	case o.protocol != "http" && o.protocol != "grpc":
-		return w, fmt.Errorf("-i is %q, but there are http and grpc", o.protocol)
+		return w, fmt.Errorf("--protocol: %q is not valid: expected http or grpc", o.protocol)
 	case o.streaming && o.protocol != "grpc":
-		return w, errors.New("--streaming needs -i grpc: requests over HTTP have no stream")
+		return w, errors.New("--streaming needs -i grpc, because HTTP has no streams")
 	case o.sharedMemory != "none":
-		return w, fmt.Errorf("--shared-memory is %q, but requests carry their data, which is none", o.sharedMemory)
+		return w, fmt.Errorf("--shared-memory: %q is not supported: requests always carry their data; expected none", o.sharedMemory)
 	case o.serviceKind != "triton":
-		return w, fmt.Errorf("--service-kind is %q, but servers are spoken to in KServe v2, which is triton", o.serviceKind)
+		return w, fmt.Errorf("--service-kind: %q is not supported: servers must speak KServe v2; expected triton", o.serviceKind)
 	case !slices.Contains([]string{"constant", "poisson", "burst", "constant-burst"}, o.distribution):
-		return w, fmt.Errorf("--request-distribution is %q, but there are constant, poisson, burst and constant-burst", o.distribution)
+		return w, fmt.Errorf("--request-distribution: %q is not valid: expected constant, poisson, burst or constant-burst", o.distribution)
 	case o.mode != "time_windows" && o.mode != "count_windows":
-		return w, fmt.Errorf("--measurement-mode is %q, but there are time_windows and count_windows", o.mode)
+		return w, fmt.Errorf("--measurement-mode: %q is not valid: expected time_windows or count_windows", o.mode)
 	case given.Changed("percentile") && !(o.percentile > 0 && o.percentile < 100):
-		return w, fmt.Errorf("--percentile is %v, but has to be between 0 and 100", o.percentile)
+		return w, fmt.Errorf("--percentile: %v is not valid: expected more than 0 and less than 100", o.percentile)
 	case !(o.stability > 0):
-		return w, fmt.Errorf("--stability-percentage is %v, but has to be above 0: no two windows are the same", o.stability)
+		return w, fmt.Errorf("--stability-percentage: %v is not valid: expected more than 0", o.stability)
 	}
 	for _, c := range []struct {
 		name  string
@@ -226,7 +240,7 @@ func (o *benchOptions) check(given *pflag.FlagSet) (w benchWork, err error) {
 		{"-t", o.clients, 0},
 	} {
 		if c.value < c.least {
-			return w, fmt.Errorf("%s is %d, but has to be at least %d", c.name, c.value, c.least)
+			return w, fmt.Errorf("%s: %d is not valid: expected at least %d", c.name, c.value, c.least)
 		}
 	}
 	if o.address == "" {
@@ -252,8 +266,8 @@ func (o *benchOptions) check(given *pflag.FlagSet) (w benchWork, err error) {
 	return w, err
 }
 
-// readTrace finds what each model was sent: under its own name, under the one that is
-// given, or as the only one there is.
+// readTrace finds the requests of each model: under its own name, under the given name, or
+// those of the only model in the trace.
 func (o *benchOptions) readTrace(w *benchWork) error {
 	all, err := arrivals.ReadFile(o.trace)
 	if err != nil {
@@ -265,7 +279,7 @@ func (o *benchOptions) readTrace(w *benchWork) error {
 	}
 	names := slices.Sorted(maps.Keys(byModel))
 	if o.traceModel != "" && len(o.models) > 1 {
-		return errors.New("--request-trace-model is for one model; several are found under their names")
+		return errors.New("--request-trace-model needs a single model; several are looked up by their own names")
 	}
 	w.recorded = map[string][]arrivals.Arrival{}
 	for _, model := range o.models {
@@ -274,7 +288,7 @@ func (o *benchOptions) readTrace(w *benchWork) error {
 			recorded = byModel[names[0]]
 		}
 		if recorded == nil {
-			return fmt.Errorf("%s has no request for %q; it has some for %q: choose with --request-trace-model", o.trace, cmp.Or(o.traceModel, model), names)
+			return fmt.Errorf("%s has no requests for %q, but for %q; choose one with --request-trace-model", o.trace, cmp.Or(o.traceModel, model), names)
 		}
 		if len(w.recorded) == 0 || recorded[0].At < w.zero {
 			w.zero = recorded[0].At
@@ -286,6 +300,8 @@ func (o *benchOptions) readTrace(w *benchWork) error {
 
 func (o *benchOptions) loads() (loads []bench.Load, err error) {
 	switch {
+	case o.quick:
+		return []bench.Load{{Concurrency: 1}, {Concurrency: quickClients}}, nil
 	case o.trace != "":
 		return []bench.Load{{Plan: true}}, nil
 	case o.intervals != "":
@@ -320,7 +336,7 @@ func (o *benchOptions) loads() (loads []bench.Load, err error) {
 	}
 	for _, v := range values {
 		if v != math.Trunc(v) {
-			return nil, fmt.Errorf("--concurrency-range: %v is not a number of requests", v)
+			return nil, fmt.Errorf("--concurrency-range: %v is not valid: expected a whole number of requests", v)
 		}
 		loads = append(loads, bench.Load{Concurrency: int(v), Count: o.count})
 	}
@@ -337,12 +353,12 @@ func readIntervals(name string) ([]time.Duration, error) {
 	for n, line := range strings.Split(strings.TrimSpace(string(text)), "\n") {
 		us, err := strconv.ParseUint(strings.TrimSpace(line), 10, 40)
 		if err != nil {
-			return nil, fmt.Errorf("%s:%d: found %q, expected a whole number of microseconds", name, n+1, line)
+			return nil, fmt.Errorf("%s:%d: %q is not valid: expected a whole number of microseconds", name, n+1, line)
 		}
 		all = append(all, time.Duration(us)*time.Microsecond)
 	}
 	if !slices.ContainsFunc(all, func(d time.Duration) bool { return d > 0 }) {
-		return nil, fmt.Errorf("%s: found only zeroes, expected a distance above 0", name)
+		return nil, fmt.Errorf("%s: all intervals are 0; expected at least one above 0", name)
 	}
 	return all, nil
 }
@@ -352,12 +368,12 @@ func parseRange(text string) ([]float64, error) {
 	parts := strings.Split(text, ":")
 	values := []float64{0, 0, 1}
 	if len(parts) > len(values) {
-		return nil, fmt.Errorf("%q has more than start:end:step", text)
+		return nil, fmt.Errorf("%q has too many parts; expected start:end:step, such as 2:16:2", text)
 	}
 	for i, part := range parts {
 		v, err := strconv.ParseFloat(part, 64)
 		if err != nil || !(v > 0) || math.IsInf(v, 0) {
-			return nil, fmt.Errorf("%q in %q is not a number above 0; write start:end:step, such as 2:16:2", part, text)
+			return nil, fmt.Errorf("%q in %q is not a number above 0; expected start:end:step, such as 2:16:2", part, text)
 		}
 		values[i] = v
 	}
@@ -370,7 +386,7 @@ func parseRange(text string) ([]float64, error) {
 	}
 	steps := math.Floor((end-start)/step + 1e-9) // a tenth ten times is not quite one
 	if steps >= maxLevels {
-		return nil, fmt.Errorf("%q is more than %d loads: make the step larger", text, maxLevels)
+		return nil, fmt.Errorf("%q has more than %d loads; use a larger step", text, maxLevels)
 	}
 	var all []float64
 	for n := range int(steps) + 1 {
@@ -385,13 +401,13 @@ func parseShapes(texts []string) (map[string][]int64, error) {
 	for _, text := range texts {
 		colon := strings.LastIndexByte(text, ':')
 		if colon < 1 {
-			return nil, fmt.Errorf("--shape is %q, but has to be NAME:d,d, such as input_ids:128", text)
+			return nil, fmt.Errorf("--shape: %q is not valid: expected NAME:d,d, such as input_ids:128", text)
 		}
 		shape := []int64{}
 		for part := range strings.SplitSeq(text[colon+1:], ",") {
 			d, err := strconv.ParseInt(part, 10, 64)
 			if err != nil || d < 1 {
-				return nil, fmt.Errorf("--shape is %q, where %q is not a dimension of at least 1", text, part)
+				return nil, fmt.Errorf("--shape: %q is not valid: %q is not a dimension of at least 1", text, part)
 			}
 			shape = append(shape, d)
 		}
@@ -400,13 +416,16 @@ func parseShapes(texts []string) (map[string][]int64, error) {
 	return shapes, nil
 }
 
-// run measures, and writes what was measured even if that ended early.
+// run measures, and writes the results even if the measurement ended early.
 func (o *benchOptions) run(ctx context.Context, w benchWork, out, errs io.Writer) error {
 	p := pacer.New()
 	defer p.Close()
 	b := &bench.Bench{
 		Pacer: p, WarmUp: o.warmUp, Interval: time.Duration(o.interval) * time.Millisecond, MaxTrials: o.trials,
 		Rule: bench.Rule{Percent: o.stability, Percentile: o.percentile},
+	}
+	if o.quick {
+		b.Interval, b.MaxTrials = quickInterval, quickTrials
 	}
 	if o.mode == "count_windows" {
 		b.Requests = o.windowRequests
@@ -430,12 +449,12 @@ func (o *benchOptions) run(ctx context.Context, w benchWork, out, errs io.Writer
 		}
 		b.Targets = append(b.Targets, bench.Target{Model: model, Caller: caller})
 		if err := o.prepare(ctx, w, &b.Targets[len(b.Targets)-1]); err != nil {
-			return fmt.Errorf("model %q at %s over %s: %w", model, o.address, protocol, err)
+			return cmp.Or(o.diagnose(ctx, model), fmt.Errorf("model %q at %s over %s: %w", model, o.address, protocol, err))
 		}
 	}
 	text := out
-	if o.csv == "-" || o.json == "-" || o.html == "-" {
-		text = io.Discard // the output is for another program
+	if o.quick || o.csv == "-" || o.json == "-" || o.html == "-" {
+		text = io.Discard // the output is a sentence, or for another program
 	}
 	name := strings.Join(o.models, ",")
 	report := &bench.Report{
@@ -445,7 +464,7 @@ func (o *benchOptions) run(ctx context.Context, w benchWork, out, errs io.Writer
 	if w.recorded != nil {
 		report.Rows = 0 // each request has its own
 	}
-	live := &liveLine{out: errs, terminal: isTerminal(errs)}
+	live := &liveLine{out: errs, terminal: console.IsTerminal(errs)}
 	if o.verbose || live.terminal {
 		b.Progress = live.show
 	}
@@ -462,12 +481,62 @@ func (o *benchOptions) run(ctx context.Context, w benchWork, out, errs io.Writer
 	if failed != nil {
 		failed = fmt.Errorf("model %q at %s over %s: %w", name, o.address, protocol, failed)
 	}
+	if o.quick {
+		return errors.Join(failed, o.write(report, out, text), writeQuick(out, report, o.json == "-" || o.csv == "-" || o.html == "-"))
+	}
 	return errors.Join(failed, wrote, o.write(report, out, text), unstable(report))
 }
 
-// prepare asks what a model takes, and makes the requests that are sent to it.
+// The loads of --quick: one client, and quickClients, each for quickTrials windows.
+const (
+	quickClients  = 16
+	quickInterval = time.Second
+	quickTrials   = 4
+)
+
+// diagnose returns why the metadata of a model cannot be read, or nil if it can.
+func (o *benchOptions) diagnose(ctx context.Context, model string) error {
+	conn := serverFlags{address: o.address, protocol: o.protocol, timeout: metadataTimeout}
+	return conn.call(ctx, model, o.version, func(ctx context.Context, r *remote) error {
+		_, err := r.Metadata(ctx, model, o.version)
+		return err
+	})
+}
+
+// writeQuick writes one sentence about both loads of --quick, unless out is for a report.
+func writeQuick(out io.Writer, report *bench.Report, forReport bool) error {
+	if len(report.Levels) != 2 || forReport {
+		return nil
+	}
+	one, many := &report.Levels[0], &report.Levels[1]
+	rate := func(l *bench.Level) float64 { return l.Client.InfersPerSecond / float64(max(1, report.Rows)) }
+	side := func(l *bench.Level) string {
+		clients := "1 client"
+		if l.Concurrency > 1 {
+			clients = fmt.Sprintf("%d clients", l.Concurrency)
+		}
+		text := fmt.Sprintf("%s req/s with %s", strconv.FormatFloat(rate(l), 'f', 0, 64), clients)
+		for _, p := range l.Client.Percentiles {
+			if p.Percent == 50 || p.Percent == 99 {
+				text += fmt.Sprintf(", p%v %s", p.Percent, shortDuration(p.Latency))
+			}
+		}
+		return text
+	}
+	sentence := fmt.Sprintf("%s: %s; %s", report.Model, side(one), side(many))
+	if many.Server != nil && many.Server.Executions > 0 {
+		sentence += fmt.Sprintf(", in batches of %.1f rows on average", many.Server.BatchRows())
+	}
+	if rate(one) > 0 {
+		sentence += fmt.Sprintf(": %.1f times the throughput", rate(many)/rate(one))
+	}
+	_, err := io.WriteString(out, strings.Join(console.Wrap("", sentence+".", console.Width(out), 0), "\n")+"\n")
+	return err
+}
+
+// prepare reads the metadata of a model, and makes the requests for it.
 func (o *benchOptions) prepare(ctx context.Context, w benchWork, t *bench.Target) error {
-	ctx, cancel := context.WithTimeout(ctx, benchPatience)
+	ctx, cancel := context.WithTimeout(ctx, metadataTimeout)
 	defer cancel()
 	model, err := t.Caller.Model(ctx)
 	if err != nil {
@@ -499,14 +568,14 @@ func (o *benchOptions) prepare(ctx context.Context, w benchWork, t *bench.Target
 	return t.Caller.Prepare(all)
 }
 
-// samples reads what requests hold, unless it is made up.
+// samples reads the input values from files, unless they are generated.
 func (o *benchOptions) samples(model bench.Model) ([]bench.Sample, error) {
 	if o.data == "zero" || o.data == "random" {
 		return nil, nil
 	}
 	info, err := os.Stat(o.data)
 	if err != nil {
-		return nil, fmt.Errorf("it is %q, which is neither zero nor random, nor a folder or a file: %w", o.data, err)
+		return nil, fmt.Errorf("%q is not valid: expected zero, random, a directory or a file: %w", o.data, err)
 	}
 	if info.IsDir() {
 		return model.ReadFolder(os.DirFS(o.data))
@@ -522,24 +591,20 @@ func (o *benchOptions) samples(model bench.Model) ([]bench.Sample, error) {
 	return samples, nil
 }
 
-// lineWidth is what fits on one line of any terminal.
-const lineWidth = 79
-
-// A liveLine is rewritten as a load goes on; where there is no terminal, it is
-// written again.
+// A liveLine shows progress: on a terminal it replaces itself, elsewhere each is a line.
 type liveLine struct {
 	out      io.Writer
 	terminal bool
 }
 
-// show and clear do without an error: nobody would see it.
+// show and clear ignore errors: progress is not part of the results.
 func (l *liveLine) show(p bench.Progress) {
 	text := p.String()
 	if !l.terminal {
 		_, _ = fmt.Fprintln(l.out, text)
 		return
 	}
-	_, _ = fmt.Fprint(l.out, "\r\x1b[K"+text[:min(len(text), lineWidth)])
+	_, _ = fmt.Fprint(l.out, "\r\x1b[K"+text[:min(len(text), console.Width(l.out)-1)])
 }
 
 func (l *liveLine) clear() {
@@ -548,16 +613,7 @@ func (l *liveLine) clear() {
 	}
 }
 
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
-}
-
-// write writes the ends of the text and the files, if anything was measured.
+// write writes the table of the text, and the files, if anything was measured.
 func (o *benchOptions) write(report *bench.Report, out, text io.Writer) error {
 	if len(report.Levels) == 0 {
 		return nil
@@ -575,8 +631,8 @@ func (o *benchOptions) write(report *bench.Report, out, text io.Writer) error {
 	return err
 }
 
-// unstable returns an error if there are figures that nobody should rely on.
-// Who interrupted a load knows.
+// unstable returns an error if some loads did not become stable. A user who interrupts a
+// load knows that.
 func unstable(report *bench.Report) error {
 	n := 0
 	for _, l := range report.Levels {
@@ -587,5 +643,5 @@ func unstable(report *bench.Report) error {
 	if n == 0 {
 		return nil
 	}
-	return fmt.Errorf("%d of %d loads did not become stable: try a longer --measurement-interval, or more --max-trials", n, len(report.Levels))
+	return fmt.Errorf("%d of %d loads did not become stable; use a longer --measurement-interval, or more --max-trials", n, len(report.Levels))
 }

@@ -21,17 +21,15 @@ func newBenchCompareCommand() *cobra.Command {
 	var failIfWorse bool
 	cmd := &cobra.Command{
 		Use:   "compare [LABEL=]FILE [LABEL=]FILE ...",
-		Short: "Say which of several measurements are better, worse or the same",
-		Long: `Compare reads what ` + "`shoal bench --json`" + ` wrote, and holds each side against the
-first, load by load: throughput, mean, p50, p95 and p99, as ratios with their 95 %
-intervals. Files with the same label are repeats of one side. The label is
-the name of the file up to a number at its end: base-1.json and base-2.json
-are base. It takes seven repeats to tell a difference from noise, measured in turn:
-base, new, base, new.`,
+		Short: "Compare measurements of shoal bench",
+		Long: `Compare reads files of "shoal bench --json", and compares each side with the first, load by load: throughput, mean,
+p50, p95 and p99, as ratios with 95 % confidence intervals. Files with the same label are repeats of one side. The label is the name
+of the file without a number at its end: base-1.json and base-2.json are base. To tell a difference from noise, a side needs seven
+repeats, measured in turn: base, new, base, new.`,
 		Example: `  shoal bench compare base-*.json new-*.json
-  shoal bench compare before=monday/run.json after=tuesday/run.json --html compare.html
+  shoal bench compare before=run-1.json after=run-2.json --html compare.html
   shoal bench compare base-*.json new-*.json --fail-if-worse`,
-		Args: cobra.MinimumNArgs(1),
+		Args: arguments(1, -1, `name the files to compare, as in "shoal bench compare base.json new.json"`),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			sides, err := readSides(args)
 			if err != nil {
@@ -57,9 +55,9 @@ base, new, base, new.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&json, "json", "", "write all figures to this `file`; - is the standard output, in place of the text")
-	f.StringVar(&html, "html", "", "write a page with the curves to this `file`; - is the standard output, in place of the text")
-	f.BoolVar(&failIfWorse, "fail-if-worse", false, "exit with status 1 if a figure is worse")
+	f.StringVar(&json, "json", "", "write all results as JSON to this `file`; use - for stdout")
+	f.StringVar(&html, "html", "", "write a page with charts to this `file`; use - for stdout")
+	f.BoolVar(&failIfWorse, "fail-if-worse", false, "exit with status 1 if a result is worse")
 	return cmd
 }
 
@@ -84,11 +82,11 @@ func readSides(args []string) (sides []bench.Side, err error) {
 	return sides, nil
 }
 
-// repeatOf is the end of a name that says which repeat it is.
+// repeatOf matches the number of a repeat at the end of a name.
 var repeatOf = regexp.MustCompile(`-[0-9]+$`)
 
-// labelOf splits LABEL=FILE, or takes the label from the name of the file. What
-// has a folder before the equals sign is a file.
+// labelOf splits LABEL=FILE, or takes the label from the name of the file. An argument with
+// a directory before the equals sign is a file.
 func labelOf(arg string) (label, file string) {
 	if label, file, ok := strings.Cut(arg, "="); ok && label != "" && !strings.ContainsRune(label, filepath.Separator) {
 		return label, file

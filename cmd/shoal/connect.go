@@ -78,11 +78,16 @@ func (r *remote) explainError(ctx context.Context, e *client.Error, model, versi
 	if errors.Is(e, client.Canceled) {
 		return e
 	}
-	if e.Status == "" || r.protocol == "grpc" && e.Code == client.Unavailable {
-		return r.notAnswered(e, timeout)
-	}
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
+	if e.Status == "" || r.protocol == "grpc" && e.Code == client.Unavailable {
+		// A server that does not understand a request may close the connection while the
+		// client still writes. A request without a body tells what it answers.
+		if _, err := r.Live(ctx); errors.Is(e, client.Unavailable) && err != nil {
+			e, _ = errors.AsType[*client.Error](err)
+		}
+		return r.notAnswered(e, timeout)
+	}
 	if _, err := r.ServerMetadata(ctx); err != nil {
 		return fmt.Errorf("%s does not speak KServe v2 over %s: it answered %q; -u must name the %s port of an inference server, by default %s",
 			r.address, protocolNames[r.protocol], e.Status, protocolNames[r.protocol], defaultPorts[r.protocol])

@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strconv"
 
 	"github.com/spf13/cobra"
 
+	"github.com/shoal-serving/shoal/internal/console"
 	"github.com/shoal-serving/shoal/internal/simulate"
 	"github.com/shoal-serving/shoal/internal/simulate/render"
 	"github.com/shoal-serving/shoal/internal/simulate/scenario"
@@ -22,16 +22,17 @@ func newSimulateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "simulate SCENARIO.yaml",
 		Short: "Show how requests would be batched, as a timeline",
-		Long: `Simulate runs the rules of the server in virtual time: a file with requests, a
-model's speed and the settings to compare goes in, and the timeline of each
-setting comes out, with the latencies side by side. It goes through some hundred
-thousand requests a second.`,
+		Long: `Simulate runs the batching of the server in virtual time. It reads a scenario with requests, the speed of a model and the
+settings to compare, and prints a timeline for each setting, and the latencies side by side. It simulates some hundred thousand
+requests per second.`,
 		Example: `  shoal simulate examples/scenarios/a-to-e.yaml
   shoal simulate examples/scenarios/seed-device.yaml --svg seed-device.svg
   shoal simulate scenario.yaml --setting "one at a time" --json -`,
-		Args: cobra.ExactArgs(1),
+		Args: arguments(1, 1, `name a scenario, as in "shoal simulate examples/scenarios/a-to-e.yaml"; docs/simulate.md describes the format`),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			cmd.SilenceUsage = true // what is wrong from here on is in the scenario
+			if width == 0 {
+				width = console.Width(cmd.OutOrStdout())
+			}
 			report, err := simulateFile(args[0], settings)
 			if err != nil {
 				return err
@@ -53,10 +54,10 @@ thousand requests a second.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&svg, "svg", "", "write the picture to this `file`; - is the standard output, in place of the text")
-	flags.StringVar(&json, "json", "", "write all figures to this `file`; - is the standard output, in place of the text")
-	flags.StringArrayVar(&settings, "setting", nil, "run only the setting of this `name`; may be given several times")
-	flags.IntVar(&width, "width", terminalWidth(), "`columns` of the text")
+	flags.StringVar(&svg, "svg", "", "write a picture to this `file`; use - for stdout")
+	flags.StringVar(&json, "json", "", "write all results as JSON to this `file`; use - for stdout")
+	flags.StringArrayVar(&settings, "setting", nil, "run only the setting of this `name`; may be repeated")
+	flags.IntVar(&width, "width", 0, "`columns` of the text; 0 means the width of the terminal")
 	return cmd
 }
 
@@ -77,8 +78,8 @@ func simulateFile(file string, settings []string) (*simulate.Report, error) {
 	return report, nil
 }
 
-// writeTo writes to the file, or to out if it is called "-". A file that could
-// not be finished is an error, so that nobody shows half a picture.
+// writeTo writes to the file, or to out if it is called "-". It returns an error if the file
+// is not complete.
 func writeTo(file string, out io.Writer, write func(io.Writer) error) error {
 	if file == "-" {
 		return write(out)
@@ -95,13 +96,4 @@ func writeTo(file string, out io.Writer, write func(io.Writer) error) error {
 		err = closed
 	}
 	return err
-}
-
-// terminalWidth returns how many columns the shell says that there are, or as
-// many as fit nearly everywhere.
-func terminalWidth() int {
-	if n, err := strconv.Atoi(os.Getenv("COLUMNS")); err == nil && n > 0 {
-		return n
-	}
-	return 100
 }

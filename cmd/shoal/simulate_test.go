@@ -72,7 +72,7 @@ func TestSimulateSaysWhatIsWrong(t *testing.T) {
 		{[]string{"no-such.yaml"}, "no-such.yaml: no such file"},
 		{[]string{aToE, "--setting", "none"}, `no setting "none"; it has "one at a time"`},
 		{[]string{aToE, "--svg", "no/such/folder/a.svg"}, "no/such/folder/a.svg"},
-		{nil, "accepts 1 arg"},
+		{nil, "name a scenario"},
 	} {
 		if _, err := simulateCommand(t, c.args...); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("simulate %v: %v, want %q", c.args, err, c.want)

@@ -261,15 +261,19 @@ type grid struct {
 
 func (g *grid) add(cells ...string) { g.rows = append(g.rows, cells) }
 
-// write writes the table. If it is too wide, the texts of the first column are wrapped.
+// write writes the table. If it is too wide, its columns move together, and the texts of the
+// first column are wrapped.
 func (g *grid) write(out *bytes.Buffer, columns int) {
 	widths := g.widths()
-	others := 0
+	others, gap := 0, 2
 	for _, w := range widths[1:] {
-		others += w + 2
+		others += w + gap
+	}
+	if columns-others < min(20, widths[0]) {
+		gap, others = 1, others-len(widths[1:])
 	}
 	rows := g.rows
-	if first := max(20, columns-others); first < widths[0] {
+	if first := max(16, columns-others); first < widths[0] {
 		rows = nil
 		for _, row := range g.rows {
 			if width(row[0]) <= first {
@@ -289,7 +293,7 @@ func (g *grid) write(out *bytes.Buffer, columns int) {
 		for i, cell := range row {
 			pad := strings.Repeat(" ", widths[i]-width(cell))
 			if i > 0 {
-				line.WriteString("  ")
+				line.WriteString(strings.Repeat(" ", gap))
 			}
 			if slices.Contains(g.left, i) {
 				line.WriteString(cell + pad)
