@@ -271,7 +271,7 @@ func (s *Store) config(dir, handler string, size int, about *Registered, apart b
 	}
 	body := []map[string]any{{"name": Body, "data_type": "TYPE_STRING", "dims": []int{1}}}
 	parameters := map[string]value{
-		"model_dir": {dir}, "handler": {handler}, "server_name": {"MMS"}, "server_version": {s.opts.Version},
+		python.HandlerDirKey: {dir}, python.HandlerKey: {handler}, "server_name": {"MMS"}, "server_version": {s.opts.Version},
 		"retry_apart": {strconv.FormatBool(apart)}, "decode_input_request": {strconv.FormatBool(s.opts.Settings.Decode)},
 		"execute_timeout_seconds": {strconv.FormatFloat(about.ResponseTimeout.Seconds(), 'f', -1, 64)},
 	}

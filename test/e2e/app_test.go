@@ -153,7 +153,7 @@ func TestAnAppIsReloadedWhenItChanges(t *testing.T) {
 	rewrite(t, beside, "factor = 2\n") // of the same size, perhaps in the same second
 	servertest.Eventually(t, "what it imports has changed", says("14.0"))
 
-	rewrite(t, file, fmt.Sprintf(app, "beside.nothing(") /* nobody closes it */)
+	rewrite(t, file, fmt.Sprintf(app, "beside.nothing(") /* which is never closed */)
 	servertest.Eventually(t, "the reason is in the log", func() bool {
 		log := s.Log()
 		return strings.Contains(log, "SyntaxError: '(' was never closed") && strings.Contains(log, `msg="model not loaded" model=total`)
@@ -165,6 +165,27 @@ func TestAnAppIsReloadedWhenItChanges(t *testing.T) {
 	rewrite(t, file, fmt.Sprintf(app, "10")+"@shoal.model(inputs={'x': ('FP32', [-1])}, outputs={'y': ('FP32', [-1])})\ndef added(x): return x\n")
 	servertest.Eventually(t, "it is mended", says("70.0"))
 	servertest.Eventually(t, "a function that was added", func() bool { code, _ := s.Get("/v2/models/added/ready"); return code == http.StatusOK })
+}
+
+// TestAWorkerThatCrashesAfterABrokenChangeRunsTheOldCode: the version that was loaded
+// serves on, with and without --reload.
+func TestAWorkerThatCrashesAfterABrokenChangeRunsTheOldCode(t *testing.T) {
+	for _, args := range [][]string{nil, {"--reload"}} {
+		t.Run(strings.Join(args, " "), func(t *testing.T) {
+			file := writeApp(t, dyingApp)
+			s := servertest.Start(t, file, args...)
+			rewrite(t, file, "import no_such_module\n"+dyingApp)
+			if args != nil {
+				servertest.Eventually(t, "the change is rejected", func() bool { return strings.Contains(s.Log(), `msg="model not loaded" model=total`) })
+			}
+			if code, body := s.Post("/v2/models/total/infer", strings.Replace(threeNumbers, "1,2,4", "-1,2,4", 1)); code != http.StatusServiceUnavailable {
+				t.Errorf("the request that crashes the worker: %d %s", code, body)
+			}
+			if code, body := s.Post("/v2/models/total/infer", threeNumbers); code != http.StatusOK || !strings.Contains(body, "[7.0]") {
+				t.Errorf("after the crash: %d %s", code, body)
+			}
+		})
+	}
 }
 
 func TestAWrongNumberOfRowsIsToldWithBoth(t *testing.T) {

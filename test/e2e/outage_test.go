@@ -4,6 +4,8 @@ package e2e
 
 import (
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -17,6 +19,9 @@ import os
 import numpy as np
 import shoal
 
+if os.path.exists(os.path.join(os.path.dirname(__file__), "broken")):
+    import no_such_module
+
 @shoal.model(inputs={"x": ("FP32", [-1, 3])}, outputs={"y": ("FP32", [-1])}, max_batch=32)
 def total(x):
     if (x < 0).any():
@@ -24,9 +29,9 @@ def total(x):
     return {"y": x.sum(axis=1)}
 `
 
-// TestNoRequestWaitsForAWorkerThatCannotBeStarted has a worker die whose file has been
-// broken meanwhile. Requests that wait and requests that come are answered, and the index
-// says why; when the file is repaired, the model comes back.
+// TestNoRequestWaitsForAWorkerThatCannotBeStarted has a worker die that cannot be started
+// again. Queued and new requests are answered, and the index says why; when the cause is
+// gone, the model comes back.
 func TestNoRequestWaitsForAWorkerThatCannotBeStarted(t *testing.T) {
 	app := writeApp(t, dyingApp)
 	began := time.Now()
@@ -52,7 +57,8 @@ func TestNoRequestWaitsForAWorkerThatCannotBeStarted(t *testing.T) {
 		t.Fatalf("status %d: %s", status, text)
 	}
 
-	rewrite(t, app, "import no_such_module\n"+dyingApp)
+	broken := filepath.Join(filepath.Dir(app), "broken")
+	rewrite(t, broken, "")
 	if status, _, text, _ := ask(strings.Replace(threeNumbers, "1,2,4", "-1,2,4", 1)); status != http.StatusServiceUnavailable {
 		t.Errorf("the request that ends the worker gets status %d: %s", status, text)
 	}
@@ -79,7 +85,9 @@ func TestNoRequestWaitsForAWorkerThatCannotBeStarted(t *testing.T) {
 		t.Error("the model is ready")
 	}
 
-	rewrite(t, app, dyingApp)
+	if err := os.Remove(broken); err != nil {
+		t.Fatal(err)
+	}
 	for began := time.Now(); ; time.Sleep(50 * time.Millisecond) {
 		if status, _, text, _ := ask(threeNumbers); status == http.StatusOK && strings.Contains(text, "7") {
 			break

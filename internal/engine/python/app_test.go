@@ -140,3 +140,17 @@ func TestAFileWhoseLibraryIsMissingSaysWhatToInstall(t *testing.T) {
 		}
 	}
 }
+
+// The package shoal in a worker is the one that programs install.
+func TestAnAppFindsTheWholePackage(t *testing.T) {
+	newApp(t, "app.py", `
+import shoal
+for name in shoal.__all__: getattr(shoal, name)
+others = [n for n in vars(shoal) if not n.startswith("_") and n not in shoal.__all__]
+assert not others, others
+assert {"load", "Model", "Error", "model", "BadInput", "__version__"} <= set(shoal.__all__)
+
+@shoal.model(inputs={"x": ("FP32", [1])}, outputs={"y": ("FP32", [1])})
+def m(x): return x
+`).instance(t)
+}

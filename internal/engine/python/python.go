@@ -124,6 +124,7 @@ func (e *Engine) Load(ctx context.Context, src engine.Source) (engine.Model, err
 	case info.IsDir() || !slices.Contains(extensions, filepath.Ext(m.file)):
 		return nil, src.Config.Wrong("default_model_filename", fmt.Sprintf("%q", m.file), "a file that ends in one of %q", extensions)
 	}
+	m.sources = m.takeSnapshot()
 	w, completed, err := m.load(ctx, "")
 	if err != nil {
 		return nil, err
@@ -146,6 +147,7 @@ type model struct {
 	bare    bool // the model has no version directory: its file is in dir
 	app     bool // the model is a function of an app.py
 	file    string
+	sources *snapshot
 	log     *slog.Logger
 
 	mu        sync.Mutex // guards the following
@@ -253,6 +255,14 @@ func (m *model) Close() error {
 	return nil
 }
 
+// versionDir returns the name of the version's directory in dir, or "" if it has none.
+func (m *model) versionDir() string {
+	if m.bare {
+		return ""
+	}
+	return strconv.FormatInt(m.version, 10)
+}
+
 // load starts a worker, has it import the model, and returns the configuration as
 // completed by the model.
 func (m *model) load(ctx context.Context, name string) (*worker, []byte, error) {
@@ -260,17 +270,16 @@ func (m *model) load(ctx context.Context, name string) (*worker, []byte, error) 
 	if err != nil {
 		return nil, nil, err
 	}
-	version := "" // no version directory
-	if !m.bare {
-		version = strconv.FormatInt(m.version, 10)
-	}
 	document, err := json.Marshal(struct {
 		Name      string          `json:"name"`
 		Directory string          `json:"directory"`
 		Version   string          `json:"version"`
 		File      string          `json:"file"`
 		Config    json.RawMessage `json:"config"`
-	}{m.cfg.Name, m.dir, version, m.file, plainjson.Append(nil, m.cfg.Effective())})
+
+		Sources map[string][]byte `json:"sources"`
+		Handler bool              `json:"handler"` // of MMS or TorchServe, which runs without numpy
+	}{m.cfg.Name, m.dir, m.versionDir(), m.file, plainjson.Append(nil, m.cfg.Effective()), m.sources.files, handlerDir(m.cfg) != ""})
 	var completed []byte
 	if err == nil {
 		completed, err = w.request(ctx, kindLoad, document)

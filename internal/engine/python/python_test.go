@@ -374,7 +374,7 @@ func TestALoadEndsWithItsContext(t *testing.T) {
 
 func TestTheWorkersOwnTestsPass(t *testing.T) {
 	cmd := exec.Command(pythontest.Interpreter(t), "-m", "unittest", "discover", "-s", "testdata")
-	cmd.Env = append(os.Environ(), "PYTHONPATH=worker", "PYTHONDONTWRITEBYTECODE=1")
+	cmd.Env = append(os.Environ(), "PYTHONPATH=worker:../../../python/src", "PYTHONDONTWRITEBYTECODE=1")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}

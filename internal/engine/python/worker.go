@@ -389,8 +389,7 @@ func (w *worker) await(ctx context.Context, expected kind, limit time.Duration, 
 			if err := w.growOutput(f.a); err != nil {
 				w.kill(err.Error())
 			}
-		case f.kind == kindFailed && f.number == 0, // it failed before the first request
-			(f.kind == kindFailed || f.kind == expected) && f.number == w.number:
+		case (f.kind == kindFailed || f.kind == expected) && f.number == w.number:
 			w.inputsHeld = f.flags&inputsKept != 0
 			return f, nil
 		default:

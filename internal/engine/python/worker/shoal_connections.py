@@ -9,11 +9,11 @@ import mmap
 import os
 import select
 import socket
+import sys
 import threading
 
-import numpy as np
-
 import shoal_wire as wire
+from shoal_numpy import np
 
 # Size of the send buffer. When it is full, send blocks: a slow client slows down its own model and no other.
 SEND_BUFFER = 32 << 10
@@ -77,7 +77,7 @@ def receive(connection, view):
     if not data:
         return None
     _, flags, _, length, size, _ = wire.FRAME.unpack(data)
-    descriptor = int.from_bytes(ancillary[0][2][:4], "little" if np.little_endian else "big")
+    descriptor = int.from_bytes(ancillary[0][2][:4], sys.byteorder)
     memory = mmap.mmap(descriptor, size)
     os.close(descriptor)
     document = json.loads(memory[:length])

@@ -3,9 +3,9 @@
 import os
 import sys
 
-import numpy as np
-
-import shoal
+import shoal_app
+from shoal._app import Declaration, TensorSpec
+from shoal_numpy import np
 
 MAX_BATCH = 64  # default for models whose configuration does not set it
 
@@ -64,9 +64,9 @@ def predictor(run, path, name, config, features, of):
         raise CannotServe("%s takes one input, and the configuration has %s" % (os.path.basename(path), ", ".join(inputs)))
     if not outputs:
         (of, shape), = inputs.values()
-        zeros = np.zeros([max(1, d) for d in shape], shoal.Port("", "", (of, shape), 0).dtype)
+        zeros = np.zeros([max(1, d) for d in shape], shoal_app.dtype_of(TensorSpec("", "", (of, shape), 0)))
         outputs = {key: (a.dtype, [-1] + list(a.shape[1:])) for key, a in run(x=zeros).items() if isinstance(a, np.ndarray)}
-    return shoal.Model(lambda **given: select(run(**given), outputs), name, inputs, outputs, max_batch)
+    return shoal_app.Model(Declaration(lambda **given: select(run(**given), outputs), name, inputs, outputs, max_batch))
 
 
 def select(results, outputs):
@@ -98,7 +98,7 @@ def torch_script(path, name, config):
             results = dict(zip(outputs, results))
         return {key: value.numpy() for key, value in results.items() if key in outputs}
 
-    return shoal.Model(run, name, inputs, outputs, max_batch)
+    return shoal_app.Model(Declaration(run, name, inputs, outputs, max_batch))
 
 
 OPENERS = {

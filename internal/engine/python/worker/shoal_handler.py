@@ -15,8 +15,6 @@ import sys
 import traceback
 import types
 
-import numpy as np
-
 import shoal_worker
 import triton_python_backend_utils as pb_utils
 from shoal_wire import U32
@@ -256,7 +254,7 @@ def read(request, decode):
     """Returns what the handler receives for a request: for each body its parts by name, and its headers."""
     tensor = request.inputs()[0]
     if not request.flags() & ENVELOPE:
-        return [({"body": bytearray(body)}, Headers()) for body in tensor.as_numpy()]
+        return [({"body": bytearray(body)}, Headers()) for body in tensor._elements()]
     _, at, length = tensor._place
     return [unpack(memoryview(tensor._memory)[at + 4:at + length], decode)]
 
@@ -302,7 +300,7 @@ def strings(elements):
     for pieces in elements:
         out.append(U32.pack(sum(map(len, pieces))))
         out += pieces
-    memory = np.frombuffer(b"".join(out), dtype=np.uint8)
+    memory = memoryview(b"".join(out))
     return pb_utils.InferenceResponse([pb_utils.Tensor._view("body", pb_utils._BYTES, ((len(elements),), 0, len(memory)), memory)])
 
 
@@ -400,8 +398,8 @@ class TritonPythonModel:
             return self.error_replies(data, 503, "number of batch response mismatched")
         try:
             bodies = [encoded(one) for one in results]
-        except TypeError:
-            log.warning("a result of the handler is neither bytes nor str, and cannot be encoded as JSON", exc_info=True)
+        except TypeError as e:
+            log.warning("a result of the handler is neither bytes nor str, and cannot be encoded as JSON: %s", e)
             return self.error_replies(data, 503, "Unsupported model output data type.")
         return [Reply(p._status, False, p._response_header, body) for p, body in zip(processors, bodies)]
 

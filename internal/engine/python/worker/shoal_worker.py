@@ -1,5 +1,6 @@
 """Runs one instance of a model for the server that started this process."""
 
+import base64
 import functools
 import gc
 import importlib
@@ -13,14 +14,14 @@ import sys
 import threading
 import traceback
 
-import numpy as np
-
-import shoal
-import shoal_files
+import shoal_app
 import shoal_connections as connections
+import shoal_files
+import shoal_snapshot
 import shoal_wire as wire
 import triton_python_backend_utils as pb_utils
-
+from shoal._app import declared
+from shoal_numpy import MISSING, np
 
 TABLES = 64  # size of the caches of decoded tables and of output descriptions
 PLAIN = wire.RESPONSE.pack(0, 0, 1, 0)  # a response with one output
@@ -32,7 +33,7 @@ class Memory:
     def __init__(self, descriptor, size):
         self.size = size
         self.map = mmap.mmap(descriptor, size)
-        self.base = np.frombuffer(self.map, dtype=np.uint8)
+        self.base = memoryview(self.map) if np is None else np.frombuffer(self.map, dtype=np.uint8)
         self.tables = {}  # decoded tables, by their bytes
         self.count()
 
@@ -130,17 +131,18 @@ class Worker:
     def load(self, number, a, b):
         args = self.document(a, b)
         config = pb_utils.ModelConfig(args["config"])
+        shoal_snapshot.install({path: base64.b64decode(text) for path, text in args["sources"].items()})
         with ModelErrors(self, args["name"]):
             try:
                 self.kind = self.find(args, config)
-            except shoal_files.CannotServe as e:
+            except (shoal_files.CannotServe, shoal_app.DuplicateModel) as e:
                 raise Failure(str(e)) from None
             if hasattr(self.kind, "auto_complete_config"):
                 config = self.kind.auto_complete_config(config)
                 if not isinstance(config, pb_utils.ModelConfig):
                     raise Failure("auto_complete_config of %s returned %s, expected the configuration that it was given" % (args["file"], type(config).__name__))
         flags = 0
-        if isinstance(self.kind, shoal.Model):
+        if isinstance(self.kind, shoal_app.Model):
             flags = wire.ROWS_JOINED | (wire.RETRY_APART if self.kind.retry_apart else 0)
         answer = json.dumps(config.as_dict()).encode()
         self.ensure_output(len(answer))
@@ -149,6 +151,8 @@ class Worker:
 
     def find(self, args, config):
         """Returns a callable that creates instances of the model: a class, or an equivalent."""
+        if MISSING and not args["handler"]:
+            raise Failure(MISSING)
         folder, version, file = args["directory"], args["version"], args["file"]
         # Without a version there is only the file.
         self.folder = os.path.dirname(folder) if version else folder
@@ -163,11 +167,11 @@ class Worker:
                 return module.TritonPythonModel
         else:
             run_file(path)
-        kind = shoal.choose(args["name"], file)
+        kind = shoal_app.choose(args["name"], file)
         if kind is None and version:
             raise Failure("%s has no class TritonPythonModel" % file)
         if kind is None:
-            raise Failure("%s defines no model %r, but %s" % (file, args["name"], ", ".join(map(repr, shoal.models)) or "none"))
+            raise Failure("%s defines no model %r, but %s" % (file, args["name"], ", ".join(repr(d.name) for d in declared) or "none"))
         return kind
 
     def initialize(self, number, a, b):
@@ -368,7 +372,7 @@ def run_file(path):
     # A file that changes twice within a second would otherwise match its stale bytecode.
     sys.dont_write_bytecode = True
     name = os.path.basename(path)[:-len(".py")]
-    spec = importlib.util.spec_from_file_location(name, path)
+    spec = shoal_snapshot.spec(name, path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)
@@ -402,7 +406,7 @@ class ModelErrors:
 
 def is_worker_code(file):
     """Returns whether a file belongs to the worker rather than to the model."""
-    return os.path.dirname(file) == os.path.dirname(__file__)
+    return file.startswith(os.path.dirname(__file__) + os.sep)
 
 
 def prefer_as_oom_victim():

@@ -4,10 +4,9 @@ import copy
 import json
 import struct
 
-import numpy as np
-
 import shoal_connections as connections
 import shoal_wire as wire
+from shoal_numpy import np
 
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_START = 1
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_END = 2
@@ -20,8 +19,8 @@ TRITONSERVER_MEMORY_GPU = 2
 _BYTES = 13
 _BF16 = 14
 _NAMES = ["", "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64", "STRING", "BF16"]
-_NUMPY = [None, np.bool_, np.uint8, np.uint16, np.uint32, np.uint64, np.int8, np.int16, np.int32, np.int64,
-          np.float16, np.float32, np.float64, np.object_, None]
+_NUMPY = [None] * len(_NAMES) if np is None else [
+    None, np.bool_, np.uint8, np.uint16, np.uint32, np.uint64, np.int8, np.int16, np.int32, np.int64, np.float16, np.float32, np.float64, np.object_, None]
 _DTYPES = [None if t is None else np.dtype(t) for t in _NUMPY]
 _CODES = {d: code for code, d in enumerate(_DTYPES) if d is not None}
 
@@ -92,6 +91,11 @@ class Tensor:
                 raise TritonModelException("Tensor %r: numpy has no type for BF16" % self._name)
             self._array = deserialize_bytes_tensor(memoryview(self._memory)[offset:offset + length]).reshape(shape)
         return self._array
+
+    def _elements(self):
+        """Returns the elements of a string tensor that was not decoded yet, as a list. It needs no numpy."""
+        _, offset, length = self._place
+        return _elements(memoryview(self._memory)[offset:offset + length])
 
     @staticmethod
     def from_dlpack(name, source):
@@ -600,6 +604,14 @@ def serialize_byte_tensor(array):
 
 def deserialize_bytes_tensor(data):
     """The inverse of serialize_byte_tensor. Returns a one-dimensional array."""
+    elements = _elements(data)
+    array = np.empty(len(elements), dtype=np.object_)
+    array[:] = elements
+    return array
+
+
+def _elements(data):
+    """Returns the elements of a serialized array as a list of bytes objects."""
     elements, at, end = [], 0, len(data)
     while at < end:
         length, = wire.U32.unpack_from(data, at)
@@ -608,6 +620,4 @@ def deserialize_bytes_tensor(data):
             raise TritonModelException("found an element of %d bytes with %d bytes left" % (length, end - at))
         elements.append(bytes(data[at:at + length]))
         at += length
-    array = np.empty(len(elements), dtype=np.object_)
-    array[:] = elements
-    return array
+    return elements

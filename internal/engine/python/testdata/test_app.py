@@ -1,4 +1,4 @@
-"""Tests of what makes models of functions and of files."""
+"""Tests of declared models and of model files."""
 
 import json
 import unittest
@@ -6,8 +6,10 @@ import unittest
 import numpy as np
 
 import shoal
+import shoal_app
 import shoal_files
 import triton_python_backend_utils as pb_utils
+from shoal._app import Declaration, declared
 
 X = {"x": ("FP32", [-1, 3])}
 Y = {"y": ("FP32", [-1])}
@@ -15,6 +17,10 @@ Y = {"y": ("FP32", [-1])}
 
 def total(x):
     return {"y": x.sum(axis=1)}
+
+
+def model_of(target, max_batch=8, instances=1):
+    return shoal_app.Model(Declaration(target, "m", X, Y, max_batch, instances))
 
 
 def run(model, **arrays):
@@ -29,57 +35,30 @@ def run(model, **arrays):
 
 
 class Models(unittest.TestCase):
-    def test_the_decorator_leaves_the_function_as_it_is(self):
-        shoal.models.clear()
-        decorated = shoal.model(X, Y, max_batch=4)(total)
+    def test_a_model_is_chosen_by_its_name(self):
+        self.addCleanup(declared.clear)
+        self.assertIs(shoal.model(X, Y, max_batch=4)(total), total)
         shoal.model(X, Y, name="other")(total)
-        self.assertIs(decorated, total)
-        self.assertEqual(list(shoal.models), ["total", "other"])
-        with self.assertRaisesRegex(ValueError, "model 'total': found twice"):
-            shoal.model(X, Y)(total)
-        self.assertIsNone(shoal.choose("unknown", "model.py"))
-        del shoal.models["other"]
-        self.assertEqual(shoal.choose("any", "model.py").name, "total")
-        self.assertIsNone(shoal.choose("any", "app.py"))
-        shoal.models.clear()
+        self.assertEqual(shoal_app.choose("other", "app.py").declaration.name, "other")
+        self.assertIsNone(shoal_app.choose("unknown", "model.py"))
+        declared.pop()
+        self.assertEqual(shoal_app.choose("any", "model.py").declaration.name, "total")
+        self.assertIsNone(shoal_app.choose("any", "app.py"))
+        shoal.model(X, Y)(total)
+        with self.assertRaisesRegex(shoal_app.DuplicateModel, "app.py declares 2 models 'total', expected one"):
+            shoal_app.choose("total", "app.py")
 
     def test_its_configuration_is_complete(self):
-        config = shoal.Model(total, "m", X, Y, 8, 2).auto_complete_config(pb_utils.ModelConfig({})).as_dict()
+        config = model_of(total, 8, 2).auto_complete_config(pb_utils.ModelConfig({})).as_dict()
         self.assertEqual(config, {
             "max_batch_size": 8, "dynamic_batching": {}, "instance_group": [{"count": 2}],
             "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [3]}],
             "output": [{"name": "y", "data_type": "TYPE_FP32", "dims": [1], "reshape": {"shape": []}}],
         })
 
-    def test_types_may_be_tritons_or_numpys(self):
-        for of, name in (("FP32", "FP32"), ("TYPE_INT8", "INT8"), ("BYTES", "STRING"), (str, "STRING"), (bytes, "STRING"), (np.float16, "FP16"),
-                         ("float64", "FP64"), (int, "INT64"), (bool, "BOOL"), (np.dtype("<u4"), "UINT32")):
-            self.assertEqual(shoal.type_of("", of), name)
-        for of in ("FP33", "BF16", np.complex64, 7.5):
-            with self.assertRaisesRegex(TypeError, "expected a name such as FP32"):
-                shoal.type_of("", of)
-
-    def test_a_wrong_decorator_says_what_is_wrong(self):
-        class Plain:
-            pass
-
-        for message, args in (
-            ("inputs: found", (total, "m", ["x"], Y)),
-            ("expected a type and a shape", (total, "m", {"x": "FP32"}, Y)),
-            ("expected -1 first, for the rows of a batch, because max_batch is 2", (total, "m", {"x": ("FP32", [3])}, Y, 2)),
-            ("expected sizes of at least 1", (total, "m", {"x": ("FP32", [-1, 0])}, Y, 2)),
-            ("at least one", (total, "m", {"x": ("FP32", [])}, Y)),
-            ("cannot be called with the inputs z", (total, "m", {"z": ("FP32", [1])}, Y)),
-            ("max_batch: found -1", (total, "m", X, Y, -1)),
-            ("instances: found 0", (total, "m", X, Y, 1, 0)),
-            ("found a class without __call__", (Plain, "m", X, Y)),
-        ):
-            with self.assertRaisesRegex((TypeError, ValueError), message):
-                shoal.Model(*args)
-
     def test_a_function_is_given_rows_and_gives_as_many(self):
         x = np.ones((2, 3), np.float32)
-        self.assertEqual(run(shoal.Model(total, "m", X, Y, 8), x=x)["y"].tolist(), [3, 3])
+        self.assertEqual(run(model_of(total), x=x)["y"].tolist(), [3, 3])
         for result, message in (
             (lambda x: x[:1, 0], "output 'y': found 1 rows, expected 2 rows"),
             (lambda x: 7.0, "output 'y': found a single value, expected 2 rows"),
@@ -88,17 +67,17 @@ class Models(unittest.TestCase):
             (lambda x: np.array(["a", "b"]), "output 'y': found an array of <U1, expected float32"),
         ):
             with self.assertRaisesRegex((TypeError, ValueError), message):
-                run(shoal.Model(result, "m", X, Y, 8), x=x)
+                run(model_of(result), x=x)
 
     def test_results_are_cast_where_little_is_lost(self):
-        y = run(shoal.Model(lambda x: [1, 2], "m", X, Y, 8), x=np.ones((2, 3), np.float32))["y"]
+        y = run(model_of(lambda x: [1, 2]), x=np.ones((2, 3), np.float32))["y"]
         self.assertEqual((y.dtype, y.tolist()), (np.float32, [1, 2]))
 
     def test_bad_input_is_the_clients_fault(self):
         def refuse(x):
             raise shoal.BadInput("too dark")
 
-        error = run(shoal.Model(refuse, "m", X, Y, 8), x=np.ones((1, 3), np.float32))
+        error = run(model_of(refuse), x=np.ones((1, 3), np.float32))
         self.assertEqual((error.message(), error.code()), ("too dark", pb_utils.TritonError.INVALID_ARG))
 
     def test_each_instance_has_an_object_of_a_class(self):
@@ -113,7 +92,7 @@ class Models(unittest.TestCase):
             def close(self):
                 self.calls = -1
 
-        model = shoal.Model(Counter, "m", X, Y, 8)
+        model = model_of(Counter)
         one, other = model(), model()
         self.assertIsNot(one.run, other.run)
         one.finalize()
@@ -137,7 +116,8 @@ class Files(unittest.TestCase):
     def test_what_a_model_gives_is_found_by_trying(self):
         fitted = Doubler()
         m = shoal_files.predictor(lambda **inputs: {"predict": fitted.predict(*inputs.values())}, "m.pkl", "m", {}, 2, "FP64")
-        self.assertEqual((m.inputs["x"].shape, m.outputs["predict"].type, m.outputs["predict"].shape, m.max_batch), ([-1, 2], "FP64", [-1], 64))
+        d = m.declaration
+        self.assertEqual((d.inputs["x"].shape, d.outputs["predict"].type, d.outputs["predict"].shape, d.max_batch), ([-1, 2], "FP64", [-1], 64))
         self.assertEqual(run(m, x=np.array([[4.0, 1.0]]))["predict"].tolist(), [8])
 
     def test_a_configuration_names_inputs_and_outputs_itself(self):

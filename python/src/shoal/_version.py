@@ -1,0 +1,3 @@
+"""The version of the package, which is the server's."""
+
+__version__ = "0.2.0-dev"
