@@ -49,7 +49,8 @@ type lineLogger struct {
 	limiter logLimiter
 }
 
-func (p *lineLogger) write(level slog.Level, line string) {
+// write logs a line with attributes, unless the worker logs too fast.
+func (p *lineLogger) write(level slog.Level, line string, attributes ...any) {
 	if !p.log.Enabled(context.Background(), level) {
 		return
 	}
@@ -58,7 +59,7 @@ func (p *lineLogger) write(level slog.Level, line string) {
 		p.log.Warn("dropped log lines of the model: it logs too fast", "lines", dropped)
 	}
 	if ok {
-		p.log.Log(context.Background(), level, line)
+		p.log.Log(context.Background(), level, line, attributes...)
 	}
 }
 

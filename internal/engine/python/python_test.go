@@ -413,3 +413,41 @@ return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", sum(t.as_numpy() f
 	}
 	release(batch)
 }
+
+// TestATracebackIsOneRecord has exceptions raised where models run: while a batch runs, in
+// a thread, in is_ready and in finalize. The end of a long traceback is kept.
+func TestATracebackIsOneRecord(t *testing.T) {
+	f := newFixture(t, identityConfig, `
+import threading
+def fail(why): raise ValueError(why)
+class TritonPythonModel:
+    def execute(self, requests):
+        thread = threading.Thread(target=fail, args=["in a thread"])
+        thread.start()
+        thread.join()
+        fail("in a batch " + 20_000 * "x" + " end")
+    def is_ready(self): fail("in is_ready")
+    def finalize(self): fail("in finalize")
+`)
+	inst := f.open(t)
+	if err := inst.RunEach(t.Context(), calls(1)); err == nil {
+		t.Error("the batch did not fail")
+	}
+	if inst.Ready() {
+		t.Error("the model is ready")
+	}
+	_ = inst.Close()
+	records := strings.Split(strings.TrimSpace(f.log.String()), "\n")
+	if len(records) != 4 {
+		t.Errorf("%d records, want 4:\n%s", len(records), f.log)
+	}
+	for i, want := range []string{`ValueError: in a thread"`, `xxx end"`, `ValueError: in is_ready"`, `ValueError: in finalize"`} {
+		r := records[min(i, len(records)-1)]
+		if !strings.Contains(r, "level=ERROR") || !strings.Contains(r, `model=m`) || !strings.Contains(r, "traceback=\"") || !strings.HasSuffix(r, want) {
+			t.Errorf("record %d ends in %q, want %q", i, r[max(0, len(r)-200):], want)
+		}
+		if i != 1 && !strings.Contains(r, `traceback="Traceback (most recent call last):\n  File \"`) {
+			t.Errorf("record %d has no traceback: %s", i, r)
+		}
+	}
+}

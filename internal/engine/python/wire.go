@@ -45,6 +45,7 @@ import (
 // Over the second socket the model sends at any time, from any thread.
 //
 //	◀───  LOG    (text)
+//	◀───  TRACEBACK (text), of an exception
 //	◀───  CALL   (conn, payload): run an inference request, or load or unload a model
 //	◀───  OPEN_CALLS (conn), once: a connection for worker calls
 //
@@ -70,7 +71,7 @@ type frame struct {
 	flags  uint16
 	number uint32 // of the request; responses repeat it
 	a, b   uint64 // LOAD, INIT, RUN, LOADED, RAN: offset and length; MEMORY, NEED_MEMORY: length; payloads: length of the document and of all; OPEN_RESPONSES: index of the request; READY to a PROBE: 1 or 0
-	text   string // FAILED, LOG and WORKER_CALL only
+	text   string // FAILED, LOG, WORKER_CALL and TRACEBACK only
 }
 
 type kind uint16
@@ -96,6 +97,7 @@ const (
 	kindOpenCalls
 	kindWorkerCall
 	kindOpenProbe
+	kindTraceback
 )
 
 // Flags.
@@ -135,7 +137,7 @@ func readFrame(b []byte) (f frame, err error) {
 	f.number = binary.LittleEndian.Uint32(b[4:])
 	f.a, f.b = binary.LittleEndian.Uint64(b[8:]), binary.LittleEndian.Uint64(b[16:])
 	switch f.kind {
-	case kindFailed, kindLog, kindWorkerCall:
+	case kindFailed, kindLog, kindWorkerCall, kindTraceback:
 		f.text = strings.ToValidUTF8(string(b[frameSize:]), "?") // gRPC and JSON require valid UTF-8
 	case kindLoaded, kindReady, kindRan, kindNeedMemory, kindCall, kindOpenResponses, kindSend, kindOpenCalls, kindOpenProbe:
 		if len(b) > frameSize {

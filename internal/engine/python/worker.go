@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -266,11 +267,8 @@ func (w *worker) listen() {
 			return
 		}
 		f, err := readFrame(message[:n])
-		if err == nil && f.kind == kindLog {
-			logs.write(levels[min(int(f.flags), len(levels)-1)], f.text)
-		}
 		if err == nil {
-			err = w.handleSideFrame(f, fds)
+			err = w.handleSideFrame(f, fds, &logs)
 		} else {
 			memfd.CloseAll(fds)
 		}
@@ -282,7 +280,7 @@ func (w *worker) listen() {
 }
 
 // handleSideFrame handles one frame of side. It takes ownership of fds.
-func (w *worker) handleSideFrame(f frame, fds []int) error {
+func (w *worker) handleSideFrame(f frame, fds []int, logs *lineLogger) error {
 	switch f.kind {
 	case kindCall:
 		return w.startOutboundCall(f, fds)
@@ -290,7 +288,12 @@ func (w *worker) handleSideFrame(f frame, fds []int) error {
 		return w.acceptConn(f, fds)
 	}
 	memfd.CloseAll(fds) // not expected with this frame
-	if f.kind != kindLog {
+	switch f.kind {
+	case kindLog:
+		logs.write(levels[min(int(f.flags), len(levels)-1)], f.text)
+	case kindTraceback:
+		logs.write(slog.LevelError, "the model raised an exception", "traceback", strings.TrimSpace(f.text))
+	default:
 		return fmt.Errorf("an unexpected frame of kind %d", f.kind)
 	}
 	return nil

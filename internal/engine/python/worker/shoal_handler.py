@@ -365,7 +365,7 @@ class TritonPythonModel:
         try:
             self.handle = entry(parameters["handler"], self.context)
         except Exception as e:
-            traceback.print_exc()
+            shoal_worker.log_exception(e)
             last = traceback.extract_tb(e.__traceback__)[-1]
             raise shoal_worker.Failure("%s: %s (%s, line %d)" % (type(e).__name__, e, os.path.basename(last.filename), last.lineno)) from None
 
@@ -404,7 +404,7 @@ class TritonPythonModel:
         return [Reply(p._status, False, p._response_header, body) for p, body in zip(processors, bodies)]
 
     def failed(self, data, error):
-        log.warning("the handler failed", exc_info=True)
+        shoal_worker.log_exception(error)
         if hasattr(error, "error_code") and hasattr(error, "message"):  # a PredictionException of any package
             return self.error_replies(data, int(error.error_code), str(error.message))
         if isinstance(error, MemoryError):

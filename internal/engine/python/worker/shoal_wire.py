@@ -13,7 +13,7 @@ MAX_TEXT = 16 << 10
 MEMORY, LOAD, INIT, RUN, FINISH, REPLY, PROBE = 1, 2, 3, 4, 5, 6, 7
 # From the worker.
 LOADED, READY, RAN, FAILED, NEED_MEMORY, LOG, CALL = 16, 17, 18, 19, 20, 21, 22
-OPEN_RESPONSES, SEND, OPEN_CALLS, WORKER_CALL, OPEN_PROBE = 23, 24, 25, 26, 27
+OPEN_RESPONSES, SEND, OPEN_CALLS, WORKER_CALL, OPEN_PROBE, TRACEBACK = 23, 24, 25, 26, 27, 28
 
 INPUT, OUTPUT = 0, 1  # flags of MEMORY
 INPUTS_KEPT = 1  # flag of RAN and FAILED: the model still uses arrays in the input memory
@@ -37,6 +37,12 @@ OUTPUTS = [struct.Struct("<IIIIQ%dq" % n) for n in range(65)]  # in a response: 
 def text(message):
     """Encodes a text, truncated to what fits into a frame."""
     return message.encode("utf-8", "replace")[:MAX_TEXT]
+
+
+def end_of_text(message):
+    """Like text, but keeps the end of a long text."""
+    data = message.encode("utf-8", "replace")
+    return data if len(data) <= MAX_TEXT else b"[...]\n" + data[6 - MAX_TEXT:]
 
 
 def aligned(n, to):

@@ -65,6 +65,7 @@ class Worker:
         self.inputs, self.outputs, self.output_names = [], {}, []
         self.describe = functools.lru_cache(TABLES)(self.description)  # most outputs have the same description as in the last batch
         pb_utils.Logger._send = lambda level, message: side.send(wire.FRAME.pack(wire.LOG, level, 0, 0, 0, 0) + wire.text(message))
+        pb_utils.Logger._send_traceback = lambda text: side.send(wire.FRAME.pack(wire.TRACEBACK, 0, 0, 0, 0, 0) + wire.end_of_text(text))
         pb_utils._begin_call = self.begin_call
         pb_utils._worker_calls = connections.WorkerCalls(side)
 
@@ -212,8 +213,8 @@ class Worker:
             ready = False
             try:
                 ready = bool(resolved(self.model.is_ready()))
-            except Exception:
-                traceback.print_exc()
+            except Exception as e:
+                log_exception(e)
             connection.send(wire.FRAME.pack(wire.READY, 0, wire.FRAME.unpack(data)[2], ready, 0, 0))
 
     def run(self, number, a, b):
@@ -357,6 +358,15 @@ class Worker:
         return os.path.basename(file) if inside.startswith("..") else inside
 
 
+def log_exception(error):
+    """Writes an exception to the server's log, with its traceback, as one record."""
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    try:
+        pb_utils.Logger._send_traceback(text)
+    except (OSError, TypeError):  # the server has closed the connection, or there is none
+        sys.stderr.write(text)
+
+
 def resolved(result):
     """Returns the result of a method, awaited if the method is async."""
     if hasattr(result, "__await__"):
@@ -395,8 +405,7 @@ class ModelErrors:
             kind = RuntimeError
         while trace is not None and is_worker_code(trace.tb_frame.f_code.co_filename):
             trace = trace.tb_next
-        traceback.print_exception(kind, error, trace)
-        sys.stderr.flush()
+        log_exception(error.with_traceback(trace))
         frames = [f for f in traceback.extract_tb(trace) if not is_worker_code(f.filename)]
         lines = ["  %s(%d): %s\n" % (self.worker.display_path(f.filename), f.lineno, f.name) for f in reversed(frames)]
         at = "\n\nAt:\n" + "".join(lines) if lines else ""
@@ -429,4 +438,8 @@ def main(connection, side):
     prefer_as_oom_victim()
     # The server ends the process with FINISH. Ctrl-C in a terminal is meant for the server.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    Worker(inherited_socket(connection), inherited_socket(side)).serve()
+    worker = Worker(inherited_socket(connection), inherited_socket(side))
+    # Exceptions of threads, and of finalize.
+    threading.excepthook = lambda args: args.exc_type is SystemExit or log_exception(args.exc_value)
+    sys.excepthook = lambda kind, error, trace: log_exception(error)
+    worker.serve()

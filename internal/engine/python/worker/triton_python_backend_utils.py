@@ -461,6 +461,7 @@ class Logger:
     ERROR, WARNING, INFO, VERBOSE = range(4)
 
     _send = None  # set by the worker: takes a level and a message
+    _send_traceback = None  # set by the worker: takes a traceback
 
     @classmethod
     def log(cls, message, level=INFO):
