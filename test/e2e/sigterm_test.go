@@ -18,8 +18,8 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
+	"github.com/shoal-serving/shoal/client"
+	"github.com/shoal-serving/shoal/test/servertest"
 )
 
 var sigtermRounds = flag.Int("sigterm-rounds", 2, "how often a server is stopped under load")
@@ -29,7 +29,7 @@ var sigtermRounds = flag.Int("sigterm-rounds", 2, "how often a server is stopped
 func TestSIGTERMAnswersOrRefusesEveryRequest(t *testing.T) {
 	var total restless
 	for range *sigtermRounds {
-		s := start(t, repositoryOf(t, map[string]string{"m": config(2*time.Millisecond, "2", "dynamic_batching { }")}))
+		s := servertest.Start(t, servertest.Repository(t, map[string]string{"m": servertest.Config(2*time.Millisecond, "2", "dynamic_batching { }")}))
 		r := &restless{s: s}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		var clients sync.WaitGroup
@@ -40,12 +40,12 @@ func TestSIGTERMAnswersOrRefusesEveryRequest(t *testing.T) {
 		for r.answered.Load() < 1000 && ctx.Err() == nil {
 			time.Sleep(10 * time.Millisecond)
 		}
-		s.signal()
+		s.Terminate()
 		r.signalled.Store(true)
 		clients.Wait()
 		cancel()
-		if !s.endsWithin(20*time.Second) || s.err != nil {
-			t.Errorf("the server ended: %v\n%s", s.err, s.logged())
+		if !s.EndsWithin(20*time.Second) || s.Err != nil {
+			t.Errorf("the server ended: %v\n%s", s.Err, s.Log())
 		}
 		total.answered.Add(r.answered.Load())
 		total.refused.Add(r.refused.Load())
@@ -60,7 +60,7 @@ func TestSIGTERMAnswersOrRefusesEveryRequest(t *testing.T) {
 
 // restless are clients that keep asking.
 type restless struct {
-	s                       *server
+	s                       *servertest.Server
 	signalled               atomic.Bool
 	answered, refused, gone atomic.Int64
 }
@@ -69,7 +69,7 @@ type restless struct {
 // failures by asking again.
 func (r *restless) overHTTP(ctx context.Context, t *testing.T) {
 	for ctx.Err() == nil {
-		c, err := net.DialTimeout("tcp", strings.TrimPrefix(r.s.http, "http://"), 10*time.Second)
+		c, err := net.DialTimeout("tcp", strings.TrimPrefix(r.s.HTTP, "http://"), 10*time.Second)
 		if errors.Is(err, syscall.ECONNREFUSED) && r.signalled.Load() {
 			r.gone.Add(1)
 			return
@@ -118,16 +118,16 @@ func (r *restless) askOn(c net.Conn) error {
 }
 
 func (r *restless) overGRPC(ctx context.Context, t *testing.T) {
-	c := r.s.client()
+	c := r.s.Client()
 	for ctx.Err() == nil {
-		err := ask(ctx, c, "m", 1)
-		switch text := status.Convert(err).Message(); {
+		err := servertest.Ask(ctx, c, "m", 1)
+		switch text := servertest.Sentence(err); {
 		case err == nil:
 			r.answered.Add(1)
 		case strings.Contains(text, "connection refused") && r.signalled.Load():
 			r.gone.Add(1)
 			return
-		case status.Code(err) == codes.Unavailable && strings.Contains(text, "Server is stopping"), status.Code(err) == codes.ResourceExhausted:
+		case errors.Is(err, client.Unavailable) && strings.Contains(text, "Server is stopping"), errors.Is(err, client.Overloaded):
 			r.refused.Add(1)
 			time.Sleep(20 * time.Millisecond)
 		default:

@@ -120,7 +120,7 @@ func useHTTP(t *testing.T, s *servertest.Server) {
 	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := io.WriteString(conn, "GET /v2/health/live HTTP/1.1\r\nHost: shoal\r\n\r\n"); err != nil {
+	if _, err := io.WriteString(conn, "GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
 	resp, err := http.ReadResponse(bufio.NewReaderSize(conn, 256), nil)
