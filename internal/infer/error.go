@@ -82,6 +82,15 @@ type Error struct {
 	// Late and Unavailable. Zero means unknown.
 	RetryAfter time.Duration
 
+	// Hint says what the client can do. It is not part of Text, because clients of some
+	// protocols expect certain texts; protocols that can send it beside the text do. "" means
+	// none.
+	Hint string
+
+	// Mismatch is set if the request does not match the inputs and outputs of the model, so
+	// that a protocol may add what the model expects.
+	Mismatch bool
+
 	Cause error // the wrapped error; nil if there is none
 }
 
@@ -99,6 +108,12 @@ func Errorf(code Code, format string, args ...any) *Error {
 // WithReason sets the reason of e and the model and version that it is about, and returns e.
 func (e *Error) WithReason(r Reason, model, version string) *Error {
 	e.Reason, e.Model, e.Version = r, model, version
+	return e
+}
+
+// WithHint sets the hint of e, and returns e.
+func (e *Error) WithHint(format string, args ...any) *Error {
+	e.Hint = fmt.Sprintf(format, args...)
 	return e
 }
 

@@ -1,11 +1,16 @@
 package kserve
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/tensor"
 )
 
@@ -47,7 +52,54 @@ func elementError(err error, t tensor.Type, offset int64) error {
 	if errors.Is(err, errCount) {
 		return unparsable("data", tritonReason(err, t)) // the error is not about one element
 	}
-	return unparsable("data", fmt.Sprintf("%s at offset %d", tritonReason(err, t), offset))
+	e := unparsable("data", fmt.Sprintf("%s at offset %d", tritonReason(err, t), offset))
+	if errors.Is(err, errMismatch) || errors.Is(err, errRange) {
+		return e.WithHint("the elements of datatype %v are %s", t, elementsOf(t))
+	}
+	return e
+}
+
+// elementsOf describes the elements of a datatype in JSON.
+func elementsOf(t tensor.Type) string {
+	switch t {
+	case tensor.Bool:
+		return "true or false"
+	case tensor.Bytes:
+		return "strings"
+	case tensor.FP32, tensor.FP64:
+		return "numbers"
+	case tensor.Uint8, tensor.Uint16, tensor.Uint32, tensor.Uint64:
+		return fmt.Sprintf("whole numbers of at least 0 that fit %d bits", 8*t.Size())
+	}
+	return fmt.Sprintf("whole numbers that fit %d bits", 8*t.Size())
+}
+
+// withCountHint adds how many elements the data of an input has and needs to an error about
+// the data, if the two differ.
+func withCountHint(err error, in *tensor.Tensor, p *pending) error {
+	if e, ok := errors.AsType[*infer.Error](err); ok && e.Hint == "" {
+		e.Hint = countHint(in, p.elements, p.text)
+	}
+	return err
+}
+
+// countHint says how many elements a JSON array has, and how many the shape of its input
+// needs; "" if the two are equal, or the array is not valid.
+func countHint(in *tensor.Tensor, want int64, text []byte) string {
+	json := jsontext.NewDecoder(bytes.NewReader(text))
+	got := int64(0)
+	for {
+		token, err := json.ReadToken()
+		switch {
+		case errors.Is(err, io.EOF) && got != want:
+			return fmt.Sprintf("'data' of input '%s' has %d elements, and its shape %s needs %d", in.Name, got, tensor.ShapeText(in.Shape), want)
+		case err != nil:
+			return ""
+		}
+		if kind := token.Kind(); kind != '[' && kind != ']' {
+			got++
+		}
+	}
 }
 
 func (s *scanner) appendElement(dst []byte, t tensor.Type) ([]byte, error) {

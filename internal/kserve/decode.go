@@ -228,7 +228,7 @@ func (d *decoder) data(body *buf.Buf) error {
 		var err error
 		if in.Data, err = appendData(memory.B[p.at:p.at:p.at+p.size], in.Type, p.elements, p.text, p.offset, d.limits); err != nil {
 			memory.Release()
-			return err
+			return withCountHint(err, in, &p)
 		}
 	}
 	d.req.Memory = memory

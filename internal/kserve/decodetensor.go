@@ -1,6 +1,9 @@
 package kserve
 
 import (
+	"fmt"
+	"strings"
+
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/tensor"
 )
@@ -10,8 +13,9 @@ type inputReader struct {
 	tensor.Tensor
 	hasName bool
 	hasType bool
-	text    []byte // the data as JSON; nil if it has none
-	offset  int64  // of text in the document
+	meant   tensor.Type // probably, if Type is Invalid
+	text    []byte      // the data as JSON; nil if it has none
+	offset  int64       // of text in the document
 	binary  bool
 	bytes   uint64 // of binary data
 	region  string
@@ -31,7 +35,7 @@ func (d *decoder) input() error {
 			in.Shape, err = d.shape()
 		case "datatype":
 			in.hasType = true
-			in.Type, err = d.datatype()
+			in.Type, in.meant, err = d.datatype()
 		case "data":
 			in.text, in.offset, err = d.array()
 		case "parameters":
@@ -69,7 +73,7 @@ func (d *decoder) addInput(in *inputReader) error {
 	case !in.hasType:
 		return missing("datatype")
 	case in.Type == tensor.Invalid:
-		return infer.Errorf(infer.Invalid, "invalid datatype for input %s", in.Name)
+		return infer.Errorf(infer.Invalid, "invalid datatype for input %s", in.Name).WithHint("%s", in.typeHint())
 	}
 	err := in.checkSource()
 	switch {
@@ -81,6 +85,19 @@ func (d *decoder) addInput(in *inputReader) error {
 	}
 	d.req.Inputs = append(d.req.Inputs, in.Tensor)
 	return err
+}
+
+// typeHint says which datatypes are valid.
+func (in *inputReader) typeHint() string {
+	var names []string
+	for t := tensor.Bool; t <= tensor.BF16; t++ {
+		names = append(names, t.String())
+	}
+	hint := "valid are " + strings.Join(names, ", ")
+	if in.meant != tensor.Invalid {
+		return fmt.Sprintf("did you mean %v? %s", in.meant, hint)
+	}
+	return hint
 }
 
 // checkSource returns an error unless the input's data comes from exactly one supported
@@ -138,7 +155,7 @@ func (d *decoder) reserve(in *inputReader) error {
 	}
 	// An element takes at least one character, and another one as the separator.
 	if n > int64(len(in.text))/2 {
-		return unparsable("data", tritonReason(errCount, in.Type))
+		return unparsable("data", tritonReason(errCount, in.Type)).WithHint("%s", countHint(&in.Tensor, n, in.text))
 	}
 	size := n*4 + int64(len(in.text)) // no string is longer than its JSON text
 	if in.Type != tensor.Bytes {

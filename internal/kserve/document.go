@@ -13,6 +13,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/modelconfig"
 	"github.com/shoal-serving/shoal/tensor"
 )
 
@@ -271,17 +272,26 @@ func (d *document) shape() ([]int64, error) {
 	return shape, err
 }
 
-// datatype reads the name of a type. An unknown name is not an error.
-func (d *document) datatype() (tensor.Type, error) {
+// datatype reads the name of a type. An unknown name is not an error: it returns Invalid,
+// and the type that was probably meant, which may be Invalid as well.
+func (d *document) datatype() (t, meant tensor.Type, err error) {
 	name, err := d.shortString("datatype")
 	if err != nil {
-		return tensor.Invalid, err
+		return tensor.Invalid, tensor.Invalid, err
 	}
-	t, _ := tensor.ParseType(string(name))
-	return t, nil
+	t, ok := tensor.ParseType(string(name))
+	if !ok {
+		meant = modelconfig.MeantType(string(name))
+	}
+	return t, meant, nil
 }
 
 func malformed(err error) error {
+	if e, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
+		public := *e
+		public.JSONPointer = knownPointer(e.JSONPointer)
+		err = &public
+	}
 	why := strings.TrimPrefix(err.Error(), "jsontext: ")
 	if errors.Is(err, io.EOF) {
 		why = "the document is empty"
@@ -289,14 +299,30 @@ func malformed(err error) error {
 	return infer.Errorf(infer.Invalid, "failed to parse the request JSON buffer: %s", why)
 }
 
-func unparsable(field, why string) error {
+// knownPointer returns the beginning of a pointer to a value that has only known names and
+// indices: others are the client's data, which errors do not repeat. It is not longer than
+// a pointer to a member of a tensor's parameters.
+func knownPointer(p jsontext.Pointer) (known jsontext.Pointer) {
+	left := 4 // such as /inputs/0/parameters/binary_data_size
+	for token := range p.Tokens() {
+		_, err := strconv.ParseUint(token, 10, 32)
+		if left == 0 || err != nil && knownMembers[token] == 0 {
+			break
+		}
+		known = known.AppendToken(token)
+		left--
+	}
+	return known
+}
+
+func unparsable(field, why string) *infer.Error {
 	return infer.Errorf(infer.Invalid, "Unable to parse '%s': %s", field, why)
 }
 
-func missing(field string) error {
+func missing(field string) *infer.Error {
 	return unparsable(field, "attempt to access non-existing object member '"+field+"'")
 }
 
-func mistyped(field, kind string) error {
+func mistyped(field, kind string) *infer.Error {
 	return unparsable(field, "attempt to access JSON non-"+kind+" as "+kind)
 }

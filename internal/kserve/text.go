@@ -10,15 +10,15 @@ import (
 )
 
 // TritonError replaces the text of err with Triton's message for its reason. Clients match
-// these messages, so they must not change. The result has the code and the RetryAfter of
-// err, and wraps it. An error without a reason is returned unchanged. req is the request
+// these messages, so they must not change. The result has the code, the RetryAfter and
+// the Hint of err, and wraps it. An error without a reason is returned unchanged. req is the request
 // that failed, or nil if the call was not an inference.
 func TritonError(err error, req *infer.Request) error {
 	e, ok := errors.AsType[*infer.Error](err)
 	if !ok || e.Reason == infer.Unspecified {
 		return err
 	}
-	return &infer.Error{Code: e.Code, Text: strings.Replace(err.Error(), e.Text, sentence(e, req), 1), RetryAfter: e.RetryAfter, Cause: err}
+	return &infer.Error{Code: e.Code, Text: strings.Replace(err.Error(), e.Text, sentence(e, req), 1), RetryAfter: e.RetryAfter, Hint: e.Hint, Cause: err}
 }
 
 // messages are formats by reason, including reasons that only Shoal has. Their arguments

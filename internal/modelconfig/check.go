@@ -2,6 +2,7 @@ package modelconfig
 
 import (
 	"encoding/binary"
+	"errors"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,6 +25,14 @@ import (
 // modify the inputs that it is given: changed inputs are in a new slice. It allocates
 // nothing for a valid request whose inputs are in order and keep their shapes.
 func (c *Config) Check(req *infer.Request) error {
+	err := c.check(req)
+	if e, ok := errors.AsType[*infer.Error](err); ok {
+		e.Mismatch = true
+	}
+	return err
+}
+
+func (c *Config) check(req *infer.Request) error {
 	if err := c.arrange(req); err != nil {
 		return err
 	}

@@ -1,11 +1,13 @@
 package server
 
 import (
+	"errors"
 	"reflect"
 	"testing"
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/catalog"
+	"github.com/shoal-serving/shoal/internal/engine/enginetest"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/servable"
@@ -97,5 +99,18 @@ func TestAVersionIsFoundByItsNumberAndByItsLabel(t *testing.T) {
 	check("", 1)
 	if _, err := s.Find("m", "1.2"); infer.CodeOf(err) != infer.NotFound {
 		t.Errorf("1.2: %v", err)
+	}
+}
+
+func TestTheErrorForAnUnknownModelNamesTheOneThatWasMeant(t *testing.T) {
+	s, stop := serve(t, &enginetest.Echo{})
+	defer stop()
+	load(t, s, servable.Source{Model: "resnet50", Number: 1}, queued)
+	for name, want := range map[string]string{"resnet51": "did you mean 'resnet50'?", "gpt": "the server has m, resnet50"} {
+		_, err := s.Find(name, "")
+		e, ok := errors.AsType[*infer.Error](err)
+		if !ok || e.Hint != want || kserve.TritonError(err, nil).Error() != "Request for unknown model: '"+name+"' is not found" {
+			t.Errorf("%s: %v, want the hint %q", name, err, want)
+		}
 	}
 }

@@ -5,10 +5,12 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/shoal-serving/shoal/internal/catalog"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/servable"
+	"github.com/shoal-serving/shoal/internal/suggest"
 )
 
 // A model is an entry of the table. The server's lock guards all fields but name and turn.
@@ -98,7 +100,7 @@ func (s *Server) missing(name, version string) error {
 	m := s.models[name]
 	switch {
 	case m == nil:
-		return infer.Errorf(infer.NotFound, "there is no model %q", name).WithReason(infer.UnknownModel, name, version)
+		return s.unknownModel(name, version)
 	case version == "" && m.loading():
 		return infer.Errorf(infer.Unavailable, "model %q is being loaded", name).WithReason(infer.ModelLoading, name, "")
 	case version == "":
@@ -110,6 +112,25 @@ func (s *Server) missing(name, version string) error {
 	}
 	return infer.Errorf(infer.Unavailable, "version %s of model %q is not ready", version, name).WithReason(infer.VersionNotReady, name, version)
 }
+
+// unknownModel returns the error for a model that does not exist. The hint is the model that
+// was probably meant.
+func (s *Server) unknownModel(name, version string) error {
+	err := infer.Errorf(infer.NotFound, "there is no model %q", name).WithReason(infer.UnknownModel, name, version)
+	serving := *s.serving.Load()
+	switch meant := suggest.Nearest(name, slices.Sorted(maps.Keys(serving))); {
+	case meant != "":
+		return err.WithHint("did you mean '%s'?", meant)
+	case len(serving) == 0:
+		return err.WithHint("no model is loaded")
+	case len(serving) <= maxListed:
+		return err.WithHint("the server has %s", strings.Join(slices.Sorted(maps.Keys(serving)), ", "))
+	}
+	return err
+}
+
+// maxListed is the maximum number of models that an error lists.
+const maxListed = 10
 
 // Versions returns those of a model that serve, ascending.
 func (s *Server) Versions(name string) []*servable.Version { return (*s.serving.Load())[name].versions }

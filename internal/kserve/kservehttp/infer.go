@@ -30,6 +30,9 @@ func (h *handler) infer(w http.ResponseWriter, r *http.Request) error {
 		if errors.Is(err, infer.ErrDecoupled) {
 			return infer.Errorf(infer.Unsupported, "HTTP end point doesn't support models with decoupled transaction policy")
 		}
+		if e, ok := errors.AsType[*infer.Error](err); ok && e.Mismatch {
+			return h.withExample(err, r)
+		}
 		return err
 	}
 	defer resp.Release()
@@ -45,12 +48,30 @@ func (h *handler) decode(w http.ResponseWriter, r *http.Request) (*kserve.Reques
 		return nil, err
 	}
 	defer body.Release() // the request has its own reference if it uses the body
-	return kserve.DecodeRequest(body, kserve.DecodeOptions{
+	req, err := kserve.DecodeRequest(body, kserve.DecodeOptions{
 		Model:      r.PathValue("model"),
 		Version:    r.PathValue("version"),
 		JSONLength: r.Header.Get(kserve.JSONLengthHeader),
 		Limits:     h.opts.Limits,
 	})
+	if err != nil {
+		return nil, h.withExample(err, r)
+	}
+	return req, nil
+}
+
+// withExample adds a valid body for the model of r to an error about the body, if that is
+// JSON. Bodies with binary data are written by libraries.
+func (h *handler) withExample(err error, r *http.Request) error {
+	if infer.CodeOf(err) != infer.Invalid || r.Header.Get(kserve.JSONLengthHeader) != "" {
+		return err
+	}
+	m, unknown := h.catalog.Model(r.PathValue("model"), r.PathValue("version"))
+	if unknown != nil {
+		return err
+	}
+	example, hint := kserve.Example(m)
+	return invalidBody{err, example, hint}
 }
 
 // checkRaw checks a body without JSON. If the model's input is of type BYTES, the body is
