@@ -1,0 +1,336 @@
+package sched
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/batching"
+	"github.com/shoal-serving/shoal/internal/buf"
+	"github.com/shoal-serving/shoal/internal/engine"
+	"github.com/shoal-serving/shoal/internal/engine/enginetest"
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/pacer"
+	"github.com/shoal-serving/shoal/tensor"
+)
+
+// shareBatch submits requests while the only instance is busy, so that they share a batch,
+// and checks that each gets all of its own inputs back.
+func shareBatch(t *testing.T, requests ...*infer.Request) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		eng := &enginetest.Echo{Takes: constant(10 * ms)}
+		b := start(t, eng, 1, Options{Batching: batching.Config{MaxRows: 8, Policy: batching.Triton{MaxRows: 8}}})
+		b.submit(0, largeRequest("z", 8), 10*ms)
+		rows := 0
+		for i, req := range requests {
+			req.Shape = 1 // not that of the first batch
+			rows += req.Rows
+			b.calls.Go(func() {
+				time.Sleep(time.Duration(i+1) * ms)
+				var resp infer.Response
+				if err := b.Submit(t.Context(), req, &resp); err != nil {
+					t.Errorf("%s: %v", req.ID, err)
+					return
+				}
+				defer resp.Release()
+				for k, in := range req.Inputs {
+					if out := resp.Outputs[k]; out.Name != in.Name || !bytes.Equal(out.Data, in.Data) || !slices.Equal(out.Shape, in.Shape) {
+						t.Errorf("%s: output %d is not what was sent", req.ID, k)
+					}
+				}
+			})
+		}
+		b.finish()
+		if got, want := eng.Batches(), []int{8, rows}; !slices.Equal(got, want) {
+			t.Errorf("batches of %v rows, want %v", got, want)
+		}
+	})
+}
+
+// twoInputs returns a request with two inputs, the second with rows of twice the size.
+func twoInputs(name string, rows, perRow int) *infer.Request {
+	x := bytes.Repeat([]byte(name+"x"), rows*perRow)[:rows*perRow]
+	y := bytes.Repeat([]byte("y"+name), rows*perRow)
+	return &infer.Request{ID: name, Rows: rows, Inputs: []tensor.Tensor{
+		{Name: "x", Type: tensor.Uint8, Shape: []int64{int64(rows), int64(perRow)}, Data: x},
+		{Name: "y", Type: tensor.Uint8, Shape: []int64{int64(rows), int64(2 * perRow)}, Data: y},
+	}}
+}
+
+func TestTheInputsOfABatchAreJoinedEachByItself(t *testing.T) {
+	shareBatch(t, twoInputs("a", 2, 16), twoInputs("b", 3, 16), twoInputs("c", 1, 16))
+}
+
+func TestTheInputsOfABatchAreStagedEachByItself(t *testing.T) {
+	shareBatch(t, twoInputs("a", 2, minStagedBytes), twoInputs("b", 3, minStagedBytes), twoInputs("c", 1, minStagedBytes))
+}
+
+func TestStringsOfDifferentLengthsReachTheirOwners(t *testing.T) {
+	text := func(name string, n int) *infer.Request {
+		data := tensor.AppendString(nil, strings.Repeat(name, n))
+		return &infer.Request{ID: name, Rows: 1, Inputs: []tensor.Tensor{{Name: "x", Type: tensor.Bytes, Shape: []int64{1, 1}, Data: data}}}
+	}
+	shareBatch(t, text("a", minStagedBytes), text("b", 3*minStagedBytes), text("c", 2*minStagedBytes))
+}
+
+// A miscounting instance returns another number of rows than it got, or less data than its
+// output should have.
+type miscounting struct{ rows, missing int }
+
+func (m miscounting) Run(_ context.Context, in []tensor.Tensor, out *engine.Outputs) error {
+	x := in[0]
+	rows := x.Rows() + m.rows
+	out.Memory = buf.Get(rows*4 - m.missing)
+	x.Shape, x.Data = []int64{int64(rows), 4}, out.Memory.B
+	out.Tensors = append(out.Tensors[:0], x)
+	return nil
+}
+
+func (miscounting) Close() error { return nil }
+
+func TestAnOutputWithTheWrongNumberOfRowsGoesToNoClient(t *testing.T) {
+	for _, bisect := range []bool{false, true} {
+		for _, tt := range []struct {
+			inst miscounting
+			want string
+		}{{miscounting{rows: -1}, "rows"}, {miscounting{rows: 1}, "rows"}, {miscounting{missing: 1}, "output x of the model"}} {
+			synctest.Test(t, func(t *testing.T) {
+				p := pacer.NewPortable()
+				defer p.Close()
+				s := New([]engine.Instance{tt.inst}, Options{Pacer: p, Bisect: bisect, Batching: batching.Config{
+					MaxRows: 8, Policy: batching.Triton{MaxRows: 8, MaxDelay: 5 * ms},
+				}})
+				var calls sync.WaitGroup
+				for _, name := range []string{"a", "b"} {
+					calls.Go(func() {
+						req := request(name, 2)
+						defer req.Memory.Release()
+						var resp infer.Response
+						err := s.Submit(t.Context(), req, &resp)
+						if err == nil {
+							resp.Release()
+						}
+						if infer.CodeOf(err) != infer.Internal || !strings.Contains(fmt.Sprint(err), tt.want) {
+							t.Errorf("%+v, bisect %t: %s: %v", tt.inst, bisect, name, err)
+						}
+					})
+				}
+				calls.Wait()
+				if err := s.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
+// The hashes of two shapes are the same, and the core puts the requests into one batch.
+func TestRequestsOfDifferentSizesAreNotJoined(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := &enginetest.Echo{Takes: constant(10 * ms)}
+		b := start(t, eng, 1, Options{Batching: batching.Config{MaxRows: 8, Policy: batching.Triton{MaxRows: 8}}})
+		b.submit(0, request("z", 8), 10*ms)
+		other := request("b", 2)
+		other.Inputs[0].Shape, other.Rows = []int64{1, 8}, 1
+		b.submit(1*ms, request("a", 1), 10*ms, infer.Internal)
+		b.submit(2*ms, other, 10*ms, infer.Internal)
+		b.finish()
+		if got, want := eng.Batches(), []int{8}; !slices.Equal(got, want) {
+			t.Errorf("batches of %v rows, want %v", got, want)
+		}
+	})
+}
+
+// newStagedCall returns a call with a slot on a new stage.
+func newStagedCall(number uint64) (*call, *stage) {
+	req := largeRequest("a", 1)
+	c := &call{req: req}
+	c.item.Rows = 1
+	st := newStage(c, 4)
+	st.number, st.memory = number, buf.Get(st.size())
+	st.add(c)
+	return c, &st
+}
+
+func TestACallThatReturnedKeepsItsNewSlot(t *testing.T) {
+	c, old := newStagedCall(1)
+	c.copyToStage()
+	next := newStage(c, 4)
+	next.number, next.memory = 2, buf.Get(next.size())
+	next.add(c) // the same call, with another request
+	if old.has(c) || !next.has(c) || old.startsWith([]*call{c}) || !next.startsWith([]*call{c}) {
+		t.Error("the call is taken to be on its old stage")
+	}
+	old.dropFrom(0)
+	if c.slot.state.Load() != reserved {
+		t.Error("the old stage took the slot on the new one")
+	}
+	c.copyToStage()
+	if !bytes.HasPrefix(next.input(0, 1), []byte("aaaa")) {
+		t.Error("the rows are not on the new stage")
+	}
+	old.memory.Release()
+	next.memory.Release()
+	c.req.Memory.Release()
+}
+
+func TestAWorkerWaitsForACallerThatIsCopying(t *testing.T) {
+	c, st := newStagedCall(1)
+	c.slot.state.Store(copying)
+	var there atomic.Bool
+	completed := make(chan bool)
+	go func() {
+		st.complete([]*call{c})
+		completed <- there.Load()
+	}()
+	for range 1000 {
+		runtime.Gosched()
+	}
+	there.Store(true)
+	c.slot.state.Store(copied)
+	if !<-completed {
+		t.Error("the worker went on before the rows were there")
+	}
+	c.slot.memory.Release()
+	st.memory.Release()
+	c.req.Memory.Release()
+}
+
+func TestABatchOfTheMaximumSizeIsStagedWhole(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := &enginetest.Echo{Takes: constant(10 * ms)}
+		b := start(t, eng, 1, Options{Batching: batching.Config{MaxRows: 4, Policy: batching.Triton{MaxRows: 4}}})
+		b.submit(0, largeRequest("z", 4), 10*ms)
+		b.submit(1*ms, largeRequest("a", 3), 20*ms)
+		b.submit(2*ms, largeRequest("b", 1), 20*ms)
+		b.submit(3*ms, largeRequest("c", 4), 30*ms)
+		time.Sleep(5 * ms)
+		if got, want := staged(b.Scheduler), []string{"1a", "1b", "2c"}; !slices.Equal(got, want) {
+			t.Errorf("on the stages are %v, want %v", got, want)
+		}
+		b.finish()
+	})
+}
+
+func TestStagesAreLimitedInNumberAndSize(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := &enginetest.Echo{Takes: constant(10 * ms)}
+		b := start(t, eng, 1, Options{Batching: batching.Config{MaxRows: 4, Policy: batching.Triton{MaxRows: 4}, OvertakeOtherShapes: true}})
+		b.submit(0, largeRequest("z", 4), 10*ms)
+		var want []string
+		for i := range maxStages + 2 {
+			req := largeRequest(string(rune('a'+i)), 1)
+			req.Shape = uint64(i + 1)
+			b.submit(time.Duration(i+1)*ms, req, time.Duration(20+10*i)*ms)
+			if i < maxStages {
+				want = append(want, fmt.Sprint(i+1, req.ID))
+			}
+		}
+		time.Sleep(9 * ms)
+		if got := staged(b.Scheduler); !slices.Equal(got, want) {
+			t.Errorf("on the stages are %v, want %v", got, want)
+		}
+		b.finish()
+	})
+	row := maxStageBytes/3 + 1
+	c := &call{req: &infer.Request{Inputs: []tensor.Tensor{{Data: make([]byte, 2*row)}}}}
+	c.item.Rows = 2
+	if st := newStage(c, 8); st.capacity != 2 || st.size() > maxStageBytes {
+		t.Errorf("a stage for rows of %d bytes has %d bytes for %d rows", row, st.size(), st.capacity)
+	}
+}
+
+// isolated reports whether the requests of client 7 run in batches of their own.
+func (b *bench) isolated() bool {
+	_, isolated := b.quarantine.isolate(7, time.Since(b.began))
+	return isolated
+}
+
+// failures submits a request of client 7 three times, and each time another one just after
+// it.
+func (b *bench) failures(from time.Duration, takes time.Duration, others bool) {
+	for i := range maxFailures {
+		at := from + time.Duration(i)*10*ms
+		b.submit(at, request("z", 8), at+ms)
+		r := request("bad", 1)
+		r.Client = 7
+		b.submit(at+1, r, at+takes, infer.Internal)
+		if others {
+			b.submit(at+2, request("also", 1), at+takes, infer.Internal)
+		}
+	}
+}
+
+func TestAClientIsNotBlamedForABatchWithOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := &enginetest.Echo{Takes: constant(ms), Fails: poisoned}
+		b := start(t, eng, 1, Options{Batching: batching.Config{MaxRows: 8, Policy: batching.Triton{MaxRows: 8}}})
+		b.failures(0, 2*ms, true)
+		b.calls.Wait()
+		if b.isolated() {
+			t.Error("a client is isolated, although any request of its batches may have been bad")
+		}
+		b.failures(100*ms, 2*ms, false)
+		b.calls.Wait()
+		if !b.isolated() {
+			t.Error("a client whose requests failed by themselves is not isolated")
+		}
+		b.finish()
+	})
+}
+
+func TestAClientIsNotBlamedForWhatNoRequestCauses(t *testing.T) {
+	for _, cause := range []error{engine.ErrDied, engine.ErrExhausted, context.Canceled} {
+		synctest.Test(t, func(t *testing.T) {
+			eng := &enginetest.Echo{Takes: constant(ms), Fails: func(in []tensor.Tensor) error {
+				if poisoned(in) == nil {
+					return nil
+				}
+				return infer.Errorf(infer.Internal, "%w", cause)
+			}}
+			b := start(t, eng, 1, Options{Bisect: true, Batching: batching.Config{MaxRows: 8, Policy: batching.Triton{MaxRows: 8}}})
+			b.failures(0, 2*ms, false)
+			b.failures(100*ms, 2*ms, true)
+			b.calls.Wait()
+			if b.isolated() {
+				t.Errorf("a client is isolated because of %v", cause)
+			}
+			b.finish()
+		})
+	}
+}
+
+func TestABisectionEndsWhereMemoryRunsOut(t *testing.T) {
+	for _, cause := range []error{engine.ErrDied, engine.ErrExhausted} {
+		synctest.Test(t, func(t *testing.T) {
+			b, eng := startBisecting(t, func(in []tensor.Tensor) error {
+				switch {
+				case in[0].Rows() == 4:
+					return errors.New("one of these is bad")
+				case in[0].Rows() == 2 && bytes.Contains(in[0].Data, []byte("a")):
+					return infer.Errorf(infer.Internal, "%w", cause)
+				}
+				return nil
+			})
+			const ends = 10*ms + 3*ms // all four, the first two, the last two
+			b.submit(1*ms, request("a", 1), ends, infer.Internal)
+			b.submit(2*ms, request("a2", 1), ends, infer.Internal)
+			b.submit(3*ms, request("b", 1), ends)
+			b.submit(4*ms, request("b2", 1), ends)
+			b.finish()
+			if got, want := eng.Batches(), []int{8, 4, 2, 2}; !slices.Equal(got, want) {
+				t.Errorf("%v: batches of %v rows, want %v", cause, got, want)
+			}
+		})
+	}
+}
