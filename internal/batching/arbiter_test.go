@@ -177,3 +177,33 @@ func TestAWideBatchWaitsForItsSlots(t *testing.T) {
 	is("narrow has run", arbiter.Yield(narrow, 0, nil))
 	is("nothing else runs", arbiter.Yield(narrow, 0, nil), wide)
 }
+
+// A model that comes after another has run for long gets every other turn, and not all of
+// them until it has caught up.
+func TestAModelThatWasIdleDoesNotMakeUpForIt(t *testing.T) {
+	var arbiter batching.Arbiter
+	all := sharers(2)
+	busy, late := &all[0].Share, &all[1].Share
+	granted := arbiter.Ask(busy, nil)
+	for range 1000 { // ten seconds by itself
+		arbiter.Ask(busy, nil)
+		granted = arbiter.Yield(busy, 10*time.Millisecond, granted[:0])
+	}
+	arbiter.Ask(late, nil)
+	turns := map[*batching.Share]int{}
+	for range 100 {
+		if len(granted) != 1 {
+			t.Fatalf("%d turns were granted, want one", len(granted))
+		}
+		now := granted[0]
+		turns[now]++
+		arbiter.Ask(now, nil)
+		granted = arbiter.Yield(now, 10*time.Millisecond, granted[:0])
+		if turns[late] > turns[busy]+1 {
+			t.Fatalf("the late model has had %d turns, and the other %d", turns[late], turns[busy])
+		}
+	}
+	if turns[busy] != 50 {
+		t.Errorf("the models have had %d and %d of 100 turns", turns[busy], turns[late])
+	}
+}
