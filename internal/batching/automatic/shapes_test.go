@@ -15,20 +15,39 @@ func TestSharesOfShapesFollowRecentRequests(t *testing.T) {
 	for range shareWindow {
 		s.arrived(7)
 	}
-	if s.mixed() || s.share(7).share != 1 || s.share(8).share != 0 {
-		t.Errorf("one shape: mixed %t, shares %v and %v; want false, 1 and 0", s.mixed(), s.share(7).share, s.share(8).share)
+	if s.share(7).share != 1 || s.share(8).share != 0 {
+		t.Errorf("one shape: shares %v and %v; want 1 and 0", s.share(7).share, s.share(8).share)
 	}
 	for range shareWindow / 4 {
 		s.arrived(8)
 	}
-	if !s.mixed() || s.share(7).share != 0.75 || s.share(8).share != 0.25 {
-		t.Errorf("two shapes: mixed %t, shares %v and %v; want true, 3/4 and 1/4", s.mixed(), s.share(7).share, s.share(8).share)
+	if s.share(7).share != 0.75 || s.share(8).share != 0.25 {
+		t.Errorf("two shapes: shares %v and %v; want 3/4 and 1/4", s.share(7).share, s.share(8).share)
 	}
 	for range shareWindow {
 		s.arrived(8)
 	}
-	if s.mixed() || s.share(8).share != 1 {
-		t.Errorf("the first shape has not been seen for long: mixed %t, share %v; want false and 1", s.mixed(), s.share(8).share)
+	if s.share(8).share != 1 {
+		t.Errorf("the first shape has not been seen for long: share %v, want 1", s.share(8).share)
+	}
+}
+
+func TestAFewOtherShapesDoNotMakeTrafficMixed(t *testing.T) {
+	for _, test := range []struct {
+		every int // one of this many requests has another shape
+		want  bool
+	}{{1, false}, {2, true}, {5, true}, {20, false}, {50, false}} {
+		var s shapes
+		for i := range 1000 {
+			shape := uint64(0)
+			if i%test.every == 0 {
+				shape = 1
+			}
+			s.arrived(shape)
+		}
+		if s.mixed() != test.want {
+			t.Errorf("one in %d has another shape: mixed is %t, want %t", test.every, s.mixed(), test.want)
+		}
 	}
 }
 
@@ -50,9 +69,7 @@ func TestClientsReturnWithTheirOwnShapeIfTheyAlwaysDid(t *testing.T) {
 			r.batchEnded(4000*batching.Time(now), 8, uint64(batch%2), 1)
 			for client := range 8 {
 				shape := test.shape(batch, client)
-				of := s.share(shape)
-				s.arrived(shape)
-				r.arrived(4000*batching.Time(now)+20, 1, of)
+				r.arrived(4000*batching.Time(now)+20, 1, s.arrived(shape))
 			}
 			now++
 		}

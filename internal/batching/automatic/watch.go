@@ -22,8 +22,7 @@ type run struct {
 // Arrived implements [batching.Watcher].
 func (p *Policy) Arrived(now batching.Time, it *batching.Item) {
 	p.rate.arrived(now, it.Rows)
-	of := p.shapes.share(it.Shape)
-	p.shapes.arrived(it.Shape)
+	of := p.shapes.arrived(it.Shape)
 	if p.shapes.mixed() {
 		// Held requests and replays assume that all requests can share a batch.
 		p.hold, p.ledger.replay.rule = hold{}, none
