@@ -17,6 +17,7 @@ type Item struct {
 	Rows           int           // number of rows, at least 1
 	Bytes          int64         // memory that it uses while it waits
 	Shape          uint64        // requests of different shapes never share a batch
+	Elements       int64         // elements of a row, the same for all requests of a shape; 0 if the model has no variable dimensions
 	Priority       uint64        // 1 is the highest; 0 and unknown levels mean the default
 	Timeout        time.Duration // requested by the client, in the queue or in total, depending on Level.TimeoutIsDeadline; 0 means none
 	Deadline       Time          // when the request is answered at the latest; 0 means none

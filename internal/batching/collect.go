@@ -47,7 +47,7 @@ func (p *Collect) Decide(now Time, line Line) Decision {
 
 // Backlog returns the batch size that works off a long queue, and 0 for any number of
 // parallel batches.
-func (p *Collect) Backlog() (rows, running int) { return p.Size, 0 }
+func (p *Collect) Backlog(int64) (rows, running int) { return p.Size, 0 }
 
 // Arrived implements [Watcher].
 func (p *Collect) Arrived(Time, *Item) { p.waiting++ }

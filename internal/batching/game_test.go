@@ -251,7 +251,7 @@ func (g *game) arrive() error {
 	g.arrivals++
 	it.Owner = g.arrivals
 	it.Rows = 1
-	it.Shape, it.Priority, it.Timeout, it.Deadline, it.TransportDelay, it.Instance = 0, 0, 0, 0, 0, 0
+	it.Shape, it.Priority, it.Timeout, it.Deadline, it.TransportDelay, it.Instance, it.Elements = 0, 0, 0, 0, 0, 0, 0
 	has := g.choose(256)
 	if has&1 == 1 {
 		it.Rows += g.choose(g.maxRows)
@@ -263,6 +263,7 @@ func (g *game) arrive() error {
 	case manyShapes:
 		it.Shape = uint64(g.choose(48))
 	}
+	it.Elements = int64(it.Shape * it.Shape)
 	if g.spice&has&priorities != 0 {
 		it.Priority = uint64(g.choose(len(g.cfg.Levels) + 2))
 	}

@@ -67,7 +67,7 @@ func TestALaneIsNotHeldForLowerPriorities(t *testing.T) {
 // always predicts the same duration for every batch.
 type always time.Duration
 
-func (a always) Predict(int, int) time.Duration { return time.Duration(a) }
+func (a always) Predict(batching.Size, int) time.Duration { return time.Duration(a) }
 
 func TestALaneIsNotHeldIfItsFirstRequestWouldBeLate(t *testing.T) {
 	for _, test := range []struct {

@@ -32,12 +32,12 @@ type trend struct {
 }
 
 // Predict implements [Predictor].
-func (l *Learner) Predict(rows, running int) time.Duration {
+func (l *Learner) Predict(size Size, running int) time.Duration {
 	s := &l.trends[min(running, maxParallel)-1]
 	if s.count < minSamples || l.total-s.last > maxTrendAge {
 		return 0
 	}
-	return time.Duration(s.estimate(float64(rows)) * s.p95)
+	return time.Duration(s.estimate(float64(size.Rows)) * s.p95)
 }
 
 // Record adds the duration of a batch of the given rows. running is the number of batches

@@ -30,21 +30,21 @@ func about(t *testing.T, what string, got, want time.Duration, off float64) {
 }
 
 func TestNothingIsPredictedBeforeFiveBatches(t *testing.T) {
-	if got := taught(4).Predict(4, 1); got != 0 {
+	if got := taught(4).Predict(batching.Size{Rows: 4}, 1); got != 0 {
 		t.Errorf("after 4 batches it says %v", got)
 	}
-	if got := taught(5).Predict(4, 1); got == 0 {
+	if got := taught(5).Predict(batching.Size{Rows: 4}, 1); got == 0 {
 		t.Error("after 5 batches it says nothing")
 	}
-	if got := taught(100).Predict(4, 2); got != 0 {
+	if got := taught(100).Predict(batching.Size{Rows: 4}, 2); got != 0 {
 		t.Errorf("no two batches ran at once, but of that it says %v", got)
 	}
 }
 
 func TestSizesThatWereNotSeenAreOnTheLine(t *testing.T) {
 	l := taught(64)
-	about(t, "a batch of 4 rows", l.Predict(4, 1), 6*ms, 0.001)
-	about(t, "a batch of 20 rows", l.Predict(20, 1), 22*ms, 0.001)
+	about(t, "a batch of 4 rows", l.Predict(batching.Size{Rows: 4}, 1), 6*ms, 0.001)
+	about(t, "a batch of 20 rows", l.Predict(batching.Size{Rows: 20}, 1), 22*ms, 0.001)
 }
 
 func TestWhereOneSizeWasSeenOthersTakeNoLess(t *testing.T) {
@@ -52,8 +52,8 @@ func TestWhereOneSizeWasSeenOthersTakeNoLess(t *testing.T) {
 	for range 32 {
 		l.Record(8, 1, 10*ms)
 	}
-	about(t, "a smaller batch", l.Predict(1, 1), 10*ms, 0.001)
-	about(t, "a larger batch", l.Predict(16, 1), 20*ms, 0.001)
+	about(t, "a smaller batch", l.Predict(batching.Size{Rows: 1}, 1), 10*ms, 0.001)
+	about(t, "a larger batch", l.Predict(batching.Size{Rows: 16}, 1), 20*ms, 0.001)
 }
 
 func TestOneBatchInTwentyTakesLongerThanPredicted(t *testing.T) {
@@ -63,7 +63,7 @@ func TestOneBatchInTwentyTakesLongerThanPredicted(t *testing.T) {
 	for i := range 20_000 {
 		rows := 1 + chance.IntN(16)
 		took := time.Duration(float64(5*ms+time.Duration(rows)*ms/2) * math.Exp(0.1*chance.NormFloat64()))
-		if i >= 1_000 && took > l.Predict(rows, 1) {
+		if i >= 1_000 && took > l.Predict(batching.Size{Rows: rows}, 1) {
 			longer++
 		}
 		l.Record(rows, 1, took)
@@ -79,7 +79,7 @@ func TestTheFirstBatchIsNotLearntFrom(t *testing.T) {
 	for range 8 {
 		l.Record(1, 1, ms)
 	}
-	about(t, "a batch", l.Predict(1, 1), ms, 0.001)
+	about(t, "a batch", l.Predict(batching.Size{Rows: 1}, 1), ms, 0.001)
 }
 
 func TestAModelThatChangesItsSpeedIsFollowed(t *testing.T) {
@@ -87,11 +87,11 @@ func TestAModelThatChangesItsSpeedIsFollowed(t *testing.T) {
 	for range 64 {
 		l.Record(8, 1, 20*ms)
 	}
-	about(t, "a batch of a model that is twice as slow", l.Predict(8, 1), 20*ms, 0.3)
+	about(t, "a batch of a model that is twice as slow", l.Predict(batching.Size{Rows: 8}, 1), 20*ms, 0.3)
 	for range 64 {
 		l.Record(8, 1, 5*ms)
 	}
-	about(t, "a batch of one that is four times as fast again", l.Predict(8, 1), 5*ms, 0.6)
+	about(t, "a batch of one that is four times as fast again", l.Predict(batching.Size{Rows: 8}, 1), 5*ms, 0.6)
 }
 
 func TestWhatWasLongAgoIsForgotten(t *testing.T) {
@@ -99,11 +99,11 @@ func TestWhatWasLongAgoIsForgotten(t *testing.T) {
 	for range 64 {
 		l.Record(8, 2, 30*ms)
 	}
-	about(t, "one of two batches at once", l.Predict(8, 2), 30*ms, 0.001)
+	about(t, "one of two batches at once", l.Predict(batching.Size{Rows: 8}, 2), 30*ms, 0.001)
 	for range 257 {
 		l.Record(8, 1, 10*ms)
 	}
-	if got := l.Predict(8, 2); got != 0 {
+	if got := l.Predict(batching.Size{Rows: 8}, 2); got != 0 {
 		t.Errorf("it still says %v of two batches at once", got)
 	}
 }

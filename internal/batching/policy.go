@@ -97,7 +97,7 @@ func (p Triton) Decide(now Time, line Line) Decision {
 
 // Backlog returns the batch size that works off a long queue, and 0 for any number of
 // parallel batches.
-func (p Triton) Backlog() (rows, running int) { return p.largest(), 0 }
+func (p Triton) Backlog(int64) (rows, running int) { return p.largest(), 0 }
 
 // A fit describes the requests at the front of a line that fit into a batch.
 type fit struct {

@@ -8,9 +8,15 @@ import (
 
 // A Predictor predicts how long batches take.
 type Predictor interface {
-	// Predict returns the p95 of the duration of a batch of the given rows while the given
+	// Predict returns the p95 of the duration of a batch of the given size while the given
 	// number of batches run, including this one. Zero means unknown.
-	Predict(rows, running int) time.Duration
+	Predict(size Size, running int) time.Duration
+}
+
+// A Size is the size of a batch.
+type Size struct {
+	Rows     int
+	Elements int64 // of each row; see [Item]
 }
 
 // PredictorFor returns the policy if it is a [Predictor], and otherwise a new [Learner].
@@ -22,9 +28,10 @@ func PredictorFor(p Policy) Predictor {
 }
 
 // A backlogger is a policy that knows how it works off a long queue: the batch size in
-// rows, and the number of parallel batches. Zeros mean the maximum.
+// rows of the given number of elements, and the number of parallel batches. Zeros mean the
+// maximum.
 type backlogger interface {
-	Backlog() (rows, running int)
+	Backlog(elements int64) (rows, running int)
 }
 
 // A learner is a predictor to which the core reports how long each batch took, and the
@@ -109,7 +116,7 @@ func (c *Core) queueTime(it *Item) time.Duration {
 // be answered. It assumes that all requests ahead of it have the average number of rows. If
 // known is false, the result omits the unknown part.
 func (c *Core) predict(it *Item) (start, end Time, known bool) {
-	maxRows, parallel := c.backlog()
+	maxRows, parallel := c.backlog(it.Elements)
 	if parallel == 0 {
 		return c.now, c.now, false
 	}
@@ -125,55 +132,68 @@ func (c *Core) predict(it *Item) (start, end Time, known bool) {
 	start, known = c.firstFree()
 	parallelWith := c.running + 1 // parallel batches while it runs
 	ownRows := it.Rows
-	ahead := c.ahead(it, items-1, perBatch)
+	ahead := c.ahead(it, items-1, perBatch, max(1, perBatch*rows/items), parallel)
 	if ahead.batches > 0 || c.parked+c.awake == 0 {
 		parallelWith = parallel
 	}
 	if ahead.batches > 0 {
-		takes := c.cfg.Predictor.Predict(max(1, ahead.size*rows/items), parallel)
-		known = known && takes > 0
-		start += time.Duration(ahead.batches) * takes / time.Duration(parallel)
+		known = known && ahead.known
+		start += ahead.take / time.Duration(parallel)
 	}
 	if c.combines {
 		ownRows = max(ownRows, (ahead.joined+1)*rows/items) + c.arrivalRate.expect(c.now, start-c.now)/ahead.lanes
 		ownRows = max(it.Rows, min(ownRows, maxRows))
 	}
-	takes := c.cfg.Predictor.Predict(ownRows, parallelWith)
+	takes := c.cfg.Predictor.Predict(Size{ownRows, it.Elements}, parallelWith)
 	return start, start + withMargin(takes), known && takes > 0
 }
 
 // queueAhead is what runs before a request that arrives now.
 type queueAhead struct {
-	batches int // that run before its own
-	size    int // average number of requests of these batches
-	joined  int // waiting requests that run in its own batch
-	lanes   int // number of shapes that wait, including its own
+	batches int           // that run before its own
+	take    time.Duration // sum of the predicted durations of these batches
+	known   bool          // all of them could be predicted
+	joined  int           // waiting requests that run in its own batch
+	lanes   int           // number of shapes that wait, including its own
 }
 
-// ahead returns what runs before it, if the given number of requests are ahead of it and
-// batches have up to together requests.
-func (c *Core) ahead(it *Item, requests, together int) queueAhead {
-	a := queueAhead{batches: requests / together, size: together, joined: requests % together, lanes: 1}
+// ahead returns what runs before it, if the given number of requests are ahead of it, batches
+// have up to perBatch requests, and that many have the given number of rows.
+func (c *Core) ahead(it *Item, requests, perBatch, rows, parallel int) queueAhead {
+	a := queueAhead{joined: requests % perBatch, lanes: 1, known: true}
 	if !c.cfg.OvertakeOtherShapes || !c.combines {
+		a.add(requests/perBatch, c.cfg.Predictor.Predict(Size{rows, it.Elements}, parallel))
 		return a
 	}
-	own, others := 0, 0 // requests of its lane, and batches of other lanes
+	own := 0 // requests of its lane
 	for _, l := range c.lanes {
 		switch {
 		case l.key == laneKey{it.Shape, it.Instance}:
 			own = l.items
 		case l.items > 0:
-			others += (l.items + together - 1) / together
+			n := (l.items + perBatch - 1) / perBatch
+			a.add(n, c.cfg.Predictor.Predict(Size{max(1, l.rows/n), l.first().Elements}, parallel))
 			a.lanes++
 		}
 	}
-	if others == 0 {
-		return a
+	if a.lanes == 1 {
+		own = requests
 	}
-	// Lower priorities are in the lanes, too, but there are no more batches than requests.
-	a.batches, a.joined = min(requests, others+own/together), min(requests, own%together)
-	a.size = max(1, (requests-a.joined)/max(1, a.batches))
+	a.joined = min(requests, own%perBatch)
+	a.add(own/perBatch, c.cfg.Predictor.Predict(Size{rows, it.Elements}, parallel))
+	if a.batches > requests {
+		// Lower priorities are in the lanes, too, but there are no more batches than requests.
+		a.take = a.take / time.Duration(a.batches) * time.Duration(requests)
+		a.batches = requests
+	}
 	return a
+}
+
+// add adds n batches of the given duration; 0 means that it is unknown.
+func (a *queueAhead) add(n int, takes time.Duration) {
+	a.batches += n
+	a.take += time.Duration(n) * takes
+	a.known = a.known && (n == 0 || takes > 0)
 }
 
 // firstFree returns when the first instance is ready for its next batch.
@@ -186,7 +206,7 @@ func (c *Core) firstFree() (at Time, known bool) {
 		if in.state != running || in.leaving {
 			continue
 		}
-		takes := c.cfg.Predictor.Predict(in.rows, c.running)
+		takes := c.cfg.Predictor.Predict(Size{in.rows, in.batch[0].Elements}, c.running)
 		at, known = min(at, max(c.now, in.began+takes)), takes > 0
 		if !known {
 			break
@@ -198,12 +218,12 @@ func (c *Core) firstFree() (at Time, known bool) {
 	return at, true
 }
 
-// backlog returns the batch size in rows while the queue is long, and the number of
-// parallel batches.
-func (c *Core) backlog() (rows, parallel int) {
+// backlog returns the batch size in rows of the given number of elements while the queue is
+// long, and the number of parallel batches.
+func (c *Core) backlog(elements int64) (rows, parallel int) {
 	rows, parallel = c.cfg.MaxRows, c.serving
 	if p, ok := c.policy.(backlogger); ok {
-		r, s := p.Backlog()
+		r, s := p.Backlog(elements)
 		if r > 0 {
 			rows = r
 		}
@@ -212,30 +232,30 @@ func (c *Core) backlog() (rows, parallel int) {
 		}
 	}
 	if c.cfg.Objective > 0 {
-		rows = min(rows, c.maxRowsInTime(rows, parallel))
+		rows = min(rows, c.maxRowsInTime(Size{rows, elements}, parallel))
 	}
 	return rows, parallel
 }
 
-// maxRowsInTime returns the largest batch size, up to rows, with which a request that
+// maxRowsInTime returns the largest batch size in rows, up to the given one, with which a request that
 // just misses a batch still meets the objective in the next one: it waits until an
 // instance is free, which takes longer the fewer there are, and then for its own batch.
 //
 // The limit does not depend on the requests in a batch. Making a batch smaller because
 // its first request has little time left would be the worst choice: smaller batches have
 // a lower throughput, so the next batch would have even less time.
-func (c *Core) maxRowsInTime(rows, parallel int) int {
+func (c *Core) maxRowsInTime(size Size, parallel int) int {
 	if !c.combines || parallel == 0 {
-		return rows
+		return size.Rows
 	}
-	if c.rowLimit.rows == rows && c.rowLimit.parallel == parallel && c.batches < c.rowLimit.until {
+	if c.rowLimit.size == size && c.rowLimit.parallel == parallel && c.batches < c.rowLimit.until {
 		return c.rowLimit.limit
 	}
 	fits := func(n int) bool {
-		takes := c.cfg.Predictor.Predict(n, parallel)
+		takes := c.cfg.Predictor.Predict(Size{n, size.Elements}, parallel)
 		return takes+takes/time.Duration(parallel) <= c.cfg.Objective
 	}
-	largest, tooLarge := 1, rows+1 // a batch of one row is always allowed
+	largest, tooLarge := 1, size.Rows+1 // a batch of one row is always allowed
 	for tooLarge-largest > 1 {
 		if n := (largest + tooLarge) / 2; fits(n) {
 			largest = n
@@ -243,15 +263,16 @@ func (c *Core) maxRowsInTime(rows, parallel int) int {
 			tooLarge = n
 		}
 	}
-	c.rowLimit = rowLimitCache{rows, parallel, largest, c.batches + 16}
+	c.rowLimit = rowLimitCache{size, parallel, largest, c.batches + 16}
 	return largest
 }
 
 // A rowLimitCache is a result of maxRowsInTime, valid until the given number of batches
 // have run.
 type rowLimitCache struct {
-	rows, parallel, limit int
-	until                 uint64
+	size            Size
+	parallel, limit int
+	until           uint64
 }
 
 // meetDeadlines adapts a policy's decision to deadlines and the objective: it limits the
@@ -259,7 +280,8 @@ type rowLimitCache struct {
 // waiting request is due at some time.
 func (c *Core) meetDeadlines(line Line, d Decision) Decision {
 	waits := d.Take == 0 && d.Until != Never
-	maxRows, _ := c.backlog()
+	elements := line.First().Elements
+	maxRows, _ := c.backlog(elements)
 	if !waits && (c.cfg.Objective == 0 || !c.combines || d.Take <= 1) {
 		return d
 	}
@@ -282,7 +304,7 @@ func (c *Core) meetDeadlines(line Line, d Decision) Decision {
 	case due == Never:
 		return d
 	}
-	takes := c.cfg.Predictor.Predict(min(rows+1, maxRows), c.running+1)
+	takes := c.cfg.Predictor.Predict(Size{min(rows+1, maxRows), elements}, c.running+1)
 	latestStart := due - takes - takes/timerDivisor
 	if latestStart <= c.now {
 		return Decision{Take: items, Reason: Waited}
@@ -297,8 +319,8 @@ func (c *Core) canWaitForOther(it *Item) bool {
 	if it.due == Never {
 		return true
 	}
-	most, _ := c.backlog()
-	takes := c.cfg.Predictor.Predict(most, c.running+1)
+	most, _ := c.backlog(it.Elements)
+	takes := c.cfg.Predictor.Predict(Size{most, it.Elements}, c.running+1)
 	return takes > 0 && c.now+2*withMargin(takes) < it.due
 }
 
@@ -313,7 +335,7 @@ func (c *Core) firstLate(line Line, take int) (late *Item, by time.Duration) {
 		rows += it.Rows
 		n++
 	}
-	end := c.now + c.cfg.Predictor.Predict(rows, c.running+1)
+	end := c.now + c.cfg.Predictor.Predict(Size{rows, line.First().Elements}, c.running+1)
 	n = 0
 	for it := line.First(); n < take; it = line.After(it) {
 		if giveUp := c.giveUpAt(it); giveUp <= end { // exactly at its deadline is too late, too

@@ -5,7 +5,8 @@ import "time"
 // A Profile is the result of calibration: how long batches of a model take. The zero
 // Profile has no measurements.
 type Profile struct {
-	Sizes []Timing // ascending by Rows
+	Sizes    []Timing // ascending by Rows
+	Elements int64    `json:"-"` // of each measured row; see [Item]
 	// Slowdown[n-1] is how many times longer a batch takes while n batches run; empty if it
 	// was not measured. Slowdown[0] is below 1 if exclusive batches have more threads, and
 	// 1 otherwise.

@@ -299,7 +299,9 @@ func (s *story) trace(o simulate.Occurrence) {
 // exactly predicts the exact duration of batches without slowdown.
 type exactly struct{ takes, row time.Duration }
 
-func (e exactly) Predict(rows, _ int) time.Duration { return e.takes + time.Duration(rows)*e.row }
+func (e exactly) Predict(size batching.Size, _ int) time.Duration {
+	return e.takes + time.Duration(size.Rows)*e.row
+}
 
 // say begins a line, or continues the current one if it begins with the same words.
 func (s *story) say(at time.Duration, words string) {

@@ -51,10 +51,12 @@ type Request struct {
 	Priority uint64        // 1 is the highest; 0 means the model's default
 	Timeout  time.Duration // requested limit of the time in the queue or to the response, depending on the model; 0 means none
 
-	// Rows is the number of rows of the request, and Shape is equal for requests that may
-	// share a batch. The check against the model's configuration sets both.
-	Rows  int
-	Shape uint64
+	// Rows is the number of rows of the request, Shape is equal for requests that may share a
+	// batch, and Elements is the number of elements of a row in inputs with variable
+	// dimensions; 0 if there are none. The check against the model's configuration sets them.
+	Rows     int
+	Shape    uint64
+	Elements int64
 }
 
 // A Response holds the outputs of one request. The receiver owns it, and must call Release

@@ -13,8 +13,8 @@ import (
 
 // Check returns an error unless the model can run req, and completes req: it sorts the
 // inputs in the order of the configuration, so that all requests of a batch agree, gives
-// them the shapes that the model expects, and sets Rows and Shape. Optional inputs may be
-// missing. Shape differs between requests whose inputs cannot be rows of one tensor, or
+// them the shapes that the model expects, and sets Rows, Shape and Elements. Optional
+// inputs may be missing. Shape differs between requests whose inputs cannot be rows of one tensor, or
 // that omit different inputs. It is a hash, so the scheduler compares the shapes again
 // when it joins them.
 //
@@ -45,7 +45,7 @@ func (c *Config) check(req *infer.Request) error {
 	if err != nil {
 		return err
 	}
-	shape := shapeHash(0)
+	shape, elements := shapeHash(0), int64(0)
 	rest := req.Inputs
 	for i := range c.Inputs {
 		want := &c.Inputs[i]
@@ -59,11 +59,13 @@ func (c *Config) check(req *infer.Request) error {
 			return err
 		}
 		if !want.Ragged {
-			shape.add(want.Dims, in.Shape[len(in.Shape)-len(want.Dims):])
+			row := in.Shape[len(in.Shape)-len(want.Dims):]
+			shape.add(want.Dims, row)
+			elements += variableElements(want.Dims, row)
 		}
 	}
 	c.reshapeInputs(req)
-	req.Rows, req.Shape = rows, uint64(shape)
+	req.Rows, req.Shape, req.Elements = rows, uint64(shape), elements
 	return nil
 }
 
@@ -300,3 +302,16 @@ func (h *shapeHash) add(dims, shape []int64) {
 
 // addMissing adds that input i is missing, as a size that no dimension can have.
 func (h *shapeHash) addMissing(i int) { h.add([]int64{-1}, []int64{-1 - int64(i)}) }
+
+// variableElements returns the number of elements of a row; 0 if none of its dimensions is
+// variable.
+func variableElements(dims, row []int64) int64 {
+	if !slices.Contains(dims, -1) {
+		return 0
+	}
+	n := int64(1)
+	for _, d := range row {
+		n *= d // the check of the data's size has excluded an overflow
+	}
+	return n
+}

@@ -128,6 +128,19 @@ func TestCheckingAGoodRequestAllocatesNothing(t *testing.T) {
 	}
 }
 
+func TestElementsAreThoseOfOneRowOfVariableInputs(t *testing.T) {
+	c := parse(t, anyImage)
+	for _, rows := range []int64{1, 8} {
+		req := imageRequest(rows, 4, 5)
+		if err := c.Check(req); err != nil {
+			t.Fatal(err)
+		}
+		if req.Elements != 4*5*3 {
+			t.Errorf("a row of %d has %d elements, want %d: those of IMAGE, because SCALE has a fixed size", rows, req.Elements, 4*5*3)
+		}
+	}
+}
+
 func TestShapesOfEqualVariableDimensionsAreEqual(t *testing.T) {
 	c := parse(t, anyImage)
 	seen := map[uint64][2]int64{}

@@ -57,7 +57,7 @@ func (s *Scheduler) newCall(req *infer.Request) *call {
 		c.item.Owner = c
 	}
 	c.req = req
-	c.item.Rows, c.item.Shape = req.Rows, req.Shape
+	c.item.Rows, c.item.Shape, c.item.Elements = req.Rows, req.Shape, req.Elements
 	c.item.Bytes = 0
 	for i := range req.Inputs {
 		c.item.Bytes += int64(len(req.Inputs[i].Data))

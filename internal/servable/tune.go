@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/shoal-serving/shoal/internal/batching"
 	"github.com/shoal-serving/shoal/internal/calibrate"
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/explain"
@@ -178,7 +179,7 @@ func (t *tuner) tune(ctx context.Context) (replaced bool, err error) {
 	best := calibrate.Choose(settings)
 	t.v.calibration.Store(t.report(settings, best))
 	params := tuning{
-		threads: best.Threads, exclusiveThreads: best.ExclusiveThreads, profile: best.Profile(settings), calibration: t.v.calibration.Load(),
+		threads: best.Threads, exclusiveThreads: best.ExclusiveThreads, profile: t.sized(best.Profile(settings)), calibration: t.v.calibration.Load(),
 		checked: true, combineUnsafeReason: t.v.Config.CombineUnsafeReason, inputs: &t.inputs, stats: t.v.Stats,
 	}
 	if t.v.autoInstances && !t.v.Config.Tunes() { // otherwise the policy limits them
@@ -203,7 +204,7 @@ var errUnmeasured = errors.New("no number of threads could be measured")
 // measurements.
 func (t *tuner) passProfile(settings []calibrate.Setting) {
 	current := calibrate.Choice{Threads: t.v.threads, ExclusiveThreads: t.v.exclusiveThreads}
-	known := current.Profile(settings)
+	known := t.sized(current.Profile(settings))
 	switch {
 	case !t.staleProfile:
 		t.v.Scheduler.Calibrated(known)
@@ -211,6 +212,14 @@ func (t *tuner) passProfile(settings []calibrate.Setting) {
 		t.v.Scheduler.Recalibrated(known)
 		t.staleProfile = false
 	}
+}
+
+// sized returns the profile with the number of elements of the rows that it was measured with.
+func (t *tuner) sized(p batching.Profile) batching.Profile {
+	if req, err := t.inputs.First(1); err == nil {
+		p.Elements = req.Elements
+	}
+	return p
 }
 
 // servesWith reports whether the serving version runs all its batches with the given
@@ -369,7 +378,7 @@ func (t *tuner) measure(ctx context.Context, v *Version, s *calibrate.Setting) (
 			steps++
 			t.v.Stats.CalibrationStep()
 			if !t.staleProfile { // otherwise partial findings would replace what the policy learned from traffic
-				v.Scheduler.Calibrated(f.Profile)
+				v.Scheduler.Calibrated(t.sized(f.Profile))
 			}
 		},
 	}, s.Findings)

@@ -49,19 +49,19 @@ type Options struct {
 // of exclusive batches as the curve and applied a slowdown to all others: batches under
 // load then had the size that suits all threads, and the p99 grew (ADR 14).
 type Policy struct {
-	opt   Options
-	sizes sizes
+	opt     Options
+	classes []*costs // by size class; models without variable dimensions have one
+	*costs           // of the request or batch at hand; see use
+	unknown costs    // of classes without requests
+	recent  *costs   // of the last request that arrived
 
 	// Learned from events.
-	curve       curve
 	contention  contention
 	rate        rate
 	shapes      shapes
 	gaps        gaps
 	returns     returns
 	busyPeriod  busyPeriod
-	drift       drift
-	retest      retest
 	unit        float64 // width of the smallest bin in nanoseconds; 0 until the curve is known
 	cycle       cycle
 	probed      int    // batches run in the current round of probing
@@ -94,13 +94,19 @@ var _ batching.Watcher = (*Policy)(nil)
 // New returns a policy that knows opt.Profile and has not seen any traffic.
 func New(opt Options) *Policy {
 	opt.MaxRows, opt.Instances = max(1, opt.MaxRows), max(1, opt.Instances)
-	p := &Policy{opt: opt, curve: newCurve(opt.MaxRows), contention: newContention(opt.Instances), runs: make([]run, opt.Instances)}
+	p := &Policy{opt: opt, unknown: costs{class: -1, curve: newCurve(opt.MaxRows)}, contention: newContention(opt.Instances), runs: make([]run, opt.Instances)}
+	p.unknown.sizes = sizesOf(&p.unknown.curve, 0)
+	p.costs = &p.unknown
 	p.Calibrated(opt.Profile)
 	return p
 }
 
 // Calibrated implements [batching.Tunable].
 func (p *Policy) Calibrated(profile batching.Profile) {
+	p.add(profile.Elements)
+	if p.recent == nil {
+		p.recent = p.costs
+	}
 	p.curve.calibrate(profile.Sizes)
 	p.contention.calibrate(profile.Slowdown, p.opt.Instances)
 	p.resize()
@@ -109,6 +115,7 @@ func (p *Policy) Calibrated(profile batching.Profile) {
 // Recalibrated implements [batching.Tunable]. It discards what the policy learned and
 // decided for the old shape, but keeps track of waiting requests and running batches.
 func (p *Policy) Recalibrated(profile batching.Profile) {
+	p.add(profile.Elements)
 	p.curve, p.contention = newCurve(p.opt.MaxRows), newContention(p.opt.Instances)
 	p.drift = drift{count: p.drift.count, factor: p.drift.factor}
 	p.gaps, p.returns, p.unit = gaps{}, returns{}, 0 // the width of bins depends on the curve

@@ -8,6 +8,7 @@ import (
 
 // Decide implements [batching.Policy].
 func (p *Policy) Decide(now batching.Time, line batching.Line) batching.Decision {
+	p.use(line.First().Elements)
 	limit := p.parallel(p.rows)
 	if p.running >= limit {
 		return batching.Decision{Until: batching.Never} // the core asks again when a batch ends
@@ -99,7 +100,7 @@ func (p *Policy) probing() int {
 	switch {
 	case p.opt.Instances == 1:
 		return 0
-	case p.curve.soloBatches < minSamples:
+	case p.soloBatches() < minSamples:
 		return 1 // measure single batches first
 	case p.probed > probeBatches:
 		return 0 // this round of probing is over
@@ -115,7 +116,7 @@ func (p *Policy) target() int {
 		return p.opt.Preferred[n-1]
 	}
 	if !p.curve.known() {
-		return p.curve.max()
+		return p.firstRows
 	}
 	if p.cycle.rows > 0 && p.ledger.enabled(cut) && p.probing() == 0 {
 		return min(p.cycle.rows, maxGrowth*p.curve.largest)

@@ -15,15 +15,17 @@ var _ batching.Tunable = (*Policy)(nil)
 const minPredictSamples = 5
 
 // Predict implements [batching.Predictor].
-func (p *Policy) Predict(rows, running int) time.Duration {
+func (p *Policy) Predict(size batching.Size, running int) time.Duration {
+	p.use(size.Elements)
 	if p.curve.soloBatches < minPredictSamples || running > 1 && p.contention.samples[min(running, maxParallel)] < minTrusted {
 		return 0
 	}
-	return time.Duration(p.curve.p95(rows) * p.contention.slowdown(running))
+	return time.Duration(p.curve.p95(size.Rows) * p.contention.slowdown(running))
 }
 
-// Backlog returns how the policy works off a long queue: the batch size in rows, and the
-// number of parallel batches.
-func (p *Policy) Backlog() (rows, running int) {
+// Backlog returns how the policy works off a long queue of rows with the given number of
+// elements: the batch size in rows, and the number of parallel batches.
+func (p *Policy) Backlog(elements int64) (rows, running int) {
+	p.use(elements)
 	return p.sizes.peak, max(p.contention.useful, p.contention.backlog)
 }

@@ -90,7 +90,7 @@ func TestPredictorsAreComparedWhereTheyDiffer(t *testing.T) {
 				rows := 1 + p.chance.IntN(predictedRows)
 				before := map[string]time.Duration{}
 				for name, by := range p.predictors() {
-					before[name] = by.Predict(rows, 1)
+					before[name] = by.Predict(batching.Size{Rows: rows}, 1)
 				}
 				took := p.run(rows, 1)
 				if i < 1_000 {
@@ -129,7 +129,7 @@ func (p *predicted) batchesUntil(times float64) map[string]int {
 		for name, by := range p.predictors() {
 			near := true
 			for rows := 1; rows <= predictedRows; rows++ {
-				near = near && math.Abs(float64(by.Predict(rows, 1))/(times*p95*float64(p.curve.Takes(rows)))-1) < 0.1
+				near = near && math.Abs(float64(by.Predict(batching.Size{Rows: rows}, 1))/(times*p95*float64(p.curve.Takes(rows)))-1) < 0.1
 			}
 			if _, done := reached[name]; near && !done {
 				reached[name] = i
@@ -174,11 +174,11 @@ func TestPredictorsAreComparedWhereBatchesNeverRunAlone(t *testing.T) {
 		}
 		now += took + 1
 	}
-	if d := policy.Predict(8, 2); d != 0 {
+	if d := policy.Predict(batching.Size{Rows: 8}, 2); d != 0 {
 		t.Errorf("the policy predicts %v although it has not seen a batch alone: the learner may not be needed any more, see docs/adr/0015", d)
 	}
 	want := curve.Takes(8) * 3 / 2
-	if d := learner.Predict(8, 2); d < want*95/100 || d > want*105/100 {
+	if d := learner.Predict(batching.Size{Rows: 8}, 2); d < want*95/100 || d > want*105/100 {
 		t.Errorf("the learner predicts %v, want %v", d, want)
 	}
 }

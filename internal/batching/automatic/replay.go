@@ -47,7 +47,7 @@ func (p *Policy) startReplay(r rule, now batching.Time, size int) {
 	n := 0
 	for i := range p.runs {
 		if b := &p.runs[i]; b.busy && n < maxParallel {
-			rp.running[n] = virtualBatch{max(0, float64(b.began-now)+p.contention.slowdown(p.running)*p.curve.expected(b.rows)), b.requests}
+			rp.running[n] = virtualBatch{max(0, float64(b.began-now)+p.contention.slowdown(p.running)*b.costs.curve.expected(b.rows)), b.requests}
 			n++
 		}
 	}
@@ -164,7 +164,7 @@ func (p *Policy) replayBegan(now batching.Time, requests, rows int) {
 	extraSlowdown := p.contention.slowdown(p.running+1)/p.contention.slowdown(p.running) - 1
 	for i := range p.runs {
 		if b := &p.runs[i]; b.busy && extraSlowdown > 0 {
-			left := float64(b.began-now) + p.contention.slowdown(p.running)*p.curve.expected(b.rows)
+			left := float64(b.began-now) + p.contention.slowdown(p.running)*b.costs.curve.expected(b.rows)
 			rp.actual += extraSlowdown * max(0, min(left, takes)) * float64(b.requests)
 		}
 	}
@@ -191,7 +191,7 @@ func (p *Policy) firstFree(at float64) float64 {
 	first := math.Inf(1)
 	for i := range p.runs {
 		if b := &p.runs[i]; b.busy {
-			first = min(first, float64(b.began-p.ledger.replay.from)+p.contention.slowdown(p.running)*p.curve.expected(b.rows))
+			first = min(first, float64(b.began-p.ledger.replay.from)+p.contention.slowdown(p.running)*b.costs.curve.expected(b.rows))
 		}
 	}
 	return max(at, first)

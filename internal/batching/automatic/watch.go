@@ -14,6 +14,7 @@ type run struct {
 	busy           bool
 	began          batching.Time
 	rows, requests int
+	costs          *costs
 	retest         bool
 	fewerThreads   bool                     // it has fewer threads than an exclusive batch, and counts as at least one of two
 	timeBeside     [maxParallel + 1]float64 // nanoseconds for which it ran while n batches ran
@@ -21,6 +22,8 @@ type run struct {
 
 // Arrived implements [batching.Watcher].
 func (p *Policy) Arrived(now batching.Time, it *batching.Item) {
+	p.add(it.Elements)
+	p.recent = p.costs
 	p.rate.arrived(now, it.Rows)
 	of := p.shapes.arrived(it.Shape)
 	if p.shapes.mixed() {
@@ -38,6 +41,7 @@ func (p *Policy) Arrived(now batching.Time, it *batching.Item) {
 
 // Left implements [batching.Watcher].
 func (p *Policy) Left(_ batching.Time, it *batching.Item) {
+	p.costs = p.recent
 	p.waiting--
 	p.rows -= it.Rows
 	p.replayRemoved(it.Rows)
@@ -51,6 +55,7 @@ func (p *Policy) Held(now batching.Time, d batching.Decision) {
 	if d.Rule == none {
 		return // the limit of parallel batches is reached
 	}
+	p.costs = p.recent // requests are held only while nearly all have one shape
 	if p.hold.rule == none {
 		p.startReplay(d.Rule, now, p.sizes.efficient)
 		p.hold.since = now
@@ -60,6 +65,7 @@ func (p *Policy) Held(now batching.Time, d batching.Decision) {
 
 // Began implements [batching.Watcher].
 func (p *Policy) Began(now batching.Time, b *batching.Action) {
+	p.use(elementsOf(b.Items))
 	rows := 0
 	for _, it := range b.Items {
 		rows += it.Rows
@@ -74,7 +80,7 @@ func (p *Policy) Began(now batching.Time, b *batching.Action) {
 	p.replayBegan(now, len(b.Items), rows)
 	p.addRunTime(now)
 	r := p.runOn(b.Instance)
-	*r = run{busy: true, began: now, rows: rows, requests: len(b.Items), retest: b.Reason == batching.Retest, fewerThreads: p.opt.Exclusive && !b.Exclusive}
+	*r = run{busy: true, began: now, rows: rows, requests: len(b.Items), costs: p.costs, retest: b.Reason == batching.Retest, fewerThreads: p.opt.Exclusive && !b.Exclusive}
 	if r.retest {
 		p.retest.started(p.ledger.batch)
 	}
@@ -88,6 +94,7 @@ func (p *Policy) Began(now batching.Time, b *batching.Action) {
 
 // Ended implements [batching.Watcher].
 func (p *Policy) Ended(now batching.Time, instance int, items []*batching.Item, stopped bool) {
+	p.use(elementsOf(items))
 	p.addRunTime(now)
 	r := p.runOn(instance)
 	r.busy = false

@@ -23,27 +23,30 @@ func (r *Referee) parallel() (n int) {
 			n++
 		}
 	}
-	if _, running := r.backlog(); running > 0 {
+	if _, running := r.backlog(0); running > 0 {
 		n = min(n, running)
 	}
 	return n
 }
 
 // backlog asks a policy without a rule how it works off a long queue.
-func (r *Referee) backlog() (rows, running int) {
-	if p, ok := r.cfg.Policy.(interface{ Backlog() (rows, running int) }); ok && r.rule == nil {
-		return p.Backlog()
+func (r *Referee) backlog(elements int64) (rows, running int) {
+	if p, ok := r.cfg.Policy.(interface {
+		Backlog(elements int64) (rows, running int)
+	}); ok && r.rule == nil {
+		return p.Backlog(elements)
 	}
 	return 0, 0
 }
 
-// backlogRows returns the batch size in rows while the queue is long.
-func (r *Referee) backlogRows() int {
+// backlogRows returns the batch size in rows of the given number of elements while the queue
+// is long.
+func (r *Referee) backlogRows(elements int64) int {
 	most := r.cfg.MaxRows
 	if p, ok := r.cfg.Policy.(batching.Triton); ok && len(p.Preferred) > 0 {
 		most = p.Preferred[len(p.Preferred)-1]
 	}
-	if rows, _ := r.backlog(); rows > 0 {
+	if rows, _ := r.backlog(elements); rows > 0 {
 		most = rows
 	}
 	side := time.Duration(r.parallel())
@@ -51,7 +54,7 @@ func (r *Referee) backlogRows() int {
 		return most
 	}
 	for n := most; n > 1; n-- {
-		if takes := r.cfg.Predictor.Predict(n, int(side)); takes+takes/side <= r.cfg.Objective {
+		if takes := r.cfg.Predictor.Predict(batching.Size{Rows: n, Elements: elements}, int(side)); takes+takes/side <= r.cfg.Objective {
 			return n
 		}
 	}
@@ -91,31 +94,31 @@ func (r *Referee) foresee(q *request) (certain, perhaps bool) {
 	}
 	together := 1
 	if r.combines() {
-		together = max(1, r.backlogRows()*items/rows)
+		together = max(1, r.backlogRows(q.item.Elements)*items/rows)
 	}
-	before, size, joined := (items-1)/together, together, (items-1)%together
-	if others, own := r.shapesWaiting(q, together); r.cfg.OvertakeOtherShapes && r.combines() && others > 0 {
-		before, joined = min(items-1, others+own/together), min(items-1, own%together)
-		size = max(1, (items-1-joined)/max(1, before))
-	}
-	start, beside := r.firstFree(), r.count(busy)+1
+	before, takes, joined, known := r.ahead(q, items-1, together, max(1, together*rows/items))
+	start, free := r.firstFree()
+	beside := r.count(busy) + 1
 	if before > 0 || r.count(parked)+r.count(awake) == 0 {
 		beside = r.parallel()
 	}
 	if before > 0 {
-		start += time.Duration(before) * r.cfg.Predictor.Predict(max(1, size*rows/items), r.parallel()) / time.Duration(r.parallel())
+		start += takes / time.Duration(r.parallel())
 	}
 	least, most := q.item.Rows, q.item.Rows
 	if r.combines() {
-		most = max(most, r.backlogRows())
+		most = max(most, r.backlogRows(q.item.Elements))
 		least = max(least, min((joined+1)*rows/items, most))
 	}
 	if start == r.now {
 		most = least // no request can join it
 	}
 	end := func(rows int) batching.Time {
-		takes := r.cfg.Predictor.Predict(rows, beside)
+		takes := r.cfg.Predictor.Predict(batching.Size{Rows: rows, Elements: q.item.Elements}, beside)
 		return start + takes + takes/25
+	}
+	if known = known && free && r.cfg.Predictor.Predict(batching.Size{Rows: least, Elements: q.item.Elements}, beside) > 0; !known {
+		return false, false
 	}
 	if idle && end(most) > q.due && r.now-r.lastEnd >= 10*(end(most)-r.now) {
 		q.due = batching.Never
@@ -123,35 +126,66 @@ func (r *Referee) foresee(q *request) (certain, perhaps bool) {
 	return end(least) > q.due, end(most) > q.due
 }
 
-// shapesWaiting returns how many batches the queued requests of other shapes than q's need,
-// if a batch has up to together requests, and how many requests of q's shape are queued.
-func (r *Referee) shapesWaiting(q *request, together int) (others, own int) {
-	count := map[[2]uint64]int{}
-	shape := func(q *request) [2]uint64 { return [2]uint64{q.item.Shape, uint64(q.item.Instance)} }
+// ahead returns how many batches run before that of q, how long they take in total, and how
+// many queued requests run with q; and whether all of these times are known. Requests are those ahead of q; a batch has up to together
+// requests, and that many have the given rows.
+func (r *Referee) ahead(q *request, requests, together, rows int) (batches int, take time.Duration, joined int, known bool) {
+	type shape struct {
+		hash     uint64
+		instance int
+	}
+	type count struct{ items, rows int }
+	counts := map[shape]count{}
+	of := func(q *request) shape { return shape{q.item.Shape, q.item.Instance} }
+	elements := map[shape]int64{}
 	for _, other := range r.queue {
 		if !other.over(r.now) {
-			count[shape(other)]++
+			n := counts[of(other)]
+			counts[of(other)] = count{n.items + 1, n.rows + other.item.Rows}
+			elements[of(other)] = other.item.Elements
 		}
 	}
-	own = count[shape(q)]
-	delete(count, shape(q))
-	for _, n := range count {
-		others += (n + together - 1) / together
+	own := counts[of(q)].items
+	delete(counts, of(q))
+	if !r.cfg.OvertakeOtherShapes || !r.combines() || len(counts) == 0 {
+		own, counts = requests, nil
 	}
-	return others, own
+	known = true
+	add := func(n int, size batching.Size) {
+		takes := r.cfg.Predictor.Predict(size, r.parallel())
+		batches += n
+		take += time.Duration(n) * takes
+		known = known && (n == 0 || takes > 0)
+	}
+	for s, n := range counts {
+		needs := (n.items + together - 1) / together
+		add(needs, batching.Size{Rows: max(1, n.rows/needs), Elements: elements[s]})
+	}
+	add(own/together, batching.Size{Rows: rows, Elements: q.item.Elements})
+	if batches > requests {
+		take = take / time.Duration(batches) * time.Duration(requests)
+		batches = requests
+	}
+	return batches, take, min(requests, own%together), known
 }
 
-func (r *Referee) firstFree() batching.Time {
+// firstFree returns when the first instance is free, and whether that is known.
+func (r *Referee) firstFree() (first batching.Time, known bool) {
 	if r.count(parked)+r.count(awake) > 0 {
-		return r.now
+		return r.now, true
 	}
-	first := batching.Never
+	first, known = batching.Never, true
 	for _, in := range r.instances {
 		if in.state == busy && !in.leaving {
-			first = min(first, max(r.now, in.began+r.cfg.Predictor.Predict(rowsOf(in.batch), r.count(busy))))
+			takes := r.cfg.Predictor.Predict(sizeOf(in.batch), r.count(busy))
+			first, known = min(first, max(r.now, in.began+takes)), known && takes > 0
 		}
 	}
-	return first
+	return first, known
+}
+
+func sizeOf(list []*request) batching.Size {
+	return batching.Size{Rows: rowsOf(list), Elements: list[0].item.Elements}
 }
 
 func rowsOf(list []*request) (rows int) {
@@ -165,7 +199,7 @@ func rowsOf(list []*request) (rows int) {
 // late.
 func (r *Referee) wouldBeLate(q *request, rows int) bool {
 	lost := min(q.deadline(), q.due+r.cfg.Objective/40) // half of the share of the objective that is reserved for transport
-	return q.due != batching.Never && lost <= r.now+r.cfg.Predictor.Predict(rows, r.count(busy)+1)
+	return q.due != batching.Never && lost <= r.now+r.cfg.Predictor.Predict(batching.Size{Rows: rows, Elements: q.item.Elements}, r.count(busy)+1)
 }
 
 // meetDeadlines restates how the core changes a policy's decision so that no request is
@@ -178,7 +212,8 @@ func (r *Referee) meetDeadlines(l line, n int, at batching.Time) (int, batching.
 	if !dated || n == 0 && at == batching.Never {
 		return n, at
 	}
-	most, due := r.backlogRows(), batching.Never
+	elements := l.requests[0].item.Elements
+	most, due := r.backlogRows(elements), batching.Never
 	fit := 1
 	for fit < len(l.requests) && rowsOf(l.requests[:fit+1]) <= most {
 		fit++
@@ -197,7 +232,7 @@ func (r *Referee) meetDeadlines(l line, n int, at batching.Time) (int, batching.
 	if due == batching.Never {
 		return n, at
 	}
-	takes := r.cfg.Predictor.Predict(min(rowsOf(l.requests)+1, most), r.count(busy)+1)
+	takes := r.cfg.Predictor.Predict(batching.Size{Rows: min(rowsOf(l.requests)+1, most), Elements: elements}, r.count(busy)+1)
 	if last := due - takes - takes/8; last > r.now {
 		return 0, min(at, last)
 	}

@@ -1,0 +1,76 @@
+package automatic
+
+import (
+	"math"
+	"math/bits"
+
+	"github.com/shoal-serving/shoal/internal/batching"
+)
+
+// costs are what the policy knows about batches of one size class: rows whose number of
+// elements has the same power of two. A row of 512 tokens may cost as much as a hundred of 4
+// tokens, or just the same; each class is measured by itself, so that neither is assumed.
+// Models without variable dimensions have a single class.
+type costs struct {
+	class     int // see classOf; -1 if nothing is known
+	curve     curve
+	sizes     sizes
+	drift     drift
+	retest    retest
+	firstRows int // limit of the first batch
+}
+
+// classOf returns the size class of rows with the given number of elements.
+func classOf(elements int64) int { return bits.Len64(uint64(elements)) }
+
+// use makes the costs of a size class the current ones. Every method that the core calls for
+// a request or a batch begins with it. Nothing is known about a class without requests.
+func (p *Policy) use(elements int64) {
+	class := classOf(elements)
+	if p.class == class {
+		return
+	}
+	p.costs = &p.unknown
+	for _, c := range p.classes {
+		if c.class == class {
+			p.costs = c
+		}
+	}
+}
+
+// add makes the costs of a size class the current ones, and keeps them from now on.
+func (p *Policy) add(elements int64) {
+	if p.use(elements); p.costs == &p.unknown {
+		p.costs = p.newCosts(classOf(elements))
+		p.classes = append(p.classes, p.costs)
+	}
+}
+
+// newCosts returns the costs of a new class. Its first batch has no more elements than the
+// largest measured one of the nearest class: long rows may be far more expensive than short
+// ones, and a batch of as many of them as of short ones could take minutes.
+func (p *Policy) newCosts(class int) *costs {
+	c := &costs{class: class, curve: newCurve(p.opt.MaxRows)}
+	c.sizes = sizesOf(&c.curve, p.opt.Objective)
+	c.firstRows = c.curve.max()
+	nearest := math.MaxInt
+	for _, other := range p.classes {
+		if distance := max(class-other.class, other.class-class); other.curve.known() && distance < nearest {
+			nearest = distance
+			rows := math.Ldexp(float64(other.curve.largest), other.class-class)
+			c.firstRows = max(1, min(c.curve.max(), int(rows)))
+		}
+	}
+	return c
+}
+
+// soloBatches returns the number of measured batches that ran alone, of all classes.
+func (p *Policy) soloBatches() (n int) {
+	for _, c := range p.classes {
+		n += c.curve.soloBatches
+	}
+	return n
+}
+
+// elementsOf returns the number of elements of each row of a batch.
+func elementsOf(items []*batching.Item) int64 { return items[0].Elements }
