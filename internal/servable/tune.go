@@ -216,7 +216,7 @@ func (t *tuner) passProfile(settings []calibrate.Setting) {
 
 // sized returns the profile with the number of elements of the rows that it was measured with.
 func (t *tuner) sized(p batching.Profile) batching.Profile {
-	if req, err := t.inputs.First(1); err == nil {
+	if req, err := t.inputs.Request(1); err == nil {
 		p.Elements = req.Elements
 	}
 	return p
