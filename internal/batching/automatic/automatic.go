@@ -53,7 +53,7 @@ type Policy struct {
 	classes []*costs // by size class; models without variable dimensions have one
 	*costs           // of the request or batch at hand; see use
 	unknown costs    // of classes without requests
-	recent  *costs   // of the last request that arrived
+	recent  *costs   // of the last request that arrived; before the first, of the last profile
 
 	// Learned from events.
 	contention  contention
@@ -104,7 +104,7 @@ func New(opt Options) *Policy {
 // Calibrated implements [batching.Tunable].
 func (p *Policy) Calibrated(profile batching.Profile) {
 	p.add(profile.Elements)
-	if p.recent == nil {
+	if p.rate.n == 0 {
 		p.recent = p.costs
 	}
 	p.curve.calibrate(profile.Sizes)

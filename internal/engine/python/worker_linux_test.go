@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"log/slog"
 	"os"
 	"strconv"
 	"strings"
@@ -137,6 +138,7 @@ func TestFramesThatNoRequestExpectsAreRefused(t *testing.T) {
 	}
 	before := descriptors()
 	w := deadWorker(0)
+	logs := lineLogger{log: slog.New(slog.DiscardHandler)}
 	for name, tt := range map[string]struct {
 		kind kind
 		fds  int
@@ -153,7 +155,7 @@ func TestFramesThatNoRequestExpectsAreRefused(t *testing.T) {
 			fds = append(fds, passed(t))
 		}
 		got := ""
-		if err := w.handleSideFrame(frame{kind: tt.kind}, fds); err != nil {
+		if err := w.handleSideFrame(frame{kind: tt.kind}, fds, &logs); err != nil {
 			got = err.Error()
 		}
 		if got != tt.want {
