@@ -40,7 +40,7 @@ func (g *grpcTransport) stream(ctx context.Context) (*Stream, error) {
 }
 
 // Send sends a request. It blocks while the server takes no more, which is why responses
-// must be received meanwhile. Set [Request.ID] to tell whose responses are whose.
+// must be received meanwhile. Set [Request.ID] to match responses to requests.
 //
 // Send returns io.EOF if the stream has ended; Recv returns the reason then. After another
 // error the request was not sent, and the stream goes on. Send has read the data of the
@@ -54,7 +54,7 @@ func (s *Stream) Send(req *Request) error {
 		return err
 	}
 	if in.Parameters[emptyFinal] == nil {
-		in.Parameters[emptyFinal] = parameterMessage(true) // or the caller could not tell the last response
+		in.Parameters[emptyFinal] = parameterMessage(true) // marks the last response
 	}
 	switch err := s.messages.Send(in); {
 	case err == nil:

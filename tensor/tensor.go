@@ -2,7 +2,7 @@
 // engine and back: types and their sizes, checked shapes, views of rows, and
 // joining and splitting along the batch dimension.
 //
-// A [Tensor] does not own its memory. Functions that pass one document who does.
+// A [Tensor] does not own its memory. Functions that pass one document its owner.
 // Numbers are little-endian and row-major, as the KServe v2 protocol sends them.
 package tensor
 

@@ -70,7 +70,7 @@ func (c *serverFlags) call(ctx context.Context, model, version string, do func(c
 	return errors.Join(err, r.Close())
 }
 
-// probeTimeout is the time limit of the calls that find out why another one failed.
+// probeTimeout is the time limit of the calls that check why another one failed.
 const probeTimeout = 2 * time.Second
 
 // explainError returns an error that says why a call failed, and what to do.

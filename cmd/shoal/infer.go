@@ -321,7 +321,7 @@ func writeResponseJSON(w io.Writer, resp *client.Response) error {
 	return err
 }
 
-// shortDuration formats a duration in ms, or in s from one second on.
+// shortDuration formats a duration in ms if it is below a second, and otherwise in s.
 func shortDuration(d time.Duration) string {
 	if d >= time.Second {
 		return strconv.FormatFloat(d.Seconds(), 'f', 2, 64) + " s"

@@ -18,8 +18,8 @@ import (
 const version = "0.2.0-dev"
 
 func main() {
-	// The first signal ends things in order. From then on signals do what they do
-	// to any program, so that a second one ends it at once.
+	// The first signal starts an orderly shutdown and restores the default handling of
+	// signals, so that a second one ends the process immediately.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)
 	os.Exit(execute(ctx, os.Args[1:], os.Stdout, os.Stderr))

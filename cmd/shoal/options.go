@@ -113,7 +113,7 @@ func (o *serveOptions) define(f *pflag.FlagSet) {
 	f.StringVar(&o.address, "address", "127.0.0.1", "address to listen on")
 	f.Bool(insecureFlag, false, "allow listening on non-loopback addresses without authentication")
 	f.StringSliceVar(&o.allowedHosts, "allowed-hosts", nil, "`name` by which HTTP clients may call the server, besides localhost and addresses; may be repeated; * means any")
-	f.BoolVar(&o.allowUploads, "allow-model-uploads", false, "let clients load model files and choose the Python interpreter: whoever can connect can then run code")
+	f.BoolVar(&o.allowUploads, "allow-model-uploads", false, "let clients load model files and choose the Python interpreter: every client can then run code")
 	f.BoolVar(&o.allowLogging, "allow-log-changes", false, "let clients change the log settings")
 	topic(f, "Network")
 
@@ -170,7 +170,7 @@ func (o *serveOptions) define(f *pflag.FlagSet) {
 // modes are the values of --model-control-mode.
 var modes = map[string]repository.Mode{"none": repository.None, "poll": repository.Poll, "explicit": repository.Explicit}
 
-// reloadEvery is the poll interval of --reload: short for a person who has saved a file and
+// reloadEvery is the poll interval of --reload: short, because the user has saved a file and
 // waits for the result.
 const reloadEvery = 250 * time.Millisecond
 

@@ -136,10 +136,10 @@ func newParts(opts serveOptions, settings *mms.Settings, recorder *arrivals.Writ
 		// goroutines do not wait for it.
 		runtime.GOMAXPROCS(2 * cores)
 	}
-	callers := &callers{}
+	caller := &lateBoundCaller{}
 	p.settings = settings
 	p.onnx = onnx.New(onnx.Options{Library: opts.onnxLibrary, Nice: opts.computeNice, Log: log})
-	p.python = python.New(python.Options{Cores: cores, Nice: opts.computeNice, Caller: callers, Log: log})
+	p.python = python.New(python.Options{Cores: cores, Nice: opts.computeNice, Caller: caller, Log: log})
 	env := servable.NewEnv(servable.Options{
 		Retries:   opts.loadRetries,
 		Timeout:   seconds(opts.loadTimeout),
@@ -158,7 +158,7 @@ func newParts(opts serveOptions, settings *mms.Settings, recorder *arrivals.Writ
 	p.backend = server.New(env, server.Options{Loads: opts.loadThreads, Lenient: !opts.strictReadiness, Log: log, LogRequests: opts.logRequests, Arrivals: recorder})
 	mode, poll := opts.changes()
 	p.models = repository.New(p.backend, repository.Options{Paths: opts.repositories, Mode: mode, Models: opts.loadModels, Poll: poll, ClientCode: opts.allowUploads, Log: log})
-	callers.Server, callers.Repository = p.backend, p.models
+	caller.Server, caller.Repository = p.backend, p.models
 	if settings != nil {
 		p.archives, err = mms.New(p.backend, mms.Options{Settings: settings, Dialect: mms.Dialect(opts.store.dialect), Cores: cores, Version: version, Log: log})
 	}
@@ -202,12 +202,12 @@ func serve(ctx context.Context, opts serveOptions, settings *mms.Settings, recor
 	if err != nil {
 		return errors.Join(err, p.onnx.Close(), p.python.Close())
 	}
-	ctx, leave := context.WithCancelCause(ctx)
-	defer leave(nil)
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
 	if out.screen != nil {
 		out.screen.begin(machine.Cores(machine.Root()))
 	}
-	open, err := listen.Open(p.backend, ports(p, opts, leave, log), listen.Options{
+	open, err := listen.Open(p.backend, ports(p, opts, stop, log), listen.Options{
 		HeaderBytes: kserve.Limits{}.WithDefaults().Header, HeaderTimeout: seconds(opts.headerTimeout), IdleTimeout: seconds(opts.idleTimeout),
 		Hosts: opts.allowedHosts, Log: log,
 	})
@@ -279,24 +279,24 @@ func calibrationDir(named string, log *slog.Logger) string {
 	return dir
 }
 
-// callers lets models call other models. Errors have the texts of Triton, which models may
+// lateBoundCaller lets models call other models. Errors have the texts of Triton, which models may
 // look for. Both fields are set before a model is loaded.
-type callers struct {
+type lateBoundCaller struct {
 	*server.Server
 	*repository.Repository
 }
 
-var _ engine.ModelCaller = (*callers)(nil)
+var _ engine.ModelCaller = (*lateBoundCaller)(nil)
 
-func (c *callers) Call(ctx context.Context, req *infer.Request, resp *infer.Response) error {
+func (c *lateBoundCaller) Call(ctx context.Context, req *infer.Request, resp *infer.Response) error {
 	return kserve.TritonError(c.Server.Call(ctx, req, resp), req)
 }
 
-func (c *callers) LoadModel(ctx context.Context, model, config string, files map[string][]byte) error {
+func (c *lateBoundCaller) LoadModel(ctx context.Context, model, config string, files map[string][]byte) error {
 	return kserve.TritonError(c.Repository.LoadModel(ctx, model, config, files), nil)
 }
 
-func (c *callers) UnloadModel(ctx context.Context, model string) error {
+func (c *lateBoundCaller) UnloadModel(ctx context.Context, model string) error {
 	return kserve.TritonError(c.Repository.UnloadModel(ctx, model), nil)
 }
 
@@ -362,7 +362,7 @@ func runners(pace *pacer.Pacer, onnxEngine *onnx.Engine, pythonEngine *python.En
 func seconds(n int) time.Duration { return time.Duration(n) * time.Second }
 
 // ports returns those that the options ask for.
-func ports(p parts, opts serveOptions, leave context.CancelCauseFunc, log *slog.Logger) []listen.Port {
+func ports(p parts, opts serveOptions, stop context.CancelCauseFunc, log *slog.Logger) []listen.Port {
 	limits := kserve.Limits{}.WithDefaults()
 	logging := loggingOf(log)
 	if logging != nil && !opts.allowLogging {
@@ -394,7 +394,7 @@ func ports(p parts, opts serveOptions, leave context.CancelCauseFunc, log *slog.
 	if opts.localSocket != "" {
 		all = append(all, listen.Local(opts.localSocket, kservelocal.New(p.backend, p.backend, kservelocal.Options{
 			Limits: httpLimits, Log: log, UnusedAfter: seconds(opts.localUnused),
-			Unused: func() { leave(fmt.Errorf("no program was connected to the local socket for %d s", opts.localUnused)) },
+			Unused: func() { stop(fmt.Errorf("no program was connected to the local socket for %d s", opts.localUnused)) },
 		})))
 	}
 	if p.archives != nil {

@@ -1,5 +1,5 @@
 // Package arrivals keeps when requests arrived, and of what size, in a file that can
-// be played again. What they asked and who asked it is left out.
+// be played again. It records neither the contents of requests nor their clients.
 //
 // The file is text. Its first line is [Header]; every other line is one arrival: the
 // seconds since the recording began, the model, the rows and the priority. Empty lines

@@ -24,13 +24,12 @@ type Options struct {
 	// Limit is the most bytes that the file may have. The recording ends before it
 	// would have more. 0 means 256 MiB.
 	Limit int64
-	// Log is told how the recording ended. Nil means [slog.Default].
+	// Log receives how the recording ended. Nil means [slog.Default].
 	Log *slog.Logger
 }
 
-// A Writer records arrivals to a file. A nil Writer records nothing. Whoever brings an
-// arrival never waits for the disk: what the file cannot take in time is left out, and
-// counted.
+// A Writer records arrivals to a file. A nil Writer records nothing. Callers never wait for
+// the disk: arrivals that cannot be written in time are left out, and counted.
 type Writer struct {
 	file    file
 	name    string

@@ -3,7 +3,7 @@ package batching
 import "time"
 
 // Config configures how the requests of a model are queued and batched. The zero Config
-// runs each request alone, in the order of arrival.
+// runs requests one by one, in the order of arrival.
 type Config struct {
 	// Policy decides when the requests of a lane run, and how many in one batch. Nil means
 	// [None].

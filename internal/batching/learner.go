@@ -5,8 +5,7 @@ import "time"
 // A Learner is a [Predictor] that learns from the batches that the core reports. It fits
 // a line to the durations by rows, and tracks the p95 relative to the line, separately
 // for each number of parallel batches. The zero Learner has no samples. It is for
-// policies that do not make sure that batches run alone; see
-// docs/adr/0015-two-predictors.md.
+// policies that let batches overlap freely; see docs/adr/0015-two-predictors.md.
 type Learner struct {
 	trends [maxParallel]trend
 	total  uint64 // batches ever reported

@@ -173,11 +173,11 @@ type measurement struct {
 // A counted window is one with what the server had counted at both its ends.
 type counted struct {
 	*Window
-	before, after told
+	before, after reported
 }
 
-// told is the statistics of a server, or the error of asking for them.
-type told struct {
+// reported is the statistics of a server, or the error of the request for them.
+type reported struct {
 	Statistics
 	err error
 }
@@ -293,11 +293,11 @@ func plainWindows(all []counted) []*Window {
 }
 
 // statistics asks even when ctx has ended, for the sake of what was measured.
-func (b *Bench) statistics(ctx context.Context, t Target) told {
+func (b *Bench) statistics(ctx context.Context, t Target) reported {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.interval())
 	defer cancel()
 	s, err := t.Caller.Statistics(ctx)
-	return told{s, err}
+	return reported{s, err}
 }
 
 func (b *Bench) interval() time.Duration {
@@ -332,7 +332,7 @@ type driver struct {
 	Target
 	load    Load
 	pacer   *pacer.Pacer
-	before  told // at the begin of the window that is open
+	before  reported // at the begin of the window that is open
 	windows []counted
 	calls   atomic.Int64 // that have begun or ended
 	next    atomic.Int64 // how many requests have been sent, in a closed loop

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// enoughRepeats is how many it takes to tell a difference from noise.
+	// enoughRepeats is how many it takes to distinguish a difference from noise.
 	enoughRepeats = 7
 	// sameWithin is how far the interval of a ratio may reach from 1 if both sides
 	// are to be called the same.

@@ -10,7 +10,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/plot"
 )
 
-// WriteHTML writes the comparison as one page that stands alone.
+// WriteHTML writes the comparison as one self-contained page.
 func (c *Comparison) WriteHTML(w io.Writer) error {
 	return pages.ExecuteTemplate(w, "compare.html", c.page())
 }

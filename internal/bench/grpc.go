@@ -206,7 +206,7 @@ func modelOf(meta *kservepb.ModelMetadataResponse, maxBatch int) (Model, error) 
 	for _, in := range meta.GetInputs() {
 		t, ok := tensor.ParseType(in.GetDatatype())
 		if !ok {
-			return Model{}, fmt.Errorf("input %q of model %q has the type %q, which is none of KServe v2", in.GetName(), m.Name, in.GetDatatype())
+			return Model{}, fmt.Errorf("input %q of model %q has the type %q, which KServe v2 does not define", in.GetName(), m.Name, in.GetDatatype())
 		}
 		m.Inputs = append(m.Inputs, Input{Name: in.GetName(), Type: t, Shape: in.GetShape()})
 	}

@@ -37,7 +37,7 @@ const (
 	chartSmall = 176.0
 )
 
-// WriteHTML writes the report as one page that stands alone.
+// WriteHTML writes the report as one self-contained page.
 func (r *Report) WriteHTML(w io.Writer) error {
 	return pages.ExecuteTemplate(w, "report.html", r.page())
 }
@@ -68,7 +68,7 @@ type figure struct {
 type levelRow struct {
 	Level
 	Name  string
-	Parts []part // of the mean latency; empty if the server does not tell
+	Parts []part // of the mean latency; empty if the server does not report them
 }
 
 // A part of a latency, and where it is in a bar.
@@ -177,7 +177,7 @@ func (l Level) notes() (notes []string) {
 			brief(o.P99), o.Clients, brief(c.latency(99))))
 	}
 	if l.ServerError != "" {
-		notes = append(notes, "the server tells no statistics: "+l.ServerError)
+		notes = append(notes, "the server reports no statistics: "+l.ServerError)
 	}
 	if l.late() {
 		notes = append(notes, fmt.Sprintf("%s of %s requests were sent late. This machine could not keep up with the rate, and latencies have that in them.",

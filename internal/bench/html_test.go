@@ -62,7 +62,7 @@ func TestAReportAsAPage(t *testing.T) {
 		"<li>Concurrency: 8, repeat 2: not stable. ", "<li>Concurrency: 8, repeat 2: 25 of 125 requests failed, the first with: no room</li>",
 		"<li>Concurrency: 8, repeat 2: 50 of 125 requests were sent late. ",
 		"a closed loop would have missed what is seen here. Its p99 would have been 9.00 ms (3 clients that count from when they could send); here it is 20.0 ms.",
-		"the server tells no statistics: gone", `<td class="left long">2: 25 %, 4: 75 %</td><td class="left long">&lt;idle&gt;: 25 %, full: 75 %</td>`,
+		"the server reports no statistics: gone", `<td class="left long">2: 25 %, 4: 75 %</td><td class="left long">&lt;idle&gt;: 25 %, full: 75 %</td>`,
 		"<dd class=\"value\">400 infer/s</dd>", "at concurrency 4",
 		`<th scope="row">Concurrency: 8, repeat 2</th><td>200.0</td><td>100</td><td class="bad">25</td>`,
 		"<title>queue: 5.00 ms</title>", "<title>network and client: 4.00 ms</title>", "<td>100</td><td>3.00</td>",

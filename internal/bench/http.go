@@ -144,7 +144,7 @@ func (c *httpCaller) get(ctx context.Context, page string, into proto.Message) (
 	if err != nil {
 		return true, err
 	}
-	// Servers may tell more than we know.
+	// Servers may send fields that this program does not know.
 	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(body, into); err != nil {
 		return true, fmt.Errorf("GET %s is not answered as KServe v2 has it: %w", req.URL, err)
 	}

@@ -20,7 +20,7 @@ type Model struct {
 	Name   string
 	Inputs []Input
 	// MaxBatch is how many rows a request may have; 0 means that the model has no
-	// rows, and -1 that the server does not tell.
+	// rows, and -1 that the server does not report it.
 	MaxBatch int
 }
 
@@ -45,7 +45,7 @@ type Data struct {
 }
 
 // batched reports whether the first dimension of each input counts rows. If the
-// server does not tell, it is so where all of them may have any size.
+// server does not report it, they do if all of them may have any size.
 func (m Model) batched() bool {
 	if m.MaxBatch >= 0 {
 		return m.MaxBatch > 0

@@ -35,7 +35,7 @@ type Level struct {
 	Repeat      int         `json:"repeat,omitempty"`       // from 1, if the loads are put on several times over
 	Client      Summary     `json:"client"`
 	ClosedLoop  *ClosedLoop `json:"closed_loop,omitempty"`  // what it would have seen in place of an open one
-	Server      *Statistics `json:"server,omitempty"`       // meanwhile; nil if it does not tell
+	Server      *Statistics `json:"server,omitempty"`       // during the level; nil if it reports none
 	ServerError string      `json:"server_error,omitempty"` // why it does not
 	Timeline    []Second    `json:"timeline"`               // of all windows, also those before the reported ones
 }
@@ -298,7 +298,7 @@ func (p *printer) line(format string, args ...any) {
 }
 
 // WriteCSV writes a row for each level, under the names that perf_analyzer gives
-// to its columns. Times are in microseconds; what a server does not tell is empty.
+// to its columns. Times are in microseconds; what a server does not report is empty.
 func (r *Report) WriteCSV(w io.Writer) error {
 	if len(r.Levels) == 0 {
 		return nil

@@ -118,7 +118,7 @@ func (s *stream) read(open *openStream) {
 		}
 		s.mu.Lock()
 		if r.id == "" && r.err != nil {
-			// Nobody knows whose it is, so it is everybody's.
+			// An error without an id fails all requests that wait.
 			for id, answered := range open.waiting {
 				answered <- r.err
 				delete(open.waiting, id)

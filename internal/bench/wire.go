@@ -50,7 +50,7 @@ func (ws *wires) exchange(ctx context.Context, request []byte) error {
 			_ = w.Close() // of no use after the end of ctx
 			return ctx.Err()
 		case errors.Is(err, errStale) && w.used:
-			_ = w.Close() // by the server, while nobody used it
+			_ = w.Close() // the server closed it while it was unused
 			continue
 		case !keep:
 			_ = w.Close()

@@ -112,7 +112,7 @@ func (j *Job) step(ctx context.Context, s Step, before Findings) (took []time.Du
 // measureStep returns how long each run of a step took, or nil if client requests
 // interrupted it. Other processes can only make batches slower, so while they may have
 // disturbed a measurement, it is repeated, and the fastest counts. disturbed reports whether
-// every attempt was disturbed, as far as the kernel can tell.
+// every attempt was disturbed, as far as the kernel reports it.
 func (j *Job) measureStep(ctx context.Context, req *infer.Request, s Step, before Findings) (took []time.Duration, disturbed bool, err error) {
 	first, err := j.Runner.Probe(ctx, req, s.Instances, 1)
 	if err != nil || len(first) == 0 {

@@ -70,14 +70,14 @@ type LoadOptions struct {
 	Config string
 
 	// Files are the files of the model by their path below its directory, such
-	// as 1/model.onnx. They are there instead of those of the directory, and not
-	// beside them. Paths have slashes and lead nowhere else; see
+	// as 1/model.onnx. They replace all files of the directory. Paths have slashes
+	// and do not leave the directory; see
 	// [LoadOptions.AddFile].
 	Files map[string][]byte
 }
 
-// AddFile adds a file of a model. Its path is the client's word, and may not
-// lead out of the model's directory. content is the options' from now on.
+// AddFile adds a file of a model. The path comes from the client: AddFile returns an
+// error if it leads out of the model's directory. The options own content afterwards.
 func (o *LoadOptions) AddFile(path string, content []byte) error {
 	if !fs.ValidPath(path) || path == "." {
 		return infer.Errorf(infer.Invalid, "parameter 'file:%s': found path '%[1]s', expected one below the model's directory, such as 1/model.onnx", path)

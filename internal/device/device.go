@@ -1,4 +1,4 @@
-// Package device models a compute device: how long a batch takes alone, and how much
+// Package device models a compute device: how long a single batch takes, and how much
 // parallel batches slow each other down. Time is an argument, so that the simulator uses
 // it in virtual time and the simulated engine in real time.
 package device
@@ -17,7 +17,7 @@ type Time = time.Duration
 // Never is later than any other time.
 const Never Time = math.MaxInt64
 
-// A Curve is the duration of a batch that runs alone, by rows: a fixed time plus a time
+// A Curve is the duration of a single batch by its rows: a fixed time plus a time
 // per row, or, if Table has points, a linear interpolation between them.
 type Curve struct {
 	Fixed  time.Duration
@@ -109,13 +109,14 @@ type Device struct {
 
 type job struct {
 	id   int
-	left float64 // remaining work, in nanoseconds of running alone
+	left float64 // remaining work, in nanoseconds without parallel batches
 }
 
-// Start begins a batch that would take the given time alone. The id must not be in use.
-func (d *Device) Start(now Time, id int, alone time.Duration) {
+// Start begins a batch that would take the given time without parallel batches. The id
+// must not be in use.
+func (d *Device) Start(now Time, id int, solo time.Duration) {
 	d.advance(now)
-	d.jobs = append(d.jobs, job{id, float64(alone)})
+	d.jobs = append(d.jobs, job{id, float64(solo)})
 }
 
 // Next returns the batch that ends next, and when, unless another one starts or stops

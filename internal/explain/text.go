@@ -131,7 +131,7 @@ func (p *page) batching() {
 	}
 	switch b.Safety.Verdict {
 	case Safe:
-		p.say("Rows are independent: run alone and together, they gave the same results")
+		p.say("Rows are independent: one by one and in batches, they gave the same results")
 	case Unsafe:
 		p.say("Rows must not share a batch: %s", b.Safety.Why)
 	case NotChecked:
@@ -339,7 +339,7 @@ func (p *page) traffic() {
 		p.say("%s of the answered clients send their next request soon (p50 %s, p90 %s): too few or too late to be served as a closed loop",
 			percent(e.ReturnShare), brief(e.ReturnP50), brief(e.ReturnP90))
 	case fast:
-		p.say("A batch takes %s, which is too fast to tell whether clients wait for their answers, or send requests in bursts", brief(takes))
+		p.say("A batch takes %s, which is too fast to detect whether clients wait for their answers, or send requests in bursts", brief(takes))
 		return
 	default:
 		p.say("No clients were seen to send their next request soon after an answer, so no batch is held for them")
@@ -394,7 +394,7 @@ func (p *page) rules() {
 	}
 	p.section("Rules, compared with running all waiting requests immediately")
 	if takes, fast := p.tooFast(); fast {
-		p.say("A batch takes %s, which is too fast to tell what a rule costs or gains", brief(takes))
+		p.say("A batch takes %s, which is too fast to measure what a rule costs or gains", brief(takes))
 		return
 	}
 	p.line("  %-7s %-5s %10s %9s %9s %8s", "rule", "", "held", "cost", "gain", "saved")

@@ -57,7 +57,7 @@ func (s *httpServer) count(_ net.Conn, state http.ConnState) {
 }
 
 // drain makes every response ask the client to close its connection. The port stays open,
-// so that clients are told why their requests are refused, and probes are answered.
+// so that clients learn why their requests are refused, and probes are answered.
 func (s *httpServer) drain(context.Context) { s.draining.Store(true) }
 
 // stop closes the port and then the connections. Those that are open get a response to one

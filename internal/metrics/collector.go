@@ -110,7 +110,7 @@ var workerMetrics = []struct {
 
 var (
 	failure     = modelDesc("nv_inference_request_failure", "Requests that were answered with an error", "reason")
-	refused     = modelDesc("shoal_requests_refused_total", "Requests that the model has not answered; without a model, those for models that are not there or not ready", "reason")
+	refused     = modelDesc("shoal_requests_refused_total", "Requests that the model has not answered; without a model, those for models that do not exist or are not ready", "reason")
 	batchSize   = modelDesc("shoal_batch_size", "Rows of the batches that ran")
 	batchClosed = modelDesc("shoal_batch_close_total", "Batches that ran, by why they were not made larger", "reason")
 	queueTime   = modelDesc("shoal_queue_seconds", "Time in the queue, of requests that a batch took")

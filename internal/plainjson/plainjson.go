@@ -1,7 +1,7 @@
 // Package plainjson prints protocol buffers as JSON in the way Triton does over
 // HTTP: fields in the order of the .proto and under its names, numbers, strings,
 // lists and maps also if they are empty, and 64-bit integers as numbers, which is
-// why protojson does not do. A message is there if it is set.
+// why protojson does not do. A message is printed if it is set.
 //
 // Fields that are Shoal's own, with numbers from 1000 on, are left out if they are
 // empty.

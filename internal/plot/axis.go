@@ -17,7 +17,7 @@ type Tick struct {
 }
 
 // Linear returns an axis from 0 to a round number that is not below most, with
-// about so many ticks.
+// about the given number of ticks.
 func Linear(name string, most float64, ticks int, label func(float64) string) Axis {
 	step := Step(most / float64(ticks))
 	n := max(1, int(math.Ceil(most/step-1e-9))) // a tenth ten times is not quite one

@@ -10,7 +10,7 @@ import (
 // A Chart is lines over two axes.
 type Chart struct {
 	ID            string // of the chart, unlike any other in the page
-	Title, Desc   string // for those who cannot see it
+	Title, Desc   string // for screen readers
 	Width, Height float64
 	Right         float64 // room for the names of lines; 0 means none
 	X, Y          Axis
@@ -31,7 +31,7 @@ type Line struct {
 // A Point is a value, what is said of it, and its name if it has one.
 type Point struct {
 	X, Y  float64
-	Title string // for who points at it
+	Title string // shown when the pointer is on it
 	Name  string // stands beside it
 }
 
@@ -41,8 +41,8 @@ type Bar struct {
 	Class       string
 }
 
-// A Slice of the chart, from one value of X to another, tells something to who
-// points at it.
+// A Slice is a part of the chart, from one value of X to another, that shows a text when
+// the pointer is on it.
 type Slice struct {
 	From, To float64
 	Title    string

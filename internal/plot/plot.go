@@ -24,8 +24,8 @@ func Escape(text string) string {
 	return out.String()
 }
 
-// TextWidth estimates how wide a text is. Nobody knows which font it will be
-// shown in, so it takes a wide one.
+// TextWidth estimates how wide a text is. The font is not known in advance, so it assumes
+// a wide one.
 func TextWidth(text string, size float64) (width float64) {
 	for _, char := range text {
 		switch {

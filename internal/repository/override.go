@@ -80,7 +80,7 @@ func (o override) unpack(name string) (f *candidate, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = root.Close() }() // nothing was written through it alone
+	defer func() { _ = root.Close() }() // writes are checked when each file is closed
 	for path, content := range o.Files {
 		if err := checkUpload(path); err != nil {
 			return nil, infer.Errorf(infer.Invalid, "file:%s: %w", path, err)

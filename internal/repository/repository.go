@@ -117,8 +117,8 @@ func (r *Repository) first() ([]string, error) {
 	if r.opts.Mode == Explicit && !slices.Equal(r.opts.Models, []string{"*"}) {
 		return r.opts.Models, nil
 	}
-	found, err := scan(r.opts.Paths)
-	return slices.Sorted(maps.Keys(found)), err
+	models, err := scan(r.opts.Paths)
+	return slices.Sorted(maps.Keys(models)), err
 }
 
 // claimLocked returns the state of a name, which it adds if it is missing.

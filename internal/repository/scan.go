@@ -121,7 +121,7 @@ func isModel(entries []fs.DirEntry) bool {
 	return false
 }
 
-// scanFile returns the models of a path that is a file. Inside a repository only ONNX files
+// scanFile returns the models of a path that is a file. In a repository only ONNX files
 // are models by themselves: other formats run code, or may not be models.
 func scanFile(path string, info fs.FileInfo) ([]*candidate, error) {
 	ending := filepath.Ext(path)

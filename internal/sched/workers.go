@@ -7,8 +7,8 @@ import (
 	"github.com/shoal-serving/shoal/internal/engine"
 )
 
-// Add adds an instance, which the scheduler owns from then on. Add, Remove and Close
-// must not be called concurrently.
+// Add adds an instance. The scheduler takes ownership of it. Add, Remove and Close must not
+// be called concurrently.
 func (s *Scheduler) Add(inst engine.Instance) {
 	workers := slices.Clone(s.workers())
 	at := slices.IndexFunc(workers, func(w *worker) bool { return w.removed })

@@ -225,7 +225,7 @@ func (v *Version) instances(ctx context.Context, params tuning) ([]engine.Instan
 	return opened, nil
 }
 
-// schedule creates the scheduler, which owns the instances from then on.
+// schedule creates the scheduler, which takes ownership of the instances.
 func (v *Version) schedule(instances []engine.Instance, bisect, retryDied bool) {
 	cfg, e := v.Config, v.env
 	if v.Stats == nil {

@@ -60,7 +60,7 @@ type cancelledLoad string
 
 func (e cancelledLoad) Error() string { return string(e) }
 
-// Unwrap lets the tuner of a version tell a cancelled load from a failed one.
+// Unwrap lets the tuner of a version distinguish a cancelled load from a failed one.
 func (cancelledLoad) Unwrap() error { return servable.ErrUnloading }
 
 // beginChange registers a change of a model, which Close waits for. The caller ends it with

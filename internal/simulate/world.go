@@ -41,7 +41,8 @@ type Occurrence struct {
 // A Model is one model of a world.
 type Model struct {
 	Name string
-	// Takes returns how long a batch takes alone. It must be set before the first arrival.
+	// Takes returns how long a batch takes without parallel batches. It must be set before
+	// the first arrival.
 	Takes func(items []*batching.Item) time.Duration
 
 	world *World

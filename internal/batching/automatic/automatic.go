@@ -133,8 +133,8 @@ func (p *Policy) resize() {
 	}
 }
 
-// ExpectedDuration returns the expected duration of a batch of the given number of rows that runs
-// alone; 0 if it is unknown.
+// ExpectedDuration returns the expected duration of a batch of the given number of rows
+// while no other batch runs; 0 if it is unknown.
 func (p *Policy) ExpectedDuration(rows int) time.Duration {
 	return time.Duration(p.curve.expected(rows))
 }

@@ -59,12 +59,12 @@ func (c *contention) slowdown(n int) float64 { return c.factor[max(1, min(n, max
 // is not exclusive.
 func (c *contention) speedup(n int) float64 { return float64(n) / c.slowdown(n) }
 
-// record adds a batch that would have taken alone nanoseconds without others, and that
-// ran for ran[n] nanoseconds while n batches ran. Work progresses at the rate
-// 1/factor[n], so alone is the sum of ran[n]/factor[n]. The error is distributed over the
+// record adds a batch that would have taken solo nanoseconds without parallel batches, and
+// that ran for ran[n] nanoseconds while n batches ran. Work progresses at the rate
+// 1/factor[n], so solo is the sum of ran[n]/factor[n]. The error is distributed over the
 // rates in proportion to their share of the time (normalized least mean squares).
-func (c *contention) record(alone float64, ran *[maxParallel + 1]float64, instances int) {
-	missing, all, sum := alone-ran[1]/c.factor[1], ran[1], 0.0
+func (c *contention) record(solo float64, ran *[maxParallel + 1]float64, instances int) {
+	missing, all, sum := solo-ran[1]/c.factor[1], ran[1], 0.0
 	for n := 2; n <= maxParallel; n++ {
 		missing -= ran[n] / c.factor[n]
 		all += ran[n]
@@ -73,9 +73,9 @@ func (c *contention) record(alone float64, ran *[maxParallel + 1]float64, instan
 	if sum == 0 {
 		return
 	}
-	missing = max(-alone/2, min(alone/2, missing))
+	missing = max(-solo/2, min(solo/2, missing))
 	for n := 2; n <= maxParallel; n++ {
-		if ran[n] > 0.05*alone {
+		if ran[n] > 0.05*solo {
 			step := max(0.03, 1/(1.5+c.recentSamples[n]))
 			rate := 1/c.factor[n] + step*missing*ran[n]/sum
 			c.factor[n] = 1 / max(0.05, min(1, rate))
@@ -101,8 +101,9 @@ func (c *contention) recordExclusive(times float64, instances int) {
 	c.choose(instances)
 }
 
-// soloTime returns how long a batch would have taken alone, and not exclusive; 0 if that
-// cannot be derived because a slowdown is not measured.
+// soloTime returns how long a batch would have taken without parallel batches, and without
+// the additional threads of an exclusive one; 0 if that cannot be derived because a
+// slowdown is not measured.
 func (c *contention) soloTime(ran *[maxParallel + 1]float64) float64 {
 	sum := ran[1] / c.factor[1]
 	for n := 2; n <= maxParallel; n++ {

@@ -29,14 +29,15 @@ const (
 
 var tailQuantile = batching.Quantile{P: 0.95, Step: 0.1, Min: minTail, Max: 10} // of curve.tail
 
-// A curve estimates how long batches take that run alone, by their number of rows. Each
-// size has a cell with its measurements, and a line is fitted through all cells.
+// A curve estimates the solo time of batches by their number of rows: how long they take
+// while no other batch runs. Each size has a cell with its measurements, and a line is
+// fitted through all cells.
 type curve struct {
 	cells       []cell // by rows; cells[0] is not used
 	fixed       float64
 	perRow      float64
 	nonlinear   bool    // some cell is further from the line than noise explains, so sizes are compared by their cells
-	soloBatches int     // number of measured batches that ran alone
+	soloBatches int     // number of measured batches that ran without parallel ones
 	largest     int     // largest measured size
 	sinceBuild  int     // batches since the last build
 	tail        float64 // relative distance of the p95 from the expected time; 0 if unknown
@@ -66,8 +67,7 @@ func (c *curve) max() int { return len(c.cells) - 1 }
 // known reports whether any batch was measured.
 func (c *curve) known() bool { return c.largest > 0 }
 
-// expected returns the expected duration of a batch that runs alone, in nanoseconds; 0 if
-// nothing is known.
+// expected returns the expected solo time of a batch in nanoseconds; 0 if nothing is known.
 func (c *curve) expected(rows int) float64 {
 	switch {
 	case rows <= 0:
@@ -79,7 +79,7 @@ func (c *curve) expected(rows int) float64 {
 	return c.cells[last].expected * float64(rows) / float64(last)
 }
 
-// p95 returns the p95 of the duration of a batch that runs alone, in nanoseconds. The
+// p95 returns the p95 of the solo time of a batch, in nanoseconds. The
 // distance from the mean is measured over all sizes together: a single size has too few
 // samples, and one that seemed too slow for a latency objective would never run again to
 // prove otherwise.
@@ -153,7 +153,7 @@ func (c *curve) neighbors(rows int) []cell {
 	return c.cells[min(rows-rows/4, last) : last+1]
 }
 
-// record adds the duration of a batch that ran alone, in nanoseconds.
+// record adds the solo time of a batch, in nanoseconds.
 func (c *curve) record(rows int, took float64) {
 	if rows < 1 || rows > c.max() || !(took > 0) {
 		return

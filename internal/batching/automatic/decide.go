@@ -37,9 +37,9 @@ func (p *Policy) Decide(now batching.Time, line batching.Line) batching.Decision
 	return batching.Decision{Take: take, Reason: reason}
 }
 
-// mayHold reports whether the line may be held. Replays, which judge what holds cost, cannot
-// tell where requests of different shapes wait: there, a line is held only while requests of
-// another shape run in its place, which costs no throughput.
+// mayHold reports whether the line may be held. If requests have different shapes, replays
+// cannot judge what a hold costs, because they do not distinguish shapes. Then a line is
+// held only while requests of another shape run in its place, which costs no throughput.
 func (p *Policy) mayHold(line batching.Line) bool { return !p.shapes.mixed() || line.Deferrable() }
 
 // preferred returns the number of requests that exactly fill the largest possible

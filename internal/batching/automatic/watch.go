@@ -135,9 +135,9 @@ func (p *Policy) learn(r *run, took float64) {
 		if expected > 0 {
 			p.contention.record(expected, &r.timeBeside, p.opt.Instances)
 		}
-		// A size that never runs alone is estimated from the slowdown.
-		if alone := p.contention.soloTime(&r.timeBeside); alone > 0 && p.curve.needsSamples(r.rows) {
-			p.curve.record(r.rows, alone)
+		// A size that only runs in parallel with others is estimated from the slowdown.
+		if solo := p.contention.soloTime(&r.timeBeside); solo > 0 && p.curve.needsSamples(r.rows) {
+			p.curve.record(r.rows, solo)
 			p.resize()
 		}
 		return

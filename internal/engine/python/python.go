@@ -217,7 +217,7 @@ func (m *model) Instance(ctx context.Context) (engine.Instance, error) {
 // request. It embeds the interface in order to hide RunEach.
 type joinedInstance struct{ engine.Restartable }
 
-// A placement is what Triton tells an instance about itself. Whether to use the GPU is up
+// A placement is what Triton passes to an instance about itself. Whether to use the GPU is up
 // to the model.
 type placement struct {
 	name, kind string // in Triton's format

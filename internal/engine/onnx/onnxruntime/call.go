@@ -142,7 +142,7 @@ func (c *Call) setInput(t *tensor.Tensor, in *C.struct_input) {
 
 // pin pins Go memory, so that its address may be stored in C memory. Memory that is not
 // Go's, such as outputs of another model or a mapped file, does not move and needs no pin;
-// Pin panics for it, and there is no other way to tell.
+// Pin panics for it, and there is no other way to detect it.
 func (c *Call) pin(p unsafe.Pointer) (same unsafe.Pointer) {
 	same = p
 	defer func() { _ = recover() }()
