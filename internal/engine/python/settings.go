@@ -123,7 +123,8 @@ func interpreter(cfg *modelconfig.Config, dir string) (string, error) {
 	}
 	path, err := exec.LookPath("python3")
 	if err != nil {
-		return "", cfg.Wrong("parameters[python]", "none", "an interpreter, because the model's directory has no venv, and there is no python3 in the PATH")
+		return "", cfg.Invalid("parameters[python]", "no Python interpreter: the model's directory has no venv, and the PATH has no python3; "+
+			"install Python 3 and numpy, such as with \"apt install python3-numpy\", or set the parameter python to the path of an interpreter")
 	}
 	return path, nil
 }

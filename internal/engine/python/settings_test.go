@@ -60,7 +60,7 @@ func TestTheInterpreterIsTheFirstThatThereIs(t *testing.T) {
 	if err := os.RemoveAll(model); err != nil {
 		t.Fatal(err)
 	}
-	expect("nowhere", find(nil), "…no python3 in the PATH")
+	expect("nowhere", find(nil), "…the PATH has no python3; install Python 3 and numpy")
 }
 
 func TestParametersAreReadOrRefusedWithAReason(t *testing.T) {
