@@ -76,7 +76,7 @@ func TestTheExampleAppAnswers(t *testing.T) {
 	}
 	nan := float32(0)
 	req.Inputs[0].Data = servertest.Floats(1, 2, 3, 4, 5, nan/nan)
-	if _, err := c.Infer(t.Context(), req); !errors.Is(err, client.Invalid) || servertest.Sentence(err) != "x has a number that is none" {
+	if _, err := c.Infer(t.Context(), req); !errors.Is(err, client.Invalid) || servertest.Sentence(err) != "x has a value that is not finite" {
 		t.Errorf("a request that the model refuses got %v", err)
 	}
 }

@@ -239,6 +239,9 @@ func (i *instance) Restart(ctx context.Context) error {
 
 // restart starts a new worker. If it fails, i.worker is a dead one.
 func (i *instance) restart(ctx context.Context) error {
+	if i.model.fileChanged() {
+		i.model.log.Warn("the model's file has changed since it was loaded: the restarted worker loads the changed file", "file", i.model.file)
+	}
 	w, _, err := i.model.load(ctx, i.name)
 	if err != nil {
 		i.worker.cause.Store(new(err.Error()))

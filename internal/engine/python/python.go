@@ -123,6 +123,8 @@ func (e *Engine) Load(ctx context.Context, src engine.Source) (engine.Model, err
 		return nil, infer.Errorf(infer.NotFound, "the model's file cannot be read: %w", err)
 	case info.IsDir() || !slices.Contains(extensions, filepath.Ext(m.file)):
 		return nil, src.Config.Wrong("default_model_filename", fmt.Sprintf("%q", m.file), "a file that ends in one of %q", extensions)
+	default:
+		m.info = info
 	}
 	m.sources = m.takeSnapshot()
 	w, completed, err := m.load(ctx, "")
@@ -147,6 +149,7 @@ type model struct {
 	bare    bool // the model has no version directory: its file is in dir
 	app     bool // the model is a function of an app.py
 	file    string
+	info    os.FileInfo // of the file, when it was loaded
 	sources *snapshot
 	log     *slog.Logger
 

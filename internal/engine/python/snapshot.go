@@ -91,6 +91,16 @@ func (s *snapshot) read(path string, size int64) {
 	}
 }
 
+// fileChanged reports whether the model's file has changed since it was loaded and is not
+// part of the snapshot: it is data, such as a pickle, and may be too large to keep.
+func (m *model) fileChanged() bool {
+	if filepath.Ext(m.file) == ".py" {
+		return false
+	}
+	info, err := os.Stat(filepath.Join(m.dir, m.versionDir(), m.file))
+	return err == nil && (info.Size() != m.info.Size() || !info.ModTime().Equal(m.info.ModTime()))
+}
+
 // takeSnapshot returns the snapshot of a model's files.
 func (m *model) takeSnapshot() *snapshot {
 	var dirs []string

@@ -166,3 +166,22 @@ func TestAHandlerRunsWithoutNumpy(t *testing.T) {
 	crash(t, inst) // it runs the handler that was loaded
 	ask()
 }
+
+func TestAChangedFileThatIsNotKeptIsNoticed(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, map[string]string{"model.joblib": "fitted", "app.py": "code"})
+	for file, want := range map[string]bool{"model.joblib": true, "app.py": false} {
+		info, err := os.Stat(filepath.Join(dir, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := &model{dir: dir, bare: true, file: file, info: info}
+		if m.fileChanged() {
+			t.Errorf("%s counts as changed before it has", file)
+		}
+		write(t, dir, map[string]string{file: "fitted again"})
+		if got := m.fileChanged(); got != want {
+			t.Errorf("%s counts as changed: %v, want %v", file, got, want)
+		}
+	}
+}

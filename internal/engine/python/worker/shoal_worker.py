@@ -359,8 +359,11 @@ class Worker:
 
 
 def log_exception(error):
-    """Writes an exception to the server's log, with its traceback, as one record."""
-    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    """Writes an exception to the server's log, with its traceback in the model, as one record."""
+    trace = error.__traceback__
+    while trace is not None and is_worker_code(trace.tb_frame.f_code.co_filename):
+        trace = trace.tb_next
+    text = "".join(traceback.format_exception(type(error), error, trace))
     try:
         pb_utils.Logger._send_traceback(text)
     except (OSError, TypeError):  # the server has closed the connection, or there is none
@@ -403,8 +406,6 @@ class ModelErrors:
         if issubclass(kind, SystemExit):
             error = RuntimeError("the model called sys.exit(%s)" % error.code)
             kind = RuntimeError
-        while trace is not None and is_worker_code(trace.tb_frame.f_code.co_filename):
-            trace = trace.tb_next
         log_exception(error.with_traceback(trace))
         frames = [f for f in traceback.extract_tb(trace) if not is_worker_code(f.filename)]
         lines = ["  %s(%d): %s\n" % (self.worker.display_path(f.filename), f.lineno, f.name) for f in reversed(frames)]
