@@ -11,14 +11,13 @@ import (
 	"sync/atomic"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/shoal-serving/shoal/client"
 	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
-	"github.com/shoal-serving/shoal/tensor"
 )
 
 // perConnection is how many requests wait on a connection before there is another
@@ -31,13 +30,13 @@ const maxConnections = 64
 
 // grpcCaller sends requests over as many connections as they need.
 type grpcCaller struct {
-	address, name, version string
-	streaming              bool
-	method                 string                              // that requests go to, unless they are streamed
-	client                 kservepb.GRPCInferenceServiceClient // for all but requests, on the first connection
-	requests               []mem.BufferSlice                   // encoded
-	options                []grpc.CallOption
-	waiting                atomic.Int64
+	about
+	address   string
+	streaming bool
+	method    string            // that requests go to, unless they are streamed
+	requests  []mem.BufferSlice // encoded
+	options   []grpc.CallOption
+	waiting   atomic.Int64
 
 	links atomic.Pointer[[]*link] // replaced by a longer one, with mu held
 	mu    sync.Mutex
@@ -54,23 +53,23 @@ type link struct {
 // of its own. version is empty for the one that the server chooses. It connects when
 // it is first used.
 func NewGRPC(address, name, version string) (Caller, error) {
-	return newGRPC(&grpcCaller{address: address, name: name, version: version, method: kservepb.GRPCInferenceService_ModelInfer_FullMethodName})
+	return newGRPC(&grpcCaller{address: address, about: about{name: name, version: version}, method: kservepb.GRPCInferenceService_ModelInfer_FullMethodName})
 }
 
 // NewGRPCStreaming is [NewGRPC] with all requests of a connection in one stream.
 // The model has to answer each of them once.
 func NewGRPCStreaming(address, name, version string) (Caller, error) {
-	return newGRPC(&grpcCaller{address: address, name: name, version: version, streaming: true})
+	return newGRPC(&grpcCaller{address: address, about: about{name: name, version: version}, streaming: true})
 }
 
 func newGRPC(c *grpcCaller) (Caller, error) {
 	c.options = []grpc.CallOption{grpc.ForceCodecV2(encoded{})} // made once
 	c.links.Store(&[]*link{})
-	links, err := c.connect(1)
+	asks, err := client.NewGRPC(c.address, client.Options{})
 	if err != nil {
 		return nil, fmt.Errorf("%q is not an address for gRPC, such as localhost:8001: %w", c.address, err)
 	}
-	c.client = kservepb.NewGRPCInferenceServiceClient(links[0])
+	c.client = asks
 	return c, nil
 }
 
@@ -93,23 +92,6 @@ func (c *grpcCaller) connect(want int) ([]*link, error) {
 	}
 	c.links.Store(&links)
 	return links, nil
-}
-
-// Model implements [Caller].
-func (c *grpcCaller) Model(ctx context.Context) (Model, error) {
-	meta, err := c.client.ModelMetadata(ctx, &kservepb.ModelMetadataRequest{Name: c.name, Version: c.version})
-	if err != nil {
-		return Model{}, plain(err)
-	}
-	maxBatch := -1
-	config, err := c.client.ModelConfig(ctx, &kservepb.ModelConfigRequest{Name: c.name, Version: c.version})
-	switch {
-	case err == nil:
-		maxBatch = int(config.GetConfig().GetMaxBatchSize())
-	case status.Code(err) != codes.Unimplemented: // an extension that not all servers have
-		return Model{}, plain(err)
-	}
-	return modelOf(meta, maxBatch)
 }
 
 // Prepare implements [Caller].
@@ -151,18 +133,9 @@ func (c *grpcCaller) Infer(ctx context.Context, request int) error {
 	return plain(l.Invoke(ctx, c.method, c.requests[request], nil, c.options...))
 }
 
-// Statistics implements [Caller].
-func (c *grpcCaller) Statistics(ctx context.Context) (Statistics, error) {
-	resp, err := c.client.ModelStatistics(ctx, &kservepb.ModelStatisticsRequest{Name: c.name, Version: c.version})
-	if err != nil {
-		return Statistics{}, plain(err)
-	}
-	return statisticsOf(resp.GetModelStats()), nil
-}
-
 // Close implements [Caller].
 func (c *grpcCaller) Close() error {
-	var all error
+	all := c.client.Close()
 	for _, l := range *c.links.Load() {
 		all = errors.Join(all, l.Close())
 		l.wait()
@@ -198,20 +171,4 @@ func plain(err error) error {
 	}
 	s := status.Convert(err)
 	return fmt.Errorf("%s (%v)", s.Message(), s.Code())
-}
-
-// modelOf takes what is needed from the metadata of a model.
-func modelOf(meta *kservepb.ModelMetadataResponse, maxBatch int) (Model, error) {
-	m := Model{Name: meta.GetName(), MaxBatch: maxBatch}
-	for _, in := range meta.GetInputs() {
-		t, ok := tensor.ParseType(in.GetDatatype())
-		if !ok {
-			return Model{}, fmt.Errorf("input %q of model %q has the type %q, which KServe v2 does not define", in.GetName(), m.Name, in.GetDatatype())
-		}
-		m.Inputs = append(m.Inputs, Input{Name: in.GetName(), Type: t, Shape: in.GetShape()})
-	}
-	if len(m.Inputs) == 0 {
-		return Model{}, fmt.Errorf("model %q has no inputs, as its metadata says", m.Name)
-	}
-	return m, nil
 }

@@ -3,17 +3,13 @@ package bench
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"net/url"
 	"strings"
 
-	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
-
-	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
-	"github.com/shoal-serving/shoal/internal/modelconfig/configpb"
+	"github.com/shoal-serving/shoal/client"
 )
 
 // maxSentence is how much is read of an error's text.
@@ -22,7 +18,7 @@ const maxSentence = 64 << 10
 // httpCaller sends tensors as the binary extension has them, over as many
 // connections as there are requests at a time.
 type httpCaller struct {
-	client   *http.Client // for all but requests
+	about
 	model    *url.URL
 	requests [][]byte // as they go over the wire, with their headers
 	wires    wires
@@ -38,7 +34,11 @@ func NewHTTP(address, name, version string) (Caller, error) {
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 		return nil, fmt.Errorf("%q is not an address for HTTP, such as localhost:8000", address)
 	}
-	c := &httpCaller{client: &http.Client{Transport: &http.Transport{DisableCompression: true}}}
+	asks, err := client.NewHTTP(address, client.Options{})
+	if err != nil {
+		return nil, err
+	}
+	c := &httpCaller{about: about{asks, name, version}}
 	c.wires.to = u
 	if u.Path == "" {
 		u.Path = "/" // or what is joined would be relative
@@ -48,23 +48,6 @@ func NewHTTP(address, name, version string) (Caller, error) {
 		c.model = c.model.JoinPath("versions", url.PathEscape(version))
 	}
 	return c, nil
-}
-
-// Model implements [Caller].
-func (c *httpCaller) Model(ctx context.Context) (Model, error) {
-	var meta kservepb.ModelMetadataResponse
-	if _, err := c.get(ctx, "", &meta); err != nil {
-		return Model{}, err
-	}
-	var config configpb.ModelConfig
-	found, err := c.get(ctx, "/config", &config)
-	if !found {
-		return modelOf(&meta, -1)
-	}
-	if err != nil {
-		return Model{}, err
-	}
-	return modelOf(&meta, int(config.GetMaxBatchSize()))
 }
 
 // Prepare implements [Caller].
@@ -110,45 +93,9 @@ func (c *httpCaller) Infer(ctx context.Context, request int) error {
 	return c.wires.exchange(ctx, c.requests[request])
 }
 
-// Statistics implements [Caller].
-func (c *httpCaller) Statistics(ctx context.Context) (Statistics, error) {
-	var resp kservepb.ModelStatisticsResponse
-	if _, err := c.get(ctx, "/stats", &resp); err != nil {
-		return Statistics{}, err
-	}
-	return statisticsOf(resp.GetModelStats()), nil
-}
-
 // Close implements [Caller].
 func (c *httpCaller) Close() error {
-	c.client.CloseIdleConnections()
-	return c.wires.close()
-}
-
-// get reads a page of the model into a message. found is false if the server has
-// no such page.
-func (c *httpCaller) get(ctx context.Context, page string, into proto.Message) (found bool, err error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.model.String()+page, nil)
-	if err != nil {
-		return true, err
-	}
-	resp, err := c.client.Do(req)
-	if err != nil {
-		return true, err
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return resp.StatusCode != http.StatusNotFound, sentence(resp.Status, resp.Body)
-	}
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return true, err
-	}
-	// Servers may send fields that this program does not know.
-	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(body, into); err != nil {
-		return true, fmt.Errorf("GET %s is not answered as KServe v2 has it: %w", req.URL, err)
-	}
-	return true, nil
+	return errors.Join(c.client.Close(), c.wires.close())
 }
 
 // sentence returns the error that an answer carries.

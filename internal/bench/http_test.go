@@ -102,7 +102,7 @@ func TestAServerThatStallsIsSeenByThoseWhoWouldHaveCome(t *testing.T) {
 	if got[0].Server != nil {
 		t.Errorf("the server told nothing, but the report says %+v", got[0].Server)
 	}
-	if want := "answered with 404 Not Found"; got[0].ServerError != want {
+	if want := "404 page not found (404 Not Found)"; got[0].ServerError != want {
 		t.Errorf("the server told nothing because %q, want %s", got[0].ServerError, want)
 	}
 }

@@ -3,7 +3,7 @@ package bench
 import (
 	"time"
 
-	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
+	"github.com/shoal-serving/shoal/client"
 )
 
 // Statistics are what a server counts of a model. Times are sums over requests.
@@ -79,22 +79,21 @@ type Parts struct {
 }
 
 // statisticsOf sums the versions of a model up.
-func statisticsOf(versions []*kservepb.ModelStatistics) Statistics {
+func statisticsOf(versions []client.Statistics) Statistics {
 	sum := Statistics{BatchSizes: map[int]int{}, Closed: map[string]int{}}
 	for _, v := range versions {
-		of := v.GetInferenceStats()
-		sum.Inferences += int(v.GetInferenceCount())
-		sum.Executions += int(v.GetExecutionCount())
-		sum.Requests += int(of.GetSuccess().GetCount())
-		sum.Total += time.Duration(of.GetSuccess().GetNs())
-		sum.Queue += time.Duration(of.GetQueue().GetNs())
-		sum.Input += time.Duration(of.GetComputeInput().GetNs())
-		sum.Infer += time.Duration(of.GetComputeInfer().GetNs())
-		sum.Output += time.Duration(of.GetComputeOutput().GetNs())
-		for _, b := range v.GetBatchStats() {
-			sum.BatchSizes[int(b.GetBatchSize())] += int(b.GetComputeInfer().GetCount())
+		sum.Inferences += int(v.Inferences)
+		sum.Executions += int(v.Executions)
+		sum.Requests += int(v.Success.Count)
+		sum.Total += v.Success.Time
+		sum.Queue += v.Queue.Time
+		sum.Input += v.ComputeInput.Time
+		sum.Infer += v.ComputeInfer.Time
+		sum.Output += v.ComputeOutput.Time
+		for _, b := range v.Batches {
+			sum.BatchSizes[int(b.Size)] += int(b.ComputeInfer.Count)
 		}
-		for why, n := range v.GetCloseStats() {
+		for why, n := range v.Closed {
 			sum.Closed[why] += int(n)
 		}
 	}
