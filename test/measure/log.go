@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"iter"
 	"os"
+	"slices"
 	"sync"
 )
 
@@ -54,7 +55,7 @@ func OpenLog[T any](file string, keep func(T) bool) (*Log[T], error) {
 func (l *Log[T]) All() []T {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.all[:len(l.all):len(l.all)]
+	return slices.Clip(l.all)
 }
 
 // Add appends a measurement to the file.

@@ -96,11 +96,13 @@ func startEcho(t *testing.T) (echo *servertest.Server, lean, handing string) {
 
 // TestMain runs the tests, or the echo if the program is run as such.
 func TestMain(m *testing.M) {
-	if os.Getenv(echoEnv) != "" {
-		fmt.Fprintln(os.Stderr, runEcho())
-		os.Exit(1)
+	if os.Getenv(echoEnv) == "" {
+		m.Run() // whose status the program exits with
+		return
 	}
-	os.Exit(m.Run())
+	if err := runEcho(); err != nil {
+		_, _ = fmt.Fprintln(os.Stderr, err)
+	}
 }
 
 // runEcho serves until the process is ended, and returns why it cannot.
