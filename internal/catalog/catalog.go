@@ -80,10 +80,10 @@ type LoadOptions struct {
 // error if it leads out of the model's directory. The options own content afterwards.
 func (o *LoadOptions) AddFile(path string, content []byte) error {
 	if !fs.ValidPath(path) || path == "." {
-		return infer.Errorf(infer.Invalid, "parameter 'file:%s': found path '%[1]s', expected one below the model's directory, such as 1/model.onnx", path)
+		return infer.Errorf(infer.Invalid, "parameter 'file:%s': the path must be below the model's directory, such as 1/model.onnx", path)
 	}
 	if _, twice := o.Files[path]; twice {
-		return infer.Errorf(infer.Invalid, "parameter 'file:%s': found again, expected once", path)
+		return infer.Errorf(infer.Invalid, "parameter 'file:%s' is given twice", path)
 	}
 	if o.Files == nil {
 		o.Files = map[string][]byte{}

@@ -21,12 +21,12 @@ func FileParameter(name string) (path string, ok bool) { return strings.CutPrefi
 
 // UnknownLoadParameter returns the error for an unknown parameter of a load request.
 func UnknownLoadParameter(name string) error {
-	return infer.Errorf(infer.Invalid, "found parameter '%s', expected '%s', or '%s' and a path", name, ConfigParameter, filePrefix)
+	return infer.Errorf(infer.Invalid, "unknown parameter '%s'; valid are '%s', and '%s' with the path of a file", name, ConfigParameter, filePrefix)
 }
 
 // UnknownUnloadParameter returns the error for an unknown parameter of an unload request.
 func UnknownUnloadParameter(name string) error {
-	return infer.Errorf(infer.Invalid, "found parameter '%s', expected '%s'", name, UnloadDependentsParameter)
+	return infer.Errorf(infer.Invalid, "unknown parameter '%s'; valid is '%s'", name, UnloadDependentsParameter)
 }
 
 // DecodeIndex decodes the body of an HTTP request for the repository index. ready reports

@@ -56,7 +56,8 @@ func Microseconds(n uint64) time.Duration {
 // UnknownRegion returns the error for a tensor in shared memory: the region does not exist,
 // because none can be registered.
 func UnknownRegion(region string) error {
-	return infer.Errorf(infer.NotFound, "Unable to find shared memory region: '%s'", region)
+	return infer.Errorf(infer.NotFound, "Unable to find shared memory region: '%s'", region).
+		WithHint("shared memory is not supported yet; send the data in the request")
 }
 
 // UnknownRegionStatus returns the error for a status request about a shared memory region of

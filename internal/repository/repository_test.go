@@ -319,7 +319,7 @@ func TestALoadThatFailsSaysWhy(t *testing.T) {
 			func(d disk) disk {
 				return d.model("m", strings.Replace(echoConfig, "dims: [ 2 ]", "dims: [ 2 ] optional: true", 1), "1")
 			}, nil, infer.Invalid,
-			[]string{"input[0].optional: found true, expected false, because models of this backend need all their inputs"},
+			[]string{`input[0].optional: models of backend "echo" need all their inputs; remove it, or use a Python model (docs/python.md)`},
 		},
 		"not a configuration": {
 			func(d disk) disk { return d.model("m", "max_batch_size: what", "1") }, nil, infer.Invalid, []string{"m/config.pbtxt:1"},

@@ -1,6 +1,7 @@
 package servable
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -195,7 +196,7 @@ func TestALoadThatFailsLeavesNothingOpen(t *testing.T) {
 		}}, plain, "no second instance"},
 		"the warm-up":       {&fake{Echo: enginetest.Echo{Fails: func([]tensor.Tensor) error { return errors.New("cold") }}}, plain + sample, "cold"},
 		"an optional input": {&fake{}, strings.Replace(plain, "dims: [ 2 ]", "dims: [ 2 ] optional: true", 1), "input[0].optional"},
-		"a decoupled model": {&fake{}, plain + "model_transaction_policy { decoupled: true }", "answer a request once"},
+		"a decoupled model": {&fake{}, plain + "model_transaction_policy { decoupled: true }", "answer a request once; remove it, or use a Python model"},
 	} {
 		_, err := newTestEnv(t, tt.fake, Options{}).Open(t.Context(), source(tt.config))
 		if err == nil || !strings.Contains(err.Error(), tt.want) {
@@ -291,5 +292,26 @@ func TestTheFileOfASampleHasTheSizeOfItsRow(t *testing.T) {
 		if want == "" && (err != nil || string(data) != content+content) || want != "" && (err == nil || !strings.HasSuffix(err.Error(), want)) {
 			t.Errorf("%q: %q, %v, want %q", content, data, err, want)
 		}
+	}
+}
+
+func TestWarningsAboutAConfigurationAreLoggedOnce(t *testing.T) {
+	var log bytes.Buffer
+	env := newTestEnv(t, &fake{}, Options{})
+	env.opts.Log = slog.New(slog.NewTextHandler(&log, nil))
+	src := source(plain + "optimization { eager_batching: true }")
+	first, err := env.Open(t.Context(), src)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tuned, err := env.openTuned(t.Context(), src, tuning{threads: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(first.Close(), tuned.Close()); err != nil {
+		t.Error(err)
+	}
+	if n := strings.Count(log.String(), "eager_batching"); n != 1 {
+		t.Errorf("the warning is logged %d times:\n%s", n, log.String())
 	}
 }

@@ -25,7 +25,14 @@ import (
 func (e *Env) Open(ctx context.Context, src Source) (*Version, error) {
 	e.idleGate.BeginWork() // loading uses the cores, too
 	defer e.idleGate.EndWork()
-	return e.openTuned(ctx, src, tuning{})
+	v, err := e.openTuned(ctx, src, tuning{})
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range v.Config.Warnings { // once, and not again when the version is tuned
+		e.opts.Log.Warn("model configuration", "model", v.Config.Name, "version", v.Name(), "at", w.Where, "field", w.Field, "warning", w.Text)
+	}
+	return v, nil
 }
 
 func (e *Env) openTuned(ctx context.Context, src Source, params tuning) (v *Version, err error) {
@@ -72,7 +79,7 @@ func (e *Env) open(ctx context.Context, src Source, params tuning) (*Version, er
 		return nil, cfg.UnsupportedBackend(slices.Sorted(maps.Keys(e.opts.Runners)))
 	}
 	if e.opts.Strict && cfg.Incomplete() {
-		return nil, cfg.Wrong("input", "none, or no output", "both, because --disable-auto-complete-config takes nothing from the model")
+		return nil, cfg.Invalid("input", "config.pbtxt must list all inputs and outputs, because --disable-auto-complete-config is set")
 	}
 	labels, err := readLabels(cfg, src.ModelDir)
 	if err != nil {
@@ -93,9 +100,6 @@ func (e *Env) open(ctx context.Context, src Source, params tuning) (*Version, er
 		return nil, err
 	}
 	v.calibration.Store(params.calibration)
-	for _, warning := range v.Config.Warnings {
-		e.opts.Log.Warn("model configuration", "model", cfg.Name, "version", v.Name(), "at", warning.Where, "field", warning.Field, "warning", warning.Text)
-	}
 	v.LoadTime = time.Since(began)
 	return v, nil
 }
@@ -267,11 +271,11 @@ func (v *Version) schedule(instances []engine.Instance, bisect, retryDied bool) 
 // lacks.
 func checkFeatures(cfg *modelconfig.Config, inst engine.Instance) error {
 	if _, sends := inst.(engine.Sender); cfg.Decoupled && !sends {
-		return cfg.Wrong("model_transaction_policy.decoupled", true, "false, because models of this backend answer a request once")
+		return cfg.Invalid("model_transaction_policy.decoupled", "models of backend %q answer a request once; remove it, or use a Python model (docs/python.md)", cfg.Backend)
 	}
 	optional := slices.IndexFunc(cfg.Inputs, func(t modelconfig.Tensor) bool { return t.Optional })
 	if _, perRequest := inst.(engine.PerRequest); optional >= 0 && !perRequest {
-		return cfg.Wrong(fmt.Sprintf("input[%d].optional", optional), true, "false, because models of this backend need all their inputs")
+		return cfg.Invalid(fmt.Sprintf("input[%d].optional", optional), "models of backend %q need all their inputs; remove it, or use a Python model (docs/python.md)", cfg.Backend)
 	}
 	return nil
 }

@@ -98,7 +98,7 @@ func (v *Version) startWorker(ctx context.Context) (*worker, error) {
 	defer cancel()
 	inst, err := v.newInstance(limited)
 	if err != nil && limited.Err() != nil && ctx.Err() == nil {
-		return nil, fmt.Errorf("found no worker after %v, which startup_timeout allows for one to start", limit)
+		return nil, fmt.Errorf("no worker has started after %v; raise startup_timeout if the handler only takes long to start", limit)
 	}
 	if err != nil {
 		return nil, err

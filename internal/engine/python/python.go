@@ -108,7 +108,7 @@ func (e *Engine) Load(ctx context.Context, src engine.Source) (engine.Model, err
 		return nil, err
 	}
 	if len(src.Config.BatchInputs)+len(src.Config.BatchOutputs) > 0 {
-		return nil, src.Config.Wrong("batch_input", "batch_input or batch_output", "none, because a Python model is given each request by itself")
+		return nil, src.Config.Invalid("batch_input", "batch_input and batch_output have no use for a Python model, which receives each request by itself; remove them")
 	}
 	dir, err := filepath.Abs(modelDir(src))
 	if err != nil {

@@ -48,7 +48,7 @@ func (e *Engine) Load(ctx context.Context, src engine.Source) (engine.Model, err
 		return nil, src.Config.Wrong("input", "no inputs or no outputs", "both, because a simulated model has no file that defines them")
 	}
 	if src.Config.Ragged() != nil {
-		return nil, src.Config.Wrong("input", "allow_ragged_batch, batch_input or batch_output", "none, because simulated models do not support ragged batches")
+		return nil, src.Config.Invalid("input", "simulated models do not support ragged batches; remove allow_ragged_batch, batch_input and batch_output")
 	}
 	for _, spec := range src.Config.Outputs {
 		if spec.Type == tensor.Bytes {

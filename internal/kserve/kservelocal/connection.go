@@ -85,7 +85,7 @@ func (c *connection) read(ctx context.Context) bool {
 		memfd.CloseAll(fds) // mappings stay valid
 		switch {
 		case err != nil:
-			c.fail(0, infer.Errorf(infer.Invalid, "protocol violation: found %w", err))
+			c.fail(0, infer.Errorf(infer.Invalid, "protocol violation: %w", err))
 			return true
 		case !reads:
 			return false
@@ -182,7 +182,7 @@ func (c *connection) describe(f *frame) {
 		document, err = kserve.MetadataJSON(m)
 	}
 	if err == nil && len(document) > maxFrame-frameSize {
-		err = infer.Errorf(infer.Unsupported, "found a description of %d bytes, expected at most %d; ask for it over HTTP", len(document), maxFrame-frameSize)
+		err = infer.Errorf(infer.Unsupported, "the description has %d bytes, and at most %d can be sent; get it over HTTP", len(document), maxFrame-frameSize)
 	}
 	if err != nil {
 		answer := failure(f.number, err)
@@ -259,7 +259,7 @@ func (q *inference) withTimeout(ctx context.Context) (context.Context, context.C
 
 func checkNames(req *infer.Request) error {
 	if !kserve.ValidVersion(req.Version) {
-		return infer.Errorf(infer.Invalid, "found version '%s' of model '%s', expected a number", req.Version, req.Model)
+		return infer.Errorf(infer.Invalid, "version '%s' of model '%s' is not a number", req.Version, req.Model)
 	}
 	return kserve.CheckName(req.Model)
 }
@@ -340,7 +340,7 @@ func (c *connection) answer(number uint32, resp *infer.Response, room []byte, of
 	message := appendOutputs(f.append(make([]byte, 0, 512)), resp.Outputs, room, offset)
 	if len(message) > maxFrame {
 		memfd.CloseAll([]int{fd})
-		return infer.Errorf(infer.Unsupported, "found outputs that take %d bytes to describe, expected at most %d; ask for fewer, or over HTTP", len(message), maxFrame)
+		return infer.Errorf(infer.Unsupported, "the outputs take %d bytes to describe, and at most %d can be sent; request fewer outputs, or use HTTP", len(message), maxFrame)
 	}
 	c.write(message, fd)
 	return nil

@@ -120,11 +120,11 @@ func removeStale(path string) error {
 	case err != nil:
 		return err
 	case about.Mode().Type() != fs.ModeSocket:
-		return fmt.Errorf("found a file at %s, expected nothing or a socket; choose another path", path)
+		return fmt.Errorf("%s is a file, and not a socket; remove it, or choose another path", path)
 	}
 	if conn, err := net.Dial("unixpacket", path); err == nil {
 		_ = conn.Close() // only probed
-		return fmt.Errorf("found another server at %s, expected none; stop it, or choose another path", path)
+		return fmt.Errorf("another server listens on %s; stop it, or choose another path", path)
 	}
 	return os.Remove(path)
 }
@@ -176,7 +176,7 @@ func (s *Server) accept(socket *net.UnixConn) {
 	full := len(s.connections) > maxConnections
 	s.serving.Go(func() {
 		if full {
-			c.fail(0, infer.Errorf(infer.Overloaded, "found more than %d connections, expected no more; close some", maxConnections))
+			c.fail(0, infer.Errorf(infer.Overloaded, "the server has %d connections, which is the limit; close some", maxConnections))
 		} else {
 			c.serve(s.ctx)
 		}

@@ -246,9 +246,9 @@ func TestARequestThatIsWrongFailsAlone(t *testing.T) {
 		{func(a *ask) { a.shape = []int64{1, 17} }, infer.Invalid, "shape"},
 		{func(a *ask) { a.shape = []int64{1, -1} }, infer.Invalid, "shape"},
 		{func(a *ask) { a.data.length = 60 }, infer.Invalid, "60"},
-		{func(a *ask) { a.data = span{4090, 64} }, infer.Invalid, "found input 'INPUT' of 64 bytes at offset 4090 in a memory of 4096, expected it to be within the memory"},
-		{func(a *ask) { a.data.offset = 1<<64 - 32 }, infer.Invalid, "to be within the memory"},
-		{func(a *ask) { a.data.length = 1<<64 - 1 }, infer.Invalid, "to be within the memory"},
+		{func(a *ask) { a.data = span{4090, 64} }, infer.Invalid, "input 'INPUT' of 64 bytes at offset 4090 is not within the shared memory of 4096 bytes"},
+		{func(a *ask) { a.data.offset = 1<<64 - 32 }, infer.Invalid, "is not within the shared memory"},
+		{func(a *ask) { a.data.length = 1<<64 - 1 }, infer.Invalid, "is not within the shared memory"},
 		{func(a *ask) { a.data.length = 2000 }, infer.Invalid, "limit of body bytes exceeded"},
 	} {
 		a := identity(1)
@@ -497,14 +497,14 @@ func TestTheSocketIsItsUsersAlone(t *testing.T) {
 	if about, err := os.Stat(filepath.Dir(path)); err != nil || about.Mode().Perm() != 0o700 {
 		t.Errorf("its directory's mode is %v, want 0700: %v", about.Mode(), err)
 	}
-	if _, err := Listen(path); err == nil || !strings.Contains(err.Error(), "found another server") {
+	if _, err := Listen(path); err == nil || !strings.Contains(err.Error(), "another server listens on") {
 		t.Errorf("a second server was told %v", err)
 	}
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Listen(file); err == nil || !strings.Contains(err.Error(), "found a file") {
+	if _, err := Listen(file); err == nil || !strings.Contains(err.Error(), "is a file, and not a socket") {
 		t.Errorf("in place of a file: %v", err)
 	}
 }

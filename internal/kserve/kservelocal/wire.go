@@ -203,7 +203,7 @@ func (q *inference) attachData(memory *buf.Buf, limits *kserve.Limits) error {
 		x := &q.req.Inputs[i]
 		var ok bool
 		if x.Data, ok = p.slice(shared); !ok {
-			return infer.Errorf(infer.Invalid, "found input '%s' of %d bytes at offset %d in a memory of %d, expected it to be within the memory", x.Name, p.length, p.offset, len(shared))
+			return infer.Errorf(infer.Invalid, "input '%s' of %d bytes at offset %d is not within the shared memory of %d bytes", x.Name, p.length, p.offset, len(shared))
 		}
 		size = align(size + len(x.Data))
 		if err := limits.CheckBody(int64(size)); err != nil {

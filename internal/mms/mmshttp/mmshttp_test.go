@@ -352,7 +352,7 @@ func TestAHandlerThatCannotBeLoadedSaysWhy(t *testing.T) {
 func TestAWorkerThatDoesNotStartIsNotWaitedFor(t *testing.T) {
 	f := start(t, mms.TorchServe, nil)
 	writeMar(t, f.store, "stuck", "1.0", "service:handle", map[string]string{"service.py": "import time\ntime.sleep(3600)\n"})
-	f.want("POST", f.manage+"/models?url=stuck-1.0.mar&initial_workers=1&startup_timeout=1", "", 500, "found no worker after 1s, which startup_timeout allows")
+	f.want("POST", f.manage+"/models?url=stuck-1.0.mar&initial_workers=1&startup_timeout=1", "", 500, "no worker has started after 1s; raise startup_timeout")
 	f.want("GET", f.manage+"/models/stuck", "", 404)
 }
 
