@@ -11,14 +11,14 @@ import (
 
 // TritonError replaces the text of err with Triton's message for its reason. Clients match
 // these messages, so they must not change. The result has the code, the RetryAfter and
-// the Hint of err, and wraps it. An error without a reason is returned unchanged. req is the request
-// that failed, or nil if the call was not an inference.
+// the Hint of err, and wraps it. An error without a reason is returned unchanged. req is
+// the request that failed, or nil if the call was not an inference.
 func TritonError(err error, req *infer.Request) error {
 	e, ok := errors.AsType[*infer.Error](err)
 	if !ok || e.Reason == infer.Unspecified {
 		return err
 	}
-	return &infer.Error{Code: e.Code, Text: strings.Replace(err.Error(), e.Text, sentence(e, req), 1), RetryAfter: e.RetryAfter, Hint: e.Hint, Cause: err}
+	return &infer.Error{Code: e.Code, Text: strings.Replace(err.Error(), e.Text, tritonMessage(e, req), 1), RetryAfter: e.RetryAfter, Hint: e.Hint, Cause: err}
 }
 
 // messages are formats by reason, including reasons that only Shoal has. Their arguments
@@ -48,7 +48,7 @@ var messages = [...]string{
 	infer.NoVersionAvailable: "at least one version must be available under the version policy of model '%[1]s': %[3]v",
 }
 
-func sentence(e *infer.Error, req *infer.Request) string {
+func tritonMessage(e *infer.Error, req *infer.Request) string {
 	format := messages[e.Reason]
 	if !strings.Contains(format, "%") {
 		return format

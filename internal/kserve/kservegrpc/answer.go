@@ -194,8 +194,9 @@ func interleave(head mem.Buffer, cuts []int, lent mem.BufferSlice) mem.BufferSli
 	return message
 }
 
-// A loan is memory of outputs that grpc sends from. It implements the pool of a
-// [mem.Buffer], to which grpc returns the buffer after sending it.
+// A loan is the memory of outputs while grpc sends from it without a copy. It implements
+// the pool of a [mem.Buffer]: grpc returns the buffer to it after sending, and the loan
+// then releases the memory.
 type loan struct {
 	memory    *buf.Buf
 	forgotten runtime.Cleanup

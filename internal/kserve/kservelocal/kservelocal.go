@@ -33,7 +33,7 @@ const (
 	maxCalls  = 256
 	maxShared = 1 << 30 // bytes of shared memory
 
-	// Limits for all clients together. The kernel allows a process some 65,000 mappings, of
+	// Limits for all clients together. Linux allows a process about 65,000 mappings, of
 	// which the server needs some itself.
 	maxConnections = 1024
 	maxMemories    = 8192
