@@ -81,7 +81,7 @@ func TestAWorkerHasATimeLimitToStart(t *testing.T) {
 		defer cancel()
 		began := time.Now()
 		err := v.ScaleTo(ctx, 1, 1)
-		if took := time.Since(began); took != 7*time.Second || err == nil || err.Error() != "no worker has started after 7s, which startup_timeout allows for one to start" {
+		if took := time.Since(began); took != 7*time.Second || err == nil || err.Error() != "no worker has started after 7s; raise startup_timeout if the handler only takes long to start" {
 			t.Errorf("ended after %v with %v", took, err)
 		}
 		mustClose(t, v)
