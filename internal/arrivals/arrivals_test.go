@@ -27,7 +27,7 @@ func TestAnArrivalIsALineAndBack(t *testing.T) {
 		if got := string(l.arrival.Append(nil)); got != l.line {
 			t.Errorf("%+v is written as %s, want %s", l.arrival, got, l.line)
 		}
-		if got, err := Parse(l.line); err != nil || got != l.arrival {
+		if got, err := parse(l.line); err != nil || got != l.arrival {
 			t.Errorf("%s is read as %+v (%v), want %+v", l.line, got, err, l.arrival)
 		}
 	}
@@ -35,7 +35,7 @@ func TestAnArrivalIsALineAndBack(t *testing.T) {
 
 func TestOtherToolsMayWriteLessNeatly(t *testing.T) {
 	const text = "shoal arrivals 1\r\n# by hand\n\n  2.5\tb  3 1  \r\n0 a 1 0\n2.5 a 1 0"
-	got, err := Read("trace.txt", strings.NewReader(text))
+	got, err := read("trace.txt", strings.NewReader(text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,21 +46,21 @@ func TestOtherToolsMayWriteLessNeatly(t *testing.T) {
 
 func TestWhatCannotBeReadIsToldWithItsLine(t *testing.T) {
 	for text, want := range map[string]string{
-		"":                   `trace.txt: found an empty file, expected the line "shoal arrivals 1" and arrivals`,
-		"0.5 a 1 0":          `trace.txt:1: found "0.5 a 1 0", expected "shoal arrivals 1", with which a recording of arrivals begins`,
-		"shoal arrivals 2":   `trace.txt:1: found "shoal arrivals 2", expected "shoal arrivals 1", with which a recording of arrivals begins`,
-		Header + "\n0.5 a 1": `trace.txt:2: found "0.5 a 1", expected seconds, model, rows and priority, such as 0.250000 resnet 4 0`,
-		Header + "\n\n0.5 a 1 0 x": `trace.txt:3: found "0.5 a 1 0 x", expected seconds, model, rows and priority, ` +
+		"":                   `trace.txt: the file is empty: expected the line "shoal arrivals 1", followed by arrivals`,
+		"0.5 a 1 0":          `trace.txt:1: not a recording of arrivals: the first line is "0.5 a 1 0", expected "shoal arrivals 1"`,
+		"shoal arrivals 2":   `trace.txt:1: not a recording of arrivals: the first line is "shoal arrivals 2", expected "shoal arrivals 1"`,
+		Header + "\n0.5 a 1": `trace.txt:2: invalid arrival "0.5 a 1": expected seconds, model, rows and priority, such as 0.250000 resnet 4 0`,
+		Header + "\n\n0.5 a 1 0 x": `trace.txt:3: invalid arrival "0.5 a 1 0 x": expected seconds, model, rows and priority, ` +
 			`such as 0.250000 resnet 4 0`,
-		Header + "\n0.5 \"a 1 0": `trace.txt:2: found "0.5 \"a 1 0", expected seconds, model, rows and priority, such as 0.250000 resnet 4 0`,
-		Header + "\n-1 a 1 0":    `trace.txt:2: seconds: found "-1", expected a number from 0 to 1000000000 with up to six decimals`,
-		Header + "\n0.0000001 a 1 0": `trace.txt:2: seconds: found "0.0000001", expected a number from 0 to 1000000000 ` +
+		Header + "\n0.5 \"a 1 0": `trace.txt:2: invalid arrival "0.5 \"a 1 0": expected seconds, model, rows and priority, such as 0.250000 resnet 4 0`,
+		Header + "\n-1 a 1 0":    `trace.txt:2: invalid seconds "-1": expected a number from 0 to 1000000000 with up to six decimals`,
+		Header + "\n0.0000001 a 1 0": `trace.txt:2: invalid seconds "0.0000001": expected a number from 0 to 1000000000 ` +
 			`with up to six decimals`,
-		Header + "\n0 a 0 0":                         `trace.txt:2: rows: found "0", expected a whole number from 1 to 1000000`,
-		Header + "\n0 a 1 high":                      `trace.txt:2: priority: found "high", expected a whole number, 0 for none`,
-		Header + "\n" + strings.Repeat("x", maxLine): `trace.txt:2: found a line of more than 4096 bytes, expected one arrival a line`,
+		Header + "\n0 a 0 0":                         `trace.txt:2: invalid rows "0": expected a whole number from 1 to 1000000`,
+		Header + "\n0 a 1 high":                      `trace.txt:2: invalid priority "high": expected a whole number, 0 for the default`,
+		Header + "\n" + strings.Repeat("x", maxLine): `trace.txt:2: the line is longer than 4096 bytes: expected one arrival per line`,
 	} {
-		if _, err := Read("trace.txt", strings.NewReader(text)); err == nil || err.Error() != want {
+		if _, err := read("trace.txt", strings.NewReader(text)); err == nil || err.Error() != want {
 			t.Errorf("got  %v\nwant %s", err, want)
 		}
 	}
@@ -73,12 +73,12 @@ func FuzzParse(f *testing.F) {
 		f.Add(l.line)
 	}
 	f.Fuzz(func(t *testing.T, line string) {
-		a, err := Parse(line)
+		a, err := parse(line)
 		if err != nil {
 			return
 		}
 		written := string(a.Append(nil))
-		if again, err := Parse(written); err != nil || again != a {
+		if again, err := parse(written); err != nil || again != a {
 			t.Errorf("%q is %+v, written as %q, which is %+v (%v)", line, a, written, again, err)
 		}
 		if strings.ContainsAny(written, "\r\n") {

@@ -13,51 +13,53 @@ import (
 )
 
 const (
-	defaultLimit = 256 << 20   // some nine million arrivals
-	waiting      = 8192        // arrivals that may wait to be written
-	enough       = 64 << 10    // bytes that are written without waiting for the second to end
-	flushEvery   = time.Second // of those that are fewer
+	defaultLimit = 256 << 20 // about nine million arrivals
+	queueSize    = 8192      // arrivals that wait to be written
+	flushSize    = 64 << 10  // bytes that are written before the next flush is due
+	flushEvery   = time.Second
 )
 
-// Options of a [Writer]. The zero Options work.
+// Options configure a [Writer]. The zero value is valid.
 type Options struct {
-	// Limit is the most bytes that the file may have. The recording ends before it
-	// would have more. 0 means 256 MiB.
+	// Limit is the maximum size of the file in bytes. The recording ends before it would
+	// exceed it. 0 means 256 MiB.
 	Limit int64
-	// Log receives how the recording ended. Nil means [slog.Default].
+	// Log receives a line when the recording ends. Nil means [slog.Default].
 	Log *slog.Logger
 }
 
-// A Writer records arrivals to a file. A nil Writer records nothing. Callers never wait for
-// the disk: arrivals that cannot be written in time are left out, and counted.
+// A Writer records arrivals to a file. A nil Writer records nothing. Callers of Note never
+// wait for the disk: if it is too slow, arrivals are dropped and counted. Its methods may
+// be called concurrently, except for Close.
 type Writer struct {
 	file    file
 	name    string
 	began   time.Time
 	limit   int64
 	log     *slog.Logger
-	notes   chan Arrival  // buffered, so that a disk may be slow for a moment
+	notes   chan Arrival  // buffered, so that the disk may be slow for a moment
 	stop    chan struct{} // closed by Close
-	ended   atomic.Bool   // nothing is taken any more
+	ended   atomic.Bool   // arrivals are no longer recorded
 	dropped atomic.Uint64
 	work    sync.WaitGroup
 
-	// Of the goroutine that writes.
-	lines   []byte // whole ones, that wait to be written
-	written int64  // bytes of the file
+	// Used only by the goroutine that writes.
+	lines   []byte // complete lines that are not written yet
+	written int64  // size of the file in bytes
 	count   uint64 // arrivals in the file
 	pending uint64 // arrivals in lines
 }
 
-// file is what a writer needs of an [os.File].
+// file has the methods of [os.File] that a writer needs.
 type file interface {
 	io.WriteCloser
 	Truncate(size int64) error
 }
 
-var errLimit = errors.New("the file has reached its largest size")
+var errLimit = errors.New("the file has reached its maximum size")
 
-// Create begins a recording. A file of that name is replaced.
+// Create begins a recording. It replaces an existing file. The caller must close the
+// writer.
 func Create(name string, opts Options) (*Writer, error) {
 	f, err := os.Create(name)
 	if err != nil {
@@ -70,21 +72,22 @@ func Create(name string, opts Options) (*Writer, error) {
 	return w, nil
 }
 
-// record writes the header, so that a file that cannot be written to is known at once.
+// record writes the header, so that a file that is not writable is an error immediately,
+// and starts the goroutine that writes.
 func record(f file, name string, opts Options) (*Writer, error) {
 	w := &Writer{
 		file: f, name: name, began: time.Now(), limit: cmp.Or(opts.Limit, defaultLimit), log: cmp.Or(opts.Log, slog.Default()),
-		notes: make(chan Arrival, waiting), stop: make(chan struct{}),
-		lines: append(make([]byte, 0, enough+maxLine), Header+"\n"+columns+"\n"...),
+		notes: make(chan Arrival, queueSize), stop: make(chan struct{}),
+		lines: append(make([]byte, 0, flushSize+maxLine), Header+"\n"+columns+"\n"...),
 	}
 	if err := w.flush(); err != nil {
-		return nil, fmt.Errorf("arrivals cannot be recorded: %w", err)
+		return nil, fmt.Errorf("cannot record arrivals: %w", err)
 	}
 	w.work.Go(w.run)
 	return w, nil
 }
 
-// Note records a request that arrived. It does not wait.
+// Note records the arrival of a request. It does not block.
 func (w *Writer) Note(at time.Time, model string, rows int, priority uint64) {
 	if w == nil || w.ended.Load() {
 		return
@@ -96,7 +99,7 @@ func (w *Writer) Note(at time.Time, model string, rows int, priority uint64) {
 	}
 }
 
-// Close ends the recording. What was noted before is in the file.
+// Close writes all noted arrivals to the file, and closes it.
 func (w *Writer) Close() error {
 	if w == nil {
 		return nil
@@ -106,7 +109,7 @@ func (w *Writer) Close() error {
 	return w.file.Close()
 }
 
-// run writes until the writer is closed or the file takes no more.
+// run writes until the writer is closed or writing fails.
 func (w *Writer) run() {
 	tick := time.NewTicker(flushEvery)
 	defer tick.Stop()
@@ -118,21 +121,21 @@ func (w *Writer) run() {
 		case <-tick.C:
 			err = w.flush()
 		case <-w.stop:
-			err = w.rest()
+			err = w.drain()
 			stopped = true
 		}
 	}
 	w.ended.Store(true)
 	if err != nil {
-		w.log.Error("the recording of arrivals has ended; requests are served as before",
+		w.log.Error("recording of arrivals stopped; requests are still served",
 			"file", w.name, "error", err, "arrivals", w.count, "dropped", w.dropped.Load())
 		return
 	}
-	w.log.Info("arrivals were recorded", "file", w.name, "arrivals", w.count, "dropped", w.dropped.Load())
+	w.log.Info("arrivals recorded", "file", w.name, "arrivals", w.count, "dropped", w.dropped.Load())
 }
 
-// rest writes what waits.
-func (w *Writer) rest() error {
+// drain writes all arrivals in the queue.
+func (w *Writer) drain() error {
 	for {
 		select {
 		case a := <-w.notes:
@@ -153,14 +156,14 @@ func (w *Writer) add(a Arrival) error {
 		return errors.Join(errLimit, w.flush())
 	}
 	w.pending++
-	if len(w.lines) < enough {
+	if len(w.lines) < flushSize {
 		return nil
 	}
 	return w.flush()
 }
 
-// flush writes whole lines, or takes back what it wrote of them, so that the file can
-// be read however the recording ends.
+// flush writes the complete lines. If that fails, it truncates the file to its previous
+// size, so that the file is always readable.
 func (w *Writer) flush() error {
 	if len(w.lines) == 0 {
 		return nil

@@ -169,7 +169,7 @@ func TestASlowDiskDropsArrivalsAndNobodyWaits(t *testing.T) {
 		w.Note(w.began, "a", 1, 0)
 		time.Sleep(flushEvery)
 		synctest.Wait() // it is being written
-		for range waiting + 7 {
+		for range queueSize + 7 {
 			w.Note(w.began, "a", 1, 0)
 		}
 		close(d.hold)

@@ -2,25 +2,25 @@ package plot
 
 import "math"
 
-// An Axis says which values a side of a chart has, and where they are on it.
+// An Axis maps values to positions along one side of a chart.
 type Axis struct {
 	Name  string
 	Ticks []Tick
 
-	at func(float64) float64 // from 0 to 1
+	at func(float64) float64 // position of a value, from 0 to 1
 }
 
-// A Tick is a value that is marked.
+// A Tick is a labelled value.
 type Tick struct {
 	Value float64
 	Label string
 }
 
-// Linear returns an axis from 0 to a round number that is not below most, with
-// about the given number of ticks.
+// Linear returns an axis from 0 to a round number that is at least most, with about the
+// given number of ticks.
 func Linear(name string, most float64, ticks int, label func(float64) string) Axis {
 	step := Step(most / float64(ticks))
-	n := max(1, int(math.Ceil(most/step-1e-9))) // a tenth ten times is not quite one
+	n := max(1, int(math.Ceil(most/step-1e-9))) // tolerates rounding errors: 10 × 0.1 is not exactly 1
 	a := Axis{Name: name, at: func(v float64) float64 { return v / (step * float64(n)) }}
 	for i := range n + 1 {
 		v := step * float64(i)
@@ -29,9 +29,9 @@ func Linear(name string, most float64, ticks int, label func(float64) string) Ax
 	return a
 }
 
-// Log returns an axis on which equal factors are equal distances. It begins and
-// ends with 1, 2 or 5 times a power of ten, which also are its ticks, or 1 times if
-// those would be many. Least is above 0.
+// Log returns a logarithmic axis. It begins and ends with 1, 2 or 5 times a power of ten,
+// which are also its ticks, or with powers of ten if the range is large. least must be
+// above 0.
 func Log(name string, least, most float64, label func(float64) string) Axis {
 	factors := []float64{1, 2, 5}
 	if most/least > 1e4 {
@@ -57,8 +57,7 @@ func Log(name string, least, most float64, label func(float64) string) Axis {
 	return a
 }
 
-// Span returns an axis from 0 to most that is as long as that and no longer, as
-// time is.
+// Span returns a linear axis that ends exactly at most, such as one of elapsed time.
 func Span(name string, most float64, ticks int, label func(float64) string) Axis {
 	a := Linear(name, most, ticks, label)
 	a.at = func(v float64) float64 { return v / most }
@@ -68,9 +67,9 @@ func Span(name string, most float64, ticks int, label func(float64) string) Axis
 	return a
 }
 
-// Tail returns an axis of percentiles, ascending, on which each further nine is
-// as wide as the one before. The hundredth would be infinitely far: it stands a third
-// of a nine behind the last.
+// Tail returns an axis of percentiles, ascending, on which 90, 99, 99.9 and so on are
+// equally far apart. 100 would be infinitely far away, so it is placed a third of that
+// distance after the last one.
 func Tail(name string, percents []float64, label func(float64) string) Axis {
 	nines := func(p float64) float64 { return -math.Log10(1 - p/100) }
 	last := 0.0
@@ -79,14 +78,14 @@ func Tail(name string, percents []float64, label func(float64) string) Axis {
 			last = max(last, nines(p))
 		}
 	}
-	place := func(p float64) float64 {
+	position := func(p float64) float64 {
 		if p >= 100 {
 			return last + 1.0/3
 		}
 		return nines(p)
 	}
-	least, most := place(percents[0]), place(percents[len(percents)-1])
-	a := Axis{Name: name, at: func(p float64) float64 { return (place(p) - least) / max(most-least, 1e-9) }}
+	least, most := position(percents[0]), position(percents[len(percents)-1])
+	a := Axis{Name: name, at: func(p float64) float64 { return (position(p) - least) / max(most-least, 1e-9) }}
 	for _, p := range percents {
 		a.Ticks = append(a.Ticks, Tick{p, label(p)})
 	}

@@ -7,48 +7,47 @@ import (
 	"slices"
 )
 
-// A Chart is lines over two axes.
+// A Chart draws lines and bars over two axes.
 type Chart struct {
-	ID            string // of the chart, unlike any other in the page
+	ID            string // unique in the page
 	Title, Desc   string // for screen readers
 	Width, Height float64
-	Right         float64 // room for the names of lines; 0 means none
+	Right         float64 // width for the names of lines; 0 means that they are not shown
 	X, Y          Axis
 	Lines         []Line
 	Bars          []Bar
 	Slices        []Slice
 }
 
-// A Line goes through points. A point whose Y is not a number leaves a gap.
+// A Line connects points. A point whose Y is NaN leaves a gap.
 type Line struct {
-	Name   string // stands to the right of its end, if there is room
+	Name   string // shown to the right of its end if Chart.Right is set
 	Class  string
 	Points []Point
-	Loose  bool // only the points, and no line
-	Plain  bool // only the line, and no points
+	Loose  bool // draw only the points
+	Plain  bool // draw only the line
 }
 
-// A Point is a value, what is said of it, and its name if it has one.
+// A Point is a value with an optional tooltip and name.
 type Point struct {
 	X, Y  float64
-	Title string // shown when the pointer is on it
-	Name  string // stands beside it
+	Title string // tooltip
+	Name  string // shown above it
 }
 
-// A Bar stands on the X axis, from one value to another.
+// A Bar is a rectangle on the X axis between two values.
 type Bar struct {
 	From, To, Y float64
 	Class       string
 }
 
-// A Slice is a part of the chart, from one value of X to another, that shows a text when
-// the pointer is on it.
+// A Slice is a part of the chart between two values of X that has a tooltip.
 type Slice struct {
 	From, To float64
 	Title    string
 }
 
-// Measures of a chart, in pixels.
+// Dimensions of a chart, in pixels.
 const (
 	textSize   = 12.0
 	leftRoom   = 62.0
@@ -83,7 +82,7 @@ func (c Chart) SVG() string {
 type pen struct {
 	Chart
 	out   bytes.Buffer
-	marks [][2]float64 // where points have their names
+	marks [][2]float64 // positions of the names of points
 }
 
 func (p *pen) right() float64  { return p.Width - max(p.Right, 10) }
@@ -94,7 +93,7 @@ func (p *pen) y(v float64) float64 { return p.bottom() - (p.bottom()-topRoom)*p.
 
 func (p *pen) axes() {
 	p.text(0, textSize, "name", "start", p.Y.Name)
-	end := math.Inf(1) // of the label below, so that labels do not touch
+	end := math.Inf(1) // end of the previous label, so that labels do not touch
 	for i, t := range p.Y.Ticks {
 		y := p.y(t.Value)
 		class := "grid"
@@ -132,8 +131,8 @@ func (p *pen) line(l Line) {
 		p.path(l.Points)
 	}
 	for i, at := range l.Points {
-		// A point between two gaps would not be seen if only the line was drawn.
-		if math.IsNaN(at.Y) || l.Plain && !alone(l.Points, i) {
+		// A point between two gaps is drawn even in a plain line, where it would be invisible.
+		if math.IsNaN(at.Y) || l.Plain && !isolated(l.Points, i) {
 			continue
 		}
 		radius := 3.6
@@ -146,7 +145,7 @@ func (p *pen) line(l Line) {
 	p.out.WriteString("</g>\n")
 }
 
-// mark writes the name of a point, unless it would stand on another one.
+// mark writes the name of a point, unless it would overlap another one.
 func (p *pen) mark(x, y float64, name string) {
 	near := func(other [2]float64) bool {
 		return math.Abs(other[0]-x) < TextWidth(name, textSize)+4 && math.Abs(other[1]-y) < lineHeight
@@ -158,7 +157,8 @@ func (p *pen) mark(x, y float64, name string) {
 	p.text(x, y, "mark", "middle", name)
 }
 
-func alone(points []Point, i int) bool {
+// isolated reports whether a point has gaps on both sides.
+func isolated(points []Point, i int) bool {
 	return (i == 0 || math.IsNaN(points[i-1].Y)) && (i == len(points)-1 || math.IsNaN(points[i+1].Y))
 }
 
@@ -176,8 +176,8 @@ func (p *pen) path(points []Point) {
 	p.out.WriteString(`"/>`)
 }
 
-// names writes the names of the lines to the right, as high as they end. Where lines end close to
-// each other, their names move apart, and are left out where there are too many.
+// names writes the names of the lines to the right of their ends. Names that would overlap
+// are moved apart, and some are omitted if there are too many.
 func (p *pen) names() {
 	if p.Right == 0 {
 		return
@@ -202,7 +202,7 @@ func (p *pen) names() {
 	for i := 1; i < len(labels); i++ {
 		labels[i].y = max(labels[i].y, labels[i-1].y+lineHeight)
 	}
-	// What was moved below the axis moves back up, and pushes those above it.
+	// Names that were moved below the axis move back up, and push those above them.
 	for i, lowest := len(labels)-1, p.bottom()+4; i >= 0; i-- {
 		labels[i].y = min(labels[i].y, lowest)
 		lowest = labels[i].y - lineHeight

@@ -1,8 +1,8 @@
-// Package plot draws charts as SVG, to stand in a page that has the style for
-// them, and has what every drawing needs: lengths, texts and round steps.
+// Package plot draws charts as SVG for pages that provide the style, and has helpers for
+// other drawings: lengths, text widths and round steps.
 //
-// A chart is made of classes, never of colours: the page says how they look, in the
-// light and in the dark.
+// Elements of a chart have classes and no colours: the style sheet of the page determines
+// how they look in light and dark mode.
 package plot
 
 import (
@@ -12,20 +12,20 @@ import (
 	"strings"
 )
 
-// Px writes a length. A tenth of a pixel is finer than anybody sees.
+// Px formats a length with one decimal place.
 func Px(v float64) string { return strings.TrimSuffix(strconv.FormatFloat(v, 'f', 1, 64), ".0") }
 
-// Escape makes text fit to stand in an element or an attribute.
+// Escape escapes text for an element or an attribute.
 func Escape(text string) string {
 	var out strings.Builder
 	if err := xml.EscapeText(&out, []byte(text)); err != nil {
-		panic(err) // a builder takes everything
+		panic(err) // writing to a strings.Builder never fails
 	}
 	return out.String()
 }
 
-// TextWidth estimates how wide a text is. The font is not known in advance, so it assumes
-// a wide one.
+// TextWidth estimates the width of a text. The font is not known, so it assumes a wide
+// one.
 func TextWidth(text string, size float64) (width float64) {
 	for _, char := range text {
 		switch {
@@ -33,7 +33,7 @@ func TextWidth(text string, size float64) (width float64) {
 			width += 0.36
 		case strings.ContainsRune("mwMW", char):
 			width += 0.95
-		case char >= 0x2e80: // East Asian scripts, and pictures
+		case char >= 0x2e80: // East Asian scripts, and emoji
 			width++
 		case char >= 'A' && char <= 'Z':
 			width += 0.7

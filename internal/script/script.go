@@ -1,5 +1,5 @@
-// Package script runs tests that are written as text: what is put in, a line
-// of dashes, and what comes out.
+// Package script runs tests that are written as text: the input, a line of dashes, and the
+// expected output.
 //
 //	# A second request does not restart the delay of the first.
 //	model m max=8 takes=10ms delay=5ms
@@ -9,8 +9,8 @@
 //	5ms    1 takes a b (2 rows, waited)
 //	15ms   delivered: a b
 //
-// A block ends with a blank line. Lines that start with # are comments. Output
-// that has blank lines of its own stands between two pairs of dashes:
+// A block ends with a blank line. Lines that start with # are comments. Output that
+// contains blank lines is enclosed by two pairs of dashes:
 //
 //	show queue
 //	----
@@ -21,9 +21,9 @@
 //	----
 //	----
 //
-// Run the tests of a package with -rewrite to replace what its scripts expect
-// by what the code now does, then read the diff. A new case needs only its
-// input and a line of dashes.
+// Run the tests of a package with -rewrite to replace the expected output of its scripts by
+// the actual output, then read the diff. A new case needs only its input and a line of
+// dashes.
 package script
 
 import (
@@ -51,7 +51,7 @@ func Run(t *testing.T, glob string, newEnv func(t *testing.T) func(lines []strin
 		t.Fatal(err)
 	}
 	if len(files) == 0 {
-		t.Fatalf("no script matches %s; correct the pattern, or write the first one", glob)
+		t.Fatalf("no script matches %s: correct the pattern, or write the first script", glob)
 	}
 	for _, file := range files {
 		name := strings.TrimSuffix(filepath.Base(file), filepath.Ext(file))
@@ -94,7 +94,7 @@ func run(text string, env func([]string) string) (actual string, mismatches []st
 	for _, b := range blocks {
 		got := strings.Trim(env(b.input()), "\n")
 		if slices.Contains(strings.Split(got, "\n"), dashes) {
-			return "", nil, fmt.Errorf("%d: the output has a line %s, which a script cannot hold; print something else there", b.line, dashes)
+			return "", nil, fmt.Errorf("%d: the output contains a line %s, which a script cannot represent: print something else", b.line, dashes)
 		}
 		if got != b.want {
 			mismatches = append(mismatches, fmt.Sprintf("%d: the output is not as expected (- want, + got):\n%s", b.line, diff(b.want, got)))
@@ -106,14 +106,14 @@ func run(text string, env func([]string) string) (actual string, mismatches []st
 	return strings.TrimRight(out.String(), "\n") + "\n", mismatches, nil
 }
 
-// A block is one piece of input with the output it should have.
+// A block is an input with its expected output.
 type block struct {
-	line int      // of the first dashes, counted from 1
-	head []string // what stands above them, as it was written
+	line int      // line number of the first dashes
+	head []string // lines above the dashes, unchanged
 	want string
 }
 
-// input returns the lines of the head that are not for readers only.
+// input returns the lines of the head without comments and blank lines.
 func (b block) input() []string {
 	var lines []string
 	for _, line := range b.head {
@@ -155,13 +155,13 @@ func parse(text string) (blocks []block, rest []string, err error) {
 	}
 	rest = lines[from:]
 	if input := (block{head: rest}).input(); input != nil {
-		return nil, nil, fmt.Errorf("%d: these lines have no output; write a line %s after %q", from+1, dashes, input[len(input)-1])
+		return nil, nil, fmt.Errorf("%d: the input has no output: add a line %s after %q", from+1, dashes, input[len(input)-1])
 	}
 	return blocks, rest, nil
 }
 
-// expected reads the output that starts at lines[i], and returns the index of
-// the line after it and after the blank line that ends the block.
+// expected reads the output that starts at lines[i], and returns the index of the line
+// after the block, including the blank line that ends it.
 func expected(lines []string, i int) (want string, next int, err error) {
 	end := ""
 	if i < len(lines) && lines[i] == dashes {
@@ -175,7 +175,7 @@ func expected(lines []string, i int) (want string, next int, err error) {
 	want, next = strings.Trim(strings.Join(lines[i:to], "\n"), "\n"), to
 	if end == dashes {
 		if !slices.Equal(lines[to:min(to+2, len(lines))], []string{dashes, dashes}) {
-			return "", 0, fmt.Errorf("%d: output that opens with two lines %s must close with two", i, dashes)
+			return "", 0, fmt.Errorf("%d: output that begins with two lines %s must end with two", i, dashes)
 		}
 		next = to + 2
 	}
@@ -185,8 +185,8 @@ func expected(lines []string, i int) (want string, next int, err error) {
 	return want, next, nil
 }
 
-// diff shows two texts line by line: those only in want with a minus, those
-// only in got with a plus, those in both with neither.
+// diff compares two texts line by line. It marks lines that are only in want with a minus,
+// and lines that are only in got with a plus.
 func diff(want, got string) string {
 	a, b := strings.Split(want, "\n"), strings.Split(got, "\n")
 	// common[i][j] is the length of the longest common subsequence of a[i:] and b[j:].

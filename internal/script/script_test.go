@@ -63,8 +63,8 @@ func TestRewritingKeepsCommentsAndMendsTheOutput(t *testing.T) {
 
 func TestAScriptThatCannotBeReadSaysWhere(t *testing.T) {
 	tests := []struct{ name, text, want string }{
-		{"no output", "a\n----\na\n\nb\n", `5: these lines have no output; write a line ---- after "b"`},
-		{"open", "a\n----\n----\na\n", "3: output that opens with two lines ---- must close with two"},
+		{"no output", "a\n----\na\n\nb\n", `5: the input has no output: add a line ---- after "b"`},
+		{"open", "a\n----\n----\na\n", "3: output that begins with two lines ---- must end with two"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -77,7 +77,7 @@ func TestAScriptThatCannotBeReadSaysWhere(t *testing.T) {
 
 func TestOutputThatLooksLikeAScriptIsRefused(t *testing.T) {
 	_, _, err := run("a\n----\n", func([]string) string { return "x\n----\ny" })
-	want := "2: the output has a line ----, which a script cannot hold; print something else there"
+	want := "2: the output contains a line ----, which a script cannot represent: print something else"
 	if err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}

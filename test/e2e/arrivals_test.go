@@ -35,7 +35,7 @@ func TestArrivalsAreRecordedAndReplayed(t *testing.T) {
 	if !s.EndsWithin(servertest.StartPatience) || s.Err != nil {
 		t.Fatalf("the server did not end well: %v\n%s", s.Err, s.Log())
 	}
-	servertest.Contains(t, "the log", s.Log(), "arrivals were recorded", "arrivals=20 dropped=0")
+	servertest.Contains(t, "the log", s.Log(), "arrivals recorded", "arrivals=20 dropped=0")
 	got, err := arrivals.ReadFile(trace)
 	if err != nil {
 		t.Fatal(err)

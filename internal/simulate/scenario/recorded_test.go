@@ -82,8 +82,8 @@ func TestARecordingThatDoesNotFitIsAnError(t *testing.T) {
 	for arrivals, want := range map[string]string{
 		model + "arrivals: {model: a}":       "scenario.yaml:2: arrivals must be a list of requests, or name a recording: {file: trace.txt}",
 		model + "arrivals: {file: none.txt}": "scenario.yaml:2: open none.txt: no such file or directory",
-		model + "arrivals: {file: scenario.yaml}": `scenario.yaml:2: scenario.yaml:1: found "model: {max_batch_size: 2, takes: 1ms}", ` +
-			`expected "shoal arrivals 1", with which a recording of arrivals begins`,
+		model + "arrivals: {file: scenario.yaml}": `scenario.yaml:2: scenario.yaml:1: not a recording of arrivals: ` +
+			`the first line is "model: {max_batch_size: 2, takes: 1ms}", expected "shoal arrivals 1"`,
 		model + "arrivals: {file: trace.txt, models: a}":     `scenario.yaml:2: a recording has no field "models"; its fields are file, model`,
 		model + "arrivals: {file: trace.txt, model: [c, d]}": "scenario.yaml:2: trace.txt has no arrivals for c, d",
 		model + "arrivals: {file: trace.txt, model: a}":      "scenario.yaml:2: trace.txt has a request of 4 rows, but the model has a max_batch_size of 2",
