@@ -13,31 +13,31 @@ import (
 )
 
 const (
-	// maxInFlight bounds the requests of an open loop that wait for their answers.
-	// Those beyond it are sent later, which their latencies show.
+	// maxInFlight is the maximum number of requests in flight in an open loop. Further
+	// requests are sent later, and the delay is part of their latency.
 	maxInFlight = 10_000
-	// lateness is how much later than due a request may be sent before it counts as
-	// late.
+	// lateness is the tolerance for sending: a request that is sent later than this after
+	// its due time counts as late.
 	lateness = time.Millisecond
-	// patience is how long a server may take for an answer where no window ends.
+	// patience is the time without progress after which a finite load is aborted.
 	patience = time.Minute
 )
 
-// A Load is a load on a server: a closed loop with a number of concurrent requests, or
-// requests that are sent when they are due, whether earlier ones are answered or not.
+// A Load is either a closed loop with a number of concurrent requests, or an open loop, in
+// which requests are sent at their due times regardless of earlier answers.
 type Load struct {
-	Concurrency int // 0 means that requests are due
+	Concurrency int // of a closed loop; 0 means an open loop
 	Rate        float64
-	Poisson     bool            // at random distances, and not at equal ones
-	Burst       int             // requests that are due at once; 0 means 1
-	Intervals   []time.Duration // distances, over and over, in place of a rate
-	Seed        uint64          // of chance
-	Plan        bool            // as each target's own plan says, once, in place of a rate
-	Count       int             // requests to send; 0 means that windows end a load
-	Repeat      int             // which time it is that this load is put on, from 1; 0 means the only one
+	Poisson     bool            // random intervals instead of equal ones
+	Burst       int             // requests with the same due time; 0 means 1
+	Intervals   []time.Duration // repeated intervals, instead of a rate
+	Seed        uint64          // of random intervals
+	Plan        bool            // run the plan of each target once, instead of a rate
+	Count       int             // requests to send; 0 means until the windows are stable
+	Repeat      int             // number of this repetition, from 1; 0 means that the load runs once
 }
 
-// String returns what the load is, such as "Concurrency: 4".
+// String describes the load, such as "Concurrency: 4".
 func (l Load) String() string {
 	if l.Plan {
 		return "As planned"
@@ -45,21 +45,22 @@ func (l Load) String() string {
 	return Level{Concurrency: l.Concurrency, Rate: l.Rate}.load()
 }
 
-// finite reports whether the load ends by itself. Then it is one window.
+// finite reports whether the load has a fixed number of requests. It is then measured as
+// one window.
 func (l Load) finite() bool { return l.Plan || l.Count > 0 }
 
-// schedule returns when requests are due that are not planned.
+// schedule returns the due times of an open loop without a plan.
 func (l Load) schedule() Schedule {
 	if l.Intervals != nil {
-		return Repeating(l.Intervals)
+		return repeating(l.Intervals)
 	}
 	burst := max(1, l.Burst)
-	s := Constant(l.Rate / float64(burst))
+	s := constant(l.Rate / float64(burst))
 	if l.Poisson {
 		s = Poisson(l.Rate/float64(burst), l.Seed)
 	}
 	if burst > 1 {
-		s = Bursts(s, burst)
+		s = bursts(s, burst)
 	}
 	return s
 }
@@ -67,27 +68,27 @@ func (l Load) schedule() Schedule {
 // A Target is a model under load.
 type Target struct {
 	Model  string
-	Caller Caller // prepared
-	// Rows of each request that the caller prepared, at least one. Without a plan
-	// they are sent one after the other, and again from the first.
+	Caller Caller // after Prepare
+	// Rows of each prepared request, of which there is at least one. Without a plan the
+	// requests are sent in turn.
 	Rows []int
-	Plan []Planned // by time; for loads that are put on as planned
+	Plan []Planned // sorted by time; for loads with Plan
 }
 
-// A Bench measures models under one load after another.
+// A Bench measures models under a sequence of loads.
 type Bench struct {
-	Targets   []Target      // each has every load, at the same time
-	Pacer     *pacer.Pacer  // wakes senders when requests are due
-	WarmUp    int           // requests before the first load, one after the other; 0 means 1
-	Interval  time.Duration // of a window; 0 means 5 seconds
-	Requests  int           // answers that end a window, in place of the interval; 0 means that the interval does
-	MaxTrials int           // windows, in which a load has to become stable; 0 means 10
+	Targets   []Target      // each load runs on all of them at the same time
+	Pacer     *pacer.Pacer  // wakes senders at due times
+	WarmUp    int           // number of sequential requests before the first load; 0 means 1
+	Interval  time.Duration // length of a window; 0 means 5 seconds
+	Requests  int           // number of answers that ends a window, instead of Interval; 0 means to use Interval
+	MaxTrials int           // maximum number of windows of a load; 0 means 10
 	Rule      Rule
 	Progress  func(Progress) // called every second; may be nil
 }
 
-// Run measures each load, and calls done with the result, once for each target. When ctx
-// ends, Run returns nil; done has been called for what was measured by then.
+// Run measures each load, and calls done with the result for each target. When ctx ends,
+// Run calls done with the results so far and returns nil.
 func (b *Bench) Run(ctx context.Context, loads []Load, done func(Level)) error {
 	for _, t := range b.Targets {
 		if err := b.warmUp(ctx, t); err != nil {
@@ -106,8 +107,8 @@ func (b *Bench) Run(ctx context.Context, loads []Load, done func(Level)) error {
 	return nil
 }
 
-// warmUp makes a connection, and what else a first request pays for. It is no
-// failure if ctx ends.
+// warmUp sends the first requests, so that the cost of connecting is not measured. It
+// returns nil if ctx ends.
 func (b *Bench) warmUp(ctx context.Context, t Target) error {
 	for n := range max(1, b.WarmUp) {
 		each, cancel := context.WithTimeout(ctx, patience)
@@ -120,7 +121,7 @@ func (b *Bench) warmUp(ctx context.Context, t Target) error {
 	return nil
 }
 
-// measure holds the load from the first window to the last.
+// measure runs one load, from the first window to the last.
 func (b *Bench) measure(ctx context.Context, l Load) ([]Level, error) {
 	requests, abandon := context.WithCancel(ctx)
 	defer abandon()
@@ -136,16 +137,16 @@ func (b *Bench) measure(ctx context.Context, l Load) ([]Level, error) {
 		d.begin(began, b.Requests)
 		running.Go(func() { d.drive(requests, sending) })
 	}
-	go func() { // ended by running, which is waited for below
+	go func() { // ends with running, which is waited for below
 		running.Wait()
 		close(m.sent)
 	}()
 	var err error
-	m.whileTelling(func() { err = m.observe(ctx) })
+	m.withProgress(func() { err = m.observe(ctx) })
 	timelines := m.end(time.Now())
 	stop()
-	// Requests that are still in the server would disturb the next load. Do not wait for
-	// a server that stalls.
+	// Wait for requests in flight, which would disturb the next load, unless the server
+	// stalls.
 	end := time.AfterFunc(b.interval(), abandon)
 	<-m.sent
 	end.Stop()
@@ -161,29 +162,29 @@ func (b *Bench) measure(ctx context.Context, l Load) ([]Level, error) {
 	return levels, nil
 }
 
-// A measurement is one load while it is put on.
+// A measurement is a load in progress.
 type measurement struct {
 	*Bench
 	load    Load
 	drivers []*driver     // one for each target
-	sent    chan struct{} // closed when all have sent all and are answered
-	window  atomic.Int32  // which is open, from 0
+	sent    chan struct{} // closed when all requests of a finite load are answered
+	window  atomic.Int32  // index of the current window
 }
 
-// A counted window is one with what the server had counted at both its ends.
+// A counted window has the server's statistics at its beginning and end.
 type counted struct {
 	*Window
-	before, after reported
+	before, after serverStatistics
 }
 
-// reported is the statistics of a server, or the error of the request for them.
-type reported struct {
+// serverStatistics is the result of a call of Caller.Statistics.
+type serverStatistics struct {
 	Statistics
 	err error
 }
 
-// observe cuts windows until they are stable, there are enough, the load ends by
-// itself, or ctx ends.
+// observe collects windows until they are stable, the maximum is reached, the load is
+// complete, or ctx ends.
 func (m *measurement) observe(ctx context.Context) error {
 	trials := m.trials(m.load)
 	tick := time.NewTicker(m.interval())
@@ -212,7 +213,7 @@ func (m *measurement) observe(ctx context.Context) error {
 	return nil
 }
 
-// named adds the model's name if there are several.
+// named adds the name of the model to an error if there are several models.
 func (m *measurement) named(d *driver, err error) error {
 	if len(m.drivers) == 1 {
 		return err
@@ -220,7 +221,7 @@ func (m *measurement) named(d *driver, err error) error {
 	return fmt.Errorf("%s: %w", d.Model, err)
 }
 
-// wait returns when the window is over.
+// wait returns at the end of the window.
 func (m *measurement) wait(ctx context.Context, tick <-chan time.Time) error {
 	if m.load.finite() {
 		return m.untilSent(ctx)
@@ -238,7 +239,7 @@ func (m *measurement) wait(ctx context.Context, tick <-chan time.Time) error {
 		select {
 		case <-d.enough:
 		case <-late.C:
-			return nil // with fewer
+			return nil // with fewer answers answers
 		case <-ctx.Done():
 			return nil
 		}
@@ -246,7 +247,7 @@ func (m *measurement) wait(ctx context.Context, tick <-chan time.Time) error {
 	return nil
 }
 
-// untilSent waits for a load that ends by itself, as long as it gets anywhere.
+// untilSent waits for the end of a finite load, as long as it makes progress.
 func (m *measurement) untilSent(ctx context.Context) error {
 	look := time.NewTicker(patience)
 	defer look.Stop()
@@ -265,13 +266,13 @@ func (m *measurement) untilSent(ctx context.Context) error {
 			waiting += d.waiting.Load()
 		}
 		if waiting > 0 && calls == before {
-			return fmt.Errorf("%d requests wait, and for %v none was sent or answered", waiting, patience)
+			return fmt.Errorf("%d requests are in flight, and none was sent or answered for %v", waiting, patience)
 		}
 		before = calls
 	}
 }
 
-// answered says what is wrong with a window in which nothing was.
+// answered returns an error if the window has no successful answer.
 func answered(w *Window, last bool) error {
 	switch {
 	case w.Requests() > 0:
@@ -279,7 +280,7 @@ func answered(w *Window, last bool) error {
 	case w.Failed > 0:
 		return fmt.Errorf("all %d requests of a window failed, the first with: %w", w.Failed, w.Err)
 	case last:
-		return errors.New("nothing was answered in the last window: the measurement interval has to be longer than a request takes")
+		return errors.New("no request was answered in the last window: use a measurement interval that is longer than a request takes")
 	}
 	return nil
 }
@@ -292,12 +293,13 @@ func plainWindows(all []counted) []*Window {
 	return windows
 }
 
-// statistics asks even when ctx has ended, for the sake of what was measured.
-func (b *Bench) statistics(ctx context.Context, t Target) reported {
+// statistics returns the server's statistics, even if ctx has ended: the figures so far
+// need them.
+func (b *Bench) statistics(ctx context.Context, t Target) serverStatistics {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.interval())
 	defer cancel()
 	s, err := t.Caller.Statistics(ctx)
-	return reported{s, err}
+	return serverStatistics{s, err}
 }
 
 func (b *Bench) interval() time.Duration {
@@ -307,7 +309,7 @@ func (b *Bench) interval() time.Duration {
 	return b.Interval
 }
 
-// trials returns how many windows a load has at most.
+// trials returns the maximum number of windows of a load.
 func (b *Bench) trials(l Load) int {
 	switch {
 	case l.finite():
@@ -318,7 +320,7 @@ func (b *Bench) trials(l Load) int {
 	return b.MaxTrials
 }
 
-// end returns the seconds of each target until now.
+// end returns the timeline of each target until now.
 func (m *measurement) end(now time.Time) [][]Second {
 	var all [][]Second
 	for _, d := range m.drivers {
@@ -327,27 +329,27 @@ func (m *measurement) end(now time.Time) [][]Second {
 	return all
 }
 
-// A driver puts a load on one target.
+// A driver runs a load on one target.
 type driver struct {
 	Target
 	load    Load
 	pacer   *pacer.Pacer
-	before  reported // at the begin of the window that is open
+	before  serverStatistics // at the beginning of the current window
 	windows []counted
-	calls   atomic.Int64 // that have begun or ended
-	next    atomic.Int64 // how many requests have been sent, in a closed loop
+	calls   atomic.Int64 // number of sends and answers, to detect progress
+	next    atomic.Int64 // number of requests sent in a closed loop
 
 	recorder
 }
 
-// A job is a request that is due.
+// A job is a request with its due time.
 type job struct {
-	request int // which of those that the caller prepared
+	request int // index of the prepared request
 	due     time.Time
 }
 
-// drive sends requests until sending ends or the load does, and returns when all
-// are answered or requests has ended.
+// drive sends requests until sending ends or the load is complete. It returns when all are
+// answered or requests has ended.
 func (d *driver) drive(requests, sending context.Context) {
 	var clients sync.WaitGroup
 	defer clients.Wait()
@@ -368,10 +370,10 @@ func (d *driver) drive(requests, sending context.Context) {
 	}
 }
 
-// open sends each request when it is due. A client that is answered takes the
-// next one; there are as many clients as have waited at a time.
+// open sends each request at its due time. An idle client goroutine takes the next
+// request; there are as many goroutines as requests were in flight at the same time.
 func (d *driver) open(requests, sending context.Context, clients *sync.WaitGroup) {
-	jobs := make(chan job) // without room: a job goes to a client that waits for it
+	jobs := make(chan job) // unbuffered: a job goes to an idle client
 	defer close(jobs)
 	began, n := d.began, 0
 	for p := range d.plan() {
@@ -418,9 +420,9 @@ func (d *driver) plan() Plan {
 	}
 }
 
-// call sends one request. Its latency counts from when it was due: a server that
-// stalls makes those late that should have been sent meanwhile, and that is what
-// their clients would see. A request that is not due at a time is so now.
+// call sends one request. Its latency counts from its due time: if the server stalls, the
+// requests that should have been sent meanwhile are late, as real clients would see it. A
+// request of a closed loop is due now.
 func (d *driver) call(ctx context.Context, j job) {
 	a := answer{rows: d.Rows[j.request], due: j.due, sent: time.Now()}
 	if j.due.IsZero() {
@@ -433,7 +435,7 @@ func (d *driver) call(ctx context.Context, j job) {
 	d.waiting.Add(-1)
 	d.calls.Add(1)
 	if ctx.Err() != nil {
-		return // it was given up, not answered
+		return // the request was canceled
 	}
 	d.record(a, !j.due.IsZero())
 }

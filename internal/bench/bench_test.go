@@ -208,7 +208,7 @@ func TestARecordingIsPlayedAsItWas(t *testing.T) {
 }
 
 func TestTheReportSaysHowLateRequestsWereSent(t *testing.T) {
-	w := NewWindow()
+	w := newWindow()
 	for us := range 1000 {
 		w.Sent(time.Duration(us+1) * time.Microsecond)
 	}
@@ -247,7 +247,7 @@ func TestALoadThatGetsNowhereIsGivenUp(t *testing.T) {
 			return 24 * time.Hour, nil
 		}
 		_, err := run(t.Context(), t, Bench{Interval: interval}, stuck, Load{Concurrency: 2, Count: 100})
-		if want := "2 requests wait, and for 1m0s none was sent or answered"; err == nil || err.Error() != want {
+		if want := "2 requests are in flight, and none was sent or answered for 1m0s"; err == nil || err.Error() != want {
 			t.Errorf("got %v, want %s", err, want)
 		}
 		// One that has a long time to wait does get somewhere.
@@ -384,7 +384,7 @@ func TestAServerThatIsNoUseIsAnError(t *testing.T) {
 				return time.Millisecond, nil
 			}
 			return time.Hour, nil
-		}, "nothing was answered in the last window"},
+		}, "no request was answered in the last window"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -6,24 +6,24 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// A Caller speaks to one model of a server, in one protocol.
+// A Caller sends requests to one model of a server, over one protocol.
 type Caller interface {
-	// Model asks what the model takes.
+	// Model returns the model's metadata, which it requests from the server.
 	Model(ctx context.Context) (Model, error)
-	// Prepare encodes requests, once and before the first Infer. The caller keeps
-	// what it needs of them.
+	// Prepare encodes requests. It must be called once, before the first Infer; requests
+	// may be modified afterwards.
 	Prepare(requests []Request) error
-	// Infer sends one of the prepared requests and waits for the answer, which it
-	// reads and drops. It may be called concurrently.
+	// Infer sends one of the prepared requests, and reads and discards the answer. It may
+	// be called concurrently.
 	Infer(ctx context.Context, request int) error
-	// Statistics asks what the server has counted of the model so far.
+	// Statistics returns the server's statistics of the model so far.
 	Statistics(ctx context.Context) (Statistics, error)
-	// Close ends the connections.
+	// Close closes the connections.
 	Close() error
 }
 
-// A Request is what is sent to a model.
+// A Request is a request to a model.
 type Request struct {
 	Inputs   []tensor.Tensor
-	Priority uint64 // 0 means that it names none
+	Priority uint64 // 0 means the default
 }

@@ -13,43 +13,43 @@ import (
 )
 
 const (
-	// enoughRepeats is how many it takes to distinguish a difference from noise.
+	// enoughRepeats is the number of repeats that distinguishes a difference from noise.
 	enoughRepeats = 7
-	// sameWithin is how far the interval of a ratio may reach from 1 if both sides
-	// are to be called the same.
+	// sameWithin is the maximum distance of the interval of a ratio from 1 for the verdict
+	// Same.
 	sameWithin = 0.05
 )
 
-// A Side is one of the things that are compared: the reports that were measured of
-// it, in the order in which that was done.
+// A Side is one of the compared configurations, with its reports in the order of their
+// measurement.
 type Side struct {
 	Label   string
 	Reports []*Report
 }
 
-// A Verdict says in words what a ratio means.
+// A Verdict describes a ratio.
 type Verdict string
 
 // The verdicts.
 const (
 	Better  Verdict = "better"
 	Worse   Verdict = "worse"
-	Same    Verdict = "the same"                  // to 5 %
-	Unclear Verdict = "unclear"                   // they may be the same, or differ by more than 5 %
+	Same    Verdict = "the same"                  // within 5 %
+	Unclear Verdict = "unclear"                   // the interval is too wide to decide
 	TooFew  Verdict = "not enough repeats to say" // fewer than seven
-	Missing Verdict = "not measured"              // by the first side
+	Missing Verdict = "not measured"              // on the first side
 )
 
-// A Comparison holds each side against the first, for each load that all have.
+// A Comparison compares each side with the first, for each load that all of them have.
 type Comparison struct {
 	Sides []string   `json:"sides"`
-	Notes []string   `json:"notes,omitempty"` // what to know before one believes it
+	Notes []string   `json:"notes,omitempty"` // reasons to distrust it
 	Loads []Compared `json:"loads"`
 
 	curves [][]loadLevels // for each side
 }
 
-// Compared is what came of one load.
+// Compared is the results of one load.
 type Compared struct {
 	Load     string    `json:"load"` // such as "Concurrency: 4"
 	Measures []Measure `json:"measures"`
@@ -57,31 +57,30 @@ type Compared struct {
 
 // A Measure is one figure of a load.
 type Measure struct {
-	Name string        `json:"name"` // "throughput", in infers a second, or a latency, in nanoseconds
-	Of   []MeasureSide `json:"of"`   // each side
+	Name string        `json:"name"` // "throughput", in infer/s, or a latency, in nanoseconds
+	Of   []MeasureSide `json:"of"`   // for each side
 }
 
-// A MeasureSide is one side's part of a measure. All but the first are held against
-// the first.
+// A MeasureSide is the figures of one side. All but the first have a ratio to the first.
 type MeasureSide struct {
 	Median  float64 `json:"median"`
 	Repeats int     `json:"repeats"`
 	Against *Ratio  `json:"against_first,omitempty"`
 }
 
-// A Ratio is what one side is in units of another, with its 95 % interval.
+// A Ratio is the ratio of two sides, with its 95 % confidence interval.
 type Ratio struct {
 	Ratio   float64 `json:"ratio"`
 	Low     float64 `json:"low,omitempty"` // 0 if there are too few repeats
 	High    float64 `json:"high,omitempty"`
-	Paired  bool    `json:"paired"` // repeat by repeat
+	Paired  bool    `json:"paired"` // repeats are compared in pairs
 	Verdict Verdict `json:"verdict"`
 }
 
-// measures are what is compared.
+// measures are the compared figures.
 var measures = []struct {
 	name string
-	more bool // is better
+	more bool // higher is better
 	of   func(Summary) float64
 }{
 	{"throughput", true, func(s Summary) float64 { return s.InfersPerSecond }},
@@ -97,7 +96,7 @@ type loadLevels struct {
 	levels []Level
 }
 
-// values returns a figure of each repeat.
+// values returns the figure of each repeat.
 func (l loadLevels) values(of func(Summary) float64) (values []float64) {
 	for _, level := range l.levels {
 		values = append(values, of(level.Client))
@@ -110,8 +109,7 @@ func (l loadLevels) median(of func(Summary) float64) float64 {
 	return mid
 }
 
-// byLoad puts the repeats of each load together, lightest load first. Those in
-// which nothing was answered are left out.
+// byLoad groups levels by load, lightest load first. It omits levels without answers.
 func byLoad(levels []Level) (all []loadLevels) {
 	for _, l := range levels {
 		if l.Client.Requests == 0 {
@@ -131,11 +129,11 @@ func byLoad(levels []Level) (all []loadLevels) {
 	return all
 }
 
-// Compare holds each side against the first. It fails if there is nothing to
-// compare. Levels that were interrupted do not count.
+// Compare compares each side with the first. It ignores interrupted levels, and returns an
+// error if nothing is left to compare.
 func Compare(sides []Side) (*Comparison, error) {
 	if len(sides) < 2 {
-		return nil, errors.New("there is one side, and nothing to compare it with")
+		return nil, errors.New("a comparison needs at least two sides")
 	}
 	c := &Comparison{Loads: []Compared{}}
 	for _, s := range sides {
@@ -179,8 +177,8 @@ func compareLoad(sides []loadLevels) Compared {
 	return out
 }
 
-// against returns what values are in units of base: repeat by repeat if there are as
-// many, since what both met at the same time then cancels out.
+// against returns the ratio of values to base. If both have the same number of repeats,
+// they are compared in pairs, so that disturbances of both cancel out.
 func against(base, values []float64, more bool) *Ratio {
 	if slices.Min(base) <= 0 {
 		return &Ratio{Verdict: Missing}
@@ -203,7 +201,7 @@ func against(base, values []float64, more bool) *Ratio {
 	return r
 }
 
-// verdict says what an interval means.
+// verdict returns the verdict for an interval.
 func verdict(low, high float64, more bool) Verdict {
 	switch {
 	case low > 1 && more, high < 1 && !more:
@@ -227,7 +225,7 @@ func (s Side) levels() (all []Level) {
 	return all
 }
 
-// notes says why the figures of a side may be no good.
+// notes returns reasons why the figures of a side may be wrong.
 func (s Side) notes() (notes []string) {
 	unstable, failed, late := 0, 0, 0
 	for _, l := range s.levels() {
@@ -252,7 +250,7 @@ func (s Side) notes() (notes []string) {
 	return notes
 }
 
-// settingsDiffer says if the sides were not measured in the same way.
+// settingsDiffer returns a note if the sides were measured with different settings.
 func settingsDiffer(sides []Side) []string {
 	of := func(r *Report) string {
 		return fmt.Sprintf("model %s over %s, %d rows a request, windows of %v", r.Model, r.Protocol, r.Rows, r.Interval)
@@ -268,7 +266,7 @@ func settingsDiffer(sides []Side) []string {
 	return nil
 }
 
-// notShared names the loads that not all sides have.
+// notShared returns a note with the loads that only some sides have.
 func (c *Comparison) notShared() (notes []string) {
 	for i, curve := range c.curves {
 		var alone []string
@@ -284,7 +282,7 @@ func (c *Comparison) notShared() (notes []string) {
 	return notes
 }
 
-// count returns how many figures of a side got each verdict.
+// count returns the number of figures of a side by verdict.
 func (c *Comparison) count(side int) map[Verdict]int {
 	n := map[Verdict]int{}
 	for _, l := range c.Loads {
@@ -295,7 +293,7 @@ func (c *Comparison) count(side int) map[Verdict]int {
 	return n
 }
 
-// Worse names the figures that got worse, such as "after: p99 at Concurrency: 4".
+// Worse returns the figures with the verdict worse, such as "after: p99 at Concurrency: 4".
 func (c *Comparison) Worse() (names []string) {
 	for _, l := range c.Loads {
 		for _, m := range l.Measures {
@@ -309,7 +307,7 @@ func (c *Comparison) Worse() (names []string) {
 	return names
 }
 
-// summary says of a side how it compares with the first.
+// summary describes how a side compares with the first.
 func (c *Comparison) summary(side int) string {
 	counts := c.count(side)
 	var parts []string
@@ -323,7 +321,7 @@ func (c *Comparison) summary(side int) string {
 	return fmt.Sprintf("%s, compared with %s: %s of %d figures.", c.Sides[side], c.Sides[0], strings.Join(parts, ", "), total)
 }
 
-// value writes a figure of a measure.
+// value formats a figure of a measure.
 func (m Measure) value(v float64) string {
 	if m.Name == "throughput" {
 		return fmt.Sprintf("%.1f infer/s", v)
@@ -331,7 +329,7 @@ func (m Measure) value(v float64) string {
 	return brief(time.Duration(v))
 }
 
-// interval writes the interval, or how many repeats there would have to be.
+// interval formats the interval, or the number of repeats that it needs.
 func (r *Ratio) interval() string {
 	if r.Low == 0 {
 		return "–"

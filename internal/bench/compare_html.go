@@ -10,23 +10,23 @@ import (
 	"github.com/shoal-serving/shoal/internal/plot"
 )
 
-// WriteHTML writes the comparison as one self-contained page.
+// WriteHTML writes the comparison as a self-contained page.
 func (c *Comparison) WriteHTML(w io.Writer) error {
 	return pages.ExecuteTemplate(w, "compare.html", c.page())
 }
 
-// A comparePage is what the template of a comparison shows.
+// A comparePage is the data of the comparison template.
 type comparePage struct {
 	*Comparison
 	Summaries []string
 	Charts    []figure
 	Rows      []compareRow
-	Scale     string // of the pictures of intervals
+	Scale     string // range of the drawn intervals
 }
 
 // A compareRow is one side of one measure.
 type compareRow struct {
-	Load, Measure string // where they begin
+	Load, Measure string // only in their first row
 	Side          string
 	Repeats       int
 	Median        string
@@ -80,7 +80,7 @@ func (c *Comparison) page() comparePage {
 	return p
 }
 
-// reach returns the factor from 1 that pictures of intervals have to show.
+// reach returns the largest factor that the drawings of intervals must show.
 func (c *Comparison) reach() float64 {
 	reach := 1 + 2*sameWithin
 	for _, l := range c.Loads {
@@ -95,8 +95,7 @@ func (c *Comparison) reach() float64 {
 	return reach
 }
 
-// draw shows where the interval is, with 1 in the middle. What is beyond reach
-// ends at the edge.
+// draw draws the interval with 1 in the middle. Values beyond reach are clipped.
 func (r *Ratio) draw(reach float64) template.HTML {
 	const half, height = 80.0, 16.0
 	if r.Ratio <= 0 {

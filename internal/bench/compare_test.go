@@ -158,7 +158,7 @@ func TestWithoutASharedLoadThereIsNoComparison(t *testing.T) {
 	other.Levels[0].Concurrency = 8
 	for want, sides := range map[string][]Side{
 		"a and b have no load in common": {{"a", []*Report{report(ms(1)...)}}, {"b", []*Report{other}}},
-		"nothing to compare it with":     {{"a", []*Report{other}}},
+		"needs at least two sides":       {{"a", []*Report{other}}},
 	} {
 		if _, err := Compare(sides); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)

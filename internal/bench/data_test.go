@@ -62,9 +62,9 @@ func TestSamplesThatCannotBeSentAreToldWhy(t *testing.T) {
 		`{"data":[{"n":["1",2],"s":["a"]}]}`:                         `found 1, expected a value of INT16`,
 		`{"data":[{"n":[1,null],"s":["a"]}]}`:                        `expected a value of INT16`,
 		`{"data":[{"n":{"shape":[2]},"s":["a"]}]}`:                   `expected a list, {"b64": …} or {"content": …, "shape": …}`,
-		`{"data":[{"n":[1,2],"s":["a"]}]}`:                           `sample 1: input "s" has the shape [-1]`,
+		`{"data":[{"n":[1,2],"s":["a"]}]}`:                           `sample 1: input "s" has the variable shape [-1]`,
 		`{"data":[{"n":[1],"s":{"content":["a"],"shape":[1]}}]}`:     `sample 1: input "n"`,
-		`{"data":[{"n":[1,2],"s":{"content":["a"],"shape":[1,1]}}]}`: `does not fit`,
+		`{"data":[{"n":[1,2],"s":{"content":["a"],"shape":[1,1]}}]}`: `the model requires [-1]`,
 	} {
 		samples, err := mixed.ReadJSON([]byte(text))
 		if err == nil {

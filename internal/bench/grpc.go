@@ -20,12 +20,13 @@ import (
 	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
 )
 
-// perConnection is how many requests wait on a connection before there is another
-// one. A connection has one goroutine that writes and one that reads, so at some
-// number of clients it is what limits; the number is chosen, not measured.
+// perConnection is the number of requests in flight on a connection at which another one
+// is opened. A connection has one goroutine that writes and one that reads, which limits
+// its throughput. The number is chosen, not measured.
 const perConnection = 16
 
-// maxConnections bounds them, for open loops whose requests pile up.
+// maxConnections is the maximum number of connections, for open loops with many requests
+// in flight.
 const maxConnections = 64
 
 // grpcCaller sends requests over as many connections as they need.
@@ -33,7 +34,7 @@ type grpcCaller struct {
 	about
 	address   string
 	streaming bool
-	method    string            // that requests go to, unless they are streamed
+	method    string            // of inference calls, unless requests are streamed
 	requests  []mem.BufferSlice // encoded
 	options   []grpc.CallOption
 	waiting   atomic.Int64
@@ -46,18 +47,17 @@ type grpcCaller struct {
 type link struct {
 	*grpc.ClientConn
 	stream
-	users atomic.Int64 // requests that wait
+	users atomic.Int64 // requests in flight
 }
 
-// NewGRPC returns a caller of a model over gRPC, which sends each request in a call
-// of its own. version is empty for the one that the server chooses. It connects when
-// it is first used.
+// NewGRPC returns a caller of a model over gRPC that sends each request as a unary call. An
+// empty version means that the server chooses. It connects on first use.
 func NewGRPC(address, name, version string) (Caller, error) {
 	return newGRPC(&grpcCaller{address: address, about: about{name: name, version: version}, method: kservepb.GRPCInferenceService_ModelInfer_FullMethodName})
 }
 
-// NewGRPCStreaming is [NewGRPC] with all requests of a connection in one stream.
-// The model has to answer each of them once.
+// NewGRPCStreaming is [NewGRPC] with one stream per connection for all requests. The model
+// must answer each request once.
 func NewGRPCStreaming(address, name, version string) (Caller, error) {
 	return newGRPC(&grpcCaller{address: address, about: about{name: name, version: version}, streaming: true})
 }
@@ -143,8 +143,8 @@ func (c *grpcCaller) Close() error {
 	return all
 }
 
-// encoded is a codec that sends what has been encoded before, and decodes no more of
-// what comes back than whose it is: the time for both would count as the server's.
+// encoded is a codec for requests that are already encoded. Of responses it decodes only
+// the id. More work would count as time of the server.
 type encoded struct{}
 
 // Marshal implements [encoding.CodecV2].
@@ -164,7 +164,7 @@ func (encoded) Unmarshal(data mem.BufferSlice, v any) error {
 // Name implements [encoding.CodecV2].
 func (encoded) Name() string { return "proto" }
 
-// plain returns the sentence of a gRPC error, without the words around it.
+// plain returns the message of a gRPC error without its prefix.
 func plain(err error) error {
 	if err == nil {
 		return nil

@@ -17,17 +17,17 @@ import (
 //go:embed pages
 var pageFiles embed.FS
 
-// pages are the reports as HTML. They ask nothing of anybody: style and pictures
-// are in them, and there are no scripts. Texts come from servers and files, so they
-// are escaped, by the template or by plot.
+// pages are the templates of HTML reports. Pages are self-contained: they have inline style
+// and SVG, and no scripts. Texts come from servers and files, so templates and package plot
+// escape them.
 var pages = template.Must(template.New("").Funcs(template.FuncMap{
 	"brief":   brief,
 	"grouped": grouped,
 	"fixed":   func(digits int, v float64) string { return strconv.FormatFloat(v, 'f', digits, 64) },
 }).ParseFS(pageFiles, "pages/*"))
 
-// Pages returns what a page of the same look is made of: the templates "style",
-// "figure" and "notes". The caller owns it.
+// Pages returns the templates "style", "figure" and "notes", for other pages with the same
+// look. The caller owns them.
 func Pages() *template.Template { return template.Must(pages.Clone()) }
 
 // Sizes of the charts, for a page of 1160 pixels.
@@ -37,25 +37,25 @@ const (
 	chartSmall = 176.0
 )
 
-// WriteHTML writes the report as one self-contained page.
+// WriteHTML writes the report as a self-contained page.
 func (r *Report) WriteHTML(w io.Writer) error {
 	return pages.ExecuteTemplate(w, "report.html", r.page())
 }
 
-// A reportPage is what the template of a report shows.
+// A reportPage is the data of the report template.
 type reportPage struct {
 	*Report
-	Compared string // by which windows are
+	Compared string // latency by which windows are compared
 	Notes    []string
 	Tiles    []tile
 	Charts   []figure
 	Percents []string
 	Rows     []levelRow
-	Parts    []string // names of the server's parts of the time
+	Parts    []string // names of the parts of server time
 	Lapses   []lapse
 }
 
-// A tile is a figure that stands out.
+// A tile is a highlighted figure.
 type tile struct{ Name, Value, Detail string }
 
 // A figure is a chart with its heading.
@@ -68,10 +68,10 @@ type figure struct {
 type levelRow struct {
 	Level
 	Name  string
-	Parts []part // of the mean latency; empty if the server does not report them
+	Parts []part // of the mean latency; empty without server statistics
 }
 
-// A part of a latency, and where it is in a bar.
+// A part is a part of a latency, with its position in a bar.
 type part struct {
 	Name    string
 	Class   string
@@ -79,13 +79,13 @@ type part struct {
 	X, Wide string
 }
 
-// BatchSizes returns the shares of the batch sizes.
+// BatchSizes returns the share of each batch size.
 func (r levelRow) BatchSizes() string { return shares(r.Server.BatchSizes) }
 
-// Closed returns the shares of the reasons for which batches closed.
+// Closed returns the share of each reason for closing a batch.
 func (r levelRow) Closed() string { return shares(r.Server.Closed) }
 
-// RowsPerBatch returns how many the server ran together on average.
+// RowsPerBatch returns the mean batch size.
 func (r levelRow) RowsPerBatch() string {
 	return threeDigits(float64(r.Server.Inferences) / float64(max(1, r.Server.Executions)))
 }
@@ -151,7 +151,7 @@ func byModel(loads []loadLevels) (all [][]loadLevels) {
 	return all
 }
 
-// notes says in words what is wrong with the figures.
+// notes describes problems with the figures.
 func (r *Report) notes() (notes []string) {
 	for _, l := range r.Levels {
 		for _, note := range l.notes() {
@@ -194,7 +194,7 @@ func (l Level) name() string {
 	return l.Model + ", " + l.load()
 }
 
-// repeatName is name, with which repeat it is.
+// repeatName is name with the number of the repeat.
 func (l Level) repeatName() string {
 	if l.Repeat == 0 {
 		return l.name()
@@ -202,12 +202,12 @@ func (l Level) repeatName() string {
 	return fmt.Sprintf("%s, repeat %d", l.name(), l.Repeat)
 }
 
-// closedMisses reports whether a closed loop would have seen too little.
+// closedMisses reports whether a closed loop would have hidden high latencies.
 func (l Level) closedMisses() bool {
 	return l.ClosedLoop != nil && l.Client.latency(99) > missed*l.ClosedLoop.P99
 }
 
-// late reports whether more than one in a hundred was.
+// late reports whether more than 1 % of the requests were sent late.
 func (l Level) late() bool { return l.Client.Late*100 > l.Client.Requests+l.Client.Failed }
 
 func tiles(loads []loadLevels) []tile {
@@ -234,7 +234,7 @@ type curveLine struct {
 	name, class string
 	percent     float64
 	loads       []loadLevels
-	named       bool // its points are
+	named       bool // show names of points
 }
 
 func percentileLines(loads []loadLevels) []curveLine {
@@ -245,8 +245,8 @@ func percentileLines(loads []loadLevels) []curveLine {
 	}
 }
 
-// curve draws latencies over throughput: a line through the medians of each load,
-// and a dot for each repeat.
+// curve draws latency against throughput: a line through the medians of each load, and a
+// dot for each repeat.
 func curve(id, title string, lines []curveLine) template.HTML {
 	c := plot.Chart{ID: id, Title: title, Width: halfWidth, Height: chartTall, Right: 40}
 	least, most, fastest := math.Inf(1), 0.0, 0.0
@@ -284,8 +284,8 @@ func curve(id, title string, lines []curveLine) template.HTML {
 	return draw(c)
 }
 
-// latencyAxis is linear, so that twice as long looks so, unless short ones could then
-// not be seen.
+// latencyAxis returns a linear axis, or a logarithmic one if the range is so large that
+// short latencies would be invisible.
 func latencyAxis(least, most float64) plot.Axis {
 	if least > 0 && most > 20*least {
 		return plot.Log("latency, each step a factor", least, most, tick)
@@ -321,7 +321,7 @@ func tail(id, title string, loads []loadLevels) template.HTML {
 	return draw(c)
 }
 
-// ramp returns the class of the i-th of n things that have an order.
+// ramp returns the CSS class for the i-th of n ordered elements.
 func ramp(i, n int) string {
 	const shades = 6
 	if n == 1 {
@@ -330,7 +330,8 @@ func ramp(i, n int) string {
 	return "r" + strconv.Itoa(i*(shades-1)/(n-1))
 }
 
-// parts splits a mean latency as the server does, with what is outside it first.
+// parts splits a mean latency into the time outside the server, and the parts that the
+// server reports.
 func parts(mean time.Duration, each Parts, longest time.Duration) []part {
 	all := []part{
 		{Name: "network and client", Class: "p0", Length: max(0, mean-each.Total)},
@@ -349,11 +350,11 @@ func parts(mean time.Duration, each Parts, longest time.Duration) []part {
 	return all
 }
 
-// barWidth is that of the longest bar in the table of the server's parts.
+// barWidth is the width of the longest bar in the table of server times.
 const barWidth = 220.0
 
-// lapseOf draws a level second by second. The last second ends where the load does,
-// so that its rate would look like a fall: it is left out unless it is the only one.
+// lapseOf draws a level second by second. It omits the last second, which is incomplete and
+// would look like a drop, unless it is the only one.
 func lapseOf(i int, name string, l Level) lapse {
 	id := "lapse-" + strconv.Itoa(i)
 	rate := plot.Chart{
@@ -394,10 +395,10 @@ func lapseOf(i int, name string, l Level) lapse {
 	return lapse{name, []figure{{SVG: draw(rate)}, {SVG: draw(wait)}}}
 }
 
-// draw returns a chart for the template, which need not escape it: plot does.
+// draw returns a chart as trusted HTML: plot has escaped its texts.
 func draw(c plot.Chart) template.HTML { return template.HTML(c.SVG()) }
 
-// percentile returns the latency of it, or 0 if it was not measured.
+// percentile returns the latency at a percentile, or 0 if it was not measured.
 func (s Summary) percentile(percent float64) time.Duration {
 	for _, p := range s.Percentiles {
 		if p.Percent == percent {
@@ -414,7 +415,7 @@ func shortPercent(p float64) string {
 	return percentName(p)
 }
 
-// brief writes a time with three digits, which stand below each other in a table.
+// brief formats a time with three digits, aligned for tables.
 func brief(d time.Duration) string {
 	for _, unit := range []struct {
 		name   string
@@ -427,7 +428,7 @@ func brief(d time.Duration) string {
 	return strconv.FormatInt(int64(d), 10) + " ns"
 }
 
-// threeDigits writes a number with three digits, or all that are before the point.
+// threeDigits formats a number with three significant digits, or all integer digits.
 func threeDigits(v float64) string {
 	digits := 2
 	switch {
@@ -439,7 +440,7 @@ func threeDigits(v float64) string {
 	return strconv.FormatFloat(v, 'f', digits, 64)
 }
 
-// tick writes a round time.
+// tick formats a round time.
 func tick(v float64) string {
 	if v == 0 {
 		return "0"
@@ -447,7 +448,7 @@ func tick(v float64) string {
 	return time.Duration(math.Round(v)).String()
 }
 
-// grouped writes a whole number with its thousands apart.
+// grouped formats a whole number with thousands separators.
 func grouped(n int) string {
 	s := strconv.Itoa(n)
 	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
@@ -456,7 +457,7 @@ func grouped(n int) string {
 	return s
 }
 
-// number writes a figure with three digits, or all that are before the point.
+// number formats a figure with three significant digits, or all integer digits.
 func number(v float64) string {
 	if math.Abs(v) >= 100 {
 		return grouped(int(math.Round(v)))

@@ -12,20 +12,20 @@ import (
 	"github.com/shoal-serving/shoal/client"
 )
 
-// maxSentence is how much is read of an error's text.
+// maxSentence is the maximum length of an error message, in bytes.
 const maxSentence = 64 << 10
 
-// httpCaller sends tensors as the binary extension has them, over as many
-// connections as there are requests at a time.
+// httpCaller sends tensors with the binary tensor extension. It has one connection per
+// request in flight.
 type httpCaller struct {
 	about
 	model    *url.URL
-	requests [][]byte // as they go over the wire, with their headers
+	requests [][]byte // encoded, including headers
 	wires    wires
 }
 
-// NewHTTP returns a caller of a model over HTTP. version is empty for the one
-// that the server chooses. It connects when it is first used.
+// NewHTTP returns a caller of a model over HTTP. An empty version means that the server
+// chooses. It connects on first use.
 func NewHTTP(address, name, version string) (Caller, error) {
 	if !strings.Contains(address, "://") {
 		address = "http://" + address
@@ -41,7 +41,7 @@ func NewHTTP(address, name, version string) (Caller, error) {
 	c := &httpCaller{about: about{asks, name, version}}
 	c.wires.to = u
 	if u.Path == "" {
-		u.Path = "/" // or what is joined would be relative
+		u.Path = "/" // otherwise joined paths would be relative
 	}
 	c.model = u.JoinPath("v2", "models", url.PathEscape(name))
 	if version != "" {
@@ -98,7 +98,7 @@ func (c *httpCaller) Close() error {
 	return errors.Join(c.client.Close(), c.wires.close())
 }
 
-// sentence returns the error that an answer carries.
+// sentence returns the error in a response.
 func sentence(status string, body io.Reader) error {
 	text, err := io.ReadAll(io.LimitReader(body, maxSentence))
 	if err != nil {

@@ -12,40 +12,40 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// stringLength is how many characters random strings have.
+// stringLength is the default length of random strings.
 const stringLength = 128
 
-// A Model is what a server says of a model.
+// A Model is the metadata of a model.
 type Model struct {
 	Name   string
 	Inputs []Input
-	// MaxBatch is how many rows a request may have; 0 means that the model has no
-	// rows, and -1 that the server does not report it.
+	// MaxBatch is the maximum number of rows of a request; 0 means that the model has no
+	// batch dimension, and -1 that it is unknown.
 	MaxBatch int
 }
 
-// An Input is one that a model takes.
+// An Input is an input of a model.
 type Input struct {
 	Name  string
 	Type  tensor.Type
-	Shape []int64 // with the rows, if the model has them; -1 means any size
+	Shape []int64 // including the batch dimension, if any; -1 means any size
 }
 
-// Data says what requests are filled with.
+// Data describes the contents of requests.
 type Data struct {
 	Rows   int                // 0 means 1
-	Shapes map[string][]int64 // without the rows, of inputs that have no fixed shape
-	Random bool               // in place of zeroes and empty strings
-	Seed   uint64             // the same one gives the same data
+	Shapes map[string][]int64 // without the batch dimension, of inputs with variable shape
+	Random bool               // random values instead of zeroes and empty strings
+	Seed   uint64             // of random values
 
 	StringLength int     // of random strings; 0 means 128
-	Text         *string // what all strings are, in place of random ones
+	Text         *string // value of all strings, instead of random ones
 
-	Samples []Sample // in place of all that
+	Samples []Sample // given values, instead of the above
 }
 
-// batched reports whether the first dimension of each input counts rows. If the
-// server does not report it, they do if all of them may have any size.
+// batched reports whether the first dimension of each input is the batch dimension. If that
+// is unknown, it is so if the first dimension of all inputs is variable.
 func (m Model) batched() bool {
 	if m.MaxBatch >= 0 {
 		return m.MaxBatch > 0
@@ -53,8 +53,8 @@ func (m Model) batched() bool {
 	return !slices.ContainsFunc(m.Inputs, func(in Input) bool { return len(in.Shape) == 0 || in.Shape[0] != -1 })
 }
 
-// Requests returns those that are sent in turn: one that begins with each sample,
-// or the one that is made up.
+// Requests returns the requests to send in turn: one that begins with each sample, or a
+// single generated one.
 func (m Model) Requests(d Data, priority uint64) ([]Request, error) {
 	if d.Samples == nil {
 		inputs, err := m.Fill(d)
@@ -74,24 +74,24 @@ func (m Model) Requests(d Data, priority uint64) ([]Request, error) {
 	return all, nil
 }
 
-// check says what the model cannot take.
+// check returns an error if the model cannot process the data.
 func (m Model) check(d Data) error {
 	rows := max(1, d.Rows)
 	switch {
 	case !m.batched() && rows > 1:
-		return fmt.Errorf("model %q has no batch dimension, but requests of %d rows are asked for: leave the batch size at 1", m.Name, rows)
+		return fmt.Errorf("model %q has no batch dimension, so requests cannot have %d rows: leave the batch size at 1", m.Name, rows)
 	case m.MaxBatch > 0 && rows > m.MaxBatch:
-		return fmt.Errorf("model %q takes %d rows in a request at the most, but %d are asked for", m.Name, m.MaxBatch, rows)
+		return fmt.Errorf("model %q takes up to %d rows per request, not %d", m.Name, m.MaxBatch, rows)
 	}
 	for name := range d.Shapes {
 		if !slices.ContainsFunc(m.Inputs, func(in Input) bool { return in.Name == name }) {
-			return fmt.Errorf("a shape is given for %q, but model %q has the inputs %s", name, m.Name, m.names())
+			return fmt.Errorf("cannot set the shape of %q: model %q has the inputs %s", name, m.Name, m.names())
 		}
 	}
 	return nil
 }
 
-// Fill returns the inputs of a request that is made up.
+// Fill returns the inputs of a generated request.
 func (m Model) Fill(d Data) ([]tensor.Tensor, error) {
 	if err := m.check(d); err != nil {
 		return nil, err
@@ -112,7 +112,7 @@ func (m Model) Fill(d Data) ([]tensor.Tensor, error) {
 	return all, nil
 }
 
-// shape returns that of an input without its rows.
+// shape returns the shape of an input without its batch dimension.
 func (m Model) shape(in Input, given []int64) ([]int64, error) {
 	own := in.Shape
 	if m.batched() {
@@ -121,7 +121,7 @@ func (m Model) shape(in Input, given []int64) ([]int64, error) {
 	return in.settle(own, given)
 }
 
-// withRows returns the shape of an input with its rows, if the model has them.
+// withRows returns the shape of an input with its batch dimension, if the model has one.
 func (m Model) withRows(shape []int64, rows int) []int64 {
 	if !m.batched() {
 		return shape
@@ -137,12 +137,12 @@ func (m Model) names() string {
 	return strings.Join(names, ", ")
 }
 
-// settle returns the shape that an input gets: its own, or what is given if that
-// fits it.
+// settle returns the shape of an input: its own if that is fixed, or the given one if it is
+// compatible.
 func (in Input) settle(own, given []int64) ([]int64, error) {
 	if given == nil {
 		if slices.Contains(own, -1) {
-			return nil, fmt.Errorf("input %q has the shape %v, where -1 may be any size: say which with --shape %s:…", in.Name, own, in.Name)
+			return nil, fmt.Errorf("input %q has the variable shape %v: set it with --shape %s:…", in.Name, own, in.Name)
 		}
 		return own, nil
 	}
@@ -151,7 +151,7 @@ func (in Input) settle(own, given []int64) ([]int64, error) {
 		fits = own[i] == -1 || own[i] == given[i]
 	}
 	if !fits {
-		return nil, fmt.Errorf("input %q has the shape %v, which the given shape %v does not fit (rows are not part of it)", in.Name, own, given)
+		return nil, fmt.Errorf("the given shape of input %[1]q is %[3]v, but the model requires %[2]v (both without the batch dimension)", in.Name, own, given)
 	}
 	return given, nil
 }
@@ -182,9 +182,9 @@ func (d Data) fill(t tensor.Type, shape []int64, chance *rand.Rand) ([]byte, err
 	return data, nil
 }
 
-// appendRandom appends an element: a floating-point number from 0 to 1, of the
-// short types one from a half to 1, or an integer that is 0 or 1, because many
-// models look integers up in a table, or take them for a mask.
+// appendRandom appends a random element: a floating-point number from 0 to 1 (for 16-bit
+// types from 0.5 to 1), or an integer that is 0 or 1, because many models use integers as
+// indices or masks.
 func appendRandom(data []byte, t tensor.Type, chance *rand.Rand) []byte {
 	switch t {
 	case tensor.FP32:
@@ -200,7 +200,7 @@ func appendRandom(data []byte, t tensor.Type, chance *rand.Rand) []byte {
 	return append(data, make([]byte, t.Size()-1)...)
 }
 
-// text returns a string for a request.
+// text returns the value of a string element.
 func (d Data) text(chance *rand.Rand) string {
 	switch {
 	case d.Text != nil:

@@ -64,12 +64,12 @@ func TestInputsThatCannotBeFilledAreToldWhy(t *testing.T) {
 		data  Data
 		want  string
 	}{
-		{"too many rows", Model{"m", in, 4}, Data{Rows: 5}, `model "m" takes 4 rows in a request at the most, but 5 are asked for`},
+		{"too many rows", Model{"m", in, 4}, Data{Rows: 5}, `model "m" takes up to 4 rows per request, not 5`},
 		{"no rows", Model{"m", in, 0}, Data{Rows: 2}, `has no batch dimension`},
-		{"any size", Model{"m", in, 4}, Data{}, `input "x" has the shape [-1 3], where -1 may be any size: say which with --shape x:…`},
-		{"another input", Model{"m", in, 4}, Data{Shapes: map[string][]int64{"y": {1}}}, `a shape is given for "y", but model "m" has the inputs "x"`},
-		{"another shape", Model{"m", in, 4}, Data{Shapes: map[string][]int64{"x": {7, 4}}}, `which the given shape [7 4] does not fit`},
-		{"with the rows", Model{"m", in, 4}, Data{Shapes: map[string][]int64{"x": {1, 7, 3}}}, `which the given shape [1 7 3] does not fit (rows are not part of it)`},
+		{"any size", Model{"m", in, 4}, Data{}, `input "x" has the variable shape [-1 3]: set it with --shape x:…`},
+		{"another input", Model{"m", in, 4}, Data{Shapes: map[string][]int64{"y": {1}}}, `cannot set the shape of "y": model "m" has the inputs "x"`},
+		{"another shape", Model{"m", in, 4}, Data{Shapes: map[string][]int64{"x": {7, 4}}}, `is [7 4], but the model requires [-1 3]`},
+		{"with the rows", Model{"m", in, 4}, Data{Shapes: map[string][]int64{"x": {1, 7, 3}}}, `is [1 7 3], but the model requires [-1 3] (both without the batch dimension)`},
 	} {
 		if _, err := c.model.Fill(c.data); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v, want %s", c.name, err, c.want)

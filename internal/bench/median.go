@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// Median returns the median of values, of which there is at least one, and its 95 %
-// interval by rank. Of fewer than six values there is no such interval: it reaches
-// from the smallest to the largest.
+// Median returns the median of one or more values, and its 95 % confidence interval by
+// rank. Fewer than six values have no such interval: it then returns the smallest and the
+// largest value.
 func Median(values []float64) (mid, low, high float64) {
 	v := slices.Sorted(slices.Values(values))
 	n := len(v)
@@ -15,14 +15,14 @@ func Median(values []float64) (mid, low, high float64) {
 	return middle(v), v[out], v[n-1-out]
 }
 
-// middle returns the median of values that are sorted.
+// middle returns the median of sorted values.
 func middle(v []float64) float64 { return (v[(len(v)-1)/2] + v[len(v)/2]) / 2 }
 
-// outside returns how many of n sorted values may be left out at either end so that
-// those left hold the true median between them with a probability of 95 %: each
-// value is as likely to be below it as above.
+// outside returns how many of n sorted values can be dropped at either end so that the rest
+// encloses the true median with a probability of 95 %. Each value is above or below the
+// median with equal probability.
 func outside(n int) int {
-	chance, sum := 1.0, 0.0 // of just k below, and of up to k, in units of one half to the n
+	chance, sum := 1.0, 0.0 // of exactly k values below, and of up to k, in units of 2^-n
 	limit := 0.025
 	for range n {
 		limit *= 2
@@ -36,12 +36,12 @@ func outside(n int) int {
 	return 0
 }
 
-// resamples is how often the bootstrap draws: enough that its interval is the
-// same to two digits, whatever the seed.
+// resamples is the number of bootstrap samples, which is enough for an interval whose first
+// two digits do not depend on the seed.
 const resamples = 4000
 
-// ratioOfMedians returns the median of b in units of that of a, and its 95 % interval
-// by the bootstrap. The seed is fixed: the same values give the same interval.
+// ratioOfMedians returns the ratio of the median of b to that of a, and its bootstrap 95 %
+// confidence interval. The seed is fixed, so that the result is reproducible.
 func ratioOfMedians(a, b []float64) (mid, low, high float64) {
 	random := rand.New(rand.NewPCG(1, 2))
 	draw := func(from []float64) float64 {

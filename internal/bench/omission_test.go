@@ -19,16 +19,16 @@ func TestAClosedLoopSeesAStallOnceForEachClient(t *testing.T) {
 		// With enough clients it is an open loop.
 		{9, []time.Duration{1, 1, 1, 41, 32, 23, 14, 5, 1}},
 	} {
-		if got := Closed(spans, c.clients); !slices.Equal(got, c.want) {
+		if got := inClosedLoop(spans, c.clients); !slices.Equal(got, c.want) {
 			t.Errorf("%d clients see %v, want %v", c.clients, got, c.want)
 		}
 	}
 	// Who is answered first does not matter.
 	slices.Reverse(spans)
-	if got := Closed(spans, 1); got[3] != 41 {
+	if got := inClosedLoop(spans, 1); got[3] != 41 {
 		t.Errorf("got %v", got)
 	}
-	if got := Closed(nil, 1); len(got) != 0 {
+	if got := inClosedLoop(nil, 1); len(got) != 0 {
 		t.Errorf("of no requests: %v", got)
 	}
 }

@@ -6,23 +6,23 @@ import (
 	"time"
 )
 
-// Progress is how far a load is, in the window that is open.
+// Progress is the state of the current window of a load.
 type Progress struct {
 	Load            string // such as "Concurrency: 4"
-	Window, Windows int    // which, from 1, and how many there are at most
-	Waiting         int    // requests that are sent and not answered
+	Window, Windows int    // number of the window, from 1, and the maximum
+	Waiting         int    // requests in flight
 	Rate            float64
 	P50, P99        time.Duration
 }
 
-// String returns one line.
+// String formats the progress as one line.
 func (p Progress) String() string {
 	return fmt.Sprintf("%s, window %d of %d: %.0f/s, p50 %d usec, p99 %d usec, %d waiting",
 		p.Load, p.Window, p.Windows, p.Rate, p.P50.Microseconds(), p.P99.Microseconds(), p.Waiting)
 }
 
-// whileTelling runs f, and reports progress every second.
-func (m *measurement) whileTelling(f func()) {
+// withProgress runs f, and reports progress every second.
+func (m *measurement) withProgress(f func()) {
 	if m.Progress == nil {
 		f()
 		return
@@ -56,8 +56,8 @@ func (m *measurement) progress(now time.Time) Progress {
 		p.Waiting += int(d.waiting.Load())
 		open = append(open, d.soFar(now))
 	}
-	all := Merge(open)
-	all.Took = open[0].Took // they are of the same time
+	all := merge(open)
+	all.Took = open[0].Took // the same for all targets
 	p.Rate, p.P50, p.P99 = all.Rate(), all.Latency(50), all.Latency(99)
 	return p
 }

@@ -7,38 +7,38 @@ import (
 	"time"
 )
 
-// An answer is how one request went.
+// An answer is the result of one request.
 type answer struct {
 	rows             int
 	due, sent, ended time.Time
 	err              error
 }
 
-// A recorder collects what is answered in the window that is open. All clients
-// share one: a lock for as long as it takes to count is little beside a request.
+// A recorder collects the answers of the current window. All clients share one; its lock
+// is held only briefly.
 type recorder struct {
-	began   time.Time     // of the load
-	want    int           // answers that end a window; 0 means that none do
-	enough  chan struct{} // has a place for the one word that a window gets
-	waiting atomic.Int64  // requests that are sent and not answered
+	began   time.Time     // start of the load
+	want    int           // number of answers that ends a window; 0 means no limit
+	enough  chan struct{} // receives one value when a window has enough answers; size 1
+	waiting atomic.Int64  // requests in flight
 
 	mu       sync.Mutex // guards the following
 	window   *Window
-	opened   time.Time // when the window was
+	opened   time.Time // start of the current window
 	timeline timeline
 }
 
 func (r *recorder) begin(now time.Time, want int) {
 	r.began, r.opened = now, now
 	r.want, r.enough = want, make(chan struct{}, 1)
-	r.window = NewWindow()
+	r.window = newWindow()
 }
 
-// record counts an answer. planned says that the request was due at a time.
+// record counts an answer. planned reports whether the request had a due time.
 func (r *recorder) record(a answer, planned bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	// Another one that ended later may have been here before.
+	// An answer that ended later may have been recorded before.
 	second := r.timeline.at(a.ended.Sub(r.began))
 	if planned {
 		r.window.Sent(a.sent.Sub(a.due))
@@ -58,14 +58,14 @@ func (r *recorder) record(a answer, planned bool) {
 	if r.window.Requests()+r.window.Failed == r.want {
 		select {
 		case r.enough <- struct{}{}:
-		default: // the last window ended without waiting for it
+		default: // the last window ended before the value was received
 		}
 	}
 }
 
 // cut closes the window and opens the next. The caller owns the closed one.
 func (r *recorder) cut(now time.Time) *Window {
-	next := NewWindow()
+	next := newWindow()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	w := r.window
@@ -74,18 +74,18 @@ func (r *recorder) cut(now time.Time) *Window {
 	return w
 }
 
-// soFar returns a copy of the figures of the window that is open.
+// soFar returns a copy of the figures of the current window.
 func (r *recorder) soFar(now time.Time) *Window {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	open := *r.window
-	open.spans = nil // there may be many
-	w := Merge([]*Window{&open})
+	open.spans = nil // may be large
+	w := merge([]*Window{&open})
 	w.Took = now.Sub(r.opened)
 	return w
 }
 
-// end returns the seconds until now. What is answered later is in none.
+// end returns the timeline until now. Later answers are not part of it.
 func (r *recorder) end(now time.Time) []Second {
 	r.mu.Lock()
 	defer r.mu.Unlock()

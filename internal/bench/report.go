@@ -14,54 +14,54 @@ import (
 	"time"
 )
 
-// A Report is what came of a run.
+// A Report is the results of a run.
 type Report struct {
 	Model      string        `json:"model"`
 	Protocol   string        `json:"protocol"` // "gRPC", "gRPC streams" or "HTTP"
 	Address    string        `json:"address"`
-	Rows       int           `json:"rows"`                 // of a request; 0 means as recorded
-	Percentile float64       `json:"percentile,omitempty"` // that windows are compared by; 0 means the mean
+	Rows       int           `json:"rows"`                 // of each request; 0 means as recorded
+	Percentile float64       `json:"percentile,omitempty"` // latency percentile by which windows are compared; 0 means the mean
 	Interval   time.Duration `json:"interval_ns"`          // of a window
 	Levels     []Level       `json:"levels"`
 }
 
-// A Level is what came of one load.
+// A Level is the results of one load.
 type Level struct {
 	Model       string      `json:"model,omitempty"`        // if there are several
 	Concurrency int         `json:"concurrency,omitempty"`  // of a closed loop
-	Rate        float64     `json:"request_rate,omitempty"` // of an open loop, in requests a second
+	Rate        float64     `json:"request_rate,omitempty"` // of an open loop, in req/s
 	Stable      bool        `json:"stable"`                 // the windows agree
-	Interrupted bool        `json:"interrupted,omitempty"`  // it was ended from outside
-	Repeat      int         `json:"repeat,omitempty"`       // from 1, if the loads are put on several times over
+	Interrupted bool        `json:"interrupted,omitempty"`  // the run was interrupted
+	Repeat      int         `json:"repeat,omitempty"`       // from 1, if loads are repeated
 	Client      Summary     `json:"client"`
-	ClosedLoop  *ClosedLoop `json:"closed_loop,omitempty"`  // what it would have seen in place of an open one
-	Server      *Statistics `json:"server,omitempty"`       // during the level; nil if it reports none
-	ServerError string      `json:"server_error,omitempty"` // why it does not
-	Timeline    []Second    `json:"timeline"`               // of all windows, also those before the reported ones
+	ClosedLoop  *ClosedLoop `json:"closed_loop,omitempty"`  // estimate of a closed loop in place of an open one
+	Server      *Statistics `json:"server,omitempty"`       // during the reported windows; nil if unknown
+	ServerError string      `json:"server_error,omitempty"` // why Server is unknown
+	Timeline    []Second    `json:"timeline"`               // of all windows, including those that are not reported
 }
 
-// A Second of a load is what was answered in it.
+// A Second is the answers within one second of a load.
 type Second struct {
-	At       time.Duration `json:"at_ns"`    // its begin, since the load's
-	Requests int           `json:"requests"` // that were answered without an error
+	At       time.Duration `json:"at_ns"`    // since the start of the load
+	Requests int           `json:"requests"` // answered without an error
 	Failed   int           `json:"failed"`
 	P50      time.Duration `json:"p50_ns"`
 	P99      time.Duration `json:"p99_ns"`
 	Max      time.Duration `json:"max_ns"`
 }
 
-// A Summary is what the clients saw in the windows that are reported.
+// A Summary is the client's figures of the reported windows.
 type Summary struct {
 	Took            time.Duration `json:"took_ns"`
-	Requests        int           `json:"requests"` // that were answered without an error
+	Requests        int           `json:"requests"` // answered without an error
 	Failed          int           `json:"failed"`
-	Error           string        `json:"error,omitempty"` // of the first that failed
+	Error           string        `json:"error,omitempty"` // of the first failed request
 	Late            int           `json:"late"`            // sent more than a millisecond after they were due
 	InfersPerSecond float64       `json:"infers_per_second"`
 	Mean            time.Duration `json:"mean_ns"`
 	Deviation       time.Duration `json:"standard_deviation_ns"`
 	Percentiles     []Percentile  `json:"percentiles"` // ascending
-	// How much later than due requests were sent, in an open loop.
+	// Delay between due time and sending, in an open loop.
 	SendLateness []Percentile `json:"send_lateness,omitempty"`
 }
 
@@ -71,8 +71,8 @@ type Percentile struct {
 	Latency time.Duration `json:"latency_ns"`
 }
 
-// Summarize returns the figures of a window, with another percentile beside the
-// usual ones unless it is 0.
+// Summarize returns the figures of a window, with the default percentiles and the given
+// one unless it is 0.
 func (w *Window) Summarize(percentile float64) Summary {
 	s := Summary{
 		Took: w.Took, Requests: w.Requests(), Failed: w.Failed, Late: w.Late,
@@ -94,7 +94,7 @@ func (w *Window) Summarize(percentile float64) Summary {
 	return s
 }
 
-// with returns percentages with another one in its place, unless it is 0.
+// with returns percentages with another one inserted in order, unless it is 0.
 func with(percents []float64, another float64) []float64 {
 	if another != 0 && !slices.Contains(percents, another) {
 		percents = append(percents, another)
@@ -113,7 +113,7 @@ func (s Summary) latency(percentile float64) time.Duration {
 	return s.Mean
 }
 
-// late returns the percentile of how late requests were sent.
+// late returns a percentile of the delay of sending.
 func (s Summary) late(percentile float64) time.Duration {
 	i := slices.IndexFunc(s.SendLateness, func(p Percentile) bool { return p.Percent == percentile })
 	return s.SendLateness[i].Latency
@@ -121,10 +121,10 @@ func (s Summary) late(percentile float64) time.Duration {
 
 func (b *Bench) level(l Load, d *driver, interrupted bool) Level {
 	reported := last(d.windows)
-	all := Merge(plainWindows(reported))
+	all := merge(plainWindows(reported))
 	level := Level{
 		Concurrency: l.Concurrency, Rate: l.Rate, Repeat: l.Repeat,
-		// One window, if that is what was asked for, has none to agree with.
+		// A single window, if the user asked for one, is stable.
 		Stable:      l.finite() || b.Rule.Stable(plainWindows(d.windows)),
 		Interrupted: interrupted,
 		Client:      all.Summarize(b.Rule.Percentile),
@@ -146,7 +146,7 @@ func (b *Bench) level(l Load, d *driver, interrupted bool) Level {
 	return level
 }
 
-// load says what the level is about, such as "Concurrency: 4".
+// load describes the load, such as "Concurrency: 4".
 func (l Level) load() string { return l.kind() + ": " + l.amount() }
 
 func (l Level) kind() string {
@@ -163,7 +163,7 @@ func (l Level) amount() string {
 	return strconv.FormatFloat(math.Round(l.Rate*1000)/1000, 'f', -1, 64)
 }
 
-// compared says by which latency windows are compared, such as "p95".
+// compared returns the name of the latency by which windows are compared, such as "p95".
 func (r *Report) compared() string {
 	if r.Percentile == 0 {
 		return "average"
@@ -173,7 +173,7 @@ func (r *Report) compared() string {
 
 func percentName(p float64) string { return "p" + strconv.FormatFloat(p, 'f', -1, 64) }
 
-// WriteHead writes what is about to be measured.
+// WriteHead writes a description of the measurement.
 func (r *Report) WriteHead(w io.Writer) error {
 	rows := "as recorded"
 	if r.Rows > 0 {
@@ -189,7 +189,7 @@ func (r *Report) WriteHead(w io.Writer) error {
 	return err
 }
 
-// WriteText writes the level as lines, in the form of Triton's perf_analyzer.
+// WriteText writes the level in the format of Triton's perf_analyzer.
 func (l Level) WriteText(w io.Writer) error {
 	p := &printer{w: w}
 	if l.Model != "" {
@@ -285,7 +285,7 @@ func (r *Report) WriteTable(w io.Writer) error {
 	return p.err
 }
 
-// A printer remembers the first error.
+// A printer keeps the first error of writing.
 type printer struct {
 	w   io.Writer
 	err error
@@ -297,8 +297,8 @@ func (p *printer) line(format string, args ...any) {
 	}
 }
 
-// WriteCSV writes a row for each level, under the names that perf_analyzer gives
-// to its columns. Times are in microseconds; what a server does not report is empty.
+// WriteCSV writes a row for each level, with the column names of perf_analyzer. Times are
+// in microseconds; unknown values are empty.
 func (r *Report) WriteCSV(w io.Writer) error {
 	if len(r.Levels) == 0 {
 		return nil

@@ -2,13 +2,13 @@ package bench
 
 import "slices"
 
-// stableWindows is how many windows in a row have to agree.
+// stableWindows is the number of consecutive windows that must agree.
 const stableWindows = 3
 
-// A Rule says when the windows so far are enough.
+// A Rule decides when the windows are stable.
 type Rule struct {
-	Percent    float64 // by which the windows may differ
-	Percentile float64 // of the latency that they are compared by; 0 means the mean
+	Percent    float64 // maximum difference between windows
+	Percentile float64 // of the latency to compare; 0 means the mean
 }
 
 // Stable reports whether the last three windows agree: in throughput and in latency the
@@ -32,6 +32,6 @@ func (r Rule) agree(values []float64) bool {
 	return slices.Max(values) <= slices.Min(values)*(1+r.Percent/100)
 }
 
-// last returns the windows that are reported: as many as have to agree, or all
-// if there are fewer.
+// last returns the reported windows: the last stableWindows of them, or all if there are
+// fewer.
 func last[W any](windows []W) []W { return windows[max(0, len(windows)-stableWindows):] }

@@ -13,11 +13,11 @@ import (
 // from the start of the load.
 type Schedule = iter.Seq[time.Duration]
 
-// Constant returns a schedule with the given rate in req/s, at equal intervals.
-func Constant(rate float64) Schedule {
+// constant returns a schedule with the given rate in req/s, at equal intervals.
+func constant(rate float64) Schedule {
 	return func(yield func(time.Duration) bool) {
 		for n := 0; ; n++ {
-			// Not a sum of distances, whose rounding would add up.
+			// Multiply instead of adding intervals, to avoid accumulated rounding errors.
 			if !yield(seconds(float64(n) / rate)) {
 				return
 			}
@@ -39,8 +39,8 @@ func Poisson(rate float64, seed uint64) Schedule {
 	}
 }
 
-// Bursts returns a schedule in which size requests are due at each time of s.
-func Bursts(s Schedule, size int) Schedule {
+// bursts returns a schedule in which size requests are due at each time of s.
+func bursts(s Schedule, size int) Schedule {
 	return func(yield func(time.Duration) bool) {
 		for at := range s {
 			for range size {
@@ -52,12 +52,12 @@ func Bursts(s Schedule, size int) Schedule {
 	}
 }
 
-// Repeating returns a schedule with the given distances, over and over. There is
-// at least one above zero.
-func Repeating(distances []time.Duration) Schedule {
+// repeating returns a schedule that repeats the given intervals, at least one of which must
+// be above zero.
+func repeating(intervals []time.Duration) Schedule {
 	return func(yield func(time.Duration) bool) {
 		for at := time.Duration(0); ; {
-			for _, d := range distances {
+			for _, d := range intervals {
 				if !yield(at) {
 					return
 				}
@@ -67,23 +67,23 @@ func Repeating(distances []time.Duration) Schedule {
 	}
 }
 
-// A Planned request is due at a time after the start of the load.
+// A Planned request has a due time after the start of the load.
 type Planned struct {
 	At      time.Duration
-	Request int // which of those that are prepared
+	Request int // index of the prepared request
 }
 
-// A Plan is requests by time.
+// A Plan is requests sorted by due time.
 type Plan = iter.Seq[Planned]
 
-// A Kind is what a recording says about a request.
+// A Kind is the properties of a recorded request.
 type Kind struct {
 	Rows     int
 	Priority uint64
 }
 
 // Replay returns a plan that sends requests as they were recorded, and the kinds of requests
-// in it. The plan cycles through each prepared requests of a kind, which are numbered one
+// in it. The plan cycles through the prepared requests of each kind, which are numbered one
 // kind after the other. Time zero of the plan is zero of the recording.
 func Replay(recorded []arrivals.Arrival, zero time.Duration, each int) ([]Planned, []Kind) {
 	var plan []Planned
@@ -100,7 +100,7 @@ func Replay(recorded []arrivals.Arrival, zero time.Duration, each int) ([]Planne
 	return plan, kinds
 }
 
-// planned returns how many requests a second a plan has on average.
+// planned returns the mean rate of a plan in req/s.
 func planned(plan []Planned) float64 {
 	if len(plan) == 0 {
 		return 0

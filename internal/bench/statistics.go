@@ -6,11 +6,11 @@ import (
 	"github.com/shoal-serving/shoal/client"
 )
 
-// Statistics are what a server counts of a model. Times are sums over requests.
+// Statistics are a server's statistics of a model. Times are sums over requests.
 type Statistics struct {
 	Inferences int           `json:"inferences"` // rows
 	Executions int           `json:"executions"` // batches
-	Requests   int           `json:"requests"`   // that succeeded
+	Requests   int           `json:"requests"`   // successful
 	Total      time.Duration `json:"total_ns"`   // from arrival to answer
 	Queue      time.Duration `json:"queue_ns"`
 	Input      time.Duration `json:"compute_input_ns"`
@@ -23,7 +23,7 @@ type Statistics struct {
 	Closed map[string]int `json:"close_reasons,omitempty"`
 }
 
-// Since returns what was counted after earlier.
+// Since returns the difference to earlier statistics.
 func (s Statistics) Since(earlier Statistics) Statistics {
 	return Statistics{
 		Inferences: s.Inferences - earlier.Inferences,
@@ -39,7 +39,7 @@ func (s Statistics) Since(earlier Statistics) Statistics {
 	}
 }
 
-// since returns what is more than before. What is not is left out.
+// since returns the counts that have increased, and by how much.
 func since[K comparable](now, before map[K]int) map[K]int {
 	more := map[K]int{}
 	for k, n := range now {
@@ -50,7 +50,7 @@ func since[K comparable](now, before map[K]int) map[K]int {
 	return more
 }
 
-// BatchRows returns how many rows a batch had on average.
+// BatchRows returns the mean number of rows of a batch.
 func (s Statistics) BatchRows() float64 {
 	batches, rows := 0, 0
 	for size, n := range s.BatchSizes {
@@ -59,26 +59,26 @@ func (s Statistics) BatchRows() float64 {
 	return float64(rows) / float64(max(1, batches))
 }
 
-// Each returns the averages of a request.
+// Each returns the mean times of a request.
 func (s Statistics) Each() Parts {
 	n := time.Duration(max(1, s.Requests))
 	p := Parts{Total: s.Total / n, Queue: s.Queue / n, Input: s.Input / n, Infer: s.Infer / n, Output: s.Output / n}
-	// Below zero it would be if requests that failed have waited and computed.
+	// The times of failed requests could make it negative.
 	p.Overhead = max(0, p.Total-p.Queue-p.Input-p.Infer-p.Output)
 	return p
 }
 
-// Parts say where the time of a request went in the server, on average.
+// Parts are the mean times of a request in the server.
 type Parts struct {
 	Total    time.Duration `json:"total_ns"`
-	Overhead time.Duration `json:"overhead_ns"` // what is left of the total
+	Overhead time.Duration `json:"overhead_ns"` // total minus the other parts
 	Queue    time.Duration `json:"queue_ns"`
 	Input    time.Duration `json:"compute_input_ns"`
 	Infer    time.Duration `json:"compute_infer_ns"`
 	Output   time.Duration `json:"compute_output_ns"`
 }
 
-// statisticsOf sums the versions of a model up.
+// statisticsOf adds up the versions of a model.
 func statisticsOf(versions []client.Statistics) Statistics {
 	sum := Statistics{BatchSizes: map[int]int{}, Closed: map[string]int{}}
 	for _, v := range versions {

@@ -15,10 +15,10 @@ import (
 	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
 )
 
-// A stream sends requests over one call, and matches answers to requests by their ids. The
-// first request opens it, and so does the next one after an error that ended it.
+// A stream sends requests over one streaming call, and matches answers to requests by id.
+// The first request opens the call, as does the next one after an error that ended it.
 type stream struct {
-	reading sync.WaitGroup // one goroutine for each stream that was begun
+	reading sync.WaitGroup // one goroutine for each opened call
 
 	mu   sync.Mutex // guards the following, and sending
 	open *openStream
@@ -28,10 +28,10 @@ type stream struct {
 // An openStream is one call, with the requests that wait for answers over it.
 type openStream struct {
 	grpc.ClientStream
-	waiting map[string]chan error // by id; each has room for its one answer. Guarded by the stream's lock
+	waiting map[string]chan error // by id, each of size 1; guarded by the stream's lock
 }
 
-// infer sends a request with an id of its own, and waits for the answer.
+// infer sends a request with a unique id, and waits for the answer.
 func (s *stream) infer(ctx context.Context, conn grpc.ClientConnInterface, request mem.BufferSlice) error {
 	open, answered, id, err := s.send(conn, request)
 	if err != nil {
@@ -50,9 +50,8 @@ func (s *stream) infer(ctx context.Context, conn grpc.ClientConnInterface, reque
 
 var streamDesc = &kservepb.GRPCInferenceService_ServiceDesc.Streams[0]
 
-// send sends a request over the open stream. If the server has ended that one before
-// the request was sent, it opens another, once: a request that never left is not one
-// that failed.
+// send sends a request over the open stream. If the server has ended the stream before the
+// request was sent, it opens another one and tries once more.
 func (s *stream) send(conn grpc.ClientConnInterface, request mem.BufferSlice) (*openStream, <-chan error, string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,7 +83,7 @@ func (s *stream) openLocked(conn grpc.ClientConnInterface) (*openStream, error) 
 	if s.open != nil {
 		return s.open, nil
 	}
-	// It outlives the request that begins it, and ends with the connection.
+	// The stream outlives the request that opens it, and ends with the connection.
 	call, err := conn.NewStream(context.Background(), streamDesc, kservepb.GRPCInferenceService_ModelStreamInfer_FullMethodName, grpc.ForceCodecV2(encoded{}))
 	if err != nil {
 		return nil, err
@@ -95,8 +94,8 @@ func (s *stream) openLocked(conn grpc.ClientConnInterface) (*openStream, error) 
 	return open, nil
 }
 
-// requestID returns an id and its encoding, which stands before a request's own: the
-// fields of a message may come in any order.
+// requestID returns a new id and its encoding, which is prepended to an encoded request:
+// the fields of a message may be in any order.
 func requestID(n uint64) (head []byte, id string) {
 	const field = 3 // ModelInferRequest.id
 	var raw [8]byte
@@ -108,7 +107,7 @@ func requestID(n uint64) (head []byte, id string) {
 	return protowire.AppendString(head, id), id
 }
 
-// read hands the answers of a stream out until it ends.
+// read distributes the answers of a stream until it ends.
 func (s *stream) read(open *openStream) {
 	for {
 		var r reply
@@ -118,7 +117,7 @@ func (s *stream) read(open *openStream) {
 		}
 		s.mu.Lock()
 		if r.id == "" && r.err != nil {
-			// An error without an id fails all requests that wait.
+			// An error without an id applies to all requests.
 			for id, answered := range open.waiting {
 				answered <- r.err
 				delete(open.waiting, id)
@@ -151,13 +150,13 @@ func (s *stream) end(open *openStream, err error) {
 // wait returns when all readers have ended. The connection must be closed.
 func (s *stream) wait() { s.reading.Wait() }
 
-// A reply is what matters of a ModelStreamInferResponse.
+// A reply is the relevant part of a ModelStreamInferResponse.
 type reply struct {
 	id  string
 	err error
 }
 
-// read looks at the fields of a message, and of the one in it, and skips the rest.
+// read decodes the id and the error of a message, and skips the rest.
 func (r *reply) read(message []byte) error {
 	const errorMessage, inferResponse, id = 1, 2, 3
 	return fields(message, func(number protowire.Number, value []byte) error {

@@ -6,41 +6,41 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// Latencies are kept to three digits, from a nanosecond to an hour. What takes
-// longer counts as an hour.
+// Latencies are recorded with three significant digits, up to an hour. Longer ones count as
+// an hour.
 const (
 	longest = time.Hour
 	digits  = 3
 )
 
-// A Window is what was answered in a span of time. A request belongs to the
-// window in which it ends.
+// A Window is the answers within a span of time. A request belongs to the window in which
+// it ends.
 type Window struct {
 	Took   time.Duration
-	Rows   int   // of the requests that were answered without an error
-	Failed int   // requests that were answered with an error
-	Late   int   // requests that we sent later than their schedule says
-	Err    error // that of the first that failed
+	Rows   int   // of requests answered without an error
+	Failed int   // requests answered with an error
+	Late   int   // requests sent later than their schedule requires
+	Err    error // of the first failed request
 
-	total     time.Duration // of the latencies; the histogram's own is rounded
+	total     time.Duration // sum of latencies; that of the histogram is rounded
 	latencies *hdrhistogram.Histogram
-	behind    *hdrhistogram.Histogram // how late requests were sent; nil if none was due at a time
-	spans     []Span                  // of requests that were due at a time, and were answered without an error
+	behind    *hdrhistogram.Histogram // delays of sending; nil without due times
+	spans     []Span                  // of requests with a due time that were answered without an error
 }
 
-// NewWindow returns a window in which nothing was answered.
-func NewWindow() *Window {
+// newWindow returns a window without answers.
+func newWindow() *Window {
 	return &Window{latencies: newHistogram()}
 }
 
-// Answer counts a request that was answered after the latency.
+// Answer counts a request that was answered without an error.
 func (w *Window) Answer(latency time.Duration) {
 	latency = max(0, min(latency, longest))
 	w.total += latency
 	count(w.latencies, latency)
 }
 
-// Sent counts a request that was sent so much later than it was due.
+// Sent counts a request that was sent with the given delay after its due time.
 func (w *Window) Sent(late time.Duration) {
 	if late > lateness {
 		w.Late++
@@ -67,10 +67,10 @@ func (w *Window) Fail(err error) {
 	w.Failed++
 }
 
-// Requests returns how many requests were answered without an error.
+// Requests returns the number of requests answered without an error.
 func (w *Window) Requests() int { return int(w.latencies.TotalCount()) }
 
-// Rate returns the requests that were answered in a second.
+// Rate returns the throughput in req/s.
 func (w *Window) Rate() float64 {
 	if w.Took <= 0 {
 		return 0
@@ -78,8 +78,7 @@ func (w *Window) Rate() float64 {
 	return float64(w.Requests()) / w.Took.Seconds()
 }
 
-// Latency returns the one that a percentage of requests is not above, or their
-// mean if percentile is 0.
+// Latency returns a percentile of the latency, or its mean if percentile is 0.
 func (w *Window) Latency(percentile float64) time.Duration {
 	if percentile == 0 {
 		return w.total / time.Duration(max(1, w.Requests()))
@@ -87,9 +86,9 @@ func (w *Window) Latency(percentile float64) time.Duration {
 	return time.Duration(w.latencies.ValueAtPercentile(percentile))
 }
 
-// Merge returns one window in place of several that follow each other.
-func Merge(windows []*Window) *Window {
-	all := NewWindow()
+// merge combines consecutive windows.
+func merge(windows []*Window) *Window {
+	all := newWindow()
 	for _, w := range windows {
 		if all.Err == nil {
 			all.Err = w.Err
@@ -112,17 +111,17 @@ func Merge(windows []*Window) *Window {
 }
 
 // A timeline divides a load into seconds. A request belongs to the second in which it ends.
-// The zero value has not begun.
+// The zero value is an empty timeline.
 type timeline struct {
 	done []Second
-	open *Window // the second after those
+	open *Window // the current second
 }
 
-// at returns the second that a time since the load's begin belongs to, and
-// closes those before it. Times may only go on.
+// at returns the second of a time since the start of the load, and closes earlier ones.
+// Times must not decrease.
 func (t *timeline) at(now time.Duration) *Window {
 	if t.open == nil {
-		t.open = NewWindow()
+		t.open = newWindow()
 	}
 	for time.Duration(len(t.done)+1)*time.Second <= now {
 		t.close()
@@ -140,8 +139,7 @@ func (t *timeline) close() {
 	w.latencies.Reset()
 }
 
-// end closes the last second, in which nothing may have been answered if it has
-// just begun.
+// end closes the last second, which may be empty if it has just begun.
 func (t *timeline) end(now time.Duration) []Second {
 	if w := t.at(now); now%time.Second > 0 || w.Requests()+w.Failed > 0 {
 		t.close()

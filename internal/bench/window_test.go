@@ -15,7 +15,7 @@ func TestMain(m *testing.M) { leak.Main(m) }
 
 // windowOf returns a second in which requests were answered after these times.
 func windowOf(latencies ...time.Duration) *Window {
-	w := NewWindow()
+	w := newWindow()
 	w.Took = time.Second
 	for _, l := range latencies {
 		w.Answer(l)
@@ -76,7 +76,7 @@ func TestATimelineHasASecondWithoutAnswers(t *testing.T) {
 }
 
 func TestAnEmptyWindowHasZeroes(t *testing.T) {
-	got := NewWindow().Summarize(0)
+	got := newWindow().Summarize(0)
 	if got.InfersPerSecond != 0 || got.Mean != 0 || got.Deviation != 0 || got.latency(99) != 0 {
 		t.Errorf("got %+v", got)
 	}
@@ -87,7 +87,7 @@ func TestMergedWindowsAreOne(t *testing.T) {
 	b.Fail(errors.New("b"))
 	b.Late = 3
 	a.Rows, b.Rows = 2, 1
-	got := Merge([]*Window{a, b}).Summarize(0)
+	got := merge([]*Window{a, b}).Summarize(0)
 	if got.Took != 2*time.Second || got.Requests != 3 || got.Failed != 1 || got.Late != 3 || got.Error != "b" || got.Mean != 200 || got.InfersPerSecond != 1.5 {
 		t.Errorf("got %+v", got)
 	}
@@ -129,7 +129,7 @@ func take(s Schedule, n int) (all []time.Duration) {
 }
 
 func TestAConstantRateDoesNotDrift(t *testing.T) {
-	got := take(Constant(3), 3_000_001)
+	got := take(constant(3), 3_000_001)
 	if got[0] != 0 || got[1] != 333333333 || got[2] != 666666666 || got[3] != time.Second || got[3_000_000] != 1_000_000*time.Second {
 		t.Errorf("got %v … %v", got[:4], got[3_000_000])
 	}

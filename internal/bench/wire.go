@@ -14,29 +14,28 @@ import (
 	"time"
 )
 
-// wireBuffer is how much of an answer is read at once.
+// wireBuffer is the size of the read buffer.
 const wireBuffer = 16 << 10
 
-// wires are connections over which requests are sent in HTTP/1.1, each as bytes that
-// are ready. Go's own client passes each request to a goroutine that writes and its
-// answer to one that reads, and takes more than twice the CPU, which a server on the
-// same machine lacks. Here the sender writes once, and reads.
+// wires is a pool of HTTP/1.1 connections for encoded requests. Go's own client uses a
+// goroutine for writing and one for reading, and more than twice the CPU time, which a
+// server on the same machine lacks. Here the sender writes once, and reads.
 type wires struct {
 	to *url.URL
 
 	mu   sync.Mutex // guards the following
-	idle []*wire    // the last one used is taken first
+	idle []*wire    // most recently used last
 }
 
-// A wire is one connection. It has one user at a time.
+// A wire is one connection. It must not be used concurrently.
 type wire struct {
 	net.Conn
 	in    *bufio.Reader
-	abort func() // ends what waits, for good
-	used  bool   // it has answered before
+	abort func() // unblocks reads and writes, permanently
+	used  bool   // it has had an answer
 }
 
-// exchange sends a request, and reads the answer to its end and drops it.
+// exchange sends a request, and reads and discards the answer.
 func (ws *wires) exchange(ctx context.Context, request []byte) error {
 	for {
 		w, err := ws.take(ctx)
@@ -47,10 +46,10 @@ func (ws *wires) exchange(ctx context.Context, request []byte) error {
 		keep, err := w.exchange(request)
 		switch {
 		case !stop():
-			_ = w.Close() // of no use after the end of ctx
+			_ = w.Close() // unusable after the end of ctx
 			return ctx.Err()
 		case errors.Is(err, errStale) && w.used:
-			_ = w.Close() // the server closed it while it was unused
+			_ = w.Close() // the server closed it while it was idle
 			continue
 		case !keep:
 			_ = w.Close()
@@ -64,7 +63,7 @@ func (ws *wires) exchange(ctx context.Context, request []byte) error {
 	}
 }
 
-// take returns a connection that is idle, or a new one.
+// take returns an idle connection, or a new one.
 func (ws *wires) take(ctx context.Context) (*wire, error) {
 	ws.mu.Lock()
 	if n := len(ws.idle); n > 0 {
@@ -76,7 +75,7 @@ func (ws *wires) take(ctx context.Context) (*wire, error) {
 	ws.mu.Unlock()
 	port := ws.to.Port()
 	if port == "" {
-		port = ws.to.Scheme // a name that stands for its port
+		port = ws.to.Scheme // the name of the scheme is also that of its port
 	}
 	address := net.JoinHostPort(ws.to.Hostname(), port)
 	var conn net.Conn
@@ -95,7 +94,7 @@ func (ws *wires) take(ctx context.Context) (*wire, error) {
 	}, nil
 }
 
-// close ends the connections that are idle.
+// close closes the idle connections.
 func (ws *wires) close() error {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -107,11 +106,11 @@ func (ws *wires) close() error {
 	return all
 }
 
-// errStale is that of a connection that ended before an answer began.
+// errStale means that the connection ended before the first byte of an answer.
 var errStale = errors.New("the server closed the connection without an answer")
 
-// exchange sends a request and reads its answer. keep says whether the connection
-// can be used again, which it can after an error that the server answered with.
+// exchange sends a request and reads its answer. keep reports whether the connection can be
+// reused, which is also the case after an error response.
 func (w *wire) exchange(request []byte) (keep bool, err error) {
 	if _, err := w.Write(request); err != nil {
 		return false, fmt.Errorf("%w: %w", errStale, err)
