@@ -126,10 +126,10 @@ figures: build ## scheduler, policy and seed device in docs/measured.md; 20 min,
 	go test -tags e2e -count 1 -timeout 40m -v -run 'Seed|QueuePolicies|AToE|Timeouts|Idle|AloneNeverWaits|IsFollowed' ./test/proofs -strict
 
 .PHONY: matrix matrix-heldout
-matrix: ## the automatic policy beside the best static settings, 272 cells; 15 min, resumes
-	go run ./test/matrix
-matrix-heldout: ## the same in 180 cells that no constant was chosen with; 10 min, resumes
-	go run ./test/matrix -heldout
+matrix: ## compare the automatic policy with the best static settings, 272 cells; 15 min, resumes
+	go run ./test/matrix/cmd
+matrix-heldout: ## the same in 180 cells not used to choose constants; 10 min, resumes
+	go run ./test/matrix/cmd -heldout
 
 .PHONY: sequences
 sequences: ## a million random event sequences against the core and its referee

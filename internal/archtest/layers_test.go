@@ -15,21 +15,21 @@ var layers = [][]string{
 	{"internal/modelconfig", "internal/stats", "internal/explain", "internal/engine/onnx/onnxtest", "internal/engine/python/pythontest"},
 	{"internal/engine", "internal/batching/automatic", "internal/catalog", "client"},
 	{"internal/engine/enginetest", "internal/engine/simulated", "internal/engine/onnx", "internal/engine/python", "internal/sched", "internal/calibrate", "internal/kserve", "internal/simulate", "internal/bench", "internal/batching/batchingtest"},
-	{"internal/servable", "internal/simulate/scenario", "internal/simulate/render", "internal/matrix"},
+	{"internal/servable", "internal/simulate/scenario", "internal/simulate/render"},
 	{"internal/server"},
 	{"internal/repository", "internal/mms"},
 	{"internal/kserve/kservehttp", "internal/kserve/kservegrpc", "internal/kserve/kservelocal", "internal/metrics", "internal/mms/mmshttp", "internal/doctor", "internal/kserve/kservetest"},
 	{"internal/listen"},
 	{"cmd/shoal"},
-	{"internal/archtest", "test/bare", "test/measure"},
-	{"test/servertest", "test/matrix", "test/mutations", "test/compare"},
+	{"internal/archtest", "test/bare", "test/measure", "test/matrix"},
+	{"test/servertest", "test/matrix/cmd", "test/mutations", "test/compare"},
 	{"test/e2e", "test/proofs"},
 }
 
 // forTests lists the packages that only test files import, and each other.
 var forTests = []string{
 	"internal/script", "internal/leak", "internal/contexttest", "internal/engine/enginetest", "internal/engine/onnx/onnxtest", "internal/engine/python/pythontest",
-	"internal/batching/batchingtest", "internal/kserve/kservetest", "internal/matrix", "internal/archtest", "test/e2e", "test/proofs", "test/servertest", "test/bare", "test/measure", "test/matrix", "test/mutations", "test/compare",
+	"internal/batching/batchingtest", "internal/kserve/kservetest", "internal/archtest", "test/e2e", "test/proofs", "test/servertest", "test/bare", "test/measure", "test/matrix", "test/matrix/cmd", "test/mutations", "test/compare",
 }
 
 func layerOf(pkg string) int {

@@ -78,7 +78,7 @@ func TestEveryPolicyIsAskedAgainBites(t *testing.T) {
 	bites(t, everyPolicyIsAskedAgain, []bite{
 		{"known", files{"internal/batching/a.go": "package batching; func (k *Known) Decide() {}", "internal/batching/a_test.go": list}, ""},
 		{"in a test", files{"internal/batching/a_test.go": "package batching; func (k *Other) Decide() {}"}, ""},
-		{"for tests", files{"internal/matrix/a.go": "package matrix; func (k *Other) Decide() {}"}, ""},
+		{"for tests", files{"test/matrix/a.go": "package matrix; func (k *Other) Decide() {}"}, ""},
 		{
 			"unknown",
 			files{"internal/batching/a_test.go": list, "internal/batching/greedy/a.go": "package greedy; func (p Policy) Decide() {}"},

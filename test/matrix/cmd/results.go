@@ -6,7 +6,7 @@ import (
 	"github.com/shoal-serving/shoal/test/measure"
 )
 
-// results are kept in a file. The last one of a key counts.
+// results stores values in a file. The last one with a key is valid.
 type results[T any] struct {
 	keyOf func(*T) string
 	log   *measure.Log[*T]

@@ -11,28 +11,28 @@ import (
 	"github.com/shoal-serving/shoal/internal/simulate"
 )
 
-// Figures are what came of one run. Latencies are in milliseconds, and those of
-// the first tenth of the run are left out.
+// Figures are the results of one run. Latencies are in milliseconds, without the first
+// tenth of the run.
 type Figures struct {
-	Throughput float64 `json:"throughput"` // answers a second
+	Throughput float64 `json:"throughput"` // answers per second
 	Mean       float64 `json:"mean"`
 	P99        float64 `json:"p99"`
 	P999       float64 `json:"p999"`
 	Batch      float64 `json:"batch"` // mean size
 }
 
-// A Metric is one of the figures that settings are compared by.
+// A Metric is a figure by which settings are compared.
 type Metric string
 
 // The metrics.
 const (
-	Throughput Metric = "throughput" // of closed loops
-	Mean       Metric = "mean"       // of all others
+	Throughput Metric = "throughput" // for closed loops
+	Mean       Metric = "mean"       // this and the following for all others
 	P99        Metric = "p99"
 	P999       Metric = "p99.9"
 )
 
-// Metrics returns what the cell's settings are compared by.
+// Metrics returns the metrics of the cell.
 func (c *Cell) Metrics() []Metric {
 	if c.Traffic.Closed() {
 		return []Metric{Throughput}
@@ -51,7 +51,7 @@ func (m Metric) of(f Figures) float64 {
 	case P999:
 		return f.P999
 	}
-	panic("there is no metric " + string(m))
+	panic("unknown metric " + string(m))
 }
 
 // compare orders values of the metric, the best first.
@@ -62,7 +62,7 @@ func (m Metric) compare(a, b float64) int {
 	return cmp.Compare(a, b)
 }
 
-// measure runs a cell with a policy, for so many requests.
+// measure runs a cell with a policy, and returns the figures.
 func (c *Cell) measure(p batching.Policy, maxRows, instances int, r run) (Figures, error) {
 	answers := make([]simulate.Answer, 0, r.requests)
 	s := c.scenario(r)
@@ -70,15 +70,14 @@ func (c *Cell) measure(p batching.Policy, maxRows, instances int, r run) (Figure
 	if err != nil {
 		return Figures{}, fmt.Errorf("%s: %w", c.Name(), err)
 	}
-	f := summarise(answers, c.Traffic.clients())
+	f := summarize(answers, c.Traffic.clients())
 	f.Batch = sum.MeanBatch
 	return f, nil
 }
 
-// summarise sums up answers, which are in the order in which they were given. At
-// the end of a closed loop clients leave one by one: the last round of them does
-// not count.
-func summarise(answers []simulate.Answer, clients int) Figures {
+// summarize computes the figures of answers, which are in order of time. At the end of a
+// closed loop, clients stop one by one, so the throughput excludes the last round.
+func summarize(answers []simulate.Answer, clients int) Figures {
 	first, last := len(answers)/10, max(len(answers)/2, len(answers)-2*clients)-1
 	span := answers[last].At - answers[first].At
 	counted := answers[first:]

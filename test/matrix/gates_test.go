@@ -5,31 +5,31 @@ import (
 	"testing"
 )
 
-func TestAShareOfTheCellsKeepsALimit(t *testing.T) {
+func TestALimitAppliesToAFractionOfTheCells(t *testing.T) {
 	var all []ratio // the worst first
 	for _, v := range []float64{1.5, 1.04, 1.03, 1.02, 1.01, 1, 1, 1, 1, 1} {
 		all = append(all, ratio{value: v})
 	}
 	for share, want := range map[float64]float64{1: 1.5, 0.9: 1.04, 0.5: 1} {
-		if got := within(all, share); got != want {
-			t.Errorf("%v of the cells keep to %v, want %v", share, got, want)
+		if got := quantile(all, share); got != want {
+			t.Errorf("%v of the cells have at most %v, want %v", share, got, want)
 		}
 	}
 	m := measure{limits: []limit{{0.9, 1.04}}}
 	if _, kept := m.judge(all); !kept {
-		t.Error("nine of ten keep to 1.04, but the limit of 90 % does not hold")
+		t.Error("nine of ten cells have at most 1.04, but the limit for 90 % is missed")
 	}
 	m.limits = append(m.limits, limit{1, 1.1})
 	if _, kept := m.judge(all); kept {
-		t.Error("a limit for all holds although one is above it")
+		t.Error("a limit for all cells is kept although one is above it")
 	}
 	m.slack = 0.4
 	if _, kept := m.judge(all); !kept {
-		t.Error("a limit that is loosened enough does not hold")
+		t.Error("a limit is missed despite enough slack")
 	}
 }
 
-func TestAnyMinuteCounts(t *testing.T) {
+func TestTheWorstMinuteIsFound(t *testing.T) {
 	theirs := make([]Window, 12)
 	ours := make([]Window, 12)
 	for i := range theirs {
@@ -46,11 +46,11 @@ func TestTheGridHasEachSettingOnce(t *testing.T) {
 	seen := map[Static]bool{}
 	for _, s := range c.grid() {
 		if seen[s] {
-			t.Errorf("%v is there twice", s)
+			t.Errorf("duplicate setting %v", s)
 		}
 		seen[s] = true
 	}
 	if !seen[Static{Preferred: 12, Delay: 5 * ms, MaxRows: 64, Instances: 2}] {
-		t.Error("nobody tries the number of clients as the preferred size")
+		t.Error("the grid lacks the number of clients as the preferred size")
 	}
 }

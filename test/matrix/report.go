@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// Table returns gates as a table, and after it the worst cells of each.
+// Table returns the verdicts as a Markdown table, followed by the worst cells of each.
 func Table(all []Verdict) string {
 	w := &strings.Builder{}
-	fmt.Fprint(w, "| gate | promised | measured | |\n|---|---|---|---|\n")
+	fmt.Fprint(w, "| gate | required | measured | |\n|---|---|---|---|\n")
 	for _, v := range all {
 		word := "missed"
 		switch {
@@ -32,8 +32,8 @@ func Table(all []Verdict) string {
 	return w.String()
 }
 
-// Models returns a table of how each model fares, calibrated, cold, and by the greedy rule:
-// the worst cell and the median, relative to the best static setting.
+// Models returns a Markdown table of the worst and the median cell of each model, relative
+// to the best static setting: of the calibrated policy, the cold one, and the greedy rule.
 func Models(pairs []Pair) string {
 	w := &strings.Builder{}
 	var models []string
@@ -60,7 +60,7 @@ func Models(pairs []Pair) string {
 					return compare(p.Cell, kind.of(p), p.Oracle.Best[metric].Figures, metric)
 				}, cells: func(c *Cell) bool { return c.model() == model && slices.Contains(c.Metrics(), metric) }}
 				if all := m.ratios(pairs); len(all) > 0 {
-					fmt.Fprintf(w, " %.3f / %.3f |", all[0].value, within(all, 0.5))
+					fmt.Fprintf(w, " %.3f / %.3f |", all[0].value, quantile(all, 0.5))
 				} else {
 					fmt.Fprint(w, " |")
 				}

@@ -9,20 +9,20 @@ import (
 	"github.com/shoal-serving/shoal/internal/simulate"
 )
 
-// An overloaded case is a model with a service level, and more requests than it can
-// answer within it.
+// overloaded is a model with a latency objective, and more requests than it can answer
+// within it.
 type overloaded struct {
 	model     Model
 	objective time.Duration
-	times     float64 // what it can answer
+	times     float64 // load relative to what it can answer in time
 }
 
-// Overload returns gates A7 and A8: what is answered in time when more comes than
-// can be, and how soon the others are told.
+// Overload returns gates A7 and A8: the goodput under overload, and how soon other requests
+// are refused.
 func Overload(seeds, worst int) (goodput, refusal Verdict, err error) {
-	goodput = Verdict{Gate: "A7", Requires: "goodput at 1.2 to 4 times the capacity: at least 97 % of what can be answered in time, at most 0.5 % late"}
-	refusal = Verdict{Gate: "A8", Requires: "refused at twice the capacity or more: after at most 0.3 of the service level, on average"}
-	var good, late, told []figure
+	goodput = Verdict{Gate: "A7", Requires: "goodput at 1.2 to 4 times the capacity: at least 97 % of the capacity, at most 0.5 % late"}
+	refusal = Verdict{Gate: "A8", Requires: "refusals at twice the capacity or more: after at most 0.3 of the objective, on average"}
+	var good, late, refused []figure
 	for _, o := range []overloaded{
 		{model: flat, objective: 20 * ms}, {model: mid, objective: 50 * ms}, {model: linear, objective: 50 * ms}, {model: step, objective: 30 * ms},
 	} {
@@ -40,36 +40,36 @@ func Overload(seeds, worst int) (goodput, refusal Verdict, err error) {
 			}
 			good, late = append(good, figure{name, 1 - all[0]}), append(late, figure{name, all[1]})
 			if o.times >= 2 {
-				told = append(told, figure{name, all[2]})
+				refused = append(refused, figure{name, all[2]})
 			}
 		}
 	}
-	for _, f := range [][]figure{good, late, told} {
+	for _, f := range [][]figure{good, late, refused} {
 		slices.SortFunc(f, func(a, b figure) int { return int(1e9 * (b.value - a.value)) })
 	}
 	goodput.Kept = good[0].value <= 0.03 && late[0].value <= 0.005
 	goodput.Measured = fmt.Sprintf("worst %.1f %%, median %.1f %% of %d cases; late: worst %.2f %%", 100-100*good[0].value, 100-100*good[len(good)/2].value, len(good), 100*late[0].value)
-	refusal.Kept = told[0].value <= 0.3
-	refusal.Measured = fmt.Sprintf("worst %.3f, median %.3f of %d cases", told[0].value, told[len(told)/2].value, len(told))
-	for i := range min(worst, len(told)) {
+	refusal.Kept = refused[0].value <= 0.3
+	refusal.Measured = fmt.Sprintf("worst %.3f, median %.3f of %d cases", refused[0].value, refused[len(refused)/2].value, len(refused))
+	for i := range min(worst, len(refused)) {
 		goodput.Worst = append(goodput.Worst, fmt.Sprintf("%.1f %%: %s", 100-100*good[i].value, good[i].name))
-		refusal.Worst = append(refusal.Worst, fmt.Sprintf("%.3f: %s", told[i].value, told[i].name))
+		refusal.Worst = append(refusal.Worst, fmt.Sprintf("%.3f: %s", refused[i].value, refused[i].name))
 	}
 	return goodput, refusal, nil
 }
 
-// A figure is one of a case; more is worse.
+// A figure is a result of one case; higher is worse.
 type figure struct {
 	name  string
 	value float64
 }
 
-// measure returns the part of what can be answered in time that is, the part of
-// answers that are late, and how soon others are told, in service levels.
+// measure returns the goodput relative to the capacity, the fraction of late answers, and
+// the mean time to a refusal relative to the objective.
 func (o *overloaded) measure(r run) (all [3]float64, err error) {
-	c := &Cell{Model: o.model, Device: serial, Noise: usualNoise, Seed: 1}
-	// A request that just misses a batch waits for it and takes part in the next: both
-	// have to fit, and 95 of 100 batches take up to 5 % longer than the mean.
+	c := &Cell{Model: o.model, Device: serial, Noise: defaultNoise, Seed: 1}
+	// A request that just misses a batch waits for it and runs in the next, so both must
+	// fit into the objective. The p95 of batch times is 5 % above the mean.
 	const slow = 1.05
 	capacity := 0.0
 	for rows := 1; rows <= MaxRows && 2*slow*c.takes(rows).Seconds() <= o.objective.Seconds(); rows++ {

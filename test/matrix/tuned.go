@@ -8,7 +8,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/simulate"
 )
 
-// The models and devices that the policy's constants were chosen with.
+// The models and devices with which the policy's constants were chosen.
 var (
 	flat         = Model{Name: "flat", Curve: device.Curve{Fixed: 5 * ms, PerRow: 50 * us}}
 	mid          = Model{Name: "mid", Curve: device.Curve{Fixed: 5 * ms, PerRow: 500 * us}}
@@ -23,15 +23,14 @@ var (
 	parallel = Device{Name: "parallel", Speed: []float64{1, 2, 3, 4}}
 )
 
-// usualSpread is how much think times differ: one in twenty is 2.3 times the
-// median or more.
-const usualSpread = 0.5
+// thinkSpread is the spread of think times: their p95 is 2.3 times the median.
+const thinkSpread = 0.5
 
 func closed(clients int, think time.Duration) Traffic {
 	return Traffic{
 		Name: fmt.Sprintf("closed N=%d think %v", clients, think),
 		Loads: []simulate.Traffic{{
-			Clients: []int{clients}, Think: []simulate.Span{{From: think, To: think}}, Spread: usualSpread,
+			Clients: []int{clients}, Think: []simulate.Span{{From: think, To: think}}, Spread: thinkSpread,
 		}},
 	}
 }
@@ -40,9 +39,8 @@ func poisson(share float64) Traffic {
 	return Traffic{Name: fmt.Sprintf("poisson %g", share), Loads: []simulate.Traffic{{Rate: []float64{share}}}}
 }
 
-// byChance switches between two rates. Textbooks call it a Markov-modulated
-// Poisson process.
-func byChance(low, high float64, lowLasts, highLasts time.Duration) Traffic {
+// mmpp is a Markov-modulated Poisson process: it switches randomly between two rates.
+func mmpp(low, high float64, lowLasts, highLasts time.Duration) Traffic {
 	return Traffic{
 		Name: fmt.Sprintf("mmpp %g/%g %v/%v", low, high, lowLasts, highLasts),
 		Loads: []simulate.Traffic{{
@@ -67,19 +65,19 @@ func ramp(from, to float64, period time.Duration) Traffic {
 	}
 }
 
-// crowd comes at once and goes again.
-func crowd(usual, high float64, lasts, every time.Duration) Traffic {
-	const before = time.Second // so that a short run sees it, too
+// spike is a sudden high rate for a short time.
+func spike(normal, high float64, lasts, every time.Duration) Traffic {
+	const before = time.Second // so that a short run includes the spike
 	return Traffic{
-		Name: fmt.Sprintf("crowd %g-%g %v", usual, high, lasts),
+		Name: fmt.Sprintf("crowd %g-%g %v", normal, high, lasts),
 		Loads: []simulate.Traffic{{Rate: []float64{1}, Phases: []simulate.Phase{
-			{Times: usual, Lasts: before}, {Times: high, Lasts: lasts}, {Times: usual, Lasts: every - before - lasts},
+			{Times: normal, Lasts: before}, {Times: high, Lasts: lasts}, {Times: normal, Lasts: every - before - lasts},
 		}}},
 		Screen: 20_000,
 	}
 }
 
-// mixed is clients who wait beside requests that nobody waits for.
+// mixed is a closed loop together with an open one.
 func mixed(clients int, think time.Duration, share float64) Traffic {
 	t := closed(clients, think)
 	t.Loads = append(t.Loads, poisson(share).Loads...)
@@ -87,17 +85,17 @@ func mixed(clients int, think time.Duration, share float64) Traffic {
 	return t
 }
 
-// tenants are two who send on their own: one evenly, one ten times as much, on and
-// off.
+// tenants is two independent open loops: a steady one, and one with ten times the rate
+// that switches on and off.
 func tenants(share float64) Traffic {
-	few, many := poisson(share/11), byChance(0, 2, 50*ms, 50*ms)
+	few, many := poisson(share/11), mmpp(0, 2, 50*ms, 50*ms)
 	many.Loads[0].Rate[0] = share * 10 / 11
 	return Traffic{Name: fmt.Sprintf("tenants 1:10 %g", share), Loads: append(few.Loads, many.Loads...), Screen: 10_000}
 }
 
 var trace = Traffic{Name: "trace", Trace: true, Screen: 10_000}
 
-// Tuned returns the cells that the policy's constants were chosen with.
+// Tuned returns the cells with which the policy's constants were chosen.
 func Tuned() []*Cell {
 	var all []Traffic
 	for n := 1; n <= 256; n *= 2 {
@@ -108,14 +106,14 @@ func Tuned() []*Cell {
 		all = append(all, poisson(share))
 	}
 	all = append(all,
-		byChance(0.2, 0.9, 200*ms, 100*ms), byChance(0.1, 1.5, 500*ms, 50*ms), byChance(0, 0.9, 50*ms, 50*ms),
-		bursts(0.5, 8, 10*us), bursts(0.5, 32, 10*us), ramp(0.05, 0.95, 5*time.Second), crowd(0.6, 3, 500*ms, 10*time.Second),
+		mmpp(0.2, 0.9, 200*ms, 100*ms), mmpp(0.1, 1.5, 500*ms, 50*ms), mmpp(0, 0.9, 50*ms, 50*ms),
+		bursts(0.5, 8, 10*us), bursts(0.5, 32, 10*us), ramp(0.05, 0.95, 5*time.Second), spike(0.6, 3, 500*ms, 10*time.Second),
 		mixed(8, 200*us, 0.3), tenants(0.5), trace,
 	)
 	var cells []*Cell
 	add := func(m Model, d Device, traffic ...Traffic) {
 		for _, t := range traffic {
-			cells = append(cells, &Cell{Model: m, Device: d, Traffic: t, Noise: usualNoise, Seed: 1})
+			cells = append(cells, &Cell{Model: m, Device: d, Traffic: t, Noise: defaultNoise, Seed: 1})
 		}
 	}
 	for _, m := range []Model{flat, mid, linear, proportional, convex, step, lengths} {
@@ -124,7 +122,7 @@ func Tuned() []*Cell {
 	add(mid, partial, all...)
 	add(mid, parallel, all...)
 	for _, drift := range []float64{2, 0.5} {
-		cells = append(cells, &Cell{Model: mid, Device: serial, Traffic: poisson(0.4), Noise: usualNoise, Drift: drift, Seed: 1})
+		cells = append(cells, &Cell{Model: mid, Device: serial, Traffic: poisson(0.4), Noise: defaultNoise, Drift: drift, Seed: 1})
 	}
 	return cells
 }

@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/shoal-serving/shoal/internal/matrix"
+	"github.com/shoal-serving/shoal/test/matrix"
 	"github.com/shoal-serving/shoal/test/measure"
 )
 

@@ -9,21 +9,20 @@ import (
 	"github.com/shoal-serving/shoal/internal/simulate"
 )
 
-// beam is how many ways of having served the same requests are followed.
+// beam is the maximum number of schedules that the search keeps for the same requests.
 const beam = 64
 
-// A way is one of having served the first requests.
-type way struct {
-	free time.Duration // when the executor is
-	cost time.Duration // the sum of the latencies so far
+// A schedule is a way to serve the first requests.
+type schedule struct {
+	free time.Duration // when the executor becomes free
+	cost time.Duration // sum of the latencies so far
 }
 
-// clairvoyant returns the mean latency that one executor could reach that knows all
-// arrivals, in order of time, from the start. Requests are served in the order in
-// which they come; a batch then begins when the executor is free and its last
-// member is there, since waiting for anything else only costs. Ways that are both
-// later and dearer than others are dropped, and of the rest the cheapest are
-// followed.
+// clairvoyant returns the lowest mean latency of one executor that knows all arrivals in
+// advance. Requests are served in order of arrival, so a batch begins when the executor is
+// free and its last request has arrived; waiting longer only adds latency. It is a beam
+// search: schedules that are both later and more expensive than others are dropped, and of
+// the rest the cheapest are kept.
 func clairvoyant(arrivals []time.Duration, curve device.Curve) time.Duration {
 	n := len(arrivals)
 	sums := make([]time.Duration, n+1)
@@ -34,28 +33,28 @@ func clairvoyant(arrivals []time.Duration, curve device.Curve) time.Duration {
 	for rows := range takes {
 		takes[rows] = curve.Takes(rows)
 	}
-	ways := make([][]way, n+1)
-	ways[0] = []way{{}}
+	schedules := make([][]schedule, n+1)
+	schedules[0] = []schedule{{}}
 	for i := range n {
-		ways[i] = followed(ways[i], arrivals[i:])
+		schedules[i] = prune(schedules[i], arrivals[i:])
 		for rows := 1; rows <= min(MaxRows, n-i); rows++ {
 			asked := sums[i+rows] - sums[i]
-			for _, w := range ways[i] {
+			for _, w := range schedules[i] {
 				end := max(w.free, arrivals[i+rows-1]) + takes[rows]
-				ways[i+rows] = append(ways[i+rows], way{end, w.cost + end*time.Duration(rows) - asked})
+				schedules[i+rows] = append(schedules[i+rows], schedule{end, w.cost + end*time.Duration(rows) - asked})
 			}
 		}
-		ways[i] = nil
+		schedules[i] = nil
 	}
-	return slices.MinFunc(ways[n], func(a, b way) int { return cmp.Compare(a.cost, b.cost) }).cost / time.Duration(n)
+	return slices.MinFunc(schedules[n], func(a, b schedule) int { return cmp.Compare(a.cost, b.cost) }).cost / time.Duration(n)
 }
 
-// followed returns the ways that may still be the best. How cheap one is includes
-// what those who wait have waited by the time that it is free.
-func followed(ways []way, left []time.Duration) []way {
-	slices.SortFunc(ways, func(a, b way) int { return cmp.Or(cmp.Compare(a.free, b.free), cmp.Compare(a.cost, b.cost)) })
-	kept := ways[:0]
-	for _, w := range ways {
+// prune returns the schedules that may still be the best. The cost by which it compares
+// them includes the time that requests will have waited when the executor becomes free.
+func prune(schedules []schedule, left []time.Duration) []schedule {
+	slices.SortFunc(schedules, func(a, b schedule) int { return cmp.Or(cmp.Compare(a.free, b.free), cmp.Compare(a.cost, b.cost)) })
+	kept := schedules[:0]
+	for _, w := range schedules {
 		if len(kept) == 0 || w.cost < kept[len(kept)-1].cost {
 			kept = append(kept, w)
 		}
@@ -63,7 +62,7 @@ func followed(ways []way, left []time.Duration) []way {
 	if len(kept) <= beam {
 		return kept
 	}
-	waited := func(w way) (sum time.Duration) {
+	waited := func(w schedule) (sum time.Duration) {
 		for _, at := range left {
 			if at >= w.free {
 				break
@@ -73,7 +72,7 @@ func followed(ways []way, left []time.Duration) []way {
 		return sum
 	}
 	type scored struct {
-		way
+		schedule
 		score time.Duration
 	}
 	all := make([]scored, len(kept))
@@ -83,29 +82,30 @@ func followed(ways []way, left []time.Duration) []way {
 	slices.SortFunc(all, func(a, b scored) int { return cmp.Compare(a.score, b.score) })
 	kept = kept[:beam]
 	for i := range kept {
-		kept[i] = all[i].way
+		kept[i] = all[i].schedule
 	}
 	return kept
 }
 
-// regretted is how many requests the clairvoyant knows.
-const regretted = 2_000
+// regretRequests is the number of requests of a run that is compared with the clairvoyant
+// executor.
+const regretRequests = 2_000
 
-// Regret returns gate A12: by how much the mean latency is above what one executor
-// could reach that knows all arrivals. Noise is left out, since nobody knows it.
+// Regret returns gate A12: the mean latency relative to that of an executor that knows all
+// arrivals in advance. Batch times have no noise here, because it cannot be known.
 func Regret(s Subject, seeds, worst int) (Verdict, error) {
 	v := Verdict{Gate: "A12", Requires: "open loop, one executor: mean latency at most 1.10 of what a clairvoyant reaches"}
 	var ours, greedys []ratio
 	for _, m := range []Model{flat, mid, linear, proportional, convex, step} {
 		for _, t := range []Traffic{
-			poisson(0.1), poisson(0.3), poisson(0.5), poisson(0.7), poisson(0.85), byChance(0.2, 0.9, 200*ms, 100*ms), bursts(0.5, 8, 10*us),
+			poisson(0.1), poisson(0.3), poisson(0.5), poisson(0.7), poisson(0.85), mmpp(0.2, 0.9, 200*ms, 100*ms), bursts(0.5, 8, 10*us),
 		} {
 			c := &Cell{Model: m, Device: serial, Traffic: t, Seed: 1}
 			our, plain := ratio{cell: c}, ratio{cell: c}
 			for seed := range uint64(seeds) {
-				r := run{requests: regretted, seed: seed + 1}
-				best, arrivals := c.foresee(r)
-				if len(arrivals) != regretted {
+				r := run{requests: regretRequests, seed: seed + 1}
+				best, arrivals := c.clairvoyantMean(r)
+				if len(arrivals) != regretRequests {
 					continue
 				}
 				for _, one := range []struct {
@@ -131,7 +131,7 @@ func Regret(s Subject, seeds, worst int) (Verdict, error) {
 	slices.SortStableFunc(greedys, higher)
 	m := measure{what: "automatic", limits: []limit{{1, 1.1}}}
 	v.Measured, v.Kept = m.judge(ours)
-	m.what = "greedy beside it"
+	m.what = "greedy for comparison"
 	plain, _ := m.judge(greedys)
 	v.Measured += "; " + plain
 	for _, r := range ours[:min(worst, len(ours))] {
@@ -140,8 +140,9 @@ func Regret(s Subject, seeds, worst int) (Verdict, error) {
 	return v, nil
 }
 
-// foresee returns the clairvoyant's mean latency for a run, and the arrivals.
-func (c *Cell) foresee(r run) (time.Duration, []time.Duration) {
+// clairvoyantMean returns the clairvoyant executor's mean latency in a run, and the
+// arrivals.
+func (c *Cell) clairvoyantMean(r run) (time.Duration, []time.Duration) {
 	var arrivals []time.Duration
 	var s simulate.Scenario
 	_, err := s.Measure(c.setting(greedy(1).policy(), MaxRows, 1, r), func(a simulate.Answer) { arrivals = append(arrivals, a.Arrived) })

@@ -9,26 +9,26 @@ import (
 	"github.com/shoal-serving/shoal/internal/simulate"
 )
 
-// Where a change of speed is looked at, in batches since it happened.
+// The batches that are measured, counted since the change of speed.
 const (
-	followedFrom = 64 // the first is that after these
+	followedFrom = 64
 	followedTo   = 192
 )
 
-// Follow returns gate A10: a model that takes twice or half as long from one moment
-// on. From 64 batches after that, the policy is held against one that was
-// calibrated with the new speed.
+// Follow returns gate A10: the batch times of a model suddenly double or halve. Starting 64
+// batches after the change, the policy is compared with one that was calibrated with the
+// new speed.
 func Follow(s Subject, seeds, worst int) (Verdict, error) {
 	v := Verdict{Gate: "A10", Requires: "speed doubles or halves: within 5 % of the steady state after 64 batches", Kept: true}
 	type followed struct {
 		name string
-		off  float64 // 0.05 is five in a hundred worse
+		off  float64 // 0.05 means 5 % worse
 	}
 	var all []followed
 	for _, m := range []Model{flat, mid, step} {
 		for _, t := range []Traffic{closed(4, 200*us), closed(16, 200*us), poisson(0.25), poisson(0.4)} {
 			for _, times := range []float64{2, 0.5} {
-				c := &Cell{Model: m, Device: serial, Traffic: t, Noise: usualNoise, Seed: 1}
+				c := &Cell{Model: m, Device: serial, Traffic: t, Noise: defaultNoise, Seed: 1}
 				before, after, err := c.follow(s, times, seeds)
 				if err != nil {
 					return v, err
@@ -55,9 +55,9 @@ func Follow(s Subject, seeds, worst int) (Verdict, error) {
 	return v, nil
 }
 
-// follow returns the throughput of a closed loop, or the mean latency of an open
-// one, of the policy that saw the change and of one that was made for it.
-func (c *Cell) follow(s Subject, times float64, seeds int) (saw, made float64, err error) {
+// follow returns the throughput of a closed loop, or the mean latency of an open one: of
+// the policy that saw the change, and of one that was calibrated for the new speed.
+func (c *Cell) follow(s Subject, times float64, seeds int) (adapted, calibrated float64, err error) {
 	const change = 4 * time.Second
 	changed := *c
 	curve := &changed.Model.Curve
@@ -65,7 +65,7 @@ func (c *Cell) follow(s Subject, times float64, seeds int) (saw, made float64, e
 	curve.PerRow = time.Duration(float64(curve.PerRow) * times)
 	changed.Traffic.Loads = slices.Clone(c.Traffic.Loads)
 	if !c.Traffic.Closed() {
-		changed.Traffic.Loads[0].Rate = []float64{c.Traffic.Loads[0].Rate[0] * times} // of a capacity that is less
+		changed.Traffic.Loads[0].Rate = []float64{c.Traffic.Loads[0].Rate[0] * times} // the same rate, as a fraction of the changed capacity
 	}
 	for seed := range uint64(seeds) {
 		r := run{duration: change + 400*c.takes(16)*2, seed: seed + 1, drift: []device.Change{{At: change, Times: times}}}
@@ -78,13 +78,13 @@ func (c *Cell) follow(s Subject, times float64, seeds int) (saw, made float64, e
 		if err != nil {
 			return 0, 0, err
 		}
-		saw += one / float64(seeds)
-		made += two / float64(seeds)
+		adapted += one / float64(seeds)
+		calibrated += two / float64(seeds)
 	}
-	return saw, made, nil
+	return adapted, calibrated, nil
 }
 
-// afterBatches returns the figure of the batches that are looked at.
+// afterBatches returns the throughput or mean latency of the measured batches.
 func (c *Cell) afterBatches(s Subject, since time.Duration, r run) (float64, error) {
 	var answers []simulate.Answer
 	var scenario simulate.Scenario

@@ -9,39 +9,40 @@ import (
 	"strings"
 )
 
-// A Pair is a cell with what static settings and the policy made of it.
+// A Pair is the results of a cell with static settings and with the policy.
 type Pair struct {
 	Cell   *Cell
 	Oracle *Oracle
 	Trial  *Trial
 }
 
-// A Verdict is one gate with what was measured.
+// A Verdict is the result of one gate.
 type Verdict struct {
 	Gate     string
 	Requires string
 	Measured string
 	Kept     bool
-	NotRun   bool
+	NotRun   bool     // no cell has the figures that the gate needs
+	Cells    int      // number of cells and measures that were compared, if the gate is about cells
 	Worst    []string // cells, the worst first
 }
 
-// Slack is by how much limits are loosened for runs that are shorter than those of
-// the matrix. Zero means not at all.
+// Slack loosens the limits for runs that are shorter than those of the full matrix. Zero
+// means the limits themselves.
 type Slack struct {
-	Mean float64 // of throughputs and mean latencies
-	Tail float64 // of 99th percentiles
+	Mean float64 // added to limits of throughputs and mean latencies
+	Tail float64 // added to limits of p99
 }
 
-// A ratio is how a cell compares, by seed.
+// A ratio compares the figures of a cell.
 type ratio struct {
 	cell   *Cell
-	value  float64   // the mean
+	value  float64   // mean over the seeds
 	bySeed []float64 // may be empty
 	note   string
 }
 
-// A measure is one comparison over some of the cells, and its limits.
+// A measure is a comparison of some of the cells, with its limits.
 type measure struct {
 	what    string
 	cells   func(*Cell) bool
@@ -51,7 +52,7 @@ type measure struct {
 	limits  []limit
 }
 
-// A limit holds for a share of the cells; 1 means all of them, 0.5 is the median.
+// A limit applies to a fraction of the cells: 1 means all of them, 0.5 the median.
 type limit struct{ share, bound float64 }
 
 type gate struct {
@@ -67,8 +68,8 @@ func (c *Cell) isClosed(executors string) bool {
 	return c.Traffic.Closed() && c.Device.Executors() == executors
 }
 
-// against returns the ratio of the calibrated policy to the best static setting.
-func against(m Metric) func(Pair) ratio {
+// versusBest returns the ratio of the calibrated policy to the best static setting.
+func versusBest(m Metric) func(Pair) ratio {
 	return func(p Pair) ratio {
 		best := p.Oracle.Best[m]
 		r := compare(p.Cell, p.Trial.Calibrated, best.Figures, m)
@@ -89,16 +90,16 @@ func compare(c *Cell, ours, theirs []Figures, m Metric) ratio {
 	return r
 }
 
-// overGreedy is what is won over the plain rule.
-func overGreedy(p Pair) ratio {
+// versusGreedy returns the ratio of the policy's throughput to that of the greedy rule.
+func versusGreedy(p Pair) ratio {
 	return compare(p.Cell, p.Trial.Calibrated, p.Oracle.Greedy, Throughput)
 }
 
-// as is how good the policy is relative to the best static setting, whichever the
-// metric: 1 is as good.
-func as(p Pair) ratio {
+// relativeToBest compares the policy with the best static setting, by the main metric of
+// the cell. 1 is as good, and lower is worse for every metric.
+func relativeToBest(p Pair) ratio {
 	if p.Cell.Traffic.Closed() {
-		return against(Throughput)(p)
+		return versusBest(Throughput)(p)
 	}
 	best := p.Oracle.Best[Mean]
 	r := compare(p.Cell, best.Figures, p.Trial.Calibrated, Mean)
@@ -110,8 +111,9 @@ func minutes(windows func(*Trial) []Window) func(Pair) ratio {
 	return func(p Pair) ratio { return ratio{cell: p.Cell, value: worstMinute(windows(p.Trial), p.Oracle.Windows)} }
 }
 
-// small says which closed loops show what gathering is for.
-func small(c *Cell) bool {
+// isSmallClosedLoop reports whether the cell is a closed loop in which waiting for a full
+// batch pays most.
+func isSmallClosedLoop(c *Cell) bool {
 	n := c.Traffic.clients()
 	return c.Traffic.Closed() && c.Model.Name == flat.Name && c.Traffic.Name == closed(n, 200*us).Name && n >= 2 && n <= 32
 }
@@ -120,39 +122,39 @@ func gates(s Slack) []gate {
 	one := func(c *Cell) bool { return c.isOpen("one") }
 	return []gate{
 		{"A1", "closed loop, one executor: at least 0.97 of the best static throughput, median 0.995", []measure{
-			{"throughput", func(c *Cell) bool { return c.isClosed("one") }, against(Throughput), true, s.Mean, []limit{{1, 0.97}, {0.5, 0.995}}},
+			{"throughput", func(c *Cell) bool { return c.isClosed("one") }, versusBest(Throughput), true, s.Mean, []limit{{1, 0.97}, {0.5, 0.995}}},
 		}},
 		{"A2", "flat model, 2 to 32 clients: at least 1.5 times the greedy rule's throughput", []measure{
-			{"throughput", small, overGreedy, true, s.Mean, []limit{{1, 1.5}}},
+			{"throughput", isSmallClosedLoop, versusGreedy, true, s.Mean, []limit{{1, 1.5}}},
 		}},
 		{"A3", "open loop, one executor, mean: at most 1.03 in 90 % of cells, 1.10 in all", []measure{
-			{"mean", one, against(Mean), false, s.Mean, []limit{{0.9, 1.03}, {1, 1.1}}},
+			{"mean", one, versusBest(Mean), false, s.Mean, []limit{{0.9, 1.03}, {1, 1.1}}},
 		}},
 		{"A4", "open loop, one executor, p99: at most 1.10 in 90 % of cells, 1.25 in all", []measure{
-			{"p99", one, against(P99), false, s.Tail, []limit{{0.9, 1.1}, {1, 1.25}}},
+			{"p99", one, versusBest(P99), false, s.Tail, []limit{{0.9, 1.1}, {1, 1.25}}},
 		}},
 		{"A5", "independent executors: throughput at least 0.97; mean at most 1.05 in the median, 1.15 in all", []measure{
-			{"throughput", func(c *Cell) bool { return c.isClosed("independent") }, against(Throughput), true, s.Mean, []limit{{1, 0.97}}},
-			{"mean", func(c *Cell) bool { return c.isOpen("independent") }, against(Mean), false, s.Mean, []limit{{0.5, 1.05}, {1, 1.15}}},
+			{"throughput", func(c *Cell) bool { return c.isClosed("independent") }, versusBest(Throughput), true, s.Mean, []limit{{1, 0.97}}},
+			{"mean", func(c *Cell) bool { return c.isOpen("independent") }, versusBest(Mean), false, s.Mean, []limit{{0.5, 1.05}, {1, 1.15}}},
 		}},
 		{"A6", "partly shared device: throughput at least 0.90; mean at most 1.10 in the median", []measure{
-			{"throughput", func(c *Cell) bool { return c.isClosed("shared") }, against(Throughput), true, s.Mean, []limit{{1, 0.9}}},
-			{"mean", func(c *Cell) bool { return c.isOpen("shared") }, against(Mean), false, s.Mean, []limit{{0.5, 1.1}}},
+			{"throughput", func(c *Cell) bool { return c.isClosed("shared") }, versusBest(Throughput), true, s.Mean, []limit{{1, 0.9}}},
+			{"mean", func(c *Cell) bool { return c.isOpen("shared") }, versusBest(Mean), false, s.Mean, []limit{{0.5, 1.1}}},
 		}},
 	}
 }
 
 func guard(id string, s Slack) gate {
 	return gate{id, "any minute: mean latency at most 1.02 times the greedy rule's", []measure{
-		{"calibrated", everywhere, minutes(func(t *Trial) []Window { return t.Windows }), false, s.Mean, []limit{{1, 1.02}}},
-		{"cold", everywhere, minutes(func(t *Trial) []Window { return t.ColdWindows }), false, s.Mean, []limit{{1, 1.02}}},
+		{"calibrated", allCells, minutes(func(t *Trial) []Window { return t.Windows }), false, s.Mean, []limit{{1, 1.02}}},
+		{"cold", allCells, minutes(func(t *Trial) []Window { return t.ColdWindows }), false, s.Mean, []limit{{1, 1.02}}},
 	}}
 }
 
-func everywhere(*Cell) bool { return true }
+func allCells(*Cell) bool { return true }
 
-// Judge holds the results against the gates that are about cells: A1 to A6, and A9. Each
-// names so many of its worst cells.
+// Judge compares the results with the gates that are about cells: A1 to A6, and A9. Each
+// verdict names up to worst of its worst cells.
 func Judge(pairs []Pair, s Slack, worst int) []Verdict {
 	var all []Verdict
 	for _, g := range gates(s) {
@@ -161,16 +163,15 @@ func Judge(pairs []Pair, s Slack, worst int) []Verdict {
 	return append(all, guard("A9", s).judge(pairs, worst))
 }
 
-// JudgeHeldOut holds the results against what is promised of cells that no constant
-// was chosen with.
+// JudgeHeldOut compares the results of [HeldOut] with their own gates.
 func JudgeHeldOut(pairs []Pair, s Slack, worst int) []Verdict {
-	promise := gate{"H1", "within 3 % of the best static setting in 90 % of cells, never below 0.9 of it", []measure{
-		{"as good as", everywhere, as, true, s.Mean, []limit{{0.9, 0.97}, {1, 0.9}}},
+	overall := gate{"H1", "within 3 % of the best static setting in 90 % of cells, never below 0.9 of it", []measure{
+		{"as good as", allCells, relativeToBest, true, s.Mean, []limit{{0.9, 0.97}, {1, 0.9}}},
 	}}
-	tails := gate{"H2", "p99 beside it, without a promise", []measure{
-		{"p99", func(c *Cell) bool { return !c.Traffic.Closed() }, against(P99), false, s.Tail, nil},
+	tails := gate{"H2", "p99, for information: no limit", []measure{
+		{"p99", func(c *Cell) bool { return !c.Traffic.Closed() }, versusBest(P99), false, s.Tail, nil},
 	}}
-	return []Verdict{promise.judge(pairs, worst), tails.judge(pairs, worst), guard("H3", s).judge(pairs, worst)}
+	return []Verdict{overall.judge(pairs, worst), tails.judge(pairs, worst), guard("H3", s).judge(pairs, worst)}
 }
 
 func (g gate) judge(pairs []Pair, worst int) Verdict {
@@ -182,6 +183,7 @@ func (g gate) judge(pairs []Pair, worst int) Verdict {
 			continue
 		}
 		v.NotRun = false
+		v.Cells += len(all)
 		text, kept := m.judge(all)
 		measured = append(measured, text)
 		v.Kept = v.Kept && kept
@@ -212,23 +214,23 @@ func (m *measure) ratios(pairs []Pair) (all []ratio) {
 	return all
 }
 
-// judge says what the ratios are, which stand with the worst first, and whether
-// they keep the limits.
+// judge describes the ratios, which are sorted with the worst first, and reports whether
+// they meet the limits.
 func (m *measure) judge(all []ratio) (text string, kept bool) {
 	kept = true
 	for _, l := range m.limits {
-		v := within(all, l.share)
+		v := quantile(all, l.share)
 		if m.atLeast && v < l.bound-m.slack || !m.atLeast && v > l.bound+m.slack {
 			kept = false
 		}
 	}
 	text = fmt.Sprintf("%s: worst %.3f, 90 %% %.3f, median %.3f of %d cells",
-		m.what, all[0].value, within(all, 0.9), within(all, 0.5), len(all))
+		m.what, all[0].value, quantile(all, 0.9), quantile(all, 0.5), len(all))
 	return text, kept
 }
 
-// within returns what so large a share of the ratios keep to.
-func within(all []ratio, share float64) float64 {
+// quantile returns the worst ratio of the best fraction of them.
+func quantile(all []ratio, share float64) float64 {
 	return all[len(all)-int(math.Ceil(share*float64(len(all))-1e-9))].value
 }
 
@@ -245,7 +247,7 @@ func (r ratio) String() string {
 	return text
 }
 
-// interval returns the 95 % interval of the mean, by the bootstrap.
+// interval returns the bootstrap 95 % confidence interval of the mean.
 func interval(values []float64) (low, high float64) {
 	const samples = 2_000
 	chance := rand.New(rand.NewPCG(1, 1))

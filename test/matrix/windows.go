@@ -8,11 +8,11 @@ import (
 	"github.com/shoal-serving/shoal/internal/simulate"
 )
 
-// A Window is the requests that arrived within ten seconds. Six of them in a row
-// are a minute.
+// A Window is the requests that arrived within ten seconds. Six consecutive ones are a
+// minute.
 type Window struct {
 	Requests int     `json:"n"`
-	Sum      float64 `json:"ms"` // of their latencies
+	Sum      float64 `json:"ms"` // sum of their latencies, in milliseconds
 }
 
 const (
@@ -20,8 +20,8 @@ const (
 	minute       = int(time.Minute / windowLength)
 )
 
-// windows runs a cell for a time, from the very beginning: what a policy does not
-// know yet counts.
+// windows runs a cell for the given time. It includes the beginning, in which the policy
+// still learns.
 func (c *Cell) windows(p batching.Policy, maxRows, instances int, length time.Duration) ([]Window, error) {
 	all := make([]Window, length/windowLength)
 	r := run{duration: length, seed: 1}
@@ -35,8 +35,8 @@ func (c *Cell) windows(p batching.Policy, maxRows, instances int, length time.Du
 	return all, err
 }
 
-// worstMinute returns the highest mean latency of any minute, relative to what
-// others made of the same minute.
+// worstMinute returns the highest mean latency of any minute, relative to theirs in the
+// same minute.
 func worstMinute(ours, theirs []Window) float64 {
 	worst := 0.0
 	for from := 0; from+minute <= min(len(ours), len(theirs)); from++ {

@@ -15,7 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/shoal-serving/shoal/internal/matrix"
+	"github.com/shoal-serving/shoal/test/matrix"
 	"github.com/shoal-serving/shoal/test/measure"
 )
 
@@ -26,11 +26,11 @@ type options struct {
 	worst        int
 }
 
-// files are the results that are kept.
+// files are the stored results.
 type files struct {
 	oracles *results[matrix.Oracle]
 	trials  *results[matrix.Trial]
-	policy  string // the version of its code
+	policy  string // version of the policy's code
 }
 
 func key(cell string, version any, e matrix.Effort) string {
@@ -52,7 +52,7 @@ func (o *options) open() (f files, err error) {
 	return f, err
 }
 
-// run brings the results up to date, and prints what they say.
+// run computes the results that are not stored yet, and prints the report.
 func (o *options) run(out, progress *os.File) error {
 	cells, err := o.cells()
 	if err != nil {
@@ -66,13 +66,13 @@ func (o *options) run(out, progress *os.File) error {
 	var looked atomic.Int64
 	err = each(cells, progress, "static settings", func(c *matrix.Cell) error {
 		if kept := f.oracles.get(key(c.Key(), matrix.Version, effort)); kept != nil {
-			if looked.Add(1)%checked == 1 {
+			if looked.Add(1)%checkEvery == 1 {
 				return kept.Check(c)
 			}
 			return nil
 		}
 		began := time.Now()
-		r, err := matrix.Ask(c, effort)
+		r, err := matrix.FindBest(c, effort)
 		if err != nil {
 			return err
 		}
@@ -87,7 +87,7 @@ func (o *options) run(out, progress *os.File) error {
 			return nil
 		}
 		began := time.Now()
-		r, err := matrix.Try(c, matrix.Automatic, effort)
+		r, err := matrix.Evaluate(c, matrix.Automatic, effort)
 		if err != nil {
 			return err
 		}
@@ -100,7 +100,7 @@ func (o *options) run(out, progress *os.File) error {
 	return o.report(out, f.pairs(cells, effort))
 }
 
-// pairs returns the results of all cells, all of one version of the policy.
+// pairs returns the results of all cells with the current version of the policy.
 func (f *files) pairs(cells []*matrix.Cell, e matrix.Effort) []matrix.Pair {
 	var all []matrix.Pair
 	for _, c := range cells {
@@ -112,7 +112,7 @@ func (f *files) pairs(cells []*matrix.Cell, e matrix.Effort) []matrix.Pair {
 }
 
 const (
-	checked     = 32 // of so many stored results one is repeated
+	checkEvery  = 32 // one of this many stored results is repeated to check it
 	followSeeds = 20
 	regretSeeds = 5
 
@@ -129,7 +129,7 @@ func (o *options) report(out *os.File, pairs []matrix.Pair) error {
 	switch {
 	case o.heldOut:
 		verdicts = matrix.JudgeHeldOut(pairs, matrix.Slack{}, o.worst)
-	case o.only == "": // the other gates are not about cells
+	case o.only == "": // the other gates do not depend on the selected cells
 		follow, err := matrix.Follow(matrix.Automatic, followSeeds, o.worst)
 		if err != nil {
 			return err
@@ -150,9 +150,9 @@ func (o *options) report(out *os.File, pairs []matrix.Pair) error {
 	return errors.Join(err, unread, o.judge(verdicts, known))
 }
 
-// judge returns which gates are missed and not known to be. A gate without cells is missed,
-// unless only some cells were asked for. What is known may be worse than its figure here:
-// everything is seeded, and the table says by how much.
+// judge returns an error for each gate that is missed and not a known miss. A gate without
+// cells is missed, unless the user selected cells. It does not compare a known miss with its
+// recorded figure: runs are seeded, and the table shows the figure.
 func (o *options) judge(verdicts []matrix.Verdict, known []measure.Known) error {
 	var all error
 	for _, v := range verdicts {
@@ -186,16 +186,16 @@ func (o *options) cells() ([]*matrix.Cell, error) {
 		}
 	}
 	if len(chosen) == 0 {
-		return nil, fmt.Errorf("no cell is called %q", o.only)
+		return nil, fmt.Errorf("no cell matches %q", o.only)
 	}
 	return chosen, nil
 }
 
-// each runs all cells on all cores, and says how far it is.
+// each calls do for all cells, on all cores, and prints its progress.
 func each(cells []*matrix.Cell, progress *os.File, what string, do func(*matrix.Cell) error) error {
 	var (
 		wait  sync.WaitGroup
-		queue = make(chan *matrix.Cell) // without room: whoever is free takes the next
+		queue = make(chan *matrix.Cell) // unbuffered: a free worker takes the next cell
 
 		mu   sync.Mutex
 		errs []error
@@ -228,7 +228,7 @@ func each(cells []*matrix.Cell, progress *os.File, what string, do func(*matrix.
 	return errors.Join(errs...)
 }
 
-// policyVersion is the same as long as the policy's code is.
+// policyVersion returns a hash of the policy's source files.
 func policyVersion() (string, error) {
 	sum := sha256.New()
 	for _, pattern := range []string{"internal/batching/*.go", "internal/batching/automatic/*.go"} {
@@ -237,7 +237,7 @@ func policyVersion() (string, error) {
 			return "", err
 		}
 		if len(names) == 0 {
-			return "", errors.New("there is no internal/batching here: run it from the root of the repository")
+			return "", errors.New("internal/batching not found: run the command in the root of the repository")
 		}
 		for _, name := range names {
 			if strings.HasSuffix(name, "_test.go") {

@@ -20,15 +20,15 @@ const (
 	us = time.Microsecond
 )
 
-// Bounds of every cell: what the automatic policy may use, and the grid goes up to.
+// Limits of every cell, for the automatic policy and for the grid of static settings.
 const (
 	MaxRows   = 64
 	Instances = 4
 )
 
-// usualNoise is that of all cells, unless they say otherwise: most runs are alike,
-// and one in a thousand is not.
-var usualNoise = device.Noise{Spread: 0.03, Outliers: 0.001, Times: 3}
+// defaultNoise varies batch times slightly, and makes one in a thousand three times as
+// long.
+var defaultNoise = device.Noise{Spread: 0.03, Outliers: 0.001, Times: 3}
 
 // A Cell is one model on one device under one kind of traffic.
 type Cell struct {
@@ -36,24 +36,25 @@ type Cell struct {
 	Device  Device
 	Traffic Traffic
 	Noise   device.Noise
-	Drift   float64 // the model takes so many times as long from the middle of the run on; 0 means that it does not change
+	Drift   float64 // factor of batch times in the second half of the run; 0 means no change
 	Seed    uint64
 }
 
-// A Model is something that takes time.
+// A Model is the batch times of a model.
 type Model struct {
 	Name    string
 	Curve   device.Curve
 	Lengths simulate.Range
 }
 
-// A Device is what the batches of a model share.
+// A Device determines how much parallel batches slow each other down.
 type Device struct {
 	Name  string
-	Speed []float64 // Speed[n-1] is how much n batches at once get done, one alone being 1
+	Speed []float64 // Speed[n-1] is the total speed of n parallel batches, relative to a single one
 }
 
-// Executors says how many batches at once are worth running.
+// Executors classifies the gain of parallel batches: "one" (none), "independent" (full) or
+// "shared" (partial).
 func (d Device) Executors() string {
 	switch last := d.Speed[len(d.Speed)-1]; {
 	case last == 1:
@@ -72,15 +73,15 @@ func (d Device) slowdown() []float64 {
 	return slowdown
 }
 
-// Traffic is what arrives.
+// Traffic is the requests of a cell.
 type Traffic struct {
 	Name   string
-	Loads  []simulate.Traffic // rates are shares of the cell's capacity
-	Trace  bool               // requests of a made-up recording, in place of loads
-	Screen int                // requests that show what the traffic is like; 0 means the usual number
+	Loads  []simulate.Traffic // rates are fractions of the cell's capacity
+	Trace  bool               // a generated recording replaces Loads
+	Screen int                // minimum number of requests that represents the traffic; 0 means the default
 }
 
-// Closed reports whether all requests come from clients who wait for their answers.
+// Closed reports whether all loads are closed loops.
 func (t Traffic) Closed() bool {
 	return !t.Trace && !slices.ContainsFunc(t.Loads, func(l simulate.Traffic) bool { return l.Clients == nil })
 }
@@ -95,8 +96,7 @@ func (t Traffic) clients() int {
 	return n
 }
 
-// share returns the long-run mean of what open loops send, as a share of the
-// capacity.
+// share returns the mean rate of the open loops, as a fraction of the capacity.
 func (t Traffic) share() float64 {
 	if t.Trace {
 		return traceShare
@@ -123,7 +123,7 @@ func (t Traffic) share() float64 {
 	return all
 }
 
-// Name names the cell.
+// Name returns a readable name that is unique among the cells of a set.
 func (c *Cell) Name() string {
 	name := c.Model.Name + "/" + c.Device.Name + " " + c.Traffic.Name
 	if c.Drift != 0 {
@@ -132,17 +132,17 @@ func (c *Cell) Name() string {
 	return name
 }
 
-// Key is the same for cells that are defined the same.
+// Key returns a hash of the cell's definition.
 func (c *Cell) Key() string {
 	text, err := json.Marshal(c)
 	if err != nil {
-		panic(err) // a cell is plain data
+		panic(err) // cells contain only plain data
 	}
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:8])
 }
 
-// Capacity returns the most requests a second that any setting could answer.
+// Capacity returns the highest throughput of any setting, in requests per second.
 func (c *Cell) Capacity() float64 {
 	most := 0.0
 	for rows := 1; rows <= MaxRows; rows++ {
@@ -151,8 +151,8 @@ func (c *Cell) Capacity() float64 {
 	return most
 }
 
-// speed returns how many requests a second batches of so many rows get done with so
-// many instances.
+// speed returns the throughput of batches of the given size with the given number of
+// instances, in requests per second.
 func (c *Cell) speed(rows, instances int) float64 {
 	most := 0.0
 	for n := range instances {
@@ -161,7 +161,7 @@ func (c *Cell) speed(rows, instances int) float64 {
 	return most * float64(rows) / c.takes(rows).Seconds()
 }
 
-// takes returns how long a batch takes alone, on average.
+// takes returns the mean time of a single batch.
 func (c *Cell) takes(rows int) time.Duration {
 	alone := c.Model.Curve.Takes(rows)
 	if l := c.Model.Lengths; l != (simulate.Range{}) {
@@ -171,15 +171,15 @@ func (c *Cell) takes(rows int) time.Duration {
 	return alone
 }
 
-// A run is how much of a cell is simulated.
+// A run is the length and the seed of one simulation of a cell.
 type run struct {
-	requests int           // 0 means any number
-	duration time.Duration // 0 means any time
-	seed     uint64        // runs of one seed see the same requests
+	requests int           // 0 means no limit
+	duration time.Duration // 0 means no limit
+	seed     uint64        // runs with the same seed get the same requests
 	drift    []device.Change
 }
 
-// scenario returns what is simulated of the cell.
+// scenario returns the recorded requests of the cell, if it has any.
 func (c *Cell) scenario(r run) simulate.Scenario {
 	if !c.Traffic.Trace {
 		return simulate.Scenario{}
@@ -187,7 +187,7 @@ func (c *Cell) scenario(r run) simulate.Scenario {
 	return simulate.Scenario{Recorded: c.trace(r)}
 }
 
-// setting returns the cell served by a policy.
+// setting returns the cell with the given policy.
 func (c *Cell) setting(p batching.Policy, maxRows, instances int, r run) simulate.Setting {
 	set := simulate.Setting{
 		Slowdown: c.Device.slowdown(),
@@ -217,7 +217,7 @@ func (c *Cell) setting(p batching.Policy, maxRows, instances int, r run) simulat
 		case r.requests == 0:
 		case share == 0 || len(c.Traffic.Loads) == 1:
 			l.Requests = r.requests / len(c.Traffic.Loads)
-		default: // loads of several kinds end together
+		default: // several loads end at the same time
 			l.Duration = time.Duration(float64(r.requests) / (share * c.Capacity()) * float64(time.Second))
 		}
 		set.Traffic = append(set.Traffic, l)
@@ -227,19 +227,19 @@ func (c *Cell) setting(p batching.Policy, maxRows, instances int, r run) simulat
 
 const traceShare = 0.5
 
-// trace makes a recording up: gaps between requests that vary a hundredfold, and a
-// rate that wanders. It stands for traffic that none of the other kinds describes.
+// trace generates a recording in which gaps between requests vary by a factor of a
+// hundred, and the rate drifts. It represents traffic that the other kinds do not cover.
 func (c *Cell) trace(r run) []simulate.Arrival {
 	chance := rand.New(rand.NewPCG(c.Seed+r.seed, 77))
 	const spread, wander = 1.2, 0.35
-	usual := 1e9 / (traceShare * c.Capacity()) / math.Exp(spread*spread/2)
+	typicalGap := 1e9 / (traceShare * c.Capacity()) / math.Exp(spread*spread/2)
 	var all []simulate.Arrival
 	at, level := 0.0, 0.0
 	for r.requests > 0 && len(all) < r.requests || r.duration > 0 && at < float64(r.duration) {
 		if len(all)%256 == 0 {
 			level = 0.8*level + wander*0.6*chance.NormFloat64()
 		}
-		at += usual * math.Exp(spread*chance.NormFloat64()-level-wander*wander/2)
+		at += typicalGap * math.Exp(spread*chance.NormFloat64()-level-wander*wander/2)
 		all = append(all, simulate.Arrival{At: time.Duration(at), Rows: 1})
 	}
 	return all

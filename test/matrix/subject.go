@@ -10,37 +10,37 @@ import (
 	"github.com/shoal-serving/shoal/internal/simulate"
 )
 
-// A Subject is a policy without settings, which the matrix is about.
+// A Subject is the policy that is compared with the static settings.
 type Subject struct {
-	// New returns the policy for a cell. It may use so many instances; the profile is
-	// empty if nothing was calibrated.
+	// New returns a policy for the given number of instances. An empty profile means that
+	// nothing was calibrated.
 	New func(instances int, profile batching.Profile) batching.Policy
 }
 
-// Automatic is the policy that the server runs where nothing is set.
+// Automatic is the server's policy for models without batching settings.
 var Automatic = Subject{New: func(instances int, profile batching.Profile) batching.Policy {
 	return automatic.New(automatic.Options{MaxRows: MaxRows, Instances: instances, Profile: profile})
 }}
 
-// Greedy never waits. It stands in for a policy that is broken.
+// Greedy never waits. In tests it represents a broken policy.
 var Greedy = Subject{New: func(int, batching.Profile) batching.Policy { return batching.Triton{MaxRows: MaxRows} }}
 
-// A Trial is what a subject makes of a cell.
+// A Trial is the results of a cell with a subject.
 type Trial struct {
 	Cell        string    `json:"cell"` // its key
 	Name        string    `json:"name"`
 	Version     string    `json:"version"` // of the policy's code
 	Effort      Effort    `json:"effort"`
 	Calibrated  []Figures `json:"calibrated"` // by seed
-	Cold        []Figures `json:"cold"`       // with nothing measured before; one instance where more bring nothing
+	Cold        []Figures `json:"cold"`       // without a profile; with one instance if more do not help
 	Windows     []Window  `json:"windows"`
 	ColdWindows []Window  `json:"cold_windows"`
 	Took        float64   `json:"took_s"`
 }
 
-// Try runs a cell with a subject, calibrated and cold, with the requests that the
-// oracle had.
-func Try(c *Cell, s Subject, e Effort) (*Trial, error) {
+// Evaluate runs a cell with a subject, calibrated and cold, with the same requests as
+// [FindBest].
+func Evaluate(c *Cell, s Subject, e Effort) (*Trial, error) {
 	t := &Trial{Cell: c.Key(), Name: c.Name(), Effort: e}
 	for seed := range uint64(e.Seeds) {
 		r := run{requests: e.Full, seed: seed + 1}
@@ -65,8 +65,8 @@ func Try(c *Cell, s Subject, e Effort) (*Trial, error) {
 	return t, err
 }
 
-// coldInstances is what somebody would set who knows the device but has measured
-// nothing.
+// coldInstances returns the number of instances that a user would choose who knows the
+// device but has measured nothing.
 func (c *Cell) coldInstances() int {
 	if c.Device.Executors() == "one" {
 		return 1
@@ -74,8 +74,8 @@ func (c *Cell) coldInstances() int {
 	return Instances
 }
 
-// calibrate returns what calibration would measure of the cell's model, with the
-// noise that it would meet. Its requests are all of a middle length.
+// calibrate returns the profile that calibration would measure of the cell's model,
+// including noise. Its requests all have the mean length.
 func (c *Cell) calibrate(seed uint64) batching.Profile {
 	chance := rand.New(rand.NewPCG(c.Seed+seed, 55))
 	curve := c.Model.Curve
@@ -89,7 +89,7 @@ func (c *Cell) calibrate(seed uint64) batching.Profile {
 			factors[i] = c.Noise.Factor(chance)
 		}
 		slices.Sort(factors)
-		return factors[runs/2], factors[(runs-1)*95/100] // as calibration does
+		return factors[runs/2], factors[(runs-1)*95/100] // as in package calibrate
 	}
 	for i := range p.Sizes {
 		size := &p.Sizes[i]

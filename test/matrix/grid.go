@@ -8,7 +8,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/batching"
 )
 
-// A Static setting is what a person writes into config.pbtxt.
+// Static is a setting of dynamic batching, as in config.pbtxt.
 type Static struct {
 	Delay     time.Duration
 	Preferred int // 0 means the largest size
@@ -32,13 +32,13 @@ func (s Static) policy() batching.Policy {
 	return p
 }
 
-// greedy never waits, and takes all that there is.
+// greedy never waits, and takes all waiting requests.
 func greedy(instances int) Static { return Static{MaxRows: MaxRows, Instances: instances} }
 
 var delays = []time.Duration{0, 100 * us, 300 * us, 600 * us, 1 * ms, 2 * ms, 5 * ms, 10 * ms}
 
-// grid returns the static settings that are tried with a cell. Of those that decide
-// alike there is one.
+// grid returns the static settings to try in a cell, without those that always decide the
+// same as another.
 func (c *Cell) grid() []Static {
 	sizes := []int{1, 2, 4, 8, 16, 32, 64}
 	preferred := []int{2, 4, 8, 16, 32, 64}
