@@ -3,8 +3,8 @@ package python
 import (
 	"errors"
 	"fmt"
-	"math"
 	"log/slog"
+	"math"
 	"os"
 	"strconv"
 	"strings"
