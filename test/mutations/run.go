@@ -1,22 +1,27 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
 
 type options struct {
-	only  string
-	again bool
-	limit time.Duration // 0 means none
+	only     string
+	again    bool
+	together bool
+	limit    time.Duration // 0 means none
 }
 
 // run runs the mutations that need it, and keeps the result of each. Those that cannot be
@@ -30,8 +35,11 @@ func (o *options) run(root string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	began := time.Now()
 	r := runner{root: root, timeouts: map[string]time.Duration{}}
+	if o.together {
+		return r.tryTogether(slices.DeleteFunc(list, func(m mutation) bool { return !only.MatchString(m.id) || m.harmless != "" }), out)
+	}
+	began := time.Now()
 	var errs []error
 	for i := range list {
 		m := &list[i]
@@ -93,10 +101,11 @@ type runner struct {
 	timeouts map[string]time.Duration // of the tests of a package
 }
 
-// try runs the tests of a mutation. It is an error if they fail without it, or if the
-// mutated code does not compile.
-func (r *runner) try(m *mutation) (result, error) {
-	timeout, err := r.timeout(m.tests)
+// try runs the tests of mutations of one package. It is an error if they fail without them,
+// or if the mutated code does not compile.
+func (r *runner) try(all ...*mutation) (result, error) {
+	tests := all[0].tests
+	timeout, err := r.timeout(tests)
 	if err != nil {
 		return result{}, err
 	}
@@ -105,40 +114,76 @@ func (r *runner) try(m *mutation) (result, error) {
 		return result{}, err
 	}
 	defer func() { _ = os.RemoveAll(dir) }() // temporary
-	overlay, err := r.overlay(m, dir)
+	overlay, err := r.overlay(all, dir)
 	if err != nil {
 		return result{}, err
 	}
-	text, err := r.test(m.tests, timeout, "-overlay", overlay)
+	text, err := r.test(tests, timeout, "-overlay", overlay)
 	switch {
 	case err == nil:
 		return result{verdict: survived}, nil
 	case strings.Contains(text, "[build failed]") || strings.Contains(text, "[setup failed]"):
-		return result{}, fmt.Errorf("%s does not compile: %s", m.id, text)
+		return result{}, fmt.Errorf("%s does not compile: %s", all[0].id, text)
 	}
 	return result{verdict: noticed, by: cause(text)}, nil
 }
 
-// overlay writes the mutated file and the file for -overlay, and returns the latter's name.
-func (r *runner) overlay(m *mutation, dir string) (string, error) {
-	file, err := filepath.Abs(filepath.Join(r.root, m.file))
+// tryTogether applies all mutations of a package at once, and runs its tests. It prints for
+// each package whether they failed. A mutation of a place that another one has changed is
+// left out.
+func (r *runner) tryTogether(list []mutation, out io.Writer) error {
+	packages := map[string][]*mutation{}
+	for i := range list {
+		key := strings.Join(list[i].tests, " ")
+		packages[key] = append(packages[key], &list[i])
+	}
+	var silent []string
+	for _, key := range slices.Sorted(maps.Keys(packages)) {
+		res, err := r.try(packages[key]...)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "%-40s %3d mutations  %s  %s\n", key, len(packages[key]), res.verdict, res.by)
+		if res.verdict == survived {
+			silent = append(silent, key)
+		}
+	}
+	if len(silent) > 0 {
+		return fmt.Errorf("nothing was noticed in %s", strings.Join(silent, ", "))
+	}
+	return nil
+}
+
+// overlay writes the mutated files and the file for -overlay, and returns the latter's name.
+func (r *runner) overlay(all []*mutation, dir string) (string, error) {
+	replace := map[string]string{}
+	for i, m := range all {
+		file, err := filepath.Abs(filepath.Join(r.root, m.file))
+		if err != nil {
+			return "", err
+		}
+		source, err := os.ReadFile(cmp.Or(replace[file], file))
+		if err != nil {
+			return "", err
+		}
+		mutated, err := m.apply(source)
+		if err != nil && i > 0 {
+			continue // another one has changed the place
+		}
+		if err != nil {
+			return "", err
+		}
+		replace[file] = filepath.Join(dir, strconv.Itoa(i)+filepath.Base(file))
+		if err := os.WriteFile(replace[file], mutated, 0o600); err != nil {
+			return "", err
+		}
+	}
+	text, err := json.Marshal(map[string]any{"Replace": replace})
 	if err != nil {
 		return "", err
 	}
-	source, err := os.ReadFile(file)
-	if err != nil {
-		return "", err
-	}
-	mutated, err := m.apply(source)
-	if err != nil {
-		return "", err
-	}
-	changed, overlay := filepath.Join(dir, filepath.Base(file)), filepath.Join(dir, "overlay.json")
-	text, err := json.Marshal(map[string]any{"Replace": map[string]string{file: changed}})
-	if err != nil {
-		return "", err
-	}
-	return overlay, errors.Join(os.WriteFile(changed, mutated, 0o600), os.WriteFile(overlay, text, 0o600))
+	overlay := filepath.Join(dir, "overlay.json")
+	return overlay, os.WriteFile(overlay, text, 0o600)
 }
 
 // timeout returns how long tests may take: several times as long as without a mutation. It

@@ -389,6 +389,20 @@ func TestASlowMomentRulesNoSizeOut(t *testing.T) {
 	}
 }
 
+// TestASizeThatStaysSlowIsSeldomTestedAgain has a device on which batches of more than four
+// rows take eight times as long.
+func TestASizeThatStaysSlowIsSeldomTestedAgain(t *testing.T) {
+	got := requestsPerBatch(8, 1, 16, func(_ batching.Time, n int) float64 {
+		if n > 4 {
+			return 8
+		}
+		return 1
+	})
+	if got < 3.9 || got > 4.1 {
+		t.Errorf("%.2f requests per batch, want 4 nearly always", got)
+	}
+}
+
 // A watched policy is compared with itself before and after each decision.
 type watched struct {
 	*automatic.Policy
