@@ -29,7 +29,7 @@ python-recorded: build numpy ## replay all recorded batching cases with a Python
 	go test -tags e2e -count 1 -timeout 10m -v -run TestRecordedCasesOnTheRunningServer ./test/e2e -strict
 
 .PHONY: python-speed
-python-speed: build numpy ## Python models here and in a real Triton; 12 min, quiet, resumes
+python-speed: build numpy ## Python models here and in a real Triton; 14 min, quiet, resumes
 	tools/get-perf-analyzer
 	tools/get-tritonserver
 	python3 test/clients/python_speed.py

@@ -14,7 +14,8 @@ import (
 	"github.com/shoal-serving/shoal/test/servertest"
 )
 
-// connect opens a connection to the server, which ends with the test.
+// connect opens a connection to the server, which ends with the test. What is sent on it is
+// half of a request, which no client would send.
 func connect(t *testing.T, s *servertest.Server) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(s.HTTP, "http://"))

@@ -119,6 +119,7 @@ func TestADecoupledModelAnswersOnAStream(t *testing.T) {
 	if want := "ModelInfer RPC doesn't support models with decoupled transaction policy"; !errors.Is(err, client.Unsupported) || servertest.Sentence(err) != want {
 		t.Errorf("a call: %v", err)
 	}
+	// Status and body are compared as they are sent.
 	resp, err := servertest.HTTPClient.Post(s.HTTP+"/v2/models/m/infer", "application/json", strings.NewReader(`{"inputs":[{"name":"INPUT","datatype":"FP32","shape":[1,4],"data":[1,1,1,1]}]}`))
 	if err != nil {
 		t.Fatal(err)
@@ -148,6 +149,7 @@ func TestAModelAsksAnother(t *testing.T) {
 	if want := "Model m - Error when running inference: Model m is using the decoupled."; !errors.Is(err, client.Internal) || !strings.HasPrefix(servertest.Sentence(err), want) {
 		t.Errorf("asked once: %v", err)
 	}
+	// Over HTTP it is the order of the JSON that is compared.
 	resp, err := servertest.HTTPClient.Post(s.HTTP+"/v2/models/asking/infer", "application/json",
 		strings.NewReader(`{"parameters":{"color":"blue"},"inputs":[{"name":"INPUT","datatype":"FP32","shape":[1,4],"data":[2,2,2,2]}]}`))
 	if err != nil {

@@ -71,9 +71,12 @@ func TestPythonHasTheSameVerdicts(t *testing.T) {
 	if err != nil {
 		t.Skip(err)
 	}
-	out, err := exec.Command(python, "measure.py", "testdata/verdicts.json").CombinedOutput()
-	if err != nil {
-		t.Errorf("%v\n%s", err, out)
+	for _, program := range [][]string{{"measure.py", "testdata/verdicts.json"}, {"measure_test.py"}} {
+		cmd := exec.Command(python, program...)
+		cmd.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%v: %v\n%s", program, err, out)
+		}
 	}
 }
 
