@@ -54,7 +54,7 @@ type benchOptions struct {
 	verbose, quick             bool
 	sharedMemory               string
 	serviceKind                string
-	refused                    []string // names of flags that are perf_analyzer's alone
+	refused                    []string // names of the given flags that only perf_analyzer supports
 }
 
 // newBenchCommand returns `shoal bench`.

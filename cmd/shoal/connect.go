@@ -82,7 +82,7 @@ func (r *remote) explainError(ctx context.Context, e *client.Error, model, versi
 	defer cancel()
 	if e.Status == "" || r.protocol == "grpc" && e.Code == client.Unavailable {
 		// A server that does not understand a request may close the connection while the
-		// client still writes. A request without a body tells what it answers.
+		// client still writes. A request without a body receives its answer.
 		if _, err := r.Live(ctx); errors.Is(e, client.Unavailable) && err != nil {
 			e, _ = errors.AsType[*client.Error](err)
 		}

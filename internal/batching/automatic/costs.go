@@ -38,7 +38,8 @@ func (p *Policy) use(elements int64) {
 	}
 }
 
-// add makes the costs of a size class the current ones, and keeps them from now on.
+// add makes the costs of a size class the current ones. If the class has none yet, add
+// creates them, and the policy keeps them.
 func (p *Policy) add(elements int64) {
 	if p.use(elements); p.costs == &p.unknown {
 		p.costs = p.newCosts(classOf(elements))
@@ -64,7 +65,8 @@ func (p *Policy) newCosts(class int) *costs {
 	return c
 }
 
-// soloBatches returns the number of measured batches that ran alone, of all classes.
+// soloBatches returns the number of measured batches, of all classes, that ran without
+// parallel ones.
 func (p *Policy) soloBatches() (n int) {
 	for _, c := range p.classes {
 		n += c.curve.soloBatches

@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def directory() -> pathlib.Path:
-    """Returns the directory of this user's sockets. Nobody else may have access to it: whoever can write there can impersonate the servers."""
+    """Returns the directory of this user's sockets. Other users must not have access to it: with write access they could impersonate the servers."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     path = pathlib.Path(runtime) / "shoal" if runtime else pathlib.Path(tempfile.gettempdir()) / f"shoal-{os.getuid()}"
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
