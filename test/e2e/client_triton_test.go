@@ -176,3 +176,27 @@ func awaitCounted(t *testing.T, c *client.Client) {
 func countRequest(n int32) *client.Request {
 	return &client.Request{Model: "repeat", Inputs: []client.Tensor{client.NewTensor("COUNT", []int32{n})}}
 }
+
+func TestCommandsUseTriton(t *testing.T) {
+	s := startTriton(t)
+	web := strings.TrimPrefix(s.HTTP, "http://")
+	servertest.Eventually(t, "Triton is ready", func() bool {
+		_, status := shoal(t, "health", "-u", web)
+		return status == 0
+	})
+	for protocol, address := range map[string]string{"http": web, "grpc": s.GRPC} {
+		tryAll(t, address, protocol, []try{
+			{"ls", 0, `(?m)^identity +1 +READY +INPUT FP32\[n,4\] → OUTPUT FP32\[n,4\]$`},
+			{"health", 0, `^the server is ready\n$`},
+			{"health identity", 0, `^model "identity" is ready\n$`},
+			{"health nosuch", 1, `there is no model "nosuch"; the server has identity, repeat`},
+			{"infer identity --random -b 2", 0, `^OUTPUT FP32\[2,4\] = \[0\.`},
+			{"infer idntity --random", 1, `there is no model "idntity"; did you mean "identity"\?`},
+			{"infer repeat --random", 1, `decoupled`},
+			{"load identity", 1, `not allowed .*start it with --model-control-mode=explicit`},
+			{"unload identity", 1, `not allowed .*start it with --model-control-mode=explicit`},
+			{"bench identity --quick", 0, `(?s)^identity: \d+ req/s with 1 client, .* times the throughput\.\n$`},
+		})
+	}
+	tryAll(t, web, "http", []try{{"explain identity", 1, `is triton 2\.\d+\.\d+, which cannot explain its models`}})
+}
