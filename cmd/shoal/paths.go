@@ -45,8 +45,8 @@ func (o *serveOptions) checkPaths(log *slog.Logger) error {
 
 // checkPath returns an error if a path does not exist.
 func checkPath(path string) error {
-	if scheme, _, found := strings.Cut(path, "://"); found {
-		return fmt.Errorf("%s: models in %s are not supported yet; copy or mount them, and give a local path", path, scheme)
+	if err := repository.CheckLocal(path); err != nil {
+		return err
 	}
 	_, err := os.Stat(path)
 	switch {

@@ -61,10 +61,11 @@ func twice(a, b *candidate) error {
 }
 
 func scanPath(path string) ([]*candidate, error) {
+	if err := CheckLocal(path); err != nil {
+		return nil, err
+	}
 	info, err := os.Stat(path)
 	switch {
-	case strings.Contains(path, "://"):
-		return nil, remote(path)
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("model repository: %w; name a directory of models, or a model file", err)
 	case err != nil:
@@ -98,9 +99,12 @@ var copyCommands = map[string]string{
 	"s3": "aws s3 sync %s models", "gs": "gcloud storage rsync --recursive %s models", "as": "azcopy copy --recursive %s models",
 }
 
-// remote returns the error for a path that is a URL.
-func remote(path string) error {
-	scheme, rest, _ := strings.Cut(path, "://")
+// CheckLocal returns an error if a path is a URL.
+func CheckLocal(path string) error {
+	scheme, rest, isURL := strings.Cut(path, "://")
+	if !isURL {
+		return nil
+	}
 	if scheme == "file" {
 		return fmt.Errorf("model repository: %s: URLs are not supported; name the path, %s", path, rest)
 	}

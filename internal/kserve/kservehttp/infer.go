@@ -61,17 +61,25 @@ func (h *handler) decode(w http.ResponseWriter, r *http.Request) (*kserve.Reques
 }
 
 // withExample adds a valid body for the model of r to an error about the body, if that is
-// JSON. Bodies with binary data are written by libraries.
+// JSON, or that the model does not exist. Bodies with binary data are written by libraries.
 func (h *handler) withExample(err error, r *http.Request) error {
 	if infer.CodeOf(err) != infer.Invalid || r.Header.Get(kserve.JSONLengthHeader) != "" {
 		return err
 	}
 	m, unknown := h.catalog.Model(r.PathValue("model"), r.PathValue("version"))
 	if unknown != nil {
-		return err
+		return invalidBody{err, nil, withHint(kserve.TritonError(unknown, nil))}
 	}
 	example, hint := kserve.Example(m)
 	return invalidBody{err, example, hint}
+}
+
+// withHint returns the text of an error with its hint.
+func withHint(err error) string {
+	if e, ok := errors.AsType[*infer.Error](err); ok && e.Hint != "" {
+		return err.Error() + "; " + e.Hint
+	}
+	return err.Error()
 }
 
 // checkRaw checks a body without JSON. If the model's input is of type BYTES, the body is
