@@ -224,7 +224,10 @@ func (s *store) refusal(address string) error {
 // download opens the archive at an address, if that is allowed.
 func (s *store) download(address string) (*archive, func() error, error) {
 	u, err := url.Parse(address)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || !s.allows(address) {
+	if err == nil && u.Scheme != "http" && u.Scheme != "https" {
+		return nil, nil, badRequest("Given URL %s does not match any allowed URL(s). Only http and https are supported; copy the archive to the model store and name the file", address)
+	}
+	if err != nil || !s.allows(address) {
 		return nil, nil, s.refusal(address)
 	}
 	client := http.Client{Timeout: downloadTimeout, CheckRedirect: func(r *http.Request, via []*http.Request) error {
