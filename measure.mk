@@ -82,7 +82,7 @@ bench-agreement: build ## shoal bench and perf_analyzer, on Shoal and on a real 
 	python3 test/clients/agreement.py
 
 .PHONY: bench-stall
-bench-stall: build ## what shoal bench reports of a server that stalls; 8 min, quiet
+bench-stall: build ## what shoal bench reports of a server that stalls; 8 min, quiet, resumes
 	go test -tags e2e -count 1 -timeout 30m -v -run TestBenchSeesAStall ./test/proofs -strict
 
 .PHONY: bench-replay
@@ -90,11 +90,11 @@ bench-replay: build ## record a minute, replay it eight times, and compare with 
 	go test -tags e2e -count 1 -timeout 30m -v -run TestBenchReplaysARecording ./test/proofs -strict
 
 .PHONY: proofs
-proofs: build ## the figures of real models in docs/measured.md; 10 min, quiet
+proofs: build ## the figures of real models in docs/measured.md; 10 min, quiet, resumes
 	go test -tags e2e,proofs -count 1 -timeout 60m -v -run '^TestProof' -skip 'Untouched|TenModels|Forward|Limits' ./test/proofs -strict
 
 .PHONY: forward
-forward: build numpy ## 128 Python processes, and one array of 600 KB; 10 min, quiet
+forward: build numpy ## 128 Python processes, and one array of 600 KB; 10 min, quiet, resumes
 	go test -tags e2e,proofs -count 1 -timeout 60m -v -run '^TestProofForward' ./test/proofs -strict
 
 .PHONY: limits
@@ -115,11 +115,11 @@ auto-real: build ## real models untouched beside the best explicit settings; 35 
 	go test -tags e2e,proofs -count 1 -timeout 90m -v -run '^TestProofUntouched' ./test/proofs -strict
 
 .PHONY: ten-models
-ten-models: build ## ten models on the same cores; 5 min, quiet
+ten-models: build ## ten models on the same cores; 5 min, quiet, resumes
 	go test -tags e2e,proofs -count 1 -timeout 30m -v -run '^TestProofTenModels' ./test/proofs -strict
 
 .PHONY: figures
-figures: build ## scheduler, policy and seed device in docs/measured.md; 20 min, quiet
+figures: build ## scheduler, policy and seed device in docs/measured.md; 20 min, quiet, resumes
 	go test -run '^$$' -bench 'Submit|Gap' -benchmem ./internal/sched
 	go test -run '^$$' -bench Automatic -benchtime 1000000x -benchmem ./internal/sched
 	go test -run '^$$' -bench . -benchmem ./internal/batching ./internal/batching/automatic ./internal/simulate

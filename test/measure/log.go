@@ -132,3 +132,15 @@ func Turn(round, sides int) iter.Seq[int] {
 		}
 	}
 }
+
+// Pair measures two sides of a round, in the order of [Turn].
+func Pair[T any](round int, first, second func() T) (a, b T) {
+	for side := range Turn(round, 2) {
+		if side == 0 {
+			a = first()
+		} else {
+			b = second()
+		}
+	}
+	return a, b
+}

@@ -168,4 +168,16 @@ func TestEachRoundBeginsWithAnotherSide(t *testing.T) {
 			t.Errorf("round %d: %v, want %v", round, got, want)
 		}
 	}
+	order := ""
+	side := func(name string) func() string {
+		return func() string { order += name; return name }
+	}
+	for round := range 3 {
+		if a, b := Pair(round, side("a"), side("b")); a != "a" || b != "b" {
+			t.Errorf("round %d: %s and %s", round, a, b)
+		}
+	}
+	if order != "abbaab" {
+		t.Errorf("the order was %s", order)
+	}
 }

@@ -88,7 +88,8 @@ func TestProofForwardThroughput(t *testing.T) {
 	}
 	defer r.Close()
 	processes, one := servertest.StrictOr(128, 8), servertest.StrictOr(3*time.Second, 500*time.Millisecond)
-	table := fmt.Sprintf("\n| model | bare, rows/s | %d processes, rows/s | p50, p99 |\n|---|---|---|---|\n", processes)
+	table := fmt.Sprintf("\n| model | bare, rows/s | %d processes, rows/s |\n|---|---|---|\n", processes)
+	samples := servertest.Samples(t, "forward")
 	verdicts := "\n"
 	for _, p := range []struct {
 		model string
@@ -104,24 +105,22 @@ func TestProofForwardThroughput(t *testing.T) {
 			s.AwaitMeasured(t, p.model)
 			f := startForwarders(t, socket, p.model, processes)
 			f.round(0, servertest.StrictOr(5*time.Second, one)) // for the policy to get to know them
-			var alone, served, shares []float64
-			var last forwarded
-			for range servertest.Rounds() {
-				result, err := m.Measure(best.Setting, one)
-				if err != nil {
-					t.Fatal(err)
-				}
+			gate := "forward: " + p.model + ", share of the bare engine"
+			for round := len(samples.Of(gate)); round < servertest.Rounds(); round++ {
 				before := s.Batches(p.model)
-				last = f.round(500*time.Millisecond, one)
-				t.Logf("bare %.0f rows/s, served %.0f; %s; the slowest process had %d answers", result.RowsPerSecond, last.PerSecond,
-					batchSizes(before, s.Batches(p.model)), last.Fewest)
-				alone, served = append(alone, result.RowsPerSecond), append(served, last.PerSecond)
-				shares = append(shares, last.PerSecond/result.RowsPerSecond)
+				alone, served := measure.Pair(round,
+					func() forwarded { return forwarded{PerSecond: measureBare(t, m, best.Setting, one).RowsPerSecond} },
+					func() forwarded { return f.round(500*time.Millisecond, one) })
+				t.Logf("bare %.0f rows/s, served %.0f, p50 %.1f ms, p99 %.1f ms; %s; the slowest process had %d answers", alone.PerSecond, served.PerSecond,
+					1e3*served.P50, 1e3*served.P99, batchSizes(before, s.Batches(p.model)), served.Fewest)
+				servertest.Add(t, samples, p.model+", bare, rows/s", alone.PerSecond)
+				servertest.Add(t, samples, p.model+", served, rows/s", served.PerSecond)
+				servertest.Add(t, samples, gate, served.PerSecond/alone.PerSecond)
 			}
-			bareMid, _, _ := bench.Median(alone)
-			servedMid, _, _ := bench.Median(served)
-			table += fmt.Sprintf("| %s | %.0f (%v) | %.0f | %.1f ms, %.1f ms |\n", p.model, bareMid, best.Setting, servedMid, 1e3*last.P50, 1e3*last.P99)
-			verdicts += servertest.Judge(t, "forward: "+p.model+", share of the bare engine", measure.AtLeast(p.share), shares) + "\n"
+			bareMid, _, _ := bench.Median(samples.Of(p.model + ", bare, rows/s"))
+			servedMid, _, _ := bench.Median(samples.Of(p.model + ", served, rows/s"))
+			table += fmt.Sprintf("| %s | %.0f (%v) | %.0f |\n", p.model, bareMid, best.Setting, servedMid)
+			verdicts += servertest.Judge(t, gate, measure.AtLeast(p.share), samples.Of(gate)) + "\n"
 		})
 	}
 	t.Log(table + verdicts)
@@ -149,19 +148,16 @@ func TestProofForwardLatency(t *testing.T) {
 	f := startForwarders(t, socket, model, 1)
 	one := servertest.StrictOr(2*time.Second, 300*time.Millisecond)
 	f.round(0, one)
-	var alone, forward, beyond []float64 // µs
-	for range servertest.Rounds() {
-		result, err := m.Measure(bare.Setting{Rows: 1, Threads: 1, Callers: 1}, one)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got := f.round(200*time.Millisecond, one)
-		t.Logf("the model takes %v, forward %.1f µs, p99 %.1f µs", result.Takes, 1e6*got.P50, 1e6*got.P99)
-		alone, forward = append(alone, 1e6*result.Takes.Seconds()), append(forward, 1e6*got.P50)
-		beyond = append(beyond, 1e6*(got.P50-result.Takes.Seconds()))
+	const gate = "forward: one array of 600 KB, µs beyond the model"
+	samples := servertest.Samples(t, "forward")
+	for round := len(samples.Of(gate)); round < servertest.Rounds(); round++ {
+		alone, got := measure.Pair(round,
+			func() forwarded {
+				return forwarded{P50: measureBare(t, m, bare.Setting{Rows: 1, Threads: 1, Callers: 1}, one).Takes.Seconds()}
+			},
+			func() forwarded { return f.round(200*time.Millisecond, one) })
+		t.Logf("the model takes %.1f µs, forward %.1f µs, p99 %.1f µs", 1e6*alone.P50, 1e6*got.P50, 1e6*got.P99)
+		servertest.Add(t, samples, gate, 1e6*(got.P50-alone.P50))
 	}
-	aloneMid, _, _ := bench.Median(alone)
-	forwardMid, _, _ := bench.Median(forward)
-	t.Logf("p50 with 600 KB: the model takes %.1f µs, forward %.1f\n", aloneMid, forwardMid)
-	servertest.Judge(t, "forward: one array of 600 KB, µs beyond the model", measure.AtMost(100), beyond)
+	servertest.Judge(t, gate, measure.AtMost(100), samples.Of(gate))
 }

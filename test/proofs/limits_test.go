@@ -106,17 +106,23 @@ func (l *limits) way(t *testing.T) {
 		d := servertest.StrictOr(pulling, 300*time.Millisecond)
 		l.each(done, func(round int) {
 			for _, p := range []string{"gRPC", "HTTP"} {
-				b, m := pullAt(t, echo, echoSmall[p], crowded, d), pullAt(t, s, small[p], crowded, d)
+				b, m := measure.Pair(round,
+					func() pull { return pullAt(t, echo, echoSmall[p], crowded, d) },
+					func() pull { return pullAt(t, s, small[p], crowded, d) })
 				t.Logf("round %d, %s, 12.8 KB: echo %.0f a second for %.1f µs, and %.1f of the clients; server %.0f for %.1f, and %.1f",
 					round+1, p, b.perSecond, b.cpu, b.clients, m.perSecond, m.cpu, m.clients)
 				l.add(t, p+", 12.8 KB: CPU of the echo, µs", b.cpu)
 				l.add(t, p+", 12.8 KB: CPU of the server above it, µs", m.cpu-b.cpu)
 				l.add(t, p+", 12.8 KB: throughput, times the echo's", m.perSecond/b.perSecond)
 
-				b = pullAt(t, echo, echoLarge[p], crowded, d)
-				before, cpu := collected(s), s.Usage().CPU
-				m = pullAt(t, s, large[p], crowded, d)
-				garbage, cpu := collected(s)-before, s.Usage().CPU-cpu
+				var garbage, cpu time.Duration
+				b, m = measure.Pair(round,
+					func() pull { return pullAt(t, echo, echoLarge[p], crowded, d) },
+					func() pull {
+						garbage, cpu = -collected(s), -s.Usage().CPU
+						defer func() { garbage, cpu = garbage+collected(s), cpu+s.Usage().CPU }()
+						return pullAt(t, s, large[p], crowded, d)
+					})
 				j := pullAt(t, s, joined[p], crowded, d)
 				t.Logf("round %d, %s, 600 KB: echo %.0f a second for %.0f µs; server %.0f for %.0f, with rows joined %.0f for %.0f",
 					round+1, p, b.perSecond, b.cpu, m.perSecond, m.cpu, j.perSecond, j.cpu)
@@ -153,7 +159,9 @@ func (l *limits) alone(t *testing.T) {
 		in, d := rowOf(1, 32, 100), servertest.StrictOr(pulling, 300*time.Millisecond)
 		l.each(name("HTTP"), func(round int) {
 			for _, p := range []string{"gRPC", "HTTP"} {
-				b, m := pullAt(t, echo, askOver(t, p, echo.At(p), "small", in), 1, d), pullAt(t, s, askOver(t, p, s.At(p), "small", in), 1, d)
+				b, m := measure.Pair(round,
+					func() pull { return pullAt(t, echo, askOver(t, p, echo.At(p), "small", in), 1, d) },
+					func() pull { return pullAt(t, s, askOver(t, p, s.At(p), "small", in), 1, d) })
 				t.Logf("round %d, %s: echo %v, server %v", round+1, p, b.p50, m.p50)
 				l.add(t, p+", one client alone: p50 of the echo, µs", b.p50.Seconds()*1e6)
 				l.add(t, name(p), (m.p50-b.p50).Seconds()*1e6)
@@ -262,25 +270,26 @@ func (l *limits) serve(t *testing.T, r *onnxruntime.Runtime, p contender) {
 	}
 	l.each(p.name("HTTP"), func(round int) {
 		for _, protocol := range []string{"gRPC", "HTTP"} {
-			alone, err := m.Measure(best.Setting, d)
-			if err != nil {
-				t.Fatal(err)
-			}
 			before := s.Batches(way)
-			cpu := s.Usage().CPU
-			v := pullAt(t, s, callers[protocol], crowded, d)
-			cpu = s.Usage().CPU - cpu
+			var cpu time.Duration
+			alone, v := measure.Pair(round,
+				func() pull { return pull{perSecond: measureBare(t, m, best.Setting, d).RowsPerSecond} },
+				func() pull {
+					cpu = -s.Usage().CPU
+					defer func() { cpu += s.Usage().CPU }()
+					return pullAt(t, s, callers[protocol], crowded, d)
+				})
 			// The engine's part: the batches that the server counted, each for the time
 			// that one of its size took the bare engine.
 			var computed time.Duration
 			for rows, b := range s.Batches(way) {
 				computed += time.Duration(b.Count-before[rows].Count) * cpuOf(results, rows)
 			}
-			t.Logf("round %d, %s: bare %.0f rows a second, served %.0f, for %.1f µs and %.1f of the clients", round+1, protocol, alone.RowsPerSecond, v.perSecond, v.cpu, v.clients)
+			t.Logf("round %d, %s: bare %.0f rows a second, served %.0f, for %.1f µs and %.1f of the clients", round+1, protocol, alone.perSecond, v.perSecond, v.cpu, v.clients)
 			l.add(t, p.nameInside(protocol), computed.Seconds()/cpu.Seconds())
 			l.add(t, p.nameCPU(protocol, "the server"), v.cpu)
 			l.add(t, p.nameCPU(protocol, "the clients"), v.clients)
-			l.add(t, p.name(protocol), v.perSecond/alone.RowsPerSecond)
+			l.add(t, p.name(protocol), v.perSecond/alone.perSecond)
 		}
 	})
 }
@@ -289,13 +298,18 @@ func (l *limits) serve(t *testing.T, r *onnxruntime.Runtime, p contender) {
 func search(t *testing.T, m *bare.Model, rows []int) (results []bare.Result) {
 	t.Helper()
 	for _, s := range bare.Settings(rows, runtime.NumCPU()) {
-		r, err := m.Measure(s, servertest.StrictOr(time.Second, 200*time.Millisecond))
-		if err != nil {
-			t.Fatal(err)
-		}
-		results = append(results, r)
+		results = append(results, measureBare(t, m, s, servertest.StrictOr(time.Second, 200*time.Millisecond)))
 	}
 	return results
+}
+
+func measureBare(t *testing.T, m *bare.Model, s bare.Setting, d time.Duration) bare.Result {
+	t.Helper()
+	r, err := m.Measure(s, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
 }
 
 // cpuOf returns what a batch costs that one thread computes while the other cores

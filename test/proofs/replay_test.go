@@ -70,7 +70,11 @@ func TestBenchReplaysARecording(t *testing.T) {
 	predicted := servertest.SimulateSeed(t, trace).Latency.Mean
 	var before []arrivals.Arrival
 	var apart, ratios []float64
-	for n := range 1 + servertest.Rounds() {
+	// Other work on the machine makes a replay slower now and then, and a defect each one.
+	good := func() bool {
+		return len(apart) > 0 && slices.Min(apart) <= 10_000 && slices.Min(ratios) >= 0.5 && slices.Min(ratios) <= 3
+	}
+	for n := 0; n < servertest.StrictOr(1+servertest.Rounds(), 6) && (*servertest.Strict || !good()); n++ {
 		_, got := recorded(t, func(s *servertest.Server) {
 			text, r := servertest.RunBench(t, s, "grpc", "-m", "small", "--request-trace", trace)
 			l := r.Levels[0]
@@ -100,12 +104,9 @@ func TestBenchReplaysARecording(t *testing.T) {
 		servertest.Judge(t, "bench-replay: mean latency, times the simulator's", measure.Between(0.95, 1.05), ratios)
 		return
 	}
-	if apart[0] > 10_000 {
-		t.Errorf("half of the arrivals of two replays are apart by %.0f µs or more, want 10,000 at the most", apart[0])
-	}
-	// Other work on the machine makes the one or the other slower, and a defect both.
-	if best := slices.Min(ratios); best < 0.5 || best > 3 {
-		t.Errorf("the mean latency is %.3f times what the simulator says, want 0.5 to 3", best)
+	if !good() {
+		t.Errorf("half of the arrivals of two replays are apart by %.0f µs at best, want 10,000 at the most; "+
+			"the mean latency is %.3f times what the simulator says, want 0.5 to 3", slices.Min(apart), slices.Min(ratios))
 	}
 }
 

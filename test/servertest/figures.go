@@ -94,17 +94,17 @@ func roughly(t *testing.T, gate string, bound measure.Bound, samples []float64) 
 }
 
 // Hold measures a figure that must be between low and high. If the tests are strict, its
-// median is judged. If not, it must be so once in five times: other work on the machine makes
+// samples are kept in bin/figures.jsonl, and its median is judged. If not, it must be so once in five times: other work on the machine makes
 // it worse now and then, and a defect always.
 func Hold(t *testing.T, name string, low, high float64, figure func() float64) {
 	t.Helper()
 	gate, bound := t.Name()+": "+name, measure.Between(low, high)
 	if *Strict {
-		var samples []float64
-		for range measure.MinSamples {
-			samples = append(samples, figure())
+		samples := Samples(t, "figures")
+		for len(samples.Of(gate)) < measure.MinSamples {
+			Add(t, samples, gate, figure())
 		}
-		Judge(t, gate, bound, samples)
+		Judge(t, gate, bound, samples.Of(gate))
 		return
 	}
 	var last float64
