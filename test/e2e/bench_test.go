@@ -39,6 +39,6 @@ func TestBenchSaysThatTheModelIsNotThere(t *testing.T) {
 		if err == nil {
 			t.Error("no model, and no error")
 		}
-		servertest.Contains(t, protocol, string(out), `shoal: model "nobody" at 127.0.0.1:`, "Request for unknown model: 'nobody' is not found")
+		servertest.Contains(t, protocol, string(out), `shoal: there is no model "nobody"; the server has seed_auto, `)
 	}
 }

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -16,7 +17,9 @@ import (
 func explain(s *servertest.Server, args ...string) (string, error) {
 	s.T.Helper()
 	args = append([]string{"explain", "-u", strings.TrimPrefix(s.HTTP, "http://")}, args...)
-	out, err := exec.CommandContext(s.T.Context(), filepath.Join(servertest.Root, "bin", "shoal"), args...).CombinedOutput()
+	cmd := exec.CommandContext(s.T.Context(), filepath.Join(servertest.Root, "bin", "shoal"), args...)
+	cmd.Env = append(os.Environ(), "COLUMNS=500") // so that no sentence is wrapped
+	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
 
@@ -40,11 +43,11 @@ func TestModelsAreExplained(t *testing.T) {
 	s.AwaitLog(`msg="model measured" model=seed_auto version=1`)
 	explains(s, "seed_auto",
 		"seed_auto, version 1, run by simulated", "Shoal decides when a batch closes: dynamic_batching has no max_queue_delay_microseconds in",
-		"seed_auto/config.pbtxt:8.", "calibrated  ◀ efficient size", "1 instance, configured in", "No requests yet.")
+		"seed_auto/config.pbtxt:8.", "\n▶      8 ", "1 instance, configured in", "No requests yet.")
 	explains(s, "seed_dynamic",
 		"Batching is configured in", "seed_dynamic/config.pbtxt:", "Requests are not held for further requests.", "No batch has run yet.")
 	explains(s, "seed_none", "requests are never combined, because the configuration does not ask for it")
-	if text, err := explain(s, "seed_atuo"); err == nil || !strings.Contains(text, `there is no model "seed_atuo": the server has seed_auto,`) {
+	if text, err := explain(s, "seed_atuo"); err == nil || !strings.Contains(text, `there is no model "seed_atuo"; did you mean "seed_auto"?`) {
 		t.Errorf("%v\n%s", err, text)
 	}
 }
@@ -55,5 +58,5 @@ func TestAModelWhoseRowsSeeEachOtherIsExplained(t *testing.T) {
 	centred(s, t, [][]float32{{1, 2, 3, 4}})
 	explains(s, "centred",
 		"requests run one by one, because their rows did not pass the check", "Rows must not share a batch: rows are not independent",
-		"1 request succeeded", "alone             1  100 %")
+		"1 request succeeded", "alone               1  100 %")
 }
