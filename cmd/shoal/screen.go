@@ -67,9 +67,9 @@ func (s *screen) Handle(_ context.Context, r slog.Record) error {
 	case "stopping":
 		s.line(fmt.Sprintf("Stopping: requests in flight have %s s to complete; Ctrl-C again stops at once", valueOf(attrs, "seconds")))
 		return nil
-	case "model loaded":
+	case "model loaded", "model not loaded", "serving without some models":
 		if !s.ready {
-			return nil // the start-up lines have it
+			return nil // the start-up lines have it, or the error that ends the server
 		}
 	case "model measured":
 		text := tuned(attrs)
@@ -183,25 +183,29 @@ func (s *screen) show(up startup) {
 		s.line(text)
 	}
 	s.ready, s.early = true, nil
-	text := s.paint.Paint(console.Green, "Ready") + " in " + shortDuration(up.took) + ":"
+	var at []string
 	for i := 0; i+1 < len(s.addresses); i += 2 {
-		text += " " + s.addresses[i] + " " + s.paint.Paint(console.Bold, s.url(s.addresses[i], s.addresses[i+1]))
+		at = append(at, s.address(s.addresses[i], s.addresses[i+1]))
 	}
-	s.line(text)
+	s.line(s.paint.Paint(console.Green, "Ready") + " in " + shortDuration(up.took) + ": " + strings.Join(at, " · "))
 	if try := s.try(up.models); try != "" {
 		s.line("Try: " + s.paint.Paint(console.Bold, try))
 	}
 }
 
-// url returns an address as a person can use it.
-func (s *screenState) url(protocol, address string) string {
+// address returns an address as a person can use it, with its protocol.
+func (s *screenState) address(protocol, address string) string {
 	switch protocol {
-	case "http", "inference", "management":
-		return "http://" + address
-	case "metrics", "mms_metrics":
-		return "http://" + address + "/metrics"
+	case "http":
+		return s.paint.Paint(console.Bold, "http://"+address)
+	case "grpc":
+		return "gRPC " + s.paint.Paint(console.Bold, address)
+	case "inference", "management":
+		return protocol + " " + s.paint.Paint(console.Bold, "http://"+address)
+	case "metrics":
+		return protocol + " " + s.paint.Paint(console.Bold, "http://"+address+"/metrics")
 	}
-	return address
+	return protocol + " " + s.paint.Paint(console.Bold, address)
 }
 
 // sharing describes whether requests may share a batch.

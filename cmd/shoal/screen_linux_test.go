@@ -117,7 +117,7 @@ func TestStartUpIsShownToAPersonAtATerminal(t *testing.T) {
 			plain := uncolored(shown)
 			for _, want := range []string{
 				"  Shoal " + version + " · ", "  ✓ seed_auto input.1 FP32[n,1,32,100] → 308 FP32[n,26,37] · rows can share a",
-				"  Ready in ", "http http://127.0.0.1:", "\n  Try: shoal infer seed_auto --random -u 127.0.0.1:",
+				"  Ready in ", " ms: http://127.0.0.1:", " · gRPC 127.0.0.1:", "\n  Try: shoal infer seed_auto --random -u 127.0.0.1:",
 			} {
 				if !strings.Contains(plain, want) {
 					t.Errorf("no %q in\n%s", want, plain)
@@ -164,6 +164,7 @@ func TestAScreenShowsWhatMatters(t *testing.T) {
 	log := newLogger(allLevels, s).With("model", "m")
 	log.Info("listening", "protocol", "http", "address", "127.0.0.1:8000")
 	log.Info("model loaded")
+	log.Error("model not loaded")
 	log.Info("model measured", "batch", 8, "instances", 1, "threads", 2)
 	if out.Len() > 0 {
 		t.Errorf("before the server is ready: %s", &out)
@@ -175,7 +176,7 @@ func TestAScreenShowsWhatMatters(t *testing.T) {
 	log.WithGroup("g").Debug("detail")
 	want := `  ✗ bad it is broken�[2J
   tuned m: best throughput with batches of 8 rows, 1 instance × 2 threads
-  Ready in 0 ms: http http://127.0.0.1:8000
+  Ready in 0 ms: http://127.0.0.1:8000
   model loaded model=m
   ! a b model=m c=d� e
   ✗ oh model=m
