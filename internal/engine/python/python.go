@@ -3,10 +3,11 @@
 // worker.
 //
 // A model that crashes, hangs or exhausts its memory limit fails only the batch that it
-// was running; the worker is restarted and the server keeps running. Any interpreter that
-// has numpy works: the worker's code is embedded in the server and passed to the
-// interpreter as a file descriptor, like the tensors' memory and the sockets. Everything
-// that a worker sends is copied out of shared memory before it is validated.
+// was running; the worker is restarted, with the code that was loaded (see snapshot), and
+// the server keeps running. Any interpreter that has numpy works, and for handlers of MMS
+// and TorchServe any interpreter: the worker's code is embedded in the server and passed to
+// the interpreter as a file descriptor, like the tensors' memory and the sockets.
+// Everything that a worker sends is copied out of shared memory before it is validated.
 //
 // The scheduler restarts dead workers; see [engine.Restartable]. How long it waits before a
 // restart is decided by backoff.
