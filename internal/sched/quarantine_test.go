@@ -38,6 +38,17 @@ func TestAClientThatKeepsOffendingRunsAlone(t *testing.T) {
 	}
 }
 
+func TestFailuresThatAreFarApartDoNotAddUp(t *testing.T) {
+	var o quarantine
+	for i := range 2 * maxFailures {
+		now := time.Duration(i+1) * (failureMemory + 1)
+		o.recordFailure(7, now)
+		if _, isolated := o.isolate(7, now); isolated {
+			t.Errorf("isolated at failure %d, more than %v after the one before", i+1, failureMemory)
+		}
+	}
+}
+
 func TestOffendersAreNotRememberedWithoutBound(t *testing.T) {
 	var o quarantine
 	for client := range uint64(2 * maxFailingClients) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/pacer"
 	"github.com/shoal-serving/shoal/internal/servable"
+	"github.com/shoal-serving/shoal/tensor"
 )
 
 // A counting engine counts the versions that are loading and open.
@@ -281,4 +283,45 @@ func TestAPooledResponseKeepsNothingOfItsLastRequest(t *testing.T) {
 		t.Errorf("the response has %+v of another one", resp)
 	}
 	resp.Release()
+}
+
+const reshaped = `
+backend: "echo"
+max_batch_size: 4
+input [ { name: "x" data_type: TYPE_FP32 dims: [ 4 ] reshape { shape: [ 2, 2 ] } } ]
+output [ { name: "x" data_type: TYPE_FP32 dims: [ 4 ] reshape { shape: [ 2, 2 ] } } ]
+`
+
+// The version that the request finds takes no more requests, and is replaced a moment later.
+// Its check has given the input another shape by then.
+func TestARequestMovesToTheNextVersionWithTheInputsThatItCameWith(t *testing.T) {
+	s := start(t)
+	load(t, s, servable.Source{Model: "m", Number: 1}, reshaped)
+	closed := s.Versions("m")[0]
+	if err := closed.Close(); err != nil {
+		t.Fatal(err)
+	}
+	answered := make(chan error)
+	go func() {
+		req := &infer.Request{Model: "m", Inputs: []tensor.Tensor{{Name: "x", Type: tensor.FP32, Shape: []int64{1, 4}, Data: make([]byte, 16)}}}
+		var resp infer.Response
+		err := s.Infer(context.Background(), req, &resp)
+		if err == nil {
+			if !slices.Equal(resp.Outputs[0].Shape, []int64{1, 4}) {
+				t.Errorf("the output has shape %v", resp.Outputs[0].Shape)
+			}
+			resp.Release()
+		}
+		answered <- err
+	}()
+	for s.InFlight() == 0 {
+		runtime.Gosched()
+	}
+	next := also(servable.Source{Model: "m", Number: 1, Fingerprint: 2}, reshaped)
+	if err := s.Load("m", "the test", func([]*servable.Version) ([]servable.Source, error) { return next(nil) }); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-answered; err != nil {
+		t.Error(err)
+	}
 }
