@@ -334,3 +334,16 @@ func TestABisectionEndsWhereMemoryRunsOut(t *testing.T) {
 		})
 	}
 }
+
+// An instance that dies whenever it is started is not waited for.
+func TestABatchIsNotRetriedOnAnInstanceThatKeepsDying(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, m := startMortal(t, Options{RetryDied: true})
+		m.failing = true
+		b.submit(0, request("die", 1), ms, infer.Unavailable)
+		b.end()
+		if got := m.ran(); len(got) != 1 {
+			t.Errorf("batches %q, want one", got)
+		}
+	})
+}
