@@ -8,6 +8,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/batching"
 	"github.com/shoal-serving/shoal/internal/explain"
 	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/panics"
 	"github.com/shoal-serving/shoal/internal/server"
 	"github.com/shoal-serving/shoal/internal/stats"
 )
@@ -123,6 +124,7 @@ var (
 	ruleGain    = modelDesc("shoal_batching_rule_gain_seconds_total", "Time that requests took less because of a rule", "rule")
 	memory      = modelDesc("shoal_model_memory_bytes", "Bytes that the model holds, if its engine reports it")
 	computeTime = modelDesc("shoal_compute_seconds", "Time of the model's runs")
+	panicked    = desc("shoal_panics_total", "Panics of the server from which it recovered; each is a defect")
 	buildInfo   = desc("shoal_build_info", "1, for its labels", "version", "goversion")
 )
 
@@ -143,7 +145,7 @@ func (c collector) Describe(out chan<- *prometheus.Desc) {
 	for _, m := range workerMetrics {
 		out <- m.desc
 	}
-	for _, d := range []*prometheus.Desc{failure, refused, batchSize, batchClosed, queueTime, computeTime, late, objective, efficient, useful, ruleOn, ruleCost, ruleGain, memory, buildInfo} {
+	for _, d := range []*prometheus.Desc{failure, refused, batchSize, batchClosed, queueTime, computeTime, late, objective, efficient, useful, ruleOn, ruleCost, ruleGain, memory, panicked, buildInfo} {
 		out <- d
 	}
 }
@@ -151,6 +153,7 @@ func (c collector) Describe(out chan<- *prometheus.Desc) {
 // Collect implements [prometheus.Collector].
 func (c collector) Collect(out chan<- prometheus.Metric) {
 	out <- c.build
+	out <- counter(panicked, panics.Count())
 	for code, n := range c.src.UnknownModel() {
 		if code := infer.Code(code); n > 0 || code == infer.NotFound {
 			out <- counter(refused, n, codeLabel(code), "", "")

@@ -123,6 +123,7 @@ shoal_requests_refused_total{model="m",reason="queue_timeout",version="2"} 8
 shoal_requests_late_total{model="m",version="2"} 1
 shoal_objective_seconds{model="m",version="2"} 0.015
 shoal_requests_refused_total{model="",reason="not_found",version=""} 7
+shoal_panics_total 0
 nv_cpu_utilization 0
 nv_cpu_memory_total_bytes 8.388608e+06
 nv_cpu_memory_used_bytes 2.097152e+06

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/shoal-serving/shoal/internal/panics"
 	"github.com/shoal-serving/shoal/internal/servable"
 	"github.com/shoal-serving/shoal/internal/server"
 )
@@ -275,6 +276,11 @@ func (s *Store) background(f func(context.Context)) {
 	s.begun++
 	s.halts[number] = halt
 	s.work.Go(func() {
+		defer func() {
+			if cause := recover(); cause != nil {
+				panics.Report(s.opts.Log, "workers of a model store", cause)
+			}
+		}()
 		f(ctx)
 		s.mu.Lock()
 		defer s.mu.Unlock()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -50,6 +51,9 @@ type Options struct {
 	// RetryDied restarts an instance that died while it ran a batch, and runs the batch
 	// once more.
 	RetryDied bool
+
+	// NewInstance, if not nil, opens an instance to replace one whose batch panicked.
+	NewInstance func(context.Context) (engine.Instance, error)
 
 	// Stats, if not nil, counts runs.
 	Stats *stats.Counters
@@ -206,12 +210,15 @@ func (s *Scheduler) Ready() bool {
 	if s.alive.Load() == 0 {
 		return false
 	}
-	for _, w := range s.workers() {
-		if checker, ok := w.inst.(engine.HealthChecker); ok && !checker.Ready() {
-			return false
+	var checkers []engine.HealthChecker
+	s.locked(nil, func(batching.Time, *batching.Actions) {
+		for _, w := range s.workers() {
+			if c, ok := w.inst.(engine.HealthChecker); ok {
+				checkers = append(checkers, c)
+			}
 		}
-	}
-	return true
+	})
+	return !slices.ContainsFunc(checkers, func(c engine.HealthChecker) bool { return !c.Ready() })
 }
 
 // Outage returns why no instance could be started, if no instance is alive and the last

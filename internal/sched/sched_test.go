@@ -20,6 +20,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/leak"
 	"github.com/shoal-serving/shoal/internal/pacer"
+	"github.com/shoal-serving/shoal/internal/panics"
 	"github.com/shoal-serving/shoal/tensor"
 )
 
@@ -272,6 +273,57 @@ func TestAFailureReachesEveryMemberOfItsBatch(t *testing.T) {
 			b.submit(ms/5, request(name+"3", 1), 2*ms, infer.Internal)
 			b.calls.Wait()
 			b.finish()
+		}
+	})
+}
+
+// A closing instance counts how often it is closed.
+type closing struct {
+	engine.Instance
+	closed *int
+}
+
+func (c closing) Close() error {
+	*c.closed++
+	return c.Instance.Close()
+}
+
+func TestAnInstanceIsReplacedAfterAPanic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		defect := true
+		eng := &enginetest.Echo{Fails: func([]tensor.Tensor) error {
+			if defect {
+				panic("a defect")
+			}
+			return nil
+		}}
+		inst, _ := eng.Instance(t.Context())
+		closed, opened, before := 0, 0, panics.Count()
+		p := pacer.NewPortable()
+		t.Cleanup(p.Close)
+		s := New([]engine.Instance{closing{inst, &closed}}, Options{
+			Batching: batching.Config{MaxRows: 8}, Pacer: p, Log: slog.New(slog.DiscardHandler),
+			NewInstance: func(ctx context.Context) (engine.Instance, error) {
+				opened++
+				defect = false
+				return eng.Instance(ctx)
+			},
+		})
+		for i, want := range []bool{false, true, true} {
+			req, resp := request("a", 1), new(infer.Response)
+			if err := s.Submit(t.Context(), req, resp); (err == nil) != want {
+				t.Errorf("request %d: %v", i, err)
+			} else if err == nil {
+				resp.Release()
+			}
+			req.Memory.Release()
+			synctest.Wait()
+		}
+		if opened != 1 || closed != 1 || panics.Count() != before+1 {
+			t.Errorf("%d instances opened, %d closed after %d panics, want one of each", opened, closed, panics.Count()-before)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
 		}
 	})
 }

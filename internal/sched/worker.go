@@ -3,13 +3,14 @@ package sched
 import (
 	"context"
 	"errors"
-	"runtime/debug"
+	"fmt"
 	"slices"
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/batching"
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/panics"
 	"github.com/shoal-serving/shoal/internal/stats"
 	"github.com/shoal-serving/shoal/tensor"
 )
@@ -29,9 +30,9 @@ import (
 // priority arrives, and then has to be taken back (ADR 2).
 type worker struct {
 	s        *Scheduler
-	number   int // of the instance, from 1
-	inst     engine.Instance
-	commands chan command // size 1: the core sends a parked instance one command at a time
+	number   int             // of the instance, from 1
+	inst     engine.Instance // written under the scheduler's lock
+	commands chan command    // size 1: the core sends a parked instance one command at a time
 
 	// The current batch. The slices are reused for the next one.
 	calls      []*call
@@ -63,6 +64,7 @@ type worker struct {
 	removed       bool               // the instance was removed and closed. Used by Add, Remove and Close only
 
 	queueTimes []time.Duration // of the batch's requests, for statistics
+	panicked   bool            // a run panicked: the state of the instance is unknown
 
 	finished []*call // the previous batch, until its outcomes are delivered
 	out      batching.Actions
@@ -77,13 +79,19 @@ const (
 )
 
 func newWorker(s *Scheduler, number int, inst engine.Instance) *worker {
-	w := &worker{s: s, number: number, inst: inst, commands: make(chan command, 1), stop: newStopper(), exited: make(chan struct{})}
+	w := &worker{s: s, number: number, commands: make(chan command, 1), stop: newStopper(), exited: make(chan struct{})}
 	w.restartCtx, w.cancelRestart = context.WithCancel(context.Background())
+	w.use(inst)
+	return w
+}
+
+// use makes inst the instance of the worker.
+func (w *worker) use(inst engine.Instance) {
+	w.inst = inst
 	w.exclusiveRunner, _ = inst.(engine.ExclusiveRunner)
 	w.perRequest, _ = inst.(engine.PerRequest)
 	w.sender, _ = inst.(engine.Sender)
 	w.restartable, _ = inst.(engine.Restartable)
-	return w
 }
 
 // loop runs batches, and restarts the instance when it dies, until the scheduler removes
@@ -93,6 +101,9 @@ func (w *worker) loop() {
 	for {
 		for w.next() {
 			w.run()
+			if w.panicked {
+				w.replace()
+			}
 		}
 		if !w.rejoin() {
 			return
@@ -210,8 +221,18 @@ func (w *worker) runCounted(calls []*call, start batching.Time) error {
 // runBatch runs calls as one batch and, if that succeeds, sets each call's outcome. start
 // is when work on the batch began: the time from then until the engine is called counts
 // as that of joining the inputs. The run that it returns has no rows if the engine was
-// not called.
-func (w *worker) runBatch(calls []*call, start batching.Time) (stats.Run, error) {
+// not called. A panic fails the batch.
+func (w *worker) runBatch(calls []*call, start batching.Time) (ran stats.Run, err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			ran, err = stats.Run{}, w.recovered("batch", cause)
+			w.inputs, w.joined, w.shapes, w.sources, w.engineCalls, w.outputs = nil, nil, nil, nil, nil, engine.Outputs{}
+		}
+	}()
+	return w.doRunBatch(calls, start)
+}
+
+func (w *worker) doRunBatch(calls []*call, start batching.Time) (stats.Run, error) {
 	rows := 0
 	for _, c := range calls {
 		rows += c.item.Rows
@@ -282,12 +303,11 @@ func (w *worker) fail(calls []*call, err error) {
 // batch and not the server.
 func (w *worker) callEngine(inputs []tensor.Tensor) (err error) {
 	defer func() {
-		if p := recover(); p != nil {
-			// Clients do not get the stack: it is of no use to them, and reveals internals.
-			w.s.opts.Log.Error("the engine panicked", "panic", p, "instance", w.number, "stack", string(debug.Stack()))
-			err = infer.Errorf(infer.Internal, "the engine panicked; the server's log has the details")
+		if cause := recover(); cause != nil {
+			err = w.recovered("engine", cause)
 		}
 	}()
+	panics.Point("engine")
 	// A probe, for which w.calls is empty, does not take up a slot of the device.
 	if d := w.s.opts.Device; d != nil && !w.s.opts.Batching.TakeTurns && len(w.calls) > 0 {
 		d.began(w.s)
@@ -304,6 +324,41 @@ func (w *worker) callEngine(inputs []tensor.Tensor) (err error) {
 	return withCode(err)
 }
 
+// recovered reports a panic, and returns the error of the batch. Clients do not get the
+// stack: it is of no use to them, and reveals internals.
+func (w *worker) recovered(where string, cause any) error {
+	w.panicked = true
+	panics.Report(w.s.opts.Log, where, cause, "instance", w.number)
+	return infer.Errorf(infer.Internal, "the %s panicked; the server's log has the details", where)
+}
+
+// replace opens a new instance in place of one whose batch panicked, and closes the old
+// one. If that fails, the old one stays.
+func (w *worker) replace() {
+	w.panicked = false
+	if w.s.opts.NewInstance == nil {
+		return
+	}
+	fresh, err := w.s.opts.NewInstance(w.restartCtx)
+	if err != nil {
+		w.s.opts.Log.Error("instance not replaced after a panic", "instance", w.number, "error", err)
+		return
+	}
+	old := w.inst
+	w.s.locked(nil, func(batching.Time, *batching.Actions) { w.use(fresh) })
+	w.s.opts.Log.Warn("instance replaced after a panic", "instance", w.number, "error", closeQuietly(old))
+}
+
+// closeQuietly closes an instance whose state is unknown. A panic is part of the error.
+func closeQuietly(inst engine.Instance) (err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = fmt.Errorf("panic while closing: %v", cause)
+		}
+	}()
+	return inst.Close()
+}
+
 // withCode wraps an engine's error in an [infer.Error], unless it is one already.
 func withCode(err error) error {
 	if err == nil {
@@ -318,6 +373,7 @@ func withCode(err error) error {
 // join concatenates the rows of all calls, input by input. The inputs of a single call are
 // returned as they are. The result is valid until the next call of join.
 func (w *worker) join(calls []*call, rows int) ([]tensor.Tensor, error) {
+	panics.Point("join")
 	if w.s.opts.Ragged != nil {
 		return w.joinRagged(calls, rows)
 	}
@@ -397,6 +453,7 @@ func (w *worker) growJoined(k int) {
 
 // split gives each call views of its rows of the outputs, and a reference to their memory.
 func (w *worker) split(calls []*call, rows int) error {
+	panics.Point("split")
 	for _, c := range calls {
 		c.outputs, c.shapes = c.outputs[:0], c.shapes[:0]
 	}

@@ -48,8 +48,9 @@ func (s *Scheduler) Remove() (ok bool, err error) {
 func (s *Scheduler) setWorkers(workers []*worker) {
 	s.workerList.Store(&workers)
 	present := slices.DeleteFunc(slices.Clone(workers), func(w *worker) bool { return w.removed })
-	joins := s.combines && len(present) > 0 && !slices.ContainsFunc(present, func(w *worker) bool { return w.perRequest != nil })
-	s.locked(nil, func(batching.Time, *batching.Actions) { s.joins = joins })
+	s.locked(nil, func(batching.Time, *batching.Actions) {
+		s.joins = s.combines && len(present) > 0 && !slices.ContainsFunc(present, func(w *worker) bool { return w.perRequest != nil })
+	})
 }
 
 // addAlive adds n to the number of instances that are alive, and wakes probes that wait

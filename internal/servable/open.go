@@ -262,9 +262,19 @@ func (v *Version) schedule(instances []engine.Instance, bisect, retryDied bool) 
 		Ragged:           cfg.Ragged(),
 		Bisect:           bisect,
 		RetryDied:        retryDied,
+		NewInstance:      v.replacement(),
 		Log:              e.opts.Log.With("model", cfg.Name, "version", v.Name()),
 		Stats:            v.Stats,
 	})
+}
+
+// replacement returns what opens an instance in place of one that panicked. Those that
+// clients scale are not replaced.
+func (v *Version) replacement() func(context.Context) (engine.Instance, error) {
+	if v.Source.Workers != nil {
+		return nil
+	}
+	return v.model.Instance
 }
 
 // checkFeatures returns an error if the configuration asks for a feature that the instance

@@ -11,6 +11,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/calibrate"
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/explain"
+	"github.com/shoal-serving/shoal/internal/panics"
 	"github.com/shoal-serving/shoal/tensor"
 )
 
@@ -69,11 +70,23 @@ func (t *tuner) start(work func(context.Context) error) {
 	go func() {
 		defer close(done)
 		defer cancel()
-		if err := work(ctx); err != nil && !cancelled(ctx, err) {
+		if err := t.safely(ctx, work); err != nil && !cancelled(ctx, err) {
 			t.log.Warn("model not measured", "error", err)
 			t.v.calibration.Store(&explain.Calibration{State: explain.CalibrationDone, Error: err.Error()})
 		}
 	}()
+}
+
+// safely runs work. A panic is an error.
+func (t *tuner) safely(ctx context.Context, work func(context.Context) error) (err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			panics.Report(t.log, "calibration", cause)
+			err = errors.New("internal error; the server's log has the details")
+		}
+	}()
+	panics.Point("calibration")
+	return work(ctx)
 }
 
 // ErrUnloading is in the error chain of a Replace that failed because the model is being

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/panics"
 	"github.com/shoal-serving/shoal/internal/servable"
 )
 
@@ -35,7 +36,7 @@ func (s *Server) Load(name, owner string, desired Desired) error {
 	m.expected = m.expected || !s.started
 	s.mu.Unlock()
 	began := time.Now()
-	c, err := s.apply(ctx, m, owner, desired)
+	c, err := s.applySafely(ctx, m, owner, desired)
 	end()
 	<-m.turn
 	switch {
@@ -91,6 +92,19 @@ func (s *Server) loadContext(ctx context.Context, m *model) (context.Context, fu
 		s.mu.Unlock()
 		cancel(nil)
 	}
+}
+
+// applySafely is apply, except that a panic, such as one in the parser of a configuration,
+// is an error.
+func (s *Server) applySafely(ctx context.Context, m *model, owner string, desired Desired) (c change, err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			panics.Report(s.log, "load", cause, "model", m.name)
+			err = infer.Errorf(infer.Internal, "internal error while model '%s' was loaded; the server's log has the details", m.name)
+		}
+	}()
+	panics.Point("load")
+	return s.apply(ctx, m, owner, desired)
 }
 
 // apply opens the new versions of a change, and replaces the old ones.

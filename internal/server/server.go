@@ -22,6 +22,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/arrivals"
 	"github.com/shoal-serving/shoal/internal/catalog"
 	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/panics"
 	"github.com/shoal-serving/shoal/internal/sched"
 	"github.com/shoal-serving/shoal/internal/servable"
 	"github.com/shoal-serving/shoal/tensor"
@@ -270,12 +271,12 @@ func selectOutputs(outputs []tensor.Tensor, names []string) []tensor.Tensor {
 	return slices.DeleteFunc(outputs, func(t tensor.Tensor) bool { return !slices.Contains(names, t.Name) })
 }
 
-// Ready reports whether the server has started, is not stopping, and every expected model
-// is loaded and ready. Models with a readiness check of their own are asked, which may take
+// Ready reports whether the server has started, is not stopping, does not panic all the
+// time, and every expected model is loaded and ready. Models with a readiness check of their own are asked, which may take
 // seconds.
 func (s *Server) Ready() bool {
 	versions, ok := s.expected()
-	return ok && !s.stopping.Load() && !slices.ContainsFunc(versions, func(v *servable.Version) bool { return !v.Scheduler.Ready() })
+	return ok && !s.stopping.Load() && !panics.Frequent() && !slices.ContainsFunc(versions, func(v *servable.Version) bool { return !v.Scheduler.Ready() })
 }
 
 // expected returns the versions of all expected models. ok is false if one of the models

@@ -99,7 +99,8 @@ func (r *restless) askOn(c net.Conn) error {
 		if err != nil {
 			return err
 		}
-		if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+		_, err = io.Copy(io.Discard, resp.Body)
+		if err := errors.Join(err, resp.Body.Close()); err != nil {
 			return err
 		}
 		switch resp.StatusCode {

@@ -2,12 +2,14 @@ package servertest
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -172,11 +174,34 @@ func Start(t testing.TB, repository string, flags ...string) *Server {
 	return s
 }
 
+// Faulty builds a binary in which panics can be injected, makes it the one that t starts,
+// and returns the file that injects them: the name of a point in it is one panic there,
+// and removes it. Package panics has the points.
+func Faulty(t *testing.T) (file string) {
+	t.Helper()
+	binary, err := filepath.Abs(filepath.Join(Root, "bin", "shoal-faults")) // beside the libraries
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-tags", "faults", "-o", binary, "./cmd/shoal")
+	cmd.Dir = Root
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	file = filepath.Join(t.TempDir(), "fault")
+	t.Setenv(binaryVariable, binary)
+	t.Setenv("TESTED_FAULT_FILE", file)
+	return file
+}
+
+// binaryVariable names the binary that a test starts instead of bin/shoal.
+const binaryVariable = "TESTED_BINARY"
+
 // Launch runs the binary, and waits for nothing.
 func Launch(t testing.TB, repository string, flags ...string) *Server {
 	t.Helper()
 	s := &Server{T: t, Ended: make(chan struct{}), Addresses: make(chan [2]string, 3)}
-	binary, err := filepath.Abs(filepath.Join(Root, "bin", *binaryName))
+	binary, err := filepath.Abs(cmp.Or(os.Getenv(binaryVariable), filepath.Join(Root, "bin", *binaryName)))
 	if err != nil {
 		t.Fatal(err)
 	}

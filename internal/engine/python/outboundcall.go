@@ -12,6 +12,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/memfd"
+	"github.com/shoal-serving/shoal/internal/panics"
 	"github.com/shoal-serving/shoal/tensor"
 )
 
@@ -55,7 +56,7 @@ func (w *worker) startOutboundCall(f frame, fds []int) error {
 		if w.outbound.Add(1) > maxOutboundCalls {
 			e.fail(infer.Errorf(infer.Overloaded, "found more than %d concurrent calls, which is the limit", maxOutboundCalls), p.Model, false)
 		} else {
-			e.run(ctx, p)
+			e.runSafely(ctx, p)
 		}
 		w.outbound.Add(-1)
 		p.release()
@@ -73,6 +74,13 @@ func (e *outboundCall) watchClose() {
 	var b [1]byte
 	_, _ = e.conn.Read(b[:]) // workers send nothing over this connection
 	e.cancel()
+}
+
+// runSafely calls run. After a panic the worker is killed: it waits for a response.
+func (e *outboundCall) runSafely(ctx context.Context, p *payload) {
+	defer e.w.recoverFrom("call of a Python model")
+	panics.Point("python call")
+	e.run(ctx, p)
 }
 
 // run passes the call to the engine's Caller and sends the response.

@@ -19,6 +19,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/memfd"
+	"github.com/shoal-serving/shoal/internal/panics"
 )
 
 // A worker is one Python process with a loaded model.
@@ -268,7 +269,7 @@ func (w *worker) listen() {
 		}
 		f, err := readFrame(message[:n])
 		if err == nil {
-			err = w.handleSideFrame(f, fds, &logs)
+			err = w.handleSafely(f, fds, &logs)
 		} else {
 			memfd.CloseAll(fds)
 		}
@@ -276,6 +277,27 @@ func (w *worker) listen() {
 			w.killForProtocolError(err)
 			return
 		}
+	}
+}
+
+// handleSafely is handleSideFrame, except that a panic is an error.
+func (w *worker) handleSafely(f frame, fds []int, logs *lineLogger) (err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			panics.Report(w.log, "reader of a Python worker", cause)
+			err = errors.New("what the server cannot handle")
+		}
+	}()
+	panics.Point("python read")
+	return w.handleSideFrame(f, fds, logs)
+}
+
+// recoverFrom kills the worker after a panic of the server in its service. It must be
+// deferred.
+func (w *worker) recoverFrom(where string) {
+	if cause := recover(); cause != nil {
+		panics.Report(w.log, where, cause)
+		w.kill("the server panicked in a call of the model")
 	}
 }
 
@@ -318,7 +340,10 @@ func (w *worker) acceptConn(f frame, fds []int) error {
 	batch := w.batch.Load()
 	switch { // each case passes on ownership of conn
 	case f.kind == kindOpenCalls:
-		w.goroutines.Go(func() { w.serveWorkerCalls(conn) })
+		w.goroutines.Go(func() {
+			defer w.recoverFrom("calls of a Python worker")
+			w.serveWorkerCalls(conn)
+		})
 	case f.kind == kindOpenProbe && w.probe.CompareAndSwap(nil, &readinessProbe{conn: conn}):
 	case f.kind == kindOpenResponses && batch != nil:
 		w.senders.Add(1)

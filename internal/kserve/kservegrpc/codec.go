@@ -1,11 +1,15 @@
 package kservegrpc
 
 import (
+	"log/slog"
+
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
+	"github.com/shoal-serving/shoal/internal/panics"
 )
 
 // A codec encodes and decodes inferences itself, so that tensors are not copied, and
@@ -15,6 +19,7 @@ type codec struct {
 	encoding.CodecV2
 
 	limits *kserve.Limits
+	log    *slog.Logger
 }
 
 // received is a message of any other type, and the error of decoding it.
@@ -24,8 +29,14 @@ type received struct {
 }
 
 // Unmarshal stores an error in the message if it can. grpc would report an error that
-// Unmarshal returns as an internal error of the server.
-func (c *codec) Unmarshal(data mem.BufferSlice, v any) error {
+// Unmarshal returns as an internal error of the server, as is a panic.
+func (c *codec) Unmarshal(data mem.BufferSlice, v any) (err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = c.recovered("decoder of gRPC messages", cause)
+		}
+	}()
+	panics.Point("grpc unmarshal")
 	switch m := v.(type) {
 	case *request:
 		// grpc decodes a second message into the same request, to check that there is none.
@@ -52,7 +63,13 @@ func (c *codec) unmarshal(data mem.BufferSlice, message any) error {
 
 // Marshal takes ownership of the outputs of an answer: grpc sends them after the call has
 // returned, and then releases them.
-func (c *codec) Marshal(v any) (mem.BufferSlice, error) {
+func (c *codec) Marshal(v any) (data mem.BufferSlice, err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			data, err = nil, c.recovered("encoder of gRPC messages", cause)
+		}
+	}()
+	panics.Point("grpc marshal")
 	switch m := v.(type) {
 	case *answer:
 		return m.marshal(), nil
@@ -60,4 +77,11 @@ func (c *codec) Marshal(v any) (mem.BufferSlice, error) {
 		return m.marshal(), nil
 	}
 	return c.CodecV2.Marshal(v)
+}
+
+// recovered reports a panic, which grpc would not recover, and returns the error for the
+// client.
+func (c *codec) recovered(where string, cause any) error {
+	panics.Report(c.log, where, cause)
+	return infer.Errorf(infer.Internal, "internal error")
 }

@@ -11,7 +11,6 @@ import (
 	"context"
 	"log/slog"
 	"math"
-	"runtime/debug"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -30,6 +29,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
+	"github.com/shoal-serving/shoal/internal/panics"
 )
 
 // Options configure a server. The zero value is usable.
@@ -85,7 +85,7 @@ func New(backend kserve.Backend, catalog kserve.Catalog, control kserve.Control,
 		grpc.MaxRecvMsgSize(int(min(opts.Limits.Body, opts.Limits.Decoded))), // before and after decompression
 		grpc.MaxSendMsgSize(math.MaxInt32),
 		grpc.MaxHeaderListSize(uint32(min(opts.Limits.Header, math.MaxUint32))),
-		grpc.ForceServerCodecV2(&codec{CodecV2: encoding.GetCodecV2("proto"), limits: &s.opts.Limits}),
+		grpc.ForceServerCodecV2(&codec{CodecV2: encoding.GetCodecV2("proto"), limits: &s.opts.Limits, log: opts.Log}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
 		grpc.WaitForHandlers(true),
 		grpc.ChainUnaryInterceptor(s.intercept),
@@ -113,6 +113,7 @@ func (s *service) intercept(ctx context.Context, req any, info *grpc.UnaryServer
 			err = s.panicError(info.FullMethod, cause)
 		}
 	}()
+	panics.Point("grpc handler")
 	if err := checkNames(req); err != nil {
 		return nil, s.fail(ctx, err)
 	}
@@ -123,7 +124,7 @@ func (s *service) intercept(ctx context.Context, req any, info *grpc.UnaryServer
 // panicError logs the cause and the stack of a panic, and returns the error for the
 // client.
 func (s *service) panicError(method string, cause any) error {
-	s.opts.Log.Error("a request panicked", "method", method, "cause", cause, "stack", string(debug.Stack()))
+	panics.Report(s.opts.Log, "gRPC call", cause, "method", method)
 	return status.Error(codes.Internal, "internal error")
 }
 

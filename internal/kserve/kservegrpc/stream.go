@@ -17,6 +17,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
+	"github.com/shoal-serving/shoal/internal/panics"
 )
 
 const (
@@ -120,12 +121,20 @@ func (st *stream) end(err error) {
 }
 
 func (st *stream) work(ctx context.Context) {
+	defer st.recover()
 	for {
 		t := st.receive(ctx)
 		if t == nil {
 			return
 		}
 		st.serve(ctx, t)
+	}
+}
+
+// recover ends the stream after a panic. It must be deferred.
+func (st *stream) recover() {
+	if cause := recover(); cause != nil {
+		st.end(st.service.panicError(kservepb.GRPCInferenceService_ModelStreamInfer_FullMethodName, cause))
 	}
 }
 
@@ -179,6 +188,8 @@ func (st *stream) receiveFailed(ctx context.Context, err error) {
 // first, later requests get no turn.
 func (st *stream) serve(ctx context.Context, t *turn) {
 	defer st.running.Done()
+	defer st.recover()
+	panics.Point("grpc stream")
 	a, more, err := st.infer(ctx, t.in)
 	t.in.release()
 	if more != nil {

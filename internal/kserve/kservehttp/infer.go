@@ -9,6 +9,7 @@ import (
 
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
+	"github.com/shoal-serving/shoal/internal/panics"
 	"github.com/shoal-serving/shoal/tensor"
 )
 
@@ -40,6 +41,7 @@ func (h *handler) infer(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (h *handler) decode(w http.ResponseWriter, r *http.Request) (*kserve.Request, error) {
+	panics.Point("http")
 	body, err := h.readBody(w, r)
 	if infer.CodeOf(err) == infer.Unsupported {
 		w.Header().Set("Accept-Encoding", "gzip, deflate")

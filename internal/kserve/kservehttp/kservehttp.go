@@ -12,12 +12,12 @@ import (
 	"maps"
 	"net/http"
 	"path"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/kserve"
+	"github.com/shoal-serving/shoal/internal/panics"
 )
 
 // Options configure a handler. The zero value is usable.
@@ -145,6 +145,6 @@ func (h *handler) panicked(w http.ResponseWriter, r *http.Request, cause any) {
 	if err, ok := cause.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 		panic(cause) // http.ErrAbortHandler, for net/http
 	}
-	h.opts.Log.Error("a request panicked", "method", r.Method, "path", r.URL.Path, "cause", cause, "stack", string(debug.Stack()))
+	panics.Report(h.opts.Log, "HTTP request", cause, "method", r.Method, "path", r.URL.Path)
 	sendError(w, http.StatusInternalServerError, "internal error")
 }

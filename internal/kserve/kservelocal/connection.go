@@ -2,9 +2,9 @@ package kservelocal
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
-	"runtime/debug"
 	"sync"
 	"syscall"
 	"time"
@@ -13,6 +13,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/memfd"
+	"github.com/shoal-serving/shoal/internal/panics"
 )
 
 // A connection is one client. One goroutine at a time reads its frames. If the client
@@ -84,6 +85,9 @@ func (c *connection) read(ctx context.Context) bool {
 		}
 		memfd.CloseAll(fds) // mappings stay valid
 		switch {
+		case infer.CodeOf(err) == infer.Internal && errors.Is(err, errPanic):
+			c.fail(0, err)
+			return true
 		case err != nil:
 			c.fail(0, infer.Errorf(infer.Invalid, "protocol violation: %w", err))
 			return true
@@ -102,8 +106,14 @@ func (c *connection) releaseMemories() {
 }
 
 // handle processes a frame, and reports whether the calling goroutine still reads. An
-// error is a violation of the protocol.
+// error is a violation of the protocol, or a panic, and ends the connection.
 func (c *connection) handle(ctx context.Context, message []byte, fds []int) (reads bool, err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			reads, err = true, c.recovered("reader of a local client", cause)
+		}
+	}()
+	panics.Point("local read")
 	f, err := readFrame(message)
 	switch {
 	case err != nil:
@@ -313,11 +323,19 @@ func (c *connection) run(ctx context.Context, number uint32, req *infer.Request,
 	}
 }
 
+// errPanic is in the error chain of work that panicked.
+var errPanic = errors.New("internal error")
+
+// recovered reports a panic, and returns the error for the client.
+func (c *connection) recovered(where string, cause any) error {
+	panics.Report(c.server.opts.Log, where, cause)
+	return infer.Errorf(infer.Internal, "%w", errPanic)
+}
+
 func (c *connection) ask(ctx context.Context, req *infer.Request, resp *infer.Response) (err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
-			c.server.opts.Log.Error("a request panicked", "model", req.Model, "cause", cause, "stack", string(debug.Stack()))
-			err = infer.Errorf(infer.Internal, "internal error")
+			err = c.recovered("local call", cause)
 		}
 	}()
 	return kserve.Infer(ctx, c.server.backend, req, resp)
@@ -325,7 +343,13 @@ func (c *connection) ask(ctx context.Context, req *infer.Request, resp *infer.Re
 
 // answer writes outputs to the room that the client provided. If it is too small, they go
 // into new memory, which is passed to the client.
-func (c *connection) answer(number uint32, resp *infer.Response, room []byte, offset uint64) error {
+func (c *connection) answer(number uint32, resp *infer.Response, room []byte, offset uint64) (err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = c.recovered("answer to a local call", cause)
+		}
+	}()
+	panics.Point("local answer")
 	f := frame{kind: kindAnswer, number: number}
 	fd := -1
 	if size := alignedSize(resp.Outputs); size > len(room) {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/mms"
+	"github.com/shoal-serving/shoal/internal/panics"
 )
 
 // Options configure the handlers.
@@ -65,7 +66,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header.Set("Cache-Control", "no-cache; no-store, must-revalidate, private")
 	header.Set("Expires", "Thu, 01 Jan 1970 00:00:00 UTC")
 	segments := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
-	err := h.route(w, r, id, segments)
+	err := h.routeSafely(w, r, id, segments)
 	if err == nil || errors.Is(err, context.Canceled) {
 		return // the response is sent, or the client has disconnected
 	}
@@ -82,6 +83,18 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		Type    string `json:"type"`
 		Message string `json:"message"`
 	}{clientErr.Status, clientErr.Type, clientErr.Message})
+}
+
+// routeSafely calls route. A panic is an error, which reveals nothing to the client.
+func (h *handler) routeSafely(w http.ResponseWriter, r *http.Request, id string, segments []string) (err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			panics.Report(h.opts.Log, "HTTP request", cause, "method", r.Method, "path", r.URL.Path)
+			err = newError(http.StatusInternalServerError, "InternalServerException", "internal error")
+		}
+	}()
+	panics.Point("mms")
+	return h.route(w, r, id, segments)
 }
 
 // route calls the method that handles a path.
