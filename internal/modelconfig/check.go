@@ -197,7 +197,8 @@ func (c *Config) checkInput(req *infer.Request, want *Tensor, in *tensor.Tensor)
 		if in.Type == tensor.Invalid {
 			got = "<invalid>"
 		}
-		return requestError(req, "inference input '%s' data-type is '%s', but model '%s' expects '%s'", in.Name, got, c.Name, want.Type)
+		return requestError(req, "inference input '%s' data-type is '%s', but model '%s' expects '%s'", in.Name, got, c.Name, want.Type).
+			WithHint("%s", conversionHint(want.Type))
 	}
 	if !c.fits(in.Shape, want.Dims) {
 		return c.shapeError(req, want, in)
@@ -276,7 +277,7 @@ func (c *Config) stringCountError(req *infer.Request, in *tensor.Tensor) error {
 }
 
 // requestError returns an error with the id of the request.
-func requestError(req *infer.Request, format string, args ...any) error {
+func requestError(req *infer.Request, format string, args ...any) *infer.Error {
 	return infer.Errorf(infer.Invalid, "[request id: %s] "+format, append([]any{req.IDOrUnknown()}, args...)...)
 }
 
