@@ -49,7 +49,7 @@ func TestTimeoutsAreAnsweredAtTheirDeadline(t *testing.T) {
 		}
 		return float64(time.Since(began)-want) / float64(time.Millisecond)
 	}
-	most := servertest.StrictOr(5.0, 10.0)
+	most := servertest.StrictOr(5.0, 20.0)
 	servertest.Hold(t, "queue timeout, ms late", 0, most, func() float64 {
 		return late(100*time.Millisecond, client.Unavailable, func() error { return servertest.Ask(t.Context(), c, "m", 1) })
 	})
@@ -152,7 +152,7 @@ func TestBenchMeasuresTheSeedDevice(t *testing.T) {
 	s := servertest.Start(t, servertest.Root+"/examples/seed-device")
 	limit := 2 / servertest.SeedCurve.Takes(2).Seconds()
 	for _, protocol := range []string{"http", "grpc"} {
-		servertest.Hold(t, fmt.Sprintf("seed_none over %s, share of %.0f infer/s", protocol, limit), 0.9, 1.1, func() float64 {
+		servertest.Hold(t, fmt.Sprintf("seed_none over %s, share of %.0f infer/s", protocol, limit), servertest.StrictOr(0.9, 0.65), 1.1, func() float64 {
 			// Other work on the machine is no reason to call it unstable.
 			out, err := servertest.BenchCommand(s, protocol, "-m", "seed_none", "-b", "2", "--concurrency-range", "4", "-p", "400", "-s", "300", "--json", "-").Output()
 			var r bench.Report
