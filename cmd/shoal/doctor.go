@@ -7,10 +7,12 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/shoal-serving/shoal/internal/console"
 	"github.com/shoal-serving/shoal/internal/doctor"
 )
 
@@ -53,17 +55,26 @@ func (o *serveOptions) examination() doctor.Options {
 	return d
 }
 
-// report prints findings. Its error says that some are bad.
+// report prints findings. It returns an error if some checks failed.
 func report(w io.Writer, findings []doctor.Finding, asJSON bool) error {
-	failed := 0
+	failed, models := 0, map[doctor.Status]int{}
 	for _, f := range findings {
 		if f.Status == doctor.Fail {
 			failed++
 		}
+		if strings.HasPrefix(f.Check, "model ") {
+			models[f.Status]++
+		}
 		if asJSON {
 			continue
 		}
-		if _, err := fmt.Fprintln(w, f); err != nil {
+		if _, err := fmt.Fprintln(w, findingLine(w, f)); err != nil {
+			return err
+		}
+	}
+	if n := models[doctor.OK] + models[doctor.Warn] + models[doctor.Fail]; n > 1 && !asJSON {
+		_, err := fmt.Fprintf(w, "%d models: %d can be served, %d of them with warnings, and %d cannot\n", n, models[doctor.OK]+models[doctor.Warn], models[doctor.Warn], models[doctor.Fail])
+		if err != nil {
 			return err
 		}
 	}
@@ -78,4 +89,17 @@ func report(w io.Writer, findings []doctor.Finding, asJSON bool) error {
 		return fmt.Errorf("%d of %d checks failed", failed, len(findings))
 	}
 	return nil
+}
+
+var statusStyles = map[doctor.Status]console.Style{doctor.OK: console.Green, doctor.Warn: console.Yellow, doctor.Fail: console.Red}
+
+// findingLine returns a finding as a line, which on a terminal has a color, and wraps.
+func findingLine(w io.Writer, f doctor.Finding) string {
+	text := f.String()
+	if !console.IsTerminal(w) {
+		return text
+	}
+	const indent = len("fail  ")
+	prefix := console.PaletteOf(w).Paint(statusStyles[f.Status], text[:indent])
+	return strings.Join(console.Wrap(prefix, text[indent:], console.Width(w), indent), "\n")
 }

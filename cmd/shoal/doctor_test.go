@@ -13,9 +13,15 @@ import (
 
 func TestTheDoctorsReport(t *testing.T) {
 	good := doctor.Finding{Check: "cores", Status: doctor.OK, Found: "2"}
-	bad := doctor.Finding{Check: "model m", Status: doctor.Fail, Found: "nothing", Do: "mend it"}
+	bad := doctor.Finding{Check: "model m", Status: doctor.Fail, Found: "nothing", Do: "fix it"}
 	var out bytes.Buffer
 	if err := report(&out, []doctor.Finding{good}, false); err != nil || out.String() != "ok    cores: 2\n" {
+		t.Errorf("%v: %s", err, out.String())
+	}
+	out.Reset()
+	third := doctor.Finding{Check: "model n", Status: doctor.Warn}
+	if err := report(&out, []doctor.Finding{bad, third, {Check: "model o", Status: doctor.OK}}, false); err == nil ||
+		!strings.HasSuffix(out.String(), "\n3 models: 2 can be served, 1 of them with warnings, and 1 cannot\n") {
 		t.Errorf("%v: %s", err, out.String())
 	}
 	for _, asJSON := range []bool{false, true} {
