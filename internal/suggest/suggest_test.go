@@ -15,7 +15,7 @@ func TestAMisspeltNameIsRecognised(t *testing.T) {
 		"dynamic_batchign": "dynamic_batching", // two swapped letters are one mistake
 		"inputs":           "input",
 		"inptu":            "input",
-		"nmae":             "name",
+		"naem":             "name",
 		"nm":               "", // too short to be sure
 		"resnet":           "",
 		"max_batch":        "max_batch_size", // the only one that begins so
