@@ -54,6 +54,10 @@ peers-speed: build ## a handler here and in the real multi-model-server; 5 min, 
 
 MINUTES ?= 90
 
+.PHONY: cost-gate
+cost-gate: build numpy ## the gate on the cost of a request: 20 runs of this server, 10 of a slower one; 20 min
+	test/cost/gate 20 10
+
 .PHONY: compare
 compare: build onnxruntime numpy ## Shoal, the bare engine and seven servers; MINUTES=90, quiet, resumes
 	tools/get-models models text_recognition ppocrv4_rec minilm wide_mlp mlp

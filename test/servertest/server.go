@@ -150,7 +150,14 @@ var listening = regexp.MustCompile(`msg=listening protocol=(\w+) address=(\S+)`)
 // flags if there are any, and waits until its models are loaded.
 func Start(t testing.TB, repository string, flags ...string) *Server {
 	t.Helper()
-	s := Launch(t, repository, append([]string{"--http-port=0", "--grpc-port=0", "--metrics-port=0"}, flags...)...)
+	return StartUnder(t, nil, repository, flags...)
+}
+
+// StartUnder is like Start, but another program, such as a profiler, runs the binary: wrapper
+// is its command line, to which that of the binary is appended.
+func StartUnder(t testing.TB, wrapper []string, repository string, flags ...string) *Server {
+	t.Helper()
+	s := launch(t, wrapper, repository, append([]string{"--http-port=0", "--grpc-port=0", "--metrics-port=0"}, flags...)...)
 	patience := time.NewTimer(StartPatience)
 	defer patience.Stop()
 	for range 3 {
@@ -200,13 +207,20 @@ const binaryVariable = "TESTED_BINARY"
 // Launch runs the binary, and waits for nothing.
 func Launch(t testing.TB, repository string, flags ...string) *Server {
 	t.Helper()
+	return launch(t, nil, repository, flags...)
+}
+
+func launch(t testing.TB, wrapper []string, repository string, flags ...string) *Server {
+	t.Helper()
 	s := &Server{T: t, Ended: make(chan struct{}), Addresses: make(chan [2]string, 3)}
 	binary, err := filepath.Abs(cmp.Or(os.Getenv(binaryVariable), filepath.Join(Root, "bin", *binaryName)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	// What one test measures is not for the next.
-	s.Cmd = exec.Command(binary, append([]string{"serve", "--model-repository", repository, "--calibration-dir="}, flags...)...)
+	command := append(slices.Clone(wrapper), binary, "serve", "--model-repository", repository, "--calibration-dir=")
+	command = append(command, flags...)
+	s.Cmd = exec.Command(command[0], command[1:]...)
 	out, err := s.Cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)

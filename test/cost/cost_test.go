@@ -1,0 +1,235 @@
+//go:build e2e
+
+package cost
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/shoal-serving/shoal/client"
+	"github.com/shoal-serving/shoal/test/servertest"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write the figures of this server in place of those of the release")
+
+const (
+	released = "testdata/0.1.0.json" // figures of the release, by transport
+	most     = 1.10                  // times the figure of the release at which the gate fails
+	requests = 500                   // per count
+	counts   = 3                     // of which the median is taken
+)
+
+// A figure is what one request costs the server.
+type figure struct {
+	Instructions float64 `json:"instructions"`
+	Allocations  float64 `json:"allocations"`
+}
+
+// config is a model that computes nothing: a request is nearly all protocol and scheduling.
+// Its rows have 12.8 KB.
+const config = `
+backend: "simulated"
+max_batch_size: 8
+input [ { name: "x" data_type: TYPE_FP32 dims: [ 3200 ] } ]
+output [ { name: "y" data_type: TYPE_FP32 dims: [ 16 ] } ]
+instance_group [ { count: 1 } ]
+dynamic_batching { }
+`
+
+func TestARequestCostsNoMoreThanInTheRelease(t *testing.T) {
+	if _, err := exec.LookPath("valgrind"); err != nil && os.Getenv("CI") == "" {
+		t.Skip("needs valgrind")
+	}
+	socket := filepath.Join(t.TempDir(), "socket")
+	s, dump := startUnderCallgrind(t, servertest.Repository(t, map[string]string{"m": config}), "--local-socket", socket)
+	x := client.NewTensor("x", make([]float32, 3200), 1, 3200)
+	calls := func(c *client.Client) func(n int) {
+		return func(n int) {
+			for range n {
+				if _, err := c.Infer(t.Context(), &client.Request{Model: "m", Inputs: []client.Tensor{x}}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	got := map[string]figure{}
+	for transport, call := range map[string]func(n int){
+		"http": calls(s.Web()), "grpc": calls(s.Client()), "local": localCalls(t, socket),
+	} {
+		call(100) // connections, buffers and caches
+		dump()
+		var all []figure
+		for range counts {
+			call(requests)
+			all = append(all, dump().per(requests))
+		}
+		slices.SortFunc(all, func(a, b figure) int { return int(a.Instructions - b.Instructions) })
+		got[transport] = all[counts/2]
+	}
+	if *rewrite {
+		write(t, got)
+	}
+	compare(t, got)
+}
+
+// compare fails if a request costs much more than in the release.
+func compare(t *testing.T, got map[string]figure) {
+	var want map[string]figure
+	text, err := os.ReadFile(released)
+	if err == nil {
+		err = json.Unmarshal(text, &want)
+	}
+	if err != nil || len(want) != len(got) {
+		t.Fatalf("%s has %d transports, want %d: %v", released, len(want), len(got), err)
+	}
+	for _, transport := range slices.Sorted(maps.Keys(got)) {
+		g, w := got[transport], want[transport]
+		t.Logf("%-5s %7.0f instructions, %.3f times those of the release; %.1f allocations, %.1f in the release", transport, g.Instructions, g.Instructions/w.Instructions, g.Allocations, w.Allocations)
+		if !(g.Instructions <= most*w.Instructions) {
+			t.Errorf("%s: a request takes %.0f instructions, %.3f times the %.0f of the release; at most %.2f times are allowed", transport, g.Instructions, g.Instructions/w.Instructions, w.Instructions, most)
+		}
+		if !(g.Allocations <= most*w.Allocations+0.5) {
+			t.Errorf("%s: a request takes %.1f allocations, %.1f in the release", transport, g.Allocations, w.Allocations)
+		}
+	}
+}
+
+func write(t *testing.T, figures map[string]figure) {
+	text, err := json.MarshalIndent(figures, "", "\t")
+	if err == nil {
+		err = os.WriteFile(released, append(text, '\n'), 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// startUnderCallgrind starts the server with a counter. dump returns what it has executed since
+// the last dump.
+func startUnderCallgrind(t *testing.T, repository string, flags ...string) (s *servertest.Server, dump func() figure) {
+	dumps := filepath.Join(t.TempDir(), "dump")
+	s = servertest.StartUnder(t, []string{
+		// One thread at a time, without preemption by signals, which callgrind does not survive,
+		// and without garbage collection, which comes at times of its own.
+		"env", "GODEBUG=asyncpreemptoff=1", "GOMAXPROCS=1", "GOGC=off",
+		"valgrind", "-q", "--tool=callgrind", "--callgrind-out-file=" + dumps,
+	}, repository, flags...)
+	n := 0
+	return s, func() figure {
+		t.Helper()
+		if out, err := exec.Command("callgrind_control", "-d", strconv.Itoa(s.Cmd.Process.Pid)).CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		n++
+		f, err := os.Open(fmt.Sprintf("%s.%d", dumps, n))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		counted, err := read(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return counted
+	}
+}
+
+func (f figure) per(n int) figure {
+	return figure{f.Instructions / float64(n), f.Allocations / float64(n)}
+}
+
+// read returns the total of a dump, and how often the allocator was called. A dump names a
+// function where it first occurs, "(12) name", and has "(12)" from then on.
+func read(dump io.Reader) (f figure, err error) {
+	const allocator = "runtime.mallocgc"
+	lines := bufio.NewScanner(dump)
+	lines.Buffer(nil, 1<<20)
+	id, calls := "", false
+	for lines.Scan() {
+		key, value, _ := strings.Cut(lines.Text(), "=")
+		switch key {
+		case "fn", "cfn":
+			number, name, named := strings.Cut(value, " ")
+			if named && name == allocator {
+				id = number
+			}
+			calls = key == "cfn" && number == id
+		case "calls":
+			if calls {
+				n, _, _ := strings.Cut(value, " ")
+				count, err := strconv.ParseFloat(n, 64)
+				if err != nil {
+					return f, err
+				}
+				f.Allocations += count
+			}
+		}
+		if total, ok := strings.CutPrefix(lines.Text(), "totals: "); ok {
+			if f.Instructions, err = strconv.ParseFloat(total, 64); err != nil {
+				return f, err
+			}
+		}
+	}
+	if f.Instructions == 0 || f.Allocations == 0 {
+		return f, fmt.Errorf("the dump has %v instructions and %v allocations", f.Instructions, f.Allocations)
+	}
+	return f, lines.Err()
+}
+
+// localCalls returns a function that calls the model over the local socket, with the Python
+// package.
+func localCalls(t *testing.T, socket string) func(n int) {
+	const script = `
+import sys, numpy, shoal
+model = shoal.load("m", url="unix:" + sys.argv[1])
+x = numpy.zeros((1, 3200), numpy.float32)
+for line in sys.stdin:
+    for _ in range(int(line)):
+        model.forward(x)
+    print("done", flush=True)
+`
+	source, err := filepath.Abs(filepath.Join(servertest.Root, "python", "src"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), servertest.PythonInterpreter(t), "-c", script, socket)
+	cmd.Env = append(os.Environ(), "PYTHONPATH="+source)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		in.Close()
+		cmd.Wait()
+	})
+	answers := bufio.NewScanner(out)
+	return func(n int) {
+		t.Helper()
+		fmt.Fprintln(in, n)
+		if !answers.Scan() {
+			cmd.Wait()
+			t.Fatalf("the client ended: %s", &stderr)
+		}
+	}
+}
