@@ -23,13 +23,13 @@ var layers = [][]string{
 	{"cmd/shoal"},
 	{"internal/archtest", "test/bare", "test/measure", "test/matrix"},
 	{"test/servertest", "test/matrix/cmd", "test/mutations", "test/compare"},
-	{"test/e2e", "test/proofs"},
+	{"test/e2e", "test/proofs", "test/cost"},
 }
 
 // forTests lists the packages that only test files import, and each other.
 var forTests = []string{
 	"internal/script", "internal/leak", "internal/contexttest", "internal/engine/enginetest", "internal/engine/onnx/onnxtest", "internal/engine/python/pythontest",
-	"internal/batching/batchingtest", "internal/kserve/kservetest", "internal/archtest", "test/e2e", "test/proofs", "test/servertest", "test/bare", "test/measure", "test/matrix", "test/matrix/cmd", "test/mutations", "test/compare",
+	"internal/batching/batchingtest", "internal/kserve/kservetest", "internal/archtest", "test/e2e", "test/proofs", "test/cost", "test/servertest", "test/bare", "test/measure", "test/matrix", "test/matrix/cmd", "test/mutations", "test/compare",
 }
 
 func layerOf(pkg string) int {
