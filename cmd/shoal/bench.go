@@ -515,13 +515,13 @@ func writeQuick(out io.Writer, report *bench.Report, forReport bool) error {
 		if l.Concurrency > 1 {
 			clients = fmt.Sprintf("%d clients", l.Concurrency)
 		}
-		text := fmt.Sprintf("%s req/s with %s", strconv.FormatFloat(rate(l), 'f', 0, 64), clients)
+		parts := []string{fmt.Sprintf("%.0f req/s with %s", rate(l), clients)}
 		for _, p := range l.Client.Percentiles {
 			if p.Percent == 50 || p.Percent == 99 {
-				text += fmt.Sprintf(", p%v %s", p.Percent, shortDuration(p.Latency))
+				parts = append(parts, fmt.Sprintf("p%v %s", p.Percent, shortDuration(p.Latency)))
 			}
 		}
-		return text
+		return strings.Join(parts, ", ")
 	}
 	sentence := fmt.Sprintf("%s: %s; %s", report.Model, side(one), side(many))
 	if many.Server != nil && many.Server.Executions > 0 {

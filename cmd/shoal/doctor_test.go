@@ -45,7 +45,7 @@ func TestTheDoctorLooksAtThePortsOfTheServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer taken.Close()
+	defer func() { _ = taken.Close() }()
 	_, port, _ := net.SplitHostPort(taken.Addr().String())
 	text, status := shoal(t, "doctor", "../../examples/seed-device", "--http-port="+port, "--allow-metrics=false", "--exit-on-error=false")
 	if status != 0 || !strings.Contains(text, "warn  http port: listen tcp 127.0.0.1:"+port) || !strings.Contains(text, "choose another with --http-port") ||

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"slices"
 	"strconv"
@@ -307,7 +308,7 @@ func writeResponseJSON(w io.Writer, resp *client.Response) error {
 			return err
 		}
 		for i, v := range values {
-			if f, ok := v.(float64); ok && (f != f || f-f != 0) {
+			if f, ok := v.(float64); ok && (math.IsNaN(f) || math.IsInf(f, 0)) {
 				values[i] = strconv.FormatFloat(f, 'g', -1, 64)
 			}
 		}

@@ -42,7 +42,7 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if err == nil {
 		return exitOK
 	}
-	fmt.Fprintln(stderr, "shoal:", err)
+	_, _ = fmt.Fprintln(stderr, "shoal:", err) // the exit status says that there was an error
 	return exitStatus(err)
 }
 

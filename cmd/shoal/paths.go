@@ -18,21 +18,15 @@ import (
 // not exist, or one without models that nothing can be added to later, is an error, unless
 // --exit-on-error is false.
 func (o *serveOptions) checkPaths(log *slog.Logger) error {
-	var errs []error
-	for _, path := range o.repositories {
-		errs = append(errs, checkPath(path))
-	}
-	err := errors.Join(errs...)
 	mode, _ := o.changes()
-	var names []string
-	if err == nil && (mode != repository.Explicit || slices.Equal(o.loadModels, []string{"*"})) {
-		names, err = repository.Names(o.repositories)
-	}
+	names, err := o.findModels(mode)
 	switch {
 	case err != nil && o.exitOnError:
 		return err
-	case err != nil || len(names) > 0 || o.store.used() || mode == repository.Explicit && len(o.loadModels) > 0:
-		return nil // errors are logged when models are loaded
+	case err != nil:
+		return nil //nolint:nilerr // it is logged when models are loaded
+	case len(names) > 0 || o.store.used() || mode == repository.Explicit && len(o.loadModels) > 0:
+		return nil
 	case mode == repository.None && o.exitOnError:
 		return noModels(o.repositories)
 	case mode == repository.Explicit:
@@ -41,6 +35,19 @@ func (o *serveOptions) checkPaths(log *slog.Logger) error {
 		log.Warn("no models found", "paths", strings.Join(o.repositories, ","), "mode", o.controlMode)
 	}
 	return nil
+}
+
+// findModels returns the names of the models that are loaded at startup, unless the flags
+// name them.
+func (o *serveOptions) findModels(mode repository.Mode) ([]string, error) {
+	var errs []error
+	for _, path := range o.repositories {
+		errs = append(errs, checkPath(path))
+	}
+	if err := errors.Join(errs...); err != nil || mode == repository.Explicit && !slices.Equal(o.loadModels, []string{"*"}) {
+		return nil, err
+	}
+	return repository.Names(o.repositories)
 }
 
 // checkPath returns an error if a path does not exist.

@@ -227,7 +227,7 @@ func (s *screen) try(models []startupModel) string {
 		return ""
 	}
 	m := models[i]
-	text := "shoal infer " + m.name + " --random"
+	words := []string{"shoal infer", m.name, "--random"}
 	for _, in := range m.inputs {
 		if len(in.Shape) < 2 || !slices.Contains(in.Shape[1:], -1) {
 			continue
@@ -239,10 +239,10 @@ func (s *screen) try(models []startupModel) string {
 			}
 			dims = append(dims, fmt.Sprint(d))
 		}
-		text += " --shape " + in.Name + ":" + strings.Join(dims, ",")
+		words = append(words, "--shape", in.Name+":"+strings.Join(dims, ","))
 	}
 	if address := s.addresses[h+1]; address != "127.0.0.1:8000" {
-		text += " -u " + address
+		words = append(words, "-u", address)
 	}
-	return text
+	return strings.Join(words, " ")
 }

@@ -105,9 +105,9 @@ func TestStartUpIsShownToAPersonAtATerminal(t *testing.T) {
 			go func() {
 				status <- execute(ctx, []string{"serve", "../../examples/seed-device", "--http-port=0", "--grpc-port=0", "--metrics-port=0", "--calibration-dir="}, tty.file, tty.file)
 			}()
-			shown := tty.await(t, "--random -u 127.0.0.1:")
+			tty.await(t, "--random -u 127.0.0.1:")
 			stop()
-			shown = tty.await(t, "Stopping: requests in flight have 30 s to complete; Ctrl-C again stops at once")
+			shown := tty.await(t, "Stopping: requests in flight have 30 s to complete; Ctrl-C again stops at once")
 			if got := <-status; got != exitOK {
 				t.Errorf("exit status %d", got)
 			}

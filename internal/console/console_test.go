@@ -33,7 +33,7 @@ func TestOnlyATerminalHasColors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer file.Close()
+	defer func() { _ = file.Close() }()
 	if IsTerminal(file) || IsTerminal(&bytes.Buffer{}) {
 		t.Error("a file or a buffer is taken for a terminal")
 	}

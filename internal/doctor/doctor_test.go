@@ -117,7 +117,7 @@ func TestThePortsAreTriedThatTheServerWouldOpen(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer taken.Close()
+	defer func() { _ = taken.Close() }()
 	f := Look(t.Context(), Options{Ports: []Port{{Protocol: "http", Address: taken.Addr().String()}, {Protocol: "grpc", Address: "127.0.0.1:0"}}})
 	if len(f.Ports) != 2 || f.Ports[0].Err == nil || f.Ports[1].Err != nil {
 		t.Errorf("found %+v", f.Ports)
