@@ -57,17 +57,13 @@ func (o *logOutput) Close() error {
 }
 
 // reopenOn opens the file of the log again at each SIGHUP until ctx ends, so that it can be
-// rotated. Without a file, SIGHUP is ignored.
+// rotated.
 func (o *logOutput) reopenOn(ctx context.Context, hangups <-chan os.Signal) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-hangups:
-		}
-		if o.file == nil {
-			o.Info("SIGHUP ignored: there is no log file to reopen")
-			continue
 		}
 		if err := o.file.reopen(); err != nil {
 			o.Error("the log file cannot be reopened, so the log continues in the old one", "error", err)

@@ -89,10 +89,12 @@ func runServe(ctx context.Context, opts *serveOptions, settings *settled, store 
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	hangups := make(chan os.Signal, 1) // so that one that comes while the file is opened is not lost
-	signal.Notify(hangups, syscall.SIGHUP)
-	defer signal.Stop(hangups)
-	go log.reopenOn(ctx, hangups)
+	if log.file != nil { // otherwise SIGHUP ends the server, as when its terminal is closed
+		hangups := make(chan os.Signal, 1) // so that one that comes while the file is opened is not lost
+		signal.Notify(hangups, syscall.SIGHUP)
+		defer signal.Stop(hangups)
+		go log.reopenOn(ctx, hangups)
+	}
 	settings.log(ctx, log.Logger)
 	if err := opts.checkPaths(log.Logger); err != nil {
 		return errors.Join(err, log.Close())
