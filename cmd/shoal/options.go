@@ -46,6 +46,7 @@ type serveOptions struct {
 	address       string
 	headerTimeout int
 	bodyTimeout   int
+	memoryBudget  int64
 	idleTimeout   int
 	tritonStatus  bool
 	allowedHosts  []string
@@ -117,6 +118,7 @@ func (o *serveOptions) define(f *pflag.FlagSet) {
 	f.BoolVar(&o.allowLogging, "allow-log-changes", false, "let clients change the log settings")
 	topic(f, "Network")
 
+	f.Int64Var(&o.memoryBudget, "memory-budget", 0, "memory for all requests in flight together, in bytes; 0 means half of the memory of the container or the machine")
 	f.IntVar(&o.headerTimeout, "header-timeout-secs", 5, "time limit for receiving an HTTP request header or a gRPC handshake, in seconds")
 	f.IntVar(&o.bodyTimeout, "body-timeout-secs", 60, "time limit for receiving an HTTP request body, in seconds; 0 means none")
 	f.IntVar(&o.idleTimeout, "idle-timeout-secs", 120, "idle time after which a connection is closed, in seconds; 0 means never")
@@ -206,6 +208,7 @@ func (o *serveOptions) check() error {
 		{"metrics-port", o.metricsPort, 0, math.MaxUint16},
 		{"grpc-max-concurrent-streams", o.maxStreams, 1, most},
 		{"local-unused-secs", o.localUnused, 0, most},
+		{"memory-budget", int(o.memoryBudget), 0, math.MaxInt},
 		{"header-timeout-secs", o.headerTimeout, 1, most},
 		{"body-timeout-secs", o.bodyTimeout, 0, most},
 		{"idle-timeout-secs", o.idleTimeout, 0, most},

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"runtime/debug"
 	"strings"
 	"syscall"
 	"time"
@@ -20,6 +21,7 @@ import (
 	"github.com/shoal-serving/shoal/client"
 	"github.com/shoal-serving/shoal/internal/arrivals"
 	"github.com/shoal-serving/shoal/internal/batching"
+	"github.com/shoal-serving/shoal/internal/budget"
 	"github.com/shoal-serving/shoal/internal/calibrate"
 	"github.com/shoal-serving/shoal/internal/catalog"
 	"github.com/shoal-serving/shoal/internal/engine"
@@ -363,9 +365,30 @@ func runners(pace *pacer.Pacer, onnxEngine *onnx.Engine, pythonEngine *python.En
 
 func seconds(n int) time.Duration { return time.Duration(n) * time.Second }
 
+// newBudget returns the budget of requests: the given number of bytes, or if that is 0 half
+// of the memory of the machine. It also makes the garbage collector work harder before the
+// process needs much more than the budget, unless the user has set GOMEMLIMIT.
+func newBudget(bytes, memory int64) *budget.Budget {
+	if bytes == 0 {
+		bytes = memory / 2
+	}
+	if bytes == 0 {
+		return nil // the memory is unknown
+	}
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(bytes + bytes/4 + reservedMemory)
+	}
+	return budget.New(bytes)
+}
+
+// reservedMemory is what the process may use in addition to requests, before the garbage
+// collector tries to avoid it.
+const reservedMemory = 256 << 20
+
 // ports returns those that the options ask for.
 func ports(p parts, opts serveOptions, stop context.CancelCauseFunc, log *slog.Logger) []listen.Port {
 	limits := kserve.Limits{}.WithDefaults()
+	requests := newBudget(opts.memoryBudget, machine.ReadMemory(machine.Root()).Limit)
 	logging := loggingOf(log)
 	if logging != nil && !opts.allowLogging {
 		logging = kserve.ReadOnly(logging)
@@ -374,7 +397,7 @@ func ports(p parts, opts serveOptions, stop context.CancelCauseFunc, log *slog.L
 	httpLimits.Body, httpLimits.Decoded = opts.maxInputSize, opts.maxInputSize
 	kserveHTTP := kservehttp.New(p.backend, p.backend, p.models, kservehttp.Options{
 		Version: version, Limits: httpLimits, TritonStatus: opts.tritonStatus, BodyTimeout: seconds(opts.bodyTimeout),
-		Logging: logging, Log: log,
+		Budget: requests, Logging: logging, Log: log,
 	})
 	var figures http.Handler
 	if opts.allowMetrics {
@@ -387,7 +410,7 @@ func ports(p parts, opts serveOptions, stop context.CancelCauseFunc, log *slog.L
 			all = append(all, listen.HTTP(a.protocol, a.address, kserveHTTP, a.hint))
 		case "grpc":
 			all = append(all, listen.GRPC(a.address, kservegrpc.New(p.backend, p.backend, p.models, kservegrpc.Options{
-				Version: version, Limits: limits, TritonStatus: opts.tritonStatus, Logging: logging, Log: log,
+				Version: version, Limits: limits, TritonStatus: opts.tritonStatus, Budget: requests, Logging: logging, Log: log,
 			}, opts.connections()...), a.hint))
 		case "metrics":
 			all = append(all, listen.HTTP(a.protocol, a.address, figures, a.hint))

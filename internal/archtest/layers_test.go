@@ -10,7 +10,7 @@ import (
 // layers lists every package of the module, lowest first. A package imports
 // from the layers below its own, and from no other.
 var layers = [][]string{
-	{"tensor", "python/src", "internal/buf", "internal/memfd", "internal/script", "internal/contexttest", "internal/device", "internal/pacer", "internal/machine", "internal/plainjson", "internal/arrivals", "internal/plot", "internal/suggest", "internal/panics", "internal/console", "internal/modelconfig/configpb"},
+	{"tensor", "python/src", "internal/buf", "internal/memfd", "internal/script", "internal/contexttest", "internal/device", "internal/pacer", "internal/machine", "internal/plainjson", "internal/arrivals", "internal/plot", "internal/suggest", "internal/panics", "internal/budget", "internal/console", "internal/modelconfig/configpb"},
 	{"internal/tensorjson", "internal/infer", "internal/batching", "internal/kserve/kservepb", "internal/leak", "internal/engine/onnx/onnxruntime"},
 	{"internal/modelconfig", "internal/stats", "internal/explain", "internal/engine/onnx/onnxtest", "internal/engine/python/pythontest"},
 	{"internal/engine", "internal/batching/automatic", "internal/catalog", "client"},

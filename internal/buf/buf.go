@@ -64,6 +64,14 @@ func withRef(b *Buf) *Buf {
 	return b
 }
 
+// Capacity returns how much memory Get takes for n bytes.
+func Capacity(n int) int {
+	if class := classOf(n); class < len(pools) {
+		return 1 << (class + minBits)
+	}
+	return n
+}
+
 func classOf(n int) int {
 	if n <= 1<<minBits {
 		return 0

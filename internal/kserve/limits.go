@@ -3,6 +3,7 @@ package kserve
 import (
 	"cmp"
 	"math"
+	"time"
 
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/tensor"
@@ -21,8 +22,8 @@ type Limits struct {
 	Decoded int64
 
 	// Ratio is the maximum compression ratio of an HTTP body. It does not apply to bodies that
-	// decompress to at most 1 MiB: a blank image exceeds it, and is harmless. Over gRPC only
-	// Decoded applies.
+	// decompress to at most 1 MiB: a blank image exceeds it, and is harmless. Over gRPC the
+	// default applies.
 	Ratio int64
 
 	// Header is the maximum size of a request's HTTP header in bytes. It is not enforced here:
@@ -64,6 +65,12 @@ func (l Limits) WithDefaults() Limits {
 		String:     min(cmp.Or(l.String, 16<<20), math.MaxUint32), // the length prefix of an element has four bytes
 		Text:       cmp.Or(l.Text, 64<<10),
 	}
+}
+
+// ErrOverBudget rejects a request for which there is no memory in the budget.
+var ErrOverBudget = &infer.Error{
+	Code: infer.Overloaded, RetryAfter: time.Second,
+	Text: "the requests in flight use all memory that the server has for them; retry later, or raise --memory-budget",
 }
 
 // noLimit is the largest limit. It leaves room for the one byte that exceeds it.

@@ -43,6 +43,7 @@ func (c *codec) Unmarshal(data mem.BufferSlice, v any) (err error) {
 		m.release()
 		*m = request{}
 		m.read(data, c.limits)
+		m.size = int64(data.Len())
 		return nil
 	case *received:
 		m.err = c.unmarshal(data, m.message)

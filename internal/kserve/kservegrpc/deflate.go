@@ -3,14 +3,59 @@ package kservegrpc
 import (
 	"compress/zlib"
 	"io"
+	"math"
 	"sync"
 
 	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/encoding/gzip"
+
+	"github.com/shoal-serving/shoal/internal/kserve"
 )
 
-// registerDeflate registers deflate with grpc. It must run before the first server is
-// created.
-var registerDeflate = sync.OnceFunc(func() { encoding.RegisterCompressor(&deflate{}) })
+// registerCompressors registers gzip and deflate with grpc, both with a limit of their
+// ratio. It must run before the first server is created.
+var registerCompressors = sync.OnceFunc(func() {
+	limits := kserve.Limits{}.WithDefaults() // grpc has one compressor for all servers
+	for _, c := range []encoding.Compressor{encoding.GetCompressor(gzip.Name), &deflate{}} {
+		encoding.RegisterCompressor(&ratioLimited{c, &limits})
+	}
+})
+
+// ratioLimited is a compressor that does not decompress a message whose ratio exceeds the
+// limit.
+type ratioLimited struct {
+	encoding.Compressor
+	limits *kserve.Limits
+}
+
+// Decompress implements [encoding.Compressor].
+func (c *ratioLimited) Decompress(from io.Reader) (io.Reader, error) {
+	sent := int64(math.MaxInt64)
+	if r, ok := from.(interface{ Remaining() int }); ok { // grpc has received the whole message
+		sent = int64(r.Remaining())
+	}
+	r, err := c.Compressor.Decompress(from)
+	if err != nil {
+		return nil, err
+	}
+	return &ratioReader{Reader: r, limits: c.limits, sent: sent}, nil
+}
+
+// A ratioReader decompresses a message of sent bytes.
+type ratioReader struct {
+	io.Reader
+	limits  *kserve.Limits
+	n, sent int64
+}
+
+func (r *ratioReader) Read(p []byte) (int, error) {
+	n, err := r.Reader.Read(p)
+	r.n += int64(n)
+	if over := r.limits.CheckRatio(r.n, r.sent); over != nil {
+		return n, over
+	}
+	return n, err
+}
 
 // deflate is the second compression that Triton's clients use. It is zlib's format, as in
 // HTTP. grpc limits the decompressed size.

@@ -17,7 +17,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
-	_ "google.golang.org/grpc/encoding/gzip" // registers gzip
 	"google.golang.org/grpc/experimental"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
@@ -25,6 +24,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/shoal-serving/shoal/internal/budget"
 	"github.com/shoal-serving/shoal/internal/buf"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
@@ -43,6 +43,9 @@ type Options struct {
 	// TritonStatus rejects requests for a full queue with Triton's code, UNAVAILABLE, instead
 	// of RESOURCE_EXHAUSTED.
 	TritonStatus bool
+
+	// Budget bounds the memory of all inferences. Nil means no limit.
+	Budget *budget.Budget
 
 	// Logging lets clients read and change the log settings. If it is nil, they cannot.
 	Logging kserve.Logging
@@ -76,7 +79,7 @@ var memory buf.Slices
 func New(backend kserve.Backend, catalog kserve.Catalog, control kserve.Control, opts Options, extra ...grpc.ServerOption) *grpc.Server {
 	opts.Limits = opts.Limits.WithDefaults()
 	opts.Log = cmp.Or(opts.Log, slog.Default())
-	registerDeflate()
+	registerCompressors()
 	s := &service{backend: backend, catalog: catalog, control: control, opts: opts}
 	server := grpc.NewServer(append([]grpc.ServerOption{
 		grpc.NumStreamWorkers(streamWorkers),

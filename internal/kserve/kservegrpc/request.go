@@ -23,6 +23,7 @@ type request struct {
 
 	memory *buf.Buf // one reference, owned by the receiver of the message; nil if it has none
 	err    error    // of decoding the message
+	size   int64    // of the message in bytes
 
 	// The parts of memory: buffers that grpc received, and copies of tensors that were split
 	// between several.

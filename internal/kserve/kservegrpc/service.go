@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
 )
 
@@ -55,6 +56,11 @@ func (s *service) modelInfer() grpc.MethodHandler {
 		}
 		if in.err != nil {
 			return nil, s.withCode(in.err)
+		}
+		charge := s.opts.Budget.Open(in.GetModelName())
+		defer charge.Close()
+		if !charge.Grow(in.size) {
+			return nil, s.fail(ctx, kserve.ErrOverBudget)
 		}
 		return interceptor(ctx, in, info, answer)
 	}

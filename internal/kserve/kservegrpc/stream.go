@@ -308,6 +308,11 @@ func (st *stream) run(ctx context.Context, in *request, resp *infer.Response) (e
 	if err := cmp.Or(in.err, checkNames(in)); err != nil {
 		return st.service.withCode(err)
 	}
+	charge := st.service.opts.Budget.Open(in.GetModelName())
+	defer charge.Close()
+	if !charge.Grow(in.size) {
+		return st.service.withCode(kserve.ErrOverBudget)
+	}
 	req, err := in.decode(&st.service.opts.Limits)
 	if err == nil {
 		req.Client, req.AcceptStream = st.client, true

@@ -7,24 +7,32 @@ import (
 	"os"
 	"time"
 
+	"github.com/shoal-serving/shoal/internal/budget"
 	"github.com/shoal-serving/shoal/internal/buf"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
 )
 
-// initialBodySize is the first allocation for a body of unknown length.
-const initialBodySize = 64 << 10
+const (
+	// initialBodySize is the first allocation for a body of unknown length.
+	initialBodySize = 64 << 10
+
+	// believedBodySize is the largest Content-Length for which memory is allocated before the
+	// body arrives. Longer bodies grow with what has arrived, so that a client pays for memory
+	// by sending data.
+	believedBodySize = 1 << 20
+)
 
 // readBody returns the body of a request. The caller owns the reference. It fails if the
-// body does not arrive within BodyTimeout.
-func (h *handler) readBody(w http.ResponseWriter, r *http.Request) (*buf.Buf, error) {
+// body does not arrive within BodyTimeout, or if charge cannot grow by its size.
+func (h *handler) readBody(w http.ResponseWriter, r *http.Request, charge *budget.Charge) (*buf.Buf, error) {
 	if h.opts.BodyTimeout == 0 || r.ContentLength == 0 {
-		return readBody(r, &h.opts.Limits)
+		return readBody(r, &h.opts.Limits, charge)
 	}
 	conn := http.NewResponseController(w)
 	// Writers without a connection do not support deadlines.
 	_ = conn.SetReadDeadline(time.Now().Add(h.opts.BodyTimeout))
-	body, err := readBody(r, &h.opts.Limits)
+	body, err := readBody(r, &h.opts.Limits, charge)
 	switch {
 	case err == nil:
 		// net/http keeps reading in order to notice that the client disconnects.
@@ -38,7 +46,7 @@ func (h *handler) readBody(w http.ResponseWriter, r *http.Request) (*buf.Buf, er
 
 // readBody returns the decompressed body of a request. The caller owns the reference. If
 // the Content-Length exceeds the limit, it reads nothing.
-func readBody(r *http.Request, limits *kserve.Limits) (*buf.Buf, error) {
+func readBody(r *http.Request, limits *kserve.Limits, charge *budget.Charge) (*buf.Buf, error) {
 	encoding, err := bodyEncoding(r.Header.Values("Content-Encoding"))
 	if err != nil {
 		return nil, err
@@ -47,28 +55,52 @@ func readBody(r *http.Request, limits *kserve.Limits) (*buf.Buf, error) {
 		return nil, err
 	}
 	if encoding != "" {
-		return decompress(r, encoding, limits)
+		return decompress(r, encoding, limits, charge)
 	}
 	if r.ContentLength >= 0 {
-		return readKnown(r.Body, int(r.ContentLength))
+		return readKnown(r.Body, int(r.ContentLength), charge)
 	}
-	return readUnknown(&bodyReader{body: r.Body, limits: limits}, limits.Body)
+	return readUnknown(&bodyReader{body: r.Body, limits: limits}, limits.Body, charge)
 }
 
-func readKnown(r io.Reader, size int) (*buf.Buf, error) {
-	b := buf.Get(size)
-	if n, err := io.ReadFull(r, b.B); err != nil {
-		b.Release()
-		return nil, cutShort(int64(n), err)
+// get returns memory that charge has grown by.
+func get(size int, charge *budget.Charge) (*buf.Buf, error) {
+	if !charge.Grow(int64(buf.Capacity(size))) {
+		return nil, kserve.ErrOverBudget
 	}
-	return b, nil
+	return buf.Get(size), nil
+}
+
+// readKnown reads a body of the given size. It quadruples its memory whenever that is full,
+// up to size, beginning with believedBodySize.
+func readKnown(r io.Reader, size int, charge *budget.Charge) (*buf.Buf, error) {
+	b, err := get(min(size, believedBodySize), charge)
+	if err != nil {
+		return nil, err
+	}
+	for done := 0; ; {
+		n, err := io.ReadFull(r, b.B[done:])
+		if done += n; err != nil {
+			b.Release()
+			return nil, cutShort(int64(done), err)
+		}
+		if done == size {
+			return b, nil
+		}
+		if b, err = grow(b, min(4*done, size), charge); err != nil {
+			return nil, err
+		}
+	}
 }
 
 // readUnknown reads until EOF, and doubles its memory whenever it is full, up to limit
 // plus one byte. r returns an error for that byte.
-func readUnknown(r io.Reader, limit int64) (*buf.Buf, error) {
-	b, size := buf.Get(int(min(initialBodySize, limit+1))), 0
-	for {
+func readUnknown(r io.Reader, limit int64, charge *budget.Charge) (*buf.Buf, error) {
+	b, err := get(int(min(initialBodySize, limit+1)), charge)
+	if err != nil {
+		return nil, err
+	}
+	for size := 0; ; {
 		n, err := r.Read(b.B[size:])
 		size += n
 		switch {
@@ -79,17 +111,23 @@ func readUnknown(r io.Reader, limit int64) (*buf.Buf, error) {
 			b.Release()
 			return nil, err
 		case size == len(b.B):
-			b = grow(b, limit)
+			if b, err = grow(b, int(min(2*int64(len(b.B)), limit+1)), charge); err != nil {
+				return nil, err
+			}
 		}
 	}
 }
 
-// grow returns a larger copy of b, and releases b.
-func grow(b *buf.Buf, limit int64) *buf.Buf {
-	larger := buf.Get(int(min(2*int64(len(b.B)), limit+1)))
+// grow returns a copy of b with more memory, and releases b. charge grows by the difference:
+// both exist only while b is copied.
+func grow(b *buf.Buf, size int, charge *budget.Charge) (*buf.Buf, error) {
+	defer b.Release()
+	if !charge.Grow(int64(buf.Capacity(size) - buf.Capacity(len(b.B)))) {
+		return nil, kserve.ErrOverBudget
+	}
+	larger := buf.Get(size)
 	copy(larger.B, b.B)
-	b.Release()
-	return larger
+	return larger, nil
 }
 
 // A bodyReader reads a body as sent. It keeps its error, because a decompressor may

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/shoal-serving/shoal/internal/budget"
 	"github.com/shoal-serving/shoal/internal/buf"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
@@ -50,13 +51,13 @@ func responseEncoding(header []string) string {
 }
 
 // decompress returns the decompressed body of a request. The caller owns the reference.
-func decompress(r *http.Request, encoding string, limits *kserve.Limits) (*buf.Buf, error) {
+func decompress(r *http.Request, encoding string, limits *kserve.Limits, charge *budget.Charge) (*buf.Buf, error) {
 	in := &inflater{from: bodyReader{body: r.Body, limits: limits}, length: r.ContentLength}
 	if err := in.open(encoding); err != nil {
 		return nil, in.bodyError(err)
 	}
 	defer in.close()
-	return readUnknown(in, limits.Decoded)
+	return readUnknown(in, limits.Decoded, charge)
 }
 
 // An inflater decompresses a body and enforces the limits of its size and ratio.

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"sync"
 
+	"github.com/shoal-serving/shoal/internal/budget"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/panics"
@@ -16,7 +17,9 @@ import (
 // infer runs a model. If the client disconnects, the context of r is cancelled, and with
 // it the request.
 func (h *handler) infer(w http.ResponseWriter, r *http.Request) error {
-	req, err := h.decode(w, r)
+	charge := h.opts.Budget.Open(r.PathValue("model"))
+	defer charge.Close() // when the response has been sent
+	req, err := h.decode(w, r, &charge)
 	if err != nil {
 		return err
 	}
@@ -37,12 +40,12 @@ func (h *handler) infer(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer resp.Release()
-	return send(w, r, req, resp)
+	return send(w, r, req, resp, &charge)
 }
 
-func (h *handler) decode(w http.ResponseWriter, r *http.Request) (*kserve.Request, error) {
+func (h *handler) decode(w http.ResponseWriter, r *http.Request, charge *budget.Charge) (*kserve.Request, error) {
 	panics.Point("http")
-	body, err := h.readBody(w, r)
+	body, err := h.readBody(w, r, charge)
 	if infer.CodeOf(err) == infer.Unsupported {
 		w.Header().Set("Accept-Encoding", "gzip, deflate")
 	}
@@ -58,6 +61,11 @@ func (h *handler) decode(w http.ResponseWriter, r *http.Request) (*kserve.Reques
 	})
 	if err != nil {
 		return nil, h.withExample(err, r)
+	}
+	// Tensors that were sent as JSON are in memory of their own.
+	if req.Memory != nil && req.Memory != body && !charge.Grow(int64(cap(req.Memory.B))) {
+		req.Memory.Release()
+		return nil, kserve.ErrOverBudget
 	}
 	return req, nil
 }
@@ -120,7 +128,8 @@ var (
 	binaryType = []string{"application/octet-stream"}
 )
 
-func send(w http.ResponseWriter, r *http.Request, req *kserve.Request, resp *infer.Response) error {
+// send sends a response. charge grows by its size.
+func send(w http.ResponseWriter, r *http.Request, req *kserve.Request, resp *infer.Response, charge *budget.Charge) error {
 	memory := jsonBuffers.Get().(*[]byte)
 	defer jsonBuffers.Put(memory)
 	doc, err := req.AppendResponse((*memory)[:0], resp)
@@ -134,6 +143,9 @@ func send(w http.ResponseWriter, r *http.Request, req *kserve.Request, resp *inf
 	for data := range req.Binary(resp) {
 		size += len(data)
 		binary = true
+	}
+	if !charge.Grow(int64(size)) {
+		return kserve.ErrOverBudget
 	}
 	header := w.Header()
 	header["Content-Type"] = jsonType

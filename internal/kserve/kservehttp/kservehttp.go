@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/shoal-serving/shoal/internal/budget"
 	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/panics"
 )
@@ -35,6 +36,9 @@ type Options struct {
 
 	// BodyTimeout is how long the body of a request may take to arrive. Zero means no limit.
 	BodyTimeout time.Duration
+
+	// Budget bounds the memory of all requests. Nil means no limit.
+	Budget *budget.Budget
 
 	// Logging lets clients read and change the log settings. If it is nil, they cannot.
 	Logging kserve.Logging

@@ -58,7 +58,9 @@ func (h *handler) unload(w http.ResponseWriter, r *http.Request) error {
 
 // read decodes the body of a request with decode, which must not retain it.
 func read[T any](h *handler, w http.ResponseWriter, r *http.Request, decode func(body []byte, limits *kserve.Limits) (T, error)) (T, error) {
-	body, err := h.readBody(w, r)
+	charge := h.opts.Budget.Open("") // of all that is not an inference
+	defer charge.Close()
+	body, err := h.readBody(w, r, &charge)
 	if err != nil {
 		var none T
 		return none, err

@@ -1,0 +1,96 @@
+package kservehttp_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/budget"
+	"github.com/shoal-serving/shoal/internal/buf"
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/kserve"
+	"github.com/shoal-serving/shoal/internal/kserve/kservehttp"
+	"github.com/shoal-serving/shoal/internal/kserve/kservetest"
+)
+
+// awaitUsed returns when the given number of bytes of a budget are in use.
+func awaitUsed(t *testing.T, b *budget.Budget, what string, ok func(used int64) bool) {
+	t.Helper()
+	for began := time.Now(); !ok(b.State().Used); time.Sleep(time.Millisecond) {
+		if time.Since(began) > 10*time.Second {
+			t.Fatalf("%s: %+v", what, b.State())
+		}
+	}
+}
+
+func TestAContentLengthIsNotBelieved(t *testing.T) {
+	all := budget.New(1 << 30)
+	_, server := newServer(t, kservehttp.Options{Budget: all})
+	const clients, declared = 20, 60 << 20
+	for range clients {
+		conn, err := net.Dial("tcp", server.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n{", inferPath, declared); err != nil {
+			t.Fatal(err)
+		}
+	}
+	awaitUsed(t, all, "the first megabyte of each body", func(used int64) bool { return used == clients<<20 })
+}
+
+func TestABodyBeyondTheBudgetIsRejected(t *testing.T) {
+	backend := kservetest.New(t, `name: "large" max_batch_size: 1
+		input { name: "INPUT" data_type: TYPE_UINT8 dims: -1 } output { name: "OUTPUT" data_type: TYPE_UINT8 dims: -1 }`)
+	all := budget.New(32 << 20)
+	inside, leave := make(chan int64, 1), make(chan struct{})
+	backend.Before = func(context.Context, *infer.Request) error {
+		inside <- all.State().Used
+		<-leave
+		return nil
+	}
+	server := listen(kservehttp.New(backend, backend, backend, kservehttp.Options{Budget: all}))
+	t.Cleanup(server.Close)
+	before := buf.Live()
+	post := func(size int) answer {
+		doc, data := binaryBody(size)
+		header := http.Header{kserve.JSONLengthHeader: {fmt.Sprint(len(doc))}}
+		return do(t, server, http.MethodPost, "/v2/models/large/infer", header, strings.NewReader(doc+string(data)))
+	}
+	first := make(chan answer, 1)
+	go func() { first <- post(5 << 20) }()
+	if used := <-inside; used != 8<<20 {
+		t.Errorf("a body of 5 MiB is charged with %d bytes while it runs, want the 8 MiB of its buffer", used)
+	}
+	// A model gets half of the budget.
+	if a := post(9 << 20); a.status != http.StatusTooManyRequests || a.header.Get("Retry-After") != "1" || !strings.Contains(a.body, "--memory-budget") {
+		t.Errorf("status %d, %v, %s, want 429", a.status, a.header, a.body)
+	}
+	close(leave)
+	if a := <-first; a.status != http.StatusOK {
+		t.Errorf("the request within the budget: status %d, %.100s", a.status, a.body)
+	}
+	awaitUsed(t, all, "nothing", func(used int64) bool { return used == 0 })
+	if after := buf.Live(); after != before {
+		t.Errorf("%d buffers in use, %d before", after, before)
+	}
+}
+
+func TestAnAnswerBeyondTheBudgetIsRejected(t *testing.T) {
+	backend := kservetest.New(t, `name: "large" max_batch_size: 1
+		input { name: "INPUT" data_type: TYPE_UINT8 dims: -1 } output { name: "OUTPUT" data_type: TYPE_UINT8 dims: -1 }`)
+	all := budget.New(3 << 20) // the body fits into half of it, and the answer not beside it
+	server := listen(kservehttp.New(backend, backend, backend, kservehttp.Options{Budget: all}))
+	t.Cleanup(server.Close)
+	doc, data := binaryBody(1<<20 - 1000)
+	header := http.Header{kserve.JSONLengthHeader: {fmt.Sprint(len(doc))}}
+	if a := do(t, server, http.MethodPost, "/v2/models/large/infer", header, strings.NewReader(doc+string(data))); a.status != http.StatusTooManyRequests {
+		t.Errorf("status %d, want 429", a.status)
+	}
+	awaitUsed(t, all, "nothing", func(used int64) bool { return used == 0 })
+}
