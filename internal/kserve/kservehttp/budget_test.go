@@ -3,6 +3,7 @@ package kservehttp_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -93,4 +94,28 @@ func TestAnAnswerBeyondTheBudgetIsRejected(t *testing.T) {
 		t.Errorf("status %d, want 429", a.status)
 	}
 	awaitUsed(t, all, "nothing", func(used int64) bool { return used == 0 })
+}
+
+func TestAClientThatDoesNotReadItsAnswerIsDisconnected(t *testing.T) {
+	kservehttp.SetStallTimeout(t, 50*time.Millisecond)
+	backend := kservetest.New(t, `name: "large" max_batch_size: 1
+		input { name: "INPUT" data_type: TYPE_UINT8 dims: -1 } output { name: "OUTPUT" data_type: TYPE_UINT8 dims: -1 }`)
+	all := budget.New(1 << 30)
+	server := listen(kservehttp.New(backend, backend, backend, kservehttp.Options{Budget: all}))
+	t.Cleanup(server.Close)
+	conn, err := net.Dial("tcp", server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	doc, data := binaryBody(30 << 20)
+	_, err = fmt.Fprintf(conn, "POST /v2/models/large/infer HTTP/1.1\r\nHost: x\r\n%s: %d\r\nContent-Length: %d\r\n\r\n%s%s",
+		kserve.JSONLengthHeader, len(doc), len(doc)+len(data), doc, data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	awaitUsed(t, all, "nothing", func(used int64) bool { return used == 0 && all.State().Peak > 60<<20 })
+	if n, err := io.Copy(io.Discard, conn); n > 30<<20 && err == nil {
+		t.Errorf("all %d bytes were sent", n)
+	}
 }

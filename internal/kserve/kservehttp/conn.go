@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"sync/atomic"
+	"time"
 
 	"github.com/shoal-serving/shoal/internal/buf"
 )
@@ -82,12 +83,45 @@ func (c *conn) Write(p []byte) (int, error) {
 		c.held.B = append(c.held.B, p...)
 		return len(p), nil
 	}
-	all := net.Buffers{c.held.B, p}
+	first := p[:min(len(p), progressSize)]
+	all := net.Buffers{c.held.B, first}
 	c.held.B = c.held.B[:0]
+	if len(first) < len(p) {
+		_ = c.SetWriteDeadline(time.Now().Add(stallTimeout)) // fails only if the connection is closed
+	}
 	if _, err := all.WriteTo(c.TCPConn); err != nil {
 		return 0, err
 	}
-	return len(p), nil
+	n, err := c.writeByProgress(p[len(first):])
+	return len(first) + n, err
+}
+
+const (
+	// progressSize is how much of a response the client must take within stallTimeout.
+	// Shorter responses fit into the kernel's buffers, mostly.
+	progressSize = 256 << 10
+
+	// defaultStallTimeout is long enough for a network that pauses.
+	defaultStallTimeout = 30 * time.Second
+)
+
+// stallTimeout is changed by tests only.
+var stallTimeout = defaultStallTimeout
+
+// writeByProgress writes p, and fails if the client does not read it: its memory must not
+// be held for ever.
+func (c *conn) writeByProgress(p []byte) (written int, err error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	defer func() { _ = c.SetWriteDeadline(time.Time{}) }()
+	for written < len(p) && err == nil {
+		_ = c.SetWriteDeadline(time.Now().Add(stallTimeout))
+		var n int
+		n, err = c.TCPConn.Write(p[written:min(len(p), written+progressSize)])
+		written += n
+	}
+	return written, err
 }
 
 // flush sends what is buffered. net/http does not see the error, so flush closes the
