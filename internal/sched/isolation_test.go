@@ -348,41 +348,6 @@ func TestABatchIsNotRetriedOnAnInstanceThatKeepsDying(t *testing.T) {
 	})
 }
 
-// A call can be cancelled before the core knows it, if its caller did not get the lock.
-func TestACallThatIsNotAdmittedYetCanBeCancelled(t *testing.T) {
-	p := pacer.New()
-	defer p.Close()
-	s := New(open(t, &enginetest.Echo{}, 1), Options{Pacer: p, Batching: batching.Config{
-		MaxRows: 8, Policy: batching.Triton{MaxRows: 8, MaxDelay: time.Minute},
-	}})
-	ctx, cancel := context.WithCancel(t.Context())
-	returned := make(chan error, 1)
-	s.mu.Lock()
-	go func() {
-		req := request("a", 1)
-		defer req.Memory.Release()
-		returned <- s.Submit(ctx, req, new(infer.Response))
-	}()
-	for s.intake.empty() {
-		runtime.Gosched()
-	}
-	cancel()
-	s.mu.Unlock()
-	patience := time.NewTimer(20 * time.Second)
-	defer patience.Stop()
-	select {
-	case err := <-returned:
-		if infer.CodeOf(err) != infer.Cancelled {
-			t.Errorf("returned %v", err)
-		}
-	case <-patience.C:
-		t.Fatal("the call waits, although its client has left")
-	}
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
-}
-
 func TestWorkStopsTheProbeInProgress(t *testing.T) {
 	var g IdleGate
 	stopped := 0

@@ -79,6 +79,14 @@ func parseList(text string) (all []mutation, err error) {
 	return all, nil
 }
 
+// packages returns the packages that test the mutation, as arguments of go test.
+func (m *mutation) packages() (all []string) {
+	for _, dir := range m.tests {
+		all = append(all, "./"+dir)
+	}
+	return all
+}
+
 // apply returns the source with the mutation. The place must exist exactly once.
 func (m *mutation) apply(source []byte) ([]byte, error) {
 	lines := strings.Split(string(source), "\n")

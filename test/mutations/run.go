@@ -53,7 +53,7 @@ func (o *options) run(root string, out io.Writer) error {
 		if o.limit > 0 && time.Since(began) > o.limit {
 			break
 		}
-		res, err := r.try(m)
+		res, err := r.tryAgain(m, results[m.id].by)
 		if err != nil {
 			fmt.Fprintln(out, err)
 			errs = append(errs, err)
@@ -98,13 +98,28 @@ func read(root string) ([]mutation, map[string]result, error) {
 // A runner runs tests of mutated packages.
 type runner struct {
 	root     string
-	timeouts map[string]time.Duration // of the tests of a package
+	timeouts map[string]time.Duration // by arguments of go test
 }
 
-// try runs the tests of mutations of one package. It is an error if they fail without them,
-// or if the mutated code does not compile.
-func (r *runner) try(all ...*mutation) (result, error) {
-	tests := all[0].tests
+// tryAgain runs the test that noticed the mutation the last time, which is faster than to run
+// all of them, and all of them if that one does not notice it any more.
+func (r *runner) tryAgain(m *mutation, last string) (result, error) {
+	if testName.MatchString(last) {
+		res, err := r.try("^"+last+"$", m)
+		if err != nil || res.verdict == noticed {
+			return res, err
+		}
+	}
+	return r.try("", m)
+}
+
+var testName = regexp.MustCompile(`^(Test|Fuzz)\w+$`)
+
+// try runs the tests of mutations of one package whose names match an expression; "" means
+// all. It is an error if they fail without the mutations, or if the mutated code does not
+// compile.
+func (r *runner) try(expression string, all ...*mutation) (result, error) {
+	tests := append([]string{"-run", expression}, all[0].packages()...)
 	timeout, err := r.timeout(tests)
 	if err != nil {
 		return result{}, err
@@ -118,7 +133,7 @@ func (r *runner) try(all ...*mutation) (result, error) {
 	if err != nil {
 		return result{}, err
 	}
-	text, err := r.test(tests, timeout, "-overlay", overlay)
+	text, err := r.test(timeout, append([]string{"-overlay", overlay}, tests...)...)
 	switch {
 	case err == nil:
 		return result{verdict: survived}, nil
@@ -139,7 +154,7 @@ func (r *runner) tryTogether(list []mutation, out io.Writer) error {
 	}
 	var silent []string
 	for _, key := range slices.Sorted(maps.Keys(packages)) {
-		res, err := r.try(packages[key]...)
+		res, err := r.try("", packages[key]...)
 		if err != nil {
 			return err
 		}
@@ -187,26 +202,22 @@ func (r *runner) overlay(all []*mutation, dir string) (string, error) {
 }
 
 // timeout returns how long tests may take: several times as long as without a mutation. It
-// runs them to find out, once.
-func (r *runner) timeout(packages []string) (time.Duration, error) {
-	key := strings.Join(packages, " ")
+// runs them to find out, once. args are arguments of go test.
+func (r *runner) timeout(args []string) (time.Duration, error) {
+	key := strings.Join(args, " ")
 	if limit, ok := r.timeouts[key]; ok {
 		return limit, nil
 	}
 	began := time.Now()
-	if text, err := r.test(packages, 10*time.Minute); err != nil {
-		return 0, fmt.Errorf("the tests of %s fail without a mutation: %s", key, text)
+	if text, err := r.test(10*time.Minute, args...); err != nil {
+		return 0, fmt.Errorf("the tests fail without a mutation (%s): %s", key, text)
 	}
 	r.timeouts[key] = time.Minute + 4*time.Since(began)
 	return r.timeouts[key], nil
 }
 
-func (r *runner) test(packages []string, timeout time.Duration, more ...string) (string, error) {
-	args := append([]string{"test", "-vet=off", "-failfast", "-count=1", "-timeout", timeout.String()}, more...)
-	for _, p := range packages {
-		args = append(args, "./"+p)
-	}
-	cmd := exec.Command("go", args...)
+func (r *runner) test(timeout time.Duration, args ...string) (string, error) {
+	cmd := exec.Command("go", append([]string{"test", "-vet=off", "-failfast", "-count=1", "-timeout", timeout.String()}, args...)...)
 	cmd.Dir = r.root
 	text, err := cmd.CombinedOutput()
 	return string(text), err
