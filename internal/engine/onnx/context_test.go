@@ -5,6 +5,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/tensor"
 )
 
@@ -45,4 +46,19 @@ func TestAnInstanceKeepsNoReferenceToItsInputs(t *testing.T) {
 			t.Errorf("the instance still has %v", in)
 		}
 	}
+}
+
+func TestAnExclusiveBatchDoesNotUseTheSharedSession(t *testing.T) {
+	src := sources["mlp"]()
+	src.ExclusiveThreads = 2
+	inst := open(t, src).(*instance)
+	shared := inst.calls[0]
+	inst.calls[0] = call{} // using it would panic
+	defer func() { inst.calls[0] = shared }()
+	var out engine.Outputs
+	in := tensor.Tensor{Name: "x", Type: tensor.FP32, Shape: []int64{1, 32}, Data: make([]byte, 128)}
+	if err := inst.RunExclusive(t.Context(), []tensor.Tensor{in}, &out); err != nil {
+		t.Fatal(err)
+	}
+	out.Memory.Release()
 }
