@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -33,6 +34,34 @@ func TestEveryMutationApplies(t *testing.T) {
 		if err := parses(m.file, mutated); err != nil || string(mutated) == string(source) {
 			t.Errorf("%s: the mutated code is the same, or not Go: %v", m.id, err)
 		}
+	}
+}
+
+func TestEveryMutationIsNoticedOrHarmless(t *testing.T) {
+	list, results, err := read(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range list {
+		switch got := results[m.id].verdict; {
+		case got == "":
+			t.Errorf("%s has no result: run `make measure WHAT=mutations`", m.id)
+		case got == survived && m.harmless == "":
+			t.Errorf("%s survived (%s): write a test that notices it, or say in mutations.txt why it is harmless", m.id, m.breaks)
+		case got == noticed && m.harmless != "":
+			t.Errorf("%s is said to be harmless, but %s notices it", m.id, results[m.id].by)
+		}
+	}
+	found, kept, _ := count(list, results)
+	if len(list) < 170 || found < 155 {
+		t.Errorf("%d mutations, %d noticed, want at least 170 and 155", len(list), found)
+	}
+	doc, err := os.ReadFile(filepath.Join(root, "docs/measured.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := fmt.Sprintf("%d mutations, of which %d are noticed and %d are harmless", len(list), found, kept); !strings.Contains(string(doc), want) {
+		t.Errorf("docs/measured.md does not say %q", want)
 	}
 }
 
