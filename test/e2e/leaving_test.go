@@ -104,8 +104,9 @@ func leaverModels() []*leaverModel {
 
 func (l leavers) run(t *testing.T, length time.Duration) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), length)
+	ctx, cancel := context.WithCancel(t.Context()) // without a deadline, which clients would send to the server
 	defer cancel()
+	defer time.AfterFunc(length, cancel).Stop()
 	var left, stayed, kept atomic.Int64
 	var clients sync.WaitGroup
 	models := leaverModels()
