@@ -67,7 +67,7 @@ func TestAPollBetweenTwoWritesLoadsNothing(t *testing.T) {
 		began := time.Now()
 		at := func(after time.Duration, want ...int64) {
 			t.Helper()
-			time.Sleep(began.Add(after).Sub(time.Now()))
+			time.Sleep(time.Until(began.Add(after)))
 			synctest.Wait()
 			if got := serving(r, "a"); !slices.Equal(got, want) {
 				t.Errorf("after %v versions %v serve, want %v", after, got, want)

@@ -258,7 +258,7 @@ func (b *bench) isolated() bool {
 
 // failures submits a request of client 7 three times, and each time another one just after
 // it.
-func (b *bench) failures(from time.Duration, takes time.Duration, others bool) {
+func (b *bench) failures(from, takes time.Duration, others bool) {
 	for i := range maxFailures {
 		at := from + time.Duration(i)*10*ms
 		b.submit(at, request("z", 8), at+ms)

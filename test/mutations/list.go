@@ -72,7 +72,7 @@ func parseList(text string) (all []mutation, err error) {
 		case kind == "|":
 			all[last].old, all[last].new = append(all[last].old, strings.TrimSpace(rest)), append(all[last].new, rest)
 		default:
-			return nil, fmt.Errorf("line %d: found %q, expected one that begins with -, +, |, in or harmless:", number, line)
+			return nil, fmt.Errorf("line %d: found %q, expected -, +, |, in or harmless: at its beginning", number, line)
 		}
 		begin = false
 	}

@@ -51,7 +51,7 @@ func formatResults(list []mutation, results map[string]result) string {
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	for _, m := range list {
 		if r, ok := results[m.id]; ok {
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", m.id, r.verdict, r.state, r.by)
+			_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", m.id, r.verdict, r.state, r.by)
 		}
 	}
 	_ = w.Flush() // a strings.Builder does not fail
@@ -65,7 +65,7 @@ func formatResults(list []mutation, results map[string]result) string {
 // fingerprint identifies a mutation together with the files of the packages that it concerns.
 func (m *mutation) fingerprint(root string) (string, error) {
 	h := sha256.New()
-	fmt.Fprintf(h, "%s %s %q %q\n", m.file, m.function, m.old, m.new)
+	_, _ = fmt.Fprintf(h, "%s %s %q %q\n", m.file, m.function, m.old, m.new)
 	for _, dir := range append([]string{filepath.Dir(m.file)}, m.tests...) {
 		base := filepath.Join(root, dir)
 		err := filepath.WalkDir(base, func(path string, d fs.DirEntry, err error) error {
@@ -78,7 +78,7 @@ func (m *mutation) fingerprint(root string) (string, error) {
 				return nil
 			}
 			content, err := os.ReadFile(path)
-			fmt.Fprintf(h, "%s %d\n%s", path[len(base):], len(content), content)
+			_, _ = fmt.Fprintf(h, "%s %d\n%s", path[len(base):], len(content), content)
 			return err
 		})
 		if err != nil {

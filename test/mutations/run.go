@@ -55,12 +55,12 @@ func (o *options) run(root string, out io.Writer) error {
 		}
 		res, err := r.tryAgain(m, results[m.id].by)
 		if err != nil {
-			fmt.Fprintln(out, err)
+			_, _ = fmt.Fprintln(out, err)
 			errs = append(errs, err)
 			continue
 		}
 		res.state = state
-		fmt.Fprintf(out, "%-4s %s  %s  %s\n", m.id, res.verdict, m.breaks, res.by)
+		_, _ = fmt.Fprintf(out, "%-4s %s  %s  %s\n", m.id, res.verdict, m.breaks, res.by)
 		if _, results, err = read(root); err != nil { // another run may have added some
 			return err
 		}
@@ -70,7 +70,7 @@ func (o *options) run(root string, out io.Writer) error {
 		}
 	}
 	found, kept, left := count(list, results)
-	fmt.Fprintf(out, "%d mutations: %d noticed, %d survived, %d without a result\n", len(list), found, kept, left)
+	_, _ = fmt.Fprintf(out, "%d mutations: %d noticed, %d survived, %d without a result\n", len(list), found, kept, left)
 	if len(errs) > 0 {
 		return fmt.Errorf("%d mutations could not be tried", len(errs))
 	}
@@ -158,7 +158,7 @@ func (r *runner) tryTogether(list []mutation, out io.Writer) error {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(out, "%-40s %3d mutations  %s  %s\n", key, len(packages[key]), res.verdict, res.by)
+		_, _ = fmt.Fprintf(out, "%-40s %3d mutations  %s  %s\n", key, len(packages[key]), res.verdict, res.by)
 		if res.verdict == survived {
 			silent = append(silent, key)
 		}
