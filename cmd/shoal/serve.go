@@ -376,14 +376,14 @@ func newBudget(bytes, memory int64) *budget.Budget {
 		return nil // the memory is unknown
 	}
 	if os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(bytes + bytes/4 + reservedMemory)
+		debug.SetMemoryLimit(bytes + max(bytes/4, reservedMemory))
 	}
 	return budget.New(bytes)
 }
 
-// reservedMemory is what the process may use in addition to requests, before the garbage
-// collector tries to avoid it.
-const reservedMemory = 256 << 20
+// reservedMemory is the least that the process may use in addition to requests, before the
+// garbage collector tries to avoid it.
+const reservedMemory = 64 << 20
 
 // ports returns those that the options ask for.
 func ports(p parts, opts serveOptions, stop context.CancelCauseFunc, log *slog.Logger) []listen.Port {

@@ -36,6 +36,7 @@ const manifestFile = "MAR-INF/MANIFEST.json"
 type limits struct {
 	Files int   // that it holds; 10,000
 	Bytes int64 // of all of them, unpacked; 16 GiB
+	Ratio int64 // of all of them to the archive, beyond freeBytes; 100
 }
 
 func (l limits) withDefaults() limits {
@@ -45,7 +46,19 @@ func (l limits) withDefaults() limits {
 	if l.Bytes == 0 {
 		l.Bytes = 16 << 30
 	}
+	if l.Ratio == 0 {
+		l.Ratio = 100
+	}
 	return l
+}
+
+// freeBytes is the size up to which the ratio of an archive is not limited: files of text
+// may exceed it, and are harmless.
+const freeBytes = 16 << 20
+
+// bytes returns how large an archive of the given size may be when it is unpacked.
+func (l limits) bytes(size int64) int64 {
+	return min(l.Bytes, max(freeBytes, size*l.Ratio))
 }
 
 // An archive is a model on disk: one that was unpacked, or a directory of the store.
@@ -88,7 +101,11 @@ func unpack(file, dir string, most limits) error {
 		return err
 	}
 	defer func() { _ = root.Close() }() // files in it have been closed
-	left := most.Bytes
+	about, err := os.Stat(file)
+	if err != nil {
+		return err
+	}
+	left := most.bytes(about.Size())
 	for _, f := range r.File {
 		n, err := unpackOne(root, f, left)
 		if err != nil {

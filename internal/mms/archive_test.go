@@ -113,6 +113,18 @@ func TestAnUnsafeArchiveIsRefused(t *testing.T) {
 	}
 }
 
+func TestTheRatioOfAnArchiveIsLimited(t *testing.T) {
+	for size, want := range map[int]error{freeBytes - 1: nil, freeBytes + 1: errTooLarge} {
+		dir := t.TempDir()
+		file := filepath.Join(dir, "m.mar")
+		writeArchive(t, file, entry("zeros", strings.Repeat("0", size)))
+		err := unpack(file, t.TempDir(), limits{})
+		if (err == nil) != (want == nil) || err != nil && !strings.Contains(err.Error(), want.Error()) {
+			t.Errorf("%d bytes in an archive of a thousandth of that: %v, want %v", size, err, want)
+		}
+	}
+}
+
 func TestArchivesComeFromTheStoreAlone(t *testing.T) {
 	dir := t.TempDir()
 	s := store{dir: filepath.Join(dir, "store"), private: dir}

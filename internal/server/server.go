@@ -260,6 +260,12 @@ func buildResponse(v *servable.Version, req *infer.Request, resp *infer.Response
 		}
 	}
 	resp.Outputs = selectOutputs(resp.Outputs, req.Outputs)
+	for _, name := range req.Outputs {
+		if !slices.ContainsFunc(resp.Outputs, func(t tensor.Tensor) bool { return t.Name == name }) {
+			resp.Release()
+			return infer.Errorf(infer.Internal, "the model returned no output '%s', which the request asks for", name)
+		}
+	}
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -135,6 +136,21 @@ func TestOnlyTheOutputsAskedForAreGiven(t *testing.T) {
 		t.Errorf("got %v, want y", got)
 	}
 	resp.Release()
+}
+
+func TestAnOutputThatTheModelDoesNotReturnIsAnError(t *testing.T) {
+	cfg, err := modelconfig.Parse("config.pbtxt", []byte(`backend: "echo" max_batch_size: 2 input { name: "x" data_type: TYPE_INT8 dims: 1 }
+		output { name: "x" data_type: TYPE_INT8 dims: 1 } output { name: "z" data_type: TYPE_INT8 dims: 1 }`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"x": "", "z": "the model returned no output 'z', which the request asks for"} {
+		resp := &infer.Response{Outputs: []tensor.Tensor{{Name: "x", Type: tensor.Int8, Shape: []int64{1, 1}, Data: []byte{1}}}}
+		err := buildResponse(&servable.Version{Config: cfg}, &infer.Request{Outputs: []string{name}}, resp)
+		if got := fmt.Sprint(err); (err == nil) != (want == "") || err != nil && (got != want || infer.CodeOf(err) != infer.Internal) {
+			t.Errorf("output %s: %v, want %q", name, err, want)
+		}
+	}
 }
 
 func TestClassesAreGivenInThePlaceOfAnOutput(t *testing.T) {

@@ -37,6 +37,8 @@ class TritonPythonModel:
         if what == 15:
             for _ in range(3): w.send(wire.READY, number=w_number(w))
         if what == 16: w.connection.shutdown(1)
+        if what == 17:
+            for _ in range(200): w.send(wire.NEED_MEMORY, a=1 << 20)
         if what >= 5: time.sleep(30)
         return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", r.inputs()[0].as_numpy())]) for r in requests]
 
@@ -70,6 +72,7 @@ func TestAWorkerInTroubleFailsItsBatchAndComesBack(t *testing.T) {
 		{14, "MiB of memory, and memory_limit_mib is 300"},
 		{15, "it violated the protocol"},
 		{16, "it closed its connection to the server"},
+		{17, "it sent a second request for output memory in one response"},
 	} {
 		t.Run(tt.reasons, func(t *testing.T) {
 			t.Parallel()

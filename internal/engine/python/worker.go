@@ -395,6 +395,7 @@ func (w *worker) await(ctx context.Context, expected kind, limit time.Duration, 
 		stop := context.AfterFunc(ctx, onCancel)
 		defer stop()
 	}
+	grown := false // the worker has asked for output memory
 	for {
 		n, fds, err := read(w.conn, w.message)
 		if err != nil || n == 0 {
@@ -413,7 +414,10 @@ func (w *worker) await(ctx context.Context, expected kind, limit time.Duration, 
 		case err != nil:
 			w.killForProtocolError(err) // the loop then reads the end of the connection
 		case opens:
+		case f.kind == kindNeedMemory && grown:
+			w.killForProtocolError(errors.New("a second request for output memory in one response")) // each costs as much as it is large
 		case f.kind == kindNeedMemory:
+			grown = true
 			if err := w.growOutput(f.a); err != nil {
 				w.kill(err.Error())
 			}
