@@ -258,15 +258,15 @@ func (b *bench) isolated() bool {
 
 // failures submits a request of client 7 three times, and each time another one just after
 // it.
-func (b *bench) failures(from, takes time.Duration, others bool) {
+func (b *bench) failures(from time.Duration, others bool) {
 	for i := range maxFailures {
 		at := from + time.Duration(i)*10*ms
 		b.submit(at, request("z", 8), at+ms)
 		r := request("bad", 1)
 		r.Client = 7
-		b.submit(at+1, r, at+takes, infer.Internal)
+		b.submit(at+1, r, at+2*ms, infer.Internal)
 		if others {
-			b.submit(at+2, request("also", 1), at+takes, infer.Internal)
+			b.submit(at+2, request("also", 1), at+2*ms, infer.Internal)
 		}
 	}
 }
@@ -275,12 +275,12 @@ func TestAClientIsNotBlamedForABatchWithOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eng := &enginetest.Echo{Takes: constant(ms), Fails: poisoned}
 		b := start(t, eng, 1, Options{Batching: batching.Config{MaxRows: 8, Policy: batching.Triton{MaxRows: 8}}})
-		b.failures(0, 2*ms, true)
+		b.failures(0, true)
 		b.calls.Wait()
 		if b.isolated() {
 			t.Error("a client is isolated, although any request of its batches may have been bad")
 		}
-		b.failures(100*ms, 2*ms, false)
+		b.failures(100*ms, false)
 		b.calls.Wait()
 		if !b.isolated() {
 			t.Error("a client whose requests failed by themselves is not isolated")
@@ -299,8 +299,8 @@ func TestAClientIsNotBlamedForWhatNoRequestCauses(t *testing.T) {
 				return infer.Errorf(infer.Internal, "%w", cause)
 			}}
 			b := start(t, eng, 1, Options{Bisect: true, Batching: batching.Config{MaxRows: 8, Policy: batching.Triton{MaxRows: 8}}})
-			b.failures(0, 2*ms, false)
-			b.failures(100*ms, 2*ms, true)
+			b.failures(0, false)
+			b.failures(100*ms, true)
 			b.calls.Wait()
 			if b.isolated() {
 				t.Errorf("a client is isolated because of %v", cause)
@@ -346,26 +346,4 @@ func TestABatchIsNotRetriedOnAnInstanceThatKeepsDying(t *testing.T) {
 			t.Errorf("batches %q, want one", got)
 		}
 	})
-}
-
-func TestWorkStopsTheProbeInProgress(t *testing.T) {
-	var g IdleGate
-	stopped := 0
-	if !g.acquire(func() { stopped++ }) {
-		t.Fatal("an idle gate refuses a probe")
-	}
-	g.BeginWork()
-	if stopped != 1 {
-		t.Errorf("the probe was stopped %d times, want once", stopped)
-	}
-	g.release()
-	if g.acquire(func() { stopped++ }) {
-		t.Error("a probe begins while there is work")
-	}
-	g.EndWork()
-	g.BeginWork() // no probe is in progress
-	g.EndWork()
-	if stopped != 1 {
-		t.Errorf("a probe that had ended was stopped")
-	}
 }

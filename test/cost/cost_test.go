@@ -137,7 +137,7 @@ func startUnderCallgrind(t *testing.T, repository string, flags ...string) (s *s
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer f.Close()
+		defer func() { _ = f.Close() }()
 		counted, err := read(f)
 		if err != nil {
 			t.Fatal(err)
@@ -220,15 +220,15 @@ for line in sys.stdin:
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		in.Close()
-		cmd.Wait()
+		_ = in.Close()
+		_ = cmd.Wait()
 	})
 	answers := bufio.NewScanner(out)
 	return func(n int) {
 		t.Helper()
-		fmt.Fprintln(in, n)
+		_, _ = fmt.Fprintln(in, n) // if it fails, there is no answer
 		if !answers.Scan() {
-			cmd.Wait()
+			_ = cmd.Wait()
 			t.Fatalf("the client ended: %s", &stderr)
 		}
 	}

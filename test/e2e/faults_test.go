@@ -139,10 +139,18 @@ class TritonPythonModel:
 		name string
 		ask  func() error
 	}{
-		{"http", simulated}, {"join", simulated}, {"split", simulated}, {"engine", simulated},
-		{"grpc handler", f.grpc}, {"grpc unmarshal", f.grpc}, {"grpc marshal", f.grpc}, {"grpc stream", f.stream},
-		{"local read", f.local}, {"load", func() error { return f.load("other") }},
-		{"python read", python}, {"python call", python},
+		{"http", simulated},
+		{"join", simulated},
+		{"split", simulated},
+		{"engine", simulated},
+		{"grpc handler", f.grpc},
+		{"grpc unmarshal", f.grpc},
+		{"grpc marshal", f.grpc},
+		{"grpc stream", f.stream},
+		{"local read", f.local},
+		{"load", func() error { return f.load("other") }},
+		{"python read", python},
+		{"python call", python},
 	}
 	for _, p := range points { // the control: without a fault all of them work
 		if err := p.ask(); err != nil {

@@ -78,7 +78,7 @@ func (e *outboundCall) watchClose() {
 
 // runSafely calls run. After a panic the worker is killed: it waits for a response.
 func (e *outboundCall) runSafely(ctx context.Context, p *payload) {
-	defer e.w.recoverFrom("call of a Python model")
+	defer func() { e.w.panicked("call of a Python model", recover()) }()
 	panics.Point("python call")
 	e.run(ctx, p)
 }

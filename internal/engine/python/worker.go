@@ -292,10 +292,10 @@ func (w *worker) handleSafely(f frame, fds []int, logs *lineLogger) (err error) 
 	return w.handleSideFrame(f, fds, logs)
 }
 
-// recoverFrom kills the worker after a panic of the server in its service. It must be
-// deferred.
-func (w *worker) recoverFrom(where string) {
-	if cause := recover(); cause != nil {
+// panicked kills the worker after a panic of the server in its service; cause is what recover
+// returned.
+func (w *worker) panicked(where string, cause any) {
+	if cause != nil {
 		panics.Report(w.log, where, cause)
 		w.kill("the server panicked in a call of the model")
 	}
@@ -341,7 +341,7 @@ func (w *worker) acceptConn(f frame, fds []int) error {
 	switch { // each case passes on ownership of conn
 	case f.kind == kindOpenCalls:
 		w.goroutines.Go(func() {
-			defer w.recoverFrom("calls of a Python worker")
+			defer func() { w.panicked("calls of a Python worker", recover()) }()
 			w.serveWorkerCalls(conn)
 		})
 	case f.kind == kindOpenProbe && w.probe.CompareAndSwap(nil, &readinessProbe{conn: conn}):

@@ -121,7 +121,7 @@ func (st *stream) end(err error) {
 }
 
 func (st *stream) work(ctx context.Context) {
-	defer st.recover()
+	defer func() { st.panicked(recover()) }()
 	for {
 		t := st.receive(ctx)
 		if t == nil {
@@ -131,9 +131,9 @@ func (st *stream) work(ctx context.Context) {
 	}
 }
 
-// recover ends the stream after a panic. It must be deferred.
-func (st *stream) recover() {
-	if cause := recover(); cause != nil {
+// panicked ends the stream after a panic; cause is what recover returned.
+func (st *stream) panicked(cause any) {
+	if cause != nil {
 		st.end(st.service.panicError(kservepb.GRPCInferenceService_ModelStreamInfer_FullMethodName, cause))
 	}
 }
@@ -188,7 +188,7 @@ func (st *stream) receiveFailed(ctx context.Context, err error) {
 // first, later requests get no turn.
 func (st *stream) serve(ctx context.Context, t *turn) {
 	defer st.running.Done()
-	defer st.recover()
+	defer func() { st.panicked(recover()) }()
 	panics.Point("grpc stream")
 	a, more, err := st.infer(ctx, t.in)
 	t.in.release()
