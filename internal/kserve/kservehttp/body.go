@@ -104,7 +104,7 @@ func readUnknown(r io.Reader, limit int64, charge *budget.Charge) (*buf.Buf, err
 		n, err := r.Read(b.B[size:])
 		size += n
 		switch {
-		case err == io.EOF:
+		case errors.Is(err, io.EOF):
 			b.B = b.B[:size]
 			return b, nil
 		case err != nil:
