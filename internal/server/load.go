@@ -41,11 +41,22 @@ func (s *Server) Load(name, owner string, desired Desired) error {
 	<-m.turn
 	switch {
 	case err != nil:
-		s.log.Error("model not loaded", "model", name, "error", err)
+		s.logFailure(name, err)
 	case len(c.load) > 0:
 		s.log.Info("model loaded", "model", name, "loaded", c.load, "kept", c.keep, "replaced", c.drop, "took", time.Since(began).Round(time.Millisecond))
 	}
 	return err
+}
+
+// logFailure logs a failed load, unless there were too many in the last minute.
+func (s *Server) logFailure(name string, err error) {
+	ok, skipped := s.failures.allow(time.Now())
+	switch {
+	case ok && skipped > 0:
+		s.log.Error("model not loaded", "model", name, "error", err, "records_skipped", skipped)
+	case ok:
+		s.log.Error("model not loaded", "model", name, "error", err)
+	}
 }
 
 // Errors of cancelled loads.

@@ -36,6 +36,7 @@ type Server struct {
 	log     *slog.Logger
 
 	logRequests bool // at info level
+	failures    logLimit
 
 	arrivals     *arrivals.Writer // nil if they are not recorded
 	stopping     atomic.Bool
