@@ -347,3 +347,23 @@ func TestABatchIsNotRetriedOnAnInstanceThatKeepsDying(t *testing.T) {
 		}
 	})
 }
+
+// A call can be cancelled before the core knows it, if its caller did not get the lock.
+func TestACallThatIsNotAdmittedYetCanBeCancelled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, &enginetest.Echo{}, 1, Options{Batching: batching.Config{MaxRows: 8, Policy: batching.Triton{MaxRows: 8, MaxDelay: time.Minute}}})
+		ctx, cancel := context.WithCancel(t.Context())
+		synctest.Wait() // until the worker is parked: it would admit the call otherwise
+		b.Scheduler.mu.Lock()
+		b.submitContext(ctx, 0, request("a", 1), 0, infer.Cancelled)
+		for b.intake.empty() {
+			runtime.Gosched()
+		}
+		for range 1000 { // until the caller has found the lock taken
+			runtime.Gosched()
+		}
+		cancel()
+		b.Scheduler.mu.Unlock()
+		b.finish()
+	})
+}
