@@ -367,3 +367,25 @@ func TestACallThatIsNotAdmittedYetCanBeCancelled(t *testing.T) {
 		b.finish()
 	})
 }
+
+func TestWorkStopsTheProbeInProgress(t *testing.T) {
+	var g IdleGate
+	stopped := 0
+	if !g.acquire(func() { stopped++ }) {
+		t.Fatal("an idle gate refuses a probe")
+	}
+	g.BeginWork()
+	if stopped != 1 {
+		t.Errorf("the probe was stopped %d times, want once", stopped)
+	}
+	g.release()
+	if g.acquire(func() { stopped++ }) {
+		t.Error("a probe begins while there is work")
+	}
+	g.EndWork()
+	g.BeginWork() // no probe is in progress
+	g.EndWork()
+	if stopped != 1 {
+		t.Error("a probe that had ended was stopped")
+	}
+}
