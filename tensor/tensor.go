@@ -177,9 +177,9 @@ func checkElements(data []byte, want int64) error {
 	return nil
 }
 
-// elementSize returns the bytes that the first element of data takes with its
-// length, and false if data ends before it does.
-func elementSize(data []byte) (int, bool) {
+// elementSize returns the size of the first element of data, including its length
+// prefix. ok is false if data ends before the element does.
+func elementSize(data []byte) (size int, ok bool) {
 	if len(data) < 4 {
 		return 0, false
 	}

@@ -112,7 +112,7 @@ type Action struct {
 	Reason   Reason  // for Run: why the batch closed
 	Verdict  Verdict // for Answer
 
-	Exclusive bool // for Run: the batch has the device to itself; see [ActiveBatches]
+	Exclusive bool // for Run: the batch begins on an idle device; see [ActiveBatches]
 
 	Ran time.Duration // for Yield: how long the turn was used
 

@@ -48,8 +48,9 @@ type Config struct {
 
 // ActiveBatches counts the running batches of all models that share a device.
 type ActiveBatches interface {
-	// Begin counts a batch that begins, and reports whether it is exclusive: it has the
-	// device to itself, and may use all of it until it ends.
+	// Begin counts a batch that begins, and reports whether it is exclusive: no other batch
+	// runs on the device, and this one may use all of it until it ends, even if another
+	// begins meanwhile.
 	Begin() (exclusive bool)
 	// End counts a batch that has ended.
 	End()

@@ -122,7 +122,8 @@ func readValues(raw []byte, t tensor.Type) (v Values, err error) {
 	return v, err
 }
 
-// readList encodes the values of a list, and of lists in it.
+// readList encodes the elements of a JSON array, which may be nested, as tensor data of
+// type t.
 func readList(raw []byte, t tensor.Type) ([]byte, error) {
 	if t == tensor.FP16 || t == tensor.BF16 {
 		return nil, fmt.Errorf(`%v has no values in JSON: give them as {"b64": …}`, t)

@@ -94,7 +94,7 @@ var ErrDied = errors.New("the instance died")
 type RetryPolicy interface {
 	// Retries reports whether parts of a failed batch may be run again, to find the bad
 	// requests, and whether a batch whose instance died may be run again.
-	Retries() (apart, died bool)
+	Retries() (inParts, afterDeath bool)
 	// Rehearses reports whether the model may be run with synthetic inputs, to measure it.
 	Rehearses() bool
 }

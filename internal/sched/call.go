@@ -24,17 +24,19 @@ type call struct {
 	done    chan struct{} // size 1, so that answering never blocks
 	out     batching.Actions
 
-	stream  chan infer.ResponseStream // size 1: receives the response stream, if the model opens one
-	started infer.Timeline            // up to the run, for a caller that gets the stream before the batch ends
+	stream chan infer.ResponseStream // size 1: receives the response stream, if the model opens one
+	// startTimes is the timeline up to the run, for a caller that gets the stream before the
+	// batch ends.
+	startTimes infer.Timeline
 
-	slot slot // on the stage
+	slot slot // where a stage holds the rows, if one does
 
 	// Guarded by the scheduler's lock.
 	taken  bool          // a batch holds the call, in place of the core
 	sender engine.Sender // the instance that took the call, if its model may send responses; else nil
 
 	// The outcome, written before done is signalled.
-	rejected   bool // the request did not run; verdict says why
+	rejected   bool // the core answered without a result, before or during the run; verdict says why
 	verdict    batching.Verdict
 	retryAfter time.Duration // when a retry is likely to succeed; 0 means unknown
 	outage     *infer.Error  // set if verdict is NoInstance and the reason is known
@@ -97,7 +99,7 @@ func (c *call) answer() { c.done <- struct{}{} }
 
 // handStream makes resp the owner of the response stream.
 func (c *call) handStream(stream infer.ResponseStream, resp *infer.Response) {
-	resp.Stream, resp.Times = stream, c.started
+	resp.Stream, resp.Times = stream, c.startTimes
 }
 
 // outcome moves the outcome to resp, or returns its error.
@@ -122,7 +124,7 @@ func (c *call) outcome(ctx context.Context, resp *infer.Response) error {
 // ErrClosed is the error of requests that are submitted after Close.
 var ErrClosed = &infer.Error{Code: infer.Unavailable, Reason: infer.ShuttingDown, Text: "the model is stopping and takes no more requests"}
 
-// rejections are the errors of requests that did not run.
+// rejections are the errors of requests that the core answers without a result.
 var rejections = [...]infer.Error{
 	batching.TooLarge:   {Code: infer.Invalid, Reason: infer.TooManyRows, Text: "the request has no rows, or more than the model takes"},
 	batching.QueueFull:  {Code: infer.Overloaded, Reason: infer.QueueFull, Text: "the queue of the model is full"},
@@ -134,7 +136,7 @@ var rejections = [...]infer.Error{
 	batching.Unbound:    {Code: infer.Unavailable, Reason: infer.InstanceLeft, Text: "the instance that holds the request's sequence is gone"},
 }
 
-// rejection returns the error of a request that did not run.
+// rejection returns the error of a request that the core answered without a result.
 func rejection(ctx context.Context, v batching.Verdict, retryAfter time.Duration) error {
 	switch {
 	case v == batching.Refused:

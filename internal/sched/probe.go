@@ -107,7 +107,7 @@ func (p *probe) stop() {
 	}
 	close(p.stopped)
 	for _, w := range p.s.workers() {
-		w.stop.end(p.number)
+		w.stopper.cancelBatch(p.number)
 	}
 }
 
@@ -118,7 +118,7 @@ const firstProbe = 1 << 63
 
 // runProbe takes part in a probe, and discards the outputs.
 func (w *worker) runProbe(p *probe) {
-	w.stop.begin(p.number)
+	w.stopper.begin(p.number)
 	select {
 	case <-p.started:
 	case <-p.stopped:
@@ -135,7 +135,7 @@ func (w *worker) runProbe(p *probe) {
 		from := time.Since(w.s.epoch)
 		active := w.s.opts.Batching.ActiveBatches // a probe counts on its device as a batch does
 		w.exclusive = active != nil && active.Begin()
-		_, result.err = w.runBatch([]*call{c}, w.taken)
+		_, result.err = w.runBatch([]*call{c}, from)
 		if active != nil {
 			active.End()
 		}

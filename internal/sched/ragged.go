@@ -33,14 +33,14 @@ func (w *worker) joinRagged(calls []*call, rows int) ([]tensor.Tensor, error) {
 		w.inputs = append(w.inputs, x)
 	}
 	for _, in := range r.Inputs {
-		w.sources = w.sources[:0]
+		w.sourceShapes = w.sourceShapes[:0]
 		for _, c := range calls {
-			w.sources = append(w.sources, c.req.Inputs[in.Source].Shape)
+			w.sourceShapes = append(w.sourceShapes, c.req.Inputs[in.Source].Shape)
 		}
 		k := len(w.inputs)
 		w.growJoined(k)
 		x := tensor.Tensor{Name: in.Name, Type: in.Type}
-		x.Data, x.Shape = appendBatchInput(w.joined[k][:0], in, w.sources)
+		x.Data, x.Shape = appendBatchInput(w.joined[k][:0], in, w.sourceShapes)
 		w.joined[k] = x.Data
 		w.inputs = append(w.inputs, x)
 	}

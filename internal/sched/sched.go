@@ -84,11 +84,11 @@ type Scheduler struct {
 	opts         Options
 	epoch        time.Time // zero of the core's clock
 	alarm        *pacer.Alarm
-	workerList   atomic.Pointer[[]*worker] // indexed by instance number - 1; copied on write
-	probes       chan *probe               // received by parked workers
-	probeCount   atomic.Uint64             // probes so far
-	goroutines   sync.WaitGroup            // the workers' goroutines
-	share        batching.Share
+	workerList   atomic.Pointer[[]*worker]     // indexed by instance number - 1; copied on write
+	probes       chan *probe                   // received by parked workers
+	probeCount   atomic.Uint64                 // probes so far
+	goroutines   sync.WaitGroup                // the workers' goroutines
+	share        batching.Share                // of the device; the arbiter grants turns to it
 	combines     bool                          // requests may share a batch
 	alive        atomic.Int64                  // instances that are not down
 	aliveChanged atomic.Pointer[chan struct{}] // closed and replaced when alive changes
@@ -101,9 +101,9 @@ type Scheduler struct {
 	mu           sync.Mutex // guards the following
 	core         *batching.Core
 	alarmAt      batching.Time
-	out          batching.Actions // of one step
+	stepOut      batching.Actions // buffer of stepLocked
 	draining     bool             // Close waits for drained
-	joins        bool             // rows of requests that share a batch are joined
+	joins        bool             // rows of requests that share a batch are joined; false if instances take requests one by one
 	stages       []stage          // of the next batches
 	stagesOpened uint64           // stages so far
 	drained      chan struct{}    // closed when draining has finished
@@ -278,7 +278,7 @@ func (s *Scheduler) nowLocked() batching.Time { return time.Since(s.epoch) }
 func (s *Scheduler) stepLocked(now batching.Time, ev batching.Event, out *batching.Actions) {
 	step := out
 	if len(out.List) > 0 {
-		step = &s.out // Step overwrites its argument
+		step = &s.stepOut // Step overwrites its argument, and out has actions of an earlier step
 	}
 	s.core.Step(now, ev, step)
 	if step.Wake < s.alarmAt {
@@ -333,7 +333,7 @@ func (s *Scheduler) carryOut(out *batching.Actions) {
 		case batching.Leave:
 			s.send(a.Instance, cmdLeave)
 		case batching.Stop:
-			s.workers()[a.Instance-1].stop.end(a.Batch)
+			s.workers()[a.Instance-1].stopper.cancelBatch(a.Batch)
 		case batching.Ask:
 			s.opts.Device.ask(s)
 		case batching.Yield:
@@ -383,7 +383,8 @@ func (s *Scheduler) Explain() (e explain.Policy, ok bool) {
 	return e, ok
 }
 
-// reject answers a call that the core has decided not to run, or no longer to wait for.
+// reject answers a call without a result: the core refused it, removed it from the queue,
+// or stopped waiting for its batch.
 func (s *Scheduler) reject(c *call, v batching.Verdict, retryAfter time.Duration) {
 	c.rejected, c.verdict, c.retryAfter = true, v, retryAfter
 	if v == batching.NoInstance {

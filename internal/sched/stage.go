@@ -167,7 +167,9 @@ func (s *Scheduler) claimLocked(calls []*call) stage {
 	var claimed stage
 	s.stages = slices.DeleteFunc(s.stages, func(st stage) bool {
 		switch {
-		case st.number > number, st.shape != shape && slices.ContainsFunc(st.calls, st.has):
+		case st.number > number: // a later stage
+			return false
+		case st.shape != shape && slices.ContainsFunc(st.calls, st.has): // of another shape, and in use
 			return false
 		case st.number == number && st.startsWith(calls):
 			st.dropFrom(len(calls))

@@ -36,8 +36,9 @@ func (s *stopper) begin(batch uint64) {
 	}
 }
 
-// end stops a batch. It does nothing if another batch has begun since.
-func (s *stopper) end(batch uint64) {
+// cancelBatch cancels the context of a running batch. It does nothing if another batch
+// has begun since.
+func (s *stopper) cancelBatch(batch uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.batch == batch {

@@ -21,7 +21,7 @@ func TestContextsOfBatchesKeepTheContract(t *testing.T) {
 	begin := func() (context.Context, func()) {
 		batch++
 		s.begin(batch)
-		return s.ctx, func() { s.end(batch) }
+		return s.ctx, func() { s.cancelBatch(batch) }
 	}
 	contexttest.Check(t, begin, func() { batch++; s.begin(batch) })
 }
@@ -34,11 +34,11 @@ func TestABatchThatRunsToItsEndLeavesItsContextToTheNext(t *testing.T) {
 	if s.ctx != first {
 		t.Error("the second batch has a context of its own")
 	}
-	s.end(1) // comes too late
+	s.cancelBatch(1) // comes too late
 	if s.ctx.Err() != nil {
 		t.Error("the end of the first batch stopped the second")
 	}
-	s.end(2)
+	s.cancelBatch(2)
 	if s.begin(3); s.ctx == first || s.ctx.Err() != nil || first.Err() == nil {
 		t.Error("the third batch has the context of the second, which was stopped")
 	}

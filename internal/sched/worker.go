@@ -19,7 +19,7 @@ import (
 //
 // It owns the instance, the current batch, and the memory in which batches are joined,
 // which it reuses so that a request costs no allocation. All of that belongs to the
-// worker's goroutine and needs no lock. Other goroutines use only commands; stop, which
+// worker's goroutine and needs no lock. Other goroutines use only commands; stopper, which
 // has its own lock; and down and leaving, which the scheduler's lock guards. The goroutine
 // takes the scheduler's lock once between batches, to end one and take the next, so that
 // the next batch is formed before the clients of the last one are woken.
@@ -35,20 +35,20 @@ type worker struct {
 	commands chan command    // size 1: the core sends a parked instance one command at a time
 
 	// The current batch. The slices are reused for the next one.
-	calls      []*call
-	reason     batching.Reason // why the core formed the batch
-	taken      batching.Time
-	runs       int           // runs of the batch or parts of it, so far
-	firstRunAt batching.Time // when the first run began
-	stop       *stopper
-	stage      stage // holds the batch's rows; has no memory if they were not staged
-	inputs     []tensor.Tensor
-	joined     [][]byte  // memory of joined inputs, by index
-	shapes     []int64   // backing array of the inputs' shapes
-	sources    [][]int64 // shapes that a batch input is computed from
-	outputs    engine.Outputs
+	calls        []*call
+	reason       batching.Reason // why the core formed the batch
+	takenAt      batching.Time
+	runs         int           // runs of the batch or parts of it, so far
+	firstRunAt   batching.Time // when the first run began
+	stopper      *stopper      // has the context of the batch
+	stage        stage         // holds the batch's rows; has no memory if they were not staged
+	inputs       []tensor.Tensor
+	joined       [][]byte  // memory of joined inputs, by index
+	shapes       []int64   // backing array of the inputs' shapes
+	sourceShapes [][]int64 // shapes that a batch input is computed from
+	outputs      engine.Outputs
 
-	exclusive       bool                   // the batch has the device to itself
+	exclusive       bool                   // the batch began on an idle device; see activeBatches.Begin
 	exclusiveRunner engine.ExclusiveRunner // inst, if it runs exclusive batches on more threads; else nil
 
 	perRequest  engine.PerRequest // inst, if it takes requests one by one; else nil
@@ -79,7 +79,7 @@ const (
 )
 
 func newWorker(s *Scheduler, number int, inst engine.Instance) *worker {
-	w := &worker{s: s, number: number, commands: make(chan command, 1), stop: newStopper(), exited: make(chan struct{})}
+	w := &worker{s: s, number: number, commands: make(chan command, 1), stopper: newStopper(), exited: make(chan struct{})}
 	w.restartCtx, w.cancelRestart = context.WithCancel(context.Background())
 	w.use(inst)
 	return w
@@ -102,7 +102,7 @@ func (w *worker) loop() {
 		for w.next() {
 			w.run()
 			if w.panicked {
-				w.replace()
+				w.replaceInstance()
 			}
 		}
 		if !w.rejoin() {
@@ -114,8 +114,8 @@ func (w *worker) loop() {
 // next ends the previous batch and takes the next one, waiting for it if necessary. It
 // returns false if the core considers the instance down.
 func (w *worker) next() bool {
-	ended := len(w.calls) > 0
-	if ended {
+	endPrevious := len(w.calls) > 0 // not after a restart, nor on the first call
+	if endPrevious {
 		w.finished, w.calls = w.calls, w.finished[:0]
 	}
 	for {
@@ -123,15 +123,15 @@ func (w *worker) next() bool {
 		// formed, from all requests that have arrived, before the outcomes of the last one
 		// are delivered.
 		w.s.locked(&w.out, func(now batching.Time, out *batching.Actions) {
-			if ended {
+			if endPrevious {
 				w.s.stepLocked(now, batching.Event{Kind: batching.Done, Instance: w.number}, out)
 			}
 			w.reportDownLocked(now, out)
-			from := len(out.List)
+			before := len(out.List)
 			w.s.stepLocked(now, batching.Event{Kind: batching.Take, Instance: w.number}, out)
-			w.acceptLocked(now, out.List[from:])
+			w.acceptLocked(now, out.List[before:])
 		})
-		ended = false
+		endPrevious = false
 		w.releaseFinished()
 		if len(w.calls) > 0 {
 			return true
@@ -160,13 +160,14 @@ func (w *worker) awaitCommand() command {
 	}
 }
 
-// acceptLocked sets up the batch that the core gave to this instance, if it gave one.
+// acceptLocked sets up the batch that the core gave to this instance, if there is a Run
+// among the actions.
 func (w *worker) acceptLocked(now batching.Time, actions []batching.Action) {
 	for _, a := range actions {
 		if a.Kind != batching.Run {
 			continue
 		}
-		w.reason, w.exclusive, w.taken, w.runs = a.Reason, a.Exclusive, now, 0
+		w.reason, w.exclusive, w.takenAt, w.runs = a.Reason, a.Exclusive, now, 0
 		for _, it := range a.Items {
 			c := callOf(it)
 			c.taken, c.sender = true, w.sender
@@ -176,7 +177,7 @@ func (w *worker) acceptLocked(now batching.Time, actions []batching.Action) {
 			w.s.observeShapeLocked(w.calls[0].req)
 		}
 		w.stage = w.s.claimLocked(w.calls)
-		w.stop.begin(a.Batch) // under the lock, so that no Stop comes before it
+		w.stopper.begin(a.Batch) // under the lock, so that no Stop comes before it
 	}
 }
 
@@ -193,7 +194,7 @@ func (w *worker) releaseFinished() {
 func (w *worker) run() {
 	w.s.opts.IdleGate.BeginWork()
 	defer w.s.opts.IdleGate.EndWork()
-	err := w.runCounted(w.calls, w.taken)
+	err := w.runCounted(w.calls, w.takenAt)
 	if w.s.opts.RetryDied && errors.Is(err, engine.ErrDied) {
 		err = w.retry(err)
 	}
@@ -221,18 +222,22 @@ func (w *worker) runCounted(calls []*call, start batching.Time) error {
 // runBatch runs calls as one batch and, if that succeeds, sets each call's outcome. start
 // is when work on the batch began: the time from then until the engine is called counts
 // as that of joining the inputs. The run that it returns has no rows if the engine was
-// not called. A panic fails the batch.
+// not called.
+//
+// A panic while inputs are joined or outputs are split fails the batch. callEngine recovers
+// from the engine's panics itself, so that those count as a failed run.
 func (w *worker) runBatch(calls []*call, start batching.Time) (ran stats.Run, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
 			ran, err = stats.Run{}, w.recovered("batch", cause)
-			w.inputs, w.joined, w.shapes, w.sources, w.engineCalls, w.outputs = nil, nil, nil, nil, nil, engine.Outputs{}
+			w.inputs, w.joined, w.shapes, w.sourceShapes, w.engineCalls, w.outputs = nil, nil, nil, nil, nil, engine.Outputs{}
 		}
 	}()
-	return w.doRunBatch(calls, start)
+	return w.joinRunSplit(calls, start)
 }
 
-func (w *worker) doRunBatch(calls []*call, start batching.Time) (stats.Run, error) {
+// joinRunSplit is runBatch without the recovery from panics.
+func (w *worker) joinRunSplit(calls []*call, start batching.Time) (stats.Run, error) {
 	rows := 0
 	for _, c := range calls {
 		rows += c.item.Rows
@@ -251,10 +256,10 @@ func (w *worker) doRunBatch(calls []*call, start batching.Time) (stats.Run, erro
 	if w.runs++; w.runs == 1 {
 		w.firstRunAt = runStart
 	}
-	times := infer.Timeline{Taken: w.s.at(w.taken), RunStarted: w.s.at(w.firstRunAt), Batch: rows, CloseReason: w.reason.String()}
+	times := infer.Timeline{Taken: w.s.at(w.takenAt), RunStarted: w.s.at(w.firstRunAt), Batch: rows, CloseReason: w.reason.String()}
 	for _, c := range calls {
 		times.Queued = c.times.Queued
-		c.started = times
+		c.startTimes = times
 	}
 	err = w.callEngine(inputs)
 	runEnd := time.Since(w.s.epoch)
@@ -308,18 +313,19 @@ func (w *worker) callEngine(inputs []tensor.Tensor) (err error) {
 		}
 	}()
 	panics.Point("engine")
-	// A probe, for which w.calls is empty, does not take up a slot of the device.
+	// Models that take turns have a slot already: the core asked for it before it formed the
+	// batch. A probe, for which w.calls is empty, does not take up a slot.
 	if d := w.s.opts.Device; d != nil && !w.s.opts.Batching.TakeTurns && len(w.calls) > 0 {
 		d.began(w.s)
 		defer d.ended(w.s)
 	}
 	switch {
 	case w.perRequest != nil:
-		err = w.perRequest.RunEach(w.stop.ctx, w.engineCalls)
+		err = w.perRequest.RunEach(w.stopper.ctx, w.engineCalls)
 	case w.exclusive && w.exclusiveRunner != nil:
-		err = w.exclusiveRunner.RunExclusive(w.stop.ctx, inputs, &w.outputs)
+		err = w.exclusiveRunner.RunExclusive(w.stopper.ctx, inputs, &w.outputs)
 	default:
-		err = w.inst.Run(w.stop.ctx, inputs, &w.outputs)
+		err = w.inst.Run(w.stopper.ctx, inputs, &w.outputs)
 	}
 	return withCode(err)
 }
@@ -332,9 +338,9 @@ func (w *worker) recovered(where string, cause any) error {
 	return infer.Errorf(infer.Internal, "the %s panicked; the server's log has the details", where)
 }
 
-// replace opens a new instance in place of one whose batch panicked, and closes the old
+// replaceInstance opens a new instance in place of one whose batch panicked, and closes the old
 // one. If that fails, the old one stays.
-func (w *worker) replace() {
+func (w *worker) replaceInstance() {
 	w.panicked = false
 	if w.s.opts.NewInstance == nil {
 		return
@@ -346,11 +352,12 @@ func (w *worker) replace() {
 	}
 	old := w.inst
 	w.s.locked(nil, func(batching.Time, *batching.Actions) { w.use(fresh) })
-	w.s.opts.Log.Warn("instance replaced after a panic", "instance", w.number, "error", closeQuietly(old))
+	w.s.opts.Log.Warn("instance replaced after a panic", "instance", w.number, "error", closeRecovering(old))
 }
 
-// closeQuietly closes an instance whose state is unknown. A panic is part of the error.
-func closeQuietly(inst engine.Instance) (err error) {
+// closeRecovering closes an instance whose state is unknown. If Close panics, the panic is
+// returned as an error.
+func closeRecovering(inst engine.Instance) (err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
 			err = fmt.Errorf("panic while closing: %v", cause)
@@ -475,7 +482,7 @@ func (w *worker) split(calls []*call, rows int) error {
 		cut := tensor.Split(x)
 		for _, c := range calls {
 			c.addOutput(x, cut.Next(c.item.Rows))
-			c.shapes[len(c.shapes)-len(x.Shape)] = int64(c.item.Rows)
+			c.shapes[len(c.shapes)-len(x.Shape)] = int64(c.item.Rows) // first dimension of the output that was just added
 		}
 	}
 	for _, c := range calls {

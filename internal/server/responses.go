@@ -13,7 +13,7 @@ import (
 // asked for. The request is in flight until the stream is closed.
 type responses struct {
 	server  *Server
-	request inFlight
+	request inference
 	stream  infer.ResponseStream
 	version string
 	times   infer.Timeline // up to the start of the batch

@@ -35,14 +35,14 @@ type Server struct {
 	lenient bool
 	log     *slog.Logger
 
-	logRequests bool // at info level
-	failures    logLimit
+	logRequests bool     // at info level
+	failures    logLimit // of failed loads
 
-	arrivals     *arrivals.Writer // nil if they are not recorded
-	stopping     atomic.Bool
-	draining     atomic.Bool
+	arrivals     *arrivals.Writer              // nil if they are not recorded
+	stopping     atomic.Bool                   // set by Stop: not ready, but still answers requests
+	draining     atomic.Bool                   // set by Drain: rejects new inferences
 	drainStarted chan struct{}                 // closed when draining becomes true
-	inFlight     atomic.Int64                  // inferences
+	inFlight     atomic.Int64                  // number of in-flight inferences
 	unknown      [infer.NumCodes]atomic.Uint64 // requests for models and versions that do not serve, by code
 
 	loads   chan struct{} // one token for each load at a time
@@ -151,7 +151,7 @@ func (s *Server) Infer(ctx context.Context, req *infer.Request, resp *infer.Resp
 	// among those that Drain's caller waits for.
 	s.inFlight.Add(1)
 	if s.draining.Load() {
-		return s.end(ctx, &inFlight{began: time.Now(), req: req}, reset(req, resp), sched.ErrClosed)
+		return s.end(ctx, &inference{began: time.Now(), req: req}, reset(req, resp), sched.ErrClosed)
 	}
 	return s.run(ctx, req, resp)
 }
@@ -173,7 +173,7 @@ func reset(req *infer.Request, resp *infer.Response) *infer.Response {
 // run runs a request that was counted as in flight. It stays in flight until it has its
 // last response.
 func (s *Server) run(ctx context.Context, req *infer.Request, resp *infer.Response) error {
-	in := inFlight{began: time.Now(), req: req}
+	in := inference{began: time.Now(), req: req}
 	err := s.submit(ctx, &in, reset(req, resp))
 	if err == nil && resp.Stream != nil {
 		resp.Stream = &responses{server: s, request: in, stream: resp.Stream, version: resp.Version, times: resp.Times}
@@ -182,15 +182,15 @@ func (s *Server) run(ctx context.Context, req *infer.Request, resp *infer.Respon
 	return s.end(ctx, &in, resp, err)
 }
 
-// An inFlight is a request that is being answered.
-type inFlight struct {
+// An inference is an in-flight request, with the version that answers it.
+type inference struct {
 	began   time.Time
 	req     *infer.Request
 	version *servable.Version // that runs it; nil if none was found
 }
 
 // end counts and logs a request that was answered.
-func (s *Server) end(ctx context.Context, in *inFlight, resp *infer.Response, err error) error {
+func (s *Server) end(ctx context.Context, in *inference, resp *infer.Response, err error) error {
 	took := time.Since(in.began)
 	s.count(in.version, in.req, resp, took, err)
 	s.logRequest(ctx, in.req, resp, took, err)
@@ -211,10 +211,10 @@ func (s *Server) count(v *servable.Version, req *infer.Request, resp *infer.Resp
 	}
 }
 
-// submit runs a request with the version that it asks for, which it stores in in. If the
-// version is replaced between Find and Submit, submit looks it up again and retries with
-// the original inputs.
-func (s *Server) submit(ctx context.Context, in *inFlight, resp *infer.Response) error {
+// submit runs a request with the version that it asks for, which it stores in in.version.
+// If the version is replaced between Find and Submit, submit looks it up again and retries
+// with the original inputs, because Check may have replaced them for the old version.
+func (s *Server) submit(ctx context.Context, in *inference, resp *infer.Response) error {
 	req := in.req
 	for original, retry := req.Inputs, false; ; req.Inputs, retry = original, true {
 		v, err := s.Find(req.Model, req.Version)
@@ -237,7 +237,7 @@ func (s *Server) submit(ctx context.Context, in *inFlight, resp *infer.Response)
 		err = v.Scheduler.Submit(ctx, req, resp)
 		switch {
 		case err == nil && resp.Stream != nil && v.Config.Decoupled:
-			return nil
+			return nil // the caller reads the stream
 		case err == nil && resp.Stream != nil:
 			err = takeFirst(ctx, resp)
 		}
@@ -247,6 +247,7 @@ func (s *Server) submit(ctx context.Context, in *inFlight, resp *infer.Response)
 		case !errors.Is(err, sched.ErrClosed):
 			return err
 		}
+		// The version was replaced.
 	}
 }
 
@@ -278,9 +279,9 @@ func selectOutputs(outputs []tensor.Tensor, names []string) []tensor.Tensor {
 	return slices.DeleteFunc(outputs, func(t tensor.Tensor) bool { return !slices.Contains(names, t.Name) })
 }
 
-// Ready reports whether the server has started, is not stopping, does not panic all the
-// time, and every expected model is loaded and ready. Models with a readiness check of their own are asked, which may take
-// seconds.
+// Ready reports whether the server has started, is not stopping, does not panic
+// frequently, and every expected model is loaded and ready. It calls the readiness checks
+// that models have, which may take seconds.
 func (s *Server) Ready() bool {
 	versions, ok := s.expected()
 	return ok && !s.stopping.Load() && !panics.Frequent() && !slices.ContainsFunc(versions, func(v *servable.Version) bool { return !v.Scheduler.Ready() })

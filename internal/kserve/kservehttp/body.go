@@ -17,22 +17,22 @@ const (
 	// initialBodySize is the first allocation for a body of unknown length.
 	initialBodySize = 64 << 10
 
-	// believedBodySize is the largest Content-Length for which memory is allocated before the
-	// body arrives. Longer bodies grow with what has arrived, so that a client pays for memory
-	// by sending data.
-	believedBodySize = 1 << 20
+	// maxPreallocated is how much memory is allocated before the body arrives, because of its
+	// Content-Length alone. The buffer of a longer body grows with what has arrived, so that a
+	// client cannot claim memory without sending data.
+	maxPreallocated = 1 << 20
 )
 
-// readBody returns the body of a request. The caller owns the reference. It fails if the
+// readBody returns the decompressed body of a request. The caller owns the reference. It fails if the
 // body does not arrive within BodyTimeout, or if charge cannot grow by its size.
 func (h *handler) readBody(w http.ResponseWriter, r *http.Request, charge *budget.Charge) (*buf.Buf, error) {
 	if h.opts.BodyTimeout == 0 || r.ContentLength == 0 {
-		return readBody(r, &h.opts.Limits, charge)
+		return readUntimed(r, &h.opts.Limits, charge)
 	}
 	conn := http.NewResponseController(w)
 	// Writers without a connection do not support deadlines.
 	_ = conn.SetReadDeadline(time.Now().Add(h.opts.BodyTimeout))
-	body, err := readBody(r, &h.opts.Limits, charge)
+	body, err := readUntimed(r, &h.opts.Limits, charge)
 	switch {
 	case err == nil:
 		// net/http keeps reading in order to notice that the client disconnects.
@@ -44,9 +44,9 @@ func (h *handler) readBody(w http.ResponseWriter, r *http.Request, charge *budge
 	return body, err
 }
 
-// readBody returns the decompressed body of a request. The caller owns the reference. If
-// the Content-Length exceeds the limit, it reads nothing.
-func readBody(r *http.Request, limits *kserve.Limits, charge *budget.Charge) (*buf.Buf, error) {
+// readUntimed is readBody without a timeout. It returns the body decompressed. If the
+// Content-Length exceeds the limit, it reads nothing.
+func readUntimed(r *http.Request, limits *kserve.Limits, charge *budget.Charge) (*buf.Buf, error) {
 	encoding, err := bodyEncoding(r.Header.Values("Content-Encoding"))
 	if err != nil {
 		return nil, err
@@ -63,8 +63,9 @@ func readBody(r *http.Request, limits *kserve.Limits, charge *budget.Charge) (*b
 	return readUnknown(&bodyReader{body: r.Body, limits: limits}, limits.Body, charge)
 }
 
-// get returns memory that charge has grown by.
-func get(size int, charge *budget.Charge) (*buf.Buf, error) {
+// allocate returns a buffer of the given size, and adds the buffer's capacity to charge. It
+// fails if that exceeds the budget.
+func allocate(size int, charge *budget.Charge) (*buf.Buf, error) {
 	if !charge.Grow(int64(buf.Capacity(size))) {
 		return nil, kserve.ErrOverBudget
 	}
@@ -72,9 +73,9 @@ func get(size int, charge *budget.Charge) (*buf.Buf, error) {
 }
 
 // readKnown reads a body of the given size. It quadruples its memory whenever that is full,
-// up to size, beginning with believedBodySize.
+// up to size, beginning with maxPreallocated.
 func readKnown(r io.Reader, size int, charge *budget.Charge) (*buf.Buf, error) {
-	b, err := get(min(size, believedBodySize), charge)
+	b, err := allocate(min(size, maxPreallocated), charge)
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +83,7 @@ func readKnown(r io.Reader, size int, charge *budget.Charge) (*buf.Buf, error) {
 		n, err := io.ReadFull(r, b.B[done:])
 		if done += n; err != nil {
 			b.Release()
-			return nil, cutShort(int64(done), err)
+			return nil, incompleteBody(int64(done), err)
 		}
 		if done == size {
 			return b, nil
@@ -96,7 +97,7 @@ func readKnown(r io.Reader, size int, charge *budget.Charge) (*buf.Buf, error) {
 // readUnknown reads until EOF, and doubles its memory whenever it is full, up to limit
 // plus one byte. r returns an error for that byte.
 func readUnknown(r io.Reader, limit int64, charge *budget.Charge) (*buf.Buf, error) {
-	b, err := get(int(min(initialBodySize, limit+1)), charge)
+	b, err := allocate(int(min(initialBodySize, limit+1)), charge)
 	if err != nil {
 		return nil, err
 	}
@@ -146,13 +147,14 @@ func (s *bodyReader) Read(p []byte) (int, error) {
 	case over != nil:
 		s.err = over
 	case err != nil && err != io.EOF:
-		s.err = cutShort(s.n, err)
+		s.err = incompleteBody(s.n, err)
 	default:
 		return n, err
 	}
 	return n, s.err
 }
 
-func cutShort(n int64, err error) error {
+// incompleteBody returns the error of a body that could not be read to its end.
+func incompleteBody(n int64, err error) error {
 	return infer.Errorf(infer.Cancelled, "the body of the request ended after %d bytes: %w", n, err)
 }

@@ -43,10 +43,12 @@ func (h *handler) infer(w http.ResponseWriter, r *http.Request) error {
 	return send(w, r, req, resp, &charge)
 }
 
+// decode reads the body of r and decodes it. charge grows by the memory that the request
+// needs. The caller releases the request's memory.
 func (h *handler) decode(w http.ResponseWriter, r *http.Request, charge *budget.Charge) (*kserve.Request, error) {
 	panics.Point("http")
 	body, err := h.readBody(w, r, charge)
-	if infer.CodeOf(err) == infer.Unsupported {
+	if infer.CodeOf(err) == infer.Unsupported { // the Content-Encoding is not supported
 		w.Header().Set("Accept-Encoding", "gzip, deflate")
 	}
 	if err != nil {
@@ -70,8 +72,9 @@ func (h *handler) decode(w http.ResponseWriter, r *http.Request, charge *budget.
 	return req, nil
 }
 
-// withExample adds a valid body for the model of r to an error about the body, if that is
-// JSON, or that the model does not exist. Bodies with binary data are written by libraries.
+// withExample extends an error about a JSON body with an example of a valid body for the
+// model of r, or with the fact that the model does not exist. Other errors stay as they
+// are, and so do those about bodies with binary data, which libraries write, not people.
 func (h *handler) withExample(err error, r *http.Request) error {
 	if infer.CodeOf(err) != infer.Invalid || r.Header.Get(kserve.JSONLengthHeader) != "" {
 		return err
@@ -92,11 +95,12 @@ func withHint(err error) string {
 	return err.Error()
 }
 
-// checkRaw checks a body without JSON. If the model's input is of type BYTES, the body is
-// one element, whose size is limited.
+// checkRaw checks the size of a raw body, which is the data of the only input, without
+// JSON. If that input is of type BYTES, the body is a single element, and the limit of an
+// element applies. Only the model's metadata says which type the input has.
 func (h *handler) checkRaw(req *kserve.Request) error {
 	if len(req.Inputs) != 1 || req.Inputs[0].Type != tensor.Invalid {
-		return nil
+		return nil // not a raw body
 	}
 	over := h.opts.Limits.CheckString(int64(len(req.Inputs[0].Data)))
 	if over == nil {
@@ -109,6 +113,7 @@ func (h *handler) checkRaw(req *kserve.Request) error {
 	return err
 }
 
+// generate rejects requests of Triton's generate extension, which is not supported.
 func (h *handler) generate(_ http.ResponseWriter, r *http.Request) error {
 	if _, err := h.catalog.Model(r.PathValue("model"), r.PathValue("version")); err != nil {
 		return err
