@@ -131,6 +131,24 @@ func TestStartUpIsShownToAPersonAtATerminal(t *testing.T) {
 	}
 }
 
+func TestModelsThatFailedToLoadAreShownAtStartUp(t *testing.T) {
+	broken := directory(t, map[string]string{"plan/config.pbtxt": `platform: "tensorrt_plan"`, "plan/1/model.plan": "x"})
+	tty := openTerminal(t, 80)
+	ctx, stop := context.WithCancel(t.Context())
+	status := make(chan int, 1)
+	go func() {
+		status <- execute(ctx, []string{"serve", "../../examples/seed-device", broken, "--exit-on-error=false", "--http-port=0", "--grpc-port=0", "--metrics-port=0", "--calibration-dir="}, tty.file, tty.file)
+	}()
+	shown := uncolored(tty.await(t, "--random -u 127.0.0.1:"))
+	stop()
+	if got := <-status; got != exitOK {
+		t.Errorf("exit status %d", got)
+	}
+	if text := strings.Join(strings.Fields(shown), " "); !strings.Contains(text, "✗ plan ") || !strings.Contains(text, `"tensorrt_plan" is not supported`) {
+		t.Errorf("the terminal shows\n%s", shown)
+	}
+}
+
 // uncolored removes escape sequences.
 func uncolored(text string) string {
 	var out strings.Builder

@@ -242,6 +242,9 @@ func run(ctx context.Context, opts serveOptions, p parts, open *listen.Ports, ou
 	case err == nil || ctx.Err() != nil: // all are loaded, or the server is stopping
 	case opts.exitOnError:
 		failed = err
+		if len(p.backend.Index(true)) > 0 {
+			failed = fmt.Errorf("%w; to serve the other models without it, add --exit-on-error=false", err)
+		}
 	default:
 		log.Error("serving without some models", "error", err)
 	}
@@ -325,13 +328,15 @@ func within(f func() error) error {
 
 // reportReady says that the models are loaded: in a record, or to a person.
 func (p parts) reportReady(out *logOutput, took time.Duration) {
-	index := p.backend.Index(false)
-	out.Info("ready", "took", took.Round(time.Millisecond), "models", len(index))
+	out.Info("ready", "took", took.Round(time.Millisecond), "models", len(p.backend.Index(false)))
 	if out.screen == nil {
 		return
 	}
 	up := startup{took: took}
-	for _, e := range index {
+	for _, e := range p.models.Index(false) {
+		if e.State == "" {
+			continue // it is not loaded yet, in mode explicit
+		}
 		m := startupModel{name: e.Name, problem: e.Reason}
 		meta, err := p.backend.Model(e.Name, e.Version)
 		why, explainErr := p.backend.Explain(e.Name, e.Version)

@@ -208,6 +208,21 @@ func TestAServerMayStartWithoutSomeModels(t *testing.T) {
 	}
 }
 
+func TestAModelThatCannotBeLoadedIsAnsweredWithHowToServeTheOthers(t *testing.T) {
+	const hint = "; to serve the other models without it, add --exit-on-error=false"
+	broken := directory(t, map[string]string{"plan/config.pbtxt": `platform: "tensorrt_plan"`, "plan/1/model.plan": "x"})
+	for others, want := range map[string]bool{"../../examples/seed-device": true, "": false} {
+		args := []string{"serve", broken, "--http-port=0", "--grpc-port=0", "--metrics-port=0", "--calibration-dir="}
+		if others != "" {
+			args = append(args, others)
+		}
+		text, status := shoal(t, args...)
+		if status != exitFailed || !strings.Contains(text, `"tensorrt_plan" is not supported`) || strings.Contains(text, hint) != want {
+			t.Errorf("with %q: status %d, %s", others, status, text)
+		}
+	}
+}
+
 func TestOtherMachinesAreLetInOnlyByName(t *testing.T) {
 	const expected = ` can be reached from other machines, and clients are not authenticated; use 127.0.0.1, or add --insecure-bind to allow it`
 	for _, tt := range []struct {
