@@ -153,6 +153,10 @@ func TestInferReadsItsInputs(t *testing.T) {
 		"wrong.json": `{"instances": [1]}`,
 		"short.json": `{"inputs": [{"name": "INPUT", "shape": [1, 16], "data": [1, 2]}]}`,
 		"text.npy":   "hello",
+		"row.json":   `{"INPUT": ` + row + `}`,
+		"rows.json":  `{"INPUT": [` + row + `, [1, 2]]}`,
+		"deep.json":  `{"INPUT": [` + row + `, 3]}`,
+		"cut.json":   `{"INPUT": [` + row,
 	})
 	for _, tt := range []struct{ flag, file, want string }{
 		{"--json", "body.json", `OUTPUT FP32\[1,16\] = \[1, 1, .*2\]`},
@@ -164,7 +168,11 @@ func TestInferReadsItsInputs(t *testing.T) {
 		{"--npy", "text.npy", `not an array that numpy.save wrote`},
 		{"--json", "wrong.json", `model "identity" has no input "instances"; expected something like {"inputs":\[{"name":"INPUT","datatype":"FP32","shape":\[1,16\],"data":\[0,0`},
 		{"--json", "short.json", `input "INPUT": `},
-		{"--json", "absent.json", `no such file`},
+		{"--json", "row.json", `OUTPUT FP32\[1,16\] = \[1, 1, `},
+		{"--json", "rows.json", `input "INPUT": lists have different lengths; the first have the shape \[2,16\], which all must have`},
+		{"--json", "deep.json", `input "INPUT": lists have different lengths`},
+		{"--json", "cut.json", `not a JSON object: .*; expected something like {"inputs":`},
+		{"--json", "absent.json", `no such file or directory; check the path`},
 	} {
 		name, file, found := strings.Cut(tt.file, "=")
 		path := filepath.Join(dir, tt.file)

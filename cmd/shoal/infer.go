@@ -131,7 +131,7 @@ func (o *inferOptions) inputs(meta *client.Metadata, in io.Reader) ([]client.Ten
 	case o.json != "":
 		text, err := readInput(o.json, in)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("--json: %w; check the path", err)
 		}
 		inputs, err := m.ReadRequest(text)
 		if err != nil {
@@ -182,9 +182,7 @@ func readInputNpy(arg string, meta *client.Metadata) (client.Tensor, error) {
 	if t.Type != want.Type && want.Type != tensor.Invalid {
 		return t, fmt.Errorf("%s has elements of type %v, but input %q takes %v; save a.astype(numpy.%s)", file, t.Type, name, want.Type, numpyName(want.Type))
 	}
-	if len(t.Shape) == len(want.Shape)-1 && want.Shape[0] == -1 {
-		t.Shape = append([]int64{1}, t.Shape...)
-	}
+	t.Shape = bench.Input{Shape: want.Shape}.WithRows(t.Shape)
 	return t, nil
 }
 

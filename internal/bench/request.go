@@ -15,7 +15,7 @@ import (
 func (m Model) ReadRequest(text []byte) ([]tensor.Tensor, error) {
 	var doc map[string]json.RawMessage
 	if err := json.Unmarshal(text, &doc); err != nil {
-		return nil, fmt.Errorf("not a JSON object: %w", err)
+		return nil, fmt.Errorf("not a JSON object: %w; expected something like %s", err, m.Example())
 	}
 	if len(doc) == 0 {
 		return nil, fmt.Errorf("found no inputs; expected something like %s", m.Example())
@@ -30,6 +30,7 @@ func (m Model) ReadRequest(text []byte) ([]tensor.Tensor, error) {
 			if err != nil {
 				return nil, err
 			}
+			t.Shape = in.WithRows(t.Shape)
 			all = append(all, t)
 			delete(doc, in.Name)
 		}
@@ -85,6 +86,9 @@ func (in Input) read(raw json.RawMessage, shape []int64) (tensor.Tensor, error) 
 	}
 	if shape == nil {
 		t.Shape = nesting(values)
+		if !rectangular(values, t.Shape) {
+			return t, fmt.Errorf("input %q: lists have different lengths; the first have the shape %s, which all must have", in.Name, tensor.ShapeText(t.Shape))
+		}
 	}
 	var err error
 	if t.Data, err = readList(bytes.TrimSpace(raw), in.Type); err != nil {
@@ -107,6 +111,24 @@ func nesting(values any) []int64 {
 		return shape
 	}
 	return append(shape, nesting(list[0])...)
+}
+
+// rectangular reports whether nested lists have a shape throughout.
+func rectangular(values any, shape []int64) bool {
+	list, ok := values.([]any)
+	if !ok || len(shape) == 0 {
+		return !ok && len(shape) == 0
+	}
+	return int64(len(list)) == shape[0] && !slices.ContainsFunc(list, func(v any) bool { return !rectangular(v, shape[1:]) })
+}
+
+// WithRows returns the shape of an array for the input. An array without the dimension of
+// the rows is one row.
+func (in Input) WithRows(shape []int64) []int64 {
+	if len(shape) == len(in.Shape)-1 && in.Shape[0] == -1 {
+		return append([]int64{1}, shape...)
+	}
+	return shape
 }
 
 // Example returns the body of a request for the model, of one row and with its sizes if
