@@ -110,7 +110,7 @@ func (o *benchOptions) addFlags(f *pflag.FlagSet) {
 	topic(f, "Load")
 	f.IntVarP(&o.rows, "batch-size", "b", 1, "`rows` of a request")
 	f.StringArrayVar(&o.shapes, "shape", nil, "shape of an input without its rows, as `NAME:d,d`; may be repeated")
-	f.StringVar(&o.data, "input-data", "random", "input values: zero, random, a `directory` with a file for each input, or a JSON file of samples")
+	f.StringVar(&o.data, "input-data", "random", "`values` of the inputs: zero, random, a directory with a file for each input, or a JSON file of samples")
 	f.IntVar(&o.stringLength, "string-length", 128, "`characters` of random strings")
 	f.StringVar(&o.text, "string-data", "", "`text` of all strings, instead of random ones")
 	f.Uint64Var(&o.seed, "seed", 1, "`seed` of random values and intervals")

@@ -243,6 +243,7 @@ func TestWrongUsageIsAnsweredWithWhatWasMeant(t *testing.T) {
 		"models":                         `unknown command "models"; did you mean "shoal ls"?`,
 		"predict":                        `unknown command "predict"; did you mean "shoal infer"?`,
 		"run":                            `unknown command "run"; did you mean "shoal infer"?`,
+		"../../examples/onnx":            `unknown command "../../examples/onnx"; did you mean "shoal serve ../../examples/onnx"?`,
 		"zzz":                            `unknown command "zzz"; "shoal --help" lists all commands`,
 		"explain":                        `name a model, as in "shoal explain resnet50"; "shoal ls" lists the models of a server`,
 		"infer":                          `name a model, as in "shoal infer resnet50"`,

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 
@@ -238,6 +239,9 @@ func unknownCommand(cmd *cobra.Command, name string) error {
 	hint := commandAliases[name]
 	if hint == "" || cmd.HasParent() {
 		hint = suggest.Nearest(name, names)
+	}
+	if _, err := os.Stat(name); err == nil && !cmd.HasParent() {
+		hint = "serve " + name // a path of models
 	}
 	if hint != "" {
 		return misuse{fmt.Errorf("unknown command %q; did you mean \"%s %s\"?", name, cmd.CommandPath(), hint)}
