@@ -55,12 +55,13 @@ type Number struct {
 // Batching describes how requests are combined.
 type Batching struct {
 	Setting
-	Combines     bool           `json:"combines"`
-	MaxRows      int            `json:"max_rows"`                 // maximum batch size; 0 if the model has no batch dimension
-	MaxRowsWhere string         `json:"max_rows_where,omitempty"` // FILE:LINE, if it is configured
-	Preferred    []int          `json:"preferred,omitempty"`      // if configured
-	Delay        *time.Duration `json:"delay_ns,omitempty"`       // if configured
-	Safety       Safety         `json:"safety"`
+	Combines       bool           `json:"combines"`
+	MaxRows        int            `json:"max_rows"`                    // maximum batch size; 0 if the model has no batch dimension
+	MaxRowsWhere   string         `json:"max_rows_where,omitempty"`    // FILE:LINE, if it is configured
+	MaxRowsByModel bool           `json:"max_rows_by_model,omitempty"` // the model's code sets it
+	Preferred      []int          `json:"preferred,omitempty"`         // if configured
+	Delay          *time.Duration `json:"delay_ns,omitempty"`          // if configured
+	Safety         Safety         `json:"safety"`
 }
 
 // Safety is whether requests may share a batch.

@@ -124,6 +124,8 @@ func (p *page) batching() {
 	switch {
 	case b.MaxRows == 0:
 		p.say("The model has no batch dimension that Shoal can use")
+	case b.MaxRowsByModel:
+		p.say("The maximum batch size is %s, set by the model", rows(b.MaxRows))
 	case b.MaxRowsWhere != "":
 		p.say("The maximum batch size is %s, configured in %s", rows(b.MaxRows), b.MaxRowsWhere)
 	default:

@@ -139,6 +139,20 @@ func pageOf(t *testing.T, m Model) string {
 	return strings.Join(strings.Fields(out.String()), " ")
 }
 
+func TestABatchSizeHasItsSource(t *testing.T) {
+	for want, b := range map[string]Batching{
+		"The maximum batch size is 8 rows, configured in m/config.pbtxt:4.": {MaxRows: 8, MaxRowsWhere: "m/config.pbtxt:4"},
+		"The maximum batch size is 8 rows, set by the model.":               {MaxRows: 8, MaxRowsByModel: true},
+		"The maximum batch size is 8 rows, the default.":                    {MaxRows: 8},
+	} {
+		m := loop()
+		m.Batching = b
+		if page := pageOf(t, m); !strings.Contains(page, want) {
+			t.Errorf("no %q in\n%s", want, page)
+		}
+	}
+}
+
 func TestThePageDoesNotJudgeWhatIsTooFast(t *testing.T) {
 	page := pageOf(t, fast())
 	for _, no := range []string{"open loop", "bursts:", "speed of the model", "disabled", "saved", "No clients were seen"} {

@@ -80,7 +80,7 @@ func (c *Config) Complete(model Description) error {
 func (c *Config) Adopt(model *Config) error {
 	written := c.MaxBatchSize > 0 || c.Proto != nil && c.Proto.MaxBatchSize != nil
 	if !written || c.MaxBatchSize > 0 && model.MaxBatchSize > c.MaxBatchSize {
-		c.MaxBatchSize = model.MaxBatchSize
+		c.MaxBatchSize, c.ModelSetsBatchSize = model.MaxBatchSize, true
 	}
 	if c.MaxBatchSize != model.MaxBatchSize {
 		return c.Wrong("max_batch_size", c.MaxBatchSize, "%d, as in the model", model.MaxBatchSize)

@@ -22,6 +22,8 @@ type Config struct {
 	// MaxBatchSize is the maximum number of rows of a batch. If it is greater than 0, every
 	// input and output has a batch dimension before its Dims; 0 means that the model has none.
 	MaxBatchSize int
+	// ModelSetsBatchSize is whether MaxBatchSize comes from the model's code, not from the file.
+	ModelSetsBatchSize bool
 
 	Inputs  []Tensor
 	Outputs []Tensor

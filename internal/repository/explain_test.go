@@ -1,6 +1,7 @@
 package repository
 
 import (
+	"context"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/calibrate"
+	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/engine/simulated"
 	"github.com/shoal-serving/shoal/internal/explain"
 	"github.com/shoal-serving/shoal/internal/infer"
@@ -52,6 +54,38 @@ func TestWhatIsWrittenIsToldWithItsLine(t *testing.T) {
 		m = explained(t, r, "written")
 		if len(m.Curve) != 1 || m.Curve[0].Rows != 1 || m.Curve[0].Samples != 1 || m.Curve[0].Calibrated || m.Totals.Batches != 1 || m.Totals.Closed[0].Reason != "waited" || m.Totals.MeanQueueTime != 500*time.Microsecond {
 			t.Errorf("of one request it says %+v", m)
+		}
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// declaring is an engine whose models set their own batch size and number of instances.
+type declaring struct{ simulated.Engine }
+
+func (e *declaring) Load(ctx context.Context, src engine.Source) (engine.Model, error) {
+	declared := *src.Config
+	declared.MaxBatchSize = 8
+	if err := src.Config.Adopt(&declared); err != nil {
+		return nil, err
+	}
+	src.Config.Instances = 3
+	return e.Engine.Load(ctx, src)
+}
+
+func TestWhatAModelSetsItselfIsNotCalledADefault(t *testing.T) {
+	d := newDisk(t).model("own", strings.Replace(echoConfig, "max_batch_size: 4\n", "", 1), "1")
+	synctest.Test(t, func(t *testing.T) {
+		p := pacer.NewPortable()
+		defer p.Close()
+		r := tuned(t, d, &declaring{simulated.Engine{Pacer: p}}, p, setup{})
+		m := explained(t, r, "own")
+		if b := m.Batching; b.MaxRows != 8 || !b.MaxRowsByModel || b.MaxRowsWhere != "" {
+			t.Errorf("batching is %+v", b)
+		}
+		if n := m.Instances; n.Count != 3 || n.Origin != explain.Configured || n.Why != "the model sets the number" {
+			t.Errorf("instances are %+v", n)
 		}
 		if err := r.Close(); err != nil {
 			t.Error(err)

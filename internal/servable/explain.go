@@ -46,7 +46,7 @@ func (v *Version) explainBatching() explain.Batching {
 	b := explain.Batching{
 		Setting:  explain.Setting{Origin: explain.Default, Where: cfg.Where("dynamic_batching")},
 		Combines: d != nil && cfg.MaxBatchSize > 1,
-		MaxRows:  cfg.MaxBatchSize, MaxRowsWhere: cfg.Where("max_batch_size"),
+		MaxRows:  cfg.MaxBatchSize, MaxRowsWhere: cfg.Where("max_batch_size"), MaxRowsByModel: cfg.ModelSetsBatchSize,
 		Safety: v.safety(),
 	}
 	if d != nil {
@@ -91,6 +91,8 @@ func (v *Version) explainInstances() explain.Number {
 	case v.Source.Workers != nil:
 		n.Count, _ = v.Scale()
 		n.Origin, n.Why = explain.Configured, "the requested number of workers"
+	case !v.autoInstances && len(v.Config.Proto.GetInstanceGroup()) == 0:
+		n.Origin, n.Why = explain.Configured, "the model sets the number"
 	case !v.autoInstances:
 		n.Origin, n.Where, n.Why = explain.Configured, v.Config.Where("instance_group"), "instance_group has a count"
 	case !v.Config.Automatic || v.runner.Device == nil:
