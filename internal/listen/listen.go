@@ -120,12 +120,12 @@ func Open(backend Drainer, ports []Port, opts Options) (*Ports, error) {
 	for _, port := range ports { // of all ports, because Stop also stops those that never listened
 		p.servers = append(p.servers, port.open(opts))
 	}
+	listeners, err := listenAll(ports)
+	if err != nil {
+		return nil, errors.Join(err, p.Stop(0))
+	}
 	for i, port := range ports {
-		listener, err := port.listen()
-		if err != nil {
-			return nil, errors.Join(fmt.Errorf("%s: %w; %s", port.protocol, err, port.hint), p.Stop(0))
-		}
-		s := p.servers[i]
+		s, listener := p.servers[i], listeners[i]
 		p.goroutines.Go(func() {
 			if err := s.serve(listener); err != nil && !errors.Is(err, http.ErrServerClosed) {
 				p.failed <- fmt.Errorf("%s: %w", port.protocol, err)
@@ -134,6 +134,28 @@ func Open(backend Drainer, ports []Port, opts Options) (*Ports, error) {
 		opts.Log.Info("listening", "protocol", port.protocol, "address", listener.Addr().String())
 	}
 	return p, nil
+}
+
+// listenAll listens on all ports or none. The error names every port that is not available,
+// so that the user can change all of them at once.
+func listenAll(ports []Port) ([]net.Listener, error) {
+	var listeners []net.Listener
+	var errs []error
+	for _, port := range ports {
+		l, err := port.listen()
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w; %s", port.protocol, err, port.hint))
+			continue
+		}
+		listeners = append(listeners, l)
+	}
+	if len(errs) > 0 {
+		for _, l := range listeners {
+			errs = append(errs, l.Close())
+		}
+		return nil, errors.Join(errs...)
+	}
+	return listeners, nil
 }
 
 // Failed receives the error of a port that stopped serving before Stop was called.

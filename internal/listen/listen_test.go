@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -216,5 +217,20 @@ func TestAPortThatCannotBeOpenedClosesTheOthers(t *testing.T) {
 	}, Options{Log: slog.New(slog.DiscardHandler)})
 	if !errors.Is(err, syscall.EADDRINUSE) {
 		t.Errorf("error %v, want that the address is in use", err)
+	}
+}
+
+func TestEveryPortThatCannotBeOpenedIsNamed(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = taken.Close() }()
+	address := taken.Addr().String()
+	_, err = Open(&drainer{}, []Port{
+		HTTP("http", address, http.NotFoundHandler(), "choose another with --http-port"), HTTP("metrics", address, http.NotFoundHandler(), "choose another with --metrics-port"),
+	}, Options{Log: slog.New(slog.DiscardHandler)})
+	if err == nil || !strings.Contains(err.Error(), "--http-port") || !strings.Contains(err.Error(), "--metrics-port") {
+		t.Errorf("error %v, want both ports", err)
 	}
 }
