@@ -51,7 +51,7 @@ func TestResponsesAreChecked(t *testing.T) {
 		{`{"outputs":[{"name":"y","datatype":"FP12"}]}`, "", `output "y": its type is "FP12"`},
 		{`{"outputs":[{"name":"y","datatype":"FP32","shape":[1]}]}`, "", `output "y": it has no data`},
 		{`{"outputs":[{"name":"y","datatype":"FP32","shape":[2],"data":[1]}]}`, "", `output "y": 4 bytes of data, but shape [2] of FP32 takes 8`},
-		{`{"outputs":[{"name":"y","datatype":"FP32","shape":[1],"data":["a"]}]}`, "", `output "y": found a, expected a value of FP32`},
+		{`{"outputs":[{"name":"y","datatype":"FP32","shape":[1],"data":["a"]}]}`, "", `output "y": found "a", expected a value of FP32`},
 		{`{"outputs":[{"name":"y","datatype":"FP32","shape":[1],"data":[null]}]}`, "", `output "y": found null, expected a value of FP32`},
 		{`{"outputs":[{"name":"y","datatype":"FP32","shape":[1],"data":{"a":1}}]}`, "", `output "y": the data is not an array`},
 		{`{"outputs":[{"name":"y","datatype":"INT8","shape":[1],"data":[128]}]}`, "", `output "y": found 128, expected a value of INT8`},

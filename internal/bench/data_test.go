@@ -59,7 +59,7 @@ func TestSamplesThatCannotBeSentAreToldWhy(t *testing.T) {
 		`{"data":[{"n":[1,2],"s":["a"],"x":[1]}]}`:                   `found values for "x", but model "m" has the inputs "n", "s"`,
 		`{"data":[{"n":[1,2.5],"s":["a"]}]}`:                         `input "n": found 2.5, expected a value of INT16`,
 		`{"data":[{"n":[1,40000],"s":["a"]}]}`:                       `found 40000, expected a value of INT16`,
-		`{"data":[{"n":["1",2],"s":["a"]}]}`:                         `found 1, expected a value of INT16`,
+		`{"data":[{"n":["1",2],"s":["a"]}]}`:                         `found "1", expected a value of INT16`,
 		`{"data":[{"n":[1,null],"s":["a"]}]}`:                        `expected a value of INT16`,
 		`{"data":[{"n":{"shape":[2]},"s":["a"]}]}`:                   `expected a list, {"b64": …} or {"content": …, "shape": …}`,
 		`{"data":[{"n":[1,2],"s":["a"]}]}`:                           `sample 1: input "s" has the variable shape [-1]`,

@@ -56,8 +56,11 @@ func appendElement(data []byte, t tensor.Type, element json.Token) ([]byte, erro
 			return append(data, binary.LittleEndian.AppendUint64(nil, value)[:t.Size()]...), nil
 		}
 	}
-	if element == nil {
+	switch v := element.(type) {
+	case nil:
 		element = "null"
+	case string:
+		element = strconv.Quote(v)
 	}
 	return nil, fmt.Errorf("found %v, expected a value of %v", element, t)
 }

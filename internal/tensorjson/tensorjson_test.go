@@ -39,7 +39,7 @@ func TestElementsOfAnotherTypeAreRefused(t *testing.T) {
 		{tensor.Int8, `[128]`, "found 128, expected a value of INT8"},
 		{tensor.Uint8, `[-1]`, "found -1, expected a value of UINT8"},
 		{tensor.Int32, `[1.5]`, "found 1.5, expected a value of INT32"},
-		{tensor.FP32, `["1"]`, "found 1, expected a value of FP32"},
+		{tensor.FP32, `["1"]`, `found "1", expected a value of FP32`},
 		{tensor.FP32, `[true]`, "found true, expected a value of FP32"},
 		{tensor.FP32, `[null]`, "found null, expected a value of FP32"},
 		{tensor.FP32, `[1e39]`, "found 1e39, expected a value of FP32"},
