@@ -338,8 +338,8 @@ func (w *worker) recovered(where string, cause any) error {
 	return infer.Errorf(infer.Internal, "the %s panicked; the server's log has the details", where)
 }
 
-// replaceInstance opens a new instance in place of one whose batch panicked, and closes the old
-// one. If that fails, the old one stays.
+// replaceInstance opens a new instance in place of one whose batch panicked, and closes the
+// old one. If that fails, the old one stays.
 func (w *worker) replaceInstance() {
 	w.panicked = false
 	if w.s.opts.NewInstance == nil {

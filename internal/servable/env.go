@@ -73,10 +73,10 @@ var DefaultQueue = batching.Bound{Requests: 1000, Bytes: 256 << 20}
 type Env struct {
 	opts Options
 
-	idleGate  sched.IdleGate // idle time, in which versions are calibrated
-	measuring chan struct{}  // size 1: the tuner whose token is in it may measure
-	hashing   sync.Mutex     // held while a tuner hashes model files
-	workers   atomic.Int64   // number of workers ever started
+	idleGate      sched.IdleGate // idle time, in which versions are calibrated
+	measuring     chan struct{}  // size 1: the tuner whose token is in it may measure
+	hashing       sync.Mutex     // held while a tuner hashes model files
+	startAttempts atomic.Int64   // number of attempts to start a worker so far, which numbers the workers
 
 	mu      sync.Mutex // guards the following
 	claimed int64      // bytes that current loads will need

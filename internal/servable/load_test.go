@@ -304,7 +304,7 @@ func TestWarningsAboutAConfigurationAreLoggedOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tuned, err := env.openTuned(t.Context(), src, tuning{threads: 2})
+	tuned, err := env.openWithRetries(t.Context(), src, tuning{threads: 2})
 	if err != nil {
 		t.Fatal(err)
 	}

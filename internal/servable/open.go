@@ -25,7 +25,7 @@ import (
 func (e *Env) Open(ctx context.Context, src Source) (*Version, error) {
 	e.idleGate.BeginWork() // loading uses the cores, too
 	defer e.idleGate.EndWork()
-	v, err := e.openTuned(ctx, src, tuning{})
+	v, err := e.openWithRetries(ctx, src, tuning{})
 	if err != nil {
 		return nil, err
 	}
@@ -35,7 +35,9 @@ func (e *Env) Open(ctx context.Context, src Source) (*Version, error) {
 	return v, nil
 }
 
-func (e *Env) openTuned(ctx context.Context, src Source, params tuning) (v *Version, err error) {
+// openWithRetries opens a version with the given parameters, within the time limit and with
+// the retries of the options.
+func (e *Env) openWithRetries(ctx context.Context, src Source, params tuning) (v *Version, err error) {
 	if e.opts.Timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, e.opts.Timeout, infer.Errorf(infer.Deadline,
@@ -54,8 +56,9 @@ func (e *Env) openTuned(ctx context.Context, src Source, params tuning) (v *Vers
 	return nil, err
 }
 
-// A tuning holds the run-time parameters that a configuration omits. The zero tuning is the
-// starting point.
+// A tuning holds the run-time parameters that a configuration omits, and what is known about
+// a version from when it was open before. A version is first opened with the zero tuning;
+// the tuner opens it again with what it has measured.
 type tuning struct {
 	threads             int                  // of a batch; 0 means that the engine chooses
 	exclusiveThreads    int                  // threads of an exclusive batch; 0 means the same
@@ -68,6 +71,7 @@ type tuning struct {
 	stats               *stats.Counters      // of the version that is replaced; nil if there is none
 }
 
+// open makes one attempt to open a version.
 func (e *Env) open(ctx context.Context, src Source, params tuning) (*Version, error) {
 	began := time.Now()
 	cfg, err := e.config(src, params)
@@ -94,7 +98,7 @@ func (e *Env) open(ctx context.Context, src Source, params tuning) (*Version, er
 	} else {
 		v.placeholder = true
 		v.keepFiles()
-		v.schedule([]engine.Instance{placeholder{}}, src.Workers.Bisect, false)
+		v.startScheduler([]engine.Instance{placeholder{}}, src.Workers.Bisect, false)
 	}
 	if err != nil {
 		return nil, err
@@ -134,7 +138,7 @@ func (v *Version) load(ctx context.Context, params tuning) error {
 		return err
 	}
 	v.Config = src.Config
-	instances, err := v.instances(ctx, params)
+	instances, err := v.openInstances(ctx, params)
 	if err != nil {
 		return errors.Join(err, v.model.Close())
 	}
@@ -145,8 +149,8 @@ func (v *Version) load(ctx context.Context, params tuning) error {
 	if retry, ok := v.model.(engine.RetryPolicy); ok {
 		bisect, retryDied = retry.Retries()
 	}
-	v.schedule(instances, bisect, retryDied)
-	if err := v.warm(ctx, params); err != nil {
+	v.startScheduler(instances, bisect, retryDied)
+	if err := v.warmUp(ctx, params); err != nil {
 		return errors.Join(err, v.Close())
 	}
 	v.Scheduler.Calibrated(params.profile)
@@ -173,7 +177,7 @@ func (v *Version) loadSafe(ctx context.Context, src *engine.Source, params tunin
 	if !cfg.Automatic || params.checked || cfg.Dynamic == nil || !cfg.Dynamic.Added || cfg.Ragged() != nil {
 		return loaded, nil
 	}
-	why, err := combineUnsafeReason(ctx, cfg, loaded, v.samples())
+	why, err := combineUnsafeReason(ctx, cfg, loaded, v.sampleDir())
 	if err == nil && why == "" {
 		return loaded, nil
 	}
@@ -188,8 +192,8 @@ func (v *Version) loadSafe(ctx context.Context, src *engine.Source, params tunin
 	return v.runner.Engine.Load(ctx, *src)
 }
 
-// samples returns the directory of the warm-up samples.
-func (v *Version) samples() string { return filepath.Join(v.Source.ModelDir, "warmup") }
+// sampleDir returns the directory of the warm-up samples.
+func (v *Version) sampleDir() string { return filepath.Join(v.Source.ModelDir, "warmup") }
 
 // combineUnsafeReason returns why requests of a model must not share a batch; "" if they
 // may.
@@ -206,8 +210,8 @@ func combineUnsafeReason(ctx context.Context, cfg *modelconfig.Config, loaded en
 	return why, errors.Join(err, inst.Close())
 }
 
-// instances opens the instances of the version, all or none.
-func (v *Version) instances(ctx context.Context, params tuning) ([]engine.Instance, error) {
+// openInstances opens the instances of the version, all or none.
+func (v *Version) openInstances(ctx context.Context, params tuning) ([]engine.Instance, error) {
 	v.Config.Instances, v.autoInstances = v.instanceCount(params) // the configuration reports it
 	var opened []engine.Instance
 	var err error
@@ -229,8 +233,9 @@ func (v *Version) instances(ctx context.Context, params tuning) ([]engine.Instan
 	return opened, nil
 }
 
-// schedule creates the scheduler, which takes ownership of the instances.
-func (v *Version) schedule(instances []engine.Instance, bisect, retryDied bool) {
+// startScheduler creates the scheduler, which takes ownership of the instances and accepts
+// requests from then on.
+func (v *Version) startScheduler(instances []engine.Instance, bisect, retryDied bool) {
 	cfg, e := v.Config, v.env
 	if v.Stats == nil {
 		v.Stats = stats.New(cfg.MaxBatchSize)
@@ -268,8 +273,8 @@ func (v *Version) schedule(instances []engine.Instance, bisect, retryDied bool) 
 	})
 }
 
-// replacement returns what opens an instance in place of one that panicked. Those that
-// clients scale are not replaced.
+// replacement returns the function that opens a new instance in place of one that panicked.
+// It is nil for a version with workers, which are not replaced.
 func (v *Version) replacement() func(context.Context) (engine.Instance, error) {
 	if v.Source.Workers != nil {
 		return nil

@@ -26,7 +26,7 @@ func (v *Version) Scale() (minWorkers, maxWorkers int) {
 	return v.minWorkers, v.maxWorkers
 }
 
-// Workers describes the workers.
+// Workers describes the workers that have started.
 func (v *Version) Workers() []Worker {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -46,16 +46,17 @@ func (v *Version) Alive() int {
 }
 
 // ScaledToZero reports whether clients scaled the version to no workers.
-func (v *Version) ScaledToZero() bool { return v.Source.Workers != nil && v.count() == 0 }
+func (v *Version) ScaledToZero() bool { return v.Source.Workers != nil && v.workerCount() == 0 }
 
-func (v *Version) count() int {
+func (v *Version) workerCount() int {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return len(v.workers)
 }
 
-// ScaleTo starts workers until there are least, or stops some until there are at most most.
-// A worker finishes its batch before it stops. The version must have Workers.
+// ScaleTo starts workers until there are minWorkers, or stops some until there are no more
+// than maxWorkers. A worker finishes its batch before it stops. Source.Workers must not be
+// nil.
 func (v *Version) ScaleTo(ctx context.Context, minWorkers, maxWorkers int) error {
 	v.mu.Lock()
 	v.minWorkers, v.maxWorkers = minWorkers, maxWorkers
@@ -65,7 +66,7 @@ func (v *Version) ScaleTo(ctx context.Context, minWorkers, maxWorkers int) error
 	if v.closeBegan {
 		return infer.Errorf(infer.Unavailable, "%w", ErrUnloading)
 	}
-	for v.count() > maxWorkers {
+	for v.workerCount() > maxWorkers {
 		if _, err := v.Scheduler.Remove(); err != nil {
 			return err
 		}
@@ -74,7 +75,7 @@ func (v *Version) ScaleTo(ctx context.Context, minWorkers, maxWorkers int) error
 		v.Scheduler.Add(placeholder{}) // it answers the queued requests
 		v.placeholder = true
 	}
-	for v.count() < minWorkers {
+	for v.workerCount() < minWorkers {
 		w, err := v.startWorker(ctx)
 		if err != nil {
 			return err
@@ -93,7 +94,7 @@ func (v *Version) ScaleTo(ctx context.Context, minWorkers, maxWorkers int) error
 
 // startWorker starts a worker. The caller holds scaling.
 func (v *Version) startWorker(ctx context.Context) (*worker, error) {
-	number, limit := v.env.workers.Add(1)-1, v.Source.Workers.Startup
+	number, limit := v.env.startAttempts.Add(1)-1, v.Source.Workers.Startup
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	inst, err := v.newInstance(limited)
@@ -108,7 +109,7 @@ func (v *Version) startWorker(ctx context.Context) (*worker, error) {
 		return nil, fmt.Errorf("instances of backend %q cannot be scaled: %w", v.Config.Backend, inst.Close())
 	}
 	w := &worker{process: p, version: v, number: number}
-	w.set(true)
+	w.setReady(true)
 	return w, nil
 }
 
@@ -150,7 +151,8 @@ func (w *worker) snapshot() Worker {
 	return Worker{w.number, w.started, w.ready, w.pid}
 }
 
-func (w *worker) set(ready bool) {
+// setReady records that the process has started, or that it is being restarted.
+func (w *worker) setReady(ready bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.ready = ready
@@ -161,10 +163,10 @@ func (w *worker) set(ready bool) {
 
 // Restart implements [engine.Restartable].
 func (w *worker) Restart(ctx context.Context) error {
-	w.set(false)
+	w.setReady(false)
 	err := w.process.Restart(ctx)
 	if err == nil {
-		w.set(true)
+		w.setReady(true)
 	}
 	return err
 }

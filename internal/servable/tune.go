@@ -52,9 +52,28 @@ func (v *Version) Tune(replace Replace) {
 	if v.inputs == nil || !v.measurable() {
 		return
 	}
-	t := &tuner{env: v.env, v: v, replace: replace, log: v.env.opts.Log.With("model", v.Config.Name, "version", v.Name()), inputs: *v.inputs, reshapes: maxReshapes}
+	t := &tuner{env: v.env, v: v, replace: replace, log: v.env.opts.Log.With("model", v.Config.Name, "version", v.Name()), inputs: *v.inputs, reshapesLeft: maxReshapes}
 	t.start(t.run)
 }
+
+// A tuner measures one version and chooses its run-time parameters.
+type tuner struct {
+	env     *Env
+	v       *Version
+	replace Replace
+	log     *slog.Logger
+
+	key    calibrate.Key // without threads and shape
+	hasKey bool          // key is known: findings are read from the store, and written to it
+
+	inputs       calibrate.Inputs // to measure with
+	staleProfile bool             // the scheduler still has the profile of other inputs
+	reshapesLeft int              // how many more times it may switch to another shape
+}
+
+// maxReshapes limits how often a version is measured again with the shape of its traffic:
+// if shapes keep changing, none is right for long.
+const maxReshapes = 4
 
 // start runs work in a goroutine that Close of the version waits for.
 func (t *tuner) start(work func(context.Context) error) {
@@ -98,25 +117,7 @@ func cancelled(ctx context.Context, err error) bool {
 	return ctx.Err() != nil || errors.Is(err, ErrUnloading)
 }
 
-// A tuner measures one version and chooses its run-time parameters.
-type tuner struct {
-	env     *Env
-	v       *Version
-	replace Replace
-	log     *slog.Logger
-
-	key    calibrate.Key // without threads and shape
-	stores bool          // results are stored under the key
-
-	inputs       calibrate.Inputs // to measure with
-	staleProfile bool             // the scheduler still has the profile of other inputs
-	reshapes     int              // how many more times it may switch to another shape
-}
-
-// maxReshapes limits how often a version is measured again with the shape of its traffic:
-// if shapes keep changing, none is right for long.
-const maxReshapes = 4
-
+// run measures the version once, and then again whenever the shape of its traffic changes.
 func (t *tuner) run(ctx context.Context) error {
 	if err := t.identify(ctx); err != nil {
 		return err
@@ -131,7 +132,7 @@ func (t *tuner) run(ctx context.Context) error {
 // followTraffic measures the version again whenever most requests have a shape other than
 // the one it was measured with.
 func (t *tuner) followTraffic(ctx context.Context) error {
-	for t.inputs.SizesGuessed() && t.reshapes > 0 {
+	for t.inputs.SizesGuessed() && t.reshapesLeft > 0 {
 		known, err := t.inputs.Request(1)
 		if err != nil {
 			return err
@@ -140,7 +141,7 @@ func (t *tuner) followTraffic(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		t.reshapes--
+		t.reshapesLeft--
 		replaced, err := t.measureShape(ctx, row)
 		if replaced || cancelled(ctx, err) {
 			return err
@@ -179,8 +180,8 @@ func (t *tuner) tune(ctx context.Context) (replaced bool, err error) {
 	for _, n := range threads {
 		settings = append(settings, calibrate.Setting{Threads: n, Findings: t.stored(n)})
 	}
-	t.passProfile(settings)
-	measured, err := t.measureAll(ctx, settings)
+	t.passProfile(settings) // stored findings are of use while the rest is measured
+	steps, err := t.measureAll(ctx, settings)
 	if err != nil {
 		return false, err
 	}
@@ -192,7 +193,7 @@ func (t *tuner) tune(ctx context.Context) (replaced bool, err error) {
 	best := calibrate.Choose(settings)
 	t.v.calibration.Store(t.report(settings, best))
 	params := tuning{
-		threads: best.Threads, exclusiveThreads: best.ExclusiveThreads, profile: t.sized(best.Profile(settings)), calibration: t.v.calibration.Load(),
+		threads: best.Threads, exclusiveThreads: best.ExclusiveThreads, profile: t.withElements(best.Profile(settings)), calibration: t.v.calibration.Load(),
 		checked: true, combineUnsafeReason: t.v.Config.CombineUnsafeReason, inputs: &t.inputs, stats: t.v.Stats,
 	}
 	if t.v.autoInstances && !t.v.Config.Tunes() { // otherwise the policy limits them
@@ -200,7 +201,7 @@ func (t *tuner) tune(ctx context.Context) (replaced bool, err error) {
 	}
 	inUse := best.Threads == t.v.threads && best.ExclusiveThreads == t.v.exclusiveThreads && (params.instances == 0 || params.instances == t.v.Config.Instances)
 	inUse = inUse || t.v.Source.Temporary
-	t.log.Info("model measured", "steps", measured,
+	t.log.Info("model measured", "steps", steps,
 		"threads", best.Threads, "instances", best.Instances, "exclusive_threads", best.ExclusiveThreads, "batch", best.Rows, "rows_per_second", int(best.PerSecond), "single_row", best.SingleLatency,
 		"disturbed", slices.ContainsFunc(settings, func(s calibrate.Setting) bool { return s.Findings.Disturbed }), "in_use", inUse, "shape", t.inputs.Shape())
 	if inUse {
@@ -209,7 +210,8 @@ func (t *tuner) tune(ctx context.Context) (replaced bool, err error) {
 	return t.replaceVersion(ctx, params)
 }
 
-// errUnmeasured: no thread count could be measured; details are in the log.
+// errUnmeasured is the error of a version that could not be measured with any number of
+// threads. The log has the details.
 var errUnmeasured = errors.New("no number of threads could be measured")
 
 // passProfile passes the profile of the current parameters to the scheduler. If the
@@ -217,7 +219,7 @@ var errUnmeasured = errors.New("no number of threads could be measured")
 // measurements.
 func (t *tuner) passProfile(settings []calibrate.Setting) {
 	current := calibrate.Choice{Threads: t.v.threads, ExclusiveThreads: t.v.exclusiveThreads}
-	known := t.sized(current.Profile(settings))
+	known := t.withElements(current.Profile(settings))
 	switch {
 	case !t.staleProfile:
 		t.v.Scheduler.Calibrated(known)
@@ -227,8 +229,9 @@ func (t *tuner) passProfile(settings []calibrate.Setting) {
 	}
 }
 
-// sized returns the profile with the number of elements of the rows that it was measured with.
-func (t *tuner) sized(p batching.Profile) batching.Profile {
+// withElements returns the profile with the number of elements of the rows that it was
+// measured with.
+func (t *tuner) withElements(p batching.Profile) batching.Profile {
 	if req, err := t.inputs.Request(1); err == nil {
 		p.Elements = req.Elements
 	}
@@ -283,13 +286,13 @@ func (t *tuner) identify(ctx context.Context) error {
 	if e, ok := t.v.runner.Engine.(engine.Releaser); ok {
 		name += " " + e.Release()
 	}
-	t.key, t.stores = calibrate.Key{Model: hash, Engine: name, CPU: t.env.opts.CPU, Cores: t.env.opts.Cores}, true
+	t.key, t.hasKey = calibrate.Key{Model: hash, Engine: name, CPU: t.env.opts.CPU, Cores: t.env.opts.Cores}, true
 	return nil
 }
 
 // stored returns the stored findings for a number of threads.
 func (t *tuner) stored(threads int) calibrate.Findings {
-	if !t.stores {
+	if !t.hasKey {
 		return calibrate.Findings{}
 	}
 	t.key.Threads, t.key.Shape = threads, t.inputs.SeenShape()
@@ -297,8 +300,9 @@ func (t *tuner) stored(threads int) calibrate.Findings {
 	return found
 }
 
+// store stores the findings for a number of threads.
 func (t *tuner) store(threads int, found calibrate.Findings) {
-	if t.stores {
+	if t.hasKey {
 		t.key.Threads, t.key.Shape = threads, t.inputs.SeenShape()
 		t.env.opts.Store.Put(t.key, found)
 	}
@@ -374,7 +378,7 @@ func (t *tuner) measureBeside(ctx context.Context, s *calibrate.Setting) (steps 
 	if err := t.env.idleGate.Await(ctx, 0); err != nil {
 		return 0, err
 	}
-	v, err := t.env.openTuned(ctx, t.v.Source, tuning{threads: s.Threads, checked: true, combineUnsafeReason: t.v.Config.CombineUnsafeReason, inputs: &t.inputs})
+	v, err := t.env.openWithRetries(ctx, t.v.Source, tuning{threads: s.Threads, checked: true, combineUnsafeReason: t.v.Config.CombineUnsafeReason, inputs: &t.inputs})
 	if err != nil {
 		return 0, err
 	}
@@ -391,7 +395,7 @@ func (t *tuner) measure(ctx context.Context, v *Version, s *calibrate.Setting) (
 			steps++
 			t.v.Stats.CalibrationStep()
 			if !t.staleProfile { // otherwise partial findings would replace what the policy learned from traffic
-				v.Scheduler.Calibrated(t.sized(f.Profile))
+				v.Scheduler.Calibrated(t.withElements(f.Profile))
 			}
 		},
 	}, s.Findings)
@@ -408,7 +412,7 @@ func (t *tuner) replaceVersion(ctx context.Context, params tuning) (replaced boo
 	replaced, err = t.replace(ctx, t.v, func(ctx context.Context) (opened *Version, err error) {
 		t.env.idleGate.BeginWork()
 		defer t.env.idleGate.EndWork()
-		v, err = t.env.openTuned(ctx, t.v.Source, params)
+		v, err = t.env.openWithRetries(ctx, t.v.Source, params)
 		return v, err
 	})
 	if err != nil || v == nil { // v is nil if the version was replaced in the meantime

@@ -15,10 +15,10 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// warm runs the samples of the configuration on each instance. If the version is to be
+// warmUp runs the samples of the configuration on each instance. If the version is to be
 // measured, it also runs one row of the inputs to measure with.
-func (v *Version) warm(ctx context.Context, params tuning) error {
-	dir := v.samples()
+func (v *Version) warmUp(ctx context.Context, params tuning) error {
+	dir := v.sampleDir()
 	for _, s := range v.Config.Warmup {
 		req, err := sampleRequest(v.Config, s, dir)
 		if err == nil {
@@ -44,11 +44,12 @@ func (v *Version) warm(ctx context.Context, params tuning) error {
 	return v.warmWith(ctx, inputs)
 }
 
-// warmTimeout limits the time of the synthetic row. A model that takes longer is not
-// measured.
+// warmTimeout limits the time of warmWith. A model that takes longer is not measured.
 const warmTimeout = 10 * time.Second
 
-// warmWith runs one row on each instance, and keeps the first inputs that the model accepts.
+// warmWith runs one row on each instance, and sets v.inputs to the first inputs that the
+// model accepts. If the model accepts none, or takes too long, v.inputs stays nil, and the
+// version is not measured. An error means that ctx has ended.
 func (v *Version) warmWith(ctx context.Context, inputs []calibrate.Inputs) error {
 	limited, cancel := context.WithTimeout(ctx, warmTimeout)
 	defer cancel()
@@ -62,7 +63,7 @@ func (v *Version) warmWith(ctx context.Context, inputs []calibrate.Inputs) error
 			v.inputs = &in
 			return nil
 		case limited.Err() != nil:
-			return ctx.Err()
+			return ctx.Err() // nil if only the model took too long
 		}
 	}
 	return nil

@@ -28,7 +28,7 @@ type mutation struct {
 //	== internal/servable/open.go internal/repository
 //
 //	V1 a failed load is retried once too often
-//	in Env.openTuned
+//	in Env.openWithRetries
 //	- for range e.opts.Retries + 1 {
 //	+ for range e.opts.Retries + 2 {
 //	harmless: only for a mutation that need not be noticed

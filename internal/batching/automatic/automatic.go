@@ -38,10 +38,10 @@ type Options struct {
 //
 // A Policy owns what it has learned from the events of the core: the curve of batch
 // times, how much batches slow each other down, how requests arrive, and a ledger of what
-// each rule has cost and saved. Only events change it. Decide reads it, so the core may
-// call Decide any number of times. Until something is measured the policy is greedy. Each
-// rule that departs from greedy is compared with a greedy server in a replay, and is
-// disabled when it costs more than it saves.
+// each rule has cost and saved. Only events change it. Decide reads it, and changes no more
+// than which size class is selected, so the core may call Decide any number of times. Until
+// something is measured the policy is greedy. Each rule that departs from greedy is compared
+// with a greedy server in a replay, and is disabled when it costs more than it saves.
 //
 // Two approaches were tried and rejected. The first excluded a batch size for good after
 // it was measured to be slow: that size never ran again, so one slow moment of the
@@ -51,9 +51,9 @@ type Options struct {
 type Policy struct {
 	opt     Options
 	classes []*costs // by size class; models without variable dimensions have one
-	*costs           // of the request or batch at hand; see use
+	*costs           // of the class of the request or batch at hand, selected by selectClass: p.curve, p.sizes, p.drift and p.retest are its fields
 	unknown costs    // of classes without requests
-	recent  *costs   // of the last request that arrived; before the first, of the last profile
+	latest  *costs   // of the last request that arrived; before the first, of the last profile
 
 	// Learned from events.
 	contention  contention
@@ -68,17 +68,17 @@ type Policy struct {
 	pausedUntil uint64 // rules are paused until this batch, after a change of the model's speed
 
 	// Current state.
-	waiting    int // waiting requests
-	rows       int // rows of the waiting requests
-	running    int // running batches
-	runs       []run
-	lastChange batching.Time // when the number of running batches last changed
-	lastBegan  batching.Time // when the last batch began
-	hold       hold
+	waiting     int // waiting requests
+	waitingRows int // rows of the waiting requests
+	running     int // running batches
+	runs        []run
+	lastChange  batching.Time // when the number of running batches last changed
+	lastBegan   batching.Time // when the last batch began
+	hold        hold
 
 	// Outcomes.
 	ledger ledger
-	closed [batching.NumReasons]uint64
+	closed [batching.NumReasons]uint64 // number of batches by the reason why they were closed
 }
 
 // A hold is a batch that could run now but waits for further requests.
@@ -103,9 +103,9 @@ func New(opt Options) *Policy {
 
 // Calibrated implements [batching.Tunable].
 func (p *Policy) Calibrated(profile batching.Profile) {
-	p.add(profile.Elements)
+	p.ensureClass(profile.Elements)
 	if p.rate.n == 0 {
-		p.recent = p.costs
+		p.latest = p.costs
 	}
 	p.curve.calibrate(profile.Sizes)
 	p.contention.calibrate(profile.Slowdown, p.opt.Instances)
@@ -115,7 +115,7 @@ func (p *Policy) Calibrated(profile batching.Profile) {
 // Recalibrated implements [batching.Tunable]. It discards what the policy learned and
 // decided for the old shape, but keeps track of waiting requests and running batches.
 func (p *Policy) Recalibrated(profile batching.Profile) {
-	p.add(profile.Elements)
+	p.ensureClass(profile.Elements)
 	p.curve, p.contention = newCurve(p.opt.MaxRows), newContention(p.opt.Instances)
 	p.drift = drift{count: p.drift.count, factor: p.drift.factor}
 	p.gaps, p.returns, p.unit = gaps{}, returns{}, 0 // the width of bins depends on the curve

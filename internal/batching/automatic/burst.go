@@ -15,7 +15,7 @@ func (p *Policy) holdForBurst(s *situation) batching.Time {
 	if saved <= 0 || s.waited >= saved/2 || p.gaps.misses.tooMany() {
 		return 0
 	}
-	wait := p.gaps.bestWait(s.now, p.unit, p.rate.current(s.now), s.joins.share*saved/2, float64(s.items), min(saved/4, saved/2-s.waited))
+	wait := p.gaps.bestWait(s.now, p.unit, p.rate.current(s.now), s.shape.share*saved/2, float64(s.items), min(saved/4, saved/2-s.waited))
 	return s.now + batching.Time(math.Ceil(wait))
 }
 

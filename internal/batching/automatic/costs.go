@@ -7,9 +7,10 @@ import (
 	"github.com/shoal-serving/shoal/internal/batching"
 )
 
-// costs are what the policy knows about batches of one size class: rows whose number of
-// elements has the same power of two. A row of 512 tokens may cost as much as a hundred of 4
-// tokens, or just the same; each class is measured by itself, so that neither is assumed.
+// costs are what the policy knows about the time of batches of one size class: those whose
+// rows have 2ⁿ to 2ⁿ⁺¹-1 elements each, for one n. A row of 512 tokens may cost as much as a
+// hundred rows of 4 tokens, or as much as one; each class is measured by itself, so that
+// neither is assumed.
 // Models without variable dimensions have a single class.
 type costs struct {
 	class     int // see classOf; -1 if nothing is known
@@ -23,9 +24,10 @@ type costs struct {
 // classOf returns the size class of rows with the given number of elements.
 func classOf(elements int64) int { return bits.Len64(uint64(elements)) }
 
-// use makes the costs of a size class the current ones. Every method that the core calls for
-// a request or a batch begins with it. Nothing is known about a class without requests.
-func (p *Policy) use(elements int64) {
+// selectClass makes the costs of a size class the current ones. Every method that the core
+// calls for a request or a batch begins with it. If the class had no requests yet, it selects
+// p.unknown.
+func (p *Policy) selectClass(elements int64) {
 	class := classOf(elements)
 	if p.class == class {
 		return
@@ -38,10 +40,9 @@ func (p *Policy) use(elements int64) {
 	}
 }
 
-// add makes the costs of a size class the current ones. If the class has none yet, add
-// creates them, and the policy keeps them.
-func (p *Policy) add(elements int64) {
-	if p.use(elements); p.costs == &p.unknown {
+// ensureClass is selectClass, except that it creates the costs of a class that has none yet.
+func (p *Policy) ensureClass(elements int64) {
+	if p.selectClass(elements); p.costs == &p.unknown {
 		p.costs = p.newCosts(classOf(elements))
 		p.classes = append(p.classes, p.costs)
 	}
@@ -58,7 +59,7 @@ func (p *Policy) newCosts(class int) *costs {
 	for _, other := range p.classes {
 		if distance := max(class-other.class, other.class-class); other.curve.known() && distance < nearest {
 			nearest = distance
-			rows := math.Ldexp(float64(other.curve.largest), other.class-class)
+			rows := math.Ldexp(float64(other.curve.largest), other.class-class) // the same number of elements in rows of this class
 			c.firstRows = max(1, min(c.curve.max(), int(rows)))
 		}
 	}
@@ -74,5 +75,5 @@ func (p *Policy) soloBatches() (n int) {
 	return n
 }
 
-// elementsOf returns the number of elements of each row of a batch.
+// elementsOf returns the number of elements of a row of a batch, which all its rows share.
 func elementsOf(items []*batching.Item) int64 { return items[0].Elements }

@@ -54,10 +54,10 @@ func TestTheFirstLongRowsRunInSmallBatches(t *testing.T) {
 		w.run(1+i%64, 4)
 	}
 	largest := func() int {
-		w.use(512)
+		w.selectClass(512)
 		return w.target()
 	}
-	w.add(512)
+	w.ensureClass(512)
 	if got := w.target(); got != 1 {
 		t.Errorf("the first batch of long rows may have %d rows, want 1", got)
 	}

@@ -13,7 +13,7 @@ const maxCutCost = 0.97
 // In batches of q rows, x rows are answered after (x/q+1)/2 batches on average, and rows
 // that arrive later wait for all x/q.
 func (p *Policy) cutTo(s *situation) int {
-	x, all := float64(p.rows), float64(s.rows)
+	x, all := float64(p.waitingRows), float64(s.rows)
 	arrivingLater := p.busyPeriod.expectedAfter(x)
 	cost := func(q float64) float64 { return ((x+q)/2 + arrivingLater) / p.speed(int(q)) }
 	best, bestRows := cost(all), s.rows

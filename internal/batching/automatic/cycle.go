@@ -24,7 +24,7 @@ func (c *cycle) clientCount() int { return max(1, int(c.clients+0.5)) }
 // counts requests that wait, run, or are expected to return soon.
 func (p *Policy) updateCycle(now batching.Time) {
 	var back awaited
-	p.returns.await(now, p.unit, shapeShare{share: 1}, &back)
+	p.returns.fillAwaited(now, p.unit, shapeShare{share: 1}, &back)
 	n := float64(p.waiting) + back.requests/p.returns.share
 	for i := range p.runs {
 		if p.runs[i].busy {
@@ -86,8 +86,8 @@ func (p *Policy) planCycle() {
 // rowsIn returns the average number of rows of the given number of requests.
 func (p *Policy) rowsIn(requests int) int { return max(1, int(float64(requests)*p.rate.rows+0.5)) }
 
-// throughput returns the rows per nanosecond of batches of the given size, of which
-// places run in parallel.
+// throughput returns the rows per nanosecond of a closed loop with batches of the given
+// size, of which the given number runs in parallel.
 func (p *Policy) throughput(rows, parallel int) float64 {
 	takes := p.contention.slowdown(parallel) * p.curve.smooth(rows)
 	size, all := float64(rows), float64(p.cycle.clientCount())*p.rate.rows

@@ -8,18 +8,18 @@ import (
 
 // Decide implements [batching.Policy].
 func (p *Policy) Decide(now batching.Time, line batching.Line) batching.Decision {
-	p.use(line.First().Elements)
-	limit := p.parallel(p.rows)
+	p.selectClass(line.First().Elements)
+	limit := p.parallel(p.waitingRows)
 	if p.running >= limit {
 		return batching.Decision{Until: batching.Never} // the core asks again when a batch ends
 	}
-	if n := p.preferred(line); n > 0 {
+	if n := p.preferredItems(line); n > 0 {
 		return batching.Decision{Take: n, Reason: batching.Preferred}
 	}
 	target := p.target()
 	items, rows, all := line.Fit(target)
 	s := situation{
-		now: now, items: items, rows: rows, target: target, slots: limit - p.running, joins: p.shapes.share(line.First().Shape),
+		now: now, items: items, rows: rows, target: target, slots: limit - p.running, shape: p.shapes.share(line.First().Shape),
 		moreWaiting: !all, closed: !all || line.Cut() || line.Closing(),
 	}
 	if rows < p.fullAt(target) && !p.mustBeGreedy() && p.mayHold(line) {
@@ -30,7 +30,7 @@ func (p *Policy) Decide(now batching.Time, line batching.Line) batching.Decision
 			return d
 		}
 	}
-	take, reason := p.size(&s, line)
+	take, reason := p.chooseItems(&s, line)
 	if n := p.retestItems(line); n > take {
 		take, reason = n, batching.Retest
 	}
@@ -42,9 +42,9 @@ func (p *Policy) Decide(now batching.Time, line batching.Line) batching.Decision
 // held only while requests of another shape run in its place, which costs no throughput.
 func (p *Policy) mayHold(line batching.Line) bool { return !p.shapes.mixed() || line.Deferrable() }
 
-// preferred returns the number of requests that exactly fill the largest possible
+// preferredItems returns the number of requests that exactly fill the largest possible
 // preferred size; 0 if none can be filled.
-func (p *Policy) preferred(line batching.Line) int {
+func (p *Policy) preferredItems(line batching.Line) int {
 	for _, size := range slices.Backward(p.opt.Preferred) {
 		if items, rows, _ := line.Fit(size); rows == size {
 			return items
@@ -66,7 +66,7 @@ type situation struct {
 	items, rows int        // requests that could run now, and their rows
 	target      int        // target batch size in rows
 	slots       int        // number of batches that could begin now
-	joins       shapeShare // share of further requests that could join the batch
+	shape       shapeShare // shape of the requests, and the share of further requests that have it and could join
 	waited      float64    // nanoseconds for which these requests have been held
 	moreWaiting bool       // further requests wait that do not fit into the target size
 	closed      bool       // no further request can join the batch
@@ -145,24 +145,24 @@ func (p *Policy) saved(rows, more int) float64 {
 	return p.curve.smooth(rows) + p.curve.smooth(more) - p.curve.smooth(rows+more)
 }
 
-// holdDecision returns the first rule that holds the requests, and until when. Its Rule
-// is none if they should run now.
+// holdDecision asks one rule after the other whether to hold the requests. It returns the
+// decision of the first that does. Its Rule is none if no rule holds them.
 func (p *Policy) holdDecision(s *situation) (d batching.Decision) {
 	if s.closed {
 		return d
 	}
-	loops := p.returns.closedLoop
-	if !loops && p.ledger.enabled(burst) {
+	closedLoop := p.returns.closedLoop
+	if !closedLoop && p.ledger.enabled(burst) {
 		if until := p.holdForBurst(s); until > s.now {
 			return batching.Decision{Rule: burst, Until: until}
 		}
 	}
-	if loops && p.ledger.enabled(gather) {
+	if closedLoop && p.ledger.enabled(gather) {
 		if until, full := p.holdForReturns(s); until > s.now {
 			return batching.Decision{Rule: gather, Until: until, Full: full}
 		}
 	}
-	if p.running > 0 && !loops {
+	if p.running > 0 && !closedLoop {
 		return p.holdForOthers(s)
 	}
 	return d
@@ -171,26 +171,27 @@ func (p *Policy) holdDecision(s *situation) (d batching.Decision) {
 // rowsPerRequest returns the average number of rows of a request.
 func (p *Policy) rowsPerRequest() int { return p.rowsIn(1) }
 
-// size returns how many of the requests that could run now are put in the batch, and why
-// the batch is closed: all of them, or fewer if smaller batches answer sooner on average.
-func (p *Policy) size(s *situation, line batching.Line) (items int, reason batching.Reason) {
-	rows := s.rows
+// chooseItems returns how many of the requests that could run now are put in the batch: all
+// of them, or fewer if smaller batches answer sooner on average. It also returns why the
+// batch is closed.
+func (p *Policy) chooseItems(s *situation, line batching.Line) (items int, reason batching.Reason) {
 	reason = p.reason(s, line)
 	if p.mustBeGreedy() || len(p.opt.Preferred) > 0 {
 		return s.items, reason
 	}
-	if half := p.sizes.peak / 2; half > 0 && p.rows >= p.sizes.peak {
+	if half := p.sizes.peak / 2; half > 0 && p.waitingRows >= p.sizes.peak {
 		// Requests queue up, and no size around half the peak has been measured, so the
 		// peak may be too large: measure about half of it. unseen is given the rows that
 		// would actually run, and not half: if no combination of requests has exactly half
 		// the rows, half would stay unseen, and every batch would be cut.
-		if items, rows, _ := line.Fit(half); items > 0 && p.curve.unseen(rows) {
-			return items, batching.Cut
+		if halfItems, halfRows, _ := line.Fit(half); halfItems > 0 && p.curve.unseen(halfRows) {
+			return halfItems, batching.Cut
 		}
 	}
 	if p.cycle.rows > 0 {
 		return s.items, reason
 	}
+	rows := s.rows // to run now
 	if rows > 1 && p.ledger.enabled(cut) && !p.shapes.mixed() {
 		cutReason := batching.Cut
 		if k := p.contention.useful; k > 1 && (s.slots > 1 || p.running > 0) { // other instances take the rest
@@ -211,13 +212,13 @@ func (p *Policy) size(s *situation, line batching.Line) (items int, reason batch
 
 // reason returns why a batch of all requests that could run is closed.
 func (p *Policy) reason(s *situation, line batching.Line) batching.Reason {
+	known := p.curve.known()
 	switch {
 	case s.rows >= p.opt.MaxRows:
 		return batching.Full
-	case p.curve.known() && s.rows >= min(s.target, p.sizes.efficient) && (s.moreWaiting || s.rows >= p.sizes.efficient):
-		if s.rows >= p.sizes.efficient {
-			return batching.Efficient
-		}
+	case known && s.rows >= p.sizes.efficient:
+		return batching.Efficient
+	case known && s.rows >= s.target && s.moreWaiting: // the target is below the efficient size
 		if p.opt.Instances > 1 {
 			return batching.Shared
 		}

@@ -10,7 +10,7 @@ import (
 
 // Explain describes the state of the policy. It allocates.
 func (p *Policy) Explain() explain.Policy {
-	p.costs = p.recent
+	p.costs = p.latest
 	n := min(p.opt.Instances, maxParallel)
 	e := explain.Policy{
 		MaxRows: p.opt.MaxRows, Instances: p.opt.Instances, Objective: p.opt.Objective,

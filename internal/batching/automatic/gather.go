@@ -16,7 +16,7 @@ func (p *Policy) holdForReturns(s *situation) (until batching.Time, full int) {
 		return p.hold.until, p.hold.full // only some clients have returned; the decision stands
 	}
 	var back awaited
-	p.returns.await(s.now, p.unit, s.joins, &back)
+	p.returns.fillAwaited(s.now, p.unit, s.shape, &back)
 	if back.requests < 0.5 {
 		return 0, 0
 	}

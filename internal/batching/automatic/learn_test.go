@@ -333,16 +333,16 @@ func TestClientsThatComeBackAreExpected(t *testing.T) {
 	now += 600
 	r.batchEnded(now, 4, 0, 1)
 	var back awaited
-	r.await(now+1, 1, oneShape, &back)
+	r.fillAwaited(now+1, 1, oneShape, &back)
 	near(t, "who is expected", back.requests, 4, 0.05)
 	r.arrived(now+20, 1, oneShape)
 	r.arrived(now+25, 1, oneShape)
-	r.await(now+26, 1, oneShape, &back)
+	r.fillAwaited(now+26, 1, oneShape, &back)
 	near(t, "who is expected when two are back", back.requests, 2, 0.1)
 	if by := back.shareWithin(&r, 40); by < 0.95 {
 		t.Errorf("the chance that one is back by 40 more is %v", by)
 	}
-	r.await(now+500, 1, oneShape, &back)
+	r.fillAwaited(now+500, 1, oneShape, &back)
 	if back.requests > 0 {
 		t.Errorf("%v are still expected long after", back.requests)
 	}

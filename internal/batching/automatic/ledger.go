@@ -32,10 +32,10 @@ const (
 type ledger struct {
 	total        [blockCount]float64 // sum of the latencies of all requests, by block
 	accounts     [ruleCount]account
-	current      int // block that is written to
-	inBlock      int // batches in the current block
-	filledBlocks int // blocks written, up to blockCount
-	batch        uint64
+	current      int    // block that is written to
+	inBlock      int    // batches in the current block
+	filledBlocks int    // blocks written, up to blockCount
+	batch        uint64 // number of batches that have ended
 
 	replay replay
 }
@@ -54,9 +54,9 @@ type account struct {
 func (l *ledger) enabled(r rule) bool { return l.accounts[r].offUntil <= l.batch }
 
 // batchEnded records a batch, and the sum of the latencies of its requests.
-func (l *ledger) batchEnded(all float64) {
+func (l *ledger) batchEnded(latencies float64) {
 	l.batch++
-	l.total[l.current] += all
+	l.total[l.current] += latencies
 	if l.inBlock++; l.inBlock < blockBatches {
 		return
 	}

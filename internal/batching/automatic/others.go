@@ -18,7 +18,7 @@ const (
 // not begin right after the last one, and so that it does not slow down one that ends
 // soon.
 func (p *Policy) holdForOthers(s *situation) (d batching.Decision) {
-	rate := p.rate.current(s.now) * s.joins.share * p.rate.rows // in rows per nanosecond
+	rate := p.rate.current(s.now) * s.shape.share * p.rate.rows // in rows per nanosecond
 	if p.ledger.enabled(pace) {
 		if until := p.nextStart(s, rate); until > s.now {
 			return batching.Decision{Rule: pace, Until: until}
@@ -87,7 +87,7 @@ func (p *Policy) waitsForEnd(s *situation, rate float64) bool {
 // rising rate sooner than a falling one.
 func (p *Policy) portion(s *situation, k int) int {
 	rate := max(p.rate.over(s.now, longWindow), p.rate.over(s.now, longWindow/2)) * p.rate.rows
-	rows := int(math.Ceil(max(portionFactor*rate*p.period(rate), float64(p.rows)/float64(k))))
+	rows := int(math.Ceil(max(portionFactor*rate*p.period(rate), float64(p.waitingRows)/float64(k))))
 	if p.contention.slowdown(k) > minGain {
 		rows = max(rows, p.sizes.efficient/2) // small batches waste the shared device
 	}

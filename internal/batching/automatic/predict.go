@@ -16,7 +16,7 @@ const minPredictSamples = 5
 
 // Predict implements [batching.Predictor].
 func (p *Policy) Predict(size batching.Size, running int) time.Duration {
-	p.use(size.Elements)
+	p.selectClass(size.Elements)
 	if p.curve.soloBatches < minPredictSamples || running > 1 && p.contention.samples[min(running, maxParallel)] < minTrusted {
 		return 0
 	}
@@ -26,6 +26,6 @@ func (p *Policy) Predict(size batching.Size, running int) time.Duration {
 // Backlog returns how the policy works off a long queue of rows with the given number of
 // elements: the batch size in rows, and the number of parallel batches.
 func (p *Policy) Backlog(elements int64) (rows, running int) {
-	p.use(elements)
+	p.selectClass(elements)
 	return p.sizes.peak, max(p.contention.useful, p.contention.backlog)
 }

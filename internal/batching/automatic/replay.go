@@ -40,7 +40,7 @@ func (p *Policy) startReplay(r rule, now batching.Time, size int) {
 	if rp.rule != none || p.shapes.mixed() {
 		return
 	}
-	*rp = replay{rule: r, from: now, remaining: 1 + replayBatches, greedyRows: size, requests: p.waiting, rows: p.rows}
+	*rp = replay{rule: r, from: now, remaining: 1 + replayBatches, greedyRows: size, requests: p.waiting, rows: p.waitingRows}
 	if r == gather {
 		rp.remaining = 1
 	}
@@ -185,7 +185,7 @@ func (p *Policy) meanCompletion(rows, size int) float64 {
 
 // firstFree returns when the first instance is free, in the replay's time.
 func (p *Policy) firstFree(at float64) float64 {
-	if p.running < p.parallel(p.rows) {
+	if p.running < p.parallel(p.waitingRows) {
 		return at
 	}
 	first := math.Inf(1)
@@ -205,7 +205,7 @@ func (p *Policy) firstFree(at float64) float64 {
 func (p *Policy) settleReplay(at float64) {
 	rp := &p.ledger.replay
 	if p.waiting > 0 {
-		rp.actual += float64(p.waiting) * (p.firstFree(at) + p.meanCompletion(p.rows, rp.lastRows))
+		rp.actual += float64(p.waiting) * (p.firstFree(at) + p.meanCompletion(p.waitingRows, rp.lastRows))
 	}
 	first, last := rp.running[0].until, 0.0
 	for _, v := range rp.running[:p.parallel(rp.rows)] {

@@ -13,7 +13,7 @@ const (
 	minLoopShare  = 0.8   // share of returning clients at which the traffic becomes a closed loop
 	keepLoopShare = 0.7   // share at which it stays one: the estimate is accurate to a tenth
 	minPeakFactor = 1.5   // multiple of the base rate that makes a peak of returns
-	unrelatedBin  = 19    // first bin whose arrivals are unrelated to the answer: the time of one row
+	unrelatedBin  = 19    // first bin whose arrivals are unrelated to the answer; it begins at the time of one row
 )
 
 // returns detects a closed loop, in which each client sends its next request soon after
@@ -23,9 +23,9 @@ const (
 type returns struct {
 	arrivals    [bins]float64
 	time        [bins]float64     // time spent in the bin
-	released    [bins]float64     // requests answered by the batches that reached the bin
+	answered    [bins]float64     // requests answered by the batches that reached the bin
 	returnShare [bins]float64     // returns per answered request
-	tail        [bins + 1]float64 // share of answered clients that return in this bin or later
+	shareFrom   [bins + 1]float64 // share of answered clients that return in this bin or later
 	share       float64           // share of answered clients that return: the sum of returnShare
 	keepsShape  float64           // share of clients that send the same shape each time; the others choose by chance
 	closedLoop  bool              // most clients wait for an answer before they send the next request
@@ -38,18 +38,18 @@ type returns struct {
 type cohort struct {
 	ended    batching.Time
 	shape    uint64  // of its requests
-	released float64 // 0 if there was no such batch yet
+	answered float64 // 0 if there was no such batch yet
 	returned float64 // arrivals that are attributed to it
 }
 
 // arrived counts an arrival, and attributes it to the cohort from which a return is most
 // likely now.
-func (r *returns) arrived(now batching.Time, unit float64, of shapeShare) {
+func (r *returns) arrived(now batching.Time, unit float64, shape shapeShare) {
 	var best *cohort
 	likeliest := 0.0
 	for i := range r.cohorts {
 		c := &r.cohorts[i]
-		if c.released == 0 {
+		if c.answered == 0 {
 			continue
 		}
 		k := binOf(float64(now-c.ended) / unit)
@@ -57,30 +57,31 @@ func (r *returns) arrived(now batching.Time, unit float64, of shapeShare) {
 			continue
 		}
 		r.arrivals[k]++
-		left := r.share*c.released - c.returned
+		left := r.share*c.answered - c.returned
 		if left <= 0 {
 			continue
 		}
-		if h := left * (r.returnShare[k] + 1e-4) / (edges[k+1] - edges[k]) * (r.joins(c, of) + 1e-3); h > likeliest {
+		// The small constants keep the likelihood above 0 while little is known.
+		if h := left * (r.returnShare[k] + 1e-4) / (edges[k+1] - edges[k]) * (r.shapeChance(c, shape) + 1e-3); h > likeliest {
 			best, likeliest = c, h
 		}
 	}
 	if best != nil {
 		best.returned++
-		r.learnShape(best.shape == of.shape, of.share)
+		r.learnShape(best.shape == shape.id, shape.share)
 	}
 }
 
-// joins returns the probability that a client of the cohort returns with a request of the
-// given shape.
-func (r *returns) joins(c *cohort, of shapeShare) float64 {
+// shapeChance returns the probability that a client of the cohort returns with a request of
+// the given shape.
+func (r *returns) shapeChance(c *cohort, shape shapeShare) float64 {
 	switch {
-	case of.share == 1:
+	case shape.share == 1:
 		return 1
-	case c.shape == of.shape:
-		return r.keepsShape + (1-r.keepsShape)*of.share
+	case c.shape == shape.id:
+		return r.keepsShape + (1-r.keepsShape)*shape.share
 	}
-	return (1 - r.keepsShape) * of.share
+	return (1 - r.keepsShape) * shape.share
 }
 
 // learnShape records whether a returning client kept its shape. The given share of clients
@@ -103,10 +104,10 @@ func (r *returns) batchEnded(now batching.Time, requests int, shape uint64, unit
 		return
 	}
 	c := &r.cohorts[r.ended%maxCohorts]
-	if c.released > 0 {
-		r.addTime(float64(now-c.ended)/unit, c.released)
+	if c.answered > 0 {
+		r.addTime(float64(now-c.ended)/unit, c.answered)
 	}
-	*c = cohort{ended: now, shape: shape, released: float64(requests)}
+	*c = cohort{ended: now, shape: shape, answered: float64(requests)}
 	r.ended++
 	if r.ended > maxCohorts && (r.ended < 4*learnEvery || r.ended%learnEvery == 0) {
 		r.learn()
@@ -114,21 +115,23 @@ func (r *returns) batchEnded(now batching.Time, requests int, shape uint64, unit
 }
 
 // addTime adds the time since a batch ended to the bins that it covers.
-func (r *returns) addTime(units, released float64) {
+func (r *returns) addTime(units, answered float64) {
 	for k := 0; k < bins && edges[k] < units; k++ {
 		width := edges[k+1] - edges[k]
 		part := min(1, (units-edges[k])/width)
 		r.time[k] += part * width
-		r.released[k] += part * released
+		r.answered[k] += part * answered
 	}
 }
 
+// learn updates what is derived from the counts: which arrivals are returns, when they come,
+// and whether the traffic is a closed loop.
 func (r *returns) learn() {
 	if r.ended%learnEvery == 0 {
 		for k := range bins {
 			r.arrivals[k] *= returnsDecay
 			r.time[k] *= returnsDecay
-			r.released[k] *= returnsDecay
+			r.answered[k] *= returnsDecay
 		}
 	}
 	baseRate := r.baseRate()
@@ -145,17 +148,18 @@ func (r *returns) learn() {
 		r.returnShare[k] = 0
 		excess := r.arrivals[k] - unrelatedRate*r.time[k]
 		// The neighbors of a peak belong to it. When nearly all clients have returned,
-		// another peak is the returns of another batch.
-		if r.released[k] > 1 && excess > 0 && r.nearPeak(k, baseRate) && (r.share < 0.9 || r.returnShare[k-1] > 0) {
-			r.returnShare[k] = min(1-r.share, excess/r.released[k])
+		// another peak is the returns of another batch. The first bin has no bin before it,
+		// but there share is 0.
+		if r.answered[k] > 1 && excess > 0 && r.nearPeak(k, baseRate) && (r.share < 0.9 || r.returnShare[k-1] > 0) {
+			r.returnShare[k] = min(1-r.share, excess/r.answered[k])
 			r.share += r.returnShare[k]
 		}
 	}
 	for k := bins - 1; k >= 0; k-- {
-		r.tail[k] = r.tail[k+1] + r.returnShare[k]
+		r.shareFrom[k] = r.shareFrom[k+1] + r.returnShare[k]
 	}
-	// Clients that return later than a batch takes are not worth waiting for, and may be
-	// other clients.
+	// Clients that return later than a batch of one row takes are not worth waiting for, and
+	// may be other clients.
 	soon := r.quantile(0.9) < 1.25*unitsPerRow
 	r.closedLoop = soon && (r.share > minLoopShare || r.closedLoop && r.share > keepLoopShare)
 }
@@ -193,39 +197,40 @@ func (r *returns) shareAfter(units float64) float64 {
 		return 0
 	}
 	part := (edges[k+1] - units) / (edges[k+1] - edges[k])
-	return r.tail[k+1] + r.returnShare[k]*part
+	return r.shareFrom[k+1] + r.returnShare[k]*part
 }
 
 // quantile returns the time, in units, after which the given part of returning clients
-// has returned.
+// has returned. Parts above 0.95 count as 0.95.
 func (r *returns) quantile(part float64) float64 {
 	later := (1 - min(part, 0.95)) * r.share
 	for k := range bins {
-		if r.tail[k+1] <= later {
+		if r.shareFrom[k+1] <= later {
 			if r.returnShare[k] == 0 {
 				return edges[k]
 			}
-			return edges[k+1] - (edges[k+1]-edges[k])*(later-r.tail[k+1])/r.returnShare[k]
+			return edges[k+1] - (edges[k+1]-edges[k])*(later-r.shareFrom[k+1])/r.returnShare[k]
 		}
 	}
 	return edges[bins]
 }
 
-// await sets out to the clients that are still expected to return.
-func (r *returns) await(now batching.Time, unit float64, of shapeShare, out *awaited) {
+// fillAwaited fills in out with the clients that are expected to return after now. The
+// caller owns out, so that nothing is allocated.
+func (r *returns) fillAwaited(now batching.Time, unit float64, shape shapeShare, out *awaited) {
 	out.n, out.requests = 0, 0
 	for i := range r.cohorts {
 		c := &r.cohorts[i]
-		left := (r.share*c.released - c.returned) * r.joins(c, of)
+		left := (r.share*c.answered - c.returned) * r.shapeChance(c, shape)
 		if left < 0.3 {
 			continue
 		}
 		since := float64(now-c.ended) / unit
-		tail := r.shareAfter(since)
-		if tail < 0.01*r.share {
+		later := r.shareAfter(since)
+		if later < 0.01*r.share {
 			continue
 		}
-		out.cohorts[out.n] = awaitedCohort{since, left, tail}
+		out.cohorts[out.n] = awaitedCohort{since, left, later}
 		out.n++
 		out.requests += left
 	}
@@ -241,14 +246,15 @@ type awaited struct {
 type awaitedCohort struct {
 	since float64 // units of time since its batch ended
 	left  float64 // requests that are expected to return and have not
-	tail  float64 // share of clients that return later than since
+	later float64 // share of clients that return later than since
 }
 
-// shareWithin returns the share of them that returns within the given units of time.
+// shareWithin returns the share of the awaited clients that returns within the given units
+// of time.
 func (a *awaited) shareWithin(r *returns, units float64) float64 {
 	back := 0.0
-	for _, p := range a.cohorts[:a.n] {
-		back += p.left * (1 - r.shareAfter(p.since+units)/p.tail)
+	for _, c := range a.cohorts[:a.n] {
+		back += c.left * (1 - r.shareAfter(c.since+units)/c.later)
 	}
 	return back / a.requests
 }

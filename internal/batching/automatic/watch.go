@@ -16,34 +16,34 @@ type run struct {
 	rows, requests int
 	costs          *costs
 	retest         bool
-	fewerThreads   bool                     // it has fewer threads than an exclusive batch, and counts as at least one of two
-	timeBeside     [maxParallel + 1]float64 // nanoseconds for which it ran while n batches ran
+	fewerThreads   bool                     // it has fewer threads than an exclusive batch; its time counts as that of at least two parallel batches
+	timeBeside     [maxParallel + 1]float64 // nanoseconds for which it ran while n batches ran, this one included
 }
 
 // Arrived implements [batching.Watcher].
 func (p *Policy) Arrived(now batching.Time, it *batching.Item) {
-	p.add(it.Elements)
-	p.recent = p.costs
+	p.ensureClass(it.Elements)
+	p.latest = p.costs
 	p.rate.arrived(now, it.Rows)
-	of := p.shapes.arrived(it.Shape)
+	shape := p.shapes.arrived(it.Shape)
 	if p.shapes.mixed() {
 		// Held requests and replays assume that all requests can share a batch.
 		p.hold, p.ledger.replay.rule = hold{}, none
 	}
 	p.gaps.arrived(now, p.unit)
 	if p.unit > 0 {
-		p.returns.arrived(now, p.unit, of)
+		p.returns.arrived(now, p.unit, shape)
 	}
 	p.replayArrived(now, it.Rows)
 	p.waiting++
-	p.rows += it.Rows
+	p.waitingRows += it.Rows
 }
 
 // Left implements [batching.Watcher].
 func (p *Policy) Left(_ batching.Time, it *batching.Item) {
-	p.costs = p.recent
+	p.costs = p.latest
 	p.waiting--
-	p.rows -= it.Rows
+	p.waitingRows -= it.Rows
 	p.replayRemoved(it.Rows)
 	if p.waiting == 0 {
 		p.hold = hold{}
@@ -55,7 +55,7 @@ func (p *Policy) Held(now batching.Time, d batching.Decision) {
 	if d.Rule == none {
 		return // the limit of parallel batches is reached
 	}
-	p.costs = p.recent // requests are held only while nearly all have one shape
+	p.costs = p.latest // requests are held only while nearly all have one shape
 	if p.hold.rule == none {
 		p.startReplay(d.Rule, now, p.sizes.efficient)
 		p.hold.since = now
@@ -65,7 +65,7 @@ func (p *Policy) Held(now batching.Time, d batching.Decision) {
 
 // Began implements [batching.Watcher].
 func (p *Policy) Began(now batching.Time, b *batching.Action) {
-	p.use(elementsOf(b.Items))
+	p.selectClass(elementsOf(b.Items))
 	rows := 0
 	for _, it := range b.Items {
 		rows += it.Rows
@@ -84,9 +84,9 @@ func (p *Policy) Began(now batching.Time, b *batching.Action) {
 	if r.retest {
 		p.retest.started(p.ledger.batch)
 	}
-	p.busyPeriod.began(float64(p.rows), float64(rows))
+	p.busyPeriod.began(float64(p.waitingRows), float64(rows))
 	p.waiting -= len(b.Items)
-	p.rows -= rows
+	p.waitingRows -= rows
 	p.running++
 	p.lastBegan = now
 	p.hold = hold{}
@@ -94,21 +94,22 @@ func (p *Policy) Began(now batching.Time, b *batching.Action) {
 
 // Ended implements [batching.Watcher].
 func (p *Policy) Ended(now batching.Time, instance int, items []*batching.Item, stopped bool) {
-	p.use(elementsOf(items))
+	p.selectClass(elementsOf(items))
 	p.addRunTime(now)
 	r := p.runOn(instance)
 	r.busy = false
 	p.running--
 	p.returns.batchEnded(now, len(items), items[0].Shape, p.unit)
-	p.busyPeriod.ended(float64(p.rows))
-	all := 0.0
+	p.busyPeriod.ended(float64(p.waitingRows))
+	latencies := 0.0
 	for _, it := range items {
-		all += float64(now - it.Arrived())
+		latencies += float64(now - it.Arrived())
 	}
-	p.ledger.batchEnded(all)
+	p.ledger.batchEnded(latencies)
 	if p.probing() > 0 {
 		p.probed++
 	}
+	// Rounds of probing begin at powers of two, so that their distance doubles up to its limit.
 	if b := p.ledger.batch; b >= retryEvery && b&(b-1) == 0 || b%(maxRetryFactor*retryEvery) == 0 {
 		p.probed = 0
 		inUse := p.contention.useful
@@ -131,7 +132,7 @@ func (p *Policy) Ended(now batching.Time, instance int, items []*batching.Item, 
 // learn records the duration of a batch, in nanoseconds.
 func (p *Policy) learn(r *run, took float64) {
 	expected := p.curve.expected(r.rows)
-	if r.timeBeside[1] < 0.95*took {
+	if r.timeBeside[1] < 0.95*took { // others ran in parallel, or it had fewer threads
 		if expected > 0 {
 			p.contention.record(expected, &r.timeBeside, p.opt.Instances)
 		}

@@ -23,8 +23,8 @@ const (
 	maxPreallocated = 1 << 20
 )
 
-// readBody returns the decompressed body of a request. The caller owns the reference. It fails if the
-// body does not arrive within BodyTimeout, or if charge cannot grow by its size.
+// readBody returns the decompressed body of a request. The caller owns the reference. It
+// fails if the body does not arrive within BodyTimeout, or if charge cannot grow by its size.
 func (h *handler) readBody(w http.ResponseWriter, r *http.Request, charge *budget.Charge) (*buf.Buf, error) {
 	if h.opts.BodyTimeout == 0 || r.ContentLength == 0 {
 		return readUntimed(r, &h.opts.Limits, charge)
