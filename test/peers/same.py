@@ -1,28 +1,34 @@
 #!/usr/bin/env python3
 """Asks bin/shoal and the real multi-model-server and TorchServe the same, and says where they differ.
 
-    python3 test/peers/same.py [mms] [torchserve]
+    python3 test/peers/same.py [--record] [mms] [torchserve]
 
 First the steps of MMS's document on batching: a handler is archived, registered with batch_size=8, max_batch_delay=50 and initial_workers=1, described, and asked
 with curl. Then all other calls that are below, and last the load of the document, on each server: ab with 10,000 requests of 1,000 clients, of which Shoal
 has to fail none. The archives are made by the real archivers.
 
-Status, body and type of each answer have to be the same, but for those of different.json, which has what is answered here in place of it, and why; those are
+Status, body and headers of each answer have to be the same, but for those of different.json, which has what is answered here in place of it, and why; those are
 printed. `make measure WHAT=peers` brings what it needs first. The last line says how many are as they should be.
+
+--record writes the answers of the real servers to recorded.json. recorded.py compares bin/shoal with them where the real servers are not installed.
 """
 
 import argparse
+import datetime
 import json
 import pathlib
 import re
 import subprocess
 import sys
 import tempfile
+import zipfile
 
 import load
 import servers
 
 DIFFERENT = pathlib.Path(__file__).resolve().parent / "different.json"
+RECORDED = DIFFERENT.with_name("recorded.json")
+MANIFEST = "MAR-INF/MANIFEST.json"  # of an archive
 
 HANDLER = """
 import json
@@ -160,18 +166,34 @@ VERSIONS = [
 ]
 CALLS = {"mms": BOTH, "torchserve": BOTH + VERSIONS}
 
+# Properties of all servers, and of Shoal alone.
+ROOM = "job_queue_size=1000\n"
+ALLOWED = "allowed_urls=http://127.0.0.1:1/.*\n"
+
+# Headers that belong to the connection or the moment, and Retry-After, which Shoal adds.
+NOT_COMPARED = {"connection", "content-length", "date", "retry-after"}
+
+
+def handlers(kind):
+    """The service.py of each archive that the calls name."""
+    return {"noop": HANDLER % ("mms.service" if kind.name == "mms" else "ts.utils.util"), "broken": BROKEN}
+
+
+def calls_of(kind):
+    return {name_of(*call): call for call in CALLS[kind.name]}
+
 
 def name_of(method, _, path, body=b"", kind=None):
     return " ".join(filter(None, [method, path, "" if "#" in path else repr(body)[2:-1], kind]))
 
 
 def answer(server, method, port, path, body=None, kind=None):
-    """What a server answers: status, text, and type."""
+    """What a server answers: status, text, and headers."""
     address, path = getattr(server, port), path.partition("#")[0]
     if method.startswith("CURL"):
         return curl(f"http://{address}{path}", method.endswith("-T"), body, kind)
     status, text, headers = server.ask(method, address, path, body, {"Content-Type": kind} if kind else None)
-    return [status, plain(text), headers.get("Content-Type")]
+    return [status, plain(text), compared(headers.items())]
 
 
 def curl(url, upload, body, kind):
@@ -180,10 +202,17 @@ def curl(url, upload, body, kind):
         file.write(body)
         file.flush()
         how = ["-T", file.name] if upload else ["--data-binary", f"@{file.name}", "-H", f"Content-Type: {kind}"]
-        done = subprocess.run(["curl", "-s", "-X", "POST", "-w", "\n%{http_code} %{content_type}", *how, url], stdout=subprocess.PIPE, timeout=60)
-    text, _, last = plain(done.stdout).rpartition("\n")
-    status, _, kind = last.partition(" ")
-    return [int(status), text, kind]
+        done = subprocess.run(["curl", "-s", "-X", "POST", "-w", "%{stderr}[%{http_code}, %{header_json}]", *how, url], capture_output=True, timeout=60)
+    status, headers = json.loads(done.stderr)
+    return [status, plain(done.stdout), compared((name, ", ".join(values)) for name, values in headers.items())]
+
+
+def compared(headers):
+    """The headers that are compared, without the request's id, which is another each time."""
+    found = {name.lower(): value for name, value in headers if name.lower() not in NOT_COMPARED}
+    if "x-request-id" in found:
+        found["x-request-id"] = ""
+    return dict(sorted(found.items()))
 
 
 def plain(body):
@@ -191,20 +220,25 @@ def plain(body):
     text = body.decode("utf-8", "backslashreplace")
     for escaped, character in ("\\u0027", "'"), ("\\u003d", "="), ("\\u003c", "<"), ("\\u003e", ">"):
         text = text.replace(escaped, character)
-    return re.sub(r'"(memoryUsage|pid)": \d+', r'"\1": 0', re.sub(r'"startTime": "[^"]*"', '"startTime": ""', text))
+    for changing, kept in (r'"startTime": "[^"]*"', '"startTime": ""'), (r'"(memoryUsage|pid)": \d+', r'"\1": 0'), (r'"id": "(\d+)-[0-9a-f]+"', r'"id": "\1-"'):
+        text = re.sub(changing, kept, text)
+    return text
 
 
-def compare(kind, here, there):
-    """Prints where the two differ. Returns how many answers are the same, different for a known reason, and neither."""
+def compare(kind, here, expect):
+    """Asks here everything, and prints where it differs from what expect returns for a call, by its name.
+
+    Returns how many answers are the same, different for a known reason, and neither.
+    """
     different = json.loads(DIFFERENT.read_text())[kind.name]
-    calls = {name_of(*call): call for call in CALLS[kind.name]}
+    calls = calls_of(kind)
     unknown = set(different) - set(calls)
     same = known = 0
     failed = len(unknown)
     for name in sorted(unknown):
-        print(f"FAILED  {kind.name}: {DIFFERENT.name} has {name}, which nobody asks")
+        print(f"FAILED  {kind.name}: {DIFFERENT.name} has {name}, which no call asks")
     for name, call in calls.items():
-        expected, found = answer(there, *call), answer(here, *call)
+        expected, found = expect(name), answer(here, *call)
         reason = different.get(name)
         if found == expected and reason is None:
             same += 1
@@ -217,6 +251,24 @@ def compare(kind, here, there):
             if reason:
                 print(f"  known  {json.dumps(reason['here'])}")
     return same, known, failed
+
+
+def record(kind, store, answers):
+    """Writes the answers of a kind to recorded.json, with the manifests of the archives, of which recorded.py makes them again."""
+    manifests = {}
+    for name in handlers(kind):
+        with zipfile.ZipFile(store / f"{name}.mar") as archive:
+            manifests[name] = json.loads(archive.read(MANIFEST))
+    kept = json.loads(RECORDED.read_text()) if RECORDED.exists() else {}
+    kept[kind.name] = {"server": kind.title, "date": datetime.date.today().isoformat(), "manifests": manifests, "answers": answers}
+    RECORDED.write_text("{\n" + ",\n".join(lines_of(name, kept[name]) for name in servers.KINDS if name in kept) + "\n}\n")
+
+
+def lines_of(name, part):
+    """A part of recorded.json, with a line for each answer."""
+    head = "".join(f"{json.dumps(key)}: {json.dumps(part[key])},\n" for key in ("server", "date", "manifests"))
+    answers = ",\n".join(f"{json.dumps(call)}: {json.dumps(said)}" for call, said in part["answers"].items())
+    return f'{json.dumps(name)}: {{\n{head}"answers": {{\n{answers}\n}}\n}}'
 
 
 def crowd(kind, server):
@@ -232,16 +284,22 @@ def crowd(kind, server):
     return said.complete == 10000 and said.failed == 0 and said.others == 0
 
 
-def beside(kind, folder):
-    """Starts both servers of a kind, and asks them everything."""
+def beside(kind, folder, recording):
+    """Starts both servers of a kind, asks them everything, and records the answers of the real one if told to."""
     for name in ("store", "here", "there", "archives"):
         (folder / name).mkdir()
-    service = HANDLER % ("mms.service" if kind.name == "mms" else "ts.utils.util")
-    for name, text in (("noop", service), ("broken", BROKEN), ("echo", ECHO)):
+    for name, text in {**handlers(kind), "echo": ECHO}.items():
         kind.archive(folder / "store", folder / "archives", name, {"service.py": text})
-    room, allowed = "job_queue_size=1000\n", "allowed_urls=http://127.0.0.1:1/.*\n"
-    with servers.Real(kind, folder / "there", folder / "store", room) as there, servers.Shoal(kind, folder / "here", folder / "store", room + allowed) as here:
-        same, known, failed = compare(kind, here, there)
+    answers, calls = {}, calls_of(kind)
+
+    def expect(name):
+        answers[name] = answer(there, *calls[name])
+        return answers[name]
+
+    with servers.Real(kind, folder / "there", folder / "store", ROOM) as there, servers.Shoal(kind, folder / "here", folder / "store", ROOM + ALLOWED) as here:
+        same, known, failed = compare(kind, here, expect)
+        if recording:
+            record(kind, folder / "store", answers)
         print("\n| in the words of | server | answered | failed | other than 2xx | requests/s | p50, ms | p99, ms |\n|---|---|---|---|---|---|---|---|")
         crowd(kind, there)
         if not crowd(kind, here):
@@ -254,13 +312,15 @@ def beside(kind, folder):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("kinds", nargs="*", metavar="mms|torchserve", help="whose answers are looked at (both)")
-    kinds = [servers.KINDS[name] for name in parser.parse_args().kinds or servers.KINDS]
+    parser.add_argument("--record", action="store_true", help=f"write the answers of the real servers to {RECORDED.name}")
+    arguments = parser.parse_args()
+    kinds = [servers.KINDS[name] for name in arguments.kinds or servers.KINDS]
     servers.check(kinds)
     load.check()
     same = known = failed = 0
     for kind in kinds:
         with tempfile.TemporaryDirectory(prefix="shoal-peers-") as folder:
-            more = beside(kind, pathlib.Path(folder))
+            more = beside(kind, pathlib.Path(folder), arguments.record)
         same, known, failed = same + more[0], known + more[1], failed + more[2]
     print(f"{same} the same, {known} different for a known reason")
     print(f"{same + known} passed, {failed} failed, 0 skipped")

@@ -60,8 +60,9 @@ class Kind:
         for name in ("tmp", "torch"):
             (folder / name).mkdir(exist_ok=True)
         (folder / "torch/__init__.py").write_text("class Tensor:\n    pass\n")
-        java = pathlib.Path(shutil.which("java")).resolve().parents[1]
-        return {**os.environ, "JAVA_HOME": str(java), "PATH": f"{self.bin}:{os.environ['PATH']}", "PYTHONPATH": str(folder), "TEMP": str(folder / "tmp"),
+        java = shutil.which("java")  # which the real servers need, and Shoal does not
+        home = {"JAVA_HOME": str(pathlib.Path(java).resolve().parents[1])} if java else {}
+        return {**os.environ, **home, "PATH": f"{self.bin}:{os.environ['PATH']}", "PYTHONPATH": str(folder), "TEMP": str(folder / "tmp"),
                 "LOG_LOCATION": str(folder / "logs"), "METRICS_LOCATION": str(folder / "logs")}
 
     def archive(self, store, folder, name, files):
@@ -185,10 +186,11 @@ class Real(Server):
 
 
 class Shoal(Server):
-    """It answers in the words of the kind, and its handlers run with the same Python and the same packages."""
+    """It answers in the words of the kind, and its handlers run with the given Python, or with the Python and the packages of the real server."""
 
-    def __init__(self, kind, folder, store, properties=""):
+    def __init__(self, kind, folder, store, properties="", python=None):
         self.title = "Shoal"
+        self._python = python or kind.python
         super().__init__(kind, folder, store, properties)
 
     def command(self, config, store):
@@ -196,7 +198,7 @@ class Shoal(Server):
                 "--http-port=0", "--grpc-port=0", "--metrics-port=0"]
 
     def properties(self):
-        return f"python_executable={self.kind.python}\n"
+        return f"python_executable={self._python}\n"
 
 
 def children(pid):
@@ -205,7 +207,11 @@ def children(pid):
 
 def check(kinds):
     """Makes sure that everything is there that is not part of this folder."""
-    if not shoal.BINARY.exists():
-        raise Wrong(f"found no {shoal.BINARY}: run make build")
+    check_shoal()
     for kind in kinds:
         kind.check()
+
+
+def check_shoal():
+    if not shoal.BINARY.exists():
+        raise Wrong(f"found no {shoal.BINARY}: run make build")
