@@ -11,7 +11,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/shoal-serving/shoal/client"
 	"github.com/shoal-serving/shoal/internal/console"
 	"github.com/shoal-serving/shoal/internal/kserve/kservegrpc"
 	"github.com/shoal-serving/shoal/internal/kserve/kservehttp"
@@ -93,6 +95,15 @@ func TestCommandsSayWhatToDoIfThePortIsWrong(t *testing.T) {
 	for _, address := range []string{"http://", "::"} {
 		if text, status := shoal(t, "ls", "-u", address); status == exitOK {
 			t.Errorf("-u %s: %s", address, text)
+		}
+	}
+}
+
+func TestAnAddressWithoutAPortIsAnsweredWithOne(t *testing.T) {
+	for protocol, want := range map[string]string{"http": "as in -u localhost:8000", "grpc": "as in -u localhost:8001"} {
+		r := &remote{address: "localhost", protocol: protocol}
+		if err := r.notAnswered(&client.Error{Code: client.Unavailable}, time.Second); !strings.Contains(err.Error(), want) {
+			t.Errorf("over %s: %v, want %s", protocol, err, want)
 		}
 	}
 }

@@ -108,18 +108,24 @@ var (
 	defaultPorts  = map[string]string{"http": "8000", "grpc": "8001"}
 )
 
+// spokeFirst is in the error of Go's HTTP client about a server that sends something before
+// it is asked, as gRPC servers do. A client that is faster to ask gets "malformed HTTP".
+const spokeFirst = "readLoopPeekFailLocked: %!w(<nil>)"
+
 // notAnswered explains an error of a call that got no answer in its protocol.
 func (r *remote) notAnswered(e *client.Error, timeout time.Duration) error {
 	text := e.Error()
 	switch {
 	case errors.Is(e, client.Invalid) || errors.Is(e, client.TooLarge) || errors.Is(e, client.Unsupported):
 		return e
-	case strings.Contains(text, "malformed HTTP"):
+	case strings.Contains(text, "malformed HTTP") || strings.Contains(text, spokeFirst):
 		return fmt.Errorf("%s is not an HTTP port, but probably a gRPC port: use -i grpc, or name the HTTP port with -u, by default 8000", r.address)
 	case strings.Contains(text, "server preface") || strings.Contains(text, "frame too large") || strings.Contains(text, "HTTP/1.1 header"):
 		return fmt.Errorf("%s is not a gRPC port, but probably an HTTP port: use -i http, or name the gRPC port with -u, by default 8001", r.address)
 	case errors.Is(e, client.Deadline):
 		return fmt.Errorf("the server at %s did not answer within %v; raise --timeout to wait longer", r.address, timeout)
+	case errors.Is(e, client.Unavailable) && !strings.Contains(r.address, ":"):
+		return fmt.Errorf(`no server answers at %s; name its port, too, as in -u %s:%s (%w)`, r.address, r.address, defaultPorts[r.protocol], e)
 	case errors.Is(e, client.Unavailable):
 		return fmt.Errorf(`no server answers at %s; start one with "shoal serve", or name its address with -u (%w)`, r.address, e)
 	}
