@@ -52,6 +52,20 @@ func listen(t testing.TB, s *kservetest.Server, overHTTP, overGRPC net.Listener)
 	})
 }
 
+// connectTCP returns a client of each kind of a backend, over TCP.
+func connectTCP(t testing.TB, s *kservetest.Server) map[string]*client.Client {
+	t.Helper()
+	var listeners [2]net.Listener
+	for i := range listeners {
+		var err error
+		if listeners[i], err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	listen(t, s, listeners[0], listeners[1])
+	return clientsOf(t, "http://"+listeners[0].Addr().String(), listeners[1].Addr().String(), client.Options{}, client.Options{})
+}
+
 // connect returns a client of each kind of a backend, over connections in memory.
 func connect(t testing.TB, s *kservetest.Server, opts client.Options) map[string]*client.Client {
 	t.Helper()
@@ -62,11 +76,17 @@ func connect(t testing.TB, s *kservetest.Server, opts client.Options) map[string
 		opts.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) { return l.DialContext(ctx) }
 		return opts
 	}
-	web, err := client.NewHTTP("http://127.0.0.1:1", dial(overHTTP))
+	return clientsOf(t, "http://127.0.0.1:1", "127.0.0.1:1", dial(overHTTP), dial(overGRPC))
+}
+
+// clientsOf returns a client of each kind, which are closed at the end of the test.
+func clientsOf(t testing.TB, url, target string, httpOptions, grpcOptions client.Options) map[string]*client.Client {
+	t.Helper()
+	web, err := client.NewHTTP(url, httpOptions)
 	if err != nil {
 		t.Fatal(err)
 	}
-	rpc, err := client.NewGRPC("127.0.0.1:1", dial(overGRPC))
+	rpc, err := client.NewGRPC(target, grpcOptions)
 	if err != nil {
 		t.Fatal(err)
 	}
