@@ -141,6 +141,7 @@ BOTH = [
     ("POST", "manage", "/models?url=noop.mar&initial_workers=1"),
     ("DELETE", "manage", "/models/noop#without"),
     ("POST", "manage", f"/models?url=noop.mar&{WALK}&synchronous=false"),
+    ("PUT", "manage", "/models/noop?min_worker=1&synchronous=true#asynchronous"),  # waits for the worker, which is counted in the ids of later ones
     ("DELETE", "manage", "/models/noop#asynchronous"),
     ("POST", "manage", "/models?url=broken.mar&initial_workers=1&synchronous=true"),
     ("POST", "manage", "/models?url=noop.mar&model_name=x&runtime=cobol"),
