@@ -212,11 +212,25 @@ func TestAPortThatCannotBeOpenedClosesTheOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = taken.Close() }()
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := free.Close(); err != nil {
+		t.Fatal(err)
+	}
 	_, err = Open(&drainer{}, []Port{
-		HTTP("http", "127.0.0.1:0", http.NotFoundHandler(), ""), HTTP("metrics", taken.Addr().String(), http.NotFoundHandler(), "choose another"),
+		HTTP("http", free.Addr().String(), http.NotFoundHandler(), ""), HTTP("metrics", taken.Addr().String(), http.NotFoundHandler(), "choose another"),
 	}, Options{Log: slog.New(slog.DiscardHandler)})
 	if !errors.Is(err, syscall.EADDRINUSE) {
 		t.Errorf("error %v, want that the address is in use", err)
+	}
+	again, err := net.Listen("tcp", free.Addr().String())
+	if err != nil {
+		t.Fatalf("the other port is still open: %v", err)
+	}
+	if err := again.Close(); err != nil {
+		t.Error(err)
 	}
 }
 
