@@ -17,6 +17,11 @@ leaving: build onnxruntime numpy ## clients that cancel at random, with and with
 	go build -race -trimpath -o bin/shoal-race ./cmd/shoal
 	for binary in shoal shoal-race; do go test -tags e2e -count 1 -timeout 60m -v -run TestClientsThatLeave ./test/e2e -leaving 2m -binary $$binary || exit 1; done
 
+.PHONY: misbehaving
+misbehaving: build onnxruntime numpy ## clients that misbehave at random, with and without the race detector; 20 min
+	go build -race -trimpath -o bin/shoal-race ./cmd/shoal
+	for binary in shoal shoal-race; do go test -tags e2e -count 1 -timeout 60m -v -run TestClientsThatMisbehave ./test/e2e -misbehaving 10m -binary $$binary || exit 1; done
+
 PYTHON_FAULTS = NoWorkerOutlives|WhatAWorkerStarted|OneBadRequestOfEight|ModelsHaveTheirOwnNumpy
 
 .PHONY: python-faults
