@@ -90,12 +90,12 @@ func (w *deflater) Close() error {
 
 // Decompress implements [encoding.Compressor].
 func (d *deflate) Decompress(from io.Reader) (io.Reader, error) {
-	if r, ok := d.readers.Get().(*inflater); ok {
-		if err := r.ReadCloser.(zlib.Resetter).Reset(from, nil); err != nil {
+	if r, ok := d.readers.Get().(io.Reader); ok {
+		if err := r.(zlib.Resetter).Reset(from, nil); err != nil {
 			d.readers.Put(r)
 			return nil, err
 		}
-		return r, nil
+		return &inflater{r, &d.readers}, nil
 	}
 	r, err := zlib.NewReader(from)
 	if err != nil {
@@ -104,16 +104,21 @@ func (d *deflate) Decompress(from io.Reader) (io.Reader, error) {
 	return &inflater{r, &d.readers}, nil
 }
 
-// An inflater returns to its pool when it has been read completely.
+// An inflater reads one message. It returns its decompressor to the pool at the end of the
+// message, and does not touch it after that: it may be reading another message.
 type inflater struct {
-	io.ReadCloser
+	zlib io.Reader // nil after the end
 	pool *sync.Pool
 }
 
 func (r *inflater) Read(p []byte) (int, error) {
-	n, err := r.ReadCloser.Read(p)
+	if r.zlib == nil {
+		return 0, io.EOF
+	}
+	n, err := r.zlib.Read(p)
 	if err == io.EOF {
-		r.pool.Put(r)
+		r.pool.Put(r.zlib)
+		r.zlib = nil
 	}
 	return n, err
 }

@@ -1,0 +1,81 @@
+package kservegrpc
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"testing"
+	"testing/iotest"
+
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/encoding/gzip"
+
+	"github.com/shoal-serving/shoal/internal/kserve"
+)
+
+func compressed(t *testing.T, c encoding.Compressor, content []byte) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w, err := c.Compress(&b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := w.Write(content)
+	if err := errors.Join(err, w.Close()); err != nil || n != len(content) {
+		t.Fatalf("%d of %d bytes are written: %v", n, len(content), err)
+	}
+	return b.Bytes()
+}
+
+func TestADecompressedMessageIsAReader(t *testing.T) {
+	limits := kserve.Limits{Ratio: 1000}.WithDefaults()
+	content := bytes.Repeat([]byte("tensor data, "), 10_000)
+	for _, c := range []encoding.Compressor{&ratioLimited{&deflate{}, &limits}, &ratioLimited{encoding.GetCompressor(gzip.Name), &limits}} {
+		for range 2 { // the second has a decompressor that was used before
+			for name, from := range map[string]io.Reader{
+				"at once":         bytes.NewReader(compressed(t, c, content)),
+				"byte by byte":    iotest.OneByteReader(bytes.NewReader(compressed(t, c, content))),
+				"the end with it": iotest.DataErrReader(bytes.NewReader(compressed(t, c, content))),
+			} {
+				r, err := c.Decompress(from)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := iotest.TestReader(r, content); err != nil {
+					t.Errorf("%s, %s: %v", c.Name(), name, err)
+				}
+			}
+		}
+	}
+}
+
+// A reader that has reached its end may be read again, by a caller that wants to be sure.
+// Meanwhile its decompressor reads other messages.
+func TestAReaderAtItsEndTakesNothingFromOthers(t *testing.T) {
+	c := &deflate{}
+	open := func(content string) io.Reader {
+		r, err := c.Decompress(bytes.NewReader(compressed(t, c, []byte(content))))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	for range 100 { // the pool drops some
+		first := open("first")
+		if _, err := io.ReadAll(first); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := first.Read(make([]byte, 10)); n != 0 || err != io.EOF {
+			t.Fatalf("after the end: %d bytes, %v", n, err)
+		}
+		second, third := open("second"), open("third")
+		if n, err := first.Read(make([]byte, 10)); n != 0 || err != io.EOF {
+			t.Fatalf("after the end, while others are read: %d bytes, %v", n, err)
+		}
+		for want, r := range map[string]io.Reader{"second": second, "third": third} {
+			if got, err := io.ReadAll(r); err != nil || string(got) != want {
+				t.Fatalf("got %q, %v, want %q", got, err, want)
+			}
+		}
+	}
+}
