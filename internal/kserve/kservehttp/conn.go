@@ -96,6 +96,15 @@ func (c *conn) Write(p []byte) (int, error) {
 	return len(first) + n, err
 }
 
+// ReadFrom implements [io.ReaderFrom]. That of the TCP connection would overtake what is
+// buffered.
+func (c *conn) ReadFrom(r io.Reader) (int64, error) {
+	if c.held == nil {
+		return c.TCPConn.ReadFrom(r)
+	}
+	return io.Copy(struct{ io.Writer }{c}, r)
+}
+
 const (
 	// progressSize is how much of a response the client must take within stallTimeout.
 	// Shorter responses fit into the kernel's buffers, mostly.
