@@ -52,9 +52,8 @@ func TestRequestsStayWithinTheMemoryBudget(t *testing.T) {
 			if grown > memoryBudget*13/10 {
 				t.Errorf("grew by %d MiB with a budget of %d MiB", grown>>20, memoryBudget>>20)
 			}
-			if err := servertest.Ask(t.Context(), c, "m", 1); err != nil {
-				t.Errorf("after the attack: %v\n%s", err, s.Log())
-			}
+			// The server has the memory back as soon as it notices that the connections are closed.
+			servertest.Eventually(t, "an answer of the attacked model", func() bool { return servertest.Ask(t.Context(), c, "m", 1) == nil })
 		})
 	}
 }
