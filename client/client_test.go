@@ -422,7 +422,7 @@ func TestAResponseThatIsTooLargeIsAnError(t *testing.T) {
 }
 
 func TestAServerThatCannotBeReachedIsUnavailable(t *testing.T) {
-	refused := errors.New("nobody there")
+	refused := errors.New("connection refused")
 	opts := client.Options{DialContext: func(context.Context, string, string) (net.Conn, error) { return nil, refused }}
 	web, err := client.NewHTTP("localhost:1", opts)
 	if err != nil {
@@ -433,7 +433,7 @@ func TestAServerThatCannotBeReachedIsUnavailable(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range []*client.Client{web, rpc} {
-		if _, err := c.Live(t.Context()); !errors.Is(err, client.Unavailable) || !strings.Contains(err.Error(), "nobody there") {
+		if _, err := c.Live(t.Context()); !errors.Is(err, client.Unavailable) || !strings.Contains(err.Error(), "connection refused") {
 			t.Errorf("got %v", err)
 		}
 		if err := c.Close(); err != nil {

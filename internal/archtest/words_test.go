@@ -115,7 +115,7 @@ const maxRetiredPhrases = 29
 // pythonFolders have the Python code that ships.
 var pythonFolders = []string{"internal/engine/python/worker", "python/src"}
 
-// phrasesAreRare checks that at most so many lines of comments and strings have a retired
+// phrasesAreRare checks that at most limit lines of comments and strings have a retired
 // phrase: in Go code that is not for tests, and in the Python code below root that ships.
 func phrasesAreRare(root fs.FS, limit int) rule {
 	var all []string

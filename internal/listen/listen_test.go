@@ -108,16 +108,23 @@ func TestAnOpenConnectionGetsOneMoreAnswerWhenTheServerStops(t *testing.T) {
 	}
 }
 
-func TestAServerDoesNotWaitForIdleConnectionsForLong(t *testing.T) {
+// openWithIdleConnection opens a port, to which one client is connected that was answered.
+func openWithIdleConnection(t *testing.T) *Ports {
+	t.Helper()
 	ports, address := open(t)
 	c, err := dial(address)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = c.Close() }()
+	t.Cleanup(func() { _ = c.Close() })
 	if _, _, err := c.post(); err != nil {
 		t.Fatal(err)
 	}
+	return ports
+}
+
+func TestAServerDoesNotWaitForIdleConnectionsForLong(t *testing.T) {
+	ports := openWithIdleConnection(t)
 	began := time.Now()
 	if err := ports.Stop(time.Minute); err != nil {
 		t.Error(err)
@@ -128,15 +135,7 @@ func TestAServerDoesNotWaitForIdleConnectionsForLong(t *testing.T) {
 }
 
 func TestAServerWithoutTimeDoesNotLinger(t *testing.T) {
-	ports, address := open(t)
-	c, err := dial(address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = c.Close() }()
-	if _, _, err := c.post(); err != nil {
-		t.Fatal(err)
-	}
+	ports := openWithIdleConnection(t)
 	began := time.Now()
 	if err := ports.Stop(0); err != nil {
 		t.Error(err)
