@@ -208,22 +208,7 @@ for line in sys.stdin:
 	cmd.Env = append(os.Environ(), "PYTHONPATH="+source)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = in.Close()
-		_ = cmd.Wait()
-	})
-	answers := bufio.NewScanner(out)
+	in, answers := servertest.Converse(t, cmd)
 	return func(n int) {
 		t.Helper()
 		_, _ = fmt.Fprintln(in, n) // if it fails, there is no answer

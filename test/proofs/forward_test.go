@@ -42,22 +42,8 @@ func startForwarders(t *testing.T, socket, model string, processes int) *forward
 	t.Helper()
 	cmd := exec.Command(pythontest.Interpreter(t), "forward.py", socket, model, strconv.Itoa(processes))
 	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = in.Close() // upon which all end
-		_ = cmd.Wait() // what they had to say they have said
-	})
-	f := &forwarders{t, in, bufio.NewScanner(out)}
+	in, out := servertest.Converse(t, cmd)
+	f := &forwarders{t, in, out}
 	if !f.out.Scan() || f.out.Text() != "ready" {
 		t.Fatalf("the processes do not start: %q", f.out.Text())
 	}

@@ -1,15 +1,41 @@
 package servertest
 
 import (
+	"bufio"
 	"bytes"
 	"fmt"
+	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
+	"testing"
 	"time"
 )
+
+// Converse starts a process that reads lines and answers with lines. It ends when its input
+// is closed, at the end of the test.
+func Converse(t *testing.T, cmd *exec.Cmd) (in io.Writer, out *bufio.Scanner) {
+	t.Helper()
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = stdin.Close()
+		_ = cmd.Wait() // what it had to report, it has answered
+	})
+	return stdin, bufio.NewScanner(stdout)
+}
 
 var residentSize = regexp.MustCompile(`(?m)^VmRSS:\s+(\d+) kB$`)
 
