@@ -1,0 +1,180 @@
+package access
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// DefaultAuditSize is the size at which an audit log begins a new file.
+const DefaultAuditSize = 64 << 20
+
+// A record is a line of the audit log. Fields may be added, never renamed.
+type record struct {
+	Time    time.Time `json:"time"`
+	Caller  string    `json:"caller"`
+	Tenant  string    `json:"tenant,omitempty"`
+	From    string    `json:"from,omitempty"`
+	What    string    `json:"what"`
+	Model   string    `json:"model,omitempty"`
+	Detail  string    `json:"detail,omitempty"`
+	Outcome string    `json:"outcome"` // ok, denied or failed
+	Error   string    `json:"error,omitempty"`
+	Took    float64   `json:"took_seconds"`
+	Omitted uint64    `json:"omitted,omitempty"` // refused requests before this one that have no record
+}
+
+func newRecord(began time.Time, caller *Caller, c Change, denied bool, err error) record {
+	r := record{Time: began.UTC(), Caller: caller.Name(), Tenant: caller.Tenant(), What: c.What, Model: c.Model, Detail: c.Detail, Outcome: "ok", Took: time.Since(began).Seconds()}
+	if caller != nil {
+		r.From = caller.Address
+	}
+	if err != nil {
+		r.Outcome, r.Error = "failed", err.Error()
+	}
+	if denied {
+		r.Outcome = "denied"
+	}
+	return r
+}
+
+// AuditOptions configure an audit log.
+type AuditOptions struct {
+	// Size is the size in bytes at which a new file begins. Zero means [DefaultAuditSize].
+	Size int64
+	// Keep is the number of older files, of which each has a number after its name. Zero means
+	// 9; the oldest is removed.
+	Keep int
+	// Log receives the errors of writing. Nil means [slog.Default].
+	Log *slog.Logger
+}
+
+// An Audit is an append-only log of changes, a JSON object in each line. A record that
+// cannot be written is lost: the server keeps serving, logs the error and counts it.
+type Audit struct {
+	path string
+	opts AuditOptions
+	lost atomic.Uint64
+
+	mu      sync.Mutex // guards the following
+	file    *os.File   // nil after an error
+	size    int64
+	failing bool // the last write failed
+}
+
+// OpenAudit opens the audit log at path, and appends to it if it exists. The caller closes
+// it.
+func OpenAudit(path string, opts AuditOptions) (*Audit, error) {
+	if opts.Size == 0 {
+		opts.Size = DefaultAuditSize
+	}
+	if opts.Keep == 0 {
+		opts.Keep = 9
+	}
+	if opts.Log == nil {
+		opts.Log = slog.Default()
+	}
+	a := &Audit{path: path, opts: opts}
+	if err := a.openLocked(); err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+func (a *Audit) openLocked() error {
+	file, err := os.OpenFile(a.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("cannot open the audit log: %w", err)
+	}
+	info, err := file.Stat()
+	if err != nil {
+		return errors.Join(err, file.Close())
+	}
+	a.file, a.size = file, info.Size()
+	return nil
+}
+
+// Lost returns the number of records that could not be written.
+func (a *Audit) Lost() uint64 {
+	if a == nil {
+		return 0
+	}
+	return a.lost.Load()
+}
+
+// Close closes the file.
+func (a *Audit) Close() error {
+	if a == nil {
+		return nil
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.file == nil {
+		return nil
+	}
+	return a.file.Close()
+}
+
+func (a *Audit) write(r record) {
+	line, err := json.Marshal(r)
+	if err == nil {
+		err = a.append(append(line, '\n'))
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case err == nil && a.failing:
+		a.opts.Log.Info("audit log can be written again", "records_lost", a.lost.Load())
+	case err != nil:
+		lost := a.lost.Add(1)
+		if !a.failing { // once, not for each record
+			a.opts.Log.Error("audit log cannot be written; changes are made without a record", "error", err, "what", r.What, "caller", r.Caller, "records_lost", lost)
+		}
+	}
+	a.failing = err != nil
+}
+
+// append writes a line with a single write. A line that was written in part is cut off, so
+// that the next one does not continue it.
+func (a *Audit) append(line []byte) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.file == nil {
+		if err := a.openLocked(); err != nil {
+			return err
+		}
+	}
+	if a.size > 0 && a.size+int64(len(line)) > a.opts.Size {
+		if err := a.rotateLocked(); err != nil {
+			return err
+		}
+	}
+	n, err := a.file.Write(line)
+	if err != nil && n > 0 {
+		err = errors.Join(err, a.file.Truncate(a.size))
+		n = 0
+	}
+	a.size += int64(n)
+	return err
+}
+
+// rotateLocked renames path to path.1, path.1 to path.2 and so on, and begins a new file.
+func (a *Audit) rotateLocked() error {
+	err := a.file.Close()
+	a.file = nil
+	for i := a.opts.Keep; i > 0; i-- {
+		from := a.path
+		if i > 1 {
+			from = fmt.Sprintf("%s.%d", a.path, i-1)
+		}
+		if renamed := os.Rename(from, fmt.Sprintf("%s.%d", a.path, i)); renamed != nil && !errors.Is(renamed, os.ErrNotExist) {
+			err = errors.Join(err, renamed)
+		}
+	}
+	return errors.Join(err, a.openLocked())
+}

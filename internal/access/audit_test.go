@@ -1,0 +1,176 @@
+package access
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+func readRecords(t *testing.T, path string) (all []record) {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		var r record
+		if err := json.Unmarshal([]byte(line), &r); err != nil {
+			t.Fatalf("line %q: %v", line, err)
+		}
+		all = append(all, r)
+	}
+	return all
+}
+
+func TestEveryChangeIsRecordedWithItsOutcome(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit.log")
+	audit, err := OpenAudit(path, AuditOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	gate := &Gate{Audit: audit}
+	as := func(role Role) context.Context {
+		return WithCaller(context.Background(), &Caller{Principals: []*Principal{{Name: "ann", Tenant: "blue", Grants: []Grant{{Role: role}}}}, Address: "192.0.2.1:5"})
+	}
+	done := 0
+	ok := func() error { done++; return nil }
+	load := Change{Action: Manage, What: "load", Model: "m", Detail: "with a configuration"}
+	if err := gate.Change(as(Admin), load, ok); err != nil {
+		t.Fatal(err)
+	}
+	if err := gate.Change(as(Admin), load, func() error { return errors.New("no such file") }); err == nil {
+		t.Error("the error of a change is lost")
+	}
+	if err := gate.Change(as(Infer), load, ok); err == nil {
+		t.Error("infer may load")
+	}
+	if err := gate.Change(context.Background(), Change{Action: Configure, What: "log"}, ok); !errors.Is(err, ErrUnauthenticated) {
+		t.Errorf("without a caller: %v", err)
+	}
+	if done != 1 {
+		t.Errorf("%d changes were made, expected 1", done)
+	}
+	if err := audit.Close(); err != nil {
+		t.Fatal(err)
+	}
+	records := readRecords(t, path)
+	want := []record{
+		{Caller: "ann", Tenant: "blue", From: "192.0.2.1:5", What: "load", Model: "m", Detail: "with a configuration", Outcome: "ok"},
+		{Caller: "ann", Tenant: "blue", From: "192.0.2.1:5", What: "load", Model: "m", Detail: "with a configuration", Outcome: "failed", Error: "no such file"},
+		{Caller: "ann", Tenant: "blue", From: "192.0.2.1:5", What: "load", Model: "m", Detail: "with a configuration", Outcome: "denied", Error: "ann may not manage model 'm'"},
+		{Caller: "anonymous", What: "log", Outcome: "denied", Error: ErrUnauthenticated.Error()},
+	}
+	if len(records) != len(want) {
+		t.Fatalf("%d records, expected %d", len(records), len(want))
+	}
+	for i := range want {
+		got := records[i]
+		if got.Time.IsZero() {
+			t.Errorf("record %d has no time", i)
+		}
+		got.Time, got.Took = want[i].Time, 0
+		if got != want[i] {
+			t.Errorf("record %d\n got %+v\nwant %+v", i, got, want[i])
+		}
+	}
+}
+
+func TestAnAuditLogBeginsANewFileWhenItIsFull(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit.log")
+	audit, err := OpenAudit(path, AuditOptions{Size: 400, Keep: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	gate := &Gate{Audit: audit, Open: true}
+	var all sync.WaitGroup
+	for range 40 {
+		all.Go(func() {
+			_ = gate.Change(context.Background(), Change{What: "load", Model: "m"}, func() error { return nil })
+		})
+	}
+	all.Wait()
+	if err := audit.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{path, path + ".1", path + ".2"} {
+		info, err := os.Stat(name)
+		if err != nil || info.Size() > 400 {
+			t.Errorf("%s: %v, %v", name, info, err)
+		}
+		readRecords(t, name)
+	}
+	if _, err := os.Stat(path + ".3"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a third old file: %v", err)
+	}
+}
+
+// A full disk is the kernel's /dev/full: every write fails with ENOSPC.
+func TestAFullDiskStopsNoChangeAndIsLoggedOnce(t *testing.T) {
+	const full = "/dev/full"
+	if _, err := os.Stat(full); err != nil {
+		t.Skip("no " + full)
+	}
+	var log bytes.Buffer
+	path := filepath.Join(t.TempDir(), "audit.log")
+	if err := os.Symlink(full, path); err != nil {
+		t.Fatal(err)
+	}
+	audit, err := OpenAudit(path, AuditOptions{Log: slog.New(slog.NewTextHandler(&log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	gate := &Gate{Audit: audit, Open: true}
+	done := 0
+	for range 3 {
+		if err := gate.Change(context.Background(), Change{What: "load"}, func() error { done++; return nil }); err != nil {
+			t.Error(err)
+		}
+	}
+	if done != 3 || audit.Lost() != 3 {
+		t.Errorf("%d changes made and %d records lost, expected 3 and 3", done, audit.Lost())
+	}
+	if n := strings.Count(log.String(), "cannot be written"); n != 1 {
+		t.Errorf("logged %d times, expected once: %s", n, &log)
+	}
+	// When there is space again, records are written and the log says so.
+	if err := audit.file.Close(); err != nil {
+		t.Fatal(err)
+	}
+	audit.file, audit.path = nil, path+".new"
+	_ = gate.Change(context.Background(), Change{What: "load"}, func() error { return nil })
+	if audit.Lost() != 3 || !strings.Contains(log.String(), "written again") || len(readRecords(t, audit.path)) != 1 {
+		t.Errorf("after the disk has space: %d lost, log %s", audit.Lost(), &log)
+	}
+	if err := audit.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestRefusedRequestsAreRecordedUpToARate(t *testing.T) {
+	var l limiter
+	now := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
+	allowed := 0
+	for range maxRefusals + 50 {
+		if _, ok := l.allow(now); ok {
+			allowed++
+		}
+	}
+	if allowed != maxRefusals {
+		t.Errorf("%d were allowed at once, expected %d", allowed, maxRefusals)
+	}
+	now = now.Add(time.Second / refusalRate)
+	if omitted, ok := l.allow(now); !ok || omitted != 50 {
+		t.Errorf("the next: %v after %d omitted ones, expected 50", ok, omitted)
+	}
+	if _, ok := l.allow(now); ok {
+		t.Error("another one at the same time is allowed")
+	}
+}
