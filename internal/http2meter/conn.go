@@ -1,0 +1,338 @@
+package http2meter
+
+import (
+	"encoding/binary"
+	"errors"
+	"net"
+	"os"
+	"sync"
+	"time"
+)
+
+// A conn is a metered connection. grpc reads it in one goroutine and writes it in another.
+type conn struct {
+	net.Conn
+
+	meter *Meter
+	key   string // of its charges: a connection gets at most half of the budget
+
+	// Used by the goroutine that reads.
+	in      scanner
+	pad     int     // padding of the DATA frame that is being read; -1 before it is known
+	setting [6]byte // a setting or a window increment that is being read
+	have    int     // bytes of setting
+	unread  []byte  // what grpc reads before what the connection has
+
+	writing sync.Mutex // held while the connection is written; guards the following
+	out     scanner
+
+	mu            sync.Mutex // guards the following
+	streams       map[uint32]*stream
+	spare         *stream // for the next one
+	window        int64   // what the client allows to be sent on the connection
+	initialWindow int64   // what it allows on a new stream
+	toGRPC        []byte  // RST_STREAM frames that grpc has not read yet
+	toClient      []byte  // RST_STREAM frames that the client has not been sent yet
+	sweeping      bool    // sweep will be called
+	closed        bool
+}
+
+// Read implements [net.Conn].
+func (c *conn) Read(p []byte) (int, error) {
+	for {
+		c.takeResets()
+		n, err := c.readRaw(p)
+		if n == 0 && errors.Is(err, os.ErrDeadlineExceeded) {
+			_ = c.SetReadDeadline(time.Time{}) // set by sweep, to interrupt the call
+			continue
+		}
+		scanned := c.in.scan(p[:n], (*inbound)(c))
+		if scanned < n {
+			c.unread = append(append([]byte(nil), p[scanned:n]...), c.unread...)
+			err = nil // comes again after unread
+		}
+		return scanned, err
+	}
+}
+
+// readRaw reads what was left unread, or else the connection.
+func (c *conn) readRaw(p []byte) (int, error) {
+	if len(c.unread) == 0 {
+		return c.Conn.Read(p)
+	}
+	n := copy(p, c.unread)
+	c.unread = c.unread[n:]
+	return n, nil
+}
+
+// takeResets puts the frames for grpc before what it reads next, if that begins a frame.
+func (c *conn) takeResets() {
+	if !c.in.between() {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.toGRPC) > 0 {
+		c.unread = append(c.toGRPC, c.unread...)
+		c.toGRPC = nil
+	}
+}
+
+// Write implements [net.Conn].
+func (c *conn) Write(p []byte) (int, error) {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	n, err := c.Conn.Write(p)
+	c.out.scan(p[:n], (*outbound)(c))
+	if err == nil {
+		err = c.sendResets()
+	}
+	return n, err
+}
+
+// sendResets sends the frames for the client, unless a frame is being written. The caller
+// holds writing.
+func (c *conn) sendResets() error {
+	if !c.out.between() {
+		return nil // the write that ends it sends them
+	}
+	c.mu.Lock()
+	frames := c.toClient
+	c.toClient = nil
+	c.mu.Unlock()
+	if len(frames) == 0 {
+		return nil
+	}
+	_, err := c.Conn.Write(frames)
+	return err
+}
+
+// Close implements [net.Conn].
+func (c *conn) Close() error {
+	c.mu.Lock()
+	c.closed = true
+	for id := range c.streams {
+		c.forget(id)
+	}
+	c.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// inbound visits what the client sends.
+type inbound conn
+
+func (c *inbound) payload(f *frame, part []byte) {
+	switch f.kind {
+	case frameData:
+		c.data(f, part)
+	case frameWindowUpdate:
+		c.have += copy(c.setting[c.have:4], part)
+	case frameSettings:
+		for len(part) > 0 {
+			n := copy(c.setting[c.have:], part)
+			c.have, part = c.have+n, part[n:]
+			if c.have == len(c.setting) {
+				c.have = 0
+				c.applySetting()
+			}
+		}
+	}
+}
+
+// data counts a part of a DATA frame, without its padding. The scanner has all of f but what
+// is in part and after.
+func (c *inbound) data(f *frame, part []byte) {
+	left := c.in.left // with part
+	if left == f.size {
+		c.pad = 0
+		if f.flags&flagPadded != 0 {
+			c.pad = int(part[0])
+			part, left = part[1:], left-1
+		}
+	}
+	part = part[:max(0, min(len(part), left-c.pad))]
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s := c.streams[f.stream]; s != nil {
+		s.receive(part)
+	}
+}
+
+func (c *inbound) applySetting() {
+	if binary.BigEndian.Uint16(c.setting[:]) != settingInitialWindow {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	size := int64(binary.BigEndian.Uint32(c.setting[2:]))
+	for _, s := range c.streams {
+		s.window += size - c.initialWindow
+	}
+	c.initialWindow = size
+}
+
+func (c *inbound) end(f *frame) (stop bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.streams[f.stream]
+	switch f.kind {
+	case frameHeaders:
+		if s == nil {
+			s = (*conn)(c).open(f.stream)
+		}
+	case frameData:
+		if s != nil && s.partial() {
+			(*conn)(c).chargeFrame(f, s)
+		}
+	case frameRSTStream:
+		(*conn)(c).forget(f.stream)
+		s = nil
+	case frameWindowUpdate:
+		increment := int64(binary.BigEndian.Uint32(c.setting[:]) &^ (1 << 31))
+		if f.stream == 0 {
+			c.window += increment
+		} else if s != nil {
+			s.window += increment
+		}
+		c.have = 0
+	case frameSettings:
+		c.have = 0
+	}
+	if s != nil && f.flags&flagEndStream != 0 && (f.kind == frameData || f.kind == frameHeaders) && s.partial() {
+		s.complete() // grpc fails the call
+	}
+	return len(c.toGRPC) > 0
+}
+
+// open begins a stream.
+func (c *conn) open(id uint32) *stream {
+	if len(c.streams) >= maxStreams {
+		_ = c.Conn.Close() // grpc notices, and closes c
+		return nil
+	}
+	s := c.spare
+	if s == nil {
+		s = &stream{}
+	}
+	c.spare = nil
+	*s = stream{window: c.initialWindow, charge: c.meter.Budget.Open(c.key)}
+	c.streams[id] = s
+	return s
+}
+
+// forget ends a stream.
+func (c *conn) forget(id uint32) {
+	if s := c.streams[id]; s != nil {
+		s.charge.Close()
+		delete(c.streams, id)
+		c.spare = s
+	}
+}
+
+// chargeFrame charges a DATA frame that does not complete its message. Messages of a single
+// frame, which most are, cost nothing here.
+func (c *conn) chargeFrame(f *frame, s *stream) {
+	c.sweepLater()
+	if s.reset || s.charge.Grow(memoryOf(f.size)) {
+		return
+	}
+	c.meter.overBudget.Add(1)
+	c.resetStream(f.stream, s)
+}
+
+// resetStream resets a stream for both sides. The caller holds mu.
+func (c *conn) resetStream(id uint32, s *stream) {
+	s.reset = true
+	s.charge.Close()
+	c.toGRPC = appendReset(c.toGRPC, id)
+	c.toClient = appendReset(c.toClient, id)
+	c.sweepLater() // in case the frames are not taken
+	go c.sendResetsIfIdle()
+}
+
+// sendResetsIfIdle sends the frames for the client if nothing is being written. Otherwise
+// the write that is in progress sends them.
+func (c *conn) sendResetsIfIdle() {
+	if c.writing.TryLock() {
+		defer c.writing.Unlock()
+		_ = c.sendResets() // grpc notices that the connection is broken
+	}
+}
+
+// outbound visits what grpc sends.
+type outbound conn
+
+func (*outbound) payload(*frame, []byte) {}
+
+func (c *outbound) end(f *frame) (stop bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch f.kind {
+	case frameData:
+		c.window -= int64(f.size)
+		if s := c.streams[f.stream]; s != nil {
+			s.window -= int64(f.size)
+			s.sent += int64(f.size)
+			if (*conn)(c).blocked(s) {
+				(*conn)(c).sweepLater()
+			}
+		}
+	case frameHeaders:
+		if f.flags&flagEndStream != 0 {
+			(*conn)(c).forget(f.stream)
+		} else if s := c.streams[f.stream]; s != nil {
+			s.answering = true
+		}
+	case frameRSTStream:
+		(*conn)(c).forget(f.stream)
+	}
+	return false
+}
+
+// blocked reports whether the client does not allow more of a response to be sent.
+func (c *conn) blocked(s *stream) bool { return s.answering && (s.window <= 0 || c.window <= 0) }
+
+// sweepLater makes sweep run after a part of the time of a stall. The caller holds mu.
+func (c *conn) sweepLater() {
+	if !c.sweeping && !c.closed {
+		c.sweeping = true
+		time.AfterFunc(c.meter.stall()/4, func() { c.sweep(time.Now()) })
+	}
+}
+
+// sweep resets the streams that do not get on, and comes back while some are under way.
+func (c *conn) sweep(now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sweeping = false
+	if c.closed {
+		return
+	}
+	again, reset := false, false
+	for id, s := range c.streams {
+		switch {
+		case s.reset:
+			// grpc has not read its RST_STREAM, because the client stopped within a frame.
+			if s.reading.stalled(now, s.received, c.meter.stall()) {
+				_ = c.Conn.Close() // grpc notices, and closes c
+				return
+			}
+		case s.partial() && s.reading.stalled(now, s.received, c.meter.stall()),
+			c.blocked(s) && s.writing.stalled(now, s.sent, c.meter.stall()):
+			c.meter.stalled.Add(1)
+			c.resetStream(id, s)
+			s.reading = progress{now, s.received}
+			reset = true
+		}
+		if !c.blocked(s) {
+			s.writing = progress{}
+		}
+		again = again || s.partial() || c.blocked(s) || s.reset
+	}
+	if reset {
+		_ = c.SetReadDeadline(time.Unix(1, 0)) // interrupts Read, which takes the frames
+	}
+	if again {
+		c.sweepLater()
+	}
+}

@@ -1,0 +1,97 @@
+package http2meter
+
+import "encoding/binary"
+
+// Types and flags of HTTP/2 frames, RFC 9113 §6.
+const (
+	frameData         = 0x0
+	frameHeaders      = 0x1
+	frameRSTStream    = 0x3
+	frameSettings     = 0x4
+	frameWindowUpdate = 0x8
+
+	flagAck       = 0x1 // of SETTINGS
+	flagEndStream = 0x1 // of DATA and HEADERS
+	flagPadded    = 0x8
+
+	settingInitialWindow = 0x4
+	enhanceYourCalm      = 0xb // the error code that gRPC clients report as RESOURCE_EXHAUSTED
+
+	headerSize = 9
+)
+
+// A frame is one that is being read.
+type frame struct {
+	kind   byte
+	flags  byte
+	stream uint32
+	size   int // of the payload
+}
+
+// A scanner finds the frames in a sequence of bytes that comes in pieces of any size. It does
+// not keep payloads.
+type scanner struct {
+	preface int // bytes before the first frame
+	header  [headerSize]byte
+	have    int // bytes of header that were read; headerSize within a payload
+	left    int // bytes of the payload that were not read
+	frame   frame
+}
+
+// A visitor receives what a scanner finds.
+type visitor interface {
+	// payload is called with each part of a payload.
+	payload(f *frame, part []byte)
+	// end is called after a frame, and reports whether the scanner must stop there.
+	end(f *frame) (stop bool)
+}
+
+// between reports whether the next byte begins a frame.
+func (s *scanner) between() bool { return s.preface == 0 && s.have == 0 }
+
+// scan reads p, and returns the number of bytes that it has read: all of them, unless v
+// stops it.
+func (s *scanner) scan(p []byte, v visitor) (n int) {
+	for n < len(p) {
+		switch {
+		case s.preface > 0:
+			skipped := min(s.preface, len(p)-n)
+			s.preface -= skipped
+			n += skipped
+			continue
+		case s.have < headerSize:
+			copied := copy(s.header[s.have:], p[n:])
+			s.have += copied
+			n += copied
+			if s.have < headerSize {
+				return n
+			}
+			s.begin()
+		default:
+			part := p[n : n+min(s.left, len(p)-n)]
+			v.payload(&s.frame, part)
+			s.left -= len(part)
+			n += len(part)
+		}
+		if s.left == 0 {
+			s.have = 0
+			if v.end(&s.frame) {
+				return n
+			}
+		}
+	}
+	return n
+}
+
+func (s *scanner) begin() {
+	h := &s.header
+	s.left = int(h[0])<<16 | int(h[1])<<8 | int(h[2])
+	s.frame = frame{kind: h[3], flags: h[4], stream: binary.BigEndian.Uint32(h[5:]) &^ (1 << 31), size: s.left}
+}
+
+// appendReset appends an RST_STREAM frame.
+func appendReset(b []byte, stream uint32) []byte {
+	b = append(b, 0, 0, 4, frameRSTStream, 0)
+	b = binary.BigEndian.AppendUint32(b, stream)
+	return binary.BigEndian.AppendUint32(b, enhanceYourCalm)
+}

@@ -1,0 +1,223 @@
+package http2meter
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+
+	"github.com/shoal-serving/shoal/internal/budget"
+)
+
+// A wire is a connection whose client has sent all that it will send.
+type wire struct {
+	net.Conn
+	in     *bytes.Reader
+	pieces *rand.Rand // sizes of what Read returns
+	out    bytes.Buffer
+}
+
+func (w *wire) Read(p []byte) (int, error) {
+	return w.in.Read(p[:min(len(p), 1+w.pieces.IntN(40))])
+}
+func (w *wire) Write(p []byte) (int, error)     { return w.out.Write(p) }
+func (w *wire) Close() error                    { return nil }
+func (w *wire) RemoteAddr() net.Addr            { return &net.TCPAddr{} }
+func (w *wire) SetReadDeadline(time.Time) error { return nil }
+
+func newWire(sent []byte, seed uint64) *wire {
+	return &wire{in: bytes.NewReader(append([]byte(clientPreface), sent...)), pieces: rand.New(rand.NewPCG(seed, 0))}
+}
+
+// framed returns the frames that write writes.
+func framed(t testing.TB, write func(*http2.Framer) error) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	if err := write(http2.NewFramer(&b, nil)); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// call begins stream 1 and sends data on it.
+func call(t testing.TB, data ...[]byte) []byte {
+	return framed(t, func(f *http2.Framer) error {
+		err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: []byte{0x82}, EndHeaders: true})
+		for _, d := range data {
+			err = errors.Join(err, f.WriteData(1, false, d))
+		}
+		return err
+	})
+}
+
+// message returns the first part of a message of so many bytes.
+func message(size, part int) []byte {
+	return append([]byte{0, byte(size >> 24), byte(size >> 16), byte(size >> 8), byte(size)}, make([]byte, part)...)
+}
+
+func TestWhatIsReadIsWhatWasSent(t *testing.T) {
+	sent := call(t, message(100, 50), make([]byte, 50), message(7, 7))
+	for seed := range uint64(50) {
+		got, err := io.ReadAll((&Meter{}).Conn(newWire(sent, seed)))
+		if err != nil || !bytes.Equal(got, append([]byte(clientPreface), sent...)) {
+			t.Fatalf("seed %d: %d bytes, %v, want %d", seed, len(got), err, len(sent))
+		}
+	}
+}
+
+func TestAMessageIsChargedUntilItIsComplete(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		data [][]byte
+		want int64
+	}{
+		{"nothing", nil, 0},
+		{"a part of a prefix", [][]byte{{0, 0}}, 2 + frameOverhead},
+		{"one frame", [][]byte{message(100, 100)}, 0},
+		{"a part", [][]byte{message(5000, 2000)}, 2048 + frameOverhead},
+		{"two parts", [][]byte{message(5000, 2000), make([]byte, 100)}, 2048 + 100 + 2*frameOverhead},
+		{"all parts", [][]byte{message(5000, 2000), make([]byte, 3000)}, 0},
+		{"the next one", [][]byte{message(5000, 2000), append(make([]byte, 3000), message(9, 1)...)}, 4096 + frameOverhead},
+		{"two in a frame", [][]byte{append(message(3, 3), message(4, 4)...)}, 0},
+		{"empty ones", [][]byte{message(0, 0), message(0, 0)}, 0},
+		{"one byte each", slices.Collect(slices.Chunk(message(100, 20), 1)), 25 * (1 + frameOverhead)},
+	} {
+		for seed := range uint64(10) {
+			all := budget.New(1 << 20)
+			c := (&Meter{Budget: all}).Conn(newWire(call(t, test.data...), seed))
+			if _, err := io.Copy(io.Discard, c); err != nil {
+				t.Fatal(err)
+			}
+			if got := all.State().Used; got != test.want {
+				t.Fatalf("%s, seed %d: %d bytes are charged, want %d", test.name, seed, got, test.want)
+			}
+			_ = c.Close()
+			if got := all.State().Used; got != 0 {
+				t.Fatalf("%s: %d bytes are charged after the connection was closed", test.name, got)
+			}
+		}
+	}
+}
+
+func TestPaddingIsNotPartOfAMessage(t *testing.T) {
+	sent := append(call(t), framed(t, func(f *http2.Framer) error {
+		return errors.Join(f.WriteDataPadded(1, false, message(10, 4), make([]byte, 60)), f.WriteDataPadded(1, false, make([]byte, 6), make([]byte, 9)))
+	})...)
+	for seed := range uint64(20) {
+		all := budget.New(1 << 20)
+		c := (&Meter{Budget: all}).Conn(newWire(sent, seed))
+		if _, err := io.Copy(io.Discard, c); err != nil {
+			t.Fatal(err)
+		}
+		if got := all.State(); got.Used != 0 || got.Peak == 0 {
+			t.Errorf("seed %d: %+v, want a message that is complete after two frames", seed, got)
+		}
+	}
+}
+
+// TestAMessageBeyondTheBudgetIsReset also shows that other streams go on: what follows in the
+// connection is read as it was sent.
+func TestAMessageBeyondTheBudgetIsReset(t *testing.T) {
+	sent := call(t, message(100_000, 6000), make([]byte, 6000), make([]byte, 6000))
+	after := framed(t, func(f *http2.Framer) error { return f.WritePing(false, [8]byte{1}) })
+	reset := appendReset(nil, 1)
+	for seed := range uint64(20) {
+		all := budget.New(30_000) // a connection gets half
+		w := newWire(append(slices.Clone(sent), after...), seed)
+		m := &Meter{Budget: all}
+		c := m.Conn(w)
+		got, err := io.ReadAll(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := bytes.Index(got, reset)
+		if at < 0 || !bytes.Equal(slices.Delete(got, at, at+len(reset)), append([]byte(clientPreface), append(slices.Clone(sent), after...)...)) {
+			t.Fatalf("seed %d: grpc does not read what was sent and a reset", seed)
+		}
+		if _, err := c.Write(nil); err != nil { // waits for the frame that is written in the background
+			t.Fatal(err)
+		}
+		if !bytes.Equal(w.out.Bytes(), reset) {
+			t.Fatalf("seed %d: the client was sent %x, want a reset", seed, w.out.Bytes())
+		}
+		if got := all.State().Used; got != 0 {
+			t.Errorf("seed %d: %d bytes are charged after the reset", seed, got)
+		}
+		if got := m.State(); got != (State{OverBudget: 1}) {
+			t.Errorf("seed %d: counted %+v", seed, got)
+		}
+	}
+}
+
+// TestAResetIsNotSentWithinAFrame has grpc write a frame in two pieces.
+func TestAResetIsNotSentWithinAFrame(t *testing.T) {
+	w := newWire(call(t, message(100_000, 6000)), 0)
+	c := (&Meter{Budget: budget.New(100)}).Conn(w)
+	ping := framed(t, func(f *http2.Framer) error { return f.WritePing(false, [8]byte{1}) })
+	_, _ = c.Write(ping[:3])
+	if _, err := io.Copy(io.Discard, c); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Write(nil); err != nil || !bytes.Equal(w.out.Bytes(), ping[:3]) {
+		t.Fatalf("%x was sent within a frame", w.out.Bytes())
+	}
+	_, _ = c.Write(ping[3:])
+	if want := appendReset(slices.Clone(ping), 1); !bytes.Equal(w.out.Bytes(), want) {
+		t.Errorf("%x was sent, want %x", w.out.Bytes(), want)
+	}
+}
+
+func TestATransferStallsWithoutProgress(t *testing.T) {
+	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
+	const timeout = 30 * time.Second
+	var p progress
+	for _, step := range []struct {
+		second int
+		bytes  int64
+		want   bool
+	}{
+		{100, 10, false},                  // seen for the first time
+		{129, 20, false},                  // not yet
+		{129, 10 + minProgress, false},    // got on
+		{158, 11 + minProgress, false},    // 29 s later
+		{159, 9 + 2*minProgress, true},    // a byte is missing
+		{160, 10 + 2*minProgress, false},  // and here
+		{1000, 11 + 3*minProgress, false}, // not looked at for long, but it got on
+	} {
+		if got := p.stalled(at(step.second), step.bytes, timeout); got != step.want {
+			t.Errorf("at %d s, %d bytes: stalled %v, want %v", step.second, step.bytes, got, step.want)
+		}
+	}
+}
+
+// FuzzConn reads whatever a client sends. grpc reads the same, and resets in addition.
+func FuzzConn(f *testing.F) {
+	f.Add(call(f, message(100, 50), make([]byte, 50)), uint64(0))
+	f.Add(call(f, message(100_000, 6000), make([]byte, 6000)), uint64(1))
+	f.Add(framed(f, func(f *http2.Framer) error {
+		return errors.Join(f.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1}), f.WriteWindowUpdate(0, 5), f.WriteRSTStream(1, 0))
+	}), uint64(2))
+	f.Fuzz(func(t *testing.T, sent []byte, seed uint64) {
+		want := append([]byte(clientPreface), sent...)
+		got, err := io.ReadAll((&Meter{}).Conn(newWire(sent, seed)))
+		if err != nil || !bytes.Equal(got, want) {
+			t.Fatalf("%d bytes, %v, want the %d that were sent", len(got), err, len(want))
+		}
+		m := &Meter{Budget: budget.New(10_000)}
+		c := m.Conn(newWire(sent, seed))
+		got, err = io.ReadAll(c)
+		if resets := int(m.State().OverBudget); err != nil || len(got) != len(want)+resets*len(appendReset(nil, 1)) {
+			t.Fatalf("%d bytes with %d resets, %v; %d were sent", len(got), resets, err, len(want))
+		}
+		_ = c.Close()
+		if used := m.Budget.State().Used; used != 0 {
+			t.Fatalf("%d bytes are charged after the connection was closed", used)
+		}
+	})
+}

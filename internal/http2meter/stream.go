@@ -1,0 +1,88 @@
+package http2meter
+
+import (
+	"encoding/binary"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/budget"
+	"github.com/shoal-serving/shoal/internal/buf"
+)
+
+// A stream is one call. The lock of its connection guards it.
+type stream struct {
+	// The message that the client sends. gRPC precedes each with a flag and its length.
+	prefix   [5]byte
+	have     int    // bytes of prefix that were received
+	left     uint32 // bytes of the message that were not received; valid with a whole prefix
+	received int64  // bytes of this message and those before
+	charge   budget.Charge
+	reading  progress
+
+	// The response.
+	answering bool // the server has begun it
+	window    int64
+	sent      int64
+	writing   progress
+
+	reset bool // the client was sent RST_STREAM
+}
+
+// partial reports whether a message has begun, and is not complete.
+func (s *stream) partial() bool { return s.have > 0 }
+
+// receive reads a part of what the client sends.
+func (s *stream) receive(p []byte) {
+	s.received += int64(len(p))
+	for len(p) > 0 {
+		if s.have < len(s.prefix) {
+			copied := copy(s.prefix[s.have:], p)
+			s.have += copied
+			p = p[copied:]
+			if s.have < len(s.prefix) {
+				return
+			}
+			s.left = binary.BigEndian.Uint32(s.prefix[1:])
+		}
+		n := min(uint64(s.left), uint64(len(p)))
+		s.left -= uint32(n)
+		p = p[n:]
+		if s.left == 0 {
+			s.complete()
+		}
+	}
+}
+
+// complete ends a message. Its receiver is charged next.
+func (s *stream) complete() {
+	s.have = 0
+	s.reading = progress{}
+	s.charge.Close()
+}
+
+// frameOverhead is what grpc takes for a frame besides its payload.
+const frameOverhead = 128
+
+// memoryOf returns how much memory grpc takes for a DATA frame: from a pool, unless it is
+// small.
+func memoryOf(size int) int64 {
+	if size > 1<<10 {
+		size = buf.Capacity(size)
+	}
+	return int64(size) + frameOverhead
+}
+
+// A progress is how far a transfer was at some time. It is a rule without a clock.
+type progress struct {
+	since time.Time // zero if the transfer was not seen yet
+	bytes int64
+}
+
+// stalled reports whether a transfer, of which bytes are done, has got on by less than
+// minProgress within the timeout.
+func (p *progress) stalled(now time.Time, bytes int64, timeout time.Duration) bool {
+	if p.since.IsZero() || bytes-p.bytes >= minProgress {
+		*p = progress{now, bytes}
+		return false
+	}
+	return now.Sub(p.since) >= timeout
+}
