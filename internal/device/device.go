@@ -103,6 +103,10 @@ type Device struct {
 	// down.
 	Slowdown []float64
 
+	// Speed are the changes of the device's own speed, sorted by time. Unlike a change that
+	// applies to batches that begin after it, it also slows down those that run.
+	Speed []Change
+
 	now  Time
 	jobs []job // in the order of their start
 }
@@ -138,7 +142,20 @@ func (d *Device) EndOf(id int) Time {
 }
 
 func (d *Device) endOf(j job) Time {
-	return d.now + time.Duration(math.Ceil(j.left*d.slowdown()))
+	left, at := j.left*d.slowdown(), d.now
+	for i := range d.Speed {
+		c := d.Speed[i]
+		if c.At <= at {
+			continue
+		}
+		times := TimesAt(d.Speed[:i], at)
+		if did := float64(c.At-at) / times; did < left {
+			left, at = left-did, c.At
+			continue
+		}
+		return at + time.Duration(math.Ceil(left*times))
+	}
+	return at + time.Duration(math.Ceil(left*TimesAt(d.Speed, at)))
 }
 
 // End removes a batch that has ended or was stopped. now may be later than the actual end
@@ -150,7 +167,14 @@ func (d *Device) End(now Time, id int) {
 
 func (d *Device) advance(now Time) {
 	now = max(now, d.now)
-	did := float64(now-d.now) / d.slowdown()
+	did := 0.0
+	for _, c := range d.Speed {
+		if c.At > d.now && c.At < now {
+			did += float64(c.At-d.now) / TimesAt(d.Speed, d.now) / d.slowdown()
+			d.now = c.At
+		}
+	}
+	did += float64(now-d.now) / TimesAt(d.Speed, d.now) / d.slowdown()
 	for i := range d.jobs {
 		d.jobs[i].left = max(0, d.jobs[i].left-did)
 	}

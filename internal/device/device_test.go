@@ -105,3 +105,20 @@ func TestTheLastChangeHolds(t *testing.T) {
 		}
 	}
 }
+
+func TestAChangeOfTheDevicesSpeedConcernsRunningBatches(t *testing.T) {
+	d := Device{Speed: []Change{{At: 10 * us, Times: 5}, {At: 60 * us, Times: 1}}}
+	d.Start(0, 1, 15*us) // 10µs at full speed, and 5µs of work at a fifth of it
+	if _, at := d.Next(); at != 35*us {
+		t.Errorf("the batch ends at %v, want 35µs", at)
+	}
+	d.Start(35*us, 2, 20*us) // 25µs at a fifth of the speed do 5µs of the work
+	d.End(35*us, 1)
+	if _, at := d.Next(); at != 75*us {
+		t.Errorf("the second ends at %v, want 75µs", at)
+	}
+	d.Start(70*us, 3, 10*us)
+	if id, at := d.Next(); id != 2 || at != 75*us {
+		t.Errorf("%d ends next at %v, want 2 at 75µs", id, at)
+	}
+}

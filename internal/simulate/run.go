@@ -191,11 +191,12 @@ func (t *trial) takes(set ModelSetting) func([]*batching.Item) time.Duration {
 	chance := rand.New(source)
 	varies := set.Noise != device.Noise{} || len(set.Drift) > 0 || set.Lengths != Range{}
 	return func(items []*batching.Item) time.Duration {
-		rows := 0
+		rows, elements := 0, int64(0)
 		for _, it := range items {
 			rows += it.Rows
+			elements = max(elements, it.Elements)
 		}
-		alone := set.Curve.Takes(rows)
+		alone := set.Curve.Takes(rows) + time.Duration(int64(rows)*elements)*set.PerElement
 		if !varies {
 			return alone
 		}
@@ -449,6 +450,7 @@ func (l *load) request(c *client) *request {
 	r.model, r.client = l.model, c
 	it := &r.item
 	it.Rows, it.Shape, it.Priority, it.Timeout, it.Owner = l.Rows[l.sent%len(l.Rows)], l.Shape, l.Priority, l.Timeout, r
+	it.Elements, it.PadGroup = l.Elements, l.PadGroup
 	it.Deadline = 0
 	if l.Within > 0 {
 		it.Deadline = l.trial.world.Now() + l.Within

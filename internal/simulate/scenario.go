@@ -13,7 +13,7 @@ import (
 )
 
 // A Scenario is the input of a simulation: requests, and the settings to run them with.
-// Package scenario reads one from a file; docs/simulate.md describes the format.
+// Package scenario reads one from a file; docs/reference/simulate.md describes the format.
 type Scenario struct {
 	Title    string
 	Text     string // description for the reader
@@ -59,6 +59,10 @@ type ModelSetting struct {
 	Curve     device.Curve
 	Instances int // at least 1
 
+	// PerElement is the time that each element of a batch takes in addition to Curve, for
+	// traffic with Elements. Rows of a padded batch have as many elements as the longest.
+	PerElement time.Duration
+
 	// Automatic replaces the policy of Config by a new automatic policy for each run.
 	// Calibrated gives that policy the exact profile of the model.
 	Automatic, Calibrated bool
@@ -99,6 +103,8 @@ type Traffic struct {
 
 	Rows     []int // rows of the requests, used in turn
 	Shape    uint64
+	Elements int64  // of a row
+	PadGroup uint64 // requests of a group may be padded to share a batch; 0 means none
 	Priority uint64
 	Timeout  time.Duration // requested maximum time in the queue; 0 means none
 	Within   time.Duration // deadline of each request after it was sent; 0 means none

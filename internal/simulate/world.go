@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"slices"
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/batching"
@@ -25,9 +26,11 @@ type World struct {
 	models  []*Model
 	plans   plans
 	planned uint64 // number of plans ever made
-	jobs    map[int]*job
+	jobs    []job  // running batches
 	nextJob int
 	granted []*batching.Share // granted turns that are not passed on yet
+	soonest batching.Time     // no model wakes before; it may be earlier than the first that does
+	takers  int               // idle instances that will take, of all models
 }
 
 // An Occurrence is one thing that happened in a world.
@@ -55,6 +58,7 @@ type Model struct {
 }
 
 type job struct {
+	id       int // of the device
 	model    *Model
 	instance int
 }
@@ -65,9 +69,12 @@ func NewWorld(slowdown []float64, slots int) *World {
 	return &World{
 		device:  device.Device{Slowdown: slowdown},
 		arbiter: batching.Arbiter{Slots: slots},
-		jobs:    map[int]*job{},
+		soonest: batching.Never,
 	}
 }
+
+// ChangeSpeed sets the changes of the device's speed, sorted by time, before the first batch.
+func (w *World) ChangeSpeed(changes []device.Change) { w.device.Speed = changes }
 
 // Now returns the virtual time.
 func (w *World) Now() batching.Time { return w.now }
@@ -95,7 +102,13 @@ func (m *Model) Cancel(it *batching.Item) { m.step(batching.Event{Kind: batching
 // Up adds an instance now.
 func (m *Model) Up(instance int) {
 	m.step(batching.Event{Kind: batching.Up, Instance: instance})
+	m.ready(instance)
+}
+
+// ready makes an instance take at the end of the current instant.
+func (m *Model) ready(instance int) {
 	m.idle = append(m.idle, instance)
+	m.world.takers++
 }
 
 // Down removes an instance once it has completed its batch.
@@ -112,7 +125,7 @@ func (m *Model) Close() { m.step(batching.Event{Kind: batching.Close}) }
 // Run advances the time until no events are left, or until the given time.
 func (w *World) Run(until batching.Time) {
 	for {
-		t := w.next()
+		t := w.Next()
 		if t > until || t == batching.Never {
 			break
 		}
@@ -124,19 +137,16 @@ func (w *World) Run(until batching.Time) {
 	}
 }
 
-// next returns the time of the next event.
-func (w *World) next() batching.Time {
+// Next returns a time before which nothing happens; [batching.Never] if nothing will.
+func (w *World) Next() batching.Time {
+	if w.takers > 0 {
+		return w.now
+	}
 	_, t := w.device.Next()
 	if len(w.plans) > 0 {
 		t = min(t, w.plans[0].at)
 	}
-	for _, m := range w.models {
-		if len(m.idle) > 0 {
-			return w.now
-		}
-		t = min(t, m.wake)
-	}
-	return t
+	return min(t, w.soonest)
 }
 
 // instant handles the events of the current time.
@@ -147,35 +157,49 @@ func (w *World) instant() {
 	for len(w.plans) > 0 && w.plans[0].at <= w.now {
 		w.plans.pop().f()
 	}
-	for _, m := range w.models {
-		if m.wake <= w.now {
-			m.step(batching.Event{Kind: batching.Wake})
-		}
+	if w.soonest <= w.now {
+		w.fireTimers()
 	}
-	for _, m := range w.models {
-		for len(m.idle) > 0 {
+	for i := 0; w.takers > 0 && i < len(w.models); i++ {
+		for m := w.models[i]; len(m.idle) > 0; {
 			instance := m.idle[0]
 			m.idle = m.idle[:copy(m.idle, m.idle[1:])]
+			w.takers--
 			m.step(batching.Event{Kind: batching.Take, Instance: instance})
 		}
 	}
 }
 
+// fireTimers wakes the models whose time has come, and finds the next.
+func (w *World) fireTimers() {
+	for _, m := range w.models {
+		if m.wake <= w.now {
+			m.step(batching.Event{Kind: batching.Wake})
+		}
+	}
+	w.soonest = batching.Never
+	for _, m := range w.models {
+		w.soonest = min(w.soonest, m.wake)
+	}
+}
+
 func (w *World) end(id int) {
-	j := w.jobs[id]
-	delete(w.jobs, id)
+	i := slices.IndexFunc(w.jobs, func(j job) bool { return j.id == id })
+	j := w.jobs[i]
+	w.jobs = slices.Delete(w.jobs, i, i+1)
 	w.device.End(w.now, id)
 	if !j.model.turns {
 		w.granted = w.arbiter.Ended(&j.model.share, w.granted)
 	}
 	j.model.trace(Occurrence{Ended: true, Action: batching.Action{Instance: j.instance}})
-	j.model.idle = append(j.model.idle, j.instance)
+	j.model.ready(j.instance)
 	j.model.step(batching.Event{Kind: batching.Done, Instance: j.instance})
 }
 
 func (m *Model) step(ev batching.Event) {
 	m.core.Step(m.world.now, ev, &m.out)
 	m.wake = m.out.Wake
+	m.world.soonest = min(m.world.soonest, m.wake)
 	for _, a := range m.out.List {
 		m.carryOut(a)
 	}
@@ -187,13 +211,13 @@ func (m *Model) carryOut(a batching.Action) {
 	switch a.Kind {
 	case batching.Run:
 		w.nextJob++
-		w.jobs[w.nextJob] = &job{m, a.Instance}
+		w.jobs = append(w.jobs, job{w.nextJob, m, a.Instance})
 		w.device.Start(w.now, w.nextJob, m.Takes(a.Items))
 		if !m.turns {
 			w.arbiter.Began(&m.share)
 		}
 	case batching.Call:
-		m.idle = append(m.idle, a.Instance)
+		m.ready(a.Instance)
 	case batching.Ask:
 		w.granted = w.arbiter.Ask(&m.share, w.granted)
 	case batching.Yield:
@@ -207,11 +231,11 @@ func (m *Model) carryOut(a batching.Action) {
 
 // stop ends a batch immediately, because no client waits for it any more.
 func (w *World) stop(m *Model, instance int) {
-	for id, j := range w.jobs {
+	for _, j := range w.jobs {
 		if j.model == m && j.instance == instance {
 			w.At(w.now, func() {
-				if w.jobs[id] == j {
-					w.end(id)
+				if slices.Contains(w.jobs, j) {
+					w.end(j.id)
 				}
 			})
 			return

@@ -5,10 +5,10 @@ import "strings"
 // A canvas is a rectangle of characters to draw on. Lines that meet are joined.
 type canvas struct {
 	width int
-	rows  [][]cell
+	rows  [][]square
 }
 
-type cell struct {
+type square struct {
 	char  rune
 	sides sides // of a line, where there is no char
 }
@@ -32,9 +32,9 @@ var lines = map[sides]rune{
 
 // row returns a row, and adds rows up to it. Drawing beyond the last column has no
 // effect.
-func (c *canvas) row(y int) []cell {
+func (c *canvas) row(y int) []square {
 	for len(c.rows) <= y {
-		c.rows = append(c.rows, make([]cell, c.width))
+		c.rows = append(c.rows, make([]square, c.width))
 	}
 	return c.rows[y]
 }
@@ -102,7 +102,7 @@ func (c *canvas) free(x, y, length int) bool {
 		return false
 	}
 	for i := max(0, x-1); i < min(c.width, x+length+1); i++ {
-		if row[i] != (cell{}) {
+		if row[i] != (square{}) {
 			return false
 		}
 	}

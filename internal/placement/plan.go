@@ -1,0 +1,333 @@
+package placement
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+)
+
+const (
+	vanishedDivisor = 3 // a plan freezes if at least this part of the nodes vanishes at once
+	frozenFor       = 10 * time.Minute
+)
+
+// Plan returns the next plan. previous may be nil: then the plan is rebuilt from what the
+// nodes hold. The arguments are not changed.
+//
+// Copies stay where they are unless they are surplus, their node drains or is gone, their
+// node's device is overloaded, or a copy that matters more needs their memory.
+func (c Config) Plan(previous *Plan, nodes []Node, models []Model, now Time) *Plan {
+	nodes = byName(nodes, func(n *Node) string { return n.Name })
+	models = byName(models, func(m *Model) string { return m.Name })
+	if reason, since := freeze(previous, nodes, now); reason != "" {
+		frozen := *previous
+		frozen.At, frozen.Frozen, frozen.FrozenAt = now, reason, since
+		return &frozen
+	}
+	b := newBuilder(nodes, models)
+	b.need(previous)
+	b.applyQuotas(c.Quotas)
+	b.keep()
+	b.settle()
+	return b.plan(now)
+}
+
+// freeze returns why the previous plan must be repeated, and since when it is; or nothing.
+// One node is never a mass failure, even if it is a third of the cell. What is missing for
+// ten minutes counts as lost, unless everything is.
+func freeze(previous *Plan, nodes []Node, now Time) (reason string, since Time) {
+	if previous == nil {
+		return "", 0
+	}
+	vanished := 0
+	for _, name := range previous.Nodes {
+		if find(nodes, name, func(n *Node) string { return n.Name }) == nil {
+			vanished++
+		}
+	}
+	if len(nodes) > 0 && (vanished < 2 || vanished*vanishedDivisor < len(previous.Nodes)) {
+		return "", 0
+	}
+	since = now
+	if previous.Frozen != "" {
+		since = previous.FrozenAt
+	}
+	if len(nodes) == 0 {
+		return "no node reports: the plan is frozen until some do", since
+	}
+	if now-since >= frozenFor {
+		return "", 0
+	}
+	return fmt.Sprintf("%d of %d nodes vanished at once: the plan is frozen until they return, or for %v", vanished, len(previous.Nodes), frozenFor), since
+}
+
+// A builder makes one plan. Nodes and models are referred to by their index.
+type builder struct {
+	nodes    []Node
+	models   []Model
+	previous []*Placement // by model; nil for a new one
+	wants    []Placement  // by model; their copies are in places
+	places   [][]place    // by model
+	share    []int64      // by model: device time of an active copy
+	hashes   []uint64     // by model
+
+	states      []nodeState
+	order       []int32 // see byDeviceTime
+	zones       int
+	mean        float64 // device time that all active copies need, per unit of speed
+	queue       [classes][]int32
+	largestRoom [classes + 1]int64 // see roomiest
+	roomKnown   [classes + 1]bool
+	stamp       []int // by node: the last search that excluded it
+	changed     bool  // a copy was placed, or got another role
+	search      int
+	cached      map[string][]int32 // nodes by the digest of files on their disks
+	hasFiles    []int              // by node: the last search for a model whose files it has
+	holders     [][]int32          // by model: nodes that hold or load it
+	holds       []int              // by node: the last search for a model that it holds
+	inZone      []int              // scratch: copies of a model by zone
+	active      []int              // scratch: active copies of a model by zone
+}
+
+// A place is a copy at a node.
+type place struct {
+	node   int32
+	active bool
+}
+
+type nodeState struct {
+	hash        uint64
+	zone        int
+	speed       float64
+	used        int64 // bytes of planned copies
+	busy        int64 // device time of active copies
+	reclaimable [classes]int64
+	copies      []int32 // models, in no order
+}
+
+// A class is how much a copy matters. If memory is short, a copy of a lower class displaces
+// one of a higher class.
+type class int
+
+const (
+	firstActive class = iota // the first active copy of a model in use
+	moreActive
+	spare
+	notInUse
+	classes
+)
+
+func newBuilder(nodes []Node, models []Model) *builder {
+	b := &builder{
+		nodes: nodes, models: models,
+		previous: make([]*Placement, len(models)), wants: make([]Placement, len(models)), places: make([][]place, len(models)), share: make([]int64, len(models)), hashes: make([]uint64, len(models)),
+		states: make([]nodeState, len(nodes)), stamp: make([]int, len(nodes)),
+		cached: map[string][]int32{}, hasFiles: make([]int, len(nodes)), holds: make([]int, len(nodes)),
+	}
+	for i := range models {
+		b.hashes[i] = hashOf(models[i].Name)
+	}
+	names := []string{}
+	for i, n := range nodes {
+		b.states[i].hash, b.states[i].speed = hashOf(n.Name), cmp.Or(n.Speed, 1)
+		names = append(names, n.Zone)
+		for _, digest := range n.Cached {
+			b.cached[digest] = append(b.cached[digest], int32(i))
+		}
+	}
+	slices.Sort(names)
+	names = slices.Compact(names)
+	for i, n := range nodes {
+		b.states[i].zone, _ = slices.BinarySearch(names, n.Zone)
+	}
+	b.zones = len(names)
+	b.inZone, b.active = make([]int, b.zones), make([]int, b.zones)
+	return b
+}
+
+// need computes how many copies each model needs, and the device time of each.
+func (b *builder) need(previous *Plan) {
+	for i := range b.models {
+		b.previous[i] = previous.Find(b.models[i].Name)
+		b.wants[i] = b.models[i].need(b.previous[i], b.zones)
+	}
+}
+
+// keep takes over the copies of the previous plan that are still needed.
+func (b *builder) keep() {
+	index := make(map[string]int32, len(b.nodes))
+	for i, n := range b.nodes {
+		index[n.Name] = int32(i)
+	}
+	var speed float64
+	var busy int64
+	for i := range b.states {
+		speed += b.states[i].speed
+	}
+	for m := range b.models {
+		b.share[m] = b.models[m].deviceTime(b.wants[m].Active)
+		if b.wants[m].OverQuota {
+			continue
+		}
+		busy += b.share[m] * int64(b.wants[m].Active)
+		if p := b.previous[m]; p != nil {
+			for _, c := range p.Copies {
+				if n, known := index[c.Node]; known && !b.nodes[n].Draining {
+					b.places[m] = append(b.places[m], place{n, c.Active})
+				}
+			}
+		}
+	}
+	b.mean = float64(busy) / max(speed, 1)
+	b.findHolders()
+	// Copies are added in the order of their class, so that memory that has become short is
+	// left to those that matter most.
+	for m := range b.models {
+		b.demoteSurplus(m)
+		b.dropSurplus(m)
+	}
+	for c := range classes {
+		for m := range b.models {
+			b.dropUnfit(m, c)
+		}
+	}
+}
+
+// findHolders lists the nodes that hold or load each model.
+func (b *builder) findHolders() {
+	index := make(map[string]int, len(b.models))
+	for i := range b.models {
+		index[b.models[i].Name] = i
+	}
+	b.holders = make([][]int32, len(b.models))
+	for n := range b.nodes {
+		for _, c := range b.nodes[n].Copies {
+			if m, wanted := index[c.Model]; wanted {
+				b.holders[m] = append(b.holders[m], int32(n))
+			}
+		}
+	}
+}
+
+// dropUnfit drops the copies of one class that do not fit any more, because their node has
+// less memory than before, and accounts for the others.
+func (b *builder) dropUnfit(m int, of class) {
+	kept := make([]place, 0, len(b.places[m]))
+	for i, p := range b.places[m] {
+		if b.classAt(m, i) == of {
+			if b.states[p.node].used+b.models[m].Bytes > b.nodes[p.node].Bytes {
+				continue
+			}
+			b.account(m, p, of)
+		}
+		kept = append(kept, p)
+	}
+	b.places[m] = kept
+}
+
+// classAt returns the class of a model's copy. Active copies come first in places, and are
+// ordered by rank, so that planning again finds the same classes.
+func (b *builder) classAt(m, i int) class {
+	switch {
+	case !b.wants[m].InUse:
+		return notInUse
+	case i == 0:
+		return firstActive
+	case b.places[m][i].active:
+		return moreActive
+	}
+	return spare
+}
+
+// update changes the copies of a model, and keeps the accounts of the nodes.
+func (b *builder) update(m int, change func(places []place) []place) {
+	b.changed, b.roomKnown = true, [classes + 1]bool{}
+	for i, p := range b.places[m] {
+		b.discount(m, p, b.classAt(m, i))
+	}
+	b.places[m] = change(b.places[m])
+	b.sortPlaces(m)
+	for i, p := range b.places[m] {
+		b.account(m, p, b.classAt(m, i))
+	}
+}
+
+func (b *builder) account(m int, p place, of class) {
+	s := &b.states[p.node]
+	s.used += b.models[m].Bytes
+	s.reclaimable[of] += b.models[m].Bytes
+	s.copies = append(s.copies, int32(m))
+	if p.active {
+		s.busy += b.share[m]
+	}
+}
+
+func (b *builder) discount(m int, p place, of class) {
+	s := &b.states[p.node]
+	s.used -= b.models[m].Bytes
+	s.reclaimable[of] -= b.models[m].Bytes
+	i := slices.Index(s.copies, int32(m))
+	s.copies[i] = s.copies[len(s.copies)-1]
+	s.copies = s.copies[:len(s.copies)-1]
+	if p.active {
+		s.busy -= b.share[m]
+	}
+}
+
+// settle places missing copies and lowers overloads until nothing changes, so that planning
+// again would change nothing. More than two rounds are rare: only if memory is short, a move
+// makes room for a copy that had none.
+func (b *builder) settle() {
+	const rounds = 32
+	for range rounds {
+		b.changed = false
+		b.fill()
+		b.balance()
+		if !b.changed {
+			return
+		}
+	}
+}
+
+// plan returns the result.
+func (b *builder) plan(now Time) *Plan {
+	p := &Plan{At: now, Models: b.wants}
+	for i := range b.nodes {
+		p.Nodes = append(p.Nodes, b.nodes[i].Name)
+	}
+	for m := range b.wants {
+		w := &b.wants[m]
+		w.Copies = make([]Copy, len(b.places[m]))
+		for i, at := range b.places[m] {
+			w.Copies[i] = Copy{b.nodes[at.node].Name, at.active}
+		}
+		slices.SortFunc(w.Copies, func(x, y Copy) int { return strings.Compare(x.Node, y.Node) })
+		if len(w.Copies) == 0 {
+			w.Home = b.home(m)
+		}
+	}
+	return p
+}
+
+// home returns the node that loads the model when a client asks for it.
+func (b *builder) home(m int) (name string) {
+	best := uint64(0)
+	for n := range b.nodes {
+		fits := !b.nodes[n].Draining && b.models[m].Bytes <= b.nodes[n].Bytes
+		if r := rank(b.states[n].hash, b.hashes[m]); fits && (name == "" || r > best) {
+			name, best = b.nodes[n].Name, r
+		}
+	}
+	return name
+}
+
+// fullness returns the device time of a node relative to its speed.
+func (b *builder) fullness(n int32) float64 { return float64(b.states[n].busy) / b.states[n].speed }
+
+// fits reports whether a node's device has time for one more active copy of a model.
+func (b *builder) fits(n int32, share int64) bool {
+	return float64(b.states[n].busy+share) <= math.Ceil(fillLimit*b.mean)*b.states[n].speed
+}

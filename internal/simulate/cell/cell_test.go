@@ -1,0 +1,224 @@
+package cell
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/batching"
+	"github.com/shoal-serving/shoal/internal/device"
+)
+
+// standard returns the cell of docs/lab/cell.md: models with rates by Zipf's law, and a load
+// relative to what the devices could do without batches.
+func standard(nodes, models int, ratio, load float64, balancer Balancer, seed uint64) Config {
+	const fixed = 5 * time.Millisecond
+	return Config{
+		Nodes: Nodes(nodes, 3, 0),
+		Models: Distribution{
+			Models: models, Zipf: 1, Fixed: fixed, Spread: 0.3, RowShare: ratio, MaxRows: 32, Objective: 50 * time.Millisecond,
+			LoadTime: 2 * time.Second, Bytes: 1 << 30, Seed: seed,
+			Rate: load * float64(nodes) / (fixed.Seconds() * (1 + ratio)),
+		}.Draw(),
+		Proxies: max(2, nodes/20), Balancer: balancer, Network: 500 * time.Microsecond, ReportEvery: 5 * time.Second,
+		WarmUp: 10 * time.Second, Duration: 30 * time.Second, Seed: seed,
+	}
+}
+
+// small returns a cell of nine nodes and a few models that runs quickly.
+func small(load float64) Config {
+	cfg := standard(9, 20, 0.1, load, ActiveSet, 1)
+	cfg.WarmUp, cfg.Duration, cfg.ReportEvery = time.Second, 6*time.Second, time.Second
+	return cfg
+}
+
+func mustRun(t *testing.T, cfg Config) *Result {
+	t.Helper()
+	r, err := Run(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestOneRequestTakesItsBatchAndTheNetwork(t *testing.T) {
+	r := mustRun(t, Config{
+		Nodes:    Nodes(1, 1, 0),
+		Models:   []Model{{Name: "m", Curve: device.Curve{Fixed: 5 * time.Millisecond}, Objective: 50 * time.Millisecond, Rate: 1}},
+		Network:  time.Millisecond,
+		Duration: 10 * time.Second,
+		Recorded: []Arrival{{At: time.Second}, {At: 2 * time.Second}},
+	})
+	if r.Sent != 2 || r.InObjective != 1 || r.Batches != 2 || r.MeanBatch != 1 || r.DeviceTime != 0.001 {
+		t.Errorf("%+v", r)
+	}
+	if off := r.P50 - 7*time.Millisecond; off.Abs() > 70*time.Microsecond {
+		t.Errorf("p50 is %v, want 7 ms", r.P50)
+	}
+}
+
+func TestTheSameSeedGivesTheSameResult(t *testing.T) {
+	for _, b := range Balancers {
+		cfg := small(1.5)
+		cfg.Balancer = b
+		cfg.Events = []Event{{Kind: NodeLost, At: 2 * time.Second, Name: "node-0004"}}
+		first := mustRun(t, cfg)
+		if again := mustRun(t, cfg); !reflect.DeepEqual(first, again) {
+			t.Errorf("%s: two runs differ:\n%+v\n%+v", b, first, again)
+		}
+		cfg.Seed++
+		if other := mustRun(t, cfg); other.Hash == first.Hash {
+			t.Errorf("%s: another seed gives the same hash", b)
+		}
+	}
+}
+
+func TestFewActiveCopiesMakeLargerBatches(t *testing.T) {
+	cfg := standard(30, 300, 0.1, 0.8, ActiveSet, 1)
+	cfg.WarmUp, cfg.Duration = time.Second, 4*time.Second
+	active := mustRun(t, cfg)
+	cfg.Balancer = LeastRequest
+	all := mustRun(t, cfg)
+	if active.MeanBatch < 1.05*all.MeanBatch || active.DeviceTime > 0.95*all.DeviceTime {
+		t.Errorf("batches of %.2f and device time %.3f with few active copies, %.2f and %.3f with all", active.MeanBatch, active.DeviceTime, all.MeanBatch, all.DeviceTime)
+	}
+}
+
+// TestEventsHappen checks that each event changes what it should, beside a run without it.
+func TestEventsHappen(t *testing.T) {
+	at := 2 * time.Second
+	control := mustRun(t, small(0.5))
+	if control.Lost > 0 || control.InObjective < 0.99 || control.Loads > 0 {
+		t.Fatalf("without an event: %+v", control)
+	}
+	for _, c := range []struct {
+		event   Event
+		happens func(*Result) bool
+	}{
+		{Event{Kind: NodeLost, Name: "node-0004"}, func(r *Result) bool { return r.Retried > control.Retried && r.Loads > 0 }},
+		{Event{Kind: ZoneLost, Name: "zone-1"}, func(r *Result) bool {
+			return r.Retried > control.Retried && strings.Contains(r.Rounds[2].Frozen, "3 of 9 nodes vanished") && r.Loads == 0
+		}},
+		{Event{Kind: ProxyLost, Number: 1}, func(r *Result) bool { return r.Hash != control.Hash && r.Lost == 0 }},
+		{Event{Kind: FlashCrowd, First: 0, Last: 1, Times: 4}, func(r *Result) bool { return r.Sent > control.Sent*3/2 && r.Loads > 0 }},
+		{Event{Kind: Upgrade, Number: 1}, func(r *Result) bool { return r.Loads > 0 && r.Unloads > 0 && r.Lost == 0 }},
+		{Event{Kind: ReportsStop}, func(r *Result) bool {
+			return r.Loads == 0 && r.Hash == control.Hash && strings.Contains(r.Rounds[4].Frozen, "no node reports")
+		}},
+		{Event{Kind: SlowNode, Name: "node-0004", Times: 3}, func(r *Result) bool {
+			return r.DeviceTime > 1.05*control.DeviceTime && r.InObjective < control.InObjective
+		}},
+	} {
+		cfg := small(0.5)
+		c.event.At = at
+		cfg.Events = []Event{c.event}
+		r := mustRun(t, cfg)
+		if !c.happens(r) {
+			t.Errorf("%s: %+v", c.event.Kind, r)
+		}
+		if r.InObjective < 0.9 {
+			t.Errorf("%s: only %.1f %% in the objective", c.event.Kind, 100*r.InObjective)
+		}
+	}
+}
+
+func TestWrongEventsAreRefused(t *testing.T) {
+	for want, e := range map[string]Event{
+		`event "node lost" at 0s: no node is called "x"`:              {Kind: NodeLost, Name: "x"},
+		`event "zone lost" at 0s: no node is in zone "x"`:             {Kind: ZoneLost, Name: "x"},
+		`event "proxy lost" at 0s: proxy 2 of 2 cannot be lost`:       {Kind: ProxyLost, Number: 2},
+		`event "flash crowd" at 0s: models 3 to 2 of 20 do not exist`: {Kind: FlashCrowd, First: 3, Last: 2},
+		`event "flash crowd" at 0s: times is 0, and must be positive`: {Kind: FlashCrowd},
+		`event "sunspots" at 0s: the kind of event is unknown`:        {Kind: "sunspots"},
+	} {
+		cfg := small(1)
+		cfg.Events = []Event{e}
+		if _, err := Run(cfg); err == nil || err.Error() != want {
+			t.Errorf("%+v: %v, want %q", e, err, want)
+		}
+	}
+}
+
+func TestAModelWithoutCopiesIsLoadedOnDemand(t *testing.T) {
+	cfg := small(0.1)
+	cfg.Models[19].Rate = 0
+	cfg.Recorded = []Arrival{{At: 2 * time.Second, Model: 19}, {At: 4500 * time.Millisecond, Model: 19}}
+	r := mustRun(t, cfg)
+	if r.ColdLoads != 1 || r.Sent != 2 || r.InObjective != 0.5 {
+		t.Errorf("%d cold loads, %d requests, of which %v in the objective; want 1, 2 and the second", r.ColdLoads, r.Sent, r.InObjective)
+	}
+}
+
+// TestCopiesFollowADayCurve runs an hour with slow models, so that few requests make many copies.
+func TestCopiesFollowADayCurve(t *testing.T) {
+	const minute = time.Minute
+	cfg := Config{
+		Nodes: Nodes(12, 3, 0),
+		Models: Distribution{
+			Models: 4, Zipf: 1, Fixed: 200 * time.Millisecond, RowShare: 0.5, MaxRows: 4,
+			Objective: 2 * time.Second, LoadTime: 2 * time.Second, Rate: 15,
+		}.Draw(),
+		Proxies: 2, Network: time.Millisecond, ReportEvery: 20 * time.Second, WarmUp: minute, Duration: 60 * minute, Seed: 1,
+		Load: []Change{{0, 0.3}, {15 * minute, 1}, {30 * minute, 0.3}},
+	}
+	r := mustRun(t, cfg)
+	active := func(at time.Duration) int { return r.Rounds[at/cfg.ReportEvery-1].Active }
+	low, high := active(14*minute), active(17*minute)
+	if high <= low {
+		t.Fatalf("%d active copies before the rise, %d after it", low, high)
+	}
+	if got := active(15*minute + 3*cfg.ReportEvery); got < high-1 {
+		t.Errorf("%d active copies three reports after the rise, want about %d", got, high)
+	}
+	if got := active(39 * minute); got != active(30*minute) {
+		t.Errorf("%d active copies nine minutes after the fall, want still %d", got, active(30*minute))
+	}
+	if got := active(42 * minute); got > low+1 {
+		t.Errorf("%d active copies twelve minutes after the fall, want about %d", got, low)
+	}
+	if r.InObjective < 0.99 {
+		t.Errorf("%.2f %% in the objective", 100*r.InObjective)
+	}
+	cfg.Events = []Event{{Kind: ReportsStop, At: 10 * minute}}
+	cfg.Load = cfg.Load[:1]
+	if r := mustRun(t, cfg); r.Loads+r.Unloads > 0 || r.InObjective < 0.99 {
+		t.Errorf("without reports: %d loads, %d unloads, %.2f %% in the objective; want none, and as before", r.Loads, r.Unloads, 100*r.InObjective)
+	}
+}
+
+// TestTheCellRunsTheCore breaks one rule of batching at a time, and sees it in the cell's figures.
+func TestTheCellRunsTheCore(t *testing.T) {
+	cfg := small(3)
+	cfg.Duration = 3 * time.Second
+	whole := mustRun(t, cfg)
+	broken := func(change func(*batching.Config)) *Result {
+		cfg.Core = func(m *Model) batching.Config {
+			core := Untouched(m)
+			change(&core)
+			return core
+		}
+		return mustRun(t, cfg)
+	}
+	if r := broken(func(*batching.Config) {}); r.Hash != whole.Hash {
+		t.Error("the figures change without a broken rule")
+	}
+	if r := broken(func(c *batching.Config) { c.Policy = batching.None{} }); r.MeanBatch != 1 || r.InObjective > whole.InObjective-0.1 {
+		t.Errorf("without batches: batches of %.2f, %.1f %% in the objective, and %.1f %% with them", r.MeanBatch, 100*r.InObjective, 100*whole.InObjective)
+	}
+	if r := broken(func(c *batching.Config) { c.Predictor, c.Objective = nil, 0 }); r.Refused > 0 || r.InObjective > whole.InObjective-0.1 {
+		t.Errorf("without admission: %.1f %% refused, %.1f %% in the objective, and %.1f %% with it", 100*r.Refused, 100*r.InObjective, 100*whole.InObjective)
+	}
+	if r := broken(func(c *batching.Config) { c.Policy = halves{c.Policy} }); r.MeanBatch > 0.9*whole.MeanBatch {
+		t.Errorf("with half of each batch: batches of %.2f, and %.2f with all", r.MeanBatch, whole.MeanBatch)
+	}
+}
+
+// halves takes half of the requests that the policy would take.
+type halves struct{ batching.Policy }
+
+func (p halves) Decide(now batching.Time, line batching.Line) batching.Decision {
+	d := p.Policy.Decide(now, line)
+	d.Take = (d.Take + 1) / 2
+	return d
+}
