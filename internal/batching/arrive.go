@@ -3,9 +3,10 @@ package batching
 import "time"
 
 func (c *Core) arrive(it *Item) {
-	it.arrived = c.now
+	it.arrived, it.late = c.now, false
 	it.level = c.levelOf(it)
 	level := &c.cfg.Levels[it.level]
+	var displaced *Item
 	it.endsAt = level.ends(it, c.now)
 	switch {
 	case c.closing:
@@ -24,14 +25,19 @@ func (c *Core) arrive(it *Item) {
 		c.refuse(it, NoInstance)
 		return
 	case c.full(level, it):
-		c.refuseWithRetry(it, QueueFull, c.queueTime(it))
-		return
+		if displaced = c.displaced(level, it); displaced == nil {
+			c.refuseWithRetry(it, QueueFull, c.queueTime(it))
+			return
+		}
 	}
 	c.arrivalRate.note(c.now, it.Rows)
 	it.due = c.dueAt(it)
 	if by, late := c.tooLate(it); late {
 		c.refuseWithRetry(it, Late, by)
 		return
+	}
+	if displaced != nil {
+		c.answer(displaced, QueueFull, c.queueTime(displaced))
 	}
 	it.late, it.expiresAt = false, Never
 	if timeout := level.timeout(it); timeout > 0 {
@@ -78,6 +84,7 @@ func (c *Core) levelOf(it *Item) int {
 func (c *Core) enqueue(it *Item) {
 	c.sequence++
 	it.sequence = c.sequence
+	c.tenants[it.level].add(it, c.tenantOf(it))
 	c.laneOf(it).push(it)
 	c.waiting++
 	c.perLevel[it.level]++
@@ -94,8 +101,10 @@ func (c *Core) enqueue(it *Item) {
 	}
 }
 
-func (c *Core) dequeue(it *Item) {
+// dequeue removes it from the queue, because it runs now, or leaves without running.
+func (c *Core) dequeue(it *Item, runs bool) {
 	it.lane.remove(it)
+	c.tenants[it.level].remove(it, runs)
 	c.waiting--
 	c.perLevel[it.level]--
 	c.rowsPerLevel[it.level] -= it.Rows
@@ -166,7 +175,7 @@ func (c *Core) expire() {
 		case it.endsAt <= c.now:
 			c.answer(it, Expired, 0)
 		case c.cfg.Levels[it.level].DelayOnTimeout:
-			c.dequeue(it)
+			c.dequeue(it, false)
 			it.late, it.expiresAt = true, Never
 			c.enqueue(it)
 			c.alarms.set(it, it.endsAt)
@@ -182,7 +191,7 @@ func (c *Core) expire() {
 func (c *Core) answer(it *Item, v Verdict, retry time.Duration) {
 	switch it.state {
 	case waiting:
-		c.dequeue(it)
+		c.dequeue(it, false)
 		if c.watcher != nil {
 			c.watcher.Left(c.now, it)
 		}

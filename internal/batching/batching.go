@@ -16,13 +16,16 @@ const Never Time = math.MaxInt64
 type Item struct {
 	Rows           int           // number of rows, at least 1
 	Bytes          int64         // memory that it uses while it waits
-	Shape          uint64        // requests of different shapes never share a batch
+	Shape          uint64        // requests of different shapes do not share a batch, unless they have the same PadGroup
+	PadGroup       uint64        // requests of one group may share a batch if rows are padded; the same for all requests of a shape; 0 means none
 	Elements       int64         // elements of a row, the same for all requests of a shape; 0 if the model has no variable dimensions
 	Priority       uint64        // 1 is the highest; 0 and unknown levels mean the default
 	Timeout        time.Duration // requested by the client, in the queue or in total, depending on Level.TimeoutIsDeadline; 0 means none
 	Deadline       Time          // when the request is answered at the latest; 0 means none
 	TransportDelay time.Duration // transport overhead of the request and its answer, which is subtracted from the objective
 	Instance       int           // the only instance that may run it; 0 means any
+	Tenant         int           // whose share of the queue it uses; tenants are numbered densely from 0
+	Weight         int           // of the tenant's share, from 1; 0 means 1
 
 	Owner any // for the caller; the core does not use it
 
@@ -36,6 +39,10 @@ type Item struct {
 	due        Time   // when it should be answered; Never if there is no goal, or no prediction
 	lane       *lane
 	prev, next *Item // in the lane's list
+
+	tenant                 int    // Tenant, or 0 if tenants do not matter
+	start                  uint64 // virtual time at which it starts, see tenants.go
+	tenantPrev, tenantNext *Item  // waiting items of the tenant in this level, by arrival
 
 	alarm     Time // when Step has to handle it
 	alarmSlot int  // its position in Core.alarms, from 1; 0 means none
@@ -145,10 +152,11 @@ const (
 	Shared                  // the remaining requests are for other instances
 	Cut                     // several smaller batches are faster than one
 	Retest                  // a size that is expected to be slower is measured again
+	Padded                  // requests of other shapes were padded to join it
 )
 
 var reasons = [...]string{
-	"alone", "full", "preferred", "unfit", "waited", "idle", "closing", "efficient", "gathered", "burst", "shared", "cut", "retest",
+	"alone", "full", "preferred", "unfit", "waited", "idle", "closing", "efficient", "gathered", "burst", "shared", "cut", "retest", "padded",
 }
 
 // NumReasons is the number of reasons.

@@ -8,6 +8,7 @@ type Core struct {
 	policy   Policy
 	watcher  Watcher // the policy, if it is a Watcher
 	learner  learner // the predictor, if it is a learner
+	padder   Padder  // the policy, if it is a Padder
 	combines bool    // requests may share a batch
 	cfg      Config
 
@@ -20,8 +21,9 @@ type Core struct {
 	boundItems   int   // waiting items that are bound to an instance
 	perLevel     []int // waiting items by level
 	rowsPerLevel []int
-	withDeadline int   // waiting items that are due at some time
-	shared       Bound // waiting items of levels that share Config.Shared
+	tenants      []tenantQueues // by level
+	withDeadline int            // waiting items that are due at some time
+	shared       Bound          // waiting items of levels that share Config.Shared
 	sequence     uint64
 	alarms       alarms
 	unanswered   Item // sentinel of the list of unanswered items, if KeepOrder is set
@@ -34,6 +36,8 @@ type Core struct {
 	serving   int    // instances that are up and not leaving
 	broken    int    // instances that are down and cannot be started
 	lastEnded Time   // when the last batch ended
+
+	paddedUntil uint64 // the last padded batch was less than paddedBatches before this one
 
 	// For predictions.
 	arrivalRate recentArrivals
@@ -59,6 +63,7 @@ func New(cfg Config) *Core {
 		c.policy = None{}
 	}
 	c.watcher, _ = c.policy.(Watcher)
+	c.padder, _ = c.policy.(Padder)
 	if len(c.cfg.Levels) == 0 {
 		c.cfg.Levels, c.cfg.DefaultLevel = []Level{{}}, 1
 	}
@@ -66,6 +71,10 @@ func New(cfg Config) *Core {
 	c.combines = !never
 	c.learner, _ = cfg.Predictor.(learner)
 	c.perLevel, c.rowsPerLevel = make([]int, len(c.cfg.Levels)), make([]int, len(c.cfg.Levels))
+	c.tenants = make([]tenantQueues, len(c.cfg.Levels))
+	for i := range c.tenants {
+		c.tenants[i].credit = creditBatches * uint64(max(cfg.MaxRows, 1)) * tagUnit
+	}
 	c.unanswered.orderPrev, c.unanswered.orderNext = &c.unanswered, &c.unanswered
 	return c
 }

@@ -88,6 +88,9 @@ func costs() map[string]*mill {
 		"shapes":                  newMill(batching.Config{Policy: policy, MaxRows: 8}, 64, batching.Item{Rows: 1}, batching.Item{Rows: 1, Shape: 1}, batching.Item{Rows: 1, Shape: 2}),
 		"predicted":               newMill(batching.Config{Policy: policy, MaxRows: 8, Predictor: &batching.Learner{}, Objective: 40 * time.Microsecond}, 64, some...),
 		"lanes apart":             newMill(batching.Config{Policy: policy, MaxRows: 8, OvertakeOtherShapes: true}, 64, batching.Item{Rows: 1}, batching.Item{Rows: 1, Shape: 1}),
+		"padded":                  newMill(batching.Config{Policy: padder{policy}, MaxRows: 8, OvertakeOtherShapes: true}, 64, batching.Item{Rows: 1, Shape: 1, PadGroup: 1, Elements: 1}, batching.Item{Rows: 1, Shape: 2, PadGroup: 1, Elements: 2}, batching.Item{Rows: 2, Shape: 3, PadGroup: 1, Elements: 3}),
+		"tenants":                 newMill(batching.Config{Policy: policy, MaxRows: 8}, 64, batching.Item{Rows: 1}, batching.Item{Rows: 2, Tenant: 1, Weight: 3}, batching.Item{Rows: 1, Tenant: 2}),
+		"tenants in a full queue": newMill(batching.Config{Policy: policy, MaxRows: 8, Levels: []batching.Level{{MaxQueue: 32, Timeout: 100 * time.Microsecond}}, DefaultLevel: 1}, 64, batching.Item{Rows: 1}, batching.Item{Rows: 1}, batching.Item{Rows: 1, Tenant: 1}),
 		"bound":                   newMill(batching.Config{Policy: policy, MaxRows: 8}, 64, batching.Item{Rows: 1, Instance: 1}, batching.Item{Rows: 1}),
 	}
 }
@@ -120,6 +123,9 @@ func BenchmarkStep(b *testing.B) {
 		predicted.Predictor, predicted.Objective = &batching.Learner{}, time.Minute
 		b.Run(fmt.Sprintf("waiting=%d/predicted", depth), func(b *testing.B) { benchmarkStep(b, newMill(predicted, depth)) })
 		b.Run(fmt.Sprintf("waiting=%d", depth), func(b *testing.B) { benchmarkStep(b, newMill(plain, depth)) })
+		b.Run(fmt.Sprintf("waiting=%d/tenants=4", depth), func(b *testing.B) {
+			benchmarkStep(b, newMill(plain, depth, batching.Item{Rows: 1}, batching.Item{Rows: 1, Tenant: 1}, batching.Item{Rows: 1, Tenant: 1}, batching.Item{Rows: 1, Tenant: 2, Weight: 2}, batching.Item{Rows: 1, Tenant: 3}))
+		})
 		b.Run(fmt.Sprintf("waiting=%d/timeouts", depth), func(b *testing.B) {
 			benchmarkStep(b, newMill(limited, depth, batching.Item{Rows: 1, Priority: 1}, batching.Item{Rows: 1}))
 		})

@@ -17,7 +17,7 @@
 //
 // Waiting requests are queued in lanes: one for each shape whose requests may share a
 // batch, and one for each instance that requests are bound to. A lane is ordered by
-// priority, and then by arrival. A [Policy] looks at a lane and decides how many of its
+// priority, then by the shares of tenants that compete, and then by arrival. A [Policy] looks at a lane and decides how many of its
 // first requests run as one batch now, or until when to wait.
 //
 // # Instances pull
@@ -37,7 +37,7 @@
 //
 // With a [Predictor], the core predicts when a request will be answered, and refuses
 // requests that would be late: most of them when they arrive, and those for which the
-// prediction was wrong when a batch is formed. docs/service-levels.md has the rules.
+// prediction was wrong when a batch is formed. docs/explanation/service-levels.md has the rules.
 //
 // # Ownership
 //

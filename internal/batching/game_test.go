@@ -24,6 +24,8 @@ type game struct {
 	plain  bool          // no learning policy
 	learns bool          // the policy learns
 
+	forgetful bool // the core is not told the tenants
+
 	use func(*game) batching.Policy // if not nil, creates the policy instead of a random choice
 
 	spoil func(*game, batching.Event) // changes the actions before the referee sees them
@@ -31,6 +33,7 @@ type game struct {
 
 	cfg      batching.Config
 	maxRows  int // maximum rows of a request that can be accepted
+	tenants  int // number of tenants
 	spice    int // optional properties of this game's requests, as bits
 	core     *batching.Core
 	referee  *batchingtest.Referee
@@ -137,16 +140,28 @@ func (g *game) configure() {
 	g.cfg.KeepOrder, g.cfg.OvertakeOtherShapes, g.cfg.TakeTurns = how&3 == 3, how&12 == 12, how&48 == 48
 	g.punctual, g.brisk = how&64 == 0, how&128 == 0
 	g.spice = g.choose(256)
+	if p, ok := g.cfg.Policy.(batching.Triton); ok && !g.plain && g.cfg.OvertakeOtherShapes {
+		g.cfg.Policy = padder{p}
+		g.spice |= shapes // or there would be nothing to pad
+	}
 	if g.use != nil {
 		g.cfg.Policy = g.use(g)
 	}
 	if g.choose(4) == 1 {
 		g.cfg.Predictor, g.cfg.Objective = exactly{g.unit + g.time(8), g.time(3)}, g.time(64)
 	}
+	g.tenants = max(1, g.choose(6)-1) // 1 in every second game
 	if g.masked && g.cfg.Policy != nil {
 		g.cfg.Policy = mask{g.cfg.Policy}
 	}
 	g.core, g.referee = batching.New(g.cfg), batchingtest.New(g.cfg)
+}
+
+// A padder lets some requests of other shapes join each batch.
+type padder struct{ batching.Triton }
+
+func (p padder) Pad(now batching.Time, items []*batching.Item, host int) (int, batching.Reason) {
+	return len(items) - int(now)%(len(items)-host+1), batching.Padded
 }
 
 // A mask hides the type of a policy.
@@ -264,6 +279,7 @@ func (g *game) arrive() error {
 		it.Shape = uint64(g.choose(48))
 	}
 	it.Elements = int64(it.Shape * it.Shape)
+	it.PadGroup = 1 + it.Shape%2
 	if g.spice&has&priorities != 0 {
 		it.Priority = uint64(g.choose(len(g.cfg.Levels) + 2))
 	}
@@ -277,6 +293,8 @@ func (g *game) arrive() error {
 	if g.spice&has&bound != 0 {
 		it.Instance = 1 + g.choose(len(g.instances))
 	}
+	it.Tenant = g.choose(g.tenants)
+	it.Weight = 4 * it.Tenant % 3 // 0, 1, 2, 0
 	if has == 0 {
 		it.Rows = []int{0, g.maxRows + 1}[g.choose(2)]
 	}
@@ -336,7 +354,14 @@ func (g *game) turn() error {
 
 // step sends an event to the core, checks the actions, and carries them out.
 func (g *game) step(ev batching.Event) error {
-	g.core.Step(g.now, ev, &g.out)
+	if g.forgetful && ev.Kind == batching.Arrive {
+		tenant := ev.Item.Tenant
+		ev.Item.Tenant = 0
+		g.core.Step(g.now, ev, &g.out)
+		ev.Item.Tenant = tenant
+	} else {
+		g.core.Step(g.now, ev, &g.out)
+	}
 	if g.spoil != nil {
 		g.spoil(g, ev)
 	}

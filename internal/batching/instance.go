@@ -15,6 +15,7 @@ type instance struct {
 	batchNumber      uint64
 	began            Time
 	rows             int
+	elements         int64         // of a row of the batch
 	waitingClients   int           // items of the batch that are not answered yet
 	batchTimeAtStart time.Duration // Core.batchTime when the batch began
 }
@@ -137,21 +138,31 @@ func (c *Core) take(in *instance) {
 
 func (c *Core) run(in *instance, line Line, d Decision) {
 	c.addBatchTime()
-	in.batch, in.rows, in.batchTimeAtStart = in.batch[:0], 0, c.batchTime
+	in.batch, in.rows, in.elements, in.batchTimeAtStart = in.batch[:0], 0, 0, c.batchTime
 	if c.cfg.OvertakeOtherShapes && line.lane.items < c.waiting {
 		c.passLanes(line.lane, line.First())
 	}
-	for it := line.First(); len(in.batch) < d.Take; {
-		next := line.After(it)
-		c.dequeue(it)
+	for it := line.First(); len(in.batch) < d.Take; it = line.After(it) {
+		in.batch = append(in.batch, it)
+	}
+	if c.mayPad(line, d.Take) {
+		d.Reason = c.pad(in, line.lane, d.Reason)
+	}
+	for i, it := range in.batch {
+		if i >= d.Take {
+			it.lane.passed = 0
+		}
+		c.dequeue(it, true)
 		it.state, it.running = inBatch, in
 		c.alarms.set(it, it.endsAt)
-		in.batch = append(in.batch, it)
 		in.rows += it.Rows
-		it = next
+		in.elements = max(in.elements, it.Elements)
 	}
 	in.waitingClients, in.began = len(in.batch), c.now
 	c.batches++
+	if len(in.batch) > d.Take {
+		c.paddedUntil = c.batches + paddedBatches
+	}
 	in.state, in.batchNumber = running, c.batches
 	c.parked--
 	c.running++

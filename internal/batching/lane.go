@@ -33,6 +33,30 @@ func (l *list) push(it *Item) {
 	l.last = it
 }
 
+// insert puts the item before those that start later, in virtual time. The search begins at the
+// previous item of its tenant, which has about one item of each other tenant behind it that
+// starts earlier; or at the front, if that is in another list.
+func (l *list) insert(it *Item) {
+	if l.last == nil || runsBefore(l.last, it) {
+		l.push(it)
+		return
+	}
+	at := l.first
+	if own := it.tenantPrev; own != nil && own.lane == it.lane && own.late == it.late {
+		at = own.next
+	}
+	for runsBefore(at, it) { // not beyond the last
+		at = at.next
+	}
+	it.prev, it.next = at.prev, at
+	if at.prev == nil {
+		l.first = it
+	} else {
+		at.prev.next = it
+	}
+	at.prev = it
+}
+
 func (l *list) remove(it *Item) {
 	if it.prev == nil {
 		l.first = it.next
@@ -55,8 +79,8 @@ func (l *lane) listOf(it *Item) *list {
 }
 
 func (l *lane) push(it *Item) {
-	l.listOf(it).push(it)
 	it.lane = l
+	l.listOf(it).insert(it)
 	l.items++
 	l.rows += it.Rows
 }
@@ -95,14 +119,17 @@ func (l *lane) firstFrom(n int, late bool) *Item {
 	return nil
 }
 
-// runsBefore reports whether a runs before b, if they are in different lanes: by
-// priority, then on time before late, then by arrival.
+// runsBefore reports whether a runs before b: by priority, then on time before late, then by
+// the shares of their tenants, then by arrival.
 func runsBefore(a, b *Item) bool {
 	if a.level != b.level {
 		return a.level < b.level
 	}
 	if a.late != b.late {
 		return b.late
+	}
+	if a.start != b.start {
+		return a.start < b.start
 	}
 	return a.sequence < b.sequence
 }

@@ -120,8 +120,13 @@ func (c *Core) predict(it *Item) (start, end Time, known bool) {
 	if parallel == 0 {
 		return c.now, c.now, false
 	}
-	items, rows := 1, it.Rows
+	items, rows, overtakes := 1, it.Rows, false
 	for level := range it.level + 1 {
+		if q := &c.tenants[level]; level == it.level && q.compete(c.tenantOf(it)) {
+			n, r := c.startBefore(level, q.start(c.tenantOf(it)))
+			items, rows, overtakes = items+n, rows+r, n < c.perLevel[level]
+			continue
+		}
 		items += c.perLevel[level]
 		rows += c.rowsPerLevel[level]
 	}
@@ -132,7 +137,7 @@ func (c *Core) predict(it *Item) (start, end Time, known bool) {
 	start, known = c.firstFree()
 	parallelWith := c.running + 1 // parallel batches while it runs
 	ownRows := it.Rows
-	ahead := c.ahead(it, items-1, perBatch, max(1, perBatch*rows/items), parallel)
+	ahead := c.ahead(it, items-1, perBatch, max(1, perBatch*rows/items), parallel, overtakes)
 	if ahead.batches > 0 || c.parked+c.awake == 0 {
 		parallelWith = parallel
 	}
@@ -158,10 +163,11 @@ type queueAhead struct {
 }
 
 // ahead returns what runs before it, if the given number of requests are ahead of it, batches
-// have up to perBatch requests, and that many have the given number of rows.
-func (c *Core) ahead(it *Item, requests, perBatch, rows, parallel int) queueAhead {
+// have up to perBatch requests, and that many have the given number of rows. If it overtakes
+// requests of other tenants, which lanes the requests ahead are in is not counted.
+func (c *Core) ahead(it *Item, requests, perBatch, rows, parallel int, overtakes bool) queueAhead {
 	a := queueAhead{joined: requests % perBatch, lanes: 1, known: true}
-	if !c.cfg.OvertakeOtherShapes || !c.combines {
+	if !c.cfg.OvertakeOtherShapes || !c.combines || overtakes {
 		a.add(requests/perBatch, c.cfg.Predictor.Predict(Size{rows, it.Elements}, parallel))
 		return a
 	}
@@ -169,7 +175,9 @@ func (c *Core) ahead(it *Item, requests, perBatch, rows, parallel int) queueAhea
 	for _, l := range c.lanes {
 		switch {
 		case l.key == laneKey{it.Shape, it.Instance}:
-			own = l.items
+			own += l.items
+		case l.items > 0 && l.key.instance == it.Instance && c.padsWith(it, l.first()):
+			own += l.items
 		case l.items > 0:
 			n := (l.items + perBatch - 1) / perBatch
 			a.add(n, c.cfg.Predictor.Predict(Size{max(1, l.rows/n), l.first().Elements}, parallel))
@@ -206,7 +214,7 @@ func (c *Core) firstFree() (at Time, known bool) {
 		if in.state != running || in.leaving {
 			continue
 		}
-		takes := c.cfg.Predictor.Predict(Size{in.rows, in.batch[0].Elements}, c.running)
+		takes := c.cfg.Predictor.Predict(Size{in.rows, in.elements}, c.running)
 		at, known = min(at, max(c.now, in.began+takes)), takes > 0
 		if !known {
 			break

@@ -19,7 +19,7 @@ import (
 // order of answers. If the recorded runs of a case differ, ours must match one of them.
 //
 // Intended differences are listed in differences, and documented for users in
-// docs/compatibility.md.
+// docs/reference/triton-compatibility.md.
 func TestRecordedCases(t *testing.T) {
 	text, err := os.ReadFile("testdata/recorded/tritonserver-2.51.0.json")
 	if err != nil {

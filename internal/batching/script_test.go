@@ -38,7 +38,7 @@ func TestMain(m *testing.M) { leak.Main(m) }
 //	      shares=yes                  its bound is the shared one
 //	      override=yes late=behind    requests may shorten it; the late stand behind instead of being turned away
 //	      ends=yes                    the timeout of a request is its deadline
-//	at T NAME arrives rows=2          a request; rows=1 shape=0 priority= timeout= deadline= on=INSTANCE model=
+//	at T NAME arrives rows=2          a request; rows=1 shape=0 priority= timeout= deadline= on=INSTANCE tenant= weight= model=
 //	      slow=500ms bytes=100        its batch takes so much longer; what it keeps in memory
 //	at T NAME leaves                  its client is gone
 //	at T instance N joins|leaves      of the first model, or model=
@@ -219,7 +219,7 @@ func (s *story) happens(at time.Duration, f []string) error {
 	if f[0] == "closes" {
 		words = f[1:]
 	}
-	opt, err := options(words, "rows", "shape", "priority", "timeout", "deadline", "way", "on", "model", "slow", "joins", "leaves", "breaks", "bytes")
+	opt, err := options(words, "rows", "shape", "priority", "timeout", "deadline", "way", "on", "tenant", "weight", "model", "slow", "joins", "leaves", "breaks", "bytes")
 	if err != nil {
 		return err
 	}
@@ -246,6 +246,7 @@ func (s *story) happens(at time.Duration, f []string) error {
 		}
 		it := &batching.Item{
 			Rows: rows, Shape: uint64(number(opt["shape"])), Priority: uint64(number(opt["priority"])),
+			Tenant: number(opt["tenant"]), Weight: number(opt["weight"]),
 			Timeout: duration(opt["timeout"]), Deadline: duration(opt["deadline"]), TransportDelay: duration(opt["way"]), Instance: number(opt["on"]), Owner: name,
 			Bytes: int64(number(opt["bytes"])),
 		}

@@ -118,16 +118,23 @@ func (c *check) compareBatch(ctx context.Context, rows []int, single [][]tensor.
 	if err != nil {
 		return fmt.Errorf("%d rows: %w", len(rows), err)
 	}
-	cuts := make([]tensor.Splitter, len(out))
+	return compareRows(out, rows, single, func(int, int, *tensor.Tensor) {})
+}
+
+// compareRows compares the outputs of a batch of the given rows with those that were run
+// singly. Before that, cut changes output k of a row.
+func compareRows(out []tensor.Tensor, rows []int, single [][]tensor.Tensor, cut func(row, k int, x *tensor.Tensor)) error {
+	parts := make([]tensor.Splitter, len(out))
 	for k := range out {
-		cuts[k] = tensor.Split(&out[k])
+		parts[k] = tensor.Split(&out[k])
 	}
 	for i, row := range rows {
 		one := slices.Clone(out)
 		for k := range one {
-			one[k].Data = cuts[k].Next(1)
+			one[k].Data = parts[k].Next(1)
 			one[k].Shape = slices.Clone(one[k].Shape)
 			one[k].Shape[0] = 1
+			cut(row, k, &one[k])
 		}
 		if err := compareOutputs(single[row], one); err != nil {
 			return fmt.Errorf("row %d of %d: %w", i+1, len(rows), err)
@@ -142,8 +149,13 @@ func (c *check) run(ctx context.Context, rows ...int) ([]tensor.Tensor, error) {
 	if err != nil {
 		return nil, err
 	}
+	return runCopied(ctx, c.inst, req.Inputs, len(rows))
+}
+
+// runCopied runs inputs of the given number of rows, and returns a copy of the outputs.
+func runCopied(ctx context.Context, inst engine.Instance, inputs []tensor.Tensor, rows int) ([]tensor.Tensor, error) {
 	var out engine.Outputs
-	if err := c.inst.Run(ctx, req.Inputs, &out); err != nil {
+	if err := inst.Run(ctx, inputs, &out); err != nil {
 		return nil, err
 	}
 	defer out.Memory.Release()
@@ -152,8 +164,8 @@ func (c *check) run(ctx context.Context, rows ...int) ([]tensor.Tensor, error) {
 		if err := x.Check(); err != nil {
 			return nil, fmt.Errorf("output %s: %w", x.Name, err)
 		}
-		if len(x.Shape) == 0 || x.Rows() != len(rows) {
-			return nil, fmt.Errorf("output %s %w: shape %v for %d", x.Name, errRowCount, x.Shape, len(rows))
+		if len(x.Shape) == 0 || x.Rows() != rows {
+			return nil, fmt.Errorf("output %s %w: shape %v for %d", x.Name, errRowCount, x.Shape, rows)
 		}
 		x.Shape, x.Data = slices.Clone(x.Shape), bytes.Clone(x.Data)
 		all = append(all, x)

@@ -9,9 +9,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 )
 
 // A Key identifies what findings are about. They are valid only for an equal key.
@@ -38,14 +40,15 @@ type Store struct {
 	log    *slog.Logger
 	warned sync.Once
 
-	mu       sync.Mutex // guards the following
-	inMemory map[Key]Findings
+	mu         sync.Mutex // guards the following
+	inMemory   map[Key]Findings
+	footprints map[string]Footprint
 }
 
 // NewStore returns a store with the given directory, which is created when needed. If dir
 // is "", findings are kept in memory only.
 func NewStore(dir string, log *slog.Logger) *Store {
-	return &Store{dir: dir, log: log, inMemory: map[Key]Findings{}}
+	return &Store{dir: dir, log: log, inMemory: map[Key]Findings{}, footprints: map[string]Footprint{}}
 }
 
 // DefaultDir returns the default directory for findings, or "" if the user has no cache
@@ -93,16 +96,22 @@ func (s *Store) Put(k Key, f Findings) {
 	if s.dir == "" {
 		return
 	}
-	if err := s.write(k, f); err != nil {
-		s.warned.Do(func() {
-			s.log.Warn("calibration results cannot be saved and will be measured again at the next start; set --calibration-dir to another directory, or to an empty string to keep none",
-				"directory", s.dir, "error", err)
-		})
-	}
+	s.report(s.write(s.file(k), record{formatVersion, k, f}))
 }
 
-func (s *Store) write(k Key, f Findings) error {
-	text, err := json.MarshalIndent(record{formatVersion, k, f}, "", " ")
+// report logs the first error of a write.
+func (s *Store) report(err error) {
+	if err == nil {
+		return
+	}
+	s.warned.Do(func() {
+		s.log.Warn("calibration results cannot be saved and will be measured again at the next start; set --calibration-dir to another directory, or to an empty string to keep none",
+			"directory", s.dir, "error", err)
+	})
+}
+
+func (s *Store) write(file string, content any) error {
+	text, err := json.MarshalIndent(content, "", " ")
 	if err != nil {
 		return err
 	}
@@ -116,12 +125,64 @@ func (s *Store) write(k Key, f Findings) error {
 	_, err = part.Write(append(text, '\n'))
 	err = errors.Join(err, part.Close())
 	if err == nil {
-		err = os.Rename(part.Name(), s.file(k)) // atomic, so that a partial file is never read
+		err = os.Rename(part.Name(), file) // atomic, so that a partial file is never read
 	}
 	if err != nil {
 		_ = os.Remove(part.Name()) // err has the reason
 	}
 	return err
+}
+
+// A Footprint is what a version of a model needs to be in memory.
+type Footprint struct {
+	Bytes int64
+	Load  time.Duration
+}
+
+// A footprintRecord is the content of a footprint's file.
+type footprintRecord struct {
+	Format int
+	ID     string
+	Found  Footprint
+}
+
+// Footprint returns the footprint of the files with the given id, and whether there is one.
+func (s *Store) Footprint(id string) (Footprint, bool) {
+	s.mu.Lock()
+	f, known := s.footprints[id]
+	s.mu.Unlock()
+	if known || s.dir == "" {
+		return f, known
+	}
+	text, err := os.ReadFile(s.footprintFile(id))
+	if err != nil {
+		return Footprint{}, false
+	}
+	var r footprintRecord
+	if json.Unmarshal(text, &r) != nil || r.Format != formatVersion || r.ID != id || r.Found.Bytes <= 0 || r.Found.Load <= 0 {
+		return Footprint{}, false
+	}
+	return r.Found, true
+}
+
+// PutFootprint stores a footprint. It writes one that differs by at least a tenth from the one
+// that is stored.
+func (s *Store) PutFootprint(id string, f Footprint) {
+	before, known := s.Footprint(id)
+	s.mu.Lock()
+	s.footprints[id] = f
+	s.mu.Unlock()
+	if s.dir == "" || known && similar(float64(before.Bytes), float64(f.Bytes)) && similar(before.Load.Seconds(), f.Load.Seconds()) {
+		return
+	}
+	s.report(s.write(s.footprintFile(id), footprintRecord{formatVersion, id, f}))
+}
+
+func similar(a, b float64) bool { return math.Abs(a-b) < 0.1*max(a, b) }
+
+func (s *Store) footprintFile(id string) string {
+	sum := sha256.Sum256([]byte("footprint " + id))
+	return filepath.Join(s.dir, hex.EncodeToString(sum[:16])+".json")
 }
 
 func (s *Store) file(k Key) string {

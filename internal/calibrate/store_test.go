@@ -2,12 +2,15 @@ package calibrate
 
 import (
 	"bytes"
+	"cmp"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/shoal-serving/shoal/internal/batching"
 )
@@ -82,6 +85,64 @@ func TestAFileThatMakesNoSenseIsIgnoredAndReplaced(t *testing.T) {
 	s.Put(someKey, someFound)
 	if _, ok := NewStore(s.dir, nil).Get(someKey); !ok {
 		t.Error("it was not written again")
+	}
+}
+
+// TestTheDirectoryOfAnotherReleaseIsNeitherReadNorRemoved has files of an older and of a newer
+// format, under the names that these releases give them and under the names of this one.
+func TestTheDirectoryOfAnotherReleaseIsNeitherReadNorRemoved(t *testing.T) {
+	for _, format := range []int{0, formatVersion - 1, formatVersion + 1} {
+		s := NewStore(t.TempDir(), nil)
+		text := fmt.Appendf(nil, `{"Format":%d,"Key":{"Model":"abc","Engine":"e 1","CPU":"fast","Cores":2,"Threads":1},`+
+			`"Found":{"Profile":{"Sizes":[{"Rows":1,"Took":3,"Slow":4,"Runs":5}]}},"More":{"of":"a later release"}}`, format)
+		theirs := filepath.Join(s.dir, fmt.Sprintf("%032x.json", format))
+		for _, file := range []string{theirs, s.file(someKey)} {
+			if err := os.WriteFile(file, text, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got, ok := s.Get(someKey); ok {
+			t.Errorf("a file of format %d was read as %+v", format, got)
+		}
+		s.Put(someKey, someFound)
+		if got, ok := NewStore(s.dir, nil).Get(someKey); !ok || !reflect.DeepEqual(got, someFound) {
+			t.Errorf("beside format %d: %+v, %t", format, got, ok)
+		}
+		if left, err := os.ReadFile(theirs); err != nil || !bytes.Equal(left, text) {
+			t.Errorf("the file of format %d was changed to %q, %v", format, left, err)
+		}
+	}
+}
+
+// format describes how a type is stored, down to the names and the kinds of fields.
+func format(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Struct:
+		var fields []string
+		for f := range t.Fields() {
+			if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "-" {
+				fields = append(fields, cmp.Or(name, f.Name)+" "+format(f.Type))
+			}
+		}
+		return "{" + strings.Join(fields, "; ") + "}"
+	case reflect.Slice:
+		return "[]" + format(t.Elem())
+	case reflect.Map:
+		return "map[" + format(t.Key()) + "]" + format(t.Elem())
+	case reflect.Pointer:
+		return "*" + format(t.Elem())
+	}
+	return t.Kind().String()
+}
+
+// TestTheFormatOfFilesChangesOnlyWithItsVersion fails when a field is added, renamed or given
+// another type. Older files would then be read as something else than what was measured: raise
+// formatVersion, and write the new format here.
+func TestTheFormatOfFilesChangesOnlyWithItsVersion(t *testing.T) {
+	const version, want = 2, `{Format int; Key {Model string; Engine string; CPU string; Cores int; Threads int; Shape string}; ` +
+		`Found {Profile {Sizes []{Rows int; Took int64; Slow int64; Runs int}; Slowdown []float64}; Ended string; Disturbed bool}}`
+	if got := format(reflect.TypeFor[record]()); formatVersion != version || got != want {
+		t.Errorf("format %d is\n%s\nwant format %d:\n%s", formatVersion, got, version, want)
 	}
 }
 
@@ -187,5 +248,28 @@ func TestAHashChangesWithFilesAndSettings(t *testing.T) {
 	}
 	if _, err := Hash(t.Context(), filepath.Join(dir, "none"), nil); err == nil {
 		t.Error("a file that is not there has a hash")
+	}
+}
+
+func TestAFootprintIsKeptForItsFiles(t *testing.T) {
+	dir := t.TempDir()
+	quiet := slog.New(slog.DiscardHandler)
+	f := Footprint{Bytes: 1000, Load: time.Second}
+	s := NewStore(dir, quiet)
+	s.PutFootprint("a 1", f)
+	if got, ok := NewStore(dir, quiet).Footprint("a 1"); !ok || got != f {
+		t.Errorf("the next start finds %+v, %t", got, ok)
+	}
+	if got, ok := NewStore(dir, quiet).Footprint("a 2"); ok {
+		t.Errorf("other files have %+v", got)
+	}
+	s.PutFootprint("a 1", Footprint{Bytes: 1050, Load: time.Second})
+	if got, _ := NewStore(dir, quiet).Footprint("a 1"); got != f {
+		t.Errorf("a difference of a twentieth was written: %+v", got)
+	}
+	more := Footprint{Bytes: 2000, Load: time.Second}
+	s.PutFootprint("a 1", more)
+	if got, _ := NewStore(dir, quiet).Footprint("a 1"); got != more {
+		t.Errorf("a large difference was not written: %+v", got)
 	}
 }

@@ -59,13 +59,14 @@ func (s *Scheduler) newCall(req *infer.Request) *call {
 		c.item.Owner = c
 	}
 	c.req = req
-	c.item.Rows, c.item.Shape, c.item.Elements = req.Rows, req.Shape, req.Elements
+	c.item.Rows, c.item.Shape, c.item.PadGroup, c.item.Elements = req.Rows, req.Shape, req.PadGroup, req.Elements
 	c.item.Bytes = 0
 	for i := range req.Inputs {
 		c.item.Bytes += int64(len(req.Inputs[i].Data))
 	}
 	c.item.Priority, c.item.Timeout = req.Priority, req.Timeout
 	c.item.Deadline = 0
+	c.item.Tenant, c.item.Weight = req.Tenant, req.Weight
 	c.times = infer.Timeline{}
 	c.taken, c.sender, c.rejected, c.outage, c.err, c.parameters = false, nil, false, nil, nil, nil
 	c.slot.state.Store(unstaged)

@@ -16,6 +16,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/engine/enginetest"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/pacer"
+	"github.com/shoal-serving/shoal/internal/stats"
 	"github.com/shoal-serving/shoal/tensor"
 )
 
@@ -206,6 +207,25 @@ func TestAnInstanceThatDiesIdleIsRevivedBeforeItIsNeeded(t *testing.T) {
 		time.Sleep(4 * ms)
 		b.submit(15*ms, request("a", 1), 16*ms)
 		b.end()
+	})
+}
+
+func TestEveryAttemptToRestartIsCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		counters := stats.New(8)
+		b, m := startMortal(t, Options{Stats: counters})
+		m.failures = 2
+		time.Sleep(10 * ms)
+		if got := counters.Snapshot().Restarts; got != 0 {
+			t.Errorf("%d restarts of an instance that is alive", got)
+		}
+		m.kill()
+		time.Sleep(16 * ms) // the third attempt has just ended
+		b.submit(26*ms, request("a", 1), 27*ms)
+		b.end()
+		if got := counters.Snapshot().Restarts; got != 3 {
+			t.Errorf("%d restarts, want 3: two that fail, and one", got)
+		}
 	})
 }
 

@@ -88,7 +88,12 @@ func (w *worker) retry(err error) error {
 
 // restart makes one attempt to restart the instance, and reports whether it is alive. The
 // engine logs why an attempt failed.
-func (w *worker) restart() bool { return w.restartable.Restart(w.restartCtx) == nil }
+func (w *worker) restart() bool {
+	if w.s.opts.Stats != nil {
+		w.s.opts.Stats.Restarted()
+	}
+	return w.restartable.Restart(w.restartCtx) == nil
+}
 
 // retire takes the instance out of service for good. The worker exits when it has run its
 // batch.

@@ -44,6 +44,9 @@ type Options struct {
 	// Ragged, if not nil, describes how requests of different sizes share a batch.
 	Ragged *modelconfig.Ragged
 
+	// Padding, if not nil, describes how requests of different lengths share a batch.
+	Padding *modelconfig.Padding
+
 	// Bisect runs the halves of a failed batch again, so that only the requests that
 	// cause the failure fail. It is for engines on which a retry has no side effects.
 	Bisect bool
@@ -108,6 +111,7 @@ type Scheduler struct {
 	stagesOpened uint64           // stages so far
 	drained      chan struct{}    // closed when draining has finished
 	shapeWatch   *shapeWatch      // set while AwaitShapeChange waits, else nil
+	small        smallWatch
 
 	alarmOut batching.Actions // used by onAlarm, which the pacer calls once at a time
 }
@@ -134,6 +138,7 @@ func New(instances []engine.Instance, opts Options) *Scheduler {
 		probes:  make(chan *probe), // unbuffered, so that only parked workers receive
 	}
 	s.share.Owner, s.share.Width = s, opts.Width
+	s.small.policy, _ = opts.Batching.Policy.(smallCounter)
 	_, none := opts.Batching.Policy.(batching.None)
 	s.combines = opts.Batching.Policy != nil && !none && opts.Batching.MaxRows > 1 && !opts.NoBatchDimension
 	s.alarm = opts.Pacer.Alarm(s.onAlarm)
@@ -162,7 +167,7 @@ func (s *Scheduler) Submit(ctx context.Context, req *infer.Request, resp *infer.
 	c := s.newCall(req)
 	c.item.Deadline = s.deadline(ctx)
 	if shape, isolated := s.quarantine.isolate(req.Client, time.Since(s.epoch)); isolated {
-		c.item.Shape = shape
+		c.item.Shape, c.item.PadGroup = shape, 0
 	}
 	if s.opts.Batching.Objective > 0 {
 		c.item.TransportDelay = s.delay.expected()
@@ -202,6 +207,12 @@ func (s *Scheduler) workers() []*worker { return *s.workerList.Load() }
 func (s *Scheduler) Waiting() (n int) {
 	s.locked(nil, func(batching.Time, *batching.Actions) { n = s.core.Waiting() })
 	return n
+}
+
+// Busy reports whether the scheduler has requests, queued or running.
+func (s *Scheduler) Busy() (busy bool) {
+	s.locked(nil, func(batching.Time, *batching.Actions) { busy = s.core.Waiting() > 0 || s.core.Running() > 0 })
+	return busy
 }
 
 // Ready reports whether at least one instance is alive and no instance reports that it is

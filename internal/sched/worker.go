@@ -122,9 +122,11 @@ func (w *worker) next() bool {
 		// One critical section ends the last batch and takes the next. So the next batch is
 		// formed, from all requests that have arrived, before the outcomes of the last one
 		// are delivered.
+		small := uint64(0)
 		w.s.locked(&w.out, func(now batching.Time, out *batching.Actions) {
 			if endPrevious {
 				w.s.stepLocked(now, batching.Event{Kind: batching.Done, Instance: w.number}, out)
+				small = w.s.small.more(now)
 			}
 			w.reportDownLocked(now, out)
 			before := len(out.List)
@@ -132,6 +134,9 @@ func (w *worker) next() bool {
 			w.acceptLocked(now, out.List[before:])
 		})
 		endPrevious = false
+		if small > 0 {
+			w.s.opts.Log.Warn("batches are far smaller than what waits and what is efficient", "batches", small)
+		}
 		w.releaseFinished()
 		if len(w.calls) > 0 {
 			return true
@@ -388,6 +393,9 @@ func (w *worker) join(calls []*call, rows int) ([]tensor.Tensor, error) {
 	if len(calls) == 1 {
 		return first, nil
 	}
+	if ofDifferentShapes(calls) {
+		return w.joinPadded(calls, rows)
+	}
 	if err := joinable(calls, nil); err != nil {
 		return nil, err
 	}
@@ -433,17 +441,22 @@ func joinable(calls []*call, flat []bool) error {
 // batch. It keeps more only if the batches need it.
 const maxKeptBytes = 1 << 20
 
+// emptyJoined returns w.joined[k] without data, with memory for the given number of bytes.
+func (w *worker) emptyJoined(k, size int) []byte {
+	w.growJoined(k)
+	if cap(w.joined[k]) > max(maxKeptBytes, 4*size) {
+		w.joined[k] = nil // do not keep the memory of a single large batch
+	}
+	return slices.Grow(w.joined[k][:0], size)
+}
+
 // concatenate copies input k of all calls to w.joined[k].
 func (w *worker) concatenate(calls []*call, k int) []byte {
-	w.growJoined(k)
 	size := 0
 	for _, c := range calls {
 		size += len(c.req.Inputs[k].Data)
 	}
-	if cap(w.joined[k]) > max(maxKeptBytes, 4*size) {
-		w.joined[k] = nil // do not keep the memory of a single large batch
-	}
-	data := slices.Grow(w.joined[k][:0], size)
+	data := w.emptyJoined(k, size)
 	for _, c := range calls {
 		data = append(data, c.req.Inputs[k].Data...)
 	}
@@ -477,6 +490,12 @@ func (w *worker) split(calls []*call, rows int) error {
 		}
 		if w.s.opts.NoBatchDimension {
 			calls[0].addOutput(x, x.Data)
+			continue
+		}
+		if dim := w.cutDim(calls, k); dim > 0 {
+			if err := w.splitPadded(calls, x, dim); err != nil {
+				return err
+			}
 			continue
 		}
 		cut := tensor.Split(x)

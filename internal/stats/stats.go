@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/batching"
@@ -25,6 +26,7 @@ type Counters struct {
 	Objective time.Duration
 
 	requests [shards]shard
+	restarts atomic.Uint64
 
 	mu           sync.Mutex // guards the following
 	runs         uint64
@@ -114,6 +116,9 @@ func (c *Counters) CalibrationStep() {
 	c.probes++
 }
 
+// Restarted counts an attempt to restart an instance that had died.
+func (c *Counters) Restarted() { c.restarts.Add(1) }
+
 func (c *Counters) sizeLocked(rows int) *Size {
 	s := c.sizes[rows]
 	if s == nil {
@@ -167,6 +172,7 @@ type Snapshot struct {
 	Failed [infer.NumCodes]uint64
 
 	CalibrationSteps uint64            // steps of calibration
+	Restarts         uint64            // attempts to restart instances that had died
 	Runs             uint64            // calls of the engine, including failed ones and retries of parts of a batch
 	LastRun          time.Time         // end of the last run; zero if there was none
 	Sizes            []Size            // runs by their number of rows, ascending
@@ -202,6 +208,20 @@ func (s *Sum) add(d time.Duration) {
 	s.Nanos += uint64(d)
 }
 
+// Requests returns the number of answered requests. It is much cheaper than a snapshot.
+func (c *Counters) Requests() (n uint64) {
+	for i := range c.requests {
+		sh := &c.requests[i]
+		sh.mu.Lock()
+		n += sh.success.Count
+		for _, failed := range sh.failed {
+			n += failed
+		}
+		sh.mu.Unlock()
+	}
+	return n
+}
+
 // Snapshot returns the current values. Each request and each run is included either
 // completely or not at all. A run is counted before its requests.
 func (c *Counters) Snapshot() Snapshot {
@@ -216,6 +236,7 @@ func (c *Counters) Snapshot() Snapshot {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	s.Restarts = c.restarts.Load()
 	s.CalibrationSteps, s.Runs, s.LastRun, s.CloseReasons, s.QueueTimes, s.EngineTimes = c.probes, c.runs, c.lastRun, c.closeReasons, c.queueTimes, c.engineTimes
 	s.BatchSizes = SizeHistogram{Buckets: slices.Clone(c.batchRows.Buckets), Total: c.batchRows.Total}
 	for _, size := range c.sizes {

@@ -55,6 +55,15 @@ func TestStepsOfCalibrationAreNoRuns(t *testing.T) {
 	}
 }
 
+func TestRestartsAreCounted(t *testing.T) {
+	c := New(8)
+	c.Restarted()
+	c.Restarted()
+	if got := c.Snapshot(); got.Restarts != 2 {
+		t.Errorf("%d restarts, want 2", got.Restarts)
+	}
+}
+
 func TestADurationIsInTheBucketWhoseBoundItDoesNotExceed(t *testing.T) {
 	for _, tt := range []struct {
 		d    time.Duration

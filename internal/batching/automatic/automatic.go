@@ -65,6 +65,11 @@ type Policy struct {
 	unit        float64 // width of the smallest bin in nanoseconds; 0 until the curve is known
 	cycle       cycle
 	probed      int    // batches run in the current round of probing
+	retry       retest // of more parallel batches than are in use
+	audit       audit
+	padding     padding
+	small       smallBatches
+	inUse       int    // number of parallel batches in use when the last batch ended
 	pausedUntil uint64 // rules are paused until this batch, after a change of the model's speed
 
 	// Current state.
@@ -94,7 +99,7 @@ var _ batching.Watcher = (*Policy)(nil)
 // New returns a policy that knows opt.Profile and has not seen any traffic.
 func New(opt Options) *Policy {
 	opt.MaxRows, opt.Instances = max(1, opt.MaxRows), max(1, opt.Instances)
-	p := &Policy{opt: opt, unknown: costs{class: -1, curve: newCurve(opt.MaxRows)}, contention: newContention(opt.Instances), runs: make([]run, opt.Instances)}
+	p := &Policy{opt: opt, unknown: costs{class: -1, curve: newCurve(opt.MaxRows)}, contention: newContention(opt.Instances), runs: make([]run, opt.Instances), audit: audit{next: auditMax}}
 	p.unknown.sizes = sizesOf(&p.unknown.curve, 0)
 	p.costs = &p.unknown
 	p.Calibrated(opt.Profile)
@@ -108,6 +113,11 @@ func (p *Policy) Calibrated(profile batching.Profile) {
 		p.latest = p.costs
 	}
 	p.curve.calibrate(profile.Sizes)
+	p.retest.restart(p.ledger.batch)
+	p.retry.restart(p.ledger.batch)
+	if p.ledger.batch > 0 {
+		p.audit.doubt(p.ledger.batch)
+	}
 	p.contention.calibrate(profile.Slowdown, p.opt.Instances)
 	p.resize()
 }

@@ -25,6 +25,7 @@ const (
 	keepGain       = 1.04 // minimum factor in throughput to keep it
 	minBacklogGain = 1.05 // minimum factor in throughput to run one more during a backlog; less may be noise
 	minTrusted     = 8    // batches after which a measured slowdown counts
+	minSettled     = 64   // batches after which a slowdown is not expected to change
 	retrySamples   = 2    // number of samples that allowRetry keeps
 )
 
@@ -115,6 +116,17 @@ func (c *contention) soloTime(ran *[maxParallel + 1]float64) float64 {
 	return sum
 }
 
+// settled reports whether the slowdowns behind a batch's time have so many samples that a
+// change shows another speed of the device.
+func (c *contention) settled(ran *[maxParallel + 1]float64) bool {
+	for n := 2; n <= maxParallel; n++ {
+		if ran[n] > 0 && c.recentSamples[n] < minSettled {
+			return false
+		}
+	}
+	return true
+}
+
 // choose recomputes how many batches should run in parallel. Numbers that are not
 // measured are not used, except to work off a backlog.
 func (c *contention) choose(instances int) {
@@ -184,11 +196,13 @@ func (c *contention) allowRetry(inUse, instances int) {
 
 // restart restores the calibrated slowdowns after a change of speed, because what was
 // measured while the expected times were wrong is wrong, too. New samples soon replace
-// them.
+// them. Where nothing is calibrated, nothing is known.
 func (c *contention) restart(instances int) {
 	for n := 2; n <= maxParallel; n++ {
 		if c.calibrated[n] > 0 {
-			c.factor[n], c.samples[n], c.recentSamples[n] = c.calibrated[n], minTrusted, minTrusted
+			c.factor[n], c.samples[n], c.recentSamples[n] = c.calibrated[n], minTrusted, retrySamples
+		} else {
+			c.factor[n], c.samples[n], c.recentSamples[n] = float64(n), 0, 0
 		}
 	}
 	c.choose(instances)

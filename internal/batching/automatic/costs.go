@@ -18,6 +18,8 @@ type costs struct {
 	sizes     sizes
 	drift     drift
 	retest    retest
+	length    lengthShare // for requests that may be padded
+	padTrial  padTrial
 	firstRows int // limit of the first batch
 }
 
@@ -44,6 +46,7 @@ func (p *Policy) selectClass(elements int64) {
 func (p *Policy) ensureClass(elements int64) {
 	if p.selectClass(elements); p.costs == &p.unknown {
 		p.costs = p.newCosts(classOf(elements))
+		p.length.reference = float64(max(1, elements))
 		p.classes = append(p.classes, p.costs)
 	}
 }
@@ -52,7 +55,7 @@ func (p *Policy) ensureClass(elements int64) {
 // largest measured one of the nearest class: long rows may be far more expensive than short
 // ones, and a batch of as many of them as of short ones could take minutes.
 func (p *Policy) newCosts(class int) *costs {
-	c := &costs{class: class, curve: newCurve(p.opt.MaxRows)}
+	c := &costs{class: class, curve: newCurve(p.opt.MaxRows), retest: retest{next: p.ledger.batch + retestFirst}, padTrial: padTrial{next: retest{next: p.ledger.batch + retestFirst}}}
 	c.sizes = sizesOf(&c.curve, p.opt.Objective)
 	c.firstRows = c.curve.max()
 	nearest := math.MaxInt
@@ -75,5 +78,10 @@ func (p *Policy) soloBatches() (n int) {
 	return n
 }
 
-// elementsOf returns the number of elements of a row of a batch, which all its rows share.
-func elementsOf(items []*batching.Item) int64 { return items[0].Elements }
+// elementsOf returns the number of elements of a row of a batch. Rows with fewer are padded.
+func elementsOf(items []*batching.Item) (elements int64) {
+	for _, it := range items {
+		elements = max(elements, it.Elements)
+	}
+	return elements
+}

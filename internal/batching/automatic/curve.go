@@ -2,7 +2,6 @@ package automatic
 
 import (
 	"math"
-	"slices"
 
 	"github.com/shoal-serving/shoal/internal/batching"
 )
@@ -41,7 +40,6 @@ type curve struct {
 	largest     int     // largest measured size
 	sinceBuild  int     // batches since the last build
 	tail        float64 // relative distance of the p95 from the expected time; 0 if unknown
-	rescaled    bool    // the speed has changed since calibration
 	pools       []pool
 }
 
@@ -96,7 +94,6 @@ func (c *curve) smooth(rows int) float64 {
 
 // calibrate sets the calibrated times, which are never forgotten.
 func (c *curve) calibrate(sizes []batching.Timing) {
-	c.rescaled = c.rescaled && len(sizes) == 0
 	tail, known := 0.0, 0.0
 	for _, s := range sizes {
 		if s.Rows < 1 || s.Rows > c.max() || s.Median <= 0 {
@@ -132,18 +129,15 @@ func (c *curve) unseen(rows int) bool {
 	return true
 }
 
-// calibrated reports whether a size near the given one was calibrated, and the speed has
-// not changed since.
-func (c *curve) calibrated(rows int) bool {
-	return !c.rescaled && slices.ContainsFunc(c.neighbors(rows), func(cell cell) bool { return cell.calibratedWeight >= minSamples })
-}
-
-// forget discards the samples of all sizes near the given one, because they have proven
-// to be wrong.
-func (c *curve) forget(rows int) {
-	near := c.neighbors(rows)
-	for i := range near {
-		near[i] = cell{expected: near[i].expected}
+// disprove discards what a batch has proven to be wrong: it took less time than smaller
+// batches were believed to take. What is known about larger ones is discarded, too: it was
+// probably measured in the same slow moment. The rest becomes a guess.
+func (c *curve) disprove(rows int, took float64) {
+	c.doubt()
+	for n := 1; n <= c.max(); n++ {
+		if mean, _ := c.cells[n].estimate(); n >= rows || mean > took {
+			c.cells[n] = cell{expected: c.cells[n].expected}
+		}
 	}
 }
 
@@ -269,16 +263,26 @@ func (c *curve) fitLine() {
 	}
 }
 
-// rescale multiplies all times by a factor after a change of speed. Calibrated times keep
-// their weight, because the curve has probably kept its form, but are a guess from now
-// on.
+// rescale multiplies all times by a factor after a change of speed. What was measured is a
+// guess from now on, calibrated times included: the curve has probably kept its form, but
+// the factor was measured at the sizes that ran.
 func (c *curve) rescale(by float64) {
 	for i := range c.cells {
 		c.cells[i].mean *= by
 		c.cells[i].calibrated *= by
-		c.cells[i].weight = min(c.cells[i].weight, 1)
 	}
-	c.rescaled = true
+	c.doubt()
+}
+
+// doubt makes a guess of all that was measured: it counts as one batch of each size, and is
+// forgotten like one.
+func (c *curve) doubt() {
+	for i := range c.cells {
+		cell := &c.cells[i]
+		mean, weight := cell.estimate()
+		cell.mean, cell.weight = mean, min(weight, 1)
+		cell.calibrated, cell.calibratedWeight = 0, 0
+	}
 	c.build()
 }
 

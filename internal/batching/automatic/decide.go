@@ -31,8 +31,10 @@ func (p *Policy) Decide(now batching.Time, line batching.Line) batching.Decision
 		}
 	}
 	take, reason := p.chooseItems(&s, line)
-	if n := p.retestItems(line); n > take {
-		take, reason = n, batching.Retest
+	if s.slots == 1 { // otherwise another instance takes the rest
+		if n := p.retestItems(&s, line, take); n > take {
+			take, reason = n, batching.Retest
+		}
 	}
 	return batching.Decision{Take: take, Reason: reason}
 }
@@ -57,7 +59,7 @@ func (p *Policy) preferredItems(line batching.Line) int {
 // measured yet, the model's speed has just changed, or a number of parallel batches is
 // being probed.
 func (p *Policy) mustBeGreedy() bool {
-	return !p.curve.known() || p.pausedUntil > p.ledger.batch || p.probing() > 0
+	return p.audit.greedily(p.ledger.batch) || !p.curve.known() || p.pausedUntil > p.ledger.batch || p.probing() > 0
 }
 
 // A situation is what the rules base one decision on.
@@ -77,6 +79,9 @@ type situation struct {
 func (p *Policy) parallel(rows int) int {
 	if p.opt.Instances == 1 {
 		return 1
+	}
+	if p.audit.greedily(p.ledger.batch) {
+		return min(p.opt.Instances, maxParallel)
 	}
 	flooded := rows >= p.opt.Instances*p.sizes.efficient // an efficient batch for each instance waits
 	switch n := p.probing(); {
@@ -104,6 +109,8 @@ func (p *Policy) probing() int {
 		return 1 // measure single batches first
 	case p.probed > probeBatches:
 		return 0 // this round of probing is over
+	case p.cycle.rows > 0 && p.cycle.clientCount() < p.contention.probe:
+		return 0 // there are not that many clients
 	}
 	return p.contention.probe
 }
@@ -117,6 +124,9 @@ func (p *Policy) target() int {
 	}
 	if !p.curve.known() {
 		return p.firstRows
+	}
+	if p.audit.greedily(p.ledger.batch) {
+		return min(p.sizes.max, maxGrowth*p.curve.largest)
 	}
 	if p.cycle.rows > 0 && p.ledger.enabled(cut) && p.probing() == 0 {
 		return min(p.cycle.rows, maxGrowth*p.curve.largest)
@@ -132,7 +142,7 @@ func (p *Policy) target() int {
 // fullAt returns the number of rows at which a batch is not held any longer.
 func (p *Policy) fullAt(target int) int {
 	if p.cycle.rows > 0 {
-		return target // a smaller batch would leave some client out of each round
+		return min(target, p.cycle.rows) // a smaller batch would leave some client out of each round
 	}
 	return min(target, p.sizes.efficient)
 }

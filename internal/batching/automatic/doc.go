@@ -10,5 +10,5 @@
 // A [Policy] is a state machine, like the [batching.Core] that calls it: it has no
 // goroutine, clock, channel or lock, and does not allocate after New. Calibration, which
 // measures a model before it has traffic, is not part of this package; its result is a
-// [batching.Profile]. docs/batching.md describes the decisions.
+// [batching.Profile]. docs/explanation/batching.md describes the decisions.
 package automatic

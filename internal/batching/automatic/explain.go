@@ -19,7 +19,8 @@ func (p *Policy) Explain() explain.Policy {
 		UsefulInstances: p.contention.useful, BacklogInstances: p.contention.backlog, Slowdown: slices.Clone(p.contention.factor[1 : n+1]),
 		Arrived: min(p.rate.n, longWindow), Rate: p.rate.over(p.lastChange, longWindow) * float64(time.Second), Rows: p.rate.rows,
 		ReturnShare: p.returns.share, ClosedLoop: explain.ClosedLoop{Clients: p.cycle.clients, Rows: p.cycle.rows, Batches: p.cycle.parallel},
-		Closed: p.closed, Batches: p.ledger.batch, Drifts: p.drift.count, DriftFactor: p.drift.factor,
+		Padded: p.padding.used.explain(), NotPadded: p.padding.rejected.explain(),
+		Closed: p.closed, SmallBatches: p.small.count, Batches: p.ledger.batch, Drifts: p.drift.count, DriftFactor: p.drift.factor,
 		Waiting: p.waiting, Running: p.running,
 	}
 	if e.Rate > 0 {
@@ -50,6 +51,10 @@ func (p *Policy) Explain() explain.Policy {
 		e.Rules = append(e.Rules, rule)
 	}
 	return e
+}
+
+func (t paddingTimes) explain() explain.PaddingTimes {
+	return explain.PaddingTimes{Batches: t.batches, Together: time.Duration(t.together), Separate: time.Duration(t.separate)}
 }
 
 // explainCurve returns the measured sizes, and between them the powers of two and the

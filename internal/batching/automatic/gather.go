@@ -21,11 +21,11 @@ func (p *Policy) holdForReturns(s *situation) (until batching.Time, full int) {
 		return 0, 0
 	}
 	expected := max(1, int(back.requests+0.5))
-	need := min(expected, max(1, (s.target-s.rows)/p.rowsPerRequest()))
-	moreRows := min(need*p.rowsPerRequest(), s.target-s.rows)
-	if moreRows < 1 {
-		return 0, 0
+	need := min(expected, (s.target-s.rows)/p.rowsPerRequest())
+	if need < 1 {
+		return 0, 0 // no further request fits
 	}
+	moreRows := need * p.rowsPerRequest()
 	saved := p.saved(s.rows, moreRows)
 	best, bestWait := 0.0, 0.0
 	waits, at, missing := 0.0, 0.0, 1.0

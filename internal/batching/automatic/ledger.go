@@ -21,7 +21,7 @@ const (
 	minBlocks       = 4    // blocks before a rule is judged
 	maxLoss         = 0.01 // share of all latency that a rule may cost before it is disabled
 	firstOffBatches = 256  // batches for which a rule is disabled the first time; doubles each time
-	maxDoublings    = 10   // limit of the doubling
+	maxDoublings    = 5    // limit of the doubling
 	replayBatches   = 3    // batches that are replayed after the one that was held
 )
 
@@ -94,13 +94,14 @@ func (l *ledger) judge() {
 	}
 }
 
-// restart discards recent costs and enables all rules after a change of speed: replays
-// used the old speed.
+// restart discards recent costs after a change of speed: replays used the old speed. Rules
+// that are disabled stay disabled, or a speed that changes all the time would enable them
+// again and again.
 func (l *ledger) restart() {
 	l.replay.rule = none
 	for r := range l.accounts {
 		a := &l.accounts[r]
-		a.cost, a.gain, a.offUntil = [blockCount]float64{}, [blockCount]float64{}, 0
+		a.cost, a.gain = [blockCount]float64{}, [blockCount]float64{}
 	}
 }
 

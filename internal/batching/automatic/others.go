@@ -70,7 +70,7 @@ func (p *Policy) waitsForEnd(s *situation, rate float64) bool {
 	for i := range p.runs {
 		if b := &p.runs[i]; b.busy {
 			running += b.rows
-			takes := b.costs.curve.expected(b.rows)
+			takes := b.scale * b.costs.curve.expected(b.rows)
 			left = min(left, max(0.02*takes, float64(b.began-s.now)+without*takes))
 		}
 	}

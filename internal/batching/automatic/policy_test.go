@@ -129,8 +129,14 @@ func TestNobodyWaitsWhereBatchingSavesNothing(t *testing.T) {
 		if traffic.held != 0 {
 			t.Errorf("%s: requests waited for %v while nothing ran", name, traffic.held)
 		}
-		if most := slices.Max(traffic.sizes); most != 1 {
-			t.Errorf("%s: batches have up to %d rows, want 1: rows cost the same in any", name, most)
+		larger := 0
+		for _, rows := range traffic.sizes {
+			if rows > 1 {
+				larger++
+			}
+		}
+		if most := slices.Max(traffic.sizes); most > 2 || larger > len(traffic.sizes)/50 {
+			t.Errorf("%s: %d of %d batches have more rows than one, up to %d; want only some that test whether two are still not faster", name, larger, len(traffic.sizes), most)
 		}
 	}
 }
@@ -304,7 +310,7 @@ func TestWhoStaysBehindWhenBurstsEndDoesNotWaitForThem(t *testing.T) {
 // rows per request, whether or not that divides it, on a model that is not calibrated.
 // Clients that cannot fill batches of the maximum size may share fewer, equal ones.
 func TestBatchesAreAsLargeAsRequestsAllow(t *testing.T) {
-	for most := 1; most <= 16; most++ {
+	for most := 1; most <= 16; most += slower {
 		for rows := 1; rows <= min(5, most); rows++ {
 			for _, clients := range []int{8, 16, 4 * (most / rows)} {
 				batches := (clients + most/rows - 1) / (most / rows)
@@ -373,7 +379,7 @@ func TestASlowMomentRulesNoSizeOut(t *testing.T) {
 				t.Errorf("%d rows, the first batches of %d rows slow: %.2f requests per batch, want %.2f", rows, size, got, possible)
 			}
 		}
-		for begins := 50 * ms; begins < 1000*ms; begins += 50 * ms {
+		for begins := 50 * ms; begins < 1000*ms; begins += slower * 50 * ms {
 			for _, slow := range []float64{2.5, 5.4, 15} {
 				got := requestsPerBatch(most, rows, clients, func(now batching.Time, _ int) float64 {
 					if now > begins && now < begins+217*ms {

@@ -20,7 +20,7 @@ func (p *Policy) Predict(size batching.Size, running int) time.Duration {
 	if p.curve.soloBatches < minPredictSamples || running > 1 && p.contention.samples[min(running, maxParallel)] < minTrusted {
 		return 0
 	}
-	return time.Duration(p.curve.p95(size.Rows) * p.contention.slowdown(running))
+	return time.Duration(p.length.scale(size.Elements) * p.curve.p95(size.Rows) * p.contention.slowdown(running))
 }
 
 // Backlog returns how the policy works off a long queue of rows with the given number of

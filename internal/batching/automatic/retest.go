@@ -4,47 +4,59 @@ import "github.com/shoal-serving/shoal/internal/batching"
 
 const (
 	retestFirst = 16   // batches until the first retest
-	retestDrift = 128  // the same after a change of speed: the form of the curve has probably not changed
-	retestMax   = 1024 // upper limit; the number doubles while retests only confirm the curve
+	retestMax   = 128  // upper limit; the number doubles while retests only confirm what is known
 	retestGain  = 0.9  // a retest that takes less than this share of the expected time proves the curve wrong
+	retestCost  = 200  // batches between retests for each batch whose time a retest costs: they cost at most 1/200 of the time
+	retestRare  = 4096 // upper limit of that
+
 )
 
-// A retest schedules runs of the largest batch size even though the curve says that a
-// smaller one is better. Without retests, a size that the curve excludes would never be
-// measured again, so a few slow batches, or a guess after a change of speed, would
-// exclude it for good.
+// A retest schedules runs of a larger batch size than the curve says is best. Without
+// retests, a size that the curve excludes would never be measured again, so a few slow
+// batches, a disturbed calibration, or a guess after a change of speed, would exclude it
+// for good.
 type retest struct {
 	next uint64 // the batch at which the next retest is due
 	wait uint64 // batches between the last retest and the next
 }
 
-// retestItems returns the number of requests of the largest batch if a retest is due, or
-// else 0.
-func (p *Policy) retestItems(line batching.Line) int {
+// retestItems returns the number of requests of a batch that is up to twice as large as
+// the one of take requests, if a retest is due, or else 0. If twice the size is faster, the
+// next retest follows at once; so the number of batches until all sizes are excluded
+// rightly is a logarithm of the largest.
+func (p *Policy) retestItems(s *situation, line batching.Line, take int) int {
 	if p.ledger.batch < p.retest.next || !p.curve.known() || len(p.opt.Preferred) > 0 {
 		return 0
 	}
-	items, rows, _ := line.Fit(min(p.sizes.max, maxGrowth*p.curve.largest))
-	if p.curve.calibrated(rows) {
+	rows := s.rows
+	if take < s.items {
+		it := line.First()
+		for rows = it.Rows; take > 1; take-- {
+			it = line.After(it)
+			rows += it.Rows
+		}
+	}
+	largest := min(p.sizes.max, maxGrowth*p.curve.largest)
+	if rows >= largest {
 		return 0
 	}
+	items, _, _ := line.Fit(min(2*rows, largest))
 	return items
 }
 
-// started schedules the retest after the one that starts at the given batch.
-func (r *retest) started(batch uint64) {
+// confirmed schedules the retest after one that ended at the given batch and took as long as
+// expected. It cost the time of the given number of batches.
+func (r *retest) confirmed(batch uint64, cost float64) {
 	r.wait = max(retestFirst, min(2*r.wait, retestMax))
+	if r.wait == retestMax {
+		r.wait = uint64(min(max(retestMax, retestCost*cost), retestRare))
+	}
 	r.next = batch + r.wait
 }
 
-// restart schedules a retest soon, because the last one proved the curve wrong.
-func (r *retest) restart(batch uint64) { *r = retest{next: batch + retestFirst} }
-
-// drifted schedules a retest after a change of speed. It does not postpone a retest that
-// is due earlier, so that a speed that changes all the time cannot prevent retests.
-func (r *retest) drifted(batch uint64) {
-	if r.next <= batch || r.next > batch+retestDrift {
-		r.next = batch + retestDrift
+// restart schedules a retest soon, because what is known has changed.
+func (r *retest) restart(batch uint64) {
+	if r.next > batch+retestFirst {
+		*r = retest{next: batch + retestFirst}
 	}
-	r.wait = retestDrift / 2
 }

@@ -1,12 +1,16 @@
 package automatic
 
-import "github.com/shoal-serving/shoal/internal/batching"
+import (
+	"cmp"
+
+	"github.com/shoal-serving/shoal/internal/batching"
+)
 
 const (
-	settleBatches  = 16   // batches for which rules are paused after a change of speed
-	probeBatches   = 64   // batches of one round of probing for more parallel batches
-	retryEvery     = 2048 // batches until the next round of probing; doubles with each round
-	maxRetryFactor = 32   // limit of the doubling, as a multiple of retryEvery
+	settleBatches = 16   // batches for which rules are paused after a change of speed
+	probeBatches  = 64   // batches of one round of probing for more parallel batches
+	retryFirst    = 64   // batches until the next round of probing; doubles with each round
+	retryMax      = 8192 // upper limit of that
 )
 
 // A run is the current batch of an instance.
@@ -14,6 +18,10 @@ type run struct {
 	busy           bool
 	began          batching.Time
 	rows, requests int
+	elements       int64   // of a row
+	scale          float64 // factor on the times of the curve, because of the elements
+	pads           bool    // its requests may be padded
+	separate       float64 // nanoseconds that its rows would take without padding; 0 if all have one shape
 	costs          *costs
 	retest         bool
 	fewerThreads   bool                     // it has fewer threads than an exclusive batch; its time counts as that of at least two parallel batches
@@ -52,6 +60,7 @@ func (p *Policy) Left(_ batching.Time, it *batching.Item) {
 
 // Held implements [batching.Watcher].
 func (p *Policy) Held(now batching.Time, d batching.Decision) {
+	p.audit.deviations++
 	if d.Rule == none {
 		return // the limit of parallel batches is reached
 	}
@@ -65,7 +74,8 @@ func (p *Policy) Held(now batching.Time, d batching.Decision) {
 
 // Began implements [batching.Watcher].
 func (p *Policy) Began(now batching.Time, b *batching.Action) {
-	p.selectClass(elementsOf(b.Items))
+	elements := elementsOf(b.Items)
+	p.selectClass(elements)
 	rows := 0
 	for _, it := range b.Items {
 		rows += it.Rows
@@ -74,19 +84,31 @@ func (p *Policy) Began(now batching.Time, b *batching.Action) {
 	if b.Reason == batching.Cut || b.Reason == batching.Shared {
 		p.startReplay(cut, now, p.opt.MaxRows)
 	}
+	if b.Reason == batching.Padded {
+		if p.audit.deviations++; p.padding.used.batches == 1 {
+			p.audit.doubt(p.ledger.batch)
+		}
+	}
 	if p.hold.rule == burst {
 		p.gaps.misses.holdEnded(now-p.hold.since, p.gaps.last > p.hold.since)
 	}
 	p.replayBegan(now, len(b.Items), rows)
 	p.addRunTime(now)
 	r := p.runOn(b.Instance)
-	*r = run{busy: true, began: now, rows: rows, requests: len(b.Items), costs: p.costs, retest: b.Reason == batching.Retest, fewerThreads: p.opt.Exclusive && !b.Exclusive}
-	if r.retest {
-		p.retest.started(p.ledger.batch)
+	*r = run{busy: true, began: now, rows: rows, requests: len(b.Items), elements: elements, scale: p.length.scale(elements), pads: b.Items[0].PadGroup != 0, costs: p.costs, retest: b.Reason == batching.Retest, fewerThreads: p.opt.Exclusive && !b.Exclusive}
+	switch {
+	case r.pads && b.Items[0].Shape != b.Items[len(b.Items)-1].Shape:
+		p.startPadded(r, b.Items)
+	case r.retest:
+		p.retest.next = p.ledger.batch + retestFirst // until this one has ended
 	}
 	p.busyPeriod.began(float64(p.waitingRows), float64(rows))
+	p.small.began(rows, p.possibleRows())
 	p.waiting -= len(b.Items)
 	p.waitingRows -= rows
+	if p.waiting > 0 && rows < p.opt.MaxRows {
+		p.audit.deviations++
+	}
 	p.running++
 	p.lastBegan = now
 	p.hold = hold{}
@@ -106,21 +128,14 @@ func (p *Policy) Ended(now batching.Time, instance int, items []*batching.Item, 
 		latencies += float64(now - it.Arrived())
 	}
 	p.ledger.batchEnded(latencies)
-	if p.probing() > 0 {
-		p.probed++
-	}
-	// Rounds of probing begin at powers of two, so that their distance doubles up to its limit.
-	if b := p.ledger.batch; b >= retryEvery && b&(b-1) == 0 || b%(maxRetryFactor*retryEvery) == 0 {
-		p.probed = 0
-		inUse := p.contention.useful
-		if p.cycle.rows > 0 {
-			inUse = p.cycle.parallel
-		}
-		p.contention.allowRetry(inUse, p.opt.Instances)
+	if p.probing() > 0 && (p.waiting > 0 || p.running > 0) {
+		p.probed++ // a single client shows nothing
 	}
 	if !stopped {
 		p.learn(r, float64(now-r.began))
 	}
+	p.retryParallel()
+	p.auditEnded(now, r.rows)
 	if p.returns.closedLoop && !p.shapes.mixed() {
 		p.updateCycle(now)
 	} else {
@@ -129,44 +144,117 @@ func (p *Policy) Ended(now batching.Time, instance int, items []*batching.Item, 
 	p.advanceReplay(now)
 }
 
-// learn records the duration of a batch, in nanoseconds.
-func (p *Policy) learn(r *run, took float64) {
-	expected := p.curve.expected(r.rows)
-	if r.timeBeside[1] < 0.95*took { // others ran in parallel, or it had fewer threads
-		if expected > 0 {
-			p.contention.record(expected, &r.timeBeside, p.opt.Instances)
-		}
-		// A size that only runs in parallel with others is estimated from the slowdown.
-		if solo := p.contention.soloTime(&r.timeBeside); solo > 0 && p.curve.needsSamples(r.rows) {
-			p.curve.record(r.rows, solo)
-			p.resize()
-		}
+// retryParallel begins a round of probing for more parallel batches when one is due: soon
+// after the number in use has fallen, and then less and less often.
+func (p *Policy) retryParallel() {
+	if p.opt.Instances == 1 {
 		return
 	}
+	inUse := p.contention.useful
+	if p.cycle.rows > 0 {
+		inUse = p.cycle.parallel
+	}
+	if inUse < p.inUse {
+		p.retry.restart(p.ledger.batch)
+	}
+	p.inUse = inUse
+	if p.ledger.batch >= p.retry.next {
+		p.probed = 0
+		p.retry.wait = max(retryFirst, min(2*p.retry.wait, retryMax))
+		p.retry.next = p.ledger.batch + p.retry.wait
+		p.contention.allowRetry(inUse, p.opt.Instances)
+	}
+}
+
+// learn records the duration of a batch, in nanoseconds.
+func (p *Policy) learn(r *run, took float64) {
+	if r.pads {
+		p.learnPadding(r, took)
+	}
+	if r.timeBeside[1] < 0.95*took { // others ran in parallel, or it had fewer threads
+		p.learnParallel(r, took)
+		return
+	}
+	expected := p.curve.expected(r.rows)
+	if r.pads && expected > 0 {
+		p.length.record(r.elements, took/expected)
+	}
+	took /= r.scale
 	if p.opt.Exclusive && took < expected {
 		p.contention.recordExclusive(took/expected, p.opt.Instances)
 		return // it says nothing about other batches
 	}
-	if expected > 0 && took > 0 && p.curve.soloBatches > 2*minSamples && !p.curve.needsSamples(r.rows) {
-		if by := p.drift.record(took / expected); by != 1 {
-			p.curve.rescale(by)
-			p.ledger.restart()
-			p.busyPeriod = busyPeriod{} // queues were different at the old speed
-			p.contention.restart(p.opt.Instances)
-			p.pausedUntil = p.ledger.batch + settleBatches
-			p.retest.drifted(p.ledger.batch)
-			p.resize()
-		}
+	if p.drifted(r, took) {
+		p.contention.restart(p.opt.Instances)
+		p.probed = 0
 	}
-	if r.retest && took < retestGain*expected {
-		// A batch may be slow by chance, but not fast.
-		p.curve.forget(r.rows)
-		p.retest.restart(p.ledger.batch)
+	if r.retest && r.separate == 0 {
+		p.judgeRetest(r, took)
 	}
 	p.curve.record(r.rows, took)
 	if p.curve.sinceBuild == 0 {
 		p.resize()
 	}
+}
+
+// learnParallel records the duration of a batch beside which others ran.
+func (p *Policy) learnParallel(r *run, took float64) {
+	solo := p.contention.soloTime(&r.timeBeside) / r.scale
+	if p.contention.settled(&r.timeBeside) && p.drifted(r, solo) {
+		return // the device is slower, and not the batches beside it more of a burden
+	}
+	if expected := p.curve.expected(r.rows); expected > 0 {
+		p.contention.record(r.scale*expected, &r.timeBeside, p.opt.Instances)
+	}
+	if r.retest && r.separate == 0 {
+		p.judgeRetest(r, cmp.Or(solo, took/r.scale)) // the time is an upper limit
+	}
+	// A size that only runs in parallel with others is estimated from the slowdown. If that
+	// is unknown, too, the time of a larger batch than any before is an upper limit, and
+	// better than nothing: sizes far above the largest measured one are not used.
+	if solo == 0 && r.rows > p.curve.largest {
+		solo = took / r.scale
+	}
+	if solo > 0 && p.curve.needsSamples(r.rows) {
+		p.curve.record(r.rows, solo)
+		p.resize()
+	}
+}
+
+// drifted reports whether a batch, which would have taken the given time without others
+// beside it, shows that the speed has changed. Then it rescales the curve.
+func (p *Policy) drifted(r *run, solo float64) bool {
+	expected := p.curve.expected(r.rows)
+	if expected <= 0 || solo <= 0 || p.curve.soloBatches <= 2*minSamples || p.curve.needsSamples(r.rows) {
+		return false
+	}
+	by := p.drift.record(solo / expected)
+	if by == 1 {
+		return false
+	}
+	p.curve.rescale(by)
+	p.ledger.restart()
+	p.busyPeriod = busyPeriod{} // queues were different at the old speed
+	p.pausedUntil = p.ledger.batch + settleBatches
+	p.retest.restart(p.ledger.batch)
+	p.retry.restart(p.ledger.batch)
+	p.audit.doubt(p.ledger.batch)
+	p.resize()
+	return true
+}
+
+// judgeRetest compares the time of a retest with the expected time. A batch may be slow by
+// chance, but not fast.
+func (p *Policy) judgeRetest(r *run, took float64) {
+	expected := p.curve.expected(r.rows)
+	if took < retestGain*expected {
+		p.curve.disprove(r.rows, took)
+		p.audit.doubt(p.ledger.batch)
+		p.retest = retest{next: p.ledger.batch}
+		return
+	}
+	usual := p.curve.smooth(p.sizes.peak)
+	p.retest.confirmed(p.ledger.batch, (expected-float64(r.rows)/float64(p.sizes.peak)*usual)/usual)
 }
 
 // addRunTime adds the time since the last change to all running batches, by the number of

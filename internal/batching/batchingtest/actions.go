@@ -54,12 +54,19 @@ func (r *Referee) run(a *batching.Action) (breach string) {
 		return breach
 	}
 	for _, q := range batch {
+		if breach = r.serve(q); breach != "" {
+			return breach
+		}
+		r.leaveShare(q, true)
 		r.queue = without(r.queue, q)
 		q.state, q.on = running, in
 	}
 	in.state, in.stopped, in.began = busy, false, r.now
 	in.lent, in.batch, in.serial = a.Items, batch, a.Batch
 	r.batches = a.Batch
+	if slices.ContainsFunc(batch, func(q *request) bool { return q.item.Shape != batch[0].item.Shape }) {
+		r.paddedUntil = a.Batch + 16
+	}
 	if r.cfg.TakeTurns {
 		r.turns--
 	}
@@ -81,7 +88,7 @@ func (r *Referee) batchOf(items []*batching.Item, in *instance) (batch []*reques
 			return nil, fmt.Sprintf("%v was put into a batch although its time was over", q)
 		case it.Instance != 0 && it.Instance != in.number:
 			return nil, fmt.Sprintf("%v was given to instance %d although it is bound to instance %d", q, in.number, it.Instance)
-		case it.Shape != first.Shape:
+		case it.Shape != first.Shape && !r.padsWith(first, it):
 			return nil, fmt.Sprintf("%v shares a batch with request %v, which has another shape", q, first.Owner)
 		case it.Instance != first.Instance:
 			return nil, fmt.Sprintf("%v shares a batch with request %v, and only one of them is bound", q, first.Owner)
@@ -93,7 +100,7 @@ func (r *Referee) batchOf(items []*batching.Item, in *instance) (batch []*reques
 		return nil, fmt.Sprintf("instance %d was given %d rows, and may be given %d", in.number, rows, r.cfg.MaxRows)
 	}
 	for _, q := range batch {
-		if r.wouldBeLate(q, rows) {
+		if r.wouldBeLate(q, sizeOf(batch)) {
 			return nil, fmt.Sprintf("%v was put into a batch that answers it too late", q)
 		}
 	}
@@ -107,6 +114,12 @@ func (r *Referee) firstOf(batch []*request, in *instance) (breach string) {
 	i := slices.IndexFunc(lines, func(l line) bool { return l.holds(batch[0]) })
 	if i < 0 {
 		return fmt.Sprintf("%v was put into a batch before %v, which is to run first", batch[0], lines[0].requests[0])
+	}
+	if n := slices.IndexFunc(batch, func(q *request) bool { return !lines[i].holds(q) }); n > 0 {
+		if breach = r.padded(batch[n:], lines, len(lines[i].requests)-n); breach != "" {
+			return breach
+		}
+		batch = batch[:n]
 	}
 	front := lines[i].requests
 	for k, q := range batch {
@@ -122,6 +135,29 @@ func (r *Referee) firstOf(batch []*request, in *instance) (breach string) {
 	}
 	if take, _ := r.due(in); !slices.Equal(take, batch) {
 		return fmt.Sprintf("instance %d was given %v, and should have been given %v", in.number, batch, take)
+	}
+	return ""
+}
+
+// padsWith reports whether requests of different shapes may share a batch.
+func (r *Referee) padsWith(a, b *batching.Item) bool {
+	_, pads := r.cfg.Policy.(batching.Padder)
+	return pads && r.cfg.OvertakeOtherShapes && a.PadGroup != 0 && a.PadGroup == b.PadGroup
+}
+
+// padded checks the requests of a batch that have other shapes than the first: they are the
+// front of their lines, and none of the first shape was left behind for them.
+func (r *Referee) padded(batch []*request, lines []line, left int) (breach string) {
+	if left > 0 {
+		return fmt.Sprintf("%v was padded to join a batch, and %d requests of the batch's own shape were left behind", batch[0], left)
+	}
+	taken := make([]int, len(lines))
+	for _, q := range batch {
+		i := slices.IndexFunc(lines, func(l line) bool { return l.holds(q) })
+		if want := lines[i].requests[taken[i]]; q != want {
+			return fmt.Sprintf("%v was padded to join a batch before %v, which is to run first", q, want)
+		}
+		taken[i]++
 	}
 	return ""
 }
@@ -205,6 +241,10 @@ func (r *Referee) answer(q *request, v batching.Verdict) (breach string) {
 	}
 	if q.state == waiting {
 		r.queue = without(r.queue, q)
+		if !q.left {
+			r.leaveShare(q, false)
+			r.interrupt(q)
+		}
 	}
 	if q.state != arriving {
 		r.open = without(r.open, q)
@@ -230,10 +270,20 @@ func (r *Referee) mayTurnAway(q *request, v batching.Verdict) bool {
 		return q.state == waiting && (r.event.Kind == batching.Down || r.event.Kind == batching.Broken) && r.unservable()
 	case batching.Late:
 		return q == r.newcomer && r.mayRefuse ||
-			q.state == waiting && r.event.Kind == batching.Take && r.wouldBeLate(q, max(r.cfg.MaxRows, q.item.Rows))
-	case batching.TooLarge, batching.QueueFull, batching.Refused:
+			q.state == waiting && r.event.Kind == batching.Take && r.wouldBeLate(q, batching.Size{Rows: r.largestBatch(), Elements: q.item.Elements})
+	case batching.QueueFull:
+		return q == r.displaces
+	case batching.TooLarge, batching.Refused:
 	}
 	return false
+}
+
+// largestBatch returns the most rows that a batch can have now.
+func (r *Referee) largestBatch() int {
+	if r.cfg.MaxRows == 0 {
+		return rowsOf(r.queue)
+	}
+	return r.cfg.MaxRows
 }
 
 // Turns.

@@ -1,6 +1,7 @@
 package batchingtest
 
 import (
+	"slices"
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/batching"
@@ -80,12 +81,18 @@ func (r *Referee) foresee(q *request) (certain, perhaps bool) {
 	if q.due == batching.Never || r.parallel() == 0 {
 		return false, false
 	}
-	items, rows, idle := 1, q.item.Rows, r.count(busy) == 0
+	items, rows, idle, overtakes := 1, q.item.Rows, r.count(busy) == 0, false
+	t := r.tenantsOf(q.level)
+	others := slices.DeleteFunc(t.active(), func(tenant int) bool { return tenant == r.tenantOf(q.item) })
 	for _, other := range r.queue {
 		if other.over(r.now) {
 			continue
 		}
 		idle = false
+		if other.level == q.level && len(others) > 0 && (other.late || other.start > t.start(r.tenantOf(q.item))) {
+			overtakes = true
+			continue
+		}
 		// Requests of its level that are behind it because they timed out count as well.
 		if other.level <= q.level {
 			items++
@@ -96,7 +103,7 @@ func (r *Referee) foresee(q *request) (certain, perhaps bool) {
 	if r.combines() {
 		together = max(1, r.backlogRows(q.item.Elements)*items/rows)
 	}
-	before, takes, joined, known := r.ahead(q, items-1, together, max(1, together*rows/items))
+	before, takes, joined, known := r.ahead(q, items-1, together, max(1, together*rows/items), overtakes)
 	start, free := r.firstFree()
 	beside := r.count(busy) + 1
 	if before > 0 || r.count(parked)+r.count(awake) == 0 {
@@ -128,15 +135,20 @@ func (r *Referee) foresee(q *request) (certain, perhaps bool) {
 
 // ahead returns how many batches run before that of q, how long they take in total, and how
 // many queued requests run with q; and whether all of these times are known. Requests are those ahead of q; a batch has up to together
-// requests, and that many have the given rows.
-func (r *Referee) ahead(q *request, requests, together, rows int) (batches int, take time.Duration, joined int, known bool) {
+// requests, and that many have the given rows. Where those are that q overtakes does not matter.
+func (r *Referee) ahead(q *request, requests, together, rows int, overtakes bool) (batches int, take time.Duration, joined int, known bool) {
 	type shape struct {
 		hash     uint64
 		instance int
 	}
 	type count struct{ items, rows int }
 	counts := map[shape]count{}
-	of := func(q *request) shape { return shape{q.item.Shape, q.item.Instance} }
+	of := func(other *request) shape {
+		if r.batches < r.paddedUntil && q.item.Instance == other.item.Instance && r.padsWith(q.item, other.item) {
+			return shape{q.item.Shape, q.item.Instance} // as if it had the same
+		}
+		return shape{other.item.Shape, other.item.Instance}
+	}
 	elements := map[shape]int64{}
 	for _, other := range r.queue {
 		if !other.over(r.now) {
@@ -147,7 +159,7 @@ func (r *Referee) ahead(q *request, requests, together, rows int) (batches int, 
 	}
 	own := counts[of(q)].items
 	delete(counts, of(q))
-	if !r.cfg.OvertakeOtherShapes || !r.combines() || len(counts) == 0 {
+	if overtakes || !r.cfg.OvertakeOtherShapes || !r.combines() || len(counts) == 0 {
 		own, counts = requests, nil
 	}
 	known = true
@@ -185,7 +197,11 @@ func (r *Referee) firstFree() (first batching.Time, known bool) {
 }
 
 func sizeOf(list []*request) batching.Size {
-	return batching.Size{Rows: rowsOf(list), Elements: list[0].item.Elements}
+	size := batching.Size{Rows: rowsOf(list)}
+	for _, q := range list {
+		size.Elements = max(size.Elements, q.item.Elements)
+	}
+	return size
 }
 
 func rowsOf(list []*request) (rows int) {
@@ -195,11 +211,11 @@ func rowsOf(list []*request) (rows int) {
 	return rows
 }
 
-// wouldBeLate reports whether a batch of the given rows that begins now answers q too
+// wouldBeLate reports whether a batch of the given size that begins now answers q too
 // late.
-func (r *Referee) wouldBeLate(q *request, rows int) bool {
+func (r *Referee) wouldBeLate(q *request, size batching.Size) bool {
 	lost := min(q.deadline(), q.due+r.cfg.Objective/40) // half of the share of the objective that is reserved for transport
-	return q.due != batching.Never && lost <= r.now+r.cfg.Predictor.Predict(batching.Size{Rows: rows, Elements: q.item.Elements}, r.count(busy)+1)
+	return q.due != batching.Never && lost <= r.now+r.cfg.Predictor.Predict(size, r.count(busy)+1)
 }
 
 // meetDeadlines restates how the core changes a policy's decision so that no request is

@@ -29,8 +29,14 @@ type Referee struct {
 	joins     int        // number of times that a request was queued
 	instances []*instance
 	batches   uint64 // highest batch number
-	closing   bool
-	lastEnd   batching.Time // when the last batch ended
+
+	tenants []*tenants      // by level
+	races   map[rivals]race // what tenants got while both wait
+	bound   bool            // some request was bound to an instance
+
+	paddedUntil uint64 // predictions assume padding until this batch
+	closing     bool
+	lastEnd     batching.Time // when the last batch ended
 
 	turns          int // turns granted and not used yet
 	asked          bool
@@ -41,6 +47,7 @@ type Referee struct {
 	newcomer  *request           // the arriving request
 	refusals  []batching.Verdict // required verdicts for it; empty if it must be accepted
 	mayRefuse bool               // it may be refused as late, but need not
+	displaces *request           // request that must leave the full queue for it
 	leaver    *request           // request whose client canceled it
 	ended     *instance          // instance whose batch ended, until its turn is yielded
 }
@@ -54,6 +61,8 @@ type request struct {
 	asked   batching.Time // when its requested timeout ends, in the queue or while it runs
 	due     batching.Time // when it should be answered
 	late    bool
+	start   uint64    // in the virtual time of its level
+	left    bool      // its time was over, and it does not count any longer
 	joined  int       // position in the order of all that were queued
 	on      *instance // instance that runs it
 }
@@ -96,15 +105,15 @@ func New(cfg batching.Config) *Referee {
 	if len(cfg.Levels) == 0 {
 		cfg.Levels, cfg.DefaultLevel = []batching.Level{{}}, 1
 	}
-	return &Referee{cfg: cfg, rule: ruleOf(cfg.Policy), patience: patienceOf(cfg.Policy), idle: -1, requests: map[*batching.Item]*request{}}
+	return &Referee{cfg: cfg, rule: ruleOf(cfg.Policy), patience: patienceOf(cfg.Policy), idle: -1, requests: map[*batching.Item]*request{}, races: map[rivals]race{}}
 }
 
 // Check checks one step: an event, and the actions of the core. The error describes the
 // violated guarantee; the referee must not be used after an error.
 func (r *Referee) Check(now batching.Time, ev batching.Event, out *batching.Actions) error {
 	r.now, r.event = now, ev
-	r.newcomer, r.refusals, r.mayRefuse, r.leaver, r.ended = nil, r.refusals[:0], false, nil, nil
-	r.moveBehind()
+	r.newcomer, r.refusals, r.mayRefuse, r.displaces, r.leaver, r.ended = nil, r.refusals[:0], false, nil, nil, nil
+	r.expireShares()
 	breach := r.happens()
 	for i := 0; breach == "" && i < len(out.List); i++ {
 		breach = r.action(&out.List[i])
@@ -158,9 +167,9 @@ func (q *request) over(now batching.Time) bool { return min(q.expires, q.deadlin
 func (q *request) isOpen() bool { return q.state == waiting || q.state == running || q.state == ready }
 
 // inOrder compares two waiting requests: by level, then on time before late, then by the
-// order of queueing.
+// shares of their tenants, then by the order of queueing.
 func inOrder(a, b *request) int {
-	return cmp.Or(cmp.Compare(a.level, b.level), cmp.Compare(a.behind(), b.behind()), cmp.Compare(a.joined, b.joined))
+	return cmp.Or(cmp.Compare(a.level, b.level), cmp.Compare(a.behind(), b.behind()), cmp.Compare(a.start, b.start), cmp.Compare(a.joined, b.joined))
 }
 
 func (q *request) behind() int {
@@ -173,6 +182,7 @@ func (q *request) behind() int {
 func (r *Referee) join(q *request) {
 	r.joins++
 	q.joined = r.joins
+	r.addShare(q)
 	i, _ := slices.BinarySearchFunc(r.queue, q, inOrder)
 	r.queue = slices.Insert(r.queue, i, q)
 }
@@ -205,25 +215,6 @@ func (in *instance) serves() bool { return in.state != away && !in.leaving }
 func (r *Referee) unservable() bool {
 	return !slices.ContainsFunc(r.instances, (*instance).serves) &&
 		slices.ContainsFunc(r.instances, func(in *instance) bool { return in.broken })
-}
-
-// moveBehind moves requests whose timeout in the queue has expired behind the others, if
-// their level says so.
-func (r *Referee) moveBehind() {
-	var late []*request
-	for _, q := range r.queue {
-		if q.expires <= r.now && q.deadline() > r.now && r.cfg.Levels[q.level].DelayOnTimeout {
-			late = append(late, q)
-		}
-	}
-	slices.SortFunc(late, func(a, b *request) int {
-		return cmp.Or(cmp.Compare(a.expires, b.expires), cmp.Compare(a.joined, b.joined))
-	})
-	for _, q := range late {
-		r.queue = without(r.queue, q)
-		q.late, q.expires = true, batching.Never
-		r.join(q)
-	}
 }
 
 // happens applies the event.
@@ -278,8 +269,15 @@ func (r *Referee) arrive(it *batching.Item) {
 		r.refusals = append(r.refusals, batching.Late)
 	}
 	if len(r.refusals) > 0 {
+		r.displaces = nil
 		return
 	}
+	if v := r.displaces; v != nil {
+		r.leaveShare(v, false)
+		r.interrupt(v)
+		v.left = true
+	}
+	r.bound = r.bound || it.Instance != 0
 	if level.Timeout > 0 {
 		q.expires = r.now + level.Timeout
 		if level.AllowOverride && it.Timeout > 0 {
@@ -309,7 +307,9 @@ func (r *Referee) refusalsOf(q *request, level batching.Level) []batching.Verdic
 		list = append(list, batching.NoInstance)
 	}
 	if r.full(q, level) {
-		list = append(list, batching.QueueFull)
+		if r.displaces = r.displaced(q, level); r.displaces == nil {
+			list = append(list, batching.QueueFull)
+		}
 	}
 	return list
 }

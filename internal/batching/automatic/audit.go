@@ -1,0 +1,146 @@
+package automatic
+
+import "github.com/shoal-serving/shoal/internal/batching"
+
+const (
+	auditSkip    = 8    // batches of a part that are not measured, because the one before has still an effect
+	auditBatches = 24   // batches of a part that are measured
+	auditFirst   = 32   // batches between a doubt and the audit that follows it
+	auditGrowth  = 4    // factor of that number with each audit that confirms the policy
+	auditMax     = 8192 // limit of that number
+	auditGain    = 1.05 // factor in throughput by which greedy must be better
+	auditWorse   = 0.9  // factor at which greedy has lost after a third of its batches
+	auditClear   = 1.3  // factor that needs no confirmation
+	auditOff     = 256  // batches for which the policy is greedy after it lost an audit; doubles each time
+	maxAuditOff  = 8192 // limit of the doubling
+)
+
+// An audit compares what the policy does with greedy, by doing both: some batches as
+// before, some greedily, and some as before again. All other estimates may be wrong in the
+// same way, so that they confirm each other; this one only counts rows and time.
+//
+// If greedy is better both times, the policy is greedy for a while, and what it has
+// measured becomes a guess.
+type audit struct {
+	part        auditPart
+	first       uint64 // first batch of the part
+	next        uint64 // batch at which the next audit is due
+	wait        uint64 // batches between the last audit and the next
+	off         uint64 // batches for which the policy was greedy after it last lost
+	greedyUntil uint64 // the policy is greedy until this batch
+	deviations  int    // decisions since the last audit that greedy would not have made
+
+	since   batching.Time
+	rows    float64
+	before  float64 // rows per nanosecond of the policy
+	greedy  float64 // of greedy
+	lost    uint64  // audits that greedy has won
+	audited uint64
+}
+
+type auditPart uint8
+
+const (
+	noAudit auditPart = iota
+	auditBefore
+	auditGreedy
+	auditAfter
+)
+
+// greedily reports whether the policy is greedy because of an audit.
+func (a *audit) greedily(batch uint64) bool { return a.part == auditGreedy || a.greedyUntil > batch }
+
+// doubt schedules an audit soon, because something that was measured has turned out to be
+// wrong.
+func (a *audit) doubt(batch uint64) {
+	a.wait = 0
+	a.next = min(a.next, batch+auditFirst)
+}
+
+// begin starts a part of an audit.
+func (a *audit) begin(part auditPart, batch uint64) {
+	a.part, a.first, a.rows = part, batch, 0
+}
+
+// batchEnded counts a batch. It returns true if greedy has won.
+func (a *audit) batchEnded(now batching.Time, batch uint64, rows int) (lost bool) {
+	if a.part == noAudit {
+		if batch >= a.next && a.greedyUntil <= batch {
+			if a.deviations == 0 {
+				a.next = batch + auditFirst // nothing to audit
+				return false
+			}
+			a.begin(auditBefore, batch)
+			a.first -= auditSkip // the policy has done the same before
+			a.since = now
+		}
+		return false
+	}
+	if batch-a.first <= auditSkip {
+		a.since = now
+		return false
+	}
+	a.rows += float64(rows)
+	rate := a.rows / float64(max(1, now-a.since))
+	if n := batch - a.first; n < auditSkip+auditBatches {
+		if a.part == auditGreedy && n == auditSkip+auditBatches/3 && rate < auditWorse*a.before {
+			return a.end(batch, false) // clearly worse
+		}
+		return false
+	}
+	switch a.part {
+	case auditBefore:
+		a.before = rate
+		a.begin(auditGreedy, batch)
+	case auditGreedy:
+		a.greedy = rate
+		if rate > auditClear*a.before {
+			return a.end(batch, true)
+		}
+		if rate < auditGain*a.before {
+			return a.end(batch, false)
+		}
+		a.begin(auditAfter, batch)
+	case auditAfter:
+		return a.end(batch, a.greedy > auditGain*rate)
+	}
+	return false
+}
+
+func (a *audit) end(batch uint64, lost bool) bool {
+	a.part, a.deviations = noAudit, 0
+	a.audited++
+	if lost {
+		a.lost++
+		a.off = max(auditOff, min(2*a.off, maxAuditOff))
+		a.greedyUntil = batch + a.off
+		a.wait = 0
+		a.next = a.greedyUntil + auditFirst
+		return true
+	}
+	a.off /= 2
+	a.wait = max(auditFirst, min(auditGrowth*a.wait, auditMax))
+	a.next = batch + a.wait
+	return false
+}
+
+// auditEnded reports a batch to the audit, and that the traffic has changed.
+func (p *Policy) auditEnded(now batching.Time, rows int) {
+	if len(p.opt.Preferred) > 0 {
+		return
+	}
+	a := &p.audit
+	if !p.returns.closedLoop && p.waitingRows < p.sizes.efficient {
+		a.part = noAudit // the throughput is that of the clients
+		return
+	}
+	if a.batchEnded(now, p.ledger.batch, rows) {
+		for _, c := range p.classes {
+			c.curve.doubt()
+			c.retest.restart(p.ledger.batch)
+		}
+		p.contention.restart(p.opt.Instances)
+		p.probed = 0
+		p.resize()
+	}
+}

@@ -1,0 +1,126 @@
+package hunt
+
+import (
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/batching"
+	"github.com/shoal-serving/shoal/internal/device"
+)
+
+// every is the distance of the cases that a test runs: some of them, with the race detector.
+var every = map[bool]int{false: 1, true: 9}[raceEnabled]
+
+func TestARunIsDeterminedByItsSeed(t *testing.T) {
+	for seed := range uint64(20 / every) {
+		r, again := Draw(seed), Draw(seed)
+		if !reflect.DeepEqual(r, again) {
+			t.Fatalf("seed %d is drawn as %+v, and then as %+v", seed, r, again)
+		}
+		if first, second := r.With(r.Automatic(), 0), again.With(again.Automatic(), 0); !reflect.DeepEqual(first, second) {
+			t.Errorf("seed %d: %d batches, and %d in a second run", seed, len(first), len(second))
+		}
+	}
+}
+
+// Runs must contain what they are drawn for.
+func TestRunsHaveAllKindsOfDisturbances(t *testing.T) {
+	const seeds = 1000
+	seen := map[string]int{}
+	for seed := range uint64(seeds) {
+		r := Draw(seed)
+		count := func(what string, ok bool) {
+			if ok {
+				seen[what]++
+			}
+		}
+		count("several instances", r.Instances > 1)
+		count("mixed rows", len(r.Rows) > 1)
+		count("mixed shapes", len(r.Levels[0].Shapes) > 1)
+		count("other clients later", len(r.Levels) > 1)
+		count("calibrated from the start", len(r.Calibration) > 0 && r.Calibration[0].At == 0)
+		count("not calibrated", len(r.Calibration) == 0)
+		for _, c := range r.Calibration {
+			count("calibrated during traffic", c.At > 0)
+			count("calibrated with another shape", c.Replace)
+		}
+		for i := 0; i < len(r.Speed); i += 2 {
+			lasts := r.Speed[i+1].At - r.Speed[i].At
+			count("slow moments", r.Speed[i].Times < 20)
+			count("stalls of a second and more", r.Speed[i].Times > 20 && lasts > time.Second)
+		}
+		if last := r.Speed; len(last) > 0 && last[len(last)-1].At > r.End {
+			t.Errorf("seed %d ends at %v, before its last disturbance at %v", seed, r.End, last[len(last)-1].At)
+		}
+	}
+	if len(seen) != 10 {
+		t.Errorf("only %v occur", seen)
+	}
+	for what, n := range seen {
+		if n < seeds/50 {
+			t.Errorf("%d of %d runs have %s", n, seeds, what)
+		}
+	}
+}
+
+// A policy that the judge must find: it answers one request after the other.
+type oneByOne struct{}
+
+func (oneByOne) Decide(batching.Time, batching.Line) batching.Decision {
+	return batching.Decision{Take: 1, Reason: batching.Alone}
+}
+
+func TestAPolicyThatDoesNotCombineIsStuck(t *testing.T) {
+	r := quiet(8, 1, 16)
+	if f := r.judge(r.With(oneByOne{}, 0)); !f.Stuck() || f.Share > 0.25 {
+		t.Errorf("one by one has %.2f of the throughput of batches of 8, want about an eighth", f.Share)
+	}
+}
+
+func TestGreedyIsNotStuck(t *testing.T) {
+	for seed := range uint64(100 / every) {
+		r := Draw(seed)
+		if f := r.judge(r.With(r.Greedy(), replicas)); f.Stuck() {
+			t.Errorf("compared with itself: %v", f)
+		}
+	}
+}
+
+// The short form of `make measure WHAT=hunt`.
+func TestThePolicyRecovers(t *testing.T) {
+	for seed := range uint64(150 / every) {
+		if f := Try(seed); f.Stuck() {
+			t.Error(f)
+		}
+	}
+}
+
+// quiet returns an undisturbed run on a device on which a batch costs far more than a row.
+func quiet(most, rows, clients int) *Run {
+	return &Run{
+		MaxRows: most, Instances: 1, Rows: []int{rows},
+		Shapes: []Shape{{Curve: device.Curve{Fixed: 1921 * time.Microsecond, PerRow: 59300 * time.Nanosecond}}},
+		Think:  [2]time.Duration{100 * time.Microsecond, 300 * time.Microsecond},
+		Levels: []Level{{Clients: clients, Shapes: []int{0}}},
+		End:    time.Second,
+	}
+}
+
+func TestEverySizeOfRequestsFillsItsBatches(t *testing.T) {
+	for most := 1; most <= 64; most += every {
+		for rows := 1; rows <= min(16, most); rows++ {
+			possible := most / rows
+			r := quiet(most, rows, 3*possible)
+			all := r.With(r.Automatic(), 0)
+			all = all[len(all)/2:]
+			requests := 0
+			for _, b := range all {
+				requests += b.Requests
+			}
+			if mean := float64(requests) / float64(len(all)); mean < 0.99*float64(possible) {
+				t.Errorf("max_batch_size %d, %d rows per request: %.2f requests per batch, want %d", most, rows, mean, possible)
+			}
+		}
+	}
+}

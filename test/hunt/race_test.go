@@ -1,0 +1,6 @@
+//go:build race
+
+package hunt
+
+// raceEnabled reports whether the race detector is enabled.
+const raceEnabled = true
