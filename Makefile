@@ -29,10 +29,13 @@ help: ## print this list
 	@$(call list,make ,Makefile,8)
 
 .PHONY: deps
-deps: linter onnxruntime numpy sklearn ## download modules, the linter, ONNX Runtime, numpy and scikit-learn
+deps: onnxruntime ## download what a build needs: Go modules and ONNX Runtime (28 MB)
 	go mod download
 
-# Not in the list: parts of deps, for .ci/run.
+.PHONY: test-deps
+test-deps: deps linter numpy sklearn ## download what tests need, too: the linter, numpy and scikit-learn (330 MB)
+
+# Not in the list: parts of these, for .ci/run.
 .PHONY: linter onnxruntime numpy sklearn
 linter: $(LINT)
 onnxruntime:
@@ -50,6 +53,10 @@ models: ## download and generate the models for measurements (265 MB)
 .PHONY: build
 build: ## build bin/shoal
 	go build -trimpath -o bin/shoal ./cmd/shoal
+
+.PHONY: gpu-check
+gpu-check: build ## check ONNX models on this machine's GPUs, and print a report; LIBRARY=libonnxruntime.so of onnxruntime-gpu
+	tools/gpu-check $(LIBRARY)
 
 .PHONY: check
 check: lint test race ## lint, test, race: what a commit must pass
@@ -82,9 +89,32 @@ lint: $(LINT) ## run the linter
 e2e: build ## test the built binary
 	go test -tags e2e -count 1 ./test/e2e/... ./test/proofs/...
 
+.PHONY: docs
+docs: ## build the documentation site into ./dist/site, without warnings
+	tools/docs/build dist/site
+
+.PHONY: reference
+reference: ## write the generated parts of docs/reference
+	REFERENCE=write go test -count 1 -run 'TestTheReference' $$(grep -rl --include='*_test.go' 'func TestTheReference' . | xargs dirname | sort -u)
+	python3 tools/docs/python_api.py
+
 .PHONY: dist
-dist: ## pack the server into ./dist, and serve an example from it
-	tools/check-dist "$$(tools/dist dist)"
+dist: ## pack the server with all that it needs into ./dist
+	tools/dist dist
+
+.PHONY: release
+release: ## build all packages into ./dist/release: tarballs, wheels, .debs, images
+	tools/release dist/release
+
+.PHONY: release-check
+release-check: ## install the packages in clean Debians, and build them again; needs root
+	tools/check-release dist/release
+
+# Not in the list: for .ci/run. Half a minute.
+.PHONY: release-short
+release-short:
+	tools/release --short dist/release
+	tools/check-release --short dist/release
 
 .PHONY: wheel
 wheel: onnxruntime ## build the Python package into ./dist, and try it in an empty environment

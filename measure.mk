@@ -1,10 +1,10 @@
 # Long suites: measurements, comparisons with other servers, and long tests. Run one with
-# `make measure WHAT=name`. docs/measuring.md says what each needs, and docs/measured.md has
+# `make measure WHAT=name`. docs/lab/measuring.md says what each needs, and docs/lab/measurements.md has
 # the last figures. "quiet" means that nothing else runs on the machine; "resumes" that a
 # second run continues where the first was stopped.
 
 .PHONY: picture
-picture: build ## take the screenshot in docs/benchmarking.md; needs chromium; quiet
+picture: build ## take the screenshot in docs/how-to/benchmark.md; needs chromium; quiet
 	go test -tags e2e -count 1 -run 'TestReportsOpenInABrowser/^report$$' ./test/e2e -picture ../../docs/pictures/bench-report.png
 
 .PHONY: python-beside-triton
@@ -12,10 +12,27 @@ python-beside-triton: build numpy ## compare answers of model.py files with a re
 	tools/get-tritonserver
 	python3 test/clients/beside.py
 
+.PHONY: states-beside-triton
+states-beside-triton: build numpy ## compare which configurations load here and in a real Triton; 2 min
+	tools/get-tritonserver
+	python3 test/clients/states.py
+
+.PHONY: ensembles
+ensembles: build numpy ## compare what ensembles answer with the recorded answers of a real Triton; 2 min
+	python3 test/clients/ensembles.py
+
+.PHONY: example-clients
+example-clients: build onnxruntime numpy ## Triton's example clients; CLIENTS=src/python/examples of a clone of its client repository; 2 min
+	python3 test/clients/originals.py $(or $(CLIENTS),$(error set CLIENTS to src/python/examples of a clone of github.com/triton-inference-server/client))
+
 .PHONY: leaving
 leaving: build onnxruntime numpy ## clients that cancel at random, with and without the race detector; 35 min
 	go build -race -trimpath -o bin/shoal-race ./cmd/shoal
 	for binary in shoal shoal-race; do go test -tags e2e -count 1 -timeout 60m -v -run TestClientsThatLeave ./test/e2e -leaving 2m -binary $$binary || exit 1; done
+
+.PHONY: demand
+demand: build onnxruntime ## 1,000 models of 8 MiB on memory for 100, 200 requests/s by Zipf's law; 6 min, quiet
+	go test -tags e2e -count 1 -timeout 20m -v -run TestMoreModelsThanMemory ./test/e2e -demand 5m -demand-models 1000 -demand-fit 100 -demand-rate 200
 
 .PHONY: misbehaving
 misbehaving: build onnxruntime numpy ## clients that misbehave at random, with and without the race detector; 20 min
@@ -56,6 +73,13 @@ peers-speed: build ## a handler here and in the real multi-model-server; 5 min, 
 	tools/get-mms
 	tools/get-models models mlp
 	python3 test/peers/speed.py
+
+EXAMPLES ?= 1000
+
+.PHONY: api
+api: build onnxruntime ## the HTTP API against docs/reference/openapi.yaml, EXAMPLES=1000 for each operation; 10 min
+	tools/get-schemathesis
+	python3 test/api/run.py --examples $(EXAMPLES)
 
 MINUTES ?= 90
 
@@ -99,7 +123,7 @@ bench-replay: build ## record a minute, replay it eight times, and compare with 
 	go test -tags e2e -count 1 -timeout 30m -v -run TestBenchReplaysARecording ./test/proofs -strict
 
 .PHONY: proofs
-proofs: build ## the figures of real models in docs/measured.md; 10 min, quiet, resumes
+proofs: build ## the figures of real models in docs/lab/measurements.md; 10 min, quiet, resumes
 	go test -tags e2e,proofs -count 1 -timeout 60m -v -run '^TestProof' -skip 'Untouched|TenModels|Forward|Limits' ./test/proofs -strict
 
 .PHONY: forward
@@ -128,7 +152,7 @@ ten-models: build ## ten models on the same cores; 5 min, quiet, resumes
 	go test -tags e2e,proofs -count 1 -timeout 30m -v -run '^TestProofTenModels' ./test/proofs -strict
 
 .PHONY: figures
-figures: build ## scheduler, policy and seed device in docs/measured.md; 20 min, quiet, resumes
+figures: build ## scheduler, policy and seed device in docs/lab/measurements.md; 20 min, quiet, resumes
 	go test -run '^$$' -bench 'Submit|Gap' -benchmem ./internal/sched
 	go test -run '^$$' -bench Automatic -benchtime 1000000x -benchmem ./internal/sched
 	go test -run '^$$' -bench . -benchmem ./internal/batching ./internal/batching/automatic ./internal/simulate
@@ -140,9 +164,34 @@ matrix: ## compare the automatic policy with the best static settings, 272 cells
 matrix-heldout: ## the same in 180 cells not used to choose constants; 10 min, resumes
 	go run ./test/matrix/cmd -heldout
 
+.PHONY: lengths
+lengths: build ## 10,000 requests of mixed lengths get their own rows, with padding and without; 2 min
+	go test -tags e2e -count 1 -v -run '^(TestRequestsOfDifferentLengths|TestModelsWithAMask)' ./test/e2e -mixed 10000
+
+.PHONY: lengths-minilm
+lengths-minilm: build ## MiniLM with 64 clients of different lengths, padding allowed and forbidden in turn; 8 min
+	go test -tags e2e,proofs -count 1 -timeout 30m -v -run '^TestProofPadding' ./test/proofs -strict
+
+.PHONY: hunt
+hunt: ## search 100,000 random runs for one in which the automatic policy does not recover; 30 min
+	go run ./test/hunt/cmd $(ARGS)
+
 .PHONY: sequences
 sequences: ## a million random event sequences against the core and its referee
 	go test -count 1 -timeout 60m -run TestRandomSequences ./internal/batching -sequences 1000000
+
+.PHONY: cell
+cell: ## a cell of 1,000 nodes and 10,000 models with four balancers and ten seeds; ARGS='-only "load 2.0"'
+	go test -count 1 -timeout 600m -v -run TestTable ./internal/simulate/cell -nodes 1000 -warm 10s -length 20s -seeds 1,2,3,4,5,101,102,103,104,105 -strict $(ARGS)
+
+.PHONY: cell-real
+cell-real: build ## three real nodes behind a real Envoy beside the simulated cell; 3 min, quiet
+	tools/get-envoy
+	go test -tags e2e,proofs -count 1 -timeout 30m -v -run '^TestProofCell$$' ./test/proofs -strict
+
+.PHONY: cells
+cells: ## a million random cells against the rules of placement; 60 min
+	go test -count 1 -timeout 180m -v -run TestRandomCells ./internal/placement -cells 1000000
 
 .PHONY: mutations
 mutations: onnxruntime numpy ## defects that the tests must notice, one at a time; ARGS='-only ^S'; 40 min, resumes
@@ -155,3 +204,35 @@ cover: ## test coverage
 	@grep -v '\.pb\.go:' bin/cover.all > bin/cover.out
 	go tool cover -func bin/cover.out | tail -n 1
 	@echo "line by line: go tool cover -html bin/cover.out"
+
+.PHONY: attacks
+attacks: build ## six ways to take memory, on a server with a budget of 256 MiB; 2 min, quiet
+	go test -tags e2e -count 1 -timeout 10m -v -run TestRequestsStayWithinTheMemoryBudget ./test/e2e -attacks
+
+.PHONY: overload
+overload: build ## 2, 4 and 10 times what a slow device can do, a minute each; 4 min, quiet
+	go test -tags e2e,proofs -count 1 -timeout 20m -v -run '^TestProofOverloadOnASlowDevice' ./test/proofs -strict
+
+HOURS ?= 1
+
+.PHONY: soak
+soak: build onnxruntime numpy ## healthy and misbehaving clients for HOURS=1, in rounds; resumes
+	tools/soak $(HOURS)
+
+.PHONY: faults
+faults: build onnxruntime numpy ## killed and stopped workers, full disks, few descriptors, slow networks; 10 min
+	go test -tags e2e -count 1 -timeout 30m -v -run '$(FAULTS)' ./test/e2e
+
+# The tests of test/e2e that inject a fault from outside of the server.
+FAULTS = FullDisk|LogThatCannot|LogNobodyReads|Vanishes|KilledWorker|NoWorkerOutlives|WorkerStarted|WorkerThatCannot|SilentClients|ThatLeave|Misbehave|Panic|MemoryBudget|EndlessRequest|BurstIsRefused|OneBadRequest|IsWrongWithAModel|WrongRequests
+
+.PHONY: identity
+identity: build ## tokens of a real OpenID Connect issuer, and a real Envoy that names callers; needs node; 1 min
+	tools/get-envoy
+	tools/get-oidc-provider
+	go test -tags e2e -count 1 -timeout 10m -v -run 'TestTokensOfARealIssuer|TestAProxyNamesTheCaller' ./test/e2e
+
+.PHONY: tenants
+tenants: ## fair shares of tenants: a million random sequences before the referee, and one tenant that sends ten times its share; 15 min
+	go test ./internal/batching -count 1 -timeout 2h -run TestRandomSequences -sequences 1000000
+	go test ./internal/simulate -count 1 -timeout 1h -v -run TestATenantThatSendsTenTimesItsShare -tenants 10m

@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"errors"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"time"
@@ -25,12 +26,17 @@ type Options struct {
 	// Zero means [DefaultMaxResponse].
 	MaxResponse int64
 
-	// TLS encrypts connections. Over gRPC nil means no encryption. Over HTTP the scheme
-	// of the URL decides, and nil means the defaults of package tls.
+	// TLS encrypts connections, and has the client's certificate if the server asks for one.
+	// Over gRPC nil means no encryption. Over HTTP the scheme of the URL decides, and nil
+	// means the defaults of package tls.
 	TLS *tls.Config
 
-	// Header is sent with every call: as HTTP headers, or as metadata of gRPC. Use it for
-	// credentials, such as "Authorization".
+	// Token is an API key of the server, or a token of an issuer that it accepts. It is sent
+	// with every call, as "Authorization: Bearer TOKEN". Without TLS everyone on the network
+	// can read it.
+	Token string
+
+	// Header is sent with every call: as HTTP headers, or as metadata of gRPC.
 	Header map[string]string
 
 	// DialContext opens connections, for example to a Unix socket. network is always
@@ -67,9 +73,11 @@ type transport interface {
 }
 
 // NewHTTP returns a client of the server at url, such as "http://localhost:8000" or
-// "https://example.org/models". The scheme may be left out and is http then. NewHTTP
-// does not connect: an error means that url is not valid.
+// "https://example.org/models". The scheme may be left out; then it is https if
+// [Options.TLS] is set, and http otherwise. NewHTTP does not connect: an error means that
+// url is not valid.
 func NewHTTP(url string, opts Options) (*Client, error) {
+	opts.Header = opts.headers()
 	opts.MaxResponse = cmp.Or(opts.MaxResponse, DefaultMaxResponse)
 	t, err := newHTTP(url, opts)
 	if err != nil {
@@ -85,12 +93,24 @@ func NewHTTP(url string, opts Options) (*Client, error) {
 // All calls share one connection. A program that sends so much that the connection is
 // what limits it can use several clients.
 func NewGRPC(target string, opts Options) (*Client, error) {
+	opts.Header = opts.headers()
 	opts.MaxResponse = cmp.Or(opts.MaxResponse, DefaultMaxResponse)
 	t, err := newGRPC(target, opts)
 	if err != nil {
 		return nil, err
 	}
 	return &Client{transport: t, retry: opts.Retry, chance: rand.Float64}, nil
+}
+
+// headers returns the header of every call, with the token.
+func (o *Options) headers() map[string]string {
+	if o.Token == "" {
+		return o.Header
+	}
+	all := map[string]string{}
+	maps.Copy(all, o.Header)
+	all["Authorization"] = "Bearer " + o.Token
+	return all
 }
 
 // Close closes the connections of the client, which must not be used any more. Wait for

@@ -116,6 +116,22 @@ func TestARequestIsSentWithAllItsFields(t *testing.T) {
 	})
 }
 
+func TestClassesComeInsteadOfValues(t *testing.T) {
+	overBoth(t, client.Options{}, func(t *testing.T, _ *kservetest.Server, c *client.Client) {
+		resp, err := c.Infer(t.Context(), &client.Request{
+			Model: "alltypes", Version: "1", Inputs: []client.Tensor{client.NewTensor("INf32", []float32{0.25, 4, 1}, 1, 3)},
+			Outputs: []string{"OUTf32"}, Classes: 2,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := client.Strings(resp.Output("OUTf32"))
+		if want := []string{"4.000000:1", "1.000000:2"}; err != nil || !slices.Equal(got, want) {
+			t.Errorf("got %q, %v, want %q", got, err, want)
+		}
+	})
+}
+
 func TestTheDeadlineOfTheContextEndsACall(t *testing.T) {
 	for _, protocol := range []string{"HTTP", "gRPC"} {
 		t.Run(protocol, func(t *testing.T) {
@@ -198,6 +214,7 @@ func TestWhatCannotSucceedIsNotSent(t *testing.T) {
 			"the request names no model":              func(r *client.Request) { r.Model = "" },
 			`input "INPUT": 64 bytes of data, but sh`: func(r *client.Request) { r.Inputs[0].Shape = []int64{2, 16} },
 			`input "INPUT": elements of type INVALID`: func(r *client.Request) { r.Inputs[0].Type = tensor.Invalid },
+			"the request asks for classes and names":  func(r *client.Request) { r.Classes = 1 },
 			`parameter "p" is of type []int: expecte`: func(r *client.Request) { r.Parameters = map[string]any{"p": []int{1}} },
 			`parameter "p" is of type float64: expec`: func(r *client.Request) { r.Parameters = map[string]any{"p": math.NaN()} },
 			`parameter "p" is of type <nil>: expecte`: func(r *client.Request) { r.Parameters = map[string]any{"p": nil} },

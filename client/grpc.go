@@ -208,7 +208,11 @@ func messageOf(req *Request) (*kservepb.ModelInferRequest, error) {
 		in.RawInputContents = append(in.RawInputContents, t.Data)
 	}
 	for _, name := range req.Outputs {
-		in.Outputs = append(in.Outputs, &kservepb.ModelInferRequest_InferRequestedOutputTensor{Name: name})
+		output := &kservepb.ModelInferRequest_InferRequestedOutputTensor{Name: name}
+		if req.Classes > 0 {
+			output.Parameters = map[string]*kservepb.InferParameter{"classification": parameterMessage(int64(min(req.Classes, math.MaxInt64)))}
+		}
+		in.Outputs = append(in.Outputs, output)
 	}
 	return in, nil
 }

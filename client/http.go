@@ -45,7 +45,11 @@ type httpTransport struct {
 
 func newHTTP(address string, opts Options) (*httpTransport, error) {
 	if !strings.Contains(address, "://") {
-		address = "http://" + address
+		scheme := "http://"
+		if opts.TLS != nil {
+			scheme = "https://"
+		}
+		address = scheme + address
 	}
 	u, err := url.Parse(address)
 	if err != nil {

@@ -42,7 +42,11 @@ func encodeRequest(req *Request) ([]byte, error) {
 		parameters["binary_data_output"] = true // says nothing of outputs that are listed
 	}
 	for _, name := range req.Outputs {
-		doc.Outputs = append(doc.Outputs, outputDocument{name, map[string]any{"binary_data": true}})
+		how := map[string]any{"binary_data": true}
+		if req.Classes > 0 {
+			how["classification"] = req.Classes
+		}
+		doc.Outputs = append(doc.Outputs, outputDocument{name, how})
 	}
 	for _, t := range req.Inputs {
 		shape := t.Shape

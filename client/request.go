@@ -19,6 +19,12 @@ type Request struct {
 	Inputs  []Tensor
 	Outputs []string // the names of the outputs to return; empty means all
 
+	// Classes asks for the classes with the highest values instead of the values of the
+	// outputs, at most this many per row, best first. [Outputs] must name them. They are
+	// returned as strings "value:index", or "value:index:label" if the model has labels.
+	// Zero means values.
+	Classes uint
+
 	// Parameters are passed on to the model, except those that the protocol defines, such
 	// as "sequence_id", "sequence_start" and "sequence_end". Values are booleans, numbers
 	// and strings.
@@ -67,6 +73,9 @@ func (r *Response) Output(name string) *Tensor {
 func (r *Request) check() error {
 	if r.Model == "" {
 		return invalid("the request names no model")
+	}
+	if r.Classes > 0 && len(r.Outputs) == 0 {
+		return invalid("the request asks for classes and names no output")
 	}
 	for i := range r.Inputs {
 		if err := r.Inputs[i].Check(); err != nil {

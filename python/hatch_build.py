@@ -2,7 +2,6 @@
 
 import os
 import pathlib
-import platform
 import re
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
@@ -13,10 +12,11 @@ class Hook(BuildHookInterface):
         if version == "editable":
             return
         server = pathlib.Path(os.environ["SHOAL_SERVER"])
-        for part in ("bin", "lib", "licences", "LICENSE", "NOTICE"):
+        for part in ("bin", "lib", "models", "licences", "LICENSE", "NOTICE", "sbom.cdx.json"):
             build_data["force_include"][str(server / part)] = f"shoal/_server/{part}"
         build_data["pure_python"] = False
-        build_data["tag"] = f"py3-none-manylinux_2_{glibc(server)}_{platform.machine()}"
+        machine = {"amd64": "x86_64", "arm64": "aarch64"}[server.name.rpartition("-")[2]]
+        build_data["tag"] = f"py3-none-manylinux_2_{glibc(server)}_{machine}"
 
 
 def glibc(server):

@@ -32,7 +32,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
 )
 
-// allocated is a line of the table of allocations in docs/measured.md: the face, how
+// allocated is a line of the table of allocations in docs/lab/measurements.md: the face, how
 // often memory is taken for a request, and how much at the most.
 var allocated = regexp.MustCompile(`(?m)^\| (HTTP, binary|HTTP, JSON|gRPC) \| (\d+) \| ([\d.]+) KB \|$`)
 
@@ -40,7 +40,7 @@ var allocated = regexp.MustCompile(`(?m)^\| (HTTP, binary|HTTP, JSON|gRPC) \| (\
 // with 4 KB through each face as a whole, from its socket and back, with net/http or
 // grpc-go in it. The client takes no memory, so that all that is taken is the server's.
 func TestARequestAllocatesWhatTheDocumentSays(t *testing.T) {
-	document, err := os.ReadFile("../../docs/measured.md")
+	document, err := os.ReadFile("../../docs/lab/measurements.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func TestARequestAllocatesWhatTheDocumentSays(t *testing.T) {
 	}
 	for face, ask := range clients {
 		if len(stated[face]) == 0 {
-			t.Errorf("docs/measured.md does not say what a request over %s allocates", face)
+			t.Errorf("docs/lab/measurements.md does not say what a request over %s allocates", face)
 			continue
 		}
 		want, _ := strconv.Atoi(stated[face][0])
@@ -68,9 +68,9 @@ func TestARequestAllocatesWhatTheDocumentSays(t *testing.T) {
 		t.Logf("%s: %d allocations, %.2f KB", face, allocs, size)
 		switch {
 		case allocs > want || size > most:
-			t.Errorf("a request over %s takes %d allocations of %.2f KB together, and docs/measured.md says %d and %.1f", face, allocs, size, want, most)
+			t.Errorf("a request over %s takes %d allocations of %.2f KB together, and docs/lab/measurements.md says %d and %.1f", face, allocs, size, want, most)
 		case allocs < want-1:
-			t.Errorf("a request over %s takes %d allocations, and docs/measured.md says %d: let it say so", face, allocs, want)
+			t.Errorf("a request over %s takes %d allocations, and docs/lab/measurements.md says %d: let it say so", face, allocs, want)
 		}
 	}
 }

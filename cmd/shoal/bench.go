@@ -33,28 +33,30 @@ const metadataTimeout = 10 * time.Second
 type benchOptions struct {
 	models                     []string
 	version, address, protocol string
-	streaming                  bool
-	rows                       int
-	shapes                     []string
-	data, text                 string
-	stringLength               int
-	concurrency, rate          string
-	clients                    int
-	distribution               string
-	burst                      int
-	intervals                  string
-	trace, traceModel          string
-	count, warmUp, repeats     int
-	percentile, stability      float64
-	mode                       string
-	interval, windowRequests   int
-	trials                     int
-	seed                       uint64
-	csv, json, html            string
-	verbose, quick             bool
-	sharedMemory               string
-	serviceKind                string
-	refused                    []string // names of the given flags that only perf_analyzer supports
+
+	credentials              credentialFlags
+	streaming                bool
+	rows                     int
+	shapes                   []string
+	data, text               string
+	stringLength             int
+	concurrency, rate        string
+	clients                  int
+	distribution             string
+	burst                    int
+	intervals                string
+	trace, traceModel        string
+	count, warmUp, repeats   int
+	percentile, stability    float64
+	mode                     string
+	interval, windowRequests int
+	trials                   int
+	seed                     uint64
+	csv, json, html          string
+	verbose, quick           bool
+	sharedMemory             string
+	serviceKind              string
+	refused                  []string // names of the given flags that only perf_analyzer supports
 }
 
 // newBenchCommand returns `shoal bench`.
@@ -99,6 +101,8 @@ func (o *benchOptions) addFlags(f *pflag.FlagSet) {
 	f.StringVarP(&o.protocol, "protocol", "i", "http", "`protocol`: http or grpc")
 	f.BoolVar(&o.streaming, "streaming", false, "send requests over gRPC streams instead of single calls")
 	topic(f, "Model and server")
+	o.credentials.define(f)
+	topic(f, "Credentials")
 	f.BoolVar(&o.quick, "quick", false, "measure 1 and 16 clients for ten seconds in total, and print one sentence")
 	f.StringVar(&o.concurrency, "concurrency-range", "1", "concurrent requests, as `start:end:step`")
 	f.StringVar(&o.rate, "request-rate-range", "", "requests per second, as `start:end:step`, instead of a concurrency")
@@ -155,7 +159,7 @@ func (o *benchOptions) addPerfAnalyzers(f *pflag.FlagSet) {
 }
 
 // refusedOptions are flags of perf_analyzer that would change what is measured or written,
-// and are not supported. docs/benchmarking.md has the list.
+// and are not supported. docs/how-to/benchmark.md has the list.
 var refusedOptions = []string{
 	"latency-threshold", "binary-search", "periodic-concurrency-range", "request-period", "session-concurrency", "fixed-schedule",
 	"num-of-sequences", "sequence-length", "sequence-length-variation", "sequence-id-range", "serial-sequences",
@@ -201,7 +205,7 @@ func (o *benchOptions) check(given *pflag.FlagSet) (w benchWork, err error) {
 	}
 	switch {
 	case len(o.refused) > 0:
-		return w, fmt.Errorf("--%s of perf_analyzer is not supported; docs/benchmarking.md lists the flags that are", o.refused[0])
+		return w, fmt.Errorf("--%s of perf_analyzer is not supported; docs/how-to/benchmark.md lists the flags that are", o.refused[0])
 	case len(o.models) == 0 || slices.Contains(o.models, ""):
 		return w, fmt.Errorf(needsModel, "bench")
 	case o.quick && len(o.models) > 1:
@@ -442,8 +446,16 @@ func (o *benchOptions) run(ctx context.Context, w benchWork, out, errs io.Writer
 			_ = t.Caller.Close() // all that was answered is read
 		}
 	}()
+	opts, err := o.credentials.options(o.address)
+	if err != nil {
+		return err
+	}
+	address := o.address
+	if o.protocol == "grpc" {
+		address = strings.TrimPrefix(address, "https://")
+	}
 	for _, model := range o.models {
-		caller, err := connect(o.address, model, o.version)
+		caller, err := connect(address, model, o.version, opts)
 		if err != nil {
 			return misuse{err}
 		}
@@ -496,7 +508,7 @@ const (
 
 // diagnose returns why the metadata of a model cannot be read, or nil if it can.
 func (o *benchOptions) diagnose(ctx context.Context, model string) error {
-	conn := serverFlags{address: o.address, protocol: o.protocol, timeout: metadataTimeout}
+	conn := serverFlags{address: o.address, protocol: o.protocol, timeout: metadataTimeout, credentials: o.credentials}
 	return conn.call(ctx, model, o.version, func(ctx context.Context, r *remote) error {
 		_, err := r.Metadata(ctx, model, o.version)
 		return err

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -12,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/shoal-serving/shoal/client"
+	"github.com/shoal-serving/shoal/internal/identity"
 	"github.com/shoal-serving/shoal/internal/suggest"
 )
 
@@ -20,6 +23,41 @@ type serverFlags struct {
 	address  string
 	protocol string
 	timeout  time.Duration
+
+	credentials credentialFlags
+}
+
+// credentialFlags are the flags with which a command proves who it is, and checks who the
+// server is.
+type credentialFlags struct {
+	token         string
+	tls           bool
+	ca, cert, key string
+}
+
+// tokenVariable has the token if no flag does: other users can see the flags of a process.
+const tokenVariable = prefix + "TOKEN"
+
+func (c *credentialFlags) define(f *pflag.FlagSet) {
+	f.StringVar(&c.token, "token", "", "API `key`, or a token of an issuer that the server accepts; defaults to "+tokenVariable)
+	f.BoolVar(&c.tls, "tls", false, "encrypt the connection; set by https:// in -u, --ca and --cert")
+	f.StringVar(&c.ca, "ca", "", "`file` with the authorities to trust instead of the system's, PEM")
+	f.StringVar(&c.cert, "cert", "", "`file` with the client's certificate, PEM")
+	f.StringVar(&c.key, "cert-key", "", "`file` with the private key of --cert, PEM")
+}
+
+// options returns the options of a client of the server at address.
+func (c *credentialFlags) options(address string) (client.Options, error) {
+	opts := client.Options{Token: cmp.Or(c.token, os.Getenv(tokenVariable))}
+	if !c.tls && c.ca == "" && c.cert == "" && c.key == "" && !strings.HasPrefix(address, "https://") {
+		return opts, nil
+	}
+	t, err := identity.ClientTLS{CA: c.ca, Cert: c.cert, Key: c.key}.Config()
+	if err != nil {
+		return opts, misuse{fmt.Errorf("--ca, --cert: %w", err)}
+	}
+	opts.TLS = t
+	return opts, nil
 }
 
 // define adds the flags. timeout is the default time limit of the command.
@@ -28,6 +66,8 @@ func (c *serverFlags) define(f *pflag.FlagSet, timeout time.Duration) {
 	choiceVarP(f, &c.protocol, "protocol", "i", []string{"http", "grpc"}, "protocol to use")
 	f.DurationVar(&c.timeout, "timeout", timeout, "time limit, such as 500ms or 1m")
 	topic(f, "Server")
+	c.credentials.define(f)
+	topic(f, "Credentials")
 }
 
 // A remote is a server that a command calls.
@@ -47,8 +87,14 @@ func (c *serverFlags) open() (*remote, error) {
 	if c.protocol == "grpc" {
 		connect = client.NewGRPC
 	}
-	var err error
-	if r.Client, err = connect(r.address, client.Options{}); err != nil {
+	opts, err := c.credentials.options(r.address)
+	if err != nil {
+		return nil, err
+	}
+	if c.protocol == "grpc" {
+		r.address = strings.TrimPrefix(r.address, "https://")
+	}
+	if r.Client, err = connect(r.address, opts); err != nil {
 		return nil, misuse{fmt.Errorf("-u: %q is not an address: expected host:port, such as localhost:8000", c.address)}
 	}
 	return r, nil
@@ -88,6 +134,12 @@ func (r *remote) explainError(ctx context.Context, e *client.Error, model, versi
 		}
 		return r.notAnswered(e, timeout)
 	}
+	if wrongTLS(e) {
+		return r.notAnswered(e, timeout)
+	}
+	if errors.Is(e, client.Denied) {
+		return fmt.Errorf("the server answered: %w; set --token or %s to an API key or a token that may do this", e, tokenVariable)
+	}
 	if _, err := r.ServerMetadata(ctx); err != nil {
 		return fmt.Errorf("%s does not speak KServe v2 over %s: it answered %q; -u must name the %s port of an inference server, by default %s",
 			r.address, protocolNames[r.protocol], e.Status, protocolNames[r.protocol], defaultPorts[r.protocol])
@@ -112,10 +164,20 @@ var (
 // it is asked, as gRPC servers do. A client that is faster to ask gets "malformed HTTP".
 const spokeFirst = "readLoopPeekFailLocked: %!w(<nil>)"
 
+// wrongTLS reports whether one side has TLS and the other has not, or the client does not
+// trust the server's certificate.
+func wrongTLS(e *client.Error) bool {
+	text := e.Error()
+	return strings.Contains(text, "HTTP request to an HTTPS server") || strings.Contains(text, "first record does not look like a TLS handshake") ||
+		strings.Contains(text, "HTTP response to HTTPS client") || strings.Contains(text, "x509: ")
+}
+
 // notAnswered explains an error of a call that got no answer in its protocol.
 func (r *remote) notAnswered(e *client.Error, timeout time.Duration) error {
 	text := e.Error()
 	switch {
+	case wrongTLS(e):
+		return fmt.Errorf("%s: the connection could not be encrypted as the server expects it: use --tls for a server with TLS, and --ca for authorities that the system does not know (%w)", r.address, e)
 	case errors.Is(e, client.Invalid) || errors.Is(e, client.TooLarge) || errors.Is(e, client.Unsupported):
 		return e
 	case strings.Contains(text, "malformed HTTP") || strings.Contains(text, spokeFirst):
@@ -148,6 +210,10 @@ func missing(index []client.IndexEntry, model, version string, otherwise error) 
 		case version != "" && e.Version != version:
 		case e.State == "":
 			return fmt.Errorf(`model %q is not loaded; load it with "shoal load %s"`, model, model)
+		case e.State == "LOADING":
+			return fmt.Errorf(`model %q is still loading; wait until "shoal health %s" succeeds, and try again`, model, model)
+		case e.State == "UNLOADING":
+			return fmt.Errorf(`model %q is being unloaded; load it again with "shoal load %s" if the server allows it`, model, model)
 		case e.State != "READY":
 			return fmt.Errorf(`model %q is not ready: version %s is %s: %s; fix it, and load it again, with "shoal load %s" if the server allows it`, model, e.Version, e.State, strings.TrimRight(e.Reason, "; \n"), model)
 		}

@@ -12,7 +12,7 @@ import (
 )
 
 // otherFlags are flags of other programs that the documents name in running text.
-var otherFlags = map[string]bool{"--build-arg": true, "--grpc-use-ssl": true}
+var otherFlags = map[string]bool{"--build-arg": true, "--grpc-use-ssl": true, "--trace-": true, "--ssl-": true}
 
 var (
 	spanOfFlag = regexp.MustCompile("`(--[a-z][a-z0-9-]*)[^`]*`")
@@ -33,12 +33,12 @@ func TestTheDocumentsNameFlagsThatExist(t *testing.T) {
 	for name := range tritonFlags {
 		known["--"+name] = true
 	}
-	documents, err := filepath.Glob("../../docs/*.md")
+	documents, err := filepath.Glob("../../docs/*/*.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	checked := 0
-	for _, file := range append(documents, "../../README.md", "../../tools/README.dist.md") {
+	for _, file := range append(documents, "../../README.md", "../../packaging/README.md") {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/shoal-serving/shoal/internal/console"
 	"github.com/shoal-serving/shoal/internal/doctor"
+	"github.com/shoal-serving/shoal/internal/repository"
 )
 
 // newDoctorCommand returns `shoal doctor`.
@@ -24,7 +25,9 @@ func newDoctorCommand() *cobra.Command {
 		Use:   "doctor [PATH...]",
 		Short: "Check the environment and the models before you serve them",
 		Long: `Doctor checks the ONNX Runtime library, cores, memory, ports, and the models of the given paths, without loading them. It
-prints a line for each check, and what to do. The exit status is 1 if something would not be served.
+prints a line for each check of the environment, and a table of the models: those that run unchanged, those that run with
+a difference, and those that cannot run, with the reason and what to do. The exit status is 1 if something would not be
+served.
 
 Doctor takes every flag of "shoal serve", and the same environment variables and settings file, so that it checks the ports
 and paths that the server would use.`,
@@ -48,47 +51,78 @@ and paths that the server would use.`,
 
 // examination returns what doctor looks at.
 func (o *serveOptions) examination() doctor.Options {
-	d := doctor.Options{Paths: o.repositories, Backends: slices.Sorted(maps.Keys(runners(nil, nil, nil, 1))), Library: o.onnxLibrary}
+	d := doctor.Options{Paths: o.repositories, Inspect: repository.InspectOptions{Backends: backends(), FileConfig: o.fileConfig}, Library: o.onnxLibrary}
 	for _, a := range o.addresses() {
 		d.Ports = append(d.Ports, doctor.Port{Protocol: a.protocol, Address: a.address, Hint: a.hint})
 	}
 	return d
 }
 
-// report prints findings. It returns an error if some checks failed.
+// backends returns the names of all backends, sorted.
+func backends() []string { return slices.Sorted(maps.Keys(runners(nil, nil, nil, nil, 1))) }
+
+// report prints findings: a line for each check of the environment, and a table of the
+// models. It returns an error if some checks failed.
 func report(w io.Writer, findings []doctor.Finding, asJSON bool) error {
-	failed, models := 0, map[doctor.Status]int{}
+	if err := writeFindings(w, findings, asJSON); err != nil {
+		return err
+	}
+	failed := 0
 	for _, f := range findings {
 		if f.Status == doctor.Fail {
 			failed++
-		}
-		if strings.HasPrefix(f.Check, "model ") {
-			models[f.Status]++
-		}
-		if asJSON {
-			continue
-		}
-		if _, err := fmt.Fprintln(w, findingLine(w, f)); err != nil {
-			return err
-		}
-	}
-	if n := models[doctor.OK] + models[doctor.Warn] + models[doctor.Fail]; n > 1 && !asJSON {
-		_, err := fmt.Fprintf(w, "%d models: %d can be served, %d of them with warnings, and %d cannot\n", n, models[doctor.OK]+models[doctor.Warn], models[doctor.Warn], models[doctor.Fail])
-		if err != nil {
-			return err
-		}
-	}
-	if asJSON {
-		enc := json.NewEncoder(w)
-		enc.SetIndent("", "  ")
-		if err := enc.Encode(findings); err != nil {
-			return err
 		}
 	}
 	if failed > 0 {
 		return fmt.Errorf("%d of %d checks failed", failed, len(findings))
 	}
 	return nil
+}
+
+func writeFindings(w io.Writer, findings []doctor.Finding, asJSON bool) error {
+	if asJSON {
+		enc := json.NewEncoder(w)
+		enc.SetIndent("", "  ")
+		return enc.Encode(findings)
+	}
+	var out strings.Builder
+	for _, f := range findings {
+		if f.Model == "" {
+			out.WriteString(findingLine(w, f) + "\n")
+		}
+	}
+	if summary := doctor.Summary(findings); summary != "" {
+		out.WriteString("\n" + modelTable(w, findings) + "\n" + summary + "\n")
+	}
+	_, err := io.WriteString(w, out.String())
+	return err
+}
+
+// modelTable returns a line for each model, whose last column wraps on a terminal.
+func modelTable(w io.Writer, findings []doctor.Finding) string {
+	name, word := len("MODEL"), len(doctor.Differs)
+	for _, f := range findings {
+		name = max(name, len(f.Model))
+	}
+	paint := console.PaletteOf(w)
+	var out strings.Builder
+	row := func(model, verdict, detail string, style console.Style) {
+		prefix := fmt.Sprintf("%-*s  %s%s  ", name, model, paint.Paint(style, verdict), strings.Repeat(" ", word-len(verdict)))
+		if !console.IsTerminal(w) {
+			out.WriteString(prefix + detail + "\n")
+			return
+		}
+		for _, line := range console.Wrap(prefix, detail, console.Width(w), console.Columns(prefix)) {
+			out.WriteString(line + "\n")
+		}
+	}
+	row("MODEL", "VERDICT", "DETAIL", console.Bold)
+	for _, f := range findings {
+		if f.Model != "" {
+			row(f.Model, string(f.Verdict), f.Detail(), statusStyles[f.Status])
+		}
+	}
+	return out.String()
 }
 
 var statusStyles = map[doctor.Status]console.Style{doctor.OK: console.Green, doctor.Warn: console.Yellow, doctor.Fail: console.Red}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shoal-serving/shoal/client"
 	"github.com/shoal-serving/shoal/internal/kserve/kservehttp"
 	"github.com/shoal-serving/shoal/internal/kserve/kservetest"
 )
@@ -63,6 +64,15 @@ func TestExplainSaysWhyItCannot(t *testing.T) {
 	}
 	if _, err := explains(t, "http://", "identity"); err == nil || exitStatus(err) != 2 {
 		t.Errorf("an address that is none: %v", err)
+	}
+	index := []client.IndexEntry{{Model: "a", Version: "1", State: "LOADING"}, {Model: "b", Version: "1", State: "UNLOADING"}}
+	for model, want := range map[string]string{
+		"a": `model "a" is still loading; wait until "shoal health a" succeeds, and try again`,
+		"b": `model "b" is being unloaded; load it again with "shoal load b" if the server allows it`,
+	} {
+		if err := missing(index, model, "", nil); err == nil || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
 	}
 	if err := missing(nil, "a", "", errors.New("no")); err.Error() != `there is no model "a": the server has no models` {
 		t.Error(err)

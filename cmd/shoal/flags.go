@@ -41,10 +41,8 @@ const (
 	noThreads  = "requests do not have a fixed number of threads"
 	noPools    = "memory is allocated when it is needed"
 	noPings    = "clients may send a keepalive ping every 10 s, with and without calls"
-	noTLS      = "connections are not encrypted; put a TLS proxy in front of the server"
-	noHeaders  = "models do not receive the headers of requests; send request parameters instead"
 	noSharing  = "a port belongs to one server; start servers on different ports behind a load balancer"
-	noGuard    = "clients are not authenticated; restrict access with a proxy in front of the server"
+	noGuard    = "give clients roles with --api-keys or --access instead"
 	noCache    = "responses are not cached yet; cache them in the client or in a proxy"
 	noLimit    = "instances do not wait for resources; set the instance count in config.pbtxt instead"
 	noProtocol = "the protocol is not supported yet; clients use KServe v2 over HTTP or gRPC"
@@ -66,7 +64,7 @@ var tritonFlags = map[string]rule{
 	"model-namespacing":            {kind: rejected, says: "models are identified by name alone; give them different names", harmless: "false"},
 	"enable-peer-access":           {kind: ignored, says: noGPU},
 
-	"id":                {kind: ignored, says: "the name of the server is always shoal"},
+	"id":                {kind: supported},
 	"exit-timeout-secs": {kind: supported},
 
 	"allow-http":                  {kind: supported},
@@ -74,7 +72,7 @@ var tritonFlags = map[string]rule{
 	"http-port":                   {kind: supported},
 	"reuse-http-port":             {kind: rejected, says: noSharing, harmless: "false"},
 	"http-thread-count":           {kind: ignored, says: noThreads},
-	"http-header-forward-pattern": {kind: rejected, says: noHeaders},
+	"http-header-forward-pattern": {kind: supported},
 	"http-max-input-size":         {kind: supported},
 	"http-restricted-api":         {kind: rejected, says: noGuard},
 
@@ -85,11 +83,11 @@ var tritonFlags = map[string]rule{
 	"grpc-infer-thread-count":                        {kind: ignored, says: noThreads},
 	"grpc-infer-allocation-pool-size":                {kind: ignored, says: noPools},
 	"grpc-max-response-pool-size":                    {kind: ignored, says: noPools},
-	"grpc-use-ssl":                                   {kind: rejected, says: noTLS, harmless: "false"},
-	"grpc-use-ssl-mutual":                            {kind: rejected, says: noTLS, harmless: "false"},
-	"grpc-server-cert":                               {kind: rejected, says: noTLS},
-	"grpc-server-key":                                {kind: rejected, says: noTLS},
-	"grpc-root-cert":                                 {kind: rejected, says: noTLS},
+	"grpc-use-ssl":                                   {kind: supported},
+	"grpc-use-ssl-mutual":                            {kind: supported},
+	"grpc-server-cert":                               {kind: supported},
+	"grpc-server-key":                                {kind: supported},
+	"grpc-root-cert":                                 {kind: supported},
 	"grpc-infer-response-compression-level":          {kind: ignored, says: "responses are not compressed"},
 	"grpc-keepalive-time":                            {kind: supported},
 	"grpc-keepalive-timeout":                         {kind: supported},
@@ -100,7 +98,7 @@ var tritonFlags = map[string]rule{
 	"grpc-max-connection-age":                        {kind: supported},
 	"grpc-max-connection-age-grace":                  {kind: supported},
 	"grpc-restricted-protocol":                       {kind: rejected, says: noGuard},
-	"grpc-header-forward-pattern":                    {kind: rejected, says: noHeaders},
+	"grpc-header-forward-pattern":                    {kind: supported},
 
 	"allow-metrics":       {kind: supported},
 	"allow-gpu-metrics":   {kind: ignored, says: noGPU},
@@ -132,10 +130,10 @@ var tritonFlags = map[string]rule{
 	"buffer-manager-thread-count":      {kind: ignored, says: "requests copy their rows into the batch themselves"},
 
 	"backend-directory":   {kind: ignored, says: "backends are built in"},
-	"backend-config":      {kind: rejected, says: "engines are configured by parameters in config.pbtxt; see docs/configuration.md"},
+	"backend-config":      {kind: supported},
 	"repoagent-directory": {kind: ignored, says: "there are no repository agents to load"},
 
-	"allow-client-shm": {kind: rejected, says: "shared memory regions are not supported yet; Python programs on this machine share memory over --local-socket", harmless: "false"},
+	"allow-client-shm": {kind: supported},
 	"allow-sagemaker":  {kind: rejected, says: noProtocol, harmless: "false"},
 	"allow-vertex-ai":  {kind: rejected, says: noProtocol, harmless: "false"},
 }

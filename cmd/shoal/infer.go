@@ -33,6 +33,7 @@ type inferOptions struct {
 	shapes  []string
 	seed    uint64
 	id      string
+	classes uint
 	output  string
 }
 
@@ -70,6 +71,7 @@ values, or those of a JSON file or of numpy files.`,
 	topic(f, "Random inputs")
 	f.StringVarP(&o.version, "model-version", "x", "", "`version` of the model; by default the server chooses")
 	f.StringVar(&o.id, "request-id", "", "`id` of the request, for the log of the server")
+	f.UintVar(&o.classes, "classes", 0, "return the `n` best classes of each row, with their labels if the model has any")
 	choiceVarP(f, &o.output, "output", "o", []string{"text", "json"}, "text: the first values of each output; json: all values")
 	topic(f, "Request")
 	o.conn.define(f, time.Minute)
@@ -100,8 +102,12 @@ func (o *inferOptions) run(ctx context.Context, c *client.Client, name string, i
 	if err != nil {
 		return fmt.Errorf("model %q: %w", name, err)
 	}
+	req := &client.Request{Model: name, Version: o.version, ID: o.id, Inputs: inputs, Classes: o.classes}
+	for i := 0; o.classes > 0 && i < len(meta.Outputs); i++ {
+		req.Outputs = append(req.Outputs, meta.Outputs[i].Name)
+	}
 	began := time.Now()
-	resp, err := c.Infer(ctx, &client.Request{Model: name, Version: o.version, ID: o.id, Inputs: inputs})
+	resp, err := c.Infer(ctx, req)
 	took := time.Since(began)
 	if e, ok := errors.AsType[*client.Error](err); ok && errors.Is(e, client.Invalid) {
 		return fmt.Errorf("the server rejected the request: %s; the model takes %s", strings.Join(strings.Fields(e.Error()), " "), signature(meta.Inputs, meta.Outputs))

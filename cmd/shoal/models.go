@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,6 +16,8 @@ import (
 
 	"github.com/shoal-serving/shoal/client"
 	"github.com/shoal-serving/shoal/internal/console"
+	"github.com/shoal-serving/shoal/internal/engine/onnx"
+	"github.com/shoal-serving/shoal/internal/modelconfig"
 	"github.com/shoal-serving/shoal/internal/repository"
 )
 
@@ -31,7 +32,7 @@ func newListCommand() *cobra.Command {
 		Use:   "ls [PATH...]",
 		Short: "List the models of a running server, or of directories and files",
 		Long: `Ls lists the models of a running server, with their state, inputs and outputs. With paths, it lists the models that
-"shoal serve" would load from them, without a server.`,
+"shoal serve" would load from them, with the inputs and outputs that their files declare, without a server.`,
 		Example: `  shoal ls
   shoal ls -u models.example.org:8000
   shoal ls models`,
@@ -92,7 +93,7 @@ func listPaths(w io.Writer, paths []string, asJSON bool) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	found, err := repository.Inspect(paths, slices.Sorted(maps.Keys(runners(nil, nil, nil, 1))))
+	found, err := repository.Inspect(paths, repository.InspectOptions{Backends: backends()})
 	if err != nil {
 		return err
 	}
@@ -105,12 +106,45 @@ func listPaths(w io.Writer, paths []string, asJSON bool) error {
 		for _, v := range m.Versions {
 			l.Version = strings.TrimPrefix(l.Version+","+strconv.FormatInt(v, 10), ",")
 		}
-		if m.Err != nil {
-			l.State, l.Detail = "INVALID", m.Err.Error()
+		var err error
+		if l.Detail, err = declared(&m); err != nil {
+			l.State, l.Detail = "INVALID", err.Error()
 		}
 		all = append(all, l)
 	}
 	return writeModels(w, all, asJSON)
+}
+
+// declared returns the inputs and outputs that the configuration of a model declares, or
+// else its ONNX file; "" if only the model's code knows them. It returns an error if the
+// model cannot be loaded.
+func declared(m *repository.Inspection) (string, error) {
+	switch {
+	case m.Err != nil:
+		return "", m.Err
+	case len(m.Config.Inputs) > 0 && len(m.Config.Outputs) > 0:
+		var rows []int64
+		if m.Config.MaxBatchSize > 0 {
+			rows = []int64{-1}
+		}
+		return signature(declaredTensors(m.Config.Inputs, rows), declaredTensors(m.Config.Outputs, rows)), nil
+	case m.Backend != onnx.Name:
+		return "", nil
+	}
+	inputs, outputs, err := onnx.Signature(m.File)
+	if err != nil {
+		return "", err
+	}
+	return signature(declaredTensors(inputs, nil), declaredTensors(outputs, nil)), nil
+}
+
+// declaredTensors converts tensors of a model whose dimensions follow those of rows.
+func declaredTensors(tensors []modelconfig.Tensor, rows []int64) []client.TensorMetadata {
+	var all []client.TensorMetadata
+	for _, t := range tensors {
+		all = append(all, client.TensorMetadata{Name: t.Name, Type: t.Type, Shape: slices.Concat(rows, t.Dims)})
+	}
+	return all
 }
 
 // writeModels writes a table, whose last column wraps to the width of the terminal.

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/shoal-serving/shoal/internal/kserve"
+	"github.com/shoal-serving/shoal/internal/modelconfig"
 	"github.com/shoal-serving/shoal/internal/repository"
 	"github.com/shoal-serving/shoal/internal/servable"
 )
@@ -25,15 +26,19 @@ import (
 type serveOptions struct {
 	settings     string
 	repositories []string
+	demo         bool
 
-	store storeOptions
+	store  storeOptions
+	access accessOptions
 
 	controlMode         string
 	reload              bool
 	pollSeconds         int
 	loadModels          []string
+	modelMemory         byteSize
 	exitOnError         bool
 	strictReadiness     bool
+	fileConfig          string
 	disableAutoComplete bool
 	loadThreads         int
 	loadRetries         int
@@ -43,20 +48,25 @@ type serveOptions struct {
 	batching            string
 	calibrationDir      string
 
-	address       string
-	headerTimeout int
-	bodyTimeout   int
-	memoryBudget  int64
-	idleTimeout   int
-	tritonStatus  bool
-	allowedHosts  []string
-	allowUploads  bool
-	allowLogging  bool
+	id             string
+	address        string
+	headerTimeout  int
+	bodyTimeout    int
+	memoryBudget   int64
+	maxConnections int
+	idleTimeout    int
+	tritonStatus   bool
+	allowedHosts   []string
+	allowUploads   bool
+	allowLogging   bool
+
+	allowClientSHM bool
 
 	allowHTTP    bool
 	httpAddress  string
 	httpPort     int
 	maxInputSize int64
+	httpHeaders  headerPattern
 
 	allowGRPC         bool
 	grpcAddress       string
@@ -66,6 +76,7 @@ type serveOptions struct {
 	connectionAge     int
 	connectionAgeLeft int
 	maxStreams        int
+	grpcHeaders       headerPattern
 
 	allowMetrics    bool
 	allowCPUMetrics bool
@@ -78,6 +89,7 @@ type serveOptions struct {
 	exitTimeout   int
 	shutdownDelay int
 	onnxLibrary   string
+	backends      []string
 	computeNice   int
 	record        string
 
@@ -90,13 +102,16 @@ func (o *serveOptions) define(f *pflag.FlagSet) {
 	topic(f, "Settings")
 
 	f.StringSliceVar(&o.repositories, repositoryFlag, nil, "`path` of a model repository, or of a file such as model.onnx or app.py; may be repeated, or given as an argument")
-	choiceVar(f, &o.controlMode, "model-control-mode", []string{"none", "poll", "explicit"}, "none: load all models at startup; poll: also follow changes on disk; explicit: load the models that --load-model and clients name")
-	f.IntVar(&o.pollSeconds, "repository-poll-secs", 15, "interval between checks for changes in mode poll, in seconds")
+	f.BoolVar(&o.demo, "demo", false, "serve the model that comes with Shoal's packages, which recognises types of files")
+	choiceVar(f, &o.controlMode, "model-control-mode", []string{"none", "poll", "explicit", "demand"}, "none: load all models at startup; poll: also follow changes on disk; explicit: load the models that --load-model and clients name; demand: load a model when a request asks for it, and unload others for it")
+	f.Var(&o.modelMemory, "model-memory", "memory for models in mode demand, such as 16GiB; 0 means half of the memory of the container or the machine")
+	f.IntVar(&o.pollSeconds, "repository-poll-secs", 15, "interval between checks for changes in modes poll and demand, in seconds")
 	f.BoolVar(&o.reload, "reload", false, "development mode: reload models as soon as their files change (mode poll, four times a second)")
 	f.StringSliceVar(&o.loadModels, "load-model", nil, "`name` of a model to load at startup in mode explicit; may be repeated; * means all")
 	trueVar(f, &o.exitOnError, "exit-on-error", "exit if a model fails to load at startup")
 	trueVar(f, &o.strictReadiness, "strict-readiness", "report ready only if all models are ready; otherwise as soon as the server answers")
 	f.BoolVar(&o.disableAutoComplete, "disable-auto-complete-config", false, "do not complete a config.pbtxt from the model file")
+	f.StringVar(&o.fileConfig, "file-config", "", "configuration of models that are given as a file, as `JSON` such as {\"max_batch_size\": 8}")
 	f.IntVar(&o.loadThreads, "model-load-thread-count", 4, "number of models loaded in parallel")
 	f.IntVar(&o.loadRetries, "model-load-retry-count", 0, "number of retries when a model fails to load")
 
@@ -109,26 +124,34 @@ func (o *serveOptions) define(f *pflag.FlagSet) {
 	f.StringVar(&o.calibrationDir, "calibration-dir", "auto", "`directory` for calibration results; auto means the user's cache directory, empty means none")
 	f.IntVar(&o.computeNice, "compute-nice", 10, "niceness of compute threads, so that they do not delay network threads; 0 leaves it unchanged")
 	f.StringVar(&o.onnxLibrary, "onnxruntime-library", "", "`path` of the ONNX Runtime library; defaults to SHOAL_ONNXRUNTIME, the program's directory, or ../lib")
+	f.StringArrayVar(&o.backends, backendFlag, nil, "`setting` of a backend, as BACKEND,KEY=VALUE; may be repeated; carried out are default-max-batch-size of onnxruntime or of all, and the thread counts of onnxruntime")
 	topic(f, "Batching and computing")
 
 	f.StringVar(&o.address, "address", "127.0.0.1", "address to listen on")
-	f.Bool(insecureFlag, false, "allow listening on non-loopback addresses without authentication")
+	f.Bool(insecureFlag, false, "allow listening on non-loopback addresses without TLS and authentication")
 	f.StringSliceVar(&o.allowedHosts, "allowed-hosts", nil, "`name` by which HTTP clients may call the server, besides localhost and addresses; may be repeated; * means any")
 	f.BoolVar(&o.allowUploads, "allow-model-uploads", false, "let clients load model files and choose the Python interpreter: every client can then run code")
+	f.BoolVar(&o.allowClientSHM, "allow-client-shm", false, "let clients register shared memory regions; every client can then use all shared memory of this machine that the server can open")
 	f.BoolVar(&o.allowLogging, "allow-log-changes", false, "let clients change the log settings")
 	topic(f, "Network")
 
+	o.access.define(f)
+	topic(f, "Authentication and encryption")
+
 	f.Int64Var(&o.memoryBudget, "memory-budget", 0, "memory for all requests in flight together, in bytes; 0 means half of the memory of the container or the machine")
+	f.IntVar(&o.maxConnections, "max-connections", 0, "TCP connections of all ports together; 0 means three quarters of the files that the process may open, and at most 16384")
 	f.IntVar(&o.headerTimeout, "header-timeout-secs", 5, "time limit for receiving an HTTP request header or a gRPC handshake, in seconds")
-	f.IntVar(&o.bodyTimeout, "body-timeout-secs", 60, "time limit for receiving an HTTP request body, in seconds; 0 means none")
+	f.IntVar(&o.bodyTimeout, "body-timeout-secs", 60, "time limit for receiving each 64 KiB of an HTTP request body, in seconds; 0 means none")
 	f.IntVar(&o.idleTimeout, "idle-timeout-secs", 120, "idle time after which a connection is closed, in seconds; 0 means never")
 	topic(f, "Limits")
 
+	f.StringVar(&o.id, "id", kserve.ServerName, "name of the server in its metadata")
 	f.BoolVar(&o.tritonStatus, "triton-status", false, "report a full queue as Triton does, with 503 and UNAVAILABLE instead of 429 and RESOURCE_EXHAUSTED")
 	trueVar(f, &o.allowHTTP, "allow-http", "serve HTTP")
 	f.StringVar(&o.httpAddress, "http-address", "", "HTTP address; defaults to --address")
 	f.IntVar(&o.httpPort, "http-port", 8000, "HTTP port; 0 picks a free one")
 	f.Int64Var(&o.maxInputSize, "http-max-input-size", kserve.Limits{}.WithDefaults().Body, "maximum size of an HTTP request body, and of its decoded tensors, in bytes")
+	f.Var(&o.httpHeaders, "http-header-forward-pattern", "regular expression for the names of HTTP headers that models get as request parameters; empty means none")
 	trueVar(f, &o.allowGRPC, "allow-grpc", "serve gRPC")
 	f.StringVar(&o.grpcAddress, "grpc-address", "", "gRPC address; defaults to --address")
 	f.IntVar(&o.grpcPort, "grpc-port", 8001, "gRPC port; 0 picks a free one")
@@ -137,6 +160,7 @@ func (o *serveOptions) define(f *pflag.FlagSet) {
 	f.IntVar(&o.connectionAge, "grpc-max-connection-age", 0, "maximum age of a gRPC connection, in milliseconds; 0 means none")
 	f.IntVar(&o.connectionAgeLeft, "grpc-max-connection-age-grace", 0, "grace period for requests on a connection that reached its maximum age, in milliseconds; 0 means none")
 	f.IntVar(&o.maxStreams, "grpc-max-concurrent-streams", 256, "maximum number of concurrent requests per gRPC connection")
+	f.Var(&o.grpcHeaders, "grpc-header-forward-pattern", "the same for gRPC metadata")
 	topic(f, "HTTP and gRPC")
 
 	trueVar(f, &o.allowMetrics, "allow-metrics", "serve Prometheus metrics")
@@ -170,7 +194,7 @@ func (o *serveOptions) define(f *pflag.FlagSet) {
 }
 
 // modes are the values of --model-control-mode.
-var modes = map[string]repository.Mode{"none": repository.None, "poll": repository.Poll, "explicit": repository.Explicit}
+var modes = map[string]repository.Mode{"none": repository.None, "poll": repository.Poll, "explicit": repository.Explicit, "demand": repository.Demand}
 
 // reloadEvery is the poll interval of --reload: short, because the user has saved a file and
 // waits for the result.
@@ -209,6 +233,7 @@ func (o *serveOptions) check() error {
 		{"grpc-max-concurrent-streams", o.maxStreams, 1, most},
 		{"local-unused-secs", o.localUnused, 0, most},
 		{"memory-budget", int(o.memoryBudget), 0, math.MaxInt},
+		{"max-connections", o.maxConnections, 0, most},
 		{"header-timeout-secs", o.headerTimeout, 1, most},
 		{"body-timeout-secs", o.bodyTimeout, 0, most},
 		{"idle-timeout-secs", o.idleTimeout, 0, most},
@@ -223,15 +248,26 @@ func (o *serveOptions) check() error {
 		errs = append(errs, errors.New(`no models given; name a model file or a directory of models, as in "shoal serve model.onnx" or "shoal serve models"`))
 	}
 	if len(o.loadModels) > 0 && o.controlMode != "explicit" {
-		errs = append(errs, fmt.Errorf("--load-model needs --model-control-mode=explicit; in mode %s all models are loaded", o.controlMode))
+		errs = append(errs, fmt.Errorf("--load-model needs --model-control-mode=explicit; in mode %s %s", o.controlMode, map[bool]string{true: "requests load models", false: "all models are loaded"}[o.controlMode == "demand"]))
+	}
+	if o.modelMemory > 0 && o.controlMode != "demand" {
+		errs = append(errs, errors.New("--model-memory needs --model-control-mode=demand"))
+	}
+	if o.fileConfig != "" {
+		if _, err := modelconfig.ParseJSON([]byte(o.fileConfig)); err != nil {
+			errs = append(errs, fmt.Errorf("--file-config: %w", err))
+		}
 	}
 	if o.localUnused > 0 && o.localSocket == "" {
 		errs = append(errs, errors.New("--local-unused-secs needs --local-socket"))
 	}
-	if o.reload && o.controlMode == "explicit" {
-		errs = append(errs, errors.New("--reload cannot be combined with --model-control-mode=explicit, in which clients decide what is loaded"))
+	if _, err := parseBackendSettings(o.backends); err != nil {
+		errs = append(errs, err)
 	}
-	return errors.Join(errs...)
+	if o.reload && (o.controlMode == "explicit" || o.controlMode == "demand") {
+		errs = append(errs, fmt.Errorf("--reload cannot be combined with --model-control-mode=%s, in which clients decide what is loaded", o.controlMode))
+	}
+	return errors.Join(append(errs, o.access.check())...)
 }
 
 // An endpoint is an address that the server listens on.
@@ -252,6 +288,9 @@ func (o *serveOptions) addresses() (all []endpoint) {
 		if p.allowed {
 			all = append(all, endpoint{p.protocol, net.JoinHostPort(cmp.Or(p.hosts...), strconv.Itoa(p.port)), "choose another with --" + p.protocol + "-port"})
 		}
+	}
+	if o.access.admin != "" {
+		all = append(all, endpoint{"admin", o.access.admin, "choose another with --" + adminFlag})
 	}
 	return all
 }
@@ -280,12 +319,72 @@ func trueVar(f *pflag.FlagSet, p *bool, name, usage string) {
 	f.Var((*truth)(p), name, usage)
 }
 
+// falseVar defines a flag that is false by default and takes a value.
+func falseVar(f *pflag.FlagSet, p *bool, name, usage string) { f.Var((*truth)(p), name, usage) }
+
 func (v *truth) String() string { return strconv.FormatBool(bool(*v)) }
 func (v *truth) Type() string   { return "true|false" }
 
 func (v *truth) Set(s string) error {
 	b, err := strconv.ParseBool(s)
+	if err != nil {
+		return err
+	}
 	*v = truth(b)
+	return nil
+}
+
+// A byteSize is the value of a flag that is a number of bytes, with or without a unit.
+type byteSize int64
+
+// byteUnits are the units of a byteSize, the longest first, because B ends all of them.
+var byteUnits = []struct {
+	name  string
+	bytes int64
+}{{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1 << 40}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}, {"B", 1}, {"", 1}}
+
+func (b *byteSize) String() string {
+	for _, u := range []int{3, 2, 1, 0} {
+		if unit := byteUnits[u]; *b > 0 && int64(*b)%unit.bytes == 0 {
+			return strconv.FormatInt(int64(*b)/unit.bytes, 10) + unit.name
+		}
+	}
+	return strconv.FormatInt(int64(*b), 10)
+}
+
+func (b *byteSize) Type() string { return "size" }
+
+func (b *byteSize) Set(s string) error {
+	for _, unit := range byteUnits {
+		text, ok := strings.CutSuffix(s, unit.name)
+		if !ok {
+			continue
+		}
+		n, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
+		if err != nil || !(n >= 0) || n*float64(unit.bytes) >= math.MaxInt64 {
+			return errUnfit
+		}
+		*b = byteSize(n * float64(unit.bytes))
+		return nil
+	}
+	return errUnfit
+}
+
+// A headerPattern is the value of a flag that selects headers. It selects none unless it is
+// set.
+type headerPattern struct {
+	*kserve.HeaderPattern
+
+	text string
+}
+
+func (p *headerPattern) String() string { return p.text }
+func (p *headerPattern) Type() string   { return "regexp" }
+
+func (p *headerPattern) Set(s string) (err error) {
+	if p.text, p.HeaderPattern = s, nil; s != "" {
+		p.HeaderPattern, err = kserve.ParseHeaderPattern(s)
+	}
 	return err
 }
 

@@ -142,8 +142,9 @@ func (s *screenState) line(text string) {
 
 // A startup is what a server says of itself when it is ready.
 type startup struct {
-	took   time.Duration
-	models []startupModel
+	took     time.Duration
+	models   []startupModel
+	requests map[string]string // files with a request for a model, by its name
 }
 
 type startupModel struct {
@@ -188,7 +189,7 @@ func (s *screen) show(up startup) {
 		at = append(at, s.address(s.addresses[i], s.addresses[i+1]))
 	}
 	s.line(s.paint.Paint(console.Green, "Ready") + " in " + shortDuration(up.took) + ": " + strings.Join(at, " · "))
-	if try := s.try(up.models); try != "" {
+	if try := s.try(up); try != "" {
 		s.line("Try: " + s.paint.Paint(console.Bold, try))
 	}
 }
@@ -220,16 +221,20 @@ func sharing(m *explain.Model) string {
 }
 
 // try returns a command that sends a request to the first model that is ready.
-func (s *screen) try(models []startupModel) string {
-	i := slices.IndexFunc(models, func(m startupModel) bool { return m.problem == "" })
+func (s *screen) try(up startup) string {
+	i := slices.IndexFunc(up.models, func(m startupModel) bool { return m.problem == "" })
 	h := slices.Index(s.addresses, "http")
 	if i < 0 || h < 0 {
 		return ""
 	}
-	m := models[i]
+	m := up.models[i]
 	words := []string{"shoal infer", m.name, "--random"}
+	file, known := up.requests[m.name]
+	if known {
+		words = []string{"shoal infer", m.name, "--json", file, "--classes", "3"}
+	}
 	for _, in := range m.inputs {
-		if len(in.Shape) < 2 || !slices.Contains(in.Shape[1:], -1) {
+		if known || len(in.Shape) < 2 || !slices.Contains(in.Shape[1:], -1) {
 			continue
 		}
 		var dims []string

@@ -209,10 +209,13 @@ func TestTheFirstModelThatIsReadyIsTried(t *testing.T) {
 	s := newScreen(io.Discard)
 	s.addresses = []string{"http", "127.0.0.1:8000"}
 	models := []startupModel{{name: "bad", problem: "no"}, {name: "ocr", inputs: described(nil)}}
-	if got, want := s.try(models), "shoal infer ocr --random"; got != want {
+	if got, want := s.try(startup{models: models}), "shoal infer ocr --random"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if got := s.try(models[:1]); got != "" {
+	if got, want := s.try(startup{models: models, requests: map[string]string{"ocr": "a.json"}}), "shoal infer ocr --json a.json --classes 3"; got != want {
+		t.Errorf("with a request: got %q, want %q", got, want)
+	}
+	if got := s.try(startup{models: models[:1]}); got != "" {
 		t.Errorf("without a model: %q", got)
 	}
 }

@@ -13,21 +13,25 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/shoal-serving/shoal/client"
+	"github.com/shoal-serving/shoal/internal/access"
 	"github.com/shoal-serving/shoal/internal/arrivals"
 	"github.com/shoal-serving/shoal/internal/batching"
 	"github.com/shoal-serving/shoal/internal/budget"
 	"github.com/shoal-serving/shoal/internal/calibrate"
 	"github.com/shoal-serving/shoal/internal/catalog"
 	"github.com/shoal-serving/shoal/internal/engine"
+	"github.com/shoal-serving/shoal/internal/engine/ensemble"
 	"github.com/shoal-serving/shoal/internal/engine/onnx"
 	"github.com/shoal-serving/shoal/internal/engine/python"
 	"github.com/shoal-serving/shoal/internal/engine/simulated"
+	"github.com/shoal-serving/shoal/internal/http2meter"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/kserve/kservegrpc"
@@ -56,10 +60,11 @@ scikit-learn, XGBoost and TorchScript.
 Each flag can also be set by an environment variable (--http-port is SHOAL_HTTP_PORT) or in the YAML file that
 --settings names ("http-port: 8000"). The log starts with the settings that are not defaults.
 
-With --model-store it also serves model archives with the APIs of MMS and TorchServe: docs/from-mms.md.
+With --model-store it also serves model archives with the APIs of MMS and TorchServe: docs/how-to/migrate-from-mms.md.
 
-Triton's other flags are ignored or rejected as docs/flags.md says.`,
+Triton's other flags are ignored or rejected as docs/reference/flags.md says.`,
 		Example: `  shoal serve model.onnx
+  shoal serve --demo
   shoal serve app.py --reload
   shoal serve models --http-port 9000 --log-requests`,
 		RunE: func(cmd *cobra.Command, paths []string) error {
@@ -67,11 +72,18 @@ Triton's other flags are ignored or rejected as docs/flags.md says.`,
 			if err != nil {
 				return misuse{err}
 			}
+			if opts.demo {
+				models, err := demoModels()
+				if err != nil {
+					return err
+				}
+				opts.repositories = append(opts.repositories, models)
+			}
 			store, err := opts.store.settings()
 			if err != nil {
 				return misuse{err}
 			}
-			if err := errors.Join(opts.check(), checkAddresses(append(addresses(store), settings.settings...))); err != nil {
+			if err := errors.Join(opts.check(), checkAddresses(append(addresses(store), settings.settings...), &opts.access)); err != nil {
 				return misuse{err}
 			}
 			return runServe(cmd.Context(), &opts, settings, store, cmd.ErrOrStderr())
@@ -98,6 +110,7 @@ func runServe(ctx context.Context, opts *serveOptions, settings *settled, store 
 		go log.reopenOn(ctx, hangups)
 	}
 	settings.log(ctx, log.Logger)
+	warnOfClients(append(addresses(store), settings.settings...), &opts.access, log.Logger)
 	if err := opts.checkPaths(log.Logger); err != nil {
 		return errors.Join(err, log.Close())
 	}
@@ -128,11 +141,14 @@ type parts struct {
 	models   *repository.Repository
 	archives *mms.Store    // nil if there are none
 	settings *mms.Settings // of archives
+	security *security
+
+	connections *listen.Connections
 }
 
 // newParts returns a server without models. settings are those of a store, and nil if there
 // is none.
-func newParts(opts serveOptions, settings *mms.Settings, recorder *arrivals.Writer, pace *pacer.Pacer, log *slog.Logger) (p parts, err error) {
+func newParts(opts serveOptions, settings *mms.Settings, guarded *security, recorder *arrivals.Writer, pace *pacer.Pacer, log *slog.Logger) (p parts, err error) {
 	cores := machine.Cores(machine.Root())
 	if os.Getenv("GOMAXPROCS") == "" {
 		// A thread that computes keeps its P in Go's scheduler until the scheduler takes it
@@ -140,28 +156,36 @@ func newParts(opts serveOptions, settings *mms.Settings, recorder *arrivals.Writ
 		// goroutines do not wait for it.
 		runtime.GOMAXPROCS(2 * cores)
 	}
+	settingsOfBackends, err := parseBackendSettings(opts.backends)
+	if err != nil {
+		return p, err
+	}
+	logIgnored(settingsOfBackends, log)
 	caller := &lateBoundCaller{}
-	p.settings = settings
+	p.settings, p.security = settings, guarded
 	p.onnx = onnx.New(onnx.Options{Library: opts.onnxLibrary, Nice: opts.computeNice, Log: log})
 	p.python = python.New(python.Options{Cores: cores, Nice: opts.computeNice, Caller: caller, Log: log})
+	store := calibrate.NewStore(calibrationDir(opts.calibrationDir, log), log)
 	env := servable.NewEnv(servable.Options{
 		Retries:   opts.loadRetries,
 		Timeout:   seconds(opts.loadTimeout),
 		Queue:     batching.Bound{Requests: opts.maxQueue, Bytes: opts.maxQueueBytes},
 		Strict:    opts.disableAutoComplete,
 		Automatic: opts.batching == "automatic",
-		Store:     calibrate.NewStore(calibrationDir(opts.calibrationDir, log), log),
+		Store:     store,
 		CPU:       machine.CPU(machine.Root()),
-		Runners:   runners(pace, p.onnx, p.python, cores),
+		Defaults:  backendDefaults(settingsOfBackends),
+		Runners:   runners(pace, p.onnx, p.python, &ensemble.Engine{Members: caller, Log: log}, cores),
 		Cores:     cores,
 		Memory:    func() machine.Memory { return machine.ReadMemory(machine.Root()) },
 		Waited:    func() time.Duration { return machine.Waited(machine.Root()) },
 		Pacer:     pace,
 		Log:       log,
 	})
-	p.backend = server.New(env, server.Options{Loads: opts.loadThreads, Lenient: !opts.strictReadiness, Log: log, LogRequests: opts.logRequests, Arrivals: recorder})
+	p.backend = server.New(env, server.Options{Loads: opts.loadThreads, Lenient: !opts.strictReadiness, Log: log, LogRequests: opts.logRequests, Access: guarded.gate, Arrivals: recorder})
+	p.connections = &listen.Connections{Max: maxConnections(opts.maxConnections), Log: log}
 	mode, poll := opts.changes()
-	p.models = repository.New(p.backend, repository.Options{Paths: opts.repositories, Mode: mode, Models: opts.loadModels, Poll: poll, ClientCode: opts.allowUploads, Log: log})
+	p.models = repository.New(p.backend, repository.Options{Paths: opts.repositories, Mode: mode, Models: opts.loadModels, Poll: poll, FileConfig: opts.fileConfig, ClientCode: opts.allowUploads, Demand: opts.demand(store), Log: log})
 	caller.Server, caller.Repository = p.backend, p.models
 	if settings != nil {
 		p.archives, err = mms.New(p.backend, mms.Options{Settings: settings, Dialect: mms.Dialect(opts.store.dialect), Cores: cores, Version: version, Log: log})
@@ -195,14 +219,19 @@ func (p parts) close() error {
 
 // serve runs until ctx ends, and then until everything has ended that it started.
 // settings are those of a model store, and nil if there is none.
-func serve(ctx context.Context, opts serveOptions, settings *mms.Settings, recorder *arrivals.Writer, out *logOutput) error {
+func serve(ctx context.Context, opts serveOptions, settings *mms.Settings, recorder *arrivals.Writer, out *logOutput) (err error) {
 	began, log := time.Now(), out.Logger
 	if settings != nil && len(settings.Ignored) > 0 {
 		log.Warn("properties have no effect", "keys", strings.Join(settings.Ignored, " "))
 	}
+	guarded, err := openSecurity(&opts.access, log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, guarded.close()) }()
 	pace := pacer.New()
 	defer pace.Close()
-	p, err := newParts(opts, settings, recorder, pace, log)
+	p, err := newParts(opts, settings, guarded, recorder, pace, log)
 	if err != nil {
 		return errors.Join(err, p.onnx.Close(), p.python.Close())
 	}
@@ -213,7 +242,7 @@ func serve(ctx context.Context, opts serveOptions, settings *mms.Settings, recor
 	}
 	open, err := listen.Open(p.backend, ports(p, opts, stop, log), listen.Options{
 		HeaderBytes: kserve.Limits{}.WithDefaults().Header, HeaderTimeout: seconds(opts.headerTimeout), IdleTimeout: seconds(opts.idleTimeout),
-		Hosts: opts.allowedHosts, Log: log,
+		Connections: p.connections, Hosts: opts.allowedHosts, TLS: guarded.http, Authentication: guarded.authentication(), Log: log,
 	})
 	if err != nil {
 		return errors.Join(err, p.close())
@@ -249,7 +278,7 @@ func run(ctx context.Context, opts serveOptions, p parts, open *listen.Ports, ou
 		log.Error("serving without some models", "error", err)
 	}
 	if failed == nil && ctx.Err() == nil {
-		p.reportReady(out, time.Since(began))
+		p.reportReady(out, time.Since(began), opts.demoRequests())
 	}
 	if failed == nil {
 		select {
@@ -326,20 +355,22 @@ func within(f func() error) error {
 	}
 }
 
-// reportReady says that the models are loaded: in a record, or to a person.
-func (p parts) reportReady(out *logOutput, took time.Duration) {
+// reportReady says that the models are loaded: in a record, or to a person. requests are
+// files with a request for a model, by its name.
+func (p parts) reportReady(out *logOutput, took time.Duration, requests map[string]string) {
 	out.Info("ready", "took", took.Round(time.Millisecond), "models", len(p.backend.Index(false)))
 	if out.screen == nil {
 		return
 	}
-	up := startup{took: took}
-	for _, e := range p.models.Index(false) {
+	ctx := access.WithCaller(context.Background(), access.Self)
+	up := startup{took: took, requests: requests}
+	for _, e := range p.models.Index(ctx, false) {
 		if e.State == "" {
 			continue // it is not loaded yet, in mode explicit
 		}
 		m := startupModel{name: e.Name, problem: e.Reason}
-		meta, err := p.backend.Model(e.Name, e.Version)
-		why, explainErr := p.backend.Explain(e.Name, e.Version)
+		meta, err := p.backend.Model(ctx, e.Name, e.Version)
+		why, explainErr := p.backend.Explain(ctx, e.Name, e.Version)
 		if err := errors.Join(err, explainErr); err != nil {
 			m.problem = cmp.Or(m.problem, err.Error())
 		} else {
@@ -358,13 +389,14 @@ func described(tensors []catalog.Tensor) (all []client.TensorMetadata) {
 }
 
 // runners returns the engines by backend name.
-func runners(pace *pacer.Pacer, onnxEngine *onnx.Engine, pythonEngine *python.Engine, cores int) map[string]servable.Runner {
+func runners(pace *pacer.Pacer, onnxEngine *onnx.Engine, pythonEngine *python.Engine, ensembles *ensemble.Engine, cores int) map[string]servable.Runner {
 	return map[string]servable.Runner{
 		simulated.Name: {Engine: &simulated.Engine{Pacer: pace}},
 		onnx.Name:      {Engine: onnxEngine, Device: sched.NewDevice(cores), Instances: onnx.Instances},
 		python.Name:    {Engine: pythonEngine},
 
 		python.TorchName: {Engine: pythonEngine},
+		ensemble.Name:    {Engine: ensembles, Instances: ensemble.Instances},
 	}
 }
 
@@ -383,7 +415,39 @@ func newBudget(bytes, memory int64) *budget.Budget {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(bytes + max(bytes/4, reservedMemory))
 	}
-	return budget.New(bytes)
+	all := budget.New(bytes)
+	all.Refused = releaseGarbage(time.Now)
+	return all
+}
+
+// releaseGarbage returns a function that gives free memory back to the system, at most once a
+// second. It is called when memory is scarce: buffers of requests that have ended are kept
+// for others, and would count twice with those that are too large for them.
+func releaseGarbage(now func() time.Time) func() {
+	var last atomic.Int64 // Unix time in seconds
+	return func() {
+		at, before := now().Unix(), last.Load()
+		if at > before && last.CompareAndSwap(before, at) {
+			go func() {
+				runtime.GC() // pools keep what they have for one collection
+				debug.FreeOSMemory()
+			}()
+		}
+	}
+}
+
+// maxConnections returns the number of TCP connections that may be open: n, or if that is 0
+// three quarters of the files that the process may open, and not more than 16,384.
+func maxConnections(n int) int64 {
+	if n > 0 {
+		return int64(n)
+	}
+	const most = 16_384
+	var files syscall.Rlimit
+	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files) != nil {
+		return most
+	}
+	return int64(min(files.Cur/4*3, most))
 }
 
 // reservedMemory is the least that the process may use in addition to requests, before the
@@ -394,19 +458,24 @@ const reservedMemory = 64 << 20
 func ports(p parts, opts serveOptions, stop context.CancelCauseFunc, log *slog.Logger) []listen.Port {
 	limits := kserve.Limits{}.WithDefaults()
 	requests := newBudget(opts.memoryBudget, machine.ReadMemory(machine.Root()).Limit)
+	meter := &http2meter.Meter{Budget: requests}
 	logging := loggingOf(log)
 	if logging != nil && !opts.allowLogging {
 		logging = kserve.ReadOnly(logging)
 	}
 	httpLimits := limits
 	httpLimits.Body, httpLimits.Decoded = opts.maxInputSize, opts.maxInputSize
+	var regions *kserve.Regions
+	if opts.allowClientSHM {
+		regions = kserve.NewRegions(kserve.RegionOptions{Limits: httpLimits, Budget: requests})
+	}
 	kserveHTTP := kservehttp.New(p.backend, p.backend, p.models, kservehttp.Options{
-		Version: version, Limits: httpLimits, TritonStatus: opts.tritonStatus, BodyTimeout: seconds(opts.bodyTimeout),
-		Budget: requests, Logging: logging, Log: log,
+		Name: opts.id, Version: version, ForwardHeaders: opts.httpHeaders.HeaderPattern, Limits: httpLimits, TritonStatus: opts.tritonStatus, BodyTimeout: seconds(opts.bodyTimeout),
+		Budget: requests, Logging: logging, Regions: regions, Log: log,
 	})
 	var figures http.Handler
 	if opts.allowMetrics {
-		figures = newMetrics(p, opts, log)
+		figures = newMetrics(p, opts, requests, meter, log)
 	}
 	var all []listen.Port
 	for _, a := range opts.addresses() {
@@ -415,10 +484,13 @@ func ports(p parts, opts serveOptions, stop context.CancelCauseFunc, log *slog.L
 			all = append(all, listen.HTTP(a.protocol, a.address, kserveHTTP, a.hint))
 		case "grpc":
 			all = append(all, listen.GRPC(a.address, kservegrpc.New(p.backend, p.backend, p.models, kservegrpc.Options{
-				Version: version, Limits: limits, TritonStatus: opts.tritonStatus, Budget: requests, Logging: logging, Log: log,
-			}, opts.connections()...), a.hint))
+				Name: opts.id, Version: version, ForwardHeaders: opts.grpcHeaders.HeaderPattern, Limits: limits, TritonStatus: opts.tritonStatus, Budget: requests, Meter: meter, Logging: logging, Regions: regions, Log: log,
+				Credentials: p.security.grpcCredentials(),
+			}, append(opts.connections(), p.security.grpcOptions()...)...), a.hint))
 		case "metrics":
 			all = append(all, listen.HTTP(a.protocol, a.address, figures, a.hint))
+		case "admin":
+			all = append(all, listen.AdminHTTP(a.protocol, a.address, kserveHTTP, a.hint))
 		}
 	}
 	if opts.localSocket != "" {
@@ -429,14 +501,16 @@ func ports(p parts, opts serveOptions, stop context.CancelCauseFunc, log *slog.L
 	}
 	if p.archives != nil {
 		all = append(all, storePorts(p.archives, p.settings, mmshttp.Options{
-			MaxRequest: p.settings.MaxRequest, BodyTimeout: seconds(opts.bodyTimeout), KServe: kserveHTTP, Log: log,
+			MaxRequest: p.settings.MaxRequest, BodyTimeout: seconds(opts.bodyTimeout), Budget: requests, KServe: kserveHTTP, Log: log,
 		}, figures)...)
 	}
 	return all
 }
 
-func newMetrics(p parts, opts serveOptions, log *slog.Logger) http.Handler {
-	figures := metrics.Options{Version: version, ModelMetrics: p.python.Metrics, Log: log}
+func newMetrics(p parts, opts serveOptions, requests *budget.Budget, meter *http2meter.Meter, log *slog.Logger) http.Handler {
+	figures := metrics.Options{
+		Version: version, ModelMetrics: p.python.Metrics, Budget: requests, GRPC: meter, Connections: p.connections.State, Access: p.security.gate, Demand: p.models.DemandCounts, Log: log,
+	}
 	if opts.allowCPUMetrics {
 		figures.HostFiles = machine.Root()
 	}

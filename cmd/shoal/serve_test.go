@@ -189,6 +189,11 @@ func TestSettingsThatMakeNoSenseAreRefused(t *testing.T) {
 		{[]string{"models", "--model-load-thread-count=-1"}, "--model-load-thread-count: -1 is not valid: expected 1 to 2147483647"},
 		{[]string{"models", "--load-model=a"}, "--load-model needs --model-control-mode=explicit; in mode none all models are loaded"},
 		{[]string{"models", "--load-model=a", "--model-control-mode=explicit"}, ""},
+		{[]string{"models", "--tls-cert=c"}, "--tls-cert and --tls-key need each other: set both, or none"},
+		{[]string{"models", "--tls-client-ca=c"}, "--tls-client-ca needs --tls-cert and --tls-key"},
+		{[]string{"models", "--grpc-use-ssl=true"}, "--grpc-use-ssl needs --grpc-server-cert and --grpc-server-key"},
+		{[]string{"models", "--grpc-server-cert=c", "--grpc-server-key=k"}, "--grpc-server-cert and --grpc-root-cert have no effect without --grpc-use-ssl=true or --grpc-use-ssl-mutual=true"},
+		{[]string{"models", "--grpc-use-ssl-mutual=true", "--grpc-server-cert=c", "--grpc-server-key=k"}, "--grpc-use-ssl-mutual needs --grpc-root-cert"},
 		{[]string{"models", "--reload", "--model-control-mode=explicit"}, "--reload cannot be combined with --model-control-mode=explicit, in which clients decide what is loaded"},
 	} {
 		opts, _, err := serveFlags(nil, tt.args...)
@@ -224,7 +229,8 @@ func TestAModelThatCannotBeLoadedIsAnsweredWithHowToServeTheOthers(t *testing.T)
 }
 
 func TestOtherMachinesAreLetInOnlyByName(t *testing.T) {
-	const expected = ` can be reached from other machines, and clients are not authenticated; use 127.0.0.1, or add --insecure-bind to allow it`
+	const expected = ` can be reached from other machines; use 127.0.0.1, or set --tls-cert and --tls-key, and --api-keys, --access or --tls-client-ca, or add --insecure-bind to allow clients that are not authenticated`
+	const encrypted = "--tls-cert=c --tls-key=k "
 	for _, tt := range []struct {
 		args []string
 		want string
@@ -236,13 +242,43 @@ func TestOtherMachinesAreLetInOnlyByName(t *testing.T) {
 		{[]string{"--grpc-address=example.com"}, `grpc-address: "example.com"` + expected},
 		{[]string{"--address=0.0.0.0", "--metrics-address=::", "--insecure-bind"}, ""},
 		{[]string{"--address=0.0.0.0", "--insecure-bind=false"}, `address: "0.0.0.0"` + expected},
+		{strings.Fields(encrypted + "--address=0.0.0.0"), `address: "0.0.0.0"` + expected},
+		{strings.Fields("--api-keys=f --address=0.0.0.0"), `address: "0.0.0.0"` + expected},
+		{strings.Fields(encrypted + "--api-keys=f --address=0.0.0.0 --metrics-address=::"), ""},
+		{strings.Fields(encrypted + "--access=f --http-address=0.0.0.0"), ""},
+		{strings.Fields(encrypted + "--tls-client-ca=f --address=0.0.0.0"), ""},
+		// The gRPC port has files of its own, and the HTTP port has none.
+		{strings.Fields("--grpc-use-ssl-mutual=true --grpc-server-cert=c --grpc-server-key=k --grpc-root-cert=r --grpc-address=0.0.0.0"), ""},
+		{strings.Fields("--grpc-use-ssl-mutual=true --grpc-server-cert=c --grpc-server-key=k --grpc-root-cert=r --address=0.0.0.0"), `address: "0.0.0.0"` + expected},
+		{strings.Fields(encrypted + "--tls-client-ca=f --grpc-use-ssl=true --grpc-server-cert=c --grpc-server-key=k --grpc-address=0.0.0.0"), `grpc-address: "0.0.0.0"` + expected},
 	} {
-		_, s, err := serveFlags(nil, append(tt.args, "models")...)
+		opts, s, err := serveFlags(nil, append(tt.args, "models")...)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := checkAddresses(s.settings); err == nil && tt.want != "" || err != nil && err.Error() != tt.want {
+		if err := checkAddresses(s.settings, &opts.access); err == nil && tt.want != "" || err != nil && err.Error() != tt.want {
 			t.Errorf("%q: got %v, want %s", tt.args, err, tt.want)
+		}
+	}
+}
+
+func TestOneWarningNamesTheAddressesThatOtherMachinesReach(t *testing.T) {
+	for args, want := range map[string]string{
+		"--insecure-bind": "",
+		"--insecure-bind --address=0.0.0.0 --metrics-address=::":       "addresses=0.0.0.0,::",
+		"--insecure-bind --address=0.0.0.0 --api-keys=f":               "connections are not encrypted",
+		"--address=0.0.0.0 --api-keys=f --tls-cert=c --tls-key=k":      "",
+		"--insecure-bind --address=0.0.0.0 --tls-cert=c --tls-key=k":   "clients are not authenticated",
+		"--address=0.0.0.0 --tls-client-ca=f --tls-cert=c --tls-key=k": "",
+	} {
+		opts, s, err := serveFlags(nil, append(strings.Fields(args), "models")...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var log strings.Builder
+		warnOfClients(s.settings, &opts.access, slog.New(slog.NewTextHandler(&log, nil)))
+		if got := log.String(); !strings.Contains(got, want) || strings.Count(got, "level=WARN") != min(1, len(want)) {
+			t.Errorf("%s: the log is %q, want one warning with %q", args, got, want)
 		}
 	}
 }

@@ -141,6 +141,10 @@ func expects(v pflag.Value) string {
 		return "true or false"
 	case "int", "int64":
 		return "a whole number"
+	case "size":
+		return "a number of bytes, such as 16GiB"
+	case "regexp":
+		return "a regular expression, such as ^x-"
 	}
 	return "a string"
 }
@@ -230,6 +234,8 @@ func fits(v pflag.Value, n *yaml.Node) bool {
 		return n.Tag == "!!bool"
 	case "int", "int64":
 		return n.Tag == "!!int"
+	case "size":
+		return n.Tag == "!!int" || n.Tag == "!!str"
 	}
 	return n.Tag == "!!str"
 }
@@ -280,7 +286,7 @@ func readSettings(flags *pflag.FlagSet, paths, environ []string) (*settled, erro
 // readEnvironment returns the variables that are settings, and the names of those
 // that look as if they were meant to be. An empty variable counts as unset.
 func readEnvironment(flags *pflag.FlagSet, environ []string) (environment map[string]string, unknown []string) {
-	known := []string{onnxruntime.Variable}
+	known := []string{onnxruntime.Variable, "SHOAL_BINARY", tokenVariable} // for the Python package and for clients
 	eachFlag(flags, func(f *pflag.Flag) { known = append(known, variable(f.Name)) })
 	environment = map[string]string{}
 	for _, entry := range environ {

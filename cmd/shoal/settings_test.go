@@ -148,7 +148,7 @@ func TestAWrongSettingSaysWhereAndWhatWasExpected(t *testing.T) {
 		{"nothing", nil, "", "address:", "FILE:1: address: nothing is not valid: expected a string"},
 		{"list", nil, "", "address: [a, b]", "FILE:1: address: a list is not valid: expected a string"},
 		{"map in a list", nil, "", "load-model: [a: b]", "FILE:1: load-model: a map is not valid: expected a string, or a list of strings"},
-		{"no such choice", nil, "", "model-control-mode: often", `FILE:1: model-control-mode: "often" is not valid: expected one of none, poll, explicit`},
+		{"no such choice", nil, "", "model-control-mode: often", `FILE:1: model-control-mode: "often" is not valid: expected one of none, poll, explicit, demand`},
 		{"twice", nil, "", "http-port: 1\nhttp-port: 2", "FILE:2: http-port: the key is set twice; the first is at FILE:1"},
 		{"no map", nil, "", "- http-port", "FILE:1: found a list; expected flag names with their values, such as http-port: 8000"},
 		{"an empty document", nil, "", "---", "FILE:2: found nothing; expected flag names with their values, such as http-port: 8000"},

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -12,6 +13,7 @@ import (
 
 	_ "github.com/shoal-serving/shoal/internal/script" // for its flag -rewrite
 	"github.com/shoal-serving/shoal/internal/simulate"
+	"github.com/shoal-serving/shoal/internal/simulate/cell"
 	"github.com/shoal-serving/shoal/internal/simulate/scenario"
 )
 
@@ -106,22 +108,74 @@ func TestThePictureInTheDocumentationIsUpToDate(t *testing.T) {
 var yamlBlock = regexp.MustCompile("(?s)```yaml\n(.*?)```")
 
 func TestTheScenariosInTheDocumentationRun(t *testing.T) {
-	text, err := os.ReadFile("../../docs/simulate.md")
+	text, err := os.ReadFile("../../docs/reference/simulate.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	blocks := yamlBlock.FindAllSubmatch(text, -1)
 	if len(blocks) == 0 {
-		t.Fatal("docs/simulate.md has no scenario")
+		t.Fatal("docs/reference/simulate.md has no scenario")
 	}
 	for _, block := range blocks {
-		s, err := scenario.Parse("docs/simulate.md", block[1])
+		s, err := scenario.Parse("docs/reference/simulate.md", block[1])
 		if err != nil {
 			t.Errorf("this does not load: %v\n%s", err, block[1])
 			continue
 		}
 		if _, err := s.Run(); err != nil {
 			t.Errorf("this does not run: %v\n%s", err, block[1])
+		}
+	}
+}
+
+const cellFile = "../../examples/scenarios/cell.yaml"
+
+func TestSimulateRunsACell(t *testing.T) {
+	svg := filepath.Join(t.TempDir(), "cell.svg")
+	out, err := simulateCommand(t, cellFile, "--svg", svg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"active set   least request", "in the objective", "nodes                                9", "loads on demand"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+	picture, err := os.ReadFile(svg)
+	if err != nil || !strings.Contains(string(picture), "<polyline") || !strings.Contains(string(picture), "least request: 9") {
+		t.Errorf("the picture is %s, %v", picture, err)
+	}
+}
+
+func TestSimulateFindsTheSmallestCell(t *testing.T) {
+	out, err := simulateCommand(t, cellFile, "--nodes", "auto", "--json", "-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var report cell.Report
+	if err := json.Unmarshal([]byte(out[strings.Index(out, "{"):]), &report); err != nil {
+		t.Fatal(err)
+	}
+	n := report.NodesNeeded
+	if n < 4 || n > 20 || report.Results[0].Nodes != n || report.Results[0].InObjective < cell.Wanted {
+		t.Errorf("%d nodes: %+v", n, report.Results[0])
+	}
+	if want := fmt.Sprintf("%d nodes: ", n-1); !strings.Contains(out, want) {
+		t.Errorf("%d nodes suffice, and %d were not tried:\n%s", n, n-1, out)
+	}
+}
+
+func TestFlagsOfCellsAndScenariosAreNotMixed(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{aToE, "--nodes", "3"}, "--nodes is for cells, and the file has no field nodes"},
+		{[]string{cellFile, "--setting", "x"}, "--setting is for scenarios; a cell has the field balancer"},
+		{[]string{cellFile, "--nodes", "few"}, `--nodes is "few", and must be auto or a number from 1 to 10000`},
+	} {
+		if _, err := simulateCommand(t, c.args...); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v: %v, want %q", c.args, err, c.want)
 		}
 	}
 }

@@ -57,15 +57,16 @@ func (o *storeOptions) settings() (*mms.Settings, error) {
 	return s, nil
 }
 
-// storePorts returns the ports of a store: inference and management may share one.
+// storePorts returns the ports of a store: inference and management may share one. Changes
+// come over that of management, which the clients of MMS know.
 func storePorts(models *mms.Store, settings *mms.Settings, opts mmshttp.Options, figures http.Handler) []listen.Port {
 	const hint = "choose another address in the file of --mms-config"
 	ports := []listen.Port{
 		listen.HTTP("inference", settings.Inference, mmshttp.Inference(models, opts), hint),
-		listen.HTTP("management", settings.Management, mmshttp.Management(models, opts), hint),
+		listen.AdminHTTP("management", settings.Management, mmshttp.Management(models, opts), hint),
 	}
 	if settings.Inference == settings.Management && !strings.HasSuffix(settings.Inference, ":0") {
-		ports = []listen.Port{listen.HTTP("inference", settings.Inference, mmshttp.Both(models, opts), hint)}
+		ports = []listen.Port{listen.AdminHTTP("inference", settings.Inference, mmshttp.Both(models, opts), hint)}
 	}
 	if figures != nil {
 		ports = append(ports, listen.HTTP("mms_metrics", settings.Metrics, figures, hint))

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/fstest"
 )
@@ -53,8 +54,7 @@ func (f file) importPaths() []string {
 }
 
 // load parses all packages below root, whatever their build tags.
-func load(t *testing.T, root fs.FS) []folder {
-	t.Helper()
+func load(root fs.FS) ([]folder, error) {
 	folders := map[string]*folder{}
 	err := fs.WalkDir(root, ".", func(name string, entry fs.DirEntry, err error) error {
 		if err != nil {
@@ -85,13 +85,13 @@ func load(t *testing.T, root fs.FS) []folder {
 		return nil
 	})
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	var all []folder
 	for _, dir := range slices.Sorted(maps.Keys(folders)) {
 		all = append(all, *folders[dir])
 	}
-	return all
+	return all, nil
 }
 
 // A rule returns its breaches, each as a sentence that says what to do.
@@ -100,10 +100,17 @@ type rule func([]folder) []string
 // keeps fails for each breach of the rule in this module.
 func keeps(t *testing.T, r rule) {
 	t.Helper()
-	for _, breach := range r(load(t, os.DirFS("../.."))) {
+	module, err := thisModule()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, breach := range r(module) {
 		t.Error(breach)
 	}
 }
+
+// thisModule returns this module, which is parsed once for all rules. Rules do not change it.
+var thisModule = sync.OnceValues(func() ([]folder, error) { return load(os.DirFS("../..")) })
 
 // files is a small module: from the name of each file to its source.
 type files map[string]string
@@ -124,7 +131,11 @@ func bites(t *testing.T, r rule, cases []bite) {
 			for name, src := range c.sources {
 				root[name] = &fstest.MapFile{Data: []byte(src)}
 			}
-			if got := strings.Join(r(load(t, root)), "\n"); got != c.want {
+			module, err := load(root)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := strings.Join(r(module), "\n"); got != c.want {
 				t.Errorf("got\n%s\nwant\n%s", got, c.want)
 			}
 		})

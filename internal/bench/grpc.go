@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
@@ -33,6 +34,7 @@ const maxConnections = 64
 type grpcCaller struct {
 	about
 	address   string
+	connects  client.Options
 	streaming bool
 	method    string            // of inference calls, unless requests are streamed
 	requests  []mem.BufferSlice // encoded
@@ -51,21 +53,22 @@ type link struct {
 }
 
 // NewGRPC returns a caller of a model over gRPC that sends each request as a unary call. An
-// empty version means that the server chooses. It connects on first use.
-func NewGRPC(address, name, version string) (Caller, error) {
-	return newGRPC(&grpcCaller{address: address, about: about{name: name, version: version}, method: kservepb.GRPCInferenceService_ModelInfer_FullMethodName})
+// empty version means that the server chooses. opts has the credentials. It connects on
+// first use.
+func NewGRPC(address, name, version string, opts client.Options) (Caller, error) {
+	return newGRPC(&grpcCaller{address: address, connects: opts, about: about{name: name, version: version}, method: kservepb.GRPCInferenceService_ModelInfer_FullMethodName})
 }
 
 // NewGRPCStreaming is [NewGRPC] with one stream per connection for all requests. The model
 // must answer each request once.
-func NewGRPCStreaming(address, name, version string) (Caller, error) {
-	return newGRPC(&grpcCaller{address: address, about: about{name: name, version: version}, streaming: true})
+func NewGRPCStreaming(address, name, version string, opts client.Options) (Caller, error) {
+	return newGRPC(&grpcCaller{address: address, connects: opts, about: about{name: name, version: version}, streaming: true})
 }
 
 func newGRPC(c *grpcCaller) (Caller, error) {
 	c.options = []grpc.CallOption{grpc.ForceCodecV2(encoded{})} // made once
 	c.links.Store(&[]*link{})
-	asks, err := client.NewGRPC(c.address, client.Options{})
+	asks, err := client.NewGRPC(c.address, c.connects)
 	if err != nil {
 		return nil, fmt.Errorf("%q is not an address for gRPC, such as localhost:8001: %w", c.address, err)
 	}
@@ -82,9 +85,7 @@ func (c *grpcCaller) connect(want int) ([]*link, error) {
 	defer c.mu.Unlock()
 	links := slices.Clone(*c.links.Load())
 	for len(links) < want {
-		conn, err := grpc.NewClient(c.address,
-			grpc.WithTransportCredentials(insecure.NewCredentials()),
-			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32), grpc.MaxCallSendMsgSize(math.MaxInt32)))
+		conn, err := grpc.NewClient(c.address, c.dialOptions()...)
 		if err != nil {
 			return nil, err
 		}
@@ -93,6 +94,33 @@ func (c *grpcCaller) connect(want int) ([]*link, error) {
 	c.links.Store(&links)
 	return links, nil
 }
+
+func (c *grpcCaller) dialOptions() []grpc.DialOption {
+	encryption := insecure.NewCredentials()
+	if c.connects.TLS != nil {
+		encryption = credentials.NewTLS(c.connects.TLS)
+	}
+	all := []grpc.DialOption{
+		grpc.WithTransportCredentials(encryption),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32), grpc.MaxCallSendMsgSize(math.MaxInt32)),
+	}
+	if c.connects.Token != "" {
+		all = append(all, grpc.WithPerRPCCredentials(bearer{"authorization": "Bearer " + c.connects.Token}))
+	}
+	return all
+}
+
+// A bearer is metadata that is sent with each call.
+type bearer map[string]string
+
+// GetRequestMetadata implements [credentials.PerRPCCredentials].
+func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	return b, nil
+}
+
+// RequireTransportSecurity implements [credentials.PerRPCCredentials]. It is the user who
+// decides.
+func (b bearer) RequireTransportSecurity() bool { return false }
 
 // Prepare implements [Caller].
 func (c *grpcCaller) Prepare(requests []Request) error {

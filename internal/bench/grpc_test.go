@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/shoal-serving/shoal/client"
 	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
 	"github.com/shoal-serving/shoal/tensor"
 )
@@ -51,9 +52,9 @@ func (s *grpcServer) listen(t *testing.T) string {
 
 // serve starts a server, and returns its caller with requests of 0, 1, … as values
 // and priorities.
-func (s *grpcServer) serve(t *testing.T, connect func(address, name, version string) (Caller, error), requests int) Caller {
+func (s *grpcServer) serve(t *testing.T, connect func(address, name, version string, opts client.Options) (Caller, error), requests int) Caller {
 	t.Helper()
-	c, err := connect(s.listen(t), "m", "")
+	c, err := connect(s.listen(t), "m", "", client.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

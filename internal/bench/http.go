@@ -21,25 +21,30 @@ type httpCaller struct {
 	about
 	model    *url.URL
 	requests [][]byte // encoded, including headers
+	token    string   // "" means none
 	wires    wires
 }
 
 // NewHTTP returns a caller of a model over HTTP. An empty version means that the server
-// chooses. It connects on first use.
-func NewHTTP(address, name, version string) (Caller, error) {
+// chooses. opts has the credentials. It connects on first use.
+func NewHTTP(address, name, version string, opts client.Options) (Caller, error) {
 	if !strings.Contains(address, "://") {
-		address = "http://" + address
+		scheme := "http://"
+		if opts.TLS != nil {
+			scheme = "https://"
+		}
+		address = scheme + address
 	}
 	u, err := url.Parse(address)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 		return nil, fmt.Errorf("%q is not an address for HTTP, such as localhost:8000", address)
 	}
-	asks, err := client.NewHTTP(address, client.Options{})
+	asks, err := client.NewHTTP(address, opts)
 	if err != nil {
 		return nil, err
 	}
-	c := &httpCaller{about: about{asks, name, version}}
-	c.wires.to = u
+	c := &httpCaller{about: about{asks, name, version}, token: opts.Token}
+	c.wires.to, c.wires.tls = u, opts.TLS
 	if u.Path == "" {
 		u.Path = "/" // otherwise joined paths would be relative
 	}
@@ -58,6 +63,9 @@ func (c *httpCaller) Prepare(requests []Request) error {
 			return err
 		}
 		header := fmt.Sprintf("Content-Type: application/octet-stream\r\nInference-Header-Content-Length: %d\r\n", len(head))
+		if c.token != "" {
+			header += "Authorization: Bearer " + c.token + "\r\n"
+		}
 		c.requests = append(c.requests, post(c.model.Host, c.model.EscapedPath()+"/infer", header, head, data))
 	}
 	return nil

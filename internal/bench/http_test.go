@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoal-serving/shoal/client"
 	"github.com/shoal-serving/shoal/internal/pacer"
 )
 
@@ -30,7 +31,7 @@ func serveModel(t *testing.T, infer http.HandlerFunc) Caller {
 	mux.HandleFunc("POST /v2/models/two/infer", infer)
 	s := httptest.NewServer(mux)
 	t.Cleanup(s.Close)
-	c, err := NewHTTP(strings.TrimPrefix(s.URL, "http://"), "two", "")
+	c, err := NewHTTP(strings.TrimPrefix(s.URL, "http://"), "two", "", client.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"sync"
 	"time"
 )
@@ -21,7 +22,8 @@ const wireBuffer = 16 << 10
 // goroutine for writing and one for reading, and more than twice the CPU time, which a
 // server on the same machine lacks. Here the sender writes once, and reads.
 type wires struct {
-	to *url.URL
+	tls *tls.Config // of https; nil means the defaults
+	to  *url.URL
 
 	mu   sync.Mutex // guards the following
 	idle []*wire    // most recently used last
@@ -81,9 +83,12 @@ func (ws *wires) take(ctx context.Context) (*wire, error) {
 	var conn net.Conn
 	var err error
 	if ws.to.Scheme == "https" {
-		conn, err = (&tls.Dialer{}).DialContext(ctx, "tcp", address)
+		conn, err = (&tls.Dialer{Config: ws.tls}).DialContext(ctx, "tcp", address)
 	} else {
 		conn, err = (&net.Dialer{}).DialContext(ctx, "tcp", address)
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return nil, context.DeadlineExceeded // dialing has no other deadline
 	}
 	if err != nil {
 		return nil, err

@@ -12,6 +12,10 @@ import "sync"
 // most half of it, so that the requests of one model leave room for those of others. Its
 // methods may be called concurrently. A nil Budget has no limit.
 type Budget struct {
+	// Refused, if not nil, is called whenever a charge does not fit. It must be set before the
+	// budget is used.
+	Refused func()
+
 	total int64
 
 	mu       sync.Mutex // guards the following
@@ -59,16 +63,31 @@ func (c *Charge) Grow(bytes int64) bool {
 		return true
 	}
 	b.mu.Lock()
-	defer b.mu.Unlock()
 	if bytes > b.total-b.used || bytes > b.total/2-b.byKey[c.key] {
 		b.rejected++
+		b.mu.Unlock()
+		if b.Refused != nil {
+			b.Refused()
+		}
 		return false
 	}
 	b.used += bytes
 	b.peak = max(b.peak, b.used)
 	b.byKey[c.key] += bytes
 	c.bytes += bytes
+	b.mu.Unlock()
 	return true
+}
+
+// Shrink gives some bytes of the charge back.
+func (c *Charge) Shrink(bytes int64) {
+	b := c.budget
+	if b == nil || bytes <= 0 {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.shrink(c, bytes)
 }
 
 // Bytes returns the size of the charge.
@@ -82,11 +101,17 @@ func (c *Charge) Close() {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.used -= c.bytes
-	if left := b.byKey[c.key] - c.bytes; left > 0 {
+	b.shrink(c, c.bytes)
+}
+
+// shrink gives bytes of a charge back. The caller holds the lock.
+func (b *Budget) shrink(c *Charge, bytes int64) {
+	bytes = min(bytes, c.bytes)
+	b.used -= bytes
+	if left := b.byKey[c.key] - bytes; left > 0 {
 		b.byKey[c.key] = left
 	} else {
 		delete(b.byKey, c.key)
 	}
-	c.bytes = 0
+	c.bytes -= bytes
 }

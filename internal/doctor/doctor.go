@@ -1,29 +1,33 @@
 // Package doctor checks the prerequisites of a server before it is started: the ONNX
-// Runtime library, cores and memory, ports, and models, none of which it loads.
+// Runtime library, cores and memory, ports, and models, none of which it loads. Of each
+// model it says whether it runs as in the server that it was configured for.
 //
 // [Look] collects facts from the machine, and [Facts.Judge], which is pure, reports what
 // is wrong with them and what to do.
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
+	"os/exec"
 	"strconv"
 	"strings"
 
 	"github.com/shoal-serving/shoal/internal/engine/onnx"
 	"github.com/shoal-serving/shoal/internal/engine/onnx/onnxruntime"
+	"github.com/shoal-serving/shoal/internal/engine/python"
 	"github.com/shoal-serving/shoal/internal/machine"
 	"github.com/shoal-serving/shoal/internal/repository"
 )
 
 // Options configure Look.
 type Options struct {
-	Paths    []string // model repositories; may be empty
-	Backends []string // supported backends
-	Library  string   // path of the ONNX Runtime library; "" means the server's default locations
-	Ports    []Port   // that the server would open
+	Paths   []string // model repositories; may be empty
+	Inspect repository.InspectOptions
+	Library string // path of the ONNX Runtime library; "" means the server's default locations
+	Ports   []Port // that the server would open
 }
 
 // Facts are the results of Look.
@@ -65,15 +69,39 @@ func Look(ctx context.Context, opts Options) Facts {
 		p.Err = tryPort(ctx, p.Address)
 		f.Ports = append(f.Ports, p)
 	}
-	f.Models, f.Paths = repository.Inspect(opts.Paths, opts.Backends)
+	f.Models, f.Paths = repository.Inspect(opts.Paths, opts.Inspect)
 	f.Searched = len(opts.Paths) > 0
+	workers := interpreters{}
 	for i := range f.Models {
 		m := &f.Models[i]
-		if m.Err == nil && m.Backend == onnx.Name && f.Library.Err == nil {
+		switch {
+		case m.Err != nil:
+		case m.Backend == onnx.Name && f.Library.Err == nil:
 			m.Err = onnx.CheckDevice(m.Config, f.Library.CUDA, f.Library.Path)
+		case m.Backend == python.Name || m.Backend == python.TorchName:
+			m.Err = workers.check(ctx, m)
 		}
 	}
 	return f
+}
+
+// interpreters are the results of checking interpreters, by path.
+type interpreters map[string]error
+
+// check returns an error if the worker of a model could not start.
+func (all interpreters) check(ctx context.Context, m *repository.Inspection) error {
+	path, err := python.Interpreter(m.Config, m.Dir)
+	if err != nil {
+		return err
+	}
+	if _, ok := all[path]; !ok {
+		all[path] = nil
+		if out, err := exec.CommandContext(ctx, path, "-c", "import numpy").CombinedOutput(); err != nil {
+			lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+			all[path] = fmt.Errorf("%s has no numpy (%s): run 'python3 -m venv venv && venv/bin/pip install numpy' next to the model's files, or configure another interpreter", path, cmp.Or(lines[len(lines)-1], err.Error()))
+		}
+	}
+	return all[path]
 }
 
 func openLibrary(path string) (l Library) {
@@ -115,15 +143,21 @@ type Finding struct {
 	Status Status `json:"status"`
 	Found  string `json:"found"`
 	Do     string `json:"do,omitempty"` // suggested action
+
+	Model   string  `json:"model,omitempty"`   // its name, if the check is about a model
+	Verdict Verdict `json:"verdict,omitempty"` // set if Model is
 }
 
-func (f Finding) String() string {
-	text := fmt.Sprintf("%-4s  %s: %s", f.Status, f.Check, f.Found)
+// Detail returns what was found and what to do, on one line.
+func (f Finding) Detail() string {
+	text := f.Found
 	if f.Do != "" {
 		text += "; " + f.Do
 	}
-	return strings.ReplaceAll(text, "\n", "; ") // a finding is printed on one line
+	return strings.ReplaceAll(text, "\n", "; ")
 }
+
+func (f Finding) String() string { return fmt.Sprintf("%-4s  %s: %s", f.Status, f.Check, f.Detail()) }
 
 // minMemory is the free memory below which there is a warning: a server with one small
 // model and a few clients needs more.
@@ -136,36 +170,38 @@ func (f *Facts) Judge() []Finding {
 		all = append(all, p.judge())
 	}
 	if f.Paths != nil {
-		all = append(all, Finding{"models", Fail, f.Paths.Error(), "specify a directory with a subdirectory for each model, or an .onnx file"})
+		all = append(all, Finding{Check: "models", Status: Fail, Found: f.Paths.Error(), Do: giveModels})
 	}
 	if f.Searched && f.Paths == nil && len(f.Models) == 0 {
-		all = append(all, Finding{"models", Fail, "none found", "specify a directory with a subdirectory for each model, or an .onnx file"})
+		all = append(all, Finding{Check: "models", Status: Fail, Found: "none found", Do: giveModels})
 	}
 	for i := range f.Models {
-		all = append(all, judgeModel(&f.Models[i]))
+		all = append(all, f.judgeModel(&f.Models[i]))
 	}
 	return all
 }
+
+const giveModels = "specify a directory with a subdirectory for each model, or an .onnx file"
 
 // library fails only if a model needs the library.
 func (f *Facts) library() Finding {
 	const check = "ONNX Runtime"
 	if f.Library.Err == nil {
-		return Finding{check, OK, f.Library.Version + " at " + f.Library.Path, ""}
+		return Finding{Check: check, Status: OK, Found: f.Library.Version + " at " + f.Library.Path}
 	}
 	for _, m := range f.Models {
 		if m.Backend == onnx.Name {
-			return Finding{check, Fail, f.Library.Err.Error(), fmt.Sprintf("model %q cannot run without it", m.Name)}
+			return Finding{Check: check, Status: Fail, Found: f.Library.Err.Error(), Do: fmt.Sprintf("model %q cannot run without it", m.Name)}
 		}
 	}
-	return Finding{check, Warn, f.Library.Err.Error(), "ONNX models cannot run without it"}
+	return Finding{Check: check, Status: Warn, Found: f.Library.Err.Error(), Do: "ONNX models cannot run without it"}
 }
 
 func (f *Facts) memory() Finding {
 	const check, mib = "memory", 1 << 20
 	m := f.Memory
 	if m.Limit == 0 {
-		return Finding{check, Warn, "unknown on this system", "make sure that the models fit"}
+		return Finding{Check: check, Status: Warn, Found: "unknown on this system", Do: "make sure that the models fit"}
 	}
 	whose := "the machine's"
 	if m.Contained {
@@ -173,34 +209,15 @@ func (f *Facts) memory() Finding {
 	}
 	found := fmt.Sprintf("%d MiB free of %s %d MiB", m.Free/mib, whose, m.Limit/mib)
 	if m.Free < minMemory {
-		return Finding{check, Warn, found, "provide more memory, or stop other programs"}
+		return Finding{Check: check, Status: Warn, Found: found, Do: "provide more memory, or stop other programs"}
 	}
-	return Finding{check, OK, found, ""}
+	return Finding{Check: check, Status: OK, Found: found}
 }
 
 func (p *Port) judge() Finding {
 	check := p.Protocol + " port"
 	if p.Err != nil {
-		return Finding{check, Warn, p.Err.Error(), "if it is not used by Shoal itself, " + p.Hint}
+		return Finding{Check: check, Status: Warn, Found: p.Err.Error(), Do: "if it is not used by Shoal itself, " + p.Hint}
 	}
-	return Finding{check, OK, p.Address + " is free", ""}
-}
-
-func judgeModel(m *repository.Inspection) Finding {
-	check := "model " + m.Name
-	if m.Err != nil {
-		return Finding{check, Fail, m.Err.Error(), "fix it, or remove the model from the repository"}
-	}
-	var versions []string
-	for _, n := range m.Versions {
-		versions = append(versions, strconv.FormatInt(n, 10))
-	}
-	found := fmt.Sprintf("version %s for %s", strings.Join(versions, ", "), m.Backend)
-	if len(m.Warnings) == 0 {
-		return Finding{check, OK, found, ""}
-	}
-	for _, w := range m.Warnings {
-		found += "; " + w.String()
-	}
-	return Finding{check, Warn, found, "remove the settings that have no effect, or ignore this"}
+	return Finding{Check: check, Status: OK, Found: p.Address + " is free"}
 }

@@ -22,8 +22,16 @@ func TestEachFactIsJudged(t *testing.T) {
 	gone := errors.New("it is gone")
 	model := repository.Inspection{Name: "m", Backend: onnx.Name, Versions: []int64{1, 3}}
 	warned, broken := model, model
-	warned.Warnings = []modelconfig.Warning{{Where: "config.pbtxt:3", Field: "optimization", Text: "has no effect"}}
+	warned.Findings = []modelconfig.Finding{{Where: "config.pbtxt:3", Field: "optimization", Kind: modelconfig.Ignored, What: "nobody uses it"}}
 	broken.Err = errors.Join(gone, gone)
+	unused, rejected := warned, broken
+	unused.Findings = []modelconfig.Finding{warned.Findings[0]}
+	unused.Findings[0].Kind = modelconfig.Unused
+	rejected.Findings = []modelconfig.Finding{
+		{Where: "a:1", Field: "one", Kind: modelconfig.Rejected, What: "no", Instead: "do that"},
+		{Field: "three", Kind: modelconfig.Ignored},
+		{Where: "a:2", Field: "two", Kind: modelconfig.Rejected, What: "no", Instead: "do that"},
+	}
 	for _, tt := range []struct {
 		facts Facts
 		want  string // a line of the findings
@@ -40,8 +48,11 @@ func TestEachFactIsJudged(t *testing.T) {
 		{Facts{Searched: true}, "fail  models: none found; specify a directory with a subdirectory for each model, or an .onnx file"},
 		{Facts{Paths: gone}, "fail  models: it is gone; specify a directory with a subdirectory for each model, or an .onnx file"},
 		{Facts{Models: []repository.Inspection{model}}, "ok    model m: version 1, 3 for onnxruntime"},
-		{Facts{Models: []repository.Inspection{warned}}, "warn  model m: version 1, 3 for onnxruntime; config.pbtxt:3: optimization: has no effect; remove the settings that have no effect, or ignore this"},
-		{Facts{Models: []repository.Inspection{broken}}, "fail  model m: it is gone; it is gone; fix it, or remove the model from the repository"},
+		{Facts{Models: []repository.Inspection{warned}}, "warn  model m: version 1, 3 for onnxruntime; config.pbtxt:3: optimization: has no effect: nobody uses it"},
+		{Facts{Models: []repository.Inspection{unused}}, "ok    model m: version 1, 3 for onnxruntime; config.pbtxt:3: optimization: has no effect: nobody uses it"},
+		{Facts{Models: []repository.Inspection{rejected}}, "fail  model m: a:1: one: no; a:2: two: no; do that"},
+		{Facts{Library: Library{Err: gone}, Models: []repository.Inspection{model}}, "fail  model m: ONNX Runtime cannot be loaded; install it, or name it with --onnxruntime-library"},
+		{Facts{Models: []repository.Inspection{broken}}, "fail  model m: it is gone; it is gone; change it, or serve the other models with --exit-on-error=false"},
 	} {
 		var lines []string
 		for _, f := range tt.facts.Judge() {
@@ -73,7 +84,7 @@ func TestLookingLoadsNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	f := Look(t.Context(), Options{Paths: []string{dir, "no/such/folder"}, Backends: []string{onnx.Name}, Library: "no/such/library"})
+	f := Look(t.Context(), Options{Paths: []string{dir, "no/such/folder"}, Inspect: repository.InspectOptions{Backends: []string{onnx.Name}}, Library: "no/such/library"})
 	if f.Library.Err == nil || f.Cores < 1 || f.Paths == nil || len(f.Ports) != 0 {
 		t.Errorf("found %+v", f)
 	}
@@ -103,7 +114,7 @@ func TestAModelForAGPUNeedsALibraryForGPUs(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	f := Look(t.Context(), Options{Paths: []string{dir}, Backends: []string{onnx.Name}, Library: onnxtest.Library(t)})
+	f := Look(t.Context(), Options{Paths: []string{dir}, Inspect: repository.InspectOptions{Backends: []string{onnx.Name}}, Library: onnxtest.Library(t)})
 	if f.Library.Err != nil || f.Library.CUDA {
 		t.Skipf("the library is %+v, and this needs one for the CPU", f.Library)
 	}

@@ -53,6 +53,13 @@ type Threader interface {
 	AnyThreads(cfg *modelconfig.Config) bool
 }
 
+// A DeviceSharer is an engine whose models may name the device that they run on. Models of
+// the same device take turns.
+type DeviceSharer interface {
+	// SharedDevice returns the name of the device; empty if the model does not name one.
+	SharedDevice(cfg *modelconfig.Config) string
+}
+
 // A Releaser is an engine whose speed depends on the release of a library.
 type Releaser interface {
 	// Release returns the release. A model must have been loaded before.

@@ -62,6 +62,13 @@ type Batching struct {
 	Preferred      []int          `json:"preferred,omitempty"`         // if configured
 	Delay          *time.Duration `json:"delay_ns,omitempty"`          // if configured
 	Safety         Safety         `json:"safety"`
+	Padding        *Padding       `json:"padding,omitempty"` // nil if neither the configuration nor the model suggests it
+}
+
+// Padding is whether requests of different lengths may be padded to share a batch.
+type Padding struct {
+	Safety
+	Detected bool `json:"detected"` // the model's inputs suggest it; otherwise it is configured
 }
 
 // Safety is whether requests may share a batch.

@@ -33,13 +33,19 @@ type Policy struct {
 	ReturnP90   time.Duration `json:"last_ns,omitempty"` // p90 of the time until they do
 	ClosedLoop  ClosedLoop    `json:"loop"`
 
+	// Padded and NotPadded are batches that requests of other lengths have joined, and batches
+	// that the most similar of them could have joined.
+	Padded    PaddingTimes `json:"padded"`
+	NotPadded PaddingTimes `json:"not_padded"`
+
 	Rules        []Rule                      `json:"rules"`
 	TotalLatency time.Duration               `json:"total_ns"` // total latency of the requests of recent batches
 	Closed       [batching.NumReasons]uint64 `json:"-"`        // batches by reason for closing
 	Batches      uint64                      `json:"batches"`
-	Drifts       uint64                      `json:"drifts"`                 // number of changes of the model's speed
-	DriftFactor  float64                     `json:"drifted,omitempty"`      // how many times longer batches take since the last change
-	RestBatches  uint64                      `json:"rest_batches,omitempty"` // batches until rules are used again after the change
+	SmallBatches uint64                      `json:"small_batches,omitempty"` // of them, far smaller than what waited and than the efficient size, 64 and more in a row
+	Drifts       uint64                      `json:"drifts"`                  // number of changes of the model's speed
+	DriftFactor  float64                     `json:"drifted,omitempty"`       // how many times longer batches take since the last change
+	RestBatches  uint64                      `json:"rest_batches,omitempty"`  // batches until rules are used again after the change
 	Waiting      int                         `json:"waiting"`
 	Running      int                         `json:"running"`
 }
@@ -60,6 +66,14 @@ type ClosedLoop struct {
 	Clients float64 `json:"clients"` // number of concurrent requests
 	Rows    int     `json:"rows"`    // target batch size
 	Batches int     `json:"batches"` // number of parallel batches
+}
+
+// PaddingTimes are the expected times of a number of batches since the model was loaded: in
+// one batch with padding, and in a batch for each shape.
+type PaddingTimes struct {
+	Batches  uint64        `json:"batches"`
+	Together time.Duration `json:"together_ns"`
+	Separate time.Duration `json:"separate_ns"`
 }
 
 // A Rule is one reason to deviate from greedy, and its effect.

@@ -139,6 +139,36 @@ func (p *page) batching() {
 	case NotChecked:
 		p.say("Whether rows are independent was not checked: %s", b.Safety.Why)
 	}
+	p.padding()
+}
+
+// padding says whether requests of different lengths share batches, and what that saves.
+func (p *page) padding() {
+	pad := p.Batching.Padding
+	switch {
+	case pad == nil:
+		return
+	case pad.Verdict == Unsafe:
+		p.say("Requests of different lengths are not padded: %s", pad.Why)
+		return
+	case pad.Verdict == NotChecked:
+		p.say("Requests of different lengths are not padded: %s", pad.Why)
+		return
+	case pad.Detected:
+		p.say("Requests of different lengths may be padded, because the model has a mask: rows gave the same results with padding and without")
+	default:
+		p.say("Requests of different lengths may be padded: rows gave the same results with padding and without")
+	}
+	e := p.Policy
+	if e == nil {
+		return
+	}
+	if t := e.Padded; t.Batches > 0 {
+		p.say("Padding was used in %d batches: they take %s, and %s without padding, with a batch for each length", t.Batches, brief(t.Together), brief(t.Separate))
+	}
+	if t := e.NotPadded; t.Batches > 0 {
+		p.say("Padding did not pay in %d batches: with the next request they would take %s, and %s without padding", t.Batches, brief(t.Together), brief(t.Separate))
+	}
 }
 
 func (p *page) curve() {
@@ -228,6 +258,9 @@ func (p *page) size() {
 	}
 	if e.RestBatches > 0 {
 		p.say("That was just now: for the next %s no request is held, until the new speed is known", batches(e.RestBatches))
+	}
+	if e.SmallBatches > 0 {
+		p.say("%s far smaller than what waited and than what is efficient, at least 64 in a row: some estimate was wrong", plural(int(e.SmallBatches), "batch was", "batches were"))
 	}
 }
 
@@ -387,6 +420,7 @@ var reasons = map[string]string{
 	"shared":    "other instances run the rest",
 	"cut":       "several smaller batches are faster than one",
 	"retest":    "measures again a size that is expected to be slower",
+	"padded":    "requests of other shapes were padded to join it",
 }
 
 func (p *page) rules() {

@@ -14,21 +14,22 @@ type Code uint8
 
 // The codes. Switches over them may rely on the list being complete.
 const (
-	Internal     Code = iota // a bug or a failing model: report it
-	Invalid                  // fix the request
-	NotFound                 // fix the name
-	Unsupported              // the server does not support this: change the request
-	Unavailable              // the model is not ready or is stopping: retry later or elsewhere
-	Overloaded               // the queue is full: back off
-	Late                     // the response would miss the deadline or the model's objective: back off or allow more time
-	QueueTimeout             // the request waited longer than the model's queue policy allows: back off
-	Deadline                 // the client's deadline passed
-	Cancelled                // the client cancelled the request
-	Forbidden                // the server is not configured to let clients do this: ask its operator
+	Internal        Code = iota // a bug or a failing model: report it
+	Invalid                     // fix the request
+	NotFound                    // fix the name
+	Unsupported                 // the server does not support this: change the request
+	Unavailable                 // the model is not ready or is stopping: retry later or elsewhere
+	Overloaded                  // the queue is full: back off
+	Late                        // the response would miss the deadline or the model's objective: back off or allow more time
+	QueueTimeout                // the request waited longer than the model's queue policy allows: back off
+	Deadline                    // the client's deadline passed
+	Cancelled                   // the client cancelled the request
+	Forbidden                   // the client may not do this: ask the operator of the server
+	Unauthenticated             // the client sent no valid credentials: send some
 )
 
 var codeNames = [...]string{
-	"internal", "invalid", "not found", "unsupported", "unavailable", "overloaded", "would be late", "queue timeout", "deadline", "cancelled", "forbidden",
+	"internal", "invalid", "not found", "unsupported", "unavailable", "overloaded", "would be late", "queue timeout", "deadline", "cancelled", "forbidden", "unauthenticated",
 }
 
 // NumCodes is the number of codes.

@@ -7,9 +7,17 @@ import (
 	"context"
 	"time"
 
+	"github.com/shoal-serving/shoal/internal/access"
 	"github.com/shoal-serving/shoal/internal/buf"
 	"github.com/shoal-serving/shoal/tensor"
 )
+
+// A Waiter learns that a request waits for its model to be loaded, so that requests for other
+// models need not wait for its answer.
+type Waiter interface {
+	// AwaitsModel is called on the goroutine of the request, before it waits.
+	AwaitsModel()
+}
 
 // A Request is a request to run a model once. The caller that submits it must not modify it
 // afterwards, not even when the call has returned: a call returns at its deadline while the
@@ -30,6 +38,14 @@ type Request struct {
 	// labels are class names by output. If Convert fails, it has released resp.
 	Convert func(resp *Response, batched bool, labels map[string][]string) error
 
+	// Caller is whom the request is made for. The server sets it if it authenticates its
+	// clients; nil means unknown.
+	Caller *access.Caller
+
+	// Tenant and Weight are the caller's share of a queue; see batching.Item. The server sets
+	// them.
+	Tenant, Weight int
+
 	// Memory holds the data of Inputs. The caller keeps its reference and releases it
 	// when the call has returned; the server takes its own reference while it reads the
 	// inputs. Nil means that the garbage collector owns the data.
@@ -44,6 +60,9 @@ type Request struct {
 	CorrelationName string      // ID of the request's sequence, if that is a string; "" means none
 	Flags           uint32      // SequenceStart and SequenceEnd
 
+	// Waiter, if not nil, is called when the request waits for its model to be loaded.
+	Waiter Waiter
+
 	// AcceptStream means that the caller accepts any number of responses; see
 	// [Response.Stream]. A decoupled model rejects other requests with ErrDecoupled.
 	AcceptStream bool
@@ -52,10 +71,13 @@ type Request struct {
 	Timeout  time.Duration // requested limit of the time in the queue or to the response, depending on the model; 0 means none
 
 	// Rows is the number of rows of the request, Shape is equal for requests that may share a
-	// batch, and Elements is the number of elements of a row in inputs with variable
-	// dimensions; 0 if there are none. The check against the model's configuration sets them.
+	// batch, PadGroup is equal for those that may share one if they are padded, and 0 if the
+	// request cannot be padded, and Elements is the number of elements of a row in inputs with
+	// variable dimensions; 0 if there are none. The check against the model's configuration
+	// sets them.
 	Rows     int
 	Shape    uint64
+	PadGroup uint64
 	Elements int64
 }
 

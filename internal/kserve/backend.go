@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 
+	"github.com/shoal-serving/shoal/internal/access"
 	"github.com/shoal-serving/shoal/internal/catalog"
 	"github.com/shoal-serving/shoal/internal/explain"
 	"github.com/shoal-serving/shoal/internal/infer"
@@ -38,21 +39,35 @@ func PutResponse(resp *infer.Response) {
 	responses.Put(resp)
 }
 
-// A Catalog describes the models of a server, their readiness and their statistics.
+// An Authorizer decides what the caller of a context may do. It is the same for every
+// protocol. Errors have the codes Unauthenticated and Forbidden.
+type Authorizer interface {
+	// Authorize returns an error if the caller may not do the action. Model is "" for the server
+	// as a whole.
+	Authorize(ctx context.Context, action access.Action, model string) error
+	// Change makes a change with do if the caller may make it, and records it.
+	Change(ctx context.Context, c access.Change, do func() error) error
+}
+
+// A Catalog describes the models of a server, their readiness and their statistics, to
+// callers that may know them.
 type Catalog interface {
+	Authorizer
+
 	// Ready reports whether the server accepts requests: all its models are loaded and it is
 	// not shutting down.
 	Ready() bool
 	// ModelReady reports whether a version of a model accepts requests. Version "" means any.
+	// The protocol has authorized the caller; see [ModelReady].
 	ModelReady(model, version string) bool
 	// Model describes a model. Version "" means the default version.
-	Model(model, version string) (*catalog.Metadata, error)
+	Model(ctx context.Context, model, version string) (*catalog.Metadata, error)
 	// Config returns the complete configuration that is in effect for a version of a model.
 	// Version "" means the default version. The caller must not modify it.
-	Config(model, version string) (*modelconfig.Config, error)
+	Config(ctx context.Context, model, version string) (*modelconfig.Config, error)
 	// Statistics returns the counters of the named versions. Model "" means all models,
 	// version "" all versions of the model. It returns nil if none match.
-	Statistics(model, version string) []catalog.Statistics
+	Statistics(ctx context.Context, model, version string) ([]catalog.Statistics, error)
 }
 
 // A Stopper is a Catalog that reports when its server shuts down, so that long-running
@@ -66,7 +81,7 @@ type Stopper interface {
 type Explainer interface {
 	// Explain explains a version of a model. Version "" means the default version. This is an
 	// extension of Shoal: other servers do not have it.
-	Explain(model, version string) (*explain.Model, error)
+	Explain(ctx context.Context, model, version string) (*explain.Model, error)
 }
 
 // A Control loads and unloads models, if the server allows its clients to. Model names
@@ -75,10 +90,19 @@ type Explainer interface {
 type Control interface {
 	// Index lists every model that the repository has or had, and the state of its versions.
 	// If ready is set, only those that accept requests are listed.
-	Index(ready bool) []catalog.IndexEntry
+	Index(ctx context.Context, ready bool) []catalog.IndexEntry
 	// Load loads or reloads a model, and returns when it accepts requests. If it fails, the
 	// versions that were loaded before keep serving.
 	Load(ctx context.Context, model string, opts catalog.LoadOptions) error
 	// Unload unloads a model. It is not an error if the model is not loaded.
 	Unload(ctx context.Context, model string, opts catalog.UnloadOptions) error
+}
+
+// ModelReady reports whether a version of a model accepts requests, to a caller that may
+// know it.
+func ModelReady(ctx context.Context, c Catalog, model, version string) (bool, error) {
+	if err := c.Authorize(ctx, access.Describe, model); err != nil {
+		return false, err
+	}
+	return c.ModelReady(model, version), nil
 }

@@ -47,6 +47,16 @@ func appendData(dst []byte, t tensor.Type, elements int64, text []byte, offset i
 	return dst, nil
 }
 
+// appendSingle appends an element that is not in an array.
+func appendSingle(dst []byte, t tensor.Type, text []byte, offset int64, limits *Limits) ([]byte, error) {
+	s := scanner{text: text, limits: limits}
+	dst, err := s.appendElement(dst, t)
+	if err != nil {
+		return dst, elementError(err, t, offset)
+	}
+	return dst, nil
+}
+
 // elementError returns the error for an element that begins at offset.
 func elementError(err error, t tensor.Type, offset int64) error {
 	if errors.Is(err, errCount) {

@@ -12,6 +12,10 @@ import (
 type Request struct {
 	infer.Request
 
+	// Shared are the tensors in shared memory, which have no data until the caller attaches
+	// them; see [Regions.Attach].
+	Shared SharedTensors
+
 	binary        bool   // whether outputs are binary if the request lists none
 	binaryOutputs []bool // the same for each of Outputs
 }
@@ -144,7 +148,16 @@ type pending struct {
 	text     []byte
 	offset   int64 // of text in the document
 	elements int64
+	single   bool  // text is one element, not an array
 	at, size int64 // where its data goes in memory
+}
+
+// append appends the data to dst in the encoding of a tensor.
+func (p *pending) append(dst []byte, t tensor.Type, limits *Limits) ([]byte, error) {
+	if p.single {
+		return appendSingle(dst, t, p.text, p.offset, limits)
+	}
+	return appendData(dst, t, p.elements, p.text, p.offset, limits)
 }
 
 // request decodes the JSON part of the body.
@@ -226,7 +239,7 @@ func (d *decoder) data(body *buf.Buf) error {
 	for _, p := range d.pending {
 		in := &d.req.Inputs[p.input]
 		var err error
-		if in.Data, err = appendData(memory.B[p.at:p.at:p.at+p.size], in.Type, p.elements, p.text, p.offset, d.limits); err != nil {
+		if in.Data, err = p.append(memory.B[p.at:p.at:p.at+p.size], in.Type, d.limits); err != nil {
 			memory.Release()
 			return withCountHint(err, in, &p)
 		}

@@ -15,10 +15,33 @@ type inputReader struct {
 	hasType bool
 	meant   tensor.Type // probably, if Type is Invalid
 	text    []byte      // the data as JSON; nil if it has none
+	single  bool        // text is one element, not an array
 	offset  int64       // of text in the document
 	binary  bool
 	bytes   uint64 // of binary data
-	region  string
+	shared  sharedReader
+}
+
+// A sharedReader collects the parameters of a tensor that is in shared memory.
+type sharedReader struct {
+	RegionSlice
+	set bool // the region is set
+}
+
+// sharedParameter decodes a parameter of a tensor in shared memory.
+func (d *decoder) sharedParameter(to *sharedReader, name []byte) (err error) {
+	switch string(name) {
+	case "shared_memory_region":
+		to.set = true
+		to.Region, err = d.string("shared_memory_region")
+	case "shared_memory_offset":
+		to.Offset, err = d.uint("shared_memory_offset")
+	case "shared_memory_byte_size":
+		to.Size, err = d.uint("shared_memory_byte_size")
+	default:
+		err = d.skip()
+	}
+	return err
 }
 
 func (d *decoder) input() error {
@@ -56,10 +79,8 @@ func (d *decoder) inputParameter(in *inputReader, name []byte) (err error) {
 	case "binary_data_size":
 		in.binary = true
 		in.bytes, err = d.uint("binary_data_size")
-	case "shared_memory_region":
-		in.region, err = d.string("shared_memory_region")
 	default:
-		err = d.skip()
+		err = d.sharedParameter(&in.shared, name)
 	}
 	return err
 }
@@ -80,6 +101,8 @@ func (d *decoder) addInput(in *inputReader) error {
 	case err != nil:
 	case in.binary:
 		err = d.takeBinary(in)
+	case in.shared.set:
+		d.req.Shared.AddInput(len(d.req.Inputs), in.shared.RegionSlice)
 	default:
 		err = d.reserve(in)
 	}
@@ -100,10 +123,15 @@ func (in *inputReader) typeHint() string {
 	return hint
 }
 
-// checkSource returns an error unless the input's data comes from exactly one supported
-// source.
+// checkSource returns an error unless the input's data comes from exactly one source.
 func (in *inputReader) checkSource() error {
-	if (in.text != nil) != in.binary && in.region == "" {
+	sources := 0
+	for _, set := range [...]bool{in.text != nil, in.binary, in.shared.set} {
+		if set {
+			sources++
+		}
+	}
+	if sources == 1 {
 		return nil
 	}
 	set := ""
@@ -113,18 +141,15 @@ func (in *inputReader) checkSource() error {
 	}{
 		{"'data'", in.text != nil},
 		{"'binary_data_size'", in.binary},
-		{"'shared_memory_region'", in.region != ""},
+		{"'shared_memory_region'", in.shared.set},
 	} {
 		if source.set {
 			set += " " + source.name
 		}
 	}
-	switch set {
-	case " 'shared_memory_region'":
-		return UnknownRegion(in.region)
-	case "":
+	if set == "" {
 		set = "no field is set"
-	default:
+	} else {
 		set = "set" + set
 	}
 	return infer.Errorf(infer.Invalid, "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "+
@@ -142,12 +167,20 @@ func (d *decoder) takeBinary(in *inputReader) error {
 	return d.limits.CheckStrings(&in.Tensor)
 }
 
-// reserve computes how much memory an input sent as JSON needs, and its offset, without
-// allocating.
-func (d *decoder) reserve(in *inputReader) error {
+// checkJSONType returns an error if the type of an input cannot be sent as JSON.
+func (in *inputReader) checkJSONType() error {
 	if in.Type == tensor.FP16 || in.Type == tensor.BF16 {
 		return infer.Errorf(infer.Invalid, "receiving %v data via JSON is not supported. Please use the binary data format for input %s",
 			in.Type, in.Name)
+	}
+	return nil
+}
+
+// reserve computes how much memory an input sent as a JSON array needs, and its offset,
+// without allocating.
+func (d *decoder) reserve(in *inputReader) error {
+	if err := in.checkJSONType(); err != nil {
+		return err
 	}
 	n, err := tensor.Elements(in.Shape)
 	if err != nil {
@@ -157,13 +190,18 @@ func (d *decoder) reserve(in *inputReader) error {
 	if n > int64(len(in.text))/2 {
 		return unparsable("data", tritonReason(errCount, in.Type)).WithHint("%s", countHint(&in.Tensor, n, in.text))
 	}
+	return d.reserveElements(in, n)
+}
+
+// reserveElements is reserve for a known number of elements, which text may have.
+func (d *decoder) reserveElements(in *inputReader, n int64) (err error) {
 	size := n*4 + int64(len(in.text)) // no string is longer than its JSON text
 	if in.Type != tensor.Bytes {
 		if size, err = tensor.ByteSize(in.Type, in.Shape); err != nil {
 			return unparsable("shape", err.Error())
 		}
 	}
-	p := pending{input: len(d.req.Inputs), text: in.text, offset: in.offset, elements: n, at: d.size, size: size}
+	p := pending{input: len(d.req.Inputs), text: in.text, offset: in.offset, elements: n, single: in.single, at: d.size, size: size}
 	d.pending = append(d.pending, p)
 	d.size += (size + 7) &^ 7 // keeps the next one aligned for any type
 	return d.limits.CheckDecoded(d.size)
@@ -175,7 +213,7 @@ type outputReader struct {
 	hasName bool
 	binary  bool
 	classes uint64
-	region  string
+	shared  sharedReader
 }
 
 func (d *decoder) output() error {
@@ -200,8 +238,12 @@ func (d *decoder) output() error {
 		return err
 	case !out.hasName:
 		return missing("name")
-	case out.region != "":
-		return UnknownRegion(out.region)
+	case out.shared.set && out.classes > 0:
+		return infer.Errorf(infer.Invalid, "Output can't set both 'shared_memory_region' and 'classification'")
+	case out.shared.set && out.binary:
+		return infer.Errorf(infer.Invalid, "Output can't set both 'shared_memory_region' and 'binary_data'")
+	case out.shared.set:
+		d.req.Shared.AddOutput(out.name, out.shared.RegionSlice)
 	}
 	d.classes.AddOutput(&d.req.Request, out.name, out.classes)
 	d.req.binaryOutputs = append(d.req.binaryOutputs, out.binary)
@@ -214,10 +256,8 @@ func (d *decoder) outputParameter(out *outputReader, name []byte) (err error) {
 		out.binary, err = d.bool("binary_data")
 	case "classification":
 		out.classes, err = d.uint("classification")
-	case "shared_memory_region":
-		out.region, err = d.string("shared_memory_region")
 	default:
-		err = d.skip()
+		err = d.sharedParameter(&out.shared, name)
 	}
 	return err
 }

@@ -57,7 +57,8 @@ func (d *document) end() error {
 
 // knownMembers maps the name of each known member to a bit.
 var knownMembers = bits("id", "parameters", "inputs", "outputs", "name", "shape", "datatype", "data", "priority", "timeout",
-	"sequence_id", "sequence_start", "sequence_end", "binary_data", "binary_data_output", "binary_data_size", "classification", "shared_memory_region",
+	"sequence_id", "sequence_start", "sequence_end", "binary_data", "binary_data_output", "binary_data_size", "classification",
+	"shared_memory_region", "shared_memory_offset", "shared_memory_byte_size", "key", "offset", "byte_size",
 	"ready", ConfigParameter, UnloadDependentsParameter,
 	LogFile, LogInfo, LogWarning, LogError, LogVerbose, LogFormat,
 	TraceLevel, "trace_rate", "trace_count", "log_frequency", traceFile, "trace_mode")

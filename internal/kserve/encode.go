@@ -53,24 +53,28 @@ func appendParameters(dst []byte, parameters []infer.Parameter) []byte {
 			dst = append(dst, ',')
 		}
 		dst = append(appendQuoted(dst, p.Name), ':')
-		switch v := p.Value.(type) {
-		case bool:
-			dst = strconv.AppendBool(dst, v)
-		case int64:
-			dst = strconv.AppendInt(dst, v, 10)
-		case uint64:
-			dst = strconv.AppendUint(dst, v, 10)
-		case float64:
-			number, ok := appendFloat(dst, v)
-			if !ok {
-				number = append(dst, `null`...)
-			}
-			dst = number
-		case string:
-			dst = appendQuoted(dst, v)
-		}
+		dst = appendParameter(dst, p.Value)
 	}
 	return append(dst, '}')
+}
+
+// appendParameter appends the value of a parameter.
+func appendParameter(dst []byte, value any) []byte {
+	switch v := value.(type) {
+	case bool:
+		return strconv.AppendBool(dst, v)
+	case int64:
+		return strconv.AppendInt(dst, v, 10)
+	case uint64:
+		return strconv.AppendUint(dst, v, 10)
+	case float64:
+		if number, ok := appendFloat(dst, v); ok {
+			return number
+		}
+	case string:
+		return appendQuoted(dst, v)
+	}
+	return append(dst, `null`...)
 }
 
 // Binary yields the data of the outputs sent as binary data, in the order in which the
@@ -107,6 +111,9 @@ func (r *Request) appendOutput(dst []byte, out *tensor.Tensor) ([]byte, error) {
 			dst = append(dst, ',')
 		}
 		dst = strconv.AppendInt(dst, d, 10)
+	}
+	if r.Shared.hasOutput(out.Name) {
+		return append(dst, ']', '}'), nil
 	}
 	if r.isBinary(out.Name) {
 		dst = append(dst, `],"parameters":{"binary_data_size":`...)

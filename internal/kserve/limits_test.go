@@ -78,28 +78,33 @@ func TestNoDocumentTakesMuchMoreMemoryThanItsBytes(t *testing.T) {
 func TestAMemberThatIsReadComesOnce(t *testing.T) {
 	const in = `{"name":"A","shape":[1],"datatype":"INT8","data":[1]`
 	docs := map[string]string{
-		"id":                   `{"id":"1","id":"2","inputs":[]}`,
-		"escaped":              `{"id":"1","\u0069d":"2","inputs":[]}`,
-		"inputs":               `{"inputs":[],"inputs":[]}`,
-		"outputs":              `{"inputs":[],"outputs":[],"outputs":[]}`,
-		"parameters":           `{"inputs":[],"parameters":{},"parameters":{}}`,
-		"priority":             `{"inputs":[],"parameters":{"priority":1,"priority":1}}`,
-		"timeout":              `{"inputs":[],"parameters":{"timeout":1,"timeout":1}}`,
-		"sequence_id":          `{"inputs":[],"parameters":{"sequence_id":1,"sequence_id":1}}`,
-		"sequence_start":       `{"inputs":[],"parameters":{"sequence_start":true,"sequence_start":true}}`,
-		"sequence_end":         `{"inputs":[],"parameters":{"sequence_end":true,"sequence_end":true}}`,
-		"binary_data_output":   `{"inputs":[],"parameters":{"binary_data_output":true,"binary_data_output":true}}`,
-		"name":                 `{"inputs":[` + in + `,"name":"B"}]}`,
-		"shape":                `{"inputs":[` + in + `,"shape":[1]}]}`,
-		"datatype":             `{"inputs":[` + in + `,"datatype":"INT8"}]}`,
-		"data":                 `{"inputs":[` + in + `,"data":[1]}]}`,
-		"binary_data_size":     `{"inputs":[{"parameters":{"binary_data_size":0,"binary_data_size":0}}]}`,
-		"shared_memory_region": `{"inputs":[{"parameters":{"shared_memory_region":"","shared_memory_region":""}}]}`,
-		"binary_data":          `{"inputs":[],"outputs":[{"parameters":{"binary_data":true,"binary_data":true}}]}`,
-		"classification":       `{"inputs":[],"outputs":[{"parameters":{"classification":0,"classification":0}}]}`,
-		"ready":                `{"ready":true,"ready":true,"inputs":[]}`,
-		"config":               `{"inputs":[],"parameters":{"config":"","config":""}}`,
-		"unload_dependents":    `{"inputs":[],"parameters":{"unload_dependents":true,"unload_dependents":true}}`,
+		"id":                      `{"id":"1","id":"2","inputs":[]}`,
+		"escaped":                 `{"id":"1","\u0069d":"2","inputs":[]}`,
+		"inputs":                  `{"inputs":[],"inputs":[]}`,
+		"outputs":                 `{"inputs":[],"outputs":[],"outputs":[]}`,
+		"parameters":              `{"inputs":[],"parameters":{},"parameters":{}}`,
+		"priority":                `{"inputs":[],"parameters":{"priority":1,"priority":1}}`,
+		"timeout":                 `{"inputs":[],"parameters":{"timeout":1,"timeout":1}}`,
+		"sequence_id":             `{"inputs":[],"parameters":{"sequence_id":1,"sequence_id":1}}`,
+		"sequence_start":          `{"inputs":[],"parameters":{"sequence_start":true,"sequence_start":true}}`,
+		"sequence_end":            `{"inputs":[],"parameters":{"sequence_end":true,"sequence_end":true}}`,
+		"binary_data_output":      `{"inputs":[],"parameters":{"binary_data_output":true,"binary_data_output":true}}`,
+		"name":                    `{"inputs":[` + in + `,"name":"B"}]}`,
+		"shape":                   `{"inputs":[` + in + `,"shape":[1]}]}`,
+		"datatype":                `{"inputs":[` + in + `,"datatype":"INT8"}]}`,
+		"data":                    `{"inputs":[` + in + `,"data":[1]}]}`,
+		"binary_data_size":        `{"inputs":[{"parameters":{"binary_data_size":0,"binary_data_size":0}}]}`,
+		"shared_memory_region":    `{"inputs":[{"parameters":{"shared_memory_region":"","shared_memory_region":""}}]}`,
+		"shared_memory_offset":    `{"inputs":[{"parameters":{"shared_memory_offset":0,"shared_memory_offset":0}}]}`,
+		"shared_memory_byte_size": `{"inputs":[{"parameters":{"shared_memory_byte_size":0,"shared_memory_byte_size":0}}]}`,
+		"key":                     `{"key":"","key":"","inputs":[]}`,
+		"offset":                  `{"offset":0,"offset":0,"inputs":[]}`,
+		"byte_size":               `{"byte_size":0,"byte_size":0,"inputs":[]}`,
+		"binary_data":             `{"inputs":[],"outputs":[{"parameters":{"binary_data":true,"binary_data":true}}]}`,
+		"classification":          `{"inputs":[],"outputs":[{"parameters":{"classification":0,"classification":0}}]}`,
+		"ready":                   `{"ready":true,"ready":true,"inputs":[]}`,
+		"config":                  `{"inputs":[],"parameters":{"config":"","config":""}}`,
+		"unload_dependents":       `{"inputs":[],"parameters":{"unload_dependents":true,"unload_dependents":true}}`,
 	}
 	for _, setting := range []string{
 		"log_file", "log_info", "log_warning", "log_error", "log_verbose_level", "log_format",
@@ -115,7 +120,7 @@ func TestAMemberThatIsReadComesOnce(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if len(knownMembers) != 33 {
+	if len(knownMembers) != 38 {
 		t.Errorf("known names are %v: is there a line above for each?", slices.Sorted(maps.Keys(knownMembers)))
 	}
 	const load = `{"parameters":{"file:1/a":"","file:1/a":""}}`

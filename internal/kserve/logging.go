@@ -1,9 +1,11 @@
 package kserve
 
 import (
+	"context"
 	"math"
 	"slices"
 
+	"github.com/shoal-serving/shoal/internal/access"
 	"github.com/shoal-serving/shoal/internal/infer"
 )
 
@@ -24,6 +26,24 @@ func (r readOnly) ChangeLog(c LogChange) (LogSettings, error) {
 		return LogSettings{}, ErrLogChange
 	}
 	return r.Logging.ChangeLog(c)
+}
+
+// ChangeLog changes the log settings for a caller that may. The zero LogChange only reads
+// them. It returns ErrLogging if l is nil.
+func ChangeLog(ctx context.Context, a Authorizer, l Logging, c LogChange) (s LogSettings, err error) {
+	do := func() (err error) {
+		if l == nil {
+			return ErrLogging
+		}
+		s, err = l.ChangeLog(c)
+		return err
+	}
+	if c != (LogChange{}) {
+		err = a.Change(ctx, access.Change{Action: access.Configure, What: "change log settings"}, do)
+	} else if err = a.Authorize(ctx, access.Observe, ""); err == nil {
+		err = do()
+	}
+	return s, err
 }
 
 // LogSettings are the log settings of a server.

@@ -10,13 +10,16 @@ import (
 	"github.com/shoal-serving/shoal/internal/modelconfig"
 )
 
-// ServerName is the name of the server in its metadata.
+// ServerName is the name of the server in its metadata, unless the operator chose another.
 const ServerName = "shoal"
 
-// Extensions are the supported extensions of the protocol, in Triton's order.
-var Extensions = []string{
-	"classification", "model_repository", "model_repository(unload_dependents)", "schedule_policy", "model_configuration",
-	"binary_tensor_data", "statistics", "logging",
+// Extensions returns the supported extensions of the protocol, in Triton's order.
+func Extensions(regions *Regions) []string {
+	all := []string{"classification", "model_repository", "model_repository(unload_dependents)", "schedule_policy", "model_configuration"}
+	if regions != nil {
+		all = append(all, "system_shared_memory")
+	}
+	return append(all, "binary_tensor_data", "statistics", "logging")
 }
 
 // JSONLengthHeader is the HTTP header with the length of the JSON part at the start of a
@@ -53,23 +56,9 @@ func Microseconds(n uint64) time.Duration {
 	return time.Duration(min(n, math.MaxInt64/uint64(time.Microsecond))) * time.Microsecond
 }
 
-// UnknownRegion returns the error for a tensor in shared memory: the region does not exist,
-// because none can be registered.
-func UnknownRegion(region string) error {
-	return infer.Errorf(infer.NotFound, "Unable to find shared memory region: '%s'", region).
-		WithHint("shared memory is not supported yet; send the data in the request")
-}
-
-// UnknownRegionStatus returns the error for a status request about a shared memory region of
-// the given kind.
-func UnknownRegionStatus(kind, region string) error {
-	return infer.Errorf(infer.NotFound, "Unable to find %s shared memory region: '%s'", kind, region)
-}
-
 // Errors for unsupported features of the protocol.
 var (
-	ErrSharedMemory   = infer.Errorf(infer.Unsupported, "Client shared memory is disabled. Send tensors in the request instead.")
-	ErrGenerate       = infer.Errorf(infer.Unsupported, "generate is not supported. Send tensors to infer instead.")
+	ErrSharedMemory   = infer.Errorf(infer.Unsupported, "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable.")
 	ErrRepositoryName = infer.Errorf(infer.Unsupported, "'repository_name' specification is not supported")
 	ErrLogging        = infer.Errorf(infer.Unsupported, "log settings are not served here")
 	ErrLogChange      = infer.Errorf(infer.Forbidden, "log settings cannot be changed by clients of this server; start it with --allow-log-changes")

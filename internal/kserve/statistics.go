@@ -1,6 +1,8 @@
 package kserve
 
 import (
+	"context"
+
 	"github.com/shoal-serving/shoal/internal/batching"
 	"github.com/shoal-serving/shoal/internal/catalog"
 	"github.com/shoal-serving/shoal/internal/infer"
@@ -10,11 +12,15 @@ import (
 
 // Statistics returns the counters of c for the named versions, as HTTP and gRPC send
 // them. Model "" means all models, version "" all versions of the model.
-func Statistics(c Catalog, model, version string) (*kservepb.ModelStatisticsResponse, error) {
-	counted := c.Statistics(model, version)
+func Statistics(ctx context.Context, c Catalog, model, version string) (*kservepb.ModelStatisticsResponse, error) {
+	counted, err := c.Statistics(ctx, model, version)
+	if err != nil {
+		return nil, err
+	}
+	versions, _ := c.Statistics(ctx, model, "") // as allowed as the first
 	switch {
 	case len(counted) > 0 || model == "":
-	case len(c.Statistics(model, "")) == 0:
+	case len(versions) == 0:
 		return nil, infer.Errorf(infer.Invalid, "requested model '%s' is not available", model)
 	default:
 		return nil, infer.Errorf(infer.Invalid, "requested model version is not available for model '%s'", model)

@@ -19,17 +19,18 @@ var statuses = [...]struct {
 	http int
 	grpc codes.Code
 }{
-	infer.Internal:     {http.StatusInternalServerError, codes.Internal},
-	infer.Invalid:      {http.StatusBadRequest, codes.InvalidArgument},
-	infer.NotFound:     {http.StatusNotFound, codes.NotFound},
-	infer.Unsupported:  {http.StatusNotImplemented, codes.Unimplemented},
-	infer.Unavailable:  {http.StatusServiceUnavailable, codes.Unavailable},
-	infer.Overloaded:   {http.StatusTooManyRequests, codes.ResourceExhausted},
-	infer.Late:         {http.StatusTooManyRequests, codes.ResourceExhausted},
-	infer.QueueTimeout: {http.StatusServiceUnavailable, codes.Unavailable},
-	infer.Deadline:     {http.StatusGatewayTimeout, codes.DeadlineExceeded},
-	infer.Cancelled:    {statusClientClosedRequest, codes.Canceled},
-	infer.Forbidden:    {http.StatusForbidden, codes.PermissionDenied},
+	infer.Internal:        {http.StatusInternalServerError, codes.Internal},
+	infer.Invalid:         {http.StatusBadRequest, codes.InvalidArgument},
+	infer.NotFound:        {http.StatusNotFound, codes.NotFound},
+	infer.Unsupported:     {http.StatusNotImplemented, codes.Unimplemented},
+	infer.Unavailable:     {http.StatusServiceUnavailable, codes.Unavailable},
+	infer.Overloaded:      {http.StatusTooManyRequests, codes.ResourceExhausted},
+	infer.Late:            {http.StatusTooManyRequests, codes.ResourceExhausted},
+	infer.QueueTimeout:    {http.StatusServiceUnavailable, codes.Unavailable},
+	infer.Deadline:        {http.StatusGatewayTimeout, codes.DeadlineExceeded},
+	infer.Cancelled:       {statusClientClosedRequest, codes.Canceled},
+	infer.Forbidden:       {http.StatusForbidden, codes.PermissionDenied},
+	infer.Unauthenticated: {http.StatusUnauthorized, codes.Unauthenticated},
 }
 
 // TritonCode returns the code that Triton uses in place of c. Triton does not distinguish

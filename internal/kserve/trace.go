@@ -1,8 +1,10 @@
 package kserve
 
 import (
+	"context"
 	"slices"
 
+	"github.com/shoal-serving/shoal/internal/access"
 	"github.com/shoal-serving/shoal/internal/infer"
 )
 
@@ -43,6 +45,29 @@ func CheckTrace(wanted map[string][]string) error {
 		}
 	}
 	return nil
+}
+
+// ChangeTrace changes the trace settings of a model, or of all models if model is "", for a
+// caller that may. Wanted is nil to read them. They are [TraceSettings] always.
+func ChangeTrace(ctx context.Context, c Catalog, model string, wanted map[string][]string) error {
+	known := func() error {
+		if model != "" && !c.ModelReady(model, "") {
+			return UntracedModel(model)
+		}
+		return nil
+	}
+	if wanted == nil {
+		if err := c.Authorize(ctx, access.Observe, ""); err != nil {
+			return err
+		}
+		return known()
+	}
+	return c.Change(ctx, access.Change{Action: access.Configure, What: "change trace settings", Model: model}, func() error {
+		if err := CheckTrace(wanted); err != nil {
+			return err
+		}
+		return known()
+	})
 }
 
 // UntracedModel returns the error for the trace settings of a model that accepts no

@@ -2,12 +2,14 @@ package listen
 
 import (
 	"context"
+	"crypto/tls"
 	"log/slog"
 	"net"
 	"net/http"
 	"sync/atomic"
 	"time"
 
+	"github.com/shoal-serving/shoal/internal/identity"
 	"github.com/shoal-serving/shoal/internal/kserve/kservehttp"
 )
 
@@ -23,10 +25,12 @@ type httpServer struct {
 	listener    atomic.Pointer[listener] // nil until serve
 	draining    atomic.Bool
 	connections atomic.Int64
+	all         *Connections
+	tls         *identity.TLS // nil if connections are not encrypted
 }
 
 func newHTTPServer(handler http.Handler, opts Options) *httpServer {
-	s := &httpServer{Server: http.Server{
+	s := &httpServer{all: opts.Connections, tls: opts.TLS, Server: http.Server{
 		MaxHeaderBytes: opts.HeaderBytes, ReadHeaderTimeout: opts.HeaderTimeout, IdleTimeout: opts.IdleTimeout,
 		ErrorLog: slog.NewLogLogger(opts.Log.Handler(), slog.LevelWarn),
 	}}
@@ -41,8 +45,12 @@ func newHTTPServer(handler http.Handler, opts Options) *httpServer {
 }
 
 func (s *httpServer) serve(l net.Listener) error {
-	s.listener.Store(newListener(l))
-	return s.Serve(kservehttp.Listener(&s.Server, s.listener.Load(), &s.draining))
+	s.listener.Store(newListener(l, s.all))
+	accepted := kservehttp.Listener(&s.Server, s.listener.Load(), &s.draining)
+	if s.tls != nil {
+		accepted = tls.NewListener(accepted, s.tls.Config())
+	}
+	return s.Serve(accepted)
 }
 
 // count counts open connections.
@@ -50,8 +58,10 @@ func (s *httpServer) count(_ net.Conn, state http.ConnState) {
 	switch state {
 	case http.StateNew:
 		s.connections.Add(1)
+		s.all.open.Add(1)
 	case http.StateClosed, http.StateHijacked:
 		s.connections.Add(-1)
+		s.all.open.Add(-1)
 	case http.StateActive, http.StateIdle:
 	}
 }

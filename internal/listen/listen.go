@@ -15,6 +15,8 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/shoal-serving/shoal/internal/access"
+	"github.com/shoal-serving/shoal/internal/identity"
 	"github.com/shoal-serving/shoal/internal/kserve/kservelocal"
 )
 
@@ -31,8 +33,13 @@ type Options struct {
 	HeaderBytes   int           // maximum size of an HTTP request header
 	HeaderTimeout time.Duration // time limit for receiving an HTTP request header
 	IdleTimeout   time.Duration // after which an idle connection is closed
+	Connections   *Connections  // counts and limits those of TCP; nil means no limit
 	Hosts         []string      // names by which HTTP clients may call the server, besides localhost and addresses; "*" means any
-	Log           *slog.Logger
+
+	TLS            *identity.TLS   // of HTTP ports; nil means that they are not encrypted
+	Authentication *Authentication // of HTTP ports; nil means that callers are not authenticated
+
+	Log *slog.Logger
 }
 
 // A Port is an address and the protocol served there. It is created by [HTTP], [GRPC] or
@@ -55,19 +62,30 @@ type server struct {
 // available.
 func HTTP(protocol, address string, handler http.Handler, hint string) Port {
 	return Port{protocol, hint, tcp(address), func(opts Options) server {
+		if opts.Authentication != nil {
+			handler = opts.Authentication.handler(handler)
+		}
 		s := newHTTPServer(newGuard(address, opts.Hosts, handler), opts)
 		return server{serve: s.serve, drain: s.drain, stop: s.stop}
 	}}
 }
 
+// AdminHTTP is [HTTP] for a port that accepts changes, if the server accepts them only
+// there.
+func AdminHTTP(protocol, address string, handler http.Handler, hint string) Port {
+	return HTTP(protocol, address, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		handler.ServeHTTP(w, r.WithContext(access.OnAdminPort(r.Context())))
+	}), hint)
+}
+
 // GRPC returns a port for a gRPC server.
 func GRPC(address string, s *grpc.Server, hint string) Port {
-	return Port{"grpc", hint, tcp(address), func(Options) server {
+	return Port{"grpc", hint, tcp(address), func(opts Options) server {
 		var l atomic.Pointer[listener]
 		return server{
 			serve: func(from net.Listener) error {
-				l.Store(newListener(from))
-				return s.Serve(l.Load())
+				l.Store(newListener(from, opts.Connections))
+				return s.Serve(counting{l.Load()})
 			},
 			drain: func(ctx context.Context) {
 				l.Load().refuse(ctx)
@@ -81,6 +99,19 @@ func GRPC(address string, s *grpc.Server, hint string) Port {
 			},
 		}
 	}}
+}
+
+// counting is a listener that counts its connections until they are closed. Those of HTTP are
+// counted by their state.
+type counting struct{ *listener }
+
+// Accept implements [net.Listener].
+func (l counting) Accept() (net.Conn, error) {
+	c, err := l.listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return l.connections.count(c), nil
 }
 
 // Local returns a port for programs on the same machine. Path "auto" is the default path
@@ -116,6 +147,9 @@ type Ports struct {
 
 // Open opens all ports or none, and serves them until Stop is called.
 func Open(backend Drainer, ports []Port, opts Options) (*Ports, error) {
+	if opts.Connections == nil {
+		opts.Connections = &Connections{Log: opts.Log}
+	}
 	p := &Ports{backend: backend, log: opts.Log, failed: make(chan error, len(ports))}
 	for _, port := range ports { // of all ports, because Stop also stops those that never listened
 		p.servers = append(p.servers, port.open(opts))

@@ -18,24 +18,34 @@ const handshake = 100 * time.Millisecond
 type listener struct {
 	net.Listener
 
+	connections *Connections
+
 	once    sync.Once
 	refused atomic.Bool
 	closed  chan struct{} // closed by Close
 	closing sync.Once
 }
 
-func newListener(l net.Listener) *listener {
-	return &listener{Listener: l, closed: make(chan struct{})}
+func newListener(l net.Listener, connections *Connections) *listener {
+	return &listener{Listener: l, connections: connections, closed: make(chan struct{})}
 }
 
 // Accept implements [net.Listener]. After refuse it waits for Close, because servers take
 // an error before that for a failure.
 func (l *listener) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	if err != nil && l.refused.Load() {
-		<-l.closed
+	for {
+		c, err := l.Listener.Accept()
+		switch {
+		case err != nil && l.refused.Load():
+			<-l.closed
+		case err == nil && l.connections.full():
+			l.connections.refuse(c)
+			continue
+		case err == nil:
+			limitUnread(c)
+		}
+		return c, err
 	}
-	return c, err
 }
 
 // Close implements [net.Listener].
@@ -61,6 +71,10 @@ func (l *listener) refuse(ctx context.Context) {
 		_ = l.Listener.Close() // fails only if it is closed already
 	})
 }
+
+// unreadTimeout is how long a client may leave data unread or unacknowledged, before the
+// kernel closes the connection.
+const unreadTimeout = 30 * time.Second
 
 // pause waits for d or until ctx ends.
 func pause(ctx context.Context, d time.Duration) {

@@ -19,6 +19,20 @@ var noSYN = []unix.SockFilter{
 // lossless is whether rejectNew is implemented.
 const lossless = true
 
+// limitUnread makes the kernel close a connection whose client takes no data for
+// unreadTimeout.
+func limitUnread(c net.Conn) {
+	tcp, ok := c.(*net.TCPConn)
+	if !ok {
+		return
+	}
+	if raw, err := tcp.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) { // without it, such a connection stays open longer
+			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(unreadTimeout.Milliseconds()))
+		})
+	}
+}
+
 // rejectNew makes the kernel establish no more connections, and reports whether it could.
 func rejectNew(l net.Listener) bool {
 	tcp, ok := l.(*net.TCPListener)

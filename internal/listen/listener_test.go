@@ -15,7 +15,7 @@ func TestCloseEndsAccept(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l := newListener(tcp)
+		l := newListener(tcp, &Connections{})
 		accepted := make(chan error, 1)
 		go func() {
 			_, err := l.Accept()

@@ -89,6 +89,31 @@ func ReadMemory(root fs.FS) Memory {
 	return m
 }
 
+// Anonymous returns the memory of the process and of its children in bytes that is not backed
+// by files, such as the weights of models; 0 if it is not known.
+func Anonymous(root fs.FS) int64 { return anonymous(root, "self", maxGenerations) }
+
+// maxGenerations is how deep Anonymous looks at children of children.
+const maxGenerations = 8
+
+func anonymous(root fs.FS, process string, generations int) (bytes int64) {
+	for line := range strings.Lines(read(root, "proc/"+process+"/status")) {
+		if value, ok := strings.CutPrefix(line, "RssAnon:"); ok {
+			n, _ := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(value), "kB")), 10, 64)
+			bytes += n << 10
+		}
+	}
+	lists, _ := fs.Glob(root, "proc/"+process+"/task/*/children") // the pattern is valid
+	for _, list := range lists {
+		for child := range strings.FieldsSeq(read(root, list)) {
+			if generations > 0 {
+				bytes += anonymous(root, child, generations-1)
+			}
+		}
+	}
+	return bytes
+}
+
 // Waited returns how long tasks of the process's control group (or of the whole machine,
 // if the group does not report it) were runnable without a core, plus the CPU time that a
 // hypervisor stole. It is a running total: only the difference between two calls is

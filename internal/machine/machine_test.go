@@ -191,3 +191,21 @@ func TestTheKindOfCPUIsThatOfTheFirst(t *testing.T) {
 		}
 	}
 }
+
+func TestMemoryIsThatOfTheProcessAndItsChildren(t *testing.T) {
+	root := tree(map[string]string{
+		"proc/self/status":          "Name:\tshoal\nRssAnon:\t    1000 kB\nRssFile:\t 7 kB\n",
+		"proc/self/task/1/children": "12 13 ",
+		"proc/self/task/2/children": "",
+		"proc/12/status":            "RssAnon:\t  200 kB\n",
+		"proc/12/task/12/children":  "14 ",
+		"proc/14/status":            "RssAnon:\t  30 kB\n",
+		"proc/13/status":            "Name:\tended\n",
+	})
+	if got := Anonymous(root); got != 1230<<10 {
+		t.Errorf("%d KiB, want 1230", got>>10)
+	}
+	if got := Anonymous(Root()); got <= 0 {
+		t.Errorf("this process has %d bytes", got)
+	}
+}

@@ -35,51 +35,59 @@ var versionMetrics = []struct {
 	value func(*server.Figures) float64
 }{
 	{
-		modelDesc("nv_inference_request_success", "Requests that were answered with outputs"),
+		modelDesc("nv_inference_request_success", "Requests answered with outputs"),
 		prometheus.CounterValue, func(f *server.Figures) float64 { return float64(f.Stats.Success.Count) },
 	},
 	{
-		modelDesc("nv_inference_count", "Rows of requests that were answered with outputs"),
+		modelDesc("nv_inference_count", "Rows of the successful requests"),
 		prometheus.CounterValue, func(f *server.Figures) float64 { return float64(f.Stats.Rows) },
 	},
 	{
-		modelDesc("nv_inference_exec_count", "Runs of the model, one for each batch and for each part of a batch that failed"),
+		modelDesc("nv_inference_exec_count", "Runs of the model, including failed ones"),
 		prometheus.CounterValue, func(f *server.Figures) float64 { return float64(f.Stats.Runs) },
 	},
 	{
-		modelDesc("nv_inference_request_duration_us", "Microseconds from request to answer, of requests that were answered with outputs"),
+		modelDesc("nv_inference_request_duration_us", "Time from request to response of successful requests, in microseconds"),
 		prometheus.CounterValue, func(f *server.Figures) float64 { return micros(f.Stats.Success) },
 	},
 	{
-		modelDesc("nv_inference_queue_duration_us", "Microseconds in the queue, of those requests"),
+		modelDesc("nv_inference_queue_duration_us", "Part of the request duration: until an instance took the request, in microseconds"),
 		prometheus.CounterValue, func(f *server.Figures) float64 { return micros(f.Stats.Queue) },
 	},
 	{
-		modelDesc("nv_inference_compute_input_duration_us", "Microseconds in which the batches of those requests were joined"),
+		modelDesc("nv_inference_compute_input_duration_us", "Part of the request duration: joining the rows of the batch, in microseconds"),
 		prometheus.CounterValue, func(f *server.Figures) float64 { return micros(f.Stats.Input) },
 	},
 	{
-		modelDesc("nv_inference_compute_infer_duration_us", "Microseconds in which the model ran for those requests"),
+		modelDesc("nv_inference_compute_infer_duration_us", "Part of the request duration: running the model, in microseconds"),
 		prometheus.CounterValue, func(f *server.Figures) float64 { return micros(f.Stats.Infer) },
 	},
 	{
-		modelDesc("nv_inference_compute_output_duration_us", "Microseconds in which the outputs of those requests were split"),
+		modelDesc("nv_inference_compute_output_duration_us", "Part of the request duration: splitting the outputs, in microseconds"),
 		prometheus.CounterValue, func(f *server.Figures) float64 { return micros(f.Stats.Output) },
 	},
 	{
-		modelDesc("nv_inference_pending_request_count", "Requests in the queue"),
+		modelDesc("nv_inference_pending_request_count", "Requests in the queue now"),
 		prometheus.GaugeValue, func(f *server.Figures) float64 { return float64(f.Waiting) },
 	},
 	{
-		modelDesc("nv_model_load_duration_secs", "Seconds that it took to load the model"),
+		modelDesc("nv_model_load_duration_secs", "Load time of the version, in seconds"),
 		prometheus.GaugeValue, func(f *server.Figures) float64 { return f.LoadTime.Seconds() },
 	},
 	{
-		modelDesc("shoal_calibration_steps_total", "Steps in which the model was measured"),
+		modelDesc("shoal_calibration_steps_total", "Calibration steps"),
 		prometheus.CounterValue, func(f *server.Figures) float64 { return float64(f.Stats.CalibrationSteps) },
 	},
 	{
-		modelDesc("shoal_batch_unsafe", "1 if rows of several requests must not share a batch, as the safety check found"),
+		modelDesc("shoal_instances_alive", "Instances that can run requests: those whose worker process has not died"),
+		prometheus.GaugeValue, func(f *server.Figures) float64 { return float64(f.AliveInstances) },
+	},
+	{
+		modelDesc("shoal_worker_restarts_total", "Attempts to restart a worker process that had died"),
+		prometheus.CounterValue, func(f *server.Figures) float64 { return float64(f.Stats.Restarts) },
+	},
+	{
+		modelDesc("shoal_batch_unsafe", "1 if a check found that requests must not share a batch, otherwise 0"),
 		prometheus.GaugeValue, func(f *server.Figures) float64 { return flag(f.CombineUnsafe) },
 	},
 }
@@ -110,28 +118,29 @@ var workerMetrics = []struct {
 }
 
 var (
-	failure     = modelDesc("nv_inference_request_failure", "Requests that were answered with an error", "reason")
-	refused     = modelDesc("shoal_requests_refused_total", "Requests that the model has not answered; without a model, those for models that do not exist or are not ready", "reason")
+	failure     = modelDesc("nv_inference_request_failure", "Requests answered with an error", "reason")
+	refused     = modelDesc("shoal_requests_refused_total", "Requests that were refused; the model is empty for models that do not exist or are not ready", "reason")
 	batchSize   = modelDesc("shoal_batch_size", "Rows of the batches that ran")
-	batchClosed = modelDesc("shoal_batch_close_total", "Batches that ran, by why they were not made larger", "reason")
-	queueTime   = modelDesc("shoal_queue_seconds", "Time in the queue, of requests that a batch took")
-	late        = modelDesc("shoal_requests_late_total", "Requests that were answered with outputs, but later than the model's objective")
-	objective   = modelDesc("shoal_objective_seconds", "Time in which requests should be answered, where the model has one")
-	efficient   = modelDesc("shoal_batch_efficient_rows", "Rows that batches are filled up to, where that is measured")
-	useful      = modelDesc("shoal_instances_useful", "Batches that are worth running at once, where that is measured")
-	ruleOn      = modelDesc("shoal_batching_rule_on", "1 if a rule to hold or cut batches is used, 0 while it is switched off because it cost too much", "rule")
-	ruleCost    = modelDesc("shoal_batching_rule_cost_seconds_total", "Time that requests took longer because of a rule", "rule")
-	ruleGain    = modelDesc("shoal_batching_rule_gain_seconds_total", "Time that requests took less because of a rule", "rule")
-	memory      = modelDesc("shoal_model_memory_bytes", "Bytes that the model holds, if its engine reports it")
-	computeTime = modelDesc("shoal_compute_seconds", "Time of the model's runs")
-	panicked    = desc("shoal_panics_total", "Panics of the server from which it recovered; each is a defect")
-	buildInfo   = desc("shoal_build_info", "1, for its labels", "version", "goversion")
+	batchClosed = modelDesc("shoal_batch_close_total", "Batches that ran, by the reason for closing", "reason")
+	queueTime   = modelDesc("shoal_queue_seconds", "Time of requests in the queue")
+	late        = modelDesc("shoal_requests_late_total", "Successful requests that took longer than the latency objective of the model")
+	objective   = modelDesc("shoal_objective_seconds", "Latency objective of the model, if it has one")
+	efficient   = modelDesc("shoal_batch_efficient_rows", "Rows that batches are filled up to, with automatic batching")
+	useful      = modelDesc("shoal_instances_useful", "Batches that are worth running in parallel, with automatic batching")
+	small       = modelDesc("shoal_batches_small_total", "Batches far smaller than what waited and than shoal_batch_efficient_rows, starting at the 64th in a row, with automatic batching")
+	ruleOn      = modelDesc("shoal_batching_rule_on", "1 while a batching rule is enabled, 0 while it is disabled because it cost too much", "rule")
+	ruleCost    = modelDesc("shoal_batching_rule_cost_seconds_total", "Latency that the rule added over all requests, compared with greedy batching", "rule")
+	ruleGain    = modelDesc("shoal_batching_rule_gain_seconds_total", "Latency that the rule saved over all requests, compared with greedy batching", "rule")
+	memory      = modelDesc("shoal_model_memory_bytes", "Memory of the model, if its engine reports it")
+	computeTime = modelDesc("shoal_compute_seconds", "Time of the model, per run")
+	panicked    = desc("shoal_panics_total", "Panics that the server recovered from; each is a defect, and ten in a minute make the server unready")
+	buildInfo   = desc("shoal_build_info", "Always 1; the labels identify the build", "version", "goversion")
 )
 
 // micros returns whole microseconds, as Triton does.
 func micros(s stats.Sum) float64 { return float64(s.Nanos / 1000) }
 
-// A collector reads the figures at each scrape.
+// A collector collects the metrics that are not about a version of a model.
 type collector struct {
 	src   Source
 	build prometheus.Metric
@@ -139,13 +148,7 @@ type collector struct {
 
 // Describe implements [prometheus.Collector].
 func (c collector) Describe(out chan<- *prometheus.Desc) {
-	for _, m := range versionMetrics {
-		out <- m.desc
-	}
-	for _, m := range workerMetrics {
-		out <- m.desc
-	}
-	for _, d := range []*prometheus.Desc{failure, refused, batchSize, batchClosed, queueTime, computeTime, late, objective, efficient, useful, ruleOn, ruleCost, ruleGain, memory, panicked, buildInfo} {
+	for _, d := range []*prometheus.Desc{refused, panicked, buildInfo} {
 		out <- d
 	}
 }
@@ -159,15 +162,43 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 			out <- counter(refused, n, codeLabel(code), "", "")
 		}
 	}
+}
+
+// A modelCollector reads the figures of all versions at each scrape. Metrics of a model with
+// metric_tags have labels that those of other models do not have.
+type modelCollector struct{ src Source }
+
+// Describe implements [prometheus.Collector]. It is empty, because the labels are not known
+// in advance.
+func (modelCollector) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements [prometheus.Collector].
+func (c modelCollector) Collect(out chan<- prometheus.Metric) {
 	for _, f := range c.src.Figures() {
-		collectModel(&f, out)
+		if len(f.Tags) == 0 {
+			version{&f}.Collect(out)
+			continue
+		}
+		tags := prometheus.Labels{}
+		for key, value := range f.Tags {
+			tags["_"+key] = value // as in Triton
+		}
+		prometheus.WrapCollectorWith(tags, version{&f}).Collect(out)
 	}
 }
 
-func collectModel(f *server.Figures, out chan<- prometheus.Metric) {
-	version := strconv.FormatInt(f.Version, 10)
+// A version collects the metrics of one version.
+type version struct{ *server.Figures }
+
+// Describe implements [prometheus.Collector].
+func (version) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements [prometheus.Collector].
+func (v version) Collect(out chan<- prometheus.Metric) {
+	f := v.Figures
+	number := strconv.FormatInt(f.Version, 10)
 	for _, m := range versionMetrics {
-		out <- prometheus.MustNewConstMetric(m.desc, m.kind, m.value(f), f.Model, version)
+		out <- prometheus.MustNewConstMetric(m.desc, m.kind, m.value(f), f.Model, number)
 	}
 	for _, m := range workerMetrics {
 		if f.Scaled {
@@ -175,34 +206,35 @@ func collectModel(f *server.Figures, out chan<- prometheus.Metric) {
 		}
 	}
 	for reason, n := range failures(&f.Stats.Failed) {
-		out <- counter(failure, n, reason, f.Model, version)
+		out <- counter(failure, n, reason, f.Model, number)
 	}
 	for code, n := range f.Stats.Failed {
 		if code := infer.Code(code); isRejection(code) {
-			out <- counter(refused, n, codeLabel(code), f.Model, version)
+			out <- counter(refused, n, codeLabel(code), f.Model, number)
 		}
 	}
 	for reason, n := range f.Stats.CloseReasons {
-		out <- counter(batchClosed, n, batching.Reason(reason).String(), f.Model, version)
+		out <- counter(batchClosed, n, batching.Reason(reason).String(), f.Model, number)
 	}
 	if o := f.Stats.Objective; o > 0 {
-		out <- counter(late, f.Stats.Late, f.Model, version)
-		out <- prometheus.MustNewConstMetric(objective, prometheus.GaugeValue, o.Seconds(), f.Model, version)
+		out <- counter(late, f.Stats.Late, f.Model, number)
+		out <- prometheus.MustNewConstMetric(objective, prometheus.GaugeValue, o.Seconds(), f.Model, number)
 	}
 	if e := f.Policy; e != nil {
-		collectPolicy(e, out, f.Model, version)
+		collectPolicy(e, out, f.Model, number)
 	}
 	if f.Memory > 0 {
-		out <- prometheus.MustNewConstMetric(memory, prometheus.GaugeValue, float64(f.Memory), f.Model, version)
+		out <- prometheus.MustNewConstMetric(memory, prometheus.GaugeValue, float64(f.Memory), f.Model, number)
 	}
-	out <- sizes(&f.Stats.BatchSizes, f.Model, version)
-	out <- durations(queueTime, &f.Stats.QueueTimes, f.Model, version)
-	out <- durations(computeTime, &f.Stats.EngineTimes, f.Model, version)
+	out <- sizes(&f.Stats.BatchSizes, f.Model, number)
+	out <- durations(queueTime, &f.Stats.QueueTimes, f.Model, number)
+	out <- durations(computeTime, &f.Stats.EngineTimes, f.Model, number)
 }
 
 func collectPolicy(e *explain.Policy, out chan<- prometheus.Metric, labels ...string) {
 	out <- prometheus.MustNewConstMetric(efficient, prometheus.GaugeValue, float64(e.TargetRows), labels...)
 	out <- prometheus.MustNewConstMetric(useful, prometheus.GaugeValue, float64(e.UsefulInstances), labels...)
+	out <- prometheus.MustNewConstMetric(small, prometheus.CounterValue, float64(e.SmallBatches), labels...)
 	for _, r := range e.Rules {
 		labels := append([]string{r.Name}, labels...)
 		out <- prometheus.MustNewConstMetric(ruleOn, prometheus.GaugeValue, flag(r.Enabled), labels...)
@@ -241,15 +273,20 @@ func tritonReason(code infer.Code) string {
 		return "CANCELED"
 	case infer.Internal:
 		return "BACKEND"
-	case infer.Invalid, infer.NotFound, infer.Unsupported, infer.Forbidden:
+	case infer.Invalid, infer.NotFound, infer.Unsupported, infer.Forbidden, infer.Unauthenticated:
 	}
 	return "OTHER"
 }
 
 // isRejection reports whether a request to a loaded model can fail with this code without
-// a failure of the model. Only loads and settings are forbidden.
+// a failure of the model. What callers may not do is not counted for a model.
 func isRejection(code infer.Code) bool {
-	return code != infer.Internal && code != infer.NotFound && code != infer.Forbidden
+	switch code {
+	case infer.Internal, infer.NotFound, infer.Forbidden, infer.Unauthenticated:
+		return false
+	default:
+		return true
+	}
 }
 
 func sizes(r *stats.SizeHistogram, labels ...string) prometheus.Metric {

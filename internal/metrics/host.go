@@ -14,9 +14,9 @@ import (
 )
 
 var (
-	cpuUtilization = desc("nv_cpu_utilization", "Of the cores that the process may use, the share that it used since it was last asked, from 0 to 1")
-	cpuMemoryTotal = desc("nv_cpu_memory_total_bytes", "Memory that the process may use, in bytes")
-	cpuMemoryUsed  = desc("nv_cpu_memory_used_bytes", "What of that memory is in use, in bytes")
+	cpuUtilization = desc("nv_cpu_utilization", "Share of the available cores used since the last scrape, from 0 to 1")
+	cpuMemoryTotal = desc("nv_cpu_memory_total_bytes", "Memory available to the process: that of its container, or of the machine")
+	cpuMemoryUsed  = desc("nv_cpu_memory_used_bytes", "Used part of that memory")
 )
 
 // A host reports the CPU and memory utilization of the container that the process runs in.

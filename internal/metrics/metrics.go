@@ -1,12 +1,14 @@
 // Package metrics exports the server's metrics to Prometheus: Triton's metrics under their
-// names, and additional ones under Shoal's. docs/metrics.md lists them.
+// names, and additional ones under Shoal's. docs/reference/metrics.md lists them.
 //
 // It counts nothing itself: the figures are read from their source at each scrape, so that
 // the request path does not depend on Prometheus. No label value comes from a client:
-// models are those that are loaded, and all other labels have a fixed set of values.
+// models are those that are loaded, metric_tags are those of their files, and all other
+// labels have a fixed set of values.
 package metrics
 
 import (
+	"context"
 	"io/fs"
 	"log/slog"
 	"net/http"
@@ -18,7 +20,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/shoal-serving/shoal/internal/access"
+	"github.com/shoal-serving/shoal/internal/budget"
+	"github.com/shoal-serving/shoal/internal/http2meter"
 	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/kserve"
+	"github.com/shoal-serving/shoal/internal/repository"
 	"github.com/shoal-serving/shoal/internal/server"
 	"github.com/shoal-serving/shoal/internal/stats"
 )
@@ -29,13 +36,21 @@ type Source interface {
 	Figures() []server.Figures
 	// UnknownModel returns the number of requests for models that do not serve, by code.
 	UnknownModel() [infer.NumCodes]uint64
+	// Authorize returns an error if the caller of ctx may not do the action. Model "" means the
+	// server as a whole.
+	Authorize(ctx context.Context, action access.Action, model string) error
 }
 
 // Options configure [New].
 type Options struct {
-	Version      string                // of the program
-	ModelMetrics func() []stats.Family // custom metrics of models; nil means none
-	HostFiles    fs.FS                 // files of the machine; nil omits CPU and memory metrics
+	Version      string                                 // of the program
+	ModelMetrics func() []stats.Family                  // custom metrics of models; nil means none
+	Budget       *budget.Budget                         // of requests; nil means none
+	GRPC         *http2meter.Meter                      // of gRPC connections; nil means none
+	Connections  func() (open int64, refused uint64)    // TCP connections; nil means that they are not counted
+	Access       *access.Gate                           // nil if callers are not authenticated
+	Demand       func() (repository.DemandCounts, bool) // of mode demand; nil means none
+	HostFiles    fs.FS                                  // files of the machine; nil omits CPU and memory metrics
 	Log          *slog.Logger
 }
 
@@ -43,14 +58,16 @@ type Options struct {
 // by default.
 var gcCPU = regexp.MustCompile(`^/cpu/classes/gc/total:cpu-seconds$`)
 
-// New returns the handler of GET /metrics.
+// New returns the handler of GET /metrics, for callers that may observe the server.
 func New(src Source, opts Options) http.Handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(
 		collector{src: src, build: prometheus.MustNewConstMetric(buildInfo, prometheus.GaugeValue, 1, opts.Version, runtime.Version())},
+		modelCollector{src},
 		collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(collectors.GoRuntimeMetricsRule{Matcher: gcCPU})),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
+	registry.MustRegister(limits(opts))
 	if opts.HostFiles != nil {
 		registry.MustRegister(newHost(opts.HostFiles))
 	}
@@ -58,10 +75,21 @@ func New(src Source, opts Options) http.Handler {
 		registry.MustRegister(customMetrics(opts.ModelMetrics))
 	}
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{
+	mux.Handle("GET /metrics", observers(src, promhttp.HandlerFor(registry, promhttp.HandlerOpts{
 		ErrorLog: slog.NewLogLogger(opts.Log.Handler(), slog.LevelWarn),
-	}))
+	})))
 	return mux
+}
+
+// observers returns a handler that refuses callers that may not observe the server.
+func observers(src Source, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := src.Authorize(r.Context(), access.Observe, ""); err != nil {
+			http.Error(w, err.Error(), kserve.HTTPStatus(infer.CodeOf(err)))
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // codeLabel returns the label value of a code.

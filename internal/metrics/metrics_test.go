@@ -1,8 +1,8 @@
 package metrics
 
 import (
+	"context"
 	"log/slog"
-	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -14,14 +14,19 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoal-serving/shoal/internal/access"
 	"github.com/shoal-serving/shoal/internal/batching"
 	"github.com/shoal-serving/shoal/internal/batching/automatic"
+	"github.com/shoal-serving/shoal/internal/budget"
 	"github.com/shoal-serving/shoal/internal/engine/enginetest"
 	"github.com/shoal-serving/shoal/internal/explain"
+	"github.com/shoal-serving/shoal/internal/http2meter"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/leak"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
 	"github.com/shoal-serving/shoal/internal/pacer"
+	"github.com/shoal-serving/shoal/internal/reference"
+	"github.com/shoal-serving/shoal/internal/repository"
 	"github.com/shoal-serving/shoal/internal/servable"
 	"github.com/shoal-serving/shoal/internal/server"
 	"github.com/shoal-serving/shoal/internal/stats"
@@ -40,6 +45,14 @@ type fake struct {
 func (f *fake) Figures() []server.Figures            { return f.figures }
 func (f *fake) UnknownModel() [infer.NumCodes]uint64 { return f.strays }
 
+// Authorize refuses callers without a right, if the context has a caller.
+func (f *fake) Authorize(ctx context.Context, action access.Action, model string) error {
+	if c := access.CallerOf(ctx); c != nil && !c.May(action, model) {
+		return infer.Errorf(infer.Forbidden, "no")
+	}
+	return nil
+}
+
 // busy returns a source with one model that has a value for every metric.
 func busy() *fake {
 	c := stats.New(8)
@@ -48,6 +61,7 @@ func busy() *fake {
 	c.Ran(&stats.Run{Rows: 1, Infer: 3 * ms, Retry: true})
 	c.CalibrationStep()
 	c.CalibrationStep()
+	c.Restarted()
 	queued := time.Now()
 	c.Succeeded(2, 20*ms, &infer.Timeline{
 		Queued: queued, Taken: queued.Add(1234567), RunStarted: queued.Add(2 * ms), RunEnded: queued.Add(7 * ms), Split: queued.Add(10 * ms),
@@ -57,7 +71,7 @@ func busy() *fake {
 			c.Failed(code, ms)
 		}
 	}
-	f := &fake{figures: []server.Figures{{Model: "m", Version: 2, Stats: c.Snapshot(), Waiting: 5, LoadTime: 1500 * ms, Memory: 4096, CombineUnsafe: true, Policy: &explain.Policy{
+	f := &fake{figures: []server.Figures{{Model: "m", Version: 2, Stats: c.Snapshot(), AliveInstances: 3, Waiting: 5, LoadTime: 1500 * ms, Memory: 4096, CombineUnsafe: true, Policy: &explain.Policy{
 		TargetRows: 6, UsefulInstances: 2,
 		Rules: []explain.Rule{{Name: "gather", Enabled: true, TotalCost: ms, TotalGain: 3 * ms}, {Name: "burst", OffBatches: 17}},
 	}}}}
@@ -68,7 +82,13 @@ func busy() *fake {
 func scrape(t *testing.T, src Source) string {
 	t.Helper()
 	rec := httptest.NewRecorder()
-	New(src, Options{Version: "1.2.3", HostFiles: linux(0, 0), Log: slog.New(slog.DiscardHandler)}).ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	New(src, Options{
+		Version: "1.2.3", HostFiles: linux(0, 0), Log: slog.New(slog.DiscardHandler),
+		Budget: budget.New(1000), GRPC: &http2meter.Meter{}, Connections: func() (int64, uint64) { return 0, 0 }, Access: &access.Gate{Tenants: access.NewTenants()},
+		Demand: func() (repository.DemandCounts, bool) {
+			return repository.DemandCounts{Loads: 3, FailedLoads: 1, Evictions: 2, Refused: 5, Models: 9, Loaded: 2, Memory: 64, Held: 32}, true
+		},
+	}).ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	if rec.Code != http.StatusOK {
 		t.Fatalf("status %d: %s", rec.Code, rec.Body)
 	}
@@ -81,7 +101,7 @@ func TestTheFiguresAreToldUnderTritonsNamesAndOurs(t *testing.T) {
 nv_inference_request_success{model="m",version="2"} 1
 nv_inference_request_failure{model="m",reason="BACKEND",version="2"} 1
 nv_inference_request_failure{model="m",reason="CANCELED",version="2"} 19
-nv_inference_request_failure{model="m",reason="OTHER",version="2"} 20
+nv_inference_request_failure{model="m",reason="OTHER",version="2"} 32
 nv_inference_request_failure{model="m",reason="REJECTED",version="2"} 26
 nv_inference_count{model="m",version="2"} 2
 nv_inference_exec_count{model="m",version="2"} 2
@@ -93,7 +113,17 @@ nv_inference_compute_output_duration_us{model="m",version="2"} 3000
 nv_inference_pending_request_count{model="m",version="2"} 5
 nv_model_load_duration_secs{model="m",version="2"} 1.5
 shoal_model_memory_bytes{model="m",version="2"} 4096
+shoal_demand_loads_total{outcome="success"} 3
+shoal_demand_loads_total{outcome="failure"} 1
+shoal_demand_evictions_total 2
+shoal_demand_refused_total 5
+shoal_demand_models{state="known"} 9
+shoal_demand_models{state="loaded"} 2
+shoal_demand_memory_bytes{kind="limit"} 64
+shoal_demand_memory_bytes{kind="held"} 32
 shoal_calibration_steps_total{model="m",version="2"} 2
+shoal_instances_alive{model="m",version="2"} 3
+shoal_worker_restarts_total{model="m",version="2"} 1
 shoal_batch_unsafe{model="m",version="2"} 1
 shoal_batch_efficient_rows{model="m",version="2"} 6
 shoal_instances_useful{model="m",version="2"} 2
@@ -137,6 +167,29 @@ nv_cpu_memory_used_bytes 2.097152e+06
 	}
 }
 
+func TestMetricTagsAreLabels(t *testing.T) {
+	src := busy()
+	src.figures[0].Tags = map[string]string{"team": "search", "tier": `a"b`}
+	plain := src.figures[0]
+	plain.Model, plain.Tags = "plain", nil
+	src.figures = append(src.figures, plain)
+	text := scrape(t, src)
+	for _, want := range []string{
+		`nv_inference_request_success{_team="search",_tier="a\"b",model="m",version="2"} 1`,
+		`nv_inference_request_failure{_team="search",_tier="a\"b",model="m",reason="BACKEND",version="2"} 1`,
+		`shoal_queue_seconds_count{_team="search",_tier="a\"b",model="m",version="2"} 2`,
+		`nv_inference_request_success{model="plain",version="2"} 1`,
+		`shoal_requests_refused_total{model="",reason="not_found",version=""} 7`,
+	} {
+		if !strings.Contains(text, want+"\n") {
+			t.Errorf("missing: %s", want)
+		}
+	}
+	if t.Failed() {
+		t.Log(text)
+	}
+}
+
 func TestMemoryThatIsUnknownIsNotTold(t *testing.T) {
 	src := busy()
 	src.figures[0].Memory = 0
@@ -169,6 +222,7 @@ func TestNamesThatNobodyHasAddNoSeries(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.Started()
 	before := len(series(scrape(t, s)))
 	const n = 100_000
 	for i := range n {
@@ -201,6 +255,15 @@ func TestOnlyGetMetricsIsAnswered(t *testing.T) {
 	}
 }
 
+func TestAScrapeMayNameItsMetrics(t *testing.T) {
+	rec := httptest.NewRecorder()
+	New(busy(), Options{Log: slog.New(slog.DiscardHandler)}).ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/metrics?name[]=nv_inference_count&name[]=nv_inference_exec_count", nil))
+	all := series(rec.Body.String())
+	if len(all) != 2 || !strings.HasPrefix(all[0], "nv_inference_count{") || !strings.HasPrefix(all[1], "nv_inference_exec_count{") {
+		t.Errorf("found %q", all)
+	}
+}
+
 // series returns the lines of our metrics that are not comments.
 func series(text string) (all []string) {
 	for line := range strings.SplitSeq(text, "\n") {
@@ -214,47 +277,39 @@ func series(text string) (all []string) {
 var (
 	typeLine = regexp.MustCompile(`(?m)^# TYPE ((?:nv|shoal)_\w+) (\w+)$`)
 	label    = regexp.MustCompile(`(\w+)="`)
-	row      = regexp.MustCompile("(?m)^\\| `((?:nv|shoal)_\\w+)` \\| (\\w+) \\| ([^|]*) \\| [^|]+ \\|$")
 )
 
-// TestTheDocumentListsEveryMetric compares docs/metrics.md with the metrics of a model
-// that has a value for every metric.
-func TestTheDocumentListsEveryMetric(t *testing.T) {
-	document, err := os.ReadFile(filepath.Join("..", "..", "docs", "metrics.md"))
+// TestTheReferenceOfMetricsIsCurrent compares docs/reference/metrics.md with the metrics of a
+// model that has a value for every metric.
+func TestTheReferenceOfMetricsIsCurrent(t *testing.T) {
+	document, err := os.ReadFile(filepath.Join("..", "..", "docs", "reference", "metrics.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, r := range automatic.New(automatic.Options{}).Explain().Rules {
 		if !strings.Contains(string(document), "| `"+r.Name+"` |") {
-			t.Errorf("docs/metrics.md does not say what the rule %s does", r.Name)
+			t.Errorf("docs/reference/metrics.md does not say what the rule %s does", r.Name)
 		}
 	}
 	for _, value := range slices.Concat(values(batching.NumReasons, func(i int) string { return batching.Reason(i).String() }),
 		values(infer.NumCodes, func(i int) string { return codeLabel(infer.Code(i)) })) {
 		if !strings.Contains(string(document), "`"+value+"`") && value != codeLabel(infer.Internal) {
-			t.Errorf("docs/metrics.md does not say what the reason %s means", value)
+			t.Errorf("docs/reference/metrics.md does not say what the reason %s means", value)
 		}
-	}
-	documented := map[string]string{}
-	for _, m := range row.FindAllStringSubmatch(string(document), -1) {
-		documented[m[1]] = m[2] + " " + strings.ReplaceAll(strings.TrimSpace(m[3]), "`", "")
 	}
 	text := scrape(t, busy())
-	told := map[string]string{}
+	sections := map[string]string{}
 	for _, m := range typeLine.FindAllStringSubmatch(text, -1) {
-		told[m[1]] = m[2] + " " + strings.Join(labels(text, m[1]), ", ")
-	}
-	if !maps.Equal(documented, told) {
-		for _, name := range slices.Sorted(maps.Keys(told)) {
-			if documented[name] != told[name] {
-				t.Errorf("docs/metrics.md has %s as %q, want %q", name, documented[name], told[name])
-			}
-			delete(documented, name)
+		name, kind, prefix := m[1], m[2], strings.SplitN(m[1], "_", 2)[0]
+		_, help, _ := strings.Cut(text, "# HELP "+name+" ")
+		help, _, _ = strings.Cut(help, "\n")
+		for _, l := range labels(text, name) {
+			kind += ", `" + l + "`"
 		}
-		for name := range documented {
-			t.Errorf("docs/metrics.md has %s, which is not told", name)
-		}
+		sections[prefix] += reference.Item("`"+name+"` ("+kind+")", help)
 	}
+	reference.Section(t, "metrics.md", "triton", sections["nv"])
+	reference.Section(t, "metrics.md", "shoal", sections["shoal"])
 }
 
 func values(n int, name func(int) string) (all []string) {

@@ -1,7 +1,9 @@
 package mms
 
 import (
+	"archive/tar"
 	"archive/zip"
+	"compress/gzip"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 )
@@ -27,6 +30,10 @@ type Manifest struct {
 		Name    string `json:"modelName"`
 		Version string `json:"modelVersion"`
 		Handler string `json:"handler"`
+
+		// Names of files in archives of TorchServe.
+		ConfigFile       string `json:"configFile"`
+		RequirementsFile string `json:"requirementsFile"`
 	} `json:"model"`
 }
 
@@ -82,75 +89,131 @@ func readManifest(dir string) (m Manifest, err error) {
 	return m, nil
 }
 
-// unpack writes the files of a zip archive to an empty directory. It does not trust the
-// archive: it rejects paths that lead elsewhere, links, duplicate files, and archives that
-// exceed the limits.
+// unpack writes the files of an archive, a zip or a tar.gz, to an empty directory. It does
+// not trust the archive: it rejects paths that lead elsewhere, links, duplicate files, and
+// archives that exceed the limits.
 func unpack(file, dir string, most limits) error {
 	most = most.withDefaults()
-	r, err := zip.OpenReader(file)
-	if err != nil {
-		return invalidModel("%s is not a model archive: %v; create it with model-archiver or torch-model-archiver", filepath.Base(file), err)
-	}
-	defer func() { _ = r.Close() }() // it was only read
-	if len(r.File) > most.Files {
-		return invalidModel("%s has %d files, and at most %d are allowed", filepath.Base(file), len(r.File), most.Files)
-	}
 	// Names cannot lead out of a root, whatever they are.
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = root.Close() }() // files in it have been closed
-	about, err := os.Stat(file)
+	in, err := os.Open(file)
 	if err != nil {
 		return err
 	}
-	left := most.bytes(about.Size())
+	defer func() { _ = in.Close() }() // it was only read
+	about, err := in.Stat()
+	if err != nil {
+		return err
+	}
+	u := unpacker{root: root, archive: filepath.Base(file), maxFiles: most.Files, filesLeft: most.Files, bytesLeft: most.bytes(about.Size())}
+	if compressed, err := gzip.NewReader(in); err == nil {
+		return u.tar(compressed)
+	}
+	return u.zip(in, about.Size())
+}
+
+// An unpacker writes the files of one archive below a root, as long as they are within the
+// limits.
+type unpacker struct {
+	root      *os.Root
+	archive   string // its name in errors
+	maxFiles  int
+	filesLeft int
+	bytesLeft int64
+}
+
+func (u *unpacker) zip(in io.ReaderAt, size int64) error {
+	r, err := zip.NewReader(in, size)
+	if err != nil {
+		return invalidModel("%s is neither a zip nor a tar.gz: %v; create it with model-archiver or torch-model-archiver", u.archive, err)
+	}
+	if len(r.File) > u.maxFiles {
+		return invalidModel("%s has %d files, and at most %d are allowed", u.archive, len(r.File), u.maxFiles)
+	}
 	for _, f := range r.File {
-		n, err := unpackOne(root, f, left)
-		if err != nil {
-			return invalidModel("%s: %q: %v", filepath.Base(file), f.Name, err)
+		name, mode := f.Name, f.Mode()
+		if dir, ok := strings.CutSuffix(name, "/"); ok {
+			name, mode = dir, fs.ModeDir
 		}
-		left -= n
+		if err := u.write(name, mode, f.UncompressedSize64, f.Open); err != nil {
+			return invalidModel("%s: %q: %v", u.archive, f.Name, err)
+		}
 	}
 	return nil
 }
 
-var errTooLarge = errors.New("the unpacked archive is larger than allowed")
-
-// unpackOne writes a file of an archive, and returns how many bytes it has.
-func unpackOne(root *os.Root, f *zip.File, left int64) (int64, error) {
-	name := strings.TrimSuffix(f.Name, "/")
-	switch {
-	case !fs.ValidPath(name) || strings.ContainsAny(name, "\\\x00"):
-		return 0, errors.New("the path leads out of the archive")
-	case f.Mode().IsDir() || strings.HasSuffix(f.Name, "/"):
-		return 0, root.MkdirAll(name, 0o700)
-	case !f.Mode().IsRegular():
-		return 0, errors.New("links and devices are not allowed, only files and directories")
-	case f.UncompressedSize64 > uint64(left):
-		return 0, errTooLarge
-	}
-	if at := strings.LastIndexByte(name, '/'); at > 0 {
-		if err := root.MkdirAll(name[:at], 0o700); err != nil {
-			return 0, err
+func (u *unpacker) tar(compressed io.Reader) error {
+	r := tar.NewReader(compressed)
+	for {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return invalidModel("%s is not a valid tar.gz: %v", u.archive, err)
+		}
+		// tar writes the directory that it was started in as ".".
+		name := strings.TrimPrefix(strings.TrimSuffix(h.Name, "/"), "./")
+		if name == "." || name == "" || h.Typeflag == tar.TypeXGlobalHeader {
+			continue
+		}
+		mode := h.FileInfo().Mode()
+		if h.Typeflag == tar.TypeLink {
+			mode |= fs.ModeIrregular // a hard link has the mode of a file
+		}
+		open := func() (io.ReadCloser, error) { return io.NopCloser(r), nil }
+		if err := u.write(name, mode, uint64(max(0, h.Size)), open); err != nil {
+			return invalidModel("%s: %q: %v", u.archive, h.Name, err)
 		}
 	}
-	in, err := f.Open()
+}
+
+var (
+	errTooLarge     = errors.New("the unpacked archive is larger than allowed")
+	errTooManyFiles = errors.New("the archive has more files than allowed")
+)
+
+// write writes a file or creates a directory. size is what the archive says, which may be
+// less than open provides.
+func (u *unpacker) write(name string, mode fs.FileMode, size uint64, open func() (io.ReadCloser, error)) error {
+	if u.filesLeft--; u.filesLeft < 0 {
+		return errTooManyFiles
+	}
+	switch {
+	case !fs.ValidPath(name) || strings.ContainsAny(name, "\\\x00"):
+		return errors.New("the path leads out of the archive")
+	case mode.IsDir():
+		return u.root.MkdirAll(name, 0o700)
+	case !mode.IsRegular():
+		return errors.New("links and devices are not allowed, only files and directories")
+	case size > uint64(u.bytesLeft):
+		return errTooLarge
+	}
+	if at := strings.LastIndexByte(name, '/'); at > 0 {
+		if err := u.root.MkdirAll(name[:at], 0o700); err != nil {
+			return err
+		}
+	}
+	in, err := open()
 	if err != nil {
-		return 0, err
+		return err
 	}
 	defer func() { _ = in.Close() }() // it was only read
-	out, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	out, err := u.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	// One byte more, to notice if there are more than it says.
-	n, err := io.Copy(out, io.LimitReader(in, left+1))
-	if err == nil && n > left {
+	n, err := io.Copy(out, io.LimitReader(in, u.bytesLeft+1))
+	if err == nil && n > u.bytesLeft {
 		err = errTooLarge
 	}
-	return n, errors.Join(err, out.Close())
+	u.bytesLeft -= n
+	return errors.Join(err, out.Close())
 }
 
 // A store is a directory of archives.
@@ -202,6 +265,7 @@ func (s *store) openFile(name, path string) (*archive, func() error, error) {
 		if err != nil {
 			return nil, nil, err
 		}
+		path = archiveRoot(path)
 		m, err := readManifest(path)
 		return &archive{path, m}, func() error { return nil }, err
 	}
@@ -213,11 +277,27 @@ func (s *store) openFile(name, path string) (*archive, func() error, error) {
 	if err := unpack(path, dir, s.limits); err != nil {
 		return nil, nil, errors.Join(err, remove())
 	}
-	m, err := readManifest(dir)
+	top := archiveRoot(dir)
+	m, err := readManifest(top)
 	if err != nil {
 		return nil, nil, errors.Join(err, remove())
 	}
-	return &archive{dir, m}, remove, nil
+	return &archive{top, m}, remove, nil
+}
+
+// archiveRoot returns the directory of an archive's files: dir, or the only directory in it.
+// A tar.gz of torch-model-archiver, and that of SageMaker, has all files in one directory.
+func archiveRoot(dir string) string {
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) != 1 || !entries[0].IsDir() || entries[0].Name() == filepath.Dir(manifestFile) {
+		return dir
+	}
+	return filepath.Join(dir, entries[0].Name())
+}
+
+// isArchive reports whether a file of the store is an archive, by its name.
+func isArchive(name string) bool {
+	return slices.ContainsFunc([]string{".mar", ".tar.gz", ".tgz"}, func(suffix string) bool { return strings.HasSuffix(name, suffix) })
 }
 
 // downloadTimeout limits a download.

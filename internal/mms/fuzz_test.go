@@ -37,6 +37,8 @@ func FuzzUnpack(f *testing.F) {
 	f.Add(zipOf(f, map[string]string{"../evil": "x", "a/b/c": "y"}))
 	f.Add(zipOf(f, map[string]string{"zeros": strings.Repeat("0", 2000)}))
 	f.Add([]byte("PK\x05\x06no archive"))
+	f.Add(tarOf(f, tarFile(manifestFile, manifest), tarDir("deep/"), tarFile("../evil", "x")))
+	f.Add(tarOf(f, tarFile("zeros", strings.Repeat("0", 2000))))
 	most := limits{Files: 10, Bytes: 1000}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		dir := t.TempDir()
@@ -88,6 +90,23 @@ func FuzzProperties(f *testing.F) {
 		again := NewSettings()
 		if second := again.Parse("p", text, func(name string) string { return name }); (err == nil) != (second == nil) || again.Store != s.Store || len(again.Load) != len(s.Load) {
 			t.Errorf("read twice: %v and %v", err, second)
+		}
+	})
+}
+
+// Whatever a model-config.yaml contains, what is read of it is within the limits of a call.
+func FuzzModelYAML(f *testing.F) {
+	f.Add("minWorkers: 2\nmaxWorkers: 3\nbatchSize: 16\nmaxBatchDelay: 50\nresponseTimeout: 7\njobQueueSize: 5")
+	f.Add("batchSize: 99999999999999999999\nminWorkers: -1\n? [a]\n: b\nminWorker: 2")
+	f.Add("a: &x [*x]\nsequenceBatching: true")
+	f.Fuzz(func(t *testing.T, text string) {
+		y, err := parseYAML("f", []byte(text))
+		if err != nil {
+			return
+		}
+		if y.BatchSize < 0 || y.BatchSize > maxBatch || y.Queue < 0 || y.Queue > maxQueue || y.ResponseTimeout < 0 || y.StartupTimeout < 0 || y.ClientTimeout < 0 ||
+			y.MaxBatchDelay != nil && *y.MaxBatchDelay < 0 || y.Workers != nil && (y.Workers.Min < 1 || y.Workers.Max < y.Workers.Min || y.Workers.Max > maxWorkers) {
+			t.Errorf("found %+v", y.parameters)
 		}
 	})
 }

@@ -7,12 +7,12 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 
+	"github.com/shoal-serving/shoal/internal/access"
 	"github.com/shoal-serving/shoal/internal/panics"
 	"github.com/shoal-serving/shoal/internal/servable"
 	"github.com/shoal-serving/shoal/internal/server"
@@ -82,38 +82,18 @@ func (s *Store) Start(ctx context.Context) error {
 		entries, err := os.ReadDir(s.files.dir)
 		errs = append(errs, err)
 		for _, e := range entries {
-			if e.IsDir() && !strings.HasPrefix(e.Name(), ".") || filepath.Ext(e.Name()) == ".mar" {
+			if e.IsDir() && !strings.HasPrefix(e.Name(), ".") || isArchive(e.Name()) {
 				load = append(load, Load{URL: e.Name()})
 			}
 		}
 	}
 	for _, l := range load {
-		reg := s.preset(l)
-		reg.atStart = true
-		if _, err := s.Register(ctx, reg); err != nil {
+		reg := Registration{URL: l.URL, Name: cmp.Or(l.Name, s.opts.Settings.nameOf(l.URL)), atStart: true}
+		if _, err := s.register(ctx, reg); err != nil {
 			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// preset returns the registration of an archive at startup.
-func (s *Store) preset(l Load) Registration {
-	n := cmp.Or(s.opts.Settings.Workers, max(1, s.opts.Cores))
-	reg := Registration{URL: l.URL, Name: l.Name, Workers: &n}
-	for name, all := range s.opts.Settings.Models {
-		for _, p := range all {
-			if p.Archive != l.URL || l.Name != "" && l.Name != name {
-				continue
-			}
-			reg.Name, reg.BatchSize, reg.MaxBatchDelay = name, p.BatchSize, p.MaxBatchDelay
-			reg.ResponseTimeout, reg.StartupTimeout = p.ResponseTimeout, p.StartupTimeout
-			if p.MinWorkers > 0 {
-				reg.Workers = &p.MinWorkers
-			}
-		}
-	}
-	return reg
 }
 
 // Foreign reports whether a model is served, but comes from another source.
@@ -159,6 +139,14 @@ func (s *Store) Versions(name string) ([]*servable.Version, error) {
 	return all, nil
 }
 
+// Visible returns the default version of each registered model that the caller may know, by
+// name.
+func (s *Store) Visible(ctx context.Context) []*servable.Version {
+	return slices.DeleteFunc(s.Defaults(), func(v *servable.Version) bool {
+		return s.server.Authorize(ctx, access.Describe, v.Config.Name) != nil
+	})
+}
+
 // Defaults returns the default version of each registered model, by name.
 func (s *Store) Defaults() []*servable.Version {
 	return slices.DeleteFunc(s.All(), func(v *servable.Version) bool {
@@ -173,7 +161,11 @@ func (s *Store) All() []*servable.Version {
 }
 
 // SetDefault makes a version the default one of its model.
-func (s *Store) SetDefault(name, version string) error {
+func (s *Store) SetDefault(ctx context.Context, name, version string) error {
+	return s.change(ctx, "set default version", name, version, func() error { return s.setDefault(name, version) })
+}
+
+func (s *Store) setDefault(name, version string) error {
 	if _, err := s.Find(name, ""); err != nil {
 		return err
 	}
@@ -187,7 +179,11 @@ func (s *Store) SetDefault(name, version string) error {
 
 // Unregister removes a version of a model. Version "" means the default one. Its queued
 // requests run, and its unpacked files are deleted.
-func (s *Store) Unregister(name, version string) error {
+func (s *Store) Unregister(ctx context.Context, name, version string) error {
+	return s.change(ctx, "unregister", name, version, func() error { return s.unregister(name, version) })
+}
+
+func (s *Store) unregister(name, version string) error {
 	v, err := s.Find(name, version)
 	if err != nil {
 		return err

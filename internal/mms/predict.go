@@ -5,7 +5,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"net/http"
+	"time"
 
+	"github.com/shoal-serving/shoal/internal/access"
 	"github.com/shoal-serving/shoal/internal/buf"
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/infer"
@@ -26,6 +28,9 @@ type Request struct {
 // Predict runs a request with others of its model. The answer is a view of resp, which
 // the caller releases if there is no error. An error is an [Error], or that of ctx.
 func (s *Store) Predict(ctx context.Context, req *Request, resp *infer.Response) (Answer, error) {
+	if err := s.Authorize(ctx, access.Run, req.Model); err != nil {
+		return Answer{}, err
+	}
 	v, err := s.Find(req.Model, req.Version)
 	if err != nil {
 		return Answer{}, err
@@ -33,7 +38,7 @@ func (s *Store) Predict(ctx context.Context, req *Request, resp *infer.Response)
 	if v.ScaledToZero() {
 		return Answer{}, s.noWorker(v) // at once: a placeholder would wait for a full batch
 	}
-	if err := s.submit(ctx, req, resp); err != nil {
+	if err := s.submitInTime(ctx, About(v).ClientTimeout, req, resp); err != nil {
 		return Answer{}, s.toClientError(ctx, v, err)
 	}
 	answer, err := unpackAnswer(resp)
@@ -56,6 +61,24 @@ func unpackAnswer(resp *infer.Response) (Answer, error) {
 	return decodeAnswer(resp.Outputs[0].Data[4:])
 }
 
+// submitInTime submits a request, and gives it up after the model's limit; 0 means none.
+func (s *Store) submitInTime(ctx context.Context, limit time.Duration, req *Request, resp *infer.Response) error {
+	if limit == 0 {
+		return s.submit(ctx, req, resp)
+	}
+	limited, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	err := s.submit(limited, req, resp)
+	// The scheduler may see that the time has passed before the timer of limited fires.
+	late := infer.CodeOf(err) == infer.Deadline || limited.Err() != nil
+	if err != nil && late && ctx.Err() == nil {
+		return errClientTimeout
+	}
+	return err
+}
+
+var errClientTimeout = unavailable("The request was not answered within clientTimeoutInMills of the model's configuration.")
+
 // submit runs a request as what the model's workers read: one element, whose length
 // stands before it.
 func (s *Store) submit(ctx context.Context, req *Request, resp *infer.Response) error {
@@ -75,6 +98,8 @@ func (s *Store) toClientError(ctx context.Context, v *servable.Version, err erro
 	switch code := infer.CodeOf(err); {
 	case ctx.Err() != nil:
 		return ctx.Err()
+	case errors.Is(err, errClientTimeout):
+		return err
 	case errors.Is(err, sched.ErrClosed):
 		return unavailable("the server is shutting down")
 	case code == infer.NotFound:

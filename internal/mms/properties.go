@@ -32,6 +32,7 @@ type Settings struct {
 	Handler                        string
 	Allowed                        []*regexp.Regexp // addresses that archives may be loaded from
 	Python                         string           // the interpreter; "" means the one in the PATH
+	Install                        bool             // requirements of archives are installed
 	Models                         map[string]map[string]Preset
 
 	Ignored []string // keys that have no effect here
@@ -69,11 +70,11 @@ var ignored = strings.Fields(`
 	grpc_management_max_connection_age_grace_ms metrics_config metrics_mode model_metrics_auto_detect disable_system_metrics
 	system_metrics_cmd enable_metrics_api limit_max_image_pixels workflow_store initial_worker_port initial_distribution_port
 	model_snapshot ipex_enable cpu_launcher_enable cpu_launcher_args cpp_log_config use_env_allowed_urls
-	token_expiration_min disable_token_authorization enable_model_api install_py_dep_per_model`)
+	token_expiration_min disable_token_authorization enable_model_api`)
 
 // Why keys are rejected that several keys share.
 const (
-	noTLS  = "TLS is not supported yet; remove it, and put a proxy with TLS in front, such as Caddy, nginx or Envoy"
+	noTLS  = "TLS is not configured here; remove it, and encrypt all ports with --tls-cert and --tls-key"
 	noCORS = "CORS is not supported yet; remove it, and let a proxy in front add the headers"
 )
 
@@ -90,7 +91,7 @@ var rejected = map[string]string{
 var supported = strings.Fields(`
 	inference_address management_address metrics_address model_store load_models models default_workers_per_model job_queue_size
 	default_response_timeout default_response_timeout_seconds default_startup_timeout max_request_size decode_input_request
-	default_service_handler allowed_urls python_executable`)
+	default_service_handler allowed_urls python_executable install_py_dep_per_model`)
 
 // Parse reads the text of a config.properties into the settings. file is its name in
 // errors, and getenv returns what $$NAME$$ stands for. It continues after a mistake, and
@@ -184,6 +185,8 @@ func (s *Settings) set(key, value string) (err error) {
 		s.Decode = value != "false"
 	case "default_service_handler":
 		s.Handler = value
+	case "install_py_dep_per_model":
+		s.Install = strings.EqualFold(value, "true")
 	case "allowed_urls":
 		s.Allowed, err = patterns(key, value)
 	case "python_executable", "PYTHON_EXECUTABLE":
@@ -205,7 +208,7 @@ func unknownKey(key string) error {
 	if meant := suggest.Nearest(key, slices.Concat(supported, ignored)); meant != "" {
 		return fmt.Errorf("%s: unknown key; did you mean %s?", key, meant)
 	}
-	return fmt.Errorf("%s: unknown key; docs/from-mms.md lists the known ones", key)
+	return fmt.Errorf("%s: unknown key; docs/how-to/migrate-from-mms.md lists the known ones", key)
 }
 
 // ParseLoad reads models as they stand behind --models and load_models: archives, or

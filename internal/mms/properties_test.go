@@ -50,9 +50,9 @@ func TestAWrongPropertyIsToldWithItsLine(t *testing.T) {
 	for text, want := range map[string]string{
 		"\njob_queue_size=many":               `p:2: job_queue_size: found "many", expected a whole number of at least 0`,
 		"inference_address=https://0.0.0.0:1": `p:1: inference_address: found "https://0.0.0.0:1", expected an address such as http://127.0.0.1:8080`,
-		"keystore=k.p12":                      `p:1: keystore: TLS is not supported yet; remove it, and put a proxy with TLS in front, such as Caddy, nginx or Envoy`,
+		"keystore=k.p12":                      `p:1: keystore: TLS is not configured here; remove it, and encrypt all ports with --tls-cert and --tls-key`,
 		"job_queue=1":                         `p:1: job_queue: unknown key; did you mean job_queue_size?`,
-		"teapot=1":                            `p:1: teapot: unknown key; docs/from-mms.md lists the known ones`,
+		"teapot=1":                            `p:1: teapot: unknown key; docs/how-to/migrate-from-mms.md lists the known ones`,
 		"just words":                          `p:1: found "just words", expected a key and its value, such as job_queue_size=100`,
 	} {
 		err := NewSettings().Parse("p", text, func(string) string { return "" })

@@ -28,7 +28,7 @@ func (c *Config) UnsupportedBackend(available []string) error {
 	case hint != "":
 		return c.Wrong(field, fmt.Sprintf("%q", found), "one of %s%s", names, hint)
 	default:
-		instead = "run the model from a Python model (docs/python.md)"
+		instead = "run the model from a Python model (docs/reference/python-models.md)"
 	}
 	return c.Invalid(field, "%q is not supported; %s. Supported are %s", found, instead, names)
 }

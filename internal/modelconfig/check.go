@@ -13,7 +13,7 @@ import (
 
 // Check returns an error unless the model can run req, and completes req: it sorts the
 // inputs in the order of the configuration, so that all requests of a batch agree, gives
-// them the shapes that the model expects, and sets Rows, Shape and Elements. Optional
+// them the shapes that the model expects, and sets Rows, Shape, PadGroup and Elements. Optional
 // inputs may be missing. Shape differs between requests whose inputs cannot be rows of one tensor, or
 // that omit different inputs. It is a hash, so the scheduler compares the shapes again
 // when it joins them.
@@ -46,11 +46,13 @@ func (c *Config) check(req *infer.Request) error {
 		return err
 	}
 	shape, elements := shapeHash(0), int64(0)
+	var group padGroup
 	rest := req.Inputs
 	for i := range c.Inputs {
 		want := &c.Inputs[i]
 		if len(rest) == 0 || rest[0].Name != want.Name {
 			shape.addMissing(i)
+			group.fails = true
 			continue
 		}
 		in := &rest[0]
@@ -60,12 +62,15 @@ func (c *Config) check(req *infer.Request) error {
 		}
 		if !want.Ragged {
 			row := in.Shape[len(in.Shape)-len(want.Dims):]
+			if c.Padding != nil {
+				group.add(&c.Padding.Inputs[i], want.Dims, row)
+			}
 			shape.add(want.Dims, row)
 			elements += variableElements(want.Dims, row)
 		}
 	}
 	c.reshapeInputs(req)
-	req.Rows, req.Shape, req.Elements = rows, uint64(shape), elements
+	req.Rows, req.Shape, req.PadGroup, req.Elements = rows, uint64(shape), group.id(), elements
 	return nil
 }
 

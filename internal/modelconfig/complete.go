@@ -30,6 +30,11 @@ type Port struct {
 	Kind     string
 	Dims     []int64 // the whole shape; empty for a scalar
 	AnyShape bool    // the number of dimensions is unknown
+	Optional bool    // the model has a value for the input, and runs without it
+
+	// Symbols are the names of variable dimensions, by index; "" for those without a name. Nil
+	// if the file has no names.
+	Symbols []string
 }
 
 // Default of max_batch_size: Triton's, and that of models whose batches are measured, for
@@ -38,6 +43,23 @@ const (
 	DefaultMaxBatch   = 4
 	AutomaticMaxBatch = 64
 )
+
+// Defaults are settings of a backend for models whose configuration omits them. The zero
+// Defaults set nothing.
+type Defaults struct {
+	MaxBatch   int               // see [Config.DefaultMaxBatch]
+	Parameters map[string]string // for the engine
+}
+
+// Apply sets what the file omits. It must be called before Complete.
+func (d Defaults) Apply(c *Config) {
+	c.DefaultMaxBatch = d.MaxBatch
+	for key, value := range d.Parameters {
+		if _, written := c.Parameters[key]; !written {
+			c.Parameters[key] = value
+		}
+	}
+}
 
 // Complete sets what the configuration file omits from the model, and checks the rest
 // against the model. As in Triton, a file that lists inputs and outputs is complete:
@@ -64,15 +86,43 @@ func (c *Config) Complete(model Description) error {
 	if err := c.fill(model); err != nil {
 		return err
 	}
+	if err := c.compareOptional(model.Inputs); err != nil {
+		return err
+	}
 	if err := c.compare("input", c.Inputs, model.Inputs); err != nil {
 		return err
 	}
-	for _, in := range model.Inputs {
+	for _, in := range required(model.Inputs) {
 		if !slices.ContainsFunc(c.Inputs, func(t Tensor) bool { return t.Name == in.Name }) {
-			return c.Wrong("input", quoted(c.Inputs, tensorName), "all inputs of the model, %s", quoted(model.Inputs, portName))
+			return c.Wrong("input", quoted(c.Inputs, tensorName), "all inputs of the model, %s", quoted(required(model.Inputs), portName))
 		}
 	}
-	return c.compare("output", c.Outputs, model.Outputs) // some outputs may be omitted
+	if err := c.compare("output", c.Outputs, model.Outputs); err != nil { // some outputs may be omitted
+		return err
+	}
+	return c.completePadding(model)
+}
+
+// required returns the inputs that the model has no value for.
+func required(inputs []Port) []Port {
+	return slices.DeleteFunc(slices.Clone(inputs), func(p Port) bool { return p.Optional })
+}
+
+// compareOptional checks the inputs that requests may omit against the model. As in Triton,
+// a model with a batch dimension has none: one request of a batch could omit what another
+// sends.
+func (c *Config) compareOptional(inputs []Port) error {
+	for i, in := range c.Inputs {
+		field := fmt.Sprintf("input[%d].optional", i)
+		switch at := slices.IndexFunc(inputs, func(p Port) bool { return p.Name == in.Name }); {
+		case !in.Optional || at < 0: // compare reports one that the model does not have
+		case !inputs[at].Optional:
+			return c.Invalid(field, "the model has no value for input %q, and needs it in each request; remove optional, or export the model with an initializer for it", in.Name)
+		case c.MaxBatchSize > 0:
+			return c.Invalid(field, "an ONNX model with a batch dimension needs all its inputs; set max_batch_size: 0, or remove optional")
+		}
+	}
+	return nil
 }
 
 // Adopt is Complete for a model that returns a whole configuration, which supplies what the
@@ -130,6 +180,8 @@ func (c *Config) setBatchSize(model Description) {
 	c.MaxBatchSize = model.MaxBatch
 	switch {
 	case c.MaxBatchSize > 0:
+	case c.DefaultMaxBatch > 0:
+		c.MaxBatchSize = c.DefaultMaxBatch
 	case c.Automatic:
 		c.MaxBatchSize = AutomaticMaxBatch
 	default:
@@ -154,8 +206,10 @@ func (c *Config) checkBatchSize(model Description) error {
 	return nil
 }
 
-// used returns the model without the outputs that the file omits, if it lists any.
+// used returns the model without the outputs that the file omits, if it lists any, and
+// without inputs that it does not need.
 func (c *Config) used(model Description) Description {
+	model.Inputs = required(model.Inputs)
 	if len(c.Outputs) > 0 {
 		model.Outputs = slices.DeleteFunc(slices.Clone(model.Outputs), func(p Port) bool {
 			return !slices.ContainsFunc(c.Outputs, func(t Tensor) bool { return t.Name == p.Name })
@@ -173,7 +227,7 @@ func (c *Config) fill(model Description) (err error) {
 		c.Dynamic = &Dynamic{Added: true}
 	}
 	if len(c.Inputs) == 0 {
-		if c.Inputs, err = c.tensorsOf("input", model.Inputs); err != nil {
+		if c.Inputs, err = c.tensorsOf("input", required(model.Inputs)); err != nil {
 			return err
 		}
 	}

@@ -69,6 +69,7 @@ func describeModel(t *testing.T, settings, tensors []string) (m modelconfig.Desc
 				t.Fatalf("%s: %v", line, err)
 			}
 		}
+		one.Optional = len(f) > 4 && f[4] == "optional"
 		if f[0] == "input" {
 			m.Inputs = append(m.Inputs, one)
 		} else {
@@ -116,5 +117,21 @@ func TestAModelThatIsMeasuredOrWhoseRowsSeeEachOther(t *testing.T) {
 		if c.MaxBatchSize != tt.most || (c.Dynamic != nil) != tt.dynamic || tt.dynamic && !c.Dynamic.Added {
 			t.Errorf("%+v: max_batch_size %d, dynamic %+v", tt, c.MaxBatchSize, c.Dynamic)
 		}
+	}
+}
+
+func TestDefaultsOfABackendApplyWhereTheFileIsSilent(t *testing.T) {
+	c, err := modelconfig.Parse("config.pbtxt", []byte(`parameters { key: "a" value { string_value: "file" } }`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	modelconfig.Defaults{MaxBatch: 16, Parameters: map[string]string{"a": "flag", "b": "flag"}}.Apply(c)
+	c.Automatic = true
+	port := modelconfig.Port{Name: "x", Type: tensor.FP32, Dims: []int64{-1, 2}}
+	if err := c.Complete(modelconfig.Description{Inputs: []modelconfig.Port{port}, Outputs: []modelconfig.Port{port}, Batchable: true}); err != nil {
+		t.Fatal(err)
+	}
+	if c.MaxBatchSize != 16 || c.Parameters["a"] != "file" || c.Parameters["b"] != "flag" {
+		t.Errorf("max_batch_size %d, parameters %v", c.MaxBatchSize, c.Parameters)
 	}
 }

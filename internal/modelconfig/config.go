@@ -28,6 +28,11 @@ type Config struct {
 	Inputs  []Tensor
 	Outputs []Tensor
 
+	// Padding says how requests of different lengths share a batch; nil if they do not. Complete
+	// sets it to what the file or the model's inputs suggest. Who serves the model checks
+	// whether the model bears it, and sets it to nil if not.
+	Padding *Padding
+
 	BatchInputs  []BatchInput // follow Inputs
 	BatchOutputs []BatchOutput
 
@@ -40,16 +45,18 @@ type Config struct {
 	// Automatic makes the server measure what the file omits, where Triton has a default. It
 	// must be set before Complete.
 	Automatic bool
+	// DefaultMaxBatch is the max_batch_size of a model whose file leaves it to the model. 0
+	// means [DefaultMaxBatch], or AutomaticMaxBatch. It must be set before Complete.
+	DefaultMaxBatch int
 	// CombineUnsafeReason is why requests must not share a batch although the model has a
 	// batch dimension; "" if they may. It must be set before Complete.
 	CombineUnsafeReason string
 
 	Warmup []Sample // run on each instance before it serves requests
 
-	Decoupled bool // the model may send any number of responses to a request
+	Steps []Step // of an ensemble, each after those that make its inputs; nil if it is none
 
-	// Warnings are in the order of the file. The caller logs them once.
-	Warnings []Warning
+	Decoupled bool // the model may send any number of responses to a request
 
 	// Proto is the file as written, for what the other fields do not show: whether a 0 was
 	// written or omitted.
@@ -57,21 +64,6 @@ type Config struct {
 
 	file string // name of the file in errors; "" if there is none
 	root *node  // fields of the file with their positions; nil if there is none
-}
-
-// A Warning is about a setting that may not do what its author expects.
-type Warning struct {
-	Where string // FILE:LINE, or FILE if the setting is omitted, or "" without a file
-	Field string // such as optimization.eager_batching
-	Text  string // such as "has no effect: the next batch is always prepared while one runs"
-}
-
-// String returns the warning as one line, in the format of errors.
-func (w Warning) String() string {
-	if w.Where == "" {
-		return w.Field + ": " + w.Text
-	}
-	return w.Where + ": " + w.Field + ": " + w.Text
 }
 
 // A Tensor is an input or an output of a model. A dimension of -1 may have any size.

@@ -80,6 +80,9 @@ func (c *Config) effectiveBatching(p *configpb.ModelConfig) {
 }
 
 func (c *Config) effectiveInstances(p *configpb.ModelConfig) {
+	if c.Steps != nil {
+		return // an ensemble computes nothing itself
+	}
 	if len(p.GetInstanceGroup()) == 0 {
 		p.InstanceGroup = []*configpb.ModelInstanceGroup{{Name: c.Name, Count: new(int32(c.Instances))}}
 	}

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"maps"
 	"math"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,7 +20,9 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// Parse parses a config.pbtxt. file is its name in errors.
+// Parse parses a config.pbtxt. file is its name in errors. An error about a field comes
+// with the configuration, for its [Config.Findings]. Its code is Unsupported if the field is
+// valid in Triton, and not supported here.
 func Parse(file string, text []byte) (*Config, error) {
 	c := &Config{Proto: &configpb.ModelConfig{}, file: file}
 	if err := prototext.Unmarshal(text, c.Proto); err != nil {
@@ -42,7 +45,7 @@ func ParseJSON(text []byte) (*Config, error) {
 // read sets all other fields from Proto.
 func (c *Config) read() error {
 	c.Decoupled = c.Proto.GetModelTransactionPolicy().GetDecoupled()
-	for _, read := range []func() error{c.checkSupport, c.readNames, c.readTensors, c.readRagged, c.readInstances, c.readVersions, c.readDynamic, c.readWarmup} {
+	for _, read := range []func() error{c.checkSupport, c.readNames, c.readTensors, c.readRagged, c.readInstances, c.readVersions, c.readDynamic, c.readWarmup, c.readEnsemble, c.checkMetricTags} {
 		if err := read(); err != nil {
 			return c.withPosition(err)
 		}
@@ -50,8 +53,12 @@ func (c *Config) read() error {
 	return nil
 }
 
-// A mistake is an error about a field, before its line is known.
-type mistake struct{ field, text string }
+// A mistake is an error about a field, before its line is known. Its code is Invalid, or
+// Unsupported for a field that a later version may support.
+type mistake struct {
+	code        infer.Code
+	field, text string
+}
 
 func (m *mistake) Error() string { return m.field + ": " + m.text }
 
@@ -62,7 +69,7 @@ func bad(field string, found any, expected string, args ...any) error {
 
 // invalid returns an error about a field in the given words.
 func invalid(field, format string, args ...any) error {
-	return &mistake{field, fmt.Sprintf(format, args...)}
+	return &mistake{infer.Invalid, field, fmt.Sprintf(format, args...)}
 }
 
 // withPosition adds the position in the file to a mistake.
@@ -71,7 +78,7 @@ func (c *Config) withPosition(err error) error {
 	if !ok {
 		return err
 	}
-	return infer.Errorf(infer.Invalid, "%s%w", c.where(m.field), err)
+	return infer.Errorf(m.code, "%s%w", c.where(m.field), err)
 }
 
 // where returns the prefix of a field name in errors: FILE:LINE and a colon.
@@ -107,8 +114,27 @@ func (c *Config) Invalid(field, format string, args ...any) error {
 	return c.withPosition(invalid(field, format, args...))
 }
 
+// Unsupported is Invalid for what is valid in Triton, and not supported here.
+func (c *Config) Unsupported(field, format string, args ...any) error {
+	return c.withPosition(&mistake{infer.Unsupported, field, fmt.Sprintf(format, args...)})
+}
+
+// checkMetricTags returns an error for a key that cannot be a label. Labels are the keys with
+// an underscore before them, and Prometheus keeps names with two for itself.
+func (c *Config) checkMetricTags() error {
+	for _, key := range slices.Sorted(maps.Keys(c.Proto.GetMetricTags())) {
+		if !tagKey.MatchString(key) {
+			return bad("metric_tags["+key+"]", fmt.Sprintf("%q", key), "a key of letters, digits and underscores that does not begin with an underscore")
+		}
+	}
+	return nil
+}
+
+var tagKey = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_]*$`)
+
 // Backends by platform, which is Triton's older setting.
 var platforms = map[string]string{
+	"ensemble":              EnsembleBackend,
 	"onnxruntime_onnx":      "onnxruntime",
 	"tensorrt_plan":         "tensorrt",
 	"pytorch_libtorch":      "pytorch",
@@ -160,8 +186,6 @@ func (c *Config) readPlatform() error {
 	}
 	backend, ok := platforms[platform]
 	switch {
-	case platform == "ensemble":
-		return invalid("platform", "%s", noEnsembles)
 	case !ok:
 		return bad("platform", fmt.Sprintf("%q", platform), "one of %s; or remove it, and set backend", quoted(slices.Sorted(maps.Keys(platforms)), func(p string) string { return p }))
 	case c.Backend != "" && c.Backend != backend:
@@ -181,6 +205,9 @@ func (c *Config) readTensors() (err error) {
 	}
 	for i, p := range c.Proto.GetInput() {
 		c.Inputs[i].Optional = p.GetOptional()
+		if n := len(p.GetDims()); p.GetFormat() != configpb.ModelInput_FORMAT_NONE && n != 3 {
+			return bad(fmt.Sprintf("input[%d].dims", i), fmt.Sprintf("%d dimensions", n), "3, because format is %v; or remove format", p.GetFormat())
+		}
 	}
 	if c.Outputs, err = tensors("output", c.Proto.GetOutput(), c.MaxBatchSize); err != nil {
 		return err
@@ -240,9 +267,9 @@ func tensors[T described](kind string, protos []T, maxBatch int) ([]Tensor, erro
 	return ts, nil
 }
 
-// readInstances adds up the counts of all groups. As in Triton, a count of 0 means that it
-// is not set, but is 1 if another group has a count. The count applies to each GPU of a
-// group.
+// readInstances adds up the counts of all groups that are not passive. As in Triton, a
+// count of 0 means that it is not set, but is 1 if another group has a count. The count
+// applies to each GPU of a group.
 func (c *Config) readInstances() error {
 	uncounted := 0
 	for i, g := range c.Proto.GetInstanceGroup() {
@@ -252,6 +279,9 @@ func (c *Config) readInstances() error {
 		}
 		if err := checkGPUs(field, g); err != nil {
 			return err
+		}
+		if g.GetPassive() {
+			continue
 		}
 		places := max(1, len(g.GetGpus()))
 		switch n := g.GetCount(); {
@@ -263,10 +293,23 @@ func (c *Config) readInstances() error {
 			c.Instances += int(n) * places
 		}
 	}
+	if len(c.Proto.GetInstanceGroup()) > 0 && c.ActiveGroups() == 0 {
+		return invalid("instance_group", "all groups are passive, so that no instance would run requests; remove passive from one of them")
+	}
 	if c.Instances > 0 {
 		c.Instances += uncounted
 	}
 	return nil
+}
+
+// ActiveGroups returns the number of instance groups that are not passive.
+func (c *Config) ActiveGroups() (n int) {
+	for _, g := range c.Proto.GetInstanceGroup() {
+		if !g.GetPassive() {
+			n++
+		}
+	}
+	return n
 }
 
 func checkGPUs(field string, g *configpb.ModelInstanceGroup) error {

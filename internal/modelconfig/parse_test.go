@@ -23,7 +23,7 @@ func TestMain(m *testing.M) { leak.Main(m) }
 
 // Each block of the script is the text of a configuration and its result.
 func TestConfigurationsAreReadOrRefusedWithAReason(t *testing.T) {
-	for _, file := range []string{"testdata/parse.txt", "testdata/ragged.txt"} {
+	for _, file := range []string{"testdata/parse.txt", "testdata/ragged.txt", "testdata/ensemble.txt"} {
 		script.Run(t, file, func(*testing.T) func([]string) string {
 			return func(lines []string) string {
 				c, err := modelconfig.Parse("config.pbtxt", []byte(strings.Join(lines, "\n")))
@@ -81,8 +81,11 @@ func describe(c *modelconfig.Config) string {
 			fmt.Fprintf(&out, "  level %d: %s\n", level, policyText(d.PerLevel[level]))
 		}
 	}
-	for _, w := range c.Warnings {
-		fmt.Fprintf(&out, "warning: %v\n", w)
+	for _, s := range c.Steps {
+		say("step", fmt.Sprintf("%s version %d, inputs %v, outputs %v", s.Model, s.Version, s.Inputs, s.Outputs))
+	}
+	for _, f := range c.Findings() {
+		fmt.Fprintf(&out, "%v: %v\n", f.Kind, f)
 	}
 	return out.String()
 }
@@ -94,6 +97,9 @@ func tensorText(t modelconfig.Tensor) string {
 	}
 	if t.Ragged {
 		text += " ragged"
+	}
+	if t.Optional {
+		text += " optional"
 	}
 	return text
 }

@@ -29,6 +29,12 @@ var (
 	wrongValue   = regexp.MustCompile(`^invalid value for \w+ type: (.*)`)
 )
 
+// Configurations of large models are often templates, whose values a script fills in.
+var (
+	placeholder = regexp.MustCompile(`^\$\{\w*\}`)
+	fieldBefore = regexp.MustCompile(`(\w+)\s*:\s*\[?\s*$`)
+)
+
 // parseError converts an error of the parser to the format of this package.
 func parseError(file string, text []byte, err error) error {
 	if strings.HasSuffix(err.Error(), io.ErrUnexpectedEOF.Error()) {
@@ -46,6 +52,9 @@ func parseError(file string, text []byte, err error) error {
 
 // rewordParseError says what is wrong at an offset of the text, given the parser's message.
 func rewordParseError(message string, text []byte, offset int) string {
+	if found, field := placeholder.Find(text[offset:]), fieldBefore.FindSubmatch(text[:offset]); found != nil && field != nil {
+		return fmt.Sprintf("%s: found %s, which is a placeholder of a template; replace it by a value", field[1], found)
+	}
 	root, schema := locate(text), new(configpb.ModelConfig).ProtoReflect().Descriptor()
 	if m := unknownField.FindStringSubmatch(message); m != nil {
 		enclosing, path := root.messageAt(schema, offset)
@@ -98,7 +107,7 @@ func unknownFieldText(name string, in protoreflect.MessageDescriptor, path strin
 	if other := elsewhere(name); other != "" {
 		return unknown + "; it belongs inside " + other
 	}
-	return unknown + "; docs/configuration.md lists the fields of a configuration"
+	return unknown + "; docs/reference/configuration.md lists the fields of a configuration"
 }
 
 // didYouMean returns the end of an error about an unknown name: "" if no candidate is

@@ -10,13 +10,17 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
+// emptySample is the rule for a sample without rows.
+var emptySample = rule{kind: Unused, what: "its batch_size is 0, so that it is not run, as in Triton", instead: "set batch_size: 1"}
+
+func warmupField(i int) string { return fmt.Sprintf("model_warmup[%d]", i) }
+
 // readWarmup parses the warmup samples. They are validated when the model is loaded.
 func (c *Config) readWarmup() error {
 	for i, p := range c.Proto.GetModelWarmup() {
-		field := fmt.Sprintf("model_warmup[%d]", i)
+		field := warmupField(i)
 		if p.GetBatchSize() == 0 {
-			c.warn(field+".batch_size", "is 0, so that the sample is not run")
-			continue
+			continue // as in Triton
 		}
 		s := Sample{Name: p.GetName(), Rows: int(p.GetBatchSize()), Count: max(1, int(p.GetCount()))}
 		for _, name := range slices.Sorted(maps.Keys(p.GetInputs())) {

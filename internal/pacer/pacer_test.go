@@ -1,8 +1,10 @@
 package pacer
 
 import (
+	"container/heap"
 	"context"
 	"errors"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"testing"
@@ -52,6 +54,50 @@ func TestAnAlarmCanBeMovedAndStopped(t *testing.T) {
 			t.Errorf("alarms went off after %v, want %v", got, want)
 		}
 	})
+}
+
+func TestTheQueueIsAHeap(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	alarms := make([]*Alarm, 64)
+	for i := range alarms {
+		alarms[i] = &Alarm{}
+	}
+	var q queue
+	for range 20_000 {
+		a := alarms[r.IntN(len(alarms))]
+		a.at = time.Unix(int64(r.IntN(100)), 0) // many are equal
+		switch {
+		case a.slot == 0:
+			heap.Push(&q, a)
+		case r.IntN(2) == 0:
+			heap.Fix(&q, a.slot-1)
+		default:
+			// Its new time must not matter to an alarm that leaves.
+			if got := heap.Remove(&q, a.slot-1); got != a {
+				t.Fatal("another alarm was removed")
+			}
+		}
+		for i, a := range q {
+			if a.slot != i+1 {
+				t.Fatalf("the alarm at %d believes that it is at %d", i, a.slot-1)
+			}
+			if q.Less(i, (i-1)/2) {
+				t.Fatalf("the alarm at %d is earlier than the one above it", i)
+			}
+		}
+	}
+	for last := (time.Time{}); q.Len() > 0; {
+		a := heap.Pop(&q).(*Alarm)
+		if a.at.Before(last) {
+			t.Fatal("a later alarm came first")
+		}
+		last = a.at
+	}
+	for i, a := range alarms {
+		if a.slot != 0 {
+			t.Errorf("alarm %d believes that it is in the queue", i)
+		}
+	}
 }
 
 func TestSleepEndsWithItsContext(t *testing.T) {

@@ -82,7 +82,7 @@ func appModels(text string) ([]string, error) {
 	case len(names) == 0 && strings.Contains(text, "TritonPythonModel"):
 		return nil, errors.New("a TritonPythonModel cannot be served as a single file; put it into a model repository as NAME/1/model.py, and serve the repository")
 	case len(names) == 0:
-		return nil, errors.New("the file has no model; decorate a top-level function or class with @shoal.model(inputs=…, outputs=…), as in docs/python.md")
+		return nil, errors.New("the file has no model; decorate a top-level function or class with @shoal.model(inputs=…, outputs=…), as in docs/reference/python-models.md")
 	}
 	for i, name := range names {
 		if slices.Contains(names[:i], name) {

@@ -60,14 +60,14 @@ func TestABrokenAppStillHasItsModels(t *testing.T) {
 
 func TestAFileWithoutModelsIsRefusedWithWhatToDo(t *testing.T) {
 	for text, want := range map[string]string{
-		"import shoal\n":                                    "the file has no model; decorate a top-level function or class with @shoal.model(inputs=…, outputs=…), as in docs/python.md",
+		"import shoal\n":                                    "the file has no model; decorate a top-level function or class with @shoal.model(inputs=…, outputs=…), as in docs/reference/python-models.md",
 		"class TritonPythonModel: pass\n":                   "a TritonPythonModel cannot be served as a single file; put it into a model repository as NAME/1/model.py, and serve the repository",
 		"\n@shoal.model()\nx = 1\n":                         "line 2: @shoal.model must be followed by a def or a class",
 		"@shoal.model()\n":                                  "line 1: @shoal.model must be followed by a def or a class",
 		"@shoal.model(\n name=PREFIX + 'x')\ndef f(): pass": `line 2: name= must be a plain string such as name="reader", because Shoal reads names without running the file`,
 		"@shoal.model()\ndef f(): pass\nx = '''\n":          "line 3: the string that begins here is not closed",
 		"@shoal.model()\ndef f(): pass\n@shoal.model(name=\"f\")\ndef g(): pass\n":       `two models are named "f"; give one of them another name with @shoal.model(name=…)`,
-		"@shoal.models()\ndef f(): pass\n@shoal.model_x\ndef g(): pass\nprint('\\'a')\n": "the file has no model; decorate a top-level function or class with @shoal.model(inputs=…, outputs=…), as in docs/python.md",
+		"@shoal.models()\ndef f(): pass\n@shoal.model_x\ndef g(): pass\nprint('\\'a')\n": "the file has no model; decorate a top-level function or class with @shoal.model(inputs=…, outputs=…), as in docs/reference/python-models.md",
 	} {
 		if names, err := appModels(text); err == nil || err.Error() != want {
 			t.Errorf("%q: names %q, error %v, want %q", text, names, err, want)

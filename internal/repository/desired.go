@@ -35,11 +35,23 @@ func (r *Repository) source(name string, with override) (*candidate, override, e
 	if with.Config == "" && len(m.with.Files) == 0 && m.at == f.whole() {
 		with = m.with
 	}
+	if with.Config == "" && f.file != "" {
+		with.Config = r.opts.FileConfig
+	}
 	return f, with, nil
 }
 
 // lookup finds a model on disk.
 func lookup(paths []string, name string) (*candidate, error) {
+	f, err := findOnDisk(paths, name)
+	if err == nil && f == nil {
+		return nil, infer.Errorf(infer.NotFound, "no directory %s and no file %s.onnx in %s%s", name, name, strings.Join(paths, ", "), similar(paths, name))
+	}
+	return f, err
+}
+
+// findOnDisk finds a model on disk. It returns nil if there is none.
+func findOnDisk(paths []string, name string) (*candidate, error) {
 	if !modelconfig.ValidName(name) {
 		return nil, infer.Errorf(infer.NotFound, "%q is not a valid model name; names have %s", name, modelconfig.NameRule)
 	}
@@ -62,7 +74,7 @@ func lookup(paths []string, name string) (*candidate, error) {
 	}
 	switch len(all) {
 	case 0:
-		return nil, infer.Errorf(infer.NotFound, "no directory %s and no file %s.onnx in %s%s", name, name, strings.Join(paths, ", "), similar(paths, name))
+		return nil, nil
 	case 1:
 		return all[0], all[0].err
 	}
@@ -141,14 +153,14 @@ func (d *desired) sources(sent *upload) []servable.Source {
 }
 
 // config reads the configuration. Each version has its own copy, because missing fields are
-// completed from the version's files.
+// completed from the version's files. An error about a field comes with the configuration.
 func (d *desired) config() (*modelconfig.Config, error) {
 	cfg, err := d.parse()
 	if err != nil {
-		return nil, err
+		return cfg, err
 	}
 	if cfg.Name != "" && cfg.Name != d.model.name {
-		return nil, cfg.Wrong("name", fmt.Sprintf("%q", cfg.Name), "%q, the name of the model's directory; or remove it", d.model.name)
+		return cfg, cfg.Wrong("name", fmt.Sprintf("%q", cfg.Name), "%q, the name of the model's directory; or remove it", d.model.name)
 	}
 	cfg.Name = d.model.name
 	if d.model.file != "" {

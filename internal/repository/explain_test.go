@@ -18,7 +18,7 @@ import (
 
 func explained(t *testing.T, r *running, name string) *explain.Model {
 	t.Helper()
-	m, err := r.Explain(name, "")
+	m, err := r.Explain(t.Context(), name, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,7 +167,7 @@ func TestWhoIsNotThereIsNotExplained(t *testing.T) {
 		defer p.Close()
 		r := tuned(t, d, &threaded{simulated.Engine{Pacer: p}}, p, setup{})
 		for _, named := range [][2]string{{"nosuch", ""}, {"a", "7"}} {
-			if _, err := r.Explain(named[0], named[1]); infer.CodeOf(err) != infer.NotFound {
+			if _, err := r.Explain(t.Context(), named[0], named[1]); infer.CodeOf(err) != infer.NotFound {
 				t.Errorf("%q: %v", named, err)
 			}
 		}

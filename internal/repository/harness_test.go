@@ -20,7 +20,9 @@ type setup struct {
 	Paths     []string
 	Mode      Mode
 	Models    []string
+	Demand    DemandOptions
 	Poll      time.Duration
+	FileConf  string
 	NoCode    bool // clients cannot send code
 	Loads     int
 	Retries   int
@@ -43,6 +45,7 @@ type setup struct {
 type running struct {
 	*server.Server
 	source *Repository
+	closed bool
 }
 
 func (o setup) open() *running {
@@ -51,7 +54,7 @@ func (o setup) open() *running {
 		Runners: o.Runners, Cores: o.Cores, Memory: o.Memory, Waited: o.Waited, Pacer: o.Pacer, Log: o.Log,
 	})
 	s := server.New(env, server.Options{Loads: o.Loads, Lenient: o.Lenient, Log: o.Log})
-	return &running{s, New(s, Options{Paths: o.Paths, Mode: o.Mode, Models: o.Models, Poll: o.Poll, ClientCode: !o.NoCode, Log: o.Log})}
+	return &running{Server: s, source: New(s, Options{Paths: o.Paths, Mode: o.Mode, Models: o.Models, Demand: o.Demand, Poll: o.Poll, FileConfig: o.FileConf, ClientCode: !o.NoCode, Log: o.Log})}
 }
 
 func (r *running) Start(ctx context.Context) error {
@@ -66,9 +69,17 @@ func (r *running) Load(ctx context.Context, name string, with override) error {
 func (r *running) Unload(name string) error {
 	return r.source.Unload(context.Background(), name, catalog.UnloadOptions{})
 }
-func (r *running) Index(ready bool) []catalog.IndexEntry { return r.source.Index(ready) }
 
+func (r *running) Index(ready bool) []catalog.IndexEntry {
+	return r.source.Index(context.Background(), ready)
+}
+
+// Close closes the repository and the server, if a test has not done so.
 func (r *running) Close() error {
+	if r.closed {
+		return nil
+	}
+	r.closed = true
 	r.source.Close()
 	err := r.Server.Close()
 	r.source.Wait()

@@ -58,6 +58,12 @@ func (o override) checkClient(code bool) error {
 			return infer.Errorf(infer.Forbidden, "parameters[%s] names a program, which a configuration that is sent to this server cannot"+hint, name)
 		}
 	}
+	if len(cfg.Proto.GetModelOperations().GetOpLibraryFilename()) > 0 {
+		return infer.Errorf(infer.Forbidden, "model_operations.op_library_filename names a library, which a configuration that is sent to this server cannot"+hint)
+	}
+	if len(cfg.Proto.GetOptimization().GetExecutionAccelerators().GetGpuExecutionAccelerator()) > 0 {
+		return infer.Errorf(infer.Forbidden, "optimization.execution_accelerators.gpu_execution_accelerator can name libraries and files, which a configuration that is sent to this server cannot"+hint)
+	}
 	return nil
 }
 

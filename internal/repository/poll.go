@@ -1,6 +1,10 @@
 package repository
 
-import "time"
+import (
+	"maps"
+	"slices"
+	"time"
+)
 
 // settling is the time until the next check after a change: a file that is still being
 // written is larger or newer by then.
@@ -51,14 +55,22 @@ func (r *Repository) lookAround() (unsettled bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	if r.demand != nil {
+		r.demand.list(slices.Collect(maps.Keys(there)))
+	}
+	inMemory := r.demand.warmModels()
 	var todo []func()
 	r.mu.Lock()
 	for name := range there {
-		r.claimLocked(name)
+		if r.demand == nil {
+			r.claimLocked(name)
+		}
 	}
 	for name, m := range r.models {
 		f, now := there[name], fingerprint(0)
 		switch {
+		case r.demand != nil && !inMemory[name]:
+			continue // the next request looks at its files
 		case f != nil:
 			now = f.whole()
 		case !m.wanted:
@@ -69,7 +81,10 @@ func (r *Repository) lookAround() (unsettled bool, err error) {
 		case settle:
 			unsettled = true
 		case reload:
-			todo = append(todo, func() { _ = r.change(name, override{}) }) // the log and the index say what is wrong
+			todo = append(todo, func() {
+				_ = r.change(name, override{}) // the log and the index say what is wrong
+				r.demand.reloaded(name)
+			})
 		case unload:
 			todo = append(todo, func() { r.unload(name) })
 		}

@@ -11,6 +11,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -18,6 +19,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/shoal-serving/shoal/internal/access"
 	"github.com/shoal-serving/shoal/internal/catalog"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/servable"
@@ -35,9 +37,16 @@ type Options struct {
 	// Poll is how often mode Poll looks for changes. Zero means [DefaultPoll].
 	Poll time.Duration
 
+	// FileConfig is the configuration of models that are given as a file, as JSON; "" means
+	// that all is left to the model.
+	FileConfig string
+
 	// ClientCode lets clients load code that they send: files of a model, or a configuration
 	// that names a program to run.
 	ClientCode bool
+
+	// Demand configures mode Demand.
+	Demand DemandOptions
 
 	Log *slog.Logger
 }
@@ -50,6 +59,7 @@ const (
 	None     Mode = iota // all models of the paths are loaded at startup
 	Poll                 // the same, and changes of the files are followed
 	Explicit             // clients load and unload models
+	Demand               // requests load models, and models that are needed less leave memory for them
 )
 
 // DefaultPoll is the default interval of mode Poll, the same as in Triton.
@@ -60,6 +70,7 @@ const DefaultPoll = 15 * time.Second
 type Repository struct {
 	server  *server.Server
 	opts    Options
+	demand  *onDemand      // nil unless the mode is Demand
 	closing chan struct{}  // closed by Close
 	work    sync.WaitGroup // loads, and the poll
 
@@ -85,7 +96,12 @@ type model struct {
 func New(s *server.Server, opts Options) *Repository {
 	opts.Poll = cmp.Or(opts.Poll, DefaultPoll)
 	opts.Log = cmp.Or(opts.Log, slog.Default())
-	return &Repository{server: s, opts: opts, closing: make(chan struct{}), models: map[string]*model{}}
+	r := &Repository{server: s, opts: opts, closing: make(chan struct{}), models: map[string]*model{}}
+	if opts.Mode == Demand {
+		r.demand = newOnDemand(r, opts.Demand)
+		s.SetDemand(r.demand)
+	}
+	return r
 }
 
 // owner is what the server calls this source.
@@ -94,9 +110,15 @@ func (r *Repository) owner() string {
 }
 
 // Start loads the models that are loaded at startup, and returns when all have been
-// tried. The error joins those of the models that failed; the others serve.
+// tried. The error joins those of the models that failed; the others serve. A model that
+// needs something that is not supported yet has not failed, as long as another one serves:
+// the server is of use without it, and the log and the index say why it is missing.
 func (r *Repository) Start(ctx context.Context) error {
 	names, err := r.first()
+	if r.demand != nil {
+		r.demand.list(names)
+		names = nil
+	}
 	var all sync.WaitGroup
 	errs := make([]error, len(names))
 	for i, name := range names {
@@ -106,8 +128,11 @@ func (r *Repository) Start(ctx context.Context) error {
 		all.Go(func() { errs[i] = r.load(ctx, name, override{}) })
 	}
 	all.Wait()
-	if r.opts.Mode == Poll {
+	if r.opts.Mode == Poll || r.demand != nil {
 		r.begin(r.poll)
+	}
+	if slices.Contains(errs, nil) {
+		errs = slices.DeleteFunc(errs, func(err error) bool { return infer.CodeOf(err) == infer.Unsupported })
 	}
 	return errors.Join(append([]error{err}, errs...)...)
 }
@@ -157,8 +182,8 @@ func (r *Repository) Close() {
 func (r *Repository) Wait() { r.work.Wait() }
 
 // Index lists the models that are on disk or loaded, with the states of their
-// versions, or only what is ready.
-func (r *Repository) Index(ready bool) []catalog.IndexEntry {
+// versions, or only what is ready, as far as the caller may know.
+func (r *Repository) Index(ctx context.Context, ready bool) []catalog.IndexEntry {
 	onDisk, _ := scan(r.opts.Paths) // models that cannot be read are not listed
 	index := r.server.Index(ready, slices.Collect(maps.Keys(onDisk))...)
 	r.mu.Lock()
@@ -173,33 +198,69 @@ func (r *Repository) Index(ready bool) []catalog.IndexEntry {
 		case e.State == string(server.StateReady) && e.Reason == "":
 			e.Reason = server.StillServes + m.refusal
 		}
+		if r.demand != nil && e.State == string(server.StateUnavailable) && e.Reason == server.ReasonUnloaded {
+			e.Reason += "; a request loads it"
+		}
 	}
-	return index
+	return r.server.Visible(ctx, index)
 }
 
 // Load loads a model from disk, or from what the client sent instead. If the client
 // disconnects, the load continues.
 func (r *Repository) Load(ctx context.Context, name string, opts catalog.LoadOptions) error {
-	if err := r.notAllowed(); err != nil {
+	return r.server.Change(ctx, loadChange(name, opts), func() error {
+		if err := r.notAllowed(); err != nil {
+			return err
+		}
+		if err := override(opts).checkClient(r.opts.ClientCode); err != nil {
+			return err
+		}
+		return r.loadFor(ctx, name, override(opts))
+	})
+}
+
+// loadFor loads a model for a client or another model. In mode Demand the model gets its
+// memory first.
+func (r *Repository) loadFor(ctx context.Context, name string, with override) error {
+	if r.demand == nil {
+		return r.load(ctx, name, with)
+	}
+	if len(with.Files) > 0 {
+		return infer.Errorf(infer.Unsupported, "files of a model cannot be sent in mode demand, because they would be lost when the model leaves memory; put the model into the model repository")
+	}
+	if err := r.demand.Await(ctx, name); err != nil {
 		return err
 	}
-	if err := override(opts).checkClient(r.opts.ClientCode); err != nil {
-		return err
+	err := r.load(ctx, name, with) // it may have been loaded before with other files
+	r.demand.reloaded(name)
+	return err
+}
+
+// loadChange describes a load, for the audit log.
+func loadChange(name string, opts catalog.LoadOptions) access.Change {
+	c := access.Change{Action: access.Manage, What: "load", Model: name}
+	switch {
+	case len(opts.Files) > 0:
+		c.Detail = fmt.Sprintf("with a configuration and %d files", len(opts.Files))
+	case opts.Config != "":
+		c.Detail = "with a configuration"
 	}
-	return r.load(ctx, name, override(opts))
+	return c
 }
 
 // Unload takes a model out of service: it rejects new requests, runs the queued ones in
 // the background, and cancels a load. Unloading a model that is not loaded is not an error.
-func (r *Repository) Unload(_ context.Context, name string, _ catalog.UnloadOptions) error {
-	if err := r.notAllowed(); err != nil {
-		return err
-	}
-	if owner := r.server.Owner(name); owner != "" && owner != r.owner() {
-		return infer.Errorf(infer.Invalid, "model '%s' belongs to %s; unregister it there", name, owner)
-	}
-	r.unload(name)
-	return nil
+func (r *Repository) Unload(ctx context.Context, name string, _ catalog.UnloadOptions) error {
+	return r.server.Change(ctx, access.Change{Action: access.Manage, What: "unload", Model: name}, func() error {
+		if err := r.notAllowed(); err != nil {
+			return err
+		}
+		if owner := r.server.Owner(name); owner != "" && owner != r.owner() {
+			return infer.Errorf(infer.Invalid, "model '%s' belongs to %s; unregister it there", name, owner)
+		}
+		r.unload(name)
+		return nil
+	})
 }
 
 // LoadModel loads a model for another one, as [Repository.Load] does for a client. It may
@@ -211,10 +272,12 @@ func (r *Repository) LoadModel(ctx context.Context, name, config string, files m
 			return err
 		}
 	}
-	if err := r.notAllowed(); err != nil {
-		return err
-	}
-	return r.load(ctx, name, override(opts))
+	return r.server.Change(ctx, loadChange(name, opts), func() error {
+		if err := r.notAllowed(); err != nil {
+			return err
+		}
+		return r.loadFor(ctx, name, override(opts))
+	})
 }
 
 // UnloadModel unloads a model for another one.
@@ -224,10 +287,10 @@ func (r *Repository) UnloadModel(ctx context.Context, name string) error {
 
 // notAllowed returns an error unless clients may load and unload models.
 func (r *Repository) notAllowed() error {
-	if r.opts.Mode == Explicit {
+	if r.opts.Mode == Explicit || r.demand != nil {
 		return nil
 	}
-	return infer.Errorf(infer.Unavailable, "clients cannot load or unload models of this server; start it with --model-control-mode=explicit").
+	return infer.Errorf(infer.Unavailable, "clients cannot load or unload models of this server; start it with --model-control-mode=explicit or demand").
 		WithReason(infer.LoadNotAllowed, "", "")
 }
 
@@ -235,6 +298,10 @@ func (r *Repository) unload(name string) {
 	r.mu.Lock()
 	delete(r.models, name)
 	r.mu.Unlock()
+	if r.demand != nil {
+		r.demand.unload(name)
+		return
+	}
 	r.server.Unload(name)
 }
 
@@ -264,6 +331,9 @@ func (r *Repository) change(name string, with override) error {
 		return loadRefused(name, err)
 	}
 	err := r.server.Load(name, r.owner(), func([]*servable.Version) ([]servable.Source, error) {
+		if err := r.loadMembers(name, with, nil); err != nil {
+			return nil, refuse(err)
+		}
 		f, whole, err := r.source(name, with)
 		if err != nil {
 			return nil, refuse(err)
@@ -279,7 +349,14 @@ func (r *Repository) change(name string, with override) error {
 		if err != nil {
 			return nil, refuse(err)
 		}
-		return d.sources(sent), nil
+		sources := d.sources(sent)
+		if r.demand != nil {
+			resume := r.demand.resumeOf(name)
+			for i := range sources {
+				sources[i].Resume = resume[sources[i].Number]
+			}
+		}
+		return sources, nil
 	})
 	sent.release()
 	r.mu.Lock()

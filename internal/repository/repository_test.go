@@ -17,6 +17,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/catalog"
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/engine/enginetest"
+	"github.com/shoal-serving/shoal/internal/engine/ensemble"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/leak"
@@ -136,8 +137,10 @@ func start(t *testing.T, d disk, eng *tracked, opts setup) (*running, error) {
 		opts.Paths = []string{d.dir}
 	}
 	opts.Pacer, opts.Cores = p, 3
-	opts.Runners = map[string]servable.Runner{"echo": {Engine: eng}, "onnxruntime": {Engine: eng}}
+	ensembles := &ensemble.Engine{Log: opts.Log}
+	opts.Runners = map[string]servable.Runner{"echo": {Engine: eng}, "onnxruntime": {Engine: eng}, ensemble.Name: {Engine: ensembles, Instances: 4}}
 	r := opts.open()
+	ensembles.Members = r.Server
 	t.Cleanup(func() {
 		if err := r.Close(); err != nil || eng.open != 0 {
 			t.Errorf("close: %v; %d models are still open", err, eng.open)
@@ -214,6 +217,33 @@ func TestAModelFileIsEnough(t *testing.T) {
 	}
 }
 
+func TestAModelFileIsServedAndInspectedWithTheConfigurationForFiles(t *testing.T) {
+	d := newDisk(t).model("with", echoConfig, "1").write(map[string]string{"alone.onnx": ""})
+	const fileConfig = `{"max_batch_size": 3}`
+	r := mustStart(t, d, &tracked{}, setup{Paths: []string{d.dir}, FileConf: fileConfig})
+	inspected, err := Inspect([]string{d.dir}, InspectOptions{Backends: []string{"echo", "onnxruntime"}, FileConfig: fileConfig})
+	if err != nil || len(inspected) != 2 {
+		t.Fatalf("inspected %+v, %v", inspected, err)
+	}
+	for i, want := range []struct {
+		name string
+		rows int
+	}{{"alone", 3}, {"with", 4}} { // a model with a config.pbtxt keeps its own
+		v, err := r.Find(want.name, "")
+		if err != nil || v.Config.MaxBatchSize != want.rows {
+			t.Errorf("%s: found %+v, %v", want.name, v, err)
+		}
+		if got := inspected[i]; got.Name != want.name || got.Err != nil || got.Config.MaxBatchSize != want.rows {
+			t.Errorf("inspected %+v, want %+v", got, want)
+		}
+	}
+	// What a server would refuse, an inspection refuses.
+	inspected, err = Inspect([]string{d.dir}, InspectOptions{Backends: []string{"echo", "onnxruntime"}, FileConfig: `{"backend": "none"}`})
+	if err != nil || inspected[0].Err == nil || inspected[1].Err != nil {
+		t.Errorf("inspected %+v, %v", inspected, err)
+	}
+}
+
 func TestTheVersionPolicyPicksTheVersions(t *testing.T) {
 	for policy, want := range map[string][]int64{
 		"": {10},
@@ -265,7 +295,7 @@ func TestALoadThatFailsSaysWhy(t *testing.T) {
 		},
 		"no such backend": {
 			func(d disk) disk { return d.model("m", strings.Replace(echoConfig, `"echo"`, `"none"`, 1), "1") }, nil, infer.Invalid,
-			[]string{`m/config.pbtxt:2: backend: "none" is not supported; run the model from a Python model (docs/python.md). Supported are "echo"`},
+			[]string{`m/config.pbtxt:2: backend: "none" is not supported; run the model from a Python model (docs/reference/python-models.md). Supported are "echo"`},
 		},
 		"no versions": {
 			func(d disk) disk { return d.model("m", echoConfig, "x") }, nil, infer.Invalid,
@@ -293,7 +323,7 @@ func TestALoadThatFailsSaysWhy(t *testing.T) {
 		},
 		"a misspelt backend": {
 			func(d disk) disk { return d.model("m", strings.Replace(echoConfig, `"echo"`, `"onxruntime"`, 1), "1") }, nil, infer.Invalid,
-			[]string{`m/config.pbtxt:2: backend: found "onxruntime", expected one of "echo", "onnxruntime"; did you mean onnxruntime?`},
+			[]string{`m/config.pbtxt:2: backend: found "onxruntime", expected one of "echo", "ensemble", "onnxruntime"; did you mean onnxruntime?`},
 		},
 		"a broken model": {
 			func(d disk) disk { return d.model("m", echoConfig, "1") }, errors.New("no weights"), infer.Invalid,
@@ -319,7 +349,7 @@ func TestALoadThatFailsSaysWhy(t *testing.T) {
 			func(d disk) disk {
 				return d.model("m", strings.Replace(echoConfig, "dims: [ 2 ]", "dims: [ 2 ] optional: true", 1), "1")
 			}, nil, infer.Invalid,
-			[]string{`input[0].optional: models of backend "echo" need all their inputs; remove it, or use a Python model (docs/python.md)`},
+			[]string{`input[0].optional: models of backend "echo" with a batch dimension need all their inputs; set max_batch_size: 0, remove optional, or use a Python model (docs/reference/python-models.md)`},
 		},
 		"not a configuration": {
 			func(d disk) disk { return d.model("m", "max_batch_size: what", "1") }, nil, infer.Invalid, []string{"m/config.pbtxt:1"},
@@ -404,6 +434,25 @@ func TestModelsThatFailAtTheStartLeaveTheOthersAndAreNotReady(t *testing.T) {
 	// Who gives up on it has a server that is ready.
 	if err := r.Unload("bad"); err != nil || !r.Ready() {
 		t.Errorf("%v; ready %t", err, r.Ready())
+	}
+}
+
+func TestAServerStartsWithoutAModelThatIsNotSupportedYet(t *testing.T) {
+	d := newDisk(t).model("sequence", echoConfig+"sequence_batching { }", "1").model("good", echoConfig, "1")
+	r, err := start(t, d, &tracked{}, setup{})
+	if err != nil || !r.Ready() {
+		t.Fatalf("%v; ready %t", err, r.Ready())
+	}
+	e := r.Index(false)[1]
+	if e.Name != "sequence" || e.State != "UNAVAILABLE" || !strings.Contains(e.Reason, "sequences are not supported yet; send the state") {
+		t.Errorf("index %+v", e)
+	}
+}
+
+func TestAServerWithNothingButUnsupportedModelsDoesNotStart(t *testing.T) {
+	d := newDisk(t).model("sequence", echoConfig+"sequence_batching { }", "1")
+	if _, err := start(t, d, &tracked{}, setup{}); infer.CodeOf(err) != infer.Unsupported {
+		t.Errorf("%v, want an error that names the field", err)
 	}
 }
 
@@ -621,6 +670,8 @@ func TestOnlyWithConsentClientsSendCode(t *testing.T) {
 		"files":          {Config: plain, Files: files},
 		"an interpreter": {Config: fmt.Sprintf(config, `"parameters":{"python":{"string_value":"/bin/ls"}},`)},
 		"an environment": {Config: fmt.Sprintf(config, `"parameters":{"EXECUTION_ENV_PATH":{"string_value":"/tmp"}},`)},
+		"operators":      {Config: fmt.Sprintf(config, `"model_operations":{"op_library_filename":["evil.so"]},`)},
+		"plugins":        {Config: fmt.Sprintf(config, `"optimization":{"execution_accelerators":{"gpu_execution_accelerator":[{"name":"tensorrt","parameters":{"trt_extra_plugin_lib_paths":"evil.so"}}]}},`)},
 	} {
 		if err := r.Load(t.Context(), "a", with); infer.CodeOf(err) != infer.Forbidden || !strings.Contains(err.Error(), "--allow-model-uploads") {
 			t.Errorf("%s: %v, want a refusal that names the flag", name, err)

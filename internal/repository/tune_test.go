@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -184,6 +186,59 @@ func TestWhatWasMeasuredBesideOthersIsMeasuredAgainAtTheNextStart(t *testing.T) 
 	})
 }
 
+// TestTheStateOfAnotherReleaseIsMeasuredAgain starts on a directory that a run of this release has
+// written, then with the format that an older and a newer release would have written, and last
+// with this release's own again, which shows that only the format made the difference.
+func TestTheStateOfAnotherReleaseIsMeasuredAgain(t *testing.T) {
+	d, dir := newDisk(t).model("a", echoConfig+"dynamic_batching { }", "1"), t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		p := pacer.NewPortable()
+		defer p.Close()
+		start := func(what, want string) {
+			var log bytes.Buffer
+			opts := setup{Log: slog.New(slog.NewTextHandler(&log, nil)), CPU: "fast"}
+			opts.Store = calibrate.NewStore(dir, opts.Log)
+			r := tuned(t, d, &threaded{simulated.Engine{Pacer: p}}, p, opts)
+			time.Sleep(10 * time.Second)
+			synctest.Wait()
+			if !strings.Contains(log.String(), want) {
+				t.Errorf("with %s: no %q in\n%s", what, want, &log)
+			}
+			if err := r.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		start("an empty directory", "steps=13 ")
+		files, err := filepath.Glob(filepath.Join(dir, "*.json"))
+		if err != nil || len(files) != 2 { // one thread, and two
+			t.Fatalf("it kept %q, %v", files, err)
+		}
+		own := map[string][]byte{}
+		for _, file := range files {
+			if own[file], err = os.ReadFile(file); err != nil {
+				t.Fatal(err)
+			}
+		}
+		write := func(format string) {
+			for file, text := range own {
+				other := bytes.Replace(text, []byte(`"Format": 2,`), []byte(`"Format": `+format+`,`), 1)
+				if bytes.Equal(other, text) != (format == "2") {
+					t.Fatalf("this release's own format is not 2: %s", text)
+				}
+				if err := os.WriteFile(file, other, 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		for _, format := range []string{"1", "3"} {
+			write(format)
+			start("format "+format, "steps=13 ")
+		}
+		write("2")
+		start("its own format", "steps=0 ")
+	})
+}
+
 func TestMeasuringEndsWithItsModel(t *testing.T) {
 	d := newDisk(t).model("a", echoConfig+"dynamic_batching { }", "1").model("b", echoConfig+"dynamic_batching { }", "1")
 	synctest.Test(t, func(t *testing.T) {
@@ -304,4 +359,42 @@ func TestTritonsDefaultsAreKeptWhereTheyAreWanted(t *testing.T) {
 	if err := r.Close(); err != nil {
 		t.Error(err)
 	}
+}
+
+func TestWhatWasMeasuredSurvivesEviction(t *testing.T) {
+	d := newDisk(t).model("a", echoConfig+"dynamic_batching { }", "1")
+	synctest.Test(t, func(t *testing.T) {
+		p := pacer.NewPortable()
+		defer p.Close()
+		var log bytes.Buffer
+		eng := &elastic{threaded: threaded{simulated.Engine{Pacer: p}}}
+		r := tuned(t, d, eng, p, setup{Mode: Demand, Demand: DemandOptions{Memory: 1 << 20}, Log: slog.New(slog.NewTextHandler(&log, nil)), CPU: "fast"})
+		if err := r.Load(t.Context(), "a", override{}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		before, loads := find(t, r, "a"), len(eng.loaded)
+		if n := strings.Count(log.String(), "model measured"); n != 1 {
+			t.Fatalf("measured %d times:\n%s", n, &log)
+		}
+		if err := r.Unload("a"); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Load(t.Context(), "a", override{}); err != nil {
+			t.Fatal(err)
+		}
+		after := find(t, r, "a")
+		if threads(after) != threads(before) || after.Config.Instances != before.Config.Instances || after.Stats != before.Stats {
+			t.Errorf("it has %d threads and %d instances, before %d and %d", threads(after), after.Config.Instances, threads(before), before.Config.Instances)
+		}
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if got := len(eng.loaded) - loads; got != 1 || find(t, r, "a") != after || !strings.Contains(log.String(), "steps=0") {
+			t.Errorf("loaded %d times again, want once:\n%s", got, &log)
+		}
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 }

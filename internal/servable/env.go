@@ -11,6 +11,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/calibrate"
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/machine"
+	"github.com/shoal-serving/shoal/internal/modelconfig"
 	"github.com/shoal-serving/shoal/internal/pacer"
 	"github.com/shoal-serving/shoal/internal/sched"
 )
@@ -37,6 +38,8 @@ type Options struct {
 	// CPU is the CPU model, which is part of the store's keys.
 	CPU string
 
+	// Defaults are settings for models whose configuration omits them, by backend name.
+	Defaults map[string]modelconfig.Defaults
 	// Runners are the engines, by backend name.
 	Runners map[string]Runner
 	// Cores is the number of cores that models may use.
@@ -78,8 +81,9 @@ type Env struct {
 	hashing       sync.Mutex     // held while a tuner hashes model files
 	startAttempts atomic.Int64   // number of attempts to start a worker so far, which numbers the workers
 
-	mu      sync.Mutex // guards the following
-	claimed int64      // bytes that current loads will need
+	mu      sync.Mutex               // guards the following
+	claimed int64                    // bytes that current loads will need
+	devices map[string]*sched.Device // that models name, by backend and name
 }
 
 // NewEnv returns an Env without versions.
@@ -120,4 +124,27 @@ func (e *Env) releaseMemory(n int64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.claimed -= n
+}
+
+// deviceOf returns the device on which a model takes turns: the one that it names, or that of
+// all models of its engine; nil if there is none.
+func (e *Env) deviceOf(r Runner, cfg *modelconfig.Config) *sched.Device {
+	sharer, ok := r.Engine.(engine.DeviceSharer)
+	if !ok {
+		return r.Device
+	}
+	name := sharer.SharedDevice(cfg)
+	if name == "" {
+		return r.Device
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	key := cfg.Backend + "/" + name
+	if e.devices[key] == nil {
+		if e.devices == nil {
+			e.devices = map[string]*sched.Device{}
+		}
+		e.devices[key] = sched.NewDevice(1)
+	}
+	return e.devices[key]
 }

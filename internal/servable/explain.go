@@ -47,7 +47,7 @@ func (v *Version) explainBatching() explain.Batching {
 		Setting:  explain.Setting{Origin: explain.Default, Where: cfg.Where("dynamic_batching")},
 		Combines: d != nil && cfg.MaxBatchSize > 1,
 		MaxRows:  cfg.MaxBatchSize, MaxRowsWhere: cfg.Where("max_batch_size"), MaxRowsByModel: cfg.ModelSetsBatchSize,
-		Safety: v.safety(),
+		Safety: v.safety(), Padding: v.explainPadding(),
 	}
 	if d != nil {
 		b.Delay, b.Preferred = d.MaxDelay, d.Preferred
@@ -82,6 +82,26 @@ func (v *Version) safety() explain.Safety {
 		return explain.Safety{Verdict: explain.Safe}
 	}
 	return explain.Safety{Verdict: explain.NotChecked, Why: "the configuration asks for batching"}
+}
+
+// explainPadding returns nil if neither the configuration nor the model suggests padding.
+func (v *Version) explainPadding() *explain.Padding {
+	switch cfg := v.Config; {
+	case cfg.Padding != nil:
+		return &explain.Padding{Safety: explain.Safety{Verdict: explain.Safe}, Detected: cfg.Padding.Detected}
+	case v.padUnsafeReason != "":
+		return &explain.Padding{Safety: explain.Safety{Verdict: explain.Unsafe, Why: v.padUnsafeReason}}
+	case cfg.PaddingOff():
+		return &explain.Padding{Safety: explain.Safety{Verdict: explain.NotChecked, Why: "the configuration forbids it" + inFile(cfg.Where("parameters[pad]"))}}
+	}
+	return nil
+}
+
+func inFile(where string) string {
+	if where == "" {
+		return ""
+	}
+	return " in " + where
 }
 
 func (v *Version) explainInstances() explain.Number {

@@ -25,12 +25,19 @@ import (
 func (e *Env) Open(ctx context.Context, src Source) (*Version, error) {
 	e.idleGate.BeginWork() // loading uses the cores, too
 	defer e.idleGate.EndWork()
-	v, err := e.openWithRetries(ctx, src, tuning{})
+	params := tuning{}
+	if src.Resume != nil && src.Resume.fingerprint == src.Fingerprint {
+		params = src.Resume.params
+	}
+	v, err := e.openWithRetries(ctx, src, params)
 	if err != nil {
 		return nil, err
 	}
-	for _, w := range v.Config.Warnings { // once, and not again when the version is tuned
-		e.opts.Log.Warn("model configuration", "model", v.Config.Name, "version", v.Name(), "at", w.Where, "field", w.Field, "warning", w.Text)
+	if params.checked {
+		return v, nil // it was open before, and the log has the findings
+	}
+	for _, f := range v.Config.Findings() { // once, and not again when the version is tuned
+		e.opts.Log.Warn("model configuration", "model", v.Config.Name, "version", v.Name(), "at", f.Where, "field", f.Field, "warning", f.Text())
 	}
 	return v, nil
 }
@@ -65,10 +72,13 @@ type tuning struct {
 	instances           int                  // 0 means as many as the cores allow
 	checked             bool                 // the check for independent rows was made
 	combineUnsafeReason string               // why rows are not independent; "" if they are
+	padding             *modelconfig.Padding // how requests are padded; nil if they are not
+	padUnsafeReason     string               // why requests are not padded although the model suggests it; "" if they are
 	inputs              *calibrate.Inputs    // for calibration; nil means that they are still to be found
 	profile             batching.Profile     // measured with these parameters
 	calibration         *explain.Calibration // the result of calibration; nil if there is none
 	stats               *stats.Counters      // of the version that is replaced; nil if there is none
+	key                 *calibrate.Key       // of its calibration results; nil if it is not known yet
 }
 
 // open makes one attempt to open a version.
@@ -90,8 +100,8 @@ func (e *Env) open(ctx context.Context, src Source, params tuning) (*Version, er
 		return nil, err
 	}
 	v := &Version{
-		Source: src, Config: cfg, Labels: labels, Stats: params.stats,
-		env: e, runner: runner, threads: max(1, params.threads), exclusiveThreads: params.exclusiveThreads, closed: make(chan struct{}),
+		Source: src, Config: cfg, Labels: labels, Stats: params.stats, params: params, key: params.key,
+		env: e, runner: runner, device: e.deviceOf(runner, cfg), threads: max(1, params.threads), exclusiveThreads: params.exclusiveThreads, closed: make(chan struct{}),
 	}
 	if src.Workers == nil {
 		err = v.load(ctx, params)
@@ -115,6 +125,7 @@ func (e *Env) config(src Source, params tuning) (*modelconfig.Config, error) {
 		return nil, err
 	}
 	cfg.Automatic, cfg.CombineUnsafeReason = e.opts.Automatic, params.combineUnsafeReason
+	e.opts.Defaults[cfg.Backend].Apply(cfg)
 	return cfg, nil
 }
 
@@ -174,22 +185,64 @@ func (v *Version) loadSafe(ctx context.Context, src *engine.Source, params tunin
 		return nil, err
 	}
 	cfg := src.Config
-	if !cfg.Automatic || params.checked || cfg.Dynamic == nil || !cfg.Dynamic.Added || cfg.Ragged() != nil {
+	if params.checked {
+		cfg.Padding, v.padUnsafeReason = params.padding, params.padUnsafeReason
 		return loaded, nil
+	}
+	if !cfg.Automatic || cfg.Dynamic == nil || !cfg.Dynamic.Added || cfg.Ragged() != nil {
+		return loaded, v.checkPadding(ctx, cfg, loaded)
 	}
 	why, err := combineUnsafeReason(ctx, cfg, loaded, v.sampleDir())
 	if err == nil && why == "" {
-		return loaded, nil
+		return loaded, v.checkPadding(ctx, cfg, loaded)
 	}
 	if err := errors.Join(err, loaded.Close()); err != nil {
 		return nil, err
 	}
 	v.env.opts.Log.Info("requests are not combined; a config.pbtxt with dynamic_batching { } combines them all the same", "model", cfg.Name, "version", src.Version, "reason", why)
-	params.combineUnsafeReason = why
+	params.combineUnsafeReason = why // such a model is not padded, either
 	if src.Config, err = v.env.config(v.Source, params); err != nil {
 		return nil, err
 	}
 	return v.runner.Engine.Load(ctx, *src)
+}
+
+// checkPadding checks whether requests can be padded, if the configuration or the model
+// suggests it. If not, it removes the padding from the configuration. If it fails, it closes
+// the model.
+func (v *Version) checkPadding(ctx context.Context, cfg *modelconfig.Config, loaded engine.Model) error {
+	if cfg.Padding == nil {
+		return nil
+	}
+	outputs, why, err := paddingUnsafeReason(ctx, cfg, loaded, v.sampleDir())
+	if err != nil {
+		return errors.Join(err, loaded.Close())
+	}
+	if why == "" {
+		cfg.Padding.Outputs = outputs
+		return nil
+	}
+	v.env.opts.Log.Info("requests of different lengths are not padded", "model", cfg.Name, "version", v.Name(), "reason", why)
+	cfg.Padding, v.padUnsafeReason = nil, why
+	return nil
+}
+
+// paddingUnsafeReason returns why requests must not be padded; "" if they may. Then it also
+// returns the dimensions of the outputs to cut back.
+func paddingUnsafeReason(ctx context.Context, cfg *modelconfig.Config, loaded engine.Model, samples string) (outputs []int, why string, err error) {
+	inputs, err := inputsOf(cfg, samples)
+	if err != nil {
+		return nil, "", err
+	}
+	inst, err := loaded.Instance(ctx)
+	if err != nil {
+		return nil, "", err
+	}
+	if _, perRequest := inst.(engine.PerRequest); perRequest {
+		return nil, "the model takes the requests of a batch one by one", inst.Close()
+	}
+	outputs, why, err = calibrate.CheckPadding(ctx, cfg, inst, inputs)
+	return outputs, why, errors.Join(err, inst.Close())
 }
 
 // sampleDir returns the directory of the warm-up samples.
@@ -246,7 +299,7 @@ func (v *Version) startScheduler(instances []engine.Instance, bisect, retryDied 
 		queue = w.Queue
 	}
 	b := cfg.Batching(queue)
-	b.TakeTurns = v.autoInstances && v.runner.Device != nil
+	b.TakeTurns = v.autoInstances && v.device != nil
 	switch w := v.Source.Workers; {
 	case w != nil && w.Policy != nil:
 		b.Policy = w.Policy
@@ -260,11 +313,12 @@ func (v *Version) startScheduler(instances []engine.Instance, bisect, retryDied 
 	v.Scheduler = sched.New(instances, sched.Options{
 		Batching:         b,
 		Pacer:            e.opts.Pacer,
-		Device:           v.runner.Device,
+		Device:           v.device,
 		Width:            v.threads,
 		IdleGate:         &e.idleGate,
 		NoBatchDimension: cfg.MaxBatchSize == 0,
 		Ragged:           cfg.Ragged(),
+		Padding:          cfg.Padding,
 		Bisect:           bisect,
 		RetryDied:        retryDied,
 		NewInstance:      v.replacement(),
@@ -286,11 +340,11 @@ func (v *Version) replacement() func(context.Context) (engine.Instance, error) {
 // lacks.
 func checkFeatures(cfg *modelconfig.Config, inst engine.Instance) error {
 	if _, sends := inst.(engine.Sender); cfg.Decoupled && !sends {
-		return cfg.Invalid("model_transaction_policy.decoupled", "models of backend %q answer a request once; remove it, or use a Python model (docs/python.md)", cfg.Backend)
+		return cfg.Invalid("model_transaction_policy.decoupled", "models of backend %q answer a request once; remove it, or use a Python model (docs/reference/python-models.md)", cfg.Backend)
 	}
 	optional := slices.IndexFunc(cfg.Inputs, func(t modelconfig.Tensor) bool { return t.Optional })
-	if _, perRequest := inst.(engine.PerRequest); optional >= 0 && !perRequest {
-		return cfg.Invalid(fmt.Sprintf("input[%d].optional", optional), "models of backend %q need all their inputs; remove it, or use a Python model (docs/python.md)", cfg.Backend)
+	if _, perRequest := inst.(engine.PerRequest); optional >= 0 && !perRequest && cfg.MaxBatchSize > 0 {
+		return cfg.Invalid(fmt.Sprintf("input[%d].optional", optional), "models of backend %q with a batch dimension need all their inputs; set max_batch_size: 0, remove optional, or use a Python model (docs/reference/python-models.md)", cfg.Backend)
 	}
 	return nil
 }
@@ -308,5 +362,5 @@ func (v *Version) instanceCount(params tuning) (count int, automatic bool) {
 	case cfg.Automatic && v.runner.Device != nil && len(cfg.Proto.GetInstanceGroup()) == 0:
 		return max(1, v.env.opts.Cores/max(1, params.threads)), true
 	}
-	return max(1, v.runner.Instances) * max(1, len(cfg.Proto.GetInstanceGroup())), true
+	return max(1, v.runner.Instances) * max(1, cfg.ActiveGroups()), true
 }

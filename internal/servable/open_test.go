@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shoal-serving/shoal/internal/engine/simulated"
 	"github.com/shoal-serving/shoal/internal/leak"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
 	"github.com/shoal-serving/shoal/internal/sched"
@@ -40,5 +41,20 @@ func TestInstancesThatAreNotWrittenDownAreChosen(t *testing.T) {
 		if got, left := v.instanceCount(tt.how); got != tt.want || left == strings.Contains(tt.config, "count") {
 			t.Errorf("%q, automatic %t, %+v: %d instances, left to us %t, want %d", tt.config, tt.automatic, tt.how, got, left, tt.want)
 		}
+	}
+}
+
+func TestModelsThatNameADeviceTakeTurnsOnIt(t *testing.T) {
+	env := NewEnv(Options{})
+	of := func(device string) *sched.Device {
+		cfg := &modelconfig.Config{Backend: simulated.Name, Parameters: map[string]string{"device": device}}
+		return env.deviceOf(Runner{Engine: &simulated.Engine{}}, cfg)
+	}
+	if of("") != nil {
+		t.Error("a model that names no device takes turns")
+	}
+	first, again, other := of("a"), of("a"), of("b")
+	if first == nil || first != again || first == other {
+		t.Errorf("devices are %p and %p for one name, %p for another", first, again, other)
 	}
 }

@@ -49,6 +49,10 @@ type Source struct {
 	// serves. The version calls release when it is closed.
 	KeepFiles func() (release func())
 
+	// Resume, if not nil, is what is known of the version from when it was open before. It is
+	// ignored if the fingerprint has changed since.
+	Resume *Resume
+
 	Data any // for the package that made the source; not used here
 
 	// Workers, if not nil, makes the instances workers that clients scale.
@@ -87,11 +91,14 @@ type Version struct {
 
 	env              *Env
 	runner           Runner
+	device           *sched.Device     // that it shares with other models; nil if none
 	releaseFiles     func()            // releases the files; nil if none are kept
 	threads          int               // threads of a batch, if the engine supports that
 	exclusiveThreads int               // threads of an exclusive batch, if more
+	padUnsafeReason  string            // why requests are not padded although the model suggests it; "" if they are
 	autoInstances    bool              // the configuration has no number of instances
 	inputs           *calibrate.Inputs // for calibration; nil if none are known
+	params           tuning            // that it was opened with
 
 	calibration atomic.Pointer[explain.Calibration] // the result of calibration; nil before its end
 	closeOnce   sync.Once
@@ -107,6 +114,7 @@ type Version struct {
 	cancelTuning           context.CancelFunc // cancels tuning; nil if it never began
 	tuningDone             chan struct{}      // closed when tuning has ended
 	tuningCancelled        bool               // tuning must not begin any more
+	key                    *calibrate.Key     // of its calibration results; nil if it is not known yet
 	minWorkers, maxWorkers int                // number of workers that clients asked for
 	workers                []*worker
 }

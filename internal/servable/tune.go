@@ -194,7 +194,8 @@ func (t *tuner) tune(ctx context.Context) (replaced bool, err error) {
 	t.v.calibration.Store(t.report(settings, best))
 	params := tuning{
 		threads: best.Threads, exclusiveThreads: best.ExclusiveThreads, profile: t.withElements(best.Profile(settings)), calibration: t.v.calibration.Load(),
-		checked: true, combineUnsafeReason: t.v.Config.CombineUnsafeReason, inputs: &t.inputs, stats: t.v.Stats,
+		checked: true, combineUnsafeReason: t.v.Config.CombineUnsafeReason, padding: t.v.Config.Padding, padUnsafeReason: t.v.padUnsafeReason, inputs: &t.inputs, stats: t.v.Stats,
+		key: t.v.calibrationKey(),
 	}
 	if t.v.autoInstances && !t.v.Config.Tunes() { // otherwise the policy limits them
 		params.instances = best.Instances
@@ -270,6 +271,10 @@ func (t *tuner) identify(ctx context.Context) error {
 	if t.v.Source.Temporary {
 		return nil
 	}
+	if known := t.v.calibrationKey(); known != nil { // from when it was open before
+		t.key, t.hasKey = *known, true
+		return nil
+	}
 	cfg := t.v.Config
 	settings, err := cfg.Encode()
 	if err != nil {
@@ -287,6 +292,10 @@ func (t *tuner) identify(ctx context.Context) error {
 		name += " " + e.Release()
 	}
 	t.key, t.hasKey = calibrate.Key{Model: hash, Engine: name, CPU: t.env.opts.CPU, Cores: t.env.opts.Cores}, true
+	key := t.key
+	t.v.mu.Lock()
+	defer t.v.mu.Unlock()
+	t.v.key = &key
 	return nil
 }
 
@@ -378,7 +387,7 @@ func (t *tuner) measureBeside(ctx context.Context, s *calibrate.Setting) (steps 
 	if err := t.env.idleGate.Await(ctx, 0); err != nil {
 		return 0, err
 	}
-	v, err := t.env.openWithRetries(ctx, t.v.Source, tuning{threads: s.Threads, checked: true, combineUnsafeReason: t.v.Config.CombineUnsafeReason, inputs: &t.inputs})
+	v, err := t.env.openWithRetries(ctx, t.v.Source, tuning{threads: s.Threads, checked: true, combineUnsafeReason: t.v.Config.CombineUnsafeReason, padding: t.v.Config.Padding, padUnsafeReason: t.v.padUnsafeReason, inputs: &t.inputs})
 	if err != nil {
 		return 0, err
 	}

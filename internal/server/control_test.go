@@ -15,14 +15,14 @@ import (
 
 func TestTheConfigurationInEffectIsGiven(t *testing.T) {
 	s := start(t)
-	c, err := s.Config("echo", "")
+	c, err := s.Config(t.Context(), "echo", "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if c.Name != "echo" || c.MaxBatchSize != 4 || c.Effective().GetInstanceGroup()[0].GetCount() != 1 {
 		t.Errorf("configuration %v", c)
 	}
-	if _, err := s.Config("echo", "1"); infer.CodeOf(err) != infer.NotFound {
+	if _, err := s.Config(t.Context(), "echo", "1"); infer.CodeOf(err) != infer.NotFound {
 		t.Errorf("version 1: %v", err)
 	}
 }
@@ -37,7 +37,7 @@ func TestLoadedVersionsAreListed(t *testing.T) {
 func TestStatisticsAreOfTheVersionsThatAreNamed(t *testing.T) {
 	s := start(t)
 	for _, named := range [][2]string{{"", ""}, {"echo", ""}, {"echo", "3"}} {
-		if stats := s.Statistics(named[0], named[1]); len(stats) != 1 || stats[0].Model != "echo" || stats[0].Version != "3" {
+		if stats, _ := s.Statistics(t.Context(), named[0], named[1]); len(stats) != 1 || stats[0].Model != "echo" || stats[0].Version != "3" {
 			t.Errorf("%q: %v", named, stats)
 		}
 	}
@@ -46,7 +46,7 @@ func TestStatisticsAreOfTheVersionsThatAreNamed(t *testing.T) {
 		{"nosuch", "7"}: "requested model 'nosuch' is not available",
 		{"echo", "7"}:   "requested model version is not available for model 'echo'",
 	} {
-		if stats, err := kserve.Statistics(s, named[0], named[1]); infer.CodeOf(err) != infer.Invalid || err.Error() != want {
+		if stats, err := kserve.Statistics(t.Context(), s, named[0], named[1]); infer.CodeOf(err) != infer.Invalid || err.Error() != want {
 			t.Errorf("%q: %v, %v, want %s", named, stats, err, want)
 		}
 	}

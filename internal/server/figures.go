@@ -12,9 +12,10 @@ import (
 type Figures struct {
 	Model          string
 	Version        int64
-	Label          string // the version's label; "" if it has none
-	Scaled         bool   // its instances are workers that clients scale
-	AliveInstances int    // instances that can run requests
+	Label          string            // the version's label; "" if it has none
+	Tags           map[string]string // metric_tags of its configuration
+	Scaled         bool              // its instances are workers that clients scale
+	AliveInstances int               // instances that can run requests
 	Stats          stats.Snapshot
 	Waiting        int             // requests in the queue now
 	LoadTime       time.Duration   // including the warm-up
@@ -28,7 +29,7 @@ func (s *Server) Figures() []Figures {
 	var all []Figures
 	for _, v := range s.AllVersions() {
 		f := Figures{
-			Model: v.Config.Name, Version: v.Number(), Label: v.Source.Label, Scaled: v.Source.Workers != nil, AliveInstances: v.Alive(),
+			Model: v.Config.Name, Version: v.Number(), Label: v.Source.Label, Tags: v.Config.Proto.GetMetricTags(), Scaled: v.Source.Workers != nil, AliveInstances: v.Alive(),
 			Stats: v.Stats.Snapshot(), Waiting: v.Scheduler.Waiting(), LoadTime: v.LoadTime, Memory: v.Memory, CombineUnsafe: v.Config.CombineUnsafeReason != "",
 		}
 		if e, ok := v.Scheduler.Explain(); ok {

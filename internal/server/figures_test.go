@@ -156,7 +156,7 @@ func TestStatisticsHaveTheProtocolsForm(t *testing.T) {
 		}}
 		check := func(when string) {
 			t.Helper()
-			if got, err := kserve.Statistics(s, "m", ""); err != nil || len(got.GetModelStats()) != 1 || !proto.Equal(got.GetModelStats()[0], want) {
+			if got, err := kserve.Statistics(t.Context(), s, "m", ""); err != nil || len(got.GetModelStats()) != 1 || !proto.Equal(got.GetModelStats()[0], want) {
 				t.Errorf("%s: %v, %v, want %v", when, got, err, want)
 			}
 		}

@@ -123,6 +123,9 @@ func (s *Server) apply(ctx context.Context, m *model, owner string, desired Desi
 	have := s.Versions(m.name)
 	want, err := s.desiredSources(m, owner, desired, have)
 	if err != nil {
+		if infer.CodeOf(err) == infer.Unsupported {
+			s.doNotExpect(m)
+		}
 		s.forget(m)
 		return change{}, err
 	}
@@ -198,6 +201,9 @@ func failed(name string, version int64, err error) error {
 // StillServes begins the reason in the index of a version that serves although the last
 // load of its model failed. The error of that load follows.
 const StillServes = "the version that was loaded before still serves, because the last load failed: "
+
+// ReasonUnloaded is the reason in the index of a version that was unloaded.
+const ReasonUnloaded = "unloaded"
 
 // setStates sets the states of versions. Those that serve stay ready.
 func (s *Server) setStates(m *model, numbers []int64, state State, reason string) {
@@ -290,14 +296,23 @@ func (s *Server) drain(m *model, versions []*servable.Version) {
 			if err := v.Close(); err != nil {
 				s.log.Error("model unloaded with an error", "model", m.name, "version", v.Name(), "error", err)
 			}
-			debug.FreeOSMemory() // return what Go kept for the requests of the version
+			s.freeMemory() // return what Go kept for the requests of the version
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			if m.states[v.Number()].state == StateUnloading {
-				m.states[v.Number()] = status{StateUnavailable, "unloaded"}
+				m.states[v.Number()] = status{StateUnavailable, ReasonUnloaded}
 			}
 			s.log.Info("model unloaded", "model", m.name, "version", v.Name())
 		})
+	}
+}
+
+// freeMemory returns free memory of Go to the system, at most once a second: it takes a
+// garbage collection, and models may be unloaded many times a second.
+func (s *Server) freeMemory() {
+	now, before := time.Now().Unix(), s.freedMemory.Load()
+	if now != before && s.freedMemory.CompareAndSwap(before, now) {
+		debug.FreeOSMemory()
 	}
 }
 

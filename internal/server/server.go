@@ -19,6 +19,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/shoal-serving/shoal/internal/access"
 	"github.com/shoal-serving/shoal/internal/arrivals"
 	"github.com/shoal-serving/shoal/internal/catalog"
 	"github.com/shoal-serving/shoal/internal/infer"
@@ -35,10 +36,13 @@ type Server struct {
 	lenient bool
 	log     *slog.Logger
 
-	logRequests bool     // at info level
-	failures    logLimit // of failed loads
+	logRequests bool         // at info level
+	failures    logLimit     // of failed loads
+	freedMemory atomic.Int64 // Unix time in seconds when freeMemory last did
 
+	gate         *access.Gate                  // nil if clients are not authenticated
 	arrivals     *arrivals.Writer              // nil if they are not recorded
+	demand       Demand                        // nil if requests do not load models
 	stopping     atomic.Bool                   // set by Stop: not ready, but still answers requests
 	draining     atomic.Bool                   // set by Drain: rejects new inferences
 	drainStarted chan struct{}                 // closed when draining becomes true
@@ -70,6 +74,8 @@ type Options struct {
 	Log *slog.Logger
 	// LogRequests logs all requests at info level instead.
 	LogRequests bool
+	// Access decides what callers may do. Nil means that everyone may do everything.
+	Access *access.Gate
 	// Arrivals records when requests that a model can run arrived. The caller closes it.
 	// Nil means that arrivals are not recorded.
 	Arrivals *arrivals.Writer
@@ -78,7 +84,7 @@ type Options struct {
 // New returns a server without models. It opens models in env. The caller closes it.
 func New(env *servable.Env, opts Options) *Server {
 	s := &Server{
-		env: env, lenient: opts.Lenient, log: cmp.Or(opts.Log, slog.Default()), logRequests: opts.LogRequests, arrivals: opts.Arrivals, drainStarted: make(chan struct{}),
+		env: env, lenient: opts.Lenient, log: cmp.Or(opts.Log, slog.Default()), logRequests: opts.LogRequests, gate: opts.Access, arrivals: opts.Arrivals, drainStarted: make(chan struct{}),
 		loads: make(chan struct{}, cmp.Or(opts.Loads, defaultLoads)), closing: make(chan struct{}), models: map[string]*model{},
 	}
 	s.serving.Store(&map[string]serving{})
@@ -92,12 +98,14 @@ func (s *Server) Started() {
 	s.started = true
 }
 
-// Accepting reports whether the server has started and is not stopping.
-func (s *Server) Accepting() bool {
+func (s *Server) hasStarted() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.started && !s.stopping.Load()
+	return s.started
 }
+
+// Accepting reports whether the server has started and is not stopping.
+func (s *Server) Accepting() bool { return s.hasStarted() && !s.stopping.Load() }
 
 // Close cancels loads, rejects new requests, runs the queued ones, and closes every
 // version.
@@ -153,14 +161,14 @@ func (s *Server) Infer(ctx context.Context, req *infer.Request, resp *infer.Resp
 	if s.draining.Load() {
 		return s.end(ctx, &inference{began: time.Now(), req: req}, reset(req, resp), sched.ErrClosed)
 	}
-	return s.run(ctx, req, resp)
+	return s.run(ctx, inference{req: req}, resp)
 }
 
 // Call implements [engine.ModelCaller]. It also works while the server drains, because
 // in-flight requests of clients may need it.
 func (s *Server) Call(ctx context.Context, req *infer.Request, resp *infer.Response) error {
 	s.inFlight.Add(1)
-	return s.run(ctx, req, resp)
+	return s.run(ctx, inference{req: req, nested: true}, resp)
 }
 
 // reset prepares a pooled response for req.
@@ -172,9 +180,9 @@ func reset(req *infer.Request, resp *infer.Response) *infer.Response {
 
 // run runs a request that was counted as in flight. It stays in flight until it has its
 // last response.
-func (s *Server) run(ctx context.Context, req *infer.Request, resp *infer.Response) error {
-	in := inference{began: time.Now(), req: req}
-	err := s.submit(ctx, &in, reset(req, resp))
+func (s *Server) run(ctx context.Context, in inference, resp *infer.Response) error {
+	in.began = time.Now()
+	err := s.submit(ctx, &in, reset(in.req, resp))
 	if err == nil && resp.Stream != nil {
 		resp.Stream = &responses{server: s, request: in, stream: resp.Stream, version: resp.Version, times: resp.Times}
 		return nil
@@ -187,6 +195,9 @@ type inference struct {
 	began   time.Time
 	req     *infer.Request
 	version *servable.Version // that runs it; nil if none was found
+	nested  bool              // a model calls, within a request that was admitted
+	tenant  *access.Tenant    // that it counts for; nil if for none
+	bytes   int64             // that it counts for
 }
 
 // end counts and logs a request that was answered.
@@ -194,6 +205,9 @@ func (s *Server) end(ctx context.Context, in *inference, resp *infer.Response, e
 	took := time.Since(in.began)
 	s.count(in.version, in.req, resp, took, err)
 	s.logRequest(ctx, in.req, resp, took, err)
+	if in.tenant != nil {
+		in.tenant.End(in.bytes)
+	}
 	s.inFlight.Add(-1)
 	return err
 }
@@ -216,8 +230,14 @@ func (s *Server) count(v *servable.Version, req *infer.Request, resp *infer.Resp
 // with the original inputs, because Check may have replaced them for the old version.
 func (s *Server) submit(ctx context.Context, in *inference, resp *infer.Response) error {
 	req := in.req
+	if err := s.authorizeRun(ctx, req); err != nil {
+		return err
+	}
+	if err := s.admit(in); err != nil {
+		return err
+	}
 	for original, retry := req.Inputs, false; ; req.Inputs, retry = original, true {
-		v, err := s.Find(req.Model, req.Version)
+		v, err := s.findOrLoad(ctx, req.Model, req.Version, req.Waiter)
 		in.version = v
 		if err != nil {
 			return err
@@ -308,15 +328,20 @@ func (s *Server) expected() (all []*servable.Version, ok bool) {
 }
 
 // ModelReady reports whether a version of a model takes requests. Version "" means the
-// default one.
+// default one. A model that a request would load takes requests.
 func (s *Server) ModelReady(model, version string) bool {
-	v, err := s.Find(model, version)
-	return err == nil && v.Scheduler.Ready() && !s.stopping.Load()
+	if s.stopping.Load() {
+		return false
+	}
+	if v := (*s.serving.Load())[model].find(version); v != nil {
+		return v.Scheduler.Ready()
+	}
+	return s.demand != nil && s.hasStarted() && s.demand.Available(model)
 }
 
 // Model describes a model. Version "" means the default one.
-func (s *Server) Model(model, version string) (*catalog.Metadata, error) {
-	v, err := s.Find(model, version)
+func (s *Server) Model(ctx context.Context, model, version string) (*catalog.Metadata, error) {
+	v, err := s.findFor(ctx, access.Describe, model, version)
 	if err != nil {
 		return nil, err
 	}

@@ -38,12 +38,12 @@ output [ { name: "x" data_type: TYPE_FP32 dims: [ 2 ] label_filename: "labels.tx
 dynamic_batching { }
 `
 
-func start(t *testing.T) *Server {
+func start(t testing.TB) *Server {
 	t.Helper()
 	return startWith(t, Options{Log: slog.New(slog.DiscardHandler)})
 }
 
-func startWith(t *testing.T, opts Options) *Server {
+func startWith(t testing.TB, opts Options) *Server {
 	t.Helper()
 	dir := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(dir, "echo", "3"), 0o755); err != nil {
@@ -66,7 +66,7 @@ func env(eng engine.Engine, p *pacer.Pacer) *servable.Env {
 	return servable.NewEnv(servable.Options{Runners: map[string]servable.Runner{"echo": {Engine: eng}}, Pacer: p, Log: slog.New(slog.DiscardHandler)})
 }
 
-func closeServer(t *testing.T, s *Server) {
+func closeServer(t testing.TB, s *Server) {
 	t.Helper()
 	if err := s.Close(); err != nil {
 		t.Error(err)
@@ -74,7 +74,7 @@ func closeServer(t *testing.T, s *Server) {
 }
 
 // load loads a version with a configuration beside those that serve.
-func load(t *testing.T, s *Server, src servable.Source, text string) {
+func load(t testing.TB, s *Server, src servable.Source, text string) {
 	t.Helper()
 	if err := s.Load(src.Model, "the test", also(src, text)); err != nil {
 		t.Fatal(err)
@@ -186,14 +186,14 @@ func TestABadRequestIsRefusedBeforeItIsQueued(t *testing.T) {
 
 func TestTheCatalogTellsWhatThereIs(t *testing.T) {
 	s := start(t)
-	m, err := s.Model("echo", "")
+	m, err := s.Model(t.Context(), "echo", "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if m.Platform != "echo" || !slices.Equal(m.Versions, []string{"3"}) || !slices.Equal(m.Inputs[0].Shape, []int64{-1, 2}) {
 		t.Errorf("the catalog tells %+v", m)
 	}
-	if _, err := s.Model("echo", "1"); infer.CodeOf(err) != infer.NotFound {
+	if _, err := s.Model(t.Context(), "echo", "1"); infer.CodeOf(err) != infer.NotFound {
 		t.Errorf("an unknown version: %v", err)
 	}
 	for _, tt := range []struct {

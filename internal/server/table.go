@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/shoal-serving/shoal/internal/catalog"
 	"github.com/shoal-serving/shoal/internal/infer"
@@ -99,6 +100,11 @@ func (s *Server) missing(name, version string) error {
 	defer s.mu.Unlock()
 	m := s.models[name]
 	switch {
+	case m == nil && !s.started:
+		// A client that gets 404 does not ask again.
+		err := infer.Errorf(infer.Unavailable, "the server is starting, and does not know yet whether it has a model %q", name).WithReason(infer.ModelLoading, name, "")
+		err.RetryAfter = startRetry
+		return err
 	case m == nil:
 		return s.unknownModel(name, version)
 	case version == "" && m.loading():
@@ -112,6 +118,9 @@ func (s *Server) missing(name, version string) error {
 	}
 	return infer.Errorf(infer.Unavailable, "version %s of model %q is not ready", version, name).WithReason(infer.VersionNotReady, name, version)
 }
+
+// startRetry is when a client should ask again that asked before the models were listed.
+const startRetry = time.Second
 
 // unknownModel returns the error for a model that does not exist. The hint is the model that
 // was probably meant.
@@ -204,6 +213,14 @@ func (s *Server) inTable(m *model) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.models[m.name] == m
+}
+
+// doNotExpect lets the server be ready without a model that it cannot run, unless a version
+// of the model serves.
+func (s *Server) doNotExpect(m *model) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m.expected = m.expected && len(m.states) > 0
 }
 
 // forget removes a model that never served and is not expected to.

@@ -97,16 +97,16 @@ dynamic_batching { max_queue_delay_microseconds: 0 }
 class Server:
     """A running server with HTTP and a local socket."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, *args, scheme="http"):
         self.socket = str(folder / "socket")
         self._log = folder / "log"
         with open(self._log, "wb") as log:
             self.process = subprocess.Popen(
-                [BINARY, "serve", repository(folder / "models"), "--local-socket", self.socket, "--calibration-dir=", "--http-port=0", "--allow-grpc=false", "--allow-metrics=false"],
+                [BINARY, "serve", repository(folder / "models"), "--local-socket", self.socket, "--calibration-dir=", "--http-port=0", "--allow-grpc=false", "--allow-metrics=false", *args],
                 stderr=log,
             )
         await_(lambda: "protocol=local" in self.log() or self.process.poll() is not None, "the server to listen")
-        self.url = "http://" + re.search(r"protocol=http address=(\S+)", self.log())[1]
+        self.url = f"{scheme}://" + re.search(r"protocol=http address=(\S+)", self.log())[1]
 
     def log(self):
         return self._log.read_text()

@@ -3,6 +3,7 @@
 import os
 import pathlib
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -39,6 +40,47 @@ class OnDemand(unittest.TestCase):
         processes = [ask("import os; " + code) for _ in range(16)]
         self.assertEqual([p.communicate()[0] for p in processes], ["True\n"] * 16)
         self.assertEqual(len(serving.servers(str(self.folder))), 1)
+
+    def test_a_file_is_configured_by_the_call(self):
+        file = shutil.copy(pathlib.Path(__file__).parents[2] / "examples" / "image-classifier" / "digits.onnx", self.folder / "digits.onnx")
+        measured = shoal.load(file)
+        limited = shoal.load(file, max_batch_size=2, max_delay=0.001, instances=2)
+        for model in (measured, limited, pickle.loads(pickle.dumps(limited))):
+            self.addCleanup(model.close)
+        rows = numpy.zeros((3, *(max(1, size) for size in limited.inputs[0].shape[1:])), numpy.float32)
+        self.assertEqual(len(measured.run({measured.inputs[0].name: rows})[measured.outputs[0].name]), 3)
+        with self.assertRaisesRegex(shoal.InvalidError, "batch.size"):
+            limited.run({limited.inputs[0].name: rows})
+        self.assertEqual(len(limited.run({limited.inputs[0].name: rows[:2]})[limited.outputs[0].name]), 2)
+        self.assertEqual(len(serving.servers(str(self.folder))), 2)  # with and without the configuration
+
+    def test_models_run_in_the_environment_that_has_the_command(self):
+        program = self.folder / "program"
+        program.write_text("#!/bin/sh\ncommand -v python3\n")
+        program.chmod(0o755)
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", self.folder / "venv"], check=True)
+        inside = self.folder / "venv" / "bin" / "python3"
+
+        def found(python, **environment):
+            plain = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
+            ran = subprocess.run([python, "-c", "from shoal import _start; _start.main()"], stdout=subprocess.PIPE, text=True, check=True, env={**plain, "PATH": "/usr/bin:/bin", "PYTHONPATH": os.pathsep.join(sys.path), "SHOAL_BINARY": str(program), **environment})
+            return ran.stdout.strip()
+
+        self.assertEqual(found(inside), str(inside))
+        # An activated environment is the user's choice, and so is the PATH outside of environments.
+        self.assertNotEqual(found(inside, VIRTUAL_ENV="/elsewhere"), str(inside))
+        outside = os.path.join(sys.base_prefix, "bin", "python3")
+        self.assertEqual(found(outside), shutil.which("python3", path="/usr/bin:/bin") or "")
+
+    def test_only_a_file_is_configured_by_the_call(self):
+        models = serving.repository(self.folder / "models")
+        for wrong in ({"max_batch_size": -1}, {"instances": 0}, {"max_delay": float("nan")}, {"instances": 1.5}):
+            with self.assertRaisesRegex(shoal.InvalidError, "expected a number of at least"):
+                shoal.load(self.folder / "absent.onnx", **wrong)
+        for place in ({"repository": models}, {"url": "http://127.0.0.1:1"}):
+            with self.assertRaisesRegex(shoal.InvalidError, "config.pbtxt"):
+                shoal.load("echo", max_batch_size=4, **place)
+        self.assertEqual(serving.servers(str(self.folder)), [])
 
     def test_a_server_that_was_killed_is_started_again(self):
         model = shoal.load("echo", repository=serving.repository(self.folder / "models"))

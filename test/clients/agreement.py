@@ -11,7 +11,7 @@ pair; the median of these has to be within 5 % for the throughput, and within 10
 for the 95th percentile of the latency. The CPU time of either tool's process is
 stated for each request that the server answered it, the tool's start included.
 
-It prints a table for docs/measured.md, and last how many figures agree. Pairs that
+It prints a table for docs/lab/measurements.md, and last how many figures agree. Pairs that
 are measured are kept in a file, so that a run that was ended goes on where it was;
 another window or another bin/shoal begins anew. `make measure WHAT=bench-agreement` brings what
 it needs first. That wants a quiet machine for half an hour.

@@ -10,7 +10,7 @@ two. Clients send requests of two rows over gRPC. A round is one run of each, ri
 after one another, and who is first changes from round to round. What is compared is
 the ratio within a round, and then the median of these.
 
-It prints tables for docs/measured.md, and last how many figures are as promised.
+It prints tables for docs/lab/measurements.md, and last how many figures are as promised.
 Runs are kept in a file, so that it goes on where it was ended; another window or
 another bin/shoal begins anew. `make measure WHAT=auto-seed` brings what it needs first. That wants
 a quiet machine for ten minutes.

@@ -37,7 +37,7 @@ def serving():
     try:
         repository.add("echo", shoal.simulated("echo"))
         repository.add("wide", shoal.simulated("wide", dims="[ -1 ]"))
-        repository.add("slow", shoal.simulated("slow", fixed_us=100_000))
+        repository.add("slow", shoal.simulated("slow", fixed_us=250_000))
         for protocol in ("http", "grpc"):
             repository.add(f"busy_{protocol}", shoal.simulated(f"busy_{protocol}", fixed_us=int(BUSY * 1e6), scheduling=POLICY))
             repository.add(f"counted_{protocol}", shoal.simulated(f"counted_{protocol}"))
@@ -47,7 +47,7 @@ def serving():
             for name in ("types", "strings", "scalar", "fail_if"):
                 repository.add(name, onnx=shoal.TESTDATA / f"{name}.onnx")
             paths.append(shoal.ROOT / "examples/onnx")
-        server = shoal.Server(*paths, "--model-control-mode", "explicit", "--load-model", "*", "--allow-log-changes")
+        server = shoal.Server(*paths, "--model-control-mode", "explicit", "--load-model", "*", "--allow-log-changes", "--allow-client-shm")
         try:
             yield server
         finally:

@@ -89,23 +89,33 @@ class Side:
     def both(self, model, **inputs):
         return {protocol: self.ask(model, protocol, **inputs) for protocol in ("http", "grpc")}
 
-    def together(self, model, first, others):
-        """The answers to others, which are sent one after the other while the model is busy with first. Each has a connection of
-        its own: here, a client whose requests keep failing runs alone."""
+    def together(self, model, busy_for, others):
+        """The answers to others, which come one after the other while the model is busy with one request, that of busy_for. If it
+        had finished before they all waited, nothing is known: they are sent again, and it is busy for longer."""
+        for milliseconds in (400, 800, 1600, 3200):
+            with concurrent.futures.ThreadPoolExecutor(len(others) + 1) as pool:
+                busy = pool.submit(self._ask_apart, model, busy_for(milliseconds))
+                time.sleep(0.2)
+                answers = []
+                for inputs in others:
+                    answers.append(pool.submit(self._ask_apart, model, inputs))
+                    while self._pending(model) < len(answers) and not busy.done():
+                        time.sleep(0.005)
+                waited = not busy.done()
+                answers = [one.result() for one in answers]
+            if waited:
+                return answers
+        raise AssertionError(f"{model} never was busy until {len(others)} requests waited")
 
-        def ask(inputs):
-            with tritonclient.grpc.InferenceServerClient(self._grpc, channel_args=[("grpc.use_local_subchannel_pool", 1)]) as client:
-                return self.ask(model, client=client, **inputs)
+    def _ask_apart(self, model, inputs):
+        """Over a connection of its own: here, a client whose requests keep failing runs alone."""
+        with tritonclient.grpc.InferenceServerClient(self._grpc, channel_args=[("grpc.use_local_subchannel_pool", 1)]) as client:
+            return self.ask(model, client=client, **inputs)
 
-        with concurrent.futures.ThreadPoolExecutor(len(others) + 1) as pool:
-            busy = pool.submit(ask, first)
-            time.sleep(0.2)
-            waiting = []
-            for inputs in others:
-                waiting.append(pool.submit(ask, inputs))
-                time.sleep(0.02)
-            busy.result()
-            return [one.result() for one in waiting]
+    def _pending(self, model):
+        """How many requests wait for the model, by the metric that both servers have."""
+        line = re.search(rf'^nv_inference_pending_request_count{{[^}}]*model="{model}"[^}}]*}} (\d+)', self.get("/metrics", "metrics"), re.MULTILINE)
+        return int(line.group(1)) if line else 0
 
     def stream(self, model, *requests, cancel_after=None):
         """All that comes back over one stream, until each request has had its last answer."""
@@ -198,7 +208,8 @@ def load(side, model):
 
 # Batching.
 
-BUSY = {"IN": floats([-400, 0])}
+def sleeps(milliseconds):
+    return {"IN": floats([-milliseconds, 0])}
 
 
 @case
@@ -213,17 +224,17 @@ def one_output_of_two(side):
 
 @case
 def requests_that_wait_share_a_batch(side):
-    return side.together("doubles", BUSY, [{"IN": floats([n, n + 0.5])} for n in range(4)])
+    return side.together("doubles", sleeps, [{"IN": floats([n, n + 0.5])} for n in range(4)])
 
 
 @case
 def requests_of_several_rows_share_a_batch(side):
-    return side.together("doubles", BUSY, [{"IN": floats(*[[n, 0]] * n)} for n in (1, 2, 3)])
+    return side.together("doubles", sleeps, [{"IN": floats(*[[n, 0]] * n)} for n in (1, 2, 3)])
 
 
 @case
 def a_batch_is_not_larger_than_allowed(side):
-    return side.together("doubles", BUSY, [{"IN": floats(*[[n, 0]] * 3)} for n in range(4)])
+    return side.together("doubles", sleeps, [{"IN": floats(*[[n, 0]] * 3)} for n in range(4)])
 
 
 @case
@@ -236,6 +247,10 @@ def too_many_rows(side):
 
 def how(*ways):
     return [{"HOW": text(way, shape=[1, 1])} for way in ways]
+
+
+def sleeping(milliseconds):
+    return how(f"sleep:{milliseconds}")[0]
 
 
 @each(["UNKNOWN", "INTERNAL", "NOT_FOUND", "INVALID_ARG", "UNAVAILABLE", "UNSUPPORTED", "ALREADY_EXISTS", "CANCELLED"])
@@ -258,17 +273,17 @@ def one_request_gets_nothing(side, way):
 
 @case
 def one_error_of_eight(side):
-    return side.together("fails", *how("sleep:400"), how("", "", "", "error", "", "", "", ""))
+    return side.together("fails", sleeping, how("", "", "", "error", "", "", "", ""))
 
 
 @case
 def an_exception_fails_the_batch(side):
-    return side.together("fails", *how("sleep:400"), how("", "", "raise", ""))
+    return side.together("fails", sleeping, how("", "", "raise", ""))
 
 
 @case
 def another_number_of_responses_fails_the_batch(side):
-    return side.together("fails", *how("sleep:400"), how("", "too many", ""))
+    return side.together("fails", sleeping, how("", "too many", ""))
 
 
 # What a model.py finds.
@@ -350,7 +365,7 @@ def optional_inputs(side, which):
 @case
 def requests_that_leave_out_the_same_share_a_batch(side):
     plain, right, left = {"IN": IN}, {"IN": IN, "RIGHT": RIGHT}, {"IN": IN, "LEFT": LEFT}
-    return side.together("sparse", BUSY, [plain, plain, right, right, left, plain])
+    return side.together("sparse", sleeps, [plain, plain, right, right, left, plain])
 
 
 SEQUENCES = {"a number": 7, "a large number": 2**63 - 1, "a name": "a name", "no name": "", "a name in UTF-8": "größer", "digits": "7", "128 bytes": "x" * 128, "129 bytes": "x" * 129}

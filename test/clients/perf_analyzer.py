@@ -164,6 +164,8 @@ class Checks:
         for protocol, where in (("HTTP", self.http), ("gRPC", self.grpc)):
             self.check(f"{protocol}, clients, CSV", lambda: self.clients(where))
             self.check(f"{protocol}, request rate, CSV", lambda: self.rate(where))
+            self.check(f"{protocol}, system shared memory", lambda: measure(
+                "seed_dynamic", where, *SEED_CALL, "--shared-memory", "system", "--concurrency-range", "8"))
         self.check("HTTP, JSON tensors", lambda: measure(
             "seed_dynamic", self.http, *SEED_CALL, "--input-data", "zero",  # at random there are NaNs among them
             "--input-tensor-format", "json", "--output-tensor-format", "json"))
@@ -229,7 +231,7 @@ def main():
     parser.add_argument("--window", type=int, default=2000, metavar="MS", help="length of a measurement for the tables (%(default)s)")
     arguments = parser.parse_args()
 
-    server = shoal.Server(shoal.ROOT / "examples/seed-device")
+    server = shoal.Server(shoal.ROOT / "examples/seed-device", "--allow-client-shm")
     try:
         with tempfile.TemporaryDirectory() as folder:
             checks = Checks(server, pathlib.Path(folder))

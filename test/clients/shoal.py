@@ -69,9 +69,10 @@ def ready(address):
 
 
 class Server:
-    """One run of the binary. http, grpc and metrics are host:port once it is ready. Python models run with python, if that is given."""
+    """One run of the binary. http, grpc and metrics are host:port once it is ready, which takes at most patience
+    seconds. Python models run with python, if that is given."""
 
-    def __init__(self, *arguments, python=None):
+    def __init__(self, *arguments, python=None, patience=30):
         command = [BINARY, "serve", "--calibration-dir=", *map(str, arguments), "--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
         environment = {**os.environ, "PATH": f"{python.parent}:{os.environ['PATH']}"} if python else None
         self.log = []
@@ -80,7 +81,7 @@ class Server:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         try:
-            self._await(time.monotonic() + 30)
+            self._await(time.monotonic() + patience)
         except BaseException:
             self.stop()
             raise

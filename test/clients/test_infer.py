@@ -28,6 +28,10 @@ for bits in (8, 16, 32, 64):
         VALUES[f"{kind.upper()}{bits}"] = numpy.array([[info.min, info.max], [1, 0]], dtype=info.dtype)
 
 
+class TooLate(AssertionError):
+    """What was sent while a batch ran may have come after it."""
+
+
 class Infer(fixture.Sync):
     def test_rows_come_back(self):
         result = self.client.infer("echo", self.rows(1, 2, 3))
@@ -84,7 +88,7 @@ class Infer(fixture.Sync):
     def test_large_tensors(self):
         big = numpy.arange(2_000_000, dtype=numpy.float32).reshape(2, -1)
         result = self.client.infer("wide", [self.input("IN", big)])
-        self.assertEqual(result.as_numpy("OUT").tolist(), [[0], [1_000_000]])  # an open dimension of a simulated output is 1
+        numpy.testing.assert_array_equal(result.as_numpy("OUT"), big)
 
     def test_requests_share_batches(self):
         before = self.executions(self.client.get_inference_statistics("slow"))
@@ -124,20 +128,31 @@ class Infer(fixture.Sync):
         self.client.infer("echo", self.rows(1))
 
     def test_priorities_timeouts_and_full_queues(self):
+        """The batch that runs may be over before all have been sent: then nothing is known, and it is tried again."""
+        for _ in range(4):
+            try:
+                return self.fill_the_queue(f"busy_{self.protocol}")
+            except TooLate:
+                pass
+        self.fill_the_queue(f"busy_{self.protocol}")
+
+    def fill_the_queue(self, model):
         """While one batch of a busy model runs; its queue has two places for each priority."""
-        model = f"busy_{self.protocol}"
         full = self.rows(*range(8))  # a batch for itself
         with fixture.pool(4) as pool:
             low = [self.in_background(pool, model, full, priority=2) for _ in range(2)]
             self.await_pending(model, 1)  # so the other one runs
             began = time.monotonic()
             late = self.in_background(pool, model, full, priority=2, timeout=200_000)
-            self.await_pending(model, 2)
-            with self.refused("RESOURCE_EXHAUSTED", "xceeds maximum queue size"):
-                self.client.infer(model, full, priority=2)
-            with self.refused("UNAVAILABLE", "imeout"):
-                late.result()
-            self.assertLess(time.monotonic() - began, 0.8 * fixture.BUSY, "at its time, and not when an instance is free")
+            try:
+                self.await_pending(model, 2)
+                with self.refused("RESOURCE_EXHAUSTED", "xceeds maximum queue size"):
+                    self.client.infer(model, full, priority=2)
+                with self.refused("UNAVAILABLE", "imeout"):
+                    late.result()
+            finally:
+                if time.monotonic() - began > 0.8 * fixture.BUSY:
+                    raise TooLate("refused at its time, and not when an instance is free")
             high = self.in_background(pool, model, full, priority=1).result()[1]
             low = sorted(call.result()[1] for call in low)
         self.assertEqual([low[0], high, low[1]], sorted([*low, high]), "the higher priority overtakes what waits")

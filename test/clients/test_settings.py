@@ -1,4 +1,4 @@
-"""The settings of logs and traces that clients may change, and shared memory."""
+"""The settings of logs and traces that clients may change."""
 
 import unittest
 
@@ -14,11 +14,6 @@ class Settings(fixture.Sync):
     def test_trace_settings(self):
         found = self.plain(self.client.get_trace_settings())
         self.assertIn("trace_level", found.get("settings", found))
-
-    def test_shared_memory_is_refused(self):
-        self.client.get_system_shared_memory_status()
-        with self.assertRaisesRegex(fixture.InferenceServerException, "(?i)shared memory is disabled"):
-            self.client.register_system_shared_memory("region", "/region", 64)
 
 
 class SettingsHTTP(Settings, fixture.HTTP, unittest.TestCase):

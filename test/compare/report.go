@@ -328,7 +328,7 @@ func (r *report) write(folder string, out io.Writer) (failed int, err error) {
 	return failed, errors.Join(err, printed, os.WriteFile(filepath.Join(folder, "compare.md"), []byte(text), 0o644), said)
 }
 
-// markdown returns the tables for docs/measured.md.
+// markdown returns the tables for docs/lab/measurements.md.
 func (r *report) markdown() string {
 	var b strings.Builder
 	row := func(cells ...string) { fmt.Fprintf(&b, "| %s |\n", strings.Join(cells, " | ")) }

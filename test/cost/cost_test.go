@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -27,25 +28,36 @@ var rewrite = flag.Bool("rewrite", false, "write the figures of this server in p
 const (
 	released = "testdata/0.1.0.json" // figures of the release, by transport
 	most     = 1.10                  // times the figure of the release at which the gate fails
-	requests = 500                   // per count
-	counts   = 3                     // of which the median is taken
+	requests = 300                   // per count
+	counts   = 5                     // of which the least is taken: what varies is other work, and adds
 )
 
-// A figure is what one request costs the server.
+// A figure is what one request costs the server. Instructions are those outside Go's runtime,
+// and those with which the runtime copies and clears memory. How long the runtime looks for a
+// goroutine to run depends on the machine; what it is asked for is counted in calls.
 type figure struct {
 	Instructions float64 `json:"instructions"`
 	Allocations  float64 `json:"allocations"`
+	Goroutines   float64 `json:"goroutines"`
 }
 
 // config is a model that computes nothing: a request is nearly all protocol and scheduling.
-// Its rows have 12.8 KB.
+// Its rows have 12.8 KB. It leaves nothing to the automatic policy, which computes more or
+// less depending on when requests arrive; a benchmark has its decisions.
 const config = `
 backend: "simulated"
 max_batch_size: 8
 input [ { name: "x" data_type: TYPE_FP32 dims: [ 3200 ] } ]
 output [ { name: "y" data_type: TYPE_FP32 dims: [ 16 ] } ]
 instance_group [ { count: 1 } ]
-dynamic_batching { }
+dynamic_batching { max_queue_delay_microseconds: 0 }
+`
+
+// longer makes every call take longer than the reader of the local socket runs it by itself
+// (a millisecond), also on a fast machine: what a request costs must not depend on whether
+// another goroutine takes over reading.
+const longer = `
+parameters { key: "fixed_us" value { string_value: "3000" } }
 `
 
 func TestARequestCostsNoMoreThanInTheRelease(t *testing.T) {
@@ -53,7 +65,7 @@ func TestARequestCostsNoMoreThanInTheRelease(t *testing.T) {
 		t.Skip("needs valgrind")
 	}
 	socket := filepath.Join(t.TempDir(), "socket")
-	s, dump := startUnderCallgrind(t, servertest.Repository(t, map[string]string{"m": config}), "--local-socket", socket)
+	s, dump := startUnderCallgrind(t, servertest.Repository(t, map[string]string{"m": config, "longer": config + longer}), "--local-socket", socket)
 	x := client.NewTensor("x", make([]float32, 3200), 1, 3200)
 	calls := func(c *client.Client) func(n int) {
 		return func(n int) {
@@ -65,18 +77,19 @@ func TestARequestCostsNoMoreThanInTheRelease(t *testing.T) {
 		}
 	}
 	got := map[string]figure{}
-	for transport, call := range map[string]func(n int){
-		"http": calls(s.Web()), "grpc": calls(s.Client()), "local": localCalls(t, socket),
-	} {
-		call(100) // connections, buffers and caches
+	for _, transport := range []struct {
+		name string
+		call func(n int)
+	}{{"http", calls(s.Web())}, {"grpc", calls(s.Client())}, {"local", localCalls(t, socket)}} {
+		transport.call(100) // connections, buffers and caches
 		dump()
-		var all []figure
+		least := figure{math.Inf(1), math.Inf(1), math.Inf(1)}
 		for range counts {
-			call(requests)
-			all = append(all, dump().per(requests))
+			transport.call(requests)
+			f := dump().per(requests)
+			least = figure{min(least.Instructions, f.Instructions), min(least.Allocations, f.Allocations), min(least.Goroutines, f.Goroutines)}
 		}
-		slices.SortFunc(all, func(a, b figure) int { return int(a.Instructions - b.Instructions) })
-		got[transport] = all[counts/2]
+		got[transport.name] = least
 	}
 	if *rewrite {
 		write(t, got)
@@ -96,12 +109,16 @@ func compare(t *testing.T, got map[string]figure) {
 	}
 	for _, transport := range slices.Sorted(maps.Keys(got)) {
 		g, w := got[transport], want[transport]
-		t.Logf("%-5s %7.0f instructions, %.3f times those of the release; %.1f allocations, %.1f in the release", transport, g.Instructions, g.Instructions/w.Instructions, g.Allocations, w.Allocations)
+		t.Logf("%-5s %6.0f instructions, %.3f times those of the release; %.1f allocations and %.1f goroutines, %.1f and %.1f in the release",
+			transport, g.Instructions, g.Instructions/w.Instructions, g.Allocations, g.Goroutines, w.Allocations, w.Goroutines)
 		if !(g.Instructions <= most*w.Instructions) {
 			t.Errorf("%s: a request takes %.0f instructions, %.3f times the %.0f of the release; at most %.2f times are allowed", transport, g.Instructions, g.Instructions/w.Instructions, w.Instructions, most)
 		}
 		if !(g.Allocations <= most*w.Allocations+0.5) {
 			t.Errorf("%s: a request takes %.1f allocations, %.1f in the release", transport, g.Allocations, w.Allocations)
+		}
+		if !(g.Goroutines <= w.Goroutines+0.5) {
+			t.Errorf("%s: a request starts %.1f goroutines, %.1f in the release", transport, g.Goroutines, w.Goroutines)
 		}
 	}
 }
@@ -125,12 +142,14 @@ func startUnderCallgrind(t *testing.T, repository string, flags ...string) (s *s
 		// and without garbage collection, which comes at times of its own.
 		"env", "GODEBUG=asyncpreemptoff=1", "GOMAXPROCS=1", "GOGC=off",
 		"valgrind", "-q", "--tool=callgrind", "--callgrind-out-file=" + dumps,
+		"--dump-before=*kservegrpc*ServerLive", // callgrind_control sometimes waits for ever
 	}, repository, flags...)
 	n := 0
+	asked := s.Client()
 	return s, func() figure {
 		t.Helper()
-		if out, err := exec.Command("callgrind_control", "-d", strconv.Itoa(s.Cmd.Process.Pid)).CombinedOutput(); err != nil {
-			t.Fatalf("%v\n%s", err, out)
+		if live, err := asked.Live(t.Context()); err != nil || !live {
+			t.Fatalf("the server is live: %v, %v", live, err)
 		}
 		n++
 		f, err := os.Open(fmt.Sprintf("%s.%d", dumps, n))
@@ -138,48 +157,66 @@ func startUnderCallgrind(t *testing.T, repository string, flags ...string) (s *s
 			t.Fatal(err)
 		}
 		defer func() { _ = f.Close() }()
-		counted, err := read(f)
+		sum, err := read(f)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return counted
+		return sum
 	}
 }
 
 func (f figure) per(n int) figure {
-	return figure{f.Instructions / float64(n), f.Allocations / float64(n)}
+	return figure{f.Instructions / float64(n), f.Allocations / float64(n), f.Goroutines / float64(n)}
 }
 
-// read returns the total of a dump, and how often the allocator was called. A dump names a
-// function where it first occurs, "(12) name", and has "(12)" from then on.
+// read sums up a dump. It has a line for each function, each call and each source line, whose
+// second field is the number of instructions; the line after a call has those of the callee, which
+// are counted there. A function is named where it first occurs, "(12) name", and is "(12)" from
+// then on; what callgrind takes for a recursion is "name'2".
 func read(dump io.Reader) (f figure, err error) {
-	const allocator = "runtime.mallocgc"
 	lines := bufio.NewScanner(dump)
 	lines.Buffer(nil, 1<<20)
-	id, calls := "", false
+	names := map[string]string{}
+	function, callee, ofCallee := "", "", false
 	for lines.Scan() {
 		key, value, _ := strings.Cut(lines.Text(), "=")
 		switch key {
 		case "fn", "cfn":
 			number, name, named := strings.Cut(value, " ")
-			if named && name == allocator {
-				id = number
+			if named {
+				names[number], _, _ = strings.Cut(name, "'")
 			}
-			calls = key == "cfn" && number == id
+			if key == "fn" {
+				function = names[number]
+			} else {
+				callee = names[number]
+			}
 		case "calls":
-			if calls {
-				n, _, _ := strings.Cut(value, " ")
-				count, err := strconv.ParseFloat(n, 64)
-				if err != nil {
-					return f, err
-				}
-				f.Allocations += count
-			}
-		}
-		if total, ok := strings.CutPrefix(lines.Text(), "totals: "); ok {
-			if f.Instructions, err = strconv.ParseFloat(total, 64); err != nil {
+			n, _, _ := strings.Cut(value, " ")
+			count, err := strconv.ParseFloat(n, 64)
+			if err != nil {
 				return f, err
 			}
+			switch callee {
+			case "runtime.mallocgc":
+				f.Allocations += count
+			case "runtime.newproc":
+				f.Goroutines += count
+			}
+			ofCallee = true
+		default:
+			if !strings.ContainsAny(key[:min(1, len(key))], "+-*0123456789") {
+				continue
+			}
+			_, n, _ := strings.Cut(key, " ")
+			count, err := strconv.ParseFloat(n, 64)
+			if err != nil {
+				return f, err
+			}
+			if !ofCallee && counted(function) {
+				f.Instructions += count
+			}
+			ofCallee = false
 		}
 	}
 	if f.Instructions == 0 || f.Allocations == 0 {
@@ -188,12 +225,18 @@ func read(dump io.Reader) (f figure, err error) {
 	return f, lines.Err()
 }
 
+// counted reports whether the instructions of a function are a request's.
+func counted(function string) bool {
+	inRuntime, ok := strings.CutPrefix(function, "runtime.")
+	return !ok || strings.HasPrefix(inRuntime, "memmove") || strings.HasPrefix(inRuntime, "memclr")
+}
+
 // localCalls returns a function that calls the model over the local socket, with the Python
 // package.
 func localCalls(t *testing.T, socket string) func(n int) {
 	const script = `
 import sys, numpy, shoal
-model = shoal.load("m", url="unix:" + sys.argv[1])
+model = shoal.load("longer", url="unix:" + sys.argv[1])
 x = numpy.zeros((1, 3200), numpy.float32)
 for line in sys.stdin:
     for _ in range(int(line)):

@@ -20,7 +20,7 @@ import (
 	"github.com/shoal-serving/shoal/test/servertest"
 )
 
-// environment returns one of those that make deps brings, or skips the test.
+// environment returns one of those that make test-deps brings, or skips the test.
 func environment(t *testing.T, name, module string) string {
 	t.Helper()
 	dir, err := filepath.Abs(filepath.Join(servertest.Root, "bin", name))
@@ -28,7 +28,7 @@ func environment(t *testing.T, name, module string) string {
 		t.Fatal(err)
 	}
 	if exec.Command(filepath.Join(dir, "bin", "python"), "-c", "import "+module).Run() != nil {
-		t.Skipf("bin/%s has no %s: run make deps", name, module)
+		t.Skipf("bin/%s has no %s: run make test-deps", name, module)
 	}
 	return dir
 }
@@ -196,11 +196,11 @@ func TestAWrongNumberOfRowsIsToldWithBoth(t *testing.T) {
 	}
 }
 
-// TestAModelOfScikitLearnAnswers serves what examples/python/sklearn makes.
+// TestAModelOfScikitLearnAnswers serves what examples/scikit-learn makes.
 func TestAModelOfScikitLearnAnswers(t *testing.T) {
 	env := environment(t, "sklearn", "sklearn")
 	dir := t.TempDir()
-	out, err := exec.Command(filepath.Join(env, "bin", "python"), filepath.Join(servertest.Root, "examples/python/sklearn/make.py"), dir).CombinedOutput()
+	out, err := exec.Command(filepath.Join(env, "bin", "python"), filepath.Join(servertest.Root, "examples/scikit-learn/make.py"), dir).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}

@@ -13,17 +13,17 @@ import (
 )
 
 // TestMeasuringHonestlyIsDoneAsWritten runs the commands of that section of
-// docs/benchmarking.md, one after the other in a folder that has the examples in it. They
+// docs/how-to/benchmark.md, one after the other in a folder that has the examples in it. They
 // are as they are written but for the addresses and, unless the test is strict, for
 // windows that are short and need not agree.
 func TestMeasuringHonestlyIsDoneAsWritten(t *testing.T) {
-	page, err := os.ReadFile(servertest.Root + "/docs/benchmarking.md")
+	page, err := os.ReadFile(servertest.Root + "/docs/how-to/benchmark.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, section, found := strings.Cut(string(page), "\n## How to measure honestly\n")
 	if !found {
-		t.Fatal("docs/benchmarking.md has no section on how to measure honestly")
+		t.Fatal("docs/how-to/benchmark.md has no section on how to measure honestly")
 	}
 	section, _, _ = strings.Cut(section, "\n## ")
 	blocks := shellBlocks(section)

@@ -67,7 +67,7 @@ type recordedRequest struct {
 }
 
 // onPurpose are the numbers of cases in which we do otherwise, of which
-// docs/compatibility.md says why. What happens there is in virtual time: see
+// docs/reference/triton-compatibility.md says why. What happens there is in virtual time: see
 // TestRecordedCases.
 var onPurpose = []string{"22", "36", "37", "40", "41", "44", "45", "55", "57", "77", "78"}
 

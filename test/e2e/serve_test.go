@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"os"
 	"os/exec"
 	"regexp"
 	"slices"
@@ -19,7 +18,6 @@ import (
 	"time"
 
 	"github.com/shoal-serving/shoal/client"
-	"github.com/shoal-serving/shoal/internal/engine/onnx/onnxtest"
 	"github.com/shoal-serving/shoal/test/servertest"
 )
 
@@ -40,44 +38,6 @@ func shellBlocks(page string) (blocks []string) {
 }
 
 var served = regexp.MustCompile(`shoal serve --model-repository (\S+)`)
-
-// TestTheReadmesCommandsAnswer runs the fenced shell commands of the README that
-// ask a server, as they are written but for the address. The server is the one
-// that the README has started last.
-func TestTheReadmesCommandsAnswer(t *testing.T) {
-	readme, err := os.ReadFile(servertest.Root + "/README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	wants := map[string]string{
-		"examples/seed-device": `"name":"308","datatype":"FP32","shape":[1,26,37],"data":[0.5,`,
-		"examples/onnx":        `"name":"OUTPUT0","datatype":"FP32","shape":[1,16],"data":[4.0,`,
-	}
-	repository, ran := "", 0
-	for _, block := range shellBlocks(string(readme)) {
-		if found := served.FindStringSubmatch(block); found != nil {
-			repository = found[1]
-		}
-		if !strings.Contains(block, "curl") {
-			continue
-		}
-		t.Run(repository, func(t *testing.T) {
-			if strings.HasSuffix(repository, "onnx") {
-				onnxtest.Library(t)
-			}
-			s := servertest.Start(t, servertest.Root+"/"+repository)
-			script := strings.ReplaceAll(block, "localhost:8000", strings.TrimPrefix(s.HTTP, "http://"))
-			out, err := exec.Command("bash", "-euo", "pipefail", "-c", script).CombinedOutput()
-			if err != nil || !bytes.Contains(out, []byte(wants[repository])) {
-				t.Errorf("%s\nanswers %v:\n%s\nwant %s", script, err, out, wants[repository])
-			}
-		})
-		ran++
-	}
-	if ran != len(wants) {
-		t.Errorf("the README asks a server %d times, want %d", ran, len(wants))
-	}
-}
 
 func TestHealthAndMetadataOverHTTP(t *testing.T) {
 	s := servertest.Start(t, servertest.Root+"/examples/seed-device")

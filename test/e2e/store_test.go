@@ -86,54 +86,6 @@ func inDir(t testing.TB, dir, commands string) (string, error) {
 	return string(out), err
 }
 
-// follow runs the commands of a page step by step: some before the server, the server
-// itself on free ports, and then those whose answers are known.
-func follow(t *testing.T, page string, wants [][]string) {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join(servertest.Root, "docs", page))
-	if err != nil {
-		t.Fatal(err)
-	}
-	steps, _, _ := strings.Cut(string(text), "\n## What is there")
-	dir := t.TempDir()
-	_, noAB := exec.LookPath("ab")
-	var leftOut error
-	var s *store
-	for _, block := range shellBlocks(steps) {
-		switch {
-		case s == nil && strings.HasPrefix(block, "shoal serve"):
-			s = serveStore(t, dir, block)
-		case s == nil:
-			for _, port := range []string{"8080", "8081", "8082"} {
-				block = strings.ReplaceAll(block, "127.0.0.1:"+port, "127.0.0.1:0")
-			}
-			if out, err := inDir(t, dir, block); err != nil {
-				t.Fatalf("%s\nends with %v:\n%s", block, err, out)
-			}
-		case len(wants) == 0:
-			t.Fatalf("nobody knows what this should print:\n%s", block)
-		case strings.HasPrefix(block, "ab ") && noAB != nil:
-			leftOut = noAB
-			wants = wants[1:]
-		default:
-			servertest.Eventually(t, "healthy", func() bool { return s.ping() == http.StatusOK })
-			out, err := s.sh(block)
-			for _, want := range wants[0] {
-				if err != nil || !strings.Contains(out, want) {
-					t.Errorf("%s\nends with %v:\n%s\nwant %q in it", block, err, out, want)
-				}
-			}
-			wants = wants[1:]
-		}
-	}
-	if len(wants) > 0 {
-		t.Errorf("%d steps are missing", len(wants))
-	}
-	if leftOut != nil {
-		t.Skipf("a step was left out: %v", leftOut)
-	}
-}
-
 // ping returns the status of the server's health, and 0 if it does not answer.
 func (s *store) ping() int {
 	req, err := http.NewRequest(http.MethodGet, s.infer+"/ping", nil)
@@ -145,25 +97,6 @@ func (s *store) ping() int {
 		return 0
 	}
 	return status
-}
-
-func TestTheStepsFromMMSAreDoneAsWritten(t *testing.T) {
-	follow(t, "from-mms.md", [][]string{
-		{`"status": "Workers scaled"`},
-		{`"modelName": "sums"`, `"modelVersion": "1.0"`, `"batchSize": 8`, `"maxBatchDelay": 50`, `"minWorkers": 1`, `"status": "READY"`},
-		{`"sum": 6.0`, `"together": 1`},
-		{"Complete requests:      10000\n", "Failed requests:        0\n", `nv_inference_request_failure{model="sums",reason="REJECTED",version="1"} 0`, `nv_inference_request_failure{model="sums",reason="BACKEND",version="1"} 0`},
-		{`"status": "Workers scaled"`, `"status": "Healthy"`, `ts_inference_requests_total{model_name="sums",model_version="1.0"} 1`, `shoal_workers{model_name="sums",model_version="1.0"} 2`},
-		{`"status": "Model \"sums\" unregistered"`},
-	})
-}
-
-func TestTheStepsFromTorchServeAreDoneAsWritten(t *testing.T) {
-	follow(t, "from-torchserve.md", [][]string{
-		{"1.0 greets you", `"status": "Healthy"`},
-		{`"status": "Model \"hello\" Version: 2.0 registered with 1 initial workers"`, `Default version successfully updated for model \"hello\" to \"2.0\"`, "2.0 greets you"},
-		{`"modelVersion": "1.0"`, `"modelVersion": "2.0"`, `"status": "Model \"hello\" unregistered"`},
-	})
 }
 
 var pending = regexp.MustCompile(`nv_inference_pending_request_count{model="m",version="1"} (\d+)`)

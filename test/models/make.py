@@ -111,6 +111,35 @@ def centred(path):
           [port("x", FLOAT, ["N", 4])], [port("y", FLOAT, ["N", 4])])
 
 
+def mean_pool(path):
+    """A mask that the model does not use: padding changes its answers."""
+    write(path, "The mean of each row, and the number of elements that its mask keeps.",
+          [helper.make_node("ReduceMean", ["x"], ["mean"], axes=[1]),
+           helper.make_node("ReduceSum", ["mask", "axis"], ["kept"])],
+          [port("x", FLOAT, ["N", "T"]), port("mask", INT64, ["N", "T"])],
+          [port("mean", FLOAT, ["N", 1]), port("kept", INT64, ["N", 1])],
+          [numpy_helper.from_array(numpy.array([1]), "axis")])
+
+
+def masked_pool(path):
+    """The same with the mask: padding changes nothing."""
+    write(path, "The mean of the elements of each row that its mask keeps.",
+          [helper.make_node("Cast", ["mask"], ["weight"], to=FLOAT), helper.make_node("Mul", ["x", "weight"], ["weighted"]),
+           helper.make_node("ReduceSum", ["weighted", "axis"], ["sum"]), helper.make_node("ReduceSum", ["weight", "axis"], ["count"]),
+           helper.make_node("Div", ["sum", "count"], ["mean"])],
+          [port("x", FLOAT, ["N", "T"]), port("mask", INT64, ["N", "T"])], [port("mean", FLOAT, ["N", 1])],
+          [numpy_helper.from_array(numpy.array([1]), "axis")])
+
+
+def token_scale(path):
+    """An answer for each element: it has the length of the request."""
+    write(path, "Eight multiples of each element of a row.",
+          [helper.make_node("Cast", ["mask"], ["weight"], to=FLOAT), helper.make_node("Mul", ["x", "weight"], ["kept"]),
+           helper.make_node("Unsqueeze", ["kept", "last"], ["column"]), helper.make_node("Mul", ["column", "factors"], ["y"])],
+          [port("x", FLOAT, ["N", "T"]), port("mask", INT64, ["N", "T"])], [port("y", FLOAT, ["N", "T", 8])],
+          [numpy_helper.from_array(numpy.array([2]), "last"), numpy_helper.from_array(numpy.arange(1, 9, dtype=numpy.float32), "factors")])
+
+
 def large(path):
     """As many rows out as there are large ones, whatever came in."""
     write(path, "The rows whose first number is above a half.",
@@ -131,6 +160,23 @@ def passthrough(path):
           [helper.make_node("Neg", ["x"], ["y"])],
           [port("x", FLOAT, ["N", 4])], [port("x", FLOAT, ["N", 4]), port("y", FLOAT, ["N", 4]), port("c", FLOAT, [8])],
           [weights("c", 8)])
+
+
+def optional(path):
+    """The offset is an input with a value of its own, which a request may replace."""
+    write(path, "A number and an offset, which is 100 unless it is given.",
+          [helper.make_node("Add", ["x", "offset"], ["y"])],
+          [port("x", FLOAT, []), port("offset", FLOAT, [1])], [port("y", FLOAT, [1])],
+          [numpy_helper.from_array(numpy.array([100], numpy.float32), "offset")])
+
+
+def own_operator(path):
+    """An operator of operators.c, beside this file's models."""
+    graph = helper.make_graph([helper.make_node("Twice", ["x"], ["y"], domain="shoal.test")], path.stem,
+                              [port("x", FLOAT, [4])], [port("y", FLOAT, [4])])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("shoal.test", 1)],
+                              ir_version=8, doc_string="An operator that ONNX does not have.")
+    save(path, model.SerializeToString(deterministic=True))
 
 
 def fixed(path):
@@ -220,7 +266,7 @@ def batch_inputs(path):
 
 
 if __name__ == "__main__":
-    for make in (add_sub, mlp, types, types_spelled, strings, scalar, anyshape, rows, centred, large, nonzero, passthrough, fixed, sequence, fail_if, spin, endless,
+    for make in (add_sub, mlp, types, types_spelled, strings, scalar, anyshape, rows, centred, mean_pool, masked_pool, token_scale, large, nonzero, passthrough, optional, own_operator, fixed, sequence, fail_if, spin, endless,
                  ragged, batch_inputs):
         make(TESTDATA / (make.__name__ + ".onnx"))
     add_sub(EXAMPLE)

@@ -56,12 +56,12 @@ func TestEveryMutationIsNoticedOrHarmless(t *testing.T) {
 	if len(list) < 170 || found < 155 {
 		t.Errorf("%d mutations, %d noticed, want at least 170 and 155", len(list), found)
 	}
-	doc, err := os.ReadFile(filepath.Join(root, "docs/measured.md"))
+	doc, err := os.ReadFile(filepath.Join(root, "docs/lab/measurements.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if want := fmt.Sprintf("%d mutations, of which %d are noticed and %d are harmless", len(list), found, kept); !strings.Contains(string(doc), want) {
-		t.Errorf("docs/measured.md does not say %q", want)
+		t.Errorf("docs/lab/measurements.md does not say %q", want)
 	}
 }
 

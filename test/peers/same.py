@@ -221,7 +221,7 @@ def plain(body):
     text = body.decode("utf-8", "backslashreplace")
     for escaped, character in ("\\u0027", "'"), ("\\u003d", "="), ("\\u003c", "<"), ("\\u003e", ">"):
         text = text.replace(escaped, character)
-    for changing, kept in (r'"startTime": "[^"]*"', '"startTime": ""'), (r'"(memoryUsage|pid)": \d+', r'"\1": 0'), (r'"id": "(\d+)-[0-9a-f]+"', r'"id": "\1-"'):
+    for changing, kept in (r'"startTime": "[^"]*"', '"startTime": ""'), (r'"(memoryUsage|pid)": \d+', r'"\1": 0'), (r'"id": "(\d+)-[0-9a-f]+"', r'"id": "\1-"'), (r"install it, \S*python3 ", "install it, python3 "):
         text = re.sub(changing, kept, text)
     return text
 

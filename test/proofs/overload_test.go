@@ -5,6 +5,7 @@ package proofs
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"slices"
 	"sync"
@@ -18,6 +19,8 @@ import (
 	"github.com/shoal-serving/shoal/test/measure"
 	"github.com/shoal-serving/shoal/test/servertest"
 )
+
+var overloadLasts = flag.Duration("overload-lasts", time.Minute, "how long the slow device is flooded at each rate")
 
 // A flood sends requests at a rate, whether or not they are answered.
 type flood struct {
@@ -158,6 +161,45 @@ func TestProofOverloadCostsNoGoodput(t *testing.T) {
 		}
 		holdUnderOverload(t, s, "ResNet-50", func(model string) *client.Request { return picture(model, 1) }, within)
 	})
+}
+
+// TestProofOverloadOnASlowDevice floods a device that is so slow that the clients and the
+// server take a small part of the cores, so that the figures are those of admission alone.
+func TestProofOverloadOnASlowDevice(t *testing.T) {
+	if !*servertest.Strict {
+		t.Skip("it takes its time")
+	}
+	const within = 400 * time.Millisecond
+	settings := func(more string) string {
+		return `
+			backend: "simulated"
+			max_batch_size: 8
+			input [ { name: "x" data_type: TYPE_FP32 dims: [ 16 ] } ]
+			output [ { name: "y" data_type: TYPE_FP32 dims: [ 16 ] } ]
+			instance_group [ { count: 1 } ]
+			dynamic_batching { max_queue_delay_microseconds: 0 }
+			parameters { key: "fixed_us" value { string_value: "38420" } }
+			parameters { key: "per_row_us" value { string_value: "1186" } }
+		` + more
+	}
+	s := servertest.Start(t, servertest.Repository(t, map[string]string{"plain": settings(""), "bounded": settings(objective(within))}))
+	request := func(model string) *client.Request {
+		return &client.Request{Model: model, Inputs: []client.Tensor{{Name: "x", Type: tensor.FP32, Shape: []int64{2, 16}, Data: make([]byte, 2*16*4)}}}
+	}
+	c := servertest.Crowd{Clients: 16, Sharing: 2, Request: func(int) *client.Request { return request("plain") }, During: servertest.For(*overloadLasts / 2)}
+	capacity := c.Run(t, s).PerSecond()
+	t.Logf("it can do %.1f requests a second", capacity)
+	for _, times := range []float64{2, 4, 10} {
+		before, used := s.Resident(), s.Usage().CPU
+		f := flood{rate: times * capacity, within: within, warm: 2 * within, lasts: *overloadLasts, request: request("bounded")}
+		got := f.run(t, s)
+		t.Logf("at %g times that: %.1f %% of it, %v; memory %d KB before and %d KB after, server %.2f cores", times,
+			100*got.perSecond()/capacity, got, before, s.Resident(), (s.Usage().CPU-used).Seconds()/(f.warm+f.lasts).Seconds())
+		gate := fmt.Sprintf("overload: slow device at %g times its capacity, ", times)
+		servertest.Judge(t, gate+"share in time", measure.AtLeast(0.97), []float64{got.perSecond() / capacity})
+		servertest.Judge(t, gate+"p99 until refused, ms", measure.AtMost(5), []float64{got.refusedWithin(0.99).Seconds() * 1e3})
+		servertest.Judge(t, gate+"growth of memory, MiB", measure.AtMost(16), []float64{float64(s.Resident()-before) / 1024})
+	}
 }
 
 func objective(within time.Duration) string {

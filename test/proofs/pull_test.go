@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoal-serving/shoal/client"
 	"github.com/shoal-serving/shoal/internal/bench"
 	"github.com/shoal-serving/shoal/tensor"
 	"github.com/shoal-serving/shoal/test/servertest"
@@ -47,7 +48,7 @@ func askOver(t *testing.T, protocol, address, model string, in []tensor.Tensor) 
 	if protocol == "gRPC" {
 		connect = bench.NewGRPC
 	}
-	c, err := connect(address, model, "")
+	c, err := connect(address, model, "", client.Options{})
 	if err == nil {
 		err = c.Prepare([]bench.Request{{Inputs: in}})
 	}

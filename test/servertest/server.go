@@ -63,7 +63,7 @@ func (s *Server) Unload(model string) {
 		if err != nil {
 			s.T.Error(err)
 		}
-		if slices.ContainsFunc(index, func(e client.IndexEntry) bool { return e.Model == model && e.Reason == "unloaded" }) {
+		if slices.ContainsFunc(index, func(e client.IndexEntry) bool { return e.Model == model && strings.HasPrefix(e.Reason, "unloaded") }) {
 			return
 		}
 		time.Sleep(10 * time.Millisecond)
@@ -157,6 +157,19 @@ func Start(t testing.TB, repository string, flags ...string) *Server {
 // is its command line, to which that of the binary is appended.
 func StartUnder(t testing.TB, wrapper []string, repository string, flags ...string) *Server {
 	t.Helper()
+	s := awaitPorts(t, wrapper, repository, flags...)
+	s.AwaitReady()
+	return s
+}
+
+// Listening is like Start, but waits only until the server listens.
+func Listening(t testing.TB, repository string, flags ...string) *Server {
+	t.Helper()
+	return awaitPorts(t, nil, repository, flags...)
+}
+
+func awaitPorts(t testing.TB, wrapper []string, repository string, flags ...string) *Server {
+	t.Helper()
 	s := launch(t, wrapper, repository, append([]string{"--http-port=0", "--grpc-port=0", "--metrics-port=0"}, flags...)...)
 	patience := time.NewTimer(StartPatience)
 	defer patience.Stop()
@@ -177,7 +190,6 @@ func StartUnder(t testing.TB, wrapper []string, repository string, flags ...stri
 			t.Fatalf("the server does not listen after %v\n%s", StartPatience, s.Log())
 		}
 	}
-	s.AwaitReady()
 	return s
 }
 

@@ -68,8 +68,8 @@ func ConformStop(t *testing.T, eng engine.Engine, src engine.Source, slow, quick
 		defer before.Memory.Release()
 		for range 3 {
 			const begun = 50 * time.Millisecond
-			ctx, cancel := context.WithTimeout(t.Context(), begun)
 			began := time.Now()
+			ctx, cancel := context.WithTimeout(t.Context(), begun)
 			var out engine.Outputs
 			err := inst.Run(ctx, slow, &out)
 			took := time.Since(began)

@@ -13,15 +13,16 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-// A model is a session that all instances share, and perhaps a second one for exclusive
-// batches.
+// A model has for each of its devices a session that all instances there share, and perhaps
+// a second one for exclusive batches.
 type model struct {
 	cfg             *modelconfig.Config
-	shared          *session // for batches that share the device with others
-	exclusive       *session // for exclusive batches, with more threads; nil means that shared runs those too
+	devices         []*device // at least one
 	call            onnxruntime.CallOptions
 	inputs, outputs []bool // true for tensors whose rows are scalars in the file; see scalars
 	nice            int
+
+	mu sync.Mutex // guards the counts of the devices' instances
 }
 
 // A session is a loaded file, with its own threads if it computes batches on several.
@@ -45,8 +46,12 @@ func (m *model) scalars(tensors []modelconfig.Tensor, ports []onnxruntime.Port) 
 
 // Instance implements [engine.Model].
 func (m *model) Instance(context.Context) (engine.Instance, error) {
-	i := &instance{model: m, thread: thread{nice: m.nice}}
-	for _, s := range []*session{m.shared, m.exclusive} {
+	m.mu.Lock()
+	d := leastUsed(m.devices)
+	d.open++
+	m.mu.Unlock()
+	i := &instance{model: m, device: d, thread: thread{nice: m.nice}}
+	for _, s := range []*session{d.shared, d.exclusive} {
 		if s == nil {
 			continue
 		}
@@ -79,9 +84,11 @@ func names(tensors []modelconfig.Tensor) []string {
 
 // Close implements [engine.Model].
 func (m *model) Close() error {
-	m.shared.Close()
-	if m.exclusive != nil {
-		m.exclusive.Close()
+	for _, d := range m.devices {
+		d.shared.Close()
+		if d.exclusive != nil {
+			d.exclusive.Close()
+		}
 	}
 	return nil
 }
@@ -89,6 +96,7 @@ func (m *model) Close() error {
 // An instance is the right to run one batch at a time.
 type instance struct {
 	model  *model
+	device *device
 	calls  []call // for the shared session and, if there is one, the exclusive session
 	thread thread
 	in     []tensor.Tensor // the inputs in the file's shapes
@@ -152,10 +160,15 @@ func (i *instance) run(ctx context.Context, c *call, in []tensor.Tensor, out *en
 // does not have.
 func (i *instance) dropUnitDims(in []tensor.Tensor) []tensor.Tensor {
 	i.in = append(i.in[:0], in...)
+	rest := i.in // of which the optional ones may be missing
 	for k, scalar := range i.model.inputs {
-		if shape := i.in[k].Shape; scalar && len(shape) > 0 {
-			i.in[k].Shape = shape[:len(shape)-1]
+		if len(rest) == 0 || i.model.cfg.Inputs[k].Optional && rest[0].Name != i.model.cfg.Inputs[k].Name {
+			continue
 		}
+		if shape := rest[0].Shape; scalar && len(shape) > 0 {
+			rest[0].Shape = shape[:len(shape)-1]
+		}
+		rest = rest[1:]
 	}
 	return i.in
 }
@@ -230,5 +243,8 @@ func (i *instance) Close() error {
 	for _, c := range i.calls {
 		c.Close()
 	}
+	i.model.mu.Lock()
+	i.device.open--
+	i.model.mu.Unlock()
 	return nil
 }

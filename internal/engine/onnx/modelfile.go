@@ -112,7 +112,7 @@ var sourcePosition = regexp.MustCompile(`/onnxruntime_src/\S+:\d+ [^\n]*?\(.*?\)
 var hints = []struct{ contains, hint string }{
 	{"Unsupported model IR version", "export the model with an older version of onnx, or name a newer ONNX Runtime with --onnxruntime-library"},
 	{"is under development and support for this is limited", "export the model with a lower opset_version, or name a newer ONNX Runtime with --onnxruntime-library"},
-	{"is not a registered function/op", "the operator does not exist in ONNX Runtime; export the model with standard operators, or run it from a Python model (docs/python.md)"},
+	{"is not a registered function/op", "the operator does not exist in ONNX Runtime; export the model with standard operators, or run it from a Python model (docs/reference/python-models.md)"},
 }
 
 // loadError returns the error for a model that the library does not load.

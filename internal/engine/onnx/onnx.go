@@ -1,8 +1,8 @@
-// Package onnx runs ONNX models with ONNX Runtime, on CPUs, and on a GPU if the library
-// supports it.
+// Package onnx runs ONNX models with ONNX Runtime, on CPUs, and on GPUs if the library
+// supports them.
 //
-// A model is loaded once, however many instances it has, so that its weights are in
-// memory once: any number of threads may run a session, and an instance is the right to
+// A model is loaded once for each device, however many instances it has there, so that its
+// weights are in memory once: any number of threads may run a session, and an instance is the right to
 // run one batch on it. The thread that calls Run computes the batch by itself, unless the
 // configuration or the caller of Load asks for more threads, either for all batches or
 // for exclusive ones only. Exclusive batches then have their own session, because the
@@ -120,28 +120,46 @@ func (e *Engine) Load(ctx context.Context, src engine.Source) (engine.Model, err
 	if err != nil {
 		return nil, err
 	}
+	set.session.Operators = operatorLibraries(src)
 	tunable := e.AnyThreads(src.Config)
 	if src.Threads > 1 && tunable {
 		set.useThreads(src.Threads)
 	}
-	s, err := e.load(ctx, src, set.session)
-	if err != nil {
+	m := &model{cfg: src.Config, call: set.call, nice: e.opts.Nice}
+	if m.devices, err = e.load(ctx, src, set.session); err != nil {
 		return nil, err
 	}
-	m := &model{cfg: src.Config, shared: &session{Session: s}, call: set.call, nice: e.opts.Nice}
+	s := m.devices[0].shared
 	if err := src.Config.Complete(modelconfig.Description{Inputs: portsOf(s.Inputs), Outputs: portsOf(s.Outputs), Batchable: true}); err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
+	e.warnOfGPUOptions(m)
 	m.inputs = m.scalars(src.Config.Inputs, s.Inputs)
 	m.outputs = m.scalars(src.Config.Outputs, s.Outputs)
 	if src.ExclusiveThreads > max(1, src.Threads) && tunable {
 		set.useThreads(src.ExclusiveThreads)
-		if s, err = e.load(ctx, src, set.session); err != nil {
+		again, err := e.load(ctx, src, set.session)
+		if err != nil {
 			return nil, errors.Join(err, m.Close())
 		}
-		m.exclusive = &session{Session: s}
+		for i, d := range again {
+			m.devices[i].exclusive = d.shared
+		}
 	}
 	return m, nil
+}
+
+// warnOfGPUOptions warns of options of GPUs of a model that runs on none.
+func (e *Engine) warnOfGPUOptions(m *model) {
+	const field = acceleratorsField + "[0]"
+	for _, d := range m.devices {
+		if d.gpu != nil {
+			return
+		}
+	}
+	if len(m.cfg.Proto.GetOptimization().GetExecutionAccelerators().GetGpuExecutionAccelerator()) > 0 {
+		e.opts.Log.Warn("options of GPUs have no effect because the model runs on the CPU", "model", m.cfg.Name, "at", m.cfg.Where(field), "field", field)
+	}
 }
 
 // AnyThreads implements [engine.Threader].
@@ -169,9 +187,29 @@ func fileOf(src engine.Source) string {
 	return filepath.Join(src.Dir, file)
 }
 
-// load creates a session from a model's file, on a thread of low priority. It holds no
-// lock, so that other models can be loaded meanwhile.
-func (e *Engine) load(ctx context.Context, src engine.Source, opts onnxruntime.SessionOptions) (s *onnxruntime.Session, err error) {
+const operatorsField = "model_operations.op_library_filename"
+
+// operatorLibraries returns the paths of the libraries with the model's own operators: in
+// the version's directory, or in the model's. Others are left to the dynamic linker, as in
+// Triton.
+func operatorLibraries(src engine.Source) []string {
+	var all []string
+	for _, name := range src.Config.Proto.GetModelOperations().GetOpLibraryFilename() {
+		for _, dir := range []string{src.Dir, filepath.Dir(src.Dir)} {
+			path := filepath.Join(dir, name)
+			if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() && !filepath.IsAbs(name) {
+				name = path
+				break
+			}
+		}
+		all = append(all, name)
+	}
+	return all
+}
+
+// load creates a session from a model's file for each device, on a thread of low priority.
+// It holds no lock, so that other models can be loaded meanwhile.
+func (e *Engine) load(ctx context.Context, src engine.Source, opts onnxruntime.SessionOptions) (all []*device, err error) {
 	file := fileOf(src)
 	if _, err := os.Stat(file); err != nil {
 		return nil, missingFile(file, err)
@@ -179,10 +217,10 @@ func (e *Engine) load(ctx context.Context, src engine.Source, opts onnxruntime.S
 	runWithNice(e.loadNice(opts), func() {
 		var r *onnxruntime.Runtime
 		if r, err = e.open(); err == nil {
-			s, err = e.loadOnDevice(ctx, r, src.Config, file, opts)
+			all, err = e.loadOnDevices(ctx, r, src.Config, file, opts)
 		}
 	})
-	return s, err
+	return all, err
 }
 
 // loadNice returns the niceness of a thread that loads a model. That is the lowest
@@ -203,29 +241,54 @@ type loader interface {
 	Load(ctx context.Context, file string, opts onnxruntime.SessionOptions) (*onnxruntime.Session, error)
 }
 
-// loadOnDevice loads a model on the device that its configuration asks for.
-func (e *Engine) loadOnDevice(ctx context.Context, r loader, cfg *modelconfig.Config, file string, opts onnxruntime.SessionOptions) (*onnxruntime.Session, error) {
-	where, err := choosePlacement(cfg, r.CUDA(), r.Library())
+// loadOnDevices loads a model on each device that its configuration asks for, or on the CPU
+// in place of a GPU that it does not insist on.
+func (e *Engine) loadOnDevices(ctx context.Context, r loader, cfg *modelconfig.Config, file string, opts onnxruntime.SessionOptions) (all []*device, err error) {
+	places, err := choosePlacements(cfg, r.CUDA(), r.Library())
 	if err != nil {
 		return nil, err
 	}
+	for _, where := range places {
+		if join(all, where) {
+			continue
+		}
+		d, err := e.loadOnDevice(ctx, r, cfg, where, file, opts)
+		if err != nil && where.gpu != nil && where.field == "" && ctx.Err() == nil {
+			// The library may be built for GPUs on a machine that has none.
+			e.opts.Log.Warn("model runs on the CPU because the GPU cannot be used", "model", cfg.Name, "gpu", *where.gpu, "error", err)
+			if where.gpu = nil; join(all, where) {
+				continue
+			}
+			d, err = e.loadOnDevice(ctx, r, cfg, where, file, opts)
+		}
+		if err != nil {
+			for _, d := range all {
+				d.shared.Close()
+			}
+			return nil, err
+		}
+		all = append(all, d)
+	}
+	return all, nil
+}
+
+// loadOnDevice loads a model on one device.
+func (e *Engine) loadOnDevice(ctx context.Context, r loader, cfg *modelconfig.Config, where placement, file string, opts onnxruntime.SessionOptions) (*device, error) {
 	opts.CUDA = where.gpu
 	s, err := r.Load(ctx, file, opts)
 	switch {
 	case err == nil:
-		return s, nil
-	case where.gpu != nil && where.field == "" && ctx.Err() == nil:
-		// The library may be built for GPUs on a machine that has none.
-		e.opts.Log.Warn("model runs on the CPU because the GPU cannot be used", "model", cfg.Name, "gpu", *where.gpu, "error", err)
-		opts.CUDA = nil
-		s, err = r.Load(ctx, file, opts)
+		return &device{placement: where, shared: &session{Session: s}}, nil
+	case where.gpu != nil && where.field == "":
+		return nil, err // for the log: the CPU will do
+	case errors.Is(err, onnxruntime.ErrOperators):
+		return nil, cfg.Invalid(operatorsField, "%v; name a file below the model's directory, or an absolute path", err)
+	case errors.Is(err, onnxruntime.ErrTensorRT):
+		return nil, cfg.Invalid(acceleratorsField, "%v; correct its parameters, or remove the accelerator to run the model with CUDA only", err)
 	case errors.Is(err, onnxruntime.ErrCUDA):
 		return nil, cfg.Wrong(where.field, "KIND_GPU", "KIND_CPU, because the GPU cannot be used: %v", err)
 	}
-	if err != nil {
-		return nil, loadError(file, err)
-	}
-	return s, nil
+	return nil, loadError(file, err)
 }
 
 // withCode wraps an error of the library in an [infer.Error] whose code says what a client
@@ -262,7 +325,7 @@ func exhausted(text string) bool {
 func portsOf(from []onnxruntime.Port) []modelconfig.Port {
 	var all []modelconfig.Port
 	for _, p := range from {
-		all = append(all, modelconfig.Port{Name: p.Name, Type: p.Type, Kind: p.Kind, Dims: p.Dims, AnyShape: p.AnyShape})
+		all = append(all, modelconfig.Port{Name: p.Name, Type: p.Type, Kind: p.Kind, Dims: p.Dims, AnyShape: p.AnyShape, Optional: p.Optional, Symbols: p.Symbols})
 	}
 	return all
 }

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -196,6 +198,70 @@ func TestAScalarIsOneNumberInTheConfiguration(t *testing.T) {
 	out := run(t, open(t, src), tensor.Tensor{Name: "x", Type: tensor.FP32, Shape: []int64{1}, Data: tensor.Data([]float32{21})})
 	if x := out.Tensors[0]; !slices.Equal(x.Shape, []int64{1}) || !bytes.Equal(x.Data, tensor.Data([]float32{42})) {
 		t.Errorf("got %v", x)
+	}
+}
+
+func TestAnInputThatTheModelHasAValueForMayBeLeftOut(t *testing.T) {
+	offset := floats("offset", 1)
+	offset.Optional = true
+	inst := open(t, source("optional", config(0, tensors{floats("x", 1), offset}, tensors{floats("y", 1)})))
+	number := func(name string, n float32) tensor.Tensor {
+		return tensor.Tensor{Name: name, Type: tensor.FP32, Shape: []int64{1}, Data: tensor.Data([]float32{n})}
+	}
+	for _, tt := range []struct {
+		in   []tensor.Tensor
+		want float32
+	}{
+		{[]tensor.Tensor{number("x", 1)}, 101},
+		{[]tensor.Tensor{number("x", 1), number("offset", 5)}, 6},
+		{[]tensor.Tensor{number("x", 2)}, 102}, // the value of the request before is gone
+	} {
+		if out := run(t, inst, tt.in...); !bytes.Equal(out.Tensors[0].Data, tensor.Data([]float32{tt.want})) {
+			t.Errorf("%v gives %v, want %v", tt.in, out.Tensors, tt.want)
+		}
+	}
+	if err := inst.Run(t.Context(), []tensor.Tensor{number("offset", 5)}, &engine.Outputs{}); err == nil {
+		t.Error("a run without x ends well")
+	}
+}
+
+// compileOperators compiles the library of the test operator, and returns its path.
+func compileOperators(t *testing.T, dir string) string {
+	t.Helper()
+	library := filepath.Join(dir, "operators.so")
+	out, err := exec.CommandContext(t.Context(), "cc", "-shared", "-fPIC", "-w", "-o", library, "testdata/operators.c").CombinedOutput()
+	if err != nil {
+		t.Skipf("The library of operators cannot be compiled: install a C compiler: %v\n%s", err, out)
+	}
+	return library
+}
+
+func TestAModelUsesOperatorsOfItsOwn(t *testing.T) {
+	dir := t.TempDir()
+	compileOperators(t, dir)
+	model, err := os.ReadFile(onnxtest.Model("own_operator"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	version := filepath.Join(dir, "1")
+	if err := errors.Join(os.Mkdir(version, 0o755), os.WriteFile(filepath.Join(version, "own_operator.onnx"), model, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	load := func(library string) engine.Source {
+		src := parsed(t, "own_operator", fmt.Sprintf("model_operations { op_library_filename: %q }", library))
+		src.Dir = version
+		return src
+	}
+	for _, library := range []string{"operators.so", filepath.Join(dir, "operators.so")} {
+		x := tensor.Tensor{Name: "x", Type: tensor.FP32, Shape: []int64{4}, Data: tensor.Data([]float32{1, 2, 3, 4})}
+		if out := run(t, open(t, load(library)), x); !bytes.Equal(out.Tensors[0].Data, tensor.Data([]float32{2, 4, 6, 8})) {
+			t.Errorf("%s: twice 1, 2, 3, 4 is %v", library, out.Tensors)
+		}
+	}
+	_, err = newEngine(t, Options{}).Load(t.Context(), load("missing.so"))
+	const want = "config.pbtxt:1: model_operations.op_library_filename: library of custom operators missing.so: "
+	if infer.CodeOf(err) != infer.Invalid || !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("a library that is missing: %v", err)
 	}
 }
 

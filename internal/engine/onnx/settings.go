@@ -9,7 +9,6 @@ import (
 
 	"github.com/shoal-serving/shoal/internal/engine/onnx/onnxruntime"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
-	"github.com/shoal-serving/shoal/internal/modelconfig/configpb"
 )
 
 // settings are the library's options for a model.
@@ -33,6 +32,8 @@ var optimiseLevels = map[int32]onnxruntime.Optimise{
 //	enable_mem_arena, enable_mem_pattern   "0" switches them off
 //	memory.enable_memory_arena_shrinkage   "cpu:0" frees memory after each batch, "" never; if unset, see [batchPeak]
 //	session.KEY                            any session option of ONNX Runtime whose key has this prefix
+//
+// and the options of GPUs; see [readProviders].
 //
 // It ignores other parameters, which may be meant for clients or other backends.
 func readSettings(cfg *modelconfig.Config, cores int) (set settings, err error) {
@@ -73,7 +74,7 @@ func readSettings(cfg *modelconfig.Config, cores int) (set settings, err error) 
 	}
 	_, configured := set.call.Config[shrinkageKey]
 	set.call.CanShrink = !configured && !set.session.NoArena
-	return set, nil
+	return set, readProviders(cfg, &set.session)
 }
 
 const spinningKey = "session.intra_op.allow_spinning"
@@ -111,73 +112,4 @@ func parseOff(cfg *modelconfig.Config, key string) (bool, error) {
 
 func badParameter(cfg *modelconfig.Config, key, expected string) error {
 	return cfg.Wrong(fmt.Sprintf("parameters[%s]", key), fmt.Sprintf("%q", cfg.Parameters[key]), "%s", expected)
-}
-
-// A placement is the device that a model runs on.
-type placement struct {
-	gpu   *int   // nil means the CPU
-	field string // the configuration's field that requires the GPU; "" means that the CPU will do
-}
-
-func (p placement) String() string {
-	if p.gpu == nil {
-		return "the CPU"
-	}
-	return fmt.Sprintf("GPU %d", *p.gpu)
-}
-
-// CheckDevice returns an error if a configuration asks for a device that the library at the
-// given path does not support. cuda is whether it supports CUDA.
-func CheckDevice(cfg *modelconfig.Config, cuda bool, library string) error {
-	_, err := choosePlacement(cfg, cuda, library)
-	return err
-}
-
-// choosePlacement returns the device that a configuration asks for. Unless it asks for the
-// CPU, that is a GPU if the library supports one. All instance groups must agree, because
-// their instances run one session.
-func choosePlacement(cfg *modelconfig.Config, cuda bool, library string) (placement, error) {
-	groups := cfg.Proto.GetInstanceGroup()
-	if len(groups) == 0 {
-		groups = []*configpb.ModelInstanceGroup{{}}
-	}
-	var first placement
-	for i, g := range groups {
-		field := fmt.Sprintf("instance_group[%d]", i)
-		p, err := groupPlacement(cfg, field, g, cuda, library)
-		if err != nil {
-			return p, err
-		}
-		if i == 0 {
-			first = p
-		} else if p.String() != first.String() {
-			return p, cfg.Wrong(field+".kind", p, "%v, as in instance_group[0], because all instances of a model share its weights", first)
-		}
-		if first.field == "" {
-			first.field = p.field
-		}
-	}
-	return first, nil
-}
-
-func groupPlacement(cfg *modelconfig.Config, field string, g *configpb.ModelInstanceGroup, cuda bool, library string) (placement, error) {
-	asked := g.GetKind() == configpb.ModelInstanceGroup_KIND_GPU
-	auto := g.GetKind() == configpb.ModelInstanceGroup_KIND_AUTO
-	switch {
-	case asked && !cuda:
-		return placement{}, cfg.Wrong(field+".kind", "KIND_GPU",
-			"KIND_CPU, because the ONNX Runtime at %s has no CUDA provider; install the library of onnxruntime-gpu, and name it with --onnxruntime-library", library)
-	case !asked && !(auto && cuda):
-		return placement{}, nil
-	case len(slices.Compact(slices.Sorted(slices.Values(g.GetGpus())))) > 1:
-		return placement{}, cfg.Wrong(field+".gpus", g.GetGpus(), "one, because all instances of a model share its weights; serve it a second time under another name")
-	}
-	p := placement{gpu: new(int)}
-	if len(g.GetGpus()) > 0 {
-		*p.gpu = int(g.GetGpus()[0])
-	}
-	if asked {
-		p.field = field + ".kind"
-	}
-	return p, nil
 }

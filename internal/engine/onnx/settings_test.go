@@ -1,8 +1,10 @@
 package onnx
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"reflect"
 	"slices"
 	"strings"
@@ -75,41 +77,101 @@ func TestASettingThatMakesNoSenseIsRefusedWithItsLine(t *testing.T) {
 	}
 }
 
-func TestAModelIsPlacedWhereItsGroupsSay(t *testing.T) {
+func TestInstancesArePlacedWhereTheirGroupsSay(t *testing.T) {
 	for _, tt := range []struct {
 		text string
 		cuda bool
-		want string // the place, and the field that insists on it; or the error
+		want string // each device with its share of the instances and the field that insists on it; or the error
 	}{
-		{"", false, "the CPU "},
-		{"", true, "GPU 0 "},
-		{"instance_group { kind: KIND_AUTO }", true, "GPU 0 "},
-		{"instance_group { kind: KIND_AUTO gpus: 3 }", true, "GPU 3 "},
-		{"instance_group { kind: KIND_AUTO gpus: 3 }", false, "the CPU "},
-		{"instance_group { kind: KIND_CPU }", true, "the CPU "},
-		{"instance_group { kind: KIND_MODEL }", true, "the CPU "},
-		{"instance_group { kind: KIND_GPU }", true, "GPU 0 instance_group[0].kind"},
-		{"instance_group [ { count: 2 }, { kind: KIND_GPU gpus: [ 0, 0 ] } ]", true, "GPU 0 instance_group[1].kind"},
+		{"", false, "the CPU 1 "},
+		{"", true, "GPU 0 1 "},
+		{"instance_group { kind: KIND_AUTO }", true, "GPU 0 1 "},
+		{"instance_group { kind: KIND_AUTO gpus: 3 }", true, "GPU 3 1 "},
+		{"instance_group { kind: KIND_AUTO gpus: 3 }", false, "the CPU 1 "},
+		{"instance_group { kind: KIND_CPU count: 4 }", true, "the CPU 4 "},
+		{"instance_group { kind: KIND_MODEL }", true, "the CPU 1 "},
+		{"instance_group { kind: KIND_GPU }", true, "GPU 0 1 instance_group[0].kind"},
+		{"instance_group [ { count: 2 }, { kind: KIND_GPU gpus: [ 0, 0 ] } ]", true, "GPU 0 4 instance_group[1].kind"},
+		{"instance_group { kind: KIND_GPU gpus: [ 0, 1 ] count: 2 }", true, "GPU 0 2 instance_group[0].kind, GPU 1 2 instance_group[0].kind"},
+		{"instance_group [ { kind: KIND_GPU gpus: 1 }, { kind: KIND_GPU gpus: 2 passive: true } ]", true, "GPU 1 1 instance_group[0].kind"},
+		{"instance_group [ { kind: KIND_CPU count: 3 }, { kind: KIND_GPU gpus: 2 } ]", true, "the CPU 3 , GPU 2 1 instance_group[1].kind"},
 		{
 			"instance_group [ { kind: KIND_CPU },\n{\nkind: KIND_GPU } ]", false,
 			"config.pbtxt:3: instance_group[1].kind: found KIND_GPU, expected KIND_CPU, because the ONNX Runtime at lib/libonnxruntime.so.1 has no CUDA provider; " +
 				"install the library of onnxruntime-gpu, and name it with --onnxruntime-library",
 		},
+	} {
+		places, err := choosePlacements(read(t, tt.text), tt.cuda, "lib/libonnxruntime.so.1")
+		var all []string
+		for _, p := range places {
+			all = append(all, fmt.Sprintf("%v %d %s", p, p.share, p.field))
+		}
+		got := strings.Join(all, ", ")
+		if err != nil {
+			got = err.Error()
+		}
+		if got != tt.want {
+			t.Errorf("%s: %s\nwant %s", tt.text, got, tt.want)
+		}
+	}
+}
+
+func TestInstancesAreSpreadOverTheDevicesByTheirShare(t *testing.T) {
+	devices := []*device{{placement: placement{share: 2}}, {placement: placement{share: 1}}}
+	var order string
+	for range 6 {
+		d := leastUsed(devices)
+		d.open++
+		order += fmt.Sprint(slices.Index(devices, d))
+	}
+	if order != "010010" || devices[0].open != 4 || devices[1].open != 2 {
+		t.Errorf("order %s, %d and %d instances", order, devices[0].open, devices[1].open)
+	}
+	devices[1].open-- // one failed, and is replaced
+	if leastUsed(devices) != devices[1] {
+		t.Error("the new instance is not where the old one was")
+	}
+}
+
+func TestOptionsOfGPUsAreThoseOfTheProviders(t *testing.T) {
+	const accelerators = "optimization { execution_accelerators { gpu_execution_accelerator "
+	for _, tt := range []struct{ text, want string }{
+		{"", "cuda map[] tensorrt map[] false"},
 		{
-			"instance_group { kind: KIND_GPU gpus: [ 0, 1 ] }", true,
-			"config.pbtxt:1: instance_group[0].gpus: found [0 1], expected one, because all instances of a model share its weights; serve it a second time under another name",
+			`parameters { key: "cudnn_conv_algo_search" value { string_value: "1" } } parameters { key: "gpu_mem_limit" value { string_value: "1000" } } parameters { key: "arena_extend_strategy" value { string_value: "1" } }`,
+			"cuda map[arena_extend_strategy:kSameAsRequested cudnn_conv_algo_search:HEURISTIC gpu_mem_limit:1000] tensorrt map[] false",
+		},
+		{accelerators + `{ name: "cuda" parameters { key: "use_tf32" value: "0" } } } }`, "cuda map[use_tf32:0] tensorrt map[] false"},
+		{accelerators + `{ name: "tensorrt" } } }`, "cuda map[] tensorrt map[] true"},
+		{
+			accelerators + `{ name: "tensorrt" parameters { key: "precision_mode" value: "FP16" } parameters { key: "max_workspace_size_bytes" value: "99" } parameters { key: "trt_engine_cache_enable" value: "1" } } } }`,
+			"cuda map[] tensorrt map[trt_engine_cache_enable:1 trt_fp16_enable:1 trt_max_workspace_size:99] true",
+		},
+		{accelerators + `{ name: "tensorrt" parameters { key: "precision_mode" value: "FP32" } } } }`, "cuda map[] tensorrt map[] true"},
+		{
+			`parameters { key: "cudnn_conv_algo_search" value { string_value: "fast" } }`,
+			`config.pbtxt:1: parameters[cudnn_conv_algo_search]: found "fast", expected 0 (exhaustive), 1 (heuristic) or 2 (default)`,
 		},
 		{
-			"instance_group [ { kind: KIND_GPU gpus: 1 }, { kind: KIND_GPU gpus: 2 } ]", true,
-			"config.pbtxt:1: instance_group[1].kind: found GPU 2, expected GPU 1, as in instance_group[0], because all instances of a model share its weights",
+			accelerators + `{ name: "auto_io_casting" } } }`,
+			`config.pbtxt:1: optimization.execution_accelerators.gpu_execution_accelerator[0].name: found "auto_io_casting", expected "cuda" or "tensorrt"; or remove it`,
 		},
 		{
-			"instance_group [ { kind: KIND_CPU }, { kind: KIND_GPU } ]", true,
-			"config.pbtxt:1: instance_group[1].kind: found GPU 0, expected the CPU, as in instance_group[0], because all instances of a model share its weights",
+			accelerators + "{\n name: \"tensorrt\"\n parameters { key: \"precision_mode\" value: \"FP8\" } } } }",
+			`config.pbtxt:3: optimization.execution_accelerators.gpu_execution_accelerator[0].parameters[precision_mode]: found "FP8", expected FP32, FP16, BF16 or INT8`,
+		},
+		{
+			accelerators + `{ name: "tensorrt" parameters { key: "fast" value: "1" } } } }`,
+			"config.pbtxt:1: optimization.execution_accelerators.gpu_execution_accelerator[0].parameters[fast]: not an option of TensorRT; " +
+				"use precision_mode, int8_calibration_table_name, int8_use_native_calibration_table, max_workspace_size_bytes, or one that begins with trt_",
+		},
+		{
+			accelerators + `{ name: "cuda" parameters { key: "device_id" value: "1" } } } }`,
+			"config.pbtxt:1: optimization.execution_accelerators.gpu_execution_accelerator[0].parameters[device_id]: instance_group.gpus says which GPUs are used; remove it",
 		},
 	} {
-		p, err := choosePlacement(read(t, tt.text), tt.cuda, "lib/libonnxruntime.so.1")
-		got := fmt.Sprintf("%v %s", p, p.field)
+		set, err := readSettings(read(t, tt.text), 1)
+		got := fmt.Sprintf("cuda %v tensorrt %v %t", set.session.CUDAOptions, set.session.TensorRT, set.session.TensorRT != nil)
 		if err != nil {
 			got = err.Error()
 		}
@@ -147,6 +209,13 @@ func TestWithoutAGPUOnlyThoseModelsLoadThatDoNotInsist(t *testing.T) {
 		{"", nil, []string{"GPU 0"}, ""},
 		{"", noDriver, []string{"GPU 0", "the CPU"}, ""},
 		{"instance_group { kind: KIND_CPU }", noDriver, []string{"the CPU"}, ""},
+		{"instance_group { kind: KIND_GPU gpus: [ 0, 1 ] }", nil, []string{"GPU 0", "GPU 1"}, ""},
+		{"instance_group { kind: KIND_AUTO gpus: [ 0, 1 ] }", noDriver, []string{"GPU 0", "the CPU", "GPU 1"}, ""},
+		{
+			"instance_group { kind: KIND_GPU }", fmt.Errorf("%w 0: no option", onnxruntime.ErrTensorRT),
+			[]string{"GPU 0"},
+			"config.pbtxt: optimization.execution_accelerators.gpu_execution_accelerator: TensorRT on device 0: no option; correct its parameters, or remove the accelerator to run the model with CUDA only",
+		},
 		{
 			"instance_group {\n kind: KIND_GPU }", noDriver,
 			[]string{"GPU 0"},
@@ -159,7 +228,7 @@ func TestWithoutAGPUOnlyThoseModelsLoadThatDoNotInsist(t *testing.T) {
 		},
 	} {
 		library := &gpus{broken: tt.broken}
-		_, err := New(Options{}).loadOnDevice(t.Context(), library, read(t, tt.text), "model.onnx", onnxruntime.SessionOptions{})
+		_, err := New(Options{}).loadOnDevices(t.Context(), library, read(t, tt.text), "model.onnx", onnxruntime.SessionOptions{})
 		text := ""
 		if err != nil {
 			text = err.Error()
@@ -167,6 +236,21 @@ func TestWithoutAGPUOnlyThoseModelsLoadThatDoNotInsist(t *testing.T) {
 		if text != tt.err || !slices.Equal(library.loaded, tt.loaded) || err != nil && infer.CodeOf(err) != infer.Invalid {
 			t.Errorf("%s, %v: loaded %q, %v; want %q, %q", tt.text, tt.broken, library.loaded, err, tt.loaded, tt.err)
 		}
+	}
+}
+
+func TestOptionsOfGPUsHaveNoEffectOnTheCPU(t *testing.T) {
+	var log bytes.Buffer
+	e := newEngine(t, Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+	m, err := e.Load(t.Context(), parsed(t, "mlp", "instance_group { kind: KIND_CPU }\noptimization { execution_accelerators { gpu_execution_accelerator { name: \"tensorrt\" } } }"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Close(); err != nil {
+		t.Error(err)
+	}
+	if !strings.Contains(log.String(), "have no effect because the model runs on the CPU") || !strings.Contains(log.String(), "config.pbtxt:2") {
+		t.Errorf("no warning with its line in\n%s", &log)
 	}
 }
 

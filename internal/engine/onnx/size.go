@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/shoal-serving/shoal/internal/engine"
+	"github.com/shoal-serving/shoal/internal/modelconfig"
 )
 
 // Loading needs at its peak peakNumerator/peakDenominator times the size of a model's
@@ -46,24 +47,11 @@ func (e *Engine) Size(src engine.Source) (int64, error) {
 // scan returns the size of a model's file and of its external weight files, or an error
 // if the file is not an ONNX model.
 func scan(file string) (size int64, err error) {
-	f, err := os.Open(file)
+	s, err := scanFile(file)
 	if err != nil {
-		return 0, missingFile(file, err)
+		return 0, err
 	}
-	defer func() { _ = f.Close() }() // read-only, so there is nothing to lose
-	info, err := f.Stat()
-	if err != nil {
-		return 0, missingFile(file, err)
-	}
-	s := scanner{file: f, buffer: bufio.NewReader(f), external: map[string]bool{}}
-	err = s.message(info.Size(), inModel)
-	if err == nil && !s.hasGraph {
-		err = errNoGraph
-	}
-	if err != nil {
-		return 0, notAModel(file, err)
-	}
-	size = info.Size()
+	size = s.size
 	for name := range s.external {
 		// A file that is missing or outside of the directory does not count here; the
 		// library rejects it.
@@ -74,24 +62,55 @@ func scan(file string) (size int64, err error) {
 	return size, nil
 }
 
-// A scanner finds the names of a model's external weight files in its ONNX file, a
-// protocol buffer. It skips embedded weights, which are most of such a file.
+// scanFile returns a scanner that has read the file of a model.
+func scanFile(file string) (*scanner, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, missingFile(file, err)
+	}
+	defer func() { _ = f.Close() }() // read-only, so there is nothing to lose
+	info, err := f.Stat()
+	if err != nil {
+		return nil, missingFile(file, err)
+	}
+	s := &scanner{file: f, buffer: bufio.NewReader(f), size: info.Size(), external: map[string]bool{}, weights: map[string]bool{}}
+	err = s.message(s.size, inModel)
+	if err == nil && !s.hasGraph {
+		err = errNoGraph
+	}
+	if err != nil {
+		return nil, notAModel(file, err)
+	}
+	return s, nil
+}
+
+// A scanner finds the names of a model's external weight files, and its inputs and outputs,
+// in its ONNX file, a protocol buffer. It skips embedded weights, which are most of such a
+// file.
 type scanner struct {
 	file     *os.File
 	buffer   *bufio.Reader
+	size     int64           // of the file
 	at       int64           // offset in the file
 	key      string          // of the current entry
 	external map[string]bool // names of external files
+	weights  map[string]bool // names of the model's weights
 	hasGraph bool            // the graph of the model has begun
+
+	inputs, outputs []modelconfig.Tensor // of the model's graph; inputs may be weights, too
 }
 
-// A message is a type of message that may contain tensors.
+// A message is a type of message that is read.
 type message uint8
 
 const (
 	skipped message = iota
 	inModel
-	inGraph
+	inMain   // the graph of the model
+	inGraph  // a graph within a node
+	inWeight // a tensor of the graph of the model
+	inInput  // of the graph of the model
+	inOutput // of the graph of the model
 	inNode
 	inAttribute
 	inFunction
@@ -99,9 +118,11 @@ const (
 	inEntry
 )
 
-// nestedMessages are the fields of each message that may contain tensors.
+// nestedMessages are the fields of each message that are read.
 var nestedMessages = map[message]map[protowire.Number]message{
-	inModel:     {7: inGraph, 25: inFunction},
+	inModel:     {7: inMain, 25: inFunction},
+	inMain:      {1: inNode, 5: inWeight, 11: inInput, 12: inOutput},
+	inWeight:    {13: inEntry},
 	inGraph:     {1: inNode, 5: inTensor},
 	inNode:      {5: inAttribute},
 	inAttribute: {5: inTensor, 6: inGraph, 10: inTensor, 11: inGraph},
@@ -149,10 +170,18 @@ func (s *scanner) field(end int64, field protowire.Number, in message) error {
 		return io.ErrUnexpectedEOF
 	}
 	to := nestedMessages[in][field]
-	s.hasGraph = s.hasGraph || to == inGraph
+	s.hasGraph = s.hasGraph || to == inMain
 	switch {
 	case in == inEntry:
 		return s.entry(int64(length), field)
+	case in == inWeight && field == 8:
+		name, err := s.text(int64(length))
+		s.weights[string(name)] = true
+		return err
+	case to == inInput:
+		return s.port(int64(length), &s.inputs)
+	case to == inOutput:
+		return s.port(int64(length), &s.outputs)
 	case to == skipped:
 		return s.skip(int64(length))
 	}
@@ -161,15 +190,9 @@ func (s *scanner) field(end int64, field protowire.Number, in message) error {
 
 // entry reads the key or the value of a key-value pair. The key comes first.
 func (s *scanner) entry(length int64, field protowire.Number) error {
-	const longest = 4096 // of a path
-	if length > longest {
-		return s.skip(length)
-	}
-	text := make([]byte, length)
-	n, err := io.ReadFull(s.buffer, text)
-	s.at += int64(n)
+	text, err := s.text(length)
 	switch {
-	case err != nil:
+	case err != nil || text == nil:
 		return err
 	case field == 1:
 		s.key = string(text)
@@ -177,6 +200,19 @@ func (s *scanner) entry(length int64, field protowire.Number) error {
 		s.external[string(text)] = true
 	}
 	return nil
+}
+
+// text returns the next bytes of the file, or nil if there are more than a path, a name or
+// the description of an input has. It skips those.
+func (s *scanner) text(length int64) ([]byte, error) {
+	const longest = 4096
+	if length > longest {
+		return nil, s.skip(length)
+	}
+	text := make([]byte, length)
+	n, err := io.ReadFull(s.buffer, text)
+	s.at += int64(n)
+	return text, err
 }
 
 // ReadByte implements [io.ByteReader], for binary.ReadUvarint.

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/shoal-serving/shoal/internal/access"
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/memfd"
@@ -47,10 +48,11 @@ func (w *worker) startOutboundCall(f frame, fds []int) error {
 	}
 	ctx, cancel := context.WithCancel(w.ctx)
 	e := &outboundCall{w: w, conn: conn, cancel: cancel}
-	batch := w.batch.Load()
+	batch, caller := w.batch.Load(), access.Self
 	if batch != nil {
-		batch.add(e)
+		caller = batch.add(e)
 	}
+	ctx = access.WithCaller(ctx, caller)
 	w.goroutines.Go(func() {
 		defer cancel()
 		if w.outbound.Add(1) > maxOutboundCalls {

@@ -25,6 +25,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/infer"
@@ -62,6 +63,7 @@ type Options struct {
 type Engine struct {
 	opts    Options
 	metrics metricRegistry
+	workers atomic.Int64 // processes that run
 
 	mu             sync.Mutex // guards the following
 	processStarter *starter
@@ -230,7 +232,7 @@ type placement struct {
 
 // placementOf returns the placement of the nth instance, counted from 0.
 func (m *model) placementOf(n int) placement {
-	groups := m.cfg.Effective().GetInstanceGroup()
+	groups := slices.DeleteFunc(m.cfg.Effective().GetInstanceGroup(), (*configpb.ModelInstanceGroup).GetPassive)
 	for k, g := range groups {
 		count, gpus := int(g.GetCount()), g.GetGpus()
 		if all := count * max(1, len(gpus)); n >= all && k < len(groups)-1 {

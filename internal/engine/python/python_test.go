@@ -358,7 +358,7 @@ func TestWithoutNumpyTheInterpreterIsNamed(t *testing.T) {
 	f := newFixture(t, identityConfig, identity)
 	t.Setenv("PYTHONPATH", dir)
 	_, err := f.engine.Load(t.Context(), f.src)
-	if err == nil || !strings.Contains(err.Error(), "has no numpy (none): install it with") {
+	if err == nil || !strings.Contains(err.Error(), "has no numpy (none): run 'python3 -m venv venv") {
 		t.Errorf("error %v", err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/shoal-serving/shoal/internal/access"
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
@@ -79,16 +80,25 @@ func (r *activeBatch) abandon(serial uint64) {
 	}
 }
 
-func (r *activeBatch) add(e *outboundCall) {
+// add adds a call that the model makes while it runs the batch, and returns whom the call is
+// made for: the callers of all requests, because the model does not say which. A thread of
+// the model that makes a call outside of any batch acts for the server, as the model does
+// when it is loaded.
+func (r *activeBatch) add(e *outboundCall) *access.Caller {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.memory == nil {
-		return // a thread of the model makes the call outside of any batch
+		return access.Self
 	}
 	if r.outbound == nil {
 		r.outbound = map[*outboundCall]struct{}{}
 	}
 	r.outbound[e] = struct{}{}
+	callers := make([]*access.Caller, len(r.calls))
+	for i := range r.calls {
+		callers[i] = r.calls[i].Request.Caller
+	}
+	return access.Join(callers...)
 }
 
 func (r *activeBatch) remove(e *outboundCall) {

@@ -129,6 +129,9 @@ func interpreter(cfg *modelconfig.Config, dir string) (string, error) {
 	return path, nil
 }
 
+// Interpreter returns the path of the interpreter that would run the model in dir.
+func Interpreter(cfg *modelconfig.Config, dir string) (string, error) { return interpreter(cfg, dir) }
+
 // environmentInterpreter returns the interpreter of an environment, if it has one.
 func environmentInterpreter(env string) (string, bool) {
 	for _, name := range []string{"python3", "python"} {

@@ -85,6 +85,13 @@ func (s *starter) close() {
 	<-s.ended
 }
 
+// awaitExit waits until a child process has exited, and leaves it a zombie: its id, and that
+// of its group, are not given to other processes before it is reaped.
+func awaitExit(pid int) {
+	for unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR {
+	}
+}
+
 // killGroup kills the process group of pid.
 func killGroup(pid int) {
 	_ = unix.Kill(-pid, unix.SIGKILL) // all processes may have exited already

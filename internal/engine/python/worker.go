@@ -66,6 +66,9 @@ type worker struct {
 	number     uint32 // of the last request
 	message    []byte // buffer that holds a frame of any kind
 
+	reaping sync.Mutex // guards reaped, and is held while the process group is killed
+	reaped  bool       // another process may have its id
+
 	exited     chan struct{} // closed when the process has exited
 	died       chan struct{} // closed when all its output has been read as well
 	cause      atomic.Pointer[string]
@@ -77,6 +80,8 @@ const (
 	minMemory = 256 << 10
 	// keptMemory limits what is kept after one large batch.
 	keptMemory = 16 << 20
+	// maxWorkers is the number of worker processes of all models.
+	maxWorkers = 1024
 	// maxMemory is the largest response that a worker may send.
 	maxMemory = 1 << 30
 
@@ -128,8 +133,13 @@ func (m *model) start(name string) (_ *worker, err error) {
 		opened, passed = append(opened, r), append(passed, w)
 		pipes[i], *to = r, w
 	}
+	if m.engine.workers.Add(1) > maxWorkers {
+		m.engine.workers.Add(-1)
+		return nil, infer.Errorf(infer.Unavailable, "%d Python workers run, and no more may; unload a model, or configure fewer instances", maxWorkers)
+	}
 	life, err := m.engine.starter().start(cmd)
 	if err != nil {
+		m.engine.workers.Add(-1)
 		return nil, infer.Errorf(infer.Invalid, "the interpreter cannot be started: %w", err)
 	}
 	w := &worker{
@@ -173,11 +183,15 @@ func (w *worker) supervise(pipes [2]*os.File) {
 	}
 	readers.Go(w.listen)
 	watch.Go(w.watch)
+	awaitExit(w.cmd.Process.Pid)
+	w.reaping.Lock()
+	killGroup(w.cmd.Process.Pid) // child processes that it left behind
+	w.reaped = true
+	w.reaping.Unlock()
 	err := w.cmd.Wait()
 	close(w.exited)
 	w.cancel()
 	watch.Wait()
-	killGroup(w.cmd.Process.Pid) // child processes that it left behind
 	// A child process that left the process group may still hold the pipes open.
 	_ = w.conn.CloseRead() // what has arrived can still be read
 	last := time.Now().Add(outputGrace)
@@ -187,6 +201,7 @@ func (w *worker) supervise(pipes [2]*os.File) {
 	}
 	readers.Wait()
 	closers{w.lifeline, w.side}.close()
+	w.model.engine.workers.Add(-1)
 	if p := w.probe.Load(); p != nil {
 		_ = p.conn.Close()
 	}
@@ -213,9 +228,13 @@ func (w *worker) setCause(reason string) { w.cause.CompareAndSwap(nil, &reason) 
 func (w *worker) kill(reason string) {
 	w.setCause(reason)
 	select {
-	case <-w.exited: // its process id may have been reused
+	case <-w.exited:
 	default:
-		killGroup(w.cmd.Process.Pid)
+		w.reaping.Lock()
+		defer w.reaping.Unlock()
+		if !w.reaped {
+			killGroup(w.cmd.Process.Pid)
+		}
 	}
 }
 

@@ -6,8 +6,10 @@ import (
 	"log/slog"
 	"math"
 	"os"
+	"os/exec"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,6 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shoal-serving/shoal/internal/engine"
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/modelconfig"
 )
 
 // deadWorker returns a worker whose process has exited, with memory for outputs.
@@ -202,4 +206,39 @@ class TritonPythonModel:
 		_, resident := processStatus(child)
 		return resident == 0
 	})
+}
+
+// TestAKillDoesNotReachAnotherProcess kills a worker whose process was reaped: its id may
+// belong to another process by then, here to one that must live.
+func TestAKillDoesNotReachAnotherProcess(t *testing.T) {
+	other := exec.Command("sleep", "60")
+	other.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	w := &worker{cmd: other, reaped: true, exited: make(chan struct{})}
+	w.kill("test")
+	w.reaped = false // the control
+	if err := other.Process.Signal(syscall.Signal(0)); err != nil {
+		t.Errorf("the other process was killed: %v", err)
+	}
+	w.kill("test")
+	awaitExit(other.Process.Pid) // and leaves it a zombie
+	if err := unix.Kill(other.Process.Pid, 0); err != nil {
+		t.Errorf("the process id is free before the process was reaped: %v", err)
+	}
+	_ = other.Wait() // it was killed
+}
+
+func TestWorkersAreLimited(t *testing.T) {
+	m := &model{engine: New(Options{})}
+	m.set.interpreter = "true"
+	m.cfg = &modelconfig.Config{}
+	m.engine.workers.Store(maxWorkers)
+	if _, err := m.start("m"); infer.CodeOf(err) != infer.Unavailable || !strings.Contains(fmt.Sprint(err), "1024 Python workers run") {
+		t.Errorf("%v, want that no more workers may run", err)
+	}
+	if got := m.engine.workers.Load(); got != maxWorkers {
+		t.Errorf("%d workers are counted after a refusal, want %d", got, maxWorkers)
+	}
 }

@@ -30,9 +30,19 @@ const Name = "simulated"
 type Engine struct {
 	// Pacer wakes batches on time. It is required.
 	Pacer *pacer.Pacer
+
+	mu      sync.Mutex           // guards the following
+	devices map[string]*hardware // that models share, by name
 }
 
-var _ engine.Engine = (*Engine)(nil)
+var (
+	_ engine.Engine       = (*Engine)(nil)
+	_ engine.DeviceSharer = (*Engine)(nil)
+)
+
+// SharedDevice implements [engine.DeviceSharer]: models with the same parameter device share
+// one.
+func (e *Engine) SharedDevice(cfg *modelconfig.Config) string { return cfg.Parameters["device"] }
 
 // Load implements [engine.Engine]. It reads the speed from the model's parameters; see
 // [ParseSpeed].
@@ -50,28 +60,66 @@ func (e *Engine) Load(ctx context.Context, src engine.Source) (engine.Model, err
 	if src.Config.Ragged() != nil {
 		return nil, src.Config.Invalid("input", "simulated models do not support ragged batches; remove allow_ragged_batch, batch_input and batch_output")
 	}
+	if err := src.Config.CompletePadding(); err != nil {
+		return nil, err
+	}
 	for _, spec := range src.Config.Outputs {
 		if spec.Type == tensor.Bytes {
 			return nil, fmt.Errorf("output %s: a simulated model has no outputs of type BYTES", spec.Name)
 		}
 	}
-	m := &model{cfg: src.Config, curve: speed.Curve, drift: speed.Drift, pacer: e.Pacer, began: time.Now()}
-	m.device.Slowdown = speed.Slowdown
+	m := &model{cfg: src.Config, curve: speed.Curve, perElement: speed.PerElement, drift: speed.Drift, pacer: e.Pacer, hardware: e.hardware(speed)}
+	m.loaded = m.now()
 	return m, nil
 }
 
-// A model is one simulated device. All its instances run on it and slow each other down.
-type model struct {
-	cfg   *modelconfig.Config
-	curve device.Curve
-	drift []device.Change
-	pacer *pacer.Pacer
+// hardware returns the device of a model with the given speed: one of its own, or one that it
+// shares. A shared device stays for models that are loaded later.
+func (e *Engine) hardware(speed Speed) *hardware {
+	if speed.Device == "" {
+		return &hardware{began: time.Now(), device: device.Device{Slowdown: speed.Slowdown}}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	h := e.devices[speed.Device]
+	if h == nil {
+		h = &hardware{began: time.Now(), device: device.Device{Slowdown: evenly}}
+		if e.devices == nil {
+			e.devices = map[string]*hardware{}
+		}
+		e.devices[speed.Device] = h
+	}
+	return h
+}
+
+// evenly is the slowdown of a shared device: batches that run at once share its time. Models
+// take turns, so only those with an explicit number of instances ever do.
+var evenly = func() (factors []float64) {
+	for n := range 64 {
+		factors = append(factors, float64(n+1))
+	}
+	return factors
+}()
+
+// hardware is one simulated device. All instances on it slow each other down.
+type hardware struct {
 	began time.Time
 
 	mu        sync.Mutex // guards the following
 	device    device.Device
 	instances int // created so far
 	busy      []*instance
+}
+
+// A model is a simulated model on its device.
+type model struct {
+	cfg        *modelconfig.Config
+	curve      device.Curve
+	drift      []device.Change
+	perElement time.Duration
+	pacer      *pacer.Pacer
+	loaded     device.Time // when the model was loaded, on the clock of its device
+	*hardware
 }
 
 // Instance implements [engine.Model].
@@ -87,7 +135,7 @@ func (m *model) Instance(context.Context) (engine.Instance, error) {
 // Close implements [engine.Model].
 func (m *model) Close() error { return nil }
 
-func (m *model) now() device.Time { return time.Since(m.began) }
+func (h *hardware) now() device.Time { return time.Since(h.began) }
 
 // An instance runs one batch at a time: it waits until the simulated device has computed
 // the batch.
@@ -112,9 +160,10 @@ func (i *instance) Run(ctx context.Context, in []tensor.Tensor, out *engine.Outp
 	if i.model.cfg.MaxBatchSize > 0 {
 		rows = in[0].Rows()
 	}
-	i.start(rows)
+	elements, _ := tensor.Elements(in[0].Shape) // the request was checked
+	i.start(rows, elements)
 	// Fill the outputs while the device computes, so that it takes no extra time.
-	err := i.fillOutputs(in[0].Data, rows, out)
+	err := i.fillOutputs(&in[0], rows, out)
 	if err == nil {
 		err = i.wait(ctx)
 	}
@@ -126,12 +175,12 @@ func (i *instance) Run(ctx context.Context, in []tensor.Tensor, out *engine.Outp
 	return err
 }
 
-func (i *instance) start(rows int) {
+func (i *instance) start(rows int, elements int64) {
 	m := i.model
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := m.now()
-	m.device.Start(now, i.number, time.Duration(device.TimesAt(m.drift, now)*float64(m.curve.Takes(rows))))
+	m.device.Start(now, i.number, time.Duration(device.TimesAt(m.drift, now-m.loaded)*float64(m.curve.Takes(rows)+time.Duration(elements)*m.perElement)))
 	m.busy = append(m.busy, i)
 }
 
@@ -202,8 +251,8 @@ func (i *instance) endTime() device.Time {
 
 // fillOutputs allocates the outputs, and fills each row with repetitions of the same row of
 // the first input.
-func (i *instance) fillOutputs(data []byte, rows int, out *engine.Outputs) error {
-	total := 0
+func (i *instance) fillOutputs(in *tensor.Tensor, rows int, out *engine.Outputs) error {
+	total, variable := 0, i.variableSize(in)
 	i.shape = i.shape[:0]
 	out.Tensors = out.Tensors[:0]
 	for _, spec := range i.model.cfg.Outputs {
@@ -212,7 +261,10 @@ func (i *instance) fillOutputs(data []byte, rows int, out *engine.Outputs) error
 			i.shape = append(i.shape, int64(rows))
 		}
 		for _, d := range spec.RowDims() {
-			i.shape = append(i.shape, max(d, 1)) // a variable dimension (-1) has size 1
+			if d == -1 {
+				d = variable
+			}
+			i.shape = append(i.shape, d)
 		}
 		x := tensor.Tensor{Name: spec.Name, Type: spec.Type, Shape: i.shape[from:len(i.shape):len(i.shape)]}
 		size, err := tensor.ByteSize(x.Type, x.Shape)
@@ -228,9 +280,19 @@ func (i *instance) fillOutputs(data []byte, rows int, out *engine.Outputs) error
 		x := &out.Tensors[k]
 		size, _ := tensor.ByteSize(x.Type, x.Shape)
 		x.Data, rest = rest[:size:size], rest[size:]
-		repeatRows(x.Data, data, rows)
+		repeatRows(x.Data, in.Data, rows)
 	}
 	return nil
+}
+
+// variableSize returns the size of variable dimensions of outputs: that of the first variable
+// dimension of the first input, or 1 if it has none.
+func (i *instance) variableSize(in *tensor.Tensor) int64 {
+	dims := i.model.cfg.Inputs[0].RowDims()
+	if at := slices.Index(dims, -1); at >= 0 && len(in.Shape) >= len(dims) {
+		return in.Shape[len(in.Shape)-len(dims)+at]
+	}
+	return 1
 }
 
 // repeatRows fills each row of dst with repetitions of the same row of src.

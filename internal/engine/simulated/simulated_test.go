@@ -171,3 +171,30 @@ func TestParametersThatMakeNoSenseAreRefusedByName(t *testing.T) {
 		t.Error("a line and a table were taken together")
 	}
 }
+
+func TestModelsOfOneDeviceShareItsTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := pacer.NewPortable()
+		defer p.Close()
+		e := &Engine{Pacer: p}
+		on := func(device string) engine.Instance {
+			m, err := e.Load(t.Context(), engine.Source{Config: config(map[string]string{"fixed_us": "10000", "device": device})})
+			if err != nil {
+				t.Fatal(err)
+			}
+			inst, err := m.Instance(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return inst
+		}
+		both := func(x, y engine.Instance, want time.Duration) {
+			var done sync.WaitGroup
+			done.Go(func() { run(t, x, 1, want) })
+			done.Go(func() { run(t, y, 1, want) })
+			done.Wait()
+		}
+		both(on("a"), on("b"), 10*time.Millisecond)
+		both(on("a"), on("a"), 20*time.Millisecond)
+	})
+}

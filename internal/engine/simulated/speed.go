@@ -11,18 +11,22 @@ import (
 
 // A Speed defines how long the batches of a simulated model take.
 type Speed struct {
-	Curve    device.Curve
-	Slowdown []float64
-	Drift    []device.Change // ascending times since the model was loaded
+	Curve      device.Curve
+	PerElement time.Duration // of the first input, in addition to the curve
+	Slowdown   []float64
+	Drift      []device.Change // ascending times since the model was loaded
+	Device     string          // name of the device that it shares with other models; empty means one of its own
 }
 
 // ParseSpeed reads a speed from a model's parameters:
 //
 //	fixed_us      microseconds per batch
 //	per_row_us    microseconds per row, in addition
+//	per_element_us microseconds per element of the first input, padding included, in addition
 //	table_us      in place of both: microseconds by number of rows, such as "1:1980, 8:2396"
 //	slowdown      factors on the time of a batch while 1, 2, … batches run at once, such as "1, 1.39"
 //	drift_ms      factors on the time of a batch, starting at milliseconds after loading: "5000:2, 9000:1"
+//	device        name of a device that it shares with all models of the same name: they take turns
 //
 // Times default to zero, and factors to 1.
 func ParseSpeed(parameters map[string]string) (Speed, error) {
@@ -34,14 +38,19 @@ func ParseSpeed(parameters map[string]string) (Speed, error) {
 			s.Curve.Fixed, err = parseMicroseconds(value)
 		case "per_row_us":
 			s.Curve.PerRow, err = parseMicroseconds(value)
+		case "per_element_us":
+			s.PerElement, err = parseMicroseconds(value)
+		case "pad": // read by package modelconfig
 		case "table_us":
 			s.Curve.Table, err = parseTable(value)
 		case "slowdown":
 			s.Slowdown, err = parseSlowdown(value)
 		case "drift_ms":
 			s.Drift, err = parseDrift(value)
+		case "device":
+			s.Device = value
 		default:
-			err = fmt.Errorf("unknown parameter of a simulated model; expected fixed_us, per_row_us, table_us, slowdown or drift_ms")
+			err = fmt.Errorf("unknown parameter of a simulated model; expected fixed_us, per_row_us, per_element_us, table_us, slowdown, drift_ms or device")
 		}
 		if err != nil {
 			return Speed{}, fmt.Errorf("parameter %s: %w", name, err)
@@ -49,6 +58,9 @@ func ParseSpeed(parameters map[string]string) (Speed, error) {
 	}
 	if len(s.Curve.Table) > 0 && s.Curve.Fixed+s.Curve.PerRow > 0 {
 		return Speed{}, fmt.Errorf("parameter table_us: cannot be combined with fixed_us or per_row_us")
+	}
+	if s.Device != "" && s.Slowdown != nil {
+		return Speed{}, fmt.Errorf("parameter slowdown: cannot be combined with device, whose batches share its time evenly")
 	}
 	return s, nil
 }

@@ -52,7 +52,7 @@ func TestARequestTakesFewAllocations(t *testing.T) {
 	}
 	in := &request{}
 	defer in.release()
-	if took := allocated(func() { in.read(message, c.limits) }); took > 8<<10 {
+	if took := allocated(func() { in.read(message, c.limits, nil) }); took > 8<<10 {
 		t.Errorf("%d bytes for a message of %d", took, len(data))
 	}
 }

@@ -4,10 +4,12 @@ import (
 	"math"
 	"runtime"
 	"strings"
+	"sync/atomic"
 
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/shoal-serving/shoal/internal/budget"
 	"github.com/shoal-serving/shoal/internal/buf"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
@@ -20,6 +22,9 @@ type answer struct {
 
 	// response has the outputs, and belongs to the answer. Nil means no outputs.
 	response *infer.Response
+
+	// loans has the charge for the outputs that grpc sends without a copy. Nil means none.
+	loans *loans
 
 	// finality adds the final-response flag. Only streams use it.
 	finality finality
@@ -43,6 +48,10 @@ type streamAnswer struct {
 
 // release releases an answer that will not be sent.
 func (a *answer) release() {
+	if a.loans != nil {
+		a.loans.charge.Close()
+		a.loans = nil
+	}
 	if a.response == nil {
 		return
 	}
@@ -115,8 +124,9 @@ func (a *answer) marshal() mem.BufferSlice {
 				b = append(b, data...)
 				continue
 			}
-			lent, cuts = append(lent, lend(data, a.response.Memory)), append(cuts, len(b))
+			lent, cuts = append(lent, lend(data, a.response.Memory, a.loans)), append(cuts, len(b))
 		}
+		a.loans = nil // closed when grpc has sent them
 	}
 	*head = b
 	return interleave(mem.NewBuffer(head, pool), cuts, lent)
@@ -194,28 +204,72 @@ func interleave(head mem.Buffer, cuts []int, lent mem.BufferSlice) mem.BufferSli
 	return message
 }
 
+// charge charges all for the outputs that will be lent to grpc, until grpc has sent them, and
+// reports whether they fit. Smaller outputs are not charged: the number of calls bounds them.
+func (a *answer) charge(all *budget.Budget) bool {
+	if all == nil {
+		return true
+	}
+	n, size := 0, 0
+	for i := range a.response.Outputs {
+		if length := len(a.response.Outputs[i].Data); length >= minLent {
+			n, size = n+1, size+length
+		}
+	}
+	if n == 0 {
+		return true
+	}
+	a.loans = &loans{charge: all.Open(a.model)}
+	a.loans.left.Store(int32(n))
+	return a.loans.charge.Grow(int64(size))
+}
+
+// loans is the charge for outputs that were lent. A nil loans charges nothing.
+type loans struct {
+	charge budget.Charge
+	left   atomic.Int32 // outputs that were not returned
+}
+
+// returned reports that an output was returned. The last one closes the charge.
+func (l *loans) returned() {
+	if l != nil && l.left.Add(-1) == 0 {
+		l.charge.Close()
+	}
+}
+
 // A loan is the memory of outputs while grpc sends from it without a copy. It implements
 // the pool of a [mem.Buffer]: grpc returns the buffer to it after sending, and the loan
 // then releases the memory.
 type loan struct {
-	memory    *buf.Buf
+	lent
 	forgotten runtime.Cleanup
+}
+
+// lent is what a loan gives back.
+type lent struct {
+	memory *buf.Buf
+	loans  *loans
+}
+
+func (l lent) giveBack() {
+	l.memory.Release()
+	l.loans.returned()
 }
 
 // lend retains memory for grpc. When a connection breaks, grpc drops what it has not sent
 // without freeing it; a finalizer then releases the memory, which would leak if Go did not
 // allocate it.
-func lend(data []byte, memory *buf.Buf) mem.Buffer {
+func lend(data []byte, memory *buf.Buf, loans *loans) mem.Buffer {
 	memory.Retain()
-	l := &loan{memory: memory}
-	l.forgotten = runtime.AddCleanup(l, (*buf.Buf).Release, memory)
+	l := &loan{lent: lent{memory, loans}}
+	l.forgotten = runtime.AddCleanup(l, lent.giveBack, l.lent)
 	return mem.NewBuffer(&data, l)
 }
 
 // Put implements [mem.BufferPool].
 func (l *loan) Put(*[]byte) {
 	l.forgotten.Stop()
-	l.memory.Release()
+	l.giveBack()
 }
 
 // Get implements [mem.BufferPool], and is never called.

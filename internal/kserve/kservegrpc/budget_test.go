@@ -2,18 +2,29 @@ package kservegrpc_test
 
 import (
 	"context"
+	"math/rand/v2"
+	"net"
+	"runtime"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"golang.org/x/net/http2"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/encoding/gzip"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/shoal-serving/shoal/internal/budget"
+	"github.com/shoal-serving/shoal/internal/http2meter"
+	"github.com/shoal-serving/shoal/internal/http2meter/http2test"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve/kservegrpc"
 	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
+	"github.com/shoal-serving/shoal/internal/kserve/kservetest"
 )
 
 // TestTheRatioOfACompressedMessageIsLimited sends zeros, which are compressed to a
@@ -34,7 +45,7 @@ func TestTheRatioOfACompressedMessageIsLimited(t *testing.T) {
 }
 
 func TestARequestBeyondTheBudgetIsRejected(t *testing.T) {
-	all := budget.New(1 << 20)
+	all := budget.New(4 << 20)
 	backend, conn := newServer(t, kservegrpc.Options{Budget: all})
 	client := kservepb.NewGRPCInferenceServiceClient(conn)
 	inside, leave := make(chan int64, 1), make(chan struct{})
@@ -45,14 +56,15 @@ func TestARequestBeyondTheBudgetIsRejected(t *testing.T) {
 	}
 	first := make(chan error, 1)
 	go func() {
-		_, err := client.ModelInfer(t.Context(), bytesInput(300<<10))
+		_, err := client.ModelInfer(t.Context(), bytesInput(1000<<10))
 		first <- err
 	}()
-	if used := <-inside; used < 300<<10 || used > 310<<10 {
-		t.Errorf("a request of 300 KiB is charged with %d bytes", used)
+	// It came in many frames, and is now in one buffer.
+	if used := <-inside; used < 1<<20 || used > 1050<<10 {
+		t.Errorf("a request of 1000 KiB is charged with %d bytes", used)
 	}
 	// A model gets half of the budget.
-	if _, err := client.ModelInfer(t.Context(), bytesInput(300<<10)); status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "--memory-budget") {
+	if _, err := client.ModelInfer(t.Context(), bytesInput(1000<<10)); status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "--memory-budget") {
 		t.Errorf("the second request: %v, want RESOURCE_EXHAUSTED", err)
 	}
 	close(leave)
@@ -61,5 +73,129 @@ func TestARequestBeyondTheBudgetIsRejected(t *testing.T) {
 	}
 	if used := all.State().Used; used != 0 {
 		t.Errorf("%d bytes in use after the last answer", used)
+	}
+}
+
+// newTCPServer returns a server, and a client and the address of it.
+func newTCPServer(t *testing.T, opts kservegrpc.Options) (kservepb.GRPCInferenceServiceClient, string) {
+	t.Helper()
+	backend := kservetest.New(t, kservetest.Recorded...)
+	server := kservegrpc.New(backend, backend, backend, opts)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	conn, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = conn.Close()
+		server.Stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	return kservepb.NewGRPCInferenceServiceClient(conn), listener.Addr().String()
+}
+
+// rawMessage returns a request with so many bytes as it is sent.
+func rawMessage(t *testing.T, size int) []byte {
+	t.Helper()
+	encoded, err := proto.Marshal(bytesInput(size))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return http2test.Message(encoded)
+}
+
+func eventually(t *testing.T, what string, yes func() bool) {
+	t.Helper()
+	for began := time.Now(); !yes(); time.Sleep(5 * time.Millisecond) {
+		if time.Since(began) > 20*time.Second {
+			t.Fatalf("%s has not come true in 20 s", what)
+		}
+	}
+}
+
+// TestMessagesThatAreNotCompleteAreCharged sends all of a message but its last byte, on many
+// streams of one connection. Those that do not fit the budget are refused, and a call on
+// another connection is answered.
+func TestMessagesThatAreNotCompleteAreCharged(t *testing.T) {
+	all := budget.New(16 << 20)
+	client, address := newTCPServer(t, kservegrpc.Options{Budget: all})
+	c := http2test.Dial(t, address)
+	const streams = 32
+	message := rawMessage(t, 1<<20)
+	for i := range uint32(streams) {
+		c.Headers(2*i+1, "ModelInfer")
+		c.Data(2*i+1, message[:len(message)-1], false, 10*time.Second)
+	}
+	eventually(t, "refusals", func() bool { return len(c.Resets()) >= streams/2 })
+	for _, code := range c.Resets() {
+		if code != http2.ErrCodeEnhanceYourCalm {
+			t.Errorf("refused with %v, want ENHANCE_YOUR_CALM", code)
+		}
+	}
+	if got := all.State(); got.Used > got.Total/2 || got.Used < got.Total/4 {
+		t.Errorf("%d MiB are charged; a connection gets %d MiB", got.Used>>20, got.Total>>21)
+	}
+	if _, err := client.ModelInfer(t.Context(), bytesInput(100)); err != nil {
+		t.Errorf("another client: %v", err)
+	}
+	c.Close()
+	eventually(t, "all is given back", func() bool { return all.State().Used == 0 })
+}
+
+// TestAStalledMessageIsReset sends a part of a message, and nothing after it. The other
+// stream of the connection is slow, but gets on, and is answered.
+func TestAStalledMessageIsReset(t *testing.T) {
+	_, address := newTCPServer(t, kservegrpc.Options{Meter: &http2meter.Meter{Stall: time.Second}})
+	c := http2test.Dial(t, address)
+	message := rawMessage(t, 2<<20)
+	c.Headers(1, "ModelInfer")
+	c.Data(1, message[:1000], false, time.Second)
+	c.Headers(3, "ModelInfer")
+	for part := range slices.Chunk(message, len(message)/15) { // takes three times the timeout
+		c.Data(3, part, false, 10*time.Second)
+		time.Sleep(200 * time.Millisecond)
+	}
+	if got := c.Resets(); len(got) != 1 || got[0] != http2.ErrCodeEnhanceYourCalm {
+		t.Errorf("streams were reset with %v, want ENHANCE_YOUR_CALM", got)
+	}
+	c.Data(3, nil, true, time.Second)
+	eventually(t, "an answer, which the client does not read", func() bool { return len(c.Resets()) == 2 })
+}
+
+// TestAnAnswerThatIsNotReadIsReset asks for a large answer, and does not let the server send
+// more than the first window of it.
+func TestAnAnswerThatIsNotReadIsReset(t *testing.T) {
+	all := budget.New(64 << 20)
+	_, address := newTCPServer(t, kservegrpc.Options{Budget: all, Meter: &http2meter.Meter{Budget: all, Stall: 500 * time.Millisecond}})
+	c := http2test.Dial(t, address)
+	c.Headers(1, "ModelInfer")
+	c.Data(1, rawMessage(t, 2<<20), true, 10*time.Second)
+	eventually(t, "a charge for the answer alone", func() bool { return all.State().Used == 2<<20 })
+	eventually(t, "a reset", func() bool { return len(c.Resets()) == 1 })
+	if got := c.Resets()[0]; got != http2.ErrCodeEnhanceYourCalm {
+		t.Errorf("reset with %v, want ENHANCE_YOUR_CALM", got)
+	}
+	eventually(t, "the charge is given back", func() bool { runtime.GC(); return all.State().Used == 0 })
+}
+
+// TestDecompressionIsCharged sends a message that is small until it is decompressed.
+func TestDecompressionIsCharged(t *testing.T) {
+	all := budget.New(8 << 20)
+	client, _ := newTCPServer(t, kservegrpc.Options{Budget: all})
+	in := bytesInput(5 << 20)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(in.RawInputContents[0][:1<<20]) // so that its ratio is allowed
+	_, err := client.ModelInfer(t.Context(), in, grpc.UseCompressor(gzip.Name))
+	if status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "--memory-budget") {
+		t.Errorf("%v, want RESOURCE_EXHAUSTED", err)
+	}
+	if got := all.State(); got.Used != 0 || got.Peak < 3<<20 || got.Peak > got.Total/2 {
+		t.Errorf("%d bytes are charged, and at most %d were", got.Used, got.Peak)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/shoal-serving/shoal/internal/budget"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/panics"
@@ -19,6 +20,7 @@ type codec struct {
 	encoding.CodecV2
 
 	limits *kserve.Limits
+	budget *budget.Budget
 	log    *slog.Logger
 }
 
@@ -26,6 +28,7 @@ type codec struct {
 type received struct {
 	message any
 	err     error
+	charge  budget.Charge // for the message; belongs to its receiver
 }
 
 // Unmarshal stores an error in the message if it can. grpc would report an error that
@@ -41,11 +44,21 @@ func (c *codec) Unmarshal(data mem.BufferSlice, v any) (err error) {
 	case *request:
 		// grpc decodes a second message into the same request, to check that there is none.
 		m.release()
+		m.charge.Close()
 		*m = request{}
-		m.read(data, c.limits)
-		m.size = int64(data.Len())
+		if isOverBudget(data) {
+			m.err = kserve.ErrOverBudget
+			return nil
+		}
+		m.read(data, c.limits, c.budget)
 		return nil
 	case *received:
+		m.charge.Close()
+		m.charge = c.budget.Open("")                                   // of all that is not an inference
+		if isOverBudget(data) || !m.charge.Grow(2*int64(data.Len())) { // in one piece, and decoded
+			m.err = kserve.ErrOverBudget
+			return nil
+		}
 		m.err = c.unmarshal(data, m.message)
 		return nil
 	}

@@ -83,7 +83,7 @@ func compare(t *testing.T, data []byte, sizes ...byte) {
 	message := l.pieces(data, sizes...)
 	live := buf.Live()
 	var got request
-	got.read(message, noLimits())
+	got.read(message, noLimits(), nil)
 	message.Free()
 	var want kservepb.ModelInferRequest
 	wrong := proto.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(data, &want)
@@ -147,7 +147,7 @@ func TestOnlyTensorsThatAreSpreadAreCopied(t *testing.T) {
 	var l ledger
 	message := l.pieces(data, 150, 10, 255) // the second tensor spans all of them
 	var got request
-	got.read(message, noLimits())
+	got.read(message, noLimits(), nil)
 	if got.err != nil {
 		t.Fatal(got.err)
 	}
@@ -320,7 +320,7 @@ func TestContentsInManyPartsCostNoMoreThanInOne(t *testing.T) {
 	for _, parts := range []int{1, 100_000} {
 		data := appendField(nil, 5, bytes.Repeat(part, parts))
 		var in request
-		took := allocated(func() { in.read(mem.BufferSlice{mem.SliceBuffer(data)}, noLimits()) })
+		took := allocated(func() { in.read(mem.BufferSlice{mem.SliceBuffer(data)}, noLimits(), nil) })
 		if n := len(in.GetInputs()[0].GetContents().GetInt64Contents()); n != parts || took > uint64(16*parts+64<<10) { // other tests may allocate meanwhile
 			t.Errorf("%d parts: %d read, %d bytes", parts, n, took)
 		}

@@ -1,14 +1,20 @@
 package kservegrpc
 
 import (
+	"bytes"
 	"compress/zlib"
+	"crypto/rand"
 	"io"
 	"math"
+	"slices"
 	"sync"
+	"sync/atomic"
 
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/encoding/gzip"
+	"google.golang.org/grpc/mem"
 
+	"github.com/shoal-serving/shoal/internal/budget"
 	"github.com/shoal-serving/shoal/internal/kserve"
 )
 
@@ -21,8 +27,12 @@ var registerCompressors = sync.OnceFunc(func() {
 	}
 })
 
+// decompressions is the budget that is charged for messages while they are decompressed: that
+// of the last server, because grpc does not say for which one it decompresses.
+var decompressions atomic.Pointer[budget.Budget]
+
 // ratioLimited is a compressor that does not decompress a message whose ratio exceeds the
-// limit.
+// limit, or which does not fit the budget.
 type ratioLimited struct {
 	encoding.Compressor
 	limits *kserve.Limits
@@ -38,17 +48,75 @@ func (c *ratioLimited) Decompress(from io.Reader) (io.Reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &ratioReader{Reader: r, limits: c.limits, sent: sent}, nil
+	charge := decompressions.Load().Open("decompression")
+	reader := &ratioReader{Reader: r, limits: c.limits, sent: sent, charge: charge}
+	if sent < math.MaxInt64 && !reader.charge.Grow(sent) {
+		reader.rest = overBudget[:]
+	}
+	return reader, nil
 }
 
-// A ratioReader decompresses a message of sent bytes.
+// A ratioReader decompresses a message of sent bytes. It is charged for the message in both
+// forms until grpc closes it; then the receiver of the message is charged.
 type ratioReader struct {
 	io.Reader
 	limits  *kserve.Limits
 	n, sent int64
+	charge  budget.Charge
+	charged int64  // of n
+	rest    []byte // of overBudget; nil while the message fits the budget
+}
+
+// overBudget is the end of a message that was not decompressed because it does not fit the
+// budget. An error would not do: grpc would call it an internal one. No client knows these
+// bytes.
+var overBudget = func() (mark [16]byte) {
+	_, _ = rand.Read(mark[:]) // never fails
+	return mark
+}()
+
+// isOverBudget reports whether a message ends with overBudget.
+func isOverBudget(message mem.BufferSlice) bool {
+	left := overBudget[:]
+	for _, piece := range slices.Backward(message) {
+		data := piece.ReadOnlyData()
+		n := min(len(data), len(left))
+		if !bytes.Equal(data[len(data)-n:], left[len(left)-n:]) {
+			return false
+		}
+		left = left[:len(left)-n]
+		if len(left) == 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// decompressionStep is how much is charged at once.
+const decompressionStep = 256 << 10
+
+// Close implements [io.Closer].
+func (r *ratioReader) Close() error {
+	r.charge.Close()
+	return nil
 }
 
 func (r *ratioReader) Read(p []byte) (int, error) {
+	if r.rest == nil && r.n+int64(len(p)) > r.charged {
+		if r.charge.Grow(decompressionStep) {
+			r.charged += decompressionStep
+		} else {
+			r.rest = overBudget[:]
+		}
+	}
+	if r.rest != nil {
+		n := copy(p, r.rest)
+		r.rest = r.rest[n:]
+		if len(r.rest) == 0 {
+			return n, io.EOF
+		}
+		return n, nil
+	}
 	n, err := r.Reader.Read(p)
 	r.n += int64(n)
 	if over := r.limits.CheckRatio(r.n, r.sent); over != nil {

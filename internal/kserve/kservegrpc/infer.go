@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 
 	"github.com/shoal-serving/shoal/internal/infer"
@@ -19,7 +20,12 @@ func (s *service) answer(ctx context.Context, in *request) (any, error) {
 	resp := kserve.GetResponse()
 	req, err := in.decode(&s.opts.Limits)
 	if err == nil {
+		in.attached, err = s.opts.Regions.Attach(req, &in.shared)
+		defer in.attached.Release()
+	}
+	if err == nil {
 		req.Client = clientOf(ctx)
+		s.forwardHeaders(ctx, req)
 		err = kserve.Infer(withEarlyDeadline(ctx), s.backend, req, resp)
 	}
 	if errors.Is(err, infer.ErrDecoupled) {
@@ -29,7 +35,22 @@ func (s *service) answer(ctx context.Context, in *request) (any, error) {
 		kserve.PutResponse(resp)
 		return nil, err
 	}
-	return &answer{model: resp.Model, version: resp.Version, id: in.GetId(), response: resp}, nil
+	a := &answer{model: resp.Model, version: resp.Version, id: in.GetId(), response: resp}
+	if !a.charge(s.opts.Budget) {
+		a.release()
+		return nil, kserve.ErrOverBudget
+	}
+	return a, nil
+}
+
+// forwardHeaders adds the metadata of a call to the parameters of a request, if the options
+// ask for it.
+func (s *service) forwardHeaders(ctx context.Context, req *infer.Request) {
+	if s.opts.ForwardHeaders == nil {
+		return // without a copy of the metadata
+	}
+	headers, _ := metadata.FromIncomingContext(ctx)
+	s.opts.ForwardHeaders.Forward(req, headers)
 }
 
 // deadlineMargin is how long before its deadline a call is answered, or a tenth of the
@@ -76,10 +97,11 @@ func (r *request) decode(limits *kserve.Limits) (*infer.Request, error) {
 	if err := decodeParameters(req, r.GetParameters()); err != nil {
 		return nil, err
 	}
-	if err := decodeInputs(req, &r.ModelInferRequest, limits); err != nil {
+	r.shared = kserve.SharedTensors{}
+	if err := decodeInputs(req, &r.ModelInferRequest, &r.shared, limits); err != nil {
 		return nil, err
 	}
-	if err := decodeOutputs(req, r.GetOutputs()); err != nil {
+	if err := decodeOutputs(req, r.GetOutputs(), &r.shared); err != nil {
 		return nil, err
 	}
 	return req, nil
@@ -144,17 +166,29 @@ func natural(name string, p *kservepb.InferParameter) (uint64, error) {
 	return 0, mistyped(name, "int64_param")
 }
 
-func decodeInputs(req *infer.Request, in *kservepb.ModelInferRequest, limits *kserve.Limits) error {
+func decodeInputs(req *infer.Request, in *kservepb.ModelInferRequest, shared *kserve.SharedTensors, limits *kserve.Limits) error {
 	req.Inputs = slices.Grow(req.Inputs, len(in.GetInputs()))
+	raw := in.GetRawInputContents()
 	for i, input := range in.GetInputs() {
-		if p, ok := input.GetParameters()["shared_memory_region"]; ok {
-			return kserve.UnknownRegion(p.GetStringParam())
-		}
 		t := tensor.Tensor{Name: input.GetName(), Shape: input.GetShape()}
 		t.Type, _ = tensor.ParseType(input.GetDatatype()) // an unknown type matches no model's
-		var err error
-		if t.Data, err = data(in, i, t.Type); err != nil {
+		at, isShared, err := regionSlice(input)
+		switch {
+		case err != nil:
 			return err
+		case isShared && input.GetContents() != nil:
+			return infer.Errorf(infer.Invalid, "unexpected 'content' provided when using shared memory for input tensor '%s' for model '%s'",
+				input.GetName(), in.GetModelName())
+		case isShared:
+			shared.AddInput(i, at)
+			req.Inputs = append(req.Inputs, t)
+			continue
+		}
+		if t.Data, err = data(in, i, t.Type, raw); err != nil {
+			return err
+		}
+		if len(raw) > 0 { // inputs in shared memory have none
+			raw = raw[1:]
 		}
 		if err := limits.CheckStrings(&t); err != nil {
 			return err
@@ -164,16 +198,16 @@ func decodeInputs(req *infer.Request, in *kservepb.ModelInferRequest, limits *ks
 	return nil
 }
 
-// data returns the data of an input. As in Triton, it is not an error if there are more
-// raw contents than inputs.
-func data(in *kservepb.ModelInferRequest, i int, t tensor.Type) ([]byte, error) {
-	input, raw := in.GetInputs()[i], in.GetRawInputContents()
+// data returns the data of an input; raw are the raw contents that no earlier input has. As
+// in Triton, it is not an error if there are more raw contents than inputs.
+func data(in *kservepb.ModelInferRequest, i int, t tensor.Type, raw [][]byte) ([]byte, error) {
+	input := in.GetInputs()[i]
 	switch {
-	case len(raw) > 0 && input.GetContents() != nil:
+	case len(in.GetRawInputContents()) > 0 && input.GetContents() != nil:
 		return nil, infer.Errorf(infer.Invalid, "contents field must not be specified when using raw_input_contents for '%s' for model '%s'",
 			input.GetName(), in.GetModelName())
-	case i < len(raw):
-		return raw[i], nil
+	case len(raw) > 0:
+		return raw[0], nil
 	case input.GetContents() == nil:
 		return nil, infer.Errorf(infer.Invalid, "unable to find data for input tensor '%s' for model '%s' in request.",
 			input.GetName(), in.GetModelName())
@@ -190,18 +224,24 @@ func data(in *kservepb.ModelInferRequest, i int, t tensor.Type) ([]byte, error) 
 	return b, nil
 }
 
-func decodeOutputs(req *infer.Request, outputs []*kservepb.ModelInferRequest_InferRequestedOutputTensor) error {
+func decodeOutputs(req *infer.Request, outputs []*kservepb.ModelInferRequest_InferRequestedOutputTensor, shared *kserve.SharedTensors) error {
 	var asked kserve.Classes
 	for _, o := range outputs {
-		if p, ok := o.GetParameters()["shared_memory_region"]; ok {
-			return kserve.UnknownRegion(p.GetStringParam())
+		at, isShared, err := regionSlice(o)
+		if err != nil {
+			return err
 		}
 		var classes uint64
 		if p, ok := o.GetParameters()["classification"]; ok {
-			var err error
 			if classes, err = natural("classification", p); err != nil {
 				return err
 			}
+		}
+		if isShared {
+			if classes > 0 {
+				return infer.Errorf(infer.Invalid, "output can't set both 'shared_memory_region' and 'classification'")
+			}
+			shared.AddOutput(o.GetName(), at)
 		}
 		asked.AddOutput(req, o.GetName(), classes)
 	}

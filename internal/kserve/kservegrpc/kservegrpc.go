@@ -16,6 +16,7 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/experimental"
 	"google.golang.org/grpc/health/grpc_health_v1"
@@ -26,6 +27,7 @@ import (
 
 	"github.com/shoal-serving/shoal/internal/budget"
 	"github.com/shoal-serving/shoal/internal/buf"
+	"github.com/shoal-serving/shoal/internal/http2meter"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
@@ -34,6 +36,8 @@ import (
 
 // Options configure a server. The zero value is usable.
 type Options struct {
+	// Name is the server's name in its metadata. "" means [kserve.ServerName].
+	Name string
 	// Version is the version in the server's metadata.
 	Version string
 
@@ -47,8 +51,22 @@ type Options struct {
 	// Budget bounds the memory of all inferences. Nil means no limit.
 	Budget *budget.Budget
 
+	// Credentials secure connections. Nil means that they are not encrypted.
+	Credentials credentials.TransportCredentials
+
+	// Meter bounds what clients can have held by sending or reading slowly. Nil means one with
+	// the Budget.
+	Meter *http2meter.Meter
+
 	// Logging lets clients read and change the log settings. If it is nil, they cannot.
 	Logging kserve.Logging
+
+	// ForwardHeaders selects the headers that models get as parameters. Nil means none.
+	ForwardHeaders *kserve.HeaderPattern
+
+	// Regions are the shared memory regions of clients. Nil means that clients cannot use
+	// shared memory.
+	Regions *kserve.Regions
 
 	// Log receives internal errors. Nil means [slog.Default].
 	Log *slog.Logger
@@ -66,6 +84,13 @@ const (
 	// minPing is the shortest allowed interval of keepalive pings. Most clients cannot send
 	// them more often.
 	minPing = 10 * time.Second
+
+	// streamWindow is what a client may send on a stream before it is read, and connWindow on
+	// all streams of a connection. grpc extends the window of a stream to the message that it
+	// reads, so that large ones are not slowed down. grpc would measure how much to
+	// allow, up to 16 MiB, of which a client can make use to have memory held.
+	streamWindow = 256 << 10
+	connWindow   = 16 << 20
 )
 
 // memory is the pool for messages that grpc receives and for responses. grpc's own pool
@@ -79,16 +104,24 @@ var memory buf.Slices
 func New(backend kserve.Backend, catalog kserve.Catalog, control kserve.Control, opts Options, extra ...grpc.ServerOption) *grpc.Server {
 	opts.Limits = opts.Limits.WithDefaults()
 	opts.Log = cmp.Or(opts.Log, slog.Default())
+	opts.Name = cmp.Or(opts.Name, kserve.ServerName)
 	registerCompressors()
+	if opts.Meter == nil {
+		opts.Meter = &http2meter.Meter{Budget: opts.Budget}
+	}
+	decompressions.Store(opts.Budget)
 	s := &service{backend: backend, catalog: catalog, control: control, opts: opts}
 	server := grpc.NewServer(append([]grpc.ServerOption{
 		grpc.NumStreamWorkers(streamWorkers),
 		grpc.ReadBufferSize(readBuffer),
+		grpc.StaticStreamWindowSize(streamWindow),
+		grpc.StaticConnWindowSize(connWindow),
+		grpc.Creds(newMetered(opts.Credentials, opts.Meter)),
 		experimental.BufferPool(&memory),
 		grpc.MaxRecvMsgSize(int(min(opts.Limits.Body, opts.Limits.Decoded))), // before and after decompression
 		grpc.MaxSendMsgSize(math.MaxInt32),
 		grpc.MaxHeaderListSize(uint32(min(opts.Limits.Header, math.MaxUint32))),
-		grpc.ForceServerCodecV2(&codec{CodecV2: encoding.GetCodecV2("proto"), limits: &s.opts.Limits, log: opts.Log}),
+		grpc.ForceServerCodecV2(&codec{CodecV2: encoding.GetCodecV2("proto"), limits: &s.opts.Limits, budget: opts.Budget, log: opts.Log}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
 		grpc.WaitForHandlers(true),
 		grpc.ChainUnaryInterceptor(s.intercept),

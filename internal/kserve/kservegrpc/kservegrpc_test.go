@@ -3,6 +3,7 @@ package kservegrpc_test
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -28,6 +29,7 @@ import (
 	"google.golang.org/protobuf/types/dynamicpb"
 
 	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/kserve/kservegrpc"
 	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
 	"github.com/shoal-serving/shoal/internal/kserve/kservetest"
@@ -73,12 +75,26 @@ func TestClientsOfTritonGetTheSameAnswers(t *testing.T) {
 	script.Run(t, "testdata/*.txt", func(t *testing.T) func([]string) string {
 		backend, conn := newServer(t, kservegrpc.Options{Version: "1.2.3"})
 		backend.Before, backend.Unloaded = kservetest.RecordedFailure, []string{"recorder"}
+		return func(lines []string) string { return called(t, conn, lines) }
+	})
+}
+
+// called runs one block of a script.
+func called(t *testing.T, conn *grpc.ClientConn, lines []string) string {
+	method, header, _ := strings.Cut(lines[0], " ")
+	if method == "ModelStreamInfer" {
+		return streamed(t, conn, header, lines[1:])
+	}
+	return exchange(t, conn, method, lines[1])
+}
+
+func TestClientsShareMemory(t *testing.T) {
+	script.Run(t, "testdata/regions/*.txt", func(t *testing.T) func([]string) string {
+		data, _ := binary.Append(nil, binary.LittleEndian, []float32{1, 2, 3, 4})
+		key, _ := kservetest.SharedMemory(t, append(data, make([]byte, 240)...))
+		_, conn := newServer(t, kservegrpc.Options{Regions: kserve.NewRegions(kserve.RegionOptions{})})
 		return func(lines []string) string {
-			method, header, _ := strings.Cut(lines[0], " ")
-			if method == "ModelStreamInfer" {
-				return streamed(t, conn, header, lines[1:])
-			}
-			return exchange(t, conn, method, lines[1])
+			return kservetest.WithKey(key, lines, func(lines []string) string { return called(t, conn, lines) })
 		}
 	})
 }
@@ -276,6 +292,56 @@ func TestParametersReachTheBackend(t *testing.T) {
 	out, err := kservepb.NewGRPCInferenceServiceClient(conn).ModelInfer(t.Context(), in)
 	if err != nil || out.GetId() != "x" {
 		t.Errorf("%v, %v", out, err)
+	}
+}
+
+func TestHeadersReachTheBackendAsParameters(t *testing.T) {
+	pattern, err := kserve.ParseHeaderPattern("^x-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	backend, conn := newServer(t, kservegrpc.Options{ForwardHeaders: pattern})
+	seen := 0
+	backend.Before = func(_ context.Context, req *infer.Request) error {
+		if want := []infer.Parameter{{Name: "x-tenant", Value: "a"}}; !slices.Equal(req.Parameters, want) {
+			t.Errorf("parameters %v, want %v", req.Parameters, want)
+		}
+		seen++
+		return nil
+	}
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "X-Tenant", "a", "other", "b")
+	client := kservepb.NewGRPCInferenceServiceClient(conn)
+	if _, err := client.ModelInfer(ctx, request()); err != nil {
+		t.Fatal(err)
+	}
+	stream, err := client.ModelStreamInfer(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Send(request()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.CloseSend(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); !errors.Is(err, io.EOF) {
+		t.Errorf("the end of the stream: %v", err)
+	}
+	if seen != 2 {
+		t.Errorf("the backend saw %d requests, want 2", seen)
+	}
+}
+
+func TestTheServerHasTheNameOfItsOptions(t *testing.T) {
+	for name, want := range map[string]string{"": "shoal", "triton": "triton"} {
+		_, conn := newServer(t, kservegrpc.Options{Name: name})
+		meta, err := kservepb.NewGRPCInferenceServiceClient(conn).ServerMetadata(t.Context(), &kservepb.ServerMetadataRequest{})
+		if err != nil || meta.GetName() != want {
+			t.Errorf("%q: %v, %v", name, meta, err)
+		}
 	}
 }
 

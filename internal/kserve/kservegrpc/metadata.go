@@ -17,16 +17,20 @@ func (s *service) ServerReady(context.Context, *kservepb.ServerReadyRequest) (*k
 	return &kservepb.ServerReadyResponse{Ready: s.catalog.Ready()}, nil
 }
 
-func (s *service) ModelReady(_ context.Context, in *kservepb.ModelReadyRequest) (*kservepb.ModelReadyResponse, error) {
-	return &kservepb.ModelReadyResponse{Ready: s.catalog.ModelReady(in.GetName(), in.GetVersion())}, nil
+func (s *service) ModelReady(ctx context.Context, in *kservepb.ModelReadyRequest) (*kservepb.ModelReadyResponse, error) {
+	ready, err := kserve.ModelReady(ctx, s.catalog, in.GetName(), in.GetVersion())
+	if err != nil {
+		return nil, err
+	}
+	return &kservepb.ModelReadyResponse{Ready: ready}, nil
 }
 
 func (s *service) ServerMetadata(context.Context, *kservepb.ServerMetadataRequest) (*kservepb.ServerMetadataResponse, error) {
-	return &kservepb.ServerMetadataResponse{Name: kserve.ServerName, Version: s.opts.Version, Extensions: kserve.Extensions}, nil
+	return &kservepb.ServerMetadataResponse{Name: s.opts.Name, Version: s.opts.Version, Extensions: kserve.Extensions(s.opts.Regions)}, nil
 }
 
-func (s *service) ModelMetadata(_ context.Context, in *kservepb.ModelMetadataRequest) (*kservepb.ModelMetadataResponse, error) {
-	m, err := s.catalog.Model(in.GetName(), in.GetVersion())
+func (s *service) ModelMetadata(ctx context.Context, in *kservepb.ModelMetadataRequest) (*kservepb.ModelMetadataResponse, error) {
+	m, err := s.catalog.Model(ctx, in.GetName(), in.GetVersion())
 	if err != nil {
 		return nil, err
 	}

@@ -83,14 +83,25 @@ func TestAParameterOfTheWrongTypeIsNamed(t *testing.T) {
 	}
 }
 
-func TestSharedMemoryIsRefusedByName(t *testing.T) {
-	region := map[string]*kservepb.InferParameter{"shared_memory_region": parameter("mine")}
-	want := kserve.UnknownRegion("mine").Error()
-	in := &kservepb.ModelInferRequest{Inputs: []*kservepb.ModelInferRequest_InferInputTensor{{Name: "A", Parameters: region}}}
-	if err := decodeInputs(&infer.Request{}, in, noLimits()); err == nil || err.Error() != want {
-		t.Errorf("an input: %v, want %s", err, want)
+func TestParametersOfSharedMemoryAreChecked(t *testing.T) {
+	f := func(parameters map[string]any, want string) {
+		t.Helper()
+		p := map[string]*kservepb.InferParameter{}
+		for name, value := range parameters {
+			p[name] = parameter(value)
+		}
+		in := &kservepb.ModelInferRequest{Inputs: []*kservepb.ModelInferRequest_InferInputTensor{{Name: "A", Parameters: p}}}
+		if err := decodeInputs(&infer.Request{}, in, &kserve.SharedTensors{}, noLimits()); err == nil || err.Error() != want {
+			t.Errorf("an input: %v, want %s", err, want)
+		}
+		out := []*kservepb.ModelInferRequest_InferRequestedOutputTensor{{Name: "A", Parameters: p}}
+		if err := decodeOutputs(&infer.Request{}, out, &kserve.SharedTensors{}); err == nil || err.Error() != want {
+			t.Errorf("an output: %v, want %s", err, want)
+		}
 	}
-	if err := decodeOutputs(&infer.Request{}, []*kservepb.ModelInferRequest_InferRequestedOutputTensor{{Name: "A", Parameters: region}}); err == nil || err.Error() != want {
-		t.Errorf("an output: %v, want %s", err, want)
-	}
+	f(map[string]any{"shared_memory_region": 1}, "invalid value type for 'shared_memory_region' parameter for tensor 'A', expected string_param.")
+	f(map[string]any{"shared_memory_region": "r", "shared_memory_offset": "1"}, "invalid value type for 'shared_memory_offset' parameter for tensor 'A', expected int64_param.")
+	f(map[string]any{"shared_memory_region": "r", "shared_memory_byte_size": true}, "invalid value type for 'shared_memory_byte_size' parameter for tensor 'A', expected int64_param.")
+	f(map[string]any{"shared_memory_offset": 1}, "'shared_memory_offset' can not be specified without 'shared_memory_region' parameter for tensor 'A'")
+	f(map[string]any{"shared_memory_byte_size": 1}, "'shared_memory_byte_size' can not be specified without 'shared_memory_region' parameter for tensor 'A'")
 }

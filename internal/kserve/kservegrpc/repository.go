@@ -11,9 +11,9 @@ import (
 	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
 )
 
-func (s *service) RepositoryIndex(_ context.Context, in *kservepb.RepositoryIndexRequest) (*kservepb.RepositoryIndexResponse, error) {
+func (s *service) RepositoryIndex(ctx context.Context, in *kservepb.RepositoryIndexRequest) (*kservepb.RepositoryIndexResponse, error) {
 	out := &kservepb.RepositoryIndexResponse{}
-	for _, e := range s.control.Index(in.GetReady()) {
+	for _, e := range s.control.Index(ctx, in.GetReady()) {
 		out.Models = append(out.Models, &kservepb.RepositoryIndexResponse_ModelIndex{
 			Name: e.Name, Version: e.Version, State: e.State, Reason: e.Reason,
 		})

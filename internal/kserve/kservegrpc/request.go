@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/shoal-serving/shoal/internal/budget"
 	"github.com/shoal-serving/shoal/internal/buf"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
@@ -21,16 +22,22 @@ import (
 type request struct {
 	kservepb.ModelInferRequest
 
-	memory *buf.Buf // one reference, owned by the receiver of the message; nil if it has none
-	err    error    // of decoding the message
-	size   int64    // of the message in bytes
+	memory *buf.Buf     // one reference, owned by the receiver of the message; nil if it has none
+	err    error        // of decoding the message
+	waiter infer.Waiter // of a request of a stream; else nil
+
+	// charge is for memory, and for the message until it is decoded. It belongs to the receiver
+	// of the message.
+	charge budget.Charge
 
 	// The parts of memory: buffers that grpc received, and copies of tensors that were split
 	// between several.
 	pieces []mem.Buffer
 	copies []*buf.Buf
 
-	asked infer.Request // the result of decode
+	asked    infer.Request        // the result of decode
+	shared   kserve.SharedTensors // of asked
+	attached kserve.Attachment    // of shared; released by the method that runs the request
 
 	// Space for one input, which most messages have, allocated with the request.
 	room struct {
@@ -42,15 +49,29 @@ type request struct {
 	}
 }
 
-// read decodes data into an empty request. data stays the caller's.
-func (r *request) read(data mem.BufferSlice, limits *kserve.Limits) {
-	rd := reader{wire: newWire(data), tally: tally{limits: limits}, message: r}
+// read decodes data into an empty request, and charges all for the memory that it takes.
+// data stays the caller's.
+func (r *request) read(data mem.BufferSlice, limits *kserve.Limits, all *budget.Budget) {
+	rd := reader{wire: newWire(data), tally: tally{limits: limits}, message: r, budget: all, size: data.Len()}
 	r.err = rd.request()
+	if r.err == nil {
+		r.err = rd.charge()
+	}
 	if len(r.pieces)+len(r.copies) > 0 {
 		r.memory = buf.Wrap(nil, r.free)
 	}
 	if r.err != nil {
 		r.release()
+		r.charge.Close()
+		return
+	}
+	// grpc frees the buffers of which there are no views.
+	free := int64(data.Len())
+	for _, p := range r.pieces {
+		free -= int64(p.Len())
+	}
+	if len(r.copies) > 0 {
+		r.charge.Shrink(free)
 	}
 }
 
@@ -104,6 +125,35 @@ type reader struct {
 	wire    wire
 	tally   tally
 	message *request
+
+	budget  *budget.Budget
+	size    int  // of the message
+	charged bool // the message is charged
+}
+
+// charge charges the message, for the model that it names.
+func (r *reader) charge() error {
+	if r.charged {
+		return nil
+	}
+	r.charged = true
+	r.message.charge = r.budget.Open(r.message.ModelName)
+	return r.growCharged(r.size)
+}
+
+// grow charges bytes in addition to the message.
+func (r *reader) grow(bytes int) error {
+	if err := r.charge(); err != nil {
+		return err
+	}
+	return r.growCharged(bytes)
+}
+
+func (r *reader) growCharged(bytes int) error {
+	if !r.message.charge.Grow(int64(bytes)) {
+		return kserve.ErrOverBudget
+	}
+	return nil
 }
 
 func (r *reader) request() error {
@@ -119,6 +169,10 @@ func (r *reader) request() error {
 	return nil
 }
 
+// maxUncharged is the size of a field that may be copied without a charge. Messages that are
+// that short are one buffer.
+const maxUncharged = 16 << 10
+
 func (r *reader) field(number protowire.Number, kind protowire.Type, size int) error {
 	switch {
 	case kind != protowire.BytesType:
@@ -128,6 +182,12 @@ func (r *reader) field(number protowire.Number, kind protowire.Type, size int) e
 	case number > 7:
 		r.wire.pass(size)
 		return nil
+	}
+	if size > maxUncharged { // in several buffers, of which lend makes one
+		if err := r.grow(size); err != nil {
+			return err
+		}
+		defer r.message.charge.Shrink(int64(size))
 	}
 	return r.wire.lend(size, func(value []byte) (err error) {
 		switch m := r.message; number {
@@ -157,6 +217,10 @@ func (r *reader) raw(size int) error {
 	data, ok := r.wire.view(size)
 	switch {
 	case !ok:
+		// The name of the model comes first, unless a client wants to be counted otherwise.
+		if err := r.grow(buf.Capacity(size)); err != nil {
+			return err
+		}
 		copied := buf.Get(size)
 		r.message.copies = append(r.message.copies, copied)
 		r.wire.read(copied.B)
@@ -213,7 +277,11 @@ func (r *reader) input(message []byte) error {
 	if err := r.tally.input(); err != nil {
 		return err
 	}
+	before := r.tally.decoded
 	room, err := r.tally.contents(message)
+	if err == nil && r.tally.decoded > before {
+		err = r.grow(int(r.tally.decoded - before))
+	}
 	if err != nil {
 		return err
 	}

@@ -6,7 +6,6 @@ import (
 
 	"google.golang.org/grpc"
 
-	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
 )
 
@@ -33,8 +32,10 @@ func (s *service) desc() *grpc.ServiceDesc {
 
 func (s *service) withReasons(handler grpc.MethodHandler) grpc.MethodHandler {
 	return func(srv any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
+		var m received
+		defer func() { m.charge.Close() }()
 		return handler(srv, ctx, func(message any) error {
-			m := received{message: message}
+			m.message = message
 			if err := decode(&m); err != nil {
 				return err
 			}
@@ -51,16 +52,12 @@ func (s *service) modelInfer() grpc.MethodHandler {
 		in := &request{}
 		// Needed even if decode fails: it may fail after reading a second message.
 		defer in.release()
+		defer in.charge.Close()
 		if err := decode(in); err != nil {
 			return nil, err
 		}
 		if in.err != nil {
-			return nil, s.withCode(in.err)
-		}
-		charge := s.opts.Budget.Open(in.GetModelName())
-		defer charge.Close()
-		if !charge.Grow(in.size) {
-			return nil, s.fail(ctx, kserve.ErrOverBudget)
+			return nil, s.fail(ctx, in.err)
 		}
 		return interceptor(ctx, in, info, answer)
 	}

@@ -9,16 +9,16 @@ import (
 	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
 )
 
-func (s *service) TraceSetting(_ context.Context, in *kservepb.TraceSettingRequest) (*kservepb.TraceSettingResponse, error) {
-	wanted := map[string][]string{}
+func (s *service) TraceSetting(ctx context.Context, in *kservepb.TraceSettingRequest) (*kservepb.TraceSettingResponse, error) {
+	var wanted map[string][]string // nil if there are none: the client only reads
 	for name, value := range in.GetSettings() {
+		if wanted == nil {
+			wanted = map[string][]string{}
+		}
 		wanted[name] = value.GetValue()
 	}
-	if err := kserve.CheckTrace(wanted); err != nil {
+	if err := kserve.ChangeTrace(ctx, s.catalog, in.GetModelName(), wanted); err != nil {
 		return nil, err
-	}
-	if model := in.GetModelName(); model != "" && !s.catalog.ModelReady(model, "") {
-		return nil, kserve.UntracedModel(model)
 	}
 	out := &kservepb.TraceSettingResponse{Settings: map[string]*kservepb.TraceSettingResponse_SettingValue{}}
 	for _, t := range kserve.TraceSettings {
@@ -27,15 +27,12 @@ func (s *service) TraceSetting(_ context.Context, in *kservepb.TraceSettingReque
 	return out, nil
 }
 
-func (s *service) LogSettings(_ context.Context, in *kservepb.LogSettingsRequest) (*kservepb.LogSettingsResponse, error) {
-	if s.opts.Logging == nil {
-		return nil, kserve.ErrLogging
-	}
+func (s *service) LogSettings(ctx context.Context, in *kservepb.LogSettingsRequest) (*kservepb.LogSettingsResponse, error) {
 	change, err := logChange(in.GetSettings())
 	if err != nil {
 		return nil, err
 	}
-	l, err := s.opts.Logging.ChangeLog(change)
+	l, err := kserve.ChangeLog(ctx, s.catalog, s.opts.Logging, change)
 	if err != nil {
 		return nil, err
 	}

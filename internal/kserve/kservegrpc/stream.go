@@ -31,7 +31,8 @@ const (
 )
 
 // A stream answers the requests of one client in order, while they run concurrently.
-// Decoupled models send their responses at any time: their requests are not ordered. One
+// Decoupled models send their responses at any time: their requests are not ordered. Neither
+// are requests that wait for their model to be loaded, so that others do not wait, too. One
 // worker handles a request from start to end: it receives it, runs it, waits for its turn
 // and sends the response. Meanwhile another worker receives the next request; workers are
 // started as needed.
@@ -41,7 +42,8 @@ type stream struct {
 	client   uint64
 	strict   bool // see errorHeader
 
-	ended  chan error // size 1: only the first error counts, and sending never blocks
+	done   <-chan struct{} // closed when the context of the stream ends
+	ended  chan error      // size 1: only the first error counts, and sending never blocks
 	cancel context.CancelFunc
 
 	waiting   atomic.Int32 // workers that wait to receive
@@ -59,9 +61,20 @@ type stream struct {
 
 // A turn is a request of a stream with its position in the order.
 type turn struct {
+	stream *stream
 	in     *request
 	before <-chan struct{} // closed when the previous request is answered
 	after  chan struct{}   // closed when this request is answered
+
+	unordered bool // it has given up its turn
+}
+
+// AwaitsModel implements [infer.Waiter].
+func (t *turn) AwaitsModel() {
+	if !t.unordered {
+		t.unordered = true
+		t.stream.running.Go(t.skip)
+	}
 }
 
 // stream serves one stream. It returns when no request is in flight. A worker may still be
@@ -77,6 +90,7 @@ func (s *service) stream(messages grpc.ServerStream) error {
 		messages: messages,
 		client:   clientOf(ctx),
 		strict:   slices.Contains(metadata.ValueFromIncomingContext(ctx, errorHeader), "true"),
+		done:     ctx.Done(),
 		ended:    make(chan error, 1),
 		cancel:   cancel,
 		workers:  1,
@@ -155,10 +169,11 @@ func (st *stream) receive(ctx context.Context) *turn {
 	}
 	if !st.begin() {
 		in.release()
+		in.charge.Close()
 		st.over = true
 		return nil
 	}
-	t := &turn{in: in, before: st.last, after: make(chan struct{})}
+	t := &turn{stream: st, in: in, before: st.last, after: make(chan struct{})}
 	st.last = t.after
 	if st.waiting.Load() == 0 && st.workers < maxInFlight {
 		st.workers++
@@ -189,35 +204,42 @@ func (st *stream) receiveFailed(ctx context.Context, err error) {
 func (st *stream) serve(ctx context.Context, t *turn) {
 	defer st.running.Done()
 	defer func() { st.panicked(recover()) }()
+	defer func() { t.in.attached.Release() }() // after the last response
+	defer t.in.charge.Close()
 	panics.Point("grpc stream")
+	t.in.waiter = t
 	a, more, err := st.infer(ctx, t.in)
 	t.in.release()
 	if more != nil {
-		st.running.Go(func() { t.skip(ctx) })
+		if !t.unordered {
+			st.running.Go(t.skip)
+		}
 		st.sendAll(ctx, t.in, more)
 		return
 	}
-	select {
-	case <-t.before:
-	case <-ctx.Done():
-		a.release()
-		return
+	if !t.unordered {
+		select {
+		case <-t.before:
+		case <-ctx.Done():
+			a.release()
+			return
+		}
 	}
 	if err != nil {
 		st.end(err)
 		return
 	}
-	if st.send(a) {
+	if st.send(a) && !t.unordered {
 		close(t.after)
 	}
 }
 
 // skip passes the turn on to the next request as soon as it arrives.
-func (t *turn) skip(ctx context.Context) {
+func (t *turn) skip() {
 	select {
 	case <-t.before:
 		close(t.after)
-	case <-ctx.Done():
+	case <-t.stream.done:
 	}
 }
 
@@ -257,6 +279,10 @@ func (st *stream) sendAll(ctx context.Context, in *request, more infer.ResponseS
 			}
 		default:
 			a.version, a.response = resp.Version, resp
+			if !a.charge(st.service.opts.Budget) {
+				a.release()
+				a.failure = errorText(st.service.withCode(kserve.ErrOverBudget))
+			}
 		}
 		if !st.send(a) {
 			return
@@ -279,6 +305,11 @@ func (st *stream) infer(ctx context.Context, in *request) (*streamAnswer, infer.
 	}
 	if err == nil {
 		a.model, a.version, a.response, a.finality = resp.Model, resp.Version, resp, final
+		if a.charge(st.service.opts.Budget) {
+			return a, nil, nil
+		}
+		a.release()
+		a.failure = errorText(st.service.withCode(kserve.ErrOverBudget))
 		return a, nil, nil
 	}
 	executed := !resp.Times.Taken.IsZero()
@@ -308,14 +339,13 @@ func (st *stream) run(ctx context.Context, in *request, resp *infer.Response) (e
 	if err := cmp.Or(in.err, checkNames(in)); err != nil {
 		return st.service.withCode(err)
 	}
-	charge := st.service.opts.Budget.Open(in.GetModelName())
-	defer charge.Close()
-	if !charge.Grow(in.size) {
-		return st.service.withCode(kserve.ErrOverBudget)
-	}
 	req, err := in.decode(&st.service.opts.Limits)
 	if err == nil {
-		req.Client, req.AcceptStream = st.client, true
+		in.attached, err = st.service.opts.Regions.Attach(req, &in.shared)
+	}
+	if err == nil {
+		req.Client, req.AcceptStream, req.Waiter = st.client, true, in.waiter
+		st.service.forwardHeaders(ctx, req)
 		err = kserve.Infer(withEarlyDeadline(ctx), st.service.backend, req, resp)
 	}
 	return st.service.withCode(err)

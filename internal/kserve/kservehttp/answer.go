@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"net/http"
+	"path"
 	"strconv"
 	"strings"
 
@@ -14,12 +15,12 @@ import (
 	"github.com/shoal-serving/shoal/internal/kserve"
 )
 
-func sendJSON(w http.ResponseWriter, status int, v any) error {
+func sendJSON(w http.ResponseWriter, v any) error {
 	body, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
-	sendDocument(w, status, body)
+	sendDocument(w, http.StatusOK, body)
 	return nil
 }
 
@@ -32,11 +33,11 @@ func sendDocument(w http.ResponseWriter, status int, body []byte) {
 }
 
 func sendError(w http.ResponseWriter, status int, text string) {
-	_ = sendJSON(w, status, failure{Error: text}) // cannot fail for a string
+	sendDocument(w, status, encodeFailure(failure{Error: text}))
 }
 
 // A failure is the body of an error response. Error has Triton's text; the other members
-// are extensions for people who write requests themselves.
+// are extensions for users without a client library.
 type failure struct {
 	Error   string         `json:"error"`
 	Hint    string         `json:"hint,omitzero"`
@@ -56,13 +57,6 @@ func (e invalidBody) Unwrap() error { return e.error }
 // fail sends an error response.
 func (h *handler) fail(w http.ResponseWriter, err error) {
 	err = kserve.TritonError(err, nil)
-	code := infer.CodeOf(err)
-	if after := kserve.RetryAfter(err); after != "" {
-		w.Header().Set("Retry-After", after)
-	}
-	if h.opts.TritonStatus {
-		code = kserve.TritonCode(code)
-	}
 	body := failure{Error: err.Error()}
 	if e, ok := errors.AsType[*infer.Error](err); ok {
 		body.Hint = e.Hint
@@ -70,11 +64,50 @@ func (h *handler) fail(w http.ResponseWriter, err error) {
 	if e, ok := errors.AsType[invalidBody](err); ok {
 		body.Hint, body.Example = cmp.Or(body.Hint, e.hint), e.example
 	}
-	if sendJSON(w, kserve.HTTPStatus(code), body) != nil { // the text is not valid UTF-8
-		sendError(w, kserve.HTTPStatus(code), strings.ToValidUTF8(err.Error(), "\uFFFD"))
-	}
+	sendDocument(w, h.errorStatus(w, err), encodeFailure(body))
 }
 
-func notFound(w http.ResponseWriter, _ *http.Request) {
-	sendError(w, http.StatusNotFound, "Not Found")
+// errorStatus returns the status of an error response, and sets its Retry-After header.
+func (h *handler) errorStatus(w http.ResponseWriter, err error) int {
+	if after := kserve.RetryAfter(err); after != "" {
+		w.Header().Set("Retry-After", after)
+	}
+	code := infer.CodeOf(err)
+	if h.opts.TritonStatus {
+		code = kserve.TritonCode(code)
+	}
+	return kserve.HTTPStatus(code)
+}
+
+// encodeFailure encodes the body of an error response. A text that is not valid UTF-8 is
+// sent without what goes with it, and with the invalid bytes replaced.
+func encodeFailure(body failure) []byte {
+	doc, err := json.Marshal(body)
+	if err != nil {
+		doc, _ = json.Marshal(failure{Error: strings.ToValidUTF8(body.Error, "\uFFFD")}) // cannot fail for valid text
+	}
+	return doc
+}
+
+func notFound(w http.ResponseWriter, r *http.Request) {
+	sendDocument(w, http.StatusNotFound, encodeFailure(failure{Error: "Not Found", Hint: pathHint(r.URL.Path)}))
+}
+
+// pathHint says what to ask for in place of a path that does not exist.
+func pathHint(p string) string {
+	switch {
+	case strings.HasSuffix(p, "/"):
+		return "paths have no slash at the end"
+	case path.Clean(p) != p:
+		return "paths are matched literally, without dots and double slashes"
+	case p == "/metrics":
+		return "metrics are on a port of their own, by default 8002: see --metrics-port"
+	case p == "/v2/models":
+		return "list the models with POST /v2/repository/index"
+	case strings.Contains(p, "/versions/"):
+		return "versions are positive numbers; without /versions/N a request goes to the newest version"
+	case p == "/v1" || strings.HasPrefix(p, "/v1/"):
+		return "this port has version 2 of the protocol: infer with POST /v2/models/NAME/infer"
+	}
+	return "infer with POST /v2/models/NAME/infer; GET /v2/models/NAME describes a model, and POST /v2/repository/index lists all models"
 }

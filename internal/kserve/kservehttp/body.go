@@ -4,8 +4,6 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"os"
-	"time"
 
 	"github.com/shoal-serving/shoal/internal/budget"
 	"github.com/shoal-serving/shoal/internal/buf"
@@ -18,27 +16,17 @@ const (
 	initialBodySize = 64 << 10
 
 	// maxPreallocated is how much memory is allocated before the body arrives, because of its
-	// Content-Length alone. The buffer of a longer body grows with what has arrived, so that a
+	// Content-Length. The buffer of a longer body grows with what has arrived, so that a
 	// client cannot claim memory without sending data.
 	maxPreallocated = 1 << 20
 )
 
 // readBody returns the decompressed body of a request. The caller owns the reference. It
-// fails if the body does not arrive within BodyTimeout, or if charge cannot grow by its size.
+// fails if the body stalls for BodyTimeout, or if charge cannot grow by its size.
 func (h *handler) readBody(w http.ResponseWriter, r *http.Request, charge *budget.Charge) (*buf.Buf, error) {
-	if h.opts.BodyTimeout == 0 || r.ContentLength == 0 {
-		return readUntimed(r, &h.opts.Limits, charge)
-	}
-	conn := http.NewResponseController(w)
-	// Writers without a connection do not support deadlines.
-	_ = conn.SetReadDeadline(time.Now().Add(h.opts.BodyTimeout))
+	timer := kserve.BeginBody(w, r, h.opts.BodyTimeout)
 	body, err := readUntimed(r, &h.opts.Limits, charge)
-	switch {
-	case err == nil:
-		// net/http keeps reading in order to notice that the client disconnects.
-		_ = conn.SetReadDeadline(time.Time{})
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		// The deadline stays set, so that net/http does not wait for the rest of the body.
+	if timer.End(err) {
 		return nil, infer.Errorf(infer.Invalid, "the body of the request did not arrive within %v; send it faster, or raise --body-timeout-secs", h.opts.BodyTimeout)
 	}
 	return body, err

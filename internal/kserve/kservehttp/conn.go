@@ -2,9 +2,11 @@ package kservehttp
 
 import (
 	"context"
+	"crypto/tls"
 	"io"
 	"net"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -15,10 +17,17 @@ import (
 // connections. net/http has a write buffer of 4 KiB, and splits longer responses there. A
 // write costs as much as all scheduling of a request, and wakes the client.
 //
+// The listener may be wrapped by one of TLS: then records are buffered as they are sent.
+//
 // Once draining is true, inference responses ask the client to close the connection, those
 // of requests in flight included.
 func Listener(s *http.Server, l net.Listener, draining *atomic.Bool) net.Listener {
-	s.ConnContext = func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) }
+	s.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
+		if encrypted, ok := c.(*tls.Conn); ok {
+			c = encrypted.NetConn()
+		}
+		return context.WithValue(ctx, connKey{}, c)
+	}
 	return listener{l, draining}
 }
 
@@ -43,13 +52,15 @@ func (l listener) Accept() (net.Conn, error) {
 	return c, err
 }
 
-// A conn can buffer writes. Only the goroutine that serves its requests writes to it, so
-// it needs no lock.
+// A conn can buffer writes. The goroutine that serves its requests writes to it; under TLS
+// the one that reads does, too, when the client changes its keys.
 type conn struct {
 	*net.TCPConn
 
 	draining *atomic.Bool
-	held     *buf.Buf // buffered writes; nil if writes are not buffered
+
+	mu   sync.Mutex // guards held, and is held while writing
+	held *buf.Buf   // buffered writes; nil if writes are not buffered
 }
 
 // closing reports whether the client must be asked to close the connection.
@@ -66,8 +77,10 @@ func (c *conn) writeOnce(w http.ResponseWriter, write func(io.Writer) error) {
 		_ = write(w)
 		return
 	}
+	c.mu.Lock()
 	c.held = buf.Get(maxHeld)
 	c.held.B = c.held.B[:0]
+	c.mu.Unlock()
 	defer c.flush()
 	if write(w) == nil {
 		_ = http.NewResponseController(w).Flush()
@@ -76,6 +89,8 @@ func (c *conn) writeOnce(w http.ResponseWriter, write func(io.Writer) error) {
 
 // Write implements [net.Conn].
 func (c *conn) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if c.held == nil {
 		return c.TCPConn.Write(p)
 	}
@@ -97,7 +112,7 @@ func (c *conn) Write(p []byte) (int, error) {
 }
 
 // ReadFrom implements [io.ReaderFrom]. That of the TCP connection would overtake what is
-// buffered.
+// buffered. TLS does not call it, so that only the goroutine of the requests does.
 func (c *conn) ReadFrom(r io.Reader) (int64, error) {
 	if c.held == nil {
 		return c.TCPConn.ReadFrom(r)
@@ -136,6 +151,8 @@ func (c *conn) writeByProgress(p []byte) (written int, err error) {
 // flush sends what is buffered. net/http does not see the error, so flush closes the
 // connection if it fails, to prevent writes after a partial response.
 func (c *conn) flush() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if len(c.held.B) > 0 {
 		if _, err := c.TCPConn.Write(c.held.B); err != nil {
 			_ = c.Close()

@@ -1,6 +1,7 @@
 package kservehttp
 
 import (
+	"net/http"
 	"testing"
 	"time"
 )
@@ -11,3 +12,6 @@ func SetStallTimeout(t *testing.T, d time.Duration) {
 	stallTimeout = d
 	t.Cleanup(func() { stallTimeout = defaultStallTimeout })
 }
+
+// Routes returns the patterns of a handler that New made, with their allowed methods.
+func Routes(h http.Handler) map[string]string { return h.(*handler).routes }

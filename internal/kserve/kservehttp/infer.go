@@ -1,6 +1,7 @@
 package kservehttp
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -8,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/shoal-serving/shoal/internal/budget"
+	"github.com/shoal-serving/shoal/internal/buf"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/panics"
@@ -25,9 +27,14 @@ func (h *handler) infer(w http.ResponseWriter, r *http.Request) error {
 	}
 	defer req.Memory.Release()
 	req.Client = kserve.ClientID(r.RemoteAddr)
-	if err := h.checkRaw(req); err != nil {
+	if err := h.checkRaw(r.Context(), req); err != nil {
 		return err
 	}
+	shared, err := h.opts.Regions.Attach(&req.Request, &req.Shared)
+	if err != nil {
+		return err
+	}
+	defer shared.Release()
 	resp := kserve.GetResponse()
 	defer kserve.PutResponse(resp)
 	if err := kserve.Infer(r.Context(), h.backend, &req.Request, resp); err != nil {
@@ -46,6 +53,22 @@ func (h *handler) infer(w http.ResponseWriter, r *http.Request) error {
 // decode reads the body of r and decodes it. charge grows by the memory that the request
 // needs. The caller releases the request's memory.
 func (h *handler) decode(w http.ResponseWriter, r *http.Request, charge *budget.Charge) (*kserve.Request, error) {
+	return h.decodeBody(w, r, charge, func(body *buf.Buf) (*kserve.Request, error) {
+		req, err := kserve.DecodeRequest(body, kserve.DecodeOptions{
+			Model:      r.PathValue("model"),
+			Version:    r.PathValue("version"),
+			JSONLength: r.Header.Get(kserve.JSONLengthHeader),
+			Limits:     h.opts.Limits,
+		})
+		if err != nil {
+			return nil, h.withExample(err, r)
+		}
+		return req, nil
+	})
+}
+
+// decodeBody is decode for a body of any format.
+func (h *handler) decodeBody(w http.ResponseWriter, r *http.Request, charge *budget.Charge, decode func(*buf.Buf) (*kserve.Request, error)) (*kserve.Request, error) {
 	panics.Point("http")
 	body, err := h.readBody(w, r, charge)
 	if infer.CodeOf(err) == infer.Unsupported { // the Content-Encoding is not supported
@@ -55,15 +78,11 @@ func (h *handler) decode(w http.ResponseWriter, r *http.Request, charge *budget.
 		return nil, err
 	}
 	defer body.Release() // the request has its own reference if it uses the body
-	req, err := kserve.DecodeRequest(body, kserve.DecodeOptions{
-		Model:      r.PathValue("model"),
-		Version:    r.PathValue("version"),
-		JSONLength: r.Header.Get(kserve.JSONLengthHeader),
-		Limits:     h.opts.Limits,
-	})
+	req, err := decode(body)
 	if err != nil {
-		return nil, h.withExample(err, r)
+		return nil, err
 	}
+	h.opts.ForwardHeaders.Forward(&req.Request, r.Header)
 	// Tensors that were sent as JSON are in memory of their own.
 	if req.Memory != nil && req.Memory != body && !charge.Grow(int64(cap(req.Memory.B))) {
 		req.Memory.Release()
@@ -79,7 +98,7 @@ func (h *handler) withExample(err error, r *http.Request) error {
 	if infer.CodeOf(err) != infer.Invalid || r.Header.Get(kserve.JSONLengthHeader) != "" {
 		return err
 	}
-	m, unknown := h.catalog.Model(r.PathValue("model"), r.PathValue("version"))
+	m, unknown := h.catalog.Model(r.Context(), r.PathValue("model"), r.PathValue("version"))
 	if unknown != nil {
 		return invalidBody{err, nil, withHint(kserve.TritonError(unknown, nil))}
 	}
@@ -98,7 +117,7 @@ func withHint(err error) string {
 // checkRaw checks the size of a raw body, which is the data of the only input, without
 // JSON. If that input is of type BYTES, the body is a single element, and the limit of an
 // element applies. Only the model's metadata says which type the input has.
-func (h *handler) checkRaw(req *kserve.Request) error {
+func (h *handler) checkRaw(ctx context.Context, req *kserve.Request) error {
 	if len(req.Inputs) != 1 || req.Inputs[0].Type != tensor.Invalid {
 		return nil // not a raw body
 	}
@@ -106,19 +125,11 @@ func (h *handler) checkRaw(req *kserve.Request) error {
 	if over == nil {
 		return nil
 	}
-	m, err := h.catalog.Model(req.Model, req.Version)
+	m, err := h.catalog.Model(ctx, req.Model, req.Version)
 	if err == nil && len(m.Inputs) == 1 && m.Inputs[0].Type == tensor.Bytes {
 		return over
 	}
 	return err
-}
-
-// generate rejects requests of Triton's generate extension, which is not supported.
-func (h *handler) generate(_ http.ResponseWriter, r *http.Request) error {
-	if _, err := h.catalog.Model(r.PathValue("model"), r.PathValue("version")); err != nil {
-		return err
-	}
-	return kserve.ErrGenerate
 }
 
 // jsonBuffers pools memory for the JSON part of responses.

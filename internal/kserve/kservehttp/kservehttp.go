@@ -23,6 +23,8 @@ import (
 
 // Options configure a handler. The zero value is usable.
 type Options struct {
+	// Name is the server's name in its metadata. "" means [kserve.ServerName].
+	Name string
 	// Version is the version in the server's metadata.
 	Version string
 
@@ -43,6 +45,13 @@ type Options struct {
 	// Logging lets clients read and change the log settings. If it is nil, they cannot.
 	Logging kserve.Logging
 
+	// ForwardHeaders selects the headers that models get as parameters. Nil means none.
+	ForwardHeaders *kserve.HeaderPattern
+
+	// Regions are the shared memory regions of clients. Nil means that clients cannot use
+	// shared memory.
+	Regions *kserve.Regions
+
 	// Log receives internal errors. Nil means [slog.Default].
 	Log *slog.Logger
 }
@@ -53,13 +62,15 @@ type handler struct {
 	control kserve.Control
 	opts    Options
 	mux     http.ServeMux
+	routes  map[string]string // allowed methods, as in the Allow header, by pattern
 }
 
 // New returns a handler for all paths below /v2, and for /, which describes the server.
 func New(backend kserve.Backend, catalog kserve.Catalog, control kserve.Control, opts Options) http.Handler {
 	opts.Limits = opts.Limits.WithDefaults()
 	opts.Log = cmp.Or(opts.Log, slog.Default())
-	h := &handler{backend: backend, catalog: catalog, control: control, opts: opts}
+	opts.Name = cmp.Or(opts.Name, kserve.ServerName)
+	h := &handler{backend: backend, catalog: catalog, control: control, opts: opts, routes: map[string]string{}}
 	h.handle(http.MethodGet, "/v2", h.serverMetadata)
 	h.handle(http.MethodGet, "/v2/health/live", h.live)
 	h.handle(http.MethodGet, "/v2/health/ready", h.ready)
@@ -73,7 +84,7 @@ func New(backend kserve.Backend, catalog kserve.Catalog, control kserve.Control,
 		h.handleModel(http.MethodGet, "/explain", explainer(e))
 	}
 	h.handleModel(http.MethodPost, "/generate", h.generate)
-	h.handleModel(http.MethodPost, "/generate_stream", h.generate)
+	h.handleModel(http.MethodPost, "/generate_stream", h.generateStream)
 	h.handleRepository()
 	h.handleSettings()
 	h.handleSharedMemory()
@@ -94,11 +105,13 @@ func (h *handler) handle(method, pattern string, do action) {
 // which would answer HEAD for GET, and other methods with a message of their own.
 func (h *handler) handleAll(pattern string, methods map[string]action) {
 	allowed := strings.Join(slices.Sorted(maps.Keys(methods)), ", ")
+	h.routes[pattern] = allowed
 	h.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 		do, ok := methods[r.Method]
 		if !ok {
 			w.Header().Set("Allow", allowed)
-			sendError(w, http.StatusMethodNotAllowed, "Method Not Allowed")
+			hint := "this path takes " + strings.ReplaceAll(allowed, ", ", " or ")
+			sendDocument(w, http.StatusMethodNotAllowed, encodeFailure(failure{Error: "Method Not Allowed", Hint: hint}))
 			return
 		}
 		if err := checkNames(w, r, do); err != nil {

@@ -3,6 +3,7 @@ package kservehttp_test
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -53,8 +55,19 @@ func listen(h http.Handler) *httptest.Server {
 func TestClientsOfTritonGetTheSameAnswers(t *testing.T) {
 	script.Run(t, "testdata/*.txt", func(t *testing.T) func([]string) string {
 		backend, server := newServer(t, kservehttp.Options{Version: "1.2.3"})
-		backend.Before, backend.Unloaded = kservetest.RecordedFailure, []string{"recorder"}
+		backend.Before, backend.Stream, backend.Unloaded = kservetest.RecordedFailure, kservetest.RecordedStream, []string{"recorder"}
 		return func(lines []string) string { return exchange(t, server, lines) }
+	})
+}
+
+func TestClientsShareMemory(t *testing.T) {
+	script.Run(t, "testdata/regions/*.txt", func(t *testing.T) func([]string) string {
+		data, _ := binary.Append(nil, binary.LittleEndian, []float32{1, 2, 3, 4})
+		key, _ := kservetest.SharedMemory(t, append(data, make([]byte, 240)...))
+		_, server := newServer(t, kservehttp.Options{Version: "1.2.3", Regions: kserve.NewRegions(kserve.RegionOptions{})})
+		return func(lines []string) string {
+			return kservetest.WithKey(key, lines, func(lines []string) string { return exchange(t, server, lines) })
+		}
 	})
 }
 
@@ -389,5 +402,40 @@ func TestEveryBufferIsGivenBack(t *testing.T) {
 	server.Close() // a response may arrive before its memory is released
 	if after := buf.Live(); after != before {
 		t.Errorf("%d buffers in use, %d before", after, before)
+	}
+}
+
+func TestHeadersReachTheBackendAsParameters(t *testing.T) {
+	pattern, err := kserve.ParseHeaderPattern("^x-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	backend, server := newServer(t, kservehttp.Options{ForwardHeaders: pattern, Name: "triton"})
+	seen := 0
+	backend.Before = func(_ context.Context, req *infer.Request) error {
+		if want := []infer.Parameter{{Name: "x-tenant", Value: "a"}}; !slices.Equal(req.Parameters, want) {
+			t.Errorf("parameters %v, want %v", req.Parameters, want)
+		}
+		seen++
+		return nil
+	}
+	body := `{"parameters":{"x-tenant":"forged"},"inputs":[{"name":"INPUT","shape":[1,16],"datatype":"FP32","data":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16]}]}`
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+"/v2/models/identity/infer", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("X-Tenant", "a")
+	if resp, err := server.Client().Do(r); err != nil || resp.StatusCode != http.StatusOK || seen != 1 {
+		t.Fatalf("%v, %v; the backend saw %d requests, want 1", resp, err, seen)
+	} else if err := resp.Body.Close(); err != nil {
+		t.Error(err)
+	}
+	resp, err := server.Client().Get(server.URL + "/v2") //nolint:noctx // a test
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if answer, _ := io.ReadAll(resp.Body); !strings.HasPrefix(string(answer), `{"name":"triton",`) {
+		t.Errorf("metadata %s", answer)
 	}
 }

@@ -16,22 +16,26 @@ func (h *handler) ready(w http.ResponseWriter, _ *http.Request) error {
 }
 
 func (h *handler) modelReady(w http.ResponseWriter, r *http.Request) error {
-	if !h.catalog.ModelReady(r.PathValue("model"), r.PathValue("version")) {
+	ready, err := kserve.ModelReady(r.Context(), h.catalog, r.PathValue("model"), r.PathValue("version"))
+	if err != nil {
+		return err
+	}
+	if !ready {
 		sendError(w, http.StatusBadRequest, "Model version not ready")
 	}
 	return nil
 }
 
 func (h *handler) serverMetadata(w http.ResponseWriter, _ *http.Request) error {
-	return sendJSON(w, http.StatusOK, struct {
+	return sendJSON(w, struct {
 		Name       string   `json:"name"`
 		Version    string   `json:"version"`
 		Extensions []string `json:"extensions"`
-	}{kserve.ServerName, h.opts.Version, kserve.Extensions})
+	}{h.opts.Name, h.opts.Version, kserve.Extensions(h.opts.Regions)})
 }
 
 func (h *handler) modelMetadata(w http.ResponseWriter, r *http.Request) error {
-	m, err := h.catalog.Model(r.PathValue("model"), r.PathValue("version"))
+	m, err := h.catalog.Model(r.Context(), r.PathValue("model"), r.PathValue("version"))
 	if err != nil {
 		return err
 	}

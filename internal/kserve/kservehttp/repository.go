@@ -3,6 +3,7 @@ package kservehttp
 import (
 	"net/http"
 
+	"github.com/shoal-serving/shoal/internal/budget"
 	"github.com/shoal-serving/shoal/internal/kserve"
 )
 
@@ -34,14 +35,16 @@ func (h *handler) repositoryIndex(w http.ResponseWriter, r *http.Request) error 
 		return err
 	}
 	var entries []indexEntry
-	for _, e := range h.control.Index(ready) {
+	for _, e := range h.control.Index(r.Context(), ready) {
 		entries = append(entries, indexEntry(e))
 	}
-	return sendJSON(w, http.StatusOK, entries)
+	return sendJSON(w, entries)
 }
 
 func (h *handler) load(w http.ResponseWriter, r *http.Request) error {
-	opts, err := read(h, w, r, kserve.DecodeLoad)
+	charge := h.opts.Budget.Open(notInference)
+	defer charge.Close() // files that were sent stay in memory until the model is loaded
+	opts, err := readCharged(h, w, r, &charge, kserve.DecodeLoad)
 	if err != nil {
 		return err
 	}
@@ -58,9 +61,17 @@ func (h *handler) unload(w http.ResponseWriter, r *http.Request) error {
 
 // read decodes the body of a request with decode, which must not retain it.
 func read[T any](h *handler, w http.ResponseWriter, r *http.Request, decode func(body []byte, limits *kserve.Limits) (T, error)) (T, error) {
-	charge := h.opts.Budget.Open("") // of all that is not an inference
+	charge := h.opts.Budget.Open(notInference)
 	defer charge.Close()
-	body, err := h.readBody(w, r, &charge)
+	return readCharged(h, w, r, &charge, decode)
+}
+
+// notInference is the key of the charge of all requests that are not inferences.
+const notInference = ""
+
+// readCharged is read with a charge that stays open.
+func readCharged[T any](h *handler, w http.ResponseWriter, r *http.Request, charge *budget.Charge, decode func(body []byte, limits *kserve.Limits) (T, error)) (T, error) {
+	body, err := h.readBody(w, r, charge)
 	if err != nil {
 		var none T
 		return none, err

@@ -3,6 +3,7 @@ package kservehttp
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/json"
 	"html/template"
 	"net/http"
@@ -39,8 +40,8 @@ func (h *handler) describe(w http.ResponseWriter, r *http.Request) error {
 		Name: kserve.ServerName, Version: h.opts.Version, Ready: h.catalog.Ready(), Models: []modelDescription{},
 		Links: map[string]string{"metadata": "/v2", "live": "/v2/health/live", "ready": "/v2/health/ready", "statistics": "/v2/models/stats"},
 	}
-	for _, e := range h.control.Index(false) {
-		d.Models = append(d.Models, h.describeModel(e))
+	for _, e := range h.control.Index(r.Context(), false) {
+		d.Models = append(d.Models, h.describeModel(r.Context(), e))
 	}
 	var body bytes.Buffer
 	kind := "application/json"
@@ -64,12 +65,12 @@ func (h *handler) describe(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-func (h *handler) describeModel(e catalog.IndexEntry) modelDescription {
+func (h *handler) describeModel(ctx context.Context, e catalog.IndexEntry) modelDescription {
 	m := modelDescription{Name: e.Name, Version: e.Version, State: cmp.Or(e.State, "not loaded"), Reason: e.Reason}
 	if e.State != "READY" {
 		return m
 	}
-	meta, err := h.catalog.Model(e.Name, e.Version)
+	meta, err := h.catalog.Model(ctx, e.Name, e.Version)
 	if err != nil {
 		return m // it was unloaded meanwhile
 	}

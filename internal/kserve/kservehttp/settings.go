@@ -18,8 +18,20 @@ func (h *handler) handleSettings() {
 
 // traceSettings handles the settings of a model, or of all if the path names none.
 func (h *handler) traceSettings(w http.ResponseWriter, r *http.Request) error {
-	if model := r.PathValue("model"); model != "" && !h.catalog.ModelReady(model, "") {
-		return kserve.UntracedModel(model)
+	return h.sendTrace(w, r, nil)
+}
+
+func (h *handler) changeTrace(w http.ResponseWriter, r *http.Request) error {
+	wanted, err := read(h, w, r, kserve.DecodeTrace)
+	if err != nil {
+		return err
+	}
+	return h.sendTrace(w, r, wanted)
+}
+
+func (h *handler) sendTrace(w http.ResponseWriter, r *http.Request, wanted map[string][]string) error {
+	if err := kserve.ChangeTrace(r.Context(), h.catalog, r.PathValue("model"), wanted); err != nil {
+		return err
 	}
 	body := []byte{'{'}
 	for i, s := range kserve.TraceSettings {
@@ -40,19 +52,8 @@ func (h *handler) traceSettings(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-func (h *handler) changeTrace(w http.ResponseWriter, r *http.Request) error {
-	wanted, err := read(h, w, r, kserve.DecodeTrace)
-	if err == nil {
-		err = kserve.CheckTrace(wanted)
-	}
-	if err != nil {
-		return err
-	}
-	return h.traceSettings(w, r)
-}
-
-func (h *handler) logSettings(w http.ResponseWriter, _ *http.Request) error {
-	return h.sendLog(w, kserve.LogChange{})
+func (h *handler) logSettings(w http.ResponseWriter, r *http.Request) error {
+	return h.sendLog(w, r, kserve.LogChange{})
 }
 
 func (h *handler) changeLog(w http.ResponseWriter, r *http.Request) error {
@@ -60,18 +61,15 @@ func (h *handler) changeLog(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return h.sendLog(w, change)
+	return h.sendLog(w, r, change)
 }
 
-func (h *handler) sendLog(w http.ResponseWriter, change kserve.LogChange) error {
-	if h.opts.Logging == nil {
-		return kserve.ErrLogging
-	}
-	s, err := h.opts.Logging.ChangeLog(change)
+func (h *handler) sendLog(w http.ResponseWriter, r *http.Request, change kserve.LogChange) error {
+	s, err := kserve.ChangeLog(r.Context(), h.catalog, h.opts.Logging, change)
 	if err != nil {
 		return err
 	}
-	return sendJSON(w, http.StatusOK, struct {
+	return sendJSON(w, struct {
 		File    string `json:"log_file"`
 		Info    bool   `json:"log_info"`
 		Warning bool   `json:"log_warning"`

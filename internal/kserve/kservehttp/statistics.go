@@ -9,7 +9,7 @@ import (
 )
 
 func (h *handler) modelConfig(w http.ResponseWriter, r *http.Request) error {
-	config, err := h.catalog.Config(r.PathValue("model"), r.PathValue("version"))
+	config, err := h.catalog.Config(r.Context(), r.PathValue("model"), r.PathValue("version"))
 	if err != nil {
 		return err
 	}
@@ -19,7 +19,7 @@ func (h *handler) modelConfig(w http.ResponseWriter, r *http.Request) error {
 
 // statistics handles the statistics of a model, or of all if the path names none.
 func (h *handler) statistics(w http.ResponseWriter, r *http.Request) error {
-	stats, err := kserve.Statistics(h.catalog, r.PathValue("model"), r.PathValue("version"))
+	stats, err := kserve.Statistics(r.Context(), h.catalog, r.PathValue("model"), r.PathValue("version"))
 	if err != nil {
 		return err
 	}
@@ -30,7 +30,7 @@ func (h *handler) statistics(w http.ResponseWriter, r *http.Request) error {
 // explainer returns the handler that explains why a model runs the way it does.
 func explainer(e kserve.Explainer) action {
 	return func(w http.ResponseWriter, r *http.Request) error {
-		m, err := e.Explain(r.PathValue("model"), r.PathValue("version"))
+		m, err := e.Explain(r.Context(), r.PathValue("model"), r.PathValue("version"))
 		if err != nil {
 			return err
 		}

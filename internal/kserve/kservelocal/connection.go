@@ -186,7 +186,7 @@ func (c *connection) free(f *frame) error {
 // describe sends the description of a model.
 func (c *connection) describe(f *frame) {
 	loading := !c.server.catalog.Ready()
-	m, err := c.server.catalog.Model(string(f.rest), "")
+	m, err := c.server.catalog.Model(c.server.ctx, string(f.rest), "")
 	var document []byte
 	if err == nil {
 		document, err = kserve.MetadataJSON(m)

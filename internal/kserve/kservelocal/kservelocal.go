@@ -24,6 +24,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/shoal-serving/shoal/internal/access"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
 )
@@ -76,7 +77,8 @@ func New(backend kserve.Backend, catalog kserve.Catalog, opts Options) *Server {
 	opts.Limits = opts.Limits.WithDefaults()
 	opts.Log = cmp.Or(opts.Log, slog.Default())
 	s := &Server{backend: backend, catalog: catalog, opts: opts, connections: map[*connection]struct{}{}}
-	s.ctx, s.cancel = context.WithCancel(context.Background())
+	// The socket is open to the user that runs the server, and to no other.
+	s.ctx, s.cancel = context.WithCancel(access.WithCaller(context.Background(), access.Self))
 	return s
 }
 

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoal-serving/shoal/internal/access"
 	"github.com/shoal-serving/shoal/internal/buf"
 	"github.com/shoal-serving/shoal/internal/catalog"
 	"github.com/shoal-serving/shoal/internal/explain"
@@ -31,6 +32,8 @@ var Recorded = []string{
 	 output { name: "OUTa" data_type: TYPE_INT32 dims: 2 label_filename: "labels.txt" } output { name: "OUTb" data_type: TYPE_STRING dims: 1 }`,
 	`name: "repeat" backend: "python"
 	 input { name: "COUNT" data_type: TYPE_INT32 dims: 1 } output { name: "INDEX" data_type: TYPE_INT32 dims: 1 }`,
+	`name: "d" backend: "python"
+	 input { name: "SCRIPT" data_type: TYPE_STRING dims: 1 } output { name: "OUT" data_type: TYPE_INT32 dims: -1 }`,
 	`name: "alltypes" backend: "python"`,
 	`name: "strings" backend: "python"
 	 input { name: "IN_STRING" data_type: TYPE_STRING dims: -1 } output { name: "OUT_STRING" data_type: TYPE_STRING dims: -1 }`,
@@ -48,8 +51,8 @@ type Server struct {
 	// that runs it. It may wait, panic, or return the error to answer with.
 	Before func(ctx context.Context, req *infer.Request) error
 
-	// Stream, if not nil, answers requests to decoupled models. If it returns nil, the request
-	// fails.
+	// Stream, if not nil, answers requests to decoupled models. If it returns nil, the model is
+	// not decoupled.
 	Stream func(req *infer.Request) infer.ResponseStream
 
 	// Entries are the repository index, and Stats the statistics. Their models need not be
@@ -110,13 +113,15 @@ func (s *Server) Infer(ctx context.Context, req *infer.Request, resp *infer.Resp
 	}
 	resp.Model, resp.Version = req.Model, "1"
 	resp.Stream = nil
-	if s.Stream != nil && !req.AcceptStream {
-		return infer.Errorf(infer.Unsupported, "%w", infer.ErrDecoupled)
-	}
 	if s.Stream != nil {
-		if resp.Stream = s.Stream(req); resp.Stream != nil {
-			return nil
-		}
+		resp.Stream = s.Stream(req)
+	}
+	switch {
+	case resp.Stream != nil && !req.AcceptStream:
+		resp.Stream = nil
+		return infer.Errorf(infer.Unsupported, "%w", infer.ErrDecoupled)
+	case resp.Stream != nil:
+		return nil
 	}
 	echo(req, resp)
 	if req.Convert == nil {
@@ -153,6 +158,12 @@ func echo(req *infer.Request, resp *infer.Response) {
 	}
 }
 
+// Authorize is part of [kserve.Authorizer]. Everyone may do everything.
+func (s *Server) Authorize(context.Context, access.Action, string) error { return nil }
+
+// Change is part of [kserve.Authorizer].
+func (s *Server) Change(_ context.Context, _ access.Change, do func() error) error { return do() }
+
 // Ready is part of [kserve.Catalog].
 func (s *Server) Ready() bool { return !s.NotReady.Load() }
 
@@ -166,7 +177,7 @@ func (s *Server) ModelReady(model, version string) bool {
 }
 
 // Model is part of [kserve.Catalog].
-func (s *Server) Model(model, version string) (*catalog.Metadata, error) {
+func (s *Server) Model(_ context.Context, model, version string) (*catalog.Metadata, error) {
 	c, err := s.find(model, version)
 	if err != nil {
 		return nil, err
@@ -175,19 +186,19 @@ func (s *Server) Model(model, version string) (*catalog.Metadata, error) {
 }
 
 // Config is part of [kserve.Catalog].
-func (s *Server) Config(model, version string) (*modelconfig.Config, error) {
+func (s *Server) Config(_ context.Context, model, version string) (*modelconfig.Config, error) {
 	return s.find(model, version)
 }
 
 // Statistics is part of [kserve.Catalog].
-func (s *Server) Statistics(model, version string) []catalog.Statistics {
+func (s *Server) Statistics(_ context.Context, model, version string) ([]catalog.Statistics, error) {
 	return slices.DeleteFunc(slices.Clone(s.Stats), func(c catalog.Statistics) bool {
 		return model != "" && model != c.Model || version != "" && version != c.Version
-	})
+	}), nil
 }
 
 // Explain is part of [kserve.Explainer]. It returns little more than the name.
-func (s *Server) Explain(model, version string) (*explain.Model, error) {
+func (s *Server) Explain(_ context.Context, model, version string) (*explain.Model, error) {
 	c, err := s.find(model, version)
 	if err != nil {
 		return nil, err
@@ -204,7 +215,7 @@ func (s *Server) ChangeLog(c kserve.LogChange) (_ kserve.LogSettings, err error)
 }
 
 // Index is part of [kserve.Control].
-func (s *Server) Index(ready bool) []catalog.IndexEntry {
+func (s *Server) Index(_ context.Context, ready bool) []catalog.IndexEntry {
 	return slices.DeleteFunc(slices.Clone(s.Entries), func(e catalog.IndexEntry) bool { return ready && e.State != "READY" })
 }
 

@@ -11,17 +11,20 @@ import (
 	"os"
 	"strconv"
 
+	"github.com/shoal-serving/shoal/internal/access"
 	"github.com/shoal-serving/shoal/internal/engine/python"
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/mms"
 	"github.com/shoal-serving/shoal/internal/servable"
 )
 
 // manage handles the paths below /models.
-func (h *handler) manage(w http.ResponseWriter, r *http.Request, segments []string) error {
+func (h *handler) manage(w http.ResponseWriter, r *http.Request, id string, segments []string) error {
 	if len(segments) == 0 {
 		switch r.Method {
 		case http.MethodGet:
-			return h.list(w, r.URL.Query())
+			return h.list(w, r)
 		case http.MethodPost:
 			return h.register(w, r)
 		}
@@ -33,15 +36,17 @@ func (h *handler) manage(w http.ResponseWriter, r *http.Request, segments []stri
 	}
 	switch {
 	case len(segments) == 3 && segments[2] == "set-default" && h.torch() && r.Method == http.MethodPut:
-		return h.setDefault(w, name, version)
+		return h.setDefault(w, r, name, version)
 	case len(segments) > 2 || len(segments) == 2 && !h.torch():
 		return errNoResource
+	case r.Method == http.MethodGet && h.torch() && version != "all" && boolean(r.URL.Query(), "customized"):
+		return h.describeCustomized(w, r, id, name, version)
 	case r.Method == http.MethodGet:
-		return h.describe(w, name, version)
+		return h.describe(w, r, name, version)
 	case r.Method == http.MethodPut:
 		return h.scale(w, r, name, version)
 	case r.Method == http.MethodDelete:
-		return h.unregister(w, name, version)
+		return h.unregister(w, r, name, version)
 	case r.Method == http.MethodOptions:
 		return h.describeAPI(w)
 	}
@@ -51,7 +56,8 @@ func (h *handler) manage(w http.ResponseWriter, r *http.Request, segments []stri
 // maxPage is the largest number of models in one response.
 const maxPage = 100
 
-func (h *handler) list(w http.ResponseWriter, q url.Values) error {
+func (h *handler) list(w http.ResponseWriter, r *http.Request) error {
+	q := r.URL.Query()
 	limit, err := number(q, "limit", maxPage)
 	if err != nil {
 		return err
@@ -71,7 +77,7 @@ func (h *handler) list(w http.ResponseWriter, q url.Values) error {
 		Next   string  `json:"nextPageToken,omitempty"`
 		Models []entry `json:"models"`
 	}
-	all := h.store.Defaults()
+	all := h.store.Visible(r.Context())
 	from = min(max(0, from), len(all))
 	to := from + limit
 	if to <= len(all) { // even if the next page is empty, as in MMS
@@ -189,12 +195,9 @@ func (h *handler) scale(w http.ResponseWriter, r *http.Request, name, version st
 	if version == "" && h.torch() {
 		version = q.Get("model_version")
 	}
-	v, err := h.store.Find(name, version)
-	if err != nil {
-		return err
-	}
 	synchronous := boolean(q, "synchronous")
-	if err := h.store.ScaleTo(r.Context(), v, least, most, synchronous); err != nil {
+	v, err := h.store.ScaleTo(r.Context(), name, version, least, most, synchronous)
+	if err != nil {
 		return err
 	}
 	switch {
@@ -210,16 +213,16 @@ func (h *handler) scale(w http.ResponseWriter, r *http.Request, name, version st
 	return nil
 }
 
-func (h *handler) unregister(w http.ResponseWriter, name, version string) error {
-	if err := h.store.Unregister(name, version); err != nil {
+func (h *handler) unregister(w http.ResponseWriter, r *http.Request, name, version string) error {
+	if err := h.store.Unregister(r.Context(), name, version); err != nil {
 		return err
 	}
 	writeJSON(w, http.StatusOK, status{fmt.Sprintf("Model %q unregistered", name)})
 	return nil
 }
 
-func (h *handler) setDefault(w http.ResponseWriter, name, version string) error {
-	if err := h.store.SetDefault(name, version); err != nil {
+func (h *handler) setDefault(w http.ResponseWriter, r *http.Request, name, version string) error {
+	if err := h.store.SetDefault(r.Context(), name, version); err != nil {
 		return err
 	}
 	writeJSON(w, http.StatusOK, status{fmt.Sprintf("Default version successfully updated for model %q to %q", name, version)})
@@ -241,6 +244,8 @@ type description struct {
 	AtStart       bool   `json:"loadedAtStartup"`
 	Workers       []any  `json:"workers"`
 	*torchQueue          // nil for MMS
+	// Customized is what the handler says of the model, if the client asked for it.
+	Customized json.RawMessage `json:"customizedMetadata,omitempty"`
 }
 
 // torchOnly has the fields that only TorchServe returns. Most of them describe features as
@@ -249,7 +254,7 @@ type torchOnly struct {
 	ResponseTimeout   int64  `json:"responseTimeout"`
 	StartupTimeout    int64  `json:"startupTimeout"`
 	MaxRetryTimeout   int    `json:"maxRetryTimeoutInSec"`
-	ClientTimeout     int    `json:"clientTimeoutInMills"`
+	ClientTimeout     int64  `json:"clientTimeoutInMills"`
 	ParallelType      string `json:"parallelType"`
 	ParallelLevel     int    `json:"parallelLevel"`
 	DeviceType        string `json:"deviceType"`
@@ -291,7 +296,10 @@ type torchWorker struct {
 	GPUUsage string `json:"gpuUsage"`
 }
 
-func (h *handler) describe(w http.ResponseWriter, name, version string) error {
+func (h *handler) describe(w http.ResponseWriter, r *http.Request, name, version string) error {
+	if err := h.store.Authorize(r.Context(), access.Inspect, name); err != nil {
+		return err
+	}
 	all, err := h.versions(name, version)
 	if err != nil {
 		return err
@@ -305,6 +313,32 @@ func (h *handler) describe(w http.ResponseWriter, name, version string) error {
 		told = append(told, h.description(v))
 	}
 	writeJSON(w, http.StatusOK, told)
+	return nil
+}
+
+// describeCustomized describes a version with what its handler says of it. The handler runs
+// like for a prediction without data, with the header describe.
+func (h *handler) describeCustomized(w http.ResponseWriter, r *http.Request, id, name, version string) error {
+	if err := h.store.Authorize(r.Context(), access.Inspect, name); err != nil {
+		return err
+	}
+	v, err := h.store.Find(name, version)
+	if err != nil {
+		return err
+	}
+	r.Header["describe"] = []string{"True"}
+	var resp infer.Response
+	answer, err := h.store.Predict(r.Context(), &mms.Request{ID: id, Model: name, Version: version, Client: kserve.ClientID(r.RemoteAddr), Header: r.Header}, &resp)
+	if err != nil {
+		return err
+	}
+	defer resp.Release()
+	d := h.description(v)
+	d.Customized = json.RawMessage("{}") // as in TorchServe, if it is no object
+	if object := map[string]any{}; json.Unmarshal(answer.Body, &object) == nil {
+		d.Customized = answer.Body
+	}
+	writeJSON(w, http.StatusOK, []description{d})
 	return nil
 }
 
@@ -328,7 +362,8 @@ func (h *handler) description(v *servable.Version) description {
 		waiting := v.Scheduler.Waiting()
 		d.Version = v.Name()
 		d.torchOnly = &torchOnly{
-			ResponseTimeout: int64(about.ResponseTimeout.Seconds()), StartupTimeout: int64(about.StartupTimeout.Seconds()), MaxRetryTimeout: 300, DeviceType: "cpu",
+			ResponseTimeout: int64(about.ResponseTimeout.Seconds()), StartupTimeout: int64(about.StartupTimeout.Seconds()), MaxRetryTimeout: 300,
+			ClientTimeout: about.ClientTimeout.Milliseconds(), DeviceType: "cpu", Venv: about.Venv,
 		}
 		d.torchQueue = &torchQueue{queueStatus{about.Queue - waiting, waiting}}
 	}

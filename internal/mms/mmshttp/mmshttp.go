@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/shoal-serving/shoal/internal/budget"
 	"github.com/shoal-serving/shoal/internal/mms"
 	"github.com/shoal-serving/shoal/internal/panics"
 )
@@ -21,7 +22,11 @@ import (
 // Options configure the handlers.
 type Options struct {
 	MaxRequest  int64         // maximum size of a body in bytes; 0 means 6,553,500
-	BodyTimeout time.Duration // time limit for receiving a body; 0 means no limit
+	BodyTimeout time.Duration // time limit for receiving each 64 KiB of a body; 0 means no limit
+
+	// Budget bounds the memory of all requests. Nil means no limit.
+	Budget *budget.Budget
+
 	// KServe handles predictions of models that were not registered. If it is nil, such
 	// requests fail.
 	KServe http.Handler
@@ -75,7 +80,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.opts.Log.Error("request failed", "path", r.URL.Path, "error", err)
 		clientErr = newError(http.StatusInternalServerError, "InternalServerException", err.Error())
 	}
-	if clientErr.Status == http.StatusServiceUnavailable {
+	if clientErr.Status == http.StatusServiceUnavailable || clientErr.Status == http.StatusTooManyRequests {
 		header.Set("Retry-After", "1")
 	}
 	writeJSON(w, clientErr.Status, struct {
@@ -104,15 +109,29 @@ func (h *handler) route(w http.ResponseWriter, r *http.Request, id string, segme
 	}
 	invoke := len(segments) == 3 && segments[0] == "models" && segments[2] == "invoke"
 	if h.management && segments[0] == "models" && !(invoke && h.inference) {
-		return h.manage(w, r, segments[1:])
+		return h.manage(w, r, id, segments[1:])
+	}
+	if h.management && h.torch() && isKServeV1(segments) && r.Method == http.MethodGet {
+		return h.kserveV1Ready(w, r, segments[2])
 	}
 	if !h.inference {
 		return errNoResource
 	}
 	if h.torch() {
 		r.Header["url_path"] = []string{""} // see predictVersion
+		r.Header["explain"] = []string{"False"}
 	}
 	switch {
+	case h.torch() && segments[0] == "explanations" && len(segments) >= 2:
+		r.Header["explain"] = []string{"True"}
+		if len(segments) > 2 {
+			return h.predictVersion(w, r, id, segments)
+		}
+		return h.predict(w, r, id, segments[1], "", false)
+	case h.torch() && isKServeV1(segments):
+		return h.kserveV1(w, r, id, segments[2])
+	case h.torch() && segments[0] == "v2":
+		return h.kserveV2(w, r, id, segments)
 	case segments[0] == "ping" && len(segments) == 1:
 		return h.ping(w)
 	case segments[0] == "api-description":
@@ -208,10 +227,17 @@ func (h *handler) describeAPI(w http.ResponseWriter) error {
 	if h.torch() {
 		if h.inference {
 			add("/predictions/{model_name}/{model_version}", "post")
+			add("/explanations/{model_name}", "post")
+			add("/explanations/{model_name}/{model_version}", "post")
+			add("/v1/models/{model_name}:predict", "post")
+			add("/v1/models/{model_name}:explain", "post")
+			add("/v2/models/{model_name}/infer", "post")
+			add("/v2/models/{model_name}/explain", "post")
 		}
 		if h.management {
 			add("/models/{model_name}/{model_version}", "get", "put", "delete")
 			add("/models/{model_name}/{model_version}/set-default", "put")
+			add("/v1/models/{model_name}", "get")
 		}
 	}
 	writeJSON(w, http.StatusOK, map[string]any{

@@ -76,6 +76,11 @@ type fixture struct {
 
 func start(t *testing.T, dialect mms.Dialect, change func(*mms.Settings)) *fixture {
 	t.Helper()
+	return startWithLog(t, dialect, change, slog.New(slog.NewTextHandler(t.Output(), nil)))
+}
+
+func startWithLog(t *testing.T, dialect mms.Dialect, change func(*mms.Settings), log *slog.Logger) *fixture {
+	t.Helper()
 	interpreter := pythontest.Interpreter(t)
 	f := &fixture{t: t, store: t.TempDir()}
 	settings := mms.NewSettings()
@@ -83,7 +88,6 @@ func start(t *testing.T, dialect mms.Dialect, change func(*mms.Settings)) *fixtu
 	if change != nil {
 		change(settings)
 	}
-	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	engine, pace := python.New(python.Options{Log: log}), pacer.New()
 	held := server.New(servable.NewEnv(servable.Options{
 		Automatic: true, Runners: map[string]servable.Runner{python.Name: {Engine: engine}}, Pacer: pace, Log: log,

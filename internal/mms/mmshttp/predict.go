@@ -8,12 +8,12 @@ import (
 	"mime/multipart"
 	"net/http"
 	"net/url"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
+	"github.com/shoal-serving/shoal/internal/access"
+	"github.com/shoal-serving/shoal/internal/budget"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/mms"
@@ -50,7 +50,9 @@ func (h *handler) predict(w http.ResponseWriter, r *http.Request, id, model, ver
 		h.forward(w, r, model, version)
 		return nil
 	}
-	parts, err := h.parts(w, r, query)
+	charge := h.opts.Budget.Open(model)
+	defer charge.Close() // when the response has been sent
+	parts, err := h.parts(w, r, query, &charge)
 	if err != nil {
 		return err
 	}
@@ -63,6 +65,9 @@ func (h *handler) predict(w http.ResponseWriter, r *http.Request, id, model, ver
 		return badRequest("Parameter model_name is required.")
 	}
 	if r.Method == http.MethodOptions {
+		if err := h.store.Authorize(r.Context(), access.Describe, model); err != nil {
+			return err
+		}
 		if _, err := h.store.Find(model, version); err != nil {
 			return err
 		}
@@ -77,6 +82,9 @@ func (h *handler) predict(w http.ResponseWriter, r *http.Request, id, model, ver
 		return err
 	}
 	defer resp.Release()
+	if !charge.Grow(int64(len(answer.Body))) {
+		return errOverBudget
+	}
 	header := w.Header()
 	header["Content-Type"] = nil // prevents detection by net/http; the handler may set it
 	for _, pair := range answer.Header {
@@ -100,7 +108,7 @@ func (h *handler) forward(w http.ResponseWriter, r *http.Request, model, version
 }
 
 // parts returns the data of a request: its body, or the fields of a form.
-func (h *handler) parts(w http.ResponseWriter, r *http.Request, query bool) ([]mms.Part, error) {
+func (h *handler) parts(w http.ResponseWriter, r *http.Request, query bool, charge *budget.Charge) ([]mms.Part, error) {
 	var parts []mms.Part
 	if query {
 		var err error
@@ -110,7 +118,7 @@ func (h *handler) parts(w http.ResponseWriter, r *http.Request, query bool) ([]m
 	}
 	var more []mms.Part
 	err := h.withBodyTimeout(w, r, func() (err error) {
-		more, err = h.readParts(http.MaxBytesReader(w, r.Body, h.opts.MaxRequest), r)
+		more, err = h.readParts(&chargedReader{from: http.MaxBytesReader(w, r.Body, h.opts.MaxRequest), charge: charge}, r)
 		return err
 	})
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
@@ -124,21 +132,11 @@ func (h *handler) parts(w http.ResponseWriter, r *http.Request, query bool) ([]m
 }
 
 // withBodyTimeout calls read, which reads the body of a request, and fails if the body
-// does not arrive within BodyTimeout.
+// stalls for BodyTimeout.
 func (h *handler) withBodyTimeout(w http.ResponseWriter, r *http.Request, read func() error) error {
-	if h.opts.BodyTimeout == 0 || r.ContentLength == 0 {
-		return read()
-	}
-	conn := http.NewResponseController(w)
-	// Writers without a connection do not support deadlines.
-	_ = conn.SetReadDeadline(time.Now().Add(h.opts.BodyTimeout))
+	timer := kserve.BeginBody(w, r, h.opts.BodyTimeout)
 	err := read()
-	switch {
-	case err == nil:
-		// net/http keeps reading in order to notice that the client disconnects.
-		_ = conn.SetReadDeadline(time.Time{})
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		// The deadline stays set, so that net/http does not wait for the rest of the body.
+	if timer.End(err) {
 		return newError(http.StatusRequestTimeout, "RequestTimeoutException", fmt.Sprintf(
 			"the body of the request did not arrive within %v; send it faster, or raise --body-timeout-secs", h.opts.BodyTimeout))
 	}
@@ -157,9 +155,36 @@ func (h *handler) readParts(body io.Reader, r *http.Request) ([]mms.Part, error)
 	return []mms.Part{{Name: mms.Body, Type: kind, Data: data}}, err
 }
 
-// readAll reads a body, into memory of its size if that is known and within the limit.
+// A chargedReader reads a body, and charges twice its size: workers get a copy.
+type chargedReader struct {
+	from   io.Reader
+	charge *budget.Charge
+	free   int // bytes that are charged, and were not read yet
+}
+
+// chargeStep is how much of a body is charged at once.
+const chargeStep = 64 << 10
+
+var errOverBudget = newError(http.StatusTooManyRequests, "TooManyRequestsException", kserve.ErrOverBudget.Error())
+
+func (c *chargedReader) Read(p []byte) (int, error) {
+	if c.free == 0 {
+		if !c.charge.Grow(2 * chargeStep) {
+			return 0, errOverBudget
+		}
+		c.free = chargeStep
+	}
+	n, err := c.from.Read(p[:min(len(p), c.free)])
+	c.free -= n
+	return n, err
+}
+
+// maxPreallocated is how much memory is allocated for a body before it arrives.
+const maxPreallocated = 1 << 20
+
+// readAll reads a body, into memory of its size if that is known and small.
 func readAll(body io.Reader, size, limit int64) ([]byte, error) {
-	if size < 0 || size > limit {
+	if size < 0 || size > min(limit, maxPreallocated) {
 		return io.ReadAll(body)
 	}
 	data := make([]byte, size)

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoal-serving/shoal/internal/budget"
 	"github.com/shoal-serving/shoal/internal/mms"
 )
 
@@ -43,7 +44,7 @@ func TestAPredictionMayTakeLongerThanABody(t *testing.T) {
 	} {
 		w := &deadlineWriter{ResponseRecorder: httptest.NewRecorder()}
 		began := time.Now()
-		parts, err := h.parts(w, httptest.NewRequest(http.MethodPost, "/predictions/m", tt.body), false)
+		parts, err := h.parts(w, httptest.NewRequest(http.MethodPost, "/predictions/m", tt.body), false, &budget.Charge{})
 		if len(w.deadlines) != tt.want || w.deadlines[0].Before(began.Add(time.Minute)) || tt.want == 2 && !w.deadlines[1].IsZero() {
 			t.Errorf("%s: read deadlines %v", tt.name, w.deadlines)
 		}
@@ -69,7 +70,7 @@ func TestMemoryIsNotTakenForWhatAClientAnnounces(t *testing.T) {
 	r.ContentLength = 1 << 28
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	_, err := h.parts(httptest.NewRecorder(), r, false)
+	_, err := h.parts(httptest.NewRecorder(), r, false, &budget.Charge{})
 	runtime.ReadMemStats(&after)
 	if told, ok := errors.AsType[*mms.Error](err); !ok || told.Status != http.StatusRequestEntityTooLarge {
 		t.Errorf("%v, want status 413", err)
@@ -100,7 +101,7 @@ func TestAFormHasALimitedNumberOfFields(t *testing.T) {
 		} {
 			r := httptest.NewRequest(http.MethodPost, tt.path, strings.NewReader(tt.body))
 			r.Header.Set("Content-Type", tt.kind)
-			parts, err := h.parts(httptest.NewRecorder(), r, true)
+			parts, err := h.parts(httptest.NewRecorder(), r, true, &budget.Charge{})
 			told, refused := errors.AsType[*mms.Error](err)
 			if refused != (n > maxFields) || refused && (told.Status != http.StatusBadRequest || !strings.Contains(told.Message, "1000")) {
 				t.Errorf("%d fields of type %q: %v", n, tt.kind, err)
@@ -123,7 +124,7 @@ func TestFieldsOfAFormAreUnescaped(t *testing.T) {
 	} {
 		r := httptest.NewRequest(http.MethodPost, "/predictions/m", strings.NewReader(body))
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-		parts, err := h.parts(httptest.NewRecorder(), r, false)
+		parts, err := h.parts(httptest.NewRecorder(), r, false, &budget.Charge{})
 		got := ""
 		for _, p := range parts {
 			got += fmt.Sprintf("%s: %q, ", p.Name, p.Data)
@@ -154,5 +155,21 @@ func TestInvocationsNeedANameIfThereAreSeveralModels(t *testing.T) {
 		if status != tt.want || status == http.StatusOK && !strings.Contains(text, `"version": "1.0"`) {
 			t.Errorf("the name in a form, dialect %v: %d %s, want %d", tt.dialect, status, text, tt.want)
 		}
+	}
+}
+
+func TestABodyIsChargedAsItArrives(t *testing.T) {
+	h := &handler{opts: Options{MaxRequest: 1 << 20}}
+	all := budget.New(1 << 20) // one model gets half
+	for size, want := range map[int]int64{100: 2 * chargeStep, chargeStep + 1: 4 * chargeStep, 1 << 20: -1} {
+		charge := all.Open("m")
+		_, err := h.parts(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/predictions/m", strings.NewReader(strings.Repeat(" ", size))), false, &charge)
+		if want >= 0 && (err != nil || charge.Bytes() != want) {
+			t.Errorf("%d bytes: charged %d, %v, want %d", size, charge.Bytes(), err, want)
+		}
+		if told, ok := errors.AsType[*mms.Error](err); want < 0 && (!ok || told.Status != http.StatusTooManyRequests) {
+			t.Errorf("%d bytes: %v, want status 429", size, err)
+		}
+		charge.Close()
 	}
 }

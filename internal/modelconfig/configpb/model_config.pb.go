@@ -1,7 +1,7 @@
 // The settings of a model, as they stand in its config.pbtxt. Names and numbers
 // are those of Triton's ModelConfig, so that its files can be read, and the
 // order of the fields is the order in which Triton prints them. What happens to
-// each field here is in docs/configuration.md.
+// each field here is in docs/reference/configuration.md.
 //
 // Scalars are optional where leaving them out means "measure and choose", and
 // writing 0 means 0. What a comment calls none is also the default.

@@ -32,6 +32,7 @@ from ._errors import (
     NotFoundError,
     OverloadedError,
     QueueTimeoutError,
+    UnauthenticatedError,
     UnavailableError,
     UnsupportedError,
 )
@@ -54,6 +55,7 @@ __all__ = [
     "OverloadedError",
     "QueueTimeoutError",
     "Tensor",
+    "UnauthenticatedError",
     "UnavailableError",
     "UnsupportedError",
     "__version__",

@@ -58,6 +58,10 @@ class ForbiddenError(Error):
     """The server is not configured to let clients do this, or to be called by this host name: ask its operator."""
 
 
+class UnauthenticatedError(Error):
+    """The server requires credentials, and the request has no valid ones."""
+
+
 # Indexed by the server's error codes.
 BY_CODE: tuple[type[Error], ...] = (
     InternalError,
@@ -71,11 +75,13 @@ BY_CODE: tuple[type[Error], ...] = (
     DeadlineError,
     CancelledError,
     ForbiddenError,
+    UnauthenticatedError,
 )
 
 # By HTTP status, which distinguishes fewer cases.
 BY_STATUS: dict[int, type[Error]] = {
     400: InvalidError,
+    401: UnauthenticatedError,
     403: ForbiddenError,
     404: NotFoundError,
     413: InvalidError,

@@ -7,6 +7,7 @@ import collections
 import http.client
 import json
 import math
+import ssl
 import time
 import urllib.parse
 from typing import Any, Optional
@@ -20,12 +21,19 @@ JSON_LENGTH = "Inference-Header-Content-Length"
 class HTTP:
     """The HTTP transport to one server. Each call has a connection of its own while it runs; idle connections are reused."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, token: Optional[str] = None, ca: Optional[str] = None, cert: Optional[tuple[str, str]] = None) -> None:
         parts = urllib.parse.urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise _errors.InvalidError(f"url: found {url!r}, expected one such as http://localhost:8000, or unix:/path/of/a/socket")
         self.url, self._host, self._prefix = url, parts.netloc, parts.path.rstrip("/")
-        self._class = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        self._header = {"Authorization": f"Bearer {token}"} if token else {}
+        self._context: Optional[ssl.SSLContext] = None
+        if parts.scheme == "https":
+            self._context = ssl.create_default_context(cafile=ca)
+            if cert is not None:
+                self._context.load_cert_chain(*cert)
+        elif ca is not None or cert is not None:
+            raise _errors.InvalidError(f"url: found {url!r}, expected one that begins with https://, because ca or cert is given")
         self.reset()
         reset_when_forked(self)
 
@@ -80,12 +88,12 @@ class HTTP:
             try:
                 connection = self._idle.pop()
             except IndexError:
-                connection, fresh = self._class(self._host), True
+                connection, fresh = self._connect(), True
             try:
                 connection.timeout = None if timeout is None else timeout + GRACE
                 if connection.sock is not None:
                     connection.sock.settimeout(connection.timeout)
-                connection.request(method, path, iter(body) if body else None, headers)
+                connection.request(method, path, iter(body) if body else None, {**headers, **self._header})
                 response = connection.getresponse()
                 text = response.read()
             except TimeoutError:
@@ -103,6 +111,11 @@ class HTTP:
             if response.status == 200:
                 return response.headers.get(JSON_LENGTH), text
             raise failure(response.status, response.headers.get("Retry-After"), text)
+
+    def _connect(self) -> http.client.HTTPConnection:
+        if self._context is not None:
+            return http.client.HTTPSConnection(self._host, context=self._context)
+        return http.client.HTTPConnection(self._host)
 
     def close(self) -> None:
         """Closes the idle connections."""

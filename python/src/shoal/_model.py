@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import threading
@@ -150,13 +151,21 @@ def load(
     *,
     repository: Union[str, os.PathLike[str], None] = None,
     url: Optional[str] = None,
+    token: Optional[str] = None,
+    ca: Union[str, os.PathLike[str], None] = None,
+    cert: Optional[tuple[str, str]] = None,
     version: str = "",
     linger: float = 60,
     timeout: float = 120,
+    max_batch_size: Optional[int] = None,
+    max_delay: Optional[float] = None,
+    instances: Optional[int] = None,
 ) -> Model:
     """Returns a model, given its name or the path of its file.
 
-    With url, such as http://host:8000 or unix:/path/of/a/socket, it is a model of that server.
+    With url, such as http://host:8000 or unix:/path/of/a/socket, it is a model of that server. token is an API key, or a token of
+    an issuer that the server accepts; the variable SHOAL_TOKEN may have it instead. ca is a file with the authorities to trust instead of the system's,
+    and cert the files of the client's certificate and its key.
 
     Otherwise the model runs on this machine, in a server that all processes of this user share. If no such server is running, load starts one: for the
     file, such as resnet50.onnx, or for the repository, a directory of models, which the variable SHOAL_MODEL_REPOSITORY may name instead. The server
@@ -164,7 +173,11 @@ def load(
     --local-socket auto.
 
     It returns when the model is loaded, and fails after timeout seconds.
+
+    max_batch_size (rows), max_delay (seconds for which a request may wait for others) and instances configure the server of a file. What is not given is
+    measured. Processes that give the same values share a server.
     """
+    config = _config(max_batch_size, max_delay, instances)
     given = os.fspath(name)
     model = given
     transport: Optional[_Transport] = None
@@ -173,11 +186,16 @@ def load(
     if url is not None and url.startswith("unix:"):
         transport = _local(url.removeprefix("unix:"))
     elif url is not None:
-        transport = HTTP(url)
+        transport = HTTP(url, token or os.environ.get("SHOAL_TOKEN"), None if ca is None else os.fspath(ca), cert)
     elif repository is None and (os.sep in given or pathlib.Path(given).suffix in _FILES):
-        model, server = pathlib.Path(given).stem, _start.Server(given, linger, timeout)
+        model, server = pathlib.Path(given).stem, _start.Server(given, linger, timeout, config)
     elif source is not None:
         server = _start.Server(os.fspath(source), linger, timeout)
+    if config and (server is None or not server.config):
+        raise _errors.InvalidError(
+            f"model {given}: max_batch_size, max_delay and instances configure the server of a file; for a model of a repository or a running server, "
+            "set max_batch_size, dynamic_batching and instance_group in its config.pbtxt"
+        )
     if server is not None:
         transport = _local(server.path, server)
     if transport is None:
@@ -189,8 +207,27 @@ def load(
             )
         transport = _local(path)
     found = Model(transport, model, version, transport.describe(model, timeout))
-    found._loaded = {"name": given, "repository": repository, "url": url, "version": version, "linger": linger, "timeout": timeout}
+    found._loaded = {"name": given, "repository": repository, "url": url, "token": token, "ca": ca, "cert": cert, "version": version, "linger": linger, "timeout": timeout,
+                     "max_batch_size": max_batch_size, "max_delay": max_delay, "instances": instances}  # fmt: skip
     return found
+
+
+def _config(max_batch_size: Optional[int], max_delay: Optional[float], instances: Optional[int]) -> str:
+    """Returns the configuration of a file as JSON, or "" if nothing is configured."""
+    config: dict[str, Any] = {}
+    if max_batch_size is not None:
+        config["max_batch_size"] = _at_least("max_batch_size", max_batch_size, 0)
+    if max_delay is not None:
+        config["dynamic_batching"] = {"max_queue_delay_microseconds": round(_at_least("max_delay", max_delay, 0) * 1e6)}
+    if instances is not None:
+        config["instance_group"] = [{"count": _at_least("instances", instances, 1)}]
+    return json.dumps(config) if config else ""
+
+
+def _at_least(name: str, value: float, least: int) -> float:
+    if not least <= value < float("inf") or (name != "max_delay" and value != int(value)):
+        raise _errors.InvalidError(f"{name}: found {value}, expected a number of at least {least}")
+    return value
 
 
 def _load(arguments: dict[str, Any]) -> Model:

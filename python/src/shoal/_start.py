@@ -35,10 +35,18 @@ def binary() -> str:
     raise _errors.NotFoundError("found no shoal program: this package was installed without it; set SHOAL_BINARY to its path, or add it to PATH")
 
 
+def environment() -> dict[str, str]:
+    """Returns the environment of a server. If this Python is that of a virtual environment that is not activated, its python3 comes first in PATH: it has this package's dependencies, and Python models need them."""
+    if sys.prefix == sys.base_prefix or "VIRTUAL_ENV" in os.environ:
+        return dict(os.environ)
+    programs = os.path.join(sys.prefix, "bin")
+    return {**os.environ, "PATH": os.pathsep.join(filter(None, [programs, os.environ.get("PATH")]))}
+
+
 def main() -> None:
     """The shoal command: runs the server program with the same arguments."""
     program = binary()
-    os.execv(program, [program, *sys.argv[1:]])
+    os.execve(program, [program, *sys.argv[1:]], environment())
 
 
 def directory() -> pathlib.Path:
@@ -61,11 +69,12 @@ def running() -> str:
 class Server:
     """The server of one repository or model file. It is started when needed, and exits once no process has been connected for linger seconds."""
 
-    def __init__(self, source: str, linger: float, timeout: float) -> None:
-        self.source, self.linger, self.timeout = os.path.realpath(source), linger, timeout
+    def __init__(self, source: str, linger: float, timeout: float, config: str = "") -> None:
+        """config is the configuration of a model's file, as JSON. Processes that give the same share a server."""
+        self.source, self.linger, self.timeout, self.config = os.path.realpath(source), linger, timeout, config
         if not os.path.exists(self.source):
             raise _errors.NotFoundError(f"found nothing at {source}, expected a directory of models or a model's file")
-        base = directory() / hashlib.sha256(self.source.encode()).hexdigest()[:16]
+        base = directory() / hashlib.sha256((self.source + config).encode()).hexdigest()[:16]
         self.path = str(base.with_suffix(".sock"))
         self._lock, self.log = base.with_suffix(".lock"), base.with_suffix(".log")
 
@@ -111,9 +120,9 @@ class Server:
             process = subprocess.Popen(  # noqa: S603
                 [
                     binary(), "serve", self.source, "--local-socket", self.path, "--local-unused-secs", str(max(1, round(self.linger))),
-                    "--allow-http=false", "--allow-grpc=false", "--allow-metrics=false",
+                    "--allow-http=false", "--allow-grpc=false", "--allow-metrics=false", *(["--file-config", self.config] if self.config else []),
                 ],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", start_new_session=True,
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", start_new_session=True, env=environment(),
             )  # fmt: skip
         threading.Thread(target=process.wait, name="shoal-server", daemon=True).start()  # so that it leaves no zombie
         until = time.monotonic() + self.timeout

@@ -28,11 +28,14 @@ type Call struct {
 	outputs []C.struct_output // likewise
 	values  []*C.OrtValue     // likewise: the results of a run
 	names   []string          // of the outputs
-	shapes  []int64           // backing array of the shapes of the last run's outputs
-	offsets []C.size_t        // for reading strings
-	pinner  runtime.Pinner
-	aligned []*buf.Buf // aligned copies of inputs
-	shrink  bool       // the next run frees memory
+
+	inputNames []string
+	optional   []bool     // by the index of the input
+	shapes     []int64    // backing array of the shapes of the last run's outputs
+	offsets    []C.size_t // for reading strings
+	pinner     runtime.Pinner
+	aligned    []*buf.Buf // aligned copies of inputs
+	shrink     bool       // the next run frees memory
 
 	mu     sync.Mutex // guards the following, for Terminate
 	closed bool
@@ -41,13 +44,16 @@ type Call struct {
 // NewCall returns a call for runs with the named inputs and outputs, in that order. The
 // caller must close it.
 func (s *Session) NewCall(inputs, outputs []string, opts CallOptions) (*Call, error) {
+	var optional []bool
 	for _, name := range inputs {
-		if !has(s.Inputs, name) {
+		at := indexOf(s.Inputs, name)
+		if at < 0 {
 			return nil, fmt.Errorf("the model has no input %q", name)
 		}
+		optional = append(optional, s.Inputs[at].Optional)
 	}
 	for _, name := range outputs {
-		if !has(s.Outputs, name) {
+		if indexOf(s.Outputs, name) < 0 {
 			return nil, fmt.Errorf("the model has no output %q", name)
 		}
 	}
@@ -58,7 +64,7 @@ func (s *Session) NewCall(inputs, outputs []string, opts CallOptions) (*Call, er
 		return nil, err
 	}
 	c := &Call{
-		session: s, call: call, names: slices.Clone(outputs),
+		session: s, call: call, names: slices.Clone(outputs), inputNames: slices.Clone(inputs), optional: optional,
 		inputs:  unsafe.Slice(call.in, len(inputs)),
 		outputs: unsafe.Slice(call.out, len(outputs)),
 		values:  unsafe.Slice(call.results, len(outputs)),
@@ -83,20 +89,18 @@ func (s *Session) NewCall(inputs, outputs []string, opts CallOptions) (*Call, er
 	return c, nil
 }
 
-func has(ports []Port, name string) bool {
-	return slices.ContainsFunc(ports, func(p Port) bool { return p.Name == name })
+func indexOf(ports []Port, name string) int {
+	return slices.IndexFunc(ports, func(p Port) bool { return p.Name == name })
 }
 
-// Run runs the session once. It does not use the inputs after it has returned. It appends
+// Run runs the session once. The inputs are in the order of NewCall, which may omit those
+// that are optional. It does not use the inputs after it has returned. It appends
 // the outputs to out; their names and shapes are valid until the next Run, and their data
 // until the returned memory is released, to which the caller has one reference.
 func (c *Call) Run(in, out []tensor.Tensor) ([]tensor.Tensor, *buf.Buf, error) {
-	if len(in) != len(c.inputs) {
-		return out, nil, fmt.Errorf("found %d inputs, expected %d", len(in), len(c.inputs))
-	}
 	defer c.releaseInputs()
-	for i := range in {
-		c.setInput(&in[i], &c.inputs[i])
+	if err := c.setInputs(in); err != nil {
+		return out, nil, err
 	}
 	r := c.session.runtime
 	err := r.error(C.shoal_run(r.ort, c.session.session, c.call, C.bool(c.shrink)))
@@ -112,6 +116,24 @@ func (c *Call) Run(in, out []tensor.Tensor) ([]tensor.Tensor, *buf.Buf, error) {
 		return out[:before], nil, err
 	}
 	return out, buf.Wrap(nil, res.free), nil
+}
+
+// setInputs passes the inputs to the library.
+func (c *Call) setInputs(in []tensor.Tensor) error {
+	at := 0
+	for i := range c.inputs {
+		switch {
+		case len(in) == len(c.inputs) || at < len(in) && in[at].Name == c.inputNames[i]:
+			c.setInput(&in[at], &c.inputs[i])
+			at++
+		case !c.optional[i]:
+			return fmt.Errorf("input %q is missing", c.inputNames[i])
+		}
+	}
+	if at < len(in) {
+		return fmt.Errorf("input %q is unknown, or not in the order of %q", in[at].Name, c.inputNames)
+	}
+	return nil
 }
 
 // emptyAddr is the address of data or of a shape without elements, for which the library

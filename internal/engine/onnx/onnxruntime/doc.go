@@ -43,6 +43,15 @@ type SessionOptions struct {
 
 	// CUDA is the number of the GPU to run on. Nil means the CPU.
 	CUDA *int
+	// CUDAOptions are options of the CUDA provider by the library's keys, such as
+	// "gpu_mem_limit". They have no effect on the CPU, and neither has TensorRT.
+	CUDAOptions map[string]string
+	// TensorRT are options of the TensorRT provider, such as "trt_fp16_enable". Operators
+	// that it has run there, and the others with CUDA. Nil means that it is not used.
+	TensorRT map[string]string
+
+	// Operators are the paths of libraries with operators that the model uses.
+	Operators []string
 
 	// Optimise is the level of graph optimisation. The zero value enables all.
 	Optimise Optimise
@@ -86,6 +95,7 @@ type Port struct {
 	Kind string      // the library's name of the type, such as "tensor(float)"
 
 	AnyShape bool // the model does not define the number of dimensions
+	Optional bool // a run may omit the input: the model has a value for it
 
 	// Dims are its dimensions, with -1 for variable ones. A scalar has none.
 	Dims []int64
@@ -129,6 +139,12 @@ func (c Code) String() string {
 
 // ErrCUDA is wrapped by an error of Load if the requested GPU cannot be used.
 var ErrCUDA = errors.New("CUDA device")
+
+// ErrTensorRT is wrapped by an error of Load if the TensorRT provider cannot be used.
+var ErrTensorRT = errors.New("TensorRT on device")
+
+// ErrOperators is wrapped by an error of Load if a library of operators cannot be used.
+var ErrOperators = errors.New("library of custom operators")
 
 // An Error is an error of the library.
 type Error struct {

@@ -448,6 +448,10 @@ func TestAGPUThatTheLibraryCannotUseIsAnError(t *testing.T) {
 		t.Skip("The library can compute on GPUs.")
 	}
 	_, err := r.Load(t.Context(), onnxtest.Model("mlp"), onnxruntime.SessionOptions{CUDA: new(int)})
+	_, tensorRT := r.Load(t.Context(), onnxtest.Model("mlp"), onnxruntime.SessionOptions{CUDA: new(int), TensorRT: map[string]string{"trt_fp16_enable": "1"}})
+	if !errors.Is(tensorRT, onnxruntime.ErrTensorRT) || !strings.Contains(tensorRT.Error(), "TensorRT on device 0") {
+		t.Errorf("got %v", tensorRT)
+	}
 	if !errors.Is(err, onnxruntime.ErrCUDA) || !strings.Contains(err.Error(), "CUDA device 0") {
 		t.Errorf("ended with %v", err)
 	}

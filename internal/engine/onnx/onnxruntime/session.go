@@ -42,14 +42,29 @@ func (r *Runtime) Load(ctx context.Context, file string, opts SessionOptions) (*
 		return nil, err
 	}
 	s := &Session{runtime: r, session: session}
-	if s.Inputs, err = s.ports(false); err == nil {
-		s.Outputs, err = s.ports(true)
-	}
-	if err != nil {
+	if err := s.describe(); err != nil {
 		s.Close()
 		return nil, err
 	}
 	return s, nil
+}
+
+// describe reads the ports of the session.
+func (s *Session) describe() error {
+	inputs, err := s.ports(C.LIST_INPUTS)
+	if err != nil {
+		return err
+	}
+	defaults, err := s.ports(C.LIST_DEFAULTS)
+	if err != nil {
+		return err
+	}
+	for i := range defaults {
+		defaults[i].Optional = true
+	}
+	s.Inputs = append(inputs, defaults...)
+	s.Outputs, err = s.ports(C.LIST_OUTPUTS)
+	return err
 }
 
 func (r *Runtime) create(ctx context.Context, file string, options *C.OrtSessionOptions) (*C.OrtSession, error) {
@@ -106,15 +121,52 @@ func (r *Runtime) set(options *C.OrtSessionOptions, opts SessionOptions) error {
 			return fmt.Errorf("%s: %w", key, err)
 		}
 	}
+	for _, library := range opts.Operators {
+		name := C.CString(library)
+		err := r.error(C.shoal_options_operators(r.ort, options, name))
+		C.free(unsafe.Pointer(name))
+		if err != nil {
+			return fmt.Errorf("%w %s: %w", ErrOperators, library, err)
+		}
+	}
 	if opts.CUDA == nil {
 		return nil
 	}
-	device := C.CString(strconv.Itoa(*opts.CUDA))
-	defer C.free(unsafe.Pointer(device))
-	if err := r.error(C.shoal_options_cuda(r.ort, options, device)); err != nil {
-		return fmt.Errorf("%w %d: %w", ErrCUDA, *opts.CUDA, err)
+	return r.setGPU(options, *opts.CUDA, opts)
+}
+
+// setGPU adds the providers of a GPU. The library asks them in the order in which they are
+// added.
+func (r *Runtime) setGPU(options *C.OrtSessionOptions, device int, opts SessionOptions) error {
+	if opts.TensorRT != nil {
+		keys, values, free := providerOptions(device, opts.TensorRT)
+		err := r.error(C.shoal_options_tensorrt(r.ort, options, &keys[0], &values[0], C.size_t(len(keys))))
+		free()
+		if err != nil {
+			return fmt.Errorf("%w %d: %w", ErrTensorRT, device, err)
+		}
+	}
+	keys, values, free := providerOptions(device, opts.CUDAOptions)
+	err := r.error(C.shoal_options_cuda(r.ort, options, &keys[0], &values[0], C.size_t(len(keys))))
+	free()
+	if err != nil {
+		return fmt.Errorf("%w %d: %w", ErrCUDA, device, err)
 	}
 	return nil
+}
+
+// providerOptions returns options with the device as C strings, which free frees.
+func providerOptions(device int, opts map[string]string) (keys, values []*C.char, free func()) {
+	add := func(key, value string) { keys, values = append(keys, C.CString(key)), append(values, C.CString(value)) }
+	add("device_id", strconv.Itoa(device))
+	for _, key := range slices.Sorted(maps.Keys(opts)) {
+		add(key, opts[key])
+	}
+	return keys, values, func() {
+		for _, s := range slices.Concat(keys, values) {
+			C.free(unsafe.Pointer(s))
+		}
+	}
 }
 
 func withStrings(a, b string, do func(a, b *C.char) error) error {
@@ -124,16 +176,16 @@ func withStrings(a, b string, do func(a, b *C.char) error) error {
 	return do(ca, cb)
 }
 
-func (s *Session) ports(output bool) ([]Port, error) {
+func (s *Session) ports(list C.enum_list) ([]Port, error) {
 	r := s.runtime
 	var n C.size_t
-	if err := r.error(C.shoal_count(r.ort, s.session, C.bool(output), &n)); err != nil {
+	if err := r.error(C.shoal_count(r.ort, s.session, list, &n)); err != nil {
 		return nil, err
 	}
 	ports := make([]Port, 0, n)
 	for i := range n {
 		var p C.struct_port
-		if err := r.error(C.shoal_port_open(r.ort, s.session, C.bool(output), i, &p)); err != nil {
+		if err := r.error(C.shoal_port_open(r.ort, s.session, list, i, &p)); err != nil {
 			return nil, err
 		}
 		ports = append(ports, readPort(&p))
@@ -160,30 +212,6 @@ const kindTensor = 1
 
 var kindNames = [...]string{"unknown", "tensor", "sequence", "map", "opaque", "sparse tensor", "optional"}
 
-// elements are the library's element types, indexed by its enum.
-var elements = [...]struct {
-	name string
-	typ  tensor.Type
-}{
-	{"undefined", tensor.Invalid},
-	{"float", tensor.FP32},
-	{"uint8", tensor.Uint8},
-	{"int8", tensor.Int8},
-	{"uint16", tensor.Uint16},
-	{"int16", tensor.Int16},
-	{"int32", tensor.Int32},
-	{"int64", tensor.Int64},
-	{"string", tensor.Bytes},
-	{"bool", tensor.Bool},
-	{"float16", tensor.FP16},
-	{"double", tensor.FP64},
-	{"uint32", tensor.Uint32},
-	{"uint64", tensor.Uint64},
-	{"complex64", tensor.Invalid},
-	{"complex128", tensor.Invalid},
-	{"bfloat16", tensor.BF16},
-}
-
 // elementOf maps a type to the library's enum; 0 for types that the library does not have.
 var elementOf = func() (of [tensor.BF16 + 1]C.int) {
 	for i, e := range elements {
@@ -193,12 +221,7 @@ var elementOf = func() (of [tensor.BF16 + 1]C.int) {
 	return of
 }()
 
-func typeOf(element C.int) tensor.Type {
-	if element < 0 || int(element) >= len(elements) {
-		return tensor.Invalid
-	}
-	return elements[element].typ
-}
+func typeOf(element C.int) tensor.Type { return TypeOf(int(element)) }
 
 func kindName(kind, element int) string {
 	if kind < 0 || kind >= len(kindNames) {

@@ -90,19 +90,32 @@ OrtStatus *shoal_options(struct ort *ort, struct settings s, OrtSessionOptions *
 	return status;
 }
 
-OrtStatus *shoal_options_cuda(struct ort *ort, OrtSessionOptions *options, const char *device) {
+OrtStatus *shoal_options_cuda(struct ort *ort, OrtSessionOptions *options, const char *const *keys, const char *const *values, size_t n) {
 	OrtCUDAProviderOptionsV2 *cuda;
 	OrtStatus *status = ort->CreateCUDAProviderOptions(&cuda);
 	if (status) return status;
-	const char *key = "device_id";
-	status = ort->UpdateCUDAProviderOptions(cuda, &key, &device, 1);
+	status = ort->UpdateCUDAProviderOptions(cuda, keys, values, n);
 	if (!status) status = ort->SessionOptionsAppendExecutionProvider_CUDA_V2(options, cuda);
 	ort->ReleaseCUDAProviderOptions(cuda);
 	return status;
 }
 
+OrtStatus *shoal_options_tensorrt(struct ort *ort, OrtSessionOptions *options, const char *const *keys, const char *const *values, size_t n) {
+	OrtTensorRTProviderOptionsV2 *tensorrt;
+	OrtStatus *status = ort->CreateTensorRTProviderOptions(&tensorrt);
+	if (status) return status;
+	status = ort->UpdateTensorRTProviderOptions(tensorrt, keys, values, n);
+	if (!status) status = ort->SessionOptionsAppendExecutionProvider_TensorRT_V2(options, tensorrt);
+	ort->ReleaseTensorRTProviderOptions(tensorrt);
+	return status;
+}
+
 OrtStatus *shoal_options_set(struct ort *ort, OrtSessionOptions *options, const char *key, const char *value) {
 	return ort->AddSessionConfigEntry(options, key, value);
+}
+
+OrtStatus *shoal_options_operators(struct ort *ort, OrtSessionOptions *options, const char *library) {
+	return ort->RegisterCustomOpsLibrary_V2(options, library);
 }
 
 void shoal_options_cancel(struct ort *ort, OrtSessionOptions *options) {
@@ -117,8 +130,28 @@ OrtStatus *shoal_session(struct ort *ort, const char *path, OrtSessionOptions *o
 
 void shoal_session_release(struct ort *ort, OrtSession *session) { ort->ReleaseSession(session); }
 
-OrtStatus *shoal_count(struct ort *ort, OrtSession *session, bool output, size_t *out) {
-	return output ? ort->SessionGetOutputCount(session, out) : ort->SessionGetInputCount(session, out);
+OrtStatus *shoal_count(struct ort *ort, OrtSession *session, enum list list, size_t *out) {
+	switch (list) {
+	case LIST_OUTPUTS: return ort->SessionGetOutputCount(session, out);
+	case LIST_DEFAULTS: return ort->SessionGetOverridableInitializerCount(session, out);
+	default: return ort->SessionGetInputCount(session, out);
+	}
+}
+
+static OrtStatus *read_name(struct ort *ort, OrtSession *session, enum list list, size_t index, char **out) {
+	switch (list) {
+	case LIST_OUTPUTS: return ort->SessionGetOutputName(session, index, ort->allocator, out);
+	case LIST_DEFAULTS: return ort->SessionGetOverridableInitializerName(session, index, ort->allocator, out);
+	default: return ort->SessionGetInputName(session, index, ort->allocator, out);
+	}
+}
+
+static OrtStatus *read_type(struct ort *ort, OrtSession *session, enum list list, size_t index, OrtTypeInfo **out) {
+	switch (list) {
+	case LIST_OUTPUTS: return ort->SessionGetOutputTypeInfo(session, index, out);
+	case LIST_DEFAULTS: return ort->SessionGetOverridableInitializerTypeInfo(session, index, out);
+	default: return ort->SessionGetInputTypeInfo(session, index, out);
+	}
 }
 
 static OrtStatus *read_dims(struct ort *ort, struct port *port) {
@@ -136,12 +169,10 @@ static OrtStatus *read_dims(struct ort *ort, struct port *port) {
 	return status;
 }
 
-OrtStatus *shoal_port_open(struct ort *ort, OrtSession *session, bool output, size_t index, struct port *port) {
+OrtStatus *shoal_port_open(struct ort *ort, OrtSession *session, enum list list, size_t index, struct port *port) {
 	memset(port, 0, sizeof *port);
-	OrtStatus *status = output ? ort->SessionGetOutputName(session, index, ort->allocator, &port->name)
-	                           : ort->SessionGetInputName(session, index, ort->allocator, &port->name);
-	if (!status) status = output ? ort->SessionGetOutputTypeInfo(session, index, &port->type)
-	                             : ort->SessionGetInputTypeInfo(session, index, &port->type);
+	OrtStatus *status = read_name(ort, session, list, index, &port->name);
+	if (!status) status = read_type(ort, session, list, index, &port->type);
 	if (!status) status = ort->GetOnnxTypeFromTypeInfo(port->type, &port->kind);
 	if (!status && port->kind == KIND_TENSOR) status = read_dims(ort, port);
 	if (status) shoal_port_close(ort, port);
@@ -171,12 +202,13 @@ struct call *shoal_call(struct ort *ort, size_t inputs, size_t outputs, OrtStatu
 		call->outputs = outputs;
 		// One more of each, so that none of them is empty: calloc may return NULL then.
 		call->names = calloc(inputs + outputs + 1, sizeof *call->names);
+		call->given = calloc(inputs + 1, sizeof *call->given);
 		call->in = calloc(inputs + 1, sizeof *call->in);
 		call->out = calloc(outputs + 1, sizeof *call->out);
 		call->values = calloc(inputs + 1, sizeof *call->values);
 		call->results = calloc(outputs + 1, sizeof *call->results);
 	}
-	if (!call || !call->names || !call->in || !call->out || !call->values || !call->results)
+	if (!call || !call->names || !call->given || !call->in || !call->out || !call->values || !call->results)
 		*status = ort->CreateStatus(CODE_FAIL, "out of memory");
 	else
 		*status = run_options(ort, &call->options);
@@ -214,6 +246,7 @@ void shoal_call_release(struct ort *ort, struct call *call) {
 	if (call->options) ort->ReleaseRunOptions(call->options);
 	if (call->shrinking) ort->ReleaseRunOptions(call->shrinking);
 	free(call->names);
+	free(call->given);
 	free(call->in);
 	free(call->out);
 	free(call->values);
@@ -277,9 +310,14 @@ static OrtStatus *look(struct ort *ort, OrtValue *value, struct output *out) {
 // One call from Go does it all, so that a run crosses between the two once.
 OrtStatus *shoal_run(struct ort *ort, OrtSession *session, struct call *call, bool shrink) {
 	OrtStatus *status = NULL;
-	for (size_t i = 0; i < call->inputs && !status; i++) status = bring(ort, &call->in[i], &call->values[i]);
+	size_t given = 0;
+	for (size_t i = 0; i < call->inputs && !status; i++) {
+		if (!call->in[i].data) continue;
+		call->given[given] = call->names[i];
+		status = bring(ort, &call->in[i], &call->values[given++]);
+	}
 	if (!status)
-		status = ort->Run(session, shrink && call->shrinking ? call->shrinking : call->options, call->names, (const OrtValue *const *)call->values, call->inputs,
+		status = ort->Run(session, shrink && call->shrinking ? call->shrinking : call->options, call->given, (const OrtValue *const *)call->values, given,
 		                  call->names + call->inputs, call->outputs, call->results);
 	shoal_values_release(ort, call->values, call->inputs);
 	for (size_t i = 0; i < call->outputs && !status; i++) status = look(ort, call->results[i], &call->out[i]);

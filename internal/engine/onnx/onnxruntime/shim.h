@@ -22,6 +22,7 @@ typedef struct OrtStatus OrtStatus;
 typedef struct OrtTensorTypeAndShapeInfo OrtTensorTypeAndShapeInfo;
 typedef struct OrtThreadingOptions OrtThreadingOptions;
 typedef struct OrtTypeInfo OrtTypeInfo;
+typedef struct OrtTensorRTProviderOptionsV2 OrtTensorRTProviderOptionsV2;
 typedef struct OrtValue OrtValue;
 
 typedef void (*shoal_log)(void *param, int level, const char *category, const char *id, const char *location, const char *message);
@@ -47,10 +48,13 @@ typedef void (*shoal_log)(void *param, int level, const char *category, const ch
 	X(25, SetInterOpNumThreads, OrtStatus *, (OrtSessionOptions *options, int threads)) \
 	X(30, SessionGetInputCount, OrtStatus *, (const OrtSession *session, size_t *out)) \
 	X(31, SessionGetOutputCount, OrtStatus *, (const OrtSession *session, size_t *out)) \
+	X(32, SessionGetOverridableInitializerCount, OrtStatus *, (const OrtSession *session, size_t *out)) \
 	X(33, SessionGetInputTypeInfo, OrtStatus *, (const OrtSession *session, size_t index, OrtTypeInfo **out)) \
 	X(34, SessionGetOutputTypeInfo, OrtStatus *, (const OrtSession *session, size_t index, OrtTypeInfo **out)) \
+	X(35, SessionGetOverridableInitializerTypeInfo, OrtStatus *, (const OrtSession *session, size_t index, OrtTypeInfo **out)) \
 	X(36, SessionGetInputName, OrtStatus *, (const OrtSession *session, size_t index, OrtAllocator *allocator, char **out)) \
 	X(37, SessionGetOutputName, OrtStatus *, (const OrtSession *session, size_t index, OrtAllocator *allocator, char **out)) \
+	X(38, SessionGetOverridableInitializerName, OrtStatus *, (const OrtSession *session, size_t index, OrtAllocator *allocator, char **out)) \
 	X(39, CreateRunOptions, OrtStatus *, (OrtRunOptions **out)) \
 	X(41, RunOptionsSetRunLogSeverityLevel, OrtStatus *, (OrtRunOptions *options, int level)) \
 	X(46, RunOptionsSetTerminate, OrtStatus *, (OrtRunOptions *options)) \
@@ -91,10 +95,15 @@ typedef void (*shoal_log)(void *param, int level, const char *category, const ch
 	X(149, SetGlobalSpinControl, OrtStatus *, (OrtThreadingOptions *options, int spin)) \
 	X(151, CreateEnvWithCustomLoggerAndGlobalThreadPools, OrtStatus *, (shoal_log log, void *param, int level, const char *id, const OrtThreadingOptions *options, OrtEnv **out)) \
 	X(165, AddRunConfigEntry, OrtStatus *, (OrtRunOptions *options, const char *key, const char *value)) \
+	X(170, SessionOptionsAppendExecutionProvider_TensorRT_V2, OrtStatus *, (OrtSessionOptions *options, const OrtTensorRTProviderOptionsV2 *tensorrt)) \
+	X(171, CreateTensorRTProviderOptions, OrtStatus *, (OrtTensorRTProviderOptionsV2 **out)) \
+	X(172, UpdateTensorRTProviderOptions, OrtStatus *, (OrtTensorRTProviderOptionsV2 *tensorrt, const char *const *keys, const char *const *values, size_t n)) \
+	X(174, ReleaseTensorRTProviderOptions, void, (OrtTensorRTProviderOptionsV2 *tensorrt)) \
 	X(204, SessionOptionsAppendExecutionProvider_CUDA_V2, OrtStatus *, (OrtSessionOptions *options, const OrtCUDAProviderOptionsV2 *cuda)) \
 	X(205, CreateCUDAProviderOptions, OrtStatus *, (OrtCUDAProviderOptionsV2 **out)) \
 	X(206, UpdateCUDAProviderOptions, OrtStatus *, (OrtCUDAProviderOptionsV2 *cuda, const char *const *keys, const char *const *values, size_t n)) \
 	X(208, ReleaseCUDAProviderOptions, void, (OrtCUDAProviderOptionsV2 *cuda)) \
+	X(228, RegisterCustomOpsLibrary_V2, OrtStatus *, (OrtSessionOptions *options, const char *library)) \
 	X(252, GetResizedStringTensorElementBuffer, OrtStatus *, (OrtValue *value, size_t index, size_t size, char **out)) \
 	X(293, SessionOptionsSetLoadCancellationFlag, OrtStatus *, (OrtSessionOptions *options, bool cancel)) \
 	X(390, TensorTypeAndShape_HasShape, bool, (const OrtTensorTypeAndShapeInfo *info))
@@ -123,6 +132,10 @@ struct settings {
 // The type of a tensor of strings, whose memory is not one piece.
 enum { ELEMENT_STRING = 8 };
 
+// The lists of ports that a session has. A default is an input that need not be given: the
+// model has a value for it.
+enum list { LIST_INPUTS, LIST_OUTPUTS, LIST_DEFAULTS };
+
 // struct port describes an input or an output of a session. Its strings and
 // arrays are good until shoal_port_close.
 struct port {
@@ -137,7 +150,7 @@ struct port {
 };
 
 struct input {
-	void *data;
+	void *data; // NULL if the input is not given
 	size_t size;
 	const int64_t *shape;
 	size_t rank;
@@ -160,6 +173,7 @@ struct call {
 	size_t inputs;
 	size_t outputs;
 	const char **names; // those of the inputs, then those of the outputs
+	const char **given; // those of the inputs that are given, while it runs
 	struct input *in;
 	struct output *out;
 	OrtValue **values; // of the inputs, while it runs
@@ -182,14 +196,17 @@ OrtStatus *shoal_providers(struct ort *ort, char ***out, int *n);
 void shoal_providers_release(struct ort *ort, char **providers, int n);
 
 OrtStatus *shoal_options(struct ort *ort, struct settings settings, OrtSessionOptions **out);
-OrtStatus *shoal_options_cuda(struct ort *ort, OrtSessionOptions *options, const char *device);
+// shoal_options_cuda and shoal_options_tensorrt add a provider with its options.
+OrtStatus *shoal_options_cuda(struct ort *ort, OrtSessionOptions *options, const char *const *keys, const char *const *values, size_t n);
+OrtStatus *shoal_options_tensorrt(struct ort *ort, OrtSessionOptions *options, const char *const *keys, const char *const *values, size_t n);
 OrtStatus *shoal_options_set(struct ort *ort, OrtSessionOptions *options, const char *key, const char *value);
+OrtStatus *shoal_options_operators(struct ort *ort, OrtSessionOptions *options, const char *library);
 void shoal_options_cancel(struct ort *ort, OrtSessionOptions *options);
 void shoal_options_release(struct ort *ort, OrtSessionOptions *options);
 OrtStatus *shoal_session(struct ort *ort, const char *path, OrtSessionOptions *options, OrtSession **out);
 void shoal_session_release(struct ort *ort, OrtSession *session);
-OrtStatus *shoal_count(struct ort *ort, OrtSession *session, bool output, size_t *out);
-OrtStatus *shoal_port_open(struct ort *ort, OrtSession *session, bool output, size_t index, struct port *port);
+OrtStatus *shoal_count(struct ort *ort, OrtSession *session, enum list list, size_t *out);
+OrtStatus *shoal_port_open(struct ort *ort, OrtSession *session, enum list list, size_t index, struct port *port);
 void shoal_port_close(struct ort *ort, struct port *port);
 
 struct call *shoal_call(struct ort *ort, size_t inputs, size_t outputs, OrtStatus **status);

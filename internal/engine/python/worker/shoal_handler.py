@@ -183,6 +183,30 @@ def register_stand_ins():
             setattr(sys.modules[parent], last, module)
 
 
+# Handlers that are part of TorchServe, with the packages that they need besides it.
+BUILT_IN = {
+    "base_handler": "torch", "vision_handler": "torch torchvision captum", "text_handler": "torch torchtext captum",
+    "image_classifier": "torch torchvision captum", "image_segmenter": "torch torchvision captum", "object_detector": "torch torchvision captum",
+    "densenet_handler": "torch torchvision captum", "text_classifier": "torch torchtext captum", "dali_image_classifier": "torch nvidia-dali-cuda120",
+    "vllm_handler": "vllm", "trt_llm_handler": "tensorrt_llm",
+}
+
+
+def missing(error):
+    """Says what to install for a module that is missing."""
+    top, _, last = (error.name or "").rpartition(".")
+    name = "base_handler" if error.name == "ts.torch_handler" else last
+    install = sys.executable + " -m pip install "
+    if name in BUILT_IN and (not top or top.startswith("ts")):
+        return "handler %s is part of TorchServe, which this interpreter does not have; install it, %storchserve %s, or put a handler of your own into the archive" % (
+            name, install, BUILT_IN[name])
+    top = (error.name or "").partition(".")[0]
+    if top in ("ts", "mms"):
+        return "%s: only some modules of package %s are built in; install it, %s%s" % (error, top, install, "torchserve" if top == "ts" else "multi-model-server")
+    return ("%s; install it, %s%s, or list it in the requirements of the archive and set install_py_dep_per_model=true in config.properties" %
+            (error, install, top))
+
+
 def find(handler):
     """Returns the module of a handler, and the function name after the colon, if it has one."""
     name, _, function = handler.partition(":")
@@ -204,12 +228,32 @@ def chain(service):
         raise AttributeError("class %s has neither a method handle nor inference" % type(service).__name__)
 
     def handle(data, context):
+        if asks_for(context, "describe") and hasattr(service, "describe_handle"):
+            return [service.describe_handle()]
+        rows = data
         for step in steps:
+            if step is steps[1] and asks_for(context, "explain") and hasattr(service, "explain_handle"):
+                return service.explain_handle(rows, data)
             if step is not None:
-                data = step(data)
-        return data
+                rows = step(rows)
+        return rows
 
     return handle
+
+
+def asks_for(context, what):
+    """Reports whether the requests are for an explanation or a description, which a header says. Those of a batch are all of one kind."""
+    return context is not None and context.get_request_header(0, what) == "True"
+
+
+def kinds(processors):
+    """Returns the indexes of the requests that a handler may get together. Handlers look at the first request for what all are for, and describe one model."""
+    groups = {}
+    for i, one in enumerate(processors):
+        header = one._request_header
+        # The server writes these names in lower case; those of clients begin with a capital.
+        groups.setdefault((dict.get(header, "explain"), i if dict.get(header, "describe") else -1), []).append(i)
+    return list(groups.values())
 
 
 def entry(handler, context):
@@ -336,16 +380,17 @@ def manifest_of(folder):
         return json.load(file)
 
 
-def settings_of(folder, manifest):
-    """Loads the model's YAML configuration, if it exists and a YAML parser is installed."""
-    name = manifest.get("model", {}).get("configFile")
+def settings_of(folder, name, copy):
+    """Loads the model's YAML configuration with the parser that TorchServe uses, or what the server read of it if that is not installed."""
     if not name:
         return {}
     try:
         import yaml
     except ImportError:
-        log.warning("%s is not read, because the interpreter has no yaml module: install pyyaml", name)
-        return {}
+        if os.path.exists(copy):
+            with open(copy, encoding="utf-8") as file:
+                return json.load(file) or {}
+        raise RuntimeError("%s has keys or numbers that JSON cannot represent, and the interpreter has no yaml module: install pyyaml" % name) from None
     with open(os.path.join(folder, name), encoding="utf-8") as file:
         return yaml.safe_load(file) or {}
 
@@ -361,11 +406,13 @@ class TritonPythonModel:
         self.decode_input = parameters.get("decode_input_request") != "false"
         manifest = manifest_of(folder)
         self.context = Context(args["model_name"], folder, manifest, config["max_batch_size"], None, parameters["server_version"], parameters["server_name"],
-                               settings_of(folder, manifest))
+                               settings_of(folder, parameters.get("model_config_file"), os.path.join(args["model_repository"], "model-config.json")))
         try:
             self.handle = entry(parameters["handler"], self.context)
         except Exception as e:
             shoal_worker.log_exception(e)
+            if isinstance(e, ModuleNotFoundError):
+                raise shoal_worker.Failure(missing(e)) from None
             last = traceback.extract_tb(e.__traceback__)[-1]
             raise shoal_worker.Failure("%s: %s (%s, line %d)" % (type(e).__name__, e, os.path.basename(last.filename), last.lineno)) from None
 
@@ -377,8 +424,20 @@ class TritonPythonModel:
                 data.append(parts)
                 processors.append(RequestProcessor(headers))
             ends.append(len(data))
-        replies = self.answer(data, processors, ids)
+        replies = self.answer_kinds(data, processors, ids)
         return [respond(request, replies[begin:end]) for request, begin, end in zip(requests, [0] + ends, ends)]
+
+    def answer_kinds(self, data, processors, ids):
+        """Calls the handler once for each kind of requests."""
+        groups = kinds(processors)
+        if len(groups) == 1:
+            return self.answer(data, processors, ids)
+        replies = [None] * len(data)
+        for group in groups:
+            part = self.answer([data[i] for i in group], [processors[i] for i in group], {at: ids[i] for at, i in enumerate(group)})
+            for i, one in zip(group, part):
+                replies[i] = one
+        return replies
 
     def answer(self, data, processors, ids):
         context = self.context

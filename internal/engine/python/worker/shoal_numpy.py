@@ -8,4 +8,4 @@ try:
     import numpy as np
 except ImportError as e:
     np = None
-    MISSING = "%s has no numpy (%s): install it with %s -m pip install numpy, or configure another interpreter" % (sys.executable, e, sys.executable)
+    MISSING = "%s has no numpy (%s): run 'python3 -m venv venv && venv/bin/pip install numpy' next to the model's files, or configure another interpreter" % (sys.executable, e)

@@ -406,7 +406,7 @@ def load_model(model_name, config="", files=None):
 
 
 def unload_model(model_name, unload_dependents=False):
-    """Unloads a model after its in-flight requests. Ensembles do not exist, so no other model is unloaded with it."""
+    """Unloads a model after its in-flight requests. The members of an ensemble stay loaded."""
     _control({"do": "unload", "model": model_name})
 
 

@@ -1,0 +1,106 @@
+// Package ensemble runs models that are made of other models. A request to an ensemble is a
+// graph of requests to its members, each of which is batched with other requests of that
+// member, whether they come from clients or from ensembles.
+//
+// Tensors pass from step to step by reference: a step reads the memory in which another
+// step's response lies.
+package ensemble
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/shoal-serving/shoal/internal/engine"
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/modelconfig"
+	"github.com/shoal-serving/shoal/tensor"
+)
+
+// Name is the name of the backend.
+const Name = modelconfig.EnsembleBackend
+
+// Instances is how many requests of one ensemble run at the same time. An instance costs a
+// goroutine that waits; more requests than these wait in the queue of the ensemble.
+const Instances = 256
+
+// Members are the models that ensembles call.
+type Members interface {
+	// Call runs a request, as Call of an [engine.ModelCaller].
+	Call(ctx context.Context, req *infer.Request, resp *infer.Response) error
+	// ModelReady reports whether a version takes requests. Version "" means any.
+	ModelReady(model, version string) bool
+	// MemberConfig returns the configuration of a loaded version, which the caller must not
+	// modify. Version "" means the default one.
+	MemberConfig(model, version string) (*modelconfig.Config, error)
+}
+
+// An Engine loads ensembles. The members must be loaded before.
+type Engine struct {
+	Members Members
+	Log     *slog.Logger
+}
+
+// Load implements [engine.Engine]. It checks the graph against the configurations of the
+// members.
+func (e *Engine) Load(ctx context.Context, src engine.Source) (engine.Model, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	g, err := newGraph(src.Config, e.Members.MemberConfig)
+	if err != nil {
+		return nil, err
+	}
+	return &model{engine: e, graph: g}, nil
+}
+
+// A model is a loaded ensemble.
+type model struct {
+	engine *Engine
+	graph  *graph
+}
+
+// Retries implements [engine.RetryPolicy]: the members retry.
+func (*model) Retries() (inParts, afterDeath bool) { return false, false }
+
+// Rehearses implements [engine.RetryPolicy]: the members are measured, not the ensemble.
+func (*model) Rehearses() bool { return false }
+
+func (m *model) Instance(context.Context) (engine.Instance, error) { return &instance{m}, nil }
+
+func (*model) Close() error { return nil }
+
+// An instance runs one request after the other. It has no state.
+type instance struct{ *model }
+
+var (
+	_ engine.PerRequest    = (*instance)(nil)
+	_ engine.HealthChecker = (*instance)(nil)
+	_ engine.RetryPolicy   = (*model)(nil)
+)
+
+// Run implements [engine.Instance].
+func (i *instance) Run(ctx context.Context, in []tensor.Tensor, out *engine.Outputs) error {
+	return i.run(ctx, &infer.Request{Inputs: in}, out)
+}
+
+// RunEach implements [engine.PerRequest]. Requests of an ensemble do not share batches, so
+// there is one; its members share theirs.
+func (i *instance) RunEach(ctx context.Context, calls []engine.Call) error {
+	for k := range calls {
+		c := &calls[k]
+		c.Err = i.run(ctx, c.Request, &c.Outputs)
+	}
+	return ctx.Err()
+}
+
+// Ready implements [engine.HealthChecker]: an ensemble is ready if all its members are.
+func (i *instance) Ready() bool {
+	for k := range i.graph.steps {
+		if s := &i.graph.steps[k]; !i.engine.Members.ModelReady(s.model, s.version) {
+			return false
+		}
+	}
+	return true
+}
+
+func (*instance) Close() error { return nil }

@@ -1,0 +1,186 @@
+package kservehttp
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/access"
+	"github.com/shoal-serving/shoal/internal/budget"
+	"github.com/shoal-serving/shoal/internal/buf"
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/kserve"
+)
+
+// A generation yields the responses to one request of the generate extension: those of a
+// decoupled model, or the only one of any other. If the client disconnects, the context of
+// its request is cancelled, and with it the generation.
+type generation struct {
+	req    *kserve.Request
+	stream infer.ResponseStream // nil unless the model is decoupled and may send more
+	only   *infer.Response      // the response of a model that is not decoupled; nil if it failed, or was returned
+	err    error                // the error of a model that is not decoupled; nil if it was returned
+	over   bool
+}
+
+// errNoMore is returned after the last response.
+var errNoMore = errors.New("no more responses")
+
+// openGeneration decodes a request and runs it. An error that it returns was found before
+// the model ran. The caller must close the generation.
+func (h *handler) openGeneration(w http.ResponseWriter, r *http.Request, charge *budget.Charge) (*generation, error) {
+	if err := h.catalog.Authorize(r.Context(), access.Run, r.PathValue("model")); err != nil {
+		return nil, err // before the body is read
+	}
+	model, err := h.catalog.Model(r.Context(), r.PathValue("model"), r.PathValue("version"))
+	if err != nil {
+		return nil, err
+	}
+	req, err := h.decodeBody(w, r, charge, func(body *buf.Buf) (*kserve.Request, error) {
+		return kserve.DecodeGenerate(body, model.Inputs, kserve.DecodeOptions{
+			Model: r.PathValue("model"), Version: r.PathValue("version"), Limits: h.opts.Limits,
+		})
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer req.Memory.Release() // the model has its own reference while it reads the inputs
+	req.Client = kserve.ClientID(r.RemoteAddr)
+	resp := kserve.GetResponse()
+	resp.Times = infer.Timeline{} // the response is pooled
+	err = kserve.Infer(r.Context(), h.backend, &req.Request, resp)
+	g := &generation{req: req}
+	switch {
+	case err == nil && resp.Stream == nil:
+		g.only = resp
+		return g, nil
+	case err == nil:
+		g.stream = resp.Stream
+	case resp.Times.Taken.IsZero(): // no instance ran it
+		kserve.PutResponse(resp)
+		return nil, err
+	default:
+		g.err = err
+	}
+	kserve.PutResponse(resp)
+	return g, nil
+}
+
+// next appends the next response to dst as JSON. If the model sent an error in its place,
+// next returns that. After the last response it returns errNoMore.
+func (g *generation) next(ctx context.Context, dst []byte) ([]byte, error) {
+	if g.over {
+		return nil, errNoMore
+	}
+	if g.stream == nil {
+		g.over = true
+		if g.err != nil {
+			return nil, g.err
+		}
+		return g.req.AppendGenerated(dst, g.only)
+	}
+	resp := kserve.GetResponse()
+	defer kserve.PutResponse(resp)
+	err := kserve.TritonError(g.stream.Next(ctx, resp), &g.req.Request)
+	g.over = resp.Last || ctx.Err() != nil
+	switch {
+	case err != nil:
+		return nil, err
+	case resp.Empty:
+		return nil, errNoMore
+	}
+	defer resp.Release()
+	return g.req.AppendGenerated(dst, resp)
+}
+
+// close releases the memory of the responses, and notifies a model that would send more.
+func (g *generation) close() {
+	if g.stream != nil {
+		g.stream.Close()
+	}
+	if g.only != nil {
+		g.only.Release()
+		kserve.PutResponse(g.only)
+	}
+}
+
+// oneResponse is the error of generate for a model that sends none or several.
+const oneResponse = "generate expects model to produce exactly 1 response, use generate stream for model that generates various number of responses"
+
+// generate runs a model, and answers with its only response as JSON. As in Triton, the
+// status is that of the first response, even if others follow, which is an error.
+func (h *handler) generate(w http.ResponseWriter, r *http.Request) error {
+	charge := h.opts.Budget.Open(r.PathValue("model"))
+	defer charge.Close() // when the response has been sent
+	g, err := h.openGeneration(w, r, &charge)
+	if err != nil {
+		return err
+	}
+	defer g.close()
+	doc, err := g.next(r.Context(), nil)
+	if err != nil && !errors.Is(err, errNoMore) {
+		return err
+	}
+	if !charge.Grow(int64(len(doc))) {
+		return kserve.ErrOverBudget
+	}
+	if _, more := g.next(r.Context(), nil); errors.Is(err, errNoMore) || !errors.Is(more, errNoMore) {
+		sendError(w, http.StatusOK, oneResponse)
+		return nil
+	}
+	if connOf(r).closing() {
+		w.Header().Set("Connection", "close")
+	}
+	sendDocument(w, http.StatusOK, doc)
+	return nil
+}
+
+// generateStream runs a model, and answers with its responses as server-sent events while
+// the model sends them. The status is that of the first one.
+func (h *handler) generateStream(w http.ResponseWriter, r *http.Request) error {
+	charge := h.opts.Budget.Open(r.PathValue("model"))
+	defer charge.Close()
+	g, err := h.openGeneration(w, r, &charge)
+	if err != nil {
+		return err
+	}
+	defer g.close()
+	charge.Close() // the body is no longer needed; the charge goes on with the events
+	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+	if connOf(r).closing() {
+		w.Header().Set("Connection", "close")
+	}
+	client := http.NewResponseController(w)
+	defer func() { _ = client.SetWriteDeadline(time.Time{}) }() // the next request starts without one
+	var memory []byte
+	for first := true; ; first = false {
+		event, err := g.next(r.Context(), append(memory[:0], eventStart...))
+		if err == nil && !charge.Grow(int64(cap(event)-cap(memory))) {
+			err = kserve.ErrOverBudget
+		}
+		switch {
+		case errors.Is(err, errNoMore) || r.Context().Err() != nil:
+			return nil
+		case err != nil:
+			event = append([]byte(eventStart), encodeFailure(failure{Error: err.Error()})...)
+		default:
+			memory = event
+		}
+		if first && err != nil {
+			w.WriteHeader(h.errorStatus(w, err))
+		}
+		// A client that does not read must not hold the model's responses for ever.
+		_ = client.SetWriteDeadline(time.Now().Add(stallTimeout))
+		if _, err := w.Write(append(event, eventEnd...)); err != nil || client.Flush() != nil {
+			return nil // the client has disconnected
+		}
+	}
+}
+
+// A server-sent event is a line with a JSON document, which has no line breaks, and an
+// empty line.
+const (
+	eventStart = "data: "
+	eventEnd   = "\n\n"
+)

@@ -1,0 +1,73 @@
+package kserve
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"time"
+)
+
+// bodyProgress is how much of a body must arrive within the timeout of [BeginBody].
+const bodyProgress = 64 << 10
+
+// A BodyTimer interrupts a client that does not get on with its body: if neither the next
+// 64 KiB of it nor the rest arrive within the timeout. A slow client that gets on is not
+// interrupted.
+type BodyTimer struct {
+	w       http.ResponseWriter
+	timeout time.Duration // 0 means none
+}
+
+// BeginBody starts the time of the body of r, which the caller reads next. 0 means no
+// timeout. It may replace the body of r.
+func BeginBody(w http.ResponseWriter, r *http.Request, timeout time.Duration) BodyTimer {
+	t := BodyTimer{w, timeout}
+	if r.ContentLength == 0 {
+		t.timeout = 0
+	}
+	if t.timeout == 0 {
+		return t
+	}
+	t.extend()
+	if r.ContentLength < 0 || r.ContentLength > bodyProgress {
+		r.Body = &progressReader{ReadCloser: r.Body, timer: t}
+	}
+	return t
+}
+
+// End stops the time when the body was read, or reading has failed with err. It reports
+// whether the error is that of a client that did not get on.
+func (t BodyTimer) End(err error) (stalled bool) {
+	if t.timeout == 0 {
+		return false
+	}
+	if err == nil {
+		// net/http keeps reading in order to notice that the client disconnects.
+		_ = http.NewResponseController(t.w).SetReadDeadline(time.Time{})
+	}
+	// Otherwise the deadline stays set, so that net/http does not wait for the rest of the body.
+	return errors.Is(err, os.ErrDeadlineExceeded)
+}
+
+// extend starts the time anew. Writers without a connection have no deadlines.
+func (t BodyTimer) extend() {
+	_ = http.NewResponseController(t.w).SetReadDeadline(time.Now().Add(t.timeout))
+}
+
+// A progressReader extends the deadline whenever enough was read.
+type progressReader struct {
+	io.ReadCloser
+
+	timer BodyTimer
+	n     int // bytes since the deadline was extended
+}
+
+func (p *progressReader) Read(b []byte) (int, error) {
+	n, err := p.ReadCloser.Read(b)
+	if p.n += n; p.n >= bodyProgress {
+		p.n = 0
+		p.timer.extend()
+	}
+	return n, err
+}

@@ -1,0 +1,88 @@
+package metrics
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/shoal-serving/shoal/internal/access"
+)
+
+var (
+	budgetTotal     = desc("shoal_memory_budget_bytes", "Memory that all requests may hold together")
+	budgetUsed      = desc("shoal_memory_budget_used_bytes", "Memory that requests are charged for now")
+	budgetRejected  = desc("shoal_memory_budget_rejections_total", "Charges that did not fit the memory budget; each rejects a request")
+	streamsReset    = desc("shoal_grpc_streams_reset_total", "gRPC calls that were reset because their message did not fit the memory budget, or because the client did not send or read", "reason")
+	connectionsOpen = desc("shoal_connections", "TCP connections that are open, of all ports")
+	connectionsOver = desc("shoal_connections_refused_total", "TCP connections that were closed because too many were open")
+	unauthenticated = desc("shoal_unauthenticated_requests_total", "Requests that were refused because their caller could not be authenticated")
+	demandLoads     = desc("shoal_demand_loads_total", "Loads that requests asked for, in mode demand", "outcome")
+	demandEvictions = desc("shoal_demand_evictions_total", "Models that left memory for others, or because a client unloaded them, in mode demand")
+	demandRefused   = desc("shoal_demand_refused_total", "Requests whose model was not loaded for them, in mode demand")
+	demandModels    = desc("shoal_demand_models", "Models in mode demand: all of the repository, and those in memory", "state")
+	demandMemory    = desc("shoal_demand_memory_bytes", "Memory that models may hold together in mode demand, and that they hold", "kind")
+	tenantRequests  = desc("shoal_tenant_requests_total", "Inference requests of a tenant that its limits admitted; the tenants beyond the first 100 are one tenant, other", "tenant")
+	tenantRefused   = desc("shoal_tenant_refusals_total", "Inference requests that exceeded a limit of their tenant: rate, concurrency or bytes", "tenant", "limit")
+	tenantInFlight  = desc("shoal_tenant_requests_in_flight", "Inference requests of a tenant that are not answered yet", "tenant")
+	tenantBytes     = desc("shoal_tenant_bytes_in_flight", "Size of the inputs of these requests", "tenant")
+	auditLost       = desc("shoal_audit_records_lost_total", "Records that could not be written to the audit log")
+)
+
+// limits collects how far what bounds the memory of requests is used.
+type limits Options
+
+// Describe implements [prometheus.Collector].
+func (limits) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{budgetTotal, budgetUsed, budgetRejected, streamsReset, connectionsOpen, connectionsOver, unauthenticated, auditLost, demandLoads, demandEvictions, demandRefused, demandModels, demandMemory, tenantRequests, tenantRefused, tenantInFlight, tenantBytes} {
+		out <- d
+	}
+}
+
+// Collect implements [prometheus.Collector].
+func (l limits) Collect(out chan<- prometheus.Metric) {
+	if l.Budget != nil {
+		state := l.Budget.State()
+		out <- prometheus.MustNewConstMetric(budgetTotal, prometheus.GaugeValue, float64(state.Total))
+		out <- prometheus.MustNewConstMetric(budgetUsed, prometheus.GaugeValue, float64(state.Used))
+		out <- counter(budgetRejected, state.Rejected)
+	}
+	if l.GRPC != nil {
+		state := l.GRPC.State()
+		out <- counter(streamsReset, state.OverBudget, "memory_budget")
+		out <- counter(streamsReset, state.Stalled, "stalled")
+	}
+	if l.Connections != nil {
+		open, refused := l.Connections()
+		out <- prometheus.MustNewConstMetric(connectionsOpen, prometheus.GaugeValue, float64(open))
+		out <- counter(connectionsOver, refused)
+	}
+	if l.Demand != nil {
+		l.collectDemand(out)
+	}
+	if l.Access != nil {
+		out <- counter(unauthenticated, l.Access.Refusals())
+		out <- counter(auditLost, l.Access.Audit.Lost())
+		for _, u := range l.Access.Tenants.Usage() {
+			out <- counter(tenantRequests, u.Requests, u.Tenant)
+			for limit, n := range u.Refused {
+				out <- counter(tenantRefused, n, u.Tenant, access.Limit(limit).String())
+			}
+			out <- prometheus.MustNewConstMetric(tenantInFlight, prometheus.GaugeValue, float64(u.InFlight), u.Tenant)
+			out <- prometheus.MustNewConstMetric(tenantBytes, prometheus.GaugeValue, float64(u.Bytes), u.Tenant)
+		}
+	}
+}
+
+// collectDemand collects what mode demand counts.
+func (l limits) collectDemand(out chan<- prometheus.Metric) {
+	c, ok := l.Demand()
+	if !ok {
+		return
+	}
+	out <- counter(demandLoads, c.Loads, "success")
+	out <- counter(demandLoads, c.FailedLoads, "failure")
+	out <- counter(demandEvictions, c.Evictions)
+	out <- counter(demandRefused, c.Refused)
+	out <- prometheus.MustNewConstMetric(demandModels, prometheus.GaugeValue, float64(c.Models), "known")
+	out <- prometheus.MustNewConstMetric(demandModels, prometheus.GaugeValue, float64(c.Loaded), "loaded")
+	out <- prometheus.MustNewConstMetric(demandMemory, prometheus.GaugeValue, float64(c.Memory), "limit")
+	out <- prometheus.MustNewConstMetric(demandMemory, prometheus.GaugeValue, float64(c.Held), "held")
+}

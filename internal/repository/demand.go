@@ -1,0 +1,647 @@
+package repository
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/calibrate"
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/repository/evict"
+	"github.com/shoal-serving/shoal/internal/servable"
+	"github.com/shoal-serving/shoal/internal/server"
+)
+
+// DemandOptions configure mode Demand.
+type DemandOptions struct {
+	// Memory is how many bytes all models that are loaded may hold together.
+	Memory int64
+	// Loads is how many models the server loads at once. Zero means 4.
+	Loads int
+	// Waiting is how many requests may wait for one model. Zero means 1000.
+	Waiting int
+	// Queue is how many loads may wait for others. Zero means 64.
+	Queue int
+	// Resident returns the memory in bytes that models hold, and other parts of the process
+	// that do not change much. Nil means unknown: the sizes of files count.
+	Resident func() int64
+	// Store keeps what models needed. Nil means in memory only.
+	Store *calibrate.Store
+}
+
+// onDemand loads models when requests ask for them, and evicts others for them. It
+// implements [server.Demand] for a repository in mode Demand.
+//
+// Memory is counted twice. Which models leave is decided at once, by what all models will
+// hold when everything under way has ended; so that decision never promises more than there
+// is. A load then waits until the models that leave for it are closed: held is what models
+// hold at the moment.
+type onDemand struct {
+	repository *Repository
+	opts       DemandOptions
+
+	mu      sync.Mutex // guards the following
+	models  map[string]*demanded
+	held    int64         // bytes of models that are loaded, being loaded or leaving
+	freed   chan struct{} // closed and replaced when held shrinks
+	loading int           // loads that have not ended
+	leaving int           // models that are going
+	changes uint64        // loads and evictions that have begun or ended
+	counts  DemandCounts
+}
+
+// DemandCounts are the counters of mode Demand.
+type DemandCounts struct {
+	Loads, FailedLoads uint64
+	Evictions          uint64
+	Refused            uint64 // requests whose model was not loaded for them
+	Models, Loaded     int    // known, and in memory now
+	Memory, Held       int64  // bytes: the limit, and what models hold
+}
+
+// A demanded model is what is known of a model, loaded or not.
+type demanded struct {
+	state  residence
+	flight *flight // the load that is under way; nil if there is none
+
+	described time.Time   // when its files were last read
+	files     fingerprint // of its files
+	id        string      // what its footprint is kept under
+	bytes     int64       // memory that it needs: the size of its files, until it was measured
+	measured  bool        // bytes was measured
+	load      time.Duration
+	loaded    time.Time // when it was last loaded
+
+	rate    evict.Rate
+	counted uint64 // requests that rate has
+	resume  map[int64]*servable.Resume
+
+	refusal error     // why it was not loaded last; nil if it was
+	until   time.Time // the refusal is repeated until then
+	broken  bool      // its last load failed
+}
+
+// A residence is where a model is.
+type residence uint8
+
+const (
+	cold   residence = iota // not in memory
+	coming                  // being loaded
+	warm                    // in memory
+	going                   // leaving memory
+)
+
+// A flight is a load that requests wait for.
+type flight struct {
+	done    chan struct{} // closed when the load has ended
+	err     error         // set before done is closed
+	waiting int           // requests that wait; guarded by the lock of onDemand
+	ready   time.Time     // when it will probably have ended; zero if that is not known
+}
+
+const (
+	defaultLoads   = 4
+	defaultWaiting = 1000
+	defaultQueue   = 64
+
+	// describedFor is how long the description of a model that is not loaded is used without
+	// looking at its files again.
+	describedFor = time.Second
+	// refusedFor is how long a refusal is repeated at most without deciding again: a decision
+	// looks at all loaded models, and clients may ask often.
+	refusedFor = 50 * time.Millisecond
+	// A model whose load failed is tried again after ten times the time that it took, within
+	// these bounds.
+	minBroken, maxBroken = time.Second, time.Minute
+)
+
+func newOnDemand(r *Repository, opts DemandOptions) *onDemand {
+	opts.Loads = cmp.Or(opts.Loads, defaultLoads)
+	opts.Waiting = cmp.Or(opts.Waiting, defaultWaiting)
+	opts.Queue = cmp.Or(opts.Queue, defaultQueue)
+	if opts.Store == nil {
+		opts.Store = calibrate.NewStore("", r.opts.Log)
+	}
+	return &onDemand{repository: r, opts: opts, models: map[string]*demanded{}, freed: make(chan struct{})}
+}
+
+// list adds the names of models.
+func (d *onDemand) list(names []string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, name := range names {
+		if d.models[name] == nil {
+			d.models[name] = &demanded{}
+		}
+	}
+}
+
+// Available implements [server.Demand].
+func (d *onDemand) Available(name string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	m := d.models[name]
+	return m != nil && !m.broken
+}
+
+// Await implements [server.Demand].
+func (d *onDemand) Await(ctx context.Context, name string) error {
+	f, err := d.join(ctx, name)
+	if err != nil || f == nil {
+		return err
+	}
+	defer func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		f.waiting--
+	}()
+	select {
+	case <-f.done:
+		return f.err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// join returns the load of a model, which it begins if there is none, and counts the caller
+// as waiting for it. It returns nil if the model is loaded.
+func (d *onDemand) join(ctx context.Context, name string) (*flight, error) {
+	now := time.Now()
+	m, err := d.find(now, name)
+	if err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.models[name] = m // its files may have been gone for a moment
+	m.rate.Add(now, 1)
+	if m.flight == nil {
+		switch {
+		case m.state == warm:
+			return nil, nil
+		case now.Before(m.until):
+			d.counts.Refused++
+			return nil, m.refusal
+		}
+		if err := d.beginLocked(now, name, m); err != nil {
+			d.counts.Refused++
+			return nil, err
+		}
+	}
+	f := m.flight
+	if deadline, ok := ctx.Deadline(); ok && f.ready.After(deadline) {
+		d.counts.Refused++
+		return nil, refuse(name, f.ready.Sub(now), "model %q is being loaded, which takes about %v, longer than the request's deadline allows", name, f.ready.Sub(now).Round(time.Millisecond))
+	}
+	if f.waiting >= d.opts.Waiting {
+		d.counts.Refused++
+		return nil, refuse(name, max(f.ready.Sub(now), m.load), "model %q is being loaded, and %d requests wait for it already", name, f.waiting)
+	}
+	f.waiting++
+	return f, nil
+}
+
+// refuse returns the error of a request whose model cannot be loaded in time.
+func refuse(name string, retry time.Duration, format string, args ...any) error {
+	err := infer.Errorf(infer.Unavailable, format, args...)
+	err.Model, err.RetryAfter = name, max(retry, time.Millisecond)
+	return err
+}
+
+// find returns the state of a model. It looks at the files of a model that is not loaded, in
+// case they have changed.
+func (d *onDemand) find(now time.Time, name string) (*demanded, error) {
+	d.mu.Lock()
+	m := d.models[name]
+	current := m != nil && (m.state != cold || now.Sub(m.described) < describedFor)
+	d.mu.Unlock()
+	if current {
+		return m, nil
+	}
+	onDisk := describe(d.repository.opts.Paths, d.opts.Store, name)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	m = d.models[name]
+	if onDisk.err != nil && infer.CodeOf(onDisk.err) == infer.NotFound {
+		if m != nil && m.state == cold {
+			delete(d.models, name)
+		}
+		return nil, onDisk.err
+	}
+	if m == nil {
+		m = &demanded{}
+		d.models[name] = m
+	}
+	if onDisk.err != nil {
+		m.broken = true
+		return nil, refuse(name, minBroken, "model %q cannot be loaded: %w", name, onDisk.err)
+	}
+	if m.state == cold && m.files != onDisk.files {
+		m.describe(onDisk)
+	}
+	m.described = now
+	return m, nil
+}
+
+// A description is what the files of a model say about it.
+type description struct {
+	files fingerprint
+	id    string               // what its footprint is kept under
+	bytes int64                // of the files
+	known *calibrate.Footprint // from an earlier load; nil if there is none
+	err   error                // why it cannot be loaded
+}
+
+// describe sets what is known of a model with new files.
+func (m *demanded) describe(as description) {
+	m.files, m.id, m.bytes, m.measured, m.load, m.resume = as.files, as.id, as.bytes, false, 0, nil
+	m.refusal, m.until, m.broken = nil, time.Time{}, false
+	if as.known != nil {
+		m.bytes, m.measured, m.load = as.known.Bytes, true, as.known.Load
+	}
+}
+
+// footprintID returns what a footprint is kept under: it is that of the same files only.
+func footprintID(f *candidate) string {
+	path, err := filepath.Abs(f.path())
+	if err != nil {
+		path = f.path()
+	}
+	return fmt.Sprintf("%s %x", path, uint64(f.whole()))
+}
+
+// errNotFound is the error of a model that does not exist. The server replaces it.
+var errNotFound = infer.Errorf(infer.NotFound, "no such model")
+
+// describe reads the files of a model.
+func describe(paths []string, store *calibrate.Store, name string) description {
+	f, err := findOnDisk(paths, name)
+	switch {
+	case err != nil:
+		return description{err: err}
+	case f == nil:
+		return description{err: errNotFound}
+	}
+	as := description{files: f.whole(), id: footprintID(f)}
+	if known, ok := store.Footprint(as.id); ok {
+		as.known = &known
+	}
+	if f.file != "" {
+		as.bytes = sizeOf(f.path())
+		return as
+	}
+	want, err := newDesired(f, override{})
+	if err != nil {
+		return description{err: err}
+	}
+	for n := range want.versions {
+		as.bytes += sizeOf(want.dir(n))
+	}
+	return as
+}
+
+// sizeOf returns the size of a file, or of all files below a directory. Files that cannot be read do not
+// count: loading reports them.
+func sizeOf(root string) (size int64) {
+	if link, err := filepath.EvalSymlinks(root); err == nil {
+		root = link // the directory of a version may be a link, as in mounted volumes
+	}
+	_ = filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return nil //nolint:nilerr // see above
+		}
+		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() {
+			size += info.Size()
+		}
+		return nil
+	})
+	return size
+}
+
+// beginLocked begins to load a model, if there is or can be made room for it.
+func (d *onDemand) beginLocked(now time.Time, name string, m *demanded) error {
+	if m.state == going {
+		return refuse(name, m.load, "model %q is being unloaded", name)
+	}
+	if d.loading >= d.opts.Queue {
+		return d.refuseLocked(now, m, refuse(name, cmp.Or(m.load, time.Second), "model %q is not loaded, and %d other models are being loaded", name, d.loading), refusedFor)
+	}
+	plan := evict.Decide(now, d.opts.Memory, d.loadedLocked(now), m.asModel(now, name))
+	if plan.Reason != evict.Admitted {
+		return d.refuseLocked(now, m, d.noRoom(name, m, plan), min(plan.Wait, refusedFor))
+	}
+	f := &flight{done: make(chan struct{})}
+	if m.load > 0 {
+		f.ready = now.Add(m.load + d.queuedLocked())
+	}
+	if !d.repository.begin(func() { d.load(name, m, f, plan.Evict) }) {
+		return server.ErrClosing
+	}
+	d.markLocked(plan.Evict)
+	m.state, m.flight = coming, f
+	d.loading++
+	return nil
+}
+
+// markLocked marks models as leaving. The caller evicts them.
+func (d *onDemand) markLocked(names []string) {
+	for _, name := range names {
+		d.models[name].state = going
+	}
+	d.leaving += len(names)
+}
+
+// refuseLocked remembers a refusal.
+func (d *onDemand) refuseLocked(now time.Time, m *demanded, err error, repeat time.Duration) error {
+	m.refusal, m.until = err, now.Add(repeat)
+	return err
+}
+
+// noRoom returns the error of a model that cannot be loaded beside those that are.
+func (d *onDemand) noRoom(name string, m *demanded, plan evict.Decision) error {
+	const limit = "model %q is not loaded: %d MiB that it needs are not free in the %d MiB of --model-memory, because "
+	reasons := map[evict.Reason]string{
+		evict.InUse:  "model %q is in use",
+		evict.Young:  "model %q was loaded only a moment ago",
+		evict.Busier: "model %q is asked for more often",
+	}
+	if plan.Reason == evict.TooLarge {
+		return infer.Errorf(infer.Unavailable, "model %q needs %d MiB of memory, and --model-memory allows %d MiB for all models; raise it", name, mebibytes(m.bytes), d.opts.Memory>>20)
+	}
+	return refuse(name, plan.Wait, limit+reasons[plan.Reason], name, mebibytes(m.bytes), d.opts.Memory>>20, plan.Blocker)
+}
+
+// mebibytes rounds up, so that a need never looks smaller than the limit that it exceeds.
+func mebibytes(n int64) int64 { return (n + 1<<20 - 1) >> 20 }
+
+// queuedLocked returns how long a new load will probably wait for others.
+func (d *onDemand) queuedLocked() (wait time.Duration) {
+	if d.loading < d.opts.Loads {
+		return 0
+	}
+	for _, m := range d.models {
+		if m.state == coming {
+			wait += m.load
+		}
+	}
+	return wait / time.Duration(d.opts.Loads)
+}
+
+// loadedLocked returns the models that hold memory, or will, and counts their requests.
+func (d *onDemand) loadedLocked(now time.Time) (all []evict.Model) {
+	for name, m := range d.models {
+		if m.state != warm && m.state != coming {
+			continue
+		}
+		requests, busy := d.repository.requests(name)
+		if requests > m.counted {
+			m.rate.Add(now, float64(requests-m.counted))
+		}
+		m.counted = requests
+		one := m.asModel(now, name)
+		one.InUse = busy || m.state == coming
+		all = append(all, one)
+	}
+	return all
+}
+
+// requests returns the number of requests that a model has answered, and whether it has some
+// at the moment.
+func (r *Repository) requests(name string) (answered uint64, busy bool) {
+	for _, v := range r.server.Versions(name) {
+		answered += v.Stats.Requests()
+		busy = busy || v.Scheduler.Busy()
+	}
+	return answered, busy
+}
+
+func (m *demanded) asModel(now time.Time, name string) evict.Model {
+	return evict.Model{Name: name, Bytes: m.bytes, Reload: m.load, Rate: m.rate.PerSecond(now), Loaded: m.loaded}
+}
+
+// load evicts models and loads another one.
+func (d *onDemand) load(name string, m *demanded, f *flight, leave []string) {
+	for _, other := range leave {
+		d.evict(other)
+	}
+	bytes := m.bytes // it does not change while the model is coming
+	d.hold(bytes)
+	change, before := d.beginChange(), d.resident()
+	began := time.Now()
+	err := d.repository.change(name, override{})
+	more, alone := d.resident()-before, d.endChange(change)
+	d.mu.Lock()
+	d.loading--
+	m.flight = nil
+	if err != nil {
+		f.err = d.failedLocked(name, m, time.Since(began), err)
+	} else {
+		d.loadedNowLocked(name, m)
+		if alone && d.opts.Resident != nil {
+			m.bytes, m.measured = max(m.bytes, more), true // memory that was free before does not count, so it may be too little
+		}
+		bytes -= m.bytes
+	}
+	d.releaseLocked(bytes)
+	leave = d.excessLocked()
+	id, footprint, known := m.id, calibrate.Footprint{Bytes: m.bytes, Load: m.load}, err == nil && m.measured
+	d.mu.Unlock()
+	close(f.done)
+	if known {
+		d.opts.Store.PutFootprint(id, footprint)
+	}
+	for _, other := range leave {
+		d.evict(other)
+	}
+}
+
+// failedLocked records that a load failed, and returns the error for the requests that waited.
+func (d *onDemand) failedLocked(name string, m *demanded, took time.Duration, err error) error {
+	d.counts.FailedLoads++
+	m.state = cold
+	if errors.Is(err, servable.ErrUnloading) {
+		return err
+	}
+	wait := min(max(10*took, minBroken), maxBroken)
+	m.broken = true
+	return d.refuseLocked(time.Now(), m, refuse(name, wait, "model %q cannot be loaded: %w", name, err), wait)
+}
+
+// loadedNowLocked records that a model is loaded.
+func (d *onDemand) loadedNowLocked(name string, m *demanded) {
+	d.counts.Loads++
+	m.state, m.loaded, m.broken, m.refusal, m.load = warm, time.Now(), false, nil, 0
+	m.counted, _ = d.repository.requests(name)
+	for _, v := range d.repository.server.Versions(name) {
+		m.load += v.LoadTime
+	}
+}
+
+// excessLocked returns models that leave because others turned out to be larger than
+// expected, and marks them. The caller evicts them.
+func (d *onDemand) excessLocked() []string {
+	if d.held <= d.opts.Memory || d.leaving > 0 {
+		return nil
+	}
+	now := time.Now()
+	plan := evict.Decide(now, d.opts.Memory, d.loadedLocked(now), evict.Model{})
+	d.markLocked(plan.Evict)
+	return plan.Evict
+}
+
+func (d *onDemand) resident() int64 {
+	if d.opts.Resident == nil {
+		return 0
+	}
+	return d.opts.Resident()
+}
+
+// beginChange counts the begin of a load.
+func (d *onDemand) beginChange() uint64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.changes++
+	return d.changes
+}
+
+// endChange counts the end of a load, and reports whether no other change happened during it.
+func (d *onDemand) endChange(began uint64) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	alone := d.changes == began && d.loading == 1
+	d.changes++
+	return alone
+}
+
+// evict takes a model that was marked as leaving out of memory.
+func (d *onDemand) evict(name string) {
+	resume := map[int64]*servable.Resume{}
+	for _, v := range d.repository.server.Versions(name) {
+		resume[v.Number()] = v.Resume()
+	}
+	d.repository.server.Evict(name)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	m := d.models[name]
+	m.state, m.resume = cold, resume
+	d.changes++
+	d.leaving--
+	d.counts.Evictions++
+	d.releaseLocked(m.bytes)
+}
+
+// unload takes a model out of memory because a client wants it, or its files are gone.
+func (d *onDemand) unload(name string) {
+	d.mu.Lock()
+	m := d.models[name]
+	if m == nil || m.state != warm {
+		d.mu.Unlock()
+		d.repository.server.Unload(name) // which cancels a load
+		return
+	}
+	d.markLocked([]string{name})
+	d.mu.Unlock()
+	d.evict(name)
+}
+
+// reloaded records that a model that is in memory was loaded again, with other files. d may
+// be nil.
+func (d *onDemand) reloaded(name string) {
+	if d == nil {
+		return // models are not counted
+	}
+	as := describe(d.repository.opts.Paths, d.opts.Store, name)
+	d.mu.Lock()
+	m := d.models[name]
+	if as.err != nil || m == nil || m.state != warm || m.files == as.files {
+		d.mu.Unlock()
+		return
+	}
+	before := m.bytes
+	m.describe(as)
+	d.releaseLocked(before - m.bytes)
+	leave := d.excessLocked()
+	d.mu.Unlock()
+	for _, other := range leave {
+		d.evict(other)
+	}
+}
+
+// resumeOf returns what is known of the versions of a model from when it was loaded before.
+func (d *onDemand) resumeOf(name string) map[int64]*servable.Resume {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if m := d.models[name]; m != nil {
+		return m.resume
+	}
+	return nil
+}
+
+// warmModels returns the names of the models in memory. d may be nil, and has none then.
+func (d *onDemand) warmModels() map[string]bool {
+	names := map[string]bool{}
+	if d == nil {
+		return names
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for name, m := range d.models {
+		names[name] = m.state == warm
+	}
+	return names
+}
+
+// hold waits until there is memory for a model, and takes it. It does not wait if no model
+// is leaving: then another one needs more than was expected when both were admitted, and
+// excessLocked decides.
+func (d *onDemand) hold(bytes int64) {
+	for {
+		d.mu.Lock()
+		if d.held+bytes <= d.opts.Memory || d.leaving == 0 {
+			d.held += bytes
+			d.mu.Unlock()
+			return
+		}
+		freed := d.freed
+		d.mu.Unlock()
+		select {
+		case <-freed:
+		case <-d.repository.closing:
+			return // the load will be refused
+		}
+	}
+}
+
+// releaseLocked gives memory back.
+func (d *onDemand) releaseLocked(bytes int64) {
+	d.held -= bytes
+	close(d.freed)
+	d.freed = make(chan struct{})
+}
+
+// DemandCounts returns the counters of mode Demand; ok is false in other modes.
+func (r *Repository) DemandCounts() (c DemandCounts, ok bool) {
+	if r.demand == nil {
+		return c, false
+	}
+	return r.demand.count(), true
+}
+
+func (d *onDemand) count() DemandCounts {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	c := d.counts
+	c.Models, c.Memory, c.Held = len(d.models), d.opts.Memory, d.held
+	for _, m := range d.models {
+		if m.state == warm {
+			c.Loaded++
+		}
+	}
+	return c
+}

@@ -1,0 +1,455 @@
+package repository
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/calibrate"
+	"github.com/shoal-serving/shoal/internal/engine"
+	"github.com/shoal-serving/shoal/internal/engine/enginetest"
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/pacer"
+	"github.com/shoal-serving/shoal/internal/servable"
+	"github.com/shoal-serving/shoal/tensor"
+)
+
+// slow is an engine whose loads take a second, and that counts them.
+type slow struct {
+	enginetest.Echo
+
+	mu    sync.Mutex // guards the following
+	loads map[string]int
+	open  int
+	most  int // models that were open at once
+	fail  error
+}
+
+func (e *slow) Load(ctx context.Context, src engine.Source) (engine.Model, error) {
+	e.mu.Lock()
+	e.loads[src.Config.Name]++
+	fail := e.fail
+	e.open++
+	e.most = max(e.most, e.open)
+	e.mu.Unlock()
+	time.Sleep(time.Second)
+	if fail != nil || ctx.Err() != nil {
+		_ = e.Close()
+		return nil, errors.Join(fail, ctx.Err())
+	}
+	return e, nil
+}
+
+func (e *slow) Close() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.open--
+	return nil
+}
+
+// loadsOfA returns how often model a was loaded.
+func (e *slow) loadsOfA() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.loads["a"]
+}
+
+func (e *slow) breaks(err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.fail = err
+}
+
+const weight = 1000 // bytes of each model
+
+// models writes models of one weight each.
+func (d disk) models(names ...string) disk {
+	for _, name := range names {
+		d.model(name, echoConfig).write(map[string]string{name + "/1/weights": strings.Repeat("w", weight)})
+	}
+	return d
+}
+
+// demanding runs a test in virtual time with a repository in mode Demand that has memory
+// for a number of models.
+func demanding(t *testing.T, d disk, fit int, change func(*setup), test func(t *testing.T, r *running, eng *slow)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		eng, p := &slow{loads: map[string]int{}}, pacer.NewPortable()
+		opts := setup{
+			Paths: []string{d.dir}, Mode: Demand, Demand: DemandOptions{Memory: int64(fit) * weight}, Pacer: p, Cores: 3,
+			Log: slog.New(slog.DiscardHandler), Runners: map[string]servable.Runner{"echo": {Engine: eng}},
+		}
+		if change != nil {
+			change(&opts)
+		}
+		r := opts.open()
+		if err := r.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		test(t, r, eng)
+		if err := r.Close(); err != nil || eng.open != 0 || eng.most > fit {
+			t.Errorf("close: %v; %d models are still open, and at most %d were, of which %d fit", err, eng.open, eng.most, fit)
+		}
+		p.Close()
+	})
+}
+
+// request sends a request, and returns how long it took.
+func request(ctx context.Context, r *running, model string) (time.Duration, error) {
+	began := time.Now()
+	var resp infer.Response
+	req := &infer.Request{Model: model, Rows: 1, Inputs: []tensor.Tensor{{Name: "x", Type: tensor.FP32, Shape: []int64{1, 2}, Data: tensor.Data([]float32{1, 2})}}}
+	err := r.Infer(ctx, req, &resp)
+	if err == nil {
+		resp.Release()
+	}
+	return time.Since(began), err
+}
+
+// mustAsk sends a request that must be answered after the given time.
+func mustAsk(t *testing.T, r *running, model string, want time.Duration) {
+	t.Helper()
+	if took, err := request(t.Context(), r, model); err != nil || took != want {
+		t.Errorf("model %s answered after %v, want %v: %v", model, took, want, err)
+	}
+}
+
+// refused checks that a request was refused with 503 and a time to retry, and returns the
+// text of the error.
+func refused(t *testing.T, err error, retry time.Duration) string {
+	t.Helper()
+	e, ok := errors.AsType[*infer.Error](err)
+	if !ok || e.Code != infer.Unavailable || e.RetryAfter != retry {
+		t.Fatalf("the request got %+v, want a refusal with a retry after %v", err, retry)
+	}
+	return e.Text
+}
+
+func TestTheFirstRequestLoadsItsModel(t *testing.T) {
+	demanding(t, newDisk(t).models("a", "b"), 2, nil, func(t *testing.T, r *running, _ *slow) {
+		if got := index(r); got != "a; b" || !r.Ready() {
+			t.Errorf("index %q, ready %t", got, r.Ready())
+		}
+		if !r.ModelReady("a", "") || r.ModelReady("c", "") {
+			t.Error("a model that a request would load is not ready, or one that does not exist is")
+		}
+		mustAsk(t, r, "a", time.Second)
+		mustAsk(t, r, "a", 0)
+		if _, err := r.Model(t.Context(), "b", ""); err != nil {
+			t.Errorf("the description of a model that is not loaded: %v", err)
+		}
+		if got := index(r); got != "a 1 READY; b 1 READY" {
+			t.Errorf("index %q", got)
+		}
+		_, err := request(t.Context(), r, "c")
+		if e, _ := errors.AsType[*infer.Error](err); infer.CodeOf(err) != infer.NotFound || e.Reason != infer.UnknownModel {
+			t.Errorf("a model that does not exist: %v", err)
+		}
+	})
+}
+
+func TestAHundredRequestsForAColdModelLoadItOnce(t *testing.T) {
+	demanding(t, newDisk(t).models("a"), 1, nil, func(t *testing.T, r *running, eng *slow) {
+		var all sync.WaitGroup
+		for range 100 {
+			all.Go(func() { mustAsk(t, r, "a", time.Second) })
+		}
+		all.Wait()
+		if eng.loadsOfA() != 1 {
+			t.Errorf("%d loads, want 1", eng.loadsOfA())
+		}
+	})
+}
+
+func TestARequestThatCannotBeInTimeIsRefusedAtOnce(t *testing.T) {
+	demanding(t, newDisk(t).models("a"), 1, nil, func(t *testing.T, r *running, eng *slow) {
+		mustAsk(t, r, "a", time.Second)
+		if err := r.Unload("a"); err != nil {
+			t.Fatal(err)
+		}
+		short, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		took, err := request(short, r, "a")
+		if text := refused(t, err, time.Second); took != 0 || !strings.Contains(text, "takes about 1s") {
+			t.Errorf("refused after %v with %q", took, text)
+		}
+		time.Sleep(time.Second)
+		mustAsk(t, r, "a", 0) // the refused request began the load
+		if eng.loadsOfA() != 2 {
+			t.Errorf("%d loads, want 2", eng.loadsOfA())
+		}
+	})
+}
+
+func TestADeadlineThatPassesDuringAnUnknownLoadEndsTheWait(t *testing.T) {
+	demanding(t, newDisk(t).models("a"), 1, nil, func(t *testing.T, r *running, _ *slow) {
+		short, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		if took, err := request(short, r, "a"); infer.CodeOf(err) != infer.Deadline || took != 100*time.Millisecond {
+			t.Errorf("after %v: %v", took, err)
+		}
+		mustAsk(t, r, "a", 900*time.Millisecond)
+	})
+}
+
+func TestAModelLeavesMemoryForAnother(t *testing.T) {
+	demanding(t, newDisk(t).models("a", "b", "c"), 2, nil, func(t *testing.T, r *running, _ *slow) {
+		mustAsk(t, r, "a", time.Second)
+		mustAsk(t, r, "b", time.Second)
+		mustAsk(t, r, "b", 0)
+		time.Sleep(15 * time.Second)
+		mustAsk(t, r, "c", time.Second)
+		if got := index(r); got != "a 1 UNAVAILABLE unloaded; a request loads it; b 1 READY; c 1 READY" {
+			t.Errorf("index %q: want the model gone that was asked for least", got)
+		}
+		c, _ := r.source.DemandCounts()
+		if want := (DemandCounts{Loads: 3, Evictions: 1, Models: 3, Loaded: 2, Memory: 2 * weight, Held: 2 * weight}); c != want {
+			t.Errorf("counts %+v, want %+v", c, want)
+		}
+		if !r.ModelReady("a", "") {
+			t.Error("a model that left memory is not ready")
+		}
+	})
+}
+
+func TestAModelThatWasLoadedAMomentAgoStays(t *testing.T) {
+	demanding(t, newDisk(t).models("a", "b"), 1, nil, func(t *testing.T, r *running, _ *slow) {
+		mustAsk(t, r, "a", time.Second)
+		time.Sleep(4 * time.Second)
+		_, err := request(t.Context(), r, "b")
+		if text := refused(t, err, 6*time.Second); !strings.Contains(text, `"a"`) || !strings.Contains(text, `"b"`) {
+			t.Errorf("the error does not name both models: %s", text)
+		}
+		time.Sleep(6 * time.Second)
+		mustAsk(t, r, "b", time.Second)
+	})
+}
+
+func TestAModelInUseStays(t *testing.T) {
+	demanding(t, newDisk(t).models("a", "b"), 1, nil, func(t *testing.T, r *running, eng *slow) {
+		mustAsk(t, r, "a", time.Second)
+		time.Sleep(time.Minute)
+		eng.Takes = func(int) time.Duration { return time.Minute }
+		done := make(chan error, 1)
+		go func() {
+			_, err := request(t.Context(), r, "a")
+			done <- err
+		}()
+		synctest.Wait()
+		_, err := request(t.Context(), r, "b")
+		refused(t, err, time.Second)
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		eng.Takes = nil
+		time.Sleep(time.Second)
+		mustAsk(t, r, "b", time.Second)
+	})
+}
+
+func TestRequestsForLoadedModelsDoNotWaitForALoad(t *testing.T) {
+	demanding(t, newDisk(t).models("a", "b"), 2, nil, func(t *testing.T, r *running, _ *slow) {
+		mustAsk(t, r, "a", time.Second)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			mustAsk(t, r, "b", time.Second)
+		}()
+		synctest.Wait()
+		for range 10 {
+			mustAsk(t, r, "a", 0)
+		}
+		<-done
+	})
+}
+
+func TestWaitingRequestsAndLoadsAreBounded(t *testing.T) {
+	names := []string{"a", "b", "c"}
+	bound := func(o *setup) { o.Demand.Waiting, o.Demand.Queue = 2, 2 }
+	demanding(t, newDisk(t).models(names...), 3, bound, func(t *testing.T, r *running, _ *slow) {
+		errs := make(chan error, 3)
+		for range 3 {
+			go func() {
+				_, err := request(t.Context(), r, "a")
+				errs <- err
+			}()
+		}
+		refused(t, <-errs, time.Millisecond) // the load time is not known yet
+		go func() { _, _ = request(t.Context(), r, "b") }()
+		synctest.Wait()
+		_, err := request(t.Context(), r, "c")
+		if text := refused(t, err, time.Second); !strings.Contains(text, "2 other models are being loaded") {
+			t.Error(text)
+		}
+		for range 2 {
+			if err := <-errs; err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+func TestALoadThatFailsIsNotRepeatedForEveryRequest(t *testing.T) {
+	demanding(t, newDisk(t).models("a"), 1, nil, func(t *testing.T, r *running, eng *slow) {
+		eng.breaks(errors.New("no weights"))
+		for range 10 {
+			_, err := request(t.Context(), r, "a")
+			if text := refused(t, err, 10*time.Second); !strings.Contains(text, "no weights") {
+				t.Error(text)
+			}
+		}
+		if eng.loadsOfA() != 1 || r.ModelReady("a", "") {
+			t.Errorf("%d loads, want 1; ready %t", eng.loadsOfA(), r.ModelReady("a", ""))
+		}
+		eng.breaks(nil)
+		time.Sleep(10 * time.Second)
+		mustAsk(t, r, "a", time.Second)
+	})
+}
+
+func TestAModelThatNeverFitsIsRefused(t *testing.T) {
+	d := newDisk(t).models("a").write(map[string]string{"a/1/more": "w"})
+	demanding(t, d, 1, nil, func(t *testing.T, r *running, eng *slow) {
+		_, err := request(t.Context(), r, "a")
+		if text := refused(t, err, 0); !strings.Contains(text, "--model-memory") || eng.loadsOfA() != 0 {
+			t.Errorf("%q after %d loads", text, eng.loadsOfA())
+		}
+	})
+}
+
+func TestMeasuredMemoryCountsAndIsKept(t *testing.T) {
+	store := calibrate.NewStore(filepath.Join(t.TempDir(), "kept"), slog.New(slog.DiscardHandler))
+	d := newDisk(t).models("a", "b")
+	var opened *slow
+	twice := func(o *setup) { // each open model holds twice its files
+		opened = o.Runners["echo"].Engine.(*slow)
+		o.Demand.Store, o.Demand.Resident = store, func() int64 {
+			opened.mu.Lock()
+			defer opened.mu.Unlock()
+			return int64(opened.open) * 2 * weight
+		}
+	}
+	demanding(t, d, 3, twice, func(t *testing.T, r *running, _ *slow) {
+		mustAsk(t, r, "a", time.Second)
+		if c, _ := r.source.DemandCounts(); c.Held != 2*weight {
+			t.Errorf("%d bytes are held, want %d", c.Held, 2*weight)
+		}
+		time.Sleep(10 * time.Second)
+		mustAsk(t, r, "b", time.Second) // by its files it fits beside a; measured, it does not
+		time.Sleep(time.Second)
+		if c, _ := r.source.DemandCounts(); c.Loaded != 1 || c.Held != 2*weight {
+			t.Errorf("counts %+v, want one model in memory", c)
+		}
+	})
+	again := calibrate.NewStore(filepath.Join(filepath.Dir(t.TempDir()), "none"), slog.New(slog.DiscardHandler))
+	if found := describe([]string{d.dir}, store, "a"); found.known == nil || *found.known != (calibrate.Footprint{Bytes: 2 * weight, Load: time.Second}) {
+		t.Errorf("kept %+v", found.known)
+	}
+	if found := describe([]string{d.dir}, again, "a"); found.known != nil {
+		t.Errorf("another store has %+v", found.known)
+	}
+}
+
+func TestTheSizeOfAModelIsThatOfWhatLinksLeadTo(t *testing.T) {
+	d := newDisk(t).write(map[string]string{"files/model": strings.Repeat("w", weight), "m/": ""})
+	for from, to := range map[string]string{"m/1": "../files", "file": "files/model"} {
+		if err := os.Symlink(to, filepath.Join(d.dir, from)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, path := range []string{"files", "m/1", "file"} {
+		if got := sizeOf(filepath.Join(d.dir, path)); got != weight {
+			t.Errorf("%s has %d bytes, want %d", path, got, weight)
+		}
+	}
+}
+
+func TestCountersSurviveEviction(t *testing.T) {
+	demanding(t, newDisk(t).models("a"), 1, nil, func(t *testing.T, r *running, _ *slow) {
+		mustAsk(t, r, "a", time.Second)
+		mustAsk(t, r, "a", 0)
+		if err := r.Unload("a"); err != nil {
+			t.Fatal(err)
+		}
+		mustAsk(t, r, "a", time.Second)
+		v, err := r.Find("a", "")
+		if err != nil || v.Stats.Requests() != 3 {
+			t.Errorf("%v: %d requests are counted, want 3", err, v.Stats.Requests())
+		}
+	})
+}
+
+func TestChangedFilesOfALoadedModelAreFollowed(t *testing.T) {
+	d := newDisk(t).models("a")
+	demanding(t, d, 2, nil, func(t *testing.T, r *running, _ *slow) {
+		mustAsk(t, r, "a", time.Second)
+		d.write(map[string]string{"a/2/weights": strings.Repeat("w", weight/2)})
+		time.Sleep(40 * time.Second)
+		synctest.Wait()
+		if got := serving(r, "a"); len(got) != 1 || got[0] != 2 {
+			t.Errorf("versions %v serve, want the new one", got)
+		}
+		if c, _ := r.source.DemandCounts(); c.Held != weight/2 {
+			t.Errorf("%d bytes are held, want those of the new version", c.Held)
+		}
+		d.models("b")
+		mustAsk(t, r, "b", time.Second) // it was not there at the start
+		d.remove("a")
+		time.Sleep(40 * time.Second)
+		synctest.Wait()
+		if _, err := request(t.Context(), r, "a"); infer.CodeOf(err) != infer.NotFound {
+			t.Errorf("a model whose files are gone: %v", err)
+		}
+	})
+}
+
+func TestBeforeTheModelsAreListedTheAnswerIsNotThatThereIsNone(t *testing.T) {
+	for _, mode := range []Mode{None, Explicit, Demand} {
+		t.Run(fmt.Sprint(mode), func(t *testing.T) {
+			p := pacer.New()
+			defer p.Close()
+			r := setup{
+				Paths: []string{newDisk(t).dir}, Mode: mode, Demand: DemandOptions{Memory: 1}, Pacer: p, Log: slog.New(slog.DiscardHandler),
+				Runners: map[string]servable.Runner{"echo": {Engine: &enginetest.Echo{}}},
+			}.open()
+			_, err := request(t.Context(), r, "a")
+			refused(t, err, time.Second)
+			_ = r.Start(t.Context())
+			if _, err := request(t.Context(), r, "a"); infer.CodeOf(err) != infer.NotFound {
+				t.Errorf("after the start: %v", err)
+			}
+			if err := r.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestClosingEndsLoadsThatRequestsWaitFor(t *testing.T) {
+	demanding(t, newDisk(t).models("a"), 1, nil, func(t *testing.T, r *running, _ *slow) {
+		done := make(chan error, 1)
+		go func() {
+			_, err := request(t.Context(), r, "a")
+			done <- err
+		}()
+		synctest.Wait()
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := <-done; infer.CodeOf(err) != infer.Unavailable {
+			t.Errorf("the request got %v", err)
+		}
+		if _, err := request(t.Context(), r, "a"); infer.CodeOf(err) != infer.Unavailable {
+			t.Errorf("a request afterwards got %v", err)
+		}
+	})
+}

@@ -1,0 +1,63 @@
+package repository
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/modelconfig"
+)
+
+// loadMembers loads the members of a model, if it is an ensemble, that have no version in
+// service. around has the ensembles of which it is a member itself, the outermost first. All
+// of the graph is looked at before a member is loaded, so that ensembles which contain each
+// other do not wait for each other. The members that can be loaded are, as in Triton.
+func (r *Repository) loadMembers(name string, with override, around []string) error {
+	around = append(around, name)
+	members := r.members(name, with)
+	if len(members) > 0 && r.demand != nil {
+		// Their loads would wait for that of the ensemble, which holds one of a few places.
+		return infer.Errorf(infer.Unsupported, "ensembles are not supported in mode demand yet; serve it with another --model-control-mode, or call the models from a Python model")
+	}
+	var first error
+	for _, member := range members {
+		if slices.Contains(around, member) {
+			return infer.Errorf(infer.Invalid, "the ensemble is a step of itself: %s", strings.Join(append(around, member), " → "))
+		}
+		if err := r.loadMembers(member, override{}, around); err != nil {
+			return err
+		}
+		if len(r.server.Versions(member)) > 0 {
+			continue
+		}
+		if err := r.change(member, override{}); err != nil {
+			code := infer.CodeOf(err)
+			if code == infer.NotFound {
+				code = infer.Invalid // the ensemble exists
+			}
+			first = cmp.Or(first, error(infer.Errorf(code, "in ensemble '%s', %w", name, err)))
+		}
+	}
+	return first
+}
+
+// members returns the members of an ensemble. It returns nil for any other model, and if
+// the configuration cannot be read, which loading the model reports.
+func (r *Repository) members(name string, with override) []string {
+	if len(with.Files) > 0 {
+		return membersOf(modelconfig.ParseJSON([]byte(with.Config)))
+	}
+	f, whole, err := r.source(name, with)
+	if err != nil {
+		return nil
+	}
+	return membersOf((&desired{model: f, with: whole}).config())
+}
+
+func membersOf(cfg *modelconfig.Config, err error) []string {
+	if err != nil {
+		return nil
+	}
+	return cfg.Members()
+}

@@ -1,0 +1,157 @@
+package repository
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/tensor"
+)
+
+// chain has the configuration of an ensemble that passes a tensor through models with
+// echoConfig, and through an ensemble with the name inner.
+func chain(models ...string) string {
+	var text strings.Builder
+	text.WriteString("platform: \"ensemble\"\nmax_batch_size: 4\ninput { name: \"IN\" data_type: TYPE_FP32 dims: 2 }\noutput { name: \"OUT\" data_type: TYPE_FP32 dims: 2 }\nensemble_scheduling {\n")
+	from := "IN"
+	for i, m := range models {
+		to := fmt.Sprintf("t%d", i)
+		if i == len(models)-1 {
+			to = "OUT"
+		}
+		in, out := "x", "x"
+		if m == "inner" {
+			in, out = "IN", "OUT"
+		}
+		fmt.Fprintf(&text, "step { model_name: %q model_version: -1 input_map { key: %q value: %q } output_map { key: %q value: %q } }\n", m, in, from, out, to)
+		from = to
+	}
+	return text.String() + "}\n"
+}
+
+// askChain sends a row to ensemble a, and returns an error unless it comes back.
+func askChain(t *testing.T, r *running) error {
+	t.Helper()
+	row := []byte{1, 2, 3, 4, 5, 6, 7, 8}
+	req := &infer.Request{Model: "a", Inputs: []tensor.Tensor{{Name: "IN", Type: tensor.FP32, Shape: []int64{1, 2}, Data: row}}}
+	var resp infer.Response
+	if err := r.Infer(t.Context(), req, &resp); err != nil {
+		return err
+	}
+	defer resp.Release()
+	if len(resp.Outputs) != 1 || string(resp.Outputs[0].Data) != string(row) {
+		return fmt.Errorf("it answered %v, want the row that was sent", resp.Outputs)
+	}
+	return nil
+}
+
+func TestAnEnsembleIsLoadedAfterItsMembers(t *testing.T) {
+	d := newDisk(t).model("a", chain("inner", "z"), "1").model("inner", chain("y", "z"), "1").model("y", echoConfig, "1").model("z", echoConfig, "1")
+	for _, c := range []struct {
+		name string
+		opts setup
+	}{
+		{"all at startup", setup{}},
+		{"all at startup, one load at a time", setup{Loads: 1}},
+		{"the outermost by its name", setup{Mode: Explicit, Models: []string{"a"}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := mustStart(t, d, &tracked{}, c.opts)
+			if got, want := index(r), "a 1 READY; inner 1 READY; y 1 READY; z 1 READY"; got != want {
+				t.Errorf("index %q, want %q", got, want)
+			}
+			if err := askChain(t, r); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestAnEnsembleWithoutAMemberIsNotReady(t *testing.T) {
+	d := newDisk(t).model("a", chain("y", "z"), "1").model("y", echoConfig, "1").model("z", echoConfig, "1")
+	r := mustStart(t, d, &tracked{}, setup{Mode: Explicit})
+	if err := r.Load(t.Context(), "a", override{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Unload("z"); err != nil {
+		t.Fatal(err)
+	}
+	if r.ModelReady("a", "") {
+		t.Error("it is ready without a member")
+	}
+	if err := askChain(t, r); err == nil || !strings.HasPrefix(err.Error(), "in ensemble 'a', ") {
+		t.Errorf("it answered with %v, want an error that names the ensemble", err)
+	}
+	if err := r.Load(t.Context(), "z", override{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := askChain(t, r); err != nil || !r.ModelReady("a", "") {
+		t.Errorf("with the member back: %v", err)
+	}
+	if err := r.Unload("a"); err != nil {
+		t.Fatal(err)
+	}
+	if !r.ModelReady("y", "") || !r.ModelReady("z", "") {
+		t.Error("its members were unloaded with it")
+	}
+}
+
+func TestAnEnsembleThatCannotBeLoadedSaysWhichMemberIsWrong(t *testing.T) {
+	d := newDisk(t).model("self", chain("self"), "1").model("x", chain("y"), "1").model("y", chain("x"), "1").model("lost", chain("gone"), "1").
+		model("bad", "max_batch_size: -1", "1").model("around", chain("bad"), "1")
+	r := mustStart(t, d, &tracked{}, setup{Mode: Explicit})
+	for name, want := range map[string]string{
+		"self":   "the ensemble is a step of itself: self → self",
+		"x":      "the ensemble is a step of itself: x → y → x",
+		"lost":   "in ensemble 'lost', model \"gone\" cannot be loaded: no directory gone",
+		"around": "in ensemble 'around', model \"bad\" cannot be loaded: ",
+	} {
+		if err := r.Load(t.Context(), name, override{}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", name, err, want)
+		}
+	}
+}
+
+func TestReplacingAMemberFailsNoRequestOfItsEnsembles(t *testing.T) {
+	d := newDisk(t).model("a", chain("y", "z"), "1").model("y", echoConfig, "1").model("z", echoConfig, "1")
+	r := mustStart(t, d, &tracked{}, setup{Mode: Explicit, Models: []string{"a"}})
+	var clients sync.WaitGroup
+	stop, asked := make(chan struct{}), make([]int, 4)
+	for i := range asked {
+		clients.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if err := askChain(t, r); err != nil {
+					t.Error(err)
+					return
+				}
+				asked[i]++
+			}
+		})
+	}
+	for n := range 50 {
+		d.model("z", echoConfig+fmt.Sprintf("parameters { key: \"n\" value { string_value: \"%d\" } }", n), "1")
+		if err := r.Load(t.Context(), "z", override{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	close(stop)
+	clients.Wait()
+	if asked[0] < 10 {
+		t.Errorf("the first client asked %d times, want it to ask while the member is replaced", asked[0])
+	}
+}
+
+func TestAnEnsembleIsRefusedWhereRequestsLoadModels(t *testing.T) {
+	d := newDisk(t).model("a", chain("y"), "1").model("y", echoConfig, "1")
+	r := mustStart(t, d, &tracked{}, setup{Mode: Demand})
+	if err := askChain(t, r); err == nil || !strings.Contains(err.Error(), "mode demand") {
+		t.Errorf("it answered with %v, want that it is not supported", err)
+	}
+}

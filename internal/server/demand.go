@@ -1,0 +1,73 @@
+package server
+
+import (
+	"context"
+
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/sched"
+	"github.com/shoal-serving/shoal/internal/servable"
+)
+
+// A Demand loads models when requests ask for them.
+type Demand interface {
+	// Await makes a model serve that does not, and returns when it does, when it cannot, or
+	// when ctx ends. An error with the code NotFound means that there is no such model.
+	Await(ctx context.Context, model string) error
+	// Available reports whether a request for a model that does not serve would load it.
+	Available(model string) bool
+}
+
+// SetDemand makes requests for models that do not serve load them. It must be called before
+// the server gets requests.
+func (s *Server) SetDemand(d Demand) { s.demand = d }
+
+// findOrLoad is Find, except that it loads a model that does not serve, if requests may. If
+// waiter is not nil, it is called before.
+func (s *Server) findOrLoad(ctx context.Context, name, version string, waiter infer.Waiter) (*servable.Version, error) {
+	if v := (*s.serving.Load())[name].find(version); v != nil {
+		return v, nil
+	}
+	if s.demand == nil {
+		return nil, s.missing(name, version)
+	}
+	if waiter != nil {
+		waiter.AwaitsModel()
+	}
+	return s.load(ctx, name, version)
+}
+
+// maxAwaits is how often a request waits for its model. A model can leave between its load
+// and the request only if it is too young to, or was unloaded by a client.
+const maxAwaits = 3
+
+// load loads a model and returns the version.
+func (s *Server) load(ctx context.Context, name, version string) (*servable.Version, error) {
+	for range maxAwaits {
+		if !s.hasStarted() {
+			break // its models are not listed yet
+		}
+		err := s.demand.Await(ctx, name)
+		switch {
+		case ctx.Err() != nil:
+			return nil, sched.ContextError(ctx)
+		case infer.CodeOf(err) == infer.NotFound && err != nil:
+			return nil, s.missing(name, version)
+		case err != nil:
+			return nil, err
+		}
+		if v := (*s.serving.Load())[name].find(version); v != nil {
+			return v, nil
+		}
+	}
+	return nil, s.missing(name, version)
+}
+
+// Evict takes a model out of service like [Server.Unload], and returns when its memory is
+// free. Requests that have it run to their end.
+func (s *Server) Evict(name string) {
+	versions := s.Versions(name)
+	s.Unload(name)
+	for _, v := range versions {
+		_ = v.Close() // the drain reports the error
+	}
+}

@@ -1,0 +1,213 @@
+#!/usr/bin/env python3
+"""Asks ensembles of bin/shoal what a real Triton was asked, and compares the answers.
+
+    python3 test/clients/ensembles.py [--only WORD]
+
+ensembles/cases.json has Triton's answers over gRPC: what each request was answered, which loads
+were accepted, what was ready, and which requests each member ran in which batches. DIFFERENT has
+the cases in which bin/shoal answers otherwise, and why. `make measure WHAT=ensembles` brings what
+it needs. The last line says how many cases are the same or different for a known reason, and how
+many are not.
+"""
+
+import argparse
+import concurrent.futures
+import json
+import os
+import pathlib
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+
+import run
+
+if __name__ == "__main__" and "tritonclient" not in sys.modules:
+    try:
+        import tritonclient  # noqa: F401
+    except ImportError:
+        python = run.install()[-1]
+        os.execv(python, [python, *sys.argv])
+
+import numpy
+import tritonclient.grpc
+from tritonclient.utils import InferenceServerException, triton_to_np_dtype
+
+import shoal
+
+HERE = pathlib.Path(__file__).resolve().parent / "ensembles"
+
+SUBSET = "asking for outputs of which a step reads one fails in Triton with a deadlock; here it answers"
+LATER = "decoupled members are not supported yet"
+UNLOADED = "in Triton a member that is unloaded takes the ensemble with it; here the ensemble stays, and is not ready"
+
+# What is answered otherwise than in Triton: the steps, or all of a case.
+DIFFERENT = {
+    "requested subset": SUBSET,
+    "step missing output": "a model that omits an output that it was asked for fails here, not the step after it",
+    "step missing unneeded output": SUBSET,
+    "output is intermediate": SUBSET,
+    "decoupled step": LATER,
+    "decoupled step undeclared": LATER,
+    "sequence step": "sequences are not supported yet",
+    "cancel between steps": "Triton runs the steps of a cancelled request; here they do not run",
+    "load order": UNLOADED,
+    "timeout through": "the timeout of a request to an ensemble, which has no queue policy, is its deadline here",
+    "warmup step": "a sample of several rows is one request here, and one for each row in Triton",
+    "unload after branch error": "the recording of Triton ended before the branch that goes on",
+}
+
+
+class Case:
+    """A server with the models of a case, and what it is asked."""
+
+    def __init__(self, case, folder):
+        self.case = case
+        self.record = folder / "record"
+        self.record.touch()
+        self.repository = folder / "models"
+        for name, (config, versions, code) in case["models"].items():
+            for version in versions:
+                directory = self.repository / name / str(version)
+                directory.mkdir(parents=True)
+                if code:
+                    (directory / "model.py").write_text((HERE / "model.py").read_text())
+            (self.repository / name / "config.pbtxt").write_text(config.replace("@RECORD@", str(self.record)))
+
+    def answers(self):
+        """The answers of bin/shoal in the form of cases.json, and the batches that the members ran."""
+        loads = [flag for model in self.case["load"] for flag in ("--load-model", model)]
+        server = shoal.Server(
+            self.repository, "--model-control-mode", "explicit", "--triton-status", "--batching", "triton", "--exit-on-error=false", "--strict-readiness=false", *loads,
+            python=shoal.PYTHON,
+        )
+        try:
+            self.http = server.http
+            with tritonclient.grpc.InferenceServerClient(server.grpc) as self.client:
+                given = []
+                for step in self.case["steps"]:
+                    given += self.group(step) if isinstance(step, list) else self.step(step)
+        finally:
+            server.stop()
+        ran = {}
+        for line in self.record.read_text().splitlines():
+            model, ids = json.loads(line)
+            ran.setdefault(model, []).append(ids)
+        return given, ran
+
+    def group(self, steps):
+        """Requests at their times, in milliseconds from now."""
+        began = time.monotonic()
+
+        def ask(step):
+            time.sleep(max(0, began + step["at"] / 1000 - time.monotonic()))
+            return self.step(step)
+
+        with concurrent.futures.ThreadPoolExecutor(len(steps)) as pool:
+            return [answer for answers in pool.map(ask, steps) for answer in answers]
+
+    def step(self, step):
+        do = step.get("do", "infer")
+        name = step.get("name", step.get("id") or do)
+        match do:
+            case "infer":
+                return [[name, self.infer(step)]]
+            case "sleep":
+                time.sleep(step["ms"] / 1000)
+            case "load" | "unload":
+                return [[name, {"ok": self.succeeds(getattr(self.client, f"{do}_model"), step["model"])}]]
+            case "ready":
+                path = f"/v2/models/{step['model']}/ready" if "model" in step else "/v2/health/ready"
+                return [[name, {"ok": self.get(path)}]]
+            case "index":
+                models = self.client.get_model_repository_index(as_json=True).get("models", [])
+                return [[name, {"ready": sorted(f"{m['name']} {m['version']}" for m in models if m.get("state") == "READY")}]]
+            case "http" if name != "config":
+                return [[name, {"ok": self.get(step["path"], step.get("method", "GET"), step.get("body"))}]]
+        return []  # statistics and metrics are not compared
+
+    def infer(self, step):
+        inputs = []
+        for tensor in step["inputs"]:
+            given = tritonclient.grpc.InferInput(tensor["name"], tensor["shape"], tensor["datatype"])
+            given.set_data_from_numpy(numpy.array(tensor["data"], dtype=triton_to_np_dtype(tensor["datatype"])).reshape(tensor["shape"]))
+            inputs.append(given)
+        outputs = [tritonclient.grpc.InferRequestedOutput(name) for name in step.get("outputs", [])] or None
+        try:
+            result = self.client.infer(
+                step.get("model", "e"), inputs, outputs=outputs, request_id=step.get("id", ""), priority=step.get("priority", 0), timeout=step.get("timeout_us"),
+                sequence_id=step.get("seq", 0), sequence_start=step.get("start", False), sequence_end=step.get("end", False), parameters=step.get("params"),
+                client_timeout=step["cancel_at"] / 1000 if "cancel_at" in step else None,
+            )
+        except InferenceServerException as error:
+            return {"status": error.status().removeprefix("StatusCode."), "error": error.message()}
+        made = result.get_response().outputs
+        return {"outputs": {out.name: [out.datatype, list(out.shape), result.as_numpy(out.name).reshape(-1).tolist()] for out in sorted(made, key=lambda out: out.name)}}
+
+    def succeeds(self, do, *arguments):
+        try:
+            do(*arguments)
+        except InferenceServerException:
+            return False
+        return True
+
+    def get(self, path, method="GET", body=None):
+        request = urllib.request.Request(f"http://{self.http}{path}", method=method, data=json.dumps(body).encode() if body else None)
+        try:
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                return answer.status == 200
+        except urllib.error.HTTPError:
+            return False
+
+
+def plain(answers):
+    """Answers without what no client relies on: where files are, and spaces at the end."""
+    return [[name, {**answer, "error": answer["error"].split("\n")[0].strip()} if "error" in answer else answer] for name, answer in answers]
+
+
+def batches(ran, case):
+    """The batches of each model. Their order is that in which requests happened to come, unless requests have priorities."""
+    ordered = list if "priority" in case["name"] else sorted
+    return {model: ordered(sorted(ids) for ids in all) for model, all in ran.items()}
+
+
+def differences(case):
+    with tempfile.TemporaryDirectory(prefix="shoal-ensembles-") as folder:
+        given, ran = Case(case, pathlib.Path(folder)).answers()
+    for (name, expected), (_, found) in zip(plain(case["answers"]), plain(given)):
+        if expected != found:
+            yield f"{name}: Triton {json.dumps(expected)}\n      here {json.dumps(found)}"
+    if len(given) != len(case["answers"]):
+        yield f"{len(case['answers'])} answers of Triton, {len(given)} here"
+    if batches(ran, case) != batches(case["ran"], case):
+        yield f"batches: Triton {json.dumps(case['ran'])}\n      here {json.dumps(ran)}"
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--only", default="", metavar="WORD", help="cases that have this in their names")
+    arguments = parser.parse_args()
+    cases = [json.loads(line) for line in (HERE / "cases.json").read_text().splitlines()]
+    same = different = failed = 0
+    for case in cases:
+        if arguments.only not in case["name"]:
+            continue
+        found = list(differences(case))
+        reason = DIFFERENT.get(case["name"])
+        if not found and not reason:
+            same += 1
+            continue
+        if found and reason:
+            different += 1
+            print(f"differs  {case['name']}: {reason}", flush=True)
+            continue
+        failed += 1
+        print(f"FAILED   {case['name']}: {case['about']}" + "".join(f"\n    {line}" for line in found or ["the same as in Triton now: take it out of DIFFERENT"]), flush=True)
+    print(f"{same} the same, {different} different for a known reason")
+    print(f"{same + different} passed, {failed} failed, 0 skipped")
+    return failed > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,181 @@
+//go:build e2e && linux
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/shoal-serving/shoal/client"
+	"github.com/shoal-serving/shoal/internal/engine/onnx/onnxtest"
+	"github.com/shoal-serving/shoal/tensor"
+	"github.com/shoal-serving/shoal/test/servertest"
+)
+
+var (
+	demandFor    = flag.Duration("demand", 10*time.Second, "how long requests ask for more models than fit into memory")
+	demandModels = flag.Int("demand-models", 60, "how many models they ask for")
+	demandFit    = flag.Int("demand-fit", 12, "how many models of 8 MiB the memory is for")
+	demandRate   = flag.Float64("demand-rate", 20, "requests per second")
+)
+
+// slowToLoad is a simulated model that takes half a second to load: it is warmed up so long.
+func slowToLoad() string {
+	return servertest.Config(500*time.Millisecond, "1", "") + `
+model_warmup [ { name: "slow" batch_size: 1 inputs { key: "INPUT" value { data_type: TYPE_FP32 dims: [ 4 ] zero_data: true } } } ]`
+}
+
+// TestOnAStreamALoadedModelDoesNotWaitForAColdOne sends a request for a cold model and then
+// some for a loaded one on the same stream. Their answers come before that of the first.
+func TestOnAStreamALoadedModelDoesNotWaitForAColdOne(t *testing.T) {
+	s := servertest.Start(t, servertest.Repository(t, map[string]string{"cold": slowToLoad(), "warm": servertest.Config(time.Millisecond, "1", "")}),
+		"--model-control-mode=demand", "--calibration-dir=")
+	c := s.Client()
+	if err := servertest.Ask(t.Context(), c, "warm", 1); err != nil {
+		t.Fatal(err)
+	}
+	stream, err := c.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var order []string
+	for _, model := range []string{"cold", "warm", "warm", "warm"} {
+		if err := stream.Send(servertest.SmallRequest(model, 1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 4 {
+		resp, err := stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		order = append(order, resp.Model)
+	}
+	if !slices.Equal(order, []string{"warm", "warm", "warm", "cold"}) {
+		t.Errorf("answers came in the order %v", order)
+	}
+}
+
+// TestAColdModelThatCannotBeInTimeIsRefusedWithRetryAfter asks for a model whose load time
+// is known with a deadline that is shorter.
+func TestAColdModelThatCannotBeInTimeIsRefusedWithRetryAfter(t *testing.T) {
+	s := servertest.Start(t, servertest.Repository(t, map[string]string{"cold": slowToLoad()}), "--model-control-mode=demand", "--calibration-dir=")
+	c := s.Client()
+	if err := servertest.Ask(t.Context(), c, "cold", 1); err != nil {
+		t.Fatal(err)
+	}
+	s.Unload("cold")
+	short, cancel := context.WithTimeout(t.Context(), 400*time.Millisecond)
+	defer cancel()
+	err := servertest.Ask(short, c, "cold", 1)
+	if e, ok := errors.AsType[*client.Error](err); !ok || e.Code != client.Unavailable || e.RetryAfter <= 0 || short.Err() != nil {
+		t.Errorf("the request got %v", err)
+	}
+}
+
+// TestMoreModelsThanMemory asks by Zipf's law for models of 8 MiB that do not all fit. All
+// answers are 200, or 503 with a time to retry, and memory stays within its limit.
+func TestMoreModelsThanMemory(t *testing.T) {
+	const columns, size = 1448, 8 << 20
+	dir := t.TempDir()
+	onnxtest.Dense{Rows: columns, Columns: columns}.Write(t, dir)
+	repository := map[string]servertest.ONNXModel{}
+	name := func(i int) string { return fmt.Sprintf("m%04d", i) }
+	for i := range *demandModels {
+		repository[name(i)] = servertest.ONNXModel{File: filepath.Join(dir, "model.onnx")}
+	}
+	limit := *demandFit * size
+	s := servertest.Start(t, servertest.ONNXRepository(t, repository), "--model-control-mode=demand", fmt.Sprintf("--model-memory=%d", limit), "--calibration-dir=")
+	c, next, data := s.Client(), zipf(*demandModels), make([]byte, 4*columns)
+	infer := func(model string) error {
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		_, err := c.Infer(ctx, &client.Request{Model: model, Inputs: []client.Tensor{{Name: "x", Type: tensor.FP32, Shape: []int64{1, columns}, Data: data}}})
+		return err
+	}
+	if err := infer(name(0)); err != nil { // which also loads the library
+		t.Fatal(err)
+	}
+	before := s.Resident()<<10 - size
+	var all sync.WaitGroup
+	var mu sync.Mutex // guards outcomes
+	outcomes, most := map[string]int{}, 0
+	every := time.NewTicker(time.Duration(float64(time.Second) / *demandRate))
+	defer every.Stop()
+	for end := time.Now().Add(*demandFor); time.Now().Before(end); <-every.C {
+		model := name(next())
+		all.Go(func() {
+			outcome := outcomeOf(infer(model))
+			mu.Lock()
+			defer mu.Unlock()
+			outcomes[outcome]++
+		})
+		most = max(most, s.Resident()<<10)
+	}
+	all.Wait()
+	t.Logf("%v; memory grew by %d MiB at most, of a limit of %d MiB; %s", outcomes, (most-before)>>20, limit>>20, demandFigures(t, s))
+	if outcomes["200"] == 0 || len(outcomes) > 2 || len(outcomes) == 2 && outcomes["503"] == 0 {
+		t.Errorf("answers %v, want 200 and 503 with a time to retry", outcomes)
+	}
+	if most-before > limit*11/10+serverNeeds {
+		t.Errorf("memory grew by %d MiB, the limit is %d MiB", (most-before)>>20, limit>>20)
+	}
+}
+
+// serverNeeds is what the server itself needs more while it serves many models than with one:
+// threads, buffers, and a second copy of a model while it is loaded or measured.
+const serverNeeds = 32 << 20
+
+// outcomeOf returns 200, 503 for a refusal with a time to retry, or the text of the error.
+func outcomeOf(err error) string {
+	e, ok := errors.AsType[*client.Error](err)
+	switch {
+	case err == nil:
+		return "200"
+	case ok && e.Code == client.Unavailable && e.RetryAfter > 0:
+		return "503"
+	}
+	return err.Error()
+}
+
+// zipf returns a function that draws numbers below n, of which i has the weight 1/(i+1).
+func zipf(n int) func() int {
+	random, sums := rand.New(rand.NewPCG(1, 2)), []float64{0}
+	for i := range n {
+		sums = append(sums, sums[i]+1/float64(i+1))
+	}
+	return func() int {
+		at, _ := slices.BinarySearch(sums, random.Float64()*sums[n])
+		return max(0, at-1)
+	}
+}
+
+// demandFigures returns the metrics of mode demand in one line.
+func demandFigures(t *testing.T, s *servertest.Server) string {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.Metrics+"/metrics", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _, body, err := servertest.Fetch(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for line := range strings.Lines(string(body)) {
+		if strings.HasPrefix(line, "shoal_demand_") {
+			lines = append(lines, strings.TrimSpace(line))
+		}
+	}
+	return strings.Join(lines, " ")
+}

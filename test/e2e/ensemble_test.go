@@ -1,0 +1,116 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/shoal-serving/shoal/client"
+	"github.com/shoal-serving/shoal/test/servertest"
+)
+
+// memberConfig is a simulated model that returns its rows. It takes the given number of
+// microseconds for a batch.
+const memberConfig = `
+backend: "simulated"
+max_batch_size: 8
+input { name: "x" data_type: TYPE_FP32 dims: 2 }
+output { name: "y" data_type: TYPE_FP32 dims: 2 }
+dynamic_batching { }
+parameters { key: "fixed_us" value { string_value: "%d" } }
+`
+
+// chainConfig is an ensemble of two members, one after the other.
+const chainConfig = `
+platform: "ensemble"
+max_batch_size: 8
+input { name: "IN" data_type: TYPE_FP32 dims: 2 }
+output { name: "OUT" data_type: TYPE_FP32 dims: 2 }
+ensemble_scheduling {
+  step { model_name: "first" model_version: -1 input_map { key: "x" value: "IN" } output_map { key: "y" value: "t" } }
+  step { model_name: "second" model_version: -1 input_map { key: "x" value: "t" } output_map { key: "y" value: "OUT" } }
+}
+`
+
+// ensemble starts a server with an ensemble whose first member takes the given time.
+func ensemble(t *testing.T, first time.Duration) *servertest.Server {
+	t.Helper()
+	return servertest.Start(t, servertest.Repository(t, map[string]string{
+		"a_chain": chainConfig, "first": fmt.Sprintf(memberConfig, first.Microseconds()), "second": fmt.Sprintf(memberConfig, 1000),
+	}))
+}
+
+func TestRequestsOfAnEnsembleShareTheBatchesOfItsMembers(t *testing.T) {
+	s := ensemble(t, 5*time.Millisecond)
+	const clients, each = 32, 20
+	for name, c := range map[string]*client.Client{"HTTP": s.Web(), "gRPC": s.Client()} {
+		before := s.Batches("first")
+		var all sync.WaitGroup
+		for n := range clients {
+			all.Go(func() {
+				for i := range each {
+					want := []float32{float32(n), float32(i)}
+					resp, err := c.Infer(t.Context(), &client.Request{Model: "a_chain", Inputs: []client.Tensor{client.NewTensor("IN", want, 1, 2)}})
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					got, err := client.Values[float32](&resp.Outputs[0])
+					if err != nil || len(got) != 2 || got[0] != want[0] || got[1] != want[1] {
+						t.Errorf("%s: %v: got %v, want %v", name, err, got, want)
+						return
+					}
+				}
+			})
+		}
+		all.Wait()
+		batches := 0
+		for size, b := range s.Batches("first") {
+			batches += b.Count - before[size].Count
+		}
+		if batches > clients*each/3 {
+			t.Errorf("%s: %d requests of 32 clients made %d batches of the first member, want less than a third", name, clients*each, batches)
+		}
+	}
+}
+
+func TestADeadlineEndsAnEnsembleInMidGraph(t *testing.T) {
+	s := ensemble(t, 2*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	_, err := s.Client().Infer(ctx, &client.Request{Model: "a_chain", Inputs: []client.Tensor{client.NewTensor("IN", []float32{1, 2}, 1, 2)}})
+	if took := time.Since(began); err == nil || took > 1500*time.Millisecond {
+		t.Errorf("%v after %v, want the deadline of 300 ms, not the end of the first step", err, took)
+	}
+	time.Sleep(2 * time.Second) // the first step could have ended by now
+	if ran := s.Batches("second"); len(ran) != 0 {
+		t.Errorf("the second step ran %v, want never", ran)
+	}
+}
+
+func TestAnErrorOfAStepNamesTheEnsemble(t *testing.T) {
+	s := servertest.Start(t, servertest.Repository(t, map[string]string{
+		"a_chain": chainConfig, "first": fmt.Sprintf(memberConfig, 1000), "second": fmt.Sprintf(memberConfig, 1000),
+	}), "--model-control-mode=explicit", "--load-model=a_chain")
+	s.Unload("second")
+	for name, c := range map[string]*client.Client{"HTTP": s.Web(), "gRPC": s.Client()} {
+		_, err := c.Infer(t.Context(), &client.Request{Model: "a_chain", Inputs: []client.Tensor{client.NewTensor("IN", []float32{1, 2}, 1, 2)}})
+		if refused, ok := errors.AsType[*client.Error](err); !ok || !strings.Contains(refused.Error(), "in ensemble 'a_chain', Request for unknown model: 'second'") {
+			t.Errorf("%s: %v, want an error that names the ensemble and its step", name, err)
+		}
+	}
+	if status, _ := s.Get("/v2/models/a_chain/ready"); status == 200 {
+		t.Error("the ensemble is ready without a member")
+	}
+	s.Load("second")
+	if status, _ := s.Get("/v2/models/a_chain/ready"); status != 200 {
+		t.Errorf("the ensemble is not ready with all its members: %d", status)
+	}
+}
