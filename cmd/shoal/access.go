@@ -3,8 +3,10 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
+	"time"
 
 	"github.com/spf13/pflag"
 	"google.golang.org/grpc"
@@ -19,6 +21,7 @@ import (
 // the gRPC port are Triton's.
 type accessOptions struct {
 	keys     string
+	firstKey string // file
 	access   string
 	auditLog string
 	admin    string // address
@@ -31,6 +34,7 @@ type accessOptions struct {
 
 func (o *accessOptions) define(f *pflag.FlagSet) {
 	f.StringVar(&o.keys, keysFlag, "", "`file` of API keys, which \"shoal keys\" changes; clients then need a credential")
+	f.StringVar(&o.firstKey, firstKeyFlag, "", "`file` of API keys to use if nothing else authenticates clients; if it has none, the server adds a key with the role admin and prints it")
 	f.StringVar(&o.access, "access", "", "YAML `file` of OpenID Connect issuers, trusted proxies, and what callers may do; clients then need a credential")
 	f.StringVar(&o.auditLog, "audit-log", "", "`file` to append a record to for every change that a client makes or tries to make")
 	f.StringVar(&o.admin, adminFlag, "", "`address` such as 127.0.0.1:8003 of an HTTP port for changes, such as loads and log settings; other ports then refuse them")
@@ -45,8 +49,9 @@ func (o *accessOptions) define(f *pflag.FlagSet) {
 }
 
 const (
-	keysFlag  = "api-keys"
-	adminFlag = "admin-address"
+	keysFlag     = "api-keys"
+	firstKeyFlag = "first-key"
+	adminFlag    = "admin-address"
 )
 
 // check returns an error for flags that contradict each other.
@@ -76,6 +81,33 @@ func (o *accessOptions) check() error {
 		errs = append(errs, errors.New("--grpc-use-ssl-mutual needs --grpc-root-cert"))
 	}
 	return errors.Join(errs...)
+}
+
+// useFirstKey makes the file of --first-key that of the API keys, unless another setting
+// authenticates clients: an image has it as a default.
+func (o *accessOptions) useFirstKey() {
+	if o.required() || o.clientCA != "" {
+		o.firstKey = ""
+	}
+	if o.firstKey != "" {
+		o.keys = o.firstKey
+	}
+}
+
+// printFirstKey adds the first key to the file of --first-key, and prints it. It prints nothing
+// without the flag, or if the file has keys.
+func (o *accessOptions) printFirstKey(stdout io.Writer, now time.Time) error {
+	if o.firstKey == "" {
+		return nil
+	}
+	k := identity.Key{Name: "first", Grants: []access.Grant{{Role: access.Admin}}}
+	secret, err := identity.CreateFirstKey(o.firstKey, k, now)
+	if err != nil || secret == "" {
+		return err
+	}
+	// Not a record: logs are kept and sent elsewhere.
+	_, err = fmt.Fprintf(stdout, "This server has a new API key with the role admin, which is not shown again:\n%s\nClients send it as \"Authorization: Bearer KEY\", and shoal commands take it from %s.\n", secret, tokenVariable)
+	return err
 }
 
 // required reports whether every caller needs a principal.

@@ -659,6 +659,50 @@ func auditRecords(t *testing.T, path string) (all []map[string]any) {
 	return all
 }
 
+func TestTheFirstKeyIsForThoseWhoSetNothingElse(t *testing.T) {
+	for args, want := range map[string]string{
+		"":                           "",
+		"--first-key=f":              "f",
+		"--first-key=":               "",
+		"--first-key=f --access=a":   "",
+		"--first-key=f --api-keys=k": "k",
+		"--first-key=f --tls-cert=c --tls-key=k --tls-client-ca=a": "",
+	} {
+		opts, _, err := serveFlags(nil, append(strings.Fields(args), "models")...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		opts.access.useFirstKey()
+		if opts.access.keys != want {
+			t.Errorf("%q: the keys are those of %q, want %q", args, opts.access.keys, want)
+		}
+		if used := opts.access.firstKey != ""; used != (want == "f") {
+			t.Errorf("%q: a first key is made: %v", args, used)
+		}
+	}
+}
+
+func TestTheFirstKeyIsPrintedOnceAndIsRequired(t *testing.T) {
+	o := accessOptions{firstKey: filepath.Join(t.TempDir(), "keys.json")}
+	o.useFirstKey()
+	var out strings.Builder
+	if err := o.printFirstKey(&out, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	at := running(t, 3, slog.DiscardHandler, "--api-keys="+o.keys)
+	awaitReady(t, at)
+	secret := strings.Split(out.String(), "\n")[1]
+	for authorization, want := range map[string]int{"": http.StatusUnauthorized, "Bearer " + secret: http.StatusOK} {
+		if status, body := call(t, "GET", "http://"+at["http"]+"/v2/models/seed_two", authorization, ""); status != want {
+			t.Errorf("with %q: %d %s, want %d", authorization, status, body, want)
+		}
+	}
+	out.Reset()
+	if err := o.printFirstKey(&out, time.Now()); err != nil || out.Len() > 0 {
+		t.Errorf("at the second start it prints %q, %v", out.String(), err)
+	}
+}
+
 // TestNoCredentialIsLogged calls every route of KServe with every credential, with the log at
 // its most verbose.
 func TestNoCredentialIsLogged(t *testing.T) {

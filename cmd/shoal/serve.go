@@ -79,12 +79,16 @@ Triton's other flags are ignored or rejected as docs/reference/flags.md says.`,
 				}
 				opts.repositories = append(opts.repositories, models)
 			}
+			opts.access.useFirstKey()
 			store, err := opts.store.settings()
 			if err != nil {
 				return misuse{err}
 			}
 			if err := errors.Join(opts.check(), checkAddresses(append(addresses(store), settings.settings...), &opts.access)); err != nil {
 				return misuse{err}
+			}
+			if err := opts.access.printFirstKey(cmd.OutOrStdout(), time.Now()); err != nil {
+				return fmt.Errorf("--%s: %w", firstKeyFlag, err)
 			}
 			return runServe(cmd.Context(), &opts, settings, store, cmd.ErrOrStderr())
 		},

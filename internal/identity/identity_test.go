@@ -116,6 +116,45 @@ func TestKeysThatAreCreatedAtOnceAreAllKept(t *testing.T) {
 	}
 }
 
+func TestOfFirstKeysThatAreCreatedAtOnceOneIsKept(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "keys.json")
+	secrets := make(chan string, 20)
+	var all sync.WaitGroup
+	for range cap(secrets) {
+		all.Go(func() {
+			secret, err := CreateFirstKey(path, Key{Grants: infers}, time.Now())
+			if err != nil {
+				t.Error(err)
+			}
+			secrets <- secret
+		})
+	}
+	all.Wait()
+	close(secrets)
+	keys, err := ReadKeys(path)
+	if err != nil || len(keys) != 1 {
+		t.Fatalf("%d keys, %v", len(keys), err)
+	}
+	shown := 0
+	for secret := range secrets {
+		if secret != "" {
+			shown++
+			if !keys[0].matches(secret) {
+				t.Error("a key was shown that is not kept")
+			}
+		}
+	}
+	if shown != 1 {
+		t.Errorf("%d keys were shown", shown)
+	}
+	if _, err := RevokeKey(path, keys[0].ID, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if secret, err := CreateFirstKey(path, Key{Grants: infers}, time.Now()); secret != "" || err != nil {
+		t.Errorf("after the first key was revoked: another one, %v", err)
+	}
+}
+
 func TestFilesOfOtherReleasesAreNotMisread(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "keys.json")
 	for _, text := range []string{`{"version": 2, "keys": []}`, `{"keys": []}`, `[]`, `{"version": 1, "keys": [{"id": "a"}]}`, "\x00"} {

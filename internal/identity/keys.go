@@ -119,15 +119,36 @@ func parseKeys(path string, text []byte) ([]Key, error) {
 // CreateKey adds a key to the file at path, and returns the key itself, which is not kept
 // and cannot be shown again. It sets ID, Created and Hash.
 func CreateKey(path string, k Key, now time.Time) (created Key, secret string, err error) {
-	k.ID, k.Created = randomText(5), now.UTC().Truncate(time.Second)
-	secret = KeyPrefix + k.ID + "_" + randomText(20)
-	sum := sha256.Sum256([]byte(secret))
-	k.Hash = hex.EncodeToString(sum[:])
-	if err := k.Validate(); err != nil {
+	if secret, err = k.generate(now); err != nil {
 		return Key{}, "", err
 	}
 	err = changeKeys(path, func(keys []Key) ([]Key, error) { return append(keys, k), nil })
 	return k, secret, err
+}
+
+// CreateFirstKey is like CreateKey, but adds no key to a file that has one, be it revoked or
+// expired. Then the secret is empty. Of several processes that share a file, one adds a key.
+func CreateFirstKey(path string, k Key, now time.Time) (secret string, err error) {
+	generated, err := k.generate(now)
+	if err != nil {
+		return "", err
+	}
+	err = changeKeys(path, func(keys []Key) ([]Key, error) {
+		if len(keys) == 0 {
+			keys, secret = []Key{k}, generated
+		}
+		return keys, nil
+	})
+	return secret, err
+}
+
+// generate sets ID, Created and Hash, and returns the key itself.
+func (k *Key) generate(now time.Time) (secret string, err error) {
+	k.ID, k.Created = randomText(5), now.UTC().Truncate(time.Second)
+	secret = KeyPrefix + k.ID + "_" + randomText(20)
+	sum := sha256.Sum256([]byte(secret))
+	k.Hash = hex.EncodeToString(sum[:])
+	return secret, k.Validate()
 }
 
 // RevokeKey revokes the key with the given id. It stays in the file, so that its name is
