@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -22,10 +23,17 @@ import (
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
 	"github.com/shoal-serving/shoal/client"
 	"github.com/shoal-serving/shoal/internal/identity"
 	"github.com/shoal-serving/shoal/internal/identity/identitytest"
+	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
 	"github.com/shoal-serving/shoal/test/servertest"
 )
 
@@ -272,48 +280,77 @@ func TestAProxyNamesTheCaller(t *testing.T) {
 		}
 	}
 
-	port := freeTCPPort(t)
-	shoalPort := address[strings.LastIndex(address, ":")+1:]
-	bootstrap := strings.NewReplacer("LISTEN", fmt.Sprint(port), "SHOAL", shoalPort, "ISSUERPORT", fmt.Sprint(issuer.port), "ISSUER", issuer.url,
-		"CERT", proxyCert, "KEY", proxyKey, "ROOTS", ca.Path).Replace(envoyBootstrap)
+	// Forged over gRPC, too.
+	config, err := identity.ClientTLS{CA: ca.Path, Cert: otherCert, Key: otherKey}.Config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := codeFor(t, s.GRPC, credentials.NewTLS(config), identity.ClaimsHeader, claims); got != codes.PermissionDenied && got != codes.Unauthenticated {
+		t.Errorf("a forged header over gRPC: %v", got)
+	}
+
+	ports := map[string]int{"http": freeTCPPort(t), "grpc": freeTCPPort(t)}
+	port := func(address string) string { return address[strings.LastIndex(address, ":")+1:] }
+	bootstrap := "static_resources:\n  listeners:\n" +
+		strings.NewReplacer("LISTEN", fmt.Sprint(ports["http"]), "SHOAL", "http", "ISSUER", issuer.url).Replace(envoyListener) +
+		strings.NewReplacer("LISTEN", fmt.Sprint(ports["grpc"]), "SHOAL", "grpc", "ISSUER", issuer.url).Replace(envoyListener) +
+		strings.NewReplacer("HTTP", port(address), "GRPC", port(s.GRPC), "ISSUER", fmt.Sprint(issuer.port), "CERT", proxyCert, "KEY", proxyKey, "ROOTS", ca.Path).Replace(envoyClusters)
 	cmd := exec.Command(envoy, "-c", writeFile(t, "envoy.yaml", bootstrap), "--use-dynamic-base-id", "--concurrency", "1", "-l", "warning")
 	cmd.Stderr = t.Output()
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { stopProcess(cmd) })
-	through := fmt.Sprintf("http://127.0.0.1:%d", port)
-	plain := &http.Client{Timeout: 10 * time.Second}
+	web, rpc := fmt.Sprintf("http://127.0.0.1:%d", ports["http"]), fmt.Sprintf("127.0.0.1:%d", ports["grpc"])
 	token := issuer.token()
-	servertest.Eventually(t, "a request through Envoy is answered", func() bool {
-		c, err := client.NewHTTP(through, client.Options{Token: token})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = c.Close() }()
-		_, err = c.Metadata(t.Context(), "seed_none", "")
-		return err == nil
-	})
+	for through, connect := range map[string]func(string, client.Options) (*client.Client, error){web: client.NewHTTP, rpc: client.NewGRPC} {
+		servertest.Eventually(t, "a request through Envoy to "+through+" is answered", func() bool {
+			c, err := connect(through, client.Options{Token: token})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = c.Close() }()
+			_, err = c.Metadata(t.Context(), "seed_none", "")
+			return err == nil
+		})
+	}
+	plain := &http.Client{Timeout: 10 * time.Second}
 	for name, value := range map[string]string{"Authorization": "Bearer x", identity.ClaimsHeader: claims} {
-		if got := statusFor(t, plain, through, name, value); got != http.StatusUnauthorized {
+		if got := statusFor(t, plain, web, name, value); got != http.StatusUnauthorized {
 			t.Errorf("through Envoy with %s %s: %d", name, value, got)
+		}
+		if got := codeFor(t, rpc, insecure.NewCredentials(), name, value); got != codes.Unauthenticated {
+			t.Errorf("through Envoy over gRPC with %s %s: %v", name, value, got)
 		}
 	}
 }
 
-const envoyBootstrap = `
-static_resources:
-  listeners:
-    - name: in
+// codeFor asks for a model over gRPC with one header, and returns the code of the answer.
+func codeFor(t *testing.T, address string, c credentials.TransportCredentials, name, value string) codes.Code {
+	t.Helper()
+	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(c))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), name, value), 10*time.Second)
+	defer cancel()
+	_, err = kservepb.NewGRPCInferenceServiceClient(conn).ModelMetadata(ctx, &kservepb.ModelMetadataRequest{Name: "seed_none"})
+	return status.Code(err)
+}
+
+// envoyListener verifies tokens of the issuer, and calls one port of the server.
+const envoyListener = `
+    - name: SHOAL
       address: {socket_address: {address: 127.0.0.1, port_value: LISTEN}}
       filter_chains:
         - filters:
             - name: envoy.filters.network.http_connection_manager
               typed_config:
                 "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
-                stat_prefix: in
+                stat_prefix: SHOAL
                 route_config:
-                  virtual_hosts: [{name: all, domains: ["*"], routes: [{match: {prefix: /}, route: {cluster: shoal}}]}]
+                  virtual_hosts: [{name: all, domains: ["*"], routes: [{match: {prefix: /}, route: {cluster: SHOAL}}]}]
                 http_filters:
                   - name: envoy.filters.http.jwt_authn
                     typed_config:
@@ -327,24 +364,38 @@ static_resources:
                       rules: [{match: {prefix: /}, requires: {provider_name: main}}]
                   - name: envoy.filters.http.router
                     typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}
+`
+
+const envoyClusters = `
   clusters:
     - name: issuer
       type: STATIC
       connect_timeout: 5s
       load_assignment:
         cluster_name: issuer
-        endpoints: [{lb_endpoints: [{endpoint: {address: {socket_address: {address: 127.0.0.1, port_value: ISSUERPORT}}}}]}]
-    - name: shoal
+        endpoints: [{lb_endpoints: [{endpoint: {address: {socket_address: {address: 127.0.0.1, port_value: ISSUER}}}}]}]
+    - name: http
       type: STATIC
       connect_timeout: 5s
       load_assignment:
-        cluster_name: shoal
-        endpoints: [{lb_endpoints: [{endpoint: {address: {socket_address: {address: 127.0.0.1, port_value: SHOAL}}}}]}]
-      transport_socket:
+        cluster_name: http
+        endpoints: [{lb_endpoints: [{endpoint: {address: {socket_address: {address: 127.0.0.1, port_value: HTTP}}}}]}]
+      transport_socket: &mutual
         name: envoy.transport_sockets.tls
         typed_config:
           "@type": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext
           common_tls_context:
             tls_certificates: [{certificate_chain: {filename: CERT}, private_key: {filename: KEY}}]
             validation_context: {trusted_ca: {filename: ROOTS}}
+    - name: grpc
+      type: STATIC
+      connect_timeout: 5s
+      load_assignment:
+        cluster_name: grpc
+        endpoints: [{lb_endpoints: [{endpoint: {address: {socket_address: {address: 127.0.0.1, port_value: GRPC}}}}]}]
+      typed_extension_protocol_options:
+        envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
+          "@type": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
+          explicit_http_config: {http2_protocol_options: {}}
+      transport_socket: *mutual
 `
