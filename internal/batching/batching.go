@@ -27,6 +27,10 @@ type Item struct {
 	Tenant         int           // whose share of the queue it uses; tenants are numbered densely from 0
 	Weight         int           // of the tenant's share, from 1; 0 means 1
 
+	// For [Sequences], which sets Instance itself.
+	Correlation Correlation // of the request's sequence
+	Start, End  bool        // it is the first, the last of its sequence
+
 	Owner any // for the caller; the core does not use it
 
 	state      state
@@ -47,6 +51,8 @@ type Item struct {
 	alarm     Time // when Step has to handle it
 	alarmSlot int  // its position in Core.alarms, from 1; 0 means none
 
+	seq *Sequence // nil if the core is not one for sequences
+
 	running              *instance
 	orderPrev, orderNext *Item // list of all unanswered items, by arrival
 }
@@ -54,7 +60,7 @@ type Item struct {
 // Arrived returns when the item arrived.
 func (it *Item) Arrived() Time { return it.arrived }
 
-// Queued reports whether the item is queued.
+// Queued reports whether the item is queued, and not behind other requests of its sequence.
 func (it *Item) Queued() bool { return it.state == waiting }
 
 // Running reports whether the item is in a running batch and not answered yet.
@@ -66,6 +72,7 @@ const (
 	absent   state = iota
 	waiting        // in a lane
 	inBatch        // in a running batch
+	pending        // behind other requests of its sequence, or its sequence has no slot
 	finished       // its batch has ended, but an earlier request is not answered yet
 	answered
 )
@@ -178,8 +185,15 @@ const (
 	Unbound                   // the instance that it is bound to was removed
 	Late                      // it is predicted to miss its deadline or objective
 	NoInstance                // all instances are down, and at least one cannot be started
+
+	NoStart          // its sequence does not exist, and it does not start one
+	Discontinued     // an earlier request of its sequence left without having run
+	SequenceTimedOut // a request of its sequence timed out before the sequence got a slot
 )
 
-var verdicts = [...]string{"too large", "queue full", "timed out", "expired", "cancelled", "refused", "unbound", "would be late", "no instance"}
+var verdicts = [...]string{
+	"too large", "queue full", "timed out", "expired", "cancelled", "refused", "unbound", "would be late", "no instance",
+	"no start", "discontinued", "sequence timed out",
+}
 
 func (v Verdict) String() string { return verdicts[v] }

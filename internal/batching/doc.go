@@ -33,6 +33,12 @@
 //	              │  └───────────────────┼────┼── Done ───┘
 //	              └── Take ──────────────┴────┘
 //
+// # Sequences
+//
+// [Sequences] is a core for models that keep a state from request to request. It binds each
+// sequence to a slot of an instance, and gives the core behind it one request of a sequence
+// at a time.
+//
 // # Late requests
 //
 // With a [Predictor], the core predicts when a request will be answered, and refuses
