@@ -98,6 +98,15 @@ type Control interface {
 	Unload(ctx context.Context, model string, opts catalog.UnloadOptions) error
 }
 
+// Index lists models as [Control] does, with reasons that clients may see.
+func Index(ctx context.Context, c Control, ready bool) []catalog.IndexEntry {
+	all := c.Index(ctx, ready)
+	for i := range all {
+		all[i].Reason = infer.WithoutPaths(all[i].Name, all[i].Reason)
+	}
+	return all
+}
+
 // ModelReady reports whether a version of a model accepts requests, to a caller that may
 // know it.
 func ModelReady(ctx context.Context, c Catalog, model, version string) (bool, error) {

@@ -54,5 +54,9 @@ func tritonMessage(e *infer.Error, req *infer.Request) string {
 		return format
 	}
 	req = cmp.Or(req, &infer.Request{})
-	return fmt.Sprintf(format, e.Model, e.Version, TritonError(e.Cause, nil), req.IDOrUnknown(), req.Rows)
+	cause := ""
+	if e.Cause != nil { // of a load, which names files
+		cause = infer.WithoutPaths(e.Model, TritonError(e.Cause, nil).Error())
+	}
+	return fmt.Sprintf(format, e.Model, e.Version, cause, req.IDOrUnknown(), req.Rows)
 }

@@ -299,21 +299,21 @@ func TestALoadThatFailsSaysWhy(t *testing.T) {
 		},
 		"no versions": {
 			func(d disk) disk { return d.model("m", echoConfig, "x") }, nil, infer.Invalid,
-			[]string{"at least one version must be available under the version policy of model 'm'", "/m has no version directory; put the model's file into "},
+			[]string{"at least one version must be available under the version policy of model 'm'", ": m has no version directory; put the model's file into "},
 		},
 		"a file beside the versions": {
 			func(d disk) disk { return d.write(map[string]string{"m/model.onnx": ""}) }, nil, infer.Invalid,
-			[]string{"/m has no version directory; move model.onnx to ", "/m/1/model.onnx"},
+			[]string{": m has no version directory; move model.onnx to ", "m/1/model.onnx"},
 		},
 		"a misnamed file": {
 			func(d disk) disk { return d.write(map[string]string{"m/1/net.onnx": ""}) }, nil, infer.Invalid,
-			[]string{`/m/1: rename net.onnx to model.onnx, or set default_model_filename: "net.onnx" in config.pbtxt`},
+			[]string{`: m/1: rename net.onnx to model.onnx, or set default_model_filename: "net.onnx" in config.pbtxt`},
 		},
 		"a version policy that selects none": {
 			func(d disk) disk {
 				return d.model("m", echoConfig+"version_policy { specific { versions: 7 } }", "1", "2")
 			}, nil, infer.Invalid,
-			[]string{"/m has the versions [1 2], and version_policy in config.pbtxt selects none of them"},
+			[]string{": m has the versions [1 2], and version_policy in config.pbtxt selects none of them"},
 		},
 		"a backend of Triton": {
 			func(d disk) disk {
@@ -376,6 +376,9 @@ func TestALoadThatFailsSaysWhy(t *testing.T) {
 				if err == nil || !strings.Contains(err.Error(), w) {
 					t.Errorf("error is %q, want it to tell %q", err, w)
 				}
+			}
+			if strings.Contains(err.Error(), d.dir) {
+				t.Errorf("error is %q, which names a directory of the server", err)
 			}
 			if !r.Ready() || len(serving(r, "other")) != 1 {
 				t.Error("a model that never served has stopped the others")

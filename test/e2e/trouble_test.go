@@ -76,16 +76,24 @@ func TestWhatIsWrongWithAModelIsSaid(t *testing.T) {
 			models[name] = c.model
 		}
 	}
-	s := servertest.Start(t, servertest.ONNXRepository(t, models), "--model-control-mode=explicit", "--load-model=good", "--model-load-timeout-secs=5") // the good one takes a second on a busy machine
+	dir := servertest.ONNXRepository(t, models)
+	s := servertest.Start(t, dir, "--model-control-mode=explicit", "--load-model=good", "--model-load-timeout-secs=5") // the good one takes a second on a busy machine
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			meanwhile(t, s, func() {
 				answer := refusal(t, s, name, client.LoadOptions{})
 				servertest.Contains(t, "the answer", answer, append(c.parts, name)...)
+				if strings.Contains(answer, dir) {
+					t.Errorf("the answer names a directory of the server")
+				}
 				t.Log(answer)
 			})
 		})
 	}
+	if _, index := s.Post("/v2/repository/index", ""); strings.Contains(index, dir) || !strings.Contains(index, "no_file/1/model.onnx") {
+		t.Errorf("the index should name files within the repository only: %s", index)
+	}
+	s.AwaitLog(filepath.Join(dir, "no_file", "1", "model.onnx")) // for the user who runs it
 }
 
 // TestAnEndlessRequestEndsAtItsDeadline asks for what never ends. The client is

@@ -13,7 +13,7 @@ import (
 
 func (s *service) RepositoryIndex(ctx context.Context, in *kservepb.RepositoryIndexRequest) (*kservepb.RepositoryIndexResponse, error) {
 	out := &kservepb.RepositoryIndexResponse{}
-	for _, e := range s.control.Index(ctx, in.GetReady()) {
+	for _, e := range kserve.Index(ctx, s.control, in.GetReady()) {
 		out.Models = append(out.Models, &kservepb.RepositoryIndexResponse_ModelIndex{
 			Name: e.Name, Version: e.Version, State: e.State, Reason: e.Reason,
 		})

@@ -35,7 +35,7 @@ func (h *handler) repositoryIndex(w http.ResponseWriter, r *http.Request) error 
 		return err
 	}
 	var entries []indexEntry
-	for _, e := range h.control.Index(r.Context(), ready) {
+	for _, e := range kserve.Index(r.Context(), h.control, ready) {
 		entries = append(entries, indexEntry(e))
 	}
 	return sendJSON(w, entries)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/budget"
+	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/mms"
 	"github.com/shoal-serving/shoal/internal/panics"
 )
@@ -78,7 +79,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var clientErr *mms.Error
 	if !errors.As(err, &clientErr) {
 		h.opts.Log.Error("request failed", "path", r.URL.Path, "error", err)
-		clientErr = newError(http.StatusInternalServerError, "InternalServerException", err.Error())
+		clientErr = newError(http.StatusInternalServerError, "InternalServerException", infer.WithoutPaths("", err.Error()))
 	}
 	if clientErr.Status == http.StatusServiceUnavailable || clientErr.Status == http.StatusTooManyRequests {
 		header.Set("Retry-After", "1")
