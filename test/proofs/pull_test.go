@@ -44,11 +44,17 @@ func rowOf(dims ...int64) []tensor.Tensor {
 // askOver returns what asks a model over HTTP or gRPC over and over, until the test ends.
 func askOver(t *testing.T, protocol, address, model string, in []tensor.Tensor) bench.Caller {
 	t.Helper()
+	return askWith(t, protocol, address, model, in, client.Options{})
+}
+
+// askWith is like askOver, with options of the client.
+func askWith(t *testing.T, protocol, address, model string, in []tensor.Tensor, opts client.Options) bench.Caller {
+	t.Helper()
 	connect := bench.NewHTTP
 	if protocol == "gRPC" {
 		connect = bench.NewGRPC
 	}
-	c, err := connect(address, model, "", client.Options{})
+	c, err := connect(address, model, "", opts)
 	if err == nil {
 		err = c.Prepare([]bench.Request{{Inputs: in}})
 	}
