@@ -97,3 +97,33 @@ func TestInvalidGrantsAreRejected(t *testing.T) {
 		t.Error("names of roles")
 	}
 }
+
+func TestChangesComeOverTheAdminPort(t *testing.T) {
+	admin := &Caller{Principals: []*Principal{{Name: "ann", Grants: []Grant{{Role: Admin}}}}}
+	for name, tt := range map[string]struct {
+		gate   *Gate
+		caller *Caller
+		there  bool // over the admin port
+		want   error
+	}{
+		"another port":        {&Gate{AdminPort: true}, admin, false, ErrNotAdminPort},
+		"the port":            {&Gate{AdminPort: true}, admin, true, nil},
+		"the server itself":   {&Gate{AdminPort: true}, Self, false, nil},
+		"no such port":        {&Gate{}, admin, false, nil},
+		"everyone, elsewhere": {&Gate{AdminPort: true, Open: true}, nil, false, ErrNotAdminPort},
+		"everyone, there":     {&Gate{AdminPort: true, Open: true}, nil, true, nil},
+	} {
+		ctx := t.Context()
+		if tt.caller != nil {
+			ctx = WithCaller(ctx, tt.caller)
+		}
+		if tt.there {
+			ctx = OnAdminPort(ctx)
+		}
+		made := false
+		err := tt.gate.Change(ctx, Change{Action: Manage, What: "load", Model: "m"}, func() error { made = true; return nil })
+		if !errors.Is(err, tt.want) || made != (tt.want == nil) {
+			t.Errorf("%s: %v, and the change was made: %v", name, err, made)
+		}
+	}
+}
