@@ -237,6 +237,7 @@ access-cost: build ## CPU of a request with TLS, with a verified token and a ten
 	go test -tags e2e,proofs -count 1 -timeout 30m -v -run '^TestProofAccessCosts$$' ./test/proofs -strict
 
 .PHONY: tenants
-tenants: ## fair shares of tenants: a million random sequences before the referee, and one tenant that sends ten times its share; 15 min
+tenants: build ## fair shares of tenants: a million random sequences before the referee, and one tenant that sends ten times its share, simulated and real; 15 min
 	go test ./internal/batching -count 1 -timeout 2h -run TestRandomSequences -sequences 1000000
 	go test ./internal/simulate -count 1 -timeout 1h -v -run TestATenantThatSendsTenTimesItsShare -tenants 10m
+	go test -tags e2e,proofs -count 1 -timeout 30m -v -run '^TestProofATenantThatSendsTenTimesItsShare$$' ./test/proofs -strict
