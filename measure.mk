@@ -34,6 +34,11 @@ leaving: build onnxruntime numpy ## clients that cancel at random, with and with
 demand: build onnxruntime ## 1,000 models of 8 MiB on memory for 100, 200 requests/s by Zipf's law; 6 min, quiet
 	go test -tags e2e -count 1 -timeout 20m -v -run TestMoreModelsThanMemory ./test/e2e -demand 5m -demand-models 1000 -demand-fit 100 -demand-rate 200
 
+.PHONY: bucket
+bucket: build ## models in a real S3 server that is slow, breaks off, fails and changes; 1 min
+	tools/get-versitygw
+	go test -tags e2e -count 1 -timeout 10m -v -run TestABucketWithFaults ./test/e2e
+
 .PHONY: misbehaving
 misbehaving: build onnxruntime numpy ## clients that misbehave at random, with and without the race detector; 20 min
 	go build -race -trimpath -o bin/shoal-race ./cmd/shoal

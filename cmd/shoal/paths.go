@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/shoal-serving/shoal/internal/bucket"
 	"github.com/shoal-serving/shoal/internal/repository"
 	"github.com/shoal-serving/shoal/internal/suggest"
 )
@@ -41,13 +43,68 @@ func (o *serveOptions) checkPaths(log *slog.Logger) error {
 // name them.
 func (o *serveOptions) findModels(mode repository.Mode) ([]string, error) {
 	var errs []error
-	for _, path := range o.repositories {
+	local, remote := o.places()
+	for _, path := range local {
 		errs = append(errs, checkPath(path))
 	}
 	if err := errors.Join(errs...); err != nil || mode == repository.Explicit && !slices.Equal(o.loadModels, []string{"*"}) {
 		return nil, err
 	}
-	return repository.Names(o.repositories)
+	names, err := repository.Names(local)
+	return append(names, remote...), err // a bucket is listed after the ports are open
+}
+
+// places returns the paths of repositories, and the URLs of buckets.
+func (o *serveOptions) places() (local, remote []string) {
+	for _, path := range o.repositories {
+		if repository.IsBucket(path) {
+			remote = append(remote, path)
+		} else {
+			local = append(local, path)
+		}
+	}
+	return local, remote
+}
+
+// openBuckets opens the buckets of the repositories, and the cache for their files; nil if
+// there is no bucket.
+func (o *serveOptions) openBuckets(ctx context.Context, log *slog.Logger) (buckets []*bucket.Bucket, cache *bucket.Cache, err error) {
+	_, remote := o.places()
+	if len(remote) == 0 {
+		return nil, nil, nil
+	}
+	dir := o.modelCache
+	if dir == "auto" {
+		root, err := os.UserCacheDir()
+		if err != nil {
+			return nil, nil, errors.New("models of buckets need a directory, and neither HOME nor XDG_CACHE_HOME is set; name one with --model-cache")
+		}
+		dir = filepath.Join(root, "shoal", "models")
+	}
+	if cache, err = bucket.OpenCache(dir, int64(o.modelCacheSize)); err != nil {
+		return nil, nil, err
+	}
+	log.Info("files of buckets are kept", "directory", dir)
+	for _, address := range remote {
+		b, err := bucket.Open(ctx, address)
+		if err != nil {
+			return nil, nil, errors.Join(err, closeBuckets(buckets, cache))
+		}
+		buckets = append(buckets, b)
+	}
+	return buckets, cache, nil
+}
+
+// closeBuckets closes what openBuckets opened.
+func closeBuckets(buckets []*bucket.Bucket, cache *bucket.Cache) error {
+	var errs []error
+	for _, b := range buckets {
+		errs = append(errs, b.Close())
+	}
+	if cache != nil {
+		errs = append(errs, cache.Close())
+	}
+	return errors.Join(errs...)
 }
 
 // checkPath returns an error if a path does not exist.

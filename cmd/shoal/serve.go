@@ -23,6 +23,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/access"
 	"github.com/shoal-serving/shoal/internal/arrivals"
 	"github.com/shoal-serving/shoal/internal/batching"
+	"github.com/shoal-serving/shoal/internal/bucket"
 	"github.com/shoal-serving/shoal/internal/budget"
 	"github.com/shoal-serving/shoal/internal/calibrate"
 	"github.com/shoal-serving/shoal/internal/catalog"
@@ -54,7 +55,7 @@ func newServeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve [PATH...]",
 		Short: "Serve models over HTTP and gRPC",
-		Long: `Serve models from model repositories, .onnx files, Python files with @shoal.model functions, and files of
+		Long: `Serve models from model repositories, buckets, .onnx files, Python files with @shoal.model functions, and files of
 scikit-learn, XGBoost and TorchScript.
 
 Each flag can also be set by an environment variable (--http-port is SHOAL_HTTP_PORT) or in the YAML file that
@@ -66,6 +67,7 @@ Triton's other flags are ignored or rejected as docs/reference/flags.md says.`,
 		Example: `  shoal serve model.onnx
   shoal serve --demo
   shoal serve app.py --reload
+  shoal serve s3://bucket/models --model-control-mode demand
   shoal serve models --http-port 9000 --log-requests`,
 		RunE: func(cmd *cobra.Command, paths []string) error {
 			settings, err := readSettings(cmd.Flags(), paths, os.Environ())
@@ -148,6 +150,9 @@ type parts struct {
 	security *security
 
 	connections *listen.Connections
+
+	buckets []*bucket.Bucket
+	cache   *bucket.Cache // of buckets; nil if there are none
 }
 
 // newParts returns a server without models. settings are those of a store, and nil if there
@@ -189,7 +194,11 @@ func newParts(opts serveOptions, settings *mms.Settings, guarded *security, reco
 	p.backend = server.New(env, server.Options{Loads: opts.loadThreads, Lenient: !opts.strictReadiness, Log: log, LogRequests: opts.logRequests, Access: guarded.gate, Arrivals: recorder})
 	p.connections = &listen.Connections{Max: maxConnections(opts.maxConnections), Log: log}
 	mode, poll := opts.changes()
-	p.models = repository.New(p.backend, repository.Options{Paths: opts.repositories, Mode: mode, Models: opts.loadModels, Poll: poll, FileConfig: opts.fileConfig, ClientCode: opts.allowUploads, Demand: opts.demand(store), Log: log})
+	local, _ := opts.places()
+	if p.buckets, p.cache, err = opts.openBuckets(context.Background(), log); err != nil {
+		return p, err
+	}
+	p.models = repository.New(p.backend, repository.Options{Paths: local, Buckets: p.buckets, Cache: p.cache, Mode: mode, Models: opts.loadModels, Poll: poll, FileConfig: opts.fileConfig, ClientCode: opts.allowUploads, Demand: opts.demand(store), Log: log})
 	caller.Server, caller.Repository = p.backend, p.models
 	if settings != nil {
 		p.archives, err = mms.New(p.backend, mms.Options{Settings: settings, Dialect: mms.Dialect(opts.store.dialect), Cores: cores, Version: version, Log: log})
@@ -218,7 +227,7 @@ func (p parts) close() error {
 	if p.archives != nil {
 		err = errors.Join(err, p.archives.RemoveFiles())
 	}
-	return errors.Join(err, p.onnx.Close(), p.python.Close())
+	return errors.Join(err, p.onnx.Close(), p.python.Close(), closeBuckets(p.buckets, p.cache))
 }
 
 // serve runs until ctx ends, and then until everything has ended that it started.
@@ -237,7 +246,7 @@ func serve(ctx context.Context, opts serveOptions, settings *mms.Settings, recor
 	defer pace.Close()
 	p, err := newParts(opts, settings, guarded, recorder, pace, log)
 	if err != nil {
-		return errors.Join(err, p.onnx.Close(), p.python.Close())
+		return errors.Join(err, p.onnx.Close(), p.python.Close(), closeBuckets(p.buckets, p.cache))
 	}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)

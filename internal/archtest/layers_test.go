@@ -23,6 +23,7 @@ var layers = [][]string{
 		"internal/machine",
 		"internal/plainjson",
 		"internal/arrivals",
+		"internal/bucket",
 		"internal/plot",
 		"internal/suggest",
 		"internal/panics",

@@ -89,11 +89,11 @@ func TestWhatAnAppImportsFromItsDirectoryIsPartOfIt(t *testing.T) {
 	}
 	look := func() fingerprint {
 		t.Helper()
-		f, err := lookup([]string{filepath.Join(dir, "app.py")}, "f")
-		if err != nil {
-			t.Fatal(err)
+		found, err := directories{filepath.Join(dir, "app.py")}.find(t.Context(), "f", true)
+		if err != nil || len(found) != 1 {
+			t.Fatalf("%d models, %v", len(found), err)
 		}
-		return f.whole()
+		return found[0].whole()
 	}
 	write("app.py", "@shoal.model()\ndef f(): pass\n@shoal.model()\ndef g(): pass\n")
 	before := look()

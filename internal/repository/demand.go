@@ -224,7 +224,7 @@ func (d *onDemand) find(now time.Time, name string) (*demanded, error) {
 	if current {
 		return m, nil
 	}
-	onDisk := describe(d.repository.opts.Paths, d.opts.Store, name)
+	onDisk := d.repository.describe(d.opts.Store, name)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	m = d.models[name]
@@ -270,7 +270,7 @@ func (m *demanded) describe(as description) {
 // footprintID returns what a footprint is kept under: it is that of the same files only.
 func footprintID(f *candidate) string {
 	path, err := filepath.Abs(f.path())
-	if err != nil {
+	if err != nil || f.remote != nil {
 		path = f.path()
 	}
 	return fmt.Sprintf("%s %x", path, uint64(f.whole()))
@@ -280,8 +280,8 @@ func footprintID(f *candidate) string {
 var errNotFound = infer.Errorf(infer.NotFound, "no such model")
 
 // describe reads the files of a model.
-func describe(paths []string, store *calibrate.Store, name string) description {
-	f, err := findOnDisk(paths, name)
+func (r *Repository) describe(store *calibrate.Store, name string) description {
+	f, err := r.find(name, false)
 	switch {
 	case err != nil:
 		return description{err: err}
@@ -291,6 +291,10 @@ func describe(paths []string, store *calibrate.Store, name string) description {
 	as := description{files: f.whole(), id: footprintID(f)}
 	if known, ok := store.Footprint(as.id); ok {
 		as.known = &known
+	}
+	if f.remote != nil {
+		as.bytes = f.remote.newest()
+		return as
 	}
 	if f.file != "" {
 		as.bytes = sizeOf(f.path())
@@ -556,7 +560,7 @@ func (d *onDemand) reloaded(name string) {
 	if d == nil {
 		return // models are not counted
 	}
-	as := describe(d.repository.opts.Paths, d.opts.Store, name)
+	as := d.repository.describe(d.opts.Store, name)
 	d.mu.Lock()
 	m := d.models[name]
 	if as.err != nil || m == nil || m.state != warm || m.files == as.files {

@@ -351,10 +351,11 @@ func TestMeasuredMemoryCountsAndIsKept(t *testing.T) {
 		}
 	})
 	again := calibrate.NewStore(filepath.Join(filepath.Dir(t.TempDir()), "none"), slog.New(slog.DiscardHandler))
-	if found := describe([]string{d.dir}, store, "a"); found.known == nil || *found.known != (calibrate.Footprint{Bytes: 2 * weight, Load: time.Second}) {
+	r := New(nil, Options{Paths: []string{d.dir}})
+	if found := r.describe(store, "a"); found.known == nil || *found.known != (calibrate.Footprint{Bytes: 2 * weight, Load: time.Second}) {
 		t.Errorf("kept %+v", found.known)
 	}
-	if found := describe([]string{d.dir}, again, "a"); found.known != nil {
+	if found := r.describe(again, "a"); found.known != nil {
 		t.Errorf("another store has %+v", found.known)
 	}
 }

@@ -25,7 +25,7 @@ func (r *Repository) source(name string, with override) (*candidate, override, e
 		f, err := with.unpack(name)
 		return f, with, err
 	}
-	f, err := lookup(r.opts.Paths, name)
+	f, err := r.lookup(name)
 	if err != nil {
 		return nil, with, err
 	}
@@ -41,36 +41,28 @@ func (r *Repository) source(name string, with override) (*candidate, override, e
 	return f, with, nil
 }
 
-// lookup finds a model on disk.
-func lookup(paths []string, name string) (*candidate, error) {
-	f, err := findOnDisk(paths, name)
+// lookup finds a model.
+func (r *Repository) lookup(name string) (*candidate, error) {
+	// Polls notice when a bucket changes. Without them, a load is when a client expects that.
+	f, err := r.find(name, r.opts.Mode == None || r.opts.Mode == Explicit)
 	if err == nil && f == nil {
-		return nil, infer.Errorf(infer.NotFound, "no directory %s and no file %s.onnx in %s%s", name, name, strings.Join(paths, ", "), similar(paths, name))
+		return nil, infer.Errorf(infer.NotFound, "no directory %s and no file %s.onnx in %s%s", name, name, strings.Join(r.places(), ", "), similar(r.opts.Paths, name))
 	}
 	return f, err
 }
 
-// findOnDisk finds a model on disk. It returns nil if there is none.
-func findOnDisk(paths []string, name string) (*candidate, error) {
+// find finds a model. It returns nil if there is none. See location for fresh.
+func (r *Repository) find(name string, fresh bool) (*candidate, error) {
 	if !modelconfig.ValidName(name) {
 		return nil, infer.Errorf(infer.NotFound, "%q is not a valid model name; names have %s", name, modelconfig.NameRule)
 	}
 	var all []*candidate
-	for _, path := range paths {
-		if info, err := os.Stat(path); err == nil && !info.IsDir() {
-			models, err := scanFile(path, info)
-			if err != nil {
-				return nil, err // it might have the model
-			}
-			all = append(all, slices.DeleteFunc(models, func(m *candidate) bool { return m.name != name })...)
-			continue
+	for _, l := range r.locations {
+		models, err := l.find(r.ctx, name, fresh)
+		if err != nil {
+			return nil, err // it might have the model
 		}
-		for _, c := range []string{filepath.Join(path, name), filepath.Join(path, name+".onnx")} {
-			m, err := scanEntry(c)
-			if err == nil && m != nil {
-				all = append(all, m)
-			}
-		}
+		all = append(all, models...)
 	}
 	switch len(all) {
 	case 0:
@@ -137,7 +129,8 @@ func noVersion(f *candidate, all []int64) error {
 	return fmt.Errorf("%s has no version directory; put the model's file into %s", f.dir, first)
 }
 
-// sources returns what the server opens. sent, if not nil, holds the files.
+// sources returns what the server opens. sent, if not nil, holds the files
+// that a client sent, or that were fetched.
 func (d *desired) sources(sent *upload) []servable.Source {
 	var all []servable.Source
 	for _, n := range slices.Sorted(maps.Keys(d.versions)) {
@@ -145,7 +138,7 @@ func (d *desired) sources(sent *upload) []servable.Source {
 			Model: d.model.name, Number: n, Fingerprint: uint64(d.versions[n]), Dir: d.dir(n), File: d.model.file, ModelDir: d.model.dir, Config: d.config,
 		}
 		if sent != nil {
-			src.Temporary, src.KeepFiles = true, sent.keep
+			src.Temporary, src.KeepFiles, src.AlwaysKeep = !sent.fetched, sent.keep, sent.fetched
 		}
 		all = append(all, src)
 	}

@@ -52,7 +52,12 @@ func (r *Repository) members(name string, with override) []string {
 	if err != nil {
 		return nil
 	}
-	return membersOf((&desired{model: f, with: whole}).config())
+	local, files, err := r.fetch(r.ctx, f, nil)
+	if err != nil {
+		return nil
+	}
+	defer files.release()
+	return membersOf((&desired{model: local, with: whole}).config())
 }
 
 func membersOf(cfg *modelconfig.Config, err error) []string {

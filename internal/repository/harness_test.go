@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/batching"
+	"github.com/shoal-serving/shoal/internal/bucket"
 	"github.com/shoal-serving/shoal/internal/calibrate"
 	"github.com/shoal-serving/shoal/internal/catalog"
 	"github.com/shoal-serving/shoal/internal/kserve"
@@ -18,6 +19,8 @@ import (
 // A setup is the options of a repository and of what loads its models.
 type setup struct {
 	Paths     []string
+	Buckets   []*bucket.Bucket
+	Cache     *bucket.Cache
 	Mode      Mode
 	Models    []string
 	Demand    DemandOptions
@@ -54,7 +57,7 @@ func (o setup) open() *running {
 		Runners: o.Runners, Cores: o.Cores, Memory: o.Memory, Waited: o.Waited, Pacer: o.Pacer, Log: o.Log,
 	})
 	s := server.New(env, server.Options{Loads: o.Loads, Lenient: o.Lenient, Log: o.Log})
-	return &running{Server: s, source: New(s, Options{Paths: o.Paths, Mode: o.Mode, Models: o.Models, Demand: o.Demand, Poll: o.Poll, FileConfig: o.FileConf, ClientCode: !o.NoCode, Log: o.Log})}
+	return &running{Server: s, source: New(s, Options{Paths: o.Paths, Buckets: o.Buckets, Cache: o.Cache, Mode: o.Mode, Models: o.Models, Demand: o.Demand, Poll: o.Poll, FileConfig: o.FileConf, ClientCode: !o.NoCode, Log: o.Log})}
 }
 
 func (r *running) Start(ctx context.Context) error {

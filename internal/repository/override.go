@@ -102,23 +102,28 @@ func (o override) unpack(name string) (f *candidate, err error) {
 	return f, f.err
 }
 
-// An upload is the directory of files that a client sent. It is removed when its last user
-// releases it.
+// An upload is the directory of files that a client sent, or that were fetched from a bucket.
+// It is removed when its last user releases it.
 type upload struct {
-	dir   string
-	users atomic.Int64
+	remove  func()
+	fetched bool // from a bucket: every version keeps the directory while it is open
+	users   atomic.Int64
 }
 
 // newUpload returns an upload with one user, the caller.
 func newUpload(dir string) *upload {
-	u := &upload{dir: dir}
+	return newFiles(func() { _ = os.RemoveAll(dir) }) // what stays is swept with the directory it is in
+}
+
+func newFiles(remove func()) *upload {
+	u := &upload{remove: remove}
 	u.users.Store(1)
 	return u
 }
 
 func (u *upload) release() {
 	if u != nil && u.users.Add(-1) == 0 {
-		_ = os.RemoveAll(u.dir) // what stays is swept with the directory it is in
+		u.remove()
 	}
 }
 

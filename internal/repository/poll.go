@@ -51,7 +51,7 @@ func (r *Repository) logTrouble(before string, err error) string {
 // change still has to settle. If a path cannot be read, it does nothing: models there were
 // not removed.
 func (r *Repository) lookAround() (unsettled bool, err error) {
-	there, err := scan(r.opts.Paths)
+	there, err := r.list(true)
 	if err != nil {
 		return false, err
 	}

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/access"
+	"github.com/shoal-serving/shoal/internal/bucket"
 	"github.com/shoal-serving/shoal/internal/catalog"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/servable"
@@ -30,6 +31,10 @@ import (
 type Options struct {
 	// Paths are directories of models, and single model files.
 	Paths []string
+	// Buckets have models, too. Cache keeps their files. The caller closes both after the
+	// repository.
+	Buckets []*bucket.Bucket
+	Cache   *bucket.Cache
 
 	Mode Mode
 	// Models are loaded at the start in mode Explicit; "*" stands for all.
@@ -70,13 +75,19 @@ const DefaultPoll = 15 * time.Second
 type Repository struct {
 	server  *server.Server
 	opts    Options
-	demand  *onDemand      // nil unless the mode is Demand
-	closing chan struct{}  // closed by Close
-	work    sync.WaitGroup // loads, and the poll
+	demand  *onDemand       // nil unless the mode is Demand
+	closing chan struct{}   // closed by Close
+	ctx     context.Context //nolint:containedctx // ends when the repository is closed: loads belong to no caller
+	cancel  context.CancelFunc
 
-	mu     sync.Mutex // guards the following
-	models map[string]*model
-	closed bool
+	locations []location
+
+	work sync.WaitGroup // loads, and the poll
+
+	mu      sync.Mutex // guards the following
+	models  map[string]*model
+	closed  bool
+	fetches map[string]*bucket.Progress // of models that are being fetched
 }
 
 // A model is the state of a name.
@@ -96,7 +107,12 @@ type model struct {
 func New(s *server.Server, opts Options) *Repository {
 	opts.Poll = cmp.Or(opts.Poll, DefaultPoll)
 	opts.Log = cmp.Or(opts.Log, slog.Default())
-	r := &Repository{server: s, opts: opts, closing: make(chan struct{}), models: map[string]*model{}}
+	r := &Repository{server: s, opts: opts, closing: make(chan struct{}), models: map[string]*model{}, fetches: map[string]*bucket.Progress{}}
+	r.ctx, r.cancel = context.WithCancel(context.Background())
+	r.locations = []location{directories(opts.Paths)}
+	for _, b := range opts.Buckets {
+		r.locations = append(r.locations, &remoteLocation{bucket: b, cache: opts.Cache, log: opts.Log})
+	}
 	if opts.Mode == Demand {
 		r.demand = newOnDemand(r, opts.Demand)
 		s.SetDemand(r.demand)
@@ -106,7 +122,29 @@ func New(s *server.Server, opts Options) *Repository {
 
 // owner is what the server calls this source.
 func (r *Repository) owner() string {
-	return "the model repository " + strings.Join(r.opts.Paths, ", ")
+	return "the model repository " + strings.Join(r.places(), ", ")
+}
+
+// places returns the paths and the URLs of buckets.
+func (r *Repository) places() []string {
+	all := slices.Clone(r.opts.Paths)
+	for _, b := range r.opts.Buckets {
+		all = append(all, b.URL())
+	}
+	return all
+}
+
+// list returns all models by name. The error reports locations that cannot be read; models of
+// the others are still returned. See location for fresh.
+func (r *Repository) list(fresh bool) (map[string]*candidate, error) {
+	all := map[string]*candidate{}
+	var errs []error
+	for _, l := range r.locations {
+		models, err := l.list(r.ctx, fresh)
+		errs = append(errs, err)
+		merge(all, models)
+	}
+	return all, errors.Join(errs...)
 }
 
 // Start loads the models that are loaded at startup, and returns when all have been
@@ -142,7 +180,7 @@ func (r *Repository) first() ([]string, error) {
 	if r.opts.Mode == Explicit && !slices.Equal(r.opts.Models, []string{"*"}) {
 		return r.opts.Models, nil
 	}
-	models, err := scan(r.opts.Paths)
+	models, err := r.list(true)
 	return slices.Sorted(maps.Keys(models)), err
 }
 
@@ -175,6 +213,7 @@ func (r *Repository) Close() {
 	if !r.closed {
 		r.closed = true
 		close(r.closing)
+		r.cancel()
 	}
 }
 
@@ -184,7 +223,7 @@ func (r *Repository) Wait() { r.work.Wait() }
 // Index lists the models that are on disk or loaded, with the states of their
 // versions, or only what is ready, as far as the caller may know.
 func (r *Repository) Index(ctx context.Context, ready bool) []catalog.IndexEntry {
-	onDisk, _ := scan(r.opts.Paths) // models that cannot be read are not listed
+	onDisk, _ := r.list(false) // models that cannot be read are not listed
 	index := r.server.Index(ready, slices.Collect(maps.Keys(onDisk))...)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -200,6 +239,9 @@ func (r *Repository) Index(ctx context.Context, ready bool) []catalog.IndexEntry
 		}
 		if r.demand != nil && e.State == string(server.StateUnavailable) && e.Reason == server.ReasonUnloaded {
 			e.Reason += "; a request loads it"
+		}
+		if p := r.fetches[e.Name]; p != nil && e.State != string(server.StateReady) {
+			e.State, e.Reason = string(server.StateLoading), fmt.Sprintf("fetching: %d of %d MiB", p.Done.Load()>>20, mebibytes(p.Total.Load()))
 		}
 	}
 	return r.server.Visible(ctx, index)
@@ -334,13 +376,15 @@ func (r *Repository) change(name string, with override) error {
 		if err := r.loadMembers(name, with, nil); err != nil {
 			return nil, refuse(err)
 		}
-		f, whole, err := r.source(name, with)
+		f, full, err := r.source(name, with)
 		if err != nil {
 			return nil, refuse(err)
 		}
-		with, at = whole, f.whole()
+		with, at = full, f.whole() // of all versions, although only those that serve are fetched
 		if len(with.Files) > 0 {
 			sent = newUpload(f.dir)
+		} else if f, sent, err = r.fetch(r.ctx, f, r.selected(with)); err != nil {
+			return nil, refuse(err)
 		}
 		r.mu.Lock()
 		r.claimLocked(name).over = pollState{tried: at, seen: at}

@@ -414,8 +414,9 @@ func TestAPathThatIsNoRepositorySaysWhatIsExpected(t *testing.T) {
 
 func TestARemoteRepositorySaysWhatIsSupported(t *testing.T) {
 	for path, want := range map[string]string{
-		"s3://bucket/models":    `model repository: s3://bucket/models: remote repositories are not supported yet; copy it with "aws s3 sync s3://bucket/models models", or mount it, and serve the local directory`,
-		"https://host/m.onnx":   "remote repositories are not supported yet; download it, or mount it, and serve the local directory",
+		"s3://bucket/models":    `model repository: s3://bucket/models: only "shoal serve" reads buckets; copy it with "aws s3 sync s3://bucket/models models", or mount it, and name the local directory`,
+		"gs://bucket/models":    `gs:// is not supported yet; copy it with "gcloud storage rsync --recursive gs://bucket/models models", or mount it, and name the local directory`,
+		"https://host/m.onnx":   "https:// is not supported; download it, or mount it, and name the local directory",
 		"file:///srv/models/m1": "URLs are not supported; name the path, /srv/models/m1",
 	} {
 		_, err := start(t, newDisk(t), &tracked{}, setup{Paths: []string{path}})

@@ -1,6 +1,7 @@
 package repository
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"hash"
@@ -13,10 +14,11 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/shoal-serving/shoal/internal/bucket"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
 )
 
-// A candidate is a model on disk.
+// A candidate is a model that a location has.
 type candidate struct {
 	name string
 	dir  string // the model's directory, or the directory of its file
@@ -24,6 +26,8 @@ type candidate struct {
 
 	config   fingerprint           // of config.pbtxt and what else belongs to all versions
 	versions map[int64]fingerprint // by number
+
+	remote *remote // where its files are, if they are not in dir yet; nil if they are
 
 	err error // why the model cannot be read
 }
@@ -38,22 +42,28 @@ const bareVersion = 1 // version number of a model that is only a file
 // read; models of the other paths are still returned.
 func scan(paths []string) (map[string]*candidate, error) {
 	all := map[string]*candidate{}
-	var errs []error
-	for _, path := range paths {
-		models, err := scanPath(path)
-		errs = append(errs, err)
-		for _, m := range models {
-			if other := all[m.name]; other != nil {
-				m.err = twice(other, m)
-			}
-			all[m.name] = m
-		}
-	}
-	return all, errors.Join(errs...)
+	models, err := directories(paths).list(context.Background(), true)
+	merge(all, models)
+	return all, err
 }
 
-// path returns the path of the model.
-func (f *candidate) path() string { return filepath.Join(f.dir, f.file) }
+// merge adds models by name.
+func merge(all map[string]*candidate, models []*candidate) {
+	for _, m := range models {
+		if other := all[m.name]; other != nil {
+			m.err = twice(other, m)
+		}
+		all[m.name] = m
+	}
+}
+
+// path returns the path of the model, or its URL.
+func (f *candidate) path() string {
+	if f.remote != nil {
+		return f.remote.url
+	}
+	return filepath.Join(f.dir, f.file)
+}
 
 // twice returns the error for two models of the same name.
 func twice(a, b *candidate) error {
@@ -99,6 +109,14 @@ var copyCommands = map[string]string{
 	"s3": "aws s3 sync %s models", "gs": "gcloud storage rsync --recursive %s models", "as": "azcopy copy --recursive %s models",
 }
 
+const bucketHint = "copy it with %q, or mount it, and name the local directory"
+
+// IsBucket reports whether a path is the URL of a bucket that can be served.
+func IsBucket(path string) bool {
+	scheme, _, isURL := strings.Cut(path, "://")
+	return isURL && slices.Contains(bucket.Schemes, scheme)
+}
+
 // CheckLocal returns an error if a path is a URL.
 func CheckLocal(path string) error {
 	scheme, rest, isURL := strings.Cut(path, "://")
@@ -108,11 +126,13 @@ func CheckLocal(path string) error {
 	if scheme == "file" {
 		return fmt.Errorf("model repository: %s: URLs are not supported; name the path, %s", path, rest)
 	}
-	hint := "download it"
-	if command, ok := copyCommands[scheme]; ok {
-		hint = fmt.Sprintf("copy it with "+strconv.Quote(command), path)
+	if slices.Contains(bucket.Schemes, scheme) {
+		return fmt.Errorf("model repository: %s: only \"shoal serve\" reads buckets; "+bucketHint, path, fmt.Sprintf(copyCommands[scheme], path))
 	}
-	return fmt.Errorf("model repository: %s: remote repositories are not supported yet; %s, or mount it, and serve the local directory", path, hint)
+	if command, ok := copyCommands[scheme]; ok {
+		return fmt.Errorf("model repository: %s: %s:// is not supported yet; "+bucketHint, path, scheme, fmt.Sprintf(command, path))
+	}
+	return fmt.Errorf("model repository: %s: %s:// is not supported; download it, or mount it, and name the local directory", path, scheme)
 }
 
 // isModel reports whether a directory belongs to a single model.
@@ -284,4 +304,10 @@ func (f *candidate) whole() fingerprint {
 		all += (s ^ fingerprint(n)) * 1099511628211 // in any order
 	}
 	return all
+}
+
+func fingerprintText(text string) fingerprint {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(text)) // a hash never fails
+	return fingerprint(h.Sum64())
 }

@@ -254,22 +254,24 @@ func TestALoadHasATimeLimit(t *testing.T) {
 }
 
 func TestFilesAreKeptWhileAnInstanceMayBeRestarted(t *testing.T) {
-	for name, open := range map[string]func(int) (engine.Instance, error){"a process": newProcess, "an instance in this process": nil} {
+	for name, c := range map[string]struct {
+		open   func(int) (engine.Instance, error)
+		always bool
+		want   int
+	}{"a process": {newProcess, false, 1}, "an instance in this process": {nil, false, 0}, "one whose files are fetched": {nil, true, 1}} {
 		kept, released := 0, 0
 		src := source(plain)
+		src.AlwaysKeep = c.always
 		src.KeepFiles = func() func() {
 			kept++
 			return func() { released++ }
 		}
-		f := &fake{open: open}
+		f := &fake{open: c.open}
 		v, err := newTestEnv(t, f, Options{}).Open(t.Context(), src)
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := 0
-		if open != nil {
-			want = 1
-		}
+		want := c.want
 		if kept != want || released != 0 {
 			t.Errorf("%s: kept %d times and released %d times while it serves", name, kept, released)
 		}

@@ -153,8 +153,8 @@ func (v *Version) load(ctx context.Context, params tuning) error {
 	if err != nil {
 		return errors.Join(err, v.model.Close())
 	}
-	if _, restartable := instances[0].(engine.Restartable); restartable {
-		v.keepFiles() // a restarted instance reads them again
+	if _, restartable := instances[0].(engine.Restartable); restartable || v.Source.AlwaysKeep {
+		v.keepFiles() // a restarted instance reads them again, or a version with other threads does
 	}
 	bisect, retryDied := true, false // engines in this process are stateless between batches
 	if retry, ok := v.model.(engine.RetryPolicy); ok {

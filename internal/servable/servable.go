@@ -48,6 +48,9 @@ type Source struct {
 	// KeepFiles, if not nil, keeps the files for a version that reads them again while it
 	// serves. The version calls release when it is closed.
 	KeepFiles func() (release func())
+	// AlwaysKeep means that every version keeps its files while it is open, because it may be
+	// opened again with other threads.
+	AlwaysKeep bool
 
 	// Resume, if not nil, is what is known of the version from when it was open before. It is
 	// ignored if the fingerprint has changed since.

@@ -1,0 +1,166 @@
+// Package bucket reads files from object stores, and keeps them in a cache on disk. It knows
+// nothing of models: the caller says which objects belong together.
+package bucket
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+	"gocloud.dev/blob"
+	_ "gocloud.dev/blob/s3blob" // s3://
+	"gocloud.dev/gcerrors"
+)
+
+// Schemes are the schemes of URLs that [Open] takes.
+var Schemes = []string{"s3"}
+
+// A Bucket is a bucket of an object store, or the objects below a prefix of it. Its methods
+// are safe for concurrent use.
+type Bucket struct {
+	url  string
+	blob *blob.Bucket
+}
+
+// An Object is an object of a bucket, as it was when it was listed.
+type Object struct {
+	Key  string // below the prefix of the bucket
+	Size int64
+
+	tag      string // changes when the content does
+	etag     string // of S3; "" in other stores
+	md5      []byte // of the content; nil if the store does not know it
+	modified time.Time
+}
+
+// Tag returns a string that is equal for objects of the same key that have not changed.
+func (o Object) Tag() string { return o.tag }
+
+// ErrChanged is the error of an object that is not the one that was listed.
+var ErrChanged = errors.New("the object was replaced or removed after it was listed")
+
+// Open returns the bucket of a URL such as s3://BUCKET/PREFIX?region=eu-west-1. It does not
+// call the store. The caller closes the bucket.
+func Open(ctx context.Context, address string) (*Bucket, error) {
+	u, err := url.Parse(address)
+	if err != nil {
+		return nil, fmt.Errorf("model repository: %w", err)
+	}
+	prefix := strings.Trim(u.Path, "/")
+	u.Path = ""
+	b, err := blob.OpenBucket(ctx, u.String())
+	if err != nil {
+		return nil, fmt.Errorf("model repository: %s: %w", address, err)
+	}
+	return New(address, prefix, b), nil
+}
+
+// New returns a bucket that is open already, or what it has below a prefix.
+func New(address, prefix string, b *blob.Bucket) *Bucket {
+	if prefix != "" {
+		b = blob.PrefixedBucket(b, prefix+"/")
+	}
+	address, _, _ = strings.Cut(address, "?") // parameters say how it is reached
+	return &Bucket{url: address, blob: b}
+}
+
+// URL returns the bucket's address without parameters.
+func (b *Bucket) URL() string { return b.url }
+
+// Close ends the use of the bucket.
+func (b *Bucket) Close() error { return b.blob.Close() }
+
+// List returns all objects whose keys begin with prefix. It omits keys that cannot be names of
+// files, such as the markers that some tools make for folders.
+func (b *Bucket) List(ctx context.Context, prefix string) ([]Object, error) {
+	var all []Object
+	for it := b.blob.List(&blob.ListOptions{Prefix: prefix}); ; {
+		o, err := it.Next(ctx)
+		switch {
+		case errors.Is(err, io.EOF):
+			return all, nil
+		case err != nil:
+			return nil, fmt.Errorf("%s cannot be listed: %w", b.url, err)
+		case strings.HasSuffix(o.Key, "/"):
+			continue
+		}
+		all = append(all, object(o))
+	}
+}
+
+func object(o *blob.ListObject) Object {
+	listed := Object{Key: o.Key, Size: o.Size, md5: o.MD5, modified: o.ModTime}
+	var s types.Object
+	if o.As(&s) && s.ETag != nil {
+		listed.etag = *s.ETag
+	}
+	switch {
+	case listed.etag != "":
+		listed.tag = listed.etag
+	case len(o.MD5) > 0:
+		listed.tag = hex.EncodeToString(o.MD5)
+	default:
+		listed.tag = o.ModTime.UTC().Format(time.RFC3339Nano)
+	}
+	return listed
+}
+
+// identity returns what the content of an object is known by: equal for equal contents as far
+// as the store says so.
+func (b *Bucket) identity(o Object) string {
+	if len(o.md5) > 0 {
+		return fmt.Sprintf("md5 %x %d", o.md5, o.Size)
+	}
+	return fmt.Sprintf("%s %s %s %d", b.url, o.Key, o.tag, o.Size)
+}
+
+// A part is a piece of an object that is being read.
+type part struct {
+	io.ReadCloser
+	plainMD5 bool // the object's md5 is that of its content
+}
+
+// read opens length bytes of an object, beginning at offset.
+func (b *Bucket) read(ctx context.Context, o Object, offset, length int64) (part, error) {
+	r, err := b.blob.NewRangeReader(ctx, o.Key, offset, length, &blob.ReaderOptions{BeforeRead: func(as func(any) bool) error {
+		var in *s3.GetObjectInput
+		if o.etag != "" && as(&in) {
+			in.IfMatch = &o.etag
+		}
+		return nil
+	}})
+	if err != nil {
+		if code := gcerrors.Code(err); code == gcerrors.NotFound || code == gcerrors.FailedPrecondition || preconditionFailed(err) {
+			return part{}, fmt.Errorf("%s/%s: %w", b.url, o.Key, ErrChanged)
+		}
+		return part{}, err
+	}
+	if r.Size() != o.Size || o.etag == "" && !r.ModTime().Truncate(time.Second).Equal(o.modified.Truncate(time.Second)) {
+		_ = r.Close() // nothing was read from it
+		return part{}, fmt.Errorf("%s/%s: %w", b.url, o.Key, ErrChanged)
+	}
+	// S3 gives objects that it encrypts with other keys than its own an ETag that only looks
+	// like an MD5.
+	p := part{ReadCloser: r, plainMD5: true}
+	var out s3.GetObjectOutput
+	if r.As(&out) {
+		p.plainMD5 = out.SSECustomerAlgorithm == nil && (out.ServerSideEncryption == "" || out.ServerSideEncryption == types.ServerSideEncryptionAes256)
+	}
+	return p, nil
+}
+
+// preconditionFailed reports whether a store answered 412, for which S3 has no error of its own.
+func preconditionFailed(err error) bool {
+	answer, ok := errors.AsType[interface {
+		error
+		HTTPStatusCode() int
+	}](err)
+	return ok && answer.HTTPStatusCode() == 412
+}

@@ -1,0 +1,241 @@
+package bucket
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"gocloud.dev/blob"
+	"gocloud.dev/blob/memblob"
+)
+
+// store is a bucket in memory.
+type store struct {
+	t    *testing.T
+	blob *blob.Bucket
+	*Bucket
+}
+
+func newStore(t *testing.T) *store {
+	t.Helper()
+	b := memblob.OpenBucket(nil)
+	t.Cleanup(func() { _ = b.Close() })
+	return &store{t, b, New("mem://models", "", b)}
+}
+
+func (s *store) put(key, content string) {
+	s.t.Helper()
+	if err := s.blob.WriteAll(context.Background(), key, []byte(content), nil); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *store) list() []Object {
+	s.t.Helper()
+	all, err := s.List(context.Background(), "")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return all
+}
+
+func openCache(t *testing.T, dir string, limit int64) *Cache {
+	t.Helper()
+	c, err := OpenCache(dir, limit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// fetch puts all objects of a store into a tree, and returns how many bytes came from the store.
+func fetch(t *testing.T, c *Cache, s *store) (*Tree, int64, error) {
+	t.Helper()
+	tree, err := c.NewTree()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(tree.Release)
+	var p Progress
+	err = tree.Add(t.Context(), s.Bucket, s.list(), "", "", &p)
+	return tree, p.Done.Load(), err
+}
+
+func mustFetch(t *testing.T, c *Cache, s *store, want int64) *Tree {
+	t.Helper()
+	tree, n, err := fetch(t, c, s)
+	if err != nil || n != want {
+		t.Fatalf("read %d bytes, want %d: %v", n, want, err)
+	}
+	return tree
+}
+
+func (t *Tree) content(test *testing.T, name string) string {
+	test.Helper()
+	text, err := os.ReadFile(filepath.Join(t.Dir, name))
+	if err != nil {
+		test.Fatal(err)
+	}
+	return string(text)
+}
+
+func TestEqualFilesAreReadOnce(t *testing.T) {
+	s, c := newStore(t), openCache(t, t.TempDir(), 1<<20)
+	s.put("a/1/model.onnx", "the same")
+	mustFetch(t, c, s, 8)
+	s.put("b/1/model.onnx", "the same")
+	tree := mustFetch(t, c, s, 0)
+	if a, b := tree.content(t, "a/1/model.onnx"), tree.content(t, "b/1/model.onnx"); a != "the same" || b != a {
+		t.Errorf("found %q and %q", a, b)
+	}
+}
+
+func TestThoseWhoWantAFileAtOnceShareOneRead(t *testing.T) {
+	s, c := newStore(t), openCache(t, t.TempDir(), 1<<20)
+	s.put("model", strings.Repeat("x", 1000))
+	objects := s.list()
+	var p Progress
+	var all sync.WaitGroup
+	for range 20 {
+		all.Go(func() {
+			tree, err := c.NewTree()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer tree.Release()
+			if err := tree.Add(t.Context(), s.Bucket, objects, "", "", &p); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if p.Done.Load() != 1000 {
+		t.Errorf("read %d bytes, want 1000", p.Done.Load())
+	}
+}
+
+func TestALargeFileIsPutTogetherFromItsRanges(t *testing.T) {
+	s, c := newStore(t), openCache(t, t.TempDir(), 1<<30)
+	content := make([]byte, 2*rangeSize+12345)
+	random := rand.NewChaCha8([32]byte{1})
+	_, _ = random.Read(content) // it never fails
+	s.put("large", string(content))
+	tree := mustFetch(t, c, s, int64(len(content)))
+	if !bytes.Equal([]byte(tree.content(t, "large")), content) {
+		t.Error("the file is not the object")
+	}
+}
+
+func TestAFileThatIsDamagedOnDiskIsReadAgain(t *testing.T) {
+	s, c := newStore(t), openCache(t, t.TempDir(), 1<<20)
+	s.put("model", "weights")
+	tree := mustFetch(t, c, s, 7)
+	path := filepath.Join(tree.Dir, "model") // a link to the file in the cache
+	if err := errors.Join(os.Chmod(path, 0o600), os.WriteFile(path, []byte("wrong!!"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if again := mustFetch(t, c, s, 7); again.content(t, "model") != "weights" {
+		t.Errorf("found %q", again.content(t, "model"))
+	}
+}
+
+func TestAnObjectThatWasReplacedAfterItWasListedIsRefused(t *testing.T) {
+	for name, content := range map[string]string{"of another size": "changed weights", "of the same size": "changed"} {
+		s, c := newStore(t), openCache(t, t.TempDir(), 1<<20)
+		s.put("model", "weights")
+		objects := s.list()
+		s.put("model", content)
+		tree, err := c.NewTree()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(tree.Release)
+		if err := tree.Add(t.Context(), s.Bucket, objects, "", "", &Progress{}); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+		if entries, _ := os.ReadDir(tree.Dir); len(entries) > 0 {
+			t.Errorf("%s: the tree has %v", name, entries)
+		}
+	}
+}
+
+func TestFilesThatWereUsedLongestAgoLeave(t *testing.T) {
+	c := openCache(t, t.TempDir(), 20)
+	one := func(content string) *store {
+		s := newStore(t)
+		s.put("model", content)
+		return s
+	}
+	a, b := one("aaaaaaaa"), one("bbbbbbbb")
+	mustFetch(t, c, a, 8).Release()
+	time.Sleep(time.Millisecond) // so that the times of use differ
+	mustFetch(t, c, b, 8).Release()
+	time.Sleep(time.Millisecond)
+	held := mustFetch(t, c, a, 0)
+	mustFetch(t, c, one("cccccccc"), 8).Release() // b leaves
+	mustFetch(t, c, a, 0).Release()
+	mustFetch(t, c, b, 8).Release() // c leaves
+	if _, _, err := fetch(t, c, one(strings.Repeat("d", 13))); err == nil || !strings.Contains(err.Error(), "--model-cache-size") {
+		t.Errorf("beside a file in use: %v", err)
+	}
+	held.Release()
+	mustFetch(t, c, one(strings.Repeat("d", 13)), 13)
+}
+
+func TestTheNextProcessFindsWhatIsWholeAndNothingElse(t *testing.T) {
+	dir := t.TempDir()
+	s, c := newStore(t), openCache(t, dir, 1<<20)
+	s.put("model", "weights")
+	tree := mustFetch(t, c, s, 7)
+	partial := filepath.Join(dir, "partial", "killed")
+	if err := os.WriteFile(partial, []byte("wei"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenCache(dir, 1<<20); err == nil || !strings.Contains(err.Error(), "used by another server") {
+		t.Errorf("a second server opens the cache: %v", err)
+	}
+	if err := c.Close(); err != nil { // as the system does when the process is killed
+		t.Fatal(err)
+	}
+	again := openCache(t, dir, 1<<20)
+	for _, path := range []string{partial, tree.Dir} {
+		if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s is still there: %v", path, err)
+		}
+	}
+	mustFetch(t, again, s, 0)
+}
+
+func TestKeysDoNotLeadOutOfTheTree(t *testing.T) {
+	s, c := newStore(t), openCache(t, t.TempDir(), 1<<20)
+	s.put("a/../../../escaped", "x")
+	if _, _, err := fetch(t, c, s); err == nil || !strings.Contains(err.Error(), "not a path below") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestACallerThatLeavesEndsTheRead(t *testing.T) {
+	s, c := newStore(t), openCache(t, t.TempDir(), 1<<20)
+	s.put("model", "weights")
+	objects := s.list()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	tree, err := c.NewTree()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tree.Release()
+	if err := tree.Add(ctx, s.Bucket, objects, "", "", &Progress{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	mustFetch(t, c, s, 7)
+}

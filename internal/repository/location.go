@@ -1,0 +1,336 @@
+package repository
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/bucket"
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/modelconfig"
+)
+
+// A location is where files of models are: directories, or a bucket.
+//
+// A location that is far away remembers what it listed last. Methods with the argument fresh
+// ask it again if that is true; otherwise they do not wait for it if they can avoid that. If it does not answer, find uses
+// what it remembers.
+type location interface {
+	// list returns all models. If the error is not nil, some may be missing.
+	list(ctx context.Context, fresh bool) ([]*candidate, error)
+	// find returns the models of a name: there should be one at most.
+	find(ctx context.Context, name string, fresh bool) ([]*candidate, error)
+	// fetch returns a model whose files are in a directory: those that all versions share, and
+	// those of the versions that selected returns, given a model that has only the former. The caller
+	// releases the files, which may be nil.
+	fetch(ctx context.Context, f *candidate, selected func(*candidate) ([]int64, error), progress *bucket.Progress) (*candidate, *upload, error)
+}
+
+// directories are the paths of directories and files on this machine.
+type directories []string
+
+func (d directories) list(context.Context, bool) (all []*candidate, err error) {
+	var errs []error
+	for _, path := range d {
+		models, err := scanPath(path)
+		errs = append(errs, err)
+		all = append(all, models...)
+	}
+	return all, errors.Join(errs...)
+}
+
+func (d directories) find(_ context.Context, name string, _ bool) (all []*candidate, err error) {
+	for _, path := range d {
+		if info, err := os.Stat(path); err == nil && !info.IsDir() {
+			models, err := scanFile(path, info)
+			if err != nil {
+				return nil, err // it might have the model
+			}
+			all = append(all, slices.DeleteFunc(models, func(m *candidate) bool { return m.name != name })...)
+			continue
+		}
+		for _, c := range []string{filepath.Join(path, name), filepath.Join(path, name+".onnx")} {
+			m, err := scanEntry(c)
+			if err == nil && m != nil {
+				all = append(all, m)
+			}
+		}
+	}
+	return all, nil
+}
+
+func (d directories) fetch(_ context.Context, f *candidate, _ func(*candidate) ([]int64, error), _ *bucket.Progress) (*candidate, *upload, error) {
+	return f, nil, nil
+}
+
+// listTimeout limits how long a bucket may take to list its objects.
+const listTimeout = time.Minute
+
+// listedFor is how long the index uses a listing of a bucket without asking again.
+const listedFor = 15 * time.Second
+
+// A remoteLocation is a bucket with models.
+type remoteLocation struct {
+	bucket *bucket.Bucket
+	cache  *bucket.Cache
+	log    *slog.Logger
+
+	mu     sync.Mutex              // guards the following
+	models map[string][]*candidate // as they were listed last; nil if they were never
+	at     time.Time
+}
+
+// A remote is where the files of a model are, if that is not a directory.
+type remote struct {
+	url      string
+	location location
+	shared   []bucket.Object           // of all versions
+	versions map[int64][]bucket.Object // by number
+}
+
+// newest returns the size of the newest version, which is the one that is served unless the
+// configuration says otherwise. The configuration is read only when the model is loaded.
+func (r *remote) newest() (size int64) {
+	if len(r.versions) == 0 {
+		return 0
+	}
+	for _, o := range r.versions[slices.Max(slices.Collect(maps.Keys(r.versions)))] {
+		size += o.Size
+	}
+	return size
+}
+
+func (l *remoteLocation) list(ctx context.Context, fresh bool) ([]*candidate, error) {
+	l.mu.Lock()
+	models, recent := l.models, time.Since(l.at) < listedFor
+	l.mu.Unlock()
+	if models == nil || fresh || !recent {
+		ctx, cancel := context.WithTimeout(ctx, listTimeout)
+		defer cancel()
+		objects, err := l.bucket.List(ctx, "")
+		switch {
+		case err != nil && (models == nil || fresh):
+			return nil, infer.Errorf(infer.Unavailable, "model repository: %w", err)
+		case err == nil:
+			models = l.group(objects)
+			l.mu.Lock()
+			l.models, l.at = models, time.Now()
+			l.mu.Unlock()
+		}
+	}
+	var all []*candidate
+	for _, name := range slices.Sorted(maps.Keys(models)) {
+		all = append(all, copies(models[name])...)
+	}
+	return all, nil
+}
+
+func (l *remoteLocation) find(ctx context.Context, name string, fresh bool) ([]*candidate, error) {
+	l.mu.Lock()
+	known, listed := copies(l.models[name]), l.models != nil
+	l.mu.Unlock()
+	if listed && !fresh {
+		return known, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, listTimeout)
+	defer cancel()
+	var objects []bucket.Object
+	for _, prefix := range []string{name + "/", name + ".onnx"} {
+		some, err := l.bucket.List(ctx, prefix)
+		if err != nil && listed {
+			l.log.Warn("a bucket does not answer; using what it listed last", "bucket", l.bucket.URL(), "model", name, "error", err)
+			return known, nil
+		}
+		if err != nil {
+			return nil, infer.Errorf(infer.Unavailable, "model repository: %w", err)
+		}
+		objects = append(objects, some...)
+	}
+	current := l.group(objects)[name]
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if listed {
+		l.models = maps.Clone(l.models) // list may be reading the other one
+		l.models[name] = current
+	}
+	return copies(current), nil
+}
+
+// copies returns copies of models, because callers set errors in them.
+func copies(models []*candidate) (all []*candidate) {
+	for _, m := range models {
+		one := *m
+		all = append(all, &one)
+	}
+	return all
+}
+
+// group makes models of the objects of a bucket, by the rules for directories.
+func (l *remoteLocation) group(objects []bucket.Object) map[string][]*candidate {
+	dirs, all := map[string]*candidate{}, map[string][]*candidate{}
+	for _, o := range objects {
+		name, rest, inDir := strings.Cut(o.Key, "/")
+		if strings.HasPrefix(name, ".") {
+			continue
+		}
+		if !inDir {
+			if filepath.Ext(name) == ".onnx" {
+				m := l.candidate(o.Key, strings.TrimSuffix(name, ".onnx"))
+				m.file = name
+				m.add(bareVersion, o)
+				all[m.name] = append(all[m.name], m)
+			}
+			continue
+		}
+		first, _, _ := strings.Cut(rest, "/")
+		if derived[first] {
+			continue
+		}
+		m := dirs[name]
+		if m == nil {
+			m = l.candidate(name, name)
+			dirs[name] = m
+			all[name] = append(all[name], m)
+		}
+		if n, ok := versionOf(first); ok && first != rest {
+			m.add(n, o)
+		} else {
+			m.remote.shared = append(m.remote.shared, o)
+			m.config = m.config*31 + fingerprintObject(o)
+		}
+	}
+	return all
+}
+
+func (l *remoteLocation) candidate(key, name string) *candidate {
+	m := &candidate{
+		name: name, versions: map[int64]fingerprint{},
+		remote: &remote{url: l.bucket.URL() + "/" + key, location: l, versions: map[int64][]bucket.Object{}},
+	}
+	if !modelconfig.ValidName(name) {
+		m.err = badName(m.remote.url, name)
+	}
+	return m
+}
+
+// add adds an object to a version. Objects come in the order of their keys.
+func (f *candidate) add(version int64, o bucket.Object) {
+	f.remote.versions[version] = append(f.remote.versions[version], o)
+	f.versions[version] = f.versions[version]*31 + fingerprintObject(o)
+}
+
+func (l *remoteLocation) fetch(ctx context.Context, f *candidate, selected func(*candidate) ([]int64, error), progress *bucket.Progress) (*candidate, *upload, error) {
+	tree, err := l.cache.NewTree()
+	if err != nil {
+		return nil, nil, err
+	}
+	files := newFiles(tree.Release)
+	files.fetched = true
+	local := &candidate{name: f.name, dir: tree.Dir, file: f.file, config: f.config, versions: maps.Clone(f.versions)}
+	prefix := f.name + "/"
+	if f.file != "" {
+		prefix = ""
+	}
+	add := func(objects []bucket.Object) error {
+		progress.Total.Add(l.cache.Missing(l.bucket, objects))
+		if err := tree.Add(ctx, l.bucket, objects, prefix, "", progress); err != nil {
+			return infer.Errorf(infer.Unavailable, "its files cannot be fetched: %w", err)
+		}
+		return nil
+	}
+	if err := add(f.remote.shared); err != nil {
+		files.release()
+		return nil, nil, err
+	}
+	if selected == nil {
+		return local, files, nil
+	}
+	numbers, err := selected(local)
+	if err == nil {
+		var objects []bucket.Object
+		for _, n := range numbers {
+			objects = append(objects, f.remote.versions[n]...)
+		}
+		err = add(objects)
+	}
+	if err != nil {
+		files.release()
+		return nil, nil, err
+	}
+	maps.DeleteFunc(local.versions, func(n int64, _ fingerprint) bool { return !slices.Contains(numbers, n) })
+	return local, files, nil
+}
+
+// selected returns a function that says which versions of a model are served, given the files that all share.
+func (r *Repository) selected(with override) func(*candidate) ([]int64, error) {
+	return func(f *candidate) ([]int64, error) {
+		cfg, err := (&desired{model: f, with: with}).parse()
+		if err != nil {
+			return nil, err
+		}
+		all := slices.Collect(maps.Keys(f.versions))
+		served := choose(slices.Clone(all), cfg.VersionPolicy)
+		if len(served) == 0 {
+			return nil, infer.Errorf(infer.Invalid, "the model has no version that its version policy selects: %w", noVersion(f, all)).WithReason(infer.NoVersionAvailable, f.name, "")
+		}
+		return served, nil
+	}
+}
+
+// progressEvery is how often the log reports a fetch that takes long.
+const progressEvery = 10 * time.Second
+
+// fetch brings the files of a model to this machine, if they are not here. The log and the
+// index report how far it is. See location.
+func (r *Repository) fetch(ctx context.Context, f *candidate, selected func(*candidate) ([]int64, error)) (*candidate, *upload, error) {
+	if f.remote == nil {
+		return f, nil, nil
+	}
+	var progress bucket.Progress
+	began := time.Now()
+	log := r.opts.Log.With("model", f.name, "from", f.remote.url)
+	if selected != nil {
+		r.mu.Lock()
+		r.fetches[f.name] = &progress
+		r.mu.Unlock()
+		ticks := time.NewTicker(progressEvery)
+		ended := make(chan struct{})
+		defer func() {
+			ticks.Stop()
+			close(ended)
+			r.mu.Lock()
+			delete(r.fetches, f.name)
+			r.mu.Unlock()
+		}()
+		go func() {
+			for {
+				select {
+				case <-ticks.C:
+					log.Info("fetching model", "bytes", progress.Done.Load(), "of", progress.Total.Load())
+				case <-ended:
+					return
+				}
+			}
+		}()
+	}
+	local, files, err := f.remote.location.fetch(ctx, f, selected, &progress)
+	if errors.Is(err, bucket.ErrChanged) {
+		_, _ = f.remote.location.find(ctx, f.name, true) // so that the next attempt knows the new objects
+	}
+	if n := progress.Done.Load(); err == nil && n > 0 && selected != nil {
+		log.Info("model fetched", "bytes", n, "took", time.Since(began).Round(time.Millisecond))
+	}
+	return local, files, err
+}
+
+func fingerprintObject(o bucket.Object) fingerprint {
+	return fingerprintText(o.Key + " " + strconv.FormatInt(o.Size, 10) + " " + o.Tag())
+}

@@ -1,0 +1,138 @@
+package repository
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"gocloud.dev/blob"
+	"gocloud.dev/blob/memblob"
+
+	"github.com/shoal-serving/shoal/internal/bucket"
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/pacer"
+	"github.com/shoal-serving/shoal/internal/servable"
+)
+
+// remoteModels runs a test in virtual time with a repository whose models are in a bucket.
+func remoteModels(t *testing.T, objects map[string]string, change func(*setup), test func(t *testing.T, r *running, store *blob.Bucket, eng *slow)) {
+	t.Helper()
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		store := memblob.OpenBucket(nil)
+		put(t, store, objects)
+		cache, err := bucket.OpenCache(dir, 1<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		eng, p := &slow{loads: map[string]int{}}, pacer.NewPortable()
+		opts := setup{
+			Buckets: []*bucket.Bucket{bucket.New("mem://models", "", store)}, Cache: cache, Mode: Demand, Demand: DemandOptions{Memory: 1 << 20}, Pacer: p, Cores: 3,
+			Log: slog.New(slog.DiscardHandler), Runners: map[string]servable.Runner{"echo": {Engine: eng}},
+		}
+		if change != nil {
+			change(&opts)
+		}
+		r := opts.open()
+		if err := r.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		test(t, r, store, eng)
+		if err := r.Close(); err != nil || eng.open != 0 {
+			t.Errorf("close: %v; %d models are still open", err, eng.open)
+		}
+		p.Close()
+		if err := cache.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func put(t *testing.T, store *blob.Bucket, objects map[string]string) {
+	t.Helper()
+	for key, content := range objects {
+		if err := store.WriteAll(context.Background(), key, []byte(content), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// remoteModel returns the objects of a model with two versions.
+func remoteModel(name string) map[string]string {
+	return map[string]string{name + "/config.pbtxt": echoConfig, name + "/1/weights": "old", name + "/2/weights": "new of " + name, name + "/": ""}
+}
+
+func TestModelsOfABucketAreListedAndLoadedOnDemand(t *testing.T) {
+	remoteModels(t, remoteModel("a"), nil, func(t *testing.T, r *running, store *blob.Bucket, _ *slow) {
+		if all := r.Index(false); len(all) != 1 || all[0].Name != "a" {
+			t.Errorf("the index has %+v", all)
+		}
+		if _, err := request(t.Context(), r, "b"); infer.CodeOf(err) != infer.NotFound {
+			t.Errorf("a model that does not exist: %v", err)
+		}
+		mustAsk(t, r, "a", time.Second)
+		if all := r.Index(true); len(all) != 1 || all[0].Version != "2" {
+			t.Errorf("ready are %+v, want the newest version", all)
+		}
+		put(t, store, remoteModel("b"))
+		time.Sleep(2 * DefaultPoll)
+		mustAsk(t, r, "b", time.Second)
+	})
+}
+
+func TestAStoreThatIsDownHarmsNoLoadedModel(t *testing.T) {
+	remoteModels(t, remoteModel("a"), nil, func(t *testing.T, r *running, store *blob.Bucket, eng *slow) {
+		put(t, store, remoteModel("b"))
+		time.Sleep(2 * DefaultPoll)
+		mustAsk(t, r, "a", time.Second)
+		if err := store.Close(); err != nil { // every call fails
+			t.Fatal(err)
+		}
+		if _, err := request(t.Context(), r, "b"); infer.CodeOf(err) != infer.Unavailable || !strings.Contains(err.Error(), "its files cannot be fetched") {
+			t.Errorf("a model that cannot be fetched: %v", err)
+		}
+		time.Sleep(10 * DefaultPoll) // polls fail, too
+		mustAsk(t, r, "a", 0)
+		if err := r.Unload("a"); err != nil {
+			t.Fatal(err)
+		}
+		mustAsk(t, r, "a", time.Second) // from the cache
+		if n := eng.loadsOfA(); n != 2 {
+			t.Errorf("loaded %d times, want twice", n)
+		}
+	})
+}
+
+func TestAClientLoadsWhatTheBucketHasNow(t *testing.T) {
+	explicit := func(o *setup) { o.Mode = Explicit }
+	remoteModels(t, nil, explicit, func(t *testing.T, r *running, store *blob.Bucket, eng *slow) {
+		if err := r.Load(t.Context(), "a", override{}); infer.CodeOf(err) != infer.NotFound {
+			t.Errorf("before it exists: %v", err)
+		}
+		put(t, store, remoteModel("a"))
+		if err := r.Load(t.Context(), "a", override{}); err != nil {
+			t.Fatal(err)
+		}
+		put(t, store, map[string]string{"a/3/weights": "newest"})
+		if err := r.Load(t.Context(), "a", override{}); err != nil {
+			t.Fatal(err)
+		}
+		if all := r.Index(true); len(all) != 1 || all[0].Version != "3" || eng.loadsOfA() != 2 {
+			t.Errorf("ready are %+v after %d loads, want version 3 after two", all, eng.loadsOfA())
+		}
+		if err := r.Load(t.Context(), "a", override{}); err != nil || eng.loadsOfA() != 2 {
+			t.Errorf("unchanged files were loaded again: %d loads, %v", eng.loadsOfA(), err)
+		}
+	})
+}
+
+func TestAModelFileInABucketIsAModel(t *testing.T) {
+	l := &remoteLocation{bucket: bucket.New("mem://models", "", memblob.OpenBucket(nil))}
+	models := l.group([]bucket.Object{{Key: "a.onnx", Size: 5}, {Key: "notes.txt"}, {Key: ".hidden/1/model.onnx"}, {Key: "b/1/model.onnx", Size: 7}, {Key: "b/__pycache__/x"}})
+	if len(models) != 2 || models["a"][0].file != "a.onnx" || models["a"][0].remote.newest() != 5 || models["b"][0].remote.newest() != 7 || len(models["b"][0].remote.shared) != 0 {
+		t.Errorf("found %+v", models)
+	}
+}

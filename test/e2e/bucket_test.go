@@ -1,0 +1,274 @@
+//go:build e2e && linux
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"gocloud.dev/blob"
+	_ "gocloud.dev/blob/s3blob" // s3://
+
+	"github.com/shoal-serving/shoal/test/servertest"
+)
+
+// An objectStore is a real S3 server behind a proxy that injects faults, and one that answers
+// 500 in place of the server.
+type objectStore struct {
+	t      *testing.T
+	blob   *blob.Bucket // past the proxies
+	url    string       // through them
+	proxy  string       // the API of the first
+	broken atomic.Int64 // how many reads of objects are answered with 500
+	failed atomic.Int64 // how many were
+}
+
+// startStore starts a store with an empty bucket. It skips the test if tools/get-versitygw has
+// not been run.
+func startStore(t *testing.T) *objectStore {
+	t.Helper()
+	gateway, toxiproxy := filepath.Join(servertest.Root, "bin", "versitygw"), filepath.Join(servertest.Root, "bin", "toxiproxy")
+	for _, binary := range []string{gateway, toxiproxy} {
+		if _, err := os.Stat(binary); err != nil {
+			t.Skipf("%v; run tools/get-versitygw", err)
+		}
+	}
+	for name, value := range map[string]string{"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secretsecret", "AWS_REGION": "us-east-1", "ROOT_ACCESS_KEY": "key", "ROOT_SECRET_KEY": "secretsecret"} {
+		t.Setenv(name, value)
+	}
+	root := t.TempDir()
+	if err := os.Mkdir(filepath.Join(root, "models"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	direct, faulty, api := freeAddress(t), freeAddress(t), freeAddress(t)
+	runTool(t, direct, gateway, "--port", direct, "posix", root)
+	host, port, _ := strings.Cut(api, ":")
+	runTool(t, api, toxiproxy, "-host", host, "-port", port)
+	s := &objectStore{t: t, proxy: "http://" + api}
+	s.call("/proxies", map[string]any{"name": "s3", "listen": faulty, "upstream": direct})
+	target := &url.URL{Scheme: "http", Host: faulty}
+	forward := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
+		r.SetURL(target)
+		r.Out.Host = r.In.Host // which the client has signed
+	}}
+	forward.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError) // faults are meant
+	forward.Transport = &http.Transport{DisableKeepAlives: true}               // so that a fault meets every request
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.Contains(r.URL.Path, "/weights") && s.broken.Add(-1) >= 0 {
+			s.failed.Add(1)
+			w.WriteHeader(http.StatusInternalServerError)
+			return
+		}
+		forward.ServeHTTP(w, r)
+	}))
+	t.Cleanup(front.Close)
+	s.url = "s3://models/m?use_path_style=true&endpoint=" + front.URL
+	var err error
+	if s.blob, err = blob.OpenBucket(t.Context(), "s3://models?use_path_style=true&endpoint=http://"+direct); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.blob.Close() })
+	return s
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }() // it has accepted nothing
+	return l.Addr().String()
+}
+
+// runTool runs a server until the test ends, and returns when it listens.
+func runTool(t *testing.T, address, program string, args ...string) {
+	t.Helper()
+	cmd := exec.Command(program, args...)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait() // it was killed
+	})
+	servertest.Eventually(t, program+" listens", func() bool {
+		c, err := net.Dial("tcp", address)
+		if err == nil {
+			_ = c.Close()
+		}
+		return err == nil
+	})
+}
+
+// call sends a request to the API of the proxy. A nil body means DELETE.
+func (s *objectStore) call(path string, body any) {
+	s.t.Helper()
+	method, text := http.MethodDelete, []byte(nil)
+	if body != nil {
+		method = http.MethodPost
+		text, _ = json.Marshal(body) // it can be
+	}
+	req, err := http.NewRequestWithContext(s.t.Context(), method, s.proxy+path, bytes.NewReader(text))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if status, _, answer, err := servertest.Fetch(req); err != nil || status >= 300 {
+		s.t.Fatalf("%s: %d %s %v", path, status, answer, err)
+	}
+}
+
+// with injects a fault while do runs.
+func (s *objectStore) with(kind string, attributes map[string]any, do func()) {
+	s.t.Helper()
+	s.call("/proxies/s3/toxics", map[string]any{"name": kind, "type": kind, "attributes": attributes})
+	do()
+	s.call("/proxies/s3/toxics/"+kind, nil)
+}
+
+const weightsSize = 20 << 20
+
+// put writes a model. Its weights are of no use, but large.
+func (s *objectStore) put(name string, seed byte) {
+	s.t.Helper()
+	weights := make([]byte, weightsSize)
+	_, _ = rand.NewChaCha8([32]byte{seed}).Read(weights) // it never fails
+	for key, content := range map[string][]byte{"config.pbtxt": []byte(servertest.Config(time.Millisecond, "1", "")), "1/weights": weights} {
+		if err := s.blob.WriteAll(s.t.Context(), "m/"+name+"/"+key, content, nil); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+}
+
+// checkCache checks that every file of a cache is what its name says, and returns their number.
+func checkCache(t *testing.T, dir string) int {
+	t.Helper()
+	blobs, err := os.ReadDir(filepath.Join(dir, "blobs"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range blobs {
+		f, err := os.Open(filepath.Join(dir, "blobs", b.Name()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := sha256.New()
+		_, err = io.Copy(h, f)
+		if err := errors.Join(err, f.Close()); err != nil || hex.EncodeToString(h.Sum(nil)) != b.Name() {
+			t.Errorf("blob %s is not what its name says: %v", b.Name(), err)
+		}
+	}
+	return len(blobs)
+}
+
+// TestABucketWithFaultsHarmsNoLoadedModel serves models of a real S3 server that is slow, breaks
+// off, answers 500, is down, and has an object replaced; then the server is killed in the middle
+// of a fetch. A loaded model answers every request, and nothing wrong is ever kept.
+func TestABucketWithFaultsHarmsNoLoadedModel(t *testing.T) {
+	store := startStore(t)
+	for i, name := range []string{"warm", "slow", "cut", "errors", "down", "changed", "killed"} {
+		store.put(name, byte(i))
+	}
+	cache := filepath.Join(t.TempDir(), "cache")
+	flags := []string{"--model-control-mode=demand", "--model-memory=1GiB", "--calibration-dir=", "--model-cache=" + cache, "--repository-poll-secs=3600"}
+	s := servertest.Start(t, store.url, flags...)
+	c := s.Client()
+	ask := func(name string) error {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		return servertest.Ask(ctx, c, name, 1)
+	}
+	must := func(name string) {
+		t.Helper()
+		began := time.Now()
+		if err := ask(name); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		t.Logf("%s: answered after %v", name, time.Since(began).Round(time.Millisecond))
+	}
+	must("warm")
+	stop, asked := make(chan struct{}), 0
+	var background sync.WaitGroup
+	background.Go(func() {
+		every := time.NewTicker(20 * time.Millisecond)
+		defer every.Stop()
+		for ; ; <-every.C {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			asked++
+			if err := ask("warm"); err != nil {
+				t.Errorf("the loaded model: %v", err)
+			}
+		}
+	})
+	store.with("latency", map[string]any{"latency": 1000}, func() { must("slow") })
+	store.with("limit_data", map[string]any{"bytes": 5 << 20}, func() { must("cut") }) // less than a range
+	store.broken.Store(5)
+	must("errors")
+	if n := store.failed.Load(); n != 5 {
+		t.Errorf("%d requests were answered with 500, want 5", n)
+	}
+	store.call("/proxies/s3", map[string]any{"enabled": false})
+	if err := ask("down"); err == nil || !strings.Contains(err.Error(), "cannot be fetched") {
+		t.Errorf("down: %v", err)
+	}
+	store.call("/proxies/s3", map[string]any{"enabled": true})
+	store.put("changed", 100)
+	if err := ask("changed"); err == nil || !strings.Contains(err.Error(), "replaced") {
+		t.Errorf("changed: %v", err)
+	}
+	servertest.Eventually(t, "the new objects are served", func() bool { return ask("changed") == nil })
+	store.with("bandwidth", map[string]any{"rate": 2000}, func() { // KB/s
+		background.Go(func() { _ = ask("killed") }) // the server is killed before it answers
+		servertest.Eventually(t, "a fetch is under way", func() bool {
+			partial, _ := filepath.Glob(filepath.Join(cache, "partial", "*"))
+			for _, file := range partial {
+				if info, err := os.Stat(file); err == nil && info.Size() > 0 {
+					return true
+				}
+			}
+			return false
+		})
+		close(stop)
+		time.Sleep(100 * time.Millisecond) // the last request for the loaded model is answered
+		s.Kill()
+		background.Wait()
+	})
+	t.Logf("the loaded model answered %d requests", asked)
+	before := checkCache(t, cache)
+	s = servertest.Start(t, store.url, flags...)
+	c = s.Client()
+	must("killed")
+	must("warm")
+	if partial, _ := filepath.Glob(filepath.Join(cache, "partial", "*")); len(partial) > 0 {
+		t.Errorf("left over are %v", partial)
+	}
+	if after := checkCache(t, cache); after != before+1 {
+		t.Errorf("the cache has %d files after %d, want one more", after, before)
+	}
+	servertest.Contains(t, "the log", s.Log(), "model fetched", fmt.Sprintf("bytes=%d", weightsSize))
+}
