@@ -85,6 +85,9 @@ type Sequence struct {
 // Sequence returns the sequence of an item in a batch. It is nil for items of a [Core].
 func (it *Item) Sequence() *Sequence { return it.seq }
 
+// LeaveSequence makes the item one without a sequence. The caller must own it.
+func (it *Item) LeaveSequence() { it.seq = nil }
+
 // Slot returns the slot of the sequence on its instance, from 0.
 func (q *Sequence) Slot() int { return q.slot }
 
@@ -174,17 +177,31 @@ func (s *Sequences) stepCore(ev Event) {
 	for i := from; i < to; i++ {
 		switch a := &s.out.List[i]; a.Kind {
 		case Run:
-			in := s.instances[a.Instance-1]
-			for _, it := range a.Items {
-				in.running = append(in.running, it.seq)
-				it.seq.running = true
-			}
+			s.ran(s.instances[a.Instance-1], a.Items)
 		case Answer:
 			if seq := a.Item.seq; !seq.running {
 				s.breakAfter(seq)
 			}
 		case Call, Deliver, Stop, Leave, Ask, Yield:
 		}
+	}
+}
+
+// ran notes that a batch has begun. The slot of a sequence whose last request is in it is
+// free: the instance runs one batch at a time, so that the next sequence begins after it.
+func (s *Sequences) ran(in *slots, items []*Item) {
+	freed := false
+	for _, it := range items {
+		in.running = append(in.running, it.seq)
+		it.seq.running = true
+		if it.End && in.serves {
+			in.held[it.seq.slot] = nil
+			in.free++
+			freed = true
+		}
+	}
+	if freed {
+		s.fillSlots()
 	}
 }
 

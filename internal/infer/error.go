@@ -63,6 +63,11 @@ const (
 	NoInstance        // no instance of the model can be started
 	InstanceLeft      // the instance that holds the request's sequence is gone
 
+	// A request does not fit into its sequence.
+	SequenceNotStarted // its sequence does not exist, and it does not start one
+	SequenceEnded      // an earlier request of its sequence did not run
+	SequenceTimedOut   // its sequence waited too long for a slot
+
 	// A model was not loaded.
 	LoadNotAllowed     // clients of this server cannot load and unload models
 	LoadRefused        // Cause: the model cannot be read

@@ -63,6 +63,10 @@ type Request struct {
 	// Waiter, if not nil, is called when the request waits for its model to be loaded.
 	Waiter Waiter
 
+	// Queued, if not nil, is called on the goroutine of the request when it has its place in the
+	// order of requests. It may not be called if the request fails before.
+	Queued func()
+
 	// AcceptStream means that the caller accepts any number of responses; see
 	// [Response.Stream]. A decoupled model rejects other requests with ErrDecoupled.
 	AcceptStream bool

@@ -43,7 +43,11 @@ func TestTheReferenceOfErrorsIsCurrent(t *testing.T) {
 
 	out.Reset()
 	for _, format := range messages[infer.UnknownModel:] {
-		text := strings.NewReplacer("%[1]s", "MODEL", "%[2]s", "VERSION", "%[3]v", "CAUSE", "%[4]s", "ID", "%[5]d", "N").Replace(format)
+		text := strings.NewReplacer("%[1]s", "MODEL", "%[2]s", "VERSION", "%[3]v", "CAUSE", "%[4]s", "ID", "%[5]d", "N", "%[6]s", "SEQUENCE").Replace(format)
+		if len(text) > 100 { // a page has 100 columns
+			at := strings.LastIndexByte(text[:100], ' ')
+			text = text[:at] + "\n  " + text[at+1:]
+		}
 		out.WriteString(text + "\n")
 	}
 	reference.Section(t, "errors.md", "messages", "```text\n"+out.String()+"```\n")

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/shoal-serving/shoal/internal/infer"
@@ -22,8 +23,8 @@ func TritonError(err error, req *infer.Request) error {
 }
 
 // messages are formats by reason, including reasons that only Shoal has. Their arguments
-// are the model [1], the version [2], the cause [3], and the id [4] and the number of rows
-// [5] of the request.
+// are the model [1], the version [2], the cause [3], and the id [4], the number of rows
+// [5] and the sequence [6] of the request.
 var messages = [...]string{
 	infer.UnknownModel:    "Request for unknown model: '%[1]s' is not found",
 	infer.UnknownVersion:  "Request for unknown model: '%[1]s' version %[2]s is not found",
@@ -40,6 +41,10 @@ var messages = [...]string{
 	infer.ShuttingDown:      "Server is stopping, scheduler for model has stopped accepting new inference requests",
 	infer.NoInstance:        "[request id: %[4]s] no instance of the model can be started; the server's log has the reason",
 	infer.InstanceLeft:      "[request id: %[4]s] the instance that holds the request's sequence has left",
+
+	infer.SequenceNotStarted: "inference request for sequence %[6]s to model '%[1]s' must specify the START flag on the first request of the sequence",
+	infer.SequenceEnded:      "[request id: %[4]s] an earlier request of the sequence was cancelled or late, and the sequence has ended",
+	infer.SequenceTimedOut:   "timeout of the corresponding sequence has been expired",
 
 	infer.LoadNotAllowed:     "explicit model load / unload is not allowed if polling is enabled",
 	infer.LoadRefused:        "failed to load '%[1]s', failed to poll from model repository: %[3]v",
@@ -58,5 +63,6 @@ func tritonMessage(e *infer.Error, req *infer.Request) string {
 	if e.Cause != nil { // of a load, which names files
 		cause = infer.WithoutPaths(e.Model, TritonError(e.Cause, nil).Error())
 	}
-	return fmt.Sprintf(format, e.Model, e.Version, cause, req.IDOrUnknown(), req.Rows)
+	sequence := cmp.Or(req.CorrelationName, strconv.FormatUint(req.Correlation, 10))
+	return fmt.Sprintf(format, cmp.Or(e.Model, req.Model), e.Version, cause, req.IDOrUnknown(), req.Rows, sequence)
 }

@@ -22,6 +22,9 @@ func (c *Config) Batching(unless batching.Bound) batching.Config {
 		Levels: []batching.Level{QueuePolicy{}.level()}, DefaultLevel: 1,
 		Objective: c.Objective,
 	}
+	if c.Sequence != nil && c.MaxBatchSize > 0 {
+		b.Policy = c.sequencePolicy()
+	}
 	d := c.Dynamic
 	if d == nil || c.MaxBatchSize == 0 {
 		return b // without a batch dimension, requests cannot be combined

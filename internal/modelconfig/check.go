@@ -45,6 +45,11 @@ func (c *Config) check(req *infer.Request) error {
 	if err != nil {
 		return err
 	}
+	if c.Sequence != nil {
+		if err := c.checkSequence(req, rows); err != nil {
+			return err
+		}
+	}
 	shape, elements := shapeHash(0), int64(0)
 	var group padGroup
 	rest := req.Inputs

@@ -80,6 +80,10 @@ func (c *Config) Complete(model Description) error {
 	if c.batchSizeFromModel() {
 		c.setBatchSize(model)
 	}
+	model, err := c.compareSequence(model)
+	if err != nil {
+		return err
+	}
 	if err := c.checkBatchSize(model); err != nil {
 		return err
 	}
@@ -190,6 +194,9 @@ func (c *Config) setBatchSize(model Description) {
 	if c.Dynamic != nil {
 		c.MaxBatchSize = slices.Max(append([]int{c.MaxBatchSize}, c.Dynamic.Preferred...))
 	}
+	if c.Sequence != nil {
+		c.MaxBatchSize = slices.Max(append([]int{c.MaxBatchSize}, c.Sequence.Preferred...))
+	}
 }
 
 // checkBatchSize returns an error if the file enables batching for a model without a batch
@@ -223,7 +230,7 @@ func (c *Config) fill(model Description) (err error) {
 	if len(c.Inputs) > 0 && len(c.Outputs) > 0 {
 		return nil
 	}
-	if c.MaxBatchSize > 1 && c.Dynamic == nil && c.CombineUnsafeReason == "" {
+	if c.MaxBatchSize > 1 && c.Dynamic == nil && c.Sequence == nil && c.CombineUnsafeReason == "" {
 		c.Dynamic = &Dynamic{Added: true}
 	}
 	if len(c.Inputs) == 0 {

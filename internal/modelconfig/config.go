@@ -56,6 +56,8 @@ type Config struct {
 
 	Steps []Step // of an ensemble, each after those that make its inputs; nil if it is none
 
+	Sequence *Sequence // nil if requests do not belong to sequences
+
 	Decoupled bool // the model may send any number of responses to a request
 
 	// Proto is the file as written, for what the other fields do not show: whether a 0 was

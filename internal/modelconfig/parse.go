@@ -45,7 +45,7 @@ func ParseJSON(text []byte) (*Config, error) {
 // read sets all other fields from Proto.
 func (c *Config) read() error {
 	c.Decoupled = c.Proto.GetModelTransactionPolicy().GetDecoupled()
-	for _, read := range []func() error{c.checkSupport, c.readNames, c.readTensors, c.readRagged, c.readInstances, c.readVersions, c.readDynamic, c.readWarmup, c.readEnsemble, c.checkMetricTags} {
+	for _, read := range []func() error{c.checkSupport, c.readNames, c.readTensors, c.readRagged, c.readInstances, c.readVersions, c.readDynamic, c.readSequence, c.readWarmup, c.readEnsemble, c.checkMetricTags} {
 		if err := read(); err != nil {
 			return c.withPosition(err)
 		}

@@ -124,7 +124,7 @@ func didYouMean(name string, candidates []string) string {
 func elsewhere(name string) string {
 	var blocks []string
 	for _, field := range slices.Sorted(maps.Keys(rules)) {
-		if block, ok := strings.CutSuffix(field, "."+name); ok {
+		if block, ok := strings.CutSuffix(field, "."+name); ok && !strings.HasPrefix(block, "sequence_batching") { // the other block is meant far more often
 			blocks = append(blocks, block)
 		}
 	}

@@ -29,6 +29,8 @@ type call struct {
 	// batch ends.
 	startTimes infer.Timeline
 
+	empty bool // it is a row without a request; see emptyRow
+
 	slot slot // where a stage holds the rows, if one does
 
 	// Guarded by the scheduler's lock.
@@ -127,14 +129,17 @@ var ErrClosed = &infer.Error{Code: infer.Unavailable, Reason: infer.ShuttingDown
 
 // rejections are the errors of requests that the core answers without a result.
 var rejections = [...]infer.Error{
-	batching.TooLarge:   {Code: infer.Invalid, Reason: infer.TooManyRows, Text: "the request has no rows, or more than the model takes"},
-	batching.QueueFull:  {Code: infer.Overloaded, Reason: infer.QueueFull, Text: "the queue of the model is full"},
-	batching.Late:       {Code: infer.Late, Reason: infer.WouldBeLate, Text: "the model is too busy to answer in time"},
-	batching.TimedOut:   {Code: infer.QueueTimeout, Reason: infer.QueueWaitExceeded, Text: "the request waited longer than the queue policy of the model allows"},
-	batching.Expired:    {Code: infer.Deadline, Reason: infer.DeadlinePassed, Text: "the deadline passed before the answer was ready"},
-	batching.Cancelled:  {Code: infer.Cancelled, Reason: infer.ClientLeft, Text: "the client cancelled the request"},
-	batching.NoInstance: {Code: infer.Unavailable, Reason: infer.NoInstance, Text: "no instance of the model can be started; the server's log has the reason"},
-	batching.Unbound:    {Code: infer.Unavailable, Reason: infer.InstanceLeft, Text: "the instance that holds the request's sequence is gone"},
+	batching.TooLarge:         {Code: infer.Invalid, Reason: infer.TooManyRows, Text: "the request has no rows, or more than the model takes"},
+	batching.QueueFull:        {Code: infer.Overloaded, Reason: infer.QueueFull, Text: "the queue of the model is full"},
+	batching.Late:             {Code: infer.Late, Reason: infer.WouldBeLate, Text: "the model is too busy to answer in time"},
+	batching.TimedOut:         {Code: infer.QueueTimeout, Reason: infer.QueueWaitExceeded, Text: "the request waited longer than the queue policy of the model allows"},
+	batching.Expired:          {Code: infer.Deadline, Reason: infer.DeadlinePassed, Text: "the deadline passed before the answer was ready"},
+	batching.Cancelled:        {Code: infer.Cancelled, Reason: infer.ClientLeft, Text: "the client cancelled the request"},
+	batching.NoInstance:       {Code: infer.Unavailable, Reason: infer.NoInstance, Text: "no instance of the model can be started; the server's log has the reason"},
+	batching.NoStart:          {Code: infer.Invalid, Reason: infer.SequenceNotStarted, Text: "the first request of a sequence must have the START flag"},
+	batching.Discontinued:     {Code: infer.Cancelled, Reason: infer.SequenceEnded, Text: "an earlier request of the sequence left the queue, and the sequence has ended"},
+	batching.SequenceTimedOut: {Code: infer.Unavailable, Reason: infer.SequenceTimedOut, Text: "the sequence waited longer for a slot than the timeout of a request"},
+	batching.Unbound:          {Code: infer.Unavailable, Reason: infer.InstanceLeft, Text: "the instance that holds the request's sequence is gone"},
 }
 
 // rejection returns the error of a request that the core answered without a result.

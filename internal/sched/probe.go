@@ -53,6 +53,9 @@ func (s *Scheduler) Probe(ctx context.Context, req *infer.Request, instances, ru
 }
 
 func (s *Scheduler) newProbe(req *infer.Request, runs int) *probe {
+	if s.opts.Sequences != nil {
+		req = s.withControls(req)
+	}
 	return &probe{
 		s: s, number: firstProbe + s.probeCount.Add(1), req: req, runs: runs,
 		started: make(chan struct{}), stopped: make(chan struct{}), results: make(chan probeResult, len(s.workers())),
@@ -132,6 +135,7 @@ func (w *worker) runProbe(p *probe) {
 			break
 		}
 		c := w.s.newCall(p.req)
+		c.item.LeaveSequence() // the call may have been used before
 		from := time.Since(w.s.epoch)
 		active := w.s.opts.Batching.ActiveBatches // a probe counts on its device as a batch does
 		w.exclusive = active != nil && active.Begin()

@@ -47,6 +47,9 @@ type Options struct {
 	// Padding, if not nil, describes how requests of different lengths share a batch.
 	Padding *modelconfig.Padding
 
+	// Sequences, if not nil, means that requests belong to sequences.
+	Sequences *Sequences
+
 	// Bisect runs the halves of a failed batch again, so that only the requests that
 	// cause the failure fail. It is for engines on which a retry has no side effects.
 	Bisect bool
@@ -101,8 +104,9 @@ type Scheduler struct {
 	delay        transportDelay              // measured only if the model has an objective
 	outage       atomic.Pointer[infer.Error] // why instances could not be started; nil once one has
 
-	mu           sync.Mutex // guards the following
-	core         *batching.Core
+	mu           sync.Mutex          // guards the following
+	core         *batching.Core      // nil if requests belong to sequences
+	sequences    *batching.Sequences // nil if they do not
 	alarmAt      batching.Time
 	stepOut      batching.Actions // buffer of stepLocked
 	draining     bool             // Close waits for drained
@@ -132,10 +136,14 @@ func New(instances []engine.Instance, opts Options) *Scheduler {
 	s := &Scheduler{
 		opts:    opts,
 		epoch:   time.Now(),
-		core:    batching.New(opts.Batching),
 		alarmAt: batching.Never,
 		drained: make(chan struct{}),
 		probes:  make(chan *probe), // unbuffered, so that only parked workers receive
+	}
+	if opts.Sequences != nil {
+		s.sequences = batching.NewSequences(opts.Batching, batching.SequenceConfig{Slots: opts.Sequences.Slots, MaxIdle: opts.Sequences.Model.MaxIdle})
+	} else {
+		s.core = batching.New(opts.Batching)
 	}
 	s.share.Owner, s.share.Width = s, opts.Width
 	s.small.policy, _ = opts.Batching.Policy.(smallCounter)
@@ -164,7 +172,13 @@ func New(instances []engine.Instance, opts Options) *Scheduler {
 // If ctx ends first, the batch may still read the inputs after Submit has returned; it
 // holds its own reference to their memory, see [infer.Request].
 func (s *Scheduler) Submit(ctx context.Context, req *infer.Request, resp *infer.Response) error {
+	if s.opts.Sequences != nil {
+		req = s.withControls(req)
+	}
 	c := s.newCall(req)
+	if s.opts.Sequences != nil {
+		c.correlate(req)
+	}
 	c.item.Deadline = s.deadline(ctx)
 	if shape, isolated := s.quarantine.isolate(req.Client, time.Since(s.epoch)); isolated {
 		c.item.Shape, c.item.PadGroup = shape, 0
@@ -173,6 +187,9 @@ func (s *Scheduler) Submit(ctx context.Context, req *infer.Request, resp *infer.
 		c.item.TransportDelay = s.delay.expected()
 	}
 	s.intake.push(c)
+	if req.Queued != nil {
+		req.Queued()
+	}
 	s.admit(c, &c.out)
 	s.carryOut(&c.out)
 	c.copyToStage()
@@ -205,13 +222,13 @@ func (s *Scheduler) workers() []*worker { return *s.workerList.Load() }
 
 // Waiting returns the number of requests in the queue.
 func (s *Scheduler) Waiting() (n int) {
-	s.locked(nil, func(batching.Time, *batching.Actions) { n = s.core.Waiting() })
+	s.locked(nil, func(batching.Time, *batching.Actions) { n = s.waitingLocked() })
 	return n
 }
 
 // Busy reports whether the scheduler has requests, queued or running.
 func (s *Scheduler) Busy() (busy bool) {
-	s.locked(nil, func(batching.Time, *batching.Actions) { busy = s.core.Waiting() > 0 || s.core.Running() > 0 })
+	s.locked(nil, func(batching.Time, *batching.Actions) { busy = s.waitingLocked() > 0 || s.runningLocked() > 0 })
 	return busy
 }
 
@@ -291,7 +308,7 @@ func (s *Scheduler) stepLocked(now batching.Time, ev batching.Event, out *batchi
 	if len(out.List) > 0 {
 		step = &s.stepOut // Step overwrites its argument, and out has actions of an earlier step
 	}
-	s.core.Step(now, ev, step)
+	s.stepCoreLocked(now, ev, step)
 	if step.Wake < s.alarmAt {
 		s.alarmAt = step.Wake
 		s.alarm.Set(s.at(step.Wake))
@@ -303,7 +320,7 @@ func (s *Scheduler) stepLocked(now batching.Time, ev batching.Event, out *batchi
 	if step != out {
 		out.List = append(out.List, step.List...)
 	}
-	if s.draining && s.core.Waiting() == 0 && s.core.Running() == 0 {
+	if s.draining && s.waitingLocked() == 0 && s.runningLocked() == 0 {
 		s.draining = false
 		close(s.drained)
 	}

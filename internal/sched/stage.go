@@ -65,7 +65,7 @@ const (
 // reserveLocked gives c, which has just arrived, a slot on the last stage of its shape or on
 // a new one, if staging it is useful and there is room.
 func (s *Scheduler) reserveLocked(c *call) {
-	if !s.joins || s.opts.Ragged != nil || s.core.Idle() > 0 || !c.item.Queued() || !c.stageable() {
+	if !s.joins || s.opts.Ragged != nil || s.sequences != nil || s.core.Idle() > 0 || !c.item.Queued() || !c.stageable() {
 		return
 	}
 	last := len(s.stages) - 1

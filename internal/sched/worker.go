@@ -247,12 +247,18 @@ func (w *worker) joinRunSplit(calls []*call, start batching.Time) (stats.Run, er
 	for _, c := range calls {
 		rows += c.item.Rows
 	}
+	inRows, width := calls, rows // as the model sees them
+	if w.s.opts.Sequences != nil {
+		w.addStates(calls)
+		inRows = w.rowsOf(calls)
+		width += len(inRows) - len(calls)
+	}
 	var inputs []tensor.Tensor
 	var err error
 	if w.perRequest == nil {
-		inputs, err = w.join(calls, rows)
+		inputs, err = w.join(inRows, width)
 	} else {
-		w.prepareCalls(calls)
+		w.prepareCalls(inRows)
 	}
 	if err != nil {
 		return stats.Run{}, err
@@ -270,7 +276,10 @@ func (w *worker) joinRunSplit(calls []*call, start batching.Time) (stats.Run, er
 	runEnd := time.Since(w.s.epoch)
 	splitEnd := runEnd
 	if err == nil {
-		err = w.distribute(calls, rows)
+		err = w.distribute(inRows, width)
+		if err == nil && w.s.opts.Sequences != nil {
+			w.endRows(inRows)
+		}
 		splitEnd = time.Since(w.s.epoch)
 	}
 	times.RunEnded, times.Split = w.s.at(runEnd), w.s.at(splitEnd)

@@ -10,6 +10,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/explain"
 	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/modelconfig"
 	"github.com/shoal-serving/shoal/internal/stats"
 )
 
@@ -52,6 +53,9 @@ func (v *Version) explainBatching() explain.Batching {
 	if d != nil {
 		b.Delay, b.Preferred = d.MaxDelay, d.Preferred
 	}
+	if cfg.Sequence != nil {
+		return explainSequences(cfg, b)
+	}
 	switch {
 	case cfg.CombineUnsafeReason != "":
 		b.Origin, b.Why = explain.Automatic, "requests run one by one, because their rows did not pass the check"
@@ -71,11 +75,31 @@ func (v *Version) explainBatching() explain.Batching {
 	return b
 }
 
+// explainSequences completes b for a model whose requests belong to sequences.
+func explainSequences(cfg *modelconfig.Config, b explain.Batching) explain.Batching {
+	q := cfg.Sequence
+	b.Where, b.Combines, b.Preferred = cfg.Where("sequence_batching"), cfg.MaxBatchSize > 1, q.Preferred
+	if q.MaxDelay > 0 {
+		b.Delay = &q.MaxDelay
+	}
+	switch {
+	case !b.Combines:
+		b.Why = "requests of different sequences are never combined, because the maximum batch size is 1"
+	case cfg.TunesSequences():
+		b.Origin, b.Why = explain.Automatic, "sequence_batching has no max_queue_delay_microseconds"+inFile(b.Where)
+	default:
+		b.Origin, b.Why = explain.Configured, "sequence_batching is Triton's rule"
+	}
+	return b
+}
+
 func (v *Version) safety() explain.Safety {
 	cfg := v.Config
 	switch {
 	case cfg.CombineUnsafeReason != "":
 		return explain.Safety{Verdict: explain.Unsafe, Why: cfg.CombineUnsafeReason}
+	case cfg.Sequence != nil:
+		return explain.Safety{Verdict: explain.NotChecked, Why: "the configuration asks for sequences"}
 	case cfg.Dynamic == nil:
 		return explain.Safety{Verdict: explain.NotChecked, Why: "they never share a batch"}
 	case cfg.Automatic && cfg.Dynamic.Added && cfg.Ragged() == nil:

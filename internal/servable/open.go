@@ -99,6 +99,9 @@ func (e *Env) open(ctx context.Context, src Source, params tuning) (*Version, er
 	if err != nil {
 		return nil, err
 	}
+	if err := readInitialStates(cfg, src.ModelDir); err != nil {
+		return nil, err
+	}
 	v := &Version{
 		Source: src, Config: cfg, Labels: labels, Stats: params.stats, params: params, key: params.key,
 		env: e, runner: runner, device: e.deviceOf(runner, cfg), threads: max(1, params.threads), exclusiveThreads: params.exclusiveThreads, closed: make(chan struct{}),
@@ -159,6 +162,9 @@ func (v *Version) load(ctx context.Context, params tuning) error {
 	bisect, retryDied := true, false // engines in this process are stateless between batches
 	if retry, ok := v.model.(engine.RetryPolicy); ok {
 		bisect, retryDied = retry.Retries()
+	}
+	if v.Config.Sequence != nil {
+		bisect, retryDied = false, false // the model may have changed its state
 	}
 	v.startScheduler(instances, bisect, retryDied)
 	if err := v.warmUp(ctx, params); err != nil {
@@ -309,6 +315,15 @@ func (v *Version) startScheduler(instances []engine.Instance, bisect, retryDied 
 			Objective: cfg.Objective,
 		})
 		b.OvertakeOtherShapes = true // explicit settings keep the order, as in Triton
+	case cfg.TunesSequences():
+		b.Policy = automatic.New(automatic.Options{
+			MaxRows: cfg.MaxBatchSize, Instances: max(1, cfg.Instances), Preferred: slices.Sorted(slices.Values(cfg.Sequence.Preferred)),
+		})
+		b.OvertakeOtherShapes = true
+	}
+	var sequences *sched.Sequences
+	if cfg.Sequence != nil {
+		sequences = &sched.Sequences{Model: cfg.Sequence, Slots: cfg.Slots()}
 	}
 	v.Scheduler = sched.New(instances, sched.Options{
 		Batching:         b,
@@ -319,6 +334,7 @@ func (v *Version) startScheduler(instances []engine.Instance, bisect, retryDied 
 		NoBatchDimension: cfg.MaxBatchSize == 0,
 		Ragged:           cfg.Ragged(),
 		Padding:          cfg.Padding,
+		Sequences:        sequences,
 		Bisect:           bisect,
 		RetryDied:        retryDied,
 		NewInstance:      v.replacement(),
@@ -357,6 +373,8 @@ func (v *Version) instanceCount(params tuning) (count int, automatic bool) {
 	switch {
 	case cfg.Instances > 0:
 		return cfg.Instances, false
+	case cfg.Sequence != nil:
+		return max(1, cfg.ActiveGroups()), false // more would only make batches smaller
 	case params.instances > 0:
 		return params.instances, true
 	case cfg.Automatic && v.runner.Device != nil && len(cfg.Proto.GetInstanceGroup()) == 0:

@@ -18,7 +18,7 @@ import (
 // measurable reports whether measuring the version could change how it runs.
 func (v *Version) measurable() bool {
 	cfg := v.Config
-	if !cfg.Automatic || cfg.Ragged() != nil || v.Source.Workers != nil {
+	if !cfg.Automatic || cfg.Ragged() != nil || cfg.Sequence != nil || v.Source.Workers != nil {
 		return false
 	}
 	if policy, ok := v.model.(engine.RetryPolicy); ok && !policy.Rehearses() {

@@ -67,14 +67,10 @@ class Served(unittest.TestCase):
 
 @needed
 class TestExamples(Served):
-    def test_all_models_serve_but_those_with_sequences(self):
+    def test_all_models_serve(self):
         for _, client in self.both():
             found = self.index(client)
-            waiting = {name for name, (state, _) in found.items() if state != "READY"}
-            self.assertEqual(waiting, {"simple_sequence", "simple_dyna_sequence"})
-            for name in waiting:
-                self.assertEqual(found[name][0], "UNAVAILABLE")
-                self.assertIn("sequence_batching: sequences are not supported yet; ", found[name][1])
+            self.assertEqual({name for name, (state, _) in found.items() if state != "READY"}, set())
             self.assertEqual(len(found), 8)
 
     def test_health_and_metadata(self):  # simple_http_health_metadata, simple_grpc_health_metadata

@@ -40,6 +40,7 @@ type sequence struct {
 	gap   bool // a request left without having run
 	late  bool // a request timed out before the sequence got a slot
 	lost  bool // its instance has left
+	last  bool // its last request runs, or has run, and its slot is free
 }
 
 type member struct {
@@ -205,6 +206,9 @@ func (r *SequenceReferee) run(a *batching.Action) (breach string) {
 		taken = append(taken, slot)
 		r.holders[at], q.at, q.runs, q.open = q, at, m, q.open[1:]
 		m.ran = true
+		if q.last = it.End; q.last {
+			delete(r.holders, at)
+		}
 		r.batches[a.Instance] = append(r.batches[a.Instance], m)
 	}
 	return ""
@@ -329,7 +333,7 @@ func (r *SequenceReferee) owed(out *batching.Actions, s *batching.Sequences) (br
 		if q.lost {
 			continue
 		}
-		if r.instanceOf(q) != 0 {
+		if r.instanceOf(q) != 0 && !q.last {
 			slotted++
 		}
 		switch {

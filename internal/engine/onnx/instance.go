@@ -19,7 +19,9 @@ type model struct {
 	cfg             *modelconfig.Config
 	devices         []*device // at least one
 	call            onnxruntime.CallOptions
-	inputs, outputs []bool // true for tensors whose rows are scalars in the file; see scalars
+	modelInputs     []modelconfig.Tensor // with the controls and states of sequences
+	modelOutputs    []modelconfig.Tensor // with the states of sequences
+	inputs, outputs []bool               // true for tensors whose rows are scalars in the file; see scalars
 	nice            int
 
 	mu sync.Mutex // guards the counts of the devices' instances
@@ -55,7 +57,7 @@ func (m *model) Instance(context.Context) (engine.Instance, error) {
 		if s == nil {
 			continue
 		}
-		c, err := s.NewCall(m.inputNames(), names(m.cfg.Outputs), m.call)
+		c, err := s.NewCall(m.inputNames(), names(m.modelOutputs), m.call)
 		if err != nil {
 			return nil, errors.Join(withCode(err), i.Close())
 		}
@@ -67,7 +69,7 @@ func (m *model) Instance(context.Context) (engine.Instance, error) {
 // inputNames returns the names of the inputs in the order in which Run gets them: inputs
 // of requests, then batch inputs.
 func (m *model) inputNames() []string {
-	all := names(m.cfg.Inputs)
+	all := names(m.modelInputs)
 	for _, b := range m.cfg.BatchInputs {
 		all = append(all, b.Name)
 	}
@@ -162,7 +164,7 @@ func (i *instance) dropUnitDims(in []tensor.Tensor) []tensor.Tensor {
 	i.in = append(i.in[:0], in...)
 	rest := i.in // of which the optional ones may be missing
 	for k, scalar := range i.model.inputs {
-		if len(rest) == 0 || i.model.cfg.Inputs[k].Optional && rest[0].Name != i.model.cfg.Inputs[k].Name {
+		if len(rest) == 0 || i.model.modelInputs[k].Optional && rest[0].Name != i.model.modelInputs[k].Name {
 			continue
 		}
 		if shape := rest[0].Shape; scalar && len(shape) > 0 {
@@ -178,7 +180,7 @@ func (i *instance) dropUnitDims(in []tensor.Tensor) []tensor.Tensor {
 func (i *instance) convertOutputs(out []tensor.Tensor) error {
 	i.shapes = i.shapes[:0]
 	for k := range out {
-		t, want := &out[k], &i.model.cfg.Outputs[k]
+		t, want := &out[k], &i.model.modelOutputs[k]
 		if t.Type != want.Type {
 			return infer.Errorf(infer.Internal, "output %s of the model has type %v, expected %v", t.Name, t.Type, want.Type)
 		}

@@ -134,8 +134,9 @@ func (e *Engine) Load(ctx context.Context, src engine.Source) (engine.Model, err
 		return nil, errors.Join(err, m.Close())
 	}
 	e.warnOfGPUOptions(m)
-	m.inputs = m.scalars(src.Config.Inputs, s.Inputs)
-	m.outputs = m.scalars(src.Config.Outputs, s.Outputs)
+	m.modelInputs, m.modelOutputs = src.Config.ModelInputs(), src.Config.ModelOutputs()
+	m.inputs = m.scalars(m.modelInputs, s.Inputs)
+	m.outputs = m.scalars(m.modelOutputs, s.Outputs)
 	if src.ExclusiveThreads > max(1, src.Threads) && tunable {
 		set.useThreads(src.ExclusiveThreads)
 		again, err := e.load(ctx, src, set.session)

@@ -99,7 +99,7 @@ func (i *instance) RunEach(ctx context.Context, calls []engine.Call) error {
 	if err := w.prepare(l.size); err != nil {
 		return infer.Errorf(infer.Internal, "%w: %w", engine.ErrExhausted, err)
 	}
-	i.cancelled = writeBatch(w.in, l, calls, i.model.cfg, i.cancelled[:0])
+	i.cancelled = writeBatch(w.in, l, calls, i.model.wire, i.cancelled[:0])
 	serial := i.batch.begin(w, calls, i.cancelled)
 	w.send(frame{kind: kindRun, a: uint64(l.table), b: uint64(l.size - l.table)})
 	f, err := w.await(ctx, kindRan, i.model.set.limit, func() { i.batch.abandon(serial) })
@@ -133,7 +133,7 @@ func (i *instance) readOutputs(f frame, calls []engine.Call) error {
 	memory := buf.Get(int(f.a))
 	defer memory.Release() // each call retains it
 	copy(memory.B, w.out)
-	if err := readAnswers(i.table, memory.B, calls, i.batch.opened, i.model.cfg); err != nil {
+	if err := readAnswers(i.table, memory.B, calls, i.batch.opened, i.model.wire); err != nil {
 		for k := range calls {
 			calls[k].Err, calls[k].Outputs.Tensors = nil, calls[k].Outputs.Tensors[:0]
 		}

@@ -146,6 +146,7 @@ func (e *Engine) Load(ctx context.Context, src engine.Source) (engine.Model, err
 type model struct {
 	engine  *Engine
 	cfg     *modelconfig.Config
+	wire    *modelconfig.Config // cfg with the inputs and outputs that the scheduler adds, in the order of the frames
 	set     settings
 	dir     string // the model's directory, which contains the version's
 	version int64
@@ -183,6 +184,10 @@ func (m *model) adopt(completed []byte, flags uint16) error {
 	}
 	if m.cfg.Incomplete() {
 		return m.cfg.Wrong("input", "no inputs or no outputs", "both, or an auto_complete_config in %s that adds them", m.file)
+	}
+	m.wire = m.cfg
+	if m.cfg.Sequence != nil {
+		m.wire = &modelconfig.Config{Name: m.cfg.Name, Inputs: m.cfg.ModelInputs(), Outputs: m.cfg.ModelOutputs()}
 	}
 	return nil
 }

@@ -366,7 +366,7 @@ func (w *worker) acceptConn(f frame, fds []int) error {
 	case f.kind == kindOpenProbe && w.probe.CompareAndSwap(nil, &readinessProbe{conn: conn}):
 	case f.kind == kindOpenResponses && batch != nil:
 		w.senders.Add(1)
-		batch.open(f, &sender{conn: conn, w: w, cfg: w.model.cfg, batchEnded: make(chan struct{})})
+		batch.open(f, &sender{conn: conn, w: w, cfg: w.model.wire, batchEnded: make(chan struct{})})
 	default:
 		_ = conn.Close()
 		return errors.New("an unexpected connection")

@@ -25,6 +25,7 @@ type request struct {
 	memory *buf.Buf     // one reference, owned by the receiver of the message; nil if it has none
 	err    error        // of decoding the message
 	waiter infer.Waiter // of a request of a stream; else nil
+	queued func()       // see [infer.Request.Queued]
 
 	// charge is for memory, and for the message until it is decoded. It belongs to the receiver
 	// of the message.

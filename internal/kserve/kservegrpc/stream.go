@@ -52,6 +52,8 @@ type stream struct {
 	workers   int
 	last      <-chan struct{} // closed when the last received request is answered
 
+	lastQueued <-chan struct{} // closed when the last received request of a sequence has its place in the queue
+
 	sending sync.Mutex // held while a response is sent
 
 	mu      sync.Mutex // guards the following
@@ -67,6 +69,31 @@ type turn struct {
 	after  chan struct{}   // closed when this request is answered
 
 	unordered bool // it has given up its turn
+
+	// Requests of sequences get their places in the queue in the order in which the client sent
+	// them. Both are nil for other requests.
+	precedes <-chan struct{} // closed when the previous one has its place, or has failed
+	queued   chan struct{}   // closed when this one has its place, or has failed
+	once     sync.Once
+}
+
+// awaitQueued waits until the previous request of a sequence has its place in the queue, if
+// this one belongs to a sequence.
+func (t *turn) awaitQueued(ctx context.Context) {
+	if t.precedes == nil {
+		return
+	}
+	select {
+	case <-t.precedes:
+	case <-ctx.Done():
+	}
+}
+
+// hasPlace lets the next request of a sequence go on.
+func (t *turn) hasPlace() {
+	if t.queued != nil {
+		t.once.Do(func() { close(t.queued) })
+	}
 }
 
 // AwaitsModel implements [infer.Waiter].
@@ -95,6 +122,8 @@ func (s *service) stream(messages grpc.ServerStream) error {
 		cancel:   cancel,
 		workers:  1,
 		last:     first,
+
+		lastQueued: first,
 	}
 	go st.work(ctx)
 	var err error
@@ -175,6 +204,11 @@ func (st *stream) receive(ctx context.Context) *turn {
 	}
 	t := &turn{stream: st, in: in, before: st.last, after: make(chan struct{})}
 	st.last = t.after
+	if in.GetParameters()["sequence_id"] != nil {
+		t.precedes, t.queued = st.lastQueued, make(chan struct{})
+		st.lastQueued = t.queued
+		in.queued = t.hasPlace
+	}
 	if st.waiting.Load() == 0 && st.workers < maxInFlight {
 		st.workers++
 		go st.work(ctx)
@@ -208,7 +242,9 @@ func (st *stream) serve(ctx context.Context, t *turn) {
 	defer t.in.charge.Close()
 	panics.Point("grpc stream")
 	t.in.waiter = t
+	t.awaitQueued(ctx)
 	a, more, err := st.infer(ctx, t.in)
+	t.hasPlace()
 	t.in.release()
 	if more != nil {
 		if !t.unordered {
@@ -344,7 +380,7 @@ func (st *stream) run(ctx context.Context, in *request, resp *infer.Response) (e
 		in.attached, err = st.service.opts.Regions.Attach(req, &in.shared)
 	}
 	if err == nil {
-		req.Client, req.AcceptStream, req.Waiter = st.client, true, in.waiter
+		req.Client, req.AcceptStream, req.Waiter, req.Queued = st.client, true, in.waiter, in.queued
 		st.service.forwardHeaders(ctx, req)
 		err = kserve.Infer(withEarlyDeadline(ctx), st.service.backend, req, resp)
 	}

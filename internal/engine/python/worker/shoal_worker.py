@@ -182,6 +182,10 @@ class Worker:
         self.model_name, self.version = args["model_name"], int(args["model_version"])
         self.inputs = [t["name"] for t in config["input"]]
         self.output_names = [t["name"] for t in config["output"]]
+        sequences = config.get("sequence_batching", {})  # the server adds its controls and states
+        self.inputs += [t["name"] for t in sequences.get("control_input", [])]
+        self.inputs += [t["input_name"] for t in sequences.get("state", [])]
+        self.output_names += [t["output_name"] for t in sequences.get("state", []) if t["output_name"] not in self.output_names]
         self.outputs = {name: i for i, name in enumerate(self.output_names)}
         self.decoupled = pb_utils.using_decoupled_model_transaction_policy(config)
         self.model_errors = ModelErrors(self, self.name)

@@ -1,0 +1,212 @@
+package sched
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/batching"
+	"github.com/shoal-serving/shoal/internal/engine"
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/modelconfig"
+	"github.com/shoal-serving/shoal/internal/pacer"
+	"github.com/shoal-serving/shoal/tensor"
+)
+
+// A summer adds its input x to its state, and returns the sum as y and as the next state. It
+// takes a millisecond for a batch, and fails if a row that is ready has the input 13.
+type summer struct {
+	mu   sync.Mutex
+	rows []string // of each batch: inputs of rows, "-" for those that are not ready
+}
+
+func (s *summer) Run(_ context.Context, in []tensor.Tensor, out *engine.Outputs) error {
+	time.Sleep(ms)
+	byName := map[string]tensor.Tensor{}
+	for _, x := range in {
+		byName[x.Name] = x
+	}
+	rows := int(byName["x"].Shape[0])
+	sums, seen := make([]byte, 4*rows), []string{}
+	for i := range rows {
+		at := func(name string) int32 { return int32(binary.LittleEndian.Uint32(byName[name].Data[4*i:])) }
+		binary.LittleEndian.PutUint32(sums[4*i:], uint32(at("x")+at("sum")))
+		switch {
+		case at("READY") == 0:
+			seen = append(seen, "-")
+		case at("x") == 13:
+			return errors.New("an unlucky number")
+		default:
+			seen = append(seen, fmt.Sprint(at("x")))
+		}
+	}
+	s.mu.Lock()
+	s.rows = append(s.rows, fmt.Sprint(seen))
+	s.mu.Unlock()
+	shape := []int64{int64(rows), 1}
+	out.Tensors = append(out.Tensors[:0], tensor.Tensor{Name: "y", Type: tensor.Int32, Shape: shape, Data: sums}, tensor.Tensor{Name: "next", Type: tensor.Int32, Shape: shape, Data: sums})
+	return nil
+}
+
+func (*summer) Close() error { return nil }
+
+// sequenceConfig returns the part of a configuration that a summer needs.
+func sequenceConfig(t *testing.T, strategy string) *modelconfig.Config {
+	t.Helper()
+	cfg, err := modelconfig.Parse("config.pbtxt", []byte(`
+		name: "m" backend: "simulated" max_batch_size: 4
+		input { name: "x" data_type: TYPE_INT32 dims: 1 }
+		output { name: "y" data_type: TYPE_INT32 dims: 1 }
+		sequence_batching {
+			`+strategy+`
+			control_input { name: "READY" control { kind: CONTROL_SEQUENCE_READY int32_false_true: [ 0, 1 ] } }
+			state { input_name: "sum" output_name: "next" data_type: TYPE_INT32 dims: 1 }
+		}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cfg
+}
+
+func startSequences(t *testing.T, model *summer, strategy string) *Scheduler {
+	t.Helper()
+	cfg := sequenceConfig(t, strategy)
+	p := pacer.NewPortable()
+	t.Cleanup(p.Close)
+	return New([]engine.Instance{model}, Options{
+		Batching: cfg.Batching(batching.Bound{}), Pacer: p, Sequences: &Sequences{Model: cfg.Sequence, Slots: cfg.Slots()},
+	})
+}
+
+// add submits a request of a sequence, and returns the sum.
+func add(ctx context.Context, s *Scheduler, id uint64, x int32, flags uint32) (int32, error) {
+	req := &infer.Request{
+		Correlation: id, Flags: flags, Rows: 1,
+		Inputs: []tensor.Tensor{{Name: "x", Type: tensor.Int32, Shape: []int64{1, 1}, Data: binary.LittleEndian.AppendUint32(nil, uint32(x))}},
+	}
+	var resp infer.Response
+	if err := s.Submit(ctx, req, &resp); err != nil {
+		return 0, err
+	}
+	defer resp.Release()
+	if len(resp.Outputs) != 1 || resp.Outputs[0].Name != "y" {
+		return 0, fmt.Errorf("outputs %v, want y alone", resp.Outputs)
+	}
+	return int32(binary.LittleEndian.Uint32(resp.Outputs[0].Data)), nil
+}
+
+func TestSequencesKeepTheirStatesApart(t *testing.T) {
+	for _, strategy := range []string{"oldest { max_candidate_sequences: 8 }", "direct { }"} {
+		t.Run(strategy, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				model := &summer{}
+				s := startSequences(t, model, strategy)
+				const sequences, length = 6, 20 // more than there are rows
+				var clients sync.WaitGroup
+				for n := range sequences {
+					clients.Go(func() {
+						want := int32(0)
+						for i := range length {
+							flags := uint32(0)
+							if i == 0 {
+								flags |= infer.SequenceStart
+							}
+							if i == length-1 {
+								flags |= infer.SequenceEnd
+							}
+							x := int32(100*n + i + 14)
+							want += x
+							if got, err := add(t.Context(), s, uint64(n+1), x, flags); err != nil || got != want {
+								t.Errorf("sequence %d: %d, %v, want %d", n, got, err, want)
+							}
+						}
+					})
+				}
+				clients.Wait()
+				if len(model.rows) > sequences*length*3/4 {
+					t.Errorf("%d batches for %d requests, want three quarters as many at most", len(model.rows), sequences*length)
+				}
+				if err := s.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+func TestRowsWithoutARequestAreEmpty(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		model := &summer{}
+		s := startSequences(t, model, "direct { }")
+		for n := range uint64(3) {
+			if _, err := add(t.Context(), s, n+1, int32(n+1), infer.SequenceStart); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got, err := add(t.Context(), s, 3, 4, 0); err != nil || got != 7 {
+			t.Errorf("%d, %v, want 7", got, err)
+		}
+		if want := []string{"[1]", "[- 2]", "[- - 3]", "[- - 4]"}; !slices.Equal(model.rows, want) {
+			t.Errorf("batches %v, want %v", model.rows, want)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestAFailedRequestLeavesTheStateOfItsSequence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := startSequences(t, &summer{}, "oldest { }")
+		_, first := add(t.Context(), s, 1, 5, infer.SequenceStart)
+		_, failed := add(t.Context(), s, 1, 13, 0)
+		got, err := add(t.Context(), s, 1, 6, infer.SequenceEnd)
+		if first != nil || failed == nil || err != nil || got != 11 {
+			t.Errorf("%v, %v, then %d, %v; want an error in the middle, and 11", first, failed, got, err)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestASequenceThatStartsAgainForgetsItsState(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := startSequences(t, &summer{}, "direct { }")
+		for range 2 {
+			if got, err := add(t.Context(), s, 1, 5, infer.SequenceStart); err != nil || got != 5 {
+				t.Errorf("%d, %v, want 5", got, err)
+			}
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestAnIdleSequenceHasToStartAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := startSequences(t, &summer{}, "oldest { }")
+		if _, err := add(t.Context(), s, 1, 5, infer.SequenceStart); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(999 * ms)
+		if _, err := add(t.Context(), s, 1, 5, 0); err != nil {
+			t.Errorf("after almost a second: %v", err)
+		}
+		time.Sleep(1001 * ms)
+		_, err := add(t.Context(), s, 1, 5, 0)
+		if e, ok := errors.AsType[*infer.Error](err); !ok || e.Reason != infer.SequenceNotStarted {
+			t.Errorf("after a second: %v", err)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}

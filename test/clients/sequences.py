@@ -1,0 +1,285 @@
+#!/usr/bin/env python3
+"""Asks models with sequences of bin/shoal what a real Triton was asked, and compares the answers.
+
+    python3 test/clients/sequences.py [--only WORD]
+
+sequences/cases.json has Triton's answers over gRPC and, in some cases, over HTTP: what each request was
+answered, which loads were accepted, which requests the model ran in which rows of which batches, and
+which inputs it was given besides the client's. DIFFERENT has the cases in which bin/shoal answers
+otherwise, and why. The last line says how many cases are the same or different for a known reason, and
+how many are not.
+"""
+
+import argparse
+import concurrent.futures
+import json
+import os
+import pathlib
+import queue
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+
+import run
+
+if __name__ == "__main__" and "tritonclient" not in sys.modules:
+    try:
+        import tritonclient  # noqa: F401
+    except ImportError:
+        python = run.install()[-1]
+        os.execv(python, [python, *sys.argv])
+
+import grpc
+import numpy
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+import shoal
+
+HERE = pathlib.Path(__file__).resolve().parent / "sequences"
+
+# The cases are about times. On a busy machine a request may come too late, so that what was different is asked again.
+ATTEMPTS = 3
+
+STATUS = "a parameter of the wrong type is answered with 400 over HTTP; Triton answers with 500"
+UNSIGNED = "IDs from 2^63 are accepted over gRPC, as uint64_param"
+STRINGS = "Triton refuses all requests to a model whose control for the ID is a string; here they run"
+CUT = "an ID that does not fit into the control is refused; Triton cuts it, so that two sequences may have the same"
+FOLLOWERS = "the requests behind one that was cancelled get a message, at once; Triton sends an empty one when they would have run"
+OVERTAKEN = "in Triton the first request that arrives while the instance is busy is overtaken by the later ones; here it is not"
+
+# What is answered otherwise than in Triton.
+DIFFERENT = {
+    "id zero or absent": STATUS,
+    "start not bool": STATUS,
+    "id large": UNSIGNED,
+    "corrid int64": UNSIGNED,
+    "string id numeric control": "a string as the ID is refused if the control is a number; Triton gives the model the first bytes of the string",
+    "string id string control": STRINGS,
+    "string id string control no batch": STRINGS,
+    "string id string control batch 1": STRINGS,
+    "string id string control oldest": STRINGS,
+    "corrid int32": CUT,
+    "corrid uint32": CUT,
+    "idle in backlog": "a sequence that waits for a slot is not idle; Triton ends it after its first request",
+    "direct shapes": "requests of different shapes run in the order in which they became the next of their sequences; in Triton in the order of the rows",
+    "direct cancel queued": FOLLOWERS,
+    "oldest cancel queued": FOLLOWERS,
+    "direct cancel backlog": "a sequence whose first request was cancelled has ended at once; in Triton it takes more requests until it would get a slot",
+    "direct http close": "a closed connection cancels the request and those behind it; Triton does not notice it",
+    "oldest interleaved 3": OVERTAKEN,
+    "oldest candidates above batch": OVERTAKEN,
+    "oldest preserve ordering": OVERTAKEN,
+    "oldest overtaken": OVERTAKEN,
+    "bad control is input": "a control that is also an input is refused; in Triton the model gets it twice",
+    "state python": "a state begins with zeros, and is kept for Python models, too; Triton gives them uninitialised memory",
+}
+
+
+class Case:
+    """A server with the models of a case, and what it is asked over one protocol."""
+
+    def __init__(self, case, recorded, folder):
+        self.case, self.protocol = case, recorded["protocol"]
+        self.record = folder / "record"
+        self.record.touch()
+        self.repository = folder / "models"
+        for name, (config, versions, code) in case["models"].items():
+            for version in versions:
+                directory = self.repository / name / str(version)
+                directory.mkdir(parents=True)
+                if code:
+                    (directory / "model.py").write_text((HERE / "model.py").read_text())
+            (self.repository / name / "config.pbtxt").write_text(config.replace("@RECORD@", str(self.record)))
+
+    def answers(self):
+        """The answers of bin/shoal, the batches that the model ran, and the inputs that it was given."""
+        loads = [flag for model in self.case["load"] for flag in ("--load-model", model)]
+        server = shoal.Server(
+            self.repository, "--model-control-mode", "explicit", "--triton-status", "--batching", "triton", "--exit-on-error=false", "--strict-readiness=false", *loads,
+            python=shoal.PYTHON,
+        )
+        try:
+            self.http = server.http
+            with grpc.insecure_channel(server.grpc) as channel:
+                grpc.channel_ready_future(channel).result(timeout=20)
+                self.stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+                given = []
+                for step in self.case["steps"]:
+                    given += self.group(step) if isinstance(step, list) else self.step(step)
+        finally:
+            server.stop()
+        ran, controls = [], {}
+        for line in self.record.read_text().splitlines():
+            ids, inputs = json.loads(line)
+            ran.append(ids)
+            controls.update({one: found for one, found in zip(ids, inputs) if one != "-"})
+        return given, ran, controls
+
+    def group(self, steps):
+        """Requests at their times, in milliseconds from now. Those of the same time are sent one after the other."""
+        began, at, due = time.monotonic(), -1, 0
+        futures = []
+        with concurrent.futures.ThreadPoolExecutor(len(steps)) as pool:
+            for step in steps:
+                due = max(due + 0.004 if step["at"] == at else 0, step["at"] / 1000)
+                at = step["at"]
+                time.sleep(max(0, began + due - time.monotonic()))
+                futures.append(pool.submit(self.step, step))
+            return [answer for future in futures for answer in future.result()]
+
+    def step(self, step):
+        do = step.get("do", "infer")
+        match do:
+            case "infer":
+                ask = self.over_http if self.protocol == "http" else self.over_grpc
+                return [[step.get("id") or do, ask(step)]]
+            case "stream":
+                return self.stream(step["messages"])
+            case "sleep":
+                time.sleep(step["ms"] / 1000)
+            case "load" | "unload":
+                return [[do, {"ok": self.post(f"/v2/repository/models/{step['model']}/{do}", {})[0] == 200}]]
+        return []  # statistics and the index are not compared
+
+    def parameters(self, step):
+        given = dict(step.get("params", {}))
+        if "seq" in step:
+            given["sequence_id"] = step["seq"]
+        for key in "start", "end":
+            if key in step:
+                given[f"sequence_{key}"] = step[key]
+        if "timeout_us" in step:
+            given["timeout"] = step["timeout_us"]
+        return given
+
+    def over_http(self, step):
+        shape = step.get("shape", self.shape())
+        tensor = {"name": "INPUT", "datatype": "INT32", "shape": shape, "data": [step.get("v", 0)] * int(numpy.prod(shape))}
+        body = {"id": step["id"], "inputs": [tensor], "parameters": self.parameters(step)}
+        status, answer = self.post(f"/v2/models/{step.get('model', 'm')}/infer", body, step.get("cancel_at"))
+        if status == 200:
+            return {"outputs": {out["name"]: [out["datatype"], out["shape"], out["data"]] for out in answer["outputs"]}}
+        return {"status": status, "error": answer["error"]}
+
+    def shape(self):
+        return [1] if "max_batch_size: 0" in self.case["models"]["m"][0] else [1, 1]
+
+    def post(self, path, body, cancel_at=None):
+        request = urllib.request.Request(f"http://{self.http}{path}", method="POST", data=json.dumps(body).encode())
+        try:
+            with urllib.request.urlopen(request, timeout=cancel_at / 1000 if cancel_at else 20) as answer:
+                return answer.status, json.loads(answer.read() or "{}")
+        except urllib.error.HTTPError as error:
+            return error.code, json.loads(error.read())
+        except TimeoutError:
+            return "CLOSED", {"error": ""}
+
+    def message(self, step):
+        request = service_pb2.ModelInferRequest(model_name=step.get("model", "m"), id=step["id"])
+        shape = step.get("shape", self.shape())
+        request.inputs.add(name="INPUT", datatype="INT32", shape=shape)
+        request.raw_input_contents.append(numpy.full(shape, step.get("v", 0), dtype=numpy.int32).tobytes())
+        for name, value in self.parameters(step).items():
+            match value:
+                case bool():
+                    request.parameters[name].bool_param = value
+                case int() if value < 1 << 63:
+                    request.parameters[name].int64_param = value
+                case int():
+                    request.parameters[name].uint64_param = value
+                case float():
+                    request.parameters[name].double_param = value
+                case str():
+                    request.parameters[name].string_param = value
+        return request
+
+    def over_grpc(self, step):
+        try:
+            return self.outputs(self.cancelled(step) if "cancel_at" in step else self.stub.ModelInfer(self.message(step)))
+        except grpc.RpcError as error:
+            return {"status": error.code().name, "error": error.details()}
+        except grpc.FutureCancelledError:
+            return {"status": "CANCELLED", "error": "(cancelled by the client)"}
+
+    def cancelled(self, step):
+        """Cancels a request at a time after it was sent."""
+        future = self.stub.ModelInfer.future(self.message(step))
+        threading.Timer(step["cancel_at"] / 1000, future.cancel).start()
+        return future.result()
+
+    def outputs(self, response):
+        return {
+            "outputs": {
+                out.name: [out.datatype, list(out.shape), numpy.frombuffer(raw, dtype=numpy.int32).tolist()] for out, raw in zip(response.outputs, response.raw_output_contents)
+            }
+        }
+
+    def stream(self, messages):
+        """Sends messages on a stream at their times."""
+        waiting = queue.Queue()
+        answers = self.stub.ModelStreamInfer(iter(waiting.get, None))
+        began = time.monotonic()
+        for step in messages:
+            time.sleep(max(0, began + step["at"] / 1000 - time.monotonic()))
+            waiting.put(self.message(step))
+        waiting.put(None)
+        return [
+            [answer.infer_response.id, {"error": answer.error_message} if answer.error_message else self.outputs(answer.infer_response)] for answer in answers
+        ]
+
+
+def plain(answers):
+    """Answers without what no client relies on."""
+    return [[name, {**answer, "error": answer["error"].split("\n")[0].strip()} if "error" in answer else answer] for name, answer in answers]
+
+
+def differences(case):
+    for recorded in case["runs"]:
+        with tempfile.TemporaryDirectory(prefix="shoal-sequences-") as folder:
+            given, ran, controls = Case(case, recorded, pathlib.Path(folder)).answers()
+        protocol = recorded["protocol"]
+        for (name, expected), (_, found) in zip(plain(recorded["answers"]), plain(given)):
+            if expected != found:
+                yield f"{protocol}, {name}: Triton {json.dumps(expected)}\n      here {json.dumps(found)}"
+        if len(given) != len(recorded["answers"]):
+            yield f"{protocol}: {len(recorded['answers'])} answers of Triton, {len(given)} here"
+        if ran != recorded["ran"]:
+            yield f"{protocol}, batches: Triton {json.dumps(recorded['ran'])}\n      here {json.dumps(ran)}"
+        for name, inputs in recorded["controls"].items():
+            if name in controls and controls[name] != inputs:
+                yield f"{protocol}, inputs of {name}: Triton {json.dumps(inputs)}\n      here {json.dumps(controls[name])}"
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--only", default="", metavar="WORD", help="cases that have this in their names")
+    arguments = parser.parse_args()
+    cases = [json.loads(line) for line in (HERE / "cases.json").read_text().splitlines()]
+    same = different = failed = 0
+    for case in cases:
+        if arguments.only not in case["name"]:
+            continue
+        for _ in range(ATTEMPTS):
+            found = list(differences(case))
+            if not found or case["name"] in DIFFERENT:
+                break
+        reason = DIFFERENT.get(case["name"])
+        if not found and not reason:
+            same += 1
+            continue
+        if found and reason:
+            different += 1
+            print(f"differs  {case['name']}: {reason}", flush=True)
+            continue
+        failed += 1
+        print(f"FAILED   {case['name']}: {case['about']}" + "".join(f"\n    {line}" for line in found or ["the same as in Triton now: take it out of DIFFERENT"]), flush=True)
+    print(f"{same} the same, {different} different for a known reason")
+    print(f"{same + different} passed, {failed} failed, 0 skipped")
+    return failed > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
