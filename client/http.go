@@ -164,7 +164,7 @@ func readAll(body io.Reader, length, limit int64) ([]byte, error) {
 }
 
 var httpCodes = map[int]Code{
-	http.StatusBadRequest: Invalid, http.StatusUnauthorized: Denied, http.StatusForbidden: Denied, http.StatusNotFound: NotFound,
+	http.StatusBadRequest: Invalid, http.StatusUnauthorized: Denied, http.StatusForbidden: Denied, http.StatusNotFound: NotFound, http.StatusConflict: Invalid,
 	http.StatusMethodNotAllowed: Unsupported, http.StatusRequestTimeout: Deadline, http.StatusRequestEntityTooLarge: TooLarge,
 	http.StatusUnsupportedMediaType: Unsupported, http.StatusUnprocessableEntity: Invalid, http.StatusTooManyRequests: Overloaded,
 	http.StatusRequestHeaderFieldsTooLarge: TooLarge, 499: Canceled,

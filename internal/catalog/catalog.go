@@ -74,6 +74,10 @@ type LoadOptions struct {
 	// and do not leave the directory; see
 	// [LoadOptions.AddFile].
 	Files map[string][]byte
+
+	// Epoch orders controllers: the server refuses an epoch that is lower than one that it
+	// has seen. Zero means that the client has none, and is not refused.
+	Epoch uint64
 }
 
 // AddFile adds a file of a model. The path comes from the client: AddFile returns an
@@ -96,4 +100,6 @@ func (o *LoadOptions) AddFile(path string, content []byte) error {
 type UnloadOptions struct {
 	// Dependents also unloads the models that the model is made of.
 	Dependents bool
+	// Epoch is that of [LoadOptions].
+	Epoch uint64
 }

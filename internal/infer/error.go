@@ -26,10 +26,11 @@ const (
 	Cancelled                   // the client cancelled the request
 	Forbidden                   // the client may not do this: ask the operator of the server
 	Unauthenticated             // the client sent no valid credentials: send some
+	Outdated                    // a newer client controls the server: stop
 )
 
 var codeNames = [...]string{
-	"internal", "invalid", "not found", "unsupported", "unavailable", "overloaded", "would be late", "queue timeout", "deadline", "cancelled", "forbidden", "unauthenticated",
+	"internal", "invalid", "not found", "unsupported", "unavailable", "overloaded", "would be late", "queue timeout", "deadline", "cancelled", "forbidden", "unauthenticated", "outdated",
 }
 
 // NumCodes is the number of codes.

@@ -2,6 +2,7 @@ package kserve
 
 import (
 	"encoding/base64"
+	"strconv"
 	"strings"
 
 	"github.com/shoal-serving/shoal/internal/catalog"
@@ -119,4 +120,19 @@ func (d *document) base64(field string) ([]byte, error) {
 		return nil, unparsable(field, err.Error())
 	}
 	return content, nil
+}
+
+// EpochHeader is the header, or the key of gRPC metadata, with the epoch of a load or unload.
+const EpochHeader = "Shoal-Epoch"
+
+// ParseEpoch reads the value of an [EpochHeader]; "" means that there is none.
+func ParseEpoch(text string) (uint64, error) {
+	if text == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil || n == 0 {
+		return 0, infer.Errorf(infer.Invalid, "%s: %q is not valid: expected a whole number greater than 0", EpochHeader, text)
+	}
+	return n, nil
 }

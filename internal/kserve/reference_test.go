@@ -23,6 +23,7 @@ var advice = [infer.NumCodes]struct{ meaning, fix string }{
 	infer.Cancelled:       {"The client cancelled the request or closed its connection.", "Nothing: the status appears only in the log and in metrics."},
 	infer.Forbidden:       {"The caller may not do this, or no client of this server may.", "Ask the operator; [Security](../explanation/security.md) lists the flags and the roles that allow it."},
 	infer.Unauthenticated: {"The request has no valid credentials, and the server requires some.", "Send an API key or a token in the Authorization header, or use a client certificate."},
+	infer.Outdated:        {"The epoch of a load or unload (`Shoal-Epoch`) is lower than one that the server has seen.", "Stop sending changes: another controller has taken over."},
 }
 
 func TestTheReferenceOfErrorsIsCurrent(t *testing.T) {

@@ -31,6 +31,7 @@ var statuses = [...]struct {
 	infer.Cancelled:       {statusClientClosedRequest, codes.Canceled},
 	infer.Forbidden:       {http.StatusForbidden, codes.PermissionDenied},
 	infer.Unauthenticated: {http.StatusUnauthorized, codes.Unauthenticated},
+	infer.Outdated:        {http.StatusConflict, codes.FailedPrecondition},
 }
 
 // TritonCode returns the code that Triton uses in place of c. Triton does not distinguish

@@ -273,7 +273,7 @@ func tritonReason(code infer.Code) string {
 		return "CANCELED"
 	case infer.Internal:
 		return "BACKEND"
-	case infer.Invalid, infer.NotFound, infer.Unsupported, infer.Forbidden, infer.Unauthenticated:
+	case infer.Invalid, infer.NotFound, infer.Unsupported, infer.Forbidden, infer.Unauthenticated, infer.Outdated:
 	}
 	return "OTHER"
 }
@@ -282,7 +282,7 @@ func tritonReason(code infer.Code) string {
 // a failure of the model. What callers may not do is not counted for a model.
 func isRejection(code infer.Code) bool {
 	switch code {
-	case infer.Internal, infer.NotFound, infer.Forbidden, infer.Unauthenticated:
+	case infer.Internal, infer.NotFound, infer.Forbidden, infer.Unauthenticated, infer.Outdated:
 		return false
 	default:
 		return true

@@ -101,7 +101,7 @@ func TestTheFiguresAreToldUnderTritonsNamesAndOurs(t *testing.T) {
 nv_inference_request_success{model="m",version="2"} 1
 nv_inference_request_failure{model="m",reason="BACKEND",version="2"} 1
 nv_inference_request_failure{model="m",reason="CANCELED",version="2"} 19
-nv_inference_request_failure{model="m",reason="OTHER",version="2"} 32
+nv_inference_request_failure{model="m",reason="OTHER",version="2"} 45
 nv_inference_request_failure{model="m",reason="REJECTED",version="2"} 26
 nv_inference_count{model="m",version="2"} 2
 nv_inference_exec_count{model="m",version="2"} 2

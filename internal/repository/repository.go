@@ -87,6 +87,7 @@ type Repository struct {
 	mu      sync.Mutex // guards the following
 	models  map[string]*model
 	closed  bool
+	epoch   uint64                      // the highest that a control request had
 	fetches map[string]*bucket.Progress // of models that are being fetched
 }
 
@@ -254,6 +255,9 @@ func (r *Repository) Load(ctx context.Context, name string, opts catalog.LoadOpt
 		if err := r.notAllowed(); err != nil {
 			return err
 		}
+		if err := r.checkEpoch(opts.Epoch); err != nil {
+			return err
+		}
 		if err := override(opts).checkClient(r.opts.ClientCode); err != nil {
 			return err
 		}
@@ -292,9 +296,12 @@ func loadChange(name string, opts catalog.LoadOptions) access.Change {
 
 // Unload takes a model out of service: it rejects new requests, runs the queued ones in
 // the background, and cancels a load. Unloading a model that is not loaded is not an error.
-func (r *Repository) Unload(ctx context.Context, name string, _ catalog.UnloadOptions) error {
+func (r *Repository) Unload(ctx context.Context, name string, opts catalog.UnloadOptions) error {
 	return r.server.Change(ctx, access.Change{Action: access.Manage, What: "unload", Model: name}, func() error {
 		if err := r.notAllowed(); err != nil {
+			return err
+		}
+		if err := r.checkEpoch(opts.Epoch); err != nil {
 			return err
 		}
 		if owner := r.server.Owner(name); owner != "" && owner != r.owner() {
@@ -325,6 +332,18 @@ func (r *Repository) LoadModel(ctx context.Context, name, config string, files m
 // UnloadModel unloads a model for another one.
 func (r *Repository) UnloadModel(ctx context.Context, name string) error {
 	return r.Unload(ctx, name, catalog.UnloadOptions{})
+}
+
+// checkEpoch returns an error if a control request is of a controller that another one has
+// replaced. It remembers the highest epoch until the process ends.
+func (r *Repository) checkEpoch(epoch uint64) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if epoch != 0 && epoch < r.epoch {
+		return infer.Errorf(infer.Outdated, "the request has epoch %d, and the server has seen epoch %d: another controller has taken over", epoch, r.epoch)
+	}
+	r.epoch = max(r.epoch, epoch)
+	return nil
 }
 
 // notAllowed returns an error unless clients may load and unload models.

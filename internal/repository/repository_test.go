@@ -819,3 +819,28 @@ func TestModelsAreNotForModelsToLoad(t *testing.T) {
 		t.Errorf("unload: %v", err)
 	}
 }
+
+func TestControlRequestsOfALowerEpochAreRefused(t *testing.T) {
+	r, err := start(t, newDisk(t).model("a", echoConfig, "1"), &tracked{}, setup{Mode: Explicit})
+	if err != nil {
+		t.Fatal(err)
+	}
+	load := func(epoch uint64) error {
+		return r.source.Load(t.Context(), "a", catalog.LoadOptions{Epoch: epoch})
+	}
+	unload := func(epoch uint64) error {
+		return r.source.Unload(t.Context(), "a", catalog.UnloadOptions{Epoch: epoch})
+	}
+	for _, c := range []struct {
+		do    func(uint64) error
+		epoch uint64
+		want  bool // it is refused
+	}{{load, 3, false}, {unload, 2, true}, {load, 3, false}, {load, 0, false}, {unload, 7, false}, {load, 3, true}, {unload, 3, true}, {load, 8, false}} {
+		if err := c.do(c.epoch); (infer.CodeOf(err) == infer.Outdated) != c.want || err != nil && !c.want {
+			t.Errorf("epoch %d: %v", c.epoch, err)
+		}
+	}
+	if all := r.Index(true); len(all) != 1 {
+		t.Errorf("ready are %+v, want the model of the last load", all)
+	}
+}

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 
+	"google.golang.org/grpc/metadata"
+
 	"github.com/shoal-serving/shoal/internal/catalog"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
@@ -26,6 +28,9 @@ func (s *service) RepositoryModelLoad(ctx context.Context, in *kservepb.Reposito
 	if err != nil {
 		return nil, err
 	}
+	if opts.Epoch, err = epochOf(ctx); err != nil {
+		return nil, err
+	}
 	if err := s.control.Load(ctx, in.GetModelName(), opts); err != nil {
 		return nil, err
 	}
@@ -37,10 +42,22 @@ func (s *service) RepositoryModelUnload(ctx context.Context, in *kservepb.Reposi
 	if err != nil {
 		return nil, err
 	}
+	if opts.Epoch, err = epochOf(ctx); err != nil {
+		return nil, err
+	}
 	if err := s.control.Unload(ctx, in.GetModelName(), opts); err != nil {
 		return nil, err
 	}
 	return &kservepb.RepositoryModelUnloadResponse{}, nil
+}
+
+// epochOf returns the epoch of a control request; 0 if it has none.
+func epochOf(ctx context.Context) (uint64, error) {
+	values := metadata.ValueFromIncomingContext(ctx, kserve.EpochHeader)
+	if len(values) == 0 {
+		return 0, nil
+	}
+	return kserve.ParseEpoch(values[0])
 }
 
 // loadOptions processes parameters in the order of their names, so that the error is

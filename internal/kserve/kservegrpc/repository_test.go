@@ -6,10 +6,12 @@ import (
 	"testing"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/shoal-serving/shoal/internal/catalog"
 	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/kserve/kservegrpc"
 	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
 )
@@ -63,6 +65,26 @@ func TestTheReasonOfAFailedLoadReachesTheClient(t *testing.T) {
 	for _, err := range []error{loading, unloading} {
 		if got := status.Convert(err); got.Code() != codes.InvalidArgument || got.Message() != failed.Error() {
 			t.Errorf("answered %v, want %v", err, failed)
+		}
+	}
+}
+
+func TestTheEpochOfAControlRequestReachesTheServer(t *testing.T) {
+	backend, conn := newServer(t, kservegrpc.Options{})
+	client := kservepb.NewGRPCInferenceServiceClient(conn)
+	var got uint64
+	outdated := infer.Errorf(infer.Outdated, "the server has seen another")
+	backend.Loading = func(_ string, o catalog.LoadOptions) error { got = o.Epoch; return outdated }
+	backend.Unloading = func(_ string, o catalog.UnloadOptions) error { got = o.Epoch; return outdated }
+	for text, want := range map[string]codes.Code{"7": codes.FailedPrecondition, "new": codes.InvalidArgument} {
+		ctx := metadata.AppendToOutgoingContext(t.Context(), kserve.EpochHeader, text)
+		got = 0
+		_, loading := client.RepositoryModelLoad(ctx, &kservepb.RepositoryModelLoadRequest{ModelName: "a"})
+		loaded := got
+		got = 0
+		_, unloading := client.RepositoryModelUnload(ctx, &kservepb.RepositoryModelUnloadRequest{ModelName: "a"})
+		if status.Code(loading) != want || status.Code(unloading) != want || loaded != got || (got == 7) != (text == "7") {
+			t.Errorf("%q: %v with %d, %v with %d", text, loading, loaded, unloading, got)
 		}
 	}
 }

@@ -48,12 +48,18 @@ func (h *handler) load(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	if opts.Epoch, err = kserve.ParseEpoch(r.Header.Get(kserve.EpochHeader)); err != nil {
+		return err
+	}
 	return h.control.Load(r.Context(), r.PathValue("model"), opts)
 }
 
 func (h *handler) unload(w http.ResponseWriter, r *http.Request) error {
 	opts, err := read(h, w, r, kserve.DecodeUnload)
 	if err != nil {
+		return err
+	}
+	if opts.Epoch, err = kserve.ParseEpoch(r.Header.Get(kserve.EpochHeader)); err != nil {
 		return err
 	}
 	return h.control.Unload(r.Context(), r.PathValue("model"), opts)

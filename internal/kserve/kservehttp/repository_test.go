@@ -65,6 +65,26 @@ func TestTheReasonOfAFailedLoadReachesTheClient(t *testing.T) {
 	}
 }
 
+func TestTheEpochOfAControlRequestReachesTheServer(t *testing.T) {
+	backend, server := newServer(t, kservehttp.Options{})
+	var got uint64
+	outdated := infer.Errorf(infer.Outdated, "the server has seen another")
+	backend.Loading = func(_ string, o catalog.LoadOptions) error { got = o.Epoch; return outdated }
+	backend.Unloading = func(_ string, o catalog.UnloadOptions) error { got = o.Epoch; return outdated }
+	for _, path := range []string{loadPath, unloadPath} {
+		for text, want := range map[string]struct {
+			epoch  uint64
+			status int
+		}{"7": {7, http.StatusConflict}, "": {0, http.StatusConflict}, "0": {99, http.StatusBadRequest}, "-1": {99, http.StatusBadRequest}, "new": {99, http.StatusBadRequest}} {
+			got = 99
+			a := do(t, server, http.MethodPost, path, http.Header{kserve.EpochHeader: {text}}, nil)
+			if a.status != want.status || got != want.epoch {
+				t.Errorf("%s with %q: status %d, epoch %d", path, text, a.status, got)
+			}
+		}
+	}
+}
+
 func TestAnIndexWithoutModelsIsAList(t *testing.T) {
 	backend, server := newServer(t, kservehttp.Options{})
 	backend.Entries = nil

@@ -16,7 +16,7 @@ from ._errors import InvalidError
 PROTOCOL = 1
 MAX_FRAME = 65536
 ALIGNMENT = 64
-CODES = 12
+CODES = 13
 
 # From the client.
 HELLO = 1
