@@ -27,10 +27,6 @@ type Item struct {
 	Tenant         int           // whose share of the queue it uses; tenants are numbered densely from 0
 	Weight         int           // of the tenant's share, from 1; 0 means 1
 
-	// For [Sequences], which sets Instance itself.
-	Correlation Correlation // of the request's sequence
-	Start, End  bool        // it is the first, the last of its sequence
-
 	Owner any // for the caller; the core does not use it
 
 	state      state
@@ -51,10 +47,14 @@ type Item struct {
 	alarm     Time // when Step has to handle it
 	alarmSlot int  // its position in Core.alarms, from 1; 0 means none
 
-	seq *Sequence // nil if the core is not one for sequences
-
 	running              *instance
 	orderPrev, orderNext *Item // list of all unanswered items, by arrival
+
+	// For [Sequences], which sets Instance itself. They are last, so that the fields of the core
+	// stay in the cache lines that they had.
+	Correlation Correlation // of the request's sequence
+	Start, End  bool        // it is the first, the last of its sequence
+	seq         *Sequence   // nil if the core is not one for sequences
 }
 
 // Arrived returns when the item arrived.

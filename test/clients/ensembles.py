@@ -50,7 +50,6 @@ DIFFERENT = {
     "output is intermediate": SUBSET,
     "decoupled step": LATER,
     "decoupled step undeclared": LATER,
-    "sequence step": "sequences are not supported yet",
     "cancel between steps": "Triton runs the steps of a cancelled request; here they do not run",
     "load order": UNLOADED,
     "timeout through": "the timeout of a request to an ensemble, which has no queue policy, is its deadline here",

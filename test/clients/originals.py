@@ -34,14 +34,8 @@ ELSEWHERE = {
     "image_client": "needs a picture",
     "memory_growth_test": "is a test of the client library",
 }
-SEQUENCES = "sequences are not supported yet"
 # What fails, and why. Anything else that fails is a defect, and so is one of these that passes.
-FAILS = {
-    "simple_grpc_sequence_stream_infer_client": SEQUENCES,
-    "simple_grpc_aio_sequence_stream_infer_client": SEQUENCES,
-    "simple_grpc_sequence_sync_infer_client": SEQUENCES,
-    "simple_http_sequence_sync_infer_client": SEQUENCES,
-}
+FAILS = {}
 EXPLICIT = "simple_http_model_control"  # it counts seven models: inception_onnx is not among them
 
 

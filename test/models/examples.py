@@ -71,10 +71,20 @@ def inception(path):
 
 
 def sequence(path):
-    """What a sequence batcher sends to a model: its input, and whether a sequence starts."""
+    """What a sequence batcher sends to a model: its input, whether a sequence starts, and whether the row has a request."""
     write(path, "The input, and one more at the start of a sequence.",
-          [helper.make_node("Add", ["INPUT", "START"], ["OUTPUT"])],
-          [port("INPUT", INT32, ["N", 1]), port("START", INT32, ["N", 1])], [port("OUTPUT", INT32, ["N", 1])])
+          [helper.make_node("Mul", ["START", "READY"], ["first"]), helper.make_node("Add", ["INPUT", "first"], ["OUTPUT"])],
+          [port(name, INT32, ["N", 1]) for name in ("INPUT", "START", "READY")], [port("OUTPUT", INT32, ["N", 1])])
+
+
+def dyna_sequence(path):
+    """The same, with the number of the sequence added at its end."""
+    write(path, "The input, one more at the start of a sequence, and the number of the sequence more at its end.",
+          [helper.make_node("Mul", ["START", "READY"], ["first"]), helper.make_node("Cast", ["CORRID"], ["number"], to=INT32),
+           helper.make_node("Mul", ["END", "number"], ["last"]), helper.make_node("Add", ["INPUT", "first"], ["sum"]),
+           helper.make_node("Add", ["sum", "last"], ["OUTPUT"])],
+          [port(name, INT32, ["N", 1]) for name in ("INPUT", "START", "END", "READY")] + [port("CORRID", TensorProto.UINT64, ["N", 1])],
+          [port("OUTPUT", INT32, ["N", 1])])
 
 
 def control(name, kind, values="int32_false_true: [ 0, 1 ]"):
@@ -105,4 +115,4 @@ if __name__ == "__main__":
     model("simple_dyna_sequence", sequence_config(
         "  max_sequence_idle_microseconds: 10000000\n  oldest { max_candidate_sequences: 1024 max_queue_delay_microseconds: 10000 }\n",
         control("START", "START"), control("END", "END"), control("READY", "READY"), control("CORRID", "CORRID", "data_type: TYPE_UINT64"))
-        + 'parameters [ { key: "execute_delay_ms" value: { string_value: "3" } } ]\ninstance_group [ { count: 2 kind: KIND_CPU } ]\n', sequence)
+        + 'parameters [ { key: "execute_delay_ms" value: { string_value: "3" } } ]\ninstance_group [ { count: 2 kind: KIND_CPU } ]\n', dyna_sequence)
