@@ -42,6 +42,7 @@ type objectStore struct {
 	proxy  string       // the API of the first
 	broken atomic.Int64 // how many reads of objects are answered with 500
 	failed atomic.Int64 // how many were
+	reads  atomic.Int64 // how many there were in all
 }
 
 // startStore starts a store with an empty bucket. It skips the test if tools/get-versitygw has
@@ -75,7 +76,11 @@ func startStore(t *testing.T) *objectStore {
 	forward.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError) // faults are meant
 	forward.Transport = &http.Transport{DisableKeepAlives: true}               // so that a fault meets every request
 	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if strings.Contains(r.URL.Path, "/weights") && s.broken.Add(-1) >= 0 {
+		weights := strings.Contains(r.URL.Path, "/weights")
+		if weights {
+			s.reads.Add(1)
+		}
+		if weights && s.broken.Add(-1) >= 0 {
 			s.failed.Add(1)
 			w.WriteHeader(http.StatusInternalServerError)
 			return
@@ -199,13 +204,15 @@ func TestABucketWithFaultsHarmsNoLoadedModel(t *testing.T) {
 		defer cancel()
 		return servertest.Ask(ctx, c, name, 1)
 	}
-	must := func(name string) {
+	must := func(name string) (took time.Duration) {
 		t.Helper()
 		began := time.Now()
 		if err := ask(name); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		t.Logf("%s: answered after %v", name, time.Since(began).Round(time.Millisecond))
+		took = time.Since(began)
+		t.Logf("%s: answered after %v", name, took.Round(time.Millisecond))
+		return took
 	}
 	must("warm")
 	stop, asked := make(chan struct{}), 0
@@ -225,8 +232,16 @@ func TestABucketWithFaultsHarmsNoLoadedModel(t *testing.T) {
 			}
 		}
 	})
-	store.with("latency", map[string]any{"latency": 1000}, func() { must("slow") })
+	store.with("latency", map[string]any{"latency": 1000}, func() {
+		if took := must("slow"); took < time.Second {
+			t.Errorf("the store was not slow: %v", took)
+		}
+	})
+	before := store.reads.Load()
 	store.with("limit_data", map[string]any{"bytes": 5 << 20}, func() { must("cut") }) // less than a range
+	if n := store.reads.Load() - before; n < 5 {
+		t.Errorf("three ranges were read with %d requests, of which two were to be cut", n)
+	}
 	store.broken.Store(5)
 	must("errors")
 	if n := store.failed.Load(); n != 5 {
@@ -259,7 +274,7 @@ func TestABucketWithFaultsHarmsNoLoadedModel(t *testing.T) {
 		background.Wait()
 	})
 	t.Logf("the loaded model answered %d requests", asked)
-	before := checkCache(t, cache)
+	whole := checkCache(t, cache)
 	s = servertest.Start(t, store.url, flags...)
 	c = s.Client()
 	must("killed")
@@ -267,8 +282,8 @@ func TestABucketWithFaultsHarmsNoLoadedModel(t *testing.T) {
 	if partial, _ := filepath.Glob(filepath.Join(cache, "partial", "*")); len(partial) > 0 {
 		t.Errorf("left over are %v", partial)
 	}
-	if after := checkCache(t, cache); after != before+1 {
-		t.Errorf("the cache has %d files after %d, want one more", after, before)
+	if after := checkCache(t, cache); after != whole+1 {
+		t.Errorf("the cache has %d files after %d, want one more", after, whole)
 	}
 	servertest.Contains(t, "the log", s.Log(), "model fetched", fmt.Sprintf("bytes=%d", weightsSize))
 }
