@@ -245,6 +245,15 @@ def ragged(path):
            numpy_helper.from_array(numpy.array([1]), "axis1")])
 
 
+def recurrent(path):
+    """A net with a state, whose rows do not depend on each other."""
+    write(path, "Half of the state and the input, which is the next state and the output.",
+          [helper.make_node("Mul", ["state", "half"], ["kept"]), helper.make_node("Add", ["kept", "x"], ["next"]),
+           helper.make_node("Identity", ["next"], ["y"])],
+          [port("x", FLOAT, ["N", 2, 4]), port("state", FLOAT, ["N", 2, 4])], [port("y", FLOAT, ["N", 2, 4]), port("next", FLOAT, ["N", 2, 4])],
+          [numpy_helper.from_array(numpy.array(0.5, dtype=numpy.float32), "half")])
+
+
 def batch_inputs(path):
     """Every kind of batch input, with a row for each request."""
     int32 = TensorProto.INT32
@@ -267,6 +276,6 @@ def batch_inputs(path):
 
 if __name__ == "__main__":
     for make in (add_sub, mlp, types, types_spelled, strings, scalar, anyshape, rows, centred, mean_pool, masked_pool, token_scale, large, nonzero, passthrough, optional, own_operator, fixed, sequence, fail_if, spin, endless,
-                 ragged, batch_inputs):
+                 ragged, recurrent, batch_inputs):
         make(TESTDATA / (make.__name__ + ".onnx"))
     add_sub(EXAMPLE)
