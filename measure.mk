@@ -21,6 +21,10 @@ states-beside-triton: build numpy ## compare which configurations load here and 
 ensembles: build numpy ## compare what ensembles answer with the recorded answers of a real Triton; 2 min
 	python3 test/clients/ensembles.py
 
+.PHONY: sequences
+sequences: build numpy ## compare what models with sequences answer with the recorded answers of a real Triton; 4 min
+	python3 test/clients/sequences.py
+
 .PHONY: example-clients
 example-clients: build onnxruntime numpy ## Triton's example clients; CLIENTS=src/python/examples of a clone of its client repository; 2 min
 	python3 test/clients/originals.py $(or $(CLIENTS),$(error set CLIENTS to src/python/examples of a clone of github.com/triton-inference-server/client))

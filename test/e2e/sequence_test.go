@@ -66,3 +66,36 @@ func TestInterleavedSequencesAreWhatEachIsAlone(t *testing.T) {
 		all.Wait()
 	}
 }
+
+// TestASequenceThatIsSentAheadOnAStreamRunsInItsOrder sends a sequence on a stream without
+// waiting for answers.
+func TestASequenceThatIsSentAheadOnAStreamRunsInItsOrder(t *testing.T) {
+	onnxtest.Library(t)
+	s := servertest.Start(t, servertest.ONNXRepository(t, map[string]servertest.ONNXModel{"m": {Config: recurrentConfig, File: onnxtest.Model("recurrent")}}))
+	stream, err := s.Client().Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stream.Close()
+	const length = 200
+	for i := range length {
+		err := stream.Send(&client.Request{
+			Model: "m", Inputs: []client.Tensor{client.NewTensor("x", []float32{float32(i), 0, 0, 0, 0, 0, 0, 0}, 1, 2, 4)},
+			Parameters: map[string]any{"sequence_id": 7, "sequence_start": i == 0, "sequence_end": i == length-1},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := float32(0)
+	for i := range length {
+		want = want*0.5 + float32(i)
+		resp, err := stream.Recv()
+		if err != nil {
+			t.Fatalf("request %d: %v", i, err)
+		}
+		if got, err := client.Values[float32](resp.Output("y")); err != nil || got[0] != want {
+			t.Fatalf("request %d: %v, %v, want %v", i, got, err, want)
+		}
+	}
+}
