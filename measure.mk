@@ -21,8 +21,8 @@ states-beside-triton: build numpy ## compare which configurations load here and 
 ensembles: build numpy ## compare what ensembles answer with the recorded answers of a real Triton; 2 min
 	python3 test/clients/ensembles.py
 
-.PHONY: sequences
-sequences: build numpy ## compare what models with sequences answer with the recorded answers of a real Triton; 4 min
+.PHONY: recorded-sequences
+recorded-sequences: build numpy ## compare what models with sequences answer with the recorded answers of a real Triton; 4 min
 	python3 test/clients/sequences.py
 
 .PHONY: example-clients
