@@ -10,7 +10,6 @@ it needs. The last line says how many cases are the same or different for a know
 many are not.
 """
 
-import argparse
 import concurrent.futures
 import json
 import os
@@ -34,7 +33,7 @@ import numpy
 import tritonclient.grpc
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
-import shoal
+import recorded
 
 HERE = pathlib.Path(__file__).resolve().parent / "ensembles"
 
@@ -66,21 +65,11 @@ class Case:
         self.record = folder / "record"
         self.record.touch()
         self.repository = folder / "models"
-        for name, (config, versions, code) in case["models"].items():
-            for version in versions:
-                directory = self.repository / name / str(version)
-                directory.mkdir(parents=True)
-                if code:
-                    (directory / "model.py").write_text((HERE / "model.py").read_text())
-            (self.repository / name / "config.pbtxt").write_text(config.replace("@RECORD@", str(self.record)))
+        recorded.write_models(case, (HERE / "model.py").read_text(), self.record, self.repository)
 
     def answers(self):
         """The answers of bin/shoal in the form of cases.json, and the batches that the members ran."""
-        loads = [flag for model in self.case["load"] for flag in ("--load-model", model)]
-        server = shoal.Server(
-            self.repository, "--model-control-mode", "explicit", "--triton-status", "--batching", "triton", "--exit-on-error=false", "--strict-readiness=false", *loads,
-            python=shoal.PYTHON,
-        )
+        server = recorded.start(self.case, self.repository)
         try:
             self.http = server.http
             with tritonclient.grpc.InferenceServerClient(server.grpc) as self.client:
@@ -160,11 +149,6 @@ class Case:
             return False
 
 
-def plain(answers):
-    """Answers without what no client relies on: where files are, and spaces at the end."""
-    return [[name, {**answer, "error": answer["error"].split("\n")[0].strip()} if "error" in answer else answer] for name, answer in answers]
-
-
 def batches(ran, case):
     """The batches of each model. Their order is that in which requests happened to come, unless requests have priorities."""
     ordered = list if "priority" in case["name"] else sorted
@@ -174,39 +158,10 @@ def batches(ran, case):
 def differences(case):
     with tempfile.TemporaryDirectory(prefix="shoal-ensembles-") as folder:
         given, ran = Case(case, pathlib.Path(folder)).answers()
-    for (name, expected), (_, found) in zip(plain(case["answers"]), plain(given)):
-        if expected != found:
-            yield f"{name}: Triton {json.dumps(expected)}\n      here {json.dumps(found)}"
-    if len(given) != len(case["answers"]):
-        yield f"{len(case['answers'])} answers of Triton, {len(given)} here"
+    yield from recorded.compare(case["answers"], given)
     if batches(ran, case) != batches(case["ran"], case):
         yield f"batches: Triton {json.dumps(case['ran'])}\n      here {json.dumps(ran)}"
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--only", default="", metavar="WORD", help="cases that have this in their names")
-    arguments = parser.parse_args()
-    cases = [json.loads(line) for line in (HERE / "cases.json").read_text().splitlines()]
-    same = different = failed = 0
-    for case in cases:
-        if arguments.only not in case["name"]:
-            continue
-        found = list(differences(case))
-        reason = DIFFERENT.get(case["name"])
-        if not found and not reason:
-            same += 1
-            continue
-        if found and reason:
-            different += 1
-            print(f"differs  {case['name']}: {reason}", flush=True)
-            continue
-        failed += 1
-        print(f"FAILED   {case['name']}: {case['about']}" + "".join(f"\n    {line}" for line in found or ["the same as in Triton now: take it out of DIFFERENT"]), flush=True)
-    print(f"{same} the same, {different} different for a known reason")
-    print(f"{same + different} passed, {failed} failed, 0 skipped")
-    return failed > 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(recorded.main(HERE / "cases.json", DIFFERENT, differences))

@@ -6,11 +6,10 @@
 sequences/cases.json has Triton's answers over gRPC and, in some cases, over HTTP: what each request was
 answered, which loads were accepted, which requests the model ran in which rows of which batches, and
 which inputs it was given besides the client's. DIFFERENT has the cases in which bin/shoal answers
-otherwise, and why. `make measure WHAT=recorded-sequences` brings what it needs. The last line says how many cases are the same or different for a known reason, and
-how many are not.
+otherwise, and why. `make measure WHAT=recorded-sequences` brings what it needs. The last line says how
+many cases are the same or different for a known reason, and how many are not.
 """
 
-import argparse
 import concurrent.futures
 import json
 import os
@@ -36,7 +35,7 @@ import grpc
 import numpy
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-import shoal
+import recorded
 
 HERE = pathlib.Path(__file__).resolve().parent / "sequences"
 
@@ -81,26 +80,16 @@ DIFFERENT = {
 class Case:
     """A server with the models of a case, and what it is asked over one protocol."""
 
-    def __init__(self, case, recorded, folder):
-        self.case, self.protocol = case, recorded["protocol"]
+    def __init__(self, case, asked, folder):
+        self.case, self.protocol = case, asked["protocol"]
         self.record = folder / "record"
         self.record.touch()
         self.repository = folder / "models"
-        for name, (config, versions, code) in case["models"].items():
-            for version in versions:
-                directory = self.repository / name / str(version)
-                directory.mkdir(parents=True)
-                if code:
-                    (directory / "model.py").write_text((HERE / "model.py").read_text())
-            (self.repository / name / "config.pbtxt").write_text(config.replace("@RECORD@", str(self.record)))
+        recorded.write_models(case, (HERE / "model.py").read_text(), self.record, self.repository)
 
     def answers(self):
         """The answers of bin/shoal, the batches that the model ran, and the inputs that it was given."""
-        loads = [flag for model in self.case["load"] for flag in ("--load-model", model)]
-        server = shoal.Server(
-            self.repository, "--model-control-mode", "explicit", "--triton-status", "--batching", "triton", "--exit-on-error=false", "--strict-readiness=false", *loads,
-            python=shoal.PYTHON,
-        )
+        server = recorded.start(self.case, self.repository)
         try:
             self.http = server.http
             with grpc.insecure_channel(server.grpc) as channel:
@@ -231,55 +220,18 @@ class Case:
         ]
 
 
-def plain(answers):
-    """Answers without what no client relies on."""
-    return [[name, {**answer, "error": answer["error"].split("\n")[0].strip()} if "error" in answer else answer] for name, answer in answers]
-
-
 def differences(case):
-    for recorded in case["runs"]:
+    for asked in case["runs"]:
         with tempfile.TemporaryDirectory(prefix="shoal-sequences-") as folder:
-            given, ran, controls = Case(case, recorded, pathlib.Path(folder)).answers()
-        protocol = recorded["protocol"]
-        for (name, expected), (_, found) in zip(plain(recorded["answers"]), plain(given)):
-            if expected != found:
-                yield f"{protocol}, {name}: Triton {json.dumps(expected)}\n      here {json.dumps(found)}"
-        if len(given) != len(recorded["answers"]):
-            yield f"{protocol}: {len(recorded['answers'])} answers of Triton, {len(given)} here"
-        if ran != recorded["ran"]:
-            yield f"{protocol}, batches: Triton {json.dumps(recorded['ran'])}\n      here {json.dumps(ran)}"
-        for name, inputs in recorded["controls"].items():
+            given, ran, controls = Case(case, asked, pathlib.Path(folder)).answers()
+        protocol = asked["protocol"]
+        yield from recorded.compare(asked["answers"], given, protocol + ", ")
+        if ran != asked["ran"]:
+            yield f"{protocol}, batches: Triton {json.dumps(asked['ran'])}\n      here {json.dumps(ran)}"
+        for name, inputs in asked["controls"].items():
             if name in controls and controls[name] != inputs:
                 yield f"{protocol}, inputs of {name}: Triton {json.dumps(inputs)}\n      here {json.dumps(controls[name])}"
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--only", default="", metavar="WORD", help="cases that have this in their names")
-    arguments = parser.parse_args()
-    cases = [json.loads(line) for line in (HERE / "cases.json").read_text().splitlines()]
-    same = different = failed = 0
-    for case in cases:
-        if arguments.only not in case["name"]:
-            continue
-        for _ in range(ATTEMPTS):
-            found = list(differences(case))
-            if not found or case["name"] in DIFFERENT:
-                break
-        reason = DIFFERENT.get(case["name"])
-        if not found and not reason:
-            same += 1
-            continue
-        if found and reason:
-            different += 1
-            print(f"differs  {case['name']}: {reason}", flush=True)
-            continue
-        failed += 1
-        print(f"FAILED   {case['name']}: {case['about']}" + "".join(f"\n    {line}" for line in found or ["the same as in Triton now: take it out of DIFFERENT"]), flush=True)
-    print(f"{same} the same, {different} different for a known reason")
-    print(f"{same + different} passed, {failed} failed, 0 skipped")
-    return failed > 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(recorded.main(HERE / "cases.json", DIFFERENT, differences, ATTEMPTS))

@@ -1,0 +1,75 @@
+"""What the replays of Triton's recorded answers share: cases, their servers, and the comparison.
+
+A case is a line of a file cases.json: its name, what it is about, its models, what is loaded, and the
+steps of its clients. A replay says how a step is made, and what of the answers is compared.
+"""
+
+import argparse
+import json
+
+import shoal
+
+
+def write_models(case, code, record, repository):
+    """Writes the repository of a case. Models in Python have this code, and append what they run to record."""
+    for name, (config, versions, in_python) in case["models"].items():
+        for version in versions:
+            directory = repository / name / str(version)
+            directory.mkdir(parents=True)
+            if in_python:
+                (directory / "model.py").write_text(code)
+        (repository / name / "config.pbtxt").write_text(config.replace("@RECORD@", str(record)))
+
+
+def start(case, repository):
+    """Starts bin/shoal as Triton was started."""
+    loads = [flag for model in case["load"] for flag in ("--load-model", model)]
+    return shoal.Server(
+        repository, "--model-control-mode", "explicit", "--triton-status", "--batching", "triton", "--exit-on-error=false", "--strict-readiness=false", *loads,
+        python=shoal.PYTHON,
+    )
+
+
+def plain(answers):
+    """Answers without what no client relies on: all lines of an error but the first, and spaces at its end."""
+    return [[name, {**answer, "error": answer["error"].split("\n")[0].strip()} if "error" in answer else answer] for name, answer in answers]
+
+
+def compare(expected, found, where=""):
+    """Yields the answers that differ. where begins the lines."""
+    for (name, triton), (_, here) in zip(plain(expected), plain(found)):
+        if triton != here:
+            yield f"{where}{name}: Triton {json.dumps(triton)}\n      here {json.dumps(here)}"
+    if len(found) != len(expected):
+        yield f"{where}{len(expected)} answers of Triton, {len(found)} here"
+
+
+def main(file, known, differences, attempts=1):
+    """Replays the cases of a file, and returns whether one failed.
+
+    known has the reason for each case that differs. differences yields how a case does; a case that
+    should not, and that is about times, has several attempts on a busy machine.
+    """
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--only", default="", metavar="WORD", help="cases that have this in their names")
+    arguments = parser.parse_args()
+    same = different = failed = 0
+    for case in map(json.loads, file.read_text().splitlines()):
+        if arguments.only not in case["name"]:
+            continue
+        reason = known.get(case["name"])
+        for _ in range(1 if reason else attempts):
+            found = list(differences(case))
+            if not found:
+                break
+        if not found and not reason:
+            same += 1
+        elif found and reason:
+            different += 1
+            print(f"differs  {case['name']}: {reason}", flush=True)
+        else:
+            failed += 1
+            print(f"FAILED   {case['name']}: {case['about']}" + "".join(f"\n    {line}" for line in found or ["the same as in Triton now: take it out of DIFFERENT"]), flush=True)
+    print(f"{same} the same, {different} different for a known reason")
+    print(f"{same + different} passed, {failed} failed, 0 skipped")
+    return failed > 0
