@@ -241,6 +241,10 @@ identity: build ## tokens of a real OpenID Connect issuer, and a real Envoy that
 	tools/get-oidc-provider
 	go test -tags e2e -count 1 -timeout 10m -v -run 'TestTokensOfARealIssuer|TestAProxyNamesTheCaller' ./test/e2e
 
+.PHONY: node
+node: build ## the page of a server with 1,000 models, and what readers cost that wait for changes; 4 min, quiet
+	go test -tags e2e,proofs -count 1 -timeout 30m -v -run '^TestProofTheNodesPage$$' ./test/proofs -strict
+
 .PHONY: access-cost
 access-cost: build ## CPU of a request with TLS, with a verified token and a tenant, and with all of it, times plain; 6 min, quiet
 	go test -tags e2e,proofs -count 1 -timeout 30m -v -run '^TestProofAccessCosts$$' ./test/proofs -strict

@@ -97,6 +97,7 @@ var kserveRoutes = map[string]route{
 	"GET /v2/health/live":  {right: "open", status: 200},
 	"GET /v2/health/ready": {right: "open", status: 200},
 
+	"GET /v2/node":                                      {right: "observe", status: 200},
 	"GET /v2/models/stats":                              {right: "any", status: 200},
 	"GET /v2/models/{model}":                            {right: "describe", status: 200},
 	"GET /v2/models/{model}/ready":                      {right: "describe", status: 200},

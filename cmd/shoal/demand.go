@@ -12,11 +12,15 @@ import (
 
 // demand returns the options of mode demand.
 func (o *serveOptions) demand(store *calibrate.Store) repository.DemandOptions {
-	bytes := int64(o.modelMemory)
-	if bytes == 0 {
-		bytes = cmp.Or(machine.ReadMemory(machine.Root()).Limit/2, math.MaxInt64) // unknown: no limit
+	return repository.DemandOptions{Memory: o.modelBytes(), Loads: o.loadThreads, Waiting: o.maxQueue, Resident: residentMemory, Store: store}
+}
+
+// modelBytes returns the memory for models in mode demand.
+func (o *serveOptions) modelBytes() int64 {
+	if o.modelMemory > 0 {
+		return int64(o.modelMemory)
 	}
-	return repository.DemandOptions{Memory: bytes, Loads: o.loadThreads, Waiting: o.maxQueue, Resident: residentMemory, Store: store}
+	return cmp.Or(machine.ReadMemory(machine.Root()).Limit/2, math.MaxInt64) // unknown: no limit
 }
 
 // residentMemory returns the memory of the process and its workers, without that of Go.

@@ -51,6 +51,8 @@ type serveOptions struct {
 	calibrationDir      string
 
 	id             string
+	zone           string
+	nodeLabels     map[string]string
 	address        string
 	headerTimeout  int
 	bodyTimeout    int
@@ -150,6 +152,8 @@ func (o *serveOptions) define(f *pflag.FlagSet) {
 	topic(f, "Limits")
 
 	f.StringVar(&o.id, "id", kserve.ServerName, "name of the server in its metadata")
+	f.StringVar(&o.zone, "zone", "", "`name` of the zone that the server is in, for programs that read /v2/node")
+	f.StringToStringVar(&o.nodeLabels, "node-label", nil, "label of the server, for the same programs, as KEY=VALUE; may be repeated")
 	f.BoolVar(&o.tritonStatus, "triton-status", false, "report a full queue as Triton does, with 503 and UNAVAILABLE instead of 429 and RESOURCE_EXHAUSTED")
 	trueVar(f, &o.allowHTTP, "allow-http", "serve HTTP")
 	f.StringVar(&o.httpAddress, "http-address", "", "HTTP address; defaults to --address")

@@ -484,7 +484,7 @@ func ports(p parts, opts serveOptions, stop context.CancelCauseFunc, log *slog.L
 	}
 	kserveHTTP := kservehttp.New(p.backend, p.backend, p.models, kservehttp.Options{
 		Name: opts.id, Version: version, ForwardHeaders: opts.httpHeaders.HeaderPattern, Limits: httpLimits, TritonStatus: opts.tritonStatus, BodyTimeout: seconds(opts.bodyTimeout),
-		Budget: requests, Logging: logging, Regions: regions, Log: log,
+		Budget: requests, Logging: logging, Regions: regions, Node: newReporter(p, opts), Log: log,
 	})
 	var figures http.Handler
 	if opts.allowMetrics {

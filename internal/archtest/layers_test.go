@@ -58,6 +58,7 @@ var layers = [][]string{
 		"internal/engine",
 		"internal/batching/automatic",
 		"internal/catalog",
+		"internal/node",
 		"client",
 	},
 	{

@@ -334,6 +334,13 @@ func (r *Repository) UnloadModel(ctx context.Context, name string) error {
 	return r.Unload(ctx, name, catalog.UnloadOptions{})
 }
 
+// Epoch returns the highest epoch that a load or unload had.
+func (r *Repository) Epoch() uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.epoch
+}
+
 // checkEpoch returns an error if a control request is of a controller that another one has
 // replaced. It remembers the highest epoch until the process ends.
 func (r *Repository) checkEpoch(epoch uint64) error {

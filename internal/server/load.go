@@ -209,6 +209,7 @@ const ReasonUnloaded = "unloaded"
 func (s *Server) setStates(m *model, numbers []int64, state State, reason string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	defer s.changedLocked()
 	for _, n := range numbers {
 		if m.states[n].state == StateReady {
 			if reason != "" {
@@ -302,6 +303,7 @@ func (s *Server) drain(m *model, versions []*servable.Version) {
 			if m.states[v.Number()].state == StateUnloading {
 				m.states[v.Number()] = status{StateUnavailable, ReasonUnloaded}
 			}
+			s.changedLocked()
 			s.log.Info("model unloaded", "model", m.name, "version", v.Name())
 		})
 	}

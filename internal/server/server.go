@@ -58,6 +58,7 @@ type Server struct {
 	models  map[string]*model
 	started bool // the first loads have been tried
 	closed  bool
+	changed chan struct{} // see Changed; nil if no caller has it
 }
 
 // defaultLoads is the default number of models that load in parallel, as in Triton.
@@ -96,6 +97,25 @@ func (s *Server) Started() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.started = true
+	s.changedLocked()
+}
+
+// Changed returns a channel that is closed when the state of a version changes, or when the
+// server has started or begins to stop.
+func (s *Server) Changed() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.changed == nil {
+		s.changed = make(chan struct{})
+	}
+	return s.changed
+}
+
+func (s *Server) changedLocked() {
+	if s.changed != nil {
+		close(s.changed)
+		s.changed = nil
+	}
 }
 
 func (s *Server) hasStarted() bool {
@@ -134,7 +154,15 @@ func (s *Server) Close() error {
 
 // Stop makes the server report that it is not ready, so that load balancers send requests
 // elsewhere. Requests are still answered.
-func (s *Server) Stop() { s.stopping.Store(true) }
+func (s *Server) Stop() {
+	s.stopping.Store(true)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.changedLocked()
+}
+
+// Draining reports whether Stop or Drain was called.
+func (s *Server) Draining() bool { return s.stopping.Load() }
 
 // Drain rejects new inferences as unavailable. In-flight ones complete.
 func (s *Server) Drain() {

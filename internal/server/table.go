@@ -182,6 +182,7 @@ func (s *Server) publishLocked(name string, now serving) {
 		delete(next, name)
 	}
 	s.serving.Store(&next)
+	s.changedLocked()
 }
 
 // takeTurn waits for the caller's turn to change a model, and returns its entry, or nil if the

@@ -18,6 +18,7 @@ import (
 
 	"github.com/shoal-serving/shoal/internal/budget"
 	"github.com/shoal-serving/shoal/internal/kserve"
+	"github.com/shoal-serving/shoal/internal/node"
 	"github.com/shoal-serving/shoal/internal/panics"
 )
 
@@ -52,6 +53,10 @@ type Options struct {
 	// shared memory.
 	Regions *kserve.Regions
 
+	// Node reports what the server is and how its models run. Nil means that clients cannot
+	// read that.
+	Node *node.Reporter
+
 	// Log receives internal errors. Nil means [slog.Default].
 	Log *slog.Logger
 }
@@ -80,6 +85,9 @@ func New(backend kserve.Backend, catalog kserve.Catalog, control kserve.Control,
 	h.handleModel(http.MethodGet, "/config", h.modelConfig)
 	h.handleModel(http.MethodGet, "/stats", h.statistics)
 	h.handle(http.MethodGet, "/v2/models/stats", h.statistics)
+	if opts.Node != nil {
+		h.handle(http.MethodGet, "/v2/node", h.node)
+	}
 	if e, ok := catalog.(kserve.Explainer); ok {
 		h.handleModel(http.MethodGet, "/explain", explainer(e))
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/shoal-serving/shoal/internal/kserve/kservehttp"
 	"github.com/shoal-serving/shoal/internal/kserve/kservetest"
+	"github.com/shoal-serving/shoal/internal/node"
 )
 
 func TestTheReferenceHasEveryRoute(t *testing.T) {
@@ -31,7 +32,7 @@ func TestTheReferenceHasEveryRoute(t *testing.T) {
 
 	backend := kservetest.New(t)
 	served := map[string]string{}
-	for pattern, methods := range kservehttp.Routes(kservehttp.New(backend, backend, backend, kservehttp.Options{})) {
+	for pattern, methods := range kservehttp.Routes(kservehttp.New(backend, backend, backend, kservehttp.Options{Node: node.NewReporter(node.Options{})})) {
 		served[strings.TrimSuffix(pattern, "{$}")] = methods
 	}
 	for path, methods := range served {

@@ -1,0 +1,57 @@
+package server
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/catalog"
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/node"
+	"github.com/shoal-serving/shoal/internal/servable"
+)
+
+// NodeModels describes all versions except those that were unloaded, for [node.Page].
+func (s *Server) NodeModels() []node.Model {
+	entries, serving := s.states()
+	all := make([]node.Model, 0, len(entries))
+	for _, e := range entries {
+		m := node.Model{Name: e.Name, Version: e.Version, State: e.State, Reason: infer.WithoutPaths(e.Name, e.Reason)}
+		if v := serving[e.Name].find(e.Version); v != nil {
+			describe(&m, v)
+		}
+		all = append(all, m)
+	}
+	return all
+}
+
+// states returns the entries of the index that NodeModels describes, and what serves.
+func (s *Server) states() (all []catalog.IndexEntry, serving map[string]serving) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	serving = *s.serving.Load()
+	for _, name := range slices.Sorted(maps.Keys(s.models)) {
+		for _, e := range s.models[name].index(name, serving[name].versions, false) {
+			if e.State != "" && (e.State != string(StateUnavailable) || e.Reason != ReasonUnloaded) {
+				all = append(all, e)
+			}
+		}
+	}
+	return all, serving
+}
+
+// describe adds what is known of a version that serves.
+func describe(m *node.Model, v *servable.Version) {
+	snapshot := v.Stats.Snapshot()
+	m.Stats = &snapshot
+	m.Digest, m.Bytes, m.LoadTime, m.Objective = fmt.Sprintf("%016x", v.Source.Fingerprint), v.Memory, v.LoadTime, snapshot.Objective
+	m.Requests, m.Failures, m.Queue = snapshot.Success.Count+snapshot.Fail.Count, snapshot.Fail.Count, v.Scheduler.Waiting()
+	m.Busy = time.Duration(snapshot.EngineTimes.Nanos)
+	if policy, ok := v.Scheduler.Explain(); ok {
+		m.Efficient = policy.TargetRows
+		for _, size := range policy.Curve {
+			m.Curve = append(m.Curve, node.Point{Rows: size.Rows, Takes: size.Expected})
+		}
+	}
+}
