@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -276,8 +277,19 @@ func TestClientsOfAStoreThatLeaveAreNotRun(t *testing.T) {
 	}
 }
 
+// TestNobodyIsLostWhenAStoreStops stops the server when one batch runs, which takes until then, and
+// two wait.
 func TestNobodyIsLostWhenAStoreStops(t *testing.T) {
-	s := storeOf(t, slowHandler, "", "batch_size=8&max_batch_delay=10&initial_workers=1")
+	stopped := filepath.Join(t.TempDir(), "stopped")
+	s := storeOf(t, fmt.Sprintf(`
+import os, time
+def handle(data, context):
+    if data is None:
+        return None
+    while not os.path.exists(%q):
+        time.sleep(0.01)
+    return [d["body"] for d in data]
+`, stopped), "", "batch_size=8&max_batch_delay=60000&initial_workers=1")
 	client := &http.Client{Timeout: time.Minute, Transport: &http.Transport{MaxIdleConnsPerHost: 24}}
 	defer client.CloseIdleConnections()
 	var all sync.WaitGroup
@@ -288,8 +300,11 @@ func TestNobodyIsLostWhenAStoreStops(t *testing.T) {
 			}
 		})
 	}
-	servertest.Eventually(t, "in the queue", func() bool { return s.waiting() >= 8 })
+	servertest.Eventually(t, "in the queue", func() bool { return s.waiting() == 16 })
 	s.Terminate()
+	if err := os.WriteFile(stopped, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	all.Wait()
 	if !s.EndsWithin(30*time.Second) || s.Err != nil {
 		t.Errorf("the server ended with %v\n%s", s.Err, s.Log())

@@ -127,7 +127,8 @@ func TestWithoutTheLibraryTheRestServes(t *testing.T) {
 	dir := servertest.Repository(t, map[string]string{"m": servertest.Config(time.Millisecond, "1", "")})
 	servertest.AddModel(t, dir, "onnx", servertest.ONNXModel{File: onnxtest.Model("mlp")})
 	s := servertest.Start(t, dir, "--model-control-mode=explicit", "--load-model=m", "--onnxruntime-library=/nowhere/libonnxruntime.so")
-	servertest.Contains(t, "the answer", refusal(t, s, "onnx", client.LoadOptions{}), "ONNX Runtime", "/nowhere/libonnxruntime.so", "make deps")
+	servertest.Contains(t, "the answer", refusal(t, s, "onnx", client.LoadOptions{}), "ONNX Runtime", "libonnxruntime.so", "make deps")
+	s.AwaitLog("/nowhere/libonnxruntime.so")
 	if err := oneRow(t.Context(), s); err != nil {
 		t.Errorf("the other model: %v", err)
 	}
