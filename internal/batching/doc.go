@@ -17,8 +17,9 @@
 //
 // Waiting requests are queued in lanes: one for each shape whose requests may share a
 // batch, and one for each instance that requests are bound to. A lane is ordered by
-// priority, then by the shares of tenants that compete, and then by arrival. A [Policy] looks at a lane and decides how many of its
-// first requests run as one batch now, or until when to wait.
+// priority, then by the shares of tenants that compete, and then by arrival. A [Policy]
+// looks at a lane and decides how many of its first requests run as one batch now, or until
+// when to wait.
 //
 // # Instances pull
 //

@@ -310,8 +310,8 @@ func (r *Repository) describe(store *calibrate.Store, name string) description {
 	return as
 }
 
-// sizeOf returns the size of a file, or of all files below a directory. Files that cannot be read do not
-// count: loading reports them.
+// sizeOf returns the size of a file, or of all files below a directory. Files that cannot be
+// read do not count: loading reports them.
 func sizeOf(root string) (size int64) {
 	if link, err := filepath.EvalSymlinks(root); err == nil {
 		root = link // the directory of a version may be a link, as in mounted volumes

@@ -21,8 +21,8 @@ import (
 // A location is where files of models are: directories, or a bucket.
 //
 // A location that is far away remembers what it listed last. Methods with the argument fresh
-// ask it again if that is true; otherwise they do not wait for it if they can avoid that. If it does not answer, find uses
-// what it remembers.
+// ask it again if that is true, and otherwise only if nothing is remembered or if that is old.
+// If it does not answer, find uses what is remembered.
 type location interface {
 	// list returns all models. If the error is not nil, some may be missing.
 	list(ctx context.Context, fresh bool) ([]*candidate, error)
@@ -269,7 +269,8 @@ func (l *remoteLocation) fetch(ctx context.Context, f *candidate, selected func(
 	return local, files, nil
 }
 
-// selected returns a function that says which versions of a model are served, given the files that all share.
+// selected returns a function that says which versions of a model are served, given the files
+// that all share.
 func (r *Repository) selected(with override) func(*candidate) ([]int64, error) {
 	return func(f *candidate) ([]int64, error) {
 		cfg, err := (&desired{model: f, with: with}).parse()
