@@ -34,7 +34,8 @@ const (
 
 // A figure is what one request costs the server. Instructions are those outside Go's runtime,
 // and those with which the runtime copies and clears memory. How long the runtime looks for a
-// goroutine to run depends on the machine; what it is asked for is counted in calls.
+// goroutine to run, and a simulated device at the clock, depends on the machine; what the runtime is
+// asked for is counted in calls.
 type figure struct {
 	Instructions float64 `json:"instructions"`
 	Allocations  float64 `json:"allocations"`
@@ -225,11 +226,19 @@ func read(dump io.Reader) (f figure, err error) {
 	return f, lines.Err()
 }
 
-// counted reports whether the instructions of a function are a request's.
+// counted reports whether the instructions of a function are a request's. A simulated device looks
+// at the clock until its time has passed: how often depends on the machine.
 func counted(function string) bool {
+	for _, waits := range []string{"time.", module + "engine/simulated.", module + "device.", module + "pacer."} {
+		if strings.HasPrefix(function, waits) {
+			return false
+		}
+	}
 	inRuntime, ok := strings.CutPrefix(function, "runtime.")
 	return !ok || strings.HasPrefix(inRuntime, "memmove") || strings.HasPrefix(inRuntime, "memclr")
 }
+
+const module = "github.com/shoal-serving/shoal/internal/"
 
 // localCalls returns a function that calls the model over the local socket, with the Python
 // package.
