@@ -72,11 +72,10 @@ type Sequence struct {
 	id         Correlation
 	instance   int // 0 while the sequence waits for a slot
 	slot       int
-	ended      bool  // it takes no more requests
-	busy       bool  // the core has a request of it
-	running    bool  // that is in a batch
-	first      *Item // pending requests
-	last       *Item
+	ended      bool // it takes no more requests
+	busy       bool // the core has a request of it
+	running    bool // that is in a batch
+	pending    list // requests that the core does not have, in the order of arrival
 	idleSince  Time
 	list       *sequenceList // that it is in; nil if none
 	prev, next *Sequence
@@ -237,7 +236,7 @@ func (s *Sequences) arrive(it *Item) {
 		s.live[it.Correlation] = seq
 		s.backlog.push(seq)
 	}
-	seq.push(it)
+	seq.pending.push(it)
 	it.state, it.seq = pending, seq
 	s.order++
 	it.sequence = s.order
@@ -291,7 +290,7 @@ func (s *Sequences) fillSlots() {
 		in := s.instances[number-1]
 		in.held[slot] = seq
 		in.free--
-		for it := seq.first; it != nil; it = it.next { // a client's timeout is for the backlog
+		for it := seq.pending.first; it != nil; it = it.next { // a client's timeout is for the backlog
 			end := Never
 			if it.Deadline != 0 {
 				end = it.Deadline
@@ -325,8 +324,8 @@ func (s *Sequences) freeSlot() (instance, slot int) {
 func (s *Sequences) advance(seq *Sequence) {
 	switch {
 	case seq.busy:
-	case seq.first != nil:
-		it := seq.first
+	case seq.pending.first != nil:
+		it := seq.pending.first
 		s.take(it)
 		seq.busy = true
 		it.Instance = seq.instance
@@ -348,7 +347,7 @@ func (s *Sequences) advance(seq *Sequence) {
 
 // take removes a pending request from its sequence.
 func (s *Sequences) take(it *Item) {
-	it.seq.remove(it)
+	it.seq.pending.remove(it)
 	s.alarms.set(it, Never)
 	s.pending.Requests--
 	s.pending.Bytes -= it.Bytes
@@ -388,7 +387,7 @@ func (s *Sequences) breakAt(it *Item, v, later Verdict) {
 			next = it.next
 		}
 	}
-	if seq.first == nil && !seq.busy {
+	if seq.pending.first == nil && !seq.busy {
 		s.end(seq)
 	}
 }
@@ -398,8 +397,8 @@ func (s *Sequences) breakAt(it *Item, v, later Verdict) {
 func (s *Sequences) breakAfter(seq *Sequence) {
 	seq.busy = false
 	s.forget(seq)
-	for seq.first != nil {
-		s.answer(seq.first, Discontinued)
+	for seq.pending.first != nil {
+		s.answer(seq.pending.first, Discontinued)
 	}
 	s.end(seq)
 }
@@ -434,8 +433,8 @@ func (s *Sequences) down(number int) {
 			continue
 		}
 		s.forget(seq)
-		for seq.first != nil {
-			s.answer(seq.first, Unbound)
+		for seq.pending.first != nil {
+			s.answer(seq.pending.first, Unbound)
 		}
 		if !seq.busy {
 			s.end(seq)
@@ -447,7 +446,7 @@ func (s *Sequences) down(number int) {
 // started.
 func (s *Sequences) answerIfUnservable() {
 	for s.backlog.first != nil && s.core.unservable() {
-		s.breakAt(s.backlog.first.first, NoInstance, NoInstance)
+		s.breakAt(s.backlog.first.pending.first, NoInstance, NoInstance)
 	}
 }
 
@@ -460,7 +459,7 @@ func (s *Sequences) expire() {
 			s.breakAt(it, Expired, Discontinued)
 		} else {
 			// The sequence waits for a slot, and none of its requests has run.
-			s.breakAt(it.seq.first, SequenceTimedOut, SequenceTimedOut)
+			s.breakAt(it.seq.pending.first, SequenceTimedOut, SequenceTimedOut)
 		}
 	}
 	for s.nextIdle() <= s.now {
@@ -474,30 +473,6 @@ func (s *Sequences) nextIdle() Time {
 		return Never
 	}
 	return s.idle.first.idleSince + s.cfg.MaxIdle
-}
-
-func (q *Sequence) push(it *Item) {
-	it.prev, it.next = q.last, nil
-	if q.last == nil {
-		q.first = it
-	} else {
-		q.last.next = it
-	}
-	q.last = it
-}
-
-func (q *Sequence) remove(it *Item) {
-	if it.prev == nil {
-		q.first = it.next
-	} else {
-		it.prev.next = it.next
-	}
-	if it.next == nil {
-		q.last = it.prev
-	} else {
-		it.next.prev = it.prev
-	}
-	it.prev, it.next = nil, nil
 }
 
 // sequenceList is an intrusive queue of sequences.
