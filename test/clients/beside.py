@@ -14,17 +14,12 @@ answers are the same or different for a known reason, and how many are not.
 
 import argparse
 import json
-import os
 import sys
 
 import run
 
-if __name__ == "__main__" and "tritonclient" not in sys.modules:
-    try:
-        import tritonclient  # noqa: F401
-    except ImportError:
-        python = run.install()[-1]
-        os.execv(python, [python, *sys.argv])
+if __name__ == "__main__":
+    run.restart_with_clients()
 
 import modelpy
 import shoal

@@ -12,7 +12,6 @@ many are not.
 
 import concurrent.futures
 import json
-import os
 import pathlib
 import sys
 import tempfile
@@ -22,12 +21,8 @@ import urllib.request
 
 import run
 
-if __name__ == "__main__" and "tritonclient" not in sys.modules:
-    try:
-        import tritonclient  # noqa: F401
-    except ImportError:
-        python = run.install()[-1]
-        os.execv(python, [python, *sys.argv])
+if __name__ == "__main__":
+    run.restart_with_clients()
 
 import numpy
 import tritonclient.grpc

@@ -8,6 +8,7 @@ changed. The last line says how many tests passed, failed and were skipped. It
 needs pip, and Python 3.11, for which the lists were made.
 """
 
+import os
 import pathlib
 import re
 import shutil
@@ -45,6 +46,15 @@ def install():
             sys.exit(f"run.py: pip cannot install {lists[version].name}; its message is above")
         shutil.copy(lists[version], VENVS / version / "installed.txt")
     return [VENVS / version / "bin/python" for version in lists]
+
+
+def restart_with_clients():
+    """Runs the program again with a Python that has tritonclient, unless this one has it."""
+    try:
+        import tritonclient  # noqa: F401
+    except ImportError:
+        python = install()[-1]
+        os.execv(python, [python, *sys.argv])
 
 
 def main():
