@@ -128,7 +128,7 @@ bench-stall: build ## what shoal bench reports of a server that stalls; 8 min, q
 	go test -tags e2e -count 1 -timeout 30m -v -run TestBenchSeesAStall ./test/proofs -strict
 
 .PHONY: bench-replay
-bench-replay: build ## record a minute, replay it eight times, and compare with the simulator; 10 min, quiet
+bench-replay: build ## record a minute, replay it 14 times, and compare with the simulator; 16 min, quiet
 	go test -tags e2e -count 1 -timeout 30m -v -run TestBenchReplaysARecording ./test/proofs -strict
 
 .PHONY: proofs

@@ -64,7 +64,7 @@ func TestArrivalsAreRecordedAndReplayed(t *testing.T) {
 func replays(t *testing.T, trace string, requests int) {
 	t.Helper()
 	// The pauses are longer than the device takes.
-	if total := servertest.SimulateSeed(t, trace); total.Answered != requests || total.Batches != requests {
+	if total := servertest.Simulate(t, servertest.SeedCurve, trace); total.Answered != requests || total.Batches != requests {
 		t.Errorf("simulated %+v, want %d requests, each alone", total, requests)
 	}
 }

@@ -38,7 +38,7 @@ func TestBenchSeesAStall(t *testing.T) {
 	share := servertest.StrictOr(0.8, 0.5)
 	stall, window := servertest.StrictOr(time.Second, 400*time.Millisecond), servertest.StrictOr(5*time.Second, time.Second)
 	rate := share * 8 / servertest.SeedCurve.Takes(8).Seconds() / rows
-	s := servertest.Start(t, servertest.SmallSeed(t))
+	s := servertest.Start(t, servertest.Small(t, servertest.SeedCurve))
 	// measure stops the server when a fifth of the time is over.
 	measure := func(protocol string, args ...string) (string, bench.Level) {
 		stopped := make(chan struct{})

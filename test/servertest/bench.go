@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/bench"
+	"github.com/shoal-serving/shoal/internal/device"
 )
 
 // Simulated is what the simulator says of all requests.
@@ -20,12 +21,12 @@ type Simulated struct {
 	}
 }
 
-// SimulateSeed plays a recording again in the simulator of the seed device.
-func SimulateSeed(t *testing.T, trace string) Simulated {
+// Simulate plays a recording again in the simulator of a device.
+func Simulate(t *testing.T, device device.Curve, trace string) Simulated {
 	t.Helper()
 	scenario := filepath.Join(filepath.Dir(trace), "scenario.yaml")
 	text := strings.Join([]string{
-		"model: {max_batch_size: 8, fixed: " + SeedCurve.Fixed.String() + ", per_row: " + SeedCurve.PerRow.String() + "}",
+		"model: {max_batch_size: 8, fixed: " + device.Fixed.String() + ", per_row: " + device.PerRow.String() + "}",
 		"arrivals: {file: " + filepath.Base(trace) + "}",
 	}, "\n")
 	if err := os.WriteFile(scenario, []byte(text), 0o644); err != nil {

@@ -145,13 +145,13 @@ parameters { key: "fixed_us" value { string_value: "` + us(takes) + `" } }
 ` + scheduling
 }
 
-// SmallSeed returns a repository with the seed device for requests of some bytes, as the
+// Small returns a repository with a device for requests of some bytes, as the
 // model small: what comes at once is in the queue at once, in the order in which it was
 // sent, and nothing is refused.
-func SmallSeed(t *testing.T) string {
-	return Repository(t, map[string]string{"small": Config(SeedCurve.Fixed, "1", `
+func Small(t *testing.T, device device.Curve) string {
+	return Repository(t, map[string]string{"small": Config(device.Fixed, "1", `
 		dynamic_batching { max_queue_delay_microseconds: 0 default_queue_policy { max_queue_size: 10000 } }
-		parameters { key: "per_row_us" value { string_value: "59.3" } }
+		parameters { key: "per_row_us" value { string_value: "`+strconv.FormatFloat(float64(device.PerRow)/float64(time.Microsecond), 'f', -1, 64)+`" } }
 	`)})
 }
 
