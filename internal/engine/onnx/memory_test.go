@@ -214,14 +214,24 @@ func TestLoadingALargeModelEndsWithItsContext(t *testing.T) {
 	// The best of several: on a busy machine a thread that is to end may wait for a core. A
 	// load that does not end takes all of the time in each.
 	best := whole
-	for range 5 {
+	for ended := 0; ended < 5; {
 		ctx, cancel := context.WithTimeout(t.Context(), whole/20)
 		began = time.Now()
-		_, err := e.Load(ctx, src)
-		best = min(best, time.Since(began))
+		m, err := e.Load(ctx, src)
+		took := time.Since(began)
 		cancel()
-		if !errors.Is(err, context.DeadlineExceeded) || infer.CodeOf(err) != infer.Deadline {
-			t.Errorf("ended with %v", err)
+		switch {
+		case err == nil && took < whole/2:
+			// The machine was busy with something else at the first load, and is not any more.
+			whole, best = took, took
+			if err := m.Close(); err != nil {
+				t.Fatal(err)
+			}
+		case !errors.Is(err, context.DeadlineExceeded) || infer.CodeOf(err) != infer.Deadline:
+			t.Fatalf("ended with %v", err)
+		default:
+			best = min(best, took)
+			ended++
 		}
 	}
 	if best > whole/2 {
