@@ -5,6 +5,7 @@ import pathlib
 import pickle
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,12 @@ def ask(code, **environment):
     """Runs code in a new interpreter that has the package."""
     path = os.pathsep.join(sys.path)
     return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "PYTHONPATH": path, **environment})
+
+
+def accepts(path):
+    """Whether a server listens at the path. The file is there a moment before."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        return connection.connect_ex(str(path)) == 0
 
 
 class OnDemand(unittest.TestCase):
@@ -130,13 +137,13 @@ class OnDemand(unittest.TestCase):
             shoal.load("echo")
 
     def test_a_server_that_the_user_started_is_found(self):
-        socket = pathlib.Path(os.environ["XDG_RUNTIME_DIR"]) / "shoal" / "shoal.sock"
+        path = pathlib.Path(os.environ["XDG_RUNTIME_DIR"]) / "shoal" / "shoal.sock"
         server = subprocess.Popen(
             [serving.BINARY, "serve", serving.repository(self.folder / "models"), "--local-socket=auto", "--calibration-dir=",
              "--allow-http=false", "--allow-grpc=false", "--allow-metrics=false"], stderr=subprocess.DEVNULL,
         )  # fmt: skip
         try:
-            serving.await_(socket.exists, "the socket")
+            serving.await_(lambda: accepts(path), "the socket")
             numpy.testing.assert_array_equal(shoal.load("echo").forward([[1] * 4]), [[1] * 4])
         finally:
             server.terminate()

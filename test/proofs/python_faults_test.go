@@ -79,9 +79,11 @@ func TestWorkersInTroubleUnderManyClients(t *testing.T) {
 	back := servertest.Samples(t, "python-faults") // seconds, by fault
 	// The others are to be found out before it ends, also where others use the machine.
 	limit := servertest.StrictOr("1.2", "4")
+	began := time.Now()
 	s := servertest.Start(t, servertest.PythonRepository(t, `
 		parameters { key: "execute_timeout_seconds" value { string_value: "`+limit+`" } }
 		parameters { key: "memory_limit_mib" value { string_value: "200" } }`, troublesome))
+	starts := time.Since(began).Seconds() // a server and a worker, without clients
 	const clients = 64
 	culprit := s.Client()
 	crowd := newAskers(t, s, clients)
@@ -112,10 +114,11 @@ func TestWorkersInTroubleUnderManyClients(t *testing.T) {
 		took := slices.Sorted(slices.Values(back.Of(f.name)))
 		middle, longest := took[len(took)/2], took[len(took)-1]
 		t.Logf("%-28s back after %.2f s in the median, %.2f s at most, of %d", f.name, middle, longest, len(took))
-		// The promise is 2 s at most. Where others use the machine as well, too, half of the
-		// times are below it twice over.
-		if most := servertest.StrictOr(2.0, 8.0); longest > most || middle > servertest.StrictOr(2.0, 4.0) {
-			t.Errorf("%s: the worker was back after %.2f s, and %.2f s in the median, want at most %.0f and %.0f", f.name, longest, middle, most, servertest.StrictOr(2.0, 4.0))
+		// The promise is 2 s at most. Where others use the machine as well, a worker takes longer
+		// to start, and the clients' share of the machine is less.
+		most, half := servertest.StrictOr(2.0, 8+8*starts), servertest.StrictOr(2.0, 4+4*starts)
+		if longest > most || middle > half {
+			t.Errorf("%s: the worker was back after %.2f s, and %.2f s in the median, want at most %.1f and %.1f", f.name, longest, middle, most, half)
 		}
 	}
 }

@@ -142,7 +142,7 @@ var binaryName = flag.String("binary", "shoal", "the server that is tested, in b
 
 // StartPatience is how long a server may take to load its models and to listen:
 // long, since some tests load hundreds.
-const StartPatience = time.Minute
+const StartPatience = 3 * time.Minute
 
 var listening = regexp.MustCompile(`msg=listening protocol=(\w+) address=(\S+)`)
 
