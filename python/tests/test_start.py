@@ -25,7 +25,7 @@ def ask(code, **environment):
 
 def accepts(path):
     """Whether a server listens at the path. The file is there a moment before."""
-    with socket.socket(socket.AF_UNIX) as connection:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         return connection.connect_ex(str(path)) == 0
 
 
