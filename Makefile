@@ -93,6 +93,10 @@ e2e: build ## test the built binary
 docs: ## build the documentation site into ./dist/site, without warnings
 	tools/docs/build dist/site
 
+.PHONY: web
+web: ## build the dashboard from web/ into internal/dashboard/dist; needs Node.js 20
+	cd web && npm install --no-save --no-audit --no-fund && npm run build
+
 .PHONY: reference
 reference: ## write the generated parts of docs/reference
 	REFERENCE=write go test -count 1 -run 'TestTheReference' $$(grep -rl --include='*_test.go' 'func TestTheReference' . | xargs dirname | sort -u)

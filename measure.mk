@@ -245,6 +245,14 @@ identity: build ## tokens of a real OpenID Connect issuer, and a real Envoy that
 node: build ## the page of a server with 1,000 models, and what readers cost that wait for changes; 4 min, quiet
 	go test -tags e2e,proofs -count 1 -timeout 30m -v -run '^TestProofTheNodesPage$$' ./test/proofs -strict
 
+.PHONY: dashboard
+dashboard: build ## the dashboard in a browser: figures, timeline, 1,000 models; needs chromium; 3 min, quiet
+	go test -tags e2e -count 1 -timeout 20m -v -run 'TestTheDashboard' ./test/e2e -strict
+
+.PHONY: dashboard-pictures
+dashboard-pictures: build ## take the pictures of docs/how-to/use-the-dashboard.md; needs chromium; 4 min, quiet
+	go test -tags e2e -count 1 -timeout 20m -v -run 'TestPicturesOfTheDashboard' ./test/e2e -dashboard-pictures ../../docs/pictures
+
 .PHONY: access-cost
 access-cost: build ## CPU of a request with TLS, with a verified token and a tenant, and with all of it, times plain; 6 min, quiet
 	go test -tags e2e,proofs -count 1 -timeout 30m -v -run '^TestProofAccessCosts$$' ./test/proofs -strict

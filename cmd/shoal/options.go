@@ -83,6 +83,7 @@ type serveOptions struct {
 	grpcHeaders       headerPattern
 
 	allowMetrics    bool
+	dashboard       bool
 	allowCPUMetrics bool
 	metricsAddress  string
 	metricsPort     int
@@ -172,6 +173,7 @@ func (o *serveOptions) define(f *pflag.FlagSet) {
 	topic(f, "HTTP and gRPC")
 
 	trueVar(f, &o.allowMetrics, "allow-metrics", "serve Prometheus metrics")
+	trueVar(f, &o.dashboard, "allow-dashboard", "serve the dashboard to browsers, at / of the HTTP port")
 	trueVar(f, &o.allowCPUMetrics, "allow-cpu-metrics", "export CPU and memory metrics")
 	f.StringVar(&o.metricsAddress, "metrics-address", "", "metrics address; defaults to the HTTP address")
 	f.IntVar(&o.metricsPort, "metrics-port", 8002, "metrics port; 0 picks a free one")

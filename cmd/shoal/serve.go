@@ -27,6 +27,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/budget"
 	"github.com/shoal-serving/shoal/internal/calibrate"
 	"github.com/shoal-serving/shoal/internal/catalog"
+	"github.com/shoal-serving/shoal/internal/dashboard"
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/engine/ensemble"
 	"github.com/shoal-serving/shoal/internal/engine/onnx"
@@ -485,6 +486,7 @@ func ports(p parts, opts serveOptions, stop context.CancelCauseFunc, log *slog.L
 	kserveHTTP := kservehttp.New(p.backend, p.backend, p.models, kservehttp.Options{
 		Name: opts.id, Version: version, ForwardHeaders: opts.httpHeaders.HeaderPattern, Limits: httpLimits, TritonStatus: opts.tritonStatus, BodyTimeout: seconds(opts.bodyTimeout),
 		Budget: requests, Logging: logging, Regions: regions, Node: newReporter(p, opts), Log: log,
+		Dashboard: newDashboard(p, opts, requests),
 	})
 	var figures http.Handler
 	if opts.allowMetrics {
@@ -518,6 +520,18 @@ func ports(p parts, opts serveOptions, stop context.CancelCauseFunc, log *slog.L
 		}, figures)...)
 	}
 	return all
+}
+
+// newDashboard returns the page for browsers, or nil if there is to be none.
+func newDashboard(p parts, opts serveOptions, requests *budget.Budget) kservehttp.Dashboard {
+	if !opts.dashboard {
+		return nil
+	}
+	o := dashboard.Options{Version: version, Budget: requests}
+	if p.security.gate != nil {
+		o.Tenants = p.security.gate.Tenants
+	}
+	return dashboard.New(p.backend, o)
 }
 
 func newMetrics(p parts, opts serveOptions, requests *budget.Budget, meter *http2meter.Meter, log *slog.Logger) http.Handler {

@@ -92,6 +92,7 @@ var layers = [][]string{
 		"internal/kserve/kservegrpc",
 		"internal/kserve/kservelocal",
 		"internal/metrics",
+		"internal/dashboard",
 		"internal/mms/mmshttp",
 		"internal/doctor",
 		"internal/kserve/kservetest",

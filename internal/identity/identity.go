@@ -254,6 +254,9 @@ func (s *state) principal(ctx context.Context, now time.Time, c Credentials) (*a
 // bearer returns the principal of an Authorization header: a token or an API key.
 func (s *state) bearer(ctx context.Context, now time.Time, header string) (*access.Principal, error) {
 	scheme, token, _ := strings.Cut(header, " ")
+	if strings.EqualFold(scheme, "Basic") {
+		scheme, token = "Bearer", password(token)
+	}
 	if !strings.EqualFold(scheme, "Bearer") || token == "" {
 		return nil, refuse("the Authorization header must be 'Bearer' and an API key or a token")
 	}
@@ -273,6 +276,17 @@ func (s *state) bearer(ctx context.Context, now time.Time, header string) (*acce
 		return nil, refuse("%v", err)
 	}
 	return p, nil
+}
+
+// password returns the password of Basic authentication, "" if there is none. Browsers ask their
+// users for it, and it is an API key; the name does not matter.
+func password(credentials string) string {
+	text, err := base64.StdEncoding.DecodeString(credentials)
+	if err != nil {
+		return ""
+	}
+	_, secret, _ := strings.Cut(string(text), ":")
+	return secret
 }
 
 // issuerOf returns what a token says about its issuer, which is not verified; "" if it is

@@ -80,6 +80,18 @@ func TestAKeyIsAcceptedUntilItExpiresOrIsRevoked(t *testing.T) {
 			t.Errorf("%q: %v", wrong, err)
 		}
 	}
+	// Browsers send a name and a password, which is the key.
+	basic := func(text string) string { return "Basic " + base64.StdEncoding.EncodeToString([]byte(text)) }
+	for _, name := range []string{"", "ann"} {
+		if caller, err := a.Authenticate(t.Context(), Credentials{Authorization: basic(name + ":" + secret)}); err != nil || caller.Name() != "key:"+key.Name {
+			t.Errorf("as a password: %v", err)
+		}
+	}
+	for _, wrong := range []string{"", "ann", "ann:", secret, secret + ":", "ann:" + secret + "x", ":ann:" + secret} {
+		if _, err := a.Authenticate(t.Context(), Credentials{Authorization: basic(wrong)}); !errors.Is(err, access.ErrUnauthenticated) {
+			t.Errorf("%q as a name and a password: %v", wrong, err)
+		}
+	}
 	now = now.Add(time.Hour)
 	if _, err := a.Authenticate(t.Context(), Credentials{Authorization: "Bearer " + secret}); !errors.Is(err, access.ErrUnauthenticated) {
 		t.Errorf("an expired key: %v", err)

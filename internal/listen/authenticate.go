@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/x509"
 	"net/http"
+	"strings"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -68,6 +69,11 @@ func (a *Authentication) handler(next http.Handler) http.Handler {
 		ctx, err := a.caller(r.Context(), c, r.Method+" "+r.URL.Path, probePaths[r.URL.Path])
 		if err != nil {
 			w.Header().Set("WWW-Authenticate", `Bearer realm="shoal"`)
+			if strings.Contains(r.Header.Get("Accept"), "text/html") {
+				// A browser asks its user for a password, which is an API key. The guard
+				// refuses changes that pages of other sites make with it.
+				w.Header().Add("WWW-Authenticate", `Basic realm="shoal: an API key as the password", charset="UTF-8"`)
+			}
 			refuse(w, http.StatusUnauthorized, err.Error())
 			return
 		}

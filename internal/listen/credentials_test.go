@@ -65,6 +65,20 @@ func TestProtocolsDoNotSeeCredentialsOverHTTP(t *testing.T) {
 	}
 }
 
+func TestOnlyBrowsersAreAskedForAPassword(t *testing.T) {
+	auth, _ := withKey(t)
+	h := auth.handler(http.NotFoundHandler())
+	for accept, want := range map[string]int{"text/html,*/*;q=0.8": 2, "*/*": 1} {
+		r := httptest.NewRequest(http.MethodGet, "/", http.NoBody)
+		r.Header.Set("Accept", accept)
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if asked := w.Header().Values("WWW-Authenticate"); w.Code != http.StatusUnauthorized || len(asked) != want || !strings.HasPrefix(asked[0], "Bearer ") {
+			t.Errorf("%s: %d %q", accept, w.Code, asked)
+		}
+	}
+}
+
 func TestProtocolsDoNotSeeCredentialsOverGRPC(t *testing.T) {
 	auth, key := withKey(t)
 	seen := make(chan metadata.MD, 1)

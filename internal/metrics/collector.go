@@ -123,6 +123,7 @@ var (
 	batchSize   = modelDesc("shoal_batch_size", "Rows of the batches that ran")
 	batchClosed = modelDesc("shoal_batch_close_total", "Batches that ran, by the reason for closing", "reason")
 	queueTime   = modelDesc("shoal_queue_seconds", "Time of requests in the queue")
+	requestTime = modelDesc("shoal_request_seconds", "Time from request to response of successful requests")
 	late        = modelDesc("shoal_requests_late_total", "Successful requests that took longer than the latency objective of the model")
 	objective   = modelDesc("shoal_objective_seconds", "Latency objective of the model, if it has one")
 	efficient   = modelDesc("shoal_batch_efficient_rows", "Rows that batches are filled up to, with automatic batching")
@@ -227,6 +228,7 @@ func (v version) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(memory, prometheus.GaugeValue, float64(f.Memory), f.Model, number)
 	}
 	out <- sizes(&f.Stats.BatchSizes, f.Model, number)
+	out <- durations(requestTime, &f.Stats.RequestTimes, f.Model, number)
 	out <- durations(queueTime, &f.Stats.QueueTimes, f.Model, number)
 	out <- durations(computeTime, &f.Stats.EngineTimes, f.Model, number)
 }

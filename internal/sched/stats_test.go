@@ -125,3 +125,33 @@ func TestWarmingUpIsNotCounted(t *testing.T) {
 		}
 	})
 }
+
+func TestViewersSeeWhatRan(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		counters := stats.New(8)
+		watch := counters.Watch()
+		defer watch.Close()
+		eng := &enginetest.Echo{Takes: constant(10 * ms)}
+		began := time.Now()
+		b := start(t, eng, 1, Options{Stats: counters, Batching: batching.Config{MaxRows: 8, Policy: batching.Triton{MaxRows: 8}}})
+		b.submit(0, request("a", 8), 10*ms)
+		b.submit(1*ms, request("b", 2), 20*ms)
+		b.submit(2*ms, request("c", 3), 20*ms)
+		b.finish()
+		batches, missed := watch.Next(10)
+		at := func(t time.Time) time.Duration { return t.Sub(began) }
+		if len(batches) != 2 || missed != 0 {
+			t.Fatalf("%d batches, want 2", len(batches))
+		}
+		first, second := batches[0], batches[1]
+		if first.CloseReason != batching.Full || first.Rows != 8 || len(first.Requests) != 1 || at(first.Taken) != 0 || at(first.RunEnded) != 10*ms {
+			t.Errorf("the first batch is %+v", first)
+		}
+		if second.CloseReason != batching.Idle || second.Instance != 1 || second.Rows != 5 || at(second.Taken) != 10*ms || at(second.RunStarted) != 10*ms || at(second.Split) != 20*ms {
+			t.Errorf("the second batch is %+v", second)
+		}
+		if r := second.Requests; len(r) != 2 || at(r[0].Queued) != 1*ms || r[0].Rows != 2 || at(r[1].Queued) != 2*ms || r[1].Rows != 3 {
+			t.Errorf("its requests are %+v", r)
+		}
+	})
+}

@@ -220,8 +220,24 @@ func (w *worker) runCounted(calls []*call, start batching.Time) error {
 	run, err := w.runBatch(calls, start)
 	if run.Rows > 0 && w.s.opts.Stats != nil {
 		w.s.opts.Stats.Ran(&run)
+		if w.s.opts.Stats.Watched() {
+			w.observe(calls, &run, err != nil)
+		}
 	}
 	return err
+}
+
+// observe shows a run to the viewers of the model's timeline.
+func (w *worker) observe(calls []*call, run *stats.Run, failed bool) {
+	times := &calls[0].times // which differ between calls only in when they were queued
+	b := stats.Batch{
+		Instance: w.number, CloseReason: run.CloseReason, Rows: run.Rows, Retry: run.Retry, Failed: failed,
+		Taken: times.Taken, RunStarted: times.RunEnded.Add(-run.Infer), RunEnded: times.RunEnded, Split: times.Split,
+	}
+	for _, c := range calls {
+		b.Requests = append(b.Requests, stats.BatchRequest{Queued: c.times.Queued, Rows: c.item.Rows})
+	}
+	w.s.opts.Stats.Observe(&b)
 }
 
 // runBatch runs calls as one batch and, if that succeeds, sets each call's outcome. start

@@ -3,8 +3,10 @@ package server
 import (
 	"time"
 
+	"github.com/shoal-serving/shoal/internal/catalog"
 	"github.com/shoal-serving/shoal/internal/explain"
 	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/servable"
 	"github.com/shoal-serving/shoal/internal/stats"
 )
 
@@ -28,16 +30,57 @@ type Figures struct {
 func (s *Server) Figures() []Figures {
 	var all []Figures
 	for _, v := range s.AllVersions() {
-		f := Figures{
-			Model: v.Config.Name, Version: v.Number(), Label: v.Source.Label, Tags: v.Config.Proto.GetMetricTags(), Scaled: v.Source.Workers != nil, AliveInstances: v.Alive(),
-			Stats: v.Stats.Snapshot(), Waiting: v.Scheduler.Waiting(), LoadTime: v.LoadTime, Memory: v.Memory, CombineUnsafe: v.Config.CombineUnsafeReason != "",
-		}
+		f := figuresOf(v)
 		if e, ok := v.Scheduler.Explain(); ok {
 			f.Policy = &e
 		}
 		all = append(all, f)
 	}
 	return all
+}
+
+// figuresOf returns the figures of a version without those of its policy.
+func figuresOf(v *servable.Version) Figures {
+	return Figures{
+		Model: v.Config.Name, Version: v.Number(), Label: v.Source.Label, Tags: v.Config.Proto.GetMetricTags(), Scaled: v.Source.Workers != nil, AliveInstances: v.Alive(),
+		Stats: v.Stats.Snapshot(), Waiting: v.Scheduler.Waiting(), LoadTime: v.LoadTime, Memory: v.Memory, CombineUnsafe: v.Config.CombineUnsafeReason != "",
+	}
+}
+
+// A Live describes a version of a model, whether it serves or not.
+type Live struct {
+	catalog.IndexEntry
+	Instances int      // that it should have
+	Figures   *Figures // without those of the policy; nil if the version does not serve
+}
+
+// Live describes all versions except those that were unloaded.
+func (s *Server) Live() []Live {
+	entries, serving := s.states()
+	all := make([]Live, 0, len(entries))
+	for _, e := range entries {
+		e.Reason = infer.WithoutPaths(e.Name, e.Reason)
+		l := Live{IndexEntry: e}
+		if v := serving[e.Name].find(e.Version); v != nil {
+			f := figuresOf(v)
+			l.Figures, l.Instances = &f, v.Config.Instances
+			if f.Scaled {
+				l.Instances, _ = v.Scale()
+			}
+		}
+		all = append(all, l)
+	}
+	return all
+}
+
+// Counters returns the counters of a version that serves. Version "" means the default one. A
+// version that takes the place of another has other counters.
+func (s *Server) Counters(model, version string) (*stats.Counters, error) {
+	v, err := s.Find(model, version)
+	if err != nil {
+		return nil, err
+	}
+	return v.Stats, nil
 }
 
 // UnknownModel returns the number of requests for models and versions that do not serve, by

@@ -28,6 +28,10 @@ type Counters struct {
 	requests [shards]shard
 	restarts atomic.Uint64
 
+	watched atomic.Pointer[watched] // the last batches; nil unless there are viewers
+	watchMu sync.Mutex              // guards the following
+	viewers int                     // open watches
+
 	mu           sync.Mutex // guards the following
 	runs         uint64
 	probes       uint64
@@ -53,9 +57,10 @@ const shards = 8
 // requests are the counters of answered requests.
 type requests struct {
 	success                     Sum
-	late                        uint64 // of the successful requests
-	queue, input, infer, output uint64 // nanoseconds of the successful requests
-	rows                        uint64 // of the successful requests
+	times                       [NumBounds + 1]uint64 // of the successful requests, as in DurationHistogram
+	late                        uint64                // of the successful requests
+	queue, input, infer, output uint64                // nanoseconds of the successful requests
+	rows                        uint64                // of the successful requests
 	failed                      [infer.NumCodes]uint64
 	failedNanos                 uint64
 }
@@ -133,6 +138,7 @@ func (c *Counters) sizeLocked(rows int) *Size {
 func (c *Counters) Succeeded(rows int, total time.Duration, t *infer.Timeline) {
 	s := c.lockShard()
 	s.success.add(total)
+	s.times[durationBucket(total)]++
 	if c.Objective > 0 && total > c.Objective {
 		s.late++
 	}
@@ -160,7 +166,8 @@ type Snapshot struct {
 	// counts the whole time of the batch.
 	Success                     Sum
 	Queue, Input, Infer, Output Sum
-	Rows                        uint64 // of those requests
+	Rows                        uint64            // of those requests
+	RequestTimes                DurationHistogram // time from arrival to response, per such request
 
 	// Late is the number of those requests that took longer than Objective, if that is
 	// not 0.
@@ -252,6 +259,10 @@ func (sh *shard) addTo(s *Snapshot) {
 	sh.mu.Unlock()
 	s.Success.Count += r.success.Count
 	s.Success.Nanos += r.success.Nanos
+	s.RequestTimes.Nanos += r.success.Nanos
+	for i, n := range r.times {
+		s.RequestTimes.Buckets[i] += n
+	}
 	s.Late += r.late
 	s.Rows += r.rows
 	s.Queue.Nanos += r.queue
@@ -281,8 +292,12 @@ const firstBound = 50 * time.Microsecond
 func BucketBound(bucket int) time.Duration { return firstBound << bucket }
 
 func (d *DurationHistogram) add(t time.Duration) {
-	d.Buckets[min(bits.Len64(uint64((max(t, 1)-1)/firstBound)), NumBounds)]++
+	d.Buckets[durationBucket(t)]++
 	d.Nanos += uint64(t)
+}
+
+func durationBucket(t time.Duration) int {
+	return min(bits.Len64(uint64((max(t, 1)-1)/firstBound)), NumBounds)
 }
 
 // SizeHistogram is a histogram of batch sizes. Bucket i counts batches of up to 2^i rows and more

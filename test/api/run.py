@@ -52,7 +52,8 @@ def main():
     try:
         done = subprocess.run(
             [ROOT / "bin/schemathesis/bin/python", "-m", "schemathesis.cli", "--config-file", ROOT / "test/api/schemathesis.toml",
-             "run", ROOT / "docs/reference/openapi.yaml", "--url", url, "--phases", "examples,coverage,fuzzing",
+             "run", ROOT / "docs/reference/openapi.yaml", "--exclude-path", "/dashboard/events",  # which does not end
+             "--url", url, "--phases", "examples,coverage,fuzzing",
              "--max-examples", str(arguments.examples), "--checks", ",".join(CHECKS), "--seed", "1",
              "--generation-database", "none", "--no-color"],
             text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=tempfile.gettempdir())

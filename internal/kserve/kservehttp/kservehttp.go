@@ -57,8 +57,21 @@ type Options struct {
 	// read that.
 	Node *node.Reporter
 
+	// Dashboard is the page for browsers at /, and its events. Nil means a plain list of models.
+	Dashboard Dashboard
+
 	// Log receives internal errors. Nil means [slog.Default].
 	Log *slog.Logger
+}
+
+// A Dashboard shows the server at work, to callers that may observe it.
+type Dashboard interface {
+	ServePage(w http.ResponseWriter, r *http.Request)
+	// ServeFile answers with a file of the page, and reports whether it exists.
+	ServeFile(w http.ResponseWriter, r *http.Request, name string) bool
+	// ServeEvents sends events until the client leaves. It has not answered if it returns an
+	// error.
+	ServeEvents(w http.ResponseWriter, r *http.Request) error
 }
 
 type handler struct {
@@ -90,6 +103,10 @@ func New(backend kserve.Backend, catalog kserve.Catalog, control kserve.Control,
 	}
 	if e, ok := catalog.(kserve.Explainer); ok {
 		h.handleModel(http.MethodGet, "/explain", explainer(e))
+	}
+	if opts.Dashboard != nil {
+		h.handle(http.MethodGet, "/dashboard/events", h.dashboardEvents)
+		h.handle(http.MethodGet, "/dashboard/{file}", h.dashboardFile)
 	}
 	h.handleModel(http.MethodPost, "/generate", h.generate)
 	h.handleModel(http.MethodPost, "/generate_stream", h.generateStream)

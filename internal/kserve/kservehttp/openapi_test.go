@@ -32,7 +32,7 @@ func TestTheReferenceHasEveryRoute(t *testing.T) {
 
 	backend := kservetest.New(t)
 	served := map[string]string{}
-	for pattern, methods := range kservehttp.Routes(kservehttp.New(backend, backend, backend, kservehttp.Options{Node: node.NewReporter(node.Options{})})) {
+	for pattern, methods := range kservehttp.Routes(kservehttp.New(backend, backend, backend, kservehttp.Options{Node: node.NewReporter(node.Options{}), Dashboard: board{}})) {
 		served[strings.TrimSuffix(pattern, "{$}")] = methods
 	}
 	for path, methods := range served {

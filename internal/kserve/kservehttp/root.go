@@ -36,6 +36,9 @@ type modelDescription struct {
 // describe answers GET /, which is not part of the protocol: with a page for browsers, and
 // with JSON for other programs.
 func (h *handler) describe(w http.ResponseWriter, r *http.Request) error {
+	if h.showDashboard(w, r) {
+		return nil
+	}
 	d := description{
 		Name: kserve.ServerName, Version: h.opts.Version, Ready: h.catalog.Ready(), Models: []modelDescription{},
 		Links: map[string]string{"metadata": "/v2", "live": "/v2/health/live", "ready": "/v2/health/ready", "statistics": "/v2/models/stats"},
@@ -45,7 +48,7 @@ func (h *handler) describe(w http.ResponseWriter, r *http.Request) error {
 	}
 	var body bytes.Buffer
 	kind := "application/json"
-	if strings.Contains(r.Header.Get("Accept"), "text/html") {
+	if wantsPage(r) {
 		kind = "text/html; charset=utf-8"
 		if err := rootPage.Execute(&body, d); err != nil {
 			return err

@@ -1,9 +1,14 @@
 package kservehttp
 
 import (
+	"bytes"
 	"encoding/json"
 	"net/http"
+	"strconv"
+	"strings"
 
+	"github.com/shoal-serving/shoal/internal/explain"
+	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/plainjson"
 )
@@ -34,6 +39,9 @@ func explainer(e kserve.Explainer) action {
 		if err != nil {
 			return err
 		}
+		if strings.HasPrefix(r.Header.Get("Accept"), "text/plain") {
+			return sendExplanation(w, r, m)
+		}
 		body, err := json.Marshal(m) // encoding/json/v2 does not encode durations as numbers
 		if err != nil {
 			return err
@@ -41,4 +49,31 @@ func explainer(e kserve.Explainer) action {
 		sendDocument(w, http.StatusOK, body)
 		return nil
 	}
+}
+
+// Widths of an explanation as text, in columns.
+const (
+	defaultWidth = 80
+	maxWidth     = 10_000
+)
+
+// sendExplanation sends what shoal explain prints, in lines of at most as many columns as the
+// parameter width says.
+func sendExplanation(w http.ResponseWriter, r *http.Request, m *explain.Model) error {
+	width := defaultWidth
+	if text := r.URL.Query().Get("width"); text != "" {
+		var err error
+		if width, err = strconv.Atoi(text); err != nil || width < defaultWidth/2 || width > maxWidth {
+			return infer.Errorf(infer.Invalid, "width: found %q, expected a number from %d to %d", text, defaultWidth/2, maxWidth)
+		}
+	}
+	var body bytes.Buffer
+	if err := m.WriteText(&body, width); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Content-Length", strconv.Itoa(body.Len()))
+	w.Header().Set("Vary", "Accept")
+	_, _ = w.Write(body.Bytes()) // fails only if the client has disconnected
+	return nil
 }

@@ -1,0 +1,196 @@
+package dashboard
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/stats"
+)
+
+const (
+	// maxViewers is how many streams of events may be open.
+	maxViewers = 64
+
+	// maxStream is how long a stream is open. Browsers open another one then, and are
+	// authenticated again: a key may have been revoked.
+	maxStream = 5 * time.Minute
+
+	// maxBatches is how many batches an event has at most, which bounds its size.
+	maxBatches = 400
+)
+
+// A hello is the first event of a stream.
+type hello struct {
+	Version  string    `json:"version"`
+	Interval int64     `json:"interval_ms"`
+	Bounds   []float64 `json:"bounds_ms"` // upper bounds of the buckets of times
+}
+
+// A timeline is an event with the batches of the model that the viewer watches.
+type timeline struct {
+	Model   string  `json:"model"`
+	Version string  `json:"version"`
+	Missed  uint64  `json:"missed"` // batches that are left out
+	Batches []batch `json:"batches"`
+}
+
+// A batch is one that has ended. Times are in microseconds: Taken is Unix time, the others are
+// since then.
+type batch struct {
+	Number   uint64     `json:"n"`
+	Instance int        `json:"i"`
+	Reason   string     `json:"why"`
+	Rows     int        `json:"rows"`
+	Retry    bool       `json:"retry,omitempty"`
+	Failed   bool       `json:"failed,omitempty"`
+	Taken    int64      `json:"taken"`
+	Started  int64      `json:"run"`
+	Ended    int64      `json:"end"`
+	Split    int64      `json:"split"`
+	Requests [][2]int64 `json:"requests"` // time in the queue until Taken, and rows
+}
+
+// ServeEvents sends events until the client leaves, the server stops, or maxStream has passed. The
+// parameters model and version name the version whose batches are sent; without model none are. With
+// the parameter count the stream ends after that many figures.
+func (d *Dashboard) ServeEvents(w http.ResponseWriter, r *http.Request) error {
+	left := -1
+	if text := r.URL.Query().Get("count"); text != "" {
+		var err error
+		if left, err = strconv.Atoi(text); err != nil || left < 1 {
+			return infer.Errorf(infer.Invalid, "count: found %q, expected a number from 1", text)
+		}
+	}
+	if !d.board.enter(maxViewers) {
+		return infer.Errorf(infer.Unavailable, "%d dashboards are open, and no more are allowed", maxViewers)
+	}
+	defer d.board.leave()
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("X-Accel-Buffering", "no") // nginx would collect events
+	v := &viewer{dashboard: d, w: w, model: r.URL.Query().Get("model"), version: r.URL.Query().Get("version")}
+	defer v.unwatch()
+	if v.begin() != nil {
+		return nil // the client has left
+	}
+	ticker := time.NewTicker(d.opts.Interval)
+	defer ticker.Stop()
+	end := time.NewTimer(maxStream)
+	defer end.Stop()
+	for {
+		if v.send(time.Now()) != nil {
+			return nil // the client has left
+		}
+		if left--; left == 0 {
+			return nil
+		}
+		select {
+		case <-ticker.C:
+		case <-end.C:
+			return nil
+		case <-r.Context().Done():
+			return nil
+		case <-d.src.Stopping():
+			return nil
+		}
+	}
+}
+
+// A viewer is one open stream.
+type viewer struct {
+	dashboard      *Dashboard
+	w              http.ResponseWriter
+	edition        uint64 // of the board, that was sent last
+	model, version string // that it watches; "" if none
+	counters       *stats.Counters
+	watch          *stats.Watch // nil if the model does not serve
+}
+
+func (v *viewer) begin() error {
+	text, err := json.Marshal(hello{Version: v.dashboard.opts.Version, Interval: v.dashboard.opts.Interval.Milliseconds(), Bounds: bounds()})
+	if err != nil {
+		return err
+	}
+	return v.event("hello", text)
+}
+
+// send sends what is new.
+func (v *viewer) send(now time.Time) error {
+	text, edition, err := v.dashboard.since(v.edition, now, v.dashboard.opts.Interval/2)
+	if err != nil {
+		return err
+	}
+	v.edition = edition
+	if err := v.event("figures", text); err != nil {
+		return err
+	}
+	if v.follow(); v.watch != nil {
+		if err := v.sendBatches(); err != nil {
+			return err
+		}
+	}
+	return http.NewResponseController(v.w).Flush()
+}
+
+func (v *viewer) sendBatches() error {
+	batches, missed := v.watch.Next(maxBatches)
+	if len(batches) == 0 {
+		return nil
+	}
+	t := timeline{Model: v.model, Version: v.version, Missed: missed}
+	for i := range batches {
+		t.Batches = append(t.Batches, encode(&batches[i]))
+	}
+	text, err := json.Marshal(t)
+	if err != nil {
+		return err
+	}
+	return v.event("batches", text)
+}
+
+func encode(b *stats.Batch) batch {
+	since := func(t time.Time) int64 { return t.Sub(b.Taken).Microseconds() }
+	e := batch{
+		Number: b.Number, Instance: b.Instance, Reason: b.CloseReason.String(), Rows: b.Rows, Retry: b.Retry, Failed: b.Failed,
+		Taken: b.Taken.UnixMicro(), Started: since(b.RunStarted), Ended: since(b.RunEnded), Split: since(b.Split),
+	}
+	for _, r := range b.Requests {
+		e.Requests = append(e.Requests, [2]int64{-since(r.Queued), int64(r.Rows)})
+	}
+	return e
+}
+
+// follow watches the version that serves now: a model may be loaded, unloaded or replaced while a
+// viewer watches it.
+func (v *viewer) follow() {
+	if v.model == "" {
+		return
+	}
+	counters, err := v.dashboard.src.Counters(v.model, v.version)
+	if err != nil {
+		v.unwatch()
+		return
+	}
+	if counters == v.counters {
+		return
+	}
+	v.unwatch()
+	v.counters, v.watch = counters, counters.Watch()
+}
+
+func (v *viewer) unwatch() {
+	if v.watch != nil {
+		v.watch.Close()
+	}
+	v.counters, v.watch = nil, nil
+}
+
+// event writes an event. text has no line breaks.
+func (v *viewer) event(name string, text []byte) error {
+	_, err := fmt.Fprintf(v.w, "event: %s\ndata: %s\n\n", name, text)
+	return err
+}

@@ -1,0 +1,287 @@
+// The figures of the server as they arrive, and what can be computed from two of them.
+
+export interface Model {
+  name: string
+  version: string
+  state: string
+  reason?: string
+  serving: boolean
+  instances: number
+  alive: number
+  restarts: number
+  queue: number
+  memory_bytes: number
+  objective_ns?: number
+  late: number
+  success: number
+  failed: Record<string, number>
+  rows: number
+  batches: number
+  batch_rows: number
+  sizes: number[] | null
+  closed: Record<string, number>
+  latency: number[] | null
+  queue_time: number[] | null
+  compute: number[] | null
+}
+
+export interface Tenant {
+  name: string
+  admitted: number
+  refused: Record<string, number>
+  in_flight: number
+}
+
+export interface Summary {
+  at: number
+  accepting: boolean
+  draining: boolean
+  in_flight: number
+  unknown: Record<string, number>
+  budget_bytes?: number
+  budget_used_bytes: number
+  tenants?: Tenant[]
+  names?: string[]
+  models: Model[]
+}
+
+export interface Batch {
+  n: number
+  i: number
+  why: string
+  rows: number
+  retry?: boolean
+  failed?: boolean
+  taken: number
+  run: number
+  end: number
+  split: number
+  requests: [number, number][]
+}
+
+// A Sample is what one model had counted at one time.
+export interface Sample {
+  at: number
+  model: Model
+}
+
+// Rates are measured over the last ten seconds, charts show the last two minutes.
+const rateWindow = 10_000
+export const chartWindow = 120_000
+const maxErrors = 50
+
+export interface Problem {
+  at: number
+  model: string
+  code: string
+  count: number
+}
+
+export class Store {
+  version = ''
+  bounds: number[] = []
+  summary: Summary | null = null
+  names: string[] = []
+  history = new Map<string, Sample[]>()
+  batches: Batch[] = []
+  missed = 0
+  problems: Problem[] = []
+  // Clock of the server minus clock of this page, in milliseconds.
+  offset = 0
+
+  figures(s: Summary): void {
+    this.summary = s
+    this.offset = s.at - Date.now()
+    if (s.names) {
+      this.names = s.names
+      const known = new Set(s.names)
+      for (const name of this.history.keys()) if (!known.has(name)) this.history.delete(name)
+    }
+    for (const m of s.models) this.add(s.at, m)
+  }
+
+  private add(at: number, m: Model): void {
+    const key = m.name + '/' + m.version
+    let all = this.history.get(key)
+    if (!all) this.history.set(key, (all = []))
+    const last = all[all.length - 1]
+    if (last && (last.model.success > m.success || last.model.batches > m.batches)) all.length = 0 // loaded anew
+    else if (last) this.noteErrors(at, last.model, m)
+    // A model that did not change sent nothing: its counters were the same until the event before.
+    const quiet = last && all.length > 0 && at - last.at > 1500
+    if (quiet) all.push({ at: at - 500, model: last.model })
+    all.push({ at, model: m })
+    let drop = 0
+    while (drop < all.length - 2 && all[drop + 1]!.at < at - chartWindow) drop++
+    if (drop > 0) all.splice(0, drop)
+  }
+
+  private noteErrors(at: number, before: Model, now: Model): void {
+    for (const [code, n] of Object.entries(now.failed)) {
+      const count = n - (before.failed[code] ?? 0)
+      if (count <= 0) continue
+      const last = this.problems[0]
+      if (last && last.model === now.name && last.code === code && at - last.at < 2000) {
+        last.count += count
+        last.at = at
+      } else this.problems.unshift({ at, model: now.name, code, count })
+    }
+    this.problems.length = Math.min(this.problems.length, maxErrors)
+  }
+
+  latest(key: string): Model | undefined {
+    const all = this.history.get(key)
+    return all?.[all.length - 1]?.model
+  }
+
+  // recent returns the counters now and those of about ten seconds before.
+  recent(key: string): Recent | undefined {
+    const all = this.history.get(key)
+    const last = all?.[all.length - 1]
+    if (!all || !last || !this.summary) return undefined
+    const until = this.summary.at
+    let first = all[0]!
+    for (const s of all) {
+      if (s.at > until - rateWindow) break
+      first = s
+    }
+    return new Recent(first.model, last.model, Math.max(0.5, Math.min(rateWindow, until - first.at) / 1000), this.bounds)
+  }
+
+  addBatches(batches: Batch[], missed: number): void {
+    this.batches.push(...batches)
+    this.missed += missed
+    if (this.batches.length > 2000) this.batches.splice(0, this.batches.length - 2000)
+  }
+}
+
+export class Recent {
+  constructor(
+    readonly before: Model,
+    readonly now: Model,
+    readonly seconds: number,
+    private readonly bounds: number[],
+  ) {}
+
+  get rate(): number {
+    return (this.now.success - this.before.success) / this.seconds
+  }
+
+  get rowRate(): number {
+    return (this.now.rows - this.before.rows) / this.seconds
+  }
+
+  get failedRate(): number {
+    return (sum(this.now.failed) - sum(this.before.failed)) / this.seconds
+  }
+
+  get meanBatch(): number {
+    const batches = this.now.batches - this.before.batches
+    return batches > 0 ? (this.now.batch_rows - this.before.batch_rows) / batches : NaN
+  }
+
+  percentile(kind: 'latency' | 'queue_time' | 'compute', p: number): number {
+    return percentile(diff(this.now[kind], this.before[kind]), this.bounds, p)
+  }
+
+  counts(kind: 'closed' | 'failed'): [string, number][] {
+    const now = this.now[kind]
+    const all = Object.entries(now).map(([k, n]): [string, number] => [k, n - (this.before[kind][k] ?? 0)])
+    return all.sort((a, b) => b[1] - a[1])
+  }
+
+  sizes(): number[] {
+    return diff(this.now.sizes, this.before.sizes)
+  }
+}
+
+export function sum(of: Record<string, number>): number {
+  let total = 0
+  for (const n of Object.values(of)) total += n
+  return total
+}
+
+export function diff(now: number[] | null, before: number[] | null): number[] {
+  return (now ?? []).map((n, i) => n - (before?.[i] ?? 0))
+}
+
+// percentile finds the bucket, and assumes that values are spread evenly in it.
+export function percentile(counts: number[], bounds: number[], p: number): number {
+  let total = 0
+  for (const n of counts) total += n
+  if (total === 0) return NaN
+  let below = 0
+  for (let i = 0; i < counts.length; i++) {
+    const n = counts[i]!
+    if (n > 0 && below + n >= total * p) {
+      const from = i === 0 ? 0 : bounds[i - 1]!
+      return from + ((bounds[i]! - from) * (total * p - below)) / n
+    }
+    below += n
+  }
+  return bounds[bounds.length - 1]!
+}
+
+// Silence is how long the stream may be silent before the page says so, in milliseconds.
+const silence = 1500
+
+export class Stream {
+  private source: EventSource | null = null
+  private last = 0
+  private watched = ''
+  private live = false
+
+  constructor(
+    readonly store: Store,
+    private readonly changed: () => void,
+    private readonly state: (live: boolean, since: number) => void,
+  ) {
+    setInterval(() => this.check(), 250)
+  }
+
+  // watch opens the stream, with the batches of a model unless name is empty.
+  watch(name: string, version: string): void {
+    const query = name ? '?' + new URLSearchParams({ model: name, version }) : ''
+    if (this.source && query === this.watched) return
+    this.watched = query
+    this.store.batches = []
+    this.store.missed = 0
+    this.open()
+  }
+
+  private open(): void {
+    this.source?.close()
+    const source = (this.source = new EventSource('dashboard/events' + this.watched))
+    source.addEventListener('hello', e => {
+      const hello = JSON.parse((e as MessageEvent<string>).data)
+      this.store.version = hello.version
+      this.store.bounds = hello.bounds_ms
+    })
+    source.addEventListener('figures', e => {
+      this.last = performance.now()
+      this.store.figures(JSON.parse((e as MessageEvent<string>).data))
+      this.set(true)
+      this.changed()
+    })
+    source.addEventListener('batches', e => {
+      const t = JSON.parse((e as MessageEvent<string>).data)
+      this.store.addBatches(t.batches, t.missed)
+    })
+  }
+
+  private check(): void {
+    const quiet = performance.now() - this.last
+    if (this.last > 0 && quiet > silence) this.set(false)
+    // Browsers give up after an answer other than 200, such as that of a proxy.
+    if (this.source?.readyState === EventSource.CLOSED && quiet > silence) {
+      this.last = performance.now() - silence
+      this.open()
+    }
+  }
+
+  private set(live: boolean): void {
+    if (live === this.live) return
+    this.live = live
+    this.state(live, Date.now())
+  }
+}
