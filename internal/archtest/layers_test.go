@@ -73,10 +73,13 @@ var layers = [][]string{
 		"internal/simulate",
 		"internal/bench",
 		"internal/batching/batchingtest",
+		"internal/cell",
 	},
 	{
 		"internal/servable",
 		"internal/simulate/cell",
+		"internal/cell/control",
+		"internal/cell/xds",
 	},
 	{
 		"internal/server",

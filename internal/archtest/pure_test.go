@@ -13,12 +13,12 @@ import (
 // argument and start nothing, so that the server, the simulator, the fuzzer and
 // the scripts get the same answer from them.
 var pure = []string{
-	"tensor", "internal/infer", "internal/device", "internal/plainjson", "internal/tensorjson", "internal/batching", "internal/batching/automatic", "internal/placement", "internal/repository/evict", "internal/modelconfig", "internal/simulate", "internal/simulate/scenario", "internal/simulate/render", "internal/simulate/cell",
+	"tensor", "internal/infer", "internal/device", "internal/plainjson", "internal/tensorjson", "internal/batching", "internal/batching/automatic", "internal/placement", "internal/repository/evict", "internal/modelconfig", "internal/simulate", "internal/simulate/scenario", "internal/simulate/render", "internal/simulate/cell", "internal/cell",
 }
 
 // noChannels lists those of them that are state machines, where even a channel
 // would hide an order of events. The others may carry one in a type.
-var noChannels = []string{"internal/device", "internal/batching", "internal/batching/automatic", "internal/placement", "internal/repository/evict"}
+var noChannels = []string{"internal/device", "internal/batching", "internal/batching/automatic", "internal/placement", "internal/repository/evict", "internal/cell"}
 
 // impure says what to do instead of importing a package.
 var impure = map[string]string{

@@ -75,8 +75,8 @@ func (m *Model) need(previous *Placement, zones int) Placement {
 		p.Counted = m.Reported
 		p.count(raised, lowered, m.Reported)
 	}
-	p.Active = max(p.Active, min(1, minimum)) // the copy that was loaded on demand stays
-	p.InUse = m.Rate > 0 || previous != nil && previous.InUse && p.Active >= minimumActive
+	p.Active = max(p.Active, min(1, minimum), m.Copies) // the copy that was loaded on demand stays
+	p.InUse = m.Rate > 0 || m.Copies > 0 || previous != nil && previous.InUse && p.Active >= minimumActive
 	p.Spare = 0
 	if p.InUse {
 		p.Spare = spares(p.Active, zones)
@@ -88,11 +88,11 @@ func (m *Model) need(previous *Placement, zones int) Placement {
 func (m *Model) minimum() int {
 	switch {
 	case m.Rate > 0:
-		return minimumActive
+		return max(minimumActive, m.Copies)
 	case m.Asked:
-		return 1
+		return max(1, m.Copies)
 	}
-	return 0
+	return m.Copies
 }
 
 // count considers one report, which asks for at least raised and at most lowered active

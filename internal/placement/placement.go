@@ -40,6 +40,7 @@ type Model struct {
 	Efficient int
 	Objective time.Duration // latency objective; 0 means none
 
+	Copies   int     // active copies at any rate
 	Rate     float64 // requests per second, all nodes together
 	Asked    bool    // a client has ever asked for it
 	Reported Time    // when the rate was last reported; a report counts once

@@ -1,0 +1,242 @@
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/cell"
+	"github.com/shoal-serving/shoal/internal/leak"
+	"github.com/shoal-serving/shoal/internal/node"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+func TestMistakesInTheFileAreNamed(t *testing.T) {
+	for text, want := range map[string]string{
+		"models: {m: {}}":                                   "nodes: found none",
+		"nodes: [{http: nowhere}]":                          `nodes[0]: http: found "nowhere", expected host:port`,
+		"nodes: [{dns: x, http: y}]":                        "expected a port",
+		"nodes: [{http: 'a:1', speed: 3}]":                  "field speed not found",
+		"nodes: [{http: 'a:1'}]\nmodels: {m/n: {}}":         `"m/n" is not a name`,
+		"nodes: [{http: 'a:1'}]\nmodels: {m: {copies: -1}}": "must not be negative",
+		"nodes: [{http: 'a:1'}, {http: 'a:1'}]":             `two are called "a:1"`,
+	} {
+		if _, err := wanted(t.Context(), []byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: error %v, want one with %q", text, err, want)
+		}
+	}
+}
+
+func TestTheFileSaysWhatIsWanted(t *testing.T) {
+	w, err := wanted(t.Context(), []byte(`
+nodes:
+  - {name: a, http: "10.0.0.1:8000", grpc: "10.0.0.1:8001"}
+  - {dns: localhost, http: "9000"}
+models:
+  b: {copies: 2, objective: 50ms, tenant: vision}
+  a: {}
+tenants:
+  vision: {copies: 4, memory_mib: 1024, device_time: 1.5}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(w.Models, []cell.Model{{Name: "a"}, {Name: "b", Tenant: "vision", Objective: 50 * time.Millisecond, Copies: 2}}) {
+		t.Errorf("models %+v", w.Models)
+	}
+	if w.Nodes[0] != (cell.Node{Name: "a", HTTP: "10.0.0.1:8000", GRPC: "10.0.0.1:8001"}) || !strings.HasSuffix(w.Nodes[1].HTTP, ":9000") {
+		t.Errorf("nodes %+v", w.Nodes)
+	}
+	if q := w.Quotas["vision"]; q.Copies != 4 || q.Bytes != 1<<30 || q.Device != 1.5 {
+		t.Errorf("quota %+v", q)
+	}
+}
+
+// A fakeNode is a node that holds what it was ordered to.
+type fakeNode struct {
+	*httptest.Server
+	mu      sync.Mutex
+	page    node.Page
+	orders  []string
+	changed chan struct{}
+}
+
+func newFakeNode(t *testing.T) *fakeNode {
+	n := &fakeNode{page: node.Page{Memory: 1 << 30, Ready: true}, changed: make(chan struct{})}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v2/node", func(w http.ResponseWriter, r *http.Request) {
+		n.mu.Lock()
+		body, err := json.Marshal(n.page)
+		changed, tag := n.changed, `"`+string(rune('a'+len(n.page.Models)))+`"`
+		n.mu.Unlock()
+		if err != nil {
+			t.Error(err)
+		}
+		if r.Header.Get("If-None-Match") == tag {
+			timeout, cancel := context.WithTimeout(r.Context(), 100*time.Millisecond)
+			defer cancel()
+			select {
+			case <-changed:
+			case <-timeout.Done():
+			}
+			w.WriteHeader(http.StatusNotModified)
+			return
+		}
+		w.Header().Set("ETag", tag)
+		_, _ = w.Write(body)
+	})
+	mux.HandleFunc("POST /v2/repository/models/{model}/{what}", func(_ http.ResponseWriter, r *http.Request) {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.orders = append(n.orders, r.PathValue("what")+" "+r.PathValue("model")+" "+r.Header.Get(epochHeader))
+		n.page.Models = append(n.page.Models, node.Model{Name: r.PathValue("model"), State: "READY", Bytes: 1})
+		close(n.changed)
+		n.changed = make(chan struct{})
+	})
+	n.Server = httptest.NewServer(mux)
+	t.Cleanup(n.Close)
+	return n
+}
+
+func (n *fakeNode) ordered() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.orders)
+}
+
+// A running cell, and the routes that it has given.
+type running struct {
+	*Controller
+	routes chan []cell.Route
+	stop   func()
+}
+
+func run(t *testing.T, opts Options) *running {
+	t.Helper()
+	r := &running{routes: make(chan []cell.Route, 100)}
+	opts.Client, opts.Scheme, opts.Log = &http.Client{Transport: &http.Transport{}}, "http", slog.New(slog.NewTextHandler(t.Output(), nil))
+	opts.Update = func(changed []cell.Route, _ []string) error {
+		r.routes <- changed
+		return nil
+	}
+	c, err := New(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Controller = c
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- c.Run(ctx) }()
+	r.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		opts.Client.CloseIdleConnections()
+	})
+	t.Cleanup(r.stop)
+	return r
+}
+
+// await waits until a model has a ready copy.
+func (r *running) await(t *testing.T, model string) {
+	t.Helper()
+	timeout, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for {
+		select {
+		case routes := <-r.routes:
+			if slices.ContainsFunc(routes, func(x cell.Route) bool { return x.Model == model && len(x.Active) > 0 && !x.Home }) {
+				return
+			}
+		case <-timeout.Done():
+			t.Fatalf("%s has no copy", model)
+		}
+	}
+}
+
+func TestACellOrdersKeepsAndRestarts(t *testing.T) {
+	n := newFakeNode(t)
+	dir := t.TempDir()
+	file := File{filepath.Join(dir, "cell.yaml")}
+	write := func(models string) {
+		if err := os.WriteFile(file.Path, []byte("nodes: [{name: a, http: '"+strings.TrimPrefix(n.URL, "http://")+"'}]\nmodels: {"+models+"}\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("m: {copies: 1}")
+	opts := Options{Nodes: file, Models: file, StateFile: filepath.Join(dir, "state.json")}
+	r := run(t, opts)
+	r.await(t, "m")
+	write("m: {copies: 1}, more: {copies: 1}")
+	r.await(t, "more")
+	if got := n.ordered(); !slices.Equal(got, []string{"load m 1", "load more 1"}) {
+		t.Errorf("ordered %q", got)
+	}
+	// A follower has the same routes, and a cell that starts again has a higher epoch.
+	api := httptest.NewServer(r.Handler())
+	follower := run(t, Options{Nodes: file, Models: file, Follow: api.URL})
+	follower.await(t, "more")
+	follower.stop()
+	api.Close()
+	r.stop()
+	again := run(t, opts)
+	again.await(t, "m")
+	var epoch uint64
+	if err := again.call(t.Context(), func(c *cell.Core) { epoch, _ = c.Version() }); err != nil || epoch != 2 {
+		t.Errorf("epoch %d, error %v", epoch, err)
+	}
+	if got := n.ordered(); len(got) != 2 {
+		t.Errorf("ordered %q after a restart", got)
+	}
+}
+
+func TestADamagedStateIsPutAside(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "state.json")
+	if err := os.WriteFile(file, []byte(`{"format":1,"sha256":"00","state":{}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	state, err := readState(file, slog.New(slog.NewTextHandler(io.Discard, nil)))
+	if state != nil || err != nil {
+		t.Errorf("state %v, error %v", state, err)
+	}
+	if _, err := os.Stat(file + ".damaged"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestTheAPIAnswersCommands(t *testing.T) {
+	n := newFakeNode(t)
+	address := strings.TrimPrefix(n.URL, "http://")
+	file := File{filepath.Join(t.TempDir(), "cell.yaml")}
+	if err := os.WriteFile(file.Path, []byte("nodes: [{name: a, http: '"+address+"'}]\nmodels: {m: {copies: 1}}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := run(t, Options{Nodes: file, Models: file})
+	r.await(t, "m")
+	ask := func(method, path, body string) (int, string) {
+		w := httptest.NewRecorder()
+		r.Handler().ServeHTTP(w, httptest.NewRequest(method, path, strings.NewReader(body)))
+		return w.Code, w.Body.String()
+	}
+	if code, body := ask("GET", "/v1/status", ""); code != http.StatusOK || !strings.Contains(body, `"active":["a"]`) {
+		t.Errorf("%d %s", code, body)
+	}
+	if code, body := ask("POST", "/v1/plan", "nodes: [{name: a, http: '"+address+"'}]\nmodels: {other: {copies: 1}}"); code != http.StatusOK || !strings.Contains(body, `{"node":"a","model":"other","change":"load"}`) {
+		t.Errorf("%d %s", code, body)
+	}
+	if code, body := ask("POST", "/v1/plan", "nodes: []"); code != http.StatusBadRequest || !strings.Contains(body, "found none") {
+		t.Errorf("%d %s", code, body)
+	}
+}

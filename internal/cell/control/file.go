@@ -1,0 +1,192 @@
+package control
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/shoal-serving/shoal/internal/cell"
+	"github.com/shoal-serving/shoal/internal/placement"
+)
+
+// Nodes says which nodes may exist.
+type Nodes interface {
+	// Nodes returns them. It is called again and again.
+	Nodes(ctx context.Context) ([]cell.Node, error)
+}
+
+// Models says which models are wanted.
+type Models interface {
+	// Models returns them, and the quotas of tenants. It is called again and again.
+	Models(ctx context.Context) ([]cell.Model, map[string]placement.Quota, error)
+}
+
+// A File is a YAML file with nodes and models. It is read again whenever it is asked.
+type File struct{ Path string }
+
+// contents is the format of the file.
+type contents struct {
+	Nodes   []fileNode            `yaml:"nodes"`
+	Models  map[string]fileModel  `yaml:"models"`
+	Tenants map[string]fileTenant `yaml:"tenants"`
+}
+
+type fileNode struct {
+	Name string `yaml:"name"`
+	HTTP string `yaml:"http"`
+	GRPC string `yaml:"grpc"`
+	DNS  string `yaml:"dns"` // a name: each of its addresses is a node, with the ports of http and grpc
+}
+
+type fileModel struct {
+	Tenant    string        `yaml:"tenant"`
+	Copies    int           `yaml:"copies"`
+	Objective time.Duration `yaml:"objective"`
+}
+
+type fileTenant struct {
+	Copies     int     `yaml:"copies"`
+	MemoryMiB  int64   `yaml:"memory_mib"`
+	DeviceTime float64 `yaml:"device_time"`
+}
+
+func (f File) read() (contents, error) {
+	text, err := os.ReadFile(f.Path)
+	if err != nil {
+		return contents{}, err
+	}
+	c, err := parse(text)
+	if err != nil {
+		return c, fmt.Errorf("%s: %w", f.Path, err)
+	}
+	return c, nil
+}
+
+func parse(text []byte) (c contents, err error) {
+	d := yaml.NewDecoder(bytes.NewReader(text))
+	d.KnownFields(true)
+	if err := d.Decode(&c); err != nil && !errors.Is(err, io.EOF) {
+		return c, err
+	}
+	if len(c.Nodes) == 0 {
+		return c, errors.New("nodes: found none, expected at least one, such as {http: \"10.0.0.1:8000\", grpc: \"10.0.0.1:8001\"}")
+	}
+	for i, n := range c.Nodes {
+		if err := n.check(); err != nil {
+			return c, fmt.Errorf("nodes[%d]: %w", i, err)
+		}
+	}
+	for name, m := range c.Models {
+		if name == "" || strings.ContainsAny(name, "/?# ") {
+			return c, fmt.Errorf("models: %q is not a name of a model", name)
+		}
+		if m.Copies < 0 || m.Objective < 0 {
+			return c, fmt.Errorf("models.%s: copies and objective must not be negative", name)
+		}
+	}
+	return c, nil
+}
+
+func (n *fileNode) check() error {
+	if n.DNS != "" {
+		for what, port := range map[string]string{"http": n.HTTP, "grpc": n.GRPC} {
+			if _, err := strconv.ParseUint(port, 10, 16); err != nil && (port != "" || what == "http") {
+				return fmt.Errorf("%s: found %q beside dns, expected a port, such as 8000", what, port)
+			}
+		}
+		return nil
+	}
+	for what, address := range map[string]string{"http": n.HTTP, "grpc": n.GRPC} {
+		if _, _, err := net.SplitHostPort(address); err != nil && (address != "" || what == "http") {
+			return fmt.Errorf("%s: found %q, expected host:port", what, address)
+		}
+	}
+	return nil
+}
+
+// Nodes implements [Nodes].
+func (f File) Nodes(ctx context.Context) ([]cell.Node, error) {
+	c, err := f.read()
+	if err != nil {
+		return nil, err
+	}
+	return c.resolve(ctx)
+}
+
+func (c *contents) resolve(ctx context.Context) (all []cell.Node, err error) {
+	for _, n := range c.Nodes {
+		if n.DNS == "" {
+			node := cell.Node{Name: n.Name, HTTP: n.HTTP, GRPC: n.GRPC}
+			if node.Name == "" {
+				node.Name = n.HTTP
+			}
+			all = append(all, node)
+			continue
+		}
+		hosts, err := net.DefaultResolver.LookupHost(ctx, n.DNS)
+		if err != nil {
+			return nil, err
+		}
+		for _, host := range hosts {
+			node := cell.Node{Name: host, HTTP: net.JoinHostPort(host, n.HTTP)}
+			if n.GRPC != "" {
+				node.GRPC = net.JoinHostPort(host, n.GRPC)
+			}
+			all = append(all, node)
+		}
+	}
+	names := map[string]bool{}
+	for _, n := range all {
+		if names[n.Name] {
+			return nil, fmt.Errorf("nodes: two are called %q", n.Name)
+		}
+		names[n.Name] = true
+	}
+	return all, nil
+}
+
+// Models implements [Models].
+func (f File) Models(context.Context) ([]cell.Model, map[string]placement.Quota, error) {
+	c, err := f.read()
+	if err != nil {
+		return nil, nil, err
+	}
+	models, quotas := c.models()
+	return models, quotas, nil
+}
+
+func (c *contents) models() (models []cell.Model, quotas map[string]placement.Quota) {
+	for name, m := range c.Models {
+		models = append(models, cell.Model{Name: name, Tenant: m.Tenant, Objective: m.Objective, Copies: m.Copies})
+	}
+	slices.SortFunc(models, func(a, b cell.Model) int { return strings.Compare(a.Name, b.Name) })
+	for tenant, q := range c.Tenants {
+		if quotas == nil {
+			quotas = map[string]placement.Quota{}
+		}
+		quotas[tenant] = placement.Quota{Bytes: q.MemoryMiB << 20, Copies: q.Copies, Device: q.DeviceTime}
+	}
+	return models, quotas
+}
+
+// wanted reads both from one text.
+func wanted(ctx context.Context, text []byte) (cell.Wanted, error) {
+	c, err := parse(text)
+	if err != nil {
+		return cell.Wanted{}, err
+	}
+	w := cell.Wanted{}
+	w.Models, w.Quotas = c.models()
+	w.Nodes, err = c.resolve(ctx)
+	return w, err
+}

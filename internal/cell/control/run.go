@@ -1,0 +1,245 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"reflect"
+	"sync"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/cell"
+)
+
+// readEvery is how often the wanted nodes and models are read again.
+const readEvery = time.Second
+
+// Options of a [Controller].
+type Options struct {
+	Nodes  Nodes
+	Models Models
+	// Client calls nodes and the followed cell. It adds credentials.
+	Client *http.Client
+	// Scheme is that of the nodes: http or https.
+	Scheme string
+	// StateFile is where the state is kept; empty means nowhere.
+	StateFile string
+	// Follow is the URL of the cell to follow; empty means that this one decides.
+	Follow string
+	// Update gives routes to proxies.
+	Update func(changed []cell.Route, removed []string) error
+	Log    *slog.Logger
+}
+
+// A Controller runs a cell.
+type Controller struct {
+	opts   Options
+	core   *cell.Core
+	events chan cell.Event
+	calls  chan func(*cell.Core)
+	tasks  sync.WaitGroup
+	polls  map[string]poll
+	state  []byte // as last encoded; the loop's own
+}
+
+// A poll reads the pages of one node until it is cancelled.
+type poll struct {
+	node   cell.Node
+	cancel context.CancelFunc
+}
+
+// New returns a controller. It fails if the state on disk cannot be read; a damaged one is
+// put aside, because nodes report everything that matters.
+func New(opts Options) (*Controller, error) {
+	state, err := readState(opts.StateFile, opts.Log)
+	if err != nil {
+		return nil, err
+	}
+	return &Controller{
+		opts: opts, core: cell.NewCore(cell.Options{State: state, Follow: opts.Follow != ""}),
+		events: make(chan cell.Event, 256), calls: make(chan func(*cell.Core)), polls: map[string]poll{},
+	}, nil
+}
+
+func readState(file string, log *slog.Logger) (*cell.State, error) {
+	if file == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	state, err := cell.DecodeState(text)
+	if err != nil {
+		log.Warn("the state is not used; the plan is rebuilt from what the nodes report", "file", file, "error", err)
+		return nil, os.Rename(file, file+".damaged")
+	}
+	return state, nil
+}
+
+// Run runs the cell until ctx ends. What is wanted must be readable at the start; later
+// mistakes in it are logged, and what was wanted before stays.
+func (c *Controller) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer c.tasks.Wait()
+	defer cancel()
+	first, err := c.read(ctx)
+	if err != nil {
+		return err
+	}
+	c.tasks.Go(func() { c.watch(ctx, first) })
+	if c.opts.Follow != "" {
+		c.tasks.Go(func() { c.follow(ctx) })
+	}
+	c.step(ctx, cell.Configured{Wanted: first})
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case e := <-c.events:
+			timer.Reset(c.step(ctx, e))
+		case <-timer.C:
+			timer.Reset(c.step(ctx, cell.Tick{}))
+		case call := <-c.calls:
+			call(c.core)
+		}
+	}
+}
+
+// step steps the core, carries its actions out, and returns when to step again.
+func (c *Controller) step(ctx context.Context, e cell.Event) time.Duration {
+	now := time.Duration(time.Now().UnixNano())
+	a := c.core.Step(now, e)
+	for _, line := range a.Log {
+		c.opts.Log.Info(line)
+	}
+	if a.Save != nil {
+		if err := c.save(a.Save); err != nil {
+			c.opts.Log.Error("the state could not be kept", "file", c.opts.StateFile, "error", err)
+		}
+	}
+	if len(a.Routes) > 0 || len(a.Removed) > 0 {
+		if err := c.opts.Update(a.Routes, a.Removed); err != nil {
+			c.opts.Log.Error("routes could not be given to proxies", "error", err)
+		}
+	}
+	for _, o := range a.Orders {
+		c.tasks.Go(func() { c.send(ctx, c.carryOut(ctx, o)) })
+	}
+	if configured, ok := e.(cell.Configured); ok {
+		c.pollNodes(ctx, configured.Wanted.Nodes)
+	}
+	if a.Next == 0 {
+		return time.Hour
+	}
+	return a.Next - now
+}
+
+// send reports an event to the loop.
+func (c *Controller) send(ctx context.Context, e cell.Event) {
+	select {
+	case c.events <- e:
+	case <-ctx.Done():
+	}
+}
+
+// call runs f in the loop.
+func (c *Controller) call(ctx context.Context, f func(*cell.Core)) error {
+	done := make(chan struct{})
+	select {
+	case c.calls <- func(core *cell.Core) { f(core); close(done) }:
+		<-done
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (c *Controller) read(ctx context.Context) (w cell.Wanted, err error) {
+	if w.Nodes, err = c.opts.Nodes.Nodes(ctx); err != nil {
+		return w, err
+	}
+	w.Models, w.Quotas, err = c.opts.Models.Models(ctx)
+	return w, err
+}
+
+// watch reports changes of what is wanted.
+func (c *Controller) watch(ctx context.Context, last cell.Wanted) {
+	complained := ""
+	for wait(ctx, readEvery) {
+		next, err := c.read(ctx)
+		if err != nil {
+			if complained != err.Error() && ctx.Err() == nil {
+				c.opts.Log.Error("what is wanted cannot be read; what was wanted before stays", "error", err)
+			}
+			complained = err.Error()
+			continue
+		}
+		complained = ""
+		if !reflect.DeepEqual(last, next) {
+			c.opts.Log.Info("what is wanted has changed", "nodes", len(next.Nodes), "models", len(next.Models))
+			last = next
+			c.send(ctx, cell.Configured{Wanted: next})
+		}
+	}
+}
+
+// wait returns after d, or false if ctx ends first.
+func wait(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// pollNodes polls the given nodes, and no others.
+func (c *Controller) pollNodes(ctx context.Context, nodes []cell.Node) {
+	kept := make(map[string]poll, len(nodes))
+	for _, n := range nodes {
+		if p, polled := c.polls[n.Name]; polled && p.node == n {
+			kept[n.Name] = p
+			delete(c.polls, n.Name)
+			continue
+		}
+		ctx, cancel := context.WithCancel(ctx)
+		kept[n.Name] = poll{n, cancel}
+		c.tasks.Go(func() { c.poll(ctx, n) })
+	}
+	for _, p := range c.polls {
+		p.cancel()
+	}
+	c.polls = kept
+}
+
+// save writes the state to a new file, which then replaces the old one.
+func (c *Controller) save(s *cell.State) (err error) {
+	if c.state, err = s.Encode(); err != nil || c.opts.StateFile == "" {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(c.opts.StateFile), filepath.Base(c.opts.StateFile)+".*")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(c.state)
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+		err = os.Rename(f.Name(), c.opts.StateFile)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("%s: %w", c.opts.StateFile, err), os.Remove(f.Name()))
+	}
+	return nil
+}

@@ -1,0 +1,443 @@
+package cell
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/node"
+	"github.com/shoal-serving/shoal/internal/placement"
+)
+
+const (
+	planEvery   = time.Second            // between plans, however many nodes report
+	replanEvery = 10 * time.Second       // between plans if nothing is reported; also the time that a rate counts once
+	routeEvery  = 50 * time.Millisecond  // between changes of routes
+	stepEvery   = 100 * time.Millisecond // between orders
+	settleFor   = 10 * time.Second       // the first plan waits this long for nodes that have not answered
+	goneAfter   = 3 * time.Second        // a node that does not answer for this long is gone
+	retryAfter  = 30 * time.Second       // before a failed order is repeated
+	reflectFor  = 10 * time.Second       // a page must show what was ordered within this time
+	keepFor     = time.Minute            // nothing is unloaded this long after a start without a plan
+)
+
+// An Event is what a [Core] reacts to.
+type Event interface{ event() }
+
+type (
+	// Configured says what is wanted now.
+	Configured struct{ Wanted Wanted }
+	// Reported is a node's page; nil if it has not changed since the last one.
+	Reported struct {
+		Node string
+		Page *node.Page
+	}
+	// Unreachable says that a node did not answer.
+	Unreachable struct{ Node, Reason string }
+	// Carried says what became of an order.
+	Carried struct {
+		Order    Order
+		Outdated bool   // the node has seen a higher epoch
+		Failed   string // why it was not carried out; empty if it was
+	}
+	// Followed is the state of the cell that a follower copies.
+	Followed struct{ State State }
+	// Tick says that it is the time that the last step asked for.
+	Tick struct{}
+)
+
+func (Configured) event()  {}
+func (Reported) event()    {}
+func (Unreachable) event() {}
+func (Carried) event()     {}
+func (Followed) event()    {}
+func (Tick) event()        {}
+
+// Actions are what the caller of a step must do.
+type Actions struct {
+	Orders  []Order
+	Routes  []Route  // that changed; without active nodes if there is none to send requests to
+	Removed []string // models that have no route any more
+	Save    *State   // to keep on disk; nil if it has not changed
+	Log     []string
+	Next    Time // when to step with Tick at the latest; 0 means never
+}
+
+// A Core decides for a cell. It has one caller at a time.
+type Core struct {
+	follow  bool
+	now     Time
+	wanted  Wanted
+	nodes   map[string]*member
+	learned map[string]Learned
+	plan    *placement.Plan
+	version uint64
+	epoch   uint64
+	ordered bool // orders were sent with this epoch
+
+	superseded string // why it sends no orders any more
+
+	configured Time // when it was first configured
+	keepUntil  Time // nothing is unloaded until then
+	planDirty  bool
+	routeDirty bool
+	stepDirty  bool
+	planned    Time
+	routed     Time
+	stepped    Time
+
+	routes  map[string]Route
+	pending map[target]*pending
+}
+
+// A member is what is known of a wanted node.
+type member struct {
+	Node
+	page    *node.Page
+	seen    Time
+	failing Time // since when it does not answer; 0 if it does
+	reason  string
+	gone    bool
+}
+
+type target struct{ node, model string }
+
+// pending is an order that a node's page does not show yet, or one that failed.
+type pending struct {
+	unload  bool
+	carried bool   // the node has answered
+	failed  string // with this error
+	until   Time   // when it is forgotten
+}
+
+// Options of a [Core].
+type Options struct {
+	State  *State // that was on disk; nil if there was none
+	Follow bool   // it plans nothing and orders nothing
+}
+
+// NewCore returns a core. Its epoch is higher than that of its state.
+func NewCore(opts Options) *Core {
+	c := &Core{follow: opts.Follow, nodes: map[string]*member{}, learned: map[string]Learned{}, routes: map[string]Route{}, pending: map[target]*pending{}, epoch: 1}
+	if s := opts.State; s != nil {
+		c.adopt(s)
+		if !opts.Follow {
+			c.epoch++
+		}
+	}
+	return c
+}
+
+func (c *Core) adopt(s *State) {
+	c.epoch, c.version, c.plan = s.Epoch, s.Version, s.Plan
+	if s.Learned != nil {
+		c.learned = maps.Clone(s.Learned)
+	}
+}
+
+// Step reports an event to the core.
+func (c *Core) Step(now Time, e Event) Actions {
+	c.now = max(c.now, now)
+	a := &Actions{}
+	switch e := e.(type) {
+	case Configured:
+		c.configure(e.Wanted)
+	case Reported:
+		c.report(e, a)
+	case Unreachable:
+		if m := c.nodes[e.Node]; m != nil && m.failing == 0 {
+			m.failing, m.reason = c.now, e.Reason
+		}
+	case Carried:
+		c.carry(e, a)
+	case Followed:
+		if c.follow && (c.plan == nil || e.State.Version != c.version || e.State.Epoch != c.epoch) {
+			c.adopt(&e.State)
+			c.routeDirty = true
+			a.Save = c.state()
+		}
+	}
+	c.expire(a)
+	if c.planDue() <= c.now {
+		c.replan(a)
+	}
+	if c.routeDirty && c.plan != nil && c.routed+routeEvery <= c.now {
+		c.reroute(a)
+	}
+	if c.stepDirty && c.orders() && c.stepped+stepEvery <= c.now {
+		c.order(a)
+	}
+	a.Next = c.next()
+	return *a
+}
+
+func (c *Core) configure(w Wanted) {
+	w = Wanted{Nodes: slices.Clone(w.Nodes), Models: slices.Clone(w.Models), Quotas: w.Quotas}
+	w.sort()
+	c.wanted = w
+	c.configured = cmp.Or(c.configured, c.now)
+	kept := make(map[string]*member, len(w.Nodes))
+	for _, n := range w.Nodes {
+		m := c.nodes[n.Name]
+		if m == nil {
+			m = &member{}
+		}
+		m.Node = n
+		kept[n.Name] = m
+	}
+	c.nodes = kept
+	if c.plan != nil { // nodes that an operator removed have not vanished
+		p := *c.plan
+		p.Nodes = slices.DeleteFunc(slices.Clone(p.Nodes), func(name string) bool { return kept[name] == nil })
+		c.plan = &p
+	}
+	c.planDirty, c.routeDirty = true, true
+}
+
+func (c *Core) report(e Reported, a *Actions) {
+	m := c.nodes[e.Node]
+	if m == nil {
+		return
+	}
+	if m.gone {
+		a.Log = append(a.Log, fmt.Sprintf("node %s answers again", m.Name))
+		m.gone, c.routeDirty, c.planDirty, c.stepDirty = false, true, true, true
+	}
+	m.seen, m.failing, m.reason = c.now, 0, ""
+	if e.Page == nil {
+		return
+	}
+	c.compareEpoch(e.Page.Epoch, a)
+	m.page = e.Page
+	c.planDirty, c.routeDirty, c.stepDirty = true, true, true
+	for i := range e.Page.Models {
+		c.learn(&e.Page.Models[i])
+	}
+	for at, p := range c.pending {
+		if at.node == m.Name && p.carried && p.failed == "" {
+			delete(c.pending, at)
+		}
+	}
+}
+
+// compareEpoch considers the highest epoch that a node has seen. A cell that has sent nothing
+// yet takes over with a higher one; otherwise another cell has.
+func (c *Core) compareEpoch(seen uint64, a *Actions) {
+	switch {
+	case c.follow:
+	case seen >= c.epoch && !c.ordered:
+		c.epoch = seen + 1
+	case seen > c.epoch:
+		c.supersede(fmt.Sprintf("a node has orders of epoch %d, and this cell has epoch %d", seen, c.epoch), a)
+	}
+}
+
+func (c *Core) supersede(reason string, a *Actions) {
+	if c.superseded == "" {
+		c.superseded = reason
+		a.Log = append(a.Log, "another cell has taken over: "+reason+"; this one sends no orders until it is started again")
+	}
+}
+
+func (c *Core) learn(m *node.Model) {
+	l := c.learned[m.Name]
+	l.Asked = l.Asked || m.Requests > 0
+	if m.State == ready {
+		l.Bytes, l.Digest, l.LoadTime = cmp.Or(m.Bytes, l.Bytes), cmp.Or(m.Digest, l.Digest), cmp.Or(m.LoadTime, l.LoadTime)
+		l.Objective, l.Efficient = cmp.Or(m.Objective, l.Objective), cmp.Or(m.Efficient, l.Efficient)
+		if len(m.Curve) > 0 {
+			l.Curve.Table = nil
+			for _, p := range m.Curve {
+				l.Curve.Table = append(l.Curve.Table, devicePoint(p))
+			}
+		}
+	}
+	c.learned[m.Name] = l
+}
+
+func (c *Core) carry(e Carried, a *Actions) {
+	at := target{e.Order.Node.Name, e.Order.Model}
+	p := c.pending[at]
+	if e.Outdated {
+		c.supersede(fmt.Sprintf("node %s refused an order of epoch %d", at.node, e.Order.Epoch), a)
+	}
+	if p == nil {
+		return
+	}
+	p.carried, p.failed, p.until = true, e.Failed, c.now+reflectFor
+	c.stepDirty = true
+	if e.Failed != "" {
+		p.until = c.now + retryAfter
+		a.Log = append(a.Log, fmt.Sprintf("node %s could not %s %s: %s", at.node, e.Order.verb(), at.model, e.Failed))
+		return
+	}
+	if m := c.nodes[at.node]; m != nil && m.page != nil && holds(m.page, at.model) != e.Order.Unload {
+		delete(c.pending, at) // the page came first
+	}
+}
+
+func (o Order) verb() string {
+	if o.Unload {
+		return "unload"
+	}
+	return "load"
+}
+
+// expire forgets orders and nodes whose time has passed.
+func (c *Core) expire(a *Actions) {
+	for at, p := range c.pending {
+		if p.carried && p.until <= c.now {
+			delete(c.pending, at)
+			c.stepDirty = true
+		}
+	}
+	for _, m := range c.nodes {
+		if m.failing != 0 && !m.gone && m.failing+goneAfter <= c.now {
+			m.gone, c.planDirty, c.routeDirty = true, true, true
+			a.Log = append(a.Log, fmt.Sprintf("node %s is gone: %s", m.Name, m.reason))
+			for at := range c.pending {
+				if at.node == m.Name {
+					delete(c.pending, at)
+				}
+			}
+		}
+	}
+	slices.Sort(a.Log)
+}
+
+// planDue returns when the next plan is due; a plan is never due before its nodes had time
+// to answer.
+func (c *Core) planDue() Time {
+	if c.follow || c.configured == 0 {
+		return never
+	}
+	if c.planned == 0 {
+		for _, m := range c.nodes {
+			if m.page == nil && m.failing == 0 {
+				return c.configured + settleFor
+			}
+		}
+		return c.now
+	}
+	if c.planDirty {
+		return c.planned + planEvery
+	}
+	return c.planned + replanEvery
+}
+
+func (c *Core) replan(a *Actions) {
+	if c.plan == nil {
+		c.keepUntil = c.now + keepFor
+		c.keepHeld()
+	}
+	previous, first := c.plan, c.planned == 0
+	c.plan = placement.Config{Quotas: c.wanted.Quotas}.Plan(previous, c.placed(false), c.models(), c.now)
+	c.planned, c.planDirty, c.routeDirty, c.stepDirty = c.now, false, true, true
+	if c.plan.Frozen != "" && (previous == nil || previous.Frozen == "") {
+		a.Log = append(a.Log, c.plan.Frozen)
+	}
+	if !samePlaces(previous, c.plan) {
+		c.version++
+		first = true
+	}
+	if first {
+		a.Save = c.state()
+	}
+}
+
+// keepHeld counts models that nodes hold as asked for: without a plan nothing says that they
+// are not.
+func (c *Core) keepHeld() {
+	for _, m := range c.nodes {
+		for i := range m.models() {
+			l := c.learned[m.page.Models[i].Name]
+			l.Asked = l.Asked || m.page.Models[i].State == ready
+			c.learned[m.page.Models[i].Name] = l
+		}
+	}
+}
+
+func samePlaces(a, b *placement.Plan) bool {
+	return a != nil && slices.Equal(a.Nodes, b.Nodes) && slices.EqualFunc(a.Models, b.Models, func(x, y placement.Placement) bool {
+		return x.Model == y.Model && x.Home == y.Home && slices.Equal(x.Copies, y.Copies)
+	})
+}
+
+func (c *Core) state() *State {
+	return &State{Epoch: c.epoch, Version: c.version, Plan: c.plan, Learned: maps.Clone(c.learned)}
+}
+
+// orders reports whether the core may send orders.
+func (c *Core) orders() bool {
+	return !c.follow && c.superseded == "" && c.planned != 0
+}
+
+// order sends the next orders of the plan.
+func (c *Core) order(a *Actions) {
+	since := min(c.now-c.stepped, planEvery)
+	c.stepped, c.stepDirty = c.now, false
+	for _, s := range placement.Steps(c.plan, c.placed(false), c.models(), since) {
+		at := target{s.Node, s.Model}
+		if c.pending[at] != nil {
+			continue
+		}
+		if s.Unload && c.now < c.keepUntil {
+			c.stepDirty = true
+			continue
+		}
+		if !c.ordered { // the epoch is on disk before a node sees it
+			c.ordered = true
+			a.Save = c.state()
+		}
+		c.pending[at] = &pending{unload: s.Unload}
+		a.Orders = append(a.Orders, Order{Node: c.nodes[s.Node].Node, Model: s.Model, Unload: s.Unload, Epoch: c.epoch})
+		a.Log = append(a.Log, fmt.Sprintf("%s %s on %s", Order{Unload: s.Unload}.verb(), s.Model, s.Node))
+	}
+}
+
+// next returns when the core must be stepped again.
+func (c *Core) next() Time {
+	at := c.planDue()
+	if c.routeDirty && c.plan != nil {
+		at = min(at, c.routed+routeEvery)
+	}
+	if c.stepDirty && c.orders() {
+		at = min(at, max(c.stepped+stepEvery, c.keepUntil))
+	}
+	for _, p := range c.pending {
+		if p.carried {
+			at = min(at, p.until)
+		}
+	}
+	for _, m := range c.nodes {
+		if m.failing != 0 && !m.gone {
+			at = min(at, m.failing+goneAfter)
+		}
+	}
+	if at == never {
+		return 0
+	}
+	return max(at, c.now+1)
+}
+
+// reroute finds the routes that have changed.
+func (c *Core) reroute(a *Actions) {
+	c.routed, c.routeDirty = c.now, false
+	next := c.currentRoutes()
+	for _, model := range slices.Sorted(maps.Keys(next)) {
+		r := next[model]
+		if old, known := c.routes[model]; !known || !old.equal(&r) {
+			a.Routes = append(a.Routes, r)
+		}
+	}
+	for model := range c.routes {
+		if _, kept := next[model]; !kept {
+			a.Removed = append(a.Removed, model)
+		}
+	}
+	slices.SortFunc(a.Removed, strings.Compare)
+	c.routes = next
+}

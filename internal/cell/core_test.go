@@ -1,0 +1,453 @@
+package cell
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/node"
+)
+
+// start is when the tests begin, in 2026.
+const start = 1_800_000_000 * time.Second
+
+// A world is a core with nodes that carry out its orders when the test says so.
+type world struct {
+	t      *testing.T
+	core   *Core
+	now    Time
+	next   Time
+	pages  map[string]*node.Page
+	orders []Order
+	routes map[string]Route
+	saved  *State
+	log    []string
+}
+
+func newWorld(t *testing.T, opts Options, nodes ...string) *world {
+	w := &world{t: t, core: NewCore(opts), now: start, pages: map[string]*node.Page{}, routes: map[string]Route{}}
+	for i, name := range nodes {
+		w.pages[name] = &node.Page{ID: name, Zone: fmt.Sprint("zone-", i%3), Memory: 100, Ready: true}
+	}
+	return w
+}
+
+func (w *world) step(e Event) {
+	a := w.core.Step(w.now, e)
+	w.orders = append(w.orders, a.Orders...)
+	for _, r := range a.Routes {
+		w.routes[r.Model] = r
+	}
+	for _, m := range a.Removed {
+		delete(w.routes, m)
+	}
+	if a.Save != nil {
+		w.saved = a.Save
+	}
+	w.log = append(w.log, a.Log...)
+	w.next = a.Next
+}
+
+// pass lets time pass, and steps the core whenever it asked for it.
+func (w *world) pass(d time.Duration) {
+	for until := w.now + d; ; {
+		if w.next == 0 || w.next > until {
+			w.now = until
+			return
+		}
+		w.now = w.next
+		w.step(Tick{})
+	}
+}
+
+func (w *world) configure(models ...Model) {
+	wanted := Wanted{Models: models}
+	for name := range w.pages {
+		wanted.Nodes = append(wanted.Nodes, Node{Name: name, HTTP: name + ":8000", GRPC: name + ":8001"})
+	}
+	w.step(Configured{wanted})
+}
+
+func (w *world) report(name string) {
+	page := *w.pages[name]
+	page.Models = slices.Clone(page.Models)
+	w.step(Reported{name, &page})
+}
+
+func (w *world) reportAll() {
+	for name := range w.pages {
+		w.report(name)
+	}
+}
+
+func (w *world) hold(name, model string, rate float64) {
+	p := w.pages[name]
+	p.Models = append(p.Models, node.Model{Name: model, Version: "1", State: ready, Bytes: 10, Rate: rate, Requests: uint64(rate)})
+	slices.SortFunc(p.Models, func(a, b node.Model) int { return strings.Compare(a.Name, b.Name) })
+}
+
+// obey carries out all orders.
+func (w *world) obey() {
+	orders := w.orders
+	w.orders = nil
+	for _, o := range orders {
+		p := w.pages[o.Node.Name]
+		p.Epoch = max(p.Epoch, o.Epoch)
+		if o.Unload {
+			p.Models = slices.DeleteFunc(p.Models, func(m node.Model) bool { return m.Name == o.Model })
+		} else {
+			w.hold(o.Node.Name, o.Model, 0)
+		}
+		w.report(o.Node.Name)
+		w.step(Carried{Order: o})
+	}
+}
+
+// settle lets the core and its nodes work until nothing is ordered for some seconds.
+func (w *world) settle() {
+	for range 20 {
+		w.pass(2 * time.Second)
+		if len(w.orders) == 0 {
+			return
+		}
+		w.obey()
+	}
+	w.t.Fatalf("the cell does not come to rest: %v", w.log)
+}
+
+func (w *world) active(model string) (names []string) {
+	for _, n := range w.routes[model].Active {
+		names = append(names, n.Name)
+	}
+	return names
+}
+
+func (w *world) ordered() (all []string) {
+	for _, o := range w.orders {
+		all = append(all, fmt.Sprintf("%s %s on %s", o.verb(), o.Model, o.Node.Name))
+	}
+	slices.Sort(all)
+	return all
+}
+
+func TestWantedCopiesAreLoadedAndRouted(t *testing.T) {
+	w := newWorld(t, Options{}, "a", "b", "c")
+	w.configure(Model{Name: "m", Copies: 2}, Model{Name: "cold"})
+	w.reportAll()
+	w.settle()
+	if r := w.routes["m"]; len(r.Active) != 2 || len(r.Spare) != 1 || r.Home {
+		t.Errorf("m: %+v", r)
+	}
+	if r := w.routes["cold"]; len(r.Active) != 1 || !r.Home {
+		t.Errorf("cold: %+v", r)
+	}
+	if r := w.routes[""]; len(r.Active) != 3 {
+		t.Errorf("requests for no model: %+v", r)
+	}
+}
+
+func TestTheFirstPlanWaitsForNodes(t *testing.T) {
+	w := newWorld(t, Options{}, "a", "b")
+	w.configure(Model{Name: "m", Copies: 1})
+	w.report("a")
+	w.pass(settleFor - 1)
+	if len(w.orders) != 0 {
+		t.Fatalf("orders before node b had time to answer: %v", w.ordered())
+	}
+	w.pass(1)
+	if got := w.ordered(); !slices.Equal(got, []string{"load m on a"}) {
+		t.Errorf("ordered %v", got)
+	}
+}
+
+func TestALostNodeLeavesRoutesAfterThreeSeconds(t *testing.T) {
+	w := newWorld(t, Options{}, "a", "b", "c")
+	w.configure(Model{Name: "m", Copies: 2})
+	w.reportAll()
+	w.settle()
+	lost := w.active("m")[0]
+	w.step(Unreachable{lost, "connection refused"})
+	w.pass(goneAfter - 1)
+	if !slices.Contains(w.active("m"), lost) {
+		t.Error("the node left before its time")
+	}
+	w.pass(1)
+	w.pass(routeEvery)
+	if got := w.active("m"); slices.Contains(got, lost) || len(got) != 2 {
+		t.Errorf("m is active on %v, and %s is lost", got, lost)
+	}
+	w.report(lost)
+	w.pass(time.Second)
+	if !slices.ContainsFunc(w.log, func(l string) bool { return strings.Contains(l, "answers again") }) {
+		t.Errorf("log: %v", w.log)
+	}
+}
+
+func TestANodeThatAnswersAgainInTimeStays(t *testing.T) {
+	w := newWorld(t, Options{}, "a", "b", "c")
+	w.configure(Model{Name: "m", Copies: 2})
+	w.reportAll()
+	w.settle()
+	before := w.active("m")
+	w.step(Unreachable{before[0], "timeout"})
+	w.pass(goneAfter - 1)
+	w.step(Reported{before[0], nil})
+	w.pass(10 * time.Second)
+	if got := w.active("m"); !slices.Equal(got, before) {
+		t.Errorf("active on %v, want %v", got, before)
+	}
+}
+
+func TestWhenMostNodesVanishRoutesStay(t *testing.T) {
+	w := newWorld(t, Options{}, "a", "b", "c", "d")
+	w.configure(Model{Name: "m", Copies: 3})
+	w.reportAll()
+	w.settle()
+	before := w.active("m")
+	for _, name := range before {
+		w.step(Unreachable{name, "timeout"})
+	}
+	w.pass(time.Minute)
+	if got := w.active("m"); !slices.Equal(got, before) {
+		t.Errorf("active on %v, want %v", got, before)
+	}
+	if len(w.orders) != 0 {
+		t.Errorf("ordered %v while the plan is frozen", w.ordered())
+	}
+	if d := w.core.Describe(); d.Frozen == "" {
+		t.Error("the description does not say that the plan is frozen")
+	}
+}
+
+func TestADrainingNodeGetsRequestsOnlyForItsLastCopies(t *testing.T) {
+	w := newWorld(t, Options{}, "a", "b")
+	w.pages["a"].Zone, w.pages["b"].Zone = "", "" // one zone: no spares
+	w.configure(Model{Name: "m", Copies: 2}, Model{Name: "only", Copies: 1})
+	w.reportAll()
+	w.settle()
+	leaving := w.active("only")[0]
+	w.pages[leaving].Draining = true
+	w.report(leaving)
+	w.pass(routeEvery)
+	if got := w.active("m"); len(got) != 1 || got[0] == leaving {
+		t.Errorf("m is active on %v", got)
+	}
+	if got := w.active("only"); !slices.Equal(got, []string{leaving}) {
+		t.Errorf("only is active on %v", got)
+	}
+	w.settle()
+	if got := w.active("only"); len(got) != 1 || got[0] == leaving {
+		t.Errorf("only is active on %v after it moved", got)
+	}
+}
+
+func TestWithoutAPlanNothingIsUnloaded(t *testing.T) {
+	w := newWorld(t, Options{}, "a", "b", "c")
+	w.hold("a", "m", 5)
+	w.hold("b", "m", 5)
+	w.hold("c", "idle", 0)
+	w.pages["a"].Epoch = 7
+	w.configure(Model{Name: "m"}, Model{Name: "idle"})
+	w.reportAll()
+	w.pass(2 * time.Second)
+	if got := w.active("m"); !slices.Equal(got, []string{"a", "b"}) {
+		t.Errorf("m is active on %v", got)
+	}
+	if got := w.active("idle"); !slices.Equal(got, []string{"c"}) {
+		t.Errorf("idle is active on %v", got)
+	}
+	for range 60 {
+		w.pass(time.Second)
+		for _, o := range w.orders {
+			if o.Unload {
+				t.Fatalf("ordered %v", w.ordered())
+			}
+		}
+		w.obey()
+	}
+	if epoch, _ := w.core.Version(); epoch != 8 {
+		t.Errorf("epoch %d, want one above that of the nodes, 8", epoch)
+	}
+}
+
+func TestAPlanSurvivesARestart(t *testing.T) {
+	w := newWorld(t, Options{}, "a", "b", "c")
+	w.configure(Model{Name: "m", Copies: 2}, Model{Name: "n", Copies: 1})
+	w.reportAll()
+	w.settle()
+	text, err := w.saved.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	state, err := DecodeState(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := newWorld(t, Options{State: state})
+	again.pages, again.now = w.pages, w.now+time.Minute
+	again.configure(Model{Name: "m", Copies: 2}, Model{Name: "n", Copies: 1})
+	again.reportAll()
+	again.pass(5 * time.Minute)
+	if len(again.orders) != 0 {
+		t.Errorf("ordered %v", again.ordered())
+	}
+	for _, model := range []string{"m", "n"} {
+		if got, want := again.active(model), w.active(model); !slices.Equal(got, want) {
+			t.Errorf("%s is active on %v, and was on %v", model, got, want)
+		}
+	}
+	if before, now := w.saved.Epoch, again.saved.Epoch; now != before+1 {
+		t.Errorf("epoch %d after %d", now, before)
+	}
+}
+
+func TestADamagedStateIsNotRead(t *testing.T) {
+	text, err := (&State{Epoch: 3}).Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	damaged := strings.Replace(string(text), `"epoch":3`, `"epoch":4`, 1)
+	if _, err := DecodeState([]byte(damaged)); err == nil || !strings.Contains(err.Error(), "damaged") {
+		t.Errorf("error %v", err)
+	}
+	if _, err := DecodeState([]byte(`{"format":2}`)); err == nil || !strings.Contains(err.Error(), "format 2") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestACellThatWasReplacedSendsNoOrders(t *testing.T) {
+	for name, learn := range map[string]func(w *world){
+		"by a refusal": func(w *world) {
+			w.step(Carried{Order: w.orders[0], Outdated: true, Failed: "409"})
+		},
+		"by a page": func(w *world) {
+			w.pages["a"].Epoch = 9
+			w.report("a")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, Options{}, "a", "b")
+			w.configure(Model{Name: "m", Copies: 1})
+			w.reportAll()
+			w.pass(time.Second)
+			if len(w.orders) == 0 {
+				t.Fatal("nothing was ordered")
+			}
+			learn(w)
+			w.orders = nil
+			w.configure(Model{Name: "m", Copies: 2}, Model{Name: "n", Copies: 2})
+			w.pass(time.Hour)
+			if len(w.orders) != 0 {
+				t.Errorf("ordered %v", w.ordered())
+			}
+			if w.core.Describe().Superseded == "" {
+				t.Error("the description does not say so")
+			}
+		})
+	}
+}
+
+func TestAFailedLoadIsTriedAgainLater(t *testing.T) {
+	w := newWorld(t, Options{}, "a")
+	w.configure(Model{Name: "m", Copies: 1})
+	w.reportAll()
+	w.pass(time.Second)
+	first := w.orders[0]
+	w.orders = nil
+	w.step(Carried{Order: first, Failed: "out of memory"})
+	w.pass(retryAfter - 1)
+	if len(w.orders) != 0 {
+		t.Fatalf("ordered %v too early", w.ordered())
+	}
+	if why := strings.Join(w.core.Describe().Models[0].Why, "\n"); !strings.Contains(why, "out of memory") {
+		t.Errorf("why: %s", why)
+	}
+	w.pass(stepEvery + 1)
+	if got := w.ordered(); !slices.Equal(got, []string{"load m on a"}) {
+		t.Errorf("ordered %v", got)
+	}
+}
+
+func TestAModelThatIsNotWantedIsUnloadedAndLosesItsRoute(t *testing.T) {
+	w := newWorld(t, Options{}, "a", "b")
+	w.configure(Model{Name: "m", Copies: 1}, Model{Name: "n", Copies: 1})
+	w.reportAll()
+	w.settle()
+	w.pass(keepFor)
+	w.configure(Model{Name: "m", Copies: 1})
+	w.pass(2 * time.Second)
+	if got := w.ordered(); !slices.Equal(got, []string{"unload n on a", "unload n on b"}) { // the active copy and its spare
+		t.Errorf("ordered %v", got)
+	}
+	if _, routed := w.routes["n"]; routed {
+		t.Error("n has a route")
+	}
+}
+
+func TestAFollowerRoutesAndOrdersNothing(t *testing.T) {
+	w := newWorld(t, Options{}, "a", "b", "c")
+	w.configure(Model{Name: "m", Copies: 2})
+	w.reportAll()
+	w.settle()
+	f := newWorld(t, Options{Follow: true})
+	f.pages, f.now = w.pages, w.now
+	f.configure(Model{Name: "m", Copies: 2}, Model{Name: "more", Copies: 3})
+	f.reportAll()
+	f.step(Followed{*w.saved})
+	f.pass(time.Hour)
+	if got, want := f.active("m"), w.active("m"); !slices.Equal(got, want) {
+		t.Errorf("the follower has m on %v, and the cell on %v", got, want)
+	}
+	if len(f.orders) != 0 {
+		t.Errorf("a follower ordered %v", f.ordered())
+	}
+}
+
+func TestManyReportsMakeFewPlans(t *testing.T) {
+	w := newWorld(t, Options{}, "a", "b", "c")
+	w.configure(Model{Name: "m", Copies: 2})
+	w.reportAll()
+	w.settle()
+	plans, last := 0, w.core.planned
+	for i := range 1000 {
+		w.pages["a"].Models[0].Rate = float64(i)
+		w.report("a")
+		w.pass(10 * time.Millisecond)
+		if w.core.planned != last {
+			plans, last = plans+1, w.core.planned
+		}
+	}
+	if plans < 9 || plans > 11 {
+		t.Errorf("%d plans in ten seconds", plans)
+	}
+}
+
+func TestAPreviewChangesNothing(t *testing.T) {
+	w := newWorld(t, Options{}, "a", "b", "c")
+	w.configure(Model{Name: "m", Copies: 2})
+	w.reportAll()
+	w.settle()
+	wanted := w.core.wanted
+	wanted.Models = []Model{{Name: "n", Copies: 1}}
+	got := w.core.Preview(wanted)
+	loads, unloads := 0, 0
+	for _, c := range got.Changes {
+		switch {
+		case c.Model == "n" && c.Change == "load":
+			loads++
+		case c.Model == "m" && c.Change == "unload":
+			unloads++
+		default:
+			t.Errorf("unexpected %v", c)
+		}
+	}
+	if loads < 1 || unloads != 3 {
+		t.Errorf("%v", got.Changes)
+	}
+	w.pass(time.Minute)
+	if len(w.orders) != 0 || len(w.active("m")) != 2 {
+		t.Errorf("the preview had an effect: %v", w.ordered())
+	}
+}

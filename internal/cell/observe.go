@@ -1,0 +1,142 @@
+package cell
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/shoal-serving/shoal/internal/device"
+	"github.com/shoal-serving/shoal/internal/node"
+	"github.com/shoal-serving/shoal/internal/placement"
+)
+
+// States of models, as pages have them.
+const (
+	ready   = "READY"
+	loading = "LOADING"
+)
+
+const never = Time(math.MaxInt64)
+
+func devicePoint(p node.Point) device.Point { return device.Point{Rows: p.Rows, Takes: p.Takes} }
+
+// models returns the models of a member's page.
+func (m *member) models() []node.Model {
+	if m.page == nil {
+		return nil
+	}
+	return m.page.Models
+}
+
+// holds reports whether a page has a model that is ready or loading.
+func holds(p *node.Page, model string) bool {
+	return slices.ContainsFunc(p.Models, func(m node.Model) bool { return m.Name == model && (m.State == ready || m.State == loading) })
+}
+
+// placed returns the nodes as placement sees them, with the orders that their pages do not
+// show yet. If all is true, nodes that are gone are as they were.
+func (c *Core) placed(all bool) []placement.Node {
+	var nodes []placement.Node
+	for _, w := range c.wanted.Nodes {
+		m := c.nodes[w.Name]
+		if m.page == nil || m.gone && !all {
+			continue
+		}
+		n := placement.Node{Name: m.Name, Zone: m.page.Zone, Bytes: cmp.Or(m.page.Memory, math.MaxInt64/2), Draining: m.page.Draining}
+		for i := range m.page.Models { // ordered by name: versions of one model are neighbours
+			model := &m.page.Models[i]
+			if model.State != ready && model.State != loading {
+				continue
+			}
+			if last := len(n.Copies) - 1; last >= 0 && n.Copies[last].Model == model.Name {
+				n.Copies[last].Bytes += model.Bytes
+				n.Copies[last].Ready = n.Copies[last].Ready || model.State == ready
+				continue
+			}
+			n.Copies = append(n.Copies, placement.Loaded{Model: model.Name, Bytes: model.Bytes, Ready: model.State == ready})
+		}
+		n.Copies = c.expected(m.Name, n.Copies)
+		nodes = append(nodes, n)
+	}
+	return nodes
+}
+
+// expected returns the copies of a node as they will be when it has carried out its orders.
+func (c *Core) expected(name string, copies []placement.Loaded) []placement.Loaded {
+	copies = slices.DeleteFunc(copies, func(l placement.Loaded) bool {
+		p := c.pending[target{name, l.Model}]
+		return p != nil && p.unload && p.failed == ""
+	})
+	held := len(copies)
+	for at, p := range c.pending {
+		if at.node == name && !p.unload && p.failed == "" && !slices.ContainsFunc(copies[:held], func(l placement.Loaded) bool { return l.Model == at.model }) {
+			copies = append(copies, placement.Loaded{Model: at.model, Bytes: c.learned[at.model].Bytes})
+		}
+	}
+	slices.SortFunc(copies, func(a, b placement.Loaded) int { return strings.Compare(a.Model, b.Model) })
+	return copies
+}
+
+// models returns the wanted models with what the nodes reported about them.
+func (c *Core) models() []placement.Model {
+	rates := map[string]float64{}
+	for _, m := range c.nodes {
+		if m.gone {
+			continue
+		}
+		for i := range m.models() {
+			model := &m.page.Models[i]
+			rates[model.Name] += model.Rate * max(1, model.Rows)
+		}
+	}
+	models := make([]placement.Model, 0, len(c.wanted.Models))
+	for _, w := range c.wanted.Models {
+		l := c.learned[w.Name]
+		models = append(models, placement.Model{
+			Name: w.Name, Tenant: w.Tenant, Digest: l.Digest, Bytes: l.Bytes, Curve: l.Curve, Efficient: l.Efficient,
+			Objective: cmp.Or(w.Objective, l.Objective), Copies: w.Copies,
+			Rate: rates[w.Name], Asked: l.Asked, Reported: c.now - c.now%replanEvery,
+		})
+	}
+	return models
+}
+
+// currentRoutes returns the routes of the plan by model, and under "" the nodes for requests
+// that concern no model.
+//
+// Nodes that drain get requests only if they have the last ready copy. While a plan is frozen,
+// nodes that vanished keep their routes: more likely the cell cannot reach them than clients.
+func (c *Core) currentRoutes() map[string]Route {
+	nodes := c.placed(c.plan.Frozen != "")
+	var stay, leave []placement.Node
+	everything := Route{}
+	for _, n := range nodes {
+		if n.Draining {
+			leave = append(leave, n)
+			continue
+		}
+		stay = append(stay, n)
+		everything.Active = append(everything.Active, c.nodes[n.Name].Node)
+	}
+	routes := map[string]Route{"": everything}
+	last := placement.Routes(c.plan, leave)
+	for i, r := range placement.Routes(c.plan, stay) {
+		if len(r.Active) == 0 && len(last[i].Active) > 0 {
+			r = last[i]
+		}
+		route := Route{Model: r.Model, Active: c.addresses(r.Active), Spare: c.addresses(r.Spare)}
+		if len(r.Active) == 0 && c.nodes[r.Home] != nil {
+			route.Active, route.Home = []Node{c.nodes[r.Home].Node}, true
+		}
+		routes[r.Model] = route
+	}
+	return routes
+}
+
+func (c *Core) addresses(names []string) (nodes []Node) {
+	for _, name := range names {
+		nodes = append(nodes, c.nodes[name].Node)
+	}
+	return nodes
+}

@@ -1,0 +1,70 @@
+package cell
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/device"
+	"github.com/shoal-serving/shoal/internal/placement"
+)
+
+// A State is what a cell keeps on disk, and what a follower copies.
+type State struct {
+	Epoch   uint64             `json:"epoch"`
+	Version uint64             `json:"version"` // of the plan; it rises when a copy moves
+	Plan    *placement.Plan    `json:"plan"`
+	Learned map[string]Learned `json:"learned"` // by model
+}
+
+// Learned is what nodes have reported about a model. It outlives the model's copies.
+type Learned struct {
+	Asked     bool          `json:"asked,omitempty"` // a client has asked for it
+	Bytes     int64         `json:"bytes,omitempty"`
+	Digest    string        `json:"digest,omitempty"`
+	LoadTime  time.Duration `json:"load_ns,omitempty"`
+	Objective time.Duration `json:"objective_ns,omitempty"`
+	Efficient int           `json:"efficient_rows,omitempty"`
+	Curve     device.Curve  `json:"curve"`
+}
+
+// stateFormat is the version of the file's format.
+const stateFormat = 1
+
+type stateFile struct {
+	Format   int             `json:"format"`
+	Checksum string          `json:"sha256"` // of State
+	State    json.RawMessage `json:"state"`
+}
+
+// Encode returns the state as a file.
+func (s *State) Encode() ([]byte, error) {
+	body, err := json.Marshal(s)
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256(body)
+	return json.Marshal(stateFile{Format: stateFormat, Checksum: hex.EncodeToString(sum[:]), State: body})
+}
+
+// DecodeState reads a file that [State.Encode] wrote.
+func DecodeState(text []byte) (*State, error) {
+	var f stateFile
+	if err := json.Unmarshal(text, &f); err != nil {
+		return nil, err
+	}
+	if f.Format != stateFormat {
+		return nil, fmt.Errorf("the state has format %d, and this program reads format %d", f.Format, stateFormat)
+	}
+	if sum := sha256.Sum256(f.State); hex.EncodeToString(sum[:]) != f.Checksum {
+		return nil, errors.New("the checksum of the state is wrong: the file is damaged")
+	}
+	s := &State{}
+	if err := json.Unmarshal(f.State, s); err != nil {
+		return nil, err
+	}
+	return s, nil
+}

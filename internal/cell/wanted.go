@@ -1,0 +1,59 @@
+package cell
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/placement"
+)
+
+// Time is the time since 1970. It must survive a restart, because plans do.
+type Time = placement.Time
+
+// Wanted is what an operator asks for.
+type Wanted struct {
+	Nodes  []Node
+	Models []Model
+	Quotas map[string]placement.Quota // by tenant
+}
+
+// A Node is a server that may exist.
+type Node struct {
+	Name string `json:"name"`
+	HTTP string `json:"http"`           // host:port
+	GRPC string `json:"grpc,omitempty"` // host:port; empty means that it has no such port
+}
+
+// A Model is one that must be served.
+type Model struct {
+	Name      string
+	Tenant    string
+	Objective time.Duration // 0 means what the nodes report
+	Copies    int           // active copies at any rate; 0 means that the first request loads it
+}
+
+// A Route is where proxies send the requests of a model.
+type Route struct {
+	Model  string `json:"model"`           // empty for requests that concern no model
+	Active []Node `json:"active"`          // sorted by name
+	Spare  []Node `json:"spare,omitempty"` // for requests that active nodes cannot answer
+	Home   bool   `json:"home,omitempty"`  // no copy is loaded: the active node loads it for its first request
+}
+
+func (r *Route) equal(o *Route) bool {
+	return r.Model == o.Model && r.Home == o.Home && slices.Equal(r.Active, o.Active) && slices.Equal(r.Spare, o.Spare)
+}
+
+// An Order is a control request to a node.
+type Order struct {
+	Node   Node
+	Model  string
+	Unload bool // it loads the model otherwise
+	Epoch  uint64
+}
+
+func (w *Wanted) sort() {
+	slices.SortFunc(w.Nodes, func(a, b Node) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(w.Models, func(a, b Model) int { return strings.Compare(a.Name, b.Name) })
+}

@@ -1,0 +1,173 @@
+package xds
+
+import (
+	"net"
+	"strconv"
+	"time"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	previous_hostsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/retry/host/previous_hosts/v3"
+	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/shoal-serving/shoal/internal/cell"
+)
+
+const (
+	// RouteConfig is the name of the routes that Envoy's listener asks for.
+	RouteConfig = "shoal"
+	// ClusterHeader is the header in which Envoy's Lua filter puts the cluster of a request.
+	ClusterHeader = "x-shoal-cluster"
+	// Requests for a model go to the cluster with its name after one of these prefixes; requests
+	// for none go to the one with nothing after it.
+	httpPrefix = "http/"
+	grpcPrefix = "grpc/"
+)
+
+const (
+	// A node that dies takes all its requests in flight with it. So that the budget lets all of
+	// them try another node, some retries at a time are always allowed.
+	retryShare       = 10 // percent of active requests
+	retryConcurrency = 64
+
+	// An ejected node is tried again after this time, the second time after twice as long.
+	ejectAfter  = 3 // consecutive failures
+	ejectFor    = 5 * time.Second
+	ejectAtMost = 67 // percent of a model's nodes
+)
+
+// cluster returns the cluster of a model for one protocol.
+func cluster(name string, http2 bool) (*clusterv3.Cluster, error) {
+	options := &httpv3.HttpProtocolOptions_ExplicitHttpConfig{}
+	if http2 {
+		options.ProtocolConfig = &httpv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{Http2ProtocolOptions: &corev3.Http2ProtocolOptions{}}
+	} else {
+		options.ProtocolConfig = &httpv3.HttpProtocolOptions_ExplicitHttpConfig_HttpProtocolOptions{HttpProtocolOptions: &corev3.Http1ProtocolOptions{}}
+	}
+	protocol, err := anypb.New(&httpv3.HttpProtocolOptions{UpstreamProtocolOptions: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{ExplicitHttpConfig: options}})
+	if err != nil {
+		return nil, err
+	}
+	many := wrapperspb.UInt32(1 << 30) // nodes limit themselves, with 429
+	return &clusterv3.Cluster{
+		Name:                 name,
+		ConnectTimeout:       durationpb.New(time.Second),
+		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_EDS},
+		EdsClusterConfig:     &clusterv3.Cluster_EdsClusterConfig{EdsConfig: fromADS()},
+		LbPolicy:             clusterv3.Cluster_LEAST_REQUEST,
+		OutlierDetection: &clusterv3.OutlierDetection{
+			Interval: durationpb.New(time.Second), BaseEjectionTime: durationpb.New(ejectFor), MaxEjectionPercent: wrapperspb.UInt32(ejectAtMost),
+			SplitExternalLocalOriginErrors: true, ConsecutiveLocalOriginFailure: wrapperspb.UInt32(ejectAfter),
+			Consecutive_5Xx: wrapperspb.UInt32(0), EnforcingConsecutive_5Xx: wrapperspb.UInt32(0), // a model's error is not its node's
+			ConsecutiveGatewayFailure: wrapperspb.UInt32(ejectAfter), EnforcingConsecutiveGatewayFailure: wrapperspb.UInt32(0), // nor is a 503 while it loads
+			EnforcingSuccessRate: wrapperspb.UInt32(0), EnforcingLocalOriginSuccessRate: wrapperspb.UInt32(0),
+		},
+		CircuitBreakers: &clusterv3.CircuitBreakers{Thresholds: []*clusterv3.CircuitBreakers_Thresholds{{
+			MaxConnections: many, MaxPendingRequests: many, MaxRequests: many,
+			RetryBudget: &clusterv3.CircuitBreakers_Thresholds_RetryBudget{BudgetPercent: &typev3.Percent{Value: retryShare}, MinRetryConcurrency: wrapperspb.UInt32(retryConcurrency)},
+		}}},
+		TypedExtensionProtocolOptions: map[string]*anypb.Any{"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": protocol},
+	}, nil
+}
+
+func fromADS() *corev3.ConfigSource {
+	return &corev3.ConfigSource{ResourceApiVersion: corev3.ApiVersion_V3, ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}}}
+}
+
+// endpoints returns the nodes of a cluster: active ones first, and spare ones with a lower
+// priority.
+func endpoints(name string, route *cell.Route, address func(cell.Node) string) *endpointv3.ClusterLoadAssignment {
+	a := &endpointv3.ClusterLoadAssignment{ClusterName: name}
+	for _, nodes := range [][]cell.Node{route.Active, route.Spare} {
+		group := &endpointv3.LocalityLbEndpoints{Priority: uint32(len(a.Endpoints))}
+		for _, n := range nodes {
+			if e := endpoint(address(n)); e != nil {
+				group.LbEndpoints = append(group.LbEndpoints, e)
+			}
+		}
+		if len(group.LbEndpoints) > 0 { // Envoy wants priorities without gaps
+			a.Endpoints = append(a.Endpoints, group)
+		}
+	}
+	return a
+}
+
+// endpoint returns an endpoint; nil if the node has no such port.
+func endpoint(address string) *endpointv3.LbEndpoint {
+	host, service, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil
+	}
+	port, err := strconv.ParseUint(service, 10, 16)
+	if err != nil {
+		return nil
+	}
+	return &endpointv3.LbEndpoint{HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: &corev3.Address{Address: &corev3.Address_SocketAddress{
+		SocketAddress: &corev3.SocketAddress{Address: host, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: uint32(port)}},
+	}}}}}
+}
+
+// refused are paths that clients must not reach through a proxy: only the cell changes what
+// nodes hold.
+var refused = []string{"/v2/repository/models/", "/inference.GRPCInferenceService/RepositoryModelLoad", "/inference.GRPCInferenceService/RepositoryModelUnload", "/v2/node"}
+
+// streams are paths whose answers have no end that a timeout could be for.
+var streams = []string{"/inference.GRPCInferenceService/ModelStreamInfer"}
+
+// routes returns Envoy's routes: every request goes to the cluster that the Lua filter found.
+func routes(timeout time.Duration) (*routev3.RouteConfiguration, error) {
+	host := &routev3.VirtualHost{Name: RouteConfig, Domains: []string{"*"}}
+	for _, prefix := range refused {
+		host.Routes = append(host.Routes, &routev3.Route{
+			Match: &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: prefix}},
+			Action: &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{
+				Status: 403, Body: &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: `{"error":"this is not available through the proxy of a cell: shoal cell loads and unloads models"}`}},
+			}},
+		})
+	}
+	once, err := retries()
+	if err != nil {
+		return nil, err
+	}
+	add := func(prefix string, timeout time.Duration) {
+		host.Routes = append(host.Routes, &routev3.Route{
+			Match: &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: prefix}},
+			Action: &routev3.Route_Route{Route: &routev3.RouteAction{
+				ClusterSpecifier:            &routev3.RouteAction_ClusterHeader{ClusterHeader: ClusterHeader},
+				ClusterNotFoundResponseCode: routev3.RouteAction_NOT_FOUND,
+				Timeout:                     durationpb.New(timeout),
+				RetryPolicy:                 once,
+			}},
+		})
+	}
+	for _, prefix := range streams {
+		add(prefix, 0)
+	}
+	add("/", timeout)
+	return &routev3.RouteConfiguration{Name: RouteConfig, VirtualHosts: []*routev3.VirtualHost{host}}, nil
+}
+
+// retries returns the rule for retries: once, on another node.
+func retries() (*routev3.RetryPolicy, error) {
+	elsewhere, err := anypb.New(proto.Message(&previous_hostsv3.PreviousHostsPredicate{}))
+	if err != nil {
+		return nil, err
+	}
+	return &routev3.RetryPolicy{
+		RetryOn:              "connect-failure,refused-stream,reset,retriable-status-codes,resource-exhausted,unavailable",
+		RetriableStatusCodes: []uint32{429, 503},
+		NumRetries:           wrapperspb.UInt32(1),
+		RetryHostPredicate: []*routev3.RetryPolicy_RetryHostPredicate{{
+			Name: "envoy.retry_host_predicates.previous_hosts", ConfigType: &routev3.RetryPolicy_RetryHostPredicate_TypedConfig{TypedConfig: elsewhere},
+		}},
+		HostSelectionRetryMaxAttempts: 5,
+		RetryBackOff:                  &routev3.RetryPolicy_RetryBackOff{BaseInterval: durationpb.New(5 * time.Millisecond), MaxInterval: durationpb.New(50 * time.Millisecond)},
+	}, nil
+}

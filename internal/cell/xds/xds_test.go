@@ -1,0 +1,172 @@
+package xds
+
+import (
+	"fmt"
+	"net"
+	"slices"
+	"testing"
+	"time"
+
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/shoal-serving/shoal/internal/cell"
+	"github.com/shoal-serving/shoal/internal/leak"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+// serve serves s, and returns a function that opens a stream as an Envoy does.
+func serve(t *testing.T, s *Server) (open func() discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := grpc.NewServer()
+	s.Register(t.Context(), g)
+	ended := make(chan error)
+	go func() { ended <- g.Serve(l) }()
+	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = conn.Close()
+		g.Stop()
+		<-ended
+	})
+	return func() discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient {
+		stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return stream
+	}
+}
+
+func subscribe(t *testing.T, stream discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient, typeURL string, names ...string) {
+	t.Helper()
+	if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: typeURL, ResourceNamesSubscribe: names}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// receive receives and acknowledges a response.
+func receive(t *testing.T, stream discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient) (added, removed []string) {
+	t.Helper()
+	resp, err := stream.Recv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range resp.GetResources() {
+		added = append(added, r.GetName())
+	}
+	if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: resp.GetTypeUrl(), ResponseNonce: resp.GetNonce()}); err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(added)
+	return added, resp.GetRemovedResources()
+}
+
+func newServer(t *testing.T) *Server {
+	t.Helper()
+	s, err := New(time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func update(t *testing.T, s *Server, removed []string, changed ...cell.Route) {
+	t.Helper()
+	if err := s.Update(changed, removed); err != nil {
+		t.Fatal(err)
+	}
+}
+
+var a, b = cell.Node{Name: "a", HTTP: "10.0.0.1:8000", GRPC: "10.0.0.1:8001"}, cell.Node{Name: "b", HTTP: "10.0.0.2:8000"}
+
+func TestAnUnknownModelIsAnsweredAtOnceAndSentWhenItAppears(t *testing.T) {
+	s := newServer(t)
+	update(t, s, nil, cell.Route{Model: "m", Active: []cell.Node{a}})
+	stream := serve(t, s)()
+	subscribe(t, stream, resource.ClusterType, "http/m", "http/mistyped")
+	if added, removed := receive(t, stream); !slices.Equal(added, []string{"http/m"}) || !slices.Equal(removed, []string{"http/mistyped"}) {
+		t.Errorf("added %v, removed %v", added, removed)
+	}
+	update(t, s, nil, cell.Route{Model: "mistyped", Active: []cell.Node{a}})
+	if added, removed := receive(t, stream); !slices.Equal(added, []string{"http/mistyped"}) || len(removed) > 0 {
+		t.Errorf("added %v, removed %v", added, removed)
+	}
+	update(t, s, []string{"m"})
+	if added, removed := receive(t, stream); len(added) > 0 || !slices.Equal(removed, []string{"http/m"}) {
+		t.Errorf("added %v, removed %v", added, removed)
+	}
+}
+
+func TestSparesHaveALowerPriority(t *testing.T) {
+	http := endpoints("http/m", &cell.Route{Active: []cell.Node{a}, Spare: []cell.Node{b}}, protocols[httpPrefix])
+	if len(http.GetEndpoints()) != 2 || http.GetEndpoints()[0].GetPriority() != 0 || http.GetEndpoints()[1].GetPriority() != 1 {
+		t.Errorf("%v", http)
+	}
+	// Without active nodes that speak the protocol, spares are first: priorities have no gaps.
+	grpc := endpoints("grpc/m", &cell.Route{Active: []cell.Node{b}, Spare: []cell.Node{a}}, protocols[grpcPrefix])
+	if len(grpc.GetEndpoints()) != 1 || grpc.GetEndpoints()[0].GetPriority() != 0 {
+		t.Errorf("%v", grpc)
+	}
+}
+
+func TestAChangeConcernsOneModel(t *testing.T) {
+	s := newServer(t)
+	var all []cell.Route
+	for i := range 100 {
+		all = append(all, cell.Route{Model: fmt.Sprint("m", i), Active: []cell.Node{a}})
+	}
+	update(t, s, nil, all...)
+	stream := serve(t, s)()
+	subscribe(t, stream, resource.EndpointType, "http/m0", "http/m1", "http/m2")
+	if added, _ := receive(t, stream); len(added) != 3 {
+		t.Errorf("added %v", added)
+	}
+	update(t, s, nil, cell.Route{Model: "m1", Active: []cell.Node{b}})
+	resp, err := stream.Recv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(resp.GetResources()) != 1 || resp.GetResources()[0].GetName() != "http/m1" {
+		t.Fatalf("%v", resp)
+	}
+	assignment := &endpointv3.ClusterLoadAssignment{}
+	if err := resp.GetResources()[0].GetResource().UnmarshalTo(assignment); err != nil {
+		t.Fatal(err)
+	}
+	if got := assignment.GetEndpoints()[0].GetLbEndpoints()[0].GetEndpoint().GetAddress().GetSocketAddress().GetAddress(); got != "10.0.0.2" {
+		t.Errorf("endpoint %s", got)
+	}
+}
+
+func TestRoutesRefuseControlRequests(t *testing.T) {
+	stream := serve(t, newServer(t))()
+	subscribe(t, stream, resource.RouteType, RouteConfig)
+	if added, _ := receive(t, stream); !slices.Equal(added, []string{RouteConfig}) {
+		t.Errorf("added %v", added)
+	}
+	config, err := routes(time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := config.GetVirtualHosts()[0].GetRoutes()
+	for i, prefix := range refused {
+		if all[i].GetMatch().GetPrefix() != prefix || all[i].GetDirectResponse().GetStatus() != 403 {
+			t.Errorf("%v", all[i])
+		}
+	}
+	last := all[len(all)-1].GetRoute()
+	if last.GetClusterHeader() != ClusterHeader || last.GetRetryPolicy().GetNumRetries().GetValue() != 1 {
+		t.Errorf("%v", last)
+	}
+}

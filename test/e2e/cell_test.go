@@ -1,0 +1,380 @@
+//go:build e2e && linux
+
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shoal-serving/shoal/client"
+	"github.com/shoal-serving/shoal/internal/cell"
+	"github.com/shoal-serving/shoal/test/servertest"
+)
+
+// A cellUnderTest has real nodes, a real Envoy, and the processes that decide.
+type cellUnderTest struct {
+	t     *testing.T
+	envoy string // its binary
+	nodes []*servertest.Server
+	file  string // cell.yaml
+	state string
+	proxy string // host:port of Envoy
+	admin string
+}
+
+// simulatedModel computes for some milliseconds on the device that all models of a node share.
+const simulatedModel = `backend: "simulated"
+max_batch_size: 8
+input [ { name: "INPUT" data_type: TYPE_FP32 dims: [ 4 ] } ]
+output [ { name: "OUTPUT" data_type: TYPE_FP32 dims: [ 4 ] } ]
+dynamic_batching { }
+parameters { key: "device" value { string_value: "0" } }
+parameters { key: "fixed_us" value { string_value: "3000" } }
+parameters { key: "per_row_us" value { string_value: "300" } }`
+
+// newCell starts nodes that hold nothing, and writes the cell's file: models m0 and so on with
+// two copies, and cold with none.
+func newCell(t *testing.T, nodes, models int) *cellUnderTest {
+	t.Helper()
+	c := &cellUnderTest{t: t, envoy: filepath.Join(servertest.Root, "bin", "envoy")}
+	if _, err := os.Stat(c.envoy); err != nil {
+		t.Skip("there is no bin/envoy: run tools/get-envoy")
+	}
+	configs, wanted := map[string]string{"cold": simulatedModel}, "models:\n  cold: {}\n"
+	for i := range models {
+		configs[fmt.Sprint("m", i)] = simulatedModel
+		wanted += fmt.Sprintf("  m%d: {copies: 2, objective: 100ms}\n", i)
+	}
+	repository := servertest.Repository(t, configs)
+	text := wanted + "nodes:\n"
+	for i := range nodes {
+		s := servertest.Start(t, repository, "--model-control-mode=demand", fmt.Sprint("--zone=zone-", i))
+		c.nodes = append(c.nodes, s)
+		text += fmt.Sprintf("  - {name: node-%d, http: %q, grpc: %q}\n", i, strings.TrimPrefix(s.HTTP, "http://"), s.GRPC)
+	}
+	c.file = writeFile(t, "cell.yaml", text)
+	c.state = filepath.Join(t.TempDir(), "state.json")
+	return c
+}
+
+var cellListens = regexp.MustCompile(`api=(\S+) xds=(\S+)`)
+
+// start runs `shoal cell`, and returns it and where it listens.
+func (c *cellUnderTest) start(flags ...string) (cmd *exec.Cmd, api, xds string) {
+	c.t.Helper()
+	cmd = exec.Command(filepath.Join(servertest.Root, "bin", "shoal"), append([]string{"cell", c.file}, flags...)...)
+	out, err := cmd.StderrPipe()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() { stopProcess(cmd) })
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		if m := cellListens.FindStringSubmatch(lines.Text()); m != nil {
+			go func() {
+				for lines.Scan() {
+					_, _ = fmt.Fprintln(c.t.Output(), "cell:", lines.Text())
+				}
+			}()
+			return cmd, m[1], m[2]
+		}
+		_, _ = fmt.Fprintln(c.t.Output(), "cell:", lines.Text())
+	}
+	c.t.Fatal("shoal cell does not run")
+	return nil, "", ""
+}
+
+// startEnvoy runs Envoy with the template that users start from.
+func (c *cellUnderTest) startEnvoy(xds ...string) {
+	c.t.Helper()
+	text, err := os.ReadFile(filepath.Join(servertest.Root, "deploy", "envoy", "envoy.yaml"))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if c.proxy == "" {
+		c.proxy, c.admin = fmt.Sprintf("127.0.0.1:%d", freeTCPPort(c.t)), fmt.Sprintf("127.0.0.1:%d", freeTCPPort(c.t))
+	}
+	port := func(address string) string { return "port_value: " + address[strings.LastIndex(address, ":")+1:] }
+	entry := "              - endpoint: {address: {socket_address: {address: 127.0.0.1, port_value: 18000}}}\n"
+	var entries strings.Builder
+	for _, address := range xds {
+		entries.WriteString(strings.Replace(entry, "port_value: 18000", port(address), 1))
+	}
+	for old, replacement := range map[string]string{entry: entries.String(), "port_value: 8080": port(c.proxy), "port_value: 9901": port(c.admin)} {
+		if strings.Count(string(text), old) != 1 {
+			c.t.Fatalf("the template does not have %q once", old)
+		}
+		text = []byte(strings.Replace(string(text), old, replacement, 1))
+	}
+	cmd := exec.Command(c.envoy, "-c", writeFile(c.t, "envoy.yaml", string(text)), "--use-dynamic-base-id", "--concurrency", "1", "-l", "warning")
+	cmd.Stderr = c.t.Output()
+	if err := cmd.Start(); err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() { stopProcess(cmd) })
+}
+
+// status returns the cell's description.
+func (c *cellUnderTest) status(api string) (d cell.Description) {
+	c.t.Helper()
+	out, err := exec.Command(filepath.Join(servertest.Root, "bin", "shoal"), "cell", "status", "--json", "-u", api).Output()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if err := json.Unmarshal(out, &d); err != nil {
+		c.t.Fatal(err)
+	}
+	return d
+}
+
+// awaitPlaced waits until every model but cold has two active copies.
+func (c *cellUnderTest) awaitPlaced(api string) {
+	c.t.Helper()
+	servertest.Eventually(c.t, "all models have their copies", func() bool {
+		d := c.status(api)
+		for _, m := range d.Models {
+			if m.Name != "cold" && len(m.Active) < 2 {
+				return false
+			}
+		}
+		return len(d.Models) > 0
+	})
+}
+
+// stat returns a counter of Envoy, all clusters together.
+func (c *cellUnderTest) stat(name string) (sum int) {
+	c.t.Helper()
+	resp, err := (&http.Client{Timeout: time.Minute}).Get("http://" + c.admin + "/stats?filter=" + name)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if at, value, found := strings.Cut(strings.TrimSpace(line), ": "); found && strings.HasSuffix(at, "."+name) {
+			n, err := strconv.Atoi(value)
+			if err != nil {
+				c.t.Fatal(err)
+			}
+			sum += n
+		}
+	}
+	return sum
+}
+
+// A cellLoad asks for models through Envoy until it is stopped.
+type cellLoad struct {
+	requests, failures atomic.Int64
+	stop               func()
+	first              atomic.Pointer[error] // failure
+}
+
+// load starts clients, half of them over gRPC, that ask for one model after the other.
+func (c *cellUnderTest) load(clients, models int) *cellLoad {
+	c.t.Helper()
+	l := &cellLoad{}
+	ctx, cancel := context.WithCancel(c.t.Context())
+	var running sync.WaitGroup
+	for i := range clients {
+		connect := client.NewHTTP
+		if i%2 == 1 {
+			connect = client.NewGRPC
+		}
+		asker, err := connect(c.proxy, client.Options{})
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		running.Go(func() {
+			defer func() { _ = asker.Close() }()
+			for n := i; ctx.Err() == nil; n++ {
+				one, done := context.WithTimeout(context.Background(), 20*time.Second)
+				err := servertest.Ask(one, asker, fmt.Sprint("m", n%models), 1)
+				done()
+				l.requests.Add(1)
+				if err != nil {
+					l.failures.Add(1)
+					l.first.CompareAndSwap(nil, &err)
+				}
+			}
+		})
+	}
+	l.stop = sync.OnceFunc(func() { cancel(); running.Wait() })
+	c.t.Cleanup(l.stop)
+	return l
+}
+
+// check stops the load, and checks that no client noticed anything.
+func (l *cellLoad) check(t *testing.T, what string) {
+	t.Helper()
+	l.stop()
+	if n := l.failures.Load(); n > 0 {
+		t.Errorf("%s: %d of %d requests failed, the first with: %v", what, n, l.requests.Load(), *l.first.Load())
+	}
+}
+
+// A cell of three nodes behind Envoy: models answer over HTTP and gRPC, one is loaded by its
+// first request, and a misspelt one is refused at once. Clients do not notice that a node is
+// killed, that the cell is killed, or that it comes back.
+func TestACellOfRealNodes(t *testing.T) {
+	const models = 6
+	c := newCell(t, 3, models)
+	api := fmt.Sprintf("127.0.0.1:%d", freeTCPPort(t))
+	xds := fmt.Sprintf("127.0.0.1:%d", freeTCPPort(t))
+	flags := []string{"--state", c.state, "--address", api, "--xds-address", xds}
+	decider, _, _ := c.start(flags...)
+	c.startEnvoy(xds)
+	c.awaitPlaced(api)
+	web := c.connect(client.NewHTTP)
+	rpc := c.connect(client.NewGRPC)
+	servertest.Eventually(t, "Envoy answers", func() bool { return servertest.Ask(t.Context(), web, "m0", 1) == nil })
+	for name, asker := range map[string]*client.Client{"HTTP": web, "gRPC": rpc} {
+		for _, model := range []string{"m0", "m5", "cold"} {
+			if err := servertest.Ask(t.Context(), asker, model, 1); err != nil {
+				t.Errorf("%s over %s: %v", model, name, err)
+			}
+		}
+	}
+	c.refuses(t, "/v2/models/mistyped/ready", http.MethodGet, http.StatusNotFound)
+	c.refuses(t, "/v2/repository/models/m0/unload", http.MethodPost, http.StatusForbidden)
+
+	before := c.status(api)
+	victim := 0
+	for i, n := range before.Nodes {
+		if n.Copies > before.Nodes[victim].Copies {
+			victim = i
+		}
+	}
+	load := c.load(12, models)
+	time.Sleep(2 * time.Second) // requests are under way everywhere
+	began := time.Now()
+	c.nodes[victim].Kill()
+	servertest.Eventually(t, "the cell has noticed", func() bool { return c.status(api).Nodes[victim].State == "gone" })
+	t.Logf("killed %s: the cell noticed after %v", before.Nodes[victim].Name, time.Since(began).Round(time.Millisecond))
+	c.awaitPlaced(api)
+	time.Sleep(time.Second)
+	load.check(t, "a node was killed")
+	retried, attempts := c.stat("upstream_rq_retry"), c.stat("upstream_rq_total")
+	t.Logf("%d requests, %d failed; Envoy retried %d, attempts per request %.4f", load.requests.Load(), load.failures.Load(), retried, float64(attempts)/float64(attempts-retried))
+	if retried == 0 {
+		t.Error("Envoy retried nothing: the node was killed between requests")
+	}
+
+	load = c.load(4, models)
+	stopProcess(decider)
+	time.Sleep(2 * time.Second) // nobody decides
+	if load.requests.Load() == 0 {
+		t.Error("no request was answered without the cell")
+	}
+	old := c.readState()
+	c.start(flags...)
+	c.awaitPlaced(api)
+	load.check(t, "the cell was killed, and came back")
+	if now := c.status(api); now.Epoch != old.Epoch+1 || now.Version != old.Version {
+		t.Errorf("plan %d of epoch %d after plan %d of epoch %d", now.Version, now.Epoch, old.Version, old.Epoch)
+	}
+	out, err := exec.Command(filepath.Join(servertest.Root, "bin", "shoal"), "cell", "why", "m0", "-u", api).CombinedOutput()
+	servertest.Contains(t, "why", string(out), "active on", "active copies")
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// A follower serves Envoys while the cell is down, and an old cell that wakes up is refused.
+func TestAFollowerAndAnOldCell(t *testing.T) {
+	c := newCell(t, 2, 2)
+	decider, api, _ := c.start("--state", c.state, "--address", "127.0.0.1:0", "--xds-address", "127.0.0.1:0")
+	c.awaitPlaced(api)
+	_, followed, followerXDS := c.start("--follow", "http://"+api, "--address", "127.0.0.1:0", "--xds-address", "127.0.0.1:0")
+	c.awaitPlaced(followed)
+	if err := decider.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	c.startEnvoy(followerXDS)
+	web := c.connect(client.NewHTTP)
+	servertest.Eventually(t, "an Envoy that has only the follower answers", func() bool { return servertest.Ask(t.Context(), web, "m0", 1) == nil })
+	t.Logf("Envoy served %v after its start", time.Since(began).Round(time.Millisecond))
+
+	// Another cell takes over without the disk of the first one, and orders something.
+	_, second, _ := c.start("--address", "127.0.0.1:0", "--xds-address", "127.0.0.1:0")
+	c.awaitPlaced(second)
+	text, err := os.ReadFile(c.file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(c.file, []byte(strings.Replace(string(text), "cold: {}", "cold: {copies: 2}", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	servertest.Eventually(t, "the second cell has loaded cold", func() bool {
+		d := c.status(second)
+		return len(d.Models) > 0 && len(d.Models[0].Active) == 2
+	})
+	if err := decider.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	servertest.Eventually(t, "the first cell knows that it was replaced", func() bool { return c.status(api).Superseded != "" })
+	if first, now := c.status(api), c.status(second); first.Epoch >= now.Epoch {
+		t.Errorf("the first cell has epoch %d, and the second %d", first.Epoch, now.Epoch)
+	}
+}
+
+func (c *cellUnderTest) connect(connect func(string, client.Options) (*client.Client, error)) *client.Client {
+	c.t.Helper()
+	asker, err := connect(c.proxy, client.Options{})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() { _ = asker.Close() })
+	return asker
+}
+
+// refuses checks the status of a request, and that it came at once.
+func (c *cellUnderTest) refuses(t *testing.T, path, method string, want int) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, "http://"+c.proxy+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	status, _, body, err := servertest.Fetch(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(began); status != want || took > 4*time.Second { // Envoy would wait 5 s for a silent cell
+		t.Errorf("%s: %d %s after %v, want %d at once", path, status, body, took, want)
+	}
+}
+
+func (c *cellUnderTest) readState() *cell.State {
+	c.t.Helper()
+	text, err := os.ReadFile(c.state)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	s, err := cell.DecodeState(text)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return s
+}
