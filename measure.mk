@@ -25,6 +25,14 @@ ensembles: build numpy ## compare what ensembles answer with the recorded answer
 recorded-sequences: build numpy ## compare what models with sequences answer with the recorded answers of a real Triton; 4 min
 	python3 test/clients/sequences.py
 
+.PHONY: recorded-cache
+recorded-cache: build numpy ## compare what models with a response cache answer with the recorded answers of a real Triton; 2 min
+	python3 test/clients/cache.py
+
+.PHONY: cache
+cache: build ## a million requests of eight threads to a model with a response cache: no wrong answer, and the time of a hit; 5 min, quiet
+	go test -tags e2e -count 1 -timeout 60m -v -run TestCachedAnswersAreRight ./test/e2e -strict
+
 .PHONY: example-clients
 example-clients: build onnxruntime numpy ## Triton's example clients; CLIENTS=src/python/examples of a clone of its client repository; 2 min
 	python3 test/clients/originals.py $(or $(CLIENTS),$(error set CLIENTS to src/python/examples of a clone of github.com/triton-inference-server/client))

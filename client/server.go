@@ -117,6 +117,9 @@ type Statistics struct {
 	ComputeInfer  Total
 	ComputeOutput Total
 
+	CacheHit  Total // responses from the response cache
+	CacheMiss Total // responses that it did not have
+
 	Batches []BatchStatistics // one for each size that ran
 
 	// Closed counts batches by why they were not made larger. Only Shoal has it.
@@ -165,6 +168,7 @@ func statisticsOf(s *kservepb.ModelStatistics) Statistics {
 		Model: s.GetName(), Version: s.GetVersion(), Inferences: s.GetInferenceCount(), Executions: s.GetExecutionCount(),
 		Success: totalOf(in.GetSuccess()), Fail: totalOf(in.GetFail()), Queue: totalOf(in.GetQueue()),
 		ComputeInput: totalOf(in.GetComputeInput()), ComputeInfer: totalOf(in.GetComputeInfer()), ComputeOutput: totalOf(in.GetComputeOutput()),
+		CacheHit: totalOf(in.GetCacheHit()), CacheMiss: totalOf(in.GetCacheMiss()),
 		Closed: s.GetCloseStats(),
 	}
 	if ms := s.GetLastInference(); ms > 0 {

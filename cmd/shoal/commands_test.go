@@ -286,7 +286,7 @@ func TestWrongUsageIsAnsweredWithWhatWasMeant(t *testing.T) {
 		"serve":                          "no models given; name a model file or a directory of models",
 		"serve m --load-model a":         "--load-model needs --model-control-mode=explicit",
 		"serve m --address 0.0.0.0":      "can be reached from other machines; use 127.0.0.1, or set --tls-cert and --tls-key",
-		"serve m --cache-config local,1": `--cache-config: "local,1" is not supported: responses are not cached yet`,
+		"serve m --cache-config local,1": `--cache-config: "local,1" is not valid: expected local,size=BYTES, such as local,size=1048576`,
 		"ls -i smoke":                    `--protocol: "smoke" is not valid: expected one of http, grpc`,
 		"explain m -i grpc":              "explain needs HTTP: leave out -i grpc",
 		"doctor --http-port x":           `--http-port: "x" is not valid: expected a whole number`,

@@ -77,7 +77,7 @@ func oneOfEach(t *testing.T) (string, map[string][2]string) {
 	const code = "class TritonPythonModel:\n    def execute(self, requests):\n        return []\n"
 	dir := directory(t, map[string]string{
 		"onnx/1/model.onnx":   onnx,
-		"unused/1/model.onnx": onnx, "unused/config.pbtxt": "response_cache { enable: true }\n",
+		"unused/1/model.onnx": onnx, "unused/config.pbtxt": "optimization { priority: PRIORITY_MAX }\n",
 		"ignored/1/model.onnx": onnx, "ignored/config.pbtxt": "optimization { execution_accelerators { cpu_execution_accelerator [ { name: \"openvino\" } ] } }\n",
 		"simulated/1/none": "", "simulated/config.pbtxt": "backend: \"simulated\"\n" + echo,
 		"code/1/model.py": code, "code/config.pbtxt": parameter(interpreter) + echo,
@@ -92,7 +92,7 @@ func oneOfEach(t *testing.T) (string, map[string][2]string) {
 		"versionless/config.pbtxt": "backend: \"onnxruntime\"\n",
 	})
 	return dir, map[string][2]string{
-		"onnx": {"runs unchanged", "version 1 for onnxruntime"}, "unused": {"runs unchanged", "config.pbtxt:1: response_cache.enable: has no effect"},
+		"onnx": {"runs unchanged", "version 1 for onnxruntime"}, "unused": {"runs unchanged", "config.pbtxt:1: optimization.priority: has no effect"},
 		"ignored":   {"runs with a difference", "config.pbtxt:1: optimization.execution_accelerators.cpu_execution_accelerator: has no effect: accelerators of CPUs"},
 		"simulated": {"runs unchanged", "version 1 for simulated"}, "code": {"runs unchanged", "version 1 for python"},
 		"nowhere":  {"cannot run", "config.pbtxt:1: parameters[python]: found \"/no/such/python\", expected an interpreter"},

@@ -43,7 +43,6 @@ const (
 	noPings    = "clients may send a keepalive ping every 10 s, with and without calls"
 	noSharing  = "a port belongs to one server; start servers on different ports behind a load balancer"
 	noGuard    = "give clients roles with --api-keys or --access instead"
-	noCache    = "responses are not cached yet; cache them in the client or in a proxy"
 	noLimit    = "instances do not wait for resources; set the instance count in config.pbtxt instead"
 	noProtocol = "the protocol is not supported yet; clients use KServe v2 over HTTP or gRPC"
 )
@@ -116,7 +115,7 @@ var tritonFlags = map[string]rule{
 	"log-format":   {kind: supported},
 	"log-file":     {kind: supported},
 
-	"cache-config":    {kind: rejected, says: noCache},
+	"cache-config":    {kind: supported},
 	"cache-directory": {kind: ignored, says: "there are no cache libraries to load"},
 
 	"rate-limit":                       {kind: rejected, says: noLimit, harmless: "off"},

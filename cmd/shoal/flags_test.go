@@ -77,8 +77,8 @@ func TestAnIgnoredFlagIsAcceptedAndNamedOnce(t *testing.T) {
 
 func TestAFlagThatWouldChangeTheServerIsRejected(t *testing.T) {
 	file := settingsFile(t, "rate-limit: execution_count\nmodel-namespacing: true")
-	_, _, err := serveFlags([]string{"SHOAL_REUSE_GRPC_PORT=true"}, "--cache-config=local,size=1", "--settings", file)
-	want := `--cache-config: "local,size=1" is not supported: responses are not cached yet; cache them in the client or in a proxy
+	_, _, err := serveFlags([]string{"SHOAL_REUSE_GRPC_PORT=true"}, "--http-restricted-api=shm:a=b", "--settings", file)
+	want := `--http-restricted-api: "shm:a=b" is not supported: give clients roles with --api-keys or --access instead
 FILE:2: model-namespacing: "true" is not supported: models are identified by name alone; give them different names
 FILE:1: rate-limit: "execution_count" is not supported: instances do not wait for resources; set the instance count in config.pbtxt instead
 SHOAL_REUSE_GRPC_PORT: "true" is not supported: a port belongs to one server; start servers on different ports behind a load balancer`

@@ -95,6 +95,7 @@ type serveOptions struct {
 	shutdownDelay int
 	onnxLibrary   string
 	backends      []string
+	cacheConfig   []string
 	computeNice   int
 	record        string
 
@@ -131,6 +132,7 @@ func (o *serveOptions) define(f *pflag.FlagSet) {
 	f.StringVar(&o.calibrationDir, "calibration-dir", "auto", "`directory` for calibration results; auto means the user's cache directory, empty means none")
 	f.IntVar(&o.computeNice, "compute-nice", 10, "niceness of compute threads, so that they do not delay network threads; 0 leaves it unchanged")
 	f.StringVar(&o.onnxLibrary, "onnxruntime-library", "", "`path` of the ONNX Runtime library; defaults to SHOAL_ONNXRUNTIME, the program's directory, or ../lib")
+	f.StringArrayVar(&o.cacheConfig, cacheFlag, nil, "response `cache` for models with response_cache, as local,size=BYTES")
 	f.StringArrayVar(&o.backends, backendFlag, nil, "`setting` of a backend, as BACKEND,KEY=VALUE; may be repeated; carried out are default-max-batch-size of onnxruntime or of all, and the thread counts of onnxruntime")
 	topic(f, "Batching and computing")
 
@@ -272,6 +274,9 @@ func (o *serveOptions) check() error {
 		errs = append(errs, errors.New("--local-unused-secs needs --local-socket"))
 	}
 	if _, err := parseBackendSettings(o.backends); err != nil {
+		errs = append(errs, err)
+	}
+	if _, err := newCache(o.cacheConfig); err != nil {
 		errs = append(errs, err)
 	}
 	if o.reload && (o.controlMode == "explicit" || o.controlMode == "demand") {

@@ -25,6 +25,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/batching"
 	"github.com/shoal-serving/shoal/internal/bucket"
 	"github.com/shoal-serving/shoal/internal/budget"
+	"github.com/shoal-serving/shoal/internal/cache"
 	"github.com/shoal-serving/shoal/internal/calibrate"
 	"github.com/shoal-serving/shoal/internal/catalog"
 	"github.com/shoal-serving/shoal/internal/dashboard"
@@ -152,6 +153,8 @@ type parts struct {
 
 	connections *listen.Connections
 
+	responses *cache.Cache // nil if responses are not cached
+
 	buckets []*bucket.Bucket
 	cache   *bucket.Cache // of buckets; nil if there are none
 }
@@ -171,6 +174,9 @@ func newParts(opts serveOptions, settings *mms.Settings, guarded *security, reco
 		return p, err
 	}
 	logIgnored(settingsOfBackends, log)
+	if p.responses, err = newCache(opts.cacheConfig); err != nil {
+		return p, err
+	}
 	caller := &lateBoundCaller{}
 	p.settings, p.security = settings, guarded
 	p.onnx = onnx.New(onnx.Options{Library: opts.onnxLibrary, Nice: opts.computeNice, Log: log})
@@ -182,6 +188,7 @@ func newParts(opts serveOptions, settings *mms.Settings, guarded *security, reco
 		Queue:     batching.Bound{Requests: opts.maxQueue, Bytes: opts.maxQueueBytes},
 		Strict:    opts.disableAutoComplete,
 		Automatic: opts.batching == "automatic",
+		Cached:    p.responses != nil,
 		Store:     store,
 		CPU:       machine.CPU(machine.Root()),
 		Defaults:  backendDefaults(settingsOfBackends),
@@ -192,7 +199,7 @@ func newParts(opts serveOptions, settings *mms.Settings, guarded *security, reco
 		Pacer:     pace,
 		Log:       log,
 	})
-	p.backend = server.New(env, server.Options{Loads: opts.loadThreads, Lenient: !opts.strictReadiness, Log: log, LogRequests: opts.logRequests, Access: guarded.gate, Arrivals: recorder})
+	p.backend = server.New(env, server.Options{Loads: opts.loadThreads, Lenient: !opts.strictReadiness, Log: log, LogRequests: opts.logRequests, Access: guarded.gate, Cache: p.responses, Arrivals: recorder})
 	p.connections = &listen.Connections{Max: maxConnections(opts.maxConnections), Log: log}
 	mode, poll := opts.changes()
 	local, _ := opts.places()
@@ -536,7 +543,7 @@ func newDashboard(p parts, opts serveOptions, requests *budget.Budget) kservehtt
 
 func newMetrics(p parts, opts serveOptions, requests *budget.Budget, meter *http2meter.Meter, log *slog.Logger) http.Handler {
 	figures := metrics.Options{
-		Version: version, ModelMetrics: p.python.Metrics, Budget: requests, GRPC: meter, Connections: p.connections.State, Access: p.security.gate, Demand: p.models.DemandCounts, Log: log,
+		Version: version, ModelMetrics: p.python.Metrics, Budget: requests, Cache: p.responses, GRPC: meter, Connections: p.connections.State, Access: p.security.gate, Demand: p.models.DemandCounts, Log: log,
 	}
 	if opts.allowCPUMetrics {
 		figures.HostFiles = machine.Root()

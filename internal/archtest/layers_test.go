@@ -50,6 +50,7 @@ var layers = [][]string{
 	{
 		"internal/modelconfig",
 		"internal/stats",
+		"internal/cache",
 		"internal/explain",
 		"internal/engine/onnx/onnxtest",
 		"internal/engine/python/pythontest",

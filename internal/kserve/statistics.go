@@ -45,8 +45,8 @@ func statistics(s *catalog.Statistics) *kservepb.ModelStatistics {
 			ComputeInput:  duration(s.Stats.Input),
 			ComputeInfer:  duration(s.Stats.Infer),
 			ComputeOutput: duration(s.Stats.Output),
-			CacheHit:      &kservepb.StatisticDuration{},
-			CacheMiss:     &kservepb.StatisticDuration{},
+			CacheHit:      duration(s.Stats.CacheHits),
+			CacheMiss:     duration(s.Stats.CacheMisses),
 		},
 		CloseStats: map[string]uint64{},
 	}

@@ -92,6 +92,17 @@ var versionMetrics = []struct {
 	},
 }
 
+// cacheMetrics are those of models whose responses are cached.
+var cacheMetrics = []struct {
+	desc  *prometheus.Desc
+	value func(*stats.Snapshot) float64
+}{
+	{modelDesc("nv_cache_num_hits_per_model", "Requests answered from the response cache"), func(s *stats.Snapshot) float64 { return float64(s.CacheHits.Count) }},
+	{modelDesc("nv_cache_num_misses_per_model", "Responses that the response cache did not have"), func(s *stats.Snapshot) float64 { return float64(s.CacheMisses.Count) }},
+	{modelDesc("nv_cache_hit_duration_per_model", "Time to find the responses of hits, in microseconds"), func(s *stats.Snapshot) float64 { return micros(s.CacheHits) }},
+	{modelDesc("nv_cache_miss_duration_per_model", "Time to look for the responses of misses and to keep them, in microseconds"), func(s *stats.Snapshot) float64 { return micros(s.CacheMisses) }},
+}
+
 // workerMetrics are the metrics of a version whose workers clients scale, with
 // TorchServe's names and labels.
 var workerMetrics = []struct {
@@ -200,6 +211,11 @@ func (v version) Collect(out chan<- prometheus.Metric) {
 	number := strconv.FormatInt(f.Version, 10)
 	for _, m := range versionMetrics {
 		out <- prometheus.MustNewConstMetric(m.desc, m.kind, m.value(f), f.Model, number)
+	}
+	for _, m := range cacheMetrics {
+		if f.Cached {
+			out <- prometheus.MustNewConstMetric(m.desc, prometheus.CounterValue, m.value(&f.Stats), f.Model, number)
+		}
 	}
 	for _, m := range workerMetrics {
 		if f.Scaled {

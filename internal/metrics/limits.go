@@ -14,6 +14,9 @@ var (
 	connectionsOpen = desc("shoal_connections", "TCP connections that are open, of all ports")
 	connectionsOver = desc("shoal_connections_refused_total", "TCP connections that were closed because too many were open")
 	unauthenticated = desc("shoal_unauthenticated_requests_total", "Requests that were refused because their caller could not be authenticated")
+	cacheSize       = desc("shoal_cache_bytes", "Memory that cached responses may hold together, and that they hold", "kind")
+	cacheEntries    = desc("shoal_cache_responses", "Responses in the cache")
+	cacheEvictions  = desc("shoal_cache_evictions_total", "Responses that left the cache to make room for others")
 	demandLoads     = desc("shoal_demand_loads_total", "Loads that requests asked for, in mode demand", "outcome")
 	demandEvictions = desc("shoal_demand_evictions_total", "Models that left memory for others, or because a client unloaded them, in mode demand")
 	demandRefused   = desc("shoal_demand_refused_total", "Requests whose model was not loaded for them, in mode demand")
@@ -31,7 +34,7 @@ type limits Options
 
 // Describe implements [prometheus.Collector].
 func (limits) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{budgetTotal, budgetUsed, budgetRejected, streamsReset, connectionsOpen, connectionsOver, unauthenticated, auditLost, demandLoads, demandEvictions, demandRefused, demandModels, demandMemory, tenantRequests, tenantRefused, tenantInFlight, tenantBytes} {
+	for _, d := range []*prometheus.Desc{budgetTotal, budgetUsed, budgetRejected, streamsReset, connectionsOpen, connectionsOver, cacheSize, cacheEntries, cacheEvictions, unauthenticated, auditLost, demandLoads, demandEvictions, demandRefused, demandModels, demandMemory, tenantRequests, tenantRefused, tenantInFlight, tenantBytes} {
 		out <- d
 	}
 }
@@ -53,6 +56,13 @@ func (l limits) Collect(out chan<- prometheus.Metric) {
 		open, refused := l.Connections()
 		out <- prometheus.MustNewConstMetric(connectionsOpen, prometheus.GaugeValue, float64(open))
 		out <- counter(connectionsOver, refused)
+	}
+	if l.Cache != nil {
+		state := l.Cache.State()
+		out <- prometheus.MustNewConstMetric(cacheSize, prometheus.GaugeValue, float64(state.Size), "limit")
+		out <- prometheus.MustNewConstMetric(cacheSize, prometheus.GaugeValue, float64(state.Used), "used")
+		out <- prometheus.MustNewConstMetric(cacheEntries, prometheus.GaugeValue, float64(state.Entries))
+		out <- counter(cacheEvictions, state.Evicted)
 	}
 	if l.Demand != nil {
 		l.collectDemand(out)

@@ -22,6 +22,7 @@ import (
 
 	"github.com/shoal-serving/shoal/internal/access"
 	"github.com/shoal-serving/shoal/internal/budget"
+	"github.com/shoal-serving/shoal/internal/cache"
 	"github.com/shoal-serving/shoal/internal/http2meter"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
@@ -46,6 +47,7 @@ type Options struct {
 	Version      string                                 // of the program
 	ModelMetrics func() []stats.Family                  // custom metrics of models; nil means none
 	Budget       *budget.Budget                         // of requests; nil means none
+	Cache        *cache.Cache                           // of responses; nil means none
 	GRPC         *http2meter.Meter                      // of gRPC connections; nil means none
 	Connections  func() (open int64, refused uint64)    // TCP connections; nil means that they are not counted
 	Access       *access.Gate                           // nil if callers are not authenticated

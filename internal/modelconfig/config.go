@@ -60,6 +60,8 @@ type Config struct {
 
 	Decoupled bool // the model may send any number of responses to a request
 
+	CacheResponses bool // equal requests get the same response, if the server has a cache
+
 	// Proto is the file as written, for what the other fields do not show: whether a 0 was
 	// written or omitted.
 	Proto *configpb.ModelConfig

@@ -215,7 +215,7 @@ var rules = map[string]rule{
 	"model_repository_agents.agents": {kind: Rejected, what: "repository agents are not supported yet", instead: "check or decrypt the files before Shoal reads them"},
 
 	"response_cache":        {kind: Supported},
-	"response_cache.enable": {kind: Unused, what: "Triton uses it only with --cache-config, which is not supported yet", instead: "cache responses in the client or in a proxy"},
+	"response_cache.enable": {kind: Supported},
 
 	"model_metrics": {kind: Ignored, what: "all models have the same histogram buckets"},
 }

@@ -45,7 +45,7 @@ func ParseJSON(text []byte) (*Config, error) {
 // read sets all other fields from Proto.
 func (c *Config) read() error {
 	c.Decoupled = c.Proto.GetModelTransactionPolicy().GetDecoupled()
-	for _, read := range []func() error{c.checkSupport, c.readNames, c.readTensors, c.readRagged, c.readInstances, c.readVersions, c.readDynamic, c.readSequence, c.readWarmup, c.readEnsemble, c.checkMetricTags} {
+	for _, read := range []func() error{c.checkSupport, c.readNames, c.readTensors, c.readRagged, c.readInstances, c.readVersions, c.readDynamic, c.readSequence, c.readCache, c.readWarmup, c.readEnsemble, c.checkMetricTags} {
 		if err := read(); err != nil {
 			return c.withPosition(err)
 		}
@@ -126,6 +126,17 @@ func (c *Config) checkMetricTags() error {
 		if !tagKey.MatchString(key) {
 			return bad("metric_tags["+key+"]", fmt.Sprintf("%q", key), "a key of letters, digits and underscores that does not begin with an underscore")
 		}
+	}
+	return nil
+}
+
+func (c *Config) readCache() error {
+	c.CacheResponses = c.Proto.GetResponseCache().GetEnable()
+	switch {
+	case c.CacheResponses && c.Sequence != nil:
+		return invalid("response_cache.enable", "a response of a model with sequence_batching depends on earlier requests, and cannot be cached; remove response_cache")
+	case c.CacheResponses && c.Decoupled:
+		return invalid("response_cache.enable", "only single responses are cached, and a decoupled model sends any number; remove response_cache")
 	}
 	return nil
 }

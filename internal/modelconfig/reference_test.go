@@ -127,7 +127,8 @@ var meanings = map[string]string{
 	"model_transaction_policy":                                 "how often a model responds",
 	"model_transaction_policy.decoupled":                       "the model sends any number of responses to a request; Python models only",
 	"model_repository_agents":                                  "its field is rejected",
-	"response_cache":                                           "its field is unused",
+	"response_cache":                                           "whether responses are cached",
+	"response_cache.enable":                                    "equal requests get the same response, if the server is started with `--cache-config`; see [Response cache](response-cache.md)",
 }
 
 func TestTheReferenceOfFieldsIsCurrent(t *testing.T) {

@@ -38,6 +38,9 @@ type Options struct {
 	// CPU is the CPU model, which is part of the store's keys.
 	CPU string
 
+	// Cached means that the server caches the responses of models that ask for it.
+	Cached bool
+
 	// Defaults are settings for models whose configuration omits them, by backend name.
 	Defaults map[string]modelconfig.Defaults
 	// Runners are the engines, by backend name.
@@ -79,6 +82,7 @@ type Env struct {
 	idleGate      sched.IdleGate // idle time, in which versions are calibrated
 	measuring     chan struct{}  // size 1: the tuner whose token is in it may measure
 	hashing       sync.Mutex     // held while a tuner hashes model files
+	opened        atomic.Uint64  // number of versions opened so far, which gives them their IDs
 	startAttempts atomic.Int64   // number of attempts to start a worker so far, which numbers the workers
 
 	mu      sync.Mutex               // guards the following

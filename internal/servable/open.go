@@ -36,6 +36,9 @@ func (e *Env) Open(ctx context.Context, src Source) (*Version, error) {
 	if params.checked {
 		return v, nil // it was open before, and the log has the findings
 	}
+	if v.Config.CacheResponses && !e.opts.Cached {
+		e.opts.Log.Warn("responses are not cached: the server has no cache; start it with --cache-config local,size=BYTES", "model", v.Config.Name, "version", v.Name(), "field", "response_cache.enable")
+	}
 	for _, f := range v.Config.Findings() { // once, and not again when the version is tuned
 		e.opts.Log.Warn("model configuration", "model", v.Config.Name, "version", v.Name(), "at", f.Where, "field", f.Field, "warning", f.Text())
 	}
@@ -103,7 +106,7 @@ func (e *Env) open(ctx context.Context, src Source, params tuning) (*Version, er
 		return nil, err
 	}
 	v := &Version{
-		Source: src, Config: cfg, Labels: labels, Stats: params.stats, params: params, key: params.key,
+		ID: e.opened.Add(1), Source: src, Config: cfg, Labels: labels, Stats: params.stats, params: params, key: params.key,
 		env: e, runner: runner, device: e.deviceOf(runner, cfg), threads: max(1, params.threads), exclusiveThreads: params.exclusiveThreads, closed: make(chan struct{}),
 	}
 	if src.Workers == nil {

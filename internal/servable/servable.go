@@ -84,6 +84,7 @@ type Workers struct {
 // it instead (see Tune). Changing a serving version in place was tried: every request then
 // had to check which of two models it ran on.
 type Version struct {
+	ID        uint64 // unique among all versions that were ever opened
 	Source    Source
 	Config    *modelconfig.Config
 	Labels    map[string][]string // class names, by output

@@ -22,6 +22,7 @@ type Figures struct {
 	Waiting        int             // requests in the queue now
 	LoadTime       time.Duration   // including the warm-up
 	Memory         int64           // bytes that the model holds; 0 means unknown
+	Cached         bool            // its responses are cached
 	CombineUnsafe  bool            // rows of several requests must not share a batch
 	Policy         *explain.Policy // nil if the policy does not learn
 }
@@ -31,6 +32,7 @@ func (s *Server) Figures() []Figures {
 	var all []Figures
 	for _, v := range s.AllVersions() {
 		f := figuresOf(v)
+		f.Cached = s.cached(v)
 		if e, ok := v.Scheduler.Explain(); ok {
 			f.Policy = &e
 		}

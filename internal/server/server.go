@@ -21,6 +21,7 @@ import (
 
 	"github.com/shoal-serving/shoal/internal/access"
 	"github.com/shoal-serving/shoal/internal/arrivals"
+	"github.com/shoal-serving/shoal/internal/cache"
 	"github.com/shoal-serving/shoal/internal/catalog"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/panics"
@@ -41,6 +42,7 @@ type Server struct {
 	freedMemory atomic.Int64 // Unix time in seconds when freeMemory last did
 
 	gate         *access.Gate                  // nil if clients are not authenticated
+	cache        *cache.Cache                  // nil if responses are not cached
 	arrivals     *arrivals.Writer              // nil if they are not recorded
 	demand       Demand                        // nil if requests do not load models
 	stopping     atomic.Bool                   // set by Stop: not ready, but still answers requests
@@ -77,6 +79,8 @@ type Options struct {
 	LogRequests bool
 	// Access decides what callers may do. Nil means that everyone may do everything.
 	Access *access.Gate
+	// Cache keeps the responses of models that ask for it. Nil means that none are kept.
+	Cache *cache.Cache
 	// Arrivals records when requests that a model can run arrived. The caller closes it.
 	// Nil means that arrivals are not recorded.
 	Arrivals *arrivals.Writer
@@ -85,7 +89,7 @@ type Options struct {
 // New returns a server without models. It opens models in env. The caller closes it.
 func New(env *servable.Env, opts Options) *Server {
 	s := &Server{
-		env: env, lenient: opts.Lenient, log: cmp.Or(opts.Log, slog.Default()), logRequests: opts.LogRequests, gate: opts.Access, arrivals: opts.Arrivals, drainStarted: make(chan struct{}),
+		env: env, lenient: opts.Lenient, log: cmp.Or(opts.Log, slog.Default()), logRequests: opts.LogRequests, gate: opts.Access, cache: opts.Cache, arrivals: opts.Arrivals, drainStarted: make(chan struct{}),
 		loads: make(chan struct{}, cmp.Or(opts.Loads, defaultLoads)), closing: make(chan struct{}), models: map[string]*model{},
 	}
 	s.serving.Store(&map[string]serving{})
@@ -224,6 +228,7 @@ type inference struct {
 	req     *infer.Request
 	version *servable.Version // that runs it; nil if none was found
 	nested  bool              // a model calls, within a request that was admitted
+	lookup  lookup            // of its response in the cache
 	tenant  *access.Tenant    // that it counts for; nil if for none
 	bytes   int64             // that it counts for
 }
@@ -231,7 +236,7 @@ type inference struct {
 // end counts and logs a request that was answered.
 func (s *Server) end(ctx context.Context, in *inference, resp *infer.Response, err error) error {
 	took := time.Since(in.began)
-	s.count(in.version, in.req, resp, took, err)
+	s.count(in, resp, took, err)
 	s.logRequest(ctx, in.req, resp, took, err)
 	if in.tenant != nil {
 		in.tenant.End(in.bytes)
@@ -240,12 +245,15 @@ func (s *Server) end(ctx context.Context, in *inference, resp *infer.Response, e
 	return err
 }
 
-// count counts an answered request for its version, or as one for an unknown model if v
-// is nil.
-func (s *Server) count(v *servable.Version, req *infer.Request, resp *infer.Response, took time.Duration, err error) {
+// count counts an answered request for its version, or as one for an unknown model if it has
+// none.
+func (s *Server) count(in *inference, resp *infer.Response, took time.Duration, err error) {
+	v := in.version
 	switch {
+	case err == nil && in.lookup.hit:
+		v.Stats.CacheHit(took, in.lookup.took)
 	case err == nil:
-		v.Stats.Succeeded(req.Rows, took, &resp.Times)
+		v.Stats.Succeeded(in.req.Rows, took, &resp.Times)
 	case v != nil:
 		v.Stats.Failed(infer.CodeOf(err), took)
 	default:
@@ -277,6 +285,9 @@ func (s *Server) submit(ctx context.Context, in *inference, resp *infer.Response
 		if err := v.Config.Check(req); err != nil {
 			return err
 		}
+		if s.lookUp(in, resp) {
+			return buildResponse(v, req, resp)
+		}
 		if s.arrivals != nil && !retry {
 			// The name comes from the configuration: the request's is only valid as long as
 			// the request.
@@ -291,6 +302,7 @@ func (s *Server) submit(ctx context.Context, in *inference, resp *infer.Response
 		}
 		switch {
 		case err == nil:
+			s.keep(in, resp)
 			return buildResponse(v, req, resp)
 		case !errors.Is(err, sched.ErrClosed):
 			return err

@@ -60,7 +60,8 @@ type requests struct {
 	times                       [NumBounds + 1]uint64 // of the successful requests, as in DurationHistogram
 	late                        uint64                // of the successful requests
 	queue, input, infer, output uint64                // nanoseconds of the successful requests
-	rows                        uint64                // of the successful requests
+	rows                        uint64                // of the successful requests that the model ran
+	hits, misses                Sum                   // see CacheHit and CacheMiss
 	failed                      [infer.NumCodes]uint64
 	failedNanos                 uint64
 }
@@ -137,16 +138,39 @@ func (c *Counters) sizeLocked(rows int) *Size {
 // arrival to its response.
 func (c *Counters) Succeeded(rows int, total time.Duration, t *infer.Timeline) {
 	s := c.lockShard()
-	s.success.add(total)
-	s.times[durationBucket(total)]++
-	if c.Objective > 0 && total > c.Objective {
-		s.late++
-	}
+	s.succeeded(total, c.Objective)
 	s.rows += uint64(rows)
 	s.queue += uint64(t.Taken.Sub(t.Queued))
 	s.input += uint64(t.RunStarted.Sub(t.Taken))
 	s.infer += uint64(t.RunEnded.Sub(t.RunStarted))
 	s.output += uint64(t.Split.Sub(t.RunEnded))
+	s.mu.Unlock()
+}
+
+// CacheHit counts a request that was answered from the cache. total is the time from its arrival
+// to its response, and lookup the part of it until the response was found.
+func (c *Counters) CacheHit(total, lookup time.Duration) {
+	s := c.lockShard()
+	s.succeeded(total, c.Objective)
+	s.queue += uint64(lookup) // as in Triton
+	s.hits.add(lookup)
+	s.mu.Unlock()
+}
+
+// succeeded counts a successful request by its time.
+func (r *requests) succeeded(total, objective time.Duration) {
+	r.success.add(total)
+	r.times[durationBucket(total)]++
+	if objective > 0 && total > objective {
+		r.late++
+	}
+}
+
+// CacheMiss counts a response that was not in the cache before, and the time to look for it and to
+// keep it. The request counts as any other.
+func (c *Counters) CacheMiss(d time.Duration) {
+	s := c.lockShard()
+	s.misses.add(d)
 	s.mu.Unlock()
 }
 
@@ -168,6 +192,10 @@ type Snapshot struct {
 	Queue, Input, Infer, Output Sum
 	Rows                        uint64            // of those requests
 	RequestTimes                DurationHistogram // time from arrival to response, per such request
+
+	// CacheHits are those requests that were answered from the cache: they count in Success and
+	// Queue only. CacheMisses are responses that were put there.
+	CacheHits, CacheMisses Sum
 
 	// Late is the number of those requests that took longer than Objective, if that is
 	// not 0.
@@ -237,7 +265,8 @@ func (c *Counters) Snapshot() Snapshot {
 		c.requests[i].addTo(&s)
 	}
 	n := s.Success.Count
-	s.Queue.Count, s.Input.Count, s.Infer.Count, s.Output.Count = n, n, n, n
+	ran := n - s.CacheHits.Count
+	s.Queue.Count, s.Input.Count, s.Infer.Count, s.Output.Count = n, ran, ran, ran
 	for _, n := range s.Failed {
 		s.Fail.Count += n
 	}
@@ -263,6 +292,10 @@ func (sh *shard) addTo(s *Snapshot) {
 	for i, n := range r.times {
 		s.RequestTimes.Buckets[i] += n
 	}
+	s.CacheHits.Count += r.hits.Count
+	s.CacheHits.Nanos += r.hits.Nanos
+	s.CacheMisses.Count += r.misses.Count
+	s.CacheMisses.Nanos += r.misses.Nanos
 	s.Late += r.late
 	s.Rows += r.rows
 	s.Queue.Nanos += r.queue

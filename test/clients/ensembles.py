@@ -60,19 +60,21 @@ class Case:
         self.record = folder / "record"
         self.record.touch()
         self.repository = folder / "models"
-        recorded.write_models(case, (HERE / "model.py").read_text(), self.record, self.repository)
+        recorded.write_models(case, self.code, self.record, self.repository)
+
+    def code(self, model):
+        return (HERE / "model.py").read_text()
 
     def answers(self):
         """The answers of bin/shoal in the form of cases.json, and the batches that the members ran."""
-        server = recorded.start(self.case, self.repository)
+        self.server = recorded.start(self.case, self.repository)
         try:
-            self.http = server.http
-            with tritonclient.grpc.InferenceServerClient(server.grpc) as self.client:
+            with tritonclient.grpc.InferenceServerClient(self.server.grpc) as self.client:
                 given = []
                 for step in self.case["steps"]:
                     given += self.group(step) if isinstance(step, list) else self.step(step)
         finally:
-            server.stop()
+            self.server.stop()
         ran = {}
         for line in self.record.read_text().splitlines():
             model, ids = json.loads(line)
@@ -110,23 +112,37 @@ class Case:
                 return [[name, {"ok": self.get(step["path"], step.get("method", "GET"), step.get("body"))}]]
         return []  # statistics and metrics are not compared
 
-    def infer(self, step):
+    def inputs(self, step):
         inputs = []
         for tensor in step["inputs"]:
             given = tritonclient.grpc.InferInput(tensor["name"], tensor["shape"], tensor["datatype"])
-            given.set_data_from_numpy(numpy.array(tensor["data"], dtype=triton_to_np_dtype(tensor["datatype"])).reshape(tensor["shape"]))
+            given.set_data_from_numpy(self.array(tensor["data"], tensor["datatype"]).reshape(tensor["shape"]))
             inputs.append(given)
+        return inputs
+
+    def outputs(self, result):
+        made = sorted(result.get_response().outputs, key=lambda out: out.name)
+        return {out.name: [out.datatype, list(out.shape), self.values(result.as_numpy(out.name))] for out in made}
+
+    def array(self, data, datatype):
+        if datatype == "BYTES":
+            return numpy.array([text.encode() for text in data], dtype=object)
+        return numpy.array(data, dtype=triton_to_np_dtype(datatype))
+
+    def values(self, array):
+        return [one.decode() if isinstance(one, bytes) else one for one in array.reshape(-1).tolist()]
+
+    def infer(self, step):
         outputs = [tritonclient.grpc.InferRequestedOutput(name) for name in step.get("outputs", [])] or None
         try:
             result = self.client.infer(
-                step.get("model", "e"), inputs, outputs=outputs, request_id=step.get("id", ""), priority=step.get("priority", 0), timeout=step.get("timeout_us"),
+                step.get("model", "e"), self.inputs(step), model_version=step.get("version", ""), outputs=outputs, request_id=step.get("id", ""), priority=step.get("priority", 0), timeout=step.get("timeout_us"),
                 sequence_id=step.get("seq", 0), sequence_start=step.get("start", False), sequence_end=step.get("end", False), parameters=step.get("params"),
                 client_timeout=step["cancel_at"] / 1000 if "cancel_at" in step else None,
             )
         except InferenceServerException as error:
             return {"status": error.status().removeprefix("StatusCode."), "error": error.message()}
-        made = result.get_response().outputs
-        return {"outputs": {out.name: [out.datatype, list(out.shape), result.as_numpy(out.name).reshape(-1).tolist()] for out in sorted(made, key=lambda out: out.name)}}
+        return {"outputs": self.outputs(result)}
 
     def succeeds(self, do, *arguments):
         try:
@@ -136,7 +152,7 @@ class Case:
         return True
 
     def get(self, path, method="GET", body=None):
-        request = urllib.request.Request(f"http://{self.http}{path}", method=method, data=json.dumps(body).encode() if body else None)
+        request = urllib.request.Request(f"http://{self.server.http}{path}", method=method, data=json.dumps(body).encode() if body else None)
         try:
             with urllib.request.urlopen(request, timeout=10) as answer:
                 return answer.status == 200

@@ -11,21 +11,22 @@ import shoal
 
 
 def write_models(case, code, record, repository):
-    """Writes the repository of a case. Models in Python have this code, and append what they run to record."""
+    """Writes the repository of a case. Models in Python have the code that code returns for their names, and append
+    what they run to record."""
     for name, (config, versions, in_python) in case["models"].items():
         for version in versions:
             directory = repository / name / str(version)
             directory.mkdir(parents=True)
             if in_python:
-                (directory / "model.py").write_text(code)
+                (directory / "model.py").write_text(code(name))
         (repository / name / "config.pbtxt").write_text(config.replace("@RECORD@", str(record)))
 
 
 def start(case, repository):
-    """Starts bin/shoal as Triton was started."""
+    """Starts bin/shoal as Triton was started. It raises shoal.Ended if bin/shoal refuses that."""
     loads = [flag for model in case["load"] for flag in ("--load-model", model)]
     return shoal.Server(
-        repository, "--model-control-mode", "explicit", "--triton-status", "--batching", "triton", "--exit-on-error=false", "--strict-readiness=false", *loads,
+        repository, "--model-control-mode", "explicit", "--triton-status", "--batching", "triton", "--exit-on-error=false", "--strict-readiness=false", *loads, *case.get("flags", []),
         python=shoal.PYTHON,
     )
 

@@ -80,7 +80,7 @@ class Case:
         self.record = folder / "record"
         self.record.touch()
         self.repository = folder / "models"
-        recorded.write_models(case, (HERE / "model.py").read_text(), self.record, self.repository)
+        recorded.write_models(case, lambda model: (HERE / "model.py").read_text(), self.record, self.repository)
 
     def answers(self):
         """The answers of bin/shoal, the batches that the model ran, and the inputs that it was given."""

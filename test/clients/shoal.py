@@ -68,6 +68,10 @@ def ready(address):
         return False
 
 
+class Ended(RuntimeError):
+    """The server ended before it was ready."""
+
+
 class Server:
     """One run of the binary. http, grpc and metrics are host:port once it is ready, which takes at most patience
     seconds. Python models run with python, if that is given."""
@@ -101,7 +105,7 @@ class Server:
             except (queue.Empty, ValueError):
                 raise RuntimeError("the server does not listen\n" + self.text()) from None
             if found is None:
-                raise RuntimeError("the server ended\n" + self.text())
+                raise Ended("the server ended\n" + self.text())
             addresses[found[0]] = found[1]
         self.http, self.grpc, self.metrics = addresses["http"], addresses["grpc"], addresses["metrics"]
         while not ready(self.http):

@@ -1,0 +1,71 @@
+package server
+
+import (
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/cache"
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/servable"
+)
+
+// A lookup is what the cache knows of a request.
+type lookup struct {
+	asked bool // the cache was asked
+	hit   bool // and had the response
+	key   cache.Key
+	took  time.Duration
+}
+
+// cached reports whether responses of a version are cached.
+func (s *Server) cached(v *servable.Version) bool { return s.cache != nil && v.Config.CacheResponses }
+
+// lookUp answers a request from the cache, and reports whether it did. Version in.version answers
+// the request, which was checked.
+func (s *Server) lookUp(in *inference, resp *infer.Response) bool {
+	v, req := in.version, in.req
+	in.lookup = lookup{}
+	if !s.cached(v) {
+		return false
+	}
+	began := time.Now()
+	key := cache.KeyOf(v.ID, sharers(v, req), req)
+	hit := s.cache.Get(key, resp)
+	now := time.Now()
+	in.lookup = lookup{asked: true, hit: hit, key: key, took: now.Sub(began)}
+	if hit {
+		resp.Times = infer.Timeline{Queued: now, Taken: now, RunStarted: now, RunEnded: now, Split: now}
+		if req.Queued != nil {
+			req.Queued()
+		}
+	}
+	return hit
+}
+
+// keep puts the response to a request into the cache, if its version is cached.
+func (s *Server) keep(in *inference, resp *infer.Response) {
+	if !in.lookup.asked {
+		return
+	}
+	began := time.Now()
+	outcome := s.cache.Put(in.lookup.key, resp)
+	if outcome == cache.TooLarge {
+		s.log.Debug("a response is larger than the cache", "model", in.req.Model, "version", in.version.Name())
+	}
+	if outcome != cache.Known {
+		in.version.Stats.CacheMiss(in.lookup.took + time.Since(began))
+	}
+}
+
+// sharers returns the names of those whom a response is for; none means everyone. A model that may
+// call others does so with the rights of its caller, and another caller may not be allowed to see
+// what it computed.
+func sharers(v *servable.Version, req *infer.Request) []string {
+	if v.Config.Backend == "onnxruntime" || req.Caller == nil {
+		return nil
+	}
+	names := make([]string, 0, len(req.Caller.Principals))
+	for _, p := range req.Caller.Principals {
+		names = append(names, p.Name)
+	}
+	return names
+}

@@ -1,0 +1,125 @@
+package server
+
+import (
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/shoal-serving/shoal/internal/access"
+	"github.com/shoal-serving/shoal/internal/cache"
+	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/servable"
+	"github.com/shoal-serving/shoal/internal/stats"
+	"github.com/shoal-serving/shoal/tensor"
+)
+
+// startCached starts a server with a cache, and model cached besides echo.
+func startCached(t *testing.T, size int64) *Server {
+	t.Helper()
+	s := startWith(t, Options{Log: slog.New(slog.DiscardHandler), Cache: cache.New(size)})
+	load(t, s, servable.Source{Model: "cached", Number: 1, Dir: t.TempDir()}, strings.Replace(config, `label_filename: "labels.txt"`, "", 1)+"response_cache { enable: true }")
+	return s
+}
+
+// ask sends a request to a model, and returns the value of its first element.
+func ask(t *testing.T, s *Server, model string, value float32, change func(*infer.Request)) float32 {
+	t.Helper()
+	req := request()
+	req.Model, req.Inputs[1].Data = model, tensor.Data([]float32{value, 2, 3, 4})
+	if change != nil {
+		change(req)
+	}
+	var resp infer.Response
+	if err := s.Infer(t.Context(), req, &resp); err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Release()
+	values, err := tensor.View[float32](&resp.Outputs[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return values[0]
+}
+
+func counted(t *testing.T, s *Server, model string) stats.Snapshot {
+	t.Helper()
+	for _, v := range s.Versions(model) {
+		return v.Stats.Snapshot()
+	}
+	t.Fatalf("no version of %s", model)
+	return stats.Snapshot{}
+}
+
+func TestAnEqualRequestIsAnsweredWithoutTheModel(t *testing.T) {
+	s := startCached(t, 1<<20)
+	for _, value := range []float32{1, 1, 7, 1, 7} {
+		if got := ask(t, s, "cached", value, nil); got != value {
+			t.Errorf("asked with %v, answered %v", value, got)
+		}
+	}
+	n := counted(t, s, "cached")
+	if n.Runs != 2 || n.Rows != 4 || n.Success.Count != 5 || n.Queue.Count != 5 || n.Infer.Count != 2 || n.CacheHits.Count != 3 || n.CacheMisses.Count != 2 {
+		t.Errorf("%d runs, %d rows, %d answered, %d queued, %d inferred, %d hits, %d misses", n.Runs, n.Rows, n.Success.Count, n.Queue.Count, n.Infer.Count, n.CacheHits.Count, n.CacheMisses.Count)
+	}
+}
+
+func TestOnlyModelsThatAskForItAreCached(t *testing.T) {
+	s := startCached(t, 1<<20)
+	ask(t, s, "echo", 1, nil)
+	ask(t, s, "echo", 1, nil)
+	if n := counted(t, s, "echo"); n.Runs != 2 || n.CacheHits.Count+n.CacheMisses.Count != 0 {
+		t.Errorf("%d runs, %d hits, %d misses", n.Runs, n.CacheHits.Count, n.CacheMisses.Count)
+	}
+}
+
+func TestAVersionThatIsLoadedAgainGivesNoOldAnswers(t *testing.T) {
+	s := startCached(t, 1<<20)
+	ask(t, s, "cached", 1, nil)
+	first := s.Versions("cached")[0]
+	if err := s.Load("cached", "the test", func([]*servable.Version) ([]servable.Source, error) {
+		src := first.Source
+		src.Fingerprint++ // its files have changed
+		return []servable.Source{src}, nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	ask(t, s, "cached", 1, nil)
+	if n := counted(t, s, "cached"); n.Runs != 1 || n.CacheHits.Count != 0 {
+		t.Errorf("%d runs and %d hits of the new version", n.Runs, n.CacheHits.Count)
+	}
+}
+
+func TestAResponseLargerThanTheCacheIsGivenAndNotKept(t *testing.T) {
+	s := startCached(t, 1)
+	ask(t, s, "cached", 1, nil)
+	ask(t, s, "cached", 1, nil)
+	if n := counted(t, s, "cached"); n.Runs != 2 || n.CacheMisses.Count != 2 {
+		t.Errorf("%d runs, %d misses", n.Runs, n.CacheMisses.Count)
+	}
+}
+
+func TestCallersDoNotShareAnswersOfModelsThatMayCallOthers(t *testing.T) {
+	caller := func(name string) func(*infer.Request) {
+		return func(r *infer.Request) {
+			r.Caller = &access.Caller{Principals: []*access.Principal{{Name: name}}}
+		}
+	}
+	s := startCached(t, 1<<20)
+	for _, name := range []string{"anna", "ben", "anna"} {
+		ask(t, s, "cached", 1, caller(name)) // echo may, for all the server knows
+	}
+	if n := counted(t, s, "cached"); n.Runs != 2 || n.CacheHits.Count != 1 {
+		t.Errorf("%d runs, %d hits", n.Runs, n.CacheHits.Count)
+	}
+}
+
+func TestARequestFromTheCacheHasItsPlaceInTheOrder(t *testing.T) {
+	s := startCached(t, 1<<20)
+	for round := range 2 {
+		queued := 0
+		ask(t, s, "cached", 1, func(r *infer.Request) { r.Queued = func() { queued++ } })
+		if queued != 1 {
+			t.Errorf("round %d: called %d times when it had its place, want once", round, queued)
+		}
+	}
+}
