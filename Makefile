@@ -65,6 +65,16 @@ check: lint test race ## lint, test, race: what a commit must pass
 test: ## run the tests
 	go test ./...
 
+.PHONY: cell-demo
+cell-demo: build ## run four servers, a cell and Envoy here, with clients; tools/cell-demo kill ends one
+	tools/get-envoy
+	tools/cell-demo
+
+.PHONY: cell-test
+cell-test: build ## kill nodes, Envoys and cells under load; real processes; 1 min
+	tools/get-envoy
+	go test -tags e2e -count 1 -v -run 'Cell' ./test/e2e | grep -E '^(---|ok|FAIL|panic)|figures:'
+
 .PHONY: race
 race: ## run the tests with the race detector
 	go test -race ./...

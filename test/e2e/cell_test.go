@@ -275,7 +275,7 @@ func TestACellOfRealNodes(t *testing.T) {
 	time.Sleep(time.Second)
 	load.check(t, "a node was killed")
 	retried, attempts := c.stat("upstream_rq_retry"), c.stat("upstream_rq_total")
-	t.Logf("%d requests, %d failed; Envoy retried %d, attempts per request %.4f", load.requests.Load(), load.failures.Load(), retried, float64(attempts)/float64(attempts-retried))
+	t.Logf("figures: SIGKILL of a node: %d requests, %d failed; Envoy retried %d, attempts per request %.4f", load.requests.Load(), load.failures.Load(), retried, float64(attempts)/float64(attempts-retried))
 	if retried == 0 {
 		t.Error("Envoy retried nothing: the node was killed between requests")
 	}
@@ -300,6 +300,62 @@ func TestACellOfRealNodes(t *testing.T) {
 	}
 }
 
+// A node that is stopped with SIGTERM finishes its requests, and gets no others.
+func TestClientsOfACellDoNotNoticeSIGTERM(t *testing.T) {
+	const models = 4
+	c := newCell(t, 3, models)
+	_, api, xds := c.start("--address", "127.0.0.1:0", "--xds-address", "127.0.0.1:0")
+	c.startEnvoy(xds)
+	c.awaitPlaced(api)
+	web := c.connect(client.NewHTTP)
+	servertest.Eventually(t, "Envoy answers", func() bool { return servertest.Ask(t.Context(), web, "m0", 1) == nil })
+	load := c.load(12, models)
+	time.Sleep(2 * time.Second) // requests are under way everywhere
+	c.nodes[0].Terminate()
+	if !c.nodes[0].EndsWithin(servertest.StartPatience) {
+		t.Fatal("the node does not end")
+	}
+	servertest.Eventually(t, "the cell has noticed", func() bool { return c.status(api).Nodes[0].State == "gone" })
+	c.awaitPlaced(api)
+	time.Sleep(time.Second)
+	load.check(t, "a node was stopped")
+	t.Logf("figures: SIGTERM of a node: %d requests, %d failed; Envoy retried %d", load.requests.Load(), load.failures.Load(), c.stat("upstream_rq_retry"))
+}
+
+// The demo is what it says: a node is killed, and its clients do not notice.
+func TestTheDemoOfACell(t *testing.T) {
+	if _, err := os.Stat(filepath.Join(servertest.Root, "bin", "envoy")); err != nil {
+		t.Skip("there is no bin/envoy: run tools/get-envoy")
+	}
+	tool := filepath.Join(servertest.Root, "tools", "cell-demo")
+	demo := exec.Command(tool)
+	out, err := demo.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	demo.Stderr = t.Output()
+	if err := demo.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(out)
+	for asked := false; lines.Scan(); {
+		if !asked && strings.Contains(lines.Text(), " requests, ") {
+			asked = true
+			text, err := exec.Command(tool, "kill").CombinedOutput()
+			t.Logf("figures: the demo: %s", strings.ReplaceAll(strings.TrimSpace(string(text)), "\n", "; "))
+			if err != nil {
+				t.Errorf("%v: %s", err, text)
+			}
+			if err := demo.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if err := demo.Wait(); err != nil {
+		t.Errorf("the demo ended with %v", err)
+	}
+}
+
 // A follower serves Envoys while the cell is down, and an old cell that wakes up is refused.
 func TestAFollowerAndAnOldCell(t *testing.T) {
 	c := newCell(t, 2, 2)
@@ -314,7 +370,7 @@ func TestAFollowerAndAnOldCell(t *testing.T) {
 	c.startEnvoy(followerXDS)
 	web := c.connect(client.NewHTTP)
 	servertest.Eventually(t, "an Envoy that has only the follower answers", func() bool { return servertest.Ask(t.Context(), web, "m0", 1) == nil })
-	t.Logf("Envoy served %v after its start", time.Since(began).Round(time.Millisecond))
+	t.Logf("figures: Envoy served %v after its start", time.Since(began).Round(time.Millisecond))
 
 	// Another cell takes over without the disk of the first one, and orders something.
 	_, second, _ := c.start("--address", "127.0.0.1:0", "--xds-address", "127.0.0.1:0")

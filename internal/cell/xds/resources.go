@@ -36,6 +36,10 @@ const (
 	// them try another node, some retries at a time are always allowed.
 	retryShare       = 10 // percent of active requests
 	retryConcurrency = 64
+	// Least request prefers a dead node, which has no requests in flight: of two nodes it is
+	// chosen three times out of four. A retry chooses again until it finds another node, and
+	// with five tries one of four went to the dead node again.
+	maxChoices = 64
 
 	// An ejected node is tried again after this time, the second time after twice as long.
 	ejectAfter  = 3 // consecutive failures
@@ -167,7 +171,7 @@ func retries() (*routev3.RetryPolicy, error) {
 		RetryHostPredicate: []*routev3.RetryPolicy_RetryHostPredicate{{
 			Name: "envoy.retry_host_predicates.previous_hosts", ConfigType: &routev3.RetryPolicy_RetryHostPredicate_TypedConfig{TypedConfig: elsewhere},
 		}},
-		HostSelectionRetryMaxAttempts: 5,
+		HostSelectionRetryMaxAttempts: maxChoices,
 		RetryBackOff:                  &routev3.RetryPolicy_RetryBackOff{BaseInterval: durationpb.New(5 * time.Millisecond), MaxInterval: durationpb.New(50 * time.Millisecond)},
 	}, nil
 }

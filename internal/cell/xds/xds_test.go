@@ -26,11 +26,11 @@ func serve(t *testing.T, s *Server) (open func() discoveryv3.AggregatedDiscovery
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := grpc.NewServer()
+	g := grpc.NewServer(grpc.MaxRecvMsgSize(64 << 20))
 	s.Register(t.Context(), g)
 	ended := make(chan error)
 	go func() { ended <- g.Serve(l) }()
-	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,5 +168,55 @@ func TestRoutesRefuseControlRequests(t *testing.T) {
 	last := all[len(all)-1].GetRoute()
 	if last.GetClusterHeader() != ClusterHeader || last.GetRetryPolicy().GetNumRetries().GetValue() != 1 {
 		t.Errorf("%v", last)
+	}
+}
+
+// TestAChangeReachesFiftyEnvoys has 50 streams that have asked for 1,000 of 10,000 models each,
+// and measures how long a change of 20 models takes to reach all of them.
+func TestAChangeReachesFiftyEnvoys(t *testing.T) {
+	const models, asked, envoys, changes = 10_000, 1000, 50, 10
+	s := newServer(t)
+	var all []cell.Route
+	for i := range models {
+		all = append(all, cell.Route{Model: fmt.Sprint("m", i), Active: []cell.Node{a}})
+	}
+	update(t, s, nil, all...)
+	open := serve(t, s)
+	var streams []discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient
+	for range envoys {
+		var names []string
+		for i := range asked {
+			names = append(names, fmt.Sprint("http/m", i))
+		}
+		stream := open()
+		subscribe(t, stream, resource.EndpointType, names...)
+		if added, _ := receive(t, stream); len(added) != asked {
+			t.Fatalf("%d resources", len(added))
+		}
+		streams = append(streams, stream)
+	}
+	var took []time.Duration
+	for i := range changes + 1 {
+		node := cell.Node{Name: "b", HTTP: fmt.Sprintf("10.0.1.%d:8000", i)}
+		var moved []cell.Route
+		for j := range 20 {
+			moved = append(moved, cell.Route{Model: fmt.Sprint("m", i*20+j), Active: []cell.Node{node}})
+		}
+		began := time.Now()
+		update(t, s, nil, moved...)
+		for _, stream := range streams {
+			if added, _ := receive(t, stream); len(added) != len(moved) {
+				t.Fatalf("%d resources changed, want %d", len(added), len(moved))
+			}
+			if i > 0 { // the first change waits for the subscriptions
+				took = append(took, time.Since(began))
+			}
+		}
+	}
+	slices.Sort(took)
+	p99 := took[len(took)*99/100]
+	t.Logf("20 models to %d Envoys: p50 %v, p99 %v", envoys, took[len(took)/2].Round(time.Millisecond), p99.Round(time.Millisecond))
+	if p99 > 10*time.Second { // half a second is the aim on a quiet machine
+		t.Errorf("p99 %v", p99)
 	}
 }
