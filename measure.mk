@@ -254,8 +254,8 @@ node: build ## the page of a server with 1,000 models, and what readers cost tha
 	go test -tags e2e,proofs -count 1 -timeout 30m -v -run '^TestProofTheNodesPage$$' ./test/proofs -strict
 
 .PHONY: dashboard
-dashboard: build ## the dashboard in a browser: figures, timeline, 1,000 models; needs chromium; 3 min, quiet
-	go test -tags e2e -count 1 -timeout 20m -v -run 'TestTheDashboard' ./test/e2e -strict
+dashboard: build numpy web ## the dashboard in a browser: figures, timeline, 1,000 models, axe-core; needs chromium and node; 4 min, quiet
+	go test -tags e2e -count 1 -timeout 20m -v -run 'TestTheDashboard|TestADemo' ./test/e2e -strict
 
 .PHONY: dashboard-pictures
 dashboard-pictures: build ## take the pictures of docs/how-to/use-the-dashboard.md; needs chromium; 4 min, quiet

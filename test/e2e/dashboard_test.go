@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"flag"
@@ -11,12 +12,15 @@ import (
 	"math"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -239,6 +243,187 @@ func reasonsOf(all []shownBatch) (reasons []string) {
 	return reasons
 }
 
+func TestTheDashboardShowsAKilledWorker(t *testing.T) {
+	b := openBrowser(t)
+	s := servertest.Start(t, servertest.PythonRepository(t, "", pythonIdentity+"\n"))
+	page := b.openTab(t, 1280, 900)
+	page.navigate(s.HTTP + "/#/m/1")
+	page.awaitTrue("the model has its worker", tile("Instances")+` === '1'`)
+	if err := syscall.Kill(servertest.Children(s.Cmd.Process.Pid)[0], syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	killed := time.Now()
+	page.awaitTrue("the model has no worker, or had to start another", tile("Instances")+` === '0 of 1' || parseInt(`+tile("Restarts")+`) > 0`)
+	took := time.Since(killed)
+	if took > servertest.StrictOr(2*time.Second, 30*time.Second) {
+		t.Errorf("it is shown after %v", took)
+	}
+	t.Logf("a killed worker is shown after %v", took.Round(10*time.Millisecond))
+}
+
+// watchTasks records long tasks, and how long the page works for a refresh.
+const watchTasks = `(() => {
+	window.long = []
+	new PerformanceObserver(list => { for (const e of list.getEntries()) window.long.push(e.duration) }).observe({ type: 'longtask' })
+	performance.clearMeasures()
+	return true
+})()`
+
+// TestTheDashboardIsLightWithManyModels has 1,000 models, some of which run up to 2,000 requests
+// per second, and measures what the page does with its main thread.
+func TestTheDashboardIsLightWithManyModels(t *testing.T) {
+	models := servertest.StrictOr(1000, 100)
+	configs := map[string]string{}
+	for n := range models {
+		configs[fmt.Sprintf("model_%04d", n)] = servertest.Config(4*time.Millisecond, "1", "dynamic_batching { }")
+	}
+	b := openBrowser(t)
+	s := servertest.Start(t, servertest.Repository(t, configs))
+	var sent atomic.Int64
+	for n := range 8 {
+		c := s.Client()
+		var clients sync.WaitGroup
+		for range servertest.StrictOr(2, 1) {
+			clients.Go(func() {
+				for t.Context().Err() == nil && servertest.Ask(t.Context(), c, fmt.Sprintf("model_%04d", n*7), 1) == nil {
+					sent.Add(1)
+				}
+			})
+		}
+		t.Cleanup(clients.Wait)
+	}
+	for _, view := range []string{"#/", "#/model_0007/1"} {
+		page := b.openTab(t, 1280, 900)
+		page.navigate(s.HTTP + "/" + view)
+		page.awaitTrue("the stream is live", `document.getElementById('stream').textContent === 'live'`)
+		time.Sleep(2 * time.Second) // the page is built once
+		page.evaluate(watchTasks, new(bool))
+		before, began := sent.Load(), time.Now()
+		time.Sleep(servertest.StrictOr(20*time.Second, 2*time.Second))
+		rate := float64(sent.Load()-before) / time.Since(began).Seconds()
+		var got struct {
+			Long  []float64
+			Times []float64
+		}
+		page.evaluate(`({ Long: window.long, Times: performance.getEntriesByName('refresh').map(e => e.duration) })`, &got)
+		if len(got.Times) == 0 {
+			t.Fatal("the page was not refreshed")
+		}
+		slices.Sort(got.Times)
+		median := got.Times[len(got.Times)/2]
+		t.Logf("%s: %d models, %.0f requests per second: a refresh takes %.1f ms at the median and %.1f at most, %d tasks are over 50 ms", view, models, rate, median, got.Times[len(got.Times)-1], len(got.Long))
+		if *servertest.Strict && (median > 8 || len(got.Long) > 0) {
+			t.Errorf("%s: %.1f ms at the median, tasks of %v ms", view, median, got.Long)
+		}
+		page.quiet(s.HTTP)
+		page.close()
+	}
+}
+
+// TestTheDashboardIsAccessible runs axe-core, which make web installs, in all views.
+func TestTheDashboardIsAccessible(t *testing.T) {
+	axe, err := os.ReadFile(servertest.Root + "/web/node_modules/axe-core/axe.min.js")
+	if err != nil {
+		t.Skip("axe-core is not installed: run make web")
+	}
+	b := openBrowser(t)
+	s := servertest.Start(t, servertest.Root+"/examples/seed-device")
+	load(t, s, "seed_dynamic", 4)
+	for _, view := range []string{"#/", "#/seed_dynamic/1"} {
+		for _, scheme := range []string{"light", "dark"} {
+			for _, width := range []int{1280, 390} {
+				page := b.openTab(t, width, 900)
+				page.colourScheme(scheme)
+				page.navigate(s.HTTP + "/" + view)
+				page.awaitTrue("the stream is live", `document.getElementById('stream').textContent === 'live'`)
+				time.Sleep(2 * time.Second)
+				page.do("Runtime.evaluate", map[string]any{"expression": string(axe)}, nil)
+				page.do("Runtime.evaluate", map[string]any{"expression": `axe.run().then(r => { window.found = r })`, "awaitPromise": true}, nil)
+				var found []string
+				page.evaluate(`window.found.violations.filter(v => v.impact === 'serious' || v.impact === 'critical').map(v => v.id + ': ' + v.help + ' ' + v.nodes.slice(0, 3).map(n => n.html).join(' '))`, &found)
+				var passed int
+				page.evaluate(`window.found.passes.length`, &passed)
+				if passed < 10 {
+					t.Errorf("axe-core checked only %d rules", passed)
+				}
+				for _, f := range found {
+					t.Errorf("%s, %s, %d columns: %s", view, scheme, width, f)
+				}
+				var overflow float64
+				page.evaluate(`document.documentElement.scrollWidth - innerWidth`, &overflow)
+				if overflow > 0 {
+					t.Errorf("%s is %.0f columns wider than a screen of %d", view, overflow, width)
+				}
+				page.close()
+			}
+		}
+	}
+}
+
+// TestADemoOpensQuickly runs shoal demo as a package has it, with a simulated model.
+func TestADemoOpensQuickly(t *testing.T) {
+	dir := t.TempDir()
+	program, err := os.ReadFile(servertest.Root + "/bin/shoal")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"bin/shoal":                  string(program),
+		"models/magika/config.pbtxt": servertest.Config(2*time.Millisecond, "1", ""),
+		"models/magika/request.json": `{"INPUT": [[1, 2, 3, 4]]}`,
+		"models/magika/1/model":      "",
+	} {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd := exec.Command(filepath.Join(dir, "bin", "shoal"), "demo", "--no-browser", "--http-port=0", "--clients=4")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Process.Kill() }() // it may have ended
+	line, err := bufio.NewReader(out).ReadString('\n')
+	address := regexp.MustCompile(`http://[^/]+`).FindString(line)
+	if err != nil || address == "" {
+		t.Fatalf("demo prints %q, %v", line, err)
+	}
+	took := time.Since(began)
+	t.Logf("the page is up after %v", took.Round(time.Millisecond))
+	if took > servertest.StrictOr(5*time.Second, time.Minute) {
+		t.Errorf("the page is up after %v", took)
+	}
+	get := func(path string) string {
+		resp, err := (&http.Client{Timeout: 20 * time.Second}).Get(address + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = resp.Body.Close() }()
+		text, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	servertest.Eventually(t, "its clients are answered", func() bool {
+		found := regexp.MustCompile(`"success":(\d+)`).FindStringSubmatch(get("/dashboard/events?count=1"))
+		return found != nil && len(found[1]) > 1
+	})
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("demo ends with %v", err)
+	}
+}
+
 // TestPicturesOfTheDashboard takes the pictures of the documentation.
 func TestPicturesOfTheDashboard(t *testing.T) {
 	if *dashboardPictures == "" {
@@ -266,18 +451,20 @@ func TestPicturesOfTheDashboard(t *testing.T) {
 		{"try-light", "#/seed_auto_two/1", "#try-title", "light", 1280, 620},
 		{"try-phone", "#/seed_auto_two/1", "#try-title", "dark", 390, 780},
 	} {
-		page := b.openTab(t, c.width, c.height)
-		page.colourScheme(c.scheme)
-		page.navigate(s.HTTP + "/" + c.view)
-		time.Sleep(8 * time.Second)
-		if c.at != "" {
-			page.evaluate(fmt.Sprintf(`(document.querySelector(%q).scrollIntoView(), true)`, c.at), new(bool))
-			time.Sleep(time.Second)
-		}
-		if err := os.WriteFile(filepath.Join(*dashboardPictures, c.name+".png"), page.screenshot(), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		page.quiet(s.HTTP)
-		page.close()
+		t.Run(c.name, func(t *testing.T) {
+			page := b.openTab(t, c.width, c.height)
+			page.colourScheme(c.scheme)
+			page.navigate(s.HTTP + "/" + c.view)
+			time.Sleep(15 * time.Second) // so that the charts have lines
+			if c.at != "" {
+				page.evaluate(fmt.Sprintf(`(document.querySelector(%q).scrollIntoView(), true)`, c.at), new(bool))
+				time.Sleep(time.Second)
+			}
+			if err := os.WriteFile(filepath.Join(*dashboardPictures, "dashboard-"+c.name+".png"), page.screenshot(), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			page.quiet(s.HTTP)
+			page.close()
+		})
 	}
 }

@@ -137,7 +137,7 @@ export class ModelView {
       } else if (/^ {2}\S/.test(line) && line.endsWith('.')) {
         flush()
         parts.push(h('p', {}, line.trim()))
-      } else table.push(line.replace(/^ {2}/, '').replace(/^▶ /, ' ▶').trimEnd())
+      } else table.push(line.trimEnd())
     }
     flush()
     if (this.why.textContent !== parts.map(p => p.textContent).join('')) this.why.replaceChildren(...parts)

@@ -37,6 +37,7 @@ interface Row {
   link: HTMLAnchorElement
   cells: HTMLElement[]
   reason: HTMLElement
+  shown: Recent | null // what it shows; the same object has the same figures
 }
 
 export class Overview {
@@ -143,7 +144,8 @@ export class Overview {
     for (const { key, recent } of shown) {
       let row = this.rows.get(key)
       if (!row) this.rows.set(key, (row = newRow(key, recent)))
-      update(row, recent)
+      if (row.shown !== recent) update(row, recent)
+      row.shown = recent
       if (row.element === at) at = at.nextElementSibling
       else this.body.insertBefore(row.element, at)
     }
@@ -183,7 +185,7 @@ function newRow(key: string, r: Recent): Row {
   const reason = h('div', { class: 'reason' })
   const cells = columns.map((c, i) => (i === 0 ? link : h('span', { class: i === 1 ? 'state' : '', 'data-column': c.title })))
   const element = h('tr', { 'data-model': key }, ...columns.map((c, i) => h(i === 0 ? 'th' : 'td', i === 0 ? { scope: 'row' } : { class: c.numeric ? 'number' : '' }, cells[i]!, i === 1 && reason)))
-  return { element, link, cells, reason }
+  return { element, link, cells, reason, shown: null }
 }
 
 function update(row: Row, r: Recent): void {

@@ -86,6 +86,7 @@ export class Store {
   batches: Batch[] = []
   missed = 0
   problems: Problem[] = []
+  private readonly idle = new WeakMap<Model, Recent>()
   // Clock of the server minus clock of this page, in milliseconds.
   offset = 0
 
@@ -140,10 +141,14 @@ export class Store {
     const last = all?.[all.length - 1]
     if (!all || !last || !this.summary) return undefined
     const until = this.summary.at
-    let first = all[0]!
-    for (const s of all) {
-      if (s.at > until - rateWindow) break
-      first = s
+    let i = all.length - 1
+    while (i > 0 && all[i]!.at > until - rateWindow) i--
+    const first = all[i]!
+    if (first === last) {
+      // Most models of a server with many do nothing.
+      let idle = this.idle.get(last.model)
+      if (!idle) this.idle.set(last.model, (idle = new Recent(last.model, last.model, rateWindow / 1000, this.bounds)))
+      return idle
     }
     return new Recent(first.model, last.model, Math.max(0.5, Math.min(rateWindow, until - first.at) / 1000), this.bounds)
   }

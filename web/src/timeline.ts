@@ -138,14 +138,14 @@ export class Timeline {
     return this.batches().filter(b => (b.taken + b.split) / 1000 > end - this.span && (b.taken - b.requests[0]![0]) / 1000 < end)
   }
 
-  // chooseSpan shows the first twenty batches, and stays with that.
+  // chooseSpan shows the first ten batches, and stays with that.
   private chooseSpan(): void {
-    const all = this.store.batches.slice(0, 20)
+    const all = this.store.batches.slice(0, 10)
     if (this.chosen || all.length === 0) return
     const began = Math.min(...all.map(b => b.taken - Math.max(...b.requests.map(r => r[0]))))
     const ended = Math.max(...all.map(b => b.taken + b.split))
     const span = windows.find(w => w >= (ended - began) / 1000) ?? windows[windows.length - 1]!
-    this.chosen = all.length === 20
+    this.chosen = all.length === 10
     if (span === this.span) return
     this.span = span
     this.pressWindow()
