@@ -40,6 +40,7 @@ type ModelDescription struct {
 	Active []string `json:"active"`
 	Spare  []string `json:"spare,omitempty"`
 	Home   string   `json:"home,omitempty"`
+	Split  []Share  `json:"split,omitempty"` // of requests by version
 	Why    []string `json:"why"`
 }
 
@@ -113,6 +114,7 @@ func (c *Core) describeModel(m *placement.Model) ModelDescription {
 	if route.Home {
 		d.Home, d.Active = d.Active[0], []string{}
 	}
+	d.Split = route.Split
 	d.Why = c.why(m, &d)
 	return d
 }
@@ -139,6 +141,9 @@ func (c *Core) why(m *placement.Model, d *ModelDescription) (lines []string) {
 		if p.Active == 2 && m.Copies < 2 {
 			add("a model in use has at least two active copies")
 		}
+	}
+	for _, s := range d.Split {
+		add("version %s gets %d %% of the requests that name no version", s.Version, s.Percent)
 	}
 	if p.Spare > 0 {
 		add("%s so that the loss of a zone leaves enough", count(p.Spare, "spare copy", "spare copies"))

@@ -122,6 +122,10 @@ func (d *document) base64(field string) ([]byte, error) {
 	return content, nil
 }
 
+// VersionHeader is the header, or the key of gRPC metadata, with the version of the model for
+// requests that name none. A proxy adds it to split traffic between versions.
+const VersionHeader = "Shoal-Model-Version"
+
 // EpochHeader is the header, or the key of gRPC metadata, with the epoch of a load or unload.
 const EpochHeader = "Shoal-Epoch"
 

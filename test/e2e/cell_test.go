@@ -40,6 +40,7 @@ type cellUnderTest struct {
 // simulatedModel computes for some milliseconds on the device that all models of a node share.
 const simulatedModel = `backend: "simulated"
 max_batch_size: 8
+version_policy { all { } }
 input [ { name: "INPUT" data_type: TYPE_FP32 dims: [ 4 ] } ]
 output [ { name: "OUTPUT" data_type: TYPE_FP32 dims: [ 4 ] } ]
 dynamic_batching { }
@@ -61,6 +62,9 @@ func newCell(t *testing.T, nodes, models int) *cellUnderTest {
 		wanted += fmt.Sprintf("  m%d: {copies: 2, objective: 100ms}\n", i)
 	}
 	repository := servertest.Repository(t, configs)
+	if err := os.Mkdir(filepath.Join(repository, "m0", "2"), 0o700); err != nil { // both versions are loaded
+		t.Fatal(err)
+	}
 	text := wanted + "nodes:\n"
 	for i := range nodes {
 		s := servertest.Start(t, repository, "--model-control-mode=demand", fmt.Sprint("--zone=zone-", i))
@@ -320,6 +324,53 @@ func TestClientsOfACellDoNotNoticeSIGTERM(t *testing.T) {
 	time.Sleep(time.Second)
 	load.check(t, "a node was stopped")
 	t.Logf("figures: SIGTERM of a node: %d requests, %d failed; Envoy retried %d", load.requests.Load(), load.failures.Load(), c.stat("upstream_rq_retry"))
+}
+
+// Requests of a model are split between its versions, and a change of the file is a rollback.
+func TestACellSplitsTrafficBetweenVersions(t *testing.T) {
+	c := newCell(t, 2, 1)
+	text, err := os.ReadFile(c.file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(split string) {
+		changed := strings.Replace(string(text), "m0: {copies: 2,", "m0: {copies: 2, split: {"+split+"},", 1)
+		if err := os.WriteFile(c.file, []byte(changed), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("1: 50, 2: 50")
+	_, api, xds := c.start("--address", "127.0.0.1:0", "--xds-address", "127.0.0.1:0")
+	c.startEnvoy(xds)
+	c.awaitPlaced(api)
+	askers := []*client.Client{c.connect(client.NewHTTP), c.connect(client.NewGRPC)}
+	servertest.Eventually(t, "Envoy answers", func() bool { return servertest.Ask(t.Context(), askers[0], "m0", 1) == nil })
+	count := func(asker *client.Client, n int) map[string]int {
+		t.Helper()
+		seen := map[string]int{}
+		for range n {
+			resp, err := asker.Infer(t.Context(), servertest.SmallRequest("m0", 1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			seen[resp.Version]++
+		}
+		return seen
+	}
+	for _, asker := range askers {
+		if seen := count(asker, 100); seen["1"] < 20 || seen["2"] < 20 || seen["1"]+seen["2"] != 100 {
+			t.Errorf("100 requests by version: %v, want about half each", seen)
+		}
+	}
+	write("1: 100, 2: 0")
+	began := time.Now()
+	servertest.Eventually(t, "version 2 gets no requests", func() bool { return count(askers[0], 20)["2"] == 0 })
+	t.Logf("figures: a split was changed within %v", time.Since(began).Round(time.Millisecond))
+	for _, asker := range askers {
+		if seen := count(asker, 100); seen["1"] != 100 {
+			t.Errorf("100 requests by version after the rollback: %v", seen)
+		}
+	}
 }
 
 // The demo is what it says: a node is killed, and its clients do not notice.

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -24,13 +25,14 @@ func TestMain(m *testing.M) { leak.Main(m) }
 
 func TestMistakesInTheFileAreNamed(t *testing.T) {
 	for text, want := range map[string]string{
-		"models: {m: {}}":                                   "nodes: found none",
-		"nodes: [{http: nowhere}]":                          `nodes[0]: http: found "nowhere", expected host:port`,
-		"nodes: [{dns: x, http: y}]":                        "expected a port",
-		"nodes: [{http: 'a:1', speed: 3}]":                  "field speed not found",
-		"nodes: [{http: 'a:1'}]\nmodels: {m/n: {}}":         `"m/n" is not a name`,
-		"nodes: [{http: 'a:1'}]\nmodels: {m: {copies: -1}}": "must not be negative",
-		"nodes: [{http: 'a:1'}, {http: 'a:1'}]":             `two are called "a:1"`,
+		"models: {m: {}}":                                       "nodes: found none",
+		"nodes: [{http: nowhere}]":                              `nodes[0]: http: found "nowhere", expected host:port`,
+		"nodes: [{dns: x, http: y}]":                            "expected a port",
+		"nodes: [{http: 'a:1', speed: 3}]":                      "field speed not found",
+		"nodes: [{http: 'a:1'}]\nmodels: {m/n: {}}":             `"m/n" is not a name`,
+		"nodes: [{http: 'a:1'}]\nmodels: {m: {copies: -1}}":     "must not be negative",
+		"nodes: [{http: 'a:1'}]\nmodels: {m: {split: {1: 90}}}": "models.m.split: the percentages add up to 90",
+		"nodes: [{http: 'a:1'}, {http: 'a:1'}]":                 `two are called "a:1"`,
 	} {
 		if _, err := wanted(t.Context(), []byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: error %v, want one with %q", text, err, want)
@@ -44,7 +46,7 @@ nodes:
   - {name: a, http: "10.0.0.1:8000", grpc: "10.0.0.1:8001"}
   - {dns: localhost, http: "9000"}
 models:
-  b: {copies: 2, objective: 50ms, tenant: vision}
+  b: {copies: 2, objective: 50ms, tenant: vision, split: {2: 1, 1: 99}}
   a: {}
 tenants:
   vision: {copies: 4, memory_mib: 1024, device_time: 1.5}
@@ -52,7 +54,7 @@ tenants:
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !slices.Equal(w.Models, []cell.Model{{Name: "a"}, {Name: "b", Tenant: "vision", Objective: 50 * time.Millisecond, Copies: 2}}) {
+	if !reflect.DeepEqual(w.Models, []cell.Model{{Name: "a"}, {Name: "b", Tenant: "vision", Objective: 50 * time.Millisecond, Copies: 2, Split: []cell.Share{{Version: "1", Percent: 99}, {Version: "2", Percent: 1}}}}) {
 		t.Errorf("models %+v", w.Models)
 	}
 	if w.Nodes[0] != (cell.Node{Name: "a", HTTP: "10.0.0.1:8000", GRPC: "10.0.0.1:8001"}) || !strings.HasSuffix(w.Nodes[1].HTTP, ":9000") {

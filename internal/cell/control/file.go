@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"slices"
@@ -52,6 +53,7 @@ type fileModel struct {
 	Tenant    string        `yaml:"tenant"`
 	Copies    int           `yaml:"copies"`
 	Objective time.Duration `yaml:"objective"`
+	Split     map[int64]int `yaml:"split"` // percent by version
 }
 
 type fileTenant struct {
@@ -93,8 +95,33 @@ func parse(text []byte) (c contents, err error) {
 		if m.Copies < 0 || m.Objective < 0 {
 			return c, fmt.Errorf("models.%s: copies and objective must not be negative", name)
 		}
+		if err := m.checkSplit(); err != nil {
+			return c, fmt.Errorf("models.%s.split: %w", name, err)
+		}
 	}
 	return c, nil
+}
+
+func (m *fileModel) checkSplit() error {
+	sum := 0
+	for version, percent := range m.Split {
+		if version < 1 || percent < 0 {
+			return fmt.Errorf("found %d: %d, expected a version and its percentage", version, percent)
+		}
+		sum += percent
+	}
+	if len(m.Split) > 0 && sum != 100 {
+		return fmt.Errorf("the percentages add up to %d, expected 100", sum)
+	}
+	return nil
+}
+
+// shares returns the split, ordered by version.
+func (m *fileModel) shares() (all []cell.Share) {
+	for _, version := range slices.Sorted(maps.Keys(m.Split)) {
+		all = append(all, cell.Share{Version: strconv.FormatInt(version, 10), Percent: uint32(m.Split[version])})
+	}
+	return all
 }
 
 func (n *fileNode) check() error {
@@ -167,7 +194,7 @@ func (f File) Models(context.Context) ([]cell.Model, map[string]placement.Quota,
 
 func (c *contents) models() (models []cell.Model, quotas map[string]placement.Quota) {
 	for name, m := range c.Models {
-		models = append(models, cell.Model{Name: name, Tenant: m.Tenant, Objective: m.Objective, Copies: m.Copies})
+		models = append(models, cell.Model{Name: name, Tenant: m.Tenant, Objective: m.Objective, Copies: m.Copies, Split: m.shares()})
 	}
 	slices.SortFunc(models, func(a, b cell.Model) int { return strings.Compare(a.Name, b.Name) })
 	for tenant, q := range c.Tenants {

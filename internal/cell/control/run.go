@@ -17,7 +17,7 @@ import (
 )
 
 // readEvery is how often the wanted nodes and models are read again.
-const readEvery = time.Second
+const readEvery = 500 * time.Millisecond
 
 // Options of a [Controller].
 type Options struct {

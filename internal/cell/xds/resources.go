@@ -1,7 +1,9 @@
 package xds
 
 import (
+	"maps"
 	"net"
+	"slices"
 	"strconv"
 	"time"
 
@@ -11,6 +13,7 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	previous_hostsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/retry/host/previous_hosts/v3"
 	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -29,6 +32,8 @@ const (
 	// for none go to the one with nothing after it.
 	httpPrefix = "http/"
 	grpcPrefix = "grpc/"
+	// versionHeader has the version for requests that name none. Nodes read it.
+	versionHeader = "shoal-model-version"
 )
 
 const (
@@ -126,7 +131,8 @@ var refused = []string{"/v2/repository/models/", "/inference.GRPCInferenceServic
 var streams = []string{"/inference.GRPCInferenceService/ModelStreamInfer"}
 
 // routes returns Envoy's routes: every request goes to the cluster that the Lua filter found.
-func routes(timeout time.Duration) (*routev3.RouteConfiguration, error) {
+// Requests of models with a split go to the same nodes, with the version in a header.
+func routes(timeout time.Duration, splits map[string][]cell.Share) (*routev3.RouteConfiguration, error) {
 	host := &routev3.VirtualHost{Name: RouteConfig, Domains: []string{"*"}}
 	for _, prefix := range refused {
 		host.Routes = append(host.Routes, &routev3.Route{
@@ -154,8 +160,37 @@ func routes(timeout time.Duration) (*routev3.RouteConfiguration, error) {
 	for _, prefix := range streams {
 		add(prefix, 0)
 	}
+	for _, model := range slices.Sorted(maps.Keys(splits)) {
+		for _, prefix := range []string{httpPrefix, grpcPrefix} {
+			host.Routes = append(host.Routes, split(prefix+model, splits[model], timeout, once))
+		}
+	}
 	add("/", timeout)
 	return &routev3.RouteConfiguration{Name: RouteConfig, VirtualHosts: []*routev3.VirtualHost{host}}, nil
+}
+
+// split returns the route of a cluster whose requests have a version by chance.
+func split(cluster string, shares []cell.Share, timeout time.Duration, once *routev3.RetryPolicy) *routev3.Route {
+	weighted := &routev3.WeightedCluster{}
+	for _, s := range shares {
+		weighted.Clusters = append(weighted.Clusters, &routev3.WeightedCluster_ClusterWeight{
+			Name: cluster, Weight: wrapperspb.UInt32(s.Percent),
+			RequestHeadersToAdd: []*corev3.HeaderValueOption{{
+				Header: &corev3.HeaderValue{Key: versionHeader, Value: s.Version}, AppendAction: corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD,
+			}},
+		})
+	}
+	return &routev3.Route{
+		Match: &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}, Headers: []*routev3.HeaderMatcher{{
+			Name: ClusterHeader, HeaderMatchSpecifier: &routev3.HeaderMatcher_StringMatch{StringMatch: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: cluster}}},
+		}}},
+		Action: &routev3.Route_Route{Route: &routev3.RouteAction{
+			ClusterSpecifier:            &routev3.RouteAction_WeightedClusters{WeightedClusters: weighted},
+			ClusterNotFoundResponseCode: routev3.RouteAction_NOT_FOUND,
+			Timeout:                     durationpb.New(timeout),
+			RetryPolicy:                 once,
+		}},
+	}
 }
 
 // retries returns the rule for retries: once, on another node.

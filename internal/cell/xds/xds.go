@@ -7,6 +7,7 @@ package xds
 import (
 	"context"
 	"maps"
+	"slices"
 	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -24,12 +25,14 @@ import (
 type Server struct {
 	clusters, endpoints, routes *cache.LinearCache
 	known                       map[string]bool // clusters
+	timeout                     time.Duration
+	splits                      map[string][]cell.Share // by model
 }
 
 // New returns a server without models. timeout limits requests through Envoy; it must be
 // longer than it takes to load a model.
 func New(timeout time.Duration) (*Server, error) {
-	config, err := routes(timeout)
+	config, err := routes(timeout, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -37,6 +40,8 @@ func New(timeout time.Duration) (*Server, error) {
 		clusters:  cache.NewLinearCache(resource.ClusterType),
 		endpoints: cache.NewLinearCache(resource.EndpointType),
 		known:     map[string]bool{},
+		timeout:   timeout,
+		splits:    map[string][]cell.Share{},
 		routes:    cache.NewLinearCache(resource.RouteType, cache.WithInitialResources(map[string]types.Resource{RouteConfig: config})),
 	}, nil
 }
@@ -88,7 +93,34 @@ func (s *Server) Update(changed []cell.Route, removed []string) error {
 	if err := s.clusters.UpdateResources(clusters, gone); err != nil {
 		return err
 	}
-	return s.endpoints.UpdateResources(nil, gone)
+	if err := s.endpoints.UpdateResources(nil, gone); err != nil {
+		return err
+	}
+	return s.updateSplits(changed, removed)
+}
+
+// updateSplits changes the routes if the traffic of a model is split in another way.
+func (s *Server) updateSplits(changed []cell.Route, removed []string) error {
+	next := maps.Clone(s.splits)
+	for _, r := range changed {
+		if len(r.Split) > 0 {
+			next[r.Model] = r.Split
+		} else {
+			delete(next, r.Model)
+		}
+	}
+	for _, model := range removed {
+		delete(next, model)
+	}
+	if maps.EqualFunc(s.splits, next, slices.Equal) {
+		return nil
+	}
+	config, err := routes(s.timeout, next)
+	if err != nil {
+		return err
+	}
+	s.splits = next
+	return s.routes.UpdateResource(RouteConfig, config)
 }
 
 var protocols = map[string]func(cell.Node) string{

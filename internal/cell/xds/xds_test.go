@@ -8,6 +8,7 @@ import (
 	"time"
 
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"google.golang.org/grpc"
@@ -155,7 +156,7 @@ func TestRoutesRefuseControlRequests(t *testing.T) {
 	if added, _ := receive(t, stream); !slices.Equal(added, []string{RouteConfig}) {
 		t.Errorf("added %v", added)
 	}
-	config, err := routes(time.Minute)
+	config, err := routes(time.Minute, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -218,5 +219,35 @@ func TestAChangeReachesFiftyEnvoys(t *testing.T) {
 	t.Logf("20 models to %d Envoys: p50 %v, p99 %v", envoys, took[len(took)/2].Round(time.Millisecond), p99.Round(time.Millisecond))
 	if p99 > 10*time.Second { // half a second is the aim on a quiet machine
 		t.Errorf("p99 %v", p99)
+	}
+}
+
+func TestASplitIsOneChangeOfTheRoutes(t *testing.T) {
+	s := newServer(t)
+	stream := serve(t, s)()
+	subscribe(t, stream, resource.RouteType, RouteConfig)
+	receive(t, stream)
+	update(t, s, nil, cell.Route{Model: "m", Active: []cell.Node{a}}) // no split: the routes stay
+	update(t, s, nil, cell.Route{Model: "m", Active: []cell.Node{a}, Split: []cell.Share{{Version: "1", Percent: 90}, {Version: "2", Percent: 10}}})
+	resp, err := stream.Recv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := &routev3.RouteConfiguration{}
+	if err := resp.GetResources()[0].GetResource().UnmarshalTo(config); err != nil {
+		t.Fatal(err)
+	}
+	var weights []uint32
+	for _, r := range config.GetVirtualHosts()[0].GetRoutes() {
+		for _, c := range r.GetRoute().GetWeightedClusters().GetClusters() {
+			weights = append(weights, c.GetWeight().GetValue())
+		}
+	}
+	if !slices.Equal(weights, []uint32{90, 10, 90, 10}) { // HTTP and gRPC
+		t.Errorf("weights %v", weights)
+	}
+	update(t, s, []string{"m"})
+	if len(s.splits) != 0 {
+		t.Errorf("splits %v", s.splits)
 	}
 }

@@ -18,6 +18,9 @@ import (
 // answer runs a model that is not decoupled. in stays the caller's.
 func (s *service) answer(ctx context.Context, in *request) (any, error) {
 	resp := kserve.GetResponse()
+	if values := metadata.ValueFromIncomingContext(ctx, kserve.VersionHeader); len(values) > 0 && in.GetModelVersion() == "" {
+		in.ModelVersion = values[0]
+	}
 	req, err := in.decode(&s.opts.Limits)
 	if err == nil {
 		in.attached, err = s.opts.Regions.Attach(req, &in.shared)

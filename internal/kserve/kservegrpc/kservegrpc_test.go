@@ -295,6 +295,29 @@ func TestParametersReachTheBackend(t *testing.T) {
 	}
 }
 
+func TestMetadataHasTheVersionOfRequestsThatNameNone(t *testing.T) {
+	backend, conn := newServer(t, kservegrpc.Options{})
+	var versions []string
+	backend.Before = func(_ context.Context, req *infer.Request) error {
+		versions = append(versions, req.Version)
+		return nil
+	}
+	for _, c := range []struct {
+		named, version string
+		want           codes.Code
+	}{{"", "1", codes.OK}, {"1", "2", codes.OK}, {"", "x", codes.InvalidArgument}} {
+		in := request()
+		in.ModelVersion = c.named
+		ctx := metadata.AppendToOutgoingContext(t.Context(), kserve.VersionHeader, c.version)
+		if _, err := kservepb.NewGRPCInferenceServiceClient(conn).ModelInfer(ctx, in); status.Code(err) != c.want {
+			t.Errorf("%q with metadata %s: %v, want %v", c.named, c.version, err, c.want)
+		}
+	}
+	if !slices.Equal(versions, []string{"1", "1"}) {
+		t.Errorf("versions %v", versions)
+	}
+}
+
 func TestHeadersReachTheBackendAsParameters(t *testing.T) {
 	pattern, err := kserve.ParseHeaderPattern("^x-")
 	if err != nil {

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/budget"
+	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/node"
 	"github.com/shoal-serving/shoal/internal/panics"
@@ -157,7 +158,15 @@ func checkNames(w http.ResponseWriter, r *http.Request, do action) error {
 
 // handleModel adds the two routes of a model's resource: with a version and without.
 func (h *handler) handleModel(method, suffix string, do action) {
-	h.handle(method, "/v2/models/{model}"+suffix, do)
+	h.handle(method, "/v2/models/{model}"+suffix, func(w http.ResponseWriter, r *http.Request) error {
+		if version := r.Header.Get(kserve.VersionHeader); version != "" {
+			if !kserve.ValidVersion(version) {
+				return infer.Errorf(infer.Invalid, "%s: %q is not a version", kserve.VersionHeader, version)
+			}
+			r.SetPathValue("version", version)
+		}
+		return do(w, r)
+	})
 	h.handle(method, "/v2/models/{model}/versions/{version}"+suffix, func(w http.ResponseWriter, r *http.Request) error {
 		if version := r.PathValue("version"); !kserve.ValidVersion(version) {
 			notFound(w, r)

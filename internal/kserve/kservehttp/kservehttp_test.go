@@ -258,6 +258,27 @@ func TestParametersReachTheBackend(t *testing.T) {
 		strings.NewReader(`{"id":"x","parameters":{"priority":2,"timeout":3000},`+inferBody[1:]))
 }
 
+func TestAHeaderHasTheVersionOfRequestsThatNameNone(t *testing.T) {
+	backend, server := newServer(t, kservehttp.Options{})
+	var versions []string
+	backend.Before = func(_ context.Context, req *infer.Request) error {
+		versions = append(versions, req.Version)
+		return nil
+	}
+	for _, c := range []struct {
+		path, version string
+		status        int
+	}{{"", "1", http.StatusOK}, {"/versions/1", "2", http.StatusOK}, {"", "2", http.StatusNotFound}, {"", "x", http.StatusBadRequest}} {
+		a := do(t, server, http.MethodPost, "/v2/models/failing"+c.path+"/infer", http.Header{kserve.VersionHeader: {c.version}}, strings.NewReader(inferBody))
+		if a.status != c.status {
+			t.Errorf("%s with header %s: %d %s, want %d", c.path, c.version, a.status, a.body, c.status)
+		}
+	}
+	if !slices.Equal(versions, []string{"1", "1"}) {
+		t.Errorf("versions %v", versions)
+	}
+}
+
 func TestAPanicCostsOneRequest(t *testing.T) {
 	var log bytes.Buffer
 	backend, server := newServer(t, kservehttp.Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
