@@ -36,6 +36,7 @@ type cellOptions struct {
 	follow         string
 	requestTimeout time.Duration
 	log            logOptions
+	envoyTLS       xds.TLS
 	credentials    credentialFlags
 }
 
@@ -71,7 +72,11 @@ The file, Envoy's configuration and what to expect of failures are described in 
 	choiceVarP(f, &opts.log.format, "log-format", "", []string{formatAuto, "text", "json"}, "format of the log")
 	topic(f, "Cell")
 	opts.credentials.define(f)
-	topic(f, "Credentials for the nodes")
+	topic(f, "Credentials of the cell for the nodes")
+	f.StringVar(&opts.envoyTLS.CA, "envoy-ca", "", "`file` on Envoy's machine with the authority of the nodes' certificates, PEM; encrypts connections to nodes")
+	f.StringVar(&opts.envoyTLS.Cert, "envoy-cert", "", "`file` on Envoy's machine with its certificate, PEM")
+	f.StringVar(&opts.envoyTLS.Key, "envoy-cert-key", "", "`file` on Envoy's machine with the private key of --envoy-cert, PEM")
+	topic(f, "Credentials of Envoy for the nodes")
 	cmd.AddCommand(newCellStatusCommand(), newCellPlanCommand(), newCellWhyCommand())
 	return cmd
 }
@@ -83,7 +88,10 @@ func runCell(ctx context.Context, file string, opts *cellOptions, stderr io.Writ
 	if err != nil {
 		return err
 	}
-	envoys, err := xds.New(opts.requestTimeout)
+	if (opts.envoyTLS.Cert == "") != (opts.envoyTLS.Key == "") || opts.envoyTLS.Cert != "" && opts.envoyTLS.CA == "" {
+		return misuse{errors.New("--envoy-cert needs --envoy-cert-key and --envoy-ca")}
+	}
+	envoys, err := xds.New(opts.requestTimeout, opts.envoyTLS)
 	if err != nil {
 		return err
 	}

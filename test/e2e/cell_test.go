@@ -23,6 +23,7 @@ import (
 
 	"github.com/shoal-serving/shoal/client"
 	"github.com/shoal-serving/shoal/internal/cell"
+	"github.com/shoal-serving/shoal/internal/identity/identitytest"
 	"github.com/shoal-serving/shoal/test/servertest"
 )
 
@@ -50,7 +51,7 @@ parameters { key: "per_row_us" value { string_value: "300" } }`
 
 // newCell starts nodes that hold nothing, and writes the cell's file: models m0 and so on with
 // two copies, and cold with none.
-func newCell(t *testing.T, nodes, models int) *cellUnderTest {
+func newCell(t *testing.T, nodes, models int, flags ...string) *cellUnderTest {
 	t.Helper()
 	c := &cellUnderTest{t: t, envoy: filepath.Join(servertest.Root, "bin", "envoy")}
 	if _, err := os.Stat(c.envoy); err != nil {
@@ -67,7 +68,7 @@ func newCell(t *testing.T, nodes, models int) *cellUnderTest {
 	}
 	text := wanted + "nodes:\n"
 	for i := range nodes {
-		s := servertest.Start(t, repository, "--model-control-mode=demand", fmt.Sprint("--zone=zone-", i))
+		s := servertest.Listening(t, repository, append(flags, "--model-control-mode=demand", fmt.Sprint("--zone=zone-", i))...)
 		c.nodes = append(c.nodes, s)
 		text += fmt.Sprintf("  - {name: node-%d, http: %q, grpc: %q}\n", i, strings.TrimPrefix(s.HTTP, "http://"), s.GRPC)
 	}
@@ -370,6 +371,24 @@ func TestACellSplitsTrafficBetweenVersions(t *testing.T) {
 		if seen := count(asker, 100); seen["1"] != 100 {
 			t.Errorf("100 requests by version after the rollback: %v", seen)
 		}
+	}
+}
+
+// Nodes that encrypt connections and ask for certificates: the cell has one that may load
+// models, and Envoy one that may run them.
+func TestACellWithMutualTLS(t *testing.T) {
+	ca := identitytest.NewCA(t)
+	cert, key := ca.Issue(t, "node")
+	cellCert, cellKey := ca.Issue(t, "cell")
+	envoyCert, envoyKey := ca.Issue(t, "envoy")
+	access := writeFile(t, "access.yaml", "version: 1\ngrants: [{to: [\"certificate:cell\"], role: admin}, {to: [\"certificate:envoy\"], role: infer}]\n")
+	c := newCell(t, 2, 1, "--tls-cert="+cert, "--tls-key="+key, "--tls-client-ca="+ca.Path, "--access="+access)
+	_, api, xds := c.start("--address", "127.0.0.1:0", "--xds-address", "127.0.0.1:0", "--ca", ca.Path, "--cert", cellCert, "--cert-key", cellKey,
+		"--envoy-ca", ca.Path, "--envoy-cert", envoyCert, "--envoy-cert-key", envoyKey)
+	c.startEnvoy(xds)
+	c.awaitPlaced(api)
+	for name, asker := range map[string]*client.Client{"HTTP": c.connect(client.NewHTTP), "gRPC": c.connect(client.NewGRPC)} {
+		servertest.Eventually(t, "m0 answers over "+name, func() bool { return servertest.Ask(t.Context(), asker, "m0", 1) == nil })
 	}
 }
 

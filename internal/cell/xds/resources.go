@@ -12,6 +12,7 @@ import (
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	previous_hostsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/retry/host/previous_hosts/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
@@ -53,7 +54,7 @@ const (
 )
 
 // cluster returns the cluster of a model for one protocol.
-func cluster(name string, http2 bool) (*clusterv3.Cluster, error) {
+func cluster(name string, http2 bool, files TLS) (*clusterv3.Cluster, error) {
 	options := &httpv3.HttpProtocolOptions_ExplicitHttpConfig{}
 	if http2 {
 		options.ProtocolConfig = &httpv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{Http2ProtocolOptions: &corev3.Http2ProtocolOptions{}}
@@ -64,6 +65,10 @@ func cluster(name string, http2 bool) (*clusterv3.Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
+	encrypted, err := files.socket()
+	if err != nil {
+		return nil, err
+	}
 	many := wrapperspb.UInt32(1 << 30) // nodes limit themselves, with 429
 	return &clusterv3.Cluster{
 		Name:                 name,
@@ -71,6 +76,7 @@ func cluster(name string, http2 bool) (*clusterv3.Cluster, error) {
 		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_EDS},
 		EdsClusterConfig:     &clusterv3.Cluster_EdsClusterConfig{EdsConfig: fromADS()},
 		LbPolicy:             clusterv3.Cluster_LEAST_REQUEST,
+		TransportSocket:      encrypted,
 		OutlierDetection: &clusterv3.OutlierDetection{
 			Interval: durationpb.New(time.Second), BaseEjectionTime: durationpb.New(ejectFor), MaxEjectionPercent: wrapperspb.UInt32(ejectAtMost),
 			SplitExternalLocalOriginErrors: true, ConsecutiveLocalOriginFailure: wrapperspb.UInt32(ejectAfter),
@@ -84,6 +90,32 @@ func cluster(name string, http2 bool) (*clusterv3.Cluster, error) {
 		}}},
 		TypedExtensionProtocolOptions: map[string]*anypb.Any{"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": protocol},
 	}, nil
+}
+
+// TLS are files on the machines of Envoys, PEM, with which they connect to nodes. Without an
+// authority connections are not encrypted.
+type TLS struct {
+	CA        string // whose certificates nodes have: it must issue no others
+	Cert, Key string // Envoy's own
+}
+
+// socket returns how Envoy connects; nil means without encryption.
+func (f TLS) socket() (*corev3.TransportSocket, error) {
+	if f.CA == "" {
+		return nil, nil
+	}
+	file := func(name string) *corev3.DataSource {
+		return &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: name}}
+	}
+	common := &tlsv3.CommonTlsContext{ValidationContextType: &tlsv3.CommonTlsContext_ValidationContext{ValidationContext: &tlsv3.CertificateValidationContext{TrustedCa: file(f.CA)}}}
+	if f.Cert != "" {
+		common.TlsCertificates = []*tlsv3.TlsCertificate{{CertificateChain: file(f.Cert), PrivateKey: file(f.Key)}}
+	}
+	config, err := anypb.New(&tlsv3.UpstreamTlsContext{CommonTlsContext: common})
+	if err != nil {
+		return nil, err
+	}
+	return &corev3.TransportSocket{Name: "envoy.transport_sockets.tls", ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: config}}, nil
 }
 
 func fromADS() *corev3.ConfigSource {

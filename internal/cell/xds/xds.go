@@ -26,12 +26,13 @@ type Server struct {
 	clusters, endpoints, routes *cache.LinearCache
 	known                       map[string]bool // clusters
 	timeout                     time.Duration
+	tls                         TLS
 	splits                      map[string][]cell.Share // by model
 }
 
 // New returns a server without models. timeout limits requests through Envoy; it must be
 // longer than it takes to load a model.
-func New(timeout time.Duration) (*Server, error) {
+func New(timeout time.Duration, files TLS) (*Server, error) {
 	config, err := routes(timeout, nil)
 	if err != nil {
 		return nil, err
@@ -41,6 +42,7 @@ func New(timeout time.Duration) (*Server, error) {
 		endpoints: cache.NewLinearCache(resource.EndpointType),
 		known:     map[string]bool{},
 		timeout:   timeout,
+		tls:       files,
 		splits:    map[string][]cell.Share{},
 		routes:    cache.NewLinearCache(resource.RouteType, cache.WithInitialResources(map[string]types.Resource{RouteConfig: config})),
 	}, nil
@@ -72,7 +74,7 @@ func (s *Server) Update(changed []cell.Route, removed []string) error {
 			if s.known[name] { // settings of clusters are the same for all models, and never change
 				continue
 			}
-			c, err := cluster(name, prefix == grpcPrefix)
+			c, err := cluster(name, prefix == grpcPrefix, s.tls)
 			if err != nil {
 				return err
 			}

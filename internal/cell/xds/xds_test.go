@@ -75,7 +75,7 @@ func receive(t *testing.T, stream discoveryv3.AggregatedDiscoveryService_DeltaAg
 
 func newServer(t *testing.T) *Server {
 	t.Helper()
-	s, err := New(time.Minute)
+	s, err := New(time.Minute, TLS{})
 	if err != nil {
 		t.Fatal(err)
 	}
