@@ -16,13 +16,14 @@ func Contains(t testing.TB, what, text string, parts ...string) {
 	}
 }
 
-// Eventually asks again and again until the answer is yes, for 20 s.
+// Eventually asks again and again until the answer is yes, for a minute: on a busy machine a
+// browser may take half of it for a page.
 func Eventually(t *testing.T, what string, yes func() bool) {
 	t.Helper()
-	patience := time.Now().Add(20 * time.Second)
+	patience := time.Now().Add(time.Minute)
 	for !yes() {
 		if time.Now().After(patience) {
-			t.Fatalf("%s has not come true in 20 s", what)
+			t.Fatalf("%s has not come true in a minute", what)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
