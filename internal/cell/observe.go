@@ -120,16 +120,19 @@ func (c *Core) currentRoutes() map[string]Route {
 		everything.Active = append(everything.Active, c.nodes[n.Name].Node)
 	}
 	routes := map[string]Route{"": everything}
-	splits := map[string][]Share{}
+	wanted := make(map[string]*Model, len(c.wanted.Models))
 	for i := range c.wanted.Models {
-		splits[c.wanted.Models[i].Name] = c.wanted.Models[i].Split
+		wanted[c.wanted.Models[i].Name] = &c.wanted.Models[i]
 	}
 	last := placement.Routes(c.plan, leave)
 	for i, r := range placement.Routes(c.plan, stay) {
 		if len(r.Active) == 0 && len(last[i].Active) > 0 {
 			r = last[i]
 		}
-		route := Route{Model: r.Model, Split: splits[r.Model], Active: c.addresses(r.Active), Spare: c.addresses(r.Spare)}
+		route := Route{Model: r.Model, Active: c.addresses(r.Active), Spare: c.addresses(r.Spare)}
+		if m := wanted[r.Model]; m != nil {
+			route.Split, route.Hedge = m.Split, m.Hedge
+		}
 		if len(r.Active) == 0 && c.nodes[r.Home] != nil {
 			route.Active, route.Home = []Node{c.nodes[r.Home].Node}, true
 		}

@@ -31,6 +31,7 @@ type Model struct {
 	Tenant    string
 	Objective time.Duration // 0 means what the nodes report
 	Copies    int           // active copies at any rate; 0 means that the first request loads it
+	Hedge     time.Duration // a request without an answer after this time goes to a second node, too; 0 means never
 	Split     []Share       // of requests that name no version; empty means that nodes choose
 }
 
@@ -42,15 +43,16 @@ type Share struct {
 
 // A Route is where proxies send the requests of a model.
 type Route struct {
-	Model  string  `json:"model"`           // empty for requests that concern no model
-	Active []Node  `json:"active"`          // sorted by name
-	Spare  []Node  `json:"spare,omitempty"` // for requests that active nodes cannot answer
-	Split  []Share `json:"split,omitempty"`
-	Home   bool    `json:"home,omitempty"` // no copy is loaded: the active node loads it for its first request
+	Model  string        `json:"model"`           // empty for requests that concern no model
+	Active []Node        `json:"active"`          // sorted by name
+	Spare  []Node        `json:"spare,omitempty"` // for requests that active nodes cannot answer
+	Hedge  time.Duration `json:"hedge_ns,omitempty"`
+	Split  []Share       `json:"split,omitempty"`
+	Home   bool          `json:"home,omitempty"` // no copy is loaded: the active node loads it for its first request
 }
 
 func (r *Route) equal(o *Route) bool {
-	return r.Model == o.Model && r.Home == o.Home && slices.Equal(r.Split, o.Split) && slices.Equal(r.Active, o.Active) && slices.Equal(r.Spare, o.Spare)
+	return r.Model == o.Model && r.Home == o.Home && r.Hedge == o.Hedge && slices.Equal(r.Split, o.Split) && slices.Equal(r.Active, o.Active) && slices.Equal(r.Spare, o.Spare)
 }
 
 // An Order is a control request to a node.

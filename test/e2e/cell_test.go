@@ -374,6 +374,41 @@ func TestACellSplitsTrafficBetweenVersions(t *testing.T) {
 	}
 }
 
+// A node that stands still takes no hedged model with it: requests go to the other one, too.
+func TestACellWithANodeThatStandsStill(t *testing.T) {
+	c := newCell(t, 2, 1)
+	text, err := os.ReadFile(c.file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(c.file, []byte(strings.Replace(string(text), "m0: {copies: 2,", "m0: {copies: 2, hedge: 300ms,", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, api, xds := c.start("--address", "127.0.0.1:0", "--xds-address", "127.0.0.1:0")
+	c.startEnvoy(xds)
+	c.awaitPlaced(api)
+	web := c.connect(client.NewHTTP)
+	servertest.Eventually(t, "Envoy answers", func() bool { return servertest.Ask(t.Context(), web, "m0", 1) == nil })
+	load := c.load(8, 1)
+	time.Sleep(time.Second) // requests are under way everywhere
+	still := c.nodes[0].Cmd.Process
+	if err := still.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	before := load.requests.Load()
+	time.Sleep(5 * time.Second) // the node stands still
+	answered := load.requests.Load() - before
+	if err := still.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	load.check(t, "a node stood still")
+	t.Logf("figures: SIGSTOP of one of two nodes for 5 s: %d requests meanwhile, %d failed; Envoy ejected it %d times, and retried %d", answered, load.failures.Load(),
+		c.stat("ejections_enforced_total"), c.stat("upstream_rq_retry"))
+	if answered < 50 { // without a hedge, all eight clients would wait for the node
+		t.Errorf("%d requests were answered while the node stood still", answered)
+	}
+}
+
 // Nodes that encrypt connections and ask for certificates: the cell has one that may load
 // models, and Envoy one that may run them.
 func TestACellWithMutualTLS(t *testing.T) {

@@ -53,6 +53,7 @@ type fileModel struct {
 	Tenant    string        `yaml:"tenant"`
 	Copies    int           `yaml:"copies"`
 	Objective time.Duration `yaml:"objective"`
+	Hedge     time.Duration `yaml:"hedge"`
 	Split     map[int64]int `yaml:"split"` // percent by version
 }
 
@@ -92,8 +93,8 @@ func parse(text []byte) (c contents, err error) {
 		if name == "" || strings.ContainsAny(name, "/?# ") {
 			return c, fmt.Errorf("models: %q is not a name of a model", name)
 		}
-		if m.Copies < 0 || m.Objective < 0 {
-			return c, fmt.Errorf("models.%s: copies and objective must not be negative", name)
+		if m.Copies < 0 || m.Objective < 0 || m.Hedge < 0 {
+			return c, fmt.Errorf("models.%s: copies, objective and hedge must not be negative", name)
 		}
 		if err := m.checkSplit(); err != nil {
 			return c, fmt.Errorf("models.%s.split: %w", name, err)
@@ -194,7 +195,7 @@ func (f File) Models(context.Context) ([]cell.Model, map[string]placement.Quota,
 
 func (c *contents) models() (models []cell.Model, quotas map[string]placement.Quota) {
 	for name, m := range c.Models {
-		models = append(models, cell.Model{Name: name, Tenant: m.Tenant, Objective: m.Objective, Copies: m.Copies, Split: m.shares()})
+		models = append(models, cell.Model{Name: name, Tenant: m.Tenant, Objective: m.Objective, Copies: m.Copies, Hedge: m.Hedge, Split: m.shares()})
 	}
 	slices.SortFunc(models, func(a, b cell.Model) int { return strings.Compare(a.Name, b.Name) })
 	for tenant, q := range c.Tenants {

@@ -163,8 +163,8 @@ var refused = []string{"/v2/repository/models/", "/inference.GRPCInferenceServic
 var streams = []string{"/inference.GRPCInferenceService/ModelStreamInfer"}
 
 // routes returns Envoy's routes: every request goes to the cluster that the Lua filter found.
-// Requests of models with a split go to the same nodes, with the version in a header.
-func routes(timeout time.Duration, splits map[string][]cell.Share) (*routev3.RouteConfiguration, error) {
+// Models in own have routes of their own.
+func routes(timeout time.Duration, own map[string]special) (*routev3.RouteConfiguration, error) {
 	host := &routev3.VirtualHost{Name: RouteConfig, Domains: []string{"*"}}
 	for _, prefix := range refused {
 		host.Routes = append(host.Routes, &routev3.Route{
@@ -192,37 +192,53 @@ func routes(timeout time.Duration, splits map[string][]cell.Share) (*routev3.Rou
 	for _, prefix := range streams {
 		add(prefix, 0)
 	}
-	for _, model := range slices.Sorted(maps.Keys(splits)) {
+	for _, model := range slices.Sorted(maps.Keys(own)) {
 		for _, prefix := range []string{httpPrefix, grpcPrefix} {
-			host.Routes = append(host.Routes, split(prefix+model, splits[model], timeout, once))
+			host.Routes = append(host.Routes, own[model].route(prefix+model, timeout, once))
 		}
 	}
 	add("/", timeout)
 	return &routev3.RouteConfiguration{Name: RouteConfig, VirtualHosts: []*routev3.VirtualHost{host}}, nil
 }
 
-// split returns the route of a cluster whose requests have a version by chance.
-func split(cluster string, shares []cell.Share, timeout time.Duration, once *routev3.RetryPolicy) *routev3.Route {
-	weighted := &routev3.WeightedCluster{}
+// route returns the route of a cluster. With a split, all requests go to the same nodes, with
+// the version in a header. With a hedge, a node that does not answer in that time counts as
+// one that failed, and its request continues while another node gets it, too.
+func (s special) route(cluster string, timeout time.Duration, once *routev3.RetryPolicy) *routev3.Route {
+	action := &routev3.RouteAction{
+		ClusterSpecifier:            &routev3.RouteAction_Cluster{Cluster: cluster},
+		ClusterNotFoundResponseCode: routev3.RouteAction_NOT_FOUND,
+		Timeout:                     durationpb.New(timeout),
+		RetryPolicy:                 once,
+	}
+	if len(s.split) > 0 {
+		action.ClusterSpecifier = &routev3.RouteAction_WeightedClusters{WeightedClusters: weighted(cluster, s.split)}
+	}
+	if s.hedge > 0 {
+		action.RetryPolicy = proto.CloneOf(once)
+		action.RetryPolicy.PerTryTimeout = durationpb.New(s.hedge)
+		action.HedgePolicy = &routev3.HedgePolicy{HedgeOnPerTryTimeout: true}
+	}
+	return &routev3.Route{
+		Match: &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}, Headers: []*routev3.HeaderMatcher{{
+			Name: ClusterHeader, HeaderMatchSpecifier: &routev3.HeaderMatcher_StringMatch{StringMatch: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: cluster}}},
+		}}},
+		Action: &routev3.Route_Route{Route: action},
+	}
+}
+
+// weighted returns a cluster as often as it has versions.
+func weighted(cluster string, shares []cell.Share) *routev3.WeightedCluster {
+	all := &routev3.WeightedCluster{}
 	for _, s := range shares {
-		weighted.Clusters = append(weighted.Clusters, &routev3.WeightedCluster_ClusterWeight{
+		all.Clusters = append(all.Clusters, &routev3.WeightedCluster_ClusterWeight{
 			Name: cluster, Weight: wrapperspb.UInt32(s.Percent),
 			RequestHeadersToAdd: []*corev3.HeaderValueOption{{
 				Header: &corev3.HeaderValue{Key: versionHeader, Value: s.Version}, AppendAction: corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD,
 			}},
 		})
 	}
-	return &routev3.Route{
-		Match: &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}, Headers: []*routev3.HeaderMatcher{{
-			Name: ClusterHeader, HeaderMatchSpecifier: &routev3.HeaderMatcher_StringMatch{StringMatch: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: cluster}}},
-		}}},
-		Action: &routev3.Route_Route{Route: &routev3.RouteAction{
-			ClusterSpecifier:            &routev3.RouteAction_WeightedClusters{WeightedClusters: weighted},
-			ClusterNotFoundResponseCode: routev3.RouteAction_NOT_FOUND,
-			Timeout:                     durationpb.New(timeout),
-			RetryPolicy:                 once,
-		}},
-	}
+	return all
 }
 
 // retries returns the rule for retries: once, on another node.

@@ -27,7 +27,7 @@ type Server struct {
 	known                       map[string]bool // clusters
 	timeout                     time.Duration
 	tls                         TLS
-	splits                      map[string][]cell.Share // by model
+	special                     map[string]special // by model
 }
 
 // New returns a server without models. timeout limits requests through Envoy; it must be
@@ -43,7 +43,7 @@ func New(timeout time.Duration, files TLS) (*Server, error) {
 		known:     map[string]bool{},
 		timeout:   timeout,
 		tls:       files,
-		splits:    map[string][]cell.Share{},
+		special:   map[string]special{},
 		routes:    cache.NewLinearCache(resource.RouteType, cache.WithInitialResources(map[string]types.Resource{RouteConfig: config})),
 	}, nil
 }
@@ -98,15 +98,15 @@ func (s *Server) Update(changed []cell.Route, removed []string) error {
 	if err := s.endpoints.UpdateResources(nil, gone); err != nil {
 		return err
 	}
-	return s.updateSplits(changed, removed)
+	return s.updateRoutes(changed, removed)
 }
 
-// updateSplits changes the routes if the traffic of a model is split in another way.
-func (s *Server) updateSplits(changed []cell.Route, removed []string) error {
-	next := maps.Clone(s.splits)
+// updateRoutes changes the routes if a model is split or hedged in another way.
+func (s *Server) updateRoutes(changed []cell.Route, removed []string) error {
+	next := maps.Clone(s.special)
 	for _, r := range changed {
-		if len(r.Split) > 0 {
-			next[r.Model] = r.Split
+		if len(r.Split) > 0 || r.Hedge > 0 {
+			next[r.Model] = special{r.Split, r.Hedge}
 		} else {
 			delete(next, r.Model)
 		}
@@ -114,14 +114,14 @@ func (s *Server) updateSplits(changed []cell.Route, removed []string) error {
 	for _, model := range removed {
 		delete(next, model)
 	}
-	if maps.EqualFunc(s.splits, next, slices.Equal) {
+	if maps.EqualFunc(s.special, next, special.equal) {
 		return nil
 	}
 	config, err := routes(s.timeout, next)
 	if err != nil {
 		return err
 	}
-	s.splits = next
+	s.special = next
 	return s.routes.UpdateResource(RouteConfig, config)
 }
 
@@ -129,6 +129,14 @@ var protocols = map[string]func(cell.Node) string{
 	httpPrefix: func(n cell.Node) string { return n.HTTP },
 	grpcPrefix: func(n cell.Node) string { return n.GRPC },
 }
+
+// special is what a route of its own is needed for.
+type special struct {
+	split []cell.Share
+	hedge time.Duration
+}
+
+func (s special) equal(o special) bool { return s.hedge == o.hedge && slices.Equal(s.split, o.split) }
 
 // answering answers requests for resources that do not exist at once, so that Envoy can answer
 // clients that misspell a model. A linear cache would be silent until the resource appears.

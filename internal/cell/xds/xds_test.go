@@ -247,7 +247,27 @@ func TestASplitIsOneChangeOfTheRoutes(t *testing.T) {
 		t.Errorf("weights %v", weights)
 	}
 	update(t, s, []string{"m"})
-	if len(s.splits) != 0 {
-		t.Errorf("splits %v", s.splits)
+	if len(s.special) != 0 {
+		t.Errorf("special routes %v", s.special)
+	}
+}
+
+func TestAHedgedModelHasATimeForEachTry(t *testing.T) {
+	config, err := routes(time.Minute, map[string]special{"m": {hedge: 200 * time.Millisecond}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	hedged := 0
+	for _, r := range config.GetVirtualHosts()[0].GetRoutes() {
+		action := r.GetRoute()
+		if per := action.GetRetryPolicy().GetPerTryTimeout(); per != nil {
+			hedged++
+			if per.AsDuration() != 200*time.Millisecond || !action.GetHedgePolicy().GetHedgeOnPerTryTimeout() || action.GetCluster() == "" {
+				t.Errorf("%v", action)
+			}
+		}
+	}
+	if hedged != 2 { // HTTP and gRPC; the route of other models has none
+		t.Errorf("%d routes are hedged", hedged)
 	}
 }
