@@ -83,7 +83,7 @@ func newRootCommand() *cobra.Command {
 	root.AddGroup(groups...)
 	for group, commands := range map[string][]*cobra.Command{
 		"serve":   {newServeCommand(), newDemoCommand(), newCellCommand(), newKeysCommand(), newDoctorCommand()},
-		"client":  {newListCommand(), newInferCommand(), newLoadCommand(), newUnloadCommand(), newHealthCommand()},
+		"client":  {newListCommand(), newInferCommand(), newLoadCommand(), newUnloadCommand(), newHealthCommand(), newTopCommand()},
 		"measure": {newBenchCommand(), newExplainCommand(), newSimulateCommand()},
 		"other":   {newVersionCommand()},
 	} {

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"math"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+// feed gives a view the events of a model that answers 100 requests per second in 6 ms, and of
+// one that could not be loaded.
+func feed(t *testing.T, v *topView) {
+	t.Helper()
+	events := []string{`hello {"version":"1.2","bounds_ms":[4,8,16]}`}
+	for i := range 41 {
+		names := ""
+		if i == 0 {
+			names = `"names":["bad/1","busy/1"],`
+		}
+		events = append(events, fmt.Sprintf(`figures {"at":%d,"in_flight":3,%s"models":[{"name":"bad","version":"1","state":"UNAVAILABLE","reason":"no\u001b file"},
+			{"name":"busy","version":"1","state":"READY","serving":true,"instances":2,"alive":1,"queue":5,"success":%d,"batches":%d,"batch_rows":%d,"failed":{"overloaded":%d},"latency":[0,%d,0]}]}`,
+			1000+500*i, names, 50*i, 10*i, 50*i, 5*i, 50*i))
+	}
+	for _, e := range events {
+		name, data, _ := strings.Cut(e, " ")
+		if err := v.event(name, []byte(data)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestTopShowsRatesOfTheLastSeconds(t *testing.T) {
+	v := topView{address: "here:8000", width: 80, sort: 'r'}
+	feed(t, &v)
+	lines := v.lines()
+	const want = `Shoal 1.2 at here:8000 · 2 models · 100 req/s · 3 in flight
+
+MODEL            STATE          REQ/S       P50       P99  QUEUE  BATCH  FAIL/S
+busy             1 of 2           100    6.0 ms    8.0 ms      5    5.0      10
+bad              unavailable  no� file
+
+r l u n: sort by rate, latency, queue, name · q: end`
+	if got := strings.Join(lines, "\n"); got != want {
+		t.Errorf("the table is\n%s\nwant\n%s", got, want)
+	}
+	for _, line := range lines {
+		if n := utf8.RuneCountInString(line); n > 80 {
+			t.Errorf("%d columns: %s", n, line)
+		}
+	}
+	if n := len(v.history["busy/1"]); n > 21 {
+		t.Errorf("%d samples are kept, want those of ten seconds", n)
+	}
+	v.sort = 'n'
+	if line := v.lines()[3]; !strings.HasPrefix(line, "bad ") {
+		t.Errorf("by name, the first is %s", line)
+	}
+}
+
+func TestAQuantileIsInsideItsBucket(t *testing.T) {
+	bounds := []float64{1, 2, 4}
+	for _, c := range []struct {
+		counts []uint64
+		q      float64
+		want   float64
+	}{
+		{[]uint64{0, 0, 0}, 0.5, math.NaN()},
+		{[]uint64{10, 0, 0}, 0.5, 0.5},
+		{[]uint64{0, 10, 0}, 0.99, 1.99},
+		{[]uint64{5, 0, 5}, 0.5, 1},
+		{[]uint64{5, 0, 5}, 1, 4},
+	} {
+		if got := quantile(c.counts, bounds, c.q); math.Abs(got-c.want) > 1e-9 || math.IsNaN(got) != math.IsNaN(c.want) {
+			t.Errorf("%v of %v is %v, want %v", c.q, c.counts, got, c.want)
+		}
+	}
+}
+
+func TestTopPrintsOnceWithoutATerminal(t *testing.T) {
+	at := running(t, 3, slog.DiscardHandler)
+	awaitReady(t, at)
+	text, status := shoal(t, "top", "-u", at["http"])
+	if status != exitOK || !strings.Contains(text, "seed_none") || !strings.Contains(text, "MODEL") {
+		t.Errorf("status %d:\n%s", status, text)
+	}
+	if text, status := shoal(t, "top", "-u", at["metrics"]); status != exitFailed || !strings.Contains(text, "--allow-dashboard") {
+		t.Errorf("on another port: status %d: %s", status, text)
+	}
+	if text, status := shoal(t, "top", "-u", "127.0.0.1:1"); status != exitFailed || !strings.Contains(text, "no server answers") {
+		t.Errorf("without a server: status %d: %s", status, text)
+	}
+}
