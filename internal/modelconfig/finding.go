@@ -57,6 +57,11 @@ func (c *Config) Findings() []Finding {
 	return all
 }
 
+// WithoutCache returns the finding that response_cache has no effect on a server without a cache.
+func (c *Config) WithoutCache() Finding {
+	return c.finding("response_cache.enable", rule{kind: Unused, what: "neither this server nor Triton has a cache with its default flags", instead: "start it with --cache-config local,size=BYTES"})
+}
+
 func (c *Config) finding(field string, r rule) Finding {
 	return Finding{
 		Where: strings.TrimSuffix(c.where(field), ": "), Field: field,

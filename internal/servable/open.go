@@ -36,10 +36,11 @@ func (e *Env) Open(ctx context.Context, src Source) (*Version, error) {
 	if params.checked {
 		return v, nil // it was open before, and the log has the findings
 	}
+	findings := v.Config.Findings()
 	if v.Config.CacheResponses && !e.opts.Cached {
-		e.opts.Log.Warn("responses are not cached: the server has no cache; start it with --cache-config local,size=BYTES", "model", v.Config.Name, "version", v.Name(), "field", "response_cache.enable")
+		findings = append(findings, v.Config.WithoutCache())
 	}
-	for _, f := range v.Config.Findings() { // once, and not again when the version is tuned
+	for _, f := range findings { // once, and not again when the version is tuned
 		e.opts.Log.Warn("model configuration", "model", v.Config.Name, "version", v.Name(), "at", f.Where, "field", f.Field, "warning", f.Text())
 	}
 	return v, nil
