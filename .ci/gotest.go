@@ -16,9 +16,10 @@ import (
 	"os"
 	"os/exec"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
+
+	"github.com/shoal-serving/shoal/internal/machine"
 )
 
 // An event is a line of go test -json.
@@ -157,18 +158,8 @@ func text(b *bytes.Buffer) string {
 	return b.String()
 }
 
-// stolen returns how long the host has taken processors away since the machine
-// started; 0 where that is not known.
-func stolen() time.Duration {
-	all, _ := os.ReadFile("/proc/stat")
-	first, _, _ := strings.Cut(string(all), "\n")
-	fields := strings.Fields(first)
-	if len(fields) < 9 || fields[0] != "cpu" {
-		return 0
-	}
-	ticks, _ := strconv.Atoi(fields[8]) // 0 if it is not a number
-	return time.Duration(ticks) * 10 * time.Millisecond
-}
+// stolen returns how long the host has taken processors away since the machine started.
+func stolen() time.Duration { return machine.Stolen(machine.Root()) }
 
 // disturbed reports whether the host took more than a tenth of a processor since
 // then.

@@ -84,7 +84,7 @@ The file, Envoy's configuration and what to expect of failures are described in 
 // runCell runs a cell until ctx ends.
 func runCell(ctx context.Context, file string, opts *cellOptions, stderr io.Writer) error {
 	log := newLog(opts.log, stderr)
-	client, scheme, err := opts.client()
+	client, scheme, err := opts.credentials.httpClient("")
 	if err != nil {
 		return err
 	}
@@ -141,34 +141,6 @@ func serveCell(ctx context.Context, c *control.Controller, envoys *xds.Server, a
 	return err
 }
 
-// client returns what calls the nodes, and the scheme of their addresses.
-func (o *cellOptions) client() (*http.Client, string, error) {
-	options, err := o.credentials.options("")
-	if err != nil {
-		return nil, "", err
-	}
-	transport := &http.Transport{TLSClientConfig: options.TLS, MaxIdleConnsPerHost: 4, DialContext: (&net.Dialer{Timeout: 2 * time.Second}).DialContext}
-	scheme := "http"
-	if options.TLS != nil {
-		scheme = "https"
-	}
-	return &http.Client{Transport: withToken{transport, options.Token}}, scheme, nil
-}
-
-// withToken adds a token to requests.
-type withToken struct {
-	http.RoundTripper
-	token string
-}
-
-func (t withToken) RoundTrip(r *http.Request) (*http.Response, error) {
-	if t.token != "" {
-		r = r.Clone(r.Context())
-		r.Header.Set("Authorization", "Bearer "+t.token)
-	}
-	return t.RoundTripper.RoundTrip(r)
-}
-
 // cellFlags are the flags of the commands that ask a running cell.
 type cellFlags struct {
 	address string
@@ -201,12 +173,6 @@ func (c *cellFlags) ask(ctx context.Context, method, path string, body []byte, o
 // status asks for the description of the cell.
 func (c *cellFlags) status(ctx context.Context) (d cell.Description, err error) {
 	return d, c.ask(ctx, http.MethodGet, "/v1/status", nil, &d)
-}
-
-func writeJSON(w io.Writer, v any) error {
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	return enc.Encode(v)
 }
 
 func newCellStatusCommand() *cobra.Command {

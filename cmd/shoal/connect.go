@@ -3,8 +3,12 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"os"
 	"slices"
 	"strings"
@@ -58,6 +62,43 @@ func (c *credentialFlags) options(address string) (client.Options, error) {
 	}
 	opts.TLS = t
 	return opts, nil
+}
+
+// httpClient returns a client of the HTTP ports of servers, and the scheme of their addresses. It
+// is for commands that read what package client does not have.
+func (c *credentialFlags) httpClient(address string) (h *http.Client, scheme string, err error) {
+	opts, err := c.options(address)
+	if err != nil {
+		return nil, "", err
+	}
+	scheme = "http"
+	if opts.TLS != nil {
+		scheme = "https"
+	}
+	transport := &http.Transport{TLSClientConfig: opts.TLS, MaxIdleConnsPerHost: 4, DialContext: (&net.Dialer{Timeout: 2 * time.Second}).DialContext}
+	return &http.Client{Transport: withToken{transport, opts.Token}}, scheme, nil
+}
+
+// withToken adds a token to requests.
+type withToken struct {
+	http.RoundTripper
+	token string
+}
+
+// RoundTrip implements [http.RoundTripper].
+func (t withToken) RoundTrip(r *http.Request) (*http.Response, error) {
+	if t.token != "" {
+		r = r.Clone(r.Context())
+		r.Header.Set("Authorization", "Bearer "+t.token)
+	}
+	return t.RoundTripper.RoundTrip(r)
+}
+
+// writeJSON writes a value for programs, with indents for readers.
+func writeJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
 }
 
 // define adds the flags. timeout is the default time limit of the command.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -81,9 +80,7 @@ func report(w io.Writer, findings []doctor.Finding, asJSON bool) error {
 
 func writeFindings(w io.Writer, findings []doctor.Finding, asJSON bool) error {
 	if asJSON {
-		enc := json.NewEncoder(w)
-		enc.SetIndent("", "  ")
-		return enc.Encode(findings)
+		return writeJSON(w, findings)
 	}
 	var out strings.Builder
 	for _, f := range findings {

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -150,9 +149,7 @@ func declaredTensors(tensors []modelconfig.Tensor, rows []int64) []client.Tensor
 // writeModels writes a table, whose last column wraps to the width of the terminal.
 func writeModels(w io.Writer, all []modelLine, asJSON bool) error {
 	if asJSON {
-		enc := json.NewEncoder(w)
-		enc.SetIndent("", "  ")
-		return enc.Encode(slices.Concat([]modelLine{}, all)) // a list, also if it is empty
+		return writeJSON(w, slices.Concat([]modelLine{}, all)) // a list, also if it is empty
 	}
 	if len(all) == 0 {
 		_, err := fmt.Fprintln(w, "The server has no models.")

@@ -59,22 +59,16 @@ n by name; q ends it.`,
 type topStream struct {
 	address string
 	url     string
-	token   string
 	http    *http.Client
 }
 
 func newTopStream(address string, credentials *credentialFlags) (*topStream, error) {
-	opts, err := credentials.options(address)
+	h, scheme, err := credentials.httpClient(address)
 	if err != nil {
 		return nil, err
 	}
 	host := strings.TrimSuffix(strings.TrimPrefix(strings.TrimPrefix(address, "https://"), "http://"), "/")
-	s := &topStream{address: host, url: "http://" + host + "/dashboard/events", token: opts.Token, http: &http.Client{}}
-	if opts.TLS != nil {
-		s.url = "https://" + host + "/dashboard/events"
-		s.http.Transport = &http.Transport{TLSClientConfig: opts.TLS}
-	}
-	return s, nil
+	return &topStream{address: host, url: scheme + "://" + host + "/dashboard/events", http: h}, nil
 }
 
 // maxTopEvent is the longest event that is read: that of tens of thousands of models.
@@ -85,9 +79,6 @@ func (s *topStream) read(ctx context.Context, query string, event func(name stri
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+query, http.NoBody)
 	if err != nil {
 		return misuse{fmt.Errorf("-u: %q is not an address: expected host:port, such as localhost:8000", s.address)}
-	}
-	if s.token != "" {
-		req.Header.Set("Authorization", "Bearer "+s.token)
 	}
 	resp, err := s.http.Do(req)
 	if err != nil {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"runtime"
@@ -27,9 +26,7 @@ func newVersionCommand() *cobra.Command {
 				_, err := io.WriteString(cmd.OutOrStdout(), b.String())
 				return err
 			}
-			enc := json.NewEncoder(cmd.OutOrStdout())
-			enc.SetIndent("", "  ")
-			return enc.Encode(b)
+			return writeJSON(cmd.OutOrStdout(), b)
 		},
 	}
 	f := cmd.Flags()

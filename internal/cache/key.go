@@ -18,7 +18,7 @@ type Key [sha256.Size]byte
 
 // KeyOf returns the key of a request that was checked against the model's configuration, which
 // sorts its inputs. version is a number of the loaded version that no other has or had. callers are
-// the names of whom the answer is for, if it is not for everyone.
+// the names of the callers that may share the answer; none means all.
 func KeyOf(version uint64, callers []string, req *infer.Request) (key Key) {
 	w := writers.Get().(*writer)
 	defer writers.Put(w)

@@ -128,7 +128,7 @@ func Waited(root fs.FS) time.Duration {
 	if pressure == "" {
 		pressure = read(root, "proc/pressure/cpu")
 	}
-	return pressureTotal(pressure) + stealTime(read(root, "proc/stat"))
+	return pressureTotal(pressure) + Stolen(root)
 }
 
 // pressureTotal parses the total of the first line of a pressure file, such as "some
@@ -143,10 +143,11 @@ func pressureTotal(text string) time.Duration {
 	return time.Duration(n) * time.Microsecond
 }
 
-// stealTime parses the steal time of all cores from /proc/stat: the eighth number of its
-// first line, in hundredths of a second.
-func stealTime(text string) time.Duration {
-	line, _, _ := strings.Cut(text, "\n")
+// Stolen returns the CPU time that a hypervisor stole from all cores since the machine started; 0
+// if the kernel does not report it. It is the eighth number of the first line of /proc/stat, in
+// hundredths of a second.
+func Stolen(root fs.FS) time.Duration {
+	line, _, _ := strings.Cut(read(root, "proc/stat"), "\n")
 	all := strings.Fields(line)
 	if len(all) < 9 || all[0] != "cpu" {
 		return 0

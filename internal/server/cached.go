@@ -56,9 +56,9 @@ func (s *Server) keep(in *inference, resp *infer.Response) {
 	}
 }
 
-// sharers returns the names of those whom a response is for; none means everyone. A model that may
-// call others does so with the rights of its caller, and another caller may not be allowed to see
-// what it computed.
+// sharers returns the names of the callers that may share a response; none means all. A model that
+// may call others does so with the rights of its caller, and another caller may not be allowed to
+// see what it computed.
 func sharers(v *servable.Version, req *infer.Request) []string {
 	if v.Config.Backend == "onnxruntime" || req.Caller == nil {
 		return nil

@@ -19,7 +19,7 @@ func observe(c *Counters, n int) {
 
 func TestAWatchSeesTheBatchesThatEndWhileItIsOpen(t *testing.T) {
 	c := New(8)
-	observe(c, 1) // nobody watches
+	observe(c, 1) // without a viewer
 	first := c.Watch()
 	observe(c, 2)
 	second := c.Watch()

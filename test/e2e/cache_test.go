@@ -5,7 +5,6 @@ package e2e
 import (
 	"bytes"
 	"math/rand/v2"
-	"net/http"
 	"sync"
 	"testing"
 
@@ -51,15 +50,7 @@ func TestCachedAnswersAreRight(t *testing.T) {
 	if hits, misses := int(counted.CacheHit.Count), int(counted.CacheMiss.Count); hits < requests/4 || misses < different/2 || hits+misses > requests {
 		t.Errorf("of %d requests %d from the cache, %d put there: want many of both", requests, hits, misses)
 	}
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.Metrics+"/metrics", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, _, text, err := servertest.Fetch(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	servertest.Contains(t, "metrics", string(text), `nv_cache_num_hits_per_model{model="m",version="1"} `, "shoal_cache_evictions_total ")
+	servertest.Contains(t, "metrics", s.MetricsPage(), `nv_cache_num_hits_per_model{model="m",version="1"} `, "shoal_cache_evictions_total ")
 
 	each(threads, func(*rand.Rand) int { return different }) // it is in the cache from now on
 	servertest.Hold(t, "µs of a hit at the server", 0, servertest.StrictOr(200.0, 5000), func() float64 {

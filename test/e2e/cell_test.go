@@ -287,7 +287,7 @@ func TestACellOfRealNodes(t *testing.T) {
 
 	load = c.load(4, models)
 	stopProcess(decider)
-	time.Sleep(2 * time.Second) // nobody decides
+	time.Sleep(2 * time.Second) // without a cell
 	if load.requests.Load() == 0 {
 		t.Error("no request was answered without the cell")
 	}

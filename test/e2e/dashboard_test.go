@@ -95,20 +95,11 @@ func tile(name string) string {
 // metric returns the value of a metric of a model.
 func metric(t *testing.T, s *servertest.Server, name, model string) float64 {
 	t.Helper()
-	resp, err := (&http.Client{Timeout: 20 * time.Second}).Get(s.Metrics + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = resp.Body.Close() }()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	line := regexp.MustCompile(`(?m)^` + name + `\{[^}]*model="` + model + `"[^}]*\} (\S+)$`).FindSubmatch(text)
+	line := regexp.MustCompile(`(?m)^` + name + `\{[^}]*model="` + model + `"[^}]*\} (\S+)$`).FindStringSubmatch(s.MetricsPage())
 	if line == nil {
 		t.Fatalf("no %s of %s", name, model)
 	}
-	value, err := strconv.ParseFloat(string(line[1]), 64)
+	value, err := strconv.ParseFloat(line[1], 64)
 	if err != nil {
 		t.Fatal(err)
 	}

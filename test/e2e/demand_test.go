@@ -8,7 +8,6 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
-	"net/http"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -163,16 +162,8 @@ func zipf(n int) func() int {
 // demandFigures returns the metrics of mode demand in one line.
 func demandFigures(t *testing.T, s *servertest.Server) string {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.Metrics+"/metrics", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, _, body, err := servertest.Fetch(req)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var lines []string
-	for line := range strings.Lines(string(body)) {
+	for line := range strings.Lines(s.MetricsPage()) {
 		if strings.HasPrefix(line, "shoal_demand_") {
 			lines = append(lines, strings.TrimSpace(line))
 		}

@@ -88,16 +88,12 @@ var panicsTotal = regexp.MustCompile(`(?m)^shoal_panics_total (\d+)$`)
 
 // panics returns how many panics the server has counted.
 func (f *faults) panics() int {
-	req, err := http.NewRequest(http.MethodGet, f.Metrics+"/metrics", nil)
-	if err != nil {
-		f.T.Fatal(err)
+	page := f.MetricsPage()
+	m := panicsTotal.FindStringSubmatch(page)
+	if m == nil {
+		f.T.Fatal(page)
 	}
-	_, _, body, err := servertest.Fetch(req)
-	m := panicsTotal.FindSubmatch(body)
-	if err != nil || m == nil {
-		f.T.Fatalf("%v: %s", err, body)
-	}
-	n, _ := strconv.Atoi(string(m[1]))
+	n, _ := strconv.Atoi(m[1])
 	return n
 }
 

@@ -4,7 +4,6 @@ package proofs
 
 import (
 	"context"
-	"net/http"
 	"regexp"
 	"slices"
 	"strconv"
@@ -145,16 +144,11 @@ var collecting = regexp.MustCompile(`(?m)^go_cpu_classes_gc_total_cpu_seconds_to
 // of the last collection.
 func collected(s *servertest.Server) time.Duration {
 	s.T.Helper()
-	req, err := http.NewRequest(http.MethodGet, s.Metrics+"/metrics", nil)
-	if err != nil {
-		s.T.Fatal(err)
+	found := collecting.FindStringSubmatch(s.MetricsPage())
+	if found == nil {
+		s.T.Fatal("the metrics do not say what garbage collection takes")
 	}
-	_, _, page, err := servertest.Fetch(req)
-	found := collecting.FindSubmatch(page)
-	if err != nil || found == nil {
-		s.T.Fatalf("the metrics do not say what garbage collection takes: %v", err)
-	}
-	seconds, err := strconv.ParseFloat(string(found[1]), 64)
+	seconds, err := strconv.ParseFloat(found[1], 64)
 	if err != nil {
 		s.T.Fatal(err)
 	}

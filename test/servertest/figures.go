@@ -6,13 +6,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/bench"
+	"github.com/shoal-serving/shoal/internal/machine"
 	"github.com/shoal-serving/shoal/test/measure"
 )
 
@@ -116,7 +115,7 @@ func Hold(t *testing.T, name string, low, high float64, figure func() float64) {
 	var last float64
 	failed := t.Failed() // for another reason
 	for tries := 0; tries < 5; {
-		began, stolen := time.Now(), stolenTime()
+		began, stolen := time.Now(), machine.Stolen(machine.Root())
 		last = figure()
 		took := time.Since(began)
 		if t.Failed() && !failed {
@@ -126,7 +125,7 @@ func Hold(t *testing.T, name string, low, high float64, figure func() float64) {
 			t.Logf("%s: %.3f, want %v", gate, last, bound)
 			return
 		}
-		if stolenTime()-stolen < took/10 || disturbed.Add(int64(took)) > int64(mostDisturbed) {
+		if machine.Stolen(machine.Root())-stolen < took/10 || disturbed.Add(int64(took)) > int64(mostDisturbed) {
 			tries++
 		}
 	}
@@ -137,19 +136,3 @@ func Hold(t *testing.T, name string, low, high float64, figure func() float64) {
 var disturbed atomic.Int64
 
 const mostDisturbed = 3 * time.Minute
-
-// stolenTime returns how long the host has taken processors away since the machine started; 0
-// where that is not known.
-func stolenTime() time.Duration {
-	text, err := os.ReadFile("/proc/stat")
-	if err != nil {
-		return 0
-	}
-	first, _, _ := strings.Cut(string(text), "\n")
-	const tick = 10 * time.Millisecond // of all counters there, whatever the kernel's own
-	if fields := strings.Fields(first); len(fields) > 8 && fields[0] == "cpu" {
-		n, _ := strconv.Atoi(fields[8]) // 0 if it is not a number
-		return time.Duration(n) * tick
-	}
-	return 0
-}

@@ -369,6 +369,20 @@ func (s *Server) Get(path string) (int, string) {
 	return status, string(body)
 }
 
+// MetricsPage returns the metrics as Prometheus reads them.
+func (s *Server) MetricsPage() string {
+	s.T.Helper()
+	req, err := http.NewRequest(http.MethodGet, s.Metrics+"/metrics", nil)
+	if err != nil {
+		s.T.Fatal(err)
+	}
+	status, _, body, err := Fetch(req)
+	if err != nil || status != http.StatusOK {
+		s.T.Fatalf("metrics: status %d, %v: %s", status, err, body)
+	}
+	return string(body)
+}
+
 // HTTPClient sends the requests of tests that are about HTTP itself.
 var HTTPClient = &http.Client{Timeout: 30 * time.Second}
 

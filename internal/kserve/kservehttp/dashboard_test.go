@@ -37,7 +37,7 @@ func (board) ServeEvents(w http.ResponseWriter, r *http.Request) error {
 	return err
 }
 
-// A private catalog lets nobody observe the server.
+// A private catalog allows no caller to observe the server.
 type private struct{ kserve.Catalog }
 
 func (private) Authorize(_ context.Context, action access.Action, _ string) error {
