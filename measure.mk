@@ -51,6 +51,11 @@ bucket: build ## models in a real S3 server that is slow, breaks off, fails and 
 	tools/get-versitygw
 	go test -tags e2e -count 1 -timeout 10m -v -run TestABucketWithFaults ./test/e2e
 
+.PHONY: weights
+weights: onnxruntime ## memory of MiniLM and ResNet-50 with and without a session for exclusive batches; 1 min
+	tools/get-models models minilm resnet50
+	go test -count 1 -v -run '^TestMemoryOfRealModelsWithAnExclusiveSession$$' ./internal/engine/onnx -weights $(CURDIR)/models
+
 .PHONY: misbehaving
 misbehaving: build onnxruntime numpy ## clients that misbehave at random, with and without the race detector; 20 min
 	go build -race -trimpath -o bin/shoal-race ./cmd/shoal

@@ -43,7 +43,8 @@ type Source struct {
 	Threads int
 
 	// ExclusiveThreads is the number of threads of an exclusive batch, if more than
-	// Threads; see [ExclusiveRunner]. It doubles the memory of the model.
+	// Threads; see [ExclusiveRunner]. An engine
+	// may need more memory for it.
 	ExclusiveThreads int
 }
 

@@ -86,13 +86,11 @@ func names(tensors []modelconfig.Tensor) []string {
 
 // Close implements [engine.Model].
 func (m *model) Close() error {
+	var errs []error
 	for _, d := range m.devices {
-		d.shared.Close()
-		if d.exclusive != nil {
-			d.exclusive.Close()
-		}
+		errs = append(errs, d.Close())
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // An instance is the right to run one batch at a time.

@@ -147,8 +147,12 @@ func TestLoadingTakesAboutWhatTheSizeSays(t *testing.T) {
 	e := newEngine(t, Options{})
 	_, unload := load(t, e, sources["mlp"]())
 	unload()
-	for _, external := range []bool{false, true} {
-		src := dense(t, onnxtest.Dense{Rows: 4096, Columns: 4096, External: external})
+	for _, tt := range []struct {
+		external  bool
+		exclusive int
+	}{{false, 0}, {true, 0}, {false, 2}, {true, 2}} {
+		src := dense(t, onnxtest.Dense{Rows: 4096, Columns: 4096, External: tt.external})
+		src.ExclusiveThreads = tt.exclusive
 		size, err := e.Size(src)
 		if err != nil {
 			t.Fatal(err)
@@ -161,7 +165,7 @@ func TestLoadingTakesAboutWhatTheSizeSays(t *testing.T) {
 		took, want := highest(t)-before, int(size/mib)
 		unload()
 		if took > want+8 || took < want/2 {
-			t.Errorf("external weights %v: loading took %d MiB, said were %d", external, took, want)
+			t.Errorf("external weights %v, %d threads for exclusive batches: loading took %d MiB, said were %d", tt.external, tt.exclusive, took, want)
 		}
 	}
 }

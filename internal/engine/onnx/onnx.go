@@ -6,7 +6,7 @@
 // run one batch on it. The thread that calls Run computes the batch by itself, unless the
 // configuration or the caller of Load asks for more threads, either for all batches or
 // for exclusive ones only. Exclusive batches then have their own session, because the
-// number of a session's threads is fixed.
+// number of a session's threads is fixed. On a CPU both sessions share the weights.
 //
 // Package onnxruntime finds the library and binds it.
 package onnx
@@ -126,7 +126,12 @@ func (e *Engine) Load(ctx context.Context, src engine.Source) (engine.Model, err
 		set.useThreads(src.Threads)
 	}
 	m := &model{cfg: src.Config, call: set.call, nice: e.opts.Nice}
-	if m.devices, err = e.load(ctx, src, set.session); err != nil {
+	sessions := []onnxruntime.SessionOptions{set.session}
+	if src.ExclusiveThreads > max(1, src.Threads) && tunable {
+		set.useThreads(src.ExclusiveThreads)
+		sessions = append(sessions, set.session)
+	}
+	if m.devices, err = e.load(ctx, src, sessions); err != nil {
 		return nil, err
 	}
 	s := m.devices[0].shared
@@ -137,16 +142,6 @@ func (e *Engine) Load(ctx context.Context, src engine.Source) (engine.Model, err
 	m.modelInputs, m.modelOutputs = src.Config.ModelInputs(), src.Config.ModelOutputs()
 	m.inputs = m.scalars(m.modelInputs, s.Inputs)
 	m.outputs = m.scalars(m.modelOutputs, s.Outputs)
-	if src.ExclusiveThreads > max(1, src.Threads) && tunable {
-		set.useThreads(src.ExclusiveThreads)
-		again, err := e.load(ctx, src, set.session)
-		if err != nil {
-			return nil, errors.Join(err, m.Close())
-		}
-		for i, d := range again {
-			m.devices[i].exclusive = d.shared
-		}
-	}
 	return m, nil
 }
 
@@ -208,14 +203,15 @@ func operatorLibraries(src engine.Source) []string {
 	return all
 }
 
-// load creates a session from a model's file for each device, on a thread of low priority.
-// It holds no lock, so that other models can be loaded meanwhile.
-func (e *Engine) load(ctx context.Context, src engine.Source, opts onnxruntime.SessionOptions) (all []*device, err error) {
+// load creates sessions from a model's file for each device, on a thread of low priority:
+// one with the first options and, if there are others, one for exclusive batches. It holds
+// no lock, so that other models can be loaded meanwhile.
+func (e *Engine) load(ctx context.Context, src engine.Source, opts []onnxruntime.SessionOptions) (all []*device, err error) {
 	file := fileOf(src)
 	if _, err := os.Stat(file); err != nil {
 		return nil, missingFile(file, err)
 	}
-	runWithNice(e.loadNice(opts), func() {
+	runWithNice(e.loadNice(opts[len(opts)-1]), func() {
 		var r *onnxruntime.Runtime
 		if r, err = e.open(); err == nil {
 			all, err = e.loadOnDevices(ctx, r, src.Config, file, opts)
@@ -240,11 +236,13 @@ type loader interface {
 	CUDA() bool
 	Library() string
 	Load(ctx context.Context, file string, opts onnxruntime.SessionOptions) (*onnxruntime.Session, error)
+	Save(ctx context.Context, file, to, weights string, opts onnxruntime.SessionOptions) error
+	NewWeights(all []onnxruntime.Weight) (*onnxruntime.Weights, error)
 }
 
 // loadOnDevices loads a model on each device that its configuration asks for, or on the CPU
 // in place of a GPU that it does not insist on.
-func (e *Engine) loadOnDevices(ctx context.Context, r loader, cfg *modelconfig.Config, file string, opts onnxruntime.SessionOptions) (all []*device, err error) {
+func (e *Engine) loadOnDevices(ctx context.Context, r loader, cfg *modelconfig.Config, file string, opts []onnxruntime.SessionOptions) (all []*device, err error) {
 	places, err := choosePlacements(cfg, r.CUDA(), r.Library())
 	if err != nil {
 		return nil, err
@@ -264,7 +262,7 @@ func (e *Engine) loadOnDevices(ctx context.Context, r loader, cfg *modelconfig.C
 		}
 		if err != nil {
 			for _, d := range all {
-				d.shared.Close()
+				err = errors.Join(err, d.Close())
 			}
 			return nil, err
 		}
@@ -274,12 +272,37 @@ func (e *Engine) loadOnDevices(ctx context.Context, r loader, cfg *modelconfig.C
 }
 
 // loadOnDevice loads a model on one device.
-func (e *Engine) loadOnDevice(ctx context.Context, r loader, cfg *modelconfig.Config, where placement, file string, opts onnxruntime.SessionOptions) (*device, error) {
+func (e *Engine) loadOnDevice(ctx context.Context, r loader, cfg *modelconfig.Config, where placement, file string, opts []onnxruntime.SessionOptions) (*device, error) {
+	var unshared error
+	if len(opts) > 1 && where.gpu == nil {
+		d, err := loadTwo(ctx, r, file, opts[0], opts[1])
+		if err == nil {
+			d.placement = where
+			return d, nil
+		}
+		unshared = err
+	}
+	d := &device{placement: where}
+	for i, to := range []**session{&d.shared, &d.exclusive}[:len(opts)] {
+		s, err := e.loadSession(ctx, r, cfg, where, file, opts[i])
+		if err != nil {
+			return nil, errors.Join(err, d.Close())
+		}
+		*to = s
+	}
+	if unshared != nil {
+		e.opts.Log.Warn("model is in memory twice because its sessions cannot share weights", "model", cfg.Name, "error", unshared)
+	}
+	return d, nil
+}
+
+// loadSession creates a session on one device.
+func (e *Engine) loadSession(ctx context.Context, r loader, cfg *modelconfig.Config, where placement, file string, opts onnxruntime.SessionOptions) (*session, error) {
 	opts.CUDA = where.gpu
 	s, err := r.Load(ctx, file, opts)
 	switch {
 	case err == nil:
-		return &device{placement: where, shared: &session{Session: s}}, nil
+		return &session{Session: s}, nil
 	case where.gpu != nil && where.field == "":
 		return nil, err // for the log: the CPU will do
 	case errors.Is(err, onnxruntime.ErrOperators):

@@ -92,9 +92,23 @@ func groupPlacements(cfg *modelconfig.Config, field string, g *configpb.ModelIns
 type device struct {
 	placement
 
-	shared    *session // for batches that share the device with others
-	exclusive *session // for exclusive batches, with more threads; nil means that shared runs those too
-	open      int      // instances; guarded by the model's lock
+	shared    *session       // for batches that share the device with others
+	exclusive *session       // for exclusive batches, with more threads; nil means that shared runs those too
+	weights   *sharedWeights // of both sessions; nil if each has its own
+	open      int            // instances; guarded by the model's lock
+}
+
+// Close unloads the model from the device.
+func (d *device) Close() error {
+	for _, s := range []*session{d.shared, d.exclusive} {
+		if s != nil {
+			s.Close()
+		}
+	}
+	if d.weights == nil {
+		return nil
+	}
+	return d.weights.Close()
 }
 
 // leastUsed returns the device with the fewest instances for its share. Instances that take

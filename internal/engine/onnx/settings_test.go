@@ -3,6 +3,7 @@ package onnx
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"reflect"
@@ -198,6 +199,14 @@ func (g *gpus) Load(_ context.Context, _ string, opts onnxruntime.SessionOptions
 	return &onnxruntime.Session{}, nil
 }
 
+func (*gpus) Save(context.Context, string, string, string, onnxruntime.SessionOptions) error {
+	return errors.New("cannot be saved")
+}
+
+func (*gpus) NewWeights([]onnxruntime.Weight) (*onnxruntime.Weights, error) {
+	return nil, errors.New("nothing was saved")
+}
+
 func TestWithoutAGPUOnlyThoseModelsLoadThatDoNotInsist(t *testing.T) {
 	noDriver := fmt.Errorf("%w 0: no driver", onnxruntime.ErrCUDA)
 	for _, tt := range []struct {
@@ -228,7 +237,7 @@ func TestWithoutAGPUOnlyThoseModelsLoadThatDoNotInsist(t *testing.T) {
 		},
 	} {
 		library := &gpus{broken: tt.broken}
-		_, err := New(Options{}).loadOnDevices(t.Context(), library, read(t, tt.text), "model.onnx", onnxruntime.SessionOptions{})
+		_, err := New(Options{}).loadOnDevices(t.Context(), library, read(t, tt.text), "model.onnx", []onnxruntime.SessionOptions{{}})
 		text := ""
 		if err != nil {
 			text = err.Error()

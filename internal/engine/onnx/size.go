@@ -41,7 +41,9 @@ func (e *Engine) Size(src engine.Source) (int64, error) {
 	if src.ExclusiveThreads == 0 {
 		return peak, nil
 	}
-	return peak + size, nil // the first session stays loaded while the second is at its peak
+	// The second session packs a weight before it finds the packed one of the first. That is
+	// one weight at a time, but a model may consist of one.
+	return peak + size, nil
 }
 
 // scan returns the size of a model's file and of its external weight files, or an error

@@ -50,6 +50,10 @@ type SessionOptions struct {
 	// that it has run there, and the others with CUDA. Nil means that it is not used.
 	TensorRT map[string]string
 
+	// Weights, if not nil, are the weights of the model, which it shares with other
+	// sessions.
+	Weights *Weights
+
 	// Operators are the paths of libraries with operators that the model uses.
 	Operators []string
 
@@ -62,6 +66,16 @@ type SessionOptions struct {
 	// Config are session options by the library's keys, such as
 	// "session.intra_op.allow_spinning". Threads do not spin unless that is set here.
 	Config map[string]string
+}
+
+// A Weight is a tensor that is part of a model.
+type Weight struct {
+	Name    string
+	Element int // the library's and ONNX's number of the type
+	Shape   []int64
+
+	// Data is not in Go's memory: the library keeps its address.
+	Data []byte
 }
 
 // CallOptions configure a [Call].

@@ -37,7 +37,7 @@ func (r *Runtime) Load(ctx context.Context, file string, opts SessionOptions) (*
 		return nil, err
 	}
 	defer C.shoal_options_release(r.ort, options)
-	session, err := r.create(ctx, file, options)
+	session, err := r.create(ctx, file, options, opts.Weights)
 	if err != nil {
 		return nil, err
 	}
@@ -67,7 +67,11 @@ func (s *Session) describe() error {
 	return err
 }
 
-func (r *Runtime) create(ctx context.Context, file string, options *C.OrtSessionOptions) (*C.OrtSession, error) {
+func (r *Runtime) create(ctx context.Context, file string, options *C.OrtSessionOptions, weights *Weights) (*C.OrtSession, error) {
+	var container *C.OrtPrepackedWeightsContainer
+	if weights != nil {
+		container = weights.container
+	}
 	var cancelling sync.WaitGroup // the options must not be freed before the cancel function has returned
 	cancelling.Add(1)
 	stop := context.AfterFunc(ctx, func() {
@@ -76,7 +80,7 @@ func (r *Runtime) create(ctx context.Context, file string, options *C.OrtSession
 	})
 	name := C.CString(file)
 	var session *C.OrtSession
-	err := r.error(C.shoal_session(r.ort, name, options, &session))
+	err := r.error(C.shoal_session(r.ort, name, options, container, &session))
 	C.free(unsafe.Pointer(name))
 	if stop() {
 		cancelling.Done()
@@ -127,6 +131,11 @@ func (r *Runtime) set(options *C.OrtSessionOptions, opts SessionOptions) error {
 		C.free(unsafe.Pointer(name))
 		if err != nil {
 			return fmt.Errorf("%w %s: %w", ErrOperators, library, err)
+		}
+	}
+	if opts.Weights != nil {
+		if err := opts.Weights.addTo(options); err != nil {
+			return err
 		}
 	}
 	if opts.CUDA == nil {

@@ -124,8 +124,27 @@ void shoal_options_cancel(struct ort *ort, OrtSessionOptions *options) {
 
 void shoal_options_release(struct ort *ort, OrtSessionOptions *options) { ort->ReleaseSessionOptions(options); }
 
-OrtStatus *shoal_session(struct ort *ort, const char *path, OrtSessionOptions *options, OrtSession **out) {
-	return ort->CreateSession(ort->env, path, options, out);
+OrtStatus *shoal_options_save(struct ort *ort, OrtSessionOptions *options, const char *path) {
+	enum { ERROR = 3 }; // it would warn that the file is good for this machine only
+	OrtStatus *status = ort->SetOptimizedModelFilePath(options, path);
+	return status ? status : ort->SetSessionLogSeverityLevel(options, ERROR);
+}
+
+OrtStatus *shoal_session(struct ort *ort, const char *path, OrtSessionOptions *options, OrtPrepackedWeightsContainer *container, OrtSession **out) {
+	if (!container) return ort->CreateSession(ort->env, path, options, out);
+	return ort->CreateSessionWithPrepackedWeightsContainer(ort->env, path, options, container, out);
+}
+
+OrtStatus *shoal_weights(struct ort *ort, OrtPrepackedWeightsContainer **out) { return ort->CreatePrepackedWeightsContainer(out); }
+
+void shoal_weights_release(struct ort *ort, OrtPrepackedWeightsContainer *container) { ort->ReleasePrepackedWeightsContainer(container); }
+
+OrtStatus *shoal_weight(struct ort *ort, void *data, size_t size, const int64_t *shape, size_t rank, int element, OrtValue **out) {
+	return ort->CreateTensorWithDataAsOrtValue(ort->memory, data, size, shape, rank, element, out);
+}
+
+OrtStatus *shoal_options_weight(struct ort *ort, OrtSessionOptions *options, const char *name, const OrtValue *value) {
+	return ort->AddInitializer(options, name, value);
 }
 
 void shoal_session_release(struct ort *ort, OrtSession *session) { ort->ReleaseSession(session); }

@@ -15,6 +15,7 @@ typedef struct OrtAllocator OrtAllocator;
 typedef struct OrtCUDAProviderOptionsV2 OrtCUDAProviderOptionsV2;
 typedef struct OrtEnv OrtEnv;
 typedef struct OrtMemoryInfo OrtMemoryInfo;
+typedef struct OrtPrepackedWeightsContainer OrtPrepackedWeightsContainer;
 typedef struct OrtRunOptions OrtRunOptions;
 typedef struct OrtSession OrtSession;
 typedef struct OrtSessionOptions OrtSessionOptions;
@@ -40,9 +41,11 @@ typedef void (*shoal_log)(void *param, int level, const char *category, const ch
 	X(7, CreateSession, OrtStatus *, (const OrtEnv *env, const char *path, const OrtSessionOptions *options, OrtSession **out)) \
 	X(9, Run, OrtStatus *, (OrtSession *session, const OrtRunOptions *options, const char *const *names, const OrtValue *const *inputs, size_t n, const char *const *output_names, size_t output_n, OrtValue **outputs)) \
 	X(10, CreateSessionOptions, OrtStatus *, (OrtSessionOptions **out)) \
+	X(11, SetOptimizedModelFilePath, OrtStatus *, (OrtSessionOptions *options, const char *path)) \
 	X(13, SetSessionExecutionMode, OrtStatus *, (OrtSessionOptions *options, int mode)) \
 	X(17, DisableMemPattern, OrtStatus *, (OrtSessionOptions *options)) \
 	X(19, DisableCpuMemArena, OrtStatus *, (OrtSessionOptions *options)) \
+	X(22, SetSessionLogSeverityLevel, OrtStatus *, (OrtSessionOptions *options, int level)) \
 	X(23, SetSessionGraphOptimizationLevel, OrtStatus *, (OrtSessionOptions *options, int level)) \
 	X(24, SetIntraOpNumThreads, OrtStatus *, (OrtSessionOptions *options, int threads)) \
 	X(25, SetInterOpNumThreads, OrtStatus *, (OrtSessionOptions *options, int threads)) \
@@ -93,8 +96,12 @@ typedef void (*shoal_log)(void *param, int level, const char *category, const ch
 	X(147, SetGlobalIntraOpNumThreads, OrtStatus *, (OrtThreadingOptions *options, int threads)) \
 	X(148, SetGlobalInterOpNumThreads, OrtStatus *, (OrtThreadingOptions *options, int threads)) \
 	X(149, SetGlobalSpinControl, OrtStatus *, (OrtThreadingOptions *options, int spin)) \
+	X(150, AddInitializer, OrtStatus *, (OrtSessionOptions *options, const char *name, const OrtValue *value)) \
 	X(151, CreateEnvWithCustomLoggerAndGlobalThreadPools, OrtStatus *, (shoal_log log, void *param, int level, const char *id, const OrtThreadingOptions *options, OrtEnv **out)) \
 	X(165, AddRunConfigEntry, OrtStatus *, (OrtRunOptions *options, const char *key, const char *value)) \
+	X(166, CreatePrepackedWeightsContainer, OrtStatus *, (OrtPrepackedWeightsContainer **out)) \
+	X(167, ReleasePrepackedWeightsContainer, void, (OrtPrepackedWeightsContainer *container)) \
+	X(168, CreateSessionWithPrepackedWeightsContainer, OrtStatus *, (const OrtEnv *env, const char *path, const OrtSessionOptions *options, OrtPrepackedWeightsContainer *container, OrtSession **out)) \
 	X(170, SessionOptionsAppendExecutionProvider_TensorRT_V2, OrtStatus *, (OrtSessionOptions *options, const OrtTensorRTProviderOptionsV2 *tensorrt)) \
 	X(171, CreateTensorRTProviderOptions, OrtStatus *, (OrtTensorRTProviderOptionsV2 **out)) \
 	X(172, UpdateTensorRTProviderOptions, OrtStatus *, (OrtTensorRTProviderOptionsV2 *tensorrt, const char *const *keys, const char *const *values, size_t n)) \
@@ -203,11 +210,19 @@ OrtStatus *shoal_options_set(struct ort *ort, OrtSessionOptions *options, const 
 OrtStatus *shoal_options_operators(struct ort *ort, OrtSessionOptions *options, const char *library);
 void shoal_options_cancel(struct ort *ort, OrtSessionOptions *options);
 void shoal_options_release(struct ort *ort, OrtSessionOptions *options);
-OrtStatus *shoal_session(struct ort *ort, const char *path, OrtSessionOptions *options, OrtSession **out);
+// shoal_options_save has the session write the model as it runs it to a file.
+OrtStatus *shoal_options_save(struct ort *ort, OrtSessionOptions *options, const char *path);
+// shoal_session creates a session. container has packed weights that sessions share; it may be NULL.
+OrtStatus *shoal_session(struct ort *ort, const char *path, OrtSessionOptions *options, OrtPrepackedWeightsContainer *container, OrtSession **out);
 void shoal_session_release(struct ort *ort, OrtSession *session);
 OrtStatus *shoal_count(struct ort *ort, OrtSession *session, enum list list, size_t *out);
 OrtStatus *shoal_port_open(struct ort *ort, OrtSession *session, enum list list, size_t index, struct port *port);
 void shoal_port_close(struct ort *ort, struct port *port);
+
+OrtStatus *shoal_weights(struct ort *ort, OrtPrepackedWeightsContainer **out);
+void shoal_weights_release(struct ort *ort, OrtPrepackedWeightsContainer *container);
+OrtStatus *shoal_weight(struct ort *ort, void *data, size_t size, const int64_t *shape, size_t rank, int element, OrtValue **out);
+OrtStatus *shoal_options_weight(struct ort *ort, OrtSessionOptions *options, const char *name, const OrtValue *value);
 
 struct call *shoal_call(struct ort *ort, size_t inputs, size_t outputs, OrtStatus **status);
 OrtStatus *shoal_call_set(struct ort *ort, struct call *call, const char *key, const char *value);

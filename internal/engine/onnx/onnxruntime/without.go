@@ -47,6 +47,20 @@ func (*Runtime) Load(context.Context, string, SessionOptions) (*Session, error) 
 	return nil, errWithout
 }
 
+// Save writes a model as a session runs it.
+func (*Runtime) Save(context.Context, string, string, string, SessionOptions) error {
+	return errWithout
+}
+
+// Weights are what sessions of one model share.
+type Weights struct{}
+
+// NewWeights returns weights for sessions to share.
+func (*Runtime) NewWeights([]Weight) (*Weights, error) { return nil, errWithout }
+
+// Close frees the weights.
+func (*Weights) Close() {}
+
 // Close unloads the model.
 func (*Session) Close() {}
 
