@@ -33,6 +33,11 @@ recorded-cache: build numpy ## compare what models with a response cache answer 
 cache: build ## a million requests of eight threads to a model with a response cache: no wrong answer, and the time of a hit; 5 min, quiet
 	go test -tags e2e -count 1 -timeout 60m -v -run TestCachedAnswersAreRight ./test/e2e -strict
 
+.PHONY: voices
+voices: build onnxruntime ## 10,000 frames of 32 streams to the Silero voice detector: the same bits as alone, and batches above 8; 3 min
+	tools/get-models models silero_vad
+	go test -tags e2e -count 1 -timeout 30m -v -run 'TestStreamsGetTheSameBits|TestAStreamThatFallsSilent' ./test/e2e -strict
+
 .PHONY: example-clients
 example-clients: build onnxruntime numpy ## Triton's example clients; CLIENTS=src/python/examples of a clone of its client repository; 2 min
 	python3 test/clients/originals.py $(or $(CLIENTS),$(error set CLIENTS to src/python/examples of a clone of github.com/triton-inference-server/client))
@@ -201,6 +206,10 @@ hunt: ## search 100,000 random runs for one in which the automatic policy does n
 .PHONY: sequences
 sequences: ## a million random event sequences against the core and its referee
 	go test -count 1 -timeout 60m -run TestRandomSequences ./internal/batching -sequences 1000000
+
+.PHONY: slots
+slots: ## a million random event sequences against the slots of models with sequences, and their referee; 3 min
+	go test -count 1 -timeout 120m -v -run TestNoSlotIsGivenTwice ./internal/batching -sequences 1000000
 
 .PHONY: cell
 cell: ## a cell of 1,000 nodes and 10,000 models with four balancers and ten seeds; ARGS='-only "load 2.0"'

@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -35,6 +36,22 @@ type sequenceGame struct {
 	instances [3]place
 	joined    int
 	struck    bool
+	played    slotTally
+}
+
+// slotTally counts what has happened in games, so that a run shows what it was about.
+type slotTally struct {
+	events, requests, ran, waited, starts, ends, downs int
+}
+
+func (t *slotTally) add(other slotTally) {
+	t.events += other.events
+	t.requests += other.requests
+	t.ran += other.ran
+	t.waited += other.waited
+	t.starts += other.starts
+	t.ends += other.ends
+	t.downs += other.downs
 }
 
 func (g *sequenceGame) choose(n int) int {
@@ -189,6 +206,7 @@ func (g *sequenceGame) step(ev batching.Event) error {
 	if got, want := g.sequences.CoreWaiting(), g.inner.Waiting(); got != want {
 		return fmt.Errorf("%d requests wait in the core, but it says %d", want, got)
 	}
+	g.count(ev)
 	switch ev.Kind {
 	case batching.Up:
 		g.instances[ev.Instance-1] = place{state: awake}
@@ -215,6 +233,35 @@ func (g *sequenceGame) step(ev batching.Event) error {
 		}
 	}
 	return nil
+}
+
+// count counts a step.
+func (g *sequenceGame) count(ev batching.Event) {
+	g.played.events++
+	if _, waiting := g.sequences.Live(); waiting > 0 {
+		g.played.waited++
+	}
+	switch ev.Kind {
+	case batching.Arrive:
+		g.played.requests++
+	case batching.Down:
+		g.played.downs++
+	case batching.Up, batching.Take, batching.Done, batching.Wake, batching.Cancel, batching.Broken, batching.Turn, batching.Close:
+	}
+	for _, a := range g.out.List {
+		if a.Kind != batching.Run {
+			continue
+		}
+		g.played.ran += len(a.Items)
+		for _, it := range a.Items {
+			if it.Start {
+				g.played.starts++
+			}
+			if it.End {
+				g.played.ends++
+			}
+		}
+	}
 }
 
 func (g *sequenceGame) has(s placeState) bool {
@@ -268,21 +315,32 @@ func FuzzSequences(f *testing.F) {
 //	go test ./internal/batching -run TestNoSlotIsGivenTwice -sequences 1000000 -timeout 2h
 func TestNoSlotIsGivenTwice(t *testing.T) {
 	var next atomic.Uint64
+	var mu sync.Mutex
+	var all slotTally
+	var players sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {
-		t.Run("player", func(t *testing.T) {
-			t.Parallel()
+		players.Go(func() {
+			var own slotTally
 			for !t.Failed() {
 				seed := next.Add(1) - 1
 				if seed >= uint64(*sequences) {
-					return
+					break
 				}
-				moves := chance(seed)
-				g := sequenceGame{chance: moves}
+				g := sequenceGame{chance: chance(seed)}
 				if err := g.play(); err != nil {
 					t.Errorf("seed %d: %v", seed, err)
 				}
+				own.add(g.played)
 			}
+			mu.Lock()
+			defer mu.Unlock()
+			all.add(own)
 		})
+	}
+	players.Wait()
+	t.Logf("%d games: %+v", *sequences, all)
+	if least := *sequences / 4; min(all.requests, all.ran, all.waited, all.starts, all.ends) < least || all.downs < least/8 {
+		t.Errorf("%d games: %+v: too little happened to show anything", *sequences, all)
 	}
 }
 

@@ -254,6 +254,25 @@ def recurrent(path):
           [numpy_helper.from_array(numpy.array(0.5, dtype=numpy.float32), "half")])
 
 
+def voices(path):
+    """A net with the interface of the voice detector in examples/voice-detector: frames, their context and a state. Its sums
+    are convolutions, which an engine computes row by row: a row gives the same bits alone and among others."""
+    write(path, "A number that depends on all frames of a sequence so far.",
+          [helper.make_node("Concat", ["context", "input"], ["frame"], axis=1),
+           helper.make_node("Slice", ["frame", "last", "end", "axis1"], ["contextN"]),
+           helper.make_node("Unsqueeze", ["frame", "axis1"], ["channel"]),
+           helper.make_node("Conv", ["channel", "filter"], ["heard"], strides=[4]),
+           helper.make_node("Mul", ["state", "half"], ["kept"]), helper.make_node("Add", ["kept", "heard"], ["sum"]),
+           helper.make_node("Tanh", ["sum"], ["stateN"]),
+           helper.make_node("Conv", ["stateN", "level"], ["score"]), helper.make_node("Sigmoid", ["score"], ["probability"]),
+           helper.make_node("Squeeze", ["probability", "axis1"], ["output"])],
+          [port("input", FLOAT, ["N", 512]), port("context", FLOAT, ["N", 64]), port("state", FLOAT, ["N", 2, 128])],
+          [port("output", FLOAT, ["N", 1]), port("contextN", FLOAT, ["N", 64]), port("stateN", FLOAT, ["N", 2, 128])],
+          [numpy_helper.from_array(numpy.array([512]), "last"), numpy_helper.from_array(numpy.array([576]), "end"),
+           numpy_helper.from_array(numpy.array([1]), "axis1"), numpy_helper.from_array(numpy.array(0.5, dtype=numpy.float32), "half"),
+           weights("filter", 2, 1, 68), weights("level", 1, 2, 128)])
+
+
 def batch_inputs(path):
     """Every kind of batch input, with a row for each request."""
     int32 = TensorProto.INT32
@@ -276,6 +295,6 @@ def batch_inputs(path):
 
 if __name__ == "__main__":
     for make in (add_sub, mlp, types, types_spelled, strings, scalar, anyshape, rows, centred, mean_pool, masked_pool, token_scale, large, nonzero, passthrough, optional, own_operator, fixed, sequence, fail_if, spin, endless,
-                 ragged, recurrent, batch_inputs):
+                 ragged, recurrent, voices, batch_inputs):
         make(TESTDATA / (make.__name__ + ".onnx"))
     add_sub(EXAMPLE)

@@ -20,6 +20,7 @@ import tempfile
 import zipfile
 
 import numpy
+import onnx
 from onnx import helper, numpy_helper
 
 import make
@@ -215,7 +216,47 @@ def magika(path):
     make.save(path, content)
 
 
-PRETRAINED = {"ppocrv4_rec": ppocrv4_rec, "minilm": minilm, "magika": magika}
+def silero_vad(path):
+    """The voice detector Silero VAD for 16 kHz; MIT. Published, its state is [2, N, 128], and the client has to keep it, and the
+    end of the frame before. Here the first dimension of every tensor is the batch, so that a server keeps both for each
+    sequence, and combines frames of different ones.
+
+    What depends on the number of rows to the last bit is avoided: an engine sums the product of one row and a matrix in
+    another order than that of many, but computes a convolution row by row. So the recurrent layer is made of convolutions."""
+    wheel = download("silero_vad==6.2.3", "7b7f5436cfcb02fae583a05b512ea96467fd449fe54cb49a5e4f06c51a1e43b8")
+    published = onnx.load_from_string(wheel.read("silero_vad/data/silero_vad_16k_op15.onnx"))
+    weights = {each.name.removeprefix("model."): numpy_helper.to_array(each) for each in published.graph.initializer}
+    net = Net(0)
+
+    def conv(x, name, stride=1, pad=0):
+        return net.op("Conv", x, net.constant(weights[name + ".weight"]), net.constant(weights[name + ".bias"]), strides=[stride], pads=[pad, pad])
+
+    def linear(x, name):
+        return net.op("Conv", x, net.constant(weights["decoder.rnn.weight_" + name][:, :, None]), net.constant(weights["decoder.rnn.bias_" + name]))
+
+    def cut(x, axis, begin, end):
+        return net.op("Slice", x, net.ints(begin), net.ints(end), net.ints(axis))
+
+    x = net.op("Concat", "context", "input", axis=1)
+    net.op("Slice", x, net.ints(512), net.ints(576), net.ints(1), to="contextN")
+    x = net.op("Unsqueeze", net.op("Pad", x, net.ints(0, 0, 0, 64), mode="reflect"), net.ints(1))
+    x = net.op("Conv", x, net.constant(weights["stft.forward_basis_buffer"]), strides=[128])
+    x = net.op("Sqrt", net.op("Add", *(net.op("Mul", part, part) for part in (cut(x, 1, 0, 129), cut(x, 1, 129, 258)))))
+    for layer, stride in enumerate((1, 2, 2, 1)):
+        x = net.op("Relu", conv(x, f"encoder.{layer}.reparam_conv", stride, pad=1))
+    hidden, cell = (net.op("Transpose", cut("state", 1, n, n + 1), perm=[0, 2, 1]) for n in range(2))
+    gates = net.op("Add", linear(x, "ih"), linear(hidden, "hh"))
+    take, keep, new, give = (cut(gates, 1, 128 * n, 128 * n + 128) for n in range(4))
+    cell = net.op("Add", net.op("Mul", net.op("Sigmoid", keep), cell), net.op("Mul", net.op("Sigmoid", take), net.op("Tanh", new)))
+    hidden = net.op("Mul", net.op("Sigmoid", give), net.op("Tanh", cell))
+    net.op("Transpose", net.op("Concat", hidden, cell, axis=2), perm=[0, 2, 1], to="stateN")
+    net.op("Squeeze", net.op("Sigmoid", conv(net.op("Relu", hidden), "decoder.decoder.2")), net.ints(2), to="output")
+    net.write(path, "Silero VAD 6.2.3 for 16 kHz: 512 samples of a voice or of something else in, the probability of a voice out.",
+              [port("input", FLOAT, ["N", 512]), port("context", FLOAT, ["N", 64]), port("state", FLOAT, ["N", 2, 128])],
+              [port("output", FLOAT, ["N", 1]), port("contextN", FLOAT, ["N", 64]), port("stateN", FLOAT, ["N", 2, 128])])
+
+
+PRETRAINED = {"silero_vad": silero_vad, "ppocrv4_rec": ppocrv4_rec, "minilm": minilm, "magika": magika}
 
 
 def main(directory, *names):
