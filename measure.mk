@@ -21,6 +21,10 @@ states-beside-triton: build numpy ## compare which configurations load here and 
 ensembles: build numpy ## compare what ensembles answer with the recorded answers of a real Triton; 2 min
 	python3 test/clients/ensembles.py
 
+.PHONY: replaced-members
+replaced-members: build onnxruntime ## replace two members of an ensemble 50 times under load: no failed request, and versions that served together; 1 min
+	go test -tags e2e -count 1 -timeout 30m -v -run TestMembersAreReplacedUnderAnEnsemble ./test/e2e -strict
+
 .PHONY: recorded-sequences
 recorded-sequences: build numpy ## compare what models with sequences answer with the recorded answers of a real Triton; 4 min
 	python3 test/clients/sequences.py

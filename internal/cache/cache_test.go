@@ -80,7 +80,7 @@ func TestEveryChangeOfARequestChangesItsKey(t *testing.T) {
 	for field := range reflect.TypeFor[infer.Request]().Fields() {
 		known := []string{
 			"Inputs", "Outputs", "Parameters", "Correlation", "CorrelationName", "Flags", // in the key
-			"Model", "Version", "Caller", // version and callers, which KeyOf is given
+			"Model", "Version", "Pinned", "Caller", // version and callers, which KeyOf is given
 			"ID", "Client", "Priority", "Timeout", "Tenant", "Weight", // not for the answer
 			"Convert", "Memory", "Waiter", "Queued", "AcceptStream", // how it is answered
 			"Rows", "Shape", "PadGroup", "Elements", // follow from the inputs

@@ -42,6 +42,11 @@ type Request struct {
 	// clients; nil means unknown.
 	Caller *access.Caller
 
+	// Pinned are the versions of models that the request uses, and those that a model makes for
+	// it: the server sets them for the steps of an ensemble, and only the server looks into
+	// them. Nil means the versions that serve when the request arrives.
+	Pinned any
+
 	// Tenant and Weight are the caller's share of a queue; see batching.Item. The server sets
 	// them.
 	Tenant, Weight int
@@ -159,3 +164,6 @@ type Timeline struct {
 
 // IDOrUnknown returns the request's ID as error messages quote it.
 func (r *Request) IDOrUnknown() string { return cmp.Or(r.ID, "<id_unknown>") }
+
+// A ModelVersion names a version of a model. Version "" means the default one.
+type ModelVersion struct{ Model, Version string }

@@ -121,6 +121,8 @@ type Version struct {
 	key                    *calibrate.Key     // of its calibration results; nil if it is not known yet
 	minWorkers, maxWorkers int                // number of workers that clients asked for
 	workers                []*worker
+	holds                  int           // see Hold
+	unheld                 chan struct{} // closed when the last hold ends after Close began; nil before
 }
 
 // Number returns the version's number.
@@ -152,12 +154,45 @@ func (v *Version) CancelTuning() {
 	}
 }
 
-// Close rejects new requests, runs the queued ones, and unloads the version. Concurrent
-// calls return when the version is closed.
+// Hold keeps the version open for requests to come, until the caller calls Unhold. It returns
+// false if Close has begun.
+func (v *Version) Hold() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.unheld != nil {
+		return false
+	}
+	v.holds++
+	return true
+}
+
+// Unhold ends a hold.
+func (v *Version) Unhold() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.holds--; v.holds == 0 && v.unheld != nil {
+		close(v.unheld)
+	}
+}
+
+// awaitHolds refuses further holds, and waits for the end of those that there are.
+func (v *Version) awaitHolds() {
+	v.mu.Lock()
+	v.unheld = make(chan struct{})
+	if v.holds == 0 {
+		close(v.unheld)
+	}
+	v.mu.Unlock()
+	<-v.unheld
+}
+
+// Close waits until the version is not held, rejects new requests, runs the queued ones, and
+// unloads the version. Concurrent calls return when the version is closed.
 func (v *Version) Close() error {
 	v.closeOnce.Do(func() {
 		defer close(v.closed)
 		v.CancelTuning()
+		v.awaitHolds()
 		v.mu.Lock()
 		tuned := v.tuningDone
 		v.mu.Unlock()

@@ -273,7 +273,7 @@ func (s *Server) submit(ctx context.Context, in *inference, resp *infer.Response
 		return err
 	}
 	for original, retry := req.Inputs, false; ; req.Inputs, retry = original, true {
-		v, err := s.findOrLoad(ctx, req.Model, req.Version, req.Waiter)
+		v, pinned, err := s.versionFor(ctx, req)
 		in.version = v
 		if err != nil {
 			return err
@@ -304,11 +304,25 @@ func (s *Server) submit(ctx context.Context, in *inference, resp *infer.Response
 		case err == nil:
 			s.keep(in, resp)
 			return buildResponse(v, req, resp)
-		case !errors.Is(err, sched.ErrClosed):
+		case !errors.Is(err, sched.ErrClosed) || pinned:
 			return err
 		}
 		// The version was replaced.
 	}
+}
+
+// versionFor returns the version that runs a request, and whether it is pinned.
+func (s *Server) versionFor(ctx context.Context, req *infer.Request) (v *servable.Version, pinned bool, err error) {
+	if all, ok := req.Pinned.(pins); ok {
+		if v, pinned = all[pin{req.Model, req.Version}]; pinned && v == nil {
+			err = s.missing(req.Model, req.Version)
+		}
+		if pinned {
+			return v, true, err
+		}
+	}
+	v, err = s.findOrLoad(ctx, req.Model, req.Version, req.Waiter)
+	return v, false, err
 }
 
 // buildResponse converts the model's outputs to what the client asked for.

@@ -27,6 +27,9 @@ const Instances = 256
 type Members interface {
 	// Call runs a request, as Call of an [engine.ModelCaller].
 	Call(ctx context.Context, req *infer.Request, resp *infer.Response) error
+	// Pin selects versions of models that serve at the same time. Requests with the returned value
+	// as their Pinned use them. They stay open until release is called.
+	Pin(members []infer.ModelVersion) (pinned any, release func())
 	// ModelReady reports whether a version takes requests. Version "" means any.
 	ModelReady(model, version string) bool
 	// MemberConfig returns the configuration of a loaded version, which the caller must not

@@ -31,9 +31,16 @@ type members struct {
 	configs map[string]string
 	compute func(ctx context.Context, req *infer.Request) (map[string]byte, error)
 
-	mu    sync.Mutex
-	calls []*infer.Request
-	down  map[string]bool
+	mu       sync.Mutex
+	calls    []*infer.Request
+	down     map[string]bool
+	pinned   []infer.ModelVersion // by the last call of Pin
+	released int
+}
+
+func (m *members) Pin(all []infer.ModelVersion) (pinned any, release func()) {
+	m.pinned = all
+	return m, func() { m.released++ }
 }
 
 func (m *members) MemberConfig(model, _ string) (*modelconfig.Config, error) {
@@ -347,6 +354,28 @@ func TestAPanicInAStepFailsTheRequest(t *testing.T) {
 	_, err := runOnce(t.Context(), t, load(t, m, steps("X", "Y", "inc A=X > B=t", "dbl A=X > B=u", "sum P=t Q=u > S=Y")), request(t, map[string]byte{"X": 3}))
 	if infer.CodeOf(err) != infer.Internal || !strings.Contains(err.Error(), "internal error") {
 		t.Errorf("got %v, want an internal error", err)
+	}
+}
+
+func TestAllStepsUseTheVersionsThatServedAtTheStart(t *testing.T) {
+	m := arithmetic()
+	i := load(t, m, steps("X", "Y Z", "inc A=X > B=t", "dbl A=t > B=Y", "sum P=t > S=Z"))
+	req := request(t, map[string]byte{"X": 3})
+	req.Outputs = []string{"Y"}
+	if _, err := runOnce(t.Context(), t, i, req); err != nil {
+		t.Fatal(err)
+	}
+	if want := []infer.ModelVersion{{Model: "inc"}, {Model: "dbl"}}; !slices.Equal(m.pinned, want) || m.released != 1 {
+		t.Errorf("pinned %v and released %d times, want %v, which are needed, and once", m.pinned, m.released, want)
+	}
+	for _, c := range m.calls {
+		if c.Pinned != m {
+			t.Errorf("the step of %s has %v pinned", c.Model, c.Pinned)
+		}
+	}
+	m.pinned, req.Pinned = nil, "those of an ensemble around it"
+	if _, err := runOnce(t.Context(), t, i, req); err != nil || m.pinned != nil || m.calls[3].Pinned != req.Pinned {
+		t.Errorf("%v: a step of another ensemble pinned %v, and its own step has %v", err, m.pinned, m.calls[3].Pinned)
 	}
 }
 

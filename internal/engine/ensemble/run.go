@@ -24,6 +24,11 @@ func (m *model) run(ctx context.Context, req *infer.Request, out *engine.Outputs
 		values: make([]value, m.graph.tensors), started: make([]bool, len(m.graph.steps)),
 	}
 	defer r.release()
+	if r.pinned = req.Pinned; r.pinned == nil { // a step of another ensemble uses the versions of that one
+		var unpin func()
+		r.pinned, unpin = m.engine.Members.Pin(r.members())
+		defer unpin()
+	}
 	for i, name := range m.graph.inputs {
 		v := &r.values[i]
 		v.made = true
@@ -47,6 +52,7 @@ type run struct {
 	req    *infer.Request
 	began  time.Time
 	needed []bool // by step
+	pinned any    // the versions of the members, see Members.Pin
 
 	steps sync.WaitGroup // goroutines of steps
 
@@ -63,6 +69,16 @@ type value struct {
 	memory *buf.Buf // holds its data; the reference belongs to the request or to a response
 	made   bool     // the step that makes it has run; always true for inputs
 	given  bool     // it exists: an optional input may be missing, and a model may omit an output
+}
+
+// members returns the models of the steps that run.
+func (r *run) members() (all []infer.ModelVersion) {
+	for i := range r.graph.steps {
+		if r.needed[i] {
+			all = append(all, infer.ModelVersion{Model: r.graph.steps[i].model, Version: r.graph.steps[i].version})
+		}
+	}
+	return all
 }
 
 // ready returns the steps that can start, and marks them as started.
@@ -130,7 +146,7 @@ func (r *run) request(s *step) (req *infer.Request, release func()) {
 	from := r.req
 	req = &infer.Request{
 		ID: from.ID, Model: s.model, Version: s.version, Outputs: s.wanted, Client: from.Client, Parameters: from.Parameters,
-		Correlation: from.Correlation, CorrelationName: from.CorrelationName, Flags: from.Flags, Priority: from.Priority,
+		Correlation: from.Correlation, CorrelationName: from.CorrelationName, Flags: from.Flags, Priority: from.Priority, Pinned: r.pinned,
 	}
 	if from.Timeout > 0 {
 		req.Timeout = max(1, from.Timeout-time.Since(r.began))
