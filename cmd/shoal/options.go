@@ -107,11 +107,11 @@ func (o *serveOptions) define(f *pflag.FlagSet) {
 	f.StringVar(&o.settings, settingsFlag, "", "YAML `file` of settings, keyed by flag name; flags and environment variables take precedence")
 	topic(f, "Settings")
 
-	f.StringSliceVar(&o.repositories, repositoryFlag, nil, "`path` of a model repository, of a bucket such as s3://BUCKET/PREFIX, or of a file such as model.onnx or app.py; may be repeated, or given as an argument")
+	f.StringSliceVar(&o.repositories, repositoryFlag, nil, "`path` of a model repository, of a bucket such as s3://BUCKET/PREFIX, of a repository such as hf://ORGANIZATION/NAME, or of a file such as model.onnx or app.py; may be repeated, or given as an argument")
 	f.BoolVar(&o.demo, "demo", false, "serve the model that comes with Shoal's packages, which recognises types of files")
 	choiceVar(f, &o.controlMode, "model-control-mode", []string{"none", "poll", "explicit", "demand"}, "none: load all models at startup; poll: also follow changes on disk; explicit: load the models that --load-model and clients name; demand: load a model when a request asks for it, and unload others for it")
 	f.Var(&o.modelMemory, "model-memory", "memory for models in mode demand, such as 16GiB; 0 means half of the memory of the container or the machine")
-	f.StringVar(&o.modelCache, "model-cache", "auto", "`directory` for files of models that are fetched from buckets; auto means the user's cache directory")
+	f.StringVar(&o.modelCache, "model-cache", "auto", "`directory` for files of models that are fetched from buckets and the Hugging Face Hub; auto means the user's cache directory")
 	f.Var(&o.modelCacheSize, "model-cache-size", "size of --model-cache, such as 100GiB; 0 means half of what is free on its disk")
 	f.IntVar(&o.pollSeconds, "repository-poll-secs", 15, "interval between checks for changes in modes poll and demand, in seconds")
 	f.BoolVar(&o.reload, "reload", false, "development mode: reload models as soon as their files change (mode poll, four times a second)")

@@ -57,7 +57,7 @@ func newServeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve [PATH...]",
 		Short: "Serve models over HTTP and gRPC",
-		Long: `Serve models from model repositories, buckets, .onnx files, Python files with @shoal.model functions, and files of
+		Long: `Serve models from model repositories, buckets, the Hugging Face Hub, .onnx files, Python files with @shoal.model functions, and files of
 scikit-learn, XGBoost and TorchScript.
 
 Each flag can also be set by an environment variable (--http-port is SHOAL_HTTP_PORT) or in the YAML file that
@@ -70,6 +70,7 @@ Triton's other flags are ignored or rejected as docs/reference/flags.md says.`,
   shoal serve --demo
   shoal serve app.py --reload
   shoal serve s3://bucket/models --model-control-mode demand
+  shoal serve hf://sentence-transformers/all-MiniLM-L6-v2
   shoal serve models --http-port 9000 --log-requests`,
 		RunE: func(cmd *cobra.Command, paths []string) error {
 			settings, err := readSettings(cmd.Flags(), paths, os.Environ())

@@ -30,6 +30,7 @@ var layers = [][]string{
 		"internal/budget",
 		"internal/access",
 		"internal/identity/identitytest",
+		"internal/bucket/hubtest",
 		"internal/console",
 		"internal/modelconfig/configpb",
 	},
@@ -133,6 +134,7 @@ var layers = [][]string{
 var forTests = []string{
 	"internal/script",
 	"internal/reference",
+	"internal/bucket/hubtest",
 	"internal/identity/identitytest",
 	"internal/leak",
 	"internal/contexttest",

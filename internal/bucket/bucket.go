@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/url"
+	"os"
 	"strings"
 	"time"
 
@@ -20,13 +21,23 @@ import (
 )
 
 // Schemes are the schemes of URLs that [Open] takes.
-var Schemes = []string{"s3"}
+var Schemes = []string{"s3", hubScheme}
 
-// A Bucket is a bucket of an object store, or the objects below a prefix of it. Its methods
-// are safe for concurrent use.
+// A Bucket is a bucket of an object store, or the objects below a prefix of it, or a
+// repository of the Hugging Face Hub. Its methods are safe for concurrent use.
 type Bucket struct {
-	url  string
-	blob *blob.Bucket
+	url   string
+	store store
+}
+
+// A store is where the objects of a bucket are.
+type store interface {
+	// list returns the objects whose keys begin with prefix.
+	list(ctx context.Context, prefix string) ([]Object, error)
+	// read opens length bytes of an object, beginning at offset. Its error wraps ErrChanged
+	// if the object is another one.
+	read(ctx context.Context, o Object, offset, length int64) (part, error)
+	Close() error
 }
 
 // An Object is an object of a bucket, as it was when it was listed.
@@ -37,6 +48,10 @@ type Object struct {
 	tag      string // changes when the content does
 	etag     string // of S3; "" in other stores
 	md5      []byte // of the content; nil if the store does not know it
+	sha256   string // likewise, in hex; "" if the store does not know it
+	gitSHA1  string // of the content as an object of git, in hex; likewise
+	path     string // of the Hub: where the file is in its repository
+	commit   string // likewise
 	modified time.Time
 }
 
@@ -46,9 +61,19 @@ func (o Object) Tag() string { return o.tag }
 // ErrChanged is the error of an object that is not the one that was listed.
 var ErrChanged = errors.New("the object was replaced or removed after it was listed")
 
-// Open returns the bucket of a URL such as s3://BUCKET/PREFIX?region=eu-west-1. It does not
-// call the store. The caller closes the bucket.
+// ErrDenied is the error of an object that the caller may not read.
+var ErrDenied = errors.New("access denied")
+
+// Open returns the bucket of a URL such as s3://BUCKET/PREFIX?region=eu-west-1, or
+// hf://ORGANIZATION/NAME@REVISION. It does not call the store. The caller closes the bucket.
 func Open(ctx context.Context, address string) (*Bucket, error) {
+	if strings.HasPrefix(address, hubScheme+"://") {
+		h, err := openHub(address, os.Getenv("HF_ENDPOINT"), os.Getenv("HF_TOKEN"))
+		if err != nil {
+			return nil, fmt.Errorf("model repository: %w", err)
+		}
+		return &Bucket{url: address, store: h}, nil
+	}
 	u, err := url.Parse(address)
 	if err != nil {
 		return nil, fmt.Errorf("model repository: %w", err)
@@ -68,18 +93,52 @@ func New(address, prefix string, b *blob.Bucket) *Bucket {
 		b = blob.PrefixedBucket(b, prefix+"/")
 	}
 	address, _, _ = strings.Cut(address, "?") // parameters say how it is reached
-	return &Bucket{url: address, blob: b}
+	return &Bucket{url: address, store: &blobStore{address, b}}
 }
 
 // URL returns the bucket's address without parameters.
 func (b *Bucket) URL() string { return b.url }
 
 // Close ends the use of the bucket.
-func (b *Bucket) Close() error { return b.blob.Close() }
+func (b *Bucket) Close() error { return b.store.Close() }
 
 // List returns all objects whose keys begin with prefix. It omits keys that cannot be names of
 // files, such as the markers that some tools make for folders.
 func (b *Bucket) List(ctx context.Context, prefix string) ([]Object, error) {
+	all, err := b.store.list(ctx, prefix)
+	if err != nil {
+		return nil, fmt.Errorf("%s cannot be listed: %w", b.url, err)
+	}
+	return all, nil
+}
+
+// identity returns what the content of an object is known by: equal for equal contents as far
+// as the store says so.
+func (b *Bucket) identity(o Object) string {
+	switch {
+	case o.sha256 != "":
+		return fmt.Sprintf("sha256 %s %d", o.sha256, o.Size)
+	case len(o.md5) > 0:
+		return fmt.Sprintf("md5 %x %d", o.md5, o.Size)
+	}
+	return fmt.Sprintf("%s %s %s %d", b.url, o.Key, o.tag, o.Size)
+}
+
+// A part is a piece of an object that is being read.
+type part struct {
+	io.ReadCloser
+	plainMD5 bool // the object's md5 is that of its content
+}
+
+// A blobStore is a bucket that gocloud.dev has a driver for.
+type blobStore struct {
+	url  string
+	blob *blob.Bucket
+}
+
+func (b *blobStore) Close() error { return b.blob.Close() }
+
+func (b *blobStore) list(ctx context.Context, prefix string) ([]Object, error) {
 	var all []Object
 	for it := b.blob.List(&blob.ListOptions{Prefix: prefix}); ; {
 		o, err := it.Next(ctx)
@@ -87,7 +146,7 @@ func (b *Bucket) List(ctx context.Context, prefix string) ([]Object, error) {
 		case errors.Is(err, io.EOF):
 			return all, nil
 		case err != nil:
-			return nil, fmt.Errorf("%s cannot be listed: %w", b.url, err)
+			return nil, err
 		case strings.HasSuffix(o.Key, "/"):
 			continue
 		}
@@ -112,23 +171,7 @@ func object(o *blob.ListObject) Object {
 	return listed
 }
 
-// identity returns what the content of an object is known by: equal for equal contents as far
-// as the store says so.
-func (b *Bucket) identity(o Object) string {
-	if len(o.md5) > 0 {
-		return fmt.Sprintf("md5 %x %d", o.md5, o.Size)
-	}
-	return fmt.Sprintf("%s %s %s %d", b.url, o.Key, o.tag, o.Size)
-}
-
-// A part is a piece of an object that is being read.
-type part struct {
-	io.ReadCloser
-	plainMD5 bool // the object's md5 is that of its content
-}
-
-// read opens length bytes of an object, beginning at offset.
-func (b *Bucket) read(ctx context.Context, o Object, offset, length int64) (part, error) {
+func (b *blobStore) read(ctx context.Context, o Object, offset, length int64) (part, error) {
 	r, err := b.blob.NewRangeReader(ctx, o.Key, offset, length, &blob.ReaderOptions{BeforeRead: func(as func(any) bool) error {
 		var in *s3.GetObjectInput
 		if o.etag != "" && as(&in) {

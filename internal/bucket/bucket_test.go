@@ -16,28 +16,28 @@ import (
 	"gocloud.dev/blob/memblob"
 )
 
-// store is a bucket in memory.
-type store struct {
+// A memoryStore is a bucket in memory.
+type memoryStore struct {
 	t    *testing.T
 	blob *blob.Bucket
 	*Bucket
 }
 
-func newStore(t *testing.T) *store {
+func newStore(t *testing.T) *memoryStore {
 	t.Helper()
 	b := memblob.OpenBucket(nil)
 	t.Cleanup(func() { _ = b.Close() })
-	return &store{t, b, New("mem://models", "", b)}
+	return &memoryStore{t, b, New("mem://models", "", b)}
 }
 
-func (s *store) put(key, content string) {
+func (s *memoryStore) put(key, content string) {
 	s.t.Helper()
 	if err := s.blob.WriteAll(context.Background(), key, []byte(content), nil); err != nil {
 		s.t.Fatal(err)
 	}
 }
 
-func (s *store) list() []Object {
+func (s *memoryStore) list() []Object {
 	s.t.Helper()
 	all, err := s.List(context.Background(), "")
 	if err != nil {
@@ -57,7 +57,7 @@ func openCache(t *testing.T, dir string, limit int64) *Cache {
 }
 
 // fetch puts all objects of a store into a tree, and returns how many bytes came from the store.
-func fetch(t *testing.T, c *Cache, s *store) (*Tree, int64, error) {
+func fetch(t *testing.T, c *Cache, s *memoryStore) (*Tree, int64, error) {
 	t.Helper()
 	tree, err := c.NewTree()
 	if err != nil {
@@ -69,7 +69,7 @@ func fetch(t *testing.T, c *Cache, s *store) (*Tree, int64, error) {
 	return tree, p.Done.Load(), err
 }
 
-func mustFetch(t *testing.T, c *Cache, s *store, want int64) *Tree {
+func mustFetch(t *testing.T, c *Cache, s *memoryStore, want int64) *Tree {
 	t.Helper()
 	tree, n, err := fetch(t, c, s)
 	if err != nil || n != want {
@@ -170,7 +170,7 @@ func TestAnObjectThatWasReplacedAfterItWasListedIsRefused(t *testing.T) {
 
 func TestFilesThatWereUsedLongestAgoLeave(t *testing.T) {
 	c := openCache(t, t.TempDir(), 20)
-	one := func(content string) *store {
+	one := func(content string) *memoryStore {
 		s := newStore(t)
 		s.put("model", content)
 		return s

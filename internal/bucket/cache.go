@@ -3,7 +3,8 @@ package bucket
 import (
 	"bytes"
 	"context"
-	"crypto/md5" //nolint:gosec // the stores' own checksum
+	"crypto/md5"  //nolint:gosec // the stores' own checksum
+	"crypto/sha1" //nolint:gosec // likewise
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -370,19 +371,36 @@ func (c *Cache) read(ctx context.Context, b *Bucket, o Object, slots chan struct
 	if err := d.run(ctx); err != nil {
 		return "", err
 	}
-	sum, check := sha256.New(), md5.New() //nolint:gosec // see above
-	n, err := io.Copy(io.MultiWriter(sum, check), io.NewSectionReader(f, 0, o.Size+1))
+	digest, err = o.check(io.NewSectionReader(f, 0, o.Size+1), d.checked.Load())
 	switch {
+	case errors.Is(err, errChecksum):
+		return "", fmt.Errorf("%s/%s: %w", b.url, o.Key, err)
 	case err != nil:
 		return "", fmt.Errorf("model cache: %w", err)
-	case n != o.Size || len(o.md5) > 0 && d.checked.Load() && !bytes.Equal(check.Sum(nil), o.md5):
-		return "", fmt.Errorf("%s/%s: what was read does not have the checksum that the store lists", b.url, o.Key)
 	}
-	digest = hex.EncodeToString(sum.Sum(nil))
 	if err := errors.Join(f.Chmod(0o400), f.Sync()); err != nil {
 		return "", fmt.Errorf("model cache: %w", err)
 	}
 	return digest, c.keep(f.Name(), digest, o.Size)
+}
+
+var errChecksum = errors.New("what was read does not have the checksum that the store lists")
+
+// check reads the content of an object, compares it with all that the store says of it, and
+// returns its digest. plainMD5 is whether the object's md5 is that of its content.
+func (o Object) check(content io.Reader, plainMD5 bool) (digest string, err error) {
+	sum, check, git := sha256.New(), md5.New(), sha1.New() //nolint:gosec // see above
+	_, _ = fmt.Fprintf(git, "blob %d\x00", o.Size)         // it never fails
+	n, err := io.Copy(io.MultiWriter(sum, check, git), content)
+	digest = hex.EncodeToString(sum.Sum(nil))
+	switch {
+	case err != nil:
+		return "", err
+	case n != o.Size || o.sha256 != "" && o.sha256 != digest || o.gitSHA1 != "" && o.gitSHA1 != hex.EncodeToString(git.Sum(nil)),
+		len(o.md5) > 0 && plainMD5 && !bytes.Equal(check.Sum(nil), o.md5):
+		return "", errChecksum
+	}
+	return digest, nil
 }
 
 // keep makes a blob of a whole file, for which room is reserved.

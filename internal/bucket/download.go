@@ -75,7 +75,7 @@ func (d *download) readRange(ctx context.Context, begin, end int64) error {
 		switch {
 		case begin == end:
 			return nil
-		case errors.Is(err, ErrChanged) || ctx.Err() != nil:
+		case errors.Is(err, ErrChanged) || errors.Is(err, ErrDenied) || ctx.Err() != nil:
 			return err
 		case n > 0:
 			failed, pause = 0, firstPause
@@ -103,7 +103,7 @@ func (d *download) attempt(ctx context.Context, begin, end int64) (n int64, err 
 	defer cancel(nil)
 	watch := time.AfterFunc(stalled, func() { cancel(errStalled) })
 	defer watch.Stop()
-	r, err := d.bucket.read(ctx, d.object, begin, end-begin)
+	r, err := d.bucket.store.read(ctx, d.object, begin, end-begin)
 	if err != nil {
 		return 0, errors.Join(err, context.Cause(ctx))
 	}

@@ -107,6 +107,7 @@ func scanPath(path string) ([]*candidate, error) {
 // copyCommands are commands that copy a remote repository to the directory models.
 var copyCommands = map[string]string{
 	"s3": "aws s3 sync %s models", "gs": "gcloud storage rsync --recursive %s models", "as": "azcopy copy --recursive %s models",
+	"hf": "hf download %s --local-dir models",
 }
 
 const bucketHint = "copy it with %q, or mount it, and name the local directory"
@@ -127,7 +128,7 @@ func CheckLocal(path string) error {
 		return fmt.Errorf("model repository: %s: URLs are not supported; name the path, %s", path, rest)
 	}
 	if slices.Contains(bucket.Schemes, scheme) {
-		return fmt.Errorf("model repository: %s: only \"shoal serve\" reads buckets; "+bucketHint, path, fmt.Sprintf(copyCommands[scheme], path))
+		return fmt.Errorf("model repository: %s: only \"shoal serve\" reads buckets; "+bucketHint, path, fmt.Sprintf(copyCommands[scheme], strings.TrimPrefix(path, "hf://")))
 	}
 	if command, ok := copyCommands[scheme]; ok {
 		return fmt.Errorf("model repository: %s: %s:// is not supported yet; "+bucketHint, path, scheme, fmt.Sprintf(command, path))

@@ -1,0 +1,71 @@
+//go:build e2e && linux
+
+package e2e
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/shoal-serving/shoal/client"
+	"github.com/shoal-serving/shoal/internal/bucket/hubtest"
+	"github.com/shoal-serving/shoal/internal/engine/onnx/onnxtest"
+	"github.com/shoal-serving/shoal/tensor"
+	"github.com/shoal-serving/shoal/test/servertest"
+)
+
+// startHub starts a Hub with one model, of 16 KiB, which needs a token.
+func startHub(t *testing.T) (h *hubtest.Hub, commit string) {
+	t.Helper()
+	dir := t.TempDir()
+	onnxtest.Dense{Rows: 64, Columns: 64}.Write(t, dir)
+	model, err := os.ReadFile(filepath.Join(dir, "model.onnx"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h = hubtest.New(t)
+	h.Token = "hf_secret"
+	commit = h.Commit("main", map[string][]byte{"onnx/model.onnx": model, "README.md": []byte("A model.")})
+	t.Setenv("HF_ENDPOINT", h.URL)
+	t.Setenv("HF_TOKEN", h.Token)
+	return h, commit
+}
+
+// TestAModelOfTheHubIsServed serves a gated repository at a commit. Its download is redirected
+// to a storage and breaks off once.
+func TestAModelOfTheHubIsServed(t *testing.T) {
+	h, commit := startHub(t)
+	h.Breaks.Store(1)
+	s := servertest.Start(t, "hf://"+hubtest.Repository+"@"+commit, "--calibration-dir=", "--model-cache="+t.TempDir())
+	request := &client.Request{Model: "tiny-model", Inputs: []client.Tensor{{Name: "x", Type: tensor.FP32, Shape: []int64{1, 64}, Data: make([]byte, 256)}}}
+	if _, err := s.Client().Infer(t.Context(), request); err != nil {
+		t.Error(err)
+	}
+	if h.Broken.Load() != 1 || h.Redirects.Load() < 2 || h.Leaked.Load() > 0 {
+		t.Errorf("%d downloads broke off, %d were redirected, and the storage got %d tokens", h.Broken.Load(), h.Redirects.Load(), h.Leaked.Load())
+	}
+	if strings.Contains(s.Log(), h.Token) {
+		t.Error("the log has the token")
+	}
+}
+
+// TestAWrongFileOfTheHubIsNeverLoaded has the storage send another content than the Hub lists.
+func TestAWrongFileOfTheHubIsNeverLoaded(t *testing.T) {
+	h, _ := startHub(t)
+	h.Wrong.Store(true)
+	cache := t.TempDir()
+	s := servertest.Start(t, "hf://"+hubtest.Repository, "--model-control-mode=demand", "--calibration-dir=", "--model-cache="+cache)
+	request := &client.Request{Model: "tiny-model", Inputs: []client.Tensor{{Name: "x", Type: tensor.FP32, Shape: []int64{1, 64}, Data: make([]byte, 256)}}}
+	if _, err := s.Client().Infer(t.Context(), request); err == nil || !strings.Contains(err.Error(), "checksum") || h.Changed.Load() == 0 {
+		t.Errorf("%d files were changed, and the request got %v", h.Changed.Load(), err)
+	}
+	if n := checkCache(t, cache); n != 0 {
+		t.Errorf("the cache has %d files", n)
+	}
+	h.Wrong.Store(false)
+	servertest.Eventually(t, "the right file is served", func() bool {
+		_, err := s.Client().Infer(t.Context(), request)
+		return err == nil
+	})
+}
