@@ -25,6 +25,10 @@ ensembles: build numpy ## compare what ensembles answer with the recorded answer
 replaced-members: build onnxruntime ## replace two members of an ensemble 50 times under load: no failed request, and versions that served together; 1 min
 	go test -tags e2e -count 1 -timeout 30m -v -run TestMembersAreReplacedUnderAnEnsemble ./test/e2e -strict
 
+.PHONY: deadlines
+deadlines: build ## how long after its deadline a request of an ensemble ends whose second step runs; 1 min, quiet
+	go test -tags e2e -count 1 -timeout 30m -v -run TestTheRestOfAGraphEndsAtTheDeadline ./test/e2e -strict
+
 .PHONY: recorded-sequences
 recorded-sequences: build numpy ## compare what models with sequences answer with the recorded answers of a real Triton; 4 min
 	python3 test/clients/sequences.py

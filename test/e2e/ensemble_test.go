@@ -95,6 +95,55 @@ func TestADeadlineEndsAnEnsembleInMidGraph(t *testing.T) {
 	}
 }
 
+// threeConfig is a chain whose second step takes longest.
+const threeConfig = `
+platform: "ensemble"
+max_batch_size: 8
+input { name: "IN" data_type: TYPE_FP32 dims: 2 }
+output { name: "OUT" data_type: TYPE_FP32 dims: 2 }
+ensemble_scheduling {
+  step { model_name: "first" model_version: -1 input_map { key: "x" value: "IN" } output_map { key: "y" value: "t" } }
+  step { model_name: "second" model_version: -1 input_map { key: "x" value: "t" } output_map { key: "y" value: "u" } }
+  step { model_name: "third" model_version: -1 input_map { key: "x" value: "u" } output_map { key: "y" value: "OUT" } }
+}
+`
+
+// TestTheRestOfAGraphEndsAtTheDeadline measures at the server how long a request lasts whose deadline
+// passes during its second step: the time of the client is that of its own clock.
+func TestTheRestOfAGraphEndsAtTheDeadline(t *testing.T) {
+	s := servertest.Start(t, servertest.Repository(t, map[string]string{
+		"three": threeConfig, "first": fmt.Sprintf(memberConfig, 10_000), "second": fmt.Sprintf(memberConfig, 3_000_000), "third": fmt.Sprintf(memberConfig, 1000),
+	}))
+	const deadline, requests = 150 * time.Millisecond, 8
+	figure := func(model string) client.Total { return statisticsOf(t, s, model).Fail }
+	servertest.Hold(t, "ms after the deadline until the rest has ended", -float64(deadline.Milliseconds()), servertest.StrictOr(5.0, 50), func() float64 {
+		before, step, ran := figure("three"), figure("second"), statisticsOf(t, s, "first").Success.Count
+		var all sync.WaitGroup
+		for range requests {
+			all.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), deadline)
+				defer cancel()
+				_, err := s.Client().Infer(ctx, &client.Request{Model: "three", Inputs: []client.Tensor{client.NewTensor("IN", []float32{1, 2}, 1, 2)}})
+				if err == nil {
+					t.Error("a request was answered after its deadline")
+				}
+			})
+		}
+		all.Wait()
+		servertest.Eventually(t, "the end of all requests at the server", func() bool {
+			return figure("three").Count == before.Count+requests && figure("second").Count == step.Count+requests
+		})
+		if got := statisticsOf(t, s, "first").Success.Count; got != ran+requests {
+			t.Errorf("the first step answered %d requests, want %d: the deadline is in mid-graph", got-ran, requests)
+		}
+		took := (figure("three").Time - before.Time) / requests
+		return float64((took - deadline).Microseconds()) / 1000
+	})
+	if n := statisticsOf(t, s, "third"); n.Success.Count+n.Fail.Count != 0 {
+		t.Errorf("the third step had %d requests, want none", n.Success.Count+n.Fail.Count)
+	}
+}
+
 func TestAnErrorOfAStepNamesTheEnsemble(t *testing.T) {
 	s := servertest.Start(t, servertest.Repository(t, map[string]string{
 		"a_chain": chainConfig, "first": fmt.Sprintf(memberConfig, 1000), "second": fmt.Sprintf(memberConfig, 1000),

@@ -3,12 +3,17 @@
 package e2e
 
 import (
+	"encoding/binary"
 	"fmt"
+	"math"
+	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 
 	"github.com/shoal-serving/shoal/client"
 	"github.com/shoal-serving/shoal/internal/engine/onnx/onnxtest"
+	"github.com/shoal-serving/shoal/tensor"
 	"github.com/shoal-serving/shoal/test/servertest"
 )
 
@@ -97,5 +102,113 @@ func TestASequenceThatIsSentAheadOnAStreamRunsInItsOrder(t *testing.T) {
 		if got, err := client.Values[float32](resp.Output("y")); err != nil || got[0] != want {
 			t.Fatalf("request %d: %v, %v, want %v", i, got, err, want)
 		}
+	}
+}
+
+// speechEncoderConfig is what public repositories for streaming speech recognition have for their
+// encoders, such as k2-fsa/sherpa: states of half precision with initial values, an empty list of controls,
+// a delay, an input and an output without dimensions, and a file name of its own.
+const speechEncoderConfig = `
+name: "encoder"
+backend: "onnxruntime"
+default_model_filename: "encoder.onnx"
+max_batch_size: 16
+sequence_batching {
+  max_sequence_idle_microseconds: 60000000
+  oldest {
+    max_candidate_sequences: 1024
+    max_queue_delay_microseconds: 5000
+  }
+  control_input [ ]
+  state [
+    { input_name: "attn_cache" output_name: "next_attn_cache" data_type: TYPE_FP16 dims: [ 4, 2, 8 ]
+      initial_state: { data_type: TYPE_FP16 dims: [ 4, 2, 8 ] zero_data: true name: "initial state" } },
+    { input_name: "cnn_cache" output_name: "next_cnn_cache" data_type: TYPE_FP16 dims: [ 3, 2, 8 ]
+      initial_state: { data_type: TYPE_FP16 dims: [ 3, 2, 8 ] zero_data: true name: "initial state" } },
+    { input_name: "processed_lens" output_name: "next_processed_lens" data_type: TYPE_INT64 dims: [ 1 ]
+      initial_state: { data_type: TYPE_INT64 dims: [ 1 ] zero_data: true name: "initial state" } }
+  ]
+}
+input [
+  { name: "speech" data_type: TYPE_FP16 dims: [ -1, 80 ] },
+  { name: "speech_lengths" data_type: TYPE_INT64 dims: [ 1 ] reshape: { shape: [ ] } }
+]
+output [
+  { name: "encoder_out" data_type: TYPE_FP16 dims: [ -1, 8 ] },
+  { name: "encoder_out_lens" data_type: TYPE_INT64 dims: [ 1 ] reshape: { shape: [ ] } }
+]
+instance_group [ { count: 1 kind: KIND_CPU } ]
+`
+
+// half returns a number that needs few bits in half precision.
+func half(f float32) uint16 {
+	if f == 0 {
+		return 0
+	}
+	bits := math.Float32bits(f)
+	return uint16(bits>>16&0x8000 | (bits>>23&0xff-127+15)<<10 | bits>>13&0x3ff)
+}
+
+func TestAStreamingSpeechEncoderRuns(t *testing.T) {
+	onnxtest.Library(t)
+	dir := servertest.ONNXRepository(t, map[string]servertest.ONNXModel{"encoder": {Config: speechEncoderConfig}})
+	file, err := filepath.Abs(onnxtest.Model("speech_encoder"))
+	if err == nil {
+		err = os.Symlink(file, filepath.Join(dir, "encoder", "1", "encoder.onnx"))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := servertest.Start(t, dir)
+	const sequences, chunks, frames = 12, 5, 16 // more chunks need more bits than half precision has
+	var all sync.WaitGroup
+	for n := range sequences {
+		c := s.Client()
+		if n%3 == 0 {
+			c = s.Web()
+		}
+		all.Go(func() {
+			cache := float32(0)
+			for i := range chunks {
+				level := float32(n+1) / 4
+				var speech []byte
+				for range frames * 80 {
+					speech = binary.LittleEndian.AppendUint16(speech, half(level))
+				}
+				resp, err := c.Infer(t.Context(), &client.Request{
+					Model: "encoder",
+					Inputs: []client.Tensor{
+						{Name: "speech", Type: tensor.FP16, Shape: []int64{1, frames, 80}, Data: speech},
+						client.NewTensor("speech_lengths", []int64{int64(frames - n)}, 1, 1),
+					},
+					Parameters: map[string]any{"sequence_id": n + 1, "sequence_start": i == 0, "sequence_end": i == chunks-1},
+				})
+				if err != nil {
+					t.Errorf("sequence %d, chunk %d: %v", n, i, err)
+					return
+				}
+				cache = cache/2 + level
+				heard, lengths := resp.Output("encoder_out"), resp.Output("encoder_out_lens")
+				if heard == nil || lengths == nil || len(resp.Outputs) != 2 {
+					t.Errorf("sequence %d, chunk %d: %d outputs, want two", n, i, len(resp.Outputs))
+					return
+				}
+				total, err := client.Values[int64](lengths)
+				if err != nil || len(total) != 1 || total[0] != int64((i+1)*(frames-n)) {
+					t.Errorf("sequence %d, chunk %d: %v, %v frames so far, want %d", n, i, err, total, (i+1)*(frames-n))
+				}
+				if got := binary.LittleEndian.Uint16(heard.Data); got != half(level+cache) || heard.Shape[1] != frames {
+					t.Errorf("sequence %d, chunk %d: %#x, shape %v, want %#x", n, i, got, heard.Shape, half(level+cache))
+				}
+			}
+		})
+	}
+	all.Wait()
+	batches := 0
+	for _, b := range s.Batches("encoder") {
+		batches += b.Count
+	}
+	if batches == 0 || batches > sequences*chunks/2 {
+		t.Errorf("%d chunks ran in %d batches, want that sequences share them", sequences*chunks, batches)
 	}
 }

@@ -273,6 +273,34 @@ def voices(path):
            weights("filter", 2, 1, 68), weights("level", 1, 2, 128)])
 
 
+def speech_encoder(path):
+    """The interface of streaming transducers for speech, such as those of k2-fsa/sherpa: features of half precision, a number of
+    frames for each row, and three states of different types and ranks."""
+    half = TensorProto.FLOAT16
+    write(path, "Features with what is left of those before, and the number of frames so far.",
+          [helper.make_node("Cast", ["speech"], ["features"], to=FLOAT),
+           helper.make_node("Slice", ["features", "zero", "eight", "axis2"], ["narrow"]),
+           helper.make_node("ReduceMean", ["narrow"], ["mean"], axes=[1], keepdims=1),
+           helper.make_node("Unsqueeze", ["mean", "axis2"], ["new"]),
+           helper.make_node("Cast", ["attn_cache"], ["attn"], to=FLOAT), helper.make_node("Mul", ["attn", "half"], ["kept"]),
+           helper.make_node("Add", ["kept", "new"], ["next_attn"]), helper.make_node("Cast", ["next_attn"], ["next_attn_cache"], to=half),
+           helper.make_node("Cast", ["cnn_cache"], ["cnn"], to=FLOAT), helper.make_node("Add", ["cnn", "one"], ["next_cnn"]),
+           helper.make_node("Cast", ["next_cnn"], ["next_cnn_cache"], to=half),
+           helper.make_node("Unsqueeze", ["speech_lengths", "axis1"], ["frames"]),
+           helper.make_node("Add", ["processed_lens", "frames"], ["next_processed_lens"]),
+           helper.make_node("Squeeze", ["next_processed_lens", "axis1"], ["encoder_out_lens"]),
+           helper.make_node("ReduceMean", ["next_attn"], ["before"], axes=[1, 2], keepdims=0),
+           helper.make_node("Unsqueeze", ["before", "axis1"], ["context"]), helper.make_node("Add", ["narrow", "context"], ["out"]),
+           helper.make_node("Cast", ["out"], ["encoder_out"], to=half)],
+          [port("speech", half, ["N", "T", 80]), port("speech_lengths", INT64, ["N"]), port("attn_cache", half, ["N", 4, 2, 8]),
+           port("cnn_cache", half, ["N", 3, 2, 8]), port("processed_lens", INT64, ["N", 1])],
+          [port("encoder_out", half, ["N", "T", 8]), port("encoder_out_lens", INT64, ["N"]), port("next_attn_cache", half, ["N", 4, 2, 8]),
+           port("next_cnn_cache", half, ["N", 3, 2, 8]), port("next_processed_lens", INT64, ["N", 1])],
+          [numpy_helper.from_array(numpy.array([0]), "zero"), numpy_helper.from_array(numpy.array([8]), "eight"),
+           numpy_helper.from_array(numpy.array([1]), "axis1"), numpy_helper.from_array(numpy.array([2]), "axis2"),
+           numpy_helper.from_array(numpy.array(0.5, dtype=numpy.float32), "half"), numpy_helper.from_array(numpy.array(1, dtype=numpy.float32), "one")])
+
+
 def batch_inputs(path):
     """Every kind of batch input, with a row for each request."""
     int32 = TensorProto.INT32
@@ -295,6 +323,6 @@ def batch_inputs(path):
 
 if __name__ == "__main__":
     for make in (add_sub, mlp, types, types_spelled, strings, scalar, anyshape, rows, centred, mean_pool, masked_pool, token_scale, large, nonzero, passthrough, optional, own_operator, fixed, sequence, fail_if, spin, endless,
-                 ragged, recurrent, voices, batch_inputs):
+                 ragged, recurrent, voices, speech_encoder, batch_inputs):
         make(TESTDATA / (make.__name__ + ".onnx"))
     add_sub(EXAMPLE)
