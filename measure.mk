@@ -59,6 +59,10 @@ leaving: build onnxruntime numpy ## clients that cancel at random, with and with
 demand: build onnxruntime ## 1,000 models of 8 MiB on memory for 100, 200 requests/s by Zipf's law; 6 min, quiet
 	go test -tags e2e -count 1 -timeout 20m -v -run TestMoreModelsThanMemory ./test/e2e -demand 5m -demand-models 1000 -demand-fit 100 -demand-rate 200
 
+.PHONY: thrash
+thrash: build onnxruntime ## 200 models on memory for 20: as many good answers as with the 20 alone, but for a tenth; 3 min, quiet
+	go test -tags e2e -count 1 -timeout 20m -v -run TestThrashingModels ./test/e2e -thrash 1m -strict
+
 .PHONY: bucket
 bucket: build ## models in a real S3 server that is slow, breaks off, fails and changes; 1 min
 	tools/get-versitygw

@@ -7,11 +7,15 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -182,7 +186,8 @@ func newParts(opts serveOptions, settings *mms.Settings, guarded *security, reco
 	p.settings, p.security = settings, guarded
 	p.onnx = onnx.New(onnx.Options{Library: opts.onnxLibrary, Nice: opts.computeNice, Log: log})
 	p.python = python.New(python.Options{Cores: cores, Nice: opts.computeNice, Caller: caller, Log: log})
-	store := calibrate.NewStore(calibrationDir(opts.calibrationDir, log), log)
+	kept := calibrationDir(opts.calibrationDir, log)
+	store := calibrate.NewStore(kept, log)
 	env := servable.NewEnv(servable.Options{
 		Retries:   opts.loadRetries,
 		Timeout:   seconds(opts.loadTimeout),
@@ -207,7 +212,7 @@ func newParts(opts serveOptions, settings *mms.Settings, guarded *security, reco
 	if p.buckets, p.cache, err = opts.openBuckets(context.Background(), log); err != nil {
 		return p, err
 	}
-	p.models = repository.New(p.backend, repository.Options{Paths: local, Buckets: p.buckets, Cache: p.cache, Mode: mode, Models: opts.loadModels, Poll: poll, FileConfig: opts.fileConfig, ClientCode: opts.allowUploads, Demand: opts.demand(store), Log: log})
+	p.models = repository.New(p.backend, repository.Options{Paths: local, Buckets: p.buckets, Cache: p.cache, Mode: mode, Models: opts.loadModels, Poll: poll, FileConfig: opts.fileConfig, ClientCode: opts.allowUploads, Demand: opts.demand(store), EpochFile: opts.epochFile(kept), Log: log})
 	caller.Server, caller.Repository = p.backend, p.models
 	if settings != nil {
 		p.archives, err = mms.New(p.backend, mms.Options{Settings: settings, Dialect: mms.Dialect(opts.store.dialect), Cores: cores, Version: version, Log: log})
@@ -335,6 +340,16 @@ func calibrationDir(named string, log *slog.Logger) string {
 		log.Warn("calibration results are not kept, because neither HOME nor XDG_CACHE_HOME is set: models are measured again at each start; name a directory with --calibration-dir")
 	}
 	return dir
+}
+
+// epochFile returns the file that keeps the epoch of control requests: in the directory of
+// calibration results, for the server at this address. A server at a free port has none.
+func (o *serveOptions) epochFile(dir string) string {
+	if dir == "" || o.httpPort == 0 {
+		return ""
+	}
+	at := net.JoinHostPort(cmp.Or(o.httpAddress, o.address), strconv.Itoa(o.httpPort))
+	return filepath.Join(dir, "epoch-"+url.PathEscape(at))
 }
 
 // lateBoundCaller lets models call other models. Errors have the texts of Triton, which models may

@@ -210,7 +210,7 @@ func TestNamesThatNobodyHasAddNoSeries(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	err := s.Load("m", "the test", func([]*servable.Version) ([]servable.Source, error) {
+	err := s.Load("m", "the test", func(context.Context, []*servable.Version) ([]servable.Source, error) {
 		return []servable.Source{{Model: "m", Number: 1, Config: func() (*modelconfig.Config, error) {
 			cfg, err := modelconfig.Parse("", []byte(`backend: "echo" max_batch_size: 4 input [ { name: "x" data_type: TYPE_FP32 dims: [ 1 ] } ] output [ { name: "x" data_type: TYPE_FP32 dims: [ 1 ] } ]`))
 			if err == nil {

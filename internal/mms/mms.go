@@ -201,7 +201,7 @@ func (s *Store) unregister(name, version string) error {
 // remove unloads a version, and returns when it is closed.
 func (s *Store) remove(v *servable.Version) error {
 	name := v.Config.Name
-	err := s.server.Load(name, s.owner(), func(have []*servable.Version) ([]servable.Source, error) {
+	err := s.server.Load(name, s.owner(), func(_ context.Context, have []*servable.Version) ([]servable.Source, error) {
 		if !slices.Contains(have, v) {
 			return nil, notFound("Model not found: %s", name) // it was removed in the meantime
 		}

@@ -196,7 +196,7 @@ func (s *Store) add(ctx context.Context, reg Registration) (*servable.Version, e
 	kept := false
 	src.KeepFiles = func() func() { kept = true; return remove }
 	first := false
-	err = s.server.Load(src.Model, s.owner(), func(have []*servable.Version) ([]servable.Source, error) {
+	err = s.server.Load(src.Model, s.owner(), func(_ context.Context, have []*servable.Version) ([]servable.Source, error) {
 		if err := s.taken(src, have); err != nil {
 			return nil, err
 		}

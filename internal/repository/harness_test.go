@@ -38,6 +38,7 @@ type setup struct {
 	CPU       string
 	Runners   map[string]servable.Runner
 	Cores     int
+	EpochFile string
 	Memory    func() machine.Memory
 	Waited    func() time.Duration
 	Pacer     *pacer.Pacer
@@ -57,7 +58,7 @@ func (o setup) open() *running {
 		Runners: o.Runners, Cores: o.Cores, Memory: o.Memory, Waited: o.Waited, Pacer: o.Pacer, Log: o.Log,
 	})
 	s := server.New(env, server.Options{Loads: o.Loads, Lenient: o.Lenient, Log: o.Log})
-	return &running{Server: s, source: New(s, Options{Paths: o.Paths, Buckets: o.Buckets, Cache: o.Cache, Mode: o.Mode, Models: o.Models, Demand: o.Demand, Poll: o.Poll, FileConfig: o.FileConf, ClientCode: !o.NoCode, Log: o.Log})}
+	return &running{Server: s, source: New(s, Options{Paths: o.Paths, Buckets: o.Buckets, Cache: o.Cache, Mode: o.Mode, Models: o.Models, Demand: o.Demand, Poll: o.Poll, FileConfig: o.FileConf, ClientCode: !o.NoCode, EpochFile: o.EpochFile, Log: o.Log})}
 }
 
 func (r *running) Start(ctx context.Context) error {

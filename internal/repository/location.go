@@ -16,6 +16,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/bucket"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
+	"github.com/shoal-serving/shoal/internal/server"
 )
 
 // A location is where files of models are: directories, or a bucket.
@@ -295,6 +296,10 @@ func (r *Repository) fetch(ctx context.Context, f *candidate, selected func(*can
 	if f.remote == nil {
 		return f, nil, nil
 	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stop := context.AfterFunc(r.ctx, func() { cancel(server.ErrClosing) })
+	defer stop()
 	var progress bucket.Progress
 	began := time.Now()
 	log := r.opts.Log.With("model", f.name, "from", f.remote.url)

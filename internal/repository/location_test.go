@@ -2,6 +2,7 @@ package repository
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"gocloud.dev/blob/memblob"
 
 	"github.com/shoal-serving/shoal/internal/bucket"
+	"github.com/shoal-serving/shoal/internal/bucket/hubtest"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/pacer"
 	"github.com/shoal-serving/shoal/internal/servable"
@@ -134,5 +136,60 @@ func TestAModelFileInABucketIsAModel(t *testing.T) {
 	models := l.group([]bucket.Object{{Key: "a.onnx", Size: 5}, {Key: "notes.txt"}, {Key: ".hidden/1/model.onnx"}, {Key: "b/1/model.onnx", Size: 7}, {Key: "b/__pycache__/x"}})
 	if len(models) != 2 || models["a"][0].file != "a.onnx" || models["a"][0].remote.newest() != 5 || models["b"][0].remote.newest() != 7 || len(models["b"][0].remote.shared) != 0 {
 		t.Errorf("found %+v", models)
+	}
+}
+
+func TestUnloadingAModelEndsItsFetch(t *testing.T) {
+	h := hubtest.New(t)
+	h.Commit("main", map[string][]byte{"config.pbtxt": []byte(echoConfig), "model.onnx": make([]byte, 2*hubtest.Large)})
+	h.Stalls.Store(true)
+	t.Setenv("HF_ENDPOINT", h.URL)
+	b, err := bucket.Open(t.Context(), "hf://"+hubtest.Repository)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cache, err := bucket.OpenCache(t.TempDir(), 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const name = "tiny-model"
+	for _, mode := range []Mode{Explicit, Demand} {
+		eng, p := &slow{loads: map[string]int{}}, pacer.NewPortable()
+		r := setup{
+			Buckets: []*bucket.Bucket{b}, Cache: cache, Mode: mode, Demand: DemandOptions{Memory: 1 << 20}, Pacer: p, Cores: 3,
+			Log: slog.New(slog.DiscardHandler), Runners: map[string]servable.Runner{"echo": {Engine: eng}},
+		}.open()
+		if err := r.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		before := h.Left.Load()
+		done := make(chan error, 1)
+		go func() {
+			if mode == Explicit {
+				done <- r.Load(t.Context(), name, override{})
+				return
+			}
+			_, err := request(t.Context(), r, name)
+			done <- err
+		}()
+		for h.Stalled.Load() == before {
+			time.Sleep(time.Millisecond)
+		}
+		if err := r.Unload(name); err != nil {
+			t.Errorf("mode %d: %v", mode, err)
+		}
+		if err := <-done; err == nil || !strings.Contains(err.Error(), "unloaded while it was being loaded") {
+			t.Errorf("mode %d: the load ended with %v", mode, err)
+		}
+		for h.Left.Load() == before { // a fetch that goes on would hold the test
+			time.Sleep(time.Millisecond)
+		}
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+		p.Close()
+	}
+	if err := errors.Join(b.Close(), cache.Close()); err != nil {
+		t.Error(err)
 	}
 }

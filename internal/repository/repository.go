@@ -12,9 +12,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -52,6 +56,10 @@ type Options struct {
 
 	// Demand configures mode Demand.
 	Demand DemandOptions
+
+	// EpochFile keeps the highest epoch of control requests for the next process. "" means that
+	// the epoch is forgotten when the process ends.
+	EpochFile string
 
 	Log *slog.Logger
 }
@@ -109,6 +117,7 @@ func New(s *server.Server, opts Options) *Repository {
 	opts.Poll = cmp.Or(opts.Poll, DefaultPoll)
 	opts.Log = cmp.Or(opts.Log, slog.Default())
 	r := &Repository{server: s, opts: opts, closing: make(chan struct{}), models: map[string]*model{}, fetches: map[string]*bucket.Progress{}}
+	r.epoch = readEpoch(opts.EpochFile, opts.Log)
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	r.locations = []location{directories(opts.Paths)}
 	for _, b := range opts.Buckets {
@@ -342,15 +351,53 @@ func (r *Repository) Epoch() uint64 {
 }
 
 // checkEpoch returns an error if a control request is of a controller that another one has
-// replaced. It remembers the highest epoch until the process ends.
+// replaced. It remembers the highest epoch, before anything is changed because of it.
 func (r *Repository) checkEpoch(epoch uint64) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if epoch != 0 && epoch < r.epoch {
 		return infer.Errorf(infer.Outdated, "the request has epoch %d, and the server has seen epoch %d: another controller has taken over", epoch, r.epoch)
 	}
-	r.epoch = max(r.epoch, epoch)
+	if epoch > r.epoch {
+		r.epoch = epoch
+		r.keepEpochLocked()
+	}
 	return nil
+}
+
+// keepEpochLocked writes the epoch to its file. A controller is not refused because that
+// fails: the server remembers the epoch as long as it runs.
+func (r *Repository) keepEpochLocked() {
+	if r.opts.EpochFile == "" {
+		return
+	}
+	part := r.opts.EpochFile + ".part"
+	err := os.MkdirAll(filepath.Dir(part), 0o700)
+	if err == nil {
+		err = os.WriteFile(part, strconv.AppendUint(nil, r.epoch, 10), 0o600)
+	}
+	if err == nil {
+		err = os.Rename(part, r.opts.EpochFile) // so that a part of a number is never read
+	}
+	if err != nil {
+		r.opts.Log.Warn("the epoch of control requests cannot be kept; it is forgotten when the server ends", "epoch", r.epoch, "error", err)
+	}
+}
+
+// readEpoch returns the epoch that an earlier process kept in a file, or 0.
+func readEpoch(file string, log *slog.Logger) uint64 {
+	text, err := os.ReadFile(file)
+	if file == "" || errors.Is(err, fs.ErrNotExist) {
+		return 0
+	}
+	var epoch uint64
+	if err == nil {
+		epoch, err = strconv.ParseUint(string(text), 10, 64)
+	}
+	if err != nil {
+		log.Warn("the epoch of earlier control requests cannot be read", "error", err)
+	}
+	return epoch
 }
 
 // notAllowed returns an error unless clients may load and unload models.
@@ -392,13 +439,14 @@ func (r *Repository) change(name string, with override) error {
 	var at fingerprint
 	refusal := ""
 	refuse := func(err error) error {
-		// Uploads and names without files are not listed in the index.
-		if len(with.Files) == 0 && infer.CodeOf(err) != infer.NotFound {
+		// Uploads and names without files are not listed in the index, and neither are models that
+		// were unloaded meanwhile.
+		if len(with.Files) == 0 && infer.CodeOf(err) != infer.NotFound && !errors.Is(err, servable.ErrUnloading) {
 			refusal = err.Error()
 		}
 		return loadRefused(name, err)
 	}
-	err := r.server.Load(name, r.owner(), func([]*servable.Version) ([]servable.Source, error) {
+	err := r.server.Load(name, r.owner(), func(ctx context.Context, _ []*servable.Version) ([]servable.Source, error) {
 		if err := r.loadMembers(name, with, nil); err != nil {
 			return nil, refuse(err)
 		}
@@ -409,7 +457,7 @@ func (r *Repository) change(name string, with override) error {
 		with, at = full, f.whole() // of all versions, although only those that serve are fetched
 		if len(with.Files) > 0 {
 			sent = newUpload(f.dir)
-		} else if f, sent, err = r.fetch(r.ctx, f, r.selected(with)); err != nil {
+		} else if f, sent, err = r.fetch(ctx, f, r.selected(with)); err != nil {
 			return nil, refuse(err)
 		}
 		r.mu.Lock()

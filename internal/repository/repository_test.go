@@ -844,3 +844,22 @@ func TestControlRequestsOfALowerEpochAreRefused(t *testing.T) {
 		t.Errorf("ready are %+v, want the model of the last load", all)
 	}
 }
+
+func TestTheEpochIsKnownAfterARestart(t *testing.T) {
+	disk, file := newDisk(t).model("a", echoConfig, "1"), filepath.Join(t.TempDir(), "new", "epoch")
+	for i, c := range []struct {
+		epoch uint64
+		want  bool // it is refused
+	}{{7, false}, {6, true}, {7, false}, {8, false}, {7, true}} {
+		r, err := start(t, disk, &tracked{}, setup{Mode: Explicit, EpochFile: file})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.source.Load(t.Context(), "a", catalog.LoadOptions{Epoch: c.epoch}); (infer.CodeOf(err) == infer.Outdated) != c.want {
+			t.Errorf("process %d, epoch %d: %v", i, c.epoch, err)
+		}
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"log/slog"
 	"strings"
 	"testing"
@@ -76,7 +77,7 @@ func TestAVersionThatIsLoadedAgainGivesNoOldAnswers(t *testing.T) {
 	s := startCached(t, 1<<20)
 	ask(t, s, "cached", 1, nil)
 	first := s.Versions("cached")[0]
-	if err := s.Load("cached", "the test", func([]*servable.Version) ([]servable.Source, error) {
+	if err := s.Load("cached", "the test", func(context.Context, []*servable.Version) ([]servable.Source, error) {
 		src := first.Source
 		src.Fingerprint++ // its files have changed
 		return []servable.Source{src}, nil

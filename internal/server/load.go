@@ -15,8 +15,9 @@ import (
 )
 
 // Desired returns the versions of a model that should serve, given those that do. The
-// server calls it when it is the caller's turn to change the model.
-type Desired func(have []*servable.Version) ([]servable.Source, error)
+// server calls it when it is the caller's turn to change the model. ctx ends if the model is
+// unloaded meanwhile, or the server is closed.
+type Desired func(ctx context.Context, have []*servable.Version) ([]servable.Source, error)
 
 // Load changes a model to the desired versions: those that serve with an unchanged
 // fingerprint stay, new ones are opened, and the rest drain. If a version cannot be opened,
@@ -121,7 +122,7 @@ func (s *Server) applySafely(ctx context.Context, m *model, owner string, desire
 // apply opens the new versions of a change, and replaces the old ones.
 func (s *Server) apply(ctx context.Context, m *model, owner string, desired Desired) (change, error) {
 	have := s.Versions(m.name)
-	want, err := s.desiredSources(m, owner, desired, have)
+	want, err := s.desiredSources(ctx, m, owner, desired, have)
 	if err != nil {
 		if infer.CodeOf(err) == infer.Unsupported {
 			s.doNotExpect(m)
@@ -143,7 +144,7 @@ func (s *Server) apply(ctx context.Context, m *model, owner string, desired Desi
 
 // desiredSources returns the desired versions. A model belongs to the source that loaded it first,
 // until it is unloaded.
-func (s *Server) desiredSources(m *model, owner string, desired Desired, have []*servable.Version) ([]servable.Source, error) {
+func (s *Server) desiredSources(ctx context.Context, m *model, owner string, desired Desired, have []*servable.Version) ([]servable.Source, error) {
 	s.mu.Lock()
 	other := m.owner
 	if other == "" {
@@ -153,7 +154,7 @@ func (s *Server) desiredSources(m *model, owner string, desired Desired, have []
 	if other != "" && other != owner {
 		return nil, infer.Errorf(infer.Invalid, "model '%s' is in %s and in %s, expected one of them", m.name, other, owner)
 	}
-	return desired(have)
+	return desired(ctx, have)
 }
 
 // openAll opens the new versions of a change, all or none: if one fails, the others are

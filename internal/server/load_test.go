@@ -45,7 +45,7 @@ func TestUnloadingDoesNotLogALoad(t *testing.T) {
 		t.Errorf("after the load: %s", log.String())
 	}
 	log.Reset()
-	if err := s.Load("m", "the test", func([]*servable.Version) ([]servable.Source, error) { return nil, nil }); err != nil {
+	if err := s.Load("m", "the test", func(context.Context, []*servable.Version) ([]servable.Source, error) { return nil, nil }); err != nil {
 		t.Fatal(err)
 	}
 	closeServer(t, s)

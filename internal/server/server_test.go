@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"os"
@@ -90,7 +91,7 @@ func also(src servable.Source, text string) Desired {
 		}
 		return cfg, err
 	}
-	return func(have []*servable.Version) (all []servable.Source, err error) {
+	return func(_ context.Context, have []*servable.Version) (all []servable.Source, err error) {
 		for _, v := range have {
 			all = append(all, v.Source)
 		}

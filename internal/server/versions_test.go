@@ -77,9 +77,9 @@ func inBubble(t *testing.T, eng *counting, opts Options, test func(t *testing.T,
 
 // versions desires the given versions of m, with a fingerprint.
 func versions(fingerprint uint64, numbers ...int64) Desired {
-	return func([]*servable.Version) (all []servable.Source, err error) {
+	return func(ctx context.Context, _ []*servable.Version) (all []servable.Source, err error) {
 		for _, n := range numbers {
-			more, _ := also(servable.Source{Model: "m", Number: n, Fingerprint: fingerprint}, queued)(nil)
+			more, _ := also(servable.Source{Model: "m", Number: n, Fingerprint: fingerprint}, queued)(ctx, nil)
 			all = append(all, more...)
 		}
 		return all, nil
@@ -188,7 +188,7 @@ func TestANameThatNoSourceHasIsForgotten(t *testing.T) {
 		s.Started()
 		absent := errors.New("there is no such model")
 		for range 2 {
-			if err := s.Load("m", "the test", func([]*servable.Version) ([]servable.Source, error) { return nil, absent }); !errors.Is(err, absent) {
+			if err := s.Load("m", "the test", func(context.Context, []*servable.Version) ([]servable.Source, error) { return nil, absent }); !errors.Is(err, absent) {
 				t.Errorf("%v, want %v", err, absent)
 			}
 			_, err := s.Find("m", "")
@@ -318,7 +318,7 @@ func TestARequestMovesToTheNextVersionWithTheInputsThatItCameWith(t *testing.T) 
 		runtime.Gosched()
 	}
 	next := also(servable.Source{Model: "m", Number: 1, Fingerprint: 2}, reshaped)
-	if err := s.Load("m", "the test", func([]*servable.Version) ([]servable.Source, error) { return next(nil) }); err != nil {
+	if err := s.Load("m", "the test", func(ctx context.Context, _ []*servable.Version) ([]servable.Source, error) { return next(ctx, nil) }); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-answered; err != nil {

@@ -3,10 +3,14 @@
 package e2e
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/shoal-serving/shoal/client"
 	"github.com/shoal-serving/shoal/internal/bucket/hubtest"
@@ -32,14 +36,18 @@ func startHub(t *testing.T) (h *hubtest.Hub, commit string) {
 	return h, commit
 }
 
+// tinyRequest is a request to the model of the Hub.
+func tinyRequest() *client.Request {
+	return &client.Request{Model: "tiny-model", Inputs: []client.Tensor{{Name: "x", Type: tensor.FP32, Shape: []int64{1, 64}, Data: make([]byte, 256)}}}
+}
+
 // TestAModelOfTheHubIsServed serves a gated repository at a commit. Its download is redirected
 // to a storage and breaks off once.
 func TestAModelOfTheHubIsServed(t *testing.T) {
 	h, commit := startHub(t)
 	h.Breaks.Store(1)
 	s := servertest.Start(t, "hf://"+hubtest.Repository+"@"+commit, "--calibration-dir=", "--model-cache="+t.TempDir())
-	request := &client.Request{Model: "tiny-model", Inputs: []client.Tensor{{Name: "x", Type: tensor.FP32, Shape: []int64{1, 64}, Data: make([]byte, 256)}}}
-	if _, err := s.Client().Infer(t.Context(), request); err != nil {
+	if _, err := s.Client().Infer(t.Context(), tinyRequest()); err != nil {
 		t.Error(err)
 	}
 	if h.Broken.Load() != 1 || h.Redirects.Load() < 2 || h.Leaked.Load() > 0 {
@@ -50,14 +58,39 @@ func TestAModelOfTheHubIsServed(t *testing.T) {
 	}
 }
 
+// TestAHundredClientsOfAColdModelCauseOneLoad asks a hundred times at once for a model that is
+// not on this machine.
+func TestAHundredClientsOfAColdModelCauseOneLoad(t *testing.T) {
+	h, _ := startHub(t)
+	s := servertest.Start(t, "hf://"+hubtest.Repository, "--model-control-mode=demand", "--calibration-dir=", "--model-cache="+t.TempDir())
+	c := s.Client()
+	var all sync.WaitGroup
+	var answered atomic.Int64
+	for range 100 {
+		all.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			if _, err := c.Infer(ctx, tinyRequest()); err != nil {
+				t.Error(err)
+				return
+			}
+			answered.Add(1)
+		})
+	}
+	all.Wait()
+	figures := demandFigures(t, s)
+	if answered.Load() != 100 || h.Redirects.Load() != 1 || !strings.Contains(figures, `shoal_demand_loads_total{outcome="success"} 1 `) {
+		t.Errorf("%d answers, %d downloads, %s; want 100 with one download and one load", answered.Load(), h.Redirects.Load(), figures)
+	}
+}
+
 // TestAWrongFileOfTheHubIsNeverLoaded has the storage send another content than the Hub lists.
 func TestAWrongFileOfTheHubIsNeverLoaded(t *testing.T) {
 	h, _ := startHub(t)
 	h.Wrong.Store(true)
 	cache := t.TempDir()
 	s := servertest.Start(t, "hf://"+hubtest.Repository, "--model-control-mode=demand", "--calibration-dir=", "--model-cache="+cache)
-	request := &client.Request{Model: "tiny-model", Inputs: []client.Tensor{{Name: "x", Type: tensor.FP32, Shape: []int64{1, 64}, Data: make([]byte, 256)}}}
-	if _, err := s.Client().Infer(t.Context(), request); err == nil || !strings.Contains(err.Error(), "checksum") || h.Changed.Load() == 0 {
+	if _, err := s.Client().Infer(t.Context(), tinyRequest()); err == nil || !strings.Contains(err.Error(), "checksum") || h.Changed.Load() == 0 {
 		t.Errorf("%d files were changed, and the request got %v", h.Changed.Load(), err)
 	}
 	if n := checkCache(t, cache); n != 0 {
@@ -65,7 +98,7 @@ func TestAWrongFileOfTheHubIsNeverLoaded(t *testing.T) {
 	}
 	h.Wrong.Store(false)
 	servertest.Eventually(t, "the right file is served", func() bool {
-		_, err := s.Client().Infer(t.Context(), request)
+		_, err := s.Client().Infer(t.Context(), tinyRequest())
 		return err == nil
 	})
 }

@@ -34,7 +34,12 @@ type Hub struct {
 	// Wrong means that the storage has other contents than the Hub lists, of the same size.
 	Wrong atomic.Bool
 
+	// Stalls means that the storage does not answer until the client leaves.
+	Stalls atomic.Bool
+
 	Broken    atomic.Int64 // downloads that broke off
+	Stalled   atomic.Int64 // downloads that got no answer
+	Left      atomic.Int64 // of those, the ones that the client has ended
 	Redirects atomic.Int64 // downloads that were redirected to the storage
 	Changed   atomic.Int64 // downloads with other contents
 	Leaked    atomic.Int64 // requests to the storage that had a token
@@ -171,6 +176,12 @@ func (h *Hub) download(w http.ResponseWriter, r *http.Request) {
 		h.Changed.Add(1)
 		content = bytes.Clone(content)
 		content[len(content)/2] ^= 1
+	}
+	if h.Stalls.Load() {
+		h.Stalled.Add(1)
+		<-r.Context().Done()
+		h.Left.Add(1)
+		return
 	}
 	if h.Breaks.Add(-1) >= 0 {
 		h.Broken.Add(1)
