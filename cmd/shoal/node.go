@@ -20,6 +20,6 @@ func newReporter(p parts, opts serveOptions) *node.Reporter {
 			now.Ready, now.Draining, now.Epoch, now.Models = p.backend.Ready(), p.backend.Draining(), p.models.Epoch(), p.backend.NodeModels()
 			return now
 		},
-		Changed: p.backend.Changed, Stopping: p.backend.Stopping(), Started: time.Now(),
+		Figures: p.backend.NodeFigures, Changed: p.backend.Changed, Stopping: p.backend.Stopping(), Started: time.Now(),
 	})
 }

@@ -62,6 +62,25 @@ type Point struct {
 	Takes time.Duration `json:"takes_ns"`
 }
 
+// Figures are what one version of a model has done, for programs that compare versions.
+type Figures struct {
+	Version  string `json:"version"`
+	Requests uint64 `json:"requests"` // that the version answered, since it was loaded
+	// Failures are those of them that the version may be the reason for: not those that a client
+	// cancelled or had no right to, and not those that came while it was stopping. Responses whose
+	// types or shapes the configuration does not have count, too, once someone has asked.
+	Failures uint64 `json:"failures"`
+	// Times are those of successful requests since someone first asked, ascending.
+	Times []Bucket `json:"times,omitempty"`
+}
+
+// A Bucket is a number of requests that took at most a time, and longer than that of the bucket
+// before. Times of two neighbours differ by a sixteenth or less.
+type Bucket struct {
+	Most  time.Duration `json:"most_ns"`
+	Count uint64        `json:"count"`
+}
+
 // A window is the time over which recent figures are measured: it begins anew when it is
 // this long.
 const window = 10 * time.Second

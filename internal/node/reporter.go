@@ -41,6 +41,8 @@ type Options struct {
 	Changed func() <-chan struct{}
 	// Stopping is closed when readers must not wait any more, because the server drains.
 	Stopping <-chan struct{}
+	// Figures returns the figures of a model's versions that serve.
+	Figures func(model string) []Figures
 	// Started identifies the process, so that tags of an earlier one are not mistaken.
 	Started time.Time
 }
@@ -116,4 +118,9 @@ func (r *Reporter) refresh(now time.Time) {
 		r.published, r.at = page, now
 		r.changes++
 	}
+}
+
+// Figures returns the figures of a model's versions that serve, as JSON.
+func (r *Reporter) Figures(model string) ([]byte, error) {
+	return json.Marshal(map[string][]Figures{"versions": r.opts.Figures(model)})
 }

@@ -4,12 +4,15 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/catalog"
 	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/modelconfig"
 	"github.com/shoal-serving/shoal/internal/node"
 	"github.com/shoal-serving/shoal/internal/servable"
+	"github.com/shoal-serving/shoal/tensor"
 )
 
 // NodeModels describes all versions except those that were unloaded, for [node.Page].
@@ -55,3 +58,40 @@ func describe(m *node.Model, v *servable.Version) {
 		}
 	}
 }
+
+// NodeFigures returns what the versions of a model have done, for [node.Options].
+func (s *Server) NodeFigures(model string) []node.Figures {
+	all := []node.Figures{}
+	for _, v := range (*s.serving.Load())[model].versions {
+		snapshot := v.Stats.Snapshot()
+		f := node.Figures{Version: strconv.FormatInt(v.Number(), 10), Requests: snapshot.Success.Count + snapshot.Fail.Count, Failures: snapshot.Fail.Count}
+		for _, code := range notOfTheVersion {
+			f.Failures -= snapshot.Failed[code]
+			f.Requests -= snapshot.Failed[code]
+		}
+		times, misshapen := v.Stats.Latencies()
+		f.Failures += misshapen
+		for _, l := range times {
+			f.Times = append(f.Times, node.Bucket(l))
+		}
+		all = append(all, f)
+	}
+	return all
+}
+
+// asDeclared reports whether outputs have the types and shapes of the configuration.
+func asDeclared(cfg *modelconfig.Config, outputs []tensor.Tensor) bool {
+	rows := min(cfg.MaxBatchSize, 1) // dimensions before those of the configuration
+	return !slices.ContainsFunc(outputs, func(t tensor.Tensor) bool {
+		i := slices.IndexFunc(cfg.Outputs, func(o modelconfig.Tensor) bool { return o.Name == t.Name })
+		if i < 0 || len(cfg.Outputs[i].Dims) == 0 {
+			return false
+		}
+		spec := &cfg.Outputs[i]
+		return t.Type != spec.Type || len(t.Shape) != rows+len(spec.Dims) ||
+			!slices.EqualFunc(t.Shape[rows:], spec.Dims, func(got, want int64) bool { return want < 0 || got == want })
+	})
+}
+
+// notOfTheVersion are failures that say nothing about the version of a model.
+var notOfTheVersion = []infer.Code{infer.Cancelled, infer.Forbidden, infer.Unauthenticated, infer.Unavailable}

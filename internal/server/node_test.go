@@ -1,12 +1,15 @@
 package server
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/engine/enginetest"
 	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/modelconfig"
+	"github.com/shoal-serving/shoal/tensor"
 )
 
 func TestTheNodeHasWhatServesAndWhatFailed(t *testing.T) {
@@ -71,4 +74,52 @@ func TestChangesOfStatesAreReported(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestFiguresOfVersionsAreOfTheVersion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, stop := serve(t, &enginetest.Echo{Takes: func(int) time.Duration { return 100 * ms }, Fails: failsForBad})
+		defer stop()
+		ask := func(ctx context.Context, value uint8) {
+			resp := &infer.Response{}
+			if err := s.Infer(ctx, rows(2, value), resp); err == nil {
+				resp.Release()
+			}
+		}
+		if all := s.NodeFigures("m"); len(all) != 1 || all[0].Version != "1" || all[0].Requests != 0 {
+			t.Fatalf("before: %+v", all)
+		}
+		ask(t.Context(), 1)
+		ask(t.Context(), bad)
+		gone, leave := context.WithTimeout(t.Context(), 10*ms)
+		defer leave()
+		cancelled, cancel := context.WithCancel(gone)
+		go func() { time.Sleep(5 * ms); cancel() }()
+		ask(cancelled, 1) // counts for nobody
+		f := s.NodeFigures("m")[0]
+		if f.Requests != 2 || f.Failures != 1 || len(f.Times) != 1 || f.Times[0].Count != 1 || f.Times[0].Most < 100*ms || f.Times[0].Most > 107*ms {
+			t.Errorf("%+v", f)
+		}
+		if all := s.NodeFigures("other"); len(all) != 0 {
+			t.Errorf("a model that does not exist: %+v", all)
+		}
+	})
+}
+
+func TestOutputsAreComparedWithTheConfiguration(t *testing.T) {
+	cfg := &modelconfig.Config{MaxBatchSize: 8, Outputs: []modelconfig.Tensor{{Name: "y", Type: tensor.FP32, Dims: []int64{-1, 4}}}}
+	for _, c := range []struct {
+		output tensor.Tensor
+		fits   bool
+	}{
+		{tensor.Tensor{Name: "y", Type: tensor.FP32, Shape: []int64{2, 7, 4}}, true},
+		{tensor.Tensor{Name: "y", Type: tensor.FP32, Shape: []int64{2, 7, 5}}, false},
+		{tensor.Tensor{Name: "y", Type: tensor.FP32, Shape: []int64{2, 4}}, false},
+		{tensor.Tensor{Name: "y", Type: tensor.Int32, Shape: []int64{2, 7, 4}}, false},
+		{tensor.Tensor{Name: "more", Type: tensor.Int32, Shape: []int64{2}}, true}, // the configuration says nothing of it
+	} {
+		if got := asDeclared(cfg, []tensor.Tensor{c.output}); got != c.fits {
+			t.Errorf("%v: %v", c.output, got)
+		}
+	}
 }

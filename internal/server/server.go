@@ -330,6 +330,9 @@ func buildResponse(v *servable.Version, req *infer.Request, resp *infer.Response
 	if err := v.Config.Restore(resp); err != nil {
 		return err
 	}
+	if v.Stats.Compared() && !asDeclared(v.Config, resp.Outputs) {
+		v.Stats.Misshapen()
+	}
 	if req.Convert != nil {
 		if err := req.Convert(resp, v.Config.MaxBatchSize > 0, v.Labels); err != nil {
 			return err

@@ -18,6 +18,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/modelconfig"
 	"github.com/shoal-serving/shoal/internal/pacer"
 	"github.com/shoal-serving/shoal/internal/servable"
+	"github.com/shoal-serving/shoal/internal/stats"
 	"github.com/shoal-serving/shoal/tensor"
 )
 
@@ -147,7 +148,7 @@ func TestAnOutputThatTheModelDoesNotReturnIsAnError(t *testing.T) {
 	}
 	for name, want := range map[string]string{"x": "", "z": "the model returned no output 'z', which the request asks for"} {
 		resp := &infer.Response{Outputs: []tensor.Tensor{{Name: "x", Type: tensor.Int8, Shape: []int64{1, 1}, Data: []byte{1}}}}
-		err := buildResponse(&servable.Version{Config: cfg}, &infer.Request{Outputs: []string{name}}, resp)
+		err := buildResponse(&servable.Version{Config: cfg, Stats: stats.New(2)}, &infer.Request{Outputs: []string{name}}, resp)
 		if got := fmt.Sprint(err); (err == nil) != (want == "") || err != nil && (got != want || infer.CodeOf(err) != infer.Internal) {
 			t.Errorf("output %s: %v, want %q", name, err, want)
 		}

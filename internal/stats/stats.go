@@ -28,6 +28,8 @@ type Counters struct {
 	requests [shards]shard
 	restarts atomic.Uint64
 
+	latencies atomic.Pointer[latencies] // nil unless someone has asked for them
+
 	watched atomic.Pointer[watched] // the last batches; nil unless there are viewers
 	watchMu sync.Mutex              // guards the following
 	viewers int                     // open watches
@@ -145,6 +147,7 @@ func (c *Counters) Succeeded(rows int, total time.Duration, t *infer.Timeline) {
 	s.infer += uint64(t.RunEnded.Sub(t.RunStarted))
 	s.output += uint64(t.Split.Sub(t.RunEnded))
 	s.mu.Unlock()
+	c.countLatency(total)
 }
 
 // CacheHit counts a request that was answered from the cache. total is the time from its arrival
@@ -155,6 +158,7 @@ func (c *Counters) CacheHit(total, lookup time.Duration) {
 	s.queue += uint64(lookup) // as in Triton
 	s.hits.add(lookup)
 	s.mu.Unlock()
+	c.countLatency(total)
 }
 
 // succeeded counts a successful request by its time.

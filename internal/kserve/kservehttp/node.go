@@ -13,9 +13,17 @@ const maxNodeWait = time.Minute
 
 // node answers GET /v2/node, an extension of Shoal: the page that describes the server, with a
 // tag. A client that sends the tag in If-None-Match gets 304 while the page is the same; with the
-// parameter wait it is answered when the page changes, or after that time.
+// parameter wait it is answered when the page changes, or after that time. With the parameter
+// model it gets the figures of that model's versions instead.
 func (h *handler) node(w http.ResponseWriter, r *http.Request) error {
 	if err := h.catalog.Authorize(r.Context(), access.Observe, ""); err != nil {
+		return err
+	}
+	if model := r.URL.Query().Get("model"); model != "" {
+		body, err := h.opts.Node.Figures(model)
+		if err == nil {
+			sendDocument(w, http.StatusOK, body)
+		}
 		return err
 	}
 	wait := time.Duration(0)

@@ -47,3 +47,15 @@ func TestThePageOfANodeIsSentOnceForItsTag(t *testing.T) {
 		}
 	}
 }
+
+func TestFiguresOfVersionsAreSentForAModel(t *testing.T) {
+	_, server := newServer(t, kservehttp.Options{Node: node.NewReporter(node.Options{
+		Figures: func(model string) []node.Figures {
+			return []node.Figures{{Version: model, Requests: 3, Failures: 1, Times: []node.Bucket{{Most: 5, Count: 2}}}}
+		},
+	})})
+	got := do(t, server, http.MethodGet, "/v2/node?model=m%2F1", nil, nil)
+	if want := `{"versions":[{"version":"m/1","requests":3,"failures":1,"times":[{"most_ns":5,"count":2}]}]}`; got.status != http.StatusOK || got.body != want {
+		t.Errorf("%s", describe(got))
+	}
+}
