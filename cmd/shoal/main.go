@@ -82,7 +82,7 @@ func newRootCommand() *cobra.Command {
 	groups := []*cobra.Group{{ID: "serve", Title: "Serve models"}, {ID: "client", Title: "Use a running server"}, {ID: "measure", Title: "Measure and understand"}, {ID: "other", Title: "Other commands"}}
 	root.AddGroup(groups...)
 	for group, commands := range map[string][]*cobra.Command{
-		"serve":   {newServeCommand(), newDemoCommand(), newCellCommand(), newKeysCommand(), newDoctorCommand()},
+		"serve":   {newServeCommand(), newDemoCommand(), newCellCommand(), newRolloutCommand(), newKeysCommand(), newDoctorCommand()},
 		"client":  {newListCommand(), newInferCommand(), newLoadCommand(), newUnloadCommand(), newHealthCommand(), newTopCommand()},
 		"measure": {newBenchCommand(), newExplainCommand(), newSimulateCommand()},
 		"other":   {newVersionCommand()},

@@ -45,6 +45,15 @@ type (
 	}
 	// Followed is the state of the cell that a follower copies.
 	Followed struct{ State State }
+	// Started starts a rollout that [Core.PrepareRollout] returned.
+	Started struct{ Rollout Rollout }
+	// Stopped ends a rollout: the old version gets all requests.
+	Stopped struct{ Model, Reason string }
+	// Measured are the figures of a model's versions on a node; none if it did not answer.
+	Measured struct {
+		Node, Model string
+		Versions    []node.Figures
+	}
 	// Tick says that it is the time that the last step asked for.
 	Tick struct{}
 )
@@ -54,6 +63,9 @@ func (Reported) event()    {}
 func (Unreachable) event() {}
 func (Carried) event()     {}
 func (Followed) event()    {}
+func (Started) event()     {}
+func (Stopped) event()     {}
+func (Measured) event()    {}
 func (Tick) event()        {}
 
 // Actions are what the caller of a step must do.
@@ -61,9 +73,16 @@ type Actions struct {
 	Orders  []Order
 	Routes  []Route  // that changed; without active nodes if there is none to send requests to
 	Removed []string // models that have no route any more
-	Save    *State   // to keep on disk; nil if it has not changed
+	Measure []Measure
+	Save    *State // to keep on disk; nil if it has not changed
 	Log     []string
 	Next    Time // when to step with Tick at the latest; 0 means never
+}
+
+// A Measure asks for the figures of a model's versions on a node, with [Measured].
+type Measure struct {
+	Node  Node
+	Model string
 }
 
 // A Core decides for a cell. It has one caller at a time.
@@ -89,8 +108,9 @@ type Core struct {
 	routed     Time
 	stepped    Time
 
-	routes  map[string]Route
-	pending map[target]*pending
+	routes   map[string]Route
+	pending  map[target]*pending
+	rollouts map[string]*Rollout // by model
 }
 
 // A member is what is known of a wanted node.
@@ -121,7 +141,7 @@ type Options struct {
 
 // NewCore returns a core. Its epoch is higher than that of its state.
 func NewCore(opts Options) *Core {
-	c := &Core{follow: opts.Follow, nodes: map[string]*member{}, learned: map[string]Learned{}, routes: map[string]Route{}, pending: map[target]*pending{}, epoch: 1}
+	c := &Core{follow: opts.Follow, nodes: map[string]*member{}, learned: map[string]Learned{}, routes: map[string]Route{}, pending: map[target]*pending{}, rollouts: map[string]*Rollout{}, epoch: 1}
 	if s := opts.State; s != nil {
 		c.adopt(s)
 		if !opts.Follow {
@@ -135,6 +155,11 @@ func (c *Core) adopt(s *State) {
 	c.epoch, c.version, c.plan = s.Epoch, s.Version, s.Plan
 	if s.Learned != nil {
 		c.learned = maps.Clone(s.Learned)
+	}
+	c.rollouts = make(map[string]*Rollout, len(s.Rollouts))
+	for _, r := range s.Rollouts {
+		r.init()
+		c.rollouts[r.Model] = &r
 	}
 }
 
@@ -153,6 +178,14 @@ func (c *Core) Step(now Time, e Event) Actions {
 		}
 	case Carried:
 		c.carry(e, a)
+	case Started:
+		c.startRollout(e.Rollout, a)
+	case Stopped:
+		if r := c.rollouts[e.Model]; r != nil && r.State != RolloutStopped {
+			c.stopRollout(r, e.Reason, a)
+		}
+	case Measured:
+		c.measure(e)
 	case Followed:
 		if c.follow && (c.plan == nil || e.State.Version != c.version || e.State.Epoch != c.epoch) {
 			c.adopt(&e.State)
@@ -164,6 +197,7 @@ func (c *Core) Step(now Time, e Event) Actions {
 	if c.planDue() <= c.now {
 		c.replan(a)
 	}
+	c.advance(a)
 	if c.routeDirty && c.plan != nil && c.routed+routeEvery <= c.now {
 		c.reroute(a)
 	}
@@ -194,6 +228,7 @@ func (c *Core) configure(w Wanted) {
 		p.Nodes = slices.DeleteFunc(slices.Clone(p.Nodes), func(name string) bool { return kept[name] == nil })
 		c.plan = &p
 	}
+	c.reconcileRollouts()
 	c.planDirty, c.routeDirty = true, true
 }
 
@@ -261,6 +296,9 @@ func (c *Core) learn(m *node.Model) {
 func (c *Core) carry(e Carried, a *Actions) {
 	at := target{e.Order.Node.Name, e.Order.Model}
 	p := c.pending[at]
+	if r := c.rollouts[at.model]; r != nil && r.State == RolloutWaiting && !e.Order.Unload && e.Failed == "" {
+		r.loaded[at.node] = c.now
+	}
 	if e.Outdated {
 		c.supersede(fmt.Sprintf("node %s refused an order of epoch %d", at.node, e.Order.Epoch), a)
 	}
@@ -367,7 +405,11 @@ func samePlaces(a, b *placement.Plan) bool {
 }
 
 func (c *Core) state() *State {
-	return &State{Epoch: c.epoch, Version: c.version, Plan: c.plan, Learned: maps.Clone(c.learned)}
+	s := &State{Epoch: c.epoch, Version: c.version, Plan: c.plan, Learned: maps.Clone(c.learned)}
+	for _, name := range slices.Sorted(maps.Keys(c.rollouts)) {
+		s.Rollouts = append(s.Rollouts, *c.rollouts[name])
+	}
+	return s
 }
 
 // orders reports whether the core may send orders.
@@ -388,14 +430,23 @@ func (c *Core) order(a *Actions) {
 			c.stepDirty = true
 			continue
 		}
-		if !c.ordered { // the epoch is on disk before a node sees it
-			c.ordered = true
-			a.Save = c.state()
-		}
-		c.pending[at] = &pending{unload: s.Unload}
-		a.Orders = append(a.Orders, Order{Node: c.nodes[s.Node].Node, Model: s.Model, Unload: s.Unload, Epoch: c.epoch})
-		a.Log = append(a.Log, fmt.Sprintf("%s %s on %s", Order{Unload: s.Unload}.verb(), s.Model, s.Node))
+		c.send(at, s.Unload, a)
 	}
+	for _, at := range c.lacking() {
+		if c.pending[at] == nil {
+			c.send(at, false, a)
+		}
+	}
+}
+
+func (c *Core) send(at target, unload bool, a *Actions) {
+	if !c.ordered { // the epoch is on disk before a node sees it
+		c.ordered = true
+		a.Save = c.state()
+	}
+	c.pending[at] = &pending{unload: unload}
+	a.Orders = append(a.Orders, Order{Node: c.nodes[at.node].Node, Model: at.model, Unload: unload, Epoch: c.epoch})
+	a.Log = append(a.Log, fmt.Sprintf("%s %s on %s", Order{Unload: unload}.verb(), at.model, at.node))
 }
 
 // next returns when the core must be stepped again.
@@ -415,6 +466,16 @@ func (c *Core) next() Time {
 	for _, m := range c.nodes {
 		if m.failing != 0 && !m.gone {
 			at = min(at, m.failing+goneAfter)
+		}
+	}
+	for _, r := range c.rollouts {
+		if r.State == RolloutRunning && c.orders() {
+			at = min(at, r.measured+measureEvery)
+		}
+		for _, loaded := range r.loaded {
+			if r.State == RolloutWaiting && loaded+reflectFor > c.now {
+				at = min(at, loaded+reflectFor)
+			}
 		}
 	}
 	if at == never {

@@ -15,15 +15,16 @@ const start = 1_800_000_000 * time.Second
 
 // A world is a core with nodes that carry out its orders when the test says so.
 type world struct {
-	t      *testing.T
-	core   *Core
-	now    Time
-	next   Time
-	pages  map[string]*node.Page
-	orders []Order
-	routes map[string]Route
-	saved  *State
-	log    []string
+	t        *testing.T
+	core     *Core
+	now      Time
+	next     Time
+	pages    map[string]*node.Page
+	orders   []Order
+	measures []Measure
+	routes   map[string]Route
+	saved    *State
+	log      []string
 }
 
 func newWorld(t *testing.T, opts Options, nodes ...string) *world {
@@ -37,6 +38,7 @@ func newWorld(t *testing.T, opts Options, nodes ...string) *world {
 func (w *world) step(e Event) {
 	a := w.core.Step(w.now, e)
 	w.orders = append(w.orders, a.Orders...)
+	w.measures = append(w.measures, a.Measure...)
 	for _, r := range a.Routes {
 		w.routes[r.Model] = r
 	}

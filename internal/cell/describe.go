@@ -11,14 +11,15 @@ import (
 
 // A Description is the state of a cell for people.
 type Description struct {
-	Epoch      uint64              `json:"epoch"`
-	Version    uint64              `json:"version"`
-	Follower   bool                `json:"follower"`
-	Superseded string              `json:"superseded,omitempty"` // why it sends no orders
-	Frozen     string              `json:"frozen,omitempty"`     // why the plan does not change
-	Nodes      []NodeDescription   `json:"nodes"`
-	Models     []ModelDescription  `json:"models"`
-	Pending    []ChangeDescription `json:"pending"` // what the plan still changes
+	Epoch      uint64               `json:"epoch"`
+	Version    uint64               `json:"version"`
+	Follower   bool                 `json:"follower"`
+	Superseded string               `json:"superseded,omitempty"` // why it sends no orders
+	Frozen     string               `json:"frozen,omitempty"`     // why the plan does not change
+	Nodes      []NodeDescription    `json:"nodes"`
+	Models     []ModelDescription   `json:"models"`
+	Pending    []ChangeDescription  `json:"pending"` // what the plan still changes
+	Rollouts   []RolloutDescription `json:"rollouts"`
 }
 
 // A NodeDescription describes a wanted node.
@@ -53,7 +54,7 @@ type ChangeDescription struct {
 
 // Describe describes the cell.
 func (c *Core) Describe() Description {
-	d := Description{Epoch: c.epoch, Version: c.version, Follower: c.follow, Superseded: c.superseded, Nodes: []NodeDescription{}, Models: []ModelDescription{}, Pending: []ChangeDescription{}}
+	d := Description{Epoch: c.epoch, Version: c.version, Follower: c.follow, Superseded: c.superseded, Nodes: []NodeDescription{}, Models: []ModelDescription{}, Pending: []ChangeDescription{}, Rollouts: c.describeRollouts()}
 	for _, w := range c.wanted.Nodes {
 		d.Nodes = append(d.Nodes, c.nodes[w.Name].describe())
 	}

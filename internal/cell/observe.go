@@ -23,7 +23,7 @@ func devicePoint(p node.Point) device.Point { return device.Point{Rows: p.Rows, 
 
 // models returns the models of a member's page.
 func (m *member) models() []node.Model {
-	if m.page == nil {
+	if m == nil || m.page == nil {
 		return nil
 	}
 	return m.page.Models
@@ -130,11 +130,12 @@ func (c *Core) currentRoutes() map[string]Route {
 			r = last[i]
 		}
 		route := Route{Model: r.Model, Active: c.addresses(r.Active), Spare: c.addresses(r.Spare)}
-		if m := wanted[r.Model]; m != nil {
-			route.Split, route.Hedge = m.Split, m.Hedge
-		}
 		if len(r.Active) == 0 && c.nodes[r.Home] != nil {
 			route.Active, route.Home = []Node{c.nodes[r.Home].Node}, true
+		}
+		if m := wanted[r.Model]; m != nil {
+			route.Hedge = m.Hedge
+			c.divide(&route, m)
 		}
 		routes[r.Model] = route
 	}

@@ -18,6 +18,8 @@ type State struct {
 	Version uint64             `json:"version"` // of the plan; it rises when a copy moves
 	Plan    *placement.Plan    `json:"plan"`
 	Learned map[string]Learned `json:"learned"` // by model
+
+	Rollouts []Rollout `json:"rollouts,omitempty"`
 }
 
 // Learned is what nodes have reported about a model. It outlives the model's copies.

@@ -48,12 +48,15 @@ type Route struct {
 	Spare  []Node        `json:"spare,omitempty"` // for requests that active nodes cannot answer
 	Hedge  time.Duration `json:"hedge_ns,omitempty"`
 	Split  []Share       `json:"split,omitempty"`
-	Home   bool          `json:"home,omitempty"` // no copy is loaded: the active node loads it for its first request
+	Mirror *Share        `json:"mirror,omitempty"` // a version that gets copies of requests
+	Home   bool          `json:"home,omitempty"`   // no copy is loaded: the active node loads it for its first request
 }
 
 func (r *Route) equal(o *Route) bool {
-	return r.Model == o.Model && r.Home == o.Home && r.Hedge == o.Hedge && slices.Equal(r.Split, o.Split) && slices.Equal(r.Active, o.Active) && slices.Equal(r.Spare, o.Spare)
+	return r.Model == o.Model && r.Home == o.Home && r.Hedge == o.Hedge && slices.Equal(r.Split, o.Split) && sameShare(r.Mirror, o.Mirror) && slices.Equal(r.Active, o.Active) && slices.Equal(r.Spare, o.Spare)
 }
+
+func sameShare(a, b *Share) bool { return a == b || a != nil && b != nil && *a == *b }
 
 // An Order is a control request to a node.
 type Order struct {

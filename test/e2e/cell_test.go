@@ -53,10 +53,6 @@ parameters { key: "per_row_us" value { string_value: "300" } }`
 // two copies, and cold with none.
 func newCell(t *testing.T, nodes, models int, flags ...string) *cellUnderTest {
 	t.Helper()
-	c := &cellUnderTest{t: t, envoy: filepath.Join(servertest.Root, "bin", "envoy")}
-	if _, err := os.Stat(c.envoy); err != nil {
-		t.Skip("there is no bin/envoy: run tools/get-envoy")
-	}
 	configs, wanted := map[string]string{"cold": simulatedModel}, "models:\n  cold: {}\n"
 	for i := range models {
 		configs[fmt.Sprint("m", i)] = simulatedModel
@@ -65,6 +61,16 @@ func newCell(t *testing.T, nodes, models int, flags ...string) *cellUnderTest {
 	repository := servertest.Repository(t, configs)
 	if err := os.Mkdir(filepath.Join(repository, "m0", "2"), 0o700); err != nil { // both versions are loaded
 		t.Fatal(err)
+	}
+	return newCellOf(t, repository, wanted, nodes, flags...)
+}
+
+// newCellOf starts nodes with the given repository, and writes the cell's file.
+func newCellOf(t *testing.T, repository, wanted string, nodes int, flags ...string) *cellUnderTest {
+	t.Helper()
+	c := &cellUnderTest{t: t, envoy: filepath.Join(servertest.Root, "bin", "envoy")}
+	if _, err := os.Stat(c.envoy); err != nil {
+		t.Skip("there is no bin/envoy: run tools/get-envoy")
 	}
 	text := wanted + "nodes:\n"
 	for i := range nodes {

@@ -41,6 +41,8 @@ func (c *Controller) Handler() http.Handler {
 			answer(w, http.StatusOK, p)
 		}
 	})
+	mux.HandleFunc("POST /v1/rollouts", c.startRollout)
+	mux.HandleFunc("DELETE /v1/rollouts/{model}", c.stopRollout)
 	mux.HandleFunc("GET /v1/state", func(w http.ResponseWriter, r *http.Request) {
 		var state []byte
 		var tag string
@@ -62,6 +64,35 @@ func (c *Controller) Handler() http.Handler {
 		}
 	})
 	return mux
+}
+
+func (c *Controller) startRollout(w http.ResponseWriter, r *http.Request) {
+	var rollout cell.Rollout
+	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxFile)).Decode(&rollout)
+	if err == nil {
+		if failed := c.call(r.Context(), func(core *cell.Core) { rollout, err = core.PrepareRollout(rollout) }); failed != nil {
+			return
+		}
+	}
+	if err != nil {
+		answer(w, http.StatusBadRequest, map[string]string{"error": err.Error()})
+		return
+	}
+	c.send(r.Context(), cell.Started{Rollout: rollout})
+	answer(w, http.StatusOK, rollout)
+}
+
+func (c *Controller) stopRollout(w http.ResponseWriter, r *http.Request) {
+	model, known := r.PathValue("model"), false
+	if err := c.call(r.Context(), func(core *cell.Core) { known = core.HasRollout(model) }); err != nil {
+		return
+	}
+	if !known {
+		answer(w, http.StatusNotFound, map[string]string{"error": fmt.Sprintf("there is no rollout of %q", model)})
+		return
+	}
+	c.send(r.Context(), cell.Stopped{Model: model, Reason: "an operator stopped it"})
+	answer(w, http.StatusOK, map[string]string{})
 }
 
 func answer(w http.ResponseWriter, status int, body any) {

@@ -18,6 +18,7 @@ import (
 const (
 	pollWait    = 5 * time.Second // a node answers a poll after this time at the latest
 	pollTimeout = pollWait + 2*time.Second
+	measureTime = 2 * time.Second        // a node that takes longer for figures is asked again
 	pollAgain   = 250 * time.Millisecond // after a poll that failed
 	orderTime   = 10 * time.Minute       // a load may take this long
 	maxPage     = 64 << 20
@@ -116,6 +117,27 @@ func (c *Controller) carryOut(ctx context.Context, o cell.Order) cell.Carried {
 	if resp.StatusCode != http.StatusOK {
 		result.Outdated = resp.StatusCode == http.StatusConflict
 		result.Failed = failure(resp).Error()
+	}
+	return result
+}
+
+// measure returns the figures of a model's versions on a node; none if it does not answer.
+func (c *Controller) measure(ctx context.Context, m cell.Measure) cell.Measured {
+	ctx, cancel := context.WithTimeout(ctx, measureTime)
+	defer cancel()
+	result := cell.Measured{Node: m.Node.Name, Model: m.Model}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.opts.Scheme+"://"+m.Node.HTTP+"/v2/node?model="+url.QueryEscape(m.Model), nil)
+	if err != nil {
+		return result
+	}
+	resp, err := c.opts.Client.Do(req)
+	if err != nil {
+		return result // polls report nodes that do not answer
+	}
+	defer func() { _ = resp.Body.Close() }()
+	var body struct{ Versions []node.Figures }
+	if resp.StatusCode == http.StatusOK && json.NewDecoder(io.LimitReader(resp.Body, maxPage)).Decode(&body) == nil {
+		result.Versions = body.Versions
 	}
 	return result
 }

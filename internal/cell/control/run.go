@@ -133,6 +133,9 @@ func (c *Controller) step(ctx context.Context, e cell.Event) time.Duration {
 			c.opts.Log.Error("routes could not be given to proxies", "error", err)
 		}
 	}
+	for _, m := range a.Measure {
+		c.tasks.Go(func() { c.send(ctx, c.measure(ctx, m)) })
+	}
 	for _, o := range a.Orders {
 		c.tasks.Go(func() { c.send(ctx, c.carryOut(ctx, o)) })
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	mutation_rulesv3 "github.com/envoyproxy/go-control-plane/envoy/config/common/mutation_rules/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
@@ -214,6 +215,13 @@ func (s special) route(cluster string, timeout time.Duration, once *routev3.Retr
 	if len(s.split) > 0 {
 		action.ClusterSpecifier = &routev3.RouteAction_WeightedClusters{WeightedClusters: weighted(cluster, s.split)}
 	}
+	if s.mirror.Percent > 0 {
+		action.RequestMirrorPolicies = []*routev3.RouteAction_RequestMirrorPolicy{{
+			Cluster:                 cluster,
+			RuntimeFraction:         &corev3.RuntimeFractionalPercent{DefaultValue: &typev3.FractionalPercent{Numerator: s.mirror.Percent}},
+			RequestHeadersMutations: []*mutation_rulesv3.HeaderMutation{{Action: &mutation_rulesv3.HeaderMutation_Append{Append: versioned(s.mirror.Version)}}},
+		}}
+	}
 	if s.hedge > 0 {
 		action.RetryPolicy = proto.CloneOf(once)
 		action.RetryPolicy.PerTryTimeout = durationpb.New(s.hedge)
@@ -233,12 +241,17 @@ func weighted(cluster string, shares []cell.Share) *routev3.WeightedCluster {
 	for _, s := range shares {
 		all.Clusters = append(all.Clusters, &routev3.WeightedCluster_ClusterWeight{
 			Name: cluster, Weight: wrapperspb.UInt32(s.Percent),
-			RequestHeadersToAdd: []*corev3.HeaderValueOption{{
-				Header: &corev3.HeaderValue{Key: versionHeader, Value: s.Version}, AppendAction: corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD,
-			}},
+			RequestHeadersToAdd: []*corev3.HeaderValueOption{versioned(s.Version)},
 		})
 	}
 	return all
+}
+
+// versioned returns the header that gives a request to a version.
+func versioned(version string) *corev3.HeaderValueOption {
+	return &corev3.HeaderValueOption{
+		Header: &corev3.HeaderValue{Key: versionHeader, Value: version}, AppendAction: corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD,
+	}
 }
 
 // retries returns the rule for retries: once, on another node.

@@ -106,7 +106,7 @@ func (s *Server) updateRoutes(changed []cell.Route, removed []string) error {
 	next := maps.Clone(s.special)
 	for _, r := range changed {
 		if len(r.Split) > 0 || r.Hedge > 0 {
-			next[r.Model] = special{r.Split, r.Hedge}
+			next[r.Model] = special{split: r.Split, hedge: r.Hedge, mirror: shareOf(r.Mirror)}
 		} else {
 			delete(next, r.Model)
 		}
@@ -132,11 +132,22 @@ var protocols = map[string]func(cell.Node) string{
 
 // special is what a route of its own is needed for.
 type special struct {
-	split []cell.Share
-	hedge time.Duration
+	split  []cell.Share
+	hedge  time.Duration
+	mirror cell.Share // a version that gets copies; there is none without a percentage
 }
 
-func (s special) equal(o special) bool { return s.hedge == o.hedge && slices.Equal(s.split, o.split) }
+// shareOf returns what a pointer points to. A mirror needs a split, which says which version answers.
+func shareOf(s *cell.Share) cell.Share {
+	if s == nil {
+		return cell.Share{}
+	}
+	return *s
+}
+
+func (s special) equal(o special) bool {
+	return s.hedge == o.hedge && s.mirror == o.mirror && slices.Equal(s.split, o.split)
+}
 
 // answering answers requests for resources that do not exist at once, so that Envoy can answer
 // clients that misspell a model. A linear cache would be silent until the resource appears.

@@ -271,3 +271,23 @@ func TestAHedgedModelHasATimeForEachTry(t *testing.T) {
 		t.Errorf("%d routes are hedged", hedged)
 	}
 }
+
+func TestAMirroredModelSendsCopiesToAVersion(t *testing.T) {
+	config, err := routes(time.Minute, map[string]special{"m": {split: []cell.Share{{Version: "1", Percent: 100}}, mirror: cell.Share{Version: "2", Percent: 20}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mirrored := 0
+	for _, r := range config.GetVirtualHosts()[0].GetRoutes() {
+		for _, p := range r.GetRoute().GetRequestMirrorPolicies() {
+			mirrored++
+			header := p.GetRequestHeadersMutations()[0].GetAppend().GetHeader()
+			if p.GetRuntimeFraction().GetDefaultValue().GetNumerator() != 20 || header.GetKey() != versionHeader || header.GetValue() != "2" {
+				t.Errorf("%v", p)
+			}
+		}
+	}
+	if mirrored != 2 { // HTTP and gRPC
+		t.Errorf("%d routes are mirrored", mirrored)
+	}
+}

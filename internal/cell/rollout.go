@@ -1,0 +1,384 @@
+package cell
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/node"
+)
+
+const (
+	measureEvery = 200 * time.Millisecond // between two looks at a rollout
+	minRequests  = 500                    // that both versions answer before a step is judged to be good
+	moreFailures = 0.001                  // of all requests, that the new version may add
+	slower       = 1.2                    // times the old version's p99 is slow
+	slowShare    = 0.01                   // of requests may be slow, which makes it a p99
+)
+
+// DefaultSteps are the parts of requests, in percent, that a new version gets.
+var DefaultSteps = []uint32{1, 10, 50, 100}
+
+// A RolloutState is how far a rollout is.
+type RolloutState string
+
+// States of a rollout.
+const (
+	RolloutWaiting RolloutState = "waiting" // for nodes that load the new version
+	RolloutRunning RolloutState = "running"
+	RolloutDone    RolloutState = "done"    // the new version gets all requests; or mirroring has ended
+	RolloutStopped RolloutState = "stopped" // the old version gets all requests
+)
+
+// A Rollout gives the requests of a model to a new version, in steps, and stops by itself if the
+// new version is worse than the old one.
+type Rollout struct {
+	Model  string        `json:"model"`
+	From   string        `json:"from"`    // the version that the configuration gives all requests to
+	To     string        `json:"to"`      // the new one
+	Steps  []uint32      `json:"steps"`   // percent
+	Hold   time.Duration `json:"hold_ns"` // least time of a step
+	Mirror bool          `json:"mirror"`  // the old version answers, and the new one gets copies of requests
+	State  RolloutState  `json:"state"`
+	Step   int           `json:"step"`
+	Reason string        `json:"reason,omitempty"` // why it stopped
+	Since  Time          `json:"since_ns"`         // of the state or step
+
+	// What was measured in this step; not kept on disk.
+	seen     map[target]node.Figures // last figures, by node and version
+	asked    map[string]bool         // nodes that have not answered
+	loaded   map[string]Time         // when nodes had loaded the model for this rollout
+	measured Time
+	old, new tally
+}
+
+// A tally is what a version did in one step.
+type tally struct {
+	requests, failures uint64
+	times              map[time.Duration]uint64 // by upper bound
+}
+
+func (t *tally) add(before, now *node.Figures) {
+	if now.Requests < before.Requests { // it was loaded again
+		before = &node.Figures{}
+	}
+	t.requests += now.Requests - before.Requests
+	t.failures += now.Failures - min(now.Failures, before.Failures)
+	if t.times == nil {
+		t.times = map[time.Duration]uint64{}
+	}
+	for _, b := range now.Times {
+		t.times[b.Most] += b.Count
+	}
+	for _, b := range before.Times {
+		t.times[b.Most] -= b.Count
+	}
+}
+
+// p99 returns the 99th percentile of the times; 0 if there are none.
+func (t *tally) p99() time.Duration {
+	total, below := uint64(0), uint64(0)
+	for _, n := range t.times {
+		total += n
+	}
+	for _, most := range slices.Sorted(maps.Keys(t.times)) {
+		if below += t.times[most]; total > 0 && below*100 >= total*99 {
+			return most
+		}
+	}
+	return 0
+}
+
+// above returns the number of times in buckets that begin above the limit.
+func (t *tally) above(limit time.Duration) (n uint64) {
+	for most, count := range t.times {
+		if most-most/16 > limit { // a bucket is at most a sixteenth wide
+			n += count
+		}
+	}
+	return n
+}
+
+// judge says why the new version must not go on; "" if nothing speaks against it.
+//
+// The rules are for 500 requests or more. They already hold before that if the requests that are
+// missing could not change the outcome. Three standard deviations are allowed for chance, but none
+// beside a version that never fails.
+func (r *Rollout) judge() string {
+	n := float64(max(r.new.requests, minRequests))
+	rate := float64(r.old.failures) / float64(max(r.old.requests, 1))
+	if float64(r.new.failures) > n*(rate+moreFailures)+3*math.Sqrt(n*rate) {
+		return fmt.Sprintf("%d of %d requests of version %s failed, and %d of %d of version %s", r.new.failures, r.new.requests, r.To, r.old.failures, r.old.requests, r.From)
+	}
+	limit := time.Duration(slower * float64(r.old.p99()))
+	if slow := r.new.above(limit); limit > 0 && r.old.requests >= minRequests && float64(slow) > n*slowShare+3*math.Sqrt(n*slowShare) {
+		return fmt.Sprintf("%d of %d requests of version %s took longer than %v, a fifth more than the p99 of version %s", slow, r.new.requests, r.To, limit.Round(10*time.Microsecond), r.From)
+	}
+	return ""
+}
+
+// pinned returns the version that gets all requests of a model; "" if there is no such one.
+func (m *Model) pinned() string {
+	for _, s := range m.Split {
+		if s.Percent == 100 {
+			return s.Version
+		}
+	}
+	return ""
+}
+
+// PrepareRollout completes and checks a rollout before it is started with [Started].
+func (c *Core) PrepareRollout(r Rollout) (Rollout, error) {
+	i := slices.IndexFunc(c.wanted.Models, func(m Model) bool { return m.Name == r.Model })
+	number, err := strconv.ParseInt(r.To, 10, 64)
+	switch old := c.rollouts[r.Model]; {
+	case !c.orders():
+		return r, fmt.Errorf("this cell decides nothing now; \"shoal cell status\" says why")
+	case i < 0:
+		return r, fmt.Errorf("the cell has no model %q", r.Model)
+	case err != nil || number < 1:
+		return r, fmt.Errorf("version: found %q, expected a number, such as 2", r.To)
+	case old != nil && (old.State == RolloutWaiting || old.State == RolloutRunning):
+		return r, fmt.Errorf("a rollout of version %s of %s is under way; stop it first", old.To, r.Model)
+	case r.Hold < 0:
+		return r, fmt.Errorf("hold must not be negative")
+	}
+	if r.From = c.wanted.Models[i].pinned(); r.From == "" || r.From == r.To {
+		return r, fmt.Errorf("models.%s.split: found %v in the cell's file, expected the version that serves now with 100 %%, such as {1: 100}; other than %s", r.Model, c.wanted.Models[i].Split, r.To)
+	}
+	if len(r.Steps) == 0 {
+		r.Steps = DefaultSteps
+	}
+	if !slices.IsSorted(r.Steps) || r.Steps[0] < 1 || r.Steps[len(r.Steps)-1] > 100 {
+		return r, fmt.Errorf("steps: found %v, expected ascending percentages, such as 1,10,50,100", r.Steps)
+	}
+	if !r.Mirror && r.Steps[len(r.Steps)-1] < 100 {
+		r.Steps = append(slices.Clone(r.Steps), 100)
+	}
+	return r, nil
+}
+
+func (c *Core) startRollout(r Rollout, a *Actions) {
+	r.State, r.Step, r.Reason, r.Since = RolloutWaiting, 0, "", c.now
+	r.init()
+	c.rollouts[r.Model] = &r
+	c.stepDirty = true // nodes may have to load the version
+	c.changedRollout(&r, "the rollout waits for the nodes of the model", a)
+}
+
+// changedRollout makes a change of a rollout known.
+func (c *Core) changedRollout(r *Rollout, what string, a *Actions) {
+	r.Since, r.old, r.new = c.now, tally{}, tally{}
+	c.routeDirty = true
+	c.version++
+	a.Save = c.state()
+	a.Log = append(a.Log, fmt.Sprintf("rollout of %s to version %s: %s", r.Model, r.To, what))
+}
+
+func (r *Rollout) init() {
+	r.seen, r.asked, r.loaded = map[target]node.Figures{}, map[string]bool{}, map[string]Time{}
+}
+
+// stopRollout ends a rollout: the old version gets all requests.
+func (c *Core) stopRollout(r *Rollout, reason string, a *Actions) {
+	old, fresh := r.old, r.new
+	r.State, r.Reason = RolloutStopped, reason
+	c.changedRollout(r, "rolled back: "+reason, a)
+	r.old, r.new = old, fresh // the reason is about these
+}
+
+// reconcileRollouts forgets rollouts that the configuration has overtaken.
+func (c *Core) reconcileRollouts() {
+	for name, r := range c.rollouts {
+		i := slices.IndexFunc(c.wanted.Models, func(m Model) bool { return m.Name == name })
+		if i < 0 || c.wanted.Models[i].pinned() != r.From {
+			delete(c.rollouts, name)
+		}
+	}
+}
+
+// measuring returns the nodes that a rollout concerns.
+func (c *Core) measuring(r *Rollout) []Node { return c.routes[r.Model].Active }
+
+// advance moves rollouts on, and asks nodes for figures.
+func (c *Core) advance(a *Actions) {
+	if !c.orders() {
+		return
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.rollouts)) {
+		r := c.rollouts[name]
+		switch r.State {
+		case RolloutWaiting:
+			c.await(r, a)
+		case RolloutRunning:
+			if reason := r.judge(); reason != "" {
+				c.stopRollout(r, reason, a)
+			} else if r.new.requests >= minRequests && r.old.requests >= min(minRequests, r.new.requests) && r.Since+r.Hold <= c.now {
+				c.nextStep(r, a)
+			}
+		}
+		if r.State == RolloutRunning && r.measured+measureEvery <= c.now {
+			r.measured = c.now
+			for _, n := range c.measuring(r) {
+				if !r.asked[n.Name] {
+					r.asked[n.Name] = true
+					a.Measure = append(a.Measure, Measure{n, r.Model})
+				}
+			}
+		}
+	}
+}
+
+// await starts a rollout when all nodes of the model have loaded both versions.
+func (c *Core) await(r *Rollout, a *Actions) {
+	active := c.measuring(r)
+	for _, n := range active {
+		for _, version := range []string{r.From, r.To} {
+			state, reason := c.nodes[n.Name].version(r.Model, version)
+			if at, carried := r.loaded[n.Name]; state == "" && carried && at+reflectFor <= c.now {
+				state, reason = "UNAVAILABLE", "it does not exist, or the model's version_policy excludes it"
+			}
+			if state != "" && state != ready && state != loading && reason != "" {
+				c.stopRollout(r, fmt.Sprintf("node %s has no version %s: %s", n.Name, version, reason), a)
+				return
+			}
+		}
+	}
+	if len(active) == 0 || c.routes[r.Model].Home || !c.have(active, r.Model, r.From) || !c.have(active, r.Model, r.To) {
+		return
+	}
+	r.State, r.Step = RolloutRunning, -1
+	c.nextStep(r, a)
+}
+
+func (c *Core) nextStep(r *Rollout, a *Actions) {
+	r.Step++
+	switch {
+	case r.Step == len(r.Steps):
+		r.Step, r.State = r.Step-1, RolloutDone
+		c.changedRollout(r, "mirroring has ended, and nothing speaks against the version", a)
+	case r.Steps[r.Step] == 100 && !r.Mirror:
+		r.State = RolloutDone
+		c.changedRollout(r, "it gets all requests; write this to the cell's file, too", a)
+	case r.Mirror:
+		c.changedRollout(r, fmt.Sprintf("it gets copies of %d %% of the requests", r.Steps[r.Step]), a)
+	default:
+		c.changedRollout(r, fmt.Sprintf("it gets %d %% of the requests", r.Steps[r.Step]), a)
+	}
+}
+
+// measure takes note of the figures of a node.
+func (c *Core) measure(e Measured) {
+	r := c.rollouts[e.Model]
+	if r == nil || r.State != RolloutRunning || !r.asked[e.Node] {
+		return
+	}
+	delete(r.asked, e.Node)
+	for _, f := range e.Versions {
+		at := target{e.Node, f.Version}
+		before, known := r.seen[at]
+		r.seen[at] = f
+		switch { // the first figures are what happened before
+		case known && f.Version == r.From:
+			r.old.add(&before, &f)
+		case known && f.Version == r.To:
+			r.new.add(&before, &f)
+		}
+	}
+}
+
+// version returns the state of a model's version on a node, and why it is not ready.
+func (m *member) version(model, version string) (state, reason string) {
+	models := m.models()
+	for i := range models {
+		if models[i].Name == model && models[i].Version == version {
+			return models[i].State, models[i].Reason
+		}
+	}
+	return "", ""
+}
+
+// have reports whether a version is ready on all nodes.
+func (c *Core) have(nodes []Node, model, version string) bool {
+	return !slices.ContainsFunc(nodes, func(n Node) bool {
+		state, _ := c.nodes[n.Name].version(model, version)
+		return state != ready
+	})
+}
+
+// missing reports whether a version is ready on none of the nodes.
+func (c *Core) missing(nodes []Node, model, version string) bool {
+	return !slices.ContainsFunc(nodes, func(n Node) bool { return c.have([]Node{n}, model, version) })
+}
+
+// divide sets how the requests of a route are divided between versions. While an active node has
+// no copy of the new version, or has lost it, the old one gets everything. A version that none of
+// them has gets nothing: then nodes choose.
+func (c *Core) divide(route *Route, m *Model) {
+	if route.Home || !slices.ContainsFunc(m.Split, func(s Share) bool { return s.Percent > 0 && c.missing(route.Active, m.Name, s.Version) }) {
+		route.Split = m.Split
+	}
+	r := c.rollouts[m.Name]
+	if r == nil || r.State == RolloutWaiting || r.State == RolloutStopped || !c.have(route.Active, r.Model, r.To) {
+		return
+	}
+	percent := r.Steps[r.Step]
+	switch {
+	case r.Mirror && r.State == RolloutRunning:
+		route.Mirror = &Share{r.To, percent}
+	case !r.Mirror:
+		route.Split = []Share{{r.From, 100 - percent}, {r.To, percent}}
+	}
+}
+
+// lacking returns the nodes that must load the new version of a rollout.
+func (c *Core) lacking() (all []target) {
+	for name, r := range c.rollouts {
+		if r.State != RolloutWaiting {
+			continue
+		}
+		for _, n := range c.measuring(r) {
+			old, _ := c.nodes[n.Name].version(name, r.From)
+			fresh, _ := c.nodes[n.Name].version(name, r.To)
+			if _, carried := r.loaded[n.Name]; !carried && (old == "" || fresh == "") {
+				all = append(all, target{n.Name, name})
+			}
+		}
+	}
+	slices.SortFunc(all, func(x, y target) int { return cmp.Or(cmp.Compare(x.model, y.model), cmp.Compare(x.node, y.node)) })
+	return all
+}
+
+// HasRollout reports whether a model has a rollout that can be stopped.
+func (c *Core) HasRollout(model string) bool {
+	r := c.rollouts[model]
+	return r != nil && r.State != RolloutStopped && !c.follow
+}
+
+// A RolloutDescription describes a rollout, with what was measured in its step.
+type RolloutDescription struct {
+	Rollout
+	Old VersionFigures `json:"old"`
+	New VersionFigures `json:"new"`
+}
+
+// VersionFigures are what a version did in a step of a rollout.
+type VersionFigures struct {
+	Requests uint64        `json:"requests"`
+	Failures uint64        `json:"failures"`
+	P99      time.Duration `json:"p99_ns"`
+}
+
+func (c *Core) describeRollouts() []RolloutDescription {
+	all := []RolloutDescription{}
+	for _, name := range slices.Sorted(maps.Keys(c.rollouts)) {
+		r := c.rollouts[name]
+		figures := func(t *tally) VersionFigures { return VersionFigures{t.requests, t.failures, t.p99()} }
+		all = append(all, RolloutDescription{*r, figures(&r.old), figures(&r.new)})
+	}
+	return all
+}

@@ -1,0 +1,271 @@
+package cell
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shoal-serving/shoal/internal/node"
+)
+
+const ms = time.Millisecond
+
+// rolling returns a cell with model m on nodes a and b, whose version 1 gets all requests, and
+// version 2 is loaded if the test says so.
+func rolling(t *testing.T, loaded bool) *world {
+	t.Helper()
+	w := newWorld(t, Options{}, "a", "b")
+	w.pages["a"].Zone, w.pages["b"].Zone = "", "" // one zone: no spares
+	for _, name := range []string{"a", "b"} {
+		w.hold(name, "m", 1)
+		if loaded {
+			w.holdVersion(name, "2", ready, "")
+		}
+	}
+	w.configure(Model{Name: "m", Copies: 2, Split: []Share{{"1", 100}}})
+	w.reportAll()
+	w.settle()
+	return w
+}
+
+func (w *world) holdVersion(name, version, state, reason string) {
+	w.pages[name].Models = append(w.pages[name].Models, node.Model{Name: "m", Version: version, State: state, Reason: reason, Bytes: 10})
+}
+
+// begin starts a rollout of version 2.
+func (w *world) begin(r Rollout) {
+	w.t.Helper()
+	r.Model, r.To = "m", "2"
+	prepared, err := w.core.PrepareRollout(r)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.step(Started{prepared})
+	w.pass(routeEvery)
+}
+
+// A does is what a version has done on a node.
+type does struct {
+	requests, failures uint64
+	took               time.Duration
+}
+
+// measure answers what the core asks nodes for: both do the same.
+func (w *world) measure(old, fresh does) (asked int) {
+	figures := func(version string, d does) node.Figures {
+		return node.Figures{Version: version, Requests: d.requests, Failures: d.failures, Times: []node.Bucket{{Most: d.took, Count: d.requests - d.failures}}}
+	}
+	w.pass(measureEvery)
+	measures := w.measures
+	w.measures = nil
+	for _, m := range measures {
+		w.step(Measured{m.Node.Name, m.Model, []node.Figures{figures("1", old), figures("2", fresh)}})
+	}
+	w.pass(routeEvery)
+	return len(measures)
+}
+
+func (w *world) rollout() RolloutDescription {
+	w.t.Helper()
+	all := w.core.Describe().Rollouts
+	if len(all) != 1 {
+		w.t.Fatalf("%d rollouts", len(all))
+	}
+	return all[0]
+}
+
+func TestABadVersionIsRolledBackAtOnce(t *testing.T) {
+	for name, c := range map[string]struct {
+		old, fresh does
+		stopped    bool
+		reason     string
+	}{
+		"fails":                            {does{1000, 0, 5 * ms}, does{1, 1, 5 * ms}, true, "1 of 1 requests of version 2 failed, and 0 of 1000 of version 1"},
+		"fails as often as the old one":    {does{10_000, 100, 5 * ms}, does{300, 3, 5 * ms}, false, ""},
+		"fails much more often":            {does{10_000, 100, 5 * ms}, does{300, 9, 5 * ms}, true, "18 of 600"},
+		"slow":                             {does{1000, 0, 5 * ms}, does{6, 0, 50 * ms}, true, "12 of 12 requests of version 2 took longer than 6ms"},
+		"slow, but few of them":            {does{1000, 0, 5 * ms}, does{5, 0, 50 * ms}, false, ""},
+		"a tenth slower":                   {does{1000, 0, 50 * ms}, does{200, 0, 55 * ms}, false, ""},
+		"slow, and the old one is unknown": {does{10, 0, 5 * ms}, does{100, 0, 50 * ms}, false, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := rolling(t, true)
+			w.begin(Rollout{Hold: time.Hour})
+			if got := w.routes["m"].Split; !slices.Equal(got, []Share{{"1", 99}, {"2", 1}}) {
+				t.Fatalf("split %v at the start", got)
+			}
+			if n := w.measure(does{took: 5 * ms}, does{took: 5 * ms}); n != 2 {
+				t.Fatalf("%d nodes were asked", n)
+			}
+			w.measure(c.old, c.fresh)
+			r := w.rollout()
+			if c.stopped != (r.State == RolloutStopped) || !strings.Contains(r.Reason, c.reason) {
+				t.Errorf("it is %s: %s", r.State, r.Reason)
+			}
+			want := []Share{{"1", 99}, {"2", 1}}
+			if c.stopped {
+				want = []Share{{"1", 100}}
+			}
+			if got := w.routes["m"].Split; !slices.Equal(got, want) {
+				t.Errorf("split %v, want %v", got, want)
+			}
+		})
+	}
+}
+
+func TestAGoodVersionGetsMoreAndMore(t *testing.T) {
+	w := rolling(t, true)
+	w.begin(Rollout{Hold: 10 * time.Second})
+	n := uint64(0)
+	for _, percent := range []uint32{1, 10, 50} {
+		if got := w.routes["m"].Split; !slices.Equal(got, []Share{{"1", 100 - percent}, {"2", percent}}) {
+			t.Fatalf("split %v, want %d %%", got, percent)
+		}
+		for range 2 { // the first step has no figures before
+			n += 250
+			w.measure(does{n, 0, 5 * ms}, does{n, 0, 5 * ms})
+		}
+		if r := w.rollout(); r.Steps[r.Step] != percent {
+			t.Errorf("it went on before its time")
+		}
+		w.pass(10 * time.Second)
+	}
+	if got := w.routes["m"].Split; !slices.Equal(got, []Share{{"1", 0}, {"2", 100}}) || w.rollout().State != RolloutDone {
+		t.Errorf("split %v, %s", got, w.rollout().State)
+	}
+	// It survives a restart, until the file says something else.
+	again := newWorld(t, Options{State: w.saved})
+	again.pages, again.now = w.pages, w.now
+	again.configure(Model{Name: "m", Copies: 2, Split: []Share{{"1", 100}}})
+	again.reportAll()
+	again.pass(time.Second)
+	if got := again.routes["m"].Split; !slices.Equal(got, []Share{{"1", 0}, {"2", 100}}) {
+		t.Errorf("split %v after a restart", got)
+	}
+	again.configure(Model{Name: "m", Copies: 2, Split: []Share{{"2", 100}}})
+	again.pass(time.Second)
+	if got := again.routes["m"].Split; !slices.Equal(got, []Share{{"2", 100}}) || len(again.core.Describe().Rollouts) != 0 {
+		t.Errorf("split %v after the file was changed", got)
+	}
+}
+
+func TestAMirroredVersionAnswersNobody(t *testing.T) {
+	w := rolling(t, true)
+	w.begin(Rollout{Mirror: true, Steps: []uint32{20}})
+	r := w.routes["m"]
+	if !slices.Equal(r.Split, []Share{{"1", 100}}) || r.Mirror == nil || *r.Mirror != (Share{"2", 20}) {
+		t.Fatalf("%+v", r)
+	}
+	w.measure(does{}, does{})
+	w.measure(does{1000, 0, ms}, does{400, 0, ms})
+	w.pass(time.Second)
+	if r := w.routes["m"]; !slices.Equal(r.Split, []Share{{"1", 100}}) || r.Mirror != nil || w.rollout().State != RolloutDone {
+		t.Errorf("%+v, %s", r, w.rollout().State)
+	}
+}
+
+func TestARolloutWaitsForNodesThatLoadTheVersion(t *testing.T) {
+	w := rolling(t, false)
+	w.begin(Rollout{})
+	w.pass(stepEvery)
+	if got := w.ordered(); !slices.Equal(got, []string{"load m on a", "load m on b"}) {
+		t.Fatalf("ordered %v", got)
+	}
+	orders := w.orders
+	w.orders = nil
+	for _, o := range orders {
+		w.step(Carried{Order: o})
+	}
+	w.pass(time.Second)
+	if len(w.orders) != 0 || w.rollout().State != RolloutWaiting {
+		t.Errorf("ordered %v, %s", w.ordered(), w.rollout().State)
+	}
+	for _, name := range []string{"a", "b"} {
+		w.holdVersion(name, "2", ready, "")
+		w.report(name)
+	}
+	w.pass(time.Second)
+	if got := w.routes["m"].Split; w.rollout().State != RolloutRunning || !slices.Equal(got, []Share{{"1", 99}, {"2", 1}}) {
+		t.Errorf("%s, split %v", w.rollout().State, got)
+	}
+	// A node that loses the version, for example because it is started again, gets the old one.
+	w.pages["a"].Models = w.pages["a"].Models[:1]
+	w.report("a")
+	w.pass(time.Second)
+	if got := w.routes["m"].Split; !slices.Equal(got, []Share{{"1", 100}}) {
+		t.Errorf("split %v", got)
+	}
+}
+
+func TestARolloutOfAVersionThatCannotBeLoadedStops(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(w *world)
+		reason string
+	}{
+		"damaged": {func(w *world) { w.holdVersion("a", "2", "UNAVAILABLE", "model.onnx is damaged"); w.report("a") }, "node a has no version 2: model.onnx is damaged"},
+		"missing": {func(w *world) {
+			for _, o := range w.orders {
+				w.step(Carried{Order: o})
+			}
+			w.pass(reflectFor)
+		}, "it does not exist"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := rolling(t, false)
+			w.begin(Rollout{})
+			w.pass(stepEvery)
+			c.change(w)
+			if r := w.rollout(); r.State != RolloutStopped || !strings.Contains(r.Reason, c.reason) {
+				t.Errorf("%s: %s", r.State, r.Reason)
+			}
+		})
+	}
+}
+
+func TestARolloutNeedsAVersionThatServes(t *testing.T) {
+	w := rolling(t, true)
+	for name, r := range map[string]Rollout{
+		"no model":      {Model: "other", To: "2"},
+		"same version":  {Model: "m", To: "1"},
+		"not a version": {Model: "m", To: "x"},
+		"steps":         {Model: "m", To: "2", Steps: []uint32{10, 5}},
+	} {
+		if _, err := w.core.PrepareRollout(r); err == nil {
+			t.Errorf("%s is accepted", name)
+		}
+	}
+	w.begin(Rollout{})
+	if _, err := w.core.PrepareRollout(Rollout{Model: "m", To: "2"}); err == nil || !strings.Contains(err.Error(), "under way") {
+		t.Errorf("a second one: %v", err)
+	}
+	w.step(Stopped{"m", "an operator stopped it"})
+	w.pass(time.Second)
+	if got := w.routes["m"].Split; !slices.Equal(got, []Share{{"1", 100}}) || w.rollout().Reason != "an operator stopped it" {
+		t.Errorf("split %v", got)
+	}
+	w.configure(Model{Name: "m", Copies: 2})
+	if _, err := w.core.PrepareRollout(Rollout{Model: "m", To: "2"}); err == nil || !strings.Contains(err.Error(), "{1: 100}") {
+		t.Errorf("without a version that serves: %v", err)
+	}
+}
+
+func TestAFollowerRoutesARolloutAsTheCellDoes(t *testing.T) {
+	w := rolling(t, true)
+	w.begin(Rollout{})
+	f := newWorld(t, Options{Follow: true})
+	f.pages, f.now = w.pages, w.now
+	f.configure(Model{Name: "m", Copies: 2, Split: []Share{{"1", 100}}})
+	f.reportAll()
+	f.step(Followed{*w.saved})
+	f.pass(time.Minute)
+	if got := f.routes["m"].Split; !slices.Equal(got, []Share{{"1", 99}, {"2", 1}}) || len(f.measures) != 0 {
+		t.Errorf("split %v, %d measures", got, len(f.measures))
+	}
+	w.step(Stopped{"m", "bad"})
+	f.step(Followed{*w.saved})
+	f.pass(time.Second)
+	if got := f.routes["m"].Split; !slices.Equal(got, []Share{{"1", 100}}) {
+		t.Errorf("split %v after it was stopped", got)
+	}
+}
