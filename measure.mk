@@ -29,6 +29,10 @@ replaced-members: build onnxruntime ## replace two members of an ensemble 50 tim
 deadlines: build ## how long after its deadline a request of an ensemble ends whose second step runs; 1 min, quiet
 	go test -tags e2e -count 1 -timeout 30m -v -run TestTheRestOfAGraphEndsAtTheDeadline ./test/e2e -strict
 
+.PHONY: ocr
+ocr: build onnxruntime numpy ## pictures that 16 clients read with the ensemble of examples/ocr-ensemble, and with its steps; 2 min, quiet
+	go test -tags e2e -count 1 -timeout 30m -v -run TestTheOCREnsembleReadsDrawnPictures ./test/e2e -strict
+
 .PHONY: recorded-sequences
 recorded-sequences: build numpy ## compare what models with sequences answer with the recorded answers of a real Triton; 4 min
 	python3 test/clients/sequences.py
