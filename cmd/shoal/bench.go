@@ -37,6 +37,9 @@ type benchOptions struct {
 	credentials              credentialFlags
 	streaming                bool
 	rows                     int
+	sequences, sequenceLen   int
+	sequenceVariation        float64
+	sequenceIDs              string
 	shapes                   []string
 	data, text               string
 	stringLength             int
@@ -111,6 +114,10 @@ func (o *benchOptions) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.intervals, "request-intervals", "", "`file` of intervals between requests, in microseconds, one per line, used repeatedly, instead of a rate")
 	f.StringVar(&o.trace, "request-trace", "", "`file` of shoal serve --record-arrivals: send requests as they arrived, once, instead of a rate")
 	f.StringVar(&o.traceModel, "request-trace-model", "", "`name` of the model in the trace, if it differs")
+	f.IntVar(&o.sequenceLen, "sequence-length", 20, "mean `requests` of a sequence, for models with sequence_batching")
+	f.Float64Var(&o.sequenceVariation, "sequence-length-variation", 20, "the most by which lengths of sequences differ from the mean, in `percent`")
+	f.StringVar(&o.sequenceIDs, "sequence-id-range", "", "IDs of sequences, as `start:end`, of which the end is not used; by default from 1 on")
+	f.IntVar(&o.sequences, "num-of-sequences", 4, "`sequences` at the same time, for requests at a rate; otherwise each concurrent request is one")
 	topic(f, "Load")
 	f.IntVarP(&o.rows, "batch-size", "b", 1, "`rows` of a request")
 	f.StringArrayVar(&o.shapes, "shape", nil, "shape of an input without its rows, as `NAME:d,d`; may be repeated")
@@ -145,13 +152,14 @@ func (o *benchOptions) addPerfAnalyzers(f *pflag.FlagSet) {
 	f.IntVarP(&o.clients, "concurrent", "t", 0, "")
 	f.BoolP("async", "a", false, "")
 	f.Bool("sync", false, "")
+	f.Bool("serial-sequences", false, "") // requests of a sequence are always sent one after the other
 	f.Int("max-threads", 0, "")
 	f.StringVar(&o.sharedMemory, "shared-memory", "none", "")
 	f.StringVar(&o.serviceKind, "service-kind", "triton", "")
 	for _, name := range refusedOptions {
 		short := map[string]string{"latency-threshold": "l", "header": "H"}[name]
 		flag := f.VarPF(refusedFlag{name, &o.refused}, name, short, "")
-		if slices.Contains([]string{"binary-search", "collect-metrics", "verbose-csv", "serial-sequences", "fixed-schedule"}, name) {
+		if slices.Contains([]string{"binary-search", "collect-metrics", "verbose-csv", "fixed-schedule"}, name) {
 			flag.NoOptDefVal = "true"
 		}
 	}
@@ -162,7 +170,6 @@ func (o *benchOptions) addPerfAnalyzers(f *pflag.FlagSet) {
 // and are not supported. docs/how-to/benchmark.md has the list.
 var refusedOptions = []string{
 	"latency-threshold", "binary-search", "periodic-concurrency-range", "request-period", "session-concurrency", "fixed-schedule",
-	"num-of-sequences", "sequence-length", "sequence-length-variation", "sequence-id-range", "serial-sequences",
 	"input-tensor-format", "output-tensor-format", "output-shared-memory-size", "request-parameter",
 	"header", "grpc-compression-algorithm", "grpc-method", "proto",
 	"verbose-csv", "profile-export-file", "collect-metrics", "metrics-url", "metrics-interval",
@@ -192,6 +199,8 @@ func (f refusedFlag) Set(string) error {
 type benchWork struct {
 	shapes map[string][]int64
 	loads  []bench.Load
+	// sequences apply to models that have them.
+	sequences bench.Sequences
 	// recorded are the requests of a trace by model, and zero is the time of the first.
 	recorded map[string][]arrivals.Arrival
 	zero     time.Duration
@@ -224,6 +233,8 @@ func (o *benchOptions) check(given *pflag.FlagSet) (w benchWork, err error) {
 		return w, fmt.Errorf("--measurement-mode: %q is not valid: expected time_windows or count_windows", o.mode)
 	case given.Changed("percentile") && !(o.percentile > 0 && o.percentile < 100):
 		return w, fmt.Errorf("--percentile: %v is not valid: expected more than 0 and less than 100", o.percentile)
+	case !(o.sequenceVariation >= 0 && o.sequenceVariation <= 100):
+		return w, fmt.Errorf("--sequence-length-variation: %v is not valid: expected 0 to 100", o.sequenceVariation)
 	case !(o.stability > 0):
 		return w, fmt.Errorf("--stability-percentage: %v is not valid: expected more than 0", o.stability)
 	}
@@ -237,6 +248,8 @@ func (o *benchOptions) check(given *pflag.FlagSet) (w benchWork, err error) {
 		{"--measurement-request-count", o.windowRequests, 1},
 		{"--max-trials", o.trials, 1},
 		{"--burst-size", o.burst, 1},
+		{"--sequence-length", o.sequenceLen, 1},
+		{"--num-of-sequences", o.sequences, 1},
 		{"--string-length", o.stringLength, 1},
 		{"--repeats", o.repeats, 1},
 		{"--request-count", o.count, 0},
@@ -253,12 +266,21 @@ func (o *benchOptions) check(given *pflag.FlagSet) (w benchWork, err error) {
 	if w.shapes, err = parseShapes(o.shapes); err != nil {
 		return w, err
 	}
+	w.sequences = bench.Sequences{Length: o.sequenceLen, Variation: o.sequenceVariation, Number: o.sequences, Seed: o.seed}
+	if w.sequences.First, w.sequences.Last, err = parseIDs(o.sequenceIDs); err != nil {
+		return w, fmt.Errorf("--sequence-id-range: %w", err)
+	}
 	if o.trace != "" {
 		if err := o.readTrace(&w); err != nil {
 			return w, fmt.Errorf("--request-trace: %w", err)
 		}
 	}
 	once, err := o.loads()
+	for _, l := range once {
+		if ids := w.sequences.Last - w.sequences.First + 1; o.sequenceIDs != "" && uint64(max(l.Concurrency, o.sequences)) > ids {
+			return w, fmt.Errorf("--sequence-id-range: %q has %d IDs, which are fewer than the sequences at the same time", o.sequenceIDs, ids)
+		}
+	}
 	for n := range o.repeats {
 		for _, l := range once {
 			if o.repeats > 1 {
@@ -397,6 +419,27 @@ func parseRange(text string) ([]float64, error) {
 		all = append(all, start+float64(n)*step)
 	}
 	return all, nil
+}
+
+// parseIDs reads start:end, of which the end may be missing. It returns the first and the last
+// ID; 0 means the default.
+func parseIDs(text string) (first, last uint64, err error) {
+	if text == "" {
+		return 0, 0, nil
+	}
+	start, end, limited := strings.Cut(text, ":")
+	first, err = strconv.ParseUint(start, 10, 64)
+	if err == nil && limited {
+		last, err = strconv.ParseUint(end, 10, 64)
+		last--
+	}
+	if err != nil || first == 0 || limited && (last == math.MaxUint64 || last < first) {
+		return 0, 0, fmt.Errorf("%q is not valid: expected start:end, such as 1:1000, with a start of at least 1 and below the end", text)
+	}
+	if !limited {
+		last = math.MaxUint64
+	}
+	return first, last, nil
 }
 
 // parseShapes reads NAME:d,d. A name may have colons in it.
@@ -553,6 +596,12 @@ func (o *benchOptions) prepare(ctx context.Context, w benchWork, t *bench.Target
 	model, err := t.Caller.Model(ctx)
 	if err != nil {
 		return err
+	}
+	if model.HasSequences {
+		t.Sequences = &w.sequences
+		if w.recorded != nil {
+			return errors.New("the model has sequences, and a trace does not say which requests belong to one; use another load")
+		}
 	}
 	data := bench.Data{Shapes: w.shapes, Random: o.data == "random", Seed: o.seed, StringLength: o.stringLength}
 	if o.text != "" {

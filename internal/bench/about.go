@@ -38,12 +38,13 @@ func (a *about) Model(ctx context.Context) (Model, error) {
 		return m, nil // an extension that not all servers have
 	}
 	var config struct {
-		MaxBatchSize int `json:"max_batch_size"`
+		MaxBatchSize     int             `json:"max_batch_size"`
+		SequenceBatching json.RawMessage `json:"sequence_batching"`
 	}
 	if err == nil {
 		err = json.Unmarshal(text, &config)
 	}
-	m.MaxBatch = config.MaxBatchSize
+	m.MaxBatch, m.HasSequences = config.MaxBatchSize, len(config.SequenceBatching) > 0 && string(config.SequenceBatching) != "null"
 	return m, err
 }
 

@@ -73,6 +73,9 @@ type Target struct {
 	// requests are sent in turn.
 	Rows []int
 	Plan []Planned // sorted by time; for loads with Plan
+
+	// Sequences puts the requests into sequences. Nil means that they are independent.
+	Sequences *Sequences
 }
 
 // A Bench measures models under a sequence of loads.
@@ -110,9 +113,19 @@ func (b *Bench) Run(ctx context.Context, loads []Load, done func(Level)) error {
 // warmUp sends the first requests, so that the cost of connecting is not measured. It
 // returns nil if ctx ends.
 func (b *Bench) warmUp(ctx context.Context, t Target) error {
+	send := t.Caller.Infer
+	if t.Sequences != nil {
+		all, err := newSequencer(*t.Sequences, t.Caller)
+		if err != nil {
+			return err
+		}
+		f := &flow{sequencer: all}
+		defer f.end(ctx)
+		send = f.infer
+	}
 	for n := range max(1, b.WarmUp) {
 		each, cancel := context.WithTimeout(ctx, patience)
-		err := t.Caller.Infer(each, n%len(t.Rows))
+		err := send(each, n%len(t.Rows))
 		cancel()
 		if err != nil && ctx.Err() == nil {
 			return fmt.Errorf("the first request failed: %w", err)
@@ -129,7 +142,14 @@ func (b *Bench) measure(ctx context.Context, l Load) ([]Level, error) {
 	defer stop()
 	m := &measurement{Bench: b, load: l, sent: make(chan struct{})}
 	for _, t := range b.Targets {
-		m.drivers = append(m.drivers, &driver{Target: t, load: l, pacer: b.Pacer, before: b.statistics(ctx, t)})
+		d := &driver{Target: t, load: l, pacer: b.Pacer, before: b.statistics(ctx, t)}
+		if t.Sequences != nil {
+			var err error
+			if d.sequencer, err = newSequencer(*t.Sequences, t.Caller); err != nil {
+				return nil, err
+			}
+		}
+		m.drivers = append(m.drivers, d)
 	}
 	began := time.Now()
 	var running sync.WaitGroup
@@ -339,6 +359,8 @@ type driver struct {
 	calls   atomic.Int64 // number of sends and answers, to detect progress
 	next    atomic.Int64 // number of requests sent in a closed loop
 
+	sequencer *sequencer // nil if requests are independent
+
 	recorder
 }
 
@@ -359,22 +381,62 @@ func (d *driver) drive(requests, sending context.Context) {
 	}
 	for range d.load.Concurrency {
 		clients.Go(func() {
+			send := d.Caller.Infer
+			if d.sequencer != nil {
+				f := &flow{sequencer: d.sequencer}
+				defer f.end(requests)
+				send = f.infer
+			}
 			for sending.Err() == nil {
 				n := int(d.next.Add(1) - 1)
 				if d.load.Count > 0 && n >= d.load.Count {
 					return
 				}
-				d.call(requests, job{request: n % len(d.Rows)})
+				d.call(requests, job{request: n % len(d.Rows)}, send)
 			}
 		})
 	}
 }
 
+// openSender returns what sends the requests of an open loop, and what ends its sequences after
+// the last one. A request of a sequence waits for a sequence without a request in flight.
+func (d *driver) openSender() (send sender, end func(context.Context)) {
+	if d.sequencer == nil {
+		return d.Caller.Infer, func(context.Context) {}
+	}
+	free := make(chan *flow, d.sequencer.Number) // as many as there are
+	for range d.sequencer.Number {
+		free <- &flow{sequencer: d.sequencer}
+	}
+	send = func(ctx context.Context, request int) error {
+		select {
+		case f := <-free:
+			defer func() { free <- f }()
+			return f.infer(ctx, request)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return send, func(ctx context.Context) {
+		for range d.sequencer.Number {
+			(<-free).end(ctx)
+		}
+	}
+}
+
+// A sender sends a prepared request, and waits for its answer.
+type sender = func(ctx context.Context, request int) error
+
 // open sends each request at its due time. An idle client goroutine takes the next
 // request; there are as many goroutines as requests were in flight at the same time.
 func (d *driver) open(requests, sending context.Context, clients *sync.WaitGroup) {
 	jobs := make(chan job) // unbuffered: a job goes to an idle client
-	defer close(jobs)
+	send, end := d.openSender()
+	defer func() {
+		close(jobs)
+		clients.Wait()
+		end(requests)
+	}()
 	began, n := d.began, 0
 	for p := range d.plan() {
 		j := job{p.Request, began.Add(p.At)}
@@ -389,9 +451,9 @@ func (d *driver) open(requests, sending context.Context, clients *sync.WaitGroup
 		if n < maxInFlight {
 			n++
 			clients.Go(func() {
-				d.call(requests, j)
+				d.call(requests, j, send)
 				for j := range jobs {
-					d.call(requests, j)
+					d.call(requests, j, send)
 				}
 			})
 			continue
@@ -423,14 +485,14 @@ func (d *driver) plan() Plan {
 // call sends one request. Its latency counts from its due time: if the server stalls, the
 // requests that should have been sent meanwhile are late, as real clients would see it. A
 // request of a closed loop is due now.
-func (d *driver) call(ctx context.Context, j job) {
+func (d *driver) call(ctx context.Context, j job, send sender) {
 	a := answer{rows: d.Rows[j.request], due: j.due, sent: time.Now()}
 	if j.due.IsZero() {
 		a.due = a.sent
 	}
 	d.calls.Add(1)
 	d.waiting.Add(1)
-	a.err = d.Caller.Infer(ctx, j.request)
+	a.err = send(ctx, j.request)
 	a.ended = time.Now()
 	d.waiting.Add(-1)
 	d.calls.Add(1)

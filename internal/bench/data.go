@@ -71,7 +71,7 @@ func (m Model) ReadJSON(text []byte) ([]Sample, error) {
 
 func (m Model) readSample(raw []byte) (Sample, error) {
 	if bytes.HasPrefix(raw, []byte("[")) {
-		return nil, errors.New("found a list of samples, which are the steps of a sequence; sequences cannot be measured, so expected an object")
+		return nil, errors.New("found a list of samples for each sequence, which is not supported yet; list all samples one after the other, as objects")
 	}
 	var inputs map[string]json.RawMessage
 	if err := json.Unmarshal(raw, &inputs); err != nil {

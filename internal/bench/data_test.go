@@ -10,7 +10,7 @@ import (
 	"github.com/shoal-serving/shoal/tensor"
 )
 
-var mixed = Model{"m", []Input{{"n", tensor.Int16, []int64{-1, 2}}, {"s", tensor.Bytes, []int64{-1, -1}}}, 8}
+var mixed = Model{Name: "m", Inputs: []Input{{"n", tensor.Int16, []int64{-1, 2}}, {"s", tensor.Bytes, []int64{-1, -1}}}, MaxBatch: 8}
 
 func TestSamplesAreReadInAllTheirForms(t *testing.T) {
 	raw := base64.StdEncoding.EncodeToString(tensor.AppendString(tensor.AppendString(nil, "c"), "d"))
@@ -54,7 +54,7 @@ func TestSamplesThatCannotBeSentAreToldWhy(t *testing.T) {
 	for text, want := range map[string]string{
 		`{}`:                     "found no samples",
 		`[]`:                     "cannot unmarshal",
-		`{"data":[[{"n":[]}]]}`:  "sequences cannot be measured",
+		`{"data":[[{"n":[]}]]}`:  "a list of samples for each sequence",
 		`{"data":[{"n":[1,2]}]}`: `sample 1: found no values for input "s"`,
 		`{"data":[{"n":[1,2],"s":["a"],"x":[1]}]}`:                   `found values for "x", but model "m" has the inputs "n", "s"`,
 		`{"data":[{"n":[1,2.5],"s":["a"]}]}`:                         `input "n": found 2.5, expected a value of INT16`,

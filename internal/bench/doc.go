@@ -2,8 +2,8 @@
 // throughput and latency that clients see, and the times that the server reports.
 //
 // [Window], [Summary], [Rule] and the schedules compute the figures; they use neither clock
-// nor network. A [Caller] sends requests to the server, and [Bench.Run] drives it. Sequence
-// models and models with several responses per request are not supported yet.
+// nor network. A [Caller] sends requests to the server, and [Bench.Run] drives it. Models with
+// several responses per request are not supported yet.
 //
 // Metadata and statistics come through the public client, package client. Inference requests
 // use their own wire code: they are encoded before the measurement, and only the end of an

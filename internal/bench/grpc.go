@@ -146,6 +146,28 @@ func (c *grpcCaller) Prepare(requests []Request) error {
 
 // Infer implements [Caller].
 func (c *grpcCaller) Infer(ctx context.Context, request int) error {
+	return c.send(ctx, c.requests[request])
+}
+
+// InferStep implements [SequenceCaller]. Its parameters follow the encoded request: the fields
+// of a message may be in any order, and those of a map in several parts.
+func (c *grpcCaller) InferStep(ctx context.Context, request int, s Step) error {
+	flag := func(v bool) *kservepb.InferParameter {
+		return &kservepb.InferParameter{ParameterChoice: &kservepb.InferParameter_BoolParam{BoolParam: v}}
+	}
+	raw, err := proto.Marshal(&kservepb.ModelInferRequest{Parameters: map[string]*kservepb.InferParameter{
+		"sequence_id":    {ParameterChoice: &kservepb.InferParameter_Uint64Param{Uint64Param: s.ID}},
+		"sequence_start": flag(s.Start),
+		"sequence_end":   flag(s.End),
+	}})
+	if err != nil {
+		return err
+	}
+	return c.send(ctx, append(slices.Clone(c.requests[request]), mem.SliceBuffer(raw)))
+}
+
+// send sends an encoded request, and waits for its answer.
+func (c *grpcCaller) send(ctx context.Context, request mem.BufferSlice) error {
 	waiting := int(c.waiting.Add(1))
 	defer c.waiting.Add(-1)
 	links, err := c.connect(min((waiting+perConnection-1)/perConnection, maxConnections))
@@ -156,9 +178,9 @@ func (c *grpcCaller) Infer(ctx context.Context, request int) error {
 	l.users.Add(1)
 	defer l.users.Add(-1)
 	if c.streaming {
-		return plain(l.infer(ctx, l.ClientConn, c.requests[request]))
+		return plain(l.infer(ctx, l.ClientConn, request))
 	}
-	return plain(l.Invoke(ctx, c.method, c.requests[request], nil, c.options...))
+	return plain(l.Invoke(ctx, c.method, request, nil, c.options...))
 }
 
 // Close implements [Caller].

@@ -20,8 +20,9 @@ const maxSentence = 64 << 10
 type httpCaller struct {
 	about
 	model    *url.URL
-	requests [][]byte // encoded, including headers
-	token    string   // "" means none
+	requests [][]byte    // encoded, including headers
+	parts    []bodyParts // the same, for requests of sequences
+	token    string      // "" means none
 	wires    wires
 }
 
@@ -62,13 +63,31 @@ func (c *httpCaller) Prepare(requests []Request) error {
 		if err != nil {
 			return err
 		}
-		header := fmt.Sprintf("Content-Type: application/octet-stream\r\nInference-Header-Content-Length: %d\r\n", len(head))
-		if c.token != "" {
-			header += "Authorization: Bearer " + c.token + "\r\n"
-		}
-		c.requests = append(c.requests, post(c.model.Host, c.model.EscapedPath()+"/infer", header, head, data))
+		c.requests = append(c.requests, c.encode(head, data))
+		c.parts = append(c.parts, bodyParts{head, data})
 	}
 	return nil
+}
+
+// bodyParts are those of a body: JSON, and the data of tensors.
+type bodyParts struct{ head, data []byte }
+
+// encode returns a request with its header.
+func (c *httpCaller) encode(head, data []byte) []byte {
+	header := fmt.Sprintf("Content-Type: application/octet-stream\r\nInference-Header-Content-Length: %d\r\n", len(head))
+	if c.token != "" {
+		header += "Authorization: Bearer " + c.token + "\r\n"
+	}
+	return post(c.model.Host, c.model.EscapedPath()+"/infer", header, head, data)
+}
+
+// InferStep implements [SequenceCaller].
+func (c *httpCaller) InferStep(ctx context.Context, request int, s Step) error {
+	p := c.parts[request]
+	// The JSON begins with the parameters, of which there is at least one.
+	const begins = `{"parameters":{`
+	head := fmt.Appendf(nil, `%s"sequence_id":%d,"sequence_start":%t,"sequence_end":%t,%s`, begins, s.ID, s.Start, s.End, p.head[len(begins):])
+	return c.wires.exchange(ctx, c.encode(head, p.data))
 }
 
 // httpBody returns the two parts of a body.

@@ -22,6 +22,8 @@ type Model struct {
 	// MaxBatch is the maximum number of rows of a request; 0 means that the model has no
 	// batch dimension, and -1 that it is unknown.
 	MaxBatch int
+	// HasSequences reports whether its requests must belong to sequences.
+	HasSequences bool
 }
 
 // An Input is an input of a model.

@@ -212,3 +212,25 @@ func TestAStreamingSpeechEncoderRuns(t *testing.T) {
 		t.Errorf("%d chunks ran in %d batches, want that sequences share them", sequences*chunks, batches)
 	}
 }
+
+// TestBenchSendsSequences measures a model with sequences over each protocol, in a closed and in an open
+// loop. A request out of its order would be refused, and the statistics of the server count all.
+func TestBenchSendsSequences(t *testing.T) {
+	onnxtest.Library(t)
+	s := servertest.Start(t, servertest.ONNXRepository(t, map[string]servertest.ONNXModel{"m": {Config: recurrentConfig, File: onnxtest.Model("recurrent")}}))
+	for _, args := range [][]string{
+		{"http", "--concurrency-range", "8"},
+		{"grpc", "--concurrency-range", "8", "--sequence-id-range", "100:108"},
+		{"grpc", "--streaming", "--concurrency-range", "8", "--serial-sequences"},
+		{"http", "--request-rate-range", "300", "--num-of-sequences", "6"},
+	} {
+		const requests = 300
+		_, report := servertest.RunBench(t, s, args[0], append(args[1:], "-m", "m", "--sequence-length", "7", "--sequence-length-variation", "50", "--request-count", fmt.Sprint(requests))...)
+		if c := report.Levels[0].Client; c.Requests != requests || c.Failed != 0 {
+			t.Errorf("%v: %d requests, %d failed, want %d and none", args, c.Requests, c.Failed, requests)
+		}
+	}
+	if n := statisticsOf(t, s, "m"); n.Fail.Count != 0 || n.Success.Count < 4*300 {
+		t.Errorf("the server answered %d and refused %d", n.Success.Count, n.Fail.Count)
+	}
+}
