@@ -70,7 +70,7 @@ thrash: build onnxruntime ## 200 models on memory for 20: as many good answers a
 .PHONY: bucket
 bucket: build ## models in a real S3 server that is slow, breaks off, fails and changes; 1 min
 	tools/get-versitygw
-	go test -tags e2e -count 1 -timeout 10m -v -run TestABucketWithFaults ./test/e2e
+	go test -tags e2e -count 1 -timeout 10m -v -run TestABucketWithFaults ./test/e2e -strict
 
 .PHONY: weights
 weights: onnxruntime ## memory of MiniLM and ResNet-50 with and without a session for exclusive batches; 1 min

@@ -403,6 +403,9 @@ func (o Object) check(content io.Reader, plainMD5 bool) (digest string, err erro
 	return digest, nil
 }
 
+// beforeRename is where a test ends the process.
+var beforeRename = func() {}
+
 // keep makes a blob of a whole file, for which room is reserved.
 func (c *Cache) keep(file, digest string, size int64) error {
 	c.mu.Lock()
@@ -412,6 +415,7 @@ func (c *Cache) keep(file, digest string, size int64) error {
 		entry.users++
 		return nil
 	}
+	beforeRename()
 	if err := os.Rename(file, c.blob(digest)); err != nil {
 		return fmt.Errorf("model cache: %w", err)
 	}

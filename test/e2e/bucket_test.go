@@ -21,6 +21,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -43,6 +44,10 @@ type objectStore struct {
 	broken atomic.Int64 // how many reads of objects are answered with 500
 	failed atomic.Int64 // how many were
 	reads  atomic.Int64 // how many there were in all
+	short  atomic.Int64 // how many of the next answers end after half of their bytes
+	flip   atomic.Bool  // answers have a wrong byte
+	halved atomic.Int64 // answers that ended early
+	wrong  atomic.Int64 // answers with a wrong byte
 }
 
 // startStore starts a store with an empty bucket. It skips the test if tools/get-versitygw has
@@ -75,6 +80,27 @@ func startStore(t *testing.T) *objectStore {
 	}}
 	forward.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError) // faults are meant
 	forward.Transport = &http.Transport{DisableKeepAlives: true}               // so that a fault meets every request
+	forward.ModifyResponse = func(r *http.Response) error {
+		if !strings.Contains(r.Request.URL.Path, "/weights") || !s.flip.Load() && s.short.Load() <= 0 {
+			return nil
+		}
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return err
+		}
+		if s.flip.Load() {
+			s.wrong.Add(1)
+			body[len(body)/2] ^= 1
+		}
+		if s.short.Add(-1) >= 0 {
+			s.halved.Add(1)
+			body = body[:len(body)/2]
+			r.Header.Set("Content-Length", strconv.Itoa(len(body)))
+			r.ContentLength = int64(len(body))
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		return nil
+	}
 	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		weights := strings.Contains(r.URL.Path, "/weights")
 		if weights {
@@ -157,7 +183,12 @@ const weightsSize = 20 << 20
 // put writes a model. Its weights are of no use, but large.
 func (s *objectStore) put(name string, seed byte) {
 	s.t.Helper()
-	weights := make([]byte, weightsSize)
+	s.putSize(name, seed, weightsSize)
+}
+
+func (s *objectStore) putSize(name string, seed byte, size int) {
+	s.t.Helper()
+	weights := make([]byte, size)
 	_, _ = rand.NewChaCha8([32]byte{seed}).Read(weights) // it never fails
 	for key, content := range map[string][]byte{"config.pbtxt": []byte(servertest.Config(time.Millisecond, "1", "")), "1/weights": weights} {
 		if err := s.blob.WriteAll(s.t.Context(), "m/"+name+"/"+key, content, nil); err != nil {
@@ -195,6 +226,8 @@ func TestABucketWithFaultsHarmsNoLoadedModel(t *testing.T) {
 	for i, name := range []string{"warm", "slow", "cut", "errors", "down", "changed", "killed"} {
 		store.put(name, byte(i))
 	}
+	store.putSize("flipped", 50, 1<<20) // written in one piece, so that the store lists its MD5
+	store.putSize("halved", 51, 1<<20)
 	cache := filepath.Join(t.TempDir(), "cache")
 	flags := []string{"--model-control-mode=demand", "--model-memory=1GiB", "--calibration-dir=", "--model-cache=" + cache, "--repository-poll-secs=3600"}
 	s := servertest.Start(t, store.url, flags...)
@@ -232,8 +265,12 @@ func TestABucketWithFaultsHarmsNoLoadedModel(t *testing.T) {
 			}
 		}
 	})
-	store.with("latency", map[string]any{"latency": 1000}, func() {
-		if took := must("slow"); took < time.Second {
+	latency := time.Second
+	if *servertest.Strict {
+		latency = 5 * time.Second
+	}
+	store.with("latency", map[string]any{"latency": latency.Milliseconds()}, func() {
+		if took := must("slow"); took < latency {
 			t.Errorf("the store was not slow: %v", took)
 		}
 	})
@@ -252,6 +289,17 @@ func TestABucketWithFaultsHarmsNoLoadedModel(t *testing.T) {
 		t.Errorf("down: %v", err)
 	}
 	store.call("/proxies/s3", map[string]any{"enabled": true})
+	store.flip.Store(true)
+	if err := ask("flipped"); err == nil || !strings.Contains(err.Error(), "checksum") || store.wrong.Load() == 0 {
+		t.Errorf("flipped: %d answers were wrong: %v", store.wrong.Load(), err)
+	}
+	store.flip.Store(false)
+	servertest.Eventually(t, "the right object is served", func() bool { return ask("flipped") == nil })
+	store.short.Store(3)
+	must("halved")
+	if n := store.halved.Load(); n != 3 {
+		t.Errorf("%d answers ended early, want 3", n)
+	}
 	store.put("changed", 100)
 	if err := ask("changed"); err == nil || !strings.Contains(err.Error(), "replaced") {
 		t.Errorf("changed: %v", err)

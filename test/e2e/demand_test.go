@@ -112,7 +112,7 @@ func TestThrashingModelsLeaveRoomForTheBest(t *testing.T) {
 	}
 	models, data := servertest.ONNXRepository(t, repository), make([]byte, 4*columns)
 	goodput := func(asked func(i int) bool) (good int, outcomes map[string]int) {
-		s := servertest.Start(t, models, "--model-control-mode=demand", fmt.Sprintf("--model-memory=%d", *thrashFit*size*5/4), "--calibration-dir=")
+		s := servertest.Start(t, models, "--model-control-mode=demand", fmt.Sprintf("--model-memory=%d", *thrashFit*size*21/20), "--calibration-dir=")
 		defer s.Terminate()
 		c, next := s.Client(), zipf(10**thrashFit)
 		var all sync.WaitGroup
