@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -36,6 +37,9 @@ type cellUnderTest struct {
 	state string
 	proxy string // host:port of Envoy
 	admin string
+
+	mu  sync.Mutex // guards the following
+	log []string   // of all cells
 }
 
 // simulatedModel computes for some milliseconds on the device that all models of a node share.
@@ -102,6 +106,9 @@ func (c *cellUnderTest) start(flags ...string) (cmd *exec.Cmd, api, xds string) 
 		if m := cellListens.FindStringSubmatch(lines.Text()); m != nil {
 			go func() {
 				for lines.Scan() {
+					c.mu.Lock()
+					c.log = append(c.log, lines.Text())
+					c.mu.Unlock()
 					_, _ = fmt.Fprintln(c.t.Output(), "cell:", lines.Text())
 				}
 			}()
@@ -503,6 +510,63 @@ func TestAFollowerAndAnOldCell(t *testing.T) {
 	servertest.Eventually(t, "the first cell knows that it was replaced", func() bool { return c.status(api).Superseded != "" })
 	if first, now := c.status(api), c.status(second); first.Epoch >= now.Epoch {
 		t.Errorf("the first cell has epoch %d, and the second %d", first.Epoch, now.Epoch)
+	}
+}
+
+// Without a cell and its follower nothing changes for clients. A cell that starts without its disk
+// has every copy where it was, and unloads nothing. Other copies may be active.
+func TestACellThatLostItsDisk(t *testing.T) {
+	const models = 4
+	c := newCell(t, 3, models)
+	decider, api, xds := c.start("--state", c.state, "--address", "127.0.0.1:0", "--xds-address", "127.0.0.1:0")
+	c.awaitPlaced(api)
+	follower, followed, followerXDS := c.start("--follow", "http://"+api, "--address", "127.0.0.1:0", "--xds-address", "127.0.0.1:0")
+	c.startEnvoy(xds, followerXDS)
+	web := c.connect(client.NewHTTP)
+	servertest.Eventually(t, "Envoy answers", func() bool { return servertest.Ask(t.Context(), web, "m0", 1) == nil })
+	places := func(api string) (text string) {
+		for _, m := range c.status(api).Models {
+			copies := append(slices.Clone(m.Active), m.Spare...)
+			slices.Sort(copies)
+			text += fmt.Sprintln(m.Name, copies, len(m.Active), m.Home)
+		}
+		return text
+	}
+	before := places(api)
+	servertest.Eventually(t, "the follower has the same plan", func() bool { return places(followed) == before })
+	load := c.load(4, models)
+	// Envoy knows the models that a request has needed: all of them, over both protocols.
+	servertest.Eventually(t, "all clients have asked for all models", func() bool { return load.requests.Load() > 100 })
+	stopProcess(decider)
+	stopProcess(follower)
+	answered := load.requests.Load()
+	down := servertest.StrictOr(10*time.Minute, 3*time.Second)
+	time.Sleep(down) // nobody decides
+	if load.requests.Load() == answered {
+		t.Error("no request was answered without a cell")
+	}
+	began := time.Now()
+	_, second, _ := c.start("--address", "127.0.0.1:0", "--xds-address", "127.0.0.1:0") // without --state
+	servertest.Eventually(t, "every copy is where it was", func() bool { return places(second) == before })
+	took := time.Since(began)
+	time.Sleep(2 * time.Second) // it would have ordered something
+	load.check(t, "the cell and its follower were down, and a cell came back without its disk")
+	t.Logf("figures: cell and follower down for %v, and back without a disk: %d requests, %d failed; Envoy retried %d; every copy where it was after %v",
+		down, load.requests.Load(), load.failures.Load(), c.stat("upstream_rq_retry"), took.Round(time.Millisecond))
+	if took > 30*time.Second {
+		t.Errorf("the plan took %v", took)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	loads := 0
+	for _, line := range c.log {
+		if strings.Contains(line, "unload ") {
+			t.Errorf("the cell ordered: %s", line)
+		}
+		loads += strings.Count(line, "\"load ")
+	}
+	if loads == 0 {
+		t.Error("the log has no orders at all")
 	}
 }
 
