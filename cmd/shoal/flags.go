@@ -107,7 +107,7 @@ var tritonFlags = map[string]rule{
 	"metrics-interval-ms": {kind: ignored, says: "metrics are read at each scrape"},
 	"metrics-config":      {kind: ignored, says: "latencies are always exported as sums and as histograms"},
 
-	"trace-config": {kind: rejected, says: "requests are not traced yet; --log-requests logs each request with its times"},
+	"trace-config": {kind: supported},
 	"log-verbose":  {kind: supported},
 	"log-info":     {kind: supported},
 	"log-warning":  {kind: supported},

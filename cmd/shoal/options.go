@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -96,6 +97,7 @@ type serveOptions struct {
 	onnxLibrary   string
 	backends      []string
 	cacheConfig   []string
+	traceConfig   []string
 	computeNice   int
 	record        string
 
@@ -189,6 +191,7 @@ func (o *serveOptions) define(f *pflag.FlagSet) {
 	f.IntVar(&o.exitTimeout, "exit-timeout-secs", 30, "time limit for in-flight requests during shutdown, in seconds")
 	topic(f, "Shutdown")
 
+	f.StringArrayVar(&o.traceConfig, traceFlag, nil, "`setting` of traces, as mode=opentelemetry, level=TIMESTAMPS, rate=N, count=N or opentelemetry,url=URL; may be repeated")
 	f.StringVar(&o.record, "record-arrivals", "", "`file` for a recording of arrivals (time, model, rows, priority); overwritten if it exists")
 	choiceVar(f, &o.log.format, "log-format", []string{"auto", "text", "json", "default", "ISO8601"}, "auto: short lines for people on a terminal, and text elsewhere; Triton's default and ISO8601 mean text")
 	f.BoolVar(&o.logRequests, "log-requests", false, "log every request in one line, with its id and latency")
@@ -197,7 +200,7 @@ func (o *serveOptions) define(f *pflag.FlagSet) {
 	trueVar(f, &o.log.warning, "log-warning", "log warnings")
 	trueVar(f, &o.log.err, "log-error", "log errors")
 	f.StringVar(&o.log.file, "log-file", "", "`file` to append the log to, reopened on SIGHUP; defaults to stderr")
-	topic(f, "Logging and recording")
+	topic(f, "Logging, traces and recording")
 
 	o.store.define(f)
 	topic(f, "MMS and TorchServe")
@@ -277,6 +280,9 @@ func (o *serveOptions) check() error {
 		errs = append(errs, err)
 	}
 	if _, err := newCache(o.cacheConfig); err != nil {
+		errs = append(errs, err)
+	}
+	if _, err := readTraceConfig(o.traceConfig, os.Getenv); err != nil {
 		errs = append(errs, err)
 	}
 	if o.reload && (o.controlMode == "explicit" || o.controlMode == "demand") {

@@ -54,6 +54,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/sched"
 	"github.com/shoal-serving/shoal/internal/servable"
 	"github.com/shoal-serving/shoal/internal/server"
+	"github.com/shoal-serving/shoal/internal/trace"
 )
 
 func newServeCommand() *cobra.Command {
@@ -160,13 +161,15 @@ type parts struct {
 
 	responses *cache.Cache // nil if responses are not cached
 
+	tracer *trace.Tracer // nil if requests are not traced
+
 	buckets []*bucket.Bucket
 	cache   *bucket.Cache // of buckets; nil if there are none
 }
 
 // newParts returns a server without models. settings are those of a store, and nil if there
 // is none.
-func newParts(opts serveOptions, settings *mms.Settings, guarded *security, recorder *arrivals.Writer, pace *pacer.Pacer, log *slog.Logger) (p parts, err error) {
+func newParts(opts serveOptions, settings *mms.Settings, guarded *security, recorder *arrivals.Writer, tracer *trace.Tracer, pace *pacer.Pacer, log *slog.Logger) (p parts, err error) {
 	cores := machine.Cores(machine.Root())
 	if os.Getenv("GOMAXPROCS") == "" {
 		// A thread that computes keeps its P in Go's scheduler until the scheduler takes it
@@ -183,9 +186,9 @@ func newParts(opts serveOptions, settings *mms.Settings, guarded *security, reco
 		return p, err
 	}
 	caller := &lateBoundCaller{}
-	p.settings, p.security = settings, guarded
+	p.settings, p.security, p.tracer = settings, guarded, tracer
 	p.onnx = onnx.New(onnx.Options{Library: opts.onnxLibrary, Nice: opts.computeNice, Log: log})
-	p.python = python.New(python.Options{Cores: cores, Nice: opts.computeNice, Caller: caller, Log: log})
+	p.python = python.New(python.Options{Cores: cores, Nice: opts.computeNice, Caller: caller, Tracer: tracer, Log: log})
 	kept := calibrationDir(opts.calibrationDir, log)
 	store := calibrate.NewStore(kept, log)
 	env := servable.NewEnv(servable.Options{
@@ -258,7 +261,12 @@ func serve(ctx context.Context, opts serveOptions, settings *mms.Settings, recor
 	defer func() { err = errors.Join(err, guarded.close()) }()
 	pace := pacer.New()
 	defer pace.Close()
-	p, err := newParts(opts, settings, guarded, recorder, pace, log)
+	tracer, flushTraces, err := openTracer(opts.traceConfig, os.Getenv, log)
+	if err != nil {
+		return err
+	}
+	defer flushTraces()
+	p, err := newParts(opts, settings, guarded, recorder, tracer, pace, log)
 	if err != nil {
 		return errors.Join(err, p.onnx.Close(), p.python.Close(), closeBuckets(p.buckets, p.cache))
 	}
@@ -508,7 +516,7 @@ func ports(p parts, opts serveOptions, stop context.CancelCauseFunc, log *slog.L
 	}
 	kserveHTTP := kservehttp.New(p.backend, p.backend, p.models, kservehttp.Options{
 		Name: opts.id, Version: version, ForwardHeaders: opts.httpHeaders.HeaderPattern, Limits: httpLimits, TritonStatus: opts.tritonStatus, BodyTimeout: seconds(opts.bodyTimeout),
-		Budget: requests, Logging: logging, Regions: regions, Node: newReporter(p, opts), Log: log,
+		Budget: requests, Logging: logging, Regions: regions, Node: newReporter(p, opts), Tracer: p.tracer, Log: log,
 		Dashboard: newDashboard(p, opts, requests),
 	})
 	var figures http.Handler
@@ -522,7 +530,7 @@ func ports(p parts, opts serveOptions, stop context.CancelCauseFunc, log *slog.L
 			all = append(all, listen.HTTP(a.protocol, a.address, kserveHTTP, a.hint))
 		case "grpc":
 			all = append(all, listen.GRPC(a.address, kservegrpc.New(p.backend, p.backend, p.models, kservegrpc.Options{
-				Name: opts.id, Version: version, ForwardHeaders: opts.grpcHeaders.HeaderPattern, Limits: limits, TritonStatus: opts.tritonStatus, Budget: requests, Meter: meter, Logging: logging, Regions: regions, Log: log,
+				Name: opts.id, Version: version, ForwardHeaders: opts.grpcHeaders.HeaderPattern, Limits: limits, TritonStatus: opts.tritonStatus, Budget: requests, Meter: meter, Logging: logging, Regions: regions, Tracer: p.tracer, Log: log,
 				Credentials: p.security.grpcCredentials(),
 			}, append(opts.connections(), p.security.grpcOptions()...)...), a.hint))
 		case "metrics":
@@ -533,13 +541,13 @@ func ports(p parts, opts serveOptions, stop context.CancelCauseFunc, log *slog.L
 	}
 	if opts.localSocket != "" {
 		all = append(all, listen.Local(opts.localSocket, kservelocal.New(p.backend, p.backend, kservelocal.Options{
-			Limits: httpLimits, Log: log, UnusedAfter: seconds(opts.localUnused),
+			Limits: httpLimits, Tracer: p.tracer, Log: log, UnusedAfter: seconds(opts.localUnused),
 			Unused: func() { stop(fmt.Errorf("no program was connected to the local socket for %d s", opts.localUnused)) },
 		})))
 	}
 	if p.archives != nil {
 		all = append(all, storePorts(p.archives, p.settings, mmshttp.Options{
-			MaxRequest: p.settings.MaxRequest, BodyTimeout: seconds(opts.bodyTimeout), Budget: requests, KServe: kserveHTTP, Log: log,
+			MaxRequest: p.settings.MaxRequest, BodyTimeout: seconds(opts.bodyTimeout), Budget: requests, KServe: kserveHTTP, Tracer: p.tracer, Log: log,
 		}, figures)...)
 	}
 	return all
@@ -559,7 +567,7 @@ func newDashboard(p parts, opts serveOptions, requests *budget.Budget) kservehtt
 
 func newMetrics(p parts, opts serveOptions, requests *budget.Budget, meter *http2meter.Meter, log *slog.Logger) http.Handler {
 	figures := metrics.Options{
-		Version: version, ModelMetrics: p.python.Metrics, Budget: requests, Cache: p.responses, GRPC: meter, Connections: p.connections.State, Access: p.security.gate, Demand: p.models.DemandCounts, Log: log,
+		Version: version, ModelMetrics: p.python.Metrics, Budget: requests, Cache: p.responses, GRPC: meter, Connections: p.connections.State, Access: p.security.gate, Demand: p.models.DemandCounts, Exemplars: p.tracer != nil, Log: log,
 	}
 	if opts.allowCPUMetrics {
 		figures.HostFiles = machine.Root()

@@ -34,8 +34,11 @@ func importsByName(folders []folder) (breaches []string) {
 // isOwnName reports whether an import names a package as some call themselves: clusterv3, of
 // a/cluster/v3, or tea, of bubbletea. goimports writes such names out.
 func isOwnName(spec *ast.ImportSpec) bool {
-	if spec.Path.Value == `"charm.land/bubbletea/v2"` {
+	switch spec.Path.Value {
+	case `"charm.land/bubbletea/v2"`:
 		return spec.Name.Name == "tea"
+	case `"github.com/prometheus/client_model/go"`:
+		return spec.Name.Name == "io_prometheus_client"
 	}
 	all := strings.Split(strings.Trim(spec.Path.Value, `"`), "/")
 	return len(all) > 1 && strings.HasPrefix(all[len(all)-1], "v") && spec.Name.Name == all[len(all)-2]+all[len(all)-1]

@@ -64,6 +64,9 @@ func load(root fs.FS) ([]folder, error) {
 			if name != "." && strings.ContainsAny(entry.Name()[:1], "._") || entry.Name() == "testdata" {
 				return fs.SkipDir // as the go command does
 			}
+			if _, err := fs.Stat(root, path.Join(name, "go.mod")); err == nil && name != "." {
+				return fs.SkipDir // a module of its own
+			}
 			return nil
 		}
 		if path.Ext(name) != ".go" {

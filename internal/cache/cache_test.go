@@ -81,7 +81,7 @@ func TestEveryChangeOfARequestChangesItsKey(t *testing.T) {
 		known := []string{
 			"Inputs", "Outputs", "Parameters", "Correlation", "CorrelationName", "Flags", // in the key
 			"Model", "Version", "Pinned", "Caller", // version and callers, which KeyOf is given
-			"ID", "Client", "Priority", "Timeout", "Tenant", "Weight", // not for the answer
+			"ID", "Client", "Priority", "Timeout", "Tenant", "Weight", "Trace", // not for the answer
 			"Convert", "Memory", "Waiter", "Queued", "AcceptStream", // how it is answered
 			"Rows", "Shape", "PadGroup", "Elements", // follow from the inputs
 		}

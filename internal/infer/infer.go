@@ -9,6 +9,7 @@ import (
 
 	"github.com/shoal-serving/shoal/internal/access"
 	"github.com/shoal-serving/shoal/internal/buf"
+	"github.com/shoal-serving/shoal/internal/trace"
 	"github.com/shoal-serving/shoal/tensor"
 )
 
@@ -64,6 +65,9 @@ type Request struct {
 	Correlation     uint64      // ID of the request's sequence, if that is a number; 0 means none
 	CorrelationName string      // ID of the request's sequence, if that is a string; "" means none
 	Flags           uint32      // SequenceStart and SequenceEnd
+
+	// Trace, if not nil, means that the request is traced.
+	Trace *trace.Request
 
 	// Waiter, if not nil, is called when the request waits for its model to be loaded.
 	Waiter Waiter
@@ -160,6 +164,8 @@ type Timeline struct {
 	Split       time.Time // the outputs were split
 	Batch       int       // rows of the batch
 	CloseReason string    // why the batch closed
+
+	BatchSpan *trace.Context // of the span of the batch; nil unless a request of it is traced
 }
 
 // IDOrUnknown returns the request's ID as error messages quote it.

@@ -244,9 +244,9 @@ func (v version) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(memory, prometheus.GaugeValue, float64(f.Memory), f.Model, number)
 	}
 	out <- sizes(&f.Stats.BatchSizes, f.Model, number)
-	out <- durations(requestTime, &f.Stats.RequestTimes, f.Model, number)
-	out <- durations(queueTime, &f.Stats.QueueTimes, f.Model, number)
-	out <- durations(computeTime, &f.Stats.EngineTimes, f.Model, number)
+	out <- durations(requestTime, &f.Stats.RequestTimes, &f.Stats.Exemplars.Request, f.Model, number)
+	out <- durations(queueTime, &f.Stats.QueueTimes, &f.Stats.Exemplars.Queue, f.Model, number)
+	out <- durations(computeTime, &f.Stats.EngineTimes, &f.Stats.Exemplars.Engine, f.Model, number)
 }
 
 func collectPolicy(e *explain.Policy, out chan<- prometheus.Metric, labels ...string) {
@@ -317,7 +317,8 @@ func sizes(r *stats.SizeHistogram, labels ...string) prometheus.Metric {
 	return prometheus.MustNewConstHistogram(batchSize, count, float64(r.Total), buckets, labels...)
 }
 
-func durations(d *prometheus.Desc, t *stats.DurationHistogram, labels ...string) prometheus.Metric {
+// durations returns a histogram, with the last traced requests of its buckets.
+func durations(d *prometheus.Desc, t *stats.DurationHistogram, traced *[stats.NumBounds + 1]*stats.Exemplar, labels ...string) prometheus.Metric {
 	buckets := map[float64]uint64{}
 	count := uint64(0)
 	for i, n := range t.Buckets {
@@ -326,5 +327,15 @@ func durations(d *prometheus.Desc, t *stats.DurationHistogram, labels ...string)
 			buckets[stats.BucketBound(i).Seconds()] = count
 		}
 	}
-	return prometheus.MustNewConstHistogram(d, count, float64(t.Nanos)/1e9, buckets, labels...)
+	m := prometheus.MustNewConstHistogram(d, count, float64(t.Nanos)/1e9, buckets, labels...)
+	var examples []prometheus.Exemplar
+	for _, e := range traced {
+		if e != nil {
+			examples = append(examples, prometheus.Exemplar{Value: e.Took.Seconds(), Labels: prometheus.Labels{"trace_id": e.Trace.String()}, Timestamp: e.At})
+		}
+	}
+	if len(examples) == 0 {
+		return m
+	}
+	return prometheus.MustNewMetricWithExemplars(m, examples...)
 }

@@ -52,6 +52,7 @@ type Options struct {
 	Connections  func() (open int64, refused uint64)    // TCP connections; nil means that they are not counted
 	Access       *access.Gate                           // nil if callers are not authenticated
 	Demand       func() (repository.DemandCounts, bool) // of mode demand; nil means none
+	Exemplars    bool                                   // requests may be traced: OpenMetrics is offered, which has their traces
 	HostFiles    fs.FS                                  // files of the machine; nil omits CPU and memory metrics
 	Log          *slog.Logger
 }
@@ -76,10 +77,13 @@ func New(src Source, opts Options) http.Handler {
 	if opts.ModelMetrics != nil {
 		registry.MustRegister(customMetrics(opts.ModelMetrics))
 	}
+	page := promhttp.HandlerOpts{ErrorLog: slog.NewLogLogger(opts.Log.Handler(), slog.LevelWarn)}
+	handler := promhttp.HandlerFor(registry, page)
+	if opts.Exemplars {
+		handler = withExemplars(handler, registry, page)
+	}
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", observers(src, promhttp.HandlerFor(registry, promhttp.HandlerOpts{
-		ErrorLog: slog.NewLogLogger(opts.Log.Handler(), slog.LevelWarn),
-	})))
+	mux.Handle("GET /metrics", observers(src, handler))
 	return mux
 }
 

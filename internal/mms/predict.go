@@ -13,6 +13,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/sched"
 	"github.com/shoal-serving/shoal/internal/servable"
+	"github.com/shoal-serving/shoal/internal/trace"
 	"github.com/shoal-serving/shoal/tensor"
 )
 
@@ -23,6 +24,7 @@ type Request struct {
 	Client         uint64 // see [infer.Request]
 	Header         http.Header
 	Parts          []Part
+	Trace          *trace.Request // nil if it is not traced
 }
 
 // Predict runs a request with others of its model. The answer is a view of resp, which
@@ -82,13 +84,18 @@ var errClientTimeout = unavailable("The request was not answered within clientTi
 // submit runs a request as what the model's workers read: one element, whose length
 // stands before it.
 func (s *Store) submit(ctx context.Context, req *Request, resp *infer.Response) error {
+	if req.Trace != nil { // handlers continue the trace with the headers
+		c := req.Trace.Compute()
+		req.Header.Set("Traceparent", c.Traceparent())
+		req.Header.Set("Tracestate", c.State)
+	}
 	memory := buf.Get(4 + encodedSize(req.Header, req.Parts))
 	defer memory.Release() // the scheduler has counts of its own
 	data := encodeRequest(append(memory.B[:0], 0, 0, 0, 0), req.Header, req.Parts)
 	binary.LittleEndian.PutUint32(data, uint32(len(data)-4))
 	in := tensor.Tensor{Name: Body, Type: tensor.Bytes, Shape: []int64{1}, Data: data}
 	return s.server.Infer(ctx, &infer.Request{
-		ID: req.ID, Model: req.Model, Version: req.Version, Client: req.Client, Flags: infer.Envelope, Inputs: []tensor.Tensor{in}, Memory: memory,
+		ID: req.ID, Model: req.Model, Version: req.Version, Client: req.Client, Flags: infer.Envelope, Inputs: []tensor.Tensor{in}, Memory: memory, Trace: req.Trace,
 	}, resp)
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/panics"
 	"github.com/shoal-serving/shoal/internal/stats"
+	"github.com/shoal-serving/shoal/internal/trace"
 	"github.com/shoal-serving/shoal/tensor"
 )
 
@@ -224,6 +225,9 @@ func (w *worker) runCounted(calls []*call, start batching.Time) error {
 			w.observe(calls, &run, err != nil)
 		}
 	}
+	if run.Rows > 0 && calls[0].times.BatchSpan != nil {
+		w.exportSpan(calls, &run, err)
+	}
 	return err
 }
 
@@ -260,8 +264,12 @@ func (w *worker) runBatch(calls []*call, start batching.Time) (ran stats.Run, er
 // joinRunSplit is runBatch without the recovery from panics.
 func (w *worker) joinRunSplit(calls []*call, start batching.Time) (stats.Run, error) {
 	rows := 0
+	var traced *trace.Request
 	for _, c := range calls {
 		rows += c.item.Rows
+		if c.req.Trace != nil {
+			traced = c.req.Trace
+		}
 	}
 	inRows, width := calls, rows // as the model sees them
 	if w.s.opts.Sequences != nil {
@@ -284,6 +292,9 @@ func (w *worker) joinRunSplit(calls []*call, start batching.Time) (stats.Run, er
 		w.firstRunAt = runStart
 	}
 	times := infer.Timeline{Taken: w.s.at(w.takenAt), RunStarted: w.s.at(w.firstRunAt), Batch: rows, CloseReason: w.reason.String()}
+	if traced != nil {
+		times.BatchSpan = traced.NewContext()
+	}
 	for _, c := range calls {
 		times.Queued = c.times.Queued
 		c.startTimes = times

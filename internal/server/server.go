@@ -238,6 +238,9 @@ func (s *Server) end(ctx context.Context, in *inference, resp *infer.Response, e
 	took := time.Since(in.began)
 	s.count(in, resp, took, err)
 	s.logRequest(ctx, in.req, resp, took, err)
+	if in.req.Trace != nil {
+		exportSpans(in, resp, took, err)
+	}
 	if in.tenant != nil {
 		in.tenant.End(in.bytes)
 	}

@@ -29,6 +29,7 @@ type Counters struct {
 	restarts atomic.Uint64
 
 	latencies atomic.Pointer[latencies] // nil unless someone has asked for them
+	exemplars exemplars
 
 	watched atomic.Pointer[watched] // the last batches; nil unless there are viewers
 	watchMu sync.Mutex              // guards the following
@@ -221,6 +222,8 @@ type Snapshot struct {
 	BatchSizes   SizeHistogram
 	CloseReasons [batching.NumReasons]uint64 // by reason
 	QueueTimes   DurationHistogram           // queue time, per request of those batches
+
+	Exemplars Exemplars
 }
 
 // A Sum is the number of events and their total duration.
@@ -264,7 +267,7 @@ func (c *Counters) Requests() (n uint64) {
 // Snapshot returns the current values. Each request and each run is included either
 // completely or not at all. A run is counted before its requests.
 func (c *Counters) Snapshot() Snapshot {
-	s := Snapshot{Objective: c.Objective}
+	s := Snapshot{Objective: c.Objective, Exemplars: c.exemplars.load()}
 	for i := range c.requests {
 		c.requests[i].addTo(&s)
 	}

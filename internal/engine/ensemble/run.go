@@ -146,7 +146,7 @@ func (r *run) request(s *step) (req *infer.Request, release func()) {
 	from := r.req
 	req = &infer.Request{
 		ID: from.ID, Model: s.model, Version: s.version, Outputs: s.wanted, Client: from.Client, Parameters: from.Parameters,
-		Correlation: from.Correlation, CorrelationName: from.CorrelationName, Flags: from.Flags, Priority: from.Priority, Pinned: r.pinned,
+		Correlation: from.Correlation, CorrelationName: from.CorrelationName, Flags: from.Flags, Priority: from.Priority, Pinned: r.pinned, Trace: from.Trace.Child(),
 	}
 	if from.Timeout > 0 {
 		req.Timeout = max(1, from.Timeout-time.Since(r.began))

@@ -13,6 +13,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/plainjson"
+	"github.com/shoal-serving/shoal/internal/trace"
 	"github.com/shoal-serving/shoal/tensor"
 )
 
@@ -101,9 +102,16 @@ func (i *instance) RunEach(ctx context.Context, calls []engine.Call) error {
 	}
 	i.cancelled = writeBatch(w.in, l, calls, i.model.wire, i.cancelled[:0])
 	serial := i.batch.begin(w, calls, i.cancelled)
+	var began time.Time
+	if l.traces != nil {
+		began = time.Now()
+	}
 	w.send(frame{kind: kindRun, a: uint64(l.table), b: uint64(l.size - l.table)})
 	f, err := w.await(ctx, kindRan, i.model.set.limit, func() { i.batch.abandon(serial) })
 	senders := i.batch.end()
+	if l.traces != nil {
+		i.exportSpans(calls, began)
+	}
 	switch {
 	case err != nil:
 		err = w.deathError("died while it ran the batch")
@@ -117,6 +125,19 @@ func (i *instance) RunEach(ctx context.Context, calls []engine.Call) error {
 	}
 	i.answered = i.answered || err == nil
 	return err
+}
+
+// exportSpans exports the time that a batch was in the worker, for each of its requests that is
+// traced.
+func (i *instance) exportSpans(calls []engine.Call, began time.Time) {
+	now := time.Now()
+	for k := range calls {
+		if of := calls[k].Request.Trace; of != nil {
+			of.ExportPart(&trace.Span{Name: "execute", Start: began, End: now, Attributes: []trace.Attribute{
+				{Name: trace.Instance, Value: i.name}, {Name: trace.ProcessID, Value: i.worker.cmd.Process.Pid},
+			}})
+		}
+	}
 }
 
 // Left implements [engine.Sender].

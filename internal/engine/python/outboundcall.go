@@ -124,6 +124,9 @@ func (e *outboundCall) infer(ctx context.Context, caller engine.ModelCaller, p *
 		Priority: p.Priority, Timeout: time.Duration(min(p.Timeout, maxTimeout)) * time.Microsecond,
 		Parameters: parameters, Correlation: p.Correlation, CorrelationName: p.CorrelationName, Flags: p.Flags & (infer.SequenceStart | infer.SequenceEnd),
 	}
+	if p.Traceparent != "" {
+		req.Trace = e.w.model.engine.opts.Tracer.Continue(p.Traceparent, p.Tracestate)
+	}
 	if p.Version > 0 {
 		req.Version = strconv.FormatInt(p.Version, 10)
 	}

@@ -42,6 +42,8 @@ type payload struct {
 	CorrelationName string   `json:"correlation_name,omitempty"`
 	Flags           uint32   `json:"flags,omitempty"`
 	Many            bool     `json:"many,omitempty"` // decoupled: any number of responses
+	Traceparent     string   `json:"traceparent,omitempty"`
+	Tracestate      string   `json:"tracestate,omitempty"`
 
 	// Loads. The tensors are the model's files.
 	Config string `json:"config,omitempty"` // JSON; "" means the file in the model's directory

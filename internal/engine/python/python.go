@@ -32,6 +32,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/modelconfig"
 	"github.com/shoal-serving/shoal/internal/modelconfig/configpb"
 	"github.com/shoal-serving/shoal/internal/plainjson"
+	"github.com/shoal-serving/shoal/internal/trace"
 )
 
 // Name is the backend name that selects this engine in a model's configuration.
@@ -55,6 +56,10 @@ type Options struct {
 
 	// Caller serves the calls that models make to other models. If it is nil, such calls fail.
 	Caller engine.ModelCaller
+
+	// Tracer traces the calls of models that pass on the trace of a request. Nil means that they
+	// are not traced.
+	Tracer *trace.Tracer
 
 	Log *slog.Logger // receives what models print and log; nil discards it
 }

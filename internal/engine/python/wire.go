@@ -3,6 +3,7 @@ package python
 import (
 	"bytes"
 	"encoding/binary"
+	"encoding/json"
 	"fmt"
 	"math"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/memfd"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
+	"github.com/shoal-serving/shoal/internal/trace"
 	"github.com/shoal-serving/shoal/tensor"
 )
 
@@ -157,6 +159,7 @@ type layout struct {
 	table      int      // offset
 	size       int      // of tensors and table
 	parameters [][]byte // of each request as JSON; nil if no request has any
+	traces     []string // contexts of requests that are traced, as JSON; nil if none is
 }
 
 func layOut(calls []engine.Call) (l layout) {
@@ -168,13 +171,19 @@ func layOut(calls []engine.Call) (l layout) {
 			l.table = align(l.table+len(req.Inputs[k].Data), alignment)
 			table += tensorSize + 8*len(req.Inputs[k].Shape)
 		}
+		if req.Trace != nil {
+			if l.traces == nil {
+				l.traces = make([]string, len(calls))
+			}
+			l.traces[i] = encodeTrace(req.Trace.Compute())
+		}
 		if len(req.Parameters) > 0 && l.parameters == nil {
 			l.parameters = make([][]byte, len(calls))
 		}
 		if len(req.Parameters) > 0 {
 			l.parameters[i] = encodeParameters(req.Parameters)
 		}
-		table = align(table+len(req.ID)+len(req.CorrelationName)+len(l.parametersOf(i)), 8)
+		table = align(table+len(req.ID)+len(req.CorrelationName)+len(l.parametersOf(i))+len(l.traceOf(i)), 8)
 	}
 	l.size = l.table + table
 	return l
@@ -186,6 +195,24 @@ func (l *layout) parametersOf(i int) []byte {
 		return nil
 	}
 	return l.parameters[i]
+}
+
+// traceOf returns the trace context of request i.
+func (l *layout) traceOf(i int) string {
+	if l.traces == nil {
+		return ""
+	}
+	return l.traces[i]
+}
+
+// encodeTrace returns a context as models of Triton read it: headers, as a JSON object.
+func encodeTrace(c trace.Context) string {
+	headers := map[string]string{"traceparent": c.Traceparent()}
+	if c.State != "" {
+		headers["tracestate"] = c.State
+	}
+	text, _ := json.Marshal(headers) // strings can always be encoded
+	return string(text)
 }
 
 // A writer writes a table to memory, which must be large enough.
@@ -219,7 +246,7 @@ func writeBatch(memory []byte, l layout, calls []engine.Call, cfg *modelconfig.C
 		cancelled = append(cancelled, w.at+cancelledAt)
 		w.u32(uint32(len(req.Inputs)), uint32(len(req.Outputs)), uint32(len(req.ID)), uint32(len(l.parametersOf(i))))
 		w.u64(uint64(req.Timeout.Microseconds()), req.Priority, req.Correlation)
-		w.u32(req.Flags, 0, uint32(len(req.CorrelationName)), 0)
+		w.u32(req.Flags, 0, uint32(len(req.CorrelationName)), uint32(len(l.traceOf(i))))
 		index := 0
 		for k := range req.Inputs {
 			x := &req.Inputs[k]
@@ -240,7 +267,8 @@ func writeBatch(memory []byte, l layout, calls []engine.Call, cfg *modelconfig.C
 		}
 		w.at += copy(w.b[w.at:], req.ID)
 		w.at += copy(w.b[w.at:], req.CorrelationName)
-		w.at = align(w.at-l.table+copy(w.b[w.at:], l.parametersOf(i)), 8) + l.table
+		w.at += copy(w.b[w.at:], l.parametersOf(i))
+		w.at = align(w.at-l.table+copy(w.b[w.at:], l.traceOf(i)), 8) + l.table
 	}
 	return cancelled
 }

@@ -12,11 +12,39 @@ import (
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
+	"github.com/shoal-serving/shoal/internal/trace"
 	"github.com/shoal-serving/shoal/tensor"
 )
 
 // answer runs a model that is not decoupled. in stays the caller's.
 func (s *service) answer(ctx context.Context, in *request) (any, error) {
+	span := s.beginTrace(ctx, in)
+	a, err := s.run(ctx, in, span.Request())
+	kserve.EndTrace(span, err)
+	return a, err
+}
+
+// beginTrace returns the span of a request, or nil if it is not traced.
+func (s *service) beginTrace(ctx context.Context, in *request) *trace.Root {
+	model := in.GetModelName()
+	if !s.opts.Tracer.On(model) {
+		return nil
+	}
+	first := func(name string) string {
+		if values := metadata.ValueFromIncomingContext(ctx, name); len(values) > 0 {
+			return values[0]
+		}
+		return ""
+	}
+	traceparent, tracestate := first(kserve.TraceparentHeader), ""
+	if traceparent != "" {
+		tracestate = first(kserve.TracestateHeader)
+	}
+	return s.opts.Tracer.Begin("grpc", model, traceparent, tracestate)
+}
+
+// run is answer for a request whose trace is of; nil if it is not traced.
+func (s *service) run(ctx context.Context, in *request, of *trace.Request) (any, error) {
 	resp := kserve.GetResponse()
 	if values := metadata.ValueFromIncomingContext(ctx, kserve.VersionHeader); len(values) > 0 && in.GetModelVersion() == "" {
 		in.ModelVersion = values[0]
@@ -27,7 +55,7 @@ func (s *service) answer(ctx context.Context, in *request) (any, error) {
 		defer in.attached.Release()
 	}
 	if err == nil {
-		req.Client = clientOf(ctx)
+		req.Client, req.Trace = clientOf(ctx), of
 		s.forwardHeaders(ctx, req)
 		err = kserve.Infer(withEarlyDeadline(ctx), s.backend, req, resp)
 	}

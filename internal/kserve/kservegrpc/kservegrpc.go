@@ -32,6 +32,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
 	"github.com/shoal-serving/shoal/internal/panics"
+	"github.com/shoal-serving/shoal/internal/trace"
 )
 
 // Options configure a server. The zero value is usable.
@@ -67,6 +68,9 @@ type Options struct {
 	// Regions are the shared memory regions of clients. Nil means that clients cannot use
 	// shared memory.
 	Regions *kserve.Regions
+
+	// Tracer decides which requests are traced. Nil means that none are.
+	Tracer *trace.Tracer
 
 	// Log receives internal errors. Nil means [slog.Default].
 	Log *slog.Logger

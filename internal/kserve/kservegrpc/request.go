@@ -14,6 +14,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
+	"github.com/shoal-serving/shoal/internal/trace"
 	"github.com/shoal-serving/shoal/tensor"
 )
 
@@ -26,6 +27,8 @@ type request struct {
 	err    error        // of decoding the message
 	waiter infer.Waiter // of a request of a stream; else nil
 	queued func()       // see [infer.Request.Queued]
+	span   *trace.Root  // of a request of a stream that is traced; else nil
+	failed string       // class of the error, for span
 
 	// charge is for memory, and for the message until it is decoded. It belongs to the receiver
 	// of the message.

@@ -17,11 +17,12 @@ func (s *service) TraceSetting(ctx context.Context, in *kservepb.TraceSettingReq
 		}
 		wanted[name] = value.GetValue()
 	}
-	if err := kserve.ChangeTrace(ctx, s.catalog, in.GetModelName(), wanted); err != nil {
+	settings, err := kserve.ChangeTrace(ctx, s.catalog, s.opts.Tracer, in.GetModelName(), wanted)
+	if err != nil {
 		return nil, err
 	}
 	out := &kservepb.TraceSettingResponse{Settings: map[string]*kservepb.TraceSettingResponse_SettingValue{}}
-	for _, t := range kserve.TraceSettings {
+	for _, t := range settings {
 		out.Settings[t.Name] = &kservepb.TraceSettingResponse_SettingValue{Value: []string{t.Value}}
 	}
 	return out, nil

@@ -240,6 +240,8 @@ func (st *stream) serve(ctx context.Context, t *turn) {
 	defer func() { st.panicked(recover()) }()
 	defer func() { t.in.attached.Release() }() // after the last response
 	defer t.in.charge.Close()
+	t.in.span = st.service.beginTrace(ctx, t.in)
+	defer func() { t.in.span.End(t.in.failed) }()
 	panics.Point("grpc stream")
 	t.in.waiter = t
 	t.awaitQueued(ctx)
@@ -380,9 +382,10 @@ func (st *stream) run(ctx context.Context, in *request, resp *infer.Response) (e
 		in.attached, err = st.service.opts.Regions.Attach(req, &in.shared)
 	}
 	if err == nil {
-		req.Client, req.AcceptStream, req.Waiter, req.Queued = st.client, true, in.waiter, in.queued
+		req.Client, req.AcceptStream, req.Waiter, req.Queued, req.Trace = st.client, true, in.waiter, in.queued, in.span.Request()
 		st.service.forwardHeaders(ctx, req)
 		err = kserve.Infer(withEarlyDeadline(ctx), st.service.backend, req, resp)
 	}
+	in.failed = kserve.TraceClass(err)
 	return st.service.withCode(err)
 }

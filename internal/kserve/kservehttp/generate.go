@@ -11,6 +11,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/buf"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
+	"github.com/shoal-serving/shoal/internal/trace"
 )
 
 // A generation yields the responses to one request of the generate extension: those of a
@@ -28,8 +29,9 @@ type generation struct {
 var errNoMore = errors.New("no more responses")
 
 // openGeneration decodes a request and runs it. An error that it returns was found before
-// the model ran. The caller must close the generation.
-func (h *handler) openGeneration(w http.ResponseWriter, r *http.Request, charge *budget.Charge) (*generation, error) {
+// the model ran. The caller must close the generation. The trace of the request is of, nil if it
+// is not traced.
+func (h *handler) openGeneration(w http.ResponseWriter, r *http.Request, charge *budget.Charge, of *trace.Request) (*generation, error) {
 	if err := h.catalog.Authorize(r.Context(), access.Run, r.PathValue("model")); err != nil {
 		return nil, err // before the body is read
 	}
@@ -46,7 +48,7 @@ func (h *handler) openGeneration(w http.ResponseWriter, r *http.Request, charge 
 		return nil, err
 	}
 	defer req.Memory.Release() // the model has its own reference while it reads the inputs
-	req.Client = kserve.ClientID(r.RemoteAddr)
+	req.Client, req.Trace = kserve.ClientID(r.RemoteAddr), of
 	resp := kserve.GetResponse()
 	resp.Times = infer.Timeline{} // the response is pooled
 	err = kserve.Infer(r.Context(), h.backend, &req.Request, resp)
@@ -110,10 +112,12 @@ const oneResponse = "generate expects model to produce exactly 1 response, use g
 
 // generate runs a model, and answers with its only response as JSON. As in Triton, the
 // status is that of the first response, even if others follow, which is an error.
-func (h *handler) generate(w http.ResponseWriter, r *http.Request) error {
+func (h *handler) generate(w http.ResponseWriter, r *http.Request) (err error) {
+	span := h.beginTrace(r)
+	defer func() { kserve.EndTrace(span, err) }()
 	charge := h.opts.Budget.Open(r.PathValue("model"))
 	defer charge.Close() // when the response has been sent
-	g, err := h.openGeneration(w, r, &charge)
+	g, err := h.openGeneration(w, r, &charge, span.Request())
 	if err != nil {
 		return err
 	}
@@ -138,10 +142,12 @@ func (h *handler) generate(w http.ResponseWriter, r *http.Request) error {
 
 // generateStream runs a model, and answers with its responses as server-sent events while
 // the model sends them. The status is that of the first one.
-func (h *handler) generateStream(w http.ResponseWriter, r *http.Request) error {
+func (h *handler) generateStream(w http.ResponseWriter, r *http.Request) (err error) {
+	span := h.beginTrace(r)
+	defer func() { kserve.EndTrace(span, err) }()
 	charge := h.opts.Budget.Open(r.PathValue("model"))
 	defer charge.Close()
-	g, err := h.openGeneration(w, r, &charge)
+	g, err := h.openGeneration(w, r, &charge, span.Request())
 	if err != nil {
 		return err
 	}

@@ -13,12 +13,31 @@ import (
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/panics"
+	"github.com/shoal-serving/shoal/internal/trace"
 	"github.com/shoal-serving/shoal/tensor"
 )
 
 // infer runs a model. If the client disconnects, the context of r is cancelled, and with
 // it the request.
 func (h *handler) infer(w http.ResponseWriter, r *http.Request) error {
+	span := h.beginTrace(r)
+	err := h.run(w, r, span.Request())
+	kserve.EndTrace(span, err)
+	return err
+}
+
+// beginTrace returns the span of a request to a model, or nil if it is not traced.
+func (h *handler) beginTrace(r *http.Request) *trace.Root {
+	model := r.PathValue("model")
+	if !h.opts.Tracer.On(model) {
+		return nil
+	}
+	traceparent, tracestate := kserve.TraceHeaders(r.Header)
+	return h.opts.Tracer.Begin("http", model, traceparent, tracestate)
+}
+
+// run is infer for a request whose trace is of; nil if it is not traced.
+func (h *handler) run(w http.ResponseWriter, r *http.Request, of *trace.Request) error {
 	charge := h.opts.Budget.Open(r.PathValue("model"))
 	defer charge.Close() // when the response has been sent
 	req, err := h.decode(w, r, &charge)
@@ -26,7 +45,7 @@ func (h *handler) infer(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer req.Memory.Release()
-	req.Client = kserve.ClientID(r.RemoteAddr)
+	req.Client, req.Trace = kserve.ClientID(r.RemoteAddr), of
 	if err := h.checkRaw(r.Context(), req); err != nil {
 		return err
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/node"
 	"github.com/shoal-serving/shoal/internal/panics"
+	"github.com/shoal-serving/shoal/internal/trace"
 )
 
 // Options configure a handler. The zero value is usable.
@@ -60,6 +61,9 @@ type Options struct {
 
 	// Dashboard is the page for browsers at /, and its events. Nil means a plain list of models.
 	Dashboard Dashboard
+
+	// Tracer decides which requests are traced. Nil means that none are.
+	Tracer *trace.Tracer
 
 	// Log receives internal errors. Nil means [slog.Default].
 	Log *slog.Logger

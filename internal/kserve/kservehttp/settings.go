@@ -30,11 +30,12 @@ func (h *handler) changeTrace(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (h *handler) sendTrace(w http.ResponseWriter, r *http.Request, wanted map[string][]string) error {
-	if err := kserve.ChangeTrace(r.Context(), h.catalog, r.PathValue("model"), wanted); err != nil {
+	settings, err := kserve.ChangeTrace(r.Context(), h.catalog, h.opts.Tracer, r.PathValue("model"), wanted)
+	if err != nil {
 		return err
 	}
 	body := []byte{'{'}
-	for i, s := range kserve.TraceSettings {
+	for i, s := range settings {
 		if i > 0 {
 			body = append(body, ',')
 		}

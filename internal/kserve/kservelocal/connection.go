@@ -338,7 +338,11 @@ func (c *connection) ask(ctx context.Context, req *infer.Request, resp *infer.Re
 			err = c.recovered("local call", cause)
 		}
 	}()
-	return kserve.Infer(ctx, c.server.backend, req, resp)
+	span := c.server.opts.Tracer.Begin("local", req.Model, "", "")
+	req.Trace = span.Request()
+	err = kserve.Infer(ctx, c.server.backend, req, resp)
+	kserve.EndTrace(span, err)
+	return err
 }
 
 // answer writes outputs to the room that the client provided. If it is too small, they go

@@ -27,6 +27,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/access"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
+	"github.com/shoal-serving/shoal/internal/trace"
 )
 
 const (
@@ -49,6 +50,9 @@ type Options struct {
 	// connected. Zero means never.
 	UnusedAfter time.Duration
 	Unused      func()
+
+	// Tracer decides which requests are traced. Nil means that none are.
+	Tracer *trace.Tracer
 
 	// Log receives internal errors. Nil means [slog.Default].
 	Log *slog.Logger

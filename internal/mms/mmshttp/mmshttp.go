@@ -18,6 +18,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/mms"
 	"github.com/shoal-serving/shoal/internal/panics"
+	"github.com/shoal-serving/shoal/internal/trace"
 )
 
 // Options configure the handlers.
@@ -31,7 +32,11 @@ type Options struct {
 	// KServe handles predictions of models that were not registered. If it is nil, such
 	// requests fail.
 	KServe http.Handler
-	Log    *slog.Logger
+
+	// Tracer decides which predictions are traced. Nil means that none are.
+	Tracer *trace.Tracer
+
+	Log *slog.Logger
 }
 
 // A handler serves one port.

@@ -18,6 +18,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/mms"
 	"github.com/shoal-serving/shoal/internal/servable"
+	"github.com/shoal-serving/shoal/internal/trace"
 )
 
 // invocations handles requests from SageMaker, which need not name a model.
@@ -45,7 +46,7 @@ func (h *handler) predictVersion(w http.ResponseWriter, r *http.Request, id stri
 
 // predict handles a prediction. If the path names no model, TorchServe takes it from the
 // form. On paths where MMS does so, query parameters are part of the data.
-func (h *handler) predict(w http.ResponseWriter, r *http.Request, id, model, version string, query bool) error {
+func (h *handler) predict(w http.ResponseWriter, r *http.Request, id, model, version string, query bool) (err error) {
 	if model != "" && h.opts.KServe != nil && h.store.Foreign(model) {
 		h.forward(w, r, model, version)
 		return nil
@@ -74,9 +75,15 @@ func (h *handler) predict(w http.ResponseWriter, r *http.Request, id, model, ver
 		return h.describeAPI(w)
 	}
 	r.Header["Host"] = []string{r.Host} // net/http moves it out of the header, where handlers expect it
+	var span *trace.Root
+	if h.opts.Tracer.On(model) {
+		traceparent, tracestate := kserve.TraceHeaders(r.Header)
+		span = h.opts.Tracer.Begin("mms", model, traceparent, tracestate)
+		defer func() { kserve.EndTrace(span, err) }()
+	}
 	var resp infer.Response
 	answer, err := h.store.Predict(r.Context(), &mms.Request{
-		ID: id, Model: model, Version: version, Client: kserve.ClientID(r.RemoteAddr), Header: r.Header, Parts: parts,
+		ID: id, Model: model, Version: version, Client: kserve.ClientID(r.RemoteAddr), Header: r.Header, Parts: parts, Trace: span.Request(),
 	}, &resp)
 	if err != nil {
 		return err

@@ -22,7 +22,7 @@ LAST_RESPONSE = 1  # flag of SEND and REPLY: no response follows
 SENDER_DROPPED = 2  # flag of SEND: the response sender was dropped without a final response
 
 COUNT = struct.Struct("<II")  # number of requests or responses that follow
-# Inputs, outputs, length of id, length of parameters, timeout, priority, correlation id, flags, cancelled, length of the correlation name, 0.
+# Inputs, outputs, length of id, length of parameters, timeout, priority, correlation id, flags, cancelled, length of the correlation name, length of the trace context.
 REQUEST = struct.Struct("<IIIIQQQIIII")
 CANCELLED = 44  # offset of cancelled in REQUEST
 TENSOR = struct.Struct("<IIIIQQ")  # in a request: index, type, dimensions, 0, offset, length; the shape follows

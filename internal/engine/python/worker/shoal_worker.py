@@ -276,7 +276,7 @@ class Worker:
 
         for _ in range(count):
             cancelled = at + wire.CANCELLED
-            inputs, outputs, id_size, parameters_size, timeout, priority, correlation, flags, _, name_size, _ = wire.REQUEST.unpack_from(table, at)
+            inputs, outputs, id_size, parameters_size, timeout, priority, correlation, flags, _, name_size, trace_size = wire.REQUEST.unpack_from(table, at)
             at += wire.REQUEST.size
             places = []
             for _ in range(inputs):
@@ -292,6 +292,8 @@ class Worker:
                 properties.correlation = text(name_size)
             if parameters_size:
                 properties.parameters = text(parameters_size)
+            if trace_size:
+                properties.trace = pb_utils.InferenceTrace(text(trace_size))
             at = wire.aligned(at, 8)
             entries.append((properties, cancelled, places))
         if not texts:

@@ -174,6 +174,19 @@ class _Properties:
         self.correlation, self.flags, self.model, self.version, self.trace = correlation, flags, model, version, trace
 
 
+class InferenceTrace:
+    """The trace of a request. A model passes it to the requests that it sends, so that they belong to the same trace."""
+
+    __slots__ = ("_context",)
+
+    def __init__(self, context=""):
+        self._context = context
+
+    def get_context(self):
+        """Returns the context of the trace as JSON, as {"traceparent": "..."}; None if there is none."""
+        return self._context or None
+
+
 class InferenceRequest:
     """A request of a batch, or one that a model sends."""
 
@@ -263,6 +276,9 @@ class InferenceRequest:
             document["correlation_name"] = p.correlation
         else:
             document["correlation"] = int(p.correlation)
+        if p.trace is not None and p.trace.get_context():
+            context = json.loads(p.trace.get_context())
+            document["traceparent"], document["tracestate"] = context.get("traceparent", ""), context.get("tracestate", "")
         return _call(document, self._inputs)
 
 
