@@ -149,10 +149,11 @@ func (c *Core) laneAfter(after *lane, number int) *lane {
 const maxPassed = 2
 
 // deferrable reports whether the lane can be held without leaving an instance idle: the
-// next lane runs in its place. A lane is not passed by one of lower priority, nor too often,
-// nor if that could make its first item late.
+// next lane runs in its place. A lane is not passed by one with fewer items, which would gain
+// more by waiting itself, nor by one of lower priority, nor too often, nor if that could make
+// its first item late.
 func (c *Core) deferrable(l, next *lane) bool {
-	if next == nil || l.passed >= maxPassed {
+	if next == nil || next.items < l.items || l.passed >= maxPassed {
 		return false
 	}
 	head, other := l.first(), next.first()

@@ -24,7 +24,7 @@ MODELS = HERE / "modelpy"
 ANSWERS = HERE / "modelpy.json"  # Triton's; python-beside-triton --record writes it
 DIFFERENT = HERE / "modelpy-different.json"  # where ours are others: what they are, and why
 
-PATIENCE = 10  # seconds, for what comes at once or never
+PATIENCE = 20  # seconds, for what comes at once or never
 
 cases = {}  # by name, in the order of this file
 

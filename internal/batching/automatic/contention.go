@@ -87,8 +87,10 @@ func (c *contention) record(solo float64, ran *[maxParallel + 1]float64, instanc
 		}
 	}
 	for n := maxParallel - 1; n > 1; n-- {
-		if c.samples[n] < minTrusted {
-			c.factor[n] = min(c.factor[n], c.factor[n+1]) // fewer parallel batches are never slower than more
+		if c.samples[n] < minTrusted || c.samples[n+1] >= minTrusted {
+			// What is measured of more batches is an upper limit for fewer: a batch may be
+			// slow for other reasons, but not fast.
+			c.factor[n] = min(c.factor[n], c.factor[n+1])
 		}
 	}
 	c.choose(instances)

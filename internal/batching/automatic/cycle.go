@@ -7,7 +7,9 @@ import "github.com/shoal-serving/shoal/internal/batching"
 // sends its next request, so the best throughput also gives the lowest latency.
 type cycle struct {
 	clients  float64 // average number of concurrent requests
-	rows     int     // batch size; 0 if there is no cycle
+	rows     int     // average size of the largest batches; 0 if there is no cycle
+	least    int     // batches of at least this size are not held: not all have the same number of clients
+	limit    int     // maximum size, if all requests of a batch are large ones
 	parallel int
 }
 
@@ -45,12 +47,12 @@ func (p *Policy) updateCycle(now batching.Time) {
 // are served.
 func (p *Policy) planCycle() {
 	clients := p.cycle.clientCount()
-	bestRows, bestParallel, best := 0, 0, 0.0
-	try := func(rows, parallel, parts int) {
-		if rows > p.curve.max() || rows > p.sizes.efficient+p.sizes.efficient/3 && rows != p.sizes.peak {
+	bestLeast, bestRows, bestParallel, best := 0, 0, 0, 0.0
+	try := func(least, rows, parallel, parts int) {
+		if rows > p.curve.max() || rows > p.sizes.efficient+p.sizes.efficient/3 && rows != p.wholeRequests(p.sizes.peak) {
 			return // larger batches gain nothing
 		}
-		x := p.throughput(rows, parallel)
+		x := p.throughput(least, rows, parallel)
 		if rows > p.sizes.efficient {
 			x *= efficientShare // more rows must raise the throughput noticeably
 		}
@@ -62,7 +64,7 @@ func (p *Policy) planCycle() {
 			need = minSplitGain
 		}
 		if x > need*best {
-			best, bestRows, bestParallel = x, rows, parallel
+			best, bestLeast, bestRows, bestParallel = x, least, rows, parallel
 		}
 	}
 	for parallel := 1; parallel <= max(p.contention.useful, p.contention.backlog); parallel++ {
@@ -71,26 +73,33 @@ func (p *Policy) planCycle() {
 			if requests*(parts-1) >= clients && parts > 1 {
 				continue // fewer parts hold all clients
 			}
-			try(p.rowsIn(requests), parallel, parts)
+			try(p.rowsIn(clients/parts), p.rowsIn(requests), parallel, parts)
 		}
 		if p.rowsIn(clients) > parallel*p.sizes.efficient {
-			try(p.sizes.efficient, parallel, parallel)
-			try(p.sizes.peak, parallel, parallel)
+			for _, rows := range [...]int{p.wholeRequests(p.sizes.efficient), p.wholeRequests(p.sizes.peak)} {
+				try(rows, rows, parallel, parallel)
+			}
 		}
 	}
 	if bestRows > 0 {
-		p.cycle.rows, p.cycle.parallel = bestRows, bestParallel
+		p.cycle.least, p.cycle.rows, p.cycle.parallel = bestLeast, bestRows, bestParallel
+		p.cycle.limit = int(float64(bestRows)*p.rate.largest/p.rate.rows + 0.5)
 	}
 }
 
 // rowsIn returns the average number of rows of the given number of requests.
 func (p *Policy) rowsIn(requests int) int { return max(1, int(float64(requests)*p.rate.rows+0.5)) }
 
+// wholeRequests returns how many of the given rows whole requests of average size fill.
+func (p *Policy) wholeRequests(rows int) int {
+	return min(rows, p.rowsIn(max(1, int(float64(rows)/p.rate.rows+0.01))))
+}
+
 // throughput returns the rows per nanosecond of a closed loop with batches of the given
-// size, of which the given number runs in parallel.
-func (p *Policy) throughput(rows, parallel int) float64 {
-	takes := p.contention.slowdown(parallel) * p.curve.smooth(rows)
-	size, all := float64(rows), float64(p.cycle.clientCount())*p.rate.rows
+// sizes, of which the given number runs in parallel.
+func (p *Policy) throughput(least, rows, parallel int) float64 {
+	takes := p.contention.slowdown(parallel) * (p.curve.smooth(least) + p.curve.smooth(rows)) / 2
+	size, all := float64(least+rows)/2, float64(p.cycle.clientCount())*p.rate.rows
 	// The clients that are not running have returned by the time a batch ends, or return
 	// first; the batch has to wait for the rest.
 	missing := max(0, min(1, (size-(all-float64(parallel)*size))/size))

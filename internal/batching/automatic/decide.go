@@ -109,8 +109,8 @@ func (p *Policy) probing() int {
 		return 1 // measure single batches first
 	case p.probed > probeBatches:
 		return 0 // this round of probing is over
-	case p.cycle.rows > 0 && p.cycle.clientCount() < p.contention.probe:
-		return 0 // there are not that many clients
+	case p.waiting+p.running < p.contention.probe:
+		return 0 // fewer requests show nothing
 	}
 	return p.contention.probe
 }
@@ -129,7 +129,7 @@ func (p *Policy) target() int {
 		return min(p.sizes.max, maxGrowth*p.curve.largest)
 	}
 	if p.cycle.rows > 0 && p.ledger.enabled(cut) && p.probing() == 0 {
-		return min(p.cycle.rows, maxGrowth*p.curve.largest)
+		return min(p.cycle.limit, p.sizes.max, maxGrowth*p.curve.largest)
 	}
 	size := p.sizes.max
 	if p.curve.nonlinear {
@@ -142,7 +142,7 @@ func (p *Policy) target() int {
 // fullAt returns the number of rows at which a batch is not held any longer.
 func (p *Policy) fullAt(target int) int {
 	if p.cycle.rows > 0 {
-		return min(target, p.cycle.rows) // a smaller batch would leave some client out of each round
+		return min(target, p.cycle.least) // a smaller batch would leave some client out of each round
 	}
 	return min(target, p.sizes.efficient)
 }

@@ -91,5 +91,5 @@ func (p *Policy) portion(s *situation, k int) int {
 	if p.contention.slowdown(k) > minGain {
 		rows = max(rows, p.sizes.efficient/2) // small batches waste the shared device
 	}
-	return rows
+	return rows + p.rowsPerRequest() - 1 // whole requests have at least these rows
 }

@@ -10,9 +10,10 @@ const (
 
 // A rate measures how often requests arrive, and how many rows they have.
 type rate struct {
-	at   [longWindow]batching.Time // ring buffer of the last arrivals
-	n    int                       // number of arrivals
-	rows float64                   // average rows of a request
+	at      [longWindow]batching.Time // ring buffer of the last arrivals
+	n       int                       // number of arrivals
+	rows    float64                   // average rows of a request
+	largest float64                   // rows of the largest requests; falls to the average if none come
 }
 
 func (r *rate) arrived(now batching.Time, rows int) {
@@ -22,6 +23,7 @@ func (r *rate) arrived(now batching.Time, rows int) {
 		r.rows = float64(rows)
 	}
 	r.rows += (float64(rows) - r.rows) / shortWindow
+	r.largest = max(float64(rows), r.largest-(r.largest-r.rows)/shortWindow)
 }
 
 // current returns the rate in requests per nanosecond. It falls while no requests arrive.

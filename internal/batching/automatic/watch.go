@@ -61,6 +61,7 @@ func (p *Policy) Left(_ batching.Time, it *batching.Item) {
 // Held implements [batching.Watcher].
 func (p *Policy) Held(now batching.Time, d batching.Decision) {
 	p.audit.deviations++
+	p.audit.holds++
 	if d.Rule == none {
 		return // the limit of parallel batches is reached
 	}
@@ -120,6 +121,9 @@ func (p *Policy) Ended(now batching.Time, instance int, items []*batching.Item, 
 	p.addRunTime(now)
 	r := p.runOn(instance)
 	r.busy = false
+	if n := p.probing(); n > 1 || n == 1 && p.waiting+p.running > 1 {
+		p.probed++ // a single client shows nothing
+	}
 	p.running--
 	p.returns.batchEnded(now, len(items), items[0].Shape, p.unit)
 	p.busyPeriod.ended(float64(p.waitingRows))
@@ -128,15 +132,12 @@ func (p *Policy) Ended(now batching.Time, instance int, items []*batching.Item, 
 		latencies += float64(now - it.Arrived())
 	}
 	p.ledger.batchEnded(latencies)
-	if p.probing() > 0 && (p.waiting > 0 || p.running > 0) {
-		p.probed++ // a single client shows nothing
-	}
 	if !stopped {
 		p.learn(r, float64(now-r.began))
 	}
 	p.retryParallel()
 	p.auditEnded(now, r.rows)
-	if p.returns.closedLoop && !p.shapes.mixed() {
+	if p.returns.closedLoop && !p.shapes.mixed() && p.ledger.enabled(gather) {
 		p.updateCycle(now)
 	} else {
 		p.cycle = cycle{}
@@ -156,6 +157,7 @@ func (p *Policy) retryParallel() {
 	}
 	if inUse < p.inUse {
 		p.retry.restart(p.ledger.batch)
+		p.audit.doubt(p.ledger.batch)
 	}
 	p.inUse = inUse
 	if p.ledger.batch >= p.retry.next {
@@ -222,10 +224,12 @@ func (p *Policy) learnParallel(r *run, took float64) {
 }
 
 // drifted reports whether a batch, which would have taken the given time without others
-// beside it, shows that the speed has changed. Then it rescales the curve.
+// beside it, shows that the speed has changed. Then it rescales the curve. Few batches
+// without others are a reason to doubt the curve, but not for a batch that ran entirely
+// beside others: its time was derived from slowdowns that were measured against that curve.
 func (p *Policy) drifted(r *run, solo float64) bool {
 	expected := p.curve.expected(r.rows)
-	if expected <= 0 || solo <= 0 || p.curve.soloBatches <= 2*minSamples || p.curve.needsSamples(r.rows) {
+	if expected <= 0 || solo <= 0 || p.curve.needsSamples(r.rows) || r.timeBeside[1] > 0 && p.curve.soloBatches <= 2*minSamples {
 		return false
 	}
 	by := p.drift.record(solo / expected)
