@@ -130,6 +130,12 @@ MINUTES ?= 90
 cost-gate: build numpy ## the gate on the cost of a request: 20 runs of this server, 10 of a slower one; 20 min
 	test/cost/gate 20 10
 
+.PHONY: traces
+traces: build numpy onnxruntime ## send traces to OpenTelemetry's own collector, and what tracing costs; 5 min
+	cd test/collector && go build -o ../../bin/collector .
+	go test -tags e2e -count 1 -timeout 30m -v -run 'Trace|QueueAndComputeAddUp' ./test/e2e -strict -collector $(CURDIR)/bin/collector
+	go test -tags e2e -count 1 -timeout 30m -v -run TestTracingCostsLittle ./test/cost -strict
+
 .PHONY: compare
 compare: build onnxruntime numpy ## Shoal, the bare engine and seven servers; MINUTES=90, quiet, resumes
 	tools/get-models models text_recognition ppocrv4_rec minilm wide_mlp mlp

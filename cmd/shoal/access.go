@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/tap"
 
 	"github.com/shoal-serving/shoal/internal/access"
 	"github.com/shoal-serving/shoal/internal/identity"
@@ -222,10 +222,10 @@ func (s *security) grpcCredentials() credentials.TransportCredentials {
 	return credentials.NewTLS(s.grpc.Config())
 }
 
-// grpcOptions returns the options of the gRPC server.
-func (s *security) grpcOptions() []grpc.ServerOption {
+// grpcTap returns what authenticates the callers of the gRPC server, or nil if nothing does.
+func (s *security) grpcTap() tap.ServerInHandle {
 	if a := s.authentication(); a != nil {
-		return []grpc.ServerOption{a.ServerOption()}
+		return a.Tap
 	}
 	return nil
 }

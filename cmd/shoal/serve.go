@@ -531,8 +531,8 @@ func ports(p parts, opts serveOptions, stop context.CancelCauseFunc, log *slog.L
 		case "grpc":
 			all = append(all, listen.GRPC(a.address, kservegrpc.New(p.backend, p.backend, p.models, kservegrpc.Options{
 				Name: opts.id, Version: version, ForwardHeaders: opts.grpcHeaders.HeaderPattern, Limits: limits, TritonStatus: opts.tritonStatus, Budget: requests, Meter: meter, Logging: logging, Regions: regions, Tracer: p.tracer, Log: log,
-				Credentials: p.security.grpcCredentials(),
-			}, append(opts.connections(), p.security.grpcOptions()...)...), a.hint))
+				Credentials: p.security.grpcCredentials(), Tap: p.security.grpcTap(),
+			}, opts.connections()...), a.hint))
 		case "metrics":
 			all = append(all, listen.HTTP(a.protocol, a.address, figures, a.hint))
 		case "admin":

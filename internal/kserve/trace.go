@@ -11,12 +11,6 @@ import (
 	"github.com/shoal-serving/shoal/internal/trace"
 )
 
-// W3C's headers of a trace, as gRPC has them.
-const (
-	TraceparentHeader = "traceparent"
-	TracestateHeader  = "tracestate"
-)
-
 // TraceHeaders returns W3C's headers of a trace, "" if there are none. The names of header are in
 // HTTP's canonical form, so that a request without them costs one lookup.
 func TraceHeaders(header map[string][]string) (traceparent, tracestate string) {

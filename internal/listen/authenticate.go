@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"strings"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/health/grpc_health_v1"
@@ -83,23 +82,21 @@ func (a *Authentication) handler(next http.Handler) http.Handler {
 	})
 }
 
-// ServerOption makes a gRPC server authenticate the callers of all its methods, unary and
-// streaming, when their headers arrive. Interceptors would run after the message was read.
-func (a *Authentication) ServerOption() grpc.ServerOption {
-	return grpc.InTapHandle(func(ctx context.Context, info *tap.Info) (context.Context, error) {
-		c := identity.Credentials{Authorization: single(info.Header, authorizationHeader), Claims: single(info.Header, identity.ClaimsHeader)}
-		if p, ok := peer.FromContext(ctx); ok {
-			c.Address = p.Addr.String()
-			c.Certificate = certificate(p.AuthInfo)
-		}
-		authenticated, err := a.caller(ctx, c, info.FullMethodName, probeMethods[info.FullMethodName])
-		if err != nil {
-			return ctx, status.Error(codes.Unauthenticated, err.Error())
-		}
-		info.Header.Delete(authorizationHeader) // it is that of the context
-		info.Header.Delete(identity.ClaimsHeader)
-		return authenticated, nil
-	})
+// Tap authenticates the callers of all methods of a gRPC server, unary and streaming, when their
+// headers arrive. Interceptors would run after the message was read.
+func (a *Authentication) Tap(ctx context.Context, info *tap.Info) (context.Context, error) {
+	c := identity.Credentials{Authorization: single(info.Header, authorizationHeader), Claims: single(info.Header, identity.ClaimsHeader)}
+	if p, ok := peer.FromContext(ctx); ok {
+		c.Address = p.Addr.String()
+		c.Certificate = certificate(p.AuthInfo)
+	}
+	authenticated, err := a.caller(ctx, c, info.FullMethodName, probeMethods[info.FullMethodName])
+	if err != nil {
+		return ctx, status.Error(codes.Unauthenticated, err.Error())
+	}
+	info.Header.Delete(authorizationHeader) // it is that of the context
+	info.Header.Delete(identity.ClaimsHeader)
+	return authenticated, nil
 }
 
 // single returns the first value of a header, as http.Header.Get does.

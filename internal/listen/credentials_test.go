@@ -82,7 +82,7 @@ func TestOnlyBrowsersAreAskedForAPassword(t *testing.T) {
 func TestProtocolsDoNotSeeCredentialsOverGRPC(t *testing.T) {
 	auth, key := withKey(t)
 	seen := make(chan metadata.MD, 1)
-	s := grpc.NewServer(auth.ServerOption(), grpc.UnknownServiceHandler(func(_ any, stream grpc.ServerStream) error {
+	s := grpc.NewServer(grpc.InTapHandle(auth.Tap), grpc.UnknownServiceHandler(func(_ any, stream grpc.ServerStream) error {
 		md, _ := metadata.FromIncomingContext(stream.Context())
 		seen <- md
 		return stream.SendMsg(&emptypb.Empty{})

@@ -30,24 +30,15 @@ func (s *service) beginTrace(ctx context.Context, in *request) *trace.Root {
 	if !s.opts.Tracer.On(model) {
 		return nil
 	}
-	first := func(name string) string {
-		if values := metadata.ValueFromIncomingContext(ctx, name); len(values) > 0 {
-			return values[0]
-		}
-		return ""
-	}
-	traceparent, tracestate := first(kserve.TraceparentHeader), ""
-	if traceparent != "" {
-		tracestate = first(kserve.TracestateHeader)
-	}
-	return s.opts.Tracer.Begin("grpc", model, traceparent, tracestate)
+	h := headersOf(ctx)
+	return s.opts.Tracer.Begin("grpc", model, h.traceparent, h.tracestate)
 }
 
 // run is answer for a request whose trace is of; nil if it is not traced.
 func (s *service) run(ctx context.Context, in *request, of *trace.Request) (any, error) {
 	resp := kserve.GetResponse()
-	if values := metadata.ValueFromIncomingContext(ctx, kserve.VersionHeader); len(values) > 0 && in.GetModelVersion() == "" {
-		in.ModelVersion = values[0]
+	if version := headersOf(ctx).version; version != "" && in.GetModelVersion() == "" {
+		in.ModelVersion = version
 	}
 	req, err := in.decode(&s.opts.Limits)
 	if err == nil {

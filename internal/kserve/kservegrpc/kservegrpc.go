@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/shoal-serving/shoal/internal/budget"
@@ -51,6 +52,10 @@ type Options struct {
 
 	// Budget bounds the memory of all inferences. Nil means no limit.
 	Budget *budget.Budget
+
+	// Tap is called with the headers of a call before its message is read, and may refuse it.
+	// Nil means that none is refused.
+	Tap tap.ServerInHandle
 
 	// Credentials secure connections. Nil means that they are not encrypted.
 	Credentials credentials.TransportCredentials
@@ -128,6 +133,7 @@ func New(backend kserve.Backend, catalog kserve.Catalog, control kserve.Control,
 		grpc.ForceServerCodecV2(&codec{CodecV2: encoding.GetCodecV2("proto"), limits: &s.opts.Limits, budget: opts.Budget, log: opts.Log}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
 		grpc.WaitForHandlers(true),
+		grpc.InTapHandle(s.tap),
 		grpc.ChainUnaryInterceptor(s.intercept),
 	}, extra...)...)
 	server.RegisterService(s.desc(), s)
