@@ -28,9 +28,7 @@ type audit struct {
 	wait        uint64 // batches between the last audit and the next
 	off         uint64 // batches for which the policy was greedy after it last lost
 	greedyUntil uint64 // the policy is greedy until this batch
-	doubted     bool   // something that was measured has turned out to be wrong since the last audit
 	deviations  int    // decisions since the last audit that greedy would not have made
-	holds       int    // those of them that let requests wait
 
 	since   batching.Time
 	rows    float64
@@ -55,7 +53,7 @@ func (a *audit) greedily(batch uint64) bool { return a.part == auditGreedy || a.
 // doubt schedules an audit soon, because something that was measured has turned out to be
 // wrong.
 func (a *audit) doubt(batch uint64) {
-	a.wait, a.doubted = 0, true
+	a.wait = 0
 	a.next = min(a.next, batch+auditFirst)
 }
 
@@ -68,7 +66,7 @@ func (a *audit) begin(part auditPart, batch uint64) {
 func (a *audit) batchEnded(now batching.Time, batch uint64, rows int) (lost bool) {
 	if a.part == noAudit {
 		if batch >= a.next && a.greedyUntil <= batch {
-			if a.deviations == 0 || a.holds == 0 && !a.doubted {
+			if a.deviations == 0 {
 				a.next = batch + auditFirst // nothing to audit
 				return false
 			}
@@ -110,7 +108,7 @@ func (a *audit) batchEnded(now batching.Time, batch uint64, rows int) (lost bool
 }
 
 func (a *audit) end(batch uint64, lost bool) bool {
-	a.part, a.doubted, a.deviations, a.holds = noAudit, false, 0, 0
+	a.part, a.deviations = noAudit, 0
 	a.audited++
 	if lost {
 		a.lost++

@@ -20,7 +20,6 @@ func runAudit(a *audit, batch *uint64, ours time.Duration) (lost bool, n int) {
 		}
 		n++
 		a.deviations++
-		a.holds++
 		lost = a.batchEnded(now, *batch, 1)
 	}
 	return lost, n

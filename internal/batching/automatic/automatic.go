@@ -99,7 +99,7 @@ var _ batching.Watcher = (*Policy)(nil)
 // New returns a policy that knows opt.Profile and has not seen any traffic.
 func New(opt Options) *Policy {
 	opt.MaxRows, opt.Instances = max(1, opt.MaxRows), max(1, opt.Instances)
-	p := &Policy{opt: opt, unknown: costs{class: -1, curve: newCurve(opt.MaxRows)}, contention: newContention(opt.Instances), runs: make([]run, opt.Instances), audit: audit{next: auditFirst, doubted: len(opt.Profile.Sizes) == 0}}
+	p := &Policy{opt: opt, unknown: costs{class: -1, curve: newCurve(opt.MaxRows)}, contention: newContention(opt.Instances), runs: make([]run, opt.Instances), audit: audit{next: auditMax}}
 	p.unknown.sizes = sizesOf(&p.unknown.curve, 0)
 	p.costs = &p.unknown
 	p.Calibrated(opt.Profile)
@@ -115,7 +115,7 @@ func (p *Policy) Calibrated(profile batching.Profile) {
 	p.curve.calibrate(profile.Sizes)
 	p.retest.restart(p.ledger.batch)
 	p.retry.restart(p.ledger.batch)
-	if p.ledger.batch > 0 || disturbed(profile.Sizes) {
+	if p.ledger.batch > 0 || len(profile.Sizes) == 0 || disturbed(profile.Sizes) {
 		p.audit.doubt(p.ledger.batch)
 	}
 	p.contention.calibrate(profile.Slowdown, p.opt.Instances)

@@ -109,8 +109,8 @@ func (p *Policy) probing() int {
 		return 1 // measure single batches first
 	case p.probed > probeBatches:
 		return 0 // this round of probing is over
-	case p.waiting+p.running < p.contention.probe:
-		return 0 // fewer requests show nothing
+	case p.cycle.rows > 0 && p.cycle.clientCount() < p.contention.probe:
+		return 0 // there are not that many clients
 	}
 	return p.contention.probe
 }

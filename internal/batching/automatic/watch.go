@@ -61,7 +61,6 @@ func (p *Policy) Left(_ batching.Time, it *batching.Item) {
 // Held implements [batching.Watcher].
 func (p *Policy) Held(now batching.Time, d batching.Decision) {
 	p.audit.deviations++
-	p.audit.holds++
 	if d.Rule == none {
 		return // the limit of parallel batches is reached
 	}
@@ -121,8 +120,8 @@ func (p *Policy) Ended(now batching.Time, instance int, items []*batching.Item, 
 	p.addRunTime(now)
 	r := p.runOn(instance)
 	r.busy = false
-	if n := p.probing(); n > 1 || n == 1 && p.waiting+p.running > 1 {
-		p.probed++ // a single client shows nothing
+	if n := p.probing(); n > 0 && p.waiting+p.running >= max(n, 2) {
+		p.probed++ // fewer requests show nothing
 	}
 	p.running--
 	p.returns.batchEnded(now, len(items), items[0].Shape, p.unit)
@@ -157,7 +156,6 @@ func (p *Policy) retryParallel() {
 	}
 	if inUse < p.inUse {
 		p.retry.restart(p.ledger.batch)
-		p.audit.doubt(p.ledger.batch)
 	}
 	p.inUse = inUse
 	if p.ledger.batch >= p.retry.next {
