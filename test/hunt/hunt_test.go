@@ -99,15 +99,16 @@ func TestThePolicyRecovers(t *testing.T) {
 // Runs that were stuck, by what kept the policy from the throughput of greedy.
 func TestRunsThatWereStuckRecover(t *testing.T) {
 	for seed, cause := range map[uint64]string{
-		8254: "the device gets slower while three batches run all the time: their slowdown seemed to have grown",
-		6006: "two batches at once seemed to be slower than three",
-		6758: "25 clients do not divide evenly: half of the batches waited for a 13th request",
-		5588: "only one request fits into a batch, which was planned with half of another",
-		7481: "three clients after two: a third batch was not tried, because trials with two clients had shown nothing",
-		9212: "calibration was disturbed: small batches seemed to be slow, and never ran",
-		1116: "shares of a queue were rounded down to whole requests",
-		2695: "gathering was disabled, but all clients were still planned in one batch",
-		4743: "a queue was held while a shorter one ran in its place",
+		8254:  "the device gets slower while three batches run all the time: their slowdown seemed to have grown",
+		6006:  "two batches at once seemed to be slower than three",
+		6758:  "25 clients do not divide evenly: half of the batches waited for a 13th request",
+		5588:  "only one request fits into a batch, which was planned with half of another",
+		7481:  "three clients after two: a third batch was not tried, because trials with two clients had shown nothing",
+		9212:  "calibration was disturbed: small batches seemed to be slow, and never ran",
+		1116:  "shares of a queue were rounded down to whole requests",
+		16279: "two instances were planned for three clients, with one or two in a batch: the third waited",
+		2695:  "gathering was disabled, but all clients were still planned in one batch",
+		4743:  "a queue was held while a shorter one ran in its place",
 	} {
 		if f := Try(seed); f.Stuck() {
 			t.Errorf("%s: %v", cause, f)

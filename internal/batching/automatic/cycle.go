@@ -73,7 +73,11 @@ func (p *Policy) planCycle() {
 			if requests*(parts-1) >= clients && parts > 1 {
 				continue // fewer parts hold all clients
 			}
-			try(p.rowsIn(clients/parts), p.rowsIn(requests), parallel, parts)
+			least := requests
+			if parts > parallel {
+				least = clients / parts // the other clients are in the batch after it
+			}
+			try(p.rowsIn(least), p.rowsIn(requests), parallel, parts)
 		}
 		if p.rowsIn(clients) > parallel*p.sizes.efficient {
 			for _, rows := range [...]int{p.wholeRequests(p.sizes.efficient), p.wholeRequests(p.sizes.peak)} {
