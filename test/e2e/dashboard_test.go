@@ -114,7 +114,7 @@ func TestTheDashboardShowsModelsAtWork(t *testing.T) {
 	page.navigate(s.HTTP + "/")
 	row := `document.querySelector('tr[data-model^="seed_dynamic/"]')`
 	page.awaitTrue("the stream is live", `document.getElementById('stream').textContent === 'live'`)
-	page.awaitTrue("the model that works has a rate", `parseFloat(`+row+`?.querySelector('[data-column="req/s"]')?.textContent) > 1`)
+	page.awaitTrue("the model that works has a rate", `parseFloat(`+row+`?.querySelector('[data-column="req/s"]')?.textContent.replaceAll(',', '')) > 1`)
 	page.awaitTrue("all models are listed", `document.querySelectorAll('#models tbody tr').length === 5`)
 	page.evaluate(row+`.querySelector('a').click(), true`, new(bool))
 	page.awaitTrue("the model has its own view", `document.querySelector('h2')?.textContent === 'seed_dynamic'`)
