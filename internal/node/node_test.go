@@ -70,13 +70,13 @@ func TestAReaderIsAnsweredWhenSomethingChanges(t *testing.T) {
 		took   time.Duration // after 4.5 s, at which it changes
 		got    bool
 	}{
-		"a state, at once":                {true, func(p *Page) { p.Models[0].State = "UNLOADING" }, 4500 * time.Millisecond, true},
-		"draining, at once":               {true, func(p *Page) { p.Draining = true }, 4500 * time.Millisecond, true},
-		"a model more, at once":           {true, func(p *Page) { p.Models = append(p.Models, Model{Name: "n"}) }, 4500 * time.Millisecond, true},
-		"an outage, soon":                 {false, func(p *Page) { p.Models[0].State = "UNAVAILABLE" }, 6 * time.Second, true},
-		"a queue by a half, after 10 s":   {false, func(p *Page) { p.Models[0].Queue = 15 }, 10 * time.Second, true},
-		"a queue by a tenth, not at all":  {false, func(p *Page) { p.Models[0].Queue = 11 }, 30 * time.Second, false},
-		"what nobody decides by, neither": {true, func(p *Page) { p.Models[0].Failures = 100 }, 30 * time.Second, false},
+		"a state, at once":               {true, func(p *Page) { p.Models[0].State = "UNLOADING" }, 4500 * time.Millisecond, true},
+		"draining, at once":              {true, func(p *Page) { p.Draining = true }, 4500 * time.Millisecond, true},
+		"a model more, at once":          {true, func(p *Page) { p.Models = append(p.Models, Model{Name: "n"}) }, 4500 * time.Millisecond, true},
+		"an outage, soon":                {false, func(p *Page) { p.Models[0].State = "UNAVAILABLE" }, 6 * time.Second, true},
+		"a queue by a half, after 10 s":  {false, func(p *Page) { p.Models[0].Queue = 15 }, 10 * time.Second, true},
+		"a queue by a tenth, not at all": {false, func(p *Page) { p.Models[0].Queue = 11 }, 30 * time.Second, false},
+		"what decides nothing, neither":  {true, func(p *Page) { p.Models[0].Failures = 100 }, 30 * time.Second, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -95,7 +95,7 @@ func TestFiguresOfVersionsAreOfTheVersion(t *testing.T) {
 		defer leave()
 		cancelled, cancel := context.WithCancel(gone)
 		go func() { time.Sleep(5 * ms); cancel() }()
-		ask(cancelled, 1) // counts for nobody
+		ask(cancelled, 1) // is not counted
 		f := s.NodeFigures("m")[0]
 		if f.Requests != 2 || f.Failures != 1 || len(f.Times) != 1 || f.Times[0].Count != 1 || f.Times[0].Most < 100*ms || f.Times[0].Most > 107*ms {
 			t.Errorf("%+v", f)

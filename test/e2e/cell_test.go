@@ -541,7 +541,7 @@ func TestACellThatLostItsDisk(t *testing.T) {
 	stopProcess(follower)
 	answered := load.requests.Load()
 	down := servertest.StrictOr(10*time.Minute, 3*time.Second)
-	time.Sleep(down) // nobody decides
+	time.Sleep(down) // without a cell
 	if load.requests.Load() == answered {
 		t.Error("no request was answered without a cell")
 	}

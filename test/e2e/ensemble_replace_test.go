@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/shoal-serving/shoal/client"
 	"github.com/shoal-serving/shoal/internal/engine/onnx/onnxtest"
@@ -25,33 +26,6 @@ dynamic_batching { }
 instance_group { count: 1 }
 `
 
-// tracedConfig is an ensemble that calls a, b and a again, with time between for one of them to be
-// replaced. A part of it is an ensemble of its own. Its answer has the versions that were used as
-// digits.
-const tracedConfig = `
-platform: "ensemble"
-max_batch_size: 8
-input { name: "IN" data_type: TYPE_FP32 dims: 1 }
-output { name: "OUT" data_type: TYPE_FP32 dims: 1 }
-ensemble_scheduling {
-  step { model_name: "a" model_version: -1 input_map { key: "x" value: "IN" } output_map { key: "y" value: "t1" } }
-  step { model_name: "slow" model_version: -1 input_map { key: "x" value: "t1" } output_map { key: "y" value: "t2" } }
-  step { model_name: "inner" model_version: -1 input_map { key: "IN" value: "t2" } output_map { key: "OUT" value: "OUT" } }
-}
-`
-
-const innerConfig = `
-platform: "ensemble"
-max_batch_size: 8
-input { name: "IN" data_type: TYPE_FP32 dims: 1 }
-output { name: "OUT" data_type: TYPE_FP32 dims: 1 }
-ensemble_scheduling {
-  step { model_name: "b" model_version: -1 input_map { key: "x" value: "IN" } output_map { key: "y" value: "t1" } }
-  step { model_name: "slow" model_version: -1 input_map { key: "x" value: "t1" } output_map { key: "y" value: "t2" } }
-  step { model_name: "a" model_version: -1 input_map { key: "x" value: "t2" } output_map { key: "y" value: "OUT" } }
-}
-`
-
 // TestMembersAreReplacedUnderAnEnsemble replaces two members of an ensemble in turn while clients
 // send requests. No request may fail, and each answer must come from versions that served at the same
 // time: a is one version ahead of b, or both have the same.
@@ -60,15 +34,10 @@ func TestMembersAreReplacedUnderAnEnsemble(t *testing.T) {
 	const clients = 8
 	replacements := servertest.StrictOr(50, 6)
 	dir := servertest.Repository(t, map[string]string{
-		"traced": tracedConfig, "inner": innerConfig, "a": appendConfig, "b": appendConfig,
-		"slow": `
-backend: "simulated"
-max_batch_size: 8
-input { name: "x" data_type: TYPE_FP32 dims: 1 }
-output { name: "y" data_type: TYPE_FP32 dims: 1 }
-dynamic_batching { }
-parameters { key: "fixed_us" value { string_value: "20000" } }
-`,
+		// The ensemble calls a, b and a again, with time between for one of them to be replaced. A part of
+		// it is an ensemble of its own. Its answer has the versions that were used as digits.
+		"traced": chain(1, "IN", "OUT", "a", "slow", "inner"), "inner": chain(1, "x", "y", "b", "slow", "a"),
+		"a": appendConfig, "b": appendConfig, "slow": member(1, 20*time.Millisecond),
 	})
 	addVersion := func(model string, n int) {
 		t.Helper()

@@ -15,34 +15,47 @@ import (
 	"github.com/shoal-serving/shoal/test/servertest"
 )
 
-// memberConfig is a simulated model that returns its rows. It takes the given number of
-// microseconds for a batch.
-const memberConfig = `
+// member is the configuration of a simulated model that returns its rows, of the given number of
+// numbers. It takes the given time for a batch.
+func member(dims int, takes time.Duration) string {
+	return fmt.Sprintf(`
 backend: "simulated"
 max_batch_size: 8
-input { name: "x" data_type: TYPE_FP32 dims: 2 }
-output { name: "y" data_type: TYPE_FP32 dims: 2 }
+input { name: "x" data_type: TYPE_FP32 dims: %[1]d }
+output { name: "y" data_type: TYPE_FP32 dims: %[1]d }
 dynamic_batching { }
-parameters { key: "fixed_us" value { string_value: "%d" } }
-`
+parameters { key: "fixed_us" value { string_value: "%[2]d" } }
+`, dims, takes.Microseconds())
+}
 
-// chainConfig is an ensemble of two members, one after the other.
-const chainConfig = `
+// chain is the configuration of an ensemble of members, one after the other, with the given names of
+// its input and output. Those of its members are x and y.
+func chain(dims int, in, out string, members ...string) string {
+	var steps strings.Builder
+	from := in
+	for i, m := range members {
+		to := out
+		if i < len(members)-1 {
+			to = fmt.Sprint("t", i+1)
+		}
+		fmt.Fprintf(&steps, `  step { model_name: %q model_version: -1 input_map { key: "x" value: %q } output_map { key: "y" value: %q } }`+"\n", m, from, to)
+		from = to
+	}
+	return fmt.Sprintf(`
 platform: "ensemble"
 max_batch_size: 8
-input { name: "IN" data_type: TYPE_FP32 dims: 2 }
-output { name: "OUT" data_type: TYPE_FP32 dims: 2 }
+input { name: %[1]q data_type: TYPE_FP32 dims: %[3]d }
+output { name: %[2]q data_type: TYPE_FP32 dims: %[3]d }
 ensemble_scheduling {
-  step { model_name: "first" model_version: -1 input_map { key: "x" value: "IN" } output_map { key: "y" value: "t" } }
-  step { model_name: "second" model_version: -1 input_map { key: "x" value: "t" } output_map { key: "y" value: "OUT" } }
+%[4]s}
+`, in, out, dims, steps.String())
 }
-`
 
 // ensemble starts a server with an ensemble whose first member takes the given time.
 func ensemble(t *testing.T, first time.Duration) *servertest.Server {
 	t.Helper()
 	return servertest.Start(t, servertest.Repository(t, map[string]string{
-		"a_chain": chainConfig, "first": fmt.Sprintf(memberConfig, first.Microseconds()), "second": fmt.Sprintf(memberConfig, 1000),
+		"a_chain": chain(2, "IN", "OUT", "first", "second"), "first": member(2, first), "second": member(2, time.Millisecond),
 	}))
 }
 
@@ -95,24 +108,12 @@ func TestADeadlineEndsAnEnsembleInMidGraph(t *testing.T) {
 	}
 }
 
-// threeConfig is a chain whose second step takes longest.
-const threeConfig = `
-platform: "ensemble"
-max_batch_size: 8
-input { name: "IN" data_type: TYPE_FP32 dims: 2 }
-output { name: "OUT" data_type: TYPE_FP32 dims: 2 }
-ensemble_scheduling {
-  step { model_name: "first" model_version: -1 input_map { key: "x" value: "IN" } output_map { key: "y" value: "t" } }
-  step { model_name: "second" model_version: -1 input_map { key: "x" value: "t" } output_map { key: "y" value: "u" } }
-  step { model_name: "third" model_version: -1 input_map { key: "x" value: "u" } output_map { key: "y" value: "OUT" } }
-}
-`
-
 // TestTheRestOfAGraphEndsAtTheDeadline measures at the server how long a request lasts whose deadline
 // passes during its second step: the time of the client is that of its own clock.
 func TestTheRestOfAGraphEndsAtTheDeadline(t *testing.T) {
 	s := servertest.Start(t, servertest.Repository(t, map[string]string{
-		"three": threeConfig, "first": fmt.Sprintf(memberConfig, 10_000), "second": fmt.Sprintf(memberConfig, 3_000_000), "third": fmt.Sprintf(memberConfig, 1000),
+		"three": chain(2, "IN", "OUT", "first", "second", "third"),
+		"first": member(2, 10*time.Millisecond), "second": member(2, 3*time.Second), "third": member(2, time.Millisecond),
 	}))
 	const deadline, requests = 150 * time.Millisecond, 8
 	figure := func(model string) client.Total { return statisticsOf(t, s, model).Fail }
@@ -146,7 +147,7 @@ func TestTheRestOfAGraphEndsAtTheDeadline(t *testing.T) {
 
 func TestAnErrorOfAStepNamesTheEnsemble(t *testing.T) {
 	s := servertest.Start(t, servertest.Repository(t, map[string]string{
-		"a_chain": chainConfig, "first": fmt.Sprintf(memberConfig, 1000), "second": fmt.Sprintf(memberConfig, 1000),
+		"a_chain": chain(2, "IN", "OUT", "first", "second"), "first": member(2, time.Millisecond), "second": member(2, time.Millisecond),
 	}), "--model-control-mode=explicit", "--load-model=a_chain")
 	s.Unload("second")
 	for name, c := range map[string]*client.Client{"HTTP": s.Web(), "gRPC": s.Client()} {

@@ -62,7 +62,7 @@ func named(t *testing.T, all []servertest.Span, name string) servertest.Span {
 func TestATraceLeadsFromTheClientToTheBatchesOfEachStep(t *testing.T) {
 	collector := servertest.StartCollector(t)
 	s := servertest.Start(t, servertest.Repository(t, map[string]string{
-		"a_chain": chainConfig, "first": fmt.Sprintf(memberConfig, 2000), "second": fmt.Sprintf(memberConfig, 1000),
+		"a_chain": chain(2, "IN", "OUT", "first", "second"), "first": member(2, 2*time.Millisecond), "second": member(2, time.Millisecond),
 	}), collector.Flags()...)
 	req := &client.Request{Model: "a_chain", ID: "r1", Inputs: []client.Tensor{client.NewTensor("IN", []float32{1, 2}, 1, 2)}}
 	for _, protocol := range []string{"http", "grpc"} {
