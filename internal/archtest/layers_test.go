@@ -22,8 +22,8 @@ var layers = [][]string{
 		"internal/pacer",
 		"internal/machine",
 		"internal/plainjson",
+		"internal/replace",
 		"internal/arrivals",
-		"internal/bucket",
 		"internal/plot",
 		"internal/suggest",
 		"internal/panics",
@@ -38,6 +38,7 @@ var layers = [][]string{
 	{
 		"internal/reference",
 		"internal/identity",
+		"internal/bucket",
 		"internal/http2meter",
 		"internal/http2meter/http2test",
 		"internal/tensorjson",

@@ -17,6 +17,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/shoal-serving/shoal/internal/replace"
 )
 
 // A Cache is a directory of files that were read from buckets. Its methods are safe for
@@ -274,7 +276,7 @@ func (c *Cache) getAlone(ctx context.Context, b *Bucket, o Object, id string, sl
 		c.mu.Unlock()
 		return "", err
 	}
-	if err := replaceFile(c.name(id), []byte(digest), filepath.Join(c.dir, "partial")); err != nil {
+	if err := replace.File(c.name(id), []byte(digest), filepath.Join(c.dir, "partial")); err != nil {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.releaseLocked(digest)
@@ -421,19 +423,6 @@ func (c *Cache) keep(file, digest string, size int64) error {
 	}
 	c.blobs[digest] = &cached{size: size, last: time.Now(), users: 1}
 	return syncDir(filepath.Join(c.dir, "blobs"))
-}
-
-// replaceFile writes a file under another name first, so that it is never seen in parts.
-func replaceFile(path string, content []byte, partial string) error {
-	f, err := os.CreateTemp(partial, "")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(content)
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	return os.Rename(f.Name(), path)
 }
 
 // syncDir makes sure that the names in a directory are on disk.

@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -19,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shoal-serving/shoal/internal/access"
+	"github.com/shoal-serving/shoal/internal/replace"
 )
 
 // KeyPrefix begins every API key, so that scanners for leaked secrets find it.
@@ -190,23 +190,8 @@ func changeKeys(path string, change func([]Key) ([]Key, error)) error {
 	if err != nil {
 		return err
 	}
-	return replaceFile(path, append(text, '\n'))
-}
-
-func replaceFile(path string, content []byte) (err error) {
-	file, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*") // mode 0600
-	if err != nil {
+	if err := replace.File(path, append(text, '\n'), ""); err != nil {
 		return fmt.Errorf("cannot write the API keys: %w", err)
 	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(file.Name())
-		}
-	}()
-	_, err = file.Write(content)
-	err = errors.Join(err, file.Sync(), file.Close())
-	if err == nil {
-		err = os.Rename(file.Name(), path)
-	}
-	return err
+	return nil
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/bucket"
 	"github.com/shoal-serving/shoal/internal/catalog"
 	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/replace"
 	"github.com/shoal-serving/shoal/internal/servable"
 	"github.com/shoal-serving/shoal/internal/server"
 )
@@ -371,13 +372,9 @@ func (r *Repository) keepEpochLocked() {
 	if r.opts.EpochFile == "" {
 		return
 	}
-	part := r.opts.EpochFile + ".part"
-	err := os.MkdirAll(filepath.Dir(part), 0o700)
+	err := os.MkdirAll(filepath.Dir(r.opts.EpochFile), 0o700)
 	if err == nil {
-		err = os.WriteFile(part, strconv.AppendUint(nil, r.epoch, 10), 0o600)
-	}
-	if err == nil {
-		err = os.Rename(part, r.opts.EpochFile) // so that a part of a number is never read
+		err = replace.File(r.opts.EpochFile, strconv.AppendUint(nil, r.epoch, 10), "")
 	}
 	if err != nil {
 		r.opts.Log.Warn("the epoch of control requests cannot be kept; it is forgotten when the server ends", "epoch", r.epoch, "error", err)

@@ -8,12 +8,12 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
-	"path/filepath"
 	"reflect"
 	"sync"
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/cell"
+	"github.com/shoal-serving/shoal/internal/replace"
 )
 
 // readEvery is how often the wanted nodes and models are read again.
@@ -233,16 +233,8 @@ func (c *Controller) save(s *cell.State) (err error) {
 	if c.state, err = s.Encode(); err != nil || c.opts.StateFile == "" {
 		return err
 	}
-	f, err := os.CreateTemp(filepath.Dir(c.opts.StateFile), filepath.Base(c.opts.StateFile)+".*")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(c.state)
-	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
-		err = os.Rename(f.Name(), c.opts.StateFile)
-	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("%s: %w", c.opts.StateFile, err), os.Remove(f.Name()))
+	if err := replace.File(c.opts.StateFile, c.state, ""); err != nil {
+		return fmt.Errorf("%s: %w", c.opts.StateFile, err)
 	}
 	return nil
 }
