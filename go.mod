@@ -2,6 +2,12 @@ module github.com/shoal-serving/shoal
 
 go 1.26.0
 
+// Tools and what they install come and go there while packages are listed.
+ignore (
+	./bin
+	./web/node_modules
+)
+
 require (
 	charm.land/bubbletea/v2 v2.0.9
 	github.com/HdrHistogram/hdrhistogram-go v1.4.0
