@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
+	"github.com/shoal-serving/shoal/internal/pause"
 )
 
 // DefaultMaxResponse is the size limit of a response if [Options] sets none: 1 GiB.
@@ -151,20 +152,8 @@ func retried[T any](ctx context.Context, c *Client, stateful bool, call func() (
 		if !again {
 			return v, err
 		}
-		if err := sleep(ctx, wait); err != nil {
-			return v, failed(ctx, err)
+		if pause.For(ctx, wait) != nil {
+			return v, failed(ctx, ctx.Err())
 		}
-	}
-}
-
-// sleep waits, unless ctx ends before.
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/shoal-serving/shoal/client"
+	"github.com/shoal-serving/shoal/internal/pause"
 )
 
 // demoModel is the model that packages carry; packaging/models has its configuration.
@@ -176,11 +177,11 @@ func (l *demoLoad) await(ctx context.Context, models string, served <-chan error
 func (l *demoLoad) send(ctx context.Context, n int) {
 	for ctx.Err() == nil {
 		if int64(n) >= l.active.Load() {
-			pause(ctx, 100*time.Millisecond)
+			_ = pause.For(ctx, 100*time.Millisecond)
 			continue
 		}
 		if _, err := l.client.Infer(ctx, &client.Request{Model: demoModel, Inputs: l.inputs}); err != nil {
-			pause(ctx, time.Second) // the dashboard shows it
+			_ = pause.For(ctx, time.Second) // the dashboard shows it
 		}
 	}
 }
@@ -190,17 +191,7 @@ func (l *demoLoad) vary(ctx context.Context, most int) {
 	shares := []float64{0.1, 0.3, 1, 0.3, 0.02}
 	for i := 0; ctx.Err() == nil; i++ {
 		l.active.Store(max(1, int64(float64(most)*shares[i%len(shares)])))
-		pause(ctx, 10*time.Second)
-	}
-}
-
-// pause waits for d, or until ctx ends.
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
+		_ = pause.For(ctx, 10*time.Second)
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/shoal-serving/shoal/internal/console"
+	"github.com/shoal-serving/shoal/internal/pause"
 )
 
 func newTopCommand() *cobra.Command {
@@ -145,7 +146,7 @@ func (s *topStream) follow(ctx context.Context, event func(string, []byte) error
 		if err := s.read(ctx, "", event); err != nil || ctx.Err() != nil {
 			return err
 		}
-		pause(ctx, time.Second/5)
+		_ = pause.For(ctx, time.Second/5)
 	}
 }
 

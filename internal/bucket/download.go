@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/shoal-serving/shoal/internal/pause"
 )
 
 const (
@@ -68,7 +70,7 @@ func (d *download) run(ctx context.Context) error {
 
 // readRange reads the bytes from begin to end, in as many attempts as it takes.
 func (d *download) readRange(ctx context.Context, begin, end int64) error {
-	failed, pause := 0, firstPause
+	failed, after := 0, firstPause
 	for {
 		n, err := d.attempt(ctx, begin, end)
 		begin += n
@@ -78,19 +80,15 @@ func (d *download) readRange(ctx context.Context, begin, end int64) error {
 		case errors.Is(err, ErrChanged) || errors.Is(err, ErrDenied) || ctx.Err() != nil:
 			return err
 		case n > 0:
-			failed, pause = 0, firstPause
+			failed, after = 0, firstPause
 		}
 		if failed++; failed == attempts {
 			return fmt.Errorf("%s/%s cannot be read, %d attempts failed: %w", d.bucket.url, d.object.Key, attempts, err)
 		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return context.Cause(ctx)
+		if err := pause.For(ctx, after); err != nil {
+			return err
 		}
-		pause = min(2*pause, mostPause)
+		after = min(2*after, mostPause)
 	}
 }
 

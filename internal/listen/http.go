@@ -11,6 +11,7 @@ import (
 
 	"github.com/shoal-serving/shoal/internal/identity"
 	"github.com/shoal-serving/shoal/internal/kserve/kservehttp"
+	"github.com/shoal-serving/shoal/internal/pause"
 )
 
 // linger is how long clients have, when the server stops, for one more request on a
@@ -77,7 +78,7 @@ func (s *httpServer) stop(ctx context.Context) {
 	lingering, cancel := context.WithTimeout(ctx, linger)
 	defer cancel()
 	for s.connections.Load() > 0 && lingering.Err() == nil {
-		pause(lingering, 10*time.Millisecond)
+		_ = pause.For(lingering, 10*time.Millisecond)
 	}
 	if s.Shutdown(ctx) != nil {
 		_ = s.Close() // all connections are closed in any case

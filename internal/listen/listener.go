@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/shoal-serving/shoal/internal/pause"
 )
 
 // handshake is how long connections that are being established when a port closes may take
@@ -65,7 +67,7 @@ func (l *listener) refuse(ctx context.Context) {
 	}
 	l.once.Do(func() {
 		if rejectNew(l.Listener) {
-			pause(ctx, handshake)
+			_ = pause.For(ctx, handshake)
 		}
 		l.refused.Store(true)
 		_ = l.Listener.Close() // fails only if it is closed already
@@ -75,13 +77,3 @@ func (l *listener) refuse(ctx context.Context) {
 // unreadTimeout is how long a client may leave data unread or unacknowledged, before the
 // kernel closes the connection.
 const unreadTimeout = 30 * time.Second
-
-// pause waits for d or until ctx ends.
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-}

@@ -442,19 +442,19 @@ func TestModelsThatFailAtTheStartLeaveTheOthersAndAreNotReady(t *testing.T) {
 }
 
 func TestAServerStartsWithoutAModelThatIsNotSupportedYet(t *testing.T) {
-	d := newDisk(t).model("sequence", echoConfig+"sequence_batching { iterative_sequence: true }", "1").model("good", echoConfig, "1")
+	d := newDisk(t).model("sealed", echoConfig+"model_repository_agents { agents { name: \"checksum\" } }", "1").model("good", echoConfig, "1")
 	r, err := start(t, d, &tracked{}, setup{})
 	if err != nil || !r.Ready() {
 		t.Fatalf("%v; ready %t", err, r.Ready())
 	}
 	e := r.Index(false)[1]
-	if e.Name != "sequence" || e.State != "UNAVAILABLE" || !strings.Contains(e.Reason, "iterative sequences are not supported yet; send one request") {
+	if e.Name != "sealed" || e.State != "UNAVAILABLE" || !strings.Contains(e.Reason, "repository agents are not supported yet; check or decrypt") {
 		t.Errorf("index %+v", e)
 	}
 }
 
 func TestAServerWithNothingButUnsupportedModelsDoesNotStart(t *testing.T) {
-	d := newDisk(t).model("sequence", echoConfig+"sequence_batching { iterative_sequence: true }", "1")
+	d := newDisk(t).model("sealed", echoConfig+"model_repository_agents { agents { name: \"checksum\" } }", "1")
 	if _, err := start(t, d, &tracked{}, setup{}); infer.CodeOf(err) != infer.Unsupported {
 		t.Errorf("%v, want an error that names the field", err)
 	}

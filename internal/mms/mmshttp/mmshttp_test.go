@@ -179,11 +179,10 @@ def handle(data, context):
             return [object() for _ in data]
         if text == "bad":
             context.set_response_status(422, "Unprocessable", i)
-        if text == "slow":
-            time.sleep(0.3)
         if text.startswith("began "):
             open(text[6:], "w").close()
-            time.sleep(0.5)
+            while os.path.exists(text[6:]):
+                time.sleep(0.001)
         context.set_response_content_type(i, "text/special")
         answers.append(text + "/" + str(len(data)) + "/" + context.get_request_header(i, "content-type") + "/" + str(len(context.get_request_id(i))))
     return answers
@@ -360,36 +359,27 @@ func TestAWorkerThatDoesNotStartIsNotWaitedFor(t *testing.T) {
 	f.want("GET", f.manage+"/models/stuck", "", 404)
 }
 
-// crowd sends the given number of slow concurrent requests to the model noop, and returns
-// a function that waits for them and counts their statuses.
-func (f *fixture) crowd(n int) (answered func() map[int]int) {
-	var mu sync.Mutex
-	counts := map[int]int{}
-	var all sync.WaitGroup
+// crowd sends the given number of concurrent requests to the model noop, and returns
+// their statuses in the order in which they are answered.
+func (f *fixture) crowd(n int) <-chan int {
+	statuses := make(chan int, n)
 	for range n {
-		all.Go(func() {
-			status, _ := f.ask("POST", f.infer+"/predictions/noop", "text/plain", "slow")
-			mu.Lock()
-			counts[status]++
-			mu.Unlock()
-		})
+		go func() {
+			status, _ := f.ask("POST", f.infer+"/predictions/noop", "text/plain", "a")
+			statuses <- status
+		}()
 	}
-	return func() map[int]int {
-		all.Wait()
-		return counts
-	}
+	return statuses
 }
 
-func TestTheQueueIsBounded(t *testing.T) {
-	f := start(t, mms.MultiModelServer, func(s *mms.Settings) { s.Queue = 1 })
-	writeMar(t, f.store, "noop", "1.0", "service:handle", map[string]string{"service.py": noop})
-	f.want("POST", f.manage+"/models?url=noop-1.0.mar&initial_workers=1", "", 200)
-	// One runs, and one of those that arrive then may wait.
-	began := filepath.Join(t.TempDir(), "began")
-	var first sync.WaitGroup
-	first.Go(func() {
+// occupy gives the worker of the model noop a request that its handler keeps until
+// release is called. The request has to be answered well.
+func (f *fixture) occupy() (release func()) {
+	began := filepath.Join(f.t.TempDir(), "began")
+	var taken sync.WaitGroup
+	taken.Go(func() {
 		if status, text := f.ask("POST", f.infer+"/predictions/noop", "text/plain", "began "+began); status != 200 {
-			t.Errorf("the first is answered with %d %s", status, text)
+			f.t.Errorf("the request that the worker had taken is answered with %d %s", status, text)
 		}
 	})
 	for {
@@ -398,10 +388,28 @@ func TestTheQueueIsBounded(t *testing.T) {
 		}
 		time.Sleep(time.Millisecond)
 	}
-	counts := f.crowd(8)()
-	first.Wait()
-	if counts[200] < 1 || counts[503] < 1 || counts[200]+counts[503] != 8 {
-		t.Errorf("statuses %v", counts)
+	return func() {
+		if err := os.Remove(began); err != nil {
+			f.t.Error(err)
+		}
+		taken.Wait()
+	}
+}
+
+func TestTheQueueIsBounded(t *testing.T) {
+	f := start(t, mms.MultiModelServer, func(s *mms.Settings) { s.Queue = 1 })
+	writeMar(t, f.store, "noop", "1.0", "service:handle", map[string]string{"service.py": noop})
+	f.want("POST", f.manage+"/models?url=noop-1.0.mar&initial_workers=1", "", 200)
+	release := f.occupy()
+	statuses := f.crowd(8)
+	for range 7 {
+		if status := <-statuses; status != 503 {
+			t.Errorf("status %d for one of seven that found the queue full", status)
+		}
+	}
+	release()
+	if status := <-statuses; status != 200 {
+		t.Errorf("status %d for the one that could wait", status)
 	}
 }
 
@@ -409,18 +417,24 @@ func TestWhoWaitsIsToldWhenTheLastWorkerLeaves(t *testing.T) {
 	f := start(t, mms.MultiModelServer, nil)
 	writeMar(t, f.store, "noop", "1.0", "service:handle", map[string]string{"service.py": noop})
 	f.want("POST", f.manage+"/models?url=noop-1.0.mar&initial_workers=1", "", 200)
-	answered := f.crowd(6)
+	release := f.occupy()
+	statuses := f.crowd(6)
 	v, err := f.models.Find("noop", "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for v.Scheduler.Waiting() < 3 {
+	for v.Scheduler.Waiting() < 6 {
 		time.Sleep(time.Millisecond)
 	}
-	f.want("PUT", f.manage+"/models/noop?min_worker=0&synchronous=true", "", 200, "Workers scaled")
-	counts := answered()
-	if counts[200] < 1 || counts[503] < 1 || counts[200]+counts[503] != 6 {
-		t.Errorf("statuses %v, want 200 for whom the worker had taken, and 503 for those who waited", counts)
+	f.want("PUT", f.manage+"/models/noop?min_worker=0", "", 202, "Processing worker updates...")
+	for v.Scheduler.Alive() > 0 {
+		time.Sleep(time.Millisecond)
+	}
+	release()
+	for range 6 {
+		if status := <-statuses; status != 503 {
+			t.Errorf("status %d for one that waited", status)
+		}
 	}
 	f.want("GET", f.infer+"/ping", "", 200, `"status": "Healthy"`) // because none are wanted
 	f.want("PUT", f.manage+"/models/noop?min_worker=1&synchronous=true", "", 200)
