@@ -11,6 +11,12 @@ import (
 // because it is not known before. So models share the device's time evenly, and not its
 // turns. This is start-time fair queueing with as many servers as slots.
 //
+// If all models that ask have a latency objective, and every request would still begin
+// before it is due if it waited for one more turn, the turn goes to the model whose request
+// is due first. A model with few requests then leaves turns to one with many, whose
+// requests are older. A model that gets more than it can run gains little by that: its
+// requests are soon those that cannot wait, and among these the time used decides again.
+//
 // A model that was idle for a while gets no credit for it: when it asks again, it counts
 // as having used as much as the model that was served last.
 //
@@ -25,13 +31,21 @@ type Arbiter struct {
 	busy     int           // slots of running batches, and of turns that were granted and not yielded
 	requests []*Share      // pending requests, in order
 	clock    time.Duration // time used by the share that was served last
+	longest  time.Duration // longest of the last turns
 }
+
+// A long turn is forgotten by this part with each that follows.
+const forgets = 8
 
 // A Share is one model's share of a device. The zero Share is ready for use. Its
 // unexported fields belong to the arbiter.
 type Share struct {
 	// Owner is for the caller; the arbiter does not use it.
 	Owner any
+
+	// Due is when the oldest request that waits should be answered; zero if the model has no
+	// objective. The caller sets it before it asks.
+	Due Time
 
 	// Width is the number of slots that a batch uses, such as its threads. Zero means 1. A
 	// batch wider than Slots runs when no other batch does.
@@ -43,21 +57,22 @@ type Share struct {
 
 // Ask requests one turn for s, and appends the shares that are granted a turn now to
 // granted.
-func (a *Arbiter) Ask(s *Share, granted []*Share) []*Share {
+func (a *Arbiter) Ask(now Time, s *Share, granted []*Share) []*Share {
 	if s.turns == 0 {
 		s.used = max(s.used, a.clock)
 	}
 	a.requests = append(a.requests, s)
-	return a.grant(granted)
+	return a.grant(now, granted)
 }
 
 // Yield returns a turn of s that ran for the given time, and appends the shares that are
 // granted a turn now to granted.
-func (a *Arbiter) Yield(s *Share, ran time.Duration, granted []*Share) []*Share {
+func (a *Arbiter) Yield(now Time, s *Share, ran time.Duration, granted []*Share) []*Share {
 	a.busy -= s.width()
 	s.turns--
 	s.used += ran * time.Duration(s.width())
-	return a.grant(granted)
+	a.longest = max(ran, a.longest-a.longest/forgets)
+	return a.grant(now, granted)
 }
 
 // Began records the start of a batch of s that runs without a turn.
@@ -65,9 +80,9 @@ func (a *Arbiter) Began(s *Share) { a.busy += s.width() }
 
 // Ended records the end of a batch of s that ran without a turn, and appends the shares
 // that are granted a turn now to granted.
-func (a *Arbiter) Ended(s *Share, granted []*Share) []*Share {
+func (a *Arbiter) Ended(now Time, s *Share, granted []*Share) []*Share {
 	a.busy -= s.width()
-	return a.grant(granted)
+	return a.grant(now, granted)
 }
 
 // Forget drops the pending requests of s. Turns that it holds must still be yielded.
@@ -75,14 +90,9 @@ func (a *Arbiter) Forget(s *Share) {
 	a.requests = slices.DeleteFunc(a.requests, func(other *Share) bool { return other == s })
 }
 
-func (a *Arbiter) grant(granted []*Share) []*Share {
+func (a *Arbiter) grant(now Time, granted []*Share) []*Share {
 	for len(a.requests) > 0 {
-		next := 0
-		for i, s := range a.requests {
-			if s.used < a.requests[next].used {
-				next = i
-			}
-		}
+		next := a.next(now)
 		s := a.requests[next]
 		if a.busy > 0 && a.busy+s.width() > max(a.Slots, 1) {
 			break // a narrower share does not go first, or this one could starve
@@ -94,6 +104,29 @@ func (a *Arbiter) grant(granted []*Share) []*Share {
 		granted = append(granted, s)
 	}
 	return granted
+}
+
+// next returns the index of the request that gets the next turn.
+func (a *Arbiter) next(now Time) int {
+	least, first, urgent := 0, 0, -1
+	for i, s := range a.requests {
+		if s.used < a.requests[least].used {
+			least = i
+		}
+		if s.Due < a.requests[first].Due {
+			first = i
+		}
+		if s.Due <= now+a.longest && (urgent < 0 || s.used < a.requests[urgent].used) {
+			urgent = i
+		}
+	}
+	switch {
+	case a.requests[first].Due == 0: // a model without an objective
+		return least
+	case urgent >= 0:
+		return urgent
+	}
+	return first
 }
 
 func (s *Share) width() int { return max(s.Width, 1) }

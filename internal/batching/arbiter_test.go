@@ -3,6 +3,8 @@ package batching_test
 import (
 	"math/rand/v2"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -46,14 +48,14 @@ func TestTurnsAreGrantedUpToTheSlots(t *testing.T) {
 			case 0, 1:
 				s.asks++
 				asks++
-				granted = arbiter.Ask(&s.Share, granted)
+				granted = arbiter.Ask(0, &s.Share, granted)
 			case 2, 3:
 				if s.turns == 0 {
 					continue
 				}
 				s.turns--
 				busy--
-				granted = arbiter.Yield(&s.Share, time.Duration(r.IntN(50))*time.Millisecond, granted)
+				granted = arbiter.Yield(0, &s.Share, time.Duration(r.IntN(50))*time.Millisecond, granted)
 			case 4:
 				if r.IntN(2) == 0 {
 					unasked++
@@ -62,7 +64,7 @@ func TestTurnsAreGrantedUpToTheSlots(t *testing.T) {
 				} else if unasked > 0 {
 					unasked--
 					busy--
-					granted = arbiter.Ended(&s.Share, granted)
+					granted = arbiter.Ended(0, &s.Share, granted)
 				}
 			case 5:
 				arbiter.Forget(&s.Share)
@@ -100,7 +102,7 @@ func TestTimeIsSharedEvenly(t *testing.T) {
 		for _, s := range all {
 			s.takes = time.Duration(1+r.IntN(100)) * time.Millisecond
 			longest = max(longest, s.takes)
-			granted = arbiter.Ask(&s.Share, granted)
+			granted = arbiter.Ask(0, &s.Share, granted)
 		}
 		now := time.Duration(0)
 		for range 5_000 {
@@ -111,8 +113,8 @@ func TestTimeIsSharedEvenly(t *testing.T) {
 			s := firstToEnd(all)
 			now, s.turns = s.ends, 0
 			s.used += s.takes
-			granted = arbiter.Ask(&s.Share, granted[:0])
-			granted = arbiter.Yield(&s.Share, s.takes, granted)
+			granted = arbiter.Ask(now, &s.Share, granted[:0])
+			granted = arbiter.Yield(now, &s.Share, s.takes, granted)
 			for _, other := range all {
 				if ahead := s.used - other.usedBy(now); ahead > 2*longest {
 					t.Fatalf("seed %d: one model is ahead of another by %v, and the longest batch takes %v", seed, ahead, longest)
@@ -144,13 +146,13 @@ func (s *sharer) usedBy(now time.Duration) time.Duration {
 func TestAModelThatIsAloneHasTheDevice(t *testing.T) {
 	arbiter := batching.Arbiter{Slots: 1}
 	s := sharers(1)[0]
-	granted := arbiter.Ask(&s.Share, nil)
+	granted := arbiter.Ask(0, &s.Share, nil)
 	for range 100 {
 		if len(granted) != 1 {
 			t.Fatalf("%d turns were granted, want 1", len(granted))
 		}
-		granted = arbiter.Ask(&s.Share, granted[:0])
-		granted = arbiter.Yield(&s.Share, time.Second, granted)
+		granted = arbiter.Ask(0, &s.Share, granted[:0])
+		granted = arbiter.Yield(0, &s.Share, time.Second, granted)
 	}
 }
 
@@ -166,16 +168,16 @@ func TestAWideBatchWaitsForItsSlots(t *testing.T) {
 			t.Fatalf("%s: %d turns were granted, want %d", what, len(granted), len(want))
 		}
 	}
-	is("narrow asks", arbiter.Ask(narrow, nil), narrow)
-	is("wide asks", arbiter.Ask(wide, nil))
-	is("narrow asks again, behind it", arbiter.Ask(narrow, nil))
-	is("narrow has run", arbiter.Yield(narrow, time.Second, nil), wide)
-	is("wide has run", arbiter.Yield(wide, time.Second, nil), narrow)
-	is("wide asks, which has used two slots for a second", arbiter.Ask(wide, nil))
-	is("narrow asks, which has used one", arbiter.Ask(narrow, nil), narrow)
+	is("narrow asks", arbiter.Ask(0, narrow, nil), narrow)
+	is("wide asks", arbiter.Ask(0, wide, nil))
+	is("narrow asks again, behind it", arbiter.Ask(0, narrow, nil))
+	is("narrow has run", arbiter.Yield(0, narrow, time.Second, nil), wide)
+	is("wide has run", arbiter.Yield(0, wide, time.Second, nil), narrow)
+	is("wide asks, which has used two slots for a second", arbiter.Ask(0, wide, nil))
+	is("narrow asks, which has used one", arbiter.Ask(0, narrow, nil), narrow)
 	wide.Width = 3
-	is("narrow has run", arbiter.Yield(narrow, 0, nil))
-	is("nothing else runs", arbiter.Yield(narrow, 0, nil), wide)
+	is("narrow has run", arbiter.Yield(0, narrow, 0, nil))
+	is("nothing else runs", arbiter.Yield(0, narrow, 0, nil), wide)
 }
 
 // A model that comes after another has run for long gets every other turn, and not all of
@@ -184,12 +186,12 @@ func TestAModelThatWasIdleDoesNotMakeUpForIt(t *testing.T) {
 	var arbiter batching.Arbiter
 	all := sharers(2)
 	busy, late := &all[0].Share, &all[1].Share
-	granted := arbiter.Ask(busy, nil)
+	granted := arbiter.Ask(0, busy, nil)
 	for range 1000 { // ten seconds by itself
-		arbiter.Ask(busy, nil)
-		granted = arbiter.Yield(busy, 10*time.Millisecond, granted[:0])
+		arbiter.Ask(0, busy, nil)
+		granted = arbiter.Yield(0, busy, 10*time.Millisecond, granted[:0])
 	}
-	arbiter.Ask(late, nil)
+	arbiter.Ask(0, late, nil)
 	turns := map[*batching.Share]int{}
 	for range 100 {
 		if len(granted) != 1 {
@@ -197,13 +199,101 @@ func TestAModelThatWasIdleDoesNotMakeUpForIt(t *testing.T) {
 		}
 		now := granted[0]
 		turns[now]++
-		arbiter.Ask(now, nil)
-		granted = arbiter.Yield(now, 10*time.Millisecond, granted[:0])
+		arbiter.Ask(0, now, nil)
+		granted = arbiter.Yield(0, now, 10*time.Millisecond, granted[:0])
 		if turns[late] > turns[busy]+1 {
 			t.Fatalf("the late model has had %d turns, and the other %d", turns[late], turns[busy])
 		}
 	}
 	if turns[busy] != 50 {
 		t.Errorf("the models have had %d and %d of 100 turns", turns[busy], turns[late])
+	}
+}
+
+// TestATurnGoesToTheModelWhoseRequestIsDueFirst has three models, which have used the device for 0,
+// 10 and 20 ms when they ask for the next turns.
+func TestATurnGoesToTheModelWhoseRequestIsDueFirst(t *testing.T) {
+	const ms = time.Millisecond
+	for _, c := range []struct {
+		name string
+		due  [3]time.Duration // one more turn would end at 117.5 ms
+		want string
+	}{
+		{"no objective", [3]time.Duration{}, "0 1 2"},
+		{"all can wait", [3]time.Duration{150 * ms, 140 * ms, 130 * ms}, "2 1 0"},
+		{"two would be late", [3]time.Duration{150 * ms, 110 * ms, 105 * ms}, "1 2 0"},
+		{"all would be late", [3]time.Duration{110 * ms, 105 * ms, 101 * ms}, "0 1 2"},
+		{"one has no objective", [3]time.Duration{150 * ms, 0, 130 * ms}, "0 1 2"},
+	} {
+		var arbiter batching.Arbiter
+		all := sharers(3)
+		for _, s := range all {
+			arbiter.Ask(0, &s.Share, nil)
+		}
+		// Each asks for its next turn before it yields one, so that nothing is forgotten.
+		for i, s := range all {
+			arbiter.Ask(0, &s.Share, nil)
+			arbiter.Yield(0, &s.Share, time.Duration(10*i)*ms, nil)
+		}
+		for i, s := range all {
+			s.Due = c.due[i]
+		}
+		arbiter.Ask(100*ms, &all[0].Share, nil) // which has the turn
+		granted := arbiter.Yield(100*ms, &all[0].Share, 0, nil)
+		var order []string
+		for range all {
+			order = append(order, strconv.Itoa(slices.Index(all, granted[0].Owner.(*sharer))))
+			granted = arbiter.Yield(100*ms, granted[0], 0, nil)
+		}
+		if got := strings.Join(order, " "); got != c.want {
+			t.Errorf("%s: turns went to %s, want %s", c.name, got, c.want)
+		}
+	}
+}
+
+// TestAModelWithTooManyRequestsMakesNoOtherLate has a model whose requests are always due, because
+// it gets more of them than the device can run, and others that ask now and then. Their turns begin
+// before their requests are due, or after those of others that are due, too.
+func TestAModelWithTooManyRequestsMakesNoOtherLate(t *testing.T) {
+	const ms, objective = time.Millisecond, 50 * time.Millisecond
+	for seed := range uint64(100) {
+		r := rand.New(rand.NewPCG(5, seed))
+		var arbiter batching.Arbiter
+		all := sharers(2 + r.IntN(4))
+		flood, others := all[0], all[1:]
+		next := make([]time.Duration, len(others)) // when each asks again
+		longest := time.Duration(0)
+		for _, s := range all {
+			s.takes = time.Duration(1+r.IntN(5)) * ms
+			longest = max(longest, s.takes)
+		}
+		now, served := time.Duration(0), 0
+		flood.Due = 1
+		granted := arbiter.Ask(now, &flood.Share, nil)
+		for now < 10*time.Second {
+			s := granted[0].Owner.(*sharer)
+			now += s.takes
+			if s != flood {
+				served++
+				// Others may be due at the same time.
+				if began := now - s.takes; began > s.Due+time.Duration(len(others)-1)*longest {
+					t.Fatalf("seed %d: a request was due at %v, and its turn began at %v", seed, s.Due, began)
+				}
+				s.asks = 0
+			} else {
+				s.Due = now
+				arbiter.Ask(now, &s.Share, nil)
+			}
+			for i, o := range others {
+				if o.asks == 0 && now >= next[i] {
+					o.asks, o.Due, next[i] = 1, now+objective, now+time.Duration(40+r.IntN(40))*ms
+					arbiter.Ask(now, &o.Share, nil)
+				}
+			}
+			granted = arbiter.Yield(now, &s.Share, s.takes, nil)
+		}
+		if served < 100 {
+			t.Fatalf("seed %d: only %d turns of the others", seed, served)
+		}
 	}
 }

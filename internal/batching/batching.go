@@ -54,6 +54,7 @@ type Item struct {
 	// stay in the cache lines that they had.
 	Correlation Correlation // of the request's sequence
 	Start, End  bool        // it is the first, the last of its sequence
+	Again       bool        // it has to run once more; see SequenceConfig.Iterative
 	seq         *Sequence   // nil if the core is not one for sequences
 }
 
@@ -128,6 +129,7 @@ type Action struct {
 
 	Exclusive bool // for Run: the batch begins on an idle device; see [ActiveBatches]
 
+	Due Time          // for Ask: when the first of the waiting requests is due; 0 if the model has no objective
 	Ran time.Duration // for Yield: how long the turn was used
 
 	RetryAfter time.Duration // for Answer with QueueFull or Late: when to retry; 0 means unknown

@@ -62,8 +62,27 @@ func (c *Core) call(in *instance) {
 func (c *Core) requestTurn() {
 	if !c.turnRequested {
 		c.turnRequested = true
-		c.emit(Action{Kind: Ask})
+		c.emit(Action{Kind: Ask, Due: c.firstDue()})
 	}
+}
+
+// firstDue returns when the first of the waiting requests is due; zero if the model has no
+// objective, or nothing can be predicted. Deadlines do not count: clients set them to give
+// up, and not because their requests may wait until then.
+func (c *Core) firstDue() Time {
+	if c.cfg.Objective == 0 {
+		return 0
+	}
+	due := Never
+	for _, l := range c.lanes {
+		if l.items > 0 {
+			due = min(due, l.first().due)
+		}
+	}
+	if due == Never {
+		return 0
+	}
+	return due
 }
 
 // held reports to the policy that the core followed its decision to wait. An empty line

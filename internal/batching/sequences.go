@@ -17,6 +17,12 @@ type SequenceConfig struct {
 	// MaxIdle is how long a sequence keeps its slot without a request. Zero means
 	// forever.
 	MaxIdle time.Duration
+
+	// Iterative means that each request is a sequence of its own, which it starts. If the
+	// caller sets Again of a request in a batch before that is Done, the request is not
+	// delivered but queued again at once, for the same slot, without Start. Otherwise its
+	// sequence ends with the batch.
+	Iterative bool
 }
 
 // Sequences is a [Core] for a model whose requests belong to sequences. A sequence gets a
@@ -30,7 +36,7 @@ type SequenceConfig struct {
 //
 // A request that leaves without having run leaves a gap. The later requests of its sequence
 // are answered then, too, and the sequence ends once the earlier ones have run. A request
-// whose client leaves while it runs does not end the sequence.
+// whose client leaves while it runs does not end the sequence, unless that is iterative.
 type Sequences struct {
 	core *Core
 	cfg  SequenceConfig
@@ -119,6 +125,16 @@ func (s *Sequences) Live() (active, waiting int) {
 	return active, s.backlog.size
 }
 
+// Slots returns the number of slots of all instances that serve.
+func (s *Sequences) Slots() (all int) {
+	for _, in := range s.instances {
+		if in.serves {
+			all += s.cfg.Slots
+		}
+	}
+	return all
+}
+
 // Step is [Core.Step].
 func (s *Sequences) Step(now Time, ev Event, out *Actions) {
 	out.List = out.List[:0]
@@ -157,8 +173,8 @@ func (s *Sequences) Step(now Time, ev Event, out *Actions) {
 	case Wake, Take, Turn:
 		s.stepCore(ev)
 	}
-	if s.closing && s.pending.Requests == 0 && !s.core.closing {
-		s.stepCore(Event{Kind: Close}) // not before, because the core still has to accept the pending ones
+	if s.closing && !s.core.closing && s.pending.Requests == 0 && (!s.cfg.Iterative || len(s.live) == 0) {
+		s.stepCore(Event{Kind: Close}) // not before, because the core still has to accept the pending ones, and those that run again
 	}
 	out.Wake = min(s.inner.Wake, s.alarms.next(), s.nextIdle())
 	s.out = nil
@@ -171,7 +187,13 @@ func (s *Sequences) stepCore(ev Event) {
 		s.observe(s.now, ev, &s.inner)
 	}
 	from := len(s.out.List)
-	s.out.List = append(s.out.List, s.inner.List...)
+	for _, a := range s.inner.List {
+		if a.Kind == Deliver && a.Item.Again {
+			s.requeue(a.Item)
+		} else {
+			s.out.List = append(s.out.List, a)
+		}
+	}
 	to := len(s.out.List) // steps below append more, and take note of them
 	for i := from; i < to; i++ {
 		switch a := &s.out.List[i]; a.Kind {
@@ -193,6 +215,7 @@ func (s *Sequences) ran(in *slots, items []*Item) {
 	for _, it := range items {
 		in.running = append(in.running, it.seq)
 		it.seq.running = true
+		it.Again = false
 		if it.End && in.serves {
 			in.held[it.seq.slot] = nil
 			in.free++
@@ -236,12 +259,8 @@ func (s *Sequences) arrive(it *Item) {
 		s.live[it.Correlation] = seq
 		s.backlog.push(seq)
 	}
-	seq.pending.push(it)
-	it.state, it.seq = pending, seq
-	s.order++
-	it.sequence = s.order
-	s.pending.Requests++
-	s.pending.Bytes += it.Bytes
+	it.seq = seq
+	s.hold(it)
 	if it.End {
 		s.forget(seq)
 	}
@@ -256,6 +275,27 @@ func (s *Sequences) arrive(it *Item) {
 	s.alarms.set(it, end)
 	s.idle.remove(seq)
 	s.advance(seq)
+}
+
+// hold makes it the last pending request of its sequence.
+func (s *Sequences) hold(it *Item) {
+	it.seq.pending.push(it)
+	it.state = pending
+	s.order++
+	it.sequence = s.order
+	s.pending.Requests++
+	s.pending.Bytes += it.Bytes
+}
+
+// requeue holds a request that has run, and has to run again. The queue has room for it: its
+// client was let in already. A sequence that has ended has lost its instance.
+func (s *Sequences) requeue(it *Item) {
+	if it.seq.ended {
+		s.refuse(it, Unbound)
+		return
+	}
+	it.Start = false
+	s.hold(it) // done lets it advance
 }
 
 func (s *Sequences) refuse(it *Item, v Verdict) {
@@ -408,6 +448,9 @@ func (s *Sequences) done(number int) {
 	in := s.instances[number-1]
 	for _, seq := range in.running {
 		seq.busy, seq.running = false, false
+		if s.cfg.Iterative && seq.pending.first == nil {
+			s.forget(seq)
+		}
 	}
 	for _, seq := range in.running {
 		s.advance(seq)

@@ -28,6 +28,7 @@ type sequenceGame struct {
 	inner     *batchingtest.Referee
 	innerErr  error
 	bound     int
+	iterative bool
 
 	now       batching.Time
 	out       batching.Actions
@@ -41,7 +42,7 @@ type sequenceGame struct {
 
 // slotTally counts what has happened in games, so that a run shows what it was about.
 type slotTally struct {
-	events, requests, ran, waited, starts, ends, downs int
+	events, requests, ran, waited, starts, ends, downs, again int
 }
 
 func (t *slotTally) add(other slotTally) {
@@ -52,6 +53,7 @@ func (t *slotTally) add(other slotTally) {
 	t.starts += other.starts
 	t.ends += other.ends
 	t.downs += other.downs
+	t.again += other.again
 }
 
 func (g *sequenceGame) choose(n int) int {
@@ -80,6 +82,8 @@ func (g *sequenceGame) play() (err error) {
 		cfg.Policy, cfg.OvertakeOtherShapes = automatic.New(automatic.Options{MaxRows: rows, Instances: 1}), true
 	}
 	seq := batching.SequenceConfig{Slots: rows + g.choose(2)*g.choose(4), MaxIdle: batching.Time(g.choose(24))}
+	g.iterative = g.choose(4) == 3
+	seq.Iterative = g.iterative
 	if g.choose(4) == 3 {
 		g.bound = 1 + g.choose(6)
 	}
@@ -147,6 +151,9 @@ func (g *sequenceGame) arrive() error {
 	if it.Correlation.Number == 6 {
 		it.Correlation = batching.Correlation{Name: "1"}
 	}
+	if g.iterative {
+		it.Correlation, it.Start, it.End = batching.Correlation{Number: uint64(g.arrivals)}, true, false
+	}
 	if has&96 == 0 {
 		it.Shape = uint64(g.choose(2))
 	}
@@ -191,6 +198,7 @@ func (g *sequenceGame) step(ev batching.Event) error {
 	if ev.Kind == batching.Done { // a state that has grown may change the shape
 		for _, it := range g.instances[ev.Instance-1].batch {
 			it.Sequence().StateShape = uint64(g.choose(8) / 7)
+			it.Again = g.iterative && g.choose(3) > 0
 		}
 	}
 	g.sequences.Step(g.now, ev, &g.out)
@@ -247,6 +255,13 @@ func (g *sequenceGame) count(ev batching.Event) {
 	case batching.Down:
 		g.played.downs++
 	case batching.Up, batching.Take, batching.Done, batching.Wake, batching.Cancel, batching.Broken, batching.Turn, batching.Close:
+	}
+	if ev.Kind == batching.Done {
+		for _, it := range g.instances[ev.Instance-1].batch {
+			if it.Again && it.Queued() {
+				g.played.again++
+			}
+		}
 	}
 	for _, a := range g.out.List {
 		if a.Kind != batching.Run {
@@ -339,7 +354,7 @@ func TestNoSlotIsGivenTwice(t *testing.T) {
 	}
 	players.Wait()
 	t.Logf("%d games: %+v", *sequences, all)
-	if least := *sequences / 4; min(all.requests, all.ran, all.waited, all.starts, all.ends) < least || all.downs < least/8 {
+	if least := *sequences / 4; min(all.requests, all.ran, all.waited, all.starts, all.ends, all.again) < least || all.downs < least/8 {
 		t.Errorf("%d games: %+v: too little happened to show anything", *sequences, all)
 	}
 }
@@ -387,6 +402,13 @@ func TestTheSequenceRefereeSeesEachBreach(t *testing.T) {
 			}
 			return strike
 		}, `wants to be woken at`},
+		{"request that runs again is lost", func(g *sequenceGame) bool {
+			i := slices.IndexFunc(g.out.List, func(a batching.Action) bool { return a.Kind == batching.Run && g.iterative && !g.fresh(a) })
+			if i >= 0 {
+				g.out.List = append(g.out.List, batching.Action{Kind: batching.Deliver, Item: g.out.List[i].Items[0]})
+			}
+			return i >= 0
+		}, `before its batch had ended`},
 	} {
 		t.Run(s.name, func(t *testing.T) {
 			want := regexp.MustCompile(s.want)
@@ -422,7 +444,11 @@ type slotTest struct {
 }
 
 func newSlotTest(t *testing.T, slots int, idle time.Duration) *slotTest {
-	s := &slotTest{t: t, s: batching.NewSequences(batching.Config{MaxRows: slots, Policy: batching.Triton{MaxRows: slots}}, batching.SequenceConfig{Slots: slots, MaxIdle: idle})}
+	return slotTestOf(t, batching.SequenceConfig{Slots: slots, MaxIdle: idle})
+}
+
+func slotTestOf(t *testing.T, cfg batching.SequenceConfig) *slotTest {
+	s := &slotTest{t: t, s: batching.NewSequences(batching.Config{MaxRows: cfg.Slots, Policy: batching.Triton{MaxRows: cfg.Slots}}, cfg)}
 	s.step(batching.Event{Kind: batching.Up, Instance: 1})
 	s.step(batching.Event{Kind: batching.Take, Instance: 1})
 	return s
@@ -437,13 +463,15 @@ func (s *slotTest) arrive(name string, id uint64, start, end bool, timeout time.
 	return it
 }
 
-// batch runs the next batch to its end, and returns its requests with their slots.
-func (s *slotTest) batch() (names []string) {
+// batch runs the next batch to its end, and returns its requests with their slots. Those that
+// again names have to run once more.
+func (s *slotTest) batch(again ...string) (names []string) {
 	s.step(batching.Event{Kind: batching.Take, Instance: 1})
 	for _, a := range s.out.List {
 		if a.Kind == batching.Run {
 			for _, it := range a.Items {
 				names = append(names, fmt.Sprintf("%v@%d", it.Owner, it.Sequence().Slot()))
+				it.Again = slices.Contains(again, it.Owner.(string))
 			}
 			s.step(batching.Event{Kind: batching.Done, Instance: 1})
 		}
@@ -534,4 +562,70 @@ func TestATimeoutEndsASequenceOnlyWhileItWaitsForASlot(t *testing.T) {
 	s.expectVerdict(batching.SequenceTimedOut, "b1", "b2")
 	s.expectBatch("a1@0")
 	s.expectBatch("a2@0")
+}
+
+func TestAnIterativeRequestRunsAgainInItsSlotWithNewOnes(t *testing.T) {
+	s := slotTestOf(t, batching.SequenceConfig{Slots: 2, Iterative: true})
+	s.arrive("a", 1, true, false, 0)
+	s.arrive("b", 2, true, false, 0)
+	s.arrive("c", 3, true, false, 0)
+	for _, tt := range []struct{ again, ran []string }{
+		{[]string{"a", "b"}, []string{"a@0", "b@1"}}, // c has no slot
+		{[]string{"b"}, []string{"a@0", "b@1"}},
+		{[]string{"b"}, []string{"c@0", "b@1"}}, // it has that of a
+		{nil, []string{"b@1"}},
+	} {
+		if got := s.batch(tt.again...); !slices.Equal(got, tt.ran) {
+			t.Fatalf("batch %v; want %v", got, tt.ran)
+		}
+	}
+	if active, waiting := s.s.Live(); active+waiting != 0 {
+		t.Errorf("%d slots are held, and %d sequences wait; want none", active, waiting)
+	}
+}
+
+func TestAnIterativeRequestIsDeliveredOnceWhenItDoesNotRunAgain(t *testing.T) {
+	s := slotTestOf(t, batching.SequenceConfig{Slots: 1, Iterative: true})
+	s.arrive("a", 1, true, false, 0)
+	delivered := func() bool {
+		return slices.ContainsFunc(s.out.List, func(a batching.Action) bool { return a.Kind == batching.Deliver })
+	}
+	if s.batch("a"); delivered() {
+		t.Error("it was delivered, and has to run again")
+	}
+	s.step(batching.Event{Kind: batching.Close}) // lets it run to its end
+	if s.batch("a"); delivered() {
+		t.Error("it was delivered, and has to run again")
+	}
+	if s.expectBatch("a@0"); !delivered() {
+		t.Error("it was not delivered")
+	}
+}
+
+func TestAnIterativeRequestEndsWhenItsClientLeavesOrItsDeadlinePasses(t *testing.T) {
+	s := slotTestOf(t, batching.SequenceConfig{Slots: 1, Iterative: true})
+	a := s.arrive("a", 1, true, false, 0)
+	s.batch("a")
+	s.step(batching.Event{Kind: batching.Cancel, Item: a})
+	s.expectVerdict(batching.Cancelled, "a")
+
+	b := &batching.Item{Owner: "b", Rows: 1, Correlation: batching.Correlation{Number: 2}, Start: true, Deadline: 50}
+	s.step(batching.Event{Kind: batching.Arrive, Item: b})
+	s.batch("b")
+	s.now = 50
+	s.step(batching.Event{Kind: batching.Wake})
+	s.expectVerdict(batching.Expired, "b")
+	if active, _ := s.s.Live(); active != 0 {
+		t.Errorf("%d slots are held; want none", active)
+	}
+}
+
+func TestAnIterativeRequestWhoseInstanceLeavesIsAnswered(t *testing.T) {
+	s := slotTestOf(t, batching.SequenceConfig{Slots: 1, Iterative: true})
+	a := s.arrive("a", 1, true, false, 0)
+	s.step(batching.Event{Kind: batching.Take, Instance: 1})
+	s.step(batching.Event{Kind: batching.Down, Instance: 1})
+	a.Again = true
+	s.step(batching.Event{Kind: batching.Done, Instance: 1})
+	s.expectVerdict(batching.Unbound, "a")
 }

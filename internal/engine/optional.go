@@ -34,6 +34,15 @@ type Call struct {
 	Outputs    Outputs
 	Parameters []infer.Parameter // response parameters
 	Err        error
+
+	// Again means that the model wants the request to run once more, in a later batch, and has
+	// returned no outputs. Only models with iterative sequences may ask for it.
+	Again bool
+
+	// Streaming means that the model answers over a stream. RunEach sets it when the model opens
+	// one. The caller sets it if the model has opened one when the request ran before, or if
+	// no client waits for the answer.
+	Streaming bool
 }
 
 // A Sender is an instance whose model may send any number of responses to a request, at any

@@ -27,6 +27,39 @@ type Model struct {
 	Totals Totals  `json:"done"`
 
 	Objective *Objective `json:"objective,omitempty"` // nil if the model has none
+	Slots     *Slots     `json:"slots,omitempty"`     // nil if requests do not belong to sequences
+	Ensemble  *Ensemble  `json:"ensemble,omitempty"`  // nil if the model is not an ensemble
+}
+
+// Slots are those for sequences, now.
+type Slots struct {
+	All     int `json:"all"`     // of the instances that can run requests
+	Used    int `json:"used"`    // that a sequence has
+	Waiting int `json:"waiting"` // sequences that wait for one
+}
+
+// An Ensemble is what the steps of an ensemble did in its successful requests.
+type Ensemble struct {
+	Requests uint64        `json:"requests"`
+	Time     time.Duration `json:"time_ns"`       // of a request on average, from the start of its first step to the end of its last
+	Between  float64       `json:"between_share"` // part of that time in which no step of the critical path ran
+	Steps    []Step        `json:"steps"`         // each after those that it needs
+}
+
+// A Step is a step of an ensemble. Times are averages of the requests in which it ran.
+type Step struct {
+	Model    string        `json:"model"`
+	Version  string        `json:"version,omitempty"` // "" means the one that the model's policy selects
+	Requests uint64        `json:"requests"`          // in which it ran
+	Time     time.Duration `json:"time_ns"`           // from its start to its response
+	Queue    time.Duration `json:"queue_ns"`          // the part of it in the model's queue
+	Compute  time.Duration `json:"compute_ns"`        // the part of it in which its batch ran
+
+	// Critical is the number of requests in which the step is on the critical path: the chain of
+	// steps, each of which waited for the one before, that ended last. Share is the part of the
+	// time of all requests that it took there.
+	Critical uint64  `json:"critical"`
+	Share    float64 `json:"critical_share"`
 }
 
 // Origin is the origin of a setting.

@@ -19,13 +19,19 @@ func (m *Model) WriteText(w io.Writer, width int) error {
 		p.bar = narrowBar
 	}
 	p.line("%s, version %s, run by %s", m.Name, m.Version, m.Backend)
-	p.batching()
-	p.curve()
-	p.instances()
-	p.traffic()
-	p.batches()
-	p.rules()
-	p.objective()
+	if m.Ensemble != nil { // which batches nothing itself
+		p.steps()
+		p.traffic()
+		p.objective()
+	} else {
+		p.batching()
+		p.curve()
+		p.instances()
+		p.traffic()
+		p.batches()
+		p.rules()
+		p.objective()
+	}
 	_, err := w.Write(p.out.Bytes())
 	return err
 }
@@ -140,6 +146,9 @@ func (p *page) batching() {
 		p.say("Whether rows are independent was not checked: %s", b.Safety.Why)
 	}
 	p.padding()
+	if s := p.Slots; s != nil {
+		p.say("Sequences have %d of %s now, and %d wait for one", s.Used, plural(s.All, "slot", "slots"), s.Waiting)
+	}
 }
 
 // padding says whether requests of different lengths share batches, and what that saves.
@@ -391,6 +400,45 @@ func (p *page) traffic() {
 // bursty is the share of requests right after another above which the page reports bursts:
 // twice that of random arrivals.
 const bursty = 0.2
+
+// steps says what the time of a request to an ensemble consists of.
+func (p *page) steps() {
+	e := p.Ensemble
+	p.section("Steps")
+	if e.Requests == 0 {
+		p.say("No request has succeeded yet")
+	}
+	longest := len("model")
+	for i := range e.Steps {
+		longest = max(longest, console.Columns(e.Steps[i].name()))
+	}
+	p.line("  %-*s %11s %9s %9s %9s  %s", longest, "model", "requests", "time", "queue", "compute", "critical path")
+	for i := range e.Steps {
+		s := &e.Steps[i]
+		p.line("  %-*s %11s %9s %9s %9s  %5s  %s", longest, s.name(), decimal(float64(s.Requests)), brief(s.Time), brief(s.Queue), brief(s.Compute),
+			percent(s.Share), p.shareBar(s.Share))
+	}
+	if e.Requests > 0 {
+		p.say("A request takes %s on average; steps of its critical path, each of which waits for the one before, run for all but %s of it", brief(e.Time), percent(e.Between))
+	}
+	p.say("Each step is batched with other requests of its model; shoal explain MODEL has the details")
+}
+
+// name returns the model of a step, with the version if the ensemble names one.
+func (s *Step) name() string {
+	if s.Version == "" {
+		return s.Model
+	}
+	return s.Model + ":" + s.Version
+}
+
+// shareBar draws a bar for a part of 1; none for less than what one column means.
+func (p *page) shareBar(part float64) string {
+	if part == 0 {
+		return ""
+	}
+	return p.drawBar(part, 1)
+}
 
 func (p *page) batches() {
 	d := &p.Totals

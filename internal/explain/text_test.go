@@ -87,6 +87,7 @@ func written() Model {
 	m.Name, m.Policy, m.Calibration = "seed_dynamic", nil, Calibration{State: CalibrationNotNeeded}
 	m.Batching.Setting = Setting{Configured, "models/seed_dynamic/config.pbtxt:8", "dynamic_batching is Triton's rule"}
 	m.Batching.Delay = &delay
+	m.Slots = &Slots{All: 64, Used: 40, Waiting: 2}
 	m.Curve = []Size{{Rows: 2, Expected: 3 * ms, Samples: 1}, {Rows: 8, Expected: 4 * ms, Samples: 1487}}
 	return m
 }
@@ -114,7 +115,26 @@ func fast() Model {
 	return m
 }
 
-var models = map[string]func() Model{"fast": fast, "loop": loop, "open": open, "unused": unused, "written": written, "unsafe": unsafe}
+// graph is an ensemble of three steps, of which the first two run at the same time.
+func graph() Model {
+	m := written()
+	m.Name, m.Backend = "classify", "ensemble"
+	m.Ensemble = &Ensemble{Requests: 12195, Time: 12400 * us, Between: 0.012, Steps: []Step{
+		{Model: "tokens", Requests: 12195, Time: 900 * us, Queue: 20 * us, Compute: 850 * us},
+		{Model: "decode", Requests: 12195, Time: 10 * ms, Queue: 3 * ms, Compute: 6800 * us, Critical: 12195, Share: 0.806},
+		{Model: "resnet50", Version: "3", Requests: 12000, Time: 2255 * us, Queue: 55 * us, Compute: 2200 * us, Critical: 12000, Share: 0.182},
+	}}
+	return m
+}
+
+// unusedGraph is an ensemble without requests.
+func unusedGraph() Model {
+	m := graph()
+	m.Ensemble, m.Totals = &Ensemble{Steps: []Step{{Model: "decode"}}}, Totals{}
+	return m
+}
+
+var models = map[string]func() Model{"graph": graph, "unused graph": unusedGraph, "fast": fast, "loop": loop, "open": open, "unused": unused, "written": written, "unsafe": unsafe}
 
 func TestThePageIsForPeople(t *testing.T) {
 	script.Run(t, "testdata/page.txt", func(t *testing.T) func([]string) string {

@@ -103,6 +103,16 @@ var cacheMetrics = []struct {
 	{modelDesc("nv_cache_miss_duration_per_model", "Time to look for the responses of misses and to keep them, in microseconds"), func(s *stats.Snapshot) float64 { return micros(s.CacheMisses) }},
 }
 
+// slotMetrics are those of models with sequences.
+var slotMetrics = []struct {
+	desc  *prometheus.Desc
+	value func(*explain.Slots) int
+}{
+	{modelDesc("shoal_sequence_slots", "Slots for sequences, of the instances that can run requests"), func(s *explain.Slots) int { return s.All }},
+	{modelDesc("shoal_sequence_slots_used", "Slots that a sequence has now"), func(s *explain.Slots) int { return s.Used }},
+	{modelDesc("shoal_sequences_waiting", "Sequences that wait for a slot now"), func(s *explain.Slots) int { return s.Waiting }},
+}
+
 // workerMetrics are the metrics of a version whose workers clients scale, with
 // TorchServe's names and labels.
 var workerMetrics = []struct {
@@ -215,6 +225,11 @@ func (v version) Collect(out chan<- prometheus.Metric) {
 	for _, m := range cacheMetrics {
 		if f.Cached {
 			out <- prometheus.MustNewConstMetric(m.desc, prometheus.CounterValue, m.value(&f.Stats), f.Model, number)
+		}
+	}
+	for _, m := range slotMetrics {
+		if f.Slots != nil {
+			out <- prometheus.MustNewConstMetric(m.desc, prometheus.GaugeValue, float64(m.value(f.Slots)), f.Model, number)
 		}
 	}
 	for _, m := range workerMetrics {

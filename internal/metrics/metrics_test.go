@@ -71,7 +71,7 @@ func busy() *fake {
 			c.Failed(code, ms)
 		}
 	}
-	f := &fake{figures: []server.Figures{{Model: "m", Version: 2, Stats: c.Snapshot(), AliveInstances: 3, Waiting: 5, LoadTime: 1500 * ms, Memory: 4096, CombineUnsafe: true, Policy: &explain.Policy{
+	f := &fake{figures: []server.Figures{{Model: "m", Version: 2, Stats: c.Snapshot(), AliveInstances: 3, Waiting: 5, Slots: &explain.Slots{All: 64, Used: 40, Waiting: 2}, LoadTime: 1500 * ms, Memory: 4096, CombineUnsafe: true, Policy: &explain.Policy{
 		TargetRows: 6, UsefulInstances: 2,
 		Rules: []explain.Rule{{Name: "gather", Enabled: true, TotalCost: ms, TotalGain: 3 * ms}, {Name: "burst", OffBatches: 17}},
 	}}}}
@@ -111,6 +111,9 @@ nv_inference_compute_input_duration_us{model="m",version="2"} 765
 nv_inference_compute_infer_duration_us{model="m",version="2"} 5000
 nv_inference_compute_output_duration_us{model="m",version="2"} 3000
 nv_inference_pending_request_count{model="m",version="2"} 5
+shoal_sequence_slots{model="m",version="2"} 64
+shoal_sequence_slots_used{model="m",version="2"} 40
+shoal_sequences_waiting{model="m",version="2"} 2
 nv_model_load_duration_secs{model="m",version="2"} 1.5
 shoal_model_memory_bytes{model="m",version="2"} 4096
 shoal_demand_loads_total{outcome="success"} 3
@@ -297,7 +300,13 @@ func TestTheReferenceOfMetricsIsCurrent(t *testing.T) {
 			t.Errorf("docs/reference/metrics.md does not say what the reason %s means", value)
 		}
 	}
-	text := scrape(t, busy())
+	sections := describe(scrape(t, busy()))
+	reference.Section(t, "metrics.md", "triton", sections["nv"])
+	reference.Section(t, "metrics.md", "shoal", sections["shoal"])
+}
+
+// describe returns the metrics of a page for the reference, by the prefix of their names.
+func describe(text string) map[string]string {
 	sections := map[string]string{}
 	for _, m := range typeLine.FindAllStringSubmatch(text, -1) {
 		name, kind, prefix := m[1], m[2], strings.SplitN(m[1], "_", 2)[0]
@@ -308,8 +317,7 @@ func TestTheReferenceOfMetricsIsCurrent(t *testing.T) {
 		}
 		sections[prefix] += reference.Item("`"+name+"` ("+kind+")", help)
 	}
-	reference.Section(t, "metrics.md", "triton", sections["nv"])
-	reference.Section(t, "metrics.md", "shoal", sections["shoal"])
+	return sections
 }
 
 func values(n int, name func(int) string) (all []string) {

@@ -159,7 +159,7 @@ var rules = map[string]rule{
 	"sequence_batching.state.initial_state.zero_data":          {kind: Supported},
 	"sequence_batching.state.initial_state.data_file":          {kind: Supported},
 	"sequence_batching.state.initial_state.name":               {kind: Unused, what: "only Triton's log has it"},
-	"sequence_batching.iterative_sequence":                     {kind: Rejected, what: "iterative sequences are not supported yet", instead: "send one request for each step"},
+	"sequence_batching.iterative_sequence":                     {kind: Supported},
 	"sequence_batching.state.use_same_buffer_for_input_output": {kind: Ignored, what: "states are copied from the output to the input"},
 	"sequence_batching.state.use_growable_memory":              {kind: Ignored, what: "states are copied from the output to the input"},
 

@@ -91,6 +91,7 @@ var meanings = map[string]string{
 	"model_warmup.count":                                       "number of runs",
 	"sequence_batching":                                        "requests belong to sequences; see [Sequences](sequences.md)",
 	"sequence_batching.max_sequence_idle_microseconds":         "after how long without a request a sequence ends; by default 1000000",
+	"sequence_batching.iterative_sequence":                     "each request is a sequence, which the model may have run again",
 	"sequence_batching.control_input":                          "an input that the server adds to each request",
 	"sequence_batching.control_input.name":                     "name of the input",
 	"sequence_batching.control_input.control":                  "what the input says, exactly one",

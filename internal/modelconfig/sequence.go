@@ -22,6 +22,10 @@ type Sequence struct {
 	Direct  bool
 	MaxIdle time.Duration // after which a sequence without requests ends
 
+	// Iterative means that each request is a sequence, which the model has run again until its
+	// response is complete.
+	Iterative bool
+
 	Candidates int           // sequences of an instance at a time; 0 means max_batch_size. Not used if Direct
 	Preferred  []int         // sizes in rows at which a batch runs immediately. Not used if Direct
 	MaxDelay   time.Duration // how long the oldest request may be held; 0 if the file does not set it
@@ -84,12 +88,14 @@ func (c *Config) readSequence() error {
 	if p == nil {
 		return nil
 	}
-	s := &Sequence{MaxIdle: defaultIdle}
+	s := &Sequence{MaxIdle: defaultIdle, Iterative: p.GetIterativeSequence()}
 	switch {
-	case c.Decoupled:
-		return &mistake{infer.Unsupported, "model_transaction_policy.decoupled", "decoupled models with sequence_batching are not supported yet; answer each request once"}
 	case len(c.BatchInputs)+len(c.BatchOutputs) > 0 || slices.ContainsFunc(c.Inputs, func(t Tensor) bool { return t.Ragged }):
 		return &mistake{infer.Unsupported, "sequence_batching", "ragged batches of sequences are not supported yet; remove allow_ragged_batch, batch_input and batch_output"}
+	case len(p.GetState()) > 0 && s.Iterative:
+		return &mistake{infer.Unsupported, "sequence_batching.state", "states of iterative sequences are not supported yet; keep them in the model, by correlation ID"}
+	case len(p.GetState()) > 0 && c.Decoupled:
+		return &mistake{infer.Unsupported, "sequence_batching.state", "states of decoupled models are not supported yet; keep them in the model, by correlation ID"}
 	case c.Backend == EnsembleBackend:
 		return invalid("sequence_batching", "an ensemble computes nothing itself; remove it, and set it in the configurations of the models that are its steps")
 	}
@@ -161,6 +167,9 @@ func (c *Config) readControls(s *Sequence, p *configpb.ModelSequenceBatching) er
 		}
 		if slices.ContainsFunc(s.Controls, func(other Control) bool { return other.Kind == control.Kind }) {
 			return invalid(field+".control[0].kind", "another input has a control of this kind; remove one")
+		}
+		if s.Iterative && control.Kind == ControlID && control.Type == tensor.Bytes {
+			return invalid(field+".control[0].data_type", "the server numbers iterative sequences, and their ID is not a string; set TYPE_UINT64")
 		}
 		control.Name = in.GetName()
 		s.Controls = append(s.Controls, control)
@@ -290,6 +299,9 @@ func matches(shape, dims []int64) bool {
 	return true
 }
 
+// Iterative reports whether the model may have its requests run again.
+func (c *Config) Iterative() bool { return c.Sequence != nil && c.Sequence.Iterative }
+
 // Slots returns how many sequences an instance has at a time.
 func (c *Config) Slots() int {
 	if !c.Sequence.Direct && c.Sequence.Candidates > 0 {
@@ -354,10 +366,13 @@ func (c *Config) ModelOutputs() []Tensor {
 // checkSequence returns an error if the request cannot belong to a sequence.
 func (c *Config) checkSequence(req *infer.Request, rows int) error {
 	switch {
-	case req.Correlation == 0 && req.CorrelationName == "":
+	case req.Correlation == 0 && req.CorrelationName == "" && !c.Sequence.Iterative:
 		return infer.Errorf(infer.Invalid, "inference request to model '%s' must specify a non-zero or non-empty correlation ID", c.Name)
 	case rows != 1:
 		return infer.Errorf(infer.Invalid, "inference request to model '%s' must specify batch-size 1 due to requirements of sequence batcher", c.Name)
+	}
+	if c.Sequence.Iterative {
+		return nil // the server gives it an ID
 	}
 	for i := range c.Sequence.Controls {
 		if control := &c.Sequence.Controls[i]; control.Kind == ControlID && !control.holds(req) {

@@ -31,6 +31,10 @@ type call struct {
 
 	empty bool // it is a row without a request; see emptyRow
 
+	// For requests of iterative sequences.
+	streaming bool      // the model answers over a stream
+	requeued  time.Time // when it was queued to run again; zero if it runs for the first time
+
 	slot slot // where a stage holds the rows, if one does
 
 	// Guarded by the scheduler's lock.
@@ -71,6 +75,7 @@ func (s *Scheduler) newCall(req *infer.Request) *call {
 	c.item.Tenant, c.item.Weight = req.Tenant, req.Weight
 	c.times = infer.Timeline{}
 	c.taken, c.sender, c.rejected, c.outage, c.err, c.parameters = false, nil, false, nil, nil, nil
+	c.item.Again, c.streaming, c.requeued = false, false, time.Time{}
 	c.slot.state.Store(unstaged)
 	c.holders.Store(2)
 	req.Memory.Retain()
@@ -101,7 +106,10 @@ func (c *call) release() {
 func (c *call) answer() { c.done <- struct{}{} }
 
 // handStream makes resp the owner of the response stream.
-func (c *call) handStream(stream infer.ResponseStream, resp *infer.Response) {
+func (s *Scheduler) handStream(c *call, stream infer.ResponseStream, resp *infer.Response) {
+	if s.iterative() {
+		stream = s.newIterativeStream(c, stream)
+	}
 	resp.Stream, resp.Times = stream, c.startTimes
 }
 

@@ -11,6 +11,7 @@ import (
 // batches run on it exclusively. Its methods may be called concurrently.
 type Device struct {
 	active activeBatches
+	epoch  time.Time // of the arbiter's clock
 
 	mu      sync.Mutex // guards the following
 	arbiter batching.Arbiter
@@ -18,18 +19,28 @@ type Device struct {
 
 // NewDevice returns a device on which models that take turns run at most slots batches at
 // once.
-func NewDevice(slots int) *Device { return &Device{arbiter: batching.Arbiter{Slots: slots}} }
+func NewDevice(slots int) *Device {
+	return &Device{epoch: time.Now(), arbiter: batching.Arbiter{Slots: slots}}
+}
 
-func (d *Device) ask(s *Scheduler) {
-	d.notify(func() []*batching.Share { return d.arbiter.Ask(&s.share, nil) })
+// ask requests a turn for requests of which the first is due at a time on the scheduler's clock;
+// zero if the model has no objective.
+func (d *Device) ask(s *Scheduler, due batching.Time) {
+	if due != 0 {
+		due = max(1, s.at(due).Sub(d.epoch))
+	}
+	d.notify(func() []*batching.Share {
+		s.share.Due = due
+		return d.arbiter.Ask(time.Since(d.epoch), &s.share, nil)
+	})
 }
 
 func (d *Device) yield(s *Scheduler, ran time.Duration) {
-	d.notify(func() []*batching.Share { return d.arbiter.Yield(&s.share, ran, nil) })
+	d.notify(func() []*batching.Share { return d.arbiter.Yield(time.Since(d.epoch), &s.share, ran, nil) })
 }
 
 func (d *Device) ended(s *Scheduler) {
-	d.notify(func() []*batching.Share { return d.arbiter.Ended(&s.share, nil) })
+	d.notify(func() []*batching.Share { return d.arbiter.Ended(time.Since(d.epoch), &s.share, nil) })
 }
 
 func (d *Device) began(s *Scheduler) {

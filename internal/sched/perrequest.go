@@ -14,7 +14,7 @@ func (w *worker) prepareCalls(calls []*call) {
 	w.engineCalls = w.engineCalls[:len(calls)]
 	for i, c := range calls {
 		b := &w.engineCalls[i]
-		b.Request, b.Parameters, b.Err, b.Opened = c.req, nil, nil, c.stream
+		b.Request, b.Parameters, b.Err, b.Opened, b.Again, b.Streaming = c.req, nil, nil, c.stream, false, c.streaming || c.empty
 		b.Outputs.Tensors, b.Outputs.Memory = b.Outputs.Tensors[:0], nil
 	}
 }
@@ -25,10 +25,11 @@ func (w *worker) collectCalls(calls []*call) {
 		b := &w.engineCalls[i]
 		c.outputs, c.shapes = c.outputs[:0], c.shapes[:0]
 		c.parameters, c.err = b.Parameters, b.Err
-		if b.Err == nil {
+		c.item.Again, c.streaming = b.Again && w.s.iterative() && !c.empty, b.Streaming
+		if b.Err == nil && !c.item.Again {
 			c.err = w.adopt(c, &b.Outputs)
 		}
-		if c.err != nil {
+		if c.err != nil || c.item.Again {
 			b.Outputs.Memory.Release()
 			b.Outputs.Memory = nil
 			c.err = withCode(c.err)

@@ -102,6 +102,7 @@ type Scheduler struct {
 	intake       intake
 	quarantine   quarantine
 	delay        transportDelay              // measured only if the model has an objective
+	iterations   atomic.Uint64               // requests of iterative sequences so far
 	outage       atomic.Pointer[infer.Error] // why instances could not be started; nil once one has
 
 	mu           sync.Mutex          // guards the following
@@ -141,7 +142,9 @@ func New(instances []engine.Instance, opts Options) *Scheduler {
 		probes:  make(chan *probe), // unbuffered, so that only parked workers receive
 	}
 	if opts.Sequences != nil {
-		s.sequences = batching.NewSequences(opts.Batching, batching.SequenceConfig{Slots: opts.Sequences.Slots, MaxIdle: opts.Sequences.Model.MaxIdle})
+		s.sequences = batching.NewSequences(opts.Batching, batching.SequenceConfig{
+			Slots: opts.Sequences.Slots, MaxIdle: opts.Sequences.Model.MaxIdle, Iterative: opts.Sequences.Model.Iterative,
+		})
 	} else {
 		s.core = batching.New(opts.Batching)
 	}
@@ -173,7 +176,7 @@ func New(instances []engine.Instance, opts Options) *Scheduler {
 // holds its own reference to their memory, see [infer.Request].
 func (s *Scheduler) Submit(ctx context.Context, req *infer.Request, resp *infer.Response) error {
 	if s.opts.Sequences != nil {
-		req = s.withControls(req)
+		req = s.withControls(s.numbered(req))
 	}
 	c := s.newCall(req)
 	if s.opts.Sequences != nil {
@@ -197,7 +200,7 @@ func (s *Scheduler) Submit(ctx context.Context, req *infer.Request, resp *infer.
 	select {
 	case <-c.done:
 	case stream := <-c.stream:
-		c.handStream(stream, resp)
+		s.handStream(c, stream, resp)
 		return nil
 	case <-ctx.Done():
 		// Either this step answers the call, or its answer is already on its way.
@@ -207,7 +210,7 @@ func (s *Scheduler) Submit(ctx context.Context, req *infer.Request, resp *infer.
 	if !c.rejected {
 		select {
 		case stream := <-c.stream: // opened before the batch ended
-			c.handStream(stream, resp)
+			s.handStream(c, stream, resp)
 			return nil
 		default:
 		}
@@ -363,7 +366,7 @@ func (s *Scheduler) carryOut(out *batching.Actions) {
 		case batching.Stop:
 			s.workers()[a.Instance-1].stopper.cancelBatch(a.Batch)
 		case batching.Ask:
-			s.opts.Device.ask(s)
+			s.opts.Device.ask(s, a.Due)
 		case batching.Yield:
 			s.opts.Device.yield(s, a.Ran)
 		case batching.Run:

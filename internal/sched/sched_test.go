@@ -366,6 +366,29 @@ func TestModelsThatTakeTurnsShareADevice(t *testing.T) {
 	})
 }
 
+// TestATurnGoesToTheRequestThatIsDueFirst has models whose schedulers began at different times.
+func TestATurnGoesToTheRequestThatIsDueFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		device := NewDevice(1)
+		eng := &enginetest.Echo{Takes: constant(10 * ms)}
+		open := func(objective time.Duration) *bench {
+			return start(t, eng, 1, Options{Device: device, Batching: batching.Config{
+				MaxRows: 8, Policy: batching.Triton{MaxRows: 8}, TakeTurns: true, Predictor: &batching.Learner{}, Objective: objective,
+			}})
+		}
+		busy, patient := open(200*ms), open(200*ms)
+		time.Sleep(50 * ms)
+		hasty, later := open(100*ms), open(200*ms)
+		busy.submit(100*ms, request("busy", 8), 110*ms)
+		patient.submit(101*ms, request("patient", 8), 130*ms)
+		hasty.submit(52*ms, request("hasty", 8), 70*ms) // 102 ms after the first two began
+		later.submit(53*ms, request("later", 8), 90*ms)
+		for _, b := range []*bench{busy, patient, hasty, later} {
+			b.finish()
+		}
+	})
+}
+
 // TestManyCallersWhoComeAndGo looks for races, lost calls and leaked memory; what
 // it asks of the outcome is only that everybody gets one of their own.
 func TestManyCallersWhoComeAndGo(t *testing.T) {

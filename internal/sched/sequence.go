@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/shoal-serving/shoal/internal/batching"
+	"github.com/shoal-serving/shoal/internal/explain"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
 	"github.com/shoal-serving/shoal/tensor"
@@ -28,6 +29,18 @@ func (s *Scheduler) runningLocked() int {
 		return s.sequences.Running()
 	}
 	return s.core.Running()
+}
+
+// Slots returns the slots for sequences; nil if requests do not belong to sequences.
+func (s *Scheduler) Slots() (slots *explain.Slots) {
+	if s.sequences == nil {
+		return nil
+	}
+	s.locked(nil, func(batching.Time, *batching.Actions) {
+		used, waiting := s.sequences.Live()
+		slots = &explain.Slots{All: s.sequences.Slots(), Used: used, Waiting: waiting}
+	})
+	return slots
 }
 
 // stepCoreLocked steps whichever core the model has.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/shoal-serving/shoal/internal/batching"
 	"github.com/shoal-serving/shoal/internal/engine"
+	"github.com/shoal-serving/shoal/internal/explain"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
 	"github.com/shoal-serving/shoal/internal/pacer"
@@ -205,6 +206,33 @@ func TestAnIdleSequenceHasToStartAgain(t *testing.T) {
 		if e, ok := errors.AsType[*infer.Error](err); !ok || e.Reason != infer.SequenceNotStarted {
 			t.Errorf("after a second: %v", err)
 		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestSlotsAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := startSequences(t, &summer{}, "direct { }") // with four rows
+		expect := func(when string, want explain.Slots) {
+			t.Helper()
+			synctest.Wait()
+			if got := s.Slots(); got == nil || *got != want {
+				t.Errorf("%s: %+v, want %+v", when, got, want)
+			}
+		}
+		expect("at first", explain.Slots{All: 4})
+		ctx, cancel := context.WithCancel(t.Context())
+		var clients sync.WaitGroup
+		for n := range uint64(6) {
+			clients.Go(func() { _, _ = add(ctx, s, n+1, 1, infer.SequenceStart) })
+		}
+		expect("with six sequences", explain.Slots{All: 4, Used: 4, Waiting: 2})
+		cancel()
+		clients.Wait()
+		time.Sleep(1001 * ms)
+		expect("when they are idle", explain.Slots{All: 4})
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}

@@ -11,7 +11,7 @@ import (
 // exportSpan exports the span of a run with at least one request that is traced. The span
 // belongs to the trace of the last of them, and has links to all.
 func (w *worker) exportSpan(calls []*call, run *stats.Run, err error) {
-	times := &calls[0].times // which differ between calls only in when they were queued
+	times := &calls[0].times // of which the end is the same for all
 	s := &trace.Span{
 		Context: *times.BatchSpan, Name: "batch", Start: times.RunEnded.Add(-run.Infer - run.Input), End: times.Split,
 		Attributes: []trace.Attribute{

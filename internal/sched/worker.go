@@ -64,8 +64,9 @@ type worker struct {
 	exited        chan struct{}      // closed when the goroutine has exited
 	removed       bool               // the instance was removed and closed. Used by Add, Remove and Close only
 
-	queueTimes []time.Duration // of the batch's requests, for statistics
-	panicked   bool            // a run panicked: the state of the instance is unknown
+	queueTimes []time.Duration      // of the batch's requests, for statistics
+	observed   []stats.BatchRequest // the same, for viewers
+	panicked   bool                 // a run panicked: the state of the instance is unknown
 
 	finished []*call // the previous batch, until its outcomes are delivered
 	out      batching.Actions
@@ -126,6 +127,7 @@ func (w *worker) next() bool {
 		small := uint64(0)
 		w.s.locked(&w.out, func(now batching.Time, out *batching.Actions) {
 			if endPrevious {
+				w.requeueLocked(now)
 				w.s.stepLocked(now, batching.Event{Kind: batching.Done, Instance: w.number}, out)
 				small = w.s.small.more(now)
 			}
@@ -221,7 +223,7 @@ func (w *worker) runCounted(calls []*call, start batching.Time) error {
 	run, err := w.runBatch(calls, start)
 	if run.Rows > 0 && w.s.opts.Stats != nil {
 		w.s.opts.Stats.Ran(&run)
-		if w.s.opts.Stats.Watched() {
+		if w.s.opts.Stats.Observes(run.Ended) {
 			w.observe(calls, &run, err != nil)
 		}
 	}
@@ -233,15 +235,17 @@ func (w *worker) runCounted(calls []*call, start batching.Time) error {
 
 // observe shows a run to the viewers of the model's timeline.
 func (w *worker) observe(calls []*call, run *stats.Run, failed bool) {
-	times := &calls[0].times // which differ between calls only in when they were queued
+	times := &calls[0].times // of which the end is the same for all
 	b := stats.Batch{
 		Instance: w.number, CloseReason: run.CloseReason, Rows: run.Rows, Retry: run.Retry, Failed: failed,
-		Taken: times.Taken, RunStarted: times.RunEnded.Add(-run.Infer), RunEnded: times.RunEnded, Split: times.Split,
+		Taken: w.s.at(w.takenAt), RunStarted: times.RunEnded.Add(-run.Infer), RunEnded: times.RunEnded, Split: times.Split,
 	}
+	b.Requests = w.observed[:0]
 	for _, c := range calls {
-		b.Requests = append(b.Requests, stats.BatchRequest{Queued: c.times.Queued, Rows: c.item.Rows})
+		b.Requests = append(b.Requests, stats.BatchRequest{Queued: c.queuedAt(), Rows: c.item.Rows})
 	}
 	w.s.opts.Stats.Observe(&b)
+	w.observed = b.Requests
 }
 
 // runBatch runs calls as one batch and, if that succeeds, sets each call's outcome. start
@@ -297,7 +301,9 @@ func (w *worker) joinRunSplit(calls []*call, start batching.Time) (stats.Run, er
 	}
 	for _, c := range calls {
 		times.Queued = c.times.Queued
-		c.startTimes = times
+		if !c.streaming { // otherwise its caller has the stream of an earlier run, and may be reading them
+			c.startTimes = times
+		}
 	}
 	err = w.callEngine(inputs)
 	runEnd := time.Since(w.s.epoch)
@@ -313,8 +319,8 @@ func (w *worker) joinRunSplit(calls []*call, start batching.Time) (stats.Run, er
 	w.queueTimes = w.queueTimes[:0]
 	for _, c := range calls {
 		times.Queued = c.times.Queued
-		c.times = times
-		w.queueTimes = append(w.queueTimes, times.Taken.Sub(times.Queued))
+		c.recordRun(times)
+		w.queueTimes = append(w.queueTimes, times.Taken.Sub(c.queuedAt()))
 	}
 	return stats.Run{
 		Rows: rows, Input: runStart - start, Infer: runEnd - runStart, Output: splitEnd - runEnd, Ended: times.RunEnded,

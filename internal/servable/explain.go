@@ -21,12 +21,15 @@ func (v *Version) Explain() *explain.Model {
 	m := &explain.Model{
 		Name: v.Config.Name, Version: strconv.FormatInt(v.Number(), 10), Backend: v.Config.Backend,
 		Batching: v.explainBatching(), Instances: v.explainInstances(), Threads: v.explainThreads(), ExclusiveThreads: v.exclusiveThreads, Calibration: v.explainCalibration(&counters),
-		Totals: totals(&counters, v.Scheduler.Waiting()),
+		Totals: totals(&counters, v.Scheduler.Waiting()), Slots: v.Scheduler.Slots(),
 	}
 	if limit := v.Config.Objective; limit > 0 {
 		m.Objective = &explain.Objective{
 			Limit: limit, Where: v.Config.Where("parameters[slo_milliseconds]"), Late: counters.Late, Refused: counters.Failed[infer.Late],
 		}
+	}
+	if ensemble, ok := v.model.(interface{ Explain() *explain.Ensemble }); ok {
+		m.Ensemble = ensemble.Explain()
 	}
 	if e, ok := v.Scheduler.Explain(); ok {
 		m.Curve, e.Curve = e.Curve, nil

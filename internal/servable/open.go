@@ -362,6 +362,9 @@ func checkFeatures(cfg *modelconfig.Config, inst engine.Instance) error {
 	if _, sends := inst.(engine.Sender); cfg.Decoupled && !sends {
 		return cfg.Invalid("model_transaction_policy.decoupled", "models of backend %q answer a request once; remove it, or use a Python model (docs/reference/python-models.md)", cfg.Backend)
 	}
+	if _, sends := inst.(engine.Sender); cfg.Sequence != nil && cfg.Sequence.Iterative && !sends {
+		return cfg.Invalid("sequence_batching.iterative_sequence", "models of backend %q complete a request in one run; remove it, or use a Python model (docs/reference/python-models.md)", cfg.Backend)
+	}
 	optional := slices.IndexFunc(cfg.Inputs, func(t modelconfig.Tensor) bool { return t.Optional })
 	if _, perRequest := inst.(engine.PerRequest); optional >= 0 && !perRequest && cfg.MaxBatchSize > 0 {
 		return cfg.Invalid(fmt.Sprintf("input[%d].optional", optional), "models of backend %q with a batch dimension need all their inputs; set max_batch_size: 0, remove optional, or use a Python model (docs/reference/python-models.md)", cfg.Backend)

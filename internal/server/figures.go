@@ -25,6 +25,7 @@ type Figures struct {
 	Cached         bool            // its responses are cached
 	CombineUnsafe  bool            // rows of several requests must not share a batch
 	Policy         *explain.Policy // nil if the policy does not learn
+	Slots          *explain.Slots  // nil if requests do not belong to sequences
 }
 
 // Figures returns the figures of every loaded version, ordered by name and number.
@@ -45,7 +46,7 @@ func (s *Server) Figures() []Figures {
 func figuresOf(v *servable.Version) Figures {
 	return Figures{
 		Model: v.Config.Name, Version: v.Number(), Label: v.Source.Label, Tags: v.Config.Proto.GetMetricTags(), Scaled: v.Source.Workers != nil, AliveInstances: v.Alive(),
-		Stats: v.Stats.Snapshot(), Waiting: v.Scheduler.Waiting(), LoadTime: v.LoadTime, Memory: v.Memory, CombineUnsafe: v.Config.CombineUnsafeReason != "",
+		Stats: v.Stats.Snapshot(), Waiting: v.Scheduler.Waiting(), Slots: v.Scheduler.Slots(), LoadTime: v.LoadTime, Memory: v.Memory, CombineUnsafe: v.Config.CombineUnsafeReason != "",
 	}
 }
 

@@ -189,7 +189,7 @@ func (w *World) end(id int) {
 	w.jobs = slices.Delete(w.jobs, i, i+1)
 	w.device.End(w.now, id)
 	if !j.model.turns {
-		w.granted = w.arbiter.Ended(&j.model.share, w.granted)
+		w.granted = w.arbiter.Ended(w.now, &j.model.share, w.granted)
 	}
 	j.model.trace(Occurrence{Ended: true, Action: batching.Action{Instance: j.instance}})
 	j.model.ready(j.instance)
@@ -219,9 +219,10 @@ func (m *Model) carryOut(a batching.Action) {
 	case batching.Call:
 		m.ready(a.Instance)
 	case batching.Ask:
-		w.granted = w.arbiter.Ask(&m.share, w.granted)
+		m.share.Due = a.Due
+		w.granted = w.arbiter.Ask(w.now, &m.share, w.granted)
 	case batching.Yield:
-		w.granted = w.arbiter.Yield(&m.share, a.Ran, w.granted)
+		w.granted = w.arbiter.Yield(w.now, &m.share, a.Ran, w.granted)
 	case batching.Stop:
 		w.stop(m, a.Instance)
 	case batching.Deliver, batching.Answer, batching.Leave:

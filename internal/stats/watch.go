@@ -31,15 +31,24 @@ type BatchRequest struct {
 	Rows   int
 }
 
-// maxWatched is how many of the last batches are kept for viewers. A viewer that reads twice
-// a second misses none of 1,000 batches per second.
-const maxWatched = 512
+const (
+	// maxWatched is how many of the last batches are kept for viewers.
+	maxWatched = 512
+
+	// Of the batches that end in a window only so many are shown: no viewer sees more, and the
+	// others must not cost what these do.
+	window       = 500 * time.Millisecond
+	maxPerWindow = 400
+)
 
 // A watched holds the last batches of a version while there are viewers.
 type watched struct {
-	mu     sync.Mutex        // guards the following
-	last   uint64            // number of the last batch
-	recent [maxWatched]Batch // batch n is at n % maxWatched
+	mu       sync.Mutex        // guards the following
+	last     uint64            // number of the last batch, shown or not
+	shown    uint64            // how many were shown
+	recent   [maxWatched]Batch // the nth of them is at n % maxWatched
+	began    time.Time         // of the window
+	inWindow int               // shown in it
 }
 
 // A Watch reads the batches that end while it is open. Only open watches cost something: without
@@ -78,19 +87,46 @@ func (w *Watch) Close() {
 func (w *Watch) Next(n int) (batches []Batch, missed uint64) {
 	w.watched.mu.Lock()
 	defer w.watched.mu.Unlock()
-	fresh := w.watched.last - w.seen
-	kept := min(fresh, maxWatched, uint64(n))
-	for number := w.watched.last - kept + 1; number <= w.watched.last; number++ {
-		b := w.watched.recent[number%maxWatched]
+	shown, most := w.watched.shown, min(w.watched.shown, maxWatched, uint64(n))
+	fresh := uint64(0)
+	for fresh < most && w.watched.recent[(shown-fresh)%maxWatched].Number > w.seen {
+		fresh++
+	}
+	for i := shown - fresh + 1; i <= shown; i++ {
+		b := w.watched.recent[i%maxWatched]
 		b.Requests = slices.Clone(b.Requests) // its memory is used again
 		batches = append(batches, b)
 	}
+	missed = w.watched.last - w.seen - fresh
 	w.seen = w.watched.last
-	return batches, fresh - kept
+	return batches, missed
 }
+
+// Seen returns the number of the last batch that Next returned or missed.
+func (w *Watch) Seen() uint64 { return w.seen }
 
 // Watched reports whether a watch is open.
 func (c *Counters) Watched() bool { return c.watched.Load() != nil }
+
+// Observes reports whether a batch that ended at the given time is to be shown to watches, with
+// Observe. One that is not counts as missed.
+func (c *Counters) Observes(ended time.Time) bool {
+	now := c.watched.Load()
+	if now == nil {
+		return false
+	}
+	now.mu.Lock()
+	defer now.mu.Unlock()
+	if ended.Sub(now.began) >= window {
+		now.began, now.inWindow = ended, 0
+	}
+	if now.inWindow == maxPerWindow {
+		now.last++
+		return false
+	}
+	now.inWindow++
+	return true
+}
 
 // Observe shows a batch to the open watches, and copies its requests. The number of b is not used.
 func (c *Counters) Observe(b *Batch) {
@@ -101,7 +137,8 @@ func (c *Counters) Observe(b *Batch) {
 	now.mu.Lock()
 	defer now.mu.Unlock()
 	now.last++
-	entry := &now.recent[now.last%maxWatched]
+	now.shown++
+	entry := &now.recent[now.shown%maxWatched]
 	requests := append(entry.Requests[:0], b.Requests...)
 	*entry = *b
 	entry.Number, entry.Requests = now.last, requests

@@ -59,6 +59,32 @@ func TestAWatchSeesTheBatchesThatEndWhileItIsOpen(t *testing.T) {
 	}
 }
 
+func TestOfACrowdOfBatchesSomeAreShown(t *testing.T) {
+	c := New(8)
+	w := c.Watch()
+	defer w.Close()
+	began := time.Unix(100, 0)
+	for i := range 3 * maxPerWindow { // in one and a half windows
+		if c.Observes(began.Add(time.Duration(i) * window / (2 * maxPerWindow))) {
+			observe(c, 1)
+		}
+	}
+	batches, missed := w.Next(10 * maxPerWindow)
+	if len(batches) != maxWatched || missed != 3*maxPerWindow-maxWatched {
+		t.Fatalf("it sees %d batches and misses %d", len(batches), missed)
+	}
+	// The first window ends with batch 800, of which 400 are shown.
+	if first, last := batches[0].Number, batches[len(batches)-1].Number; first != 3*maxPerWindow-maxWatched-maxPerWindow+1 || last != 3*maxPerWindow {
+		t.Errorf("it sees batches %d to %d", first, last)
+	}
+	if c.Observes(began.Add(window + window/2)) {
+		t.Error("a second window has more")
+	}
+	if !c.Observes(began.Add(2 * window)) {
+		t.Error("a third window has none")
+	}
+}
+
 func TestBatchesOfAWatchDoNotChange(t *testing.T) {
 	c := New(8)
 	w := c.Watch()
@@ -79,7 +105,7 @@ func TestWithoutAWatchABatchCostsNoMemory(t *testing.T) {
 	w.Close()
 	b := Batch{Requests: make([]BatchRequest, 8)}
 	if allocs := testing.AllocsPerRun(100, func() {
-		if c.Watched() {
+		if c.Observes(time.Time{}) {
 			t.Error("a watch is open")
 		}
 		c.Observe(&b)

@@ -8,8 +8,8 @@ import (
 )
 
 // A SequenceReferee checks one [batching.Sequences]: no slot is ever held by two sequences,
-// requests of a sequence run one at a time, in order and in the sequence's slot, and requests
-// are turned away only for a cause. A [Referee] may check the core behind it, which has to
+// requests of a sequence run one at a time, in order and in the sequence's slot, those that have
+// to run again do so, and requests are turned away only for a cause. A [Referee] may check the core behind it, which has to
 // answer for what it is given.
 type SequenceReferee struct {
 	cfg batching.SequenceConfig
@@ -50,6 +50,7 @@ type member struct {
 	answered bool
 	ran      bool
 	done     bool // its batch has ended
+	again    bool // it has run before, and runs once more
 }
 
 // NewSequences returns a referee for new sequences with the given configuration.
@@ -157,6 +158,13 @@ func (r *SequenceReferee) happens() (breach string) {
 		for _, m := range r.batches[ev.Instance] {
 			m.done, m.seq.runs = true, nil
 			m.seq.idle = r.now
+			switch {
+			case m.item.Again && !m.answered && !m.expired(r.now):
+				m.ran, m.done, m.again = false, false, true
+				m.seq.open = append(m.seq.open, m)
+			case r.cfg.Iterative:
+				r.end(m.seq)
+			}
 			r.settle(m.seq)
 		}
 		delete(r.batches, ev.Instance)
@@ -262,11 +270,10 @@ func (r *SequenceReferee) answer(m *member, v batching.Verdict) (breach string) 
 	if q == nil {
 		return fmt.Sprintf("request %v was refused without cause: %v", m.item.Owner, v)
 	}
-	passed := m.item.Deadline != 0 && m.item.Deadline <= r.now
 	cause := false
 	switch v {
 	case batching.Expired:
-		cause = passed
+		cause = m.expired(r.now)
 	case batching.Cancelled:
 		cause = r.event.Kind == batching.Cancel && r.event.Item == m.item
 	case batching.Discontinued:
@@ -275,7 +282,8 @@ func (r *SequenceReferee) answer(m *member, v batching.Verdict) (breach string) 
 		q.late = q.late || r.timedOut(q) || r.overdue(m)
 		cause = !m.ran && q.at.instance == 0 && q.late
 	case batching.Unbound:
-		cause = !m.ran && r.event.Kind == batching.Down && (q.lost || m.item.Instance == r.event.Instance)
+		leaves := r.event.Kind == batching.Down && (q.lost || m.item.Instance == r.event.Instance)
+		cause = !m.ran && (leaves || m.again && q.lost)
 	case batching.NoInstance:
 		cause = !m.ran && r.broken && len(r.serving) == 0
 	case batching.TooLarge, batching.QueueFull, batching.TimedOut, batching.Refused, batching.Late, batching.NoStart:
@@ -290,6 +298,11 @@ func (r *SequenceReferee) answer(m *member, v batching.Verdict) (breach string) 
 		r.settle(q)
 	}
 	return ""
+}
+
+// expired reports whether the deadline of the request has passed.
+func (m *member) expired(now batching.Time) bool {
+	return m.item.Deadline != 0 && m.item.Deadline <= now
 }
 
 // timedOut reports whether a request of a sequence without a slot has waited for its timeout.
@@ -309,7 +322,7 @@ func (r *SequenceReferee) mayRefuse(m *member, v batching.Verdict) bool {
 	case batching.NoStart:
 		return r.live[m.item.Correlation] == nil && !m.item.Start
 	case batching.Expired:
-		return m.item.Deadline != 0 && m.item.Deadline <= r.now
+		return m.expired(r.now)
 	case batching.NoInstance:
 		return r.broken && len(r.serving) == 0
 	case batching.QueueFull:
@@ -341,7 +354,7 @@ func (r *SequenceReferee) owed(out *batching.Actions, s *batching.Sequences) (br
 			if r.cfg.MaxIdle > 0 {
 				wakes = min(wakes, q.idle+r.cfg.MaxIdle)
 			}
-		case q.gap && len(q.open) > 0 && q.open[0].item.Deadline != 0 && q.open[0].item.Deadline <= r.now:
+		case q.gap && len(q.open) > 0 && q.open[0].expired(r.now):
 			return fmt.Sprintf("request %v was not answered at its deadline", q.open[0].item.Owner)
 		case q.runs == nil && r.instanceOf(q) != 0 && !q.open[0].item.Queued():
 			return fmt.Sprintf("request %v is the next of a sequence that has a slot, and is not in the queue", q.open[0].item.Owner)

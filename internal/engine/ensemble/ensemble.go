@@ -53,13 +53,14 @@ func (e *Engine) Load(ctx context.Context, src engine.Source) (engine.Model, err
 	if err != nil {
 		return nil, err
 	}
-	return &model{engine: e, graph: g}, nil
+	return &model{engine: e, graph: g, tally: tally{steps: make([]stepTally, len(g.steps))}}, nil
 }
 
 // A model is a loaded ensemble.
 type model struct {
 	engine *Engine
 	graph  *graph
+	tally  tally
 }
 
 // Retries implements [engine.RetryPolicy]: the members retry.

@@ -17,6 +17,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/access"
 	"github.com/shoal-serving/shoal/internal/buf"
 	"github.com/shoal-serving/shoal/internal/engine"
+	"github.com/shoal-serving/shoal/internal/explain"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/leak"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
@@ -438,4 +439,40 @@ func TestWhatDoesNotFitItsMembersIsNotLoaded(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestTheCriticalPathIsTheChainThatEndsLast(t *testing.T) {
+	const ms = time.Millisecond
+	synctest.Test(t, func(t *testing.T) {
+		m := arithmetic()
+		compute := m.compute
+		m.compute = func(ctx context.Context, req *infer.Request) (map[string]byte, error) {
+			time.Sleep(map[string]time.Duration{"inc": 3 * ms, "dbl": 10 * ms, "sum": 2 * ms}[req.Model])
+			return compute(ctx, req)
+		}
+		i := load(t, m, steps("X", "t Y", "inc A=X > B=t", "dbl A=X > B=u", "sum P=t Q=u > S=Y"))
+		for range 2 {
+			if _, err := runOnce(t.Context(), t, i, request(t, map[string]byte{"X": 3})); err != nil {
+				t.Fatal(err)
+			}
+		}
+		part := request(t, map[string]byte{"X": 3})
+		part.Outputs = []string{"t"} // for which one step is enough
+		if _, err := runOnce(t.Context(), t, i, part); err != nil {
+			t.Fatal(err)
+		}
+		e := i.Explain()
+		if e.Requests != 3 || e.Time != 9*ms || e.Between != 0 {
+			t.Errorf("%d requests of %v, %v between steps; want 3 of 9ms, and nothing between", e.Requests, e.Time, e.Between)
+		}
+		for k, want := range []explain.Step{
+			{Model: "inc", Requests: 3, Time: 3 * ms, Critical: 1, Share: 3. / 27},
+			{Model: "dbl", Requests: 2, Time: 10 * ms, Critical: 2, Share: 20. / 27},
+			{Model: "sum", Requests: 2, Time: 2 * ms, Critical: 2, Share: 4. / 27},
+		} {
+			if e.Steps[k] != want {
+				t.Errorf("step %+v, want %+v", e.Steps[k], want)
+			}
+		}
+	})
 }

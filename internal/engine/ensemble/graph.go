@@ -18,6 +18,7 @@ type graph struct {
 	inputs  []string // names, in the order of the configuration; each has the number of its index
 	outputs []output // in the order of the configuration
 	tensors int
+	makers  []int  // by tensor: the step that makes it; -1 for inputs of the ensemble
 	steps   []step // each after those that make its inputs
 }
 
@@ -66,6 +67,12 @@ func newGraph(cfg *modelconfig.Config, member func(model, version string) (*mode
 		b.graph.outputs = append(b.graph.outputs, output{out.Name, b.numbers[out.Name], len(out.Dims)})
 	}
 	b.graph.tensors = len(b.known)
+	b.graph.makers = slices.Repeat([]int{-1}, b.graph.tensors)
+	for i := range b.graph.steps {
+		for _, p := range b.graph.steps[i].outputs {
+			b.graph.makers[p.tensor] = i
+		}
+	}
 	return b.graph, nil
 }
 

@@ -21,7 +21,7 @@ func (m *model) run(ctx context.Context, req *infer.Request, out *engine.Outputs
 	defer cancel()
 	r := &run{
 		model: m, cancel: cancel, req: req, began: time.Now(), needed: m.graph.needed(req.Outputs),
-		values: make([]value, m.graph.tensors), started: make([]bool, len(m.graph.steps)),
+		values: make([]value, m.graph.tensors), started: make([]bool, len(m.graph.steps)), times: make([]stepTimes, len(m.graph.steps)),
 	}
 	defer r.release()
 	if r.pinned = req.Pinned; r.pinned == nil { // a step of another ensemble uses the versions of that one
@@ -41,6 +41,7 @@ func (m *model) run(ctx context.Context, req *infer.Request, out *engine.Outputs
 	if r.err != nil {
 		return r.err
 	}
+	m.tally.add(r)
 	r.collect(out)
 	return nil
 }
@@ -56,9 +57,10 @@ type run struct {
 
 	steps sync.WaitGroup // goroutines of steps
 
-	mu        sync.Mutex // guards the following until the steps have ended
-	started   []bool     // by step
-	values    []value    // by tensor
+	mu        sync.Mutex  // guards the following until the steps have ended
+	started   []bool      // by step
+	times     []stepTimes // by step; zero if it did not run
+	values    []value     // by tensor
 	responses []*infer.Response
 	err       error // of the step that failed first
 }
@@ -102,16 +104,17 @@ func (r *run) follow(ctx context.Context, ready []int) {
 		for _, s := range ready[1:] {
 			r.steps.Go(func() { r.follow(ctx, []int{s}) })
 		}
-		if !r.runStep(ctx, &r.graph.steps[ready[0]]) {
+		if !r.runStep(ctx, ready[0]) {
 			return
 		}
 		ready = r.ready()
 	}
 }
 
-// runStep runs one step, and reports whether it succeeded. If it fails, so does the request,
+// runStep runs step i, and reports whether it succeeded. If it fails, so does the request,
 // and the other steps are cancelled.
-func (r *run) runStep(ctx context.Context, s *step) (ok bool) {
+func (r *run) runStep(ctx context.Context, i int) (ok bool) {
+	s, began := &r.graph.steps[i], time.Now()
 	defer func() {
 		if cause := recover(); cause != nil {
 			panics.Report(r.engine.Log, "step of an ensemble", cause, "ensemble", r.graph.name, "model", s.model)
@@ -130,6 +133,7 @@ func (r *run) runStep(ctx context.Context, s *step) (ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.responses = append(r.responses, resp)
+	r.times[i] = stepTimes{began: began, ended: time.Now(), queue: resp.Times.Taken.Sub(resp.Times.Queued), compute: resp.Times.RunEnded.Sub(resp.Times.RunStarted)}
 	for _, p := range s.outputs {
 		v := &r.values[p.tensor]
 		v.made = true

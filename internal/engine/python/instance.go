@@ -12,6 +12,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/buf"
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/pause"
 	"github.com/shoal-serving/shoal/internal/plainjson"
 	"github.com/shoal-serving/shoal/internal/trace"
 	"github.com/shoal-serving/shoal/tensor"
@@ -238,11 +239,7 @@ func (i *instance) Restart(ctx context.Context) error {
 	i.recordDeath()
 	i.probe.Store(nil)
 	i.worker.stop()
-	timer := time.NewTimer(i.restartDelay)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
+	if pause.For(ctx, i.restartDelay) != nil {
 		return ctx.Err()
 	}
 	err := i.restart(ctx)

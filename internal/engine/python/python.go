@@ -192,7 +192,7 @@ func (m *model) adopt(completed []byte, flags uint16) error {
 	}
 	m.wire = m.cfg
 	if m.cfg.Sequence != nil {
-		m.wire = &modelconfig.Config{Name: m.cfg.Name, Inputs: m.cfg.ModelInputs(), Outputs: m.cfg.ModelOutputs()}
+		m.wire = &modelconfig.Config{Name: m.cfg.Name, Inputs: m.cfg.ModelInputs(), Outputs: m.cfg.ModelOutputs(), Sequence: m.cfg.Sequence}
 	}
 	return nil
 }

@@ -293,7 +293,7 @@ type reader struct {
 // readAnswers decodes the table of a worker's response into calls. The caller passes
 // copies of table and outputs, which the worker cannot change. The output tensors are
 // views of outputs, each aligned to a cache line. opened says for which requests the model
-// sends responses separately.
+// sends responses separately; so it does for calls that are Streaming already.
 func readAnswers(table, outputs []byte, calls []engine.Call, opened []bool, cfg *modelconfig.Config) error {
 	r := reader{memfd.Reader{B: table}, outputs}
 	if n := r.U32(); r.Err == nil && int64(n) != int64(len(calls)) {
@@ -311,10 +311,13 @@ func readAnswers(table, outputs []byte, calls []engine.Call, opened []bool, cfg 
 			if r.Err == nil {
 				calls[i].Err = infer.Errorf(codeOf(code), "%s", bytes.ToValidUTF8(text[:count], []byte("?")))
 			}
-		case failed == 2 && i < len(opened) && opened[i]:
-			// its responses are sent over a connection
+		case failed == 2 && (i < len(opened) && opened[i] || calls[i].Streaming):
+			calls[i].Streaming = true // its responses are sent over a connection
+		case failed == 3 && cfg.Iterative():
+			calls[i].Again = true
+			calls[i].Streaming = calls[i].Streaming || i < len(opened) && opened[i]
 		case failed != 0:
-			r.Fail("a response that has %d where 0 or 1 belongs", failed)
+			r.Fail("a response that has %d where 0 to 3 belongs", failed)
 		default:
 			r.response(&calls[i], int64(count), cfg)
 			r.parameters(&calls[i], parameters)

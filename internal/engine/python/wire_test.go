@@ -41,7 +41,7 @@ func TestATableIsReadOnlyIfAllOfItAddsUp(t *testing.T) {
 		{"half", one(0, 11, 1, 0, 8), "a table that ends after"},
 		{"more", append(words(1, 0, 0, 0, 0, 0), 1, 2, 3), "of which 24 are used"},
 		{"two responses", words(2, 0, 0, 0, 0, 0, 0, 0, 0, 0), "2 responses for 1 requests"},
-		{"neither", words(1, 0, 2, 0, 0, 0), "2 where 0 or 1 belongs"},
+		{"neither", words(1, 0, 2, 0, 0, 0), "2 where 0 to 3 belongs"},
 		{"a long text", words(1, 0, 1, 0, 1<<31, 0), "a text of 2147483648 bytes"},
 		{"an unknown output", one(2, 11, 0, 0, 4, 0), "output 2, of which the model has 2"},
 		{"many outputs", words(1, 0, 0, 0, 3, 0), "3 outputs of 2"},

@@ -61,6 +61,8 @@ class Worker:
         self.connection = connection  # requests of the server and their responses
         self.side = side  # what the model sends at any time: logs, calls
         self.memory = [None, None]
+        self.iterative = False  # the model may have requests run again
+        self.senders = {}  # by correlation ID: response senders of requests that will run again
         self.model = None
         self.inputs, self.outputs, self.output_names = [], {}, []
         self.describe = functools.lru_cache(TABLES)(self.description)  # most outputs have the same description as in the last batch
@@ -188,6 +190,7 @@ class Worker:
         self.output_names += [t["output_name"] for t in sequences.get("state", []) if t["output_name"] not in self.output_names]
         self.outputs = {name: i for i, name in enumerate(self.output_names)}
         self.decoupled = pb_utils.using_decoupled_model_transaction_policy(config)
+        self.iterative = pb_utils.InferenceRequest._iterative = sequences.get("iterative_sequence", False)
         self.model_errors = ModelErrors(self, self.name)
         with self.model_errors:
             self.model = self.kind()
@@ -228,6 +231,26 @@ class Worker:
 
     def execute(self, number, a, b):
         requests = self.requests(number, a, b)
+        if not self.iterative:
+            return self.execute_once(requests)
+        self.resume(requests)
+        try:
+            return self.execute_once(requests)
+        except Failure as e:
+            for r in requests:
+                self.senders.pop(r.correlation_id(), None)
+                if r._sender is not None:
+                    r._sender._fail(str(e))  # the server knows only of senders that were opened for this batch
+            raise
+
+    def resume(self, requests):
+        """Gives requests that run again their response senders."""
+        for r in requests:
+            r._again, r._sender = False, self.senders.pop(r.correlation_id(), None)
+        for key in [key for key, sender in self.senders.items() if sender.is_cancelled()]:
+            del self.senders[key]  # the client has left, and the request does not run again
+
+    def execute_once(self, requests):
         with self.model_errors:
             responses = resolved(self.model.execute(requests))
             if self.decoupled:
@@ -310,6 +333,13 @@ class Worker:
         table, data, end = [wire.COUNT.pack(len(responses), 0)], [], 0
         describe, response_type = self.describe, pb_utils.InferenceResponse
         for r, request in zip(responses, requests):
+            if self.iterative and request._again:
+                if r is not None:
+                    raise self.failed("Expected None in the execute return list for a request that is rescheduled, found type '%s'." % type(r))
+                if request._sender is not None:
+                    self.senders[request.correlation_id()] = request._sender
+                table.append(wire.RESPONSE.pack(3, 0, 0, 0))
+                continue
             if request._sender is not None and (r is None or isinstance(r, response_type)):
                 if r is not None:
                     request._sender._send_last(r)

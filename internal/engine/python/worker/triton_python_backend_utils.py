@@ -191,7 +191,10 @@ class InferenceRequest:
     """A request of a batch, or one that a model sends."""
 
     # Requests of a batch are created by the worker: _batch is the connection, the batch's number and its memory; _cancelled is an offset in that memory.
-    __slots__ = ("_inputs", "_properties", "_batch", "_index", "_cancelled", "_sender")
+    # _again is set only for models with iterative sequences.
+    __slots__ = ("_inputs", "_properties", "_batch", "_index", "_cancelled", "_sender", "_again")
+
+    _iterative = False  # set by the worker: the model may have requests run again
 
     def __init__(self, request_id="", correlation_id=0, inputs=(), requested_output_names=(), model_name="", model_version=-1, flags=0,
                  timeout=0, preferred_memory=None, trace=None, parameters=None, priority=0):
@@ -239,8 +242,14 @@ class InferenceRequest:
         return self._properties.trace
 
     def set_release_flags(self, flags):
-        if flags != TRITONSERVER_REQUEST_RELEASE_ALL:
-            raise TritonModelException("found release flags %d, expected TRITONSERVER_REQUEST_RELEASE_ALL: rescheduling requests is not supported" % flags)
+        """With TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, the server runs the request again in a later batch."""
+        if flags not in (TRITONSERVER_REQUEST_RELEASE_ALL, TRITONSERVER_REQUEST_RELEASE_RESCHEDULE):
+            raise TritonModelException("found release flags %r, expected TRITONSERVER_REQUEST_RELEASE_ALL or TRITONSERVER_REQUEST_RELEASE_RESCHEDULE" % (flags,))
+        again = flags == TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
+        if again and (not self._iterative or self._batch is None):
+            raise TritonModelException("only requests that are passed to execute of a model with sequence_batching { iterative_sequence: true } can be rescheduled")
+        if self._iterative:
+            self._again = again
 
     def is_cancelled(self):
         if self._batch is None:
@@ -358,6 +367,10 @@ class InferenceResponseSender:
             return self._connection.send({"failed": True, "code": code, "text": text.decode("utf-8", "ignore")}, (), last)
         document = {"parameters": response._parameters} if response._parameters else {}
         return self._connection.send(document, [t for t in response._tensors if t._name in self._outputs], last)
+
+    def _fail(self, text):
+        """Sends an error as the final response, unless that was sent."""
+        self._send(InferenceResponse(error=TritonError(text)), True)
 
     def _send_last(self, response):
         """Sends a response that execute returned, unless the final response was sent."""
