@@ -12,7 +12,7 @@ import (
 
 // addressFlags are the flags and properties that say where to listen.
 var addressFlags = []string{
-	"address", "http-address", "grpc-address", "metrics-address", adminFlag, "inference_address", "management_address", "metrics_address",
+	"address", "http-address", "grpc-address", "metrics-address", "xds-address", adminFlag, "inference_address", "management_address", "metrics_address",
 }
 
 // insecureFlag allows addresses that other machines can reach.

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -17,12 +16,19 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
 
+	"github.com/shoal-serving/shoal/internal/access"
 	"github.com/shoal-serving/shoal/internal/cell"
 	"github.com/shoal-serving/shoal/internal/cell/control"
 	"github.com/shoal-serving/shoal/internal/cell/xds"
+	"github.com/shoal-serving/shoal/internal/discovery"
+	"github.com/shoal-serving/shoal/internal/listen"
+	"github.com/shoal-serving/shoal/internal/metrics"
 	"github.com/shoal-serving/shoal/internal/suggest"
 )
 
@@ -38,6 +44,9 @@ type cellOptions struct {
 	log            logOptions
 	envoyTLS       xds.TLS
 	credentials    credentialFlags
+	access         accessOptions
+	allowedHosts   []string
+	insecure       bool
 }
 
 // newCellCommand returns `shoal cell`.
@@ -71,6 +80,8 @@ The file, Envoy's configuration and what to expect of failures are described in 
 	f.DurationVar(&opts.requestTimeout, "request-timeout", time.Minute, "time limit of requests through Envoy; longer than a model takes to load")
 	choiceVarP(f, &opts.log.format, "log-format", "", []string{formatAuto, "text", "json"}, "format of the log")
 	topic(f, "Cell")
+	opts.defineAccess(f)
+	topic(f, "Access to the cell")
 	opts.credentials.define(f)
 	topic(f, "Credentials of the cell for the nodes")
 	f.StringVar(&opts.envoyTLS.CA, "envoy-ca", "", "`file` on Envoy's machine with the authority of the nodes' certificates, PEM; encrypts connections to nodes")
@@ -81,21 +92,57 @@ The file, Envoy's configuration and what to expect of failures are described in 
 	return cmd
 }
 
+// defineAccess adds the flags that protect the ports of a cell: those of servers that concern it.
+func (o *cellOptions) defineAccess(f *pflag.FlagSet) {
+	all := pflag.NewFlagSet("", pflag.ContinueOnError)
+	o.access.define(all)
+	for _, name := range []string{keysFlag, "access", "audit-log", "tls-cert", "tls-key", "tls-client-ca"} {
+		f.AddFlag(all.Lookup(name))
+	}
+	f.StringSliceVar(&o.allowedHosts, "allowed-hosts", nil, "`name` by which commands and followers may call the cell, besides localhost and addresses; may be repeated; * means any")
+	f.BoolVar(&o.insecure, insecureFlag, false, "allow listening on non-loopback addresses without TLS and authentication")
+}
+
+// check returns an error for flags that contradict each other, or that expose the cell.
+func (o *cellOptions) check() error {
+	if (o.envoyTLS.Cert == "") != (o.envoyTLS.Key == "") || o.envoyTLS.Cert != "" && o.envoyTLS.CA == "" {
+		return errors.New("--envoy-cert needs --envoy-cert-key and --envoy-ca")
+	}
+	if err := o.access.check(); err != nil || o.insecure {
+		return err
+	}
+	var settings []setting
+	for name, address := range map[string]string{"address": o.address, "xds-address": o.xds} {
+		host, _, err := net.SplitHostPort(address)
+		if err != nil {
+			return fmt.Errorf("--%s: found %q, expected host:port", name, address)
+		}
+		settings = append(settings, setting{name: name, value: cmp.Or(host, "0.0.0.0")})
+	}
+	return checkAddresses(settings, &o.access)
+}
+
 // runCell runs a cell until ctx ends.
-func runCell(ctx context.Context, file string, opts *cellOptions, stderr io.Writer) error {
+func runCell(ctx context.Context, file string, opts *cellOptions, stderr io.Writer) (err error) {
+	if err := opts.check(); err != nil {
+		return misuse{err}
+	}
 	log := newLog(opts.log, stderr)
 	client, scheme, err := opts.credentials.httpClient("")
 	if err != nil {
 		return err
 	}
-	if (opts.envoyTLS.Cert == "") != (opts.envoyTLS.Key == "") || opts.envoyTLS.Cert != "" && opts.envoyTLS.CA == "" {
-		return misuse{errors.New("--envoy-cert needs --envoy-cert-key and --envoy-ca")}
-	}
-	envoys, err := xds.New(opts.requestTimeout, opts.envoyTLS)
+	guarded, err := openSecurity(&opts.access, log)
 	if err != nil {
 		return err
 	}
-	wanted := control.File{Path: file}
+	defer func() { err = errors.Join(err, guarded.close()) }()
+	table := discovery.New(log)
+	envoys, err := xds.New(xds.Options{Timeout: opts.requestTimeout, TLS: opts.envoyTLS, Table: table})
+	if err != nil {
+		return err
+	}
+	wanted := &control.File{Path: file}
 	c, err := control.New(control.Options{
 		Nodes: wanted, Models: wanted, Client: client, Scheme: scheme, StateFile: opts.stateFile, Follow: strings.TrimSuffix(opts.follow, "/"),
 		Update: envoys.Update, Log: log,
@@ -103,62 +150,134 @@ func runCell(ctx context.Context, file string, opts *cellOptions, stderr io.Writ
 	if err != nil {
 		return err
 	}
-	api, err := net.Listen("tcp", opts.address)
+	g := grpc.NewServer(grpcOptions(guarded)...)
+	table.Register(g)
+	figures := metrics.NewCell(metrics.CellOptions{Version: version, Figures: c.Figures, XDS: table.Figures})
+	open, err := listen.Open(stateless{}, []listen.Port{
+		listen.HTTP("cell", opts.address, authorizeCell(guarded.gate, c.Handler(), figures), "choose another with --address"),
+		listen.GRPC(opts.xds, g, "choose another with --xds-address"),
+	}, listen.Options{
+		HeaderBytes: 1 << 16, HeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+		Hosts: opts.allowedHosts, TLS: guarded.http, Authentication: guarded.authentication(), Log: log,
+	})
 	if err != nil {
 		return err
 	}
-	discovery, err := net.Listen("tcp", opts.xds)
-	if err != nil {
-		return errors.Join(err, api.Close())
-	}
-	log.Info("cell is running", "api", api.Addr().String(), "xds", discovery.Addr().String(), "follows", opts.follow)
-	return serveCell(ctx, c, envoys, api, discovery, log)
+	log.Info("cell is running", "follows", opts.follow)
+	return serveCell(ctx, c, open)
 }
 
-// serveCell runs the controller and its two servers until ctx ends or one of them fails.
-func serveCell(ctx context.Context, c *control.Controller, envoys *xds.Server, api, discovery net.Listener, log *slog.Logger) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	g := grpc.NewServer(grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second}))
-	envoys.Register(ctx, g)
-	web := &http.Server{Handler: c.Handler(), ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn)}
-	ended := make(chan error, 3)
-	go func() { ended <- c.Run(ctx) }()
-	go func() { ended <- web.Serve(api) }()
-	go func() { ended <- g.Serve(discovery) }()
-	err := <-ended
-	cancel()
-	g.Stop()
-	_ = web.Close() // nothing is lost: its clients only ask
-	for range 2 {
-		if next := <-ended; !errors.Is(next, http.ErrServerClosed) {
-			err = cmp.Or(err, next)
+// stateless is a server whose requests need not be waited for: commands and Envoys ask again.
+type stateless struct{}
+
+func (stateless) Drain()        {}
+func (stateless) InFlight() int { return 0 }
+
+// grpcOptions returns how the cell answers Envoys: as many names as they have, to those that may
+// observe it.
+func grpcOptions(guarded *security) []grpc.ServerOption {
+	all := []grpc.ServerOption{
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second}), grpc.MaxRecvMsgSize(64 << 20),
+		grpc.StreamInterceptor(func(s any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+			if err := guarded.gate.Check(stream.Context(), access.Observe, ""); err != nil {
+				return status.Error(codes.PermissionDenied, err.Error())
+			}
+			return next(s, stream)
+		}),
+	}
+	if c := guarded.grpcCredentials(); c != nil {
+		all = append(all, grpc.Creds(c))
+	}
+	if t := guarded.grpcTap(); t != nil {
+		all = append(all, grpc.InTapHandle(t))
+	}
+	return all
+}
+
+// authorizeCell returns the API of a cell and its metrics, for callers that may observe it, and to
+// change it for those that may configure it. Everyone may ask for its health.
+func authorizeCell(gate *access.Gate, api, figures http.Handler) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/v2/health/", api)
+	observed := func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if err := gate.Check(r.Context(), access.Observe, ""); err != nil {
+				refuseCaller(w, err)
+				return
+			}
+			next.ServeHTTP(w, r)
+		})
+	}
+	mux.Handle("/", observed(api))
+	mux.Handle("GET /metrics", observed(figures))
+	mux.HandleFunc("/v1/rollouts", changeCell(gate, api))
+	mux.HandleFunc("/v1/rollouts/", changeCell(gate, api))
+	return mux
+}
+
+func changeCell(gate *access.Gate, api http.Handler) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		change := access.Change{Action: access.Configure, What: "rollout", Detail: r.Method + " " + r.URL.Path}
+		if err := gate.Change(r.Context(), change, func() error { api.ServeHTTP(w, r); return nil }); err != nil {
+			refuseCaller(w, err)
 		}
 	}
-	if errors.Is(err, http.ErrServerClosed) {
-		return nil
+}
+
+func refuseCaller(w http.ResponseWriter, err error) {
+	code := http.StatusForbidden
+	if errors.Is(err, access.ErrUnauthenticated) {
+		code = http.StatusUnauthorized
 	}
-	return err
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(map[string]string{"error": err.Error()}) // a client that has left needs nothing
+}
+
+// serveCell runs the controller until ctx ends, or it or a port fails.
+func serveCell(ctx context.Context, c *control.Controller, open *listen.Ports) (err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- c.Run(ctx) }()
+	select {
+	case err = <-ended:
+	case err = <-open.Failed():
+		cancel()
+		err = errors.Join(err, <-ended)
+	}
+	return errors.Join(err, open.Stop(0))
 }
 
 // cellFlags are the flags of the commands that ask a running cell.
 type cellFlags struct {
-	address string
-	json    bool
+	address     string
+	json        bool
+	credentials credentialFlags
 }
 
 func (c *cellFlags) define(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&c.address, "url", "u", cellAddress, "`host:port` of the cell")
 	cmd.Flags().BoolVar(&c.json, "json", false, "print JSON")
+	topic(cmd.Flags(), "Cell")
+	c.credentials.define(cmd.Flags())
+	topic(cmd.Flags(), "Credentials")
 }
 
 // ask sends a request to the cell, and decodes the answer.
 func (c *cellFlags) ask(ctx context.Context, method, path string, body []byte, out any) error {
-	req, err := http.NewRequestWithContext(ctx, method, "http://"+strings.TrimPrefix(c.address, "http://")+path, bytes.NewReader(body))
+	ctx, cancel := context.WithTimeout(ctx, shortTimeout)
+	defer cancel()
+	client, scheme, err := c.credentials.httpClient(c.address)
+	if err != nil {
+		return err
+	}
+	host := strings.TrimPrefix(strings.TrimPrefix(c.address, "http://"), "https://")
+	req, err := http.NewRequestWithContext(ctx, method, scheme+"://"+host+path, bytes.NewReader(body))
 	if err != nil {
 		return misuse{err}
 	}
-	resp, err := (&http.Client{Timeout: shortTimeout}).Do(req)
+	resp, err := client.Do(req)
 	if err != nil {
 		return fmt.Errorf("the cell at %s does not answer: %w; is \"shoal cell\" running there?", c.address, err)
 	}
@@ -232,30 +351,30 @@ func newCellPlanCommand() *cobra.Command {
 		Short: "Show what a cell will change next, or what it would change for another file",
 		Args:  arguments(0, 1, ""),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			var p cell.Preview
+			changes := []cell.Change{}
 			if len(args) == 0 {
 				d, err := flags.status(cmd.Context())
 				if err != nil {
 					return err
 				}
-				p.Changes = d.Pending
+				changes = d.Pending
 			} else {
 				text, err := os.ReadFile(args[0])
 				if err != nil {
 					return err
 				}
-				if err := flags.ask(cmd.Context(), http.MethodPost, "/v1/plan", text, &p); err != nil {
+				if err := flags.ask(cmd.Context(), http.MethodPost, "/v1/plan", text, &changes); err != nil {
 					return err
 				}
 			}
 			if flags.json {
-				return writeJSON(cmd.OutOrStdout(), p)
+				return writeJSON(cmd.OutOrStdout(), changes)
 			}
 			var out strings.Builder
-			for _, c := range p.Changes {
+			for _, c := range changes {
 				fmt.Fprintf(&out, "%s %s on %s\n", c.Change, c.Model, c.Node)
 			}
-			if len(p.Changes) == 0 {
+			if len(changes) == 0 {
 				out.WriteString("nothing changes\n")
 			}
 			_, err := io.WriteString(cmd.OutOrStdout(), out.String())

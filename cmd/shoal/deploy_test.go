@@ -129,3 +129,28 @@ func TestPodsHaveTheTimeToStop(t *testing.T) {
 		t.Errorf("the service has %d s to stop, and the server may need %d s", limit, exit)
 	}
 }
+
+func TestTheUnitOfACellIsAsStrictAsTheServers(t *testing.T) {
+	read := func(name string) string {
+		text, err := os.ReadFile("../../packaging/deb/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	cell := read("shoal-cell.service")
+	for line := range strings.Lines(read("shoal.service")) {
+		if regexp.MustCompile(`^(Protect|Private|Restrict|SystemCall|Capability|Ambient|NoNew|Lock|Remove|Dynamic|UMask)`).MatchString(line) && !strings.Contains(cell, line) {
+			t.Errorf("shoal-cell.service does not have %s", line)
+		}
+	}
+	command := regexp.MustCompile(`ExecStart=/usr/bin/shoal cell .*`).FindString(cell)
+	for _, flag := range regexp.MustCompile(`--([a-z-]+)`).FindAllStringSubmatch(command, -1) {
+		if newCellCommand().Flags().Lookup(flag[1]) == nil {
+			t.Errorf("shoal cell has no flag %s", flag[0])
+		}
+	}
+	if !strings.Contains(command, "--state /var/lib/shoal-cell/") || !strings.Contains(cell, "StateDirectory=shoal-cell\n") {
+		t.Errorf("the plan is not kept: %s", command)
+	}
+}

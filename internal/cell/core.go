@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
+	"github.com/shoal-serving/shoal/internal/device"
 	"github.com/shoal-serving/shoal/internal/node"
 	"github.com/shoal-serving/shoal/internal/placement"
 )
@@ -16,7 +16,7 @@ const (
 	planEvery   = time.Second            // between plans, however many nodes report
 	replanEvery = 10 * time.Second       // between plans if nothing is reported; also the time that a rate counts once
 	routeEvery  = 50 * time.Millisecond  // between changes of routes
-	stepEvery   = 100 * time.Millisecond // between orders
+	stepEvery   = 250 * time.Millisecond // between orders
 	settleFor   = 10 * time.Second       // the first plan waits this long for nodes that have not answered
 	goneAfter   = 3 * time.Second        // a node that does not answer for this long is gone
 	retryAfter  = 30 * time.Second       // before a failed order is repeated
@@ -24,7 +24,7 @@ const (
 	keepFor     = time.Minute            // nothing is unloaded this long after a start without a plan
 )
 
-// An Event is what a [Core] reacts to.
+// An Event is what a [Core] reacts to: one of the following types.
 type Event interface{ event() }
 
 type (
@@ -75,6 +75,7 @@ type Actions struct {
 	Removed []string // models that have no route any more
 	Measure []Measure
 	Save    *State // to keep on disk; nil if it has not changed
+	Fence   bool   // it must be on disk before orders are sent, because of their epoch
 	Log     []string
 	Next    Time // when to step with Tick at the latest; 0 means never
 }
@@ -93,23 +94,27 @@ type Core struct {
 	nodes   map[string]*member
 	learned map[string]Learned
 	plan    *placement.Plan
+	planFor []placement.Model // that the plan was made for
 	version uint64
 	epoch   uint64
 	ordered bool // orders were sent with this epoch
+
+	sent     map[string]uint64 // orders by verb
+	failures uint64            // of them
 
 	superseded string // why it sends no orders any more
 
 	configured Time // when it was first configured
 	keepUntil  Time // nothing is unloaded until then
 	planDirty  bool
-	routeDirty bool
 	stepDirty  bool
+	routeAll   bool                // all routes must be found again
+	routeDirty map[string]struct{} // or those of these models
 	planned    Time
 	routed     Time
 	stepped    Time
 
 	routes   map[string]Route
-	pending  map[target]*pending
 	rollouts map[string]*Rollout // by model
 }
 
@@ -117,10 +122,10 @@ type Core struct {
 type member struct {
 	Node
 	page    *node.Page
-	seen    Time
 	failing Time // since when it does not answer; 0 if it does
 	reason  string
 	gone    bool
+	pending map[string]*pending // by model
 }
 
 type target struct{ node, model string }
@@ -141,7 +146,7 @@ type Options struct {
 
 // NewCore returns a core. Its epoch is higher than that of its state.
 func NewCore(opts Options) *Core {
-	c := &Core{follow: opts.Follow, nodes: map[string]*member{}, learned: map[string]Learned{}, routes: map[string]Route{}, pending: map[target]*pending{}, rollouts: map[string]*Rollout{}, epoch: 1}
+	c := &Core{follow: opts.Follow, nodes: map[string]*member{}, learned: map[string]Learned{}, routes: map[string]Route{}, routeDirty: map[string]struct{}{}, sent: map[string]uint64{}, rollouts: map[string]*Rollout{}, epoch: 1}
 	if s := opts.State; s != nil {
 		c.adopt(s)
 		if !opts.Follow {
@@ -189,7 +194,7 @@ func (c *Core) Step(now Time, e Event) Actions {
 	case Followed:
 		if c.follow && (c.plan == nil || e.State.Version != c.version || e.State.Epoch != c.epoch) {
 			c.adopt(&e.State)
-			c.routeDirty = true
+			c.routeAll = true
 			a.Save = c.state()
 		}
 	}
@@ -198,7 +203,7 @@ func (c *Core) Step(now Time, e Event) Actions {
 		c.replan(a)
 	}
 	c.advance(a)
-	if c.routeDirty && c.plan != nil && c.routed+routeEvery <= c.now {
+	if c.routesDue() <= c.now {
 		c.reroute(a)
 	}
 	if c.stepDirty && c.orders() && c.stepped+stepEvery <= c.now {
@@ -209,15 +214,14 @@ func (c *Core) Step(now Time, e Event) Actions {
 }
 
 func (c *Core) configure(w Wanted) {
-	w = Wanted{Nodes: slices.Clone(w.Nodes), Models: slices.Clone(w.Models), Quotas: w.Quotas}
-	w.sort()
-	c.wanted = w
+	c.wanted = Wanted{Nodes: slices.Clone(w.Nodes), Models: slices.Clone(w.Models), Quotas: w.Quotas}
+	c.wanted.sort()
 	c.configured = cmp.Or(c.configured, c.now)
 	kept := make(map[string]*member, len(w.Nodes))
 	for _, n := range w.Nodes {
 		m := c.nodes[n.Name]
 		if m == nil {
-			m = &member{}
+			m = &member{pending: map[string]*pending{}}
 		}
 		m.Node = n
 		kept[n.Name] = m
@@ -229,7 +233,7 @@ func (c *Core) configure(w Wanted) {
 		c.plan = &p
 	}
 	c.reconcileRollouts()
-	c.planDirty, c.routeDirty = true, true
+	c.planDirty, c.routeAll = true, true
 }
 
 func (c *Core) report(e Reported, a *Actions) {
@@ -239,22 +243,46 @@ func (c *Core) report(e Reported, a *Actions) {
 	}
 	if m.gone {
 		a.Log = append(a.Log, fmt.Sprintf("node %s answers again", m.Name))
-		m.gone, c.routeDirty, c.planDirty, c.stepDirty = false, true, true, true
+		m.gone, c.planDirty = false, true
+		c.touch(m.page, nil)
 	}
-	m.seen, m.failing, m.reason = c.now, 0, ""
+	m.failing, m.reason = 0, ""
 	if e.Page == nil {
 		return
 	}
 	c.compareEpoch(e.Page.Epoch, a)
-	m.page = e.Page
-	c.planDirty, c.routeDirty, c.stepDirty = true, true, true
+	c.touch(m.page, e.Page)
+	m.page, c.planDirty = e.Page, true
 	for i := range e.Page.Models {
 		c.learn(&e.Page.Models[i])
 	}
-	for at, p := range c.pending {
-		if at.node == m.Name && p.carried && p.failed == "" {
-			delete(c.pending, at)
+	maps.DeleteFunc(m.pending, func(_ string, p *pending) bool { return p.carried && p.failed == "" })
+}
+
+// touch takes note of the models whose versions or states differ between two pages of a node.
+// Rates change no route, and no step before the next plan.
+func (c *Core) touch(old, page *node.Page) {
+	states := map[[2]string]string{}
+	if old != nil {
+		for i := range old.Models {
+			states[[2]string{old.Models[i].Name, old.Models[i].Version}] = old.Models[i].State
 		}
+	}
+	if page != nil {
+		for i := range page.Models {
+			at := [2]string{page.Models[i].Name, page.Models[i].Version}
+			if old != nil && old.Draining == page.Draining && states[at] == page.Models[i].State {
+				delete(states, at)
+			} else {
+				states[at] = ""
+			}
+		}
+	}
+	for at := range states {
+		c.routeDirty[at[0]] = struct{}{}
+	}
+	if len(states) > 0 || old == nil || page == nil || old.Draining != page.Draining {
+		c.routeDirty[""], c.stepDirty = struct{}{}, true
 	}
 }
 
@@ -281,12 +309,12 @@ func (c *Core) learn(m *node.Model) {
 	l := c.learned[m.Name]
 	l.Asked = l.Asked || m.Requests > 0
 	if m.State == ready {
-		l.Bytes, l.Digest, l.LoadTime = cmp.Or(m.Bytes, l.Bytes), cmp.Or(m.Digest, l.Digest), cmp.Or(m.LoadTime, l.LoadTime)
+		l.Bytes, l.Digest = cmp.Or(m.Bytes, l.Bytes), cmp.Or(m.Digest, l.Digest)
 		l.Objective, l.Efficient = cmp.Or(m.Objective, l.Objective), cmp.Or(m.Efficient, l.Efficient)
 		if len(m.Curve) > 0 {
 			l.Curve.Table = nil
 			for _, p := range m.Curve {
-				l.Curve.Table = append(l.Curve.Table, devicePoint(p))
+				l.Curve.Table = append(l.Curve.Table, device.Point(p))
 			}
 		}
 	}
@@ -294,53 +322,43 @@ func (c *Core) learn(m *node.Model) {
 }
 
 func (c *Core) carry(e Carried, a *Actions) {
-	at := target{e.Order.Node.Name, e.Order.Model}
-	p := c.pending[at]
-	if r := c.rollouts[at.model]; r != nil && r.State == RolloutWaiting && !e.Order.Unload && e.Failed == "" {
-		r.loaded[at.node] = c.now
-	}
+	m, model := c.nodes[e.Order.Node.Name], e.Order.Model
 	if e.Outdated {
-		c.supersede(fmt.Sprintf("node %s refused an order of epoch %d", at.node, e.Order.Epoch), a)
+		c.supersede(fmt.Sprintf("node %s refused an order of epoch %d", e.Order.Node.Name, e.Order.Epoch), a)
 	}
-	if p == nil {
+	if r := c.rollouts[model]; r != nil && r.State == RolloutWaiting && !e.Order.Unload && e.Failed == "" {
+		r.loaded[e.Order.Node.Name] = c.now
+	}
+	if m == nil || m.pending[model] == nil {
 		return
 	}
+	p := m.pending[model]
 	p.carried, p.failed, p.until = true, e.Failed, c.now+reflectFor
-	c.stepDirty = true
-	if e.Failed != "" {
+	c.routeDirty[model], c.stepDirty = struct{}{}, true
+	switch {
+	case e.Failed != "":
 		p.until = c.now + retryAfter
-		a.Log = append(a.Log, fmt.Sprintf("node %s could not %s %s: %s", at.node, e.Order.verb(), at.model, e.Failed))
-		return
+		c.failures++
+		a.Log = append(a.Log, fmt.Sprintf("node %s could not %s %s: %s", m.Name, e.Order.Verb(), model, e.Failed))
+	case m.page != nil && holds(m.page, model) != e.Order.Unload:
+		delete(m.pending, model) // the page came first
 	}
-	if m := c.nodes[at.node]; m != nil && m.page != nil && holds(m.page, at.model) != e.Order.Unload {
-		delete(c.pending, at) // the page came first
-	}
-}
-
-func (o Order) verb() string {
-	if o.Unload {
-		return "unload"
-	}
-	return "load"
 }
 
 // expire forgets orders and nodes whose time has passed.
 func (c *Core) expire(a *Actions) {
-	for at, p := range c.pending {
-		if p.carried && p.until <= c.now {
-			delete(c.pending, at)
-			c.stepDirty = true
-		}
-	}
 	for _, m := range c.nodes {
-		if m.failing != 0 && !m.gone && m.failing+goneAfter <= c.now {
-			m.gone, c.planDirty, c.routeDirty = true, true, true
-			a.Log = append(a.Log, fmt.Sprintf("node %s is gone: %s", m.Name, m.reason))
-			for at := range c.pending {
-				if at.node == m.Name {
-					delete(c.pending, at)
-				}
+		for model, p := range m.pending {
+			if p.carried && p.until <= c.now {
+				delete(m.pending, model)
+				c.routeDirty[model], c.stepDirty = struct{}{}, true
 			}
+		}
+		if m.failing != 0 && !m.gone && m.failing+goneAfter <= c.now {
+			m.gone, c.planDirty = true, true
+			c.touch(m.page, nil)
+			clear(m.pending)
+			a.Log = append(a.Log, fmt.Sprintf("node %s is gone: %s", m.Name, m.reason))
 		}
 	}
 	slices.Sort(a.Log)
@@ -372,12 +390,13 @@ func (c *Core) replan(a *Actions) {
 		c.keepHeld()
 	}
 	previous, first := c.plan, c.planned == 0
-	c.plan = placement.Config{Quotas: c.wanted.Quotas}.Plan(previous, c.placed(false), c.models(), c.now)
-	c.planned, c.planDirty, c.routeDirty, c.stepDirty = c.now, false, true, true
+	c.planFor = c.models()
+	c.plan = placement.Config{Quotas: c.wanted.Quotas}.Plan(previous, c.placed(false, nil), c.planFor, c.now)
+	c.planned, c.planDirty, c.stepDirty = c.now, false, true
 	if c.plan.Frozen != "" && (previous == nil || previous.Frozen == "") {
 		a.Log = append(a.Log, c.plan.Frozen)
 	}
-	if !samePlaces(previous, c.plan) {
+	if c.moved(previous) {
 		c.version++
 		first = true
 	}
@@ -398,10 +417,19 @@ func (c *Core) keepHeld() {
 	}
 }
 
-func samePlaces(a, b *placement.Plan) bool {
-	return a != nil && slices.Equal(a.Nodes, b.Nodes) && slices.EqualFunc(a.Models, b.Models, func(x, y placement.Placement) bool {
-		return x.Model == y.Model && x.Home == y.Home && slices.Equal(x.Copies, y.Copies)
-	})
+// moved takes note of the models that have other places than in the previous plan, and reports
+// whether anything has.
+func (c *Core) moved(previous *placement.Plan) bool {
+	moved := previous == nil || !slices.Equal(previous.Nodes, c.plan.Nodes) || len(previous.Models) != len(c.plan.Models)
+	c.routeAll = c.routeAll || previous == nil || previous.Frozen != c.plan.Frozen
+	for i := range c.plan.Models {
+		p := &c.plan.Models[i]
+		if old := previous.Find(p.Model); old == nil || old.Home != p.Home || old.Active != p.Active || !slices.Equal(old.Copies, p.Copies) {
+			c.routeDirty[p.Model] = struct{}{}
+			moved = true
+		}
+	}
+	return moved
 }
 
 func (c *Core) state() *State {
@@ -413,57 +441,53 @@ func (c *Core) state() *State {
 }
 
 // orders reports whether the core may send orders.
-func (c *Core) orders() bool {
-	return !c.follow && c.superseded == "" && c.planned != 0
-}
+func (c *Core) orders() bool { return !c.follow && c.superseded == "" && c.planned != 0 }
 
 // order sends the next orders of the plan.
 func (c *Core) order(a *Actions) {
 	since := min(c.now-c.stepped, planEvery)
 	c.stepped, c.stepDirty = c.now, false
-	for _, s := range placement.Steps(c.plan, c.placed(false), c.models(), since) {
-		at := target{s.Node, s.Model}
-		if c.pending[at] != nil {
-			continue
-		}
+	for _, s := range placement.Steps(c.plan, c.placed(false, nil), c.planFor, since) {
 		if s.Unload && c.now < c.keepUntil {
 			c.stepDirty = true
 			continue
 		}
-		c.send(at, s.Unload, a)
+		c.send(target{s.Node, s.Model}, s.Unload, a)
 	}
 	for _, at := range c.lacking() {
-		if c.pending[at] == nil {
-			c.send(at, false, a)
-		}
+		c.send(at, false, a)
 	}
 }
 
+// send orders something, unless there is an order that the node's page does not show yet.
 func (c *Core) send(at target, unload bool, a *Actions) {
-	if !c.ordered { // the epoch is on disk before a node sees it
-		c.ordered = true
-		a.Save = c.state()
+	m := c.nodes[at.node]
+	if m.pending[at.model] != nil {
+		return
 	}
-	c.pending[at] = &pending{unload: unload}
-	a.Orders = append(a.Orders, Order{Node: c.nodes[at.node].Node, Model: at.model, Unload: unload, Epoch: c.epoch})
-	a.Log = append(a.Log, fmt.Sprintf("%s %s on %s", Order{Unload: unload}.verb(), at.model, at.node))
+	if !c.ordered {
+		c.ordered, a.Fence, a.Save = true, true, c.state()
+	}
+	m.pending[at.model] = &pending{unload: unload}
+	c.routeDirty[at.model] = struct{}{} // what is being unloaded gets no requests
+	o := Order{Node: m.Node, Model: at.model, Unload: unload, Epoch: c.epoch}
+	c.sent[o.Verb()]++
+	a.Orders = append(a.Orders, o)
+	a.Log = append(a.Log, fmt.Sprintf("%s %s on %s", o.Verb(), at.model, at.node))
 }
 
 // next returns when the core must be stepped again.
 func (c *Core) next() Time {
-	at := c.planDue()
-	if c.routeDirty && c.plan != nil {
-		at = min(at, c.routed+routeEvery)
-	}
+	at := min(c.planDue(), c.routesDue())
 	if c.stepDirty && c.orders() {
 		at = min(at, max(c.stepped+stepEvery, c.keepUntil))
 	}
-	for _, p := range c.pending {
-		if p.carried {
-			at = min(at, p.until)
-		}
-	}
 	for _, m := range c.nodes {
+		for _, p := range m.pending {
+			if p.carried {
+				at = min(at, p.until)
+			}
+		}
 		if m.failing != 0 && !m.gone {
 			at = min(at, m.failing+goneAfter)
 		}
@@ -484,10 +508,21 @@ func (c *Core) next() Time {
 	return max(at, c.now+1)
 }
 
-// reroute finds the routes that have changed.
+// routesDue returns when the next change of routes is due.
+func (c *Core) routesDue() Time {
+	if c.plan == nil || !c.routeAll && len(c.routeDirty) == 0 {
+		return never
+	}
+	return c.routed + routeEvery
+}
+
+// reroute finds the routes that have changed, of all models or of those that were noted.
 func (c *Core) reroute(a *Actions) {
-	c.routed, c.routeDirty = c.now, false
-	next := c.currentRoutes()
+	only := c.routeDirty
+	if c.routeAll {
+		only = nil
+	}
+	next := c.currentRoutes(only)
 	for _, model := range slices.Sorted(maps.Keys(next)) {
 		r := next[model]
 		if old, known := c.routes[model]; !known || !old.equal(&r) {
@@ -495,10 +530,14 @@ func (c *Core) reroute(a *Actions) {
 		}
 	}
 	for model := range c.routes {
-		if _, kept := next[model]; !kept {
+		_, concerned := only[model]
+		if _, kept := next[model]; !kept && (concerned || only == nil) {
 			a.Removed = append(a.Removed, model)
+			delete(c.routes, model)
 		}
 	}
-	slices.SortFunc(a.Removed, strings.Compare)
-	c.routes = next
+	slices.Sort(a.Removed)
+	maps.Copy(c.routes, next)
+	c.routed, c.routeAll = c.now, false
+	clear(c.routeDirty)
 }

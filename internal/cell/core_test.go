@@ -50,6 +50,19 @@ func (w *world) step(e Event) {
 	}
 	w.log = append(w.log, a.Log...)
 	w.next = a.Next
+	w.checkRoutes()
+}
+
+// checkRoutes checks that routes that were not found again are as if they had been.
+func (w *world) checkRoutes() {
+	if w.core.routesDue() != never || w.core.plan == nil {
+		return
+	}
+	for model, want := range w.core.currentRoutes(nil) {
+		if got := w.core.routes[model]; !got.equal(&want) {
+			w.t.Errorf("the route of %q is %+v, want %+v", model, got, want)
+		}
+	}
 }
 
 // pass lets time pass, and steps the core whenever it asked for it.
@@ -128,7 +141,7 @@ func (w *world) active(model string) (names []string) {
 
 func (w *world) ordered() (all []string) {
 	for _, o := range w.orders {
-		all = append(all, fmt.Sprintf("%s %s on %s", o.verb(), o.Model, o.Node.Name))
+		all = append(all, fmt.Sprintf("%s %s on %s", o.Verb(), o.Model, o.Node.Name))
 	}
 	slices.Sort(all)
 	return all
@@ -269,8 +282,68 @@ func TestWithoutAPlanNothingIsUnloaded(t *testing.T) {
 		}
 		w.obey()
 	}
-	if epoch, _ := w.core.Version(); epoch != 8 {
-		t.Errorf("epoch %d, want one above that of the nodes, 8", epoch)
+	if w.core.epoch != 8 {
+		t.Errorf("epoch %d, want one above that of the nodes, 8", w.core.epoch)
+	}
+}
+
+func TestACellThatLostItsPlanHasTheSameOneAgain(t *testing.T) {
+	models := []Model{{Name: "busy"}, {Name: "configured", Copies: 2}, {Name: "cold"}}
+	w := newWorld(t, Options{}, "a", "b", "c", "d", "e", "f")
+	w.hold("a", "busy", 10)
+	w.configure(models...)
+	w.reportAll()
+	w.pass(30 * time.Second) // a second active copy needs two reports
+	w.settle()
+	lost := w.active("busy")[0] // its copy moves, and comes back as another one's spare
+	page := w.pages[lost]
+	w.step(Unreachable{lost, "timeout"})
+	w.pass(goneAfter)
+	w.settle()
+	w.pages[lost] = &node.Page{ID: lost, Zone: page.Zone, Memory: page.Memory, Ready: true}
+	w.report(lost)
+	w.settle()
+	for name, p := range w.pages { // requests go where the routes say
+		for i := range p.Models {
+			p.Models[i].Rate = 0
+			if p.Models[i].Name == "busy" && slices.Contains(w.active("busy"), name) {
+				p.Models[i].Rate = 5
+			}
+		}
+	}
+	w.reportAll()
+	w.settle()
+
+	again := newWorld(t, Options{})
+	again.pages, again.now = w.pages, w.now+time.Minute
+	again.configure(models...)
+	again.reportAll()
+	again.pass(30 * time.Second)
+	if len(again.orders) != 0 {
+		t.Errorf("ordered %v", again.ordered())
+	}
+	for _, m := range models {
+		if got, want := again.routes[m.Name], w.routes[m.Name]; !got.equal(&want) {
+			t.Errorf("%s: route %+v, and before %+v", m.Name, got, want)
+		}
+	}
+}
+
+func TestWithoutAPlanTheCopiesThatGetRequestsAreActive(t *testing.T) {
+	for _, active := range [][]string{{"a", "b"}, {"a", "c"}, {"b", "c"}} {
+		w := newWorld(t, Options{}, "a", "b", "c")
+		for name := range w.pages {
+			w.hold(name, "m", 0)
+			if slices.Contains(active, name) {
+				w.pages[name].Models[0].Rate = 5
+			}
+		}
+		w.configure(Model{Name: "m"})
+		w.reportAll()
+		w.pass(30 * time.Second)
+		if got := w.active("m"); !slices.Equal(got, active) {
+			t.Errorf("m is active on %v, and requests went to %v", got, active)
+		}
 	}
 }
 
@@ -388,6 +461,28 @@ func TestAModelThatIsNotWantedIsUnloadedAndLosesItsRoute(t *testing.T) {
 	}
 }
 
+func TestACopyThatIsBeingUnloadedGetsNoRequestsUnlessTheNodeRefuses(t *testing.T) {
+	w := newWorld(t, Options{}, "a", "b")
+	w.pages["a"].Zone, w.pages["b"].Zone = "", "" // one zone: no spares
+	w.configure(Model{Name: "m", Copies: 2})
+	w.reportAll()
+	w.settle()
+	w.configure(Model{Name: "m", Copies: 1})
+	for len(w.orders) == 0 { // the second copy is lowered
+		w.pass(time.Minute)
+	}
+	w.pass(routeEvery)
+	o := w.orders[0]
+	if r := w.routes["m"]; !o.Unload || len(r.Active) != 1 || len(r.Spare) != 0 || r.Active[0] == o.Node {
+		t.Errorf("while %v is carried out, the route is %+v", w.ordered(), r)
+	}
+	w.step(Carried{Order: o, Failed: "it is busy"})
+	w.pass(routeEvery)
+	if r := w.routes["m"]; len(r.Active)+len(r.Spare) != 2 {
+		t.Errorf("after a refusal the route is %+v", r)
+	}
+}
+
 func TestAFollowerRoutesAndOrdersNothing(t *testing.T) {
 	w := newWorld(t, Options{}, "a", "b", "c")
 	w.configure(Model{Name: "m", Copies: 2})
@@ -435,7 +530,7 @@ func TestAPreviewChangesNothing(t *testing.T) {
 	wanted.Models = []Model{{Name: "n", Copies: 1}}
 	got := w.core.Preview(wanted)
 	loads, unloads := 0, 0
-	for _, c := range got.Changes {
+	for _, c := range got {
 		switch {
 		case c.Model == "n" && c.Change == "load":
 			loads++
@@ -446,7 +541,7 @@ func TestAPreviewChangesNothing(t *testing.T) {
 		}
 	}
 	if loads < 1 || unloads != 3 {
-		t.Errorf("%v", got.Changes)
+		t.Errorf("%v", got)
 	}
 	w.pass(time.Minute)
 	if len(w.orders) != 0 || len(w.active("m")) != 2 {

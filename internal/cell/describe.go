@@ -2,6 +2,7 @@ package cell
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -18,7 +19,7 @@ type Description struct {
 	Frozen     string               `json:"frozen,omitempty"`     // why the plan does not change
 	Nodes      []NodeDescription    `json:"nodes"`
 	Models     []ModelDescription   `json:"models"`
-	Pending    []ChangeDescription  `json:"pending"` // what the plan still changes
+	Pending    []Change             `json:"pending"` // what the plan still changes
 	Rollouts   []RolloutDescription `json:"rollouts"`
 }
 
@@ -45,8 +46,8 @@ type ModelDescription struct {
 	Why    []string `json:"why"`
 }
 
-// A ChangeDescription describes a step of a plan.
-type ChangeDescription struct {
+// A Change is a step of a plan.
+type Change struct {
 	Node   string `json:"node"`
 	Model  string `json:"model"`
 	Change string `json:"change"` // load or unload
@@ -54,7 +55,7 @@ type ChangeDescription struct {
 
 // Describe describes the cell.
 func (c *Core) Describe() Description {
-	d := Description{Epoch: c.epoch, Version: c.version, Follower: c.follow, Superseded: c.superseded, Nodes: []NodeDescription{}, Models: []ModelDescription{}, Pending: []ChangeDescription{}, Rollouts: c.describeRollouts()}
+	d := Description{Epoch: c.epoch, Version: c.version, Follower: c.follow, Superseded: c.superseded, Nodes: []NodeDescription{}, Models: []ModelDescription{}, Pending: []Change{}, Rollouts: c.describeRollouts()}
 	for _, w := range c.wanted.Nodes {
 		d.Nodes = append(d.Nodes, c.nodes[w.Name].describe())
 	}
@@ -66,16 +67,10 @@ func (c *Core) Describe() Description {
 	for i := range models {
 		d.Models = append(d.Models, c.describeModel(&models[i]))
 	}
-	d.Pending = changes(placement.Steps(c.plan, c.placed(false), models, planEvery))
-	return d
-}
-
-func changes(steps []placement.Step) []ChangeDescription {
-	all := []ChangeDescription{}
-	for _, s := range steps {
-		all = append(all, ChangeDescription{Node: s.Node, Model: s.Model, Change: Order{Unload: s.Unload}.verb()})
+	for _, s := range placement.Steps(c.plan, c.placed(false, nil), models, planEvery) {
+		d.Pending = append(d.Pending, Change{s.Node, s.Model, Order{Unload: s.Unload}.Verb()})
 	}
-	return all
+	return d
 }
 
 func (m *member) describe() NodeDescription {
@@ -104,8 +99,8 @@ func (m *member) describe() NodeDescription {
 }
 
 func (c *Core) describeModel(m *placement.Model) ModelDescription {
-	d := ModelDescription{Name: m.Name, Tenant: m.Tenant, Rate: m.Rate, Active: []string{}}
 	route := c.routes[m.Name]
+	d := ModelDescription{Name: m.Name, Tenant: m.Tenant, Rate: m.Rate, Active: []string{}, Split: route.Split}
 	for _, n := range route.Active {
 		d.Active = append(d.Active, n.Name)
 	}
@@ -115,7 +110,6 @@ func (c *Core) describeModel(m *placement.Model) ModelDescription {
 	if route.Home {
 		d.Home, d.Active = d.Active[0], []string{}
 	}
-	d.Split = route.Split
 	d.Why = c.why(m, &d)
 	return d
 }
@@ -162,9 +156,10 @@ func (c *Core) why(m *placement.Model, d *ModelDescription) (lines []string) {
 
 func (c *Core) whyNotReady(name, model string) string {
 	m := c.nodes[name]
-	switch p := c.pending[target{name, model}]; {
-	case m == nil || m.gone:
+	if m == nil || m.gone {
 		return "is not used: the node is gone"
+	}
+	switch p := m.pending[model]; {
 	case m.page != nil && m.page.Draining:
 		return "is not used: the node drains"
 	case p != nil && p.failed != "":
@@ -182,40 +177,73 @@ func count(n int, one, many string) string {
 	return fmt.Sprintf("%d %s", n, many)
 }
 
-// A Preview is what another configuration would change.
-type Preview struct {
-	Changes []ChangeDescription `json:"changes"`
-}
-
 // Preview returns what the nodes would be ordered to do if w were wanted, without limits of
 // their number per second and of loads at a time.
-func (c *Core) Preview(w Wanted) Preview {
+func (c *Core) Preview(w Wanted) []Change {
 	o := NewCore(Options{State: c.state()})
-	o.now = c.now
-	o.configure(w)
-	for name, m := range c.nodes {
-		if kept := o.nodes[name]; kept != nil {
-			*kept = member{Node: kept.Node, page: m.page, seen: m.seen, failing: m.failing, gone: m.gone}
-		}
+	o.now, o.nodes = c.now, maps.Clone(c.nodes)
+	for name, m := range o.nodes {
+		o.nodes[name] = new(*m) // configure changes it
 	}
-	o.learned = c.learned
-	plan := placement.Config{Quotas: w.Quotas}.Plan(o.plan, o.placed(false), o.models(), o.now)
-	p := Preview{Changes: []ChangeDescription{}}
-	for _, n := range o.placed(false) {
-		for _, held := range n.Copies {
-			if at := plan.Find(held.Model); at == nil || !slices.ContainsFunc(at.Copies, func(x placement.Copy) bool { return x.Node == n.Name }) {
-				p.Changes = append(p.Changes, ChangeDescription{n.Name, held.Model, "unload"})
-			}
+	o.configure(w)
+	nodes := o.placed(false, nil)
+	plan := placement.Config{Quotas: w.Quotas}.Plan(o.plan, nodes, o.models(), o.now)
+	changes := []Change{}
+	for _, n := range nodes {
+		held, planned := map[string]bool{}, map[string]bool{}
+		for _, c := range n.Copies {
+			held[c.Model] = true
 		}
 		for _, m := range plan.Models {
-			planned := slices.ContainsFunc(m.Copies, func(x placement.Copy) bool { return x.Node == n.Name })
-			if planned && !slices.ContainsFunc(n.Copies, func(l placement.Loaded) bool { return l.Model == m.Model }) {
-				p.Changes = append(p.Changes, ChangeDescription{n.Name, m.Model, "load"})
+			planned[m.Model] = slices.ContainsFunc(m.Copies, func(x placement.Copy) bool { return x.Node == n.Name })
+			if planned[m.Model] && !held[m.Model] {
+				changes = append(changes, Change{n.Name, m.Model, "load"})
+			}
+		}
+		for _, c := range n.Copies {
+			if !planned[c.Model] {
+				changes = append(changes, Change{n.Name, c.Model, "unload"})
 			}
 		}
 	}
-	return p
+	return changes
 }
 
-// Version returns the epoch, and the version of the plan.
-func (c *Core) Version() (epoch, version uint64) { return c.epoch, c.version }
+// Figures are the state of a cell in numbers.
+type Figures struct {
+	Planned, Follower, Superseded, Frozen bool
+	PlanAge                               time.Duration // since the plan was last made; 0 for followers
+	Epoch, Version                        uint64
+	Nodes                                 map[string]int // by state
+	Models, Copies, Missing               int            // wanted models, planned copies, those of them that are not ready
+	Orders                                map[string]uint64
+	Failures                              uint64 // orders that nodes did not carry out
+}
+
+// Figures returns the state of the cell in numbers.
+func (c *Core) Figures(now Time) Figures {
+	f := Figures{
+		Planned: c.plan != nil, Follower: c.follow, Superseded: c.superseded != "", Epoch: c.epoch, Version: c.version,
+		Nodes: map[string]int{}, Models: len(c.wanted.Models), Orders: maps.Clone(c.sent), Failures: c.failures,
+	}
+	if c.planned != 0 {
+		f.PlanAge = now - c.planned
+	}
+	for _, m := range c.nodes {
+		f.Nodes[m.describe().State]++
+	}
+	if c.plan == nil {
+		return f
+	}
+	f.Frozen = c.plan.Frozen != ""
+	for i := range c.plan.Models {
+		for _, at := range c.plan.Models[i].Copies {
+			f.Copies++
+			isIt := func(n Node) bool { return n.Name == at.Node }
+			if r := c.routes[c.plan.Models[i].Model]; r.Home || !slices.ContainsFunc(r.Active, isIt) && !slices.ContainsFunc(r.Spare, isIt) {
+				f.Missing++
+			}
+		}
+	}
+	return f
+}

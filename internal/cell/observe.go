@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/shoal-serving/shoal/internal/device"
 	"github.com/shoal-serving/shoal/internal/node"
 	"github.com/shoal-serving/shoal/internal/placement"
 )
@@ -18,8 +17,6 @@ const (
 )
 
 const never = Time(math.MaxInt64)
-
-func devicePoint(p node.Point) device.Point { return device.Point{Rows: p.Rows, Takes: p.Takes} }
 
 // models returns the models of a member's page.
 func (m *member) models() []node.Model {
@@ -35,8 +32,9 @@ func holds(p *node.Page, model string) bool {
 }
 
 // placed returns the nodes as placement sees them, with the orders that their pages do not
-// show yet. If all is true, nodes that are gone are as they were.
-func (c *Core) placed(all bool) []placement.Node {
+// show yet. If all is true, nodes that are gone are as they were. If only is not nil, copies of
+// other models are left out.
+func (c *Core) placed(all bool, only map[string]struct{}) []placement.Node {
 	var nodes []placement.Node
 	for _, w := range c.wanted.Nodes {
 		m := c.nodes[w.Name]
@@ -46,32 +44,33 @@ func (c *Core) placed(all bool) []placement.Node {
 		n := placement.Node{Name: m.Name, Zone: m.page.Zone, Bytes: cmp.Or(m.page.Memory, math.MaxInt64/2), Draining: m.page.Draining}
 		for i := range m.page.Models { // ordered by name: versions of one model are neighbours
 			model := &m.page.Models[i]
-			if model.State != ready && model.State != loading {
+			if _, concerned := only[model.Name]; only != nil && !concerned || model.State != ready && model.State != loading {
 				continue
 			}
 			if last := len(n.Copies) - 1; last >= 0 && n.Copies[last].Model == model.Name {
 				n.Copies[last].Bytes += model.Bytes
+				n.Copies[last].Rate += model.Rate
 				n.Copies[last].Ready = n.Copies[last].Ready || model.State == ready
 				continue
 			}
-			n.Copies = append(n.Copies, placement.Loaded{Model: model.Name, Bytes: model.Bytes, Ready: model.State == ready})
+			n.Copies = append(n.Copies, placement.Loaded{Model: model.Name, Bytes: model.Bytes, Rate: model.Rate, Ready: model.State == ready})
 		}
-		n.Copies = c.expected(m.Name, n.Copies)
+		n.Copies = c.expected(m, n.Copies)
 		nodes = append(nodes, n)
 	}
 	return nodes
 }
 
 // expected returns the copies of a node as they will be when it has carried out its orders.
-func (c *Core) expected(name string, copies []placement.Loaded) []placement.Loaded {
-	copies = slices.DeleteFunc(copies, func(l placement.Loaded) bool {
-		p := c.pending[target{name, l.Model}]
-		return p != nil && p.unload && p.failed == ""
-	})
-	held := len(copies)
-	for at, p := range c.pending {
-		if at.node == name && !p.unload && p.failed == "" && !slices.ContainsFunc(copies[:held], func(l placement.Loaded) bool { return l.Model == at.model }) {
-			copies = append(copies, placement.Loaded{Model: at.model, Bytes: c.learned[at.model].Bytes})
+func (c *Core) expected(m *member, copies []placement.Loaded) []placement.Loaded {
+	for model, p := range m.pending {
+		held := slices.IndexFunc(copies, func(l placement.Loaded) bool { return l.Model == model })
+		switch {
+		case p.failed != "":
+		case p.unload && held >= 0:
+			copies = slices.Delete(copies, held, held+1)
+		case !p.unload && held < 0:
+			copies = append(copies, placement.Loaded{Model: model, Bytes: c.learned[model].Bytes})
 		}
 	}
 	slices.SortFunc(copies, func(a, b placement.Loaded) int { return strings.Compare(a.Model, b.Model) })
@@ -103,15 +102,23 @@ func (c *Core) models() []placement.Model {
 }
 
 // currentRoutes returns the routes of the plan by model, and under "" the nodes for requests
-// that concern no model.
+// that concern no model. If only is not nil, routes of other models are left out.
 //
 // Nodes that drain get requests only if they have the last ready copy. While a plan is frozen,
 // nodes that vanished keep their routes: more likely the cell cannot reach them than clients.
-func (c *Core) currentRoutes() map[string]Route {
-	nodes := c.placed(c.plan.Frozen != "")
+func (c *Core) currentRoutes(only map[string]struct{}) map[string]Route {
+	plan := &placement.Plan{Models: c.plan.Models}
+	if only != nil {
+		plan.Models = nil
+		for model := range only {
+			if p := c.plan.Find(model); p != nil {
+				plan.Models = append(plan.Models, *p)
+			}
+		}
+	}
 	var stay, leave []placement.Node
 	everything := Route{}
-	for _, n := range nodes {
+	for _, n := range c.placed(c.plan.Frozen != "", only) {
 		if n.Draining {
 			leave = append(leave, n)
 			continue
@@ -120,12 +127,8 @@ func (c *Core) currentRoutes() map[string]Route {
 		everything.Active = append(everything.Active, c.nodes[n.Name].Node)
 	}
 	routes := map[string]Route{"": everything}
-	wanted := make(map[string]*Model, len(c.wanted.Models))
-	for i := range c.wanted.Models {
-		wanted[c.wanted.Models[i].Name] = &c.wanted.Models[i]
-	}
-	last := placement.Routes(c.plan, leave)
-	for i, r := range placement.Routes(c.plan, stay) {
+	last := placement.Routes(plan, leave)
+	for i, r := range placement.Routes(plan, stay) {
 		if len(r.Active) == 0 && len(last[i].Active) > 0 {
 			r = last[i]
 		}
@@ -133,7 +136,7 @@ func (c *Core) currentRoutes() map[string]Route {
 		if len(r.Active) == 0 && c.nodes[r.Home] != nil {
 			route.Active, route.Home = []Node{c.nodes[r.Home].Node}, true
 		}
-		if m := wanted[r.Model]; m != nil {
+		if m := c.wanted.find(r.Model); m != nil {
 			route.Hedge = m.Hedge
 			c.divide(&route, m)
 		}

@@ -20,9 +20,6 @@ const (
 	slowShare    = 0.01                   // of requests may be slow, which makes it a p99
 )
 
-// DefaultSteps are the parts of requests, in percent, that a new version gets.
-var DefaultSteps = []uint32{1, 10, 50, 100}
-
 // A RolloutState is how far a rollout is.
 type RolloutState string
 
@@ -133,12 +130,12 @@ func (m *Model) pinned() string {
 
 // PrepareRollout completes and checks a rollout before it is started with [Started].
 func (c *Core) PrepareRollout(r Rollout) (Rollout, error) {
-	i := slices.IndexFunc(c.wanted.Models, func(m Model) bool { return m.Name == r.Model })
+	m := c.wanted.find(r.Model)
 	number, err := strconv.ParseInt(r.To, 10, 64)
 	switch old := c.rollouts[r.Model]; {
 	case !c.orders():
 		return r, fmt.Errorf("this cell decides nothing now; \"shoal cell status\" says why")
-	case i < 0:
+	case m == nil:
 		return r, fmt.Errorf("the cell has no model %q", r.Model)
 	case err != nil || number < 1:
 		return r, fmt.Errorf("version: found %q, expected a number, such as 2", r.To)
@@ -147,11 +144,11 @@ func (c *Core) PrepareRollout(r Rollout) (Rollout, error) {
 	case r.Hold < 0:
 		return r, fmt.Errorf("hold must not be negative")
 	}
-	if r.From = c.wanted.Models[i].pinned(); r.From == "" || r.From == r.To {
-		return r, fmt.Errorf("models.%s.split: found %v in the cell's file, expected the version that serves now with 100 %%, such as {1: 100}; other than %s", r.Model, c.wanted.Models[i].Split, r.To)
+	if r.From = m.pinned(); r.From == "" || r.From == r.To {
+		return r, fmt.Errorf("models.%s.split: found %v in the cell's file, expected the version that serves now with 100 %%, such as {1: 100}; other than %s", r.Model, m.Split, r.To)
 	}
 	if len(r.Steps) == 0 {
-		r.Steps = DefaultSteps
+		r.Steps = []uint32{1, 10, 50, 100} // percent
 	}
 	if !slices.IsSorted(r.Steps) || r.Steps[0] < 1 || r.Steps[len(r.Steps)-1] > 100 {
 		return r, fmt.Errorf("steps: found %v, expected ascending percentages, such as 1,10,50,100", r.Steps)
@@ -173,7 +170,7 @@ func (c *Core) startRollout(r Rollout, a *Actions) {
 // changedRollout makes a change of a rollout known.
 func (c *Core) changedRollout(r *Rollout, what string, a *Actions) {
 	r.Since, r.old, r.new = c.now, tally{}, tally{}
-	c.routeDirty = true
+	c.routeDirty[r.Model] = struct{}{}
 	c.version++
 	a.Save = c.state()
 	a.Log = append(a.Log, fmt.Sprintf("rollout of %s to version %s: %s", r.Model, r.To, what))
@@ -194,15 +191,11 @@ func (c *Core) stopRollout(r *Rollout, reason string, a *Actions) {
 // reconcileRollouts forgets rollouts that the configuration has overtaken.
 func (c *Core) reconcileRollouts() {
 	for name, r := range c.rollouts {
-		i := slices.IndexFunc(c.wanted.Models, func(m Model) bool { return m.Name == name })
-		if i < 0 || c.wanted.Models[i].pinned() != r.From {
+		if m := c.wanted.find(name); m == nil || m.pinned() != r.From {
 			delete(c.rollouts, name)
 		}
 	}
 }
-
-// measuring returns the nodes that a rollout concerns.
-func (c *Core) measuring(r *Rollout) []Node { return c.routes[r.Model].Active }
 
 // advance moves rollouts on, and asks nodes for figures.
 func (c *Core) advance(a *Actions) {
@@ -223,7 +216,7 @@ func (c *Core) advance(a *Actions) {
 		}
 		if r.State == RolloutRunning && r.measured+measureEvery <= c.now {
 			r.measured = c.now
-			for _, n := range c.measuring(r) {
+			for _, n := range c.routes[r.Model].Active {
 				if !r.asked[n.Name] {
 					r.asked[n.Name] = true
 					a.Measure = append(a.Measure, Measure{n, r.Model})
@@ -235,7 +228,7 @@ func (c *Core) advance(a *Actions) {
 
 // await starts a rollout when all nodes of the model have loaded both versions.
 func (c *Core) await(r *Rollout, a *Actions) {
-	active := c.measuring(r)
+	active := c.routes[r.Model].Active
 	for _, n := range active {
 		for _, version := range []string{r.From, r.To} {
 			state, reason := c.nodes[n.Name].version(r.Model, version)
@@ -310,16 +303,14 @@ func (c *Core) have(nodes []Node, model, version string) bool {
 	})
 }
 
-// missing reports whether a version is ready on none of the nodes.
-func (c *Core) missing(nodes []Node, model, version string) bool {
-	return !slices.ContainsFunc(nodes, func(n Node) bool { return c.have([]Node{n}, model, version) })
-}
-
 // divide sets how the requests of a route are divided between versions. While an active node has
 // no copy of the new version, or has lost it, the old one gets everything. A version that none of
 // them has gets nothing: then nodes choose.
 func (c *Core) divide(route *Route, m *Model) {
-	if route.Home || !slices.ContainsFunc(m.Split, func(s Share) bool { return s.Percent > 0 && c.missing(route.Active, m.Name, s.Version) }) {
+	missing := func(s Share) bool { // no active node has it
+		return s.Percent > 0 && !slices.ContainsFunc(route.Active, func(n Node) bool { return c.have([]Node{n}, m.Name, s.Version) })
+	}
+	if route.Home || !slices.ContainsFunc(m.Split, missing) {
 		route.Split = m.Split
 	}
 	r := c.rollouts[m.Name]
@@ -329,7 +320,7 @@ func (c *Core) divide(route *Route, m *Model) {
 	percent := r.Steps[r.Step]
 	switch {
 	case r.Mirror && r.State == RolloutRunning:
-		route.Mirror = &Share{r.To, percent}
+		route.Mirror = Share{r.To, percent}
 	case !r.Mirror:
 		route.Split = []Share{{r.From, 100 - percent}, {r.To, percent}}
 	}
@@ -341,7 +332,7 @@ func (c *Core) lacking() (all []target) {
 		if r.State != RolloutWaiting {
 			continue
 		}
-		for _, n := range c.measuring(r) {
+		for _, n := range c.routes[r.Model].Active {
 			old, _ := c.nodes[n.Name].version(name, r.From)
 			fresh, _ := c.nodes[n.Name].version(name, r.To)
 			if _, carried := r.loaded[n.Name]; !carried && (old == "" || fresh == "") {

@@ -154,13 +154,13 @@ func TestAMirroredVersionAnswersNobody(t *testing.T) {
 	w := rolling(t, true)
 	w.begin(Rollout{Mirror: true, Steps: []uint32{20}})
 	r := w.routes["m"]
-	if !slices.Equal(r.Split, []Share{{"1", 100}}) || r.Mirror == nil || *r.Mirror != (Share{"2", 20}) {
+	if !slices.Equal(r.Split, []Share{{"1", 100}}) || r.Mirror != (Share{"2", 20}) {
 		t.Fatalf("%+v", r)
 	}
 	w.measure(does{}, does{})
 	w.measure(does{1000, 0, ms}, does{400, 0, ms})
 	w.pass(time.Second)
-	if r := w.routes["m"]; !slices.Equal(r.Split, []Share{{"1", 100}}) || r.Mirror != nil || w.rollout().State != RolloutDone {
+	if r := w.routes["m"]; !slices.Equal(r.Split, []Share{{"1", 100}}) || r.Mirror != (Share{}) || w.rollout().State != RolloutDone {
 		t.Errorf("%+v, %s", r, w.rollout().State)
 	}
 }

@@ -2,7 +2,6 @@ package cell
 
 import (
 	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -27,7 +26,6 @@ type Learned struct {
 	Asked     bool          `json:"asked,omitempty"` // a client has asked for it
 	Bytes     int64         `json:"bytes,omitempty"`
 	Digest    string        `json:"digest,omitempty"`
-	LoadTime  time.Duration `json:"load_ns,omitempty"`
 	Objective time.Duration `json:"objective_ns,omitempty"`
 	Efficient int           `json:"efficient_rows,omitempty"`
 	Curve     device.Curve  `json:"curve"`
@@ -48,8 +46,8 @@ func (s *State) Encode() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	sum := sha256.Sum256(body)
-	return json.Marshal(stateFile{Format: stateFormat, Checksum: hex.EncodeToString(sum[:]), State: body})
+	// Not by Marshal, which would read the whole body again.
+	return fmt.Appendf(nil, `{"format":%d,"sha256":"%x","state":%s}`, stateFormat, sha256.Sum256(body), body), nil
 }
 
 // DecodeState reads a file that [State.Encode] wrote.
@@ -61,7 +59,7 @@ func DecodeState(text []byte) (*State, error) {
 	if f.Format != stateFormat {
 		return nil, fmt.Errorf("the state has format %d, and this program reads format %d", f.Format, stateFormat)
 	}
-	if sum := sha256.Sum256(f.State); hex.EncodeToString(sum[:]) != f.Checksum {
+	if fmt.Sprintf("%x", sha256.Sum256(f.State)) != f.Checksum {
 		return nil, errors.New("the checksum of the state is wrong: the file is damaged")
 	}
 	s := &State{}

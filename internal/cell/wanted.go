@@ -43,20 +43,23 @@ type Share struct {
 
 // A Route is where proxies send the requests of a model.
 type Route struct {
-	Model  string        `json:"model"`           // empty for requests that concern no model
-	Active []Node        `json:"active"`          // sorted by name
-	Spare  []Node        `json:"spare,omitempty"` // for requests that active nodes cannot answer
-	Hedge  time.Duration `json:"hedge_ns,omitempty"`
-	Split  []Share       `json:"split,omitempty"`
-	Mirror *Share        `json:"mirror,omitempty"` // a version that gets copies of requests
-	Home   bool          `json:"home,omitempty"`   // no copy is loaded: the active node loads it for its first request
+	Model  string // empty for requests that concern no model
+	Active []Node // sorted by name
+	Spare  []Node // for requests that active nodes cannot answer
+	Hedge  time.Duration
+	Split  []Share
+	Mirror Share // a version that gets copies of requests; needs a split, which says which one answers
+	Home   bool  // no copy is loaded: the active node loads it for its first request
 }
 
 func (r *Route) equal(o *Route) bool {
-	return r.Model == o.Model && r.Home == o.Home && r.Hedge == o.Hedge && slices.Equal(r.Split, o.Split) && sameShare(r.Mirror, o.Mirror) && slices.Equal(r.Active, o.Active) && slices.Equal(r.Spare, o.Spare)
+	return r.Model == o.Model && r.Home == o.Home && r.SameRules(*o) && slices.Equal(r.Active, o.Active) && slices.Equal(r.Spare, o.Spare)
 }
 
-func sameShare(a, b *Share) bool { return a == b || a != nil && b != nil && *a == *b }
+// SameRules reports whether requests are divided and hedged in the same way.
+func (r Route) SameRules(o Route) bool {
+	return r.Hedge == o.Hedge && r.Mirror == o.Mirror && slices.Equal(r.Split, o.Split)
+}
 
 // An Order is a control request to a node.
 type Order struct {
@@ -66,7 +69,24 @@ type Order struct {
 	Epoch  uint64
 }
 
+// Verb returns load or unload.
+func (o Order) Verb() string {
+	if o.Unload {
+		return "unload"
+	}
+	return "load"
+}
+
 func (w *Wanted) sort() {
 	slices.SortFunc(w.Nodes, func(a, b Node) int { return strings.Compare(a.Name, b.Name) })
 	slices.SortFunc(w.Models, func(a, b Model) int { return strings.Compare(a.Name, b.Name) })
+}
+
+// find returns a model of what is wanted; nil if it has none.
+func (w *Wanted) find(model string) *Model {
+	i, wanted := slices.BinarySearchFunc(w.Models, model, func(m Model, name string) int { return strings.Compare(m.Name, name) })
+	if !wanted {
+		return nil
+	}
+	return &w.Models[i]
 }

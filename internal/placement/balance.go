@@ -72,7 +72,7 @@ func (b *builder) at(m int, n int32) int {
 // exchange makes a spare copy of the model active instead of the one at the full node, if
 // the device of the spare has the time, and the active copies stay in two zones.
 func (b *builder) exchange(m int, full int32) bool {
-	b.countZones(m)
+	b.countZones(b.places[m])
 	from := b.at(m, full)
 	for to, p := range b.places[m] {
 		if p.active || !b.fits(p.node, b.share[m]) || !b.keepsZones(full, p.node) {

@@ -7,36 +7,58 @@ import (
 
 // demoteSurplus makes surplus active copies spare ones, and puts the active ones first.
 func (b *builder) demoteSurplus(m int) {
-	b.sortPlaces(m)
+	b.sortByRank(b.places[m], m)
 	for i := range b.places[m] {
 		b.places[m][i].active = b.places[m][i].active && i < b.wants[m].Active
 	}
-	b.sortPlaces(m)
+	b.sortByRank(b.places[m], m)
 }
 
 // promote makes spare copies active if too few are: in the zone with the fewest active
-// copies, and there at the least busy node.
+// copies, and there at nodes whose devices have the time, by rank. A model without requests
+// has its active copies by zone and rank, whatever it had before: then a plan that was
+// lost is rebuilt with the same ones.
 func (b *builder) promote(m int) {
-	for active := b.activeCopies(m); active < min(b.wants[m].Active, len(b.places[m])); active++ {
-		b.countZones(m)
+	idle := b.models[m].Rate == 0
+	if !idle && b.activeCopies(m) >= min(b.wants[m].Active, len(b.places[m])) {
+		return
+	}
+	next := append(b.scratch[:0], b.places[m]...)
+	b.scratch = next
+	for i := range next {
+		next[i].active = next[i].active && !idle
+	}
+	b.sortByRank(next, m)
+	b.countZones(next)
+	for active := countActive(next); active < min(b.wants[m].Active, len(next)); active++ {
 		best := active
-		for i := active + 1; i < len(b.places[m]); i++ {
-			x, y := b.places[m][i].node, b.places[m][best].node
-			byZone := cmp.Compare(b.active[b.states[x].zone], b.active[b.states[y].zone])
-			if cmp.Or(byZone, cmp.Compare(b.fullness(x), b.fullness(y))) < 0 {
+		for i := active + 1; i < len(next); i++ {
+			if b.betterActive(next[i].node, next[best].node, b.share[m]) {
 				best = i
 			}
 		}
-		b.update(m, func(places []place) []place {
-			places[best].active = true
-			return places
-		})
+		next[best].active = true
+		b.active[b.states[next[best].node].zone]++
+		b.sortByRank(next, m)
 	}
+	if !slices.Equal(next, b.places[m]) {
+		b.update(m, func(places []place) []place { return append(places[:0], next...) })
+	}
+}
+
+// betterActive reports whether a copy that becomes active is better at node x than at y. It uses
+// the counts of countZones.
+func (b *builder) betterActive(x, y int32, share int64) bool {
+	if byZone := cmp.Compare(b.active[b.states[x].zone], b.active[b.states[y].zone]); byZone != 0 || share == 0 {
+		return byZone < 0
+	}
+	xFits, yFits := b.fits(x, share), b.fits(y, share)
+	return xFits && !yFits || !xFits && !yFits && b.fullness(x) < b.fullness(y)
 }
 
 // useTwoZones exchanges an active copy for a spare one if all active ones are in one zone.
 func (b *builder) useTwoZones(m int) {
-	b.countZones(m)
+	b.countZones(b.places[m])
 	zone := slices.IndexFunc(b.active, func(n int) bool { return n > 0 })
 	if zone < 0 || b.active[zone] < b.activeCopies(m) || b.wants[m].Active < 2 {
 		return
@@ -48,23 +70,19 @@ func (b *builder) useTwoZones(m int) {
 }
 
 // activeCopies returns how many copies of a model are active.
-func (b *builder) activeCopies(m int) (n int) {
-	for _, p := range b.places[m] {
+func (b *builder) activeCopies(m int) int { return countActive(b.places[m]) }
+
+func countActive(places []place) (n int) {
+	for _, p := range places {
 		n += btoi(p.active)
 	}
 	return n
 }
 
-// sortPlaces puts active copies first, and orders by rank otherwise.
-func (b *builder) sortPlaces(m int) {
-	slices.SortFunc(b.places[m], func(x, y place) int {
-		if x.active != y.active {
-			if x.active {
-				return -1
-			}
-			return 1
-		}
-		return cmp.Or(cmp.Compare(rank(b.states[y.node].hash, b.hashes[m]), rank(b.states[x.node].hash, b.hashes[m])), cmp.Compare(x.node, y.node))
+// sortByRank puts active copies of a model first, and orders by rank otherwise.
+func (b *builder) sortByRank(places []place, m int) {
+	slices.SortFunc(places, func(x, y place) int {
+		return cmp.Or(btoi(y.active)-btoi(x.active), cmp.Compare(rank(b.states[y.node].hash, b.hashes[m]), rank(b.states[x.node].hash, b.hashes[m])), cmp.Compare(x.node, y.node))
 	})
 }
 
@@ -72,7 +90,7 @@ func (b *builder) sortPlaces(m int) {
 func (b *builder) dropSurplus(m int) {
 	total := b.wants[m].Active + b.wants[m].Spare
 	for len(b.places[m]) > total {
-		b.countZones(m)
+		b.countZones(b.places[m])
 		drop := len(b.places[m]) - 1
 		for i, p := range b.places[m] {
 			if !p.active && b.inZone[b.states[p.node].zone] > b.inZone[b.states[b.places[m][drop].node].zone] {
@@ -84,10 +102,10 @@ func (b *builder) dropSurplus(m int) {
 }
 
 // countZones counts the copies of a model by zone.
-func (b *builder) countZones(m int) {
+func (b *builder) countZones(places []place) {
 	clear(b.inZone)
 	clear(b.active)
-	for _, p := range b.places[m] {
+	for _, p := range places {
 		zone := b.states[p.node].zone
 		b.inZone[zone]++
 		if p.active {
@@ -98,13 +116,12 @@ func (b *builder) countZones(m int) {
 
 // A candidate is a node for a new copy.
 type candidate struct {
-	node   int32
-	zone   int  // copies of the model in its zone; first the active ones, if the copy is active
-	holds  bool // it holds the model already
-	fits   bool // its device has the time
-	cached bool
-	busy   float64
-	rank   uint64
+	node int32
+	zone int // copies of the model in its zone; first the active ones, if the copy is active
+	mark
+	fits bool // its device has the time
+	busy float64
+	rank uint64
 }
 
 // better reports whether c is the better place: in a zone with fewer copies, with the model
@@ -120,8 +137,8 @@ func (c *candidate) better(o *candidate) bool {
 		return c.fits
 	case !c.fits && c.busy != o.busy:
 		return c.busy < o.busy
-	case c.cached != o.cached:
-		return c.cached
+	case c.files != o.files:
+		return c.files
 	}
 	return c.rank > o.rank
 }
@@ -132,36 +149,31 @@ func (b *builder) choose(m int, active bool, below class) int32 {
 	if b.models[m].Bytes > b.roomiest(below) {
 		return -1
 	}
-	b.search++
-	b.countZones(m)
+	b.countZones(b.places[m])
+	clear(b.marks)
 	for _, p := range b.places[m] {
-		b.stamp[p.node] = b.search
+		b.marks[p.node].placed = true
 	}
 	for _, n := range b.cached[b.models[m].Digest] {
-		b.hasFiles[n] = b.search
+		b.marks[n].files = true
 	}
 	for _, n := range b.holders[m] {
-		b.holds[n] = b.search
+		b.marks[n].holds = true
 	}
-	model, best, found := &b.models[m], candidate{}, false
+	best := candidate{node: -1}
 	for n := range b.nodes {
 		s := &b.states[n]
-		if b.stamp[n] == b.search || b.room(n, below) < model.Bytes || b.nodes[n].Draining {
+		if b.marks[n].placed || b.room(n, below) < b.models[m].Bytes || b.nodes[n].Draining {
 			continue
 		}
-		c := candidate{node: int32(n), zone: b.inZone[s.zone], rank: rank(s.hash, b.hashes[m]), fits: true}
+		c := candidate{node: int32(n), zone: b.inZone[s.zone], rank: rank(s.hash, b.hashes[m]), fits: true, mark: b.marks[n]}
 		if active {
 			c.zone += len(b.nodes) * b.active[s.zone]
 			c.fits, c.busy = b.fits(int32(n), b.share[m]), b.fullness(int32(n))
 		}
-		c.holds = b.holds[n] == b.search
-		c.cached = b.hasFiles[n] == b.search
-		if !found || c.better(&best) {
-			best, found = c, true
+		if best.node < 0 || c.better(&best) {
+			best = c
 		}
-	}
-	if !found {
-		return -1
 	}
 	return best.node
 }

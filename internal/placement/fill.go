@@ -53,29 +53,25 @@ func (b *builder) enqueue(m, n int) {
 // largest: small ones fit into what is left.
 func (b *builder) byDeviceTime() []int32 {
 	if b.order == nil {
-		b.order = make([]int32, len(b.models))
-		for m := range b.order {
-			b.order[m] = int32(m)
-		}
-		slices.SortFunc(b.order, func(x, y int32) int {
-			return cmp.Or(cmp.Compare(b.share[y], b.share[x]), cmp.Compare(b.models[y].Bytes, b.models[x].Bytes), cmp.Compare(x, y))
+		b.order = b.sorted(func(x, y *Model, i, j int32) int {
+			return cmp.Or(cmp.Compare(b.share[j], b.share[i]), cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(i, j))
 		})
 	}
 	return b.order
 }
 
-// missingClass returns the class of a model's next copy if it has n.
-func (b *builder) missingClass(m, n int) class {
-	switch {
-	case !b.wants[m].InUse:
-		return notInUse
-	case n == 0:
-		return firstActive
-	case n < b.wants[m].Active:
-		return moreActive
+// sorted returns the indexes of the models in an order.
+func (b *builder) sorted(compare func(x, y *Model, i, j int32) int) []int32 {
+	order := make([]int32, len(b.models))
+	for m := range order {
+		order[m] = int32(m)
 	}
-	return spare
+	slices.SortFunc(order, func(i, j int32) int { return compare(&b.models[i], &b.models[j], i, j) })
+	return order
 }
+
+// missingClass returns the class of a model's next copy if it has n.
+func (b *builder) missingClass(m, n int) class { return b.classOf(m, n, n < b.wants[m].Active) }
 
 func btoi(b bool) int {
 	if b {
@@ -120,14 +116,14 @@ func (b *builder) coldest(n int32, c class) int {
 		if b.classAt(int(m), b.at(int(m), n)) != c {
 			continue
 		}
-		if best < 0 || colder(&b.models[m], &b.models[best]) {
+		if best < 0 || compareUse(&b.models[m], &b.models[best]) < 0 {
 			best = int(m)
 		}
 	}
 	return best
 }
 
-// colder orders models by how few requests they get.
-func colder(x, y *Model) bool {
-	return cmp.Or(cmp.Compare(x.Rate, y.Rate), cmp.Compare(btoi(x.Asked), btoi(y.Asked)), cmp.Compare(x.Name, y.Name)) < 0
+// compareUse orders models by how many requests they get, the coldest first.
+func compareUse(x, y *Model) int {
+	return cmp.Or(cmp.Compare(x.Rate, y.Rate), btoi(x.Asked)-btoi(y.Asked), cmp.Compare(x.Name, y.Name))
 }

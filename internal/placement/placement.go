@@ -23,8 +23,9 @@ type Node struct {
 // A Loaded is a model on a node.
 type Loaded struct {
 	Model string
-	Bytes int64 // memory that it uses
-	Ready bool  // false while it is loading
+	Bytes int64   // memory that it uses
+	Ready bool    // false while it is loading
+	Rate  float64 // requests per second that it gets
 }
 
 // A Model is a wanted model, with what the nodes reported about it.

@@ -81,15 +81,18 @@ type builder struct {
 	queue       [classes][]int32
 	largestRoom [classes + 1]int64 // see roomiest
 	roomKnown   [classes + 1]bool
-	stamp       []int // by node: the last search that excluded it
-	changed     bool  // a copy was placed, or got another role
-	search      int
+	changed     bool               // a copy was placed, or got another role
 	cached      map[string][]int32 // nodes by the digest of files on their disks
-	hasFiles    []int              // by node: the last search for a model whose files it has
 	holders     [][]int32          // by model: nodes that hold or load it
-	holds       []int              // by node: the last search for a model that it holds
+	marks       []mark             // scratch: by node
 	inZone      []int              // scratch: copies of a model by zone
 	active      []int              // scratch: active copies of a model by zone
+	scratch     []place
+}
+
+// A mark is what a node has of one model.
+type mark struct {
+	placed, holds, files bool // a place, a copy in memory, the files
 }
 
 // A place is a copy at a node.
@@ -124,8 +127,7 @@ func newBuilder(nodes []Node, models []Model) *builder {
 	b := &builder{
 		nodes: nodes, models: models,
 		previous: make([]*Placement, len(models)), wants: make([]Placement, len(models)), places: make([][]place, len(models)), share: make([]int64, len(models)), hashes: make([]uint64, len(models)),
-		states: make([]nodeState, len(nodes)), stamp: make([]int, len(nodes)),
-		cached: map[string][]int32{}, hasFiles: make([]int, len(nodes)), holds: make([]int, len(nodes)),
+		states: make([]nodeState, len(nodes)), marks: make([]mark, len(nodes)), cached: map[string][]int32{},
 	}
 	for i := range models {
 		b.hashes[i] = hashOf(models[i].Name)
@@ -150,6 +152,9 @@ func newBuilder(nodes []Node, models []Model) *builder {
 
 // need computes how many copies each model needs, and the device time of each.
 func (b *builder) need(previous *Plan) {
+	if previous == nil {
+		previous = b.rebuild()
+	}
 	for i := range b.models {
 		b.previous[i] = previous.Find(b.models[i].Name)
 		b.wants[i] = b.models[i].need(b.previous[i], b.zones)
@@ -182,7 +187,8 @@ func (b *builder) keep() {
 		}
 	}
 	b.mean = float64(busy) / max(speed, 1)
-	b.findHolders()
+	b.holders = make([][]int32, len(b.models))
+	b.eachHeld(func(m, n int, _ *Loaded) { b.holders[m] = append(b.holders[m], int32(n)) })
 	// Copies are added in the order of their class, so that memory that has become short is
 	// left to those that matter most.
 	for m := range b.models {
@@ -192,22 +198,6 @@ func (b *builder) keep() {
 	for c := range classes {
 		for m := range b.models {
 			b.dropUnfit(m, c)
-		}
-	}
-}
-
-// findHolders lists the nodes that hold or load each model.
-func (b *builder) findHolders() {
-	index := make(map[string]int, len(b.models))
-	for i := range b.models {
-		index[b.models[i].Name] = i
-	}
-	b.holders = make([][]int32, len(b.models))
-	for n := range b.nodes {
-		for _, c := range b.nodes[n].Copies {
-			if m, wanted := index[c.Model]; wanted {
-				b.holders[m] = append(b.holders[m], int32(n))
-			}
 		}
 	}
 }
@@ -230,13 +220,15 @@ func (b *builder) dropUnfit(m int, of class) {
 
 // classAt returns the class of a model's copy. Active copies come first in places, and are
 // ordered by rank, so that planning again finds the same classes.
-func (b *builder) classAt(m, i int) class {
+func (b *builder) classAt(m, i int) class { return b.classOf(m, i, b.places[m][i].active) }
+
+func (b *builder) classOf(m, i int, active bool) class {
 	switch {
 	case !b.wants[m].InUse:
 		return notInUse
 	case i == 0:
 		return firstActive
-	case b.places[m][i].active:
+	case active:
 		return moreActive
 	}
 	return spare
@@ -249,7 +241,7 @@ func (b *builder) update(m int, change func(places []place) []place) {
 		b.discount(m, p, b.classAt(m, i))
 	}
 	b.places[m] = change(b.places[m])
-	b.sortPlaces(m)
+	b.sortByRank(b.places[m], m)
 	for i, p := range b.places[m] {
 		b.account(m, p, b.classAt(m, i))
 	}

@@ -36,7 +36,26 @@ func hold(all []Node, plan *Plan) []Node {
 		all[i].Copies = nil
 		for _, p := range plan.Models {
 			if find(p.Copies, all[i].Name, func(c *Copy) string { return c.Node }) != nil {
-				all[i].Copies = append(all[i].Copies, Loaded{p.Model, 10, true})
+				all[i].Copies = append(all[i].Copies, Loaded{Model: p.Model, Bytes: 10, Ready: true})
+			}
+		}
+	}
+	return all
+}
+
+// withRates returns the nodes with the rates of models divided between their active copies.
+func withRates(all []Node, plan *Plan, models []Model) []Node {
+	all = slices.Clone(all)
+	for i := range all {
+		all[i].Copies = slices.Clone(all[i].Copies)
+		for j := range all[i].Copies {
+			c := &all[i].Copies[j]
+			p := plan.Find(c.Model)
+			if p == nil {
+				continue
+			}
+			if at := find(p.Copies, all[i].Name, func(c *Copy) string { return c.Node }); at != nil && at.Active {
+				c.Rate = find(models, c.Model, func(m *Model) string { return m.Name }).Rate / float64(p.Active)
 			}
 		}
 	}
@@ -142,7 +161,7 @@ func TestACopyThatWasLoadedOnDemandStays(t *testing.T) {
 	home := plan.Find("cold").Home
 	for i := range all {
 		if all[i].Name == home {
-			all[i].Copies = []Loaded{{"cold", 10, false}}
+			all[i].Copies = []Loaded{{Model: "cold", Bytes: 10, Ready: false}}
 		}
 	}
 	cold.Asked, cold.Rate, cold.Reported = true, 1, time.Second
@@ -277,12 +296,38 @@ func TestEqualInputGivesEqualPlansByteForByte(t *testing.T) {
 
 func TestALostPlanIsRebuiltFromTheNodes(t *testing.T) {
 	all, models := nodes(12, 100), []Model{model("m", 10), model("n", 5000), model("o", 0)}
-	first := Config{}.Plan(nil, all, models, 0)
-	again := Config{}.Plan(nil, hold(all, first), models, time.Second)
-	for _, p := range first.Models {
-		if got, want := strings.ReplaceAll(text(again.Find(p.Model)), "*", ""), strings.ReplaceAll(text(&p), "*", ""); got != want {
-			t.Errorf("%s is at %s, want %s as before", p.Model, got, want)
+	plan := Config{}.Plan(nil, all, models, 0)
+	check := func(when string) {
+		t.Helper()
+		again := Config{}.Plan(nil, withRates(hold(all, plan), plan, models), models, time.Second)
+		for _, p := range plan.Models {
+			if got, want := text(again.Find(p.Model)), text(&p); got != want {
+				t.Errorf("%s: %s is at %s, want %s as before", when, p.Model, got, want)
+			}
 		}
+	}
+	check("at first")
+	// A node that was lost and came back: active copies have moved.
+	plan = Config{}.Plan(plan, hold(all, plan)[1:], models, time.Second)
+	plan = Config{}.Plan(plan, hold(all, plan), models, 2*time.Second)
+	check("after a loss")
+	models[1].Rate, models[1].Reported = 100, 3*time.Second // its copies are lowered ten minutes later
+	plan = Config{}.Plan(plan, hold(all, plan), models, 3*time.Second)
+	check("with more copies than the rate needs")
+	models[1].Rate = 0
+	plan = Config{}.Plan(plan, hold(all, plan), models, 4*time.Second)
+	check("without requests")
+}
+
+func TestASpareThatGetsFewRequestsStaysASpare(t *testing.T) {
+	all, models := nodes(3, 100), []Model{model("m", 100)}
+	plan := Config{}.Plan(nil, all, models, 0)
+	held := withRates(hold(all, plan), plan, models)
+	for i := range held {
+		held[i].Copies[0].Rate++ // Envoys tried it elsewhere before
+	}
+	if got, want := text(Config{}.Plan(nil, held, models, 0).Find("m")), text(plan.Find("m")); got != want {
+		t.Errorf("m is at %s, want %s", got, want)
 	}
 }
 

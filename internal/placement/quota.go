@@ -1,23 +1,12 @@
 package placement
 
-import "slices"
-
 // applyQuotas marks the models for which their tenant has no room. A tenant keeps the models
 // with the most requests.
 func (b *builder) applyQuotas(quotas map[string]Quota) {
 	if len(quotas) == 0 {
 		return
 	}
-	order := make([]int32, len(b.models))
-	for m := range order {
-		order[m] = int32(m)
-	}
-	slices.SortFunc(order, func(x, y int32) int {
-		if colder(&b.models[x], &b.models[y]) {
-			return 1
-		}
-		return -1
-	})
+	order := b.sorted(func(x, y *Model, _, _ int32) int { return compareUse(y, x) })
 	used := map[string]Quota{}
 	for _, m := range order {
 		tenant := b.models[m].Tenant

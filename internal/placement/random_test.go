@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 )
@@ -61,13 +62,13 @@ func TestRandomCells(t *testing.T) {
 	all := seen[0].events
 	all.add(&seen[1].events)
 	t.Logf("%+v", all)
-	if all.unloads == 0 || all.frozen == 0 || all.short == 0 || all.waits == 0 {
+	if all.unloads == 0 || all.frozen == 0 || all.short == 0 || all.waits == 0 || all.rebuilt == 0 {
 		t.Errorf("not everything happened: %+v", all)
 	}
 }
 
 // events counts what happened, so that no check passes because nothing did.
-type events struct{ steps, unloads, frozen, short, waits int }
+type events struct{ steps, unloads, frozen, short, waits, rebuilt int }
 
 func (e *events) add(o *events) {
 	e.steps += o.steps
@@ -75,6 +76,7 @@ func (e *events) add(o *events) {
 	e.frozen += o.frozen
 	e.short += o.short
 	e.waits += o.waits
+	e.rebuilt += o.rebuilt
 }
 
 type randomWorld struct {
@@ -166,6 +168,47 @@ func (w *randomWorld) round() {
 			}
 		}
 	}
+	if w.plan.Frozen == "" {
+		w.checkLostPlan()
+	}
+}
+
+// checkLostPlan checks that a plan that was lost is rebuilt from the nodes, if they hold what it
+// has, and it has a place for everything.
+func (w *randomWorld) checkLostPlan() {
+	held := withRates(w.all, w.plan, w.models)
+	for _, n := range held {
+		for _, c := range n.Copies {
+			if p := w.plan.Find(c.Model); p == nil || find(p.Copies, n.Name, func(c *Copy) string { return c.Node }) == nil {
+				return // a copy is still to be unloaded
+			}
+		}
+		if n.Draining {
+			return
+		}
+	}
+	for _, p := range w.plan.Models {
+		if len(p.Copies) < p.Active+p.Spare || !w.holds(&p) {
+			return
+		}
+	}
+	w.rebuilt++
+	next, again := w.cfg.Plan(w.plan, held, w.models, w.now), w.cfg.Plan(nil, held, w.models, w.now)
+	for i := range again.Models {
+		if got, want := text(&again.Models[i]), text(&next.Models[i]); got != want {
+			w.t.Errorf("%s is at %q in the rebuilt plan, and at %q in the next one", again.Models[i].Model, got, want)
+		}
+	}
+}
+
+// holds reports whether all copies of a plan are ready.
+func (w *randomWorld) holds(p *Placement) bool {
+	for _, c := range p.Copies {
+		if !slices.ContainsFunc(w.node(c.Node).Copies, func(l Loaded) bool { return l.Model == p.Model && l.Ready }) {
+			return false
+		}
+	}
+	return true
 }
 
 // checkVanished checks that a plan after the loss of a third of the nodes is frozen, unless

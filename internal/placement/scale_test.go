@@ -51,7 +51,7 @@ func holdAll(all []Node, plan *Plan, models []Model) []Node {
 	for i, p := range plan.Models {
 		for _, c := range p.Copies {
 			n := &all[index[c.Node]]
-			n.Copies = append(n.Copies, Loaded{p.Model, models[i].Bytes, true})
+			n.Copies = append(n.Copies, Loaded{Model: p.Model, Bytes: models[i].Bytes, Ready: true})
 		}
 	}
 	return all

@@ -3,7 +3,6 @@ package placement
 import (
 	"cmp"
 	"slices"
-	"sort"
 	"strings"
 	"time"
 )
@@ -113,8 +112,8 @@ func (h *held) plannedAt(node string) bool {
 func (s *stepper) planLoads(m int) {
 	h := &s.models[m]
 	for _, c := range h.Copies {
-		n := sort.Search(len(s.nodes), func(i int) bool { return s.nodes[i].Name >= c.Node })
-		if n == len(s.nodes) || s.nodes[n].Name != c.Node || slices.Contains(h.holders, int32(n)) {
+		n, reports := slices.BinarySearchFunc(s.nodes, c.Node, func(n Node, name string) int { return strings.Compare(n.Name, name) })
+		if !reports || slices.Contains(h.holders, int32(n)) {
 			continue
 		}
 		s.rooms[n].wanted += h.bytes

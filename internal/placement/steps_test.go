@@ -10,7 +10,7 @@ import (
 
 func TestACopyIsLoadedBeforeTheOldOneIsUnloaded(t *testing.T) {
 	all := []Node{
-		{Name: "a", Bytes: 10, Copies: []Loaded{{"m", 10, true}}},
+		{Name: "a", Bytes: 10, Copies: []Loaded{{Model: "m", Bytes: 10, Ready: true}}},
 		{Name: "b", Bytes: 10},
 	}
 	models := []Model{{Name: "m", Bytes: 10}}
@@ -22,7 +22,7 @@ func TestACopyIsLoadedBeforeTheOldOneIsUnloaded(t *testing.T) {
 		}
 	}
 	check("at first", Step{Node: "b", Model: "m"})
-	all[1].Copies = []Loaded{{"m", 10, false}}
+	all[1].Copies = []Loaded{{Model: "m", Bytes: 10, Ready: false}}
 	check("while it loads")
 	if got := Routes(plan, all)[0]; !reflect.DeepEqual(got.Active, []string{"a"}) {
 		t.Errorf("while it loads, the route is %v, want the old copy", got)
@@ -36,8 +36,8 @@ func TestACopyIsLoadedBeforeTheOldOneIsUnloaded(t *testing.T) {
 
 func TestTheLastReadyCopyOfAModelInUseStays(t *testing.T) {
 	all := []Node{
-		{Name: "a", Bytes: 10, Copies: []Loaded{{"m", 10, true}}},
-		{Name: "b", Bytes: 10, Copies: []Loaded{{"n", 10, true}}},
+		{Name: "a", Bytes: 10, Copies: []Loaded{{Model: "m", Bytes: 10, Ready: true}}},
+		{Name: "b", Bytes: 10, Copies: []Loaded{{Model: "n", Bytes: 10, Ready: true}}},
 	}
 	models := []Model{{Name: "m", Bytes: 10}, {Name: "n", Bytes: 10}}
 	plan := &Plan{Models: []Placement{
@@ -54,7 +54,7 @@ func TestTheLastReadyCopyOfAModelInUseStays(t *testing.T) {
 }
 
 func TestLoadsAreLimitedByNodeAndByTime(t *testing.T) {
-	all := []Node{{Name: "a", Bytes: 1000}, {Name: "b", Bytes: 1000, Copies: []Loaded{{"m9", 10, false}}}}
+	all := []Node{{Name: "a", Bytes: 1000}, {Name: "b", Bytes: 1000, Copies: []Loaded{{Model: "m9", Bytes: 10, Ready: false}}}}
 	plan, models := &Plan{}, []Model{}
 	for i := range 10 {
 		name := fmt.Sprint("m", i)

@@ -7,19 +7,16 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -38,27 +35,25 @@ import (
 // 500 in place of the server.
 type objectStore struct {
 	t      *testing.T
-	blob   *blob.Bucket // past the proxies
-	url    string       // through them
-	proxy  string       // the API of the first
-	broken atomic.Int64 // how many reads of objects are answered with 500
-	failed atomic.Int64 // how many were
-	reads  atomic.Int64 // how many there were in all
-	short  atomic.Int64 // how many of the next answers end after half of their bytes
-	flip   atomic.Bool  // answers have a wrong byte
-	halved atomic.Int64 // answers that ended early
-	wrong  atomic.Int64 // answers with a wrong byte
+	blob   *blob.Bucket          // past the proxies
+	url    string                // through them
+	proxy  *servertest.Toxiproxy // the first of them
+	broken atomic.Int64          // how many reads of objects are answered with 500
+	failed atomic.Int64          // how many were
+	reads  atomic.Int64          // how many there were in all
+	short  atomic.Int64          // how many of the next answers end after half of their bytes
+	flip   atomic.Bool           // answers have a wrong byte
+	halved atomic.Int64          // answers that ended early
+	wrong  atomic.Int64          // answers with a wrong byte
 }
 
 // startStore starts a store with an empty bucket. It skips the test if tools/get-versitygw has
 // not been run.
 func startStore(t *testing.T) *objectStore {
 	t.Helper()
-	gateway, toxiproxy := filepath.Join(servertest.Root, "bin", "versitygw"), filepath.Join(servertest.Root, "bin", "toxiproxy")
-	for _, binary := range []string{gateway, toxiproxy} {
-		if _, err := os.Stat(binary); err != nil {
-			t.Skipf("%v; run tools/get-versitygw", err)
-		}
+	gateway := filepath.Join(servertest.Root, "bin", "versitygw")
+	if _, err := os.Stat(gateway); err != nil {
+		t.Skipf("%v; run tools/get-versitygw", err)
 	}
 	for name, value := range map[string]string{"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secretsecret", "AWS_REGION": "us-east-1", "ROOT_ACCESS_KEY": "key", "ROOT_SECRET_KEY": "secretsecret"} {
 		t.Setenv(name, value)
@@ -67,13 +62,10 @@ func startStore(t *testing.T) *objectStore {
 	if err := os.Mkdir(filepath.Join(root, "models"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	direct, faulty, api := freeAddress(t), freeAddress(t), freeAddress(t)
-	runTool(t, direct, gateway, "--port", direct, "posix", root)
-	host, port, _ := strings.Cut(api, ":")
-	runTool(t, api, toxiproxy, "-host", host, "-port", port)
-	s := &objectStore{t: t, proxy: "http://" + api}
-	s.call("/proxies", map[string]any{"name": "s3", "listen": faulty, "upstream": direct})
-	target := &url.URL{Scheme: "http", Host: faulty}
+	direct := servertest.FreeAddress(t)
+	servertest.RunTool(t, direct, gateway, "--port", direct, "posix", root)
+	s := &objectStore{t: t, proxy: servertest.StartToxiproxy(t)}
+	target := &url.URL{Scheme: "http", Host: s.proxy.Forward("s3", direct)}
 	forward := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
 		r.SetURL(target)
 		r.Out.Host = r.In.Host // which the client has signed
@@ -123,59 +115,12 @@ func startStore(t *testing.T) *objectStore {
 	return s
 }
 
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }() // it has accepted nothing
-	return l.Addr().String()
-}
-
-// runTool runs a server until the test ends, and returns when it listens.
-func runTool(t *testing.T, address, program string, args ...string) {
-	t.Helper()
-	cmd := exec.Command(program, args...)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait() // it was killed
-	})
-	servertest.Eventually(t, program+" listens", func() bool {
-		c, err := net.Dial("tcp", address)
-		if err == nil {
-			_ = c.Close()
-		}
-		return err == nil
-	})
-}
-
-// call sends a request to the API of the proxy. A nil body means DELETE.
-func (s *objectStore) call(path string, body any) {
-	s.t.Helper()
-	method, text := http.MethodDelete, []byte(nil)
-	if body != nil {
-		method = http.MethodPost
-		text, _ = json.Marshal(body) // it can be
-	}
-	req, err := http.NewRequestWithContext(s.t.Context(), method, s.proxy+path, bytes.NewReader(text))
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	if status, _, answer, err := servertest.Fetch(req); err != nil || status >= 300 {
-		s.t.Fatalf("%s: %d %s %v", path, status, answer, err)
-	}
-}
-
 // with injects a fault while do runs.
 func (s *objectStore) with(kind string, attributes map[string]any, do func()) {
 	s.t.Helper()
-	s.call("/proxies/s3/toxics", map[string]any{"name": kind, "type": kind, "attributes": attributes})
+	s.proxy.Call("/proxies/s3/toxics", map[string]any{"name": kind, "type": kind, "attributes": attributes})
 	do()
-	s.call("/proxies/s3/toxics/"+kind, nil)
+	s.proxy.Call("/proxies/s3/toxics/"+kind, nil)
 }
 
 const weightsSize = 20 << 20
@@ -284,11 +229,11 @@ func TestABucketWithFaultsHarmsNoLoadedModel(t *testing.T) {
 	if n := store.failed.Load(); n != 5 {
 		t.Errorf("%d requests were answered with 500, want 5", n)
 	}
-	store.call("/proxies/s3", map[string]any{"enabled": false})
+	store.proxy.Call("/proxies/s3", map[string]any{"enabled": false})
 	if err := ask("down"); err == nil || !strings.Contains(err.Error(), "cannot be fetched") {
 		t.Errorf("down: %v", err)
 	}
-	store.call("/proxies/s3", map[string]any{"enabled": true})
+	store.proxy.Call("/proxies/s3", map[string]any{"enabled": true})
 	store.flip.Store(true)
 	if err := ask("flipped"); err == nil || !strings.Contains(err.Error(), "checksum") || store.wrong.Load() == 0 {
 		t.Errorf("flipped: %d answers were wrong: %v", store.wrong.Load(), err)

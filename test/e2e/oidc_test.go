@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -53,7 +52,7 @@ func newOIDCIssuer(t *testing.T) *oidcIssuer {
 	if _, err := os.Stat(filepath.Join(dir, "node_modules", "oidc-provider")); err != nil {
 		t.Skip("there is no bin/oidc-provider: run tools/get-oidc-provider")
 	}
-	port := freeTCPPort(t)
+	port := servertest.FreePort(t)
 	return &oidcIssuer{t: t, port: port, url: fmt.Sprintf("http://127.0.0.1:%d", port), keys: filepath.Join(t.TempDir(), "jwks.json")}
 }
 
@@ -154,16 +153,6 @@ func newSigningKey(t *testing.T, id string) jose.JSONWebKey {
 		t.Fatal(err)
 	}
 	return jose.JSONWebKey{Key: key, KeyID: id, Use: "sig", Algorithm: "ES256"}
-}
-
-func freeTCPPort(t *testing.T) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().(*net.TCPAddr).Port
 }
 
 // statusFor returns the status of a request for metadata with a header.
@@ -289,7 +278,7 @@ func TestAProxyNamesTheCaller(t *testing.T) {
 		t.Errorf("a forged header over gRPC: %v", got)
 	}
 
-	ports := map[string]int{"http": freeTCPPort(t), "grpc": freeTCPPort(t)}
+	ports := map[string]int{"http": servertest.FreePort(t), "grpc": servertest.FreePort(t)}
 	port := func(address string) string { return address[strings.LastIndex(address, ":")+1:] }
 	bootstrap := "static_resources:\n  listeners:\n" +
 		strings.NewReplacer("LISTEN", fmt.Sprint(ports["http"]), "SHOAL", "http", "ISSUER", issuer.url).Replace(envoyListener) +

@@ -32,7 +32,7 @@ def handle(data, context):
 `
 
 // archiveAndModel serves an archive, m, and an ONNX model, mlp, that is left as it is.
-func archiveAndModel(t *testing.T) *store {
+func archiveAndModel(t *testing.T, flags ...string) *store {
 	t.Helper()
 	onnxtest.Library(t)
 	dir := t.TempDir()
@@ -46,7 +46,7 @@ func archiveAndModel(t *testing.T) *store {
 			t.Fatal(err)
 		}
 	}
-	s := serveStore(t, dir, "shoal serve "+servertest.BareFile(t, "mlp")+" --model-store store --mms-config config.properties --local-socket="+filepath.Join(dir, "socket"))
+	s := serveStore(t, dir, "shoal serve "+servertest.BareFile(t, "mlp")+" --model-store store --mms-config config.properties --local-socket="+filepath.Join(dir, "socket")+" "+strings.Join(flags, " "))
 	s.AwaitReady()
 	if out, err := s.sh("curl -sf -X POST 'localhost:8081/models?url=m&model_name=m&handler=service:handle&batch_size=4&initial_workers=1'"); err != nil {
 		t.Fatalf("%v: %s\n%s", err, out, s.Log())
@@ -56,13 +56,16 @@ func archiveAndModel(t *testing.T) *store {
 
 // post returns the answer to a request that is to succeed, as text: MMS's API has no public
 // client, and of KServe's it is the JSON that is compared.
-func (s *store) post(url, kind, body string) string {
+func (s *store) post(url, kind, body string, headers ...[2]string) string {
 	s.T.Helper()
 	req, err := http.NewRequest(http.MethodPost, url, strings.NewReader(body))
 	if err != nil {
 		s.T.Fatal(err)
 	}
 	req.Header.Set("Content-Type", kind)
+	for _, h := range headers {
+		req.Header.Set(h[0], h[1])
+	}
 	status, _, text, err := servertest.Fetch(req)
 	if err != nil || status != http.StatusOK {
 		s.T.Errorf("%s: status %d, %v: %s", url, status, err, text)

@@ -5,7 +5,7 @@ package e2e
 import (
 	"context"
 	"errors"
-	"net"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -137,26 +137,12 @@ func TestWithoutTheLibraryTheRestServes(t *testing.T) {
 // TestALogThatCannotBeWrittenStopsNothing has the log go where nothing fits.
 func TestALogThatCannotBeWrittenStopsNothing(t *testing.T) {
 	onnxtest.Library(t)
-	httpPort, grpcPort := freePort(t), freePort(t) // the log would say which, if it could
+	httpPort, grpcPort := servertest.FreePort(t), servertest.FreePort(t) // the log would say which, if it could
 	s := servertest.Launch(t, servertest.ONNXRepository(t, map[string]servertest.ONNXModel{"good": {File: onnxtest.Model("mlp")}}),
-		"--log-file=/dev/full", "--http-port="+httpPort, "--grpc-port="+grpcPort, "--metrics-port=0")
-	s.HTTP, s.GRPC = "http://127.0.0.1:"+httpPort, "127.0.0.1:"+grpcPort
+		"--log-file=/dev/full", fmt.Sprint("--http-port=", httpPort), fmt.Sprint("--grpc-port=", grpcPort), "--metrics-port=0")
+	s.HTTP, s.GRPC = fmt.Sprint("http://127.0.0.1:", httpPort), fmt.Sprint("127.0.0.1:", grpcPort)
 	s.AwaitReady()
 	meanwhile(t, s, servertest.For(200*time.Millisecond))
-}
-
-// freePort returns a port that nobody listens on just now.
-func freePort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	if err := errors.Join(err, l.Close()); err != nil {
-		t.Fatal(err)
-	}
-	return port
 }
 
 // TestARepositoryThatVanishesUnloadsNothing takes the directory away that is

@@ -21,6 +21,7 @@ import (
 	"github.com/shoal-serving/shoal/internal/device"
 	"github.com/shoal-serving/shoal/internal/placement"
 	"github.com/shoal-serving/shoal/internal/simulate/cell"
+	"github.com/shoal-serving/shoal/test/measure"
 	"github.com/shoal-serving/shoal/test/servertest"
 )
 
@@ -46,24 +47,10 @@ func cellConfig(rate float64, network, lasting time.Duration) cell.Config {
 // TestProofCell runs the same cell in virtual time and as three real nodes behind a real Envoy, with the
 // same placement, and compares batch size, device time and p50.
 func TestProofCell(t *testing.T) {
-	envoy := filepath.Join(servertest.Root, "bin", "envoy")
-	if _, err := os.Stat(envoy); err != nil {
-		t.Skip("there is no bin/envoy: run tools/get-envoy")
-	}
-	configs := map[string]string{}
-	for i := range cellModels {
-		configs[fmt.Sprint("m", i)] = `backend: "simulated"
-max_batch_size: 8
-input [ { name: "INPUT" data_type: TYPE_FP32 dims: [ 4 ] } ]
-output [ { name: "OUTPUT" data_type: TYPE_FP32 dims: [ 4 ] } ]
-dynamic_batching { }
-parameters { key: "device" value { string_value: "0" } }
-parameters { key: "fixed_us" value { string_value: "9605" } }
-parameters { key: "per_row_us" value { string_value: "296.5" } }`
-	}
-	var nodes []*servertest.Server
-	for range cellNodes {
-		nodes = append(nodes, servertest.Start(t, servertest.Repository(t, configs)))
+	envoy, nodes := startNodes(t)
+	var addresses []string
+	for _, n := range nodes {
+		addresses = append(addresses, strings.TrimPrefix(n.HTTP, "http://"))
 	}
 	lasting := servertest.StrictOr(40*time.Second, 8*time.Second)
 	for _, rate := range []float64{240, 600, 1000} {
@@ -71,7 +58,7 @@ parameters { key: "per_row_us" value { string_value: "296.5" } }`
 		if err != nil {
 			t.Fatal(err)
 		}
-		address := startEnvoy(t, envoy, plan, nodes)
+		address := startEnvoy(t, envoy, "LEAST_REQUEST", plan, addresses)
 		overhead := transportOverhead(t, address)
 		measured := runRealCell(t, nodes, address, rate, lasting)
 		simulated, err := cell.Run(cellConfig(rate, overhead/2, lasting))
@@ -96,12 +83,104 @@ parameters { key: "per_row_us" value { string_value: "296.5" } }`
 	}
 }
 
+// startNodes starts the nodes, and returns the file of Envoy, too.
+func startNodes(t *testing.T) (envoy string, nodes []*servertest.Server) {
+	t.Helper()
+	envoy = filepath.Join(servertest.Root, "bin", "envoy")
+	if _, err := os.Stat(envoy); err != nil {
+		t.Skip("there is no bin/envoy: run tools/get-envoy")
+	}
+	configs := map[string]string{}
+	for i := range cellModels {
+		configs[fmt.Sprint("m", i)] = `backend: "simulated"
+max_batch_size: 8
+input [ { name: "INPUT" data_type: TYPE_FP32 dims: [ 4 ] } ]
+output [ { name: "OUTPUT" data_type: TYPE_FP32 dims: [ 4 ] } ]
+dynamic_batching { }
+parameters { key: "device" value { string_value: "0" } }
+parameters { key: "fixed_us" value { string_value: "9605" } }
+parameters { key: "per_row_us" value { string_value: "296.5" } }`
+	}
+	for range cellNodes {
+		nodes = append(nodes, servertest.Start(t, servertest.Repository(t, configs)))
+	}
+	return envoy, nodes
+}
+
+// TestProofActiveCopies compares a few active copies of each model with all copies, behind the same
+// balancers, in the device time and the p50 of the same requests. Toxiproxy adds 2 ms between
+// Envoy and the nodes.
+func TestProofActiveCopies(t *testing.T) {
+	toxics := servertest.StartToxiproxy(t)
+	envoy, nodes := startNodes(t)
+	var addresses []string
+	for i, n := range nodes {
+		name := fmt.Sprint("node", i)
+		addresses = append(addresses, toxics.Forward(name, strings.TrimPrefix(n.HTTP, "http://")))
+		toxics.Delay(name, 2)
+	}
+	// Each model's copies are on the nodes that follow one another, from another one for each model.
+	active := func(copies int) *placement.Plan {
+		plan := &placement.Plan{}
+		for i := range cellModels {
+			p := placement.Placement{Model: fmt.Sprint("m", i)}
+			for n := range copies {
+				p.Copies = append(p.Copies, placement.Copy{Node: fmt.Sprint("node-", (i+n)%cellNodes), Active: true})
+			}
+			plan.Models = append(plan.Models, p)
+		}
+		return plan
+	}
+	ways := []string{
+		startEnvoy(t, envoy, "LEAST_REQUEST", active(1), addresses),
+		startEnvoy(t, envoy, "LEAST_REQUEST", active(2), addresses),
+		startEnvoy(t, envoy, "LEAST_REQUEST", active(cellNodes), addresses),
+		startEnvoy(t, envoy, "ROUND_ROBIN", active(cellNodes), addresses),
+	}
+	const one, two, all, robin = 0, 1, 2, 3
+	samples := servertest.Samples(t, "active-copies")
+	lasting := servertest.StrictOr(10*time.Second, 2*time.Second)
+	gates := []struct {
+		name   string
+		rate   float64
+		of, to int
+		figure func(realCell) float64
+		most   float64
+	}{
+		{"device time at 0.8 of the unbatched capacity, one active copy, times round robin's", 240, one, robin, deviceTime, 0.92},
+		{"device time at 0.8 of the unbatched capacity, two active copies, times round robin's", 240, two, robin, deviceTime, 0.97},
+		{"p50 at 3.3 times the unbatched capacity, one active copy, times least request's", 1000, one, all, halfTime, 0.6},
+		{"p50 at 3.3 times the unbatched capacity, two active copies, times least request's", 1000, two, all, halfTime, 0.85},
+	}
+	for round := len(samples.Of(gates[len(gates)-1].name)); round < servertest.Rounds(); round++ {
+		for _, rate := range []float64{240, 1000} {
+			got := make([]realCell, len(ways))
+			for way := range measure.Turn(round, len(ways)) {
+				got[way] = runRealCell(t, nodes, ways[way], rate, lasting)
+			}
+			t.Logf("%v req/s: one active copy %.3v, two %.3v, least request over all %.3v, round robin %.3v", rate, got[one], got[two], got[all], got[robin])
+			for _, g := range gates {
+				if g.rate == rate {
+					servertest.Add(t, samples, g.name, g.figure(got[g.of])/g.figure(got[g.to]))
+				}
+			}
+		}
+	}
+	for _, g := range gates {
+		servertest.Judge(t, g.name, measure.AtMost(g.most), samples.Of(g.name))
+	}
+}
+
+func deviceTime(c realCell) float64 { return c.device }
+
+func halfTime(c realCell) float64 { return c.p50.Seconds() }
+
 // startEnvoy starts an Envoy that routes each model to its active copies, and to spare ones if those
 // fail. It returns its URL.
-func startEnvoy(t *testing.T, binary string, plan *placement.Plan, nodes []*servertest.Server) string {
+func startEnvoy(t *testing.T, binary, balance string, plan *placement.Plan, nodes []string) string {
 	t.Helper()
 	type object = map[string]any
-	port := freePort(t)
+	port := servertest.FreePort(t)
 	endpoint := func(host string, port int) object {
 		return object{"endpoint": object{"address": object{"socket_address": object{"address": host, "port_value": port}}}}
 	}
@@ -113,7 +192,7 @@ func startEnvoy(t *testing.T, binary string, plan *placement.Plan, nodes []*serv
 			if _, err := fmt.Sscanf(c.Node, "node-%d", &node); err != nil {
 				t.Fatal(err)
 			}
-			host, service, _ := net.SplitHostPort(strings.TrimPrefix(nodes[node].HTTP, "http://"))
+			host, service, _ := net.SplitHostPort(nodes[node])
 			var number int
 			if _, err := fmt.Sscan(service, &number); err != nil {
 				t.Fatal(err)
@@ -131,7 +210,7 @@ func startEnvoy(t *testing.T, binary string, plan *placement.Plan, nodes []*serv
 			}
 		}
 		clusters = append(clusters, object{
-			"name": p.Model, "type": "STATIC", "lb_policy": "LEAST_REQUEST", "connect_timeout": "1s",
+			"name": p.Model, "type": "STATIC", "lb_policy": balance, "connect_timeout": "1s",
 			"load_assignment": object{"cluster_name": p.Model, "endpoints": localities},
 		})
 		routes = append(routes, object{"match": object{"prefix": "/v2/models/" + p.Model + "/"}, "route": object{"cluster": p.Model}})
@@ -174,17 +253,6 @@ func startEnvoy(t *testing.T, binary string, plan *placement.Plan, nodes []*serv
 		return r.StatusCode == http.StatusOK
 	})
 	return url
-}
-
-// freePort returns a port that is free now.
-func freePort(t *testing.T) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().(*net.TCPAddr).Port
 }
 
 // transportOverhead returns how much longer a single request takes than its batch.

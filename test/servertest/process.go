@@ -63,7 +63,13 @@ type Usage struct {
 // Usage returns what the server's process has used so far.
 func (s *Server) Usage() Usage {
 	s.T.Helper()
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.Cmd.Process.Pid))
+	return s.UsageOf(s.Cmd.Process.Pid)
+}
+
+// UsageOf is Usage for another process, such as one of the server's workers.
+func (s *Server) UsageOf(pid int) Usage {
+	s.T.Helper()
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		s.T.Fatal(err)
 	}

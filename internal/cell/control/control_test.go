@@ -1,6 +1,7 @@
 package control
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"io"
@@ -171,7 +172,7 @@ func (r *running) await(t *testing.T, model string) {
 func TestACellOrdersKeepsAndRestarts(t *testing.T) {
 	n := newFakeNode(t)
 	dir := t.TempDir()
-	file := File{filepath.Join(dir, "cell.yaml")}
+	file := &File{Path: filepath.Join(dir, "cell.yaml")}
 	write := func(models string) {
 		if err := os.WriteFile(file.Path, []byte("nodes: [{name: a, http: '"+strings.TrimPrefix(n.URL, "http://")+"'}]\nmodels: {"+models+"}\n"), 0o600); err != nil {
 			t.Fatal(err)
@@ -188,19 +189,37 @@ func TestACellOrdersKeepsAndRestarts(t *testing.T) {
 	}
 	// A follower has the same routes, and a cell that starts again has a higher epoch.
 	api := httptest.NewServer(r.Handler())
-	follower := run(t, Options{Nodes: file, Models: file, Follow: api.URL})
+	same := &File{Path: file.Path}
+	follower := run(t, Options{Nodes: same, Models: same, Follow: api.URL})
 	follower.await(t, "more")
 	follower.stop()
 	api.Close()
 	r.stop()
 	again := run(t, opts)
 	again.await(t, "m")
-	var epoch uint64
-	if err := again.call(t.Context(), func(c *cell.Core) { epoch, _ = c.Version() }); err != nil || epoch != 2 {
-		t.Errorf("epoch %d, error %v", epoch, err)
+	if f, err := again.Figures(t.Context()); err != nil || f.Epoch != 2 {
+		t.Errorf("epoch %d, error %v", f.Epoch, err)
 	}
 	if got := n.ordered(); len(got) != 2 {
 		t.Errorf("ordered %q after a restart", got)
+	}
+}
+
+func TestAStateThatWaitedNeverReplacesANewerOne(t *testing.T) {
+	c, err := New(Options{StateFile: filepath.Join(t.TempDir(), "state.json"), Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.newest.Store(&cell.State{Epoch: 1, Version: 1})
+	c.newest.Store(&cell.State{Epoch: 2, Version: 1}) // which must be on disk before orders are sent
+	c.save()
+	c.save() // when the first one is due
+	text, err := os.ReadFile(c.opts.StateFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if kept, err := cell.DecodeState(text); err != nil || kept.Epoch != 2 || !bytes.Equal(c.saved.Load().body, text) {
+		t.Errorf("epoch %d is kept, error %v", kept.Epoch, err)
 	}
 }
 
@@ -221,7 +240,7 @@ func TestADamagedStateIsPutAside(t *testing.T) {
 func TestTheAPIAnswersCommands(t *testing.T) {
 	n := newFakeNode(t)
 	address := strings.TrimPrefix(n.URL, "http://")
-	file := File{filepath.Join(t.TempDir(), "cell.yaml")}
+	file := &File{Path: filepath.Join(t.TempDir(), "cell.yaml")}
 	if err := os.WriteFile(file.Path, []byte("nodes: [{name: a, http: '"+address+"'}]\nmodels: {m: {copies: 1}}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -238,7 +257,30 @@ func TestTheAPIAnswersCommands(t *testing.T) {
 	if code, body := ask("POST", "/v1/plan", "nodes: [{name: a, http: '"+address+"'}]\nmodels: {other: {copies: 1}}"); code != http.StatusOK || !strings.Contains(body, `{"node":"a","model":"other","change":"load"}`) {
 		t.Errorf("%d %s", code, body)
 	}
+	for _, path := range []string{"/v2/health/live", "/v2/health/ready"} {
+		if code, body := ask("GET", path, ""); code != http.StatusOK {
+			t.Errorf("%s: %d %s", path, code, body)
+		}
+	}
+	if f, err := r.Figures(t.Context()); err != nil || f.Nodes["ready"] != 1 || f.Models != 1 || f.Copies != 1 || f.Missing != 0 || f.Orders["load"] != 1 || f.PlanAge <= 0 {
+		t.Errorf("figures %+v, error %v", f, err)
+	}
 	if code, body := ask("POST", "/v1/plan", "nodes: []"); code != http.StatusBadRequest || !strings.Contains(body, "found none") {
 		t.Errorf("%d %s", code, body)
+	}
+}
+
+func TestACellWithoutAPlanIsLiveAndNotReady(t *testing.T) {
+	file := &File{Path: filepath.Join(t.TempDir(), "cell.yaml")}
+	if err := os.WriteFile(file.Path, []byte("nodes: [{http: '127.0.0.1:1'}]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := run(t, Options{Nodes: file, Models: file, Follow: "http://127.0.0.1:1"}) // no server listens there
+	for path, want := range map[string]int{"/v2/health/live": http.StatusOK, "/v2/health/ready": http.StatusServiceUnavailable} {
+		w := httptest.NewRecorder()
+		r.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+		if w.Code != want {
+			t.Errorf("%s: %d %s, want %d", path, w.Code, w.Body, want)
+		}
 	}
 }

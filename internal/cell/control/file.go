@@ -2,6 +2,7 @@ package control
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,8 +33,13 @@ type Models interface {
 	Models(ctx context.Context) ([]cell.Model, map[string]placement.Quota, error)
 }
 
-// A File is a YAML file with nodes and models. It is read again whenever it is asked.
-type File struct{ Path string }
+// A File is a YAML file with nodes and models. It is read again whenever it is asked, and parsed
+// if it has changed: with 10,000 models that takes much longer. It has one caller at a time.
+type File struct {
+	Path   string
+	text   []byte
+	parsed contents
+}
 
 // contents is the format of the file.
 type contents struct {
@@ -63,16 +69,19 @@ type fileTenant struct {
 	DeviceTime float64 `yaml:"device_time"`
 }
 
-func (f File) read() (contents, error) {
+func (f *File) read() (*contents, error) {
 	text, err := os.ReadFile(f.Path)
 	if err != nil {
-		return contents{}, err
+		return nil, err
 	}
-	c, err := parse(text)
-	if err != nil {
-		return c, fmt.Errorf("%s: %w", f.Path, err)
+	if f.text == nil || !bytes.Equal(text, f.text) {
+		c, err := parse(text)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", f.Path, err)
+		}
+		f.text, f.parsed = text, c
 	}
-	return c, nil
+	return &f.parsed, nil
 }
 
 func parse(text []byte) (c contents, err error) {
@@ -126,24 +135,21 @@ func (m *fileModel) shares() (all []cell.Share) {
 }
 
 func (n *fileNode) check() error {
+	check, expected := func(s string) error { _, _, err := net.SplitHostPort(s); return err }, "expected host:port"
 	if n.DNS != "" {
-		for what, port := range map[string]string{"http": n.HTTP, "grpc": n.GRPC} {
-			if _, err := strconv.ParseUint(port, 10, 16); err != nil && (port != "" || what == "http") {
-				return fmt.Errorf("%s: found %q beside dns, expected a port, such as 8000", what, port)
-			}
-		}
-		return nil
+		check, expected = func(s string) error { _, err := strconv.ParseUint(s, 10, 16); return err }, "expected a port beside dns, such as 8000"
 	}
-	for what, address := range map[string]string{"http": n.HTTP, "grpc": n.GRPC} {
-		if _, _, err := net.SplitHostPort(address); err != nil && (address != "" || what == "http") {
-			return fmt.Errorf("%s: found %q, expected host:port", what, address)
-		}
+	if check(n.HTTP) != nil {
+		return fmt.Errorf("http: found %q, %s", n.HTTP, expected)
+	}
+	if n.GRPC != "" && check(n.GRPC) != nil {
+		return fmt.Errorf("grpc: found %q, %s", n.GRPC, expected)
 	}
 	return nil
 }
 
 // Nodes implements [Nodes].
-func (f File) Nodes(ctx context.Context) ([]cell.Node, error) {
+func (f *File) Nodes(ctx context.Context) ([]cell.Node, error) {
 	c, err := f.read()
 	if err != nil {
 		return nil, err
@@ -154,11 +160,7 @@ func (f File) Nodes(ctx context.Context) ([]cell.Node, error) {
 func (c *contents) resolve(ctx context.Context) (all []cell.Node, err error) {
 	for _, n := range c.Nodes {
 		if n.DNS == "" {
-			node := cell.Node{Name: n.Name, HTTP: n.HTTP, GRPC: n.GRPC}
-			if node.Name == "" {
-				node.Name = n.HTTP
-			}
-			all = append(all, node)
+			all = append(all, cell.Node{Name: cmp.Or(n.Name, n.HTTP), HTTP: n.HTTP, GRPC: n.GRPC})
 			continue
 		}
 		hosts, err := net.DefaultResolver.LookupHost(ctx, n.DNS)
@@ -184,7 +186,7 @@ func (c *contents) resolve(ctx context.Context) (all []cell.Node, err error) {
 }
 
 // Models implements [Models].
-func (f File) Models(context.Context) ([]cell.Model, map[string]placement.Quota, error) {
+func (f *File) Models(context.Context) ([]cell.Model, map[string]placement.Quota, error) {
 	c, err := f.read()
 	if err != nil {
 		return nil, nil, err
@@ -194,26 +196,23 @@ func (f File) Models(context.Context) ([]cell.Model, map[string]placement.Quota,
 }
 
 func (c *contents) models() (models []cell.Model, quotas map[string]placement.Quota) {
-	for name, m := range c.Models {
+	for _, name := range slices.Sorted(maps.Keys(c.Models)) {
+		m := c.Models[name]
 		models = append(models, cell.Model{Name: name, Tenant: m.Tenant, Objective: m.Objective, Copies: m.Copies, Hedge: m.Hedge, Split: m.shares()})
 	}
-	slices.SortFunc(models, func(a, b cell.Model) int { return strings.Compare(a.Name, b.Name) })
+	quotas = map[string]placement.Quota{}
 	for tenant, q := range c.Tenants {
-		if quotas == nil {
-			quotas = map[string]placement.Quota{}
-		}
 		quotas[tenant] = placement.Quota{Bytes: q.MemoryMiB << 20, Copies: q.Copies, Device: q.DeviceTime}
 	}
 	return models, quotas
 }
 
 // wanted reads both from one text.
-func wanted(ctx context.Context, text []byte) (cell.Wanted, error) {
+func wanted(ctx context.Context, text []byte) (w cell.Wanted, err error) {
 	c, err := parse(text)
 	if err != nil {
-		return cell.Wanted{}, err
+		return w, err
 	}
-	w := cell.Wanted{}
 	w.Models, w.Quotas = c.models()
 	w.Nodes, err = c.resolve(ctx)
 	return w, err

@@ -9,11 +9,11 @@ import (
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/cell"
+	"github.com/shoal-serving/shoal/internal/pause"
 )
 
 const (
 	followEvery = 500 * time.Millisecond
-	maxState    = 1 << 30
 	maxFile     = 16 << 20
 )
 
@@ -22,77 +22,81 @@ func (c *Controller) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, r *http.Request) {
 		var d cell.Description
-		if err := c.call(r.Context(), func(core *cell.Core) { d = core.Describe() }); err == nil {
+		if c.call(r.Context(), func(core *cell.Core) { d = core.Describe() }) == nil {
 			answer(w, http.StatusOK, d)
 		}
 	})
 	mux.HandleFunc("POST /v1/plan", func(w http.ResponseWriter, r *http.Request) {
+		var changes []cell.Change
 		text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxFile))
 		var next cell.Wanted
 		if err == nil {
 			next, err = wanted(r.Context(), text)
 		}
 		if err != nil {
-			answer(w, http.StatusBadRequest, map[string]string{"error": err.Error()})
-			return
-		}
-		var p cell.Preview
-		if err := c.call(r.Context(), func(core *cell.Core) { p = core.Preview(next) }); err == nil {
-			answer(w, http.StatusOK, p)
+			refuse(w, http.StatusBadRequest, err.Error())
+		} else if c.call(r.Context(), func(core *cell.Core) { changes = core.Preview(next) }) == nil {
+			answer(w, http.StatusOK, changes)
 		}
 	})
-	mux.HandleFunc("POST /v1/rollouts", c.startRollout)
-	mux.HandleFunc("DELETE /v1/rollouts/{model}", c.stopRollout)
-	mux.HandleFunc("GET /v1/state", func(w http.ResponseWriter, r *http.Request) {
-		var state []byte
-		var tag string
-		if err := c.call(r.Context(), func(core *cell.Core) {
-			state = c.state
-			epoch, version := core.Version()
-			tag = fmt.Sprintf(`"%d-%d"`, epoch, version)
-		}); err != nil {
+	mux.HandleFunc("POST /v1/rollouts", func(w http.ResponseWriter, r *http.Request) {
+		var rollout cell.Rollout
+		err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxFile)).Decode(&rollout)
+		if err == nil && c.call(r.Context(), func(core *cell.Core) { rollout, err = core.PrepareRollout(rollout) }) != nil {
 			return
 		}
-		w.Header().Set("ETag", tag)
+		if err != nil {
+			refuse(w, http.StatusBadRequest, err.Error())
+			return
+		}
+		c.send(r.Context(), cell.Started{Rollout: rollout})
+		answer(w, http.StatusOK, rollout)
+	})
+	mux.HandleFunc("DELETE /v1/rollouts/{model}", func(w http.ResponseWriter, r *http.Request) {
+		model, known := r.PathValue("model"), false
 		switch {
-		case state == nil:
-			answer(w, http.StatusServiceUnavailable, map[string]string{"error": "there is no plan yet"})
-		case r.Header.Get("If-None-Match") == tag:
-			w.WriteHeader(http.StatusNotModified)
+		case c.call(r.Context(), func(core *cell.Core) { known = core.HasRollout(model) }) != nil:
+		case !known:
+			refuse(w, http.StatusNotFound, fmt.Sprintf("there is no rollout of %q", model))
 		default:
-			_, _ = w.Write(state) // a client that has left needs nothing
+			c.send(r.Context(), cell.Stopped{Model: model, Reason: "an operator stopped it"})
+			answer(w, http.StatusOK, struct{}{})
+		}
+	})
+	mux.HandleFunc("GET /v1/state", c.sendState)
+	mux.HandleFunc("GET /v2/health/live", func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = c.Figures(r.Context()) // it is live if its loop answers
+	})
+	mux.HandleFunc("GET /v2/health/ready", func(w http.ResponseWriter, r *http.Request) {
+		if f, err := c.Figures(r.Context()); err == nil && !f.Planned {
+			refuse(w, http.StatusServiceUnavailable, "there is no plan yet")
 		}
 	})
 	return mux
 }
 
-func (c *Controller) startRollout(w http.ResponseWriter, r *http.Request) {
-	var rollout cell.Rollout
-	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxFile)).Decode(&rollout)
-	if err == nil {
-		if failed := c.call(r.Context(), func(core *cell.Core) { rollout, err = core.PrepareRollout(rollout) }); failed != nil {
-			return
-		}
-	}
-	if err != nil {
-		answer(w, http.StatusBadRequest, map[string]string{"error": err.Error()})
-		return
-	}
-	c.send(r.Context(), cell.Started{Rollout: rollout})
-	answer(w, http.StatusOK, rollout)
+// Figures returns the state of the cell in numbers.
+func (c *Controller) Figures(ctx context.Context) (f cell.Figures, err error) {
+	err = c.call(ctx, func(core *cell.Core) { f = core.Figures(now()) })
+	return f, err
 }
 
-func (c *Controller) stopRollout(w http.ResponseWriter, r *http.Request) {
-	model, known := r.PathValue("model"), false
-	if err := c.call(r.Context(), func(core *cell.Core) { known = core.HasRollout(model) }); err != nil {
-		return
+// sendState answers a follower, with the state unless it has it.
+func (c *Controller) sendState(w http.ResponseWriter, r *http.Request) {
+	state := c.saved.Load()
+	switch {
+	case state == nil:
+		refuse(w, http.StatusServiceUnavailable, "there is no plan yet")
+	case r.Header.Get(tagHeader) == state.tag:
+		w.WriteHeader(http.StatusNotModified)
+	default:
+		w.Header().Set("ETag", state.tag)
+		_, _ = w.Write(state.body) // a client that has left needs nothing
 	}
-	if !known {
-		answer(w, http.StatusNotFound, map[string]string{"error": fmt.Sprintf("there is no rollout of %q", model)})
-		return
-	}
-	c.send(r.Context(), cell.Stopped{Model: model, Reason: "an operator stopped it"})
-	answer(w, http.StatusOK, map[string]string{})
+}
+
+func refuse(w http.ResponseWriter, status int, why string) {
+	answer(w, status, map[string]string{"error": why})
 }
 
 func answer(w http.ResponseWriter, status int, body any) {
@@ -104,48 +108,20 @@ func answer(w http.ResponseWriter, status int, body any) {
 // follow copies the state of another cell until ctx ends.
 func (c *Controller) follow(ctx context.Context) {
 	tag, complained := "", false
-	for {
-		state, next, err := c.readState(ctx, tag)
-		switch {
-		case err != nil && !complained && ctx.Err() == nil:
+	for after := time.Duration(0); pause.For(ctx, after) == nil; after = followEvery {
+		body, next, err := c.ask(ctx, pollTimeout, http.MethodGet, c.opts.Follow+"/v1/state", tagHeader, tag)
+		var state *cell.State
+		if err == nil && body != nil {
+			state, err = cell.DecodeState(body)
+		}
+		if err != nil && !complained && ctx.Err() == nil {
 			c.opts.Log.Warn("the followed cell does not answer; its last plan stays", "cell", c.opts.Follow, "error", err)
-			complained = true
-		case err == nil:
-			complained, tag = false, next
-			if state != nil {
-				c.send(ctx, cell.Followed{State: *state})
-			}
 		}
-		if !wait(ctx, followEvery) {
-			return
+		if complained = err != nil; err == nil {
+			tag = next
+		}
+		if state != nil {
+			c.send(ctx, cell.Followed{State: *state})
 		}
 	}
-}
-
-func (c *Controller) readState(ctx context.Context, tag string) (*cell.State, string, error) {
-	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.opts.Follow+"/v1/state", nil)
-	if err != nil {
-		return nil, "", err
-	}
-	req.Header.Set("If-None-Match", tag)
-	resp, err := c.opts.Client.Do(req)
-	if err != nil {
-		return nil, "", err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	switch resp.StatusCode {
-	case http.StatusNotModified:
-		return nil, tag, nil
-	case http.StatusOK:
-	default:
-		return nil, "", failure(resp)
-	}
-	text, err := io.ReadAll(io.LimitReader(resp.Body, maxState))
-	if err != nil {
-		return nil, "", err
-	}
-	state, err := cell.DecodeState(text)
-	return state, resp.Header.Get("ETag"), err
 }

@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/shoal-serving/shoal/internal/cell"
 	"github.com/shoal-serving/shoal/internal/node"
+	"github.com/shoal-serving/shoal/internal/pause"
 )
 
 const (
@@ -21,47 +23,31 @@ const (
 	measureTime = 2 * time.Second        // a node that takes longer for figures is asked again
 	pollAgain   = 250 * time.Millisecond // after a poll that failed
 	orderTime   = 10 * time.Minute       // a load may take this long
-	maxPage     = 64 << 20
-	maxError    = 4 << 10
+	maxBody     = 1 << 30
 
 	epochHeader = "Shoal-Epoch"
+	tagHeader   = "If-None-Match"
 )
 
-// poll reports the pages of a node until ctx ends.
-func (c *Controller) poll(ctx context.Context, n cell.Node) {
-	tag := ""
-	for {
-		page, next, err := c.readPage(ctx, n, tag)
-		switch {
-		case ctx.Err() != nil:
-			return
-		case err != nil:
-			tag = "" // the next page counts, also if it is the same
-			c.send(ctx, cell.Unreachable{Node: n.Name, Reason: err.Error()})
-			if !wait(ctx, pollAgain) {
-				return
-			}
-		default:
-			tag = next
-			c.send(ctx, cell.Reported{Node: n.Name, Page: page})
-			if page == nil && !wait(ctx, 10*time.Millisecond) { // a node that drains does not wait
-				return
-			}
-		}
-	}
+// refused is an answer other than 200 and 304.
+type refused struct {
+	status int
+	text   string
 }
 
-// readPage returns the page of a node once it differs from that with the tag; nil if it does
-// not within the time.
-func (c *Controller) readPage(ctx context.Context, n cell.Node, tag string) (*node.Page, string, error) {
-	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
+func (r refused) Error() string { return r.text }
+
+// ask sends a request with one header, if that has a value, and returns the answer and its tag.
+// The answer is nil if it has not changed since the one with the tag in the header.
+func (c *Controller) ask(ctx context.Context, limit time.Duration, method, address, header, value string) (body []byte, tag string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.opts.Scheme+"://"+n.HTTP+"/v2/node?wait="+pollWait.String(), nil)
+	req, err := http.NewRequestWithContext(ctx, method, address, http.NoBody)
 	if err != nil {
 		return nil, "", err
 	}
-	if tag != "" {
-		req.Header.Set("If-None-Match", tag)
+	if value != "" {
+		req.Header.Set(header, value)
 	}
 	resp, err := c.opts.Client.Do(req)
 	if err != nil {
@@ -69,75 +55,65 @@ func (c *Controller) readPage(ctx context.Context, n cell.Node, tag string) (*no
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode == http.StatusNotModified {
-		return nil, tag, nil
+		return nil, value, nil
 	}
-	if resp.StatusCode != http.StatusOK {
-		return nil, "", failure(resp)
+	body, err = io.ReadAll(io.LimitReader(resp.Body, maxBody))
+	if resp.StatusCode == http.StatusOK {
+		return body, resp.Header.Get("ETag"), err
 	}
-	page := &node.Page{}
-	if err := json.NewDecoder(io.LimitReader(resp.Body, maxPage)).Decode(page); err != nil {
-		return nil, "", err
+	var answer struct{ Error string }
+	if json.Unmarshal(body, &answer) != nil || answer.Error == "" {
+		answer.Error = strings.TrimSpace(string(body))
 	}
-	return page, resp.Header.Get("ETag"), nil
+	return nil, "", refused{resp.StatusCode, fmt.Sprintf("%s: %s", resp.Status, answer.Error)}
 }
 
-// failure returns the error of an answer.
-func failure(resp *http.Response) error {
-	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxError)) // part of a message is better than none
-	var body struct {
-		Error string `json:"error"`
+// at returns the URL of a path of a node.
+func (c *Controller) at(n cell.Node, p string) string { return c.opts.Scheme + "://" + n.HTTP + p }
+
+// poll reports the pages of a node until ctx ends.
+func (c *Controller) poll(ctx context.Context, n cell.Node) {
+	for tag, after := "", time.Duration(0); pause.For(ctx, after) == nil; {
+		body, next, err := c.ask(ctx, pollTimeout, http.MethodGet, c.at(n, "/v2/node?wait="+pollWait.String()), tagHeader, tag)
+		report := cell.Reported{Node: n.Name}
+		if err == nil && body != nil {
+			report.Page = &node.Page{}
+			err = json.Unmarshal(body, report.Page)
+		}
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			tag, after = "", pollAgain // the next page counts, also if it is the same
+			c.send(ctx, cell.Unreachable{Node: n.Name, Reason: err.Error()})
+		default:
+			tag, after = next, 0
+			if body == nil {
+				after = 10 * time.Millisecond // a node that drains does not wait
+			}
+			c.send(ctx, report)
+		}
 	}
-	if json.Unmarshal(text, &body) == nil && body.Error != "" {
-		return fmt.Errorf("%s: %s", resp.Status, body.Error)
-	}
-	return fmt.Errorf("%s: %s", resp.Status, strings.TrimSpace(string(text)))
 }
 
 // carryOut sends an order to its node, and returns what became of it.
 func (c *Controller) carryOut(ctx context.Context, o cell.Order) cell.Carried {
-	ctx, cancel := context.WithTimeout(ctx, orderTime)
-	defer cancel()
-	verb := "load"
-	if o.Unload {
-		verb = "unload"
-	}
 	result := cell.Carried{Order: o}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.opts.Scheme+"://"+o.Node.HTTP+"/v2/repository/models/"+url.PathEscape(o.Model)+"/"+verb, strings.NewReader("{}"))
+	_, _, err := c.ask(ctx, orderTime, http.MethodPost, c.at(o.Node, "/v2/repository/models/"+url.PathEscape(o.Model)+"/"+o.Verb()), epochHeader, strconv.FormatUint(o.Epoch, 10))
 	if err != nil {
-		result.Failed = err.Error()
-		return result
-	}
-	req.Header.Set(epochHeader, strconv.FormatUint(o.Epoch, 10))
-	resp, err := c.opts.Client.Do(req)
-	if err != nil {
-		result.Failed = err.Error()
-		return result
-	}
-	defer func() { _ = resp.Body.Close() }()
-	if resp.StatusCode != http.StatusOK {
-		result.Outdated = resp.StatusCode == http.StatusConflict
-		result.Failed = failure(resp).Error()
+		answer, _ := errors.AsType[refused](err)
+		result.Failed, result.Outdated = err.Error(), answer.status == http.StatusConflict
 	}
 	return result
 }
 
 // measure returns the figures of a model's versions on a node; none if it does not answer.
 func (c *Controller) measure(ctx context.Context, m cell.Measure) cell.Measured {
-	ctx, cancel := context.WithTimeout(ctx, measureTime)
-	defer cancel()
 	result := cell.Measured{Node: m.Node.Name, Model: m.Model}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.opts.Scheme+"://"+m.Node.HTTP+"/v2/node?model="+url.QueryEscape(m.Model), nil)
-	if err != nil {
-		return result
-	}
-	resp, err := c.opts.Client.Do(req)
-	if err != nil {
-		return result // polls report nodes that do not answer
-	}
-	defer func() { _ = resp.Body.Close() }()
-	var body struct{ Versions []node.Figures }
-	if resp.StatusCode == http.StatusOK && json.NewDecoder(io.LimitReader(resp.Body, maxPage)).Decode(&body) == nil {
-		result.Versions = body.Versions
+	body, _, err := c.ask(ctx, measureTime, http.MethodGet, c.at(m.Node, "/v2/node?model="+url.QueryEscape(m.Model)), "", "")
+	var figures struct{ Versions []node.Figures }
+	if err == nil && json.Unmarshal(body, &figures) == nil { // polls report nodes that do not answer
+		result.Versions = figures.Versions
 	}
 	return result
 }

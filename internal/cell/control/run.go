@@ -10,9 +10,11 @@ import (
 	"os"
 	"reflect"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/cell"
+	"github.com/shoal-serving/shoal/internal/pause"
 	"github.com/shoal-serving/shoal/internal/replace"
 )
 
@@ -44,7 +46,16 @@ type Controller struct {
 	calls  chan func(*cell.Core)
 	tasks  sync.WaitGroup
 	polls  map[string]poll
-	state  []byte // as last encoded; the loop's own
+	newest atomic.Pointer[cell.State] // to be kept; nil once it is
+	saves  chan struct{}              // has an element if there may be one
+	saving sync.Mutex                 // held while one is written, so that an older one never replaces it
+	saved  atomic.Pointer[saved]
+}
+
+// saved is a state that was encoded, with its tag for followers.
+type saved struct {
+	tag  string
+	body []byte
 }
 
 // A poll reads the pages of one node until it is cancelled.
@@ -62,16 +73,13 @@ func New(opts Options) (*Controller, error) {
 	}
 	return &Controller{
 		opts: opts, core: cell.NewCore(cell.Options{State: state, Follow: opts.Follow != ""}),
-		events: make(chan cell.Event, 256), calls: make(chan func(*cell.Core)), polls: map[string]poll{},
+		events: make(chan cell.Event, 256), calls: make(chan func(*cell.Core)), polls: map[string]poll{}, saves: make(chan struct{}, 1),
 	}, nil
 }
 
 func readState(file string, log *slog.Logger) (*cell.State, error) {
-	if file == "" {
-		return nil, nil
-	}
 	text, err := os.ReadFile(file)
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) { // as the file without a name
 		return nil, nil
 	}
 	if err != nil {
@@ -96,6 +104,7 @@ func (c *Controller) Run(ctx context.Context) error {
 		return err
 	}
 	c.tasks.Go(func() { c.watch(ctx, first) })
+	c.tasks.Go(func() { c.keep(ctx) })
 	if c.opts.Follow != "" {
 		c.tasks.Go(func() { c.follow(ctx) })
 	}
@@ -118,19 +127,24 @@ func (c *Controller) Run(ctx context.Context) error {
 
 // step steps the core, carries its actions out, and returns when to step again.
 func (c *Controller) step(ctx context.Context, e cell.Event) time.Duration {
-	now := time.Duration(time.Now().UnixNano())
-	a := c.core.Step(now, e)
+	began := now()
+	a := c.core.Step(began, e)
 	for _, line := range a.Log {
 		c.opts.Log.Info(line)
-	}
-	if a.Save != nil {
-		if err := c.save(a.Save); err != nil {
-			c.opts.Log.Error("the state could not be kept", "file", c.opts.StateFile, "error", err)
-		}
 	}
 	if len(a.Routes) > 0 || len(a.Removed) > 0 {
 		if err := c.opts.Update(a.Routes, a.Removed); err != nil {
 			c.opts.Log.Error("routes could not be given to proxies", "error", err)
+		}
+	}
+	if a.Save != nil {
+		c.newest.Store(a.Save)
+		if a.Fence {
+			c.save()
+		}
+		select {
+		case c.saves <- struct{}{}:
+		default:
 		}
 	}
 	for _, m := range a.Measure {
@@ -145,8 +159,10 @@ func (c *Controller) step(ctx context.Context, e cell.Event) time.Duration {
 	if a.Next == 0 {
 		return time.Hour
 	}
-	return a.Next - now
+	return a.Next - began
 }
+
+func now() cell.Time { return cell.Time(time.Now().UnixNano()) }
 
 // send reports an event to the loop.
 func (c *Controller) send(ctx context.Context, e cell.Event) {
@@ -179,7 +195,7 @@ func (c *Controller) read(ctx context.Context) (w cell.Wanted, err error) {
 // watch reports changes of what is wanted.
 func (c *Controller) watch(ctx context.Context, last cell.Wanted) {
 	complained := ""
-	for wait(ctx, readEvery) {
+	for pause.For(ctx, readEvery) == nil {
 		next, err := c.read(ctx)
 		if err != nil {
 			if complained != err.Error() && ctx.Err() == nil {
@@ -194,18 +210,6 @@ func (c *Controller) watch(ctx context.Context, last cell.Wanted) {
 			last = next
 			c.send(ctx, cell.Configured{Wanted: next})
 		}
-	}
-}
-
-// wait returns after d, or false if ctx ends first.
-func wait(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }
 
@@ -228,13 +232,34 @@ func (c *Controller) pollNodes(ctx context.Context, nodes []cell.Node) {
 	c.polls = kept
 }
 
-// save writes the state to a new file, which then replaces the old one.
-func (c *Controller) save(s *cell.State) (err error) {
-	if c.state, err = s.Encode(); err != nil || c.opts.StateFile == "" {
-		return err
+// keep keeps states until ctx ends: the loop does not wait for the disk.
+func (c *Controller) keep(ctx context.Context) {
+	for {
+		select {
+		case <-c.saves:
+			c.save()
+		case <-ctx.Done():
+			return
+		}
 	}
-	if err := replace.File(c.opts.StateFile, c.state, ""); err != nil {
-		return fmt.Errorf("%s: %w", c.opts.StateFile, err)
+}
+
+// save writes the newest state, unless that was done, to a file that replaces the old one.
+func (c *Controller) save() {
+	c.saving.Lock()
+	defer c.saving.Unlock()
+	s := c.newest.Swap(nil)
+	if s == nil {
+		return
 	}
-	return nil
+	body, err := s.Encode()
+	if err == nil {
+		c.saved.Store(&saved{fmt.Sprintf(`"%d-%d"`, s.Epoch, s.Version), body})
+		if c.opts.StateFile != "" {
+			err = replace.File(c.opts.StateFile, body, "")
+		}
+	}
+	if err != nil {
+		c.opts.Log.Error("the state could not be kept", "file", c.opts.StateFile, "error", err)
+	}
 }

@@ -48,8 +48,13 @@ const (
 	// with five tries one of four went to the dead node again.
 	maxChoices = 64
 
+	// Envoy counts a success when a node that stands still accepts a request, before its hedge is a
+	// failure. Frequent requests never fail three times in a row: then the share decides.
+	ejectAfter  = 3  // consecutive failures
+	ejectShare  = 40 // percent of what was counted
+	ejectVolume = 3  // or more, between two looks
+	ejectLook   = 250 * time.Millisecond
 	// An ejected node is tried again after this time, the second time after twice as long.
-	ejectAfter  = 3 // consecutive failures
 	ejectFor    = 5 * time.Second
 	ejectAtMost = 67 // percent of a model's nodes
 )
@@ -79,10 +84,11 @@ func cluster(name string, http2 bool, files TLS) (*clusterv3.Cluster, error) {
 		LbPolicy:             clusterv3.Cluster_LEAST_REQUEST,
 		TransportSocket:      encrypted,
 		OutlierDetection: &clusterv3.OutlierDetection{
-			Interval: durationpb.New(time.Second), BaseEjectionTime: durationpb.New(ejectFor), MaxEjectionPercent: wrapperspb.UInt32(ejectAtMost),
+			Interval: durationpb.New(ejectLook), BaseEjectionTime: durationpb.New(ejectFor), MaxEjectionPercent: wrapperspb.UInt32(ejectAtMost),
 			SplitExternalLocalOriginErrors: true, ConsecutiveLocalOriginFailure: wrapperspb.UInt32(ejectAfter),
 			Consecutive_5Xx: wrapperspb.UInt32(0), EnforcingConsecutive_5Xx: wrapperspb.UInt32(0), // a model's error is not its node's
 			ConsecutiveGatewayFailure: wrapperspb.UInt32(ejectAfter), EnforcingConsecutiveGatewayFailure: wrapperspb.UInt32(0), // nor is a 503 while it loads
+			FailurePercentageThreshold: wrapperspb.UInt32(ejectShare), FailurePercentageRequestVolume: wrapperspb.UInt32(ejectVolume), FailurePercentageMinimumHosts: wrapperspb.UInt32(1), EnforcingFailurePercentage: wrapperspb.UInt32(0), EnforcingFailurePercentageLocalOrigin: wrapperspb.UInt32(100),
 			EnforcingSuccessRate: wrapperspb.UInt32(0), EnforcingLocalOriginSuccessRate: wrapperspb.UInt32(0),
 		},
 		CircuitBreakers: &clusterv3.CircuitBreakers{Thresholds: []*clusterv3.CircuitBreakers_Thresholds{{
@@ -165,11 +171,11 @@ var streams = []string{"/inference.GRPCInferenceService/ModelStreamInfer"}
 
 // routes returns Envoy's routes: every request goes to the cluster that the Lua filter found.
 // Models in own have routes of their own.
-func routes(timeout time.Duration, own map[string]special) (*routev3.RouteConfiguration, error) {
+func routes(timeout time.Duration, own map[string]cell.Route) (*routev3.RouteConfiguration, error) {
 	host := &routev3.VirtualHost{Name: RouteConfig, Domains: []string{"*"}}
 	for _, prefix := range refused {
 		host.Routes = append(host.Routes, &routev3.Route{
-			Match: &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: prefix}},
+			Match: under(prefix),
 			Action: &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{
 				Status: 403, Body: &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: `{"error":"this is not available through the proxy of a cell: shoal cell loads and unloads models"}`}},
 			}},
@@ -181,7 +187,7 @@ func routes(timeout time.Duration, own map[string]special) (*routev3.RouteConfig
 	}
 	add := func(prefix string, timeout time.Duration) {
 		host.Routes = append(host.Routes, &routev3.Route{
-			Match: &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: prefix}},
+			Match: under(prefix),
 			Action: &routev3.Route_Route{Route: &routev3.RouteAction{
 				ClusterSpecifier:            &routev3.RouteAction_ClusterHeader{ClusterHeader: ClusterHeader},
 				ClusterNotFoundResponseCode: routev3.RouteAction_NOT_FOUND,
@@ -195,44 +201,48 @@ func routes(timeout time.Duration, own map[string]special) (*routev3.RouteConfig
 	}
 	for _, model := range slices.Sorted(maps.Keys(own)) {
 		for _, prefix := range []string{httpPrefix, grpcPrefix} {
-			host.Routes = append(host.Routes, own[model].route(prefix+model, timeout, once))
+			host.Routes = append(host.Routes, ownRoute(own[model], prefix+model, timeout, once))
 		}
 	}
 	add("/", timeout)
 	return &routev3.RouteConfiguration{Name: RouteConfig, VirtualHosts: []*routev3.VirtualHost{host}}, nil
 }
 
-// route returns the route of a cluster. With a split, all requests go to the same nodes, with
+// ownRoute returns the route of a cluster. With a split, all requests go to the same nodes, with
 // the version in a header. With a hedge, a node that does not answer in that time counts as
 // one that failed, and its request continues while another node gets it, too.
-func (s special) route(cluster string, timeout time.Duration, once *routev3.RetryPolicy) *routev3.Route {
+func ownRoute(r cell.Route, cluster string, timeout time.Duration, once *routev3.RetryPolicy) *routev3.Route {
 	action := &routev3.RouteAction{
 		ClusterSpecifier:            &routev3.RouteAction_Cluster{Cluster: cluster},
 		ClusterNotFoundResponseCode: routev3.RouteAction_NOT_FOUND,
 		Timeout:                     durationpb.New(timeout),
 		RetryPolicy:                 once,
 	}
-	if len(s.split) > 0 {
-		action.ClusterSpecifier = &routev3.RouteAction_WeightedClusters{WeightedClusters: weighted(cluster, s.split)}
+	if len(r.Split) > 0 {
+		action.ClusterSpecifier = &routev3.RouteAction_WeightedClusters{WeightedClusters: weighted(cluster, r.Split)}
 	}
-	if s.mirror.Percent > 0 {
+	if r.Mirror.Percent > 0 {
 		action.RequestMirrorPolicies = []*routev3.RouteAction_RequestMirrorPolicy{{
 			Cluster:                 cluster,
-			RuntimeFraction:         &corev3.RuntimeFractionalPercent{DefaultValue: &typev3.FractionalPercent{Numerator: s.mirror.Percent}},
-			RequestHeadersMutations: []*mutation_rulesv3.HeaderMutation{{Action: &mutation_rulesv3.HeaderMutation_Append{Append: versioned(s.mirror.Version)}}},
+			RuntimeFraction:         &corev3.RuntimeFractionalPercent{DefaultValue: &typev3.FractionalPercent{Numerator: r.Mirror.Percent}},
+			RequestHeadersMutations: []*mutation_rulesv3.HeaderMutation{{Action: &mutation_rulesv3.HeaderMutation_Append{Append: versioned(r.Mirror.Version)}}},
 		}}
 	}
-	if s.hedge > 0 {
+	if r.Hedge > 0 {
 		action.RetryPolicy = proto.CloneOf(once)
-		action.RetryPolicy.PerTryTimeout = durationpb.New(s.hedge)
+		action.RetryPolicy.PerTryTimeout = durationpb.New(r.Hedge)
 		action.HedgePolicy = &routev3.HedgePolicy{HedgeOnPerTryTimeout: true}
 	}
-	return &routev3.Route{
-		Match: &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}, Headers: []*routev3.HeaderMatcher{{
-			Name: ClusterHeader, HeaderMatchSpecifier: &routev3.HeaderMatcher_StringMatch{StringMatch: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: cluster}}},
-		}}},
-		Action: &routev3.Route_Route{Route: action},
-	}
+	match := under("/")
+	match.Headers = []*routev3.HeaderMatcher{{
+		Name: ClusterHeader, HeaderMatchSpecifier: &routev3.HeaderMatcher_StringMatch{StringMatch: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: cluster}}},
+	}}
+	return &routev3.Route{Match: match, Action: &routev3.Route_Route{Route: action}}
+}
+
+// under matches the paths with a prefix.
+func under(prefix string) *routev3.RouteMatch {
+	return &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: prefix}}
 }
 
 // weighted returns a cluster as often as it has versions.

@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -66,12 +67,47 @@ func TestTheTemplateFindsNamesInMessages(t *testing.T) {
 	}
 }
 
-func TestTheTemplateIsValid(t *testing.T) {
+// issuer is the cluster that the filters for tenants need.
+const issuer = `  clusters:
+    - name: issuer
+      type: STRICT_DNS
+      load_assignment: {cluster_name: issuer, endpoints: [{lb_endpoints: [{endpoint: {address: {socket_address: {address: issuer.example.org, port_value: 443}}}}]}]}
+`
+
+// withTenants returns the template with the filters for tenants, as a user adds them.
+func withTenants(t *testing.T, text string) string {
+	t.Helper()
+	filters, err := os.ReadFile(filepath.Join(filepath.Dir(template), "tenants.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const place = "                  # Tokens and limits of tenants: the filters of tenants.yaml go here.\n"
+	var indented strings.Builder
+	for line := range strings.Lines(string(filters)) {
+		indented.WriteString(strings.Repeat(" ", 18) + line)
+	}
+	if strings.Count(text, place) != 1 || strings.Count(text, "  clusters:\n") != 1 {
+		t.Fatalf("%s does not say once where filters and clusters go", template)
+	}
+	return strings.NewReplacer(place, indented.String(), "  clusters:\n", issuer).Replace(text)
+}
+
+func TestTheTemplatesAreValid(t *testing.T) {
 	envoy := "../../../bin/envoy"
 	if _, err := os.Stat(envoy); err != nil {
 		t.Skip("there is no bin/envoy: run tools/get-envoy")
 	}
-	if out, err := exec.Command(envoy, "--mode", "validate", "-c", template, "-l", "warning").CombinedOutput(); err != nil {
-		t.Errorf("%v: %s", err, out)
+	text, err := os.ReadFile(template)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{"envoy": string(text), "with tenants": withTenants(t, string(text))} {
+		file := filepath.Join(t.TempDir(), "envoy.yaml")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := exec.Command(envoy, "--mode", "validate", "-c", file, "-l", "warning").CombinedOutput(); err != nil {
+			t.Errorf("%s: %v: %s", name, err, out)
+		}
 	}
 }

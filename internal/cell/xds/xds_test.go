@@ -2,6 +2,7 @@ package xds
 
 import (
 	"fmt"
+	"log/slog"
 	"net"
 	"slices"
 	"testing"
@@ -10,11 +11,11 @@ import (
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/shoal-serving/shoal/internal/cell"
+	"github.com/shoal-serving/shoal/internal/discovery"
 	"github.com/shoal-serving/shoal/internal/leak"
 )
 
@@ -28,7 +29,7 @@ func serve(t *testing.T, s *Server) (open func() discoveryv3.AggregatedDiscovery
 		t.Fatal(err)
 	}
 	g := grpc.NewServer(grpc.MaxRecvMsgSize(64 << 20))
-	s.Register(t.Context(), g)
+	s.opts.Table.Register(g)
 	ended := make(chan error)
 	go func() { ended <- g.Serve(l) }()
 	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
@@ -75,7 +76,7 @@ func receive(t *testing.T, stream discoveryv3.AggregatedDiscoveryService_DeltaAg
 
 func newServer(t *testing.T) *Server {
 	t.Helper()
-	s, err := New(time.Minute, TLS{})
+	s, err := New(Options{Timeout: time.Minute, Table: discovery.New(slog.New(slog.DiscardHandler))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +96,7 @@ func TestAnUnknownModelIsAnsweredAtOnceAndSentWhenItAppears(t *testing.T) {
 	s := newServer(t)
 	update(t, s, nil, cell.Route{Model: "m", Active: []cell.Node{a}})
 	stream := serve(t, s)()
-	subscribe(t, stream, resource.ClusterType, "http/m", "http/mistyped")
+	subscribe(t, stream, discovery.Clusters, "http/m", "http/mistyped")
 	if added, removed := receive(t, stream); !slices.Equal(added, []string{"http/m"}) || !slices.Equal(removed, []string{"http/mistyped"}) {
 		t.Errorf("added %v, removed %v", added, removed)
 	}
@@ -129,7 +130,7 @@ func TestAChangeConcernsOneModel(t *testing.T) {
 	}
 	update(t, s, nil, all...)
 	stream := serve(t, s)()
-	subscribe(t, stream, resource.EndpointType, "http/m0", "http/m1", "http/m2")
+	subscribe(t, stream, discovery.Endpoints, "http/m0", "http/m1", "http/m2")
 	if added, _ := receive(t, stream); len(added) != 3 {
 		t.Errorf("added %v", added)
 	}
@@ -152,7 +153,7 @@ func TestAChangeConcernsOneModel(t *testing.T) {
 
 func TestRoutesRefuseControlRequests(t *testing.T) {
 	stream := serve(t, newServer(t))()
-	subscribe(t, stream, resource.RouteType, RouteConfig)
+	subscribe(t, stream, discovery.Routes, RouteConfig)
 	if added, _ := receive(t, stream); !slices.Equal(added, []string{RouteConfig}) {
 		t.Errorf("added %v", added)
 	}
@@ -190,7 +191,7 @@ func TestAChangeReachesFiftyEnvoys(t *testing.T) {
 			names = append(names, fmt.Sprint("http/m", i))
 		}
 		stream := open()
-		subscribe(t, stream, resource.EndpointType, names...)
+		subscribe(t, stream, discovery.Endpoints, names...)
 		if added, _ := receive(t, stream); len(added) != asked {
 			t.Fatalf("%d resources", len(added))
 		}
@@ -225,7 +226,7 @@ func TestAChangeReachesFiftyEnvoys(t *testing.T) {
 func TestASplitIsOneChangeOfTheRoutes(t *testing.T) {
 	s := newServer(t)
 	stream := serve(t, s)()
-	subscribe(t, stream, resource.RouteType, RouteConfig)
+	subscribe(t, stream, discovery.Routes, RouteConfig)
 	receive(t, stream)
 	update(t, s, nil, cell.Route{Model: "m", Active: []cell.Node{a}}) // no split: the routes stay
 	update(t, s, nil, cell.Route{Model: "m", Active: []cell.Node{a}, Split: []cell.Share{{Version: "1", Percent: 90}, {Version: "2", Percent: 10}}})
@@ -253,7 +254,7 @@ func TestASplitIsOneChangeOfTheRoutes(t *testing.T) {
 }
 
 func TestAHedgedModelHasATimeForEachTry(t *testing.T) {
-	config, err := routes(time.Minute, map[string]special{"m": {hedge: 200 * time.Millisecond}})
+	config, err := routes(time.Minute, map[string]cell.Route{"m": {Hedge: 200 * time.Millisecond}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -273,7 +274,7 @@ func TestAHedgedModelHasATimeForEachTry(t *testing.T) {
 }
 
 func TestAMirroredModelSendsCopiesToAVersion(t *testing.T) {
-	config, err := routes(time.Minute, map[string]special{"m": {split: []cell.Share{{Version: "1", Percent: 100}}, mirror: cell.Share{Version: "2", Percent: 20}}})
+	config, err := routes(time.Minute, map[string]cell.Route{"m": {Split: []cell.Share{{Version: "1", Percent: 100}}, Mirror: cell.Share{Version: "2", Percent: 20}}})
 	if err != nil {
 		t.Fatal(err)
 	}
