@@ -297,3 +297,59 @@ func TestClientsSetWhichRequestsAreTraced(t *testing.T) {
 		t.Errorf("%v traces at the end, want 5 and 2", n)
 	}
 }
+
+// TestEveryWayInIsTraced sends a request to a model in each way there is.
+func TestEveryWayInIsTraced(t *testing.T) {
+	collector := servertest.StartCollector(t)
+	s := archiveAndModel(t, append(collector.Flags(), "--trace-config", "rate=1")...)
+	words := []client.Tensor{client.NewStrings("body", []string{"quiet"})}
+	over := func(url, kind, body string) func(traceparent string) error {
+		return func(traceparent string) error {
+			s.post(url, kind, body, [2]string{"traceparent", traceparent}) // which reports errors
+			return nil
+		}
+	}
+	for way, c := range map[string]struct {
+		protocol string
+		send     func(traceparent string) error
+	}{
+		"MMS":                {"mms", over(s.infer+"/predictions/m", "text/plain", "quiet")},
+		"generate":           {"http", over(s.HTTP+"/v2/models/m/generate", "application/json", `{"body":["quiet"]}`)},
+		"a stream of events": {"http", over(s.HTTP+"/v2/models/m/generate_stream", "application/json", `{"body":["quiet"]}`)},
+		"a gRPC stream": {"grpc", func(traceparent string) error {
+			stream, err := s.Closing(client.NewGRPC(s.GRPC, client.Options{Header: map[string]string{"traceparent": traceparent}})).Stream(t.Context())
+			if err != nil {
+				return err
+			}
+			defer stream.Close()
+			if err := stream.Send(&client.Request{Model: "m", Inputs: words}); err != nil {
+				return err
+			}
+			_, err = stream.Recv()
+			return err
+		}},
+	} {
+		id, span := fmt.Sprintf("%016x%016x", rand.Uint64(), rand.Uint64()|1), fmt.Sprintf("%016x", rand.Uint64()|1)
+		if err := c.send("00-" + id + "-" + span + "-01"); err != nil {
+			t.Errorf("%s: %v", way, err)
+			continue
+		}
+		all := collector.Trace(t, id, 6)
+		want := []string{"InferRequest", "InferRequest/m", "InferRequest/m/compute", "InferRequest/m/compute/batch", "InferRequest/m/compute/execute", "InferRequest/m/queue"}
+		if got := tree(all, span); !slices.Equal(got, want) {
+			t.Errorf("%s: the trace is\n%s\nwant\n%s", way, strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+		if got := named(t, all, "InferRequest").Attributes["shoal.protocol"]; got != c.protocol {
+			t.Errorf("%s: the protocol is %q, want %q", way, got, c.protocol)
+		}
+	}
+
+	// The local socket has no headers.
+	s.local(t, `
+import numpy as np, shoal
+shoal.load("m", url="unix:" + SOCKET).forward(np.array([b"quiet"], dtype=object))
+`)
+	servertest.Eventually(t, "a trace of the local socket", func() bool {
+		return slices.ContainsFunc(collector.All(), func(one servertest.Span) bool { return one.Attributes["shoal.protocol"] == "local" })
+	})
+}

@@ -1,19 +1,22 @@
-// Package otlp exports traces with OpenTelemetry's SDK, over OTLP/HTTP. It is the only package
-// that imports the SDK.
+// Package otlp exports traces to OpenTelemetry's collectors, over OTLP/HTTP.
 package otlp
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"os"
+	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"time"
 
-	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
-	"go.opentelemetry.io/otel/sdk/instrumentation"
 	"go.opentelemetry.io/otel/sdk/resource"
+	tracev1 "go.opentelemetry.io/proto/otlp/trace/v1"
 
 	"github.com/shoal-serving/shoal/internal/trace"
 )
@@ -38,30 +41,61 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// An Exporter exports spans to a collector. It implements [trace.Exporter].
-type Exporter struct {
-	processor spanProcessor
-	resource  *resource.Resource
-	scope     instrumentation.Scope
+// complete returns the options with what they leave open and the environment decides.
+func (o Options) complete() Options {
+	if o.QueueSize <= 0 {
+		o.QueueSize = fromEnvironment("OTEL_BSP_MAX_QUEUE_SIZE", 2048)
+	}
+	if o.BatchSize <= 0 {
+		o.BatchSize = fromEnvironment("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", 512)
+	}
+	o.BatchSize = min(o.BatchSize, o.QueueSize)
+	if o.Delay <= 0 {
+		o.Delay = time.Duration(fromEnvironment("OTEL_BSP_SCHEDULE_DELAY", 5000)) * time.Millisecond
+	}
+	return o
 }
 
-// New returns an exporter, which the caller must close. It does not wait for the collector:
-// spans that cannot be sent are dropped, and the log says so.
+// fromEnvironment returns the number in a variable, or what OpenTelemetry's specification says
+// where there is none.
+func fromEnvironment(name string, otherwise int) int {
+	if n, err := strconv.Atoi(os.Getenv(name)); err == nil && n > 0 {
+		return n
+	}
+	return otherwise
+}
+
+// Exporter collects finished spans, and sends many together to a collector.
+type Exporter struct {
+	client  otlptrace.Client
+	options Options
+	timeout time.Duration
+	about   []byte // the resource, encoded
+	scope   []byte
+
+	complete chan struct{} // receives when there is a complete batch
+	close    chan struct{}
+	closed   chan struct{}
+
+	mu      sync.Mutex // guards the following
+	batches []batch    // complete
+	open    batch
+	waiting int // spans in all batches
+	dropped int
+}
+
+// batch has spans that are sent together, encoded.
+type batch struct {
+	spans []byte
+	count int
+}
+
+// New returns an exporter; Close it. It does not wait for the collector.
 func New(ctx context.Context, opts Options) (*Exporter, error) {
 	var to []otlptracehttp.Option
 	if opts.URL != "" {
 		to = append(to, otlptracehttp.WithEndpointURL(endpoint(opts.URL)))
 	}
-	client, err := otlptracehttp.New(ctx, to...)
-	if err != nil {
-		return nil, err
-	}
-	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { opts.Log.Warn("traces were not exported", "error", err) }))
-	return newExporter(ctx, client, opts)
-}
-
-// newExporter returns an exporter that sends spans with client.
-func newExporter(ctx context.Context, client spanExporter, opts Options) (*Exporter, error) {
 	own := []attribute.KeyValue{}
 	for name, value := range opts.Resource {
 		own = append(own, attribute.String(name, value))
@@ -72,13 +106,21 @@ func newExporter(ctx context.Context, client spanExporter, opts Options) (*Expor
 	if err != nil {
 		return nil, err
 	}
-	return &Exporter{
-		processor: newProcessor(client, opts), resource: about,
-		scope: instrumentation.Scope{Name: "github.com/shoal-serving/shoal", Version: opts.Version},
-	}, nil
+	e := &Exporter{
+		client: otlptracehttp.NewClient(to...), options: opts.complete(),
+		timeout:  time.Duration(fromEnvironment("OTEL_BSP_EXPORT_TIMEOUT", 30000)) * time.Millisecond,
+		about:    appendResource(nil, about),
+		scope:    appendScope(nil, opts.Version),
+		complete: make(chan struct{}, 1), close: make(chan struct{}), closed: make(chan struct{}),
+	}
+	if err := e.client.Start(ctx); err != nil {
+		return nil, err
+	}
+	go e.run()
+	return e, nil
 }
 
-// endpoint completes a URL as Triton's users write it, such as localhost:4318/v1/traces.
+// endpoint completes a URL, as Triton and OpenTelemetry's C++ library do.
 func endpoint(url string) string {
 	scheme, rest, ok := strings.Cut(url, "://")
 	if !ok {
@@ -90,86 +132,99 @@ func endpoint(url string) string {
 	return scheme + "://" + rest
 }
 
-// Export implements [trace.Exporter].
-func (e *Exporter) Export(s *trace.Span) { e.processor.OnEnd(&span{from: s, exporter: e}) }
-
-// Close sends what is left, until ctx ends.
-func (e *Exporter) Close(ctx context.Context) error { return e.processor.Shutdown(ctx) }
-
-// A span shows a span to the SDK. The SDK reads it on its own goroutine, so that a request
-// does not wait for the conversion.
-type span struct {
-	readOnlySpan // nil: it has a method that only the SDK can implement, and does not call
-
-	from     *trace.Span
-	exporter *Exporter
-}
-
-func contextOf(c trace.Context, remote bool) spanContext {
-	return newSpanContext(c.Trace, c.Span, c.State, remote)
-}
-
-func (s *span) Name() string             { return s.from.Name }
-func (s *span) SpanContext() spanContext { return contextOf(s.from.Context, false) }
-func (s *span) StartTime() time.Time     { return s.from.Start }
-func (s *span) EndTime() time.Time       { return s.from.End }
-
-func (s *span) Parent() spanContext {
-	if s.from.Parent == (trace.SpanID{}) {
-		return spanContext{}
+// Export adds a finished span to those that are sent, or drops it if too many wait. The caller
+// may use the span again.
+func (e *Exporter) Export(s *trace.Span) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.waiting == e.options.QueueSize {
+		e.dropped++
+		return
 	}
-	return contextOf(trace.Context{Trace: s.from.Trace, Span: s.from.Parent, State: s.from.State}, s.from.Remote)
-}
-
-func (s *span) SpanKind() spanKind {
-	if s.from.Server {
-		return serverKind
+	e.waiting++
+	e.open.spans = appendSpan(e.open.spans, s)
+	if e.open.count++; e.open.count < e.options.BatchSize {
+		return
 	}
-	return internalKind
+	e.batches = append(e.batches, e.open)
+	e.open = batch{spans: make([]byte, 0, len(e.open.spans))}
+	select {
+	case e.complete <- struct{}{}:
+	default: // it will see this batch, too
+	}
 }
 
-func (s *span) Attributes() []attribute.KeyValue {
-	all := make([]attribute.KeyValue, 0, len(s.from.Attributes)+1)
-	for _, a := range s.from.Attributes {
-		switch v := a.Value.(type) {
-		case string:
-			all = append(all, attribute.String(a.Name, strings.ToValidUTF8(v, "\uFFFD")))
-		case int:
-			all = append(all, attribute.Int(a.Name, v))
-		case bool:
-			all = append(all, attribute.Bool(a.Name, v))
+// Close sends what waits, and returns when it was sent or ctx ends.
+func (e *Exporter) Close(ctx context.Context) error {
+	close(e.close)
+	select {
+	case <-e.closed:
+	case <-ctx.Done():
+		_ = e.client.Stop(ctx) // which ends what is being sent
+		<-e.closed
+		return ctx.Err()
+	}
+	return e.client.Stop(ctx)
+}
+
+// run sends batches when they are complete, and incomplete ones after the delay.
+func (e *Exporter) run() {
+	defer close(e.closed)
+	ticker := time.NewTicker(e.options.Delay)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-e.complete:
+			e.send(false)
+		case <-ticker.C:
+			e.send(true)
+		case <-e.close:
+			e.send(true)
+			return
 		}
 	}
-	if s.from.Failed != "" {
-		all = append(all, attribute.String("error.type", s.from.Failed))
-	}
-	return all
 }
 
-func (s *span) Links() (all []link) {
-	for _, c := range s.from.Links {
-		all = append(all, link{SpanContext: contextOf(c, false)})
+// send sends the batches that are complete, and if all is true the one that is not.
+func (e *Exporter) send(all bool) {
+	for {
+		next, dropped := e.take(all)
+		if dropped > 0 {
+			e.options.Log.Warn("spans were dropped: the collector is too slow", "spans", dropped)
+		}
+		if next.count == 0 {
+			return
+		}
+		if err := e.upload(next); err != nil {
+			e.options.Log.Warn("traces were not exported", "error", err)
+		}
 	}
-	return all
 }
 
-func (s *span) Events() (all []event) {
-	for _, e := range s.from.Events {
-		all = append(all, event{Name: e.Name, Time: e.Time})
+// take removes the oldest batch, and returns how many spans were dropped since the last call.
+func (e *Exporter) take(all bool) (next batch, dropped int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	dropped, e.dropped = e.dropped, 0
+	switch {
+	case len(e.batches) > 0:
+		next, e.batches = e.batches[0], e.batches[1:]
+	case all:
+		next, e.open = e.open, batch{}
 	}
-	return all
+	e.waiting -= next.count
+	return next, dropped
 }
 
-func (s *span) Status() status {
-	if s.from.Failed != "" {
-		return status{Code: codes.Error, Description: s.from.Failed}
+// upload sends a batch with OpenTelemetry's client, which knows certificates, compression and when
+// to try again. It wants messages; one whose fields it does not know passes it as it is.
+func (e *Exporter) upload(b batch) error {
+	ctx, cancel := context.WithTimeout(context.Background(), e.timeout)
+	defer cancel()
+	encoded := &tracev1.ResourceSpans{}
+	encoded.ProtoReflect().SetUnknown(slices.Concat(e.about, appendScopeSpans(nil, e.scope, b.spans)))
+	if err := e.client.UploadTraces(ctx, []*tracev1.ResourceSpans{encoded}); err != nil {
+		return fmt.Errorf("%d spans: %w", b.count, err)
 	}
-	return status{}
+	return nil
 }
-
-func (s *span) InstrumentationScope() instrumentation.Scope { return s.exporter.scope }
-func (s *span) Resource() *resource.Resource                { return s.exporter.resource }
-func (*span) DroppedAttributes() int                        { return 0 }
-func (*span) DroppedLinks() int                             { return 0 }
-func (*span) DroppedEvents() int                            { return 0 }
-func (*span) ChildSpanCount() int                           { return 0 }
