@@ -160,11 +160,11 @@ func (d *Dashboard) refreshLocked(now time.Time) error {
 	}
 	if !slices.Equal(names, b.names) {
 		b.names, b.renamed = names, b.edition
-		for name := range b.entries {
-			if !slices.Contains(names, name) {
-				delete(b.entries, name)
-			}
+		kept := make(map[string]*entry, len(names))
+		for _, name := range names {
+			kept[name] = b.entries[name]
 		}
+		b.entries = kept
 	}
 	return nil
 }

@@ -58,6 +58,7 @@ type Dashboard struct {
 	opts  Options
 	files map[string]file
 	board board
+	reels reels
 }
 
 // A file is one of the page.

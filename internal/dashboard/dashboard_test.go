@@ -215,6 +215,60 @@ func TestBatchesOfTheWatchedModelAreSent(t *testing.T) {
 	})
 }
 
+// TestEachViewerSeesEachBatchOnce has viewers that come at different times, and more batches than
+// an event may have.
+func TestEachViewerSeesEachBatchOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake("a")
+		d := New(f, Options{Interval: time.Second})
+		// seen returns the number of batches that were sent to a viewer, and of those that it missed.
+		seen := func(all []event) (sent, missed int) {
+			last := uint64(0)
+			for _, e := range all {
+				var got struct {
+					Missed  int
+					Batches []batch
+				}
+				if e.name != "batches" {
+					continue
+				}
+				if err := json.Unmarshal([]byte(e.data), &got); err != nil {
+					t.Fatal(err)
+				}
+				for _, b := range got.Batches {
+					if b.Number <= last {
+						t.Errorf("batch %d after batch %d", b.Number, last)
+					}
+					last = b.Number
+				}
+				sent, missed = sent+len(got.Batches), missed+got.Missed
+			}
+			return sent, missed
+		}
+		var all sync.WaitGroup
+		view := func(wantSent, wantMissed int) {
+			all.Go(func() {
+				if sent, missed := seen(receive(t, d, "?model=a", 4300*time.Millisecond, nil)); sent != wantSent || missed != wantMissed {
+					t.Errorf("a viewer gets %d batches and misses %d, want %d and %d", sent, missed, wantSent, wantMissed)
+				}
+			})
+		}
+		run := func(n int) {
+			for range n {
+				f.counters["a"].Observe(&stats.Batch{Instance: 1})
+			}
+		}
+		view(10+maxBatches, 50)
+		time.Sleep(100 * time.Millisecond)
+		run(10)
+		time.Sleep(1300 * time.Millisecond) // all ten were read at 1 s
+		view(maxBatches, 50)
+		time.Sleep(200 * time.Millisecond)
+		run(maxBatches + 50)
+		all.Wait()
+	})
+}
+
 func TestViewersShareWhatIsRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake("a")
@@ -255,7 +309,7 @@ func TestWithoutViewersNothingIsHeldAndNothingRuns(t *testing.T) {
 		if b := &d.board; b.viewers != 0 || b.entries != nil || b.names != nil {
 			t.Errorf("the board holds %d entries", len(b.entries))
 		}
-		if f.counters["a"].Watched() {
+		if f.counters["a"].Watched() || len(d.reels.all) != 0 {
 			t.Error("batches are watched")
 		}
 	})

@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -30,12 +31,12 @@ type hello struct {
 	Bounds   []float64 `json:"bounds_ms"` // upper bounds of the buckets of times
 }
 
-// A timeline is an event with the batches of the model that the viewer watches.
+// A timeline is an event with the batches of the model that the viewer watches, which follow as
+// "batches".
 type timeline struct {
-	Model   string  `json:"model"`
-	Version string  `json:"version"`
-	Missed  uint64  `json:"missed"` // batches that are left out
-	Batches []batch `json:"batches"`
+	Model   string `json:"model"`
+	Version string `json:"version"`
+	Missed  uint64 `json:"missed"` // batches that are left out
 }
 
 // A batch is one that has ended. Times are in microseconds: Taken is Unix time, the others are
@@ -106,8 +107,8 @@ type viewer struct {
 	w              http.ResponseWriter
 	edition        uint64 // of the board, that was sent last
 	model, version string // that it watches; "" if none
-	counters       *stats.Counters
-	watch          *stats.Watch // nil if the model does not serve
+	reel           *reel  // nil if the model does not serve
+	seen           uint64 // batches of it, sent or missed
 }
 
 func (v *viewer) begin() error {
@@ -128,28 +129,28 @@ func (v *viewer) send(now time.Time) error {
 	if err := v.event("figures", text); err != nil {
 		return err
 	}
-	if v.follow(); v.watch != nil {
-		if err := v.sendBatches(); err != nil {
+	if v.follow(); v.reel != nil {
+		if err := v.sendBatches(now); err != nil {
 			return err
 		}
 	}
 	return http.NewResponseController(v.w).Flush()
 }
 
-func (v *viewer) sendBatches() error {
-	batches, missed := v.watch.Next(maxBatches)
-	if len(batches) == 0 {
-		return nil
+func (v *viewer) sendBatches(now time.Time) error {
+	batches, last, err := v.reel.since(v.seen, now, v.dashboard.opts.Interval/2)
+	if err != nil || len(batches) == 0 {
+		return err
 	}
-	t := timeline{Model: v.model, Version: v.version, Missed: missed}
-	for i := range batches {
-		t.Batches = append(t.Batches, encode(&batches[i]))
-	}
-	text, err := json.Marshal(t)
+	missed := last - v.seen - uint64(len(batches))
+	v.seen = last
+	text, err := json.Marshal(timeline{Model: v.model, Version: v.version, Missed: missed})
 	if err != nil {
 		return err
 	}
-	return v.event("batches", text)
+	text = append(text[:len(text)-1], `,"batches":[`...) // in place of the last brace
+	text = append(text, bytes.Join(batches, []byte(","))...)
+	return v.event("batches", append(text, "]}"...))
 }
 
 func encode(b *stats.Batch) batch {
@@ -175,18 +176,18 @@ func (v *viewer) follow() {
 		v.unwatch()
 		return
 	}
-	if counters == v.counters {
+	if v.reel != nil && v.reel.counters == counters {
 		return
 	}
 	v.unwatch()
-	v.counters, v.watch = counters, counters.Watch()
+	v.reel, v.seen = v.dashboard.reels.follow(counters)
 }
 
 func (v *viewer) unwatch() {
-	if v.watch != nil {
-		v.watch.Close()
+	if v.reel != nil {
+		v.dashboard.reels.unfollow(v.reel)
 	}
-	v.counters, v.watch = nil, nil
+	v.reel, v.seen = nil, 0
 }
 
 // event writes an event. text has no line breaks.

@@ -164,10 +164,7 @@ type shownBatch struct {
 func TestTheDashboardShowsBatchesAsTheyRan(t *testing.T) {
 	const x = 300 * time.Millisecond
 	b := openBrowser(t)
-	s := servertest.Start(t, servertest.Repository(t, map[string]string{
-		"dynamic": servertest.Config(x, "1", "dynamic_batching { }"),
-		"delayed": servertest.Config(x, "1", "dynamic_batching { max_queue_delay_microseconds: 150000 }"),
-	}), "--batching=triton")
+	s := serveAToE(t, x)
 	for _, c := range []struct {
 		model   string
 		reasons []string // nil if they depend on which of A and B comes first
@@ -176,24 +173,7 @@ func TestTheDashboardShowsBatchesAsTheyRan(t *testing.T) {
 			page := b.openTab(t, 1280, 900)
 			defer page.close()
 			page.navigate(s.HTTP + "/#/" + c.model + "/1")
-			page.awaitTrue("the stream is live", `document.getElementById('stream').textContent === 'live'`)
-			page.evaluate(`document.querySelector('details').open = true`, new(bool))
-			time.Sleep(time.Second) // the stream watches the model from its first event on
-			var all sync.WaitGroup
-			client := s.Client()
-			for _, r := range []struct {
-				at   time.Duration
-				rows int
-			}{{0, 4}, {0, 2}, {x / 3, 2}, {2 * x / 3, 6}, {2 * x / 3, 2}} {
-				all.Go(func() {
-					time.Sleep(r.at)
-					if err := servertest.Ask(context.Background(), client, c.model, r.rows); err != nil {
-						t.Error(err)
-					}
-				})
-			}
-			all.Wait()
-			page.awaitTrue("all requests are shown", `[...document.querySelectorAll('#batches tbody tr')].reduce((n, r) => n + Number(r.cells[2].textContent), 0) === 5`)
+			playAToE(t, s, page, c.model, x)
 			var shown []shownBatch
 			page.evaluate(`[...document.querySelectorAll('#batches tbody tr')].reverse().map(r => ({
 				Taken: Number(r.dataset.taken), Run: Number(r.dataset.run), End: Number(r.dataset.end), Why: r.dataset.why, Waits: r.dataset.waits.split(' ').map(Number)}))`, &shown)
@@ -227,6 +207,40 @@ func TestTheDashboardShowsBatchesAsTheyRan(t *testing.T) {
 	}
 }
 
+// serveAToE serves two models for the five requests of the tutorials, which take x: one batches
+// without a delay, and the other one waits for half of x.
+func serveAToE(t *testing.T, x time.Duration) *servertest.Server {
+	t.Helper()
+	return servertest.Start(t, servertest.Repository(t, map[string]string{
+		"dynamic": servertest.Config(x, "1", "dynamic_batching { }"),
+		"delayed": servertest.Config(x, "1", fmt.Sprintf("dynamic_batching { max_queue_delay_microseconds: %d }", (x/2).Microseconds())),
+	}), "--batching=triton")
+}
+
+// playAToE sends the five requests of the tutorials to a model that takes x, whose page is open, and
+// waits until the table below the timeline has them.
+func playAToE(t *testing.T, s *servertest.Server, page *tab, model string, x time.Duration) {
+	t.Helper()
+	page.awaitTrue("the stream is live", `document.getElementById('stream').textContent === 'live'`)
+	page.evaluate(`document.querySelector('details').open = true`, new(bool))
+	time.Sleep(time.Second) // the stream watches the model from its first event on
+	var all sync.WaitGroup
+	client := s.Client()
+	for _, r := range []struct {
+		at   time.Duration
+		rows int
+	}{{0, 4}, {0, 2}, {x / 3, 2}, {2 * x / 3, 6}, {2 * x / 3, 2}} {
+		all.Go(func() {
+			time.Sleep(r.at)
+			if err := servertest.Ask(context.Background(), client, model, r.rows); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	page.awaitTrue("all requests are shown", `[...document.querySelectorAll('#batches tbody tr')].reduce((n, r) => n + Number(r.cells[2].textContent), 0) === 5`)
+}
+
 func reasonsOf(all []shownBatch) (reasons []string) {
 	for _, b := range all {
 		reasons = append(reasons, b.Why)
@@ -256,7 +270,8 @@ func TestTheDashboardShowsAKilledWorker(t *testing.T) {
 const watchTasks = `(() => {
 	window.long = []
 	new PerformanceObserver(list => { for (const e of list.getEntries()) window.long.push(e.duration) }).observe({ type: 'longtask' })
-	performance.clearMeasures()
+	window.refreshes = []
+	new PerformanceObserver(list => { for (const e of list.getEntriesByName('refresh')) window.refreshes.push(e.duration) }).observe({ type: 'measure' })
 	return true
 })()`
 
@@ -296,7 +311,7 @@ func TestTheDashboardIsLightWithManyModels(t *testing.T) {
 			Long  []float64
 			Times []float64
 		}
-		page.evaluate(`({ Long: window.long, Times: performance.getEntriesByName('refresh').map(e => e.duration) })`, &got)
+		page.evaluate(`({ Long: window.long, Times: window.refreshes })`, &got)
 		if len(got.Times) == 0 {
 			t.Fatal("the page was not refreshed")
 		}
@@ -436,10 +451,13 @@ func TestPicturesOfTheDashboard(t *testing.T) {
 		{"timeline-dark", "#/seed_auto_two/1", "", "dark", 1280, 860},
 		{"timeline-phone", "#/seed_auto_two/1", "#timeline-title", "dark", 390, 780},
 		{"figures-light", "#/seed_auto_two/1", ".grid", "light", 1280, 620},
+		{"figures-dark", "#/seed_auto_two/1", ".grid", "dark", 1280, 620},
 		{"figures-phone", "#/seed_auto_two/1", ".grid", "light", 390, 780},
 		{"why-light", "#/seed_auto_two/1", "#why-title", "light", 1280, 860},
 		{"why-dark", "#/seed_auto_two/1", "#why-title", "dark", 1280, 860},
+		{"why-phone", "#/seed_auto_two/1", "#why-title", "light", 390, 780},
 		{"try-light", "#/seed_auto_two/1", "#try-title", "light", 1280, 620},
+		{"try-dark", "#/seed_auto_two/1", "#try-title", "dark", 1280, 620},
 		{"try-phone", "#/seed_auto_two/1", "#try-title", "dark", 390, 780},
 	} {
 		t.Run(c.name, func(t *testing.T) {

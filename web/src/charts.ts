@@ -40,6 +40,10 @@ export class Chart {
     } else this.plot.setData(data)
   }
 
+  destroy(): void {
+    this.plot?.destroy()
+  }
+
   private options(width: number): uPlot.Options {
     const axis = { stroke: colour('--muted'), grid: { stroke: colour('--line'), width: 1 }, ticks: { show: false }, font: '12px system-ui' }
     return {
@@ -113,14 +117,14 @@ export interface Size {
   calibrated: boolean
 }
 
-// curve draws how long batches take by their rows, and marks the size that was chosen.
-export function curve(holder: HTMLElement, sizes: Size[], chosen: number): void {
+// curve draws how long batches take by their rows, and marks the size that was chosen. The caller
+// destroys what it returns: uPlot keeps all charts that were not.
+export function curve(holder: HTMLElement, sizes: Size[], chosen: number): uPlot {
   const width = holder.clientWidth || 300
   const axis = { stroke: colour('--muted'), grid: { stroke: colour('--line'), width: 1 }, ticks: { show: false }, font: '12px system-ui' }
   const rows = sizes.map(s => s.rows)
   const data = [rows, sizes.map(s => s.takes_ns / 1e6), sizes.map(s => (s.slow_ns ? s.slow_ns / 1e6 : null)), sizes.map(s => (s.rows / s.takes_ns) * 1e9)]
-  holder.replaceChildren()
-  new uPlot(
+  return new uPlot(
     {
       width,
       height: 220,

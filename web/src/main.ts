@@ -10,6 +10,7 @@ import { Store, Stream } from './stream.ts'
 interface View {
   readonly element: HTMLElement
   draw(): void
+  destroy?(): void // frees what the browser does not, when the reader goes on
 }
 
 const main = document.getElementById('main')!
@@ -43,10 +44,12 @@ function draw(): void {
   }
   view?.draw()
   performance.measure('refresh', { start: began })
+  performance.clearMeasures('refresh') // observers have received it, and the browser would keep it
 }
 
 // show opens what the address names: #/ is the list of models, #/NAME/VERSION a model.
 function show(): void {
+  view?.destroy?.()
   const [, name, version] = location.hash.split('/').map(decodeURIComponent)
   if (name) {
     view = new ModelView(store, name, version ?? '')

@@ -24,6 +24,7 @@ export class ModelView {
   private readonly failed = new Bars('Failed and refused requests')
   private readonly errors = h('ul', { class: 'errors' })
   private readonly plot = h('div', { class: 'plot' })
+  private curve: { destroy(): void } | null = null
   private readonly curveSection: HTMLElement
   private readonly why = h('div', { class: 'why' })
   private explained = 0
@@ -77,6 +78,11 @@ export class ModelView {
     }
   }
 
+  destroy(): void {
+    for (const c of this.charts) c.destroy()
+    this.curve?.destroy()
+  }
+
   private drawTiles(r: Recent): void {
     const m = r.now
     this.tile('Requests per second', rate(r.rate))
@@ -114,7 +120,9 @@ export class ModelView {
       const f = (await figures.json()) as { curve?: Size[]; policy?: { efficient: number } }
       this.curveSection.hidden = !f.curve || f.curve.length < 2
       if (f.curve && f.curve.length > 1) {
-        curve(this.plot, f.curve, f.policy?.efficient ?? 0)
+        this.curve?.destroy()
+        this.curve = curve(this.plot, f.curve, f.policy?.efficient ?? 0)
+        if (!this.element.isConnected) this.destroy() // the reader has gone on
         text(this.curveSection.querySelector('.chosen')!, f.policy?.efficient ? `batches are filled up to ${f.policy.efficient} rows` : '')
       }
     } catch {
