@@ -164,3 +164,26 @@ func TestAnErrorOfAStepNamesTheEnsemble(t *testing.T) {
 		t.Errorf("the ensemble is not ready with all its members: %d", status)
 	}
 }
+
+// TestAnEnsembleIsExplainedByItsSteps compares the shares of two steps with the times of their models.
+func TestAnEnsembleIsExplainedByItsSteps(t *testing.T) {
+	s := ensemble(t, 40*time.Millisecond)
+	explains(s, "a_chain", "a_chain, version 1, run by ensemble", "No request has succeeded yet.")
+	for range 5 {
+		if _, err := s.Client().Infer(t.Context(), &client.Request{Model: "a_chain", Inputs: []client.Tensor{client.NewTensor("IN", []float32{1, 2}, 1, 2)}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	explains(s, "a_chain", "critical path", "A request takes ")
+	e := s.Explanation("a_chain").Ensemble
+	if e == nil || e.Requests != 5 || len(e.Steps) != 2 {
+		t.Fatalf("got %+v", e)
+	}
+	first, second := e.Steps[0], e.Steps[1]
+	if first.Model != "first" || second.Model != "second" || first.Requests != 5 || second.Critical != 5 || first.Compute < 40*time.Millisecond {
+		t.Errorf("steps %+v", e.Steps)
+	}
+	if sum := first.Share + second.Share + e.Between; first.Share < 0.5 || sum < 0.999 || sum > 1.001 {
+		t.Errorf("shares %v and %v, and %v between them; want the first to have most, and all of them to be the whole", first.Share, second.Share, e.Between)
+	}
+}
