@@ -84,7 +84,7 @@ func oneOfEach(t *testing.T) (string, map[string][2]string) {
 		"nowhere/1/model.py": code, "nowhere/config.pbtxt": parameter("/no/such/python") + echo,
 		"ensemble/1/none": "", "ensemble/config.pbtxt": "platform: \"ensemble\"\n" + chain + "ensemble_scheduling { step [ { model_name: \"simulated\" model_version: -1 input_map { key: \"x\" value: \"a\" } output_map { key: \"x\" value: \"b\" } } ] }\n",
 		"parts/1/none": "", "parts/config.pbtxt": "platform: \"ensemble\"\n" + chain + "ensemble_scheduling { step [ { model_name: \"typo\" model_version: -1 input_map { key: \"x\" value: \"a\" } output_map { key: \"x\" value: \"b\" } } ] }\n",
-		"sequence/1/model.onnx": onnx, "sequence/config.pbtxt": "sequence_batching { iterative_sequence: true }\n",
+		"sealed/1/model.onnx": onnx, "sealed/config.pbtxt": "model_repository_agents { agents { name: \"checksum\" } }\n",
 		"plan/1/model.plan": "", "plan/config.pbtxt": "platform: \"tensorrt_plan\"\n",
 		"keras/1/model.keras": "",
 		"typo/1/model.onnx":   onnx, "typo/config.pbtxt": "max_batch_sise: 8\n",
@@ -98,7 +98,7 @@ func oneOfEach(t *testing.T) (string, map[string][2]string) {
 		"nowhere":  {"cannot run", "config.pbtxt:1: parameters[python]: found \"/no/such/python\", expected an interpreter"},
 		"ensemble": {"runs unchanged", "version 1 for ensemble"},
 		"parts":    {"cannot run", "config.pbtxt:4: ensemble_scheduling.step[0].model_name: model \"typo\" is a step of the ensemble, and it cannot be loaded"},
-		"sequence": {"cannot run", "config.pbtxt:1: sequence_batching.iterative_sequence: iterative sequences are not supported yet; "},
+		"sealed":   {"cannot run", "config.pbtxt:1: model_repository_agents.agents: repository agents are not supported yet; "},
 		"plan":     {"cannot run", "config.pbtxt:1: platform: \"tensorrt_plan\" is not supported"}, "keras": {"cannot run", "export the model to ONNX"},
 		"typo": {"cannot run", "max_batch_sise"}, "absent": {"cannot run", "the model's file cannot be read"}, "versionless": {"cannot run", "has no version directory"},
 	}

@@ -19,6 +19,7 @@ import (
 // newSimulateCommand returns `shoal simulate`.
 func newSimulateCommand() *cobra.Command {
 	var svg, json, nodes string
+	var play bool
 	var settings []string
 	var width int
 	cmd := &cobra.Command{
@@ -59,12 +60,13 @@ latencies and moves of models; with --nodes auto it finds the smallest cell that
 			if err != nil {
 				return err
 			}
-			return writeReport(out, svg, json, func(w io.Writer) error { return render.SVG(w, report) }, report.WriteJSON,
+			return writeReport(out, svg, json, func(w io.Writer) error { return render.SVG(w, report, render.SVGOptions{Play: play}) }, report.WriteJSON,
 				func(w io.Writer) error { return render.Text(w, report, width) })
 		},
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&svg, "svg", "", "write a picture to this `file`; use - for stdout")
+	flags.BoolVar(&play, "play", false, "let the picture play its timelines, over and over")
 	flags.StringVar(&json, "json", "", "write all results as JSON to this `file`; use - for stdout")
 	flags.StringArrayVar(&settings, "setting", nil, "run only the setting of this `name`; may be repeated")
 	flags.StringVar(&nodes, "nodes", "", "`number` of nodes of a cell instead of the file's; auto finds the smallest that suffices while a zone is lost")

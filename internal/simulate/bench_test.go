@@ -47,7 +47,7 @@ func BenchmarkClosedLoop(b *testing.B) {
 			if err := render.Text(io.Discard, report, 100); err != nil {
 				b.Fatal(err)
 			}
-			if err := render.SVG(io.Discard, report); err != nil {
+			if err := render.SVG(io.Discard, report, render.SVGOptions{}); err != nil {
 				b.Fatal(err)
 			}
 			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "requests/s")

@@ -12,10 +12,18 @@ import (
 	"github.com/shoal-serving/shoal/internal/simulate"
 )
 
+// SVGOptions are what a picture can be apart from a drawing.
+type SVGOptions struct {
+	// Play uncovers the timelines from left to right, over and over. Readers that ask for less
+	// motion see all of them at once.
+	Play bool
+}
+
 // SVG writes the report as a self-contained SVG: no scripts, external fonts or styles. It
 // suits light and dark pages.
-func SVG(w io.Writer, r *simulate.Report) error {
+func SVG(w io.Writer, r *simulate.Report, opts SVGOptions) error {
 	p := newPicture(r)
+	p.play = opts.Play
 	p.header()
 	if r.Varied != "" {
 		p.charts()
@@ -75,8 +83,21 @@ text { fill: #e6edf3; }
 }
 `
 
+// playing uncovers what .future covers, behind .now. It ends with a pause.
+const playing = `
+.future { transform: scaleX(0); transform-box: fill-box; transform-origin: right; }
+.now { stroke: #d2691e; stroke-width: 2; opacity: 0; }
+@media (prefers-reduced-motion: no-preference) {
+.future { animation: uncover 10s linear infinite; }
+.now { animation: advance 10s linear infinite; }
+}
+@keyframes uncover { from { transform: scaleX(1); } 70%%, to { transform: scaleX(0); } }
+@keyframes advance { from { opacity: 1; } 70%% { opacity: 1; transform: translateX(%spx); } 71%%, to { opacity: 0; transform: translateX(%spx); } }
+`
+
 type picture struct {
 	view
+	play   bool
 	body   bytes.Buffer
 	y      float64 // top of the next element
 	left   float64 // left edge of the timelines
@@ -161,7 +182,11 @@ func (p *picture) finish() []byte {
 	height := p.y + edge - 12
 	fmt.Fprintf(&out, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %s %s" width="%s" height="%s" role="img">`+"\n",
 		plot.Px(pictureWidth), plot.Px(height), plot.Px(pictureWidth), plot.Px(height))
-	fmt.Fprintf(&out, "<title>%s</title>\n<style>%s</style>\n", plot.Escape(p.Title), style)
+	styles := style
+	if p.play {
+		styles += fmt.Sprintf(playing, plot.Px(p.timeWidth()), plot.Px(p.timeWidth()))
+	}
+	fmt.Fprintf(&out, "<title>%s</title>\n<style>%s</style>\n", plot.Escape(p.Title), styles)
 	fmt.Fprintf(&out, `<rect class="page" width="%s" height="%s" rx="10"/>`+"\n", plot.Px(pictureWidth), plot.Px(height))
 	out.Write(p.body.Bytes())
 	out.WriteString("</svg>\n")
@@ -196,17 +221,30 @@ func (p *picture) timelines() {
 	p.y += 26
 	p.axis(p.y)
 	p.y += 8
+	top := p.y
 	for i, run := range runs {
 		if i > 0 {
 			p.line(edge, p.y, pictureWidth-edge, p.y, `class="rule"`)
 		}
 		p.setting(run)
 	}
+	if p.play {
+		p.cover(top)
+	}
 	if len(runs) > 2 {
 		p.axis(p.y + 16)
 		p.y += 26
 	}
 }
+
+// cover hides the timelines from top to here, until playing uncovers them.
+func (p *picture) cover(top float64) {
+	fmt.Fprintf(&p.body, `<rect class="page future" x="%s" y="%s" width="%s" height="%s"/>`+"\n", plot.Px(p.left), plot.Px(top), plot.Px(p.timeWidth()), plot.Px(p.y-top))
+	p.line(p.left, top, p.left, p.y, `class="now"`)
+}
+
+// timeWidth returns the width of the timelines, with what is written to the right of them.
+func (p *picture) timeWidth() float64 { return pictureWidth - edge - p.left }
 
 // shared describes the point that all timelines show, if it is the same.
 func (p *picture) shared() string {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -67,7 +68,9 @@ func look(t *testing.T, picture string) drawing {
 	}
 }
 
-func TestThePictureHasEveryRequestOfEverySetting(t *testing.T) {
+// aToE returns the report of the five requests of the tutorials.
+func aToE(t *testing.T) *simulate.Report {
+	t.Helper()
 	s, err := scenario.Load("../../../examples/scenarios/a-to-e.yaml")
 	if err != nil {
 		t.Fatal(err)
@@ -76,8 +79,13 @@ func TestThePictureHasEveryRequestOfEverySetting(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return report
+}
+
+func TestThePictureHasEveryRequestOfEverySetting(t *testing.T) {
+	report := aToE(t)
 	var out strings.Builder
-	if err := SVG(&out, report); err != nil {
+	if err := SVG(&out, report, SVGOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	got := look(t, out.String())
@@ -135,7 +143,7 @@ settings: [{name: "<b>"}, {name: "` + strings.Repeat("long", 60) + `", instances
 				t.Fatal(err)
 			}
 			var out strings.Builder
-			if err := SVG(&out, report); err != nil {
+			if err := SVG(&out, report, SVGOptions{}); err != nil {
 				t.Fatal(err)
 			}
 			if got := look(t, out.String()); len(got.foreign) > 0 {
@@ -161,5 +169,29 @@ func TestManyRequestsHaveColoursBetweenThoseOfThePalette(t *testing.T) {
 	got := colours([]*simulate.Run{&run})
 	if got["0"] != "#3b72b8" || got["99"] != "#7d5bb5" || got["50"] == got["51"] {
 		t.Errorf("the first, the last and two neighbours have %s, %s, %s and %s", got["0"], got["99"], got["50"], got["51"])
+	}
+}
+
+func TestAPictureThatPlaysCoversItsTimelinesOnly(t *testing.T) {
+	report := aToE(t)
+	var still, plays strings.Builder
+	if err := errors.Join(SVG(&still, report, SVGOptions{}), SVG(&plays, report, SVGOptions{Play: true})); err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(still.String(), "animation") {
+		t.Error("a picture that was not asked to play has an animation")
+	}
+	// Without what plays it is the same picture. Who wants less motion sees what is covered.
+	lines := regexp.MustCompile(`(?s)<(rect|line)[^>]*class="[^"]*(future|now)"[^>]*/>\n`)
+	if got := len(lines.FindAllString(plays.String(), -1)); got != 2 {
+		t.Errorf("%d elements play, want a cover and a line", got)
+	}
+	if !strings.Contains(plays.String(), "@media (prefers-reduced-motion: no-preference)") {
+		t.Error("the picture plays for readers who want less motion, too")
+	}
+	rest := lines.ReplaceAllString(plays.String(), "")
+	from, to := strings.Index(rest, "\n.future"), strings.Index(rest, "</style>")
+	if from < 0 || rest[:from]+rest[to:] != still.String() {
+		t.Error("the picture that plays differs in more than what plays")
 	}
 }
