@@ -23,6 +23,7 @@ var layers = [][]string{
 		"internal/machine",
 		"internal/plainjson",
 		"internal/replace",
+		"internal/pause",
 		"internal/arrivals",
 		"internal/plot",
 		"internal/suggest",
@@ -40,6 +41,7 @@ var layers = [][]string{
 		"internal/identity",
 		"internal/bucket",
 		"internal/http2meter",
+		"internal/discovery",
 		"internal/http2meter/http2test",
 		"internal/tensorjson",
 		"internal/infer",
@@ -306,7 +308,7 @@ func TestNoPackageImportsWhatIsBannedBites(t *testing.T) {
 
 // clientImports lists all that package client imports of this module. Its users link it
 // into programs of their own, which need no part of the server.
-var clientImports = []string{"tensor", "internal/kserve/kservepb", "internal/plainjson", "internal/tensorjson"}
+var clientImports = []string{"tensor", "internal/kserve/kservepb", "internal/pause", "internal/plainjson", "internal/tensorjson"}
 
 func clientNeedsNoServer(folders []folder) (breaches []string) {
 	for _, f := range folders {
