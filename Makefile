@@ -33,10 +33,10 @@ deps: onnxruntime ## download what a build needs: Go modules and ONNX Runtime (2
 	go mod download
 
 .PHONY: test-deps
-test-deps: deps linter numpy sklearn ## download what tests need, too: the linter, numpy and scikit-learn (330 MB)
+test-deps: deps linter numpy sklearn pillow ## download what tests need, too: the linter, numpy, scikit-learn and Pillow (400 MB)
 
 # Not in the list: parts of these, for .ci/run.
-.PHONY: linter onnxruntime numpy sklearn
+.PHONY: linter onnxruntime numpy sklearn pillow
 linter: $(LINT)
 onnxruntime:
 	tools/get-onnxruntime lib
@@ -45,6 +45,8 @@ numpy:
 	NUMPY=1.26.4 tools/get-numpy bin/worker-older
 sklearn:
 	tools/get-numpy bin/sklearn scikit-learn==1.9.1 scipy==1.17.1 joblib==1.6.0 threadpoolctl==3.8.0 narwhals==2.28.0 cloudpickle==3.1.2
+pillow:
+	tools/get-numpy bin/pillow pillow==13.0.0
 
 .PHONY: models
 models: ## download and generate the models for measurements (265 MB)
@@ -73,7 +75,7 @@ cell-demo: build ## run four servers, a cell and Envoy here, with clients; tools
 .PHONY: cell-test
 cell-test: build ## kill nodes, Envoys and cells under load; real processes; 1 min
 	tools/get-envoy
-	go test -tags e2e -count 1 -v -run 'Cell' ./test/e2e | grep -E '^(---|ok|FAIL|panic)|figures:'
+	go test -tags e2e -count 1 -v -run 'Cell' ./test/e2e | grep -E '^(---|ok|FAIL|panic)|figures:' | awk -f tools/cell-figures.awk
 
 .PHONY: race
 race: ## run the tests with the race detector

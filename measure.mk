@@ -33,6 +33,11 @@ deadlines: build ## how long after its deadline a request of an ensemble ends wh
 ocr: build onnxruntime numpy ## pictures that 16 clients read with the ensemble of examples/ocr-ensemble, and with its steps; 2 min, quiet
 	go test -tags e2e -count 1 -timeout 30m -v -run TestTheOCREnsembleReadsDrawnPictures ./test/e2e -strict
 
+.PHONY: preprocessing
+preprocessing: build onnxruntime pillow ## the time of a photograph that an ensemble prepares in Python for ResNet-50, beside a client that prepares it; 4 min, quiet
+	tools/get-models models resnet50
+	go test -tags e2e -count 1 -timeout 30m -v -run TestAnEnsembleCostsWhatItsClientWouldPay ./test/e2e -strict
+
 .PHONY: recorded-sequences
 recorded-sequences: build numpy ## compare what models with sequences answer with the recorded answers of a real Triton; 4 min
 	python3 test/clients/sequences.py
@@ -242,6 +247,27 @@ cell-real: build ## three real nodes behind a real Envoy beside the simulated ce
 	tools/get-envoy
 	go test -tags e2e,proofs -count 1 -timeout 30m -v -run '^TestProofCell$$' ./test/proofs -strict
 
+.PHONY: cell-faults
+cell-faults: build ## four nodes, two Envoys, a cell and a follower are killed, stopped and restarted under 70 % load; 18 min, quiet
+	tools/get-envoy
+	tools/get-versitygw
+	go test -tags e2e -count 1 -timeout 40m -v -run '^TestACellUnderFaults$$' ./test/e2e -strict | grep -E '^(---|ok|FAIL|panic)|figures:|failed'
+
+.PHONY: active-copies
+active-copies: build ## device time and p50 with few active copies of each model, beside round robin and least request over all; 12 min, quiet
+	tools/get-envoy
+	tools/get-versitygw
+	go test -tags e2e,proofs -count 1 -timeout 30m -v -run '^TestProofActiveCopies$$' ./test/proofs -strict
+
+.PHONY: envoy-cost
+envoy-cost: build ## what Envoy adds to a request, and what two nodes run beside one; 7 min, quiet
+	tools/get-envoy
+	go test -tags e2e -count 1 -timeout 30m -v -run '^(TestWhatEnvoyAdds|TestTwoNodesRunTwiceAsMuchAsOne)$$' ./test/e2e -strict | grep -v 'cell: '
+
+.PHONY: cell-size
+cell-size: build ## a cell with 1,000 nodes, 10,000 models and 50 Envoys, all of them pretended; 2 min, quiet
+	go test -tags e2e,proofs -count 1 -timeout 10m -v -run '^TestProofACellOfAThousandNodes$$' ./test/proofs -strict
+
 .PHONY: cells
 cells: ## a million random cells against the rules of placement; 60 min
 	go test -count 1 -timeout 180m -v -run TestRandomCells ./internal/placement -cells 1000000
@@ -280,18 +306,19 @@ faults: build onnxruntime numpy ## killed and stopped workers, full disks, few d
 FAULTS = FullDisk|LogThatCannot|LogNobodyReads|Vanishes|KilledWorker|NoWorkerOutlives|WorkerStarted|WorkerThatCannot|SilentClients|ThatLeave|Misbehave|Panic|MemoryBudget|EndlessRequest|BurstIsRefused|OneBadRequest|IsWrongWithAModel|WrongRequests
 
 .PHONY: identity
-identity: build ## tokens of a real OpenID Connect issuer, and a real Envoy that names callers; needs node; 1 min
+identity: build ## tokens of a real OpenID Connect issuer, and a real Envoy that names callers and limits tenants; needs node; 1 min
 	tools/get-envoy
 	tools/get-oidc-provider
-	go test -tags e2e -count 1 -timeout 10m -v -run 'TestTokensOfARealIssuer|TestAProxyNamesTheCaller' ./test/e2e
+	go test -tags e2e -count 1 -timeout 10m -v -run 'TestTokensOfARealIssuer|TestAProxyNamesTheCaller|TestEnvoyLimitsTenants' ./test/e2e
 
 .PHONY: node
 node: build ## the page of a server with 1,000 models, and what readers cost that wait for changes; 4 min, quiet
 	go test -tags e2e,proofs -count 1 -timeout 30m -v -run '^TestProofTheNodesPage$$' ./test/proofs -strict
 
 .PHONY: dashboard
-dashboard: build numpy web ## the dashboard in a browser: figures, timeline, 1,000 models, axe-core; needs chromium and node; 4 min, quiet
-	go test -tags e2e -count 1 -timeout 20m -v -run 'TestTheDashboard|TestADemo' ./test/e2e -strict
+dashboard: build numpy web ## the dashboard in a browser: figures, timeline, 1,000 models, axe-core, memory, CPU of readers; needs chromium and node; 18 min, quiet
+	go test -tags e2e -count 1 -timeout 30m -v -run 'TestTheDashboard|TestTheTimeline|TestADemo' ./test/e2e -strict
+	go test -tags e2e,proofs -count 1 -timeout 20m -v -run '^TestProofReadersOfTheDashboard' ./test/proofs -strict
 
 .PHONY: dashboard-pictures
 dashboard-pictures: build ## take the pictures of docs/how-to/use-the-dashboard.md; needs chromium; 4 min, quiet

@@ -91,7 +91,8 @@ class Follower:
         self.work, self.cwd = work, work
         self.server, self.output = None, None
         self.passed = self.skipped = self.missing = 0
-        interpreter = "sklearn" if "<!-- python: sklearn -->" in page.read_text() else "worker"
+        marked = re.search("<!-- python: ([a-z]+) -->", page.read_text())
+        interpreter = marked[1] if marked else "worker"
         self.env = {
             "HOME": str(work / "home"),
             "LANG": "C.UTF-8",
