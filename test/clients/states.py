@@ -83,9 +83,10 @@ FLAGS = ("--exit-on-error=false", "--strict-readiness=false")
 def here(models):
     server = shoal.Server(*FLAGS, models, python=shoal.PYTHON, patience=120)
     try:
-        return states(server), server.text()
+        found = states(server)
     finally:
         server.stop()
+    return found, server.text()  # only now it has all lines
 
 
 def there(models):
