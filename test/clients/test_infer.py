@@ -232,8 +232,9 @@ class InferGRPC(Infer, fixture.GRPC, unittest.TestCase):
             numpy.testing.assert_array_equal(result.as_numpy("OUT"), fixture.rows_of(1, 2))
 
     def test_a_deadline_is_kept(self):
-        """By most: the answer comes a millisecond before the stream is reset, which looks like a cancellation, and a
-        busy machine takes longer now and then."""
+        """When it has passed, or earlier if the model has been measured: then the server knows that it will pass.
+        By most of five: the answer comes a millisecond before the stream is reset, which looks like a cancellation,
+        and a busy machine takes longer now and then."""
         statuses, times = [], []
         for _ in range(5):
             began = time.monotonic()
@@ -241,7 +242,8 @@ class InferGRPC(Infer, fixture.GRPC, unittest.TestCase):
                 self.client.infer("busy_grpc", self.rows(1), client_timeout=0.05)
             statuses.append(caught.exception.status())
             times.append(time.monotonic() - began)
-        self.assertGreaterEqual(statuses.count("StatusCode.DEADLINE_EXCEEDED"), 3, statuses)
+        kept = sum(status in ("StatusCode.DEADLINE_EXCEEDED", "StatusCode.RESOURCE_EXHAUSTED") for status in statuses)
+        self.assertGreaterEqual(kept, 3, statuses)
         self.assertLess(sorted(times)[2], fixture.BUSY / 2)
 
     def test_a_call_can_be_taken_back(self):
