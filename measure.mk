@@ -265,8 +265,9 @@ envoy-cost: build ## what Envoy adds to a request, and what two nodes run beside
 	go test -tags e2e -count 1 -timeout 30m -v -run '^(TestWhatEnvoyAdds|TestTwoNodesRunTwiceAsMuchAsOne)$$' ./test/e2e -strict | grep -v 'cell: '
 
 .PHONY: cell-size
-cell-size: build ## a cell with 1,000 nodes, 10,000 models and 50 Envoys, all of them pretended; 2 min, quiet
-	go test -tags e2e,proofs -count 1 -timeout 10m -v -run '^TestProofACellOfAThousandNodes$$' ./test/proofs -strict
+cell-size: build ## a cell with 1,000 pretended nodes and 10,000 models: 50 pretended Envoys, and a real one while models move; 5 min, quiet
+	tools/get-envoy
+	go test -tags e2e,proofs -count 1 -timeout 20m -v -run '^TestProof(ACellOfAThousandNodes|EnvoyWhileModelsMove)$$' ./test/proofs -strict
 
 .PHONY: cells
 cells: ## a million random cells against the rules of placement; 60 min

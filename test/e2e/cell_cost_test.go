@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -17,56 +16,10 @@ import (
 	"github.com/shoal-serving/shoal/test/servertest"
 )
 
-// An asked is what clients saw in a while, and what it cost.
-type asked struct {
-	perSecond float64
-	p50       time.Duration
-	cpu       float64 // of the given processes, for each answer, in microseconds
-}
-
 // askAgainAndAgain runs clients that each send a request, wait for the answer, and send it again.
-func askAgainAndAgain(t *testing.T, c *client.Client, req *client.Request, clients int, d time.Duration, cpu func() time.Duration) asked {
+func askAgainAndAgain(t *testing.T, c *client.Client, req *client.Request, clients int, d time.Duration, usages ...func() time.Duration) servertest.Loop {
 	t.Helper()
-	var mu sync.Mutex
-	var took []time.Duration
-	var all sync.WaitGroup
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	var from time.Time
-	for range clients {
-		all.Go(func() {
-			for ctx.Err() == nil {
-				sent := time.Now()
-				_, err := c.Infer(context.Background(), req)
-				mu.Lock()
-				if err != nil {
-					t.Error(err)
-					cancel()
-				}
-				if !from.IsZero() && sent.After(from) {
-					took = append(took, time.Since(sent))
-				}
-				mu.Unlock()
-			}
-		})
-	}
-	time.Sleep(d / 4)
-	mu.Lock()
-	from = time.Now()
-	mu.Unlock()
-	used := cpu()
-	time.Sleep(d)
-	used = cpu() - used
-	mu.Lock()
-	n := float64(len(took))
-	mu.Unlock()
-	cancel()
-	all.Wait()
-	if n == 0 || t.Failed() {
-		t.Fatalf("%v answers, or errors among them", n)
-	}
-	slices.Sort(took)
-	return asked{n / d.Seconds(), took[len(took)/2], used.Seconds() * 1e6 / n}
+	return servertest.AskInALoop(t, clients, d, func() error { _, err := c.Infer(context.Background(), req); return err }, usages...)
 }
 
 // What the Envoy of a cell adds to a request of 64 B, 12.8 KB and 600 KB, in time and CPU time,
@@ -98,15 +51,15 @@ func TestWhatEnvoyAdds(t *testing.T) {
 		for _, protocol := range []string{"HTTP", "gRPC"} {
 			servertest.Eventually(t, "Envoy answers", func() bool { _, err := through[protocol].Infer(t.Context(), req); return err == nil })
 			var ratios, times []float64
-			var with, without asked
+			var with, without servertest.Loop
 			for round := range servertest.Rounds() {
 				without, with = measure.Pair(round,
-					func() asked { return askAgainAndAgain(t, direct[protocol], req, 1, d, cpu) },
-					func() asked { return askAgainAndAgain(t, through[protocol], req, 1, d, cpu) })
-				ratios, times = append(ratios, with.cpu/without.cpu), append(times, (with.p50-without.p50).Seconds()*1e6)
+					func() servertest.Loop { return askAgainAndAgain(t, direct[protocol], req, 1, d, cpu) },
+					func() servertest.Loop { return askAgainAndAgain(t, through[protocol], req, 1, d, cpu) })
+				ratios, times = append(ratios, with.Used[0]/without.Used[0]), append(times, (with.P50-without.P50).Seconds()*1e6)
 			}
 			what := size.name + " over " + protocol
-			t.Logf("figures: %s: p50 %v direct, %v through Envoy in the last pair; CPU %.0f µs and %.0f µs", what, without.p50, with.p50, without.cpu, with.cpu)
+			t.Logf("figures: %s: p50 %v direct, %v through Envoy in the last pair; CPU %.0f µs and %.0f µs", what, without.P50, with.P50, without.Used[0], with.Used[0])
 			servertest.Judge(t, what+" through Envoy, CPU of a request, times direct", measure.Nothing(), ratios)
 			servertest.Judge(t, what+" through Envoy, µs added to the p50", measure.Nothing(), times)
 		}
@@ -136,14 +89,17 @@ parameters { key: "per_row_us" value { string_value: "296.5" } }`
 	}
 	const clients = 48 // both have batches of eight
 	d := servertest.StrictOr(10*time.Second, time.Second)
-	none := func() time.Duration { return 0 }
 	var ratios []float64
 	for round := range servertest.Rounds() {
 		one, two := measure.Pair(round,
-			func() asked { return askAgainAndAgain(t, ways[0], servertest.SmallRequest("m0", 1), clients, d, none) },
-			func() asked { return askAgainAndAgain(t, ways[1], servertest.SmallRequest("m0", 1), clients, d, none) })
-		t.Logf("%.0f requests/s with one node, %.0f with two", one.perSecond, two.perSecond)
-		ratios = append(ratios, two.perSecond/one.perSecond)
+			func() servertest.Loop {
+				return askAgainAndAgain(t, ways[0], servertest.SmallRequest("m0", 1), clients, d)
+			},
+			func() servertest.Loop {
+				return askAgainAndAgain(t, ways[1], servertest.SmallRequest("m0", 1), clients, d)
+			})
+		t.Logf("%.0f requests/s with one node, %.0f with two", one.PerSecond, two.PerSecond)
+		ratios = append(ratios, two.PerSecond/one.PerSecond)
 	}
 	if *servertest.Strict { // a second is too short to learn the best size
 		servertest.Judge(t, "requests per second of two nodes, times one", measure.AtLeast(1.8), ratios)

@@ -30,7 +30,6 @@ import (
 // A cellUnderTest has real nodes, a real Envoy, and the processes that decide.
 type cellUnderTest struct {
 	t     *testing.T
-	envoy string // its binary
 	nodes []*servertest.Server
 	file  string // cell.yaml
 	state string
@@ -73,10 +72,8 @@ func newCell(t *testing.T, nodes, models int, flags ...string) *cellUnderTest {
 // newCellOf starts nodes with the given repository, and writes the cell's file.
 func newCellOf(t *testing.T, repository, wanted string, nodes int, flags ...string) *cellUnderTest {
 	t.Helper()
-	c := &cellUnderTest{t: t, envoy: filepath.Join(servertest.Root, "bin", "envoy")}
-	if _, err := os.Stat(c.envoy); err != nil {
-		t.Skip("there is no bin/envoy: run tools/get-envoy")
-	}
+	servertest.EnvoyBinary(t)
+	c := &cellUnderTest{t: t}
 	text := wanted + "nodes:\n"
 	for i := range nodes {
 		s := servertest.Listening(t, repository, append(flags, "--model-control-mode=demand", fmt.Sprint("--zone=zone-", i))...)
@@ -149,32 +146,7 @@ func (c *cellUnderTest) startEnvoy(xds ...string) *exec.Cmd {
 // runEnvoy runs an Envoy that listens at the given addresses.
 func (c *cellUnderTest) runEnvoy(proxy, admin string, flags []string, xds ...string) *exec.Cmd {
 	c.t.Helper()
-	text, err := os.ReadFile(filepath.Join(servertest.Root, "deploy", "envoy", "envoy.yaml"))
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	if c.adapt != nil {
-		text = []byte(c.adapt(string(text)))
-	}
-	port := func(address string) string { return "port_value: " + address[strings.LastIndex(address, ":")+1:] }
-	entry := "              - endpoint: {address: {socket_address: {address: 127.0.0.1, port_value: 18000}}}\n"
-	var entries strings.Builder
-	for _, address := range xds {
-		entries.WriteString(strings.Replace(entry, "port_value: 18000", port(address), 1))
-	}
-	for old, replacement := range map[string]string{entry: entries.String(), "port_value: 8080": port(proxy), "port_value: 9901": port(admin)} {
-		if strings.Count(string(text), old) != 1 {
-			c.t.Fatalf("the template does not have %q once", old)
-		}
-		text = []byte(strings.Replace(string(text), old, replacement, 1))
-	}
-	cmd := exec.Command(c.envoy, append(flags, "-c", writeFile(c.t, "envoy.yaml", string(text)), "--concurrency", "1", "-l", "warning")...)
-	cmd.Stderr = c.t.Output()
-	if err := cmd.Start(); err != nil {
-		c.t.Fatal(err)
-	}
-	c.t.Cleanup(func() { stopProcess(cmd) })
-	return cmd
+	return (&servertest.Envoy{Proxy: proxy, Admin: admin, XDS: xds, Adapt: c.adapt, Flags: flags}).Start(c.t)
 }
 
 // status returns the cell's description.
@@ -509,6 +481,7 @@ func TestAFollowerAndAnOldCell(t *testing.T) {
 	c.awaitPlaced(api)
 	_, followed, followerXDS := c.start("--follow", "http://"+api, "--address", "127.0.0.1:0", "--xds-address", "127.0.0.1:0")
 	c.awaitPlaced(followed)
+	ordered, failed := c.orders(api)
 	if err := decider.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
@@ -516,7 +489,11 @@ func TestAFollowerAndAnOldCell(t *testing.T) {
 	c.startEnvoy(followerXDS)
 	web := c.connect(client.NewHTTP)
 	servertest.Eventually(t, "an Envoy that has only the follower answers", func() bool { return servertest.Ask(t.Context(), web, "m0", 1) == nil })
-	t.Logf("figures: Envoy served %v after its start", time.Since(began).Round(time.Millisecond))
+	took := time.Since(began)
+	t.Logf("figures: an Envoy that had only the follower served %v after its start", took.Round(time.Millisecond))
+	if limit := servertest.StrictOr(2*time.Second, 20*time.Second); took > limit {
+		t.Errorf("Envoy took %v, want at most %v", took, limit)
+	}
 
 	// Another cell takes over without the disk of the first one, and orders something.
 	_, second, _ := c.start("--address", "127.0.0.1:0", "--xds-address", "127.0.0.1:0")
@@ -533,6 +510,36 @@ func TestAFollowerAndAnOldCell(t *testing.T) {
 	if first, now := c.status(api), c.status(second); first.Epoch >= now.Epoch {
 		t.Errorf("the first cell has epoch %d, and the second %d", first.Epoch, now.Epoch)
 	}
+	time.Sleep(time.Second) // what it has sent is answered
+	nowOrdered, nowFailed := c.orders(api)
+	t.Logf("figures: an old cell was resumed: it sent %d orders, of which %d were refused", nowOrdered-ordered, nowFailed-failed)
+	if nowOrdered-ordered != nowFailed-failed {
+		t.Error("nodes carried out orders of an old cell")
+	}
+}
+
+var cellOrders = regexp.MustCompile(`(?m)^shoal_cell_(orders_total\{.*\}|order_failures_total) (\d+)$`)
+
+// orders returns how many orders a cell has sent, and how many were not carried out.
+func (c *cellUnderTest) orders(api string) (sent, failed int) {
+	c.t.Helper()
+	status, text := (&servertest.Server{T: c.t, HTTP: "http://" + api}).Get("/metrics")
+	found := cellOrders.FindAllStringSubmatch(text, -1)
+	if status != http.StatusOK || len(found) != 3 {
+		c.t.Fatalf("%d: %s", status, text)
+	}
+	for _, m := range found {
+		n, err := strconv.Atoi(m[2])
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		if m[1] == "order_failures_total" {
+			failed += n
+		} else {
+			sent += n
+		}
+	}
+	return sent, failed
 }
 
 // Without a cell and its follower nothing changes for clients. A cell that starts without its disk

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -36,7 +37,7 @@ const (
 	manyEnvoys = 50
 )
 
-// A pretendedNode is a page, and carries out orders in 50 ms.
+// A pretendedNode is a page, carries out orders in 50 ms, and answers requests at once.
 type pretendedNode struct {
 	mu      sync.Mutex
 	page    node.Page
@@ -66,6 +67,11 @@ func hold(p *node.Page, model string, rate float64) {
 
 func (n *pretendedNode) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if parts := strings.Split(r.URL.Path, "/"); r.Method == http.MethodPost {
+		if parts[len(parts)-1] == "infer" {
+			_, _ = io.Copy(io.Discard, r.Body)
+			_, _ = io.WriteString(w, "{}")
+			return
+		}
 		time.Sleep(50 * time.Millisecond)
 		n.change(func(p *node.Page) {
 			if model := parts[len(parts)-2]; parts[len(parts)-1] == "load" {
@@ -109,11 +115,18 @@ type watchedChange struct {
 	ip    string
 }
 
-// TestProofACellOfAThousandNodes runs a cell with this process as its nodes and its Envoys, each of
-// which has asked for all models. Twenty times per second a node loses a copy; the test measures
-// how long the change takes from the node's page to each Envoy.
-func TestProofACellOfAThousandNodes(t *testing.T) {
-	nodes := make([]*pretendedNode, manyNodes)
+// A pretendedCell is a real cell of pretended nodes.
+type pretendedCell struct {
+	nodes    []*pretendedNode
+	api, xds string // where the cell listens
+	cmd      *exec.Cmd
+}
+
+// startPretendedCell starts a cell with this process as its nodes, and returns when all models have
+// two active copies and a spare, each in another zone.
+func startPretendedCell(t *testing.T) *pretendedCell {
+	t.Helper()
+	c := &pretendedCell{nodes: make([]*pretendedNode, manyNodes), api: servertest.FreeAddress(t), xds: servertest.FreeAddress(t)}
 	listener, err := net.Listen("tcp", ":0")
 	if err != nil {
 		t.Fatal(err)
@@ -122,21 +135,23 @@ func TestProofACellOfAThousandNodes(t *testing.T) {
 	var file strings.Builder
 	file.WriteString("nodes:\n")
 	byIP := map[string]*pretendedNode{}
-	for i := range nodes {
-		nodes[i] = &pretendedNode{page: node.Page{ID: fmt.Sprint("n", i), Zone: fmt.Sprint("zone-", i%3), Memory: 64 << 30, Ready: true}, changed: make(chan struct{})}
-		byIP[nodeIP(i)] = nodes[i]
+	for i := range c.nodes {
+		c.nodes[i] = &pretendedNode{page: node.Page{ID: fmt.Sprint("n", i), Zone: fmt.Sprint("zone-", i%3), Memory: 64 << 30, Ready: true}, changed: make(chan struct{})}
+		byIP[nodeIP(i)] = c.nodes[i]
 		fmt.Fprintf(&file, "  - {name: n%04d, http: \"%s:%d\"}\n", i, nodeIP(i), port)
 	}
 	file.WriteString("models:\n")
-	for m := range manyModels { // two active copies and a spare, each in another zone
+	for m := range manyModels {
 		for zone := range 3 {
-			hold(&nodes[3*((m*5+zone*71)%333)+zone].page, fmt.Sprint("m", m), []float64{1, 1, 0}[zone])
+			hold(&c.nodes[homeOf(m, zone)].page, fmt.Sprint("m", m), []float64{1, 1, 0}[zone])
 		}
 		fmt.Fprintf(&file, "  m%d: {}\n", m)
 	}
 	web := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host, _, _ := net.SplitHostPort(r.Context().Value(http.LocalAddrContextKey).(net.Addr).String())
-		byIP[strings.TrimPrefix(host, "::ffff:")].ServeHTTP(w, r)
+		ip := strings.TrimPrefix(host, "::ffff:")
+		w.Header().Set("Node", ip)
+		byIP[ip].ServeHTTP(w, r)
 	})}
 	go func() { _ = web.Serve(listener) }()
 	t.Cleanup(func() { _ = web.Close() })
@@ -145,22 +160,44 @@ func TestProofACellOfAThousandNodes(t *testing.T) {
 	if err := os.WriteFile(path, []byte(file.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	api, xds := servertest.FreeAddress(t), servertest.FreeAddress(t)
-	cmd := exec.Command(filepath.Join(servertest.Root, "bin", "shoal"), "cell", path, "--address", api, "--xds-address", xds, "--state", filepath.Join(t.TempDir(), "state"))
+	c.cmd = exec.Command(filepath.Join(servertest.Root, "bin", "shoal"), "cell", path, "--address", c.api, "--xds-address", c.xds, "--state", filepath.Join(t.TempDir(), "state"))
 	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd.Stderr = log
-	if err := cmd.Start(); err != nil {
+	c.cmd.Stderr = log
+	if err := c.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait(); _ = log.Close() })
+	t.Cleanup(func() { _ = c.cmd.Process.Kill(); _ = c.cmd.Wait(); _ = log.Close() })
 	servertest.Eventually(t, "the cell has the plan that the nodes follow", func() bool {
-		text := cellMetrics(api)
+		text := cellMetrics(c.api)
 		return strings.Contains(text, "shoal_cell_copies 30000\n") && strings.Contains(text, "shoal_cell_copies_missing 0\n")
 	})
+	return c
+}
 
+// homeOf returns the node that holds a model in a zone at first.
+func homeOf(model, zone int) int { return 3*((model*5+zone*71)%333) + zone }
+
+// move takes an active copy from a node, twenty times per second, until the time is over, and
+// says before which and from where. The cell has another node load the model.
+func (c *pretendedCell) move(lasting time.Duration, about func(model string, from string)) (moves int) {
+	for began := time.Now(); time.Since(began) < lasting; moves++ {
+		number := moves * 7 % manyModels
+		model, i := fmt.Sprint("m", number), homeOf(number, 0)
+		about(model, nodeIP(i))
+		c.nodes[i].change(func(p *node.Page) { drop(p, model) })
+		time.Sleep(time.Until(began.Add(time.Duration(moves+1) * 50 * time.Millisecond)))
+	}
+	return moves
+}
+
+// TestProofACellOfAThousandNodes runs a cell with this process as its nodes and its Envoys, each of
+// which has asked for all models. Twenty times per second a node loses a copy; the test measures
+// how long the change takes from the node's page to each Envoy.
+func TestProofACellOfAThousandNodes(t *testing.T) {
+	c := startPretendedCell(t)
 	var watched sync.Map // of *watchedChange by model
 	var mu sync.Mutex
 	var took []time.Duration
@@ -170,32 +207,26 @@ func TestProofACellOfAThousandNodes(t *testing.T) {
 	for range manyEnvoys {
 		asked.Add(1)
 		envoys.Go(func() {
-			watchEndpoints(ctx, t, xds, sync.OnceFunc(asked.Done), func(model string, a *endpointv3.ClusterLoadAssignment) {
-				c, known := watched.Load(model)
-				if !known || strings.Contains(a.String(), c.(*watchedChange).ip+`"`) {
+			watchEndpoints(ctx, t, c.xds, sync.OnceFunc(asked.Done), func(model string, a *endpointv3.ClusterLoadAssignment) {
+				change, known := watched.Load(model)
+				if !known || strings.Contains(a.String(), change.(*watchedChange).ip+`"`) {
 					return
 				}
 				mu.Lock()
 				defer mu.Unlock()
-				took = append(took, time.Since(c.(*watchedChange).began))
+				took = append(took, time.Since(change.(*watchedChange).began))
 			})
 		})
 	}
 	asked.Wait()
 	t.Logf("%d Envoys have asked for %d models", manyEnvoys, manyModels)
-	envoys.Go(func() { changeRates(ctx, nodes) })
+	envoys.Go(func() { changeRates(ctx, c.nodes) })
 	time.Sleep(3 * time.Second) // what the Envoys asked for has been sent
 
 	lasting := servertest.StrictOr(60*time.Second, 10*time.Second)
-	process := &servertest.Server{T: t, Cmd: cmd}
-	cpu, began, changes := process.Usage().CPU, time.Now(), 0
-	for ; time.Since(began) < lasting; changes++ {
-		model := fmt.Sprint("m", changes*7%manyModels)
-		i := 3 * ((changes * 7 * 5) % 333) // its copy in zone 0, which is active
-		watched.Store(model, &watchedChange{time.Now(), nodeIP(i)})
-		nodes[i].change(func(p *node.Page) { drop(p, model) })
-		time.Sleep(time.Until(began.Add(time.Duration(changes+1) * 50 * time.Millisecond)))
-	}
+	process := &servertest.Server{T: t, Cmd: c.cmd}
+	cpu, began := process.Usage().CPU, time.Now()
+	changes := c.move(lasting, func(model, from string) { watched.Store(model, &watchedChange{time.Now(), from}) })
 	elapsed := time.Since(began)
 	usage := process.Usage()
 	servertest.Eventually(t, "all changes have arrived", func() bool { mu.Lock(); defer mu.Unlock(); return len(took) >= changes*manyEnvoys })
@@ -211,6 +242,120 @@ func TestProofACellOfAThousandNodes(t *testing.T) {
 	}
 	if limit := servertest.StrictOr(1.0, 2); cores > limit || usage.Memory > 1<<30 {
 		t.Errorf("%.2f cores and %d MiB, want at most %.0f and 1024", cores, usage.Memory>>20, limit)
+	}
+}
+
+// A soughtModel is what the clients of an Envoy know of a model that moved.
+type soughtModel struct {
+	moved time.Time
+	from  string
+}
+
+// TestProofEnvoyWhileModelsMove sends requests through a real Envoy, which has asked for every model
+// of the cell. Twenty models per second move; half of the requests are for those that moved last.
+func TestProofEnvoyWhileModelsMove(t *testing.T) {
+	servertest.EnvoyBinary(t)
+	c := startPretendedCell(t)
+	envoy := &servertest.Envoy{Proxy: servertest.FreeAddress(t), Admin: servertest.FreeAddress(t), XDS: []string{c.xds}, Flags: []string{"--use-dynamic-base-id"}}
+	process := &servertest.Server{T: t, Cmd: envoy.Start(t)}
+	web := &http.Client{Timeout: time.Minute, Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
+	ask := func(model string) (node string, took time.Duration, err error) {
+		began := time.Now()
+		resp, err := web.Post("http://"+envoy.Proxy+"/v2/models/"+model+"/infer", "application/json", strings.NewReader(`{"inputs":[]}`))
+		if err != nil {
+			return "", 0, err
+		}
+		defer func() { _ = resp.Body.Close() }()
+		if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+			return "", 0, err
+		}
+		if resp.StatusCode != http.StatusOK {
+			return "", 0, fmt.Errorf("status %d", resp.StatusCode)
+		}
+		return resp.Header.Get("Node"), time.Since(began), nil
+	}
+	servertest.Eventually(t, "Envoy answers", func() bool { _, _, err := ask("m0"); return err == nil })
+	began := time.Now()
+	models := make(chan int)
+	var askers sync.WaitGroup
+	for range 16 {
+		askers.Go(func() {
+			for m := range models {
+				if _, _, err := ask(fmt.Sprint("m", m)); err != nil {
+					t.Errorf("model %d: %v", m, err)
+				}
+			}
+		})
+	}
+	for m := range manyModels {
+		models <- m
+	}
+	close(models)
+	askers.Wait()
+	t.Logf("figures: Envoy found %d models in %v, and has %d MiB", manyModels, time.Since(began).Round(time.Millisecond), process.Usage().Memory>>20)
+
+	var mu sync.Mutex
+	var moved []string // the last ones
+	sought := map[string]soughtModel{}
+	lasting := servertest.StrictOr(60*time.Second, 10*time.Second)
+	// run sends 400 requests per second and counts what took longer than 100 ms, and what a node
+	// answered that had lost the model a second before.
+	run := func() (all []time.Duration, late, stale int) {
+		var running sync.WaitGroup
+		random := rand.New(rand.NewPCG(1, 2))
+		began := time.Now()
+		for n := 0; time.Since(began) < lasting; n++ {
+			mu.Lock()
+			model := fmt.Sprint("m", random.IntN(manyModels))
+			if n%2 == 0 && len(moved) > 0 {
+				model = moved[len(moved)-1-random.IntN(min(40, len(moved)))]
+			}
+			was := sought[model]
+			mu.Unlock()
+			running.Go(func() {
+				sent := time.Now()
+				node, took, err := ask(model)
+				if err != nil {
+					t.Errorf("%s: %v", model, err)
+					return
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				all = append(all, took)
+				if took > 100*time.Millisecond {
+					late++
+				}
+				if node == was.from && sent.Sub(was.moved) > time.Second {
+					stale++
+				}
+			})
+			time.Sleep(time.Until(began.Add(time.Duration(n+1) * 2500 * time.Microsecond)))
+		}
+		running.Wait()
+		slices.Sort(all)
+		return all, late, stale
+	}
+	quiet, before, _ := run()
+	var moving sync.WaitGroup
+	var moves int
+	moving.Go(func() {
+		moves = c.move(lasting, func(model, from string) {
+			mu.Lock()
+			defer mu.Unlock()
+			moved = append(moved, model)
+			sought[model] = soughtModel{time.Now(), from}
+		})
+	})
+	all, late, stale := run()
+	moving.Wait()
+	t.Logf("figures: %d requests without moves: p50 %v, p99 %v, most %v, %d over 100 ms; %d with %.1f moves/s: p50 %v, p99 %v, most %v, %d over 100 ms; %d of them answered where the model was a second before; Envoy has %d MiB",
+		len(quiet), quiet[len(quiet)/2], quiet[len(quiet)*99/100], quiet[len(quiet)-1], before,
+		len(all), float64(moves)/lasting.Seconds(), all[len(all)/2], all[len(all)*99/100], all[len(all)-1], late, stale, process.Usage().Memory>>20)
+	if late > before { // what is late without a move is not late because of one
+		t.Errorf("%d requests took over 100 ms, and %d did without moves", late, before)
+	}
+	if stale > 0 || moves == 0 {
+		t.Errorf("%d requests went to a node that had lost the model a second before; %d moves", stale, moves)
 	}
 }
 

@@ -86,10 +86,7 @@ func TestProofCell(t *testing.T) {
 // startNodes starts the nodes, and returns the file of Envoy, too.
 func startNodes(t *testing.T) (envoy string, nodes []*servertest.Server) {
 	t.Helper()
-	envoy = filepath.Join(servertest.Root, "bin", "envoy")
-	if _, err := os.Stat(envoy); err != nil {
-		t.Skip("there is no bin/envoy: run tools/get-envoy")
-	}
+	envoy = servertest.EnvoyBinary(t)
 	configs := map[string]string{}
 	for i := range cellModels {
 		configs[fmt.Sprint("m", i)] = `backend: "simulated"

@@ -5,10 +5,7 @@ package proofs
 import (
 	"context"
 	"regexp"
-	"slices"
 	"strconv"
-	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -72,55 +69,12 @@ type pull struct {
 	clients   float64 // of the clients, likewise
 }
 
-// pullAt lets so many clients ask over and over. What is measured begins when each has
-// been answered once, and a little later.
+// pullAt lets so many clients ask over and over.
 func pullAt(t *testing.T, s *servertest.Server, c bench.Caller, clients int, d time.Duration) pull {
 	t.Helper()
-	type answer struct{ at, took time.Duration }
-	answers := make([][]answer, clients)
-	var stop atomic.Bool
-	var all, first sync.WaitGroup
-	first.Add(clients)
-	began := time.Now()
-	for n := range clients {
-		all.Go(func() {
-			for i := 0; !stop.Load(); i++ {
-				sent := time.Since(began)
-				err := c.Infer(context.Background(), 0)
-				if i == 0 {
-					first.Done()
-				}
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				now := time.Since(began)
-				answers[n] = append(answers[n], answer{now, now - sent})
-			}
-		})
-	}
-	first.Wait()
-	time.Sleep(d / 8)
-	used, mine, from := s.Usage().CPU, testCPU(t), time.Since(began)
-	time.Sleep(d)
-	used, mine, to := s.Usage().CPU-used, testCPU(t)-mine, time.Since(began)
-	stop.Store(true)
-	all.Wait()
-	var took []time.Duration
-	for _, a := range slices.Concat(answers...) {
-		if a.at >= from && a.at < to {
-			took = append(took, a.took)
-		}
-	}
-	if len(took) == 0 || t.Failed() {
-		t.Fatalf("%d answers, or errors among them", len(took))
-	}
-	slices.Sort(took)
-	n := float64(len(took))
-	return pull{
-		perSecond: n / (to - from).Seconds(), p50: took[len(took)/2],
-		cpu: used.Seconds() * 1e6 / n, clients: mine.Seconds() * 1e6 / n,
-	}
+	l := servertest.AskInALoop(t, clients, d, func() error { return c.Infer(context.Background(), 0) },
+		func() time.Duration { return s.Usage().CPU }, func() time.Duration { return testCPU(t) })
+	return pull{perSecond: l.PerSecond, p50: l.P50, cpu: l.Used[0], clients: l.Used[1]}
 }
 
 // testCPU returns what the process of the test has used.
