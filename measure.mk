@@ -73,9 +73,10 @@ thrash: build onnxruntime ## 200 models on memory for 20: as many good answers a
 	go test -tags e2e -count 1 -timeout 20m -v -run TestThrashingModels ./test/e2e -thrash 1m -strict
 
 .PHONY: bucket
-bucket: build ## models in a real S3 server that is slow, breaks off, fails and changes; 1 min
+bucket: build ## models in a real S3 server that is slow, breaks off, fails and changes, and in stores that answer as Google's and Azure's; 2 min
 	tools/get-versitygw
-	go test -tags e2e -count 1 -timeout 10m -v -run TestABucketWithFaults ./test/e2e -strict
+	tools/get-cloud-stores
+	go test -tags e2e -count 1 -timeout 10m -v -run 'TestABucketWithFaults|TestModelsOfOtherClouds' ./test/e2e -strict
 
 .PHONY: weights
 weights: onnxruntime ## memory of MiniLM and ResNet-50 with and without a session for exclusive batches; 1 min

@@ -55,7 +55,7 @@ func TestAPathThatDoesNotExistOpensNoPort(t *testing.T) {
 		filepath.Join(dir, "modle.onnx"): "modle.onnx does not exist; did you mean " + filepath.Join(dir, "model.onnx") + "?",
 		filepath.Join(dir, "a", "b"):     filepath.Join(dir, "a") + " does not exist, either",
 		filepath.Join(dir, "xyz"):        "xyz does not exist; check the path",
-		"gs://bucket/models":             `gs://bucket/models: gs:// is not supported yet; copy it with "gcloud storage rsync --recursive gs://bucket/models models", or mount it, and name the local directory`,
+		"ftp://host/models":              `ftp://host/models: ftp:// is not supported; download it, or mount it, and name the local directory`,
 	} {
 		for _, mode := range []string{"none", "poll", "explicit"} {
 			log, printed, status := serveAt(t, path, "--model-control-mode="+mode)

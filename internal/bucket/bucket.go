@@ -3,6 +3,7 @@
 package bucket
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -13,15 +14,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/aws/aws-sdk-go-v2/service/s3"
-	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 	"gocloud.dev/blob"
-	_ "gocloud.dev/blob/s3blob" // s3://
 	"gocloud.dev/gcerrors"
 )
 
 // Schemes are the schemes of URLs that [Open] takes.
-var Schemes = []string{"s3", hubScheme}
+var Schemes = []string{"s3", "gs", azureScheme, tritonAzureScheme, hubScheme}
 
 // A Bucket is a bucket of an object store, or the objects below a prefix of it, or a
 // repository of the Hugging Face Hub. Its methods are safe for concurrent use.
@@ -46,7 +44,7 @@ type Object struct {
 	Size int64
 
 	tag      string // changes when the content does
-	etag     string // of S3; "" in other stores
+	version  string // what the store calls the content, so that it can be asked for; "" if it has no name
 	md5      []byte // of the content; nil if the store does not know it
 	sha256   string // likewise, in hex; "" if the store does not know it
 	gitSHA1  string // of the content as an object of git, in hex; likewise
@@ -64,7 +62,8 @@ var ErrChanged = errors.New("the object was replaced or removed after it was lis
 // ErrDenied is the error of an object that the caller may not read.
 var ErrDenied = errors.New("access denied")
 
-// Open returns the bucket of a URL such as s3://BUCKET/PREFIX?region=eu-west-1, or
+// Open returns the bucket of a URL such as s3://BUCKET/PREFIX?region=eu-west-1,
+// gs://BUCKET/PREFIX, azblob://CONTAINER/PREFIX, as://ACCOUNT/CONTAINER/PREFIX, or
 // hf://ORGANIZATION/NAME@REVISION. It does not call the store. The caller closes the bucket.
 func Open(ctx context.Context, address string) (*Bucket, error) {
 	if strings.HasPrefix(address, hubScheme+"://") {
@@ -77,6 +76,11 @@ func Open(ctx context.Context, address string) (*Bucket, error) {
 	u, err := url.Parse(address)
 	if err != nil {
 		return nil, fmt.Errorf("model repository: %w", err)
+	}
+	if u.Scheme == tritonAzureScheme {
+		if u, err = azureURL(u); err != nil {
+			return nil, fmt.Errorf("model repository: %s: %w", address, err)
+		}
 	}
 	prefix := strings.Trim(u.Path, "/")
 	u.Path = ""
@@ -156,13 +160,10 @@ func (b *blobStore) list(ctx context.Context, prefix string) ([]Object, error) {
 
 func object(o *blob.ListObject) Object {
 	listed := Object{Key: o.Key, Size: o.Size, md5: o.MD5, modified: o.ModTime}
-	var s types.Object
-	if o.As(&s) && s.ETag != nil {
-		listed.etag = *s.ETag
-	}
+	listed.version = cmp.Or(s3Version(o.As), googleVersion(o.As), azureVersion(o.As))
 	switch {
-	case listed.etag != "":
-		listed.tag = listed.etag
+	case listed.version != "":
+		listed.tag = listed.version
 	case len(o.MD5) > 0:
 		listed.tag = hex.EncodeToString(o.MD5)
 	default:
@@ -173,11 +174,10 @@ func object(o *blob.ListObject) Object {
 
 func (b *blobStore) read(ctx context.Context, o Object, offset, length int64) (part, error) {
 	r, err := b.blob.NewRangeReader(ctx, o.Key, offset, length, &blob.ReaderOptions{BeforeRead: func(as func(any) bool) error {
-		var in *s3.GetObjectInput
-		if o.etag != "" && as(&in) {
-			in.IfMatch = &o.etag
+		if o.version == "" {
+			return nil
 		}
-		return nil
+		return cmp.Or(s3Pin(as, o.version), googlePin(as, o.version), azurePin(as, o.version))
 	}})
 	if err != nil {
 		if code := gcerrors.Code(err); code == gcerrors.NotFound || code == gcerrors.FailedPrecondition || preconditionFailed(err) {
@@ -185,18 +185,11 @@ func (b *blobStore) read(ctx context.Context, o Object, offset, length int64) (p
 		}
 		return part{}, err
 	}
-	if r.Size() != o.Size || o.etag == "" && !r.ModTime().Truncate(time.Second).Equal(o.modified.Truncate(time.Second)) {
+	if r.Size() != o.Size || o.version == "" && !r.ModTime().Truncate(time.Second).Equal(o.modified.Truncate(time.Second)) {
 		_ = r.Close() // nothing was read from it
 		return part{}, fmt.Errorf("%s/%s: %w", b.url, o.Key, ErrChanged)
 	}
-	// S3 gives objects that it encrypts with other keys than its own an ETag that only looks
-	// like an MD5.
-	p := part{ReadCloser: r, plainMD5: true}
-	var out s3.GetObjectOutput
-	if r.As(&out) {
-		p.plainMD5 = out.SSECustomerAlgorithm == nil && (out.ServerSideEncryption == "" || out.ServerSideEncryption == types.ServerSideEncryptionAes256)
-	}
-	return p, nil
+	return part{ReadCloser: r, plainMD5: s3PlainMD5(r.As)}, nil
 }
 
 // preconditionFailed reports whether a store answered 412, for which S3 has no error of its own.

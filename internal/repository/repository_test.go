@@ -415,7 +415,8 @@ func TestAPathThatIsNoRepositorySaysWhatIsExpected(t *testing.T) {
 func TestARemoteRepositorySaysWhatIsSupported(t *testing.T) {
 	for path, want := range map[string]string{
 		"s3://bucket/models":    `model repository: s3://bucket/models: only "shoal serve" reads buckets; copy it with "aws s3 sync s3://bucket/models models", or mount it, and name the local directory`,
-		"gs://bucket/models":    `gs:// is not supported yet; copy it with "gcloud storage rsync --recursive gs://bucket/models models", or mount it, and name the local directory`,
+		"gs://bucket/models":    `copy it with "gcloud storage rsync --recursive gs://bucket/models models", or mount it, and name the local directory`,
+		"as://account/models":   `only "shoal serve" reads buckets; download it, or mount it`,
 		"https://host/m.onnx":   "https:// is not supported; download it, or mount it, and name the local directory",
 		"file:///srv/models/m1": "URLs are not supported; name the path, /srv/models/m1",
 	} {

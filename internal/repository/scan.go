@@ -104,13 +104,10 @@ func scanPath(path string) ([]*candidate, error) {
 	return models, nil
 }
 
-// copyCommands are commands that copy a remote repository to the directory models.
+// copyCommands are commands that copy a bucket to the directory models.
 var copyCommands = map[string]string{
-	"s3": "aws s3 sync %s models", "gs": "gcloud storage rsync --recursive %s models", "as": "azcopy copy --recursive %s models",
-	"hf": "hf download %s --local-dir models",
+	"s3": "aws s3 sync %s models", "gs": "gcloud storage rsync --recursive %s models", "hf": "hf download %s --local-dir models",
 }
-
-const bucketHint = "copy it with %q, or mount it, and name the local directory"
 
 // IsBucket reports whether a path is the URL of a bucket that can be served.
 func IsBucket(path string) bool {
@@ -127,13 +124,14 @@ func CheckLocal(path string) error {
 	if scheme == "file" {
 		return fmt.Errorf("model repository: %s: URLs are not supported; name the path, %s", path, rest)
 	}
+	how, problem := "download it", scheme+":// is not supported"
 	if slices.Contains(bucket.Schemes, scheme) {
-		return fmt.Errorf("model repository: %s: only \"shoal serve\" reads buckets; "+bucketHint, path, fmt.Sprintf(copyCommands[scheme], strings.TrimPrefix(path, "hf://")))
+		problem = `only "shoal serve" reads buckets`
 	}
 	if command, ok := copyCommands[scheme]; ok {
-		return fmt.Errorf("model repository: %s: %s:// is not supported yet; "+bucketHint, path, scheme, fmt.Sprintf(command, path))
+		how = fmt.Sprintf("copy it with %q", fmt.Sprintf(command, strings.TrimPrefix(path, "hf://")))
 	}
-	return fmt.Errorf("model repository: %s: %s:// is not supported; download it, or mount it, and name the local directory", path, scheme)
+	return fmt.Errorf("model repository: %s: %s; %s, or mount it, and name the local directory", path, problem, how)
 }
 
 // isModel reports whether a directory belongs to a single model.
