@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -245,14 +246,42 @@ func TestProofACellOfAThousandNodes(t *testing.T) {
 	}
 }
 
-// A soughtModel is what the clients of an Envoy know of a model that moved.
-type soughtModel struct {
-	moved time.Time
-	from  string
+// drainNodes drains one node after the other until the time is over, so that the cell moves twenty
+// copies per second to others. It says before which node, and which models are on it.
+func (c *pretendedCell) drainNodes(lasting time.Duration, about func(ip string, models []string)) {
+	const copies = 3 * manyModels / manyNodes // of each node
+	for n, began := 0, time.Now(); time.Since(began) < lasting; n++ {
+		i := n * 37 % manyNodes
+		c.nodes[i].change(func(p *node.Page) {
+			var models []string
+			for _, m := range p.Models {
+				models = append(models, m.Name)
+			}
+			about(nodeIP(i), models)
+			p.Draining = true
+		})
+		time.Sleep(time.Until(began.Add(time.Duration(n+1) * copies * 50 * time.Millisecond)))
+	}
+}
+
+var loadsOrdered = regexp.MustCompile(`(?m)^shoal_cell_orders_total\{order="load"\} (\d+)$`)
+
+// loads returns how many loads the cell has ordered.
+func (c *pretendedCell) loads(t *testing.T) float64 {
+	t.Helper()
+	m := loadsOrdered.FindStringSubmatch(cellMetrics(c.api))
+	if m == nil {
+		t.Fatal("the cell has no metric for orders")
+	}
+	n, err := strconv.ParseFloat(m[1], 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
 
 // TestProofEnvoyWhileModelsMove sends requests through a real Envoy, which has asked for every model
-// of the cell. Twenty models per second move; half of the requests are for those that moved last.
+// of the cell, while nodes are drained. Half of the requests are for models that move.
 func TestProofEnvoyWhileModelsMove(t *testing.T) {
 	servertest.EnvoyBinary(t)
 	c := startPretendedCell(t)
@@ -295,11 +324,11 @@ func TestProofEnvoyWhileModelsMove(t *testing.T) {
 	t.Logf("figures: Envoy found %d models in %v, and has %d MiB", manyModels, time.Since(began).Round(time.Millisecond), process.Usage().Memory>>20)
 
 	var mu sync.Mutex
-	var moved []string // the last ones
-	sought := map[string]soughtModel{}
+	var moving []string               // models of the nodes that were drained last
+	drained := map[string]time.Time{} // by address of the node
 	lasting := servertest.StrictOr(60*time.Second, 10*time.Second)
 	// run sends 400 requests per second and counts what took longer than 100 ms, and what a node
-	// answered that had lost the model a second before.
+	// answered that had been drained for five seconds.
 	run := func() (all []time.Duration, late, stale int) {
 		var running sync.WaitGroup
 		random := rand.New(rand.NewPCG(1, 2))
@@ -307,10 +336,9 @@ func TestProofEnvoyWhileModelsMove(t *testing.T) {
 		for n := 0; time.Since(began) < lasting; n++ {
 			mu.Lock()
 			model := fmt.Sprint("m", random.IntN(manyModels))
-			if n%2 == 0 && len(moved) > 0 {
-				model = moved[len(moved)-1-random.IntN(min(40, len(moved)))]
+			if n%2 == 0 && len(moving) > 0 {
+				model = moving[len(moving)-1-random.IntN(min(60, len(moving)))]
 			}
-			was := sought[model]
 			mu.Unlock()
 			running.Go(func() {
 				sent := time.Now()
@@ -325,7 +353,7 @@ func TestProofEnvoyWhileModelsMove(t *testing.T) {
 				if took > 100*time.Millisecond {
 					late++
 				}
-				if node == was.from && sent.Sub(was.moved) > time.Second {
+				if at, found := drained[node]; found && sent.Sub(at) > 5*time.Second {
 					stale++
 				}
 			})
@@ -336,26 +364,27 @@ func TestProofEnvoyWhileModelsMove(t *testing.T) {
 		return all, late, stale
 	}
 	quiet, before, _ := run()
-	var moving sync.WaitGroup
-	var moves int
-	moving.Go(func() {
-		moves = c.move(lasting, func(model, from string) {
+	loads, began := c.loads(t), time.Now()
+	var draining sync.WaitGroup
+	draining.Go(func() {
+		c.drainNodes(lasting, func(ip string, models []string) {
 			mu.Lock()
 			defer mu.Unlock()
-			moved = append(moved, model)
-			sought[model] = soughtModel{time.Now(), from}
+			moving = append(moving, models...)
+			drained[ip] = time.Now()
 		})
 	})
 	all, late, stale := run()
-	moving.Wait()
-	t.Logf("figures: %d requests without moves: p50 %v, p99 %v, most %v, %d over 100 ms; %d with %.1f moves/s: p50 %v, p99 %v, most %v, %d over 100 ms; %d of them answered where the model was a second before; Envoy has %d MiB",
+	draining.Wait()
+	moves := (c.loads(t) - loads) / time.Since(began).Seconds()
+	t.Logf("figures: %d requests without moves: p50 %v, p99 %v, most %v, %d over 100 ms; %d with %.1f moves/s: p50 %v, p99 %v, most %v, %d over 100 ms; a node that had been drained for 5 s answered %d; Envoy has %d MiB",
 		len(quiet), quiet[len(quiet)/2], quiet[len(quiet)*99/100], quiet[len(quiet)-1], before,
-		len(all), float64(moves)/lasting.Seconds(), all[len(all)/2], all[len(all)*99/100], all[len(all)-1], late, stale, process.Usage().Memory>>20)
+		len(all), moves, all[len(all)/2], all[len(all)*99/100], all[len(all)-1], late, stale, process.Usage().Memory>>20)
 	if late > before { // what is late without a move is not late because of one
 		t.Errorf("%d requests took over 100 ms, and %d did without moves", late, before)
 	}
-	if stale > 0 || moves == 0 {
-		t.Errorf("%d requests went to a node that had lost the model a second before; %d moves", stale, moves)
+	if stale > 0 || moves < 15 {
+		t.Errorf("%d requests went to nodes that had been drained for 5 s; %.1f moves/s, want 20", stale, moves)
 	}
 }
 
