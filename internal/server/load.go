@@ -301,11 +301,11 @@ func (s *Server) drain(m *model, versions []*servable.Version) {
 			s.freeMemory() // return what Go kept for the requests of the version
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			if m.states[v.Number()].state == StateUnloading {
+			if m.states[v.Number()].state == StateUnloading { // it was not replaced
 				m.states[v.Number()] = status{StateUnavailable, ReasonUnloaded}
+				s.log.Info("model unloaded", "model", m.name, "version", v.Name())
 			}
 			s.changedLocked()
-			s.log.Info("model unloaded", "model", m.name, "version", v.Name())
 		})
 	}
 }

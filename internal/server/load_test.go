@@ -54,6 +54,27 @@ func TestUnloadingDoesNotLogALoad(t *testing.T) {
 	}
 }
 
+func TestReplacingDoesNotLogAnUnload(t *testing.T) {
+	p := pacer.NewPortable()
+	defer p.Close()
+	var log bytes.Buffer
+	s := New(env(&enginetest.Echo{}, p), Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+	load(t, s, servable.Source{Model: "m", Number: 1}, queued)
+	err := s.Load("m", "the test", func(_ context.Context, have []*servable.Version) ([]servable.Source, error) {
+		other := have[0].Source
+		other.Fingerprint++
+		return []servable.Source{other}, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.changes.Wait() // the old one is closed
+	if text := log.String(); !strings.Contains(text, "replaced=[1]") || strings.Contains(text, "model unloaded") {
+		t.Errorf("after the replacement: %s", text)
+	}
+	closeServer(t, s)
+}
+
 func TestALoadThatEndsWhileTheServerClosesLeavesNothingOpen(t *testing.T) {
 	p := pacer.New()
 	defer p.Close()
