@@ -322,6 +322,11 @@ dashboard: build numpy web ## the dashboard in a browser: figures, timeline, 1,0
 	go test -tags e2e -count 1 -timeout 30m -v -run 'TestTheDashboard|TestTheTimeline|TestADemo' ./test/e2e -strict
 	go test -tags e2e,proofs -count 1 -timeout 20m -v -run '^TestProofReadersOfTheDashboard' ./test/proofs -strict
 
+.PHONY: site
+site: ## every page of the documentation in Chromium, on a laptop and on a phone, from disk; 2 min
+	tools/docs/build dist/site
+	go test -tags e2e -count 1 -timeout 10m -v -run '^TestPagesOfTheSite$$' ./test/e2e -site $(CURDIR)/dist/site
+
 .PHONY: dashboard-pictures
 dashboard-pictures: build ## take the pictures of docs/how-to/use-the-dashboard.md; needs chromium; 4 min, quiet
 	go test -tags e2e -count 1 -timeout 20m -v -run 'TestPicturesOfTheDashboard' ./test/e2e -dashboard-pictures ../../docs/pictures

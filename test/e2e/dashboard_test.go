@@ -80,7 +80,7 @@ func (p *tab) quiet(origin string) {
 			if err := json.Unmarshal(m.Params, &sent); err != nil {
 				p.t.Fatal(err)
 			}
-			if !strings.HasPrefix(sent.Request.URL, origin+"/") {
+			if !strings.HasPrefix(sent.Request.URL, origin+"/") && !strings.HasPrefix(sent.Request.URL, "data:") {
 				p.t.Errorf("the page requests %s", sent.Request.URL)
 			}
 		}
