@@ -174,10 +174,12 @@ func object(o *blob.ListObject) Object {
 
 func (b *blobStore) read(ctx context.Context, o Object, offset, length int64) (part, error) {
 	r, err := b.blob.NewRangeReader(ctx, o.Key, offset, length, &blob.ReaderOptions{BeforeRead: func(as func(any) bool) error {
-		if o.version == "" {
-			return nil
+		if o.version != "" {
+			s3Pin(as, o.version)
+			googlePin(as, o.version)
+			azurePin(as, o.version)
 		}
-		return cmp.Or(s3Pin(as, o.version), googlePin(as, o.version), azurePin(as, o.version))
+		return nil
 	}})
 	if err != nil {
 		if code := gcerrors.Code(err); code == gcerrors.NotFound || code == gcerrors.FailedPrecondition || preconditionFailed(err) {

@@ -31,12 +31,11 @@ func s3Version(as func(any) bool) string {
 }
 
 // s3Pin makes a read from S3 fail if the object has another version.
-func s3Pin(as func(any) bool, version string) error {
+func s3Pin(as func(any) bool, version string) {
 	var in *s3.GetObjectInput
 	if as(&in) {
 		in.IfMatch = &version
 	}
-	return nil
 }
 
 // s3PlainMD5 returns whether the MD5 of an object that is read is that of its content. S3 gives
@@ -56,17 +55,12 @@ func googleVersion(as func(any) bool) string {
 }
 
 // googlePin makes a read from Google's store read that generation.
-func googlePin(as func(any) bool, version string) error {
+func googlePin(as func(any) bool, version string) {
 	var handle **storage.ObjectHandle
-	if !as(&handle) {
-		return nil
+	if as(&handle) {
+		generation, _ := strconv.ParseInt(version, 10, 64) // googleVersion has written it
+		*handle = (*handle).Generation(generation)
 	}
-	generation, err := strconv.ParseInt(version, 10, 64)
-	if err != nil {
-		return err
-	}
-	*handle = (*handle).Generation(generation)
-	return nil
 }
 
 // The schemes of Azure's store: the usual one, and Triton's, which has the account, too.
@@ -96,11 +90,10 @@ func azureVersion(as func(any) bool) string {
 }
 
 // azurePin makes a read from Azure's store fail if the object has another version.
-func azurePin(as func(any) bool, version string) error {
+func azurePin(as func(any) bool, version string) {
 	var options *blob.DownloadStreamOptions
 	if as(&options) {
 		etag := azcore.ETag(version)
 		options.AccessConditions = &blob.AccessConditions{ModifiedAccessConditions: &blob.ModifiedAccessConditions{IfMatch: &etag}}
 	}
-	return nil
 }

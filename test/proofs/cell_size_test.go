@@ -183,7 +183,7 @@ func homeOf(model, zone int) int { return 3*((model*5+zone*71)%333) + zone }
 
 // move takes an active copy from a node, twenty times per second, until the time is over, and
 // says before which and from where. The cell has another node load the model.
-func (c *pretendedCell) move(lasting time.Duration, about func(model string, from string)) (moves int) {
+func (c *pretendedCell) move(lasting time.Duration, about func(model, from string)) (moves int) {
 	for began := time.Now(); time.Since(began) < lasting; moves++ {
 		number := moves * 7 % manyModels
 		model, i := fmt.Sprint("m", number), homeOf(number, 0)
