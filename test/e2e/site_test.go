@@ -23,7 +23,7 @@ func TestPagesOfTheSite(t *testing.T) {
 	b := openBrowser(t)
 	opened := 0
 	for _, width := range []int{1280, 390} {
-		err := filepath.WalkDir(*siteDir, func(path string, d fs.DirEntry, err error) error {
+		err := filepath.WalkDir(*siteDir, func(path string, _ fs.DirEntry, err error) error {
 			if err != nil || !strings.HasSuffix(path, ".html") {
 				return err
 			}
