@@ -111,6 +111,8 @@ func TestAModelAsksAnother(t *testing.T) {
 		}
 	}
 	release(batch)
+	caller.mu.Lock() // the worker in between orders nothing for the race detector
+	defer caller.mu.Unlock()
 	r := caller.seen[0]
 	if len(caller.seen) != 3 || r.Model != "other" || r.Version != "3" || r.ID != "inner" || r.Correlation != 9 || r.Flags != infer.SequenceStart ||
 		r.Timeout != 5*time.Millisecond || r.Priority != 2 || r.Outputs[0] != "OUT" || r.AcceptStream {
@@ -305,6 +307,8 @@ assert said == "no such model", said
 	}
 	release(batch)
 	want := []string{`load plain "" map[]`, `load sent "{\"max_batch_size\": 4}" map[1/empty: 1/model.py:text]`, "unload plain", "unload sent", `load wrong "" map[]`}
+	caller.mu.Lock() // the worker in between orders nothing for the race detector
+	defer caller.mu.Unlock()
 	if !slices.Equal(caller.orders, want) {
 		t.Errorf("orders %q, want %q", caller.orders, want)
 	}
