@@ -335,7 +335,7 @@ func TestProofEnvoyWhileModelsMove(t *testing.T) {
 		began := time.Now()
 		for n := 0; time.Since(began) < lasting; n++ {
 			mu.Lock()
-			model := fmt.Sprint("m", random.IntN(manyModels))
+			model := fmt.Sprint("m", random.IntN(manyModels/5)) // Envoy keeps a connection for each model and node: not all may fit
 			if n%2 == 0 && len(moving) > 0 {
 				model = moving[len(moving)-1-random.IntN(min(60, len(moving)))]
 			}
