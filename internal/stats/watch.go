@@ -35,8 +35,8 @@ const (
 	// maxWatched is how many of the last batches are kept for viewers.
 	maxWatched = 512
 
-	// Of the batches that end in a window only so many are shown: no viewer sees more, and the
-	// others must not cost what these do.
+	// In each window at most maxPerWindow batches are shown: no viewer sees more, and the others
+	// must not cost what these do.
 	window       = 500 * time.Millisecond
 	maxPerWindow = 400
 )

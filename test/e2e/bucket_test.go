@@ -107,11 +107,7 @@ func startStore(t *testing.T) *objectStore {
 	}))
 	t.Cleanup(front.Close)
 	s.url = "s3://models/m?use_path_style=true&endpoint=" + front.URL
-	var err error
-	if s.blob, err = blob.OpenBucket(t.Context(), "s3://models?use_path_style=true&endpoint=http://"+direct); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = s.blob.Close() })
+	s.blob = openBucket(t, "s3://models?use_path_style=true&endpoint=http://"+direct)
 	return s
 }
 

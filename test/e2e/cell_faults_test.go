@@ -324,17 +324,17 @@ func TestACellUnderFaults(t *testing.T) {
 		for i := range f.envoys {
 			f.replaceEnvoy(i)
 		}
-		stopProcess(f.follower)
+		servertest.Kill(f.follower)
 		f.startFollower()
 		f.awaitPlaced(f.followed)
-		stopProcess(f.decider)
+		servertest.Kill(f.decider)
 		f.startDecider()
 		f.awaitPlaced(f.api)
 	})
 	down := seconds(600, 5)
 	l.during("cell and follower down for "+down.String(), down, 0, func() {
-		stopProcess(f.decider)
-		stopProcess(f.follower)
+		servertest.Kill(f.decider)
+		servertest.Kill(f.follower)
 	})
 	l.finish()
 }

@@ -110,7 +110,7 @@ func (c *cellUnderTest) start(flags ...string) (cmd *exec.Cmd, api, xds string) 
 	if err := cmd.Start(); err != nil {
 		c.t.Fatal(err)
 	}
-	c.t.Cleanup(func() { stopProcess(cmd) })
+	c.t.Cleanup(func() { servertest.Kill(cmd) })
 	lines := bufio.NewScanner(out)
 	addresses := map[string]string{}
 	for lines.Scan() {
@@ -303,7 +303,7 @@ func TestACellOfRealNodes(t *testing.T) {
 	}
 
 	load = c.load(4, models)
-	stopProcess(decider)
+	servertest.Kill(decider)
 	time.Sleep(2 * time.Second) // without a cell
 	if load.requests.Load() == 0 {
 		t.Error("no request was answered without the cell")
@@ -564,8 +564,8 @@ func TestACellThatLostItsDisk(t *testing.T) {
 	load := c.load(4, models)
 	// Envoy knows the models that a request has needed: all of them, over both protocols.
 	servertest.Eventually(t, "all clients have asked for all models", func() bool { return load.requests.Load() > 100 })
-	stopProcess(decider)
-	stopProcess(follower)
+	servertest.Kill(decider)
+	servertest.Kill(follower)
 	answered := load.requests.Load()
 	down := servertest.StrictOr(10*time.Minute, 3*time.Second)
 	time.Sleep(down) // without a cell

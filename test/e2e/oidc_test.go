@@ -80,7 +80,7 @@ func (i *oidcIssuer) start(keys ...jose.JSONWebKey) {
 		i.t.Fatal(err)
 	}
 	i.cmd = cmd
-	i.t.Cleanup(func() { stopProcess(cmd) })
+	i.t.Cleanup(func() { servertest.Kill(cmd) })
 	servertest.Eventually(i.t, "the issuer answers", func() bool {
 		resp, err := (&http.Client{Timeout: time.Second}).Get(i.url + "/jwks")
 		if err != nil {
@@ -91,12 +91,7 @@ func (i *oidcIssuer) start(keys ...jose.JSONWebKey) {
 	})
 }
 
-func (i *oidcIssuer) stop() { stopProcess(i.cmd) }
-
-func stopProcess(cmd *exec.Cmd) {
-	_ = cmd.Process.Kill()
-	_ = cmd.Wait()
-}
+func (i *oidcIssuer) stop() { servertest.Kill(i.cmd) }
 
 // token asks the issuer for an access token, as a client does.
 func (i *oidcIssuer) token() string {
@@ -289,7 +284,7 @@ func TestAProxyNamesTheCaller(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { stopProcess(cmd) })
+	t.Cleanup(func() { servertest.Kill(cmd) })
 	web, rpc := fmt.Sprintf("http://127.0.0.1:%d", ports["http"]), fmt.Sprintf("127.0.0.1:%d", ports["grpc"])
 	token := issuer.token()
 	for through, connect := range map[string]func(string, client.Options) (*client.Client, error){web: client.NewHTTP, rpc: client.NewGRPC} {

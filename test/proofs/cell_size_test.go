@@ -170,7 +170,7 @@ func startPretendedCell(t *testing.T) *pretendedCell {
 	if err := c.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = c.cmd.Process.Kill(); _ = c.cmd.Wait(); _ = log.Close() })
+	t.Cleanup(func() { servertest.Kill(c.cmd); _ = log.Close() })
 	servertest.Eventually(t, "the cell has the plan that the nodes follow", func() bool {
 		text := cellMetrics(c.api)
 		return strings.Contains(text, "shoal_cell_copies 30000\n") && strings.Contains(text, "shoal_cell_copies_missing 0\n")
@@ -181,17 +181,17 @@ func startPretendedCell(t *testing.T) *pretendedCell {
 // homeOf returns the node that holds a model in a zone at first.
 func homeOf(model, zone int) int { return 3*((model*5+zone*71)%333) + zone }
 
-// move takes an active copy from a node, twenty times per second, until the time is over, and
-// says before which and from where. The cell has another node load the model.
-func (c *pretendedCell) move(lasting time.Duration, about func(model, from string)) (moves int) {
-	for began := time.Now(); time.Since(began) < lasting; moves++ {
-		number := moves * 7 % manyModels
+// loseCopies takes an active copy from a node, twenty times per second, until the time is over, and
+// says before which and from where. The cell has the node load the model again.
+func (c *pretendedCell) loseCopies(lasting time.Duration, about func(model, from string)) (losses int) {
+	for began := time.Now(); time.Since(began) < lasting; losses++ {
+		number := losses * 7 % manyModels
 		model, i := fmt.Sprint("m", number), homeOf(number, 0)
 		about(model, nodeIP(i))
 		c.nodes[i].change(func(p *node.Page) { drop(p, model) })
-		time.Sleep(time.Until(began.Add(time.Duration(moves+1) * 50 * time.Millisecond)))
+		time.Sleep(time.Until(began.Add(time.Duration(losses+1) * 50 * time.Millisecond)))
 	}
-	return moves
+	return losses
 }
 
 // TestProofACellOfAThousandNodes runs a cell with this process as its nodes and its Envoys, each of
@@ -227,7 +227,7 @@ func TestProofACellOfAThousandNodes(t *testing.T) {
 	lasting := servertest.StrictOr(60*time.Second, 10*time.Second)
 	process := &servertest.Server{T: t, Cmd: c.cmd}
 	cpu, began := process.Usage().CPU, time.Now()
-	changes := c.move(lasting, func(model, from string) { watched.Store(model, &watchedChange{time.Now(), from}) })
+	changes := c.loseCopies(lasting, func(model, from string) { watched.Store(model, &watchedChange{time.Now(), from}) })
 	elapsed := time.Since(began)
 	usage := process.Usage()
 	servertest.Eventually(t, "all changes have arrived", func() bool { mu.Lock(); defer mu.Unlock(); return len(took) >= changes*manyEnvoys })

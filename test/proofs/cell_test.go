@@ -236,10 +236,7 @@ func startEnvoy(t *testing.T, binary, balance string, plan *placement.Plan, node
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
+	t.Cleanup(func() { servertest.Kill(cmd) })
 	url := fmt.Sprintf("http://127.0.0.1:%d", port)
 	servertest.Eventually(t, "Envoy answers", func() bool {
 		r, err := (&http.Client{Timeout: time.Second}).Get(url + "/v2/models/m0/ready")

@@ -82,10 +82,7 @@ func startEcho(t *testing.T) (echo *servertest.Server, lean, handing string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
+	t.Cleanup(func() { servertest.Kill(cmd) })
 	line, err := bufio.NewReader(out).ReadString('\n')
 	at := strings.Fields(line)
 	if err != nil || len(at) != 4 {

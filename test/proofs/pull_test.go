@@ -69,7 +69,7 @@ type pull struct {
 	clients   float64 // of the clients, likewise
 }
 
-// pullAt lets so many clients ask over and over.
+// pullAt lets the given number of clients ask over and over.
 func pullAt(t *testing.T, s *servertest.Server, c bench.Caller, clients int, d time.Duration) pull {
 	t.Helper()
 	l := servertest.AskInALoop(t, clients, d, func() error { return c.Infer(context.Background(), 0) },

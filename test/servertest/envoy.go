@@ -59,9 +59,6 @@ func (e *Envoy) Start(t *testing.T) *exec.Cmd {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait() // it was killed
-	})
+	t.Cleanup(func() { Kill(cmd) })
 	return cmd
 }

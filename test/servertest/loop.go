@@ -15,8 +15,8 @@ type Loop struct {
 	Used      []float64 // of each usage, for each answer, in microseconds
 }
 
-// AskInALoop lets so many clients ask until a time has passed, and fails the test if an answer is
-// an error. What is measured begins when each has been answered once, and a little later. Each
+// AskInALoop lets the given number of clients ask until a time has passed, and fails the test if an
+// answer is an error. What is measured begins when each has been answered once, and a little later. Each
 // usage is the CPU time that somebody has used until now.
 func AskInALoop(t *testing.T, clients int, d time.Duration, ask func() error, usages ...func() time.Duration) Loop {
 	t.Helper()

@@ -31,10 +31,7 @@ func RunTool(t *testing.T, address, program string, args ...string) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait() // it was killed
-	})
+	t.Cleanup(func() { Kill(cmd) })
 	Eventually(t, program+" listens", func() bool {
 		c, err := net.Dial("tcp", address)
 		if err == nil {
@@ -42,4 +39,10 @@ func RunTool(t *testing.T, address, program string, args ...string) {
 		}
 		return err == nil
 	})
+}
+
+// Kill ends a process, and returns when it has ended.
+func Kill(cmd *exec.Cmd) {
+	_ = cmd.Process.Kill() // it may have ended by itself
+	_ = cmd.Wait()         // it was killed
 }
