@@ -57,6 +57,10 @@ const (
 	// An ejected node is tried again after this time, the second time after twice as long.
 	ejectFor    = 5 * time.Second
 	ejectAtMost = 67 // percent of a model's nodes
+
+	// Every model has connections of its own to each of its nodes. Unused ones are closed before
+	// a node does it, after two minutes: then no request is on its way.
+	idleFor = time.Minute
 )
 
 // cluster returns the cluster of a model for one protocol.
@@ -67,7 +71,10 @@ func cluster(name string, http2 bool, files TLS) (*clusterv3.Cluster, error) {
 	} else {
 		options.ProtocolConfig = &httpv3.HttpProtocolOptions_ExplicitHttpConfig_HttpProtocolOptions{HttpProtocolOptions: &corev3.Http1ProtocolOptions{}}
 	}
-	protocol, err := anypb.New(&httpv3.HttpProtocolOptions{UpstreamProtocolOptions: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{ExplicitHttpConfig: options}})
+	protocol, err := anypb.New(&httpv3.HttpProtocolOptions{
+		CommonHttpProtocolOptions: &corev3.HttpProtocolOptions{IdleTimeout: durationpb.New(idleFor)},
+		UpstreamProtocolOptions:   &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{ExplicitHttpConfig: options},
+	})
 	if err != nil {
 		return nil, err
 	}

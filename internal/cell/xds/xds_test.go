@@ -10,6 +10,7 @@ import (
 
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -119,6 +120,26 @@ func TestSparesHaveALowerPriority(t *testing.T) {
 	grpc := endpoints("grpc/m", &cell.Route{Active: []cell.Node{b}, Spare: []cell.Node{a}}, protocols[grpcPrefix])
 	if len(grpc.GetEndpoints()) != 1 || grpc.GetEndpoints()[0].GetPriority() != 0 {
 		t.Errorf("%v", grpc)
+	}
+}
+
+// Nodes close connections that are unused for two minutes. If Envoy were slower, it could send a
+// request on one that a node is just closing.
+func TestEnvoyClosesUnusedConnectionsBeforeANodeDoes(t *testing.T) {
+	for _, http2 := range []bool{false, true} {
+		c, err := cluster("m", http2, TLS{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, packed := range c.GetTypedExtensionProtocolOptions() {
+			var options httpv3.HttpProtocolOptions
+			if err := packed.UnmarshalTo(&options); err != nil {
+				t.Fatal(err)
+			}
+			if idle := options.GetCommonHttpProtocolOptions().GetIdleTimeout().AsDuration(); idle != time.Minute {
+				t.Errorf("HTTP/2 %v: closed after %v", http2, idle)
+			}
+		}
 	}
 }
 
