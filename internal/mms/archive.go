@@ -17,6 +17,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/shoal-serving/shoal/internal/infer"
 )
 
 // A Manifest is the part of an archive's manifest that Shoal uses. The handler sees all of
@@ -140,7 +142,7 @@ func (u *unpacker) zip(in io.ReaderAt, size int64) error {
 			name, mode = dir, fs.ModeDir
 		}
 		if err := u.write(name, mode, f.UncompressedSize64, f.Open); err != nil {
-			return invalidModel("%s: %q: %v", u.archive, f.Name, err)
+			return u.invalid(f.Name, err)
 		}
 	}
 	return nil
@@ -167,9 +169,14 @@ func (u *unpacker) tar(compressed io.Reader) error {
 		}
 		open := func() (io.ReadCloser, error) { return io.NopCloser(r), nil }
 		if err := u.write(name, mode, uint64(max(0, h.Size)), open); err != nil {
-			return invalidModel("%s: %q: %v", u.archive, h.Name, err)
+			return u.invalid(h.Name, err)
 		}
 	}
+}
+
+// invalid says why a file of the archive could not be written. Clients do not learn where.
+func (u *unpacker) invalid(name string, err error) error {
+	return invalidModel("%s: %q: %s", u.archive, name, infer.WithoutPaths("", err.Error()))
 }
 
 var (
@@ -358,5 +365,5 @@ func (s *store) download(address string) (*archive, func() error, error) {
 }
 
 func (s *store) notDownloaded(address string, err error) error {
-	return fail(http.StatusBadRequest, s.words.exception, "%s: %s: %v", s.words.download, address, err)
+	return fail(http.StatusBadRequest, s.words.exception, "%s: %s: %s", s.words.download, address, infer.WithoutPaths("", err.Error()))
 }

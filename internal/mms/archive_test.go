@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -110,6 +111,18 @@ func TestAnUnsafeArchiveIsRefused(t *testing.T) {
 				t.Error("a file was written outside")
 			}
 		})
+	}
+}
+
+func TestAClientDoesNotLearnWhereArchivesAreUnpacked(t *testing.T) {
+	full := &fs.PathError{Op: "write", Path: "/var/lib/private/archive-1/w.bin", Err: syscall.ENOSPC}
+	for what, err := range map[string]error{
+		"a file":     (&unpacker{archive: "m.mar"}).invalid("w.bin", full),
+		"a download": (&store{words: wordsOfMMS}).notDownloaded("http://example.org/m.mar", full),
+	} {
+		if text := err.Error(); strings.Contains(text, "/var") || !strings.Contains(text, "w.bin: no space left on device") {
+			t.Errorf("%s: %s", what, text)
+		}
 	}
 }
 
