@@ -19,6 +19,7 @@ var (
 	cacheEvictions  = desc("shoal_cache_evictions_total", "Responses that left the cache to make room for others")
 	demandLoads     = desc("shoal_demand_loads_total", "Loads that requests asked for, in mode demand", "outcome")
 	demandEvictions = desc("shoal_demand_evictions_total", "Models that left memory for others, or because a client unloaded them, in mode demand")
+	demandWaited    = desc("shoal_demand_waited_total", "Requests that waited for the load of their model, in mode demand")
 	demandRefused   = desc("shoal_demand_refused_total", "Requests whose model was not loaded for them, in mode demand")
 	demandModels    = desc("shoal_demand_models", "Models in mode demand: all of the repository, and those in memory", "state")
 	demandMemory    = desc("shoal_demand_memory_bytes", "Memory that models may hold together in mode demand, and that they hold", "kind")
@@ -34,7 +35,7 @@ type limits Options
 
 // Describe implements [prometheus.Collector].
 func (limits) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{budgetTotal, budgetUsed, budgetRejected, streamsReset, connectionsOpen, connectionsOver, cacheSize, cacheEntries, cacheEvictions, unauthenticated, auditLost, demandLoads, demandEvictions, demandRefused, demandModels, demandMemory, tenantRequests, tenantRefused, tenantInFlight, tenantBytes} {
+	for _, d := range []*prometheus.Desc{budgetTotal, budgetUsed, budgetRejected, streamsReset, connectionsOpen, connectionsOver, cacheSize, cacheEntries, cacheEvictions, unauthenticated, auditLost, demandLoads, demandEvictions, demandWaited, demandRefused, demandModels, demandMemory, tenantRequests, tenantRefused, tenantInFlight, tenantBytes} {
 		out <- d
 	}
 }
@@ -90,6 +91,7 @@ func (l limits) collectDemand(out chan<- prometheus.Metric) {
 	out <- counter(demandLoads, c.Loads, "success")
 	out <- counter(demandLoads, c.FailedLoads, "failure")
 	out <- counter(demandEvictions, c.Evictions)
+	out <- counter(demandWaited, c.Waited)
 	out <- counter(demandRefused, c.Refused)
 	out <- prometheus.MustNewConstMetric(demandModels, prometheus.GaugeValue, float64(c.Models), "known")
 	out <- prometheus.MustNewConstMetric(demandModels, prometheus.GaugeValue, float64(c.Loaded), "loaded")

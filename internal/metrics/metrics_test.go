@@ -86,7 +86,7 @@ func scrape(t *testing.T, src Source) string {
 		Version: "1.2.3", HostFiles: linux(0, 0), Log: slog.New(slog.DiscardHandler),
 		Budget: budget.New(1000), GRPC: &http2meter.Meter{}, Connections: func() (int64, uint64) { return 0, 0 }, Access: &access.Gate{Tenants: access.NewTenants()},
 		Demand: func() (repository.DemandCounts, bool) {
-			return repository.DemandCounts{Loads: 3, FailedLoads: 1, Evictions: 2, Refused: 5, Models: 9, Loaded: 2, Memory: 64, Held: 32}, true
+			return repository.DemandCounts{Loads: 3, FailedLoads: 1, Evictions: 2, Waited: 4, Refused: 5, Models: 9, Loaded: 2, Memory: 64, Held: 32}, true
 		},
 	}).ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	if rec.Code != http.StatusOK {
@@ -119,6 +119,7 @@ shoal_model_memory_bytes{model="m",version="2"} 4096
 shoal_demand_loads_total{outcome="success"} 3
 shoal_demand_loads_total{outcome="failure"} 1
 shoal_demand_evictions_total 2
+shoal_demand_waited_total 4
 shoal_demand_refused_total 5
 shoal_demand_models{state="known"} 9
 shoal_demand_models{state="loaded"} 2

@@ -60,6 +60,7 @@ type onDemand struct {
 type DemandCounts struct {
 	Loads, FailedLoads uint64
 	Evictions          uint64
+	Waited             uint64 // requests that waited for the load of their model
 	Refused            uint64 // requests whose model was not loaded for them
 	Models, Loaded     int    // known, and in memory now
 	Memory, Held       int64  // bytes: the limit, and what models hold
@@ -150,6 +151,16 @@ func (d *onDemand) Available(name string) bool {
 	return m != nil && !m.broken
 }
 
+// Measured implements [server.Demand].
+func (d *onDemand) Measured(name string) int64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if m := d.models[name]; m != nil && m.measured {
+		return m.bytes
+	}
+	return 0
+}
+
 // Await implements [server.Demand].
 func (d *onDemand) Await(ctx context.Context, name string) error {
 	f, err := d.join(ctx, name)
@@ -204,6 +215,7 @@ func (d *onDemand) join(ctx context.Context, name string) (*flight, error) {
 		return nil, refuse(name, max(f.ready.Sub(now), m.load), "model %q is being loaded, and %d requests wait for it already", name, f.waiting)
 	}
 	f.waiting++
+	d.counts.Waited++
 	return f, nil
 }
 

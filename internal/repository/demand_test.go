@@ -212,7 +212,7 @@ func TestAModelLeavesMemoryForAnother(t *testing.T) {
 			t.Errorf("index %q: want the model gone that was asked for least", got)
 		}
 		c, _ := r.source.DemandCounts()
-		if want := (DemandCounts{Loads: 3, Evictions: 1, Models: 3, Loaded: 2, Memory: 2 * weight, Held: 2 * weight}); c != want {
+		if want := (DemandCounts{Loads: 3, Waited: 3, Evictions: 1, Models: 3, Loaded: 2, Memory: 2 * weight, Held: 2 * weight}); c != want {
 			t.Errorf("counts %+v, want %+v", c, want)
 		}
 		if !r.ModelReady("a", "") {
@@ -342,6 +342,11 @@ func TestMeasuredMemoryCountsAndIsKept(t *testing.T) {
 		mustAsk(t, r, "a", time.Second)
 		if c, _ := r.source.DemandCounts(); c.Held != 2*weight {
 			t.Errorf("%d bytes are held, want %d", c.Held, 2*weight)
+		}
+		for _, m := range r.NodeModels() {
+			if m.Name == "a" && m.Bytes != 2*weight {
+				t.Errorf("the page of the node says %d bytes, want %d", m.Bytes, 2*weight)
+			}
 		}
 		time.Sleep(10 * time.Second)
 		mustAsk(t, r, "b", time.Second) // by its files it fits beside a; measured, it does not

@@ -15,6 +15,8 @@ type Demand interface {
 	Await(ctx context.Context, model string) error
 	// Available reports whether a request for a model that does not serve would load it.
 	Available(model string) bool
+	// Measured returns how much memory a loaded model takes; 0 if that was not measured.
+	Measured(model string) int64
 }
 
 // SetDemand makes requests for models that do not serve load them. It must be called before

@@ -16,6 +16,7 @@ func (n never) Await(context.Context, string) error {
 }
 
 func (never) Available(string) bool { return false }
+func (never) Measured(string) int64 { return 0 }
 
 // absent is a Demand without models that counts how often it is asked.
 type absent struct{ asked int }
@@ -26,6 +27,7 @@ func (a *absent) Await(context.Context, string) error {
 }
 
 func (*absent) Available(string) bool { return false }
+func (*absent) Measured(string) int64 { return 0 }
 
 func TestAModelThatServesCostsNothingMoreInModeDemand(t *testing.T) {
 	s := start(t)

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -23,6 +24,9 @@ func (s *Server) NodeModels() []node.Model {
 		m := node.Model{Name: e.Name, Version: e.Version, State: e.State, Reason: infer.WithoutPaths(e.Name, e.Reason)}
 		if v := serving[e.Name].find(e.Version); v != nil {
 			describe(&m, v)
+			if s.demand != nil && len(serving[e.Name].versions) == 1 {
+				m.Bytes = cmp.Or(s.demand.Measured(e.Name), m.Bytes)
+			}
 		}
 		all = append(all, m)
 	}

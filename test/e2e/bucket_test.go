@@ -47,9 +47,9 @@ type objectStore struct {
 	wrong  atomic.Int64          // answers with a wrong byte
 }
 
-// startStore starts a store with an empty bucket. It skips the test if tools/get-versitygw has
-// not been run.
-func startStore(t *testing.T) *objectStore {
+// startS3 starts a real S3 server with an empty bucket, and returns its address. It skips the test
+// if tools/get-versitygw has not been run.
+func startS3(t *testing.T) (address string) {
 	t.Helper()
 	gateway := filepath.Join(servertest.Root, "bin", "versitygw")
 	if _, err := os.Stat(gateway); err != nil {
@@ -62,8 +62,15 @@ func startStore(t *testing.T) *objectStore {
 	if err := os.Mkdir(filepath.Join(root, "models"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	direct := servertest.FreeAddress(t)
-	servertest.RunTool(t, direct, gateway, "--port", direct, "posix", root)
+	address = servertest.FreeAddress(t)
+	servertest.RunTool(t, address, gateway, "--port", address, "posix", root)
+	return address
+}
+
+// startStore starts a store with an empty bucket.
+func startStore(t *testing.T) *objectStore {
+	t.Helper()
+	direct := startS3(t)
 	s := &objectStore{t: t, proxy: servertest.StartToxiproxy(t)}
 	target := &url.URL{Scheme: "http", Host: s.proxy.Forward("s3", direct)}
 	forward := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {

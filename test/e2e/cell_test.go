@@ -9,7 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"log"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -561,7 +561,7 @@ func (h *heldPages) listen(t *testing.T, node string) string {
 		}
 		return nil
 	}
-	proxy.ErrorLog = log.New(t.Output(), "", 0)
+	proxy.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError) // held requests end with errors
 	s := httptest.NewServer(proxy)
 	t.Cleanup(s.Close)
 	return s.Listener.Addr().String()

@@ -22,12 +22,8 @@ import (
 )
 
 var (
-	demandFor    = flag.Duration("demand", 10*time.Second, "how long requests ask for more models than fit into memory")
-	demandModels = flag.Int("demand-models", 60, "how many models they ask for")
-	demandFit    = flag.Int("demand-fit", 12, "how many models of 8 MiB the memory is for")
-	demandRate   = flag.Float64("demand-rate", 20, "requests per second")
-	thrashFit    = flag.Int("thrash-fit", 20, "how many models the memory is for, of ten times as many that requests ask for")
-	thrashFor    = flag.Duration("thrash", 5*time.Second, "how long they do")
+	thrashFit = flag.Int("thrash-fit", 20, "how many models the memory is for, of ten times as many that requests ask for")
+	thrashFor = flag.Duration("thrash", 5*time.Second, "how long they do")
 )
 
 // slowToLoad is a simulated model that takes half a second to load: it is warmed up so long.
@@ -161,59 +157,6 @@ func TestThrashingModelsLeaveRoomForTheBest(t *testing.T) {
 		t.Error("no request was refused, so that this test shows nothing")
 	}
 }
-
-// TestMoreModelsThanMemory asks by Zipf's law for models of 8 MiB that do not all fit. All
-// answers are 200, or 503 with a time to retry, and memory stays within its limit.
-func TestMoreModelsThanMemory(t *testing.T) {
-	const columns, size = 1448, 8 << 20
-	dir := t.TempDir()
-	onnxtest.Dense{Rows: columns, Columns: columns}.Write(t, dir)
-	repository := map[string]servertest.ONNXModel{}
-	name := func(i int) string { return fmt.Sprintf("m%04d", i) }
-	for i := range *demandModels {
-		repository[name(i)] = servertest.ONNXModel{File: filepath.Join(dir, "model.onnx")}
-	}
-	limit := *demandFit * size
-	s := servertest.Start(t, servertest.ONNXRepository(t, repository), "--model-control-mode=demand", fmt.Sprintf("--model-memory=%d", limit), "--calibration-dir=")
-	c, next, data := s.Client(), zipf(*demandModels), make([]byte, 4*columns)
-	infer := func(model string) error {
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-		defer cancel()
-		_, err := c.Infer(ctx, &client.Request{Model: model, Inputs: []client.Tensor{{Name: "x", Type: tensor.FP32, Shape: []int64{1, columns}, Data: data}}})
-		return err
-	}
-	if err := infer(name(0)); err != nil { // which also loads the library
-		t.Fatal(err)
-	}
-	before := s.Resident()<<10 - size
-	var all sync.WaitGroup
-	var mu sync.Mutex // guards outcomes
-	outcomes, most := map[string]int{}, 0
-	every := time.NewTicker(time.Duration(float64(time.Second) / *demandRate))
-	defer every.Stop()
-	for end := time.Now().Add(*demandFor); time.Now().Before(end); <-every.C {
-		model := name(next())
-		all.Go(func() {
-			outcome := outcomeOf(infer(model))
-			mu.Lock()
-			defer mu.Unlock()
-			outcomes[outcome]++
-		})
-		most = max(most, s.Resident()<<10)
-	}
-	all.Wait()
-	t.Logf("%v; memory grew by %d MiB at most, of a limit of %d MiB; %s", outcomes, (most-before)>>20, limit>>20, demandFigures(t, s))
-	if outcomes["200"] == 0 || len(outcomes) > 2 || len(outcomes) == 2 && outcomes["503"] == 0 {
-		t.Errorf("answers %v, want 200 and 503 with a time to retry", outcomes)
-	}
-	if most-before > limit*11/10+serverNeeds {
-		t.Errorf("memory grew by %d MiB, the limit is %d MiB", (most-before)>>20, limit>>20)
-	}
-}
-
-// serverNeeds is what the server itself needs more while it serves many models than with one:
-// threads, buffers, and a second copy of a model while it is loaded or measured.
-const serverNeeds = 32 << 20
 
 // outcomeOf returns 200, 503 for a refusal with a time to retry, or the text of the error.
 func outcomeOf(err error) string {

@@ -1,7 +1,9 @@
 package onnxtest
 
 import (
+	"encoding/binary"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"testing"
@@ -10,9 +12,12 @@ import (
 )
 
 // A Dense is a model that is too large to be checked in: tests write it when they need it.
-// It computes y[N,Columns] = max(0, x[N,Rows] · w), where w is all zeros.
+// It computes y[N,Columns] = max(0, x[N,Rows] · w).
 type Dense struct {
 	Rows, Columns int
+
+	// Weight returns the weights, row by row. Nil means that all are zero.
+	Weight func(i int) float32
 
 	// Layers is how many times it does so, each time with other weights. Above 1,
 	// Rows must be Columns. 0 means once.
@@ -53,12 +58,19 @@ func modelOf(graph []byte) []byte {
 func (d Dense) weights(t testing.TB, dir, name string) []byte {
 	t.Helper()
 	size := 4 * d.Rows * d.Columns
+	var data []byte
+	if d.Weight != nil {
+		data = make([]byte, 0, size)
+		for i := range size / 4 {
+			data = binary.LittleEndian.AppendUint32(data, math.Float32bits(d.Weight(i)))
+		}
+	}
 	b := varint(varint(nil, 1, d.Rows), 1, d.Columns)
 	b = text(varint(b, 2, float), 8, name)
 	if !d.External {
-		return message(b, 9, make([]byte, size))
+		return message(b, 9, append(data, make([]byte, size-len(data))...))
 	}
-	save(t, filepath.Join(dir, name), nil, size)
+	save(t, filepath.Join(dir, name), data, size)
 	b = message(b, 13, text(text(nil, 1, "location"), 2, name))
 	return varint(b, 14, 1)
 }
