@@ -5,6 +5,7 @@ import "github.com/shoal-serving/shoal/internal/batching"
 const (
 	auditSkip    = 8    // batches of a part that are not measured, because the one before has still an effect
 	auditBatches = 24   // batches of a part that are measured
+	auditFewest  = 4    // batches of a part that show something
 	auditFirst   = 32   // batches between a doubt and the audit that follows it
 	auditGrowth  = 4    // factor of that number with each audit that confirms the policy
 	auditMax     = 8192 // limit of that number
@@ -30,8 +31,11 @@ type audit struct {
 	greedyUntil uint64 // the policy is greedy until this batch
 	deviations  int    // decisions since the last audit that greedy would not have made
 
-	since   batching.Time
+	began   batching.Time // when the part began
+	since   batching.Time // from when on it is measured
+	took    batching.Time // how long the part before was measured
 	rows    float64
+	counted int     // batches that rows has
 	before  float64 // rows per nanosecond of the policy
 	greedy  float64 // of greedy
 	lost    uint64  // audits that greedy has won
@@ -59,7 +63,7 @@ func (a *audit) doubt(batch uint64) {
 
 // begin starts a part of an audit.
 func (a *audit) begin(part auditPart, batch uint64) {
-	a.part, a.first, a.rows = part, batch, 0
+	a.part, a.first, a.rows, a.counted = part, batch, 0, 0
 }
 
 // batchEnded counts a batch. It returns true if greedy has won.
@@ -76,21 +80,24 @@ func (a *audit) batchEnded(now batching.Time, batch uint64, rows int) (lost bool
 		}
 		return false
 	}
-	if batch-a.first <= auditSkip {
+	n := batch - a.first
+	long := a.part == auditGreedy && now-a.began > a.took // its batches are so large that all of them would cost too much
+	if n <= auditSkip && (!long || a.since <= a.began) {
 		a.since = now
 		return false
 	}
 	a.rows += float64(rows)
+	a.counted++
 	rate := a.rows / float64(max(1, now-a.since))
-	if n := batch - a.first; n < auditSkip+auditBatches {
-		if a.part == auditGreedy && n == auditSkip+auditBatches/3 && rate < auditWorse*a.before {
+	if n < auditSkip+auditBatches {
+		if a.part == auditGreedy && (long && a.counted == auditFewest || n == auditSkip+auditBatches/3) && rate < auditWorse*a.before {
 			return a.end(batch, false) // clearly worse
 		}
 		return false
 	}
 	switch a.part {
 	case auditBefore:
-		a.before = rate
+		a.before, a.took, a.began = rate, now-a.since, now
 		a.begin(auditGreedy, batch)
 	case auditGreedy:
 		a.greedy = rate

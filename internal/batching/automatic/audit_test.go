@@ -49,6 +49,29 @@ func TestAnAuditIsLostIfGreedyIsFasterBothTimes(t *testing.T) {
 	}
 }
 
+// On a device that is slower with large batches, greedy may take a hundred times as long for
+// each of its batches.
+func TestAnAuditInWhichGreedyBatchesAreLargeIsShort(t *testing.T) {
+	var a audit
+	now, batch, greedy := batching.Time(0), uint64(0), 0
+	for a.doubt(batch); a.audited == 0; {
+		batch++
+		rows, takes := 1, ms
+		if a.greedily(batch) {
+			rows, takes = 10, 100*ms
+			greedy++
+		}
+		a.deviations++
+		now += takes
+		if a.batchEnded(now, batch, rows) {
+			t.Error("greedy has won")
+		}
+	}
+	if greedy != 1+auditFewest {
+		t.Errorf("%d greedy batches, want %d: each takes longer than all that they are compared with", greedy, 1+auditFewest)
+	}
+}
+
 func TestAuditsGetRarerWhileTheyConfirmThePolicy(t *testing.T) {
 	var a audit
 	batch := uint64(0)

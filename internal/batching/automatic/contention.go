@@ -13,6 +13,8 @@ type contention struct {
 	factor        [maxParallel + 1]float64 // slowdown while n batches run; factor[1] is below 1 if exclusive batches have more threads
 	samples       [maxParallel + 1]float64 // number of batches behind factor
 	recentSamples [maxParallel + 1]float64 // the same since the last allowRetry
+	retried       [maxParallel + 1]float64 // samples at the last allowRetry
+	retriedFactor [maxParallel + 1]float64 // factor then
 	calibrated    [maxParallel + 1]float64 // calibrated value of factor; 0 if there is none
 	useful        int                      // number of parallel batches with the best latency
 	backlog       int                      // the same while there is a backlog
@@ -27,6 +29,7 @@ const (
 	minTrusted     = 8    // batches after which a measured slowdown counts
 	minSettled     = 64   // batches after which a slowdown is not expected to change
 	retrySamples   = 2    // number of samples that allowRetry keeps
+	retryFaster    = 0.9  // share of a slowdown below which a retry has shown that it is wrong
 )
 
 func newContention(instances int) contention {
@@ -172,9 +175,10 @@ func (c *contention) nextProbe(instances int) int {
 }
 
 // stillNotWorthIt reports whether the samples of a retry confirm that n parallel batches
-// do not pay. Two are enough, because each of them costs latency.
+// do not pay. Two are enough, because each of them costs latency, unless they were faster than
+// expected.
 func (c *contention) stillNotWorthIt(n int) bool {
-	return c.samples[n] >= minTrusted && c.recentSamples[n] >= retrySamples+2 && c.speedup(n) < keepGain*bestSpeedup(n-1, c.speedup)
+	return c.samples[n] >= minTrusted && c.recentSamples[n] >= retrySamples+2 && c.speedup(n) < keepGain*bestSpeedup(n-1, c.speedup) && c.factor[n] > retryFaster*c.retriedFactor[n]
 }
 
 // measuredUpTo returns the largest number of parallel batches with enough samples.
@@ -188,11 +192,15 @@ func measuredUpTo(batches *[maxParallel + 1]float64) int {
 }
 
 // allowRetry lets larger numbers of parallel batches than inUse be probed again, and
-// gives new samples more weight. Smaller numbers run anyway.
+// gives new samples more weight. So it does for smaller numbers that have no new samples since
+// the last time: rules that hold requests back because of a slowdown keep it from being measured.
 func (c *contention) allowRetry(inUse, instances int) {
-	for n := inUse + 1; n <= maxParallel; n++ {
-		c.recentSamples[n] = min(c.recentSamples[n], retrySamples)
+	for n := 2; n <= maxParallel; n++ {
+		if n > inUse || c.samples[n] == c.retried[n] {
+			c.recentSamples[n] = min(c.recentSamples[n], retrySamples)
+		}
 	}
+	c.retried, c.retriedFactor = c.samples, c.factor
 	c.probe = c.nextProbe(instances)
 }
 

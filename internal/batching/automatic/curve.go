@@ -131,9 +131,11 @@ func (c *curve) unseen(rows int) bool {
 
 // disprove discards what a batch has proven to be wrong: it took less time than smaller
 // batches were believed to take. What is known about larger ones is discarded, too: it was
-// probably measured in the same slow moment. The rest becomes a guess.
+// probably measured in the same slow moment, and the next batches grow to them by steps. The
+// rest becomes a guess.
 func (c *curve) disprove(rows int, took float64) {
 	c.doubt()
+	c.largest = min(c.largest, rows)
 	for n := 1; n <= c.max(); n++ {
 		if mean, _ := c.cells[n].estimate(); n >= rows || mean > took {
 			c.cells[n] = cell{expected: c.cells[n].expected}

@@ -437,6 +437,53 @@ func TestASlowdownThatWasMismeasuredIsTriedAgain(t *testing.T) {
 
 // Requests take five times as long as in calibration, which looks at first like a
 // slowdown of parallel batches.
+// A slowdown may keep batches from running in parallel, also where so many are in use.
+func TestASlowdownWithoutNewSamplesIsMeasuredAgain(t *testing.T) {
+	c := newContention(3)
+	c.calibrate([]float64{1, 1.8, 1.85}, 3)
+	c.allowRetry(3, 3)
+	if c.probe != 0 {
+		t.Errorf("%d parallel batches are probed, which were just calibrated", c.probe)
+	}
+	c.allowRetry(3, 3)
+	if c.probe != 2 {
+		t.Errorf("%d parallel batches are probed, want 2", c.probe)
+	}
+}
+
+func TestARetryGoesOnWhileItIsFasterThanExpected(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		takes float64 // of two batches in parallel, times one alone
+		probe int
+	}{{"as slow as before", 2.7, 0}, {"not slowed down", 1, 2}} {
+		c := newContention(2)
+		c.calibrate([]float64{1, 2.7}, 2)
+		c.allowRetry(1, 2)
+		for range 2 {
+			var ran [maxParallel + 1]float64
+			ran[2] = tt.takes * 1e6
+			c.record(1e6, &ran, 2)
+		}
+		if c.probe != tt.probe {
+			t.Errorf("%s: %d parallel batches are probed after two, want %d", tt.name, c.probe, tt.probe)
+		}
+	}
+}
+
+// Otherwise the next batch would be of the largest size again, which is slow for another reason.
+func TestBatchesGrowByStepsAfterASizeWasDisproved(t *testing.T) {
+	c := newCurve(48)
+	for range 4 {
+		c.record(2, 1.4e6)
+		c.record(34, 44e6)
+	}
+	c.disprove(4, 2.2e6)
+	if c.record(4, 2.2e6); c.largest != 4 {
+		t.Errorf("the largest size that was measured is %d, want 4", c.largest)
+	}
+}
+
 func TestAnotherSpeedIsNotTakenForASlowdown(t *testing.T) {
 	for _, aloneFirst := range []int{0, 30} {
 		profile := line(5*ms, 3*ms, 1, 2, 3, 4, 8)
