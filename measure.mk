@@ -68,8 +68,8 @@ leaving: build onnxruntime numpy ## clients that cancel at random, with and with
 demand: build onnxruntime ## 1,000 models of 8 MiB in a real S3 server on memory for 100, and 60 text recognisers on memory for 12; 20 min, quiet
 	tools/get-versitygw
 	tools/get-models models ppocrv4_rec
-	go test -tags e2e -count 1 -timeout 30m -v -run 'TestMoreModelsThanMemory$$' ./test/e2e -strict -demand-bucket -demand 5m -demand-models 1000 -demand-fit 100 -demand-rate 200
-	go test -tags e2e -count 1 -timeout 30m -v -run 'TestMoreModelsThanMemory$$' ./test/e2e -strict -demand-bucket -demand 5m -demand-real ppocrv4_rec -demand-models 60 -demand-fit 12 -demand-rate 8
+	go test -tags e2e -count 1 -timeout 30m -v -run 'TestMoreModelsThanMemory$$' ./test/e2e -strict -demand-bucket -demand 5m -demand-models 1000 -demand-fit 100 -demand-rate 200; first=$$?; \
+	go test -tags e2e -count 1 -timeout 30m -v -run 'TestMoreModelsThanMemory$$' ./test/e2e -strict -demand-bucket -demand 5m -demand-real ppocrv4_rec -demand-models 60 -demand-fit 12 -demand-rate 8 && exit $$first
 
 .PHONY: thrash
 thrash: build onnxruntime ## 200 models on memory for 20: as many good answers as with the 20 alone, but for a tenth; 3 min, quiet

@@ -135,16 +135,55 @@ func TestALargeFileIsPutTogetherFromItsRanges(t *testing.T) {
 	}
 }
 
+// damage writes to a file of a tree, which is a link to the one in the cache.
+func damage(t *testing.T, tree *Tree, name, content string) {
+	t.Helper()
+	path := filepath.Join(tree.Dir, name)
+	if err := errors.Join(os.Chmod(path, 0o600), os.WriteFile(path, []byte(content), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestAFileThatIsDamagedOnDiskIsReadAgain(t *testing.T) {
 	s, c := newStore(t), openCache(t, t.TempDir(), 1<<20)
 	s.put("model", "weights")
-	tree := mustFetch(t, c, s, 7)
-	path := filepath.Join(tree.Dir, "model") // a link to the file in the cache
-	if err := errors.Join(os.Chmod(path, 0o600), os.WriteFile(path, []byte("wrong!!"), 0o600)); err != nil {
-		t.Fatal(err)
+	damage(t, mustFetch(t, c, s, 7), "model", "wrong!!")
+	for _, from := range []int64{7, 0} {
+		if again := mustFetch(t, c, s, from); again.content(t, "model") != "weights" {
+			t.Errorf("found %q", again.content(t, "model"))
+		}
 	}
+	damage(t, mustFetch(t, c, s, 0), "model", "wrong!!") // after it was used without a check
 	if again := mustFetch(t, c, s, 7); again.content(t, "model") != "weights" {
 		t.Errorf("found %q", again.content(t, "model"))
+	}
+}
+
+// That a model comes back costs no reading of its files, except by its engine.
+func TestAFileIsHashedOnceIfNobodyWritesToIt(t *testing.T) {
+	dir := t.TempDir()
+	s, c := newStore(t), openCache(t, dir, 1<<20)
+	s.put("model", "weights")
+	hide := func(tree *Tree) { // changes the content only, as a check would notice
+		path := filepath.Join(tree.Dir, "model")
+		before, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		damage(t, tree, "model", "wrong!!")
+		if err := os.Chtimes(path, before.ModTime(), before.ModTime()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hide(mustFetch(t, c, s, 7))
+	if again := mustFetch(t, c, s, 0); again.content(t, "model") != "wrong!!" {
+		t.Error("the file was hashed again")
+	}
+	_ = c.Close()                // it only holds a lock
+	c = openCache(t, dir, 1<<20) // and knows of no check
+	hide(mustFetch(t, c, s, 7))
+	if again := mustFetch(t, c, s, 0); again.content(t, "model") != "wrong!!" {
+		t.Error("the file was hashed again after a check")
 	}
 }
 

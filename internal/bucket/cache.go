@@ -13,6 +13,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -32,9 +33,10 @@ import (
 // A blob gets its name when all of it is on disk, so a blob is whole even if the machine loses
 // power. What is in partial and trees is of no use to the next process, which removes it.
 type Cache struct {
-	dir   string
-	limit int64
-	lock  *os.File
+	dir     string
+	limit   int64
+	lock    *os.File
+	hashing chan struct{} // holds one value for each file that is being hashed
 
 	mu      sync.Mutex // guards the following
 	blobs   map[string]*cached
@@ -44,16 +46,26 @@ type Cache struct {
 
 // cached is the state of a blob.
 type cached struct {
-	size  int64
-	last  time.Time // when it was last used
-	users int       // trees and checks that need it
+	size    int64
+	last    time.Time   // when it was last used
+	users   int         // trees and checks that need it
+	checked fs.FileInfo // of its file when this process knew what is in it; nil if it never did
 }
+
+// is reports whether a file is the one that was checked, and was not written since.
+func (e *cached) is(file fs.FileInfo) bool {
+	return e.checked != nil && os.SameFile(e.checked, file) && e.checked.Size() == file.Size() && e.checked.ModTime().Equal(file.ModTime())
+}
+
+// hashesAtOnce is how many files are hashed at once, each on a core. Models are served meanwhile:
+// half of the cores are left to them. The server has two of Go's processors for each core.
+func hashesAtOnce() int { return max(1, runtime.GOMAXPROCS(0)/4) }
 
 // OpenCache opens the cache in a directory, which it creates if needed. limit is how many bytes
 // it may hold; zero means half of what is free on the disk. The caller closes the cache after
 // the last tree was released.
 func OpenCache(dir string, limit int64) (*Cache, error) {
-	c := &Cache{dir: dir, limit: limit, blobs: map[string]*cached{}, reading: map[string]chan struct{}{}}
+	c := &Cache{dir: dir, limit: limit, hashing: make(chan struct{}, hashesAtOnce()), blobs: map[string]*cached{}, reading: map[string]chan struct{}{}}
 	for _, part := range []string{"blobs", "names", "partial", "trees"} {
 		if err := os.MkdirAll(filepath.Join(dir, part), 0o700); err != nil {
 			return nil, fmt.Errorf("model cache: %w", err)
@@ -259,12 +271,17 @@ func (c *Cache) get(ctx context.Context, b *Bucket, o Object, slots chan struct{
 }
 
 func (c *Cache) getAlone(ctx context.Context, b *Bucket, o Object, id string, slots chan struct{}, progress *Progress) (string, error) {
-	if digest, ok := c.digest(id); ok && c.use(digest) {
-		err := c.verify(digest, o.Size)
-		if err == nil {
+	if digest, ok := c.digest(id); ok {
+		has, isChecked := c.use(digest)
+		if isChecked {
 			return digest, nil
 		}
-		c.remove(digest) // it is read again
+		if has {
+			if c.hash(func() error { return c.verify(digest, o.Size) }) == nil {
+				return digest, nil
+			}
+			c.remove(digest) // it is read again
+		}
 	}
 	if err := c.reserve(o.Size); err != nil {
 		return "", err
@@ -285,18 +302,32 @@ func (c *Cache) getAlone(ctx context.Context, b *Bucket, o Object, id string, sl
 	return digest, nil
 }
 
-// use counts a user of a blob. It returns false if the cache does not have it.
-func (c *Cache) use(digest string) bool {
+// use counts a user of a blob. It reports whether the cache has it, and whether its content is
+// known not to have changed.
+func (c *Cache) use(digest string) (has, isChecked bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	entry := c.blobs[digest]
 	if entry == nil {
-		return false
+		return false, false
 	}
+	file, err := os.Stat(c.blob(digest))
+	isChecked = err == nil && entry.is(file)
 	entry.users++
+	c.touchLocked(digest, entry)
+	if isChecked {
+		entry.checked, err = os.Stat(c.blob(digest))
+		isChecked = err == nil
+	}
+	return true, isChecked
+}
+
+// touchLocked records that a blob is used. Its file gets the exact time, for the next process, and
+// because one that is written afterwards gets another: the system's own times are those of its
+// last tick.
+func (c *Cache) touchLocked(digest string, entry *cached) {
 	entry.last = time.Now()
-	_ = os.Chtimes(c.blob(digest), entry.last, entry.last) // for the next process; it matters little
-	return true
+	_ = os.Chtimes(c.blob(digest), entry.last, entry.last) // it matters little
 }
 
 func (c *Cache) releaseLocked(digest string) {
@@ -306,6 +337,13 @@ func (c *Cache) releaseLocked(digest string) {
 	}
 }
 
+// hash runs work that reads a whole file and takes a core for it, when there is one.
+func (c *Cache) hash(work func() error) error {
+	c.hashing <- struct{}{}
+	defer func() { <-c.hashing }()
+	return work()
+}
+
 // verify checks that a blob is what its name says.
 func (c *Cache) verify(digest string, size int64) error {
 	f, err := os.Open(c.blob(digest))
@@ -313,6 +351,10 @@ func (c *Cache) verify(digest string, size int64) error {
 		return err
 	}
 	defer func() { _ = f.Close() }() // it was only read
+	file, err := f.Stat()
+	if err != nil {
+		return err
+	}
 	h := sha256.New()
 	n, err := io.Copy(h, f)
 	switch {
@@ -320,6 +362,11 @@ func (c *Cache) verify(digest string, size int64) error {
 		return err
 	case n != size || hex.EncodeToString(h.Sum(nil)) != digest:
 		return errors.New("the file has changed on disk")
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if entry := c.blobs[digest]; entry != nil {
+		entry.checked = file
 	}
 	return nil
 }
@@ -373,7 +420,10 @@ func (c *Cache) read(ctx context.Context, b *Bucket, o Object, slots chan struct
 	if err := d.run(ctx); err != nil {
 		return "", err
 	}
-	digest, err = o.check(io.NewSectionReader(f, 0, o.Size+1), d.checked.Load())
+	err = c.hash(func() (err error) {
+		digest, err = o.check(io.NewSectionReader(f, 0, o.Size+1), d.checked.Load())
+		return err
+	})
 	switch {
 	case errors.Is(err, errChecksum):
 		return "", fmt.Errorf("%s/%s: %w", b.url, o.Key, err)
@@ -393,13 +443,21 @@ var errChecksum = errors.New("what was read does not have the checksum that the 
 func (o Object) check(content io.Reader, plainMD5 bool) (digest string, err error) {
 	sum, check, git := sha256.New(), md5.New(), sha1.New() //nolint:gosec // see above
 	_, _ = fmt.Fprintf(git, "blob %d\x00", o.Size)         // it never fails
-	n, err := io.Copy(io.MultiWriter(sum, check, git), content)
+	hasMD5, hasGit := len(o.md5) > 0 && plainMD5, o.gitSHA1 != ""
+	sums := []io.Writer{sum}
+	if hasMD5 {
+		sums = append(sums, check)
+	}
+	if hasGit {
+		sums = append(sums, git)
+	}
+	n, err := io.Copy(io.MultiWriter(sums...), content)
 	digest = hex.EncodeToString(sum.Sum(nil))
 	switch {
 	case err != nil:
 		return "", err
-	case n != o.Size || o.sha256 != "" && o.sha256 != digest || o.gitSHA1 != "" && o.gitSHA1 != hex.EncodeToString(git.Sum(nil)),
-		len(o.md5) > 0 && plainMD5 && !bytes.Equal(check.Sum(nil), o.md5):
+	case n != o.Size || o.sha256 != "" && o.sha256 != digest || hasGit && o.gitSHA1 != hex.EncodeToString(git.Sum(nil)),
+		hasMD5 && !bytes.Equal(check.Sum(nil), o.md5):
 		return "", errChecksum
 	}
 	return digest, nil
@@ -421,7 +479,10 @@ func (c *Cache) keep(file, digest string, size int64) error {
 	if err := os.Rename(file, c.blob(digest)); err != nil {
 		return fmt.Errorf("model cache: %w", err)
 	}
-	c.blobs[digest] = &cached{size: size, last: time.Now(), users: 1}
+	entry := &cached{size: size, users: 1}
+	c.blobs[digest] = entry
+	c.touchLocked(digest, entry)
+	entry.checked, _ = os.Stat(c.blob(digest)) // without it, the content is checked when it is used again
 	return syncDir(filepath.Join(c.dir, "blobs"))
 }
 
