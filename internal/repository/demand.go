@@ -13,6 +13,7 @@ import (
 
 	"github.com/shoal-serving/shoal/internal/calibrate"
 	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/pause"
 	"github.com/shoal-serving/shoal/internal/repository/evict"
 	"github.com/shoal-serving/shoal/internal/servable"
 	"github.com/shoal-serving/shoal/internal/server"
@@ -45,10 +46,15 @@ type DemandOptions struct {
 type onDemand struct {
 	repository *Repository
 	opts       DemandOptions
+	without    int64 // what is resident without models
 
-	mu      sync.Mutex // guards the following
-	models  map[string]*demanded
-	held    int64         // bytes of models that are loaded, being loaded or leaving
+	mu     sync.Mutex // guards the following
+	models map[string]*demanded
+	held   int64        // bytes of models that are loaded, being loaded or leaving
+	growth evict.Growth // what they hold in fact
+	known  struct {     // of all models that were measured
+		onDisk, bytes int64
+	}
 	freed   chan struct{} // closed and replaced when held shrinks
 	loading int           // loads that have not ended
 	leaving int           // models that are going
@@ -74,7 +80,8 @@ type demanded struct {
 	described time.Time   // when its files were last read
 	files     fingerprint // of its files
 	id        string      // what its footprint is kept under
-	bytes     int64       // memory that it needs: the size of its files, until it was measured
+	onDisk    int64       // bytes of its files
+	bytes     int64       // memory that it needs: see estimateLocked, until it was measured
 	measured  bool        // bytes was measured
 	load      time.Duration
 	loaded    time.Time // when it was last loaded
@@ -117,6 +124,10 @@ const (
 	// refusedFor is how long a refusal is repeated at most without deciding again: a decision
 	// looks at all loaded models, and clients may ask often.
 	refusedFor = 50 * time.Millisecond
+	// mostPerByte is how much memory a byte on disk takes at most in an estimate.
+	mostPerByte = 3
+	// growthEvery is how often models are looked at that may have grown.
+	growthEvery = time.Second
 	// A model whose load failed is tried again after ten times the time that it took, within
 	// these bounds.
 	minBroken, maxBroken = time.Second, time.Minute
@@ -129,7 +140,34 @@ func newOnDemand(r *Repository, opts DemandOptions) *onDemand {
 	if opts.Store == nil {
 		opts.Store = calibrate.NewStore("", r.opts.Log)
 	}
-	return &onDemand{repository: r, opts: opts, models: map[string]*demanded{}, freed: make(chan struct{})}
+	d := &onDemand{repository: r, opts: opts, models: map[string]*demanded{}, freed: make(chan struct{})}
+	d.without = d.resident()
+	return d
+}
+
+// watch looks every second whether models have grown, and evicts some if all of them no longer fit.
+// While models come and go, that is for those who load them.
+func (d *onDemand) watch() {
+	for pause.For(d.repository.ctx, growthEvery) == nil {
+		resident := d.resident()
+		d.mu.Lock()
+		var leave []string
+		if d.loading == 0 && d.leaving == 0 {
+			d.observeLocked(resident, true)
+			leave = d.excessLocked()
+		}
+		d.mu.Unlock()
+		for _, other := range leave {
+			d.evict(other)
+		}
+	}
+}
+
+// observeLocked compares what is counted for models with what is resident.
+func (d *onDemand) observeLocked(resident int64, settled bool) {
+	if d.opts.Resident != nil {
+		d.growth.Observe(d.held, resident-d.without, settled)
+	}
 }
 
 // list adds the names of models.
@@ -272,7 +310,7 @@ type description struct {
 
 // describe sets what is known of a model with new files.
 func (m *demanded) describe(as description) {
-	m.files, m.id, m.bytes, m.measured, m.load, m.resume = as.files, as.id, as.bytes, false, 0, nil
+	m.files, m.id, m.onDisk, m.bytes, m.measured, m.load, m.resume = as.files, as.id, as.bytes, as.bytes, false, 0, nil
 	m.refusal, m.until, m.broken = nil, time.Time{}, false
 	if as.known != nil {
 		m.bytes, m.measured, m.load = as.known.Bytes, true, as.known.Load
@@ -348,7 +386,10 @@ func (d *onDemand) beginLocked(now time.Time, name string, m *demanded) error {
 	if d.loading >= d.opts.Queue {
 		return d.refuseLocked(now, m, refuse(name, cmp.Or(m.load, time.Second), "model %q is not loaded, and %d other models are being loaded", name, d.loading), refusedFor)
 	}
-	plan := evict.Decide(now, d.opts.Memory, d.loadedLocked(now), m.asModel(now, name))
+	if !m.measured {
+		m.bytes = d.estimateLocked(m.onDisk)
+	}
+	plan := evict.Decide(now, d.growth.Limit(d.opts.Memory, m.bytes), d.loadedLocked(now), m.asModel(now, name))
 	if plan.Reason != evict.Admitted {
 		return d.refuseLocked(now, m, d.noRoom(name, m, plan), min(plan.Wait, refusedFor))
 	}
@@ -363,6 +404,18 @@ func (d *onDemand) beginLocked(now time.Time, name string, m *demanded) error {
 	m.state, m.flight = coming, f
 	d.loading++
 	return nil
+}
+
+// estimateLocked returns how much memory a model will probably take that was never measured: models
+// that are loaded beside others are not. Others have shown how much it is for the size of the files;
+// code that is small on disk tells nothing about weights, so that this is limited. A model whose
+// files fit is not refused for an estimate.
+func (d *onDemand) estimateLocked(onDisk int64) int64 {
+	if d.known.onDisk == 0 {
+		return onDisk
+	}
+	times := min(max(1, float64(d.known.bytes)/float64(d.known.onDisk)), mostPerByte)
+	return max(onDisk, min(int64(times*float64(onDisk)), d.opts.Memory))
 }
 
 // markLocked marks models as leaving. The caller evicts them.
@@ -451,7 +504,8 @@ func (d *onDemand) load(name string, m *demanded, f *flight, leave []string) {
 	change, before := d.beginChange(), d.resident()
 	began := time.Now()
 	err := d.repository.change(name, override{})
-	more, alone := d.resident()-before, d.endChange(change)
+	resident := d.resident()
+	more, alone := resident-before, d.endChange(change)
 	d.mu.Lock()
 	d.loading--
 	m.flight = nil
@@ -460,11 +514,12 @@ func (d *onDemand) load(name string, m *demanded, f *flight, leave []string) {
 	} else {
 		d.loadedNowLocked(name, m)
 		if alone && d.opts.Resident != nil {
-			m.bytes, m.measured = max(m.bytes, more), true // memory that was free before does not count, so it may be too little
+			d.measuredLocked(m, more)
 		}
 		bytes -= m.bytes
 	}
 	d.releaseLocked(bytes)
+	d.observeLocked(resident, alone && d.leaving == 0)
 	leave = d.excessLocked()
 	id, footprint, known := m.id, calibrate.Footprint{Bytes: m.bytes, Load: m.load}, err == nil && m.measured
 	d.mu.Unlock()
@@ -475,6 +530,18 @@ func (d *onDemand) load(name string, m *demanded, f *flight, leave []string) {
 	for _, other := range leave {
 		d.evict(other)
 	}
+}
+
+// measuredLocked records what a load took. Memory that was free before does not count, so it may be
+// too little.
+func (d *onDemand) measuredLocked(m *demanded, took int64) {
+	if m.measured {
+		m.bytes = max(m.bytes, took)
+		return
+	}
+	m.bytes, m.measured = max(m.onDisk, took), true
+	d.known.onDisk += m.onDisk
+	d.known.bytes += m.bytes
 }
 
 // failedLocked records that a load failed, and returns the error for the requests that waited.
@@ -500,13 +567,14 @@ func (d *onDemand) loadedNowLocked(name string, m *demanded) {
 }
 
 // excessLocked returns models that leave because others turned out to be larger than
-// expected, and marks them. The caller evicts them.
+// expected, or have grown, and marks them. The caller evicts them.
 func (d *onDemand) excessLocked() []string {
-	if d.held <= d.opts.Memory || d.leaving > 0 {
+	limit := d.growth.Limit(d.opts.Memory, 0)
+	if d.held <= limit || d.leaving > 0 {
 		return nil
 	}
 	now := time.Now()
-	plan := evict.Decide(now, d.opts.Memory, d.loadedLocked(now), evict.Model{})
+	plan := evict.Decide(now, limit, d.loadedLocked(now), evict.Model{})
 	d.markLocked(plan.Evict)
 	return plan.Evict
 }
@@ -619,7 +687,7 @@ func (d *onDemand) warmModels() map[string]bool {
 func (d *onDemand) hold(bytes int64) {
 	for {
 		d.mu.Lock()
-		if d.held+bytes <= d.opts.Memory || d.leaving == 0 {
+		if d.held+bytes <= d.growth.Limit(d.opts.Memory, bytes) || d.leaving == 0 {
 			d.held += bytes
 			d.mu.Unlock()
 			return

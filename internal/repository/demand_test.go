@@ -365,6 +365,70 @@ func TestMeasuredMemoryCountsAndIsKept(t *testing.T) {
 	}
 }
 
+func TestAModelThatWasNeverMeasuredCountsAsOthersDo(t *testing.T) {
+	d := newOnDemand(&Repository{}, DemandOptions{Memory: 1000})
+	if got := d.estimateLocked(100); got != 100 {
+		t.Errorf("%d before any model was measured, want the size of the files, 100", got)
+	}
+	d.measuredLocked(&demanded{onDisk: 100}, 210)
+	d.measuredLocked(&demanded{onDisk: 300}, 590)
+	again := &demanded{onDisk: 5, bytes: 7, measured: true}
+	d.measuredLocked(again, 900) // its growth says nothing about the size of files
+	if again.bytes != 900 {
+		t.Errorf("a model that took 900 counts as %d", again.bytes)
+	}
+	for onDisk, want := range map[int64]int64{100: 200, 700: 1000, 1500: 1500} {
+		if got := d.estimateLocked(onDisk); got != want {
+			t.Errorf("%d bytes of files count as %d, want %d", onDisk, got, want)
+		}
+	}
+	d.measuredLocked(&demanded{onDisk: 1}, 5000) // a few lines of Python
+	if got := d.estimateLocked(100); got != mostPerByte*100 {
+		t.Errorf("%d, want no more than %d", got, mostPerByte*100)
+	}
+}
+
+func TestModelsLeaveWhenOthersGrow(t *testing.T) {
+	times := int64(1) // what a model holds, in sizes of its files
+	grows := func(o *setup) {
+		opened := o.Runners["echo"].Engine.(*slow)
+		o.Demand.Resident = func() int64 {
+			opened.mu.Lock()
+			defer opened.mu.Unlock()
+			return 5*weight + int64(opened.open)*times*weight // the server holds something, too
+		}
+	}
+	demanding(t, newDisk(t).models("a", "b", "c"), 3, grows, func(t *testing.T, r *running, eng *slow) {
+		loaded := func() int {
+			time.Sleep(11 * time.Second) // none of them is young any more
+			c, _ := r.source.DemandCounts()
+			return c.Loaded
+		}
+		for _, name := range []string{"a", "b", "c"} {
+			mustAsk(t, r, name, time.Second)
+		}
+		if n := loaded(); n != 3 {
+			t.Fatalf("%d models are loaded, want 3", n)
+		}
+		eng.mu.Lock()
+		times = 2
+		eng.mu.Unlock()
+		if n := loaded(); n != 1 {
+			t.Errorf("%d models of twice the size are loaded, want 1", n)
+		}
+		eng.mu.Lock()
+		times = 1
+		eng.mu.Unlock()
+		for _, name := range []string{"a", "b", "c"} {
+			_, _ = request(t.Context(), r, name) // one of them is there, and may not be asked to leave
+			time.Sleep(2 * time.Second)
+		}
+		if n := loaded(); n != 3 {
+			t.Errorf("%d models are loaded when they hold less again, want 3", n)
+		}
+	})
+}
+
 func TestTheSizeOfAModelIsThatOfWhatLinksLeadTo(t *testing.T) {
 	d := newDisk(t).write(map[string]string{"files/model": strings.Repeat("w", weight), "m/": ""})
 	for from, to := range map[string]string{"m/1": "../files", "file": "files/model"} {

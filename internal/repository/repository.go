@@ -180,6 +180,9 @@ func (r *Repository) Start(ctx context.Context) error {
 	if r.opts.Mode == Poll || r.demand != nil {
 		r.begin(r.poll)
 	}
+	if r.demand != nil {
+		r.begin(r.demand.watch)
+	}
 	if slices.Contains(errs, nil) {
 		errs = slices.DeleteFunc(errs, func(err error) bool { return infer.CodeOf(err) == infer.Unsupported })
 	}

@@ -5,7 +5,6 @@ package e2e
 import (
 	"context"
 	"encoding/binary"
-	"encoding/json"
 	"flag"
 	"fmt"
 	"math"
@@ -22,7 +21,6 @@ import (
 
 	"github.com/shoal-serving/shoal/client"
 	"github.com/shoal-serving/shoal/internal/engine/onnx/onnxtest"
-	"github.com/shoal-serving/shoal/internal/node"
 	"github.com/shoal-serving/shoal/tensor"
 	"github.com/shoal-serving/shoal/test/servertest"
 )
@@ -205,26 +203,20 @@ func (p *population) write(t *testing.T) (source string) {
 	return source
 }
 
-// measure returns how much memory a model takes, in the average of those that are to fit.
+// measure returns how much memory a model takes that serves, in the average of those that are to
+// fit.
 func (p *population) measure(t *testing.T, source string) (bytes int) {
 	t.Helper()
 	s := startOnDemand(t, source, 8<<30)
 	defer s.Terminate()
 	run := &demandRun{population: *p, client: s.Client()}
+	before := s.Resident()
 	for i := range *demandFit {
 		if o := run.ask(t, i); o.text != "200" {
 			t.Fatalf("%s: %s", modelName(i), o.text)
 		}
 	}
-	status, text := s.Get("/v2/node")
-	var page node.Page
-	if err := json.Unmarshal([]byte(text), &page); err != nil {
-		t.Fatalf("%d: %v", status, err)
-	}
-	for i := range page.Models {
-		bytes += int(page.Models[i].Bytes)
-	}
-	return bytes / *demandFit
+	return (s.Resident() - before) << 10 / *demandFit
 }
 
 // A demandRun sends requests, and keeps what became of them.

@@ -1,0 +1,31 @@
+package evict
+
+// A Growth estimates how much more memory models hold than they did when they were loaded:
+// buffers for batches, what Python code keeps, and memory that was freed and not returned to the
+// system. Nobody knows whose it is, so all models count for that much more. The zero Growth has
+// seen none.
+type Growth struct{ factor float64 }
+
+// calm is the weight of what was seen while models came or went: some hold more than they will,
+// and others do not hold yet what is counted for them.
+const calm = 1.0 / 8
+
+// Observe compares what is counted for models with what they hold, in bytes. settled means that
+// no model is coming or going.
+func (g *Growth) Observe(counted, held int64, settled bool) {
+	if counted <= 0 {
+		return
+	}
+	seen := max(1, float64(held)/float64(counted))
+	if settled || g.factor == 0 {
+		g.factor = seen
+		return
+	}
+	g.factor += calm * (seen - g.factor)
+}
+
+// Limit returns how much may be counted for models so that they hold no more than memory. That is
+// always enough for a newcomer that fits alone.
+func (g *Growth) Limit(memory, newcomer int64) int64 {
+	return max(int64(float64(memory)/max(1, g.factor)), min(memory, newcomer))
+}

@@ -1,0 +1,61 @@
+package evict
+
+import "testing"
+
+func TestModelsThatGrewLeaveLessRoom(t *testing.T) {
+	var g Growth
+	if got := g.Limit(1000, 0); got != 1000 {
+		t.Errorf("limit %d before anything was seen, want 1000", got)
+	}
+	g.Observe(500, 1000, true)
+	if got := g.Limit(1000, 0); got != 500 {
+		t.Errorf("limit %d for models that hold twice of what is counted, want 500", got)
+	}
+	g.Observe(500, 400, true)
+	if got := g.Limit(1000, 0); got != 1000 {
+		t.Errorf("limit %d for models that hold less than is counted, want 1000", got)
+	}
+}
+
+func TestANewcomerThatFitsAloneAlwaysHasRoom(t *testing.T) {
+	var g Growth
+	g.Observe(100, 1000, true)
+	for newcomer, want := range map[int64]int64{50: 100, 900: 900, 2000: 1000} {
+		if got := g.Limit(1000, newcomer); got != want {
+			t.Errorf("limit %d for a newcomer of %d, want %d", got, newcomer, want)
+		}
+	}
+}
+
+func TestWhatIsSeenDuringLoadsCountsLess(t *testing.T) {
+	var g Growth
+	g.Observe(500, 500, true)
+	g.Observe(500, 1000, false)
+	if got := g.Limit(900, 0); got != 800 { // 9/8 of what is counted
+		t.Errorf("limit %d after one look, want 800", got)
+	}
+	for range 100 {
+		g.Observe(500, 1000, false)
+	}
+	if got := g.Limit(1000, 0); got < 500 || got > 501 {
+		t.Errorf("limit %d after many looks, want 500", got)
+	}
+	g.Observe(0, 1000, true)
+	if got := g.Limit(1000, 0); got > 501 {
+		t.Errorf("limit %d after a look without models, want as before", got)
+	}
+}
+
+// Memory that is lost for good, such as fragments, costs as many models as it holds, and not all of
+// them in the end.
+func TestMemoryThatIsLostCostsNoMoreThanItself(t *testing.T) {
+	var g Growth
+	counted := int64(1000)
+	for range 100 {
+		g.Observe(counted, counted+300, true)
+		counted = min(counted, g.Limit(1000, 0))
+	}
+	if counted < 690 || counted > 710 {
+		t.Errorf("%d are left for models, want 700", counted)
+	}
+}
