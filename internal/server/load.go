@@ -310,10 +310,10 @@ func (s *Server) drain(m *model, versions []*servable.Version) {
 	}
 }
 
-// freeMemory returns free memory of Go to the system, at most once a second: it takes a
-// garbage collection, and models may be unloaded many times a second.
+// freeMemory returns free memory of Go to the system, at most once in ten seconds: it takes a
+// garbage collection, which delays requests, and models may be unloaded many times a second.
 func (s *Server) freeMemory() {
-	now, before := time.Now().Unix(), s.freedMemory.Load()
+	now, before := time.Now().Unix()/10, s.freedMemory.Load()
 	if now != before && s.freedMemory.CompareAndSwap(before, now) {
 		debug.FreeOSMemory()
 	}

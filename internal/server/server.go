@@ -39,7 +39,7 @@ type Server struct {
 
 	logRequests bool         // at info level
 	failures    logLimit     // of failed loads
-	freedMemory atomic.Int64 // Unix time in seconds when freeMemory last did
+	freedMemory atomic.Int64 // Unix time in tens of seconds when freeMemory last did
 
 	gate         *access.Gate                  // nil if clients are not authenticated
 	cache        *cache.Cache                  // nil if responses are not cached
