@@ -146,7 +146,7 @@ func newOnDemand(r *Repository, opts DemandOptions) *onDemand {
 }
 
 // watch looks every second whether models have grown, and evicts some if all of them no longer fit.
-// While models come and go, that is for those who load them.
+// While models come and go, the loads do that.
 func (d *onDemand) watch() {
 	for pause.For(d.repository.ctx, growthEvery) == nil {
 		resident := d.resident()
@@ -408,7 +408,7 @@ func (d *onDemand) beginLocked(now time.Time, name string, m *demanded) error {
 
 // estimateLocked returns how much memory a model will probably take that was never measured: models
 // that are loaded beside others are not. Others have shown how much it is for the size of the files;
-// code that is small on disk tells nothing about weights, so that this is limited. A model whose
+// small files of code say nothing about weights, so that this is limited. A model whose
 // files fit is not refused for an estimate.
 func (d *onDemand) estimateLocked(onDisk int64) int64 {
 	if d.known.onDisk == 0 {

@@ -2,7 +2,7 @@ package evict
 
 // A Growth estimates how much more memory models hold than they did when they were loaded:
 // buffers for batches, what Python code keeps, and memory that was freed and not returned to the
-// system. Nobody knows whose it is, so all models count for that much more. The zero Growth has
+// system. It is not known whose it is, so all models count for that much more. The zero Growth has
 // seen none.
 type Growth struct{ factor float64 }
 
@@ -25,7 +25,7 @@ func (g *Growth) Observe(counted, held int64, settled bool) {
 }
 
 // Limit returns how much may be counted for models so that they hold no more than memory. That is
-// always enough for a newcomer that fits alone.
+// always enough for a newcomer that fits by itself.
 func (g *Growth) Limit(memory, newcomer int64) int64 {
 	return max(int64(float64(memory)/max(1, g.factor)), min(memory, newcomer))
 }
