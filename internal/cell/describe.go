@@ -78,7 +78,7 @@ func (m *member) describe() NodeDescription {
 	if m.page == nil {
 		return d
 	}
-	d.Zone, d.Memory = m.page.Zone, m.page.Memory
+	d.Zone, d.Memory, d.State = m.page.Zone, m.page.Memory, "ready"
 	for i := range m.page.Models {
 		if m.page.Models[i].State == ready {
 			d.Copies++
@@ -92,8 +92,6 @@ func (m *member) describe() NodeDescription {
 		d.State = "draining"
 	case !m.page.Ready:
 		d.State = "not ready"
-	default:
-		d.State = "ready"
 	}
 	return d
 }
@@ -121,18 +119,18 @@ func (c *Core) why(m *placement.Model, d *ModelDescription) (lines []string) {
 		return []string{"it is new, and the next plan has it"}
 	}
 	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
-	batch := m.PlannedBatch()
+	batch, active := m.PlannedBatch(), count(p.Active, "active copy", "active copies")
 	switch {
 	case p.OverQuota:
 		add("tenant %s has no quota left for it", m.Tenant)
 	case p.Active == 0:
 		add("no client has asked for it: node %s loads it for the first request", p.Home)
 	case m.Rate == 0 && m.Copies > 0:
-		add("it has %s, because the configuration asks for that many", count(p.Active, "active copy", "active copies"))
+		add("it has %s, because the configuration asks for that many", active)
 	case m.Rate == 0:
-		add("clients have asked for it, but not recently: it has %s", count(p.Active, "active copy", "active copies"))
+		add("clients have asked for it, but not recently: it has %s", active)
 	default:
-		add("it has %s for %.1f rows/s: batches of %d rows take %v, and a copy may be busy 60 %% of the time", count(p.Active, "active copy", "active copies"), m.Rate, batch, m.Curve.Takes(batch).Round(10*time.Microsecond))
+		add("it has %s for %.1f rows/s: batches of %d rows take %v, and a copy may be busy 60 %% of the time", active, m.Rate, batch, m.Curve.Takes(batch).Round(10*time.Microsecond))
 		if p.Active == 2 && m.Copies < 2 {
 			add("a model in use has at least two active copies")
 		}
@@ -190,13 +188,10 @@ func (c *Core) Preview(w Wanted) []Change {
 	plan := placement.Config{Quotas: w.Quotas}.Plan(o.plan, nodes, o.models(), o.now)
 	changes := []Change{}
 	for _, n := range nodes {
-		held, planned := map[string]bool{}, map[string]bool{}
-		for _, c := range n.Copies {
-			held[c.Model] = true
-		}
+		planned := map[string]bool{}
 		for _, m := range plan.Models {
 			planned[m.Model] = slices.ContainsFunc(m.Copies, func(x placement.Copy) bool { return x.Node == n.Name })
-			if planned[m.Model] && !held[m.Model] {
+			if planned[m.Model] && !slices.ContainsFunc(n.Copies, func(x placement.Loaded) bool { return x.Model == m.Model }) {
 				changes = append(changes, Change{n.Name, m.Model, "load"})
 			}
 		}

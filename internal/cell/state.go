@@ -13,12 +13,11 @@ import (
 
 // A State is what a cell keeps on disk, and what a follower copies.
 type State struct {
-	Epoch   uint64             `json:"epoch"`
-	Version uint64             `json:"version"` // of the plan; it rises when a copy moves
-	Plan    *placement.Plan    `json:"plan"`
-	Learned map[string]Learned `json:"learned"` // by model
-
-	Rollouts []Rollout `json:"rollouts,omitempty"`
+	Epoch    uint64             `json:"epoch"`
+	Version  uint64             `json:"version"` // of the plan; it rises when a copy moves
+	Plan     *placement.Plan    `json:"plan"`
+	Learned  map[string]Learned `json:"learned"` // by model
+	Rollouts []Rollout          `json:"rollouts,omitempty"`
 }
 
 // Learned is what nodes have reported about a model. It outlives the model's copies.
@@ -34,12 +33,6 @@ type Learned struct {
 // stateFormat is the version of the file's format.
 const stateFormat = 1
 
-type stateFile struct {
-	Format   int             `json:"format"`
-	Checksum string          `json:"sha256"` // of State
-	State    json.RawMessage `json:"state"`
-}
-
 // Encode returns the state as a file.
 func (s *State) Encode() ([]byte, error) {
 	body, err := json.Marshal(s)
@@ -52,7 +45,11 @@ func (s *State) Encode() ([]byte, error) {
 
 // DecodeState reads a file that [State.Encode] wrote.
 func DecodeState(text []byte) (*State, error) {
-	var f stateFile
+	var f struct {
+		Format   int             `json:"format"`
+		Checksum string          `json:"sha256"` // of State
+		State    json.RawMessage `json:"state"`
+	}
 	if err := json.Unmarshal(text, &f); err != nil {
 		return nil, err
 	}
