@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
 	"os"
@@ -90,10 +91,14 @@ func allocations(t *testing.T, ask func() error) (count int, size float64) {
 	many() // until the pools are filled
 	var before, after runtime.MemStats
 	count = int(testing.AllocsPerRun(1, many)+runs/2) / runs
-	runtime.ReadMemStats(&before)
-	many()
-	runtime.ReadMemStats(&after)
-	return count, float64(after.TotalAlloc-before.TotalAlloc) / runs / 1000
+	size = math.Inf(1)
+	for range 3 { // what others in the process take meanwhile only adds to it
+		runtime.ReadMemStats(&before)
+		many()
+		runtime.ReadMemStats(&after)
+		size = min(size, float64(after.TotalAlloc-before.TotalAlloc)/runs/1000)
+	}
+	return count, size
 }
 
 const rowBytes = 12_800
