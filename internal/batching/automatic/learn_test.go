@@ -435,9 +435,7 @@ func TestASlowdownThatWasMismeasuredIsTriedAgain(t *testing.T) {
 	}
 }
 
-// Requests take five times as long as in calibration, which looks at first like a
-// slowdown of parallel batches.
-// A slowdown may keep batches from running in parallel, also where so many are in use.
+// A slowdown may keep batches from running in parallel, also where that number is in use.
 func TestASlowdownWithoutNewSamplesIsMeasuredAgain(t *testing.T) {
 	c := newContention(3)
 	c.calibrate([]float64{1, 1.8, 1.85}, 3)
@@ -484,6 +482,8 @@ func TestBatchesGrowByStepsAfterASizeWasDisproved(t *testing.T) {
 	}
 }
 
+// Requests take five times as long as in calibration, which looks at first like a
+// slowdown of parallel batches.
 func TestAnotherSpeedIsNotTakenForASlowdown(t *testing.T) {
 	for _, aloneFirst := range []int{0, 30} {
 		profile := line(5*ms, 3*ms, 1, 2, 3, 4, 8)
