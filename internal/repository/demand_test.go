@@ -398,30 +398,32 @@ func TestModelsLeaveWhenOthersGrow(t *testing.T) {
 			return 5*weight + int64(opened.open)*times*weight // the server holds something, too
 		}
 	}
-	demanding(t, newDisk(t).models("a", "b", "c"), 3, grows, func(t *testing.T, r *running, eng *slow) {
+	demanding(t, newDisk(t).models("a", "b", "c", "d"), 4, grows, func(t *testing.T, r *running, eng *slow) {
 		loaded := func() int {
 			time.Sleep(11 * time.Second) // none of them is young any more
 			c, _ := r.source.DemandCounts()
 			return c.Loaded
 		}
-		for _, name := range []string{"a", "b", "c"} {
+		for _, name := range []string{"a", "b", "c", "d"} {
 			mustAsk(t, r, name, time.Second)
 		}
-		if n := loaded(); n != 3 {
-			t.Fatalf("%d models are loaded, want 3", n)
+		if n := loaded(); n != 4 {
+			t.Fatalf("%d models are loaded, want 4", n)
 		}
 		eng.mu.Lock()
 		times = 2
 		eng.mu.Unlock()
-		if n := loaded(); n != 1 {
-			t.Errorf("%d models of twice the size are loaded, want 1", n)
+		if n := loaded(); n != 2 {
+			t.Errorf("%d models of twice the size are loaded, want 2", n)
 		}
 		eng.mu.Lock()
 		times = 1
 		eng.mu.Unlock()
+		time.Sleep(time.Minute) // until it is believed, but for a trace
 		for _, name := range []string{"a", "b", "c"} {
-			_, _ = request(t.Context(), r, name) // one of them is there, and may not be asked to leave
-			time.Sleep(2 * time.Second)
+			if _, err := request(t.Context(), r, name); err != nil {
+				t.Error(err)
+			}
 		}
 		if n := loaded(); n != 3 {
 			t.Errorf("%d models are loaded when they hold less again, want 3", n)

@@ -6,8 +6,9 @@ package evict
 // seen none.
 type Growth struct{ factor float64 }
 
-// calm is the weight of what was seen while models came or went: some hold more than they will,
-// and others do not hold yet what is counted for them.
+// calm is the weight of what may mislead: while models come or go, some hold more than they will,
+// and others do not hold yet what is counted for them; and models that were just loaded have not
+// grown yet, so that a fall is believed less than a rise.
 const calm = 1.0 / 8
 
 // Observe compares what is counted for models with what they hold, in bytes. settled means that
@@ -17,7 +18,7 @@ func (g *Growth) Observe(counted, held int64, settled bool) {
 		return
 	}
 	seen := max(1, float64(held)/float64(counted))
-	if settled || g.factor == 0 {
+	if g.factor == 0 || settled && seen > g.factor {
 		g.factor = seen
 		return
 	}

@@ -12,7 +12,13 @@ func TestModelsThatGrewLeaveLessRoom(t *testing.T) {
 		t.Errorf("limit %d for models that hold twice of what is counted, want 500", got)
 	}
 	g.Observe(500, 400, true)
-	if got := g.Limit(1000, 0); got != 1000 {
+	if got := g.Limit(1500, 0); got != 800 { // 15/8 of what is counted
+		t.Errorf("limit %d after one look at models that have not grown, want 800", got)
+	}
+	for range 100 {
+		g.Observe(500, 400, true)
+	}
+	if got := g.Limit(1000, 0); got < 999 {
 		t.Errorf("limit %d for models that hold less than is counted, want 1000", got)
 	}
 }
