@@ -73,7 +73,7 @@ cell-demo: build ## run four servers, a cell and Envoy here, with clients; tools
 	tools/cell-demo
 
 .PHONY: cell-test
-cell-test: build ## kill nodes, Envoys and cells under load; real processes; 1 min
+cell-test: build numpy ## kill nodes, Envoys and cells under load, and roll bad versions back; real processes; 3 min
 	tools/get-envoy
 	go test -tags e2e -count 1 -v -run 'Cell' ./test/e2e | grep -E '^(---|ok|FAIL|panic)|figures:' | awk -f tools/cell-figures.awk
 

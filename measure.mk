@@ -257,6 +257,11 @@ cell-faults: build ## four nodes, two Envoys, a cell and a follower are killed, 
 	tools/get-versitygw
 	go test -tags e2e -count 1 -timeout 40m -v -run '^TestACellUnderFaults$$' ./test/e2e -strict | grep -E '^(---|ok|FAIL|panic)|figures:|failed'
 
+.PHONY: rollouts
+rollouts: build numpy ## versions that fail, are slow or have another shape get one percent of the requests, and none after the decision; 1 min, quiet
+	tools/get-envoy
+	go test -tags e2e -count 1 -timeout 10m -v -run '^TestABadVersionOfACellIsRolledBack$$' ./test/e2e -strict | grep -E '^(---|ok|FAIL|panic)|figures:|_test.go'
+
 .PHONY: active-copies
 active-copies: build ## device time and p50 with few active copies of each model, beside round robin and least request over all; 12 min, quiet
 	tools/get-envoy
