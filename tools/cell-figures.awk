@@ -1,4 +1,5 @@
-# Prints the lines of make cell-test, and at the end their figures in one line. It fails if a test does.
+# Prints the lines of make cell-test, and at the end their figures in one line. It fails if a test
+# does, or is skipped.
 { print }
 /figures:/ {
 	for (i = 2; i <= NF; i++) {
@@ -7,7 +8,7 @@
 	}
 }
 /^--- PASS/ { passed++ }
-/^(--- )?FAIL|^panic/ { bad = 1 }
+/^(--- )?FAIL|^--- SKIP|^panic/ { bad = 1 }
 END {
 	printf "cell-test: %d tests passed, %d requests, %d failed: %s\n", passed, requests, failed, bad || !passed ? "FAILED" : "ok"
 	exit bad || !passed
