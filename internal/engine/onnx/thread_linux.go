@@ -64,15 +64,17 @@ func (t *thread) raise() {
 
 // runWithNice runs f on a new thread with the given niceness, and waits for it. Threads that
 // f starts inherit the niceness. The thread ends with its goroutine, which does not unlock
-// it.
+// it. A panic of f is the caller's.
 func runWithNice(nice int, f func()) {
 	if nice == 0 {
 		f()
 		return
 	}
 	done := make(chan struct{})
+	var cause any
 	go func() {
 		defer close(done)
+		defer func() { cause = recover() }()
 		runtime.LockOSThread()
 		if tid := unix.Gettid(); niceOf(tid) < nice {
 			_ = setNice(tid, nice) // best effort: f runs either way
@@ -80,6 +82,9 @@ func runWithNice(nice int, f func()) {
 		f()
 	}()
 	<-done
+	if cause != nil {
+		panic(cause)
+	}
 }
 
 func setNice(tid, nice int) error { return unix.Setpriority(unix.PRIO_PROCESS, tid, nice) }

@@ -101,6 +101,19 @@ func TestWhatIsLoweredRunsLow(t *testing.T) {
 	}
 }
 
+func TestAPanicOfALoadIsItsCallers(t *testing.T) {
+	for _, nice := range []int{0, 7} {
+		func() {
+			defer func() {
+				if cause := recover(); cause != "defect" {
+					t.Errorf("recovered %v at niceness %d, want the panic of the load", cause, nice)
+				}
+			}()
+			runWithNice(nice, func() { panic("defect") })
+		}()
+	}
+}
+
 func TestTheThreadOfABatchHasItsPriorityBackAfterwards(t *testing.T) {
 	inst := open(t, sources["mlp"]()).(*instance)
 	var set []int
