@@ -37,8 +37,8 @@ type call struct {
 
 	slot slot // where a stage holds the rows, if one does
 
-	// Guarded by the scheduler's lock.
-	taken  bool          // a batch holds the call, in place of the core
+	// Written under the scheduler's lock. Those of a call that was answered do not change any more.
+	taken  bool          // it is in a batch
 	sender engine.Sender // the instance that took the call, if its model may send responses; else nil
 
 	// The outcome, written before done is signalled.
@@ -66,10 +66,7 @@ func (s *Scheduler) newCall(req *infer.Request) *call {
 	}
 	c.req = req
 	c.item.Rows, c.item.Shape, c.item.PadGroup, c.item.Elements = req.Rows, req.Shape, req.PadGroup, req.Elements
-	c.item.Bytes = 0
-	for i := range req.Inputs {
-		c.item.Bytes += int64(len(req.Inputs[i].Data))
-	}
+	c.item.Bytes = infer.DataSize(req.Inputs)
 	c.item.Priority, c.item.Timeout = req.Priority, req.Timeout
 	c.item.Deadline = 0
 	c.item.Tenant, c.item.Weight = req.Tenant, req.Weight
@@ -102,15 +99,35 @@ func (c *call) release() {
 	c.pool.Put(c)
 }
 
-// answer signals the caller that its outcome is ready.
-func (c *call) answer() { c.done <- struct{}{} }
+// answer signals the caller that its outcome is ready, and releases the call for the core.
+func (c *call) answer() {
+	c.done <- struct{}{}
+	c.release()
+}
 
 // handStream makes resp the owner of the response stream.
 func (s *Scheduler) handStream(c *call, stream infer.ResponseStream, resp *infer.Response) {
 	if s.iterative() {
 		stream = s.newIterativeStream(c, stream)
 	}
-	resp.Stream, resp.Times = stream, c.startTimes
+	s.streams.Add(1)
+	resp.Stream, resp.Times = &countedStream{ResponseStream: stream, open: &s.streams}, c.startTimes
+}
+
+// A countedStream is a response stream that its scheduler counts while it is open.
+type countedStream struct {
+	infer.ResponseStream
+	open   *atomic.Int64
+	closed bool
+}
+
+// Close implements [infer.ResponseStream].
+func (c *countedStream) Close() {
+	c.ResponseStream.Close()
+	if !c.closed {
+		c.closed = true
+		c.open.Add(-1)
+	}
 }
 
 // outcome moves the outcome to resp, or returns its error.

@@ -11,11 +11,12 @@
 //
 // # Ownership
 //
-// A call is one request in the scheduler. It has two holders: the goroutine in
-// [Scheduler.Submit], and the core or, later, the batch that the core put the call in.
-// Each releases the call once, and the second release returns it to its pool. So Submit
+// A call is one request in the scheduler. It has up to three holders: the goroutine in
+// [Scheduler.Submit], the core until it answers the call, and the batch that the call is in.
+// Each releases the call once, and the last release returns it to its pool. So Submit
 // can return at the caller's deadline while the batch still reads the inputs: the batch
-// holds the call, and the call holds a reference to the inputs' memory.
+// holds the call, and the call holds a reference to the inputs' memory. And it can return with a
+// stream of responses while the core still waits for the end of the batch.
 //
 // Outputs of a batch are not copied. Each response is a view of its rows, and holds a
 // reference to the memory that all responses of the batch share.

@@ -1,7 +1,6 @@
 package sched
 
 import (
-	"slices"
 	"sync"
 	"time"
 
@@ -28,23 +27,21 @@ func (s *Scheduler) numbered(req *infer.Request) *infer.Request {
 	return &own
 }
 
-// requeueLocked removes the calls from the previous batch that run again: the core holds them,
-// in place of the batch. It is called before the core ends the batch.
+// requeueLocked decides which calls of the previous batch run again. It is called before the core
+// ends the batch.
 func (w *worker) requeueLocked(now batching.Time) {
 	if !w.s.iterative() {
 		return
 	}
-	w.finished = slices.DeleteFunc(w.finished, func(c *call) bool {
+	for _, c := range w.finished {
 		if c.err != nil || !c.item.Running() { // or its caller has left
 			c.item.Again = false
 		}
-		if !c.item.Again {
-			return false
+		if c.item.Again {
+			c.taken, c.requeued = false, w.s.at(now)
+			w.s.clearStart(c.req)
 		}
-		c.taken, c.requeued = false, w.s.at(now)
-		w.s.clearStart(c.req)
-		return true
-	})
+	}
 }
 
 // clearStart makes a request one that does not start its sequence. The request is the

@@ -103,6 +103,7 @@ type Scheduler struct {
 	quarantine   quarantine
 	delay        transportDelay              // measured only if the model has an objective
 	iterations   atomic.Uint64               // requests of iterative sequences so far
+	streams      atomic.Int64                // response streams that are open
 	outage       atomic.Pointer[infer.Error] // why instances could not be started; nil once one has
 
 	mu           sync.Mutex          // guards the following
@@ -229,9 +230,17 @@ func (s *Scheduler) Waiting() (n int) {
 	return n
 }
 
-// Busy reports whether the scheduler has requests, queued or running.
-func (s *Scheduler) Busy() (busy bool) {
-	s.locked(nil, func(batching.Time, *batching.Actions) { busy = s.waitingLocked() > 0 || s.runningLocked() > 0 })
+// Busy reports whether the scheduler has requests, queued or running, response streams that are
+// open, or sequences whose state would be lost.
+func (s *Scheduler) Busy() bool {
+	busy := s.streams.Load() > 0
+	s.locked(nil, func(batching.Time, *batching.Actions) {
+		busy = busy || s.waitingLocked() > 0 || s.runningLocked() > 0
+		if s.sequences != nil {
+			used, _ := s.sequences.Live()
+			busy = busy || used > 0
+		}
+	})
 	return busy
 }
 
@@ -421,12 +430,8 @@ func (s *Scheduler) reject(c *call, v batching.Verdict, retryAfter time.Duration
 	if v == batching.NoInstance {
 		c.outage = s.outage.Load()
 	}
-	taken := c.taken
-	if taken && c.sender != nil {
+	if c.taken && c.sender != nil {
 		c.sender.Left(c.req)
 	}
 	c.answer()
-	if !taken {
-		c.release() // for the core; a batch releases its calls itself
-	}
 }

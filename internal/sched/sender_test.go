@@ -41,9 +41,13 @@ type closer struct{ closed *atomic.Int32 }
 func (c closer) Next(context.Context, *infer.Response) error { panic("nobody asks") }
 func (c closer) Close()                                      { c.closed.Add(1) }
 
+func newSending() *sending {
+	return &sending{open: make(chan struct{}), end: make(chan struct{}), left: make(chan string, 8)}
+}
+
 func startSending(t *testing.T) (*Scheduler, *sending) {
 	t.Helper()
-	inst := &sending{open: make(chan struct{}), end: make(chan struct{}), left: make(chan string, 8)}
+	inst := newSending()
 	p := pacer.NewPortable()
 	t.Cleanup(p.Close)
 	return New([]engine.Instance{inst}, Options{
@@ -112,6 +116,49 @@ func TestWhatSendsToNobodyIsClosedAndTheInstanceIsTold(t *testing.T) {
 		close(inst.end)
 		if err := s.Close(); err != nil || inst.closed.Load() != 3 {
 			t.Errorf("error %v, %d of 3 closed", err, inst.closed.Load())
+		}
+	})
+}
+
+// A request whose caller has its stream already belongs to the core until all earlier ones have
+// ended: the call must not be used for another request before.
+func TestCallsWithStreamsAreKeptUntilTheyAreDelivered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		blocked, free := newSending(), newSending()
+		close(blocked.open)
+		close(free.open)
+		close(free.end)
+		p := pacer.NewPortable()
+		defer p.Close()
+		s := New([]engine.Instance{blocked, free}, Options{
+			Pacer: p, Batching: batching.Config{MaxRows: 1, KeepOrder: true, Policy: batching.Triton{MaxRows: 1}},
+		})
+		submit := func() {
+			t.Helper()
+			var resp infer.Response
+			if err := s.Submit(t.Context(), named("a"), &resp); err != nil || resp.Stream == nil {
+				t.Fatalf("error %v, stream %v", err, resp.Stream)
+			}
+			if !s.Busy() {
+				t.Error("a model with an open stream is not in use")
+			}
+			resp.Stream.Close()
+			resp.Stream.Close() // counts once
+			synctest.Wait()
+		}
+		for range 20 { // one of them runs until the end
+			submit()
+		}
+		close(blocked.end)
+		synctest.Wait()
+		if s.Busy() {
+			t.Error("a model is in use after its last request")
+		}
+		for range 20 {
+			submit()
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
 		}
 	})
 }

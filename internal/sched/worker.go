@@ -178,6 +178,7 @@ func (w *worker) acceptLocked(now batching.Time, actions []batching.Action) {
 		w.reason, w.exclusive, w.takenAt, w.runs = a.Reason, a.Exclusive, now, 0
 		for _, it := range a.Items {
 			c := callOf(it)
+			c.holders.Add(1)
 			c.taken, c.sender = true, w.sender
 			w.calls = append(w.calls, c)
 		}
