@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"regexp"
 	"strconv"
 	"strings"
@@ -307,6 +308,9 @@ func TestACellOfRealNodes(t *testing.T) {
 		t.Error("Envoy retried nothing: the node was killed between requests")
 	}
 
+	servertest.Eventually(t, "the plan without the node is on disk", func() bool {
+		return !slices.Contains(c.readState().Plan.Nodes, before.Nodes[victim].Name)
+	})
 	load = c.load(4, models)
 	servertest.Kill(decider)
 	time.Sleep(2 * time.Second) // without a cell
