@@ -58,7 +58,7 @@ type onDemand struct {
 	freed   chan struct{} // closed and replaced when held shrinks
 	loading int           // loads that have not ended
 	leaving int           // models that are going
-	changes uint64        // loads and evictions that have begun or ended
+	changes uint64        // loads that have begun or ended, and models that have left or were reloaded
 	counts  DemandCounts
 }
 
@@ -170,13 +170,20 @@ func (d *onDemand) observeLocked(resident int64, settled bool) {
 	}
 }
 
-// list adds the names of models.
+// list sets the names of the models that exist.
 func (d *onDemand) list(names []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	there := map[string]bool{}
 	for _, name := range names {
+		there[name] = true
 		if d.models[name] == nil {
 			d.models[name] = &demanded{}
+		}
+	}
+	for name, m := range d.models {
+		if m.state == cold && !there[name] {
+			delete(d.models, name)
 		}
 	}
 }
@@ -293,7 +300,7 @@ func (d *onDemand) find(now time.Time, name string) (*demanded, error) {
 		return nil, refuse(name, minBroken, "model %q cannot be loaded: %w", name, onDisk.err)
 	}
 	if m.state == cold && m.files != onDisk.files {
-		m.describe(onDisk)
+		m.adopt(onDisk)
 	}
 	m.described = now
 	return m, nil
@@ -308,8 +315,8 @@ type description struct {
 	err   error                // why it cannot be loaded
 }
 
-// describe sets what is known of a model with new files.
-func (m *demanded) describe(as description) {
+// adopt forgets what was learned of a model with other files, and takes what these say.
+func (m *demanded) adopt(as description) {
 	m.files, m.id, m.onDisk, m.bytes, m.measured, m.load, m.resume = as.files, as.id, as.bytes, as.bytes, false, 0, nil
 	m.refusal, m.until, m.broken = nil, time.Time{}, false
 	if as.known != nil {
@@ -519,7 +526,7 @@ func (d *onDemand) load(name string, m *demanded, f *flight, leave []string) {
 		bytes -= m.bytes
 	}
 	d.releaseLocked(bytes)
-	d.observeLocked(resident, alone && d.leaving == 0)
+	d.observeLocked(resident, alone)
 	leave = d.excessLocked()
 	id, footprint, known := m.id, calibrate.Footprint{Bytes: m.bytes, Load: m.load}, err == nil && m.measured
 	d.mu.Unlock()
@@ -533,13 +540,15 @@ func (d *onDemand) load(name string, m *demanded, f *flight, leave []string) {
 }
 
 // measuredLocked records what a load took. Memory that was free before does not count, so it may be
-// too little.
+// too little, and a smaller figure counts less than a larger one; memory of others that grew
+// meanwhile does, so it may be too much, and a model that was loaded fits.
 func (d *onDemand) measuredLocked(m *demanded, took int64) {
+	took = max(m.onDisk, min(took, d.opts.Memory))
 	if m.measured {
-		m.bytes = max(m.bytes, took)
+		m.bytes = max(took, m.bytes-(m.bytes-took)/4)
 		return
 	}
-	m.bytes, m.measured = max(m.onDisk, took), true
+	m.bytes, m.measured = took, true
 	d.known.onDisk += m.onDisk
 	d.known.bytes += m.bytes
 }
@@ -559,7 +568,13 @@ func (d *onDemand) failedLocked(name string, m *demanded, took time.Duration, er
 // loadedNowLocked records that a model is loaded.
 func (d *onDemand) loadedNowLocked(name string, m *demanded) {
 	d.counts.Loads++
-	m.state, m.loaded, m.broken, m.refusal, m.load = warm, time.Now(), false, nil, 0
+	m.state, m.broken, m.refusal = warm, false, nil
+	d.openedLocked(name, m)
+}
+
+// openedLocked notes when versions of a model were opened, and how long that took.
+func (d *onDemand) openedLocked(name string, m *demanded) {
+	m.loaded, m.load = time.Now(), 0
 	m.counted, _ = d.repository.requests(name)
 	for _, v := range d.repository.server.Versions(name) {
 		m.load += v.LoadTime
@@ -574,9 +589,9 @@ func (d *onDemand) excessLocked() []string {
 		return nil
 	}
 	now := time.Now()
-	plan := evict.Decide(now, limit, d.loadedLocked(now), evict.Model{})
-	d.markLocked(plan.Evict)
-	return plan.Evict
+	leave := evict.Excess(now, limit, d.loadedLocked(now))
+	d.markLocked(leave)
+	return leave
 }
 
 func (d *onDemand) resident() int64 {
@@ -598,7 +613,7 @@ func (d *onDemand) beginChange() uint64 {
 func (d *onDemand) endChange(began uint64) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	alone := d.changes == began && d.loading == 1
+	alone := d.changes == began && d.loading == 1 && d.leaving == 0
 	d.changes++
 	return alone
 }
@@ -622,20 +637,34 @@ func (d *onDemand) evict(name string) {
 
 // unload takes a model out of memory because a client wants it, or its files are gone.
 func (d *onDemand) unload(name string) {
-	d.mu.Lock()
-	m := d.models[name]
-	if m == nil || m.state != warm {
+	for {
+		d.mu.Lock()
+		m := d.models[name]
+		if m != nil && m.state == warm {
+			d.markLocked([]string{name})
+			d.mu.Unlock()
+			d.evict(name)
+			return
+		}
+		var under *flight
+		if m != nil {
+			under = m.flight
+		}
 		d.mu.Unlock()
-		d.repository.server.Unload(name) // which cancels a load
-		return
+		d.repository.server.Unload(name) // which cancels a load, unless that waits for memory or is over
+		if under == nil {
+			return
+		}
+		select {
+		case <-under.done: // the model may be loaded nevertheless
+		case <-d.repository.closing:
+			return
+		}
 	}
-	d.markLocked([]string{name})
-	d.mu.Unlock()
-	d.evict(name)
 }
 
-// reloaded records that a model that is in memory was loaded again, with other files. d may
-// be nil.
+// reloaded records that a model that is in memory was loaded again, probably with other files. d
+// may be nil.
 func (d *onDemand) reloaded(name string) {
 	if d == nil {
 		return // models are not counted
@@ -648,7 +677,12 @@ func (d *onDemand) reloaded(name string) {
 		return
 	}
 	before := m.bytes
-	m.describe(as)
+	m.adopt(as)
+	if !m.measured {
+		m.bytes = d.estimateLocked(m.onDisk)
+	}
+	d.openedLocked(name, m)
+	d.changes++
 	d.releaseLocked(before - m.bytes)
 	leave := d.excessLocked()
 	d.mu.Unlock()

@@ -431,6 +431,96 @@ func TestModelsLeaveWhenOthersGrow(t *testing.T) {
 	})
 }
 
+// An unload takes effect at whatever moment of a load it comes, and requests load the model again.
+func TestAnUnloadThatMeetsALoadIsCarriedOut(t *testing.T) {
+	for name, at := range map[string]struct {
+		after time.Duration // the unload comes so long after the load has begun
+		looks int           // or while memory is looked at so often
+	}{
+		"while it is opened":       {after: time.Second / 2},
+		"when it has been opened":  {looks: 3},
+		"before it is loaded":      {looks: 2},
+		"when nothing of it began": {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			looks, look := 0, func() {}
+			watched := func(o *setup) {
+				o.Demand.Resident = func() int64 {
+					if looks++; looks == at.looks {
+						look()
+					}
+					return 0
+				}
+			}
+			demanding(t, newDisk(t).models("a"), 1, watched, func(t *testing.T, r *running, _ *slow) {
+				var clients sync.WaitGroup
+				unload := func() { clients.Go(func() { r.source.unload("a") }) }
+				look = func() { unload(); time.Sleep(100 * time.Millisecond) }
+				clients.Go(func() { _, _ = request(t.Context(), r, "a") })
+				if at.looks == 0 {
+					time.Sleep(at.after)
+					unload()
+				}
+				clients.Wait()
+				time.Sleep(time.Minute)
+				if _, err := request(t.Context(), r, "a"); err != nil {
+					t.Errorf("a request afterwards: %v", err)
+				}
+			})
+		})
+	}
+}
+
+func TestAModelWhoseFilesAreGoneIsNotAvailable(t *testing.T) {
+	d := newDisk(t).models("a", "b")
+	demanding(t, d, 2, nil, func(t *testing.T, r *running, _ *slow) {
+		mustAsk(t, r, "b", time.Second)
+		for _, name := range []string{"a", "b"} {
+			if err := os.RemoveAll(filepath.Join(d.dir, name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Minute)
+		if c, _ := r.source.DemandCounts(); c.Models != 0 || r.source.demand.Available("a") || r.source.demand.Available("b") {
+			t.Errorf("%d models are known whose files are gone", c.Models)
+		}
+	})
+}
+
+// A reload must not make a model look worthless: it would leave for any other.
+func TestAModelThatIsLoadedAgainKeepsItsWorth(t *testing.T) {
+	d := newDisk(t).models("a")
+	demanding(t, d, 2, nil, func(t *testing.T, r *running, eng *slow) {
+		mustAsk(t, r, "a", time.Second)
+		d.write(map[string]string{"a/1/weights": strings.Repeat("x", weight)})
+		time.Sleep(30 * time.Second)
+		d := r.source.demand
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if m := d.models["a"]; eng.loadsOfA() != 2 || m.load != time.Second || time.Since(m.loaded) > 30*time.Second {
+			t.Errorf("after %d loads: the last took %v, %v ago", eng.loadsOfA(), m.load, time.Since(m.loaded))
+		}
+	})
+}
+
+func TestAWrongMeasurementIsCorrected(t *testing.T) {
+	d := onDemand{opts: DemandOptions{Memory: 1000}}
+	m := &demanded{onDisk: 100}
+	d.measuredLocked(m, 5000) // others grew meanwhile
+	if m.bytes != 1000 {
+		t.Errorf("%d bytes, want no more than all models may hold", m.bytes)
+	}
+	for range 20 {
+		d.measuredLocked(m, 200)
+	}
+	if m.bytes < 200 || m.bytes > 210 {
+		t.Errorf("%d bytes, want 200 in the end", m.bytes)
+	}
+	if d.measuredLocked(m, 300); m.bytes != 300 {
+		t.Errorf("%d bytes, want 300 at once", m.bytes)
+	}
+}
+
 func TestTheSizeOfAModelIsThatOfWhatLinksLeadTo(t *testing.T) {
 	d := newDisk(t).write(map[string]string{"files/model": strings.Repeat("w", weight), "m/": ""})
 	for from, to := range map[string]string{"m/1": "../files", "file": "files/model"} {

@@ -138,8 +138,11 @@ func (l *remoteLocation) find(ctx context.Context, name string, fresh bool) ([]*
 	l.mu.Lock()
 	known, listed := copies(l.models[name]), l.models != nil
 	l.mu.Unlock()
-	if listed && !fresh {
+	switch {
+	case listed && !fresh:
 		return known, nil
+	case !fresh: // requests must not wait for a bucket that does not answer; the poll asks it again
+		return nil, infer.Errorf(infer.Unavailable, "model repository: %s has not been listed yet", l.bucket.URL())
 	}
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()

@@ -82,8 +82,9 @@ func (r *Repository) lookAround() (unsettled bool, err error) {
 			unsettled = true
 		case reload:
 			todo = append(todo, func() {
-				_ = r.change(name, override{}) // the log and the index say what is wrong
-				r.demand.reloaded(name)
+				if r.change(name, override{}) == nil { // the log and the index say what is wrong
+					r.demand.reloaded(name)
+				}
 			})
 		case unload:
 			todo = append(todo, func() { r.unload(name) })

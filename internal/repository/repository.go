@@ -290,9 +290,11 @@ func (r *Repository) loadFor(ctx context.Context, name string, with override) er
 	if err := r.demand.Await(ctx, name); err != nil {
 		return err
 	}
-	err := r.load(ctx, name, with) // it may have been loaded before with other files
+	if err := r.load(ctx, name, with); err != nil { // it may have been loaded before with other files
+		return err
+	}
 	r.demand.reloaded(name)
-	return err
+	return nil
 }
 
 // loadChange describes a load, for the audit log.

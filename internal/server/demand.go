@@ -38,8 +38,8 @@ func (s *Server) findOrLoad(ctx context.Context, name, version string, waiter in
 	return s.load(ctx, name, version)
 }
 
-// maxAwaits is how often a request waits for its model. A model can leave between its load
-// and the request only if it is too young to, or was unloaded by a client.
+// maxAwaits is how often a request waits for its model. A model that was just loaded is too young
+// to leave, so that only a client that unloads it can come between its load and the request.
 const maxAwaits = 3
 
 // load loads a model and returns the version.

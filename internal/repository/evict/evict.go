@@ -102,15 +102,37 @@ func Decide(now time.Time, memory int64, loaded []Model, newcomer Model) Decisio
 	if need > 0 {
 		return refusal(now, stay, newcomer, open)
 	}
-	d := Decision{}
+	return Decision{Evict: needed(leave, need)}
+}
+
+// Excess returns which of the loaded models leave because they hold more than memory, worth least
+// first. If too many are in use or too young, the others leave nevertheless.
+func Excess(now time.Time, memory int64, loaded []Model) []string {
+	need := -memory
+	for i := range loaded {
+		need += loaded[i].Bytes
+	}
+	var leave []*Model
+	for _, m := range byWorth(loaded) {
+		if need > 0 && reasonToStay(now, m, &Model{}, true) == Admitted {
+			need -= m.Bytes
+			leave = append(leave, m)
+		}
+	}
+	return needed(leave, need)
+}
+
+// needed returns the names of models that leave, given how much less than nothing is needed if
+// all of them do: a small one may stay after all, because a larger one leaves.
+func needed(leave []*Model, need int64) (names []string) {
 	for _, m := range leave {
 		if need+m.Bytes <= 0 {
-			need += m.Bytes // larger ones leave, so this one need not
+			need += m.Bytes
 			continue
 		}
-		d.Evict = append(d.Evict, m.Name)
+		names = append(names, m.Name)
 	}
-	return d
+	return names
 }
 
 // byWorth returns the models in the order in which they leave: of equal ones, the one that
@@ -187,10 +209,10 @@ func refusal(now time.Time, stay []*Model, newcomer Model, open bool) Decision {
 	return d
 }
 
-// memory is how long a [Rate] remembers: the weight of a request falls to 1/e in this time.
+// rateMemory is how long a [Rate] remembers: the weight of a request falls to 1/e in this time.
 // It is long enough to distinguish models that are asked for a few times a minute, and short
 // enough to follow the hours of a day.
-const memory = 2 * time.Minute
+const rateMemory = 2 * time.Minute
 
 // A Rate estimates the requests per second for a model, of which recent ones count more. The
 // zero Rate has seen none.
@@ -203,8 +225,8 @@ type Rate struct {
 func (r *Rate) Add(now time.Time, n float64) { r.weight, r.at = r.decayed(now)+n, now }
 
 // PerSecond returns the estimate at a time that is not before that of the last Add.
-func (r *Rate) PerSecond(now time.Time) float64 { return r.decayed(now) / memory.Seconds() }
+func (r *Rate) PerSecond(now time.Time) float64 { return r.decayed(now) / rateMemory.Seconds() }
 
 func (r *Rate) decayed(now time.Time) float64 {
-	return r.weight * math.Exp(-now.Sub(r.at).Seconds()/memory.Seconds())
+	return r.weight * math.Exp(-now.Sub(r.at).Seconds()/rateMemory.Seconds())
 }

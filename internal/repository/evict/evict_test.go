@@ -3,6 +3,7 @@ package evict
 import (
 	"math"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 )
@@ -118,5 +119,26 @@ func TestARateForgetsOldRequests(t *testing.T) {
 	}
 	if got := r.PerSecond(end.Add(2 * time.Minute)); math.Abs(got-2/math.E) > 0.05 {
 		t.Errorf("rate %.2f after two minutes without requests, want %.2f", got, 2/math.E)
+	}
+}
+
+func TestExcessTakesWhatMayLeave(t *testing.T) {
+	used, young, large := old("used", 0), old("young", 0), old("large", 1)
+	used.InUse, young.Loaded = true, now
+	loaded := []Model{used, young, old("rare", 0.001), old("often", 10), large}
+	for i := range loaded {
+		loaded[i].Bytes = 10
+	}
+	loaded[4].Bytes = 30
+	for memory, want := range map[int64][]string{
+		70: nil,
+		60: {"rare"},
+		45: {"large"}, // the rare one need not leave, too
+		25: {"rare", "large", "often"},
+		5:  {"rare", "large", "often"}, // the others may not
+	} {
+		if got := Excess(now, memory, loaded); !slices.Equal(got, want) {
+			t.Errorf("memory for %d: %v leave, want %v", memory, got, want)
+		}
 	}
 }

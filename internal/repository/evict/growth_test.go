@@ -23,6 +23,25 @@ func TestModelsThatGrewLeaveLessRoom(t *testing.T) {
 	}
 }
 
+// One of many models may leak, or cache what it has seen.
+func TestTheGrowthOfOneModelLeavesRoomForOthers(t *testing.T) {
+	var g Growth
+	g.Observe(10, 1000, true)
+	if got, want := g.Limit(16_000, 0), int64((16_000-970)/mostGrowth); got != want {
+		t.Errorf("limit %d, want %d", got, want)
+	}
+	for range 100 { // a newcomer does not grow
+		g.Observe(210, 1200, true)
+	}
+	if got, want := g.Limit(16_000, 0), int64((16_000-570)/mostGrowth); got != want {
+		t.Errorf("limit %d after others were loaded, want %d", got, want)
+	}
+	g.Observe(100, 1000, true)
+	if got := g.Limit(100, 0); got < 10 {
+		t.Errorf("limit %d where all have grown tenfold, want 10", got)
+	}
+}
+
 func TestANewcomerThatFitsAloneAlwaysHasRoom(t *testing.T) {
 	var g Growth
 	g.Observe(100, 1000, true)
