@@ -6,7 +6,10 @@
 // does not fit.
 package budget
 
-import "sync"
+import (
+	"sync"
+	"sync/atomic"
+)
 
 // A Budget is a number of bytes that charges share. A single key, such as a model, gets at
 // most half of it, so that the requests of one model leave room for those of others. Its
@@ -23,10 +26,17 @@ type Budget struct {
 	peak     int64
 	rejected uint64
 	byKey    map[string]int64 // has no entries of 0, because clients choose keys
+
+	// answers has the keys whose last answers were large. Only answers add keys, so that clients
+	// do not choose them.
+	answers map[string]answers
+	large   atomic.Bool // answers is not empty
 }
 
 // New returns a budget of the given number of bytes.
-func New(total int64) *Budget { return &Budget{total: total, byKey: map[string]int64{}} }
+func New(total int64) *Budget {
+	return &Budget{total: total, byKey: map[string]int64{}, answers: map[string]answers{}}
+}
 
 // State is what a budget counts.
 type State struct {
@@ -50,6 +60,10 @@ type Charge struct {
 	budget *Budget
 	key    string
 	bytes  int64
+
+	asked    int64 // size of the request; see [Charge.Reserve]
+	answer   int64 // part of bytes that is for the answer
+	expected bool  // the answers of this key were large
 }
 
 // Open returns a charge of no bytes for a key. The caller must call [Charge.Close].
@@ -63,20 +77,33 @@ func (c *Charge) Grow(bytes int64) bool {
 		return true
 	}
 	b.mu.Lock()
-	if bytes > b.total-b.used || bytes > b.total/2-b.byKey[c.key] {
+	fits := b.grow(c, bytes)
+	b.mu.Unlock()
+	return fits || b.refused()
+}
+
+// room returns how many bytes a charge for a key can grow by. The caller holds the lock.
+func (b *Budget) room(key string) int64 { return min(b.total-b.used, b.total/2-b.byKey[key]) }
+
+// grow adds bytes to a charge, and reports whether they fit. The caller holds the lock.
+func (b *Budget) grow(c *Charge, bytes int64) bool {
+	if bytes > b.room(c.key) {
 		b.rejected++
-		b.mu.Unlock()
-		if b.Refused != nil {
-			b.Refused()
-		}
 		return false
 	}
 	b.used += bytes
 	b.peak = max(b.peak, b.used)
 	b.byKey[c.key] += bytes
 	c.bytes += bytes
-	b.mu.Unlock()
 	return true
+}
+
+// refused calls Refused, and returns false. The caller does not hold the lock.
+func (b *Budget) refused() bool {
+	if b.Refused != nil {
+		b.Refused()
+	}
+	return false
 }
 
 // Shrink gives some bytes of the charge back.
@@ -102,6 +129,7 @@ func (c *Charge) Close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.shrink(c, c.bytes)
+	c.answer = 0
 }
 
 // shrink gives bytes of a charge back. The caller holds the lock.

@@ -125,6 +125,15 @@ func (r *Response) Release() {
 	r.Outputs, r.Parameters = r.Outputs[:0], nil
 }
 
+// DataSize returns how many bytes the data of tensors has.
+func DataSize(tensors []tensor.Tensor) int64 {
+	n := 0
+	for i := range tensors {
+		n += len(tensors[i].Data)
+	}
+	return int64(n)
+}
+
 // A ResponseStream is the stream of responses to one request. Its methods must not be called
 // concurrently.
 type ResponseStream interface {

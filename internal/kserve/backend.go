@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/shoal-serving/shoal/internal/access"
+	"github.com/shoal-serving/shoal/internal/budget"
 	"github.com/shoal-serving/shoal/internal/catalog"
 	"github.com/shoal-serving/shoal/internal/explain"
 	"github.com/shoal-serving/shoal/internal/infer"
@@ -20,9 +21,20 @@ type Backend interface {
 	Infer(ctx context.Context, req *infer.Request, resp *infer.Response) error
 }
 
-// Infer runs req with backend and converts its error with [TritonError].
-func Infer(ctx context.Context, backend Backend, req *infer.Request, resp *infer.Response) error {
-	return TritonError(backend.Infer(ctx, req, resp), req)
+// Infer runs req with backend and converts its error with [TritonError]. charge has what the
+// outputs will probably take while it runs, and what they take afterwards.
+func Infer(ctx context.Context, backend Backend, req *infer.Request, resp *infer.Response, charge *budget.Charge) error {
+	if !charge.Reserve(infer.DataSize(req.Inputs)) {
+		return ErrOverBudget
+	}
+	if err := backend.Infer(ctx, req, resp); err != nil {
+		return TritonError(err, req)
+	}
+	if resp.Stream == nil && !charge.Settle(infer.DataSize(resp.Outputs)) {
+		resp.Release()
+		return ErrOverBudget
+	}
+	return nil
 }
 
 var responses = sync.Pool{New: func() any { return new(infer.Response) }}

@@ -60,9 +60,7 @@ func (s *Server) admit(in *inference) error {
 	if in.nested {
 		return nil
 	}
-	for i := range in.req.Inputs {
-		in.bytes += int64(len(in.req.Inputs[i].Data))
-	}
+	in.bytes = infer.DataSize(in.req.Inputs)
 	if err := t.Begin(in.began, in.bytes); err != nil {
 		e := infer.Errorf(infer.Overloaded, "%w", err)
 		if limit, ok := errors.AsType[*access.LimitError](err); ok {

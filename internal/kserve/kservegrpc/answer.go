@@ -204,12 +204,9 @@ func interleave(head mem.Buffer, cuts []int, lent mem.BufferSlice) mem.BufferSli
 	return message
 }
 
-// charge charges all for the outputs that will be lent to grpc, until grpc has sent them, and
-// reports whether they fit. Smaller outputs are not charged: the number of calls bounds them.
-func (a *answer) charge(all *budget.Budget) bool {
-	if all == nil {
-		return true
-	}
+// charge takes the part of a request's charge that is for outputs that grpc sends without a
+// copy, until it has sent them. Smaller outputs are not charged: the number of calls bounds them.
+func (a *answer) charge(of *budget.Charge) {
 	n, size := 0, 0
 	for i := range a.response.Outputs {
 		if length := len(a.response.Outputs[i].Data); length >= minLent {
@@ -217,11 +214,10 @@ func (a *answer) charge(all *budget.Budget) bool {
 		}
 	}
 	if n == 0 {
-		return true
+		return
 	}
-	a.loans = &loans{charge: all.Open(a.model)}
+	a.loans = &loans{charge: of.Split(int64(size))}
 	a.loans.left.Store(int32(n))
-	return a.loans.charge.Grow(int64(size))
 }
 
 // loans is the charge for outputs that were lent. A nil loans charges nothing.

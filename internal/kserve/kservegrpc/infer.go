@@ -48,7 +48,7 @@ func (s *service) run(ctx context.Context, in *request, of *trace.Request) (any,
 	if err == nil {
 		req.Client, req.Trace = clientOf(ctx), of
 		s.forwardHeaders(ctx, req)
-		err = kserve.Infer(withEarlyDeadline(ctx), s.backend, req, resp)
+		err = kserve.Infer(withEarlyDeadline(ctx), s.backend, req, resp, &in.charge)
 	}
 	if errors.Is(err, infer.ErrDecoupled) {
 		err = infer.Errorf(infer.Unsupported, "ModelInfer RPC doesn't support models with decoupled transaction policy")
@@ -58,10 +58,7 @@ func (s *service) run(ctx context.Context, in *request, of *trace.Request) (any,
 		return nil, err
 	}
 	a := &answer{model: resp.Model, version: resp.Version, id: in.GetId(), response: resp}
-	if !a.charge(s.opts.Budget) {
-		a.release()
-		return nil, kserve.ErrOverBudget
-	}
+	a.charge(&in.charge)
 	return a, nil
 }
 

@@ -299,6 +299,10 @@ func (st *stream) sendAll(ctx context.Context, in *request, more infer.ResponseS
 		a := &streamAnswer{answer: answer{id: in.GetId(), model: in.GetModelName(), finality: follows}}
 		resp := kserve.GetResponse()
 		err := kserve.TritonError(more.Next(ctx, resp), &in.asked)
+		if err == nil && !in.charge.Settle(infer.DataSize(resp.Outputs)) {
+			resp.Release()
+			err = kserve.ErrOverBudget
+		}
 		if last = resp.Last; last {
 			a.finality = final
 		}
@@ -317,10 +321,7 @@ func (st *stream) sendAll(ctx context.Context, in *request, more infer.ResponseS
 			}
 		default:
 			a.version, a.response = resp.Version, resp
-			if !a.charge(st.service.opts.Budget) {
-				a.release()
-				a.failure = errorText(st.service.withCode(kserve.ErrOverBudget))
-			}
+			a.charge(&in.charge)
 		}
 		if !st.send(a) {
 			return
@@ -343,11 +344,7 @@ func (st *stream) infer(ctx context.Context, in *request) (*streamAnswer, infer.
 	}
 	if err == nil {
 		a.model, a.version, a.response, a.finality = resp.Model, resp.Version, resp, final
-		if a.charge(st.service.opts.Budget) {
-			return a, nil, nil
-		}
-		a.release()
-		a.failure = errorText(st.service.withCode(kserve.ErrOverBudget))
+		a.charge(&in.charge)
 		return a, nil, nil
 	}
 	executed := !resp.Times.Taken.IsZero()
@@ -384,7 +381,7 @@ func (st *stream) run(ctx context.Context, in *request, resp *infer.Response) (e
 	if err == nil {
 		req.Client, req.AcceptStream, req.Waiter, req.Queued, req.Trace = st.client, true, in.waiter, in.queued, in.span.Request()
 		st.service.forwardHeaders(ctx, req)
-		err = kserve.Infer(withEarlyDeadline(ctx), st.service.backend, req, resp)
+		err = kserve.Infer(withEarlyDeadline(ctx), st.service.backend, req, resp, &in.charge)
 	}
 	in.failed = kserve.TraceClass(err)
 	return st.service.withCode(err)

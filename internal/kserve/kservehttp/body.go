@@ -60,7 +60,7 @@ func allocate(size int, charge *budget.Charge) (*buf.Buf, error) {
 	return buf.Get(size), nil
 }
 
-// readKnown reads a body of the given size. It quadruples its memory whenever that is full,
+// readKnown reads a body of the given size. It grows its memory eightfold whenever that is full,
 // up to size, beginning with maxPreallocated.
 func readKnown(r io.Reader, size int, charge *budget.Charge) (*buf.Buf, error) {
 	b, err := allocate(min(size, maxPreallocated), charge)
@@ -76,7 +76,7 @@ func readKnown(r io.Reader, size int, charge *budget.Charge) (*buf.Buf, error) {
 		if done == size {
 			return b, nil
 		}
-		if b, err = grow(b, min(4*done, size), charge); err != nil {
+		if b, err = grow(b, min(8*done, size), charge); err != nil {
 			return nil, err
 		}
 	}

@@ -51,7 +51,7 @@ func (h *handler) openGeneration(w http.ResponseWriter, r *http.Request, charge 
 	req.Client, req.Trace = kserve.ClientID(r.RemoteAddr), of
 	resp := kserve.GetResponse()
 	resp.Times = infer.Timeline{} // the response is pooled
-	err = kserve.Infer(r.Context(), h.backend, &req.Request, resp)
+	err = kserve.Infer(r.Context(), h.backend, &req.Request, resp, charge)
 	g := &generation{req: req}
 	switch {
 	case err == nil && resp.Stream == nil:
@@ -80,6 +80,7 @@ func (g *generation) next(ctx context.Context, dst []byte) ([]byte, error) {
 		if g.err != nil {
 			return nil, g.err
 		}
+		defer g.releaseOnly()
 		return g.req.AppendGenerated(dst, g.only)
 	}
 	resp := kserve.GetResponse()
@@ -101,10 +102,17 @@ func (g *generation) close() {
 	if g.stream != nil {
 		g.stream.Close()
 	}
-	if g.only != nil {
-		g.only.Release()
-		kserve.PutResponse(g.only)
+	g.releaseOnly()
+}
+
+// releaseOnly releases the only response of a model that is not decoupled, if there is one.
+func (g *generation) releaseOnly() {
+	if g.only == nil {
+		return
 	}
+	g.only.Release()
+	kserve.PutResponse(g.only)
+	g.only = nil
 }
 
 // oneResponse is the error of generate for a model that sends none or several.

@@ -56,7 +56,7 @@ func (h *handler) run(w http.ResponseWriter, r *http.Request, of *trace.Request)
 	defer shared.Release()
 	resp := kserve.GetResponse()
 	defer kserve.PutResponse(resp)
-	if err := kserve.Infer(r.Context(), h.backend, &req.Request, resp); err != nil {
+	if err := kserve.Infer(r.Context(), h.backend, &req.Request, resp, &charge); err != nil {
 		if errors.Is(err, infer.ErrDecoupled) {
 			return infer.Errorf(infer.Unsupported, "HTTP end point doesn't support models with decoupled transaction policy")
 		}
@@ -163,7 +163,7 @@ var (
 	binaryType = []string{"application/octet-stream"}
 )
 
-// send sends a response. charge grows by its size.
+// send sends a response. charge has its outputs, and grows by the rest.
 func send(w http.ResponseWriter, r *http.Request, req *kserve.Request, resp *infer.Response, charge *budget.Charge) error {
 	memory := jsonBuffers.Get().(*[]byte)
 	defer jsonBuffers.Put(memory)
@@ -179,7 +179,7 @@ func send(w http.ResponseWriter, r *http.Request, req *kserve.Request, resp *inf
 		size += len(data)
 		binary = true
 	}
-	if !charge.Grow(int64(size)) {
+	if !charge.Grow(int64(len(doc))) {
 		return kserve.ErrOverBudget
 	}
 	header := w.Header()

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/shoal-serving/shoal/internal/budget"
 	"github.com/shoal-serving/shoal/internal/buf"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
@@ -340,7 +341,8 @@ func (c *connection) ask(ctx context.Context, req *infer.Request, resp *infer.Re
 	}()
 	span := c.server.opts.Tracer.Begin("local", req.Model, "", "")
 	req.Trace = span.Request()
-	err = kserve.Infer(ctx, c.server.backend, req, resp)
+	var none budget.Charge // clients provide the memory
+	err = kserve.Infer(ctx, c.server.backend, req, resp, &none)
 	kserve.EndTrace(span, err)
 	return err
 }

@@ -136,11 +136,7 @@ var labels = map[string][]string{"OUTa": {"zero", "one"}}
 // echo copies the inputs, so that tests detect a protocol that uses a response after
 // releasing it, or never releases it.
 func echo(req *infer.Request, resp *infer.Response) {
-	var size int
-	for i := range req.Inputs {
-		size += len(req.Inputs[i].Data)
-	}
-	resp.Memory = buf.Get(size)
+	resp.Memory = buf.Get(int(infer.DataSize(req.Inputs)))
 	resp.Shapes = resp.Shapes[:0]
 	free := resp.Memory.B
 	for _, in := range req.Inputs {

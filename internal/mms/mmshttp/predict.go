@@ -81,6 +81,9 @@ func (h *handler) predict(w http.ResponseWriter, r *http.Request, id, model, ver
 		span = h.opts.Tracer.Begin("mms", model, traceparent, tracestate)
 		defer func() { kserve.EndTrace(span, err) }()
 	}
+	if !charge.Reserve(charge.Bytes()) {
+		return errOverBudget
+	}
 	var resp infer.Response
 	answer, err := h.store.Predict(r.Context(), &mms.Request{
 		ID: id, Model: model, Version: version, Client: kserve.ClientID(r.RemoteAddr), Header: r.Header, Parts: parts, Trace: span.Request(),
@@ -89,7 +92,7 @@ func (h *handler) predict(w http.ResponseWriter, r *http.Request, id, model, ver
 		return err
 	}
 	defer resp.Release()
-	if !charge.Grow(int64(len(answer.Body))) {
+	if !charge.Settle(int64(len(answer.Body))) {
 		return errOverBudget
 	}
 	header := w.Header()
