@@ -188,9 +188,11 @@ func (s *Sequences) stepCore(ev Event) {
 	}
 	from := len(s.out.List)
 	for _, a := range s.inner.List {
-		if a.Kind == Deliver && a.Item.Again {
+		switch {
+		case a.Kind == Deliver && a.Item.Again:
 			s.requeue(a.Item)
-		} else {
+		case a.Kind == Stop && !s.cfg.Iterative: // the state would miss a request, and the sequence goes on
+		default:
 			s.out.List = append(s.out.List, a)
 		}
 	}

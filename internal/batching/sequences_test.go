@@ -564,6 +564,20 @@ func TestATimeoutEndsASequenceOnlyWhileItWaitsForASlot(t *testing.T) {
 	s.expectBatch("a2@0")
 }
 
+// The state of the sequence would miss a request that is stopped while it runs.
+func TestABatchOfSequencesIsNotStopped(t *testing.T) {
+	for _, iterative := range []bool{false, true} {
+		s := slotTestOf(t, batching.SequenceConfig{Slots: 1, Iterative: iterative})
+		a := s.arrive("a", 1, true, false, 0)
+		s.step(batching.Event{Kind: batching.Take, Instance: 1})
+		s.step(batching.Event{Kind: batching.Cancel, Item: a})
+		s.expectVerdict(batching.Cancelled, "a")
+		if stopped := slices.ContainsFunc(s.out.List, func(a batching.Action) bool { return a.Kind == batching.Stop }); stopped != iterative {
+			t.Errorf("iterative %v: the batch is stopped %v", iterative, stopped)
+		}
+	}
+}
+
 func TestAnIterativeRequestRunsAgainInItsSlotWithNewOnes(t *testing.T) {
 	s := slotTestOf(t, batching.SequenceConfig{Slots: 2, Iterative: true})
 	s.arrive("a", 1, true, false, 0)
