@@ -115,12 +115,23 @@ func (c *Cache) Put(key Key, resp *infer.Response) Outcome {
 	return Kept
 }
 
+// Forget removes a response, if there is one.
+func (c *Cache) Forget(key Key) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if e, ok := c.byKey[key]; ok {
+		c.remove(e)
+	}
+}
+
 // forgetOldest removes the response that was not used for the longest time. The caller holds the
 // lock.
-func (c *Cache) forgetOldest() {
-	oldest := c.recent.Remove(c.recent.Back()).(*entry)
-	delete(c.byKey, oldest.key)
-	c.used -= oldest.bytes
+func (c *Cache) forgetOldest() { c.remove(c.recent.Back()) }
+
+func (c *Cache) remove(at *list.Element) {
+	e := c.recent.Remove(at).(*entry)
+	delete(c.byKey, e.key)
+	c.used -= e.bytes
 }
 
 // overhead is about what an entry takes besides its data: itself, its key twice, its place in the

@@ -29,7 +29,7 @@ func sample() *infer.Request {
 }
 
 func TestEveryChangeOfARequestChangesItsKey(t *testing.T) {
-	keys := map[Key]string{KeyOf(1, nil, sample()): "unchanged"}
+	keys := map[Key]string{KeyOf([]uint64{1}, nil, sample()): "unchanged"}
 	is := func(what string, key Key) {
 		t.Helper()
 		if other, ok := keys[key]; ok {
@@ -41,11 +41,12 @@ func TestEveryChangeOfARequestChangesItsKey(t *testing.T) {
 		t.Helper()
 		r := sample()
 		f(r)
-		is(what, KeyOf(1, nil, r))
+		is(what, KeyOf([]uint64{1}, nil, r))
 	}
-	is("another version", KeyOf(2, nil, sample()))
-	is("another caller", KeyOf(1, []string{"anna"}, sample()))
-	is("two callers", KeyOf(1, []string{"an", "na"}, sample()))
+	is("another version", KeyOf([]uint64{2}, nil, sample()))
+	is("another member", KeyOf([]uint64{1, 1}, nil, sample()))
+	is("another caller", KeyOf([]uint64{1}, []string{"anna"}, sample()))
+	is("two callers", KeyOf([]uint64{1}, []string{"an", "na"}, sample()))
 	for in := range sample().Inputs {
 		for at := range sample().Inputs[in].Data {
 			for bit := range 8 {
@@ -81,7 +82,7 @@ func TestEveryChangeOfARequestChangesItsKey(t *testing.T) {
 		known := []string{
 			"Inputs", "Outputs", "Parameters", "Correlation", "CorrelationName", "Flags", // in the key
 			"Model", "Version", "Pinned", "Caller", // version and callers, which KeyOf is given
-			"ID", "Client", "Priority", "Timeout", "Tenant", "Weight", "Trace", // not for the answer
+			"ID", "Client", "Priority", "Timeout", "Deadline", "Tenant", "Weight", "Trace", // not for the answer
 			"Convert", "Memory", "Waiter", "Queued", "AcceptStream", // how it is answered
 			"Rows", "Shape", "PadGroup", "Elements", // follow from the inputs
 		}
@@ -95,7 +96,7 @@ func TestWhatAModelDoesNotSeeIsNotInTheKey(t *testing.T) {
 	r := sample()
 	r.ID, r.Priority, r.Timeout, r.Client = "b", 2, 5, 9
 	slices.Reverse(r.Parameters)
-	if KeyOf(1, nil, r) != KeyOf(1, nil, sample()) {
+	if KeyOf([]uint64{1}, nil, r) != KeyOf([]uint64{1}, nil, sample()) {
 		t.Error("an equal request has another key")
 	}
 }
@@ -180,7 +181,7 @@ func TestManyThreadsGetNoWrongResponse(t *testing.T) {
 			for range requests {
 				n := int(chance.ExpFloat64()*different/4) % different // some are asked for often
 				binary.LittleEndian.PutUint64(req.Inputs[0].Data, uint64(n))
-				key := KeyOf(1, nil, req)
+				key := KeyOf([]uint64{1}, nil, req)
 				if !c.Get(key, &resp) {
 					c.Put(key, response(64, n))
 					continue
@@ -203,11 +204,11 @@ func TestManyThreadsGetNoWrongResponse(t *testing.T) {
 func BenchmarkHit(b *testing.B) {
 	c := New(1 << 20)
 	req := &infer.Request{Inputs: []tensor.Tensor{{Name: "IN", Type: tensor.FP32, Shape: []int64{1, 3200}, Data: make([]byte, 12800)}}}
-	c.Put(KeyOf(1, nil, req), response(4000, 1))
+	c.Put(KeyOf([]uint64{1}, nil, req), response(4000, 1))
 	var resp infer.Response
 	b.ReportAllocs()
 	for b.Loop() {
-		if !c.Get(KeyOf(1, nil, req), &resp) {
+		if !c.Get(KeyOf([]uint64{1}, nil, req), &resp) {
 			b.Fatal("no hit")
 		}
 	}

@@ -17,13 +17,16 @@ import (
 type Key [sha256.Size]byte
 
 // KeyOf returns the key of a request that was checked against the model's configuration, which
-// sorts its inputs. version is a number of the loaded version that no other has or had. callers are
-// the names of the callers that may share the answer; none means all.
-func KeyOf(version uint64, callers []string, req *infer.Request) (key Key) {
+// sorts its inputs. versions are the numbers of the loaded versions that answer it, which no others
+// have or had. callers are the names of the callers that may share the answer; none means all.
+func KeyOf(versions []uint64, callers []string, req *infer.Request) (key Key) {
 	w := writers.Get().(*writer)
 	defer writers.Put(w)
 	w.hash.Reset()
-	w.number(version)
+	w.number(uint64(len(versions)))
+	for _, version := range versions {
+		w.number(version)
+	}
 	w.texts(callers)
 	w.number(req.Correlation)
 	w.text(req.CorrelationName)

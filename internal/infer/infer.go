@@ -43,8 +43,8 @@ type Request struct {
 	// clients; nil means unknown.
 	Caller *access.Caller
 
-	// Pinned are the versions of models that the request uses, and those that a model makes for
-	// it: the server sets them for the steps of an ensemble, and only the server looks into
+	// Pinned are the versions of models that the request uses and, if the model is an ensemble, its
+	// steps: the server sets them for the steps of an ensemble, and only the server looks into
 	// them. Nil means the versions that serve when the request arrives.
 	Pinned any
 
@@ -72,9 +72,13 @@ type Request struct {
 	// Waiter, if not nil, is called when the request waits for its model to be loaded.
 	Waiter Waiter
 
-	// Queued, if not nil, is called on the goroutine of the request when it has its place in the
-	// order of requests. It may not be called if the request fails before.
+	// Queued, if not nil, is called when the request has its place in the order of requests. It may
+	// not be called if the request fails before.
 	Queued func()
+
+	// Deadline is that of the context with which the request was submitted; zero means none. The
+	// scheduler sets it, for models that make requests of their own.
+	Deadline time.Time
 
 	// AcceptStream means that the caller accepts any number of responses; see
 	// [Response.Stream]. A decoupled model rejects other requests with ErrDecoupled.

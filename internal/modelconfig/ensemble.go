@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 
 	"github.com/shoal-serving/shoal/internal/infer"
 )
@@ -20,6 +21,15 @@ type Step struct {
 	Inputs, Outputs map[string]string
 
 	index int // in the file
+}
+
+// VersionName returns the version as a request names it: "" means the one that the member's policy
+// selects.
+func (s *Step) VersionName() string {
+	if s.Version <= 0 {
+		return ""
+	}
+	return strconv.FormatInt(s.Version, 10)
 }
 
 // Field returns the name of a field of the step, for errors.

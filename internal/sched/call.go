@@ -84,6 +84,7 @@ func (c *call) release() {
 	if c.holders.Add(-1) > 0 {
 		return
 	}
+	c.slot.state.Store(unstaged) // its stage must not wait for it
 	c.req.Memory.Release()
 	c.memory.Release() // if the caller did not take the outcome
 	c.req, c.memory = nil, nil
@@ -185,12 +186,11 @@ func rejection(ctx context.Context, v batching.Verdict, retryAfter time.Duration
 func ContextError(ctx context.Context) error { return rejection(ctx, batching.Cancelled, 0) }
 
 // deadline returns the deadline of ctx on the scheduler's clock, or 0 if it has none.
-func (s *Scheduler) deadline(ctx context.Context) batching.Time {
-	t, ok := ctx.Deadline()
-	if !ok {
+func (s *Scheduler) deadline(at time.Time) batching.Time {
+	if at.IsZero() {
 		return 0
 	}
-	return max(1, t.Sub(s.epoch))
+	return max(1, at.Sub(s.epoch))
 }
 
 // at converts a time on the scheduler's clock to wall-clock time.

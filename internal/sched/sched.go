@@ -58,6 +58,10 @@ type Options struct {
 	// once more.
 	RetryDied bool
 
+	// PassesOrderOn means that the model calls Queued of a request itself, because its requests to
+	// other models must keep the order, too.
+	PassesOrderOn bool
+
 	// NewInstance, if not nil, opens an instance to replace one whose batch panicked.
 	NewInstance func(context.Context) (engine.Instance, error)
 
@@ -183,7 +187,8 @@ func (s *Scheduler) Submit(ctx context.Context, req *infer.Request, resp *infer.
 	if s.opts.Sequences != nil {
 		c.correlate(req)
 	}
-	c.item.Deadline = s.deadline(ctx)
+	req.Deadline, _ = ctx.Deadline()
+	c.item.Deadline = s.deadline(req.Deadline)
 	if shape, isolated := s.quarantine.isolate(req.Client, time.Since(s.epoch)); isolated {
 		c.item.Shape, c.item.PadGroup = shape, 0
 	}
@@ -191,7 +196,7 @@ func (s *Scheduler) Submit(ctx context.Context, req *infer.Request, resp *infer.
 		c.item.TransportDelay = s.delay.expected()
 	}
 	s.intake.push(c)
-	if req.Queued != nil {
+	if req.Queued != nil && !s.opts.PassesOrderOn {
 		req.Queued()
 	}
 	s.admit(c, &c.out)

@@ -73,7 +73,7 @@ func (s *Scheduler) reserveLocked(c *call) {
 		last--
 	}
 	if last < 0 || !s.stages[last].fits(c) {
-		if len(s.stages) == maxStages {
+		if len(s.stages) == maxStages && !s.dropEmptyStages() {
 			return
 		}
 		st := newStage(c, s.opts.Batching.MaxRows)
@@ -86,6 +86,21 @@ func (s *Scheduler) reserveLocked(c *call) {
 		last = len(s.stages) - 1
 	}
 	s.stages[last].add(c)
+}
+
+// dropEmptyStages drops the stages whose calls have all left, or are in batches that did not use
+// them, and reports whether there were any.
+func (s *Scheduler) dropEmptyStages() bool {
+	before := len(s.stages)
+	s.stages = slices.DeleteFunc(s.stages, func(st stage) bool {
+		used := slices.ContainsFunc(st.calls, func(c *call) bool { return st.has(c) && !c.taken })
+		if !used {
+			st.dropFrom(0)
+			st.memory.Release()
+		}
+		return !used
+	})
+	return len(s.stages) < before
 }
 
 // fits reports whether the stage has room for c, which has its shape.

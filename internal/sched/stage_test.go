@@ -38,6 +38,10 @@ func staged(s *Scheduler) []string {
 	var names []string
 	for i, st := range s.stages {
 		for _, c := range st.calls {
+			if !st.has(c) {
+				names = append(names, fmt.Sprint(i+1, " left"))
+				continue
+			}
 			names = append(names, fmt.Sprint(i+1, c.req.ID))
 			if c.slot.state.Load() != copied {
 				names = append(names, "not there yet")
@@ -122,6 +126,32 @@ func TestAStageThatSomebodyLeftIsDropped(t *testing.T) {
 		if got, want := eng.Batches(), []int{8, 2}; !slices.Equal(got, want) {
 			t.Errorf("batches of %v rows, want %v", got, want)
 		}
+	})
+}
+
+// Requests of shapes that do not come again leave stages that no batch claims.
+func TestStagesOfThoseWhoLeftMakeRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eng := &enginetest.Echo{Takes: constant(10 * ms)}
+		b := start(t, eng, 1, Options{Batching: batching.Config{MaxRows: 8, Policy: batching.Triton{MaxRows: 8}, OvertakeOtherShapes: true}})
+		b.submit(0, largeRequest("z", 8), 10*ms)
+		ctx, cancel := context.WithCancel(t.Context())
+		for i := range maxStages {
+			req := largeRequest(fmt.Sprint(i), 1)
+			req.Shape = uint64(100 + i)
+			b.submitContext(ctx, time.Duration(i+1)*ms, req, 6*ms, infer.Cancelled)
+		}
+		time.Sleep(6 * ms)
+		if got := len(staged(b.Scheduler)); got != maxStages {
+			t.Fatalf("%d stages, want %d", got, maxStages)
+		}
+		cancel()
+		b.submit(7*ms, largeRequest("a", 1), 20*ms)
+		time.Sleep(2 * ms)
+		if got, want := staged(b.Scheduler), []string{"1a"}; !slices.Equal(got, want) {
+			t.Errorf("on the stages are %v, want %v", got, want)
+		}
+		b.finish()
 	})
 }
 

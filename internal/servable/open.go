@@ -341,6 +341,7 @@ func (v *Version) startScheduler(instances []engine.Instance, bisect, retryDied 
 		Sequences:        sequences,
 		Bisect:           bisect,
 		RetryDied:        retryDied,
+		PassesOrderOn:    cfg.Backend == modelconfig.EnsembleBackend,
 		NewInstance:      v.replacement(),
 		Log:              e.opts.Log.With("model", cfg.Name, "version", v.Name()),
 		Stats:            v.Stats,

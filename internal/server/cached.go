@@ -28,7 +28,8 @@ func (s *Server) lookUp(in *inference, resp *infer.Response) bool {
 		return false
 	}
 	began := time.Now()
-	key := cache.KeyOf(v.ID, sharers(v, req), req)
+	var space [8]uint64
+	key := cache.KeyOf(s.appendVersions(space[:0], v), sharers(v, req), req)
 	hit := s.cache.Get(key, resp)
 	now := time.Now()
 	in.lookup = lookup{asked: true, hit: hit, key: key, took: now.Sub(began)}
@@ -39,6 +40,18 @@ func (s *Server) lookUp(in *inference, resp *infer.Response) bool {
 		}
 	}
 	return hit
+}
+
+// appendVersions appends the numbers of the versions that answer requests to v: its own and, if it
+// is an ensemble, those of its members.
+func (s *Server) appendVersions(all []uint64, v *servable.Version) []uint64 {
+	all = append(all, v.ID)
+	for _, m := range stepsOf(v) {
+		if member := (*s.serving.Load())[m.Model].find(m.Version); member != nil {
+			all = s.appendVersions(all, member)
+		}
+	}
+	return all
 }
 
 // keep puts the response to a request into the cache, if its version is cached.

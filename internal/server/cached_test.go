@@ -3,12 +3,14 @@ package server
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/shoal-serving/shoal/internal/access"
 	"github.com/shoal-serving/shoal/internal/cache"
 	"github.com/shoal-serving/shoal/internal/infer"
+	"github.com/shoal-serving/shoal/internal/modelconfig"
 	"github.com/shoal-serving/shoal/internal/servable"
 	"github.com/shoal-serving/shoal/internal/stats"
 	"github.com/shoal-serving/shoal/tensor"
@@ -73,20 +75,56 @@ func TestOnlyModelsThatAskForItAreCached(t *testing.T) {
 	}
 }
 
-func TestAVersionThatIsLoadedAgainGivesNoOldAnswers(t *testing.T) {
-	s := startCached(t, 1<<20)
-	ask(t, s, "cached", 1, nil)
-	first := s.Versions("cached")[0]
+// reload loads a version of model cached again, as if its files had changed.
+func reload(t *testing.T, s *Server, v *servable.Version) {
+	t.Helper()
 	if err := s.Load("cached", "the test", func(context.Context, []*servable.Version) ([]servable.Source, error) {
-		src := first.Source
-		src.Fingerprint++ // its files have changed
+		src := v.Source
+		src.Fingerprint++
 		return []servable.Source{src}, nil
 	}); err != nil {
 		t.Fatal(err)
 	}
+}
+
+func TestAVersionThatIsLoadedAgainGivesNoOldAnswers(t *testing.T) {
+	s := startCached(t, 1<<20)
+	ask(t, s, "cached", 1, nil)
+	reload(t, s, s.Versions("cached")[0])
 	ask(t, s, "cached", 1, nil)
 	if n := counted(t, s, "cached"); n.Runs != 1 || n.CacheHits.Count != 0 {
 		t.Errorf("%d runs and %d hits of the new version", n.Runs, n.CacheHits.Count)
+	}
+}
+
+func TestAnEnsembleGivesNoAnswersOfOldMembers(t *testing.T) {
+	s := startCached(t, 1<<20)
+	ensemble := &servable.Version{ID: 1000, Config: &modelconfig.Config{Steps: []modelconfig.Step{{Model: "cached"}, {Model: "echo", Version: 3}}}}
+	first := s.Versions("cached")[0]
+	before := s.appendVersions(nil, ensemble)
+	if want := []uint64{1000, first.ID, s.Versions("echo")[0].ID}; !slices.Equal(before, want) {
+		t.Fatalf("answered by %v, want %v", before, want)
+	}
+	reload(t, s, first)
+	if after := s.appendVersions(nil, ensemble); len(after) != 3 || after[1] == before[1] {
+		t.Errorf("answered by %v, and before by %v", after, before)
+	}
+}
+
+func TestAResponseThatFailsAfterwardsIsNotKept(t *testing.T) {
+	s := startCached(t, 1<<20)
+	req := request()
+	req.Model, req.Inputs[1].Data = "cached", tensor.Data([]float32{1, 2, 3, 4})
+	req.Convert = func(resp *infer.Response, _ bool, _ map[string][]string) error {
+		resp.Release()
+		return infer.Errorf(infer.Internal, "cannot be converted")
+	}
+	if err := s.Infer(t.Context(), req, &infer.Response{}); err == nil {
+		t.Fatal("the conversion did not fail")
+	}
+	ask(t, s, "cached", 1, nil)
+	if n := counted(t, s, "cached"); n.Runs != 2 || n.CacheHits.Count != 0 {
+		t.Errorf("%d runs, %d hits", n.Runs, n.CacheHits.Count)
 	}
 }
 

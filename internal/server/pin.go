@@ -1,8 +1,6 @@
 package server
 
 import (
-	"strconv"
-
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/servable"
 )
@@ -55,11 +53,7 @@ func hold(table map[string]serving, members []infer.ModelVersion) (p pins, ok bo
 func stepsOf(v *servable.Version) (members []infer.ModelVersion) {
 	for i := range v.Config.Steps {
 		step := &v.Config.Steps[i]
-		m := infer.ModelVersion{Model: step.Model}
-		if step.Version > 0 {
-			m.Version = strconv.FormatInt(step.Version, 10)
-		}
-		members = append(members, m)
+		members = append(members, infer.ModelVersion{Model: step.Model, Version: step.VersionName()})
 	}
 	return members
 }

@@ -306,7 +306,11 @@ func (s *Server) submit(ctx context.Context, in *inference, resp *infer.Response
 		switch {
 		case err == nil:
 			s.keep(in, resp)
-			return buildResponse(v, req, resp)
+			err = buildResponse(v, req, resp)
+			if err != nil && in.lookup.asked {
+				s.cache.Forget(in.lookup.key)
+			}
+			return err
 		case !errors.Is(err, sched.ErrClosed) || pinned:
 			return err
 		}

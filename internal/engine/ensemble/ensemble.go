@@ -9,6 +9,7 @@ package ensemble
 import (
 	"context"
 	"log/slog"
+	"sync/atomic"
 
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/infer"
@@ -30,7 +31,7 @@ type Members interface {
 	// Pin selects versions of models that serve at the same time. Requests with the returned value
 	// as their Pinned use them. They stay open until release is called.
 	Pin(members []infer.ModelVersion) (pinned any, release func())
-	// ModelReady reports whether a version takes requests. Version "" means any.
+	// ModelReady reports whether a version takes requests. Version "" means the default one.
 	ModelReady(model, version string) bool
 	// MemberConfig returns the configuration of a loaded version, which the caller must not
 	// modify. Version "" means the default one.
@@ -58,9 +59,10 @@ func (e *Engine) Load(ctx context.Context, src engine.Source) (engine.Model, err
 
 // A model is a loaded ensemble.
 type model struct {
-	engine *Engine
-	graph  *graph
-	tally  tally
+	engine  *Engine
+	graph   *graph
+	tally   tally
+	checked atomic.Bool // an instance checks the members
 }
 
 // Retries implements [engine.RetryPolicy]: the members retry.
@@ -69,7 +71,13 @@ func (*model) Retries() (inParts, afterDeath bool) { return false, false }
 // Rehearses implements [engine.RetryPolicy]: the members are measured, not the ensemble.
 func (*model) Rehearses() bool { return false }
 
-func (m *model) Instance(context.Context) (engine.Instance, error) { return &instance{m}, nil }
+// Instance implements [engine.Model]. The first instance checks the members for all others.
+func (m *model) Instance(context.Context) (engine.Instance, error) {
+	if m.checked.CompareAndSwap(false, true) {
+		return &checker{instance{m}}, nil
+	}
+	return &instance{m}, nil
+}
 
 func (*model) Close() error { return nil }
 
@@ -78,7 +86,7 @@ type instance struct{ *model }
 
 var (
 	_ engine.PerRequest    = (*instance)(nil)
-	_ engine.HealthChecker = (*instance)(nil)
+	_ engine.HealthChecker = (*checker)(nil)
 	_ engine.RetryPolicy   = (*model)(nil)
 )
 
@@ -94,11 +102,21 @@ func (i *instance) RunEach(ctx context.Context, calls []engine.Call) error {
 		c := &calls[k]
 		c.Err = i.run(ctx, c.Request, &c.Outputs)
 	}
-	return ctx.Err()
+	err := ctx.Err()
+	for k := range calls {
+		if err != nil { // it came when all steps had ended
+			calls[k].Outputs.Memory.Release()
+			calls[k].Outputs.Memory = nil
+		}
+	}
+	return err
 }
 
+// A checker is an instance that checks the members.
+type checker struct{ instance }
+
 // Ready implements [engine.HealthChecker]: an ensemble is ready if all its members are.
-func (i *instance) Ready() bool {
+func (i *checker) Ready() bool {
 	for k := range i.graph.steps {
 		if s := &i.graph.steps[k]; !i.engine.Members.ModelReady(s.model, s.version) {
 			return false

@@ -139,7 +139,7 @@ func arithmetic() *members {
 }
 
 // load loads an ensemble and opens an instance.
-func load(t *testing.T, m *members, text string) *instance {
+func load(t *testing.T, m *members, text string) *checker {
 	t.Helper()
 	cfg, err := modelconfig.Parse("config.pbtxt", []byte(text))
 	if err != nil {
@@ -153,7 +153,7 @@ func load(t *testing.T, m *members, text string) *instance {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return inst.(*instance)
+	return inst.(*checker)
 }
 
 // request returns a request with a row of one byte for each input; the memory is pooled,
@@ -171,7 +171,7 @@ func request(t *testing.T, inputs map[string]byte) *infer.Request {
 }
 
 // runOnce runs a request, and returns the outputs.
-func runOnce(ctx context.Context, t *testing.T, i *instance, req *infer.Request) (map[string]byte, error) {
+func runOnce(ctx context.Context, t *testing.T, i *checker, req *infer.Request) (map[string]byte, error) {
 	t.Helper()
 	calls := []engine.Call{{Request: req}}
 	if err := i.RunEach(ctx, calls); err != nil {
@@ -282,7 +282,7 @@ func TestAStepHasWhatTheRequestHas(t *testing.T) {
 		caller := &access.Caller{Address: "192.0.2.1:50000"}
 		var others atomic.Int32
 		m.compute = func(ctx context.Context, req *infer.Request) (map[string]byte, error) {
-			if access.CallerOf(ctx) != caller {
+			if at, ok := ctx.Deadline(); access.CallerOf(ctx) != caller || !ok || time.Until(at) > time.Minute {
 				others.Add(1)
 			}
 			time.Sleep(100 * time.Millisecond)
@@ -290,7 +290,7 @@ func TestAStepHasWhatTheRequestHas(t *testing.T) {
 		}
 		req := request(t, map[string]byte{"X": 3})
 		req.Caller, req.Client, req.Priority, req.Timeout, req.Correlation, req.Flags = caller, 7, 2, time.Second, 9, infer.SequenceStart
-		req.Parameters = []infer.Parameter{{Name: "p", Value: int64(1)}}
+		req.Parameters, req.Deadline = []infer.Parameter{{Name: "p", Value: int64(1)}}, time.Now().Add(time.Minute)
 		if _, err := runOnce(t.Context(), t, load(t, m, steps("X", "Y", "inc A=X > B=t", "dbl A=t > B=Y")), req); err != nil {
 			t.Fatal(err)
 		}
@@ -301,7 +301,7 @@ func TestAStepHasWhatTheRequestHas(t *testing.T) {
 			}
 		}
 		if others.Load() != 0 {
-			t.Error("a step was run for another caller")
+			t.Error("a step was run for another caller, or with another deadline")
 		}
 	})
 }
@@ -390,6 +390,58 @@ func TestAnEnsembleIsReadyIfItsMembersAre(t *testing.T) {
 	if i.Ready() {
 		t.Error("it is ready, and a member is not")
 	}
+	if other, err := i.Instance(t.Context()); err != nil {
+		t.Error(err)
+	} else if _, checks := other.(engine.HealthChecker); checks {
+		t.Error("the members are checked by every instance")
+	}
+}
+
+func TestOutputsOfARequestThatIsOverAreReleased(t *testing.T) {
+	m := arithmetic()
+	compute := m.compute
+	ctx, cancel := context.WithCancel(t.Context())
+	m.compute = func(ctx context.Context, req *infer.Request) (map[string]byte, error) {
+		cancel() // when the step is as good as done
+		return compute(ctx, req)
+	}
+	req, before := request(t, map[string]byte{"X": 3}), buf.Live()
+	if _, err := runOnce(ctx, t, load(t, m, steps("X", "Y", "inc A=X > B=Y")), req); !errors.Is(err, context.Canceled) {
+		t.Errorf("it returned %v", err)
+	}
+	if after := buf.Live(); after != before {
+		t.Errorf("%d buffers in use, %d before", after, before)
+	}
+}
+
+// The next request of a sequence may follow when each step with sequences has its place.
+func TestStepsWithSequencesKeepTheOrderOfRequests(t *testing.T) {
+	m := arithmetic()
+	m.configs["seq"] = one("A", "B") + "sequence_batching { }\n"
+	m.configs["inner"] = steps("A", "B", "seq A=A > B=B")
+	var order []string
+	compute := m.compute
+	m.compute = func(ctx context.Context, req *infer.Request) (map[string]byte, error) {
+		order = append(order, req.Model)
+		if req.Queued != nil {
+			req.Queued()
+		}
+		in := *req
+		in.Model = "inc"
+		return compute(ctx, &in)
+	}
+	for config, want := range map[string][]string{
+		steps("X", "Y", "inc A=X > B=t", "dbl A=t > B=Y"):                    {"next", "inc", "dbl"},
+		steps("X", "Y", "inc A=X > B=t", "seq A=t > B=u", "dbl A=u > B=Y"):   {"inc", "seq", "next", "dbl"},
+		steps("X", "Y", "seq A=X > B=t", "inner A=t > B=u", "inc A=u > B=Y"): {"seq", "inner", "next", "inc"},
+	} {
+		order = nil
+		req := request(t, map[string]byte{"X": 3})
+		req.Queued = func() { order = append(order, "next") }
+		if _, err := runOnce(t.Context(), t, load(t, m, config), req); err != nil || !slices.Equal(order, want) {
+			t.Errorf("%v, want %v: %v", order, want, err)
+		}
+	}
 }
 
 func TestBatchDimensionsAreAddedAndRemoved(t *testing.T) {
@@ -412,6 +464,8 @@ func TestWhatDoesNotFitItsMembersIsNotLoaded(t *testing.T) {
 	m.configs["any"] = "max_batch_size: 8\ninput { name: \"A\" data_type: TYPE_UINT8 dims: -1 }\noutput { name: \"B\" data_type: TYPE_UINT8 dims: -1 }\n"
 	m.configs["small"] = strings.Replace(one("A", "B"), "8", "4", 1)
 	m.configs["flat"] = strings.Replace(one("A", "B"), "max_batch_size: 8\n", "", 1)
+	m.configs["seq"] = one("A", "B") + "sequence_batching { }\n"
+	m.configs["inner"] = steps("A", "B", "seq A=A > B=B")
 	m.configs["many"] = one("A", "B") + "model_transaction_policy { decoupled: true }\n"
 	for _, c := range []struct {
 		name, config, want string // "" means that it loads
@@ -427,6 +481,7 @@ func TestWhatDoesNotFitItsMembersIsNotLoaded(t *testing.T) {
 		{"an input that the member lacks", steps("X", "Y", "inc A=X Z=X > B=Y"), `config.pbtxt:7: ensemble_scheduling.step[0].input_map: model "inc" has no input "Z"`},
 		{"an output that the member lacks", steps("X", "Y Z", "inc A=X > B=Y C=Z"), `config.pbtxt:8: ensemble_scheduling.step[0].output_map: model "inc" has no output "C"`},
 		{"a decoupled member", steps("X", "Y", "many A=X > B=Y"), `config.pbtxt:7: ensemble_scheduling.step[0].model_name: model "many" is decoupled, and ensembles with decoupled steps are not supported yet`},
+		{"a cache before sequences", steps("X", "Y", "inner A=X > B=Y") + "response_cache { enable: true }\n", `config.pbtxt:9: response_cache: model "inner" has sequences, so that its answers depend on earlier requests`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			cfg, err := modelconfig.Parse("config.pbtxt", []byte(c.config))

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 
 	"github.com/shoal-serving/shoal/internal/modelconfig"
 	"github.com/shoal-serving/shoal/tensor"
@@ -34,6 +33,7 @@ type step struct {
 	model   string
 	version string // "" means the one that the member's policy selects
 	batched bool   // the member has a batch dimension
+	ordered bool   // the member has sequences, or has a member that does
 	inputs  []port // in the order of the member's configuration
 	outputs []port
 	wanted  []string // the names of outputs
@@ -97,19 +97,28 @@ func (b *builder) describe(name string, t modelconfig.Tensor, batched bool, by s
 	return len(b.known) - 1
 }
 
+// hasSequences reports whether the answers of a model depend on earlier requests, because it has
+// sequences or is an ensemble of such models.
+func hasSequences(cfg *modelconfig.Config, member func(model, version string) (*modelconfig.Config, error)) bool {
+	return cfg.Sequence != nil || slices.ContainsFunc(cfg.Steps, func(s modelconfig.Step) bool {
+		inner, err := member(s.Model, s.VersionName())
+		return err == nil && hasSequences(inner, member)
+	})
+}
+
 // addStep adds step i of the configuration.
 func (b *builder) addStep(i int, member func(model, version string) (*modelconfig.Config, error)) error {
 	from := &b.cfg.Steps[i]
-	s := step{model: from.Model}
-	if from.Version > 0 {
-		s.version = strconv.FormatInt(from.Version, 10)
-	}
+	s := step{model: from.Model, version: from.VersionName()}
 	cfg, err := member(s.model, s.version)
 	if err != nil {
 		return b.cfg.Invalid(from.Field("model_name"), "%v", err)
 	}
 	s.batched = cfg.MaxBatchSize > 0
+	s.ordered = hasSequences(cfg, member)
 	switch {
+	case s.ordered && b.cfg.CacheResponses:
+		return b.cfg.Invalid("response_cache", "model %q has sequences, so that its answers depend on earlier requests", s.model)
 	case cfg.Decoupled:
 		return b.cfg.Unsupported(from.Field("model_name"), "model %q is decoupled, and ensembles with decoupled steps are not supported yet", s.model)
 	case b.graph.batched && s.batched && cfg.MaxBatchSize < b.cfg.MaxBatchSize:

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/access"
@@ -17,7 +18,11 @@ import (
 
 // run runs the graph for one request, and appends the outputs to out.
 func (m *model) run(ctx context.Context, req *infer.Request, out *engine.Outputs) error {
-	ctx, cancel := context.WithCancel(access.WithCaller(ctx, req.Caller)) // the steps have the caller's rights
+	ctx = access.WithCaller(ctx, req.Caller) // the steps have the caller's rights, and its deadline
+	ctx, cancel := context.WithCancel(ctx)
+	if !req.Deadline.IsZero() {
+		ctx, cancel = context.WithDeadline(ctx, req.Deadline)
+	}
 	defer cancel()
 	r := &run{
 		model: m, cancel: cancel, req: req, began: time.Now(), needed: m.graph.needed(req.Outputs),
@@ -29,6 +34,7 @@ func (m *model) run(ctx context.Context, req *infer.Request, out *engine.Outputs
 		r.pinned, unpin = m.engine.Members.Pin(r.members())
 		defer unpin()
 	}
+	r.countOrdered()
 	for i, name := range m.graph.inputs {
 		v := &r.values[i]
 		v.made = true
@@ -55,7 +61,8 @@ type run struct {
 	needed []bool // by step
 	pinned any    // the versions of the members, see Members.Pin
 
-	steps sync.WaitGroup // goroutines of steps
+	steps    sync.WaitGroup // goroutines of steps
+	unqueued atomic.Int64   // steps of members with sequences that have no place in their order yet
 
 	mu        sync.Mutex  // guards the following until the steps have ended
 	started   []bool      // by step
@@ -81,6 +88,26 @@ func (r *run) members() (all []infer.ModelVersion) {
 		}
 	}
 	return all
+}
+
+// countOrdered counts the steps that must have their place in the order of requests before the
+// next request of the client may follow.
+func (r *run) countOrdered() {
+	for i := range r.graph.steps {
+		if r.needed[i] && r.graph.steps[i].ordered {
+			r.unqueued.Add(1)
+		}
+	}
+	if r.req.Queued != nil && r.unqueued.Load() == 0 {
+		r.req.Queued()
+	}
+}
+
+// queued notes that a step has its place.
+func (r *run) queued() {
+	if r.unqueued.Add(-1) == 0 {
+		r.req.Queued()
+	}
 }
 
 // ready returns the steps that can start, and marks them as started.
@@ -151,6 +178,9 @@ func (r *run) request(s *step) (req *infer.Request, release func()) {
 	req = &infer.Request{
 		ID: from.ID, Model: s.model, Version: s.version, Outputs: s.wanted, Client: from.Client, Parameters: from.Parameters,
 		Correlation: from.Correlation, CorrelationName: from.CorrelationName, Flags: from.Flags, Priority: from.Priority, Pinned: r.pinned, Trace: from.Trace.Child(),
+	}
+	if s.ordered && from.Queued != nil {
+		req.Queued = r.queued
 	}
 	if from.Timeout > 0 {
 		req.Timeout = max(1, from.Timeout-time.Since(r.began))
