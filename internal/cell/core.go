@@ -18,7 +18,7 @@ const (
 	routeEvery  = 50 * time.Millisecond  // between changes of routes
 	stepEvery   = 250 * time.Millisecond // between orders
 	settleFor   = 10 * time.Second       // the first plan waits this long for nodes that have not answered
-	goneAfter   = 3 * time.Second        // a node that does not answer for this long is gone
+	goneAfter   = 3 * time.Second        // a node is gone this long after the first poll that failed; a silent one after 5 to 10 s
 	retryAfter  = 30 * time.Second       // before a failed order is repeated
 	reflectFor  = 10 * time.Second       // a page must show what was ordered within this time
 	keepFor     = time.Minute            // nothing is unloaded this long after a start without a plan
@@ -105,6 +105,7 @@ type Core struct {
 	superseded string // why it sends no orders any more
 
 	configured Time // when it was first configured
+	settled    bool // all nodes have answered, are gone, or had the time to
 	keepUntil  Time // nothing is unloaded until then
 	planDirty  bool
 	stepDirty  bool
@@ -199,6 +200,7 @@ func (c *Core) Step(now Time, e Event) Actions {
 		}
 	}
 	c.expire(a)
+	c.settle()
 	if c.planDue() <= c.now {
 		c.replan(a)
 	}
@@ -326,7 +328,7 @@ func (c *Core) carry(e Carried, a *Actions) {
 	if e.Outdated {
 		c.supersede(fmt.Sprintf("node %s refused an order of epoch %d", e.Order.Node.Name, e.Order.Epoch), a)
 	}
-	if r := c.rollouts[model]; r != nil && r.State == RolloutWaiting && !e.Order.Unload && e.Failed == "" {
+	if r := c.rollouts[model]; r != nil && !e.Order.Unload {
 		r.loaded[e.Order.Node.Name] = c.now
 	}
 	if m == nil || m.pending[model] == nil {
@@ -364,18 +366,25 @@ func (c *Core) expire(a *Actions) {
 	slices.Sort(a.Log)
 }
 
-// planDue returns when the next plan is due; a plan is never due before its nodes had time
-// to answer.
+// settle decides when the first plan and the first routes can be made: without them Envoys keep
+// what they have, and with too few nodes they would lose it.
+func (c *Core) settle() {
+	waits, answered := false, c.plan != nil || len(c.nodes) == 0
+	for _, m := range c.nodes {
+		waits, answered = waits || m.page == nil && (!m.gone || c.now < c.configured+goneAfter), answered || m.page != nil
+	}
+	if c.configured != 0 && !answered {
+		c.configured = c.now // the others are waited for from the first answer on
+	}
+	c.settled = c.settled || c.configured != 0 && answered && (!waits || c.configured+settleFor <= c.now)
+}
+
+// planDue returns when the next plan is due.
 func (c *Core) planDue() Time {
-	if c.follow || c.configured == 0 {
+	if c.follow || !c.settled {
 		return never
 	}
 	if c.planned == 0 {
-		for _, m := range c.nodes {
-			if m.page == nil && m.failing == 0 {
-				return c.configured + settleFor
-			}
-		}
 		return c.now
 	}
 	if c.planDirty {
@@ -420,7 +429,7 @@ func (c *Core) keepHeld() {
 // moved takes note of the models that have other places than in the previous plan, and reports
 // whether anything has.
 func (c *Core) moved(previous *placement.Plan) bool {
-	moved := previous == nil || !slices.Equal(previous.Nodes, c.plan.Nodes) || len(previous.Models) != len(c.plan.Models)
+	moved := previous == nil || previous.Frozen != c.plan.Frozen || !slices.Equal(previous.Nodes, c.plan.Nodes) || len(previous.Models) != len(c.plan.Models)
 	c.routeAll = c.routeAll || previous == nil || previous.Frozen != c.plan.Frozen
 	for i := range c.plan.Models {
 		p := &c.plan.Models[i]
@@ -479,8 +488,13 @@ func (c *Core) send(at target, unload bool, a *Actions) {
 // next returns when the core must be stepped again.
 func (c *Core) next() Time {
 	at := min(c.planDue(), c.routesDue())
+	for _, due := range []Time{c.configured + goneAfter, c.configured + settleFor} {
+		if !c.settled && due > c.now {
+			at = min(at, due)
+		}
+	}
 	if c.stepDirty && c.orders() {
-		at = min(at, max(c.stepped+stepEvery, c.keepUntil))
+		at = min(at, c.stepped+stepEvery)
 	}
 	for _, m := range c.nodes {
 		for _, p := range m.pending {
@@ -497,8 +511,10 @@ func (c *Core) next() Time {
 			at = min(at, r.measured+measureEvery)
 		}
 		for _, loaded := range r.loaded {
-			if r.State == RolloutWaiting && loaded+reflectFor > c.now {
-				at = min(at, loaded+reflectFor)
+			for _, due := range []Time{loaded + stepEvery, loaded + reflectFor} {
+				if r.State == RolloutWaiting && due > c.now {
+					at = min(at, due)
+				}
 			}
 		}
 	}
@@ -510,7 +526,7 @@ func (c *Core) next() Time {
 
 // routesDue returns when the next change of routes is due.
 func (c *Core) routesDue() Time {
-	if c.plan == nil || !c.routeAll && len(c.routeDirty) == 0 {
+	if c.plan == nil || !c.settled || !c.routeAll && len(c.routeDirty) == 0 {
 		return never
 	}
 	return c.routed + routeEvery

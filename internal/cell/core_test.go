@@ -55,7 +55,7 @@ func (w *world) step(e Event) {
 
 // checkRoutes checks that routes that were not found again are as if they had been.
 func (w *world) checkRoutes() {
-	if w.core.routesDue() != never || w.core.plan == nil {
+	if w.core.routesDue() != never || w.core.plan == nil || !w.core.settled {
 		return
 	}
 	for model, want := range w.core.currentRoutes(nil) {
@@ -546,5 +546,77 @@ func TestAPreviewChangesNothing(t *testing.T) {
 	w.pass(time.Minute)
 	if len(w.orders) != 0 || len(w.active("m")) != 2 {
 		t.Errorf("the preview had an effect: %v", w.ordered())
+	}
+}
+
+// A model that cannot be loaded must not take the place of others.
+func TestModelsThatCannotBeLoadedDoNotHoldUpOthers(t *testing.T) {
+	w := newWorld(t, Options{}, "a")
+	w.configure(Model{Name: "bad1", Copies: 1}, Model{Name: "bad2", Copies: 1}, Model{Name: "good", Copies: 1})
+	w.reportAll()
+	for range 10 {
+		w.pass(time.Second)
+		orders := w.orders
+		w.orders = nil
+		for _, o := range orders {
+			if o.Model == "good" {
+				return
+			}
+			w.step(Carried{Order: o, Failed: "no such model"})
+		}
+	}
+	t.Errorf("the good model was not loaded in ten seconds: %v", w.log)
+}
+
+// A network that comes up late must not make the cell plan without nodes.
+func TestNothingIsPlannedBeforeANodeHasAnswered(t *testing.T) {
+	w := newWorld(t, Options{}, "a", "b")
+	w.hold("a", "m", 10)
+	w.hold("b", "m", 10)
+	w.configure(Model{Name: "m"})
+	for name := range w.pages {
+		w.step(Unreachable{name, "no route to host"})
+	}
+	w.pass(time.Minute)
+	if len(w.routes) > 0 || w.saved != nil {
+		t.Fatalf("routes %v without nodes", w.routes)
+	}
+	w.reportAll()
+	w.pass(2 * time.Second)
+	if got := w.active("m"); len(got) != 2 {
+		t.Errorf("m is active on %v, want both nodes that hold it", got)
+	}
+}
+
+func TestANodeThatMissesTheFirstPollIsWaitedFor(t *testing.T) {
+	w := newWorld(t, Options{}, "a", "b")
+	w.hold("a", "m", 10)
+	w.hold("b", "m", 10)
+	w.configure(Model{Name: "m"})
+	w.step(Unreachable{"b", "timeout"})
+	w.report("a")
+	w.pass(time.Second)
+	if len(w.routes) > 0 {
+		t.Errorf("routes %v before b is gone", w.routes)
+	}
+	w.report("b")
+	w.pass(time.Second)
+	if got := w.active("m"); len(got) != 2 {
+		t.Errorf("m is active on %v, want both", got)
+	}
+}
+
+func TestFollowersLearnThatAPlanIsFrozen(t *testing.T) {
+	w := newWorld(t, Options{}, "a", "b", "c")
+	w.configure(Model{Name: "m", Copies: 2})
+	w.reportAll()
+	w.settle()
+	before := w.saved.Version
+	for _, name := range []string{"a", "b"} {
+		w.step(Unreachable{name, "timeout"})
+	}
+	w.pass(10 * time.Second)
+	if w.saved.Version == before || w.saved.Plan.Frozen == "" {
+		t.Errorf("plan %d after %d, frozen %q", w.saved.Version, before, w.saved.Plan.Frozen)
 	}
 }

@@ -28,7 +28,7 @@ func (m *member) models() []node.Model {
 
 // holds reports whether a page has a model that is ready or loading.
 func holds(p *node.Page, model string) bool {
-	return slices.ContainsFunc(p.Models, func(m node.Model) bool { return m.Name == model && (m.State == ready || m.State == loading) })
+	return slices.ContainsFunc(p.Models, func(m node.Model) bool { return m.Name == model && present(m.State) })
 }
 
 // placed returns the nodes as placement sees them, with the orders that their pages do not
@@ -44,7 +44,7 @@ func (c *Core) placed(all bool, only map[string]struct{}) []placement.Node {
 		n := placement.Node{Name: m.Name, Zone: m.page.Zone, Bytes: cmp.Or(m.page.Memory, math.MaxInt64/2), Draining: m.page.Draining}
 		for i := range m.page.Models { // ordered by name: versions of one model are neighbours
 			model := &m.page.Models[i]
-			if _, concerned := only[model.Name]; only != nil && !concerned || model.State != ready && model.State != loading {
+			if _, concerned := only[model.Name]; only != nil && !concerned || !present(model.State) {
 				continue
 			}
 			if last := len(n.Copies) - 1; last >= 0 && n.Copies[last].Model == model.Name {
@@ -55,26 +55,27 @@ func (c *Core) placed(all bool, only map[string]struct{}) []placement.Node {
 			}
 			n.Copies = append(n.Copies, placement.Loaded{Model: model.Name, Bytes: model.Bytes, Rate: model.Rate, Ready: model.State == ready})
 		}
-		n.Copies = c.expected(m, n.Copies)
+		c.expect(m, &n)
 		nodes = append(nodes, n)
 	}
 	return nodes
 }
 
-// expected returns the copies of a node as they will be when it has carried out its orders.
-func (c *Core) expected(m *member, copies []placement.Loaded) []placement.Loaded {
+// expect changes the copies of a node to what they will be when it has carried out its orders.
+func (c *Core) expect(m *member, n *placement.Node) {
 	for model, p := range m.pending {
-		held := slices.IndexFunc(copies, func(l placement.Loaded) bool { return l.Model == model })
+		held := slices.IndexFunc(n.Copies, func(l placement.Loaded) bool { return l.Model == model })
 		switch {
+		case p.failed != "" && !p.unload:
+			n.Failed = append(n.Failed, model)
 		case p.failed != "":
 		case p.unload && held >= 0:
-			copies = slices.Delete(copies, held, held+1)
+			n.Copies = slices.Delete(n.Copies, held, held+1)
 		case !p.unload && held < 0:
-			copies = append(copies, placement.Loaded{Model: model, Bytes: c.learned[model].Bytes})
+			n.Copies = append(n.Copies, placement.Loaded{Model: model, Bytes: c.learned[model].Bytes})
 		}
 	}
-	slices.SortFunc(copies, func(a, b placement.Loaded) int { return strings.Compare(a.Model, b.Model) })
-	return copies
+	slices.SortFunc(n.Copies, func(a, b placement.Loaded) int { return strings.Compare(a.Model, b.Model) })
 }
 
 // models returns the wanted models with what the nodes reported about them.

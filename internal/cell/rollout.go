@@ -50,54 +50,7 @@ type Rollout struct {
 	asked    map[string]bool         // nodes that have not answered
 	loaded   map[string]Time         // when nodes had loaded the model for this rollout
 	measured Time
-	old, new tally
-}
-
-// A tally is what a version did in one step.
-type tally struct {
-	requests, failures uint64
-	times              map[time.Duration]uint64 // by upper bound
-}
-
-func (t *tally) add(before, now *node.Figures) {
-	if now.Requests < before.Requests { // it was loaded again
-		before = &node.Figures{}
-	}
-	t.requests += now.Requests - before.Requests
-	t.failures += now.Failures - min(now.Failures, before.Failures)
-	if t.times == nil {
-		t.times = map[time.Duration]uint64{}
-	}
-	for _, b := range now.Times {
-		t.times[b.Most] += b.Count
-	}
-	for _, b := range before.Times {
-		t.times[b.Most] -= b.Count
-	}
-}
-
-// p99 returns the 99th percentile of the times; 0 if there are none.
-func (t *tally) p99() time.Duration {
-	total, below := uint64(0), uint64(0)
-	for _, n := range t.times {
-		total += n
-	}
-	for _, most := range slices.Sorted(maps.Keys(t.times)) {
-		if below += t.times[most]; total > 0 && below*100 >= total*99 {
-			return most
-		}
-	}
-	return 0
-}
-
-// above returns the number of times in buckets that begin above the limit.
-func (t *tally) above(limit time.Duration) (n uint64) {
-	for most, count := range t.times {
-		if most-most/16 > limit { // a bucket is at most a sixteenth wide
-			n += count
-		}
-	}
-	return n
+	old, new node.Tally
 }
 
 // judge says why the new version must not go on; "" if nothing speaks against it.
@@ -106,14 +59,14 @@ func (t *tally) above(limit time.Duration) (n uint64) {
 // missing could not change the outcome. Three standard deviations are allowed for chance, but none
 // beside a version that never fails.
 func (r *Rollout) judge() string {
-	n := float64(max(r.new.requests, minRequests))
-	rate := float64(r.old.failures) / float64(max(r.old.requests, 1))
-	if float64(r.new.failures) > n*(rate+moreFailures)+3*math.Sqrt(n*rate) {
-		return fmt.Sprintf("%d of %d requests of version %s failed, and %d of %d of version %s", r.new.failures, r.new.requests, r.To, r.old.failures, r.old.requests, r.From)
+	n := float64(max(r.new.Requests, minRequests))
+	rate := float64(r.old.Failures) / float64(max(r.old.Requests, 1))
+	if float64(r.new.Failures) > n*(rate+moreFailures)+3*math.Sqrt(n*rate) {
+		return fmt.Sprintf("%d of %d requests of version %s failed, and %d of %d of version %s", r.new.Failures, r.new.Requests, r.To, r.old.Failures, r.old.Requests, r.From)
 	}
-	limit := time.Duration(slower * float64(r.old.p99()))
-	if slow := r.new.above(limit); limit > 0 && r.old.requests >= minRequests && float64(slow) > n*slowShare+3*math.Sqrt(n*slowShare) {
-		return fmt.Sprintf("%d of %d requests of version %s took longer than %v, a fifth more than the p99 of version %s", slow, r.new.requests, r.To, limit.Round(10*time.Microsecond), r.From)
+	limit := time.Duration(slower * float64(r.old.P99()))
+	if slow := r.new.Above(limit); limit > 0 && r.old.Requests >= minRequests && float64(slow) > n*slowShare+3*math.Sqrt(n*slowShare) {
+		return fmt.Sprintf("%d of %d requests of version %s took longer than %v, a fifth more than the p99 of version %s", slow, r.new.Requests, r.To, limit.Round(10*time.Microsecond), r.From)
 	}
 	return ""
 }
@@ -169,7 +122,7 @@ func (c *Core) startRollout(r Rollout, a *Actions) {
 
 // changedRollout makes a change of a rollout known.
 func (c *Core) changedRollout(r *Rollout, what string, a *Actions) {
-	r.Since, r.old, r.new = c.now, tally{}, tally{}
+	r.Since, r.old, r.new = c.now, node.Tally{}, node.Tally{}
 	c.routeDirty[r.Model] = struct{}{}
 	c.version++
 	a.Save = c.state()
@@ -210,7 +163,7 @@ func (c *Core) advance(a *Actions) {
 		case RolloutRunning:
 			if reason := r.judge(); reason != "" {
 				c.stopRollout(r, reason, a)
-			} else if r.new.requests >= minRequests && r.old.requests >= min(minRequests, r.new.requests) && r.Since+r.Hold <= c.now {
+			} else if r.new.Requests >= minRequests && r.old.Requests >= min(minRequests, r.new.Requests) && r.Since+r.Hold <= c.now {
 				c.nextStep(r, a)
 			}
 		}
@@ -232,10 +185,11 @@ func (c *Core) await(r *Rollout, a *Actions) {
 	for _, n := range active {
 		for _, version := range []string{r.From, r.To} {
 			state, reason := c.nodes[n.Name].version(r.Model, version)
-			if at, carried := r.loaded[n.Name]; state == "" && carried && at+reflectFor <= c.now {
+			at, carried := r.loaded[n.Name]
+			if state == "" && carried && at+reflectFor <= c.now {
 				state, reason = "UNAVAILABLE", "it does not exist, or the model's version_policy excludes it"
 			}
-			if state != "" && state != ready && state != loading && reason != "" {
+			if !present(state) && reason != "" && carried && at+stepEvery <= c.now { // before, it is about an earlier load
 				c.stopRollout(r, fmt.Sprintf("node %s has no version %s: %s", n.Name, version, reason), a)
 				return
 			}
@@ -277,9 +231,9 @@ func (c *Core) measure(e Measured) {
 		r.seen[at] = f
 		switch { // the first figures are what happened before
 		case known && f.Version == r.From:
-			r.old.add(&before, &f)
+			r.old.Add(&before, &f)
 		case known && f.Version == r.To:
-			r.new.add(&before, &f)
+			r.new.Add(&before, &f)
 		}
 	}
 }
@@ -294,6 +248,8 @@ func (m *member) version(model, version string) (state, reason string) {
 	}
 	return "", ""
 }
+
+func present(state string) bool { return state == ready || state == loading }
 
 // have reports whether a version is ready on all nodes.
 func (c *Core) have(nodes []Node, model, version string) bool {
@@ -326,16 +282,17 @@ func (c *Core) divide(route *Route, m *Model) {
 	}
 }
 
-// lacking returns the nodes that must load the new version of a rollout.
+// lacking returns the nodes that must load a version of a rollout. Spare copies may become active.
 func (c *Core) lacking() (all []target) {
 	for name, r := range c.rollouts {
-		if r.State != RolloutWaiting {
+		if r.State == RolloutStopped {
 			continue
 		}
-		for _, n := range c.routes[r.Model].Active {
+		for _, n := range slices.Concat(c.routes[name].Active, c.routes[name].Spare) {
 			old, _ := c.nodes[n.Name].version(name, r.From)
 			fresh, _ := c.nodes[n.Name].version(name, r.To)
-			if _, carried := r.loaded[n.Name]; !carried && (old == "" || fresh == "") {
+			at, carried := r.loaded[n.Name]
+			if (!carried || at+retryAfter <= c.now) && (!present(fresh) || r.State != RolloutDone && !present(old)) {
 				all = append(all, target{n.Name, name})
 			}
 		}
@@ -368,7 +325,7 @@ func (c *Core) describeRollouts() []RolloutDescription {
 	all := []RolloutDescription{}
 	for _, name := range slices.Sorted(maps.Keys(c.rollouts)) {
 		r := c.rollouts[name]
-		figures := func(t *tally) VersionFigures { return VersionFigures{t.requests, t.failures, t.p99()} }
+		figures := func(t *node.Tally) VersionFigures { return VersionFigures{t.Requests, t.Failures, t.P99()} }
 		all = append(all, RolloutDescription{*r, figures(&r.old), figures(&r.new)})
 	}
 	return all

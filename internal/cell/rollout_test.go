@@ -20,7 +20,7 @@ func rolling(t *testing.T, loaded bool) *world {
 	for _, name := range []string{"a", "b"} {
 		w.hold(name, "m", 1)
 		if loaded {
-			w.holdVersion(name, "2", ready, "")
+			w.holdVersion(name, ready, "")
 		}
 	}
 	w.configure(Model{Name: "m", Copies: 2, Split: []Share{{"1", 100}}})
@@ -29,8 +29,8 @@ func rolling(t *testing.T, loaded bool) *world {
 	return w
 }
 
-func (w *world) holdVersion(name, version, state, reason string) {
-	w.pages[name].Models = append(w.pages[name].Models, node.Model{Name: "m", Version: version, State: state, Reason: reason, Bytes: 10})
+func (w *world) holdVersion(name, state, reason string) {
+	w.pages[name].Models = append(w.pages[name].Models, node.Model{Name: "m", Version: "2", State: state, Reason: reason, Bytes: 10})
 }
 
 // begin starts a rollout of version 2.
@@ -182,7 +182,7 @@ func TestARolloutWaitsForNodesThatLoadTheVersion(t *testing.T) {
 		t.Errorf("ordered %v, %s", w.ordered(), w.rollout().State)
 	}
 	for _, name := range []string{"a", "b"} {
-		w.holdVersion(name, "2", ready, "")
+		w.holdVersion(name, ready, "")
 		w.report(name)
 	}
 	w.pass(time.Second)
@@ -203,7 +203,14 @@ func TestARolloutOfAVersionThatCannotBeLoadedStops(t *testing.T) {
 		change func(w *world)
 		reason string
 	}{
-		"damaged": {func(w *world) { w.holdVersion("a", "2", "UNAVAILABLE", "model.onnx is damaged"); w.report("a") }, "node a has no version 2: model.onnx is damaged"},
+		"damaged": {func(w *world) {
+			w.holdVersion("a", "UNAVAILABLE", "model.onnx is damaged")
+			w.report("a")
+			for _, o := range w.orders {
+				w.step(Carried{Order: o, Failed: "cannot be loaded"})
+			}
+			w.pass(stepEvery)
+		}, "node a has no version 2: model.onnx is damaged"},
 		"missing": {func(w *world) {
 			for _, o := range w.orders {
 				w.step(Carried{Order: o})
@@ -220,6 +227,48 @@ func TestARolloutOfAVersionThatCannotBeLoadedStops(t *testing.T) {
 				t.Errorf("%s: %s", r.State, r.Reason)
 			}
 		})
+	}
+}
+
+// Nodes keep saying why a version could not be loaded, until it is loaded again.
+func TestARolloutCanBeRepeatedWhenItsFilesAreRepaired(t *testing.T) {
+	w := rolling(t, false)
+	for _, name := range []string{"a", "b"} {
+		w.holdVersion(name, "UNAVAILABLE", "model.onnx was damaged")
+	}
+	w.reportAll()
+	w.begin(Rollout{})
+	w.pass(stepEvery)
+	if got := len(w.orders); got != 2 || w.rollout().State != RolloutWaiting {
+		t.Fatalf("%d orders, and the rollout is %s: %s", got, w.rollout().State, w.rollout().Reason)
+	}
+	for _, o := range w.orders {
+		models := w.pages[o.Node.Name].Models
+		models[len(models)-1].State, models[len(models)-1].Reason = ready, ""
+		w.report(o.Node.Name)
+		w.step(Carried{Order: o})
+	}
+	w.pass(time.Second)
+	if r := w.rollout(); r.State != RolloutRunning {
+		t.Errorf("%s: %s", r.State, r.Reason)
+	}
+}
+
+func TestSpareCopiesGetTheVersionOfARollout(t *testing.T) {
+	w := newWorld(t, Options{}, "a", "b", "c")
+	for name, rate := range map[string]float64{"a": 1, "b": 1, "c": 0} {
+		w.hold(name, "m", rate)
+	}
+	w.configure(Model{Name: "m", Copies: 2, Split: []Share{{"1", 100}}})
+	w.reportAll()
+	w.settle()
+	if spare := w.routes["m"].Spare; len(spare) != 1 {
+		t.Fatalf("spare copies on %v, want one", spare)
+	}
+	w.begin(Rollout{})
+	w.pass(stepEvery)
+	if got := w.ordered(); len(got) != 3 {
+		t.Errorf("ordered %v, want three loads", got)
 	}
 }
 

@@ -37,7 +37,9 @@ const missing = "-"
 // methods may be called concurrently.
 type Table struct {
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
-	log *slog.Logger
+	log  *slog.Logger
+	open chan struct{} // closed by Open
+	once sync.Once     // for Open
 
 	mu        sync.Mutex                                  // guards the following
 	resources map[string]map[string]*discoveryv3.Resource // by type and name
@@ -52,10 +54,14 @@ type stream struct {
 	changed map[string]map[string]struct{} // by type: names to look at
 }
 
-// New returns an empty table.
+// New returns an empty table. Envoys get nothing until [Table.Open]: an Envoy that has resources from
+// another cell, or from before a restart, would give them up.
 func New(log *slog.Logger) *Table {
-	return &Table{log: log, resources: map[string]map[string]*discoveryv3.Resource{Clusters: {}, Endpoints: {}, Routes: {}}, streams: map[*stream]struct{}{}}
+	return &Table{log: log, open: make(chan struct{}), resources: map[string]map[string]*discoveryv3.Resource{Clusters: {}, Endpoints: {}, Routes: {}}, streams: map[*stream]struct{}{}}
 }
+
+// Open says that the table has all resources that there are. It may be called more than once.
+func (t *Table) Open() { t.once.Do(func() { close(t.open) }) }
 
 // Register adds the services of the table to a gRPC server.
 func (t *Table) Register(g *grpc.Server) {
@@ -177,6 +183,11 @@ func (t *Table) ask(s *stream, r *discoveryv3.DeltaDiscoveryRequest, typeURL str
 
 // send sends what changes, until the stream has ended or fails. If it fails, Recv does, too.
 func (t *Table) send(rpc deltaStream, s *stream, ended <-chan struct{}) {
+	select {
+	case <-ended:
+		return
+	case <-t.open:
+	}
 	for nonce := uint64(1); ; {
 		select {
 		case <-ended:

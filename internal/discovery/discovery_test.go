@@ -49,6 +49,9 @@ func connect(t *testing.T, first *discoveryv3.DeltaDiscoveryRequest, test func(t
 		ended := make(chan error)
 		go func() { ended <- table.DeltaAggregatedResources(e) }()
 		e.ask(first)
+		e.wants("before the table is open")
+		table.Open()
+		synctest.Wait()
 		test(table, e)
 		close(e.requests)
 		if err := <-ended; !errors.Is(err, io.EOF) {

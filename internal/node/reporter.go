@@ -107,7 +107,7 @@ func (r *Reporter) refresh(now time.Time) {
 		}
 		key := [2]string{m.Name, m.Version}
 		figures := r.recent[key]
-		if figures == nil || m.Stats.Success.Count < figures.at.Success.Count { // it was loaded again
+		if figures == nil || m.Stats.Success.Count < figures.at.Success.Count || m.Stats.Fail.Count < figures.at.Fail.Count { // it was loaded again
 			figures = &recent{began: now, at: *m.Stats}
 		}
 		figures.update(now, m)

@@ -13,6 +13,7 @@ const (
 	lowerAfter    = 10 * time.Minute
 	hysteresis    = 1.2 // the number of copies is lowered only if it would suffice for this multiple of the rate
 	minimumActive = 2   // of a model in use
+	mostActive    = 1e4 // whatever a node reports
 	unmeasured    = time.Millisecond
 )
 
@@ -38,7 +39,7 @@ func (m *Model) takes(rows int) time.Duration {
 // copiesFor returns how many active copies the rate needs, as a fraction.
 func (m *Model) copiesFor(rate float64) float64 {
 	b := m.PlannedBatch()
-	return rate * m.takes(b).Seconds() / float64(b) / utilization
+	return min(rate*m.takes(b).Seconds()/float64(b)/utilization, mostActive)
 }
 
 // deviceTime returns the device time that one of the given number of active copies is
@@ -71,7 +72,7 @@ func (m *Model) need(previous *Placement, zones int) Placement {
 	switch {
 	case previous == nil:
 		p.Active, p.Counted = raised, m.Reported
-	case m.Reported > p.Counted:
+	case m.Reported != p.Counted:
 		p.Counted = m.Reported
 		p.count(raised, lowered, m.Reported)
 	}

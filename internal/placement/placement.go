@@ -18,6 +18,7 @@ type Node struct {
 	Draining bool     // it will leave: its copies move to other nodes
 	Copies   []Loaded // the models that it holds or loads
 	Cached   []string // digests of model files on its disk
+	Failed   []string // models that it could not load a moment ago
 }
 
 // A Loaded is a model on a node.
@@ -63,13 +64,15 @@ type Config struct {
 // depends on, and can be stored as JSON.
 type Plan struct {
 	At     Time
-	Nodes  []string    // nodes that answered, sorted
+	Nodes  []string    // nodes that answered a moment ago, sorted
 	Models []Placement // sorted by name
 
 	// Frozen says why this plan repeats the previous one; empty if it does not. FrozenAt is
 	// when that began.
 	Frozen   string `json:",omitempty"`
 	FrozenAt Time   `json:",omitempty"`
+
+	Vanished map[string]Time `json:",omitempty"` // nodes that did not answer, and since when
 }
 
 // A Placement is the part of a plan about one model.

@@ -10,7 +10,8 @@ import (
 )
 
 const (
-	vanishedDivisor = 3 // a plan freezes if at least this part of the nodes vanishes at once
+	vanishedDivisor = 3                // a plan freezes if at least this part of the nodes vanishes at once
+	vanishedFor     = 10 * time.Second // at once is within this time: nodes are noticed one by one
 	frozenFor       = 10 * time.Minute
 )
 
@@ -22,9 +23,10 @@ const (
 func (c Config) Plan(previous *Plan, nodes []Node, models []Model, now Time) *Plan {
 	nodes = byName(nodes, func(n *Node) string { return n.Name })
 	models = byName(models, func(m *Model) string { return m.Name })
-	if reason, since := freeze(previous, nodes, now); reason != "" {
+	vanished := missing(previous, nodes, now)
+	if reason, since := freeze(previous, len(nodes), len(vanished), now); reason != "" {
 		frozen := *previous
-		frozen.At, frozen.Frozen, frozen.FrozenAt = now, reason, since
+		frozen.At, frozen.Frozen, frozen.FrozenAt, frozen.Vanished = now, reason, since, vanished
 		return &frozen
 	}
 	b := newBuilder(nodes, models)
@@ -32,30 +34,42 @@ func (c Config) Plan(previous *Plan, nodes []Node, models []Model, now Time) *Pl
 	b.applyQuotas(c.Quotas)
 	b.keep()
 	b.settle()
-	return b.plan(now)
+	p := b.plan(now)
+	for name, since := range vanished {
+		if now-since < vanishedFor {
+			p.Nodes, p.Vanished = append(p.Nodes, name), vanished
+		}
+	}
+	slices.Sort(p.Nodes)
+	return p
+}
+
+// missing returns the nodes of the previous plan that do not report, and since when.
+func missing(previous *Plan, nodes []Node, now Time) map[string]Time {
+	if previous == nil {
+		return nil
+	}
+	all := map[string]Time{}
+	for _, name := range previous.Nodes {
+		if find(nodes, name, func(n *Node) string { return n.Name }) == nil {
+			all[name] = cmp.Or(previous.Vanished[name], now)
+		}
+	}
+	return all
 }
 
 // freeze returns why the previous plan must be repeated, and since when it is; or nothing.
 // One node is never a mass failure, even if it is a third of the cell. What is missing for
 // ten minutes counts as lost, unless everything is.
-func freeze(previous *Plan, nodes []Node, now Time) (reason string, since Time) {
-	if previous == nil {
-		return "", 0
-	}
-	vanished := 0
-	for _, name := range previous.Nodes {
-		if find(nodes, name, func(n *Node) string { return n.Name }) == nil {
-			vanished++
-		}
-	}
-	if len(nodes) > 0 && (vanished < 2 || vanished*vanishedDivisor < len(previous.Nodes)) {
+func freeze(previous *Plan, nodes, vanished int, now Time) (reason string, since Time) {
+	if previous == nil || nodes > 0 && (vanished < 2 || vanished*vanishedDivisor < len(previous.Nodes)) {
 		return "", 0
 	}
 	since = now
 	if previous.Frozen != "" {
 		since = previous.FrozenAt
 	}
-	if len(nodes) == 0 {
+	if nodes == 0 {
 		return "no node reports: the plan is frozen until some do", since
 	}
 	if now-since >= frozenFor {
@@ -297,7 +311,7 @@ func (b *builder) plan(now Time) *Plan {
 			w.Copies[i] = Copy{b.nodes[at.node].Name, at.active}
 		}
 		slices.SortFunc(w.Copies, func(x, y Copy) int { return strings.Compare(x.Node, y.Node) })
-		if len(w.Copies) == 0 {
+		if len(w.Copies) == 0 && !w.OverQuota {
 			w.Home = b.home(m)
 		}
 	}

@@ -245,6 +245,27 @@ func TestAThirdOfTheNodesVanishingFreezesThePlan(t *testing.T) {
 	}
 }
 
+// Nodes behind a broken switch are noticed one by one, because their polls end at different times.
+func TestNodesThatVanishOneByOneFreezeThePlan(t *testing.T) {
+	all, models := nodes(4, 100), []Model{model("m", 10)}
+	plan, now := Config{}.Plan(nil, all, models, 0), time.Second
+	for lost := 1; lost < 4; lost, now = lost+1, now+3*time.Second/2 {
+		if plan = (Config{}).Plan(plan, all[lost:], models, now); (plan.Frozen != "") != (lost > 1) {
+			t.Errorf("%d nodes lost: %q", lost, plan.Frozen)
+		}
+	}
+	plan = Config{}.Plan(nil, all, models, 0)
+	for lost := 1; lost < 4; lost++ { // over time they are lost one by one
+		if plan = (Config{}).Plan(plan, all[lost:], models, Time(lost)*time.Minute); plan.Frozen != "" && lost < 3 {
+			t.Errorf("%d nodes lost, a minute after the last: %q", lost, plan.Frozen)
+		}
+		plan = Config{}.Plan(plan, all[lost:], models, Time(lost)*time.Minute+30*time.Second)
+		if len(plan.Nodes) != 4-lost {
+			t.Errorf("half a minute later the plan has %v", plan.Nodes)
+		}
+	}
+}
+
 func TestWithoutReportsThePlanStaysFrozen(t *testing.T) {
 	all, models := nodes(1, 100), []Model{model("m", 10)}
 	plan := Config{}.Plan(nil, all, models, 0)
@@ -254,6 +275,14 @@ func TestWithoutReportsThePlanStaysFrozen(t *testing.T) {
 			t.Errorf("at %v: %q and %v, want %q and no change", now, next.Frozen, next.Models, want)
 		}
 		plan = next
+	}
+}
+
+// A node that reports nonsense must not occupy the cell for ever.
+func TestAnAbsurdRateNeedsAFiniteNumberOfCopies(t *testing.T) {
+	m := model("m", 1e18)
+	if p := (Config{}).Plan(nil, nodes(3, 100), []Model{m}, 0); len(p.Models[0].Copies) != 3 || p.Models[0].Active > mostActive {
+		t.Errorf("%+v, want a copy on each node", p.Models[0])
 	}
 }
 

@@ -23,7 +23,7 @@ type Step struct {
 // newer than the steps that were returned before.
 //
 // A copy is loaded before the one that it replaces is unloaded, as far as memory allows. The
-// last ready copy of a model in use is never unloaded.
+// last ready copy of a model in use is never unloaded, unless its tenant is over its quota.
 func Steps(plan *Plan, nodes []Node, models []Model, since time.Duration) []Step {
 	if plan.Frozen != "" {
 		return nil
@@ -113,7 +113,7 @@ func (s *stepper) planLoads(m int) {
 	h := &s.models[m]
 	for _, c := range h.Copies {
 		n, reports := slices.BinarySearchFunc(s.nodes, c.Node, func(n Node, name string) int { return strings.Compare(n.Name, name) })
-		if !reports || slices.Contains(h.holders, int32(n)) {
+		if !reports || slices.Contains(h.holders, int32(n)) || slices.Contains(s.nodes[n].Failed, h.Model) {
 			continue
 		}
 		s.rooms[n].wanted += h.bytes

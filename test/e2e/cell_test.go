@@ -30,6 +30,7 @@ import (
 	"github.com/shoal-serving/shoal/client"
 	"github.com/shoal-serving/shoal/internal/cell"
 	"github.com/shoal-serving/shoal/internal/identity/identitytest"
+	"github.com/shoal-serving/shoal/internal/placement"
 	"github.com/shoal-serving/shoal/test/servertest"
 )
 
@@ -309,7 +310,8 @@ func TestACellOfRealNodes(t *testing.T) {
 	}
 
 	servertest.Eventually(t, "the plan without the node is on disk", func() bool {
-		return !slices.Contains(c.readState().Plan.Nodes, before.Nodes[victim].Name)
+		at := func(copy placement.Copy) bool { return copy.Node == before.Nodes[victim].Name }
+		return !slices.ContainsFunc(c.readState().Plan.Models, func(m placement.Placement) bool { return slices.ContainsFunc(m.Copies, at) })
 	})
 	load = c.load(4, models)
 	servertest.Kill(decider)

@@ -162,7 +162,10 @@ func (c *Controller) step(ctx context.Context, e cell.Event) time.Duration {
 	return a.Next - began
 }
 
-func now() cell.Time { return cell.Time(time.Now().UnixNano()) }
+var started = time.Now()
+
+// now returns the time since 1970, which does not change when the clock is set.
+func now() cell.Time { return cell.Time(started.UnixNano()) + time.Since(started) }
 
 // send reports an event to the loop.
 func (c *Controller) send(ctx context.Context, e cell.Event) {

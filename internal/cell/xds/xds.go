@@ -40,6 +40,7 @@ func New(opts Options) (*Server, error) {
 
 // Update changes routes, and removes those of models that are not wanted any more.
 func (s *Server) Update(changed []cell.Route, removed []string) error {
+	defer s.opts.Table.Open()
 	clusters, assignments := map[string]proto.Message{}, map[string]proto.Message{}
 	for i := range changed {
 		for prefix, address := range protocols {

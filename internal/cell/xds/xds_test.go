@@ -81,6 +81,7 @@ func newServer(t *testing.T) *Server {
 	if err != nil {
 		t.Fatal(err)
 	}
+	update(t, s, nil) // without it, Envoys wait
 	return s
 }
 
