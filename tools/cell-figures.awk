@@ -4,7 +4,7 @@
 /figures:/ {
 	for (i = 2; i <= NF; i++) {
 		if ($i ~ /^requests/ && $(i - 1) ~ /^[0-9]+$/) requests += $(i - 1)
-		if (i > 2 && $i ~ /^failed/ && $(i - 2) ~ /^requests/) failed += $(i - 1)
+		if (i > 2 && $i ~ /^failed/ && $(i - 1) ~ /^[0-9]+$/ && $(i - 2) != "version") failed += $(i - 1)
 	}
 }
 /^--- PASS/ { passed++ }
