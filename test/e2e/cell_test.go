@@ -17,8 +17,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -310,7 +310,7 @@ func TestACellOfRealNodes(t *testing.T) {
 	}
 
 	servertest.Eventually(t, "the plan without the node is on disk", func() bool {
-		at := func(copy placement.Copy) bool { return copy.Node == before.Nodes[victim].Name }
+		at := func(x placement.Copy) bool { return x.Node == before.Nodes[victim].Name }
 		return !slices.ContainsFunc(c.readState().Plan.Models, func(m placement.Placement) bool { return slices.ContainsFunc(m.Copies, at) })
 	})
 	load = c.load(4, models)
