@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -52,7 +53,9 @@ type stream struct {
 	workers   int
 	last      <-chan struct{} // closed when the last received request is answered
 
-	lastQueued <-chan struct{} // closed when the last received request of a sequence has its place in the queue
+	// lastQueued has a channel by model, which is closed when the last received request of a
+	// sequence of that model has its place in the queue.
+	lastQueued map[string]<-chan struct{}
 
 	sending sync.Mutex // held while a response is sent
 
@@ -123,7 +126,7 @@ func (s *service) stream(messages grpc.ServerStream) error {
 		workers:  1,
 		last:     first,
 
-		lastQueued: first,
+		lastQueued: map[string]<-chan struct{}{},
 	}
 	go st.work(ctx)
 	var err error
@@ -205,8 +208,8 @@ func (st *stream) receive(ctx context.Context) *turn {
 	t := &turn{stream: st, in: in, before: st.last, after: make(chan struct{})}
 	st.last = t.after
 	if in.GetParameters()["sequence_id"] != nil {
-		t.precedes, t.queued = st.lastQueued, make(chan struct{})
-		st.lastQueued = t.queued
+		t.precedes, t.queued = st.lastQueued[in.GetModelName()], make(chan struct{})
+		st.rememberQueued(in.GetModelName(), t.queued)
 		in.queued = t.hasPlace
 	}
 	if st.waiting.Load() == 0 && st.workers < maxInFlight {
@@ -214,6 +217,22 @@ func (st *stream) receive(ctx context.Context) *turn {
 		go st.work(ctx)
 	}
 	return t
+}
+
+// rememberQueued sets the channel of a model, and forgets those of models that nothing waits for:
+// a stream may name any number of models.
+func (st *stream) rememberQueued(model string, queued <-chan struct{}) {
+	if len(st.lastQueued) >= maxInFlight {
+		maps.DeleteFunc(st.lastQueued, func(_ string, c <-chan struct{}) bool {
+			select {
+			case <-c:
+				return true
+			default:
+				return false
+			}
+		})
+	}
+	st.lastQueued[model] = queued
 }
 
 // receiveFailed ends the stream after the last request. If the client has only finished

@@ -95,6 +95,31 @@ func TestRequestsOfAStreamRunAtOnceAndAreAnsweredInOrder(t *testing.T) {
 	expectEnd(t, stream, codes.OK)
 }
 
+// Requests of a model that is being loaded must not hold up sequences of another one.
+func TestSequencesOfOneModelDoNotWaitForThoseOfAnother(t *testing.T) {
+	backend, conn := newServer(t, kservegrpc.Options{})
+	loaded := make(chan struct{})
+	backend.Before = func(_ context.Context, req *infer.Request) error {
+		if req.ID == "cold" {
+			req.Waiter.AwaitsModel()
+			<-loaded
+		}
+		return nil // without a call of Queued
+	}
+	stream := openStream(t.Context(), t, conn)
+	cold, warm := request(), bytesInput(10) // of two models
+	cold.Id, warm.Id = "cold", "warm"
+	for _, in := range []*kservepb.ModelInferRequest{cold, warm} {
+		in.Parameters = map[string]*kservepb.InferParameter{"sequence_id": {ParameterChoice: &kservepb.InferParameter_Int64Param{Int64Param: 7}}}
+		if err := stream.Send(in); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expect(t, stream, "warm")
+	close(loaded)
+	expect(t, stream, "cold")
+}
+
 func TestAStreamReceivesNoMoreThanItHasRoomFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		backend, conn := newServer(t, kservegrpc.Options{})
