@@ -310,6 +310,22 @@ func TestATenantOverItsQuotaLosesItsColdestModels(t *testing.T) {
 	}
 }
 
+// A model that is asked for more often than its tenant's quota allows keeps the copies it has.
+func TestAModelIsNotLostBecauseItsRateRises(t *testing.T) {
+	m, c := model("m", 1), Config{Quotas: map[string]Quota{"t": {Copies: 6}}}
+	m.Tenant = "t"
+	plan := c.Plan(nil, nodes(9, 100), []Model{m}, 0)
+	before := text(plan.Find("m"))
+	m.Rate = 5000
+	for i := range 5 {
+		m.Reported = Time(i+1) * 10 * time.Second
+		plan = c.Plan(plan, hold(nodes(9, 100), plan), []Model{m}, m.Reported)
+		if p := plan.Find("m"); p.OverQuota || text(p) != before {
+			t.Errorf("after %d reports it is at %q, over quota %v, and was at %q", i+1, text(p), p.OverQuota, before)
+		}
+	}
+}
+
 func TestEqualInputGivesEqualPlansByteForByte(t *testing.T) {
 	chance := rand.New(rand.NewPCG(1, 2))
 	all, models := randomCell(chance)

@@ -15,14 +15,18 @@ func (b *builder) applyQuotas(quotas map[string]Quota) {
 			continue
 		}
 		w := &b.wants[m]
-		next := used[tenant]
-		next.Copies += w.Active + w.Spare
-		next.Bytes += int64(w.Active+w.Spare) * b.models[m].Bytes
-		next.Device += float64(b.models[m].deviceTime(w.Active)) * float64(w.Active) / 1e9
-		if quota.allows(next) {
-			used[tenant] = next
-		} else {
-			w.OverQuota = true
+		after := func() Quota {
+			q := used[tenant]
+			q.Copies += w.Active + w.Spare
+			q.Bytes += int64(w.Active+w.Spare) * b.models[m].Bytes
+			q.Device += float64(b.models[m].deviceTime(w.Active)) * float64(w.Active) / 1e9
+			return q
+		}
+		if p := b.previous[m]; p != nil && p.Active > 0 && p.Active < w.Active && !quota.allows(after()) {
+			w.Active, w.Spare = p.Active, spares(p.Active, b.zones) // no room for more
+		}
+		if w.OverQuota = !quota.allows(after()); !w.OverQuota {
+			used[tenant] = after()
 		}
 	}
 }
