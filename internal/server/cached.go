@@ -1,6 +1,7 @@
 package server
 
 import (
+	"slices"
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/cache"
@@ -43,8 +44,12 @@ func (s *Server) lookUp(in *inference, resp *infer.Response) bool {
 }
 
 // appendVersions appends the numbers of the versions that answer requests to v: its own and, if it
-// is an ensemble, those of its members.
+// is an ensemble, those of its members. While models are replaced, ensembles may contain each other
+// for a moment.
 func (s *Server) appendVersions(all []uint64, v *servable.Version) []uint64 {
+	if slices.Contains(all, v.ID) {
+		return all
+	}
 	all = append(all, v.ID)
 	for _, m := range stepsOf(v) {
 		if member := (*s.serving.Load())[m.Model].find(m.Version); member != nil {

@@ -9,7 +9,9 @@ package ensemble
 import (
 	"context"
 	"log/slog"
-	"sync/atomic"
+	"slices"
+	"sync"
+	"time"
 
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/infer"
@@ -59,10 +61,12 @@ func (e *Engine) Load(ctx context.Context, src engine.Source) (engine.Model, err
 
 // A model is a loaded ensemble.
 type model struct {
-	engine  *Engine
-	graph   *graph
-	tally   tally
-	checked atomic.Bool // an instance checks the members
+	engine *Engine
+	graph  *graph
+	tally  tally
+
+	mu    sync.Mutex // guards the following
+	ready time.Time  // when the members were last found to be ready
 }
 
 // Retries implements [engine.RetryPolicy]: the members retry.
@@ -71,13 +75,7 @@ func (*model) Retries() (inParts, afterDeath bool) { return false, false }
 // Rehearses implements [engine.RetryPolicy]: the members are measured, not the ensemble.
 func (*model) Rehearses() bool { return false }
 
-// Instance implements [engine.Model]. The first instance checks the members for all others.
-func (m *model) Instance(context.Context) (engine.Instance, error) {
-	if m.checked.CompareAndSwap(false, true) {
-		return &checker{instance{m}}, nil
-	}
-	return &instance{m}, nil
-}
+func (m *model) Instance(context.Context) (engine.Instance, error) { return &instance{m}, nil }
 
 func (*model) Close() error { return nil }
 
@@ -86,7 +84,7 @@ type instance struct{ *model }
 
 var (
 	_ engine.PerRequest    = (*instance)(nil)
-	_ engine.HealthChecker = (*checker)(nil)
+	_ engine.HealthChecker = (*instance)(nil)
 	_ engine.RetryPolicy   = (*model)(nil)
 )
 
@@ -112,16 +110,20 @@ func (i *instance) RunEach(ctx context.Context, calls []engine.Call) error {
 	return err
 }
 
-// A checker is an instance that checks the members.
-type checker struct{ instance }
+// readyFor is how long members count as ready: all instances are asked one after the other.
+const readyFor = 100 * time.Millisecond
 
 // Ready implements [engine.HealthChecker]: an ensemble is ready if all its members are.
-func (i *checker) Ready() bool {
-	for k := range i.graph.steps {
-		if s := &i.graph.steps[k]; !i.engine.Members.ModelReady(s.model, s.version) {
-			return false
-		}
+func (i *instance) Ready() bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if time.Since(i.ready) < readyFor {
+		return true
 	}
+	if slices.ContainsFunc(i.graph.steps, func(s step) bool { return !i.engine.Members.ModelReady(s.model, s.version) }) {
+		return false
+	}
+	i.ready = time.Now()
 	return true
 }
 

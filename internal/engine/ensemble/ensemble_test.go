@@ -35,6 +35,7 @@ type members struct {
 	mu       sync.Mutex
 	calls    []*infer.Request
 	down     map[string]bool
+	checks   int                  // calls of ModelReady
 	pinned   []infer.ModelVersion // by the last call of Pin
 	released int
 }
@@ -52,7 +53,10 @@ func (m *members) MemberConfig(model, _ string) (*modelconfig.Config, error) {
 	return modelconfig.Parse("", []byte(text))
 }
 
-func (m *members) ModelReady(model, _ string) bool { return !m.down[model] }
+func (m *members) ModelReady(model, _ string) bool {
+	m.checks++
+	return !m.down[model]
+}
 
 func (m *members) Call(ctx context.Context, req *infer.Request, resp *infer.Response) error {
 	m.mu.Lock()
@@ -139,7 +143,7 @@ func arithmetic() *members {
 }
 
 // load loads an ensemble and opens an instance.
-func load(t *testing.T, m *members, text string) *checker {
+func load(t *testing.T, m *members, text string) *instance {
 	t.Helper()
 	cfg, err := modelconfig.Parse("config.pbtxt", []byte(text))
 	if err != nil {
@@ -153,7 +157,7 @@ func load(t *testing.T, m *members, text string) *checker {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return inst.(*checker)
+	return inst.(*instance)
 }
 
 // request returns a request with a row of one byte for each input; the memory is pooled,
@@ -171,7 +175,7 @@ func request(t *testing.T, inputs map[string]byte) *infer.Request {
 }
 
 // runOnce runs a request, and returns the outputs.
-func runOnce(ctx context.Context, t *testing.T, i *checker, req *infer.Request) (map[string]byte, error) {
+func runOnce(ctx context.Context, t *testing.T, i *instance, req *infer.Request) (map[string]byte, error) {
 	t.Helper()
 	calls := []engine.Call{{Request: req}}
 	if err := i.RunEach(ctx, calls); err != nil {
@@ -381,20 +385,23 @@ func TestAllStepsUseTheVersionsThatServedAtTheStart(t *testing.T) {
 }
 
 func TestAnEnsembleIsReadyIfItsMembersAre(t *testing.T) {
-	m := arithmetic()
-	i := load(t, m, steps("X", "Y", "inc A=X > B=t", "dbl A=t > B=Y"))
-	if !i.Ready() {
-		t.Error("it is not ready, and its members are")
-	}
-	m.down = map[string]bool{"dbl": true}
-	if i.Ready() {
-		t.Error("it is ready, and a member is not")
-	}
-	if other, err := i.Instance(t.Context()); err != nil {
-		t.Error(err)
-	} else if _, checks := other.(engine.HealthChecker); checks {
-		t.Error("the members are checked by every instance")
-	}
+	synctest.Test(t, func(t *testing.T) {
+		m := arithmetic()
+		i := load(t, m, steps("X", "Y", "inc A=X > B=t", "dbl A=t > B=Y"))
+		for range Instances { // each of them is asked
+			if !i.Ready() {
+				t.Error("it is not ready, and its members are")
+			}
+		}
+		if m.checks != 2 {
+			t.Errorf("two members were checked %d times", m.checks)
+		}
+		m.down = map[string]bool{"dbl": true}
+		time.Sleep(readyFor)
+		if i.Ready() {
+			t.Error("it is ready, and a member is not")
+		}
+	})
 }
 
 func TestOutputsOfARequestThatIsOverAreReleased(t *testing.T) {

@@ -49,7 +49,7 @@ type port struct {
 // newGraph returns the graph of a configuration, whose shape has been checked. It checks
 // that names, types, dimensions and batch sizes of the members fit together.
 func newGraph(cfg *modelconfig.Config, member func(model, version string) (*modelconfig.Config, error)) (*graph, error) {
-	b := builder{cfg: cfg, graph: &graph{name: cfg.Name, batched: cfg.MaxBatchSize > 0}, numbers: map[string]int{}}
+	b := builder{cfg: cfg, graph: &graph{name: cfg.Name, batched: cfg.MaxBatchSize > 0}, numbers: map[string]int{}, seen: map[string]bool{}}
 	for _, in := range cfg.Inputs {
 		b.describe(in.Name, in, cfg.MaxBatchSize > 0, "an input of the ensemble")
 		b.graph.inputs = append(b.graph.inputs, in.Name)
@@ -82,6 +82,7 @@ type builder struct {
 	graph   *graph
 	numbers map[string]int // by name
 	known   []description
+	seen    map[string]bool // scratch: models that contain the one that is looked at
 }
 
 // A description is what is known of a tensor from where it is made.
@@ -98,11 +99,17 @@ func (b *builder) describe(name string, t modelconfig.Tensor, batched bool, by s
 }
 
 // hasSequences reports whether the answers of a model depend on earlier requests, because it has
-// sequences or is an ensemble of such models.
-func hasSequences(cfg *modelconfig.Config, member func(model, version string) (*modelconfig.Config, error)) bool {
+// sequences or is an ensemble of such models. While models are replaced, ensembles may contain
+// each other for a moment.
+func (b *builder) hasSequences(cfg *modelconfig.Config, member func(model, version string) (*modelconfig.Config, error)) bool {
 	return cfg.Sequence != nil || slices.ContainsFunc(cfg.Steps, func(s modelconfig.Step) bool {
+		if b.seen[s.Model] {
+			return false
+		}
+		b.seen[s.Model] = true
+		defer delete(b.seen, s.Model)
 		inner, err := member(s.Model, s.VersionName())
-		return err == nil && hasSequences(inner, member)
+		return err == nil && b.hasSequences(inner, member)
 	})
 }
 
@@ -115,7 +122,7 @@ func (b *builder) addStep(i int, member func(model, version string) (*modelconfi
 		return b.cfg.Invalid(from.Field("model_name"), "%v", err)
 	}
 	s.batched = cfg.MaxBatchSize > 0
-	s.ordered = hasSequences(cfg, member)
+	s.ordered = b.hasSequences(cfg, member)
 	switch {
 	case s.ordered && b.cfg.CacheResponses:
 		return b.cfg.Invalid("response_cache", "model %q has sequences, so that its answers depend on earlier requests", s.model)

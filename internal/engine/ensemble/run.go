@@ -19,10 +19,7 @@ import (
 // run runs the graph for one request, and appends the outputs to out.
 func (m *model) run(ctx context.Context, req *infer.Request, out *engine.Outputs) error {
 	ctx = access.WithCaller(ctx, req.Caller) // the steps have the caller's rights, and its deadline
-	ctx, cancel := context.WithCancel(ctx)
-	if !req.Deadline.IsZero() {
-		ctx, cancel = context.WithDeadline(ctx, req.Deadline)
-	}
+	ctx, cancel := withDeadline(ctx, req.Deadline)
 	defer cancel()
 	r := &run{
 		model: m, cancel: cancel, req: req, began: time.Now(), needed: m.graph.needed(req.Outputs),
@@ -50,6 +47,14 @@ func (m *model) run(ctx context.Context, req *infer.Request, out *engine.Outputs
 	m.tally.add(r)
 	r.collect(out)
 	return nil
+}
+
+// withDeadline is [context.WithDeadline], except that zero means none.
+func withDeadline(ctx context.Context, at time.Time) (context.Context, context.CancelFunc) {
+	if at.IsZero() {
+		return context.WithCancel(ctx)
+	}
+	return context.WithDeadline(ctx, at)
 }
 
 // A run is the run of a graph for one request.
