@@ -104,7 +104,7 @@ type Core struct {
 
 	superseded string // why it sends no orders any more
 
-	configured Time // when it was first configured
+	configured Time // from when nodes are waited for: the first configuration, or the last step without an answer
 	settled    bool // all nodes have answered, are gone, or had the time to
 	keepUntil  Time // nothing is unloaded until then
 	planDirty  bool
@@ -369,7 +369,7 @@ func (c *Core) expire(a *Actions) {
 // settle decides when the first plan and the first routes can be made: without them Envoys keep
 // what they have, and with too few nodes they would lose it.
 func (c *Core) settle() {
-	waits, answered := false, c.plan != nil || len(c.nodes) == 0
+	waits, answered := false, len(c.nodes) == 0
 	for _, m := range c.nodes {
 		waits, answered = waits || m.page == nil && (!m.gone || c.now < c.configured+goneAfter), answered || m.page != nil
 	}

@@ -620,3 +620,26 @@ func TestFollowersLearnThatAPlanIsFrozen(t *testing.T) {
 		t.Errorf("plan %d after %d, frozen %q", w.saved.Version, before, w.saved.Plan.Frozen)
 	}
 }
+
+// What Envoys have is better than what a cell can say that reaches no node.
+func TestARestartDuringAPartitionChangesNoRoutes(t *testing.T) {
+	w := newWorld(t, Options{}, "a", "b", "c")
+	w.configure(Model{Name: "m", Copies: 2})
+	w.reportAll()
+	w.settle()
+	again := newWorld(t, Options{State: w.saved})
+	again.pages, again.now = w.pages, w.now+time.Minute
+	again.configure(Model{Name: "m", Copies: 2})
+	for name := range again.pages {
+		again.step(Unreachable{name, "no route to host"})
+	}
+	again.pass(time.Minute)
+	if len(again.routes) > 0 {
+		t.Errorf("routes %v without an answer", again.routes)
+	}
+	again.reportAll()
+	again.settle()
+	if got, want := again.active("m"), w.active("m"); !slices.Equal(got, want) {
+		t.Errorf("m is active on %v, and was on %v", got, want)
+	}
+}

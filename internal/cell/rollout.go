@@ -48,7 +48,7 @@ type Rollout struct {
 	// What was measured in this step; not kept on disk.
 	seen     map[target]node.Figures // last figures, by node and version
 	asked    map[string]bool         // nodes that have not answered
-	loaded   map[string]Time         // when nodes had loaded the model for this rollout
+	loaded   map[string]Time         // when nodes last answered an order to load it
 	measured Time
 	old, new node.Tally
 }
@@ -186,7 +186,7 @@ func (c *Core) await(r *Rollout, a *Actions) {
 		for _, version := range []string{r.From, r.To} {
 			state, reason := c.nodes[n.Name].version(r.Model, version)
 			at, carried := r.loaded[n.Name]
-			if state == "" && carried && at+reflectFor <= c.now {
+			if state == "" && carried && at+reflectFor <= c.now && !c.nodes[n.Name].failed(r.Model) {
 				state, reason = "UNAVAILABLE", "it does not exist, or the model's version_policy excludes it"
 			}
 			if !present(state) && reason != "" && carried && at+stepEvery <= c.now { // before, it is about an earlier load
@@ -249,6 +249,11 @@ func (m *member) version(model, version string) (state, reason string) {
 	return "", ""
 }
 
+// failed reports whether a node could not carry out its last order for a model.
+func (m *member) failed(model string) bool {
+	return m != nil && m.pending[model] != nil && m.pending[model].failed != ""
+}
+
 func present(state string) bool { return state == ready || state == loading }
 
 // have reports whether a version is ready on all nodes.
@@ -285,14 +290,14 @@ func (c *Core) divide(route *Route, m *Model) {
 // lacking returns the nodes that must load a version of a rollout. Spare copies may become active.
 func (c *Core) lacking() (all []target) {
 	for name, r := range c.rollouts {
-		if r.State == RolloutStopped {
+		if r.State == RolloutStopped || c.routes[name].Home || r.Mirror && r.State == RolloutDone {
 			continue
 		}
 		for _, n := range slices.Concat(c.routes[name].Active, c.routes[name].Spare) {
 			old, _ := c.nodes[n.Name].version(name, r.From)
 			fresh, _ := c.nodes[n.Name].version(name, r.To)
 			at, carried := r.loaded[n.Name]
-			if (!carried || at+retryAfter <= c.now) && (!present(fresh) || r.State != RolloutDone && !present(old)) {
+			if c.nodes[n.Name] != nil && (!carried || at+retryAfter <= c.now) && (!present(fresh) || r.State != RolloutDone && !present(old)) {
 				all = append(all, target{n.Name, name})
 			}
 		}

@@ -318,3 +318,29 @@ func TestAFollowerRoutesARolloutAsTheCellDoes(t *testing.T) {
 		t.Errorf("split %v after it was stopped", got)
 	}
 }
+
+// Routes may name a node that was removed a moment ago.
+func TestANodeMayBeRemovedDuringARollout(t *testing.T) {
+	w := rolling(t, false)
+	for _, name := range []string{"a", "b"} {
+		w.hold(name, "n", 1)
+	}
+	models := []Model{{Name: "m", Copies: 2, Split: []Share{{"1", 100}}}, {Name: "n", Copies: 2, Split: []Share{{"1", 100}}}}
+	w.configure(models...)
+	w.reportAll()
+	w.settle()
+	w.begin(Rollout{})
+	other, err := w.core.PrepareRollout(Rollout{Model: "n", To: "2"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.step(Started{other})
+	w.pass(2 * time.Second)
+	w.step(Stopped{Model: "n"}) // routes are found again
+	delete(w.pages, "b")
+	w.configure(models...)
+	w.pass(2 * time.Second)
+	if got := w.active("m"); !slices.Equal(got, []string{"a"}) {
+		t.Errorf("m is active on %v, want the node that is left", got)
+	}
+}

@@ -23,19 +23,14 @@ const readEvery = 500 * time.Millisecond
 
 // Options of a [Controller].
 type Options struct {
-	Nodes  Nodes
-	Models Models
-	// Client calls nodes and the followed cell. It adds credentials.
-	Client *http.Client
-	// Scheme is that of the nodes: http or https.
-	Scheme string
-	// StateFile is where the state is kept; empty means nowhere.
-	StateFile string
-	// Follow is the URL of the cell to follow; empty means that this one decides.
-	Follow string
-	// Update gives routes to proxies.
-	Update func(changed []cell.Route, removed []string) error
-	Log    *slog.Logger
+	Nodes     Nodes
+	Models    Models
+	Client    *http.Client                                       // calls nodes and the followed cell; adds credentials
+	Scheme    string                                             // of the nodes: http or https
+	StateFile string                                             // where the state is kept; empty means nowhere
+	Follow    string                                             // URL of the cell to follow; empty means that this one decides
+	Update    func(changed []cell.Route, removed []string) error // gives routes to proxies
+	Log       *slog.Logger
 }
 
 // A Controller runs a cell.
