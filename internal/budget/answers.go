@@ -6,11 +6,12 @@ const minAnswer = 32 << 10
 // answers estimates how large the answers of a key are. Some models return as much as they get,
 // others the same for every request. The zero value expects nothing.
 type answers struct {
-	perByte float64 // of the request
+	perByte float64 // mean, of a byte of the request
 	most    float64 // bytes
 }
 
-// recent is the weight of an answer that is smaller than expected.
+// recent is the weight of the last answer. Few large answers among small ones must not get requests
+// refused whose answers are small.
 const recent = 1.0 / 8
 
 // expect returns how large the answer to a request of asked bytes will be.
@@ -18,13 +19,13 @@ func (a answers) expect(asked int64) int64 {
 	return int64(min(a.perByte*float64(max(1, asked)), a.most))
 }
 
-// observe returns the estimate after an answer. A larger answer counts at once.
+// observe returns the estimate after an answer.
 func (a answers) observe(asked, answer int64) answers {
-	perByte := float64(answer) / float64(max(1, asked))
-	return answers{
-		perByte: max(perByte, a.perByte+recent*(perByte-a.perByte)),
-		most:    max(float64(answer), a.most+recent*(float64(answer)-a.most)),
+	perByte, size := float64(answer)/float64(max(1, asked)), float64(answer)
+	if a == (answers{}) {
+		return answers{perByte, size}
 	}
+	return answers{a.perByte + recent*(perByte-a.perByte), max(size, a.most+recent*(size-a.most))}
 }
 
 // Reserve adds what the answer to a request of asked bytes will probably take, and reports

@@ -41,7 +41,7 @@ func TestAnswersAreExpectedAsBefore(t *testing.T) {
 	}{
 		"as large as the request":        {answers: []int64{mib}, asked: mib / 2, want: mib / 2},
 		"no larger than any before":      {answers: []int64{4 * mib}, asked: 8 * mib, want: 4 * mib},
-		"the larger of two":              {answers: []int64{mib, 2 * mib}, asked: mib, want: 2 * mib},
+		"a little more after a larger":   {answers: []int64{mib, 9 * mib}, asked: mib, want: 2 * mib},
 		"an eighth less after a smaller": {answers: []int64{2 * mib, 0}, asked: mib, want: 2 * mib * 7 / 8},
 		"small ones are not charged":     {answers: []int64{minAnswer - 1}, asked: mib, want: 0},
 		"large ones are forgotten":       {answers: append([]int64{mib}, make([]int64, 100)...), asked: mib, want: 0},
