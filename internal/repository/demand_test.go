@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -435,7 +436,7 @@ func TestModelsLeaveWhenOthersGrow(t *testing.T) {
 func TestAnUnloadThatMeetsALoadIsCarriedOut(t *testing.T) {
 	for name, at := range map[string]struct {
 		after time.Duration // the unload comes so long after the load has begun
-		looks int           // or while memory is looked at so often
+		looks int64         // or while memory is looked at so often
 	}{
 		"while it is opened":       {after: time.Second / 2},
 		"when it has been opened":  {looks: 3},
@@ -443,10 +444,11 @@ func TestAnUnloadThatMeetsALoadIsCarriedOut(t *testing.T) {
 		"when nothing of it began": {},
 	} {
 		t.Run(name, func(t *testing.T) {
-			looks, look := 0, func() {}
+			var looks atomic.Int64
+			look := func() {}
 			watched := func(o *setup) {
 				o.Demand.Resident = func() int64 {
-					if looks++; looks == at.looks {
+					if looks.Add(1) == at.looks {
 						look()
 					}
 					return 0

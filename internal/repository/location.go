@@ -23,7 +23,8 @@ import (
 //
 // A location that is far away remembers what it listed last. Methods with the argument fresh
 // ask it again if that is true, and otherwise only if nothing is remembered or if that is old.
-// If it does not answer, find uses what is remembered.
+// If it does not answer, find uses what is remembered. If nothing is, find asks only if fresh is
+// true, and fails at once otherwise.
 type location interface {
 	// list returns all models. If the error is not nil, some may be missing.
 	list(ctx context.Context, fresh bool) ([]*candidate, error)

@@ -185,7 +185,7 @@ func rejection(ctx context.Context, v batching.Verdict, retryAfter time.Duration
 // deadline of ctx has passed, or the client cancelled the request.
 func ContextError(ctx context.Context) error { return rejection(ctx, batching.Cancelled, 0) }
 
-// deadline returns the deadline of ctx on the scheduler's clock, or 0 if it has none.
+// deadline converts a deadline to the scheduler's clock; 0 if there is none.
 func (s *Scheduler) deadline(at time.Time) batching.Time {
 	if at.IsZero() {
 		return 0

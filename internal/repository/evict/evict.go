@@ -122,8 +122,8 @@ func Excess(now time.Time, memory int64, loaded []Model) []string {
 	return needed(leave, need)
 }
 
-// needed returns the names of models that leave, given how much less than nothing is needed if
-// all of them do: a small one may stay after all, because a larger one leaves.
+// needed returns the names of models that leave. need is what is still missing if all of them do; if
+// it is negative, small ones may stay after all, because larger ones leave.
 func needed(leave []*Model, need int64) (names []string) {
 	for _, m := range leave {
 		if need+m.Bytes <= 0 {

@@ -5,7 +5,7 @@ package evict
 // system. It is not known whose it is: up to mostGrowth is taken for the growth of all, so that
 // others will grow as much, and the rest for that of a few. The zero Growth has seen none.
 type Growth struct {
-	factor float64 // what models hold, times what is counted for them
+	factor float64 // what models hold, as a multiple of what is counted for them
 	rest   float64 // bytes beyond mostGrowth
 }
 
