@@ -5,10 +5,11 @@ import (
 	"slices"
 )
 
-// Limits of the device time of a node, relative to the mean of all nodes. An overload is
-// lowered to less than what counts as one, so that small changes of rates move nothing.
+// Limits of the device time of a node, relative to the mean of all nodes. Nodes are filled evenly,
+// because the fullest ones are late first; and an overload is far above that, so that changes of
+// rates move little.
 const (
-	fillLimit     = 1.15
+	fillLimit     = 1.02
 	overloadLimit = 1.25
 )
 
