@@ -339,6 +339,32 @@ func TestAModelIsReadyIfNoInstanceSaysOtherwise(t *testing.T) {
 	})
 }
 
+// An inspected instance counts how often it is asked.
+type inspected struct{ asked int }
+
+func (*inspected) Run(context.Context, []tensor.Tensor, *engine.Outputs) error { return nil }
+func (*inspected) Close() error                                                { return nil }
+
+func (i *inspected) Ready() bool {
+	i.asked++
+	return true
+}
+
+func TestOneInstanceInSeveralPlacesIsAskedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := pacer.NewPortable()
+		defer p.Close()
+		i := &inspected{}
+		s := New([]engine.Instance{i, i, i}, Options{Pacer: p})
+		if !s.Ready() || i.asked != 1 {
+			t.Errorf("ready %v, asked %d times", s.Ready(), i.asked)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestNoRequestWaitsForAnInstanceThatCannotBeStarted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, m := startMortal(t, Options{})

@@ -250,7 +250,8 @@ func (s *Scheduler) Busy() bool {
 }
 
 // Ready reports whether at least one instance is alive and no instance reports that it is
-// not ready. It asks instances that implement [engine.HealthChecker], which may take seconds.
+// not ready. It asks instances that implement [engine.HealthChecker], which may take seconds; if
+// they are all the same one, once.
 func (s *Scheduler) Ready() bool {
 	if s.alive.Load() == 0 {
 		return false
@@ -258,7 +259,7 @@ func (s *Scheduler) Ready() bool {
 	var checkers []engine.HealthChecker
 	s.locked(nil, func(batching.Time, *batching.Actions) {
 		for _, w := range s.workers() {
-			if c, ok := w.inst.(engine.HealthChecker); ok {
+			if c, ok := w.inst.(engine.HealthChecker); ok && (len(checkers) == 0 || checkers[len(checkers)-1] != c) {
 				checkers = append(checkers, c)
 			}
 		}

@@ -10,8 +10,6 @@ import (
 	"context"
 	"log/slog"
 	"slices"
-	"sync"
-	"time"
 
 	"github.com/shoal-serving/shoal/internal/engine"
 	"github.com/shoal-serving/shoal/internal/infer"
@@ -56,7 +54,9 @@ func (e *Engine) Load(ctx context.Context, src engine.Source) (engine.Model, err
 	if err != nil {
 		return nil, err
 	}
-	return &model{engine: e, graph: g, tally: tally{steps: make([]stepTally, len(g.steps))}}, nil
+	m := &model{engine: e, graph: g, tally: tally{steps: make([]stepTally, len(g.steps))}}
+	m.only = &instance{m}
+	return m, nil
 }
 
 // A model is a loaded ensemble.
@@ -64,9 +64,7 @@ type model struct {
 	engine *Engine
 	graph  *graph
 	tally  tally
-
-	mu    sync.Mutex // guards the following
-	ready time.Time  // when the members were last found to be ready
+	only   *instance // that all callers of Instance get
 }
 
 // Retries implements [engine.RetryPolicy]: the members retry.
@@ -75,11 +73,13 @@ func (*model) Retries() (inParts, afterDeath bool) { return false, false }
 // Rehearses implements [engine.RetryPolicy]: the members are measured, not the ensemble.
 func (*model) Rehearses() bool { return false }
 
-func (m *model) Instance(context.Context) (engine.Instance, error) { return &instance{m}, nil }
+// Instance implements [engine.Model]. It always returns the same one, which has no state, so that
+// the members are checked once for all of them.
+func (m *model) Instance(context.Context) (engine.Instance, error) { return m.only, nil }
 
 func (*model) Close() error { return nil }
 
-// An instance runs one request after the other. It has no state.
+// An instance runs requests. It has no state.
 type instance struct{ *model }
 
 var (
@@ -110,21 +110,9 @@ func (i *instance) RunEach(ctx context.Context, calls []engine.Call) error {
 	return err
 }
 
-// readyFor is how long members count as ready: all instances are asked one after the other.
-const readyFor = 100 * time.Millisecond
-
 // Ready implements [engine.HealthChecker]: an ensemble is ready if all its members are.
 func (i *instance) Ready() bool {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if time.Since(i.ready) < readyFor {
-		return true
-	}
-	if slices.ContainsFunc(i.graph.steps, func(s step) bool { return !i.engine.Members.ModelReady(s.model, s.version) }) {
-		return false
-	}
-	i.ready = time.Now()
-	return true
+	return !slices.ContainsFunc(i.graph.steps, func(s step) bool { return !i.engine.Members.ModelReady(s.model, s.version) })
 }
 
 func (*instance) Close() error { return nil }
