@@ -48,12 +48,18 @@ func (c *Charge) Reserve(asked int64) bool {
 	if b.byKey[c.key] == c.bytes {
 		bytes = min(bytes, b.room(c.key))
 	}
-	fits := b.grow(c, bytes)
-	if fits {
-		c.answer = bytes
-	}
+	fits := b.growAnswer(c, bytes)
 	b.mu.Unlock()
 	return fits || b.refused()
+}
+
+// growAnswer is grow for the answer of a charge that has none.
+func (b *Budget) growAnswer(c *Charge, bytes int64) bool {
+	if !b.grow(c, bytes) {
+		return false
+	}
+	c.answer = bytes
+	return true
 }
 
 // Settle replaces what the charge has for an answer, reserved or settled before, with its size,
@@ -67,14 +73,7 @@ func (c *Charge) Settle(answer int64) bool {
 	b.shrink(c, c.answer)
 	c.answer = 0
 	b.learn(c, answer)
-	if answer < minAnswer {
-		b.mu.Unlock()
-		return true
-	}
-	fits := b.grow(c, answer)
-	if fits {
-		c.answer = answer
-	}
+	fits := answer < minAnswer || b.growAnswer(c, answer)
 	b.mu.Unlock()
 	return fits || b.refused()
 }

@@ -35,6 +35,15 @@ func newWorld(t *testing.T, opts Options, nodes ...string) *world {
 	return w
 }
 
+// settledWorld returns a cell of nodes a, b and c that have two copies of model m.
+func settledWorld(t *testing.T) *world {
+	w := newWorld(t, Options{}, "a", "b", "c")
+	w.configure(Model{Name: "m", Copies: 2})
+	w.reportAll()
+	w.settle()
+	return w
+}
+
 func (w *world) step(e Event) {
 	a := w.core.Step(w.now, e)
 	w.orders = append(w.orders, a.Orders...)
@@ -178,10 +187,7 @@ func TestTheFirstPlanWaitsForNodes(t *testing.T) {
 }
 
 func TestALostNodeLeavesRoutesAfterThreeSeconds(t *testing.T) {
-	w := newWorld(t, Options{}, "a", "b", "c")
-	w.configure(Model{Name: "m", Copies: 2})
-	w.reportAll()
-	w.settle()
+	w := settledWorld(t)
 	lost := w.active("m")[0]
 	w.step(Unreachable{lost, "connection refused"})
 	w.pass(goneAfter - 1)
@@ -201,10 +207,7 @@ func TestALostNodeLeavesRoutesAfterThreeSeconds(t *testing.T) {
 }
 
 func TestANodeThatAnswersAgainInTimeStays(t *testing.T) {
-	w := newWorld(t, Options{}, "a", "b", "c")
-	w.configure(Model{Name: "m", Copies: 2})
-	w.reportAll()
-	w.settle()
+	w := settledWorld(t)
 	before := w.active("m")
 	w.step(Unreachable{before[0], "timeout"})
 	w.pass(goneAfter - 1)
@@ -484,10 +487,7 @@ func TestACopyThatIsBeingUnloadedGetsNoRequestsUnlessTheNodeRefuses(t *testing.T
 }
 
 func TestAFollowerRoutesAndOrdersNothing(t *testing.T) {
-	w := newWorld(t, Options{}, "a", "b", "c")
-	w.configure(Model{Name: "m", Copies: 2})
-	w.reportAll()
-	w.settle()
+	w := settledWorld(t)
 	f := newWorld(t, Options{Follow: true})
 	f.pages, f.now = w.pages, w.now
 	f.configure(Model{Name: "m", Copies: 2}, Model{Name: "more", Copies: 3})
@@ -503,10 +503,7 @@ func TestAFollowerRoutesAndOrdersNothing(t *testing.T) {
 }
 
 func TestManyReportsMakeFewPlans(t *testing.T) {
-	w := newWorld(t, Options{}, "a", "b", "c")
-	w.configure(Model{Name: "m", Copies: 2})
-	w.reportAll()
-	w.settle()
+	w := settledWorld(t)
 	plans, last := 0, w.core.planned
 	for i := range 1000 {
 		w.pages["a"].Models[0].Rate = float64(i)
@@ -522,10 +519,7 @@ func TestManyReportsMakeFewPlans(t *testing.T) {
 }
 
 func TestAPreviewChangesNothing(t *testing.T) {
-	w := newWorld(t, Options{}, "a", "b", "c")
-	w.configure(Model{Name: "m", Copies: 2})
-	w.reportAll()
-	w.settle()
+	w := settledWorld(t)
 	wanted := w.core.wanted
 	wanted.Models = []Model{{Name: "n", Copies: 1}}
 	got := w.core.Preview(wanted)
@@ -607,10 +601,7 @@ func TestANodeThatMissesTheFirstPollIsWaitedFor(t *testing.T) {
 }
 
 func TestFollowersLearnThatAPlanIsFrozen(t *testing.T) {
-	w := newWorld(t, Options{}, "a", "b", "c")
-	w.configure(Model{Name: "m", Copies: 2})
-	w.reportAll()
-	w.settle()
+	w := settledWorld(t)
 	before := w.saved.Version
 	for _, name := range []string{"a", "b"} {
 		w.step(Unreachable{name, "timeout"})
@@ -623,10 +614,7 @@ func TestFollowersLearnThatAPlanIsFrozen(t *testing.T) {
 
 // What Envoys have is better than what a cell can say that reaches no node.
 func TestARestartDuringAPartitionChangesNoRoutes(t *testing.T) {
-	w := newWorld(t, Options{}, "a", "b", "c")
-	w.configure(Model{Name: "m", Copies: 2})
-	w.reportAll()
-	w.settle()
+	w := settledWorld(t)
 	again := newWorld(t, Options{State: w.saved})
 	again.pages, again.now = w.pages, w.now+time.Minute
 	again.configure(Model{Name: "m", Copies: 2})

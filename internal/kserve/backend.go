@@ -30,7 +30,15 @@ func Infer(ctx context.Context, backend Backend, req *infer.Request, resp *infer
 	if err := backend.Infer(ctx, req, resp); err != nil {
 		return TritonError(err, req)
 	}
-	if resp.Stream == nil && !charge.Settle(infer.DataSize(resp.Outputs)) {
+	if resp.Stream != nil {
+		return nil // its responses have outputs
+	}
+	return Settle(resp, charge)
+}
+
+// Settle charges the outputs of a response. If they do not fit, it releases them.
+func Settle(resp *infer.Response, charge *budget.Charge) error {
+	if !charge.Settle(infer.DataSize(resp.Outputs)) {
 		resp.Release()
 		return ErrOverBudget
 	}

@@ -250,8 +250,8 @@ func (s *Scheduler) Busy() bool {
 }
 
 // Ready reports whether at least one instance is alive and no instance reports that it is
-// not ready. It asks instances that implement [engine.HealthChecker], which may take seconds; if
-// they are all the same one, once.
+// not ready. It asks instances that implement [engine.HealthChecker], which may take seconds. An
+// instance in several places is asked once.
 func (s *Scheduler) Ready() bool {
 	if s.alive.Load() == 0 {
 		return false

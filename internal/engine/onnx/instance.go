@@ -134,7 +134,7 @@ func (i *instance) run(ctx context.Context, c *call, in []tensor.Tensor, out *en
 		return err
 	}
 	i.watchContext(ctx, done)
-	if i.model.call.CanShrink && c.session.peak.observe(inputBytes(in)) {
+	if i.model.call.CanShrink && c.session.peak.observe(infer.DataSize(in)) {
 		c.Shrink()
 	}
 	in = i.dropUnitDims(in)

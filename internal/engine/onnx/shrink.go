@@ -1,10 +1,6 @@
 package onnx
 
-import (
-	"sync/atomic"
-
-	"github.com/shoal-serving/shoal/tensor"
-)
+import "sync/atomic"
 
 // A batchPeak tracks the size of the largest batch since memory was last freed, to decide
 // when to free memory. A session keeps the memory that a batch needed for later batches,
@@ -27,12 +23,4 @@ func (p *batchPeak) observe(size int64) bool {
 	}
 	// If a concurrent batch wins, this one is not recorded, which is harmless.
 	return p.bytes.CompareAndSwap(largest, size) && size < largest
-}
-
-// inputBytes returns the size of a batch's inputs in bytes.
-func inputBytes(in []tensor.Tensor) (bytes int64) {
-	for i := range in {
-		bytes += int64(len(in[i].Data))
-	}
-	return bytes
 }

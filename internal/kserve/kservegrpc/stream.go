@@ -318,9 +318,8 @@ func (st *stream) sendAll(ctx context.Context, in *request, more infer.ResponseS
 		a := &streamAnswer{answer: answer{id: in.GetId(), model: in.GetModelName(), finality: follows}}
 		resp := kserve.GetResponse()
 		err := kserve.TritonError(more.Next(ctx, resp), &in.asked)
-		if err == nil && !in.charge.Settle(infer.DataSize(resp.Outputs)) {
-			resp.Release()
-			err = kserve.ErrOverBudget
+		if err == nil {
+			err = kserve.Settle(resp, &in.charge)
 		}
 		if last = resp.Last; last {
 			a.finality = final

@@ -90,7 +90,16 @@ func Decide(now time.Time, memory int64, loaded []Model, newcomer Model) Decisio
 		return Decision{}
 	}
 	open := isOpen(now, memory, loaded, newcomer)
-	var leave, stay []*Model
+	leave, stay, need := divide(now, loaded, need, newcomer, open)
+	if need > 0 {
+		return refusal(now, stay, newcomer, open)
+	}
+	return Decision{Evict: needed(leave, need)}
+}
+
+// divide returns which models leave until need bytes are free, worth least first, and which stay,
+// and what is still needed then.
+func divide(now time.Time, loaded []Model, need int64, newcomer Model, open bool) (leave, stay []*Model, left int64) {
 	for _, m := range byWorth(loaded) {
 		if need > 0 && reasonToStay(now, m, &newcomer, open) == Admitted {
 			need -= m.Bytes
@@ -99,10 +108,7 @@ func Decide(now time.Time, memory int64, loaded []Model, newcomer Model) Decisio
 			stay = append(stay, m)
 		}
 	}
-	if need > 0 {
-		return refusal(now, stay, newcomer, open)
-	}
-	return Decision{Evict: needed(leave, need)}
+	return leave, stay, need
 }
 
 // Excess returns which of the loaded models leave because they hold more than memory, worth least
@@ -112,13 +118,7 @@ func Excess(now time.Time, memory int64, loaded []Model) []string {
 	for i := range loaded {
 		need += loaded[i].Bytes
 	}
-	var leave []*Model
-	for _, m := range byWorth(loaded) {
-		if need > 0 && reasonToStay(now, m, &Model{}, true) == Admitted {
-			need -= m.Bytes
-			leave = append(leave, m)
-		}
-	}
+	leave, _, need := divide(now, loaded, need, Model{}, true)
 	return needed(leave, need)
 }
 
