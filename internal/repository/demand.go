@@ -48,11 +48,12 @@ type onDemand struct {
 	opts       DemandOptions
 	without    int64 // what is resident without models
 
-	mu     sync.Mutex // guards the following
-	models map[string]*demanded
-	held   int64        // bytes of models that are loaded, being loaded or leaving
-	growth evict.Growth // what they hold in fact
-	known  struct {     // of all models that were measured
+	mu      sync.Mutex // guards the following
+	models  map[string]*demanded
+	held    int64        // bytes of models that are loaded, being loaded or leaving
+	opening int64        // bytes of those that are being loaded
+	growth  evict.Growth // what they hold in fact
+	known   struct {     // of all models that were measured
 		onDisk, bytes int64
 	}
 	freed   chan struct{} // closed and replaced when held shrinks
@@ -402,7 +403,7 @@ func (d *onDemand) beginLocked(now time.Time, name string, m *demanded) error {
 	}
 	f := &flight{done: make(chan struct{})}
 	if m.load > 0 {
-		f.ready = now.Add(m.load + d.queuedLocked())
+		f.ready = now.Add(m.load + d.queuedLocked(m.bytes))
 	}
 	if !d.repository.begin(func() { d.load(name, m, f, plan.Evict) }) {
 		return server.ErrClosing
@@ -457,8 +458,12 @@ func (d *onDemand) noRoom(name string, m *demanded, plan evict.Decision) error {
 func mebibytes(n int64) int64 { return (n + 1<<20 - 1) >> 20 }
 
 // queuedLocked returns how long a new load will probably wait for others.
-func (d *onDemand) queuedLocked() (wait time.Duration) {
-	if d.loading < d.opts.Loads {
+func (d *onDemand) queuedLocked(bytes int64) (wait time.Duration) {
+	atOnce := d.opts.Loads
+	if !d.mayOpenLocked(bytes) {
+		atOnce = 1
+	}
+	if d.loading < atOnce {
 		return 0
 	}
 	for _, m := range d.models {
@@ -466,7 +471,7 @@ func (d *onDemand) queuedLocked() (wait time.Duration) {
 			wait += m.load
 		}
 	}
-	return wait / time.Duration(d.opts.Loads)
+	return wait / time.Duration(atOnce)
 }
 
 // loadedLocked returns the models that hold memory, or will, and counts their requests.
@@ -516,6 +521,7 @@ func (d *onDemand) load(name string, m *demanded, f *flight, leave []string) {
 	d.mu.Lock()
 	d.loading--
 	m.flight = nil
+	d.opening -= bytes
 	if err != nil {
 		f.err = d.failedLocked(name, m, time.Since(began), err)
 	} else {
@@ -721,8 +727,9 @@ func (d *onDemand) warmModels() map[string]bool {
 func (d *onDemand) hold(bytes int64) {
 	for {
 		d.mu.Lock()
-		if d.held+bytes <= d.growth.Limit(d.opts.Memory, bytes) || d.leaving == 0 {
+		if (d.held+bytes <= d.growth.Limit(d.opts.Memory, bytes) || d.leaving == 0) && d.mayOpenLocked(bytes) {
 			d.held += bytes
+			d.opening += bytes
 			d.mu.Unlock()
 			return
 		}
@@ -734,6 +741,12 @@ func (d *onDemand) hold(bytes int64) {
 			return // the load will be refused
 		}
 	}
+}
+
+// mayOpenLocked reports whether a model may be loaded beside those that are being loaded.
+func (d *onDemand) mayOpenLocked(bytes int64) bool {
+	limit := d.growth.Limit(d.opts.Memory, bytes)
+	return evict.MayOpen(limit-d.held, limit, d.opening, bytes)
 }
 
 // releaseLocked gives memory back.

@@ -273,6 +273,33 @@ func TestRequestsForLoadedModelsDoNotWaitForALoad(t *testing.T) {
 	})
 }
 
+// A load needs twice the memory of its model for a while.
+func TestInFullMemoryOneModelIsLoadedAfterTheOther(t *testing.T) {
+	demanding(t, newDisk(t).models("a", "b", "c", "d", "e", "f"), 4, nil, func(t *testing.T, r *running, _ *slow) {
+		both := func(first, second string, last time.Duration) {
+			t.Helper()
+			done := make(chan time.Duration, 2)
+			for _, name := range []string{first, second} {
+				go func() {
+					took, err := request(t.Context(), r, name)
+					if err != nil {
+						t.Error(err)
+					}
+					done <- took
+				}()
+				synctest.Wait()
+			}
+			if took := max(<-done, <-done); took != last {
+				t.Errorf("%s and %s were loaded after %v, want %v", first, second, took, last)
+			}
+			time.Sleep(time.Minute)
+		}
+		both("a", "b", time.Second)
+		both("c", "d", 2*time.Second)
+		both("e", "f", 2*time.Second)
+	})
+}
+
 func TestWaitingRequestsAndLoadsAreBounded(t *testing.T) {
 	names := []string{"a", "b", "c"}
 	bound := func(o *setup) { o.Demand.Waiting, o.Demand.Queue = 2, 2 }

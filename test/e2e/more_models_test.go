@@ -28,7 +28,7 @@ import (
 var (
 	demandFor    = flag.Duration("demand", 10*time.Second, "how long requests ask for more models than fit into memory")
 	demandModels = flag.Int("demand-models", 60, "how many models they ask for")
-	demandFit    = flag.Int("demand-fit", 12, "how many of them the memory is for")
+	demandFit    = flag.Int("demand-fit", 16, "how many of them the memory is for")
 	demandRate   = flag.Float64("demand-rate", 20, "requests per second")
 	demandBucket = flag.Bool("demand-bucket", false, "the models are in a real S3 server, and not in a directory")
 	demandReal   = flag.String("demand-real", "", "a model of real size, in place of generated ones of 8 MiB")
@@ -99,7 +99,7 @@ func TestMoreModelsThanMemory(t *testing.T) {
 }
 
 // serverNeeds is what the server itself needs more while it serves many models than with one:
-// threads, buffers, and a second copy of a model while it is loaded or measured.
+// buffers, the heap of Go, and a second copy of a model while it is loaded or measured.
 const serverNeeds = 32 << 20
 
 func modelName(i int) string { return fmt.Sprintf("m%04d", i) }
@@ -203,20 +203,23 @@ func (p *population) write(t *testing.T) (source string) {
 	return source
 }
 
-// measure returns how much memory a model takes that serves, in the average of those that are to
-// fit.
+// measure returns how much memory a model takes that serves, in the average of the second half of
+// those that are to fit: while the first are loaded, the server itself grows.
 func (p *population) measure(t *testing.T, source string) (bytes int) {
 	t.Helper()
 	s := startOnDemand(t, source, 8<<30)
 	defer s.Terminate()
 	run := &demandRun{population: *p, client: s.Client()}
-	before := s.Resident()
+	before, half := 0, *demandFit/2
 	for i := range *demandFit {
+		if i == half {
+			before = s.Resident()
+		}
 		if o := run.ask(t, i); o.text != "200" {
 			t.Fatalf("%s: %s", modelName(i), o.text)
 		}
 	}
-	return (s.Resident() - before) << 10 / *demandFit
+	return (s.Resident() - before) << 10 / (*demandFit - half)
 }
 
 // A demandRun sends requests, and keeps what became of them.

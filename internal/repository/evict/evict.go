@@ -159,6 +159,16 @@ func byWorth(loaded []Model) []*Model {
 	return sorted
 }
 
+// MayOpen reports whether a model may be loaded beside others that are being loaded, given the
+// memory for all models and what of it is free. While a model is loaded, it takes up to twice the
+// memory that it holds afterwards: its file is read, and its weights are arranged for the machine.
+// If the second half is not free for all of them, it is at most a tenth of the memory, or that of
+// one model.
+func MayOpen(free, memory, opening, newcomer int64) bool {
+	extra := opening + newcomer
+	return opening == 0 || newcomer+extra <= free || float64(extra) <= openShare*float64(memory)
+}
+
 // isOpen reports whether the newcomer fits into the part of the memory that is open to any
 // newcomer. Models that are too young to leave hold that part.
 func isOpen(now time.Time, memory int64, loaded []Model, newcomer Model) bool {

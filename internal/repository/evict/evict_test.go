@@ -66,6 +66,24 @@ func TestWhichModelLeaves(t *testing.T) {
 	}
 }
 
+func TestHowManyModelsAreLoadedAtOnce(t *testing.T) {
+	for _, c := range []struct {
+		name                    string
+		free, opening, newcomer int64
+		want                    bool
+	}{
+		{"one, however full the memory is", 0, 0, 500, true},
+		{"another, if there is room for both twice", 180, 60, 60, true},
+		{"no other, if there is not", 179, 60, 60, false},
+		{"small ones, up to a tenth of the memory", 0, 80, 20, true},
+		{"none beyond that", 0, 80, 21, false},
+	} {
+		if got := MayOpen(c.free, 1000, c.opening, c.newcomer); got != c.want {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
+	}
+}
+
 func FuzzDecisionsKeepTheRules(f *testing.F) {
 	f.Add([]byte{1, 2, 3, 4, 5, 6, 7, 8, 9}, int64(20), uint8(3))
 	f.Fuzz(func(t *testing.T, spec []byte, memory int64, size uint8) {
