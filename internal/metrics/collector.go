@@ -259,9 +259,9 @@ func (v version) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(memory, prometheus.GaugeValue, float64(f.Memory), f.Model, number)
 	}
 	out <- sizes(&f.Stats.BatchSizes, f.Model, number)
-	out <- durations(requestTime, &f.Stats.RequestTimes, &f.Stats.Exemplars.Request, f.Model, number)
-	out <- durations(queueTime, &f.Stats.QueueTimes, &f.Stats.Exemplars.Queue, f.Model, number)
-	out <- durations(computeTime, &f.Stats.EngineTimes, &f.Stats.Exemplars.Engine, f.Model, number)
+	out <- durations(requestTime, &f.Stats.RequestTimes, &f.Exemplars.Request, f.Model, number)
+	out <- durations(queueTime, &f.Stats.QueueTimes, &f.Exemplars.Queue, f.Model, number)
+	out <- durations(computeTime, &f.Stats.EngineTimes, &f.Exemplars.Engine, f.Model, number)
 }
 
 func collectPolicy(e *explain.Policy, out chan<- prometheus.Metric, labels ...string) {

@@ -19,6 +19,7 @@ type Figures struct {
 	Scaled         bool              // its instances are workers that clients scale
 	AliveInstances int               // instances that can run requests
 	Stats          stats.Snapshot
+	Exemplars      stats.Exemplars
 	Waiting        int             // requests in the queue now
 	LoadTime       time.Duration   // including the warm-up
 	Memory         int64           // bytes that the model holds; 0 means unknown
@@ -33,7 +34,7 @@ func (s *Server) Figures() []Figures {
 	var all []Figures
 	for _, v := range s.AllVersions() {
 		f := figuresOf(v)
-		f.Cached = s.cached(v)
+		f.Cached, f.Exemplars = s.cached(v), v.Stats.Exemplars()
 		if e, ok := v.Scheduler.Explain(); ok {
 			f.Policy = &e
 		}
@@ -42,7 +43,7 @@ func (s *Server) Figures() []Figures {
 	return all
 }
 
-// figuresOf returns the figures of a version without those of its policy.
+// figuresOf returns the figures of a version without its exemplars and those of its policy.
 func figuresOf(v *servable.Version) Figures {
 	return Figures{
 		Model: v.Config.Name, Version: v.Number(), Label: v.Source.Label, Tags: v.Config.Proto.GetMetricTags(), Scaled: v.Source.Workers != nil, AliveInstances: v.Alive(),
@@ -54,7 +55,7 @@ func figuresOf(v *servable.Version) Figures {
 type Live struct {
 	catalog.IndexEntry
 	Instances int      // that it should have
-	Figures   *Figures // without those of the policy; nil if the version does not serve
+	Figures   *Figures // without exemplars and those of the policy; nil if the version does not serve
 }
 
 // Live describes all versions except those that were unloaded.

@@ -266,7 +266,10 @@ func (m *model) index(name string, serving []*servable.Version, ready bool) []ca
 		return nil
 	}
 	var lines []catalog.IndexEntry
-	for _, n := range slices.Sorted(maps.Keys(m.states)) {
+	var room [4]int64 // few models have more versions: the page of a node asks for those of thousands
+	numbers := slices.AppendSeq(room[:0], maps.Keys(m.states))
+	slices.Sort(numbers)
+	for _, n := range numbers {
 		st := m.states[n]
 		if i := slices.IndexFunc(serving, func(v *servable.Version) bool { return v.Number() == n }); i >= 0 && st.state == StateReady {
 			if err := serving[i].Scheduler.Outage(); err != nil {

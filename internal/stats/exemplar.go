@@ -37,7 +37,9 @@ func (c *Counters) Exemplify(total time.Duration, t *infer.Timeline, id trace.ID
 	}
 }
 
-func (e *exemplars) load() (all Exemplars) {
+// Exemplars returns the last traced requests.
+func (c *Counters) Exemplars() (all Exemplars) {
+	e := &c.exemplars
 	for i := range e.request {
 		all.Request[i], all.Queue[i], all.Engine[i] = e.request[i].Load(), e.queue[i].Load(), e.engine[i].Load()
 	}

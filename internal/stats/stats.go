@@ -222,8 +222,6 @@ type Snapshot struct {
 	BatchSizes   SizeHistogram
 	CloseReasons [batching.NumReasons]uint64 // by reason
 	QueueTimes   DurationHistogram           // queue time, per request of those batches
-
-	Exemplars Exemplars
 }
 
 // A Sum is the number of events and their total duration.
@@ -267,7 +265,7 @@ func (c *Counters) Requests() (n uint64) {
 // Snapshot returns the current values. Each request and each run is included either
 // completely or not at all. A run is counted before its requests.
 func (c *Counters) Snapshot() Snapshot {
-	s := Snapshot{Objective: c.Objective, Exemplars: c.exemplars.load()}
+	s := Snapshot{Objective: c.Objective}
 	for i := range c.requests {
 		c.requests[i].addTo(&s)
 	}
