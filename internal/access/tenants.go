@@ -132,7 +132,7 @@ func (t *Tenants) Configure(limits map[string]Limits) {
 	slices.Sort(names)
 	for _, name := range names { // before tokens name others
 		if name != AnyTenant && name != OtherTenants {
-			t.addLocked(name)
+			t.addLocked(name, true)
 		}
 	}
 }
@@ -163,12 +163,14 @@ func (t *Tenants) limitsOf(name string) *Limits {
 func (t *Tenants) add(name string) *Tenant {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.addLocked(name)
+	return t.addLocked(name, false)
 }
 
-func (t *Tenants) addLocked(name string) *Tenant {
+// addLocked returns a tenant, which may be new. Beyond maxTenants only those that are listed with
+// limits are told apart.
+func (t *Tenants) addLocked(name string, listed bool) *Tenant {
 	known := *t.byName.Load()
-	if len(t.all) > maxTenants && known[name] == nil {
+	if len(t.all) > maxTenants && known[name] == nil && !listed {
 		name = OtherTenants
 	}
 	if found := known[name]; found != nil {

@@ -93,6 +93,10 @@ func TestFurtherTenantsAreOne(t *testing.T) {
 	if got := len(tenants.Usage()); got != maxTenants+2 {
 		t.Errorf("%d tenants, want %d, those without a tenant, and the others", got, maxTenants)
 	}
+	tenants.Configure(map[string]Limits{"t500": {Weight: 7}})
+	if tenant := tenants.Of(callerOf("t500")); tenant.Name != "t500" || tenant.Weight() != 7 {
+		t.Errorf("a tenant that is listed now is %q with weight %d", tenant.Name, tenant.Weight())
+	}
 }
 
 func TestLimitsOfTenantsAreChecked(t *testing.T) {

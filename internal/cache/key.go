@@ -18,7 +18,7 @@ type Key [sha256.Size]byte
 
 // KeyOf returns the key of a request that was checked against the model's configuration, which
 // sorts its inputs. versions are the numbers of the loaded versions that answer it, which no others
-// have or had. callers are the names of the callers that may share the answer; none means all.
+// have or had. callers are texts about those that may share the answer; none means all.
 func KeyOf(versions []uint64, callers []string, req *infer.Request) (key Key) {
 	w := writers.Get().(*writer)
 	defer writers.Put(w)

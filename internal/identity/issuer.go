@@ -3,6 +3,9 @@ package identity
 import (
 	"context"
 	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/rsa"
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
@@ -147,15 +150,34 @@ func (i *issuer) fetch(ctx context.Context) ([]crypto.PublicKey, error) {
 	if resp.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("%s: %s", discovered.JWKS, resp.Status)
 	}
-	var set jose.JSONWebKeySet
-	if err := json.Unmarshal(body, &set); err != nil {
+	keys, err := publicKeys(body)
+	if err != nil {
 		return nil, fmt.Errorf("%s: %w", discovered.JWKS, err)
 	}
-	var keys []crypto.PublicKey
-	for _, k := range set.Keys {
-		if k.Use == "" || k.Use == "sig" {
+	return keys, nil
+}
+
+// publicKeys returns the keys of a set that can have signed a token. Keys of other kinds are passed
+// over (RFC 7517, section 5).
+func publicKeys(set []byte) (keys []crypto.PublicKey, err error) {
+	var all struct {
+		Keys []json.RawMessage `json:"keys"`
+	}
+	if err := json.Unmarshal(set, &all); err != nil {
+		return nil, err
+	}
+	for _, text := range all.Keys {
+		var k jose.JSONWebKey
+		if json.Unmarshal(text, &k) != nil || k.Use != "" && k.Use != "sig" {
+			continue
+		}
+		switch k.Key.(type) {
+		case *rsa.PublicKey, *ecdsa.PublicKey, ed25519.PublicKey:
 			keys = append(keys, k.Key)
 		}
+	}
+	if len(keys) == 0 {
+		return nil, fmt.Errorf("none of %d keys can be used", len(all.Keys))
 	}
 	return keys, nil
 }
@@ -190,18 +212,35 @@ func (i *issuer) verify(ctx context.Context, token string) (*access.Principal, e
 // keys were fetched.
 var errUnknownKey = errors.New("the token is not signed with a known key of its issuer")
 
+// knownKeys notes whether no key fits a token.
+type knownKeys struct {
+	oidc.StaticKeySet
+	failed bool
+}
+
+// VerifySignature implements [oidc.KeySet].
+func (k *knownKeys) VerifySignature(ctx context.Context, jwt string) (payload []byte, err error) {
+	payload, err = k.StaticKeySet.VerifySignature(ctx, jwt)
+	k.failed = err != nil
+	return payload, err
+}
+
 func (i *issuer) verifyNow(ctx context.Context, token string) (p *access.Principal, expires time.Time, err error) {
 	set := i.keys.Load()
 	if set == nil || i.now().Sub(set.fetched) > keysLife {
 		return nil, time.Time{}, fmt.Errorf("the keys of issuer %s could not be fetched yet", i.opts.URL)
 	}
-	verifier := oidc.NewVerifier(i.opts.URL, &oidc.StaticKeySet{PublicKeys: set.keys}, &oidc.Config{
+	keys := &knownKeys{StaticKeySet: oidc.StaticKeySet{PublicKeys: set.keys}}
+	verifier := oidc.NewVerifier(i.opts.URL, keys, &oidc.Config{
 		ClientID: i.opts.Audience, SupportedSigningAlgs: i.opts.Algorithms, Now: i.now,
 	})
 	t, err := verifier.Verify(ctx, token)
 	if err != nil {
 		if expired, ok := errors.AsType[*oidc.TokenExpiredError](err); ok {
 			return nil, time.Time{}, fmt.Errorf("the token expired at %s", expired.Expiry.UTC().Format(time.RFC3339))
+		}
+		if !keys.failed {
+			return nil, time.Time{}, fmt.Errorf("the token is not accepted: %w", err)
 		}
 		select {
 		case i.refresh <- struct{}{}: // the next token may find a new key

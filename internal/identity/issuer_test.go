@@ -159,3 +159,25 @@ func TestVerifiedTokensAreCachedUntilTheyExpire(t *testing.T) {
 		t.Errorf("%d tokens are cached, %v", len(inner.tokens), err)
 	}
 }
+
+func TestKeysOfOtherKindsArePassedOver(t *testing.T) {
+	const good = `{"kty":"OKP","crv":"Ed25519","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}`
+	keys, err := publicKeys([]byte(`{"keys":[{"kty":"OKP","crv":"Ed448","x":"AA"},{"kty":"oct","k":"AAAA"},{"kty":"new"},` + good + `]}`))
+	if err != nil || len(keys) != 1 {
+		t.Errorf("%d keys and %v, want the one that can be used", len(keys), err)
+	}
+	if _, err := publicKeys([]byte(`{"keys":[{"kty":"new"}]}`)); err == nil {
+		t.Error("a set without a key that can be used is accepted")
+	}
+}
+
+func TestATokenOfAKnownKeyIsNotBlamedOnItsKey(t *testing.T) {
+	i := identitytest.NewIssuer(t)
+	a, inner := openIssuer(t, i)
+	if _, err := authorize(a, t, i.Sign(t, i.Claims(map[string]any{"aud": "other"}))); err == nil || strings.Contains(err.Error(), "known key") || !strings.Contains(err.Error(), "audience") {
+		t.Errorf("a token for another audience: %v", err)
+	}
+	if len(inner.refresh) != 0 {
+		t.Error("its issuer is asked for new keys")
+	}
+}

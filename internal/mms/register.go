@@ -221,7 +221,12 @@ func (s *Store) add(ctx context.Context, reg Registration) (*servable.Version, e
 	case first:
 		s.server.SetDefault(src.Model, src.Number)
 	}
-	return s.Find(src.Model, strconv.FormatInt(src.Number, 10))
+	for _, v := range s.server.Versions(src.Model) {
+		if v.Number() == src.Number {
+			return v, nil
+		}
+	}
+	return s.Find(src.Model, src.Label) // which says that it is gone
 }
 
 // taken returns an error if what is registered leaves no room for a source.

@@ -2,6 +2,7 @@ package server
 
 import (
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/cache"
@@ -30,7 +31,8 @@ func (s *Server) lookUp(in *inference, resp *infer.Response) bool {
 	}
 	began := time.Now()
 	var space [8]uint64
-	key := cache.KeyOf(s.appendVersions(space[:0], v), sharers(v, req), req)
+	pinned, _ := req.Pinned.(pins)
+	key := cache.KeyOf(s.appendVersions(space[:0], v, pinned), sharers(v, req), req)
 	hit := s.cache.Get(key, resp)
 	now := time.Now()
 	in.lookup = lookup{asked: true, hit: hit, key: key, took: now.Sub(began)}
@@ -44,16 +46,20 @@ func (s *Server) lookUp(in *inference, resp *infer.Response) bool {
 }
 
 // appendVersions appends the numbers of the versions that answer requests to v: its own and, if it
-// is an ensemble, those of its members. While models are replaced, ensembles may contain each other
-// for a moment.
-func (s *Server) appendVersions(all []uint64, v *servable.Version) []uint64 {
+// is an ensemble, those of its members, which are pinned if it is itself a member. While models are
+// replaced, ensembles may contain each other for a moment.
+func (s *Server) appendVersions(all []uint64, v *servable.Version, pinned pins) []uint64 {
 	if slices.Contains(all, v.ID) {
 		return all
 	}
 	all = append(all, v.ID)
 	for _, m := range stepsOf(v) {
-		if member := (*s.serving.Load())[m.Model].find(m.Version); member != nil {
-			all = s.appendVersions(all, member)
+		member, known := pinned[pin{m.Model, m.Version}]
+		if !known {
+			member = (*s.serving.Load())[m.Model].find(m.Version)
+		}
+		if member != nil {
+			all = s.appendVersions(all, member, pinned)
 		}
 	}
 	return all
@@ -74,16 +80,20 @@ func (s *Server) keep(in *inference, resp *infer.Response) {
 	}
 }
 
-// sharers returns the names of the callers that may share a response; none means all. A model that
-// may call others does so with the rights of its caller, and another caller may not be allowed to
-// see what it computed.
+// sharers returns the names and rights of the callers that may share a response; none means all. A
+// model that may call others does so with the rights of its caller, and another caller, or the same
+// one with other rights, may not be allowed to see what it computed.
 func sharers(v *servable.Version, req *infer.Request) []string {
 	if v.Config.Backend == "onnxruntime" || req.Caller == nil {
 		return nil
 	}
-	names := make([]string, 0, len(req.Caller.Principals))
+	var all []string
 	for _, p := range req.Caller.Principals {
-		names = append(names, p.Name)
+		all = append(all, p.Name, strconv.Itoa(len(p.Grants)))
+		for _, g := range p.Grants {
+			all = append(all, g.Role.String(), strconv.Itoa(len(g.Models)))
+			all = append(all, g.Models...)
+		}
 	}
-	return names
+	return all
 }

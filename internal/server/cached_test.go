@@ -101,13 +101,16 @@ func TestAnEnsembleGivesNoAnswersOfOldMembers(t *testing.T) {
 	s := startCached(t, 1<<20)
 	ensemble := &servable.Version{ID: 1000, Config: &modelconfig.Config{Steps: []modelconfig.Step{{Model: "cached"}, {Model: "echo", Version: 3}}}}
 	first := s.Versions("cached")[0]
-	before := s.appendVersions(nil, ensemble)
+	before := s.appendVersions(nil, ensemble, nil)
 	if want := []uint64{1000, first.ID, s.Versions("echo")[0].ID}; !slices.Equal(before, want) {
 		t.Fatalf("answered by %v, want %v", before, want)
 	}
 	reload(t, s, first)
-	if after := s.appendVersions(nil, ensemble); len(after) != 3 || after[1] == before[1] {
+	if after := s.appendVersions(nil, ensemble, nil); len(after) != 3 || after[1] == before[1] {
 		t.Errorf("answered by %v, and before by %v", after, before)
+	}
+	if pinned := s.appendVersions(nil, ensemble, pins{{"cached", ""}: first}); !slices.Equal(pinned, before) {
+		t.Errorf("with pinned members answered by %v, want %v", pinned, before)
 	}
 }
 
@@ -138,16 +141,17 @@ func TestAResponseLargerThanTheCacheIsGivenAndNotKept(t *testing.T) {
 }
 
 func TestCallersDoNotShareAnswersOfModelsThatMayCallOthers(t *testing.T) {
-	caller := func(name string) func(*infer.Request) {
+	caller := func(name string, models ...string) func(*infer.Request) {
 		return func(r *infer.Request) {
-			r.Caller = &access.Caller{Principals: []*access.Principal{{Name: name}}}
+			r.Caller = &access.Caller{Principals: []*access.Principal{{Name: name, Grants: []access.Grant{{Role: access.Infer, Models: models}}}}}
 		}
 	}
 	s := startCached(t, 1<<20)
 	for _, name := range []string{"anna", "ben", "anna"} {
 		ask(t, s, "cached", 1, caller(name)) // echo may, for all the server knows
 	}
-	if n := counted(t, s, "cached"); n.Runs != 2 || n.CacheHits.Count != 1 {
+	ask(t, s, "cached", 1, caller("anna", "cached")) // whose rights were changed
+	if n := counted(t, s, "cached"); n.Runs != 3 || n.CacheHits.Count != 1 {
 		t.Errorf("%d runs, %d hits", n.Runs, n.CacheHits.Count)
 	}
 }

@@ -65,7 +65,7 @@ func (s *Server) Live() []Live {
 	for _, e := range entries {
 		e.Reason = infer.WithoutPaths(e.Name, e.Reason)
 		l := Live{IndexEntry: e}
-		if v := serving[e.Name].find(e.Version); v != nil {
+		if v := serving[e.Name].of(&e); v != nil {
 			f := figuresOf(v)
 			l.Figures, l.Instances = &f, v.Config.Instances
 			if f.Scaled {

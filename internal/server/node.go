@@ -22,7 +22,7 @@ func (s *Server) NodeModels() []node.Model {
 	all := make([]node.Model, 0, len(entries))
 	for _, e := range entries {
 		m := node.Model{Name: e.Name, Version: e.Version, State: e.State, Reason: infer.WithoutPaths(e.Name, e.Reason)}
-		if v := serving[e.Name].find(e.Version); v != nil {
+		if v := serving[e.Name].of(&e); v != nil {
 			describe(&m, v)
 			if s.demand != nil && len(serving[e.Name].versions) == 1 {
 				m.Bytes = cmp.Or(s.demand.Measured(e.Name), m.Bytes)

@@ -38,6 +38,9 @@ func (r *responses) Next(ctx context.Context, resp *infer.Response) error {
 	}
 	if err := buildResponse(r.request.version, r.request.req, resp); err != nil {
 		resp.Release()
+		if r.ended {
+			r.failed = err
+		}
 		return err
 	}
 	return nil

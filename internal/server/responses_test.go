@@ -112,6 +112,26 @@ func TestAClientThatLeavesBeforeTheLastResponseHasFailed(t *testing.T) {
 	}
 }
 
+func TestALastResponseThatCannotBeGivenIsAFailure(t *testing.T) {
+	s := startSending(t)
+	var resp infer.Response
+	req := letter("many", "a", true)
+	req.Outputs = []string{"y"}
+	req.Convert = func(resp *infer.Response, _ bool, _ map[string][]string) error {
+		return infer.Errorf(infer.Internal, "cannot be converted")
+	}
+	if err := s.Infer(t.Context(), req, &resp); err != nil {
+		t.Fatal(err)
+	}
+	if err := resp.Stream.Next(t.Context(), &infer.Response{}); err == nil {
+		t.Error("the conversion did not fail")
+	}
+	resp.Stream.Close()
+	if f := s.Figures()[0].Stats; f.Failed[infer.Internal] != 1 || f.Success.Count != 0 {
+		t.Errorf("failed %v, and %d succeeded", f.Failed, f.Success.Count)
+	}
+}
+
 func TestWhoTakesOneResponseIsRefusedWhereThereMayBeMore(t *testing.T) {
 	s := startSending(t)
 	var resp infer.Response

@@ -76,12 +76,27 @@ func (s serving) find(version string) *servable.Version {
 			return nil
 		}
 	}
+	return s.numbered(number)
+}
+
+// numbered returns the version with a number; nil if it does not serve. Labels of other versions may
+// look like it.
+func (s serving) numbered(number int64) *servable.Version {
 	for _, v := range s.versions {
 		if v.Number() == number {
 			return v
 		}
 	}
 	return nil
+}
+
+// of returns the version of an entry of the index, which has numbers.
+func (s serving) of(e *catalog.IndexEntry) *servable.Version {
+	number, err := strconv.ParseInt(e.Version, 10, 64)
+	if err != nil {
+		return nil
+	}
+	return s.numbered(number)
 }
 
 // Find returns a version of a model, by its number or its label. Version "" means the

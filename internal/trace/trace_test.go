@@ -115,6 +115,22 @@ func TestAModelHasItsOwnSettings(t *testing.T) {
 	}
 }
 
+func TestOtherChangesLeaveTheCountAsItIs(t *testing.T) {
+	tr := New(&kept{}, Settings{On: true, Rate: 1, Count: 2})
+	sampled(tr, 5)
+	tr.Change("", Change{Rate: new(uint64(1))})
+	tr.Change("m", Change{Rate: new(uint64(1))})
+	tr.Change("m", Change{On: new(true)})
+	tr.Change("", Change{On: new(true)})
+	if got := sampled(tr, 5); got != nil || tr.Settings("").Count != 0 {
+		t.Errorf("traced %v, and %d are left, although both were used", got, tr.Settings("").Count)
+	}
+	tr.Change("", Change{Count: new(int64(1))})
+	if got := sampled(tr, 5); len(got) != 1 {
+		t.Errorf("traced %v, want one of the new count", got)
+	}
+}
+
 func TestSpansOfARequestFormATree(t *testing.T) {
 	spans := &kept{}
 	root := New(spans, Settings{On: true}).Begin("grpc", "m", parent, "vendor=1")

@@ -1,7 +1,6 @@
 package trace
 
 import (
-	"maps"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -164,13 +163,6 @@ func (t *Tracer) Change(model string, c Change) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := t.samplers.Load()
-	for name, o := range t.overrides {
-		if o.count != nil {
-			left := now.of(name).left.Load() // the rest goes on
-			o.count = &left
-			t.overrides[name] = o
-		}
-	}
 	o := t.overrides[model]
 	o.on = changed(o.on, c.On, c.ClearOn)
 	o.rate = changed(o.rate, c.Rate, c.ClearRate)
@@ -179,25 +171,30 @@ func (t *Tracer) Change(model string, c Change) {
 	if o == (override{}) {
 		delete(t.overrides, model)
 	}
-	next := &samplers{all: now.all, models: maps.Clone(now.models)}
+	counted := c.Count != nil || c.ClearCount
+	next := &samplers{all: now.all, models: map[string]*sampler{}}
 	if model == "" {
-		next.all = newSampler(o.apply(t.initial))
-		next.models = map[string]*sampler{}
-		for name, o := range t.overrides {
-			if name != "" {
-				next.models[name] = newSampler(o.apply(next.all.settings))
-			}
-		}
-	} else {
-		if next.models == nil {
-			next.models = map[string]*sampler{}
-		}
-		delete(next.models, model)
-		if o != (override{}) {
-			next.models[model] = newSampler(o.apply(next.all.settings))
+		next.all = newSampler(o.apply(t.initial)).goesOn(now.all, !counted)
+	}
+	for name, o := range t.overrides {
+		switch {
+		case name == "":
+		case name == model || model == "":
+			again := counted && (name == model || o.count == nil) // the change concerns its count
+			next.models[name] = newSampler(o.apply(next.all.settings)).goesOn(now.of(name), !again)
+		default:
+			next.models[name] = now.models[name]
 		}
 	}
 	t.samplers.Store(next)
+}
+
+// goesOn returns s, which has no more traces left than the one that it replaces, if that is wanted.
+func (s *sampler) goesOn(before *sampler, wanted bool) *sampler {
+	if wanted {
+		s.left.Store(before.left.Load())
+	}
+	return s
 }
 
 func changed[T any](old, wanted *T, cleared bool) *T {

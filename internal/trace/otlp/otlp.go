@@ -185,10 +185,13 @@ func (e *Exporter) run() {
 	}
 }
 
-// send sends the batches that are complete, and if all is true the one that is not.
+// send sends the batches that are complete, and if all is true the one that is not. Spans that come
+// meanwhile wait for the next time.
 func (e *Exporter) send(all bool) {
-	for {
-		next, dropped := e.take(all)
+	for last := false; !last; {
+		var next batch
+		var dropped int
+		next, last, dropped = e.take(all)
 		if dropped > 0 {
 			e.options.Log.Warn("spans were dropped: the collector is too slow", "spans", dropped)
 		}
@@ -201,8 +204,9 @@ func (e *Exporter) send(all bool) {
 	}
 }
 
-// take removes the oldest batch, and returns how many spans were dropped since the last call.
-func (e *Exporter) take(all bool) (next batch, dropped int) {
+// take removes the oldest batch, and reports whether it is the one that was not complete, and how
+// many spans were dropped since the last call.
+func (e *Exporter) take(all bool) (next batch, incomplete bool, dropped int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	dropped, e.dropped = e.dropped, 0
@@ -210,10 +214,10 @@ func (e *Exporter) take(all bool) (next batch, dropped int) {
 	case len(e.batches) > 0:
 		next, e.batches = e.batches[0], e.batches[1:]
 	case all:
-		next, e.open = e.open, batch{}
+		next, e.open, incomplete = e.open, batch{}, true
 	}
 	e.waiting -= next.count
-	return next, dropped
+	return next, incomplete, dropped
 }
 
 // upload sends a batch with OpenTelemetry's client, which knows certificates, compression and when

@@ -146,6 +146,23 @@ func TestACompleteBatchIsSentAtOnceAndTheRestAfterTheDelay(t *testing.T) {
 	}
 }
 
+func TestSpansThatComeWhileOthersAreSentWaitForTheDelay(t *testing.T) {
+	var e *Exporter
+	sent := make(chan struct{}, 100)
+	collector := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		e.Export(someSpan("meanwhile"))
+		sent <- struct{}{}
+	}))
+	defer collector.Close()
+	e = newExporter(t, Options{URL: collector.URL, BatchSize: 100, Delay: time.Hour})
+	e.Export(someSpan("first"))
+	e.send(true)
+	if len(sent) != 1 {
+		t.Errorf("%d messages, want one", len(sent))
+	}
+	closeExporter(t, e)
+}
+
 func TestTheEnvironmentDecidesWhatOptionsLeaveOpen(t *testing.T) {
 	t.Setenv("OTEL_BSP_MAX_QUEUE_SIZE", "100")
 	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "70")
