@@ -10,6 +10,18 @@ import (
 	"github.com/shoal-serving/shoal/internal/stats"
 )
 
+func TestMetricsThatContradictEachOtherDoNotHideTheRest(t *testing.T) {
+	page := New(busy(), Options{Log: slog.New(slog.DiscardHandler), ModelMetrics: func() []stats.Family {
+		one := []stats.Metric{{Bounds: []float64{1}, Counts: []uint64{1, 0}}}
+		return []stats.Family{{Name: "h", Kind: stats.Histogram, Metrics: one}, {Name: "h_count", Kind: stats.Gauge, Metrics: one}}
+	}})
+	resp := httptest.NewRecorder()
+	page.ServeHTTP(resp, httptest.NewRequest(http.MethodGet, "/metrics", http.NoBody))
+	if resp.Code != http.StatusOK || !strings.Contains(resp.Body.String(), "nv_inference_count") {
+		t.Errorf("%d %.300s", resp.Code, resp.Body)
+	}
+}
+
 func TestMetricsOfModelsAreOnThePage(t *testing.T) {
 	page := New(&fake{}, Options{Log: slog.New(slog.DiscardHandler), ModelMetrics: func() []stats.Family {
 		return []stats.Family{

@@ -77,7 +77,8 @@ func New(src Source, opts Options) http.Handler {
 	if opts.ModelMetrics != nil {
 		registry.MustRegister(customMetrics(opts.ModelMetrics))
 	}
-	page := promhttp.HandlerOpts{ErrorLog: slog.NewLogLogger(opts.Log.Handler(), slog.LevelWarn)}
+	// Metrics that a model defines may contradict each other, and all others are given nevertheless.
+	page := promhttp.HandlerOpts{ErrorLog: slog.NewLogLogger(opts.Log.Handler(), slog.LevelWarn), ErrorHandling: promhttp.ContinueOnError}
 	handler := promhttp.HandlerFor(registry, page)
 	if opts.Exemplars {
 		handler = withExemplars(handler, registry, page)

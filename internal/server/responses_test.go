@@ -117,7 +117,7 @@ func TestALastResponseThatCannotBeGivenIsAFailure(t *testing.T) {
 	var resp infer.Response
 	req := letter("many", "a", true)
 	req.Outputs = []string{"y"}
-	req.Convert = func(resp *infer.Response, _ bool, _ map[string][]string) error {
+	req.Convert = func(_ *infer.Response, _ bool, _ map[string][]string) error {
 		return infer.Errorf(infer.Internal, "cannot be converted")
 	}
 	if err := s.Infer(t.Context(), req, &resp); err != nil {

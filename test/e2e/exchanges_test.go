@@ -205,7 +205,7 @@ type answered struct {
 
 func (p *player) play(t *testing.T, e *exchange) answered {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var a answered
 	if strings.HasPrefix(e.Name, "http/") {

@@ -222,10 +222,14 @@ func (e *Engine) load(ctx context.Context, src engine.Source, opts []onnxruntime
 
 // loadNice returns the niceness of a thread that loads a model. That is the lowest
 // priority, so that running batches go first. If the library starts threads for the model,
-// it is the niceness for computing, because those threads inherit it.
+// it is the niceness for computing, because those threads inherit it; and for the first models,
+// because there are no batches yet, and on a busy machine the lowest priority gets next to nothing.
 func (e *Engine) loadNice(opts onnxruntime.SessionOptions) int {
 	const lowest = 19
-	if e.opts.Nice == 0 || e.opts.Threads > 0 || opts.Threads > 1 || opts.Parallel > 1 {
+	e.mu.Lock()
+	first := e.runtime == nil
+	e.mu.Unlock()
+	if first || e.opts.Nice == 0 || e.opts.Threads > 0 || opts.Threads > 1 || opts.Parallel > 1 {
 		return e.opts.Nice
 	}
 	return lowest

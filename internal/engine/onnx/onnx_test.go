@@ -361,6 +361,17 @@ func TestMemoryThatRanOutIsToldApart(t *testing.T) {
 	}
 }
 
+func TestOnlyTheFirstLoadsGoAsFastAsBatches(t *testing.T) {
+	e := newEngine(t, Options{Nice: 10})
+	first := e.loadNice(onnxruntime.SessionOptions{})
+	if _, err := e.open(); err != nil {
+		t.Fatal(err)
+	}
+	if later := e.loadNice(onnxruntime.SessionOptions{}); first != 10 || later != 19 {
+		t.Errorf("niceness %d at first and %d later, want 10 and 19", first, later)
+	}
+}
+
 // What is compared, and how it is worded, is for package modelconfig to test.
 func TestAConfigurationThatIsNotTheModelsIsRefused(t *testing.T) {
 	e := newEngine(t, Options{Nice: 10})
