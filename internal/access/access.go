@@ -205,6 +205,27 @@ func WithCaller(ctx context.Context, c *Caller) context.Context {
 	return context.WithValue(ctx, callerKey{}, c)
 }
 
+type renewalKey struct{}
+
+// WithRenewal returns a context of a stream whose requests determine their caller again, by renew.
+func WithRenewal(ctx context.Context, renew func() (*Caller, error)) context.Context {
+	return context.WithValue(ctx, renewalKey{}, renew)
+}
+
+// Renew returns ctx with the caller as it is now: a stream may outlive its credentials, and the
+// rights that they gave. The error is that of [WithRenewal]'s function; ctx may be without one.
+func Renew(ctx context.Context) (context.Context, error) {
+	renew, ok := ctx.Value(renewalKey{}).(func() (*Caller, error))
+	if !ok {
+		return ctx, nil
+	}
+	caller, err := renew()
+	if err != nil {
+		return ctx, err
+	}
+	return WithCaller(ctx, caller), nil
+}
+
 // CallerOf returns the caller of a context, or nil if it has none.
 func CallerOf(ctx context.Context) *Caller {
 	c, _ := ctx.Value(callerKey{}).(*Caller)

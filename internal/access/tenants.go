@@ -167,7 +167,7 @@ func (t *Tenants) add(name string) *Tenant {
 }
 
 // addLocked returns a tenant, which may be new. Beyond maxTenants only those that are listed with
-// limits are told apart.
+// limits have a place of their own.
 func (t *Tenants) addLocked(name string, listed bool) *Tenant {
 	known := *t.byName.Load()
 	if len(t.all) > maxTenants && known[name] == nil && !listed {

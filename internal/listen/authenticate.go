@@ -42,8 +42,8 @@ var (
 	}
 )
 
-// caller returns a context with the caller of a request. what describes the request.
-func (a *Authentication) caller(ctx context.Context, c identity.Credentials, what string, probe bool) (context.Context, error) {
+// caller returns the caller of a request. what describes the request.
+func (a *Authentication) caller(ctx context.Context, c identity.Credentials, what string, probe bool) (*access.Caller, error) {
 	caller, err := a.Authenticator.Authenticate(ctx, c)
 	if err != nil {
 		if a.Gate.Required() && !probe {
@@ -52,7 +52,7 @@ func (a *Authentication) caller(ctx context.Context, c identity.Credentials, wha
 		}
 		caller = &access.Caller{Address: c.Address}
 	}
-	return access.WithCaller(ctx, caller), nil
+	return caller, nil
 }
 
 // handler returns a handler that authenticates the callers of next. Models do not receive
@@ -65,7 +65,7 @@ func (a *Authentication) handler(next http.Handler) http.Handler {
 		if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
 			c.Certificate = r.TLS.PeerCertificates[0]
 		}
-		ctx, err := a.caller(r.Context(), c, r.Method+" "+r.URL.Path, probePaths[r.URL.Path])
+		caller, err := a.caller(r.Context(), c, r.Method+" "+r.URL.Path, probePaths[r.URL.Path])
 		if err != nil {
 			w.Header().Set("WWW-Authenticate", `Bearer realm="shoal"`)
 			if strings.Contains(r.Header.Get("Accept"), "text/html") {
@@ -78,7 +78,7 @@ func (a *Authentication) handler(next http.Handler) http.Handler {
 		}
 		r.Header.Del(authorizationHeader)
 		r.Header.Del(identity.ClaimsHeader)
-		next.ServeHTTP(w, r.WithContext(ctx))
+		next.ServeHTTP(w, r.WithContext(access.WithCaller(r.Context(), caller)))
 	})
 }
 
@@ -90,12 +90,16 @@ func (a *Authentication) Tap(ctx context.Context, info *tap.Info) (context.Conte
 		c.Address = p.Addr.String()
 		c.Certificate = certificate(p.AuthInfo)
 	}
-	authenticated, err := a.caller(ctx, c, info.FullMethodName, probeMethods[info.FullMethodName])
+	caller, err := a.caller(ctx, c, info.FullMethodName, probeMethods[info.FullMethodName])
 	if err != nil {
 		return ctx, status.Error(codes.Unauthenticated, err.Error())
 	}
 	info.Header.Delete(authorizationHeader) // it is that of the context
 	info.Header.Delete(identity.ClaimsHeader)
+	authenticated := access.WithCaller(ctx, caller)
+	if method := info.FullMethodName; method == kservepb.GRPCInferenceService_ModelStreamInfer_FullMethodName {
+		authenticated = access.WithRenewal(authenticated, func() (*access.Caller, error) { return a.caller(ctx, c, method, false) })
+	}
 	return authenticated, nil
 }
 

@@ -13,10 +13,12 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/tap"
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/shoal-serving/shoal/internal/access"
 	"github.com/shoal-serving/shoal/internal/identity"
+	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
 )
 
 // withKey returns an authentication by API key, and a key.
@@ -110,5 +112,19 @@ func TestProtocolsDoNotSeeCredentialsOverGRPC(t *testing.T) {
 	}
 	if got := md.Get("x-other"); len(got) != 1 || got[0] != "kept" {
 		t.Errorf("the other metadata is %v", md)
+	}
+}
+
+func TestRequestsOfAStreamHaveTheRightsOfTheMoment(t *testing.T) {
+	auth, key := withKey(t)
+	for method, renewable := range map[string]bool{kservepb.GRPCInferenceService_ModelStreamInfer_FullMethodName: true, kservepb.GRPCInferenceService_ModelInfer_FullMethodName: false} {
+		ctx, err := auth.Tap(t.Context(), &tap.Info{FullMethodName: method, Header: metadata.Pairs("authorization", "Bearer "+key)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := access.Renew(ctx)
+		if err != nil || access.CallerOf(again).Name() != "key:ann" || (again != ctx) != renewable {
+			t.Errorf("%s: caller %s, %v", method, access.CallerOf(again).Name(), err)
+		}
 	}
 }

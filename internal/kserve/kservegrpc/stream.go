@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/shoal-serving/shoal/internal/access"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
@@ -391,6 +392,9 @@ func (st *stream) run(ctx context.Context, in *request, resp *infer.Response) (e
 	}()
 	if err := cmp.Or(in.err, checkNames(in)); err != nil {
 		return st.service.withCode(err)
+	}
+	if ctx, err = access.Renew(ctx); err != nil {
+		return st.service.withCode(infer.Errorf(infer.Unauthenticated, "%w", err))
 	}
 	req, err := in.decode(&st.service.opts.Limits)
 	if err == nil {

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/shoal-serving/shoal/internal/access"
 	"github.com/shoal-serving/shoal/internal/buf"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/kserve"
@@ -194,6 +195,34 @@ func TestAPanicCostsOneRequestOfAStream(t *testing.T) {
 	if !strings.Contains(log.String(), "a bug") || !strings.Contains(log.String(), "stream_test.go") {
 		t.Errorf("the log does not say what happened and where: %s", log.String())
 	}
+}
+
+// renewed is a stream whose requests determine their caller again.
+type renewed struct {
+	grpc.ServerStream
+	renew func() (*access.Caller, error)
+}
+
+func (r renewed) Context() context.Context {
+	return access.WithRenewal(r.ServerStream.Context(), r.renew)
+}
+
+func TestAStreamDoesNotOutliveItsCredentials(t *testing.T) {
+	var revoked atomic.Bool
+	_, conn := newServer(t, kservegrpc.Options{}, grpc.ChainStreamInterceptor(func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+		return next(srv, renewed{stream, func() (*access.Caller, error) {
+			if revoked.Load() {
+				return nil, access.ErrUnauthenticated
+			}
+			return access.Self, nil
+		}})
+	}))
+	stream := openStream(t.Context(), t, conn)
+	send(t, stream, "a")
+	expect(t, stream, "a")
+	revoked.Store(true)
+	send(t, stream, "b")
+	expect(t, stream, "b authentication is required")
 }
 
 func TestLimitsHoldOnAStream(t *testing.T) {
