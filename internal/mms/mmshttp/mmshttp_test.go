@@ -318,6 +318,18 @@ func TestVersionsAreServedAsInTorchServe(t *testing.T) {
 	}
 }
 
+// The server numbers versions, and a label may look like the number of another one.
+func TestWorkersAreThoseOfTheVersionThatIsRegistered(t *testing.T) {
+	f := start(t, mms.TorchServe, nil)
+	for _, version := range []string{"2", "3"} {
+		writeMar(t, f.store, "echo", version, "echo.py", map[string]string{"echo.py": echo})
+		f.want("POST", f.manage+"/models?url=echo-"+version+".mar&initial_workers=1", "", 200, "Version: "+version)
+	}
+	for _, version := range []string{"2", "3"} {
+		f.want("POST", f.infer+"/predictions/echo/"+version, "x", 200, `"version": "`+version+`"`)
+	}
+}
+
 func TestSageMakerRegistersAndInvokes(t *testing.T) {
 	f := start(t, mms.MultiModelServer, nil)
 	writeMar(t, f.store, "noop", "1.0", "service:handle", map[string]string{"service.py": noop})
