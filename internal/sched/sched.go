@@ -102,6 +102,7 @@ type Scheduler struct {
 	combines     bool                          // requests may share a batch
 	alive        atomic.Int64                  // instances that are not down
 	aliveChanged atomic.Pointer[chan struct{}] // closed and replaced when alive changes
+	checks       atomic.Bool                   // instances are [engine.HealthChecker]s
 	callPool     sync.Pool                     // of *call
 	intake       intake
 	quarantine   quarantine
@@ -255,6 +256,9 @@ func (s *Scheduler) Busy() bool {
 func (s *Scheduler) Ready() bool {
 	if s.alive.Load() == 0 {
 		return false
+	}
+	if !s.checks.Load() {
+		return true // without a lock: a page of a node asks thousands
 	}
 	var checkers []engine.HealthChecker
 	s.locked(nil, func(batching.Time, *batching.Actions) {

@@ -90,6 +90,9 @@ func newWorker(s *Scheduler, number int, inst engine.Instance) *worker {
 // use makes inst the instance of the worker.
 func (w *worker) use(inst engine.Instance) {
 	w.inst = inst
+	if _, ok := inst.(engine.HealthChecker); ok {
+		w.s.checks.Store(true)
+	}
 	w.exclusiveRunner, _ = inst.(engine.ExclusiveRunner)
 	w.perRequest, _ = inst.(engine.PerRequest)
 	w.sender, _ = inst.(engine.Sender)
