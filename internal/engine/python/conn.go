@@ -3,6 +3,7 @@ package python
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"os"
 	"syscall"
@@ -19,6 +20,8 @@ func read(conn *net.UnixConn, message []byte) (int, []int, error) {
 		n, oob, _, _, err := conn.ReadMsgUnix(message, control[:])
 		switch {
 		case errors.Is(err, syscall.ECONNRESET): // reported once, if the peer closed with unread data; its last messages follow
+		case errors.Is(err, io.EOF):
+			return 0, nil, nil
 		case oob > 0:
 			return n, memfd.Descriptors(control[:oob]), err
 		default:

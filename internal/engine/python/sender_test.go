@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -118,6 +120,47 @@ os._exit(3)`, []string{"1 []", "error: Failed to process the request(s) for mode
 				t.Errorf("it sent %q, want %q", got, tt.want)
 			}
 		})
+	}
+}
+
+func TestASenderEndsWithItsFailedBatchAndTheWorkerLives(t *testing.T) {
+	inst := newFixture(t, decoupledConfig, sending(`
+if r is requests[1]: raise KeyError("lost")
+self.kept = sender`)).open(t)
+	batch := calls(1, 2)
+	senders := opened(batch)
+	if err := inst.RunEach(t.Context(), batch); err == nil {
+		t.Error("the batch did not fail")
+	}
+	for i := range senders {
+		if got := story(t, <-senders[i]); len(got) != 1 || !strings.Contains(got[0], "KeyError: 'lost'") {
+			t.Errorf("request %d: %q, want the error of the batch", i, got)
+		}
+	}
+	if cause := inst.worker.cause.Load(); cause != nil {
+		t.Errorf("the worker was killed: %s", *cause)
+	}
+}
+
+func TestASenderReportsHowItsWorkerDied(t *testing.T) {
+	inst := newFixture(t, decoupledConfig, sending(`
+def later(sender):
+    while not os.path.exists(__file__ + ".ran"): time.sleep(0.001)
+    os._exit(3)
+threading.Thread(target=later, args=(sender,)).start()`)).open(t)
+	batch := calls(1)
+	senders := opened(batch)
+	if err := inst.RunEach(t.Context(), batch); err != nil {
+		t.Fatal(err)
+	}
+	release(batch)
+	told := make(chan []string, 1)
+	go func() { told <- story(t, <-senders[0]) }()
+	if err := os.WriteFile(filepath.Join(inst.model.dir, "1", "model.py.ran"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-told; len(got) != 1 || !strings.Contains(got[0], "exit code 3") {
+		t.Errorf("it sent %q, want the exit code", got)
 	}
 }
 
