@@ -225,6 +225,25 @@ func TestACallEndsWhenNobodyWaitsForItsBatch(t *testing.T) {
 	}
 }
 
+func TestACallOfAnAbandonedBatchEndsAtOnce(t *testing.T) {
+	inst := newAsking(t, `
+while not requests[0].is_cancelled(): time.sleep(0.001)
+a = pb_utils.InferenceRequest(model_name="other", inputs=[requests[0].inputs()[0]]).exec()
+return [pb_utils.InferenceResponse(error=a.error())]`, &fakeCaller{answer: func(inner context.Context, _ *infer.Request, _ *infer.Response) error {
+		<-inner.Done()
+		return infer.Errorf(infer.Cancelled, "the client left")
+	}})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	batch := calls(1)
+	if err := inst.RunEach(ctx, batch); err != nil {
+		t.Fatal(err)
+	}
+	if err := batch[0].Err; err == nil || !strings.Contains(err.Error(), "the client left") {
+		t.Errorf("error %v", err)
+	}
+}
+
 func TestACallEndsWithTheWorkerAndWithItsIterator(t *testing.T) {
 	for name, text := range map[string]string{
 		"os._exit": `q = pb_utils.InferenceRequest(model_name="other", inputs=[requests[0].inputs()[0]]); q.exec(decoupled=True); time.sleep(0.2); os._exit(1)`,

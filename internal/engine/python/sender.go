@@ -28,6 +28,7 @@ type activeBatch struct {
 	opened    []bool
 	senders   []*sender
 	outbound  map[*outboundCall]struct{}
+	abandoned bool // all clients have left
 }
 
 // begin starts a batch and returns its serial number, for abandon.
@@ -36,7 +37,7 @@ func (r *activeBatch) begin(w *worker, calls []engine.Call, cancelled []int) uin
 	defer r.mu.Unlock()
 	r.serial++
 	r.memory, r.number, r.calls, r.cancelled = w.in, w.number+1, calls, cancelled
-	r.opened, r.senders = r.opened[:0], r.senders[:0]
+	r.opened, r.senders, r.abandoned = r.opened[:0], r.senders[:0], false
 	for range calls {
 		r.opened = append(r.opened, false)
 	}
@@ -65,13 +66,14 @@ func (r *activeBatch) markCancelled(req *infer.Request) {
 }
 
 // abandon marks all requests of a batch as cancelled, if the batch is still running, and
-// cancels the calls that the model made meanwhile.
+// cancels the calls that the model has made and will make meanwhile.
 func (r *activeBatch) abandon(serial uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.serial != serial {
 		return
 	}
+	r.abandoned = true
 	for i := range r.calls {
 		r.memory[r.cancelled[i]] = 1
 	}
@@ -94,6 +96,9 @@ func (r *activeBatch) add(e *outboundCall) *access.Caller {
 		r.outbound = map[*outboundCall]struct{}{}
 	}
 	r.outbound[e] = struct{}{}
+	if r.abandoned {
+		e.cancel() // no client waits for its response
+	}
 	callers := make([]*access.Caller, len(r.calls))
 	for i := range r.calls {
 		callers[i] = r.calls[i].Request.Caller
