@@ -136,6 +136,52 @@ func TestAWrongLengthIsAnErrorOfItsRequest(t *testing.T) {
 	}
 }
 
+func TestAMistakeInACallIsRaisedInTheModel(t *testing.T) {
+	inst := newAsking(t, `
+def ask(array=np.zeros(1, np.float32), name="IN", **wrong):
+    return lambda: pb_utils.InferenceRequest(**{"model_name": "other", "inputs": [pb_utils.Tensor(name, array)], **wrong}).exec()
+large = np.broadcast_to(np.float32(0), (1 << 28,))  # takes no memory
+for mistake in (
+    ask(timeout=-1), ask(priority=-1), ask(flags=-1), ask(flags=1 << 32), ask(correlation_id=-1), ask(correlation_id=1 << 64), ask(model_version=1 << 63),
+    ask(parameters={"x": float("nan")}), ask(parameters={"x": -float("inf")}), ask(large), ask(name=1), ask(model_name=1), ask(request_id=1), ask(requested_output_names=[1]),
+    lambda: pb_utils.load_model("m", config={"max_batch_size": 1}), lambda: pb_utils.unload_model(1),
+):
+    try: mistake()
+    except (pb_utils.TritonModelException, ValueError, TypeError): continue
+    raise AssertionError("not refused")
+assert not ask(np.ones((1, 4), np.float32), timeout=(1 << 64) - 1, priority=(1 << 64) - 1, flags=(1 << 32) - 1, correlation_id=(1 << 64) - 1)().has_error()
+`+identity, &fakeCaller{})
+	batch := calls(1)
+	if err := inst.RunEach(t.Context(), batch); err != nil {
+		t.Fatal(err)
+	}
+	release(batch)
+}
+
+func TestAMistakeInAResponseFailsItsBatchAndTheWorkerLives(t *testing.T) {
+	inst := newFixture(t, identityConfig, `
+x = [pb_utils.Tensor("OUTPUT", requests[0].inputs()[0].as_numpy())]
+return [[
+    lambda: pb_utils.InferenceResponse(x + x),
+    lambda: pb_utils.InferenceResponse(x, parameters={"x": float("nan")}),
+    lambda: pb_utils.InferenceResponse(x, parameters={"x": "x" * (64 << 10)}),
+    lambda: pb_utils.InferenceResponse(x, parameters={"x": None}),
+][int(x[0].as_numpy()[0, 0])]()]`).open(t)
+	for what, want := range []string{"found the output 'OUTPUT' twice", "ValueError: Out of range float values", "found parameters of 65545 bytes, expected at most 65536", `parameter "x": found <nil>`} {
+		batch := calls(float32(what))
+		err := inst.RunEach(t.Context(), batch)
+		if err == nil {
+			err = batch[0].Err
+		}
+		if infer.CodeOf(err) != infer.Internal || !strings.Contains(fmt.Sprint(err), want) {
+			t.Errorf("error %v (%v), want an internal one that says %q", err, infer.CodeOf(err), want)
+		}
+	}
+	if cause := inst.worker.cause.Load(); cause != nil {
+		t.Errorf("the worker was killed: %s", *cause)
+	}
+}
+
 func TestAModelThatDiesWheneverItIsStartedIsNotRevived(t *testing.T) {
 	marker := t.TempDir() + "/marker"
 	f := newFixture(t, identityConfig, fmt.Sprintf(`

@@ -168,22 +168,23 @@ const (
 	maxParameterBytes = 64 << 10
 )
 
-// decodeParameters decodes a JSON object received from a worker.
+// decodeParameters decodes a JSON object received from a worker. Errors are those of the
+// model, not of its client.
 func decodeParameters(text []byte) ([]infer.Parameter, error) {
 	if len(text) == 0 {
 		return nil, nil
 	}
 	if len(text) > maxParameterBytes {
-		return nil, infer.Errorf(infer.Invalid, "parameters: found %d bytes, expected at most %d", len(text), maxParameterBytes)
+		return nil, infer.Errorf(infer.Internal, "parameters: found %d bytes, expected at most %d", len(text), maxParameterBytes)
 	}
 	object := map[string]any{}
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
 	if err := d.Decode(&object); err != nil {
-		return nil, infer.Errorf(infer.Invalid, "parameters: %w", err)
+		return nil, infer.Errorf(infer.Internal, "parameters: %w", err)
 	}
 	if len(object) > maxParameters {
-		return nil, infer.Errorf(infer.Invalid, "parameters: found %d, expected at most %d", len(object), maxParameters)
+		return nil, infer.Errorf(infer.Internal, "parameters: found %d, expected at most %d", len(object), maxParameters)
 	}
 	all := make([]infer.Parameter, 0, len(object))
 	for name, value := range object {
@@ -193,7 +194,7 @@ func decodeParameters(text []byte) ([]infer.Parameter, error) {
 		switch value.(type) {
 		case bool, int64, float64, string:
 		default:
-			return nil, infer.Errorf(infer.Invalid, "parameter %q: found %v, expected a boolean, a number or a string", name, value)
+			return nil, infer.Errorf(infer.Internal, "parameter %q: found %v, expected a boolean, a number or a string", name, value)
 		}
 		all = append(all, infer.Parameter{Name: name, Value: value})
 	}

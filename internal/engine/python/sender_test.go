@@ -95,6 +95,17 @@ except pb_utils.TritonModelException as e: assert str(e) == "Unable to send resp
 else: assert False`, []string{"1 []"}},
 		{`
 sender.send(response(1))
+for mistake in (
+    lambda: response(1, parameters={"x": float("nan")}), lambda: pb_utils.InferenceResponse(2 * response(1).output_tensors()),
+    lambda: pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", np.broadcast_to(np.float32(0), (1, 1 << 28)))]),
+):
+    try: sender.send(mistake())
+    except (pb_utils.TritonModelException, ValueError): continue
+    raise AssertionError("not refused")
+sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError("no such code", -1)))
+sender.send(response(2), FINAL)`, []string{"1 []", "error: no such code", "2 []"}},
+		{`
+sender.send(response(1))
 raise KeyError("lost")`, []string{"1 []", "error: Failed to process the request(s) for model 'm_0', message: KeyError: 'lost'"}},
 		{`
 sender.send(response(1))

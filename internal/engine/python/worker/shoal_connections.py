@@ -39,14 +39,19 @@ def put(memory, at, size, data):
 
 
 def pack(document, tensors):
-    """Returns a payload as a descriptor, which the caller closes, the length of its document, and its total length."""
+    """Returns a payload as a descriptor, which the caller closes, the length of its document, and its total length. Raises an error for what the server would
+    take for a violation of the protocol."""
     listed, contents = [], []
     for t in tensors:
+        if not isinstance(t._name, str):
+            raise TypeError("Tensor: found the name %r, expected a string" % (t._name,))
         data, shape = t._content()
         listed.append({"name": t._name, "type": t._code, "shape": list(shape), "length": data.nbytes})
         contents.append(data)
-    text = json.dumps(dict(document, tensors=listed)).encode()
+    text = json.dumps(dict(document, tensors=listed), allow_nan=False).encode()
     size = wire.aligned(len(text), 64) + sum(wire.aligned(data.nbytes, 64) for data in contents)
+    if size > wire.MAX_MEMORY:
+        raise ValueError("found tensors of %d bytes, and the server accepts at most %d" % (size, wire.MAX_MEMORY))
     descriptor = os.memfd_create("shoal", os.MFD_CLOEXEC)
     try:
         os.truncate(descriptor, size)

@@ -8,6 +8,8 @@ import struct
 
 FRAME = struct.Struct("<HHIQQQ")  # kind, flags, number, a, b, c
 MAX_TEXT = 16 << 10
+MAX_MEMORY = 1 << 30  # of a response or a call
+MAX_PARAMETERS = 64 << 10  # bytes of the parameters of a response
 
 # From the server.
 MEMORY, LOAD, INIT, RUN, FINISH, REPLY, PROBE = 1, 2, 3, 4, 5, 6, 7

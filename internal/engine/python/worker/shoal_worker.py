@@ -368,8 +368,12 @@ class Worker:
                 data.append((array, end, size))
                 end = (end + size + 63) & -64
             count, parameters = len(table) - head - 1, b""
+            if count > 1:
+                pb_utils._check_outputs([t for t in r._tensors if t._name in names])
             if r._parameters:
                 parameters = r.parameters().encode()
+                if len(parameters) > wire.MAX_PARAMETERS:
+                    raise self.failed("found parameters of %d bytes, expected at most %d" % (len(parameters), wire.MAX_PARAMETERS))
                 table.append(parameters.ljust(wire.aligned(len(parameters), 8)))
             if count != 1 or parameters:
                 table[head] = wire.RESPONSE.pack(0, 0, count, len(parameters))

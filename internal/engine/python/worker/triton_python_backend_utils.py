@@ -278,17 +278,34 @@ class InferenceRequest:
     def _begin(self, decoupled):
         p = self._properties
         document = {
-            "model": p.model, "version": int(p.version), "id": p.id, "outputs": list(p.outputs), "timeout": int(p.timeout),
-            "priority": int(p.priority), "flags": int(p.flags), "many": bool(decoupled), "parameters": json.loads(p.parameters),
+            "model": _text("model_name", p.model), "version": _integer("model_version", p.version, -2**63, 2**63), "id": _text("request_id", p.id),
+            "outputs": [_text("requested_output_names", name) for name in p.outputs], "timeout": _integer("timeout", p.timeout, 0, 2**64),
+            "priority": _integer("priority", p.priority, 0, 2**64), "flags": _integer("flags", p.flags, 0, 2**32), "many": bool(decoupled),
+            "parameters": json.loads(p.parameters),
         }
         if isinstance(p.correlation, str):
             document["correlation_name"] = p.correlation
         else:
-            document["correlation"] = int(p.correlation)
+            document["correlation"] = _integer("correlation_id", p.correlation, 0, 2**64)
         if p.trace is not None and p.trace.get_context():
             context = json.loads(p.trace.get_context())
             document["traceparent"], document["tracestate"] = context.get("traceparent", ""), context.get("tracestate", "")
         return _call(document, self._inputs)
+
+
+def _integer(name, value, least, end):
+    """Returns an argument as an integer that the server can read: at least least, and less than end."""
+    n = int(value)
+    if not least <= n < end:
+        raise TritonModelException("found %s %d, expected a number from %d to %d" % (name, n, least, end - 1))
+    return n
+
+
+def _text(name, value):
+    """Returns an argument that must be a string. None means an empty one."""
+    if value is not None and not isinstance(value, str):
+        raise TypeError("found %s %r, expected a string" % (name, value))
+    return value
 
 
 class ResponseIterator:
@@ -366,7 +383,9 @@ class InferenceResponseSender:
             code, text = response._failure()
             return self._connection.send({"failed": True, "code": code, "text": text.decode("utf-8", "ignore")}, (), last)
         document = {"parameters": response._parameters} if response._parameters else {}
-        return self._connection.send(document, [t for t in response._tensors if t._name in self._outputs], last)
+        outputs = [t for t in response._tensors if t._name in self._outputs]
+        _check_outputs(outputs)
+        return self._connection.send(document, outputs, last)
 
     def _fail(self, text):
         """Sends an error as the final response, unless that was sent."""
@@ -395,12 +414,23 @@ class InferenceResponse:
         return self._error
 
     def parameters(self):
-        return json.dumps(self._parameters or {})
+        return json.dumps(self._parameters or {}, allow_nan=False)
 
     def _failure(self):
         """Returns the code and the message of the error."""
         code = self._error.code() if isinstance(self._error, TritonError) else TritonError.INTERNAL
+        if not 0 <= code <= TritonError.CANCELLED:
+            code = TritonError.INTERNAL
         return code, wire.text(str(self._error))
+
+
+def _check_outputs(tensors):
+    """Raises an error if two outputs of a response have the same name."""
+    seen = set()
+    for t in tensors:
+        if t._name in seen:
+            raise TritonModelException("found the output %r twice in a response, expected each output once" % t._name)
+        seen.add(t._name)
 
 
 _begin_call = None  # set by the worker: sends a call to the server
@@ -431,12 +461,12 @@ def load_model(model_name, config="", files=None):
     """Loads or reloads a model from the repository, or from files with names such as 'file:1/model.py', and waits until it is ready. The server must
     run with explicit model control."""
     contents = [Tensor(name[len("file:"):] if name.startswith("file:") else name, np.frombuffer(text, np.uint8)) for name, text in (files or {}).items()]
-    _control({"do": "load", "model": model_name, "config": config}, contents)
+    _control({"do": "load", "model": _text("model_name", model_name), "config": _text("config", config)}, contents)
 
 
 def unload_model(model_name, unload_dependents=False):
     """Unloads a model after its in-flight requests. The members of an ensemble stay loaded."""
-    _control({"do": "unload", "model": model_name})
+    _control({"do": "unload", "model": _text("model_name", model_name)})
 
 
 def _control(document, tensors=()):
