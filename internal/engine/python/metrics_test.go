@@ -58,6 +58,29 @@ class TritonPythonModel:
 	}
 }
 
+func TestAModelThatCannotBeLoadedLeavesNoMetrics(t *testing.T) {
+	for name, text := range map[string]string{
+		"load": `raise KeyError()`,
+		"adopt": `
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        config.as_dict()["max_batch_size"] = -1
+        return config`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, identityConfig, "# class TritonPythonModel\npb_utils.MetricFamily('level', '', pb_utils.MetricFamily.GAUGE).Metric()\n"+text)
+			if m, err := f.engine.Load(t.Context(), f.src); err == nil {
+				_ = m.Close()
+				t.Error("it was loaded")
+			}
+			if left := f.engine.Metrics(); len(left) != 0 {
+				t.Errorf("%v are left", left)
+			}
+		})
+	}
+}
+
 func TestMetricsOfAModelAreBounded(t *testing.T) {
 	var r metricRegistry
 	m := &model{}

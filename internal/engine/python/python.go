@@ -137,10 +137,12 @@ func (e *Engine) Load(ctx context.Context, src engine.Source) (engine.Model, err
 	m.sources = m.takeSnapshot()
 	w, completed, err := m.load(ctx, "")
 	if err != nil {
+		e.metrics.removeModel(m) // the file may have created some before it failed
 		return nil, err
 	}
 	if err := m.adopt(completed, w.flags); err != nil {
 		w.stop()
+		e.metrics.removeModel(m)
 		return nil, err
 	}
 	m.loaded = w
