@@ -26,7 +26,9 @@ var (
 	metricName = regexp.MustCompile(`^[a-zA-Z_:][a-zA-Z0-9_:]{0,127}$`)
 	labelName  = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]{0,127}$`)
 	// Names with these prefixes are reserved for the server.
-	reservedPrefixes = []string{"nv_", "shoal_", "go_", "process_", "promhttp_"}
+	reservedPrefixes = []string{"nv_", "shoal_", "ts_", "go_", "process_", "promhttp_"}
+	// A histogram is exported under its name with each of these.
+	histogramSuffixes = []string{"_bucket", "_sum", "_count"}
 )
 
 // A metricRegistry holds the custom metrics of all models. Models and instances that use
@@ -116,6 +118,10 @@ func (r *metricRegistry) addLocked(m *model, call *workerCall) error {
 		f.owners[m] = struct{}{}
 		return nil
 	}
+	if other := r.conflictLocked(call); other != "" {
+		return fmt.Errorf("metric family: found the name %q, expected another one: it conflicts with metric family %q, because a histogram also has the names that end in %s",
+			call.Name, other, strings.Join(histogramSuffixes, ", "))
+	}
 	if r.countLocked(m, func(*family) int { return 1 }) >= maxFamilies {
 		return fmt.Errorf("found more than %d metric families of the model, which is the limit", maxFamilies)
 	}
@@ -124,6 +130,20 @@ func (r *metricRegistry) addLocked(m *model, call *workerCall) error {
 	}
 	r.families[call.Name] = &family{help: call.Help, kind: call.Kind, owners: map[*model]struct{}{m: {}}, metrics: map[string]*metric{}}
 	return nil
+}
+
+// conflictLocked returns the family whose samples would have the same names as those of a new
+// one, or "". Such families would make the metrics page invalid as a whole.
+func (r *metricRegistry) conflictLocked(call *workerCall) string {
+	for _, suffix := range histogramSuffixes {
+		if base, ok := strings.CutSuffix(call.Name, suffix); ok && r.families[base] != nil && r.families[base].kind == stats.Histogram {
+			return base
+		}
+		if call.Kind == stats.Histogram && r.families[call.Name+suffix] != nil {
+			return call.Name + suffix
+		}
+	}
+	return ""
 }
 
 // countLocked returns the sum of of over the families of a model.

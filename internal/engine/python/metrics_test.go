@@ -58,6 +58,35 @@ class TritonPythonModel:
 	}
 }
 
+func TestNoFamilyHasANameOfAHistogram(t *testing.T) {
+	var r metricRegistry
+	add := func(name string, kind stats.FamilyKind) error {
+		_, err := r.answer(&model{}, &workerCall{Do: "family", Name: name, Kind: kind})
+		return err
+	}
+	for _, tt := range []struct {
+		name string
+		kind stats.FamilyKind
+		want string
+	}{
+		{"latency", stats.Histogram, ""},
+		{"latency", stats.Histogram, ""}, // another model has the same
+		{"latency_count", stats.Counter, `conflicts with metric family "latency"`},
+		{"latency_sum", stats.Gauge, `conflicts with metric family "latency"`},
+		{"latency_bucket", stats.Histogram, `conflicts with metric family "latency"`},
+		{"latency_max", stats.Gauge, ""},
+		{"size_sum", stats.Counter, ""},
+		{"size_sum_count", stats.Counter, ""},
+		{"size", stats.Histogram, `conflicts with metric family "size_sum"`},
+		{"size", stats.Gauge, ""},
+		{"ts_inference_requests_total", stats.Counter, "expected another prefix than ts_"},
+	} {
+		if err := add(tt.name, tt.kind); tt.want == "" && err != nil || !strings.Contains(fmt.Sprint(err), tt.want) {
+			t.Errorf("%s of kind %d: %v, want %q", tt.name, tt.kind, err, tt.want)
+		}
+	}
+}
+
 func TestAModelThatCannotBeLoadedLeavesNoMetrics(t *testing.T) {
 	for name, text := range map[string]string{
 		"load": `raise KeyError()`,
