@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -206,6 +207,34 @@ class TritonPythonModel:
 		_, resident := processStatus(child)
 		return resident == 0
 	})
+}
+
+func TestAChildProcessThatLeftTheGroupDoesNotDelayTheStop(t *testing.T) {
+	file := t.TempDir() + "/child"
+	f := newFixture(t, identityConfig, fmt.Sprintf(`
+class TritonPythonModel:
+    def initialize(self, args):
+        pb_utils.is_model_ready("other")
+        child = os.fork()
+        if child == 0:
+            os.setsid()
+            signal.pause()
+        while os.getpgid(child) != child: time.sleep(0.001)
+        with open(%q, "w") as file: file.write(str(child))
+    def execute(self, requests): pass`, file))
+	inst := f.open(t)
+	text, err := os.ReadFile(file)
+	child, wrong := strconv.Atoi(string(text))
+	if err != nil || wrong != nil {
+		t.Fatal(err, wrong)
+	}
+	t.Cleanup(func() { _ = unix.Kill(child, unix.SIGKILL) })
+	var stopped atomic.Bool
+	go func() {
+		_ = inst.Close()
+		stopped.Store(true)
+	}()
+	soon(t, "the worker is stopped", stopped.Load)
 }
 
 // TestAKillDoesNotReachAnotherProcess kills a worker whose process was reaped: its id may

@@ -1,6 +1,7 @@
 package python
 
 import (
+	"context"
 	"encoding/json"
 	"math"
 	"net"
@@ -33,9 +34,12 @@ func (m *model) answerWorker(call *workerCall) (float64, error) {
 	return 0, nil
 }
 
-// serveWorkerCalls answers a worker's calls until the worker closes the connection.
+// serveWorkerCalls answers a worker's calls until the worker closes the connection or exits.
 func (w *worker) serveWorkerCalls(conn *net.UnixConn) {
 	defer func() { _ = conn.Close() }()
+	// A child process that left the process group may still hold the other end open.
+	stop := context.AfterFunc(w.ctx, func() { _ = conn.Close() })
+	defer stop()
 	message := make([]byte, frameSize+maxText+1)
 	for {
 		n, err := conn.Read(message)
