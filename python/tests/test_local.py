@@ -201,6 +201,18 @@ class OverTheSocket(Calls, unittest.TestCase):
         self.assertLess(time.monotonic() - began, serving.PATIENCE)
         numpy.testing.assert_array_equal(model.forward(rows(1), timeout=serving.PATIENCE), rows(1))
 
+    def test_a_call_that_is_too_large_leaves_no_timeout_behind(self):
+        model = self.load("echo")
+        model.close()  # what earlier tests left
+        connection = model._transport._take()
+        model._transport._idle.append(connection)
+        most, connection._max_shared = connection._max_shared, 0
+        with self.assertRaisesRegex(shoal.InvalidError, "exceed the server's limit"):
+            model.forward(rows(1), timeout=serving.PATIENCE)
+        connection._max_shared = most
+        numpy.testing.assert_array_equal(model.forward(rows(1)), rows(1))
+        self.assertIsNone(connection.socket.gettimeout())
+
     def test_cancelling_a_task_cancels_its_request(self):
         model = self.load("slow")
         model.forward(rows(1))

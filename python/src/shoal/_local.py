@@ -406,6 +406,7 @@ class Local:
             if call.timeout is not None:
                 connection.socket.settimeout(None)
         except BlockingIOError:
+            connection.socket.settimeout(None)
             self._idle.append(connection)  # nothing was sent
             raise too_large(plan) from None
         except TimeoutError:
