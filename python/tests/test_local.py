@@ -229,6 +229,28 @@ class OverTheSocket(Calls, unittest.TestCase):
         numpy.testing.assert_array_equal(asyncio.run(cancelled()), rows(1))
         self.assertEqual(server.rows_run("slow") - before, 2, "the one that was cancelled has run")
 
+    def test_closing_a_model_does_not_abort_the_calls_of_others(self):
+        model, other = self.load("slow"), self.load("echo")
+
+        async def closed_meanwhile():
+            calls = [asyncio.ensure_future(model.forward_async(rows(1, first=n))) for n in range(2)]
+            (connection,) = await self.connections(model)
+            while len(connection.waiting) < 2:
+                await asyncio.sleep(0.001)
+            other.close()
+            answers = await asyncio.gather(*calls)
+            self.assertLess(connection.connection.socket.fileno(), 0)  # closed
+            return answers
+
+        for n, got in enumerate(asyncio.run(closed_meanwhile())):
+            numpy.testing.assert_array_equal(got, rows(1, first=n))
+
+    async def connections(self, model):
+        """Returns the connections of event loops, once there are any."""
+        while not model._transport._async_connections:
+            await asyncio.sleep(0.001)
+        return list(model._transport._async_connections.values())
+
     def test_memory_is_reused_after_an_array_is_deleted(self):
         model = self.load("negate")
         model.forward(rows(1, 50_000))  # now the plan knows the size of the outputs

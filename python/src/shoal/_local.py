@@ -265,6 +265,8 @@ class _AsyncConnection:
     def __init__(self, connection: Connection, on_close: Callable[[], None]) -> None:
         self.connection, self.on_close = connection, on_close
         self.calls = asyncio.Semaphore(MAX_CALLS)
+        self.users = 0  # calls that have not returned, including those that wait
+        self.closing = False  # the connection is closed when it has no users
         self.waiting: dict[int, tuple[asyncio.Future[Outputs], Plan, _memory.Block]] = {}
         connection.socket.setblocking(False)
         asyncio.get_running_loop().add_reader(connection.socket.fileno(), self.read)
@@ -288,6 +290,11 @@ class _AsyncConnection:
             if not future.done():
                 future.set_result(answer)
 
+    def close_when_idle(self) -> None:
+        self.closing = True
+        if not self.users:
+            self.close()
+
     def close(self, cause: Optional[_errors.Error] = None) -> None:
         self.on_close()
         if self.connection.socket.fileno() < 0:
@@ -300,6 +307,15 @@ class _AsyncConnection:
         self.waiting.clear()
 
     async def infer(self, call: Call, plan: Plan) -> Outputs:
+        self.users += 1
+        try:
+            return await self._infer(call, plan)
+        finally:
+            self.users -= 1
+            if self.closing and not self.users:
+                self.close()
+
+    async def _infer(self, call: Call, plan: Plan) -> Outputs:
         async with self.calls:
             while True:
                 try:
@@ -440,12 +456,12 @@ class Local:
         self._async_connections.pop(asyncio.get_running_loop(), None)
 
     def close(self) -> None:
-        """Closes the idle connections, and those of event loops."""
+        """Closes the idle connections. Those of event loops are closed when their calls have returned."""
         while self._idle:
             self._idle.pop().close()
         for loop, shared in list(self._async_connections.items()):
             if not loop.is_closed():
-                loop.call_soon_threadsafe(shared.close)
+                loop.call_soon_threadsafe(shared.close_when_idle)
 
 
 class _Resettable(Protocol):
