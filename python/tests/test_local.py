@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 import unittest
+import unittest.mock
 
 import numpy
 
@@ -244,6 +245,41 @@ class OverTheSocket(Calls, unittest.TestCase):
 
         for n, got in enumerate(asyncio.run(closed_meanwhile())):
             numpy.testing.assert_array_equal(got, rows(1, first=n))
+
+    def test_a_server_that_does_not_answer_is_a_deadline_error(self):
+        model = self.load("echo")
+
+        async def stopped():
+            await model.forward_async(rows(1))
+            server.process.send_signal(signal.SIGSTOP)
+            try:
+                with self.assertRaisesRegex(shoal.DeadlineError, "did not answer within 0.02 s after the timeout of 0.01 s"):
+                    await asyncio.wait_for(model.forward_async(rows(1), timeout=0.01), serving.PATIENCE)
+            finally:
+                server.process.send_signal(signal.SIGCONT)
+            return await model.forward_async(rows(1), timeout=serving.PATIENCE)
+
+        with unittest.mock.patch("shoal._local.GRACE", 0.02):
+            numpy.testing.assert_array_equal(asyncio.run(stopped()), rows(1))
+
+    def test_a_call_that_waits_for_memory_learns_that_the_server_has_exited(self):
+        model = self.load("slow")
+
+        async def exited():
+            calls = [asyncio.ensure_future(model.forward_async(rows(1)))]
+            (connection,) = await self.connections(model)
+            while not connection.waiting:
+                await asyncio.sleep(0.001)
+            connection.connection._max_shared = 0
+            calls.append(asyncio.ensure_future(model.forward_async(rows(1))))
+            while connection.users < 2:
+                await asyncio.sleep(0.001)
+            connection.close()  # as it is when the server's end is closed
+            return await asyncio.gather(*calls, return_exceptions=True)
+
+        for error in asyncio.run(exited()):
+            self.assertIsInstance(error, shoal.UnavailableError)
+            self.assertRegex(str(error), "has exited")
 
     async def connections(self, model):
         """Returns the connections of event loops, once there are any."""

@@ -309,7 +309,13 @@ class _AsyncConnection:
     async def infer(self, call: Call, plan: Plan) -> Outputs:
         self.users += 1
         try:
-            return await self._infer(call, plan)
+            if call.timeout is None:
+                return await self._infer(call, plan)
+            return await asyncio.wait_for(self._infer(call, plan), call.timeout + GRACE)
+        except _errors.Error:
+            raise  # DeadlineError is a TimeoutError, too
+        except asyncio.TimeoutError:
+            raise not_answered(self.connection.path, call.timeout) from None
         finally:
             self.users -= 1
             if self.closing and not self.users:
@@ -322,6 +328,8 @@ class _AsyncConnection:
                     number, block = self.connection.begin(call, plan)
                     break
                 except BlockingIOError:
+                    if self.connection.socket.fileno() < 0:
+                        raise server_exited(self.connection.path) from None
                     if not self.waiting:
                         raise too_large(plan) from None
                     await asyncio.sleep(0.001)  # other calls use all the memory, or the socket's buffer is full
@@ -345,6 +353,10 @@ def too_large(plan: Plan) -> _errors.InvalidError:
 
 def server_exited(path: str) -> _errors.UnavailableError:
     return _errors.UnavailableError(f"the server at {path} has exited")
+
+
+def not_answered(path: str, timeout: Optional[float]) -> _errors.DeadlineError:
+    return _errors.DeadlineError(f"the server at {path} did not answer within {GRACE:g} s after the timeout of {timeout:g} s")
 
 
 class Local:
@@ -427,7 +439,7 @@ class Local:
             raise too_large(plan) from None
         except TimeoutError:
             connection.close()
-            raise _errors.DeadlineError(f"the server at {self.path} did not answer within {GRACE:g} s after the timeout of {call.timeout:g} s") from None
+            raise not_answered(self.path, call.timeout) from None
         except OSError:
             connection.close()
             raise server_exited(self.path) from None
