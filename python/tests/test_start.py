@@ -10,11 +10,13 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 import numpy
 
 import serving
 import shoal
+from shoal import _start
 
 
 def ask(code, **environment):
@@ -99,6 +101,21 @@ class OnDemand(unittest.TestCase):
         with self.assertRaisesRegex(shoal.UnavailableError, "has exited"):
             model.forward(array)
         numpy.testing.assert_array_equal(model.forward(array), array)
+
+    def test_only_the_first_connection_waits_for_the_models(self):
+        server = _start.Server(str(serving.repository(self.folder / "models")), 60, serving.PATIENCE)
+        real = _start.Connection.describe
+        with unittest.mock.patch.object(_start.Connection, "describe", autospec=True, side_effect=real) as asked:
+            server.connect().close()
+            self.assertTrue(asked.called)
+            asked.reset_mock()
+            server.connect().close()
+            self.assertFalse(asked.called)
+            (pid,) = serving.servers(str(self.folder))
+            os.kill(pid, signal.SIGKILL)
+            serving.await_(lambda: not serving.servers(str(self.folder)), "the server to exit")
+            server.connect().close()
+            self.assertTrue(asked.called)
 
     def test_an_unused_server_exits(self):
         model = shoal.load("echo", repository=serving.repository(self.folder / "models"), linger=1)

@@ -8,7 +8,9 @@ import hashlib
 import os
 import pathlib
 import shutil
+import socket
 import stat
+import struct
 import subprocess
 import sys
 import tempfile
@@ -66,6 +68,12 @@ def running() -> str:
     return named if named and named != "auto" else str(directory() / "shoal.sock")
 
 
+def _peer(connection: socket.socket) -> int:
+    """Returns the ID of the process that listens for a connection."""
+    process: int = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+    return process
+
+
 class Server:
     """The server of one repository or model file. It is started when needed, and exits once no process has been connected for linger seconds."""
 
@@ -77,15 +85,19 @@ class Server:
         base = directory() / hashlib.sha256((self.source + config).encode()).hexdigest()[:16]
         self.path = str(base.with_suffix(".sock"))
         self._lock, self.log = base.with_suffix(".lock"), base.with_suffix(".log")
+        self._loaded = 0  # process ID of the server that had loaded its models
 
     def connect(self) -> Connection:
-        """Returns a connection to the server, once it has loaded its models. If several processes connect at the same time, one of them starts the server."""
+        """Returns a connection to the server, once it has loaded its models. If several processes connect at the same time, one of them starts the server. Later
+        connections do not wait: a model that became unready concerns only its own calls."""
         while True:
             connection = self._try() or self._find()
             try:
+                process = _peer(connection.socket)
                 until = time.monotonic() + self.timeout
-                while connection.describe("")[1] & _wire.STILL_LOADING and time.monotonic() < until:
+                while process != self._loaded and connection.describe("")[1] & _wire.STILL_LOADING and time.monotonic() < until:
                     time.sleep(0.02)
+                self._loaded = process
                 return connection
             except OSError:
                 connection.close()
