@@ -4,6 +4,7 @@ import asyncio
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,7 @@ import numpy
 
 import serving
 import shoal
+from shoal._http import HTTP
 
 
 def setUpModule():
@@ -338,6 +340,26 @@ class OverHTTP(Calls, unittest.TestCase):
     @property
     def url(self):
         return server.url
+
+    def test_a_request_that_is_refused_while_it_is_sent_has_the_servers_message(self):
+        model = self.load("echo")
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+
+            def refuse():
+                connection, _ = listener.accept()
+                with connection:
+                    connection.recv(1024)
+                    body = b'{"error":"too many requests"}'
+                    connection.sendall(b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 3\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+
+            thread = threading.Thread(target=refuse)
+            thread.start()
+            refused = HTTP(f"http://127.0.0.1:{listener.getsockname()[1]}")
+            with self.assertRaisesRegex(shoal.OverloadedError, "too many requests") as caught:
+                refused.infer(model._forward((rows(1, 8 << 20),), None, None, 0))
+            thread.join()
+            self.assertEqual(caught.exception.retry_after, 3)
+            refused.close()
 
     def test_a_wrong_url_is_named_in_the_error(self):
         with self.assertRaisesRegex(shoal.UnavailableError, "http://127.0.0.1:1"):

@@ -93,9 +93,14 @@ class HTTP:
                 connection.timeout = None if timeout is None else timeout + GRACE
                 if connection.sock is not None:
                     connection.sock.settimeout(connection.timeout)
-                connection.request(method, path, iter(body) if body else None, {**headers, **self._header})
-                response = connection.getresponse()
-                text = response.read()
+                try:
+                    connection.request(method, path, iter(body) if body else None, {**headers, **self._header})
+                    response = connection.getresponse()
+                    text = response.read()
+                except (BrokenPipeError, ConnectionResetError) as e:
+                    response = early_response(connection, e)
+                    text = response.read()
+                    connection.close()  # the server has not read all of the request
             except TimeoutError:
                 connection.close()
                 raise _errors.DeadlineError(f"{self.url} did not answer within {GRACE:g} s after the timeout of {timeout:g} s") from None
@@ -121,6 +126,14 @@ class HTTP:
         """Closes the idle connections."""
         while self._idle:
             self._idle.pop().close()
+
+
+def early_response(connection: http.client.HTTPConnection, error: OSError) -> http.client.HTTPResponse:
+    """Returns the response of a server that answered and closed the connection before it had read the whole request. Raises error if it has not answered."""
+    try:
+        return connection.getresponse()
+    except (OSError, http.client.HTTPException):
+        raise error from None
 
 
 def document(call: Call) -> tuple[bytes, list[Any]]:
