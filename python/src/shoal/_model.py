@@ -62,7 +62,7 @@ class Model:
         return _one(self._transport.infer(call), call)
 
     async def forward_async(self, *arrays: ArrayLike, output: Optional[str] = None, timeout: Optional[float] = None, priority: int = 0) -> Array:
-        """Like :meth:`forward`, for asyncio. Cancelling the task cancels the request."""
+        """Like :meth:`forward`, for asyncio. Cancelling the task cancels the request over the local socket; over HTTP the server still runs it."""
         call = self._forward(arrays, output, timeout, priority)
         return _one(await self._transport.infer_async(call), call)
 
