@@ -187,9 +187,13 @@ func (d *desired) parse() (*modelconfig.Config, error) {
 	return modelconfig.Parse(file, text)
 }
 
-// first returns the number of the first version.
+// first returns the number of the first version, or the one that a model without versions
+// should have. Only some versions of a model in a bucket are fetched.
 func (d *desired) first() int64 {
-	return slices.Min(append(slices.Collect(maps.Keys(d.model.versions)), bareVersion))
+	if len(d.model.versions) == 0 {
+		return bareVersion
+	}
+	return slices.Min(slices.Collect(maps.Keys(d.model.versions)))
 }
 
 // backend returns the backend for the files of the first version; "" if there is none. It

@@ -139,6 +139,19 @@ func TestAModelFileInABucketIsAModel(t *testing.T) {
 	}
 }
 
+func TestTheBackendIsThatOfAVersionThatIsFetched(t *testing.T) {
+	objects := map[string]string{"a/1/model.onnx": "old", "a/2/model.onnx": "new"}
+	runs := func(o *setup) { o.Runners["onnxruntime"] = o.Runners["echo"] }
+	remoteModels(t, objects, runs, func(t *testing.T, r *running, _ *blob.Bucket, _ *slow) {
+		if err := r.Load(t.Context(), "a", override{}); err != nil {
+			t.Fatal(err)
+		}
+		if v, err := r.Find("a", "2"); err != nil || v.Config.Backend != "onnxruntime" {
+			t.Errorf("found %+v, %v", v, err)
+		}
+	})
+}
+
 func TestUnloadingAModelEndsItsFetch(t *testing.T) {
 	h := hubtest.New(t)
 	h.Commit("main", map[string][]byte{"config.pbtxt": []byte(echoConfig), "model.onnx": make([]byte, 2*hubtest.Large)})

@@ -217,6 +217,16 @@ func TestAModelFileIsEnough(t *testing.T) {
 	}
 }
 
+func TestTheFirstVersionOfAModelFileMayHaveAnyNumber(t *testing.T) {
+	for _, first := range []string{"0", "2"} {
+		d := newDisk(t).write(map[string]string{"a/" + first + "/model.onnx": "", "a/7/model.onnx": ""})
+		r := mustStart(t, d, &tracked{}, setup{})
+		if v, err := r.Find("a", "7"); err != nil || v.Config.Backend != "onnxruntime" {
+			t.Errorf("with first version %s: found %+v, %v", first, v, err)
+		}
+	}
+}
+
 func TestAModelFileIsServedAndInspectedWithTheConfigurationForFiles(t *testing.T) {
 	d := newDisk(t).model("with", echoConfig, "1").write(map[string]string{"alone.onnx": ""})
 	const fileConfig = `{"max_batch_size": 3}`
