@@ -230,7 +230,12 @@ func readControl(field string, p *configpb.ModelSequenceBatching_Control) (Contr
 	return control, nil
 }
 
+// maxInitial is how many bytes the initial values of all states may have. A client can send
+// the configuration.
+const maxInitial = 1 << 30
+
 func (c *Config) readStates(s *Sequence, p *configpb.ModelSequenceBatching) error {
+	left := int64(maxInitial)
 	for i, in := range p.GetState() {
 		field := fmt.Sprintf("sequence_batching.state[%d]", i)
 		state := State{Input: in.GetInputName(), Output: in.GetOutputName(), Type: tensor.Type(in.GetDataType()), Dims: in.GetDims()}
@@ -252,18 +257,23 @@ func (c *Config) readStates(s *Sequence, p *configpb.ModelSequenceBatching) erro
 			}
 		}
 		state.listed = slices.ContainsFunc(c.Outputs, func(t Tensor) bool { return t.Name == state.Output })
-		if err := state.readInitial(field, in.GetInitialState()); err != nil {
+		if err := state.readInitial(field, in.GetInitialState(), left); err != nil {
 			return err
 		}
+		left -= int64(len(state.Initial))
 		s.States = append(s.States, state)
 	}
 	return nil
 }
 
-func (s *State) readInitial(field string, all []*configpb.ModelSequenceBatching_InitialState) error {
+// readInitial reads the initial value, which may have limit bytes.
+func (s *State) readInitial(field string, all []*configpb.ModelSequenceBatching_InitialState, limit int64) error {
 	size, err := tensor.ByteSize(s.Type, s.FirstDims())
-	if err != nil {
+	switch {
+	case err != nil:
 		return invalid(field+".dims", "%v", err)
+	case size > limit:
+		return invalid(field+".dims", "the states of a row have more than %d MiB", maxInitial>>20)
 	}
 	s.Initial = make([]byte, size)
 	switch len(all) {

@@ -776,11 +776,14 @@ func TestAModelIsWarmedUpBeforeItServes(t *testing.T) {
 		t.Errorf("warmed up with %v rows, want 3 two times on each of two instances", got)
 	}
 	for text, want := range map[string]string{
-		warmup("batch_size: 1 " + input(`input_data_file: "none"`)):                         "no such file",
-		warmup("batch_size: 1 " + input(``)):                                                "expected zero_data, random_data or input_data_file",
-		warmup("batch_size: 9 " + input(`zero_data: true`)):                                 "batch-size must be <= 4",
-		warmup("batch_size: 1"):                                                             "expected 1 inputs but got 0",
-		strings.Replace(warmup("batch_size: 1 "+input(`zero_data: true`)), "2 z", "3 z", 1): "unexpected shape for input 'x'",
+		warmup("batch_size: 1 " + input(`input_data_file: "none"`)):                                       "no such file",
+		warmup("batch_size: 1 " + input(``)):                                                              "expected zero_data, random_data or input_data_file",
+		warmup("batch_size: 9 " + input(`zero_data: true`)):                                               "batch-size must be <= 4",
+		warmup("batch_size: 1"):                                                                           "expected 1 inputs but got 0",
+		strings.Replace(warmup("batch_size: 1 "+input(`zero_data: true`)), "2 z", "3 z", 1):               "unexpected shape for input 'x'",
+		warmup("batch_size: 4294967295 " + input(`random_data: true`)):                                    "the inputs of the sample have more than 1024 MiB",
+		strings.Replace(warmup("batch_size: 1 "+input(`random_data: true`)), "2 r", "4398046511104 r", 1): "the inputs of the sample have more than 1024 MiB",
+		strings.Replace(strings.Replace(warmup("batch_size: 1 "+input(`zero_data: true`)), "2 z", "2305843009213693952 z", 1), "FP32 dims: 23", "STRING dims: 23", 1): "more bytes than can be counted",
 	} {
 		d.model("a", text, "1")
 		if err := r.Load(t.Context(), "a", override{}); err == nil || !strings.Contains(err.Error(), want) {

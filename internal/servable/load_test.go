@@ -290,7 +290,7 @@ func TestTheFileOfASampleHasTheSizeOfItsRow(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, "w"), []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		data, err := sampleData(in, 2, dir)
+		data, err := sampleData(in, 2, dir, maxSample)
 		if want == "" && (err != nil || string(data) != content+content) || want != "" && (err == nil || !strings.HasSuffix(err.Error(), want)) {
 			t.Errorf("%q: %q, %v, want %q", content, data, err, want)
 		}

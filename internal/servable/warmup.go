@@ -76,12 +76,14 @@ func inputsOf(cfg *modelconfig.Config, dir string) ([]calibrate.Inputs, error) {
 		return calibrate.Synthetic(cfg), nil
 	}
 	var row []tensor.Tensor
+	left := int64(maxSample)
 	for _, in := range cfg.Warmup[0].Inputs {
 		in.Random = true // with zeros, all rows would be equal
-		data, err := sampleData(in, 1, dir)
+		data, err := sampleData(in, 1, dir, left)
 		if err != nil {
 			return nil, infer.Errorf(infer.CodeOf(err), "model_warmup %q: input %q: %w", cfg.Warmup[0].Name, in.Name, err)
 		}
+		left -= int64(len(data))
 		row = append(row, tensor.Tensor{Name: in.Name, Type: in.Type, Shape: in.Dims, Data: data})
 	}
 	return []calibrate.Inputs{calibrate.FromSample(cfg, row)}, nil
@@ -90,46 +92,54 @@ func inputsOf(cfg *modelconfig.Config, dir string) ([]calibrate.Inputs, error) {
 // sampleRequest builds the request of a sample.
 func sampleRequest(cfg *modelconfig.Config, s modelconfig.Sample, dir string) (*infer.Request, error) {
 	req := &infer.Request{Model: cfg.Name}
+	left := int64(maxSample)
 	for _, in := range s.Inputs {
 		rows, shape := 1, in.Dims
 		if cfg.MaxBatchSize > 0 {
 			rows, shape = s.Rows, append([]int64{int64(s.Rows)}, in.Dims...)
 		}
-		data, err := sampleData(in, rows, dir)
+		data, err := sampleData(in, rows, dir, left)
 		if err != nil {
 			return nil, fmt.Errorf("input %q: %w", in.Name, err)
 		}
+		left -= int64(len(data))
 		req.Inputs = append(req.Inputs, tensor.Tensor{Name: in.Name, Type: in.Type, Shape: shape, Data: data})
 	}
 	return req, nil
 }
 
-// sampleData returns the data of a row, repeated for each row.
-func sampleData(in modelconfig.SampleInput, rows int, dir string) ([]byte, error) {
-	elements, err := tensor.Elements(in.Dims)
+// maxSample is how many bytes the inputs of a sample may have. A client can send the
+// configuration.
+const maxSample = 1 << 30
+
+// sampleData returns the data of a row, repeated for each row: limit bytes at most.
+func sampleData(in modelconfig.SampleInput, rows int, dir string, limit int64) ([]byte, error) {
+	fixed := in.Type
+	if in.Type == tensor.Bytes {
+		fixed = tensor.Uint32 // an empty string is its length
+	}
+	size, err := tensor.ByteSize(fixed, in.Dims)
 	if err != nil {
 		return nil, err
 	}
-	row := make([]byte, 4*elements) // empty strings
-	if in.Type != tensor.Bytes {
-		size, err := tensor.ByteSize(in.Type, in.Dims)
-		if err != nil {
+	var row []byte
+	if in.File != "" {
+		if row, err = os.ReadFile(filepath.Join(dir, in.File)); err != nil {
 			return nil, err
 		}
-		row = make([]byte, size)
+		if in.Type != tensor.Bytes && int64(len(row)) != size {
+			return nil, fmt.Errorf("%s: found %d bytes, expected %d", filepath.Join(dir, in.File), len(row), size)
+		}
+		size = int64(len(row))
 	}
-	switch {
-	case in.File != "":
-		content, err := os.ReadFile(filepath.Join(dir, in.File))
-		if err != nil {
-			return nil, err
+	if size > limit/int64(rows) {
+		return nil, infer.Errorf(infer.Invalid, "the inputs of the sample have more than %d MiB", maxSample>>20)
+	}
+	if in.File == "" {
+		row = make([]byte, size)
+		if in.Random && in.Type != tensor.Bytes {
+			randomise(row, in)
 		}
-		if in.Type != tensor.Bytes && len(content) != len(row) {
-			return nil, fmt.Errorf("%s: found %d bytes, expected %d", filepath.Join(dir, in.File), len(content), len(row))
-		}
-		row = content
-	case in.Random && in.Type != tensor.Bytes:
-		randomise(row, in)
 	}
 	all := make([]byte, 0, rows*len(row))
 	for range rows {
