@@ -3,6 +3,7 @@ package repository
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"os"
@@ -61,7 +62,11 @@ func (d directories) find(_ context.Context, name string, _ bool) (all []*candid
 		}
 		for _, c := range []string{filepath.Join(path, name), filepath.Join(path, name+".onnx")} {
 			m, err := scanEntry(c)
-			if err == nil && m != nil {
+			switch {
+			case errors.Is(err, fs.ErrNotExist):
+			case err != nil: // it might have the model
+				return nil, infer.Errorf(infer.Unavailable, "model repository: %w", err)
+			case m != nil && m.name == name: // the name of a file is not that of its model
 				all = append(all, m)
 			}
 		}

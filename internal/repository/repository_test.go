@@ -217,6 +217,30 @@ func TestAModelFileIsEnough(t *testing.T) {
 	}
 }
 
+func TestAModelIsFoundByItsNameOnly(t *testing.T) {
+	d := newDisk(t).write(map[string]string{"a.onnx": "", "b/1/model.onnx": "", "b.onnx/1/model.onnx": ""})
+	r := mustStart(t, d, &tracked{}, setup{Mode: Explicit})
+	if err := r.Load(t.Context(), "a.onnx", override{}); infer.CodeOf(err) != infer.NotFound {
+		t.Errorf("by the name of its file: %v", err)
+	}
+	for _, name := range []string{"a", "b", "b.onnx"} {
+		if err := r.Load(t.Context(), name, override{}); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestAModelThatCannotBeReadIsNotSaidToBeMissing(t *testing.T) {
+	d := newDisk(t)
+	if err := os.Symlink("a", filepath.Join(d.dir, "a")); err != nil { // following it fails
+		t.Fatal(err)
+	}
+	r := mustStart(t, d, &tracked{}, setup{Mode: Explicit})
+	if err := r.Load(t.Context(), "a", override{}); infer.CodeOf(err) != infer.Unavailable {
+		t.Errorf("loaded with %v, want that it is unavailable", err)
+	}
+}
+
 func TestTheFirstVersionOfAModelFileMayHaveAnyNumber(t *testing.T) {
 	for _, first := range []string{"0", "2"} {
 		d := newDisk(t).write(map[string]string{"a/" + first + "/model.onnx": "", "a/7/model.onnx": ""})
