@@ -7,6 +7,7 @@ import (
 
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
+	"github.com/shoal-serving/shoal/internal/servable"
 )
 
 // loadMembers loads the members of a model, if it is an ensemble, that have no version in
@@ -65,4 +66,24 @@ func membersOf(cfg *modelconfig.Config, err error) []string {
 		return nil
 	}
 	return cfg.Members()
+}
+
+// servingMembers returns the members of the versions of a model that serve.
+func (r *Repository) servingMembers(name string) (members []string) {
+	for _, v := range r.server.Versions(name) {
+		members = append(members, v.Config.Members()...)
+	}
+	return members
+}
+
+// unneeded reports whether a model was loaded only because it is a member of an ensemble, and
+// none that serves has it any more. Such members are unloaded with their ensemble, as in Triton.
+func (r *Repository) unneeded(member string) bool {
+	r.mu.Lock()
+	m := r.models[member]
+	loaded := m != nil && !m.asked
+	r.mu.Unlock()
+	return loaded && !slices.ContainsFunc(r.server.AllVersions(), func(v *servable.Version) bool {
+		return slices.Contains(v.Config.Members(), member)
+	})
 }

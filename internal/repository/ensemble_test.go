@@ -2,10 +2,12 @@ package repository
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 
+	"github.com/shoal-serving/shoal/internal/catalog"
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/tensor"
 )
@@ -96,6 +98,35 @@ func TestAnEnsembleWithoutAMemberIsNotReady(t *testing.T) {
 	if !r.ModelReady("y", "") || !r.ModelReady("z", "") {
 		t.Error("its members were unloaded with it")
 	}
+}
+
+func TestMembersThatNothingElseNeedsAreUnloadedWithTheirEnsemble(t *testing.T) {
+	d := newDisk(t).model("a", chain("inner", "y", "z"), "1").model("inner", chain("x"), "1").model("other", chain("z"), "1")
+	for _, name := range []string{"x", "y", "z"} {
+		d.model(name, echoConfig, "1")
+	}
+	r := mustStart(t, d, &tracked{}, setup{Mode: Explicit, Models: []string{"y"}})
+	unload := func(name string, want ...string) {
+		t.Helper()
+		if err := r.source.Unload(t.Context(), name, catalog.UnloadOptions{Dependents: true}); err != nil {
+			t.Fatal(err)
+		}
+		var ready []string
+		for _, e := range r.Index(true) {
+			ready = append(ready, e.Name)
+		}
+		if !slices.Equal(ready, want) {
+			t.Errorf("without %s and what it needed, %v are ready, want %v", name, ready, want)
+		}
+	}
+	for _, name := range []string{"a", "other"} {
+		if err := r.Load(t.Context(), name, override{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	unload("a", "other", "y", "z") // y was loaded by its name
+	unload("other", "y")
+	unload("y")
 }
 
 func TestAnEnsembleThatCannotBeLoadedSaysWhichMemberIsWrong(t *testing.T) {

@@ -103,6 +103,7 @@ type Repository struct {
 // A model is the state of a name.
 type model struct {
 	wanted bool        // it existed at startup or has served, and was not unloaded
+	asked  bool        // its load was asked for by its name, not only by that of an ensemble
 	over   pollState   // of the poll
 	with   override    // of the last load
 	at     fingerprint // of the disk at the last load
@@ -311,8 +312,14 @@ func loadChange(name string, opts catalog.LoadOptions) access.Change {
 
 // Unload takes a model out of service: it rejects new requests, runs the queued ones in
 // the background, and cancels a load. Unloading a model that is not loaded is not an error.
+// Members that it unloads with an ensemble are changes of their own: the caller must be allowed
+// to make each.
 func (r *Repository) Unload(ctx context.Context, name string, opts catalog.UnloadOptions) error {
-	return r.server.Change(ctx, access.Change{Action: access.Manage, What: "unload", Model: name}, func() error {
+	var members []string
+	if opts.Dependents {
+		members = r.servingMembers(name)
+	}
+	err := r.server.Change(ctx, access.Change{Action: access.Manage, What: "unload", Model: name}, func() error {
 		if err := r.notAllowed(); err != nil {
 			return err
 		}
@@ -325,6 +332,15 @@ func (r *Repository) Unload(ctx context.Context, name string, opts catalog.Unloa
 		r.unload(name)
 		return nil
 	})
+	if err != nil {
+		return err
+	}
+	for _, member := range members {
+		if r.unneeded(member) {
+			err = errors.Join(err, r.Unload(ctx, member, opts))
+		}
+	}
+	return err
 }
 
 // LoadModel loads a model for another one, as [Repository.Load] does for a client. It may
@@ -423,6 +439,9 @@ func (r *Repository) unload(name string) {
 }
 
 func (r *Repository) load(ctx context.Context, name string, with override) error {
+	r.mu.Lock()
+	r.claimLocked(name).asked = true
+	r.mu.Unlock()
 	done := make(chan error, 1) // size 1, so that the load does not wait for a client that has disconnected
 	if !r.begin(func() { done <- r.change(name, with) }) {
 		return server.ErrClosing
