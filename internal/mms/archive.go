@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"archive/zip"
 	"compress/gzip"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -244,9 +245,9 @@ func (s *store) missing(name string) error { return notFound("%s: %s", s.words.a
 
 // open returns the archive that a client or a setting names. done deletes the files that
 // were unpacked for it.
-func (s *store) open(name string) (a *archive, done func() error, err error) {
+func (s *store) open(ctx context.Context, name string) (a *archive, done func() error, err error) {
 	if strings.Contains(name, "://") {
-		return s.download(name)
+		return s.download(ctx, name)
 	}
 	switch {
 	case s.dir == "":
@@ -326,7 +327,7 @@ func (s *store) refusal(address string) error {
 }
 
 // download opens the archive at an address, if that is allowed.
-func (s *store) download(address string) (*archive, func() error, error) {
+func (s *store) download(ctx context.Context, address string) (*archive, func() error, error) {
 	u, err := url.Parse(address)
 	if err == nil && u.Scheme != "http" && u.Scheme != "https" {
 		return nil, nil, badRequest("Given URL %s does not match any allowed URL(s). Only http and https are supported; copy the archive to the model store and name the file", address)
@@ -340,7 +341,11 @@ func (s *store) download(address string) (*archive, func() error, error) {
 		}
 		return nil
 	}}
-	resp, err := client.Get(address)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, http.NoBody)
+	if err != nil {
+		return nil, nil, s.notDownloaded(address, err)
+	}
+	resp, err := client.Do(req)
 	if err != nil {
 		return nil, nil, s.notDownloaded(address, err)
 	}

@@ -52,7 +52,7 @@ func TestAnArchiveIsUnpackedForThisUserAlone(t *testing.T) {
 	dir := t.TempDir()
 	s := store{dir: dir, private: t.TempDir()}
 	writeArchive(t, filepath.Join(dir, "m.mar"), entry("MAR-INF/MANIFEST.json", manifest), entry("service.py", "x = 1"), entry("deep/", ""), entry("deep/er/w.bin", "123"))
-	a, done, err := s.open("m.mar")
+	a, done, err := s.open(t.Context(), "m.mar")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +99,7 @@ func TestAnUnsafeArchiveIsRefused(t *testing.T) {
 				t.Fatal(err)
 			}
 			writeArchive(t, filepath.Join(dir, "m.mar"), entries...)
-			_, _, err := s.open("m.mar")
+			_, _, err := s.open(t.Context(), "m.mar")
 			told, ok := errors.AsType[*Error](err)
 			if !ok || told.Status != http.StatusBadRequest || told.Type != "InvalidModelException" {
 				t.Errorf("error %v", err)
@@ -149,7 +149,7 @@ func TestArchivesComeFromTheStoreAlone(t *testing.T) {
 		"../outside.mar": 404, filepath.Join(dir, "outside.mar"): 404, "": 404, ".": 404, "absent.mar": 404,
 		"http://127.0.0.1/m.mar": 400, "file://" + dir + "/outside.mar": 400, "s3://bucket/m.mar": 400,
 	} {
-		_, _, err := s.open(url)
+		_, _, err := s.open(t.Context(), url)
 		if told, ok := errors.AsType[*Error](err); !ok || told.Status != want {
 			t.Errorf("%s: error %v, want status %d", url, err, want)
 		}
@@ -168,7 +168,7 @@ func TestAnArchiveIsLoadedFromAnAllowedAddress(t *testing.T) {
 	}))
 	defer web.Close()
 	s := store{private: dir, allowed: []*regexp.Regexp{regexp.MustCompile("^(?:" + web.URL + "/good/.*)$")}}
-	a, done, err := s.open(web.URL + "/good/m.mar")
+	a, done, err := s.open(t.Context(), web.URL+"/good/m.mar")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -179,7 +179,7 @@ func TestAnArchiveIsLoadedFromAnAllowedAddress(t *testing.T) {
 		t.Error(err)
 	}
 	for _, path := range []string{"/bad/m.mar", "/good/elsewhere.mar", "/good/absent.mar"} {
-		if _, _, err := s.open(web.URL + path); err == nil {
+		if _, _, err := s.open(t.Context(), web.URL+path); err == nil {
 			t.Errorf("%s was loaded", path)
 		}
 	}

@@ -73,8 +73,8 @@ func (s *Store) owner() string { return "the model store " + s.opts.Settings.Sto
 // Dialect returns the dialect of the store.
 func (s *Store) Dialect() Dialect { return s.opts.Dialect }
 
-// Start registers the archives that the settings name. The error joins those of archives
-// that could not be registered; the others serve.
+// Start registers the archives that the settings name, until ctx ends. The error joins those of
+// archives that could not be registered; the others serve.
 func (s *Store) Start(ctx context.Context) error {
 	load := slices.Clone(s.opts.Settings.Load)
 	var errs []error
@@ -88,6 +88,10 @@ func (s *Store) Start(ctx context.Context) error {
 		}
 	}
 	for _, l := range load {
+		if ctx.Err() != nil {
+			errs = append(errs, context.Cause(ctx)) // the rest would fail with it
+			break
+		}
 		reg := Registration{URL: l.URL, Name: cmp.Or(l.Name, s.opts.Settings.nameOf(l.URL)), atStart: true}
 		if _, err := s.register(ctx, reg); err != nil {
 			errs = append(errs, err)

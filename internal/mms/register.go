@@ -180,7 +180,7 @@ func (s *Store) scaleTo(ctx context.Context, v *servable.Version, least, most in
 
 // add registers an archive with the server, without workers.
 func (s *Store) add(ctx context.Context, reg Registration) (*servable.Version, error) {
-	a, done, err := s.files.open(reg.URL)
+	a, done, err := s.files.open(ctx, reg.URL)
 	if err != nil {
 		return nil, err
 	}

@@ -1,14 +1,20 @@
 package mms
 
 import (
+	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
+
+	"github.com/shoal-serving/shoal/internal/servable"
+	"github.com/shoal-serving/shoal/internal/server"
 )
 
 func TestARegistrationHasLimits(t *testing.T) {
@@ -71,7 +77,7 @@ func TestAnArchiveThatUnpacksToMoreThanItSaysIsRefused(t *testing.T) {
 	}
 	private := t.TempDir()
 	s := store{dir: dir, private: private, limits: limits{Bytes: 1000}}
-	if _, _, err := s.open("m.mar"); err == nil {
+	if _, _, err := s.open(t.Context(), "m.mar"); err == nil {
 		t.Error("it was unpacked")
 	}
 	if left, _ := os.ReadDir(private); len(left) != 0 {
@@ -91,7 +97,7 @@ func TestADownloadHasALimit(t *testing.T) {
 	for limit, want := range map[int64]string{int64(len(data)): "", int64(len(data)) - 1: "more than"} {
 		private := t.TempDir()
 		s := store{private: private, limits: limits{Bytes: limit}, allowed: []*regexp.Regexp{regexp.MustCompile(".*")}}
-		_, done, err := s.open(web.URL + "/m.mar")
+		_, done, err := s.open(t.Context(), web.URL+"/m.mar")
 		if err == nil {
 			err = done()
 		}
@@ -101,5 +107,37 @@ func TestADownloadHasALimit(t *testing.T) {
 		if left, _ := os.ReadDir(private); len(left) != 0 {
 			t.Errorf("%v are left", left)
 		}
+	}
+}
+
+func TestADownloadEndsWithItsContext(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	held := server.New(servable.NewEnv(servable.Options{Log: log}), server.Options{Log: log})
+	ctx, cancel := context.WithCancel(t.Context())
+	var asked atomic.Int64
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		w.WriteHeader(http.StatusOK)
+		w.(http.Flusher).Flush()
+		cancel()
+		<-r.Context().Done() // the client has left
+	}))
+	settings := NewSettings()
+	settings.Allowed = []*regexp.Regexp{regexp.MustCompile(".*")}
+	settings.Load = []Load{{URL: web.URL + "/a.mar"}, {URL: web.URL + "/b.mar"}}
+	s, err := New(held, Options{Settings: settings, Log: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Start(ctx); err == nil || !strings.Contains(err.Error(), "context canceled") {
+		t.Errorf("it ended with %v", err)
+	}
+	if n := asked.Load(); n != 1 {
+		t.Errorf("%d archives were asked for, want those before the context ended", n)
+	}
+	web.Close()
+	s.Close()
+	if err := errors.Join(held.Close(), s.RemoveFiles()); err != nil {
+		t.Error(err)
 	}
 }

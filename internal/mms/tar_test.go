@@ -52,7 +52,7 @@ func TestATarIsUnpackedLikeAZip(t *testing.T) {
 			if err := os.WriteFile(filepath.Join(s.dir, "m.tar.gz"), tarOf(t, entries...), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			a, done, err := s.open("m.tar.gz")
+			a, done, err := s.open(t.Context(), "m.tar.gz")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -101,7 +101,7 @@ func TestAnUnsafeTarIsRefused(t *testing.T) {
 			if err := os.WriteFile(filepath.Join(dir, "m.tar.gz"), tarOf(t, tt.entries...), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			_, _, err := s.open("m.tar.gz")
+			_, _, err := s.open(t.Context(), "m.tar.gz")
 			if refused, ok := errors.AsType[*Error](err); !ok || refused.Status != 400 || !strings.Contains(refused.Message, tt.want) {
 				t.Errorf("error %v, want %s", err, tt.want)
 			}
