@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 
 	"github.com/shoal-serving/shoal/internal/access"
+	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/panics"
 	"github.com/shoal-serving/shoal/internal/servable"
 	"github.com/shoal-serving/shoal/internal/server"
@@ -118,6 +119,9 @@ func (s *Store) Find(name, version string) (*servable.Version, error) {
 	case s.Foreign(name):
 		return nil, s.conflict(name)
 	case len(s.server.Versions(name)) == 0:
+		if _, err := s.server.Find(name, ""); infer.CodeOf(err) == infer.Unavailable { // it may be registered soon
+			return nil, unavailable("%v", err)
+		}
 		return nil, notFound("Model not found: %s", name)
 	}
 	return nil, fail(http.StatusNotFound, "ModelVersionNotFoundException", "Model version: %s does not exist for model: %s", version, name)

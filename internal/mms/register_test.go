@@ -110,9 +110,25 @@ func TestADownloadHasALimit(t *testing.T) {
 	}
 }
 
-func TestADownloadEndsWithItsContext(t *testing.T) {
+// newStore returns a store with a server that has not started. The test closes both at its end.
+func newStore(t *testing.T, settings *Settings) (*server.Server, *Store) {
+	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	held := server.New(servable.NewEnv(servable.Options{Log: log}), server.Options{Log: log})
+	s, err := New(held, Options{Settings: settings, Log: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		s.Close()
+		if err := errors.Join(held.Close(), s.RemoveFiles()); err != nil {
+			t.Error(err)
+		}
+	})
+	return held, s
+}
+
+func TestADownloadEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var asked atomic.Int64
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -125,10 +141,7 @@ func TestADownloadEndsWithItsContext(t *testing.T) {
 	settings := NewSettings()
 	settings.Allowed = []*regexp.Regexp{regexp.MustCompile(".*")}
 	settings.Load = []Load{{URL: web.URL + "/a.mar"}, {URL: web.URL + "/b.mar"}}
-	s, err := New(held, Options{Settings: settings, Log: log})
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, s := newStore(t, settings)
 	if err := s.Start(ctx); err == nil || !strings.Contains(err.Error(), "context canceled") {
 		t.Errorf("it ended with %v", err)
 	}
@@ -136,8 +149,25 @@ func TestADownloadEndsWithItsContext(t *testing.T) {
 		t.Errorf("%d archives were asked for, want those before the context ended", n)
 	}
 	web.Close()
-	s.Close()
-	if err := errors.Join(held.Close(), s.RemoveFiles()); err != nil {
-		t.Error(err)
+}
+
+func TestWhileTheServerStartsNoModelIsSaidToBeMissing(t *testing.T) {
+	held, s := newStore(t, NewSettings())
+	status := func(version string) int {
+		_, err := s.Find("m", version)
+		told, ok := errors.AsType[*Error](err)
+		if !ok {
+			t.Fatalf("found with %v, want an error for clients", err)
+		}
+		return told.Status
+	}
+	for _, version := range []string{"", "1.0"} {
+		if got := status(version); got != http.StatusServiceUnavailable {
+			t.Errorf("version %q: status %d before the archives are registered, want 503", version, got)
+		}
+	}
+	held.Started()
+	if got := status(""); got != http.StatusNotFound {
+		t.Errorf("status %d after the start, want 404", got)
 	}
 }
