@@ -3,6 +3,7 @@ package mms
 import (
 	"fmt"
 	"net/http"
+	"time"
 )
 
 // An Error is a failure with the status and the words that clients of MMS and
@@ -11,12 +12,14 @@ type Error struct {
 	Status  int
 	Type    string // the name of an exception, which clients see
 	Message string
+
+	RetryAfter time.Duration // of statuses 429 and 503; zero means that it is not known
 }
 
 func (e *Error) Error() string { return e.Message }
 
 func fail(status int, kind, format string, args ...any) *Error {
-	return &Error{status, kind, fmt.Sprintf(format, args...)}
+	return &Error{Status: status, Type: kind, Message: fmt.Sprintf(format, args...)}
 }
 
 func badRequest(format string, args ...any) *Error {

@@ -102,6 +102,7 @@ func (s *Store) submit(ctx context.Context, req *Request, resp *infer.Response) 
 // toClientError converts an error of the server to the one that clients of MMS and
 // TorchServe expect.
 func (s *Store) toClientError(ctx context.Context, v *servable.Version, err error) error {
+	limit, limited := errors.AsType[*access.LimitError](err)
 	switch code := infer.CodeOf(err); {
 	case ctx.Err() != nil:
 		return ctx.Err()
@@ -111,6 +112,10 @@ func (s *Store) toClientError(ctx context.Context, v *servable.Version, err erro
 		return unavailable("the server is shutting down")
 	case code == infer.NotFound:
 		return notFound("Model not found: %s", v.Config.Name)
+	case limited:
+		e := fail(http.StatusTooManyRequests, "TooManyRequestsException", "%v", err)
+		e.RetryAfter = limit.RetryAfter
+		return e
 	case code == infer.Overloaded || code == infer.Late || code == infer.QueueTimeout:
 		return s.noWorker(v)
 	case errors.Is(err, servable.ErrNoWorker):

@@ -12,7 +12,10 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/shoal-serving/shoal/internal/access"
+	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/servable"
 	"github.com/shoal-serving/shoal/internal/server"
 )
@@ -169,5 +172,14 @@ func TestWhileTheServerStartsNoModelIsSaidToBeMissing(t *testing.T) {
 	held.Started()
 	if got := status(""); got != http.StatusNotFound {
 		t.Errorf("status %d after the start, want 404", got)
+	}
+}
+
+func TestATenantOverItsLimitLearnsWhenToRetry(t *testing.T) {
+	_, s := newStore(t, NewSettings())
+	over := infer.Errorf(infer.Overloaded, "%w", &access.LimitError{Tenant: "a", Limit: access.Rate, RetryAfter: 3 * time.Second})
+	got, ok := errors.AsType[*Error](s.toClientError(t.Context(), nil, over))
+	if !ok || got.Status != http.StatusTooManyRequests || got.RetryAfter != 3*time.Second || got.Message != over.Error() {
+		t.Errorf("got %+v", got)
 	}
 }

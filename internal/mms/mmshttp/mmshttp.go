@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -87,13 +88,18 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		clientErr = newError(http.StatusInternalServerError, "InternalServerException", infer.WithoutPaths("", err.Error()))
 	}
 	if clientErr.Status == http.StatusServiceUnavailable || clientErr.Status == http.StatusTooManyRequests {
-		header.Set("Retry-After", "1")
+		header.Set("Retry-After", retryAfter(clientErr))
 	}
 	writeJSON(w, clientErr.Status, struct {
 		Code    int    `json:"code"`
 		Type    string `json:"type"`
 		Message string `json:"message"`
 	}{clientErr.Status, clientErr.Type, clientErr.Message})
+}
+
+// retryAfter returns whole seconds, and at least one.
+func retryAfter(err *mms.Error) string {
+	return strconv.Itoa(int(max(1, (err.RetryAfter+time.Second-1)/time.Second)))
 }
 
 // routeSafely calls route. A panic is an error, which reveals nothing to the client.
