@@ -32,7 +32,7 @@ func (r *Repository) source(name string, with override) (*candidate, override, e
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	m := r.claimLocked(name)
-	if with.Config == "" && len(m.with.Files) == 0 && m.at == f.whole() {
+	if with.Config == "" && !m.sent && m.at == f.whole() {
 		with = m.with
 	}
 	if with.Config == "" && f.file != "" {
@@ -111,6 +111,7 @@ func newDesired(f *candidate, with override) (*desired, error) {
 	for _, n := range served {
 		d.versions[n] = f.versions[n] + f.config*31 + with.fingerprint()
 	}
+	d.with.Files = nil // versions keep d, and files may be large
 	return d, nil
 }
 

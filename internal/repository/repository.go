@@ -105,7 +105,8 @@ type model struct {
 	wanted bool        // it existed at startup or has served, and was not unloaded
 	asked  bool        // its load was asked for by its name, not only by that of an ensemble
 	over   pollState   // of the poll
-	with   override    // of the last load
+	with   override    // of the last load, without files: they are on disk, and may be large
+	sent   bool        // the last load had files
 	at     fingerprint // of the disk at the last load
 
 	// refusal is why the last load of the files on disk failed before a version of the model
@@ -504,7 +505,7 @@ func (r *Repository) change(name string, with override) error {
 	m.refusal = refusal
 	switch {
 	case err == nil:
-		m.wanted, m.with, m.at = true, with, at
+		m.wanted, m.with, m.sent, m.at = true, override{Config: with.Config}, len(with.Files) > 0, at
 	case !m.wanted && !r.polls() && refusal == "":
 		delete(r.models, name)
 	}

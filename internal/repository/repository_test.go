@@ -8,11 +8,13 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+	"weak"
 
 	"github.com/shoal-serving/shoal/internal/catalog"
 	"github.com/shoal-serving/shoal/internal/engine"
@@ -696,6 +698,26 @@ func TestAClientMaySendTheConfigurationAndTheFiles(t *testing.T) {
 			t.Errorf("%+v: %v, want it to tell %q", with, err, text)
 		}
 	}
+}
+
+func TestFilesThatAClientSentDoNotStayInMemory(t *testing.T) {
+	r := mustStart(t, newDisk(t), &tracked{}, setup{Mode: Explicit})
+	load := func() weak.Pointer[byte] {
+		content := make([]byte, 1<<20)
+		const config = `{"backend":"echo","input":[{"name":"x","data_type":"TYPE_FP32","dims":[2]}],"output":[{"name":"x","data_type":"TYPE_FP32","dims":[2]}]}`
+		if err := r.Load(t.Context(), "a", override{Config: config, Files: map[string][]byte{"1/model.bin": content}}); err != nil {
+			t.Fatal(err)
+		}
+		return weak.Make(&content[0])
+	}
+	content := load()
+	for range 100 { // the goroutine of the load may hold them for a moment
+		runtime.GC()
+		if content.Value() == nil {
+			return
+		}
+	}
+	t.Error("the files are in memory while the model is loaded")
 }
 
 func TestOnlyWithConsentClientsSendCode(t *testing.T) {
