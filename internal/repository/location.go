@@ -23,9 +23,9 @@ import (
 // A location is where files of models are: directories, or a bucket.
 //
 // A location that is far away remembers what it listed last. Methods with the argument fresh
-// ask it again if that is true, and otherwise only if nothing is remembered or if that is old.
-// If it does not answer, find uses what is remembered. If nothing is, find asks only if fresh is
-// true, and fails at once otherwise.
+// ask it again if that is true, and otherwise only if nothing is remembered or if that is old,
+// and not soon after it did not answer. If it does not answer, find uses what is remembered. If
+// nothing is, find asks only if fresh is true, and fails at once otherwise.
 type location interface {
 	// list returns all models. If the error is not nil, some may be missing.
 	list(ctx context.Context, fresh bool) ([]*candidate, error)
@@ -81,7 +81,8 @@ func (d directories) fetch(_ context.Context, f *candidate, _ func(*candidate) (
 // listTimeout limits how long a bucket may take to list its objects.
 const listTimeout = time.Minute
 
-// listedFor is how long the index uses a listing of a bucket without asking again.
+// listedFor is how long the index uses a listing of a bucket without asking again, or waits
+// until it asks a bucket again that did not answer.
 const listedFor = 15 * time.Second
 
 // A remoteLocation is a bucket with models.
@@ -92,7 +93,8 @@ type remoteLocation struct {
 
 	mu     sync.Mutex              // guards the following
 	models map[string][]*candidate // as they were listed last; nil if they were never
-	at     time.Time
+	asking bool                    // a call of list waits for the bucket
+	tried  time.Time               // when one last stopped waiting
 }
 
 // A remote is where the files of a model are, if that is not a directory.
@@ -117,27 +119,47 @@ func (r *remote) newest() (size int64) {
 
 func (l *remoteLocation) list(ctx context.Context, fresh bool) ([]*candidate, error) {
 	l.mu.Lock()
-	models, recent := l.models, time.Since(l.at) < listedFor
+	models, recent := l.models, time.Since(l.tried) < listedFor
+	ask := fresh || !recent && (models == nil || !l.asking)
+	l.asking = l.asking || ask
 	l.mu.Unlock()
-	if models == nil || fresh || !recent {
-		ctx, cancel := context.WithTimeout(ctx, listTimeout)
-		defer cancel()
-		objects, err := l.bucket.List(ctx, "")
+	switch {
+	case ask:
+		listed, err := l.ask(ctx)
 		switch {
-		case err != nil && (models == nil || fresh):
-			return nil, infer.Errorf(infer.Unavailable, "model repository: %w", err)
 		case err == nil:
-			models = l.group(objects)
-			l.mu.Lock()
-			l.models, l.at = models, time.Now()
-			l.mu.Unlock()
+			models = listed
+		case models == nil || fresh:
+			return nil, err
 		}
+	case models == nil:
+		return nil, l.notListed()
 	}
 	var all []*candidate
 	for _, name := range slices.Sorted(maps.Keys(models)) {
 		all = append(all, copies(models[name])...)
 	}
 	return all, nil
+}
+
+// ask lists the models of the bucket, and remembers them.
+func (l *remoteLocation) ask(ctx context.Context) (map[string][]*candidate, error) {
+	ctx, cancel := context.WithTimeout(ctx, listTimeout)
+	defer cancel()
+	objects, err := l.bucket.List(ctx, "")
+	models := l.group(objects)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.asking, l.tried = false, time.Now()
+	if err != nil {
+		return nil, infer.Errorf(infer.Unavailable, "model repository: %w", err)
+	}
+	l.models = models
+	return models, nil
+}
+
+func (l *remoteLocation) notListed() error {
+	return infer.Errorf(infer.Unavailable, "model repository: %s has not been listed yet", l.bucket.URL())
 }
 
 func (l *remoteLocation) find(ctx context.Context, name string, fresh bool) ([]*candidate, error) {
@@ -148,7 +170,7 @@ func (l *remoteLocation) find(ctx context.Context, name string, fresh bool) ([]*
 	case listed && !fresh:
 		return known, nil
 	case !fresh: // requests must not wait for a bucket that does not answer; the poll asks it again
-		return nil, infer.Errorf(infer.Unavailable, "model repository: %s has not been listed yet", l.bucket.URL())
+		return nil, l.notListed()
 	}
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()

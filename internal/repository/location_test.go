@@ -10,7 +10,9 @@ import (
 	"time"
 
 	"gocloud.dev/blob"
+	"gocloud.dev/blob/driver"
 	"gocloud.dev/blob/memblob"
+	"gocloud.dev/gcerrors"
 
 	"github.com/shoal-serving/shoal/internal/bucket"
 	"github.com/shoal-serving/shoal/internal/bucket/hubtest"
@@ -137,6 +139,68 @@ func TestAModelFileInABucketIsAModel(t *testing.T) {
 	if len(models) != 2 || models["a"][0].file != "a.onnx" || models["a"][0].remote.newest() != 5 || models["b"][0].remote.newest() != 7 || len(models["b"][0].remote.shared) != 0 {
 		t.Errorf("found %+v", models)
 	}
+}
+
+// stalling is a bucket with one model, or one that does not answer.
+type stalling struct {
+	driver.Bucket // nil: only the methods below are called
+
+	stalls bool
+	asked  int
+}
+
+func (s *stalling) ListPaged(ctx context.Context, _ *driver.ListOptions) (*driver.ListPage, error) {
+	s.asked++
+	if s.stalls {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return &driver.ListPage{Objects: []*driver.ListObject{{Key: "a.onnx"}}}, nil
+}
+
+func (s *stalling) ErrorCode(error) gcerrors.ErrorCode { return gcerrors.Unknown }
+func (s *stalling) Close() error                       { return nil }
+
+func TestTheIndexDoesNotWaitAgainAndAgainForABucketThatDoesNotAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &stalling{}
+		l := &remoteLocation{bucket: bucket.New("mem://models", "", blob.NewBucket(store))}
+		list := func(want time.Duration) {
+			began := time.Now()
+			models, err := l.list(t.Context(), false)
+			if took := time.Since(began); err != nil || len(models) != 1 || took != want {
+				t.Errorf("after %v: %d models, %v; want one after %v", took, len(models), err, want)
+			}
+		}
+		list(0)
+		store.stalls = true
+		time.Sleep(listedFor)
+		go list(listTimeout)
+		synctest.Wait()
+		list(0) // another waits already
+		time.Sleep(listedFor)
+		list(0)
+		time.Sleep(listTimeout - listedFor)
+		synctest.Wait()
+		list(0) // it was asked a moment ago
+		time.Sleep(listedFor)
+		list(listTimeout)
+		if store.asked != 3 {
+			t.Errorf("the bucket was asked %d times, want 3", store.asked)
+		}
+	})
+}
+
+func TestTheIndexDoesNotWaitAgainForABucketThatNeverAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &remoteLocation{bucket: bucket.New("mem://models", "", blob.NewBucket(&stalling{stalls: true}))}
+		for _, want := range []time.Duration{listTimeout, 0} {
+			began := time.Now()
+			if _, err := l.list(t.Context(), false); infer.CodeOf(err) != infer.Unavailable || time.Since(began) != want {
+				t.Errorf("after %v: %v, want that it is unavailable after %v", time.Since(began), err, want)
+			}
+		}
+	})
 }
 
 func TestTheBackendIsThatOfAVersionThatIsFetched(t *testing.T) {
