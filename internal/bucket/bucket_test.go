@@ -278,3 +278,52 @@ func TestACallerThatLeavesEndsTheRead(t *testing.T) {
 	}
 	mustFetch(t, c, s, 7)
 }
+
+func TestACallerThatLeavesEndsTheHashing(t *testing.T) {
+	dir := t.TempDir()
+	s := newStore(t)
+	s.put("a", "content")
+	c := openCache(t, dir, 1<<20)
+	tree := mustFetch(t, c, s, 7)
+	tree.Release()
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	c = openCache(t, dir, 1<<20) // it has not hashed the file yet
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, full := range []bool{false, true} {
+		for full && len(c.hashing) < cap(c.hashing) {
+			c.hashing <- struct{}{}
+		}
+		if _, err := c.get(ctx, s.Bucket, s.list()[0], make(chan struct{}, 1), &Progress{}); !errors.Is(err, context.Canceled) {
+			t.Errorf("all cores busy %t: %v, want that the caller left", full, err)
+		}
+	}
+	for len(c.hashing) > 0 {
+		<-c.hashing
+	}
+	for digest, entry := range c.blobs {
+		if entry.users != 0 {
+			t.Errorf("%s has %d users", digest, entry.users)
+		}
+	}
+	mustFetch(t, c, s, 0) // it is still there
+}
+
+func TestAReaderEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	r := until(ctx, endless{})
+	if n, err := r.Read(make([]byte, 3)); n != 3 || err != nil {
+		t.Errorf("read %d, %v", n, err)
+	}
+	left := errors.New("left")
+	cancel(left)
+	if _, err := (Object{Size: 1 << 40}).check(r, false); !errors.Is(err, left) {
+		t.Errorf("hashed with %v, want the cause", err)
+	}
+}
+
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) { return len(p), nil }

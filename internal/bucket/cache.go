@@ -277,8 +277,15 @@ func (c *Cache) getAlone(ctx context.Context, b *Bucket, o Object, id string, sl
 			return digest, nil
 		}
 		if has {
-			if c.hash(func() error { return c.verify(digest, o.Size) }) == nil {
+			err := c.hash(ctx, func() error { return c.verify(ctx, digest, o.Size) })
+			switch {
+			case err == nil:
 				return digest, nil
+			case ctx.Err() != nil: // it may be what its name says
+				c.mu.Lock()
+				defer c.mu.Unlock()
+				c.releaseLocked(digest)
+				return "", context.Cause(ctx)
 			}
 			c.remove(digest) // it is read again
 		}
@@ -338,14 +345,32 @@ func (c *Cache) releaseLocked(digest string) {
 }
 
 // hash runs work that reads a whole file and takes a core for it, when there is one.
-func (c *Cache) hash(work func() error) error {
-	c.hashing <- struct{}{}
+func (c *Cache) hash(ctx context.Context, work func() error) error {
+	select {
+	case c.hashing <- struct{}{}:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 	defer func() { <-c.hashing }()
 	return work()
 }
 
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
+// until returns a reader of r that fails when ctx has ended: files are large.
+func until(ctx context.Context, r io.Reader) io.Reader {
+	return readerFunc(func(p []byte) (int, error) {
+		if ctx.Err() != nil {
+			return 0, context.Cause(ctx)
+		}
+		return r.Read(p)
+	})
+}
+
 // verify checks that a blob is what its name says.
-func (c *Cache) verify(digest string, size int64) error {
+func (c *Cache) verify(ctx context.Context, digest string, size int64) error {
 	f, err := os.Open(c.blob(digest))
 	if err != nil {
 		return err
@@ -356,7 +381,7 @@ func (c *Cache) verify(digest string, size int64) error {
 		return err
 	}
 	h := sha256.New()
-	n, err := io.Copy(h, f)
+	n, err := io.Copy(h, until(ctx, f))
 	switch {
 	case err != nil:
 		return err
@@ -420,11 +445,13 @@ func (c *Cache) read(ctx context.Context, b *Bucket, o Object, slots chan struct
 	if err := d.run(ctx); err != nil {
 		return "", err
 	}
-	err = c.hash(func() (err error) {
-		digest, err = o.check(io.NewSectionReader(f, 0, o.Size+1), d.checked.Load())
+	err = c.hash(ctx, func() (err error) {
+		digest, err = o.check(until(ctx, io.NewSectionReader(f, 0, o.Size+1)), d.checked.Load())
 		return err
 	})
 	switch {
+	case err != nil && ctx.Err() != nil:
+		return "", context.Cause(ctx)
 	case errors.Is(err, errChecksum):
 		return "", fmt.Errorf("%s/%s: %w", b.url, o.Key, err)
 	case err != nil:
