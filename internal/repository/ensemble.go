@@ -2,6 +2,7 @@ package repository
 
 import (
 	"cmp"
+	"context"
 	"slices"
 	"strings"
 
@@ -13,10 +14,11 @@ import (
 // loadMembers loads the members of a model, if it is an ensemble, that have no version in
 // service. around has the ensembles of which it is a member itself, the outermost first. All
 // of the graph is looked at before a member is loaded, so that ensembles which contain each
-// other do not wait for each other. The members that can be loaded are, as in Triton.
-func (r *Repository) loadMembers(name string, with override, around []string) error {
+// other do not wait for each other. The members that can be loaded are, as in Triton. When ctx
+// ends, loadMembers returns its cause; the load of a member continues.
+func (r *Repository) loadMembers(ctx context.Context, name string, with override, around []string) error {
 	around = append(around, name)
-	members := r.members(name, with)
+	members := r.members(ctx, name, with)
 	if len(members) > 0 && r.demand != nil {
 		// Their loads would wait for that of the ensemble, which holds one of a few places.
 		return infer.Errorf(infer.Unsupported, "ensembles are not supported in mode demand yet; serve it with another --model-control-mode, or call the models from a Python model")
@@ -26,13 +28,19 @@ func (r *Repository) loadMembers(name string, with override, around []string) er
 		if slices.Contains(around, member) {
 			return infer.Errorf(infer.Invalid, "the ensemble is a step of itself: %s", strings.Join(append(around, member), " → "))
 		}
-		if err := r.loadMembers(member, override{}, around); err != nil {
+		if err := r.loadMembers(ctx, member, override{}, around); err != nil {
 			return err
 		}
 		if len(r.server.Versions(member)) > 0 {
 			continue
 		}
-		if err := r.change(member, override{}); err != nil {
+		var err error
+		select {
+		case err = <-r.startChange(member, override{}):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		if err != nil {
 			code := infer.CodeOf(err)
 			if code == infer.NotFound {
 				code = infer.Invalid // the ensemble exists
@@ -45,7 +53,7 @@ func (r *Repository) loadMembers(name string, with override, around []string) er
 
 // members returns the members of an ensemble. It returns nil for any other model, and if
 // the configuration cannot be read, which loading the model reports.
-func (r *Repository) members(name string, with override) []string {
+func (r *Repository) members(ctx context.Context, name string, with override) []string {
 	if len(with.Files) > 0 {
 		return membersOf(modelconfig.ParseJSON([]byte(with.Config)))
 	}
@@ -53,7 +61,7 @@ func (r *Repository) members(name string, with override) []string {
 	if err != nil {
 		return nil
 	}
-	local, files, err := r.fetch(r.ctx, f, nil)
+	local, files, err := r.fetch(ctx, f, nil)
 	if err != nil {
 		return nil
 	}

@@ -129,6 +129,27 @@ func TestMembersThatNothingElseNeedsAreUnloadedWithTheirEnsemble(t *testing.T) {
 	unload("y")
 }
 
+func TestUnloadingAnEnsembleDoesNotWaitForTheLoadOfAMember(t *testing.T) {
+	d := newDisk(t).model("a", chain("y"), "1").model("y", echoConfig, "1")
+	eng := &tracked{loading: make(chan struct{})}
+	r := mustStart(t, d, eng, setup{Mode: Explicit})
+	done := make(chan error)
+	go func() { done <- r.Load(t.Context(), "a", override{}) }()
+	<-eng.loading
+	if err := r.Unload("a"); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err == nil || !strings.Contains(err.Error(), "unloaded while it was being loaded") {
+		t.Errorf("the load ended with %v", err)
+	}
+	if got, want := index(r), "a; y 1 LOADING"; got != want {
+		t.Errorf("index %q, want %q", got, want)
+	}
+	if err := r.Unload("y"); err != nil { // which ends its load
+		t.Fatal(err)
+	}
+}
+
 func TestAnEnsembleThatCannotBeLoadedSaysWhichMemberIsWrong(t *testing.T) {
 	d := newDisk(t).model("self", chain("self"), "1").model("x", chain("y"), "1").model("y", chain("x"), "1").model("lost", chain("gone"), "1").
 		model("bad", "max_batch_size: -1", "1").model("around", chain("bad"), "1")

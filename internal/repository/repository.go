@@ -443,16 +443,21 @@ func (r *Repository) load(ctx context.Context, name string, with override) error
 	r.mu.Lock()
 	r.claimLocked(name).asked = true
 	r.mu.Unlock()
-	done := make(chan error, 1) // size 1, so that the load does not wait for a client that has disconnected
-	if !r.begin(func() { done <- r.change(name, with) }) {
-		return server.ErrClosing
-	}
 	select {
-	case err := <-done:
+	case err := <-r.startChange(name, with):
 		return err
 	case <-ctx.Done():
 		return infer.Errorf(infer.Cancelled, "the client disconnected while model '%s' was being loaded; the load continues", name)
 	}
+}
+
+// startChange begins to load a model. The channel gets the outcome.
+func (r *Repository) startChange(name string, with override) <-chan error {
+	done := make(chan error, 1) // size 1, so that the load does not wait for a caller that has left
+	if !r.begin(func() { done <- r.change(name, with) }) {
+		done <- server.ErrClosing
+	}
+	return done
 }
 
 // change loads a model, and records what it was loaded from.
@@ -469,7 +474,7 @@ func (r *Repository) change(name string, with override) error {
 		return loadRefused(name, err)
 	}
 	err := r.server.Load(name, r.owner(), func(ctx context.Context, _ []*servable.Version) ([]servable.Source, error) {
-		if err := r.loadMembers(name, with, nil); err != nil {
+		if err := r.loadMembers(ctx, name, with, nil); err != nil {
 			return nil, refuse(err)
 		}
 		f, full, err := r.source(name, with)
