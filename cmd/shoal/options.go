@@ -288,7 +288,7 @@ func (o *serveOptions) check() error {
 	if o.reload && (o.controlMode == "explicit" || o.controlMode == "demand") {
 		errs = append(errs, fmt.Errorf("--reload cannot be combined with --model-control-mode=%s, in which clients decide what is loaded", o.controlMode))
 	}
-	return errors.Join(append(errs, o.access.check())...)
+	return errors.Join(append(errs, o.store.check(), o.access.check())...)
 }
 
 // An endpoint is an address that the server listens on.

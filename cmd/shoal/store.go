@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -31,6 +32,20 @@ func (o *storeOptions) define(f *pflag.FlagSet) {
 
 // used reports whether models come from a store.
 func (o *storeOptions) used() bool { return o.dir != "" || o.config != "" }
+
+// check returns an error for flags that have no effect.
+func (o *storeOptions) check() error {
+	const needs = " needs --model-store or --mms-config"
+	switch {
+	case o.used():
+		return nil
+	case len(o.models) > 0:
+		return errors.New("--models" + needs)
+	case o.dialect != string(mms.MultiModelServer):
+		return errors.New("--model-server" + needs)
+	}
+	return nil
+}
 
 // settings returns the settings of the file and the flags, which take precedence. It returns
 // nil if there is no store.
