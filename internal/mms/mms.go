@@ -94,8 +94,13 @@ func (s *Store) Start(ctx context.Context) error {
 			break
 		}
 		reg := Registration{URL: l.URL, Name: cmp.Or(l.Name, s.opts.Settings.nameOf(l.URL)), atStart: true}
-		if _, err := s.register(ctx, reg); err != nil {
+		o, err := s.register(ctx, reg)
+		if err != nil {
 			errs = append(errs, err)
+			continue
+		}
+		if v := o.Version; s.opts.Settings.preset(v.Config.Name, v.Source.Label, l.URL).Default {
+			s.server.SetDefault(v.Config.Name, v.Number())
 		}
 	}
 	return errors.Join(errs...)

@@ -44,14 +44,10 @@ func (r *Registration) parameters() parameters {
 
 // parameters returns those of an entry of config.properties.
 func (p *Preset) parameters() parameters {
-	all := parameters{
-		BatchSize: p.BatchSize, MaxBatchDelay: milliseconds(p.MaxBatchDelay),
+	return parameters{
+		Workers: workerCounts{max(0, p.MinWorkers), max(0, p.MaxWorkers)}.scale(), BatchSize: p.BatchSize, MaxBatchDelay: milliseconds(p.MaxBatchDelay),
 		ResponseTimeout: time.Duration(p.ResponseTimeout) * time.Second, StartupTimeout: time.Duration(p.StartupTimeout) * time.Second,
 	}
-	if p.MinWorkers > 0 {
-		all.Workers = &scale{p.MinWorkers, max(p.MinWorkers, p.MaxWorkers)}
-	}
-	return all
 }
 
 // defaults returns the parameters of models of which no other layer says anything. Models

@@ -53,6 +53,32 @@ type Preset struct {
 	StartupTimeout  int    `json:"startupTimeout"`
 }
 
+// presetKeys are the keys of a [Preset].
+var presetKeys = strings.Fields("defaultVersion marName minWorkers maxWorkers batchSize maxBatchDelay responseTimeout startupTimeout")
+
+// presets reads the value of the key models. unknown are keys in it that have no effect.
+func presets(value string) (all map[string]map[string]Preset, unknown []string, err error) {
+	if err := json.Unmarshal([]byte(value), &all); err != nil {
+		return nil, nil, err
+	}
+	var raw map[string]map[string]map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(value), &raw); err != nil {
+		return nil, nil, err
+	}
+	for _, versions := range raw {
+		for _, preset := range versions {
+			for key := range preset {
+				known := slices.ContainsFunc(presetKeys, func(k string) bool { return strings.EqualFold(k, key) }) // as json reads it
+				if name := "models." + key; !known && !slices.Contains(unknown, name) {
+					unknown = append(unknown, name)
+				}
+			}
+		}
+	}
+	slices.Sort(unknown)
+	return all, unknown, nil
+}
+
 // NewSettings returns the defaults of MMS and TorchServe.
 func NewSettings() *Settings {
 	return &Settings{
@@ -166,9 +192,11 @@ func (s *Settings) set(key, value string) (err error) {
 	case "load_models":
 		s.Load, s.All = ParseLoad(strings.Split(value, ","))
 	case "models":
-		if err := json.Unmarshal([]byte(value), &s.Models); err != nil {
+		var unknown []string
+		if s.Models, unknown, err = presets(value); err != nil {
 			return fmt.Errorf("%s: %w", key, err)
 		}
+		s.Ignored = append(s.Ignored, unknown...)
 	case "default_workers_per_model":
 		s.Workers, err = wholeNumber(key, value)
 	case "job_queue_size":

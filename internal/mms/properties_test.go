@@ -1,6 +1,8 @@
 package mms
 
 import (
+	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,7 +22,8 @@ default_workers_per_model=2
 allowed_urls=https://good/.*, http://also/.*
 number_of_netty_threads=32
 models={\
-  "b": {"1.0": {"marName": "c.mar", "minWorkers": 3, "batchSize": 4, "maxBatchDelay": 0}}\
+  "b": {"1.0": {"marName": "c.mar", "minWorkers": 3, "batchSize": 4, "maxBatchDelay": 0, "teapot": 1},\
+    "2.0": {"marName": "d.mar", "defaultVersion": true, "maxWorkers": 2, "teapot": 2, "cup": 1}}\
 }
 `, func(name string) string { return "/" + strings.ToLower(name) })
 	if err != nil {
@@ -41,7 +44,10 @@ models={\
 	if p := s.Models["b"]["1.0"]; p.MinWorkers != 3 || p.BatchSize != 4 || *p.MaxBatchDelay != 0 {
 		t.Errorf("preset %+v", p)
 	}
-	if len(s.Ignored) != 1 || s.Ignored[0] != "number_of_netty_threads" {
+	if p := s.Models["b"]["2.0"]; !p.Default || *p.parameters().Workers != (scale{1, 2}) {
+		t.Errorf("preset %+v, want it to be the default, with 1 to 2 workers", p)
+	}
+	if want := []string{"number_of_netty_threads", "models.cup", "models.teapot"}; !slices.Equal(s.Ignored, want) {
 		t.Errorf("ignored %q", s.Ignored)
 	}
 }
@@ -71,6 +77,16 @@ func TestEverySupportedKeyIsSet(t *testing.T) {
 		if len(s.Ignored) > 0 {
 			t.Errorf("%s has no effect", key)
 		}
+	}
+}
+
+func TestTheKeysOfAPresetAreKnown(t *testing.T) {
+	text, err := json.Marshal(map[string]map[string]Preset{"m": {"1.0": {}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, unknown, err := presets(string(text)); err != nil || len(unknown) > 0 {
+		t.Errorf("%q are said to have no effect; %v", unknown, err)
 	}
 }
 

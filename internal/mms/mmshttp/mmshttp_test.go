@@ -468,6 +468,18 @@ func TestModelsOfTheStoreAreThereFromTheStart(t *testing.T) {
 	f.want("GET", f.infer+"/ping", "", 200, "Healthy")
 }
 
+func TestTheSettingsChooseTheDefaultVersion(t *testing.T) {
+	dir := t.TempDir()
+	for _, version := range []string{"1.0", "2.0"} {
+		writeMar(t, dir, "echo", version, "echo.py", map[string]string{"echo.py": echo})
+	}
+	f := start(t, mms.TorchServe, func(s *mms.Settings) {
+		s.Store, s.All, s.Workers = dir, true, 1
+		s.Models = map[string]map[string]mms.Preset{"echo": {"2.0": {Default: true}}}
+	})
+	f.want("POST", f.infer+"/predictions/echo", "x", 200, `"version": "2.0"`)
+}
+
 func TestABodyThatIsTooLongIsRefused(t *testing.T) {
 	f := start(t, mms.MultiModelServer, nil)
 	small := httptest.NewServer(Inference(f.models, Options{MaxRequest: 10, BodyTimeout: time.Minute}))
