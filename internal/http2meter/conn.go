@@ -33,6 +33,7 @@ type conn struct {
 	initialWindow int64   // what it allows on a new stream
 	toGRPC        []byte  // RST_STREAM frames that grpc has not read yet
 	toClient      []byte  // RST_STREAM frames that the client has not been sent yet
+	interrupted   bool    // sweep has set the read deadline, and Read has not cleared it yet
 	sweeping      bool    // sweep will be called
 	closed        bool
 }
@@ -42,8 +43,7 @@ func (c *conn) Read(p []byte) (int, error) {
 	for {
 		c.takeResets()
 		n, err := c.readRaw(p)
-		if n == 0 && errors.Is(err, os.ErrDeadlineExceeded) {
-			_ = c.SetReadDeadline(time.Time{}) // set by sweep, to interrupt the call
+		if n == 0 && errors.Is(err, os.ErrDeadlineExceeded) && c.resume() {
 			continue
 		}
 		scanned := c.in.scan(p[:n], (*inbound)(c))
@@ -53,6 +53,19 @@ func (c *conn) Read(p []byte) (int, error) {
 		}
 		return scanned, err
 	}
+}
+
+// resume clears the read deadline if sweep has set it, and reports that. Otherwise it is that of
+// grpc, for the start of a connection.
+func (c *conn) resume() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.interrupted {
+		return false
+	}
+	c.interrupted = false
+	_ = c.SetReadDeadline(time.Time{})
+	return true
 }
 
 // readRaw reads what was left unread, or else the connection.
@@ -330,6 +343,7 @@ func (c *conn) sweep(now time.Time) {
 		again = again || s.partial() || c.blocked(s) || s.reset
 	}
 	if reset {
+		c.interrupted = true
 		_ = c.SetReadDeadline(time.Unix(1, 0)) // interrupts Read, which takes the frames
 	}
 	if again {

@@ -6,8 +6,10 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"os"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/net/http2"
@@ -171,6 +173,49 @@ func TestAResetIsNotSentWithinAFrame(t *testing.T) {
 	if want := appendReset(slices.Clone(ping), 1); !bytes.Equal(w.out.Bytes(), want) {
 		t.Errorf("%x was sent, want %x", w.out.Bytes(), want)
 	}
+}
+
+// TestTheDeadlineOfGRPCEndsARead has a client that sends nothing. grpc gives it a deadline for the
+// start of the connection.
+func TestTheDeadlineOfGRPCEndsARead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server, client := net.Pipe()
+		defer client.Close()
+		c := (&Meter{}).Conn(server)
+		defer c.Close()
+		_ = c.SetDeadline(time.Now().Add(time.Minute))
+		if _, err := c.Read(make([]byte, 10)); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%v, want %v", err, os.ErrDeadlineExceeded)
+		}
+	})
+}
+
+// TestAStallInterruptsARead shows that grpc sees the reset of a stream whose client is silent, and
+// reads on.
+func TestAStallInterruptsARead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server, client := net.Pipe()
+		defer client.Close()
+		m := &Meter{}
+		c := m.Conn(server)
+		defer c.Close()
+		sent := append([]byte(clientPreface), call(t, message(100_000, 10))...)
+		ping := framed(t, func(f *http2.Framer) error { return f.WritePing(false, [8]byte{1}) })
+		go func() {
+			_, _ = client.Write(sent)
+			time.Sleep(time.Hour)
+			_, _ = client.Write(ping)
+		}()
+		go func() { _, _ = io.Copy(io.Discard, client) }()
+		want := append(appendReset(sent, 1), ping...)
+		got := make([]byte, len(want))
+		if _, err := io.ReadFull(c, got); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("grpc reads %x, %v, want %x", got, err, want)
+		}
+		if got := m.State(); got != (State{Stalled: 1}) {
+			t.Errorf("counted %+v", got)
+		}
+	})
 }
 
 func TestATransferStallsWithoutProgress(t *testing.T) {
