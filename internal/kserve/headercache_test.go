@@ -1,6 +1,7 @@
 package kserve
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/shoal-serving/shoal/internal/buf"
@@ -61,6 +62,34 @@ func TestAHeadThatComesAgainHasOtherData(t *testing.T) {
 			t.Errorf("%d bytes of data are taken for 3", len(data))
 		}
 		b.Release()
+	}
+}
+
+func TestForwardedHeadersStayWithTheirRequest(t *testing.T) {
+	const inputs = `"inputs":[{"name":"A","shape":[1],"datatype":"UINT8","parameters":{"binary_data_size":1}}]`
+	pattern, err := ParseHeaderPattern("^x-user$")
+	if err != nil {
+		t.Fatal(err)
+	}
+	forward := func(req *Request, user string) { pattern.Forward(&req.Request, map[string][]string{"X-User": {user}}) }
+	for _, test := range []struct{ parameters, alice, bob, none string }{
+		{`{"x-user":"self","a":1}`, "[{a 1} {x-user alice}]", "[{a 1} {x-user bob}]", "[{x-user self} {a 1}]"},
+		{`{"a":1,"b":2,"c":3}`, "[{a 1} {b 2} {c 3} {x-user alice}]", "[{a 1} {b 2} {c 3} {x-user bob}]", "[{a 1} {b 2} {c 3}]"}, // append has room
+	} {
+		b, o := body(`{`+inputs+`,"parameters":`+test.parameters+`}`, "1")
+		t.Cleanup(b.Release)
+		first, second := again(t, b, o)
+		forward(first, "alice")
+		forward(second, "bob")
+		third, _ := again(t, b, o)
+		for _, got := range []struct {
+			req  *Request
+			want string
+		}{{first, test.alice}, {second, test.bob}, {third, test.none}} {
+			if parameters := fmt.Sprint(got.req.Parameters); parameters != got.want {
+				t.Errorf("%s: %s, want %s", test.parameters, parameters, got.want)
+			}
+		}
 	}
 }
 

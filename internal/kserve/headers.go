@@ -32,10 +32,15 @@ func (p *HeaderPattern) Forward(req *infer.Request, headers map[string][]string)
 	if p == nil {
 		return
 	}
+	owned := false
 	for _, header := range slices.Sorted(maps.Keys(headers)) {
 		name, values := strings.ToLower(header), headers[header]
 		if len(values) == 0 || strings.HasPrefix(name, ":") || !p.re.MatchString(name) {
 			continue // names with a colon belong to HTTP/2 itself
+		}
+		if !owned {
+			// Requests with the same JSON part share theirs.
+			req.Parameters, owned = slices.Clone(req.Parameters), true
 		}
 		req.Parameters = slices.DeleteFunc(req.Parameters, func(have infer.Parameter) bool { return have.Name == name })
 		value := strings.ToValidUTF8(values[len(values)-1], "\uFFFD")
