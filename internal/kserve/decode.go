@@ -247,7 +247,7 @@ func (d *decoder) data(body *buf.Buf) error {
 	d.req.Memory = memory
 	if len(d.pending) < len(d.req.Inputs) {
 		body.Retain()
-		d.req.Memory = buf.Wrap(nil, func() {
+		d.req.Memory = buf.Wrap(memory.B, func() { // callers charge for memory.B, and have charged for body
 			memory.Release()
 			body.Release()
 		})

@@ -82,6 +82,28 @@ func TestABodyBeyondTheBudgetIsRejected(t *testing.T) {
 	}
 }
 
+func TestJSONTensorsBesideBinaryOnesAreCharged(t *testing.T) {
+	backend := kservetest.New(t, `name: "mixed" max_batch_size: 1
+		input [ { name: "A" data_type: TYPE_FP64 dims: -1 }, { name: "B" data_type: TYPE_UINT8 dims: 1 } ]
+		output { name: "OUTPUT" data_type: TYPE_UINT8 dims: -1 }`)
+	all := budget.New(32 << 20)
+	var used int64
+	backend.Before = func(context.Context, *infer.Request) error {
+		used = all.State().Used
+		return nil
+	}
+	server := listen(kservehttp.New(backend, backend, backend, kservehttp.Options{Budget: all}))
+	t.Cleanup(server.Close)
+	const elements = 100_000
+	doc := fmt.Sprintf(`{"inputs":[{"name":"A","shape":[1,%d],"datatype":"FP64","data":[0%s]},`+
+		`{"name":"B","shape":[1,1],"datatype":"UINT8","parameters":{"binary_data_size":1}}]}`, elements, strings.Repeat(",0", elements-1))
+	header := http.Header{kserve.JSONLengthHeader: {fmt.Sprint(len(doc))}}
+	do(t, server, http.MethodPost, "/v2/models/mixed/infer", header, strings.NewReader(doc+"x"))
+	if want := int64(buf.Capacity(len(doc)+1) + buf.Capacity(8*elements)); used != want {
+		t.Errorf("%d bytes are charged while the request runs, want %d", used, want)
+	}
+}
+
 func TestAnAnswerBeyondTheBudgetIsRejected(t *testing.T) {
 	backend := kservetest.New(t, `name: "large" max_batch_size: 1
 		input { name: "INPUT" data_type: TYPE_UINT8 dims: -1 } output { name: "OUTPUT" data_type: TYPE_UINT8 dims: -1 }`)
