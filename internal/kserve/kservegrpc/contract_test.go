@@ -49,6 +49,37 @@ func TestADecompressedMessageIsAReader(t *testing.T) {
 	}
 }
 
+// A closing is a compressor that counts how often its decompressors are closed.
+type closing struct {
+	encoding.Compressor
+	closed int
+}
+
+func (c *closing) Decompress(from io.Reader) (io.Reader, error) {
+	return struct {
+		io.Reader
+		io.Closer
+	}{from, c}, nil
+}
+
+func (c *closing) Close() error {
+	c.closed++
+	return nil
+}
+
+// TestADecompressorIsClosed is about that of gzip, which returns to its pool when it is closed.
+func TestADecompressorIsClosed(t *testing.T) {
+	limits := kserve.Limits{}.WithDefaults()
+	c := &closing{}
+	r, err := (&ratioLimited{c, &limits}).Decompress(bytes.NewReader([]byte("content")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.(io.Closer).Close(); err != nil || c.closed != 1 {
+		t.Errorf("closed %d times, %v, want once", c.closed, err)
+	}
+}
+
 // A reader that has reached its end may be read again, by a caller that wants to be sure.
 // Meanwhile its decompressor reads other messages.
 func TestAReaderAtItsEndTakesNothingFromOthers(t *testing.T) {

@@ -98,6 +98,9 @@ const decompressionStep = 256 << 10
 // Close implements [io.Closer].
 func (r *ratioReader) Close() error {
 	r.charge.Close()
+	if c, ok := r.Reader.(io.Closer); ok {
+		return c.Close() // that of grpc returns to its pool there
+	}
 	return nil
 }
 
