@@ -27,7 +27,8 @@ type connection struct {
 	socket     *net.UnixConn
 	client     uint64
 	calls      sync.WaitGroup
-	readerDone chan struct{} // closed when the last reader returns, if that is not the goroutine of serve
+	cancelAll  context.CancelFunc // of the context of all calls; set by serve
+	readerDone chan struct{}      // closed when the last reader returns, if that is not the goroutine of serve
 
 	// Used only by the reading goroutine.
 	message  []byte
@@ -56,10 +57,10 @@ func newConnection(s *Server, socket *net.UnixConn, client uint64) *connection {
 // serve handles the client's frames until it disconnects or violates the protocol, and
 // then frees its resources. The socket stays the caller's.
 func (c *connection) serve(ctx context.Context) {
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, c.cancelAll = context.WithCancel(ctx)
 	defer c.releaseMemories()
 	defer c.calls.Wait()
-	defer cancel()
+	defer c.cancelAll()
 	if !c.read(ctx) {
 		<-c.readerDone
 	}
@@ -253,6 +254,7 @@ func (c *connection) infer(ctx context.Context, f *frame) (reads bool, err error
 	defer c.calls.Done()
 	another := time.AfterFunc(handoffDelay, func() {
 		if c.read(ctx) {
+			c.cancelAll() // serve may be running a call itself
 			close(c.readerDone)
 		}
 	})

@@ -443,6 +443,29 @@ func TestWhoLeavesIsNoticedAlsoIfItSaidThatItWouldWait(t *testing.T) {
 	})
 }
 
+func TestWhoLeavesDuringItsFirstCallIsNoticed(t *testing.T) {
+	var inside, left atomic.Int32
+	backend := kservetest.New(t, kservetest.Recorded...)
+	backend.Before = func(ctx context.Context, _ *infer.Request) error {
+		inside.Add(1)
+		<-ctx.Done()
+		left.Add(1)
+		return ctx.Err()
+	}
+	s, path := serve(t, backend, Options{})
+	c := dial(t, path).greet(1 << 20)
+	a := identity(1)
+	a.flags = noOtherFrame
+	c.send(a.frame())
+	await(t, "the call to run", func() bool { return inside.Load() == 1 })
+	c.leave()
+	await(t, "the client to be forgotten", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return left.Load() == 1 && len(s.connections) == 0 && s.memories == 0
+	})
+}
+
 func TestADeadlineIsTheCalls(t *testing.T) {
 	backend := kservetest.New(t, kservetest.Recorded...)
 	backend.Before = func(ctx context.Context, _ *infer.Request) error { <-ctx.Done(); return ctx.Err() }
