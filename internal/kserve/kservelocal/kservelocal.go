@@ -225,7 +225,12 @@ func (s *Server) reserveMemories(n int) bool {
 	return true
 }
 
-// Close disconnects all clients, and returns when all their goroutines have ended.
+// closeTimeout is how long a client may take to read the answers that are left when the server
+// is closed.
+const closeTimeout = time.Second
+
+// Close disconnects all clients, and returns when all their goroutines have ended. Calls that
+// have ended are still answered.
 func (s *Server) Close() error {
 	s.mu.Lock()
 	s.closed = true
@@ -237,7 +242,9 @@ func (s *Server) Close() error {
 		err = s.listener.Close()
 	}
 	for c := range s.connections {
-		_ = c.socket.Close() // the client notices
+		// Its goroutine closes the socket after the last answer. Errors mean that the client has left.
+		_ = c.socket.CloseRead()
+		_ = c.socket.SetWriteDeadline(time.Now().Add(closeTimeout))
 	}
 	s.mu.Unlock()
 	s.cancel()

@@ -466,6 +466,53 @@ func TestWhoLeavesDuringItsFirstCallIsNoticed(t *testing.T) {
 	})
 }
 
+// unread returns a server and a client that has not read the answers to its calls: most wait for
+// room in the socket.
+func unread(t *testing.T, calls int) (*Server, *client) {
+	t.Helper()
+	var inside atomic.Int32
+	backend := kservetest.New(t, kservetest.Recorded...)
+	backend.Before = func(context.Context, *infer.Request) error { inside.Add(1); return nil }
+	s, path := serve(t, backend, Options{})
+	c := dial(t, path).greet(1 << 20)
+	s.mu.Lock()
+	for connection := range s.connections {
+		_ = connection.socket.SetWriteBuffer(1) // the system takes the least that it allows
+	}
+	s.mu.Unlock()
+	for n := range calls {
+		c.send(identity(uint32(n + 1)).frame())
+	}
+	await(t, "the calls to run", func() bool { return inside.Load() == int32(calls) })
+	return s, c
+}
+
+func TestAnswersAreSentBeforeTheServerIsClosed(t *testing.T) {
+	const calls = 64
+	s, c := unread(t, calls)
+	closed := make(chan error)
+	go func() { closed <- s.Close() }()
+	await(t, "the server to begin to close", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.closed
+	})
+	answers := 0
+	for f, _ := c.receive(); f.kind != 0; f, _ = c.receive() {
+		answers++
+	}
+	if err := <-closed; err != nil || answers != calls {
+		t.Errorf("%d calls were answered, %v, want %d", answers, err, calls)
+	}
+}
+
+func TestAServerIsClosedAlsoIfAClientDoesNotRead(t *testing.T) {
+	s, _ := unread(t, 64)
+	if err := s.Close(); err != nil { // the test is over when it returns
+		t.Error(err)
+	}
+}
+
 func TestADeadlineIsTheCalls(t *testing.T) {
 	backend := kservetest.New(t, kservetest.Recorded...)
 	backend.Before = func(ctx context.Context, _ *infer.Request) error { <-ctx.Done(); return ctx.Err() }
