@@ -82,14 +82,26 @@ type turn struct {
 }
 
 // awaitQueued waits until the previous request of a sequence has its place in the queue, if
-// this one belongs to a sequence.
+// this one belongs to a sequence. If that one waits for their model, so does this one.
 func (t *turn) awaitQueued(ctx context.Context) {
 	if t.precedes == nil {
 		return
 	}
 	select {
 	case <-t.precedes:
+		return
 	case <-ctx.Done():
+		return
+	case <-t.before:
+	}
+	select {
+	case <-t.precedes: // before the previous one was answered
+	default:
+		t.AwaitsModel() // the previous one has given up its turn without a place
+		select {
+		case <-t.precedes:
+		case <-ctx.Done():
+		}
 	}
 }
 

@@ -110,15 +110,41 @@ func TestSequencesOfOneModelDoNotWaitForThoseOfAnother(t *testing.T) {
 	stream := openStream(t.Context(), t, conn)
 	cold, warm := request(), bytesInput(10) // of two models
 	cold.Id, warm.Id = "cold", "warm"
-	for _, in := range []*kservepb.ModelInferRequest{cold, warm} {
+	sendOfSequence(t, stream, cold, cold, cold, warm) // the second of cold waits behind the first
+	expect(t, stream, "warm")
+	close(loaded)
+	expect(t, stream, "cold", "cold", "cold")
+}
+
+func TestRequestsOfASequenceAreAnsweredInOrder(t *testing.T) {
+	backend, conn := newServer(t, kservegrpc.Options{})
+	otherRan := make(chan struct{})
+	backend.Before = func(_ context.Context, req *infer.Request) error {
+		if req.ID == "other" {
+			otherRan <- struct{}{}
+		} else {
+			<-otherRan
+		}
+		return nil
+	}
+	stream := openStream(t.Context(), t, conn)
+	first := request()
+	first.Id = "sequence"
+	for range 50 { // the turn of each first one has come, and its predecessor has been answered
+		sendOfSequence(t, stream, first)
+		send(t, stream, "other")
+		expect(t, stream, "sequence", "other")
+	}
+}
+
+func sendOfSequence(t *testing.T, stream streamClient, all ...*kservepb.ModelInferRequest) {
+	t.Helper()
+	for _, in := range all {
 		in.Parameters = map[string]*kservepb.InferParameter{"sequence_id": {ParameterChoice: &kservepb.InferParameter_Int64Param{Int64Param: 7}}}
 		if err := stream.Send(in); err != nil {
 			t.Fatal(err)
 		}
 	}
-	expect(t, stream, "warm")
-	close(loaded)
-	expect(t, stream, "cold")
 }
 
 func TestAStreamReceivesNoMoreThanItHasRoomFor(t *testing.T) {
