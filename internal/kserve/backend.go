@@ -33,14 +33,14 @@ func Infer(ctx context.Context, backend Backend, req *infer.Request, resp *infer
 	if resp.Stream != nil {
 		return nil // its responses have outputs
 	}
-	return Settle(resp, charge)
+	return Settle(req, resp, charge)
 }
 
-// Settle charges the outputs of a response. If they do not fit, it releases them.
-func Settle(resp *infer.Response, charge *budget.Charge) error {
+// Settle charges the outputs of a response to req. If they do not fit, it releases them.
+func Settle(req *infer.Request, resp *infer.Response, charge *budget.Charge) error {
 	if !charge.Settle(infer.DataSize(resp.Outputs)) {
 		resp.Release()
-		return ErrOverBudget
+		return ResponseOverBudget(req)
 	}
 	return nil
 }

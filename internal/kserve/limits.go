@@ -73,6 +73,16 @@ var ErrOverBudget = &infer.Error{
 	Text: "the requests in flight use all memory that the server has for them; retry later, or raise --memory-budget",
 }
 
+// ResponseOverBudget returns the error for a request that has run, if there is no memory in the
+// budget for its response. A client that retried a request of a sequence would change the state
+// of the sequence twice, so the error for one is not retryable.
+func ResponseOverBudget(req *infer.Request) error {
+	if req.Correlation == 0 && req.CorrelationName == "" {
+		return ErrOverBudget
+	}
+	return infer.Errorf(infer.Internal, "the model has run, but the server has no memory for its response; start the sequence again, or raise --memory-budget")
+}
+
 // noLimit is the largest limit. It leaves room for the one byte that exceeds it.
 const noLimit = math.MaxInt64 - 1
 

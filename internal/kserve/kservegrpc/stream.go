@@ -332,7 +332,7 @@ func (st *stream) sendAll(ctx context.Context, in *request, more infer.ResponseS
 		resp := kserve.GetResponse()
 		err := kserve.TritonError(more.Next(ctx, resp), &in.asked)
 		if err == nil {
-			err = kserve.Settle(resp, &in.charge)
+			err = kserve.Settle(&in.asked, resp, &in.charge)
 		}
 		if last = resp.Last; last {
 			a.finality = final

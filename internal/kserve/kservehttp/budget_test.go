@@ -107,15 +107,33 @@ func TestJSONTensorsBesideBinaryOnesAreCharged(t *testing.T) {
 func TestAnAnswerBeyondTheBudgetIsRejected(t *testing.T) {
 	backend := kservetest.New(t, `name: "large" max_batch_size: 1
 		input { name: "INPUT" data_type: TYPE_UINT8 dims: -1 } output { name: "OUTPUT" data_type: TYPE_UINT8 dims: -1 }`)
-	all := budget.New(3 << 20) // the body fits into half of it, and the answer not beside it
-	server := listen(kservehttp.New(backend, backend, backend, kservehttp.Options{Budget: all}))
-	t.Cleanup(server.Close)
-	doc, data := binaryBody(1<<20 - 1000)
-	header := http.Header{kserve.JSONLengthHeader: {fmt.Sprint(len(doc))}}
-	if a := do(t, server, http.MethodPost, "/v2/models/large/infer", header, strings.NewReader(doc+string(data))); a.status != http.StatusTooManyRequests {
-		t.Errorf("status %d, want 429", a.status)
+	for _, test := range []struct {
+		name       string
+		budget     int64 // the body fits into half of it
+		parameters string
+		status     int
+		retryAfter string
+	}{
+		{"outputs", 3 << 20, `"binary_data_output":true`, http.StatusTooManyRequests, "1"},
+		{"JSON", 5 << 20, `"binary_data_output":false`, http.StatusTooManyRequests, "1"},
+		// A request of a sequence has changed its state.
+		{"outputs of a sequence", 3 << 20, `"binary_data_output":true,"sequence_id":7`, http.StatusInternalServerError, ""},
+		{"JSON of a sequence", 5 << 20, `"sequence_id":"seven"`, http.StatusInternalServerError, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			all := budget.New(test.budget)
+			server := listen(kservehttp.New(backend, backend, backend, kservehttp.Options{Budget: all}))
+			defer server.Close()
+			doc, data := binaryBody(1<<20 - 1000)
+			doc = strings.Replace(doc, `"binary_data_output":true`, test.parameters, 1)
+			header := http.Header{kserve.JSONLengthHeader: {fmt.Sprint(len(doc))}}
+			a := do(t, server, http.MethodPost, "/v2/models/large/infer", header, strings.NewReader(doc+string(data)))
+			if a.status != test.status || a.header.Get("Retry-After") != test.retryAfter {
+				t.Errorf("status %d, Retry-After %q, %.200s, want %d and %q", a.status, a.header.Get("Retry-After"), a.body, test.status, test.retryAfter)
+			}
+			awaitUsed(t, all, "nothing", func(used int64) bool { return used == 0 })
+		})
 	}
-	awaitUsed(t, all, "nothing", func(used int64) bool { return used == 0 })
 }
 
 func TestAClientThatDoesNotReadItsAnswerIsDisconnected(t *testing.T) {

@@ -135,7 +135,7 @@ func (h *handler) generate(w http.ResponseWriter, r *http.Request) (err error) {
 		return err
 	}
 	if !charge.Grow(int64(len(doc))) {
-		return kserve.ErrOverBudget
+		return kserve.ResponseOverBudget(&g.req.Request)
 	}
 	if _, more := g.next(r.Context(), nil); errors.Is(err, errNoMore) || !errors.Is(more, errNoMore) {
 		sendError(w, http.StatusOK, oneResponse)
@@ -171,7 +171,7 @@ func (h *handler) generateStream(w http.ResponseWriter, r *http.Request) (err er
 	for first := true; ; first = false {
 		event, err := g.next(r.Context(), append(memory[:0], eventStart...))
 		if err == nil && !charge.Grow(int64(cap(event)-cap(memory))) {
-			err = kserve.ErrOverBudget
+			err = kserve.ResponseOverBudget(&g.req.Request)
 		}
 		switch {
 		case errors.Is(err, errNoMore) || r.Context().Err() != nil:

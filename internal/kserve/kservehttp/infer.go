@@ -180,7 +180,7 @@ func send(w http.ResponseWriter, r *http.Request, req *kserve.Request, resp *inf
 		binary = true
 	}
 	if !charge.Grow(int64(len(doc))) {
-		return kserve.ErrOverBudget
+		return kserve.ResponseOverBudget(&req.Request)
 	}
 	header := w.Header()
 	header["Content-Type"] = jsonType
