@@ -2,11 +2,16 @@ package kservehttp_test
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"io"
+	"log/slog"
+	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -138,24 +143,48 @@ func TestAnAnswerBeyondTheBudgetIsRejected(t *testing.T) {
 
 func TestAClientThatDoesNotReadItsAnswerIsDisconnected(t *testing.T) {
 	kservehttp.SetStallTimeout(t, 50*time.Millisecond)
+	const size = 12 << 20
 	backend := kservetest.New(t, `name: "large" max_batch_size: 1
-		input { name: "INPUT" data_type: TYPE_UINT8 dims: -1 } output { name: "OUTPUT" data_type: TYPE_UINT8 dims: -1 }`)
-	all := budget.New(1 << 30)
-	server := listen(kservehttp.New(backend, backend, backend, kservehttp.Options{Budget: all}))
-	t.Cleanup(server.Close)
-	conn, err := net.Dial("tcp", server.Listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close() }()
-	doc, data := binaryBody(30 << 20)
-	_, err = fmt.Fprintf(conn, "POST /v2/models/large/infer HTTP/1.1\r\nHost: x\r\n%s: %d\r\nContent-Length: %d\r\n\r\n%s%s",
-		kserve.JSONLengthHeader, len(doc), len(doc)+len(data), doc, data)
-	if err != nil {
-		t.Fatal(err)
-	}
-	awaitUsed(t, all, "nothing", func(used int64) bool { return used == 0 && all.State().Peak > 60<<20 })
-	if n, err := io.Copy(io.Discard, conn); n > 30<<20 && err == nil {
-		t.Errorf("all %d bytes were sent", n)
+		input { name: "INPUT" data_type: TYPE_UINT8 dims: -1 } output { name: "OUTPUT" data_type: TYPE_UINT8 dims: -1 }`,
+		`name: "text" input { name: "INPUT" data_type: TYPE_STRING dims: 1 } output { name: "OUTPUT" data_type: TYPE_STRING dims: 1 }`)
+	doc, _ := binaryBody(size)
+	data := make([]byte, size) // does not get smaller
+	_, _ = rand.NewChaCha8([32]byte{}).Read(data)
+	infer, generate := "/v2/models/large/infer", "/v2/models/text/generate"
+	for _, test := range []struct {
+		name, path, header, body string
+		start                    func(*httptest.Server)
+	}{
+		{"plain", infer, "", doc + string(data), (*httptest.Server).Start},
+		{"TLS", infer, "", doc + string(data), (*httptest.Server).StartTLS},
+		{"compressed", infer, "Accept-Encoding: gzip\r\n", doc + string(data), (*httptest.Server).Start},
+		{"generated", generate, "", `{"INPUT":"` + strings.Repeat("x", size) + `"}`, (*httptest.Server).Start},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			all := budget.New(1 << 30)
+			server := httptest.NewUnstartedServer(kservehttp.New(backend, backend, backend, kservehttp.Options{Budget: all}))
+			server.Listener = kservehttp.Listener(server.Config, server.Listener, new(atomic.Bool))
+			server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo)
+			test.start(server)
+			defer server.Close()
+			conn, err := net.Dial("tcp", server.Listener.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if server.TLS != nil {
+				conn = tls.Client(conn, &tls.Config{InsecureSkipVerify: true})
+			}
+			defer func() { _ = conn.Close() }()
+			if test.path == infer {
+				test.header += fmt.Sprintf("%s: %d\r\n", kserve.JSONLengthHeader, len(doc))
+			}
+			if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\n%sContent-Length: %d\r\n\r\n%s", test.path, test.header, len(test.body), test.body); err != nil {
+				t.Fatal(err)
+			}
+			awaitUsed(t, all, "nothing", func(used int64) bool { return used == 0 && all.State().Peak > 2*size })
+			if n, err := io.Copy(io.Discard, conn); n > size && err == nil {
+				t.Errorf("all %d bytes were sent", n)
+			}
+		})
 	}
 }

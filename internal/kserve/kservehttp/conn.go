@@ -59,8 +59,10 @@ type conn struct {
 
 	draining *atomic.Bool
 
-	mu   sync.Mutex // guards held, and is held while writing
-	held *buf.Buf   // buffered writes; nil if writes are not buffered
+	mu    sync.Mutex // guards the following, and is held while writing
+	held  *buf.Buf   // buffered writes; nil if writes are not buffered
+	timed bool       // the response is long, and has a deadline
+	left  int        // bytes that may be written until the deadline is extended
 }
 
 // closing reports whether the client must be asked to close the connection.
@@ -70,9 +72,9 @@ func (c *conn) closing() bool { return c != nil && c.draining.Load() }
 // sent in place, together with what is buffered.
 const maxHeld = 8 << 10
 
-// writeOnce sends everything that write writes to w in one system call. If c is nil, it
-// leaves the writes to net/http. Write errors are ignored: the client has disconnected.
-func (c *conn) writeOnce(w http.ResponseWriter, write func(io.Writer) error) {
+// writeOnce sends everything that write writes to w, about size bytes, in one system call. If c
+// is nil, it leaves the writes to net/http. Write errors are ignored: the client has disconnected.
+func (c *conn) writeOnce(w http.ResponseWriter, size int, write func(io.Writer) error) {
 	if c == nil {
 		_ = write(w)
 		return
@@ -80,9 +82,11 @@ func (c *conn) writeOnce(w http.ResponseWriter, write func(io.Writer) error) {
 	c.mu.Lock()
 	c.held = buf.Get(maxHeld)
 	c.held.B = c.held.B[:0]
+	c.timed, c.left = size > progressSize, 0
 	c.mu.Unlock()
 	defer c.flush()
-	if write(w) == nil {
+	// net/http ends a response of unknown length itself, later.
+	if write(w) == nil && w.Header().Get("Content-Length") != "" {
 		_ = http.NewResponseController(w).Flush()
 	}
 }
@@ -101,14 +105,20 @@ func (c *conn) Write(p []byte) (int, error) {
 	first := p[:min(len(p), progressSize)]
 	all := net.Buffers{c.held.B, first}
 	c.held.B = c.held.B[:0]
-	if len(first) < len(p) {
-		_ = c.SetWriteDeadline(time.Now().Add(stallTimeout)) // fails only if the connection is closed
-	}
+	c.expect(len(first))
 	if _, err := all.WriteTo(c.TCPConn); err != nil {
 		return 0, err
 	}
-	n, err := c.writeByProgress(p[len(first):])
-	return len(first) + n, err
+	written := len(first)
+	for written < len(p) {
+		part := p[written:min(len(p), written+progressSize)]
+		c.expect(len(part))
+		n, err := c.TCPConn.Write(part)
+		if written += n; err != nil {
+			return written, err
+		}
+	}
+	return written, nil
 }
 
 // ReadFrom implements [io.ReaderFrom]. That of the TCP connection would overtake what is
@@ -132,20 +142,17 @@ const (
 // stallTimeout is changed by tests only.
 var stallTimeout = defaultStallTimeout
 
-// writeByProgress writes p, and fails if the client does not read it: its memory must not
-// be held for ever.
-func (c *conn) writeByProgress(p []byte) (written int, err error) {
-	if len(p) == 0 {
-		return 0, nil
+// expect extends the deadline before n bytes are written, if the last one was for fewer. The
+// memory of a response must not be held for ever because its client does not read it. The caller
+// holds mu.
+func (c *conn) expect(n int) {
+	if !c.timed {
+		return
 	}
-	defer func() { _ = c.SetWriteDeadline(time.Time{}) }()
-	for written < len(p) && err == nil {
-		_ = c.SetWriteDeadline(time.Now().Add(stallTimeout))
-		var n int
-		n, err = c.TCPConn.Write(p[written:min(len(p), written+progressSize)])
-		written += n
+	if c.left -= n; c.left < 0 {
+		c.left = progressSize - n
+		_ = c.SetWriteDeadline(time.Now().Add(stallTimeout)) // fails only if the connection is closed
 	}
-	return written, err
 }
 
 // flush sends what is buffered. net/http does not see the error, so flush closes the
@@ -154,10 +161,14 @@ func (c *conn) flush() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.held.B) > 0 {
+		c.expect(len(c.held.B))
 		if _, err := c.TCPConn.Write(c.held.B); err != nil {
 			_ = c.Close()
 		}
 	}
+	if c.timed {
+		_ = c.SetWriteDeadline(time.Time{}) // the next response starts without one
+	}
 	c.held.Release()
-	c.held = nil
+	c.held, c.timed = nil, false
 }

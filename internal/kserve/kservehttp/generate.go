@@ -3,6 +3,7 @@ package kservehttp
 import (
 	"context"
 	"errors"
+	"io"
 	"net/http"
 	"time"
 
@@ -141,10 +142,14 @@ func (h *handler) generate(w http.ResponseWriter, r *http.Request) (err error) {
 		sendError(w, http.StatusOK, oneResponse)
 		return nil
 	}
-	if connOf(r).closing() {
+	conn := connOf(r)
+	if conn.closing() {
 		w.Header().Set("Connection", "close")
 	}
-	sendDocument(w, http.StatusOK, doc)
+	conn.writeOnce(w, len(doc), func(io.Writer) error {
+		sendDocument(w, http.StatusOK, doc)
+		return nil
+	})
 	return nil
 }
 
