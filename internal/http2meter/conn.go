@@ -1,7 +1,6 @@
 package http2meter
 
 import (
-	"encoding/binary"
 	"errors"
 	"net"
 	"os"
@@ -18,19 +17,20 @@ type conn struct {
 
 	// Used by the goroutine that reads.
 	in      scanner
-	pad     int     // padding of the DATA frame that is being read; -1 before it is known
-	setting [6]byte // a setting or a window increment that is being read
-	have    int     // bytes of setting
-	unread  []byte  // what grpc reads before what the connection has
+	inField field
+	pad     int    // padding of the DATA frame that is being read; -1 before it is known
+	unread  []byte // what grpc reads before what the connection has
 
-	writing sync.Mutex // held while the connection is written; guards the following
-	out     scanner
+	writing  sync.Mutex // held while the connection is written; guards the following
+	out      scanner
+	outField field
 
 	mu            sync.Mutex // guards the following
 	streams       map[uint32]*stream
 	spare         *stream // for the next one
 	window        int64   // what the client allows to be sent on the connection
 	initialWindow int64   // what it allows on a new stream
+	serverWindow  int64   // what the server allows on a new stream
 	toGRPC        []byte  // RST_STREAM frames that grpc has not read yet
 	toClient      []byte  // RST_STREAM frames that the client has not been sent yet
 	interrupted   bool    // sweep has set the read deadline, and Read has not cleared it yet
@@ -139,16 +139,9 @@ func (c *inbound) payload(f *frame, part []byte) {
 	case frameData:
 		c.data(f, part)
 	case frameWindowUpdate:
-		c.have += copy(c.setting[c.have:4], part)
+		c.inField.readIncrement(part)
 	case frameSettings:
-		for len(part) > 0 {
-			n := copy(c.setting[c.have:], part)
-			c.have, part = c.have+n, part[n:]
-			if c.have == len(c.setting) {
-				c.have = 0
-				c.applySetting()
-			}
-		}
+		c.inField.readSettings(part, c.setInitialWindow)
 	}
 }
 
@@ -171,13 +164,9 @@ func (c *inbound) data(f *frame, part []byte) {
 	}
 }
 
-func (c *inbound) applySetting() {
-	if binary.BigEndian.Uint16(c.setting[:]) != settingInitialWindow {
-		return
-	}
+func (c *inbound) setInitialWindow(size int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	size := int64(binary.BigEndian.Uint32(c.setting[2:]))
 	for _, s := range c.streams {
 		s.window += size - c.initialWindow
 	}
@@ -194,6 +183,9 @@ func (c *inbound) end(f *frame) (stop bool) {
 			s = (*conn)(c).open(f.stream)
 		}
 	case frameData:
+		if s != nil {
+			s.allowed -= int64(f.size)
+		}
 		if s != nil && s.partial() {
 			(*conn)(c).chargeFrame(f, s)
 		}
@@ -201,15 +193,15 @@ func (c *inbound) end(f *frame) (stop bool) {
 		(*conn)(c).forget(f.stream)
 		s = nil
 	case frameWindowUpdate:
-		increment := int64(binary.BigEndian.Uint32(c.setting[:]) &^ (1 << 31))
+		increment := c.inField.increment()
 		if f.stream == 0 {
 			c.window += increment
 		} else if s != nil {
 			s.window += increment
 		}
-		c.have = 0
+		c.inField.have = 0
 	case frameSettings:
-		c.have = 0
+		c.inField.have = 0
 	}
 	if s != nil && f.flags&flagEndStream != 0 && (f.kind == frameData || f.kind == frameHeaders) && s.partial() {
 		s.complete() // grpc fails the call
@@ -228,7 +220,7 @@ func (c *conn) open(id uint32) *stream {
 		s = &stream{}
 	}
 	c.spare = nil
-	*s = stream{window: c.initialWindow, charge: c.meter.Budget.Open(c.key)}
+	*s = stream{allowed: c.serverWindow, window: c.initialWindow, charge: c.meter.Budget.Open(c.key)}
 	c.streams[id] = s
 	return s
 }
@@ -275,7 +267,23 @@ func (c *conn) sendResetsIfIdle() {
 // outbound visits what grpc sends.
 type outbound conn
 
-func (*outbound) payload(*frame, []byte) {}
+func (c *outbound) payload(f *frame, part []byte) {
+	switch f.kind {
+	case frameWindowUpdate:
+		c.outField.readIncrement(part)
+	case frameSettings:
+		c.outField.readSettings(part, c.setServerWindow)
+	}
+}
+
+func (c *outbound) setServerWindow(size int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range c.streams {
+		s.allowed += size - c.serverWindow
+	}
+	c.serverWindow = size
+}
 
 func (c *outbound) end(f *frame) (stop bool) {
 	c.mu.Lock()
@@ -298,6 +306,13 @@ func (c *outbound) end(f *frame) (stop bool) {
 		}
 	case frameRSTStream:
 		(*conn)(c).forget(f.stream)
+	case frameWindowUpdate:
+		if s := c.streams[f.stream]; s != nil {
+			s.allowed += c.outField.increment()
+		}
+		c.outField.have = 0
+	case frameSettings:
+		c.outField.have = 0
 	}
 	return false
 }
@@ -330,12 +345,15 @@ func (c *conn) sweep(now time.Time) {
 				_ = c.Conn.Close() // grpc notices, and closes c
 				return
 			}
-		case s.partial() && s.reading.stalled(now, s.received, c.meter.stall()),
+		case s.awaited() && s.reading.stalled(now, s.received, c.meter.stall()),
 			c.blocked(s) && s.writing.stalled(now, s.sent, c.meter.stall()):
 			c.meter.stalled.Add(1)
 			c.resetStream(id, s)
 			s.reading = progress{now, s.received}
 			reset = true
+		}
+		if !s.awaited() && !s.reset {
+			s.reading = progress{}
 		}
 		if !c.blocked(s) {
 			s.writing = progress{}

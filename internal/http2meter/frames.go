@@ -89,6 +89,35 @@ func (s *scanner) begin() {
 	s.frame = frame{kind: h[3], flags: h[4], stream: binary.BigEndian.Uint32(h[5:]) &^ (1 << 31), size: s.left}
 }
 
+// A field is a setting or a window increment that is being read.
+type field struct {
+	bytes [6]byte
+	have  int // of bytes; 0 at the start of a frame
+}
+
+// readSettings reads a part of SETTINGS, and calls set with each initial window in it.
+func (x *field) readSettings(part []byte, set func(size int64)) {
+	for len(part) > 0 {
+		n := copy(x.bytes[x.have:], part)
+		x.have, part = x.have+n, part[n:]
+		if x.have < len(x.bytes) {
+			return
+		}
+		x.have = 0
+		if binary.BigEndian.Uint16(x.bytes[:]) == settingInitialWindow {
+			set(int64(binary.BigEndian.Uint32(x.bytes[2:])))
+		}
+	}
+}
+
+// readIncrement reads a part of WINDOW_UPDATE.
+func (x *field) readIncrement(part []byte) { x.have += copy(x.bytes[x.have:4], part) }
+
+// increment returns what readIncrement has read.
+func (x *field) increment() int64 {
+	return int64(binary.BigEndian.Uint32(x.bytes[:]) &^ (1 << 31))
+}
+
 // appendReset appends an RST_STREAM frame.
 func appendReset(b []byte, stream uint32) []byte {
 	b = append(b, 0, 0, 4, frameRSTStream, 0)

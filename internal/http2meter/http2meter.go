@@ -22,7 +22,8 @@ type Meter struct {
 	Budget *budget.Budget
 
 	// Stall is the time in which a client must send at least 64 KiB of a message that it has
-	// begun, or the rest of it, and read as much of a response. 0 means 30 s.
+	// begun, or the rest of it, and read as much of a response. 0 means 30 s. The time in which
+	// the server does not let the client send does not count.
 	Stall time.Duration
 
 	overBudget, stalled atomic.Uint64
@@ -59,7 +60,7 @@ func (m *Meter) Conn(c net.Conn) net.Conn {
 	return &conn{
 		Conn: c, meter: m, key: "connection " + c.RemoteAddr().String(),
 		in:      scanner{preface: len(clientPreface)},
-		streams: map[uint32]*stream{}, window: defaultWindow, initialWindow: defaultWindow,
+		streams: map[uint32]*stream{}, window: defaultWindow, initialWindow: defaultWindow, serverWindow: defaultWindow,
 	}
 }
 
@@ -67,6 +68,6 @@ const (
 	clientPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 	// defaultWindow is the flow-control window of connections, and that of streams unless the
-	// client has set another.
+	// receiver has set another.
 	defaultWindow = 65535
 )

@@ -175,14 +175,24 @@ func TestAResetIsNotSentWithinAFrame(t *testing.T) {
 	}
 }
 
+// pipe returns both ends of a metered connection. They are closed at the end of the test.
+func pipe(t *testing.T, m *Meter) (server, client net.Conn) {
+	t.Helper()
+	raw, client := net.Pipe()
+	server = m.Conn(raw)
+	t.Cleanup(func() {
+		if err := errors.Join(server.Close(), client.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return server, client
+}
+
 // TestTheDeadlineOfGRPCEndsARead has a client that sends nothing. grpc gives it a deadline for the
 // start of the connection.
 func TestTheDeadlineOfGRPCEndsARead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		server, client := net.Pipe()
-		defer client.Close()
-		c := (&Meter{}).Conn(server)
-		defer c.Close()
+		c, _ := pipe(t, &Meter{})
 		_ = c.SetDeadline(time.Now().Add(time.Minute))
 		if _, err := c.Read(make([]byte, 10)); !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("%v, want %v", err, os.ErrDeadlineExceeded)
@@ -194,11 +204,8 @@ func TestTheDeadlineOfGRPCEndsARead(t *testing.T) {
 // reads on.
 func TestAStallInterruptsARead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		server, client := net.Pipe()
-		defer client.Close()
 		m := &Meter{}
-		c := m.Conn(server)
-		defer c.Close()
+		c, client := pipe(t, m)
 		sent := append([]byte(clientPreface), call(t, message(100_000, 10))...)
 		ping := framed(t, func(f *http2.Framer) error { return f.WritePing(false, [8]byte{1}) })
 		go func() {
@@ -214,6 +221,56 @@ func TestAStallInterruptsARead(t *testing.T) {
 		}
 		if got := m.State(); got != (State{Stalled: 1}) {
 			t.Errorf("counted %+v", got)
+		}
+	})
+}
+
+// TestAClientThatTheServerHoldsBackIsNotStalled has a client that has used its window in the middle
+// of a message.
+func TestAClientThatTheServerHoldsBackIsNotStalled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &Meter{}
+		c, client := pipe(t, m)
+		go func() { _, _ = io.Copy(io.Discard, client) }()
+		go func() { _, _ = io.Copy(io.Discard, c) }()
+		const window, increment = 100_000, 5000
+		for piece := range slices.Chunk(framed(t, func(f *http2.Framer) error {
+			return errors.Join(f.WriteSettings(http2.Setting{ID: http2.SettingMaxFrameSize, Val: 1 << 20}, http2.Setting{ID: http2.SettingInitialWindowSize, Val: window}))
+		}), 4) { // grpc may write frames in pieces
+			_, _ = c.Write(piece)
+		}
+		_, _ = client.Write(append([]byte(clientPreface), call(t, message(1<<20, window/2-5), make([]byte, window/2))...))
+		time.Sleep(time.Hour)
+		if got := m.State(); got != (State{}) {
+			t.Fatalf("counted %+v while the client could not send", got)
+		}
+		for piece := range slices.Chunk(framed(t, func(f *http2.Framer) error { return f.WriteWindowUpdate(1, increment) }), 2) {
+			_, _ = c.Write(piece)
+		}
+		time.Sleep(defaultStall)
+		if got := m.State(); got != (State{}) {
+			t.Errorf("counted %+v before the client had its time", got)
+		}
+		time.Sleep(defaultStall)
+		if got := m.State(); got != (State{Stalled: 1}) {
+			t.Errorf("counted %+v, want a client that could send and did not", got)
+		}
+	})
+}
+
+// TestAClientThatReadsNothingIsStalledAlsoIfItIsHeldBack has a server that does not read because
+// its client does not.
+func TestAClientThatReadsNothingIsStalledAlsoIfItIsHeldBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &Meter{}
+		c, client := pipe(t, m)
+		go func() { _, _ = io.Copy(io.Discard, client) }()
+		go func() { _, _ = io.Copy(io.Discard, c) }()
+		_, _ = client.Write(append([]byte(clientPreface), call(t, message(1<<20, defaultWindow-5))...))
+		_, _ = c.Write(call(t, make([]byte, defaultWindow))) // headers and data of an answer
+		time.Sleep(2 * defaultStall)
+		if got := m.State(); got != (State{Stalled: 1}) {
+			t.Errorf("counted %+v, want a client that does not read", got)
 		}
 	})
 }

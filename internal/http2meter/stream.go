@@ -15,6 +15,7 @@ type stream struct {
 	have     int    // bytes of prefix that were received
 	left     uint32 // bytes of the message that were not received; valid with a whole prefix
 	received int64  // bytes of this message and those before
+	allowed  int64  // bytes that the server allows the client to send
 	charge   budget.Charge
 	reading  progress
 
@@ -29,6 +30,10 @@ type stream struct {
 
 // partial reports whether a message has begun, and is not complete.
 func (s *stream) partial() bool { return s.have > 0 }
+
+// awaited reports whether the client can send more of a message that it has begun. grpc allows all
+// of a message that it reads, so that a client that cannot is one that the server holds back.
+func (s *stream) awaited() bool { return s.partial() && s.allowed > 0 }
 
 // receive reads a part of what the client sends.
 func (s *stream) receive(p []byte) {
