@@ -271,7 +271,7 @@ func (g *game) arrive() error {
 	if has&1 == 1 {
 		it.Rows += g.choose(g.maxRows)
 	}
-	it.Bytes = int64(it.Rows)
+	it.Bytes = int64(it.Rows * min(1, g.choose(8))) // inputs without elements have none
 	switch has >>= 1; g.spice & has & (shapes | manyShapes) {
 	case shapes:
 		it.Shape = uint64(g.choose(3))

@@ -194,7 +194,7 @@ func (c *Core) displaced(level *Level, it *Item) *Item {
 				bytes += s.bytes
 				continue
 			}
-			if p := part(s.requests, s.bytes, s.last.Weight); p > most || p == most && runsBefore(victim, s.last) {
+			if p := part(s.requests, s.bytes, s.last.Weight); p > most || victim != nil && p == most && runsBefore(victim, s.last) {
 				victim, most = s.last, p
 			}
 		}
