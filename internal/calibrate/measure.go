@@ -66,6 +66,8 @@ func Measure(ctx context.Context, j Job, f Findings) (Findings, error) {
 			return f, err
 		case ended != "" && s.Instances > 1:
 			return f, nil // too many instances for the memory or the model
+		case ended != "" && f.StopReason != "":
+			return f, nil // sizes that were measured before cannot be measured again, either
 		case ended != "":
 			f.StopReason = ended
 		case len(took) == 0:

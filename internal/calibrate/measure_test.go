@@ -178,12 +178,42 @@ func TestMemoryEndsTheSizes(t *testing.T) {
 	})
 }
 
+func TestMemoryThatStaysLowEndsTheMeasurement(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		largest, checks := 0, 0
+		b := &bench{takes: func(rows, instances int) time.Duration {
+			largest = max(largest, rows)
+			return linear(rows, instances)
+		}}
+		job := b.job(Bounds{MaxRows: 8, Instances: 2})
+		job.Memory = func() machine.Memory {
+			if largest < 6 {
+				return machine.Memory{Limit: 800, Free: 800}
+			}
+			if checks++; checks > 10 {
+				cancel()
+			}
+			return machine.Memory{Limit: 800, Free: 99}
+		}
+		f, err := Measure(ctx, job, Findings{})
+		if err != nil || len(f.Profile.Sizes) != 6 || f.StopReason != "memory is low" {
+			t.Errorf("%+v, %v", f, err)
+		}
+	})
+}
+
 func TestAModelThatCannotRunOneRowIsNotMeasured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := errors.New("broken")
 		b := &bench{takes: linear, fails: func(int) error { return broken }}
 		if _, err := Measure(t.Context(), b.job(Bounds{MaxRows: 8, Instances: 1}), Findings{}); !errors.Is(err, broken) {
 			t.Errorf("%v", err)
+		}
+		exhausted := &bench{takes: linear, fails: func(int) error { return engine.ErrExhausted }}
+		if f, err := Measure(t.Context(), exhausted.job(Bounds{MaxRows: 8, Instances: 1}), Findings{}); err != nil || len(f.Profile.Sizes) != 0 || f.StopReason != "memory ran out" {
+			t.Errorf("%+v, %v", f, err)
 		}
 		endless := &bench{takes: func(int, int) time.Duration { return time.Hour }}
 		if _, err := Measure(t.Context(), endless.job(Bounds{MaxRows: 8, Instances: 1}), Findings{}); !errors.Is(err, errStepTimeout) {
