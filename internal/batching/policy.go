@@ -28,8 +28,8 @@ type Watcher interface {
 	Ended(now Time, instance int, items []*Item, stopped bool) // a batch has ended; stopped if all of its clients had left
 }
 
-// A Tunable is a policy that uses measured batch times. Like Decide, its methods are not
-// called concurrently.
+// A Tunable is a policy that uses measured batch times, and the number of instances. Like
+// Decide, its methods are not called concurrently.
 type Tunable interface {
 	Policy
 
@@ -38,6 +38,8 @@ type Tunable interface {
 	// Recalibrated replaces everything that the policy knows about batch times by a profile
 	// that was measured with another input shape.
 	Recalibrated(profile Profile)
+	// Scaled sets the number of instances, whenever that changes.
+	Scaled(instances int)
 }
 
 // A Decision is a policy's answer: take the first Take items now, or, if Take is zero,

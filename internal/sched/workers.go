@@ -43,13 +43,16 @@ func (s *Scheduler) Remove() (ok bool, err error) {
 	return false, nil
 }
 
-// setWorkers replaces the list of workers, and updates joins: rows are joined if there
-// are instances and all of them take joined rows.
+// setWorkers replaces the list of workers, reports their number to the policy, and updates
+// joins: rows are joined if there are instances and all of them take joined rows.
 func (s *Scheduler) setWorkers(workers []*worker) {
 	s.workerList.Store(&workers)
 	present := slices.DeleteFunc(slices.Clone(workers), func(w *worker) bool { return w.removed })
 	s.locked(nil, func(batching.Time, *batching.Actions) {
 		s.joins = s.combines && len(present) > 0 && !slices.ContainsFunc(present, func(w *worker) bool { return w.perRequest != nil })
+		if policy, ok := s.opts.Batching.Policy.(batching.Tunable); ok {
+			policy.Scaled(len(present))
+		}
 	})
 }
 

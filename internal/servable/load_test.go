@@ -100,6 +100,7 @@ func (i fakeInstance) Close() error {
 // A fakeProcess is an instance that can be scaled. It answers with the inputs.
 type fakeProcess struct {
 	died   chan struct{}
+	runs   func() // called by each batch; nil means that it takes no time
 	closed func()
 }
 
@@ -110,6 +111,9 @@ func (p *fakeProcess) Run(context.Context, []tensor.Tensor, *engine.Outputs) err
 }
 
 func (p *fakeProcess) RunEach(_ context.Context, calls []engine.Call) error {
+	if p.runs != nil {
+		p.runs()
+	}
 	for i := range calls {
 		calls[i].Outputs.Tensors = append(calls[i].Outputs.Tensors, calls[i].Request.Inputs...)
 	}

@@ -3,6 +3,9 @@ package servable
 import (
 	"context"
 	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -68,6 +71,47 @@ func TestAVersionIsScaled(t *testing.T) {
 		t.Errorf("scaled after it was closed: %v", err)
 	}
 	f.check(t, 0, 0)
+}
+
+func TestWorkersThatAreAddedLaterRunBatches(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var running, most atomic.Int64
+		f := &fake{open: func(int) (engine.Instance, error) {
+			return &fakeProcess{died: make(chan struct{}), runs: func() {
+				most.Store(max(most.Load(), running.Add(1)))
+				time.Sleep(10 * time.Millisecond)
+				running.Add(-1)
+			}}, nil
+		}}
+		src := source(strings.Replace(plain, "count: 2", "count: 1", 1) + "dynamic_batching { }")
+		src.Workers = &Workers{Startup: time.Second}
+		v, err := newTestEnv(t, f, Options{Automatic: true}).Open(t.Context(), src)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := v.ScaleTo(t.Context(), 2, 2); err != nil {
+			t.Fatal(err)
+		}
+		for range 4 { // the policy measures single batches first
+			if err := ask(t, v); err != nil {
+				t.Error(err)
+			}
+		}
+		var both sync.WaitGroup
+		for range 2 {
+			both.Go(func() {
+				if err := ask(t, v); err != nil {
+					t.Error(err)
+				}
+			})
+			time.Sleep(time.Millisecond) // so that they do not share a batch
+		}
+		both.Wait()
+		if most.Load() != 2 {
+			t.Errorf("%d batches ran at once on two workers", most.Load())
+		}
+		mustClose(t, v)
+	})
 }
 
 func TestAWorkerHasATimeLimitToStart(t *testing.T) {

@@ -147,6 +147,16 @@ func (p *Policy) Recalibrated(profile batching.Profile) {
 	p.Calibrated(profile)
 }
 
+// Scaled implements [batching.Tunable].
+func (p *Policy) Scaled(instances int) {
+	if instances = max(1, instances); instances == p.opt.Instances {
+		return
+	}
+	p.opt.Instances = instances
+	p.retry.restart(p.ledger.batch)
+	p.contention.choose(instances)
+}
+
 // resize recomputes the values that follow from the curve.
 func (p *Policy) resize() {
 	p.sizes = sizesOf(&p.curve, p.opt.Objective)
