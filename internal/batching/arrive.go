@@ -41,7 +41,7 @@ func (c *Core) arrive(it *Item) {
 	}
 	it.late, it.expiresAt = false, Never
 	if timeout := level.timeout(it); timeout > 0 {
-		it.expiresAt = c.now + timeout
+		it.expiresAt = after(c.now, timeout)
 	}
 	it.state = waiting
 	c.enqueue(it)

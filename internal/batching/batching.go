@@ -11,6 +11,10 @@ type Time = time.Duration
 // Never is later than any other time.
 const Never Time = math.MaxInt64
 
+// after returns the time that is d after t. It is before Never, however long d is:
+// configurations write the longest duration that there is if they mean no limit.
+func after(t Time, d time.Duration) Time { return t + min(d, Never-1-t) }
+
 // An Item is one request. The caller sets the exported fields and must not touch the item
 // again until the core releases it with an Answer or a Deliver.
 type Item struct {

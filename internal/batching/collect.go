@@ -29,7 +29,7 @@ func (p *Collect) Decide(now Time, line Line) Decision {
 	for it := line.First(); it != nil && n < p.Size; it = line.After(it) {
 		n++
 	}
-	holdEnd := since + p.MaxDelay
+	holdEnd := after(since, p.MaxDelay)
 	switch {
 	case n == p.Size:
 		return Decision{Take: n, Reason: Full}

@@ -76,7 +76,7 @@ type Triton struct {
 // Decide implements [Policy].
 func (p Triton) Decide(now Time, line Line) Decision {
 	fit := p.fit(line)
-	holdEnd := fit.oldest + p.MaxDelay
+	holdEnd := after(fit.oldest, p.MaxDelay)
 	waited := p.MaxDelay > 0 && now >= holdEnd
 	switch {
 	case fit.best > 0 && !waited:

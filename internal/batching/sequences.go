@@ -517,7 +517,7 @@ func (s *Sequences) nextIdle() Time {
 	if s.idle.first == nil || s.cfg.MaxIdle == 0 {
 		return Never
 	}
-	return s.idle.first.idleSince + s.cfg.MaxIdle
+	return after(s.idle.first.idleSince, s.cfg.MaxIdle)
 }
 
 // sequenceList is an intrusive queue of sequences.

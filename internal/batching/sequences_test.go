@@ -537,6 +537,16 @@ func TestAnIdleSequenceGivesItsSlotToTheNext(t *testing.T) {
 	s.expectVerdict(batching.NoStart, "a2")
 }
 
+func TestASequenceMayBeIdleForTheLongestDuration(t *testing.T) {
+	s := newSlotTest(t, 1, batching.Never)
+	s.now = 50
+	s.arrive("a1", 1, true, false, 0)
+	s.expectBatch("a1@0")
+	s.now = 100
+	s.arrive("a2", 1, false, false, 0)
+	s.expectBatch("a2@0")
+}
+
 func TestACancelledRequestEndsItsSequence(t *testing.T) {
 	s := newSlotTest(t, 1, 0)
 	s.arrive("a1", 1, true, false, 0)
