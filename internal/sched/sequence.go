@@ -117,12 +117,25 @@ func (w *worker) addStates(calls []*call) {
 	}
 }
 
-// keepStates moves the states from the outputs of a call to its sequence.
+// keepStates moves the states from the outputs of a call to its sequence: all of them, or none
+// if one is missing or has another type.
 func (w *worker) keepStates(c *call) error {
 	states := w.s.opts.Sequences.Model.States
 	seq := c.item.Sequence()
 	if len(states) == 0 {
 		return nil
+	}
+	output := func(st *modelconfig.State) int {
+		return slices.IndexFunc(c.outputs, func(x tensor.Tensor) bool { return x.Name == st.Output })
+	}
+	for k := range states {
+		st := &states[k]
+		switch i := output(st); {
+		case i < 0:
+			return infer.Errorf(infer.Internal, "the model returned no output %s, which is a state of the sequence", st.Output)
+		case c.outputs[i].Type != st.Type:
+			return infer.Errorf(infer.Internal, "output %s of the model has type %v, expected %v", st.Output, c.outputs[i].Type, st.Type)
+		}
 	}
 	var state sequenceState
 	if seq != nil {
@@ -134,13 +147,7 @@ func (w *worker) keepStates(c *call) error {
 	shape := uint64(0)
 	for k := range states {
 		st := &states[k]
-		i := slices.IndexFunc(c.outputs, func(x tensor.Tensor) bool { return x.Name == st.Output })
-		switch {
-		case i < 0:
-			return infer.Errorf(infer.Internal, "the model returned no output %s, which is a state of the sequence", st.Output)
-		case c.outputs[i].Type != st.Type:
-			return infer.Errorf(infer.Internal, "output %s of the model has type %v, expected %v", st.Output, c.outputs[i].Type, st.Type)
-		}
+		i := output(st)
 		out := &c.outputs[i]
 		state[k] = tensor.Tensor{
 			Name: st.Input, Type: st.Type, Shape: append(state[k].Shape[:0:0], out.Shape...), Data: append(state[k].Data[:0], out.Data...),

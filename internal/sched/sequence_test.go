@@ -57,6 +57,17 @@ func (s *summer) Run(_ context.Context, in []tensor.Tensor, out *engine.Outputs)
 
 func (*summer) Close() error { return nil }
 
+// A forgetful model has a second state, and does not return it for the input 7.
+type forgetful struct{ summer }
+
+func (f *forgetful) Run(ctx context.Context, in []tensor.Tensor, out *engine.Outputs) error {
+	err := f.summer.Run(ctx, in, out)
+	if x := in[slices.IndexFunc(in, func(x tensor.Tensor) bool { return x.Name == "x" })]; err == nil && binary.LittleEndian.Uint32(x.Data) != 7 {
+		out.Tensors = append(out.Tensors, tensor.Tensor{Name: "again", Type: tensor.Int32, Shape: x.Shape, Data: x.Data})
+	}
+	return err
+}
+
 // sequenceConfig returns the part of a configuration that a summer needs.
 func sequenceConfig(t *testing.T, strategy string) *modelconfig.Config {
 	t.Helper()
@@ -65,9 +76,9 @@ func sequenceConfig(t *testing.T, strategy string) *modelconfig.Config {
 		input { name: "x" data_type: TYPE_INT32 dims: 1 }
 		output { name: "y" data_type: TYPE_INT32 dims: 1 }
 		sequence_batching {
-			`+strategy+`
 			control_input { name: "READY" control { kind: CONTROL_SEQUENCE_READY int32_false_true: [ 0, 1 ] } }
 			state { input_name: "sum" output_name: "next" data_type: TYPE_INT32 dims: 1 }
+			`+strategy+`
 		}`))
 	if err != nil {
 		t.Fatal(err)
@@ -75,7 +86,7 @@ func sequenceConfig(t *testing.T, strategy string) *modelconfig.Config {
 	return cfg
 }
 
-func startSequences(t *testing.T, model *summer, strategy string) *Scheduler {
+func startSequences(t *testing.T, model engine.Instance, strategy string) *Scheduler {
 	t.Helper()
 	cfg := sequenceConfig(t, strategy)
 	p := pacer.NewPortable()
@@ -167,6 +178,22 @@ func TestAFailedRequestLeavesTheStateOfItsSequence(t *testing.T) {
 		s := startSequences(t, &summer{}, "oldest { }")
 		_, first := add(t.Context(), s, 1, 5, infer.SequenceStart)
 		_, failed := add(t.Context(), s, 1, 13, 0)
+		got, err := add(t.Context(), s, 1, 6, infer.SequenceEnd)
+		if first != nil || failed == nil || err != nil || got != 11 {
+			t.Errorf("%v, %v, then %d, %v; want an error in the middle, and 11", first, failed, got, err)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestARequestWithoutOneOfItsStatesKeepsNone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := startSequences(t, &forgetful{}, `oldest { }`+
+			` state { input_name: "last" output_name: "again" data_type: TYPE_INT32 dims: 1 }`)
+		_, first := add(t.Context(), s, 1, 5, infer.SequenceStart)
+		_, failed := add(t.Context(), s, 1, 7, 0)
 		got, err := add(t.Context(), s, 1, 6, infer.SequenceEnd)
 		if first != nil || failed == nil || err != nil || got != 11 {
 			t.Errorf("%v, %v, then %d, %v; want an error in the middle, and 11", first, failed, got, err)
