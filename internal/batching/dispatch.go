@@ -133,7 +133,7 @@ func (c *Core) decidePerLane(number int) (Line, Decision) {
 	best := Decision{Until: Never}
 	for l := c.laneAfter(nil, number); l != nil; {
 		next := c.laneAfter(l, number)
-		whole := Line{lane: l, closing: c.closing, deferrable: c.deferrable(l, next)}
+		whole := Line{lane: l, closing: c.closing, deferrable: c.deferrable(l, next), overtaken: l.overtaken()}
 		d := c.policy.Decide(c.now, whole)
 		if c.withDeadline > 0 {
 			d = c.meetDeadlines(whole, d)
@@ -166,6 +166,10 @@ func (c *Core) laneAfter(after *lane, number int) *lane {
 
 // maxPassed is how many batches of other lanes may run in place of one that is held.
 const maxPassed = 2
+
+// overtaken reports whether as many batches have run in place of the lane as may. A lane that is
+// bound to an instance is not overtaken: most batches that run before it could not run there.
+func (l *lane) overtaken() bool { return l.passed >= maxPassed && l.key.instance == 0 }
 
 // deferrable reports whether the lane can be held without leaving an instance idle: the
 // next lane runs in its place. A lane is not passed by one with fewer items, which would gain

@@ -141,6 +141,7 @@ type Line struct {
 	closing bool
 
 	deferrable bool
+	overtaken  bool
 }
 
 // First returns the item at the front, or nil if the line is empty.
@@ -181,6 +182,10 @@ func (l Line) Fit(maxRows int) (items, rows int, all bool) {
 // Deferrable reports whether requests of another shape run instead if the policy holds
 // these, so that no instance is idle meanwhile.
 func (l Line) Deferrable() bool { return l.deferrable }
+
+// Overtaken reports whether batches of other shapes have run in place of these requests as often
+// as they may, so that the policy must not hold them any longer.
+func (l Line) Overtaken() bool { return l.overtaken }
 
 // Closing reports whether no more requests will arrive.
 func (l Line) Closing() bool { return l.closing }

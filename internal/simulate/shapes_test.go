@@ -80,3 +80,35 @@ func TestNoShapeStarves(t *testing.T) {
 		}
 	}
 }
+
+// A request of a rare shape finds two instances that requests of another shape keep busy. It
+// waits for those that are queued before it, and is passed by two batches at most.
+func TestARareShapeIsPassedByTwoBatches(t *testing.T) {
+	curve := device.Curve{Fixed: 2 * time.Millisecond, PerRow: time.Millisecond}
+	slowdown := []float64{1, 1.3}
+	full := time.Duration(slowdown[1] * float64(curve.Takes(8)))
+	for _, load := range []float64{0.9, 1.2} {
+		s := Scenario{Settings: []Setting{{
+			Slowdown: slowdown,
+			Models: []ModelSetting{{
+				Config: batching.Config{
+					MaxRows: 8, OvertakeOtherShapes: true, Shared: batching.Bound{Requests: 16}, Levels: []batching.Level{{UseSharedBound: true}}, DefaultLevel: 1,
+				},
+				Curve: curve, Instances: 2, Automatic: true, Calibrated: true,
+			}},
+			Traffic: []Traffic{{Shape: 1, Rows: []int{1}, Rate: []float64{load * 2 * 8 / full.Seconds()}, Seed: 1, Duration: 5 * time.Second}},
+		}}}
+		for i := range 25 {
+			s.Arrivals = append(s.Arrivals, Arrival{At: time.Duration(i) * 200 * time.Millisecond, ID: "rare", Rows: 1, Shape: 2})
+		}
+		report, err := s.Run()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range report.Runs[0].Requests {
+			if took := r.Ended - r.Arrived; r.ID == "rare" && r.Refusal == "" && took > 4*full {
+				t.Errorf("at %.0f %% load a rare request took %v, want at most four batches of %v", 100*load, took, full)
+			}
+		}
+	}
+}

@@ -41,8 +41,11 @@ func (p *Policy) Decide(now batching.Time, line batching.Line) batching.Decision
 
 // mayHold reports whether the line may be held. If requests have different shapes, replays
 // cannot judge what a hold costs, because they do not distinguish shapes. Then a line is
-// held only while requests of another shape run in its place, which costs no throughput.
-func (p *Policy) mayHold(line batching.Line) bool { return !p.shapes.mixed() || line.Deferrable() }
+// held only while requests of another shape run in its place, which costs no throughput. A
+// rare shape does not mix them, but batches of the others run in its place as well.
+func (p *Policy) mayHold(line batching.Line) bool {
+	return !line.Overtaken() && (!p.shapes.mixed() || line.Deferrable())
+}
 
 // preferredItems returns the number of requests that exactly fill the largest possible
 // preferred size; 0 if none can be filled.
