@@ -32,6 +32,9 @@ func (c *Core) callInstances() {
 		} else {
 			c.held(line, d)
 			c.nextDecision = min(c.nextDecision, d.Until)
+			if d.Recheck > 0 {
+				c.nextDecision = min(c.nextDecision, d.Recheck)
+			}
 		}
 		if c.boundItems == 0 {
 			return // the decision is the same for all other instances

@@ -49,6 +49,10 @@ type Decision struct {
 	Until  Time
 	Reason Reason
 
+	// Recheck is when to ask again although nothing has happened, for a policy that waits
+	// for a running batch and not for a time, so that Until is Never. Zero means not at all.
+	Recheck Time
+
 	// Rule and Full are for the policy: why it waits, and for how many requests. The core
 	// passes them to Held.
 	Rule uint8

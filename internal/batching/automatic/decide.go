@@ -9,9 +9,12 @@ import (
 // Decide implements [batching.Policy].
 func (p *Policy) Decide(now batching.Time, line batching.Line) batching.Decision {
 	p.selectClass(line.First().Elements)
-	limit := p.parallel(p.waitingRows)
-	if p.running >= limit {
-		return batching.Decision{Until: batching.Never} // the core asks again when a batch ends
+	limit, running := p.parallel(p.waitingRows), p.running
+	if running >= limit {
+		overdue, next := p.overdue(now)
+		if running -= overdue; running >= limit {
+			return batching.Decision{Until: batching.Never, Recheck: next} // the core asks again when a batch ends
+		}
 	}
 	if n := p.preferredItems(line); n > 0 {
 		return batching.Decision{Take: n, Reason: batching.Preferred}
@@ -19,7 +22,7 @@ func (p *Policy) Decide(now batching.Time, line batching.Line) batching.Decision
 	target := p.target()
 	items, rows, all := line.Fit(target)
 	s := situation{
-		now: now, items: items, rows: rows, target: target, slots: limit - p.running, shape: p.shapes.share(line.First().Shape),
+		now: now, items: items, rows: rows, target: target, slots: limit - running, shape: p.shapes.share(line.First().Shape),
 		moreWaiting: !all, closed: !all || line.Cut() || line.Closing(),
 	}
 	if rows < p.fullAt(target) && !p.mustBeGreedy() && p.mayHold(line) {

@@ -11,6 +11,7 @@ const (
 	minHeadroom   = 0.08 // minimum share of the capacity that period assumes to be free
 	maxPacedLoad  = 0.9  // share of the capacity above which batches are not paced
 	paceRange     = 0.3  // over this share of the capacity below maxPacedLoad, pacing rises to its full extent
+	maxOverrun    = 8    // times the expected duration of a batch, after which no other waits for it
 	portionFactor = 1.25 // times the rows that arrive in a period is the minimum portion of an instance
 )
 
@@ -25,9 +26,37 @@ func (p *Policy) holdForOthers(s *situation) (d batching.Decision) {
 		}
 	}
 	if p.ledger.enabled(share) && p.waitsForEnd(s, rate) {
-		return batching.Decision{Rule: share, Until: batching.Never} // the core asks again when a batch ends
+		_, next := p.overdue(s.now)
+		return batching.Decision{Rule: share, Until: batching.Never, Recheck: next} // the core asks again when a batch ends
 	}
 	return d
+}
+
+// overdueAt returns when a running batch has taken far longer than expected, however many ran
+// beside it: then it may never end, and no other batch waits for it. It is Never if the
+// expected time is unknown.
+func (p *Policy) overdueAt(b *run) batching.Time {
+	takes := p.contention.slowdown(p.opt.Instances) * b.scale * b.costs.curve.expected(b.rows)
+	if takes <= 0 {
+		return batching.Never
+	}
+	return b.began + batching.Time(maxOverrun*takes)
+}
+
+// overdue returns the number of running batches that are overdue, and when the next one will
+// be.
+func (p *Policy) overdue(now batching.Time) (n int, next batching.Time) {
+	next = batching.Never
+	for i := range p.runs {
+		if b := &p.runs[i]; b.busy {
+			if at := p.overdueAt(b); at > now {
+				next = min(next, at)
+			} else {
+				n++
+			}
+		}
+	}
+	return n, next
 }
 
 // period returns the time between the starts of two batches if instances start one after
@@ -70,9 +99,15 @@ func (p *Policy) waitsForEnd(s *situation, rate float64) bool {
 	for i := range p.runs {
 		if b := &p.runs[i]; b.busy {
 			running += b.rows
+			if p.overdueAt(b) <= s.now {
+				continue
+			}
 			takes := b.scale * b.costs.curve.expected(b.rows)
 			left = min(left, max(0.02*takes, float64(b.began-s.now)+without*takes))
 		}
+	}
+	if math.IsInf(left, 1) {
+		return false // all are overdue
 	}
 	takes, x := p.curve.smooth(s.rows), float64(s.rows)
 	costNow := x*beside*takes + float64(running)*(beside/without-1)*min(left, beside*takes)
