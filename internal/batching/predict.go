@@ -134,11 +134,11 @@ func (c *Core) predict(it *Item) (start, end Time, known bool) {
 	if c.combines {
 		perBatch = max(1, maxRows*items/rows)
 	}
-	start, known = c.firstFree()
+	start, known = c.firstFree(parallel)
 	parallelWith := c.running + 1 // parallel batches while it runs
 	ownRows := it.Rows
 	ahead := c.ahead(it, items-1, perBatch, max(1, perBatch*rows/items), parallel, overtakes)
-	if ahead.batches > 0 || c.parked+c.awake == 0 {
+	if ahead.batches > 0 || c.parked+c.awake == 0 || c.atLimit(parallel) {
 		parallelWith = parallel
 	}
 	if ahead.batches > 0 {
@@ -204,14 +204,20 @@ func (a *queueAhead) add(n int, takes time.Duration) {
 	a.known = a.known && (n == 0 || takes > 0)
 }
 
-// firstFree returns when the first instance is ready for its next batch.
-func (c *Core) firstFree() (at Time, known bool) {
-	if c.parked+c.awake > 0 {
+// atLimit reports whether the policy leaves instances idle because the given number of parallel
+// batches run, which is all that it uses.
+func (c *Core) atLimit(parallel int) bool { return parallel < c.serving && c.running >= parallel }
+
+// firstFree returns when the first instance is ready for its next batch, if the policy uses the
+// given number of them.
+func (c *Core) firstFree(parallel int) (at Time, known bool) {
+	idle := c.parked+c.awake > 0
+	if idle && !c.atLimit(parallel) {
 		return c.now, true
 	}
 	at, known = Never, false
 	for _, in := range c.instances {
-		if in.state != running || in.leaving {
+		if in.state != running || in.leaving && !idle {
 			continue
 		}
 		takes := c.cfg.Predictor.Predict(Size{in.rows, in.elements}, c.running)

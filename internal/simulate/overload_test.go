@@ -74,6 +74,30 @@ func holdGoodput(t *testing.T, set ModelSetting, times float64) {
 	}
 }
 
+// Where two batches at once are slower than one after the other, the second instance is idle. A
+// request that arrives beside a batch runs after it, and not beside it: it is answered at 20 ms.
+func TestARequestIsPredictedToWaitForTheBatchesThatThePolicyAllows(t *testing.T) {
+	s := Scenario{
+		Arrivals: []Arrival{{At: 0, ID: "a", Rows: 1}, {At: 9 * ms, ID: "b", Rows: 1}},
+		Settings: []Setting{{
+			Slowdown: []float64{1, 2.6},
+			Models: []ModelSetting{{
+				Config: batching.Config{MaxRows: 2, OvertakeOtherShapes: true}, Curve: device.Curve{PerRow: 10 * ms}, Instances: 2,
+				Automatic: true, Calibrated: true, Admission: true, Objective: 25 * ms,
+			}},
+		}},
+	}
+	report, err := s.Run()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []batching.Time{10 * ms, 20 * ms} {
+		if r := report.Runs[0].Requests[i]; r.Answered != want || r.Refusal != "" {
+			t.Errorf("%s is answered at %v, refused %q; want %v", r.ID, r.Answered, r.Refusal, want)
+		}
+	}
+}
+
 // Without admission control, an instance takes requests whose deadline it cannot meet, and
 // meets hardly any.
 func TestOverloadWithDeadlinesCollapsesWithoutAdmission(t *testing.T) {

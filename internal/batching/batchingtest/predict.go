@@ -17,13 +17,19 @@ func (r *Referee) combines() bool {
 	return r.cfg.Policy != nil && !alone
 }
 
-// parallel returns how many batches may run in parallel.
-func (r *Referee) parallel() (n int) {
+// serving returns the number of instances that take batches.
+func (r *Referee) serving() (n int) {
 	for _, in := range r.instances {
 		if in.serves() {
 			n++
 		}
 	}
+	return n
+}
+
+// parallel returns how many batches may run in parallel.
+func (r *Referee) parallel() int {
+	n := r.serving()
 	if _, running := r.backlog(0); running > 0 {
 		n = min(n, running)
 	}
@@ -106,7 +112,7 @@ func (r *Referee) foresee(q *request) (certain, perhaps bool) {
 	before, takes, joined, known := r.ahead(q, items-1, together, max(1, together*rows/items), overtakes)
 	start, free := r.firstFree()
 	beside := r.count(busy) + 1
-	if before > 0 || r.count(parked)+r.count(awake) == 0 {
+	if before > 0 || !r.free() {
 		beside = r.parallel()
 	}
 	if before > 0 {
@@ -181,14 +187,20 @@ func (r *Referee) ahead(q *request, requests, together, rows int, overtakes bool
 	return batches, take, min(requests, own%together), known
 }
 
+// free reports whether an instance is idle, and not only because the policy does not use it.
+func (r *Referee) free() bool {
+	unused := r.parallel() < r.serving() && r.count(busy) >= r.parallel()
+	return r.count(parked)+r.count(awake) > 0 && !unused
+}
+
 // firstFree returns when the first instance is free, and whether that is known.
 func (r *Referee) firstFree() (first batching.Time, known bool) {
-	if r.count(parked)+r.count(awake) > 0 {
+	if r.free() {
 		return r.now, true
 	}
 	first, known = batching.Never, true
 	for _, in := range r.instances {
-		if in.state == busy && !in.leaving {
+		if in.state == busy && (!in.leaving || r.count(parked)+r.count(awake) > 0) {
 			takes := r.cfg.Predictor.Predict(sizeOf(in.batch), r.count(busy))
 			first, known = min(first, max(r.now, in.began+takes)), known && takes > 0
 		}
