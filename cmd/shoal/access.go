@@ -77,9 +77,6 @@ func (o *accessOptions) check() error {
 	if !encrypted && (o.grpcCert != "" || o.grpcRoot != "") {
 		errs = append(errs, errors.New("--grpc-server-cert and --grpc-root-cert have no effect without --grpc-use-ssl=true or --grpc-use-ssl-mutual=true"))
 	}
-	if o.grpcSSL && !o.grpcMutual && o.grpcRoot != "" {
-		errs = append(errs, errors.New("--grpc-root-cert has no effect without --grpc-use-ssl-mutual=true"))
-	}
 	if o.grpcMutual && o.grpcRoot == "" {
 		errs = append(errs, errors.New("--grpc-use-ssl-mutual needs --grpc-root-cert"))
 	}

@@ -61,6 +61,9 @@ func warnOfClients(settings []setting, o *accessOptions, log *slog.Logger) {
 		all = append(all, s.value)
 	}
 	addresses := strings.Join(slices.Compact(all), ",")
+	if o.grpcSSL && !o.grpcMutual && o.grpcRoot != "" {
+		log.Warn("--grpc-root-cert has no effect: clients are asked for certificates with --grpc-use-ssl-mutual=true only")
+	}
 	switch {
 	case len(all) == 0:
 	case o.required():

@@ -194,7 +194,6 @@ func TestSettingsThatMakeNoSenseAreRefused(t *testing.T) {
 		{[]string{"models", "--grpc-use-ssl=true"}, "--grpc-use-ssl needs --grpc-server-cert and --grpc-server-key"},
 		{[]string{"models", "--grpc-server-cert=c", "--grpc-server-key=k"}, "--grpc-server-cert and --grpc-root-cert have no effect without --grpc-use-ssl=true or --grpc-use-ssl-mutual=true"},
 		{[]string{"models", "--grpc-use-ssl-mutual=true", "--grpc-server-cert=c", "--grpc-server-key=k"}, "--grpc-use-ssl-mutual needs --grpc-root-cert"},
-		{strings.Fields("models --grpc-use-ssl=true --grpc-server-cert=c --grpc-server-key=k --grpc-root-cert=r"), "--grpc-root-cert has no effect without --grpc-use-ssl-mutual=true"},
 		{[]string{"models", "--models=m.mar"}, "--models needs --model-store or --mms-config"},
 		{[]string{"models", "--model-server=torchserve"}, "--model-server needs --model-store or --mms-config"},
 		{[]string{"models", "--model-server=torchserve", "--models=m.mar", "--model-store=s"}, ""},

@@ -127,6 +127,8 @@ const (
 	refusedFor = 50 * time.Millisecond
 	// mostPerByte is how much memory a byte on disk takes at most in an estimate.
 	mostPerByte = 3
+	// openPatience is how long a load waits because others need twice their memory meanwhile.
+	openPatience = 5 * time.Second
 	// growthEvery is how often models are looked at that may have grown.
 	growthEvery = time.Second
 	// A model whose load failed is tried again after ten times the time that it took, within
@@ -459,19 +461,21 @@ func mebibytes(n int64) int64 { return (n + 1<<20 - 1) >> 20 }
 
 // queuedLocked returns how long a new load will probably wait for others.
 func (d *onDemand) queuedLocked(bytes int64) (wait time.Duration) {
-	atOnce := d.opts.Loads
-	if !d.mayOpenLocked(bytes) {
-		atOnce = 1
-	}
-	if d.loading < atOnce {
-		return 0
-	}
+	opening := int64(0)
 	for _, m := range d.models {
 		if m.state == coming {
 			wait += m.load
+			opening += m.bytes
 		}
 	}
-	return wait / time.Duration(atOnce)
+	limit := d.growth.Limit(d.opts.Memory, bytes)
+	switch {
+	case d.loading >= d.opts.Loads:
+		return wait / time.Duration(d.opts.Loads)
+	case !evict.MayOpen(limit-d.held, limit, opening, bytes):
+		return min(wait, openPatience)
+	}
+	return 0
 }
 
 // loadedLocked returns the models that hold memory, or will, and counts their requests.
@@ -723,11 +727,15 @@ func (d *onDemand) warmModels() map[string]bool {
 
 // hold waits until there is memory for a model, and takes it. It does not wait if no model
 // is leaving: then another one needs more than was expected when both were admitted, and
-// excessLocked decides.
+// excessLocked decides. For the memory that other loads need meanwhile it waits a limited time: they
+// may be those of models that call this one, and small models may always come first.
 func (d *onDemand) hold(bytes int64) {
+	tooLong := time.NewTimer(openPatience)
+	defer tooLong.Stop()
+	patient := true
 	for {
 		d.mu.Lock()
-		if (d.held+bytes <= d.growth.Limit(d.opts.Memory, bytes) || d.leaving == 0) && d.mayOpenLocked(bytes) {
+		if (d.held+bytes <= d.growth.Limit(d.opts.Memory, bytes) || d.leaving == 0) && (!patient || d.mayOpenLocked(bytes)) {
 			d.held += bytes
 			d.opening += bytes
 			d.mu.Unlock()
@@ -737,6 +745,8 @@ func (d *onDemand) hold(bytes int64) {
 		d.mu.Unlock()
 		select {
 		case <-freed:
+		case <-tooLong.C:
+			patient = false
 		case <-d.repository.closing:
 			return // the load will be refused
 		}

@@ -32,6 +32,8 @@ type slow struct {
 	open  int
 	most  int // models that were open at once
 	fail  error
+
+	during func(model string) // called by each load; nil means nothing
 }
 
 func (e *slow) Load(ctx context.Context, src engine.Source) (engine.Model, error) {
@@ -41,6 +43,9 @@ func (e *slow) Load(ctx context.Context, src engine.Source) (engine.Model, error
 	e.open++
 	e.most = max(e.most, e.open)
 	e.mu.Unlock()
+	if e.during != nil {
+		e.during(src.Config.Name)
+	}
 	time.Sleep(time.Second)
 	if fail != nil || ctx.Err() != nil {
 		_ = e.Close()
@@ -297,6 +302,18 @@ func TestInFullMemoryOneModelIsLoadedAfterTheOther(t *testing.T) {
 		both("a", "b", time.Second)
 		both("c", "d", 2*time.Second)
 		both("e", "f", 2*time.Second)
+	})
+}
+
+// A model may call another one while it is loaded.
+func TestALoadDoesNotWaitForAnotherForEver(t *testing.T) {
+	demanding(t, newDisk(t).models("a", "b"), 2, nil, func(t *testing.T, r *running, eng *slow) {
+		eng.during = func(model string) {
+			if model == "a" {
+				mustAsk(t, r, "b", openPatience+time.Second)
+			}
+		}
+		mustAsk(t, r, "a", openPatience+2*time.Second)
 	})
 }
 

@@ -36,7 +36,7 @@ func (r *Repository) loadMembers(ctx context.Context, name string, with override
 		}
 		var err error
 		select {
-		case err = <-r.startChange(member, override{}):
+		case err = <-r.startChange(member, override{}, false):
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}

@@ -51,6 +51,7 @@ func (d directories) list(context.Context, bool) (all []*candidate, err error) {
 }
 
 func (d directories) find(_ context.Context, name string, _ bool) (all []*candidate, err error) {
+	var unread error // of a path that might have the model
 	for _, path := range d {
 		if info, err := os.Stat(path); err == nil && !info.IsDir() {
 			models, err := scanFile(path, info)
@@ -64,12 +65,15 @@ func (d directories) find(_ context.Context, name string, _ bool) (all []*candid
 			m, err := scanEntry(c)
 			switch {
 			case errors.Is(err, fs.ErrNotExist):
-			case err != nil: // it might have the model
-				return nil, infer.Errorf(infer.Unavailable, "model repository: %w", err)
+			case err != nil:
+				unread = infer.Errorf(infer.Unavailable, "model repository: %w", err)
 			case m != nil && m.name == name: // the name of a file is not that of its model
 				all = append(all, m)
 			}
 		}
+	}
+	if len(all) == 0 {
+		return nil, unread
 	}
 	return all, nil
 }
@@ -146,14 +150,18 @@ func (l *remoteLocation) list(ctx context.Context, fresh bool) ([]*candidate, er
 func (l *remoteLocation) ask(ctx context.Context) (map[string][]*candidate, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
+	defer func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.asking, l.tried = false, time.Now()
+	}()
 	objects, err := l.bucket.List(ctx, "")
-	models := l.group(objects)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.asking, l.tried = false, time.Now()
 	if err != nil {
 		return nil, infer.Errorf(infer.Unavailable, "model repository: %w", err)
 	}
+	models := l.group(objects)
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.models = models
 	return models, nil
 }

@@ -440,21 +440,27 @@ func (r *Repository) unload(name string) {
 }
 
 func (r *Repository) load(ctx context.Context, name string, with override) error {
-	r.mu.Lock()
-	r.claimLocked(name).asked = true
-	r.mu.Unlock()
 	select {
-	case err := <-r.startChange(name, with):
+	case err := <-r.startChange(name, with, true):
 		return err
 	case <-ctx.Done():
 		return infer.Errorf(infer.Cancelled, "the client disconnected while model '%s' was being loaded; the load continues", name)
 	}
 }
 
-// startChange begins to load a model. The channel gets the outcome.
-func (r *Repository) startChange(name string, with override) <-chan error {
+// startChange begins to load a model; asked means that a client or the command line has named it.
+// The channel gets the outcome.
+func (r *Repository) startChange(name string, with override, asked bool) <-chan error {
 	done := make(chan error, 1) // size 1, so that the load does not wait for a caller that has left
-	if !r.begin(func() { done <- r.change(name, with) }) {
+	if !r.begin(func() {
+		err := r.change(name, with)
+		if err == nil && asked {
+			r.mu.Lock()
+			r.claimLocked(name).asked = true
+			r.mu.Unlock()
+		}
+		done <- err
+	}) {
 		done <- server.ErrClosing
 	}
 	return done

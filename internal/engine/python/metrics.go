@@ -26,7 +26,7 @@ var (
 	metricName = regexp.MustCompile(`^[a-zA-Z_:][a-zA-Z0-9_:]{0,127}$`)
 	labelName  = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]{0,127}$`)
 	// Names with these prefixes are reserved for the server.
-	reservedPrefixes = []string{"nv_", "shoal_", "ts_", "go_", "process_", "promhttp_"}
+	reservedPrefixes = []string{"nv_", "shoal_", "go_", "process_", "promhttp_"}
 	// A histogram is exported under its name with each of these.
 	histogramSuffixes = []string{"_bucket", "_sum", "_count"}
 )

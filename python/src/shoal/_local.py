@@ -296,9 +296,9 @@ class _AsyncConnection:
             self.close()
 
     def close(self, cause: Optional[_errors.Error] = None) -> None:
-        self.on_close()
         if self.connection.socket.fileno() < 0:
             return  # closed already
+        self.on_close()
         asyncio.get_running_loop().remove_reader(self.connection.socket.fileno())
         self.connection.close()
         for future, _, _ in self.waiting.values():
@@ -309,13 +309,7 @@ class _AsyncConnection:
     async def infer(self, call: Call, plan: Plan) -> Outputs:
         self.users += 1
         try:
-            if call.timeout is None:
-                return await self._infer(call, plan)
-            return await asyncio.wait_for(self._infer(call, plan), call.timeout + GRACE)
-        except _errors.Error:
-            raise  # DeadlineError is a TimeoutError, too
-        except asyncio.TimeoutError:
-            raise not_answered(self.connection.path, call.timeout) from None
+            return await self._infer(call, plan)
         finally:
             self.users -= 1
             if self.closing and not self.users:
@@ -339,8 +333,13 @@ class _AsyncConnection:
             future: asyncio.Future[Outputs] = asyncio.get_running_loop().create_future()
             self.waiting[number] = future, plan, block
             try:
-                return await future
-            except asyncio.CancelledError:
+                if call.timeout is None:
+                    return await future
+                done, _ = await asyncio.wait([future], timeout=call.timeout + GRACE)
+                if not done:
+                    raise not_answered(self.connection.path, call.timeout)
+                return future.result()
+            except (asyncio.CancelledError, _errors.DeadlineError):
                 if number in self.waiting:  # its block becomes idle with the response
                     with contextlib.suppress(OSError):
                         self.connection.send(_wire.CANCEL, number)

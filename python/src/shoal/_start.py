@@ -85,7 +85,7 @@ class Server:
         base = directory() / hashlib.sha256((self.source + config).encode()).hexdigest()[:16]
         self.path = str(base.with_suffix(".sock"))
         self._lock, self.log = base.with_suffix(".lock"), base.with_suffix(".log")
-        self._loaded = 0  # process ID of the server that had loaded its models
+        self._loaded: int | None = None  # process ID of the server that had loaded its models
 
     def connect(self) -> Connection:
         """Returns a connection to the server, once it has loaded its models. If several processes connect at the same time, one of them starts the server. Later
