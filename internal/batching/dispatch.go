@@ -133,7 +133,7 @@ func (c *Core) decide(number int) (Line, Decision) {
 // is due next.
 func (c *Core) decidePerLane(number int) (Line, Decision) {
 	var line Line
-	best := Decision{Until: Never}
+	best, recheck := Decision{Until: Never}, Never
 	for l := c.laneAfter(nil, number); l != nil; {
 		next := c.laneAfter(l, number)
 		whole := Line{lane: l, closing: c.closing, deferrable: c.deferrable(l, next), overtaken: l.overtaken()}
@@ -144,11 +144,15 @@ func (c *Core) decidePerLane(number int) (Line, Decision) {
 		if d.Take > 0 {
 			return whole, d
 		}
+		if d.Recheck > 0 {
+			recheck = min(recheck, d.Recheck)
+		}
 		if line.lane == nil || d.Until < best.Until {
 			line, best = whole, d
 		}
 		l = next
 	}
+	best.Recheck = recheck
 	return line, best
 }
 
@@ -188,7 +192,6 @@ func (c *Core) deferrable(l, next *lane) bool {
 
 // passLanes counts that a batch of the given lane runs before earlier ones of other lanes.
 func (c *Core) passLanes(taken *lane, first *Item) {
-	taken.passed = 0
 	for _, l := range c.lanes {
 		if l != taken && l.items > 0 && runsBefore(l.first(), first) {
 			l.passed++

@@ -139,6 +139,7 @@ func (c *Core) take(in *instance) {
 func (c *Core) run(in *instance, line Line, d Decision) {
 	c.addBatchTime()
 	in.batch, in.rows, in.elements, in.batchTimeAtStart = in.batch[:0], 0, 0, c.batchTime
+	line.lane.passed = 0
 	if c.cfg.OvertakeOtherShapes && line.lane.items < c.waiting {
 		c.passLanes(line.lane, line.First())
 	}

@@ -222,8 +222,9 @@ func (e *Engine) load(ctx context.Context, src engine.Source, opts []onnxruntime
 
 // loadNice returns the niceness of a thread that loads a model. That is the lowest
 // priority, so that running batches go first. If the library starts threads for the model,
-// it is the niceness for computing, because those threads inherit it; and for the first models,
-// because there are no batches yet, and on a busy machine the lowest priority gets next to nothing.
+// it is the niceness for computing, because those threads inherit it. So it is for loads that begin
+// before the library is open: there are no batches yet, and on a busy machine the lowest priority
+// gets next to nothing.
 func (e *Engine) loadNice(opts onnxruntime.SessionOptions) int {
 	const lowest = 19
 	e.mu.Lock()

@@ -406,6 +406,7 @@ func (st *stream) run(ctx context.Context, in *request, resp *infer.Response) (e
 		return st.service.withCode(err)
 	}
 	if ctx, err = access.Renew(ctx); err != nil {
+		in.failed = kserve.TraceClass(err)
 		return st.service.withCode(infer.Errorf(infer.Unauthenticated, "%w", err))
 	}
 	req, err := in.decode(&st.service.opts.Limits)

@@ -104,8 +104,8 @@ func (c *conn) Write(p []byte) (int, error) {
 	}
 	first := p[:min(len(p), progressSize)]
 	all := net.Buffers{c.held.B, first}
+	c.expect(len(c.held.B) + len(first))
 	c.held.B = c.held.B[:0]
-	c.expect(len(first))
 	if _, err := all.WriteTo(c.TCPConn); err != nil {
 		return 0, err
 	}

@@ -226,8 +226,8 @@ func (s *Server) reserveMemories(n int) bool {
 }
 
 // closeTimeout is how long a client may take to read the answers that are left when the server
-// is closed.
-const closeTimeout = time.Second
+// is closed. It is changed by tests only.
+var closeTimeout = time.Second
 
 // Close disconnects all clients, and returns when all their goroutines have ended. Calls that
 // have ended are still answered.

@@ -489,6 +489,8 @@ func unread(t *testing.T, calls int) (*Server, *client) {
 
 func TestAnswersAreSentBeforeTheServerIsClosed(t *testing.T) {
 	const calls = 64
+	defer func(d time.Duration) { closeTimeout = d }(closeTimeout)
+	closeTimeout = time.Minute
 	s, c := unread(t, calls)
 	closed := make(chan error)
 	go func() { closed <- s.Close() }()
