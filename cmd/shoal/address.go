@@ -62,7 +62,7 @@ func warnOfClients(settings []setting, o *accessOptions, log *slog.Logger) {
 	}
 	addresses := strings.Join(slices.Compact(all), ",")
 	if o.grpcSSL && !o.grpcMutual && o.grpcRoot != "" {
-		log.Warn("--grpc-root-cert has no effect: clients are asked for certificates with --grpc-use-ssl-mutual=true only")
+		log.Warn("setting has no effect", "name", "grpc-root-cert", "value", o.grpcRoot, "reason", "clients are asked for certificates with --grpc-use-ssl-mutual=true only")
 	}
 	switch {
 	case len(all) == 0:
