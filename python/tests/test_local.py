@@ -254,6 +254,9 @@ class OverTheSocket(Calls, unittest.TestCase):
         async def stopped():
             await model.forward_async(rows(1))
             server.process.send_signal(signal.SIGSTOP)
+            tasks = pathlib.Path(f"/proc/{server.process.pid}/task")
+            while any("\nState:\tT" not in (task / "status").read_text() for task in tasks.iterdir()):
+                await asyncio.sleep(0.001)
             try:
                 with self.assertRaisesRegex(shoal.DeadlineError, "did not answer within 0.02 s after the timeout of 0.01 s"):
                     await asyncio.wait_for(model.forward_async(rows(1), timeout=0.01), serving.PATIENCE)

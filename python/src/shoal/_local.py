@@ -267,6 +267,7 @@ class _AsyncConnection:
         self.calls = asyncio.Semaphore(MAX_CALLS)
         self.users = 0  # calls that have not returned, including those that wait
         self.closing = False  # the connection is closed when it has no users
+        self.closed = False
         self.waiting: dict[int, tuple[asyncio.Future[Outputs], Plan, _memory.Block]] = {}
         connection.socket.setblocking(False)
         asyncio.get_running_loop().add_reader(connection.socket.fileno(), self.read)
@@ -296,11 +297,13 @@ class _AsyncConnection:
             self.close()
 
     def close(self, cause: Optional[_errors.Error] = None) -> None:
-        if self.connection.socket.fileno() < 0:
-            return  # closed already
+        if self.closed:
+            return
+        self.closed = True
         self.on_close()
-        asyncio.get_running_loop().remove_reader(self.connection.socket.fileno())
-        self.connection.close()
+        if self.connection.socket.fileno() >= 0:
+            asyncio.get_running_loop().remove_reader(self.connection.socket.fileno())
+            self.connection.close()
         for future, _, _ in self.waiting.values():
             if not future.done():
                 future.set_exception(cause or server_exited(self.connection.path))
@@ -340,6 +343,7 @@ class _AsyncConnection:
                     raise not_answered(self.connection.path, call.timeout)
                 return future.result()
             except (asyncio.CancelledError, _errors.DeadlineError):
+                future.cancel()
                 if number in self.waiting:  # its block becomes idle with the response
                     with contextlib.suppress(OSError):
                         self.connection.send(_wire.CANCEL, number)
