@@ -136,7 +136,7 @@ func (c *Core) decidePerLane(number int) (Line, Decision) {
 	best, recheck := Decision{Until: Never}, Never
 	for l := c.laneAfter(nil, number); l != nil; {
 		next := c.laneAfter(l, number)
-		whole := Line{lane: l, closing: c.closing, deferrable: c.deferrable(l, next), overtaken: l.overtaken()}
+		whole := Line{lane: l, closing: c.closing, deferrable: c.deferrable(l, next)}
 		d := c.policy.Decide(c.now, whole)
 		if c.withDeadline > 0 {
 			d = c.meetDeadlines(whole, d)

@@ -134,14 +134,14 @@ func runsBefore(a, b *Item) bool {
 	return a.sequence < b.sequence
 }
 
-// A Line is the part of a lane that a [Policy] may take from, starting at the front.
+// A Line is the part of a lane that a [Policy] may take from, starting at the front. It has few
+// fields: with a fifth one, the compiler would no longer pass it in registers.
 type Line struct {
 	lane    *lane
 	end     *Item // item of another lane before which the line ends; nil if there is none
 	closing bool
 
 	deferrable bool
-	overtaken  bool
 }
 
 // First returns the item at the front, or nil if the line is empty.
@@ -185,7 +185,7 @@ func (l Line) Deferrable() bool { return l.deferrable }
 
 // Overtaken reports whether batches of other shapes have run in place of these requests as often
 // as they may, so that the policy must not hold them any longer.
-func (l Line) Overtaken() bool { return l.overtaken }
+func (l Line) Overtaken() bool { return l.lane.overtaken() }
 
 // Closing reports whether no more requests will arrive.
 func (l Line) Closing() bool { return l.closing }

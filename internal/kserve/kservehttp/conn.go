@@ -73,8 +73,9 @@ func (c *conn) closing() bool { return c != nil && c.draining.Load() }
 const maxHeld = 8 << 10
 
 // writeOnce sends everything that write writes to w, about size bytes, in one system call. If c
-// is nil, it leaves the writes to net/http. Write errors are ignored: the client has disconnected.
-func (c *conn) writeOnce(w http.ResponseWriter, size int, write func(io.Writer) error) {
+// is nil, it leaves the writes to net/http, which ends a response of unknown length itself, later:
+// exact means that its length is known. Write errors are ignored: the client has disconnected.
+func (c *conn) writeOnce(w http.ResponseWriter, size int, exact bool, write func(io.Writer) error) {
 	if c == nil {
 		_ = write(w)
 		return
@@ -85,8 +86,7 @@ func (c *conn) writeOnce(w http.ResponseWriter, size int, write func(io.Writer) 
 	c.timed, c.left = size > progressSize, 0
 	c.mu.Unlock()
 	defer c.flush()
-	// net/http ends a response of unknown length itself, later.
-	if write(w) == nil && w.Header().Get("Content-Length") != "" {
+	if write(w) == nil && exact {
 		_ = http.NewResponseController(w).Flush()
 	}
 }

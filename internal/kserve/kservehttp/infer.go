@@ -195,11 +195,11 @@ func send(w http.ResponseWriter, r *http.Request, req *kserve.Request, resp *inf
 	answer := func(w io.Writer) error { return write(w, doc, req, resp) }
 	if encoding := responseEncoding(r.Header.Values("Accept-Encoding")); encoding != "" {
 		header.Set("Content-Encoding", encoding)
-		conn.writeOnce(w, size, func(w io.Writer) error { return compress(w, encoding, answer) })
+		conn.writeOnce(w, size, false, func(w io.Writer) error { return compress(w, encoding, answer) })
 		return nil
 	}
 	header.Set("Content-Length", strconv.Itoa(size))
-	conn.writeOnce(w, size, answer)
+	conn.writeOnce(w, size, true, answer)
 	return nil
 }
 

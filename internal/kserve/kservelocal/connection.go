@@ -316,10 +316,10 @@ func (c *connection) run(ctx context.Context, number uint32, req *infer.Request,
 	err := c.ask(ctx, req, resp)
 	req.Memory.Release()
 	c.end(number)
-	if infer.CodeOf(err) == infer.Cancelled && c.server.ctx.Err() != nil {
-		err = infer.Errorf(infer.Unavailable, "the server has stopped") // and another one may answer
-	}
 	if err != nil {
+		if infer.CodeOf(err) == infer.Cancelled && c.server.ctx.Err() != nil {
+			err = infer.Errorf(infer.Unavailable, "the server has stopped") // and another one may answer
+		}
 		c.fail(number, err)
 		return
 	}
