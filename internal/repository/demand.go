@@ -468,11 +468,10 @@ func (d *onDemand) queuedLocked(bytes int64) (wait time.Duration) {
 			opening += m.bytes
 		}
 	}
-	limit := d.growth.Limit(d.opts.Memory, bytes)
 	switch {
 	case d.loading >= d.opts.Loads:
 		return wait / time.Duration(d.opts.Loads)
-	case !evict.MayOpen(limit-d.held, limit, opening, bytes):
+	case !d.mayOpenLocked(opening, bytes):
 		return min(wait, openPatience)
 	}
 	return 0
@@ -735,7 +734,7 @@ func (d *onDemand) hold(bytes int64) {
 	patient := true
 	for {
 		d.mu.Lock()
-		if (d.held+bytes <= d.growth.Limit(d.opts.Memory, bytes) || d.leaving == 0) && (!patient || d.mayOpenLocked(bytes)) {
+		if (d.held+bytes <= d.growth.Limit(d.opts.Memory, bytes) || d.leaving == 0) && (!patient || d.mayOpenLocked(d.opening, bytes)) {
 			d.held += bytes
 			d.opening += bytes
 			d.mu.Unlock()
@@ -753,10 +752,10 @@ func (d *onDemand) hold(bytes int64) {
 	}
 }
 
-// mayOpenLocked reports whether a model may be loaded beside those that are being loaded.
-func (d *onDemand) mayOpenLocked(bytes int64) bool {
+// mayOpenLocked reports whether a model may be loaded beside others that are being loaded.
+func (d *onDemand) mayOpenLocked(opening, bytes int64) bool {
 	limit := d.growth.Limit(d.opts.Memory, bytes)
-	return evict.MayOpen(limit-d.held, limit, d.opening, bytes)
+	return evict.MayOpen(limit-d.held, limit, opening, bytes)
 }
 
 // releaseLocked gives memory back.

@@ -376,8 +376,9 @@ func TestWhatMayBeAnIndexCannotChangeWhileItIsUsed(t *testing.T) {
 	}
 }
 
-func TestWhoLeavesIsNotComputedFor(t *testing.T) {
-	var inside, left atomic.Int32
+// waiting returns a backend that counts calls, and those of clients that left: it waits for that.
+func waiting(t *testing.T, inside, left *atomic.Int32) *kservetest.Server {
+	t.Helper()
 	backend := kservetest.New(t, kservetest.Recorded...)
 	backend.Before = func(ctx context.Context, _ *infer.Request) error {
 		inside.Add(1)
@@ -385,7 +386,12 @@ func TestWhoLeavesIsNotComputedFor(t *testing.T) {
 		left.Add(1)
 		return ctx.Err()
 	}
-	s, path := serve(t, backend, Options{})
+	return backend
+}
+
+func TestWhoLeavesIsNotComputedFor(t *testing.T) {
+	var inside, left atomic.Int32
+	s, path := serve(t, waiting(t, &inside, &left), Options{})
 	before := buf.Live()
 	c := dial(t, path).greet(1 << 20)
 	for n := range uint32(3) {
@@ -445,14 +451,7 @@ func TestWhoLeavesIsNoticedAlsoIfItSaidThatItWouldWait(t *testing.T) {
 
 func TestWhoLeavesDuringItsFirstCallIsNoticed(t *testing.T) {
 	var inside, left atomic.Int32
-	backend := kservetest.New(t, kservetest.Recorded...)
-	backend.Before = func(ctx context.Context, _ *infer.Request) error {
-		inside.Add(1)
-		<-ctx.Done()
-		left.Add(1)
-		return ctx.Err()
-	}
-	s, path := serve(t, backend, Options{})
+	s, path := serve(t, waiting(t, &inside, &left), Options{})
 	c := dial(t, path).greet(1 << 20)
 	a := identity(1)
 	a.flags = noOtherFrame
