@@ -153,20 +153,27 @@ self.kept = sender`)).open(t)
 	}
 }
 
-func TestASenderReportsHowItsWorkerDied(t *testing.T) {
-	inst := newFixture(t, decoupledConfig, sending(`
-def later(sender):
-    while not os.path.exists(__file__ + ".ran"): time.sleep(0.001)
-    os._exit(3)
-threading.Thread(target=later, args=(sender,)).start()`)).open(t)
+// streamAfter runs a batch of one request to its end, and returns the request's responses.
+func streamAfter(t *testing.T, inst *instance) infer.ResponseStream {
+	t.Helper()
 	batch := calls(1)
 	senders := opened(batch)
 	if err := inst.RunEach(t.Context(), batch); err != nil {
 		t.Fatal(err)
 	}
 	release(batch)
+	return <-senders[0]
+}
+
+func TestASenderReportsHowItsWorkerDied(t *testing.T) {
+	inst := newFixture(t, decoupledConfig, sending(`
+def later(sender):
+    while not os.path.exists(__file__ + ".ran"): time.sleep(0.001)
+    os._exit(3)
+threading.Thread(target=later, args=(sender,)).start()`)).open(t)
+	more := streamAfter(t, inst)
 	told := make(chan []string, 1)
-	go func() { told <- story(t, <-senders[0]) }()
+	go func() { told <- story(t, more) }()
 	if err := os.WriteFile(filepath.Join(inst.model.dir, "1", "model.py.ran"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -210,13 +217,7 @@ func TestASenderIsWaitedForNoLongerThanItsClientDoes(t *testing.T) {
 def later(sender):
     while not sender.is_cancelled(): time.sleep(0.01)
 threading.Thread(target=later, args=(sender,)).start()`)).open(t)
-	batch := calls(1)
-	senders := opened(batch)
-	if err := inst.RunEach(t.Context(), batch); err != nil {
-		t.Fatal(err)
-	}
-	release(batch)
-	more := <-senders[0]
+	more := streamAfter(t, inst)
 	defer more.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
