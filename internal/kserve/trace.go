@@ -18,10 +18,7 @@ func TraceHeaders(header map[string][]string) (traceparent, tracestate string) {
 	if len(parent) == 0 {
 		return "", ""
 	}
-	if state := header["Tracestate"]; len(state) > 0 {
-		tracestate = state[0]
-	}
-	return parent[0], tracestate
+	return parent[0], FirstValue(header["Tracestate"])
 }
 
 // EndTrace ends the span of a request that was answered with err.

@@ -9,13 +9,13 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/health/grpc_health_v1"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/tap"
 
 	"github.com/shoal-serving/shoal/internal/access"
 	"github.com/shoal-serving/shoal/internal/identity"
+	"github.com/shoal-serving/shoal/internal/kserve"
 	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
 )
 
@@ -29,6 +29,12 @@ type Authentication struct {
 }
 
 const authorizationHeader = "Authorization"
+
+// The headers as gRPC has them.
+var (
+	authorizationKey = strings.ToLower(authorizationHeader)
+	claimsKey        = strings.ToLower(identity.ClaimsHeader)
+)
 
 // Probes answer everyone: they only report whether the server is live and ready, and the
 // systems that use them mostly have no credentials.
@@ -60,7 +66,7 @@ func (a *Authentication) caller(ctx context.Context, c identity.Credentials, wha
 func (a *Authentication) handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := identity.Credentials{
-			Authorization: r.Header.Get(authorizationHeader), Claims: r.Header.Get(identity.ClaimsHeader), Address: r.RemoteAddr,
+			Authorization: kserve.FirstValue(r.Header[authorizationHeader]), Claims: kserve.FirstValue(r.Header[identity.ClaimsHeader]), Address: r.RemoteAddr,
 		}
 		if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
 			c.Certificate = r.TLS.PeerCertificates[0]
@@ -76,8 +82,8 @@ func (a *Authentication) handler(next http.Handler) http.Handler {
 			refuse(w, http.StatusUnauthorized, err.Error())
 			return
 		}
-		r.Header.Del(authorizationHeader)
-		r.Header.Del(identity.ClaimsHeader)
+		delete(r.Header, authorizationHeader)
+		delete(r.Header, identity.ClaimsHeader)
 		next.ServeHTTP(w, r.WithContext(access.WithCaller(r.Context(), caller)))
 	})
 }
@@ -85,7 +91,7 @@ func (a *Authentication) handler(next http.Handler) http.Handler {
 // Tap authenticates the callers of all methods of a gRPC server, unary and streaming, when their
 // headers arrive. Interceptors would run after the message was read.
 func (a *Authentication) Tap(ctx context.Context, info *tap.Info) (context.Context, error) {
-	c := identity.Credentials{Authorization: single(info.Header, authorizationHeader), Claims: single(info.Header, identity.ClaimsHeader)}
+	c := identity.Credentials{Authorization: kserve.FirstValue(info.Header[authorizationKey]), Claims: kserve.FirstValue(info.Header[claimsKey])}
 	if p, ok := peer.FromContext(ctx); ok {
 		c.Address = p.Addr.String()
 		c.Certificate = certificate(p.AuthInfo)
@@ -94,21 +100,13 @@ func (a *Authentication) Tap(ctx context.Context, info *tap.Info) (context.Conte
 	if err != nil {
 		return ctx, status.Error(codes.Unauthenticated, err.Error())
 	}
-	info.Header.Delete(authorizationHeader) // it is that of the context
-	info.Header.Delete(identity.ClaimsHeader)
+	delete(info.Header, authorizationKey) // it is that of the context
+	delete(info.Header, claimsKey)
 	authenticated := access.WithCaller(ctx, caller)
 	if method := info.FullMethodName; method == kservepb.GRPCInferenceService_ModelStreamInfer_FullMethodName {
 		authenticated = access.WithRenewal(authenticated, func() (*access.Caller, error) { return a.caller(ctx, c, method, false) })
 	}
 	return authenticated, nil
-}
-
-// single returns the first value of a header, as http.Header.Get does.
-func single(md metadata.MD, name string) string {
-	if values := md.Get(name); len(values) > 0 {
-		return values[0]
-	}
-	return ""
 }
 
 // certificate returns the verified certificate of a gRPC client, or nil.

@@ -38,11 +38,8 @@ func (r *Reader) Fail(format string, args ...any) {
 
 // Next returns the next n bytes, or nil.
 func (r *Reader) Next(n int) []byte {
-	if r.Err != nil {
-		return nil
-	}
-	if n < 0 || n > len(r.B)-r.At {
-		r.Fail("a table that ends after %d bytes, expected %d more", len(r.B), n)
+	if r.Err != nil || n < 0 || n > len(r.B)-r.At {
+		r.short(n)
 		return nil
 	}
 	r.At += n
@@ -51,16 +48,25 @@ func (r *Reader) Next(n int) []byte {
 
 // U32 reads a number of four bytes.
 func (r *Reader) U32() uint32 {
-	if b := r.Next(4); b != nil {
-		return binary.LittleEndian.Uint32(b)
+	if r.Err != nil || len(r.B)-r.At < 4 {
+		r.short(4)
+		return 0
 	}
-	return 0
+	r.At += 4
+	return binary.LittleEndian.Uint32(r.B[r.At-4:])
 }
 
 // U64 reads a number of eight bytes.
 func (r *Reader) U64() uint64 {
-	if b := r.Next(8); b != nil {
-		return binary.LittleEndian.Uint64(b)
+	if r.Err != nil || len(r.B)-r.At < 8 {
+		r.short(8)
+		return 0
 	}
-	return 0
+	r.At += 8
+	return binary.LittleEndian.Uint64(r.B[r.At-8:])
+}
+
+// short records that the table ends before n more bytes.
+func (r *Reader) short(n int) {
+	r.Fail("a table that ends after %d bytes, expected %d more", len(r.B), n)
 }

@@ -207,7 +207,7 @@ func (w *worker) run() {
 	w.s.opts.IdleGate.BeginWork()
 	defer w.s.opts.IdleGate.EndWork()
 	err := w.runCounted(w.calls, w.takenAt)
-	if w.s.opts.RetryDied && errors.Is(err, engine.ErrDied) {
+	if err != nil && w.s.opts.RetryDied && errors.Is(err, engine.ErrDied) {
 		err = w.retry(err)
 	}
 	w.stage.memory.Release()
@@ -303,11 +303,8 @@ func (w *worker) joinRunSplit(calls []*call, start batching.Time) (stats.Run, er
 	if traced != nil {
 		times.BatchSpan = traced.NewContext()
 	}
-	for _, c := range calls {
-		times.Queued = c.times.Queued
-		if !c.streaming { // otherwise its caller has the stream of an earlier run, and may be reading them
-			c.startTimes = times
-		}
+	if w.perRequest != nil {
+		recordStart(calls, times)
 	}
 	err = w.callEngine(inputs)
 	runEnd := time.Since(w.s.epoch)
@@ -352,6 +349,16 @@ func (w *worker) fail(calls []*call, err error) {
 	}
 	if len(calls) == 1 && w.s.combines && requestMayBeCause(err) {
 		w.s.quarantine.recordFailure(calls[0].req.Client, time.Since(w.s.epoch))
+	}
+}
+
+// recordStart sets the times of callers that get a stream before the batch ends.
+func recordStart(calls []*call, times infer.Timeline) {
+	for _, c := range calls {
+		if !c.streaming { // otherwise its caller has the stream of an earlier run, and may be reading them
+			c.startTimes = times
+			c.startTimes.Queued = c.times.Queued
+		}
 	}
 }
 

@@ -25,7 +25,9 @@ var versionHeader = strings.ToLower(kserve.VersionHeader) // as gRPC has it
 func (s *service) tap(ctx context.Context, info *tap.Info) (context.Context, error) {
 	version, traceparent := info.Header[versionHeader], info.Header["traceparent"]
 	if len(version) > 0 || len(traceparent) > 0 {
-		ctx = context.WithValue(ctx, headersKey{}, &headers{first(version), first(traceparent), first(info.Header["tracestate"])})
+		ctx = context.WithValue(ctx, headersKey{}, &headers{
+			kserve.FirstValue(version), kserve.FirstValue(traceparent), kserve.FirstValue(info.Header["tracestate"]),
+		})
 	}
 	if s.opts.Tap == nil {
 		return ctx, nil
@@ -39,11 +41,4 @@ func headersOf(ctx context.Context) headers {
 		return *h
 	}
 	return headers{}
-}
-
-func first(values []string) string {
-	if len(values) == 0 {
-		return ""
-	}
-	return values[0]
 }

@@ -35,7 +35,7 @@ func (h *handler) readBody(w http.ResponseWriter, r *http.Request, charge *budge
 // readUntimed is readBody without a timeout. It returns the body decompressed. If the
 // Content-Length exceeds the limit, it reads nothing.
 func readUntimed(r *http.Request, limits *kserve.Limits, charge *budget.Charge) (*buf.Buf, error) {
-	encoding, err := bodyEncoding(r.Header.Values("Content-Encoding"))
+	encoding, err := bodyEncoding(r.Header["Content-Encoding"])
 	if err != nil {
 		return nil, err
 	}

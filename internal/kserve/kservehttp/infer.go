@@ -76,7 +76,7 @@ func (h *handler) decode(w http.ResponseWriter, r *http.Request, charge *budget.
 		req, err := kserve.DecodeRequest(body, kserve.DecodeOptions{
 			Model:      r.PathValue("model"),
 			Version:    r.PathValue("version"),
-			JSONLength: r.Header.Get(kserve.JSONLengthHeader),
+			JSONLength: kserve.FirstValue(r.Header[kserve.JSONLengthHeader]),
 			Limits:     h.opts.Limits,
 		})
 		if err != nil {
@@ -186,19 +186,19 @@ func send(w http.ResponseWriter, r *http.Request, req *kserve.Request, resp *inf
 	header["Content-Type"] = jsonType
 	if binary {
 		header["Content-Type"] = binaryType
-		header.Set(kserve.JSONLengthHeader, strconv.Itoa(len(doc)))
+		header[kserve.JSONLengthHeader] = []string{strconv.Itoa(len(doc))}
 	}
 	conn := connOf(r)
 	if conn.closing() {
 		header.Set("Connection", "close")
 	}
 	answer := func(w io.Writer) error { return write(w, doc, req, resp) }
-	if encoding := responseEncoding(r.Header.Values("Accept-Encoding")); encoding != "" {
+	if encoding := responseEncoding(r.Header["Accept-Encoding"]); encoding != "" {
 		header.Set("Content-Encoding", encoding)
 		conn.writeOnce(w, size, false, func(w io.Writer) error { return compress(w, encoding, answer) })
 		return nil
 	}
-	header.Set("Content-Length", strconv.Itoa(size))
+	header["Content-Length"] = []string{strconv.Itoa(size)}
 	conn.writeOnce(w, size, true, answer)
 	return nil
 }

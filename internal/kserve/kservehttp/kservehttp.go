@@ -163,7 +163,7 @@ func checkNames(w http.ResponseWriter, r *http.Request, do action) error {
 // handleModel adds the two routes of a model's resource: with a version and without.
 func (h *handler) handleModel(method, suffix string, do action) {
 	h.handle(method, "/v2/models/{model}"+suffix, func(w http.ResponseWriter, r *http.Request) error {
-		if version := r.Header.Get(kserve.VersionHeader); version != "" {
+		if version := kserve.FirstValue(r.Header[kserve.VersionHeader]); version != "" {
 			if !kserve.ValidVersion(version) {
 				return infer.Errorf(infer.Invalid, "%s: %q is not a version", kserve.VersionHeader, version)
 			}

@@ -87,14 +87,15 @@ func (c *connection) read(ctx context.Context) bool {
 		}
 		memfd.CloseAll(fds) // mappings stay valid
 		switch {
+		case err == nil && reads:
+		case err == nil:
+			return false
 		case infer.CodeOf(err) == infer.Internal && errors.Is(err, errPanic):
 			c.fail(0, err)
 			return true
-		case err != nil:
+		default:
 			c.fail(0, infer.Errorf(infer.Invalid, "protocol violation: %w", err))
 			return true
-		case !reads:
-			return false
 		}
 	}
 }
