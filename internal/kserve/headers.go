@@ -50,7 +50,7 @@ func (p *HeaderPattern) Forward(req *infer.Request, headers map[string][]string)
 
 // FirstValue returns the first value of a header, or "" if it has none. With the constants of
 // this project and others in HTTP's canonical form it is what http.Header.Get returns, which
-// makes its name canonical each time: that took one of twenty instructions of a request.
+// makes its name canonical each time: that took one of fourteen instructions of a request.
 func FirstValue(values []string) string {
 	if len(values) == 0 {
 		return ""
