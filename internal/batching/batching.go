@@ -93,7 +93,7 @@ const (
 	Up                      // Instance was added, and will Take
 	Take                    // Instance is ready for a batch
 	Done                    // Instance has completed its batch, and will Take again
-	Down                    // Instance must leave once it has completed its batch
+	Down                    // Instance must leave once it has completed its batch; again, if it is Broken, when it is removed
 	Broken                  // Instance is down and cannot be started: requests do not wait for it until it is Up
 	Turn                    // the device granted a turn
 	Close                   // no more requests will arrive, so batches are not held any longer

@@ -47,10 +47,7 @@ func (c *Core) up(number int) {
 	}
 	in := c.instance(number, offline)
 	in.state, in.leaving = awake, false
-	if in.broken {
-		in.broken = false
-		c.broken--
-	}
+	c.mend(in)
 	c.awake++
 	c.serving++
 }
@@ -61,6 +58,7 @@ func (c *Core) down(number int) {
 		c.serving--
 	}
 	in.leaving = true
+	c.mend(in)
 	if in.state == parked {
 		c.parked--
 		in.state = offline
@@ -70,6 +68,14 @@ func (c *Core) down(number int) {
 		c.answerBound(number)
 	}
 	c.answerAllIfUnservable()
+}
+
+// mend notes that an instance is not broken, or is not expected back.
+func (c *Core) mend(in *instance) {
+	if in.broken {
+		in.broken = false
+		c.broken--
+	}
 }
 
 func (c *Core) markBroken(number int) {

@@ -48,7 +48,7 @@ func (b *bisection) halve(calls []*call, err error) {
 
 // runPart runs calls, a part of a batch that failed with err.
 func (b *bisection) runPart(calls []*call, err error) {
-	calls = b.w.stillWaiting(calls)
+	calls = b.w.stillWaiting(calls, err)
 	switch {
 	case len(calls) == 0:
 		return
@@ -67,11 +67,16 @@ func (b *bisection) runPart(calls []*call, err error) {
 	}
 }
 
-// stillWaiting removes the calls whose callers have left, or were answered at their
-// deadline. It reuses the slice.
-func (w *worker) stillWaiting(calls []*call) []*call {
+// stillWaiting removes the calls whose callers have left, or were answered at their deadline, and
+// those whose callers have a stream, which has the error. It reuses the slice.
+func (w *worker) stillWaiting(calls []*call, err error) []*call {
 	w.s.locked(&w.out, func(batching.Time, *batching.Actions) {
-		calls = slices.DeleteFunc(calls, func(c *call) bool { return !c.item.Running() })
+		calls = slices.DeleteFunc(calls, func(c *call) bool {
+			if c.streaming {
+				c.err = err
+			}
+			return c.streaming || !c.item.Running()
+		})
 	})
 	return calls
 }

@@ -30,6 +30,7 @@ type call struct {
 	startTimes infer.Timeline
 
 	empty bool // it is a row without a request; see emptyRow
+	probe bool // it is of a probe
 
 	// For requests of iterative sequences.
 	streaming bool      // the model answers over a stream
@@ -72,7 +73,7 @@ func (s *Scheduler) newCall(req *infer.Request) *call {
 	c.item.Tenant, c.item.Weight = req.Tenant, req.Weight
 	c.times = infer.Timeline{}
 	c.taken, c.sender, c.rejected, c.outage, c.err, c.parameters = false, nil, false, nil, nil, nil
-	c.item.Again, c.streaming, c.requeued = false, false, time.Time{}
+	c.item.Again, c.streaming, c.probe, c.requeued = false, false, false, time.Time{}
 	c.slot.state.Store(unstaged)
 	c.holders.Store(2)
 	req.Memory.Retain()

@@ -14,7 +14,10 @@ func (w *worker) prepareCalls(calls []*call) {
 	w.engineCalls = w.engineCalls[:len(calls)]
 	for i, c := range calls {
 		b := &w.engineCalls[i]
-		b.Request, b.Parameters, b.Err, b.Opened, b.Again, b.Streaming = c.req, nil, nil, c.stream, false, c.streaming || c.empty
+		b.Request, b.Parameters, b.Err, b.Opened, b.Again, b.Streaming = c.req, nil, nil, c.stream, false, c.streaming || c.empty || c.probe
+		if c.probe {
+			b.Opened = nil // no client would read the stream, and the model would wait when it is full
+		}
 		b.Outputs.Tensors, b.Outputs.Memory = b.Outputs.Tensors[:0], nil
 	}
 }
@@ -35,6 +38,13 @@ func (w *worker) collectCalls(calls []*call) {
 			c.err = withCode(c.err)
 		}
 		b.Request, b.Opened = nil, nil // not valid once the call is over
+	}
+}
+
+// noteStreams notes which calls of a batch that failed have streams. Their clients have the error.
+func (w *worker) noteStreams(calls []*call) {
+	for i, c := range calls {
+		c.streaming = c.streaming || w.engineCalls[i].Streaming
 	}
 }
 

@@ -175,6 +175,37 @@ func TestABatchThatIsTakenOneByOneIsRunInPartsIfItsModelAllows(t *testing.T) {
 	}
 }
 
+func TestAWarmUpFailsWithTheErrorOfItsRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, _ := startMortal(t, Options{})
+		req := request("bad", 1)
+		if err := b.WarmUp(t.Context(), req, 2); infer.CodeOf(err) != infer.Invalid || err == nil {
+			t.Errorf("the warm-up returned %v, want the error of the model", err)
+		}
+		req.Memory.Release()
+		b.end()
+	})
+}
+
+func TestABrokenInstanceThatWasRemovedDoesNotFailRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		first, second := &mortal{died: make(chan struct{})}, &mortal{died: make(chan struct{}), failures: 100}
+		p := pacer.NewPortable()
+		t.Cleanup(p.Close)
+		b := &bench{t: t, began: time.Now(), Scheduler: New([]engine.Instance{first, second}, Options{
+			Pacer: p, Batching: batching.Config{MaxRows: 8, Policy: batching.Triton{MaxRows: 8}},
+		})}
+		second.kill()
+		time.Sleep(20 * ms) // it cannot be started
+		b.remove()
+		first.kill()
+		synctest.Wait()
+		b.began = time.Now()
+		b.submit(0, request("a", 1), 6*ms) // it is back after 5 ms
+		b.end()
+	})
+}
+
 func TestWhileAnInstanceIsDeadRequestsWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, _ := startMortal(t, Options{})

@@ -135,11 +135,13 @@ func (w *worker) runProbe(p *probe) {
 			break
 		}
 		c := w.s.newCall(p.req)
+		c.probe = true
 		c.item.LeaveSequence() // the call may have been used before
 		from := time.Since(w.s.epoch)
 		active := w.s.opts.Batching.ActiveBatches // a probe counts on its device as a batch does
 		w.exclusive = active != nil && active.Begin()
-		_, result.err = w.runBatch([]*call{c}, from)
+		_, err := w.runBatch([]*call{c}, from)
+		result.err = cmp.Or(err, c.err)
 		if active != nil {
 			active.End()
 		}
@@ -149,6 +151,9 @@ func (w *worker) runProbe(p *probe) {
 		if result.err != nil {
 			break
 		}
+	}
+	if w.panicked {
+		w.replaceInstance()
 	}
 	p.results <- result
 }

@@ -1,6 +1,7 @@
 package sched
 
 import (
+	"slices"
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/batching"
@@ -39,7 +40,7 @@ func (w *worker) reportDownLocked(now batching.Time, out *batching.Actions) {
 // reportBrokenLocked reports to the core that the instance is broken, if it has died and
 // is not expected to restart soon. Requests then do not wait for it.
 func (w *worker) reportBrokenLocked(now batching.Time, out *batching.Actions) {
-	if err := w.restartable.Failing(); err != nil {
+	if err := w.restartable.Failing(); err != nil && !w.leaving {
 		w.s.outage.Store(err)
 		w.s.stepLocked(now, batching.Event{Kind: batching.Broken, Instance: w.number}, out)
 	}
@@ -72,8 +73,8 @@ func (w *worker) rejoin() bool {
 // more. If the first attempt to restart it fails, retry returns err, the error of the
 // batch.
 func (w *worker) retry(err error) error {
-	if w.restartable.Failing() != nil {
-		return err
+	if w.restartable.Failing() != nil || slices.ContainsFunc(w.calls, func(c *call) bool { return c.streaming }) {
+		return err // a client has a stream already, which has the error
 	}
 	// The core still counts the instance as running its batch. Only Alive and probes must
 	// see that it is down for now; if it stays dead, next reports it.
@@ -102,7 +103,8 @@ func (w *worker) retire() {
 		w.leaving = true
 		if !w.down {
 			w.s.addAlive(-1)
-			w.s.stepLocked(now, batching.Event{Kind: batching.Down, Instance: w.number}, out)
 		}
+		// Also if it is down: requests do not wait for others because it is broken.
+		w.s.stepLocked(now, batching.Event{Kind: batching.Down, Instance: w.number}, out)
 	})
 }

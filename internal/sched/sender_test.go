@@ -2,6 +2,8 @@ package sched
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -161,4 +163,78 @@ func TestCallsWithStreamsAreKeptUntilTheyAreDelivered(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// A failing instance opens a stream for the first request of a batch, and fails if the batch has
+// more than one. It records its batches.
+type failing struct {
+	sending
+	batches [][]string
+}
+
+func (f *failing) RunEach(_ context.Context, calls []engine.Call) error {
+	<-f.open
+	var ids []string
+	for i := range calls {
+		ids = append(ids, calls[i].Request.ID)
+	}
+	f.batches = append(f.batches, ids)
+	if len(calls) == 1 {
+		return nil
+	}
+	calls[0].Opened <- f.more()
+	calls[0].Streaming = true
+	return errors.New("an exception")
+}
+
+func TestARequestWhoseClientHasAStreamIsNotRunAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inst := &failing{sending: *newSending()}
+		p := pacer.NewPortable()
+		t.Cleanup(p.Close)
+		s := New([]engine.Instance{inst}, Options{Pacer: p, Bisect: true, Batching: batching.Config{MaxRows: 8, Policy: batching.Triton{MaxRows: 8}}})
+		for _, id := range []string{"before", "streams", "fails"} {
+			go func() {
+				var resp infer.Response
+				if err := s.Submit(t.Context(), named(id), &resp); err == nil && resp.Stream != nil {
+					resp.Stream.Close()
+				}
+			}()
+			synctest.Wait() // the first runs while the others wait
+		}
+		close(inst.open)
+		synctest.Wait()
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		if want := "[[before] [streams fails] [fails]]"; fmt.Sprint(inst.batches) != want {
+			t.Errorf("batches %v, want %s", inst.batches, want)
+		}
+	})
+}
+
+func TestAProbeDoesNotOpenAStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inst := &refusing{}
+		p := pacer.NewPortable()
+		t.Cleanup(p.Close)
+		s := New([]engine.Instance{inst}, Options{Pacer: p, Batching: batching.Config{MaxRows: 8, Policy: batching.Triton{MaxRows: 8}}})
+		if err := s.WarmUp(t.Context(), named("a"), 1); err != nil || !inst.refused {
+			t.Errorf("error %v; the probe takes a stream: %v", err, !inst.refused)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A refusing instance notes that a request takes no stream.
+type refusing struct {
+	sending
+	refused bool
+}
+
+func (r *refusing) RunEach(_ context.Context, calls []engine.Call) error {
+	r.refused = calls[0].Opened == nil && calls[0].Streaming
+	return nil
 }

@@ -263,6 +263,10 @@ func (w *worker) runBatch(calls []*call, start batching.Time) (ran stats.Run, er
 	defer func() {
 		if cause := recover(); cause != nil {
 			ran, err = stats.Run{}, w.recovered("batch", cause)
+			w.outputs.Memory.Release()
+			for i := range w.engineCalls {
+				w.engineCalls[i].Outputs.Memory.Release()
+			}
 			w.inputs, w.joined, w.shapes, w.sourceShapes, w.engineCalls, w.outputs = nil, nil, nil, nil, nil, engine.Outputs{}
 		}
 	}()
@@ -315,6 +319,8 @@ func (w *worker) joinRunSplit(calls []*call, start batching.Time) (stats.Run, er
 			w.endRows(inRows)
 		}
 		splitEnd = time.Since(w.s.epoch)
+	} else if w.perRequest != nil {
+		w.noteStreams(inRows)
 	}
 	times.RunEnded, times.Split = w.s.at(runEnd), w.s.at(splitEnd)
 	w.queueTimes = w.queueTimes[:0]

@@ -237,7 +237,8 @@ func (r *Referee) happens() (breach string) {
 	case batching.Done:
 		return r.end(r.instance(ev.Instance))
 	case batching.Down:
-		r.instance(ev.Instance).leaving = true
+		in := r.instance(ev.Instance)
+		in.leaving, in.broken = true, false
 	case batching.Broken:
 		r.instance(ev.Instance).broken = true
 	case batching.Turn:

@@ -98,6 +98,7 @@ type scanner struct {
 	external map[string]bool // names of external files
 	weights  map[string]bool // names of the model's weights
 	hasGraph bool            // the graph of the model has begun
+	depth    int             // of the message that is read
 
 	inputs, outputs []modelconfig.Tensor // of the model's graph; inputs may be weights, too
 }
@@ -132,8 +133,15 @@ var nestedMessages = map[message]map[protowire.Number]message{
 	inTensor:    {13: inEntry},
 }
 
+// maxDepth is how deep protobuf's own reader lets messages be nested.
+const maxDepth = 100
+
 // message reads the fields of a message that ends at offset end.
 func (s *scanner) message(end int64, in message) error {
+	if s.depth++; s.depth > maxDepth {
+		return fmt.Errorf("messages are nested deeper than %d levels", maxDepth)
+	}
+	defer func() { s.depth-- }()
 	for s.at < end {
 		tag, err := binary.ReadUvarint(s)
 		if err != nil {

@@ -121,6 +121,11 @@ func (i *instance) RunEach(ctx context.Context, calls []engine.Call) error {
 	default:
 		err = i.readOutputs(f, calls)
 	}
+	if err != nil {
+		for k, opened := range i.batch.opened {
+			calls[k].Streaming = calls[k].Streaming || opened
+		}
+	}
 	for _, s := range senders {
 		s.batchDone(err)
 	}
