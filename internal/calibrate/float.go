@@ -1,7 +1,6 @@
 package calibrate
 
 import (
-	"encoding/binary"
 	"math"
 
 	"github.com/shoal-serving/shoal/tensor"
@@ -27,36 +26,4 @@ func encode(t tensor.Type, v float64) uint64 {
 		return uint64(single>>23-biasDifference)<<10 | uint64(single>>13&(1<<10-1))
 	}
 	return uint64(single)
-}
-
-// decode returns the first number in data.
-func decode(t tensor.Type, data []byte) float64 {
-	switch t {
-	case tensor.FP64:
-		return math.Float64frombits(binary.LittleEndian.Uint64(data))
-	case tensor.FP32:
-		return float64(math.Float32frombits(binary.LittleEndian.Uint32(data)))
-	case tensor.BF16:
-		return float64(math.Float32frombits(uint32(binary.LittleEndian.Uint16(data)) << 16))
-	}
-	return decodeFP16(binary.LittleEndian.Uint16(data))
-}
-
-// decodeFP16 returns the value of a half-precision number.
-func decodeFP16(bits uint16) float64 {
-	sign := 1.0
-	if bits>>15 == 1 {
-		sign = -1
-	}
-	exponent, fraction := int(bits>>10&(1<<5-1)), float64(bits&(1<<10-1))
-	switch exponent {
-	case 0:
-		return sign * math.Ldexp(fraction, -24)
-	case 1<<5 - 1:
-		if fraction != 0 {
-			return math.NaN()
-		}
-		return math.Inf(int(sign))
-	}
-	return sign * math.Ldexp(1024+fraction, exponent-25)
 }

@@ -199,13 +199,13 @@ func compareTensors(want, got *tensor.Tensor) error {
 	size := want.Type.Size()
 	largest := 0.0
 	for at := 0; at < len(want.Data); at += size {
-		if v := math.Abs(decode(want.Type, want.Data[at:])); !math.IsInf(v, 0) && v > largest {
+		if v := math.Abs(tensor.Float(want.Type, want.Data[at:])); !math.IsInf(v, 0) && v > largest {
 			largest = v
 		}
 	}
 	allowed := tolerances[want.Type]
 	for at := 0; at < len(want.Data); at += size {
-		a, b := decode(want.Type, want.Data[at:]), decode(want.Type, got.Data[at:])
+		a, b := tensor.Float(want.Type, want.Data[at:]), tensor.Float(want.Type, got.Data[at:])
 		if a == b || math.IsNaN(a) && math.IsNaN(b) {
 			continue
 		}
