@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
@@ -78,7 +80,7 @@ func (f *fake) InFlight() int             { return 4 }
 func (f *fake) Stopping() <-chan struct{} { return f.stopping }
 
 // An event is a received one.
-type event struct{ name, data string }
+type event struct{ name, data, retry string }
 
 // events parses a stream.
 func events(t *testing.T, text string) (all []event) {
@@ -90,6 +92,8 @@ func events(t *testing.T, text string) (all []event) {
 			e.name = line[7:]
 		case strings.HasPrefix(line, "data: "):
 			e.data = line[6:]
+		case strings.HasPrefix(line, "retry: "):
+			e.retry = line[7:]
 		case line == "":
 			all = append(all, e)
 			e = event{}
@@ -334,6 +338,123 @@ func TestAStreamEndsWithTheServerAndAfterAWhile(t *testing.T) {
 		})
 		if took := time.Since(began); took != 10*time.Second {
 			t.Errorf("the stream of a server that stopped after 10 s ended after %v", took)
+		}
+	})
+}
+
+// TestBrowsersOpenAnotherStreamAtOnce has a stream that ends: browsers wait for seconds unless the
+// server says how long.
+func TestBrowsersOpenAnotherStreamAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := receive(t, New(newFake("a"), Options{}), "?count=2", time.Hour, nil)
+		if all[0].name != "hello" || all[0].retry != "200" {
+			t.Errorf("the first event is %+v, want a hello that says when to open another stream", all[0])
+		}
+		for _, e := range all[1:] {
+			if e.retry != "" {
+				t.Errorf("event %s says it again", e.name)
+			}
+		}
+	})
+}
+
+// connect serves a dashboard on a connection without buffers, and returns the client's end.
+func connect(t *testing.T, d *Dashboard) net.Conn {
+	t.Helper()
+	client, conn := net.Pipe()
+	l := &oneConn{conn: make(chan net.Conn, 1), closed: make(chan struct{})}
+	l.conn <- conn
+	s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/" {
+			d.ServePage(w, r)
+		} else if err := d.ServeEvents(w, r); err != nil {
+			t.Error(err)
+		}
+	})}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = s.Serve(l) // until it is closed
+	}()
+	t.Cleanup(func() {
+		_, _ = client.Close(), s.Close() // the server may have closed both
+		<-done
+	})
+	return client
+}
+
+// A oneConn is a listener that accepts one connection.
+type oneConn struct {
+	conn   chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+}
+
+func (l *oneConn) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conn:
+		return c, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *oneConn) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return nil
+}
+
+func (l *oneConn) Addr() net.Addr { return &net.UnixAddr{} }
+
+func TestAViewerThatDoesNotReadLosesItsPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := New(newFake("a"), Options{})
+		client := connect(t, d)
+		viewers := func() int {
+			synctest.Wait()
+			d.board.mu.Lock()
+			defer d.board.mu.Unlock()
+			return d.board.viewers
+		}
+		if _, err := io.WriteString(client, "GET /dashboard/events?model=a HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(stall - time.Second)
+		if n := viewers(); n != 1 {
+			t.Errorf("%d viewers before the deadline, want 1", n)
+		}
+		time.Sleep(2 * time.Second)
+		if n := viewers(); n != 0 {
+			t.Errorf("%d viewers after the deadline, want none", n)
+		}
+	})
+}
+
+func TestAViewerThatReadsKeepsItsPlaceAndItsConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := connect(t, New(newFake("a"), Options{Interval: time.Second}))
+		from := bufio.NewReader(client)
+		get := func(path string) string {
+			if _, err := io.WriteString(client, "GET "+path+" HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
+				t.Fatal(err)
+			}
+			resp, err := http.ReadResponse(from, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = resp.Body.Close() }() // it was read
+			text, err := io.ReadAll(resp.Body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return string(text)
+		}
+		if list, _ := figures(t, events(t, get("/dashboard/events?count=90"))); len(list) != 90 {
+			t.Errorf("%d figures in a stream of 90 s, want 90", len(list))
+		}
+		time.Sleep(2 * stall)
+		if page := get("/"); len(page) < 50 {
+			t.Errorf("the next request on the connection gets %q", page)
 		}
 	})
 }

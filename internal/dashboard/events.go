@@ -20,6 +20,14 @@ const (
 	// authenticated again: a key may have been revoked.
 	maxStream = 5 * time.Minute
 
+	// reopen is when browsers open another stream. Without it they wait for seconds, and the page
+	// says that the server has stopped.
+	reopen = 200 * time.Millisecond
+
+	// stall is how long a client may leave an event unread. One that reads no more would hold its
+	// place for ever.
+	stall = 30 * time.Second
+
 	// maxBatches is how many batches an event has at most, which bounds its size.
 	maxBatches = 400
 )
@@ -73,7 +81,7 @@ func (d *Dashboard) ServeEvents(w http.ResponseWriter, r *http.Request) error {
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Accel-Buffering", "no") // nginx would collect events
-	v := &viewer{dashboard: d, w: w, model: r.URL.Query().Get("model"), version: r.URL.Query().Get("version")}
+	v := &viewer{dashboard: d, w: w, client: http.NewResponseController(w), model: r.URL.Query().Get("model"), version: r.URL.Query().Get("version")}
 	defer v.unwatch()
 	if v.begin() != nil {
 		return nil // the client has left
@@ -105,6 +113,7 @@ func (d *Dashboard) ServeEvents(w http.ResponseWriter, r *http.Request) error {
 type viewer struct {
 	dashboard      *Dashboard
 	w              http.ResponseWriter
+	client         *http.ResponseController
 	edition        uint64 // of the board, that was sent last
 	model, version string // that it watches; "" if none
 	reel           *reel  // nil if the model does not serve
@@ -114,6 +123,9 @@ type viewer struct {
 func (v *viewer) begin() error {
 	text, err := json.Marshal(hello{Version: v.dashboard.opts.Version, Interval: v.dashboard.opts.Interval.Milliseconds(), Bounds: bounds()})
 	if err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintf(v.w, "retry: %d\n", reopen.Milliseconds()); err != nil {
 		return err
 	}
 	return v.event("hello", text)
@@ -134,7 +146,7 @@ func (v *viewer) send(now time.Time) error {
 			return err
 		}
 	}
-	return http.NewResponseController(v.w).Flush()
+	return v.client.Flush()
 }
 
 func (v *viewer) sendBatches(now time.Time) error {
@@ -190,8 +202,10 @@ func (v *viewer) unwatch() {
 	v.reel, v.seen = nil, 0
 }
 
-// event writes an event. text has no line breaks.
+// event writes an event. text has no line breaks. The deadline lasts until the response has ended:
+// net/http removes it before the next request.
 func (v *viewer) event(name string, text []byte) error {
+	_ = v.client.SetWriteDeadline(time.Now().Add(stall)) // fails only if the connection is closed
 	_, err := fmt.Fprintf(v.w, "event: %s\ndata: %s\n\n", name, text)
 	return err
 }

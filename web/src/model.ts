@@ -5,7 +5,7 @@ import { state } from './overview.ts'
 import { reason, sign } from './reasons.ts'
 import type { Recent, Store } from './stream.ts'
 import { Timeline } from './timeline.ts'
-import { TryIt } from './try.ts'
+import { modelPath, TryIt } from './try.ts'
 
 // explainEvery is how often the explanation is read again, in milliseconds.
 const explainEvery = 5000
@@ -49,7 +49,7 @@ export class ModelView {
       h('div', { class: 'grid' }, this.sizes.element, this.closed.element, this.failed.element),
       this.errors,
       h('section', { 'aria-labelledby': 'why-title' }, h('h3', { id: 'why-title' }, 'Why it runs like this'), this.curveSection, this.why),
-      new TryIt(name).element,
+      new TryIt(name, version).element,
     )
   }
 
@@ -112,7 +112,7 @@ export class ModelView {
 
   // explain shows the words of shoal explain. Its curve is drawn instead of written.
   private async explain(): Promise<void> {
-    const path = `v2/models/${encodeURIComponent(this.name)}${this.version ? '/versions/' + this.version : ''}/explain`
+    const path = modelPath(this.name, this.version) + '/explain'
     try {
       const [words, figures] = await Promise.all([fetch(path + '?width=10000', { headers: { Accept: 'text/plain' } }), fetch(path)])
       if (!words.ok || !figures.ok) return

@@ -106,7 +106,7 @@ export class Store {
     let all = this.history.get(key)
     if (!all) this.history.set(key, (all = []))
     const last = all[all.length - 1]
-    if (last && (last.model.success > m.success || last.model.batches > m.batches)) all.length = 0 // loaded anew
+    if (last && fewer(last.model, m)) all.length = 0 // loaded anew
     else if (last) this.noteErrors(at, last.model, m)
     // A model that did not change sent nothing: its counters were the same until the event before.
     const quiet = last && all.length > 0 && at - last.at > 1500
@@ -200,6 +200,11 @@ export class Recent {
   }
 }
 
+// fewer reports whether a counter has less than before. Those of one load only grow.
+function fewer(before: Model, now: Model): boolean {
+  return before.success > now.success || before.batches > now.batches || Object.entries(before.failed).some(([code, n]) => n > (now.failed[code] ?? 0))
+}
+
 export function sum(of: Record<string, number>): number {
   let total = 0
   for (const n of Object.values(of)) total += n
@@ -230,11 +235,18 @@ export function percentile(counts: number[], bounds: number[], p: number): numbe
 // Silence is how long the stream may be silent before the page says so, in milliseconds.
 const silence = 1500
 
+// A refused stream is opened again after firstWait, and after twice as long each time until
+// longestWait, in milliseconds: a server that refuses one page would otherwise be asked all day.
+const firstWait = 1000
+const longestWait = 30_000
+
 export class Stream {
   private source: EventSource | null = null
   private last = 0
   private watched = ''
   private live = false
+  private wait = firstWait // before the next refused stream is opened again
+  private due = 0 // when that happens; 0 if the stream is not refused
 
   constructor(
     readonly store: Store,
@@ -256,8 +268,10 @@ export class Stream {
 
   private open(): void {
     this.source?.close()
+    this.due = 0
     const source = (this.source = new EventSource('dashboard/events' + this.watched))
     source.addEventListener('hello', e => {
+      this.wait = firstWait // each stream begins with this event
       const hello = JSON.parse((e as MessageEvent<string>).data)
       this.store.version = hello.version
       this.store.bounds = hello.bounds_ms
@@ -275,13 +289,14 @@ export class Stream {
   }
 
   private check(): void {
-    const quiet = performance.now() - this.last
-    if (this.last > 0 && quiet > silence) this.set(false)
+    const now = performance.now()
+    if (this.last > 0 && now - this.last > silence) this.set(false)
     // Browsers give up after an answer other than 200, such as that of a proxy.
-    if (this.source?.readyState === EventSource.CLOSED && quiet > silence) {
-      this.last = performance.now() - silence
-      this.open()
-    }
+    if (this.source?.readyState !== EventSource.CLOSED) return
+    if (this.due === 0) {
+      this.due = now + this.wait
+      this.wait = Math.min(2 * this.wait, longestWait)
+    } else if (now >= this.due) this.open()
   }
 
   private set(live: boolean): void {

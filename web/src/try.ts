@@ -11,6 +11,7 @@ interface Tensor {
 
 interface Metadata {
   name: string
+  versions: string[] | null // those that serve, and their labels
   inputs: Tensor[]
   outputs: Tensor[]
 }
@@ -24,6 +25,11 @@ interface Field {
 // maxFilled is how many elements the page fills in: a text field with more is slow.
 const maxFilled = 4096
 
+// modelPath returns the path of a version. Version '' means that the server chooses.
+export function modelPath(name: string, version: string): string {
+  return 'v2/models/' + encodeURIComponent(name) + (version && '/versions/' + encodeURIComponent(version))
+}
+
 export class TryIt {
   readonly element: HTMLElement
   private readonly body = h('div')
@@ -31,8 +37,12 @@ export class TryIt {
   private readonly snippets = h('div')
   private fields: Field[] = []
   private client = 'curl'
+  private named = '' // the version in the code of clients; '' if the model has only one
 
-  constructor(private readonly name: string) {
+  constructor(
+    private readonly name: string,
+    private readonly version: string,
+  ) {
     this.answer.hidden = true
     this.element = h('section', { 'aria-labelledby': 'try-title' }, h('h3', { id: 'try-title' }, 'Try it'), this.body, this.answer, this.snippets)
     void this.load()
@@ -40,7 +50,7 @@ export class TryIt {
 
   private async load(): Promise<void> {
     try {
-      const response = await fetch('v2/models/' + encodeURIComponent(this.name))
+      const response = await fetch(modelPath(this.name, this.version))
       const m = (await response.json()) as Metadata & { error?: string }
       if (!response.ok) throw new Error(m.error ?? response.statusText)
       this.build(m)
@@ -50,6 +60,8 @@ export class TryIt {
   }
 
   private build(m: Metadata): void {
+    const versions = (m.versions ?? []).filter(v => /^\d+$/.test(v))
+    this.named = versions.length > 1 ? this.version : ''
     this.fields = m.inputs.map((tensor, i) => {
       const shape = tensor.shape.map(d => (d < 0 ? 1 : d))
       const f: Field = {
@@ -104,7 +116,7 @@ export class TryIt {
     text(this.answer, 'waiting …')
     const began = performance.now()
     try {
-      const response = await fetch(`v2/models/${encodeURIComponent(this.name)}/infer`, { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(this.request()) })
+      const response = await fetch(modelPath(this.name, this.version) + '/infer', { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(this.request()) })
       const body = await response.text()
       let shown = body
       try {
@@ -130,9 +142,9 @@ export class TryIt {
     const base = location.href.replace(/[#?].*$/, '').replace(/\/$/, '')
     const python = this.fields.map(f => `    "${f.tensor.name}": np.zeros([${this.shapeOf(f).join(', ')}], dtype=${numpy(f.tensor.datatype)}),`).join('\n')
     const all: Record<string, string> = {
-      curl: `curl ${base}/v2/models/${this.name}/infer -d '${body.replaceAll("'", "'\\''")}'`,
-      Python: `import numpy as np\nimport shoal\n\nmodel = shoal.load("${this.name}", url="${base}")\nprint(model.run({\n${python}\n}))`,
-      shoal: `shoal infer ${this.name} --random --url ${location.host}`,
+      curl: `curl ${base}/${modelPath(this.name, this.named)}/infer -d '${body.replaceAll("'", "'\\''")}'`,
+      Python: `import numpy as np\nimport shoal\n\nmodel = shoal.load("${this.name}", url="${base}"${this.named && `, version="${this.named}"`})\nprint(model.run({\n${python}\n}))`,
+      shoal: `shoal infer ${this.name}${this.named && ' --model-version ' + this.named} --random --url ${base}`,
     }
     const pre = h('pre', { tabindex: 0, 'aria-label': 'Client code' }, all[this.client] ?? '')
     this.snippets.replaceChildren(
