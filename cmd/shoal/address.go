@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"slices"
 	"strings"
 
@@ -14,6 +16,9 @@ import (
 var addressFlags = []string{
 	"address", "http-address", "grpc-address", "metrics-address", "xds-address", adminFlag, "inference_address", "management_address", "metrics_address",
 }
+
+// anyHost is where a server listens whose address is empty.
+const anyHost = "0.0.0.0"
 
 // insecureFlag allows addresses that other machines can reach.
 const insecureFlag = "insecure-bind"
@@ -36,7 +41,7 @@ func checkAddresses(settings []setting, o *accessOptions) error {
 // connections are not encrypted or clients not authenticated.
 func exposed(settings []setting, o *accessOptions) (all []setting) {
 	for _, s := range settings {
-		if !slices.Contains(addressFlags, s.name) || s.value == "" || identity.IsLoopback(s.value) {
+		if !slices.Contains(addressFlags, s.name) || identity.IsLoopback(hostOf(s)) {
 			continue
 		}
 		secure := o.secure("http")
@@ -53,12 +58,27 @@ func exposed(settings []setting, o *accessOptions) (all []setting) {
 	return all
 }
 
+// hostOf returns where an address setting makes the server listen. An empty one of a single
+// protocol leaves that to --address.
+func hostOf(s setting) string {
+	host := s.value
+	switch {
+	case s.value == "" && s.name != "address":
+		return "localhost"
+	case s.name == adminFlag:
+		if name, _, err := net.SplitHostPort(s.value); err == nil {
+			host = name
+		}
+	}
+	return cmp.Or(host, anyHost)
+}
+
 // warnOfClients warns of addresses that other machines can reach without being
 // authenticated, or over connections that are not encrypted.
 func warnOfClients(settings []setting, o *accessOptions, log *slog.Logger) {
 	var all []string
 	for _, s := range exposed(settings, o) {
-		all = append(all, s.value)
+		all = append(all, cmp.Or(s.value, anyHost))
 	}
 	addresses := strings.Join(slices.Compact(all), ",")
 	if o.grpcSSL && !o.grpcMutual && o.grpcRoot != "" {

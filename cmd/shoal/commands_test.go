@@ -158,6 +158,9 @@ func TestInferReadsItsInputs(t *testing.T) {
 	npy := "\x93NUMPY\x01\x00" + "\x46\x00" + "{'descr': '<f4', 'fortran_order': False, 'shape': (16,), }" + strings.Repeat(" ", 11) + "\n" + strings.Repeat("\x00\x00\x80\x3f", 16)
 	dir := directory(t, map[string]string{
 		"body.json":  `{"inputs": [{"name": "INPUT", "datatype": "FP32", "shape": [1, 16], "data": ` + row + `}]}`,
+		"all.json":   `{"id": "5", "parameters": {"sequence_end": false, "n": 3, "x": 1.5}, "inputs": [{"name": "INPUT", "shape": [1, 16], "data": ` + row + `}], "outputs": [{"name": "OUTPUT"}]}`,
+		"none.json":  `{"inputs": [{"name": "INPUT", "shape": [1, 16], "data": ` + row + `}], "outputs": [{"name": "OTHER"}]}`,
+		"typo.json":  `{"inputs": [{"name": "INPUT", "shape": [1, 16], "data": ` + row + `}], "parameter": {}}`,
 		"named.json": `{"INPUT": [` + row + `, ` + row + `]}`,
 		"a.npy":      npy,
 		"wide.npy":   strings.Replace(npy, "<f4", "<f8", 1) + strings.Repeat("\x00", 64),
@@ -171,6 +174,9 @@ func TestInferReadsItsInputs(t *testing.T) {
 	})
 	for _, tt := range []struct{ flag, file, want string }{
 		{"--json", "body.json", `OUTPUT FP32\[1,16\] = \[1, 1, .*2\]`},
+		{"--json", "all.json", `OUTPUT FP32\[1,16\] = \[1, 1, .*2\]`},
+		{"--json", "none.json", `'OTHER'`},
+		{"--json", "typo.json", `unknown field "parameter"; a request has id, parameters, inputs and outputs`},
 		{"--json", "named.json", `OUTPUT FP32\[2,16\] = \[1, 1, `},
 		{"--npy", "a.npy", `OUTPUT FP32\[1,16\] = \[1, 1, .*1\]`},
 		{"--npy", "INPUT=a.npy", `OUTPUT FP32\[1,16\] = \[1, 1, .*1\]`},
@@ -282,6 +288,11 @@ func TestWrongUsageIsAnsweredWithWhatWasMeant(t *testing.T) {
 		"bench":                          `name a model, as in "shoal bench resnet50"`,
 		"bench compare":                  `name the files to compare`,
 		"version x":                      `unexpected argument "x"`,
+		"keys lsit":                      `unknown command "lsit"; did you mean "shoal keys list"?`,
+		"keys revoke":                    `name the ID of a key`,
+		"keys create x":                  `unexpected argument "x"`,
+		"rollout strat m 2":              `unknown command "strat"; did you mean "shoal rollout start"?`,
+		"ls --tls -u http://a:8000":      "connections to http://a:8000 are not encrypted; write https://",
 		"health a b":                     `unexpected argument "b"`,
 		"serve":                          "no models given; name a model file or a directory of models",
 		"serve m --load-model a":         "--load-model needs --model-control-mode=explicit",

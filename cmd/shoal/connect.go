@@ -56,6 +56,9 @@ func (c *credentialFlags) options(address string) (client.Options, error) {
 	if !c.tls && c.ca == "" && c.cert == "" && c.key == "" && !strings.HasPrefix(address, "https://") {
 		return opts, nil
 	}
+	if strings.HasPrefix(address, "http://") {
+		return opts, misuse{fmt.Errorf("-u: connections to %s are not encrypted; write https://, or leave out --tls, --ca and --cert", address)}
+	}
 	t, err := identity.ClientTLS{CA: c.ca, Cert: c.cert, Key: c.key}.Config()
 	if err != nil {
 		return opts, misuse{fmt.Errorf("--ca, --cert: %w", err)}

@@ -111,7 +111,7 @@ func runDemo(ctx context.Context, opts demoOptions, models string, stdout, stder
 	served := make(chan error, 1) // so that the server can end before its error is received
 	go func() { served <- serve.ExecuteContext(ctx) }()
 	load := demoLoad{client: c}
-	if err := load.await(ctx, models, served); err != nil {
+	if ready, err := load.await(ctx, models, served); !ready {
 		stop()
 		return err
 	}
@@ -146,9 +146,9 @@ type demoLoad struct {
 	active atomic.Int64 // number of clients that send requests
 }
 
-// await returns when the model is ready, and reads the request for it. It returns the error of
-// the server if that ends.
-func (l *demoLoad) await(ctx context.Context, models string, served <-chan error) error {
+// await returns true when the model is ready, and reads the request for it. It returns false and
+// the error of the server if that ends.
+func (l *demoLoad) await(ctx context.Context, models string, served <-chan error) (ready bool, err error) {
 	patience := time.NewTimer(demoReady)
 	defer patience.Stop()
 	retry := time.NewTicker(20 * time.Millisecond)
@@ -159,18 +159,20 @@ func (l *demoLoad) await(ctx context.Context, models string, served <-chan error
 		}
 		select {
 		case err := <-served:
-			return err
+			return false, err
 		case <-patience.C:
-			return fmt.Errorf("the model was not ready after %v", demoReady)
+			return false, fmt.Errorf("the model was not ready after %v", demoReady)
 		case <-retry.C:
 		}
 	}
 	meta, err := l.client.Metadata(ctx, demoModel, "")
 	if err != nil {
-		return err
+		return false, err
 	}
-	l.inputs, err = (&inferOptions{json: demoRequest(models)}).inputs(meta, nil)
-	return err
+	var req client.Request
+	err = (&inferOptions{json: demoRequest(models)}).fill(&req, meta, nil)
+	l.inputs = req.Inputs
+	return err == nil, err
 }
 
 // send sends requests while client n is active.

@@ -228,6 +228,15 @@ var commandAliases = map[string]string{
 	"start": "serve", "benchmark": "bench", "perf": "bench", "check": "doctor", "why": "explain",
 }
 
+// needsCommand runs a command that only has others: it writes their help, or says that one of them
+// does not exist.
+func needsCommand(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return unknownCommand(cmd, args[0])
+	}
+	return writeHelp(cmd, cmd.OutOrStdout())
+}
+
 // unknownCommand returns an error for an argument that should be a command.
 func unknownCommand(cmd *cobra.Command, name string) error {
 	var names []string

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -98,13 +100,15 @@ func (o *inferOptions) run(ctx context.Context, c *client.Client, name string, i
 	if err != nil {
 		return err
 	}
-	inputs, err := o.inputs(meta, in)
-	if err != nil {
+	req := &client.Request{Model: name, Version: o.version, Classes: o.classes}
+	if err := o.fill(req, meta, in); err != nil {
 		return fmt.Errorf("model %q: %w", name, err)
 	}
-	req := &client.Request{Model: name, Version: o.version, ID: o.id, Inputs: inputs, Classes: o.classes}
-	for i := 0; o.classes > 0 && i < len(meta.Outputs); i++ {
-		req.Outputs = append(req.Outputs, meta.Outputs[i].Name)
+	req.ID = cmp.Or(o.id, req.ID)
+	if o.classes > 0 && len(req.Outputs) == 0 {
+		for _, out := range meta.Outputs {
+			req.Outputs = append(req.Outputs, out.Name)
+		}
 	}
 	began := time.Now()
 	resp, err := c.Infer(ctx, req)
@@ -121,8 +125,8 @@ func (o *inferOptions) run(ctx context.Context, c *client.Client, name string, i
 	return writeResponse(out, resp, took)
 }
 
-// inputs returns those of the request.
-func (o *inferOptions) inputs(meta *client.Metadata, in io.Reader) ([]client.Tensor, error) {
+// fill sets the inputs of the request, and what else its file has.
+func (o *inferOptions) fill(req *client.Request, meta *client.Metadata, in io.Reader) (err error) {
 	m := bench.Model{Name: meta.Name, MaxBatch: -1}
 	for _, i := range meta.Inputs {
 		m.Inputs = append(m.Inputs, bench.Input{Name: i.Name, Type: i.Type, Shape: i.Shape})
@@ -131,29 +135,71 @@ func (o *inferOptions) inputs(meta *client.Metadata, in io.Reader) ([]client.Ten
 	case o.random:
 		shapes, err := parseShapes(o.shapes)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		return m.Fill(bench.Data{Rows: o.rows, Shapes: shapes, Random: true, Seed: o.seed, StringLength: 16})
+		req.Inputs, err = m.Fill(bench.Data{Rows: o.rows, Shapes: shapes, Random: true, Seed: o.seed, StringLength: 16})
+		return err
 	case o.json != "":
 		text, err := readInput(o.json, in)
 		if err != nil {
-			return nil, fmt.Errorf("--json: %w; check the path", err)
+			return fmt.Errorf("--json: %w; check the path", err)
 		}
-		inputs, err := m.ReadRequest(text)
+		if req.Inputs, err = m.ReadRequest(text); err == nil && m.IsBody(text) {
+			err = readBody(text, req)
+		}
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", o.json, err)
+			return fmt.Errorf("%s: %w", o.json, err)
 		}
-		return inputs, nil
+		return nil
 	}
-	var all []client.Tensor
 	for _, arg := range o.npy {
 		t, err := readInputNpy(arg, meta)
 		if err != nil {
-			return nil, fmt.Errorf("--npy: %w", err)
+			return fmt.Errorf("--npy: %w", err)
 		}
-		all = append(all, t)
+		req.Inputs = append(req.Inputs, t)
 	}
-	return all, nil
+	return nil
+}
+
+// readBody sets what the body of a KServe v2 request has beside its inputs.
+func readBody(text []byte, req *client.Request) error {
+	var body struct {
+		ID         string         `json:"id"`
+		Parameters map[string]any `json:"parameters"`
+		Inputs     any            `json:"inputs"`
+		Outputs    []struct {
+			Name       string         `json:"name"`
+			Parameters map[string]any `json:"parameters"`
+		} `json:"outputs"`
+	}
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	d.DisallowUnknownFields()
+	if err := d.Decode(&body); err != nil {
+		return fmt.Errorf("%w; a request has id, parameters, inputs and outputs", err)
+	}
+	req.ID, req.Parameters = body.ID, body.Parameters
+	for name, value := range body.Parameters {
+		number, ok := value.(json.Number)
+		if !ok {
+			continue
+		}
+		if n, err := strconv.ParseInt(number.String(), 10, 64); err == nil {
+			req.Parameters[name] = n
+		} else if req.Parameters[name], err = number.Float64(); err != nil {
+			return fmt.Errorf("parameter %q: %w", name, err)
+		}
+	}
+	for _, out := range body.Outputs {
+		req.Outputs = append(req.Outputs, out.Name)
+		for name := range out.Parameters {
+			if name != "binary_data" { // how the answer travels, which is not shown
+				return fmt.Errorf("output %q has the parameter %q, which infer does not send; use --classes for classes", out.Name, name)
+			}
+		}
+	}
+	return nil
 }
 
 func readInput(file string, in io.Reader) ([]byte, error) {
@@ -172,6 +218,8 @@ func readInputNpy(arg string, meta *client.Metadata) (client.Tensor, error) {
 		names = append(names, i.Name)
 	}
 	switch {
+	case len(names) == 0:
+		return client.Tensor{}, errors.New("the model has no inputs")
 	case !named && len(names) == 1:
 		name, file = names[0], arg
 	case !named:
@@ -247,8 +295,17 @@ func valuesOf(t *client.Tensor) ([]any, error) {
 		return anys[bool](t)
 	case tensor.Uint8:
 		return anys[uint8](t)
-	case tensor.Uint16, tensor.FP16, tensor.BF16: // the bits of short floating-point numbers
+	case tensor.Uint16:
 		return anys[uint16](t)
+	case tensor.FP16, tensor.BF16: // which Go does not have
+		if err := t.Check(); err != nil {
+			return nil, err
+		}
+		all := make([]any, len(t.Data)/t.Type.Size())
+		for i := range all {
+			all[i] = tensor.Float(t.Type, t.Data[i*t.Type.Size():])
+		}
+		return all, nil
 	case tensor.Uint32:
 		return anys[uint32](t)
 	case tensor.Uint64:

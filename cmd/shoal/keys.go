@@ -19,6 +19,8 @@ import (
 func newKeysCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "keys",
+		Args:  cobra.ArbitraryArgs,
+		RunE:  needsCommand,
 		Short: "Create, list and revoke API keys",
 		Long: `Create, list and revoke the API keys of a server that runs with --api-keys.
 
@@ -52,7 +54,7 @@ func newKeysCreateCommand() *cobra.Command {
 		Example: `  shoal keys create --api-keys keys.json --role infer --name web
   shoal keys create --api-keys keys.json --role infer --models 'resnet*' --expires 2160h
   shoal keys create --api-keys keys.json --role admin --name ops`,
-		Args: cobra.NoArgs,
+		Args: arguments(0, 0, ""),
 	}
 	file := keysFile(cmd.Flags())
 	cmd.Flags().Var((*roleFlag)(&role), "role", "what the key may do: infer runs models, read reads everything, admin does everything")
@@ -89,7 +91,7 @@ func newKeysCreateCommand() *cobra.Command {
 }
 
 func newKeysListCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "list", Short: "List API keys, without their secrets", Args: cobra.NoArgs}
+	cmd := &cobra.Command{Use: "list", Short: "List API keys, without their secrets", Args: arguments(0, 0, "")}
 	file := keysFile(cmd.Flags())
 	topic(cmd.Flags(), "Options")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -131,7 +133,10 @@ func listKeys(w io.Writer, keys []identity.Key, now time.Time) error {
 }
 
 func newKeysRevokeCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "revoke ID", Short: "Revoke an API key", Example: "  shoal keys revoke --api-keys keys.json k3f9q2ab", Args: cobra.ExactArgs(1)}
+	cmd := &cobra.Command{
+		Use: "revoke ID", Short: "Revoke an API key", Example: "  shoal keys revoke --api-keys keys.json k3f9q2ab",
+		Args: arguments(1, 1, `name the ID of a key, as in "shoal keys revoke k3f9q2ab"; "shoal keys list" shows them`),
+	}
 	file := keysFile(cmd.Flags())
 	topic(cmd.Flags(), "Options")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

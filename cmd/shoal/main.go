@@ -66,12 +66,7 @@ func newRootCommand() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          cobra.ArbitraryArgs,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return unknownCommand(cmd, args[0])
-			}
-			return writeHelp(cmd, cmd.OutOrStdout())
-		},
+		RunE:          needsCommand,
 		Example: `  shoal serve model.onnx
   shoal infer model --random`,
 	}

@@ -26,7 +26,8 @@ docs/how-to/run-a-cell.md describes what they need.`,
   shoal rollout start resnet50 2 --mirror --steps 20
   shoal rollout status
   shoal rollout stop resnet50`,
-		Args: arguments(0, 0, ""),
+		Args: cobra.ArbitraryArgs,
+		RunE: needsCommand,
 	}
 	cmd.AddCommand(newRolloutStartCommand(), newRolloutStatusCommand(), newRolloutStopCommand())
 	return cmd

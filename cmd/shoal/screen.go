@@ -145,6 +145,16 @@ type startup struct {
 	took     time.Duration
 	models   []startupModel
 	requests map[string]string // files with a request for a model, by its name
+
+	encrypted bool // the HTTP ports take encrypted connections only
+}
+
+// scheme is that of the addresses of HTTP ports.
+func (up *startup) scheme() string {
+	if up.encrypted {
+		return "https://"
+	}
+	return "http://"
 }
 
 type startupModel struct {
@@ -186,7 +196,7 @@ func (s *screen) show(up startup) {
 	s.ready, s.early = true, nil
 	var at []string
 	for i := 0; i+1 < len(s.addresses); i += 2 {
-		at = append(at, s.address(s.addresses[i], s.addresses[i+1]))
+		at = append(at, s.address(s.addresses[i], s.addresses[i+1], up.scheme()))
 	}
 	s.line(s.paint.Paint(console.Green, "Ready") + " in " + shortDuration(up.took) + ": " + strings.Join(at, " · "))
 	if try := s.try(up); try != "" {
@@ -195,16 +205,16 @@ func (s *screen) show(up startup) {
 }
 
 // address returns an address as a person can use it, with its protocol.
-func (s *screenState) address(protocol, address string) string {
+func (s *screenState) address(protocol, address, scheme string) string {
 	switch protocol {
 	case "http":
-		return s.paint.Paint(console.Bold, "http://"+address)
+		return s.paint.Paint(console.Bold, scheme+address)
 	case "grpc":
 		return "gRPC " + s.paint.Paint(console.Bold, address)
 	case "inference", "management":
-		return protocol + " " + s.paint.Paint(console.Bold, "http://"+address)
+		return protocol + " " + s.paint.Paint(console.Bold, scheme+address)
 	case "metrics":
-		return protocol + " " + s.paint.Paint(console.Bold, "http://"+address+"/metrics")
+		return protocol + " " + s.paint.Paint(console.Bold, scheme+address+"/metrics")
 	}
 	return protocol + " " + s.paint.Paint(console.Bold, address)
 }
@@ -246,7 +256,10 @@ func (s *screen) try(up startup) string {
 		}
 		words = append(words, "--shape", in.Name+":"+strings.Join(dims, ","))
 	}
-	if address := s.addresses[h+1]; address != "127.0.0.1:8000" {
+	switch address := s.addresses[h+1]; {
+	case up.encrypted:
+		words = append(words, "-u", up.scheme()+address)
+	case address != "127.0.0.1:8000":
 		words = append(words, "-u", address)
 	}
 	return strings.Join(words, " ")

@@ -408,7 +408,7 @@ func (p parts) reportReady(out *logOutput, took time.Duration, requests map[stri
 		return
 	}
 	ctx := access.WithCaller(context.Background(), access.Self)
-	up := startup{took: took, requests: requests}
+	up := startup{took: took, requests: requests, encrypted: p.security.http != nil}
 	for _, e := range p.models.Index(ctx, false) {
 		if e.State == "" {
 			continue // it is not loaded yet, in mode explicit

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"net/http"
 	"slices"
@@ -210,6 +211,12 @@ func (m *topModel) failures() (n uint64) {
 	return n
 }
 
+// restarted reports whether the model was loaded again before next: its counters begin at 0, or it
+// has none while it loads.
+func (m *topModel) restarted(next *topModel) bool {
+	return m.Success > next.Success || m.Batches > next.Batches || m.failures() > next.failures() || len(m.Latency) != len(next.Latency)
+}
+
 // A topSample is a model at a time, in milliseconds.
 type topSample struct {
 	at    int64
@@ -257,6 +264,7 @@ func (v *topView) event(name string, data []byte) error {
 		v.at, v.inFlight = figures.At, figures.InFlight
 		if figures.Names != nil {
 			v.names = figures.Names
+			v.forget()
 		}
 		for _, m := range figures.Models {
 			v.add(m)
@@ -265,14 +273,23 @@ func (v *topView) event(name string, data []byte) error {
 	return nil
 }
 
+// forget removes the models that are gone.
+func (v *topView) forget() {
+	known := make(map[string]bool, len(v.names))
+	for _, name := range v.names {
+		known[name] = true
+	}
+	maps.DeleteFunc(v.history, func(name string, _ []topSample) bool { return !known[name] })
+}
+
 func (v *topView) add(m topModel) {
 	if v.history == nil {
 		v.history = map[string][]topSample{}
 	}
 	key := m.Name + "/" + m.Version
 	all := v.history[key]
-	if n := len(all); n > 0 && (all[n-1].model.Success > m.Success || all[n-1].model.Batches > m.Batches) {
-		all = nil // it was loaded again
+	if n := len(all); n > 0 && all[n-1].model.restarted(&m) {
+		all = nil
 	}
 	all = append(all, topSample{v.at, m})
 	old := 0

@@ -59,6 +59,30 @@ r l u n: sort by rate, latency, queue, name · q: end`
 	}
 }
 
+func TestTopBeginsAgainWithAModelThatWasReloaded(t *testing.T) {
+	v := topView{address: "here:8000", width: 80, sort: 'r'}
+	const ready = `figures {"at":%d,"names":["m/1"],"models":[{"name":"m","version":"1","state":"READY","serving":true,"instances":1,"alive":1,"failed":{"overloaded":%d},"latency":[0,0,0]}]}`
+	for _, e := range []string{
+		`hello {"bounds_ms":[4,8,16]}`,
+		fmt.Sprintf(ready, 1000, 100),
+		`figures {"at":1500,"models":[{"name":"m","version":"1","state":"LOADING","latency":null}]}`,
+		fmt.Sprintf(ready, 2000, 0),
+		fmt.Sprintf(ready, 3000, 2),
+	} {
+		name, data, _ := strings.Cut(e, " ")
+		if err := v.event(name, []byte(data)); err != nil {
+			t.Fatal(err)
+		}
+		v.lines() // must not panic
+	}
+	if row := v.lines()[3]; !strings.HasSuffix(row, " 2.0") {
+		t.Errorf("the row is %q, want 2 failures per second", row)
+	}
+	if err := v.event("figures", []byte(`{"at":3500,"names":["other/1"]}`)); err != nil || len(v.history) != 0 {
+		t.Errorf("%v: %d models that are gone are kept", err, len(v.history))
+	}
+}
+
 func TestAQuantileIsInsideItsBucket(t *testing.T) {
 	bounds := []float64{1, 2, 4}
 	for _, c := range []struct {

@@ -31,7 +31,7 @@ type Load struct {
 	Poisson     bool            // random intervals instead of equal ones
 	Burst       int             // requests with the same due time; 0 means 1
 	Intervals   []time.Duration // repeated intervals, instead of a rate
-	Seed        uint64          // of random intervals
+	Seed        uint64          // of random intervals, which differ between targets
 	Plan        bool            // run the plan of each target once, instead of a rate
 	Count       int             // requests to send; 0 means until the windows are stable
 	Repeat      int             // number of this repetition, from 1; 0 means that the load runs once
@@ -43,6 +43,14 @@ func (l Load) String() string {
 		return "As planned"
 	}
 	return Level{Concurrency: l.Concurrency, Rate: l.Rate}.load()
+}
+
+// of returns the load of a target. With the same random intervals for all of them, the requests
+// of several models would arrive together. The first target has the seed of the load.
+func (l Load) of(target int) Load {
+	const apart = 0x9e3779b97f4a7c15 // far from the seeds that users choose, which are small
+	l.Seed += uint64(target) * apart
+	return l
 }
 
 // finite reports whether the load has a fixed number of requests. It is then measured as
@@ -141,8 +149,8 @@ func (b *Bench) measure(ctx context.Context, l Load) ([]Level, error) {
 	sending, stop := context.WithCancel(requests)
 	defer stop()
 	m := &measurement{Bench: b, load: l, sent: make(chan struct{})}
-	for _, t := range b.Targets {
-		d := &driver{Target: t, load: l, pacer: b.Pacer, before: b.statistics(ctx, t)}
+	for i, t := range b.Targets {
+		d := &driver{Target: t, load: l.of(i), pacer: b.Pacer, before: b.statistics(ctx, t)}
 		if t.Sequences != nil {
 			var err error
 			if d.sequencer, err = newSequencer(*t.Sequences, t.Caller); err != nil {

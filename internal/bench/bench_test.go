@@ -175,6 +175,41 @@ func TestPoissonArrivalsAreSentWhenTheyAreDue(t *testing.T) {
 	})
 }
 
+func TestEachModelHasRandomArrivalsOfItsOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const requests = 100
+		load := Load{Rate: 1000, Poisson: true, Seed: 3, Count: requests}
+		models := []*fake{{began: time.Now(), answer: always(0)}, {began: time.Now(), answer: always(0)}, {began: time.Now(), answer: always(0)}}
+		b := Bench{Interval: interval}
+		for _, f := range models {
+			b.Targets = append(b.Targets, Target{Caller: f, Rows: []int{1}})
+		}
+		if _, err := runTargets(t.Context(), b, load); err != nil {
+			t.Fatal(err)
+		}
+		models[0].sent = models[0].sent[1:] // without that of the warm-up, which is at 0, too
+		n := 0
+		for at := range load.schedule() {
+			if n == requests {
+				break
+			}
+			if got := models[0].sent[n].At; got != at {
+				t.Fatalf("request %d of the first model is sent at %v, want %v as if there were no other", n, got, at)
+			}
+			n++
+		}
+		seen := map[time.Duration]bool{}
+		for _, f := range models {
+			for _, p := range f.sent[len(f.sent)-requests:] {
+				if seen[p.At] {
+					t.Fatalf("requests of two models arrive at %v", p.At)
+				}
+				seen[p.At] = true
+			}
+		}
+	})
+}
+
 func TestARecordingIsPlayedAsItWas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const ms = time.Millisecond

@@ -156,7 +156,7 @@ func (c *grpcCaller) InferStep(ctx context.Context, request int, s Step) error {
 		return &kservepb.InferParameter{ParameterChoice: &kservepb.InferParameter_BoolParam{BoolParam: v}}
 	}
 	raw, err := proto.Marshal(&kservepb.ModelInferRequest{Parameters: map[string]*kservepb.InferParameter{
-		"sequence_id":    {ParameterChoice: &kservepb.InferParameter_Uint64Param{Uint64Param: s.ID}},
+		"sequence_id":    sequenceID(s.ID),
 		"sequence_start": flag(s.Start),
 		"sequence_end":   flag(s.End),
 	}})
@@ -164,6 +164,15 @@ func (c *grpcCaller) InferStep(ctx context.Context, request int, s Step) error {
 		return err
 	}
 	return c.send(ctx, append(slices.Clone(c.requests[request]), mem.SliceBuffer(raw)))
+}
+
+// sequenceID returns the parameter of a sequence. Triton refuses a uint64 here, so it is sent
+// only for an ID that does not fit into an int64.
+func sequenceID(id uint64) *kservepb.InferParameter {
+	if id > math.MaxInt64 {
+		return &kservepb.InferParameter{ParameterChoice: &kservepb.InferParameter_Uint64Param{Uint64Param: id}}
+	}
+	return &kservepb.InferParameter{ParameterChoice: &kservepb.InferParameter_Int64Param{Int64Param: int64(id)}}
 }
 
 // send sends an encoded request, and waits for its answer.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"slices"
 	"strings"
@@ -101,6 +102,27 @@ func TestOverGRPCConnectionsGrowWithTheRequests(t *testing.T) {
 	running.Wait()
 	if len(from) != 3 {
 		t.Errorf("%d requests came over %v", clients, from)
+	}
+}
+
+func TestIDsOfSequencesAreOfATypeThatTritonTakes(t *testing.T) {
+	var got *kservepb.InferParameter
+	s := &grpcServer{infer: func(_ context.Context, in *kservepb.ModelInferRequest) error {
+		got = in.GetParameters()["sequence_id"]
+		return nil
+	}}
+	c := s.serve(t, NewGRPC, 1).(SequenceCaller)
+	for _, id := range []uint64{1, math.MaxInt64, math.MaxInt64 + 1} {
+		if err := c.InferStep(t.Context(), 0, Step{ID: id, Start: true}); err != nil {
+			t.Fatal(err)
+		}
+		want := any(int64(id))
+		if id > math.MaxInt64 {
+			want = id // no int64 can hold it
+		}
+		if got.Value() != want {
+			t.Errorf("ID %d is sent as %T %[2]v, want %T %[3]v", id, got.Value(), want)
+		}
 	}
 }
 

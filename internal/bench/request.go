@@ -20,8 +20,8 @@ func (m Model) ReadRequest(text []byte) ([]tensor.Tensor, error) {
 	if len(doc) == 0 {
 		return nil, fmt.Errorf("found no inputs; expected something like %s", m.Example())
 	}
-	if list, ok := doc["inputs"]; ok && !m.has("inputs") {
-		return m.readBody(list)
+	if m.isBody(doc) {
+		return m.readBody(doc["inputs"])
 	}
 	var all []tensor.Tensor
 	for _, in := range m.Inputs {
@@ -39,6 +39,16 @@ func (m Model) ReadRequest(text []byte) ([]tensor.Tensor, error) {
 		return nil, m.unknownInput(name)
 	}
 	return all, nil
+}
+
+// IsBody reports whether text is the body of a KServe v2 request, which may have more than inputs.
+func (m Model) IsBody(text []byte) bool {
+	var doc map[string]json.RawMessage
+	return json.Unmarshal(text, &doc) == nil && m.isBody(doc)
+}
+
+func (m Model) isBody(doc map[string]json.RawMessage) bool {
+	return doc["inputs"] != nil && !m.has("inputs")
 }
 
 func (m Model) has(name string) bool {
