@@ -215,6 +215,8 @@ func TestWhatCannotSucceedIsNotSent(t *testing.T) {
 			`input "INPUT": 64 bytes of data, but sh`: func(r *client.Request) { r.Inputs[0].Shape = []int64{2, 16} },
 			`input "INPUT": elements of type INVALID`: func(r *client.Request) { r.Inputs[0].Type = tensor.Invalid },
 			"the request asks for classes and names":  func(r *client.Request) { r.Classes = 1 },
+			`"\xff" is not UTF-8`:                     func(r *client.Request) { r.ID = "\xff" },
+			`"a\xff" is not UTF-8`:                    func(r *client.Request) { r.Parameters = map[string]any{"p": "a\xff"} },
 			`parameter "p" is of type []int: expecte`: func(r *client.Request) { r.Parameters = map[string]any{"p": []int{1}} },
 			`parameter "p" is of type float64: expec`: func(r *client.Request) { r.Parameters = map[string]any{"p": math.NaN()} },
 			`parameter "p" is of type <nil>: expecte`: func(r *client.Request) { r.Parameters = map[string]any{"p": nil} },

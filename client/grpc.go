@@ -31,6 +31,9 @@ type grpcTransport struct {
 	header []string // names and values by turns
 }
 
+// maxMessage is the maximum size of a request, in bytes. Servers take less.
+const maxMessage = math.MaxInt32
+
 // reconnect has a client notice soon that a server is back: by default grpc waits for up
 // to two minutes.
 var reconnect = grpc.ConnectParams{
@@ -48,7 +51,7 @@ func newGRPC(target string, opts Options) (*grpcTransport, error) {
 		grpc.WithConnectParams(reconnect),
 		grpc.WithUserAgent(userAgent),
 		grpc.WithDisableServiceConfig(), // which would be looked up in DNS
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(int(min(opts.MaxResponse, math.MaxInt))), grpc.MaxCallSendMsgSize(math.MaxInt32)),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(int(min(opts.MaxResponse, math.MaxInt))), grpc.MaxCallSendMsgSize(maxMessage)),
 	}
 	if dial := opts.DialContext; dial != nil {
 		options = append(options, grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) { return dial(ctx, "tcp", address) }))

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"slices"
 	"time"
+	"unicode/utf8"
 )
 
 // A Request asks for one run of a model. The client does not change it, so that one
@@ -77,13 +78,29 @@ func (r *Request) check() error {
 	if r.Classes > 0 && len(r.Outputs) == 0 {
 		return invalid("the request asks for classes and names no output")
 	}
+	for _, text := range [...]string{r.Model, r.Version, r.ID} {
+		if !utf8.ValidString(text) {
+			return notUTF8(text)
+		}
+	}
+	for _, name := range r.Outputs {
+		if !utf8.ValidString(name) {
+			return notUTF8(name)
+		}
+	}
 	for i := range r.Inputs {
+		if !utf8.ValidString(r.Inputs[i].Name) {
+			return notUTF8(r.Inputs[i].Name)
+		}
 		if err := r.Inputs[i].Check(); err != nil {
 			return invalid("input %q: %v", r.Inputs[i].Name, err)
 		}
 	}
 	return nil
 }
+
+// notUTF8 returns an error for a text that gRPC cannot send, and that JSON would change.
+func notUTF8(text string) *Error { return invalid("%q is not UTF-8", text) }
 
 // parameters returns those of the request with the fields that are sent as parameters.
 // Values are of type bool, int64, uint64, float64 or string. A uint64 is more than an
@@ -94,6 +111,12 @@ func (r *Request) parameters() (map[string]any, error) {
 		value, ok := plainValue(reflect.ValueOf(r.Parameters[name]))
 		if !ok {
 			return nil, invalid("parameter %q is of type %T: expected a boolean, a finite number or a string", name, r.Parameters[name])
+		}
+		if !utf8.ValidString(name) {
+			return nil, notUTF8(name)
+		}
+		if text, ok := value.(string); ok && !utf8.ValidString(text) {
+			return nil, notUTF8(text)
 		}
 		all[name] = value
 	}

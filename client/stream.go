@@ -3,9 +3,11 @@ package client
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/shoal-serving/shoal/internal/kserve/kservepb"
 )
@@ -27,6 +29,7 @@ const (
 type Stream struct {
 	messages grpc.BidiStreamingClient[kservepb.ModelInferRequest, kservepb.ModelStreamInferResponse]
 	cancel   context.CancelFunc
+	closed   bool // by CloseSend
 }
 
 func (g *grpcTransport) stream(ctx context.Context) (*Stream, error) {
@@ -42,9 +45,9 @@ func (g *grpcTransport) stream(ctx context.Context) (*Stream, error) {
 // Send sends a request. It blocks while the server takes no more, which is why responses
 // must be received meanwhile. Set [Request.ID] to match responses to requests.
 //
-// Send returns io.EOF if the stream has ended; Recv returns the reason then. After another
-// error the request was not sent, and the stream goes on. Send has read the data of the
-// inputs when it returns.
+// Send returns [io.EOF] if the stream has ended; Recv returns the reason then. After an error
+// with the code [Invalid] or [TooLarge] the request was not sent, and the stream goes on.
+// Another error has ended the stream. Send has read the data of the inputs when it returns.
 func (s *Stream) Send(req *Request) error {
 	if err := req.check(); err != nil {
 		return err
@@ -55,6 +58,13 @@ func (s *Stream) Send(req *Request) error {
 	}
 	if in.Parameters[emptyFinal] == nil {
 		in.Parameters[emptyFinal] = parameterMessage(true) // marks the last response
+	}
+	// What follows is an error of grpc, too, but one that ends the stream.
+	if s.closed {
+		return invalid("the request is sent after CloseSend")
+	}
+	if size := proto.Size(in); size > maxMessage {
+		return &Error{Code: TooLarge, Message: fmt.Sprintf("the request has %d bytes, and the most that gRPC sends are %d", size, maxMessage)}
 	}
 	switch err := s.messages.Send(in); {
 	case err == nil:
@@ -97,7 +107,10 @@ func (s *Stream) Recv() (*Response, error) {
 }
 
 // CloseSend says that no more requests follow. Responses can still be received.
-func (s *Stream) CloseSend() error { return s.messages.CloseSend() }
+func (s *Stream) CloseSend() error {
+	s.closed = true
+	return s.messages.CloseSend()
+}
 
 // Close ends the stream and frees what it holds. Requests without a response are canceled.
 func (s *Stream) Close() { s.cancel() }

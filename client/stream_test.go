@@ -90,6 +90,66 @@ func TestARequestOfAStreamFailsAlone(t *testing.T) {
 	}
 }
 
+func TestARequestThatCannotBeSentLeavesTheStreamAsItIs(t *testing.T) {
+	s := newBackend(t)
+	goOn := make(chan struct{})
+	s.Before = func(ctx context.Context, _ *infer.Request) error {
+		select {
+		case <-goOn:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	stream, err := connect(t, s, client.Options{})["gRPC"].Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stream.Close()
+	if err := stream.Send(count("a", 1)); err != nil {
+		t.Fatal(err)
+	}
+	const bad = "\xff"
+	for name, change := range map[string]func(*client.Request){
+		"the model":               func(r *client.Request) { r.Model = bad },
+		"the version":             func(r *client.Request) { r.Version = bad },
+		"the ID":                  func(r *client.Request) { r.ID = bad },
+		"an input":                func(r *client.Request) { r.Inputs[0].Name = bad },
+		"an output":               func(r *client.Request) { r.Outputs = []string{bad} },
+		"the name of a parameter": func(r *client.Request) { r.Parameters = map[string]any{bad: 1} },
+		"a parameter":             func(r *client.Request) { r.Parameters = map[string]any{"p": bad} },
+	} {
+		req := count("b", 1)
+		change(req)
+		if err := stream.Send(req); !errors.Is(err, client.Invalid) || err.Error() != `"\xff" is not UTF-8` {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+	large := count("c", 1)
+	data := make([]uint8, 1<<26)
+	for len(large.Inputs) < 33 { // 2 GiB, and the first
+		large.Inputs = append(large.Inputs, client.NewTensor("LARGE", data))
+	}
+	if err := stream.Send(large); !errors.Is(err, client.TooLarge) {
+		t.Errorf("got %v", err)
+	}
+	if err := stream.Send(count("d", 1)); err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.CloseSend(); err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Send(count("e", 1)); !errors.Is(err, client.Invalid) {
+		t.Errorf("got %v", err)
+	}
+	close(goOn)
+	heard, err := receive(stream)
+	want := []string{"a[] true <nil>", "d[] true <nil>"}
+	if !errors.Is(err, io.EOF) || !slices.Equal(heard, want) {
+		t.Errorf("got %v, %v, want %v", heard, err, want)
+	}
+}
+
 func TestAStreamEndsWhenItIsClosed(t *testing.T) {
 	s := newBackend(t)
 	began := make(chan struct{})

@@ -42,6 +42,43 @@ func TestALongRunKeepsItsBeginning(t *testing.T) {
 	}
 }
 
+func TestThroughputOfARecordingCountsFromItsFirstRequest(t *testing.T) {
+	const first = time.Hour
+	set := batchesOf(1)
+	set.Models[0].Name, set.Models[0].Objective = "a", time.Second
+	set.Models = append(set.Models, set.Models[0], set.Models[0])
+	set.Models[1].Name, set.Models[2].Name = "b", "without requests"
+	s := Scenario{
+		Settings: []Setting{set},
+		Recorded: []Arrival{{At: first, Rows: 1}, {At: first + 499*ms, Rows: 1}, {At: first + 999*ms, Rows: 1, Model: 1}},
+	}
+	report, err := s.Run()
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := report.Runs[0]
+	if run.Began != first || run.Total.Last != first+time.Second || run.Requests[0].Arrived != first {
+		t.Errorf("began at %v, last answer at %v, first request at %v; want the times of the recording", run.Began, run.Total.Last, run.Requests[0].Arrived)
+	}
+	for i, want := range []float64{4, 1, 0} {
+		if got := run.Models[i]; got.RowsPerSecond != want || got.Goodput != want {
+			t.Errorf("%s: %v rows per second, %v of them in time, want %v", got.Model, got.RowsPerSecond, got.Goodput, want)
+		}
+	}
+	if got := run.Total; got.RowsPerSecond != 3 || got.Goodput != 3 {
+		t.Errorf("%v rows per second, %v of them in time, want 3", got.RowsPerSecond, got.Goodput)
+	}
+
+	// A load begins at zero, and so does the run.
+	s.Settings[0].Traffic = []Traffic{{Rate: []float64{1}, Even: true, Requests: 1, Rows: []int{1}}}
+	if report, err = s.Run(); err != nil {
+		t.Fatal(err)
+	}
+	if run := report.Runs[0]; run.Began != 0 || run.Total.RowsPerSecond != 4/run.Total.Last.Seconds() {
+		t.Errorf("with a load: began at %v, %v rows per second until %v", run.Began, run.Total.RowsPerSecond, run.Total.Last)
+	}
+}
+
 func TestALongRecordingKeepsItsBeginning(t *testing.T) {
 	const all = 3 * keptRequests
 	s := Scenario{Settings: []Setting{batchesOf(1)}}

@@ -2,6 +2,7 @@ package simulate
 
 import (
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -73,6 +74,36 @@ func TestRatesChangeAsTheLoadSays(t *testing.T) {
 		if i%8 != 0 && all[i]-all[i-1] != 10*time.Microsecond {
 			t.Fatalf("request %d of a burst came %v after the one before", i%8+1, all[i]-all[i-1])
 		}
+	}
+}
+
+func TestTheRateCountsRequestsHoweverLongBurstsTake(t *testing.T) {
+	const size, length = 8, 100 * time.Second
+	for name, load := range map[string]Traffic{
+		"at random": {},
+		"phases":    {Phases: []Phase{{0.5, 100 * ms}, {1.5, 100 * ms}}},
+		"a ramp":    {Ramp: Ramp{From: 0.5, To: 1.5, Period: time.Second}},
+		"even":      {Even: true},
+	} {
+		load.Rate, load.Duration, load.Burst = []float64{1_000}, length, Burst{Size: size, Spacing: 500 * time.Microsecond}
+		all := arrivalsOf(t, load)
+		if rate := float64(len(all)) / length.Seconds(); math.Abs(rate/1_000-1) > 0.03 {
+			t.Errorf("%s: %.0f requests per second, want 1000", name, rate)
+		}
+		for i := 1; i < len(all); i++ {
+			if gap := all[i] - all[i-1]; gap < 0 || i%size != 0 && gap != 500*time.Microsecond {
+				t.Fatalf("%s: request %d of a burst came %v after the one before", name, i%size+1, gap)
+			}
+		}
+	}
+}
+
+// The reader of scenarios refuses such loads; programs can make them.
+func TestABurstThatIsTooLongIsFollowedByTheNextAtItsEnd(t *testing.T) {
+	all := arrivalsOf(t, Traffic{Rate: []float64{1_000}, Even: true, Requests: 9, Burst: Burst{Size: 3, Spacing: 4 * ms}})
+	want := []time.Duration{0, 4 * ms, 8 * ms, 8 * ms, 12 * ms, 16 * ms, 16 * ms, 20 * ms, 24 * ms}
+	if !slices.Equal(all, want) {
+		t.Errorf("requests come at %v, want %v", all, want)
 	}
 }
 

@@ -24,7 +24,8 @@ type Report struct {
 // requests; its sums cover all.
 type Run struct {
 	Setting  string          `json:"setting"`
-	Point    float64         `json:"point,omitempty"` // the number of clients or the rate, if varied
+	Point    float64         `json:"point,omitempty"`    // the number of clients or the rate, if varied
+	Began    batching.Time   `json:"began_ns,omitempty"` // the first request of a recording; otherwise 0. Throughput counts from here
 	Total    Summary         `json:"total"`
 	Models   []ModelSummary  `json:"models,omitempty"`   // if there is more than one
 	Policies []PolicySummary `json:"policies,omitempty"` // of models with an automatic policy
@@ -164,8 +165,9 @@ func (t *tally) refusals() (n int) {
 	return n
 }
 
-// summary returns the sums. It sorts the recorded durations.
-func (t *tally) summary() Summary {
+// summary returns the sums of a run that began at the given time. It sorts the recorded
+// durations.
+func (t *tally) summary(began batching.Time) Summary {
 	s := Summary{
 		Sent: t.requests, Answered: t.answered, Batches: t.batches, Busy: t.busy, Last: t.last, Closed: map[string]int{}, Late: t.late,
 		Latency: distribution(t.latency), Queue: distribution(t.queue), Compute: distribution(t.compute), Refusal: distribution(t.refusal),
@@ -182,10 +184,10 @@ func (t *tally) summary() Summary {
 	if t.batches > 0 {
 		s.MeanBatch = float64(t.rows) / float64(t.batches)
 	}
-	if t.last > 0 {
-		s.RowsPerSecond = float64(t.delivered) / t.last.Seconds()
+	if took := t.last - began; took > 0 {
+		s.RowsPerSecond = float64(t.delivered) / took.Seconds()
 		if t.objective > 0 {
-			s.Goodput = float64(t.inTime) / t.last.Seconds()
+			s.Goodput = float64(t.inTime) / took.Seconds()
 		}
 	}
 	return s

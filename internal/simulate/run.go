@@ -57,6 +57,7 @@ func (s *Scenario) runPoint(set Setting, varied string, point int) (*Run, error)
 
 // runTrial adds models and requests to the trial, and runs it.
 func (s *Scenario) runTrial(t *trial, set Setting, varied string, point int) (*Run, error) {
+	t.run.Began = s.began(set)
 	for _, m := range set.Models {
 		t.add(m)
 	}
@@ -73,6 +74,15 @@ func (s *Scenario) runTrial(t *trial, set Setting, varied string, point int) (*R
 		t.send(traffic, i)
 	}
 	return t.finish()
+}
+
+// began returns when the requests of a setting begin. A recording may have begun long before
+// its first request; loads and listed arrivals count from zero.
+func (s *Scenario) began(set Setting) batching.Time {
+	if len(s.Recorded) == 0 || len(s.Arrivals) > 0 || len(set.Traffic) > 0 {
+		return 0
+	}
+	return s.Recorded[0].At
 }
 
 // An Answer is a request that was answered with a result.
@@ -409,7 +419,8 @@ type load struct {
 	rand  *rand.Rand
 	sent  int
 	think int     // number of think times used
-	at    float64 // time of the next request of an open loop, in nanoseconds
+	due   float64 // time at which the next request or burst of an open loop is due, in nanoseconds
+	at    float64 // time of its next request; later than due in a burst, and while the one before has not ended
 	tick  func()
 
 	phase    int
@@ -472,41 +483,43 @@ func (l *load) plan() {
 		l.at += float64(l.Burst.Spacing)
 	} else {
 		l.advance()
+		l.at = max(l.at, l.due)
 	}
 	if at := batching.Time(math.Round(l.at)); !l.ends(at) {
 		l.trial.world.At(at, l.tick)
 	}
 }
 
-// advance moves the time to the next request or burst.
+// advance moves due to the next request or burst. It counts from when the last one was due and
+// not from its end, so that the rate does not depend on how long bursts take.
 func (l *load) advance() {
 	distance := float64(time.Second) / l.Rate[0] * float64(max(1, l.Burst.Size))
 	switch {
 	case l.Even:
-		l.at = float64(l.sent) * float64(time.Second) / l.Rate[0]
+		l.due = float64(l.sent) * float64(time.Second) / l.Rate[0]
 	case l.Ramp.Period > 0:
 		// Thinning: generate requests at the highest rate, and skip some.
 		high := max(l.Ramp.From, l.Ramp.To)
 		for {
-			l.at += l.rand.ExpFloat64() * distance / high
-			wave := (1 - math.Cos(2*math.Pi*l.at/float64(l.Ramp.Period))) / 2
+			l.due += l.rand.ExpFloat64() * distance / high
+			wave := (1 - math.Cos(2*math.Pi*l.due/float64(l.Ramp.Period))) / 2
 			if l.rand.Float64()*high < l.Ramp.From+(l.Ramp.To-l.Ramp.From)*wave {
 				return
 			}
 		}
 	case len(l.Phases) > 0:
 		for {
-			at := l.at + l.rand.ExpFloat64()*distance/l.Phases[l.phase].Times
-			if at < l.phaseEnd {
-				l.at = at
+			due := l.due + l.rand.ExpFloat64()*distance/l.Phases[l.phase].Times
+			if due < l.phaseEnd {
+				l.due = due
 				return
 			}
-			l.at = l.phaseEnd
+			l.due = l.phaseEnd
 			l.phase = (l.phase + 1) % len(l.Phases)
 			l.beginPhase()
 		}
 	default:
-		l.at += l.rand.ExpFloat64() * distance
+		l.due += l.rand.ExpFloat64() * distance
 	}
 }
 
@@ -571,10 +584,10 @@ func (t *trial) finish() (*Run, error) {
 		tally := t.tallies[m]
 		all.add(tally)
 		if len(t.models) > 1 {
-			t.run.Models = append(t.run.Models, ModelSummary{m.Name, tally.summary()})
+			t.run.Models = append(t.run.Models, ModelSummary{m.Name, tally.summary(t.run.Began)})
 		}
 	}
-	t.run.Total = all.summary()
+	t.run.Total = all.summary(t.run.Began)
 	for _, l := range t.learners {
 		t.run.Policies = append(t.run.Policies, PolicySummary{l.model, l.policy.Explain()})
 	}

@@ -18,7 +18,44 @@ type view struct {
 	unit unit
 }
 
-func viewOf(r *simulate.Report) view { return view{r, unit(r.Unit)} }
+// viewOf returns a view of the report, in which times count from when each run began.
+func viewOf(r *simulate.Report) view {
+	shown := *r
+	shown.Runs = make([]*simulate.Run, len(r.Runs))
+	for i, run := range r.Runs {
+		shown.Runs[i] = fromBegin(run)
+	}
+	return view{&shown, unit(r.Unit)}
+}
+
+// fromBegin returns a run with times that count from when it began. Those that are zero,
+// because something did not happen, remain zero.
+func fromBegin(run *simulate.Run) *simulate.Run {
+	if run.Began == 0 {
+		return run
+	}
+	shown := *run
+	shown.Began = 0
+	shown.Models, shown.Batches, shown.Requests = slices.Clone(run.Models), slices.Clone(run.Batches), slices.Clone(run.Requests)
+	move := func(times ...*batching.Time) {
+		for _, t := range times {
+			*t = max(0, *t-run.Began)
+		}
+	}
+	move(&shown.Total.Last)
+	for i := range shown.Models {
+		move(&shown.Models[i].Last)
+	}
+	for i := range shown.Batches {
+		b := &shown.Batches[i]
+		move(&b.Began, &b.Ended)
+	}
+	for i := range shown.Requests {
+		q := &shown.Requests[i]
+		move(&q.Arrived, &q.Began, &q.Ended, &q.Answered)
+	}
+	return &shown
+}
 
 // A group is the runs of one setting, at each point of the varied parameter.
 type group struct {

@@ -266,7 +266,25 @@ func (r *reader) checkTraffic(n *yaml.Node, t simulate.Traffic, m *served) {
 		if rate*t.Duration.Seconds() > maxRequests && t.Requests == 0 {
 			r.errorf(n, "the load sends more than %d requests, which is the limit: lower rate or duration", maxRequests)
 		}
+		size, highest := float64(t.Burst.Size), rate*highestFactor(t)
+		if t.Burst.Spacing.Seconds()*(size-1)*highest > size*(1+rounding) {
+			r.errorf(n, "the next burst is due before the last one has ended: at %g requests per second, a spacing of %v is too long for bursts of %d", highest, t.Burst.Spacing, t.Burst.Size)
+		}
 	}
+}
+
+// rounding is a factor for comparisons of products that may be equal but for their last digits.
+const rounding = 1e-9
+
+// highestFactor returns the highest factor of the load's rate.
+func highestFactor(t simulate.Traffic) float64 {
+	switch {
+	case t.Ramp.Period > 0:
+		return max(t.Ramp.From, t.Ramp.To)
+	case len(t.Phases) > 0:
+		return slices.MaxFunc(t.Phases, func(a, b simulate.Phase) int { return cmp.Compare(a.Times, b.Times) }).Times
+	}
+	return 1
 }
 
 // checkPoints returns an error if two loads list different numbers of values to try.
