@@ -246,6 +246,8 @@ func (c *Config) readStates(s *Sequence, p *configpb.ModelSequenceBatching) erro
 			return bad(field+".output_name", "no name", "the name of an output of the model")
 		case slices.ContainsFunc(c.ModelInputs(), func(t Tensor) bool { return t.Name == state.Input }):
 			return invalid(field+".input_name", "%q is already an input; clients do not send a state", state.Input)
+		case slices.ContainsFunc(s.States, func(other State) bool { return other.Output == state.Output }):
+			return invalid(field+".output_name", "%q is the output of another state; each state has its own", state.Output)
 		case state.Type == tensor.Invalid:
 			return bad(field+".data_type", "no type", "the type of the state")
 		case state.Type == tensor.Bytes:

@@ -678,6 +678,9 @@ func (d *onDemand) reloaded(name string) {
 	if d == nil {
 		return // models are not counted
 	}
+	if d.evictUncounted(name) {
+		return
+	}
 	as := d.repository.describe(d.opts.Store, name)
 	d.mu.Lock()
 	m := d.models[name]
@@ -698,6 +701,36 @@ func (d *onDemand) reloaded(name string) {
 	for _, other := range leave {
 		d.evict(other)
 	}
+}
+
+// evictUncounted takes a model out of memory that left it just before it was loaded again, and
+// reports whether it did: the model serves, so that no request would count it and load it.
+func (d *onDemand) evictUncounted(name string) bool {
+	d.mu.Lock()
+	for d.models[name] != nil && d.models[name].state == going {
+		freed := d.freed
+		d.mu.Unlock()
+		select {
+		case <-freed:
+		case <-d.repository.closing:
+			return true
+		}
+		d.mu.Lock()
+	}
+	m := d.models[name]
+	if m != nil && m.state != cold || len(d.repository.server.Versions(name)) == 0 {
+		d.mu.Unlock()
+		return false
+	}
+	if m == nil {
+		m = &demanded{}
+		d.models[name] = m
+	}
+	d.held += m.bytes // until it has left
+	d.markLocked([]string{name})
+	d.mu.Unlock()
+	d.evict(name)
+	return true
 }
 
 // resumeOf returns what is known of the versions of a model from when it was loaded before.

@@ -549,6 +549,52 @@ func TestAModelThatIsLoadedAgainKeepsItsWorth(t *testing.T) {
 	})
 }
 
+// A model that serves without being counted would never leave memory.
+func TestAModelThatLeavesBeforeItIsLoadedAgainIsNotLeftInMemory(t *testing.T) {
+	check := func(t *testing.T, r *running) {
+		t.Helper()
+		if c, _ := r.source.DemandCounts(); c.Loaded != 0 || c.Held != 0 || len(r.Versions("a")) != 0 {
+			t.Errorf("%d models are loaded and %d bytes held, and versions %v serve", c.Loaded, c.Held, serving(r, "a"))
+		}
+		mustAsk(t, r, "a", time.Second)
+	}
+	t.Run("it has left", func(t *testing.T) {
+		demanding(t, newDisk(t).models("a"), 1, nil, func(t *testing.T, r *running, _ *slow) {
+			mustAsk(t, r, "a", time.Second)
+			r.source.unload("a")
+			if err := r.source.reload("a", override{}); err != nil {
+				t.Fatal(err)
+			}
+			check(t, r)
+		})
+	})
+	t.Run("it is leaving", func(t *testing.T) {
+		demanding(t, newDisk(t).models("a"), 1, nil, func(t *testing.T, r *running, _ *slow) {
+			mustAsk(t, r, "a", time.Second)
+			d := r.source.demand
+			d.mu.Lock()
+			d.markLocked([]string{"a"})
+			d.mu.Unlock()
+			r.Evict("a")
+			var client sync.WaitGroup
+			client.Go(func() {
+				if err := r.source.reload("a", override{}); err != nil {
+					t.Error(err)
+				}
+			})
+			time.Sleep(2 * time.Second) // it is loaded by then
+			synctest.Wait()
+			d.mu.Lock() // now it has left, as at the end of evict
+			d.models["a"].state = cold
+			d.leaving--
+			d.releaseLocked(weight)
+			d.mu.Unlock()
+			client.Wait()
+			check(t, r)
+		})
+	})
+}
+
 func TestAWrongMeasurementIsCorrected(t *testing.T) {
 	d := onDemand{opts: DemandOptions{Memory: 1000}}
 	m := &demanded{onDisk: 100}

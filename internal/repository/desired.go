@@ -94,6 +94,7 @@ type desired struct {
 	model    *candidate
 	with     override
 	versions map[int64]fingerprint
+	ensemble *modelconfig.Config // nil for any other model
 }
 
 func newDesired(f *candidate, with override) (*desired, error) {
@@ -110,6 +111,9 @@ func newDesired(f *candidate, with override) (*desired, error) {
 	}
 	for _, n := range served {
 		d.versions[n] = f.versions[n] + f.config*31 + with.fingerprint()
+	}
+	if len(cfg.Steps) > 0 {
+		d.ensemble = cfg
 	}
 	d.with.Files = nil // versions keep d, and files may be large
 	return d, nil

@@ -3,11 +3,15 @@ package repository
 import (
 	"cmp"
 	"context"
+	"fmt"
+	"hash/fnv"
+	"io"
 	"slices"
 	"strings"
 
 	"github.com/shoal-serving/shoal/internal/infer"
 	"github.com/shoal-serving/shoal/internal/modelconfig"
+	"github.com/shoal-serving/shoal/internal/panics"
 	"github.com/shoal-serving/shoal/internal/servable"
 )
 
@@ -17,8 +21,13 @@ import (
 // other do not wait for each other. The members that can be loaded are, as in Triton. When ctx
 // ends, loadMembers returns its cause; the load of a member continues.
 func (r *Repository) loadMembers(ctx context.Context, name string, with override, around []string) error {
-	around = append(around, name)
 	members := r.members(ctx, name, with)
+	if len(around) == 0 && r.polls() {
+		r.mu.Lock()
+		r.claimLocked(name).members = members
+		r.mu.Unlock()
+	}
+	around = append(around, name)
 	if len(members) > 0 && r.demand != nil {
 		// Their loads would wait for that of the ensemble, which holds one of a few places.
 		return infer.Errorf(infer.Unsupported, "ensembles are not supported in mode demand yet; serve it with another --model-control-mode, or call the models from a Python model")
@@ -74,6 +83,54 @@ func membersOf(cfg *modelconfig.Config, err error) []string {
 		return nil
 	}
 	return cfg.Members()
+}
+
+// isEnsemble reports whether the files of a model are those of an ensemble. What is wrong with
+// them is reported when the model is loaded.
+func (r *Repository) isEnsemble(name string) (is bool) {
+	defer func() {
+		if cause := recover(); cause != nil { // in the parser of a configuration
+			panics.Report(r.opts.Log, "poll", cause, "model", name)
+		}
+	}()
+	return len(r.members(r.ctx, name, override{})) > 0
+}
+
+// retryEnsemblesLocked makes the next poll load the ensembles of which a model is a member: they
+// were checked against another one, or could not be loaded without it.
+func (r *Repository) retryEnsemblesLocked(member string) {
+	for _, m := range r.models {
+		if slices.Contains(m.members, member) {
+			m.over.tried = 0
+		}
+	}
+}
+
+// addMembers adds what an ensemble is checked against to its fingerprint, so that it is loaded
+// again if a member has other tensors.
+func (r *Repository) addMembers(d *desired) {
+	if d.ensemble == nil {
+		return
+	}
+	h := fnv.New64a()
+	r.hashMembers(h, d.ensemble, []string{d.model.name})
+	for n := range d.versions {
+		d.versions[n] += fingerprint(h.Sum64())
+	}
+}
+
+// hashMembers hashes the members of an ensemble, and theirs. around is as in loadMembers. A member
+// that is missing is reported when the ensemble is opened.
+func (r *Repository) hashMembers(h io.Writer, cfg *modelconfig.Config, around []string) {
+	for i := range cfg.Steps {
+		step := &cfg.Steps[i]
+		member, err := r.server.MemberConfig(step.Model, step.VersionName())
+		if err != nil || slices.Contains(around, step.Model) {
+			continue
+		}
+		_, _ = fmt.Fprintf(h, "%q %d %t %t %+v %+v\n", step.Model, member.MaxBatchSize, member.Decoupled, member.Sequence != nil, member.Inputs, member.Outputs)
+		r.hashMembers(h, member, append(around, step.Model))
+	}
 }
 
 // servingMembers returns the members of the versions of a model that serve.

@@ -207,3 +207,31 @@ func TestAnEnsembleIsRefusedWhereRequestsLoadModels(t *testing.T) {
 		t.Errorf("it answered with %v, want that it is not supported", err)
 	}
 }
+
+func TestLoadingAnEnsembleChecksItAgainstMembersThatHaveChanged(t *testing.T) {
+	d := newDisk(t).model("a", chain("y", "z"), "1").model("y", echoConfig, "1").model("z", echoConfig, "1")
+	r := mustStart(t, d, &tracked{}, setup{Mode: Explicit, Models: []string{"a"}})
+	first := r.Versions("a")[0]
+	load := func(name string) {
+		t.Helper()
+		if err := r.Load(t.Context(), name, override{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if load("a"); r.Versions("a")[0] != first {
+		t.Error("it was loaded again although nothing has changed")
+	}
+	d.model("y", strings.ReplaceAll(echoConfig, "[ 2 ]", "[ 3 ]"))
+	load("y")
+	if err := r.Load(t.Context(), "a", override{}); err == nil || !strings.Contains(err.Error(), "cannot be used as") {
+		t.Errorf("with a member that does not fit: %v", err)
+	}
+	d.model("y", strings.NewReplacer("size: 4", "size: 0", "[ 2 ]", "[ -1, 2 ]").Replace(echoConfig))
+	load("y")
+	if load("a"); r.Versions("a")[0] == first {
+		t.Error("it was not loaded again")
+	}
+	if err := askChain(t, r); err != nil {
+		t.Error(err)
+	}
+}

@@ -3,6 +3,7 @@ package repository
 import (
 	"maps"
 	"slices"
+	"sync"
 	"time"
 )
 
@@ -59,7 +60,7 @@ func (r *Repository) lookAround() (unsettled bool, err error) {
 		r.demand.list(slices.Collect(maps.Keys(there)))
 	}
 	inMemory := r.demand.warmModels()
-	var todo []func()
+	var changed, gone []string
 	r.mu.Lock()
 	for name := range there {
 		if r.demand == nil {
@@ -81,18 +82,35 @@ func (r *Repository) lookAround() (unsettled bool, err error) {
 		case settle:
 			unsettled = true
 		case reload:
-			todo = append(todo, func() {
-				if r.change(name, override{}) == nil { // the log and the index say what is wrong
-					r.demand.reloaded(name)
-				}
-			})
+			changed = append(changed, name)
 		case unload:
-			todo = append(todo, func() { r.unload(name) })
+			gone = append(gone, name)
 		}
 	}
 	r.mu.Unlock()
-	for _, do := range todo {
-		r.begin(do)
+	for _, name := range gone {
+		r.begin(func() { r.unload(name) })
 	}
+	r.follow(changed)
 	return unsettled, nil
+}
+
+// follow begins to load models whose files have changed. Ensembles wait for the others, which may
+// be their members: they are checked against those that serve.
+func (r *Repository) follow(changed []string) {
+	var others sync.WaitGroup
+	others.Add(len(changed))
+	for _, name := range changed {
+		done := sync.OnceFunc(others.Done)
+		if !r.begin(func() {
+			defer done()
+			if r.isEnsemble(name) {
+				done()
+				others.Wait()
+			}
+			_ = r.reload(name, override{}) // the log and the index say what is wrong
+		}) {
+			done()
+		}
+	}
 }

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/shoal-serving/shoal/internal/engine/ensemble"
 	"github.com/shoal-serving/shoal/internal/pacer"
 	"github.com/shoal-serving/shoal/internal/servable"
 )
@@ -44,9 +45,12 @@ func TestAChangeIsLoadedWhenItIsTheSameTwice(t *testing.T) {
 func polling(t *testing.T, d disk, eng *tracked, log *slog.Logger) *running {
 	t.Helper()
 	p := pacer.NewPortable()
+	ensembles := &ensemble.Engine{Log: log}
 	r := setup{
-		Paths: []string{d.dir}, Mode: Poll, Pacer: p, Cores: 3, Log: log, Runners: map[string]servable.Runner{"echo": {Engine: eng}},
+		Paths: []string{d.dir}, Mode: Poll, Pacer: p, Cores: 3, Log: log,
+		Runners: map[string]servable.Runner{"echo": {Engine: eng}, ensemble.Name: {Engine: ensembles, Instances: 1}},
 	}.open()
+	ensembles.Members = r.Server
 	if err := r.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -111,6 +115,62 @@ func TestARepositoryThatCannotBeReadIsLoggedOnce(t *testing.T) {
 		synctest.Wait()
 		if n := strings.Count(log.String(), "can be read again"); n != 1 || !slices.Equal(serving(r, "a"), []int64{1}) {
 			t.Errorf("logged %d times, and %v serve:\n%s", n, serving(r, "a"), log.String())
+		}
+	})
+}
+
+func TestAnEnsembleIsPolledAfterItsMembers(t *testing.T) {
+	d := newDisk(t).model("a", chain("y"), "1").model("y", echoConfig, "1")
+	synctest.Test(t, func(t *testing.T) {
+		r := polling(t, d, &tracked{takes: time.Second}, slog.New(slog.DiscardHandler))
+		renamed := strings.NewReplacer(`"x"`, `"other"`)
+		d.model("a", renamed.Replace(chain("y"))).model("y", renamed.Replace(echoConfig))
+		time.Sleep(20 * time.Second) // one check sees the changes, and the next one begins to load
+		synctest.Wait()
+		if got, want := index(r), "a 1 READY; y 1 READY"; got != want {
+			t.Errorf("index %q, want %q", got, want)
+		}
+		if err := askChain(t, r); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestAPollLoadsAnEnsembleAgainWhenAMemberHasOtherTensors(t *testing.T) {
+	d := newDisk(t).model("a", chain("y"), "1").model("y", echoConfig, "1")
+	synctest.Test(t, func(t *testing.T) {
+		r := polling(t, d, &tracked{}, slog.New(slog.DiscardHandler))
+		first := r.Versions("a")[0]
+		d.model("y", echoConfig+`version_policy { latest { num_versions: 2 } }`)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if r.Versions("a")[0] != first {
+			t.Error("it was loaded again although its members have the same tensors")
+		}
+		d.model("y", strings.ReplaceAll(echoConfig, "[ 2 ]", "[ -1 ]"))
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if now := r.Versions("a"); len(now) != 1 || now[0] == first {
+			t.Errorf("%d versions serve, and none is new", len(now))
+		}
+	})
+}
+
+func TestAPollLoadsAnEnsembleWhoseMemberWasRepaired(t *testing.T) {
+	d := newDisk(t).model("z", echoConfig, "1")
+	synctest.Test(t, func(t *testing.T) {
+		r := polling(t, d, &tracked{}, slog.New(slog.DiscardHandler))
+		d.model("a", chain("y"), "1").model("y", "max_batch_size: -1", "1")
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if r.ModelReady("a", "") {
+			t.Fatal("it is ready with a member that cannot be loaded")
+		}
+		d.model("y", echoConfig)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if err := askChain(t, r); err != nil {
+			t.Errorf("after its member was repaired: %v", err)
 		}
 	})
 }

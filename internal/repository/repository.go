@@ -109,6 +109,8 @@ type model struct {
 	sent   bool        // the last load had files
 	at     fingerprint // of the disk at the last load
 
+	members []string // of an ensemble, when it was last loaded or could not be; kept in mode Poll
+
 	// refusal is why the last load of the files on disk failed before a version of the model
 	// could be opened; "" if it did not.
 	refusal string
@@ -292,11 +294,7 @@ func (r *Repository) loadFor(ctx context.Context, name string, with override) er
 	if err := r.demand.Await(ctx, name); err != nil {
 		return err
 	}
-	if err := r.load(ctx, name, with); err != nil { // it may have been loaded before with other files
-		return err
-	}
-	r.demand.reloaded(name)
-	return nil
+	return r.load(ctx, name, with) // it may have been loaded before with other files
 }
 
 // loadChange describes a load, for the audit log.
@@ -453,7 +451,7 @@ func (r *Repository) load(ctx context.Context, name string, with override) error
 func (r *Repository) startChange(name string, with override, asked bool) <-chan error {
 	done := make(chan error, 1) // size 1, so that the load does not wait for a caller that has left
 	if !r.begin(func() {
-		err := r.change(name, with)
+		err := r.reload(name, with)
 		if err == nil && asked {
 			r.mu.Lock()
 			r.claimLocked(name).asked = true
@@ -466,9 +464,19 @@ func (r *Repository) startChange(name string, with override, asked bool) <-chan 
 	return done
 }
 
+// reload loads a model that may be in memory already.
+func (r *Repository) reload(name string, with override) error {
+	err := r.change(name, with)
+	if err == nil {
+		r.demand.reloaded(name)
+	}
+	return err
+}
+
 // change loads a model, and records what it was loaded from.
 func (r *Repository) change(name string, with override) error {
 	var sent *upload
+	var before []*servable.Version
 	var at fingerprint
 	refusal := ""
 	refuse := func(err error) error {
@@ -479,7 +487,8 @@ func (r *Repository) change(name string, with override) error {
 		}
 		return loadRefused(name, err)
 	}
-	err := r.server.Load(name, r.owner(), func(ctx context.Context, _ []*servable.Version) ([]servable.Source, error) {
+	err := r.server.Load(name, r.owner(), func(ctx context.Context, have []*servable.Version) ([]servable.Source, error) {
+		before = have
 		if err := r.loadMembers(ctx, name, with, nil); err != nil {
 			return nil, refuse(err)
 		}
@@ -500,6 +509,7 @@ func (r *Repository) change(name string, with override) error {
 		if err != nil {
 			return nil, refuse(err)
 		}
+		r.addMembers(d)
 		sources := d.sources(sent)
 		if r.demand != nil {
 			resume := r.demand.resumeOf(name)
@@ -517,6 +527,9 @@ func (r *Repository) change(name string, with override) error {
 	switch {
 	case err == nil:
 		m.wanted, m.with, m.sent, m.at = true, override{Config: with.Config}, len(with.Files) > 0, at
+		if r.polls() && !slices.Equal(before, r.server.Versions(name)) {
+			r.retryEnsemblesLocked(name)
+		}
 	case !m.wanted && !r.polls() && refusal == "":
 		delete(r.models, name)
 	}

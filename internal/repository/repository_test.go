@@ -91,11 +91,13 @@ type tracked struct {
 	fail    error
 	open    int
 	loading chan struct{} // if not nil, loads wait here until their context ends
+	takes   time.Duration // of each load
 	size    int64         // that versions are said to take
 	sources []engine.Source
 }
 
 func (e *tracked) Load(ctx context.Context, src engine.Source) (engine.Model, error) {
+	time.Sleep(e.takes)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.loading != nil {

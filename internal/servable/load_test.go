@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -298,6 +299,41 @@ func TestTheFileOfASampleHasTheSizeOfItsRow(t *testing.T) {
 		if want == "" && (err != nil || string(data) != content+content) || want != "" && (err == nil || !strings.HasSuffix(err.Error(), want)) {
 			t.Errorf("%q: %q, %v, want %q", content, data, err, want)
 		}
+	}
+}
+
+func TestAModelWithSequencesIsWarmedUp(t *testing.T) {
+	for _, id := range []string{"TYPE_UINT64", "TYPE_STRING"} {
+		config := plain + `
+sequence_batching {
+  control_input { name: "start" control { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } }
+  control_input { name: "id" control { kind: CONTROL_SEQUENCE_CORRID data_type: ` + id + ` } }
+  state { input_name: "s" output_name: "s" data_type: TYPE_FP32 dims: 1 }
+}
+model_warmup { name: "w" batch_size: 3
+  inputs { key: "s" value { data_type: TYPE_FP32 dims: 1 zero_data: true } }
+  inputs { key: "start" value { data_type: TYPE_INT32 dims: 1 zero_data: true } }
+  inputs { key: "x" value { data_type: TYPE_FP32 dims: 2 zero_data: true } } }
+`
+		f := &fake{Echo: enginetest.Echo{Fails: func(in []tensor.Tensor) error {
+			names := ""
+			for i := range in {
+				names += in[i].Name + " "
+			}
+			if names != "x start id s " {
+				return errors.New("the inputs are " + names)
+			}
+			return nil
+		}}}
+		v, err := newTestEnv(t, f, Options{}).Open(t.Context(), source(config))
+		if err != nil {
+			t.Errorf("%s: %v", id, err)
+			continue
+		}
+		if got := f.Batches(); !slices.Equal(got, []int{1, 1}) {
+			t.Errorf("%s: batches of %v rows, want one of a row on each instance", id, got)
+		}
+		mustClose(t, v)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/calibrate"
@@ -22,7 +23,7 @@ func (v *Version) warmUp(ctx context.Context, params tuning) error {
 	for _, s := range v.Config.Warmup {
 		req, err := sampleRequest(v.Config, s, dir)
 		if err == nil {
-			err = v.Config.Check(req)
+			err = checkSample(v.Config, req)
 		}
 		if err == nil {
 			err = v.Scheduler.WarmUp(ctx, req, s.Count)
@@ -89,11 +90,34 @@ func inputsOf(cfg *modelconfig.Config, dir string) ([]calibrate.Inputs, error) {
 	return []calibrate.Inputs{calibrate.FromSample(cfg, row)}, nil
 }
 
-// sampleRequest builds the request of a sample.
+// checkSample checks the request of a sample. That of a model with sequences belongs to none, and
+// has an ID only for the check.
+func checkSample(cfg *modelconfig.Config, req *infer.Request) error {
+	if cfg.Sequence == nil {
+		return cfg.Check(req)
+	}
+	req.Correlation = 1
+	if slices.ContainsFunc(cfg.Sequence.Controls, func(c modelconfig.Control) bool { return c.Kind == modelconfig.ControlID && c.Type == tensor.Bytes }) {
+		req.Correlation, req.CorrelationName = 0, "1"
+	}
+	err := cfg.Check(req)
+	req.Correlation, req.CorrelationName = 0, ""
+	return err
+}
+
+// sampleRequest builds the request of a sample. That of a model with sequences has one row, and
+// may have inputs that the scheduler adds to each request; they are left out.
 func sampleRequest(cfg *modelconfig.Config, s modelconfig.Sample, dir string) (*infer.Request, error) {
 	req := &infer.Request{Model: cfg.Name}
 	left := int64(maxSample)
+	var added []modelconfig.Tensor
+	if cfg.Sequence != nil {
+		s.Rows, added = 1, cfg.ModelInputs()[len(cfg.Inputs):]
+	}
 	for _, in := range s.Inputs {
+		if slices.ContainsFunc(added, func(t modelconfig.Tensor) bool { return t.Name == in.Name }) {
+			continue
+		}
 		rows, shape := 1, in.Dims
 		if cfg.MaxBatchSize > 0 {
 			rows, shape = s.Rows, append([]int64{int64(s.Rows)}, in.Dims...)

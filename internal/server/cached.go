@@ -16,6 +16,8 @@ type lookup struct {
 	hit   bool // and had the response
 	key   cache.Key
 	took  time.Duration
+
+	versions []uint64 // of an ensemble: those in the key
 }
 
 // cached reports whether responses of a version are cached.
@@ -32,10 +34,14 @@ func (s *Server) lookUp(in *inference, resp *infer.Response) bool {
 	began := time.Now()
 	var space [8]uint64
 	pinned, _ := req.Pinned.(pins)
-	key := cache.KeyOf(s.appendVersions(space[:0], v, pinned), sharers(v, req), req)
+	versions := s.appendVersions(space[:0], v, pinned)
+	key := cache.KeyOf(versions, sharers(v, req), req)
 	hit := s.cache.Get(key, resp)
 	now := time.Now()
 	in.lookup = lookup{asked: true, hit: hit, key: key, took: now.Sub(began)}
+	if !hit && len(v.Config.Steps) > 0 {
+		in.lookup.versions = slices.Clone(versions)
+	}
 	if hit {
 		resp.Times = infer.Timeline{Queued: now, Taken: now, RunStarted: now, RunEnded: now, Split: now}
 		if req.Queued != nil {
@@ -71,6 +77,10 @@ func (s *Server) keep(in *inference, resp *infer.Response) {
 		return
 	}
 	began := time.Now()
+	if in.lookup.versions != nil && !s.stillServe(in) {
+		in.version.Stats.CacheMiss(in.lookup.took + time.Since(began))
+		return
+	}
 	outcome := s.cache.Put(in.lookup.key, resp)
 	if outcome == cache.TooLarge {
 		s.log.Debug("a response is larger than the cache", "model", in.req.Model, "version", in.version.Name())
@@ -78,6 +88,14 @@ func (s *Server) keep(in *inference, resp *infer.Response) {
 	if outcome != cache.Known {
 		in.version.Stats.CacheMiss(in.lookup.took + time.Since(began))
 	}
+}
+
+// stillServe reports whether the members of an ensemble are those that the key was made of. They
+// are selected after the cache was asked, so that others may have answered.
+func (s *Server) stillServe(in *inference) bool {
+	pinned, _ := in.req.Pinned.(pins)
+	var space [8]uint64
+	return slices.Equal(in.lookup.versions, s.appendVersions(space[:0], in.version, pinned))
 }
 
 // sharers returns the names and rights of the callers that may share a response; none means all. A

@@ -114,6 +114,30 @@ func TestAnEnsembleGivesNoAnswersOfOldMembers(t *testing.T) {
 	}
 }
 
+func TestAResponseOfAnEnsembleIsNotKeptForMembersThatDidNotGiveIt(t *testing.T) {
+	for _, replaced := range []bool{false, true} {
+		s := startCached(t, 1<<20)
+		member := s.Versions("cached")[0]
+		config := &modelconfig.Config{Steps: []modelconfig.Step{{Model: "cached"}}, CacheResponses: true}
+		in := &inference{req: request(), version: &servable.Version{ID: 1000, Config: config, Stats: member.Stats}}
+		if s.lookUp(in, &infer.Response{}) {
+			t.Fatal("the cache has a response before there was one")
+		}
+		if replaced { // before the ensemble selects its members
+			reload(t, s, member)
+		}
+		s.keep(in, &infer.Response{Outputs: request().Inputs})
+		var resp infer.Response
+		if kept := s.cache.Get(in.lookup.key, &resp); kept == replaced {
+			t.Errorf("kept %t, and its member was replaced %t", kept, replaced)
+		}
+		resp.Release()
+		if n := member.Stats.Snapshot().CacheMisses.Count; n != 1 {
+			t.Errorf("%d misses are counted, want 1", n)
+		}
+	}
+}
+
 func TestAResponseThatFailsAfterwardsIsNotKept(t *testing.T) {
 	s := startCached(t, 1<<20)
 	req := request()

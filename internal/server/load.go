@@ -39,6 +39,9 @@ func (s *Server) Load(name, owner string, desired Desired) error {
 	began := time.Now()
 	c, err := s.applySafely(ctx, m, owner, desired)
 	end()
+	if err != nil {
+		s.disown(m)
+	}
 	<-m.turn
 	switch {
 	case err != nil:
@@ -111,12 +114,17 @@ func (s *Server) loadContext(ctx context.Context, m *model) (context.Context, fu
 func (s *Server) applySafely(ctx context.Context, m *model, owner string, desired Desired) (c change, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
-			panics.Report(s.log, "load", cause, "model", m.name)
-			err = infer.Errorf(infer.Internal, "internal error while model '%s' was loaded; the server's log has the details", m.name)
+			err = s.panicked(m, cause)
 		}
 	}()
 	panics.Point("load")
 	return s.apply(ctx, m, owner, desired)
+}
+
+// panicked reports a panic that a load recovered from, and returns the error of the load.
+func (s *Server) panicked(m *model, cause any) error {
+	panics.Report(s.log, "load", cause, "model", m.name)
+	return infer.Errorf(infer.Internal, "internal error while model '%s' was loaded; the server's log has the details", m.name)
 }
 
 // apply opens the new versions of a change, and replaces the old ones.
@@ -157,9 +165,9 @@ func (s *Server) desiredSources(ctx context.Context, m *model, owner string, des
 	return desired(ctx, have)
 }
 
-// openAll opens the new versions of a change, all or none: if one fails, the others are
-// closed.
-func (s *Server) openAll(ctx context.Context, m *model, c change, want []servable.Source) ([]*servable.Version, error) {
+// openAll opens the new versions of a change, all or none: if one fails or panics, the others
+// are closed.
+func (s *Server) openAll(ctx context.Context, m *model, c change, want []servable.Source) (opened []*servable.Version, err error) {
 	if len(c.load) == 0 {
 		return nil, nil
 	}
@@ -172,7 +180,16 @@ func (s *Server) openAll(ctx context.Context, m *model, c change, want []servabl
 		s.setStates(m, c.load, StateUnavailable, err.Error())
 		return nil, err
 	}
-	var opened []*servable.Version
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = s.panicked(m, cause)
+			for _, v := range opened {
+				_ = v.Close() // the panic is the error to report
+			}
+			opened = nil
+			s.setStates(m, c.load, StateUnavailable, err.Error())
+		}
+	}()
 	for _, src := range want {
 		if !slices.Contains(c.load, src.Number) {
 			continue

@@ -169,12 +169,13 @@ func (s *Server) AllVersions() []*servable.Version {
 	return all
 }
 
-// SetDefault makes a version the one that answers requests without a version.
+// SetDefault makes a version the one that answers requests without a version. It has no effect
+// if the version does not serve: it may have been unloaded meanwhile.
 func (s *Server) SetDefault(name string, number int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if versions := s.Versions(name); len(versions) > 0 {
-		s.publishLocked(name, serving{versions, number})
+	if now := (*s.serving.Load())[name]; now.numbered(number) != nil {
+		s.publishLocked(name, serving{now.versions, number})
 	}
 }
 
@@ -245,6 +246,15 @@ func (s *Server) forget(m *model) {
 	defer s.mu.Unlock()
 	if len(m.states) == 0 && !m.expected {
 		delete(s.models, m.name)
+	}
+}
+
+// disown lets any source load a model that does not serve after its load failed.
+func (s *Server) disown(m *model) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.Versions(m.name)) == 0 {
+		m.owner = ""
 	}
 }
 

@@ -26,6 +26,7 @@ type counting struct {
 
 	takes  time.Duration // of each load, unless its context ends
 	broken int64         // number of the version that cannot be loaded; 0 means none
+	panics int64         // number of the version whose load panics; 0 means none
 
 	mu                       sync.Mutex // guards the following
 	loads, open, now, atOnce int
@@ -43,6 +44,9 @@ func (e *counting) Load(ctx context.Context, src engine.Source) (engine.Model, e
 	}
 	if src.Version == e.broken {
 		return nil, errors.New("broken")
+	}
+	if src.Version == e.panics {
+		panic("this version")
 	}
 	e.count(func() { e.open++ })
 	return e, nil
@@ -198,6 +202,48 @@ func TestANameThatNoSourceHasIsForgotten(t *testing.T) {
 			if s.Owner("m") != "" || !s.Ready() {
 				t.Errorf("owner %q, ready %t", s.Owner("m"), s.Ready())
 			}
+		}
+	})
+}
+
+func TestAPanicWhileAVersionIsOpenedLeavesNothingOpenOrLoading(t *testing.T) {
+	inBubble(t, &counting{panics: 2}, Options{}, func(t *testing.T, s *Server) {
+		s.Started()
+		if err := s.Load("m", "the test", versions(0, 1, 2)); infer.CodeOf(err) != infer.Internal || err == nil {
+			t.Errorf("%v, want an internal error", err)
+		}
+		for _, e := range s.Index(false, "m") {
+			if e.State != string(StateUnavailable) || e.Reason == "" {
+				t.Errorf("version %s is %s: %q", e.Version, e.State, e.Reason)
+			}
+		}
+		mustLoad(t, s, versions(0, 1))
+		if got := found(s); got != 1 {
+			t.Errorf("version %d is found after another load, want 1", got)
+		}
+	})
+}
+
+func TestALoadThatFailsDoesNotKeepItsNameFromOtherSources(t *testing.T) {
+	inBubble(t, &counting{broken: 1}, Options{}, func(t *testing.T, s *Server) {
+		s.Started()
+		if err := s.Load("m", "another", versions(0, 1)); err == nil || s.Owner("m") != "" {
+			t.Errorf("%v; it belongs to %q", err, s.Owner("m"))
+		}
+		mustLoad(t, s, versions(0, 2))
+		if err := s.Load("m", "the test", versions(0, 1, 2)); err == nil || s.Owner("m") != "the test" {
+			t.Errorf("%v; a model that serves belongs to %q", err, s.Owner("m"))
+		}
+	})
+}
+
+func TestAVersionThatDoesNotServeIsNotMadeTheDefault(t *testing.T) {
+	inBubble(t, &counting{}, Options{}, func(t *testing.T, s *Server) {
+		mustLoad(t, s, versions(0, 1, 2))
+		s.SetDefault("m", 1)
+		s.SetDefault("m", 7)
+		if got := found(s); got != 1 {
+			t.Errorf("version %d is the default, want 1", got)
 		}
 	})
 }
