@@ -291,7 +291,7 @@ func TestWrongUsageIsAnsweredWithWhatWasMeant(t *testing.T) {
 		"keys lsit":                      `unknown command "lsit"; did you mean "shoal keys list"?`,
 		"keys revoke":                    `name the ID of a key`,
 		"keys create x":                  `unexpected argument "x"`,
-		"rollout strat m 2":              `unknown command "strat"; did you mean "shoal rollout start"?`,
+		"rollout starts m 2":             `unknown command "starts"; did you mean "shoal rollout start"?`,
 		"ls --tls -u http://a:8000":      "connections to http://a:8000 are not encrypted; write https://",
 		"health a b":                     `unexpected argument "b"`,
 		"serve":                          "no models given; name a model file or a directory of models",
