@@ -117,7 +117,7 @@ func (o *cellOptions) check() error {
 		if err != nil {
 			return fmt.Errorf("--%s: found %q, expected host:port", name, address)
 		}
-		settings = append(settings, setting{name: name, value: cmp.Or(host, "0.0.0.0")})
+		settings = append(settings, setting{name: name, value: cmp.Or(host, anyHost)})
 	}
 	return checkAddresses(settings, &o.access)
 }
@@ -178,6 +178,8 @@ func (stateless) InFlight() int { return 0 }
 func grpcOptions(guarded *security) []grpc.ServerOption {
 	all := []grpc.ServerOption{
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second}), grpc.MaxRecvMsgSize(64 << 20),
+		// Envoys of the template ping every ten seconds, also while they have no stream.
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 		grpc.StreamInterceptor(func(s any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 			if err := guarded.gate.Check(stream.Context(), access.Observe, ""); err != nil {
 				return status.Error(codes.PermissionDenied, err.Error())

@@ -109,6 +109,7 @@ type Core struct {
 	keepUntil  Time // nothing is unloaded until then
 	planDirty  bool
 	stepDirty  bool
+	cutOff     bool                // the last routes were those of a cell that is cut off
 	routeAll   bool                // all routes must be found again
 	routeDirty map[string]struct{} // or those of these models
 	planned    Time
@@ -175,7 +176,7 @@ func (c *Core) Step(now Time, e Event) Actions {
 	a := &Actions{}
 	switch e := e.(type) {
 	case Configured:
-		c.configure(e.Wanted)
+		c.configure(e.Wanted, a)
 	case Reported:
 		c.report(e, a)
 	case Unreachable:
@@ -215,7 +216,7 @@ func (c *Core) Step(now Time, e Event) Actions {
 	return *a
 }
 
-func (c *Core) configure(w Wanted) {
+func (c *Core) configure(w Wanted, a *Actions) {
 	c.wanted = Wanted{Nodes: slices.Clone(w.Nodes), Models: slices.Clone(w.Models), Quotas: w.Quotas}
 	c.wanted.sort()
 	c.configured = cmp.Or(c.configured, c.now)
@@ -234,7 +235,7 @@ func (c *Core) configure(w Wanted) {
 		p.Nodes = slices.DeleteFunc(slices.Clone(p.Nodes), func(name string) bool { return kept[name] == nil })
 		c.plan = &p
 	}
-	c.reconcileRollouts()
+	c.reconcileRollouts(a)
 	c.planDirty, c.routeAll = true, true
 }
 
@@ -256,7 +257,7 @@ func (c *Core) report(e Reported, a *Actions) {
 	c.touch(m.page, e.Page)
 	m.page, c.planDirty = e.Page, true
 	for i := range e.Page.Models {
-		c.learn(&e.Page.Models[i])
+		c.learn(m.Name, &e.Page.Models[i])
 	}
 	maps.DeleteFunc(m.pending, func(_ string, p *pending) bool { return p.carried && p.failed == "" })
 }
@@ -307,11 +308,13 @@ func (c *Core) supersede(reason string, a *Actions) {
 	}
 }
 
-func (c *Core) learn(m *node.Model) {
-	l := c.learned[m.Name]
-	l.Asked = l.Asked || m.Requests > 0
+// learn takes note of what a node reports about a model. If its home loads it, a client has asked
+// for it: that request counts when it is answered.
+func (c *Core) learn(at string, m *node.Model) {
+	l, p := c.learned[m.Name], c.plan.Find(m.Name)
+	l.Asked = l.Asked || m.Requests > 0 || m.State == loading && p != nil && p.Home == at
 	if m.State == ready {
-		l.Bytes, l.Digest = cmp.Or(m.Bytes, l.Bytes), cmp.Or(m.Digest, l.Digest)
+		l.Digest = cmp.Or(m.Digest, l.Digest)
 		l.Objective, l.Efficient = cmp.Or(m.Objective, l.Objective), cmp.Or(m.Efficient, l.Efficient)
 		if len(m.Curve) > 0 {
 			l.Curve.Table = nil
@@ -429,8 +432,9 @@ func (c *Core) keepHeld() {
 // moved takes note of the models that have other places than in the previous plan, and reports
 // whether anything has.
 func (c *Core) moved(previous *placement.Plan) bool {
-	moved := previous == nil || previous.Frozen != c.plan.Frozen || !slices.Equal(previous.Nodes, c.plan.Nodes) || len(previous.Models) != len(c.plan.Models)
-	c.routeAll = c.routeAll || previous == nil || previous.Frozen != c.plan.Frozen
+	moved := previous == nil || previous.Frozen != c.plan.Frozen || !slices.Equal(previous.Nodes, c.plan.Nodes)
+	c.routeAll = c.routeAll || moved
+	moved = moved || len(previous.Models) != len(c.plan.Models)
 	for i := range c.plan.Models {
 		p := &c.plan.Models[i]
 		if old := previous.Find(p.Model); old == nil || old.Home != p.Home || old.Active != p.Active || !slices.Equal(old.Copies, p.Copies) {
@@ -534,9 +538,9 @@ func (c *Core) routesDue() Time {
 
 // reroute finds the routes that have changed, of all models or of those that were noted.
 func (c *Core) reroute(a *Actions) {
-	only := c.routeDirty
-	if c.routeAll {
-		only = nil
+	only, cutOff := c.routeDirty, c.isCutOff()
+	if c.routeAll || cutOff != c.cutOff {
+		only, c.cutOff = nil, cutOff
 	}
 	next := c.currentRoutes(only)
 	for _, model := range slices.Sorted(maps.Keys(next)) {

@@ -13,6 +13,9 @@ import (
 // start is when the tests begin, in 2026.
 const start = 1_800_000_000 * time.Second
 
+// frozen is how long a plan stays if many nodes vanish.
+const frozen = 10 * time.Minute
+
 // A world is a core with nodes that carry out its orders when the test says so.
 type world struct {
 	t        *testing.T
@@ -629,5 +632,126 @@ func TestARestartDuringAPartitionChangesNoRoutes(t *testing.T) {
 	again.settle()
 	if got, want := again.active("m"), w.active("m"); !slices.Equal(got, want) {
 		t.Errorf("m is active on %v, and was on %v", got, want)
+	}
+}
+
+// A page shows the load before the first request is answered.
+func TestALoadOnDemandIsNotCancelled(t *testing.T) {
+	for name, states := range map[string][]string{"slow": {loading, ready}, "fast": {ready}} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, Options{}, "a", "b", "c")
+			w.configure(Model{Name: "cold"})
+			w.reportAll()
+			w.pass(keepFor)
+			home := w.active("cold")[0]
+			for _, state := range states {
+				w.pages[home].Models = []node.Model{{Name: "cold", Version: "1", State: state}}
+				w.report(home)
+				w.pass(time.Minute)
+				if len(w.orders) > 0 {
+					t.Fatalf("while it is %s: %v", state, w.ordered())
+				}
+			}
+			w.pages[home].Models[0].Requests = 1
+			w.report(home)
+			w.pass(time.Minute)
+			if r := w.routes["cold"]; len(w.orders) > 0 || r.Home || !slices.Equal(w.active("cold"), []string{home}) {
+				t.Errorf("ordered %v, and the route is %+v", w.ordered(), r)
+			}
+		})
+	}
+}
+
+// Another node may become the home while a client waits.
+func TestALoadOnDemandStaysWhereItBegan(t *testing.T) {
+	w := newWorld(t, Options{}, "b", "c", "d", "e")
+	w.configure(Model{Name: "cold"})
+	w.reportAll()
+	w.pass(keepFor)
+	home := w.active("cold")[0]
+	w.pages[home].Models = []node.Model{{Name: "cold", Version: "1", State: loading}}
+	w.report(home)
+	w.pass(time.Minute)
+	for _, name := range []string{"f", "g", "h", "i", "j", "k"} {
+		w.pages[name] = &node.Page{ID: name, Memory: 100, Ready: true}
+	}
+	w.configure(Model{Name: "cold"})
+	w.reportAll()
+	w.pass(time.Minute)
+	if got := w.active("cold"); len(w.orders) > 0 || !slices.Equal(got, []string{home}) {
+		t.Errorf("ordered %v, and the route is to %v, and was to %s", w.ordered(), got, home)
+	}
+}
+
+func TestACopyIsAsLargeAsItsVersionsWhereItIsLargest(t *testing.T) {
+	for _, last := range []string{"a", "b"} {
+		w := newWorld(t, Options{}, "a", "b")
+		w.hold("a", "m", 1)
+		w.hold("b", "m", 1)
+		w.holdVersion("b", ready, "")
+		w.configure(Model{Name: "m", Copies: 2})
+		w.reportAll()
+		w.pass(2 * time.Second)
+		w.report(last)
+		w.pass(2 * time.Second)
+		if got := w.core.planFor[0].Bytes; got != 20 || w.core.learned["m"].Bytes != 20 {
+			t.Errorf("%s reports last: %d bytes are planned, %d are learned, want 20", last, got, w.core.learned["m"].Bytes)
+		}
+	}
+}
+
+// The nodes answer the cell, which therefore does not freeze its plan.
+func TestAFollowerThatLosesItsWayToTheNodesKeepsTheirRoutes(t *testing.T) {
+	w := settledWorld(t)
+	f := newWorld(t, Options{Follow: true})
+	f.pages, f.now = w.pages, w.now
+	f.configure(Model{Name: "m", Copies: 2})
+	f.reportAll()
+	f.step(Followed{*w.saved})
+	f.pass(time.Second)
+	for _, name := range []string{"a", "b"} {
+		f.step(Unreachable{name, "no route to host"})
+		f.pass(5 * time.Second) // polls notice them one by one
+	}
+	f.pass(time.Hour)
+	for _, model := range []string{"", "m"} {
+		if got, want := f.routes[model], w.routes[model]; !got.equal(&want) {
+			t.Errorf("%q: route %+v, want %+v", model, got, want)
+		}
+	}
+	f.reportAll()
+	f.step(Unreachable{"a", "connection refused"})
+	f.pass(5 * time.Second)
+	if got := f.active("m"); slices.Contains(got, "a") {
+		t.Errorf("m is active on %v, and a is lost", got)
+	}
+}
+
+func TestARestartWhileAThirdOfTheNodesIsUnreachableKeepsTheirRoutes(t *testing.T) {
+	w := newWorld(t, Options{}, "a", "b", "c", "d", "e", "f")
+	models := []Model{{Name: "m", Copies: 3, Split: []Share{{"1", 100}}}, {Name: "n", Copies: 2}, {Name: "cold"}}
+	w.configure(models...)
+	w.reportAll()
+	w.settle()
+	again := newWorld(t, Options{State: w.saved})
+	again.pages, again.now = w.pages, w.now+time.Minute
+	again.configure(models...)
+	lost := w.active("m")[:2]
+	for name := range w.pages {
+		if slices.Contains(lost, name) {
+			again.step(Unreachable{name, "no route to host"})
+		} else {
+			again.report(name)
+		}
+	}
+	again.pass(frozen / 2)
+	for model, want := range w.routes {
+		if got := again.routes[model]; !got.equal(&want) {
+			t.Errorf("%q: route %+v, and before %+v", model, got, want)
+		}
+	}
+	again.pass(frozen)
+	if got := again.active("m"); slices.Contains(got, lost[0]) {
+		t.Errorf("after ten minutes m is active on %v, and %v are lost", got, lost)
 	}
 }

@@ -183,7 +183,7 @@ func (c *Core) Preview(w Wanted) []Change {
 	for name, m := range o.nodes {
 		o.nodes[name] = new(*m) // configure changes it
 	}
-	o.configure(w)
+	o.configure(w, &Actions{})
 	nodes := o.placed(false, nil)
 	plan := placement.Config{Quotas: w.Quotas}.Plan(o.plan, nodes, o.models(), o.now)
 	changes := []Change{}

@@ -31,13 +31,33 @@ func holds(p *node.Page, model string) bool {
 	return slices.ContainsFunc(p.Models, func(m node.Model) bool { return m.Name == model && present(m.State) })
 }
 
+// isCutOff reports whether as many nodes of the plan do not answer as would freeze it. A follower
+// may lose its way to nodes that the cell reaches, and a cell that was started has no pages yet.
+func (c *Core) isCutOff() bool {
+	lost := 0
+	for _, name := range c.plan.Nodes {
+		if m := c.nodes[name]; m != nil && (m.gone || m.page == nil) {
+			lost++
+		}
+	}
+	return placement.ManyLost(lost, len(c.plan.Nodes))
+}
+
 // placed returns the nodes as placement sees them, with the orders that their pages do not
-// show yet. If all is true, nodes that are gone are as they were. If only is not nil, copies of
-// other models are left out.
-func (c *Core) placed(all bool, only map[string]struct{}) []placement.Node {
-	var nodes []placement.Node
+// show yet. If all is true, nodes that are gone are as they were, and those that have not answered
+// yet as planned. If only is not nil, copies of other models are left out.
+func (c *Core) placed(all bool, only map[string]struct{}) (nodes []placement.Node) {
+	planned := map[string][]placement.Loaded{} // by node
+	for i := 0; all && i < len(c.plan.Models); i++ {
+		for _, at := range c.plan.Models[i].Copies {
+			planned[at.Node] = append(planned[at.Node], placement.Loaded{Model: c.plan.Models[i].Model, Ready: true})
+		}
+	}
 	for _, w := range c.wanted.Nodes {
 		m := c.nodes[w.Name]
+		if m.page == nil && planned[w.Name] != nil {
+			nodes = append(nodes, placement.Node{Name: m.Name, Copies: planned[w.Name]})
+		}
 		if m.page == nil || m.gone && !all {
 			continue
 		}
@@ -80,19 +100,29 @@ func (c *Core) expect(m *member, n *placement.Node) {
 
 // models returns the wanted models with what the nodes reported about them.
 func (c *Core) models() []placement.Model {
-	rates := map[string]float64{}
+	rates, bytes := map[string]float64{}, map[string]int64{} // bytes where a copy has the most
+	held := map[string]int64{}                               // of one node: bytes of all versions
 	for _, m := range c.nodes {
 		if m.gone {
 			continue
 		}
+		clear(held)
 		for i := range m.models() {
 			model := &m.page.Models[i]
 			rates[model.Name] += model.Rate * max(1, model.Rows)
+			if model.State == ready {
+				held[model.Name] += model.Bytes
+				bytes[model.Name] = max(bytes[model.Name], held[model.Name])
+			}
 		}
 	}
 	models := make([]placement.Model, 0, len(c.wanted.Models))
 	for _, w := range c.wanted.Models {
 		l := c.learned[w.Name]
+		if n := bytes[w.Name]; n > 0 && n != l.Bytes {
+			l.Bytes = n
+			c.learned[w.Name] = l
+		}
 		models = append(models, placement.Model{
 			Name: w.Name, Tenant: w.Tenant, Digest: l.Digest, Bytes: l.Bytes, Curve: l.Curve, Efficient: l.Efficient,
 			Objective: cmp.Or(w.Objective, l.Objective), Copies: w.Copies,
@@ -105,8 +135,9 @@ func (c *Core) models() []placement.Model {
 // currentRoutes returns the routes of the plan by model, and under "" the nodes for requests
 // that concern no model. If only is not nil, routes of other models are left out.
 //
-// Nodes that drain get requests only if they have the last ready copy. While a plan is frozen,
-// nodes that vanished keep their routes: more likely the cell cannot reach them than clients.
+// Nodes that drain get requests only if they have the last ready copy. While a plan is frozen, or
+// this cell is cut off, nodes that vanished keep their routes: more likely the cell cannot reach
+// them than clients.
 func (c *Core) currentRoutes(only map[string]struct{}) map[string]Route {
 	plan := &placement.Plan{Models: c.plan.Models}
 	if only != nil {
@@ -119,7 +150,7 @@ func (c *Core) currentRoutes(only map[string]struct{}) map[string]Route {
 	}
 	var stay, leave []placement.Node
 	everything := Route{}
-	for _, n := range c.placed(c.plan.Frozen != "", only) {
+	for _, n := range c.placed(c.plan.Frozen != "" || c.isCutOff(), only) {
 		if n.Draining {
 			leave = append(leave, n)
 			continue

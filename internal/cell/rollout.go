@@ -141,11 +141,14 @@ func (c *Core) stopRollout(r *Rollout, reason string, a *Actions) {
 	r.old, r.new = old, fresh // the reason is about these
 }
 
-// reconcileRollouts forgets rollouts that the configuration has overtaken.
-func (c *Core) reconcileRollouts() {
+// reconcileRollouts forgets rollouts that the configuration has overtaken. A follower keeps them:
+// its file may be older than that of the cell.
+func (c *Core) reconcileRollouts(a *Actions) {
 	for name, r := range c.rollouts {
-		if m := c.wanted.find(name); m == nil || m.pinned() != r.From {
+		if m := c.wanted.find(name); !c.follow && (m == nil || m.pinned() != r.From) {
 			delete(c.rollouts, name)
+			c.version++
+			a.Save = c.state()
 		}
 	}
 }
@@ -186,7 +189,7 @@ func (c *Core) await(r *Rollout, a *Actions) {
 		for _, version := range []string{r.From, r.To} {
 			state, reason := c.nodes[n.Name].version(r.Model, version)
 			at, carried := r.loaded[n.Name]
-			if state == "" && carried && at+reflectFor <= c.now && !c.nodes[n.Name].failed(r.Model) {
+			if state == "" && carried && at+reflectFor <= c.now && c.now < at+retryAfter && !c.nodes[n.Name].failed(r.Model) { // later it is loaded again
 				state, reason = "UNAVAILABLE", "it does not exist, or the model's version_policy excludes it"
 			}
 			if !present(state) && reason != "" && carried && at+stepEvery <= c.now { // before, it is about an earlier load
@@ -265,17 +268,15 @@ func (c *Core) have(nodes []Node, model, version string) bool {
 }
 
 // divide sets how the requests of a route are divided between versions. While an active node has
-// no copy of the new version, or has lost it, the old one gets everything. A version that none of
-// them has gets nothing: then nodes choose.
+// no copy of the new version, or has lost it, the old one gets everything. A version of the file
+// that one of them does not have gets nothing; if none is left, nodes choose.
 func (c *Core) divide(route *Route, m *Model) {
-	missing := func(s Share) bool { // no active node has it
-		return s.Percent > 0 && !slices.ContainsFunc(route.Active, func(n Node) bool { return c.have([]Node{n}, m.Name, s.Version) })
-	}
-	if route.Home || !slices.ContainsFunc(m.Split, missing) {
-		route.Split = m.Split
-	}
+	known := slices.DeleteFunc(slices.Clone(route.Active), func(n Node) bool { return c.nodes[n.Name].page == nil })
+	route.Split = slices.DeleteFunc(slices.Clone(m.Split), func(s Share) bool {
+		return !route.Home && (s.Percent == 0 || !c.have(known, m.Name, s.Version))
+	})
 	r := c.rollouts[m.Name]
-	if r == nil || r.State == RolloutWaiting || r.State == RolloutStopped || !c.have(route.Active, r.Model, r.To) {
+	if r == nil || r.From != m.pinned() || r.State == RolloutWaiting || r.State == RolloutStopped || !c.have(route.Active, r.Model, r.To) {
 		return
 	}
 	percent := r.Steps[r.Step]

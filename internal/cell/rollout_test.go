@@ -344,3 +344,77 @@ func TestANodeMayBeRemovedDuringARollout(t *testing.T) {
 		t.Errorf("m is active on %v, want the node that is left", got)
 	}
 }
+
+func TestARolloutThatTheFileHasOvertakenDoesNotComeBack(t *testing.T) {
+	w := rolling(t, true)
+	w.begin(Rollout{})
+	before := w.saved.Version
+	w.configure(Model{Name: "m", Copies: 2, Split: []Share{{"2", 100}}})
+	if len(w.saved.Rollouts) != 0 || w.saved.Version == before {
+		t.Errorf("plan %d after %d has %d rollouts", w.saved.Version, before, len(w.saved.Rollouts))
+	}
+	again := newWorld(t, Options{State: w.saved})
+	again.pages, again.now = w.pages, w.now
+	again.configure(Model{Name: "m", Copies: 2, Split: []Share{{"1", 100}}})
+	again.reportAll()
+	again.pass(time.Second)
+	if got := again.routes["m"].Split; !slices.Equal(got, []Share{{"1", 100}}) {
+		t.Errorf("split %v after a restart", got)
+	}
+}
+
+// The files of a cell and its follower do not change at the same time.
+func TestAFollowerUsesARolloutOfTheVersionInItsFile(t *testing.T) {
+	w := rolling(t, true)
+	w.begin(Rollout{})
+	f := newWorld(t, Options{Follow: true})
+	f.pages, f.now = w.pages, w.now
+	f.configure(Model{Name: "m", Copies: 2, Split: []Share{{"2", 100}}})
+	f.reportAll()
+	f.step(Followed{*w.saved})
+	f.pass(time.Second)
+	if got := f.routes["m"].Split; !slices.Equal(got, []Share{{"2", 100}}) {
+		t.Errorf("split %v, and the file has version 2", got)
+	}
+	f.configure(Model{Name: "m", Copies: 2, Split: []Share{{"1", 100}}})
+	f.pass(time.Second)
+	if got := f.routes["m"].Split; !slices.Equal(got, []Share{{"1", 99}, {"2", 1}}) {
+		t.Errorf("split %v, and the cell rolls out from version 1", got)
+	}
+}
+
+func TestARolloutRepeatsALoadThatFailed(t *testing.T) {
+	w := rolling(t, false)
+	w.begin(Rollout{})
+	w.pass(stepEvery)
+	orders := w.orders
+	w.orders = nil
+	for _, o := range orders {
+		w.step(Carried{Order: o, Failed: "out of memory"})
+	}
+	w.pass(retryAfter + stepEvery)
+	if r := w.rollout(); r.State != RolloutWaiting || len(w.orders) != 2 {
+		t.Errorf("it is %s: %s; ordered %v", r.State, r.Reason, w.ordered())
+	}
+}
+
+func TestAVersionGetsAShareWhenAllActiveNodesHaveIt(t *testing.T) {
+	w := rolling(t, false)
+	w.configure(Model{Name: "m", Copies: 2, Split: []Share{{"1", 90}, {"2", 10}}})
+	check := func(when string, want ...Share) {
+		t.Helper()
+		w.pass(time.Second)
+		if got := w.routes["m"].Split; !slices.Equal(got, want) {
+			t.Errorf("%s: split %v, want %v", when, got, want)
+		}
+	}
+	check("no node has version 2", Share{"1", 90})
+	w.holdVersion("a", ready, "")
+	w.report("a")
+	check("one has", Share{"1", 90})
+	w.holdVersion("b", ready, "")
+	w.report("b")
+	check("both have", Share{"1", 90}, Share{"2", 10})
+	w.configure(Model{Name: "m", Copies: 2, Split: []Share{{"1", 0}, {"3", 100}}})
+	check("no node has version 3") // proxies refuse parts that are all 0
+}

@@ -26,6 +26,11 @@ const (
 	Routes    = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"
 )
 
+// maxMissing is how many names of one stream that do not exist are remembered: clients invent them.
+// Those beyond are answered and forgotten. Envoy asks once for each, so a stream that forgot some
+// gets every resource that is new, and ignores those that it has not asked for.
+const maxMissing = 10_000
+
 var types = []string{Clusters, Endpoints, Routes}
 
 // missing is the version of a resource that does not exist. A client that asked for one gets
@@ -52,6 +57,8 @@ type stream struct {
 	wake    chan struct{}                  // size 1: changes that come while it sends are sent together
 	sent    map[string]map[string]string   // by type and name: version; "" if it was asked for, and not sent yet
 	changed map[string]map[string]struct{} // by type: names to look at
+	missing int                            // names in sent that do not exist
+	forgot  bool                           // names beyond those
 }
 
 // New returns an empty table. Envoys get nothing until [Table.Open]: an Envoy that has resources from
@@ -101,17 +108,20 @@ func (t *Table) Update(typeURL string, changed map[string]proto.Message, removed
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	maps.Copy(t.resources[typeURL], all)
-	for _, name := range removed {
-		delete(t.resources[typeURL], name)
-	}
 	for s := range t.streams {
 		for name := range all {
+			if _, asked := s.sent[typeURL][name]; s.forgot && s.sent[typeURL] != nil && !asked && t.resources[typeURL][name] == nil {
+				s.sent[typeURL][name] = ""
+			}
 			s.note(typeURL, name)
 		}
 		for _, name := range removed {
 			s.note(typeURL, name)
 		}
+	}
+	maps.Copy(t.resources[typeURL], all)
+	for _, name := range removed {
+		delete(t.resources[typeURL], name)
 	}
 	return nil
 }
@@ -173,12 +183,21 @@ func (t *Table) ask(s *stream, r *discoveryv3.DeltaDiscoveryRequest, typeURL str
 		s.sent[typeURL] = map[string]string{}
 	}
 	for _, name := range r.GetResourceNamesUnsubscribe() {
-		delete(s.sent[typeURL], name)
+		s.forget(typeURL, name)
 	}
 	for _, name := range r.GetResourceNamesSubscribe() {
+		s.forget(typeURL, name)
 		s.sent[typeURL][name] = r.GetInitialResourceVersions()[name]
 		s.note(typeURL, name)
 	}
+}
+
+// forget forgets what was sent of a name.
+func (s *stream) forget(typeURL, name string) {
+	if s.sent[typeURL][name] == missing {
+		s.missing--
+	}
+	delete(s.sent[typeURL], name)
 }
 
 // send sends what changes, until the stream has ended or fails. If it fails, Recv does, too.
@@ -223,6 +242,14 @@ func (t *Table) take(s *stream) (all []*discoveryv3.DeltaDiscoveryResponse) {
 				response.Resources = append(response.Resources, r)
 			default:
 				response.RemovedResources = append(response.RemovedResources, name)
+			}
+			s.forget(typeURL, name)
+			if r == nil && s.missing >= maxMissing {
+				s.forgot = true
+				continue
+			}
+			if r == nil {
+				s.missing++
 			}
 			s.sent[typeURL][name] = version
 		}

@@ -2,6 +2,7 @@ package discovery
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"slices"
@@ -152,6 +153,48 @@ func TestARefusedConfigurationIsCounted(t *testing.T) {
 		e.ask(&discoveryv3.DeltaDiscoveryRequest{ErrorDetail: &status.Status{Message: "no such filter"}})
 		if streams, rejected := table.Figures(); streams != 1 || rejected != 1 {
 			t.Errorf("%d streams, %d refused", streams, rejected)
+		}
+	})
+}
+
+// Clients invent names of models.
+func TestNamesThatDoNotExistAreForgottenIfTheyAreMany(t *testing.T) {
+	connect(t, &discoveryv3.DeltaDiscoveryRequest{ResourceNamesSubscribe: []string{"a"}}, func(table *Table, e *envoy) {
+		e.wants("at first", "a")
+		held := func() (n int) {
+			for s := range table.streams {
+				n = len(s.sent[Endpoints])
+			}
+			return n
+		}
+		for i := range 3 {
+			var names []string
+			for j := range maxMissing/2 + 1 {
+				names = append(names, fmt.Sprint("none", i, "-", j))
+			}
+			e.ask(&discoveryv3.DeltaDiscoveryRequest{ResourceNamesSubscribe: names})
+			if got := e.receive(); len(got) != len(names) {
+				t.Errorf("%d of %d names are answered", len(got), len(names))
+			}
+		}
+		if got := held(); got != 1+maxMissing {
+			t.Errorf("%d names are held", got)
+		}
+		e.ask(&discoveryv3.DeltaDiscoveryRequest{ResourceNamesSubscribe: []string{"none2-0"}})
+		e.wants("a forgotten name is asked for again", "-none2-0")
+		set(t, table, "b", "2")
+		e.wants("what existed before changes")
+		set(t, table, "none2-0", "1")
+		e.wants("a forgotten name exists now", "none2-0")
+		set(t, table, "none0-0", "1")
+		e.wants("one that is not forgotten exists now", "none0-0")
+		e.ask(&discoveryv3.DeltaDiscoveryRequest{ResourceNamesSubscribe: []string{"none2-1"}})
+		e.wants("another one has its place", "-none2-1")
+		set(t, table, "none2-1", "1")
+		e.wants("and exists", "none2-1")
+		e.ask(&discoveryv3.DeltaDiscoveryRequest{ResourceNamesUnsubscribe: []string{"none0-1"}})
+		if got := held(); got != 1+3+maxMissing-2 { // those that exist now, and those that do not
+			t.Errorf("%d names are held", got)
 		}
 	})
 }

@@ -20,7 +20,7 @@ func (b *builder) demoteSurplus(m int) {
 // lost is rebuilt with the same ones.
 func (b *builder) promote(m int) {
 	idle := b.models[m].Rate == 0
-	if !idle && b.activeCopies(m) >= min(b.wants[m].Active, len(b.places[m])) {
+	if !idle && countActive(b.places[m]) >= min(b.wants[m].Active, len(b.places[m])) {
 		return
 	}
 	next := append(b.scratch[:0], b.places[m]...)
@@ -60,17 +60,14 @@ func (b *builder) betterActive(x, y int32, share int64) bool {
 func (b *builder) useTwoZones(m int) {
 	b.countZones(b.places[m])
 	zone := slices.IndexFunc(b.active, func(n int) bool { return n > 0 })
-	if zone < 0 || b.active[zone] < b.activeCopies(m) || b.wants[m].Active < 2 {
+	if zone < 0 || b.active[zone] < countActive(b.places[m]) || b.wants[m].Active < 2 {
 		return
 	}
 	other := slices.IndexFunc(b.places[m], func(p place) bool { return !p.active && b.states[p.node].zone != zone })
 	if other >= 0 {
-		b.exchangeRoles(m, b.activeCopies(m)-1, other)
+		b.exchangeRoles(m, countActive(b.places[m])-1, other)
 	}
 }
-
-// activeCopies returns how many copies of a model are active.
-func (b *builder) activeCopies(m int) int { return countActive(b.places[m]) }
 
 func countActive(places []place) (n int) {
 	for _, p := range places {

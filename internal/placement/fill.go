@@ -46,7 +46,7 @@ func (b *builder) listMissing() {
 
 // enqueue queues the copy of a model that follows n others.
 func (b *builder) enqueue(m, n int) {
-	c := max(b.missingClass(m, n), moreActive)
+	c := max(b.classOf(m, n, n < b.wants[m].Active), moreActive)
 	b.queue[c] = append(b.queue[c], int32(m))
 }
 
@@ -71,9 +71,6 @@ func (b *builder) sorted(compare func(x, y *Model, i, j int32) int) []int32 {
 	return order
 }
 
-// missingClass returns the class of a model's next copy if it has n.
-func (b *builder) missingClass(m, n int) class { return b.classOf(m, n, n < b.wants[m].Active) }
-
 func btoi(b bool) int {
 	if b {
 		return 1
@@ -83,8 +80,8 @@ func btoi(b bool) int {
 
 // add places one copy of a model, and displaces others if memory is short.
 func (b *builder) add(m int) {
-	c := b.missingClass(m, len(b.places[m]))
-	active := b.activeCopies(m) < b.wants[m].Active
+	c := b.classOf(m, len(b.places[m]), len(b.places[m]) < b.wants[m].Active)
+	active := countActive(b.places[m]) < b.wants[m].Active
 	n := b.choose(m, active, classes)
 	if n < 0 {
 		if n = b.choose(m, active, c); n < 0 {

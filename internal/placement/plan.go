@@ -58,11 +58,14 @@ func missing(previous *Plan, nodes []Node, now Time) map[string]Time {
 	return all
 }
 
+// ManyLost reports whether the loss of nodes is a mass failure: more likely of the network than of
+// the machines. One node never is one, even if it is a third of the cell.
+func ManyLost(lost, all int) bool { return lost >= 2 && lost*vanishedDivisor >= all }
+
 // freeze returns why the previous plan must be repeated, and since when it is; or nothing.
-// One node is never a mass failure, even if it is a third of the cell. What is missing for
-// ten minutes counts as lost, unless everything is.
+// What is missing for ten minutes counts as lost, unless everything is.
 func freeze(previous *Plan, nodes, vanished int, now Time) (reason string, since Time) {
-	if previous == nil || nodes > 0 && (vanished < 2 || vanished*vanishedDivisor < len(previous.Nodes)) {
+	if previous == nil || nodes > 0 && !ManyLost(vanished, len(previous.Nodes)) {
 		return "", 0
 	}
 	since = now

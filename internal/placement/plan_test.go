@@ -326,6 +326,23 @@ func TestAModelIsNotLostBecauseItsRateRises(t *testing.T) {
 	}
 }
 
+// Otherwise the model would have no copy, and its rate would stay 0.
+func TestAModelDoesNotLoseItsQuotaInALull(t *testing.T) {
+	models, c := []Model{model("busy", 100), model("idle", 0)}, Config{Quotas: map[string]Quota{"t": {Copies: 3}}}
+	models[0].Tenant, models[1].Tenant = "t", "t"
+	plan := c.Plan(nil, nodes(9, 100), models, 0)
+	before := text(plan.Find("busy"))
+	models[0].Rate, models[0].Reported, models[1].Reported = 0, 10*time.Second, 10*time.Second
+	plan = c.Plan(plan, hold(nodes(9, 100), plan), models, 10*time.Second)
+	if p := plan.Find("busy"); p.OverQuota || text(p) != before || !plan.Find("idle").OverQuota {
+		t.Errorf("busy is at %q, over quota %v, and was at %q", text(p), p.OverQuota, before)
+	}
+	models[1].Rate = 1
+	if p := c.Plan(plan, hold(nodes(9, 100), plan), models, 20*time.Second).Find("idle"); p.OverQuota {
+		t.Error("the model with requests has no place beside one without")
+	}
+}
+
 func TestEqualInputGivesEqualPlansByteForByte(t *testing.T) {
 	chance := rand.New(rand.NewPCG(1, 2))
 	all, models := randomCell(chance)

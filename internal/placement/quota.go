@@ -1,12 +1,21 @@
 package placement
 
+import "cmp"
+
 // applyQuotas marks the models for which their tenant has no room. A tenant keeps the models
-// with the most requests.
+// with the most requests, and of those with equally many the ones that it had: otherwise others
+// would take the place of a model that gets no requests for some seconds.
 func (b *builder) applyQuotas(quotas map[string]Quota) {
 	if len(quotas) == 0 {
 		return
 	}
-	order := b.sorted(func(x, y *Model, _, _ int32) int { return compareUse(y, x) })
+	had := func(m int32) int {
+		p := b.previous[m]
+		return 2*btoi(p != nil && !p.OverQuota) + btoi(p != nil && p.InUse)
+	}
+	order := b.sorted(func(x, y *Model, i, j int32) int {
+		return cmp.Or(cmp.Compare(y.Rate, x.Rate), had(j)-had(i), compareUse(y, x))
+	})
 	used := map[string]Quota{}
 	for _, m := range order {
 		tenant := b.models[m].Tenant

@@ -43,9 +43,9 @@ func Steps(plan *Plan, nodes []Node, models []Model, since time.Duration) []Step
 // A stepper collects steps.
 type stepper struct {
 	nodes  []Node
-	rooms  []room         // by node
-	models []held         // by the plan's models
-	index  map[string]int // of models by name; a search would take longer
+	rooms  []room           // by node
+	models []held           // by the plan's models
+	byName map[string]*held // a search would take longer
 	loads  []load
 	steps  []Step
 }
@@ -72,11 +72,11 @@ type load struct {
 }
 
 func newStepper(plan *Plan, nodes []Node, models []Model) *stepper {
-	s := &stepper{nodes: byName(nodes, func(n *Node) string { return n.Name }), models: make([]held, len(plan.Models)), rooms: make([]room, len(nodes)), index: make(map[string]int, len(plan.Models))}
+	s := &stepper{nodes: byName(nodes, func(n *Node) string { return n.Name }), models: make([]held, len(plan.Models)), rooms: make([]room, len(nodes)), byName: make(map[string]*held, len(plan.Models))}
 	models = byName(models, func(m *Model) string { return m.Name })
 	for i := range plan.Models {
 		s.models[i].Placement = &plan.Models[i]
-		s.index[plan.Models[i].Model] = i
+		s.byName[plan.Models[i].Model] = &s.models[i]
 		if m := find(models, plan.Models[i].Model, func(m *Model) string { return m.Name }); m != nil {
 			s.models[i].bytes = m.Bytes
 		}
@@ -86,7 +86,7 @@ func newStepper(plan *Plan, nodes []Node, models []Model) *stepper {
 		for _, c := range s.nodes[i].Copies {
 			s.rooms[i].free -= c.Bytes
 			s.rooms[i].loading += btoi(!c.Ready)
-			if h := s.find(c.Model); h != nil {
+			if h := s.byName[c.Model]; h != nil {
 				h.holders = append(h.holders, int32(i))
 				h.ready += btoi(c.Ready)
 				h.good += btoi(c.Ready && h.plannedAt(s.nodes[i].Name))
@@ -94,14 +94,6 @@ func newStepper(plan *Plan, nodes []Node, models []Model) *stepper {
 		}
 	}
 	return s
-}
-
-// find returns what is held of a model of the plan.
-func (s *stepper) find(model string) *held {
-	if i, planned := s.index[model]; planned {
-		return &s.models[i]
-	}
-	return nil
 }
 
 func (h *held) plannedAt(node string) bool {
@@ -137,7 +129,7 @@ func (s *stepper) startLoads() {
 		if r.loading >= loadsPerNode || r.free < bytes {
 			continue
 		}
-		r.free -= bytes
+		r.free, r.wanted = r.free-bytes, r.wanted-bytes
 		r.loading++
 		s.steps = append(s.steps, l.Step)
 	}
@@ -149,8 +141,8 @@ func (s *stepper) unloadSurplus() {
 	for i := range s.nodes {
 		n, short := &s.nodes[i], s.rooms[i].free < s.rooms[i].wanted
 		for _, c := range n.Copies {
-			h := s.find(c.Model)
-			if h != nil && (h.plannedAt(n.Name) || !h.mayUnload(c.Ready, short)) {
+			h := s.byName[c.Model]
+			if h != nil && (h.plannedAt(n.Name) || !h.mayUnload(n.Name, c.Ready, short)) {
 				continue
 			}
 			if h != nil && c.Ready {
@@ -161,9 +153,12 @@ func (s *stepper) unloadSurplus() {
 	}
 }
 
-// mayUnload reports whether an unplanned copy may go. short says that its memory is needed.
-func (h *held) mayUnload(ready, short bool) bool {
+// mayUnload reports whether an unplanned copy may go. short says that its memory is needed. The
+// copy at the model's home was loaded for a client, and the next plan may have it.
+func (h *held) mayUnload(node string, ready, short bool) bool {
 	switch {
+	case h.Home == node && (!ready || !short):
+		return false
 	case !ready || h.OverQuota || !h.InUse && (short || h.good == len(h.Copies)):
 		return true
 	case h.good == len(h.Copies):

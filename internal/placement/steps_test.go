@@ -68,3 +68,39 @@ func TestLoadsAreLimitedByNodeAndByTime(t *testing.T) {
 		t.Errorf("%d steps in 10 ms, want 2", len(got))
 	}
 }
+
+func TestACopyAtItsHomeStaysUntilItsMemoryIsNeeded(t *testing.T) {
+	all := []Node{{Name: "a", Bytes: 10, Copies: []Loaded{{Model: "m", Bytes: 10, Ready: false}}}}
+	models := []Model{{Name: "m", Bytes: 10}, {Name: "n", Bytes: 10}}
+	plan := &Plan{Models: []Placement{{Model: "m", Home: "a"}}}
+	check := func(why string, want ...Step) {
+		t.Helper()
+		if got := Steps(plan, all, models, time.Second); !slices.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", why, got, want)
+		}
+	}
+	check("while it loads")
+	plan.Models[0].Home = "b"
+	check("while another node than its home loads it", Step{"a", "m", true})
+	plan.Models[0].Home = "a"
+	all[0].Copies[0].Ready = true
+	check("when it is ready")
+	plan.Models = append(plan.Models, Placement{Model: "n", InUse: true, Active: 1, Copies: []Copy{{"a", true}}})
+	check("when another one needs the memory", Step{"a", "m", true})
+}
+
+func TestTheMemoryOfALoadThatIsStartedCountsOnce(t *testing.T) {
+	all := []Node{
+		{Name: "a", Bytes: 25, Copies: []Loaded{{Model: "m", Bytes: 10, Ready: true}}},
+		{Name: "b", Bytes: 10, Copies: []Loaded{{Model: "m", Bytes: 10, Ready: true}}},
+		{Name: "c", Bytes: 5},
+	}
+	models := []Model{{Name: "m", Bytes: 10}, {Name: "n", Bytes: 10}}
+	plan := &Plan{Models: []Placement{
+		{Model: "m", InUse: true, Active: 2, Copies: []Copy{{"b", true}, {"c", true}}}, // c has no memory yet
+		{Model: "n", InUse: true, Active: 1, Copies: []Copy{{"a", true}}},
+	}}
+	if got, want := Steps(plan, all, models, time.Second), []Step{{"a", "n", false}}; !slices.Equal(got, want) {
+		t.Errorf("%v, want %v: node a has room for both", got, want)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -15,14 +16,82 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/shoal-serving/shoal/internal/cell"
 	"github.com/shoal-serving/shoal/internal/leak"
 	"github.com/shoal-serving/shoal/internal/node"
+	"github.com/shoal-serving/shoal/internal/placement"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
+
+// changing is a source of nodes and models that another read finds changed.
+type changing struct {
+	reads []int // how many models each read finds; the last one stays
+}
+
+func (c *changing) Nodes(context.Context) ([]cell.Node, error) {
+	return []cell.Node{{Name: "a", HTTP: "127.0.0.1:1"}}, nil
+}
+
+func (c *changing) Models(context.Context) (all []cell.Model, _ map[string]placement.Quota, _ error) {
+	for i := range c.reads[0] {
+		all = append(all, cell.Model{Name: fmt.Sprint("m", i)})
+	}
+	if len(c.reads) > 1 {
+		c.reads = c.reads[1:]
+	}
+	return all, nil, nil
+}
+
+func TestAFileThatIsBeingWrittenChangesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := &changing{reads: []int{2, 1, 3, 3, 1, 3, 4, 4, 4}}
+		var log strings.Builder
+		c, err := New(Options{Nodes: source, Models: source, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		first, err := c.read(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var changes []int
+		var watching sync.WaitGroup
+		watching.Go(func() { c.watch(ctx, first) })
+		watching.Go(func() {
+			for {
+				select {
+				case e := <-c.events:
+					changes = append(changes, len(e.(cell.Configured).Wanted.Models))
+				case <-ctx.Done():
+					return
+				}
+			}
+		})
+		time.Sleep(20 * readEvery)
+		cancel()
+		watching.Wait()
+		if want := []int{3, 4}; !slices.Equal(changes, want) {
+			t.Errorf("configured with %v models, want %v", changes, want)
+		}
+	})
+}
+
+func TestAnAddressIsOneNodeInWhateverOrderTheyCome(t *testing.T) {
+	for _, c := range []struct{ hosts, want []string }{
+		{[]string{"10.0.0.2", "fd00::1", "10.0.0.1", "fd00::2"}, []string{"10.0.0.1", "10.0.0.2"}},
+		{[]string{"fd00::2", "fd00::1"}, []string{"fd00::1", "fd00::2"}},
+		{[]string{"10.0.0.1", "10.0.0.1"}, []string{"10.0.0.1"}},
+	} {
+		if got := oneFamily(c.hosts); !slices.Equal(got, c.want) {
+			t.Errorf("%v: nodes %v, want %v", c.hosts, got, c.want)
+		}
+	}
+}
 
 func TestMistakesInTheFileAreNamed(t *testing.T) {
 	for text, want := range map[string]string{

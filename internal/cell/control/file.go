@@ -21,16 +21,14 @@ import (
 	"github.com/shoal-serving/shoal/internal/placement"
 )
 
-// Nodes says which nodes may exist.
+// Nodes says which nodes may exist. It is asked again and again.
 type Nodes interface {
-	// Nodes returns them. It is called again and again.
-	Nodes(ctx context.Context) ([]cell.Node, error)
+	Nodes(context.Context) ([]cell.Node, error)
 }
 
-// Models says which models are wanted.
+// Models says which models are wanted, and the quotas of tenants. It is asked again and again.
 type Models interface {
-	// Models returns them, and the quotas of tenants. It is called again and again.
-	Models(ctx context.Context) ([]cell.Model, map[string]placement.Quota, error)
+	Models(context.Context) ([]cell.Model, map[string]placement.Quota, error)
 }
 
 // A File is a YAML file with nodes and models. It is read again whenever it is asked, and parsed
@@ -167,7 +165,7 @@ func (c *contents) resolve(ctx context.Context) (all []cell.Node, err error) {
 		if err != nil {
 			return nil, err
 		}
-		for _, host := range hosts {
+		for _, host := range oneFamily(hosts) {
 			node := cell.Node{Name: host, HTTP: net.JoinHostPort(host, n.HTTP)}
 			if n.GRPC != "" {
 				node.GRPC = net.JoinHostPort(host, n.GRPC)
@@ -183,6 +181,15 @@ func (c *contents) resolve(ctx context.Context) (all []cell.Node, err error) {
 		names[n.Name] = true
 	}
 	return all, nil
+}
+
+// oneFamily returns the addresses of version 4, or those of version 6 if there are no others: a node
+// that has both is one node. They are sorted, because answers have them in changing order.
+func oneFamily(hosts []string) []string {
+	if v4 := slices.DeleteFunc(slices.Clone(hosts), func(host string) bool { return strings.Contains(host, ":") }); len(v4) > 0 {
+		hosts = v4
+	}
+	return slices.Compact(slices.Sorted(slices.Values(hosts)))
 }
 
 // Models implements [Models].

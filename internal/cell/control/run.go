@@ -190,9 +190,10 @@ func (c *Controller) read(ctx context.Context) (w cell.Wanted, err error) {
 	return w, err
 }
 
-// watch reports changes of what is wanted.
+// watch reports changes of what is wanted that two reads in a row have found: the first lines of a
+// file that is being written are often valid, and have fewer models.
 func (c *Controller) watch(ctx context.Context, last cell.Wanted) {
-	complained := ""
+	complained, before := "", last
 	for pause.For(ctx, readEvery) == nil {
 		next, err := c.read(ctx)
 		if err != nil {
@@ -203,7 +204,8 @@ func (c *Controller) watch(ctx context.Context, last cell.Wanted) {
 			continue
 		}
 		complained = ""
-		if !reflect.DeepEqual(last, next) {
+		found := reflect.DeepEqual(before, next)
+		if before = next; found && !reflect.DeepEqual(last, next) {
 			c.opts.Log.Info("what is wanted has changed", "nodes", len(next.Nodes), "models", len(next.Models))
 			last = next
 			c.send(ctx, cell.Configured{Wanted: next})

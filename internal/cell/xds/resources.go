@@ -65,11 +65,9 @@ const (
 
 // cluster returns the cluster of a model for one protocol.
 func cluster(name string, http2 bool, files TLS) (*clusterv3.Cluster, error) {
-	options := &httpv3.HttpProtocolOptions_ExplicitHttpConfig{}
+	options := &httpv3.HttpProtocolOptions_ExplicitHttpConfig{ProtocolConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_HttpProtocolOptions{HttpProtocolOptions: &corev3.Http1ProtocolOptions{}}}
 	if http2 {
 		options.ProtocolConfig = &httpv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{Http2ProtocolOptions: &corev3.Http2ProtocolOptions{}}
-	} else {
-		options.ProtocolConfig = &httpv3.HttpProtocolOptions_ExplicitHttpConfig_HttpProtocolOptions{HttpProtocolOptions: &corev3.Http1ProtocolOptions{}}
 	}
 	protocol, err := anypb.New(&httpv3.HttpProtocolOptions{
 		CommonHttpProtocolOptions: &corev3.HttpProtocolOptions{IdleTimeout: durationpb.New(idleFor)},
@@ -87,7 +85,7 @@ func cluster(name string, http2 bool, files TLS) (*clusterv3.Cluster, error) {
 		Name:                 name,
 		ConnectTimeout:       durationpb.New(time.Second),
 		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_EDS},
-		EdsClusterConfig:     &clusterv3.Cluster_EdsClusterConfig{EdsConfig: fromADS()},
+		EdsClusterConfig:     &clusterv3.Cluster_EdsClusterConfig{EdsConfig: &corev3.ConfigSource{ResourceApiVersion: corev3.ApiVersion_V3, ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}}}},
 		LbPolicy:             clusterv3.Cluster_LEAST_REQUEST,
 		TransportSocket:      encrypted,
 		OutlierDetection: &clusterv3.OutlierDetection{
@@ -132,10 +130,6 @@ func (f TLS) socket() (*corev3.TransportSocket, error) {
 	return &corev3.TransportSocket{Name: "envoy.transport_sockets.tls", ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: config}}, nil
 }
 
-func fromADS() *corev3.ConfigSource {
-	return &corev3.ConfigSource{ResourceApiVersion: corev3.ApiVersion_V3, ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}}}
-}
-
 // endpoints returns the nodes of a cluster: active ones first, and spare ones with a lower
 // priority.
 func endpoints(name string, route *cell.Route, address func(cell.Node) string) *endpointv3.ClusterLoadAssignment {
@@ -173,21 +167,29 @@ func endpoint(address string) *endpointv3.LbEndpoint {
 // nodes hold.
 var refused = []string{"/v2/repository/models/", "/inference.GRPCInferenceService/RepositoryModelLoad", "/inference.GRPCInferenceService/RepositoryModelUnload", "/v2/node"}
 
-// streams are paths whose answers have no end that a timeout could be for.
-var streams = []string{"/inference.GRPCInferenceService/ModelStreamInfer"}
+// escaped matches paths with an escape before the name of a model. Nodes decode it, and then find
+// one of the paths that are refused here.
+const escaped = "/(v[12]/)?(repository/)?[^/]*%.*"
+
+// streamInfer is a path whose answers have no end that a timeout could be for.
+const streamInfer = "/inference.GRPCInferenceService/ModelStreamInfer"
 
 // routes returns Envoy's routes: every request goes to the cluster that the Lua filter found.
 // Models in own have routes of their own.
 func routes(timeout time.Duration, own map[string]cell.Route) (*routev3.RouteConfiguration, error) {
 	host := &routev3.VirtualHost{Name: RouteConfig, Domains: []string{"*"}}
-	for _, prefix := range refused {
+	refuse := func(match *routev3.RouteMatch) {
 		host.Routes = append(host.Routes, &routev3.Route{
-			Match: under(prefix),
+			Match: match,
 			Action: &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{
 				Status: 403, Body: &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: `{"error":"this is not available through the proxy of a cell: shoal cell loads and unloads models"}`}},
 			}},
 		})
 	}
+	for _, prefix := range refused {
+		refuse(under(prefix))
+	}
+	refuse(&routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_SafeRegex{SafeRegex: &matcherv3.RegexMatcher{Regex: escaped}}})
 	once, err := retries()
 	if err != nil {
 		return nil, err
@@ -203,9 +205,7 @@ func routes(timeout time.Duration, own map[string]cell.Route) (*routev3.RouteCon
 			}},
 		})
 	}
-	for _, prefix := range streams {
-		add(prefix, 0)
-	}
+	add(streamInfer, 0)
 	for _, model := range slices.Sorted(maps.Keys(own)) {
 		for _, prefix := range []string{httpPrefix, grpcPrefix} {
 			host.Routes = append(host.Routes, ownRoute(own[model], prefix+model, timeout, once))

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"regexp"
 	"slices"
 	"testing"
 	"time"
@@ -187,6 +188,25 @@ func TestRoutesRefuseControlRequests(t *testing.T) {
 	for i, prefix := range refused {
 		if all[i].GetMatch().GetPrefix() != prefix || all[i].GetDirectResponse().GetStatus() != 403 {
 			t.Errorf("%v", all[i])
+		}
+	}
+	next := all[len(refused)]
+	hidden := regexp.MustCompile("^(" + next.GetMatch().GetSafeRegex().GetRegex() + ")$") // as Envoy matches it
+	for path, want := range map[string]bool{
+		"/v2/repositor%79/models/m0/unload": true,
+		"/v2/repository/model%73/m0/unload": true,
+		"/v2/repository%2fmodels/m0/unload": true,
+		"/%762/node":                        true,
+		"/v2/nod%65":                        true,
+		"/v2/models/a%20b/infer":            false,
+		"/v2/models/a/versions/%31/infer":   false,
+		"/v1/models/a%20b:predict":          false,
+		"/predictions/a%20b":                false,
+		"/v2/repository/index":              false,
+		streamInfer:                         false,
+	} {
+		if hidden.MatchString(path) != want || next.GetDirectResponse().GetStatus() != 403 {
+			t.Errorf("%s: refused %v, want %v", path, !want, want)
 		}
 	}
 	last := all[len(all)-1].GetRoute()
