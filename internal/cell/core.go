@@ -160,9 +160,8 @@ func NewCore(opts Options) *Core {
 
 func (c *Core) adopt(s *State) {
 	c.epoch, c.version, c.plan = s.Epoch, s.Version, s.Plan
-	if s.Learned != nil {
-		c.learned = maps.Clone(s.Learned)
-	}
+	c.learned = map[string]Learned{}
+	maps.Copy(c.learned, s.Learned)
 	c.rollouts = make(map[string]*Rollout, len(s.Rollouts))
 	for _, r := range s.Rollouts {
 		r.init()
@@ -222,12 +221,8 @@ func (c *Core) configure(w Wanted, a *Actions) {
 	c.configured = cmp.Or(c.configured, c.now)
 	kept := make(map[string]*member, len(w.Nodes))
 	for _, n := range w.Nodes {
-		m := c.nodes[n.Name]
-		if m == nil {
-			m = &member{pending: map[string]*pending{}}
-		}
-		m.Node = n
-		kept[n.Name] = m
+		m := cmp.Or(c.nodes[n.Name], &member{pending: map[string]*pending{}})
+		m.Node, kept[n.Name] = n, m
 	}
 	c.nodes = kept
 	if c.plan != nil { // nodes that an operator removed have not vanished
@@ -384,13 +379,12 @@ func (c *Core) settle() {
 
 // planDue returns when the next plan is due.
 func (c *Core) planDue() Time {
-	if c.follow || !c.settled {
+	switch {
+	case c.follow || !c.settled:
 		return never
-	}
-	if c.planned == 0 {
+	case c.planned == 0:
 		return c.now
-	}
-	if c.planDirty {
+	case c.planDirty:
 		return c.planned + planEvery
 	}
 	return c.planned + replanEvery

@@ -243,8 +243,7 @@ func (c *Core) measure(e Measured) {
 
 // version returns the state of a model's version on a node, and why it is not ready.
 func (m *member) version(model, version string) (state, reason string) {
-	models := m.models()
-	for i := range models {
+	for i, models := 0, m.models(); i < len(models); i++ {
 		if models[i].Name == model && models[i].Version == version {
 			return models[i].State, models[i].Reason
 		}

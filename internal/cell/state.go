@@ -60,8 +60,5 @@ func DecodeState(text []byte) (*State, error) {
 		return nil, errors.New("the checksum of the state is wrong: the file is damaged")
 	}
 	s := &State{}
-	if err := json.Unmarshal(f.State, s); err != nil {
-		return nil, err
-	}
-	return s, nil
+	return s, json.Unmarshal(f.State, s)
 }

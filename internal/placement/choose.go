@@ -63,8 +63,7 @@ func (b *builder) useTwoZones(m int) {
 	if zone < 0 || b.active[zone] < countActive(b.places[m]) || b.wants[m].Active < 2 {
 		return
 	}
-	other := slices.IndexFunc(b.places[m], func(p place) bool { return !p.active && b.states[p.node].zone != zone })
-	if other >= 0 {
+	if other := slices.IndexFunc(b.places[m], func(p place) bool { return !p.active && b.states[p.node].zone != zone }); other >= 0 {
 		b.exchangeRoles(m, countActive(b.places[m])-1, other)
 	}
 }

@@ -96,8 +96,7 @@ func (m *Model) minimum() int {
 	return m.Copies
 }
 
-// count considers one report, which asks for at least raised and at most lowered active
-// copies.
+// count considers one report, which asks for at least raised and at most lowered active copies.
 func (p *Placement) count(raised, lowered int, reported Time) {
 	if raised <= p.Active {
 		p.Raises = 0

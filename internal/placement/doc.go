@@ -1,12 +1,10 @@
-// Package placement decides which nodes of a cell hold which models, and which of the
-// copies serve.
+// Package placement decides which nodes of a cell hold which models, and which of the copies serve.
 //
-// [Config.Plan] makes a plan from the previous one, the reports of the nodes, the wanted
-// models and the time. [Steps] returns the loads and unloads that lead from what the nodes
-// hold to the plan, and [Routes] the copies that proxies may send requests to. All three are
-// pure: they have no goroutine, clock or random source, and equal arguments give equal
-// results, byte for byte. A loop that talks to nodes and proxies, and the simulator, carry
-// the results out.
+// [Config.Plan] makes a plan from the previous one, the reports of the nodes, the wanted models and
+// the time. [Steps] returns the loads and unloads that lead from what the nodes hold to the plan,
+// and [Routes] the copies that proxies may send requests to. All three are pure: they have no
+// goroutine, clock or random source, and equal arguments give equal results, byte for byte. A loop
+// that talks to nodes and proxies, and the simulator, carry the results out.
 //
 // # Few copies are active
 //

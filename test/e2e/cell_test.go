@@ -286,6 +286,7 @@ func TestACellOfRealNodes(t *testing.T) {
 	}
 	c.refuses(t, "/v2/models/mistyped/ready", http.MethodGet, http.StatusNotFound)
 	c.refuses(t, "/v2/repository/models/m0/unload", http.MethodPost, http.StatusForbidden)
+	c.refuses(t, "/v2/repositor%79/models/m0/unload", http.MethodPost, http.StatusForbidden)
 
 	before := c.status(api)
 	victim := 0

@@ -104,14 +104,14 @@ func TestMistakesInTheFileAreNamed(t *testing.T) {
 		"nodes: [{http: 'a:1'}]\nmodels: {m: {split: {1: 90}}}": "models.m.split: the percentages add up to 90",
 		"nodes: [{http: 'a:1'}, {http: 'a:1'}]":                 `two are called "a:1"`,
 	} {
-		if _, err := wanted(t.Context(), []byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := wanted(t.Context(), strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: error %v, want one with %q", text, err, want)
 		}
 	}
 }
 
 func TestTheFileSaysWhatIsWanted(t *testing.T) {
-	w, err := wanted(t.Context(), []byte(`
+	w, err := wanted(t.Context(), strings.NewReader(`
 nodes:
   - {name: a, http: "10.0.0.1:8000", grpc: "10.0.0.1:8001"}
   - {dns: localhost, http: "9000"}

@@ -73,7 +73,7 @@ func (f *File) read() (*contents, error) {
 		return nil, err
 	}
 	if f.text == nil || !bytes.Equal(text, f.text) {
-		c, err := parse(text)
+		c, err := parse(bytes.NewReader(text))
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", f.Path, err)
 		}
@@ -82,8 +82,8 @@ func (f *File) read() (*contents, error) {
 	return &f.parsed, nil
 }
 
-func parse(text []byte) (c contents, err error) {
-	d := yaml.NewDecoder(bytes.NewReader(text))
+func parse(text io.Reader) (c contents, err error) {
+	d := yaml.NewDecoder(text)
 	d.KnownFields(true)
 	if err := d.Decode(&c); err != nil && !errors.Is(err, io.EOF) {
 		return c, err
@@ -193,13 +193,12 @@ func oneFamily(hosts []string) []string {
 }
 
 // Models implements [Models].
-func (f *File) Models(context.Context) ([]cell.Model, map[string]placement.Quota, error) {
+func (f *File) Models(context.Context) (models []cell.Model, quotas map[string]placement.Quota, err error) {
 	c, err := f.read()
-	if err != nil {
-		return nil, nil, err
+	if err == nil {
+		models, quotas = c.models()
 	}
-	models, quotas := c.models()
-	return models, quotas, nil
+	return models, quotas, err
 }
 
 func (c *contents) models() (models []cell.Model, quotas map[string]placement.Quota) {
@@ -215,7 +214,7 @@ func (c *contents) models() (models []cell.Model, quotas map[string]placement.Qu
 }
 
 // wanted reads both from one text.
-func wanted(ctx context.Context, text []byte) (w cell.Wanted, err error) {
+func wanted(ctx context.Context, text io.Reader) (w cell.Wanted, err error) {
 	c, err := parse(text)
 	if err != nil {
 		return w, err

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"time"
 
@@ -28,11 +27,7 @@ func (c *Controller) Handler() http.Handler {
 	})
 	mux.HandleFunc("POST /v1/plan", func(w http.ResponseWriter, r *http.Request) {
 		var changes []cell.Change
-		text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxFile))
-		var next cell.Wanted
-		if err == nil {
-			next, err = wanted(r.Context(), text)
-		}
+		next, err := wanted(r.Context(), http.MaxBytesReader(w, r.Body, maxFile))
 		if err != nil {
 			refuse(w, http.StatusBadRequest, err.Error())
 		} else if c.call(r.Context(), func(core *cell.Core) { changes = core.Preview(next) }) == nil {

@@ -150,10 +150,7 @@ func endpoints(name string, route *cell.Route, address func(cell.Node) string) *
 
 // endpoint returns an endpoint; nil if the node has no such port.
 func endpoint(address string) *endpointv3.LbEndpoint {
-	host, service, err := net.SplitHostPort(address)
-	if err != nil {
-		return nil
-	}
+	host, service, _ := net.SplitHostPort(address) // without a port, which is no number, if it fails
 	port, err := strconv.ParseUint(service, 10, 16)
 	if err != nil {
 		return nil
@@ -179,12 +176,9 @@ const streamInfer = "/inference.GRPCInferenceService/ModelStreamInfer"
 func routes(timeout time.Duration, own map[string]cell.Route) (*routev3.RouteConfiguration, error) {
 	host := &routev3.VirtualHost{Name: RouteConfig, Domains: []string{"*"}}
 	refuse := func(match *routev3.RouteMatch) {
-		host.Routes = append(host.Routes, &routev3.Route{
-			Match: match,
-			Action: &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{
-				Status: 403, Body: &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: `{"error":"this is not available through the proxy of a cell: shoal cell loads and unloads models"}`}},
-			}},
-		})
+		host.Routes = append(host.Routes, &routev3.Route{Match: match, Action: &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{
+			Status: 403, Body: &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: `{"error":"this is not available through the proxy of a cell: shoal cell loads and unloads models"}`}},
+		}}})
 	}
 	for _, prefix := range refused {
 		refuse(under(prefix))
@@ -195,15 +189,7 @@ func routes(timeout time.Duration, own map[string]cell.Route) (*routev3.RouteCon
 		return nil, err
 	}
 	add := func(prefix string, timeout time.Duration) {
-		host.Routes = append(host.Routes, &routev3.Route{
-			Match: under(prefix),
-			Action: &routev3.Route_Route{Route: &routev3.RouteAction{
-				ClusterSpecifier:            &routev3.RouteAction_ClusterHeader{ClusterHeader: ClusterHeader},
-				ClusterNotFoundResponseCode: routev3.RouteAction_NOT_FOUND,
-				Timeout:                     durationpb.New(timeout),
-				RetryPolicy:                 once,
-			}},
-		})
+		host.Routes = append(host.Routes, &routev3.Route{Match: under(prefix), Action: &routev3.Route_Route{Route: found(timeout, once)}})
 	}
 	add(streamInfer, 0)
 	for _, model := range slices.Sorted(maps.Keys(own)) {
@@ -215,18 +201,26 @@ func routes(timeout time.Duration, own map[string]cell.Route) (*routev3.RouteCon
 	return &routev3.RouteConfiguration{Name: RouteConfig, VirtualHosts: []*routev3.VirtualHost{host}}, nil
 }
 
+// found sends requests to the cluster that the Lua filter found.
+func found(timeout time.Duration, once *routev3.RetryPolicy) *routev3.RouteAction {
+	to := &routev3.RouteAction_ClusterHeader{ClusterHeader: ClusterHeader}
+	return &routev3.RouteAction{ClusterSpecifier: to, ClusterNotFoundResponseCode: routev3.RouteAction_NOT_FOUND, Timeout: durationpb.New(timeout), RetryPolicy: once}
+}
+
 // ownRoute returns the route of a cluster. With a split, all requests go to the same nodes, with
 // the version in a header. With a hedge, a node that does not answer in that time counts as
 // one that failed, and its request continues while another node gets it, too.
 func ownRoute(r cell.Route, cluster string, timeout time.Duration, once *routev3.RetryPolicy) *routev3.Route {
-	action := &routev3.RouteAction{
-		ClusterSpecifier:            &routev3.RouteAction_Cluster{Cluster: cluster},
-		ClusterNotFoundResponseCode: routev3.RouteAction_NOT_FOUND,
-		Timeout:                     durationpb.New(timeout),
-		RetryPolicy:                 once,
-	}
+	action := found(timeout, once)
+	action.ClusterSpecifier = &routev3.RouteAction_Cluster{Cluster: cluster}
 	if len(r.Split) > 0 {
-		action.ClusterSpecifier = &routev3.RouteAction_WeightedClusters{WeightedClusters: weighted(cluster, r.Split)}
+		versions := &routev3.WeightedCluster{} // the cluster as often as it has versions
+		for _, s := range r.Split {
+			versions.Clusters = append(versions.Clusters, &routev3.WeightedCluster_ClusterWeight{
+				Name: cluster, Weight: wrapperspb.UInt32(s.Percent), RequestHeadersToAdd: []*corev3.HeaderValueOption{versioned(s.Version)},
+			})
+		}
+		action.ClusterSpecifier = &routev3.RouteAction_WeightedClusters{WeightedClusters: versions}
 	}
 	if r.Mirror.Percent > 0 {
 		action.RequestMirrorPolicies = []*routev3.RouteAction_RequestMirrorPolicy{{
@@ -252,23 +246,9 @@ func under(prefix string) *routev3.RouteMatch {
 	return &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: prefix}}
 }
 
-// weighted returns a cluster as often as it has versions.
-func weighted(cluster string, shares []cell.Share) *routev3.WeightedCluster {
-	all := &routev3.WeightedCluster{}
-	for _, s := range shares {
-		all.Clusters = append(all.Clusters, &routev3.WeightedCluster_ClusterWeight{
-			Name: cluster, Weight: wrapperspb.UInt32(s.Percent),
-			RequestHeadersToAdd: []*corev3.HeaderValueOption{versioned(s.Version)},
-		})
-	}
-	return all
-}
-
 // versioned returns the header that gives a request to a version.
 func versioned(version string) *corev3.HeaderValueOption {
-	return &corev3.HeaderValueOption{
-		Header: &corev3.HeaderValue{Key: versionHeader, Value: version}, AppendAction: corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD,
-	}
+	return &corev3.HeaderValueOption{Header: &corev3.HeaderValue{Key: versionHeader, Value: version}, AppendAction: corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD}
 }
 
 // retries returns the rule for retries: once, on another node.
@@ -278,12 +258,10 @@ func retries() (*routev3.RetryPolicy, error) {
 		return nil, err
 	}
 	return &routev3.RetryPolicy{
-		RetryOn:              "connect-failure,refused-stream,reset,retriable-status-codes,resource-exhausted,unavailable",
-		RetriableStatusCodes: []uint32{429, 503},
-		NumRetries:           wrapperspb.UInt32(1),
-		RetryHostPredicate: []*routev3.RetryPolicy_RetryHostPredicate{{
-			Name: "envoy.retry_host_predicates.previous_hosts", ConfigType: &routev3.RetryPolicy_RetryHostPredicate_TypedConfig{TypedConfig: elsewhere},
-		}},
+		RetryOn:                       "connect-failure,refused-stream,reset,retriable-status-codes,resource-exhausted,unavailable",
+		RetriableStatusCodes:          []uint32{429, 503},
+		NumRetries:                    wrapperspb.UInt32(1),
+		RetryHostPredicate:            []*routev3.RetryPolicy_RetryHostPredicate{{Name: "envoy.retry_host_predicates.previous_hosts", ConfigType: &routev3.RetryPolicy_RetryHostPredicate_TypedConfig{TypedConfig: elsewhere}}},
 		HostSelectionRetryMaxAttempts: maxChoices,
 		RetryBackOff:                  &routev3.RetryPolicy_RetryBackOff{BaseInterval: durationpb.New(5 * time.Millisecond), MaxInterval: durationpb.New(50 * time.Millisecond)},
 	}, nil

@@ -24,12 +24,9 @@ type Server struct {
 
 // Options of a [Server].
 type Options struct {
-	// Timeout limits requests through Envoy; it must be longer than it takes to load a model.
-	Timeout time.Duration
-	// TLS is how Envoys connect to nodes.
-	TLS TLS
-	// Table is where Envoys get it from.
-	Table *discovery.Table
+	Timeout time.Duration    // limits requests through Envoy; it must be longer than it takes to load a model
+	TLS     TLS              // how Envoys connect to nodes
+	Table   *discovery.Table // where Envoys get it from
 }
 
 // New returns a server without models.
