@@ -47,7 +47,7 @@ func (c *Core) up(number int) {
 	}
 	in := c.instance(number, offline)
 	in.state, in.leaving = awake, false
-	c.mend(in)
+	c.clearBroken(in)
 	c.awake++
 	c.serving++
 }
@@ -58,7 +58,7 @@ func (c *Core) down(number int) {
 		c.serving--
 	}
 	in.leaving = true
-	c.mend(in)
+	c.clearBroken(in)
 	if in.state == parked {
 		c.parked--
 		in.state = offline
@@ -70,8 +70,8 @@ func (c *Core) down(number int) {
 	c.answerAllIfUnservable()
 }
 
-// mend notes that an instance is not broken, or is not expected back.
-func (c *Core) mend(in *instance) {
+// clearBroken marks an instance as one that requests wait for, or that is gone for good.
+func (c *Core) clearBroken(in *instance) {
 	if in.broken {
 		in.broken = false
 		c.broken--

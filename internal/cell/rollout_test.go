@@ -299,14 +299,20 @@ func TestARolloutNeedsAVersionThatServes(t *testing.T) {
 	}
 }
 
+// following returns a follower of a cell, in whose file a version of the model has all requests.
+func following(t *testing.T, w *world, version string) *world {
+	f := newWorld(t, Options{Follow: true})
+	f.pages, f.now = w.pages, w.now
+	f.configure(Model{Name: "m", Copies: 2, Split: []Share{{version, 100}}})
+	f.reportAll()
+	f.step(Followed{*w.saved})
+	return f
+}
+
 func TestAFollowerRoutesARolloutAsTheCellDoes(t *testing.T) {
 	w := rolling(t, true)
 	w.begin(Rollout{})
-	f := newWorld(t, Options{Follow: true})
-	f.pages, f.now = w.pages, w.now
-	f.configure(Model{Name: "m", Copies: 2, Split: []Share{{"1", 100}}})
-	f.reportAll()
-	f.step(Followed{*w.saved})
+	f := following(t, w, "1")
 	f.pass(time.Minute)
 	if got := f.routes["m"].Split; !slices.Equal(got, []Share{{"1", 99}, {"2", 1}}) || len(f.measures) != 0 {
 		t.Errorf("split %v, %d measures", got, len(f.measures))
@@ -367,11 +373,7 @@ func TestARolloutThatTheFileHasOvertakenDoesNotComeBack(t *testing.T) {
 func TestAFollowerUsesARolloutOfTheVersionInItsFile(t *testing.T) {
 	w := rolling(t, true)
 	w.begin(Rollout{})
-	f := newWorld(t, Options{Follow: true})
-	f.pages, f.now = w.pages, w.now
-	f.configure(Model{Name: "m", Copies: 2, Split: []Share{{"2", 100}}})
-	f.reportAll()
-	f.step(Followed{*w.saved})
+	f := following(t, w, "2")
 	f.pass(time.Second)
 	if got := f.routes["m"].Split; !slices.Equal(got, []Share{{"2", 100}}) {
 		t.Errorf("split %v, and the file has version 2", got)
