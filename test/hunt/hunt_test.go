@@ -109,6 +109,12 @@ func TestRunsThatWereStuckRecover(t *testing.T) {
 		16279: "two instances were planned for three clients, with one or two in a batch: the third waited",
 		2695:  "gathering was disabled, but all clients were still planned in one batch",
 		4743:  "a queue was held while a shorter one ran in its place",
+
+		4294968092: "requests of one and four rows do not fill batches of five, which were planned",
+		4294968213: "a request of one row waited for one of six, which did not fit",
+		4294969213: "a request of 1.4 rows on average was planned as one row, and two of them as three",
+		4294969563: "calibrated times were too long, and batches always ran beside others: these seemed to cost nothing",
+		8589938269: "requests waited for others, although an instance was free for each",
 	} {
 		if f := Try(seed); f.Stuck() {
 			t.Errorf("%s: %v", cause, f)

@@ -65,6 +65,8 @@ type Policy struct {
 	unit        float64 // width of the smallest bin in nanoseconds; 0 until the curve is known
 	cycle       cycle
 	probed      int    // batches run in the current round of probing
+	alone       int    // batches since the last calibration beside which no other ran
+	aloneDue    bool   // batches run one at a time until minSamples have
 	retry       retest // of more parallel batches than are in use
 	audit       audit
 	padding     padding
@@ -119,6 +121,7 @@ func (p *Policy) Calibrated(profile batching.Profile) {
 		p.audit.doubt(p.ledger.batch)
 	}
 	p.contention.calibrate(profile.Slowdown, p.opt.Instances)
+	p.alone, p.aloneDue = 0, false
 	p.resize()
 }
 

@@ -92,6 +92,13 @@ func (c *curve) smooth(rows int) float64 {
 	return c.fixed + c.perRow*float64(rows)
 }
 
+// between returns smooth of an average size.
+func (c *curve) between(rows float64) float64 {
+	below := max(1, min(int(rows), c.max()))
+	above := min(below+1, c.max())
+	return c.smooth(below) + (rows-float64(below))*(c.smooth(above)-c.smooth(below))
+}
+
 // calibrate sets the calibrated times, which are never forgotten.
 func (c *curve) calibrate(sizes []batching.Timing) {
 	tail, known := 0.0, 0.0

@@ -47,16 +47,17 @@ func (p *Policy) updateCycle(now batching.Time) {
 // are served.
 func (p *Policy) planCycle() {
 	clients := p.cycle.clientCount()
-	bestLeast, bestRows, bestParallel, best := 0, 0, 0, 0.0
-	try := func(least, rows, parallel, parts int) {
-		if rows > p.curve.max() || rows > p.sizes.efficient+p.sizes.efficient/3 && rows != p.wholeRequests(p.sizes.peak) {
+	room, peak := p.rate.fill(p.curve.max()), p.rate.fill(p.sizes.peak)
+	bestLeast, bestRows, bestParallel, best := 0.0, 0.0, 0, 0.0
+	try := func(least, rows float64, parallel, parts int) {
+		if rows > 1.02*room || rows > float64(p.sizes.efficient+p.sizes.efficient/3)+0.5 && rows != peak {
 			return // larger batches gain nothing
 		}
 		x := p.throughput(least, rows, parallel)
-		if rows > p.sizes.efficient {
+		if rows > float64(p.sizes.efficient) {
 			x *= efficientShare // more rows must raise the throughput noticeably
 		}
-		if rows == p.cycle.rows && parallel == p.cycle.parallel {
+		if rounded(rows) == p.cycle.rows && parallel == p.cycle.parallel {
 			x *= minSwitchGain
 		}
 		need := minSwitchGain
@@ -77,39 +78,34 @@ func (p *Policy) planCycle() {
 			if parts > parallel {
 				least = clients / parts // the other clients are in the batch after it
 			}
-			try(p.rowsIn(least), p.rowsIn(requests), parallel, parts)
+			try(p.rate.rows*float64(least), p.rate.rows*float64(requests), parallel, parts)
 		}
-		if p.rowsIn(clients) > parallel*p.sizes.efficient {
-			for _, rows := range [...]int{p.wholeRequests(p.sizes.efficient), p.wholeRequests(p.sizes.peak)} {
+		if p.rate.rows*float64(clients) > float64(parallel*p.sizes.efficient) {
+			for _, rows := range [...]float64{p.rate.fill(p.sizes.efficient), peak} {
 				try(rows, rows, parallel, parallel)
 			}
 		}
 	}
 	if bestRows > 0 {
-		p.cycle.least, p.cycle.rows, p.cycle.parallel = bestLeast, bestRows, bestParallel
-		p.cycle.limit = int(float64(bestRows)*p.rate.largest/p.rate.rows + 0.5)
+		p.cycle.least, p.cycle.rows, p.cycle.parallel = rounded(bestLeast), rounded(bestRows), bestParallel
+		p.cycle.limit = int(bestRows*p.rate.largest/p.rate.rows + 0.5)
 	}
 }
 
-// rowsIn returns the average number of rows of the given number of requests.
-func (p *Policy) rowsIn(requests int) int { return max(1, int(float64(requests)*p.rate.rows+0.5)) }
-
-// wholeRequests returns how many of the given rows whole requests of average size fill.
-func (p *Policy) wholeRequests(rows int) int {
-	return min(rows, p.rowsIn(max(1, int(float64(rows)/p.rate.rows+0.01))))
-}
+func rounded(rows float64) int { return max(1, int(rows+0.5)) }
 
 // throughput returns the rows per nanosecond of a closed loop with batches of the given
 // sizes, of which the given number runs in parallel.
-func (p *Policy) throughput(least, rows, parallel int) float64 {
-	takes := p.contention.slowdown(parallel) * (p.curve.smooth(least) + p.curve.smooth(rows)) / 2
-	size, all := float64(least+rows)/2, float64(p.cycle.clientCount())*p.rate.rows
+func (p *Policy) throughput(least, rows float64, parallel int) float64 {
+	takes := p.contention.slowdown(parallel) * (p.curve.between(least) + p.curve.between(rows)) / 2
+	size, all := (least+rows)/2, float64(p.cycle.clientCount())*p.rate.rows
 	// The clients that are not running have returned by the time a batch ends, or return
 	// first; the batch has to wait for the rest.
 	missing := max(0, min(1, (size-(all-float64(parallel)*size))/size))
 	wait := 0.0
 	if missing > 0 {
-		wait = p.returns.quantile(missing) * p.unit
+		requests := size / p.rate.rows
+		wait = p.returns.quantile(missing*requests/(requests+1)) * p.unit // of the last of them, on average
 	}
 	n := min(float64(parallel), all/size)
 	return min(n*size/(takes+wait), all/(takes+p.returns.quantile(0.5)*p.unit))

@@ -111,7 +111,7 @@ func (p *Policy) probing() int {
 	switch {
 	case p.opt.Instances == 1:
 		return 0
-	case p.soloBatches() < minSamples:
+	case p.soloBatches() < minSamples || p.aloneDue:
 		return 1 // measure single batches first
 	case p.probed > probeBatches:
 		return 0 // this round of probing is over
@@ -185,7 +185,7 @@ func (p *Policy) holdDecision(s *situation) (d batching.Decision) {
 }
 
 // rowsPerRequest returns the average number of rows of a request.
-func (p *Policy) rowsPerRequest() int { return p.rowsIn(1) }
+func (p *Policy) rowsPerRequest() int { return rounded(p.rate.rows) }
 
 // chooseItems returns how many of the requests that could run now are put in the batch: all
 // of them, or fewer if smaller batches answer sooner on average. It also returns why the

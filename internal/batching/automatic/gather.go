@@ -27,6 +27,9 @@ func (p *Policy) holdForReturns(s *situation) (until batching.Time, full int) {
 	}
 	moreRows := need * p.rowsPerRequest()
 	saved := p.saved(s.rows, moreRows)
+	if need == 1 {
+		saved *= p.rate.fits(s.target - s.rows) // of several requests, the average counts
+	}
 	best, bestWait := 0.0, 0.0
 	waits, at, missing := 0.0, 0.0, 1.0
 	for k := binOf(0.02 * saved / p.unit); k < bins; k++ {

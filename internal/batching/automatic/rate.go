@@ -1,6 +1,10 @@
 package automatic
 
-import "github.com/shoal-serving/shoal/internal/batching"
+import (
+	"math"
+
+	"github.com/shoal-serving/shoal/internal/batching"
+)
 
 const (
 	shortWindow   = 64   // arrivals that determine the rate while it changes
@@ -13,17 +17,40 @@ type rate struct {
 	at      [longWindow]batching.Time // ring buffer of the last arrivals
 	n       int                       // number of arrivals
 	rows    float64                   // average rows of a request
+	squares float64                   // average of their squares
 	largest float64                   // rows of the largest requests; falls to the average if none come
 }
 
 func (r *rate) arrived(now batching.Time, rows int) {
 	r.at[r.n%longWindow] = now
 	r.n++
+	one := float64(rows)
 	if r.rows == 0 {
-		r.rows = float64(rows)
+		r.rows, r.squares = one, one*one
 	}
-	r.rows += (float64(rows) - r.rows) / shortWindow
-	r.largest = max(float64(rows), r.largest-(r.largest-r.rows)/shortWindow)
+	r.rows += (one - r.rows) / shortWindow
+	r.squares += (one*one - r.squares) / shortWindow
+	r.largest = max(one, r.largest-(r.largest-r.rows)/shortWindow)
+}
+
+// fill returns how many rows of a batch requests fill on average: whole ones, if all have one size.
+// Otherwise the first one that does not fit closes the batch. That is often a large one, and renewal
+// theory says how many rows it leaves empty.
+func (r *rate) fill(rows int) float64 {
+	variance := r.squares - r.rows*r.rows
+	if variance < r.rows*r.rows/16 {
+		return r.rows * max(1, math.Floor(float64(rows)/r.rows+0.1))
+	}
+	return max(r.rows, float64(rows)-min(variance/r.rows, r.squares/(2*r.rows)-0.5))
+}
+
+// fits returns the share of requests that have at most the given number of rows, as if all had one
+// row or as many as the largest.
+func (r *rate) fits(rows int) float64 {
+	if float64(rows)+0.5 >= r.largest {
+		return 1
+	}
+	return 1 - (r.rows-1)/(r.largest-1)
 }
 
 // current returns the rate in requests per nanosecond. It falls while no requests arrive.

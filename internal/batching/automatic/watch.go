@@ -145,7 +145,9 @@ func (p *Policy) Ended(now batching.Time, instance int, items []*batching.Item, 
 }
 
 // retryParallel begins a round of probing for more parallel batches when one is due: soon
-// after the number in use has fallen, and then less and less often.
+// after the number in use has fallen, and then less and less often. If all batches since the
+// calibration ran beside others, it also lets some run alone: calibrated times that are too long,
+// and slowdowns that are too small for the same reason, would confirm each other for good.
 func (p *Policy) retryParallel() {
 	if p.opt.Instances == 1 {
 		return
@@ -163,6 +165,7 @@ func (p *Policy) retryParallel() {
 		p.retry.wait = max(retryFirst, min(2*p.retry.wait, retryMax))
 		p.retry.next = p.ledger.batch + p.retry.wait
 		p.contention.allowRetry(inUse, p.opt.Instances)
+		p.aloneDue = inUse > 1 && p.alone < minSamples
 	}
 }
 
@@ -174,6 +177,9 @@ func (p *Policy) learn(r *run, took float64) {
 	if r.timeBeside[1] < 0.95*took { // others ran in parallel, or it had fewer threads
 		p.learnParallel(r, took)
 		return
+	}
+	if p.alone++; p.alone >= minSamples {
+		p.aloneDue = false
 	}
 	expected := p.curve.expected(r.rows)
 	if r.pads && expected > 0 {
