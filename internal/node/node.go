@@ -53,7 +53,7 @@ type Model struct {
 	P99  time.Duration `json:"p99_ns,omitempty"` // 99th percentile of the time in the queue, and of that in the engine, added; at most twice the real one
 
 	// Counters behind the recent figures.
-	Stats *stats.Snapshot `json:"-"`
+	Stats *stats.Totals `json:"-"`
 }
 
 // A Point is how long batches of one size take.
@@ -87,8 +87,9 @@ const window = 10 * time.Second
 
 // recent measures the recent figures of one version.
 type recent struct {
+	read  time.Time // when it was last updated
 	began time.Time
-	at    stats.Snapshot // counters then
+	at    stats.Totals // counters then
 	rate  float64
 	rows  float64
 	p99   time.Duration
@@ -97,6 +98,7 @@ type recent struct {
 // update takes note of the counters now, and sets the recent figures of m. Until the first
 // window has passed they are those of a part of it.
 func (r *recent) update(now time.Time, m *Model) {
+	r.read = now
 	took := now.Sub(r.began)
 	if took >= window || r.rate == 0 && took >= time.Second {
 		r.measure(took, m.Stats)
@@ -107,8 +109,8 @@ func (r *recent) update(now time.Time, m *Model) {
 	m.Rate, m.Rows, m.P99 = r.rate, r.rows, r.p99
 }
 
-func (r *recent) measure(took time.Duration, s *stats.Snapshot) {
-	succeeded, failed := s.Success.Count-r.at.Success.Count, s.Fail.Count-r.at.Fail.Count
+func (r *recent) measure(took time.Duration, s *stats.Totals) {
+	succeeded, failed := s.Success-r.at.Success, s.Fail-r.at.Fail
 	r.rate, r.rows, r.p99 = float64(succeeded+failed)/took.Seconds(), 0, 0
 	if succeeded > 0 {
 		r.rows = float64(s.Rows-r.at.Rows) / float64(succeeded)

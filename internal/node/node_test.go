@@ -146,7 +146,7 @@ func TestRecentFiguresAreOfTheLastTenSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSource()
 		r := NewReporter(s.options())
-		counters := stats.Snapshot{}
+		counters := stats.Totals{}
 		read := func() Model {
 			t.Helper()
 			s.set(false, func(p *Page) {
@@ -164,7 +164,7 @@ func TestRecentFiguresAreOfTheLastTenSeconds(t *testing.T) {
 			return p.Models[0]
 		}
 		add := func(n uint64, bucket int) {
-			counters.Success.Count += n
+			counters.Success += n
 			counters.Rows += 2 * n
 			counters.QueueTimes.Buckets[0] += n
 			counters.EngineTimes.Buckets[bucket] += n

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 )
@@ -99,21 +100,25 @@ func (r *Reporter) current(now time.Time, changed <-chan struct{}, known string)
 // refresh reads the page, and publishes it if it differs enough from the published one.
 func (r *Reporter) refresh(now time.Time) {
 	page := r.opts.Read()
-	kept := make(map[[2]string]*recent, len(page.Models))
+	loaded := 0
 	for i := range page.Models {
 		m := &page.Models[i]
 		if m.Stats == nil {
 			continue
 		}
+		loaded++
 		key := [2]string{m.Name, m.Version}
 		figures := r.recent[key]
-		if figures == nil || m.Stats.Success.Count < figures.at.Success.Count || m.Stats.Fail.Count < figures.at.Fail.Count { // it was loaded again
+		if figures == nil || m.Stats.Success < figures.at.Success || m.Stats.Fail < figures.at.Fail { // it was loaded again
 			figures = &recent{began: now, at: *m.Stats}
+			r.recent[key] = figures
 		}
 		figures.update(now, m)
-		kept[key] = figures
 	}
-	r.recent, r.page, r.read = kept, page, now
+	if loaded < len(r.recent) {
+		maps.DeleteFunc(r.recent, func(_ [2]string, figures *recent) bool { return !figures.read.Equal(now) })
+	}
+	r.page, r.read = page, now
 	if r.changes == 0 || urgent(&r.published, &page) || now.Sub(r.at) >= patience && gradual(&r.published, &page) {
 		r.published, r.at = page, now
 		r.changes++

@@ -13,16 +13,18 @@ import (
 	"github.com/shoal-serving/shoal/internal/modelconfig"
 	"github.com/shoal-serving/shoal/internal/node"
 	"github.com/shoal-serving/shoal/internal/servable"
+	"github.com/shoal-serving/shoal/internal/stats"
 	"github.com/shoal-serving/shoal/tensor"
 )
 
 // NodeModels describes all versions except those that were unloaded, for [node.Page].
 func (s *Server) NodeModels() []node.Model {
 	entries, serving := s.states()
-	all := make([]node.Model, 0, len(entries))
-	for _, e := range entries {
+	all, totals := make([]node.Model, 0, len(entries)), make([]stats.Totals, len(entries)) // one allocation for thousands
+	for i, e := range entries {
 		m := node.Model{Name: e.Name, Version: e.Version, State: e.State, Reason: infer.WithoutPaths(e.Name, e.Reason)}
 		if v := serving[e.Name].of(&e); v != nil {
+			m.Stats = &totals[i]
 			describe(&m, v)
 			if s.demand != nil && len(serving[e.Name].versions) == 1 {
 				m.Bytes = cmp.Or(s.demand.Measured(e.Name), m.Bytes)
@@ -50,11 +52,10 @@ func (s *Server) states() (all []catalog.IndexEntry, serving map[string]serving)
 
 // describe adds what is known of a version that serves.
 func describe(m *node.Model, v *servable.Version) {
-	snapshot := v.Stats.Snapshot()
-	m.Stats = &snapshot
-	m.Digest, m.Bytes, m.LoadTime, m.Objective = fmt.Sprintf("%016x", v.Source.Fingerprint), v.Memory, v.LoadTime, snapshot.Objective
-	m.Requests, m.Failures, m.Queue = snapshot.Success.Count+snapshot.Fail.Count, snapshot.Fail.Count, v.Scheduler.Waiting()
-	m.Busy = time.Duration(snapshot.EngineTimes.Nanos)
+	*m.Stats = v.Stats.Totals()
+	m.Digest, m.Bytes, m.LoadTime, m.Objective = fmt.Sprintf("%016x", v.Source.Fingerprint), v.Memory, v.LoadTime, v.Stats.Objective
+	m.Requests, m.Failures, m.Queue = m.Stats.Success+m.Stats.Fail, m.Stats.Fail, v.Scheduler.Waiting()
+	m.Busy = time.Duration(m.Stats.EngineTimes.Nanos)
 	if policy, ok := v.Scheduler.Explain(); ok {
 		m.Efficient = policy.TargetRows
 		for _, size := range policy.Curve {

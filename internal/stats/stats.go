@@ -59,14 +59,16 @@ const shards = 8
 
 // requests are the counters of answered requests.
 type requests struct {
-	success                     Sum
+	// What Totals reads is in the first cache lines.
+	success Sum
+	rows    uint64 // of the successful requests that the model ran
+	failed  [infer.NumCodes]uint64
+
+	failedNanos                 uint64
 	times                       [NumBounds + 1]uint64 // of the successful requests, as in DurationHistogram
 	late                        uint64                // of the successful requests
 	queue, input, infer, output uint64                // nanoseconds of the successful requests
-	rows                        uint64                // of the successful requests that the model ran
 	hits, misses                Sum                   // see CacheHit and CacheMiss
-	failed                      [infer.NumCodes]uint64
-	failedNanos                 uint64
 }
 
 // lockShard locks a shard that is free, and returns it.
@@ -249,17 +251,39 @@ func (s *Sum) add(d time.Duration) {
 }
 
 // Requests returns the number of answered requests. It is much cheaper than a snapshot.
-func (c *Counters) Requests() (n uint64) {
+func (c *Counters) Requests() uint64 {
+	t := Totals{}
+	c.addRequests(&t)
+	return t.Success + t.Fail
+}
+
+// Totals are those counters of a Snapshot that a page of thousands of models has.
+type Totals struct {
+	Success, Fail           uint64 // requests
+	Rows                    uint64
+	QueueTimes, EngineTimes DurationHistogram
+}
+
+// Totals returns the current values. It is much cheaper than a snapshot.
+func (c *Counters) Totals() (t Totals) {
+	c.addRequests(&t)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t.QueueTimes, t.EngineTimes = c.queueTimes, c.engineTimes
+	return t
+}
+
+func (c *Counters) addRequests(t *Totals) {
 	for i := range c.requests {
 		sh := &c.requests[i]
 		sh.mu.Lock()
-		n += sh.success.Count
+		t.Success += sh.success.Count
+		t.Rows += sh.rows
 		for _, failed := range sh.failed {
-			n += failed
+			t.Fail += failed
 		}
 		sh.mu.Unlock()
 	}
-	return n
 }
 
 // Snapshot returns the current values. Each request and each run is included either
